@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// MaxCard bounds the bytes of a card (AM-4).
+// MaxCard is the largest size of a card in bytes (AM-4).
 const MaxCard = 64 << 10
 
 const (
@@ -30,20 +30,21 @@ type Card struct {
 	PublicKey    string
 	Capabilities []string
 	Intents      []Intent
-	AccessMode   string // access_control.mode; "" where the card does not say
+	AccessMode   string // access_control.mode; "" if the card does not set it
 	Metadata     Value
 
-	Tree Value // the whole card as received, unknown fields included
+	Tree Value // the whole card as received, including unknown fields
 }
 
-// CardRules are the checks that depend on who reads the card. The zero value is the strict reader.
+// CardRules are the checks that depend on the reader of the card. The zero value is the strict reader.
 type CardRules struct {
-	// AllowHTTP permits an http:// endpoint or an IP-literal host (AM-5, AM-80, AM-82). Nil permits none.
+	// AllowHTTP reports whether an http:// endpoint or an IP address as its host is allowed (AM-5, AM-80, AM-82). A nil
+	// AllowHTTP allows neither.
 	AllowHTTP func(host string) bool
 }
 
-// ParseCard fills a card from a tree under AM-4 and AM-5. It does not look into the key: that is signing's.
-// The error is a *[FieldError].
+// ParseCard fills a card from a tree under AM-4 and AM-5. It does not check the key; package signing does. The error is
+// a *[FieldError].
 func ParseCard(v Value, rules CardRules) (Card, error) {
 	f := fields{v: v}
 	if v.Kind() != Object {
@@ -96,7 +97,7 @@ func (f *fields) tags(key string) []string {
 	return list
 }
 
-// endpointFault says what is wrong with an endpoint, "" where nothing is.
+// endpointFault returns what is wrong with an endpoint, or "".
 func endpointFault(endpoint string, rules CardRules) string {
 	if utf8.RuneCountInString(endpoint) > maxEndpoint {
 		return "must be at most 2048 characters"
@@ -114,7 +115,7 @@ func endpointFault(endpoint string, rules CardRules) string {
 		}
 	}
 	allowed := rules.AllowHTTP != nil && rules.AllowHTTP(u.Hostname())
-	switch { // by prefix: the reference compares so, and HTTPS:// would be lost on it
+	switch { // by prefix, because the reference implementation compares prefixes and would not recognize HTTPS://
 	case strings.HasPrefix(endpoint, "http://") && !allowed, !strings.HasPrefix(endpoint, u.Scheme+"://"):
 		return "must be an https URL"
 	case u.Scheme != "https" && u.Scheme != "http":
@@ -125,8 +126,8 @@ func endpointFault(endpoint string, rules CardRules) string {
 	return ""
 }
 
-// isAddress says whether a host is an IP address, in one of the spellings that some resolver takes for one: with a
-// zone, or in the manner of inet_aton (127.1, 0x7f000001, 2130706433), which is what ending in a number means.
+// isAddress reports whether a host is an IP address, in one of the spellings that some resolver accepts: with a zone,
+// or in the manner of inet_aton (127.1, 0x7f000001, 2130706433), which it recognizes by a number at the end.
 func isAddress(host string) bool {
 	if _, err := netip.ParseAddr(host); err == nil {
 		return true
@@ -136,7 +137,7 @@ func isAddress(host string) bool {
 	return strings.HasPrefix(last, "0x") || last == "" || strings.Trim(last, "0123456789") == ""
 }
 
-// PrivateLists says whether the card carries an allowlist or a block list, which no card may publish (AM-6).
+// PrivateLists reports whether the card contains an allowlist or a block list, which must not be published (AM-6).
 func (c Card) PrivateLists() bool {
 	access, _ := c.Tree.Get("access_control")
 	_, allow := access.Get("allowlist")
@@ -153,11 +154,12 @@ func (c Card) WithoutPrivateLists() Value {
 	return c.Tree.With("access_control", access.Without("allowlist", "block"))
 }
 
-// Supports says whether the card lists the intent.
+// Supports reports whether the card lists the intent.
 func (c Card) Supports(intent Intent) bool { return slices.Contains(c.Intents, intent) }
 
-// MetaKeyChain is the member of metadata that leads from the key that a derived id is made of to the key on the card (AM-2).
+// MetaKeyChain is the member of metadata with the proofs that connect the key of a derived id to the key on the card
+// (AM-2).
 const MetaKeyChain = "key_chain"
 
-// KeyChain returns the key chain of the card, "" if there is none. It is not checked: see signing.ProvesID.
+// KeyChain returns the key chain of the card, or "". It does not check the chain: see signing.ProvesID.
 func (c Card) KeyChain() string { return c.Metadata.GetStr(MetaKeyChain) }

@@ -51,7 +51,7 @@ func TestParseCard(t *testing.T) {
 	}
 }
 
-// TestCardLimits holds AM-4.
+// TestCardLimits checks AM-4.
 func TestCardLimits(t *testing.T) {
 	v := mustParse(t, goodCard)
 	list := func(n, length int) Value {
@@ -99,14 +99,14 @@ func TestCardLimits(t *testing.T) {
 			if (err == nil) != tt.ok {
 				t.Fatalf("ParseCard = %v, want ok %v", err, tt.ok)
 			}
-			if field, is := errors.AsType[*FieldError](err); err != nil && (!is || !strings.HasPrefix(field.Field, tt.key)) {
+			if field, isField := errors.AsType[*FieldError](err); err != nil && (!isField || !strings.HasPrefix(field.Field, tt.key)) {
 				t.Errorf("ParseCard = %v, want a *FieldError about %s", err, tt.key)
 			}
 		})
 	}
 }
 
-// TestEndpoint holds AM-5.
+// TestEndpoint checks AM-5.
 func TestEndpoint(t *testing.T) {
 	loopback := CardRules{AllowHTTP: func(host string) bool { return host == "127.0.0.1" || host == "localhost" || host == "::1" }}
 	tests := []struct {
@@ -177,7 +177,7 @@ func TestEndpoint(t *testing.T) {
 	}
 }
 
-// TestPrivateLists holds AM-6.
+// TestPrivateLists checks AM-6.
 func TestPrivateLists(t *testing.T) {
 	v := mustParse(t, goodCard)
 	for _, tt := range []struct {

@@ -5,35 +5,35 @@ import (
 	"time"
 )
 
-// What happened to a card, in [Change].
+// The values of [Change.Change]: what happened to a card.
 const (
 	ChangeRegistered = "registered"
-	ChangeRenewed    = "renewed"     // or its text was changed
+	ChangeRenewed    = "renewed"     // renewed, or its text was changed
 	ChangeKey        = "key_changed" // AM-60
-	ChangeVerified   = "verified"    // the directory found something out about it (AM-61)
-	ChangeWithdrawn  = "withdrawn"   // by its owner
-	ChangeRemoved    = "removed"     // by the operator of the directory
+	ChangeVerified   = "verified"    // the directory proved something about the card (AM-61)
+	ChangeWithdrawn  = "withdrawn"   // withdrawn by its owner
+	ChangeRemoved    = "removed"     // removed by the operator of the directory
 	ChangeExpired    = "expired"
 )
 
-// ChangePage is the answer to GET /changes: what happened to cards, in commit order. Each id stands once, with its
+// ChangePage is the answer to GET /changes: what happened to cards, in commit order. Each id occurs once, with its
 // newest change.
 type ChangePage struct {
 	Changes []Change `json:"changes"`
-	Next    string   `json:"next"` // the parameter since of the next request, also where nothing happened
-	More    bool     `json:"more"` // there is more already
+	Next    string   `json:"next"` // the parameter since of the next request, even if nothing happened
+	More    bool     `json:"more"` // further changes exist already
 }
 
-// Change is one line of the feed. Record is there where the card is listed; without one the line is a tombstone.
+// Change is one line of the feed. Record is set if the card is listed; a line without a Record is a tombstone.
 type Change struct {
 	Change  string      `json:"change"`
 	AgentID AgentID     `json:"agent_id"`
 	At      time.Time   `json:"at"`
 	Record  *CardRecord `json:"record,omitempty"`
-	Reason  string      `json:"reason,omitempty"` // the operator's, of a removal
+	Reason  string      `json:"reason,omitempty"` // the operator's reason for a removal
 }
 
-// MarshalJSON writes the time as AM-19 has it.
+// MarshalJSON writes the time in the format of AM-19.
 func (c Change) MarshalJSON() ([]byte, error) {
 	type plain Change
 	return json.Marshal(struct {

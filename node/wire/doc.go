@@ -1,10 +1,10 @@
-// Package wire is the vocabulary of AgentMesh 0.1.0-draft: ids, cards, messages, the standard intents, the
-// error table and the strict JSON reader that all of them are filled from.
+// Package wire is the vocabulary of AgentMesh 0.1.0-draft: ids, cards, messages, the standard intents, the error table,
+// and the strict JSON reader that fills all of them.
 //
-// It knows formats, not behaviour: nothing here signs, stores, sends or decides who may do what. It imports
-// the standard library only, and every other package may import it.
+// The package knows formats, not behavior: it does not sign, store, send, or decide who may do what. It imports only
+// the standard library, and every other package may import it.
 //
-// Start with [ParseObject], which reads untrusted bytes into a [Value] under the rules of AM-12, and fill a
-// [Message] or a [Card] from that same tree with [ParseMessage] or [ParseCard]. What was signed is the tree as
-// it came in (AM-13), so a struct here always carries the tree that it was filled from.
+// Start with [ParseObject], which reads untrusted bytes into a [Value] under the rules of AM-12, and fill a [Message]
+// or a [Card] from that tree with [ParseMessage] or [ParseCard]. The sender signed the tree as it came in (AM-13), so
+// these structs always carry the tree that they were filled from.
 package wire

@@ -20,11 +20,11 @@ const (
 	OwnerRejected      Code = "OWNER_REJECTED"
 )
 
-// Error is what a stranger is told, and why we really refused.
+// Error is a refusal: the public part that the peer gets, and the private cause.
 //
-// The public part (Code, Status, Retry, Message) comes from the table in this file and quotes nothing from the
-// request (AM-27). The cause is for the log: it is reached with [errors.Unwrap] and never sent. Two errors of
-// the same row match under [errors.Is], whatever their detail and cause.
+// The public part (Code, Status, Retry, Message) comes from the table in this file and quotes nothing from the request
+// (AM-27). The cause is for the log; [errors.Unwrap] returns it, and it is never sent. Two errors of the same row match
+// under [errors.Is], whatever their details and causes.
 type Error struct {
 	Code       Code
 	Status     int           // HTTP status
@@ -46,42 +46,42 @@ func (e *Error) Error() string {
 // Unwrap returns the private cause.
 func (e *Error) Unwrap() error { return e.cause }
 
-// Is matches errors of the same row.
+// Is reports whether target is an error of the same row.
 func (e *Error) Is(target error) bool {
 	t, ok := target.(*Error)
 	return ok && t.row == e.row && t.Code == e.Code && t.Status == e.Status
 }
 
-// Row returns the name of the error's row in [Table], a stable key for logs and metrics; "" for an error that
-// came over the wire from a peer.
+// Row returns the name of the error's row in [Table], a stable key for logs and metrics. It returns "" for an error
+// that came from a peer.
 func (e *Error) Row() string { return e.row }
 
-// Because returns a copy that carries a private cause.
+// Because returns a copy with a private cause.
 func (e *Error) Because(cause error) *Error {
 	c := *e
 	c.cause = cause
 	return &c
 }
 
-// At returns a copy whose public message goes on with detail, a text fixed in our code: a field name and what
-// is wrong with it, never something from the request.
+// At returns a copy that appends detail to the public message. detail must be fixed text of our code, such as a field
+// name and what is wrong with the field, and never text from the request.
 func (e *Error) At(detail string) *Error {
 	c := *e
 	c.Message += ": " + detail
 	return &c
 }
 
-// After returns a copy that asks to come back after d.
+// After returns a copy that asks the peer to come back after d.
 func (e *Error) After(d time.Duration) *Error {
 	c := *e
 	c.RetryAfter = d
 	return &c
 }
 
-// Refused reports field as a public refusal: row with the field's name and reason as its detail.
+// Refused returns a copy that reports f: its field and reason become the detail of the public message.
 func (e *Error) Refused(f *FieldError) *Error { return e.At(f.Error()).Because(f) }
 
-// FieldError says which field is wrong and how. Both texts are fixed in our code.
+// FieldError names a field and what is wrong with it. Both texts are fixed in our code.
 type FieldError struct {
 	Field  string // "payload.event.title"
 	Reason string // "must be a string"
@@ -89,7 +89,7 @@ type FieldError struct {
 
 func (e *FieldError) Error() string { return e.Field + " " + e.Reason }
 
-// The rows: every refusal of this project, by the cause that a peer can tell apart (AM-28).
+// The rows of the table: every refusal of this project that a peer can tell from the others (AM-28).
 var (
 	ErrTooLarge        = row("too-large", InvalidMessage, 413, "the body is too large")
 	ErrMediaType       = row("media-type", InvalidMessage, 415, "Content-Type must be application/json")
@@ -141,11 +141,11 @@ var (
 	ErrInternal    = row("internal", AgentUnavailable, 500, "internal error")
 )
 
-// OwnerDecides is the waiting time that we announce to a sender while the owner of an agent decides: people do not answer
-// within seconds.
+// OwnerDecides is the waiting time that we announce to a sender while the owner of an agent decides, because people do
+// not answer within seconds.
 const OwnerDecides = time.Hour
 
-// defaultRetryAfter is what a 429 or 503 asks for where the code that refuses knows no better.
+// defaultRetryAfter is the waiting time of a 429 or 503 if the refusing code sets no other.
 const defaultRetryAfter = 10 * time.Second
 
 func row(name string, code Code, status int, message string) *Error {
@@ -156,7 +156,7 @@ func retryRow(name string, code Code, status int, message string) *Error {
 	return &Error{Code: code, Status: status, Message: message, row: name, Retry: true, RetryAfter: defaultRetryAfter}
 }
 
-// Table returns every row, in the order of the documentation. The rows are shared and must not be changed.
+// Table returns all rows, in the order of the documentation. The rows are shared and must not be changed.
 func Table() []*Error {
 	return []*Error{
 		ErrTooLarge, ErrMediaType, ErrContentEncoding, ErrSyntax, ErrSchema, ErrRecipient, ErrTimeWindow,
@@ -181,8 +181,8 @@ func (e *Error) AppendJSON(dst []byte) []byte {
 	)}).AppendJSON(dst)
 }
 
-// ParseError reads an error body that a peer sent with this status. ok is false where v is none. The message is the
-// peer's text: whoever shows it must clean it.
+// ParseError reads an error body that a peer sent with this status. ok is false if v is not an error body. The message
+// is text of the peer: clean it before showing it.
 func ParseError(status int, v Value) (e *Error, ok bool) {
 	body, _ := v.Get("error")
 	code := body.GetStr("code")

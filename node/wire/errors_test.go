@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// TestTable holds AM-28: which codes go with which statuses, and what may be repeated.
+// TestTable checks AM-28: the statuses of each code, and which requests may be repeated.
 func TestTable(t *testing.T) {
 	allowed := map[Code]map[int]bool{ // status → retry
 		InvalidMessage:     {400: false, 404: false, 405: false, 409: false, 413: false, 415: false},
@@ -28,14 +28,14 @@ func TestTable(t *testing.T) {
 	rows, codes := map[string]bool{}, map[Code]bool{}
 	for _, e := range Table() {
 		if e.Row() == "" || rows[e.Row()] {
-			t.Errorf("row %q is empty or stands twice", e.Row())
+			t.Errorf("row %q is empty or occurs twice", e.Row())
 		}
 		rows[e.Row()], codes[e.Code] = true, true
 		retry, ok := allowed[e.Code][e.Status]
 		if !ok || retry != e.Retry {
 			t.Errorf("%s: %s %d retry %v is not in AM-28", e.Row(), e.Code, e.Status, e.Retry)
 		}
-		if e.Row() == ErrHoldsFull.Row() && e.RetryAfter != OwnerDecides { // nobody decides within seconds
+		if e.Row() == ErrHoldsFull.Row() && e.RetryAfter != OwnerDecides { // people do not decide within seconds
 			t.Errorf("%s: Retry-After %v, want %v", e.Row(), e.RetryAfter, OwnerDecides)
 		}
 		if (e.Status == 429 || e.Status == 503) != (e.RetryAfter > 0) {
@@ -50,7 +50,8 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestTableIsWhole reads the source: a row that is declared but not in Table would be in no document and no test.
+// TestTableIsWhole reads the source: a row that is declared but not in Table would be missing in all documents and
+// tests.
 func TestTableIsWhole(t *testing.T) {
 	file, err := goparser.ParseFile(token.NewFileSet(), "errors.go", nil, 0)
 	if err != nil {
@@ -68,7 +69,7 @@ func TestTableIsWhole(t *testing.T) {
 	}
 }
 
-// TestErrorRoundTrip: every row survives error → JSON → ParseError.
+// TestErrorRoundTrip checks that every row survives AppendJSON and ParseError.
 func TestErrorRoundTrip(t *testing.T) {
 	for _, e := range Table() {
 		body := e.At("payload.event must be an object").Because(errors.New("SECRET cause")).AppendJSON(nil)

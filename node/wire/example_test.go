@@ -6,7 +6,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Read a message as a stranger sent it: first the strict reader, then the schema, both over the same tree.
+// ExampleParseMessage reads a message from a stranger: first the strict reader, then the schema, both on the same tree.
 func ExampleParseMessage() {
 	body := `{"agentmesh":"0.1.0","message_id":"msg_1","conversation_id":"conv_1","from":"am_chris","to":"am_sarah",
 		"timestamp":"2026-02-19T10:30:00Z","intent":"mesh.message","payload":{"action":"deliver","message":{"body":"Hi"}},"signature":"…"}`

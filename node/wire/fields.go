@@ -7,7 +7,7 @@ import (
 
 const badID = "must be the prefix of its kind, then 1 to 128 of A-Z a-z 0-9 . _ -"
 
-// fields reads members of one object and keeps the first thing that is wrong, so that a schema reads as a list.
+// fields reads the members of an object and keeps the first error, so that a schema reads like a list.
 type fields struct {
 	v    Value
 	path string // prefix of field names in errors, "payload."
@@ -26,7 +26,7 @@ func (f *fields) check(ok bool, field, reason string) {
 	}
 }
 
-// result returns the first error as an error that is nil when there was none.
+// result returns the first error, or nil.
 func (f *fields) result() error {
 	if f.err != nil {
 		return f.err
@@ -58,7 +58,7 @@ func (f *fields) keep(err *FieldError) {
 	}
 }
 
-// opt returns an optional member; null counts as absent (AM-69).
+// opt returns an optional member. null counts as absent (AM-69).
 func (f *fields) opt(key string, k Kind, reason string) (Value, bool) {
 	m, ok := f.v.Get(key)
 	if !ok || m.IsNull() {
@@ -86,7 +86,7 @@ func (f *fields) optBool(key string) bool {
 	return b
 }
 
-// oneOf returns an optional string that must be one of allowed, standard where it is absent.
+// oneOf returns an optional string that must be one of allowed, or standard if it is absent.
 func (f *fields) oneOf(key, reason, standard string, allowed ...string) string {
 	m, ok := f.opt(key, String, reason)
 	if !ok {

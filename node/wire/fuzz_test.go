@@ -16,7 +16,8 @@ func seedFuzz(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	root := os.Getenv("AGENTMESH_CORPORA")
-	files, _ := filepath.Glob(filepath.Join(root, "jsontestsuite", "test_parsing", "*.json")) // none where unset
+	// None if the variable is not set.
+	files, _ := filepath.Glob(filepath.Join(root, "jsontestsuite", "test_parsing", "*.json"))
 	for _, file := range files {
 		if data, err := os.ReadFile(file); err == nil && len(data) < 4096 {
 			f.Add(data)
@@ -24,8 +25,8 @@ func seedFuzz(f *testing.F) {
 	}
 }
 
-// FuzzParse: the reader never panics, what it accepts is JSON to the standard library too, and writing and reading
-// again changes nothing.
+// FuzzParse checks that the reader never panics, that it accepts only JSON that the standard library accepts too, and
+// that writing and reading again changes nothing.
 func FuzzParse(f *testing.F) {
 	seedFuzz(f)
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -50,7 +51,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzParseMessage: whatever passes line 4 has the form that the rest of the program relies on.
+// FuzzParseMessage checks that a message that passes line 4 has the form that the rest of the program relies on.
 func FuzzParseMessage(f *testing.F) {
 	seedFuzz(f)
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -73,7 +74,7 @@ func FuzzParseMessage(f *testing.F) {
 	})
 }
 
-// FuzzParseCard: the same for cards.
+// FuzzParseCard checks the same for cards.
 func FuzzParseCard(f *testing.F) {
 	seedFuzz(f)
 	f.Fuzz(func(t *testing.T, data []byte) {

@@ -18,13 +18,13 @@ type (
 // Version is what we send in the field "agentmesh" (AM-3).
 const Version = "0.1.0"
 
-// Valid says whether id has the form of AM-1.
+// Valid reports whether id has the form of AM-1.
 func (id AgentID) Valid() bool { return validID(string(id), "am_") }
 
-// Valid says whether id has the form of AM-1.
+// Valid reports whether id has the form of AM-1.
 func (id MessageID) Valid() bool { return validID(string(id), "msg_") }
 
-// Valid says whether id has the form of AM-1.
+// Valid reports whether id has the form of AM-1.
 func (id ConversationID) Valid() bool { return validID(string(id), "conv_") }
 
 const maxName = 128
@@ -34,7 +34,7 @@ func validID(id, prefix string) bool {
 	return ok && validName(rest)
 }
 
-// validName matches [A-Za-z0-9._-]{1,128}.
+// validName reports whether s matches [A-Za-z0-9._-]{1,128}.
 func validName(s string) bool {
 	if s == "" || len(s) > maxName {
 		return false
@@ -57,14 +57,14 @@ func NewConversationID() ConversationID { return ConversationID("conv_" + random
 
 func randomHex() string {
 	var b [16]byte
-	rand.Read(b[:]) // never fails: crypto/rand
+	rand.Read(b[:]) // never fails
 	return hex.EncodeToString(b[:])
 }
 
 var lowerBase32 = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
-// DeriveAgentID returns the id that certifies itself: the hash of the parts, NUL between them (AM-2, where the
-// only part is the canonical key; pseudonyms of bridges hash more).
+// DeriveAgentID returns the derived id of the parts: their hash, with NUL between the parts. For AM-2, the only part is
+// the canonical key; bridges hash more parts into pseudonyms.
 func DeriveAgentID(parts ...[]byte) AgentID {
 	h := sha256.New()
 	for i, p := range parts {
@@ -76,18 +76,18 @@ func DeriveAgentID(parts ...[]byte) AgentID {
 	return AgentID("am_" + lowerBase32.EncodeToString(h.Sum(nil))[:derivedLength])
 }
 
-// derivedLength is how many characters of the hash a derived id has.
+// derivedLength is the number of characters of the hash in a derived id.
 const derivedLength = 26
 
-// HasDerivedShape reports whether id looks like one that [DeriveAgentID] returns: am_ and 26 of [a-z2-7]. Such an id is
-// reserved for the key that it is derived from (AM-2).
+// HasDerivedShape reports whether id looks like an id that [DeriveAgentID] returns: am_ and 26 of [a-z2-7]. Such an id
+// is reserved for the key that it is derived from (AM-2).
 func (id AgentID) HasDerivedShape() bool {
 	hash, ok := strings.CutPrefix(string(id), "am_")
 	return ok && len(hash) == derivedLength && strings.Trim(hash, "abcdefghijklmnopqrstuvwxyz234567") == ""
 }
 
-// KeyDigits returns the first 32 hex digits of the fingerprint of the key that a derived id is made of, which is all that
-// the id says of it; "" for any other id.
+// KeyDigits returns the first 32 hex digits of the fingerprint of the key that a derived id is made of, which is all
+// that the id contains of it. It returns "" for any other id.
 func (id AgentID) KeyDigits() string {
 	if !id.HasDerivedShape() {
 		return ""
@@ -99,7 +99,7 @@ func (id AgentID) KeyDigits() string {
 	return hex.EncodeToString(hash)
 }
 
-// validVersion matches 0.1.<n> with an optional pre-release suffix (AM-3).
+// validVersion reports whether s is 0.1.<n> with an optional pre-release suffix (AM-3).
 func validVersion(s string) bool {
 	patch, ok := strings.CutPrefix(s, "0.1.")
 	if !ok || len(s) > 64 {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestIDs holds AM-1.
+// TestIDs checks AM-1.
 func TestIDs(t *testing.T) {
 	tests := []struct {
 		name, rest string
@@ -53,10 +53,10 @@ func TestNewIDs(t *testing.T) {
 	for range 100 {
 		m, c := NewMessageID(), NewConversationID()
 		if !m.Valid() || !c.Valid() || len(m) != len("msg_")+32 || len(c) != len("conv_")+32 {
-			t.Fatalf("minted %s and %s: want 128 bits in hex (AM-2)", m, c)
+			t.Fatalf("created %s and %s: want 128 bits in hex (AM-2)", m, c)
 		}
 		if seen[string(m)] || seen[string(c)] {
-			t.Fatal("minted twice")
+			t.Fatal("created the same id twice")
 		}
 		seen[string(m)], seen[string(c)] = true, true
 	}
@@ -79,7 +79,7 @@ func TestDeriveAgentID(t *testing.T) {
 	}
 }
 
-// TestVersion holds AM-3.
+// TestVersion checks AM-3.
 func TestVersion(t *testing.T) {
 	for s, want := range map[string]bool{
 		"0.1.0": true, "0.1.7": true, "0.1.10": true, "0.1.7-x": true, "0.1.0-draft": true, "0.1.0-rc.1": true,
@@ -93,8 +93,8 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// TestDerivedShape: an id of derived shape is am_ and 26 of [a-z2-7]; ids that we mint at random, in hex of any length that
-// we use, never are (AM-2).
+// TestDerivedShape checks that only am_ and 26 of [a-z2-7] has the derived shape, and that our random ids, which are
+// hex, never have it (AM-2).
 func TestDerivedShape(t *testing.T) {
 	for s, want := range map[AgentID]bool{
 		"am_" + AgentID(strings.Repeat("a", 26)):                                          true,

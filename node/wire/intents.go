@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Intent says what a message wants.
+// Intent is the purpose of a message.
 type Intent string
 
 // The standard intents (§6).
@@ -22,29 +22,29 @@ func StandardIntents() []Intent {
 	return []Intent{Schedule, Deliver, RequestInfo, Negotiate, Handoff}
 }
 
-// Valid says whether the name is one that line 4 lets through.
+// Valid reports whether the name passes line 4 of the receive table.
 func (i Intent) Valid() bool { return validName(string(i)) }
 
-// Standard says whether the name is in the namespace of the specification.
+// Standard reports whether the name is in the namespace of the specification.
 func (i Intent) Standard() bool { return strings.HasPrefix(string(i), "mesh.") }
 
-// Custom says whether the name is a custom intent: reverse domain, at least two labels (AM-70).
+// Custom reports whether the name is a custom intent: a reversed domain with at least two labels (AM-70).
 func (i Intent) Custom() bool {
 	return i.Valid() && !i.Standard() && strings.Contains(strings.Trim(string(i), "."), ".") &&
 		!strings.Contains(string(i), "..") && !strings.HasPrefix(string(i), ".") && !strings.HasSuffix(string(i), ".")
 }
 
-// The actions that mean something to the protocol itself.
+// The actions that the protocol itself interprets.
 const (
 	ActionClose    = "close"            // §5, AM-39
 	ActionPending  = "pending_approval" // §7, AM-32
 	ActionReceived = "received"         // AM-71
-	ActionSealed   = "sealed"           // AM-85: what is said is encrypted to the recipient
+	ActionSealed   = "sealed"           // AM-85: the payload is encrypted for the recipient
 )
 
-// CheckPayload holds a payload to the shape of its intent (§6, AM-69): the action is a string, the listed
-// fields of a known action are there and typed, null counts as absent for optional ones, extras are kept.
-// An unknown action passes with known false. The error is a *[FieldError].
+// CheckPayload checks a payload against the shape of its intent (§6, AM-69): the action is a string, and the listed
+// fields of a known action are present and have their types. null counts as absent for optional fields, and extra
+// fields are allowed. For an unknown action, known is false and err is nil. The error is a *[FieldError].
 func CheckPayload(intent Intent, payload Value) (known bool, err error) {
 	if !intent.Standard() {
 		return true, nil
@@ -64,7 +64,7 @@ func CheckPayload(intent Intent, payload Value) (known bool, err error) {
 	return known, f.result()
 }
 
-// shapes is the table of AM-69: what each action of each standard intent must carry.
+// shapes is the table of AM-69: the fields that each action of each standard intent must have.
 var shapes = map[Intent]map[string]func(*fields){
 	Schedule: {
 		"propose": func(f *fields) {
@@ -76,7 +76,7 @@ var shapes = map[Intent]map[string]func(*fields){
 			f.join(event)
 		},
 		"counter": func(f *fields) { f.join(f.event()) },
-		"accept":  nil, // what else these three carry is free
+		"accept":  nil, // the other fields of these three are not checked
 		"decline": nil,
 		"cancel":  nil,
 	},
@@ -112,7 +112,7 @@ var shapes = map[Intent]map[string]func(*fields){
 	},
 }
 
-// event checks the types of an event that is there; which fields are required depends on the action.
+// event checks the types of an event. Which of its fields are required depends on the action.
 func (f *fields) event() *fields {
 	e := f.sub("event")
 	e.optText("title")
@@ -138,23 +138,24 @@ func (f *fields) terms() {
 	f.join(t)
 }
 
-// isoLayouts are the ISO 8601 forms that payloads carry; a zone may be missing, then the time is the owner's.
+// isoLayouts are the ISO 8601 forms in payloads. If the zone is missing, the time is in the owner's zone.
 var isoLayouts = [...]string{
 	time.RFC3339Nano, "2006-01-02T15:04:05Z0700", "2006-01-02T15:04Z07:00",
 	"2006-01-02T15:04:05", "2006-01-02T15:04",
 	"2006-01-02",
 }
 
-const offsetLayouts = 3 // of isoLayouts: those with an offset
+const offsetLayouts = 3 // the first isoLayouts, which have an offset
 
-// ParseISO8601 reads a time of a payload, which peers write more freely than a timestamp: seconds, zone or the
-// whole time of day may be missing. A time without a zone is returned in UTC.
+// ParseISO8601 reads a time of a payload, which peers write more freely than a timestamp: seconds, zone or the whole
+// time of day may be missing. It returns a time without a zone in UTC.
 func ParseISO8601(s string) (time.Time, bool) { return parseTime(s, isoLayouts[:]) }
 
-// ParseInstant reads a time that names its offset: without one, two people in two zones would agree on two times.
+// ParseInstant reads a time that has an offset. Without one, two people in two zones would agree on two different
+// times.
 func ParseInstant(s string) (time.Time, bool) { return parseTime(s, isoLayouts[:offsetLayouts]) }
 
-// parseTime reads a time in the first of the layouts that fits.
+// parseTime reads a time in the first layout that fits.
 func parseTime(s string, layouts []string) (time.Time, bool) {
 	if len(s) > 64 {
 		return time.Time{}, false

@@ -45,7 +45,7 @@ func TestIntentKinds(t *testing.T) {
 	}
 }
 
-// action is one row of AM-69: the least that is accepted, the paths that must be there and those that may.
+// action is one row of AM-69: the smallest payload that is accepted, its required and its optional paths.
 type action struct {
 	intent   Intent
 	minimal  string
@@ -81,7 +81,7 @@ var actions = []action{
 		map[string]string{"preferred_channel": `"phone"`}, map[string]string{"preferred_channel": `"fax"`}},
 }
 
-// set returns v with val at a dotted path, or without what is there where val is "".
+// set returns v with val at a dotted path, or without the member at path if val is "".
 func set(t testing.TB, v Value, path, val string) Value {
 	head, rest, nested := strings.Cut(path, ".")
 	if nested {
@@ -135,7 +135,7 @@ func TestCheckPayload(t *testing.T) {
 	}
 	for intent, byAction := range shapes {
 		if want, got := slices.Sorted(maps.Keys(byAction)), slices.Sorted(slices.Values(covered[intent])); !slices.Equal(want, got) {
-			t.Errorf("%s: the table of this test covers %v, the code knows %v", intent, got, want)
+			t.Errorf("%s: the table of this test covers %v, the code has %v", intent, got, want)
 		}
 	}
 }

@@ -9,18 +9,18 @@ import (
 // KeyProof is the content of an AgentMesh-Key-Proof header (AM-62).
 type KeyProof struct {
 	Time      time.Time
-	Stamp     string // the time as written: it is part of what is signed
+	Stamp     string // the time as written, which is part of what is signed
 	Signature string
 }
 
-// KeyProofText returns the lines that a key proof signs (AM-62). path is the request's path as sent, base the
-// directory's base URL without a trailing slash, digest the SHA-256 of the card's JCS form.
+// KeyProofText returns the lines that a key proof signs (AM-62). path is the path of the request as sent, base is the
+// directory's base URL without a trailing slash, and digest is the SHA-256 of the card's JCS form.
 func KeyProofText(method, path, base, stamp string, digest [32]byte) []byte {
 	lines := []string{"agentmesh-key-proof-v1", method + " " + path, base, stamp, hex.EncodeToString(digest[:]), ""}
 	return []byte(strings.Join(lines, "\n"))
 }
 
-// Header writes the proof as a header value.
+// Header returns the proof as a header value.
 func (p KeyProof) Header() string { return "t=" + p.Stamp + ", sig=" + p.Signature }
 
 // ParseKeyProof reads a header value.

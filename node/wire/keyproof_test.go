@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestKeyProofText is AM-62 to the byte.
+// TestKeyProofText checks AM-62 to the byte.
 func TestKeyProofText(t *testing.T) {
 	got := string(KeyProofText("POST", "/v1/agents", "https://d.example/v1", "2026-02-19T10:30:00.000Z", sha256.Sum256([]byte("{}"))))
 	want := "agentmesh-key-proof-v1\nPOST /v1/agents\nhttps://d.example/v1\n2026-02-19T10:30:00.000Z\n" +

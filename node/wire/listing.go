@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// stamp is a time that JSON shows as AM-19 has it; [time.Time] alone would write local offsets and nanoseconds.
+// stamp is a time that JSON shows in the format of AM-19. [time.Time] alone would write local offsets and nanoseconds.
 type stamp time.Time
 
 func (t stamp) IsZero() bool                 { return time.Time(t).IsZero() }
@@ -20,7 +20,7 @@ type Registered struct {
 	ExpiresAt    time.Time `json:"expires_at"`
 }
 
-// MarshalJSON writes the times as AM-19 has them.
+// MarshalJSON writes the times in the format of AM-19.
 func (r Registered) MarshalJSON() ([]byte, error) {
 	type plain Registered
 	return json.Marshal(struct {
@@ -37,7 +37,7 @@ type Listing struct {
 	Verification map[AgentID]Verification `json:"verification,omitempty"`
 }
 
-// Verification is what a directory checked itself, shown beside a card (AM-61). A nil time means not proven.
+// Verification is what a directory has proven itself about a card (AM-61). A nil time means not proven.
 type Verification struct {
 	Key          *time.Time `json:"key"`
 	Endpoint     *time.Time `json:"endpoint"`
@@ -46,7 +46,7 @@ type Verification struct {
 	KeyChangedAt *time.Time `json:"key_changed_at,omitempty"`
 }
 
-// MarshalJSON writes the times as AM-19 has them.
+// MarshalJSON writes the times in the format of AM-19.
 func (v Verification) MarshalJSON() ([]byte, error) {
 	type plain Verification
 	return json.Marshal(struct {
@@ -67,7 +67,7 @@ type CardRecord struct {
 	KeyProof     string       `json:"key_proof,omitempty"`
 }
 
-// MarshalJSON writes the times as AM-19 has them.
+// MarshalJSON writes the times in the format of AM-19.
 func (r CardRecord) MarshalJSON() ([]byte, error) {
 	type plain CardRecord
 	return json.Marshal(struct {
@@ -77,27 +77,27 @@ func (r CardRecord) MarshalJSON() ([]byte, error) {
 	}{plain(r), stamp(r.RegisteredAt), stamp(r.ExpiresAt)})
 }
 
-// KeyHistory is the answer to GET /agents/{id}/keys (AM-60): how the key of a card came to be.
+// KeyHistory is the answer to GET /agents/{id}/keys (AM-60): all keys that a card has had.
 type KeyHistory struct {
 	AgentID AgentID     `json:"agent_id"`
-	Keys    []KeyChange `json:"keys"` // oldest first; the last is the current one
+	Keys    []KeyChange `json:"keys"` // oldest first; the last key is the current one
 }
 
-// KeyChange is one key of a card. A rotation carries both proofs and the text they signed, so that a peer can
-// check it without trusting the directory.
+// KeyChange is one key of a card. A rotation has both proofs and the text that they signed, so that a peer can check it
+// without trusting the directory.
 type KeyChange struct {
 	PublicKey     string    `json:"public_key"`
 	Since         time.Time `json:"since"`
 	Retired       time.Time `json:"retired,omitzero"`
-	Proof         string    `json:"proof,omitempty"`          // AgentMesh-Key-Proof, by this key
-	PreviousProof string    `json:"previous_proof,omitempty"` // AgentMesh-Previous-Key-Proof, by the key before
-	ProofText     string    `json:"proof_text,omitempty"`     // the lines both proofs signed
-	// Card is the card whose digest stands in ProofText. Without it a peer can check the last rotation only, and
-	// only while the current card is the one that was signed.
+	Proof         string    `json:"proof,omitempty"`          // AgentMesh-Key-Proof, signed with this key
+	PreviousProof string    `json:"previous_proof,omitempty"` // AgentMesh-Previous-Key-Proof, signed with the previous key
+	ProofText     string    `json:"proof_text,omitempty"`     // the lines that both proofs signed
+	// Card is the card whose digest is in ProofText. Without it, a peer can check only the last rotation, and only
+	// while the current card is the one that was signed.
 	Card Value `json:"card,omitzero"`
 }
 
-// MarshalJSON writes the times as AM-19 has them.
+// MarshalJSON writes the times in the format of AM-19.
 func (c KeyChange) MarshalJSON() ([]byte, error) {
 	type plain KeyChange
 	return json.Marshal(struct {

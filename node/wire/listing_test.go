@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestListingTimes: what a directory answers shows times as AM-19 has them, whatever zone and precision they
-// were kept in, and reads back to the same instant.
+// TestListingTimes checks that the answers of a directory contain times in the format of AM-19, whatever their zone and
+// precision were, and that they are read back as the same instant.
 func TestListingTimes(t *testing.T) {
 	at := time.Date(2026, 2, 19, 2, 30, 0, 123456789, time.FixedZone("", -8*3600))
 	const stamp = `"2026-02-19T10:30:00.123Z"`

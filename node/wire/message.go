@@ -2,11 +2,11 @@ package wire
 
 import "time"
 
-// MaxMessage is the default bound on the bytes of a message.
+// MaxMessage is the default limit for the size of a message in bytes.
 const MaxMessage = 256 << 10
 
-// Message is a message of the specification (§5). It is filled from Tree and never written from its fields:
-// what is sent is a tree, what is verified is the tree that came in (AM-13).
+// Message is a message of the specification (§5). It is filled from Tree and never written from its fields: we send a
+// tree, and verify the tree that came in (AM-13).
 type Message struct {
 	ID           MessageID
 	Conversation ConversationID
@@ -16,10 +16,10 @@ type Message struct {
 	Payload      Value
 	Signature    string // empty in a draft
 
-	Tree Value // the whole message as received, unknown fields and signature included
+	Tree Value // the whole message as received, including unknown fields and the signature
 }
 
-// Draft is what a message to be sent says. Tree makes the message of it.
+// Draft is the content of a message to send. [Draft.Tree] makes the message.
 type Draft struct {
 	ID           MessageID
 	Conversation ConversationID
@@ -43,8 +43,9 @@ func (d Draft) Tree() Value {
 	)
 }
 
-// ParseMessage fills a message from a tree: line 4 of the receive path, that is the nine fields, their types,
-// ids, version, time syntax and the intent's alphabet. Neither intent shape nor clock. The error is a *[FieldError].
+// ParseMessage fills a message from a tree. It is line 4 of the receive path: the nine fields, their types, the ids,
+// the version, the syntax of the time and the alphabet of the intent. It checks neither the shape of the intent nor the
+// time. The error is a *[FieldError].
 func ParseMessage(v Value) (Message, error) {
 	m, err := ParseDraft(v)
 	if err != nil {
@@ -58,7 +59,7 @@ func ParseMessage(v Value) (Message, error) {
 	return m, f.result()
 }
 
-// ParseDraft is [ParseMessage] for a message that need not be signed yet; a signature that is there is ignored.
+// ParseDraft is [ParseMessage] for a message that need not be signed yet. It ignores the signature.
 func ParseDraft(v Value) (Message, error) {
 	f := fields{v: v}
 	if v.Kind() != Object {
@@ -86,10 +87,10 @@ func ParseDraft(v Value) (Message, error) {
 	return m, f.result()
 }
 
-// Action returns the action that the payload names, "" where there is none.
+// Action returns the action that the payload names, or "".
 func (m Message) Action() string { return m.Payload.GetStr("action") }
 
-// Meta returns the string in payload.metadata, where our extensions live (AM-16).
+// Meta returns the string member key of payload.metadata, which contains our extensions (AM-16), or "".
 func (m Message) Meta(key string) string {
 	meta, _ := m.Payload.Get("metadata")
 	return meta.GetStr(key)

@@ -10,7 +10,8 @@ import (
 const goodMessage = `{"agentmesh":"0.1.0","message_id":"msg_1","conversation_id":"conv_1","from":"am_a","to":"am_b",` +
 	`"timestamp":"2026-02-19T10:30:00.000Z","intent":"mesh.message","payload":{"action":"deliver"},"signature":"c2ln"}`
 
-// TestParseMessage holds line 4: the nine fields, their types, ids, version, time syntax and the intent's alphabet.
+// TestParseMessage checks line 4: the nine fields, their types, the ids, the version, the syntax of the time and the
+// alphabet of the intent.
 func TestParseMessage(t *testing.T) {
 	v := mustParse(t, goodMessage)
 	m, err := ParseMessage(v)
@@ -117,6 +118,6 @@ func TestDraftTree(t *testing.T) {
 		t.Errorf("timestamp = %s", got)
 	}
 	if m.Meta("none") != "" || (Message{}).Meta("x") != "" || (Message{}).Action() != "" {
-		t.Error("something was found where nothing is")
+		t.Error("a member was found that does not exist")
 	}
 }

@@ -1,6 +1,6 @@
 package wire
 
-// Near returns the one of words that was probably meant by a word that is none of them; "" where none is near.
+// Near returns the element of words that is most similar to word, or "" if none is similar enough.
 func Near(word string, words []string) string {
 	best, distance := "", 1+max(2, len(word)/4)
 	for _, w := range words {
@@ -11,7 +11,7 @@ func Near(word string, words []string) string {
 	return best
 }
 
-// editDistance is Levenshtein's, on bytes: names of ours are ASCII.
+// editDistance returns the Levenshtein distance in bytes; our names are ASCII.
 func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// OneLine makes a stranger's text fit to be shown in one line anywhere, a log and a terminal among them: at most most
-// characters, no control, format or bidirectional ones, white space folded (THREATS 28).
+// OneLine makes a stranger's text safe to show in one line anywhere, also in a log or on a terminal: at most most
+// characters, without control, format and bidirectional characters, and with white space folded (THREATS 28).
 func OneLine(s string, most int) string {
 	var b strings.Builder
 	n, gap := 0, ""

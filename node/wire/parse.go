@@ -7,34 +7,35 @@ import (
 
 // Limits of the strict reader (AM-12).
 const (
-	MaxDepth  = 32    // arrays and objects inside each other, the outermost counted
-	MaxValues = 10000 // values in one text, containers counted
+	MaxDepth  = 32    // levels of nested arrays and objects, including the outermost
+	MaxValues = 10000 // values in one text, including arrays and objects
 	// MaxSafeInteger is the largest integer that every JSON implementation reads exactly, 2^53−1.
 	MaxSafeInteger = 1<<53 - 1
 )
 
-// SyntaxError says why the strict reader refused a text. Reason is fixed text and quotes nothing from the input.
+// SyntaxError is the reason why the strict reader refused a text. Reason is fixed text and quotes nothing from the
+// input.
 type SyntaxError struct {
-	Offset int // byte offset at which the reader gave up
+	Offset int // byte offset at which the reader stopped
 	Reason string
 }
 
 func (e *SyntaxError) Error() string { return fmt.Sprintf("%s at byte %d", e.Reason, e.Offset) }
 
-// Parse reads one JSON value under AM-12: UTF-8 without byte order mark, nothing after the value, no duplicate
-// key at any depth, no lone surrogate, no key "__proto__", no number that overflows a float64, no integer token
-// beyond ±(2^53−1), at most [MaxDepth] deep and [MaxValues] large. The error is a *[SyntaxError].
+// Parse reads one JSON value under AM-12: UTF-8 without byte order mark, no text after the value, no duplicate key at
+// any depth, no lone surrogate, no key "__proto__", no number that overflows a float64, no integer token beyond
+// ±(2^53−1), at most [MaxDepth] deep and [MaxValues] values. The error is a *[SyntaxError].
 func Parse(data []byte) (Value, error) {
 	return ParseLimits(data, MaxDepth, MaxValues)
 }
 
-// ParseLimits is [Parse] with other bounds on depth and size, for protocols that allow more.
+// ParseLimits is [Parse] with other limits for depth and size, for protocols that allow more.
 func ParseLimits(data []byte, maxDepth, maxValues int) (Value, error) {
 	return parse(parser{text: string(data), depth: maxDepth, values: maxValues})
 }
 
-// ParseForeign is [ParseLimits] for texts of other protocols that are passed on and not computed with: every JSON
-// number is taken, and kept as its token.
+// ParseForeign is [ParseLimits] for texts of other protocols that we pass on and do not compute with. It accepts every
+// JSON number and keeps its token.
 func ParseForeign(data []byte, maxDepth, maxValues int) (Value, error) {
 	return parse(parser{text: string(data), depth: maxDepth, values: maxValues, anyNumber: true})
 }
@@ -65,8 +66,8 @@ func ParseObject(data []byte) (Value, error) {
 	return v, nil
 }
 
-// parser is a recursive descent over text; depth and values count down. A container that closes moves its members
-// from the stack to slab, one allocation for many containers.
+// parser is a recursive descent parser; depth and values count down. When a container closes, its members move from the
+// stack to slab, which is one allocation for many containers.
 type parser struct {
 	text   string
 	pos    int
@@ -74,7 +75,7 @@ type parser struct {
 	values int
 	slab   []Member
 
-	anyNumber bool // numbers are not computed with
+	anyNumber bool // accept every number, because nobody computes with it
 }
 
 func (p *parser) fail(reason string) error { return &SyntaxError{Offset: p.pos, Reason: reason} }
@@ -90,7 +91,7 @@ func (p *parser) space() {
 	}
 }
 
-// peek returns the next byte, or 0 at the end, which no JSON token begins with.
+// peek returns the next byte, or 0 at the end. No JSON token begins with 0.
 func (p *parser) peek() byte {
 	if p.pos < len(p.text) {
 		return p.text[p.pos]
@@ -134,11 +135,11 @@ func (p *parser) literal(word string, k Kind) (Value, error) {
 	return Value{kind: k}, nil
 }
 
-// settle moves the members that a container put on the stack, all from start on, to where they stay.
+// settle moves the members of a container, which are on the stack from start on, to their final place.
 func (p *parser) settle(open *stack, start int) []Member {
 	n := open.n - start
 	if len(p.slab) < n {
-		const perMember = 24 // bytes of text, on the low side of what messages and cards have
+		const perMember = 24 // bytes of text per member; messages and cards have more
 		p.slab = make([]Member, max(n, min(len(p.text)/perMember, 256)))
 	}
 	kids := p.slab[:n:n]
@@ -157,7 +158,8 @@ func (p *parser) enter() error {
 	return nil
 }
 
-// next steps over the comma between two members, or over the closing bracket, and says which it was.
+// next steps over the comma between two members, or over the closing bracket, and reports whether there are more
+// members.
 func (p *parser) next(closing byte) (more bool, err error) {
 	p.space()
 	switch p.peek() {
@@ -252,10 +254,10 @@ func (p *parser) key() (string, error) {
 	return key, nil
 }
 
-// unique refuses a key that stood before in this object, and "__proto__", which JavaScript peers lose (AM-12). The
+// unique refuses a key that occurred before in this object, and "__proto__", which JavaScript peers lose (AM-12). The
 // keys of an object too large to scan are kept in seen.
 func (p *parser) unique(key string, open *stack, start int, seen map[string]struct{}, at int) (map[string]struct{}, error) {
-	const scan = 16 // up to here comparing is cheaper than hashing
+	const scan = 16 // up to this number of members, comparing is cheaper than hashing
 	duplicate := false
 	if open.n-start < scan {
 		duplicate = open.has(key, start)

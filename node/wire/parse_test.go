@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// corpora returns a folder of the third-party test data, or skips.
+// corpora returns a directory of the third-party test data, or skips the test.
 func corpora(t testing.TB, name string) string {
 	t.Helper()
 	root := os.Getenv("AGENTMESH_CORPORA")
@@ -24,7 +24,7 @@ func corpora(t testing.TB, name string) string {
 func TestParseReads(t *testing.T) {
 	tests := []struct {
 		name, in string
-		want     string // as AppendJSON writes it, "" for in itself
+		want     string // as AppendJSON writes it; "" means the same as in
 	}{
 		{"null", `null`, ""},
 		{"booleans", `[true,false]`, ""},
@@ -62,7 +62,7 @@ func TestParseReads(t *testing.T) {
 	}
 }
 
-// TestParseRefuses holds AM-12 and THREATS row 1.
+// TestParseRefuses checks AM-12 and THREATS row 1.
 func TestParseRefuses(t *testing.T) {
 	tests := []struct{ name, in, reason string }{
 		{"empty", ``, "unexpected end"},
@@ -163,8 +163,8 @@ func TestParseLimits(t *testing.T) {
 	}
 }
 
-// TestParseWide walks through every size at which the reader changes how it keeps members: duplicates must be
-// found and members kept in order on both sides of each.
+// TestParseWide goes through every size at which the reader changes how it keeps members. On both sides of each size,
+// duplicates must be found and members must keep their order.
 func TestParseWide(t *testing.T) {
 	for n := 1; n <= 70; n++ {
 		var members []string
@@ -199,7 +199,7 @@ func TestParseObject(t *testing.T) {
 	}
 }
 
-// TestErrorsQuoteNothing: a stranger's text must not come back to it (AM-27).
+// TestErrorsQuoteNothing checks that errors contain no text of the input (AM-27).
 func TestErrorsQuoteNothing(t *testing.T) {
 	for _, in := range []string{`{"SECRET":1,"SECRET":2}`, `SECRET`, `{"a":"SECRET`, `[1 SECRET]`, `"\uSECRET"`} {
 		_, err := Parse([]byte(in))
@@ -209,8 +209,8 @@ func TestErrorsQuoteNothing(t *testing.T) {
 	}
 }
 
-// TestJSONTestSuite reads nst/JSONTestSuite: all n_ refused, all y_ accepted but those with a duplicate key, which
-// AM-12 refuses. The i_ files are left to the implementation; none may panic.
+// TestJSONTestSuite reads nst/JSONTestSuite: all n_ files must be refused, and all y_ files accepted, except those with
+// a duplicate key, which AM-12 refuses. The i_ files are left to the implementation, but must not cause a panic.
 func TestJSONTestSuite(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(corpora(t, "jsontestsuite"), "test_*", "*.json"))
 	if err != nil || len(files) < 300 {
@@ -245,8 +245,8 @@ func TestJSONTestSuite(t *testing.T) {
 	}
 }
 
-// TestUTF8Tests reads flenniken/utf8tests, lines of "number:valid hex:bytes", "number:valid:text" and
-// "number:invalid hex:bytes:…": inside a string the reader must agree on each.
+// TestUTF8Tests reads flenniken/utf8tests, with lines of the form "number:valid hex:bytes", "number:valid:text" and
+// "number:invalid hex:bytes:…". The reader must agree with each line about text inside a string.
 func TestUTF8Tests(t *testing.T) {
 	data, err := os.ReadFile(filepath.Join(corpora(t, "utf8tests"), "utf8tests.txt"))
 	if err != nil {
@@ -265,7 +265,7 @@ func TestUTF8Tests(t *testing.T) {
 			}
 		}
 		if bytes.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == '"' || r == '\\' }) {
-			continue // what JSON itself refuses or reads otherwise
+			continue // JSON itself refuses these bytes, or reads them otherwise
 		}
 		valid := strings.HasPrefix(strings.TrimSpace(fields[1]), "valid")
 		seen[valid]++
@@ -282,7 +282,8 @@ func TestUTF8Tests(t *testing.T) {
 	}
 }
 
-// A text that is passed on keeps numbers that no JSON implementation has to read exactly, as their tokens.
+// TestParseForeign checks that a text that is passed on keeps the tokens of numbers that a JSON implementation need not
+// read exactly.
 func TestParseForeign(t *testing.T) {
 	const text = `{"n":[12345678901234567890123,-0,1e400,0.10,1E+2]}`
 	v, err := ParseForeign([]byte(text), 4, 10)

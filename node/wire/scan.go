@@ -61,7 +61,7 @@ func (p *parser) number() (Value, error) {
 	return Value{kind: Number, text: token}, nil
 }
 
-// plain holds the bytes that stand for themselves in a string and need no second look.
+// plain is true for the bytes that need no escape in a string and are ASCII.
 var plain = func() (t [256]bool) {
 	for c := ' '; c < utf8.RuneSelf; c++ {
 		t[c] = c != '"' && c != '\\'
@@ -69,7 +69,7 @@ var plain = func() (t [256]bool) {
 	return t
 }()
 
-// str reads a string; the opening quote is next.
+// str reads a string. The opening quote is the next byte.
 func (p *parser) str() (string, error) {
 	start := p.pos + 1
 	text := p.text
@@ -89,7 +89,7 @@ func (p *parser) str() (string, error) {
 			p.pos++
 			return s, nil
 		case c == '\\':
-			return p.escaped(start)
+			return p.readEscapes(start)
 		case c < ' ':
 			return "", p.fail("control character in a string")
 		}
@@ -99,8 +99,8 @@ func (p *parser) str() (string, error) {
 	return "", p.fail("unexpected end")
 }
 
-// escaped reads the rest of a string that began at start and has its first backslash at pos.
-func (p *parser) escaped(start int) (string, error) {
+// readEscapes reads the rest of a string that began at start and has its first backslash at pos.
+func (p *parser) readEscapes(start int) (string, error) {
 	buf := append(make([]byte, 0, 2*(p.pos-start)+32), p.text[start:p.pos]...)
 	for p.pos < len(p.text) {
 		switch c := p.text[p.pos]; {

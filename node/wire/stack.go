@@ -1,11 +1,11 @@
 package wire
 
-// stack holds the members of the containers that are still open. Its first part needs no allocation as long as the
-// stack is passed down and no slice of it is kept.
+// stack holds the members of the containers that are still open. Its array needs no allocation as long as the stack is
+// passed down and no slice of it is kept.
 type stack struct {
 	n    int
 	few  [24]Member
-	more []Member // those beyond few
+	more []Member // members that do not fit into few
 }
 
 func (s *stack) push(m Member) {
@@ -17,7 +17,7 @@ func (s *stack) push(m Member) {
 	s.n++
 }
 
-// has says whether key is among the members from start on.
+// has reports whether key is among the members from start on.
 func (s *stack) has(key string, start int) bool {
 	for i := start; i < min(s.n, len(s.few)); i++ {
 		if s.few[i].Key == key {
@@ -32,7 +32,7 @@ func (s *stack) has(key string, start int) bool {
 	return false
 }
 
-// keys returns the keys from start on.
+// keys returns the keys of the members from start on.
 func (s *stack) keys(start int) map[string]struct{} {
 	keys := make(map[string]struct{}, 2*(s.n-start))
 	for i := start; i < s.n; i++ {

@@ -2,15 +2,15 @@ package wire
 
 import "time"
 
-// timeLayout is how we write times (AM-19): UTC, milliseconds, Z.
+// timeLayout is the format in which we write times (AM-19): UTC, milliseconds, Z.
 const timeLayout = "2006-01-02T15:04:05.000Z"
 
-// FormatTime writes t as AM-19 has it.
+// FormatTime returns t in the format of AM-19.
 func FormatTime(t time.Time) string { return t.UTC().Format(timeLayout) }
 
-// ParseTime reads an RFC 3339 time as AM-19 accepts it: upper-case T and Z, offset or Z, up to nine fraction
-// digits, no second 60. [time.Parse] alone is laxer: it takes one-digit hours, a comma for the point, any number
-// of fraction digits and offsets up to 24:60.
+// ParseTime reads an RFC 3339 time as AM-19 accepts it: upper-case T and Z, an offset or Z, up to nine fraction digits,
+// no second 60. [time.Parse] alone is less strict: it accepts one-digit hours, a comma instead of the point, any number
+// of fraction digits, and offsets up to 24:60.
 func ParseTime(s string) (time.Time, bool) {
 	const date = len("2006-01-02T15:04:05")
 	if len(s) <= date || len(s) > date+len(".123456789-07:00") || s[10] != 'T' || s[13] != ':' || s[16] != ':' {
@@ -34,7 +34,7 @@ func ParseTime(s string) (time.Time, bool) {
 	return t, err == nil
 }
 
-// validOffset matches +hh:mm or -hh:mm up to 23:59 (RFC 3339 §5.6).
+// validOffset reports whether s is +hh:mm or -hh:mm up to 23:59 (RFC 3339 §5.6).
 func validOffset(s string) bool {
 	if len(s) != len("-07:00") || s[0] != '+' && s[0] != '-' || s[3] != ':' {
 		return false

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// TestParseTime holds AM-19.
+// TestParseTime checks AM-19.
 func TestParseTime(t *testing.T) {
 	ten := time.Date(2026, 2, 19, 10, 30, 0, 0, time.UTC)
 	good := map[string]time.Time{

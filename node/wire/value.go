@@ -28,8 +28,8 @@ var kindNames = [...]string{"null", "boolean", "boolean", "number", "string", "a
 
 func (k Kind) String() string { return kindNames[k] }
 
-// Value is one immutable JSON value, as exact as it was received: object members keep their order, numbers
-// keep their token. The zero Value is null. A Value may share memory with the text it was parsed from.
+// Value is an immutable JSON value, exactly as it was received: object members keep their order, numbers keep their
+// token. The zero Value is null. A Value may share memory with the text that it was parsed from.
 type Value struct {
 	kind Kind
 	text string   // String: the decoded text; Number: the token as written
@@ -42,7 +42,7 @@ type Member struct {
 	Value Value
 }
 
-// Text returns a string value. What is not UTF-8 becomes U+FFFD, so that a value can always be read back.
+// Text returns a string value. Bytes that are not UTF-8 become U+FFFD, so that every value can be read back.
 func Text(s string) Value { return Value{kind: String, text: strings.ToValidUTF8(s, "\ufffd")} }
 
 // Int returns a number value.
@@ -62,7 +62,7 @@ func Field(key string, v Value) Member { return Member{Key: key, Value: v} }
 // TextField returns a member for [Obj] whose value is a text.
 func TextField(key, text string) Member { return Member{Key: key, Value: Text(text)} }
 
-// Obj returns an object with these members in this order. Keys must differ and be UTF-8.
+// Obj returns an object with these members in this order. Keys must differ and must be UTF-8.
 func Obj(members ...Member) Value { return Value{kind: Object, kids: slices.Clone(members)} }
 
 // Arr returns an array.
@@ -86,25 +86,25 @@ func Texts[S ~string](list []S) Value {
 // Kind returns the type of v.
 func (v Value) Kind() Kind { return v.kind }
 
-// IsNull says whether v is null.
+// IsNull reports whether v is null.
 func (v Value) IsNull() bool { return v.kind == Null }
 
-// Str returns the text of a string.
+// Str returns the text of a string. The boolean is false for any other kind.
 func (v Value) Str() (string, bool) { return v.text, v.kind == String }
 
-// Num returns the token of a number, as written.
+// Num returns the token of a number, as written. The boolean is false for any other kind.
 func (v Value) Num() (string, bool) { return v.text, v.kind == Number }
 
-// Boolean returns a boolean.
+// Boolean returns a boolean. ok is false for any other kind.
 func (v Value) Boolean() (b, ok bool) { return v.kind == True, v.kind == True || v.kind == False }
 
-// Len returns the number of members or elements; 0 for anything but objects and arrays.
+// Len returns the number of members or elements, or 0 for other kinds than objects and arrays.
 func (v Value) Len() int { return len(v.kids) }
 
-// At returns element i of an array, or member i of an object. It panics out of range.
+// At returns element i of an array, or the value of member i of an object. It panics if i is out of range.
 func (v Value) At(i int) Value { return v.kids[i].Value }
 
-// Elems yields the elements of an array; nothing for any other kind.
+// Elems yields the elements of an array, and nothing for any other kind.
 func (v Value) Elems() iter.Seq[Value] {
 	return func(yield func(Value) bool) {
 		if v.kind != Array {
@@ -118,7 +118,7 @@ func (v Value) Elems() iter.Seq[Value] {
 	}
 }
 
-// Members returns the members of an object in order, nil for any other kind. The caller must not change them.
+// Members returns the members of an object in order, or nil for any other kind. The caller must not change them.
 func (v Value) Members() []Member {
 	if v.kind != Object {
 		return nil
@@ -126,7 +126,7 @@ func (v Value) Members() []Member {
 	return v.kids
 }
 
-// Get returns the member named key, by exact case.
+// Get returns the member named key. Keys are case-sensitive.
 func (v Value) Get(key string) (Value, bool) {
 	for i := range v.Members() {
 		if v.kids[i].Key == key {
@@ -136,7 +136,7 @@ func (v Value) Get(key string) (Value, bool) {
 	return Value{}, false
 }
 
-// GetStr returns the string member named key; "" where it is absent or no string.
+// GetStr returns the string member named key, or "" if it is absent or not a string.
 func (v Value) GetStr(key string) string {
 	m, _ := v.Get(key)
 	if m.kind != String {
@@ -145,7 +145,7 @@ func (v Value) GetStr(key string) string {
 	return m.text
 }
 
-// With returns a copy of the object v in which key has the value val: in place where key exists, else last.
+// With returns a copy of the object v in which key has the value val: at its place if key exists, otherwise at the end.
 func (v Value) With(key string, val Value) Value {
 	kids := append(make([]Member, 0, v.Len()+1), v.Members()...)
 	for i := range kids {
@@ -168,7 +168,7 @@ func (v Value) Without(keys ...string) Value {
 	return Value{kind: Object, kids: kids}
 }
 
-// AppendJSON appends v without white space, in the order and with the number tokens it was received in.
+// AppendJSON appends v without white space, with the order of members and the number tokens that it was received with.
 func (v Value) AppendJSON(dst []byte) []byte {
 	switch v.kind {
 	case Null:
@@ -199,8 +199,8 @@ func (v Value) AppendJSON(dst []byte) []byte {
 	return append(dst, closing)
 }
 
-// AppendQuoted appends s as a JSON string with the escapes of RFC 8785 §3.2.2.2 and no others: the short ones
-// for \b \t \n \f \r \" \\, lower-case \u00xx for the other control characters, everything else as it is.
+// AppendQuoted appends s as a JSON string with only the escapes of RFC 8785 §3.2.2.2: the short ones for \b \t \n \f \r
+// \" \\, lower-case \u00xx for the other control characters, and everything else as it is.
 func AppendQuoted(dst []byte, s string) []byte {
 	const hex = "0123456789abcdef"
 	dst = append(dst, '"')
@@ -233,10 +233,10 @@ func AppendQuoted(dst []byte, s string) []byte {
 	return append(dst, '"')
 }
 
-// JSON returns v as AppendJSON writes it, with room for a line end.
+// JSON returns v as AppendJSON writes it, with spare capacity for a line end.
 func (v Value) JSON() []byte { return v.AppendJSON(make([]byte, 0, v.size()+1)) }
 
-// size is how many bytes AppendJSON writes, what escapes take apart.
+// size returns how many bytes AppendJSON writes, not counting escapes.
 func (v Value) size() int {
 	n := len(`false`)
 	if v.kind == Number || v.kind == String {
@@ -248,7 +248,7 @@ func (v Value) size() int {
 	return n
 }
 
-// MarshalJSON implements [json.Marshaler]. The encoder of the standard library may re-escape what it returns.
+// MarshalJSON implements [json.Marshaler]. The encoder of the standard library may escape the result again.
 func (v Value) MarshalJSON() ([]byte, error) { return v.JSON(), nil }
 
 // UnmarshalJSON implements [json.Unmarshaler] with the strict reader.
@@ -261,7 +261,7 @@ func (v *Value) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// ValueOf converts what [json.Marshal] can write.
+// ValueOf converts a value that [json.Marshal] can encode.
 func ValueOf(x any) (Value, error) {
 	data, err := json.Marshal(x)
 	if err != nil {

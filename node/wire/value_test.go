@@ -62,7 +62,8 @@ func must(v Value, ok bool) Value {
 	return v
 }
 
-// TestValueImmutable: whoever holds a Value or the slice it was made of must not be able to change another's.
+// TestValueImmutable checks that a caller with a Value, or with the slice that it was made of, cannot change other
+// values.
 func TestValueImmutable(t *testing.T) {
 	base := mustParse(t, `{"a":1,"b":2,"c":[1,2]}`)
 	before := string(base.JSON())
@@ -98,7 +99,8 @@ func TestValueImmutable(t *testing.T) {
 
 func (k Kind) value() Value { return Value{kind: k} }
 
-// TestParsedSiblingsDoNotOverlap: containers of one text share an allocation; appending to one must not reach the next.
+// TestParsedSiblingsDoNotOverlap checks that appending to one container does not overwrite the next, although the
+// containers of a text share an allocation.
 func TestParsedSiblingsDoNotOverlap(t *testing.T) {
 	v := mustParse(t, `[{"a":1},{"b":2},[3],[4]]`)
 	first := v.At(0).With("x", Int(9))
@@ -149,8 +151,8 @@ func TestAppendQuoted(t *testing.T) {
 	}
 }
 
-// TestValueInsideJSON: a Value as a field of a struct that encoding/json reads and writes keeps the strict rules
-// and the number tokens.
+// TestValueInsideJSON checks that a Value as a field of a struct that encoding/json reads and writes keeps the strict
+// rules and the number tokens.
 func TestValueInsideJSON(t *testing.T) {
 	var listing Listing
 	if err := json.Unmarshal([]byte(`{"agents":[{"n":1.0,"s":"<&>"},null],"cursor":"c"}`), &listing); err != nil {
