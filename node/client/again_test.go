@@ -9,8 +9,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// TestAgain: a delivery that failed has the card fetched before the cache lets go of it, but not within the gap, and a
-// directory that cannot be asked leaves what is known (AM-86).
+// TestAgain checks that a card is fetched again after a failed delivery, even if it is still cached, but not within the
+// gap, and that the cached card is used if no directory can be asked (AM-86).
 func TestAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newListing()

@@ -7,16 +7,16 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-const defaultLookups = 60 // a minute (AM-43)
+const defaultLookups = 60 // per minute (AM-43)
 
-// Origin is where a message came from, for the budget of look-ups: its sender is not proven yet.
+// Origin is where a message came from. The budget of look-ups needs it, because the sender is not proven yet.
 type Origin struct {
-	Sources []rate.Source // of the request; empty if nothing tells
+	Sources []rate.Source // of the request; empty if unknown
 	Known   bool          // the owner knows the agent that the message names as its sender
 }
 
-// newLookups returns what strangers may make us look up. Sources share it fairly, so that one that makes up senders does
-// not make the first messages of everybody else wait.
+// newLookups returns the budget of look-ups that strangers may cause. Sources share it fairly, so that a source that
+// invents senders does not delay the first messages of all others.
 func newLookups(perMinute int) *rate.Pool {
 	if perMinute < 0 {
 		return nil
@@ -34,8 +34,8 @@ type payment struct {
 	paid   bool
 }
 
-// payFor returns the payment for a look-up on behalf of origin, nil for nobody but our owner. Agents that the owner knows
-// are free: there is no more than one look-up a minute for each.
+// payFor returns the payment for a look-up on behalf of origin, or nil if our owner asks. Look-ups of agents that the
+// owner knows are free, because there is at most one per minute for each agent.
 func (c *Cards) payFor(origin *Origin) *payment {
 	if origin == nil || origin.Known {
 		return nil
@@ -43,8 +43,9 @@ func (c *Cards) payFor(origin *Origin) *payment {
 	return &payment{budget: c.budget, origin: *origin}
 }
 
-// take pays for the look-up of id before directory d is asked, or refuses it with an error that is both errAbandoned and [wire.ErrRateLimited]: the
-// refusal says nothing about the agent, and others who wait for the same look-up may pay for it.
+// take pays for the look-up of id before directory d is asked, or refuses the look-up with an error that matches both
+// errAbandoned and [wire.ErrRateLimited]. The refusal says nothing about the agent, and another caller that waits
+// for the same look-up may pay for it.
 func (p *payment) take(d *Directory, id wire.AgentID, now time.Time) error {
 	if p == nil || p.paid || d.inside {
 		return nil

@@ -15,8 +15,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// THREATS 11: a sender of bad signatures makes us ask the directory at most once a minute, whatever the directory
-// says about caching and whether or not it knows the sender.
+// TestBadSignaturesFetchOnceAMinute checks that a sender of bad signatures makes us ask the directory at most once a
+// minute, whatever the directory's cache headers are and whether or not it lists the sender (THREATS 11).
 func TestBadSignaturesFetchOnceAMinute(t *testing.T) {
 	for _, tt := range []struct {
 		name, control string
@@ -36,7 +36,7 @@ func TestBadSignaturesFetchOnceAMinute(t *testing.T) {
 					l.put(sarah, key(1))
 				}
 				v := &Verifier{Cards: NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t)})}
-				bad := forged(t, sarah, time.Now())
+				bad := forgeMessage(t, sarah, time.Now())
 				for minute := range 5 {
 					for range 2000 {
 						if _, err := v.Authenticate(t.Context(), bad, Origin{}, time.Now()); !errors.Is(err, tt.want) {
@@ -56,7 +56,8 @@ func TestBadSignaturesFetchOnceAMinute(t *testing.T) {
 	}
 }
 
-// AM-43: strangers spend the node's budget and no more; the owner is not bound by it.
+// TestLookupBudget checks that strangers spend the node's budget and no more, and that the budget does not bind the
+// owner (AM-43).
 func TestLookupBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newListing()
@@ -72,7 +73,7 @@ func TestLookupBudget(t *testing.T) {
 				}
 			}
 		}
-		if l.count() != 45 || limited != 155 { // a quarter is left to messages whose source is known
+		if l.count() != 45 || limited != 155 { // a quarter is reserved for messages with a known source
 			t.Errorf("%d fetches, %d refused; want 45, 155", l.count(), limited)
 		}
 		if _, err := c.Find(t.Context(), sarah, time.Now()); err != nil {
@@ -87,27 +88,28 @@ func TestLookupBudget(t *testing.T) {
 			_, _ = c.Lookup(t.Context(), wire.AgentID(fmt.Sprintf("am_another%d", i)), Origin{}, time.Now())
 		}
 		if _, err := c.Lookup(t.Context(), sarah, Origin{}, time.Now()); err != nil {
-			t.Errorf("Lookup() of whom the owner wrote to = %v, although only strangers spent the budget", err)
+			t.Errorf("Lookup() of an agent that the owner wrote to = %v, although only strangers spent the budget", err)
 		}
 		if _, err := c.Lookup(t.Context(), "am_stranger0", Origin{}, time.Now()); !errors.Is(err, wire.ErrRateLimited) {
 			t.Errorf("Lookup() of a stranger = %v, want ErrRateLimited", err)
 		}
-		if c.known.Len() > 1 || len(c.flights) != 0 {
-			t.Errorf("%d known, %d flights left", c.known.Len(), len(c.flights))
+		if c.cache.Len() > 1 || len(c.inFlight) != 0 {
+			t.Errorf("%d cached, %d in flight", c.cache.Len(), len(c.inFlight))
 		}
 	})
 }
 
-// at returns the origin of a message from an address.
-func at(addr string) Origin { return Origin{Sources: rate.AddrSources(netip.MustParseAddr(addr))} }
+// from returns the origin of a message from an address.
+func from(addr string) Origin { return Origin{Sources: rate.AddrSources(netip.MustParseAddr(addr))} }
 
-// One address that makes up senders leaves half of the look-ups to others; a source that drew little is always served.
+// TestLookupShares checks that an address that invents senders leaves half of the look-ups to others, and that a source
+// that drew little is always served.
 func TestLookupShares(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newListing()
 		l.put(sarah, key(1))
 		c := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t)})
-		flood := at("2001:db8::1")
+		flood := from("2001:db8::1")
 		for i := range 100 {
 			_, _ = c.Lookup(t.Context(), wire.AgentID(fmt.Sprintf("am_stranger%d", i)), flood, time.Now())
 		}
@@ -118,14 +120,14 @@ func TestLookupShares(t *testing.T) {
 		if _, err := c.Lookup(t.Context(), "am_another", flood, time.Now()); !errors.As(err, &refused) || refused.RetryAfter != time.Second {
 			t.Errorf("Lookup() beyond its share = %v, want a wait of 1 s", err)
 		}
-		if _, err := c.Lookup(t.Context(), sarah, at("192.0.2.1"), time.Now()); err != nil {
+		if _, err := c.Lookup(t.Context(), sarah, from("192.0.2.1"), time.Now()); err != nil {
 			t.Errorf("Lookup() for another address = %v", err)
 		}
 		if _, err := c.Lookup(t.Context(), sarah, flood, time.Now()); err != nil {
 			t.Errorf("Lookup() of a card that is cached = %v", err)
 		}
 		for i := range 100 {
-			_, _ = c.Lookup(t.Context(), wire.AgentID(fmt.Sprintf("am_many%d", i)), at(fmt.Sprintf("192.0.%d.1", i)), time.Now())
+			_, _ = c.Lookup(t.Context(), wire.AgentID(fmt.Sprintf("am_many%d", i)), from(fmt.Sprintf("192.0.%d.1", i)), time.Now())
 		}
 		if l.count() != 60 {
 			t.Errorf("many addresses caused %d fetches, want 60 in all", l.count())
@@ -133,8 +135,8 @@ func TestLookupShares(t *testing.T) {
 	})
 }
 
-// What a directory in this process answers costs nothing. A directory elsewhere is asked, and paid for, only if that one
-// does not know the agent.
+// TestLookupsInsideAreFree checks that answers of a directory in this process cost nothing, and that another directory
+// is asked, and paid for, only if that one does not list the agent.
 func TestLookupsInsideAreFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		own, remote := newListing(), newListing()
@@ -142,7 +144,7 @@ func TestLookupsInsideAreFree(t *testing.T) {
 		inside.inside = true
 		c := NewCards(CardsConfig{Directories: []*Directory{inside, remote.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t)})
 		for i := range 100 {
-			_, _ = c.Lookup(t.Context(), wire.AgentID(fmt.Sprintf("am_made_up%d", i)), at(fmt.Sprintf("192.0.%d.1", i)), time.Now())
+			_, _ = c.Lookup(t.Context(), wire.AgentID(fmt.Sprintf("am_made_up%d", i)), from(fmt.Sprintf("192.0.%d.1", i)), time.Now())
 		}
 		if remote.count() != 60 {
 			t.Fatalf("the other directory was asked %d times, want 60", remote.count())
@@ -150,7 +152,7 @@ func TestLookupsInsideAreFree(t *testing.T) {
 		for i := range 100 {
 			id := wire.AgentID(fmt.Sprintf("am_ours%d", i))
 			own.put(id, key(1))
-			if _, err := c.Lookup(t.Context(), id, at("192.0.2.1"), time.Now()); err != nil {
+			if _, err := c.Lookup(t.Context(), id, from("192.0.2.1"), time.Now()); err != nil {
 				t.Fatalf("Lookup() of an agent in our own directory = %v", err)
 			}
 		}
@@ -160,8 +162,8 @@ func TestLookupsInsideAreFree(t *testing.T) {
 	})
 }
 
-// Agents that the owner knows are looked up whatever strangers spent, but at most once a minute each: anybody may claim to
-// be one.
+// TestLookupsOfKnownAgents checks that agents that the owner knows are looked up whatever strangers have spent, but at
+// most once a minute each, because anybody may claim to be one of them.
 func TestLookupsOfKnownAgents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newListing()
@@ -169,40 +171,41 @@ func TestLookupsOfKnownAgents(t *testing.T) {
 		l.put(sarah, key(1))
 		v := &Verifier{Cards: NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t)})}
 		for i := range 100 {
-			_, _ = v.Cards.Lookup(t.Context(), wire.AgentID(fmt.Sprintf("am_made_up%d", i)), at(fmt.Sprintf("192.0.%d.1", i)), time.Now())
+			_, _ = v.Cards.Lookup(t.Context(), wire.AgentID(fmt.Sprintf("am_made_up%d", i)), from(fmt.Sprintf("192.0.%d.1", i)), time.Now())
 		}
-		spent, friend := l.count(), at("192.0.2.1")
+		spent, friend := l.count(), from("192.0.2.1")
 		friend.Known = true
 		for range 50 {
-			if _, err := v.Authenticate(t.Context(), signed(t, sarah, "am_me", key(1), time.Now()), friend, time.Now()); err != nil {
+			if _, err := v.Authenticate(t.Context(), signMessage(t, sarah, "am_me", key(1), time.Now()), friend, time.Now()); err != nil {
 				t.Fatalf("Authenticate() of a known agent = %v", err)
 			}
-			_, _ = v.Authenticate(t.Context(), forged(t, sarah, time.Now()), friend, time.Now())
+			_, _ = v.Authenticate(t.Context(), forgeMessage(t, sarah, time.Now()), friend, time.Now())
 			time.Sleep(time.Second)
 		}
 		if n := l.count() - spent; n != 1 {
 			t.Errorf("%d fetches of a known agent within a minute, want 1", n)
 		}
 		time.Sleep(15 * time.Second)
-		l.put(sarah, key(2)) // rotated; the pinned key does not vouch for it, so only the fetch counts here
+		l.put(sarah, key(2)) // rotated; the pinned key does not vouch for the new key, so only the fetch counts here
 		for i := range 100 {
-			_, _ = v.Cards.Lookup(t.Context(), wire.AgentID(fmt.Sprintf("am_invented%d", i)), at(fmt.Sprintf("192.0.%d.1", i)), time.Now())
+			_, _ = v.Cards.Lookup(t.Context(), wire.AgentID(fmt.Sprintf("am_invented%d", i)), from(fmt.Sprintf("192.0.%d.1", i)), time.Now())
 		}
 		spent = l.count()
-		_, _ = v.Authenticate(t.Context(), signed(t, sarah, "am_me", key(2), time.Now()), friend, time.Now())
+		_, _ = v.Authenticate(t.Context(), signMessage(t, sarah, "am_me", key(2), time.Now()), friend, time.Now())
 		if l.count() == spent {
 			t.Error("the new key of a known agent was not looked up, because strangers had spent everything")
 		}
 	})
 }
 
-// A look-up that one message cannot pay for is paid for by another that waits for it.
+// TestUnpaidLookupLeavesNoTrace checks that a look-up that one message cannot pay for is paid for by another message
+// that waits for it.
 func TestUnpaidLookupLeavesNoTrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newListing()
 		l.put(sarah, key(1))
 		c := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: slowRecords{records(t)}})
-		flood := at("2001:db8::1")
+		flood := from("2001:db8::1")
 		for i := range 100 {
 			_, _ = c.Lookup(t.Context(), wire.AgentID(fmt.Sprintf("am_stranger%d", i)), flood, time.Now())
 		}
@@ -214,7 +217,7 @@ func TestUnpaidLookupLeavesNoTrace(t *testing.T) {
 		})
 		synctest.Wait() // it reads the pin
 		both.Go(func() {
-			if _, err := c.Lookup(t.Context(), sarah, at("192.0.2.1"), time.Now()); err != nil {
+			if _, err := c.Lookup(t.Context(), sarah, from("192.0.2.1"), time.Now()); err != nil {
 				t.Errorf("Lookup() of a source that waits with it = %v", err)
 			}
 		})
@@ -230,8 +233,8 @@ func (r slowRecords) Get(ctx context.Context, ns, key string, now time.Time) (st
 	return r.Records.Get(ctx, ns, key, now)
 }
 
-// TestAnswersFetchOnceAMinute: an answer to a message of ours that does not verify has the card fetched although that was
-// done just now, for its sender may have rotated its key; but a peer that answers badly causes one fetch a minute.
+// TestAnswersFetchOnceAMinute checks that an answer to our message that does not verify makes us fetch the card again
+// at once, because the peer may have rotated its key, but that bad answers of a peer cause at most one fetch a minute.
 func TestAnswersFetchOnceAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newListing()
@@ -243,7 +246,7 @@ func TestAnswersFetchOnceAMinute(t *testing.T) {
 		}
 		for minute := range 5 {
 			for range 100 {
-				bad := forged(t, sarah, time.Now())
+				bad := forgeMessage(t, sarah, time.Now())
 				m, err := wire.ParseMessage(bad.Tree)
 				if err != nil {
 					t.Fatal(err)
@@ -254,14 +257,14 @@ func TestAnswersFetchOnceAMinute(t *testing.T) {
 				}
 				time.Sleep(600 * time.Millisecond)
 			}
-			if got := l.count(); got != minute+2 { // the first one found the card
+			if got := l.count(); got != minute+2 { // the first fetch found the card
 				t.Fatalf("%d fetches after minute %d, want %d", got, minute+1, minute+2)
 			}
 		}
 	})
 }
 
-// Messages with bad signatures come while the card of their sender is fetched again.
+// TestBadSignaturesWhileFetching sends messages with bad signatures while the card of their sender is fetched again.
 func TestBadSignaturesWhileFetching(t *testing.T) {
 	l := newListing()
 	l.put(sarah, key(1))

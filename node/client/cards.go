@@ -16,63 +16,63 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Peer is what we know of another agent.
+// Peer is what we know about another agent.
 type Peer struct {
 	Card      wire.Card
 	Key       *signing.PublicKey
-	Directory string    // base URL of the directory that lists it; "" for a card that the owner gave
-	Reach     Reach     // how far its endpoint may be
-	Pinned    time.Time // when the key was pinned; zero: not yet
+	Directory string    // base URL of the directory that lists it; "" for a card from the owner
+	Reach     Reach     // where its endpoint may be
+	Pinned    time.Time // when the key was pinned; zero if it is not pinned
 	Until     time.Time // when the card must be looked up again
 	// EndpointProven reports whether the directory has proven the endpoint (AM-63).
 	EndpointProven bool
-	// Unproven says why the agent id, which has the shape of a derived one, does not lead to the card's key (AM-2); nil if
-	// it does, and for every other id.
+	// Unproven is the reason why the agent id, which has the shape of a derived id, does not lead to the card's key
+	// (AM-2). It is nil if the id leads to the key, and for every other id.
 	Unproven error
 
-	ownerPin bool // the pin is the owner's doing and stays
-	known    bool // the key is the pinned one, also if the pin is due to be written again
+	ownerPin  bool // the owner caused the pin, so it does not expire
+	keyPinned bool // the key is the pinned one, even if the pin must be written again
 }
 
-// IsDoubtful reports whether the owner must accept the card's key first: the agent id does not lead to it, and it is not
-// pinned.
-func (p Peer) IsDoubtful() bool { return p.Unproven != nil && !p.known }
+// IsDoubtful reports whether the owner must accept the card's key first, because the agent id does not lead to the key
+// and the key is not pinned.
+func (p Peer) IsDoubtful() bool { return p.Unproven != nil && !p.keyPinned }
 
 // CardsConfig configures [NewCards].
 type CardsConfig struct {
-	// Directories are asked in this order (AM-86), but an agent that is pinned first where it was pinned.
+	// Directories are asked in this order (AM-86), except that the directory where an agent was pinned comes first.
 	Directories []*Directory
-	// HTTP says which endpoints the profile allows. Required.
+	// HTTP decides which endpoints cards may name. Required.
 	HTTP *HTTP
-	// Records keeps pins (namespace "pins") and the cards that the owner gave ("peers"). Nil: pins last as long as
-	// the cache remembers the card, and [Cards.AddPeer] is refused.
+	// Records stores pins (namespace "pins") and the cards from the owner ("peers"). If nil, pins last only as long as
+	// the card is cached, and [Cards.AddPeer] fails.
 	Records store.Records
-	// KeyCache holds parsed keys. Nil: one of our own.
+	// KeyCache holds parsed keys. If nil, NewCards creates one.
 	KeyCache *signing.KeyCache
-	// OnKeyChange is told when a pinned agent shows a key that its old one does not vouch for (AM-11): at most once
-	// an hour for an agent and once a day for the same key. It runs in the lookup that found out. Nil: nobody is told.
+	// OnKeyChange is called when a pinned agent has a new key that its old key does not vouch for (AM-11): at most once
+	// an hour per agent, and once a day for the same key. It runs in the look-up that found the key. It may be nil.
 	OnKeyChange func(ctx context.Context, change KeyChange)
-	// Size bounds the cached cards: 4096 where zero. As many lookups that found nothing are remembered.
+	// Size bounds the number of cached cards, and separately the number of cached failures. 0 means 4096.
 	Size int
-	// LookupsPerMinute is what strangers may make us look up outside this process (AM-43): 60 if zero, without limit if
-	// negative.
+	// LookupsPerMinute is the number of look-ups outside this process that strangers may cause (AM-43). 0 means 60; a
+	// negative number means no limit.
 	LookupsPerMinute int
-	Logger           *slog.Logger // nil discards
+	Logger           *slog.Logger // may be nil
 }
 
-// KeyChange is a key that a pinned agent shows now and that its old key does not vouch for.
+// KeyChange is a new key of a pinned agent that its old key does not vouch for.
 type KeyChange struct {
 	Agent     wire.AgentID
-	Directory string // that shows it
+	Directory string // the directory that lists the new key
 	Old, New  string // fingerprints
 	At        time.Time
 }
 
-// How long what we know may be used.
+// How long cached results may be used.
 const (
 	maxFresh    = 10 * time.Minute // AM-45
-	missFor     = time.Minute      // AM-43, line 7: the negative cache
-	refetchGap  = time.Minute      // AM-11: between fetches that failed signatures ask for
+	missFor     = time.Minute      // AM-43, line 7: failed look-ups
+	refetchGap  = time.Minute      // AM-11: between fetches because of failed signatures
 	findTimeout = 2 * lookupTimeout
 )
 
@@ -82,43 +82,43 @@ const (
 	keyCache    = 1024
 )
 
-// Cards knows the cards of other agents. It is safe for concurrent use.
+// Cards looks up and caches the cards of other agents. It is safe for concurrent use.
 //
-// Strangers decide what is looked up, so everything here is bounded: the cache in number and weight, the lookups per
-// minute, and the fetches of one agent's card, of which a sender of bad signatures causes at most one a minute
-// whatever the directories say about caching.
+// Strangers decide which agents are looked up, so everything is bounded: the number and the size of cached cards, the
+// look-ups per minute, and the fetches of a single card. A sender of bad signatures causes at most one fetch a minute,
+// whatever the cache headers of the directories are.
 type Cards struct {
 	cfg    CardsConfig
 	budget *rate.Pool // look-ups for strangers
 	pool   *verifyPool
 
-	mu      sync.Mutex
-	known   *simplelru.LRU[wire.AgentID, *entry]
-	weight  int // of known
-	missing *simplelru.LRU[wire.AgentID, miss]
-	flights map[wire.AgentID]*flight // one per id; as many as there are callers that wait
+	mu       sync.Mutex
+	cache    *simplelru.LRU[wire.AgentID, *entry]
+	weight   int // total weight of cache
+	misses   *simplelru.LRU[wire.AgentID, miss]
+	inFlight map[wire.AgentID]*pendingLookup // one per id; at most one per waiting caller
 }
 
-// entry is a cached card. Its fields are guarded by Cards.mu.
+// entry is a cached card. Cards.mu guards its fields.
 type entry struct {
 	peer    Peer
 	etag    string
-	from    *Directory // nil: the owner gave the card
-	fetched time.Time  // when a directory last said that this is the card
-	asked   time.Time  // when it was last asked, whatever it said
+	from    *Directory // nil for a card from the owner
+	fetched time.Time  // when a directory last confirmed that this is the card
+	asked   time.Time  // when a directory was last asked, whatever it answered
 	answer  time.Time  // when it was last asked because the signature of an answer to us failed
 	suspect bool       // a signature has failed since fetched
 	weight  int
 }
 
-// miss is a lookup that brought no card to use.
+// miss is a look-up that found no usable card.
 type miss struct {
 	err   error
 	until time.Time
 }
 
-// flight is a lookup under way; its result may be read when done is closed.
-type flight struct {
+// pendingLookup is a look-up in flight. Its result may be read after done is closed.
+type pendingLookup struct {
 	done chan struct{}
 	peer Peer
 	err  error
@@ -135,16 +135,16 @@ func NewCards(cfg CardsConfig) *Cards {
 	if cfg.Size <= 0 {
 		cfg.Size = defaultSize
 	}
-	c := &Cards{cfg: cfg, budget: newLookups(cfg.LookupsPerMinute), pool: newVerifyPool(), flights: make(map[wire.AgentID]*flight)}
+	c := &Cards{cfg: cfg, budget: newLookups(cfg.LookupsPerMinute), pool: newVerifyPool(), inFlight: make(map[wire.AgentID]*pendingLookup)}
 	// The sizes are positive, so neither call fails.
-	c.known, _ = simplelru.NewLRU(cfg.Size, func(_ wire.AgentID, e *entry) { c.weight -= e.weight })
-	c.missing, _ = simplelru.NewLRU[wire.AgentID, miss](cfg.Size, nil)
+	c.cache, _ = simplelru.NewLRU(cfg.Size, func(_ wire.AgentID, e *entry) { c.weight -= e.weight })
+	c.misses, _ = simplelru.NewLRU[wire.AgentID, miss](cfg.Size, nil)
 	return c
 }
 
-// Lookup returns the sender of a message from origin: within the budget, and from the negative cache if that knows
-// better. The error is a *[wire.Error]: ErrUnknownSender, ErrSignature (the pinned key was
-// replaced), ErrNoDirectory, ErrRateLimited or ErrUnavailable.
+// Lookup returns the sender of a message from origin. It respects the budget, and answers from the cache of failed
+// look-ups if possible. The error is a *[wire.Error]: ErrUnknownSender, ErrSignature (the pinned key was replaced),
+// ErrNoDirectory, ErrRateLimited or ErrUnavailable.
 func (c *Cards) Lookup(ctx context.Context, id wire.AgentID, origin Origin, now time.Time) (Peer, error) {
 	peer, err := c.get(ctx, id, &origin, now)
 	if err == nil {
@@ -156,9 +156,9 @@ func (c *Cards) Lookup(ctx context.Context, id wire.AgentID, origin Origin, now 
 	return peer, nil
 }
 
-// Find returns an agent that our owner wants to write to, whatever strangers have used up, and pins its key. The
-// error says what a person can use: [ErrUnknownAgent], [ErrUnreachable], [ErrUnusableCard], a *[KeyChangedError] or an
-// *[UnprovenError].
+// Find returns an agent that our owner wants to write to, and pins its key. It ignores the budget of strangers. The
+// error is one that a person can act on: [ErrUnknownAgent], [ErrUnreachable], [ErrUnusableCard], a *[KeyChangedError]
+// or an *[UnprovenError].
 func (c *Cards) Find(ctx context.Context, id wire.AgentID, now time.Time) (Peer, error) {
 	peer, err := c.get(ctx, id, nil, now)
 	if err == nil {
@@ -176,60 +176,60 @@ func (c *Cards) Find(ctx context.Context, id wire.AgentID, now time.Time) (Peer,
 	return peer, nil
 }
 
-// get returns the peer from the cache, from a flight that is under way, or from a flight of its own. origin is that of the
-// message whose sender is looked up, nil if our owner asks.
+// get returns the peer from the cache, from a look-up in flight, or from a new look-up. origin is the origin of the
+// message whose sender is looked up, or nil if our owner asks.
 func (c *Cards) get(ctx context.Context, id wire.AgentID, origin *Origin, now time.Time) (Peer, error) {
 	if !id.Valid() {
 		return Peer{}, ErrUnknownAgent
 	}
 	for {
 		c.mu.Lock()
-		old, ok := c.known.Get(id)
+		old, ok := c.cache.Get(id)
 		if ok && origin != nil && old.peer.ownerPin {
 			origin = &Origin{Known: true}
 		}
-		if ok && old.usable(origin, now) {
+		if ok && old.isUsable(origin, now) {
 			defer c.mu.Unlock()
 			return old.peer, nil
 		}
-		if m, missed := c.missing.Get(id); missed && origin != nil && now.Before(m.until) {
+		if m, missed := c.misses.Get(id); missed && origin != nil && now.Before(m.until) {
 			c.mu.Unlock()
 			return Peer{}, &missError{m.err, m.until.Sub(now)}
 		}
-		f, wait := c.flights[id]
+		f, wait := c.inFlight[id]
 		if !wait {
-			f = c.takeOff(id)
+			f = c.startLookup(id)
 		}
 		c.mu.Unlock()
 		if !wait {
-			c.fly(ctx, id, f, old, false, c.payFor(origin), now)
+			c.runLookup(ctx, id, f, old, false, c.payFor(origin), now)
 			return f.peer, f.err
 		}
 		if err := f.wait(ctx); err != nil {
 			return Peer{}, err
 		}
-		if !f.abandoned() {
+		if !f.gaveUp() {
 			return f.peer, f.err
 		}
 	}
 }
 
-// usable reports whether a cached card may be used. There is a minute between fetches, even if the directory lets the card
-// be kept for less, of a card whose signatures fail and of one that is looked up for nothing: else a forger could make us
-// ask as often as it likes.
-func (e *entry) usable(origin *Origin, now time.Time) bool {
+// isUsable reports whether a cached card may be used. Even if the directory allows less caching, there is at least a
+// minute between fetches of a card whose signatures fail, and of a card that is looked up for free. Otherwise a forger
+// could make us ask the directory as often as it likes.
+func (e *entry) isUsable(origin *Origin, now time.Time) bool {
 	rare := e.suspect || origin != nil && origin.Known
 	return now.Before(e.peer.Until) || rare && now.Before(e.fetched.Add(refetchGap))
 }
 
-// takeOff registers a flight; the caller holds mu and must fly it.
-func (c *Cards) takeOff(id wire.AgentID) *flight {
-	f := &flight{done: make(chan struct{})}
-	c.flights[id] = f
+// startLookup registers a look-up. The caller holds mu, and must then call runLookup.
+func (c *Cards) startLookup(id wire.AgentID) *pendingLookup {
+	f := &pendingLookup{done: make(chan struct{})}
+	c.inFlight[id] = f
 	return f
 }
 
-func (f *flight) wait(ctx context.Context) error {
+func (f *pendingLookup) wait(ctx context.Context) error {
 	select {
 	case <-f.done:
 		return nil
@@ -238,24 +238,24 @@ func (f *flight) wait(ctx context.Context) error {
 	}
 }
 
-// abandoned reports whether the caller that flew gave up or could not pay, which says nothing about the agent.
-func (f *flight) abandoned() bool { return errors.Is(f.err, errAbandoned) }
+// gaveUp reports whether the caller that ran the look-up gave up or could not pay, which says nothing about the agent.
+func (f *pendingLookup) gaveUp() bool { return errors.Is(f.err, errAbandoned) }
 
 func abandon(why error) error { return fmt.Errorf("%w: %w", errAbandoned, why) }
 
 var errAbandoned = errors.New("the caller gave up")
 
-// fly looks the agent up and remembers what came of it. With refresh the cached card and the one that the owner gave
-// do not count. pay pays for it.
-func (c *Cards) fly(ctx context.Context, id wire.AgentID, f *flight, old *entry, refresh bool, pay *payment, now time.Time) {
-	f.err = errAbandoned // what followers see should the lookup panic
+// runLookup looks the agent up and caches the result. With refresh, it ignores the cached card and the card from the
+// owner. pay pays for the look-up.
+func (c *Cards) runLookup(ctx context.Context, id wire.AgentID, f *pendingLookup, old *entry, refresh bool, pay *payment, now time.Time) {
+	f.err = errAbandoned // what waiting callers get if the look-up panics
 	defer func() {
 		c.mu.Lock()
-		delete(c.flights, id)
+		delete(c.inFlight, id)
 		c.mu.Unlock()
 		close(f.done)
 	}()
-	if old != nil { // as it is now: others go on using it
+	if old != nil { // a copy, because others go on using the entry
 		c.mu.Lock()
 		old = new(*old)
 		c.mu.Unlock()
@@ -279,29 +279,29 @@ func (c *Cards) fly(ctx context.Context, id wire.AgentID, f *flight, old *entry,
 	}
 	f.err = err
 	unreachable := errors.Is(err, ErrUnreachable)
-	if old, ok := c.known.Peek(id); ok && unreachable {
+	if old, ok := c.cache.Peek(id); ok && unreachable {
 		old.asked = now
 	} else if !unreachable {
-		c.known.Remove(id)
+		c.cache.Remove(id)
 	}
-	if cacheable(err) && !(refresh && unreachable) {
-		c.missing.Add(id, miss{err, now.Add(missFor)})
+	if isCacheable(err) && !(refresh && unreachable) {
+		c.misses.Add(id, miss{err, now.Add(missFor)})
 	}
 }
 
-// remember puts an entry into the cache; the caller holds mu.
+// remember puts an entry into the cache. The caller holds mu.
 func (c *Cards) remember(id wire.AgentID, e *entry) {
 	e.weight = weigh(e.peer.Card.Tree)
-	c.known.Remove(id)
-	c.known.Add(id, e)
+	c.cache.Remove(id)
+	c.cache.Add(id, e)
 	c.weight += e.weight
-	for c.weight > maxWeight && c.known.Len() > 1 {
-		c.known.RemoveOldest()
+	for c.weight > maxWeight && c.cache.Len() > 1 {
+		c.cache.RemoveOldest()
 	}
-	c.missing.Remove(id)
+	c.misses.Remove(id)
 }
 
-// weigh estimates the memory that a tree holds.
+// weigh estimates the memory of a tree in bytes.
 func weigh(v wire.Value) int {
 	text, _ := v.Str()
 	n := 64 + len(text)
@@ -314,35 +314,35 @@ func weigh(v wire.Value) int {
 	return n
 }
 
-// drop forgets what the cache knows of id, so that the next lookup reads pins and directories again.
+// drop removes id from the cache, so that the next look-up reads pins and directories again.
 func (c *Cards) drop(id wire.AgentID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.known.Remove(id)
-	c.missing.Remove(id)
+	c.cache.Remove(id)
+	c.misses.Remove(id)
 }
 
-// Refresh fetches the card of id again, but not within a minute of the last time, nor beyond the budget. changed says
-// whether the key is another than before. The error is a *[wire.Error], as of [Cards.Lookup].
+// Refresh fetches the card of id again, but at most once a minute, and within the budget. changed reports whether the
+// key is different now. The error is a *[wire.Error], as for [Cards.Lookup].
 func (c *Cards) Refresh(ctx context.Context, id wire.AgentID, now time.Time) (peer Peer, changed bool, err error) {
 	return c.refresh(ctx, id, &Origin{}, now)
 }
 
-// Again is [Cards.Find] past the cache, after a delivery has failed: the agent may have moved since its card was fetched. It
-// uses a card for which the directories were asked within gap.
+// Again is [Cards.Find] past the cache. Call it after a failed delivery, because the agent may have moved since its
+// card was fetched. It uses a cached card if the directories were asked within gap.
 func (c *Cards) Again(ctx context.Context, id wire.AgentID, gap time.Duration, now time.Time) (Peer, error) {
 	c.mu.Lock()
-	old, ok := c.known.Peek(id)
-	f, wait := c.flights[id]
+	old, ok := c.cache.Peek(id)
+	f, wait := c.inFlight[id]
 	ask := ok && !wait && !now.Before(old.asked.Add(gap))
 	if ask {
-		f = c.takeOff(id)
+		f = c.startLookup(id)
 	}
 	c.mu.Unlock()
 	switch {
 	case ask:
-		c.fly(ctx, id, f, old, true, nil, now)
-		c.answered(id, false, old, now)
+		c.runLookup(ctx, id, f, old, true, nil, now)
+		c.keepAnswerTime(id, false, old, now)
 	case wait:
 		if err := f.wait(ctx); err != nil {
 			return Peer{}, err
@@ -351,13 +351,14 @@ func (c *Cards) Again(ctx context.Context, id wire.AgentID, gap time.Duration, n
 	return c.Find(ctx, id, now)
 }
 
-// refresh is Refresh for a message from origin. An answer to a message of ours has no origin. It is free and has a minute
-// of its own: how many answers there are is our doing, and an agent that has just rotated its key answers with the new one.
+// refresh is Refresh for a message from origin. An answer to our message has a nil origin. Its refresh is free and has
+// its own limit of one a minute: we cause the number of answers, and an agent that has just rotated its key answers
+// with the new key.
 func (c *Cards) refresh(ctx context.Context, id wire.AgentID, origin *Origin, now time.Time) (peer Peer, changed bool, err error) {
 	answer := origin == nil
 	for {
 		c.mu.Lock()
-		old, ok := c.known.Get(id)
+		old, ok := c.cache.Get(id)
 		if !ok {
 			c.mu.Unlock()
 			peer, err = c.get(ctx, id, origin, now)
@@ -368,7 +369,7 @@ func (c *Cards) refresh(ctx context.Context, id wire.AgentID, origin *Origin, no
 			return peer, err == nil, err
 		}
 		was := old.peer
-		f, wait := c.flights[id]
+		f, wait := c.inFlight[id]
 		if !wait {
 			last := old.asked
 			if answer {
@@ -378,15 +379,15 @@ func (c *Cards) refresh(ctx context.Context, id wire.AgentID, origin *Origin, no
 				c.mu.Unlock()
 				return was, false, nil
 			}
-			f = c.takeOff(id)
+			f = c.startLookup(id)
 		}
 		c.mu.Unlock()
 		if !wait {
-			c.fly(ctx, id, f, old, true, c.payFor(origin), now)
-			c.answered(id, answer, old, now)
+			c.runLookup(ctx, id, f, old, true, c.payFor(origin), now)
+			c.keepAnswerTime(id, answer, old, now)
 		} else if err := f.wait(ctx); err != nil {
 			return Peer{}, false, publicError(err)
-		} else if f.abandoned() {
+		} else if f.gaveUp() {
 			continue
 		}
 		if f.err != nil {
@@ -396,11 +397,11 @@ func (c *Cards) refresh(ctx context.Context, id wire.AgentID, origin *Origin, no
 	}
 }
 
-// answered keeps the minute of answers over a fetch, which makes a new entry.
-func (c *Cards) answered(id wire.AgentID, answer bool, old *entry, now time.Time) {
+// keepAnswerTime sets entry.answer after a fetch, which made a new entry.
+func (c *Cards) keepAnswerTime(id wire.AgentID, answer bool, old *entry, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	e, ok := c.known.Peek(id)
+	e, ok := c.cache.Peek(id)
 	switch {
 	case ok && answer:
 		e.answer = now
@@ -409,19 +410,19 @@ func (c *Cards) answered(id wire.AgentID, answer bool, old *entry, now time.Time
 	}
 }
 
-// suspect notes that a signature failed under peer's key, that of a message from origin or, if it is nil, of an answer to
-// us, and looks whether the agent has a new one (AM-11).
+// suspect records that a signature failed under peer's key, and checks whether the agent has a new key (AM-11). origin
+// is the origin of the message with the signature, or nil for an answer to us.
 func (c *Cards) suspect(ctx context.Context, peer Peer, origin *Origin, now time.Time) (fresh Peer, changed bool, err error) {
 	id := peer.Card.ID
 	c.mu.Lock()
-	e, ok := c.known.Get(id)
+	e, ok := c.cache.Get(id)
 	if ok {
 		e.suspect = true
 		fresh = e.peer
 	}
 	c.mu.Unlock()
 	if ok && fresh.Key.Fingerprint() != peer.Key.Fingerprint() {
-		return fresh, true, nil // somebody else has looked since
+		return fresh, true, nil // another caller has refreshed the card since
 	}
 	return c.refresh(ctx, id, origin, now)
 }

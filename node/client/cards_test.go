@@ -19,7 +19,8 @@ const (
 	sarah = wire.AgentID("am_sarah")
 )
 
-// AM-45, AM-59: ten minutes, or as long as the directory says, then a conditional request.
+// TestLookupCaches checks that a card is cached for ten minutes, or as long as the directory allows, and then requested
+// conditionally (AM-45, AM-59).
 func TestLookupCaches(t *testing.T) {
 	for _, tt := range []struct {
 		control string
@@ -82,7 +83,7 @@ func TestLookupNegativeCache(t *testing.T) {
 			t.Errorf("Lookup() after the minute = %v", err)
 		}
 
-		// A directory that is down: the sender learns when to come back, the owner need not wait.
+		// If a directory is down, the sender gets a time to come back, and the owner need not wait.
 		l.down = true
 		c.Lookup(t.Context(), "am_chris", Origin{}, time.Now())
 		time.Sleep(20 * time.Second)
@@ -126,7 +127,7 @@ func TestLookupSingleFlight(t *testing.T) {
 		if l.count() != 1 {
 			t.Errorf("%d fetches under way, want 1", l.count())
 		}
-		cancel() // the first caller goes; one of the others takes over
+		cancel() // the first caller gives up, and another one takes over
 		synctest.Wait()
 		close(l.held)
 		callers.Wait()
@@ -136,15 +137,15 @@ func TestLookupSingleFlight(t *testing.T) {
 	})
 }
 
-// AM-86: in configured order, but an agent that is pinned first where it was pinned; one that is down does not hide
-// the next.
+// TestLookupOrder checks that directories are asked in the configured order, except that the directory of the pin comes
+// first, and that a directory that is down does not hide the next one (AM-86).
 func TestLookupOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first, second := newListing(), newListing()
 		second.put(sarah, key(1))
-		var told changes
+		var reported changes
 		c := NewCards(CardsConfig{
-			Directories: []*Directory{first.at(home), second.at(other)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t), OnKeyChange: told.note,
+			Directories: []*Directory{first.at(home), second.at(other)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t), OnKeyChange: reported.note,
 		})
 		find := func() (Peer, error) {
 			time.Sleep(11 * time.Minute)
@@ -153,14 +154,14 @@ func TestLookupOrder(t *testing.T) {
 		if p, err := find(); err != nil || p.Directory != other {
 			t.Fatalf("Find() = %s, %v", p.Directory, err)
 		}
-		first.put(sarah, key(66)) // somebody squats the id
+		first.put(sarah, key(66)) // an attacker registers the id elsewhere
 		asked := first.count()
 		if p, err := find(); err != nil || p.Directory != other || first.count() != asked {
 			t.Errorf("Find() = %s, %v; want the directory of the pin, and no other asked", p.Directory, err)
 		}
 		second.down = true
-		if _, err := find(); !errors.Is(err, ErrUnreachable) || len(told.list) > 0 {
-			t.Errorf("Find() while the pinned directory is down = %v, told %v; want ErrUnreachable and no alarm", err, told.list)
+		if _, err := find(); !errors.Is(err, ErrUnreachable) || len(reported.list) > 0 {
+			t.Errorf("Find() while the pinned directory is down = %v, reported %v; want ErrUnreachable and no alarm", err, reported.list)
 		}
 		first.put(sarah, key(1))
 		if p, err := find(); err != nil || p.Directory != home {
@@ -181,17 +182,17 @@ func TestCacheIsBounded(t *testing.T) {
 		}
 		c.Lookup(t.Context(), id+"_none", Origin{}, now)
 	}
-	if c.known.Len() != 100 || c.missing.Len() != 100 {
-		t.Errorf("%d known, %d missing; want 100, 100", c.known.Len(), c.missing.Len())
+	if c.cache.Len() != 100 || c.misses.Len() != 100 {
+		t.Errorf("%d cached, %d misses; want 100, 100", c.cache.Len(), c.misses.Len())
 	}
 	sum := 0
-	for _, e := range c.known.Values() {
+	for _, e := range c.cache.Values() {
 		sum += e.weight
 	}
 	if sum != c.weight || sum == 0 {
 		t.Errorf("weight %d, want the sum %d", c.weight, sum)
 	}
-	// Cards as heavy as the strict reader lets them be: the weight bounds before the number does.
+	// These cards are as heavy as the strict reader allows, so the weight is the limit and not the number.
 	c = NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), LookupsPerMinute: -1})
 	heavy := wire.Texts(strings.Split(strings.Repeat("x", 9000), ""))
 	for i := range 200 {
@@ -201,13 +202,13 @@ func TestCacheIsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if c.weight > maxWeight || c.known.Len() < 50 {
-		t.Errorf("weight %d of %d cards, want at most %d", c.weight, c.known.Len(), maxWeight)
+	if c.weight > maxWeight || c.cache.Len() < 50 {
+		t.Errorf("weight %d of %d cards, want at most %d", c.weight, c.cache.Len(), maxWeight)
 	}
 }
 
-// AM-82: which endpoints a card may name goes by who gave the card, and what a card says is checked again when it
-// is dialled.
+// TestReachOfCards checks that the source of a card decides which endpoints the card may name, and that the endpoint is
+// checked again when it is dialed (AM-82).
 func TestReachOfCards(t *testing.T) {
 	loopbackCard := func() *listing {
 		l := newListing()
@@ -233,11 +234,11 @@ func TestReachOfCards(t *testing.T) {
 			if !errors.Is(err, tt.want) || err == nil && p.Reach != tt.reach {
 				t.Errorf("Find() = reach %v, %v; want %v, %v", p.Reach, err, tt.reach, tt.want)
 			}
-			// Whatever the card said: not dialled under the reach of its source.
+			// A call with the reach of a source must not dial loopback, even if the card names it.
 			dials := countDials(h)
 			h.Send(t.Context(), Peer{Card: wire.Card{Endpoint: "http://127.0.0.1:4000/"}, Reach: tt.reach}, nil)
 			if got := dials.Load() > 0; got != (tt.reach == Loopback) {
-				t.Errorf("dialled loopback: %v", got)
+				t.Errorf("dialed loopback: %v", got)
 			}
 		})
 	}

@@ -14,14 +14,14 @@ import (
 
 const (
 	maxChanges       = 100
-	maxChangesAnswer = 16 << 20 // 100 cards of 64 KiB with what stands beside them
+	maxChangesAnswer = 16 << 20 // 100 cards of 64 KiB and the data around them
 )
 
 var errWrongChange = errors.New("a line of the feed has the card of another agent")
 
-// Changes returns what happened to the cards of the directory after since, "" for everything that is listed. Where
-// nothing did, the directory waits for up to wait, whole seconds of at most 30. Only directories of this project have
-// it. Nothing in a card is checked but that it is one of the id that the line names.
+// Changes returns what happened to the cards of the directory after since, or all listed cards if since is "". If
+// nothing happened, the directory waits for up to wait, which is rounded down to seconds and at most 30 s. Only
+// directories of this project support it. Changes checks only that each card has the id that its line names.
 func (d *Directory) Changes(ctx context.Context, since string, wait time.Duration) (wire.ChangePage, error) {
 	params := url.Values{"limit": {strconv.Itoa(maxChanges)}, "wait": {strconv.Itoa(int(wait / time.Second))}}
 	if since != "" {
@@ -33,7 +33,8 @@ func (d *Directory) Changes(ctx context.Context, since string, wait time.Duratio
 		return wire.ChangePage{}, err
 	}
 	var page wire.ChangePage
-	_, err = wire.ParseLimits(resp.body, wire.MaxDepth+4, maxChanges*pageValues/10) // strict first: what follows takes any case
+	// The strict reader first, because json.Unmarshal ignores the case of names.
+	_, err = wire.ParseLimits(resp.body, wire.MaxDepth+4, maxChanges*pageValues/10)
 	if err == nil {
 		err = json.Unmarshal(resp.body, &page)
 	}

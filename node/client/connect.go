@@ -8,8 +8,8 @@ import (
 	"net/url"
 )
 
-// Connect makes a connection for a protocol that begins as an HTTP upgrade: TCP for ws, TLS for wss. The guard of
-// [HTTP.Do] holds for it; the connection is the caller's.
+// Connect opens a connection for a protocol that begins as an HTTP upgrade: TCP for ws, TLS for wss. The guard of
+// [HTTP.Do] applies. The caller must close the connection.
 func (h *HTTP) Connect(ctx context.Context, reach Reach, target *url.URL) (net.Conn, error) {
 	u := *target
 	port := "80"
@@ -19,7 +19,7 @@ func (h *HTTP) Connect(ctx context.Context, reach Reach, target *url.URL) (net.C
 	case "wss":
 		u.Scheme, port = "https", "443"
 	default:
-		return nil, &GuardError{u.Host, "only ws and wss URLs are connected to"}
+		return nil, &GuardError{u.Host, "the URL must be ws or wss"}
 	}
 	if err := h.checkURL(reach, &u); err != nil {
 		return nil, err
@@ -29,15 +29,15 @@ func (h *HTTP) Connect(ctx context.Context, reach Reach, target *url.URL) (net.C
 	}
 	ctx, cancel := context.WithTimeout(ctx, h.cfg.Connect)
 	defer cancel()
-	lane := h.lanes[laneOf(reach, u.Scheme)]
-	conn, err := lane.dialer.DialContext(ctx, "tcp", net.JoinHostPort(u.Hostname(), port))
+	pool := h.pools[poolOf(reach, u.Scheme)]
+	conn, err := pool.dialer.DialContext(ctx, "tcp", net.JoinHostPort(u.Hostname(), port))
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", u.Host, err)
 	}
 	if u.Scheme == "http" {
 		return conn, nil
 	}
-	cfg := lane.transport.TLSClientConfig.Clone()
+	cfg := pool.transport.TLSClientConfig.Clone()
 	cfg.ServerName, cfg.NextProtos = u.Hostname(), nil
 	secure := tls.Client(conn, cfg)
 	if err := secure.HandshakeContext(ctx); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 )
 
-// A connection for a WebSocket passes the same guard as a call, and speaks TLS where its URL says so.
+// TestConnect checks that a WebSocket connection passes the same guard as a call, and uses TLS for wss.
 func TestConnect(t *testing.T) {
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {})
 	plain, secure := httptest.NewServer(handler), httptest.NewTLSServer(handler)

@@ -6,11 +6,11 @@ import (
 	"log/slog"
 )
 
-// Credential is the bearer token that owns a card in a directory (AM-56). It prints as [redacted]; string(c) is the
-// secret itself, and so is its JSON.
+// Credential is the bearer token that owns a card in a directory (AM-56). It prints as [redacted]. string(c) and its
+// JSON form are the secret itself.
 type Credential string
 
-// NewCredential makes one of more than 256 random bits.
+// NewCredential returns a credential of more than 256 random bits.
 func NewCredential() Credential { return Credential(rand.Text() + rand.Text()) }
 
 const redacted = "[redacted]"

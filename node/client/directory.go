@@ -16,30 +16,30 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// Directory is a directory that the owner configured. Its methods are safe for concurrent use; every error they
-// return is a *[DirectoryError], but for mistakes in what the caller passed.
+// Directory is a directory that the owner configured. Its methods are safe for concurrent use. Every error that they
+// return is a *[DirectoryError], except for mistakes in the caller's arguments.
 type Directory struct {
 	// Base is the base URL without a trailing slash: "https://directory.example/v1".
 	Base string
-	// Loopback says that the directory is on this machine, so that in the local profile its cards may name loopback
-	// endpoints (AM-82). [NewDirectory] sets it by the host of Base.
+	// Loopback reports whether the directory is on this machine, so that in the local profile its cards may name
+	// loopback endpoints (AM-82). [NewDirectory] sets it from the host of Base.
 	Loopback bool
-	// Invite is sent with registrations, for a directory that asks for one (AM-56).
+	// Invite is sent with registrations, for a directory that requires one (AM-56).
 	Invite Credential
-	// Alias is what the directory is remembered by where its URL may change with the process that hosts it: what is
-	// known of it and the credential for it hang on this name. Empty: Base.
+	// Alias is a stable name of the directory, if its URL may change with the process that hosts it. Everything that is
+	// stored about the directory, including the credential for it, is stored under this name. Empty means Base.
 	Alias string
 
-	path   string // of Base
+	path   string // path of Base
 	inside bool   // the directory is in this process
 	call   func(*http.Request) (*http.Response, error)
 }
 
-// Known returns the name that the directory is remembered by.
+// Known returns the name under which data about the directory is stored.
 func (d *Directory) Known() string { return cmp.Or(d.Alias, d.Base) }
 
-// NewDirectory returns the directory at base. Calls go through h with [Reach] Owner or, where rt is not nil, through
-// rt, so that a process reaches a directory of its own without a socket; see [InProcess].
+// NewDirectory returns the directory at base. Calls go through h with [Reach] Owner or, if rt is not nil, through rt,
+// so that a process can call its own directory without a socket; see [InProcess].
 func NewDirectory(base string, h *HTTP, rt http.RoundTripper) *Directory {
 	d := &Directory{Base: strings.TrimRight(base, "/")}
 	if u, err := url.Parse(d.Base); err == nil {
@@ -53,10 +53,10 @@ func NewDirectory(base string, h *HTTP, rt http.RoundTripper) *Directory {
 	return d
 }
 
-// IsInside reports whether the directory is in this process, so that it costs nobody anything to ask it.
+// IsInside reports whether the directory is in this process, so that asking it costs nothing.
 func (d *Directory) IsInside() bool { return d.inside }
 
-// reach returns the reach of cards that the directory lists.
+// reach returns the reach of the cards that the directory lists.
 func (d *Directory) reach(h *HTTP) Reach {
 	if d.Loopback && h.cfg.Local {
 		return Loopback
@@ -64,20 +64,20 @@ func (d *Directory) reach(h *HTTP) Reach {
 	return Public
 }
 
-// Bounds on what a directory answers, in bytes.
+// The largest answers of a directory, in bytes.
 const (
 	maxCardAnswer = 256 << 10
 	maxKeysAnswer = 1 << 20
-	maxPageAnswer = 8 << 20 // 100 cards of 64 KiB and something around them
+	maxPageAnswer = 8 << 20 // 100 cards of 64 KiB and the data around them
 )
 
 // request is one call.
 type request struct {
-	op, method, path string // path below Base
+	op, method, path string // path is below Base
 	header           http.Header
 	body             []byte
 	cred             Credential
-	max              int // bytes of the answer
+	max              int // largest answer in bytes
 	timeout          time.Duration
 }
 
@@ -87,7 +87,7 @@ type response struct {
 	body   []byte
 }
 
-// do makes the call; an answer with another status than those of ok is an error.
+// do makes the call. An answer whose status is not one of ok is an error.
 func (d *Directory) do(ctx context.Context, r request, ok ...int) (response, error) {
 	if r.timeout == 0 {
 		r.timeout = defaultAnswer
@@ -121,12 +121,12 @@ func (d *Directory) do(ctx context.Context, r request, ok ...int) (response, err
 	if slices.Contains(ok, resp.StatusCode) {
 		return response{resp.StatusCode, resp.Header, body}, nil
 	}
-	return response{}, d.answered(r.op, resp, body)
+	return response{}, d.errorFor(r.op, resp, body)
 }
 
-// Register registers card and returns what the directory answered and the card with the id that it gave: some
-// directories replace agent_id, and the card, and every message from now on, must carry what came back (AM-57).
-// With a key the registration carries its proof (AM-62); nil sends none.
+// Register registers card. It returns the answer of the directory, and the card with the id that the directory
+// assigned: some directories replace agent_id, and the card and all later messages must use the new id (AM-57). If key
+// is not nil, the registration includes a proof of the key (AM-62).
 func (d *Directory) Register(ctx context.Context, card wire.Value, cred Credential, key *signing.PrivateKey) (wire.Registered, wire.Value, error) {
 	r := request{op: opRegister, method: http.MethodPost, path: "/agents", header: http.Header{}, body: card.JSON(), cred: cred, max: maxCardAnswer}
 	if d.Invite != "" {
@@ -139,21 +139,21 @@ func (d *Directory) Register(ctx context.Context, card wire.Value, cred Credenti
 	if err != nil {
 		return wire.Registered{}, wire.Value{}, err
 	}
-	reg, err := parseRegistered(resp.body)
+	reg, err := parseRegistration(resp.body)
 	if err != nil {
 		return wire.Registered{}, wire.Value{}, d.badAnswer(r.op, resp.status, err)
 	}
 	return reg, card.With("agent_id", wire.Text(string(reg.AgentID))), nil
 }
 
-// Renew puts card in place of the one that is registered and starts its lifetime anew. RegisteredAt of the answer is
-// zero where the directory does not repeat it.
+// Renew replaces the registered card with card and starts its lifetime again. RegisteredAt of the answer is zero if the
+// directory does not repeat it.
 func (d *Directory) Renew(ctx context.Context, card wire.Value, cred Credential, key *signing.PrivateKey) (wire.Registered, error) {
 	return d.put(ctx, opRenew, card, cred, key, nil)
 }
 
-// Rotate is [Directory.Renew] with a card that has a new key, vouched for by the key before, so that peers follow
-// without asking their owners (AM-60).
+// Rotate is [Directory.Renew] with a card that has a new key. The previous key vouches for the new one, so that peers
+// accept it without asking their owners (AM-60).
 func (d *Directory) Rotate(ctx context.Context, card wire.Value, cred Credential, key, previous *signing.PrivateKey) (wire.Registered, error) {
 	return d.put(ctx, opRotate, card, cred, key, previous)
 }
@@ -172,9 +172,9 @@ func (d *Directory) put(ctx context.Context, op string, card wire.Value, cred Cr
 	if err != nil {
 		return wire.Registered{}, err
 	}
-	reg, err := parseRegistered(resp.body)
+	reg, err := parseRegistration(resp.body)
 	if err == nil && reg.AgentID != id {
-		err = errors.New("it names another agent")
+		err = errors.New("the answer names another agent")
 	}
 	if err != nil {
 		return wire.Registered{}, d.badAnswer(op, resp.status, err)
@@ -182,7 +182,7 @@ func (d *Directory) put(ctx context.Context, op string, card wire.Value, cred Cr
 	return reg, nil
 }
 
-// Withdraw takes the card out of the directory.
+// Withdraw removes the card from the directory.
 func (d *Directory) Withdraw(ctx context.Context, id wire.AgentID, cred Credential) error {
 	path, err := agentPath(id)
 	if err != nil {
@@ -192,7 +192,7 @@ func (d *Directory) Withdraw(ctx context.Context, id wire.AgentID, cred Credenti
 	return err
 }
 
-// prove adds the key proofs of AM-62 and AM-60 to the request's header.
+// prove adds the key proofs of AM-62 and AM-60 to the header of the request.
 func (d *Directory) prove(r request, card wire.Value, key, previous *signing.PrivateKey) error {
 	stamp := wire.FormatTime(time.Now())
 	text := wire.KeyProofText(r.method, d.path+r.path, d.Base, stamp, signing.Digest(card))
@@ -216,22 +216,22 @@ func agentPath(id wire.AgentID) (string, error) {
 	if !id.Valid() {
 		return "", errors.New("the agent id must be am_ and 1 to 128 of A-Z a-z 0-9 . _ -")
 	}
-	return "/agents/" + string(id), nil // AM-1's alphabet needs no escapes
+	return "/agents/" + string(id), nil // the alphabet of AM-1 needs no escapes
 }
 
-// parseRegistered reads the answer to POST and PUT.
-func parseRegistered(body []byte) (wire.Registered, error) {
+// parseRegistration reads the answer to POST and PUT.
+func parseRegistration(body []byte) (wire.Registered, error) {
 	v, err := wire.ParseObject(body)
 	if err != nil {
 		return wire.Registered{}, err
 	}
 	reg := wire.Registered{AgentID: wire.AgentID(v.GetStr("agent_id"))}
 	if !reg.AgentID.Valid() {
-		return wire.Registered{}, errors.New("it names no agent id")
+		return wire.Registered{}, errors.New("the answer has no agent id")
 	}
 	var ok bool
 	if reg.ExpiresAt, ok = wire.ParseTime(v.GetStr("expires_at")); !ok {
-		return wire.Registered{}, errors.New("it names no time of expiry")
+		return wire.Registered{}, errors.New("the answer has no time of expiry")
 	}
 	reg.RegisteredAt, _ = wire.ParseTime(v.GetStr("registered_at"))
 	return reg, nil

@@ -22,7 +22,7 @@ import (
 
 const referenceID = wire.AgentID("am_7f3a2b1c9d4e5f60")
 
-// recorded plays exchanges of testdata/reference in order and holds our requests to them.
+// recorded plays back exchanges of testdata/reference in order, and compares our requests with them.
 type recorded struct {
 	t     *testing.T
 	names []string
@@ -81,7 +81,8 @@ func testCard(id wire.AgentID, key *signing.PrivateKey) wire.Value {
 	)
 }
 
-// AM-57: the existing directory replaces the id that was submitted; we go on with the one that came back.
+// TestReferenceReplacesTheID checks that we continue with the id that the existing directory assigned in place of ours
+// (AM-57).
 func TestReferenceReplacesTheID(t *testing.T) {
 	d := reference(t, "register", "renew", "withdraw")
 	cred := Credential("my-own-secret-token")
@@ -100,7 +101,7 @@ func TestReferenceReplacesTheID(t *testing.T) {
 	if got := card.GetStr("agent_id"); got != string(referenceID) {
 		t.Errorf("the card has agent_id %s, want the adopted %s", got, referenceID)
 	}
-	// PUT answers without registered_at.
+	// The answer to PUT has no registered_at.
 	reg, err = d.Renew(t.Context(), card, cred, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -176,7 +177,7 @@ func TestReferenceCard(t *testing.T) {
 	}
 }
 
-// AM-62, AM-60: what the proofs sign, seen from the other side.
+// TestKeyProofs checks what the proofs sign, as a directory sees it (AM-62, AM-60).
 func TestKeyProofs(t *testing.T) {
 	old, renewed := seedKey, signing.NewEd25519FromSeed(bytes.Repeat([]byte{8}, 32))
 	card := testCard("am_mine", renewed)
@@ -240,7 +241,7 @@ func TestDirectoryUnreachable(t *testing.T) {
 	}
 }
 
-func TestFresh(t *testing.T) {
+func TestMaxAge(t *testing.T) {
 	tests := []struct {
 		control, age string
 		want         time.Duration
@@ -260,8 +261,8 @@ func TestFresh(t *testing.T) {
 		h := http.Header{}
 		h.Set("Cache-Control", tt.control)
 		h.Set("Age", tt.age)
-		if got := fresh(h); got != tt.want {
-			t.Errorf("fresh(%q, Age %q) = %v, want %v", tt.control, tt.age, got, tt.want)
+		if got := maxAge(h); got != tt.want {
+			t.Errorf("maxAge(%q, Age %q) = %v, want %v", tt.control, tt.age, got, tt.want)
 		}
 	}
 }
@@ -300,7 +301,7 @@ func FuzzParseListing(f *testing.F) {
 	})
 }
 
-// TestHintOfABareURL: a URL without /v1, where no directory answers, is told so.
+// TestHintOfABareURL checks that the hint for a URL without /v1, at which no directory answers, mentions /v1.
 func TestHintOfABareURL(t *testing.T) {
 	for base, want := range map[string]bool{"http://mesh.example": true, "http://mesh.example/v1": false} {
 		for _, op := range []string{opRegister, opRenew} {

@@ -12,7 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// What went wrong with a directory, for callers that branch; check with [errors.Is] on a *[DirectoryError].
+// The kinds of errors of a directory, for callers that branch. Check for them with [errors.Is] on a *[DirectoryError].
 var (
 	ErrUnreachable  = errors.New("the directory cannot be reached")
 	ErrRefused      = errors.New("the directory refuses")
@@ -20,22 +20,22 @@ var (
 	ErrTaken        = errors.New("the agent id is taken")
 	ErrReserved     = errors.New("the agent id belongs to another key")
 	ErrUnknownAgent = errors.New("no such agent")
-	ErrBadAnswer    = errors.New("the answer is not what a directory says")
+	ErrBadAnswer    = errors.New("the answer is not that of a directory")
 )
 
-// DirectoryError is a call to a directory that did not succeed.
+// DirectoryError is a failed call to a directory.
 type DirectoryError struct {
 	Op        string // "register", "search"
-	Directory string // its base URL
+	Directory string // base URL
 	Kind      error  // one of the errors above
 
-	// What it answered; zero where it did not. Message is made printable.
+	// The answer of the directory; zero if it did not answer. Message is printable.
 	Status  int
 	Code    wire.Code
 	Message string
 
-	// Retry says that the same call may succeed later. It goes by the status and by the answer's own word, because
-	// the existing directory says retry:false on everything.
+	// Retry reports whether the same call may succeed later. It depends on the status as well as on the answer's own
+	// retry member, because the existing directory sends retry:false with every error.
 	Retry      bool
 	RetryAfter time.Duration
 
@@ -57,7 +57,7 @@ func (e *DirectoryError) Error() string {
 	return text
 }
 
-// Unwrap gives the kind and the cause.
+// Unwrap returns the kind and the cause.
 func (e *DirectoryError) Unwrap() []error {
 	if e.cause == nil {
 		return []error{e.Kind}
@@ -65,17 +65,17 @@ func (e *DirectoryError) Unwrap() []error {
 	return []error{e.Kind, e.cause}
 }
 
-// Final says that the directory answered, and will answer the same to the same call.
+// Final reports whether the directory answered, and will give the same answer to the same call.
 func (e *DirectoryError) Final() bool {
 	return e.Kind == ErrCredential || e.Kind == ErrTaken || e.Kind == ErrReserved || e.Kind == ErrRefused && !e.Retry
 }
 
-// Hint returns in one line what a person can do about the error, "" if nothing comes to mind.
+// Hint returns one line about what a person can do, or "".
 func (e *DirectoryError) Hint() string {
 	switch {
 	case errors.Is(e, ErrAnswerTooLarge):
-		return "ask for fewer agents a page"
-	case e.Kind == ErrUnreachable && noNetwork(e.cause):
+		return "ask for fewer agents per page"
+	case e.Kind == ErrUnreachable && isNetworkDown(e.cause):
 		return "check this machine's network and name resolution, and the host in the directory's URL"
 	case e.Kind == ErrUnreachable:
 		return "check the directory's URL and that it is running"
@@ -90,27 +90,27 @@ func (e *DirectoryError) Hint() string {
 	case e.Code == wire.RateLimited:
 		return "wait and try again"
 	case e.Code == wire.InvalidSignature:
-		return "use the URL that the directory has for itself; the key proof names it"
+		return "use the URL that the directory itself uses, because the key proof contains it"
 	case e.Code == wire.InvalidMessage && (e.Op == opRegister || e.Op == opRenew):
-		return "change what it names: the keys card and public_url of the configuration make the card"
+		return "change the field that the message names: the settings card and public_url of the configuration define the card"
 	case e.Status == http.StatusForbidden:
 		return "the directory does not take registrations from everyone: ask its operator for an invite, and name its file with invite_file"
 	}
 	return ""
 }
 
-// noNetwork says whether a call did not get as far as the other machine.
-func noNetwork(err error) bool {
+// isNetworkDown reports whether a call did not reach the other machine.
+func isNetworkDown(err error) bool {
 	_, unresolved := errors.AsType[*net.DNSError](err)
 	return unresolved || errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EHOSTUNREACH)
 }
 
-// answered classifies an answer that is not the one expected.
-func (d *Directory) answered(op string, resp *http.Response, body []byte) error {
+// errorFor returns the error for an answer that is not the expected one.
+func (d *Directory) errorFor(op string, resp *http.Response, body []byte) error {
 	e := &DirectoryError{Op: op, Directory: d.Base, Kind: ErrRefused, Status: resp.StatusCode}
 	if v, err := wire.ParseObject(body); err == nil {
-		if told, ok := wire.ParseError(resp.StatusCode, v); ok {
-			e.Code, e.Message, e.Retry = wire.Code(wire.OneLine(string(told.Code), 64)), wire.OneLine(told.Message, 300), told.Retry
+		if refusal, ok := wire.ParseError(resp.StatusCode, v); ok {
+			e.Code, e.Message, e.Retry = wire.Code(wire.OneLine(string(refusal.Code), 64)), wire.OneLine(refusal.Message, 300), refusal.Retry
 		}
 	}
 	e.Retry = e.Retry || retryStatus(resp.StatusCode)

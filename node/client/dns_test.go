@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// nameServer answers every A and AAAA question over UDP on loopback with the address that answer gives for the
-// n-th question; an invalid address is "no such record".
+// nameServer answers every A and AAAA question over UDP on loopback with the address that answer returns for the n-th
+// question. An invalid address means that the record does not exist.
 func nameServer(t testing.TB, answer func(n int64, v6 bool) netip.Addr) *net.Resolver {
 	t.Helper()
 	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -29,7 +29,7 @@ func nameServer(t testing.TB, answer func(n int64, v6 bool) netip.Addr) *net.Res
 				return
 			}
 			if reply := dnsReply(buf[:n], func(v6 bool) netip.Addr { return answer(asked.Add(1), v6) }); reply != nil {
-				conn.WriteToUDPAddrPort(reply, from) // a lost answer is asked for again
+				conn.WriteToUDPAddrPort(reply, from) // a lost answer is requested again
 			}
 		}
 	}()

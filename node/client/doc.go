@@ -1,20 +1,21 @@
-// Package client is the one client library of AgentMesh: whatever this project says to a directory or to a peer,
-// and whatever it must know of a peer before it believes a message, goes through here.
+// Package client is the client library of AgentMesh. All calls of this project to directories and peers go through it,
+// and so does everything that must be known about a peer before its messages are trusted.
 //
 // Four parts, each usable alone:
 //
-//   - [HTTP] makes the calls. Every call names its [Reach]: a URL that a peer or its card gave is Public and meets
-//     the whole guard of AM-79, one that the owner configured is Owner. It follows no redirect, reads no proxy
-//     variable and keeps no cookie.
-//   - [Directory] speaks the directory API: register, renew, rotate, withdraw, look up, search.
-//   - [Cards] knows the cards of others: a bounded cache over the directories, the keys that first use pinned, the
-//     cards that the owner gave, and the limits that keep strangers from turning our lookups against a directory.
-//   - [Verifier] is the part of the receive path that needs a sender's card (lines 1, 3, 4, 7 to 9), and the check
-//     of replies (AM-18).
+//   - [HTTP] makes the calls. Every call names its [Reach]: a URL from a peer or its card is Public and must pass the
+//     whole guard of AM-79; a URL that the owner configured is Owner. HTTP follows no redirect, reads no proxy variable
+//     and keeps no cookie.
+//   - [Directory] is the client of the directory API: register, renew, rotate, withdraw, look up, search.
+//   - [Cards] looks up the cards of other agents: a bounded cache over the directories, the keys that were pinned at
+//     first use, the cards from the owner, and the limits that keep strangers from using our look-ups against a
+//     directory.
+//   - [Verifier] makes the checks of the receive path that need a sender's card (lines 1, 3, 4, 7 to 9), and verifies
+//     replies (AM-18).
 //
-// It decides nothing about access, keeps no conversation and retries nothing by itself: [HTTP.Send] makes one
-// attempt and says in a [SendError] what may be tried again. Start with [NewHTTP] and [NewDirectory].
+// The package decides nothing about access, stores no conversation and retries nothing: [HTTP.Send] makes one attempt
+// and reports in a [SendError] whether to try again. Start with [NewHTTP] and [NewDirectory].
 //
-// Texts that come from cards, peers and directories are untrusted. The errors of this package carry them stripped of
-// control and direction characters and capped; everything else (names, descriptions, payloads) is handed on as it came.
+// Texts from cards, peers and directories are untrusted. In the errors of this package, they are stripped of control
+// and direction characters and cut. All other texts (names, descriptions, payloads) are returned unchanged.
 package client

@@ -14,13 +14,13 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// Find an agent in a directory, send it a signed message, and believe the reply only if it verifies.
+// Example finds an agent in a directory, sends it a signed message, and accepts the reply only if it verifies.
 func Example() {
 	mesh := startMesh() // a directory and Sarah's agent, for the example
 	defer mesh.Close()
 	ctx := context.Background()
 
-	h := client.NewHTTP(client.HTTPConfig{Local: true}) // loopback peers; leave it out on the internet
+	h := client.NewHTTP(client.HTTPConfig{Local: true}) // allows loopback peers; omit it on the internet
 	defer h.Close()
 	directory := client.NewDirectory(mesh.URL+"/v1", h, nil)
 
@@ -50,7 +50,7 @@ func Example() {
 	}
 	answer, err := h.Send(ctx, sarah, tree.JSON())
 	if err != nil {
-		log.Fatal(err) // a *client.SendError: it says whether to try again
+		log.Fatal(err) // a *client.SendError, which reports whether to try again
 	}
 	reply, err := answer.Message()
 	if err != nil {

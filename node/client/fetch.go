@@ -11,10 +11,10 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// ErrUnusableCard: there is a card, but it breaks the rules for cards or its key cannot be used.
+// ErrUnusableCard: a card exists, but it violates the rules for cards, or its key cannot be used.
 var ErrUnusableCard = errors.New("the card is not usable")
 
-// missError is a miss that the negative cache answered with.
+// missError is the error of a failed look-up that is cached.
 type missError struct {
 	err  error
 	left time.Duration
@@ -23,63 +23,64 @@ type missError struct {
 func (e *missError) Error() string { return e.err.Error() }
 func (e *missError) Unwrap() error { return e.err }
 
-// publicError says what a stranger is told about a lookup that failed (line 7 and 8).
+// publicError returns the error that a stranger gets about a failed look-up (lines 7 and 8).
 func publicError(err error) error {
-	if told, ok := errors.AsType[*wire.Error](err); ok {
-		return told
+	if refusal, ok := errors.AsType[*wire.Error](err); ok {
+		return refusal
 	}
 	_, changed := errors.AsType[*KeyChangedError](err)
 	switch {
 	case changed:
 		return wire.ErrSignature.Because(err)
 	case errors.Is(err, ErrUnreachable):
-		told := wire.ErrNoDirectory.Because(err)
+		refusal := wire.ErrNoDirectory.Because(err)
 		if m, ok := errors.AsType[*missError](err); ok {
-			told = told.After(m.left)
+			refusal = refusal.After(m.left)
 		}
-		return told
+		return refusal
 	case errors.Is(err, ErrUnknownAgent), errors.Is(err, ErrUnusableCard):
 		return wire.ErrUnknownSender.Because(err)
 	}
 	return wire.ErrUnavailable.Because(err)
 }
 
-// cacheable says whether a failure is about the agent or its directory, and not about this call or our store.
-func cacheable(err error) bool {
-	told := publicError(err)
-	return !errors.Is(told, wire.ErrUnavailable)
+// isCacheable reports whether a failure concerns the agent or its directory, and not this call or our store.
+func isCacheable(err error) bool {
+	public := publicError(err)
+	return !errors.Is(public, wire.ErrUnavailable)
 }
 
-// fetch finds the agent's card: the one that the owner gave, else the first directory that lists the agent with the
-// key that is pinned (any key where none is). old is the entry to revalidate, if any.
+// fetch finds the agent's card: the card from the owner or, without one, the card in the first directory that lists the
+// agent with the pinned key (or with any key if no key is pinned). old is the entry to revalidate, if any.
 func (c *Cards) fetch(ctx context.Context, id wire.AgentID, old *entry, refresh bool, pay *payment, now time.Time) (*entry, error) {
 	pin, err := c.loadPin(ctx, id, now)
 	if err != nil {
 		return nil, err
 	}
 	if old != nil && pin.Fingerprint == "" && !old.peer.Pinned.IsZero() && c.cfg.Records == nil {
-		pin = pinOf(old.peer) // all that is remembered without a store
+		pin = newPin(old.peer) // without a store, the entry is all that is known
 	}
-	given, err := c.given(ctx, id, pin, now)
-	if err != nil || given != nil && !refresh {
-		return given, err
+	fromOwner, err := c.ownerCard(ctx, id, pin, now)
+	if err != nil || fromOwner != nil && !refresh {
+		return fromOwner, err
 	}
 	if pin.Owner {
 		pay = nil // the owner knows the agent
 	}
-	found, err := c.ask(ctx, id, pin, old, given, pay, now)
-	if given != nil && (errors.Is(err, ErrUnknownAgent) || err == nil && found.peer.Key.Fingerprint() == given.peer.Key.Fingerprint()) {
-		return given, nil // the directories know no better than the owner
+	found, err := c.ask(ctx, id, pin, old, fromOwner, pay, now)
+	if fromOwner != nil && (errors.Is(err, ErrUnknownAgent) || err == nil && found.peer.Key.Fingerprint() == fromOwner.peer.Key.Fingerprint()) {
+		return fromOwner, nil // no directory has a newer key
 	}
 	return found, err
 }
 
-// ask asks the directories. A directory that cannot be asked, that shows a key we must not follow, or a card whose id does
-// not lead to its key does not keep a later one from listing the agent (AM-86). If none does, the first is a reason to
-// come back, the second one to tell the owner, and the third one to return the card for the owner to decide.
-func (c *Cards) ask(ctx context.Context, id wire.AgentID, pin pinned, old, given *entry, pay *payment, now time.Time) (*entry, error) {
+// ask asks the directories in order. It goes on to the next directory if one cannot be reached, lists a key that we
+// must not follow, or lists a card whose id does not lead to its key (AM-86). If no directory gives a usable card, an
+// unreachable directory is a reason to try again later, a key that we must not follow is reported to the owner, and a
+// card whose id does not lead to its key is returned for the owner to decide.
+func (c *Cards) ask(ctx context.Context, id wire.AgentID, pin storedPin, old, fromOwner *entry, pay *payment, now time.Time) (*entry, error) {
 	var unreachable, unusable error
-	var change *offer
+	var change *offeredKey
 	var doubtful *entry
 	for _, d := range c.order(pin.Directory) {
 		etag := ""
@@ -96,20 +97,20 @@ func (c *Cards) ask(ctx context.Context, id wire.AgentID, pin pinned, old, given
 			unreachable = errors.Join(ErrUnreachable, err)
 			continue
 		}
-		e, err := c.fetched(d, f, old, now)
+		e, err := c.newEntry(d, f, old, now)
 		if err != nil {
 			unusable = err
 			continue
 		}
 		if pin.Fingerprint != "" && pin.Fingerprint != e.peer.Key.Fingerprint() {
-			if why := c.vouched(ctx, d, pin, e.peer, now); why == nil {
-				return c.follow(ctx, pin, e, given, now)
+			if why := c.checkRotation(ctx, d, pin, e.peer, now); why == nil {
+				return c.follow(ctx, pin, e, fromOwner, now)
 			} else if change == nil {
-				change = &offer{e.peer, why}
+				change = &offeredKey{e.peer, why}
 			}
 			continue
 		}
-		if e = pin.mark(e, now); !e.peer.IsDoubtful() {
+		if e = pin.applyTo(e, now); !e.peer.IsDoubtful() {
 			return e, nil
 		} else if doubtful == nil {
 			doubtful = e
@@ -119,7 +120,7 @@ func (c *Cards) ask(ctx context.Context, id wire.AgentID, pin pinned, old, given
 	case unreachable != nil:
 		return nil, unreachable
 	case change != nil:
-		return nil, c.keyChanged(ctx, pin, *change, now)
+		return nil, c.reportKeyChange(ctx, pin, *change, now)
 	case doubtful != nil:
 		return doubtful, nil
 	case unusable != nil:
@@ -128,12 +129,12 @@ func (c *Cards) ask(ctx context.Context, id wire.AgentID, pin pinned, old, given
 	return nil, ErrUnknownAgent
 }
 
-// fetched returns the entry of what a directory served; old is the one that was revalidated.
-func (c *Cards) fetched(d *Directory, f Fetched, old *entry, now time.Time) (*entry, error) {
+// newEntry returns the entry for the answer of a directory. old is the entry that was revalidated.
+func (c *Cards) newEntry(d *Directory, f Fetched, old *entry, now time.Time) (*entry, error) {
 	if f.NotModified {
 		e := *old
 		e.fetched, e.asked, e.suspect, e.peer.Until = now, now, false, until(now, f.Fresh)
-		e.peer.Pinned, e.peer.ownerPin, e.peer.known = time.Time{}, false, false
+		e.peer.Pinned, e.peer.ownerPin, e.peer.keyPinned = time.Time{}, false, false
 		e.peer.EndpointProven = f.EndpointProven
 		return &e, nil
 	}
@@ -145,8 +146,8 @@ func (c *Cards) fetched(d *Directory, f Fetched, old *entry, now time.Time) (*en
 	return &entry{peer: peer, etag: f.ETag, from: d, fetched: now, asked: now}, nil
 }
 
-// order returns the directories in the order in which they are asked: the one where the agent was pinned, so that an
-// id squatted elsewhere does not stand before it, then as configured (AM-86).
+// order returns the directories in the order in which they are asked: first the directory where the agent was pinned,
+// so that an id that was registered elsewhere does not come before it, then the others as configured (AM-86).
 func (c *Cards) order(pinnedAt string) []*Directory {
 	i := slices.IndexFunc(c.cfg.Directories, func(d *Directory) bool { return d.Base == pinnedAt })
 	if i <= 0 {
@@ -156,15 +157,15 @@ func (c *Cards) order(pinnedAt string) []*Directory {
 	return slices.Insert(slices.Delete(list, i, i+1), 0, c.cfg.Directories[i])
 }
 
-// until is when a card must be looked up again (AM-45, AM-59).
-func until(now time.Time, fresh time.Duration) time.Time {
-	if fresh < 0 {
+// until returns when a card must be looked up again (AM-45, AM-59). A negative age means that the directory sets none.
+func until(now time.Time, age time.Duration) time.Time {
+	if age < 0 {
 		return now.Add(maxFresh)
 	}
-	return now.Add(min(fresh, maxFresh))
+	return now.Add(min(age, maxFresh))
 }
 
-// read makes a peer of a card: its rules, its key, and that the key can be used now.
+// read makes a peer of a card. It checks the card's rules, and that its key can be used now.
 func (c *Cards) read(v wire.Value, reach Reach, now time.Time) (Peer, error) {
 	card, err := wire.ParseCard(v, wire.CardRules{AllowHTTP: c.cfg.HTTP.AllowHTTP(reach)})
 	if err != nil {
@@ -180,8 +181,8 @@ func (c *Cards) read(v wire.Value, reach Reach, now time.Time) (Peer, error) {
 	return Peer{Card: card, Key: key, Reach: reach, Unproven: checkID(card, key, now)}, nil
 }
 
-// given returns the entry of a card that the owner gave, nil where there is none.
-func (c *Cards) given(ctx context.Context, id wire.AgentID, pin pinned, now time.Time) (*entry, error) {
+// ownerCard returns the entry of a card from the owner, or nil.
+func (c *Cards) ownerCard(ctx context.Context, id wire.AgentID, pin storedPin, now time.Time) (*entry, error) {
 	if c.cfg.Records == nil {
 		return nil, nil
 	}
@@ -195,15 +196,15 @@ func (c *Cards) given(ctx context.Context, id wire.AgentID, pin pinned, now time
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnusableCard, err)
 	}
-	e, err := c.givenEntry(v, now)
+	e, err := c.ownerEntry(v, now)
 	if err != nil {
 		return nil, err
 	}
-	return pin.mark(e, now), nil
+	return pin.applyTo(e, now), nil
 }
 
-func (c *Cards) givenEntry(card wire.Value, now time.Time) (*entry, error) {
-	peer, err := c.read(card, c.givenReach(), now)
+func (c *Cards) ownerEntry(card wire.Value, now time.Time) (*entry, error) {
+	peer, err := c.read(card, c.ownerReach(), now)
 	if err != nil {
 		return nil, err
 	}
@@ -211,21 +212,22 @@ func (c *Cards) givenEntry(card wire.Value, now time.Time) (*entry, error) {
 	return &entry{peer: peer, fetched: now, asked: now}, nil
 }
 
-// givenReach is the reach of the owner's cards (AM-82).
-func (c *Cards) givenReach() Reach {
+// ownerReach returns the reach of the owner's cards (AM-82).
+func (c *Cards) ownerReach() Reach {
 	if c.cfg.HTTP.cfg.Local {
 		return Loopback
 	}
 	return Public
 }
 
-// offer is a key that a directory shows and that we must not follow.
-type offer struct {
+// offeredKey is a key that a directory lists and that we must not follow.
+type offeredKey struct {
 	peer Peer
 	why  error
 }
 
-// KeyChangedError: the agent shows another key than the pinned one, without its word for it. The owner decides.
+// KeyChangedError: the agent has another key than the pinned one, and the pinned key does not vouch for it. The owner
+// decides.
 type KeyChangedError struct {
 	KeyChange
 	cause error
@@ -235,10 +237,10 @@ func (e *KeyChangedError) Error() string {
 	return fmt.Sprintf("the key of %s changed without a proof by its old key (was %s, is %s)", e.Agent, e.Old, e.New)
 }
 
-// Unwrap says why the new key was not followed.
+// Unwrap returns why the new key was not followed.
 func (e *KeyChangedError) Unwrap() error { return e.cause }
 
-// Hint says what a person can do.
+// Hint returns what a person can do.
 func (e *KeyChangedError) Hint() string {
 	return "ask its owner over another channel, then accept or refuse the new key"
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// GuardError is a call that was not made because of where it would have gone (AM-79).
+// GuardError is a call that was not made because its target is not allowed (AM-79).
 type GuardError struct {
-	Host   string // as in the URL or, where the address was the reason, the address
+	Host   string // as in the URL; if the address was refused, the address
 	Reason string
 }
 
@@ -23,14 +23,14 @@ func (e *GuardError) Error() string {
 	return "call to " + wire.OneLine(e.Host, 100) + " refused: " + e.Reason
 }
 
-// guard decides where calls may go: over URLs before a name is resolved, and over addresses when a connection is
-// made, so that a name which resolves to something else the second time gains nothing.
+// guard decides which targets may be called. It checks URLs before a name is resolved, and addresses when a connection
+// is made, so that a name that resolves to another address the second time gains nothing.
 type guard struct {
 	private []netip.Prefix
 	public  *ssrf.Guardian
 }
 
-// Beyond what the library denies: the virtual address of Azure's host agent, a public one by its number.
+// azureHost is the virtual address of Azure's host agent. It is public by its number, so the library does not deny it.
 var azureHost = netip.MustParsePrefix("168.63.129.16/32")
 
 func newGuard(private []netip.Prefix) guard {
@@ -43,19 +43,19 @@ func newGuard(private []netip.Prefix) guard {
 
 type controlFunc = func(network, address string, c syscall.RawConn) error
 
-// control returns what the dialer of a lane asks before each connection.
-func (g guard) control(lane int) controlFunc {
-	if lane == laneOwner {
+// control returns the function that the dialer of a pool calls before each connection.
+func (g guard) control(pool int) controlFunc {
+	if pool == poolOwner {
 		return nil
 	}
-	plain := lane == lanePublicPlain || lane == laneLoopbackPlain
-	loopback := lane == laneLoopback || lane == laneLoopbackPlain
+	plain := pool == poolPublicPlain || pool == poolLoopbackPlain
+	loopback := pool == poolLoopback || pool == poolLoopbackPlain
 	return func(network, address string, _ syscall.RawConn) error {
 		to, err := netip.ParseAddrPort(address)
 		if err != nil || network != "tcp4" && network != "tcp6" {
 			return &GuardError{address, "not a TCP address"}
 		}
-		if !portAllowed(to.Port(), plain) {
+		if !isPortOpen(to.Port(), plain) {
 			return &GuardError{address, portReason}
 		}
 		if reason := g.addressFault(to.Addr(), plain, loopback); reason != "" {
@@ -65,7 +65,7 @@ func (g guard) control(lane int) controlFunc {
 	}
 }
 
-// addressFault says why addr must not be called, "" where it may.
+// addressFault returns why addr must not be called, or "".
 func (g guard) addressFault(addr netip.Addr, plain, loopback bool) string {
 	switch {
 	case addr.Is4In6() || addr.Zone() != "":
@@ -73,48 +73,49 @@ func (g guard) addressFault(addr netip.Addr, plain, loopback bool) string {
 	case g.allows(addr), loopback && addr.IsLoopback():
 		return ""
 	case plain:
-		return "http is for private addresses that the configuration allows"
+		return "plain http is only for private addresses that the configuration allows"
 	case g.public.SafeAddr(addr) != nil:
 		return "not a public address"
 	}
 	return ""
 }
 
-// allows says whether the configuration lets cards name addr (AM-80).
+// allows reports whether the configuration lets cards name addr (AM-80).
 func (g guard) allows(addr netip.Addr) bool {
 	return slices.ContainsFunc(g.private, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
 const portReason = "the port must be 443 or from 1024 up"
 
-// portAllowed holds AM-79's ports. Plain http, which reaches allowed private addresses only, has its own default too.
-func portAllowed(port uint16, plain bool) bool {
+// isPortOpen reports whether AM-79 allows the port. Plain http, which reaches only allowed private addresses, also has
+// its default port.
+func isPortOpen(port uint16, plain bool) bool {
 	return port == 443 || port >= 1024 || plain && port == 80
 }
 
-// checkURL refuses what needs no name lookup to be refused.
+// checkURL refuses a URL that can be refused without resolving its name.
 func (h *HTTP) checkURL(reach Reach, u *url.URL) error {
 	refuse := func(reason string) error { return &GuardError{u.Host, reason} }
 	host, plain := u.Hostname(), u.Scheme == "http"
 	switch {
 	case u.Scheme != "https" && !plain, u.Opaque != "":
-		return refuse("only https URLs are called")
+		return refuse("the URL must be https")
 	case host == "":
-		return refuse("the URL names no host")
+		return refuse("the URL has no host")
 	case reach == Owner:
 		return nil
 	case reach == Loopback && !h.cfg.Local:
-		return refuse("loopback is reached in the local profile only")
+		return refuse("loopback is allowed only in the local profile")
 	case u.User != nil:
-		return refuse("a URL with user info is not called")
+		return refuse("the URL must not have user info")
 	case plain && reach == Public && len(h.guard.private) == 0:
-		return refuse("only https URLs are called")
-	case !hostASCII(host):
+		return refuse("the URL must be https")
+	case !isASCIIHost(host):
 		return refuse("the host must be a plain ASCII name")
 	}
 	if p := u.Port(); p != "" {
 		n, err := strconv.ParseUint(p, 10, 16)
-		if err != nil || !portAllowed(uint16(n), plain) {
+		if err != nil || !isPortOpen(uint16(n), plain) {
 			return refuse(portReason)
 		}
 	}
@@ -125,8 +126,8 @@ func (h *HTTP) checkURL(reach Reach, u *url.URL) error {
 	return nil
 }
 
-// AllowHTTP says which hosts a card of this reach may name by http or by address; see [wire.CardRules]. A name that
-// passes here still meets the guard when it is dialled.
+// AllowHTTP returns a function that reports whether a card of this reach may name a host by http or by address; see
+// [wire.CardRules]. A name that passes here must still pass the guard when it is dialed.
 func (h *HTTP) AllowHTTP(reach Reach) func(host string) bool {
 	return func(host string) bool {
 		loopback := reach == Loopback && h.cfg.Local
@@ -137,8 +138,8 @@ func (h *HTTP) AllowHTTP(reach Reach) func(host string) bool {
 	}
 }
 
-// literalHost says whether a host is an address or would be read as one by some resolver ("0x7f.1", "2130706433");
-// of the latter kind addr is the zero Addr, which nothing allows.
+// literalHost reports whether a host is an address, or text that some resolver reads as an address ("0x7f.1",
+// "2130706433"). In the latter case addr is the zero Addr, which nothing allows.
 func literalHost(host string) (addr netip.Addr, literal bool) {
 	if addr, err := netip.ParseAddr(host); err == nil {
 		return addr, true
@@ -151,8 +152,8 @@ func literalHost(host string) (addr netip.Addr, literal bool) {
 	return addr, strings.Trim(last, "0123456789") == "" || strings.Contains(host, ":")
 }
 
-// hostASCII matches the characters of host names and bracketless addresses.
-func hostASCII(host string) bool {
+// isASCIIHost reports whether host has only the characters of host names and of addresses without brackets.
+func isASCIIHost(host string) bool {
 	for i := range len(host) {
 		switch c := host[i]; {
 		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '.', c == '-', c == '_', c == ':':
@@ -167,7 +168,7 @@ func isLocalhost(host string) bool {
 	return strings.EqualFold(strings.TrimSuffix(host, "."), "localhost")
 }
 
-// isLoopbackURL says whether the URL's host is this machine by its spelling.
+// isLoopbackURL reports whether the host in the URL is a loopback address or localhost.
 func isLoopbackURL(u *url.URL) bool {
 	addr, _ := literalHost(u.Hostname())
 	return addr.IsLoopback() || isLocalhost(u.Hostname())

@@ -14,12 +14,12 @@ import (
 	"testing"
 )
 
-var errNoDialling = errors.New("the test lets nothing out")
+var errNoDialling = errors.New("the test makes no connections")
 
-// countDials makes every lane count the connections that its guard lets through, and make none of them.
+// countDials makes every pool count the connections that its guard allows, and make none of them.
 func countDials(h *HTTP) *atomic.Int64 {
 	var dials atomic.Int64
-	for _, l := range h.lanes {
+	for _, l := range h.pools {
 		guarded := l.dialer.Control
 		l.dialer.Control = func(network, address string, c syscall.RawConn) error {
 			if guarded != nil {
@@ -47,7 +47,8 @@ func get(t testing.TB, h *HTTP, reach Reach, target string) error {
 	return err
 }
 
-// THREATS 16: every address family that AM-79 names, by name, so that only the check at connect stands in the way.
+// TestGuardRefusesAddresses checks every address family that AM-79 names. The URL has a name, so that only the check at
+// connect can refuse (THREATS 16).
 func TestGuardRefusesAddresses(t *testing.T) {
 	tests := []struct {
 		name, addr string
@@ -81,7 +82,7 @@ func TestGuardRefusesAddresses(t *testing.T) {
 		{"v6 loopback", "::1", false},
 		{"v4-compatible", "::7f00:1", false},
 		{"v4-mapped loopback", "::ffff:127.0.0.1", false},
-		{"v4-mapped public, dialled as what it maps to", "::ffff:8.8.8.8", true},
+		{"v4-mapped public, dialed as what it maps to", "::ffff:8.8.8.8", true},
 		{"v4-translated", "::ffff:0:7f00:1", false},
 		{"NAT64", "64:ff9b::7f00:1", false},
 		{"NAT64, local use", "64:ff9b:1::1", false},
@@ -114,7 +115,7 @@ func TestGuardRefusesAddresses(t *testing.T) {
 			dials := countDials(h)
 			err := get(t, h, Public, "https://victim.example/")
 			if got := dials.Load() > 0; got != tt.public {
-				t.Errorf("dialled %s: %v, want %v (%v)", tt.addr, got, tt.public, err)
+				t.Errorf("dialed %s: %v, want %v (%v)", tt.addr, got, tt.public, err)
 			}
 			if _, guarded := errors.AsType[*GuardError](err); guarded == tt.public {
 				t.Errorf("GuardError for %s: %v, want %v (%v)", tt.addr, guarded, !tt.public, err)
@@ -130,7 +131,7 @@ func TestGuardRefusesURLs(t *testing.T) {
 		"private": {AllowPrivate: private},
 		"local":   {Local: true},
 	}
-	const anywhere = "8.8.8.8" // what names resolve to
+	const anywhere = "8.8.8.8" // the address that names resolve to
 	tests := []struct {
 		config  string
 		reach   Reach
@@ -207,13 +208,13 @@ func TestGuardRefusesURLs(t *testing.T) {
 			dials := countDials(h)
 			err := get(t, h, tt.reach, tt.url)
 			if got := dials.Load() > 0; got != tt.want {
-				t.Errorf("dialled: %v, want %v (%v)", got, tt.want, err)
+				t.Errorf("dialed: %v, want %v (%v)", got, tt.want, err)
 			}
 		})
 	}
 }
 
-// THREATS 16: the public list of tricks, whatever a name in it resolves to.
+// TestGuardCorpus checks the public list of tricks, whatever a name in it resolves to (THREATS 16).
 func TestGuardCorpus(t *testing.T) {
 	dir := os.Getenv("AGENTMESH_CORPORA")
 	if dir == "" {
@@ -241,14 +242,14 @@ func TestGuardCorpus(t *testing.T) {
 				t.Errorf("%s was answered", target)
 			}
 			if dials.Swap(0) > 0 {
-				t.Errorf("%s was dialled", target)
+				t.Errorf("%s was dialed", target)
 			}
 		}
 	}
 }
 
-// A name that is public when it is looked up first and loopback afterwards gains nothing: what is checked is what is
-// connected to.
+// TestGuardRebinding checks that a name that is public at the first look-up and loopback afterwards gains nothing,
+// because the guard checks the address of the connection itself.
 func TestGuardRebinding(t *testing.T) {
 	h := NewHTTP(HTTPConfig{Resolver: nameServer(t, func(n int64, v6 bool) netip.Addr {
 		switch {

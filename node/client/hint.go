@@ -2,7 +2,7 @@ package client
 
 import "errors"
 
-// HintOf returns what the owner can do about an error of a directory, "" if nothing comes to mind.
+// HintOf returns what the owner can do about an error of a directory, or "".
 func HintOf(err error) string {
 	type hinter interface {
 		error

@@ -15,18 +15,19 @@ import (
 	"time"
 )
 
-// Reach says whose word a URL is, and so how far a call may go.
+// Reach is the trust in a URL, which decides where a call may go.
 type Reach uint8
 
 const (
-	// Public: the URL came from a card or a peer. Everything of AM-79 holds: https to a named host on port 443 or
-	// from 1024 up, at a public address that is checked when the connection is made. The ranges of
-	// [HTTPConfig.AllowPrivate] are let in, there also by http and by address (AM-80).
+	// Public is the reach of a URL from a card or a peer. Everything of AM-79 applies: https to a named host on port
+	// 443 or from 1024 up, at a public address that is checked when the connection is made. The ranges of
+	// [HTTPConfig.AllowPrivate] are allowed as well, there also by http and by address (AM-80).
 	Public Reach = iota
-	// Loopback is Public plus http and https to this machine's loopback addresses: for cards that the owner gave or
-	// that a directory on loopback lists, in the local profile (AM-82). In the public profile it is refused.
+	// Loopback is Public plus http and https to the loopback addresses of this machine. It is for cards from the owner,
+	// or from a directory on loopback, in the local profile (AM-82). The public profile refuses it.
 	Loopback
-	// Owner: the owner configured the URL (a directory, a webhook). It is trusted and may be anywhere.
+	// Owner is the reach of a URL that the owner configured (a directory, a webhook). It is trusted and may be
+	// anywhere.
 	Owner
 )
 
@@ -34,31 +35,31 @@ var reachNames = [...]string{"public", "loopback", "owner"}
 
 func (r Reach) String() string { return reachNames[r] }
 
-// HTTPConfig configures the calls that go out. The zero value is the public profile with every guard on.
+// HTTPConfig configures outgoing calls. The zero value is the public profile with all guards.
 type HTTPConfig struct {
-	// Local is the local profile (AM-82). Only there is [Loopback] allowed.
+	// Local selects the local profile (AM-82), the only one that allows [Loopback].
 	Local bool
-	// AllowPrivate lists address ranges that cards may name although they are not public (AM-80). Within them http
-	// and IP-literal hosts work too. Whoever may register a card can make this process call any port from 1024 up
-	// there, so keep the ranges small.
+	// AllowPrivate lists address ranges that cards may name although they are not public (AM-80). In these ranges, http
+	// and IP addresses as hosts are allowed too. Everybody who may register a card can make this process call any port
+	// from 1024 up in these ranges, so keep them small.
 	AllowPrivate []netip.Prefix
-	// Version of the program, for the User-Agent.
+	// Version is the version of the program, for the User-Agent.
 	Version string
-	// Logger gets one debug line per call. Nil discards.
+	// Logger gets one debug line per call. Nil discards the log.
 	Logger *slog.Logger
 
-	Connect time.Duration // until a connection stands: 10 s where zero
-	Answer  time.Duration // until the whole answer is read: 30 s where zero
+	Connect time.Duration // until a connection is made; 0 means 10 s
+	Answer  time.Duration // until the whole answer is read; 0 means 30 s
 
-	RootCAs  *x509.CertPool // nil: the system's
-	Resolver *net.Resolver  // nil: the system's
+	RootCAs  *x509.CertPool // nil means the system's
+	Resolver *net.Resolver  // nil means the system's
 }
 
 const (
 	defaultConnect = 10 * time.Second // AM-45
 	defaultAnswer  = 30 * time.Second
-	perHost        = 4   // calls at once (AM-79)
-	inAll          = 256 // calls at once, and so the bound on the hosts we keep count of
+	perHost        = 4   // concurrent calls (AM-79)
+	maxCalls       = 256 // concurrent calls, and so the bound on the hosts that the limiter remembers
 	maxHeaders     = 32 << 10
 )
 
@@ -66,18 +67,18 @@ const (
 type HTTP struct {
 	cfg   HTTPConfig
 	guard guard
-	lanes [5]*lane // by laneOf
-	gates *gates
+	pools [5]*connPool // indexed by poolOf
+	limit *limiter
 }
 
-// lane is a transport with its own connections: a connection that one reach was allowed to make is never used by
-// a call that was not.
-type lane struct {
+// connPool is a transport with its own connections. A call never uses a connection that only another reach was allowed
+// to make.
+type connPool struct {
 	dialer    *net.Dialer
 	transport *http.Transport
 }
 
-// NewHTTP returns a client. Close it when no call is made any more.
+// NewHTTP returns a client. The caller must close it after the last call.
 func NewHTTP(cfg HTTPConfig) *HTTP {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -88,40 +89,40 @@ func NewHTTP(cfg HTTPConfig) *HTTP {
 	if cfg.Answer <= 0 {
 		cfg.Answer = defaultAnswer
 	}
-	h := &HTTP{cfg: cfg, guard: newGuard(cfg.AllowPrivate), gates: newGates(inAll, perHost)}
-	for i := range h.lanes {
-		h.lanes[i] = newLane(cfg, h.guard.control(i))
+	h := &HTTP{cfg: cfg, guard: newGuard(cfg.AllowPrivate), limit: newLimiter(maxCalls, perHost)}
+	for i := range h.pools {
+		h.pools[i] = newConnPool(cfg, h.guard.control(i))
 	}
 	return h
 }
 
-// The lanes. A plain one carries http, whose guard lets in fewer addresses than that of https (AM-80).
+// The connection pools. A plain pool is for http, whose guard allows fewer addresses than the guard of https (AM-80).
 const (
-	lanePublic = iota
-	lanePublicPlain
-	laneLoopback
-	laneLoopbackPlain
-	laneOwner
+	poolPublic = iota
+	poolPublicPlain
+	poolLoopback
+	poolLoopbackPlain
+	poolOwner
 )
 
-func laneOf(reach Reach, scheme string) int {
+func poolOf(reach Reach, scheme string) int {
 	switch {
 	case reach == Owner:
-		return laneOwner
+		return poolOwner
 	case scheme == "http":
 		return 2*int(reach) + 1
 	}
 	return 2 * int(reach)
 }
 
-func newLane(cfg HTTPConfig, control controlFunc) *lane {
+func newConnPool(cfg HTTPConfig, control controlFunc) *connPool {
 	d := &net.Dialer{Timeout: cfg.Connect, Resolver: cfg.Resolver, Control: control}
-	return &lane{dialer: d, transport: &http.Transport{
+	return &connPool{dialer: d, transport: &http.Transport{
 		Proxy:                  nil, // AM-79: no proxy variables
 		DialContext:            d.DialContext,
 		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: cfg.RootCAs},
 		TLSHandshakeTimeout:    cfg.Connect,
-		DisableCompression:     true, // an answer is as large as its bytes on the wire
+		DisableCompression:     true, // so that the size of an answer is the number of its bytes on the wire
 		ForceAttemptHTTP2:      true,
 		MaxIdleConns:           64,
 		MaxIdleConnsPerHost:    2,
@@ -130,18 +131,18 @@ func newLane(cfg HTTPConfig, control controlFunc) *lane {
 	}}
 }
 
-// Close drops the idle connections.
+// Close closes the idle connections.
 func (h *HTTP) Close() {
-	for _, l := range h.lanes {
+	for _, l := range h.pools {
 		l.transport.CloseIdleConnections()
 	}
 }
 
-// Do makes one call and follows no redirect. The response's body must be closed; read it with [ReadAll].
+// Do makes one call and follows no redirect. The caller must close the body of the response; read it with [ReadAll].
 //
-// A call that the guard refuses is a *[GuardError]: no connection was made. For [Public] and [Loopback] the whole
-// call including the body takes at most [HTTPConfig.Answer], and at most four calls go to one host at once. For
-// [Owner] a deadline of ctx takes the place of that bound.
+// If the guard refuses the call, the error is a *[GuardError] and no connection was made. For [Public] and [Loopback],
+// the whole call, including the body, takes at most [HTTPConfig.Answer], and at most four calls go to one host at once.
+// For [Owner], a deadline of ctx replaces that limit.
 func (h *HTTP) Do(ctx context.Context, reach Reach, req *http.Request) (*http.Response, error) {
 	if err := h.checkURL(reach, req.URL); err != nil {
 		return nil, err
@@ -165,7 +166,7 @@ func (h *HTTP) Do(ctx context.Context, reach Reach, req *http.Request) (*http.Re
 		req.Header.Set("User-Agent", h.userAgent())
 	}
 	began := time.Now()
-	resp, err := h.lanes[laneOf(reach, req.URL.Scheme)].transport.RoundTrip(req)
+	resp, err := h.pools[poolOf(reach, req.URL.Scheme)].transport.RoundTrip(req)
 	if err != nil {
 		done()
 		h.cfg.Logger.DebugContext(ctx, "outgoing call", "reach", reach, "host", req.URL.Host, "took", time.Since(began), "failed", true)
@@ -176,21 +177,21 @@ func (h *HTTP) Do(ctx context.Context, reach Reach, req *http.Request) (*http.Re
 	return resp, nil
 }
 
-// wait takes one of the host's places, for as long as an answer may take.
+// wait takes one of the slots of the host. It waits at most as long as an answer may take.
 func (h *HTTP) wait(ctx context.Context, reach Reach, req *http.Request) (release func(), err error) {
 	host := req.URL.Hostname()
 	if reach == Loopback {
-		host = req.URL.Host // every service of this machine is a host of its own
+		host = req.URL.Host // every service on this machine counts as a host
 	}
 	ctx, cancel := context.WithTimeout(ctx, h.cfg.Answer)
 	defer cancel()
-	if release, err = h.gates.enter(ctx, host); err != nil {
+	if release, err = h.limit.acquire(ctx, host); err != nil {
 		return nil, &busyError{host, err}
 	}
 	return release, nil
 }
 
-// busyError: no place was free in time. Nothing was sent.
+// busyError: no slot became free in time. Nothing was sent.
 type busyError struct {
 	host  string
 	cause error
@@ -206,7 +207,7 @@ func (h *HTTP) userAgent() string {
 	return "agentmesh/" + h.cfg.Version
 }
 
-// body ends its call when it is closed.
+// body is the body of a response. Closing it ends the call.
 type body struct {
 	io.ReadCloser
 	done func()
@@ -217,13 +218,13 @@ func (b *body) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// MaxAnswer bounds the answer of a peer, in bytes (AM-79).
+// MaxAnswer is the largest answer of a peer in bytes (AM-79).
 const MaxAnswer = 256 << 10
 
-// ErrAnswerTooLarge: the answer has more bytes than the caller takes.
+// ErrAnswerTooLarge: the answer has more bytes than the caller accepts.
 var ErrAnswerTooLarge = errors.New("the answer is too large")
 
-// ReadAll reads and closes the body of resp. More than limit bytes is [ErrAnswerTooLarge].
+// ReadAll reads and closes the body of resp. If the body has more than limit bytes, the error is [ErrAnswerTooLarge].
 func ReadAll(resp *http.Response, limit int) ([]byte, error) {
 	defer resp.Body.Close()
 	if resp.ContentLength > int64(limit) {

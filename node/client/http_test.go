@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// local returns a client of the local profile that is closed with the test.
+// local returns a client of the local profile that is closed at the end of the test.
 func local(t testing.TB, cfg HTTPConfig) *HTTP {
 	t.Helper()
 	cfg.Local = true
@@ -73,9 +73,9 @@ func TestDoSendsNothingOfItsOwn(t *testing.T) {
 		http.SetCookie(w, &http.Cookie{Name: "session", Value: "1"})
 	})
 	h := local(t, HTTPConfig{Version: "1.2.3"})
-	for i, l := range h.lanes {
-		if l.transport.Proxy != nil { // the standard one would never apply to the loopback addresses of a test
-			t.Errorf("lane %d asks for a proxy", i)
+	for i, l := range h.pools {
+		if l.transport.Proxy != nil { // the default proxy would never apply to the loopback addresses of a test
+			t.Errorf("pool %d has a proxy", i)
 		}
 	}
 	for _, reach := range []Reach{Loopback, Owner, Owner} {
@@ -113,7 +113,7 @@ func TestReadAllBounds(t *testing.T) {
 				t.Error("asked for a compressed answer")
 			}
 			w.Header().Set("Content-Encoding", "gzip")
-			w.Write([]byte{0x1f, 0x8b, 8, 0}) // the start of a bomb, never inflated
+			w.Write([]byte{0x1f, 0x8b, 8, 0}) // the start of a zip bomb, which must not be inflated
 		}, nil},
 	}
 	for _, tt := range tests {
@@ -136,7 +136,7 @@ func TestReadAllBounds(t *testing.T) {
 
 func TestDoBoundsTheWholeAnswer(t *testing.T) {
 	srv := serve(t, func(w http.ResponseWriter, r *http.Request) {
-		for r.Context().Err() == nil { // a byte now and then keeps no call alive
+		for r.Context().Err() == nil { // a byte now and then must not keep the call alive
 			io.WriteString(w, "x")
 			http.NewResponseController(w).Flush()
 			select {
@@ -147,7 +147,7 @@ func TestDoBoundsTheWholeAnswer(t *testing.T) {
 	})
 	for _, reach := range []Reach{Loopback, Owner} {
 		var resp *http.Response
-		for bound := 100 * time.Millisecond; ; bound *= 2 { // a busy machine may take longer than that to begin an answer
+		for bound := 100 * time.Millisecond; ; bound *= 2 { // a busy machine may need longer to begin an answer
 			var err error
 			if resp, err = local(t, HTTPConfig{Answer: bound}).Do(t.Context(), reach, getRequest(t, srv.URL)); err == nil {
 				break
@@ -162,7 +162,8 @@ func TestDoBoundsTheWholeAnswer(t *testing.T) {
 	}
 }
 
-// A caller's deadline shortens a call to a peer and never lengthens it; for the owner's URLs it is the bound.
+// TestDoDeadlines checks that a caller's deadline shortens a call to a peer but never lengthens it, and that it is the
+// limit for the owner's URLs.
 func TestDoDeadlines(t *testing.T) {
 	srv := serve(t, func(_ http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/never" {
@@ -213,7 +214,7 @@ func TestDoFourCallsPerHost(t *testing.T) {
 	for range perHost {
 		<-arrived
 	}
-	// A further host is not kept waiting.
+	// A call to another host does not wait.
 	other := serve(t, func(http.ResponseWriter, *http.Request) {})
 	resp, err := h.Do(t.Context(), Loopback, getRequest(t, other.URL))
 	if err != nil {
@@ -225,7 +226,7 @@ func TestDoFourCallsPerHost(t *testing.T) {
 	if most.Load() != perHost {
 		t.Errorf("%d calls at once, want %d", most.Load(), perHost)
 	}
-	if n := len(h.gates.hosts); n != 0 {
+	if n := len(h.limit.hosts); n != 0 {
 		t.Errorf("%d hosts remembered after the last call, want 0", n)
 	}
 }
@@ -247,7 +248,8 @@ func TestDoGivesUpWaitingForAPlace(t *testing.T) {
 	calls.Wait()
 }
 
-// A connection that one reach made is not used by another: a card's URL must not ride on the owner's connection.
+// TestDoSharesNoConnectionBetweenReaches checks that a call for a card's URL does not use a connection that was made
+// for the owner.
 func TestDoSharesNoConnectionBetweenReaches(t *testing.T) {
 	srv := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer srv.Close()
@@ -258,7 +260,7 @@ func TestDoSharesNoConnectionBetweenReaches(t *testing.T) {
 		return netip.MustParseAddr("127.0.0.1")
 	})})
 	defer h.Close()
-	target := strings.Replace(srv.URL, "127.0.0.1", "example.com", 1) // the name in the test server's certificate
+	target := strings.Replace(srv.URL, "127.0.0.1", "example.com", 1) // the name in the certificate of the test server
 	resp, err := h.Do(t.Context(), Owner, getRequest(t, target))
 	if err != nil {
 		t.Fatal(err)

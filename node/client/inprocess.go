@@ -9,10 +9,10 @@ import (
 	"sync"
 )
 
-// InProcess returns a transport that hands each request to h in this process, as if it came from loopback: serve
-// reaches its own directory so, and a command its handlers where no server runs. Answers are streamed. The handler
-// runs until it returns; like under net/http, a request whose context has ended is not made, and the context ends when
-// the caller has closed the answer.
+// InProcess returns a transport that passes each request to h in this process, as if it came from loopback. The serve
+// command reaches its own directory this way, and other commands reach their handlers if no server is running. Answers
+// are streamed. As with net/http, a request whose context has ended does not reach the handler, the handler runs until
+// it returns, and the context of the request ends when the caller closes the answer.
 func InProcess(h http.Handler) http.RoundTripper { return inProcess{h} }
 
 type inProcess struct{ handler http.Handler }
@@ -65,7 +65,7 @@ type inProcessAnswer struct {
 }
 
 func (a *inProcessAnswer) run(h http.Handler, req *http.Request) {
-	err := error(io.ErrUnexpectedEOF) // what the caller reads where the handler panicked
+	err := error(io.ErrUnexpectedEOF) // what the caller reads if the handler panicked
 	defer req.Body.Close()
 	defer func() {
 		if recover() != nil {
@@ -83,7 +83,7 @@ func (a *inProcessAnswer) Header() http.Header { return a.header }
 
 func (a *inProcessAnswer) WriteHeader(status int) {
 	if status < 200 {
-		return // informational answers are not passed on
+		return // informational answers are dropped
 	}
 	a.once.Do(func() {
 		a.response.StatusCode, a.response.Header = status, a.header.Clone()
@@ -101,5 +101,5 @@ func (a *inProcessAnswer) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Flush is done by every Write.
+// Flush sends the header. The body needs no flush, because every Write reaches the caller at once.
 func (a *inProcessAnswer) Flush() { a.WriteHeader(http.StatusOK) }

@@ -35,7 +35,7 @@ func TestInProcess(t *testing.T) {
 	}
 }
 
-// TestInProcessEnded: who has given up does not make the handler work.
+// TestInProcessEnded checks that a request whose context has ended does not reach the handler.
 func TestInProcessEnded(t *testing.T) {
 	rt := InProcess(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the handler runs") }))
 	ctx, cancel := context.WithCancel(t.Context())

@@ -12,25 +12,25 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Fetched is the card of one agent as a directory served it.
+// Fetched is the card of an agent as a directory served it.
 type Fetched struct {
 	Card wire.Value
 	ETag string
-	// Fresh is how long the directory lets the card be used without asking again; negative where it does not say.
+	// Fresh is how long the directory allows caching the card. A negative value means that the directory does not say.
 	Fresh time.Duration
-	// NotModified: the card is the one that has ETag; Card is null.
+	// NotModified reports whether the card is still the one with ETag; then Card is null.
 	NotModified bool
 	// EndpointProven reports whether the directory says that it has proven the card's endpoint (AM-63).
 	EndpointProven bool
 }
 
-// Card returns the card of id. Nothing in it is checked but that it is one of id: see [wire.ParseCard].
+// Card returns the card of id. It checks nothing except that the card has this id: see [wire.ParseCard].
 func (d *Directory) Card(ctx context.Context, id wire.AgentID) (wire.Value, error) {
 	f, err := d.Fetch(ctx, id, "")
 	return f.Card, err
 }
 
-// Fetch is [Directory.Card] with what a cache wants to know. With an etag the card comes only if it has changed.
+// Fetch is [Directory.Card] with the data that a cache needs. With an etag, the card is sent only if it has changed.
 func (d *Directory) Fetch(ctx context.Context, id wire.AgentID, etag string) (Fetched, error) {
 	path, err := agentPath(id)
 	if err != nil {
@@ -46,7 +46,7 @@ func (d *Directory) Fetch(ctx context.Context, id wire.AgentID, etag string) (Fe
 	if err != nil {
 		return Fetched{}, err
 	}
-	f := Fetched{ETag: resp.header.Get("ETag"), Fresh: fresh(resp.header), EndpointProven: isEndpointProven(resp.header)}
+	f := Fetched{ETag: resp.header.Get("ETag"), Fresh: maxAge(resp.header), EndpointProven: isEndpointProven(resp.header)}
 	if resp.status == http.StatusNotModified {
 		f.NotModified, f.ETag = true, etag
 		return f, nil
@@ -63,7 +63,7 @@ func (d *Directory) Fetch(ctx context.Context, id wire.AgentID, etag string) (Fe
 	return f, nil
 }
 
-// isEndpointProven reads what the directory found out itself about the card's endpoint (AM-61).
+// isEndpointProven reports whether the directory has proven the card's endpoint itself (AM-61).
 func isEndpointProven(h http.Header) bool {
 	for part := range strings.SplitSeq(h.Get(wire.HeaderVerification), ";") {
 		if at, ok := strings.CutPrefix(strings.TrimSpace(part), "endpoint="); ok {
@@ -74,11 +74,12 @@ func isEndpointProven(h http.Header) bool {
 	return false
 }
 
-// lookupTimeout bounds the lookups that a sender waits for: it gives up after 30 s itself (AM-32).
+// lookupTimeout bounds a look-up that a sender waits for. The sender itself gives up after 30 s (AM-32).
 const lookupTimeout = 10 * time.Second
 
-// fresh reads max-age, less the Age that a cache in between added (AM-59). Negative: the answer does not say.
-func fresh(h http.Header) time.Duration {
+// maxAge returns max-age, less the Age that a cache in between added (AM-59). It returns a negative value if the answer
+// has no max-age.
+func maxAge(h http.Header) time.Duration {
 	age := time.Duration(-1)
 	for _, line := range h.Values("Cache-Control") {
 		for directive := range strings.SplitSeq(line, ",") {
@@ -101,7 +102,7 @@ func fresh(h http.Header) time.Duration {
 	return age
 }
 
-// Record returns what the directory knows of id beside its card. Only directories of this project have it.
+// Record returns what the directory knows about id besides its card. Only directories of this project support it.
 func (d *Directory) Record(ctx context.Context, id wire.AgentID) (wire.CardRecord, error) {
 	var rec wire.CardRecord
 	err := d.document(ctx, request{op: opRecord, max: maxCardAnswer}, id, "/record", &rec)
@@ -111,7 +112,7 @@ func (d *Directory) Record(ctx context.Context, id wire.AgentID) (wire.CardRecor
 	return rec, err
 }
 
-// Keys returns how the key of id came to be (AM-60). Only directories of this project have it.
+// Keys returns the history of the keys of id (AM-60). Only directories of this project support it.
 func (d *Directory) Keys(ctx context.Context, id wire.AgentID) (wire.KeyHistory, error) {
 	var keys wire.KeyHistory
 	err := d.document(ctx, request{op: opKeys, max: maxKeysAnswer, timeout: lookupTimeout}, id, "/keys", &keys)
@@ -121,7 +122,7 @@ func (d *Directory) Keys(ctx context.Context, id wire.AgentID) (wire.KeyHistory,
 	return keys, err
 }
 
-// document gets a document of ours about id into dst.
+// document decodes a document about id of a directory of this project into dst.
 func (d *Directory) document(ctx context.Context, r request, id wire.AgentID, below string, dst any) error {
 	path, err := agentPath(id)
 	if err != nil {
@@ -132,7 +133,8 @@ func (d *Directory) document(ctx context.Context, r request, id wire.AgentID, be
 	if err != nil {
 		return err
 	}
-	_, err = wire.ParseObject(resp.body) // strict first: what follows takes any case and the last of two
+	// The strict reader first, because json.Unmarshal ignores the case of names and accepts duplicates.
+	_, err = wire.ParseObject(resp.body)
 	if err == nil {
 		err = json.Unmarshal(resp.body, dst)
 	}

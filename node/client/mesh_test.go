@@ -38,7 +38,7 @@ func records(t testing.TB) store.Records {
 	return s.Records()
 }
 
-// listing is a directory that serves what the test puts into it, and counts what it is asked.
+// listing is a directory that serves the cards that the test puts into it, and counts the requests.
 type listing struct {
 	mu      sync.Mutex
 	cards   map[wire.AgentID]wire.Value
@@ -128,7 +128,7 @@ func (l *listing) count() int {
 	return l.fetched
 }
 
-// rotate registers card in place of the one before and keeps both proofs, as our directory does (AM-60).
+// rotate replaces the registered card with card and keeps both proofs, as our directory does (AM-60).
 func (l *listing) rotate(t testing.TB, base string, card wire.Value, to, from *signing.PrivateKey, keepCard bool) {
 	t.Helper()
 	id := wire.AgentID(card.GetStr("agent_id"))
@@ -159,8 +159,8 @@ func (l *listing) rotate(t testing.TB, base string, card wire.Value, to, from *s
 	l.keys[id], l.cards[id] = history, card
 }
 
-// signed returns a message of from, signed by k.
-func signed(t testing.TB, from, to wire.AgentID, k *signing.PrivateKey, at time.Time) wire.Message {
+// signMessage returns a message from the agent from, signed with k.
+func signMessage(t testing.TB, from, to wire.AgentID, k *signing.PrivateKey, at time.Time) wire.Message {
 	t.Helper()
 	return signDraft(t, wire.Draft{
 		ID: wire.NewMessageID(), Conversation: "conv_1", From: from, To: to, Time: at, Intent: wire.Deliver,
@@ -181,9 +181,9 @@ func signDraft(t testing.TB, d wire.Draft, k *signing.PrivateKey) wire.Message {
 	return m
 }
 
-// forged is a message in from's name that from did not sign.
-func forged(t testing.TB, from wire.AgentID, at time.Time) wire.Message {
-	return signed(t, from, "am_me", key(99), at)
+// forgeMessage returns a message in the name of from that from did not sign.
+func forgeMessage(t testing.TB, from wire.AgentID, at time.Time) wire.Message {
+	return signMessage(t, from, "am_me", key(99), at)
 }
 
 type changes struct {

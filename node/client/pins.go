@@ -12,43 +12,43 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// The namespaces of our records; the key is the agent id.
+// The namespaces of our records. The key of a record is the agent id.
 const (
 	nsPins  = "pins"
 	nsPeers = "peers"
 )
 
-// The terms that pins are listed and counted by.
+// The terms by which pins are listed and counted.
 const (
 	byOwner    = "owner"
 	byStranger = "stranger"
 )
 
-// Pins that strangers caused are bounded: with a card and a signature anybody gets one.
+// The bounds on pins that strangers caused: a card and a signature are enough to cause one.
 const (
 	maxStrangerPins = 10_000
 	strangerPinLife = 180 * 24 * time.Hour
 )
 
-// Pin is the key that an agent is known by (AM-11).
+// Pin is the key that is stored for an agent at its first use (AM-11).
 type Pin struct {
 	Agent       wire.AgentID `json:"-"`
 	Fingerprint string       `json:"fingerprint"`
 	PublicKey   string       `json:"public_key"`
-	Directory   string       `json:"directory,omitempty"` // where it was seen; "" where the owner gave the card
+	Directory   string       `json:"directory,omitempty"` // where the key was seen; "" if the owner gave the card
 	Pinned      time.Time    `json:"pinned"`
 	Owner       bool         `json:"owner,omitempty"`  // the owner wrote to the agent, gave its card or accepted its key
-	Proven      bool         `json:"proven,omitempty"` // the agent id led to the key, by itself or by a key chain (AM-2)
+	Proven      bool         `json:"proven,omitempty"` // the agent id led to the key, perhaps through a key chain (AM-2)
 	Pending     *PendingKey  `json:"pending,omitempty"`
 }
 
-// IsUnproven reports whether nothing leads from the agent id, which has the shape of a derived one, to the pinned key.
+// IsUnproven reports whether the agent id has the shape of a derived id, but nothing connects it to the pinned key.
 func (p Pin) IsUnproven() bool {
 	_, digits, _ := strings.Cut(p.Fingerprint, ":")
 	return digits != "" && !p.Proven && p.Agent.HasDerivedShape() && !strings.HasPrefix(digits, p.Agent.KeyDigits())
 }
 
-// PendingKey is a key that the agent shows and that waits for the owner.
+// PendingKey is a new key of an agent that waits for the owner's decision.
 type PendingKey struct {
 	Fingerprint string    `json:"fingerprint"`
 	PublicKey   string    `json:"public_key"`
@@ -57,52 +57,52 @@ type PendingKey struct {
 	Seen        time.Time `json:"seen"`
 }
 
-// pinned is a stored pin; the zero value is none.
-type pinned struct {
+// storedPin is a pin as it is stored. The zero value means that no key is pinned.
+type storedPin struct {
 	Pin
 	rev     store.Rev
 	expires time.Time
 }
 
-func pinOf(p Peer) pinned {
-	return pinned{Pin: Pin{Agent: p.Card.ID, Fingerprint: p.Key.Fingerprint(), PublicKey: p.Card.PublicKey, Directory: p.Directory, Pinned: p.Pinned, Proven: p.Unproven == nil}}
+func newPin(p Peer) storedPin {
+	return storedPin{Pin: Pin{Agent: p.Card.ID, Fingerprint: p.Key.Fingerprint(), PublicKey: p.Card.PublicKey, Directory: p.Directory, Pinned: p.Pinned, Proven: p.Unproven == nil}}
 }
 
-// mark tells an entry of its pin. A pin that is past half of its life counts as not there, so that the next message
-// which verifies writes it anew.
-func (p pinned) mark(e *entry, now time.Time) *entry {
-	e.peer.known = p.Fingerprint == e.peer.Key.Fingerprint()
-	if e.peer.known && (p.expires.IsZero() || p.expires.Sub(now) > strangerPinLife/2) {
+// applyTo sets the fields of an entry that depend on the pin. A pin that is past half of its life does not count as
+// pinned, so that the next message that verifies writes it again.
+func (p storedPin) applyTo(e *entry, now time.Time) *entry {
+	e.peer.keyPinned = p.Fingerprint == e.peer.Key.Fingerprint()
+	if e.peer.keyPinned && (p.expires.IsZero() || p.expires.Sub(now) > strangerPinLife/2) {
 		e.peer.Pinned, e.peer.ownerPin = p.Pinned, p.Owner
 	}
 	return e
 }
 
-func (c *Cards) loadPin(ctx context.Context, id wire.AgentID, now time.Time) (pinned, error) {
+func (c *Cards) loadPin(ctx context.Context, id wire.AgentID, now time.Time) (storedPin, error) {
 	if c.cfg.Records == nil {
-		return pinned{}, nil
+		return storedPin{}, nil
 	}
 	rec, err := c.cfg.Records.Get(ctx, nsPins, string(id), now)
 	if errors.Is(err, store.ErrNotFound) {
-		return pinned{}, nil
+		return storedPin{}, nil
 	} else if err != nil {
-		return pinned{}, fmt.Errorf("read the pin of %s: %w", id, err)
+		return storedPin{}, fmt.Errorf("read the pin of %s: %w", id, err)
 	}
 	return readPin(rec)
 }
 
-func readPin(rec store.Record) (pinned, error) {
-	p := pinned{rev: rec.Rev, expires: rec.Expires}
+func readPin(rec store.Record) (storedPin, error) {
+	p := storedPin{rev: rec.Rev, expires: rec.Expires}
 	if err := json.Unmarshal(rec.Body, &p.Pin); err != nil {
-		return pinned{}, fmt.Errorf("read the pin of %s: %w", rec.Key, err)
+		return storedPin{}, fmt.Errorf("read the pin of %s: %w", rec.Key, err)
 	}
 	p.Agent = wire.AgentID(rec.Key)
 	return p, nil
 }
 
-// change writes the pin in place of the one it was read as.
-func (p pinned) change(now time.Time) store.Change {
-	body, _ := json.Marshal(p.Pin) // strings and times: cannot fail
+// change returns the change that writes the pin. It fails if the stored pin is not the one that p was read from.
+func (p storedPin) change(now time.Time) store.Change {
+	body, _ := json.Marshal(p.Pin) // cannot fail: strings and times
 	ch := store.Change{IfRev: p.rev, Record: store.Record{NS: nsPins, Key: string(p.Agent), Body: body, Terms: []string{byOwner}}}
 	if !p.Owner {
 		ch.Record.Terms, ch.Record.Expires, ch.Max = []string{byStranger}, now.Add(strangerPinLife), maxStrangerPins
@@ -110,11 +110,11 @@ func (p pinned) change(now time.Time) store.Change {
 	return ch
 }
 
-// pin stores the key that peer has now as the agent's key: first use, or (owner) the first time that our owner
-// writes to it.
+// pin stores the current key of peer as the agent's key: at first use, or, with owner, the first time that our owner
+// writes to the agent.
 func (c *Cards) pin(ctx context.Context, peer Peer, owner bool, now time.Time) (Peer, error) {
 	id, fingerprint := peer.Card.ID, peer.Key.Fingerprint()
-	peer.Pinned, peer.ownerPin, peer.known = now, owner, true
+	peer.Pinned, peer.ownerPin, peer.keyPinned = now, owner, true
 	if c.cfg.Records != nil {
 		p, err := c.loadPin(ctx, id, now)
 		if err != nil {
@@ -125,7 +125,7 @@ func (c *Cards) pin(ctx context.Context, peer Peer, owner bool, now time.Time) (
 			return Peer{}, wire.ErrSignature.Because(errors.New("another key was pinned meanwhile"))
 		}
 		if p.Fingerprint == "" {
-			p = pinned{Pin: pinOf(peer).Pin}
+			p = storedPin{Pin: newPin(peer).Pin}
 		}
 		p.Owner = p.Owner || owner
 		err = c.cfg.Records.Apply(ctx, []store.Change{p.change(now)}, now)
@@ -133,7 +133,7 @@ func (c *Cards) pin(ctx context.Context, peer Peer, owner bool, now time.Time) (
 		case errors.Is(err, store.ErrQuota):
 			c.cfg.Logger.WarnContext(ctx, "pin not stored: too many pins of strangers", "agent", id)
 		case errors.Is(err, store.ErrConflict):
-			// Another message of the same agent did it at the same time; a different key shows in the next lookup.
+			// Another message of the same agent was faster. If it pinned a different key, the next look-up shows that.
 		case err != nil:
 			return Peer{}, publicError(fmt.Errorf("pin the key of %s: %w", id, err))
 		}
@@ -141,20 +141,20 @@ func (c *Cards) pin(ctx context.Context, peer Peer, owner bool, now time.Time) (
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if e, ok := c.known.Peek(id); ok && e.peer.Key.Fingerprint() == fingerprint {
-		e.peer.Pinned, e.peer.ownerPin, e.peer.known = peer.Pinned, peer.ownerPin, true
+	if e, ok := c.cache.Peek(id); ok && e.peer.Key.Fingerprint() == fingerprint {
+		e.peer.Pinned, e.peer.ownerPin, e.peer.keyPinned = peer.Pinned, peer.ownerPin, true
 	}
 	return peer, nil
 }
 
-// Between two reports of a key change: of any key of an agent, and of the same one.
+// The time between two reports of a key change: for any key of an agent, and for the same key.
 const (
 	reportGap     = time.Hour
 	reportSameGap = 24 * time.Hour
 )
 
-// keyChanged stores the key that is offered as pending and tells the owner.
-func (c *Cards) keyChanged(ctx context.Context, pin pinned, o offer, now time.Time) error {
+// reportKeyChange stores the offered key as pending and calls OnKeyChange.
+func (c *Cards) reportKeyChange(ctx context.Context, pin storedPin, o offeredKey, now time.Time) error {
 	e := &KeyChangedError{cause: o.why, KeyChange: KeyChange{
 		Agent: pin.Agent, Directory: o.peer.Directory, Old: pin.Fingerprint, New: o.peer.Key.Fingerprint(), At: now,
 	}}
@@ -167,7 +167,7 @@ func (c *Cards) keyChanged(ctx context.Context, pin pinned, o offer, now time.Ti
 	if c.cfg.Records != nil {
 		err := c.cfg.Records.Apply(ctx, []store.Change{pin.change(now)}, now)
 		if errors.Is(err, store.ErrConflict) {
-			return e // another lookup reports it
+			return e // another look-up reports it
 		} else if err != nil {
 			return fmt.Errorf("note the key change of %s: %w", pin.Agent, err)
 		}
@@ -178,12 +178,12 @@ func (c *Cards) keyChanged(ctx context.Context, pin pinned, o offer, now time.Ti
 	return e
 }
 
-// ErrNoKeyChange: no such key waits for the owner's word.
+// ErrNoKeyChange: this key does not wait for the owner's decision.
 var ErrNoKeyChange = errors.New("no such key change is pending")
 
-// RepinChanges returns what accepts the pending key of id, or the key of a card whose id does not lead to it, for a step
-// that holds more; call [Cards.Drop] after it. There is nothing to change if the key was accepted before. The error is
-// [ErrNoKeyChange] if the agent does not show this key.
+// RepinChanges returns the changes that accept the pending key of id, or the key of a card whose id does not lead to
+// it, for a unit that contains further changes. Call [Cards.Drop] after the unit. It returns no changes if the key was
+// accepted before, and [ErrNoKeyChange] if the agent does not have this key.
 func (c *Cards) RepinChanges(ctx context.Context, id wire.AgentID, fingerprint string, now time.Time) ([]store.Change, error) {
 	p, err := c.loadPin(ctx, id, now)
 	if err != nil {
@@ -197,7 +197,7 @@ func (c *Cards) RepinChanges(ctx context.Context, id wire.AgentID, fingerprint s
 		if err != nil || peer.Key.Fingerprint() != fingerprint {
 			return nil, errors.Join(ErrNoKeyChange, err)
 		}
-		return c.PinChanges(ctx, pinOf(peer).Pin, now)
+		return c.PinChanges(ctx, newPin(peer).Pin, now)
 	}
 	if p.Pending == nil || p.Pending.Fingerprint != fingerprint {
 		return nil, ErrNoKeyChange
@@ -208,12 +208,12 @@ func (c *Cards) RepinChanges(ctx context.Context, id wire.AgentID, fingerprint s
 	}
 	return []store.Change{
 		p.change(now),
-		// A card that the owner gave earlier has the old key: the directory's takes its place.
+		// A card that the owner gave earlier has the old key, so the directory's card replaces it.
 		{Record: store.Record{NS: nsPeers, Key: string(id)}, IfRev: store.Any, Delete: true},
 	}, nil
 }
 
-// Repin accepts the pending key of id, by the owner's word (AM-11). It may be repeated.
+// Repin accepts the pending key of id on behalf of the owner (AM-11). It may be called again.
 func (c *Cards) Repin(ctx context.Context, id wire.AgentID, fingerprint string) error {
 	now := time.Now()
 	changes, err := c.RepinChanges(ctx, id, fingerprint, now)
@@ -227,22 +227,22 @@ func (c *Cards) Repin(ctx context.Context, id wire.AgentID, fingerprint string) 
 	return nil
 }
 
-// Drop forgets what is cached of id, after its pin or card was changed elsewhere.
+// Drop removes id from the cache. Call it after the agent's pin or card was changed elsewhere.
 func (c *Cards) Drop(id wire.AgentID) { c.drop(id) }
 
-// AddPeer takes a card from the owner: it is used before any directory's, and its key is pinned, whatever was before.
-// A card that is not acceptable is [ErrUnusableCard].
+// AddPeer stores a card from the owner. It takes precedence over the cards of directories, and its key is pinned,
+// whatever was pinned before. If the card is not acceptable, the error is [ErrUnusableCard].
 func (c *Cards) AddPeer(ctx context.Context, card wire.Value, now time.Time) (Peer, error) {
-	peer, err := c.read(card, c.givenReach(), now)
+	peer, err := c.read(card, c.ownerReach(), now)
 	if err != nil {
 		return Peer{}, err
 	}
 	if c.cfg.Records == nil {
-		return Peer{}, errors.New("add a peer: there is no store to keep it in")
+		return Peer{}, errors.New("add a peer: this node has no store")
 	}
 	id := peer.Card.ID
-	peer.Pinned, peer.ownerPin, peer.known, peer.Until = now, true, true, now.Add(maxFresh)
-	p := pinOf(peer)
+	peer.Pinned, peer.ownerPin, peer.keyPinned, peer.Until = now, true, true, now.Add(maxFresh)
+	p := newPin(peer)
 	p.Owner, p.rev = true, store.Any
 	err = c.cfg.Records.Apply(ctx, []store.Change{
 		{Record: store.Record{NS: nsPeers, Key: string(id), Body: card.JSON()}, IfRev: store.Any},
@@ -255,7 +255,7 @@ func (c *Cards) AddPeer(ctx context.Context, card wire.Value, now time.Time) (Pe
 	return peer, nil
 }
 
-// Forget removes the pin of id and the card that the owner gave. The next use pins anew.
+// Forget removes the pin of id and the card from the owner. The next use pins the key again.
 func (c *Cards) Forget(ctx context.Context, id wire.AgentID) error {
 	if c.cfg.Records != nil {
 		err := c.cfg.Records.Apply(ctx, []store.Change{
@@ -270,13 +270,13 @@ func (c *Cards) Forget(ctx context.Context, id wire.AgentID) error {
 	return nil
 }
 
-// PinOf returns the pin of an agent; the zero value is none.
+// PinOf returns the pin of an agent. The zero value means that no key is pinned.
 func (c *Cards) PinOf(ctx context.Context, id wire.AgentID, now time.Time) (Pin, error) {
 	p, err := c.loadPin(ctx, id, now)
 	return p.Pin, err
 }
 
-// Pins lists pins in the order of agent ids, after the one named after; next is "" on the last page.
+// Pins returns pins in the order of agent ids, following the id after. next is "" on the last page.
 func (c *Cards) Pins(ctx context.Context, after wire.AgentID, limit int, now time.Time) (pins []Pin, next wire.AgentID, err error) {
 	if c.cfg.Records == nil {
 		return nil, "", nil

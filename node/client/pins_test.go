@@ -13,33 +13,33 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// THREATS 10: the directory swaps the key in mid-conversation. The new key's messages are refused, the owner is told
-// once, and the owner's word, and nothing else, re-pins.
+// TestKeySwapIsRefused checks that if the directory replaces the key during a conversation, messages with the new key
+// are refused, the owner is notified once, and only the owner's decision pins the new key (THREATS 10).
 func TestKeySwapIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, recs := newListing(), records(t)
 		l.put(sarah, key(1))
-		var told changes
-		cfg := CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: recs, OnKeyChange: told.note}
+		var reported changes
+		cfg := CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: recs, OnKeyChange: reported.note}
 		v := &Verifier{Cards: NewCards(cfg)}
-		by := func(n byte) error {
-			_, err := v.Authenticate(t.Context(), signed(t, sarah, "am_me", key(n), time.Now()), Origin{}, time.Now())
+		send := func(n byte) error {
+			_, err := v.Authenticate(t.Context(), signMessage(t, sarah, "am_me", key(n), time.Now()), Origin{}, time.Now())
 			return err
 		}
-		if err := by(1); err != nil {
+		if err := send(1); err != nil {
 			t.Fatal(err)
 		}
 		l.put(sarah, key(2))
 		time.Sleep(2 * time.Minute)
-		if err := by(2); !errors.Is(err, wire.ErrSignature) {
-			t.Errorf("message by the swapped key = %v, want ErrSignature", err)
+		if err := send(2); !errors.Is(err, wire.ErrSignature) {
+			t.Errorf("message with the swapped key = %v, want ErrSignature", err)
 		}
 		want := []KeyChange{{Agent: sarah, Directory: home, Old: key(1).Public().Fingerprint(), New: key(2).Public().Fingerprint(), At: time.Now()}}
-		if diff := cmp.Diff(want, told.list); diff != "" {
+		if diff := cmp.Diff(want, reported.list); diff != "" {
 			t.Error(diff)
 		}
-		if err := by(1); !errors.Is(err, wire.ErrSignature) {
-			t.Errorf("message by the old key, which may be why it was replaced = %v, want ErrSignature", err)
+		if err := send(1); !errors.Is(err, wire.ErrSignature) {
+			t.Errorf("message with the old key, which may have been stolen = %v, want ErrSignature", err)
 		}
 		if _, err := v.Cards.Find(t.Context(), sarah, time.Now()); err == nil {
 			t.Error("Find() while the key is in doubt succeeded")
@@ -47,33 +47,33 @@ func TestKeySwapIsRefused(t *testing.T) {
 			t.Errorf("Find() = %v, want a KeyChangedError", err)
 		}
 
-		// A restart, and the same key again and again: told once a day.
+		// After a restart, the same key comes again and again; the owner is notified once a day.
 		v.Cards = NewCards(cfg)
 		for range 10 {
 			time.Sleep(2 * time.Minute)
-			by(2)
+			send(2)
 		}
-		if len(told.list) != 1 {
-			t.Errorf("the owner was told %d times, want once", len(told.list))
+		if len(reported.list) != 1 {
+			t.Errorf("the owner was notified %d times, want once", len(reported.list))
 		}
 		time.Sleep(24 * time.Hour)
-		if by(2); len(told.list) != 2 {
-			t.Errorf("the owner was told %d times after a day, want twice", len(told.list))
+		if send(2); len(reported.list) != 2 {
+			t.Errorf("the owner was notified %d times after a day, want twice", len(reported.list))
 		}
 
 		if err := v.Cards.Repin(t.Context(), sarah, key(3).Public().Fingerprint()); !errors.Is(err, ErrNoKeyChange) {
-			t.Errorf("Repin() of a key that nobody showed = %v, want ErrNoKeyChange", err)
+			t.Errorf("Repin() of a key that the agent does not have = %v, want ErrNoKeyChange", err)
 		}
-		for range 2 { // it may be repeated
+		for range 2 { // Repin may be called again
 			if err := v.Cards.Repin(t.Context(), sarah, key(2).Public().Fingerprint()); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := by(2); err != nil {
-			t.Errorf("message by the accepted key = %v", err)
+		if err := send(2); err != nil {
+			t.Errorf("message with the accepted key = %v", err)
 		}
-		if err := by(1); !errors.Is(err, wire.ErrSignature) {
-			t.Errorf("message by the old key = %v, want ErrSignature", err)
+		if err := send(1); !errors.Is(err, wire.ErrSignature) {
+			t.Errorf("message with the old key = %v, want ErrSignature", err)
 		}
 	})
 }
@@ -82,16 +82,16 @@ func TestKeyChangeReportsAreFew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newListing()
 		l.put(sarah, key(1))
-		var told changes
-		c := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t), OnKeyChange: told.note})
+		var reported changes
+		c := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t), OnKeyChange: reported.note})
 		c.Find(t.Context(), sarah, time.Now())
 		for n := range byte(60) {
 			time.Sleep(11 * time.Minute)
 			l.put(sarah, key(100+n)) // a new key each time
 			c.Lookup(t.Context(), sarah, Origin{}, time.Now())
 		}
-		if got := len(told.list); got < 9 || got > 11 {
-			t.Errorf("told %d times in 11 hours, want once an hour", got)
+		if got := len(reported.list); got < 9 || got > 11 {
+			t.Errorf("reported %d times in 11 hours, want once an hour", got)
 		}
 	})
 }
@@ -111,7 +111,7 @@ func TestAddPeer(t *testing.T) {
 		if _, err := c.AddPeer(t.Context(), card.With("public_key", wire.Text("x")), time.Now()); !errors.Is(err, ErrUnusableCard) {
 			t.Errorf("AddPeer() of a bad key = %v, want ErrUnusableCard", err)
 		}
-		l.put(sarah, key(66)) // whatever a directory says
+		l.put(sarah, key(66)) // must be ignored
 		asked := l.count()
 		for _, c := range []*Cards{c, NewCards(cfg)} {
 			p, err := c.Find(t.Context(), sarah, time.Now())
@@ -126,11 +126,11 @@ func TestAddPeer(t *testing.T) {
 		if err != nil || next != "" || len(pins) != 1 || !pins[0].Owner || pins[0].Agent != sarah {
 			t.Errorf("Pins() = %+v, %q, %v", pins, next, err)
 		}
-		// Its key rotates in a directory: followed on the first message by the new key.
+		// If its key rotates in a directory, the first message with the new key makes us follow.
 		v := &Verifier{Cards: c}
 		time.Sleep(2 * time.Minute)
 		l.rotate(t, home, testCard(sarah, key(2)), key(2), key(1), false)
-		if _, err := v.Authenticate(t.Context(), signed(t, sarah, "am_me", key(2), time.Now()), Origin{}, time.Now()); err != nil {
+		if _, err := v.Authenticate(t.Context(), signMessage(t, sarah, "am_me", key(2), time.Now()), Origin{}, time.Now()); err != nil {
 			t.Errorf("message after a rotation = %v", err)
 		}
 		for _, c := range []*Cards{c, NewCards(cfg)} {
@@ -151,7 +151,8 @@ func TestAddPeer(t *testing.T) {
 	})
 }
 
-// Nothing is written about a stranger before its signature has verified, and what is written goes away.
+// TestPinsOfStrangers checks that nothing is stored about a stranger before its signature has verified, and that its
+// pin expires.
 func TestPinsOfStrangers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, recs := newListing(), records(t)
@@ -165,21 +166,21 @@ func TestPinsOfStrangers(t *testing.T) {
 			}
 			return len(pins)
 		}
-		v.Authenticate(t.Context(), forged(t, sarah, time.Now()), Origin{}, time.Now())
+		v.Authenticate(t.Context(), forgeMessage(t, sarah, time.Now()), Origin{}, time.Now())
 		if n := count(); n != 0 {
 			t.Errorf("%d pins after a forged message", n)
 		}
 		first := time.Now()
 		say := func() Checked {
 			t.Helper()
-			c, err := v.Authenticate(t.Context(), signed(t, sarah, "am_me", key(1), time.Now()), Origin{}, time.Now())
+			c, err := v.Authenticate(t.Context(), signMessage(t, sarah, "am_me", key(1), time.Now()), Origin{}, time.Now())
 			if err != nil {
 				t.Fatal(err)
 			}
 			return c
 		}
 		say()
-		for range 10 { // who keeps writing stays pinned
+		for range 10 { // a stranger that keeps writing stays pinned
 			time.Sleep(60 * 24 * time.Hour)
 			if c := say(); !c.Pinned.Equal(first) {
 				t.Fatalf("pinned at %v, want the first use", c.Pinned)
@@ -202,7 +203,8 @@ func TestPinsOfStrangers(t *testing.T) {
 	})
 }
 
-// Between lookup and first use somebody else pinned another key: the message is refused and the next lookup decides.
+// TestPinRace checks that if another key was pinned between look-up and first use, the message is refused and the next
+// look-up decides.
 func TestPinRace(t *testing.T) {
 	l := newListing()
 	l.put(sarah, key(1))
@@ -225,7 +227,7 @@ func TestPinQuotaRefusesNobody(t *testing.T) {
 	for i := 0; i < maxStrangerPins; i += 500 {
 		var batch []store.Change
 		for j := range 500 {
-			p := pinned{Pin: Pin{Agent: wire.AgentID(fmt.Sprintf("am_%d", i+j)), Fingerprint: "x"}}
+			p := storedPin{Pin: Pin{Agent: wire.AgentID(fmt.Sprintf("am_%d", i+j)), Fingerprint: "x"}}
 			batch = append(batch, p.change(now))
 		}
 		if err := recs.Apply(t.Context(), batch, now); err != nil {
@@ -237,7 +239,7 @@ func TestPinQuotaRefusesNobody(t *testing.T) {
 	cards := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: recs})
 	v := &Verifier{Cards: cards}
 	for range 2 {
-		if _, err := v.Authenticate(t.Context(), signed(t, sarah, "am_me", key(1), now), Origin{}, now); err != nil {
+		if _, err := v.Authenticate(t.Context(), signMessage(t, sarah, "am_me", key(1), now), Origin{}, now); err != nil {
 			t.Fatalf("Authenticate() with full pins = %v", err)
 		}
 	}

@@ -12,16 +12,16 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// ErrNoRecipient: the agent names no age recipient that could be believed.
+// ErrNoRecipient: the agent's card has no usable age recipient.
 var ErrNoRecipient = errors.New("the agent's card names no age recipient")
 
-// ErrUnproven: the card names one, and nothing but the directory's word says that it is the agent's. Who keeps a
-// directory can put a recipient of its own on a card and read what is sealed to it.
+// ErrUnproven: the card has an age recipient, but only the directory says that it belongs to the agent. The operator of
+// a directory can put another recipient on a card and read what is sealed to it.
 var ErrUnproven = errors.New("the age recipient on the agent's card is not proven by its signing key")
 
-// Recipient returns what a payload for an agent is sealed to (AM-85): the age recipient of its card. With proven it is
-// one that the agent's pinned key vouches for, by the key proof over the card that the directory retains (AM-62), or
-// one that the owner gave.
+// Recipient returns the age recipient to which payloads for an agent are sealed (AM-85), from the agent's card. With
+// proven, the recipient must come from the owner, or the agent's pinned key must vouch for it by the key proof over the
+// card that the directory retains (AM-62).
 func (c *Cards) Recipient(ctx context.Context, id wire.AgentID, proven bool, now time.Time) (string, error) {
 	peer, err := c.Find(ctx, id, now)
 	if err != nil {
@@ -41,7 +41,7 @@ func (c *Cards) Recipient(ctx context.Context, id wire.AgentID, proven bool, now
 	return recipient, nil
 }
 
-// provenCard fetches the card of a peer with its key proof, and checks that.
+// provenCard fetches the card of a peer with its key proof, and verifies the proof.
 func (c *Cards) provenCard(ctx context.Context, peer Peer, now time.Time) (wire.Value, error) {
 	i := slices.IndexFunc(c.cfg.Directories, func(d *Directory) bool { return d.Base == peer.Directory })
 	if i < 0 {
@@ -50,7 +50,7 @@ func (c *Cards) provenCard(ctx context.Context, peer Peer, now time.Time) (wire.
 	d := c.cfg.Directories[i]
 	rec, err := d.Record(ctx, peer.Card.ID)
 	if errors.Is(err, ErrUnknownAgent) {
-		return wire.Value{}, ErrUnproven // or the directory keeps no proofs
+		return wire.Value{}, ErrUnproven // or the directory stores no proofs
 	}
 	if err != nil {
 		return wire.Value{}, err
@@ -61,7 +61,7 @@ func (c *Cards) provenCard(ctx context.Context, peer Peer, now time.Time) (wire.
 	}
 	digest := signing.Digest(rec.Card)
 	window := signing.Window{From: proof.Time.Add(-proofSkew), To: proof.Time.Add(proofSkew)}
-	for _, base := range spellings(d.Base) {
+	for _, base := range proofBases(d.Base) {
 		for _, to := range [][2]string{{http.MethodPut, "/agents/" + string(peer.Card.ID)}, {http.MethodPost, "/agents"}} {
 			text := wire.KeyProofText(to[0], d.path+to[1], base, proof.Stamp, digest)
 			if peer.Key.Verify(text, proof.Signature, window, now) == nil {
@@ -72,8 +72,8 @@ func (c *Cards) provenCard(ctx context.Context, peer Peer, now time.Time) (wire.
 	return wire.Value{}, ErrUnproven
 }
 
-// spellings are the base URLs that a proof may name: a directory on this machine goes by several names (AM-62).
-func spellings(base string) []string {
+// proofBases returns the base URLs that a proof may name. A directory on this machine has several names (AM-62).
+func proofBases(base string) []string {
 	all := []string{base}
 	u, err := url.Parse(base)
 	if err != nil || !isLoopbackURL(u) {

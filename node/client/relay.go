@@ -11,20 +11,20 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// RelayItem is a message that a mailbox relay hands over (AM-64). ReplyBy is zero where it waited in the mailbox; else its
+// RelayItem is a message from a mailbox (AM-64). ReplyBy is zero if the message waited in the mailbox. Otherwise the
 // sender waits for the reply until then (AM-67).
 type RelayItem struct {
 	ID      string
-	Message []byte // byte for byte as its sender sent it
+	Message []byte // exactly the bytes that the sender sent
 	Created time.Time
 	ReplyBy time.Time
 }
 
-const maxMailAnswer = 32 << 20 // a hundred messages of 256 KiB and something around them
+const maxMailAnswer = 32 << 20 // a hundred messages of 256 KiB and the data around them
 
-// Mail takes what waits for the agent id in its mailbox at the directory, or what comes within wait, whole seconds of at
-// most 30. Nothing in a message is checked. What waited stays until it is acknowledged; where after names an item, only
-// what came later is taken.
+// Mail returns the messages that wait for the agent id in its mailbox at the directory, or that arrive within wait,
+// which is rounded down to seconds and at most 30 s. It checks nothing in the messages. A message stays in the mailbox
+// until it is acknowledged. If after names an item, Mail returns only later messages.
 func (d *Directory) Mail(ctx context.Context, cred Credential, id wire.AgentID, after string, wait time.Duration) ([]RelayItem, error) {
 	params := url.Values{"agent_id": {string(id)}, "wait": {strconv.Itoa(int(wait / time.Second))}}
 	if after != "" {
@@ -53,15 +53,15 @@ func (d *Directory) Mail(ctx context.Context, cred Credential, id wire.AgentID, 
 	return items, nil
 }
 
-// Acknowledge takes a message out of the mailbox.
+// Acknowledge removes a message from the mailbox.
 func (d *Directory) Acknowledge(ctx context.Context, cred Credential, relayID string) error {
 	path := "/relay/" + url.PathEscape(relayID) + "/ack"
 	_, err := d.do(ctx, request{op: opMail, method: http.MethodPost, path: path, cred: cred, max: maxCardAnswer}, http.StatusOK)
 	return err
 }
 
-// Answer hands the reply to a message, or an error body, to its sender, which waits for it. [ErrTaken] means that it does
-// not wait any more.
+// Answer passes a reply, or an error body, to the sender of a message, which waits for it. [ErrTaken] means that the
+// sender no longer waits.
 func (d *Directory) Answer(ctx context.Context, cred Credential, relayID string, body []byte) error {
 	path := "/relay/" + url.PathEscape(relayID) + "/reply"
 	_, err := d.do(ctx, request{op: opMail, method: http.MethodPost, path: path, body: body, cred: cred, max: maxCardAnswer}, http.StatusOK)

@@ -14,20 +14,20 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// maxRotations bounds the keys of one agent that we go through.
+// maxRotations bounds the number of keys of one agent that we follow.
 const maxRotations = 64
 
-// proofSkew is how far the time of a proof may be from the time of its request (AM-62).
+// proofSkew is the largest difference between the time of a proof and the time of its request (AM-62).
 const proofSkew = 5 * time.Minute
 
-// vouched returns nil if the pinned key leads to the key that peer shows: by the key chain on its card (AM-2), or by
-// proofs that the directory retained (AM-60).
+// checkRotation returns nil if the pinned key leads to the key of peer: through the key chain on its card (AM-2), or
+// through proofs that the directory retained (AM-60).
 //
-// What makes a rotation is the old key's signature over the digest of a card with the new key. Both keys signing some
-// text is not enough: every renewal has a proof by the old key, and a directory could add a signature of its own under
-// the same text. So each step needs the card that was signed: the current one for the last step, and for earlier
-// steps the one in the history, without which they are not followed.
-func (c *Cards) vouched(ctx context.Context, d *Directory, pin pinned, peer Peer, now time.Time) error {
+// A rotation is proven by the old key's signature over the digest of a card with the new key. That both keys have
+// signed the same text is not enough: every renewal has a proof by the old key, and a directory could add a signature
+// of its own under the same text. So each step needs the card that was signed: for the last step the current card, and
+// for earlier steps the card in the history. A step without its card is not followed.
+func (c *Cards) checkRotation(ctx context.Context, d *Directory, pin storedPin, peer Peer, now time.Time) error {
 	if text := peer.Card.KeyChain(); text != "" {
 		chain, err := signing.ParseKeyChain(peer.Card.ID, text, now)
 		if err == nil && chain.Vouches(pin.Fingerprint, peer.Key) {
@@ -52,7 +52,7 @@ func (c *Cards) vouched(ctx context.Context, d *Directory, pin pinned, peer Peer
 		}
 	}
 	if at < 0 {
-		return errors.New("the key history does not know the pinned key")
+		return errors.New("the key history does not contain the pinned key")
 	}
 	steps := history.Keys[at+1:]
 	for i, step := range steps {
@@ -60,7 +60,7 @@ func (c *Cards) vouched(ctx context.Context, d *Directory, pin pinned, peer Peer
 		if card.IsNull() && i == len(steps)-1 {
 			card = peer.Card.Tree
 		}
-		if key, err = c.rotated(d, peer.Card.ID, key, step, card, now); err != nil {
+		if key, err = c.checkStep(d, peer.Card.ID, key, step, card, now); err != nil {
 			return fmt.Errorf("rotation %d: %w", i+1, err)
 		}
 	}
@@ -70,10 +70,10 @@ func (c *Cards) vouched(ctx context.Context, d *Directory, pin pinned, peer Peer
 	return nil
 }
 
-// rotated checks one step from the key before to the one of card, and returns that.
-func (c *Cards) rotated(d *Directory, id wire.AgentID, before *signing.PublicKey, step wire.KeyChange, card wire.Value, now time.Time) (*signing.PublicKey, error) {
+// checkStep checks one step from the key before to the key of card, and returns the latter.
+func (c *Cards) checkStep(d *Directory, id wire.AgentID, before *signing.PublicKey, step wire.KeyChange, card wire.Value, now time.Time) (*signing.PublicKey, error) {
 	if card.GetStr("agent_id") != string(id) {
-		return nil, errors.New("the card that was signed is not there")
+		return nil, errors.New("the card that was signed is missing")
 	}
 	key, err := c.cfg.KeyCache.Parse(card.GetStr("public_key"))
 	if err != nil {
@@ -82,18 +82,18 @@ func (c *Cards) rotated(d *Directory, id wire.AgentID, before *signing.PublicKey
 	proof, ok := wire.ParseKeyProof(step.Proof)
 	previous, okPrevious := wire.ParseKeyProof(step.PreviousProof)
 	if !ok || !okPrevious || proof.Stamp != previous.Stamp {
-		return nil, errors.New("the two proofs are not there")
+		return nil, errors.New("the two proofs are missing")
 	}
 	if proof.Time.After(now.Add(proofSkew)) {
 		return nil, errors.New("the proofs are from the future")
 	}
 	text := proofText(d, id, proof.Stamp, signing.Digest(card), step.ProofText)
 	if step.ProofText != "" && step.ProofText != string(text) {
-		return nil, errors.New("the proofs are over something else")
+		return nil, errors.New("the proofs are for another text")
 	}
 	window := signing.Window{From: proof.Time.Add(-proofSkew), To: proof.Time.Add(proofSkew)}
 	if err := before.Verify(text, previous.Signature, window, now); err != nil {
-		return nil, fmt.Errorf("proof by the key before: %w", err)
+		return nil, fmt.Errorf("proof by the previous key: %w", err)
 	}
 	if err := key.Verify(text, proof.Signature, window, now); err != nil {
 		return nil, fmt.Errorf("proof by the new key: %w", err)
@@ -101,8 +101,8 @@ func (c *Cards) rotated(d *Directory, id wire.AgentID, before *signing.PublicKey
 	return key, nil
 }
 
-// proofText recomputes what both proofs signed. The base URL is ours; where claimed spells the same loopback
-// directory differently, its spelling counts (AM-62).
+// proofText returns the text that both proofs signed, computed again. The base URL is ours, unless claimed names the
+// same loopback directory by another name (AM-62).
 func proofText(d *Directory, id wire.AgentID, stamp string, digest [32]byte, claimed string) []byte {
 	base := d.Base
 	if lines := strings.Split(claimed, "\n"); len(lines) == 6 && sameLoopback(lines[2], base) {
@@ -111,7 +111,7 @@ func proofText(d *Directory, id wire.AgentID, stamp string, digest [32]byte, cla
 	return wire.KeyProofText(http.MethodPut, d.path+"/agents/"+string(id), base, stamp, digest)
 }
 
-// sameLoopback says whether two URLs differ only in how they spell the loopback host.
+// sameLoopback reports whether two URLs differ only in the name of the loopback host.
 func sameLoopback(a, b string) bool {
 	ua, errA := url.Parse(a)
 	ub, errB := url.Parse(b)
@@ -119,17 +119,17 @@ func sameLoopback(a, b string) bool {
 		ua.Scheme == ub.Scheme && ua.Port() == ub.Port() && ua.Path == ub.Path
 }
 
-// follow makes the key that the old one vouched for the pinned one. Of a card that the owner gave it replaces the key
-// alone: where that agent is reached stays the owner's word.
-func (c *Cards) follow(ctx context.Context, pin pinned, e, given *entry, now time.Time) (*entry, error) {
-	next := pinOf(e.peer)
+// follow pins the key that the old key vouched for. In a card from the owner, it replaces only the key; the owner's
+// endpoint stays.
+func (c *Cards) follow(ctx context.Context, pin storedPin, e, fromOwner *entry, now time.Time) (*entry, error) {
+	next := newPin(e.peer)
 	next.rev, next.Owner, next.Pinned = pin.rev, pin.Owner, now
 	next.Proven = next.Proven || !pin.IsUnproven()
 	changes := []store.Change{next.change(now)}
-	if given != nil {
-		card := given.peer.Card.Tree.With("public_key", wire.Text(e.peer.Card.PublicKey))
+	if fromOwner != nil {
+		card := fromOwner.peer.Card.Tree.With("public_key", wire.Text(e.peer.Card.PublicKey))
 		var err error
-		if e, err = c.givenEntry(card, now); err != nil {
+		if e, err = c.ownerEntry(card, now); err != nil {
 			return nil, err
 		}
 		changes = append(changes, store.Change{Record: store.Record{NS: nsPeers, Key: string(pin.Agent), Body: card.JSON()}, IfRev: store.Any})
@@ -139,7 +139,7 @@ func (c *Cards) follow(ctx context.Context, pin pinned, e, given *entry, now tim
 			return nil, fmt.Errorf("follow the rotation of %s: %w", pin.Agent, err)
 		}
 	}
-	e.peer.Pinned, e.peer.ownerPin, e.peer.known = now, pin.Owner, true
-	c.cfg.Logger.InfoContext(ctx, "key rotation followed", "agent", pin.Agent, "old", pin.Fingerprint, "new", next.Fingerprint)
+	e.peer.Pinned, e.peer.ownerPin, e.peer.keyPinned = now, pin.Owner, true
+	c.cfg.Logger.InfoContext(ctx, "accepted a key rotation", "agent", pin.Agent, "old", pin.Fingerprint, "new", next.Fingerprint)
 	return e, nil
 }

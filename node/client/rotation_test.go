@@ -84,7 +84,7 @@ func TestRotation(t *testing.T) {
 			l.put(sarah, key(2))
 		}, false},
 		{"a renewal by the old key, signed again by the new one", func(t *testing.T, l *listing) {
-			// The directory keeps the proof of an ordinary renewal and adds a signature under the same text.
+			// The directory takes the proof of an ordinary renewal and adds a signature under the same text.
 			l.rotate(t, home, testCard(sarah, key(1)), key(2), key(1), true)
 			swap(l, func(h *wire.KeyHistory) { h.Keys[1].PublicKey = key(2).PublicText() })
 			l.put(sarah, key(2))
@@ -109,15 +109,15 @@ func TestRotation(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l := newListing()
 				l.put(sarah, key(1))
-				var told changes
-				cards := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t), OnKeyChange: told.note})
+				var reported changes
+				cards := NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t), OnKeyChange: reported.note})
 				v := &Verifier{Cards: cards}
-				if _, err := v.Authenticate(t.Context(), signed(t, sarah, "am_me", key(1), time.Now()), Origin{}, time.Now()); err != nil {
+				if _, err := v.Authenticate(t.Context(), signMessage(t, sarah, "am_me", key(1), time.Now()), Origin{}, time.Now()); err != nil {
 					t.Fatal(err)
 				}
 				time.Sleep(2 * time.Minute)
 				tt.rotate(t, l)
-				checked, err := v.Authenticate(t.Context(), signed(t, sarah, "am_me", key(2), time.Now()), Origin{}, time.Now())
+				checked, err := v.Authenticate(t.Context(), signMessage(t, sarah, "am_me", key(2), time.Now()), Origin{}, time.Now())
 				if got := err == nil; got != tt.follow {
 					t.Errorf("followed: %v, want %v (%v)", got, tt.follow, err)
 				}
@@ -127,8 +127,8 @@ func TestRotation(t *testing.T) {
 				if err == nil && !checked.Pinned.Equal(time.Now()) {
 					t.Errorf("pinned at %v, want now", checked.Pinned)
 				}
-				if got := len(told.list) == 0; got != tt.follow {
-					t.Errorf("the owner was told %d times, followed %v", len(told.list), tt.follow)
+				if got := len(reported.list) == 0; got != tt.follow {
+					t.Errorf("the owner was notified %d times, followed %v", len(reported.list), tt.follow)
 				}
 				pin, _ := cards.loadPin(t.Context(), sarah, time.Now())
 				want := key(1)
@@ -143,18 +143,19 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// The existing directory has no key history: a changed key is the owner's to judge.
+// TestRotationAtReferenceDirectory checks that the owner must decide about a changed key at the existing directory,
+// which has no key history.
 func TestRotationAtReferenceDirectory(t *testing.T) {
 	d := reference(t, "card", "keys")
 	recs := records(t)
-	var told changes
-	c := NewCards(CardsConfig{Directories: []*Directory{d}, HTTP: NewHTTP(HTTPConfig{}), Records: recs, OnKeyChange: told.note})
-	pin := pinned{Pin: Pin{Agent: referenceID, Fingerprint: key(1).Public().Fingerprint(), PublicKey: key(1).PublicText()}}
+	var reported changes
+	c := NewCards(CardsConfig{Directories: []*Directory{d}, HTTP: NewHTTP(HTTPConfig{}), Records: recs, OnKeyChange: reported.note})
+	pin := storedPin{Pin: Pin{Agent: referenceID, Fingerprint: key(1).Public().Fingerprint(), PublicKey: key(1).PublicText()}}
 	if err := recs.Apply(t.Context(), []store.Change{pin.change(time.Now())}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Lookup(t.Context(), referenceID, Origin{}, time.Now()); !errors.Is(err, wire.ErrSignature) || len(told.list) != 1 {
-		t.Errorf("Lookup() = %v, told %v", err, told.list)
+	if _, err := c.Lookup(t.Context(), referenceID, Origin{}, time.Now()); !errors.Is(err, wire.ErrSignature) || len(reported.list) != 1 {
+		t.Errorf("Lookup() = %v, reported %v", err, reported.list)
 	}
 }
 
@@ -175,7 +176,7 @@ func TestProofTextSpelling(t *testing.T) {
 	}
 }
 
-// chain lists a card with the last of keys and a key chain from the first, and no history.
+// chain lists a card with the last of keys, a key chain from the first key, and no history.
 func (l *listing) chain(t *testing.T, id wire.AgentID, keys ...*signing.PrivateKey) {
 	t.Helper()
 	text := ""

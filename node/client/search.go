@@ -12,13 +12,13 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Query asks a directory for agents (AM-52). The zero value asks for all of them.
+// Query asks a directory for agents (AM-52). The zero value asks for all agents.
 type Query struct {
-	Capabilities []string // every one of them
+	Capabilities []string // the agent has all of them
 	Intents      []wire.Intent
-	Text         string // words in name or description
-	Limit        int    // agents per page, 1 to 100; 0 leaves it to the directory
-	Cursor       string // of the page before
+	Text         string // words in the name or the description
+	Limit        int    // agents per page, 1 to 100; 0 means the default of the directory
+	Cursor       string // of the previous page
 }
 
 func (q Query) values() url.Values {
@@ -41,11 +41,11 @@ func (q Query) values() url.Values {
 	return v
 }
 
-// pageValues bounds the values of one page: 100 cards of the strict reader's size are far less in practice.
+// pageValues bounds the number of JSON values in a page. 100 cards of the largest size have far fewer in practice.
 const pageValues = 200_000
 
-// Search returns one page. A page with a cursor may still be the last one: some directories give one on an exactly
-// full page. The cards are as the directory served them: see [wire.ParseCard].
+// Search returns one page. A page with a cursor may still be the last one, because some directories send a cursor with
+// an exactly full last page. The cards are as the directory served them: see [wire.ParseCard].
 func (d *Directory) Search(ctx context.Context, q Query) (wire.Listing, error) {
 	path := "/agents"
 	if params := q.values().Encode(); params != "" {
@@ -69,12 +69,12 @@ func parseListing(body []byte) (wire.Listing, error) {
 	}
 	agents, ok := v.Get("agents")
 	if !ok || agents.Kind() != wire.Array {
-		return wire.Listing{}, errors.New("it lists no agents")
+		return wire.Listing{}, errors.New("the answer has no list of agents")
 	}
 	page := wire.Listing{Cursor: v.GetStr("cursor")}
 	for card := range agents.Elems() {
 		if !wire.AgentID(card.GetStr("agent_id")).Valid() {
-			return wire.Listing{}, errors.New("it lists a card without an agent id")
+			return wire.Listing{}, errors.New("the answer has a card without an agent id")
 		}
 		page.Agents = append(page.Agents, card)
 	}
@@ -82,7 +82,7 @@ func parseListing(body []byte) (wire.Listing, error) {
 	for _, m := range verification.Members() {
 		var proven wire.Verification
 		if json.Unmarshal(m.Value.JSON(), &proven) != nil {
-			continue // another directory's idea of it
+			continue // another directory may use another format
 		}
 		if page.Verification == nil {
 			page.Verification = make(map[wire.AgentID]wire.Verification, verification.Len())
@@ -92,8 +92,8 @@ func parseListing(body []byte) (wire.Listing, error) {
 	return page, nil
 }
 
-// All yields the agents of all pages, each once, at most limit of them. It ends with the first error, and where a
-// directory begins again at its first page, as some do when the cursor's card is gone.
+// All yields the agents of all pages, each agent once, at most limit of them. It stops at the first error, or if a
+// directory starts again at its first page, as some do if the cursor's card no longer exists.
 func (d *Directory) All(ctx context.Context, q Query, limit int) iter.Seq2[wire.Value, error] {
 	return func(yield func(wire.Value, error) bool) {
 		seen := make(map[string]bool)
@@ -122,8 +122,8 @@ func (d *Directory) All(ctx context.Context, q Query, limit int) iter.Seq2[wire.
 	}
 }
 
-// FindCards asks directories in their order and returns at most q.Limit of the cards that match. What they say is
-// untrusted. The error is that of the last directory if no directory found a card.
+// FindCards asks directories in order and returns at most q.Limit of the cards that match. The cards are untrusted. If
+// no directory has a card, it returns the error of the last directory that failed.
 func FindCards(ctx context.Context, directories []*Directory, q Query) ([]wire.Card, error) {
 	var out []wire.Card
 	var last error

@@ -14,17 +14,17 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Answer is what a peer's endpoint said to a message that it took (a 2xx).
+// Answer is the answer of a peer's endpoint that accepted a message (a 2xx).
 type Answer struct {
 	Status     int
 	Body       []byte
-	Date       time.Time     // of the peer's clock; zero where it did not say
+	Date       time.Time     // by the peer's clock; zero if the answer has no Date
 	Clock      time.Duration // how far the peer's clock is ahead of ours, to about a second; 0 without Date
 	RetryAfter time.Duration
 }
 
-// Relayed says whether the answer is the unsigned receipt of a relay: the message is delivered, a reply comes later
-// (AM-49).
+// Relayed reports whether the answer is the unsigned receipt of a mailbox: the message is delivered, and a reply comes
+// later (AM-49).
 func (a Answer) Relayed() (relayID string, ok bool) {
 	if a.Status != http.StatusAccepted {
 		return "", false
@@ -36,10 +36,11 @@ func (a Answer) Relayed() (relayID string, ok bool) {
 	return v.GetStr("relay_id"), true
 }
 
-// Empty says whether the message was delivered and nothing said to it (AM-49).
+// Empty reports whether the message was delivered and the answer has no content (AM-49).
 func (a Answer) Empty() bool { return len(bytes.TrimSpace(a.Body)) == 0 }
 
-// Message reads the signed reply under the strict reader and the schema. It is not verified: see [Verifier.Reply].
+// Message parses the signed reply with the strict reader and the schema. It does not verify the reply: see
+// [Verifier.Reply].
 func (a Answer) Message() (wire.Message, error) {
 	v, err := wire.ParseObject(a.Body)
 	if err != nil {
@@ -52,14 +53,14 @@ func (a Answer) Message() (wire.Message, error) {
 	return m, nil
 }
 
-// SendError is an attempt to send that brought no answer to hand on. It says what AM-47 and AM-48 want to know.
+// SendError is a failed attempt to send. It contains what AM-47 and AM-48 need to decide about another attempt.
 type SendError struct {
 	Retry     bool          // try again later
-	Processed bool          // the peer may have processed the message, whatever it said
-	After     time.Duration // wait at least so long; 0: the peer did not say
+	Processed bool          // the peer may have processed the message, whatever it answered
+	After     time.Duration // wait at least this long; 0 if the peer did not say
 
-	Status  int         // HTTP status; 0 where there was no answer
-	Refusal *wire.Error // what the peer said, its message made printable; nil where it said nothing in the protocol's form
+	Status  int         // HTTP status; 0 without an answer
+	Refusal *wire.Error // the peer's error, with a printable message; nil if the answer is not an error of the protocol
 	Clock   time.Duration
 
 	cause error
@@ -87,17 +88,17 @@ func (e *SendError) Unwrap() []error {
 	return errs
 }
 
-// clockOff is the difference from which on a refusal is blamed on the clocks. Windows are minutes wide.
+// clockOff is the difference from which on we blame a refusal on the clocks. Windows are minutes wide.
 const clockOff = time.Minute
 
-// ClockOff says whether the message was likely refused because our clock is off (AM-84), and how far the peer's is
-// ahead of ours.
+// ClockOff reports whether the message was probably refused because our clock is wrong (AM-84), and how far the peer's
+// clock is ahead of ours.
 func (e *SendError) ClockOff() (ahead time.Duration, off bool) {
 	refused := e.Refusal != nil && e.Refusal.Code == wire.InvalidMessage && e.Status == http.StatusBadRequest
 	return e.Clock, refused && e.Clock.Abs() >= clockOff
 }
 
-// Hint says in one line what a person can do about it, "" where there is nothing to say.
+// Hint returns one line about what a person can do, or "".
 func (e *SendError) Hint() string {
 	if ahead, off := e.ClockOff(); off {
 		if ahead > 0 {
@@ -106,13 +107,14 @@ func (e *SendError) Hint() string {
 		return "this machine's clock is about " + (-ahead).Round(time.Second).String() + " ahead of the peer's"
 	}
 	if _, guarded := errors.AsType[*GuardError](e); guarded {
-		return "the peer's card names an endpoint that this node does not call; a private network is let in with allow_private"
+		return "the peer's card names an endpoint that this node does not call; to allow a private network, set allow_private"
 	}
 	return ""
 }
 
-// Send makes one attempt to deliver a message to the peer's endpoint and waits for the answer. Any 2xx is an Answer;
-// everything else, also an answer of more than [MaxAnswer] bytes, is a *[SendError]. It retries nothing.
+// Send makes one attempt to deliver a message to the peer's endpoint and waits for the answer. If the status is 2xx, it
+// returns an Answer. Everything else, including an answer of more than [MaxAnswer] bytes, is a *[SendError]. Send
+// retries nothing.
 func (h *HTTP) Send(ctx context.Context, peer Peer, message []byte) (Answer, error) {
 	var connected atomic.Bool
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }})
@@ -135,38 +137,39 @@ func (h *HTTP) Send(ctx context.Context, peer Peer, message []byte) (Answer, err
 	a.Body, err = ReadAll(resp, MaxAnswer)
 	if a.Status >= 200 && a.Status < 300 {
 		switch {
-		case errors.Is(err, ErrAnswerTooLarge): // the same bytes would bring the same answer
+		case errors.Is(err, ErrAnswerTooLarge): // another attempt would get the same answer
 			return Answer{}, &SendError{Processed: true, Status: a.Status, Clock: a.Clock, cause: err}
 		case err != nil:
 			return Answer{}, &SendError{Retry: true, Processed: true, Status: a.Status, Clock: a.Clock, cause: err}
 		}
 		return a, nil
 	}
-	return Answer{}, refusal(a)
+	return Answer{}, newSendError(a)
 }
 
-// refusal classifies an answer that is no 2xx. The peer's own word on retrying counts more than its status (AM-47),
-// but a redirect is final.
-func refusal(a Answer) *SendError {
+// newSendError returns the error for an answer that is not a 2xx. The retry member of the answer takes precedence over
+// its status (AM-47), but a redirect is final.
+func newSendError(a Answer) *SendError {
 	e := &SendError{Status: a.Status, Clock: a.Clock, After: a.RetryAfter, Retry: retryStatus(a.Status)}
 	if a.Status < 400 {
 		e.cause = fmt.Errorf("the peer answered HTTP %d, which is no answer to a message; redirects are not followed", a.Status)
 		return e
 	}
 	if v, err := wire.ParseObject(a.Body); err == nil {
-		if told, ok := wire.ParseError(a.Status, v); ok {
-			told.Code, told.Message = wire.Code(wire.OneLine(string(told.Code), 64)), wire.OneLine(told.Message, 300)
-			told.RetryAfter = a.RetryAfter
-			e.Refusal, e.Retry = told, told.Retry
+		if refusal, ok := wire.ParseError(a.Status, v); ok {
+			refusal.Code, refusal.Message = wire.Code(wire.OneLine(string(refusal.Code), 64)), wire.OneLine(refusal.Message, 300)
+			refusal.RetryAfter = a.RetryAfter
+			e.Refusal, e.Retry = refusal, refusal.Retry
 		}
 	}
-	// AM-48: these two are said before anything happened, and what is final says no as well.
+	// AM-48: the peer sends these two statuses before it processes the message. A final error also means that it was
+	// not processed.
 	early := a.Status == http.StatusTooManyRequests || a.Status == http.StatusServiceUnavailable
 	e.Processed = !early && (e.Retry || a.Status >= 500)
 	return e
 }
 
-// retryStatus holds AM-47's list of statuses that are tried again.
+// retryStatus reports whether AM-47 lists the status as one to try again.
 func retryStatus(status int) bool {
 	switch status {
 	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
@@ -175,10 +178,10 @@ func retryStatus(status int) bool {
 	return status >= 500
 }
 
-// maxRetryAfter is as long as the outbox keeps trying (AM-47).
+// maxRetryAfter is how long the outbox keeps trying (AM-47).
 const maxRetryAfter = 72 * time.Hour
 
-// retryAfter reads Retry-After in either of its forms; 0 where there is none.
+// retryAfter reads Retry-After in either of its forms. It returns 0 if the header is missing or invalid.
 func retryAfter(h http.Header, now time.Time) time.Duration {
 	text := h.Get("Retry-After")
 	if seconds, err := strconv.ParseUint(text, 10, 31); err == nil {

@@ -18,7 +18,8 @@ func peerAt(endpoint string) Peer {
 	return Peer{Card: wire.Card{ID: "am_peer", Endpoint: endpoint}, Reach: Loopback}
 }
 
-// AM-47, AM-48: what may be tried again, and what may have been processed.
+// TestSendClassification checks which errors may be tried again, and after which the message may have been processed
+// (AM-47, AM-48).
 func TestSendClassification(t *testing.T) {
 	refuse := func(code wire.Code, retry bool) string {
 		return fmt.Sprintf(`{"error":{"code":%q,"message":"no\u001b[2J","retry":%v}}`, code, retry)
@@ -75,13 +76,13 @@ func TestSendClassification(t *testing.T) {
 					e.Retry, e.Processed, e.After, e.Status, tt.retry, tt.processed, tt.after, tt.status, e)
 			}
 			if strings.ContainsRune(e.Error(), 0x1b) {
-				t.Errorf("the error carries the peer's escape: %q", e.Error())
+				t.Errorf("the error contains the peer's escape sequence: %q", e.Error())
 			}
 		})
 	}
 }
 
-// Every row of the error table comes back as the error that it was (AM-28).
+// TestSendErrorTable checks that every row of the error table comes back as the same error (AM-28).
 func TestSendErrorTable(t *testing.T) {
 	h := local(t, HTTPConfig{})
 	for _, row := range wire.Table() {
@@ -116,7 +117,7 @@ func TestSendNetworkErrors(t *testing.T) {
 	})
 	gone := serve(t, nil)
 	gone.Close()
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and never shakes hands
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and never completes a handshake
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +158,7 @@ func TestSendNetworkErrors(t *testing.T) {
 	})
 }
 
-// AM-49: what counts as delivered.
+// TestAnswer checks which answers count as delivered (AM-49).
 func TestAnswer(t *testing.T) {
 	tests := []struct {
 		status  int
@@ -195,7 +196,7 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
-// AM-84: the peer's Date says how far our clock is off.
+// TestSendClock checks that the peer's Date shows how far our clock is off (AM-84).
 func TestSendClock(t *testing.T) {
 	h := local(t, HTTPConfig{})
 	for _, ahead := range []time.Duration{0, 20 * time.Minute, -2 * time.Hour} {
@@ -223,7 +224,7 @@ func FuzzAnswer(f *testing.F) {
 			t.Errorf("Message() = %v", err)
 		}
 		if status >= 300 {
-			for _, r := range refusal(a).Error() {
+			for _, r := range newSendError(a).Error() {
 				if r < ' ' || r == 0x7f {
 					t.Errorf("control character %q in the error", r)
 				}

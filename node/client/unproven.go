@@ -11,8 +11,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// checkID returns why the id of a card, which has the shape of a derived one, does not lead to its key (AM-2); nil if it
-// does, and for every other id.
+// checkID returns why the id of a card does not lead to its key (AM-2). It returns nil if the id leads to the key, and
+// for an id that does not have the shape of a derived id.
 func checkID(card wire.Card, key *signing.PublicKey, now time.Time) error {
 	if !card.ID.HasDerivedShape() {
 		return nil
@@ -20,8 +20,8 @@ func checkID(card wire.Card, key *signing.PublicKey, now time.Time) error {
 	return signing.ProvesID(card, key, now)
 }
 
-// CheckCardID returns why nothing leads from the id of a card to its key (AM-2); nil if something does, and for an id that
-// has not the shape of a derived one. The card is as a directory served it.
+// CheckCardID returns why nothing connects the id of a card to its key (AM-2). It returns nil if something does, and
+// for an id that does not have the shape of a derived id. tree is the card as a directory served it.
 func CheckCardID(tree wire.Value, now time.Time) error {
 	card := wire.Card{ID: wire.AgentID(tree.GetStr("agent_id"))}
 	card.Metadata, _ = tree.Get("metadata")
@@ -32,8 +32,8 @@ func CheckCardID(tree wire.Value, now time.Time) error {
 	return checkID(card, key, now)
 }
 
-// UnprovenError means that the id of an agent, which is not known yet, has the shape of a derived one and does not lead to
-// the key on its card (AM-2): somebody else may have registered the id. The owner decides.
+// UnprovenError means that the id of an agent that is not known yet has the shape of a derived id, but does not lead to
+// the key on its card (AM-2): another agent may have registered the id. The owner decides.
 type UnprovenError struct{ Peer Peer }
 
 func (e *UnprovenError) Error() string {
@@ -41,16 +41,17 @@ func (e *UnprovenError) Error() string {
 		e.Peer.Card.ID, wire.OneLine(e.Peer.Directory, 200), e.Peer.Key.Fingerprint(), e.Peer.Unproven)
 }
 
-// Unwrap returns [ErrUnusableCard], because the card cannot be used until the owner accepts its key, and what is missing.
+// Unwrap returns [ErrUnusableCard], because the card cannot be used until the owner accepts its key, and the missing
+// proof.
 func (e *UnprovenError) Unwrap() []error { return []error{ErrUnusableCard, e.Peer.Unproven} }
 
-// Hint says what a person can do.
+// Hint returns what a person can do.
 func (e *UnprovenError) Hint() string {
 	return fmt.Sprintf("ask its owner over another channel whether this is the agent's key, and only then: agentmesh peers repin %s %s",
 		e.Peer.Card.ID, e.Peer.Key.Fingerprint())
 }
 
-// recheck looks whether the owner has accepted the key of a doubtful peer since its card was cached.
+// recheck checks whether the owner has accepted the key of a doubtful peer since its card was cached.
 func (c *Cards) recheck(ctx context.Context, peer Peer, now time.Time) (Peer, error) {
 	if !peer.IsDoubtful() {
 		return peer, nil
@@ -59,14 +60,14 @@ func (c *Cards) recheck(ctx context.Context, peer Peer, now time.Time) (Peer, er
 	if err != nil {
 		return Peer{}, err
 	}
-	return pin.mark(&entry{peer: peer}, now).peer, nil
+	return pin.applyTo(&entry{peer: peer}, now).peer, nil
 }
 
-// ErrOtherKey means that another key of the agent was accepted since the owner was shown this one.
+// ErrOtherKey means that another key of the agent was accepted after the owner was shown this one.
 var ErrOtherKey = errors.New("another key of this agent was accepted meanwhile")
 
-// PinChanges returns what pins a key that the owner was shown and accepts, for a step that holds more. There is nothing to
-// change if it is pinned already.
+// PinChanges returns the changes that pin a key that the owner was shown and accepts, for a unit that contains further
+// changes. It returns no changes if the key is pinned already.
 func (c *Cards) PinChanges(ctx context.Context, shown Pin, now time.Time) ([]store.Change, error) {
 	p, err := c.loadPin(ctx, shown.Agent, now)
 	switch {
@@ -84,10 +85,10 @@ func (c *Cards) PinChanges(ctx context.Context, shown Pin, now time.Time) ([]sto
 	return []store.Change{p.change(now)}, nil
 }
 
-// UnprovenKey is the key of an agent whose id does not lead to it, as the owner is shown it (AM-2).
+// UnprovenKey is the key of an agent whose id does not lead to it, as the owner sees it (AM-2).
 type UnprovenKey struct {
 	Fingerprint string `json:"fingerprint"`
 	PublicKey   string `json:"public_key"`
-	Directory   string `json:"directory,omitempty"` // that shows it
+	Directory   string `json:"directory,omitempty"` // the directory that lists it
 	Why         string `json:"why"`
 }

@@ -10,10 +10,10 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// Window is how far a message's timestamp may lie in the past and in the future, ends included (AM-20).
+// Window is how far the timestamp of a message may be in the past and in the future, ends included (AM-20).
 type Window struct{ Past, Future time.Duration }
 
-// The default window, and the ceiling that no configuration passes (AM-20).
+// The default window, and the maximum that no configuration may exceed (AM-20).
 const (
 	DefaultPast   = 15 * time.Minute
 	DefaultFuture = 5 * time.Minute
@@ -34,20 +34,21 @@ func (w Window) around(t time.Time) signing.Window {
 	return signing.Window{From: t.Add(-w.Past), To: t.Add(w.Future)}
 }
 
-// Verifier makes the checks of the receive path that need no state of the receiver but the cards it knows. The order
-// in which its methods are called is the receive path's own: Read (lines 3, 4), Authenticate (7, 8), Timely (9).
+// Verifier makes the checks of the receive path that need no state of the receiver except the cards that it knows. Call
+// its methods in the order of the receive path: Read (lines 3, 4), Authenticate (7, 8), Timely (9).
 type Verifier struct {
 	Cards  *Cards
-	Window Window // zero fields are the defaults
+	Window Window // zero fields mean the defaults
 }
 
-// Checked is a message's sender and what its signature was found to be over.
+// Checked is the sender of a message, and what its signature covers.
 type Checked struct {
 	Peer
 	signing.Verified
 }
 
-// Read takes a message from a body whose size and declared types were judged (line 1). The error is a *[wire.Error].
+// Read parses a message from a body whose size and media type were checked before (line 1). The error is a
+// *[wire.Error].
 func (v *Verifier) Read(body []byte) (wire.Message, error) {
 	tree, err := wire.ParseObject(body)
 	if err != nil {
@@ -60,9 +61,10 @@ func (v *Verifier) Read(body []byte) (wire.Message, error) {
 	return m, err
 }
 
-// Authenticate finds the card of the sender of a message from origin and checks the signature against its key. Where it does not verify, the card
-// may have a new key: it is fetched again, at most once a minute per sender (AM-11). The first message that verifies
-// pins the key, unless the agent id does not lead to it: see [Peer.IsDoubtful]. The error is a *[wire.Error].
+// Authenticate looks up the sender of a message from origin, and verifies the signature with the key on its card. If
+// the signature does not verify, the sender may have a new key: the card is fetched again, at most once a minute per
+// sender (AM-11). The first message that verifies pins the key, unless the agent id does not lead to the key: see
+// [Peer.IsDoubtful]. The error is a *[wire.Error].
 func (v *Verifier) Authenticate(ctx context.Context, m wire.Message, origin Origin, now time.Time) (Checked, error) {
 	peer, err := v.Cards.Lookup(ctx, m.From, origin, now)
 	if err != nil {
@@ -71,11 +73,11 @@ func (v *Verifier) Authenticate(ctx context.Context, m wire.Message, origin Orig
 	return v.check(ctx, m, peer, &origin, now)
 }
 
-// check is Authenticate for a sender whose card is peer. A nil origin is that of an answer to a message of ours.
+// check is Authenticate for a sender whose card is peer. For an answer to our message, origin is nil.
 func (v *Verifier) check(ctx context.Context, m wire.Message, peer Peer, origin *Origin, now time.Time) (Checked, error) {
 	bare, window := m.Tree.Without("signature"), v.Window.orDefault().around(m.Time)
 	verify := func(key *signing.PublicKey) (signing.Verified, error) {
-		release, err := v.Cards.pool.enter(ctx, key)
+		release, err := v.Cards.pool.acquire(ctx, key)
 		if err != nil {
 			return signing.Verified{}, err
 		}
@@ -84,11 +86,11 @@ func (v *Verifier) check(ctx context.Context, m wire.Message, peer Peer, origin 
 	}
 	verified, err := verify(peer.Key)
 	if errors.Is(err, wire.ErrUnavailable) {
-		return Checked{}, err // nobody looked at the signature
+		return Checked{}, err // the signature was not checked
 	} else if err != nil {
 		fresh, changed, refreshErr := v.Cards.suspect(ctx, peer, origin, now)
 		if errors.Is(refreshErr, wire.ErrUnavailable) {
-			return Checked{}, refreshErr // our store or the caller, not the sender
+			return Checked{}, refreshErr // the fault of our store or of the caller, not of the sender
 		} else if refreshErr != nil {
 			return Checked{}, wire.ErrSignature.Because(errors.Join(err, refreshErr))
 		}
@@ -110,7 +112,7 @@ func (v *Verifier) check(ctx context.Context, m wire.Message, peer Peer, origin 
 	return Checked{peer, verified}, nil
 }
 
-// Timely judges the timestamp of a message that came directly (AM-20). The error is wire.ErrTimeWindow.
+// Timely checks the timestamp of a message that came directly (AM-20). The error is wire.ErrTimeWindow.
 func (v *Verifier) Timely(m wire.Message, now time.Time) error {
 	return inWindow(m.Time, v.Window.orDefault(), now)
 }
@@ -122,28 +124,29 @@ func inWindow(t time.Time, w Window, now time.Time) error {
 	return nil
 }
 
-// ErrReplyUnverified: what came back is not a reply of the peer to what was sent (AM-18). It must not be handed on.
+// ErrReplyUnverified: the answer is not a verified reply of the peer to our message (AM-18). It must not be passed on.
 var ErrReplyUnverified = errors.New("the reply is not verified")
 
-// Reply checks the answer to a message of ours: that it is the peer's, addressed to us, of the same conversation, no
-// echo of our own message, signed and timely (AM-18). An error matches [ErrReplyUnverified], or is a *[SendError] where
-// we could not look, which says nothing about the reply.
+// Reply verifies the answer to a message of ours: that it comes from the peer, is addressed to us, belongs to the same
+// conversation, is not our own message sent back, is signed, and is timely (AM-18). The error matches
+// [ErrReplyUnverified]. If we could not check the reply, the error is a *[SendError], which does not mean that the reply
+// is wrong.
 //
-// The answer to a resend may be the stored one to the first attempt (AM-48), so for a message that names another in
-// resend_of the past end of the window is its ceiling of 24 h.
+// The answer to a resend may be the stored answer to the first attempt (AM-48). So for a message that names another in
+// resend_of, the window reaches back to its maximum of 24 h.
 func (v *Verifier) Reply(ctx context.Context, sent, reply wire.Message, peer Peer, now time.Time) (signing.Verified, error) {
 	unverified := func(err error) (signing.Verified, error) {
 		return signing.Verified{}, fmt.Errorf("%w: %w", ErrReplyUnverified, err)
 	}
 	switch {
 	case reply.From != sent.To || peer.Card.ID != sent.To:
-		return unverified(errors.New("it is from another agent"))
+		return unverified(errors.New("the reply is from another agent"))
 	case reply.To != sent.From:
-		return unverified(errors.New("it is addressed to another agent"))
+		return unverified(errors.New("the reply is addressed to another agent"))
 	case reply.Conversation != sent.Conversation:
-		return unverified(errors.New("it belongs to another conversation"))
+		return unverified(errors.New("the reply belongs to another conversation"))
 	case reply.ID == sent.ID:
-		return unverified(errors.New("it has the id of the message that was sent"))
+		return unverified(errors.New("the reply has the id of the message that was sent"))
 	}
 	window := v.Window.orDefault()
 	if sent.Meta("resend_of") != "" {

@@ -12,7 +12,7 @@ import (
 )
 
 func TestRead(t *testing.T) {
-	good := string(signed(t, sarah, "am_me", key(1), time.Now()).Tree.JSON())
+	good := string(signMessage(t, sarah, "am_me", key(1), time.Now()).Tree.JSON())
 	tests := []struct {
 		name, body string
 		want       error
@@ -36,7 +36,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// AM-20: the ends of the window belong to it.
+// TestTimely checks that the ends of the window belong to the window (AM-20).
 func TestTimely(t *testing.T) {
 	now := time.Date(2026, 2, 19, 10, 35, 0, 0, time.UTC)
 	tests := []struct {
@@ -68,7 +68,7 @@ func TestAuthenticate(t *testing.T) {
 		l.put(sarah, key(1))
 		l.put("am_chris", key(2))
 		v := &Verifier{Cards: NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t)})}
-		m := signed(t, sarah, "am_me", key(1), time.Now())
+		m := signMessage(t, sarah, "am_me", key(1), time.Now())
 		checked, err := v.Authenticate(t.Context(), m, Origin{}, time.Now())
 		if err != nil {
 			t.Fatal(err)
@@ -76,7 +76,7 @@ func TestAuthenticate(t *testing.T) {
 		if checked.Form != signing.JCS || checked.Digest != signing.Digest(m.Tree.Without("signature")) || checked.Card.ID != sarah {
 			t.Errorf("Authenticate() = %+v", checked)
 		}
-		// THREATS 3: every field is bound, known or not.
+		// THREATS 3: the signature covers every field, known or not.
 		for _, member := range m.Tree.Members() {
 			if member.Key == "signature" {
 				continue
@@ -96,14 +96,14 @@ func TestAuthenticate(t *testing.T) {
 		if _, err := v.Authenticate(t.Context(), extra, Origin{}, time.Now()); !errors.Is(err, wire.ErrSignature) {
 			t.Errorf("with a field that was not signed: %v, want ErrSignature", err)
 		}
-		// Signed by another agent that the directory lists as well.
-		if _, err := v.Authenticate(t.Context(), signed(t, sarah, "am_me", key(2), time.Now()), Origin{}, time.Now()); !errors.Is(err, wire.ErrSignature) {
+		// This message is signed by another agent that the directory also lists.
+		if _, err := v.Authenticate(t.Context(), signMessage(t, sarah, "am_me", key(2), time.Now()), Origin{}, time.Now()); !errors.Is(err, wire.ErrSignature) {
 			t.Errorf("signed by another agent: %v, want ErrSignature", err)
 		}
 	})
 }
 
-// AM-18, THREATS 4: what is taken for a reply.
+// TestReply checks which messages are accepted as a reply (AM-18, THREATS 4).
 func TestReply(t *testing.T) {
 	me, sent := wire.AgentID("am_me"), wire.Message{}
 	tests := []struct {
@@ -130,7 +130,7 @@ func TestReply(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		sent = signed(t, me, sarah, key(50), time.Now())
+		sent = signMessage(t, me, sarah, key(50), time.Now())
 		draft := func() wire.Draft {
 			return wire.Draft{ID: wire.NewMessageID(), Conversation: sent.Conversation, From: sarah, To: me, Time: time.Now(), Intent: sent.Intent, Payload: sent.Payload}
 		}
@@ -142,11 +142,11 @@ func TestReply(t *testing.T) {
 				t.Errorf("%s: Reply() = %v, want ok %v", tt.name, err, tt.ok)
 			}
 		}
-		// Our own request played back.
+		// Our own request sent back.
 		if _, err := v.Reply(t.Context(), sent, sent, peer, time.Now()); !errors.Is(err, ErrReplyUnverified) {
 			t.Errorf("our own message as its reply = %v, want ErrReplyUnverified", err)
 		}
-		// The stored answer to the first attempt, got by a resend hours later.
+		// The stored answer to the first attempt, received by a resend hours later.
 		old := draft()
 		old.Time = time.Now().Add(-3 * time.Hour)
 		resent := signDraft(t, wire.Draft{
@@ -156,7 +156,7 @@ func TestReply(t *testing.T) {
 		if _, err := v.Reply(t.Context(), resent, signDraft(t, old, key(1)), peer, time.Now()); err != nil {
 			t.Errorf("the stored reply to a resend = %v", err)
 		}
-		// The peer rotates its key between lookup and reply.
+		// The peer rotates its key between look-up and reply.
 		time.Sleep(2 * time.Minute)
 		l.rotate(t, home, testCard(sarah, key(3)), key(3), key(1), false)
 		if _, err := v.Reply(t.Context(), sent, signDraft(t, draft(), key(3)), peer, time.Now()); err != nil {

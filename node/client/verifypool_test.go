@@ -36,15 +36,15 @@ func openPGPKey(t *testing.T) *signing.PublicKey {
 	return key
 }
 
-// THREATS 27: places are few, one OpenPGP key takes one of them, all OpenPGP keys together leave half, and who waits
-// too long is sent away.
+// TestVerifyPool checks that slots are limited, that one OpenPGP key takes only one of them, that all OpenPGP keys
+// together leave half of them, and that a sender that waits too long is refused (THREATS 27).
 func TestVerifyPool(t *testing.T) {
 	slow, slow2, fast := openPGPKey(t), openPGPKey(t), key(1).Public()
 	synctest.Test(t, func(t *testing.T) {
-		p := &verifyPool{places: make(chan struct{}, 2), slow: newGates(1, 1)}
+		p := &verifyPool{slots: make(chan struct{}, 2), slow: newLimiter(1, 1)}
 		enter := func(k *signing.PublicKey) func() {
 			t.Helper()
-			release, err := p.enter(t.Context(), k)
+			release, err := p.acquire(t.Context(), k)
 			if err != nil {
 				t.Fatalf("enter() = %v", err)
 			}
@@ -53,7 +53,7 @@ func TestVerifyPool(t *testing.T) {
 		full := func(what string, k *signing.PublicKey) {
 			t.Helper()
 			begun := time.Now()
-			_, err := p.enter(t.Context(), k)
+			_, err := p.acquire(t.Context(), k)
 			if took := time.Since(begun); !errors.Is(err, wire.ErrUnavailable) || took != poolWait {
 				t.Errorf("%s: %v after %v, want ErrUnavailable after %v", what, err, took, poolWait)
 			}
@@ -61,25 +61,26 @@ func TestVerifyPool(t *testing.T) {
 		leaveSlow := enter(slow)
 		full("the same OpenPGP key", slow)
 		full("another OpenPGP key", slow2)
-		leaveFast := enter(fast) // at once: the ones that waited hold nothing
+		leaveFast := enter(fast) // at once, because the callers that gave up hold no slot
 		full("a third", fast)
 
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() { time.Sleep(time.Second); cancel() }()
 		begun := time.Now()
-		if _, err := p.enter(ctx, fast); !errors.Is(err, wire.ErrUnavailable) || time.Since(begun) != time.Second {
+		if _, err := p.acquire(ctx, fast); !errors.Is(err, wire.ErrUnavailable) || time.Since(begun) != time.Second {
 			t.Errorf("a caller that gave up: %v after %v", err, time.Since(begun))
 		}
 		go func() { time.Sleep(time.Second); leaveSlow() }()
 		enter(slow2)()
 		leaveFast()
-		if len(p.places) != 0 || len(p.slow.all) != 0 || len(p.slow.hosts) != 0 {
-			t.Errorf("%d places, %d slow, %d keys are held by nobody", len(p.places), len(p.slow.all), len(p.slow.hosts))
+		if len(p.slots) != 0 || len(p.slow.all) != 0 || len(p.slow.hosts) != 0 {
+			t.Errorf("%d slots, %d slow slots and %d keys were not released", len(p.slots), len(p.slow.all), len(p.slow.hosts))
 		}
 	})
 }
 
-// A full pool is no verdict: not on a message, and not on a reply (AM-18), which is asked for again.
+// TestFullPoolIsNoVerdict checks that a full pool rejects neither a message nor a reply (AM-18). The reply is requested
+// again.
 func TestFullPoolIsNoVerdict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newListing()
@@ -89,20 +90,20 @@ func TestFullPoolIsNoVerdict(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for range cap(v.Cards.pool.places) {
-			v.Cards.pool.places <- struct{}{}
+		for range cap(v.Cards.pool.slots) {
+			v.Cards.pool.slots <- struct{}{}
 		}
-		m := signed(t, sarah, "am_me", key(1), time.Now())
+		m := signMessage(t, sarah, "am_me", key(1), time.Now())
 		_, err = v.Authenticate(t.Context(), m, Origin{}, time.Now())
-		if told, ok := errors.AsType[*wire.Error](err); !ok || !errors.Is(err, wire.ErrUnavailable) || told.Retry != true || told.RetryAfter != time.Second {
+		if refusal, ok := errors.AsType[*wire.Error](err); !ok || !errors.Is(err, wire.ErrUnavailable) || refusal.Retry != true || refusal.RetryAfter != time.Second {
 			t.Errorf("Authenticate() = %v, want ErrUnavailable and when to come back", err)
 		}
-		sent := signed(t, "am_me", sarah, key(50), time.Now())
+		sent := signMessage(t, "am_me", sarah, key(50), time.Now())
 		_, err = v.Reply(t.Context(), sent, m, peer, time.Now())
 		if again, ok := errors.AsType[*SendError](err); !ok || !again.Retry || !again.Processed || errors.Is(err, ErrReplyUnverified) {
 			t.Errorf("Reply() = %v, want another attempt", err)
 		}
-		<-v.Cards.pool.places
+		<-v.Cards.pool.slots
 		if _, err := v.Authenticate(t.Context(), m, Origin{}, time.Now()); err != nil {
 			t.Errorf("Authenticate() with a place = %v", err)
 		}

@@ -13,15 +13,15 @@ import (
 	"time"
 )
 
-// WebhookSecret signs webhooks: "whsec_" and the base64 of 24 to 64 bytes. It prints as [redacted].
+// WebhookSecret signs webhooks. Its text is "whsec_" and the base64 of 24 to 64 bytes. It prints as [redacted].
 type WebhookSecret struct{ key []byte }
 
-// ParseWebhookSecret reads a secret as the Standard Webhooks write it.
+// ParseWebhookSecret parses a secret in the format of the Standard Webhooks.
 func ParseWebhookSecret(text string) (WebhookSecret, error) {
 	encoded, ok := strings.CutPrefix(strings.TrimSpace(text), "whsec_")
 	key, err := base64.StdEncoding.Strict().DecodeString(encoded)
 	if !ok || err != nil || len(key) < 24 || len(key) > 64 {
-		return WebhookSecret{}, errors.New("a webhook secret is whsec_ and the base64 of 24 to 64 bytes")
+		return WebhookSecret{}, errors.New("a webhook secret must be whsec_ and the base64 of 24 to 64 bytes")
 	}
 	return WebhookSecret{key}, nil
 }
@@ -39,8 +39,8 @@ func (s WebhookSecret) Sign(id, timestamp string, body []byte) string {
 	return "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// WebhookHeader is the header of a webhook by the Standard Webhooks. Each secret signs, so that a new one can be rolled
-// out before the old one goes.
+// WebhookHeader returns the header of a webhook under the Standard Webhooks. It contains a signature by each secret, so
+// that an operator can introduce a new secret before removing the old one.
 func WebhookHeader(id string, body []byte, secrets []WebhookSecret, now time.Time) http.Header {
 	stamp := strconv.FormatInt(now.Unix(), 10)
 	signatures := make([]string, len(secrets))

@@ -1,0 +1,68 @@
+package client
+
+import (
+	"context"
+	"sync"
+)
+
+// limiter lets a bounded number of calls through at once, in total and per host. It remembers a host only while a call
+// to the host is running or waiting.
+type limiter struct {
+	all  chan struct{}
+	each int
+
+	mu    sync.Mutex
+	hosts map[string]*hostLimit
+}
+
+type hostLimit struct {
+	slots chan struct{}
+	users int // calls that hold or wait for a slot
+}
+
+func newLimiter(total, each int) *limiter {
+	return &limiter{all: make(chan struct{}, total), each: each, hosts: make(map[string]*hostLimit)}
+}
+
+// acquire waits for a slot at host until ctx ends. The caller must call release.
+func (g *limiter) acquire(ctx context.Context, host string) (release func(), err error) {
+	at := g.join(host)
+	select {
+	case at.slots <- struct{}{}:
+	case <-ctx.Done():
+		g.leave(host, at)
+		return nil, ctx.Err()
+	}
+	select {
+	case g.all <- struct{}{}:
+	case <-ctx.Done():
+		<-at.slots
+		g.leave(host, at)
+		return nil, ctx.Err()
+	}
+	return func() {
+		<-g.all
+		<-at.slots
+		g.leave(host, at)
+	}, nil
+}
+
+func (g *limiter) join(host string) *hostLimit {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	at := g.hosts[host]
+	if at == nil {
+		at = &hostLimit{slots: make(chan struct{}, g.each)}
+		g.hosts[host] = at
+	}
+	at.users++
+	return at
+}
+
+func (g *limiter) leave(host string, at *hostLimit) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if at.users--; at.users == 0 {
+		delete(g.hosts, host)
+	}
+}
