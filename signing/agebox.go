@@ -9,29 +9,29 @@ import (
 	"filippo.io/age"
 )
 
-// ErrAge is what opening anything returns that is not an age file to this key, or too large.
+// ErrAge means that a text is not an age file, or not one for this key, or larger than the caller allows.
 var ErrAge = errors.New("not an age file to this key")
 
-// maxAgeHeader bounds the header of an age file: each recipient in it costs a curve operation, and a sender chooses
-// how many there are. Some thirty fit.
+// maxAgeHeader bounds the header of an age file. The sender chooses the number of recipients in it, and each costs a
+// curve operation. About thirty fit.
 const maxAgeHeader = 4 << 10
 
-// SealAge encrypts plain to one age recipient ("age1…"), as a binary file. It proves nothing about who did it.
+// SealAge encrypts plain to one age recipient ("age1…"), as a binary file. The file does not prove who encrypted it.
 func SealAge(recipient string, plain []byte) ([]byte, error) {
 	sealed, _, err := SealAgeKeyed(recipient, plain)
 	return sealed, err
 }
 
-// SealAgeKeyed is [SealAge] that also returns the key of this one file, for [OpenAgeWith]: who sealed it can still read
-// it, and can show what is in it without showing anything else.
+// SealAgeKeyed is [SealAge] and also returns the key of this one file, for [OpenAgeWith]. With it the sender can still
+// read the file, and can show its content to others without giving away anything else.
 func SealAgeKeyed(recipient string, plain []byte) (sealed, fileKey []byte, err error) {
 	to, err := age.ParseX25519Recipient(recipient)
 	if err != nil {
 		return nil, nil, fmt.Errorf("age recipient: %w", err)
 	}
-	watched := keeper{Recipient: to}
+	recorder := fileKeyRecorder{Recipient: to}
 	var out bytes.Buffer
-	w, err := age.Encrypt(&out, &watched)
+	w, err := age.Encrypt(&out, &recorder)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -41,33 +41,34 @@ func SealAgeKeyed(recipient string, plain []byte) (sealed, fileKey []byte, err e
 	if err := w.Close(); err != nil {
 		return nil, nil, err
 	}
-	return out.Bytes(), watched.fileKey, nil
+	return out.Bytes(), recorder.fileKey, nil
 }
 
-// keeper is a recipient that keeps the key which age makes for a file.
-type keeper struct {
+// fileKeyRecorder is a recipient that records the key that age makes for a file.
+type fileKeyRecorder struct {
 	age.Recipient
 	fileKey []byte
 }
 
-func (k *keeper) Wrap(fileKey []byte) ([]*age.Stanza, error) {
+func (k *fileKeyRecorder) Wrap(fileKey []byte) ([]*age.Stanza, error) {
 	k.fileKey = bytes.Clone(fileKey)
 	return k.Recipient.Wrap(fileKey)
 }
 
-// OpenAge decrypts a binary age file with an identity ("AGE-SECRET-KEY-1…"). More than limit bytes is an error.
+// OpenAge decrypts a binary age file with an identity ("AGE-SECRET-KEY-1…"). More than limit bytes of plain text are an
+// error.
 func OpenAge(identity string, sealed []byte, limit int) ([]byte, error) {
 	id, err := age.ParseX25519Identity(identity)
 	if err != nil {
-		return nil, errors.New("the age identity is not usable") // the cause may quote it
+		return nil, errors.New("the age identity is not usable") // the cause may quote the identity
 	}
 	return openAge(id, sealed, limit)
 }
 
-// OpenAgeWith decrypts a binary age file with the key of that file alone. A key that opens a file is the only one that
-// does: the header authenticates it.
+// OpenAgeWith decrypts a binary age file with the key of that file. No other key opens the file, because the key
+// authenticates the header.
 func OpenAgeWith(fileKey, sealed []byte, limit int) ([]byte, error) {
-	const size = 16 // of every file key
+	const size = 16 // the size of every file key
 	if len(fileKey) != size {
 		return nil, ErrAge
 	}
@@ -86,8 +87,8 @@ func openAge(id age.Identity, sealed []byte, limit int) ([]byte, error) {
 	return plain, nil
 }
 
-// Unseal decrypts a binary age file that was encrypted to this key, and returns the key of the file with it. Any key but
-// an age identity opens nothing. The error is [ErrAge].
+// Unseal decrypts a binary age file that was encrypted to this key, and returns the plain text and the key of the file.
+// Only the key of an age identity can open anything. The error is [ErrAge].
 func (k *PrivateKey) Unseal(sealed []byte, limit int) (plain, fileKey []byte, err error) {
 	header, err := age.ExtractHeader(bytes.NewReader(sealed))
 	if err != nil || len(header) > maxAgeHeader || k.age == nil {
@@ -100,7 +101,7 @@ func (k *PrivateKey) Unseal(sealed []byte, limit int) (plain, fileKey []byte, er
 	return plain, fileKey, err
 }
 
-// AgeRecipient returns the recipient of an identity: what others encrypt to.
+// AgeRecipient returns the recipient of an identity, to which others encrypt.
 func AgeRecipient(identity string) (string, error) {
 	id, err := age.ParseX25519Identity(identity)
 	if err != nil {
@@ -109,7 +110,7 @@ func AgeRecipient(identity string) (string, error) {
 	return id.Recipient().String(), nil
 }
 
-// ValidAgeRecipient says whether a text is an age recipient.
+// ValidAgeRecipient reports whether s is an age recipient.
 func ValidAgeRecipient(s string) bool {
 	_, err := age.ParseX25519Recipient(s)
 	return err == nil

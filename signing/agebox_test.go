@@ -9,7 +9,7 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// What is sealed to one recipient opens with its identity alone, and never to more than the reader allows.
+// TestAgeBox checks that only the identity of the recipient opens a file, and only within the limit of the reader.
 func TestAgeBox(t *testing.T) {
 	mine, to, err := signing.GenerateAge()
 	if err != nil {

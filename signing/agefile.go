@@ -10,14 +10,15 @@ import (
 	"filippo.io/age"
 )
 
-// AgeFile encrypts one file of any size in the age format, for recipients or with a passphrase, and can read back
-// what it has just written although it has none of the recipients' keys.
+// AgeFile encrypts one file of any size in the age format, for recipients or with a passphrase. It can decrypt the file
+// that it has just written, although it does not have the keys of the recipients.
 type AgeFile struct {
-	to   []age.Recipient
-	kept *keeper // the first of them
+	to       []age.Recipient
+	recorder *fileKeyRecorder // the first of to
 }
 
-// NewAgeFile encrypts to recipients ("age1…", at least one) or, where passphrase is not empty, with that alone.
+// NewAgeFile encrypts to recipients ("age1…", at least one). If passphrase is not empty, it encrypts with the
+// passphrase and ignores recipients.
 func NewAgeFile(recipients []string, passphrase []byte) (*AgeFile, error) {
 	if len(passphrase) > 0 {
 		r, err := passphraseRecipient(passphrase)
@@ -34,21 +35,22 @@ func NewAgeFile(recipients []string, passphrase []byte) (*AgeFile, error) {
 }
 
 func newAgeFile(to ...age.Recipient) *AgeFile {
-	f := &AgeFile{to: to, kept: &keeper{Recipient: to[0]}}
-	f.to[0] = f.kept
+	f := &AgeFile{to: to, recorder: &fileKeyRecorder{Recipient: to[0]}}
+	f.to[0] = f.recorder
 	return f
 }
 
-// Writer returns what encrypts into w. It must be closed to make the file whole.
+// Writer returns a writer that encrypts into w. The caller must close it to complete the file.
 func (f *AgeFile) Writer(w io.Writer) (io.WriteCloser, error) { return age.Encrypt(w, f.to...) }
 
-// Reader decrypts what Writer wrote, from size bytes.
+// Reader decrypts the size bytes that Writer wrote.
 func (f *AgeFile) Reader(r io.ReaderAt, size int64) (plain io.ReaderAt, length int64, err error) {
-	return age.DecryptReaderAt(r, size, age.NewInjectedFileKeyIdentity(f.kept.fileKey))
+	return age.DecryptReaderAt(r, size, age.NewInjectedFileKeyIdentity(f.recorder.fileKey))
 }
 
-// WrapWithLabels keeps a passphrase apart from recipients, and those against quantum computers from the others.
-func (k *keeper) WrapWithLabels(key []byte) ([]*age.Stanza, []string, error) {
+// WrapWithLabels passes on the labels of the recipient. They make age refuse a passphrase mixed with recipients, and
+// post-quantum recipients mixed with others.
+func (k *fileKeyRecorder) WrapWithLabels(key []byte) ([]*age.Stanza, []string, error) {
 	k.fileKey = bytes.Clone(key)
 	if r, ok := k.Recipient.(age.RecipientWithLabels); ok {
 		return r.WrapWithLabels(key)
@@ -57,18 +59,18 @@ func (k *keeper) WrapWithLabels(key []byte) ([]*age.Stanza, []string, error) {
 	return stanzas, nil, err
 }
 
-// IsAgeFile says whether a file that begins so is encrypted in the age format.
+// IsAgeFile reports whether a file that begins with head is encrypted in the age format.
 func IsAgeFile(head []byte) bool { return bytes.HasPrefix(head, []byte("age-encryption.org/v1\n")) }
 
-// OpenAgeFile decrypts a file of size bytes. identities is the content of an identity file, of which empty means none;
-// passphrase is asked where the file has one. What none of them opens is [ErrAge].
+// OpenAgeFile decrypts a file of size bytes. identities is the content of an identity file; it may be empty. passphrase
+// is called only for a file that is encrypted with one. The error is [ErrAge] if neither opens the file.
 func OpenAgeFile(r io.ReaderAt, size int64, identities []byte, passphrase func() ([]byte, error)) (plain io.ReaderAt, length int64, err error) {
-	asked := &asked{ask: passphrase}
-	with := []age.Identity{asked}
+	prompt := &passphrasePrompt{ask: passphrase}
+	with := []age.Identity{prompt}
 	if len(identities) > 0 {
 		given, err := age.ParseIdentities(bytes.NewReader(identities))
 		if err != nil {
-			return nil, 0, errors.New("the identity file holds no age identity") // the cause may quote it
+			return nil, 0, errors.New("the identity file holds no age identity") // the cause may quote the file
 		}
 		with = append(with, given...)
 	}
@@ -79,10 +81,10 @@ func OpenAgeFile(r io.ReaderAt, size int64, identities []byte, passphrase func()
 	return plain, length, err
 }
 
-// asked asks for the passphrase only of a file that has one.
-type asked struct{ ask func() ([]byte, error) }
+// passphrasePrompt is an identity that asks for the passphrase only if the file is encrypted with one.
+type passphrasePrompt struct{ ask func() ([]byte, error) }
 
-func (a *asked) Unwrap(stanzas []*age.Stanza) ([]byte, error) {
+func (a *passphrasePrompt) Unwrap(stanzas []*age.Stanza) ([]byte, error) {
 	if len(stanzas) != 1 || stanzas[0].Type != "scrypt" {
 		return nil, age.ErrIncorrectIdentity
 	}

@@ -10,7 +10,8 @@ import (
 	"filippo.io/age"
 )
 
-// Whoever writes reads it back, whoever was meant opens it, nobody else does, and a changed or shortened file is found.
+// TestAgeFile checks that the writer can read the file back, that the recipients and nobody else can open it, and that
+// a shortened file is an error.
 func TestAgeFile(t *testing.T) {
 	mine, recipient, err := GenerateAge()
 	if err != nil {
@@ -92,7 +93,7 @@ func TestAgeFile(t *testing.T) {
 	}
 }
 
-// What we write age itself reads.
+// TestAgeFileIsAge checks that the age library can read a file that [AgeFile] wrote.
 func TestAgeFileIsAge(t *testing.T) {
 	id, err := age.GenerateX25519Identity()
 	if err != nil {

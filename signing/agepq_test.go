@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// One X25519 recipient in 1024 begins with the letters of a post-quantum one, and was refused as such: the agent that
-// had just been made with it did not start.
+// TestRecipientThatLooksPostQuantum: one X25519 recipient in 1024 begins with "age1pq". [ParsePrivateKey] once refused
+// it as a post-quantum key, and the agent that had just been created with it did not start.
 func TestRecipientThatLooksPostQuantum(t *testing.T) {
 	for range 100_000 {
 		identity, recipient, err := GenerateAge()

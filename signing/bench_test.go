@@ -8,7 +8,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// benchMessage is a message as the reference sends it, about 600 bytes, without its signature.
+// benchMessage is a message as the reference implementation sends it, about 600 bytes, without its signature.
 const benchMessage = `{"agentmesh":"0.1.0","message_id":"msg_8f14e45fceea167a","conversation_id":"conv_c9f0f895fb98ab91",` +
 	`"from":"am_45c48cce2e2d7fbd","to":"am_6512bd43d9caa6e0","timestamp":"2026-02-19T10:30:00.000Z","intent":"mesh.schedule",` +
 	`"payload":{"action":"propose","event":{"title":"Coffee with Sarah","proposed_times":["2026-02-21T14:00:00-08:00",` +
@@ -33,7 +33,7 @@ func BenchmarkCanonical(b *testing.B) {
 	}
 }
 
-// BenchmarkReadCanonicalise is what a message costs before its signature is checked. It must stay below a tenth
+// BenchmarkReadCanonicalise measures the cost of a message before its signature is checked. It must stay below a tenth
 // of BenchmarkVerify/standard-library.
 func BenchmarkReadCanonicalise(b *testing.B) {
 	data := []byte(benchMessage)

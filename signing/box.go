@@ -17,16 +17,16 @@ import (
 	"github.com/agentmesh/agentmesh/node/atomicfile"
 )
 
-// NonceSize is the length of a box's nonce.
+// NonceSize is the length of the nonce of a box.
 const NonceSize = 24
 
-// ErrBox is what every box is that does not open.
+// ErrBox means that a box does not open.
 var ErrBox = errors.New("the box does not open")
 
 const boxKeyPrefix = "X25519-SECRET-KEY-"
 
-// BoxKey is an X25519 key that opens NaCl boxes, X25519-XSalsa20-Poly1305 (MS-18). However it is printed, logged or
-// put into JSON, it shows as [redacted]; only [BoxKey.MarshalText] gives the secret away.
+// BoxKey is an X25519 key that opens NaCl boxes, X25519-XSalsa20-Poly1305 (MS-18). Printed, logged or encoded as JSON,
+// it shows as [redacted]. Only [BoxKey.MarshalText] returns the secret.
 type BoxKey struct {
 	secret *ecdh.PrivateKey
 	public BoxPublic
@@ -41,7 +41,7 @@ func (k *BoxKey) Format(s fmt.State, _ rune)   { fmt.Fprint(s, redacted) }
 func (k *BoxKey) LogValue() slog.Value         { return slog.StringValue(redacted) }
 func (k *BoxKey) MarshalJSON() ([]byte, error) { return []byte(`"` + redacted + `"`), nil }
 
-// GenerateBoxKey makes a new key.
+// GenerateBoxKey returns a new random key.
 func GenerateBoxKey() (*BoxKey, error) {
 	secret, err := ecdh.X25519().GenerateKey(rand.Reader)
 	if err != nil {
@@ -50,7 +50,7 @@ func GenerateBoxKey() (*BoxKey, error) {
 	return newBoxKey(secret), nil
 }
 
-// NewBoxKey makes the key of 32 secret bytes, for tests. It panics at another length.
+// NewBoxKey returns the key with these 32 secret bytes, for tests. It panics if the length is wrong.
 func NewBoxKey(secret []byte) *BoxKey {
 	k, err := ecdh.X25519().NewPrivateKey(secret)
 	if err != nil {
@@ -63,12 +63,12 @@ func newBoxKey(secret *ecdh.PrivateKey) *BoxKey {
 	return &BoxKey{secret: secret, public: BoxPublic(secret.PublicKey().Bytes())}
 }
 
-// ParseBoxKey reads what [BoxKey.MarshalText] wrote. The error is a *[KeyError].
+// ParseBoxKey reads the text that [BoxKey.MarshalText] wrote. The error is a *[KeyError].
 func ParseBoxKey(data []byte) (*BoxKey, error) {
 	text, ok := strings.CutPrefix(strings.TrimSpace(string(data)), boxKeyPrefix)
 	raw, good := strictBase64(text, 32)
 	if !ok || !good {
-		return nil, refuse("the text is no X25519 key")
+		return nil, refuse("the text is not an X25519 key")
 	}
 	return NewBoxKey(raw), nil
 }
@@ -78,19 +78,19 @@ func (k *BoxKey) MarshalText() ([]byte, error) {
 	return []byte(boxKeyPrefix + encodeBase64(k.secret.Bytes()) + "\n"), nil
 }
 
-// Public returns the half that others seal with.
+// Public returns the public half, to which others seal.
 func (k *BoxKey) Public() BoxPublic { return k.public }
 
-// ParseBoxPublic reads a public key: 32 bytes in padded standard base64. A point of low order, which makes the shared
-// key public knowledge, is refused. The error is a *[KeyError].
+// ParseBoxPublic reads a public key: 32 bytes in padded standard base64. It refuses a point of low order, with which
+// anybody knows the shared key. The error is a *[KeyError].
 func ParseBoxPublic(text string) (BoxPublic, error) {
 	raw, ok := strictBase64(text, 32)
 	if !ok {
-		return BoxPublic{}, refuse("the text is no X25519 key")
+		return BoxPublic{}, refuse("the text is not an X25519 key")
 	}
 	point, err := ecdh.X25519().NewPublicKey(raw)
 	if err != nil {
-		return BoxPublic{}, refuse("the text is no X25519 key")
+		return BoxPublic{}, refuse("the text is not an X25519 key")
 	}
 	if _, err := lowOrderProbe.ECDH(point); err != nil {
 		return BoxPublic{}, refuse("the point has low order")
@@ -98,11 +98,11 @@ func ParseBoxPublic(text string) (BoxPublic, error) {
 	return BoxPublic(raw), nil
 }
 
-// lowOrderProbe is any fixed scalar: a product with it is zero exactly for points of low order.
+// lowOrderProbe is a fixed scalar, of any value. Its product with a point is zero exactly if the point has low order.
 var lowOrderProbe = func() *ecdh.PrivateKey {
 	k, err := ecdh.X25519().NewPrivateKey(bytes.Repeat([]byte{1}, 32))
 	if err != nil {
-		panic(err) // 32 bytes are a scalar
+		panic(err) // any 32 bytes are a scalar
 	}
 	return k
 }()
@@ -110,7 +110,7 @@ var lowOrderProbe = func() *ecdh.PrivateKey {
 // String returns the key as [ParseBoxPublic] reads it.
 func (p BoxPublic) String() string { return encodeBase64(p[:]) }
 
-// Seal encrypts to a key under a fresh random nonce.
+// Seal encrypts plain to a key under a new random nonce.
 func (k *BoxKey) Seal(plain []byte, to BoxPublic) (sealed []byte, nonce [NonceSize]byte) {
 	rand.Read(nonce[:]) // never fails
 	return k.sealWith(plain, to, nonce), nonce
@@ -121,7 +121,7 @@ func (k *BoxKey) sealWith(plain []byte, to BoxPublic, nonce [NonceSize]byte) []b
 	return box.Seal(nil, plain, &nonce, (*[32]byte)(&to), &secret)
 }
 
-// Open decrypts what from sealed to this key. The error is [ErrBox].
+// Open decrypts what the key from sealed to this key. The error is [ErrBox].
 func (k *BoxKey) Open(sealed []byte, nonce [NonceSize]byte, from BoxPublic) ([]byte, error) {
 	secret := [32]byte(k.secret.Bytes())
 	plain, ok := box.Open(nil, sealed, &nonce, (*[32]byte)(&from), &secret)
@@ -131,8 +131,8 @@ func (k *BoxKey) Open(sealed []byte, nonce [NonceSize]byte, from BoxPublic) ([]b
 	return plain, nil
 }
 
-// SessionKey derives 32 bytes that only the holders of the two keys know: HKDF-SHA256 of the X25519 product (MS-21).
-// It has no forward secrecy. The error is [ErrBox] for a point of low order.
+// SessionKey derives 32 bytes that only the holders of the two keys can know: HKDF-SHA256 of the X25519 product
+// (MS-21). It has no forward secrecy. For a point of low order, the error is [ErrBox].
 func (k *BoxKey) SessionKey(with BoxPublic, salt []byte, info string) ([]byte, error) {
 	point, err := ecdh.X25519().NewPublicKey(with[:])
 	if err != nil {
@@ -145,7 +145,7 @@ func (k *BoxKey) SessionKey(with BoxPublic, salt []byte, info string) ([]byte, e
 	return hkdf.Key(sha256.New, product, salt, info, 32)
 }
 
-// ReadBoxKeyFile reads a key under the rules of [ReadKeyFile].
+// ReadBoxKeyFile reads a key from a file with the checks of [ReadKeyFile].
 func ReadBoxKeyFile(path string) (*BoxKey, error) {
 	data, err := readPrivateFile(path)
 	if err != nil {
@@ -154,7 +154,7 @@ func ReadBoxKeyFile(path string) (*BoxKey, error) {
 	return ParseBoxKey(data)
 }
 
-// WriteBoxKeyFile writes a key with mode 0600 and never overwrites, as [WriteKeyFile].
+// WriteBoxKeyFile writes a key with mode 0600. Like [WriteKeyFile], it never overwrites a file.
 func WriteBoxKeyFile(path string, k *BoxKey) error {
 	data, err := k.MarshalText()
 	if err == nil {
@@ -166,26 +166,26 @@ func WriteBoxKeyFile(path string, k *BoxKey) error {
 	return nil
 }
 
-// strictBase64 reads n bytes in padded standard base64 and no other spelling.
+// strictBase64 reads n bytes in padded standard base64 and accepts no other spelling.
 func strictBase64(text string, n int) ([]byte, bool) {
 	raw, err := base64.StdEncoding.Strict().DecodeString(text)
 	return raw, err == nil && len(raw) == n && base64.StdEncoding.EncodeToString(raw) == text
 }
 
-// ParseEd25519 reads a key as MoltSpeak writes it: 32 bytes in padded standard base64, no other spelling (MS-12). The
-// rules for weak keys are those of [ParsePublicKey]. The error is a *[KeyError].
+// ParseEd25519 reads a key as MoltSpeak writes it: 32 bytes in padded standard base64 and no other spelling (MS-12). It
+// refuses the same weak keys as [ParsePublicKey]. The error is a *[KeyError].
 func ParseEd25519(text string) (*PublicKey, error) {
 	point, ok := strictBase64(text, 32)
 	if !ok {
-		return nil, refuse("the text is no Ed25519 key in padded base64")
+		return nil, refuse("the text is not an Ed25519 key in padded base64")
 	}
 	return newEd25519(point)
 }
 
-// Text64 returns the public key as [ParseEd25519] reads it. It is for Ed25519 keys.
+// Text64 returns an Ed25519 public key in the format of [ParseEd25519].
 func (k *PublicKey) Text64() string { return encodeBase64(k.canonical) }
 
-// VerifyStrict checks a signature of exactly 64 bytes in padded standard base64 (MS-15). An error matches
+// VerifyStrict checks a signature of exactly 64 bytes in padded standard base64 (MS-15). The error matches
 // [ErrBadSignature].
 func (k *PublicKey) VerifyStrict(data []byte, signature string) error {
 	sig, ok := strictBase64(signature, 64)

@@ -6,13 +6,13 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 )
 
-// KeyCache remembers parsed keys by their text, the most recently used ones. Parsing an OpenPGP key costs several
-// times a verification. Refusals are not remembered.
+// KeyCache caches the most recently used parsed keys by their text. Parsing an OpenPGP key costs several times as much
+// as a verification. Errors are not cached.
 type KeyCache struct {
 	keys *lru.Cache[[sha256.Size]byte, *PublicKey]
 }
 
-// NewKeyCache returns a cache of at most n keys. It panics unless n is positive.
+// NewKeyCache returns a cache of at most n keys. It panics if n is not positive.
 func NewKeyCache(n int) *KeyCache {
 	keys, err := lru.New[[sha256.Size]byte, *PublicKey](n)
 	if err != nil {
@@ -21,7 +21,7 @@ func NewKeyCache(n int) *KeyCache {
 	return &KeyCache{keys: keys}
 }
 
-// Parse is [ParsePublicKey], remembered.
+// Parse is [ParsePublicKey] with the cache.
 func (c *KeyCache) Parse(text string) (*PublicKey, error) {
 	if len(text) > MaxKeyText {
 		return ParsePublicKey(text)

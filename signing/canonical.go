@@ -12,16 +12,16 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Canonical returns the bytes of v in the form f.
+// Canonical returns the encoding of v in the form f.
 func Canonical(v wire.Value, f Form) []byte {
 	const usual = 1 << 10 // most messages fit
 	return AppendCanonical(make([]byte, 0, usual), v, f)
 }
 
-// Digest returns the SHA-256 of v's JCS form.
+// Digest returns the SHA-256 of the JCS form of v.
 func Digest(v wire.Value) [32]byte { return sha256.Sum256(Canonical(v, JCS)) }
 
-// AppendCanonical appends the bytes of v in the form f. It reads the tree once and sorts only objects whose
+// AppendCanonical appends the encoding of v in the form f to dst. It visits the tree once and sorts only objects whose
 // keys are out of order. Numbers must be finite, as [wire.Parse] guarantees.
 func AppendCanonical(dst []byte, v wire.Value, f Form) []byte {
 	switch v.Kind() {
@@ -61,7 +61,7 @@ func appendObject(dst []byte, members []wire.Member, f Form) []byte {
 		}
 		return append(dst, '}')
 	}
-	var few [16]*wire.Member // most objects are small: no allocation for the order
+	var few [16]*wire.Member // most objects are small, so their order needs no allocation
 	order := few[:0]
 	for i := range members {
 		order = append(order, &members[i])
@@ -90,7 +90,7 @@ func appendMember(dst []byte, m *wire.Member, first bool, f Form) []byte {
 	return AppendCanonical(dst, m.Value, f)
 }
 
-// keyOrder returns how the form f sorts keys.
+// keyOrder returns the comparison by which the form f sorts keys.
 func keyOrder(f Form) func(a, b string) int {
 	switch f {
 	case JCS:
@@ -98,11 +98,12 @@ func keyOrder(f Form) func(a, b string) int {
 	case ES:
 		return compareES
 	}
-	return strings.Compare // UTF-8 bytes sort as code points do
+	return strings.Compare // the order of UTF-8 bytes is the order of code points
 }
 
-// compareUTF16 orders by UTF-16 code units (RFC 8785 §3.2.3). UTF-8 bytes sort the same way except that units of
-// U+E000 to U+FFFF, whose first byte is 0xEE or 0xEF, come after the surrogates that stand for everything above.
+// compareUTF16 compares two texts by their UTF-16 code units (RFC 8785 §3.2.3). UTF-8 bytes have the same order with
+// one exception: U+E000 to U+FFFF, whose first byte is 0xEE or 0xEF, follow the surrogates, which encode all code
+// points above U+FFFF.
 func compareUTF16(a, b string) int {
 	n := min(len(a), len(b))
 	for i := range n {
@@ -118,8 +119,8 @@ func compareUTF16(a, b string) int {
 	return len(a) - len(b)
 }
 
-// compareES orders as ECMAScript enumerates the properties of an object whose keys were added in UTF-16 order:
-// array indices first, by number.
+// compareES compares two keys in the order in which ECMAScript enumerates the properties of an object whose keys were
+// added in UTF-16 order: array indices come first, in numeric order.
 func compareES(a, b string) int {
 	x, xok := arrayIndex(a)
 	y, yok := arrayIndex(b)
@@ -134,7 +135,7 @@ func compareES(a, b string) int {
 	return compareUTF16(a, b)
 }
 
-// arrayIndex reads an array index of ECMA-262 §6.1.7: the canonical decimal of an integer up to 2^32−2.
+// arrayIndex reads an array index of ECMA-262 §6.1.7, which is the canonical decimal form of an integer up to 2^32−2.
 func arrayIndex(key string) (int64, bool) {
 	if key == "" || len(key) > len("4294967294") || key[0] == '0' && len(key) > 1 {
 		return 0, false
@@ -149,29 +150,29 @@ func arrayIndex(key string) (int64, bool) {
 	return n, n < math.MaxUint32
 }
 
-// appendNumber writes a number token as ECMAScript writes the double that it stands for (RFC 8785 §3.2.2.3).
+// appendNumber appends a number token as ECMAScript writes the double with this value (RFC 8785 §3.2.2.3).
 func appendNumber(dst []byte, token string) []byte {
-	if shortInteger(token) {
+	if isShortInteger(token) {
 		return append(dst, token...)
 	}
 	f, err := strconv.ParseFloat(token, 64)
 	if err != nil || f == 0 {
-		return append(dst, '0') // −0 is 0; wire.Parse refuses what overflows
+		return append(dst, '0') // −0 becomes 0; wire.Parse refuses a number that overflows
 	}
 	if abs := math.Abs(f); 1e-6 <= abs && abs < 1e21 {
 		return strconv.AppendFloat(dst, f, 'f', -1, 64)
 	}
 	dst = strconv.AppendFloat(dst, f, 'e', -1, 64)
-	if n := len(dst); dst[n-2] == '0' && (dst[n-3] == '-' || dst[n-3] == '+') { // e-07 is e-7
+	if n := len(dst); dst[n-2] == '0' && (dst[n-3] == '-' || dst[n-3] == '+') { // e-07 becomes e-7
 		dst[n-2] = dst[n-1]
 		dst = dst[:n-1]
 	}
 	return dst
 }
 
-// shortInteger says whether token is an integer that is its own ECMAScript writing: at most fifteen digits, which
-// a double holds exactly, and not −0.
-func shortInteger(token string) bool {
+// isShortInteger reports whether token is an integer that ECMAScript writes in the same way: at most fifteen digits,
+// which a double can hold exactly, and not −0.
+func isShortInteger(token string) bool {
 	digits := strings.TrimPrefix(token, "-")
 	if len(digits) > 15 || digits == "0" && len(token) > 1 {
 		return false
@@ -184,7 +185,8 @@ func shortInteger(token string) bool {
 	return true
 }
 
-// appendString writes s with the escapes of RFC 8785, and for ASCII, HTML and Python with those that the form adds.
+// appendString appends s as a JSON string with the escapes of RFC 8785 and those that the forms ASCII, HTML and Python
+// add.
 func appendString(dst []byte, s string, f Form) []byte {
 	if f != ASCII && f != HTML && f != Python {
 		return wire.AppendQuoted(dst, s)
@@ -196,7 +198,7 @@ func appendString(dst []byte, s string, f Form) []byte {
 		if r >= utf8.RuneSelf {
 			r, size = utf8.DecodeRuneInString(s[i:])
 		}
-		if escapes(f, r) {
+		if needsEscape(f, r) {
 			dst = appendPiece(dst, s[start:i])
 			dst = appendEscape(dst, r)
 			start = i + size
@@ -207,15 +209,15 @@ func appendString(dst []byte, s string, f Form) []byte {
 	return append(dst, '"')
 }
 
-// escapes says what a form escapes beyond RFC 8785. DEL is ASCII, yet Python writes it \u007f.
-func escapes(f Form, r rune) bool {
+// needsEscape reports whether f escapes r although RFC 8785 does not. DEL is ASCII, but Python writes it as \u007f.
+func needsEscape(f Form, r rune) bool {
 	if f != HTML {
 		return r > '~'
 	}
 	return r == '<' || r == '>' || r == '&' || r == '\u2028' || r == '\u2029'
 }
 
-// appendPiece appends what AppendQuoted writes between the quotes.
+// appendPiece appends the text that AppendQuoted writes between the quotes.
 func appendPiece(dst []byte, s string) []byte {
 	if s == "" {
 		return dst

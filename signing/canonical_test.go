@@ -18,7 +18,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// corpora returns a folder of the third-party test data, or skips.
+// corpora returns a folder of the third-party test data, or skips the test.
 func corpora(t testing.TB, name string) string {
 	t.Helper()
 	root := os.Getenv("AGENTMESH_CORPORA")
@@ -46,8 +46,8 @@ func mustParse(t testing.TB, text string) wire.Value {
 	return v
 }
 
-// TestForms holds AM-14 and the cases of rules 12–16: each row gives the five writings, "" where one is as the
-// one before it.
+// TestForms checks AM-14 and the cases of rules 12–16. Each row has one text for each of the five forms; "" means the
+// same text as the form before it.
 func TestForms(t *testing.T) {
 	tests := []struct {
 		name, in                    string
@@ -103,7 +103,7 @@ func TestFormNames(t *testing.T) {
 	}
 }
 
-// TestFormsReadBack: each form is a one-to-one writing of the tree, so accepting it loses nothing (AM-14).
+// TestFormsReadBack checks that every form reads back to the same tree, so accepting a form loses nothing (AM-14).
 func TestFormsReadBack(t *testing.T) {
 	for _, in := range []string{benchMessage, `{"10":"<\u2028é😀\u007f","2":[1.5,-0.0,1e-9],"a":{"b":null}}`} {
 		v := mustParse(t, in)
@@ -116,7 +116,7 @@ func TestFormsReadBack(t *testing.T) {
 	}
 }
 
-// TestManyKeys: objects beyond the size that sorts without allocating.
+// TestManyKeys checks objects that are too large to be sorted without an allocation.
 func TestManyKeys(t *testing.T) {
 	var in, want []string
 	for i := range 40 {
@@ -129,7 +129,7 @@ func TestManyKeys(t *testing.T) {
 	}
 }
 
-// TestNumberTokens are the samples of RFC 8785 appendix B and the edges around which its rules change.
+// TestNumberTokens checks the samples of RFC 8785 appendix B and the limits at which its rules change.
 func TestNumberTokens(t *testing.T) {
 	tests := []struct{ token, want string }{
 		{"0", "0"}, {"-0", "0"}, {"0e5", "0"}, {"-0.0e-0", "0"}, {"1e-400", "0"},
@@ -162,8 +162,8 @@ func TestNumberTokens(t *testing.T) {
 	}
 }
 
-// TestFloatEdges walks along the doubles next to every power of two and ten and compares with what the oracle, which
-// has the ECMAScript algorithm from the author of RFC 8785, makes of each.
+// TestFloatEdges compares the doubles next to every power of two and of ten with the output of an oracle, the
+// ECMAScript algorithm of the author of RFC 8785.
 func TestFloatEdges(t *testing.T) {
 	var edges []float64
 	for e := -1074; e <= 1023; e++ {
@@ -191,7 +191,8 @@ func TestFloatEdges(t *testing.T) {
 	}
 }
 
-// TestCyberphone runs the published input, output and outhex files and the 10 000 numbers of RFC 8785's author.
+// TestCyberphone checks the input, output and outhex files and the 10 000 numbers that the author of RFC 8785
+// published.
 func TestCyberphone(t *testing.T) {
 	dir := corpora(t, "jcs-cyberphone")
 	inputs, err := filepath.Glob(filepath.Join(dir, "testdata", "input", "*.json"))
@@ -233,9 +234,10 @@ func TestCyberphone(t *testing.T) {
 	}
 }
 
-// TestPeers verifies what other implementations sign, in testdata/peers.json. It was made once with node v20
-// (keys sorted at every depth and JSON.stringify, as the reference does), python3 (json.dumps, both settings of
-// ensure_ascii) and go1.26 (json.Marshal of a map); node signed all of them with an Ed25519 key of 32 bytes of 7.
+// TestPeers verifies signatures of other implementations, from testdata/peers.json. The file was generated once with
+// node v20 (keys sorted at every depth and JSON.stringify, like the reference implementation), python3 (json.dumps,
+// with and without ensure_ascii) and go1.26 (json.Marshal of a map). Node signed all texts with the Ed25519 key of 32
+// bytes of 7.
 func TestPeers(t *testing.T) {
 	var file struct {
 		PublicKey string `json:"public_key"`
@@ -278,7 +280,7 @@ func TestPeers(t *testing.T) {
 	}
 }
 
-// FuzzCanonicalAgainstOracle: for every text that the strict reader accepts, our JCS bytes are those of
+// FuzzCanonicalAgainstOracle checks every text that the strict reader accepts: the JCS form equals that of
 // gowebpki/jcs, every form reads back to the same tree, and JCS is idempotent.
 func FuzzCanonicalAgainstOracle(f *testing.F) {
 	for _, s := range []string{benchMessage, `[1.0,-0,1e21,1e-7,9007199254740991,0.1]`, "{\"\ue000\":1,\"\U00010000\":2,\"é\":{\"b\":1,\"a\":2}}",
@@ -291,7 +293,7 @@ func FuzzCanonicalAgainstOracle(f *testing.F) {
 			return
 		}
 		got := Canonical(v, JCS)
-		if k := v.Kind(); k == wire.Object || k == wire.Array { // the oracle takes no bare values
+		if k := v.Kind(); k == wire.Object || k == wire.Array { // the oracle accepts only objects and arrays
 			want, err := jcs.Transform(data)
 			if err != nil {
 				t.Fatalf("the oracle refuses %q: %v", data, err)
@@ -305,7 +307,7 @@ func FuzzCanonicalAgainstOracle(f *testing.F) {
 			back, err := wire.Parse(text)
 			if err != nil {
 				if form == JCS || form == ES {
-					continue // 1e20 is written out and then beyond 2^53−1
+					continue // 1e20 is written out and is then beyond 2^53−1
 				}
 				t.Fatalf("%s of %q = %q is refused: %v", form, data, text, err)
 			}

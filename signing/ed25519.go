@@ -13,13 +13,13 @@ import (
 
 const pemBegin = "-----BEGIN PUBLIC KEY-----"
 
-// spkiPrefix is all of an Ed25519 SubjectPublicKeyInfo but the point (RFC 8410 §4).
+// spkiPrefix is an Ed25519 SubjectPublicKeyInfo without its point (RFC 8410 §4).
 var spkiPrefix = []byte{0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00}
 
-// sshPrefix is all of an ssh-ed25519 key blob but the point (RFC 8709 §4).
+// sshPrefix is an ssh-ed25519 key blob without its point (RFC 8709 §4).
 const sshPrefix = "\x00\x00\x00\x0bssh-ed25519\x00\x00\x00\x20"
 
-// ed25519Scheme verifies with one point.
+// ed25519Scheme verifies signatures with one Ed25519 key.
 type ed25519Scheme struct{ key verifyKey }
 
 func newEd25519(point []byte) (*PublicKey, error) {
@@ -33,8 +33,8 @@ func newEd25519(point []byte) (*PublicKey, error) {
 	return &PublicKey{kind: KindEd25519, canonical: bytes.Clone(point), scheme: ed25519Scheme{key}}, nil
 }
 
-// pointFault says why an encoded point cannot be a key, "" where it can (AM-8). Under a low-order key one fixed
-// signature verifies every message, which crypto/ed25519 does not prevent.
+// pointFault returns why an encoded point cannot be a key, or "" if it can (AM-8). With a low-order key, one fixed
+// signature verifies for every message, and crypto/ed25519 does not prevent this.
 func pointFault(point []byte) string {
 	p, err := new(edwards25519.Point).SetBytes(point)
 	if err != nil {
@@ -49,8 +49,8 @@ func pointFault(point []byte) string {
 	return ""
 }
 
-// parsePEM reads a SubjectPublicKeyInfo for Ed25519 and nothing else. Since the DER of such a key is always the
-// same twelve bytes and the point, every other spelling is refused.
+// parsePEM reads a SubjectPublicKeyInfo for Ed25519. The DER of such a key always consists of the same twelve bytes and
+// the point, so parsePEM refuses any other encoding.
 func parsePEM(text string) (*PublicKey, error) {
 	block, rest := pem.Decode([]byte(text))
 	if block == nil || block.Type != "PUBLIC KEY" || len(block.Headers) > 0 {
@@ -66,7 +66,8 @@ func parsePEM(text string) (*PublicKey, error) {
 	return newEd25519(point)
 }
 
-// parseRawEd25519 reads 32 bytes in base64, base64url or, where the text said "ed25519:", hex.
+// parseRawEd25519 reads 32 bytes in base64 or base64url, and in hex if hexToo, which means that the text began with
+// "ed25519:".
 func parseRawEd25519(text string, hexToo bool) (*PublicKey, error) {
 	if hexToo && len(text) == hex.EncodedLen(ed25519.PublicKeySize) {
 		point, err := hex.DecodeString(text)
@@ -82,7 +83,7 @@ func parseRawEd25519(text string, hexToo bool) (*PublicKey, error) {
 	return newEd25519(point)
 }
 
-// parseSSH reads one line "ssh-ed25519 AAAA… [comment]".
+// parseSSH reads one line of the form "ssh-ed25519 AAAA… [comment]".
 func parseSSH(text string) (*PublicKey, error) {
 	if strings.ContainsAny(text, "\r\n") {
 		return nil, refuse("there is more than one key")
@@ -99,7 +100,7 @@ func parseSSH(text string) (*PublicKey, error) {
 	return newEd25519(point)
 }
 
-// decodeSignature reads the 64 bytes of an Ed25519 or XEdDSA signature.
+// decodeSignature reads the 64 bytes of an Ed25519 or XEdDSA signature in base64.
 func decodeSignature(text string) ([]byte, error) {
 	if len(text) > 88 {
 		return nil, badSignature("not base64 of 64 bytes")

@@ -31,7 +31,7 @@ var (
 	}()
 )
 
-// littleEndian returns n in 32 bytes.
+// littleEndian returns n as 32 bytes, least significant byte first.
 func littleEndian(n *big.Int) []byte {
 	b := n.FillBytes(make([]byte, 32))
 	slices.Reverse(b)
@@ -44,7 +44,7 @@ func fromLittleEndian(b []byte) *big.Int {
 	return new(big.Int).SetBytes(b)
 }
 
-// torsion returns the eight points of small order, multiples of one point of order eight.
+// torsion returns the eight points of small order, which are the multiples of one point of order eight.
 func torsion(t testing.TB) []*edwards25519.Point {
 	t.Helper()
 	minusOne, err := edwards25519.NewScalar().SetCanonicalBytes(littleEndian(new(big.Int).Sub(groupL, big.NewInt(1))))
@@ -58,7 +58,7 @@ func torsion(t testing.TB) []*edwards25519.Point {
 			continue
 		}
 		generator := new(edwards25519.Point).ScalarMult(minusOne, p)
-		generator.Add(generator, p) // L·p has only the small component left
+		generator.Add(generator, p) // L·p leaves only the component of small order
 		points := []*edwards25519.Point{identity}
 		for len(points) < 8 {
 			points = append(points, new(edwards25519.Point).Add(points[len(points)-1], generator))
@@ -69,8 +69,8 @@ func torsion(t testing.TB) []*edwards25519.Point {
 	}
 }
 
-// encodings returns every 32 bytes that some decoder takes for the point: with and without the sign bit where x is
-// zero, and with y+p where that fits.
+// encodings returns every 32 bytes that some decoder accepts for p: with and without the sign bit if x is zero, and
+// with y+p if that fits.
 func encodings(p *edwards25519.Point) [][]byte {
 	canonical := p.Bytes()
 	sign := canonical[31] & 0x80
@@ -79,7 +79,7 @@ func encodings(p *edwards25519.Point) [][]byte {
 	out := [][]byte{canonical}
 	flipped := slices.Clone(canonical)
 	flipped[31] ^= 0x80
-	out = append(out, flipped) // −x: another point of small order, or x = 0 with the sign set
+	out = append(out, flipped) // −x is another point of small order, or x = 0 with the sign bit set
 	if y := new(big.Int).Add(fromLittleEndian(plain), fieldP); y.BitLen() <= 255 {
 		high := littleEndian(y)
 		high[31] |= sign
@@ -90,7 +90,7 @@ func encodings(p *edwards25519.Point) [][]byte {
 	return out
 }
 
-// spellings writes 32 bytes in each way that AM-8 lets a card carry an Ed25519 key.
+// spellings returns 32 bytes in every spelling in which a card may carry an Ed25519 key (AM-8).
 func spellings(point []byte) map[string]string {
 	blob := append([]byte(sshPrefix), point...)
 	spki := append(slices.Clone(spkiPrefix), point...)
@@ -136,8 +136,8 @@ func TestEd25519Spellings(t *testing.T) {
 	}
 }
 
-// TestWeakPoints holds AM-8 and THREATS row 7: all eight small-order points in every encoding, all zero, y ≥ p,
-// and what is no point at all.
+// TestWeakPoints checks AM-8 and THREATS row 7: ParsePublicKey refuses all eight small-order points in every encoding,
+// all zeros, y ≥ p, and bytes that are not a point.
 func TestWeakPoints(t *testing.T) {
 	weak := map[string][]byte{
 		"all zero":             make([]byte, 32),
@@ -165,8 +165,8 @@ func TestWeakPoints(t *testing.T) {
 	}
 }
 
-// TestIdentityKeyIsWhy shows what the refusal prevents: under the identity the standard library takes one fixed
-// signature for every message.
+// TestIdentityKeyIsWhy shows the reason for refusing low order: with the identity as the key, the standard library
+// accepts one fixed signature for every message.
 func TestIdentityKeyIsWhy(t *testing.T) {
 	identity := edwards25519.NewIdentityPoint().Bytes()
 	sig := append(slices.Clone(identity), make([]byte, 32)...)
@@ -178,8 +178,8 @@ func TestIdentityKeyIsWhy(t *testing.T) {
 	}
 }
 
-// TestMixedOrderKey: a key A+T is taken (AM-8 names low order only) and verified by the cofactorless equation,
-// exactly as the standard library does: what only a verifier that multiplies by the cofactor takes is refused.
+// TestMixedOrderKey checks that a key A+T is accepted (AM-8 names only low order) and that signatures follow the
+// cofactorless equation of the standard library. A signature that only a verifier with the cofactor accepts fails.
 func TestMixedOrderKey(t *testing.T) {
 	a, err := edwards25519.NewScalar().SetUniformBytes(bytes.Repeat([]byte{9}, 64))
 	if err != nil {
@@ -197,7 +197,7 @@ func TestMixedOrderKey(t *testing.T) {
 		R := new(edwards25519.Point).ScalarBaseMult(r).Bytes()
 		k := hashToScalar(R, mixed, msg)
 		sig := append(slices.Clone(R), edwards25519.NewScalar().MultiplyAdd(k, a, r).Bytes()...)
-		torsionFree := k.Bytes()[0]&7 == 0 // k·T vanishes
+		torsionFree := k.Bytes()[0]&7 == 0 // k·T is zero
 		seen[torsionFree]++
 		err := key.Verify(msg, encodeBase64(sig), Window{}, time.Time{})
 		if (err == nil) != torsionFree || ed25519.Verify(mixed, msg, sig) != torsionFree {
@@ -209,7 +209,8 @@ func TestMixedOrderKey(t *testing.T) {
 	}
 }
 
-// TestMalleableS: S+L is the same number modulo L and must not verify (AM-17), for either kind of 64 bytes.
+// TestMalleableS checks that a signature with S+L instead of S, the same number modulo L, does not verify (AM-17), for
+// both schemes with 64-byte signatures.
 func TestMalleableS(t *testing.T) {
 	for _, key := range []*PrivateKey{benchKey(), newAgeKey(t)} {
 		text, err := key.Sign([]byte("data"))
@@ -233,7 +234,7 @@ func TestMalleableS(t *testing.T) {
 	}
 }
 
-// TestBase64 holds AM-17 and THREATS row 8: four spellings of a signature pass, everything else fails.
+// TestBase64 checks AM-17 and THREATS row 8: four spellings of a signature verify, and all others fail.
 func TestBase64(t *testing.T) {
 	key := benchKey()
 	var text string
@@ -256,7 +257,7 @@ func TestBase64(t *testing.T) {
 	last := strings.TrimRight(text, "=")
 	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 	tail := alphabet[strings.IndexByte(alphabet, last[len(last)-1])+1]
-	mixed := strings.Replace(text, "+", "-", 1) // one URL character, the rest standard
+	mixed := strings.Replace(text, "+", "-", 1) // one character of the URL alphabet among the standard ones
 	bad := map[string]string{
 		"empty":              "",
 		"CR LF at the end":   text + "\r\n",
@@ -289,7 +290,7 @@ func TestBase64(t *testing.T) {
 	}
 }
 
-// TestAnyChangedByteFails: any single-byte change of the canonical text fails (rules 17–19).
+// TestAnyChangedByteFails checks that a signature fails if any single byte of the canonical text changes (rules 17–19).
 func TestAnyChangedByteFails(t *testing.T) {
 	key := benchKey()
 	data := Canonical(mustParse(t, `{"to":"am_b","from":"am_a","payload":{"n":1}}`), JCS)
@@ -368,7 +369,7 @@ func checkVector(t *testing.T, name, seed, public, msg, sig string) {
 	}
 }
 
-// hashToScalar is what the scheme hashes with; the mixed-order test relies on it being SHA-512.
+// TestHashToScalar checks that hashToScalar is SHA-512, on which the mixed-order test relies.
 func TestHashToScalar(t *testing.T) {
 	sum := sha512.Sum512([]byte("ab"))
 	want, err := edwards25519.NewScalar().SetUniformBytes(sum[:])

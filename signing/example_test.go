@@ -8,10 +8,11 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// Sign a message, and check it as the recipient does: with the key of the sender's card, over the tree as it came.
+// Example signs a message and checks it as its recipient does: with the key of the sender's card, over the tree as
+// received.
 func Example() {
 	private := signing.NewEd25519FromSeed(make([]byte, 32))
-	card := private.PublicText() // what the sender publishes
+	card := private.PublicText() // the sender publishes this
 
 	draft := wire.Obj(wire.Member{Key: "to", Value: wire.Text("am_sarah")}, wire.Member{Key: "from", Value: wire.Text("am_chris")})
 	signed, err := private.SignValue(draft)

@@ -11,20 +11,21 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// MaxKeyChain is how many links a key chain may have (AM-2).
+// MaxKeyChain is the largest number of links of a key chain (AM-2).
 const MaxKeyChain = 16
 
-// KeyChain is the keys that an agent id has had, oldest first. Each key but the last has signed that the next one takes
-// its place.
+// KeyChain holds the keys that an agent id has had, oldest first. Each key but the last has signed that the next key
+// replaces it.
 type KeyChain []*PublicKey
 
-// chainSkew is how far the time of a link may lie in the future, and a signature that carries a time from its link.
+// chainSkew is how far the time of a link may lie in the future, and how far the time inside an OpenPGP signature may
+// differ from the time of its link.
 const chainSkew = 5 * time.Minute
 
 // ParseKeyChain reads metadata.key_chain of a card and checks every signature in it (AM-2). The text is up to
 // [MaxKeyChain] links with a space between them. A link is four fields with a comma between them: the old key and the
 // new key, both as base64 of their text on a card, the time, and the old key's signature over [successionText].
-// Old keys are judged at the time of their link: that a key has expired since does not undo what it signed.
+// Each old key must be usable at the time of its link; if it expired later, its link stays valid.
 func ParseKeyChain(id wire.AgentID, text string, now time.Time) (KeyChain, error) {
 	if len(text) > wire.MaxCard || strings.Count(text, " ") >= MaxKeyChain {
 		return nil, fmt.Errorf("the key chain has more than %d links", MaxKeyChain)
@@ -49,7 +50,7 @@ func ParseKeyChain(id wire.AgentID, text string, now time.Time) (KeyChain, error
 	return chain, nil
 }
 
-// parseLink reads one link and checks its signature.
+// parseLink parses one link and checks its signature.
 func parseLink(id wire.AgentID, link string, now time.Time) (before, next *PublicKey, err error) {
 	fields := strings.Split(link, ",")
 	if len(fields) != 4 {
@@ -77,13 +78,13 @@ func parseChainKey(field string) (*PublicKey, error) {
 	return ParsePublicKey(string(text))
 }
 
-// successionText returns the lines that an old key signs for the key that takes its place (AM-2).
+// successionText returns the text that an old key signs for the key that replaces it (AM-2).
 func successionText(id wire.AgentID, next *PublicKey, stamp string) []byte {
 	return []byte(strings.Join([]string{"agentmesh-key-succession-v1", string(id), next.Fingerprint(), stamp, ""}, "\n"))
 }
 
-// ExtendKeyChain returns chain with one more link, in which k signs that next takes its place as the key of id. chain is
-// "" for the first link. The error is [ErrKeyChainFull] if there is no room for another link.
+// ExtendKeyChain returns chain with one more link, in which k signs that next replaces it as the key of id. For the
+// first link, chain is "". The error is [ErrKeyChainFull] if the chain already has [MaxKeyChain] links.
 func (k *PrivateKey) ExtendKeyChain(id wire.AgentID, chain string, next *PrivateKey, at time.Time) (string, error) {
 	if chain != "" && strings.Count(chain, " ")+1 >= MaxKeyChain {
 		return "", ErrKeyChainFull
@@ -100,12 +101,12 @@ func (k *PrivateKey) ExtendKeyChain(id wire.AgentID, chain string, next *Private
 	return strings.TrimPrefix(chain+" "+link, " "), nil
 }
 
-// ErrKeyChainFull means that a key chain has all the links that it may have.
+// ErrKeyChainFull means that a key chain already has [MaxKeyChain] links.
 var ErrKeyChainFull = fmt.Errorf("the key chain has %d links, which is all that it may have", MaxKeyChain)
 
-// ProvesID returns nil if the agent id of card leads to key, which is the key of the card (AM-2): the id is derived from
-// key, or the card has a key chain from the key that the id is derived from to key. Otherwise the error says why not; it
-// quotes nothing from the card.
+// ProvesID returns nil if the agent id of card belongs to key, which is the key of the card (AM-2): the id is derived
+// from key, or the card has a key chain to key from the key that the id is derived from. Otherwise the error contains
+// the reason and no text from the card.
 func ProvesID(card wire.Card, key *PublicKey, now time.Time) error {
 	if key.AgentID() == card.ID {
 		return nil
@@ -126,11 +127,12 @@ func ProvesID(card wire.Card, key *PublicKey, now time.Time) error {
 	return nil
 }
 
-// Vouches reports whether a key with this fingerprint, directly or through later keys, has signed that key takes its place.
+// Vouches reports whether the key with this fingerprint has signed, directly or through later keys, that key replaces
+// it.
 func (c KeyChain) Vouches(fingerprint string, key *PublicKey) bool {
 	known := func(k *PublicKey) bool { return k.Fingerprint() == fingerprint }
 	return len(c) > 1 && c[len(c)-1].sameAs(key) && slices.ContainsFunc(c[:len(c)-1], known)
 }
 
-// sameAs reports whether both are the same key, however their texts are written.
+// sameAs reports whether both are the same key, even if their texts differ.
 func (k *PublicKey) sameAs(other *PublicKey) bool { return k.Fingerprint() == other.Fingerprint() }

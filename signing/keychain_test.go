@@ -12,13 +12,13 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// seededKey is the Ed25519 key with a name.
+// seededKey returns the Ed25519 key whose seed comes from name.
 func seededKey(name string) *PrivateKey {
 	seed := sha256.Sum256([]byte("key chain test " + name))
 	return NewEd25519FromSeed(seed[:])
 }
 
-// chainOf links keys in their order, under the id of the first.
+// chainOf returns a chain that links keys in their order, under the id of the first key.
 func chainOf(t testing.TB, at time.Time, keys ...*PrivateKey) string {
 	t.Helper()
 	chain := ""
@@ -43,7 +43,8 @@ func cardWith(id wire.AgentID, chain string) wire.Card {
 	return wire.Card{ID: id, Metadata: wire.Obj(wire.Member{Key: wire.MetaKeyChain, Value: wire.Text(chain)})}
 }
 
-// TestKeyChain: a chain leads from the key that an id is derived from to the key on the card, or it proves nothing (AM-2).
+// TestKeyChain checks that a chain proves an id only if it leads from the key that the id is derived from to the key on
+// the card (AM-2).
 func TestKeyChain(t *testing.T) {
 	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	a, b, c, foreign := seededKey("a"), seededKey("b"), seededKey("c"), seededKey("foreign")
@@ -91,7 +92,7 @@ func TestKeyChain(t *testing.T) {
 		"links in the wrong order":    {id, links[1] + " " + links[0], c, false},
 		"a link twice":                {id, links[0] + " " + good, c, false},
 		"links of two chains":         {id, links[0] + " " + link(id, foreign, c), c, false},
-		"back to the first key":       {id, chainOf(t, now, a, b, a), a, true}, // the key itself derives the id: the chain is not looked at
+		"back to the first key":       {id, chainOf(t, now, a, b, a), a, true}, // the id comes from the key itself
 		"a cycle on the way":          {id, chainOf(t, now, a, b, a, c), c, false},
 		"a key after itself":          {id, chainOf(t, now, a, a), b, false},
 		"signature of another key":    {id, field(1, 3, strings.Split(chainOf(t, now, foreign, c), ",")[3]), c, false},
@@ -121,7 +122,7 @@ func TestKeyChain(t *testing.T) {
 	}
 }
 
-// TestKeyChainOfEachKind: keys of every kind can be the old key and the new one.
+// TestKeyChainOfEachKind checks links from every kind of key to every kind of key.
 func TestKeyChainOfEachKind(t *testing.T) {
 	now := time.Now()
 	for _, old := range keyOfEachKind(t) {
@@ -137,7 +138,7 @@ func TestKeyChainOfEachKind(t *testing.T) {
 	}
 }
 
-// TestKeyChainVouches: a chain vouches for its last key with each key before it, and for nothing else.
+// TestKeyChainVouches checks that each key of a chain vouches for the last key, and for no other key.
 func TestKeyChainVouches(t *testing.T) {
 	a, b, c, foreign := seededKey("a"), seededKey("b"), seededKey("c"), seededKey("foreign")
 	chain, err := ParseKeyChain(a.Public().AgentID(), chainOf(t, time.Now(), a, b, c), time.Now())
@@ -154,8 +155,8 @@ func TestKeyChainVouches(t *testing.T) {
 	}
 }
 
-// FuzzKeyChain: nothing that stands in a card makes the reader panic or proves an id with a key that signed nothing, and a
-// chain that was changed anywhere proves nothing.
+// FuzzKeyChain checks that no text of a card makes the parser panic or proves an id without the signatures, and that a
+// changed chain proves nothing.
 func FuzzKeyChain(f *testing.F) {
 	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	a, b, c := seededKey("a"), seededKey("b"), seededKey("c")
@@ -175,7 +176,7 @@ func FuzzKeyChain(f *testing.F) {
 	})
 }
 
-// sameLinks reports whether two chains differ at most in how their keys and signatures are written (AM-8, AM-17).
+// sameLinks reports whether two chains differ at most in the spelling of their keys and signatures (AM-8, AM-17).
 func sameLinks(x, y string) bool {
 	read := func(text string) (out string) {
 		for link := range strings.SplitSeq(text, " ") {

@@ -14,17 +14,17 @@ import (
 	"github.com/agentmesh/agentmesh/node/atomicfile"
 )
 
-// ErrKeyFileMode is what reading a key file returns that other users of the machine may read or write (AM-7).
+// ErrKeyFileMode means that other users of the machine can read or write a key file (AM-7).
 var ErrKeyFileMode = errors.New("the key file is open to other users")
 
-// ErrNoPassphrase is what reading an encrypted file returns where nobody can give the passphrase.
+// ErrNoPassphrase means that a file is encrypted and nobody can enter the passphrase.
 var ErrNoPassphrase = errors.New("it is encrypted and no passphrase was given")
 
-// maxKeyFile bounds what is read of a key file: an armored, encrypted key of [MaxKeyText].
+// maxKeyFile bounds the bytes read from a key file. An armored, encrypted key of [MaxKeyText] fits.
 const maxKeyFile = 2 * MaxKeyText
 
-// ReadKeyFile reads a private key. The file must be a regular one, not a link, and not open to other users, else
-// the error matches [ErrKeyFileMode] (not checked on Windows). passphrase is called for a file that is encrypted.
+// ReadKeyFile reads a private key. The file must be a regular file and not a link. If other users can read or write it,
+// the error matches [ErrKeyFileMode] (not checked on Windows). ReadKeyFile calls passphrase only for an encrypted file.
 func ReadKeyFile(path string, passphrase func() ([]byte, error)) (*PrivateKey, error) {
 	data, err := readPrivateFile(path)
 	if err != nil {
@@ -87,8 +87,8 @@ func unlock(data []byte, passphrase func() ([]byte, error)) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(plain, maxKeyFile))
 }
 
-// WriteKeyFile writes a private key with mode 0600, encrypted where a passphrase is given. It never overwrites:
-// where path exists the error matches [fs.ErrExist]. After a crash there is the whole file or none.
+// WriteKeyFile writes a private key with mode 0600, encrypted if passphrase is not empty. It never overwrites: if path
+// exists, the error matches [fs.ErrExist]. After a crash, the file is complete or does not exist.
 func WriteKeyFile(path string, k *PrivateKey, passphrase []byte) error {
 	data, err := k.MarshalText()
 	if err == nil && len(passphrase) > 0 {
@@ -103,11 +103,11 @@ func WriteKeyFile(path string, k *PrivateKey, passphrase []byte) error {
 	return nil
 }
 
-// PassphraseWork is log2 of the scrypt cost of what is encrypted under a passphrase: age's own default, about a second. It is
-// a variable for tests, which encrypt much that nobody guesses at.
+// PassphraseWork is log2 of the scrypt cost of encryption with a passphrase. The value is the default of age and takes
+// about a second. It is a variable so that tests can encrypt faster.
 var PassphraseWork = 18
 
-// passphraseRecipient returns what encrypts under a passphrase.
+// passphraseRecipient returns the age recipient that encrypts with a passphrase.
 func passphraseRecipient(passphrase []byte) (*age.ScryptRecipient, error) {
 	r, err := age.NewScryptRecipient(string(passphrase))
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// vectors is what the public Python SDK signed and sealed.
+// vectors holds what the public Python SDK signed and sealed.
 type vectors struct {
 	Keys map[string]struct {
 		Seed    string `json:"ed25519_seed_b64"`
@@ -55,7 +55,7 @@ func moltspeakVectors(t *testing.T) vectors {
 	return v
 }
 
-func decoded(t *testing.T, s string) []byte {
+func decodeBase64Text(t *testing.T, s string) []byte {
 	t.Helper()
 	b, err := base64.StdEncoding.DecodeString(s)
 	if err != nil {
@@ -67,7 +67,7 @@ func decoded(t *testing.T, s string) []byte {
 func TestMoltSpeakSigned(t *testing.T) {
 	v := moltspeakVectors(t)
 	alice := v.Keys["alice"]
-	private := NewEd25519FromSeed(decoded(t, alice.Seed))
+	private := NewEd25519FromSeed(decodeBase64Text(t, alice.Seed))
 	public, err := ParseEd25519(alice.Public)
 	if err != nil || public.Text64() != alice.Public {
 		t.Fatalf("alice's key: %v, written %s", err, public.Text64())
@@ -113,20 +113,20 @@ func TestMoltSpeakSigned(t *testing.T) {
 
 func TestMoltSpeakBoxes(t *testing.T) {
 	v := moltspeakVectors(t)
-	alice, bob := NewBoxKey(decoded(t, v.Keys["alice"].Box)), NewBoxKey(decoded(t, v.Keys["bob"].Box))
+	alice, bob := NewBoxKey(decodeBase64Text(t, v.Keys["alice"].Box)), NewBoxKey(decodeBase64Text(t, v.Keys["bob"].Box))
 	if alice.Public().String() != v.Keys["alice"].BoxOpen {
 		t.Errorf("alice's box key = %s", alice.Public())
 	}
 	for i, b := range v.Box {
-		nonce := [NonceSize]byte(decoded(t, b.Nonce))
-		if got := alice.sealWith([]byte(b.Plaintext), bob.Public(), nonce); !bytes.Equal(got, decoded(t, b.Ciphertext)) {
+		nonce := [NonceSize]byte(decodeBase64Text(t, b.Nonce))
+		if got := alice.sealWith([]byte(b.Plaintext), bob.Public(), nonce); !bytes.Equal(got, decodeBase64Text(t, b.Ciphertext)) {
 			t.Errorf("box %d is not reproduced", i)
 		}
-		plain, err := bob.Open(decoded(t, b.Ciphertext), nonce, alice.Public())
+		plain, err := bob.Open(decodeBase64Text(t, b.Ciphertext), nonce, alice.Public())
 		if err != nil || string(plain) != b.Plaintext {
 			t.Errorf("box %d opens to %q, %v", i, plain, err)
 		}
-		bad := decoded(t, b.Ciphertext)
+		bad := decodeBase64Text(t, b.Ciphertext)
 		bad[0] ^= 1
 		if _, err := bob.Open(bad, nonce, alice.Public()); err == nil {
 			t.Errorf("box %d opens although it was changed", i)
@@ -197,10 +197,10 @@ func TestStrictKeys(t *testing.T) {
 	}
 }
 
-// Nonces must not repeat: with one key a repeated nonce gives two plain texts away (MS-20).
+// TestNoncesDiffer checks that nonces do not repeat: under one key, a repeated nonce reveals two plain texts (MS-20).
 func TestNoncesDiffer(t *testing.T) {
 	k := NewBoxKey(bytes.Repeat([]byte{9}, 32))
-	const rounds = 2000 // each a scalar multiplication; 192 random bits do not need more
+	const rounds = 2000 // each costs a scalar multiplication; more rounds would add nothing for 192 random bits
 	seen := make(map[[NonceSize]byte]bool, rounds)
 	for range rounds {
 		_, nonce := k.Seal(nil, k.Public())

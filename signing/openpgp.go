@@ -27,15 +27,15 @@ const (
 	armorSigBegin = "-----BEGIN PGP SIGNATURE-----"
 	armorSig      = "PGP SIGNATURE"
 
-	// maxPGPSignature bounds a signature's text; RSA-4096 needs less than 1 KiB.
+	// maxPGPSignature bounds the text of a signature. RSA-4096 needs less than 1 KiB.
 	maxPGPSignature = 8 << 10
-	// maxPGPSelfSigs bounds the signatures in a key, each of which may cost a verification.
+	// maxPGPSelfSigs bounds the signatures in a key, because each may cost a verification.
 	maxPGPSelfSigs = 100
 	minRSABits     = 2048
 	maxRSABits     = 4096
 )
 
-// Packet tags of RFC 9580 §5 that a key may hold.
+// The packet tags of RFC 9580 §5 that a key may contain.
 const (
 	tagSignature     = 2
 	tagPrivateKey    = 5
@@ -49,14 +49,14 @@ const (
 	tagPadding       = 21
 )
 
-// openpgpScheme verifies with one entity. The entity remembers which of its self-signatures it has checked, so
-// uses are serialised by mu.
+// openpgpScheme verifies signatures with one entity. The entity caches which of its self-signatures it has checked, so
+// mu must be held while it is used.
 type openpgpScheme struct {
 	mu     sync.Mutex
 	entity *openpgp.Entity
 }
 
-// parseOpenPGP reads one armored public key under AM-8. What depends on the time is judged by usable.
+// parseOpenPGP reads one armored public key under AM-8. It does not check what depends on the time: see usable.
 func parseOpenPGP(text string) (*PublicKey, error) {
 	data, ok := dearmor(text, armorPublic)
 	if !ok {
@@ -70,7 +70,7 @@ func parseOpenPGP(text string) (*PublicKey, error) {
 	if err != nil {
 		return nil, &KeyError{Reason: "the OpenPGP key is damaged or has no valid self-signature", cause: err}
 	}
-	// A subkey of an algorithm that we do not take can sign nothing here and must cost nothing.
+	// Remove the subkeys whose algorithm we do not accept. Their signatures never verify, and they must not cost time.
 	entity.Subkeys = slices.DeleteFunc(entity.Subkeys, func(sub openpgp.Subkey) bool {
 		accepted, err := checkMaterial(sub.PublicKey)
 		return err != nil || !accepted
@@ -78,8 +78,8 @@ func parseOpenPGP(text string) (*PublicKey, error) {
 	return &PublicKey{kind: KindOpenPGP, canonical: body, scheme: &openpgpScheme{entity: entity}}, nil
 }
 
-// dearmor returns the bytes of exactly one armor block of this type, with nothing around it. The library alone
-// takes leading garbage and stops at the first block.
+// dearmor returns the bytes of exactly one armor block of this type, with nothing around it. The library by itself
+// would skip leading garbage and stop after the first block.
 func dearmor(text, blockType string) ([]byte, bool) {
 	text = strings.TrimSpace(text)
 	if !strings.HasPrefix(text, "-----BEGIN "+blockType+"-----") || !strings.HasSuffix(text, "-----END "+blockType+"-----") ||
@@ -94,8 +94,9 @@ func dearmor(text, blockType string) ([]byte, bool) {
 	return data, err == nil && len(data) > 0
 }
 
-// checkPackets looks at each packet of a key, frame and key material, before any self-signature costs a verification,
-// and returns the body of the primary key: exactly one entity, nothing private, nothing compressed, few signatures.
+// checkPackets checks the frame and the key material of each packet of a key, before any self-signature costs a
+// verification. It accepts exactly one entity, with no private and no compressed packet and few signatures, and returns
+// the body of the primary key.
 func checkPackets(data []byte) (primary []byte, err error) {
 	r := packet.NewOpaqueReader(bytes.NewReader(data))
 	signatures := 0
@@ -127,7 +128,7 @@ func checkPackets(data []byte) (primary []byte, err error) {
 			}
 		case tagMarker, tagTrust, tagUserID, tagUserAttribute, tagPadding:
 		default:
-			err = refuse("the OpenPGP key holds a packet that is no part of a key")
+			err = refuse("the OpenPGP key holds a packet that does not belong in a key")
 		}
 		if err != nil {
 			return nil, err
@@ -153,7 +154,8 @@ func checkPrimary(p *packet.OpaquePacket) error {
 	return err
 }
 
-// checkSubkey refuses the whole key for what AM-8 names. A subkey that the library cannot read it leaves out.
+// checkSubkey returns an error if AM-8 refuses the whole key because of this subkey. It accepts a subkey that the
+// library cannot read, because the library leaves it out.
 func checkSubkey(p *packet.OpaquePacket) error {
 	parsed, err := p.Parse()
 	key, ok := parsed.(*packet.PublicKey)
@@ -164,7 +166,7 @@ func checkSubkey(p *packet.OpaquePacket) error {
 	return err
 }
 
-// keyBody returns the body of a public-key packet: what is hashed for a fingerprint, without the prefix.
+// keyBody returns the body of a public-key packet: the bytes hashed for a fingerprint, without the prefix.
 func keyBody(key *packet.PublicKey) []byte {
 	var prefix, all bytes.Buffer
 	if key.SerializeSignaturePrefix(&prefix) != nil || key.SerializeForHash(&all) != nil {
@@ -173,9 +175,9 @@ func keyBody(key *packet.PublicKey) []byte {
 	return all.Bytes()[prefix.Len():]
 }
 
-// checkMaterial judges one public key: an error where AM-8 refuses the whole key for it, and whether we take what it
-// signs. Of the algorithms that sign we take a closed list: the others are deprecated, experimental, or so slow to
-// verify that a stranger could spend our time with them.
+// checkMaterial checks one public key. It returns an error if AM-8 refuses the whole key because of it, and otherwise
+// reports whether we accept its signatures. We accept a closed list of algorithms; the others are deprecated,
+// experimental, or so slow to verify that a stranger could use up our time.
 func checkMaterial(key *packet.PublicKey) (accepted bool, err error) {
 	switch k := key.PublicKey.(type) {
 	case *rsa.PublicKey:
@@ -198,7 +200,7 @@ func checkMaterial(key *packet.PublicKey) (accepted bool, err error) {
 	return false, nil
 }
 
-// checkEdwards refuses the points under which one signature fits all messages.
+// checkEdwards refuses the points with which one signature verifies for every message.
 func checkEdwards(point []byte) error {
 	const ed25519Size, ed448Size = 32, 57
 	switch len(point) {
@@ -208,7 +210,7 @@ func checkEdwards(point []byte) error {
 		}
 		return nil
 	case ed448Size:
-		if weak448(point) {
+		if isWeak448(point) {
 			return refuse("the point has low order or is not encoded canonically")
 		}
 		return nil
@@ -216,16 +218,16 @@ func checkEdwards(point []byte) error {
 	return refuse("the OpenPGP key is damaged")
 }
 
-// weak448 knows the four points of order 1, 2 and 4 of Ed448 by their y: 1, −1 and 0, and the bits that no encoding
-// sets. What is not below p circl's decoder refuses at verification.
-func weak448(point []byte) bool {
+// isWeak448 reports whether point is one of the four points of order 1, 2 and 4 of Ed448, whose y is 1, −1 or 0, or has
+// one of the bits that no encoding sets. For a y that is not below p, the decoder of circl fails during verification.
+func isWeak448(point []byte) bool {
 	y, sign := point[:56], point[56]
 	one, minusOne := make([]byte, 56), bytes.Repeat([]byte{0xff}, 56) // p−1 = 2^448 − 2^224 − 2
 	one[0], minusOne[0], minusOne[28] = 1, 0xfe, 0xfe
 	return sign&0x7f != 0 || bytes.Equal(y, minusOne) || bytes.Equal(y, one) || bytes.Equal(y, make([]byte, 56))
 }
 
-// pgpConfig judges by now and takes no hash below SHA-256 (AM-8, AM-9).
+// pgpConfig evaluates keys at now and refuses hashes below SHA-256 (AM-8, AM-9).
 func pgpConfig(now time.Time) *packet.Config {
 	weak := map[crypto.Hash]bool{crypto.MD5: true, crypto.RIPEMD160: true, crypto.SHA1: true, crypto.SHA224: true}
 	return &packet.Config{
@@ -240,7 +242,7 @@ func (s *openpgpScheme) usable(now time.Time) error {
 	defer s.mu.Unlock()
 	for _, id := range s.entity.Identities {
 		for _, revocation := range id.Revocations {
-			revocation.Valid = nil // the library remembers a verdict that depended on its time
+			revocation.Valid = nil // the library caches a verdict that depended on the time
 		}
 	}
 	config := pgpConfig(now)
@@ -280,7 +282,7 @@ func (s *openpgpScheme) prepare(signature string, w Window, now time.Time) (func
 		return nil, badSignature("made outside the accepted window")
 	}
 	if made.After(now) {
-		now = made // a clock ahead of ours within the window; the library would call the signature expired
+		now = made // a clock ahead of ours within the window; the library would treat the signature as expired
 	}
 	if err := s.usable(now); err != nil {
 		return nil, badSignatureBecause("the key cannot be used", err)
@@ -288,7 +290,7 @@ func (s *openpgpScheme) prepare(signature string, w Window, now time.Time) (func
 	return func(data []byte) error { return s.check(data, raw, sig, now) }, nil
 }
 
-// decodePGPSignature reads the packet in base64, or armor (AM-17).
+// decodePGPSignature decodes a signature packet in base64 or armor (AM-17).
 func decodePGPSignature(text string) ([]byte, error) {
 	if len(text) > maxPGPSignature {
 		return nil, badSignature("too long")
@@ -306,7 +308,7 @@ func decodePGPSignature(text string) ([]byte, error) {
 	return raw, nil
 }
 
-// parsePGPSignature takes exactly one signature packet of type binary and a hash of AM-9.
+// parsePGPSignature accepts exactly one signature packet, with the type binary and a hash of AM-9.
 func parsePGPSignature(raw []byte) (*packet.Signature, error) {
 	r := packet.NewOpaqueReader(bytes.NewReader(raw))
 	p, err := r.Next()
@@ -334,8 +336,8 @@ func parsePGPSignature(raw []byte) (*packet.Signature, error) {
 	return nil, badSignature("weak hash")
 }
 
-// check verifies under the key as it was when the signature was made and as it is now, which prepare has judged
-// already: the other way round the library would remember of a revocation that it had not come yet.
+// check verifies under the key as it was when the signature was made, and as it is now. prepare has already evaluated
+// the key at now. In the opposite order, the library would cache that a revocation was not yet in effect.
 func (s *openpgpScheme) check(data, raw []byte, sig *packet.Signature, now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

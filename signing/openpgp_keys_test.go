@@ -18,8 +18,8 @@ import (
 	openpgp "github.com/ProtonMail/go-crypto/openpgp/v2"
 )
 
-// TestOpenPGPKeys holds AM-8 and THREATS row 9 for keys: each state is refused when the text is parsed or when the
-// key is judged now, and no signature verifies under it.
+// TestOpenPGPKeys checks AM-8 and THREATS row 9 for keys: each bad key is refused when it is parsed or when it is
+// evaluated now, and no signature verifies with it.
 func TestOpenPGPKeys(t *testing.T) {
 	day := uint32(24 * 3600)
 	good := newEntity(t, nil)
@@ -52,29 +52,29 @@ func TestOpenPGPKeys(t *testing.T) {
 	}
 	literal := []byte{0xc0 | 11, 6, 'b', 0, 0, 0, 0, 0}
 	compressed := []byte{0xc0 | 8, 1, 0}
-	body := serialized(t, good)
+	body := serialize(t, good)
 
 	tests := []struct {
 		name, text string
-		parses     bool   // refused only when judged at a time
-		reason     string // part of it
+		parses     bool   // refused only when it is evaluated at a time
+		reason     string // a part of the reason
 	}{
 		{"private block", privateArmor(t, good), false, "private"},
-		{"private packets in a public block", armored(t, armorPublic, privateBytes(t, good)), false, "private"},
-		{"two entities", armored(t, armorPublic, body, serialized(t, newEntity(t, nil))), false, "more than one"},
-		{"the same entity twice", armored(t, armorPublic, body, body), false, "more than one"},
+		{"private packets in a public block", armorParts(t, armorPublic, privateBytes(t, good)), false, "private"},
+		{"two entities", armorParts(t, armorPublic, body, serialize(t, newEntity(t, nil))), false, "more than one"},
+		{"the same entity twice", armorParts(t, armorPublic, body, body), false, "more than one"},
 		{"two blocks", publicArmor(t, good) + "\n" + publicArmor(t, newEntity(t, nil)), false, "armor"},
 		{"text before", "hello\n" + publicArmor(t, good), false, "known kinds"},
 		{"text after", publicArmor(t, good) + "\nhello", false, "armor"},
-		{"a signature block", armored(t, armorSig, signed(t, good, packet.Config{}, false)), false, "known kinds"},
+		{"a signature block", armorParts(t, armorSig, signDetached(t, good, packet.Config{}, false)), false, "known kinds"},
 		{"cut armor", publicArmor(t, good)[:300], false, "armor"},
-		{"empty armor", armored(t, armorPublic), false, "armor"},
-		{"garbage in armor", armored(t, armorPublic, []byte("garbage")), false, "damaged"},
-		{"a literal packet inside", armored(t, armorPublic, body, literal), false, "no part of a key"},
-		{"a compressed packet inside", armored(t, armorPublic, body, compressed), false, "no part of a key"},
-		{"signature first", armored(t, armorPublic, signed(t, good, packet.Config{}, false), body), false, "begin"},
-		{"101 signatures", armored(t, armorPublic, body, bytes.Repeat(signed(t, good, packet.Config{}, false), 101)), false, "too many"},
-		{"junk in the primary packet", armored(t, armorPublic, withJunk(t, body)), false, "canonically"},
+		{"empty armor", armorParts(t, armorPublic), false, "armor"},
+		{"garbage in armor", armorParts(t, armorPublic, []byte("garbage")), false, "damaged"},
+		{"a literal packet inside", armorParts(t, armorPublic, body, literal), false, "does not belong in a key"},
+		{"a compressed packet inside", armorParts(t, armorPublic, body, compressed), false, "does not belong in a key"},
+		{"signature first", armorParts(t, armorPublic, signDetached(t, good, packet.Config{}, false), body), false, "begin"},
+		{"101 signatures", armorParts(t, armorPublic, body, bytes.Repeat(signDetached(t, good, packet.Config{}, false), 101)), false, "too many"},
+		{"junk in the primary packet", armorParts(t, armorPublic, withJunk(t, body)), false, "canonically"},
 		{"RSA 1024", publicArmor(t, rsaOfSize(t, rsaOnly, 1024)), false, "2048 to 4096"},
 		{"RSA 2047", publicArmor(t, rsaOfSize(t, rsaOnly, 2047)), false, "2048 to 4096"},
 		{"RSA 4097", publicArmor(t, rsaOfSize(t, rsaOnly, 4097)), false, "2048 to 4096"},
@@ -114,7 +114,7 @@ func TestOpenPGPKeys(t *testing.T) {
 				t.Fatal("ParsePublicKey accepted it")
 			}
 			if err == nil {
-				if err := key.Verify(data, encodeBase64(signed(t, good, packet.Config{}, false)), window, now); !errors.Is(err, ErrBadSignature) {
+				if err := key.Verify(data, encodeBase64(signDetached(t, good, packet.Config{}, false)), window, now); !errors.Is(err, ErrBadSignature) {
 					t.Errorf("Verify = %v", err)
 				}
 				err = key.Usable(now)
@@ -136,7 +136,7 @@ func privateBytes(t testing.TB, e *openpgp.Entity) []byte {
 	return out.Bytes()
 }
 
-// withJunk makes the first packet one byte longer.
+// withJunk returns data with a first packet that is one byte longer.
 func withJunk(t testing.TB, data []byte) []byte {
 	t.Helper()
 	r := bytes.NewReader(data)
@@ -156,7 +156,8 @@ func withJunk(t testing.TB, data []byte) []byte {
 	return append(out.Bytes(), rest...)
 }
 
-// rsaOfSize puts a modulus of this size into a key. Nothing about it need be prime: its size is refused first.
+// rsaOfSize returns a key with a modulus of this size. The modulus need not be a product of primes, because the size is
+// checked first.
 func rsaOfSize(t testing.TB, config *packet.Config, bits int) *openpgp.Entity {
 	t.Helper()
 	e := newEntity(t, config)
@@ -165,7 +166,7 @@ func rsaOfSize(t testing.TB, config *packet.Config, bits int) *openpgp.Entity {
 	return e
 }
 
-// resign replaces the self-signatures by ones with this hash.
+// resign replaces the self-signatures by self-signatures with this hash.
 func resign(t testing.TB, e *openpgp.Entity, hash crypto.Hash) {
 	t.Helper()
 	for _, id := range e.Identities {
@@ -178,7 +179,7 @@ func resign(t testing.TB, e *openpgp.Entity, hash crypto.Hash) {
 	}
 }
 
-// certifyOnly takes the right to sign from the primary key; no subkey has it.
+// certifyOnly takes away the right to sign from the primary key. No subkey has it.
 func certifyOnly(t testing.TB, e *openpgp.Entity) {
 	t.Helper()
 	for _, id := range e.Identities {
@@ -204,8 +205,8 @@ func revokeUserID(t testing.TB, e *openpgp.Entity, when time.Time) {
 	}
 }
 
-// TestOpenPGPStates: the states of a key, each with signatures that the key itself made, verified by us at now.
-// Every one of them would verify if only the time of signing counted.
+// TestOpenPGPStates checks the states of a key with signatures that the key itself made, verified at now. All of them
+// would verify if only the time of signing counted.
 func TestOpenPGPStates(t *testing.T) {
 	day := uint32(24 * 3600)
 	tests := []struct {
@@ -250,7 +251,7 @@ func TestOpenPGPStates(t *testing.T) {
 				config.V6Keys, config.Algorithm = true, packet.PubKeyAlgoEd25519
 			}
 			if v6 && (strings.Contains(name, "subkey") || strings.Contains(name, "user id")) {
-				continue // the changes above make v4 packets, and a v6 key does not hang on a user id
+				continue // the changes above make v4 packets, and a v6 key does not depend on a user id
 			}
 			t.Run(name, func(t *testing.T) {
 				e := newEntity(t, &config)
@@ -266,9 +267,9 @@ func TestOpenPGPStates(t *testing.T) {
 						unrevoked.Subkeys[i].Revocations = nil
 					}
 				}
-				sig := encodeBase64(signed(t, &unrevoked, packet.Config{}, false))
+				sig := encodeBase64(signDetached(t, &unrevoked, packet.Config{}, false))
 				key := mustKey(t, publicArmor(t, e))
-				// Twice, and at the time of signing first: what was judged then must not be remembered for now.
+				// Verify twice, first at the time of signing: the library must not reuse that verdict for now.
 				for _, when := range []time.Time{made, now, now} {
 					err := key.Verify(data, sig, window, when)
 					if when.Equal(now) && (err == nil) != tt.ok {

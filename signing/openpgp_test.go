@@ -18,7 +18,7 @@ import (
 	openpgp "github.com/ProtonMail/go-crypto/openpgp/v2"
 )
 
-// The matrix happens on one day: keys are made at born, signatures at made, everything is judged at now.
+// The times of all cases: keys are made at born, signatures are made at made, and all are verified at now.
 var (
 	born   = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	made   = time.Date(2026, 2, 19, 10, 30, 0, 0, time.UTC)
@@ -27,12 +27,12 @@ var (
 	data   = []byte(`{"from":"am_a","to":"am_b"}`)
 )
 
-// unsalted lets the library sign with hashes that it has no salt size for.
+// unsalted lets the library sign with hashes for which it has no salt size.
 var unsalted = &packet.Config{NonDeterministicSignaturesViaNotation: new(false)}
 
 func at(t time.Time) func() time.Time { return func() time.Time { return t } }
 
-// pgpConfigs are the algorithms of keys that verify.
+// pgpConfigs returns the algorithms of keys whose signatures we accept.
 func pgpConfigs() map[string]*packet.Config {
 	return map[string]*packet.Config{
 		"v4 EdDSA":       {Time: at(born), Algorithm: packet.PubKeyAlgoEdDSA},
@@ -47,7 +47,7 @@ func pgpConfigs() map[string]*packet.Config {
 	}
 }
 
-// newEntity makes a key; nil is the usual one.
+// newEntity makes a key. A nil config means the usual algorithm.
 func newEntity(t testing.TB, config *packet.Config) *openpgp.Entity {
 	t.Helper()
 	if config == nil {
@@ -60,7 +60,7 @@ func newEntity(t testing.TB, config *packet.Config) *openpgp.Entity {
 	return e
 }
 
-func armored(t testing.TB, blockType string, parts ...[]byte) string {
+func armorParts(t testing.TB, blockType string, parts ...[]byte) string {
 	t.Helper()
 	var out bytes.Buffer
 	w, err := armor.Encode(&out, blockType, nil)
@@ -78,7 +78,7 @@ func armored(t testing.TB, blockType string, parts ...[]byte) string {
 	return out.String()
 }
 
-func serialized(t testing.TB, e *openpgp.Entity) []byte {
+func serialize(t testing.TB, e *openpgp.Entity) []byte {
 	t.Helper()
 	var out bytes.Buffer
 	if err := e.Serialize(&out); err != nil {
@@ -88,7 +88,7 @@ func serialized(t testing.TB, e *openpgp.Entity) []byte {
 }
 
 func publicArmor(t testing.TB, e *openpgp.Entity) string {
-	return armored(t, armorPublic, serialized(t, e))
+	return armorParts(t, armorPublic, serialize(t, e))
 }
 
 func privateArmor(t testing.TB, e *openpgp.Entity) string {
@@ -97,11 +97,11 @@ func privateArmor(t testing.TB, e *openpgp.Entity) string {
 	if err := e.SerializePrivateWithoutSigning(&out, nil); err != nil {
 		t.Fatal(err)
 	}
-	return armored(t, armorPrivate, out.Bytes())
+	return armorParts(t, armorPrivate, out.Bytes())
 }
 
-// signed makes a detached signature of data with go-crypto.
-func signed(t testing.TB, e *openpgp.Entity, config packet.Config, text bool) []byte {
+// signDetached makes a detached signature of data with go-crypto.
+func signDetached(t testing.TB, e *openpgp.Entity, config packet.Config, text bool) []byte {
 	t.Helper()
 	if config.Time == nil {
 		config.Time = at(made)
@@ -114,8 +114,8 @@ func signed(t testing.TB, e *openpgp.Entity, config packet.Config, text bool) []
 	return out.Bytes()
 }
 
-// signedRaw makes a signature packet that go-crypto's own calls would not: another hash, another type.
-func signedRaw(t testing.TB, e *openpgp.Entity, hash crypto.Hash, sigType packet.SignatureType) []byte {
+// signPacket makes a signature packet that the calls of go-crypto cannot make, with another hash or another type.
+func signPacket(t testing.TB, e *openpgp.Entity, hash crypto.Hash, sigType packet.SignatureType) []byte {
 	t.Helper()
 	lifetime := uint32(0)
 	sig := &packet.Signature{Version: e.PrimaryKey.Version, SigType: sigType, PubKeyAlgo: e.PrimaryKey.PubKeyAlgo, Hash: hash,
@@ -152,9 +152,9 @@ func TestOpenPGPAlgorithms(t *testing.T) {
 			if err := key.Usable(now); err != nil {
 				t.Error(err)
 			}
-			sig := signed(t, e, packet.Config{}, false)
+			sig := signDetached(t, e, packet.Config{}, false)
 			for spelling, text := range map[string]string{"base64": encodeBase64(sig), "unpadded": strings.TrimRight(encodeBase64(sig), "="),
-				"armor": armored(t, armorSig, sig)} {
+				"armor": armorParts(t, armorSig, sig)} {
 				if err := key.Verify(data, text, window, now); err != nil {
 					t.Errorf("%s: %v", spelling, err)
 				}
@@ -166,52 +166,52 @@ func TestOpenPGPAlgorithms(t *testing.T) {
 	}
 }
 
-// TestOpenPGPSignatures holds AM-9, AM-17 and THREATS row 9 for signatures, made by a good key.
+// TestOpenPGPSignatures checks AM-9, AM-17 and THREATS row 9 for signatures of a good key.
 func TestOpenPGPSignatures(t *testing.T) {
 	e := newEntity(t, nil)
 	key := mustKey(t, publicArmor(t, e))
-	good := signed(t, e, packet.Config{}, false)
-	later := func(d time.Duration) []byte { return signed(t, e, packet.Config{Time: at(made.Add(d))}, false) }
+	good := signDetached(t, e, packet.Config{}, false)
+	later := func(d time.Duration) []byte { return signDetached(t, e, packet.Config{Time: at(made.Add(d))}, false) }
 	v6 := newEntity(t, pgpConfigs()["v6 Ed25519"])
 	tests := []struct {
 		name, sig string
 		ok        bool
 	}{
 		{"good", encodeBase64(good), true},
-		{"SHA-384", encodeBase64(signedRaw(t, e, crypto.SHA384, packet.SigTypeBinary)), true},
-		{"SHA-512", encodeBase64(signedRaw(t, e, crypto.SHA512, packet.SigTypeBinary)), true},
-		{"SHA3-256", encodeBase64(signedRaw(t, e, crypto.SHA3_256, packet.SigTypeBinary)), true},
-		{"SHA3-512", encodeBase64(signedRaw(t, e, crypto.SHA3_512, packet.SigTypeBinary)), true},
-		{"SHA-224", encodeBase64(signedRaw(t, e, crypto.SHA224, packet.SigTypeBinary)), false},
-		{"SHA-1", encodeBase64(signedRaw(t, e, crypto.SHA1, packet.SigTypeBinary)), false},
-		{"text mode", encodeBase64(signed(t, e, packet.Config{}, true)), false},
-		{"standalone type", encodeBase64(signedRaw(t, e, crypto.SHA256, 0x02)), false},
-		{"certification type", encodeBase64(signedRaw(t, e, crypto.SHA256, packet.SigTypePositiveCert)), false},
+		{"SHA-384", encodeBase64(signPacket(t, e, crypto.SHA384, packet.SigTypeBinary)), true},
+		{"SHA-512", encodeBase64(signPacket(t, e, crypto.SHA512, packet.SigTypeBinary)), true},
+		{"SHA3-256", encodeBase64(signPacket(t, e, crypto.SHA3_256, packet.SigTypeBinary)), true},
+		{"SHA3-512", encodeBase64(signPacket(t, e, crypto.SHA3_512, packet.SigTypeBinary)), true},
+		{"SHA-224", encodeBase64(signPacket(t, e, crypto.SHA224, packet.SigTypeBinary)), false},
+		{"SHA-1", encodeBase64(signPacket(t, e, crypto.SHA1, packet.SigTypeBinary)), false},
+		{"text mode", encodeBase64(signDetached(t, e, packet.Config{}, true)), false},
+		{"standalone type", encodeBase64(signPacket(t, e, crypto.SHA256, 0x02)), false},
+		{"certification type", encodeBase64(signPacket(t, e, crypto.SHA256, packet.SigTypePositiveCert)), false},
 		{"two signatures", encodeBase64(append(slices.Clone(good), good...)), false},
-		{"two signatures, second by another", encodeBase64(append(slices.Clone(good), signed(t, newEntity(t, nil), packet.Config{}, false)...)), false},
+		{"two signatures, second by another", encodeBase64(append(slices.Clone(good), signDetached(t, newEntity(t, nil), packet.Config{}, false)...)), false},
 		{"a marker packet after", encodeBase64(append(slices.Clone(good), 0xca, 3, 'P', 'G', 'P')), false},
 		{"a marker packet before", encodeBase64(append([]byte{0xca, 3, 'P', 'G', 'P'}, good...)), false},
 		{"a padding packet after", encodeBase64(append(slices.Clone(good), 0xd5, 1, 0)), false},
 		{"a byte after", encodeBase64(append(slices.Clone(good), 0)), false},
 		{"cut", encodeBase64(good[:len(good)-1]), false},
-		{"by another key", encodeBase64(signed(t, newEntity(t, nil), packet.Config{}, false)), false},
-		{"of version 6", encodeBase64(signed(t, v6, packet.Config{}, false)), false},
+		{"by another key", encodeBase64(signDetached(t, newEntity(t, nil), packet.Config{}, false)), false},
+		{"of version 6", encodeBase64(signDetached(t, v6, packet.Config{}, false)), false},
 		{"at the start of the window", encodeBase64(later(-15 * time.Minute)), true},
 		{"before the window", encodeBase64(later(-15*time.Minute - time.Second)), false},
 		{"at the end of the window", encodeBase64(later(5 * time.Minute)), true},
 		{"after the window", encodeBase64(later(5*time.Minute + time.Second)), false},
-		{"expired", encodeBase64(signed(t, e, packet.Config{SigLifetimeSecs: 60}, false)), false},
-		{"expires later", encodeBase64(signed(t, e, packet.Config{SigLifetimeSecs: 600}, false)), true},
-		{"an unknown critical notation", encodeBase64(signed(t, e, packet.Config{SignatureNotations: []*packet.Notation{{Name: "x@example.com", IsCritical: true}}}, false)), false},
-		{"armor", armored(t, armorSig, good), true},
-		{"armor of two", armored(t, armorSig, good, good), false},
-		{"two armors", armored(t, armorSig, good) + armored(t, armorSig, good), false},
-		{"armor of a message", armored(t, "PGP MESSAGE", good), false},
-		{"blank before armor", "\n" + armored(t, armorSig, good), false},
+		{"expired", encodeBase64(signDetached(t, e, packet.Config{SigLifetimeSecs: 60}, false)), false},
+		{"expires later", encodeBase64(signDetached(t, e, packet.Config{SigLifetimeSecs: 600}, false)), true},
+		{"an unknown critical notation", encodeBase64(signDetached(t, e, packet.Config{SignatureNotations: []*packet.Notation{{Name: "x@example.com", IsCritical: true}}}, false)), false},
+		{"armor", armorParts(t, armorSig, good), true},
+		{"armor of two", armorParts(t, armorSig, good, good), false},
+		{"two armors", armorParts(t, armorSig, good) + armorParts(t, armorSig, good), false},
+		{"armor of a message", armorParts(t, "PGP MESSAGE", good), false},
+		{"blank before armor", "\n" + armorParts(t, armorSig, good), false},
 		{"base64 with LF", encodeBase64(good) + "\n", false},
 		{"64 bytes of Ed25519", encodeBase64(make([]byte, 64)), false},
 		{"empty", "", false},
-		{"a key", encodeBase64(serialized(t, e)), false},
+		{"a key", encodeBase64(serialize(t, e)), false},
 		{"very long", strings.Repeat("A", 1<<20), false},
 	}
 	for _, tt := range tests {
@@ -223,15 +223,15 @@ func TestOpenPGPSignatures(t *testing.T) {
 		})
 	}
 	half := window
-	half.From = half.From.Add(500 * time.Millisecond) // signatures carry whole seconds
+	half.From = half.From.Add(500 * time.Millisecond) // the times in signatures are whole seconds
 	if err := key.Verify(data, encodeBase64(later(-15*time.Minute)), half, now); err != nil {
 		t.Errorf("a window that begins within the second of the signature: %v", err)
 	}
 }
 
-// TestGnuPG verifies what gpg 2.2.40 signed, in testdata/gpg.json: three keys without passphrase made with
-// --faked-system-time 20260101T000000!, and their detached signatures of 20260219T103000! as they are by default,
-// with --textmode and with --digest-algo SHA1.
+// TestGnuPG verifies signatures of gpg 2.2.40 from testdata/gpg.json: three keys without a passphrase, made with
+// --faked-system-time 20260101T000000!, and their detached signatures of 20260219T103000!, made with the default
+// options, with --textmode and with --digest-algo SHA1.
 func TestGnuPG(t *testing.T) {
 	var file struct {
 		Data string
@@ -262,7 +262,7 @@ func TestGnuPG(t *testing.T) {
 	}
 }
 
-// TestOpenPGPCorpus reads keys that other programs made: "" where we take them, else a part of the reason.
+// TestOpenPGPCorpus reads keys of other programs. The value is "" if we accept the key, or a part of the reason.
 func TestOpenPGPCorpus(t *testing.T) {
 	dir := corpora(t, "openpgp")
 	for file, reason := range map[string]string{
@@ -308,7 +308,7 @@ func TestOpenPGPCorpus(t *testing.T) {
 	}
 }
 
-// TestOpenPGPConcurrent: one parsed key under many goroutines; the race detector watches.
+// TestOpenPGPConcurrent uses one parsed key in many goroutines, for the race detector.
 func TestOpenPGPConcurrent(t *testing.T) {
 	private, err := ParsePrivateKey([]byte(privateArmor(t, newEntity(t, nil))))
 	if err != nil {

@@ -20,17 +20,17 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// redacted is all that printing a secret shows (AM-77).
+// redacted is the text that a secret shows when printed (AM-77).
 const redacted = "[redacted]"
 
-// PrivateKey signs. However it is printed, logged or put into JSON, it shows as [redacted]; only [PrivateKey.MarshalText]
-// gives the secret away.
+// PrivateKey makes signatures. Printed, logged or encoded as JSON, it shows as [redacted]. Only
+// [PrivateKey.MarshalText] returns the secret.
 type PrivateKey struct {
 	public     *PublicKey
 	publicText string
 	text       []byte
 	sign       func(data []byte) ([]byte, error)
-	age        *age.X25519Identity // of an age identity; nil for the other kinds
+	age        *age.X25519Identity // the identity, if it is an age key; nil for the other kinds
 }
 
 func (k *PrivateKey) String() string               { return redacted }
@@ -40,16 +40,16 @@ func (k *PrivateKey) LogValue() slog.Value         { return slog.StringValue(red
 func (k *PrivateKey) MarshalJSON() ([]byte, error) { return []byte(`"` + redacted + `"`), nil }
 
 // MarshalText returns the secret itself: PKCS#8 PEM for Ed25519, the identity line for age, armor for OpenPGP.
-// [ParsePrivateKey] reads it back.
+// [ParsePrivateKey] reads it.
 func (k *PrivateKey) MarshalText() ([]byte, error) { return bytes.Clone(k.text), nil }
 
-// Public returns the key to verify with.
+// Public returns the key that verifies the signatures of k.
 func (k *PrivateKey) Public() *PublicKey { return k.public }
 
-// PublicText returns what goes on a card: PEM SPKI, age1…, or OpenPGP armor.
+// PublicText returns the text of the public key for a card: PEM SPKI, age1…, or OpenPGP armor.
 func (k *PrivateKey) PublicText() string { return k.publicText }
 
-// GenerateEd25519 makes a new signing key.
+// GenerateEd25519 returns a new random signing key.
 func GenerateEd25519() (*PrivateKey, error) {
 	_, secret, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -58,7 +58,7 @@ func GenerateEd25519() (*PrivateKey, error) {
 	return newPrivateEd25519(secret)
 }
 
-// NewEd25519FromSeed makes the key of a 32-byte seed, for tests and demonstrations. It panics at another length.
+// NewEd25519FromSeed returns the key of a 32-byte seed, for tests and demonstrations. It panics if the length is wrong.
 func NewEd25519FromSeed(seed []byte) *PrivateKey {
 	k, err := newPrivateEd25519(ed25519.NewKeyFromSeed(seed))
 	if err != nil {
@@ -86,7 +86,7 @@ func newPrivateEd25519(secret ed25519.PrivateKey) (*PrivateKey, error) {
 	}, nil
 }
 
-// GenerateAge makes a new age identity and its recipient, for encryption (AM-7).
+// GenerateAge returns a new age identity and its recipient, for encryption (AM-7).
 func GenerateAge() (identity, recipient string, err error) {
 	id, err := age.GenerateX25519Identity()
 	if err != nil {
@@ -96,7 +96,7 @@ func GenerateAge() (identity, recipient string, err error) {
 }
 
 // ParsePrivateKey reads a private key: Ed25519 in PKCS#8 PEM, one age identity (with the comments that age-keygen
-// writes), or an armored OpenPGP private key without a passphrase of its own. The error is a *[KeyError].
+// writes), or an armored OpenPGP private key without its own passphrase. The error is a *[KeyError].
 func ParsePrivateKey(data []byte) (*PrivateKey, error) {
 	if len(data) > MaxKeyText {
 		return nil, refuse(tooLong)
@@ -184,7 +184,7 @@ func parsePrivateOpenPGP(text string) (*PrivateKey, error) {
 	if err != nil {
 		return nil, err
 	}
-	var mu sync.Mutex // the entity remembers what it verified
+	var mu sync.Mutex // the entity caches what it has verified
 	return &PrivateKey{
 		public:     public,
 		publicText: publicText,
@@ -199,7 +199,7 @@ func parsePrivateOpenPGP(text string) (*PrivateKey, error) {
 	}, nil
 }
 
-// armorEntity writes the public part of an entity.
+// armorEntity returns the armored public part of an entity.
 func armorEntity(e *openpgp.Entity) (string, error) {
 	var out bytes.Buffer
 	w, err := armor.Encode(&out, armorPublic, nil)
@@ -212,7 +212,8 @@ func armorEntity(e *openpgp.Entity) (string, error) {
 	return out.String() + "\n", nil
 }
 
-// Sign returns a signature over data in padded standard base64; with an OpenPGP key one binary packet.
+// Sign returns a signature over data in padded standard base64. With an OpenPGP key, the signature is one binary
+// packet.
 func (k *PrivateKey) Sign(data []byte) (string, error) {
 	sig, err := k.sign(data)
 	if err != nil {
@@ -221,7 +222,8 @@ func (k *PrivateKey) Sign(data []byte) (string, error) {
 	return encodeBase64(sig), nil
 }
 
-// SignValue returns the object v with the member "signature" last, over the JCS form of v without it (AM-15).
+// SignValue returns the object v with the new last member "signature", which covers the JCS form of v without that
+// member (AM-15).
 func (k *PrivateKey) SignValue(v wire.Value) (wire.Value, error) {
 	if v.Kind() != wire.Object {
 		return wire.Value{}, errors.New("sign: only an object can carry a signature")

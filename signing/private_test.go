@@ -19,7 +19,7 @@ import (
 	agearmor "filippo.io/age/armor"
 )
 
-// TestPrivateKeyRoundTrip: what MarshalText writes, ParsePrivateKey reads, for each kind.
+// TestPrivateKeyRoundTrip checks that ParsePrivateKey reads the text that MarshalText writes, for each kind.
 func TestPrivateKeyRoundTrip(t *testing.T) {
 	for _, key := range keyOfEachKind(t) {
 		kind := key.Public().Kind()
@@ -45,7 +45,7 @@ func TestPrivateKeyRoundTrip(t *testing.T) {
 	}
 }
 
-// TestReferenceKeys: the PEM that the reference makes with node is what we publish and read.
+// TestReferenceKeys checks that we read and publish the same PEM as the reference implementation on node.
 func TestReferenceKeys(t *testing.T) {
 	const pkcs8 = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIAcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcH\n-----END PRIVATE KEY-----\n"
 	const spki = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEA6kpsY+KcUgq+9VB7Ey7F+ZVHdq6+vnuSQh7qaRRG0iw=\n-----END PUBLIC KEY-----\n"
@@ -81,7 +81,7 @@ func TestParsePrivateKeyRefuses(t *testing.T) {
 		"age recipient":       first.PublicText(),
 		"OpenPGP public":      publicArmor(t, newEntity(t, nil)),
 		"OpenPGP locked":      privateArmor(t, locked),
-		"OpenPGP two keys":    armored(t, armorPrivate, privateBytes(t, newEntity(t, nil)), privateBytes(t, newEntity(t, nil))),
+		"OpenPGP two keys":    armorParts(t, armorPrivate, privateBytes(t, newEntity(t, nil)), privateBytes(t, newEntity(t, nil))),
 		"OpenPGP cut":         privateArmor(t, newEntity(t, nil))[:200],
 		"too long":            strings.Repeat("#", MaxKeyText+1),
 		"seed in hex":         strings.Repeat("07", 32),
@@ -100,7 +100,7 @@ func TestParsePrivateKeyRefuses(t *testing.T) {
 	}
 }
 
-// TestSecretsArePrintedRedacted holds AM-77 and THREATS row 29.
+// TestSecretsArePrintedRedacted checks AM-77 and THREATS row 29.
 func TestSecretsArePrintedRedacted(t *testing.T) {
 	type holder struct {
 		Name string
@@ -136,7 +136,7 @@ func TestSecretsArePrintedRedacted(t *testing.T) {
 	}
 }
 
-// shippedWork is the cost outside tests.
+// shippedWork is the passphrase cost outside tests.
 var shippedWork = PassphraseWork
 
 func TestMain(m *testing.M) {
@@ -144,7 +144,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestPassphraseIsExpensive: to try one passphrase takes about a second, and the cost is that of the file.
+// TestPassphraseIsExpensive checks that a try of one passphrase takes about a second, and that the file has this cost.
 func TestPassphraseIsExpensive(t *testing.T) {
 	if shippedWork < 18 {
 		t.Errorf("log2 of the cost is %d, want 18", shippedWork)
@@ -218,7 +218,8 @@ func TestKeyFile(t *testing.T) {
 	}
 }
 
-// TestKeyFileGuards holds AM-7 and THREATS row 29: what other users may read, links and other things than files.
+// TestKeyFileGuards checks AM-7 and THREATS row 29: key files that other users may read, links, and things that are not
+// files.
 func TestKeyFileGuards(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("Windows has no such modes")

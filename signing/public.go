@@ -13,23 +13,23 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Kind is the algorithm family that the text of a key decides.
+// Kind is the algorithm family of a key, which the text of the key decides.
 type Kind string
 
-// The kinds. XEdDSA is how an age key signs; OpenPGP keys bring their own algorithm.
+// The kinds. XEdDSA is the signature scheme of age keys. OpenPGP keys name their own algorithm.
 const (
 	KindEd25519 Kind = "ed25519"
 	KindAge     Kind = "age"
 	KindOpenPGP Kind = "openpgp"
 )
 
-// Kinds returns the kinds of keys that verify (AM-81).
+// Kinds returns the kinds of keys whose signatures we verify (AM-81).
 func Kinds() []Kind { return []Kind{KindEd25519, KindAge, KindOpenPGP} }
 
-// MaxKeyText bounds the bytes of a key's text (AM-8).
+// MaxKeyText bounds the bytes of the text of a key (AM-8).
 const MaxKeyText = 32 << 10
 
-// KeyError says why a key is refused. Reason is fixed text and quotes nothing from the key.
+// KeyError is the error for a refused key. Reason is a fixed text that quotes nothing from the key.
 type KeyError struct {
 	Reason string
 	cause  error
@@ -37,14 +37,14 @@ type KeyError struct {
 
 func (e *KeyError) Error() string { return "key refused: " + e.Reason }
 
-// Unwrap returns what a library said, for the log.
+// Unwrap returns the error of a library, for the log.
 func (e *KeyError) Unwrap() error { return e.cause }
 
 const tooLong = "the key text is longer than 32 KiB"
 
 func refuse(reason string) error { return &KeyError{Reason: reason} }
 
-// ErrBadSignature is what every failed verification is.
+// ErrBadSignature matches the error of every failed verification.
 var ErrBadSignature = errors.New("bad signature")
 
 func badSignature(reason string) error { return fmt.Errorf("%w: %s", ErrBadSignature, reason) }
@@ -53,29 +53,31 @@ func badSignatureBecause(reason string, cause error) error {
 	return fmt.Errorf("%w: %s: %w", ErrBadSignature, reason, cause)
 }
 
-// Window bounds when an OpenPGP signature may have been made, ends included (AM-9). The other kinds carry no time.
+// Window bounds the time at which an OpenPGP signature was made, ends included (AM-9). Other signatures contain no
+// time.
 type Window struct{ From, To time.Time }
 
-// PublicKey is a key of a card that passed every check which needs no clock. It is immutable.
+// PublicKey is a public key that passed all checks that do not depend on the time. It is immutable.
 type PublicKey struct {
 	kind      Kind
 	canonical []byte
 	scheme    scheme
 }
 
-// scheme is how one kind of key verifies.
+// scheme verifies the signatures of one kind of key.
 type scheme interface {
-	// prepare judges what does not depend on the signed bytes and returns the check that does.
+	// prepare checks what does not depend on the signed bytes, and returns the check of the signed bytes.
 	prepare(signature string, w Window, now time.Time) (check func(data []byte) error, err error)
 	usable(now time.Time) error
 }
 
-// ParsePublicKey reads the text of a card's public_key under AM-8. The grammar decides the kind; nothing is
-// tried in turn. White space around the text is ignored. The error is a *[KeyError].
+// ParsePublicKey reads the text of public_key on a card under AM-8. The grammar of the text decides the kind;
+// ParsePublicKey does not try one kind after the other. It ignores white space around the text. The error is a
+// *[KeyError].
 //
-// A key of mixed order (a prime-order point plus a small one) is taken: AM-8 does not name it, it is not low
-// order, and since verification is the cofactorless equation of the standard library, one signature has one
-// outcome for everybody.
+// A key of mixed order (the sum of a point of prime order and a point of small order) is accepted. AM-8 does not name
+// it, and its order is not low. Verification uses the cofactorless equation of the standard library, so all verifiers
+// get the same result for a signature.
 func ParsePublicKey(text string) (*PublicKey, error) {
 	if len(text) > MaxKeyText {
 		return nil, refuse(tooLong)
@@ -93,7 +95,7 @@ func ParsePublicKey(text string) (*PublicKey, error) {
 		return parseRawEd25519(text[len("ed25519:"):], true)
 	case strings.HasPrefix(text, "ssh-ed25519 "):
 		return parseSSH(text)
-	case strings.HasPrefix(text, "age1pq1"): // the separator tells it from an X25519 recipient whose data begins with pq
+	case strings.HasPrefix(text, "age1pq1"): // an X25519 recipient may begin with age1pq, but not with age1pq1
 		return nil, refuse("post-quantum age keys cannot sign")
 	case strings.HasPrefix(text, "age1"):
 		return parseAgeRecipient(text)
@@ -101,27 +103,27 @@ func ParsePublicKey(text string) (*PublicKey, error) {
 	return parseRawEd25519(text, false)
 }
 
-// Kind returns the kind that the key's text decided.
+// Kind returns the kind of the key.
 func (k *PublicKey) Kind() Kind { return k.kind }
 
-// Canonical returns the key's canonical bytes (AM-2): the 32 bytes of an Ed25519 point, the 32 bytes of an age
-// u-coordinate, the body of an OpenPGP primary public-key packet.
+// Canonical returns the canonical bytes of the key (AM-2): the 32 bytes of an Ed25519 point, the 32 bytes of an age
+// u-coordinate, or the body of the public-key packet of an OpenPGP primary key.
 func (k *PublicKey) Canonical() []byte { return bytes.Clone(k.canonical) }
 
-// Fingerprint names the key: its kind, a colon, and the lower-case hex SHA-256 of its canonical bytes.
+// Fingerprint returns the kind of the key, a colon, and the lower-case hex SHA-256 of its canonical bytes.
 func (k *PublicKey) Fingerprint() string {
 	sum := sha256.Sum256(k.canonical)
 	return string(k.kind) + ":" + hex.EncodeToString(sum[:])
 }
 
-// AgentID returns the id that certifies itself with this key (AM-2).
+// AgentID returns the agent id that is derived from this key (AM-2).
 func (k *PublicKey) AgentID() wire.AgentID { return wire.DeriveAgentID(k.canonical) }
 
-// Usable says why the key cannot be used now: expired, revoked or without a key that may sign (AM-8). Only
-// OpenPGP keys can become unusable. The error is a *[KeyError].
+// Usable returns nil if the key can be used at now, or a *[KeyError]: the key has expired, is revoked, or has no part
+// that may sign (AM-8). Only OpenPGP keys can become unusable.
 func (k *PublicKey) Usable(now time.Time) error { return k.scheme.usable(now) }
 
-// Verify checks a signature over data. An error matches [ErrBadSignature].
+// Verify checks a signature over data. The error matches [ErrBadSignature].
 func (k *PublicKey) Verify(data []byte, signature string, w Window, now time.Time) error {
 	check, err := k.scheme.prepare(signature, w, now)
 	if err != nil {
@@ -130,15 +132,15 @@ func (k *PublicKey) Verify(data []byte, signature string, w Window, now time.Tim
 	return check(data)
 }
 
-// Verified is what a signature was found to be over.
+// Verified describes the encoding that a signature covers.
 type Verified struct {
 	Form      Form
 	Canonical []byte
 	Digest    [32]byte // SHA-256 of Canonical
 }
 
-// VerifyValue checks a signature over v, which must not hold its signature any more, in each form of AM-14 whose
-// bytes differ from those tried before. An error matches [ErrBadSignature].
+// VerifyValue checks a signature over v, which must no longer contain the signature. It tries each form of AM-14 whose
+// bytes differ from those already tried. The error matches [ErrBadSignature].
 func (k *PublicKey) VerifyValue(v wire.Value, signature string, w Window, now time.Time) (Verified, error) {
 	check, err := k.scheme.prepare(signature, w, now)
 	if err != nil {
@@ -158,5 +160,6 @@ func (k *PublicKey) VerifyValue(v wire.Value, signature string, w Window, now ti
 	return Verified{}, err
 }
 
-// AnyTime is the window for checks that have no clock of their own, such as a look at a stored message.
+// AnyTime returns the window that contains all times, for checks that do not depend on the clock, such as reading a
+// stored message.
 func AnyTime() Window { return Window{To: time.Unix(1<<40, 0)} }

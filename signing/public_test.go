@@ -28,8 +28,8 @@ func keyOfEachKind(t testing.TB) []*PrivateKey {
 	return []*PrivateKey{benchKey(), newAgeKey(t), pgp}
 }
 
-// TestDiagonal holds AM-8 and THREATS row 6: every kind of key against every kind of signature, only the diagonal
-// verifies; and so do two keys of the same kind.
+// TestDiagonal checks AM-8 and THREATS row 6, with every kind of key against every kind of signature and two keys of
+// the same kind: a signature verifies only with the key that made it.
 func TestDiagonal(t *testing.T) {
 	keys, others := keyOfEachKind(t), keyOfEachKind(t)
 	others[0] = NewEd25519FromSeed(bytes.Repeat([]byte{1}, 32))
@@ -47,7 +47,7 @@ func TestDiagonal(t *testing.T) {
 	}
 }
 
-// TestSameBytesOtherKind: the 32 bytes of one key read as the other kind are another key, with another name.
+// TestSameBytesOtherKind checks that the 32 bytes of a key, read as the other kind, are another key with another id.
 func TestSameBytesOtherKind(t *testing.T) {
 	age := newAgeKey(t)
 	sig, err := age.Sign([]byte("data"))
@@ -141,7 +141,7 @@ func TestParsePublicKeyRefuses(t *testing.T) {
 	}
 }
 
-// TestKeyNames: fingerprint and derived id (AM-2), recomputed for each kind.
+// TestKeyNames checks the fingerprint and the derived id (AM-2) of each kind against independent computations.
 func TestKeyNames(t *testing.T) {
 	seen := map[string]bool{}
 	for i, k := range keyOfEachKind(t) {
@@ -168,7 +168,8 @@ func TestKeyNames(t *testing.T) {
 	}
 }
 
-// TestVerifyValue: the tree as it came in, unknown fields included, without its own signature (AM-13).
+// TestVerifyValue checks that a signature covers the tree as received, with unknown fields and without the signature
+// (AM-13).
 func TestVerifyValue(t *testing.T) {
 	message := mustParse(t, strings.TrimSuffix(benchMessage, "}")+`,"x_unknown":{"signature":"stays"}}`)
 	for _, key := range keyOfEachKind(t) {
@@ -211,7 +212,8 @@ func TestVerifyValue(t *testing.T) {
 	}
 }
 
-// TestVerifyValueForms: whatever form of AM-14 was signed verifies, and the digest is that form's (AM-21).
+// TestVerifyValueForms checks that a signature over any form of AM-14 verifies, and that the digest is that of the form
+// (AM-21).
 func TestVerifyValueForms(t *testing.T) {
 	key := benchKey()
 	v := mustParse(t, "{\"10\":1.0,\"2\":\"<é\u2028\",\"a\":null}")
@@ -263,8 +265,8 @@ func TestKeyCache(t *testing.T) {
 	}
 }
 
-// FuzzParsePublicKey: no text makes the parser panic, every refusal is a *KeyError, and a key that is accepted has
-// a sound name.
+// FuzzParsePublicKey checks that no text makes the parser panic, that every error is a *KeyError, and that an accepted
+// key has a valid name.
 func FuzzParsePublicKey(f *testing.F) {
 	for _, k := range keyOfEachKind(f) {
 		f.Add(k.PublicText())
@@ -289,7 +291,7 @@ func FuzzParsePublicKey(f *testing.F) {
 	})
 }
 
-// FuzzVerify: no signature text makes a verifier panic, and none that the fuzzer finds verifies.
+// FuzzVerify checks that no signature text makes a verifier panic, and that no text the fuzzer finds verifies.
 func FuzzVerify(f *testing.F) {
 	keys := keyOfEachKind(f)
 	for _, k := range keys {
@@ -300,7 +302,7 @@ func FuzzVerify(f *testing.F) {
 		f.Add(sig)
 		f.Add(strings.TrimRight(sig, "="))
 	}
-	f.Add(armored(f, armorSig, []byte{0xc2, 0x01, 0x04}))
+	f.Add(armorParts(f, armorSig, []byte{0xc2, 0x01, 0x04}))
 	f.Fuzz(func(t *testing.T, sig string) {
 		for _, k := range keys {
 			if err := k.Public().Verify([]byte("other data"), sig, AnyTime(), time.Now()); !errors.Is(err, ErrBadSignature) {

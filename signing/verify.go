@@ -4,17 +4,17 @@ import (
 	voi "github.com/oasisprotocol/curve25519-voi/primitives/ed25519"
 )
 
-// verifyKey checks signatures under one point of Ed25519 (docs/decisions/0020). It holds
-// the point's first odd multiples, 1.5 KiB that cost a tenth of one verification. Nothing else calls this library,
-// and it never sees a private key: signing stays in the standard library.
+// verifyKey checks signatures with one Ed25519 point (docs/decisions/0020). It holds the first odd multiples of the
+// point, 1.5 KiB that take a tenth of a verification to compute. Nothing else calls this library, and the library never
+// sees a private key: the standard library makes the signatures.
 type verifyKey struct{ expanded *voi.ExpandedPublicKey }
 
-// cofactorless lets the library judge as crypto/ed25519 does: S must be below L (AM-17), [S]B − [k]A is encoded and
-// compared with the bytes of R. Keys of low order or in another encoding, which the standard library would take, are
-// refused a second time, after [pointFault].
+// cofactorless makes the library give the same results as crypto/ed25519: S must be below L (AM-17), and the encoding
+// of [S]B − [k]A must equal the bytes of R. After [pointFault], the library again refuses keys of low order and
+// non-canonical encodings, which the standard library would accept.
 var cofactorless = &voi.Options{Verify: &voi.VerifyOptions{AllowSmallOrderR: true, CofactorlessVerify: true}}
 
-// newVerifyKey makes a key of an encoded point, or says why the point cannot be one (AM-8).
+// newVerifyKey returns the key of an encoded point, or the reason why the point cannot be a key (AM-8).
 func newVerifyKey(point []byte) (key verifyKey, reason string) {
 	if reason := pointFault(point); reason != "" {
 		return verifyKey{}, reason
@@ -26,7 +26,7 @@ func newVerifyKey(point []byte) (key verifyKey, reason string) {
 	return verifyKey{expanded}, ""
 }
 
-// verify says what crypto/ed25519 would say of the same bytes.
+// verify returns nil exactly if crypto/ed25519 would accept the signature.
 func (k verifyKey) verify(data, sig []byte) error {
 	if !voi.VerifyExpandedWithOptions(k.expanded, data, sig, cofactorless) {
 		return badSignature("it does not verify")

@@ -17,8 +17,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// sameVerdict compares the verifier with crypto/ed25519, over one message and one signature. It returns what both say
-// and whether the point can be a key at all.
+// sameVerdict compares the verifier with crypto/ed25519, for one message and one signature. It returns their common
+// result and whether the point can be a key.
 func sameVerdict(t rapid.TB, point, msg, sig []byte) (valid, isKey bool) {
 	key, reason := newVerifyKey(point)
 	if reason != "" {
@@ -31,10 +31,10 @@ func sameVerdict(t rapid.TB, point, msg, sig []byte) (valid, isKey bool) {
 	return valid, true
 }
 
-// forger knows the scalar of a point plus one of small order, so it can make signatures around every R.
+// forger knows the scalar of a point plus a point of small order, so it can make signatures for any R.
 type forger struct {
 	a   *edwards25519.Scalar
-	enc []byte // of [a]B + T
+	enc []byte // the encoding of [a]B + T
 }
 
 func newForger(a *edwards25519.Scalar, small *edwards25519.Point) forger {
@@ -42,14 +42,14 @@ func newForger(a *edwards25519.Scalar, small *edwards25519.Point) forger {
 	return forger{a, point.Add(point, small).Bytes()}
 }
 
-// sign returns R‖S with S = r + k·a for this encoding of R: [S]B − [k]A is [r]B − [k]T.
+// sign returns R‖S with S = r + k·a for this encoding of R, so that [S]B − [k]A is [r]B − [k]T.
 func (f forger) sign(r *edwards25519.Scalar, encR, msg []byte) []byte {
 	k := hashToScalar(encR, f.enc, msg)
 	return append(slices.Clone(encR), edwards25519.NewScalar().MultiplyAdd(k, f.a, r).Bytes()...)
 }
 
-// TestSameVerdictSmallOrder crosses keys of every torsion component with R of every torsion component, pure small
-// points included, in every encoding that some decoder takes. Both outcomes must occur.
+// TestSameVerdictSmallOrder combines keys with every torsion component and R with every torsion component, including
+// points of small order alone, in every encoding that some decoder accepts. Both results must occur.
 func TestSameVerdictSmallOrder(t *testing.T) {
 	torsion := torsion(t)
 	a := hashToScalar([]byte("a"))
@@ -82,8 +82,8 @@ func isCanonical(enc []byte) bool {
 	return err == nil && bytes.Equal(p.Bytes(), enc)
 }
 
-// TestSameVerdictEdgeCases are the cases in which implementations of Ed25519 are known to differ ("Taming the many
-// EdDSAs", 2020), each made here, and what else can be wrong with 64 bytes.
+// TestSameVerdictEdgeCases checks the cases in which implementations of Ed25519 are known to differ ("Taming the many
+// EdDSAs", 2020), and other faults of 64 bytes.
 func TestSameVerdictEdgeCases(t *testing.T) {
 	torsion := torsion(t)
 	none, order8, order2 := torsion[0], torsion[1], torsion[4]
@@ -94,7 +94,7 @@ func TestSameVerdictEdgeCases(t *testing.T) {
 		return p.Add(p, small).Bytes()
 	}
 	R := at(r, none)
-	// Two more writings of the identity: the sign bit of x = 0, and y = p+1.
+	// Two more encodings of the identity: the sign bit with x = 0, and y = p+1.
 	signBit, highY := littleEndian(big.NewInt(1)), littleEndian(new(big.Int).Add(fieldP, big.NewInt(1)))
 	signBit[31] |= 0x80
 	negated := slices.Clone(R)
@@ -167,12 +167,12 @@ func TestSameVerdictEdgeCases(t *testing.T) {
 	}
 }
 
-// outcome is how often the messages of one case verify.
+// outcome is how many of the messages of one case verify.
 type outcome string
 
 const (
 	always    outcome = "always"
-	sometimes outcome = "sometimes" // where [k]T depends on the message
+	sometimes outcome = "sometimes" // if [k]T depends on the message
 	never     outcome = "never"
 )
 
@@ -186,7 +186,7 @@ func outcomeOf(seen map[bool]int) outcome {
 	return sometimes
 }
 
-// TestSameVerdictTinyY takes the keys with the smallest y, whose discrete logarithm nobody knows, in both signs.
+// TestSameVerdictTinyY checks the keys with the smallest y, whose discrete logarithm nobody knows, with both signs.
 func TestSameVerdictTinyY(t *testing.T) {
 	f := newForger(hashToScalar([]byte("a")), torsion(t)[0])
 	r := hashToScalar([]byte("r"))
@@ -209,7 +209,8 @@ func TestSameVerdictTinyY(t *testing.T) {
 	}
 }
 
-// drawSigned draws a key of any torsion and a signature that is honest but for the torsion and the encoding of R.
+// drawSigned draws a key with any torsion, a message and a signature that is correct except for the torsion and the
+// encoding of R.
 func drawSigned(t *rapid.T, torsion []*edwards25519.Point) (f forger, msg, sig []byte) {
 	small := rapid.SampledFrom(torsion)
 	f = newForger(hashToScalar(rapid.SliceOfN(rapid.Byte(), 32, 32).Draw(t, "a")), small.Draw(t, "T of A"))
@@ -223,7 +224,7 @@ func drawSigned(t *rapid.T, torsion []*edwards25519.Point) (f forger, msg, sig [
 	return f, msg, f.sign(r, rapid.SampledFrom(encodings(R)).Draw(t, "encoding"), msg)
 }
 
-// TestSameVerdictFlips flips bits in a key, a signature or a message that is nearly or wholly right.
+// TestSameVerdictFlips flips bits in a key, a signature or a message that is correct or nearly correct.
 func TestSameVerdictFlips(t *testing.T) {
 	torsion := torsion(t)
 	rapid.Check(t, func(t *rapid.T) {
@@ -241,7 +242,7 @@ func TestSameVerdictFlips(t *testing.T) {
 	})
 }
 
-// FuzzSameVerdict takes any three strings of bytes.
+// FuzzSameVerdict compares the verdicts for any key, message and signature.
 func FuzzSameVerdict(f *testing.F) {
 	torsion := torsion(f)
 	for i, small := range torsion {
@@ -259,7 +260,7 @@ func FuzzSameVerdict(f *testing.F) {
 
 const noVectors = "cpu.avx2=off"
 
-// TestSameVerdictWithoutVectors repeats the tests above on the code that processors without AVX2 run.
+// TestSameVerdictWithoutVectors repeats the tests above with the code for processors without AVX2.
 func TestSameVerdictWithoutVectors(t *testing.T) {
 	if strings.Contains(os.Getenv("GODEBUG"), noVectors) {
 		if cpu.X86.HasAVX2 {

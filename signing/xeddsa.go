@@ -11,12 +11,13 @@ import (
 	"filippo.io/edwards25519/field"
 )
 
-// An age recipient is a Montgomery u-coordinate, which stands for two points of Ed25519 with opposite signs.
-// XEdDSA (Perrin 2016) verifies under the one whose sign is zero and makes its signer negate the scalar where
-// needed; libsignal keeps the scalar and sends the sign in the top bit of the signature. Both verify here; we
-// emit the paper's form. One age key for encryption and signing is a compatibility feature, not advice (AM-10).
+// xeddsaScheme verifies with an age key. An age recipient is a Montgomery u-coordinate, which belongs to two Ed25519
+// points with opposite signs. XEdDSA (Perrin 2016) verifies with the point whose sign is zero, so its signer negates
+// the scalar if necessary. libsignal keeps the scalar and sends the sign in the top bit of the signature. We accept
+// both and make the form of the paper. Using one age key for encryption and for signatures is a compatibility feature
+// and not recommended (AM-10).
 type xeddsaScheme struct {
-	keys [2]verifyKey // by sign bit
+	keys [2]verifyKey // indexed by the sign bit
 }
 
 // parseAgeRecipient reads "age1…", an X25519 recipient in bech32.
@@ -43,8 +44,8 @@ func newXEdDSA(u []byte) (*PublicKey, error) {
 	return &PublicKey{kind: KindAge, canonical: bytes.Clone(u), scheme: s}, nil
 }
 
-// montgomeryToEdwards maps u to y = (u−1)/(u+1) with sign zero, or says that u is not below p. A u on the twist or of
-// low order gives bytes that [newVerifyKey] refuses.
+// montgomeryToEdwards maps u to y = (u−1)/(u+1) with sign zero. If u is not below p, it returns the reason. For a u on
+// the twist or of low order, it returns bytes that [newVerifyKey] refuses.
 func montgomeryToEdwards(u []byte) (point []byte, reason string) {
 	e, err := new(field.Element).SetBytes(u)
 	if err != nil || !bytes.Equal(e.Bytes(), u) {
@@ -69,7 +70,8 @@ func (s xeddsaScheme) prepare(signature string, _ Window, _ time.Time) (func([]b
 
 func (s xeddsaScheme) usable(time.Time) error { return nil }
 
-// signXEdDSA signs with an X25519 private key as the paper has it: A with sign zero, nonce from 64 random bytes z.
+// signXEdDSA signs with an X25519 private key like the paper: A has the sign zero, and the nonce comes from the 64
+// random bytes z.
 func signXEdDSA(private, data, z []byte) ([]byte, error) {
 	k, err := edwards25519.NewScalar().SetBytesWithClamping(private)
 	if err != nil {
@@ -81,7 +83,7 @@ func signXEdDSA(private, data, z []byte) ([]byte, error) {
 		a = k.Negate(k).Bytes()
 		A[31] &= 0x7f
 	}
-	// hash1 of the paper: 2^256 − 1 − 1 in front separates the nonce from every other use of SHA-512.
+	// This is hash1 of the paper: the prefix 2^256 − 1 − 1 separates the nonce from every other use of SHA-512.
 	prefix := bytes.Repeat([]byte{0xff}, 32)
 	prefix[0] = 0xfe
 	r := hashToScalar(prefix, a, data, z)
@@ -90,7 +92,8 @@ func signXEdDSA(private, data, z []byte) ([]byte, error) {
 	return append(R, edwards25519.NewScalar().MultiplyAdd(h, k, r).Bytes()...), nil
 }
 
-// clamp makes 32 bytes an X25519 scalar (RFC 7748 §5). The published vectors hash it like this, not reduced.
+// clamp turns 32 bytes into an X25519 scalar (RFC 7748 §5). The published test vectors hash this scalar without
+// reducing it modulo L.
 func clamp(private []byte) []byte {
 	a := bytes.Clone(private)
 	a[0] &= 248
@@ -110,8 +113,8 @@ func hashToScalar(parts ...[]byte) *edwards25519.Scalar {
 	return s
 }
 
-// bech32Payload returns the 32 bytes of a bech32 string that age wrote itself, so prefix, alphabet, checksum and
-// padding are right; age keeps its own decoder internal.
+// bech32Payload returns the 32 bytes of a bech32 string that the age library wrote, so its prefix, alphabet, checksum
+// and padding are correct. The library does not export its own decoder.
 func bech32Payload(text string) []byte {
 	const charset, checksum = "qpzry9x8gf2tvdw0s3jn54khce6mua7l", 6
 	text = strings.ToLower(text)

@@ -32,7 +32,8 @@ func newAgeKey(t testing.TB) *PrivateKey {
 	return key
 }
 
-// recipientText writes "age1…" for any u (bech32, BIP 173), which age itself offers only for points it computed.
+// recipientText writes "age1…" for any u (bech32, BIP 173). The age library does this only for points that it computed
+// itself.
 func recipientText(u []byte) string {
 	const charset = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
 	var values []byte
@@ -100,7 +101,7 @@ func TestXEdDSAVectors(t *testing.T) {
 	for i, vec := range all {
 		msg, sig := decode(vec.Msg), decode(vec.Sig)
 		u := decode(vec.Public)
-		if vec.Public == "" { // one of Signal's own tests gives the private key only
+		if vec.Public == "" { // one of Signal's own tests has only the private key
 			u = publicOf(t, decode(vec.Private))
 		}
 		key, err := ParsePublicKey(recipientText(u))
@@ -134,7 +135,7 @@ func TestXEdDSAVectors(t *testing.T) {
 	}
 }
 
-// publicOf returns u of an X25519 private key.
+// publicOf returns the u-coordinate of an X25519 private key.
 func publicOf(t *testing.T, private []byte) []byte {
 	t.Helper()
 	key, err := ecdh.X25519().NewPrivateKey(private)
@@ -144,7 +145,8 @@ func publicOf(t *testing.T, private []byte) []byte {
 	return key.PublicKey().Bytes()
 }
 
-// TestXEdDSASigns: what we sign has the paper's form, sign bit zero, and verifies for keys of both signs.
+// TestXEdDSASigns checks that our signatures have the form of the paper with the sign bit zero, and verify with keys of
+// both signs.
 func TestXEdDSASigns(t *testing.T) {
 	for range 20 {
 		key := newAgeKey(t)
@@ -170,7 +172,8 @@ func TestXEdDSASigns(t *testing.T) {
 	}
 }
 
-// TestXEdDSANegatives holds AM-8 for age keys: low-order and non-canonical u, the twist, damaged and other bech32.
+// TestXEdDSANegatives checks AM-8 for age keys: u of low order, u that is not canonical, u on the twist, and damaged or
+// foreign bech32.
 func TestXEdDSANegatives(t *testing.T) {
 	p := fieldP
 	minusOne := new(big.Int).Sub(p, big.NewInt(1))
