@@ -1,7 +1,7 @@
-// Package frame is the codec of Agent Relay Chat (ARC): what a client may send to a relay, what a relay makes of it, and
-// the bounds of both.
+// Package frame is the codec of Agent Relay Chat (ARC): what a client may send to a relay, what a relay makes of it,
+// and the bounds of both.
 //
-// It stores and sends nothing. A relay starts with [Parse] and [Frame.Stamp], a client with [Request].
+// The package stores nothing and sends nothing. A relay starts with [Parse] and [Frame.Stamp], a client with [Request].
 //
 // The rules cited as AR-… are those of docs/bridges/agentrelay.md.
 package frame
@@ -17,11 +17,12 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// The bounds of a frame (AR-17, AR-19).
+// These bounds apply to a frame (AR-17, AR-19).
 const (
 	// MaxSize bounds a message, in bytes.
 	MaxSize = 64 << 10
-	// ReadLimit is the size at which a relay closes a connection. A frame between the two bounds is answered.
+	// ReadLimit is the size at which a relay closes a connection. A smaller frame above MaxSize gets an error as
+	// answer.
 	ReadLimit = 4 * MaxSize
 
 	MaxDepth    = 32
@@ -43,23 +44,23 @@ const (
 	Everybody = "*"
 )
 
-// The codes with which a relay closes a connection.
+// A relay closes a connection with one of these codes.
 const (
 	ClosePolicy   = 1008
 	CloseBadToken = 4001
 	CloseRate     = 4029
 )
 
-// The life of a connection (AR-12).
+// These times govern the life of a connection (AR-12).
 const (
 	PingEvery = 20 * time.Second
 	GoneAfter = 45 * time.Second
 )
 
-// Frame is a valid message of a client.
+// Frame is a valid message from a client.
 type Frame struct {
 	To      []string
-	Type    string // "" if there is none
+	Type    string // "" if absent
 	Ref     string
 	Payload wire.Value
 	Tree    wire.Value // as received, without id, from and ts
@@ -68,7 +69,7 @@ type Frame struct {
 // Refusal says why a relay does not accept a frame.
 type Refusal struct{ Code, Message string }
 
-// The codes of a [Refusal].
+// A [Refusal] has one of these codes.
 const (
 	CodeInvalid     = "invalid_message"
 	CodeTooLarge    = "message_too_large"
@@ -98,7 +99,7 @@ type Fault struct {
 	Message string `json:"message"`
 }
 
-// Parse reads a frame of a client (AR-14 to AR-19).
+// Parse reads a frame from a client (AR-14 to AR-19).
 func Parse(data []byte) (Frame, *Refusal) {
 	if len(data) > MaxSize {
 		return Frame{}, Refuse(CodeTooLarge, "a message has at most 65536 bytes")
@@ -148,7 +149,7 @@ func (f *Frame) readTargets(v wire.Value) *Refusal {
 	return nil
 }
 
-// optional returns a string member, which may be absent or null.
+// optional returns a string member, which may be absent. It reports false if the member is not a string or too long.
 func optional(v wire.Value, key string, limit int) (string, bool) {
 	m, ok := v.Get(key)
 	if !ok {
@@ -158,7 +159,7 @@ func optional(v wire.Value, key string, limit int) (string, bool) {
 	return s, ok && len(s) <= limit
 }
 
-// IsCommand reports whether the frame is for the relay itself: its name stands anywhere in to (AR-21).
+// IsCommand reports whether the frame is for the relay itself: the relay's id is among its targets (AR-21).
 func (f *Frame) IsCommand() bool { return f.Names(RelayID) }
 
 // IsBroadcast reports whether the frame is for everybody.
@@ -167,7 +168,8 @@ func (f *Frame) IsBroadcast() bool { return f.Names(Everybody) }
 // Names reports whether the frame is addressed to id.
 func (f *Frame) Names(id string) bool { return slices.Contains(f.To, id) }
 
-// Stamp returns the frame as it is delivered: every member as the client wrote it, id, from and ts the relay's (AR-15).
+// Stamp returns the frame as the relay delivers it: id, from and ts are the relay's, all other members are the client's
+// (AR-15).
 func (f *Frame) Stamp(id, from string, ts int64) []byte {
 	tree := f.Tree.JSON()
 	b := make([]byte, 0, len(tree)+160)
@@ -175,21 +177,21 @@ func (f *Frame) Stamp(id, from string, ts int64) []byte {
 	b = wire.AppendQuoted(b, id)
 	b = append(b, `,"from":`...)
 	b = wire.AppendQuoted(b, from)
-	b = append(b, ',') // to is always there
+	b = append(b, ',') // the tree has at least "to"
 	b = append(b, tree[1:len(tree)-1]...)
 	b = append(b, `,"ts":`...)
 	b = strconv.AppendInt(b, ts, 10)
 	return append(b, '}')
 }
 
-// Notice is a frame of the relay itself.
+// Notice is a frame from the relay itself.
 type Notice struct {
 	ID, Type, To, Ref string
 	Payload           wire.Value
 	TS                int64
 }
 
-// Encode returns the bytes of the notice. An empty Ref is left out.
+// Encode returns the bytes of the notice. It omits an empty Ref.
 func (n Notice) Encode() []byte {
 	v := wire.Obj(wire.TextField("id", n.ID), wire.TextField("from", RelayID), wire.Field("to", wire.Texts([]string{n.To})), wire.TextField("type", n.Type))
 	if n.Ref != "" {
@@ -198,7 +200,7 @@ func (n Notice) Encode() []byte {
 	return v.With("payload", n.Payload).With("ts", wire.Int(n.TS)).JSON()
 }
 
-// Request returns a frame of a client to one agent, to the relay or to everybody. An empty kind or ref is left out.
+// Request returns a frame from a client to one agent, to the relay or to everybody. It omits an empty kind or ref.
 func Request(to, kind, ref string, payload wire.Value) wire.Value {
 	v := wire.Obj(wire.Field("to", wire.Texts([]string{to})))
 	if kind != "" {
@@ -217,13 +219,13 @@ func NewID() string {
 	return "msg_" + hex.EncodeToString(b[:])
 }
 
-// ValidAgentID reports whether an id has the form of AR-2.
+// ValidAgentID reports whether id has the form of AR-2.
 func ValidAgentID(id string) bool {
 	return len(id) >= 3 && len(id) <= 64 && id[0] != '-' && id[len(id)-1] != '-' &&
 		strings.Trim(id, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
 }
 
-// Keywords reads a list of at most 64 words and returns them in lower case.
+// Keywords reads a list of at most 64 words and returns them in lower case. It reports false if v is not such a list.
 func Keywords(v wire.Value) ([]string, bool) {
 	if v.Kind() != wire.Array || v.Len() > maxKeywords {
 		return nil, false
@@ -239,31 +241,31 @@ func Keywords(v wire.Value) ([]string, bool) {
 	return out, true
 }
 
-// SearchText returns the text that a search or filter looks at: all strings of the payload, in lower case. An encrypted
-// message has none (AR-46).
+// SearchText returns the searchable text of a message: all strings of its payload, in lower case. An encrypted message
+// has none (AR-46).
 func SearchText(kind string, payload wire.Value) string {
 	if kind == "encrypted" {
 		return ""
 	}
 	var b strings.Builder
-	gather(&b, payload)
+	appendStrings(&b, payload)
 	return strings.ToLower(b.String())
 }
 
-func gather(b *strings.Builder, v wire.Value) {
+func appendStrings(b *strings.Builder, v wire.Value) {
 	if s, ok := v.Str(); ok {
 		b.WriteString(s)
 		b.WriteByte('\n')
 	}
 	for e := range v.Elems() {
-		gather(b, e)
+		appendStrings(b, e)
 	}
 	for _, m := range v.Members() {
-		gather(b, m.Value)
+		appendStrings(b, m.Value)
 	}
 }
 
-// Shorten cuts a text to at most n bytes, at a border of runes.
+// Shorten cuts a text to at most n bytes, between two runes.
 func Shorten(s string, n int) string {
 	if len(s) <= n {
 		return s

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// AR-17: a frame of 65,536 bytes is accepted, one of 65,537 is not.
+// TestParseSize: a frame of 65,536 bytes is accepted, one of 65,537 is not (AR-17).
 func TestParseSize(t *testing.T) {
 	const around = `{"to":["bob"],"payload":""}`
 	for size, want := range map[int]string{MaxSize: "", MaxSize + 1: CodeTooLarge, ReadLimit: CodeTooLarge} {
@@ -16,7 +16,8 @@ func TestParseSize(t *testing.T) {
 	}
 }
 
-// AR-15: id, from and ts are the relay's, whatever the client wrote, and all else is the client's.
+// TestStamp: id, from and ts come from the relay, whatever the client wrote; all other members come from the client
+// (AR-15).
 func TestStamp(t *testing.T) {
 	f, fault := Parse([]byte(`{"id":"mine","from":"root","ts":1,"to":["bob"],"x":{"id":"kept"},"payload":null}`))
 	if fault != nil {

@@ -6,8 +6,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// FuzzFrame: whatever a client sends, the parser ends, and what it takes is stamped as one strict JSON object whose
-// id, from and ts are the relay's and whose other members are the client's.
+// FuzzFrame: the parser returns for every input, and an accepted frame is stamped as one strict JSON object whose id,
+// from and ts are the relay's and whose other members are the client's.
 func FuzzFrame(f *testing.F) {
 	for _, seed := range []string{
 		`{"to":["*"],"payload":"x"}`, `{"to":["relay"],"type":"ping"}`, `null`, `[]`, `{"to":["a","b"],"payload":null,"id":1,"from":"x","ts":"y","x":{}}`,
@@ -25,7 +25,7 @@ func FuzzFrame(f *testing.F) {
 		}
 		v, err := wire.ParseForeign(fr.Stamp("msg_1", "alice", 7), MaxDepth+1, MaxValues+4)
 		if err != nil {
-			t.Fatalf("%q is stamped as no JSON: %v", data, err)
+			t.Fatalf("%q is stamped as invalid JSON: %v", data, err)
 		}
 		ts, _ := v.Get("ts")
 		if v.GetStr("id") != "msg_1" || v.GetStr("from") != "alice" || string(ts.JSON()) != "7" {

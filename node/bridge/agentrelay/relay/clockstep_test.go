@@ -10,7 +10,8 @@ import (
 	"github.com/agentmesh/agentmesh/store/storetest"
 )
 
-// TestClockStep: a clock that is wrong ends no vote, drops no message, lets no agent make way, and locks nobody out.
+// TestClockStep: while the clock is wrong, the relay ends no vote, deletes no message, drops no agent for a new one,
+// and does not lock agents out.
 func TestClockStep(t *testing.T) {
 	storetest.ClockSteps(t, func(t *testing.T, by time.Duration) {
 		r, err := New(t.Context(), Config{
@@ -36,7 +37,7 @@ func TestClockStep(t *testing.T) {
 		storetest.StepClock(t, by)
 		for range 2 {
 			time.Sleep(10 * time.Minute)
-			r.keepHouse(t.Context())
+			r.maintain(t.Context())
 		}
 		for range 50 {
 			spent.Take(time.Now())
@@ -45,7 +46,7 @@ func TestClockStep(t *testing.T) {
 			t.Errorf("a third agent: %v, want %v", err, errFull)
 		}
 		storetest.StepClock(t, 0)
-		r.keepHouse(t.Context())
+		r.maintain(t.Context())
 		if got := r.votes.get(p.ID); got == nil || got.Status != "" {
 			t.Errorf("the vote is %+v, want it open", got)
 		}
@@ -60,7 +61,7 @@ func TestClockStep(t *testing.T) {
 			t.Errorf("a minute later it waits %s", wait)
 		}
 		time.Sleep(10 * time.Minute)
-		r.keepHouse(t.Context())
+		r.maintain(t.Context())
 		if got := r.votes.get(p.ID); got != nil && got.Status == "" {
 			t.Error("the vote is open after its end")
 		}

@@ -9,7 +9,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// command answers a frame that is for the relay (sections 5 and 8). Commands of an extension that is off are unknown.
+// command handles a frame that is addressed to the relay (sections 5 and 8). The relay does not know the commands of an
+// extension that is off.
 func (r *Relay) command(s *session, f frame.Frame) *frame.Refusal {
 	ext, name := r.cfg.Extensions, f.Type
 	if f.Type == "command" {
@@ -42,7 +43,7 @@ func (r *Relay) command(s *session, f frame.Frame) *frame.Refusal {
 	case f.Type == "vote" && ext.Voting:
 		ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 		defer cancel()
-		r.agents.active(s.id, time.Now())
+		r.agents.markActive(s.id, time.Now())
 		return r.cast(ctx, s.id, f)
 	case f.Type == "query" && ext.Semantic:
 		return r.query(s, f)
@@ -54,8 +55,8 @@ func (r *Relay) command(s *session, f frame.Frame) *frame.Refusal {
 	return frame.Refuse(frame.CodeUnknown, "the relay knows no such command")
 }
 
-// readSubscription reads the payload of subscribe and unsubscribe, in both spellings. An id need not exist yet. With the
-// semantic extension a filter of keywords may stand in its place (AR-37).
+// readSubscription reads the payload of subscribe and unsubscribe, in both spellings. The ids in it need not exist yet.
+// With the semantic extension, a list of keywords may take the place of the ids (AR-37).
 func readSubscription(payload wire.Value, semantic bool) (agents, words []string, fault *frame.Refusal) {
 	list, ok := payload.Get("agents")
 	if !ok {

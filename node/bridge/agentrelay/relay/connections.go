@@ -17,14 +17,14 @@ const (
 	stopPatience = 5 * time.Second
 )
 
-// connections are the open connections of agents. The newest one of an agent gets its frames.
+// connections holds the open connections of all agents. An agent's newest connection gets its frames.
 type connections struct {
 	perMinute, perHour int // frames of one agent
 
 	mu       sync.Mutex
 	stopping bool
 	newest   map[string]*session      // by agent
-	spent    map[string]*rate.Windows // by agent: frames
+	spent    map[string]*rate.Windows // by agent: its frame rate
 	open     map[*session]struct{}
 	running  sync.WaitGroup
 }
@@ -36,9 +36,9 @@ func newConnections(cfg Config) *connections {
 	}
 }
 
-// enter makes s the connection of its agent and closes the one before it with 1008 (AR-13). The welcome is queued under
-// the lock, so that nothing can come before it (AR-11). The token is checked again: the owner may have changed it since,
-// which ends connections under the same lock. The result says how to close a refused connection.
+// enter makes s the connection of its agent and closes the agent's previous connection with 1008 (AR-13). It returns
+// how to close s if the relay refuses it, else nil. enter queues the welcome under the lock, so that no frame precedes
+// it (AR-11), and checks the token again under the lock, because the owner may have changed it since the handshake.
 func (c *connections) enter(s *session, agents *registry, welcome []byte) *websocket.CloseError {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -97,7 +97,8 @@ func (c *connections) all() []*session {
 	return slices.AppendSeq(make([]*session, 0, len(c.newest)), maps.Values(c.newest))
 }
 
-// ofAgents returns the newest connections of ids, each once. Ids that are not connected are left out (AR-20).
+// ofAgents returns the newest connection of each of ids, without repetitions. It skips ids that are not connected
+// (AR-20).
 func (c *connections) ofAgents(ids []string) []*session {
 	out := make([]*session, 0, len(ids))
 	c.mu.Lock()
@@ -117,14 +118,15 @@ func (c *connections) count() int {
 	return len(c.newest)
 }
 
-// sweep forgets what agents spent that have been gone for an hour.
+// sweep drops the frame rate of each agent that is not connected and sent nothing in the last hour.
 func (c *connections) sweep(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	maps.DeleteFunc(c.spent, func(id string, spent *rate.Windows) bool { return c.newest[id] == nil && spent.Count(now) == 0 })
 }
 
-// close ends all connections with 1001 and returns when they are gone.
+// close closes all connections with 1001 and waits until they are gone. It aborts those that stay open for
+// stopPatience.
 func (c *connections) close() {
 	c.mu.Lock()
 	c.stopping = true
@@ -132,13 +134,13 @@ func (c *connections) close() {
 		s.conn.Close(websocket.CodeGoingAway, "going down")
 	}
 	c.mu.Unlock()
-	late := time.AfterFunc(stopPatience, func() {
+	abort := time.AfterFunc(stopPatience, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		for s := range c.open {
 			s.conn.Abort()
 		}
 	})
-	defer late.Stop()
+	defer abort.Stop()
 	c.running.Wait()
 }

@@ -16,7 +16,7 @@ import (
 
 var allOn = Extensions{Semantic: true, Voting: true, History: true}
 
-// ask sends a command and returns the payload of what the relay answers.
+// ask sends a command and returns the payload of the relay's answer.
 func (a *agent) ask(kind, payload string) wire.Value {
 	a.t.Helper()
 	a.send(fmt.Sprintf(`{"to":["relay"],"type":"%s","ref":"ask","payload":%s}`, kind, payload))
@@ -38,9 +38,9 @@ func list(v wire.Value, members, key string) []string {
 	return out
 }
 
-// Section 8: what is on stands in the welcome.
+// TestAnnounced: the welcome lists the extensions that are on (section 8).
 func TestAnnounced(t *testing.T) {
-	s := newSite(t, Config{Extensions: Extensions{Voting: true, History: true}})
+	s := newTestRelay(t, Config{Extensions: Extensions{Voting: true, History: true}})
 	welcome, err := wire.ParseForeign(s.welcome("alice"), frame.MaxDepth, frame.MaxValues)
 	if err != nil {
 		t.Fatal(err)
@@ -51,10 +51,11 @@ func TestAnnounced(t *testing.T) {
 	}
 }
 
-// AR-45, AR-46: history, search and replay show an agent what it could have received, and survive a restart.
+// TestHistory: history, search and replay show an agent what it could have received, and survive a restart (AR-45,
+// AR-46).
 func TestHistory(t *testing.T) {
 	st := openStore(t)
-	s := newSiteOn(t, st, Config{Extensions: Extensions{History: true}})
+	s := newTestRelayOn(t, st, Config{Extensions: Extensions{History: true}})
 	a, b := s.join("aaa"), s.join("bbb")
 	a.send(`{"to":["*"],"payload":"Calendar sync with Go"}`)
 	b.next()
@@ -68,7 +69,7 @@ func TestHistory(t *testing.T) {
 	b.send(`{"to":["*"],"payload":"calendar"}`)
 	a.next()
 	c.next()
-	check := func(s *site, a, b, c *agent) {
+	check := func(s *testRelay, a, b, c *agent) {
 		t.Helper()
 		if got := list(b.ask("command", `{"command":"history"}`), "messages", "from"); !slices.Equal(got, []string{"bbb", "aaa", "aaa", "aaa"}) {
 			t.Errorf("history of bbb: %v", got)
@@ -110,32 +111,33 @@ func TestHistory(t *testing.T) {
 		}
 	}
 	s.stop()
-	s = newSiteOn(t, st, Config{Extensions: Extensions{History: true}})
+	s = newTestRelayOn(t, st, Config{Extensions: Extensions{History: true}})
 	check(s, s.connectAs("aaa", a.token), s.connectAs("bbb", b.token), s.connectAs("ccc", c.token))
 }
 
-// Messages that come faster than the house is kept make room themselves.
+// TestHistoryCrowded: messages that come faster than the regular sweep runs make room themselves.
 func TestHistoryCrowded(t *testing.T) {
 	h := &history{records: openStore(t).Records(), keep: defaultKeep, max: 5}
-	for n := range 2 * sweepAtOnce {
+	for n := range 2 * sweepBatch {
 		e := &entry{id: fmt.Sprint(n), from: "aaa", ts: time.Now().UnixMilli(), seq: uint64(n), raw: []byte(`{}`)}
 		if err := h.append(t.Context(), e); err != nil {
 			t.Fatal(err)
 		}
-		if len(h.list) > h.max+sweepAtOnce {
-			t.Fatalf("%d messages are in memory, want %d at most", len(h.list), h.max+sweepAtOnce)
+		if len(h.list) > h.max+sweepBatch {
+			t.Fatalf("%d messages are in memory, want %d at most", len(h.list), h.max+sweepBatch)
 		}
 	}
-	page, err := h.records.List(t.Context(), nsHistory, "", "", 2*sweepAtOnce, time.Now())
-	if err != nil || len(page.Records) > h.max+sweepAtOnce {
+	page, err := h.records.List(t.Context(), nsHistory, "", "", 2*sweepBatch, time.Now())
+	if err != nil || len(page.Records) > h.max+sweepBatch {
 		t.Errorf("%d messages are stored, %v", len(page.Records), err)
 	}
 }
 
-// AR-46: who gets an id that somebody had before reads nothing of what was said to that one.
+// TestHistoryOfAnotherHolder: an agent that gets the id of an earlier agent cannot read the messages to that agent
+// (AR-46).
 func TestHistoryOfAnotherHolder(t *testing.T) {
 	st := openStore(t)
-	s := newSiteOn(t, st, Config{MaxAgents: 2, Extensions: Extensions{History: true}})
+	s := newTestRelayOn(t, st, Config{MaxAgents: 2, Extensions: Extensions{History: true}})
 	alice := s.join("alice")
 	bob := &registration{ID: "bob", Token: credential.HashOf("x").String(), Since: time.Now().Add(-keepUnused)}
 	s.agents.mu.Lock()
@@ -143,20 +145,20 @@ func TestHistoryOfAnotherHolder(t *testing.T) {
 	s.agents.mu.Unlock()
 	alice.send(`{"to":["bob"],"payload":"for bob alone"}`)
 	alice.quiet()
-	if _, _, err := s.agents.register(t.Context(), registration{ID: "eve"}); err != nil { // bob makes way
+	if _, _, err := s.agents.register(t.Context(), registration{ID: "eve"}); err != nil { // eve replaces bob
 		t.Fatal(err)
 	}
 	if err := s.agents.remove(t.Context(), "eve"); err != nil {
 		t.Fatal(err)
 	}
 	if got := s.join("bob").ask("command", `{"command":"history"}`); len(list(got, "messages", "id")) != 0 {
-		t.Errorf("who has the id now reads %s", got.JSON())
+		t.Errorf("the new holder of the id reads %s", got.JSON())
 	}
 }
 
-// AR-45, AR-46: answers stay below 64 KB, and what is kept is bounded in number and age.
+// TestHistoryBounded: answers stay below 64 KB, and the history is bounded in number and age (AR-45, AR-46).
 func TestHistoryBounded(t *testing.T) {
-	s := newSite(t, Config{Extensions: Extensions{History: true, MaxMessages: 5}})
+	s := newTestRelay(t, Config{Extensions: Extensions{History: true, MaxMessages: 5}})
 	a := s.join("aaa")
 	for n := range 10 {
 		a.send(fmt.Sprintf(`{"to":["aaa"],"payload":"%d%s"}`, n, strings.Repeat("x", 29<<10)))
@@ -167,13 +169,13 @@ func TestHistoryBounded(t *testing.T) {
 	if len(raw) > frame.MaxSize || strings.Count(string(raw), `"from":"aaa"`) != 2 { // two fit
 		t.Errorf("an answer of %d bytes: %.300s", len(raw), raw)
 	}
-	if err := s.history.sweep(t.Context(), time.Now()); err != nil || len(s.history.live(time.Now())) != 5 {
-		t.Errorf("%d messages are kept, %v, want 5", len(s.history.live(time.Now())), err)
+	if err := s.history.sweep(t.Context(), time.Now()); err != nil || len(s.history.snapshot(time.Now())) != 5 {
+		t.Errorf("%d messages are kept, %v, want 5", len(s.history.snapshot(time.Now())), err)
 	}
 	if page, err := s.store.Records().List(t.Context(), nsHistory, "", "", 100, time.Now()); err != nil || len(page.Records) != 5 {
 		t.Errorf("%d messages are stored, %v, want 5", len(page.Records), err)
 	}
-	if n := len(s.history.live(time.Now().Add(8 * 24 * time.Hour))); n != 0 {
+	if n := len(s.history.snapshot(time.Now().Add(8 * 24 * time.Hour))); n != 0 {
 		t.Errorf("%d messages are kept after eight days", n)
 	}
 	if err := s.history.sweep(t.Context(), time.Now().Add(8*24*time.Hour)); err != nil || s.history.bytes != 0 {
@@ -186,8 +188,8 @@ func TestHistoryBounded(t *testing.T) {
 	}
 }
 
-// AR-38: a query finds cards of the directory, connected agents and messages, never a foreign direct message; it says
-// that it is lexical.
+// TestQuery: a query finds cards of the directory, connected agents and messages, but never a direct message between
+// others. The answer says that the ranking is lexical (AR-38).
 func TestQuery(t *testing.T) {
 	var asked SearchQuery
 	search := func(_ context.Context, q SearchQuery) ([]Found, error) {
@@ -197,7 +199,7 @@ func TestQuery(t *testing.T) {
 		}
 		return []Found{{"Cal", "calendars", []string{"calendar"}}}, nil
 	}
-	s := newSite(t, Config{Extensions: allOn, Search: search})
+	s := newTestRelay(t, Config{Extensions: allOn, Search: search})
 	a, b, c := s.join("aaa"), s.join("bbb"), s.join("ccc")
 	b.send(`{"to":["relay-not","nobody"],"type":"discovery","payload":{"skills":["Calendar","go"],"available":true}}`)
 	b.send(`{"to":["ccc"],"payload":"the calendar is secret"}`)
@@ -227,7 +229,7 @@ func TestQuery(t *testing.T) {
 	}
 	got = a.ask("query", `{"query":"calendar","scope":"agents"}`)
 	if more, _ := got.Get("more"); !slices.Equal(list(got, "agents", "source"), []string{"relay"}) || string(more.JSON()) != "true" {
-		t.Errorf("when the directory was asked enough: %s", got.JSON())
+		t.Errorf("when the directory was asked too often: %s", got.JSON())
 	}
 	for _, bad := range []string{`null`, `7`, `""`, `{}`, `{"query":"x","scope":"all"}`, `{"query":"x","limit":0}`, `"` + strings.Repeat("x", 1025) + `"`} {
 		if code := a.ask("query", bad).GetStr("code"); code != frame.CodeInvalid {
@@ -241,9 +243,10 @@ func TestQuery(t *testing.T) {
 	}
 }
 
-// AR-37: a narrow broadcast goes to whom it may concern; embeddings pass through.
+// TestNarrow: a narrow broadcast goes only to agents whose keywords match or who subscribed; embeddings pass through
+// (AR-37).
 func TestNarrow(t *testing.T) {
-	s := newSite(t, Config{Extensions: allOn})
+	s := newTestRelay(t, Config{Extensions: allOn})
 	a, skilled, filter, subscriber, other := s.join("aaa"), s.join("skilled"), s.join("filter"), s.join("subscriber"), s.join("other")
 	skilled.send(`{"to":["nobody"],"type":"discovery","payload":{"skills":["Go"]}}`)
 	skilled.quiet()

@@ -10,13 +10,13 @@ import (
 	"github.com/agentmesh/agentmesh/node/websocket"
 )
 
-// TestRelayUnderAFlood: an attacker with all addresses of a network registers without end and shows wrong tokens, at a
-// listener behind a proxy. A newcomer registers and connects, agents at one hosting provider do too, and an agent that
-// is connected stays so.
+// TestRelayUnderAFlood: an attacker with all addresses of a network registers without end and shows wrong tokens to a
+// listener behind a proxy. A newcomer can still register and connect, so can agents at one hosting provider, and an
+// agent that is connected stays connected.
 func TestRelayUnderAFlood(t *testing.T) {
 	for _, network := range apitest.Networks {
 		t.Run(network.Name, func(t *testing.T) {
-			s := newSite(t, Config{RegistrationsPerHour: defaultRegisters, MaxAgents: 1000})
+			s := newTestRelay(t, Config{RegistrationsPerHour: defaultRegisters, MaxAgents: 1000})
 			door := apitest.NewDoor(t, s.Relay.Mount)
 			known := s.connectAs("known-agent", s.register("known-agent"))
 			connects := []string{"Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "AAAAAAAAAAAAAAAAAAAAAA=="}
@@ -42,7 +42,7 @@ func TestRelayUnderAFlood(t *testing.T) {
 			}
 			_, token, _ := strings.Cut(answer, `"token":"`)
 			token, _, _ = strings.Cut(token, `"`)
-			for _, from := range []string{apitest.Newcomer.String(), network.Addr(0).String()} { // an address may be shared
+			for _, from := range []string{apitest.Newcomer.String(), network.Addr(0).String()} { // agents may share an address
 				conn, err := websocket.Dial(t.Context(), dialer, "ws"+strings.TrimPrefix(door.URL, "http")+"/arc", websocket.Options{
 					Header: http.Header{"Authorization": {"Bearer " + token}, "X-Forwarded-For": {from}},
 				})

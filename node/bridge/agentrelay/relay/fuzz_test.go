@@ -6,7 +6,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/frame"
 )
 
-// FuzzCommand: whatever a client asks of the relay, the readers of commands end.
+// FuzzCommand: the readers of commands return for every input.
 func FuzzCommand(f *testing.F) {
 	for _, seed := range []string{
 		`{"to":["relay"],"type":"ping"}`, `{"to":["relay"],"type":"subscribe","payload":{"agents":["a-b",7],"keywords":["x"]}}`,

@@ -15,17 +15,17 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// nsHistory holds the messages that the history extension keeps, in their order.
+// nsHistory is the namespace of the messages that the history extension stores, in their order.
 const nsHistory = "agentrelay/history"
 
 const (
 	defaultKeep     = 7 * 24 * time.Hour
 	defaultMessages = 10_000
-	maxHistoryBytes = 32 << 20 // of frames; their text for the search is as much again
-	sweepAtOnce     = 500
+	maxHistoryBytes = 32 << 20 // of frames; their search text takes about as much again
+	sweepBatch      = 500
 )
 
-// entry is a kept message.
+// entry is a message in the history.
 type entry struct {
 	id, from string
 	kind     string
@@ -34,12 +34,12 @@ type entry struct {
 	to       []string
 	all      bool   // a broadcast
 	raw      []byte // the frame as it was delivered
-	words    string // what a search looks at, lower case; empty: nothing
+	words    string // the searchable text, lower case; empty: not searchable
 }
 
 func (e *entry) key() string { return fmt.Sprintf("%014d-%012d-%s", e.ts, e.seq, e.id) }
 
-// history is the bounded store of messages: durable, and all of it in memory.
+// history stores a bounded number of messages: on disk and, all of them, in memory.
 type history struct {
 	records store.Records
 	keep    time.Duration
@@ -93,8 +93,8 @@ func readEntry(raw []byte) (*entry, error) {
 	return e, nil
 }
 
-// keeps reports whether a message goes into the history: its sender may opt out (AR-46).
-func (d *delivery) keeps() bool {
+// isKept reports whether the message goes into the history. Its sender may opt out (AR-46).
+func (d *delivery) isKept() bool {
 	out, _ := d.frame.Tree.Get("agentmesh_nostore")
 	no, _ := out.Boolean()
 	return !no
@@ -112,7 +112,7 @@ func (h *history) add(e *entry) {
 	h.bytes += len(e.raw)
 }
 
-// change is what stores a message.
+// change returns the change that stores e.
 func (h *history) change(e *entry) store.Change {
 	return store.Change{IfRev: store.Any, Record: store.Record{
 		NS: nsHistory, Key: e.key(), Body: e.raw, Expires: time.UnixMilli(e.ts).Add(h.keep),
@@ -122,7 +122,7 @@ func (h *history) change(e *entry) store.Change {
 // append stores a message durably.
 func (h *history) append(ctx context.Context, e *entry) error {
 	now := time.Now()
-	if h.crowded(now) { // whoever fills it faster than the house is kept does the work
+	if h.isOverfull(now) { // a sender that outruns the regular sweep does its work
 		if err := h.sweep(ctx, now); err != nil {
 			return err
 		}
@@ -134,14 +134,14 @@ func (h *history) append(ctx context.Context, e *entry) error {
 	return nil
 }
 
-// crowded reports whether there is so much over a bound that it cannot wait for the next sweep.
-func (h *history) crowded(now time.Time) bool {
+// isOverfull reports whether the history exceeds a bound by so much that it cannot wait for the next sweep.
+func (h *history) isOverfull(now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.surplus(now) >= sweepAtOnce || h.bytes > maxHistoryBytes*5/4
+	return h.countExcess(now) >= sweepBatch || h.bytes > maxHistoryBytes*5/4
 }
 
-// insert makes a stored message visible, in its place: two senders' commits may end in either order.
+// insert makes a stored message visible, in its place: the commits of two senders may end in either order.
 func (h *history) insert(e *entry) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -151,15 +151,15 @@ func (h *history) insert(e *entry) {
 	}
 }
 
-// live returns the messages that are young enough and not too many, oldest first.
-func (h *history) live(now time.Time) []*entry {
+// snapshot returns the messages that are within the bounds, oldest first.
+func (h *history) snapshot(now time.Time) []*entry {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return slices.Clone(h.list[h.surplus(now):]) // insert moves what is in the list
+	return slices.Clone(h.list[h.countExcess(now):]) // insert moves what is in the list
 }
 
-// surplus is how many of the oldest messages are over a bound.
-func (h *history) surplus(now time.Time) int {
+// countExcess returns how many of the oldest messages exceed a bound. The caller holds h.mu.
+func (h *history) countExcess(now time.Time) int {
 	oldest := now.Add(-h.keep).UnixMilli()
 	n, bytes := 0, h.bytes
 	for n < len(h.list) && (len(h.list)-n > h.max || bytes > maxHistoryBytes || h.list[n].ts < oldest) {
@@ -169,13 +169,13 @@ func (h *history) surplus(now time.Time) int {
 	return n
 }
 
-// sweep drops what is over a bound, durably.
+// sweep deletes the messages that exceed a bound, from the store and then from memory.
 func (h *history) sweep(ctx context.Context, now time.Time) error {
 	h.sweeping.Lock()
 	defer h.sweeping.Unlock()
 	for {
 		h.mu.Lock()
-		old := slices.Clone(h.list[:min(h.surplus(now), sweepAtOnce)])
+		old := slices.Clone(h.list[:min(h.countExcess(now), sweepBatch)])
 		h.mu.Unlock()
 		if len(old) == 0 {
 			return nil
@@ -196,28 +196,28 @@ func (h *history) sweep(ctx context.Context, now time.Time) error {
 	}
 }
 
-// visible reports whether an agent could have received a message: what was said since it registered, to everybody, to it or
-// by it (AR-46). Who had the id before is somebody else.
-func (e *entry) visible(a registration) bool {
-	if e.ts <= a.Since.UnixMilli() { // a registration does not end in the millisecond in which it began
+// isVisibleTo reports whether agent a could have received the message: it was sent after a registered, to everybody, to
+// a, or by a (AR-46). An earlier holder of the same id is another agent.
+func (e *entry) isVisibleTo(a registration) bool {
+	if e.ts <= a.Since.UnixMilli() { // registering lasts into the next millisecond
 		return false
 	}
 	return e.all || e.from == a.ID || slices.Contains(e.to, a.ID)
 }
 
-// seen returns the messages that an agent may see, oldest first.
-func (h *history) seen(a registration, now time.Time) []*entry {
+// visibleTo returns the messages that an agent may see, oldest first.
+func (h *history) visibleTo(a registration, now time.Time) []*entry {
 	var out []*entry
-	for _, e := range h.live(now) {
-		if e.visible(a) {
+	for _, e := range h.snapshot(now) {
+		if e.isVisibleTo(a) {
 			out = append(out, e)
 		}
 	}
 	return out
 }
 
-// words splits a query into the words that are looked for.
-func words(query string) []string {
+// splitQuery returns the words of a query in lower case, each once, and at most 16 of them.
+func splitQuery(query string) []string {
 	var out []string
 	for w := range strings.FieldsSeq(strings.ToLower(query)) {
 		if !slices.Contains(out, w) && len(out) < 16 {
@@ -227,7 +227,7 @@ func words(query string) []string {
 	return out
 }
 
-// score counts the words of a query that a text has.
+// score counts the words of a query that occur in a text.
 func score(query []string, text string) int {
 	n := 0
 	for _, w := range query {
@@ -238,8 +238,8 @@ func score(query []string, text string) int {
 	return n
 }
 
-// search returns the visible messages with words of the query, at most limit: those with most of them first, of these
-// the newest. One search runs at a time: it looks at all that is kept, and many at once would take the machine.
+// search returns at most limit visible messages that have words of the query. Those with most of the words come first,
+// and of these the newest. Each search reads the whole history, so only one runs at a time.
 func (h *history) search(a registration, query string, limit int, now time.Time) []*entry {
 	type hit struct {
 		e     *entry
@@ -247,10 +247,10 @@ func (h *history) search(a registration, query string, limit int, now time.Time)
 	}
 	h.searching.Lock()
 	defer h.searching.Unlock()
-	looked := words(query)
+	terms := splitQuery(query)
 	var hits []hit
-	for _, e := range h.seen(a, now) {
-		if n := score(looked, e.words); n > 0 {
+	for _, e := range h.visibleTo(a, now) {
+		if n := score(terms, e.words); n > 0 {
 			hits = append(hits, hit{e, n})
 		}
 	}

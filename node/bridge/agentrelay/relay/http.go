@@ -19,10 +19,10 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// maxRegister bounds the body of a registration.
+// maxRegister bounds the body of a registration, in bytes.
 const maxRegister = 4 << 10
 
-// Mount adds what clients call: /register, /arc and /stats, on the one listener (AR-35).
+// Mount adds the routes that clients call: /register, /arc and /stats. They share the node's one listener (AR-35).
 func (r *Relay) Mount(e *echo.Echo) {
 	var open []echo.MiddlewareFunc
 	if r.cfg.AnyOrigin {
@@ -39,7 +39,7 @@ func (r *Relay) Mount(e *echo.Echo) {
 	}
 }
 
-// preflight answers a browser that asks first (AR-34).
+// preflight answers the CORS preflight request of a browser (AR-34).
 func preflight(c echo.Context) error {
 	h := c.Response().Header()
 	h.Set("Access-Control-Allow-Methods", "GET, POST, OPTIONS")
@@ -47,21 +47,21 @@ func preflight(c echo.Context) error {
 	return c.NoContent(http.StatusNoContent)
 }
 
-func faultOf(c echo.Context, status int, code, message string) error {
+func answerFault(c echo.Context, status int, code, message string) error {
 	return httpapi.JSON(c, status, frame.Fault{Error: code, Message: message})
 }
 
-// limited answers a request that came too early.
-func limited(c echo.Context, wait time.Duration) error {
+// answerRateLimit answers a request that came too early. wait is the time until the next one may come.
+func answerRateLimit(c echo.Context, wait time.Duration) error {
 	c.Response().Header().Set("Retry-After", strconv.Itoa(int((wait+time.Second-1)/time.Second)))
-	return faultOf(c, http.StatusTooManyRequests, frame.CodeRate, "too many requests; try again later")
+	return answerFault(c, http.StatusTooManyRequests, frame.CodeRate, "too many requests; try again later")
 }
 
 func (r *Relay) postRegister(c echo.Context) error {
 	httpapi.Private(c)
 	from, now := httpapi.ClientAddr(c), time.Now()
 	if wait, _ := r.registrations.Take(from, now); wait > 0 {
-		return limited(c, wait)
+		return answerRateLimit(c, wait)
 	}
 	err := r.answerRegistration(c)
 	if c.Response().Status != http.StatusOK {
@@ -72,18 +72,18 @@ func (r *Relay) postRegister(c echo.Context) error {
 
 func (r *Relay) answerRegistration(c echo.Context) error {
 	if r.cfg.Registration == credential.Closed {
-		return faultOf(c, http.StatusForbidden, "registration_closed", "the owner of this relay gives out the tokens")
+		return answerFault(c, http.StatusForbidden, "registration_closed", "the owner of this relay hands out the tokens; ask the owner for one")
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), c.Request().Body, maxRegister))
 	if err != nil {
-		return faultOf(c, http.StatusRequestEntityTooLarge, "invalid_json", "the body is too large")
+		return answerFault(c, http.StatusRequestEntityTooLarge, "invalid_json", "the body is too large")
 	}
 	id, ok := readRegistration(body)
 	if !ok {
-		return faultOf(c, http.StatusBadRequest, "invalid_json", "the body must be a JSON object")
+		return answerFault(c, http.StatusBadRequest, "invalid_json", "the body must be a JSON object")
 	}
 	if _, isText := id.Str(); !isText && !id.IsNull() {
-		return faultOf(c, http.StatusBadRequest, "invalid_agent_id", "agent_id must be a string")
+		return answerFault(c, http.StatusBadRequest, "invalid_agent_id", "agent_id must be a string")
 	}
 	var more []store.Change
 	if r.cfg.Registration == credential.Invite {
@@ -91,36 +91,38 @@ func (r *Relay) answerRegistration(c echo.Context) error {
 		_, change, err := r.invites().Redeem(c.Request().Context(), code, "", time.Now())
 		if code == "" || err != nil {
 			if wait := r.failed.Fail(httpapi.ClientAddr(c), time.Now()); wait > 0 {
-				return limited(c, wait)
+				return answerRateLimit(c, wait)
 			}
-			return faultOf(c, http.StatusForbidden, "registration_closed", "registration needs an invite code of the owner")
+			return answerFault(c, http.StatusForbidden, "registration_closed", "registration needs a valid invite code from the owner")
 		}
 		more = append(more, change)
 	}
 	name, _ := id.Str()
-	return r.registered(c, name, more...)
+	return r.registerAgent(c, name, more...)
 }
 
-// registered registers and answers.
-func (r *Relay) registered(c echo.Context, name string, more ...store.Change) error {
+// registerAgent registers an agent under name, or under an id of the relay's choice if name is empty, and answers the
+// request. The changes in more become durable together with the registration.
+func (r *Relay) registerAgent(c echo.Context, name string, more ...store.Change) error {
 	got, token, err := r.agents.register(c.Request().Context(), registration{ID: name}, more...)
 	switch {
 	case errors.Is(err, errBadID):
-		return faultOf(c, http.StatusBadRequest, "invalid_agent_id", "an agent id has 3 to 64 of a-z 0-9 -, and begins and ends with a letter or digit")
+		return answerFault(c, http.StatusBadRequest, "invalid_agent_id", "an agent id has 3 to 64 of a-z 0-9 -, and begins and ends with a letter or digit")
 	case errors.Is(err, errTaken):
-		return faultOf(c, http.StatusConflict, "agent_id_taken", "the agent id is taken")
+		return answerFault(c, http.StatusConflict, "agent_id_taken", "the agent id is taken")
 	case errors.Is(err, store.ErrConflict):
-		return faultOf(c, http.StatusForbidden, "registration_closed", "the invite code was used")
+		return answerFault(c, http.StatusForbidden, "registration_closed", "the invite code was used already")
 	case errors.Is(err, errFull):
-		return faultOf(c, http.StatusServiceUnavailable, "registry_full", "the relay takes no more agents")
+		return answerFault(c, http.StatusServiceUnavailable, "registry_full", "the relay takes no more agents")
 	case err != nil:
 		r.log.Error("register an agent", "err", err)
-		return faultOf(c, http.StatusServiceUnavailable, frame.CodeUnavailable, "the relay cannot take the request now")
+		return answerFault(c, http.StatusServiceUnavailable, frame.CodeUnavailable, "the relay cannot take the request now")
 	}
 	return httpapi.JSON(c, http.StatusOK, frame.Credentials{AgentID: got, Token: token})
 }
 
-// readRegistration returns the id that is asked for: null where there is none (AR-1).
+// readRegistration returns the id that the body of a registration asks for: null if it asks for none (AR-1). It reports
+// false if the body is neither empty nor a JSON object.
 func readRegistration(body []byte) (wire.Value, bool) {
 	if strings.TrimSpace(string(body)) == "" {
 		return wire.Value{}, true
@@ -133,19 +135,20 @@ func readRegistration(body []byte) (wire.Value, bool) {
 	return id, true
 }
 
-// connect takes an agent in (AR-6 to AR-8). A right token always passes, because an address may be shared.
+// connect accepts the connection of an agent (AR-6 to AR-8). A valid token passes whatever its address did before,
+// because agents may share an address.
 func (r *Relay) connect(c echo.Context) error {
 	req := c.Request()
 	if !websocket.Wanted(req) {
 		c.Response().Header().Set("Upgrade", "websocket")
-		return faultOf(c, http.StatusUpgradeRequired, "upgrade_required", "this is a WebSocket")
+		return answerFault(c, http.StatusUpgradeRequired, "upgrade_required", "this is a WebSocket")
 	}
 	a, ok := r.agents.lookup(tokenOf(req))
 	if !ok {
 		if wait := r.failed.Fail(httpapi.ClientAddr(c), time.Now()); wait > 0 {
-			return limited(c, wait)
+			return answerRateLimit(c, wait)
 		}
-		return faultOf(c, http.StatusUnauthorized, "invalid_token", "the token is missing or wrong")
+		return answerFault(c, http.StatusUnauthorized, "invalid_token", "the token is missing or wrong")
 	}
 	conn, err := websocket.Accept(c.Response(), req, websocket.Options{
 		ReadLimit: frame.ReadLimit, QueueFrames: queueFrames, QueueBytes: queueBytes, Ping: frame.PingEvery, Silence: frame.GoneAfter, Origins: r.cfg.Origins,
@@ -164,8 +167,8 @@ func (r *Relay) connect(c echo.Context) error {
 	return nil
 }
 
-// tokenOf returns the token of a request: of the header, or of the query, which is the only form that the reference's
-// clients know (AR-7). The query is taken off the request, so that nothing behind us can log it.
+// tokenOf returns the token of a request, from the header or from the query. The clients of the reference know only the
+// query (AR-7). tokenOf removes the query from the request, so that no later handler can log the token.
 func tokenOf(req *http.Request) string {
 	query := req.URL.Query().Get("token")
 	req.URL.RawQuery = ""

@@ -11,7 +11,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
 )
 
-// The relay has the routes that openapi.yaml describes, and no other. What they answer, every test of a [site] compares.
+// TestEveryRouteIsDescribed: the relay has the routes that openapi.yaml describes and no others. The tests that use a
+// testRelay compare the answers of these routes with the description.
 func TestEveryRouteIsDescribed(t *testing.T) {
 	relay, err := New(t.Context(), Config{Records: openStore(t).Records()})
 	if err != nil {

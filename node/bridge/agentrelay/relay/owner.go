@@ -17,7 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// nsInvites holds the hashes of invite codes that were not used yet (AR-36).
+// nsInvites is the namespace of the hashes of unused invite codes (AR-36).
 const nsInvites = "agentrelay/invites"
 
 const (
@@ -46,7 +46,7 @@ type Invite struct {
 	Expires time.Time `json:"expires_at"`
 }
 
-// The owner's operations on the relay.
+// These are the owner's operations on the relay.
 var (
 	ListAgents  = owner.Endpoint[owner.None, owner.List[AgentView]]{Method: http.MethodGet, Path: "/agentrelay/agents", Right: owner.Read}
 	AddAgent    = owner.Endpoint[NewAgent, frame.Credentials]{Method: http.MethodPost, Path: "/agentrelay/agents", Right: owner.Decide}
@@ -55,7 +55,7 @@ var (
 	AddInvite   = owner.Endpoint[owner.None, Invite]{Method: http.MethodPost, Path: "/agentrelay/invites", Right: owner.Decide}
 )
 
-// Operations returns the owner's part of the relay.
+// Operations returns the owner's operations on the relay.
 func (r *Relay) Operations() []owner.Operation {
 	return []owner.Operation{
 		ListAgents.Serve(r.listAgents), AddAgent.Serve(r.addAgent), RenewToken.Serve(r.renewToken), RemoveAgent.Serve(r.removeAgent),
@@ -71,7 +71,7 @@ func (r *Relay) listAgents(echo.Context, owner.None) (owner.List[AgentView], err
 	return out, nil
 }
 
-// ownerError returns an error that tells the owner why something failed.
+// ownerError translates an error of the registry into one that tells the owner why the operation failed.
 func ownerError(err error) error {
 	switch {
 	case err == nil:
@@ -81,7 +81,7 @@ func ownerError(err error) error {
 	case errors.Is(err, errTaken):
 		return owner.Fault(http.StatusConflict, "the agent id is taken", "")
 	case errors.Is(err, errFull):
-		return owner.Fault(http.StatusConflict, "the relay has as many agents as it may", "")
+		return owner.Fault(http.StatusConflict, "the relay has as many agents as it may have; remove one first", "")
 	case errors.Is(err, errUnknown):
 		return owner.Fault(http.StatusNotFound, "the relay has no such agent", "")
 	}
@@ -94,7 +94,7 @@ func (r *Relay) addAgent(c echo.Context, in NewAgent) (frame.Credentials, error)
 	return frame.Credentials{AgentID: id, Token: token}, ownerError(err)
 }
 
-// renewToken gives an agent a new token and ends the connection made with the old one.
+// renewToken gives an agent a new token and closes the connection that the agent made with the old one.
 func (r *Relay) renewToken(c echo.Context, _ owner.None) (frame.Credentials, error) {
 	httpapi.Private(c)
 	id := c.Param("id")
@@ -122,7 +122,7 @@ func (r *Relay) addInvite(c echo.Context, _ owner.None) (Invite, error) {
 	_, change := r.invites().Issue(out.Code, credential.Code{Created: now, Expires: out.Expires})
 	err := r.cfg.Records.Apply(c.Request().Context(), []store.Change{change}, now)
 	if errors.Is(err, store.ErrQuota) {
-		return out, owner.Fault(http.StatusConflict, "there are too many unused codes", "")
+		return out, owner.Fault(http.StatusConflict, "there are too many unused invite codes; wait until some expire", "")
 	}
 	return out, ownerError(err)
 }

@@ -12,19 +12,19 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// SearchQuery is what a directory is asked (AR-38).
+// SearchQuery is a query to a directory (AR-38).
 type SearchQuery struct {
 	Text, Capability, Intent string
 	Limit                    int
 }
 
-// Found is an agent that a directory lists. No endpoint, key or owner data of its card stands in it.
+// Found is an agent that a directory lists. It has no endpoint, key or owner data of the agent's card.
 type Found struct {
 	Name, Description string
 	Capabilities      []string
 }
 
-// Search asks a directory, with its own ranking.
+// Search asks a directory, which ranks its results itself.
 type Search func(ctx context.Context, q SearchQuery) ([]Found, error)
 
 const (
@@ -65,7 +65,7 @@ func readQuery(p wire.Value) (request, *frame.Refusal) {
 }
 
 // query answers from the directory, from what connected agents say of themselves, and from the history. The ranking is
-// lexical, and the answer says so: no embedding is compared.
+// lexical, and the answer says so: the relay compares no embeddings.
 func (r *Relay) query(s *session, f frame.Frame) *frame.Refusal {
 	q, fault := readQuery(f.Payload)
 	if fault != nil {
@@ -75,12 +75,12 @@ func (r *Relay) query(s *session, f frame.Frame) *frame.Refusal {
 	more := false
 	if q.scope != "messages" {
 		var all bool
-		agents, all = r.queryAgents(q.SearchQuery)
+		agents, all = r.searchAgents(q.SearchQuery)
 		more = !all
 	}
 	if a, ok := r.agents.get(s.id); ok && q.scope != "agents" && r.history != nil {
-		for _, e := range r.history.search(a, q.Text, q.Limit+1, time.Now()) { // one over the limit, for more
-			messages = append(messages, e.brief())
+		for _, e := range r.history.search(a, q.Text, q.Limit+1, time.Now()) { // one over the limit, to set more
+			messages = append(messages, e.summary())
 		}
 	}
 	room := roomForList
@@ -93,8 +93,8 @@ func (r *Relay) query(s *session, f frame.Frame) *frame.Refusal {
 	return nil
 }
 
-// brief is a message as query_result shows it.
-func (e *entry) brief() wire.Value {
+// summary returns the message as query_result shows it.
+func (e *entry) summary() wire.Value {
 	v := wire.Obj(wire.TextField("id", e.id), wire.TextField("from", e.from))
 	if e.kind != "" {
 		v = v.With("type", wire.Text(e.kind))
@@ -107,7 +107,8 @@ func (e *entry) brief() wire.Value {
 	return v
 }
 
-// shorten keeps a list within limit and room.
+// shorten cuts a list to limit values and to room bytes, which it reduces by the bytes used. It returns more, or true
+// if it cut the list.
 func shorten(list []wire.Value, limit int, room *int, more bool) ([]wire.Value, bool) {
 	out := []wire.Value{}
 	for _, v := range list {
@@ -121,9 +122,10 @@ func shorten(list []wire.Value, limit int, room *int, more bool) ([]wire.Value, 
 	return out, more
 }
 
-// queryAgents asks the directory, then the agents that are connected: each source in its own order. The directory may be
-// that of others, which would limit the owner for what agents of the relay ask: it is left out where they ask too much.
-func (r *Relay) queryAgents(q SearchQuery) (out []wire.Value, all bool) {
+// searchAgents asks the directory, then the connected agents, and keeps the order of each source. all is false if it
+// left the directory out. The directory may belong to somebody else, who would limit the owner for what agents of the
+// relay ask, so the relay limits them first.
+func (r *Relay) searchAgents(q SearchQuery) (out []wire.Value, all bool) {
 	all = r.cfg.Search == nil || r.searches.Take(time.Now()) == 0
 	if r.cfg.Search != nil && all {
 		ctx, cancel := context.WithTimeout(context.Background(), searchTimeout)
@@ -132,7 +134,7 @@ func (r *Relay) queryAgents(q SearchQuery) (out []wire.Value, all bool) {
 		asked.Limit = maxResults
 		found, err := r.cfg.Search(ctx, asked)
 		if err != nil {
-			r.log.Info("a query found no directory", "err", err)
+			r.log.Info("search the directory for an agent of the relay", "err", err)
 		}
 		for _, a := range found {
 			out = append(out, wire.Obj(
@@ -141,12 +143,12 @@ func (r *Relay) queryAgents(q SearchQuery) (out []wire.Value, all bool) {
 			))
 		}
 	}
-	return append(out, r.queryConnected(q)...), all
+	return append(out, r.searchOnline(q)...), all
 }
 
-// queryConnected ranks the latest discovery of connected agents by how many words of the query it has. What intents
-// they understand they do not say.
-func (r *Relay) queryConnected(q SearchQuery) []wire.Value {
+// searchOnline ranks the latest discoveries of connected agents by how many words of the query they contain. An
+// agent does not say which intents it understands, so a query for an intent finds none.
+func (r *Relay) searchOnline(q SearchQuery) []wire.Value {
 	if q.Intent != "" {
 		return nil
 	}
@@ -155,7 +157,7 @@ func (r *Relay) queryConnected(q SearchQuery) []wire.Value {
 		found discovery
 		score int
 	}
-	looked := words(q.Text)
+	terms := splitQuery(q.Text)
 	var hits []hit
 	for _, s := range r.conns.all() {
 		s.mu.Lock()
@@ -164,8 +166,8 @@ func (r *Relay) queryConnected(q SearchQuery) []wire.Value {
 		if d.At.IsZero() || q.Capability != "" && !slices.Contains(d.Skills, strings.ToLower(q.Capability)) {
 			continue
 		}
-		n := score(looked, strings.ToLower(s.id+" "+d.Name+" "+d.Description+" "+strings.Join(d.Skills, " ")))
-		if n > 0 || len(looked) == 0 {
+		n := score(terms, strings.ToLower(s.id+" "+d.Name+" "+d.Description+" "+strings.Join(d.Skills, " ")))
+		if n > 0 || len(terms) == 0 {
 			hits = append(hits, hit{s.id, d, n})
 		}
 	}

@@ -16,7 +16,7 @@ const (
 	defaultSearch  = 20
 	maxListed      = 100
 	maxQueryText   = 1024
-	roomForList    = frame.MaxPayload // of a list in one answer, so that the frame stays below frame.MaxSize
+	roomForList    = frame.MaxPayload // bytes of a list in one answer; keeps the frame below frame.MaxSize
 )
 
 // recallRequest is the payload of history, search and replay.
@@ -24,7 +24,7 @@ type recallRequest struct {
 	limit int
 	since int64
 	from  string // message id of replay
-	after string // next of the page before
+	after string // the "next" of the previous page
 	query string
 }
 
@@ -65,26 +65,26 @@ func (r *Relay) recall(s *session, f frame.Frame, name string) *frame.Refusal {
 	now := time.Now()
 	switch name {
 	case "history":
-		list = r.history.seen(a, now)
+		list = r.history.visibleTo(a, now)
 		slices.Reverse(list)
 		list = slices.DeleteFunc(list, func(e *entry) bool { return e.ts < w.since })
-		list = behind(list, w.after)
+		list = listAfter(list, w.after)
 	case "replay":
 		start := cmp.Or(w.after, w.from)
 		if start == "" {
 			return frame.Invalid("payload.since_message_id must be a message id")
 		}
-		list = behind(r.history.seen(a, now), start)
+		list = listAfter(r.history.visibleTo(a, now), start)
 	case "search":
-		if len(words(w.query)) == 0 {
+		if len(splitQuery(w.query)) == 0 {
 			return frame.Invalid("payload.query must be a text")
 		}
 		n, _ := strconv.Atoi(w.after)
 		n = min(max(n, 0), r.history.max)
-		list = r.history.search(a, w.query, n+w.limit+1, now) // one over the limit, for more
+		list = r.history.search(a, w.query, n+w.limit+1, now) // one over the limit, to set more
 		list = list[min(n, len(list)):]
 	}
-	shown, used := fit(list, w.limit, roomForList)
+	shown, used := fitFrames(list, w.limit, roomForList)
 	result := wire.Obj(wire.TextField("command", name), wire.Field("messages", wire.Arr(shown...)), wire.Field("more", wire.Bool(used < len(list))))
 	if used < len(list) {
 		next := list[used-1].id
@@ -98,8 +98,8 @@ func (r *Relay) recall(s *session, f frame.Frame, name string) *frame.Refusal {
 	return nil
 }
 
-// behind returns the messages after the one with this id: all if the id is empty, none if it is unknown.
-func behind(list []*entry, id string) []*entry {
+// listAfter returns the messages after the one with this id: all if the id is empty, none if it is unknown.
+func listAfter(list []*entry, id string) []*entry {
 	if id == "" {
 		return list
 	}
@@ -111,8 +111,9 @@ func behind(list []*entry, id string) []*entry {
 	return nil
 }
 
-// fit returns as many frames as there is room for. One that has no room even alone is shown without its payload.
-func fit(list []*entry, limit, room int) (out []wire.Value, used int) {
+// fitFrames returns the first frames of list that fit into room bytes, at most limit, and how many entries it used. If
+// the first frame does not fit even alone, it is shown without its payload.
+func fitFrames(list []*entry, limit, room int) (out []wire.Value, used int) {
 	out = []wire.Value{}
 	for _, e := range list {
 		if used == limit {

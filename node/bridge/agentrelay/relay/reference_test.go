@@ -15,13 +15,14 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// The reference's command line client works unchanged: its exchanges are replayed, frame by frame.
+// TestReferenceClient: the reference's command line client works unchanged. The test replays its exchanges frame by
+// frame.
 func TestReferenceClient(t *testing.T) {
 	data, err := os.ReadFile("testdata/reference-cli.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newSite(t, Config{})
+	s := newTestRelay(t, Config{})
 	listener := s.join("listener")
 	var alice *agent
 	token, steps := "", 0
@@ -68,14 +69,15 @@ func TestReferenceClient(t *testing.T) {
 	}
 }
 
-// The reference's command line client itself, where AGENTMESH_ARC names its folder: cli of github.com/fabryx-dao/arc with its
-// node_modules. It is in no package registry, so AGENTMESH_TOOLS does not ask for it.
+// TestReferenceProgram runs the reference's command line client itself, if AGENTMESH_ARC names its folder: cli of
+// github.com/fabryx-dao/arc with its node_modules. It is in no package registry, so AGENTMESH_TOOLS does not ask for
+// it.
 func TestReferenceProgram(t *testing.T) {
 	dir := os.Getenv("AGENTMESH_ARC")
 	if dir == "" {
 		t.Skip("AGENTMESH_ARC does not name the folder of the reference's client")
 	}
-	s := newSite(t, Config{Extensions: Extensions{History: true}})
+	s := newTestRelay(t, Config{Extensions: Extensions{History: true}})
 	arc := func(args ...string) (string, error) {
 		cmd := exec.CommandContext(t.Context(), "node", append([]string{filepath.Join(dir, "src", "index.js")}, append(args, "--relay", "ws"+strings.TrimPrefix(s.url, "http")+"/arc")...)...)
 		cmd.Env = append(os.Environ(), "NO_COLOR=1", "FORCE_COLOR=0")
@@ -92,7 +94,7 @@ func TestReferenceProgram(t *testing.T) {
 		args []string
 		fail bool
 		says string
-		hear string // what the listener hears of it
+		hear string // the frame that the listener gets
 	}{
 		{args: []string{"register", "alice"}, fail: true, says: "agent_id_taken: "},
 		{args: []string{"register", "No_Id"}, fail: true, says: "invalid_agent_id: "},
@@ -126,7 +128,7 @@ func TestReferenceProgram(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	s.until("alice", true)
+	s.waitConnected("alice", true)
 	listener.send(`{"to":["alice"],"type":"question","ref":"q1","payload":"are you there?"}`)
 	lines := bufio.NewScanner(shown)
 	for lines.Scan() && !strings.Contains(lines.Text(), "Payload: are you there?") {
@@ -147,7 +149,7 @@ func read(t *testing.T, s string) wire.Value {
 	return v
 }
 
-// like compares a value with what it must be, where "*" is anything. An array ["*"] is itself: everybody.
+// like compares a value with the wanted one, in which "*" stands for anything. An array ["*"] means itself: everybody.
 func like(t *testing.T, got, want wire.Value, at string) {
 	t.Helper()
 	if s, ok := want.Str(); ok && s == "*" && !strings.HasSuffix(at, "]") {

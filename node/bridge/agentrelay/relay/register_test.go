@@ -19,9 +19,9 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// AR-1 to AR-5: ids and tokens.
+// TestRegister checks ids and tokens (AR-1 to AR-5).
 func TestRegister(t *testing.T) {
-	s := newSite(t, Config{})
+	s := newTestRelay(t, Config{})
 	for _, tt := range []struct {
 		name, body string
 		status     int
@@ -76,13 +76,13 @@ func TestRegister(t *testing.T) {
 	}
 }
 
-// AR-5: ids and tokens survive a restart, and no token is in the database.
+// TestRestart: ids and tokens survive a restart, and no token is in the database (AR-5).
 func TestRestart(t *testing.T) {
 	st := openStore(t)
-	s := newSiteOn(t, st, Config{})
+	s := newTestRelayOn(t, st, Config{})
 	token := s.register("alice")
 	s.stop()
-	again := newSiteOn(t, st, Config{})
+	again := newTestRelayOn(t, st, Config{})
 	again.connectAs("alice", token).quiet()
 	if status, body := again.ask("POST", "/register", `{"agent_id":"alice"}`); status != http.StatusConflict {
 		t.Errorf("the id after a restart: %d %s, want it taken", status, body)
@@ -96,9 +96,10 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// 10,000 registrations: bounded by the address, then by the relay, and the ids stay taken when agents are removed.
+// TestRegistrationsBounded: the relay accepts no more agents than it may have, and refused registrations do not count
+// for the rate of an address.
 func TestRegistrationsBounded(t *testing.T) {
-	s := newSite(t, Config{MaxAgents: 20, RegistrationsPerHour: 30})
+	s := newTestRelay(t, Config{MaxAgents: 20, RegistrationsPerHour: 30})
 	for n := range 40 { // a refused one counts for nothing
 		status, body := s.ask("POST", "/register", fmt.Sprintf(`{"agent_id":"agent-%d"}`, n))
 		want := http.StatusOK
@@ -111,7 +112,8 @@ func TestRegistrationsBounded(t *testing.T) {
 	}
 }
 
-// 10,000 registrations fit, are found again after a restart, and then no more are taken.
+// TestTenThousandRegistrations: a relay holds 10,000 registrations, finds them again after a restart, and takes no
+// more.
 func TestTenThousandRegistrations(t *testing.T) {
 	if testing.Short() {
 		t.Skip("fills a relay")
@@ -127,7 +129,7 @@ func TestTenThousandRegistrations(t *testing.T) {
 			changes = nil
 		}
 	}
-	s := newSiteOn(t, st, Config{})
+	s := newTestRelayOn(t, st, Config{})
 	if n := s.agents.count(); n != MaxAgents {
 		t.Fatalf("%d agents after the start, want %d", n, MaxAgents)
 	}
@@ -137,13 +139,13 @@ func TestTenThousandRegistrations(t *testing.T) {
 	s.connectAs("agent-09999", "9999").quiet()
 }
 
-// AR-36: who gets an id.
+// TestRegistrationModes checks who may register in each mode (AR-36).
 func TestRegistrationModes(t *testing.T) {
-	closed := newSite(t, Config{Registration: credential.Closed})
+	closed := newTestRelay(t, Config{Registration: credential.Closed})
 	if status, body := closed.ask("POST", "/register", `{}`); status != http.StatusForbidden || !strings.Contains(string(body), "registration_closed") {
 		t.Errorf("closed: %d %s", status, body)
 	}
-	s := newSite(t, Config{Registration: credential.Invite})
+	s := newTestRelay(t, Config{Registration: credential.Invite})
 	if status, _ := s.ask("POST", "/register", `{}`); status != http.StatusForbidden {
 		t.Errorf("without a code: %d, want 403", status)
 	}
@@ -157,9 +159,9 @@ func TestRegistrationModes(t *testing.T) {
 	}
 }
 
-// The owner gives out tokens, replaces and takes them back.
+// TestOwnerAgents: the owner can issue, replace and revoke tokens.
 func TestOwnerAgents(t *testing.T) {
-	s := newSite(t, Config{Registration: credential.Closed})
+	s := newTestRelay(t, Config{Registration: credential.Closed})
 	var made frame.Credentials
 	if status := s.callOwner("POST", "/owner/agentrelay/agents", `{"agent_id":"alice","trusted":true}`, &made); status != 200 {
 		t.Fatalf("make a token: %d", status)
@@ -170,20 +172,20 @@ func TestOwnerAgents(t *testing.T) {
 	if len(list.Items) != 1 || list.Items[0].ID != "alice" || !list.Items[0].Connected || !list.Items[0].Trusted {
 		t.Errorf("agents: %+v", list.Items)
 	}
-	var fresh frame.Credentials
-	s.callOwner("POST", "/owner/agentrelay/agents/alice/token", "", &fresh)
+	var added frame.Credentials
+	s.callOwner("POST", "/owner/agentrelay/agents/alice/token", "", &added)
 	if got := a.closed(); got != frame.CloseBadToken {
 		t.Errorf("the connection of the old token ended with %d, want %d", got, frame.CloseBadToken)
 	}
 	if _, err := s.dial(made.Token); err == nil {
 		t.Error("the old token is still good")
 	}
-	b := s.connectAs("alice", fresh.Token)
+	b := s.connectAs("alice", added.Token)
 	if status := s.callOwner("DELETE", "/owner/agentrelay/agents/alice", "", nil); status != http.StatusNoContent {
 		t.Errorf("remove: %d", status)
 	}
 	b.closed()
-	if _, err := s.dial(fresh.Token); err == nil {
+	if _, err := s.dial(added.Token); err == nil {
 		t.Error("the token of a removed agent is good")
 	}
 	if status := s.callOwner("POST", "/owner/agentrelay/agents", `{"agent_id":"alice"}`, nil); status != http.StatusConflict {
@@ -191,9 +193,9 @@ func TestOwnerAgents(t *testing.T) {
 	}
 }
 
-// A token that is replaced or taken back while its connection is being made opens none.
+// TestRevokedOnTheWay: a token that is replaced or revoked while an agent connects with it does not admit the agent.
 func TestRevokedOnTheWay(t *testing.T) {
-	s := newSite(t, Config{})
+	s := newTestRelay(t, Config{})
 	for name, revoke := range map[string]func(id string) error{
 		"renewed": func(id string) error { _, err := s.agents.renew(t.Context(), id); return err },
 		"removed": func(id string) error { return s.agents.remove(t.Context(), id) },
@@ -211,10 +213,11 @@ func TestRevokedOnTheWay(t *testing.T) {
 	}
 }
 
-// Removed agents take no place of living ones. Their ids stay taken, also after a restart, for a year and within bounds.
+// TestTombstones: removed agents take no room from registered ones. Their ids stay taken for a year, within a bound,
+// and also after a restart.
 func TestTombstones(t *testing.T) {
 	st := openStore(t)
-	s := newSiteOn(t, st, Config{MaxAgents: 3})
+	s := newTestRelayOn(t, st, Config{MaxAgents: 3})
 	for n := range 5 {
 		id := fmt.Sprintf("agent-%d", n)
 		s.join(id)
@@ -223,23 +226,23 @@ func TestTombstones(t *testing.T) {
 		}
 		s.conns.disconnect(id, frame.CloseBadToken, "")
 	}
-	check := func(s *site) {
+	check := func(s *testRelay) {
 		t.Helper()
 		for id, want := range map[string]error{"agent-0": nil, "agent-1": nil, "agent-2": errTaken, "agent-4": errTaken} {
-			if _, _, err := s.agents.free(id, time.Now()); !errors.Is(err, want) {
+			if _, _, err := s.agents.reserveID(id, time.Now()); !errors.Is(err, want) {
 				t.Errorf("%s: %v, want %v", id, err, want)
 			}
 		}
-		if _, _, err := s.agents.free("agent-4", time.Now().Add(keepRemoved)); err != nil {
+		if _, _, err := s.agents.reserveID("agent-4", time.Now().Add(keepRemoved)); err != nil {
 			t.Errorf("a year later: %v", err)
 		}
 	}
 	check(s)
 	s.stop()
-	check(newSiteOn(t, st, Config{MaxAgents: 3}))
+	check(newTestRelayOn(t, st, Config{MaxAgents: 3}))
 }
 
-// When all ids are given out, those that nobody connected with in a day make way, the oldest first, and no other.
+// TestUnusedMakeWay: a full relay drops only agents that did not connect within a day of registering, the oldest first.
 func TestUnusedMakeWay(t *testing.T) {
 	st := openStore(t)
 	old := time.Now().Add(-keepUnused - time.Minute)
@@ -253,7 +256,7 @@ func TestUnusedMakeWay(t *testing.T) {
 	if err := st.Records().Apply(t.Context(), changes, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	s := newSiteOn(t, st, Config{MaxAgents: 4})
+	s := newTestRelayOn(t, st, Config{MaxAgents: 4})
 	for n, gone := range []string{"unused-1", "unused-2", ""} {
 		_, _, err := s.agents.register(t.Context(), registration{ID: fmt.Sprintf("new-%d", n)})
 		if want := map[bool]error{true: nil, false: errFull}[gone != ""]; !errors.Is(err, want) {
@@ -265,7 +268,7 @@ func TestUnusedMakeWay(t *testing.T) {
 	}
 	s.stop()
 	var left []string
-	for _, a := range newSiteOn(t, st, Config{MaxAgents: 4}).agents.list() {
+	for _, a := range newTestRelayOn(t, st, Config{MaxAgents: 4}).agents.list() {
 		left = append(left, a.ID)
 	}
 	if !slices.Equal(left, []string{"fresh", "new-0", "new-1", "used"}) {
@@ -273,14 +276,14 @@ func TestUnusedMakeWay(t *testing.T) {
 	}
 }
 
-// A connection makes an id used, which lasts.
+// TestUsedLasts: the first connection of an agent marks its registration as used, durably.
 func TestUsedLasts(t *testing.T) {
 	st := openStore(t)
-	s := newSiteOn(t, st, Config{})
+	s := newTestRelayOn(t, st, Config{})
 	s.join("alice")
 	s.register("bob")
 	s.stop()
-	s = newSiteOn(t, st, Config{})
+	s = newTestRelayOn(t, st, Config{})
 	for id, want := range map[string]bool{"alice": true, "bob": false} {
 		if a, ok := s.agents.get(id); !ok || a.Used != want {
 			t.Errorf("%s used: %v, want %v", id, a.Used, want)
@@ -288,39 +291,40 @@ func TestUsedLasts(t *testing.T) {
 	}
 }
 
-// watched calls a function while changes are written.
-type watched struct {
+// hookedRecords calls a function while changes are written.
+type hookedRecords struct {
 	store.Records
 	during func() error
 }
 
-func (w watched) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
+func (w hookedRecords) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
 	if err := w.during(); err != nil {
 		return err
 	}
 	return w.Records.Apply(ctx, changes, now)
 }
 
-// Who makes way for another does not get in while that is written; where it is not written, it may.
+// TestWhoMakesWayStaysOut: an agent that is being replaced cannot connect during the write. If the write fails, it can
+// connect again.
 func TestWhoMakesWayStaysOut(t *testing.T) {
 	st := openStore(t)
 	a := &registration{ID: "unused", Token: credential.HashOf("unused").String(), Since: time.Now().Add(-keepUnused - time.Minute)}
 	if err := st.Records().Apply(t.Context(), []store.Change{a.change(store.Absent)}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	s := newSiteOn(t, st, Config{MaxAgents: 1})
+	s := newTestRelayOn(t, st, Config{MaxAgents: 1})
 	var admitted bool
 	failed := errors.New("the disk is full")
-	s.agents.records = watched{st.Records(), func() error { _, admitted = s.agents.lookup("unused"); return failed }}
+	s.agents.records = hookedRecords{st.Records(), func() error { _, admitted = s.agents.lookup("unused"); return failed }}
 	if _, _, err := s.agents.register(t.Context(), registration{ID: "new"}); !errors.Is(err, failed) || admitted {
-		t.Errorf("register = %v, the token was good meanwhile: %v", err, admitted)
+		t.Errorf("register = %v, the old token was valid meanwhile: %v", err, admitted)
 	}
 	if _, ok := s.agents.lookup("unused"); !ok || s.agents.count() != 1 {
-		t.Error("nothing was written, and yet it is gone")
+		t.Error("nothing was written, but the old agent is gone")
 	}
-	s.agents.records = watched{st.Records(), func() error { admitted = s.agents.admit(a.ID, a.Token); return nil }}
+	s.agents.records = hookedRecords{st.Records(), func() error { admitted = s.agents.admit(a.ID, a.Token); return nil }}
 	if _, _, err := s.agents.register(t.Context(), registration{ID: "new"}); err != nil || admitted {
-		t.Errorf("register = %v, it got in meanwhile: %v", err, admitted)
+		t.Errorf("register = %v, the old agent was admitted meanwhile: %v", err, admitted)
 	}
 	if _, ok := s.agents.get("new"); !ok || s.agents.count() != 1 {
 		t.Errorf("%d are registered", s.agents.count())

@@ -16,31 +16,31 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// nsAgents holds the registered agents, by id. A removed one stays as a tombstone, so that nobody else gets the id of
-// somebody whom others have met (AR-2).
+// nsAgents is the namespace of the registered agents, by id. A removed agent leaves a tombstone, so that nobody else
+// gets the id of an agent that others have met (AR-2).
 const nsAgents = "agentrelay/agents"
 
 const (
-	// MaxAgents bounds what one relay registers. Tombstones have a room of their own, as large; the oldest make way.
+	// MaxAgents bounds the agents of one relay. As many tombstones fit beside them; then the oldest is dropped.
 	MaxAgents = 10_000
 	// keepRemoved is how long a tombstone stays.
 	keepRemoved = 365 * 24 * time.Hour
-	// keepUnused is how long an id is kept, when all are given out, for somebody who never connected with it.
+	// keepUnused is how long an agent that never connected keeps its id when the relay is full.
 	keepUnused = 24 * time.Hour
 )
 
-// registration is an agent of the relay. Only the hash of its token is kept (AR-5).
+// registration is an agent of the relay. It holds only the hash of the agent's token (AR-5).
 type registration struct {
 	ID      string    `json:"id"`
 	Token   string    `json:"token_sha256,omitempty"` // hex; empty: removed
 	Since   time.Time `json:"since"`
 	Removed time.Time `json:"removed,omitzero"`
-	Active  time.Time `json:"active,omitzero"`   // when it last sent a message, to an hour after a crash (AR-42)
-	Used    bool      `json:"used,omitempty"`    // it connected once, or the owner made it
+	Active  time.Time `json:"active,omitzero"`   // time of its last message; may lack an hour after a crash (AR-42)
+	Used    bool      `json:"used,omitempty"`    // it has connected, or the owner registered it
 	Trusted bool      `json:"trusted,omitempty"` // no rate limit (AR-31)
 }
 
-// The ways in which a registration is refused.
+// The registry returns these errors.
 var (
 	errTaken   = errors.New("agentrelay: the id is taken")
 	errFull    = errors.New("agentrelay: too many agents are registered")
@@ -48,24 +48,24 @@ var (
 	errUnknown = errors.New("agentrelay: no such agent")
 )
 
-// registry knows the agents of a relay: all of them in memory, each change durable first.
+// registry holds the agents of a relay in memory. It stores each change durably before it makes the change visible.
 type registry struct {
 	records store.Records
 	max     int
 	clock   *store.WallClock
 
-	writing sync.Mutex // held over a write, so that an id is promised once; taken before mu
+	writing sync.Mutex // held during a write, so that two writes cannot take one id; taken before mu
 
-	mu     sync.Mutex
-	agents map[string]*registration // tombstones too
-	tokens map[string]string        // hash to id
-	moved  map[string]bool          // whose activity is not stored yet
+	mu      sync.Mutex
+	agents  map[string]*registration // with tombstones
+	tokens  map[string]string        // hash to id
+	unsaved map[string]bool          // agents whose activity is not stored yet
 }
 
 func loadRegistry(ctx context.Context, records store.Records, limit int, clock *store.WallClock) (*registry, error) {
 	r := &registry{
 		records: records, max: limit, clock: clock, agents: make(map[string]*registration), tokens: make(map[string]string),
-		moved: make(map[string]bool),
+		unsaved: make(map[string]bool),
 	}
 	for rec, err := range store.AllRecords(ctx, records, nsAgents, "", time.Now()) {
 		a := &registration{}
@@ -99,12 +99,13 @@ func (a *registration) change(ifRev store.Rev) store.Change {
 	return store.Change{Record: rec, IfRev: ifRev}
 }
 
-// forget deletes an agent for good.
-func (a *registration) forget() store.Change {
+// deletion returns the change that deletes the record of an agent.
+func (a *registration) deletion() store.Change {
 	return store.Change{Record: store.Record{NS: nsAgents, Key: a.ID}, IfRev: store.Any, Delete: true}
 }
 
-// register gives an id, the one that is asked for or one of ours, and its token. more changes in the same unit.
+// register stores a new agent and returns its id and token. The id is a.ID or, if that is empty, one that the registry
+// chooses. The changes in more become durable in the same unit.
 func (r *registry) register(ctx context.Context, a registration, more ...store.Change) (string, string, error) {
 	if a.ID != "" && (!frame.ValidAgentID(a.ID) || a.ID == frame.RelayID) {
 		return "", "", errBadID
@@ -112,7 +113,7 @@ func (r *registry) register(ctx context.Context, a registration, more ...store.C
 	r.writing.Lock()
 	defer r.writing.Unlock()
 	a.Since = time.Now().UTC()
-	id, old, err := r.free(a.ID, a.Since)
+	id, old, err := r.reserveID(a.ID, a.Since)
 	if err != nil {
 		return "", "", err
 	}
@@ -120,7 +121,7 @@ func (r *registry) register(ctx context.Context, a registration, more ...store.C
 	a.ID, a.Token = id, credential.HashOf(token).String()
 	changes := append([]store.Change{a.change(store.Absent)}, more...)
 	if old != nil {
-		changes = append([]store.Change{old.forget()}, changes...)
+		changes = append([]store.Change{old.deletion()}, changes...)
 	}
 	if err := r.records.Apply(ctx, changes, a.Since); err != nil {
 		if old != nil {
@@ -130,7 +131,7 @@ func (r *registry) register(ctx context.Context, a registration, more ...store.C
 		}
 		return "", "", err
 	}
-	// Whoever has the token can hear only what has a later time: that is what the history goes by (AR-46).
+	// The history decides by time what the agent may see, so whatever it may see must have a later time (AR-46).
 	<-time.After(time.Until(a.Since.Truncate(time.Millisecond).Add(time.Millisecond)))
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -138,13 +139,14 @@ func (r *registry) register(ctx context.Context, a registration, more ...store.C
 	return id, token, nil
 }
 
-// free returns an id that nobody has or had: id, or a new one if id is empty. If the relay is full, old is the agent that
-// makes way: its token is invalid from here on, so that it does not connect before it is gone.
-func (r *registry) free(id string, now time.Time) (free string, old *registration, err error) {
+// reserveID returns an id that nobody has or had: id, or a new one if id is empty. If the relay is full, reserveID also
+// returns the old agent to replace and drops it from memory at once, so that it cannot connect before the store deletes
+// it. The caller holds r.writing.
+func (r *registry) reserveID(id string, now time.Time) (free string, old *registration, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.tokens) >= r.max {
-		if !r.clock.Believed() { // an agent that makes way does not come back with the right time
+		if !r.clock.Believed() { // a wrong clock must not cost an agent its id
 			return "", nil, errFull
 		}
 		if old = r.oldest(func(a *registration) bool { return a.Token != "" && !a.Used && now.Sub(a.Since) >= keepUnused }); old == nil {
@@ -165,7 +167,8 @@ func (r *registry) free(id string, now time.Time) (free string, old *registratio
 	return id, old, nil
 }
 
-// oldest returns the agent that registered first among those that of accepts, nil if there is none. r.mu is held.
+// oldest returns the agent that registered first among those that of accepts, or nil. The caller holds
+// r.mu.
 func (r *registry) oldest(of func(*registration) bool) (first *registration) {
 	for _, a := range r.agents {
 		if of(a) && (first == nil || a.Since.Before(first.Since)) {
@@ -175,11 +178,11 @@ func (r *registry) oldest(of func(*registration) bool) (first *registration) {
 	return first
 }
 
-// drop forgets an agent. r.mu is held.
+// drop removes an agent from memory. The caller holds r.mu.
 func (r *registry) drop(a *registration) {
 	delete(r.agents, a.ID)
 	delete(r.tokens, a.Token)
-	delete(r.moved, a.ID)
+	delete(r.unsaved, a.ID)
 }
 
 // renew gives an agent another token.
@@ -195,7 +198,7 @@ func (r *registry) renew(ctx context.Context, id string) (token string, err erro
 	return token, r.store(ctx, a, nil)
 }
 
-// remove ends an agent. Its id stays taken for as long as the tombstone lasts.
+// remove ends the registration of an agent. Its id stays taken as long as the tombstone lasts.
 func (r *registry) remove(ctx context.Context, id string) error {
 	r.writing.Lock()
 	defer r.writing.Unlock()
@@ -204,11 +207,11 @@ func (r *registry) remove(ctx context.Context, id string) error {
 		return errUnknown
 	}
 	a.Token, a.Removed = "", time.Now().UTC()
-	return r.store(ctx, a, r.surplus())
+	return r.store(ctx, a, r.oldestTombstone())
 }
 
-// surplus returns the tombstone that makes way for another one, nil if there is room.
-func (r *registry) surplus() *registration {
+// oldestTombstone returns the tombstone to drop for another one, nil if there is room.
+func (r *registry) oldestTombstone() *registration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.agents)-len(r.tokens) < r.max {
@@ -217,11 +220,11 @@ func (r *registry) surplus() *registration {
 	return r.oldest(func(a *registration) bool { return a.Token == "" })
 }
 
-// store changes an agent durably, and forgets another one with it. r.writing is held.
+// store changes an agent durably and deletes old, if it is not nil, in the same unit. The caller holds r.writing.
 func (r *registry) store(ctx context.Context, a registration, old *registration) error {
 	changes := []store.Change{a.change(store.Any)}
 	if old != nil {
-		changes = append(changes, old.forget())
+		changes = append(changes, old.deletion())
 	}
 	if err := r.records.Apply(ctx, changes, time.Now()); err != nil {
 		return err
@@ -250,7 +253,7 @@ func (r *registry) lookup(token string) (registration, bool) {
 	return *a, true
 }
 
-// get returns an agent that is registered.
+// get returns the agent with this id. It reports false if the agent is not registered or was removed.
 func (r *registry) get(id string) (registration, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -281,7 +284,7 @@ func (r *registry) count() int {
 	return len(r.tokens)
 }
 
-// admit reports whether a token, by its hash, is still that of the agent, and notes that it was used.
+// admit reports whether hash is still the token hash of the agent, and marks the registration as used.
 func (r *registry) admit(id, hash string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -290,13 +293,13 @@ func (r *registry) admit(id, hash string) bool {
 		return false
 	}
 	if !a.Used {
-		a.Used, r.moved[id] = true, true
+		a.Used, r.unsaved[id] = true, true
 	}
 	return true
 }
 
-// active notes that an agent sent a message.
-func (r *registry) active(id string, now time.Time) {
+// markActive records that an agent sent a message.
+func (r *registry) markActive(id string, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	a := r.agents[id]
@@ -304,12 +307,12 @@ func (r *registry) active(id string, now time.Time) {
 		return
 	}
 	if now.Sub(a.Active) >= time.Hour {
-		r.moved[id] = true
+		r.unsaved[id] = true
 	}
 	a.Active = now
 }
 
-// activeSince counts the agents that sent a message since then (AR-42).
+// activeSince counts the agents that sent a message after since (AR-42).
 func (r *registry) activeSince(since time.Time) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -322,11 +325,11 @@ func (r *registry) activeSince(since time.Time) int {
 	return n
 }
 
-// flush stores who was active, some at a time.
+// flush stores the activity of at most 500 agents.
 func (r *registry) flush(ctx context.Context) error {
 	r.writing.Lock()
 	defer r.writing.Unlock()
-	changes := r.unsaved(500)
+	changes := r.unsavedChanges(500)
 	if len(changes) == 0 {
 		return nil
 	}
@@ -336,16 +339,16 @@ func (r *registry) flush(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, c := range changes {
-		delete(r.moved, c.Record.Key)
+		delete(r.unsaved, c.Record.Key)
 	}
 	return nil
 }
 
-func (r *registry) unsaved(limit int) []store.Change {
+func (r *registry) unsavedChanges(limit int) []store.Change {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var changes []store.Change
-	for id := range r.moved {
+	for id := range r.unsaved {
 		if len(changes) == limit {
 			break
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// StatsMode says what GET /stats tells (AR-32).
+// StatsMode says what GET /stats shows (AR-32).
 type StatsMode string
 
 const (
@@ -26,23 +26,23 @@ const (
 
 // Config configures a relay.
 type Config struct {
-	Name         string // what welcome says it is; empty: agentmesh
+	Name         string // the relay's name in welcome; empty: agentmesh
 	Records      store.Records
 	Registration credential.Mode // who gets an id (AR-36): Open, Invite or, if empty, Closed
 	Stats        StatsMode       // empty: public
 	MaxAgents    int             // zero: [MaxAgents]
-	// PerMinute and PerHour bound the frames of one agent (AR-31): 100 and 1,000 where zero, no limit where negative.
+	// PerMinute and PerHour bound the frames of one agent (AR-31): zero means 100 and 1,000, negative no limit.
 	PerMinute, PerHour int
-	// RegistrationsPerHour bounds what one address registers: 10 where zero, no limit where negative.
+	// RegistrationsPerHour bounds the agents that one address registers: zero means 10, negative no limit.
 	RegistrationsPerHour int
 	Origins              []string // of pages that may connect, beside our own
 	AnyOrigin            bool     // pages of every origin may read the HTTP answers (AR-34)
 	Extensions           Extensions
-	Search               Search // of the directory; nil: the connected agents alone are searched
+	Search               Search // searches the directory; nil: only the connected agents are searched
 	Logger               *slog.Logger
 }
 
-// Extensions are what a relay does beyond passing frames on (AR-37 to AR-46). All are off by default.
+// Extensions are the optional functions of a relay (AR-37 to AR-46). All are off by default.
 type Extensions struct {
 	Semantic, Voting, History bool
 	Keep                      time.Duration // of history; zero: 7 days
@@ -50,7 +50,7 @@ type Extensions struct {
 	VoteFor                   time.Duration // until an undecided vote is rejected; zero: 7 days
 }
 
-// names lists what is on, as welcome does.
+// names lists the extensions that are on, by their names in welcome.
 func (e Extensions) names() []string {
 	out := []string{}
 	for _, x := range []struct {
@@ -68,11 +68,11 @@ const (
 	defaultPerMinute = 100
 	defaultPerHour   = 1000
 	defaultRegisters = 10
-	maxFailed        = 10 // bad tokens of an address in a minute
+	maxFailed        = 10 // wrong tokens of an address in a minute
 	maxRateKeys      = 1 << 14
 	queueFrames      = 256 // AR-23
 	queueBytes       = 1 << 20
-	houseEvery       = time.Minute
+	maintainEvery    = time.Minute
 	protocolVersion  = "1.0"
 )
 
@@ -86,8 +86,8 @@ type Relay struct {
 	statistics    statistics
 	failed        *rate.Penalties // for bad tokens
 	registrations *rate.Registrations
-	history       *history      // nil: off
-	votes         *votes        // nil: off
+	history       *history      // nil if the extension is off
+	votes         *votes        // nil if the extension is off
 	searches      *rate.Windows // of the directory
 
 	mu     sync.Mutex
@@ -95,10 +95,10 @@ type Relay struct {
 	frames uint64
 }
 
-// New makes a relay and reads what lasts of it. Nothing runs before [Relay.Run].
+// New makes a relay from the stored agents, messages and votes. Nothing runs before [Relay.Run].
 func New(ctx context.Context, cfg Config) (*Relay, error) {
 	if cfg.Records == nil {
-		return nil, errors.New("agentrelay: config is incomplete")
+		return nil, errors.New("agentrelay: the configuration has no record store")
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	cfg.Name = cmp.Or(cfg.Name, "agentmesh")
@@ -116,7 +116,7 @@ func New(ctx context.Context, cfg Config) (*Relay, error) {
 	}
 	var everybody *rate.Pool
 	if cfg.Registration == credential.Open {
-		everybody = newPlaces(agents.max)
+		everybody = newRegistrationPool(agents.max)
 	}
 	r.registrations = rate.NewRegistrations(cmp.Or(cfg.RegistrationsPerHour, defaultRegisters), everybody)
 	if cfg.Extensions.History {
@@ -132,23 +132,23 @@ func New(ctx context.Context, cfg Config) (*Relay, error) {
 	return r, nil
 }
 
-// newPlaces returns the pool of the registrations of a day, for a relay of at most maxAgents agents. One network can draw
-// most of it and then leaves the rest to others, and the relay does not fill up before unused agents make way.
-func newPlaces(maxAgents int) *rate.Pool {
+// newRegistrationPool returns the pool of a day's registrations for a relay of at most maxAgents agents. One network
+// can draw most of it, then the rest is left to others. The relay does not fill up before unused agents lose their ids.
+func newRegistrationPool(maxAgents int) *rate.Pool {
 	n := max(maxAgents/4, 100)
 	return rate.NewPool(rate.Limit(float64(n)/keepUnused.Seconds()), n)
 }
 
-// Run works until ctx ends. Then it closes every connection with 1001 and returns when all has stopped.
+// Run works until ctx ends. Then it closes every connection with 1001 and returns when all of them are gone.
 func (r *Relay) Run(ctx context.Context) error {
-	ticker := time.NewTicker(houseEvery)
+	ticker := time.NewTicker(maintainEvery)
 	defer ticker.Stop()
-	r.keepHouse(ctx)
+	r.maintain(ctx)
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 		case <-ticker.C:
-			r.keepHouse(ctx)
+			r.maintain(ctx)
 		}
 	}
 	r.conns.close()
@@ -157,9 +157,9 @@ func (r *Relay) Run(ctx context.Context) error {
 	return r.agents.flush(last)
 }
 
-// keepHouse does what is due: ends votes, lets old messages go, stores who was active. While the clock is in doubt nothing
-// ends: it would stay so when the clock is right again.
-func (r *Relay) keepHouse(ctx context.Context) {
+// maintain does the regular work: it ends votes, deletes old messages, and stores which agents were active. While the
+// clock is in doubt it ends and deletes nothing, because that could not be undone when the clock is right again.
+func (r *Relay) maintain(ctx context.Context) {
 	if err := r.agents.flush(ctx); err != nil && ctx.Err() == nil {
 		r.log.Error("store the activity of agents", "err", err)
 	}
@@ -189,8 +189,9 @@ func (r *Relay) welcome(id string) []byte {
 	))
 }
 
-// now returns the time of a frame, which never runs backwards (section 10), and its place among those of the same time.
-func (r *Relay) now() (ts int64, seq uint64) {
+// nextStamp returns the time of a frame, which never runs backwards (section 10), and a number that orders frames of
+// the same time.
+func (r *Relay) nextStamp() (ts int64, seq uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.last = max(r.last, time.Now().UnixMilli())

@@ -16,10 +16,11 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// AR-6 to AR-8, AR-11: header and query, welcome first, refusals before the upgrade.
+// TestConnect: a token in the header or in the query admits an agent, the welcome comes first, and wrong tokens are
+// refused before the upgrade (AR-6 to AR-8, AR-11).
 func TestConnect(t *testing.T) {
 	var log bytes.Buffer
-	s := newSite(t, Config{Logger: textLogger(&log), Name: "test relay"})
+	s := newTestRelay(t, Config{Logger: textLogger(&log), Name: "test relay"})
 	token := s.register("alice")
 	for _, how := range []string{"header", "query"} {
 		target, header := "ws"+strings.TrimPrefix(s.url, "http")+"/arc", http.Header{}
@@ -59,15 +60,15 @@ func TestConnect(t *testing.T) {
 	}
 	s.stop()
 	if !strings.Contains(log.String(), "/arc") {
-		t.Error("the listener's log is not looked at")
+		t.Error("the listener's log is empty, so the check for tokens proves nothing")
 	}
 	if strings.Contains(log.String(), token) {
 		t.Error("the log holds the token")
 	}
 }
 
-// TestTokenLeavesTheURL: the token of a query is nowhere in the request once it is read, so that nothing that sees the
-// request later can log it.
+// TestTokenLeavesTheURL: after tokenOf, the token of a query is nowhere in the request, so that no later handler can
+// log it.
 func TestTokenLeavesTheURL(t *testing.T) {
 	for _, header := range []string{"", "Bearer tok_header"} {
 		req := httptest.NewRequest(http.MethodGet, "/arc?token=tok_query&x=1", nil)
@@ -82,9 +83,9 @@ func TestTokenLeavesTheURL(t *testing.T) {
 	}
 }
 
-// Bad tokens of one address are limited.
+// TestBadTokensLimited: the relay limits wrong tokens from one address.
 func TestBadTokensLimited(t *testing.T) {
-	s := newSite(t, Config{})
+	s := newTestRelay(t, Config{})
 	last := 0
 	for range maxFailed + 1 {
 		_, err := s.dial("tok_bad")
@@ -99,24 +100,26 @@ func TestBadTokensLimited(t *testing.T) {
 	}
 }
 
-// AR-13: the newest connection of an id wins, and the end of the older one does not unregister it.
+// TestNewestWins: the newest connection of an id gets its frames, and the end of the older one does not change that
+// (AR-13).
 func TestNewestWins(t *testing.T) {
-	s := newSite(t, Config{})
+	s := newTestRelay(t, Config{})
 	old := s.join("alice")
-	fresh := s.connectAs("alice", old.token)
+	added := s.connectAs("alice", old.token)
 	if got := old.closed(); got != frame.ClosePolicy {
 		t.Errorf("the older connection ended with %d, want %d", got, frame.ClosePolicy)
 	}
 	bob := s.join("bob")
 	bob.send(`{"to":["alice"],"payload":"hi"}`)
-	if got := fresh.next(); got.GetStr("payload") != "hi" {
+	if got := added.next(); got.GetStr("payload") != "hi" {
 		t.Errorf("the newer connection got %s", got.JSON())
 	}
 }
 
-// AR-14 to AR-16, forged from: what is passed on is what was sent, but for id, from and ts.
+// TestStamp: a frame is delivered as it was sent, except for id, from and ts, even if the sender forged them (AR-14 to
+// AR-16).
 func TestStamp(t *testing.T) {
-	s := newSite(t, Config{})
+	s := newTestRelay(t, Config{})
 	alice, bob := s.join("alice"), s.join("bob")
 	seen := map[string]bool{}
 	last := int64(0)
@@ -141,9 +144,10 @@ func TestStamp(t *testing.T) {
 	}
 }
 
-// AR-19: every kind of bad frame is answered and forwarded to nobody; connection and relay live on.
+// TestBadFrames: the relay answers every kind of bad frame and delivers it to nobody; the connection stays open
+// (AR-19).
 func TestBadFrames(t *testing.T) {
-	s := newSite(t, Config{})
+	s := newTestRelay(t, Config{})
 	alice, bob := s.join("alice"), s.join("bob")
 	deep := strings.Repeat("[", 40) + strings.Repeat("]", 40)
 	many := strings.TrimSuffix(strings.Repeat(`"abc",`, 65), ",")
@@ -168,9 +172,9 @@ func TestBadFrames(t *testing.T) {
 	alice.quiet()
 }
 
-// AR-17: 65,536 bytes pass, 65,537 do not, and 10 MB end the connection but nothing else.
+// TestSizes: 65,536 bytes pass, 65,537 do not, and 10 MB end the connection but nothing else (AR-17).
 func TestSizes(t *testing.T) {
-	s := newSite(t, Config{})
+	s := newTestRelay(t, Config{})
 	alice, bob := s.join("alice"), s.join("bob")
 	const message = `{"to":["bob"],"payload":"%s"}`
 	fill := frame.MaxSize - len(message) + 2
@@ -195,9 +199,9 @@ func TestSizes(t *testing.T) {
 	bob.quiet()
 }
 
-// AR-20, AR-21: who gets what.
+// TestRouting checks who receives which frame (AR-20, AR-21).
 func TestRouting(t *testing.T) {
-	s := newSite(t, Config{})
+	s := newTestRelay(t, Config{})
 	a, b, c := s.join("aaa"), s.join("bbb"), s.join("ccc")
 	a.send(`{"to":["*"],"payload":1}`)
 	for _, x := range []*agent{b, c} {
@@ -208,7 +212,7 @@ func TestRouting(t *testing.T) {
 	a.quiet()
 	a.send(`{"to":["bbb","nobody","bbb","aaa"],"payload":2}`)
 	b.next()
-	a.next() // names itself
+	a.next() // it named itself
 	for _, x := range []*agent{a, b, c} {
 		x.quiet()
 	}
@@ -224,9 +228,9 @@ func TestRouting(t *testing.T) {
 	}
 }
 
-// Section 5, AR-24, AR-25: the commands.
+// TestCommands checks the commands of section 5 (AR-24, AR-25).
 func TestCommands(t *testing.T) {
-	s := newSite(t, Config{})
+	s := newTestRelay(t, Config{})
 	a, b := s.join("aaa"), s.join("bbb")
 	for _, tt := range []struct{ send, kind, payload string }{
 		{`{"to":["relay"],"type":"ping"}`, "pong", `null`},
@@ -248,7 +252,7 @@ func TestCommands(t *testing.T) {
 		`{"to":["relay"]}`:                                                             frame.CodeUnknown,
 		`{"to":["relay"],"type":"federation:peer","payload":{}}`:                       frame.CodeUnknown,
 		`{"to":["relay"],"type":"storage:status","payload":{}}`:                        frame.CodeUnknown,
-		`{"to":["relay"],"type":"query","payload":"x"}`:                                frame.CodeUnknown, // off
+		`{"to":["relay"],"type":"query","payload":"x"}`:                                frame.CodeUnknown, // the extension is off
 		`{"to":["relay"],"type":"vote","ref":"x","payload":{"approve":true}}`:          frame.CodeUnknown,
 		`{"to":["relay"],"type":"command","payload":{"command":"history"}}`:            frame.CodeUnknown,
 		`{"to":["relay"],"type":"subscribe"}`:                                          frame.CodeInvalid,
@@ -283,10 +287,10 @@ func ids(n int) string {
 	return strings.TrimSuffix(b.String(), ",")
 }
 
-// AR-31: the 101st message in a minute and the 1,001st in an hour are refused, and who goes on is put out; trusted agents
-// are not. [TestAllowance] lets the time pass.
+// TestRate: the relay refuses the 101st message in a minute and the 1,001st in an hour, and disconnects an agent that
+// keeps sending; trusted agents have no limit (AR-31). [TestAllowance] covers how the rate recovers.
 func TestRate(t *testing.T) {
-	s := newSite(t, Config{PerMinute: 100, PerHour: 1000})
+	s := newTestRelay(t, Config{PerMinute: 100, PerHour: 1000})
 	a := s.join("aaa")
 	for range 100 {
 		a.send(`{"to":["nobody"],"payload":1}`)
@@ -307,7 +311,7 @@ func TestRate(t *testing.T) {
 	if got := a.closed(); got != frame.CloseRate || refused != maxDropped {
 		t.Errorf("%d frames refused, then %d; want %d, then %d", refused, got, maxDropped, frame.CloseRate)
 	}
-	hourly := newSite(t, Config{PerHour: 1000})
+	hourly := newTestRelay(t, Config{PerHour: 1000})
 	c := hourly.join("ccc")
 	for range 999 {
 		c.send(`{"to":["nobody"],"payload":1}`)
@@ -333,9 +337,9 @@ func TestRate(t *testing.T) {
 	b.quiet()
 }
 
-// A relay that goes down says so to everybody.
+// TestGoingDown: a relay that stops closes every connection with 1001.
 func TestGoingDown(t *testing.T) {
-	s := newSite(t, Config{})
+	s := newTestRelay(t, Config{})
 	a := s.join("aaa")
 	s.stop()
 	if got := a.closed(); got != websocket.CodeGoingAway {
@@ -343,10 +347,11 @@ func TestGoingDown(t *testing.T) {
 	}
 }
 
-// AR-34: in the public profile pages of every origin may read the HTTP answers; in the local one none may but ours.
+// TestCORS: pages of every origin may read the HTTP answers in the public profile, and none in the local profile
+// (AR-34).
 func TestCORS(t *testing.T) {
 	for _, open := range []bool{true, false} {
-		s := newSite(t, Config{AnyOrigin: open})
+		s := newTestRelay(t, Config{AnyOrigin: open})
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodOptions, s.url+"/register", nil)
 		if err != nil {
 			t.Fatal(err)

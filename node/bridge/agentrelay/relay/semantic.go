@@ -8,7 +8,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// discovery is what an agent last said of itself on this connection.
+// discovery is what an agent last said about itself on this connection.
 type discovery struct {
 	At          time.Time
 	Name        string
@@ -17,12 +17,12 @@ type discovery struct {
 }
 
 const (
-	maxName        = 128 // bytes
+	maxName        = 128 // in bytes
 	maxDescription = 512
 )
 
-// note remembers a discovery: what the agent can do, for queries and narrow broadcasts (AR-37, AR-38).
-func (s *session) note(f frame.Frame) {
+// noteDiscovery remembers what the agent says it can do, for queries and narrow broadcasts (AR-37, AR-38).
+func (s *session) noteDiscovery(f frame.Frame) {
 	if f.Type != "discovery" || f.Payload.Kind() != wire.Object {
 		return
 	}
@@ -38,7 +38,7 @@ func (s *session) note(f frame.Frame) {
 	s.found = d
 }
 
-// narrowTo returns the keywords of a broadcast that is for some agents only, nil if it is for all (AR-37).
+// narrowTo returns the keywords of a broadcast that is only for some agents, nil if it is for all (AR-37).
 func narrowTo(f frame.Frame, semantic bool) []string {
 	narrow, _ := f.Tree.Get("narrow")
 	if on, _ := narrow.Boolean(); !on || !semantic {
@@ -52,7 +52,7 @@ func narrowTo(f frame.Frame, semantic bool) []string {
 	return words
 }
 
-// wants reports whether a narrow broadcast is for this agent.
+// wants reports whether the agent of s wants a narrow broadcast: it subscribed to the sender, or a keyword matches.
 func (s *session) wants(from string, words []string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

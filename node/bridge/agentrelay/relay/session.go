@@ -23,37 +23,37 @@ const (
 // session is one connection of an agent.
 type session struct {
 	id      string
-	token   string // the hash of the token that it connected with
+	token   string // hash of the token that the agent connected with
 	trusted bool
 	conn    *websocket.Conn
-	spent   *rate.Windows // of the agent, over all its connections
+	spent   *rate.Windows // shared by all connections of the agent
 
-	// Of the reading goroutine alone.
+	// Only the reading goroutine uses these fields.
 	dropped      int
 	droppedSince time.Time
 
 	mu       sync.Mutex
 	subs     map[string]bool
-	keywords []string // filter of subscribe (AR-37)
+	keywords []string // from subscribe (AR-37)
 	found    discovery
 }
 
-// tell queues a frame of the relay. A connection that is gone or too slow misses it.
+// tell queues a frame from the relay to the agent. A connection that is gone or too slow misses it.
 func (s *session) tell(kind, ref string, payload wire.Value) {
 	_ = s.conn.Send(websocket.Text(notice(s.id, kind, ref, payload)))
 }
 
-// notice returns a frame of the relay to one agent.
+// notice returns a frame from the relay to one agent.
 func notice(to, kind, ref string, payload wire.Value) []byte {
 	return frame.Notice{ID: frame.NewID(), Type: kind, To: to, Ref: ref, Payload: payload, TS: time.Now().UnixMilli()}.Encode()
 }
 
-// refuse answers a frame that was not accepted (AR-18).
+// refuse answers a frame that the relay did not accept (AR-18).
 func (s *session) refuse(f frame.Frame, why *frame.Refusal) {
 	s.tell("error", f.Ref, wire.Obj(wire.TextField("code", why.Code), wire.TextField("message", why.Message)))
 }
 
-// read reads a connection to its end.
+// read handles the frames of a connection until it ends.
 func (r *Relay) read(s *session) {
 	defer r.conns.leave(s)
 	for {
@@ -74,7 +74,7 @@ func (r *Relay) read(s *session) {
 		case f.IsCommand():
 			fault = r.command(s, f)
 		default:
-			fault = r.pass(s, f)
+			fault = r.forward(s, f)
 		}
 		if fault != nil {
 			s.refuse(f, fault)
@@ -82,8 +82,8 @@ func (r *Relay) read(s *session) {
 	}
 }
 
-// withinRate holds an agent to its rate (AR-31). A frame over it is dropped and answered. An agent that goes on is
-// disconnected.
+// withinRate enforces the frame rate of an agent (AR-31). It answers and drops a frame over the limit. It disconnects
+// an agent that keeps sending.
 func (s *session) withinRate() bool {
 	now := time.Now()
 	if s.trusted {
@@ -100,7 +100,7 @@ func (s *session) withinRate() bool {
 		s.conn.Close(frame.CloseRate, "rate limit")
 		return false
 	}
-	s.refuse(frame.Frame{}, frame.Refuse(frame.CodeRate, fmt.Sprintf("you have sent as many messages as you may; the next one in %v", wait.Round(time.Second))))
+	s.refuse(frame.Frame{}, frame.Refuse(frame.CodeRate, fmt.Sprintf("you sent as many messages as you may; send the next one in %v", wait.Round(time.Second))))
 	return false
 }
 
@@ -114,12 +114,12 @@ type delivery struct {
 	bytes []byte
 }
 
-// pass stamps a frame and delivers it (section 10). The extensions see it first, so that what they store is durable when
-// the frame is delivered.
-func (r *Relay) pass(s *session, f frame.Frame) *frame.Refusal {
-	s.note(f)
+// forward stamps a frame and delivers it (section 10). The extensions come first, so that what they store is durable
+// before anybody receives the frame.
+func (r *Relay) forward(s *session, f frame.Frame) *frame.Refusal {
+	s.noteDiscovery(f)
 	d := delivery{id: frame.NewID(), from: s.id, frame: f}
-	d.ts, d.seq = r.now()
+	d.ts, d.seq = r.nextStamp()
 	d.bytes = f.Stamp(d.id, s.id, d.ts)
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
@@ -128,21 +128,21 @@ func (r *Relay) pass(s *session, f frame.Frame) *frame.Refusal {
 			return fault
 		}
 	}
-	if r.history != nil && d.keeps() {
+	if r.history != nil && d.isKept() {
 		if err := r.history.append(ctx, d.entry()); err != nil {
 			r.log.Error("store a message of the relay", "err", err)
 			return frame.Refuse(frame.CodeUnavailable, "the relay cannot take messages now")
 		}
 	}
 	now := time.Now()
-	r.agents.active(s.id, now) // after a proposal has fixed its quorum (AR-42)
+	r.agents.markActive(s.id, now) // after observe, which fixes the quorum of a proposal (AR-42)
 	r.statistics.add(now)
 	r.deliver(d)
 	return nil
 }
 
-// deliver queues the frame for all its receivers, once each (AR-20, AR-25). It is encoded once. A receiver that is gone
-// or too slow misses it (AR-23).
+// deliver queues the encoded frame for all its receivers, once each (AR-20, AR-25). A receiver that is gone or too slow
+// misses it (AR-23).
 func (r *Relay) deliver(d delivery) {
 	out := websocket.Text(d.bytes)
 	if !d.frame.IsBroadcast() {
@@ -159,17 +159,17 @@ func (r *Relay) deliver(d delivery) {
 	}
 }
 
-// subscribe adds agents and returns to how many the connection is subscribed now.
+// subscribe adds agents and returns how many subscriptions the connection has then.
 func (s *session) subscribe(agents, words []string) (int, *frame.Refusal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	fresh := 0
+	added := 0
 	for _, id := range agents {
 		if !s.subs[id] {
-			fresh++
+			added++
 		}
 	}
-	if len(s.subs)+fresh > maxSubscriptions {
+	if len(s.subs)+added > maxSubscriptions {
 		return 0, frame.Invalid("at most 1000 subscriptions")
 	}
 	if s.subs == nil {

@@ -15,13 +15,13 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// AR-23: the order of one sender is kept.
+// TestOrder: frames of one sender arrive in the order in which it sent them (AR-23).
 func TestOrder(t *testing.T) {
-	s := newSite(t, Config{})
+	s := newTestRelay(t, Config{})
 	a, b := s.join("aaa"), s.join("bbb")
 	for n := range 1000 {
 		a.send(fmt.Sprintf(`{"to":["bbb"],"payload":%d}`, n))
-		if n%100 == 99 { // more than the queue of a receiver must not wait
+		if n%100 == 99 { // stay within the queue of the receiver
 			for m := n - 99; m <= n; m++ {
 				if got := b.next(); number(got) != fmt.Sprint(m) {
 					t.Fatalf("frame %d is %s", m, got.JSON())
@@ -31,7 +31,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// number is the payload of a frame, up to the first blank.
+// number returns the payload of a frame, up to the first blank.
 func number(f wire.Value) string {
 	payload, _ := f.Get("payload")
 	if s, ok := payload.Str(); ok {
@@ -41,11 +41,11 @@ func number(f wire.Value) string {
 	return string(payload.JSON())
 }
 
-// AR-23: one reader among 100 stops. What waits for it is bounded, then it is out with 1013; the others get everything,
-// once and in order, and nobody waits for it.
+// TestStalledReader: one reader among 100 stops reading. The relay bounds what waits for it, then closes it with 1013.
+// The others get everything, once and in order, and do not wait for it (AR-23).
 func TestStalledReader(t *testing.T) {
 	var log bytes.Buffer
-	s := newSite(t, Config{Logger: textLogger(&log)})
+	s := newTestRelay(t, Config{Logger: textLogger(&log)})
 	a := s.join("aaa")
 	var others []*agent
 	for n := range 99 {
@@ -58,30 +58,31 @@ func TestStalledReader(t *testing.T) {
 	defer stalled.Close()
 	fmt.Fprintf(stalled, "GET /arc?token=%s HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"+
 		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n", s.register("stalled"))
-	s.until("stalled", true)
+	s.waitConnected("stalled", true)
 	const (
 		size = 32 << 10
-		most = (1 + 16) << 20 / size // the queue, and what the system's own buffers may take
+		most = (1 + 16) << 20 / size // the queue and the buffers of the system
 	)
 	filler := strings.Repeat("x", size)
-	told := 0
+	count := 0
 	tell := func(text string) {
-		a.send(fmt.Sprintf(`{"to":["*"],"payload":"%d %s"}`, told, text))
+		a.send(fmt.Sprintf(`{"to":["*"],"payload":"%d %s"}`, count, text))
 		for _, o := range others {
-			if got := o.next(); number(got) != fmt.Sprint(told) {
-				t.Fatalf("%s got %s, want frame %d", o.id, number(got), told)
+			if got := o.next(); number(got) != fmt.Sprint(count) {
+				t.Fatalf("%s got %s, want frame %d", o.id, number(got), count)
 			}
 		}
-		told++
+		count++
 	}
-	// Most of it goes to the stalled reader alone: all of it to everybody takes a slow machine longer than a silent agent has.
+	// Most frames go to the stalled reader alone: on a slow machine, sending all of them to everybody takes longer than
+	// the relay waits for a silent agent.
 	for sent := 0; s.conns.isConnected("stalled"); sent++ {
 		switch {
-		case sent == most+1000: // it takes a second to go
+		case sent == most+1000: // closing takes a second
 			t.Fatalf("%d MiB wait for the stalled reader", sent*size>>20)
 		case sent > most:
 			tell("")
-			time.Sleep(10 * time.Millisecond) // lets the time pass that it has to take the close
+			time.Sleep(10 * time.Millisecond) // the reader has some time to answer the close
 		case sent%16 == 0:
 			tell(filler)
 		default:
@@ -104,17 +105,17 @@ func TestStalledReader(t *testing.T) {
 	}
 }
 
-// Clients that flood the relay, with frames of 10 MB or with anything as fast as they can, end their own connections. What
-// they sent before is what the others notice of it.
+// TestFloods: clients that flood the relay, with frames of 10 MB or with anything as fast as they can, lose their own
+// connections. The others notice only what the flooders sent before.
 func TestFloods(t *testing.T) {
-	s := newSite(t, Config{PerMinute: 100, PerHour: 1000})
+	s := newTestRelay(t, Config{PerMinute: 100, PerHour: 1000})
 	a, b := s.join("aaa"), s.join("bbb")
 	for name, message := range map[string][]byte{
 		"huge": bytes.Repeat([]byte("x"), 10<<20), "null": []byte("null"), "deep": bytes.Repeat([]byte("["), 60<<10),
 		"direct": []byte(`{"to":["nobody"],"payload":"` + strings.Repeat("x", 60<<10) + `"}`), "broadcast": []byte(`{"to":["*"],"payload":1}`),
 	} {
 		f := s.join("flood-" + name)
-		go func() { // what it gets back
+		go func() { // read the answers
 			for range f.in {
 			}
 		}()

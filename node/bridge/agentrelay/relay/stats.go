@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	statsFor = 2 * time.Second // one answer is reused, so that many requests cost as much as one
+	statsFor = 2 * time.Second // lifetime of an answer, so that many requests cost as much as one
 	maxNamed = 1000            // agents in each list of the statistics; the counts have no bound
 )
 
-// statistics are the counted frames and the last answer of GET /stats.
+// statistics holds the frame counts and the last answer of GET /stats.
 type statistics struct {
 	began time.Time
 
@@ -44,7 +44,8 @@ func (s *statistics) perMinute(now time.Time) int {
 	return s.recent.Count(now)
 }
 
-// statsBody is the document of GET /stats: the members of the public relay and those of its documentation (AR-32).
+// statsBody is the document of GET /stats. It has the members of the public relay and those of its documentation
+// (AR-32).
 type statsBody struct {
 	Relay struct {
 		Connected     int      `json:"connected"`
@@ -65,7 +66,7 @@ func (r *Relay) getStats(c echo.Context) error {
 	return httpapi.Raw(c, http.StatusOK, r.stats(time.Now()))
 }
 
-// stats returns the statistics, as of at most statsFor ago.
+// stats returns the statistics, which are at most statsFor old.
 func (r *Relay) stats(now time.Time) []byte {
 	s := &r.statistics
 	s.mu.Lock()
@@ -77,7 +78,7 @@ func (r *Relay) stats(now time.Time) []byte {
 	return s.body
 }
 
-// count makes the statistics.
+// count collects the statistics.
 func (r *Relay) count(now time.Time) statsBody {
 	var out statsBody
 	out.Relay.Agents, out.Registry.Agents = []string{}, []string{}
@@ -112,7 +113,7 @@ type Health struct {
 	Connections int    `json:"connections"`
 }
 
-// Health returns how the relay is.
+// Health returns the state of the relay for /health.
 func (r *Relay) Health() Health {
 	return Health{"ok", int64(time.Since(r.statistics.began).Seconds()), r.conns.count()}
 }

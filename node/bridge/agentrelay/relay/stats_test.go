@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// AR-32, AR-34: the statistics, and what they hide.
+// TestStats checks the statistics and what each mode hides (AR-32, AR-34).
 func TestStats(t *testing.T) {
 	for _, tt := range []struct {
 		mode   StatsMode
@@ -16,7 +16,7 @@ func TestStats(t *testing.T) {
 		names  bool
 	}{{"", 200, true}, {StatsCounts, 200, false}, {StatsOff, 404, false}} {
 		t.Run(string(tt.mode), func(t *testing.T) {
-			s := newSite(t, Config{Stats: tt.mode, AnyOrigin: true})
+			s := newTestRelay(t, Config{Stats: tt.mode, AnyOrigin: true})
 			a := s.join("aaa")
 			s.register("bbb")
 			a.send(`{"to":["relay"],"type":"subscribe","payload":{"agents":["bbb"]}}`)
@@ -45,9 +45,10 @@ func TestStats(t *testing.T) {
 	}
 }
 
-// However many ask for the statistics, they are made once in a while, and name no more agents than a page has room for.
+// TestStatsBounded: the relay collects the statistics at most once per statsFor, however many clients ask, and names at
+// most maxNamed agents.
 func TestStatsBounded(t *testing.T) {
-	s := newSite(t, Config{})
+	s := newTestRelay(t, Config{})
 	s.agents.mu.Lock()
 	for n := range 2 * maxNamed {
 		s.agents.put(&registration{ID: fmt.Sprintf("agent-%04d", n), Token: fmt.Sprint(n)})
@@ -68,6 +69,6 @@ func TestStatsBounded(t *testing.T) {
 		t.Errorf("%d registered within the time of one answer, want it kept", got.Registered)
 	}
 	if got := at(now.Add(statsFor)); got.Registered != 2*maxNamed+1 {
-		t.Errorf("%d registered after it, want it made anew", got.Registered)
+		t.Errorf("%d registered after it, want a new answer", got.Registered)
 	}
 }

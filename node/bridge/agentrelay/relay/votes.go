@@ -16,7 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// nsVotes holds proposals and how they were voted on.
+// nsVotes is the namespace of proposals and the votes on them.
 const nsVotes = "agentrelay/votes"
 
 const (
@@ -29,7 +29,7 @@ const (
 	minQuorum        = 2
 )
 
-// proposal is a vote. One that is shared is never changed.
+// proposal is a proposal with its votes. A proposal in votes.all is never changed, only replaced.
 type proposal struct {
 	ID     string          `json:"id"`
 	By     string          `json:"by"`
@@ -40,8 +40,8 @@ type proposal struct {
 	Closed time.Time       `json:"closed,omitzero"`
 }
 
-// tally counts.
-func (p *proposal) tally() (approve, reject int) {
+// countVotes returns how many agents approve and how many reject.
+func (p *proposal) countVotes() (approve, reject int) {
 	for _, yes := range p.Votes {
 		if yes {
 			approve++
@@ -52,9 +52,9 @@ func (p *proposal) tally() (approve, reject int) {
 	return approve, reject
 }
 
-// outcome judges a vote (AR-43); empty while it is open.
+// outcome returns "passed" or "rejected" (AR-43), or "" while the vote is open.
 func (p *proposal) outcome(now time.Time, voteFor time.Duration) string {
-	approve, reject := p.tally()
+	approve, reject := p.countVotes()
 	switch {
 	case 2*approve > p.Quorum && approve > reject:
 		return "passed"
@@ -80,11 +80,11 @@ func (p *proposal) change() store.Change {
 	return store.Change{Record: rec, IfRev: store.Any}
 }
 
-// votes knows the proposals, each change durable first.
+// votes holds the proposals in memory. It stores each change durably before it makes the change visible.
 type votes struct {
 	voteFor time.Duration
 
-	writing sync.Mutex // held over a write, so that votes count one after the other; taken before mu
+	writing sync.Mutex // held during a write, so that votes count one after the other; taken before mu
 
 	mu  sync.Mutex
 	all map[string]*proposal
@@ -117,9 +117,9 @@ func (v *votes) put(p *proposal) {
 	v.all[p.ID] = p
 }
 
-// room refuses a vote if an agent may not open another one (AR-44). What was closed long ago is forgotten on the way, as the
-// store does.
-func (v *votes) room(by string, now time.Time) *frame.Refusal {
+// checkLimits returns a refusal if an agent may not open another vote (AR-44). It also forgets votes that closed longer
+// than keepClosed ago, as the store does.
+func (v *votes) checkLimits(by string, now time.Time) *frame.Refusal {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	open, today := 0, 0
@@ -144,8 +144,8 @@ func (v *votes) room(by string, now time.Time) *frame.Refusal {
 	return nil
 }
 
-// surplus returns the closed vote that makes way for another one, "" if there is room.
-func (v *votes) surplus() string {
+// oldestVote returns the id of the closed vote to drop for another one, "" if there is room.
+func (v *votes) oldestVote() string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if len(v.all) < maxVotes {
@@ -157,7 +157,7 @@ func (v *votes) surplus() string {
 			first = p
 		}
 	}
-	return first.ID // no more than maxOpen are open
+	return first.ID // not nil: at most maxOpen are open
 }
 
 func (v *votes) forget(id string) {
@@ -166,8 +166,8 @@ func (v *votes) forget(id string) {
 	delete(v.all, id)
 }
 
-// observe sees the messages that mean a vote: a proposal to everybody opens one, a vote to its proposer counts and is
-// delivered too (AR-40, AR-41).
+// observe handles the messages that concern votes. A proposal to everybody opens a vote. A vote to its proposer counts
+// and is delivered too (AR-40, AR-41).
 func (r *Relay) observe(ctx context.Context, d delivery) *frame.Refusal {
 	switch {
 	case d.frame.Type == "proposal" && d.frame.IsBroadcast():
@@ -175,7 +175,7 @@ func (r *Relay) observe(ctx context.Context, d delivery) *frame.Refusal {
 	case d.frame.Type == "vote" && !d.frame.IsBroadcast():
 		p := r.votes.get(d.frame.Ref)
 		if p == nil || !d.frame.Names(p.By) {
-			return nil // about something that agents settle among themselves
+			return nil // the agents settle this among themselves
 		}
 		return r.cast(ctx, d.from, d.frame)
 	}
@@ -186,12 +186,12 @@ func (r *Relay) propose(ctx context.Context, d delivery) *frame.Refusal {
 	r.votes.writing.Lock()
 	defer r.votes.writing.Unlock()
 	now := time.Now()
-	if fault := r.votes.room(d.from, now); fault != nil {
+	if fault := r.votes.checkLimits(d.from, now); fault != nil {
 		return fault
 	}
 	p := &proposal{ID: d.id, By: d.from, At: now.UTC(), Quorum: max(minQuorum, r.agents.activeSince(now.Add(-quorumWindow)))}
 	changes := []store.Change{p.change()}
-	old := r.votes.surplus()
+	old := r.votes.oldestVote()
 	if old != "" {
 		changes = append(changes, store.Change{Record: store.Record{NS: nsVotes, Key: old}, IfRev: store.Any, Delete: true})
 	}
@@ -204,7 +204,7 @@ func (r *Relay) propose(ctx context.Context, d delivery) *frame.Refusal {
 	return nil
 }
 
-// cast counts a vote: the last one of an agent while the vote is open. Weights are ignored (AR-41).
+// cast counts a vote. While the vote is open, the last vote of each agent counts. Weights are ignored (AR-41).
 func (r *Relay) cast(ctx context.Context, voter string, f frame.Frame) *frame.Refusal {
 	approve, _ := f.Payload.Get("approve")
 	yes, ok := approve.Boolean()
@@ -216,7 +216,7 @@ func (r *Relay) cast(ctx context.Context, voter string, f frame.Frame) *frame.Re
 	old := r.votes.get(f.Ref)
 	switch {
 	case old == nil:
-		return frame.Refuse(frame.CodeNoProposal, "ref names no proposal of this relay")
+		return frame.Refuse(frame.CodeNoProposal, "ref is not the id of a proposal of this relay")
 	case old.Status != "" || old.outcome(time.Now(), r.votes.voteFor) != "":
 		return frame.Refuse(frame.CodeClosed, "the vote is over")
 	}
@@ -225,15 +225,15 @@ func (r *Relay) cast(ctx context.Context, voter string, f frame.Frame) *frame.Re
 	return r.settle(ctx, p, time.Now())
 }
 
-// settle stores a vote and, where it is decided, says so to everybody, once: the result is durable with the end of the
-// vote, so that no restart repeats it (AR-43). The caller holds writing.
+// settle stores a vote and, if it is decided, broadcasts the result. The result becomes durable together with the end
+// of the vote, so that no restart repeats it (AR-43). The caller holds r.votes.writing.
 func (r *Relay) settle(ctx context.Context, p *proposal, now time.Time) *frame.Refusal {
 	p.Status = p.outcome(now, r.votes.voteFor)
 	var result *entry
 	changes := []store.Change{}
 	if p.Status != "" {
 		p.Closed = now.UTC()
-		result = r.result(p)
+		result = r.newResult(p)
 		if r.history != nil {
 			changes = append(changes, r.history.change(result))
 		}
@@ -256,11 +256,11 @@ func (r *Relay) settle(ctx context.Context, p *proposal, now time.Time) *frame.R
 	return nil
 }
 
-// result is the frame that ends a vote.
-func (r *Relay) result(p *proposal) *entry {
-	approve, reject := p.tally()
+// newResult returns the frame that announces the result of a vote.
+func (r *Relay) newResult(p *proposal) *entry {
+	approve, reject := p.countVotes()
 	e := &entry{id: frame.NewID(), from: frame.RelayID, kind: "vote_result", to: []string{frame.Everybody}, all: true}
-	e.ts, e.seq = r.now()
+	e.ts, e.seq = r.nextStamp()
 	votes := wire.Obj(wire.Field("approve", wire.Int(int64(approve))), wire.Field("reject", wire.Int(int64(reject))))
 	e.raw = frame.Notice{ID: e.id, Type: e.kind, To: frame.Everybody, Ref: p.ID, TS: e.ts, Payload: wire.Obj(
 		wire.TextField("status", p.Status), wire.Field("votes", votes), wire.Field("quorum", wire.Int(int64(p.Quorum))),
@@ -268,7 +268,7 @@ func (r *Relay) result(p *proposal) *entry {
 	return e
 }
 
-// endVotes ends what nobody decided in time.
+// endVotes closes the votes whose time is over.
 func (r *Relay) endVotes(ctx context.Context, now time.Time) {
 	r.votes.writing.Lock()
 	defer r.votes.writing.Unlock()

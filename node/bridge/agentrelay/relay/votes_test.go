@@ -10,10 +10,10 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// AR-40 to AR-44: votes.
+// TestVoting checks proposals, votes and results (AR-40 to AR-44).
 func TestVoting(t *testing.T) {
 	st := openStore(t)
-	s := newSiteOn(t, st, Config{Extensions: Extensions{Voting: true, History: true}})
+	s := newTestRelayOn(t, st, Config{Extensions: Extensions{Voting: true, History: true}})
 	var all []*agent
 	for _, id := range []string{"aaa", "bbb", "ccc", "ddd"} {
 		a := s.join(id)
@@ -69,12 +69,12 @@ func TestVoting(t *testing.T) {
 	if got := b.next(); code(got) != frame.CodeInvalid {
 		t.Errorf("a vote of no kind: %s", got.JSON())
 	}
-	// Undecided over a restart, rejected by time, told once.
+	// An undecided vote survives a restart, time rejects it, and the relay announces the result once.
 	tie := propose()
 	vote(b, "relay", tie, true)
 	vote(c, "relay", tie, false)
 	s.stop()
-	s = newSiteOn(t, st, Config{Extensions: Extensions{Voting: true, History: true}})
+	s = newTestRelayOn(t, st, Config{Extensions: Extensions{Voting: true, History: true}})
 	b2 := s.connectAs("bbb", b.token)
 	if got := s.votes.get(tie); len(got.Votes) != 2 || got.Status != "" {
 		t.Fatalf("after a restart: %+v", got)
@@ -91,9 +91,9 @@ func TestVoting(t *testing.T) {
 	}
 }
 
-// AR-44: proposals are bounded for each agent.
+// TestProposalsBounded: an agent may open only so many proposals a day (AR-44).
 func TestProposalsBounded(t *testing.T) {
-	s := newSite(t, Config{Extensions: Extensions{Voting: true}})
+	s := newTestRelay(t, Config{Extensions: Extensions{Voting: true}})
 	a := s.join("aaa")
 	for range maxProposalsADay {
 		a.send(`{"to":["*"],"type":"proposal","payload":1}`)
@@ -105,7 +105,7 @@ func TestProposalsBounded(t *testing.T) {
 	}
 }
 
-// What is kept of votes is bounded: the one that closed first makes way, in the store too.
+// TestVotesBounded: the number of stored votes is bounded. The vote that closed first is dropped, in the store too.
 func TestVotesBounded(t *testing.T) {
 	st := openStore(t)
 	var changes []store.Change
@@ -113,18 +113,18 @@ func TestVotesBounded(t *testing.T) {
 	for n := range maxVotes {
 		p := &proposal{ID: fmt.Sprintf("msg_%04d", n), By: "bbb", At: closed, Status: "passed", Closed: closed.Add(time.Duration(-n) * time.Second)}
 		if n == 0 {
-			p.Status, p.At = "", time.Now() // open: it stays
+			p.Status, p.At = "", time.Now() // an open vote stays
 		}
 		changes = append(changes, p.change())
 	}
 	if err := st.Records().Apply(t.Context(), changes, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	s := newSiteOn(t, st, Config{Extensions: Extensions{Voting: true}})
+	s := newTestRelayOn(t, st, Config{Extensions: Extensions{Voting: true}})
 	a := s.join("aaa")
 	a.send(`{"to":["*"],"type":"proposal","payload":1}`)
 	a.quiet()
-	check := func(s *site) {
+	check := func(s *testRelay) {
 		t.Helper()
 		last := fmt.Sprintf("msg_%04d", maxVotes-1)
 		if n := len(s.votes.all); n != maxVotes || s.votes.get(last) != nil || s.votes.get("msg_0000") == nil {
@@ -133,10 +133,10 @@ func TestVotesBounded(t *testing.T) {
 	}
 	check(s)
 	s.stop()
-	check(newSiteOn(t, st, Config{Extensions: Extensions{Voting: true}}))
+	check(newTestRelayOn(t, st, Config{Extensions: Extensions{Voting: true}}))
 }
 
-// AR-43: when a vote ends.
+// TestOutcome checks when a vote ends (AR-43).
 func TestOutcome(t *testing.T) {
 	for _, tt := range []struct {
 		approve, reject, quorum int

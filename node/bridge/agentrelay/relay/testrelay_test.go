@@ -32,8 +32,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // patience is how long a test waits for what must happen.
 const patience = time.Minute
 
-// site is a relay on a real listener, over a real database.
-type site struct {
+// testRelay is a relay on a real listener, over a real database.
+type testRelay struct {
 	*Relay
 	t     testing.TB
 	store store.Store
@@ -52,13 +52,13 @@ func openStore(t testing.TB) store.Store {
 	return st
 }
 
-// newSite starts a relay with open registration and no limits but those of cfg.
-func newSite(t testing.TB, cfg Config) *site {
+// newTestRelay starts a relay with open registration and no limits except those of cfg.
+func newTestRelay(t testing.TB, cfg Config) *testRelay {
 	t.Helper()
-	return newSiteOn(t, openStore(t), cfg)
+	return newTestRelayOn(t, openStore(t), cfg)
 }
 
-func newSiteOn(t testing.TB, st store.Store, cfg Config) *site {
+func newTestRelayOn(t testing.TB, st store.Store, cfg Config) *testRelay {
 	t.Helper()
 	cfg.Records = st.Records()
 	if cfg.Registration == "" {
@@ -81,7 +81,7 @@ func newSiteOn(t testing.TB, st store.Store, cfg Config) *site {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- relay.Run(ctx) }()
-	s := &site{Relay: relay, t: t, store: st, url: srv.URL, owner: private.Echo()}
+	s := &testRelay{Relay: relay, t: t, store: st, url: srv.URL, owner: private.Echo()}
 	stopped := false
 	s.stop = func() {
 		if stopped {
@@ -99,7 +99,7 @@ func newSiteOn(t testing.TB, st store.Store, cfg Config) *site {
 }
 
 // ask makes a request with a body and returns status and body.
-func (s *site) ask(method, path, body string, header ...string) (int, []byte) {
+func (s *testRelay) ask(method, path, body string, header ...string) (int, []byte) {
 	s.t.Helper()
 	req, err := http.NewRequestWithContext(context.Background(), method, s.url+path, strings.NewReader(body))
 	if err != nil {
@@ -123,7 +123,7 @@ func (s *site) ask(method, path, body string, header ...string) (int, []byte) {
 }
 
 // register registers an agent and returns its token.
-func (s *site) register(id string) string {
+func (s *testRelay) register(id string) string {
 	s.t.Helper()
 	got, token, err := s.agents.register(context.Background(), registration{ID: id})
 	if err != nil || got != id {
@@ -146,7 +146,7 @@ func dialer(ctx context.Context, u *url.URL) (net.Conn, error) {
 	return (&net.Dialer{}).DialContext(ctx, "tcp", u.Host)
 }
 
-func (s *site) address() *url.URL {
+func (s *testRelay) address() *url.URL {
 	u, err := url.Parse(s.url)
 	if err != nil {
 		s.t.Fatal(err)
@@ -154,8 +154,8 @@ func (s *site) address() *url.URL {
 	return u
 }
 
-// until waits until an agent is connected, or is not.
-func (s *site) until(id string, connected bool) {
+// waitConnected waits until an agent is connected, or is not.
+func (s *testRelay) waitConnected(id string, connected bool) {
 	s.t.Helper()
 	for deadline := time.Now().Add(patience); s.conns.isConnected(id) != connected; <-time.After(time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -164,21 +164,21 @@ func (s *site) until(id string, connected bool) {
 	}
 }
 
-// dial connects with a token and does not read.
-func (s *site) dial(token string) (*websocket.Conn, error) {
+// dial connects with a token and does not read from the connection.
+func (s *testRelay) dial(token string) (*websocket.Conn, error) {
 	opt := websocket.Options{
-		Header: http.Header{"Authorization": {"Bearer " + token}}, ReadLimit: 1 << 20, QueueFrames: 1 << 12, QueueBytes: 16 << 30, // it is the relay's queue that is looked at
+		Header: http.Header{"Authorization": {"Bearer " + token}}, ReadLimit: 1 << 20, QueueFrames: 1 << 12, QueueBytes: 16 << 30, // larger than the relay's queue, which the tests check
 	}
 	return websocket.Dial(context.Background(), dialer, "ws"+strings.TrimPrefix(s.url, "http")+"/arc", opt)
 }
 
-// join registers and connects an agent, and takes its welcome.
-func (s *site) join(id string) *agent {
+// join registers and connects an agent, and reads its welcome.
+func (s *testRelay) join(id string) *agent {
 	s.t.Helper()
 	return s.connectAs(id, s.register(id))
 }
 
-func (s *site) connectAs(id, token string) *agent {
+func (s *testRelay) connectAs(id, token string) *agent {
 	s.t.Helper()
 	conn, err := s.dial(token)
 	if err != nil {
@@ -193,7 +193,7 @@ func (s *site) connectAs(id, token string) *agent {
 }
 
 // listen reads a connection until it ends.
-func (s *site) listen(id string, conn *websocket.Conn) *agent {
+func (s *testRelay) listen(id string, conn *websocket.Conn) *agent {
 	a := &agent{t: s.t, id: id, conn: conn, in: make(chan []byte, 4096), ended: make(chan *websocket.CloseError, 1)}
 	go func() {
 		for {
@@ -247,7 +247,7 @@ func (a *agent) next() wire.Value {
 	return v
 }
 
-// quiet fails where anything but the answer to a ping comes: what was queued before would come first.
+// quiet fails if anything but the answer to a ping arrives. Frames that were queued before the ping would arrive first.
 func (a *agent) quiet() {
 	a.t.Helper()
 	a.send(`{"to":["relay"],"type":"ping","ref":"quiet"}`)
@@ -256,7 +256,7 @@ func (a *agent) quiet() {
 	}
 }
 
-// closed waits for the end of the connection and returns its code.
+// closed waits for the end of the connection and returns the close code.
 func (a *agent) closed() int {
 	a.t.Helper()
 	select {
@@ -268,7 +268,7 @@ func (a *agent) closed() int {
 	}
 }
 
-// code returns the code of an error frame, "" of any other.
+// code returns the code of an error frame, or "" for any other frame.
 func code(f wire.Value) string {
 	payload, _ := f.Get("payload")
 	if f.GetStr("type") != "error" || f.GetStr("from") != frame.RelayID {
@@ -278,7 +278,7 @@ func code(f wire.Value) string {
 }
 
 // callOwner makes a request to the owner API and decodes the answer.
-func (s *site) callOwner(method, path, body string, dst any) int {
+func (s *testRelay) callOwner(method, path, body string, dst any) int {
 	s.t.Helper()
 	req := httptest.NewRequest(method, "http://localhost"+path, strings.NewReader(body))
 	if body != "" {
