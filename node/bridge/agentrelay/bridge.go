@@ -17,27 +17,29 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Kind is the kind of our addresses and links.
+// Kind is the kind of AgentRelay addresses and links.
 const Kind = link.Kind
 
-// Config is what a bridge is made of.
+// Config configures a bridge.
 type Config struct {
-	Relay *relay.Relay // hosted here; nil: none
+	Relay *relay.Relay // the relay that this process hosts; nil: none
 
 	Links  []bridge.Link
 	Tokens map[string]client.Credential // of links, by name
-	// Dir is where a link that registered itself keeps its id and token, a file each (AR-51). Required with links.
+	// Dir is where a link that registered itself stores its id and token, in one file per link (AR-51). Required with
+	// links.
 	Dir string
-	// Identity is the age identity that peers encrypt to; empty: what is encrypted cannot be read (AR-48).
+	// Identity is the age identity to which peers encrypt. If it is empty, the node cannot read encrypted messages
+	// (AR-48).
 	Identity string
-	// Mesh is the node. Required with links.
+	// Mesh connects the bridge to the node. Required with links.
 	Mesh   bridge.Mesh
 	Store  store.Store
 	HTTP   *client.HTTP
 	Logger *slog.Logger
 }
 
-// Bridge is what a process has of AgentRelay: a relay, links, or both. Making one starts nothing.
+// Bridge is the AgentRelay part of a process: a relay, links, or both. Nothing runs before [Bridge.Run].
 type Bridge struct {
 	cfg   Config
 	links []*link.Link
@@ -46,7 +48,7 @@ type Bridge struct {
 // LinkKind declares links of this kind to the node.
 func LinkKind() bridge.Kind { return link.Declare() }
 
-// New returns a bridge.
+// New returns a bridge with the relay and the links of cfg.
 func New(cfg Config) (*Bridge, error) {
 	b := &Bridge{cfg: cfg}
 	for _, l := range cfg.Links {
@@ -62,14 +64,14 @@ func New(cfg Config) (*Bridge, error) {
 	return b, nil
 }
 
-// Mount adds what strangers call, if a relay is hosted.
+// Mount adds the public routes of the relay, if this process hosts one.
 func (b *Bridge) Mount(e *echo.Echo) {
 	if b.cfg.Relay != nil {
 		b.cfg.Relay.Mount(e)
 	}
 }
 
-// Operations returns the owner's part.
+// Operations returns the owner's operations on the links and on the relay.
 func (b *Bridge) Operations() []owner.Operation {
 	operations := link.Operations(b.link)
 	if b.cfg.Relay != nil {
@@ -90,7 +92,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// Links returns how the links stand.
+// Links returns the status of each link.
 func (b *Bridge) Links() []bridge.LinkStatus {
 	out := make([]bridge.LinkStatus, 0, len(b.links))
 	for _, l := range b.links {
@@ -99,7 +101,7 @@ func (b *Bridge) Links() []bridge.LinkStatus {
 	return out
 }
 
-// Test connects a link as if for the first time and returns what is wrong with it, as [link.Link.Test] does.
+// Test connects a link as if for the first time and returns the error, as [link.Link.Test] does.
 func (b *Bridge) Test(ctx context.Context, name string) error {
 	l, err := b.link(name)
 	if err != nil {
@@ -117,7 +119,7 @@ func (b *Bridge) link(name string) (*link.Link, error) {
 	return nil, fmt.Errorf("there is no link %s", name)
 }
 
-// Deliver carries a message of the node to the peer that its address names.
+// Deliver sends a message of the node to the peer that its address names.
 func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error) {
 	to, err := bridge.ParseAddress(d.Address)
 	if err != nil {
@@ -130,8 +132,9 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 	return l.Deliver(ctx, to.Peer, d)
 }
 
-// Carry sends a signed message through the tunnel to the agent that the owner said is behind a relay, and returns what
-// it answered. It is not carried if the owner said nothing of the agent. The answer is not verified yet.
+// Carry sends a signed message through a tunnel to the agent to, if the owner said behind which peer of a link that
+// agent is. It returns the agent's answer, which is not verified yet. carried is false if the owner said nothing about
+// to.
 func (b *Bridge) Carry(ctx context.Context, to wire.AgentID, message []byte) (answer []byte, carried bool, err error) {
 	return link.Carry(ctx, b.links, to, message)
 }

@@ -19,17 +19,17 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// busy is a calendar with one appointment.
-type busy struct{ from, until time.Time }
+// busyCalendar is a calendar with one appointment.
+type busyCalendar struct{ from, end time.Time }
 
-func (busy) Name() string { return "test" }
+func (busyCalendar) Name() string { return "test" }
 
-func (b busy) Busy(context.Context, calendar.Interval, *time.Location) ([]calendar.Interval, []calendar.Problem, error) {
-	return []calendar.Interval{{Start: b.from, End: b.until}}, nil, nil
+func (b busyCalendar) Busy(context.Context, calendar.Interval, *time.Location) ([]calendar.Interval, []calendar.Problem, error) {
+	return []calendar.Interval{{Start: b.from, End: b.end}}, nil, nil
 }
 
-// unreachable is a node whose endpoint nobody reaches and which answers mesh.schedule from a calendar.
-func unreachable(t *testing.T, mesh *meshtest.Mesh, name string, b busy, limits calendar.Limits) *meshtest.Member {
+// newUnreachable returns a node whose endpoint nobody can reach and which answers mesh.schedule from a calendar.
+func newUnreachable(t *testing.T, mesh *meshtest.Mesh, name string, b busyCalendar, limits calendar.Limits) *meshtest.Member {
 	t.Helper()
 	return mesh.Node(name, func(cfg *node.Config) {
 		cfg.Identity.Card = meshtest.Card(t, name, "http://127.0.0.1:9"+node.Path)
@@ -46,9 +46,9 @@ func unreachable(t *testing.T, mesh *meshtest.Mesh, name string, b busy, limits 
 	})
 }
 
-// AR-59: two nodes that reach each other over a relay alone agree on a meeting. By their calendars: proposed, countered
-// twice, accepted and closed. By an owner: proposed, held, approved, accepted and closed. Every message is signed and
-// verified, and stored as the mesh's own.
+// TestMeetingThroughTunnel: two nodes that reach each other only over a relay agree on a meeting. With two calendars,
+// the meeting is proposed, countered twice, accepted and closed. With an owner, it is proposed, held, approved,
+// accepted and closed. Every message is signed, verified, and stored like any other message of the mesh (AR-59).
 func TestMeetingThroughTunnel(t *testing.T) {
 	day := time.Now().UTC().Truncate(24*time.Hour).AddDate(0, 0, 3)
 	for day.Weekday() == time.Saturday || day.Weekday() == time.Sunday {
@@ -67,13 +67,13 @@ func TestMeetingThroughTunnel(t *testing.T) {
 		{"an owner", calendar.Limits{}, 14, 14, true, 3},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := newSite(t)
+			s := newTestBridge(t)
 			mesh := meshtest.New(t)
-			sarah := unreachable(t, mesh, "sarah", busy{at(9), at(12)}, tt.limits)
-			chris := unreachable(t, mesh, "chris", busy{at(12), at(13)}, byItself)
+			sarah := newUnreachable(t, mesh, "sarah", busyCalendar{at(9), at(12)}, tt.limits)
+			chris := newUnreachable(t, mesh, "chris", busyCalendar{at(12), at(13)}, byItself)
 			for from, to := range map[*meshtest.Member]*meshtest.Member{sarah: chris, chris: sarah} {
-				b := onRelay(t, s, from, from.Name+"-node")
-				knowPeer(t, b, to.Name+"-node", to.ID())
+				b := linkNode(t, s, from, from.Name+"-node")
+				identifyPeer(t, b, to.Name+"-node", to.ID())
 			}
 			payload, err := wire.Parse(fmt.Appendf(nil, `{"action":"propose","event":{"title":"Coffee","proposed_times":["%s"],"duration":"30 minutes"}}`,
 				at(tt.propose).Format(time.RFC3339)))
@@ -106,7 +106,7 @@ func TestMeetingThroughTunnel(t *testing.T) {
 					t.Errorf("%s: %d messages, want at least %d", m.Name, len(c.Transcript), tt.messages)
 				}
 				var events []calendar.Event
-				eventually(t, m.Name+" has an event", func() bool { // it is written down after the step
+				eventually(t, m.Name+" has an event", func() bool { // the book is written after the step
 					if events, err = calendar.NewBook(calendar.BookConfig{Records: m.Store.Records()}).Events(t.Context(), time.Now()); err != nil {
 						t.Fatal(err)
 					}
@@ -129,13 +129,13 @@ func TestMeetingThroughTunnel(t *testing.T) {
 	}
 }
 
-// AR-59: what is larger than the tunnel takes is refused for good, with the reason.
+// TestTunnelTooLarge: a message that is too large for the tunnel fails for good, with the reason (AR-59).
 func TestTunnelTooLarge(t *testing.T) {
-	s := newSite(t)
+	s := newTestBridge(t)
 	mesh := meshtest.New(t)
 	sarah, alex := mesh.Node("sarah", nil), mesh.Node("alex", nil)
-	a := onRelay(t, s, sarah, "sarah-node")
-	knowPeer(t, a, "alex-node", alex.ID())
+	a := linkNode(t, s, sarah, "sarah-node")
+	identifyPeer(t, a, "alex-node", alex.ID())
 	payload, err := wire.Parse([]byte(`{"action":"deliver","message":{"body":"` + strings.Repeat("x", frame.MaxPayload) + `"}}`))
 	if err != nil {
 		t.Fatal(err)
@@ -144,9 +144,9 @@ func TestTunnelTooLarge(t *testing.T) {
 	if err != nil || sent.State != node.SendFailed {
 		t.Fatalf("Send() = %+v, %v, want it failed", sent, err)
 	}
-	letters, _, err := sarah.Outbox(t.Context(), "", "", 10)
-	if err != nil || len(letters) != 1 || letters[0].Err == nil || !strings.Contains(letters[0].Err.Message, "60 KB") {
-		t.Errorf("the outbox does not say why: %+v, %v", letters[0].Err, err)
+	entries, _, err := sarah.Outbox(t.Context(), "", "", 10)
+	if err != nil || len(entries) != 1 || entries[0].Err == nil || !strings.Contains(entries[0].Err.Message, "60 KB") {
+		t.Errorf("the outbox does not say why: %+v, %v", entries[0].Err, err)
 	}
 }
 

@@ -12,15 +12,16 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// AR-59: two nodes talk through a relay as verified as over HTTP; what is replayed is not taken twice, what is altered
-// or for somebody else is refused, and a stranger's unsigned word is nothing.
+// TestTunnel: two nodes talk through a relay with the same verification as over HTTP. A replayed message is not
+// accepted twice, a message that is altered or for another agent is refused, and an unsigned message of a stranger has
+// no effect (AR-59).
 func TestTunnel(t *testing.T) {
-	s := newSite(t)
+	s := newTestBridge(t)
 	mesh := meshtest.New(t)
 	sarah, alex := mesh.Node("sarah", nil), mesh.Node("alex", nil)
-	a := onRelay(t, s, sarah, "sarah-node")
-	onRelay(t, s, alex, "alex-node")
-	knowPeer(t, a, "alex-node", alex.ID())
+	a := linkNode(t, s, sarah, "sarah-node")
+	linkNode(t, s, alex, "alex-node")
+	identifyPeer(t, a, "alex-node", alex.ID())
 	eve := s.join("eve")
 	payload, err := wire.Parse([]byte(`{"action":"deliver","message":{"body":"through the relay"}}`))
 	if err != nil {
@@ -37,11 +38,11 @@ func TestTunnel(t *testing.T) {
 	if err != nil || len(items) != 1 || items[0].Verified != bridge.VerifiedSignature || items[0].Peer != sarah.ID() || items[0].Address != "" {
 		t.Fatalf("alex has %+v, %v", items, err)
 	}
-	letters, _, err := sarah.Outbox(t.Context(), "", "", 10)
-	if err != nil || len(letters) != 1 {
-		t.Fatalf("outbox %+v, %v", letters, err)
+	entries, _, err := sarah.Outbox(t.Context(), "", "", 10)
+	if err != nil || len(entries) != 1 {
+		t.Fatalf("outbox %+v, %v", entries, err)
 	}
-	signed := letters[0].Raw
+	signed := entries[0].Raw
 	for _, tt := range []struct {
 		name, to string
 		message  []byte
@@ -59,7 +60,7 @@ func TestTunnel(t *testing.T) {
 			t.Errorf("%s was answered with %s, want %s", tt.name, got.JSON(), tt.want)
 		}
 	}
-	// An answer that nobody waits for is not answered: two nodes would go on for ever.
+	// An answer for which nobody waits gets no answer: otherwise two nodes would answer each other forever.
 	eve.send(fmt.Sprintf(`{"to":["alex-node"],"type":"agentmesh","ref":"another","payload":%s}`, signed))
 	eve.quiet()
 	if items, _, err := alex.Inbox(t.Context(), "", "", 10); err != nil || len(items) != 1 {
@@ -67,11 +68,12 @@ func TestTunnel(t *testing.T) {
 	}
 }
 
-// A message to a foreign address leaves over the link, and the answer comes back into its conversation (AR-56, AR-57).
+// TestThroughRelay: a message to a foreign address leaves over the link, and the answer arrives in its conversation
+// (AR-56, AR-57).
 func TestThroughRelay(t *testing.T) {
-	s := newSite(t)
+	s := newTestBridge(t)
 	sarah := meshtest.New(t).Node("sarah", nil)
-	onRelay(t, s, sarah, "sarah-node")
+	linkNode(t, s, sarah, "sarah-node")
 	plain := s.join("plain-agent")
 	var sent struct {
 		Conversation string `json:"conversation_id"`

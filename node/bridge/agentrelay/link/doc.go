@@ -1,8 +1,8 @@
-// Package link is our node as an agent on an Agent Relay Chat (ARC) relay of somebody else.
+// Package link makes our node an agent on the Agent Relay Chat (ARC) relay of somebody else.
 //
-// A [Link] is one connection. What a relay says of a sender is the relay's word: foreign messages enter the node as
-// unverified, and nothing in a control frame can approve, open or close anything. Only what is tunnelled as a signed
-// AgentMesh message is verified, by the node's own checks.
+// A [Link] is one connection. Only the relay vouches for the sender of a frame, so the node treats foreign messages as
+// unverified. No frame from the relay itself can approve, open or close anything. The node verifies only signed
+// AgentMesh messages, which arrive through the tunnel, with its own checks.
 //
 // Start with [New] and [Link.Run]. The rules cited as AR-… are those of docs/bridges/agentrelay.md.
 package link

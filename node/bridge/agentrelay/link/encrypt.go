@@ -10,7 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// The values of policy.encrypt (AR-49). Empty is encryptKnown.
+// policy.encrypt has one of these values (AR-49). An empty value means encryptKnown.
 const (
 	encryptAlways = "always"
 	encryptKnown  = "when_known"
@@ -18,12 +18,12 @@ const (
 )
 
 const (
-	maxSealed     = 45 << 10 // of ciphertext (AR-48)
-	maxOpened     = 256 << 10
+	maxSealed     = 45 << 10  // bytes of ciphertext (AR-48)
+	maxOpened     = 256 << 10 // bytes of plaintext
 	sealAlgorithm = "age"
 )
 
-// seal encrypts a frame for a peer if the policy says so (AR-47 to AR-49).
+// seal encrypts a frame for a peer if the policy asks for it (AR-47 to AR-49).
 func (l *Link) seal(ctx context.Context, peer string, plain []byte) ([]byte, error) {
 	policy := l.cfg.Link.Policy.Encrypt
 	if policy == encryptNever {
@@ -34,24 +34,24 @@ func (l *Link) seal(ctx context.Context, peer string, plain []byte) ([]byte, err
 		return nil, err
 	}
 	if p.Recipient == "" {
-		p.Recipient = l.peers.keepAnnounced(ctx, peer)
+		p.Recipient = l.peers.storeAnnouncedKey(ctx, peer)
 	}
 	if p.Recipient == "" {
 		if policy == encryptAlways {
-			return nil, carryError{"the link sends encrypted messages only, and no key of this peer is known"}
+			return nil, undeliverableError{"the link sends only encrypted messages, and it knows no key of this peer; set one with agentmesh agentrelay peer"}
 		}
 		return plain, nil
 	}
 	v, err := wire.ParseForeign(plain, frame.MaxDepth+1, frame.MaxValues)
 	if err != nil {
-		return nil, carryError{"the message is nested too deeply"}
+		return nil, undeliverableError{"the message is nested too deeply to be encrypted"}
 	}
 	sealed, err := signing.SealAge(p.Recipient, v.Without("to").JSON())
 	if err != nil {
-		return nil, carryError{"the peer's key cannot be used"}
+		return nil, undeliverableError{"the peer's key cannot be used"}
 	}
 	if len(sealed) > maxSealed {
-		return nil, carryError{"the message is too large to be encrypted for a relay"}
+		return nil, undeliverableError{"the message is too large to be encrypted for a relay"}
 	}
 	return frame.Request(peer, "encrypted", "", wire.Obj(
 		wire.TextField("encrypted_data", base64.StdEncoding.EncodeToString(sealed)), wire.TextField("algorithm", sealAlgorithm),
@@ -59,9 +59,9 @@ func (l *Link) seal(ctx context.Context, peer string, plain []byte) ([]byte, err
 	)).JSON(), nil
 }
 
-// decrypt opens a message that was encrypted to us. It proves nothing about its sender (AR-48). The error is for the
-// owner alone: no answer tells a stranger why.
-func (l *Link) decrypt(h *heard) (wire.Value, error) {
+// decrypt opens a message that was encrypted to the node. Success proves nothing about its sender (AR-48). The error is
+// for the owner only: no answer tells a stranger why decryption failed.
+func (l *Link) decrypt(h *incoming) (wire.Value, error) {
 	none := wire.Value{}
 	identity := l.cfg.Identity
 	if identity == "" {
@@ -72,10 +72,10 @@ func (l *Link) decrypt(h *heard) (wire.Value, error) {
 		return none, err
 	}
 	if h.payload.GetStr("algorithm") != sealAlgorithm {
-		return none, errors.New("another algorithm than age")
+		return none, errors.New("its algorithm is not age")
 	}
 	if h.payload.GetStr("recipient_key") != own {
-		return none, errors.New("it is for another key")
+		return none, errors.New("it is encrypted to another key")
 	}
 	data := h.payload.GetStr("encrypted_data")
 	if base64.StdEncoding.DecodedLen(len(data)) > maxSealed+3 {
@@ -91,10 +91,10 @@ func (l *Link) decrypt(h *heard) (wire.Value, error) {
 	}
 	inner, err := wire.ParseForeign(plain, frame.MaxDepth, maxOpened)
 	if err != nil || inner.Kind() != wire.Object {
-		return none, errors.New("what was encrypted is no JSON object")
+		return none, errors.New("its content is not a JSON object")
 	}
 	if _, ok := inner.Get("payload"); !ok {
-		return none, errors.New("what was encrypted has no payload")
+		return none, errors.New("its content has no payload")
 	}
 	return inner, nil
 }

@@ -13,11 +13,11 @@ import (
 
 const (
 	feedSize     = 1000 // AR-56
-	maxSeen      = 5000 // ids; as many older ones are known too
+	maxSeen      = 5000 // ids; as many older ids are remembered too
 	maxFeedBytes = 4 << 10
 )
 
-// FeedItem is something that the owner may read and that nobody answers. All of it is untrusted text.
+// FeedItem is a message that the owner may read and that nobody answers. All of it is untrusted text, except for Note.
 type FeedItem struct {
 	ID        string          `json:"id"`
 	From      string          `json:"from"`
@@ -26,21 +26,23 @@ type FeedItem struct {
 	Payload   json.RawMessage `json:"payload,omitempty"`
 	Truncated bool            `json:"truncated,omitempty"`
 	Broadcast bool            `json:"broadcast"`
-	Note      string          `json:"note,omitempty"` // ours
+	Note      string          `json:"note,omitempty"` // written by this node
 	At        time.Time       `json:"at"`
 }
 
-// feed is the latest of what came, in memory: the relay itself keeps nothing.
-type feed struct {
+// itemLog holds the latest items in memory, because the relay itself stores nothing.
+type itemLog struct {
 	mu        sync.Mutex
 	list      []FeedItem
 	held      map[string]int       // items of each agent
-	seen, old map[string]time.Time // what came, and what came before that
+	seen, old map[string]time.Time // ids of recent items and of older ones
 }
 
-func newFeed() *feed { return &feed{held: make(map[string]int), seen: make(map[string]time.Time)} }
+func newItemLog() *itemLog {
+	return &itemLog{held: make(map[string]int), seen: make(map[string]time.Time)}
+}
 
-func item(h *heard, broadcast bool) FeedItem {
+func newFeedItem(h *incoming, broadcast bool) FeedItem {
 	out := FeedItem{ID: h.id, From: h.from, Type: h.kind, Ref: h.ref, Broadcast: broadcast, At: time.Now().UTC()}
 	if body := h.payload.JSON(); len(body) <= maxFeedBytes {
 		out.Payload = body
@@ -50,13 +52,13 @@ func item(h *heard, broadcast bool) FeedItem {
 	return out
 }
 
-// add puts an item in, unless it was there within a day (AR-29). It says whether it is new.
-func (f *feed) add(it FeedItem) bool {
+// add appends an item, unless the log had it within a day (AR-29). It reports whether the item is new.
+func (f *itemLog) add(it FeedItem) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	key := hashKey(it.From, it.ID)
 	for _, seen := range []map[string]time.Time{f.seen, f.old} {
-		if at, ok := seen[key]; ok && it.At.Sub(at) < keepTalk {
+		if at, ok := seen[key]; ok && it.At.Sub(at) < keepConv {
 			return false
 		}
 	}
@@ -72,8 +74,9 @@ func (f *feed) add(it FeedItem) bool {
 	return true
 }
 
-// drop removes the oldest item of those agents that have most: who talks without end pushes out nobody else's items.
-func (f *feed) drop() {
+// drop removes the oldest item of the agents that have the most items, so that an agent that sends without end does not
+// push out the items of others.
+func (f *itemLog) drop() {
 	most := slices.Max(slices.Collect(maps.Values(f.held)))
 	i := slices.IndexFunc(f.list, func(it FeedItem) bool { return f.held[it.From] == most })
 	from := f.list[i].From
@@ -84,7 +87,7 @@ func (f *feed) drop() {
 }
 
 // latest returns the newest items, newest first.
-func (f *feed) latest(limit int) []FeedItem {
+func (f *itemLog) latest(limit int) []FeedItem {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	out := []FeedItem{}

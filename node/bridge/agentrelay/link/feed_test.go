@@ -10,9 +10,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// AR-56: broadcasts go to the feed, once, and to the node only where the policy says so.
+// TestFeed: broadcasts enter the feed once, and reach the node only if the policy accepts them (AR-56).
 func TestFeed(t *testing.T) {
-	x, n := play(t, nil, Config{})
+	x, n := newLinkedNode(t, nil, Config{})
 	for range 2 {
 		x.from("agent-042", `{"id":"q1","to":["*"],"type":"question","payload":"anybody?"}`)
 	}
@@ -20,24 +20,24 @@ func TestFeed(t *testing.T) {
 	if got := n.all(); len(got) != 0 {
 		t.Errorf("the node got %+v", got)
 	}
-	list := x.link.feed.latest(10)
+	list := x.link.itemLog.latest(10)
 	if len(list) != 2 || list[0].ID != "d1" || list[1].ID != "q1" || !list[1].Broadcast {
 		t.Errorf("feed %+v", list)
 	}
 	if h := x.link.peers.hint("agent-042"); len(h.Skills) != 2 || h.Skills[0] != "go" {
 		t.Errorf("hints %+v", h)
 	}
-	open, m := play(t, func(l *bridge.Link) { l.Policy.Broadcast = true }, Config{})
+	open, m := newLinkedNode(t, func(l *bridge.Link) { l.Policy.Broadcast = true }, Config{})
 	open.from("agent-042", `{"id":"q1","to":["*"],"type":"question","payload":"anybody?"}`)
 	open.from("agent-042", `{"id":"t1","to":["*"],"type":"thought","payload":"hm"}`)
 	if got := m.all(); len(got) != 1 || got[0].Intent != wire.RequestInfo {
-		t.Errorf("with broadcasts let in the node got %+v", got)
+		t.Errorf("with broadcasts accepted, the node got %+v", got)
 	}
 }
 
-// The feed is bounded whatever comes.
+// TestFeedBounded: the feed is bounded whatever arrives.
 func TestFeedBounded(t *testing.T) {
-	f := newFeed()
+	f := newItemLog()
 	for n := range 20 * feedSize {
 		f.add(FeedItem{ID: strconv.Itoa(n), From: "agent-042", At: time.Now()})
 	}
@@ -49,7 +49,7 @@ func TestFeedBounded(t *testing.T) {
 			t.Fatalf("item %d came twice", n)
 		}
 	}
-	big := item(&heard{id: "x", payload: wire.Text(strings.Repeat("x", 50_000))}, true)
+	big := newFeedItem(&incoming{id: "x", payload: wire.Text(strings.Repeat("x", 50_000))}, true)
 	if !big.Truncated || len(big.Payload) > maxFeedBytes+2 {
 		t.Errorf("an item of %d bytes", len(big.Payload))
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// FuzzNative: what a peer sends means a message of the mesh with a shape that the node takes, or none.
+// FuzzNative: every frame of a peer maps to a message with a shape that the node accepts, or to none.
 func FuzzNative(f *testing.F) {
 	f.Add("thought", []byte(`"x"`))
 	f.Add("question", []byte(`{"question":"q","context":7}`))
@@ -19,9 +19,9 @@ func FuzzNative(f *testing.F) {
 		if err != nil {
 			return
 		}
-		h := heard{id: "1", from: "agent-1", kind: kind, payload: p}
-		h.takeOurs(wire.Obj())
-		intent, native, ok := h.native()
+		h := incoming{id: "1", from: "agent-1", kind: kind, payload: p}
+		h.extractMeshMembers(wire.Obj())
+		intent, native, ok := h.toMesh()
 		if !ok {
 			return
 		}
@@ -32,8 +32,8 @@ func FuzzNative(f *testing.F) {
 		if _, err := wire.CheckPayload(intent, native); err != nil {
 			t.Errorf("%q %s means %s, which the node refuses: %v", kind, p.JSON(), native.JSON(), err)
 		}
-		if _, err := foreign(intent, native, ""); err != nil && intent != wire.Negotiate {
-			t.Errorf("%s %s has no way back: %v", intent, native.JSON(), err)
+		if _, err := fromMesh(intent, native, ""); err != nil && intent != wire.Negotiate {
+			t.Errorf("%s %s does not map back: %v", intent, native.JSON(), err)
 		}
 	})
 }

@@ -32,63 +32,64 @@ const (
 	healthyAfter    = time.Minute
 	afterPolicy     = 30 * time.Second
 	afterRate       = time.Minute
-	workers         = 8  // who take messages in, one peer always by the same
-	workerQueue     = 32 // messages that wait for one of them
+	workers         = 8  // goroutines that handle frames; each peer has one of them
+	workerQueue     = 32 // frames that wait for one worker
 )
 
-// Kind is the kind of our addresses and links.
+// Kind is the kind of AgentRelay addresses and links.
 const Kind = "agentrelay"
 
-// Declare returns what links of this kind are to the node.
+// Declare declares AgentRelay links to the node: their name and the policies that they honor.
 func Declare() bridge.Kind {
 	return bridge.Kind{Name: Kind, Honors: []string{"filter", "broadcast"}, Encrypt: []string{encryptAlways, encryptKnown, encryptNever}}
 }
 
-// Config is what a link is made of. All is required, except where it says otherwise.
+// Config configures a link. All fields are required, unless their comment says otherwise.
 type Config struct {
 	Link  bridge.Link
 	Token client.Credential // empty: the link registers itself
-	// Dir is where a link that registered itself keeps its id and token, a file each (AR-51).
+	// Dir is where a link that registered itself stores its id and token, in one file per link (AR-51).
 	Dir string
-	// Identity is the age identity that peers encrypt to; empty: what is encrypted cannot be read (AR-48).
+	// Identity is the age identity to which peers encrypt. If it is empty, the node cannot read encrypted messages
+	// (AR-48).
 	Identity string
-	Mesh     bridge.Mesh // required
+	Mesh     bridge.Mesh
 	Store    store.Store
 	HTTP     *client.HTTP
 	Logger   *slog.Logger
 }
 
-// Link is one connection of the node to a relay, as an agent of it. Making one starts nothing.
+// Link is one connection of the node to a relay, as an agent of the relay. Nothing runs before [Link.Run].
 type Link struct {
-	cfg     Config
-	log     *slog.Logger
-	target  *url.URL
-	sender  *sender
-	feed    *feed
-	peers   *peers
-	talks   talks
-	waiters *waiters
-	tunnels *rate.Buckets // of peers
-	first   time.Duration // of the back-off
-	handled func()        // for tests: a frame was dealt with; nil: nobody asks
-	again   chan struct{} // ends the wait of a link that is down
-	renewed bool          // of Run: registered again, and not up since then
+	cfg       Config
+	log       *slog.Logger
+	target    *url.URL
+	sender    *sender
+	itemLog   *itemLog
+	peers     *peers
+	convStore convStore
+	waiters   *waiters
+	tunnels   *rate.Buckets // tunnel messages of each peer
+	firstWait time.Duration // first wait of the back-off
+	handled   func()        // for tests: called after each frame; may be nil
+	wake      chan struct{} // wakes up a link that is down
+	renewed   bool          // for Run: the link registered again and was not up since then
 
 	mu     sync.Mutex
-	id     string // our own, as the first welcome said
+	id     string // the node's id on the relay, from the welcome
 	status bridge.LinkStatus
 }
 
-// The names of Link.Options.
+// Link.Options has these keys.
 const (
-	optReregister = "reregister"     // "false": do not claim the same id again if the relay forgot us
-	optPending    = "notify_pending" // "false": do not tell plain peers in one line that the owner is asked
+	optReregister = "reregister"     // "false": do not register again if the relay forgot the link
+	optPending    = "notify_pending" // "false": do not tell peers without AgentMesh that the owner is asked first
 )
 
-// New returns a link.
+// New returns a link. It fails if cfg is incomplete or invalid.
 func New(cfg Config) (*Link, error) {
 	if cfg.Mesh == nil || cfg.Store == nil || cfg.HTTP == nil || cfg.Dir == "" {
-		return nil, errors.New("config is incomplete")
+		return nil, errors.New("the configuration lacks mesh, store, HTTP client or directory")
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	target, err := url.Parse(cfg.Link.URL)
@@ -96,23 +97,23 @@ func New(cfg Config) (*Link, error) {
 		return nil, errors.New("url must be ws:// or wss://, such as wss://relay.example/arc")
 	}
 	if target.RawQuery != "" {
-		return nil, errors.New("url must have no query: a token stands in token_file or token_env")
+		return nil, errors.New("url must have no query; put the token into token_file or token_env")
 	}
 	if id := cfg.Link.AgentID; id != "" && (!frame.ValidAgentID(id) || id == frame.RelayID) {
 		return nil, errors.New("agent_id must have 3 to 64 of a-z 0-9 -, beginning and ending with a letter or digit")
 	}
 	for key, value := range cfg.Link.Options {
 		if key != optReregister && key != optPending || value != "true" && value != "false" {
-			return nil, fmt.Errorf("options: %s and %s are true or false, and there are no others", optReregister, optPending)
+			return nil, fmt.Errorf("options: set %s or %s to true or false; there are no other options", optReregister, optPending)
 		}
 	}
 	l := &Link{
-		cfg: cfg, log: cfg.Logger.With("link", cfg.Link.Name), target: target, sender: newSender(), feed: newFeed(),
-		waiters: &waiters{all: make(map[string]chan wire.Value)}, talks: talks{cfg.Store.Records(), cfg.Link.Name},
-		first: firstBackoff, again: make(chan struct{}, 1), tunnels: rate.NewBuckets(rate.PerMinute(tunnelPerMinute), tunnelPerMinute, maxPeersSeen),
+		cfg: cfg, log: cfg.Logger.With("link", cfg.Link.Name), target: target, sender: newSender(), itemLog: newItemLog(),
+		waiters: &waiters{all: make(map[string]chan wire.Value)}, convStore: convStore{cfg.Store.Records(), cfg.Link.Name},
+		firstWait: firstBackoff, wake: make(chan struct{}, 1), tunnels: rate.NewBuckets(rate.PerMinute(tunnelPerMinute), tunnelPerMinute, maxPeersSeen),
 		status: bridge.LinkStatus{Name: cfg.Link.Name, Kind: Kind, To: cfg.Link.URL, State: bridge.LinkConnecting},
 	}
-	l.peers = &peers{talks: l.talks, log: l.log, seen: make(map[string]bool)}
+	l.peers = &peers{convStore: l.convStore, log: l.log, seen: make(map[string]bool)}
 	return l, nil
 }
 
@@ -123,7 +124,7 @@ func (l *Link) address(peer string) bridge.Address {
 // Name returns the name of the link in the configuration.
 func (l *Link) Name() string { return l.cfg.Link.Name }
 
-// Status returns how the link stands.
+// Status returns the state of the link.
 func (l *Link) Status() bridge.LinkStatus {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -132,7 +133,7 @@ func (l *Link) Status() bridge.LinkStatus {
 	return s
 }
 
-func (l *Link) stand(state bridge.LinkState, fault string, retry time.Time) {
+func (l *Link) setStatus(state bridge.LinkState, fault string, retry time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.status.State != state {
@@ -141,8 +142,8 @@ func (l *Link) stand(state bridge.LinkState, fault string, retry time.Time) {
 	l.status.State, l.status.Error, l.status.Retry = state, fault, retry
 }
 
-// Test connects as if for the first time and returns what is wrong. A link that is up is not disturbed: a second
-// connection would end its first (AR-13). A link that is down connects again when the test succeeds.
+// Test connects as if for the first time and returns the error. If the link is up, Test does nothing, because a second
+// connection would end the first one (AR-13). If the link is down and the test succeeds, the link connects again.
 func (l *Link) Test(ctx context.Context) error {
 	if l.Status().State == bridge.LinkUp {
 		return nil
@@ -154,42 +155,42 @@ func (l *Link) Test(ctx context.Context) error {
 	conn.Abort()
 	conn.Drain()
 	select {
-	case l.again <- struct{}{}:
+	case l.wake <- struct{}{}:
 	default:
 	}
 	return nil
 }
 
-// errToken: the relay does not know our token (AR-8, AR-52).
+// errToken means that the relay does not know the link's token (AR-8, AR-52).
 var errToken = errors.New("the relay refuses the token")
 
 // Run keeps the link up until ctx ends.
 func (l *Link) Run(ctx context.Context) error {
-	backoff := l.first
+	backoff := l.firstWait
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := l.live(ctx)
+		err := l.runConnection(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
 		if errors.Is(err, errToken) {
-			err = l.renew(ctx)
+			err = l.registerAgain(ctx)
 		}
 		if needsOwner(err) {
-			l.stand(bridge.LinkDown, err.Error(), time.Time{})
+			l.setStatus(bridge.LinkDown, err.Error(), time.Time{})
 			l.log.Error("the link is down until agentmesh links test succeeds or the node restarts", "err", err)
 			select {
 			case <-ctx.Done():
-			case <-l.again:
+			case <-l.wake:
 			}
 			continue
 		}
 		if time.Since(began) >= healthyAfter {
-			backoff = l.first
+			backoff = l.firstWait
 		}
 		wait := max(pause(err), time.Duration(float64(backoff)*(0.8+0.4*rand.Float64())))
 		backoff = min(2*backoff, lastBackoff)
-		l.stand(bridge.LinkConnecting, faultText(err), time.Now().Add(wait))
+		l.setStatus(bridge.LinkConnecting, faultText(err), time.Now().Add(wait))
 		l.log.Info("the link is broken", "err", faultText(err), "retry_in", wait.Round(time.Second))
 		select {
 		case <-ctx.Done():
@@ -199,7 +200,7 @@ func (l *Link) Run(ctx context.Context) error {
 	return nil
 }
 
-// pause is the least time to wait after a kind of failure.
+// pause returns the least time to wait after a failure.
 func pause(err error) time.Duration {
 	var closed *websocket.CloseError
 	var refused *websocket.HandshakeError
@@ -213,7 +214,7 @@ func pause(err error) time.Duration {
 	return 0
 }
 
-// faultText is what the owner is shown of a failure: nothing of it is text that a relay wrote.
+// faultText returns what the owner sees of a failure. It contains no text that the relay wrote.
 func faultText(err error) string {
 	if closed, ok := errors.AsType[*websocket.CloseError](err); ok {
 		return fmt.Sprintf("the connection ended with code %d", closed.Code)
@@ -224,7 +225,7 @@ func faultText(err error) string {
 	return err.Error()
 }
 
-// connect dials with our token, registering first where there is none, and reads the welcome (AR-11, AR-51).
+// connect registers the link if it has no token, dials, and reads the welcome (AR-11, AR-51).
 func (l *Link) connect(ctx context.Context) (*websocket.Conn, error) {
 	token, err := l.token(ctx)
 	if err != nil {
@@ -243,11 +244,11 @@ func (l *Link) connect(ctx context.Context) (*websocket.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	late := time.AfterFunc(welcomePatience, conn.Abort)
-	defer late.Stop()
+	abort := time.AfterFunc(welcomePatience, conn.Abort)
+	defer abort.Stop()
 	_, data, err := conn.Read()
 	if err == nil {
-		err = l.welcomed(data)
+		err = l.readWelcome(data)
 	}
 	if err != nil {
 		conn.Abort()
@@ -260,8 +261,8 @@ func (l *Link) connect(ctx context.Context) (*websocket.Conn, error) {
 	return conn, nil
 }
 
-// welcomed reads the first frame. It is the only one that can tell us who we are (AR-30).
-func (l *Link) welcomed(data []byte) error {
+// readWelcome reads the first frame. Only this frame can tell the link its own id (AR-30).
+func (l *Link) readWelcome(data []byte) error {
 	v, err := wire.ParseForeign(data, frame.MaxDepth, linkReadLimit)
 	to, _ := v.Get("to")
 	if err != nil || v.GetStr("type") != "welcome" || to.Len() == 0 || to.Kind() != wire.Array {
@@ -269,7 +270,7 @@ func (l *Link) welcomed(data []byte) error {
 	}
 	id, _ := to.At(0).Str()
 	if !frame.ValidAgentID(id) {
-		return errors.New("the relay did not say who we are")
+		return errors.New("the welcome of the relay does not name this agent's id")
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -277,8 +278,8 @@ func (l *Link) welcomed(data []byte) error {
 	return nil
 }
 
-// live is one connection, from dialling to its end.
-func (l *Link) live(ctx context.Context) error {
+// runConnection connects, and handles frames until the connection ends.
+func (l *Link) runConnection(ctx context.Context) error {
 	conn, err := l.connect(ctx)
 	if err != nil {
 		return err
@@ -292,15 +293,15 @@ func (l *Link) live(ctx context.Context) error {
 		queues[i] = make(chan wire.Value, workerQueue)
 		working.Go(func() {
 			for tree := range queues[i] {
-				l.take(ctx, tree)
+				l.handleFrame(ctx, tree)
 			}
 		})
 	}
 	l.renewed = false
-	l.stand(bridge.LinkUp, "", time.Time{})
-	l.sender.up(conn)
+	l.setStatus(bridge.LinkUp, "", time.Time{})
+	l.sender.setConn(conn)
 	defer func() {
-		l.sender.down()
+		l.sender.clearConn()
 		cancel()
 		for _, q := range queues {
 			close(q)
@@ -317,27 +318,28 @@ func (l *Link) live(ctx context.Context) error {
 		}
 		tree, err := wire.ParseForeign(bytes.Clone(data), frame.MaxDepth, linkReadLimit)
 		if err != nil || tree.Kind() != wire.Object {
-			l.log.Debug("a frame of the relay is not readable")
-			l.dealt()
+			l.log.Debug("the relay sent a frame that is not a JSON object")
+			l.notifyTest()
 			continue
 		}
-		if l.isAwaited(tree) { // it must not queue behind what its sender wants of us
-			l.dealt()
+		if l.handToWaiter(tree) { // it must not queue behind other frames of its sender
+			l.notifyTest()
 			continue
 		}
-		queues[lane(tree)] <- tree // a worker that hangs ends with its hook's deadline
+		queues[workerOf(tree)] <- tree // may block until the deadline of a hook
 	}
 }
 
-// dealt says to a test that a frame was dealt with.
-func (l *Link) dealt() {
+// notifyTest tells a test that a frame was handled.
+func (l *Link) notifyTest() {
 	if l.handled != nil {
 		l.handled()
 	}
 }
 
-// lane returns the worker of a frame. All frames of one sender have the same worker, which keeps their order.
-func lane(tree wire.Value) int {
+// workerOf returns the index of the worker for a frame. All frames of one sender have the same worker, which keeps
+// their order.
+func workerOf(tree wire.Value) int {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(tree.GetStr("from"))) // never fails
 	return int(h.Sum32() % workers)

@@ -25,14 +25,14 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// taker is a node that takes everything and answers as it is told.
-type taker struct {
+// fakeNode is a node that accepts everything and answers with reply.
+type fakeNode struct {
 	mu    sync.Mutex
 	got   []bridge.Inbound
 	reply func(bridge.Inbound) (bridge.Outcome, error)
 }
 
-func (n *taker) Accept(_ context.Context, in bridge.Inbound) (bridge.Outcome, error) {
+func (n *fakeNode) Accept(_ context.Context, in bridge.Inbound) (bridge.Outcome, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.got = append(n.got, in)
@@ -42,32 +42,32 @@ func (n *taker) Accept(_ context.Context, in bridge.Inbound) (bridge.Outcome, er
 	return bridge.Outcome{Status: 200}, nil
 }
 
-func (n *taker) all() []bridge.Inbound {
+func (n *fakeNode) all() []bridge.Inbound {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return append([]bridge.Inbound(nil), n.got...)
 }
 
-// play links a node that takes everything. Its records are stored as the node would.
-func play(t *testing.T, edit func(*bridge.Link), cfg Config) (*linked, *taker) {
+// newLinkedNode links a fakeNode that stores records as a node does.
+func newLinkedNode(t *testing.T, edit func(*bridge.Link), cfg Config) (*testLink, *fakeNode) {
 	t.Helper()
 	st := openStore(t)
-	n := &taker{}
+	n := &fakeNode{}
 	n.reply = func(in bridge.Inbound) (bridge.Outcome, error) {
 		return bridge.Outcome{Status: 200}, st.Records().Apply(context.Background(), in.Records, time.Now())
 	}
 	if cfg.Store = st; cfg.Mesh == nil {
 		cfg.Mesh = bridgetest.NewMesh(n, st)
 	}
-	return newLinked(t, cfg, edit), n
+	return newTestLink(t, cfg, edit), n
 }
 
-func (x *linked) from(peer, format string, args ...any) {
+func (x *testLink) from(peer, format string, args ...any) {
 	x.t.Helper()
 	x.Inject(x.t.Context(), peer, fmt.Appendf(nil, format, args...))
 }
 
-func outgoing(t *testing.T, conv wire.ConversationID, intent wire.Intent, payload string) bridge.Delivery {
+func newDelivery(t *testing.T, conv wire.ConversationID, intent wire.Intent, payload string) bridge.Delivery {
 	t.Helper()
 	v, err := wire.Parse([]byte(payload))
 	if err != nil {
@@ -83,16 +83,16 @@ func outgoing(t *testing.T, conv wire.ConversationID, intent wire.Intent, payloa
 	return bridge.Delivery{ID: string(m.ID), To: m.To, Address: to.String(), Message: m, Raw: m.Tree.JSON(), Attempt: 1}
 }
 
-func (x *linked) send(d bridge.Delivery) wire.Value {
+func (x *testLink) send(d bridge.Delivery) wire.Value {
 	x.t.Helper()
 	if _, err := x.Deliver(x.t.Context(), d); err != nil {
 		x.t.Fatalf("Deliver: %v", err)
 	}
-	return x.sees()
+	return x.nextFrame()
 }
 
-// sees returns the next frame that the peer gets.
-func (x *linked) sees() wire.Value {
+// nextFrame returns the next frame that the peer gets.
+func (x *testLink) nextFrame() wire.Value {
 	x.t.Helper()
 	ctx, cancel := context.WithTimeout(x.t.Context(), patience)
 	defer cancel()
@@ -107,10 +107,10 @@ func (x *linked) sees() wire.Value {
 	return v
 }
 
-// AR-28, AR-57: a question with its own ref is answered with it, one without with its id; our questions carry our id,
-// and the answer ends up in their conversation, which is completed.
+// TestQuestions: the answer to a question has the question's ref, or its id if it has no ref. The node's own questions
+// have their message id as ref, and the answer to one arrives in its conversation and completes it (AR-28, AR-57).
 func TestQuestions(t *testing.T) {
-	x, n := play(t, nil, Config{})
+	x, n := newLinkedNode(t, nil, Config{})
 	for _, tt := range []struct{ frame, ref string }{
 		{`{"id":"r1","type":"question","payload":"why?"}`, "r1"},
 		{`{"id":"r2","type":"question","ref":"mine-7","payload":"why?"}`, "mine-7"},
@@ -122,7 +122,7 @@ func TestQuestions(t *testing.T) {
 		if in.Intent != wire.RequestInfo || in.Payload.GetStr("action") != "ask" || in.Verified != bridge.VerifiedNone {
 			t.Fatalf("%s came in as %s %s", tt.frame, in.Intent, in.Payload.JSON())
 		}
-		f := x.send(outgoing(t, in.ConvID, wire.RequestInfo, `{"action":"answer","answer":"so"}`))
+		f := x.send(newDelivery(t, in.ConvID, wire.RequestInfo, `{"action":"answer","answer":"so"}`))
 		if f.GetStr("type") != "answer" || f.GetStr("ref") != tt.ref || f.GetStr("payload") != "so" {
 			t.Errorf("%s was answered with %s, want ref %s", tt.frame, f.JSON(), tt.ref)
 		}
@@ -132,7 +132,7 @@ func TestQuestions(t *testing.T) {
 		t.Errorf("a ref to the second question is in %s, want %s", got[2].ConvID, got[1].ConvID)
 	}
 	before := len(got)
-	d := outgoing(t, wire.NewConversationID(), wire.RequestInfo, `{"action":"ask","question":"where?"}`)
+	d := newDelivery(t, wire.NewConversationID(), wire.RequestInfo, `{"action":"ask","question":"where?"}`)
 	q := x.send(d)
 	if q.GetStr("ref") != string(d.Message.ID) || q.GetStr("payload") != "where?" || q.GetStr("type") != "question" {
 		t.Fatalf("our question left as %s", q.JSON())
@@ -145,11 +145,12 @@ func TestQuestions(t *testing.T) {
 	}
 }
 
-// AR-57: without a ref, what follows a word of ours goes on in its conversation; two peers with one ref are two.
+// TestConversations: without a ref, a message after one of the node's belongs to its conversation. The same ref from
+// two peers means two conversations (AR-57).
 func TestConversations(t *testing.T) {
-	x, n := play(t, nil, Config{})
-	d := outgoing(t, wire.NewConversationID(), wire.Deliver, `{"action":"deliver","message":{"body":"hello"}}`)
-	if f := x.send(d); f.GetStr("payload") != "hello" || f.GetStr(oursConv) != string(d.Message.Conversation) {
+	x, n := newLinkedNode(t, nil, Config{})
+	d := newDelivery(t, wire.NewConversationID(), wire.Deliver, `{"action":"deliver","message":{"body":"hello"}}`)
+	if f := x.send(d); f.GetStr("payload") != "hello" || f.GetStr(meshConvMember) != string(d.Message.Conversation) {
 		t.Errorf("left as %s", f.JSON())
 	}
 	x.from("agent-042", `{"id":"a1","payload":"hello yourself"}`)
@@ -161,16 +162,16 @@ func TestConversations(t *testing.T) {
 		t.Fatalf("conversations %+v", got)
 	}
 	if got[3].ConvID != "conv_theirs" || strings.Contains(string(got[3].Payload.JSON()), "msg_theirs") {
-		t.Errorf("what one of us names is in %s: %s", got[3].ConvID, got[3].Payload.JSON())
+		t.Errorf("a message that names a conversation is in %s: %s", got[3].ConvID, got[3].Payload.JSON())
 	}
 	if again := n.all()[0]; again.MessageID == got[1].MessageID || again.Principal != "agentrelay:free/agent-042" {
-		t.Errorf("messages are not told apart: %+v", again)
+		t.Errorf("two messages have one id: %+v", again)
 	}
 }
 
-// AR-26: the filter.
+// TestFilter: only messages that match the owner's filter reach the node (AR-26).
 func TestFilter(t *testing.T) {
-	x, n := play(t, func(l *bridge.Link) {
+	x, n := newLinkedNode(t, func(l *bridge.Link) {
 		l.Policy.Filter = bridge.LinkFilter{Types: []string{"thought"}, From: []string{"agent-042"}, Keywords: []string{"Go"}}
 	}, Config{})
 	x.from("agent-042", `{"id":"1","type":"thought","payload":{"text":"I like go"}}`)
@@ -182,9 +183,9 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// AR-30: no frame of the relay does anything.
+// TestControlHasNoPower: no frame from the relay itself changes anything (AR-30).
 func TestControlHasNoPower(t *testing.T) {
-	x, n := play(t, nil, Config{})
+	x, n := newLinkedNode(t, nil, Config{})
 	for _, kind := range []string{"welcome", "error", "pong", "subscribed", "vote_result", "answer", "agentmesh", "command_result"} {
 		for _, to := range []string{"other-id", "our-node"} {
 			x.from("relay", `{"id":"c-%s-%s","to":["%s"],"type":"%s","payload":{"code":"\u001b[31mred","relay":"evil"}}`, kind, to, to, kind)
@@ -195,12 +196,13 @@ func TestControlHasNoPower(t *testing.T) {
 	}
 }
 
-// AR-53: what is too large or has no word is refused for good; over our own budget it waits.
+// TestOutgoingLimits: a message that is too large or that ARC cannot express fails for good; over the budget it waits
+// (AR-53).
 func TestOutgoingLimits(t *testing.T) {
-	x, _ := play(t, nil, Config{})
+	x, _ := newLinkedNode(t, nil, Config{})
 	for _, d := range []bridge.Delivery{
-		outgoing(t, wire.NewConversationID(), wire.Handoff, `{"action":"request_human","reason":"r"}`),
-		outgoing(t, wire.NewConversationID(), wire.Deliver, `{"action":"deliver","message":{"body":"`+strings.Repeat("x", 65<<10)+`"}}`),
+		newDelivery(t, wire.NewConversationID(), wire.Handoff, `{"action":"request_human","reason":"r"}`),
+		newDelivery(t, wire.NewConversationID(), wire.Deliver, `{"action":"deliver","message":{"body":"`+strings.Repeat("x", 65<<10)+`"}}`),
 	} {
 		_, err := x.Deliver(t.Context(), d)
 		if _, again := err.(*client.SendError); err == nil || again {
@@ -208,20 +210,21 @@ func TestOutgoingLimits(t *testing.T) {
 		}
 	}
 	for n := range ownPerMinute + 1 {
-		_, err := x.Deliver(t.Context(), outgoing(t, wire.NewConversationID(), wire.Deliver, `{"action":"deliver","message":{"body":"x"}}`))
+		_, err := x.Deliver(t.Context(), newDelivery(t, wire.NewConversationID(), wire.Deliver, `{"action":"deliver","message":{"body":"x"}}`))
 		if wait, ok := err.(*client.SendError); n == ownPerMinute && (!ok || !wait.Retry || wait.After <= 0) || n < ownPerMinute && err != nil {
 			t.Fatalf("message %d: %v", n, err)
 		}
 	}
 }
 
-// AR-53: whoever makes us answer cannot use up what we may send: answers wait for their part of the budget, in order.
+// TestAnswersLeaveRoom: peers that make the node answer cannot use up its budget. Answers wait for their part of the
+// budget, in order (AR-53).
 func TestAnswersLeaveRoom(t *testing.T) {
-	x, n := play(t, nil, Config{})
+	x, n := newLinkedNode(t, nil, Config{})
 	n.mu.Lock()
 	n.reply = func(in bridge.Inbound) (bridge.Outcome, error) {
-		reply := outgoing(t, in.ConvID, wire.RequestInfo, `{"action":"answer","answer":"so"}`).Message
-		return bridge.Outcome{Status: 200, Reply: &reply}, x.link.talks.records.Apply(context.Background(), in.Records, time.Now())
+		reply := newDelivery(t, in.ConvID, wire.RequestInfo, `{"action":"answer","answer":"so"}`).Message
+		return bridge.Outcome{Status: 200, Reply: &reply}, x.link.convStore.records.Apply(context.Background(), in.Records, time.Now())
 	}
 	n.mu.Unlock()
 	x.link.sender.mu.Lock()
@@ -230,12 +233,12 @@ func TestAnswersLeaveRoom(t *testing.T) {
 	for n := range 5 {
 		x.from("agent-042", `{"id":"r%d","type":"question","payload":"why?"}`, n)
 	}
-	if _, err := x.Deliver(t.Context(), outgoing(t, wire.NewConversationID(), wire.Deliver, `{"action":"deliver","message":{"body":"ours"}}`)); err != nil {
+	if _, err := x.Deliver(t.Context(), newDelivery(t, wire.NewConversationID(), wire.Deliver, `{"action":"deliver","message":{"body":"ours"}}`)); err != nil {
 		t.Errorf("our own message: %v", err)
 	}
 	var refs []string
 	for range 6 {
-		if f := x.sees(); f.GetStr("type") == "answer" {
+		if f := x.nextFrame(); f.GetStr("type") == "answer" {
 			refs = append(refs, f.GetStr("ref"))
 		}
 	}
@@ -247,7 +250,7 @@ func TestAnswersLeaveRoom(t *testing.T) {
 	}
 }
 
-// AR-52: why a link waits, and for how long.
+// TestPause checks how long a link waits after each kind of failure (AR-52).
 func TestPause(t *testing.T) {
 	for _, tt := range []struct {
 		err  error
@@ -262,10 +265,10 @@ func TestPause(t *testing.T) {
 	}
 }
 
-// AR-8, AR-52: a refused token stops the link until the owner acts.
+// TestRefusedToken: a refused token stops the link until the owner acts (AR-8, AR-52).
 func TestRefusedToken(t *testing.T) {
 	for _, how := range []int{http.StatusUnauthorized, frame.CloseBadToken} {
-		x, _ := play(t, nil, Config{})
+		x, _ := newLinkedNode(t, nil, Config{})
 		x.relay.refuse(how)
 		x.relay.cut()
 		x.waitFor(bridge.LinkDown)
@@ -275,8 +278,8 @@ func TestRefusedToken(t *testing.T) {
 	}
 }
 
-// AR-51: a link without a token registers, at the port after where nothing answers, and keeps what it got in a file of
-// its own.
+// TestRegistersItself: a link without a token registers, at the next port if nothing answers at the first, and stores
+// its credentials in a file (AR-51).
 func TestRegistersItself(t *testing.T) {
 	asked := make(chan string, 10)
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -297,7 +300,7 @@ func TestRegistersItself(t *testing.T) {
 	defer h.Close()
 	l, err := New(Config{
 		Link: bridge.Link{Name: "free", Kind: Kind, URL: "ws://127.0.0.1:" + strconv.Itoa(port-1) + "/arc", AgentID: "our-node"},
-		Dir:  t.TempDir(), Mesh: bridgetest.Mesh{Receiver: &taker{}}, Store: openStore(t), HTTP: h,
+		Dir:  t.TempDir(), Mesh: bridgetest.Mesh{Receiver: &fakeNode{}}, Store: openStore(t), HTTP: h,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -317,10 +320,10 @@ func TestRegistersItself(t *testing.T) {
 	}
 }
 
-// A link's configuration is judged when it is read.
+// TestLinkConfig: New rejects an invalid configuration.
 func TestLinkConfig(t *testing.T) {
 	config := func(l bridge.Link) Config {
-		return Config{Link: l, Dir: "x", Mesh: bridgetest.Mesh{Receiver: &taker{}}, Store: openStore(t), HTTP: client.NewHTTP(client.HTTPConfig{})}
+		return Config{Link: l, Dir: "x", Mesh: bridgetest.Mesh{Receiver: &fakeNode{}}, Store: openStore(t), HTTP: client.NewHTTP(client.HTTPConfig{})}
 	}
 	good := bridge.Link{Name: "free", Kind: Kind, URL: "wss://relay.example/arc"}
 	for name, edit := range map[string]func(*bridge.Link){
@@ -341,9 +344,10 @@ func TestLinkConfig(t *testing.T) {
 	}
 }
 
-// AR-54: a relay that sends 10 MB ends its connection, and nothing else; the link comes back.
+// TestHugeFrameFromRelay: a huge frame ends the relay's connection and nothing else, and the link connects again
+// (AR-54).
 func TestHugeFrameFromRelay(t *testing.T) {
-	x, n := play(t, nil, Config{})
+	x, n := newLinkedNode(t, nil, Config{})
 	for len(x.relay.joined) > 0 {
 		<-x.relay.joined
 	}

@@ -17,19 +17,19 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// forgetful is a relay that registers agents and can forget them all, as the public one does when it restarts.
-type forgetful struct {
+// forgetfulRelay is a relay that registers agents and can forget them all, as the public relay does when it restarts.
+type forgetfulRelay struct {
 	*fakeRelay
 	mu       sync.Mutex
-	token    string // that is good
+	token    string // the valid token
 	taken    bool   // somebody else has the id
-	deaf     bool   // refuses tokens that it just gave out
+	deaf     bool   // refuses tokens that it just issued
 	asked    int    // registrations
 	refusals int    // connections with another token
 }
 
-func newForgetful(t *testing.T) *forgetful {
-	f := &forgetful{fakeRelay: newFakeRelay(t)}
+func newForgetfulRelay(t *testing.T) *forgetfulRelay {
+	f := &forgetfulRelay{fakeRelay: newFakeRelay(t)}
 	accept := f.srv.Config.Handler
 	f.srv.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		f.mu.Lock()
@@ -52,14 +52,14 @@ func newForgetful(t *testing.T) *forgetful {
 	return f
 }
 
-// counts returns how often the relay was asked for a token and refused one.
-func (f *forgetful) counts() (asked, refusals int) {
+// counts returns how many registrations and how many refused connections the relay had.
+func (f *forgetfulRelay) counts() (asked, refusals int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.asked, f.refusals
 }
 
-func (f *forgetful) forget(edit func()) {
+func (f *forgetfulRelay) forget(edit func()) {
 	f.mu.Lock()
 	f.token = "tok_of nobody"
 	edit()
@@ -67,20 +67,20 @@ func (f *forgetful) forget(edit func()) {
 	f.cut()
 }
 
-// link starts a link to the relay that has no token of its owner.
-func (f *forgetful) link(t *testing.T, options map[string]string) *linked {
+// link starts a link to the relay without a token from its owner.
+func (f *forgetfulRelay) link(t *testing.T, options map[string]string) *testLink {
 	t.Helper()
 	h := client.NewHTTP(client.HTTPConfig{Local: true})
 	t.Cleanup(h.Close)
 	l, err := New(Config{
 		Link: bridge.Link{Name: "free", Kind: Kind, URL: f.url(), AgentID: "our-node", Options: options},
-		Dir:  t.TempDir(), Mesh: bridgetest.Mesh{Receiver: &taker{}}, Store: openStore(t), HTTP: h,
+		Dir:  t.TempDir(), Mesh: bridgetest.Mesh{Receiver: &fakeNode{}}, Store: openStore(t), HTTP: h,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := &linked{link: l, relay: f.fakeRelay, t: t}
-	x.link.first = time.Millisecond
+	x := &testLink{link: l, relay: f.fakeRelay, t: t}
+	x.link.firstWait = time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- l.Run(ctx) }()
@@ -90,9 +90,10 @@ func (f *forgetful) link(t *testing.T, options map[string]string) *linked {
 	return x
 }
 
-// AR-52: a link whose relay restarted and forgot it registers again, with the same id and without the owner.
+// TestRelayForgets: a link whose relay restarted and forgot it registers again, with the same id and without the owner
+// (AR-52).
 func TestRelayForgets(t *testing.T) {
-	f := newForgetful(t)
+	f := newForgetfulRelay(t)
 	x := f.link(t, nil)
 	f.forget(func() {})
 	select {
@@ -110,22 +111,22 @@ func TestRelayForgets(t *testing.T) {
 	}
 }
 
-// AR-52: a link that cannot get another token is down: it stops asking, keeps its token, says so to whoever writes, and
-// goes on when a test of it succeeds.
+// TestDownLink: a link that cannot get another token is down. It stops asking, keeps its token, tells senders that it
+// is down, and works again after a successful test (AR-52).
 func TestDownLink(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		options map[string]string
-		edit    func(*forgetful)
+		edit    func(*forgetfulRelay)
 		why     string
 		kept    string // token in the file
 	}{
-		{"its id is taken", nil, func(f *forgetful) { f.taken = true }, "the id is taken", "tok_1"},
-		{"the owner does not want it", map[string]string{optReregister: "false"}, func(*forgetful) {}, "refuses the token", "tok_1"},
-		{"the new token is refused as well", nil, func(f *forgetful) { f.deaf = true }, "refuses the token", "tok_2"},
+		{"its id is taken", nil, func(f *forgetfulRelay) { f.taken = true }, "the id is taken", "tok_1"},
+		{"the owner does not want it", map[string]string{optReregister: "false"}, func(*forgetfulRelay) {}, "refuses the token", "tok_1"},
+		{"the new token is refused as well", nil, func(f *forgetfulRelay) { f.deaf = true }, "refuses the token", "tok_2"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			f := newForgetful(t)
+			f := newForgetfulRelay(t)
 			x := f.link(t, tt.options)
 			f.forget(func() { tt.edit(f) })
 			x.waitFor(bridge.LinkDown)
@@ -136,7 +137,7 @@ func TestDownLink(t *testing.T) {
 			if data, err := os.ReadFile(x.link.tokenFile()); err != nil || !strings.Contains(string(data), tt.kept) {
 				t.Errorf("kept: %s, %v, want %s", data, err, tt.kept)
 			}
-			_, err := x.Deliver(t.Context(), outgoing(t, wire.NewConversationID(), wire.Deliver, `{"action":"deliver","message":{"body":"hi"}}`))
+			_, err := x.Deliver(t.Context(), newDelivery(t, wire.NewConversationID(), wire.Deliver, `{"action":"deliver","message":{"body":"hi"}}`))
 			failed, ok := errors.AsType[*client.SendError](err)
 			if !ok || !failed.Retry || !strings.Contains(err.Error(), "the link free is down: "+s.Error) {
 				t.Errorf("Deliver() = %v, want it to wait and to say that the link is down", err)
@@ -149,7 +150,7 @@ func TestDownLink(t *testing.T) {
 				}
 			}
 			if a, r := f.counts(); a != asked || r != refusals+tests {
-				t.Errorf("the link goes on asking: %d registrations and %d connections, want none", a-asked, r-refusals-tests)
+				t.Errorf("the link keeps asking: %d registrations and %d connections, want none", a-asked, r-refusals-tests)
 			}
 			f.mu.Lock()
 			f.taken, f.deaf, f.token = false, false, tt.kept

@@ -8,50 +8,51 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// The mapping between ARC types and intents (section 9). Nothing here has state.
+// This file maps ARC types to intents and back (section 9). Nothing here has state.
 
-// customPrefix begins the intents of types that the mesh has no intent for.
+// customPrefix begins the intent of an ARC type for which the mesh has no intent of its own.
 const customPrefix = "chat.agentrelay."
 
-// ours is what two of us tell each other beside a payload (AR-58).
+// AgentMesh nodes tell each other these members beside a payload (AR-58).
 const (
-	oursMember = "agentmesh"
-	oursConv   = "agentmesh_conv"
-	oursMsg    = "agentmesh_msg"
+	meshMember     = "agentmesh"
+	meshConvMember = "agentmesh_conv"
+	meshMsgMember  = "agentmesh_msg"
 )
 
-// heard is a direct message of a peer, as the link understood it.
-type heard struct {
+// incoming is a direct message of a peer, as the link understood it.
+type incoming struct {
 	id, from, kind, ref string
-	payload             wire.Value // without our member
+	payload             wire.Value // without the member "agentmesh"
 	conv                wire.ConversationID
-	msg                 string // the peer's own id of it, where it is one of us
-	ours                bool   // it carried our member
+	msg                 string // the sender's own message id, if the sender is an AgentMesh node
+	isMesh              bool   // the sender is an AgentMesh node
 	ts                  int64
 }
 
-// takeOurs separates what one of us added from what was said.
-func (h *heard) takeOurs(frame wire.Value) {
-	conv, msg := frame.GetStr(oursConv), frame.GetStr(oursMsg)
+// extractMeshMembers moves the members that an AgentMesh node adds from the message into the fields conv, msg and
+// isMesh.
+func (h *incoming) extractMeshMembers(frame wire.Value) {
+	conv, msg := frame.GetStr(meshConvMember), frame.GetStr(meshMsgMember)
 	if h.payload.Kind() == wire.Object {
-		if m, ok := h.payload.Get(oursMember); ok && m.Kind() == wire.Object {
-			h.ours = true
+		if m, ok := h.payload.Get(meshMember); ok && m.Kind() == wire.Object {
+			h.isMesh = true
 			conv, msg = m.GetStr("conv"), m.GetStr("msg")
-			h.payload = h.payload.Without(oursMember)
+			h.payload = h.payload.Without(meshMember)
 		}
 	}
 	if c := wire.ConversationID(conv); c.Valid() {
-		h.conv, h.ours = c, true
+		h.conv, h.isMesh = c, true
 	}
 	if m := wire.MessageID(msg); m.Valid() {
 		h.msg = msg
 	}
 }
 
-// native is the message of the mesh that a frame means. ok is false where it means none. Members with a name that the
-// mesh knows but of a type that it does not are no members: then the whole payload is shown as text.
-func (h *heard) native() (intent wire.Intent, payload wire.Value, ok bool) {
-	intent, payload, ok = h.meaning()
+// toMesh returns the intent and payload that the message means in the mesh. ok is false if it means none. If a member
+// has a name that the mesh knows but another type, the whole payload becomes one text.
+func (h *incoming) toMesh() (intent wire.Intent, payload wire.Value, ok bool) {
+	intent, payload, ok = h.mapToIntent()
 	if !ok {
 		return "", wire.Value{}, false
 	}
@@ -60,10 +61,10 @@ func (h *heard) native() (intent wire.Intent, payload wire.Value, ok bool) {
 	}
 	plain := *h
 	plain.payload = wire.Text(string(h.payload.JSON()))
-	return plain.meaning()
+	return plain.mapToIntent()
 }
 
-func (h *heard) meaning() (intent wire.Intent, payload wire.Value, ok bool) {
+func (h *incoming) mapToIntent() (intent wire.Intent, payload wire.Value, ok bool) {
 	switch h.kind {
 	case "", "thought", "announcement":
 		return wire.Deliver, deliverPayload(h.payload, "normal"), true
@@ -85,7 +86,7 @@ func (h *heard) meaning() (intent wire.Intent, payload wire.Value, ok bool) {
 	return wire.Intent(customPrefix + name), wire.Obj(wire.TextField("action", name), wire.Field("data", h.payload)), true
 }
 
-// lowerType writes a type with the letters that an intent may have; empty where nothing is left.
+// lowerType reduces a type to the characters that an intent may have. It returns "" if none remain.
 func lowerType(kind string) string {
 	var b strings.Builder
 	for _, r := range strings.ToLower(kind) {
@@ -99,7 +100,7 @@ func lowerType(kind string) string {
 	return b.String()
 }
 
-// textOf returns a payload as text: what is none is shown as JSON.
+// textOf returns a payload as text. A payload that is not a string becomes JSON.
 func textOf(p wire.Value) string {
 	if s, ok := p.Str(); ok {
 		return s
@@ -169,53 +170,53 @@ func votePayload(p wire.Value) (wire.Intent, wire.Value, bool) {
 	return wire.Negotiate, out, true
 }
 
-// said is a message of ours as it leaves.
-type said struct {
+// outgoing is a message of the node in the form in which it leaves.
+type outgoing struct {
 	kind    string
 	payload wire.Value
-	answers bool // its ref is that of what it answers
-	silent  bool // ARC has no word for it, and nothing leaves
+	isReply bool // its ref names the message that it answers
+	silent  bool // ARC cannot express it, so nothing leaves
 }
 
-// foreign returns the frame that a message of ours means. answering is the type of what the peer last asked in the
-// conversation. The error says what ARC cannot carry.
-func foreign(intent wire.Intent, p wire.Value, answering string) (said, error) {
+// fromMesh maps a message of the node to ARC. answering is the type of the last message of the peer in the conversation
+// that is not answered yet. The error says what ARC cannot express.
+func fromMesh(intent wire.Intent, p wire.Value, answering string) (outgoing, error) {
 	p = withoutReplyID(p)
 	switch p.GetStr("action") {
 	case wire.ActionReceived:
-		return said{silent: true}, nil
+		return outgoing{silent: true}, nil
 	case wire.ActionPending:
-		return said{kind: "data", payload: p, answers: true}, nil
+		return outgoing{kind: "data", payload: p, isReply: true}, nil
 	case wire.ActionClose:
-		return closing(p), nil
+		return mapClose(p), nil
 	}
 	rest := p.Without("action")
 	switch {
 	case answering == "question" && p.GetStr("action") != "ask":
-		return said{kind: "answer", payload: plainAnswer(intent, rest), answers: true}, nil
+		return outgoing{kind: "answer", payload: unwrapAnswer(intent, rest), isReply: true}, nil
 	case intent == wire.Deliver:
-		return sayMessage(p), nil
+		return mapMessage(p), nil
 	case intent == wire.RequestInfo && p.GetStr("action") == "ask":
 		if rest.Len() == 1 {
-			return said{kind: "question", payload: wire.Text(p.GetStr("question"))}, nil
+			return outgoing{kind: "question", payload: wire.Text(p.GetStr("question"))}, nil
 		}
-		return said{kind: "question", payload: rest}, nil
+		return outgoing{kind: "question", payload: rest}, nil
 	case intent == wire.RequestInfo:
-		return said{kind: "answer", payload: plainAnswer(intent, rest), answers: true}, nil
+		return outgoing{kind: "answer", payload: unwrapAnswer(intent, rest), isReply: true}, nil
 	case intent == wire.Negotiate:
-		return sayTerms(p, rest)
+		return mapTerms(p, rest)
 	case strings.HasPrefix(string(intent), customPrefix):
 		data, ok := p.Get("data")
 		if !ok {
 			data = rest
 		}
-		return said{kind: strings.TrimPrefix(string(intent), customPrefix), payload: data}, nil
+		return outgoing{kind: strings.TrimPrefix(string(intent), customPrefix), payload: data}, nil
 	}
-	return said{}, fmt.Errorf("AgentRelay has no word for %s; an agent of the mesh is reached through the tunnel", intent)
+	return outgoing{}, fmt.Errorf("AgentRelay cannot express %s; if the peer is an agent of the mesh, set its agent id so that messages use the tunnel", intent)
 }
 
-// withoutReplyID returns p without the id of the message that it answers, which the node adds to a reply: the ref of a
-// frame says that here, and a payload that would be one text must stay one.
+// withoutReplyID returns p without the id of the answered message, which the node adds to a reply. In ARC the ref of
+// the frame has that function, and a payload that is only a text must stay a text.
 func withoutReplyID(p wire.Value) wire.Value {
 	meta, ok := p.Get("metadata")
 	if !ok {
@@ -227,10 +228,10 @@ func withoutReplyID(p wire.Value) wire.Value {
 	return p.With("metadata", meta)
 }
 
-// sayMessage says mesh.message as a thought or an alert: plain text where the text is all there is.
-func sayMessage(p wire.Value) said {
+// mapMessage maps mesh.message to a thought or an alert. The payload is plain text if the message has only a body.
+func mapMessage(p wire.Value) outgoing {
 	m, _ := p.Get("message")
-	out := said{kind: "thought"}
+	out := outgoing{kind: "thought"}
 	switch m.GetStr("priority") {
 	case "high":
 		out.kind = "alert"
@@ -249,8 +250,8 @@ func sayMessage(p wire.Value) said {
 	return out
 }
 
-// plainAnswer is an answer without its wrapping where one text is all that it says.
-func plainAnswer(intent wire.Intent, rest wire.Value) wire.Value {
+// unwrapAnswer returns the only value of an answer, or rest if the answer has more than one.
+func unwrapAnswer(intent wire.Intent, rest wire.Value) wire.Value {
 	if rest.Len() == 1 {
 		only := rest.Members()[0]
 		switch {
@@ -265,52 +266,52 @@ func plainAnswer(intent wire.Intent, rest wire.Value) wire.Value {
 	return rest
 }
 
-func sayTerms(p, rest wire.Value) (said, error) {
+func mapTerms(p, rest wire.Value) (outgoing, error) {
 	switch p.GetStr("action") {
 	case "propose":
-		return said{kind: "proposal", payload: rest}, nil
+		return outgoing{kind: "proposal", payload: rest}, nil
 	case "counter":
-		return said{kind: "proposal", payload: rest, answers: true}, nil
+		return outgoing{kind: "proposal", payload: rest, isReply: true}, nil
 	case "accept", "reject", "withdraw":
 		vote := wire.Obj(wire.Field("approve", wire.Bool(p.GetStr("action") == "accept")))
 		for _, m := range rest.Without("approve", "weight").Members() {
 			vote = vote.With(m.Key, m.Value)
 		}
-		return said{kind: "vote", payload: vote, answers: true}, nil
+		return outgoing{kind: "vote", payload: vote, isReply: true}, nil
 	}
-	return said{}, fmt.Errorf("AgentRelay has no word for this step of %s", wire.Negotiate)
+	return outgoing{}, fmt.Errorf("AgentRelay cannot express this action of %s", wire.Negotiate)
 }
 
-// closing is a close: ARC knows none, but a failure is worth a word.
-func closing(p wire.Value) said {
+// mapClose maps a close. ARC has no close, but a failure is sent as an answer.
+func mapClose(p wire.Value) outgoing {
 	if p.GetStr("status") != "failed" {
-		return said{silent: true}
+		return outgoing{silent: true}
 	}
 	reason := p.GetStr("reason")
 	note := "the request failed"
 	if reason == string(wire.OwnerRejected) {
 		note = "the owner of this agent declined"
 	}
-	return said{kind: "answer", answers: true, payload: wire.Obj(wire.TextField("text", note), wire.Field(oursMember, wire.Obj(wire.TextField("code", reason))))}
+	return outgoing{kind: "answer", isReply: true, payload: wire.Obj(wire.TextField("text", note), wire.Field(meshMember, wire.Obj(wire.TextField("code", reason))))}
 }
 
-// expects reports whether the peer refers to the message when it answers. It cannot know the id that the relay gave it, so
-// the message carries our own id as its ref (AR-28). A ref of anything else would refer to nothing.
-func (s said) expects() bool { return s.kind == "question" || s.kind == "proposal" }
+// expectsAnswer reports whether the peer will refer to this message in an answer. The sender cannot know the id that
+// the relay gives a frame, so such a message has its AgentMesh id as ref (AR-28). Other messages get no ref.
+func (s outgoing) expectsAnswer() bool { return s.kind == "question" || s.kind == "proposal" }
 
-// encode writes the frame for one peer, with what one of us wants to know of it (AR-58).
-func (s said) encode(to, ref string, conv wire.ConversationID, msg wire.MessageID) []byte {
+// encode returns the frame for one peer, with the members for a peer that is an AgentMesh node (AR-58).
+func (s outgoing) encode(to, ref string, conv wire.ConversationID, msg wire.MessageID) []byte {
 	payload := s.payload
 	if payload.Kind() == wire.Object {
-		own, _ := payload.Get(oursMember)
+		own, _ := payload.Get(meshMember)
 		if own.Kind() != wire.Object {
 			own = wire.Obj()
 		}
-		payload = payload.With(oursMember, own.With("conv", wire.Text(string(conv))).With("msg", wire.Text(string(msg))))
+		payload = payload.With(meshMember, own.With("conv", wire.Text(string(conv))).With("msg", wire.Text(string(msg))))
 	}
 	v := frame.Request(to, s.kind, "", payload)
 	if ref != "" {
 		v = v.With("ref", wire.Text(ref))
 	}
-	return v.With(oursConv, wire.Text(string(conv))).With(oursMsg, wire.Text(string(msg))).JSON()
+	return v.With(meshConvMember, wire.Text(string(conv))).With(meshMsgMember, wire.Text(string(msg))).JSON()
 }

@@ -26,36 +26,37 @@ type PeerView struct {
 	Peer
 	Address   string       `json:"address"`
 	Pseudonym wire.AgentID `json:"pseudonym"`
-	Skills    []string     `json:"skills,omitempty"` // as it says itself
-	Seen      bool         `json:"seen"`             // since the process started
+	Skills    []string     `json:"skills,omitempty"` // according to the peer
+	Seen      bool         `json:"seen"`             // the link saw it since the process started
 }
 
-// PeerChange is what the owner says of a peer: who of the mesh it is, and which key is its own. Nil changes nothing.
+// PeerChange is what the owner says about a peer: which agent of the mesh it is, and which key it has. Nil changes
+// nothing.
 type PeerChange struct {
 	Agent     *wire.AgentID `json:"agent_id,omitempty"`
 	Recipient *string       `json:"age_recipient,omitempty"`
 }
 
-// Broadcast is what the owner says to everybody on a relay, in no conversation.
+// Broadcast is a message of the owner to everybody on a relay. It belongs to no conversation.
 type Broadcast struct {
 	Type    string     `json:"type"`
 	Ref     string     `json:"ref,omitempty"`
 	Payload wire.Value `json:"payload"`
 }
 
-// Command is a question to the relay itself, if it has the extension for it: history, search, replay, query.
+// Command is a command to the relay itself: history, search, replay or query. The relay needs the extension for it.
 type Command struct {
 	Type    string     `json:"type"`
 	Payload wire.Value `json:"payload"`
 }
 
-// UnmarshalJSON ignores other members: a client may put those of the payload beside it.
+// UnmarshalJSON ignores other members, because a client may repeat members of the payload beside it.
 func (c *Command) UnmarshalJSON(data []byte) error {
 	type plain Command
 	return json.Unmarshal(data, (*plain)(c))
 }
 
-// The owner's operations on a link.
+// These are the owner's operations on a link.
 var (
 	ShowFeed      = owner.Endpoint[owner.None, owner.List[FeedItem]]{Method: http.MethodGet, Path: "/agentrelay/links/:link/feed", Right: owner.Read}
 	ListPeers     = owner.Endpoint[owner.None, owner.List[PeerView]]{Method: http.MethodGet, Path: "/agentrelay/links/:link/peers", Right: owner.Read}
@@ -64,10 +65,10 @@ var (
 	SendCommand   = owner.Endpoint[Command, wire.Value]{Method: http.MethodPost, Path: "/agentrelay/links/:link/command", Right: owner.Decide}
 )
 
-// Operations returns what the owner may read of links and say over them. find returns a link by name.
+// Operations returns the owner's operations on links. find returns a link by name.
 func Operations(find func(name string) (*Link, error)) []owner.Operation {
 	return []owner.Operation{
-		serve(ShowFeed, find, (*Link).showFeed), serve(ListPeers, find, (*Link).listPeers), serve(ChangePeer, find, (*Link).changePeer),
+		serve(ShowFeed, find, (*Link).listFeedItems), serve(ListPeers, find, (*Link).listPeers), serve(ChangePeer, find, (*Link).changePeer),
 		serve(SendBroadcast, find, (*Link).sendBroadcast), serve(SendCommand, find, (*Link).sendCommand),
 	}
 }
@@ -82,14 +83,14 @@ func serve[In, Out any](e owner.Endpoint[In, Out], find func(name string) (*Link
 	})
 }
 
-func (l *Link) showFeed(c echo.Context, _ owner.None) (out owner.List[FeedItem], err error) {
+func (l *Link) listFeedItems(c echo.Context, _ owner.None) (out owner.List[FeedItem], err error) {
 	limit := 50
 	if s := c.QueryParam("limit"); s != "" {
 		if limit, err = strconv.Atoi(s); err != nil || limit < 1 || limit > feedSize {
 			return out, owner.Fault(http.StatusBadRequest, "limit must be 1 to 1000", "")
 		}
 	}
-	out.Items = l.feed.latest(limit)
+	out.Items = l.itemLog.latest(limit)
 	return out, nil
 }
 
@@ -118,7 +119,7 @@ func (l *Link) changePeer(c echo.Context, in PeerChange) (Peer, error) {
 	id := c.Param("peer")
 	switch {
 	case !frame.ValidAgentID(id) || id == frame.RelayID:
-		return Peer{}, owner.Fault(http.StatusBadRequest, "that is no id of an agent on a relay", "")
+		return Peer{}, owner.Fault(http.StatusBadRequest, "the peer must be the id of an agent on a relay, such as agent-042", "")
 	case in.Agent != nil && *in.Agent != "" && !in.Agent.Valid():
 		return Peer{}, owner.Fault(http.StatusBadRequest, "agent_id must be an id of the mesh (am_…)", "")
 	case in.Recipient != nil && *in.Recipient != "" && !signing.ValidAgeRecipient(*in.Recipient):
@@ -150,7 +151,7 @@ func (l *Link) sendBroadcast(_ echo.Context, in Broadcast) (owner.None, error) {
 	return owner.None{}, l.writeNow(data)
 }
 
-// writeNow writes a frame of the owner, and returns why that is not possible now.
+// writeNow sends a frame for the owner, or returns why that is not possible now.
 func (l *Link) writeNow(data []byte) error {
 	if wait := l.sender.budget.Take(time.Now()); wait > 0 {
 		return wire.ErrRateLimited.After(wait)
@@ -161,7 +162,7 @@ func (l *Link) writeNow(data []byte) error {
 		return nil
 	case l.Status().State != bridge.LinkUp && errors.Is(err, errDown):
 		e := *wire.ErrUnavailable.Because(err)
-		e.Message = "the link is not connected; agentmesh links status " + l.Name() + " says why"
+		e.Message = "the link is not connected; agentmesh links status " + l.Name() + " shows the reason"
 		return &e
 	}
 	return wire.ErrUnavailable.Because(err)
@@ -186,7 +187,7 @@ func (l *Link) sendCommand(c echo.Context, in Command) (wire.Value, error) {
 	select {
 	case v := <-answers:
 		if code := v.GetStr("code"); code != "" {
-			return v, owner.Fault(http.StatusConflict, "the relay refuses: "+wire.OneLine(code, 64), "")
+			return v, owner.Fault(http.StatusConflict, "the relay refused the command: "+wire.OneLine(code, 64), "")
 		}
 		return v, nil
 	case <-ctx.Done():

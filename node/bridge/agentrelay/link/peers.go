@@ -20,47 +20,46 @@ const (
 	nsPeers      = "agentrelay/peers"
 	maxPeersSeen = 10_000
 	maxPeersKept = 1000
-	maxPinned    = 500  // of them by what peers said themselves: the owner finds room
-	maxHints     = 2500 // of a generation: the one before it is known too
+	maxPinned    = 500  // of them with keys that peers announced, so that the owner finds room
+	maxHints     = 2500 // of each of two generations
 	keepHint     = 24 * time.Hour
 	maxSkills    = 32
-	keepTries    = 16
+	changeTries  = 16
 	storeTimeout = 10 * time.Second
 )
 
-// Peer is what the owner decided, or a peer said first, about an agent behind a link.
+// Peer is the stored record of an agent behind a link. It holds decisions of the owner and the first key of the peer.
 type Peer struct {
 	Peer      string       `json:"peer"`
-	Agent     wire.AgentID `json:"agent_id,omitempty"`      // whom the tunnel reaches there; the owner says so
-	Recipient string       `json:"age_recipient,omitempty"` // what is encrypted to
+	Agent     wire.AgentID `json:"agent_id,omitempty"`      // the agent that the tunnel reaches at this peer; from the owner
+	Recipient string       `json:"age_recipient,omitempty"` // the key to which the link encrypts
 	ByOwner   bool         `json:"by_owner,omitempty"`      // the key comes from the owner, not from a discovery
 	Pending   string       `json:"pending_recipient,omitempty"`
 
-	rev store.Rev // that was read; store.Absent if there is none yet
+	rev store.Rev // of the record as read; store.Absent if it does not exist
 }
 
-// hint is what a peer said of itself: unsigned, and never registered anywhere.
+// hint is what a peer said about itself. It is unsigned and stays in memory.
 type hint struct {
 	Skills []string
 	At     time.Time
-	Key    string // the first that it announced while there was no place to keep it
+	Key    string // the first key that the peer announced while the store had no room for it
 }
 
-// peers are the agents behind a link: those that it saw, what they said of themselves lately, and, stored, whom the tunnel
-// reaches and what is encrypted to.
+// peers holds the agents behind a link: those that the link saw, what they recently said about themselves, and stored
+// records with their mesh agents and keys.
 type peers struct {
-	talks talks
-	log   *slog.Logger
+	convStore convStore
+	log       *slog.Logger
 
 	mu   sync.Mutex
 	seen map[string]bool
-	// The latest of what peers said of themselves. Strangers who say something without end push out what others said long
-	// ago, never what somebody says now.
-	now, before map[string]hint
+	// Hints have two generations. Strangers who announce without end push out old hints of others, never recent ones.
+	recentHints, olderHints map[string]hint
 }
 
-// meet notes a peer, for the count of the status.
-func (p *peers) meet(peer string) {
+// addSeen counts a peer for the status.
+func (p *peers) addSeen(peer string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.seen) < maxPeersSeen {
@@ -74,9 +73,9 @@ func (p *peers) count() int {
 	return len(p.seen)
 }
 
-// hint returns what a peer said within a day. p.mu is held.
+// hint returns what a peer said within a day, or the zero hint. The caller holds p.mu.
 func (p *peers) hint(peer string) hint {
-	for _, known := range []map[string]hint{p.now, p.before} {
+	for _, known := range []map[string]hint{p.recentHints, p.olderHints} {
 		if h, ok := known[peer]; ok && time.Since(h.At) < keepHint {
 			return h
 		}
@@ -84,16 +83,16 @@ func (p *peers) hint(peer string) hint {
 	return hint{}
 }
 
-// setHint remembers what a peer said. p.mu is held.
+// setHint remembers what a peer said. The caller holds p.mu.
 func (p *peers) setHint(peer string, h hint) {
-	if _, known := p.now[peer]; !known && len(p.now) >= maxHints || p.now == nil {
-		p.before, p.now = p.now, make(map[string]hint)
+	if _, known := p.recentHints[peer]; !known && len(p.recentHints) >= maxHints || p.recentHints == nil {
+		p.olderHints, p.recentHints = p.recentHints, make(map[string]hint)
 	}
-	p.now[peer] = h
+	p.recentHints[peer] = h
 }
 
-// discover remembers a discovery for a day, and pins the key that came first with one (AR-49).
-func (p *peers) discover(h *heard) {
+// discover remembers a discovery for a day, and pins its key if it is the first key of the peer (AR-49).
+func (p *peers) discover(h *incoming) {
 	skills, _ := h.payload.Get("skills")
 	list, ok := frame.Keywords(skills)
 	if !ok {
@@ -107,12 +106,12 @@ func (p *peers) discover(h *heard) {
 	}
 }
 
-func (p *peers) key(peer string) string { return p.talks.link + "/" + peer }
+func (p *peers) key(peer string) string { return p.convStore.link + "/" + peer }
 
-// get returns what is kept of a peer.
+// get returns the record of a peer, or a new one with only its id.
 func (p *peers) get(ctx context.Context, id string) (Peer, error) {
 	peer := Peer{Peer: id}
-	rec, err := p.talks.records.Get(ctx, nsPeers, p.key(id), time.Now())
+	rec, err := p.convStore.records.Get(ctx, nsPeers, p.key(id), time.Now())
 	if errors.Is(err, store.ErrNotFound) {
 		return peer, nil
 	}
@@ -122,9 +121,9 @@ func (p *peers) get(ctx context.Context, id string) (Peer, error) {
 	return peer, err
 }
 
-// all returns the kept peers by id.
+// all returns the stored peers by id.
 func (p *peers) all(ctx context.Context) (map[string]Peer, error) {
-	page, err := p.talks.records.List(ctx, nsPeers, "link:"+p.talks.link, "", maxPeersKept, time.Now())
+	page, err := p.convStore.records.List(ctx, nsPeers, "link:"+p.convStore.link, "", maxPeersKept, time.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -139,42 +138,43 @@ func (p *peers) all(ctx context.Context) (map[string]Peer, error) {
 	return out, nil
 }
 
-// change reads a peer, changes it and keeps it. If somebody else changed it meanwhile, it begins again. edit reports
-// whether there is anything to keep.
+// change reads a peer, edits it and stores it. It starts again if somebody else changed the record meanwhile. edit
+// reports whether there is anything to store.
 func (p *peers) change(ctx context.Context, id string, edit func(*Peer) bool) (peer Peer, err error) {
-	for range keepTries {
+	for range changeTries {
 		if peer, err = p.get(ctx, id); err != nil || !edit(&peer) {
 			return peer, err
 		}
-		if err = p.keep(ctx, peer); !errors.Is(err, store.ErrConflict) {
+		if err = p.put(ctx, peer); !errors.Is(err, store.ErrConflict) {
 			break
 		}
 	}
 	return peer, err
 }
 
-// keep writes a peer that nobody changed since it was read.
-func (p *peers) keep(ctx context.Context, peer Peer) error {
+// put stores a peer. It returns store.ErrConflict if somebody else changed the record since it was read, and
+// store.ErrQuota if the store is full.
+func (p *peers) put(ctx context.Context, peer Peer) error {
 	room := maxPeersKept
 	if peer.Agent == "" && !peer.ByOwner {
 		room = maxPinned
 	}
-	return p.talks.records.Apply(ctx, []store.Change{{Record: p.record(peer), IfRev: peer.rev, Max: room}}, time.Now())
+	return p.convStore.records.Apply(ctx, []store.Change{{Record: p.record(peer), IfRev: peer.rev, Max: room}}, time.Now())
 }
 
-// record returns the row of a peer.
+// record returns the store record of a peer.
 func (p *peers) record(peer Peer) store.Record {
 	body, _ := json.Marshal(peer) // strings and a boolean always encode
-	terms := []string{"link:" + p.talks.link}
+	terms := []string{"link:" + p.convStore.link}
 	if peer.Agent != "" {
 		terms = append(terms, "agent:"+string(peer.Agent))
 	}
 	return store.Record{NS: nsPeers, Key: p.key(peer.Peer), Body: body, Terms: terms}
 }
 
-// pin keeps the key of a peer's first discovery. Another one later is shown to the owner and not used, and none after
-// that until the owner has decided (AR-49): a peer that changes its mind with every frame costs nothing. While there is
-// no place for the key, it is only remembered.
+// pin stores the first key that a peer announces. A different key later is shown to the owner and not used, and no
+// other key is stored until the owner has decided (AR-49), so a peer that changes its key with every frame costs
+// nothing. If the store has no room, pin only remembers the key.
 func (p *peers) pin(id, recipient string) {
 	if len(recipient) > 256 || !signing.ValidAgeRecipient(recipient) {
 		return
@@ -195,7 +195,7 @@ func (p *peers) pin(id, recipient string) {
 		return true
 	})
 	if another {
-		p.log.Warn("a peer says that it has another key; agentmesh agentrelay peer takes it", "peer", id)
+		p.log.Warn("a peer announced another key; agentmesh agentrelay peer accepts it", "peer", id)
 	}
 	switch {
 	case errors.Is(err, store.ErrQuota):
@@ -206,30 +206,30 @@ func (p *peers) pin(id, recipient string) {
 			p.setHint(id, h)
 		}
 	case err != nil:
-		p.log.Info("the key of a peer was not kept", "peer", id, "err", err)
+		p.log.Info("store the key of a peer", "peer", id, "err", err)
 	}
 }
 
-// keepAnnounced returns the key that a peer announced while there was no place for it, "" if it announced none. A message
-// is about to go to the peer or came from it, so the key gets the place of a peer that no message went to or came from.
-// If there is none, the key is good as long as it is remembered.
-func (p *peers) keepAnnounced(ctx context.Context, peer string) string {
+// storeAnnouncedKey returns the key that a peer announced while the store had no room, or "" if it announced none. The
+// caller is about to send to the peer or received a message from it. The key therefore replaces the key of an idle
+// peer. If no peer is idle, the key is used as long as it is remembered.
+func (p *peers) storeAnnouncedKey(ctx context.Context, peer string) string {
 	p.mu.Lock()
 	key := p.hint(peer).Key
 	p.mu.Unlock()
 	if key == "" {
 		return ""
 	}
-	gone, err := p.idle(ctx)
+	gone, err := p.findIdle(ctx)
 	if err == nil && gone == nil {
 		return key
 	}
 	if err == nil {
 		own := p.record(Peer{Peer: peer, Recipient: key})
-		err = p.talks.records.Apply(ctx, []store.Change{*gone, {Record: own, Max: maxPinned}}, time.Now())
+		err = p.convStore.records.Apply(ctx, []store.Change{*gone, {Record: own, Max: maxPinned}}, time.Now())
 	}
 	if err != nil {
-		p.log.Info("the key of a peer was not kept", "peer", peer, "err", err)
+		p.log.Info("store the key of a peer", "peer", peer, "err", err)
 		return key
 	}
 	p.mu.Lock()
@@ -240,20 +240,20 @@ func (p *peers) keepAnnounced(ctx context.Context, peer string) string {
 	return key
 }
 
-// idle returns the change that removes a peer whose announced key no conversation of the last day used, nil if there
-// is none. The owner's word and what waits for it stay.
-func (p *peers) idle(ctx context.Context) (*store.Change, error) {
+// findIdle returns the change that deletes a peer whose announced key no conversation of the last day used, or nil if
+// every peer is in use. Records with a decision of the owner, or waiting for one, stay.
+func (p *peers) findIdle(ctx context.Context) (*store.Change, error) {
 	now := time.Now()
 	all, err := p.all(ctx)
 	if err != nil {
 		return nil, err
 	}
-	for _, id := range slices.Collect(maps.Keys(all)) { // in no order: of many strangers any may go
+	for _, id := range slices.Collect(maps.Keys(all)) { // in random order: any idle stranger may go
 		peer := all[id]
 		if peer.ByOwner || peer.Agent != "" || peer.Pending != "" {
 			continue
 		}
-		if last, err := p.talks.read(ctx, p.talks.lastKey(id), now); err != nil {
+		if last, err := p.convStore.read(ctx, p.convStore.lastKey(id), now); err != nil {
 			return nil, err
 		} else if last.Conv == "" {
 			return &store.Change{IfRev: peer.rev, Delete: true, Record: store.Record{NS: nsPeers, Key: p.key(id)}}, nil

@@ -19,22 +19,22 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 )
 
-// The ways in which a relay refuses to register the link.
+// A relay refuses the registration of a link with one of these errors.
 var (
 	errTooMany = errors.New("the relay limits registrations")
-	errIDTaken = errors.New("the id is taken at the relay; configure another agent_id, or its token")
-	errNotOpen = errors.New("the relay does not register us; its owner gives out the tokens")
+	errIDTaken = errors.New("the id is taken at the relay; configure another agent_id, or the token of this one")
+	errNotOpen = errors.New("the relay does not register agents; ask its owner for a token")
 )
 
-// needsOwner reports whether a link that failed with err stays down until its owner does something.
+// needsOwner reports whether a link that failed with err stays down until its owner acts.
 func needsOwner(err error) bool {
 	return errors.Is(err, errToken) || errors.Is(err, errIDTaken) || errors.Is(err, errNotOpen)
 }
 
-// renew registers the link again, under the same id, after the relay refused the token: a relay that restarted may have
-// forgotten it (AR-52). Only a token that the link got by itself is replaced, when the relay gave another one, and once:
-// a relay that refuses the new one as well would be asked for ever.
-func (l *Link) renew(ctx context.Context) error {
+// registerAgain registers the link again, under the same id, after the relay refused the token: a relay that restarted
+// may have forgotten the link (AR-52). It returns errToken if the owner configured the token or disabled registration,
+// or if the relay refused a new token already: otherwise the link would register forever.
+func (l *Link) registerAgain(ctx context.Context) error {
 	if l.cfg.Token != "" || l.cfg.Link.Options[optReregister] == "false" || l.renewed {
 		return errToken
 	}
@@ -49,7 +49,7 @@ func (l *Link) tokenFile() string {
 	return filepath.Join(l.cfg.Dir, "agentrelay-"+l.cfg.Link.Name+".json")
 }
 
-// token returns what the link proves itself with: the owner's, the one it registered before, or a new one (AR-51).
+// token returns the owner's token, the token of an earlier registration, or registers the link (AR-51).
 func (l *Link) token(ctx context.Context) (client.Credential, error) {
 	if t := l.cfg.Token; t != "" {
 		return t, nil
@@ -58,7 +58,7 @@ func (l *Link) token(ctx context.Context) (client.Credential, error) {
 	if err == nil {
 		var kept frame.Credentials
 		if err := json.Unmarshal(data, &kept); err != nil || kept.Token == "" {
-			return "", fmt.Errorf("read the token of the link: %w", cmpErr(err))
+			return "", fmt.Errorf("read the token of the link: %w", orMissing(err))
 		}
 		l.mu.Lock()
 		l.id = kept.AgentID
@@ -71,15 +71,15 @@ func (l *Link) token(ctx context.Context) (client.Credential, error) {
 	return l.register(ctx)
 }
 
-func cmpErr(err error) error {
+func orMissing(err error) error {
 	if err == nil {
 		return errors.New("there is none")
 	}
 	return err
 }
 
-// register asks for an id at the same host and port and, where nothing answers there and a port was given, once at the
-// port after it, where the public relay listens (AR-51). The token is kept before it is used.
+// register asks for an id at the host and port of the relay. If nothing answers there and the URL has a port, it tries
+// the next port once, where the public relay listens (AR-51). It stores the token before anybody uses it.
 func (l *Link) register(ctx context.Context) (client.Credential, error) {
 	base := &url.URL{Scheme: "http", Host: l.target.Host, Path: "/register"}
 	if l.target.Scheme == "wss" {
@@ -102,13 +102,13 @@ func (l *Link) register(ctx context.Context) (client.Credential, error) {
 		return "", err
 	}
 	if err := atomicfile.Write(l.tokenFile(), append(data, '\n')); err != nil {
-		return "", fmt.Errorf("keep the token of the link: %w", err)
+		return "", fmt.Errorf("store the token of the link: %w", err)
 	}
 	return client.Credential(got.Token), nil
 }
 
-// errNothing: nobody that speaks ARC answers there.
-var errNothing = errors.New("the relay cannot be reached for the registration")
+// errNothing means that no ARC relay answers at the URL.
+var errNothing = errors.New("the relay does not answer the registration")
 
 func (l *Link) registerAt(ctx context.Context, at *url.URL) (frame.Credentials, error) {
 	var got frame.Credentials
@@ -132,7 +132,7 @@ func (l *Link) registerAt(ctx context.Context, at *url.URL) (frame.Credentials, 
 		return got, fmt.Errorf("%w: %w", errNothing, err)
 	}
 	var fault frame.Fault
-	_ = json.Unmarshal(data, &fault) // what is no error of the protocol is judged by its status
+	_ = json.Unmarshal(data, &fault) // without a protocol error, the status decides
 	switch {
 	case resp.StatusCode == http.StatusOK:
 		if err := json.Unmarshal(data, &got); err != nil {

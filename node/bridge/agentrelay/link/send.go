@@ -12,28 +12,28 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// errCarry: trying again does not help.
-var errCarry = errors.New("the message cannot be carried")
+// errUndeliverable means that another attempt does not help.
+var errUndeliverable = errors.New("the message cannot be delivered")
 
-// carryError says why; it matches errCarry.
-type carryError struct{ reason string }
+// undeliverableError says why a message cannot be delivered. It matches errUndeliverable.
+type undeliverableError struct{ reason string }
 
-func (e carryError) Error() string        { return e.reason }
-func (e carryError) Is(target error) bool { return target == errCarry }
+func (e undeliverableError) Error() string        { return e.reason }
+func (e undeliverableError) Is(target error) bool { return target == errUndeliverable }
 
-// Why a message waits, for the owner.
+// These texts tell the owner why a message waits.
 const (
-	unprepared = "the link could not read or store what it knows of the conversation"
-	overBudget = "the link sends no more than the relay takes"
+	notStored  = "the link could not read or store the state of the conversation"
+	overBudget = "the link waits because of the relay's rate limit"
 )
 
-// later asks the outbox to come again, and says why for the owner.
-func later(after time.Duration, why string) error {
+// retryLater returns an error that makes the outbox try again, with the reason for the owner.
+func retryLater(after time.Duration, why string) error {
 	return &client.SendError{Retry: true, After: after, Status: wire.ErrUnavailable.Status, Refusal: wire.ErrUnavailable.At(why)}
 }
 
-// away says for the owner why nothing leaves over the link now.
-func (l *Link) away() string {
+// offlineReason tells the owner why nothing leaves over the link now.
+func (l *Link) offlineReason() string {
 	s := l.Status()
 	if s.State == bridge.LinkDown {
 		return "the link " + s.Name + " is down: " + s.Error
@@ -41,75 +41,75 @@ func (l *Link) away() string {
 	return "the link " + s.Name + " is not connected"
 }
 
-// sayReply sends the node's own answer to a message.
-func (l *Link) sayReply(ctx context.Context, peer string, m wire.Message) {
+// sendReply sends the node's immediate reply to a message.
+func (l *Link) sendReply(ctx context.Context, peer string, m wire.Message) {
 	data, changes, err := l.encode(ctx, peer, m)
 	if err != nil || data == nil {
 		return
 	}
 	if err := l.cfg.Store.Records().Apply(ctx, changes, time.Now()); err != nil {
-		l.log.Error("store what an answer refers to", "err", err)
+		l.log.Error("store the state of a conversation", "err", err)
 	}
 	l.sender.answer(peer, data)
 }
 
-// Deliver carries a message of the outbox to a peer. It is sent when it was written to an open socket; only a reply proves that
-// it arrived (AR-53).
+// Deliver sends a message of the outbox to a peer. It succeeds when the frame is written to the connection. Only a
+// reply proves that the message arrived (AR-53).
 func (l *Link) Deliver(ctx context.Context, to string, d bridge.Delivery) (bridge.Delivered, error) {
 	if !frame.ValidAgentID(to) || to == frame.RelayID {
-		return bridge.Delivered{}, carryError{"the address names no agent of a relay"}
+		return bridge.Delivered{}, undeliverableError{"the address does not name an agent of a relay"}
 	}
 	data, changes, err := l.encode(ctx, to, d.Message)
 	switch {
-	case errors.Is(err, errCarry):
+	case errors.Is(err, errUndeliverable):
 		return bridge.Delivered{}, err
 	case err != nil:
-		return bridge.Delivered{}, later(0, unprepared)
+		return bridge.Delivered{}, retryLater(0, notStored)
 	case data == nil:
 		return bridge.Delivered{Queued: true}, nil
 	}
 	if wait := l.sender.budget.Take(time.Now()); wait > 0 {
-		return bridge.Delivered{}, later(wait, overBudget)
+		return bridge.Delivered{}, retryLater(wait, overBudget)
 	}
 	if err := l.cfg.Store.Records().Apply(ctx, changes, time.Now()); err != nil {
-		return bridge.Delivered{}, later(0, unprepared)
+		return bridge.Delivered{}, retryLater(0, notStored)
 	}
 	if err := l.sender.write(data); err != nil {
-		return bridge.Delivered{}, later(0, l.away())
+		return bridge.Delivered{}, retryLater(0, l.offlineReason())
 	}
 	return bridge.Delivered{Queued: true}, nil
 }
 
-// encode returns the frame of a message of ours for a peer, with what the link will know of the conversation. The frame
-// is nil if ARC has no word for the message, and nothing is to be said.
+// encode returns the frame of a message for a peer, and the changes that store the state of the conversation. The frame
+// is nil if ARC cannot express the message and nothing is to be sent.
 func (l *Link) encode(ctx context.Context, peer string, m wire.Message) ([]byte, []store.Change, error) {
 	now := time.Now()
-	t, err := l.talks.read(ctx, l.talks.key(peer, m.Conversation), now)
+	t, err := l.convStore.read(ctx, l.convStore.key(peer, m.Conversation), now)
 	if err != nil {
 		return nil, nil, err
 	}
-	s, err := foreign(m.Intent, m.Payload, t.Answering)
+	s, err := fromMesh(m.Intent, m.Payload, t.Answering)
 	if err != nil {
-		return nil, nil, carryError{err.Error()}
+		return nil, nil, undeliverableError{err.Error()}
 	}
 	if s.kind == "data" && m.Action() == wire.ActionPending && !t.Mesh {
 		if l.cfg.Link.Options[optPending] == "false" {
 			return nil, nil, nil
 		}
-		s = said{kind: "thought", payload: wire.Text("Thank you. My owner is asked first; an answer may come later."), answers: true}
+		s = outgoing{kind: "thought", payload: wire.Text("Thank you. My owner is asked first; an answer may come later."), isReply: true}
 	}
 	if s.silent {
 		return nil, nil, nil
 	}
 	ref := ""
 	switch {
-	case s.answers:
+	case s.isReply:
 		ref = t.Ref
-	case s.expects():
+	case s.expectsAnswer():
 		ref = string(m.ID)
 	}
 	pending := m.Action() == wire.ActionPending
-	next := talk{Conv: m.Conversation, Ref: t.Ref, Answering: t.Answering, Asked: t.Asked || s.kind == "question", Ours: !pending || t.Ours, Mesh: t.Mesh}
+	next := convState{Conv: m.Conversation, Ref: t.Ref, Answering: t.Answering, Asked: t.Asked || s.kind == "question", LastOurs: !pending || t.LastOurs, Mesh: t.Mesh}
 	if s.kind == "answer" {
 		next.Answering = ""
 	}
@@ -118,7 +118,7 @@ func (l *Link) encode(ctx context.Context, peer string, m wire.Message) ([]byte,
 		return nil, nil, err
 	}
 	if len(data) > frame.MaxSize {
-		return nil, nil, carryError{"the message has more than the 64 KB that a relay takes"}
+		return nil, nil, undeliverableError{"the message has more than the 64 KB that a relay takes"}
 	}
-	return data, l.talks.changes(peer, next, []string{string(m.ID), ref}, now), nil
+	return data, l.convStore.changes(peer, next, []string{string(m.ID), ref}, now), nil
 }

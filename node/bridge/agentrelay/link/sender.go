@@ -10,23 +10,23 @@ import (
 )
 
 const (
-	maxUnsent    = 1000 // answers that wait; peers, which a relay shows by id alone, take turns
+	maxUnsent    = 1000 // answers that wait; peers take turns, told apart by their ids alone
 	ownPerMinute = 90   // AR-53: below what a relay allows
 	ownPerHour   = 950
 )
 
-// errDown: there is no connection to write to.
+// errDown means that the link has no connection.
 var errDown = errors.New("the link is not connected")
 
-// sender writes to the connection of a link, within the budget of what a relay accepts.
+// sender writes to the connection of a link, within the rate that a relay accepts.
 type sender struct {
-	budget *rate.Windows // of all frames that we send
+	budget *rate.Windows // of all frames that the link sends
 
 	mu      sync.Mutex
 	conn    *websocket.Conn
-	answers *rate.Windows       // of answers in the budget, so that peers who make us answer leave room for what we have to say
+	answers *rate.Windows       // the part of the budget for answers; the rest is for messages of the owner
 	unsent  *rate.Turns[[]byte] // answers that wait for the connection or the budget
-	resume  *time.Timer         // when they go on; nil: they wait for the connection, or there are none
+	resume  *time.Timer         // sends them when the budget allows; nil if none wait for the budget
 }
 
 func newSender() *sender {
@@ -36,15 +36,15 @@ func newSender() *sender {
 	}
 }
 
-// up makes conn the connection that is written to, and sends the answers that waited for it.
-func (s *sender) up(conn *websocket.Conn) {
+// setConn makes conn the connection of the sender, and sends the answers that waited for a connection.
+func (s *sender) setConn(conn *websocket.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.conn = conn
 	s.drain()
 }
 
-func (s *sender) down() {
+func (s *sender) clearConn() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.conn = nil
@@ -54,7 +54,7 @@ func (s *sender) down() {
 	}
 }
 
-// write sends a frame now. That it was written is all that ARC tells: nobody acknowledges it (AR-53).
+// write sends a frame now. ARC acknowledges no frame, so nil means only that the frame was written (AR-53).
 func (s *sender) write(data []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,7 +64,7 @@ func (s *sender) write(data []byte) error {
 	return s.conn.Send(websocket.Text(data))
 }
 
-// answer sends a frame to a peer as soon as connection and budget allow: nobody else would send it again.
+// answer sends a frame to a peer as soon as connection and budget allow, because nobody else would send it again.
 func (s *sender) answer(peer string, data []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,7 +72,7 @@ func (s *sender) answer(peer string, data []byte) {
 	s.drain()
 }
 
-// drain sends the answers that wait. The caller holds s.mu.
+// drain sends the waiting answers. The caller holds s.mu.
 func (s *sender) drain() {
 	for s.unsent.Len() > 0 && s.conn != nil && s.resume == nil {
 		now := time.Now()
@@ -91,7 +91,7 @@ func (s *sender) drain() {
 		}
 		s.answers.Take(now)
 		if s.conn.Send(websocket.Text(s.unsent.First())) != nil {
-			return // the next connection goes on
+			return // the next connection sends it
 		}
 		s.unsent.RemoveFirst()
 	}

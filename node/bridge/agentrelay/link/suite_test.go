@@ -20,7 +20,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// fakeRelay is a relay that the test plays: it says whatever it is told to, good or bad.
+// fakeRelay is a relay that sends whatever a test wants, valid or not.
 type fakeRelay struct {
 	t   testing.TB
 	srv *httptest.Server
@@ -58,7 +58,7 @@ func (f *fakeRelay) serve(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
-	if down == frame.CloseBadToken { // as the public relay does it
+	if down == frame.CloseBadToken { // as the public relay does
 		f.mu.Lock()
 		f.reads.Go(func() { conn.Drain() })
 		f.mu.Unlock()
@@ -85,7 +85,7 @@ func (f *fakeRelay) say(raw []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.conn != nil {
-		_ = f.conn.Send(websocket.Text(raw)) // a link that is down hears nothing
+		_ = f.conn.Send(websocket.Text(raw)) // a link that is down gets nothing
 	}
 }
 
@@ -104,15 +104,15 @@ func (f *fakeRelay) cut() {
 	f.conn = nil
 }
 
-// linked is a bridge with one link, connected to a relay that the test plays.
-type linked struct {
+// testLink is one link, connected to a fakeRelay.
+type testLink struct {
 	link    *Link
 	relay   *fakeRelay
 	handled chan struct{}
 	t       testing.TB
 }
 
-func newLinked(t testing.TB, cfg Config, edit func(*bridge.Link)) *linked {
+func newTestLink(t testing.TB, cfg Config, edit func(*bridge.Link)) *testLink {
 	t.Helper()
 	relay := newFakeRelay(t)
 	l := bridge.Link{Name: "free", Kind: Kind, URL: relay.url()}
@@ -126,9 +126,9 @@ func newLinked(t testing.TB, cfg Config, edit func(*bridge.Link)) *linked {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := &linked{link: made, relay: relay, handled: make(chan struct{}, 1000), t: t}
+	out := &testLink{link: made, relay: relay, handled: make(chan struct{}, 1000), t: t}
 	out.link.handled = func() { out.handled <- struct{}{} }
-	out.link.first = time.Millisecond
+	out.link.firstWait = time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- made.Run(ctx) }()
@@ -142,7 +142,7 @@ func newLinked(t testing.TB, cfg Config, edit func(*bridge.Link)) *linked {
 	return out
 }
 
-func (x *linked) waitFor(state bridge.LinkState) {
+func (x *testLink) waitFor(state bridge.LinkState) {
 	x.t.Helper()
 	deadline := time.Now().Add(patience)
 	for x.link.Status().State != state {
@@ -153,8 +153,8 @@ func (x *linked) waitFor(state bridge.LinkState) {
 	}
 }
 
-// Inject has a peer send raw; what it leaves open of a frame is filled in as a relay would.
-func (x *linked) Inject(ctx context.Context, peer string, raw []byte) {
+// Inject sends raw from a peer. It fills in the members that a relay would add.
+func (x *testLink) Inject(ctx context.Context, peer string, raw []byte) {
 	v, err := wire.ParseForeign(raw, frame.MaxDepth, 1<<20)
 	if err == nil && v.Kind() == wire.Object {
 		for key, value := range map[string]wire.Value{"from": wire.Text(peer), "to": wire.Texts([]string{"our-node"}), "ts": wire.Int(time.Now().UnixMilli())} {
@@ -170,16 +170,16 @@ func (x *linked) Inject(ctx context.Context, peer string, raw []byte) {
 	x.relay.say(raw)
 	select {
 	case <-x.handled:
-	case <-x.relay.joined: // the frame ended the connection, and there is another
+	case <-x.relay.joined: // the frame ended the connection, and the link connected again
 		x.waitFor(bridge.LinkUp)
 	case <-ctx.Done():
 	case <-time.After(patience):
-		x.t.Errorf("the link does nothing with %.100q", raw)
+		x.t.Errorf("the link did not handle %.100q", raw)
 	}
 }
 
 // Next returns the next frame to the peer.
-func (x *linked) Next(ctx context.Context, peer string) ([]byte, error) {
+func (x *testLink) Next(ctx context.Context, peer string) ([]byte, error) {
 	for {
 		select {
 		case data := <-x.relay.frames:
@@ -196,27 +196,27 @@ func (x *linked) Next(ctx context.Context, peer string) ([]byte, error) {
 	}
 }
 
-func (x *linked) Mirror(raw []byte) []byte {
+func (x *testLink) Mirror(raw []byte) []byte {
 	v, err := wire.ParseForeign(raw, frame.MaxDepth, 1<<20)
 	if err != nil {
 		x.t.Fatal(err)
 	}
-	return v.Without("to", "ref", oursConv, oursMsg).With("id", wire.Text(frame.NewID())).JSON()
+	return v.Without("to", "ref", meshConvMember, meshMsgMember).With("id", wire.Text(frame.NewID())).JSON()
 }
 
-func (x *linked) Disconnect() {
+func (x *testLink) Disconnect() {
 	x.relay.refuse(http.StatusServiceUnavailable)
 	x.relay.cut()
 	x.waitFor(bridge.LinkConnecting)
 }
 
-func (x *linked) Reconnect() {
+func (x *testLink) Reconnect() {
 	x.relay.refuse(0)
 	x.waitFor(bridge.LinkUp)
 }
 
-// Deliver carries a message as the bridge does.
-func (x *linked) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error) {
+// Deliver delivers a message as the bridge does.
+func (x *testLink) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error) {
 	to, err := bridge.ParseAddress(d.Address)
 	if err != nil {
 		x.t.Fatal(err)
@@ -235,7 +235,7 @@ func TestSuite(t *testing.T) {
 		Peers:     [2]string{"agent-042", "agent-007"},
 		LinkKind:  Declare(),
 		New: func(t *testing.T, mesh bridge.Mesh, node *meshtest.Member) bridgetest.Bridge {
-			return newLinked(t, Config{Mesh: mesh, Store: node.Store}, nil)
+			return newTestLink(t, Config{Mesh: mesh, Store: node.Store}, nil)
 		},
 		Message: func(n int) []byte {
 			return fmt.Appendf(nil, `{"id":"msg_%d","type":"thought","payload":"hello %d"}`, n, n)

@@ -15,11 +15,12 @@ import (
 const (
 	tunnelType      = "agentmesh"
 	tunnelPatience  = 25 * time.Second
-	tunnelPerMinute = 60 // of one peer: each costs us a signature
+	tunnelPerMinute = 60 // of one peer: the node signs each answer
 	maxWaiting      = 256
 )
 
-// waiters are those that wait for frames with a ref: replies in the tunnel, and answers of the relay to commands.
+// waiters holds the goroutines that wait for frames with a ref: replies in the tunnel, and answers of the relay to
+// commands.
 type waiters struct {
 	mu  sync.Mutex
 	all map[string]chan wire.Value
@@ -27,13 +28,13 @@ type waiters struct {
 
 func waitKey(from, ref string) string { return from + "\x00" + ref }
 
-// add begins to wait for a frame; stop must follow.
+// add starts to wait for a frame from a peer with a ref. The caller must call stop.
 func (w *waiters) add(from, ref string) (answers <-chan wire.Value, stop func(), err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	key := waitKey(from, ref)
 	if len(w.all) >= maxWaiting || w.all[key] != nil {
-		return nil, nil, errors.New("too much is waited for")
+		return nil, nil, errors.New("too many requests wait for an answer over this link; try again later")
 	}
 	ch := make(chan wire.Value, 1)
 	w.all[key] = ch
@@ -44,9 +45,9 @@ func (w *waiters) add(from, ref string) (answers <-chan wire.Value, stop func(),
 	}, nil
 }
 
-// isAwaited hands a frame to the one that waits for it, if any: for a reply in the tunnel, or for the answer of the relay
-// to a command.
-func (l *Link) isAwaited(tree wire.Value) bool {
+// handToWaiter hands a frame to the goroutine that waits for it and reports whether there is one: a reply in the
+// tunnel, or the answer of the relay to a command.
+func (l *Link) handToWaiter(tree wire.Value) bool {
 	from, ref := tree.GetStr("from"), tree.GetStr("ref")
 	if ref == "" || from != frame.RelayID && tree.GetStr("type") != tunnelType {
 		return false
@@ -60,17 +61,17 @@ func (l *Link) isAwaited(tree wire.Value) bool {
 	}
 	select {
 	case ch <- payload:
-	default: // one answer counts
+	default: // only the first answer counts
 	}
 	return true
 }
 
-// takeTunnel takes a signed message through the whole receive path, as if it had been posted (AR-59). Its signature says
-// who wrote it, not the relay.
-func (l *Link) takeTunnel(ctx context.Context, h *heard) {
+// handleTunnel gives a signed message to the node, which receives it as if it had been posted (AR-59). The signature,
+// not the relay, proves who wrote it.
+func (l *Link) handleTunnel(ctx context.Context, h *incoming) {
 	message := h.payload
-	// An answer refers to another message than itself. One that nobody waits for is none of ours to answer: two nodes
-	// would go on for ever.
+	// An answer has the ref of another message. An answer for which nobody waits gets no answer: otherwise two nodes
+	// would answer each other forever.
 	_, refusal := message.Get("error")
 	answers := h.ref != "" && h.ref != message.GetStr("message_id")
 	raw := message.JSON()
@@ -98,7 +99,7 @@ func (l *Link) takeTunnel(ctx context.Context, h *heard) {
 	}
 }
 
-// tunnelFrame wraps a signed message, unless it is too large.
+// tunnelFrame wraps a signed message. It reports false if the message is too large.
 func tunnelFrame(to, ref string, message []byte) (data []byte, ok bool) {
 	v, err := wire.ParseForeign(message, frame.MaxDepth, frame.MaxValues)
 	if err != nil || len(message) > frame.MaxPayload {
@@ -107,13 +108,14 @@ func tunnelFrame(to, ref string, message []byte) (data []byte, ok bool) {
 	return frame.Request(to, tunnelType, ref, v).JSON(), true
 }
 
-// Carry sends a signed message through the tunnel to the agent that the owner said is behind one of the links, and
-// returns what it answered. It is not carried if the owner said nothing of the agent. The answer is not verified yet.
+// Carry sends a signed message through a tunnel to the agent to, if the owner said behind which peer of the links that
+// agent is. It returns the agent's answer, which is not verified yet. carried is false if the owner said nothing about
+// to.
 func Carry(ctx context.Context, links []*Link, to wire.AgentID, message []byte) (answer []byte, carried bool, err error) {
 	if len(links) == 0 {
 		return nil, false, nil
 	}
-	page, err := links[0].talks.records.List(ctx, nsPeers, "agent:"+string(to), "", 10, time.Now())
+	page, err := links[0].convStore.records.List(ctx, nsPeers, "agent:"+string(to), "", 10, time.Now())
 	if err != nil {
 		return nil, false, err
 	}
@@ -121,35 +123,35 @@ func Carry(ctx context.Context, links []*Link, to wire.AgentID, message []byte) 
 		for _, rec := range page.Records {
 			var p Peer
 			if json.Unmarshal(rec.Body, &p) == nil && rec.Key == l.peers.key(p.Peer) {
-				answer, err := l.carry(ctx, p.Peer, message)
+				answer, err := l.sendTunnel(ctx, p.Peer, message)
 				return answer, true, err
 			}
 		}
 	}
-	return nil, false, nil // of a link that is no longer configured
+	return nil, false, nil // the link is no longer configured
 }
 
-// carry sends a signed message to a peer and waits for its answer.
-func (l *Link) carry(ctx context.Context, peer string, message []byte) ([]byte, error) {
+// sendTunnel sends a signed message to a peer and waits for its answer.
+func (l *Link) sendTunnel(ctx context.Context, peer string, message []byte) ([]byte, error) {
 	v, err := wire.ParseForeign(message, frame.MaxDepth, frame.MaxValues)
 	if err != nil {
-		return nil, carryError{"the message cannot be carried through a relay"}
+		return nil, undeliverableError{"the message is not valid JSON for a relay"}
 	}
 	ref := v.GetStr("message_id")
 	data, ok := tunnelFrame(peer, ref, message)
 	if !ok {
-		return nil, carryError{"the message has more than the 60 KB that the tunnel takes"}
+		return nil, undeliverableError{"the message has more than the 60 KB that the tunnel takes"}
 	}
 	if wait := l.sender.budget.Take(time.Now()); wait > 0 {
-		return nil, later(wait, overBudget)
+		return nil, retryLater(wait, overBudget)
 	}
 	answers, stop, err := l.waiters.add(peer, ref)
 	if err != nil {
-		return nil, later(time.Second, err.Error())
+		return nil, retryLater(time.Second, err.Error())
 	}
 	defer stop()
 	if err := l.sender.write(data); err != nil {
-		return nil, later(0, l.away())
+		return nil, retryLater(0, l.offlineReason())
 	}
 	ctx, cancel := context.WithTimeout(ctx, tunnelPatience)
 	defer cancel()
@@ -157,6 +159,6 @@ func (l *Link) carry(ctx context.Context, peer string, message []byte) ([]byte, 
 	case v := <-answers:
 		return v.JSON(), nil
 	case <-ctx.Done(): // the same bytes again find the stored answer (AM-21)
-		return nil, later(0, "no answer came through the tunnel")
+		return nil, retryLater(0, "no answer came through the tunnel")
 	}
 }

@@ -16,10 +16,10 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// AR-49: keys that strangers announce take no room from the owner, and one that changes them again and again costs one
-// entry.
+// TestPinnedKeysBounded: keys that strangers announce take no room from the owner's records, and a peer that changes
+// its key again and again costs one record (AR-49).
 func TestPinnedKeysBounded(t *testing.T) {
-	x, _ := play(t, nil, Config{})
+	x, _ := newLinkedNode(t, nil, Config{})
 	var keys []string
 	for range 3 {
 		_, recipient, err := signing.GenerateAge()
@@ -35,18 +35,19 @@ func TestPinnedKeysBounded(t *testing.T) {
 	if err != nil || len(kept) != maxPinned {
 		t.Errorf("%d keys are kept, %v, want %d", len(kept), err, maxPinned)
 	}
-	if err := x.link.peers.keep(t.Context(), Peer{Peer: "friend", Agent: "am_friend"}); err != nil {
+	if err := x.link.peers.put(t.Context(), Peer{Peer: "friend", Agent: "am_friend"}); err != nil {
 		t.Errorf("the owner's own entry: %v", err)
 	}
 	for n := range 10 {
 		x.link.peers.pin("agent-0", keys[1+n%2])
 	}
 	if p, err := x.link.peers.get(t.Context(), "agent-0"); err != nil || p.Recipient != keys[0] || p.Pending != keys[1] {
-		t.Errorf("peer %+v, %v, want the first key, and the second one waiting", p, err)
+		t.Errorf("peer %+v, %v, want the first key, and the second one pending", p, err)
 	}
 }
 
-// AR-47 to AR-49: round trip; wrong key, algorithm and size are a note to the owner; a changed key waits for the owner.
+// TestEncrypted: encryption works both ways; a wrong key, algorithm or size becomes a note to the owner; a changed key
+// waits for the owner (AR-47 to AR-49).
 func TestEncrypted(t *testing.T) {
 	mine, myRecipient, err := signing.GenerateAge()
 	if err != nil {
@@ -60,20 +61,20 @@ func TestEncrypted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x, n := play(t, nil, Config{Identity: mine})
+	x, n := newLinkedNode(t, nil, Config{Identity: mine})
 	x.from("agent-042", `{"id":"d1","type":"discovery","to":["*"],"payload":{"skills":[],"age_recipient":"%s"}}`, theirRecipient)
 	x.from("agent-042", `{"id":"d2","type":"discovery","to":["*"],"payload":{"age_recipient":"%s"}}`, otherRecipient)
 	if p, err := x.link.peers.get(t.Context(), "agent-042"); err != nil || p.Recipient != theirRecipient || p.Pending != otherRecipient || p.ByOwner {
 		t.Errorf("peer %+v, %v", p, err)
 	}
-	f := x.send(outgoing(t, wire.NewConversationID(), wire.Deliver, `{"action":"deliver","message":{"body":"a secret"}}`))
+	f := x.send(newDelivery(t, wire.NewConversationID(), wire.Deliver, `{"action":"deliver","message":{"body":"a secret"}}`))
 	sealed, _ := f.Get("payload")
 	if f.GetStr("type") != "encrypted" || sealed.GetStr("algorithm") != "age" || sealed.GetStr("recipient_key") != theirRecipient ||
 		strings.Contains(string(f.JSON()), "conv_") {
 		t.Fatalf("left as %s", f.JSON())
 	}
 	reader := &Link{cfg: Config{Identity: theirs}}
-	inner, err := reader.decrypt(&heard{payload: sealed})
+	inner, err := reader.decrypt(&incoming{payload: sealed})
 	if err != nil || inner.GetStr("payload") != "a secret" || inner.GetStr("type") != "thought" {
 		t.Errorf("the peer reads %s, %v", inner.JSON(), err)
 	}
@@ -100,9 +101,9 @@ func TestEncrypted(t *testing.T) {
 		"no payload": fmt.Sprintf(`{"encrypted_data":%s,"algorithm":"age","recipient_key":"%s"}`, seal(myRecipient, `{}`), myRecipient),
 		"text":       `"x"`,
 	} {
-		before := len(x.link.feed.latest(100))
+		before := len(x.link.itemLog.latest(100))
 		x.from("agent-042", `{"id":"bad-%s","type":"encrypted","payload":%s}`, name, payload)
-		after := x.link.feed.latest(100)
+		after := x.link.itemLog.latest(100)
 		if len(n.all()) != 1 || len(after) != before+1 || after[0].Note == "" {
 			t.Errorf("%s: the node got %d messages, the owner %+v", name, len(n.all()), after[0])
 		}
@@ -114,29 +115,29 @@ func encode64(b []byte) string {
 	return strings.Trim(string(out), `"`)
 }
 
-// AR-49: with policy always nothing leaves in the clear.
+// TestEncryptAlways: with the policy "always", nothing leaves in clear text (AR-49).
 func TestEncryptAlways(t *testing.T) {
-	x, _ := play(t, func(l *bridge.Link) { l.Policy.Encrypt = encryptAlways }, Config{})
-	_, err := x.Deliver(t.Context(), outgoing(t, wire.NewConversationID(), wire.Deliver, `{"action":"deliver","message":{"body":"a secret"}}`))
+	x, _ := newLinkedNode(t, func(l *bridge.Link) { l.Policy.Encrypt = encryptAlways }, Config{})
+	_, err := x.Deliver(t.Context(), newDelivery(t, wire.NewConversationID(), wire.Deliver, `{"action":"deliver","message":{"body":"a secret"}}`))
 	if _, again := err.(*client.SendError); err == nil || again {
 		t.Errorf("Deliver() = %v, want a final error", err)
 	}
 }
 
-// meddled is a store in which something happens once, right after a peer was read.
-type meddled struct {
+// hookedStore is a store that calls a function once, right after a peer was read.
+type hookedStore struct {
 	store.Store
 	then *func()
 }
 
-func (m meddled) Records() store.Records { return meddledRecords{m.Store.Records(), m.then} }
+func (m hookedStore) Records() store.Records { return hookedRecords{m.Store.Records(), m.then} }
 
-type meddledRecords struct {
+type hookedRecords struct {
 	store.Records
 	then *func()
 }
 
-func (m meddledRecords) Get(ctx context.Context, ns, key string, now time.Time) (store.Record, error) {
+func (m hookedRecords) Get(ctx context.Context, ns, key string, now time.Time) (store.Record, error) {
 	rec, err := m.Records.Get(ctx, ns, key, now)
 	if ns == nsPeers && *m.then != nil {
 		then := *m.then
@@ -146,7 +147,8 @@ func (m meddledRecords) Get(ctx context.Context, ns, key string, now time.Time) 
 	return rec, err
 }
 
-// AR-49: the owner's key stands, also where the peer announces another one in the moment in which the owner gives it.
+// TestOwnersKeyIsNotOverwritten: the owner's key stays, even if the peer announces another key at the same moment
+// (AR-49).
 func TestOwnersKeyIsNotOverwritten(t *testing.T) {
 	var keys []string
 	for range 3 {
@@ -158,7 +160,7 @@ func TestOwnersKeyIsNotOverwritten(t *testing.T) {
 	}
 	for _, before := range []string{"", keys[0]} {
 		var then func()
-		x := newLinked(t, Config{Mesh: bridgetest.Mesh{Receiver: &taker{}}, Store: meddled{openStore(t), &then}}, nil)
+		x := newTestLink(t, Config{Mesh: bridgetest.Mesh{Receiver: &fakeNode{}}, Store: hookedStore{openStore(t), &then}}, nil)
 		if before != "" {
 			x.link.peers.pin("friend", before)
 		}
@@ -172,7 +174,7 @@ func TestOwnersKeyIsNotOverwritten(t *testing.T) {
 		}
 		x.link.peers.pin("friend", keys[2])
 		if p, err := x.link.peers.get(t.Context(), "friend"); err != nil || p.Recipient != keys[1] || !p.ByOwner || p.Pending != keys[2] {
-			t.Errorf("announced before %q: %+v, %v, want the owner's key and the last one waiting", before, p, err)
+			t.Errorf("announced before %q: %+v, %v, want the owner's key and the last one pending", before, p, err)
 		}
 	}
 }

@@ -36,13 +36,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // patience is how long a test waits for what must happen.
 const patience = time.Minute
 
-// site is a bridge that hosts a relay with open registration and no limits, on a real listener.
-type site struct {
+// testBridge is a bridge that hosts a relay with open registration and no limits, on a real listener.
+type testBridge struct {
 	t   *testing.T
 	url string // http://…
 }
 
-func newSite(t *testing.T) *site {
+func newTestBridge(t *testing.T) *testBridge {
 	t.Helper()
 	st, err := bolt.Open(context.Background(), t.TempDir()+"/relay.db", bolt.Config{})
 	if err != nil {
@@ -64,7 +64,7 @@ func newSite(t *testing.T) *site {
 	srv := httptest.NewServer(apitest.Check(t, edge.Handler()))
 	t.Cleanup(srv.Close)
 	run(t, b)
-	return &site{t, srv.URL}
+	return &testBridge{t, srv.URL}
 }
 
 // run runs a bridge until the test ends.
@@ -80,8 +80,8 @@ func run(t *testing.T, b *Bridge) {
 	})
 }
 
-// ask makes a request, which must succeed, and reads its answer.
-func (s *site) ask(method, path, body string, dst any) {
+// ask makes a request, which must succeed, and decodes its answer.
+func (s *testBridge) ask(method, path, body string, dst any) {
 	s.t.Helper()
 	req, err := http.NewRequestWithContext(context.Background(), method, s.url+path, strings.NewReader(body))
 	if err != nil {
@@ -104,7 +104,7 @@ func (s *site) ask(method, path, body string, dst any) {
 }
 
 // frames returns how many frames went over the relay in the last minute.
-func (s *site) frames() int {
+func (s *testBridge) frames() int {
 	s.t.Helper()
 	var stats struct {
 		PerMinute int `json:"messages_per_minute"`
@@ -120,8 +120,8 @@ type agent struct {
 	in   chan wire.Value
 }
 
-// join registers and connects an agent, and takes its welcome.
-func (s *site) join(id string) *agent {
+// join registers and connects an agent, and reads its welcome.
+func (s *testBridge) join(id string) *agent {
 	s.t.Helper()
 	var got frame.Credentials
 	s.ask(http.MethodPost, "/register", fmt.Sprintf(`{"agent_id":%q}`, id), &got)
@@ -177,7 +177,7 @@ func (a *agent) next() wire.Value {
 	}
 }
 
-// quiet fails if anything but the answer to a ping comes: what was queued before would come first.
+// quiet fails if anything but the answer to a ping arrives. Frames that were queued before the ping would arrive first.
 func (a *agent) quiet() {
 	a.t.Helper()
 	a.send(`{"to":["relay"],"type":"ping","ref":"quiet"}`)
@@ -186,8 +186,8 @@ func (a *agent) quiet() {
 	}
 }
 
-// onRelay links a node to a relay as an agent of it.
-func onRelay(t *testing.T, s *site, m *meshtest.Member, id string) *Bridge {
+// linkNode links a node to a relay, as an agent of the relay.
+func linkNode(t *testing.T, s *testBridge, m *meshtest.Member, id string) *Bridge {
 	t.Helper()
 	h := client.NewHTTP(client.HTTPConfig{Local: true})
 	t.Cleanup(h.Close)
@@ -208,8 +208,8 @@ func onRelay(t *testing.T, s *site, m *meshtest.Member, id string) *Bridge {
 	return b
 }
 
-// knowPeer says as the owner who of the mesh is behind a peer of the link.
-func knowPeer(t *testing.T, b *Bridge, peer string, agent wire.AgentID) {
+// identifyPeer says, as the owner, which agent of the mesh is behind a peer of the link.
+func identifyPeer(t *testing.T, b *Bridge, peer string, agent wire.AgentID) {
 	t.Helper()
 	e := echo.New()
 	owner.Mount(e.Group(""), b.Operations()...)

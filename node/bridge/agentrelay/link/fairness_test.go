@@ -10,9 +10,10 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// AR-56: an agent that talks without end pushes nobody else's items out of the feed, and among equals the oldest goes.
+// TestFeedIsShared: an agent that sends without end does not push the items of others out of the feed. If all agents
+// have equally many items, the oldest item goes (AR-56).
 func TestFeedIsShared(t *testing.T) {
-	f := newFeed()
+	f := newItemLog()
 	add := func(from string, n int) {
 		f.add(FeedItem{ID: fmt.Sprint(from, n), From: from, At: time.Now()})
 	}
@@ -27,7 +28,7 @@ func TestFeedIsShared(t *testing.T) {
 	if len(newest) != feedSize || newest[0].From != "late" || newest[1].ID != fmt.Sprint("loud", 3*feedSize-1) || newest[feedSize-1].ID != "quiet0" {
 		t.Errorf("%d items, from %+v to %+v", len(newest), newest[0], newest[len(newest)-1])
 	}
-	f = newFeed()
+	f = newItemLog()
 	for n := range feedSize + 1 {
 		add("agent"+strconv.Itoa(n), 0)
 	}
@@ -36,10 +37,10 @@ func TestFeedIsShared(t *testing.T) {
 	}
 }
 
-// AR-49: while agents that only announce keys have all places, the key of another one is used at once, and kept when it
-// writes.
+// TestNewcomersKeyIsUsed: while agents that only announce keys fill the store, the key of another agent is used at
+// once, and stored when that agent writes (AR-49).
 func TestNewcomersKeyIsUsed(t *testing.T) {
-	x, _ := play(t, nil, Config{})
+	x, _ := newLinkedNode(t, nil, Config{})
 	var keys []string
 	for range 2 {
 		_, recipient, err := signing.GenerateAge()
@@ -69,7 +70,7 @@ func TestNewcomersKeyIsUsed(t *testing.T) {
 		return p.Recipient
 	}
 	if kept("newcomer") != "" {
-		t.Fatal("there was a place for the newcomer's key: the test shows nothing")
+		t.Fatal("the store had room for the newcomer's key, so the test proves nothing")
 	}
 	x.from("newcomer", `{"id":"q1","type":"question","payload":"anybody?"}`)
 	if got := kept("newcomer"); got != keys[1] {

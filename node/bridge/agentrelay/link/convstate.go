@@ -1,0 +1,124 @@
+package link
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// The link stores the state of conversations (AR-57): which ref belongs to which conversation, the latest conversation
+// of each peer, and the message that an answer refers to. A record ends a day after the last message. The messages are
+// stored by the node.
+const (
+	nsRefs  = "agentrelay/refs"
+	nsConvs = "agentrelay/talk"
+
+	keepConv = 24 * time.Hour
+)
+
+// convState is what the link stores about a conversation.
+type convState struct {
+	Conv      wire.ConversationID `json:"conv"`
+	Ref       string              `json:"ref,omitempty"`       // ref of an answer (AR-28)
+	Answering string              `json:"answering,omitempty"` // type of the peer's last message
+	Asked     bool                `json:"asked,omitempty"`     // the node asked a question that is not answered yet
+	LastOurs  bool                `json:"ours,omitempty"`      // the last message is from the node
+	Mesh      bool                `json:"mesh,omitempty"`      // the peer is an AgentMesh node
+}
+
+// hashKey returns a short key for texts of any length.
+func hashKey(parts ...string) string {
+	h := sha256.New()
+	for _, p := range parts {
+		h.Write([]byte(p))
+		h.Write([]byte{0})
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+// convStore stores the conversation states of a link.
+type convStore struct {
+	records store.Records
+	link    string
+}
+
+func (t convStore) refKey(peer, ref string) string { return t.link + "/" + hashKey(peer, "ref", ref) }
+func (t convStore) lastKey(peer string) string     { return t.link + "/" + hashKey(peer, "last") }
+func (t convStore) key(peer string, conv wire.ConversationID) string {
+	return t.link + "/" + hashKey(peer, "conv", string(conv))
+}
+
+func putFor(now time.Time, ns, key string, body []byte) store.Change {
+	return store.Change{IfRev: store.Any, Record: store.Record{NS: ns, Key: key, Body: body, Expires: now.Add(keepConv)}}
+}
+
+// findByRef returns the conversation that a ref or message id belongs to. It reports false if it finds none.
+func (t convStore) findByRef(ctx context.Context, peer, ref string, now time.Time) (wire.ConversationID, bool, error) {
+	if ref == "" {
+		return "", false, nil
+	}
+	rec, err := t.records.Get(ctx, nsRefs, t.refKey(peer, ref), now)
+	if errors.Is(err, store.ErrNotFound) {
+		return "", false, nil
+	}
+	return wire.ConversationID(rec.Body), err == nil, err
+}
+
+// read returns the state under key, or the zero state if no record exists.
+func (t convStore) read(ctx context.Context, key string, now time.Time) (convState, error) {
+	var out convState
+	rec, err := t.records.Get(ctx, nsConvs, key, now)
+	if errors.Is(err, store.ErrNotFound) {
+		return out, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(rec.Body, &out)
+	}
+	return out, err
+}
+
+// changes returns the changes that store the state of a conversation after a message. refs are the ids by which the
+// peer may refer to the conversation.
+func (t convStore) changes(peer string, next convState, refs []string, now time.Time) []store.Change {
+	body, _ := json.Marshal(next) // strings and booleans always encode
+	out := []store.Change{putFor(now, nsConvs, t.key(peer, next.Conv), body), putFor(now, nsConvs, t.lastKey(peer), body)}
+	for i, ref := range refs {
+		if ref != "" && !slices.Contains(refs[:i], ref) { // a unit may have each record only once
+			out = append(out, putFor(now, nsRefs, t.refKey(peer, ref), []byte(next.Conv)))
+		}
+	}
+	return out
+}
+
+// conversation returns the conversation of a message (AR-57): the one that an AgentMesh node names, else that of its
+// ref, else the one in which the node wrote last and the peer has not answered, else a new one.
+func (t convStore) conversation(ctx context.Context, h *incoming, now time.Time) (wire.ConversationID, error) {
+	if h.conv != "" {
+		return h.conv, nil
+	}
+	for _, ref := range []string{h.id, h.ref} {
+		if conv, ok, err := t.findByRef(ctx, h.from, ref, now); ok || err != nil {
+			return conv, err
+		}
+	}
+	last, err := t.read(ctx, t.lastKey(h.from), now)
+	if err != nil {
+		return "", err
+	}
+	if last.LastOurs && last.Conv.Valid() {
+		return last.Conv, nil
+	}
+	return t.newID(h), nil
+}
+
+// newID returns the id of the conversation that a message opens. It is the same for each delivery of the message.
+func (t convStore) newID(h *incoming) wire.ConversationID {
+	return wire.ConversationID("conv_" + hashKey(t.link, h.from, "opens", h.id))
+}
