@@ -9,19 +9,19 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Capability allows the envelopes that match every part of it (section 5). Make one with [Parse]; the zero
-// value allows nothing.
+// Capability allows the envelopes that match every part of it (section 5). Make one with [Parse]. The zero value allows
+// nothing.
 type Capability struct {
-	value   wire.Value // as written, which is how it is shown
-	rule    string     // kind, to and payload: two capabilities with one rule are the same
+	value   wire.Value // as written
+	rule    string     // kind, to and payload: capabilities with equal rules allow the same
 	kinds   []text
 	to      []string
 	hasTo   bool
 	payload *shape
 }
 
-// Parse compiles a capability. A string means its kind (MEW-D3). A pattern that is over a bound is no
-// error: it never matches.
+// Parse compiles a capability. A string is short for an object with this kind (MEW-D3). A pattern that exceeds a bound
+// is accepted, but never matches.
 func Parse(v wire.Value) (Capability, error) {
 	if kind, ok := v.Str(); ok {
 		v = wire.Obj(wire.TextField("kind", kind))
@@ -68,7 +68,7 @@ func Parse(v wire.Value) (Capability, error) {
 	return c, nil
 }
 
-// ParseList compiles an array of at most [MaxHeld] capabilities, all or none.
+// ParseList compiles an array of at most [MaxHeld] capabilities. It returns an error if one of them is invalid.
 func ParseList(v wire.Value) ([]Capability, error) {
 	if v.Kind() != wire.Array {
 		return nil, errors.New("capabilities must be an array")
@@ -90,10 +90,11 @@ func ParseList(v wire.Value) ([]Capability, error) {
 // Value returns the capability as it was written.
 func (c Capability) Value() wire.Value { return c.value }
 
-// Rule returns the capability without what only people read: two capabilities with one rule allow the same.
+// Rule returns the capability without the members that only people read. Capabilities with equal rules allow the same.
 func (c Capability) Rule() string { return c.rule }
 
-// UnknownKeys lists keys that mean nothing here. They are kept and shown, and the operator is warned at load.
+// UnknownKeys lists the keys of the capability that have no meaning. They are stored and shown, and the operator gets a
+// warning about them at the start.
 func (c Capability) UnknownKeys() []string {
 	var out []string
 	for _, m := range c.value.Members() {
@@ -106,12 +107,13 @@ func (c Capability) UnknownKeys() []string {
 	return out
 }
 
-// HasDeadPattern reports whether a pattern of the capability does not compile or is over a bound: it never matches.
+// HasDeadPattern reports whether a pattern of the capability never matches, because it does not compile or exceeds a
+// bound.
 func (c Capability) HasDeadPattern() bool {
 	return slices.ContainsFunc(c.kinds, text.isDead) || c.payload != nil && c.payload.isDead()
 }
 
-// Addressee is a participant in to, by both of its ids (MEW-J7).
+// Addressee is a participant to whom an envelope is addressed, with both of its ids (MEW-J7).
 type Addressee struct{ Name, Runtime string }
 
 // allows reports whether the capability allows an envelope with this kind, these addressees and this payload.
@@ -136,7 +138,7 @@ func (c *Capability) allowsKind(kind string, b *Budget) bool {
 	for i := range c.kinds {
 		k := &c.kinds[i]
 		if k.kind == textAny && envelope.IsSystem(kind) {
-			continue // "*" alone is every kind but the gateway's own
+			continue // "*" alone means every kind except those of the gateway
 		}
 		if k.match(kind, b) {
 			return true
@@ -145,8 +147,9 @@ func (c *Capability) allowsKind(kind string, b *Budget) bool {
 	return false
 }
 
-// Contains reports whether c allows every envelope that d allows, as far as the texts of the patterns tell (section 5).
-// What they do not tell counts as no: a participant cannot grant more than it has (MEW-24). It is false once b is spent.
+// Contains reports whether c allows every envelope that d allows, as far as the texts of the patterns prove it (section
+// 5). Without a proof it returns false, so a participant cannot grant more than it has (MEW-24). It also returns false
+// once b is spent.
 func (c *Capability) Contains(d *Capability, b *Budget) bool {
 	for i := range d.kinds {
 		if !slices.ContainsFunc(c.kinds, func(k text) bool { return k.containsKind(&d.kinds[i], b) }) {
@@ -169,7 +172,7 @@ func (c *Capability) Contains(d *Capability, b *Budget) bool {
 	return d.payload != nil && c.payload.contains(d.payload, b) && !b.spent
 }
 
-// containsKind is contains for kinds, where "*" alone leaves out system kinds.
+// containsKind is contains for kinds, with one exception: "*" alone does not contain system kinds.
 func (t *text) containsKind(c *text, b *Budget) bool {
 	if t.kind == textAny && c.kind == textLiteral && envelope.IsSystem(c.lit) {
 		return t.source == c.source
@@ -177,8 +180,8 @@ func (t *text) containsKind(c *text, b *Budget) bool {
 	return t.contains(c, b)
 }
 
-// FirstAllowing returns the first of a list that allows an envelope, or nil. A decision has a budget of its own; once
-// it is spent, nothing is allowed.
+// FirstAllowing returns the first capability of a list that allows an envelope, or nil. Each call has a budget of its
+// own; once it is spent, nothing is allowed.
 func FirstAllowing(list []*Capability, kind string, to []Addressee, payload wire.Value) *Capability {
 	b := newBudget()
 	for _, c := range list {
@@ -192,7 +195,7 @@ func FirstAllowing(list []*Capability, kind string, to []Addressee, payload wire
 	return nil
 }
 
-// FirstContaining returns the first of a list that contains c, or nil.
+// FirstContaining returns the first capability of a list that contains c, or nil.
 func FirstContaining(list []*Capability, c *Capability, b *Budget) *Capability {
 	for _, held := range list {
 		if held.Contains(c, b) {

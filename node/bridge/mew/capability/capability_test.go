@@ -10,8 +10,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// parsed reads a JSON text.
-func parsed(t testing.TB, text string) wire.Value {
+// parseJSON parses a JSON text.
+func parseJSON(t testing.TB, text string) wire.Value {
 	t.Helper()
 	v, err := wire.ParseForeign([]byte(text), 64, 1<<17)
 	if err != nil {
@@ -20,12 +20,12 @@ func parsed(t testing.TB, text string) wire.Value {
 	return v
 }
 
-// capOf reads a capability: JSON, or a bare kind.
-func capOf(t testing.TB, s string) Capability {
+// parseCap parses a capability from JSON or a bare kind.
+func parseCap(t testing.TB, s string) Capability {
 	t.Helper()
 	v := wire.Text(s)
 	if strings.HasPrefix(s, "{") {
-		v = parsed(t, s)
+		v = parseJSON(t, s)
 	}
 	c, err := Parse(v)
 	if err != nil {
@@ -37,10 +37,10 @@ func capOf(t testing.TB, s string) Capability {
 // allowsText reports whether a capability allows an envelope with this kind and payload.
 func allowsText(t testing.TB, capability, kind, payload string, to ...string) bool {
 	t.Helper()
-	c := capOf(t, capability)
+	c := parseCap(t, capability)
 	var p wire.Value
 	if payload != "" {
-		p = parsed(t, payload)
+		p = parseJSON(t, payload)
 	}
 	var names []Addressee
 	for _, id := range to {
@@ -49,7 +49,7 @@ func allowsText(t testing.TB, capability, kind, payload string, to ...string) bo
 	return FirstAllowing([]*Capability{&c}, kind, names, p) != nil
 }
 
-// Every form of section 5, hit and miss.
+// TestPatterns checks a match and a mismatch for every form of section 5.
 func TestPatterns(t *testing.T) {
 	call := func(payload string) string { return `{"kind":"mcp/request","payload":` + payload + `}` }
 	long := strings.Repeat("a", maxRegexpText)
@@ -173,18 +173,18 @@ func TestPatternTo(t *testing.T) {
 func TestParseCapabilityRefuses(t *testing.T) {
 	for _, s := range []string{`null`, `1`, `[]`, `{}`, `{"kind":1}`, `{"kind":""}`, `{"kind":[1]}`, `{"kind":"chat","to":"alice"}`,
 		`{"kind":"chat","to":[1]}`, `{"kind":"chat","payload":{"x":"` + strings.Repeat("x", maxCapability) + `"}}`} {
-		if c, err := Parse(parsed(t, s)); err == nil {
+		if c, err := Parse(parseJSON(t, s)); err == nil {
 			t.Errorf("Parse(%.60s) = %s, want an error", s, c.value.JSON())
 		}
 	}
-	c := capOf(t, `{"id":"x","kind":"chat","note":1,"reason":2}`)
+	c := parseCap(t, `{"id":"x","kind":"chat","note":1,"reason":2}`)
 	if got := fmt.Sprint(c.UnknownKeys()); got != "[note reason]" {
 		t.Errorf("unknown keys = %s", got)
 	}
 }
 
-// quickest returns the shortest of 20 runs: other processes compete with the tests.
-func quickest(f func()) time.Duration {
+// minDuration returns the shortest of 20 runs, because other processes compete with the tests.
+func minDuration(f func()) time.Duration {
 	best := time.Hour
 	for range 20 {
 		start := time.Now()
@@ -194,12 +194,12 @@ func quickest(f func()) time.Duration {
 	return best
 }
 
-// A decision stays within the bounds of section 5, whatever pattern and payload were made for.
+// TestDecisionIsBounded: a decision stays within the bounds of section 5, whatever the pattern and the payload are.
 func TestDecisionIsBounded(t *testing.T) {
 	hold := func(n int, texts ...string) []*Capability {
 		var out []*Capability
 		for i := range n {
-			c := capOf(t, texts[i%len(texts)])
+			c := parseCap(t, texts[i%len(texts)])
 			out = append(out, &c)
 		}
 		return out
@@ -226,8 +226,8 @@ func TestDecisionIsBounded(t *testing.T) {
 		{"long numbers", hold(256, call(`{"t":1}`)), `{"t":` + strings.Repeat("1", 500_000) + `}`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			payload := parsed(t, tt.payload)
-			took := quickest(func() {
+			payload := parseJSON(t, tt.payload)
+			took := minDuration(func() {
 				if FirstAllowing(tt.caps, "x", nil, payload) != nil {
 					t.Error("allowed")
 				}
@@ -253,7 +253,7 @@ func bigObject(n int) string {
 	return b.String()
 }
 
-// Compiling is bounded too: a grant of the largest size must not hold the space up.
+// TestCompileIsBounded: compiling the largest possible grant does not hold up the space.
 func TestCompileIsBounded(t *testing.T) {
 	list := make([]wire.Value, MaxHeld)
 	text := wire.Text("/" + strings.Repeat("(a{1000}){1000}", 15) + "/")
@@ -261,7 +261,7 @@ func TestCompileIsBounded(t *testing.T) {
 	for i := range list {
 		list[i] = one
 	}
-	took := quickest(func() {
+	took := minDuration(func() {
 		if _, err := ParseList(wire.Arr(list...)); err != nil {
 			t.Error(err)
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Containment as the rules decide it, and not a word more (section 5).
+// TestContains checks containment as the rules of section 5 define it, and nothing beyond.
 func TestContains(t *testing.T) {
 	for _, tt := range []struct {
 		p, c string
@@ -58,14 +58,14 @@ func TestContains(t *testing.T) {
 		{`{"kind":"x","payload":{"a*":1}}`, `{"kind":"x","payload":{"ab":1}}`, false},
 		{`{"kind":"x","payload":{"$.a":"x*"}}`, `{"kind":"x","payload":{"$.a":"xy"}}`, true},
 	} {
-		p, c := capOf(t, tt.p), capOf(t, tt.c)
+		p, c := parseCap(t, tt.p), parseCap(t, tt.c)
 		if got := p.Contains(&c, NewComparison()); got != tt.want {
 			t.Errorf("%s contains %s = %t, want %t", tt.p, tt.c, got, tt.want)
 		}
 	}
 }
 
-// genText makes string patterns that hit each other often.
+// genText generates string patterns that often match each other's strings.
 func genText(t *rapid.T, label string) string {
 	parts := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "/", "*", "**", "?", "ä"}), 0, 4).Draw(t, label)
 	s := strings.Join(parts, "")
@@ -129,7 +129,7 @@ func genValue(t *rapid.T, depth int) wire.Value {
 	return v
 }
 
-// What contains says is true: an envelope that the contained one allows, the other allows.
+// TestContainmentIsSound: if p contains c, then p allows every envelope that c allows.
 func TestContainmentIsSound(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p, c := genCapability(t), genCapability(t)

@@ -6,13 +6,13 @@ import (
 	"unicode/utf8"
 )
 
-// glob is a string pattern with wildcards: * and ? stay inside one path element, ** does not (section 5).
+// glob is a string pattern with wildcards: * and ? match within one path element, ** also across elements (section 5).
 type glob struct {
 	toks []globTok
-	head string // what stands before the first wildcard
-	tail rune   // '*' or globAny where the only wildcard is the last character, else 0
-	only rune   // '*' or globAny where it is the only wildcard, wherever it stands, else 0
-	end  string // what stands behind the only one
+	head string // the text before the first wildcard
+	tail rune   // '*' or globAny if the only wildcard ends the pattern, else 0
+	only rune   // '*' or globAny if it is the only wildcard, at any place, else 0
+	end  string // the text after the only wildcard
 }
 
 type globTok struct {
@@ -22,13 +22,13 @@ type globTok struct {
 
 const globAny = 'W'
 
-// What a comparison is charged, in steps of about a nanosecond.
+// Comparisons are charged in steps of about a nanosecond.
 const (
-	globWeight  = 5  // a place alive, for each character
-	searchBytes = 16 // bytes that a search for one byte passes in a step
+	globWeight  = 5  // for each active position and character
+	searchBytes = 16 // bytes that a search for one byte covers in a step
 )
 
-// isGlob says whether s has a wildcard.
+// isGlob reports whether s has a wildcard.
 func isGlob(s string) bool { return strings.ContainsAny(s, "*?") }
 
 func newGlob(s string) *glob {
@@ -68,8 +68,8 @@ func newGlob(s string) *glob {
 	return g
 }
 
-// match walks all places in the pattern at once, so it neither recurses nor goes back: its cost is the length of s
-// times the places alive, and it is charged to b.
+// match reports whether s matches. It follows all active positions in the pattern at once, so it neither recurses nor
+// backtracks. Its cost, which it charges to b, is the length of s times the active positions.
 func (g *glob) match(s string, b *Budget) bool {
 	if !strings.HasPrefix(s, g.head) {
 		return false
@@ -92,7 +92,7 @@ func (g *glob) match(s string, b *Budget) bool {
 				}
 				switch t := g.toks[at]; {
 				case t.wild == globAny, t.wild == '*' && r != '/':
-					g.arrive(&next, at) // it may end here or go on
+					g.arrive(&next, at) // the wildcard may end here or go on
 				case t.wild == '?' && r != '/', t.wild == 0 && t.lit == r:
 					g.arrive(&next, at+1)
 				}
@@ -106,8 +106,8 @@ func (g *glob) match(s string, b *Budget) bool {
 	return alive.has(len(g.toks))
 }
 
-// arrive adds a place, and the one behind it where a wildcard may stand for nothing. No two such wildcards follow
-// each other: newGlob has joined them.
+// arrive adds a position, and the next one if a wildcard at the position may match nothing. Two such wildcards never
+// follow each other, because newGlob joins them.
 func (g *glob) arrive(p *places, at int) {
 	p.add(at)
 	if at < len(g.toks) && (g.toks[at].wild == '*' || g.toks[at].wild == globAny) {

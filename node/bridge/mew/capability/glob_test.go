@@ -7,8 +7,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// simple is the meaning of a glob, written down without any thought for its cost.
-func simple(pattern, s []rune) bool {
+// matchNaively defines the meaning of a glob, without regard to its cost.
+func matchNaively(pattern, s []rune) bool {
 	if len(pattern) == 0 {
 		return len(s) == 0
 	}
@@ -19,7 +19,7 @@ func simple(pattern, s []rune) bool {
 			rest, crosses = rest[1:], true
 		}
 		for i := 0; ; i++ {
-			if simple(rest, s[i:]) {
+			if matchNaively(rest, s[i:]) {
 				return true
 			}
 			if i == len(s) || s[i] == '/' && !crosses {
@@ -27,9 +27,9 @@ func simple(pattern, s []rune) bool {
 			}
 		}
 	case '?':
-		return len(s) > 0 && s[0] != '/' && simple(pattern[1:], s[1:])
+		return len(s) > 0 && s[0] != '/' && matchNaively(pattern[1:], s[1:])
 	}
-	return len(s) > 0 && s[0] == pattern[0] && simple(pattern[1:], s[1:])
+	return len(s) > 0 && s[0] == pattern[0] && matchNaively(pattern[1:], s[1:])
 }
 
 func TestGlobAgreesWithItsMeaning(t *testing.T) {
@@ -40,13 +40,13 @@ func TestGlobAgreesWithItsMeaning(t *testing.T) {
 			pattern += "*"
 		}
 		s := strings.Join(letters.Draw(t, "string"), "")
-		if got, want := newGlob(pattern).match(s, newBudget()), simple([]rune(pattern), []rune(s)); got != want {
+		if got, want := newGlob(pattern).match(s, newBudget()), matchNaively([]rune(pattern), []rune(s)); got != want {
 			t.Fatalf("%q matches %q: %t, want %t", pattern, s, got, want)
 		}
 	})
 }
 
-// A file name of any length meets a pattern with one star within the Budget.
+// TestGlobLong: a pattern with one star matches a file name of any length within the Budget.
 func TestGlobLong(t *testing.T) {
 	s := "read_" + strings.Repeat("x", 64<<10) + ".txt"
 	for pattern, want := range map[string]bool{"read_*": true, "*.txt": true, "read_*.txt": true, "write_*": false, "read_*.md": false} {

@@ -7,8 +7,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// path is a JSONPath of section 5: names, indexes, wildcards and descent to a name. Filters, slices and scripts are
-// no part of it.
+// path is a JSONPath of section 5: names, indexes, wildcards and descent to a name, without filters, slices and
+// scripts.
 type path []pathStep
 
 type pathStep struct {
@@ -17,7 +17,7 @@ type pathStep struct {
 	index int
 }
 
-// compilePath reads a path; false means that it never matches.
+// compilePath reads a path. It reports false if the path never matches.
 func compilePath(s string) (path, bool) {
 	if len(s) > maxPattern || s == "" || s[0] != '$' {
 		return nil, false
@@ -46,7 +46,7 @@ func compilePath(s string) (path, bool) {
 	return p, true
 }
 
-// pathName reads a name up to the next step. Characters that mean something elsewhere in JSONPath are no part of one.
+// pathName reads a name up to the next step. A name may not contain characters with a meaning elsewhere in JSONPath.
 func pathName(s string) (name, rest string, ok bool) {
 	end := strings.IndexAny(s, ".[")
 	if end < 0 {
@@ -56,7 +56,7 @@ func pathName(s string) (name, rest string, ok bool) {
 	return name, s[end:], name != "" && !strings.ContainsAny(name, "*?@()]'\"$,: \t")
 }
 
-// pathBracket reads what follows an opening bracket: 'name', an index or a wildcard.
+// pathBracket reads the rest of a step after an opening bracket: 'name', an index or a wildcard.
 func pathBracket(s string) (step pathStep, rest string, ok bool) {
 	if quoted, found := strings.CutPrefix(s, "'"); found {
 		name, rest, closed := strings.Cut(quoted, "']")
@@ -70,7 +70,7 @@ func pathBracket(s string) (step pathStep, rest string, ok bool) {
 	return pathStep{kind: 'i', index: int(n)}, rest, closed && err == nil && strconv.FormatUint(n, 10) == inner
 }
 
-// find says whether hit is true of one of the values that p leads to from v.
+// find reports whether hit returns true for one of the values that p leads to from v.
 func (p path) find(v wire.Value, b *Budget, hit func(wire.Value) bool) bool {
 	if !b.node() {
 		return false
@@ -93,7 +93,7 @@ func (p path) find(v wire.Value, b *Budget, hit func(wire.Value) bool) bool {
 	return eachChild(v, func(child wire.Value) bool { return p[1:].find(child, b, hit) })
 }
 
-// eachChild says whether hit is true of a member or element of v.
+// eachChild reports whether hit returns true for a member or element of v.
 func eachChild(v wire.Value, hit func(wire.Value) bool) bool {
 	if k := v.Kind(); k != wire.Array && k != wire.Object {
 		return false

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// The bounds of patterns (section 5).
+// These are the bounds of patterns (section 5).
 const (
 	maxPattern    = 256     // bytes of a string pattern
 	maxInsts      = 128     // instructions of a compiled regular expression
@@ -19,7 +19,7 @@ const (
 type text struct {
 	source string
 	kind   textKind
-	not    bool // a string that does not match
+	not    bool // matches what the pattern does not match
 	lit    string
 	glob   *glob
 	re     *regexp.Regexp
@@ -29,7 +29,7 @@ type text struct {
 type textKind uint8
 
 const (
-	textNever textKind = iota // over a bound or not to be compiled: no match, not even under !
+	textNever textKind = iota // exceeds a bound or does not compile: never matches, not even after "!"
 	textAny
 	textLiteral
 	textGlob
@@ -62,8 +62,8 @@ func compileText(s string) text {
 	return t
 }
 
-// compileRegexp returns nil for what is no RE2 or has too many instructions. They are counted before anything is
-// expanded: a{1000} is seven bytes and a thousand instructions.
+// compileRegexp returns nil if s is not valid RE2 syntax or has too many instructions. It estimates their number before
+// it expands repetitions: a{1000} has seven bytes and a thousand instructions.
 func compileRegexp(s string) (*regexp.Regexp, int) {
 	tree, err := syntax.Parse(s, syntax.Perl)
 	if err != nil || instructions(tree) > maxInsts {
@@ -80,7 +80,7 @@ func compileRegexp(s string) (*regexp.Regexp, int) {
 	return re, len(prog.Inst)
 }
 
-// instructions estimates from below how many instructions an expression compiles to.
+// instructions returns a lower bound of the number of instructions of an expression.
 func instructions(re *syntax.Regexp) int {
 	n := 1
 	switch re.Op {
@@ -98,7 +98,7 @@ func instructions(re *syntax.Regexp) int {
 	return min(n, 1<<20)
 }
 
-// match says whether s matches. What the bounds refuse does not match, negated or not.
+// match reports whether s matches. If a bound is exceeded, nothing matches, negated or not.
 func (t *text) match(s string, b *Budget) bool {
 	hit := false
 	switch t.kind {
@@ -119,8 +119,8 @@ func (t *text) match(s string, b *Budget) bool {
 	return hit != t.not && !b.spent
 }
 
-// contains says whether t matches whatever c matches, where that can be told from their texts (section 5,
-// containment).
+// contains reports whether t matches every string that c matches, as far as the texts of the patterns prove it (section
+// 5, containment).
 func (t *text) contains(c *text, b *Budget) bool {
 	if !b.step(compareWeight) {
 		return false
@@ -148,8 +148,8 @@ func (t *text) contains(c *text, b *Budget) bool {
 	return ok && (t.glob.tail == globAny || !crosses && !strings.Contains(rest, "/"))
 }
 
-// Budget bounds one decision, over all capabilities that are asked (section 5): nodes of the payload visited, and
-// steps of comparing text. Once it is spent nothing matches any more.
+// Budget bounds one decision over all capabilities that it considers (section 5): the visited nodes of the payload, and
+// the steps of text comparisons. Once it is spent, nothing matches.
 type Budget struct {
 	nodes, steps int
 	spent        bool
@@ -157,13 +157,13 @@ type Budget struct {
 
 const (
 	maxNodes = 10_000
-	// A step is about a nanosecond, or two. The largest single comparison that the bounds allow, 128 instructions over
-	// 1,024 bytes, must fit.
+	// maxSteps bounds the steps of a decision. A step takes one or two nanoseconds. The largest single comparison
+	// within the other bounds, 128 instructions over 1,024 bytes, must fit.
 	maxSteps     = 2*maxInsts*(maxRegexpText+1) + 1<<16
 	regexpWeight = 2
 )
 
-// Comparing capabilities costs one budget for a whole grant or revocation: lists of alternatives multiply.
+// One budget covers all comparisons of a grant or revocation, because lists of alternatives multiply the work.
 const (
 	compareSteps  = 1 << 22
 	compareWeight = 8
@@ -174,7 +174,7 @@ func NewComparison() *Budget { return &Budget{nodes: compareSteps, steps: compar
 
 func newBudget() *Budget { return &Budget{nodes: maxNodes, steps: maxSteps} }
 
-// Spent reports whether the budget did not suffice.
+// Spent reports whether the budget was too small.
 func (b *Budget) Spent() bool { return b.spent }
 
 func (b *Budget) step(n int) bool {

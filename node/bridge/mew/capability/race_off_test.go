@@ -4,9 +4,9 @@ package capability
 
 import "time"
 
-// decisionBound is ten times what section 5 promises for a machine that does nothing else: other processes compete with
-// the tests. Without bounds in the matcher a decision takes a second and more.
+// decisionBound is ten times the time that section 5 promises for an idle machine, because other processes compete with
+// the tests. Without bounds in the matcher, a decision takes more than a second.
 const decisionBound = 10 * time.Millisecond
 
-// grantBound is for the work that one grant makes, ten times and more of what it takes on a quiet machine.
+// grantBound bounds the work for one grant: more than ten times what it takes on an idle machine.
 const grantBound = 500 * time.Millisecond

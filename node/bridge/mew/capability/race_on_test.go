@@ -4,7 +4,7 @@ package capability
 
 import "time"
 
-// The bounds are wide under the race detector, which slows everything down twentyfold and more.
+// These bounds are wide, because the race detector slows everything down by more than a factor of twenty.
 const (
 	decisionBound = 500 * time.Millisecond
 	grantBound    = 10 * time.Second

@@ -10,7 +10,7 @@ import (
 
 // shape is a compiled value pattern (section 5).
 type shape struct {
-	kind  wire.Kind // Array: one of; Object: all keys
+	kind  wire.Kind // Array: one of elems; Object: all keys
 	text  text      // String
 	num   string    // Number, normalised
 	elems []*shape
@@ -31,8 +31,8 @@ const (
 	keyNever keyKind = iota
 	keyLiteral
 	keyGlob
-	keyDeep // ** : the value here or any below it
-	keyPath // from the payload
+	keyDeep // **: this value or any below it
+	keyPath // a JSONPath from the payload
 )
 
 func compileShape(v wire.Value) *shape {
@@ -74,13 +74,13 @@ func compileKey(m wire.Member) keyShape {
 	return k
 }
 
-// isDead reports whether a pattern in the shape, of a value or of a key, never matches.
+// isDead reports whether the shape contains a pattern, of a value or of a key, that never matches.
 func (s *shape) isDead() bool {
 	return s.kind == wire.String && s.text.isDead() || slices.ContainsFunc(s.elems, (*shape).isDead) ||
 		slices.ContainsFunc(s.keys, func(k keyShape) bool { return k.kind == keyNever || k.value.isDead() })
 }
 
-// match says whether v has this shape. root is the payload, where JSONPath keys begin.
+// match reports whether v has this shape. root is the payload, in which JSONPath keys begin.
 func (s *shape) match(v, root wire.Value, b *Budget) bool {
 	if !b.node() {
 		return false
@@ -123,27 +123,29 @@ func (k *keyShape) match(v, root wire.Value, b *Budget) bool {
 			if !b.node() {
 				return false
 			}
-			if k.anyKey(m.Key, b) && k.value.match(m.Value, root, b) {
+			if k.matchKey(m.Key, b) && k.value.match(m.Value, root, b) {
 				return true
 			}
 		}
 	case keyDeep:
-		return k.deep(v, root, b)
+		return k.matchDeep(v, root, b)
 	case keyPath:
 		return k.path.find(root, b, func(hit wire.Value) bool { return k.value.match(hit, root, b) })
 	}
 	return false
 }
 
-// anyKey matches a key; "*" alone matches every key, as it matches every string.
-func (k *keyShape) anyKey(key string, b *Budget) bool { return k.source == "*" || k.glob.match(key, b) }
-
-func (k *keyShape) deep(v, root wire.Value, b *Budget) bool {
-	return b.node() && (k.value.match(v, root, b) ||
-		eachChild(v, func(child wire.Value) bool { return k.deep(child, root, b) }))
+// matchKey reports whether the pattern of the key matches. "*" alone matches every key, as it matches every string.
+func (k *keyShape) matchKey(key string, b *Budget) bool {
+	return k.source == "*" || k.glob.match(key, b)
 }
 
-// contains says whether s matches whatever c matches.
+func (k *keyShape) matchDeep(v, root wire.Value, b *Budget) bool {
+	return b.node() && (k.value.match(v, root, b) ||
+		eachChild(v, func(child wire.Value) bool { return k.matchDeep(child, root, b) }))
+}
+
+// contains reports whether s matches every value that c matches.
 func (s *shape) contains(c *shape, b *Budget) bool {
 	if !b.node() {
 		return false
@@ -172,7 +174,7 @@ func (s *shape) contains(c *shape, b *Budget) bool {
 		return s.num == c.num
 	case s.kind == wire.Object:
 		for i := range s.keys {
-			if !c.holds(&s.keys[i], b) {
+			if !c.containsKey(&s.keys[i], b) {
 				return false
 			}
 		}
@@ -180,8 +182,8 @@ func (s *shape) contains(c *shape, b *Budget) bool {
 	return true
 }
 
-// holds says whether the object pattern c has this key, with a value that k contains.
-func (c *shape) holds(k *keyShape, b *Budget) bool {
+// containsKey reports whether the object pattern c has the key of k, with a value that the value of k contains.
+func (c *shape) containsKey(k *keyShape, b *Budget) bool {
 	for i := range c.keys {
 		if c.keys[i].source == k.source {
 			return b.step(i) && k.value.contains(c.keys[i].value, b)
@@ -190,8 +192,8 @@ func (c *shape) holds(k *keyShape, b *Budget) bool {
 	return false
 }
 
-// normalNumber returns a text that is the same for tokens of the same number: 1, 1.0 and 10e-1. One that is too long
-// to be a number that anybody means stands for itself.
+// normalNumber returns the same text for all tokens of one number, such as 1, 1.0 and 10e-1. It returns a token that is
+// longer than any sensible number unchanged.
 func normalNumber(token string) string {
 	const longest = 64
 	if len(token) > longest {
