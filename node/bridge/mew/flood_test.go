@@ -13,8 +13,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/websocket"
 )
 
-// TestJoinsUnderAFlood: an attacker with all addresses of a network shows wrong tokens without end, at a listener behind
-// a proxy. A newcomer with a wrong token is told so, everybody with a valid token gets in, and who is in stays.
+// TestJoinsUnderAFlood: an attacker with all addresses of a network shows wrong tokens without end to a listener behind
+// a proxy. A newcomer with a wrong token still gets 403, everybody with a valid token gets in, and connected
+// participants stay connected.
 func TestJoinsUnderAFlood(t *testing.T) {
 	for _, network := range apitest.Networks {
 		t.Run(network.Name, func(t *testing.T) {

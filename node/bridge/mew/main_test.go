@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// start hosts the space lab: the admin, the node and cat may do everything, alice and bob less.
+// start hosts the space lab. The admin, the node and cat may do everything, alice and bob less.
 func start(t testing.TB) *mewtest.Rig[*gateway.Gateway] {
 	t.Helper()
 	some := mewtest.Caps(t, "chat", "chat/*", "mcp/proposal", "mcp/withdraw", "reasoning/*", "stream/*", "participant/*")
@@ -37,10 +37,10 @@ func start(t testing.TB) *mewtest.Rig[*gateway.Gateway] {
 	})
 }
 
-// deaf is a node that takes nothing.
-type deaf struct{}
+// blockedNode is a node that accepts nothing.
+type blockedNode struct{}
 
-func (deaf) Accept(ctx context.Context, _ bridge.Inbound) (bridge.Outcome, error) {
+func (blockedNode) Accept(ctx context.Context, _ bridge.Inbound) (bridge.Outcome, error) {
 	<-ctx.Done()
 	return bridge.Outcome{}, ctx.Err()
 }
@@ -49,7 +49,7 @@ func (deaf) Accept(ctx context.Context, _ bridge.Inbound) (bridge.Outcome, error
 func startLink(t testing.TB, r *mewtest.Rig[*gateway.Gateway]) *link.Bridge {
 	t.Helper()
 	b, err := link.New(link.Config{
-		Links: []bridge.Link{{Name: "home", Kind: link.Kind, URL: r.URL(""), Space: "lab"}}, Mesh: bridgetest.Mesh{Receiver: deaf{}}, Records: r.Store.Records(),
+		Links: []bridge.Link{{Name: "home", Kind: link.Kind, URL: r.URL(""), Space: "lab"}}, Mesh: bridgetest.Mesh{Receiver: blockedNode{}}, Records: r.Store.Records(),
 		Tokens: map[string]client.Credential{"home": "node-token"}, Retry: 5 * time.Millisecond, MaxRetry: 50 * time.Millisecond,
 		Dial: func(ctx context.Context, u *url.URL) (net.Conn, error) { return r.Dial(ctx, u) },
 	})
@@ -69,17 +69,17 @@ func startLink(t testing.TB, r *mewtest.Rig[*gateway.Gateway]) *link.Bridge {
 	return b
 }
 
-// await waits until something holds.
+// await waits until a condition holds.
 func await(t testing.TB, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
-	late := time.After(time.Minute)
+	timeout := time.After(time.Minute)
 	for !holds() {
 		select {
 		case <-tick.C:
-		case <-late:
-			t.Fatal("what the test waits for does not come")
+		case <-timeout:
+			t.Fatal("the condition did not hold within a minute")
 		}
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Mount adds what MEW clients call of g: GET /ws, and /participants*.
+// Mount adds the routes of g that MEW clients call: GET /ws, and /participants*.
 func Mount(e *echo.Echo, g *gateway.Gateway) {
 	serve := func(c echo.Context) error {
 		r := c.Request()
@@ -26,7 +26,7 @@ func Mount(e *echo.Echo, g *gateway.Gateway) {
 	e.Any("/participants/*", serve)
 }
 
-// Operations returns what the owner calls about the spaces of g, which may be nil, and about those behind the links of b.
+// Operations returns the owner's operations on the spaces of g, which may be nil, and on those behind the links of b.
 func Operations(g *gateway.Gateway, b *link.Bridge) []owner.Operation {
 	const links = "/mew/links"
 	// withLink calls serve with the link that the path names.
@@ -39,9 +39,9 @@ func Operations(g *gateway.Gateway, b *link.Bridge) []owner.Operation {
 			return serve(c, l)
 		}
 	}
-	list := append(placeOperations(links, func(name string) (*place, error) {
+	list := append(spaceOperations(links, func(name string) (*ownerSpace, error) {
 		if l := b.Link(name); l != nil {
-			return newLinkPlace(l), nil
+			return newJoinedSpace(l), nil
 		}
 		return nil, view.NewFault(http.StatusNotFound, "there is no such link; agentmesh mew spaces names them")
 	}),
@@ -50,14 +50,14 @@ func Operations(g *gateway.Gateway, b *link.Bridge) []owner.Operation {
 		}),
 		owner.Raw(http.MethodPost, links+"/:name/connect", owner.Decide, withLink(connect)),
 		owner.Raw(http.MethodPost, links+"/:name/conversations", owner.Decide, withLink(share)),
-		owner.Raw(http.MethodGet, links+"/:name/conversations", owner.Read, withLink(listShared)),
+		owner.Raw(http.MethodGet, links+"/:name/conversations", owner.Read, withLink(listConversations)),
 	)
 	if g == nil {
 		return list
 	}
-	list = append(list, placeOperations("/mew/spaces", func(name string) (*place, error) {
+	list = append(list, spaceOperations("/mew/spaces", func(name string) (*ownerSpace, error) {
 		if s := g.Space(name); s != nil {
-			return newHostedPlace(s), nil
+			return newHostedSpace(s), nil
 		}
 		return nil, view.NewFault(http.StatusNotFound, "there is no such space; agentmesh mew spaces names them")
 	})...)
@@ -81,19 +81,19 @@ func spaceSummaries(g *gateway.Gateway) []SpaceSummary {
 	for _, s := range g.Spaces() {
 		v := s.View()
 		out = append(out, SpaceSummary{
-			ID: v.ID, Name: v.Name, Participants: len(v.Participants), Connected: v.Connected(), Streams: len(v.Streams), Proposals: len(v.Proposals),
+			ID: v.ID, Name: v.Name, Participants: len(v.Participants), Connected: v.CountPresent(), Streams: len(v.Streams), Proposals: len(v.Proposals),
 		})
 	}
 	return out
 }
 
-// LinkSummary is a space that the node takes part in.
+// LinkSummary is a space in which the node participates.
 type LinkSummary struct {
 	Link         string           `json:"link"`
 	Space        string           `json:"space,omitempty"`
 	To           string           `json:"to"`
 	State        bridge.LinkState `json:"state"`
-	As           string           `json:"as,omitempty"` // the node's id there
+	As           string           `json:"as,omitempty"` // the node's id in the space
 	Participants int              `json:"participants"`
 	Streams      int              `json:"streams"`
 	Proposals    int              `json:"proposals"`
@@ -121,25 +121,25 @@ func connect(c echo.Context, l *link.Link) error {
 	return httpapi.JSON(c, http.StatusOK, l.Status())
 }
 
-// sharing names a conversation that a space is to see, or no longer.
-type sharing struct {
+// shareRequest names a conversation that a space may see, or no longer may see.
+type shareRequest struct {
 	Peer         string `json:"peer"`
 	Conversation string `json:"conversation_id"`
 	Stop         bool   `json:"stop"`
 }
 
 func share(c echo.Context, l *link.Link) error {
-	var in sharing
+	var in shareRequest
 	if err := readOwner(c, &in); err != nil {
 		return err
 	}
-	if err := l.SetShared(c.Request().Context(), store.ConvKey{Peer: in.Peer, ID: in.Conversation}, !in.Stop); err != nil {
+	if err := l.SetSharing(c.Request().Context(), store.ConvKey{Peer: in.Peer, ID: in.Conversation}, !in.Stop); err != nil {
 		return err
 	}
 	return httpapi.JSON(c, http.StatusOK, in)
 }
 
-func listShared(c echo.Context, l *link.Link) error {
+func listConversations(c echo.Context, l *link.Link) error {
 	all, err := l.Conversations(c.Request().Context())
 	if err != nil {
 		return err

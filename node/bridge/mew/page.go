@@ -23,17 +23,17 @@ import (
 //go:embed page/*.html
 var pageFiles embed.FS
 
-// spacePages is the part of the owner's page about spaces (MEW-L7).
+// spacePages serves the spaces on the owner's page (MEW-L7).
 type spacePages struct {
 	shell       *httpapi.Pages
-	places      []*place
+	spaces      []*ownerSpace
 	list, space *httpapi.PageTemplate
 }
 
-// topicSpaces has the live regions of these pages fetched again.
+// topicSpaces is the topic on which the live regions of these pages are fetched again.
 const topicSpaces = "mew"
 
-// MountPages adds the entry "MEW" with the spaces of g and those behind the links of b; either may be nil.
+// MountPages adds the entry "MEW" with the spaces of g and those behind the links of b. Either may be nil.
 func MountPages(shell *httpapi.Pages, g *gateway.Gateway, b *link.Bridge) {
 	p := &spacePages{
 		shell: shell,
@@ -41,29 +41,30 @@ func MountPages(shell *httpapi.Pages, g *gateway.Gateway, b *link.Bridge) {
 	}
 	if g != nil {
 		for _, s := range g.Spaces() {
-			p.places = append(p.places, newHostedPlace(s))
+			p.spaces = append(p.spaces, newHostedSpace(s))
 		}
 	}
 	if b != nil {
 		for _, l := range b.Spaces() {
-			p.places = append(p.places, newLinkPlace(l))
+			p.spaces = append(p.spaces, newJoinedSpace(l))
 		}
 	}
-	shell.Add(httpapi.Nav{Path: "mew", Title: "MEW", Count: p.waiting})
+	shell.Add(httpapi.Nav{Path: "mew", Title: "MEW", Count: p.countWaiting})
 	shell.Follow(p.follow)
 	shell.Group().GET("/mew", p.showList)
-	shell.Group().GET("/mew/:kind/:name", p.show)
+	shell.Group().GET("/mew/:kind/:name", p.showSpace)
 	shell.Group().POST("/mew/:kind/:name", p.act)
 }
 
-// tail is the last envelopes that passed while a page was open. Nothing else keeps those of a link (MEW-L5).
+// tail holds the last envelopes of a space, which arrived while a page was open. No other part of the node stores the
+// envelopes of a link (MEW-L5).
 type tail struct {
 	mu   sync.Mutex
-	last []passed
+	last []shownEnvelope
 }
 
-// passed is an envelope on the page: names and payload are the words of others.
-type passed struct {
+// shownEnvelope is an envelope on the page. Its names and payload are text of other participants.
+type shownEnvelope struct {
 	ID, Kind, From string
 	To             []string
 	Payload        json.RawMessage
@@ -71,16 +72,16 @@ type passed struct {
 
 const (
 	maxTail   = 40
-	maxOnPage = 4 << 10 // bytes of a payload
+	maxOnPage = 4 << 10 // bytes of a payload on the page
 )
 
-// see keeps an envelope. Several pages may be open, and each brings it.
-func (t *tail) see(raw []byte) {
+// add appends an envelope, once, because each open page adds it.
+func (t *tail) add(raw []byte) {
 	e, fault := envelope.Parse(raw)
 	if fault != nil {
 		return
 	}
-	p := passed{ID: e.ID, Kind: e.Kind, From: e.From, To: e.To, Payload: json.RawMessage("{}")}
+	p := shownEnvelope{ID: e.ID, Kind: e.Kind, From: e.From, To: e.To, Payload: json.RawMessage("{}")}
 	if e.Payload.Kind() == wire.Object {
 		p.Payload = e.Payload.JSON()
 	}
@@ -89,7 +90,7 @@ func (t *tail) see(raw []byte) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if slices.ContainsFunc(t.last, func(had passed) bool { return had.ID == p.ID && had.From == p.From && had.Kind == p.Kind }) {
+	if slices.ContainsFunc(t.last, func(had shownEnvelope) bool { return had.ID == p.ID && had.From == p.From && had.Kind == p.Kind }) {
 		return
 	}
 	if len(t.last) >= maxTail {
@@ -98,8 +99,8 @@ func (t *tail) see(raw []byte) {
 	t.last = append(t.last, p)
 }
 
-// newest returns what is kept, the newest first.
-func (t *tail) newest() []passed {
+// newest returns the envelopes, the newest first.
+func (t *tail) newest() []shownEnvelope {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	out := slices.Clone(t.last)
@@ -107,10 +108,10 @@ func (t *tail) newest() []passed {
 	return out
 }
 
-// follow tells an open page that something passed in a space.
+// follow notifies open pages of new envelopes, until ctx ends.
 func (p *spacePages) follow(ctx context.Context, changed func(topic string)) {
 	var all sync.WaitGroup
-	for _, pl := range p.places {
+	for _, pl := range p.spaces {
 		feed := pl.Watch()
 		all.Go(func() {
 			defer feed.Close()
@@ -119,7 +120,7 @@ func (p *spacePages) follow(ctx context.Context, changed func(topic string)) {
 				case <-ctx.Done():
 					return
 				case raw := <-feed.C():
-					pl.tail.see(raw)
+					pl.tail.add(raw)
 					changed(topicSpaces)
 				}
 			}
@@ -128,47 +129,47 @@ func (p *spacePages) follow(ctx context.Context, changed func(topic string)) {
 	all.Wait()
 }
 
-// waiting counts the proposals that wait.
-func (p *spacePages) waiting(context.Context) int {
+// countWaiting counts the pending proposals.
+func (p *spacePages) countWaiting(context.Context) int {
 	n := 0
-	for _, pl := range p.places {
+	for _, pl := range p.spaces {
 		n += len(pl.View().Proposals)
 	}
 	return min(n, httpapi.MaxCount)
 }
 
-// placeRow is a space in the list.
-type placeRow struct {
-	*place
+// spaceRow is a space in the list.
+type spaceRow struct {
+	*ownerSpace
 	Participants, Connected, Streams, Proposals int
 }
 
 func (p *spacePages) showList(c echo.Context) error {
-	rows := make([]placeRow, len(p.places))
-	for i, pl := range p.places {
+	rows := make([]spaceRow, len(p.spaces))
+	for i, pl := range p.spaces {
 		st := pl.View()
-		rows[i] = placeRow{pl, len(st.Participants), st.Connected(), len(st.Streams), len(st.Proposals)}
+		rows[i] = spaceRow{pl, len(st.Participants), st.CountPresent(), len(st.Streams), len(st.Proposals)}
 	}
 	return p.shell.Render(c, p.list, httpapi.View{Title: "MEW spaces", Topics: []string{topicSpaces}, Data: rows})
 }
 
-// spaceView is what the page of a space shows.
+// spaceView is the data of the page of a space.
 type spaceView struct {
-	*place
+	*ownerSpace
 	view.Space
-	Link   *bridge.LinkStatus // of a space behind one
-	Passed []passed
+	Link   *bridge.LinkStatus // nil for a hosted space
+	Latest []shownEnvelope
 }
 
-// pageSaid are what a form before did (see [httpapi.Done]).
-var pageSaid = map[string]string{
-	"sent": "Sent. Everybody in the space sees it.", "connect": "It connects now.",
-	"unheard": "Sent, but whom it is for is not connected now, and a space keeps nothing for those who are away.",
+// doneTexts holds what the page says after a form was handled (see [httpapi.Done]).
+var doneTexts = map[string]string{
+	"sent": "Sent. Everybody in the space sees it.", "connect": "The link connects now.",
+	"unheard": "Sent, but a recipient is not connected now. A space stores nothing for participants that are away.",
 }
 
-func (p *spacePages) at(c echo.Context) (*place, error) {
+func (p *spacePages) findSpace(c echo.Context) (*ownerSpace, error) {
 	path := "mew/" + c.Param("kind") + "/" + url.PathEscape(c.Param("name"))
-	for _, pl := range p.places {
+	for _, pl := range p.spaces {
 		if pl.Path == path {
 			return pl, nil
 		}
@@ -176,26 +177,26 @@ func (p *spacePages) at(c echo.Context) (*place, error) {
 	return nil, view.NewFault(http.StatusNotFound, "there is no such space")
 }
 
-func (p *spacePages) show(c echo.Context) error {
-	pl, err := p.at(c)
+func (p *spacePages) showSpace(c echo.Context) error {
+	pl, err := p.findSpace(c)
 	if err != nil {
 		return p.shell.Fault(c, err)
 	}
-	view := spaceView{place: pl, Space: pl.View(), Passed: pl.tail.newest()}
+	view := spaceView{ownerSpace: pl, Space: pl.View(), Latest: pl.tail.newest()}
 	if pl.link != nil {
 		st := pl.link.Status()
 		view.Link = &st
 	}
 	return p.shell.Render(c, p.space, httpapi.View{
-		Title: "Space " + pl.Title, Topics: []string{topicSpaces, "status"}, Said: pageSaid[c.QueryParam("did")], Data: view,
+		Title: "Space " + pl.Title, Topics: []string{topicSpaces, "status"}, Said: doneTexts[c.QueryParam("did")], Data: view,
 	})
 }
 
-var errFormSaysNothing = view.NewFault(http.StatusBadRequest, "the form says nothing that can be done")
+var errBadForm = view.NewFault(http.StatusBadRequest, "the form has no action that is possible here")
 
-// act carries out a form: a proposal, or an envelope of the owner's.
+// act handles a form: a decision about a proposal, or an envelope of the owner.
 func (p *spacePages) act(c echo.Context) error {
-	pl, err := p.at(c)
+	pl, err := p.findSpace(c)
 	if err != nil {
 		return p.shell.Fault(c, err)
 	}
@@ -207,7 +208,7 @@ func (p *spacePages) act(c echo.Context) error {
 	switch do := form.Get("do"); do {
 	case "connect":
 		if pl.link == nil {
-			return p.shell.Fault(c, errFormSaysNothing)
+			return p.shell.Fault(c, errBadForm)
 		}
 		pl.link.Connect()
 		return httpapi.Done(c, pl.Path, "connect")
@@ -216,7 +217,7 @@ func (p *spacePages) act(c echo.Context) error {
 	default:
 		e, ok := formEnvelope(do, form)
 		if !ok || do == "kick" && !pl.Hosted {
-			return p.shell.Fault(c, errFormSaysNothing)
+			return p.shell.Fault(c, errBadForm)
 		}
 		there := pl.audience(e.JSON())
 		if _, _, err = pl.Say(ctx, e.JSON()); err == nil && do == "chat" && (there.listeners == 0 || len(there.absent) > 0) {
@@ -229,7 +230,7 @@ func (p *spacePages) act(c echo.Context) error {
 	return httpapi.Done(c, pl.Path, "sent")
 }
 
-// formEnvelope makes the envelope that a button stands for.
+// formEnvelope returns the envelope for the button of a form. It reports false if the form is incomplete.
 func formEnvelope(do string, form url.Values) (wire.Value, bool) {
 	kind, payload := "", wire.Obj()
 	id := form.Get("id")

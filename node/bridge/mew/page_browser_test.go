@@ -50,8 +50,8 @@ func serveOwnerPage(t *testing.T, g *gateway.Gateway, b *link.Bridge) ownerPage 
 	return ownerPage{"http://" + owner.Addr().String() + httpapi.PagePath + "/", strings.TrimSpace(string(token))}
 }
 
-// The owner watches a space in a browser and acts there: hosted, and behind a link; without a script; on a narrow
-// screen. What participants call themselves, and say, is text.
+// TestPageInBrowser: the owner watches and uses a space in a browser: a hosted space, and one behind a link; without
+// scripts; on a narrow screen. Names and messages of participants appear as plain text.
 func TestPageInBrowser(t *testing.T) {
 	browser := browsertest.Start(t)
 	r, abroad := start(t), start(t)
@@ -97,7 +97,8 @@ func TestPageInBrowser(t *testing.T) {
 		tb.Shows("<i>camera</i>")
 		tb.Shows("stream-1")
 		tb.Shows("<b>thought</b>")
-		// However much passes, a click on what stands still is taken, also in the moment of a change.
+		// A click on a button that stays in place works during any number of changes, also in the moment of a
+		// change.
 		tb.Settled()
 		tb.Leaves()
 		browsertest.Eval[bool](tb, `(document.body.addEventListener("htmx:afterSwap", () => {
@@ -109,12 +110,12 @@ func TestPageInBrowser(t *testing.T) {
 			t.Errorf("cancelled with %s", stop.JSON())
 		}
 		tb.Live()
-		tb.Shows("Nobody reasons.")
+		tb.Shows("No reasoning in progress.")
 		tb.Do(chromedp.SendKeys("#text", "to <all>"))
 		alice.Send(`{"kind":"chat","payload":{"text":"what passes meanwhile"}}`)
 		tb.Shows("what passes meanwhile")
 		tb.Settled()
-		tb.Submit("#chat") // and what was being typed is still there
+		tb.Submit("#chat") // the typed text is still there
 		said := alice.Until("chat")
 		for said.GetStr("from") != gateway.OperatorName {
 			said = alice.Until("chat")
@@ -138,7 +139,7 @@ func TestPageInBrowser(t *testing.T) {
 		tb.Shows("node")
 		cat.Send(`{"kind":"chat","payload":{"text":"<u>meow</u>"}}`)
 		tb.Shows("<u>meow</u>")
-		// What changes while the page is being fetched is fetched as well.
+		// A change while the page is being fetched is fetched too.
 		tb.Until(`(fetched = () => performance.getEntriesByName(location.href).length, true)`)
 		tb.Until(`(before = fetched(), document.body.addEventListener("htmx:beforeSwap",
 			() => htmx.trigger(document.getElementById("live"), "refresh"), { once: true }), true)`)
@@ -156,7 +157,7 @@ func TestPageInBrowser(t *testing.T) {
 		tb.Shows("shut this node down")
 		tb.Settled()
 		tb.Click("#connect")
-		tb.Shows("It connects now.")
+		tb.Shows("The link connects now.")
 		await(t, func() bool { return b.Links()[0].State == bridge.LinkUp })
 	})
 

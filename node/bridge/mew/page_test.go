@@ -14,7 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi"
 )
 
-// The owner sees a space live on the page and decides there; what others wrote acts nowhere.
+// TestPage: the owner sees a space live on the page and decides there; text of participants has no effect on the page.
 func TestPage(t *testing.T) {
 	r := start(t)
 	owner := httpapi.NewOwner(httpapi.OwnerConfig{})
@@ -33,7 +33,7 @@ func TestPage(t *testing.T) {
 	alice.Send(`{"id":"p1","kind":"mcp/proposal","payload":{"method":"<script>alert(1)</script>\u202e"}}`,
 		`{"id":"r1","kind":"reasoning/start","payload":{}}`, `{"kind":"stream/request","payload":{"description":"<b>s"}}`)
 	alice.Fence()
-	if status, text := call("GET", "/mew", nil); status != 200 || !strings.Contains(text, "/mew/space/lab") || !strings.Contains(text, "1 waiting") {
+	if status, text := call("GET", "/mew", nil); status != 200 || !strings.Contains(text, "/mew/space/lab") || !strings.Contains(text, "1 pending") {
 		t.Errorf("list: %d\n%s", status, text)
 	}
 	status, text := call("GET", "/mew/space/lab", nil)
@@ -44,7 +44,7 @@ func TestPage(t *testing.T) {
 		}
 	}
 	if strings.Contains(text, "<script>alert") || strings.Contains(text, "<b>s") || strings.Contains(text, "\u202e") {
-		t.Error("the words of a participant act on the page")
+		t.Error("text of a participant has an effect on the page")
 	}
 	post := func(pairs ...string) {
 		t.Helper()
@@ -78,11 +78,11 @@ func TestPage(t *testing.T) {
 		}
 	}
 	if status, _ := call("GET", "/mew/space/nowhere", nil); status != 404 {
-		t.Errorf("a space that is none: %d", status)
+		t.Errorf("an unknown space: %d", status)
 	}
 }
 
-// quietSpace is a space in which only what the test says passes.
+// quietSpace is a space in which nothing happens except what the test does.
 type quietSpace struct {
 	space
 	feeds view.Feeds
@@ -95,10 +95,11 @@ func (s *quietSpace) Watch() *view.Feed {
 	return f
 }
 
-// What passes is shown while a page is open, once however many are, and a page that closes leaves nothing behind.
+// TestPageFollows: envelopes are shown while a page is open, once however many pages are open, and a closed page leaves
+// nothing behind.
 func TestPageFollows(t *testing.T) {
 	s := &quietSpace{open: make(chan *view.Feed, 2)}
-	p := &spacePages{places: []*place{{space: s}}}
+	p := &spacePages{spaces: []*ownerSpace{{space: s}}}
 	ctx, cancel := context.WithCancel(t.Context())
 	changed, ended := make(chan string, 100), make(chan struct{}, 2)
 	for range 2 {
@@ -113,7 +114,7 @@ func TestPageFollows(t *testing.T) {
 	cancel()
 	<-ended
 	<-ended
-	if got := p.places[0].tail.newest(); len(got) != 1 || got[0].ID != "c1" || len(got[0].Payload) > maxOnPage {
+	if got := p.spaces[0].tail.newest(); len(got) != 1 || got[0].ID != "c1" || len(got[0].Payload) > maxOnPage {
 		t.Errorf("passed %+v", got)
 	}
 	s.feeds.Tell([]byte(`{"id":"c2","kind":"chat","payload":{}}`))

@@ -1,5 +1,7 @@
-// Package envelope reads, checks and writes the messages of MEW v0.4, and knows the kinds and the refusals of a gateway.
+// Package envelope reads, checks and writes the messages of MEW v0.4. It lists their kinds and the refusals of a
+// gateway.
 //
-// [Parse] reads one envelope of a participant or of a gateway. [Outgoing] is one of ours. What a kind requires of a space
-// is up to the gateway; which kinds a participant may send is up to package capability.
+// [Parse] reads an envelope from a participant or a gateway. [Outgoing] is an envelope that the gateway or a link
+// writes, and [Draft] is one that a participant sends. The gateway enforces what a kind requires of a space; package
+// capability decides which kinds a participant may send.
 package envelope

@@ -8,7 +8,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Draft is an envelope that a participant sends: one of ours.
+// Draft is an envelope that a participant sends.
 type Draft struct {
 	ID, Kind    string
 	To          []string
@@ -17,7 +17,7 @@ type Draft struct {
 	Payload     wire.Value
 }
 
-// JSON returns the envelope as JSON, from a participant.
+// JSON returns the envelope of a participant as JSON.
 func (s Draft) JSON(from string) []byte {
 	members := append(lead(s.ID, FormatTime(time.Now()), from), wire.TextField("kind", s.Kind))
 	if len(s.To) > 0 {
@@ -32,7 +32,7 @@ func (s Draft) JSON(from string) []byte {
 	return wire.Obj(append(members, wire.Field("payload", s.Payload))...).JSON()
 }
 
-// RequestFor makes a JSON-RPC request of a proposal's payload: the same, with what a proposal need not have.
+// RequestFor returns the JSON-RPC request for a proposal's payload. It adds the members that a proposal may lack.
 func RequestFor(proposal wire.Value) wire.Value {
 	members := []wire.Member{wire.TextField("jsonrpc", "2.0"), wire.TextField("id", NewID())}
 	for _, m := range proposal.Members() {
@@ -43,7 +43,7 @@ func RequestFor(proposal wire.Value) wire.Value {
 	return wire.Obj(members...)
 }
 
-// Digest returns a name of some texts.
+// Digest returns a short hash of the parts.
 func Digest(parts ...string) string {
 	h := sha256.New()
 	for _, p := range parts {

@@ -12,7 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// The bounds of an envelope (MEW-1). What the protocol does not bound is bounded here.
+// These are the bounds of an envelope (MEW-1). Some of them are not in the protocol.
 const (
 	MaxEnvelope = 1 << 20
 	MaxDepth    = 64
@@ -34,16 +34,16 @@ type Envelope struct {
 	Context     string
 	To          []string
 	Correlation []string
-	Payload     wire.Value // an object, or null if there is none
+	Payload     wire.Value // an object, or null if absent
 }
 
-// Parse reads an envelope (MEW-1 to MEW-6). A refused envelope holds what was read of it so far: its id names the trigger
-// of the error (MEW-9).
+// Parse reads an envelope (MEW-1 to MEW-6). With a refusal it returns the fields that it read so far; the id, if any,
+// names the envelope that caused the error (MEW-9).
 func Parse(data []byte) (Envelope, *Refusal) {
 	return ParseWithin(data, MaxEnvelope, MaxValues)
 }
 
-// ParseWithin is parseEnvelope with other bounds on bytes and values.
+// ParseWithin is [Parse] with other bounds on bytes and values.
 func ParseWithin(data []byte, size, values int) (Envelope, *Refusal) {
 	if len(data) > size {
 		return Envelope{}, RefuseTooLarge()
@@ -65,7 +65,7 @@ func ParseWithin(data []byte, size, values int) (Envelope, *Refusal) {
 	return e, e.read()
 }
 
-// read fills in the fields from the tree.
+// read sets the fields from the tree.
 func (e *Envelope) read() *Refusal {
 	if p, ok := e.Tree.Get("protocol"); ok {
 		version, ok := p.Str()
@@ -110,8 +110,8 @@ func (e *Envelope) read() *Refusal {
 	return nil
 }
 
-// Detach copies the fields that may be remembered, so that they do not keep the whole text of up to [MaxEnvelope] bytes in
-// memory. The tree stays as it is.
+// Detach copies the fields that the receiver may remember, so that they do not keep the whole text of up to
+// [MaxEnvelope] bytes in memory. It does not change the tree.
 func (e *Envelope) Detach() {
 	e.ID, e.From, e.Context = strings.Clone(e.ID), strings.Clone(e.From), strings.Clone(e.Context)
 	e.To, e.Payload = CloneTexts(e.To), DetachValue(e.Payload)
@@ -138,7 +138,7 @@ func DetachValue(v wire.Value) wire.Value {
 	return copied
 }
 
-// ParseIDs reads an array of ids; a string is a list of one, null is none (MEW-4, MEW-5).
+// ParseIDs reads an array of ids. A string is a list of one id, and null is an empty list (MEW-4, MEW-5).
 func ParseIDs(v wire.Value) ([]string, bool) {
 	if s, ok := v.Str(); ok {
 		return []string{s}, s != "" && len(s) <= MaxID
@@ -160,9 +160,9 @@ func ParseIDs(v wire.Value) ([]string, bool) {
 	return out, true
 }
 
-// AppendStamped appends the envelope as it is delivered: as received, except for fields that are filled in or made
-// normal (MEW-3 to MEW-7). to is e.to with names resolved.
-func (e *Envelope) AppendStamped(dst []byte, to []string) []byte {
+// AppendDelivery appends the envelope in the form in which it is delivered: as received, except that missing fields are
+// set and lists have their normal form (MEW-3 to MEW-7). to is e.to with names resolved.
+func (e *Envelope) AppendDelivery(dst []byte, to []string) []byte {
 	lead := make([]wire.Member, 0, 4)
 	add := func(key, val string) {
 		if _, ok := e.Tree.Get(key); !ok {
@@ -197,20 +197,20 @@ func (e *Envelope) AppendStamped(dst []byte, to []string) []byte {
 	return append(dst, '}')
 }
 
-// ParseSeconds reads a number of seconds above 0, which may stand in a text, and cuts it to most.
+// ParseSeconds reads a number of seconds above 0 and reduces it to most. It reports false if v is not such a number.
 func ParseSeconds(v wire.Value, most time.Duration) (time.Duration, bool) {
 	number, _ := v.Num()
 	seconds, err := strconv.ParseFloat(number, 64)
-	if err != nil || !(seconds > 0) { // also for what is not a number
+	if err != nil || !(seconds > 0) { // also false for NaN
 		return 0, false
 	}
 	return time.Duration(min(seconds, most.Seconds()) * float64(time.Second)), true
 }
 
-// FormatTime formats a time as envelopes carry it.
+// FormatTime formats a time for an envelope.
 func FormatTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z07:00") }
 
-// NewID returns an id for an envelope of ours, or for one that came without.
+// NewID returns an id for a new envelope, or for an envelope that came without one.
 func NewID() string { return "env-" + strings.ToLower(rand.Text()) }
 
 // Outgoing is an envelope that the gateway or a link writes.
@@ -221,7 +221,7 @@ type Outgoing struct {
 	Payload     wire.Value
 }
 
-// lead returns the members with which every envelope begins.
+// lead returns the first members of every envelope.
 func lead(id, ts, from string) []wire.Member {
 	return []wire.Member{wire.TextField("protocol", Protocol), wire.TextField("id", id), wire.TextField("ts", ts), wire.TextField("from", from)}
 }
@@ -240,15 +240,15 @@ func (o Outgoing) Append(dst []byte, id, ts string) []byte {
 	return wire.Obj(members...).AppendJSON(dst)
 }
 
-// IsName reports whether s can be a participant's id: printable UTF-8 of at most 128 bytes, without the characters that
-// mean something in a path or a stream frame (MEW-J4).
+// IsName reports whether s can be the id of a participant: printable UTF-8 of at most 128 bytes, without characters
+// that have a meaning in a path or a stream frame (MEW-J4).
 func IsName(s string) bool {
 	return s != "" && len(s) <= MaxName && utf8.ValidString(s) && s != FromStream && !strings.HasPrefix(s, "system:") &&
 		!strings.Contains(s, "..") && !strings.ContainsAny(s, `/\#`) &&
 		!strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
-// ToPrintable returns at most n bytes of s with what is not printable replaced.
+// ToPrintable returns at most n bytes of s, with unprintable characters replaced by "?".
 func ToPrintable(s string, n int) string {
 	s = strings.ToValidUTF8(s[:min(len(s), n)], "?")
 	return strings.Map(func(r rune) rune {

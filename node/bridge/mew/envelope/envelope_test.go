@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestParse: each fault is refused for its own reason, and an envelope that passes is delivered with its fields filled in.
+// TestParse: each fault is refused for its own reason, and a valid envelope is delivered with its fields set.
 func TestParse(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"kind":"chat"}`: "",
@@ -35,7 +35,7 @@ func TestParse(t *testing.T) {
 			t.Errorf("%.80s: refused with %s", text, refusal.Payload.JSON())
 		case want == "":
 			e.ID, e.Time, e.From = "i", "t", "me"
-			again, refusal := Parse(e.AppendStamped(nil, []string{"bob"}))
+			again, refusal := Parse(e.AppendDelivery(nil, []string{"bob"}))
 			if refusal != nil || again.From != "me" || again.ID != "i" || len(again.To) != len(e.To) || len(e.To) > 0 && again.To[0] != "bob" {
 				t.Errorf("%s is delivered as %s, %v", text, again.Tree.JSON(), refusal)
 			}
@@ -45,7 +45,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestIsName: names that mean something in a path, a frame or the protocol are not names of participants.
+// TestIsName: a name with a meaning in a path, a frame or the protocol is not the name of a participant.
 func TestIsName(t *testing.T) {
 	for name, want := range map[string]bool{
 		"cat": true, "Zoë 2": true, "": false, FromStream: false, FromSystem: false, "system:x": false, "a/b": false, `a\b`: false, "a#b": false,

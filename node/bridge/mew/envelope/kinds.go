@@ -1,15 +1,15 @@
 package envelope
 
-// Protocol is the version that every envelope names (MEW-2).
+// Protocol is the protocol version in every envelope (MEW-2).
 const Protocol = "mew/v0.4"
 
-// The names of the gateway on the wire.
+// The gateway has these names in "from".
 const (
 	FromSystem = "system:gateway"
-	FromStream = "gateway" // of the life of streams
+	FromStream = "gateway" // for notices about streams
 )
 
-// The kinds that the gateway acts on or sends (MEW-8).
+// The gateway acts on envelopes of these kinds, or sends them (MEW-8).
 const (
 	KindChat             = "chat"
 	KindChatAcknowledge  = "chat/acknowledge"

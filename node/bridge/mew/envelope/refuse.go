@@ -7,51 +7,51 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Refusal is why an envelope, a frame or a join was not accepted: the payload of a system/error, and what HTTP
-// answers (section 7 of the rules).
+// Refusal says why an envelope, a frame or a join was not accepted. It becomes the payload of a system/error, or an
+// HTTP answer (section 7 of the rules).
 type Refusal struct {
 	Status  int
-	From    string     // who says so: system:gateway, or gateway for streams
+	From    string     // the sender: system:gateway, or gateway for streams
 	Payload wire.Value // of system/error
-	Body    wire.Value // of the HTTP answer, where it is not the payload
-	Whole   bool       // HTTP answers with the whole envelope
-	Close   int        // and the connection is closed with this code, where not 0
+	Body    wire.Value // of the HTTP answer, if not the payload
+	Whole   bool       // the HTTP answer is the whole envelope
+	Close   int        // if not 0, the connection is closed with this code
 	Reason  string     // for the history
 }
 
-// Refuse returns a refusal of the gateway with this payload.
+// Refuse returns a refusal from the gateway with this payload.
 func Refuse(status int, reason string, members ...wire.Member) *Refusal {
 	return &Refusal{Status: status, From: FromSystem, Reason: reason, Payload: wire.Obj(members...)}
 }
 
-// RefuseSyntax is for a message that is not JSON.
+// RefuseSyntax returns the refusal of a message that is not JSON.
 func RefuseSyntax(message string) *Refusal {
 	return Refuse(http.StatusBadRequest, "PROCESSING_ERROR", wire.TextField("error", message), wire.TextField("code", "PROCESSING_ERROR"))
 }
 
-// RefuseShape is for a message whose fields do not have the types of MEW-1 to MEW-6.
+// RefuseShape returns the refusal of a message whose fields do not have the types of MEW-1 to MEW-6.
 func RefuseShape(message string) *Refusal {
 	return Refuse(http.StatusBadRequest, "VALIDATION_ERROR", wire.TextField("error", message), wire.TextField("code", "VALIDATION_ERROR"))
 }
 
-// RefuseTooLarge is for a message beyond [MaxEnvelope]. It closes the connection.
+// RefuseTooLarge returns the refusal of a message above [MaxEnvelope]. It closes the connection.
 func RefuseTooLarge() *Refusal {
 	r := Refuse(http.StatusRequestEntityTooLarge, "too_large", wire.TextField("error", "the message is too large"), wire.TextField("code", "PROCESSING_ERROR"))
 	r.Close = 1009
 	return r
 }
 
-// RefuseWith is an error with a name and a message.
+// RefuseWith returns a refusal with a name and a message.
 func RefuseWith(status int, name, message string) *Refusal {
 	return Refuse(status, name, wire.TextField("error", name), wire.TextField("message", message))
 }
 
-// RefuseReserved is for a kind that only the gateway sends.
-func RefuseReserved(kind string) *Refusal {
+// RefuseReservedKind returns the refusal of a kind that only the gateway sends.
+func RefuseReservedKind(kind string) *Refusal {
 	return RefuseWith(http.StatusBadRequest, "invalid_request", ToPrintable(kind, MaxKind)+" is reserved for the gateway. Participants cannot send it")
 }
 
-// RefuseCapability is for a kind that the capabilities of the participant id do not cover.
+// RefuseCapability returns the refusal of a kind that the capabilities of the participant id do not cover.
 func RefuseCapability(id, kind string, held wire.Value) *Refusal {
 	r := Refuse(http.StatusForbidden, "capability_violation",
 		wire.TextField("error", "capability_violation"), wire.TextField("attempted_kind", kind), wire.Field("your_capabilities", held))
@@ -60,21 +60,21 @@ func RefuseCapability(id, kind string, held wire.Value) *Refusal {
 	return r
 }
 
-// RefuseUnauthorized is for a token that admits nobody. It closes the connection.
-func RefuseUnauthorized(message string) *Refusal {
+// RefuseToken returns the refusal of a token that admits nobody. It closes the connection.
+func RefuseToken(message string) *Refusal {
 	r := RefuseWith(http.StatusUnauthorized, "unauthorized", message)
 	r.Close = CloseUnauthorized
 	return r
 }
 
-// RefuseStream is an error of the stream commands, which HTTP answers whole (†).
+// RefuseStream returns the refusal of a stream command. HTTP answers it with the whole envelope (†).
 func RefuseStream(status int, name, message string) *Refusal {
 	r := RefuseWith(status, name, message)
 	r.From, r.Whole = FromStream, true
 	return r
 }
 
-// RefuseWriter is for a frame of somebody who may not write to the stream.
+// RefuseWriter returns the refusal of a frame from a participant that may not write to the stream.
 func RefuseWriter(stream string) *Refusal {
 	r := Refuse(http.StatusForbidden, "unauthorized_stream_write", wire.TextField("error", "unauthorized_stream_write"),
 		wire.TextField("stream_id", stream), wire.TextField("message", "You are not authorized to write to this stream"))
@@ -82,7 +82,7 @@ func RefuseWriter(stream string) *Refusal {
 	return r
 }
 
-// RefuseTargets is for a stream that names participants who are not in the space.
+// RefuseTargets returns the refusal of a stream that names participants who are not in the space.
 func RefuseTargets(missing []string) *Refusal {
 	r := Refuse(http.StatusBadRequest, "target_not_found", wire.TextField("error", "target_not_found"),
 		wire.Field("targets", wire.Texts(missing)), wire.TextField("message", "A target of the stream is not in the space"))
@@ -90,8 +90,9 @@ func RefuseTargets(missing []string) *Refusal {
 	return r
 }
 
-// RefusePaused is for a participant that is paused until a time, or without end if it is zero.
-func RefusePaused(until time.Time) *Refusal {
+// RefuseDuringPause returns the refusal of a participant that is paused until a time, or without end if the time is
+// zero.
+func RefuseDuringPause(until time.Time) *Refusal {
 	end := wire.Value{}
 	if !until.IsZero() {
 		end = wire.Text(FormatTime(until))
@@ -99,24 +100,24 @@ func RefusePaused(until time.Time) *Refusal {
 	return Refuse(http.StatusForbidden, "participant_paused", wire.TextField("error", "participant_paused"), wire.Field("until", end))
 }
 
-// RefuseName is an error with only a name.
+// RefuseName returns a refusal with only a name.
 func RefuseName(status int, name string) *Refusal {
 	return Refuse(status, name, wire.TextField("error", name))
 }
 
-// RefuseRate is for a sender that must wait.
+// RefuseRate returns the refusal of a sender that must wait.
 func RefuseRate(wait time.Duration) *Refusal {
 	seconds := int64(wait.Round(time.Second).Seconds())
 	return Refuse(http.StatusTooManyRequests, "rate_limited", wire.TextField("error", "rate_limited"),
 		wire.Field("retry_after", wire.Int(max(seconds, 1))))
 }
 
-// RefuseStore is for what could not be made durable; nothing was changed.
+// RefuseStore returns the refusal of a change that could not be stored. Nothing was changed.
 func RefuseStore() *Refusal {
 	return RefuseWith(http.StatusServiceUnavailable, "unavailable", "The change could not be stored. Try again")
 }
 
-// The close codes of section 7.
+// These are the close codes of section 7.
 const (
 	CloseUnauthorized = 4401
 	CloseKicked       = 4403
@@ -124,7 +125,7 @@ const (
 	CloseTakeovers    = 4429
 )
 
-// Envelope makes the system/error of a refusal.
+// Envelope returns the system/error of a refusal.
 func (r *Refusal) Envelope(to, trigger string) Outgoing {
 	o := Outgoing{From: r.From, Kind: KindError, To: []string{to}, Payload: r.Payload}
 	if trigger != "" {

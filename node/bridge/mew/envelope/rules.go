@@ -2,18 +2,19 @@ package envelope
 
 import "strings"
 
-// Rule is what the protocol asks of a kind beside a capability. A kind with the zero Rule is only passed on.
+// Rule says what the protocol demands of a kind, besides a capability. An envelope of a kind with the zero Rule is only
+// delivered.
 type Rule struct {
 	Reserved   bool // only the gateway sends it (MEW-8, MEW-54)
-	DropIn     bool // a drop-in space lets participants send it all the same
-	Correlated bool // correlation_id is needed
-	Context    bool // context is needed (MEW-18)
+	DropIn     bool // participants of a drop-in space may send it too
+	Correlated bool // correlation_id is required
+	Context    bool // context is required (MEW-18)
 	Paused     bool // a paused participant may send it (MEW-37)
 	Shutdown   bool // a participant that was shut down may send it (MEW-42)
-	Kept       bool // a receiver remembers something of it longer than it takes to pass it on: see [Envelope.Detach]
+	Kept       bool // a receiver remembers parts of it after its delivery; see [Envelope.Detach]
 }
 
-// Rules holds the rules of the kinds of MEW-8.
+// Rules maps the kinds of MEW-8 to their rules.
 var Rules = map[string]Rule{
 	KindChat:             {},
 	KindChatAcknowledge:  {Correlated: true, Paused: true, Shutdown: true},
@@ -57,7 +58,7 @@ var Rules = map[string]Rule{
 	KindError:            {Reserved: true},
 }
 
-// IsSystem reports whether only the gateway may send envelopes of this kind, whether the kind is known or not.
+// IsSystem reports whether only the gateway may send envelopes of this kind. The kind need not be a known one.
 func IsSystem(kind string) bool { return strings.HasPrefix(kind, "system/") }
 
 // RuleOf returns the rule of any kind.

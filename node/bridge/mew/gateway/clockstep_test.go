@@ -13,12 +13,13 @@ import (
 	"github.com/agentmesh/agentmesh/store/storetest"
 )
 
-// TestClockStep: a clock that is wrong ends no pause, forgets no proposal and no envelope, and makes nobody wait longer.
+// TestClockStep: while the clock is wrong, the gateway ends no pause, forgets no proposal and no envelope, and makes
+// nobody wait longer.
 func TestClockStep(t *testing.T) {
 	storetest.ClockSteps(t, func(t *testing.T, by time.Duration) {
-		sc := lab(t)
+		sc := newLabConfig(t)
 		sc.RatePerMinute = 20
-		s := quiet(t, sc)
+		s := newQuietSpace(t, sc)
 		say(s, "alice", `{"id":"p1","kind":"mcp/proposal","payload":{}}`)
 		time.Sleep(view.KeepProposals - 30*time.Minute)
 		if got := say(s, "admin", `{"kind":"participant/pause","to":["alice"],"payload":{"timeout_seconds":1200}}`); got != "" {
@@ -53,15 +54,15 @@ func TestClockStep(t *testing.T) {
 		if seen, _ := s.out.history.since(began.Add(-time.Second), s.members.byName["admin"], maxPoll); len(seen) < 20 {
 			t.Errorf("a poll finds %d envelopes since the pause", len(seen))
 		}
-		g := &Gateway{failed: newFailed(), log: quietLog()}
+		g := &Gateway{joinPenalties: newJoinPenalties(), log: quietLog()}
 		addr := netip.MustParseAddr("192.0.2.1")
 		storetest.StepClock(t, by)
 		for range 2 * maxFailedJoins {
-			g.failedJoin(addr, "", envelope.RefuseUnauthorized("no"))
+			g.chargeFailedJoin(addr, "", envelope.RefuseToken("no"))
 		}
 		storetest.StepClock(t, 0)
 		time.Sleep(time.Minute)
-		if r := g.failedJoin(addr, "", envelope.RefuseUnauthorized("no")); r.Status != http.StatusUnauthorized {
+		if r := g.chargeFailedJoin(addr, "", envelope.RefuseToken("no")); r.Status != http.StatusUnauthorized {
 			t.Errorf("a minute after many failed joins: %d", r.Status)
 		}
 	})

@@ -9,9 +9,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mew/view"
 )
 
-// pause stops those it is addressed to until its timeout, or until somebody else resumes them. Without to it is only
-// passed on (MEW-37).
-func (s *Space) pause(p *post) *envelope.Refusal {
+// pause pauses the addressed participants until the timeout, or until another participant resumes them. A pause without
+// "to" is only delivered (MEW-37).
+func (s *Space) pause(p *submission) *envelope.Refusal {
 	var until time.Time
 	if v, ok := p.Payload.Get("timeout_seconds"); ok && !v.IsNull() {
 		d, ok := envelope.ParseSeconds(v, longestPause)
@@ -20,21 +20,21 @@ func (s *Space) pause(p *post) *envelope.Refusal {
 		}
 		until = time.Now().Add(d)
 	}
-	for _, m := range s.members.addressed(p.Envelope.To) {
+	for _, m := range s.members.findAll(p.Envelope.To) {
 		if m == s.members.operator {
 			continue
 		}
 		m.paused, m.pausedUntil = true, until
-		s.auditDone(p, m.name, "paused")
+		s.auditAction(p, m.name, "paused")
 	}
 	return nil
 }
 
 const longestPause = 365 * 24 * time.Hour
 
-// resume ends the pause of those it is addressed to. Nobody ends his own (MEW-37).
-func (s *Space) resume(p *post) *envelope.Refusal {
-	for _, m := range s.members.addressed(p.Envelope.To) {
+// resume ends the pause of the addressed participants. A participant cannot end its own pause (MEW-37).
+func (s *Space) resume(p *submission) *envelope.Refusal {
+	for _, m := range s.members.findAll(p.Envelope.To) {
 		if m != p.by {
 			m.paused = false
 		}
@@ -42,21 +42,21 @@ func (s *Space) resume(p *post) *envelope.Refusal {
 	return nil
 }
 
-// shutDown silences those it is addressed to until they join again (MEW-42).
-func (s *Space) shutDown(p *post) *envelope.Refusal {
-	for _, m := range s.members.addressed(p.Envelope.To) {
+// shutDown silences the addressed participants until they join again (MEW-42).
+func (s *Space) shutDown(p *submission) *envelope.Refusal {
+	for _, m := range s.members.findAll(p.Envelope.To) {
 		if m == s.members.operator {
-			continue // could not join again: it has no connection
+			continue // the owner has no connection and could not join again
 		}
 		m.down = true
-		s.auditDone(p, m.name, "shut down")
+		s.auditAction(p, m.name, "shut down")
 	}
 	return nil
 }
 
-// auditDone records an operation that changes nothing durable (MEW-31). It is done whether or not the line could be
-// stored: who pauses somebody must not wait for a disk.
-func (s *Space) auditDone(p *post, whom, result string) {
+// auditAction records an operation that changes nothing durable (MEW-31). A failure is only logged, because a pause
+// must not depend on a disk.
+func (s *Space) auditAction(p *submission, whom, result string) {
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
 	if err := s.gate.Audit.Add(ctx, s.auditEntry(p.by, p.Kind, whom, result)); err != nil {
@@ -64,12 +64,12 @@ func (s *Space) auditDone(p *post, whom, result string) {
 	}
 }
 
-// maxProposals bounds what a space remembers of proposals (MEW-13).
+// maxProposals bounds the proposals that a space remembers (MEW-13).
 const maxProposals = 10_000
 
-// proposals remembers who proposed what, to refuse a withdrawal by somebody else.
+// proposals remembers the proposers, to refuse a withdrawal by another participant.
 type proposals struct {
-	by    map[string][]string // names, by envelope id: ids may repeat
+	by    map[string][]string // proposers by envelope id; ids may repeat
 	order []proposal
 }
 
@@ -78,8 +78,8 @@ type proposal struct {
 	at time.Time
 }
 
-// remember takes note of who proposed p.
-func (ps *proposals) remember(p *post) *envelope.Refusal {
+// remember records the proposer of p.
+func (ps *proposals) remember(p *submission) *envelope.Refusal {
 	now := time.Now()
 	ps.expire(now)
 	if ps.by == nil {
@@ -97,8 +97,8 @@ func (ps *proposals) remember(p *post) *envelope.Refusal {
 	return nil
 }
 
-// checkWithdraw refuses the withdrawal of what somebody else proposed (MEW-13).
-func (ps *proposals) checkWithdraw(p *post) *envelope.Refusal {
+// checkWithdraw refuses the withdrawal of a proposal that another participant made (MEW-13).
+func (ps *proposals) checkWithdraw(p *submission) *envelope.Refusal {
 	for _, id := range p.Correlation {
 		if names := ps.by[id]; len(names) > 0 && !slices.Contains(names, p.by.name) {
 			return envelope.RefuseName(403, "not_proposer")

@@ -15,8 +15,8 @@ import (
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
-// quiet is a space without listener or goroutine, for a synctest bubble.
-func quiet(t *testing.T, sc SpaceConfig) *Space {
+// newQuietSpace returns a space without listener or goroutine, for a synctest bubble.
+func newQuietSpace(t *testing.T, sc SpaceConfig) *Space {
 	t.Helper()
 	st, err := bolt.Open(t.Context(), t.TempDir()+"/mew.db", bolt.Config{})
 	if err != nil {
@@ -30,7 +30,7 @@ func quiet(t *testing.T, sc SpaceConfig) *Space {
 	return g.order[0]
 }
 
-// say sends an envelope of a member and returns the name of the refusal.
+// say sends an envelope of a member and returns the name of the refusal, or "".
 func say(s *Space, name, envelope string) string {
 	_, fault := s.receive(s.members.byName[name], []byte(envelope), "http")
 	if fault == nil {
@@ -39,11 +39,11 @@ func say(s *Space, name, envelope string) string {
 	return fault.Payload.GetStr("error")
 }
 
-// A pause holds back everything but what ends or answers something, until its timeout or a resume by somebody else;
-// frames too (MEW-37).
+// TestPause: a pause refuses everything except envelopes that end or answer something, until its timeout or until
+// another participant resumes. It refuses stream frames too (MEW-37).
 func TestPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := quiet(t, lab(t))
+		s := newQuietSpace(t, newLabConfig(t))
 		say(s, "alice", `{"kind":"stream/request","payload":{}}`)
 		if got := say(s, "admin", `{"kind":"participant/pause","to":["alice"],"payload":{"timeout_seconds":60}}`); got != "" {
 			t.Fatal(got)
@@ -94,9 +94,9 @@ func TestPause(t *testing.T) {
 	})
 }
 
-// A shutdown silences until the participant joins again (MEW-42).
+// TestShutdown: a shutdown silences a participant until it joins again (MEW-42).
 func TestShutdown(t *testing.T) {
-	r := start(t, lab(t))
+	r := start(t, newLabConfig(t))
 	admin, alice := r.Join("admin-token"), r.Join("alice-token")
 	admin.Send(`{"kind":"participant/shutdown","to":["alice"]}`)
 	alice.Until("participant/shutdown")
@@ -106,7 +106,7 @@ func TestShutdown(t *testing.T) {
 	}
 	alice.Send(`{"kind":"participant/status","payload":{"messages_in_context":0}}`)
 	alice.Want("participant/status")
-	alice.Send(`{"type":"join"}`) // on the same connection it is none
+	alice.Send(`{"type":"join"}`) // a join on the same connection does not count
 	alice.Want("system/welcome")
 	alice.Send(`{"kind":"chat","payload":{}}`)
 	alice.Want("system/error")
@@ -116,10 +116,11 @@ func TestShutdown(t *testing.T) {
 	r.Join("alice-token").Fence()
 }
 
-// Who proposed may withdraw; of a proposal that nobody remembers, anybody (MEW-13). The list is bounded.
+// TestWithdraw: the proposer may withdraw a proposal; anybody may withdraw one that the space does not remember
+// (MEW-13). The number of remembered proposals is bounded.
 func TestWithdraw(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := quiet(t, lab(t))
+		s := newQuietSpace(t, newLabConfig(t))
 		say(s, "alice", `{"id":"p1","kind":"mcp/proposal","payload":{}}`)
 		withdraw := `{"kind":"mcp/withdraw","correlation_id":["p1"],"payload":{"reason":"no_longer_needed"}}`
 		if got := say(s, "bob", withdraw); got != "not_proposer" {
@@ -141,7 +142,7 @@ func TestWithdraw(t *testing.T) {
 		}
 		m := s.members.byName["alice"]
 		for i := range maxProposals + 10 {
-			p := &post{by: m, Envelope: envelope.Envelope{ID: strconv.Itoa(i)}}
+			p := &submission{by: m, Envelope: envelope.Envelope{ID: strconv.Itoa(i)}}
 			s.proposals.remember(p)
 		}
 		if len(s.proposals.by) != maxProposals || len(s.proposals.order) != maxProposals {
@@ -150,9 +151,10 @@ func TestWithdraw(t *testing.T) {
 	})
 }
 
-// The owner sees what waits, and decides it (MEW-L7); others' capabilities do not bind the owner, the rules do.
+// TestOperator: the owner sees pending proposals and decides them (MEW-L7). Capabilities do not bind the owner, but the
+// rules do.
 func TestOperator(t *testing.T) {
-	r := start(t, lab(t))
+	r := start(t, newLabConfig(t))
 	s := r.G.Space("lab")
 	alice := r.Join("alice-token")
 	feed := s.Watch()
@@ -205,10 +207,10 @@ func TestOperator(t *testing.T) {
 	p.Want("system/error")
 }
 
-// What the owner approves is what the owner saw, although envelope ids may repeat; nobody withdraws or pushes out what
-// another proposed, and what waits is bounded.
+// TestBoard: the owner approves exactly the proposal that the owner saw, although envelope ids may repeat. No
+// participant withdraws or pushes out the proposal of another one, and the board is bounded.
 func TestBoard(t *testing.T) {
-	r := start(t, lab(t))
+	r := start(t, newLabConfig(t))
 	s := r.G.Space("lab")
 	alice, bob := s.members.byName["alice"], s.members.byName["bob"]
 	propose := func(m *member, id, what string) {
@@ -251,10 +253,10 @@ func TestBoard(t *testing.T) {
 	}
 }
 
-// Nobody in a hosted space takes it from its owner, or the owner's name (MEW-24).
+// TestOwnerStays: no participant of a hosted space takes the space or the name from its owner (MEW-24).
 func TestOwnerStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := quiet(t, lab(t))
+		s := newQuietSpace(t, newLabConfig(t))
 		for _, try := range []string{
 			`{"kind":"space/kick","payload":{"participant_id":"owner"}}`,
 			`{"kind":"capability/revoke","payload":{"recipient":"owner","capabilities":["*"]}}`,
@@ -270,7 +272,7 @@ func TestOwnerStays(t *testing.T) {
 		say(s, "admin", `{"kind":"participant/pause","to":["owner"]}`)
 		say(s, "admin", `{"kind":"participant/shutdown","to":["owner"]}`)
 		if _, _, err := s.Say(t.Context(), []byte(`{"kind":"space/kick","payload":{"participant_id":"admin"}}`)); err != nil {
-			t.Errorf("the owner is held back: %v", err)
+			t.Errorf("the owner was paused or shut down: %v", err)
 		}
 	})
 }

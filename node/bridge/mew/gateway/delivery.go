@@ -10,52 +10,52 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// delivery is who gets what is sent in a space, and who reads it later. The lock of the space guards it.
+// delivery sends envelopes to the participants of a space and keeps them for polls. The lock of the space guards it.
 type delivery struct {
-	space   string
-	journal *Journal   // nil: none
-	seats   []*seat    // replaced, never changed
-	slow    []*session // overflowed while something was sent
-	history history
-	polls   polls
-	feeds   view.Feeds
-	scratch []byte
+	space     string
+	journal   *Journal    // nil: no log
+	receivers []*receiver // replaced, never changed
+	slow      []*session  // connections whose queue overflowed
+	history   history
+	polls     polls
+	feeds     view.Feeds
+	scratch   []byte
 }
 
-// seat is a place to which envelopes go. It is immutable: log lines are made of it later.
-type seat struct {
+// receiver is a connection or log to which envelopes go. It is immutable, because log lines are made from it later.
+type receiver struct {
 	m       *member
-	id      string          // runtime
+	id      string          // runtime id
 	conn    *websocket.Conn // nil for an output log
 	session *session        // of conn
 	output  *lineFile       // nil for a connection
-	how     string          // transport, for the history
+	how     string          // transport, for the log
 }
 
-// reseat drops the seats of those who left.
-func (d *delivery) reseat() {
-	seats := make([]*seat, 0, len(d.seats)+1)
-	for _, old := range d.seats { // those who were there keep their places
+// removeGone removes the receivers of participants that left.
+func (d *delivery) removeGone() {
+	receivers := make([]*receiver, 0, len(d.receivers)+1)
+	for _, old := range d.receivers { // the order stays
 		if old.conn != nil && old.m.session == old.session || old.output != nil && old.m.virtualOn && old.id == old.m.runtime {
-			seats = append(seats, old)
+			receivers = append(receivers, old)
 		}
 	}
-	d.seats = seats
+	d.receivers = receivers
 }
 
-// seat gives a member that came a place.
-func (d *delivery) seat(m *member) {
-	d.reseat()
-	if m.session != nil && !slices.ContainsFunc(d.seats, func(st *seat) bool { return st.session == m.session }) {
-		d.seats = append(d.seats[:len(d.seats):len(d.seats)], &seat{m: m, id: m.runtime, conn: m.session.conn, session: m.session, how: "websocket"})
+// addReceiver adds the receivers of a member that joined.
+func (d *delivery) addReceiver(m *member) {
+	d.removeGone()
+	if m.session != nil && !slices.ContainsFunc(d.receivers, func(st *receiver) bool { return st.session == m.session }) {
+		d.receivers = append(d.receivers[:len(d.receivers):len(d.receivers)], &receiver{m: m, id: m.runtime, conn: m.session.conn, session: m.session, how: "websocket"})
 	}
-	if m.virtualOn && !slices.ContainsFunc(d.seats, func(st *seat) bool { return st.m == m && st.output != nil }) {
-		d.seats = append(d.seats[:len(d.seats):len(d.seats)], &seat{m: m, id: m.runtime, output: m.output, how: "virtual"})
+	if m.virtualOn && !slices.ContainsFunc(d.receivers, func(st *receiver) bool { return st.m == m && st.output != nil }) {
+		d.receivers = append(d.receivers[:len(d.receivers):len(d.receivers)], &receiver{m: m, id: m.runtime, output: m.output, how: "virtual"})
 	}
 }
 
-// send puts a frame into the queue of a seat.
-func (d *delivery) send(st *seat, f *websocket.Frame) {
+// send queues a frame for a receiver.
+func (d *delivery) send(st *receiver, f *websocket.Frame) {
 	if st.output != nil {
 		st.output.putLine(f.Payload())
 	} else if err := st.conn.Send(f); err != nil {
@@ -63,16 +63,16 @@ func (d *delivery) send(st *seat, f *websocket.Frame) {
 	}
 }
 
-// pass sends a stream frame to a list of members, or to everybody if the list is nil.
-func (d *delivery) pass(f *websocket.Frame, to []*member) {
-	for _, st := range d.seats {
+// sendFrame sends a stream frame to a list of members, or to everybody if the list is nil.
+func (d *delivery) sendFrame(f *websocket.Frame, to []*member) {
+	for _, st := range d.receivers {
 		if st.conn != nil && (to == nil || slices.Contains(to, st.m)) {
 			d.send(st, f)
 		}
 	}
 }
 
-// announce sends an envelope of the gateway to everybody but except.
+// announce sends an envelope of the gateway to everybody except one member, and returns its id.
 func (d *delivery) announce(o envelope.Outgoing, except *member) (id string) {
 	id = envelope.NewID()
 	d.scratch = o.Append(d.scratch[:0], id, envelope.FormatTime(time.Now()))
@@ -80,53 +80,53 @@ func (d *delivery) announce(o envelope.Outgoing, except *member) (id string) {
 	return id
 }
 
-// announcePresence says that a participant came, left or was invited (MEW-33).
+// announcePresence announces that a participant joined, left or was invited (MEW-33).
 func (d *delivery) announcePresence(event string, who wire.Value, except *member, more ...wire.Member) {
 	members := append([]wire.Member{wire.TextField("event", event), {Key: "participant", Value: who}}, more...)
 	d.announce(envelope.Outgoing{From: envelope.FromSystem, Kind: envelope.KindPresence, Payload: wire.Obj(members...)}, except)
 }
 
-// broadcast sends one envelope to every seat and into the history. It was encoded once (MEW-Q2).
+// broadcast sends one encoded envelope to every receiver and adds it to the history (MEW-Q2).
 func (d *delivery) broadcast(id string, f *websocket.Frame, except *member) {
-	for _, st := range d.seats {
+	for _, st := range d.receivers {
 		if st.m != except {
 			d.send(st, f)
 		}
 	}
-	d.history.add(d.history.tick(time.Now()), f.Payload(), except)
-	d.journal.delivered(d.space, d.history.last, id, f.Payload(), d.seats, except)
+	d.history.add(d.history.nextTime(time.Now()), f.Payload(), except)
+	d.journal.logDelivery(d.space, d.history.last, id, f.Payload(), d.receivers, except)
 	d.polls.wake()
 	d.feeds.Tell(f.Payload())
 }
 
-// tell sends an envelope of the gateway to one participant: its connection and its log.
+// tell sends an envelope of the gateway to one participant: to its connection and its log.
 func (d *delivery) tell(m *member, o envelope.Outgoing) {
-	if !m.present() {
+	if !m.isPresent() {
 		return
 	}
 	id := envelope.NewID()
 	f := websocket.Text(o.Append(nil, id, envelope.FormatTime(time.Now())))
-	for _, st := range d.seats {
+	for _, st := range d.receivers {
 		if st.m == m {
 			d.send(st, f)
-			d.journal.told(d.space, id, o, st)
+			d.journal.logDirect(d.space, id, o, st)
 		}
 	}
 }
 
-// The bounds of a welcome (MEW-Q4), which with the streams keep it below a mebibyte.
+// With the streams, these bounds keep a welcome below a mebibyte (MEW-Q4).
 const (
-	maxWelcomeCaps   = 384 << 10 // bytes of participants with their capabilities, the own entry first
-	maxWelcomePeople = 448 << 10 // bytes of participants, from then on without capabilities
+	maxWelcomeCaps   = 384 << 10 // bytes of participants with capabilities, the receiver's own first
+	maxWelcomePeople = 448 << 10 // bytes of participants, those beyond maxWelcomeCaps without capabilities
 )
 
-// welcome tells a participant who it is, what it may do and who else is there (MEW-34). It adds "truncated" if something
-// did not fit; cut means that something of more did not.
+// welcome tells a participant its id, its capabilities and who else is in the space (MEW-34). It adds "truncated" if
+// something did not fit. cut means that the caller already left something out of more.
 func (d *delivery) welcome(m *member, cut bool, more ...wire.Member) {
 	you := m.info()
 	size := len(you.JSON())
-	others := make([]wire.Value, 0, len(d.seats))
-	for _, st := range d.seats {
+	others := make([]wire.Value, 0, len(d.receivers))
+	for _, st := range d.receivers {
 		if st.m == m || st.conn == nil && st.m.session != nil {
 			continue
 		}

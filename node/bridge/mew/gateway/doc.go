@@ -1,10 +1,10 @@
 // Package gateway serves MEW spaces to any MEW client.
 //
-// The gateway is strict where the protocol leaves room: an envelope is judged, logged and queued under the one lock
-// of its space, in the order of Space.judge, and a change of rights acts from the next envelope on. What a
-// participant may do is a list of [capability.Capability] patterns; a participant gets a right only from one that holds it.
-// What lasts (invited participants, grants, masks, bars) is a store record that is durable before anybody is
-// told; streams, pauses and history end with the process.
+// Where the protocol leaves room, the gateway is strict: it judges, logs and queues an envelope under the one lock of
+// its space, in the order of Space.judge, and a change of rights acts from the next envelope on. The rights of a
+// participant are a list of [capability.Capability] patterns, and only a participant that holds a right can give it.
+// Invited participants, grants, masks and bars are store records, which are durable before anybody learns of them.
+// Streams, pauses and history end with the process.
 //
 // The gateway has no access rules, limits or approvals beyond what the protocol needs.
 package gateway

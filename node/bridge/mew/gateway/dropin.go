@@ -17,20 +17,21 @@ import (
 	"github.com/agentmesh/agentmesh/node/yamltree"
 )
 
-// DropIn is a space of the reference implementation as it lies on disk: a space.yaml and the folder beside it
-// (MEW-D3 to MEW-D10).
+// DropIn is a space of the reference implementation as files: a space.yaml and the folder beside it (MEW-D3 to
+// MEW-D10).
 type DropIn struct {
 	Space     SpaceConfig
 	Dir       string // state: tokens, logs, database (MEW-D4)
-	Envelopes bool   // log envelopes
-	Decisions bool   // log capability decisions
+	Envelopes bool   // write the envelope log
+	Decisions bool   // write the log of capability decisions
 
 	env func(string) string
 	log *slog.Logger
 }
 
-// ReadDropIn reads a space.yaml. What it does not know it ignores; what it cannot read stops it (MEW-D3). env looks
-// up environment variables. Tokens come from three places at once and are made where there is none (MEW-D5).
+// ReadDropIn reads a space.yaml. It ignores members that it does not know and fails on values that it cannot read
+// (MEW-D3). env looks up environment variables. Tokens come from three places; ReadDropIn makes one for a participant
+// that has none (MEW-D5).
 func ReadDropIn(file string, env func(string) string, log *slog.Logger) (*DropIn, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -50,7 +51,7 @@ func ReadDropIn(file string, env func(string) string, log *slog.Logger) (*DropIn
 	return d, nil
 }
 
-// stateDir is the .mew folder where there is one (MEW-D4).
+// stateDir returns the .mew folder if it exists, else the folder of the space.yaml (MEW-D4).
 func stateDir(beside string) string {
 	if info, err := os.Stat(filepath.Join(beside, ".mew")); err == nil && info.IsDir() {
 		return filepath.Join(beside, ".mew")
@@ -112,7 +113,7 @@ func readParticipant(m wire.Member) (Participant, error) {
 	return p, nil
 }
 
-// logging reads gateway_logging; the environment has the last word (MEW-D10).
+// logging reads gateway_logging. The environment overrides the file (MEW-D10).
 func (d *DropIn) logging(v wire.Value) {
 	g, _ := v.Get("gateway_logging")
 	on := func(v wire.Value, standard bool) bool {
@@ -143,19 +144,20 @@ func override(env string, standard bool) bool {
 	return standard
 }
 
-// Journal returns the logs that the space wants; nil where it wants none.
+// Journal returns the logs that the space asks for, or nil if it asks for none.
 func (d *DropIn) Journal() *Journal {
 	return NewJournal(filepath.Join(d.Dir, "logs"), d.Envelopes, d.Decisions, d.log)
 }
 
 func (d *DropIn) tokenDir() string { return filepath.Join(d.Dir, "tokens") }
 
-// tokens adds what the environment and the token folder say, and makes a token for whom neither names (MEW-D5).
+// tokens adds the tokens of the environment and of the token folder, and makes one for a participant without either
+// (MEW-D5).
 func (d *DropIn) tokens() error {
 	for i := range d.Space.Participants {
 		p := &d.Space.Participants[i]
 		if !envelope.IsName(p.Name) {
-			return fmt.Errorf("participant %q: the name is not usable", envelope.ToPrintable(p.Name, envelope.MaxName))
+			return fmt.Errorf("participant %q: the name cannot be used; see MEW-J4", envelope.ToPrintable(p.Name, envelope.MaxName))
 		}
 		fromEnv := d.env("MEW_TOKEN_" + strings.ReplaceAll(strings.ToUpper(p.Name), "-", "_"))
 		fromFile, err := d.readToken(p.Name)
@@ -177,7 +179,7 @@ func (d *DropIn) tokens() error {
 	return nil
 }
 
-// maxTokenFile bounds a token file: a longer one is none.
+// maxTokenFile bounds a token file, in bytes.
 const maxTokenFile = 4096
 
 func (d *DropIn) readToken(name string) (string, error) {
@@ -201,8 +203,8 @@ func (d *DropIn) readToken(name string) (string, error) {
 	return strings.TrimSpace(string(data)), nil
 }
 
-// KeepToken writes the token of a participant where the CLI of the reference looks for it. The file is whole or not
-// there.
+// KeepToken writes the token of a participant to the file in which the reference's CLI looks for it. It writes the
+// whole file or nothing.
 func (d *DropIn) KeepToken(name, token string) error {
 	if err := os.MkdirAll(d.tokenDir(), 0o700); err != nil {
 		return err
@@ -220,7 +222,7 @@ func (d *DropIn) KeepToken(name, token string) error {
 	return atomicfile.WriteIn(root, name+".token", []byte(token+"\n"))
 }
 
-// Reload reads the token folder again: somebody may have put a token there since (MEW-D5).
+// Reload reads the token folder again, because a new token may be in it (MEW-D5).
 func (d *DropIn) Reload(claim func(token, space, name string) error) error {
 	for _, p := range d.Space.Participants {
 		token, err := d.readToken(p.Name)
@@ -232,17 +234,17 @@ func (d *DropIn) Reload(claim func(token, space, name string) error) error {
 			continue
 		}
 		if err := claim(token, d.Space.ID, p.Name); err != nil {
-			d.log.Warn("a token in the folder is not taken", "err", err)
+			d.log.Warn("accept a token from the folder", "err", err)
 		}
 	}
 	return nil
 }
 
-// maxYAML bounds a space.yaml in bytes.
+// maxYAML bounds a space.yaml, in bytes.
 const maxYAML = 1 << 20
 
-// parseSpaceFile reads the text of a space.yaml. The operator wrote it for the reference implementation, so its numbers
-// are those of YAML, and a byte order mark is skipped.
+// parseSpaceFile parses a space.yaml. The operator wrote it for the reference implementation, so numbers follow YAML,
+// and a byte order mark is skipped.
 func parseSpaceFile(data []byte) (wire.Value, error) {
 	docs, err := yamltree.Parse(bytes.TrimPrefix(data, []byte("\ufeff")), yamltree.Options{
 		Limits:  yamltree.Limits{Bytes: maxYAML, Depth: 33, Nodes: 100_000, Keys: 5_000, KeyBytes: maxYAML, Marks: maxYAML},

@@ -14,8 +14,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
 )
 
-// folder writes a drop-in folder and returns the path of its space.yaml.
-func folder(t *testing.T, yaml string, files map[string]string) string {
+// newFolder writes a drop-in folder and returns the path of its space.yaml.
+func newFolder(t *testing.T, yaml string, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
 	t.Chdir(dir) // paths of output logs are relative to it
@@ -80,9 +80,10 @@ func read(t *testing.T, file string, env map[string]string) *DropIn {
 	return d
 }
 
-// Tokens of all three places admit, and where there is none one is made in a file that nobody else reads (MEW-D5).
+// TestTokenPlaces: tokens from all three places admit. A participant without a token gets one, in a file that nobody
+// else can read (MEW-D5).
 func TestTokenPlaces(t *testing.T) {
-	file := folder(t, demoSpace, map[string]string{".mew/tokens/from-file.token": " file-token \n"})
+	file := newFolder(t, demoSpace, map[string]string{".mew/tokens/from-file.token": " file-token \n"})
 	env := map[string]string{"MEW_TOKEN_BY_ENV": "env-token"}
 	d := read(t, file, env)
 	if filepath.Base(d.Dir) != ".mew" {
@@ -107,7 +108,7 @@ func TestTokenPlaces(t *testing.T) {
 	for _, token := range []string{"literal-token", strings.TrimSpace(string(made)), "file-token", "env-token"} {
 		r.Join(token)
 	}
-	// A token that appears while the gateway runs is found, at most once a second.
+	// The gateway finds a token that appears while it runs, at most once a second.
 	if err := os.WriteFile(".mew/tokens/by-env.token", []byte("new-token"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -115,12 +116,12 @@ func TestTokenPlaces(t *testing.T) {
 	r.Join("new-token")
 	r.Stop()
 	if again, _ := os.ReadFile(".mew/tokens/human.token"); !bytes.Equal(again, made) {
-		t.Error("the token was made anew")
+		t.Error("the token was replaced")
 	}
 }
 
 func TestSpaceFile(t *testing.T) {
-	d := read(t, folder(t, demoSpace, nil), nil)
+	d := read(t, newFolder(t, demoSpace, nil), nil)
 	byName := map[string]Participant{}
 	for _, p := range d.Space.Participants {
 		byName[p.Name] = p
@@ -151,12 +152,12 @@ func TestSpaceFile(t *testing.T) {
 		"complex key":   "space: {id: a}\n? [a]\n: b",
 		"too many keys": "space: {id: a}\nx: {" + manyKeys(6000) + "}",
 	} {
-		if d, err := ReadDropIn(folder(t, bad, nil), func(string) string { return "" }, quietLog()); err == nil {
+		if d, err := ReadDropIn(newFolder(t, bad, nil), func(string) string { return "" }, quietLog()); err == nil {
 			t.Errorf("%s: read as %+v", name, d.Space)
 		}
 	}
-	twice := read(t, folder(t, "space: {id: a}\nparticipants: {x: {tokens: [same]}, y: {tokens: [same]}}", nil), nil)
-	if _, err := New(t.Context(), Config{Spaces: []SpaceConfig{twice.Space}, Records: quiet(t, lab(t)).gate.Records}); err == nil {
+	twice := read(t, newFolder(t, "space: {id: a}\nparticipants: {x: {tokens: [same]}, y: {tokens: [same]}}", nil), nil)
+	if _, err := New(t.Context(), Config{Spaces: []SpaceConfig{twice.Space}, Records: newQuietSpace(t, newLabConfig(t)).gate.Records}); err == nil {
 		t.Error("one token admits two participants")
 	}
 }
@@ -184,15 +185,16 @@ func TestLogSwitches(t *testing.T) {
 		{"", map[string]string{"CAPABILITY_DECISIONS": "0"}, true, false},
 		{"", map[string]string{"GATEWAY_LOGGING": "off", "ENVELOPE_HISTORY": "1"}, false, false},
 	} {
-		d := read(t, folder(t, "space: {id: a}\n"+tt.yaml, nil), tt.env)
+		d := read(t, newFolder(t, "space: {id: a}\n"+tt.yaml, nil), tt.env)
 		if d.Envelopes != tt.envelopes || d.Decisions != tt.decisions {
 			t.Errorf("%q with %v: %t, %t", tt.yaml, tt.env, d.Envelopes, d.Decisions)
 		}
 	}
 }
 
-// lines waits until a log has a line with the mark, and returns its lines. Scripts wait 50 ms for it (MEW-D10).
-func lines(t *testing.T, file, mark string) []string {
+// waitForLine waits until a log has a line with the mark, and returns its lines. Scripts wait 50 ms for a line
+// (MEW-D10).
+func waitForLine(t *testing.T, file, mark string) []string {
 	t.Helper()
 	for start := time.Now(); ; {
 		data, _ := os.ReadFile(file)
@@ -206,10 +208,10 @@ func lines(t *testing.T, file, mark string) []string {
 	}
 }
 
-// A virtual participant is there from the start without presence, is welcomed, and its log holds all that was
-// delivered to it (MEW-D6).
+// TestOutputLog: a virtual participant is present from the start without a presence message, gets a welcome, and its
+// log holds everything that was delivered to it (MEW-D6).
 func TestOutputLog(t *testing.T) {
-	r := read(t, folder(t, demoSpace, nil), nil).start(t)
+	r := read(t, newFolder(t, demoSpace, nil), nil).start(t)
 	human := r.Open("/", "")
 	human.Send(`{"type":"join","space":"demo","token":"literal-token","participantId":"client-1"}`)
 	w := human.Want("system/welcome")
@@ -217,7 +219,7 @@ func TestOutputLog(t *testing.T) {
 		t.Errorf("participants %s", list.JSON())
 	}
 	human.Send(`{"id":"c-1","kind":"chat","payload":{"text":"for the log"}}`)
-	got := lines(t, "logs/watcher.log", `"c-1"`)
+	got := waitForLine(t, "logs/watcher.log", `"c-1"`)
 	for i, kind := range []string{"system/welcome", "system/presence", "chat"} {
 		if v := mewtest.Parse(t, got[i]); v.GetStr("kind") != kind || string(v.JSON()) != got[i] {
 			t.Errorf("line %d is %s, want a compact %s", i, got[i], kind)
@@ -230,7 +232,7 @@ func TestOutputLog(t *testing.T) {
 	if status, body := r.Post("late", strings.TrimSpace(string(token)), `{"id":"l-1","kind":"chat","to":["human"],"payload":{}}`); status != 200 {
 		t.Fatalf("%d %s", status, body)
 	}
-	first := mewtest.Parse(t, lines(t, "logs/late/late.log", `"l-1"`)[0])
+	first := mewtest.Parse(t, waitForLine(t, "logs/late/late.log", `"l-1"`)[0])
 	if first.GetStr("kind") != "system/welcome" {
 		t.Errorf("the late log begins with %s", first.JSON())
 	}
@@ -242,19 +244,20 @@ func TestOutputLog(t *testing.T) {
 	}
 	// A refusal reaches the log too (MEW-H2).
 	r.Post("late", strings.TrimSpace(string(token)), `{"id":"l-2","kind":"mcp/request"}`)
-	lines(t, "logs/late/late.log", "capability_violation")
+	waitForLine(t, "logs/late/late.log", "capability_violation")
 }
 
-// The two JSONL logs: keys in their order, no blank, no token; one line for each recipient (MEW-D8, MEW-D9).
+// TestJournal: the two JSONL logs have their keys in order, no blanks and no tokens, and one line for each recipient
+// (MEW-D8, MEW-D9).
 func TestJournal(t *testing.T) {
-	r := read(t, folder(t, demoSpace, nil), nil).start(t)
+	r := read(t, newFolder(t, demoSpace, nil), nil).start(t)
 	human := r.Join("literal-token")
 	human.Send(`{"id":"c-1","ts":"2025-01-01T00:00:00Z","kind":"chat","correlation_id":"x","payload":{"text":"hi"}}`,
 		`{"id":"bad","kind":"system/x"}`, `{"id":"i-1","kind":"space/invite","payload":{"participant_id":"guest","initial_capabilities":["chat"]}}`)
 	token := mewtest.Text(mewtest.Payload(human.Until("space/invite-ack"), "token"))
 	human.Fence()
 	r.Stop()
-	history := lines(t, "logs/envelope-history.jsonl", `"invited"`)
+	history := waitForLine(t, "logs/envelope-history.jsonl", `"invited"`)
 	envelope := `{"protocol":"mew/v0.4","from":"human","id":"c-1","ts":"2025-01-01T00:00:00Z","kind":"chat","correlation_id":["x"],"payload":{"text":"hi"}}`
 	tail := `,"space_id":"demo","direction":"`
 	want := []string{
@@ -275,7 +278,7 @@ func TestJournal(t *testing.T) {
 			t.Errorf("%d lines with %s", found, w)
 		}
 	}
-	decisions := lines(t, "logs/capability-decisions.jsonl", `"i-1"`)
+	decisions := waitForLine(t, "logs/capability-decisions.jsonl", `"i-1"`)
 	for _, w := range []string{
 		`,"event":"capability_check","envelope_id":"c-1","participant":"human","space_id":"demo","result":"allowed","required_capability":"chat","matched_capability":{"kind":"*"},"matched_source":"static","granted_capabilities":[{"kind":"*"},{"id":"mcp-response","kind":"mcp/response"}],"metadata":{"source":"gateway","transport":"websocket","correlation_id":["x"]}}`,
 	} {
@@ -284,7 +287,7 @@ func TestJournal(t *testing.T) {
 		}
 	}
 	if whole := strings.Join(append(history, decisions...), "\n"); strings.Contains(whole, token) || strings.Contains(whole, "literal-token") {
-		t.Error("a token stands in a log")
+		t.Error("a log contains a token")
 	}
 	files, _ := filepath.Glob("tokens/*.token")
 	if kept, _ := os.ReadFile("tokens/guest.token"); strings.TrimSpace(string(kept)) != token || len(files) != 6 {
@@ -292,7 +295,7 @@ func TestJournal(t *testing.T) {
 	}
 }
 
-// A full buffer drops lines and says how many; a file that is full is put aside (MEW-D10).
+// TestLineFile: a full queue drops lines and the file says how many; a full file is rotated (MEW-D10).
 func TestLineFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a", "x.jsonl")
 	f := newLineFile(path, quietLog())
@@ -305,7 +308,7 @@ func TestLineFile(t *testing.T) {
 	if got := string(data); !strings.HasPrefix(got, "{\"n\":0}\n{\"n\":1}\n{\"n\":2}\n{\"timestamp\"") || !strings.Contains(got, `"event":"dropped","metadata":{"lines":2}}`) {
 		t.Errorf("the file holds %s", got)
 	}
-	f.rotate, f.maxLines = 100, 1000
+	f.rotateSize, f.maxLines = 100, 1000
 	for i := range 30 {
 		f.putLine([]byte(`{"line":` + strconv.Itoa(i) + `,"text":"` + strings.Repeat("x", 100) + `"}`))
 		f.flush()
@@ -313,15 +316,15 @@ func TestLineFile(t *testing.T) {
 	f.close()
 	aside, _ := filepath.Glob(filepath.Join(filepath.Dir(path), "x.*.jsonl"))
 	if len(aside) != keepRotated {
-		t.Errorf("%d files are put aside, want %d", len(aside), keepRotated)
+		t.Errorf("%d rotated files exist, want %d", len(aside), keepRotated)
 	}
 	newest, _ := os.ReadFile(filepath.Join(filepath.Dir(path), "x.1.jsonl"))
 	if !strings.Contains(string(newest), `"line":29`) {
-		t.Errorf("the newest aside holds %s", newest)
+		t.Errorf("the newest rotated file holds %s", newest)
 	}
 }
 
-// TestDeadPatternIsWarnedAbout: the operator hears of every pattern that never matches, also of those in a payload.
+// TestDeadPatternIsWarnedAbout: the operator gets a warning about every pattern that never matches, also in a payload.
 func TestDeadPatternIsWarnedAbout(t *testing.T) {
 	for text, want := range map[string]bool{
 		`{"kind":"/(/"}`: true,
@@ -332,9 +335,9 @@ func TestDeadPatternIsWarnedAbout(t *testing.T) {
 		`{"kind":"mcp/request","payload":{"method":"tools/*","params":{"name":"/^read/","n":1}}}`: false,
 		`{"kind":["chat","!mcp/*"]}`:                                                              false,
 	} {
-		var log logged
+		var log watchedLog
 		g := &Gateway{log: slog.New(slog.NewTextHandler(&log, nil))}
-		g.warn(&Space{cfg: SpaceConfig{ID: "lab"}}, "alice", mewtest.Cap(t, text))
+		g.warnOperator(&Space{cfg: SpaceConfig{ID: "lab"}}, "alice", mewtest.Cap(t, text))
 		if got := strings.Contains(log.String(), "never matches"); got != want {
 			t.Errorf("%s: warned %v, want %v", text, got, want)
 		}

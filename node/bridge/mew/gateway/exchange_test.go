@@ -11,9 +11,10 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// What clients of the reference put on the wire, and what they wait for, in testdata/exchanges: connect NAME PATH
-// [BEARER], close NAME, http METHOD PATH BEARER BODY, NAME> what it sends, NAME< what must come for it: a frame as it
-// is, or an envelope that has at least these members. Others may come between, but no error.
+// TestExchanges replays what clients of the reference send and what they wait for, from testdata/exchanges. The
+// commands are: connect NAME PATH [BEARER]; close NAME; http METHOD PATH BEARER BODY; NAME> a message to send; NAME< a
+// message that must arrive: a stream frame exactly, or an envelope with at least these members. Other messages may come
+// before, but no errors.
 func TestExchanges(t *testing.T) {
 	files, err := filepath.Glob("testdata/exchanges/*.txt")
 	if err != nil || len(files) == 0 {
@@ -25,12 +26,12 @@ func TestExchanges(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			play(t, string(data))
+			replay(t, string(data))
 		})
 	}
 }
 
-func play(t *testing.T, script string) {
+func replay(t *testing.T, script string) {
 	agent := mewtest.Caps(t, "chat", "mcp/proposal", "stream/*", "capability/grant-ack", "participant/status")
 	r := startWith(t, t.TempDir(), Config{AnyPath: true, Spaces: []SpaceConfig{{ID: "demo", DropIn: true, Participants: []Participant{
 		{Name: "human", Tokens: []string{"human-token"}, Capabilities: mewtest.Caps(t, "*")},
@@ -66,7 +67,7 @@ func play(t *testing.T, script string) {
 	}
 }
 
-// expect takes what comes for a player until it is what is wanted.
+// expect reads the messages of a player until the wanted one arrives.
 func expect(t *testing.T, line int, p *mewtest.Player, want string) {
 	t.Helper()
 	for {
@@ -84,7 +85,7 @@ func expect(t *testing.T, line int, p *mewtest.Player, want string) {
 	}
 }
 
-// within says whether v has at least what want has.
+// within reports whether v has at least the members and elements of want.
 func within(want, v wire.Value) bool {
 	switch want.Kind() {
 	case wire.Object:

@@ -20,8 +20,8 @@ type Participant struct {
 	Name         string
 	Tokens       []string
 	Capabilities []capability.Capability // nil: the defaults of the space
-	OutputLog    string                  // file of its output log; empty: none (MEW-D6)
-	AutoConnect  bool                    // the log takes part from the start
+	OutputLog    string                  // file of its output log, if any (MEW-D6)
+	AutoConnect  bool                    // the log participates from the start
 }
 
 // SpaceConfig is a configured space.
@@ -29,11 +29,11 @@ type SpaceConfig struct {
 	ID, Name     string
 	Defaults     []capability.Capability
 	Participants []Participant
-	// DropIn spaces give everybody mcp/response and let inviters give more than they hold unless InviteSubset, as
-	// the reference does (MEW-D7, MEW-27). Others are strict.
+	// In a drop-in space, as in the reference, everybody holds mcp/response, and inviters may give more than they
+	// hold unless InviteSubset is set (MEW-D7, MEW-27). Other spaces are strict.
 	DropIn       bool
 	InviteSubset bool
-	// RatePerMinute bounds the envelopes and frames of each participant; 0 is no limit (MEW-Q4).
+	// RatePerMinute bounds the envelopes and frames of each participant; 0 means no limit (MEW-Q4).
 	RatePerMinute int
 }
 
@@ -42,34 +42,34 @@ type Config struct {
 	Spaces  []SpaceConfig
 	Records store.Records
 	Audit   *acl.Audit
-	// PublicURL is where clients reach the gateway: ws:// or wss:// and the host.
+	// PublicURL is the URL at which clients reach the gateway: ws:// or wss:// and the host.
 	PublicURL string
-	// AnyPath upgrades on every path, not on /ws alone (MEW-J1).
+	// AnyPath accepts connections on every path, not only on /ws (MEW-J1).
 	AnyPath bool
-	// Origins and CORSOrigins let pages of other origins connect and call; both are empty by default.
+	// Origins and CORSOrigins are the other origins whose pages may connect and call. Both are empty by default.
 	Origins, CORSOrigins []string
-	// Journal logs envelopes and decisions; nil does not.
+	// Journal logs envelopes and decisions. It may be nil.
 	Journal *Journal
-	// KeepToken stores the token of an invited participant where its operator looks for it, Reload finds tokens
-	// that were put there: drop-in folders. Both may be nil.
+	// KeepToken stores the token of an invited participant where the operator looks for it. Reload claims tokens that
+	// the operator added. Both are for drop-in folders and may be nil.
 	KeepToken func(name, token string) error
 	Reload    func(claim func(token, space, name string) error) error
-	// Invited returns the change that tells the operator of an invite that named an address (MEW-28). It is stored with
-	// the invite. Nil: nobody is told.
+	// Invited returns the change that notifies the operator of an invite with an address (MEW-28). It is stored
+	// together with the invite. If it is nil, the operator is not notified.
 	Invited func(Invitation) store.Change
 	Logger  *slog.Logger
 }
 
 // Gateway serves spaces. It is safe for concurrent use.
 type Gateway struct {
-	cfg    Config
-	log    *slog.Logger
-	spaces map[string]*Space
-	order  []*Space
-	tokens *tokens
-	failed *rate.Penalties // for joins without a valid token
-	began  time.Time
-	files  []*lineFile // of output logs
+	cfg           Config
+	log           *slog.Logger
+	spaces        map[string]*Space
+	order         []*Space
+	tokens        *tokens
+	joinPenalties *rate.Penalties // for joins without a valid token
+	began         time.Time
+	files         []*lineFile // output logs
 
 	mu       sync.Mutex
 	stopping bool
@@ -78,14 +78,14 @@ type Gateway struct {
 }
 
 const (
-	maxFailedJoins = 10 // a minute and address (MEW-Q4)
+	maxFailedJoins = 10 // of an address in a minute (MEW-Q4)
 	maxJoinKeys    = 1 << 14
 	tickEvery      = time.Second
-	stopPatience   = 5 * time.Second // for queues to drain (MEW-Q6)
+	stopPatience   = 5 * time.Second // until queues are empty (MEW-Q6)
 	maxSessions    = 50_000
 )
 
-// New makes a gateway and reads what lasts of its spaces. Nothing runs before [Gateway.Run].
+// New makes a gateway and reads the stored state of its spaces. Nothing runs before [Gateway.Run].
 func New(ctx context.Context, cfg Config) (*Gateway, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -95,10 +95,10 @@ func New(ctx context.Context, cfg Config) (*Gateway, error) {
 	}
 	g := &Gateway{
 		cfg: cfg, log: cfg.Logger, spaces: make(map[string]*Space), tokens: newTokens(), began: time.Now(),
-		failed: newFailed(),
-		open:   make(map[*session]struct{}),
+		joinPenalties: newJoinPenalties(),
+		open:          make(map[*session]struct{}),
 	}
-	g.cfg.Spaces = nil // their tokens are not kept
+	g.cfg.Spaces = nil // they contain tokens
 	g.tokens.keep = cfg.KeepToken
 	if cfg.Reload != nil {
 		g.tokens.reload = func() error { return cfg.Reload(g.tokens.claim) }
@@ -114,11 +114,11 @@ func New(ctx context.Context, cfg Config) (*Gateway, error) {
 	return g, nil
 }
 
-func newFailed() *rate.Penalties { return rate.NewPenalties(maxFailedJoins, 0, maxJoinKeys) }
+func newJoinPenalties() *rate.Penalties { return rate.NewPenalties(maxFailedJoins, 0, maxJoinKeys) }
 
 func (g *Gateway) newSpace(ctx context.Context, sc SpaceConfig) (*Space, error) {
 	if !envelope.IsName(sc.ID) || g.spaces[sc.ID] != nil {
-		return nil, fmt.Errorf("space %q: the id is not usable, or used twice", envelope.ToPrintable(sc.ID, envelope.MaxName))
+		return nil, fmt.Errorf("space %q: the id cannot be used, or another space has it", envelope.ToPrintable(sc.ID, envelope.MaxName))
 	}
 	s := &Space{cfg: sc, gate: &g.cfg, tokens: g.tokens}
 	s.cfg.Participants = nil
@@ -138,22 +138,22 @@ func (g *Gateway) newSpace(ctx context.Context, sc SpaceConfig) (*Space, error) 
 	}
 	if !sc.DropIn {
 		if s.members.byName[OperatorName] != nil {
-			return nil, fmt.Errorf("space %s: %s is you: no participant may have this name", sc.ID, OperatorName)
+			return nil, fmt.Errorf("space %s: %s is the name of the owner; give the participant another name", sc.ID, OperatorName)
 		}
-		s.operate()
+		s.addOperator()
 	}
 	if err := s.load(ctx); err != nil {
 		return nil, err
 	}
 	for _, m := range s.members.byName {
-		for _, h := range m.lasting.Tokens {
+		for _, h := range m.record.Tokens {
 			if err := g.restoreToken(s, m, h); err != nil {
 				return nil, err
 			}
 		}
 	}
 	for _, p := range sc.Participants {
-		if m := s.members.byName[p.Name]; p.AutoConnect && m.output != nil && !m.lasting.Barred {
+		if m := s.members.byName[p.Name]; p.AutoConnect && m.output != nil && !m.record.Barred {
 			s.mu.Lock()
 			s.connectVirtual(m)
 			s.unlock()
@@ -164,7 +164,7 @@ func (g *Gateway) newSpace(ctx context.Context, sc SpaceConfig) (*Space, error) 
 
 func (g *Gateway) newMember(s *Space, p Participant) error {
 	if !envelope.IsName(p.Name) || s.members.byName[p.Name] != nil {
-		return fmt.Errorf("participant %q: the name is not usable, or used twice", envelope.ToPrintable(p.Name, envelope.MaxName))
+		return fmt.Errorf("participant %q: the name cannot be used, or another participant has it", envelope.ToPrintable(p.Name, envelope.MaxName))
 	}
 	own := p.Capabilities
 	if own == nil {
@@ -175,7 +175,7 @@ func (g *Gateway) newMember(s *Space, p Participant) error {
 	}
 	m := s.members.add(p.Name, own)
 	for _, c := range own {
-		g.warn(s, p.Name, c)
+		g.warnOperator(s, p.Name, c)
 	}
 	for _, token := range p.Tokens {
 		if err := g.tokens.claim(token, s.cfg.ID, p.Name); err != nil {
@@ -189,8 +189,8 @@ func (g *Gateway) newMember(s *Space, p Participant) error {
 	return nil
 }
 
-// warn tells the operator of a capability that says more than is understood, or nothing (section 5).
-func (g *Gateway) warn(s *Space, name string, c capability.Capability) {
+// warnOperator warns the operator of a capability with unknown keys or with a pattern that never matches (section 5).
+func (g *Gateway) warnOperator(s *Space, name string, c capability.Capability) {
 	if keys := c.UnknownKeys(); len(keys) > 0 {
 		g.log.Warn("a capability has keys without a meaning", "space", s.cfg.ID, "participant", name, "keys", keys)
 	}
@@ -199,7 +199,7 @@ func (g *Gateway) warn(s *Space, name string, c capability.Capability) {
 	}
 }
 
-// Space returns a space by its id; nil where there is none.
+// Space returns the space with an id, or nil.
 func (g *Gateway) Space(id string) *Space { return g.spaces[id] }
 
 // Spaces returns the spaces in the order of the configuration.
@@ -208,8 +208,8 @@ func (g *Gateway) Spaces() []*Space { return g.order }
 // ID returns the id of the space.
 func (s *Space) ID() string { return s.cfg.ID }
 
-// Run works until ctx ends. Then it lets nobody in any more, drains the queues for five seconds, closes every
-// connection with 1001 (MEW-Q6), and returns when all has stopped.
+// Run works until ctx ends. Then it accepts no connections, waits up to five seconds for the queues, closes every
+// connection with 1001 (MEW-Q6), and returns when all of them are gone.
 func (g *Gateway) Run(ctx context.Context) error {
 	writers, stopWriters := context.WithCancel(context.WithoutCancel(ctx))
 	var writing sync.WaitGroup
@@ -228,17 +228,17 @@ func (g *Gateway) Run(ctx context.Context) error {
 			}
 		}
 	}
-	g.hangUp()
+	g.closeAll()
 	stopWriters()
 	writing.Wait()
 	return nil
 }
 
-// errStopping: the gateway is going down, or full.
-var errStopping = errors.New("mew: takes no connections")
+// errStopping means that the gateway is stopping or full.
+var errStopping = errors.New("mew: the gateway accepts no connections now")
 
-// begin takes note of a connection; end must follow.
-func (g *Gateway) begin(ses *session) error {
+// addSession registers a connection. The caller must call removeSession.
+func (g *Gateway) addSession(ses *session) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.stopping || len(g.open) >= maxSessions {
@@ -249,15 +249,15 @@ func (g *Gateway) begin(ses *session) error {
 	return nil
 }
 
-func (g *Gateway) end(ses *session) {
+func (g *Gateway) removeSession(ses *session) {
 	g.mu.Lock()
 	delete(g.open, ses)
 	g.mu.Unlock()
 	g.sessions.Done()
 }
 
-// hangUp closes all connections and waits until they are gone.
-func (g *Gateway) hangUp() {
+// closeAll closes all connections and waits until they are gone.
+func (g *Gateway) closeAll() {
 	for _, s := range g.order {
 		s.mu.Lock()
 		s.stopping = true
@@ -269,18 +269,18 @@ func (g *Gateway) hangUp() {
 		ses.conn.Close(1001, "going down")
 	}
 	g.mu.Unlock()
-	late := time.AfterFunc(stopPatience, func() {
+	abort := time.AfterFunc(stopPatience, func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		for ses := range g.open {
 			ses.conn.Abort()
 		}
 	})
-	defer late.Stop()
+	defer abort.Stop()
 	g.sessions.Wait()
 }
 
-// clients counts live connections.
+// clients counts the open connections.
 func (g *Gateway) clients() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -14,13 +14,13 @@ func refuseRecipient() *envelope.Refusal {
 	return envelope.RefuseWith(404, "participant_not_found", "There is no such participant in the space")
 }
 
-// refuseComparison is for capabilities that are within their bounds and still too much to compare.
+// refuseComparison refuses capabilities that are within their bounds but too expensive to compare.
 func refuseComparison() *envelope.Refusal {
-	return envelope.RefuseShape("the capabilities are too many to compare")
+	return envelope.RefuseShape("the capabilities are too complex to compare")
 }
 
-// recipient finds whom a grant or a revocation is about.
-func (s *Space) recipient(p *post) (*member, *envelope.Refusal) {
+// recipient returns the recipient of a grant or a revocation.
+func (s *Space) recipient(p *submission) (*member, *envelope.Refusal) {
 	id := p.Payload.GetStr("recipient")
 	if id == "" {
 		return nil, envelope.RefuseShape("payload.recipient must be a participant id")
@@ -32,8 +32,8 @@ func (s *Space) recipient(p *post) (*member, *envelope.Refusal) {
 	return m, nil
 }
 
-// grant adds to what the recipient holds: nothing that the granter does not hold (MEW-21 to MEW-25).
-func (s *Space) grant(p *post) *envelope.Refusal {
+// grant adds capabilities to the recipient. The granter must hold all of them (MEW-21 to MEW-25).
+func (s *Space) grant(p *submission) *envelope.Refusal {
 	m, fault := s.recipient(p)
 	if fault != nil {
 		return fault
@@ -46,34 +46,35 @@ func (s *Space) grant(p *post) *envelope.Refusal {
 	if len(caps) == 0 {
 		return envelope.RefuseShape("payload.capabilities is empty")
 	}
-	rests, fault := s.mayGive(p, caps)
+	rests, fault := s.findBases(p, caps)
 	if fault != nil {
-		s.auditRefused(p.by, p.Kind, m.name, fault.Reason)
+		s.auditRefusal(p.by, p.Kind, m.name, fault.Reason)
 		return fault
 	}
 	if len(m.held)+len(caps) > capability.MaxHeld {
 		return envelope.RefuseShape("the participant would hold more than " + strconv.Itoa(capability.MaxHeld) + " capabilities")
 	}
-	g := &grant{Key: rand.Text(), ID: p.ID, By: p.by.name, At: time.Now().UTC(), Caps: rawOf(caps), Rest: rests, caps: caps}
+	g := &grant{Key: rand.Text(), ID: p.ID, By: p.by.name, At: time.Now().UTC(), Caps: encodeAll(caps), Rest: rests, caps: caps}
 	e := s.edit()
-	l := e.of(m)
+	l := e.record(m)
 	l.Grants = append(l.Grants, g)
 	if fault := e.commit(s.auditEntry(p.by, p.Kind, m.name, "granted")); fault != nil {
 		return fault
 	}
-	p.then = append(p.then, func() { s.out.welcome(m, false) })
+	p.afterSend = append(p.afterSend, func() { s.out.welcome(m, false) })
 	return nil
 }
 
-// mayGive says what of the giver's each capability rests on, or refuses (MEW-24). What is the giver's own comes first.
-func (s *Space) mayGive(p *post, caps []capability.Capability) ([]string, *envelope.Refusal) {
+// findBases returns for each of caps the capability of the giver that it rests on. It refuses if the giver lacks
+// one of them (MEW-24). A giver's own capabilities come before those that others granted.
+func (s *Space) findBases(p *submission, caps []capability.Capability) ([]string, *envelope.Refusal) {
 	rests, b := make([]string, len(caps)), capability.NewComparison()
 	for i := range caps {
-		if p.by == s.members.operator { // the space is the owner's
+		if p.by == s.members.operator { // the space belongs to the owner
 			rests[i] = "operator"
 			continue
 		}
-		at := slices.IndexFunc(p.by.held, func(h held) bool { return h.cap.Contains(&caps[i], b) })
+		at := slices.IndexFunc(p.by.held, func(h heldCapability) bool { return h.cap.Contains(&caps[i], b) })
 		if b.Spent() {
 			return nil, refuseComparison()
 		}
@@ -85,12 +86,12 @@ func (s *Space) mayGive(p *post, caps []capability.Capability) ([]string, *envel
 	return rests, nil
 }
 
-// revoke takes capabilities away, by the id of their grant or by pattern; what rested on them ends too (MEW-25,
-// MEW-26).
-func (s *Space) revoke(p *post) *envelope.Refusal {
+// revoke takes capabilities away, by the id of their grant or by pattern, and all capabilities that rested on them
+// (MEW-25, MEW-26).
+func (s *Space) revoke(p *submission) *envelope.Refusal {
 	m, fault := s.recipient(p)
 	if fault == nil {
-		fault = s.sparing(m)
+		fault = s.protectOperator(m)
 	}
 	if fault != nil {
 		return fault
@@ -111,7 +112,7 @@ func (s *Space) revoke(p *post) *envelope.Refusal {
 		return envelope.RefuseShape("payload needs a grant_id or capabilities")
 	}
 	e, b := s.edit(), capability.NewComparison()
-	note := s.strip(e, m, func(h held) bool {
+	note := s.revokeMatching(e, m, func(h heldCapability) bool {
 		return id != "" && h.grant != nil && h.grant.ID == id || capability.FirstContaining(patterns, h.cap, b) != nil
 	})
 	wider := countWider(m.held, patterns, b)
@@ -125,7 +126,7 @@ func (s *Space) revoke(p *post) *envelope.Refusal {
 		return fault
 	}
 	changed := slices.Clone(e.order)
-	p.then = append(p.then, func() {
+	p.afterSend = append(p.afterSend, func() {
 		for _, m := range changed {
 			s.out.welcome(m, false)
 		}
@@ -136,8 +137,8 @@ func (s *Space) revoke(p *post) *envelope.Refusal {
 	return nil
 }
 
-// countWider counts what is kept although it allows something that a pattern names (MEW-26).
-func countWider(list []held, patterns []*capability.Capability, b *capability.Budget) int {
+// countWider counts the capabilities that stay although they allow something that a pattern names (MEW-26).
+func countWider(list []heldCapability, patterns []*capability.Capability, b *capability.Budget) int {
 	n := 0
 	for _, h := range list {
 		if capability.FirstContaining(patterns, h.cap, b) == nil && slices.ContainsFunc(patterns, func(p *capability.Capability) bool { return h.cap.Contains(p, b) }) {
@@ -147,21 +148,22 @@ func countWider(list []held, patterns []*capability.Capability, b *capability.Bu
 	return n
 }
 
-// strip takes away what gone names of m's, and then, from whoever, what rested on that.
-func (s *Space) strip(e *edit, m *member, gone func(held) bool) (note string) {
+// revokeMatching takes from m the capabilities that gone selects, and then, from anybody, those that rested on them. It
+// returns a note for the audit log.
+func (s *Space) revokeMatching(e *edit, m *member, gone func(heldCapability) bool) (note string) {
 	type loss struct {
-		by   string // the name of who lost it
-		rest string // what of it grants may rest on
+		by   string // name of the participant that lost it
+		rest string // the key that grants may rest on
 	}
 	var losses []loss
-	lose := func(m *member, gone func(h held) bool) {
-		l := e.of(m)
+	lose := func(m *member, gone func(h heldCapability) bool) {
+		l := e.record(m)
 		own := m.own
 		if l.Invited {
 			own = l.own
 		}
 		for i := range own {
-			h := held{cap: &own[i]}
+			h := heldCapability{cap: &own[i]}
 			if !slices.Contains(l.Masks, own[i].Rule()) && gone(h) {
 				l.Masks = append(l.Masks, own[i].Rule())
 				losses = append(losses, loss{m.name, h.key()})
@@ -170,7 +172,7 @@ func (s *Space) strip(e *edit, m *member, gone func(held) bool) (note string) {
 		var kept []*grant
 		for _, g := range l.Grants {
 			left := g.without(func(i int) bool {
-				h := held{cap: &g.caps[i], grant: g}
+				h := heldCapability{cap: &g.caps[i], grant: g}
 				if gone(h) {
 					losses = append(losses, loss{m.name, h.key()})
 					return false
@@ -188,8 +190,8 @@ func (s *Space) strip(e *edit, m *member, gone func(held) bool) (note string) {
 	for n := 0; n < len(losses); n++ {
 		lost := losses[n]
 		for _, other := range s.members.byName {
-			rested := func(h held) bool { return h.grant != nil && h.grant.By == lost.by && restsOn(h, lost.rest) }
-			if slices.ContainsFunc(e.see(other).Grants, func(g *grant) bool { return g.By == lost.by && slices.Contains(g.Rest, lost.rest) }) {
+			rested := func(h heldCapability) bool { return h.grant != nil && h.grant.By == lost.by && restsOn(h, lost.rest) }
+			if slices.ContainsFunc(e.current(other).Grants, func(g *grant) bool { return g.By == lost.by && slices.Contains(g.Rest, lost.rest) }) {
 				lose(other, rested)
 			}
 		}
@@ -197,8 +199,8 @@ func (s *Space) strip(e *edit, m *member, gone func(held) bool) (note string) {
 	return "revoked " + strconv.Itoa(direct) + ", with " + strconv.Itoa(len(losses)-direct) + " that rested on them"
 }
 
-// restsOn says whether this capability of a grant rests on a thing of the granter's.
-func restsOn(h held, rest string) bool {
+// restsOn reports whether this capability of a grant rests on the granter's capability with the key rest.
+func restsOn(h heldCapability, rest string) bool {
 	for i := range h.grant.caps {
 		if &h.grant.caps[i] == h.cap {
 			return h.grant.Rest[i] == rest

@@ -16,8 +16,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// boss is a space with a manager, who may grant some things, and workers, who may little.
-func boss(t testing.TB) SpaceConfig {
+// newBossConfig returns a space with a manager, who may grant some things, and workers with few rights.
+func newBossConfig(t testing.TB) SpaceConfig {
 	return SpaceConfig{ID: "lab", Participants: []Participant{
 		{Name: "manager", Tokens: []string{"manager-token"}, Capabilities: mewtest.Caps(t, "chat", "capability/*", "space/*",
 			`{"kind":"mcp/request","payload":{"method":"tools/*"}}`, `{"kind":"chat","to":["worker","other"]}`)},
@@ -32,10 +32,10 @@ func grantTo(id, recipient string, capabilities ...string) string {
 
 const callRead = `{"kind":"mcp/request","payload":{"method":"tools/call"}}`
 
-// A grant acts from the next envelope, is told to the recipient in a welcome and to all as it was sent; a revocation
-// the same way (MEW-21, MEW-25).
+// TestGrantAndRevoke: a grant acts from the next envelope on. The recipient gets a welcome, and everybody gets the
+// grant as it was sent. The same holds for a revocation (MEW-21, MEW-25).
 func TestGrantAndRevoke(t *testing.T) {
-	r := start(t, boss(t))
+	r := start(t, newBossConfig(t))
 	manager, worker := r.Join("manager-token"), r.Join("worker-token")
 	try := `{"id":"try","kind":"mcp/request","payload":{"method":"tools/call"}}`
 	worker.Send(try)
@@ -59,9 +59,10 @@ func TestGrantAndRevoke(t *testing.T) {
 	worker.Want("system/error")
 }
 
-// Nobody gives what he does not hold, whatever the shape of it, and nothing of a refused grant is stored (MEW-24).
+// TestGrantSubset: a participant cannot give what it does not hold, whatever the shape of the pattern, and nothing of a
+// refused grant is stored (MEW-24).
 func TestGrantSubset(t *testing.T) {
-	r := start(t, boss(t))
+	r := start(t, newBossConfig(t))
 	manager, worker := r.Join("manager-token"), r.Join("worker-token")
 	before := worker.Held()
 	for _, c := range []string{
@@ -93,10 +94,10 @@ func TestGrantSubset(t *testing.T) {
 	}
 }
 
-// What was given on ends with what it rested on (MEW-25), and a pattern takes what it contains, static ones too, until
-// they are granted anew (MEW-26).
+// TestRevocationChain: when a capability ends, the capabilities that rested on it end too (MEW-25). A revocation by
+// pattern takes everything that the pattern contains, also static capabilities, until they are granted again (MEW-26).
 func TestRevocationChain(t *testing.T) {
-	r := start(t, boss(t))
+	r := start(t, newBossConfig(t))
 	manager, worker, other := r.Join("manager-token"), r.Join("worker-token"), r.Join("other-token")
 	manager.Send(grantTo("g1", "worker", callRead))
 	worker.Until("system/welcome")
@@ -113,7 +114,7 @@ func TestRevocationChain(t *testing.T) {
 	}
 	worker.Until("capability/revoke")
 	if got := worker.Held(); got != `[{"kind":"capability/grant"},{"kind":"capability/grant-ack"}]` {
-		t.Errorf("the worker holds %s: what is contained goes, what is wider stays", got)
+		t.Errorf("the worker holds %s: want the contained capabilities gone and the wider ones kept", got)
 	}
 	worker.Send(`{"kind":"chat","payload":{"text":"x"}}`)
 	worker.Until("system/error")
@@ -123,12 +124,12 @@ func TestRevocationChain(t *testing.T) {
 	worker.Until("chat")
 }
 
-// Grants, masks, invited participants and bars survive disconnect and restart (MEW-23, MEW-29).
+// TestRestart: grants, masks, invited participants and bars survive disconnect and restart (MEW-23, MEW-29).
 func TestRestart(t *testing.T) {
 	dir := t.TempDir()
-	r := startWith(t, dir, Config{Spaces: []SpaceConfig{boss(t)}})
+	r := startWith(t, dir, Config{Spaces: []SpaceConfig{newBossConfig(t)}})
 	manager := r.Join("manager-token")
-	manager.Send(grantTo("g1", "worker", callRead), // it is not connected
+	manager.Send(grantTo("g1", "worker", callRead), // the worker is not connected
 		`{"kind":"capability/revoke","payload":{"recipient":"other","capabilities":["chat"]}}`,
 		`{"id":"i","kind":"space/invite","payload":{"participant_id":"guest","initial_capabilities":["chat"]}}`)
 	token := mewtest.Text(mewtest.Payload(manager.Until("space/invite-ack"), "token"))
@@ -138,7 +139,7 @@ func TestRestart(t *testing.T) {
 	manager.Until("space/kick")
 	r.Stop()
 
-	r = startWith(t, dir, Config{Spaces: []SpaceConfig{boss(t)}})
+	r = startWith(t, dir, Config{Spaces: []SpaceConfig{newBossConfig(t)}})
 	if got := r.Join("worker-token").Held(); !strings.Contains(got, callRead) {
 		t.Errorf("after the restart the worker holds %s", got)
 	}
@@ -148,7 +149,7 @@ func TestRestart(t *testing.T) {
 	if status, _ := r.Post("other", "other-token", `{"kind":"chat"}`); status != 403 {
 		t.Errorf("a kicked participant is let in after the restart: %d", status)
 	}
-	// Revoked by its id, although the process has changed.
+	// The id of the grant is still valid after the restart.
 	manager = r.Join("manager-token")
 	manager.Send(`{"kind":"capability/revoke","payload":{"recipient":"worker","grant_id":"g1"}}`)
 	manager.Until("capability/revoke")
@@ -157,7 +158,8 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// No sequence of grants, invites, revocations and kicks gives anybody in a hosted space what its roots did not have.
+// TestNoEscalation: no sequence of grants, invites, revocations and kicks gives a participant of a hosted space a right
+// that the configured participants did not have.
 func TestNoEscalation(t *testing.T) {
 	kinds := []string{"a", "b", "a/*", "a/x", "a/**", "*", "!a", "/a/", "capability/grant", "space/invite", "capability/*", "**"}
 	methods := []string{"", "m", "m/*", "m/x", "*", "!m", "/m/"}
@@ -235,10 +237,10 @@ func TestNoEscalation(t *testing.T) {
 	})
 }
 
-// Every operation on the space is one line of the audit log: who, whom, what, result; refusals are counted. No token
-// and no text of anybody stands there (MEW-31, MEW-36).
+// TestAudit: every operation on the space is one entry of the audit log: who, whom, what and result. Refusals are
+// counted. The log contains no token and no text of a participant (MEW-31, MEW-36).
 func TestAudit(t *testing.T) {
-	r := start(t, boss(t))
+	r := start(t, newBossConfig(t))
 	manager := r.Join("manager-token")
 	manager.Send(grantTo("g1", "worker", callRead),
 		`{"kind":"capability/revoke","payload":{"recipient":"worker","grant_id":"g1","reason":"a secret reason"}}`,
@@ -266,7 +268,7 @@ func TestAudit(t *testing.T) {
 		}
 		got = append(got, fmt.Sprintf("%s %s %d", e.Subject, e.Note, e.Count))
 		if text := fmt.Sprintf("%+v", e); strings.Contains(text, token) || strings.Contains(text, "secret") {
-			t.Errorf("too much is written down: %s", text)
+			t.Errorf("the entry contains too much: %s", text)
 		}
 	}
 	want := []string{
@@ -283,21 +285,22 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// Comparing has a bound of its own: alternatives multiply, and a grant is judged under the lock of its space.
+// TestComparisonIsBounded: comparing capabilities has a bound of its own, because alternatives multiply, and the space
+// is locked meanwhile.
 func TestComparisonIsBounded(t *testing.T) {
-	late := strings.Repeat(`"b*",`, 699) + `"a*"` // what is given is contained, in the last alternative
+	alternatives := strings.Repeat(`"b*",`, 699) + `"a*"` // contains the given one, but only in its last alternative
 	sc := SpaceConfig{ID: "lab", Participants: []Participant{{Name: "a", Capabilities: mewtest.Caps(t, "capability/*")}, {Name: "b"}}}
 	for range 250 {
-		sc.Participants[0].Capabilities = append(sc.Participants[0].Capabilities, mewtest.Cap(t, `{"kind":"x","payload":{"t":[`+late+`]}}`))
+		sc.Participants[0].Capabilities = append(sc.Participants[0].Capabilities, mewtest.Cap(t, `{"kind":"x","payload":{"t":[`+alternatives+`]}}`))
 	}
-	s := quiet(t, sc)
-	given := `{"kind":"x","payload":{"t":[` + strings.Repeat(`"ax",`, 700) + `1]}}` // contained, except for the last
-	took := time.Hour                                                               // of the quickest of some: other processes compete with the tests
+	s := newQuietSpace(t, sc)
+	given := `{"kind":"x","payload":{"t":[` + strings.Repeat(`"ax",`, 700) + `1]}}` // contained, except for the last alternative
+	took := time.Hour                                                               // shortest of several runs, because other processes compete with the tests
 	for range 20 {
 		start := time.Now()
 		_, fault := s.receive(s.members.byName["a"], []byte(grantTo("g", "b", given)), "http")
 		if fault == nil || fault.Reason != "VALIDATION_ERROR" {
-			t.Error("the grant was not refused as too much")
+			t.Error("the grant was not refused as too complex")
 		}
 		took = min(took, time.Since(start))
 	}

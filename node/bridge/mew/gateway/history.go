@@ -8,30 +8,30 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// The bounds of what a space remembers for polling (MEW-H2). It is not kept across restarts (MEW-Q5).
+// These bounds apply to the history for polls (MEW-H2). It does not survive a restart (MEW-Q5).
 const (
 	maxHistory      = 10_000
 	maxHistoryBytes = 32 << 20
 	maxPoll         = 500
 )
 
-// history is the last envelopes that everybody could see, by time of receipt.
+// history holds the latest envelopes that everybody could see, by time of receipt.
 type history struct {
 	last    time.Time
-	entries []past
+	entries []historyEntry
 	start   int
 	bytes   int
 }
 
-type past struct {
+type historyEntry struct {
 	at     time.Time
 	raw    []byte
-	except *member // did not get it
+	except *member // this member did not get it
 }
 
-// tick returns a time after every one before, whatever the clock does.
-func (h *history) tick(now time.Time) time.Time {
-	now = now.Round(0) // wall time: it is what clients send back
+// nextTime returns a time that is later than all times before, whatever the clock does.
+func (h *history) nextTime(now time.Time) time.Time {
+	now = now.Round(0) // wall time, because clients send it back
 	if !now.After(h.last) {
 		now = h.last.Add(time.Nanosecond)
 	}
@@ -40,11 +40,11 @@ func (h *history) tick(now time.Time) time.Time {
 }
 
 func (h *history) add(at time.Time, raw []byte, except *member) {
-	h.entries = append(h.entries, past{at, raw, except})
+	h.entries = append(h.entries, historyEntry{at, raw, except})
 	h.bytes += len(raw)
 	for len(h.entries)-h.start > maxHistory || h.bytes > maxHistoryBytes {
 		h.bytes -= len(h.entries[h.start].raw)
-		h.entries[h.start] = past{}
+		h.entries[h.start] = historyEntry{}
 		h.start++
 	}
 	if h.start > maxHistory {
@@ -53,11 +53,11 @@ func (h *history) add(at time.Time, raw []byte, except *member) {
 	}
 }
 
-// since returns at most limit envelopes that m could see after a time, and where the next page begins.
+// since returns at most limit envelopes after a time that m could see, and where the next page begins.
 func (h *history) since(t time.Time, m *member, limit int) (out []wire.Value, next time.Time) {
 	next = t
 	live := h.entries[h.start:]
-	from, _ := slices.BinarySearchFunc(live, t, func(p past, t time.Time) int {
+	from, _ := slices.BinarySearchFunc(live, t, func(p historyEntry, t time.Time) int {
 		if p.at.After(t) {
 			return 1
 		}
@@ -68,17 +68,17 @@ func (h *history) since(t time.Time, m *member, limit int) (out []wire.Value, ne
 			break
 		}
 		next = p.at
-		if p.except == m || p.at.Before(m.lasting.Since) {
+		if p.except == m || p.at.Before(m.record.Since) {
 			continue
 		}
-		if v, err := wire.ParseForeign(p.raw, envelope.MaxDepth, envelope.MaxValues+envelope.MaxList); err == nil { // it is ours: it parses
+		if v, err := wire.ParseForeign(p.raw, envelope.MaxDepth, envelope.MaxValues+envelope.MaxList); err == nil { // always true: the gateway encoded it
 			out = append(out, v)
 		}
 	}
 	return out, next
 }
 
-// polls are the polls that wait for the next broadcast.
+// polls holds the polls that wait for the next broadcast.
 type polls map[chan struct{}]struct{}
 
 func (p polls) wake() {

@@ -20,9 +20,9 @@ import (
 
 func binaryText(s string) *websocket.Frame { return websocket.Binary([]byte(s)) }
 
-// Everything bad is answered with a full error envelope and the connection stays.
+// TestBadInput: every bad message gets a full error envelope as answer, and the connection stays open.
 func TestBadInput(t *testing.T) {
-	r := start(t, lab(t))
+	r := start(t, newLabConfig(t))
 	alice := r.Join("alice-token")
 	for name, bad := range map[string]string{
 		"null":              `null`,
@@ -66,17 +66,17 @@ func TestBadInput(t *testing.T) {
 	alice.AwaitClose(websocket.CodeTooLarge)
 }
 
-// A receiver that reads nothing costs the others nothing: its queue is bounded, then it is out with 1013 and the
-// space is told, and everybody else gets everything in order (MEW-Q3).
+// TestStoppedReceiver: a receiver that reads nothing costs the others nothing. Its queue is bounded, then the gateway
+// closes it with 1013 and announces that it left. Everybody else gets everything in order (MEW-Q3).
 func TestStoppedReceiver(t *testing.T) {
-	var log logged
-	r := startWith(t, t.TempDir(), Config{Spaces: []SpaceConfig{lab(t)},
+	var log watchedLog
+	r := startWith(t, t.TempDir(), Config{Spaces: []SpaceConfig{newLabConfig(t)},
 		Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	alice, bob := r.Join("alice-token"), r.Join("bob-token")
 	stopped := dialRaw(r, "admin-token")
 	const (
 		size = 16 << 10
-		most = (8 + 16) << 20 / size // the queue, and what the system's own buffers may take
+		most = (8 + 16) << 20 / size // the queue and the buffers of the system
 	)
 	text := strings.Repeat("x", size)
 	gone := false
@@ -115,27 +115,27 @@ func TestStoppedReceiver(t *testing.T) {
 	}
 }
 
-// logged is a log that a test waits on.
-type logged struct {
+// watchedLog is a log that a test can wait on.
+type watchedLog struct {
 	mu   sync.Mutex
 	text strings.Builder
 }
 
-func (l *logged) Write(p []byte) (int, error) {
+func (l *watchedLog) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.Write(p)
 }
 
-func (l *logged) String() string {
+func (l *watchedLog) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.String()
 }
 
-func (l *logged) has(s string) bool { return strings.Contains(l.String(), s) }
+func (l *watchedLog) has(s string) bool { return strings.Contains(l.String(), s) }
 
-func (l *logged) wait(t *testing.T, s string) {
+func (l *watchedLog) wait(t *testing.T, s string) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -148,7 +148,7 @@ func (l *logged) wait(t *testing.T, s string) {
 	}
 }
 
-// dialRaw connects with a header and never reads; only the system keeps some of what it is sent.
+// dialRaw connects with a token in the header and never reads; only the system buffers some data.
 func dialRaw(r *mewtest.Rig[*Gateway], token string) net.Conn {
 	r.T.Helper()
 	conn, err := net.Dial("tcp", r.Server.Listener.Addr().String())
@@ -161,13 +161,13 @@ func dialRaw(r *mewtest.Rig[*Gateway], token string) net.Conn {
 	return conn
 }
 
-// Thousands of joins and leaves leave nothing behind (goroutines are counted by TestMain too).
+// TestJoinsAndLeaves: thousands of joins and leaves leave no memory behind (TestMain counts goroutines too).
 func TestJoinsAndLeaves(t *testing.T) {
 	rounds := 10_000
 	if testing.Short() {
 		rounds = 500
 	}
-	r := start(t, lab(t))
+	r := start(t, newLabConfig(t))
 	s := r.G.Space("lab")
 	m := s.members.byName["alice"]
 	settle := func() (uint64, int) {
@@ -181,7 +181,7 @@ func TestJoinsAndLeaves(t *testing.T) {
 		s.mu.Lock()
 		m.session = ses
 		s.members.rename(m, "client-"+rand.Text())
-		s.out.seat(m)
+		s.out.addReceiver(m)
 		s.out.announcePresence("join", m.info(), m)
 		s.unlock()
 		s.leave(ses)
@@ -197,8 +197,8 @@ func TestJoinsAndLeaves(t *testing.T) {
 	if after > heap+4<<20 || left > goroutines+2 {
 		t.Errorf("heap %d KiB, then %d KiB; goroutines %d, then %d", heap>>10, after>>10, goroutines, left)
 	}
-	if len(s.members.byID) != 0 || len(s.out.seats) != 0 || len(s.board.ListReasoning()) != 0 {
-		t.Errorf("%d ids and %d seats are left", len(s.members.byID), len(s.out.seats))
+	if len(s.members.byID) != 0 || len(s.out.receivers) != 0 || len(s.board.ListReasoning()) != 0 {
+		t.Errorf("%d ids and %d receivers are left", len(s.members.byID), len(s.out.receivers))
 	}
 	for range 200 { // and over sockets
 		p := r.Open("/ws", "")
@@ -214,7 +214,7 @@ func TestJoinsAndLeaves(t *testing.T) {
 	}
 }
 
-// An idle participant is cheap (the figure is in docs/performance.md).
+// TestIdleMemory: an idle participant takes little memory (docs/performance.md has the number).
 func TestIdleMemory(t *testing.T) {
 	if testing.Short() || raceOn {
 		t.Skip("opens many connections, and the race detector takes memory of its own")
@@ -239,7 +239,7 @@ func TestIdleMemory(t *testing.T) {
 	for r.G.clients() < many {
 		runtime.Gosched()
 	}
-	// The last to join is told of, and what tells of it is still on its way for a while.
+	// The announcement of the last join is still being delivered for a while.
 	each := (int64(size()) - int64(before)) / many
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()

@@ -17,7 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// ServeHTTP answers every route of the gateway: sockets, /participants* and /health (section 6).
+// ServeHTTP serves every route of the gateway: WebSockets, /participants* and /health (section 6).
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if g.cors(w, r) {
 		return
@@ -32,9 +32,9 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case path == "/health" && r.Method == http.MethodGet:
 		g.health(w)
 	case path == "/participants" && r.Method == http.MethodGet:
-		g.list(w, r)
+		g.listParticipants(w, r)
 	default:
-		id, ok := messagesOf(r.URL)
+		id, ok := parseMessagesPath(r.URL)
 		switch {
 		case !ok:
 			answer(w, http.StatusNotFound, errorBody("Not found"))
@@ -49,8 +49,8 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// messagesOf reads /participants/{id}/messages.
-func messagesOf(u *url.URL) (string, bool) {
+// parseMessagesPath returns the id in /participants/{id}/messages.
+func parseMessagesPath(u *url.URL) (string, bool) {
 	rest, ok := strings.CutPrefix(u.EscapedPath(), "/participants/")
 	id, tail, found := strings.Cut(rest, "/")
 	if !ok || !found || tail != "messages" {
@@ -60,7 +60,8 @@ func messagesOf(u *url.URL) (string, bool) {
 	return id, err == nil && envelope.IsName(id)
 }
 
-// cors lets pages of the configured origins call; others get no header and so no answer (MEW-H2).
+// cors lets pages of the configured origins call the gateway. Pages of other origins get no CORS header (MEW-H2). It
+// reports whether it answered the request.
 func (g *Gateway) cors(w http.ResponseWriter, r *http.Request) (done bool) {
 	origin := r.Header.Get("Origin")
 	if origin == "" || !slices.Contains(g.cfg.CORSOrigins, origin) {
@@ -86,10 +87,10 @@ func answer(w http.ResponseWriter, status int, body wire.Value) {
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
-	_, _ = w.Write(body.JSON()) // a client that has gone needs no answer
+	_, _ = w.Write(body.JSON()) // the client may be gone
 }
 
-// answerRefusal answers with what a refusal says to HTTP.
+// answerRefusal answers a request with a refusal.
 func answerRefusal(w http.ResponseWriter, r *envelope.Refusal) {
 	body := r.Payload
 	if !r.Body.IsNull() {
@@ -102,8 +103,8 @@ func answerRefusal(w http.ResponseWriter, r *envelope.Refusal) {
 	answer(w, r.Status, body)
 }
 
-// caller authenticates a request of a member, which must be the participant id unless that is empty. If it cannot, it
-// answers the request.
+// caller authenticates the member that makes a request. If id is not empty, the member must be the participant with
+// that id. If authentication fails, caller answers the request.
 func (g *Gateway) caller(w http.ResponseWriter, r *http.Request, id string) (*Space, *member, bool) {
 	token, ok := bearer(r)
 	if !ok || token == "" {
@@ -114,7 +115,7 @@ func (g *Gateway) caller(w http.ResponseWriter, r *http.Request, id string) (*Sp
 	s, m, ok := g.authenticate(token, asked)
 	if !ok {
 		fault := envelope.Refuse(http.StatusForbidden, "forbidden", wire.TextField("error", "Invalid token for participant"))
-		answerRefusal(w, g.failedJoin(addressOf(r), asked, fault))
+		answerRefusal(w, g.chargeFailedJoin(addressOf(r), asked, fault))
 		return nil, nil, false
 	}
 	s.mu.Lock()
@@ -126,7 +127,7 @@ func (g *Gateway) caller(w http.ResponseWriter, r *http.Request, id string) (*Sp
 	return s, m, ok
 }
 
-// inject takes an envelope by HTTP, under the same rules (MEW-59, MEW-H1).
+// inject receives an envelope over HTTP, under the same rules as over a WebSocket (MEW-59, MEW-H1).
 func (g *Gateway) inject(w http.ResponseWriter, r *http.Request, id string) {
 	s, m, ok := g.caller(w, r, id)
 	if !ok {
@@ -150,7 +151,7 @@ func (g *Gateway) inject(w http.ResponseWriter, r *http.Request, id string) {
 	e, fault := envelope.Parse(body)
 	s.mu.Lock()
 	if m.output != nil {
-		s.connectVirtual(m) // MEW-D6: on its first message
+		s.connectVirtual(m) // a log participates from its first message on (MEW-D6)
 	}
 	got, fault := s.handle(m, e, fault, "http")
 	s.unlock()
@@ -168,10 +169,10 @@ func (g *Gateway) inject(w http.ResponseWriter, r *http.Request, id string) {
 	}
 }
 
-// maxWait is how long a poll may wait for something new.
+// maxWait bounds the time for which a poll may wait for new envelopes.
 const maxWait = 25 * time.Second
 
-// poll answers what the participant could have seen since a time (MEW-60, MEW-H2).
+// poll answers with the envelopes that the participant could have seen since a time (MEW-60, MEW-H2).
 func (g *Gateway) poll(w http.ResponseWriter, r *http.Request, id string) {
 	s, m, ok := g.caller(w, r, id)
 	if !ok {
@@ -183,10 +184,10 @@ func (g *Gateway) poll(w http.ResponseWriter, r *http.Request, id string) {
 		answer(w, http.StatusBadRequest, errorBody("since must be an RFC 3339 time, limit and wait whole numbers"))
 		return
 	}
-	if wait > 0 { // the listener's own time-outs are shorter
+	if wait > 0 { // the timeouts of the listener are shorter
 		deadline := time.Now().Add(wait + 10*time.Second)
 		rc := http.NewResponseController(w)
-		_ = rc.SetReadDeadline(deadline) // in-process requests have none
+		_ = rc.SetReadDeadline(deadline) // in-process requests have no deadlines
 		_ = rc.SetWriteDeadline(deadline)
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), wait)
@@ -197,7 +198,7 @@ func (g *Gateway) poll(w http.ResponseWriter, r *http.Request, id string) {
 		woken := s.out.polls.add()
 		s.unlock()
 		if len(messages) > 0 || wait == 0 {
-			s.forget(woken)
+			s.removePoll(woken)
 			answer(w, http.StatusOK, wire.Obj(wire.Field("messages", wire.Arr(messages...)),
 				wire.TextField("next_since", next.UTC().Format(time.RFC3339Nano))))
 			return
@@ -208,12 +209,12 @@ func (g *Gateway) poll(w http.ResponseWriter, r *http.Request, id string) {
 		case <-ctx.Done():
 			wait = 0
 		}
-		s.forget(woken)
+		s.removePoll(woken)
 	}
 }
 
-// forget takes a poll off the list of those to wake.
-func (s *Space) forget(woken chan struct{}) {
+// removePoll removes a poll from those that wait.
+func (s *Space) removePoll(woken chan struct{}) {
 	s.mu.Lock()
 	defer s.unlock()
 	delete(s.out.polls, woken)
@@ -222,7 +223,7 @@ func (s *Space) forget(woken chan struct{}) {
 func pollQuery(q url.Values) (since time.Time, limit int, wait time.Duration, ok bool) {
 	limit, ok = maxPoll, true
 	if text := q.Get("since"); text != "" {
-		t, err := time.Parse(time.RFC3339Nano, strings.ReplaceAll(text, " ", "+")) // an unescaped offset
+		t, err := time.Parse(time.RFC3339Nano, strings.ReplaceAll(text, " ", "+")) // a client may leave the offset unescaped
 		since, ok = t, err == nil
 	}
 	if text := q.Get("limit"); text != "" {
@@ -237,8 +238,8 @@ func pollQuery(q url.Values) (since time.Time, limit int, wait time.Duration, ok
 	return since, limit, wait, ok
 }
 
-// list names the participants of the caller's space.
-func (g *Gateway) list(w http.ResponseWriter, r *http.Request) {
+// listParticipants answers with the participants of the caller's space.
+func (g *Gateway) listParticipants(w http.ResponseWriter, r *http.Request) {
 	s, _, ok := g.caller(w, r, "")
 	if !ok {
 		return
@@ -246,13 +247,13 @@ func (g *Gateway) list(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusOK, wire.Obj(wire.Field("participants", s.participants())))
 }
 
-// participants lists everybody that the space knows, by name.
+// participants lists all participants of the space by name.
 func (s *Space) participants() wire.Value {
 	s.mu.Lock()
 	defer s.unlock()
 	names := make([]string, 0, len(s.members.byName))
 	for name, m := range s.members.byName {
-		if !m.lasting.Barred {
+		if !m.record.Barred {
 			names = append(names, name)
 		}
 	}
@@ -260,7 +261,7 @@ func (s *Space) participants() wire.Value {
 	out := make([]wire.Value, len(names))
 	for i, name := range names {
 		m := s.members.byName[name]
-		out[i] = wire.Obj(wire.TextField("id", m.runtime), wire.Field("connected", wire.Bool(m.present())),
+		out[i] = wire.Obj(wire.TextField("id", m.runtime), wire.Field("connected", wire.Bool(m.isPresent())),
 			wire.Field("capabilities", m.shown))
 	}
 	return wire.Arr(out...)
@@ -268,7 +269,7 @@ func (s *Space) participants() wire.Value {
 
 var features = []string{"capability-grants", "participant-control", "http-injection", "http-polling", "space-invite", "streams", "stream-targets", "stream-writers"}
 
-// health is polled by clients until status is ok (MEW-D2).
+// health answers /health. Clients poll it until status is ok (MEW-D2).
 func (g *Gateway) health(w http.ResponseWriter) {
 	answer(w, http.StatusOK, wire.Obj(
 		wire.TextField("status", "ok"), wire.Field("spaces", wire.Int(int64(len(g.order)))),

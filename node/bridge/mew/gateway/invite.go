@@ -14,14 +14,14 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Invitation is what the operator is told of an invite that named an address (MEW-28). The token is not in it: the
-// inviter alone has it. Participant and Email are the inviter's words, made printable.
+// Invitation describes an invite with an address to the operator (MEW-28). It lacks the token, which only the inviter
+// gets. Participant and Email are text of the inviter, made printable.
 type Invitation struct {
 	Space, Participant, Email, URL string
 }
 
-// invite makes a participant and tells the inviter alone how it gets in (MEW-27).
-func (s *Space) invite(p *post) *envelope.Refusal {
+// invite creates a participant and sends its token to the inviter alone (MEW-27).
+func (s *Space) invite(p *submission) *envelope.Refusal {
 	p.silent = true
 	name := p.Payload.GetStr("participant_id")
 	if !envelope.IsName(name) {
@@ -35,8 +35,8 @@ func (s *Space) invite(p *post) *envelope.Refusal {
 		}
 	}
 	if !s.cfg.DropIn || s.cfg.InviteSubset {
-		if _, fault := s.mayGive(p, caps); fault != nil {
-			s.auditRefused(p.by, p.Kind, name, fault.Reason)
+		if _, fault := s.findBases(p, caps); fault != nil {
+			s.auditRefusal(p.by, p.Kind, name, fault.Reason)
 			return fault
 		}
 	}
@@ -44,7 +44,7 @@ func (s *Space) invite(p *post) *envelope.Refusal {
 	if email := p.Payload.GetStr("email"); email != "" && s.gate.Invited != nil {
 		tell = &Invitation{Space: s.cfg.ID, Participant: name, Email: envelope.ToPrintable(email, 254), URL: s.connectionURL()}
 	}
-	token, fault := s.admit(p.by, name, caps, tell)
+	token, fault := s.addInvitee(p.by, name, caps, tell)
 	if fault != nil {
 		return fault
 	}
@@ -64,15 +64,15 @@ func (s *Space) invite(p *post) *envelope.Refusal {
 	if reason := p.Payload.GetStr("reason"); reason != "" {
 		about = append(about, wire.TextField("reason", reason))
 	}
-	p.then = append(p.then, func() { s.out.announcePresence("invited", s.members.byName[name].info(), p.by, about...) })
+	p.afterSend = append(p.afterSend, func() { s.out.announcePresence("invited", s.members.byName[name].info(), p.by, about...) })
 	return nil
 }
 
-// admit makes a participant with a token of its own, durably. The token is empty where the name is taken.
-func (s *Space) admit(who *member, name string, caps []capability.Capability, tell *Invitation) (token string, fault *envelope.Refusal) {
+// addInvitee creates a participant with a new token, durably. It returns an empty token if the name is taken.
+func (s *Space) addInvitee(who *member, name string, caps []capability.Capability, tell *Invitation) (token string, fault *envelope.Refusal) {
 	m := s.members.byName[name]
 	switch {
-	case m != nil && !m.lasting.Barred, m == nil && s.members.byID[name] != nil:
+	case m != nil && !m.record.Barred, m == nil && s.members.byID[name] != nil:
 		return "", nil
 	case m == nil && len(s.members.byName) >= maxMembers:
 		return "", envelope.RefuseWith(503, "unavailable", "The space is full")
@@ -83,9 +83,9 @@ func (s *Space) admit(who *member, name string, caps []capability.Capability, te
 		m = s.members.add(name, nil)
 	}
 	e := s.edit()
-	l := e.of(m)
+	l := e.record(m)
 	l.Invited, l.Barred, l.Since = true, false, time.Now().UTC()
-	l.Own, l.own = rawOf(caps), caps
+	l.Own, l.own = encodeAll(caps), caps
 	l.Tokens, l.Grants, l.Masks = []string{credential.HashOf(token).String()}, nil, nil
 	if tell != nil {
 		e.more = append(e.more, s.gate.Invited(*tell))
@@ -107,19 +107,19 @@ func (s *Space) admit(who *member, name string, caps []capability.Capability, te
 	return token, nil
 }
 
-// kick puts a participant out and bars its tokens (MEW-30).
-func (s *Space) kick(p *post) *envelope.Refusal {
+// kick disconnects a participant and bars its tokens (MEW-30).
+func (s *Space) kick(p *submission) *envelope.Refusal {
 	m := s.members.find(p.Payload.GetStr("participant_id"))
 	if m == nil {
 		return refuseRecipient()
 	}
-	if fault := s.sparing(m); fault != nil {
+	if fault := s.protectOperator(m); fault != nil {
 		return fault
 	}
 	e := s.edit()
-	l := e.of(m)
+	l := e.record(m)
 	l.Barred = true
-	for _, h := range s.tokens.of(s.cfg.ID, m.name) {
+	for _, h := range s.tokens.hashesOf(s.cfg.ID, m.name) {
 		if !slices.Contains(l.Dead, h) {
 			l.Dead = append(l.Dead, h)
 		}
@@ -128,26 +128,26 @@ func (s *Space) kick(p *post) *envelope.Refusal {
 	if fault := e.commit(s.auditEntry(p.by, p.Kind, m.name, "kicked")); fault != nil {
 		return fault
 	}
-	p.then = append(p.then, func() { s.putOut(m) })
+	p.afterSend = append(p.afterSend, func() { s.disconnect(m) })
 	return nil
 }
 
-// putOut ends whatever connects a participant.
-func (s *Space) putOut(m *member) {
+// disconnect ends the connection and the output log of a participant.
+func (s *Space) disconnect(m *member) {
 	if m.virtualOn {
 		m.virtualOn = false
-		s.out.reseat()
+		s.out.removeGone()
 		if m.session == nil {
 			s.announceLeave(m)
 		}
 	}
 	if ses := m.session; ses != nil {
 		ses.conn.Close(envelope.CloseKicked, "kicked")
-		s.leaveLocked(ses)
+		s.endSession(ses)
 	}
 }
 
-// connectionURL is where an invited participant connects.
+// connectionURL returns the URL at which an invited participant connects.
 func (s *Space) connectionURL() string {
 	return strings.TrimRight(s.gate.PublicURL, "/") + "/ws?space=" + url.QueryEscape(s.cfg.ID)
 }

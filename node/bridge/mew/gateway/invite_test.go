@@ -10,9 +10,9 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// The inviter alone gets the token; the others are told that somebody was invited (MEW-27).
+// TestInvite: only the inviter gets the token; the others learn that somebody was invited (MEW-27).
 func TestInvite(t *testing.T) {
-	r := start(t, boss(t))
+	r := start(t, newBossConfig(t))
 	manager, other := r.Join("manager-token"), r.Join("other-token")
 	manager.Until("system/presence")
 	manager.Send(`{"id":"i1","kind":"space/invite","payload":{"participant_id":"guest","initial_capabilities":[{"kind":"chat"}],"reason":"help"}}`)
@@ -59,8 +59,8 @@ func TestInvite(t *testing.T) {
 	}
 }
 
-// In a hosted space an inviter gives what he holds; in a drop-in space he may give more, unless invite_subset says
-// no (MEW-27). What is implicit there is implicit nowhere else (MEW-D7).
+// TestInviteWider: in a hosted space an inviter gives only what it holds. In a drop-in space it may give more, unless
+// invite_subset is set (MEW-27). The implicit capability exists only in drop-in spaces (MEW-D7).
 func TestInviteWider(t *testing.T) {
 	for _, tt := range []struct {
 		name           string
@@ -68,7 +68,7 @@ func TestInviteWider(t *testing.T) {
 		status         int
 	}{{"hosted", false, false, 403}, {"drop-in", true, false, 200}, {"drop-in, subset", true, true, 403}} {
 		t.Run(tt.name, func(t *testing.T) {
-			sc := boss(t)
+			sc := newBossConfig(t)
 			sc.DropIn, sc.InviteSubset = tt.dropIn, tt.subset
 			r := start(t, sc)
 			status, body := r.Post("manager", "manager-token", `{"kind":"space/invite","payload":{"participant_id":"guest","initial_capabilities":["mcp/*"]}}`)
@@ -83,9 +83,9 @@ func TestInviteWider(t *testing.T) {
 	}
 }
 
-// A kick is seen by all, ends the connection with 4403 and bars the tokens, until a new invite (MEW-30).
+// TestKick: everybody sees a kick. It ends the connection with 4403 and bars the tokens until a new invite (MEW-30).
 func TestKick(t *testing.T) {
-	r := start(t, boss(t))
+	r := start(t, newBossConfig(t))
 	manager, worker, other := r.Join("manager-token"), r.Join("worker-token"), r.Join("other-token")
 	manager.Send(`{"kind":"space/kick","payload":{"participant_id":"worker","reason":"enough"}}`)
 	if last := worker.AwaitClose(envelope.CloseKicked); len(last) == 0 || !strings.Contains(last[len(last)-1], `"space/kick"`) {
@@ -117,10 +117,10 @@ func TestKick(t *testing.T) {
 	}
 }
 
-// Of an invite with an address the operator is told, in the same unit, and not the token (MEW-28).
+// TestInviteByMail: an invite with an address notifies the operator in the same unit, without the token (MEW-28).
 func TestInviteByMail(t *testing.T) {
 	var got []Invitation
-	r := startWith(t, t.TempDir(), Config{Spaces: []SpaceConfig{boss(t)}, Invited: func(i Invitation) store.Change {
+	r := startWith(t, t.TempDir(), Config{Spaces: []SpaceConfig{newBossConfig(t)}, Invited: func(i Invitation) store.Change {
 		got = append(got, i)
 		return store.Change{IfRev: store.Any, Record: store.Record{NS: "test", Key: i.Participant, Body: []byte("{}")}}
 	}})
@@ -128,10 +128,10 @@ func TestInviteByMail(t *testing.T) {
 		r.Post("manager", "manager-token", `{"kind":"space/invite","payload":{"participant_id":"guest"`+extra+`,"initial_capabilities":["chat"]}}`)
 	}
 	invite(`,"email":"a@b.example\u001b[31m"`)
-	invite(`,"email":"again@b.example"`) // it is there already
+	invite(`,"email":"again@b.example"`) // the guest exists already
 	want := Invitation{Space: "lab", Participant: "guest", Email: "a@b.example?[31m", URL: "ws://gateway.example/ws?space=lab"}
 	if len(got) != 1 || got[0] != want {
-		t.Errorf("told %v", got)
+		t.Errorf("the operator was notified of %v", got)
 	}
 	if _, err := r.Store.Records().Get(t.Context(), "test", "guest", time.Now()); err != nil {
 		t.Error(err)

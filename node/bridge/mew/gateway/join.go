@@ -14,22 +14,22 @@ import (
 // session is one live connection (MEW-61).
 type session struct {
 	conn      *websocket.Conn
-	id        string // connection_id
+	id        string // the connection id
 	since     time.Time
 	space     *Space
 	m         *member
 	tokenHash string
-	rejoins   []time.Time // of the last minute
+	rejoins   []time.Time // in the last minute
 }
 
-// The bounds of a minute: a welcome names everybody in the space and all that they may, for a join of a few bytes.
+// These are bounds per minute. A join of a few bytes makes the gateway send a welcome with everybody in the space.
 const (
 	maxTakeovers = 6 // MEW-J5
 	maxRejoins   = 20
 )
 
-// often counts an event, and says whether there were too many of them in the last minute.
-func often(events *[]time.Time, most int) bool {
+// exceedsRate counts an event and reports whether there were too many of them in the last minute.
+func exceedsRate(events *[]time.Time, most int) bool {
 	now := time.Now()
 	*events = slices.DeleteFunc(*events, func(t time.Time) bool { return now.Sub(t) > time.Minute })
 	if len(*events) >= most {
@@ -39,7 +39,7 @@ func often(events *[]time.Time, most int) bool {
 	return false
 }
 
-// join lets a connection in under the runtime id that it asked for, or its name (MEW-J4).
+// join adds a connection to the space under the runtime id that it asks for, or under its name (MEW-J4).
 func (s *Space) join(ses *session, asked string) *envelope.Refusal {
 	s.mu.Lock()
 	defer s.unlock()
@@ -47,16 +47,16 @@ func (s *Space) join(ses *session, asked string) *envelope.Refusal {
 	if s.stopping {
 		return &envelope.Refusal{Close: websocket.CodeGoingAway, From: envelope.FromSystem, Payload: wire.Obj(wire.TextField("error", "going_down"))}
 	}
-	if m.lasting.Barred || slices.Contains(m.lasting.Dead, ses.tokenHash) {
-		return envelope.RefuseUnauthorized("Authentication failed")
+	if m.record.Barred || slices.Contains(m.record.Dead, ses.tokenHash) {
+		return envelope.RefuseToken("Authentication failed")
 	}
 	runtime := strings.Clone(cmp.Or(asked, m.name))
-	if fault := s.members.check(m, runtime); fault != nil {
+	if fault := s.members.checkID(m, runtime); fault != nil {
 		return fault
 	}
 	old := m.session
 	if old != nil {
-		if often(&m.takeovers, maxTakeovers) {
+		if exceedsRate(&m.takeovers, maxTakeovers) {
 			r := envelope.RefuseRate(time.Minute)
 			r.Close = envelope.CloseTakeovers
 			return r
@@ -66,7 +66,7 @@ func (s *Space) join(ses *session, asked string) *envelope.Refusal {
 	s.members.rename(m, runtime)
 	m.session, m.down = ses, false
 	ses.since = time.Now()
-	s.out.seat(m)
+	s.out.addReceiver(m)
 	s.welcome(m)
 	s.gate.Logger.Info("participant joined", "space", s.cfg.ID, "participant", m.name, "id", runtime, "connection", ses.id, "replaced", old != nil)
 	if old == nil && !m.virtualOn {
@@ -75,27 +75,27 @@ func (s *Space) join(ses *session, asked string) *envelope.Refusal {
 	return nil
 }
 
-// rejoin answers a repeated join of a connection that is in (MEW-J2).
+// rejoin answers a repeated join of a connection that has joined (MEW-J2).
 func (s *Space) rejoin(ses *session) {
 	s.mu.Lock()
 	defer s.unlock()
 	switch {
 	case ses.m.session != ses:
-	case often(&ses.rejoins, maxRejoins):
+	case exceedsRate(&ses.rejoins, maxRejoins):
 		s.out.tell(ses.m, envelope.RefuseRate(time.Minute).Envelope(ses.m.runtime, ""))
 	default:
 		s.welcome(ses.m)
 	}
 }
 
-// leave ends a connection's part in the space. One that was replaced has none any more (MEW-J5).
+// leave ends the session of a connection in the space. It does nothing for a connection that was replaced (MEW-J5).
 func (s *Space) leave(ses *session) {
 	s.mu.Lock()
 	defer s.unlock()
-	s.leaveLocked(ses)
+	s.endSession(ses)
 }
 
-func (s *Space) leaveLocked(ses *session) {
+func (s *Space) endSession(ses *session) {
 	m := ses.m
 	if m.session != ses {
 		return
@@ -103,35 +103,36 @@ func (s *Space) leaveLocked(ses *session) {
 	m.session = nil
 	id := m.runtime
 	s.gate.Logger.Info("participant left", "space", s.cfg.ID, "participant", m.name, "id", id, "connection", ses.id)
-	s.out.reseat()
+	s.out.removeGone()
 	if !m.virtualOn {
 		s.announceLeave(m)
 		s.board.Leave(id)
 	}
 	s.members.rename(m, m.name)
-	if m.virtualOn { // its log goes on under the name
-		s.out.seat(m)
+	if m.virtualOn { // its log stays under its name
+		s.out.addReceiver(m)
 	}
 }
 
-// announceLeave says that a participant left, and what of its part in streams ended with it.
+// announceLeave announces that a participant left, and how that changes the streams.
 func (s *Space) announceLeave(m *member) {
 	s.out.announcePresence("leave", wire.Obj(wire.TextField("id", m.runtime)), m)
 	s.announceAll(s.streams.leave(m))
 }
 
-// welcome tells a participant that joins who it is, what it may do, who else is there and what streams run (MEW-34).
+// welcome tells a participant that joins its id, its capabilities, who else is in the space and what streams run
+// (MEW-34).
 func (s *Space) welcome(m *member) {
 	streams, cut := s.streams.list()
 	s.out.welcome(m, cut, wire.Field("active_streams", streams))
 }
 
-// connectVirtual lets an output log take part (MEW-D6).
+// connectVirtual makes an output log a participant (MEW-D6).
 func (s *Space) connectVirtual(m *member) {
 	if m.output == nil || m.virtualOn {
 		return
 	}
 	m.virtualOn = true
-	s.out.seat(m)
+	s.out.addReceiver(m)
 	s.welcome(m)
 }

@@ -11,7 +11,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/websocket"
 )
 
-// The four shapes of a join as the reference SDK, its interactive CLI and its templates send them (section 1).
+// TestJoinShapes checks the four shapes of a join, as the reference's SDK, its interactive CLI and its templates send
+// them (section 1).
 func TestJoinShapes(t *testing.T) {
 	for _, tt := range []struct {
 		name, path, header, join, id string
@@ -23,7 +24,7 @@ func TestJoinShapes(t *testing.T) {
 		{"d: participantId", "/", "", `{"kind":"system/join","protocol":"mew/v0.4","id":"j","ts":"2025-01-01T00:00:00Z","payload":{"space":"lab","participantId":"client-2","token":"alice-token"}}`, "client-2"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := startWith(t, t.TempDir(), Config{Spaces: []SpaceConfig{lab(t)}, AnyPath: true})
+			r := startWith(t, t.TempDir(), Config{Spaces: []SpaceConfig{newLabConfig(t)}, AnyPath: true})
 			p := r.Open(tt.path, tt.header)
 			p.Send(tt.join)
 			w := p.Want("system/welcome")
@@ -41,9 +42,10 @@ func TestJoinShapes(t *testing.T) {
 	}
 }
 
-// Shape (c): the header admits at once, and the join that follows is answered with the same welcome (MEW-J2).
+// TestHeaderThenJoin: a token in the header admits at once, and a join that follows, shape (c), gets the same welcome
+// (MEW-J2).
 func TestHeaderThenJoin(t *testing.T) {
-	r := start(t, lab(t))
+	r := start(t, newLabConfig(t))
 	bob := r.Join("bob-token")
 	p := r.Open("/ws?space=lab", "alice-token")
 	p.Want("system/welcome")
@@ -85,7 +87,7 @@ func TestJoinRefused(t *testing.T) {
 		{"a frame", `#stream-1#x`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			p := start(t, lab(t)).Open("/ws", "")
+			p := start(t, newLabConfig(t)).Open("/ws", "")
 			p.Send(tt.join)
 			e := p.Want("system/error")
 			if got := mewtest.Text(mewtest.Payload(e, "error")); got != "unauthorized" {
@@ -96,10 +98,10 @@ func TestJoinRefused(t *testing.T) {
 	}
 }
 
-// A bearer that is wrong, or asks for a space that is not its own, does not get a connection; the query is no place
-// for a token (MEW-J1, MEW-J3).
+// TestHeaderRefused: a bearer token that is wrong, or for another space, gets no connection, and a token in the query
+// does not count (MEW-J1, MEW-J3).
 func TestHeaderRefused(t *testing.T) {
-	r := start(t, lab(t))
+	r := start(t, newLabConfig(t))
 	for _, tt := range []struct {
 		path, auth string
 		status     int
@@ -121,10 +123,10 @@ func TestHeaderRefused(t *testing.T) {
 	p.AwaitClose(envelope.CloseUnauthorized)
 }
 
-// TestFailedJoins: failed joins are bounded by address, at every door, and a valid token passes whatever its address
-// did before: ten wrong ones used to lock out everybody behind that address (MEW-Q4).
+// TestFailedJoins: failed joins are bounded by address, on every route. A valid token passes whatever its address did
+// before: ten wrong tokens used to lock out everybody behind that address (MEW-Q4).
 func TestFailedJoins(t *testing.T) {
-	r := start(t, lab(t))
+	r := start(t, newLabConfig(t))
 	status := func(token string) int {
 		_, err := websocket.Dial(t.Context(), mewtest.PlainDial, r.URL("/ws"), websocket.Options{Header: map[string][]string{"Authorization": {"Bearer " + token}}})
 		he, ok := errors.AsType[*websocket.HandshakeError](err)
@@ -160,11 +162,11 @@ func TestFailedJoins(t *testing.T) {
 	p.Want("system/welcome")
 }
 
-// TestLogOfDoor: the log of a gateway shows joins, leaves, wrong tokens and refusals, without a token in it and without
-// a line for each of a flood.
+// TestLogOfDoor: the log of a gateway shows joins, leaves, wrong tokens and refusals. It contains no token, and a flood
+// does not make a line for each message.
 func TestLogOfDoor(t *testing.T) {
-	var log logged
-	r := startWith(t, t.TempDir(), Config{Spaces: []SpaceConfig{lab(t)}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	var log watchedLog
+	r := startWith(t, t.TempDir(), Config{Spaces: []SpaceConfig{newLabConfig(t)}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	if got, body := r.Call("GET", "/participants", "wrong-token", ""); got != 403 {
 		t.Fatalf("a wrong token gets %d %s", got, body)
 	}
@@ -196,10 +198,10 @@ func TestLogOfDoor(t *testing.T) {
 	}
 }
 
-// One live connection for each name: the newer one takes over, without presence, and the close of the older touches
-// nothing (MEW-J5).
+// TestTakeover: a name has one live connection. A newer one takes over without a presence message, and the close of the
+// older one changes nothing (MEW-J5).
 func TestTakeover(t *testing.T) {
-	r := start(t, lab(t))
+	r := start(t, newLabConfig(t))
 	bob := r.Join("bob-token")
 	first := r.Join("alice-token")
 	bob.Want("system/presence")
@@ -219,9 +221,9 @@ func TestTakeover(t *testing.T) {
 	last.AwaitClose(envelope.CloseTakeovers)
 }
 
-// from is the sender or absent; anything else is refused and never rewritten (MEW-53, MEW-J6).
+// TestIdentity: "from" must be the sender or absent; anything else is refused and never rewritten (MEW-53, MEW-J6).
 func TestIdentity(t *testing.T) {
-	r := start(t, lab(t))
+	r := start(t, newLabConfig(t))
 	bob := r.Join("bob-token")
 	p := r.Open("/ws", "")
 	p.Send(`{"type":"join","token":"alice-token","participantId":"client-7"}`)
@@ -235,7 +237,7 @@ func TestIdentity(t *testing.T) {
 		if status, body := r.Post("alice", "alice-token", `{"kind":"chat","from":"`+from+`","payload":{"text":"forged"}}`); status != 403 || !strings.Contains(body, "identity_mismatch") {
 			t.Errorf("from %q by HTTP: %d %s", from, status, body)
 		}
-		p.Want("system/error") // of the HTTP refusal (MEW-H2)
+		p.Want("system/error") // from the HTTP refusal (MEW-H2)
 	}
 	for _, from := range []string{`,"from":"alice"`, `,"from":"client-7"`, ``} {
 		p.Send(`{"kind":"chat"` + from + `,"payload":{"text":"mine"}}`)

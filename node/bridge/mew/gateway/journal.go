@@ -15,7 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Journal is the two JSONL logs of a drop-in gateway (MEW-D8, MEW-D9). A nil Journal logs nothing.
+// Journal writes the two JSONL logs of a drop-in gateway (MEW-D8, MEW-D9). A nil Journal writes nothing.
 type Journal struct {
 	envelopes *lineFile // nil: off
 	decisions *lineFile // nil: off
@@ -23,7 +23,7 @@ type Journal struct {
 
 const rotateAt = 64 << 20
 
-// NewJournal logs below dir what is switched on; it is nil where nothing is.
+// NewJournal returns a journal that writes the selected logs below dir, or nil if none is selected.
 func NewJournal(dir string, envelopes, decisions bool, log *slog.Logger) *Journal {
 	j := &Journal{}
 	file := func(on bool, name string) *lineFile {
@@ -31,7 +31,7 @@ func NewJournal(dir string, envelopes, decisions bool, log *slog.Logger) *Journa
 			return nil
 		}
 		f := newLineFile(filepath.Join(dir, name), log)
-		f.rotate, f.lost = rotateAt, lostLines
+		f.rotateSize, f.lost = rotateAt, lostLines
 		return f
 	}
 	j.envelopes, j.decisions = file(envelopes, "envelope-history.jsonl"), file(decisions, "capability-decisions.jsonl")
@@ -63,7 +63,7 @@ func (j *Journal) run(ctx context.Context) {
 
 func (j *Journal) logsEnvelopes() bool { return j != nil && j.envelopes != nil }
 
-// event is one envelope in the history: a line for each participant that it concerns.
+// event is one envelope in the envelope log. It makes one line for each participant that it concerns.
 type event struct {
 	at        time.Time
 	name      string // received, delivered, rejected
@@ -71,14 +71,14 @@ type event struct {
 	envelope  []byte
 	space     string
 	direction string
-	who       string  // of received and rejected, and of what one participant is told
-	how       string  // its transport
-	seats     []*seat // of delivered
+	who       string      // participant, if it concerns only one
+	how       string      // transport of who
+	receivers []*receiver // receivers of a delivered envelope
 	except    *member
-	reason    string // of rejected
+	reason    string // why it was rejected
 }
 
-// write appends the lines of the event.
+// write appends the lines of the event to dst.
 func (e *event) write(dst []byte, spill func([]byte) []byte) []byte {
 	head := append(make([]byte, 0, len(e.envelope)+160), `{"timestamp":"`...)
 	head = append(head, envelope.FormatTime(e.at)...)
@@ -111,10 +111,10 @@ func (e *event) write(dst []byte, spill func([]byte) []byte) []byte {
 		}
 		return append(dst, "}\n"...)
 	}
-	if e.seats == nil {
+	if e.receivers == nil {
 		return spill(line(dst, e.who, e.how))
 	}
-	for _, st := range e.seats {
+	for _, st := range e.receivers {
 		if st.m != e.except {
 			dst = spill(line(dst, st.id, st.how))
 		}
@@ -122,13 +122,14 @@ func (e *event) write(dst []byte, spill func([]byte) []byte) []byte {
 	return dst
 }
 
-// put queues an event. Its envelope is shared with the queues of connections, and counts all the same.
+// put queues an event. Connections share its envelope, but it counts in full here.
 func (j *Journal) put(e *event) {
-	j.envelopes.put(max(len(e.seats), 1), len(e.envelope)+128, e.write)
+	j.envelopes.put(max(len(e.receivers), 1), len(e.envelope)+128, e.write)
 }
 
-// received logs an accepted envelope as it is delivered, or, with a reason, a refused one as far as it could be read.
-func (j *Journal) received(space string, p *post, raw []byte, reason string) {
+// logInbound logs an accepted envelope in the form in which it is delivered. With a reason, it logs a refused envelope
+// as far as the gateway could read it.
+func (j *Journal) logInbound(space string, p *submission, raw []byte, reason string) {
 	if !j.logsEnvelopes() {
 		return
 	}
@@ -142,17 +143,17 @@ func (j *Journal) received(space string, p *post, raw []byte, reason string) {
 	j.put(e)
 }
 
-func (j *Journal) delivered(space string, at time.Time, id string, raw []byte, seats []*seat, except *member) {
-	if !j.logsEnvelopes() || len(seats) == 0 {
+func (j *Journal) logDelivery(space string, at time.Time, id string, raw []byte, receivers []*receiver, except *member) {
+	if !j.logsEnvelopes() || len(receivers) == 0 {
 		return
 	}
 	j.put(&event{
-		at: at, name: "delivered", id: id, envelope: raw, space: space, direction: "outbound", seats: seats, except: except,
+		at: at, name: "delivered", id: id, envelope: raw, space: space, direction: "outbound", receivers: receivers, except: except,
 	})
 }
 
-// told logs what one participant alone was sent, without a token in it (MEW-D10).
-func (j *Journal) told(space string, id string, o envelope.Outgoing, st *seat) {
+// logDirect logs an envelope that only one participant gets. It replaces a token (MEW-D10).
+func (j *Journal) logDirect(space string, id string, o envelope.Outgoing, st *receiver) {
 	if !j.logsEnvelopes() {
 		return
 	}
@@ -173,7 +174,7 @@ type decision struct {
 	who       string
 	space     string
 	kind      string
-	match     held
+	match     heldCapability
 	allowed   bool
 	granted   wire.Value
 	transport string
@@ -197,12 +198,12 @@ func (d *decision) write(dst []byte, _ func([]byte) []byte) []byte {
 	return append(wire.Obj(members...).AppendJSON(dst), '\n')
 }
 
-// decided logs which capability allowed an envelope, or that none did.
-func (j *Journal) decided(space string, p *post, match *capability.Capability) {
+// logDecision logs which capability allowed an envelope, or that none did.
+func (j *Journal) logDecision(space string, p *submission, match *capability.Capability) {
 	if j == nil || j.decisions == nil {
 		return
 	}
-	d := &decision{ // which may wait for a slow disk, and then not with the whole text of the envelope (see envelope.own)
+	d := &decision{ // copies, because it may wait for a slow disk and must not keep the envelope's text in memory
 		at: p.at, id: strings.Clone(p.ID), who: p.by.runtime, space: space, kind: strings.Clone(p.Kind), allowed: match != nil,
 		granted: p.by.shown, transport: p.transport, related: envelope.CloneTexts(p.Correlation),
 	}

@@ -13,15 +13,15 @@ import (
 	"time"
 )
 
-// lineFile appends JSON lines to a file, behind the backs of those who make them: a write costs them an entry in a
-// queue. A full queue drops lines and the file says how many (MEW-D10).
+// lineFile appends JSON lines to a file in the background, so that writers only queue an entry. If the queue is full,
+// it drops lines and writes their number (MEW-D10).
 type lineFile struct {
-	path     string
-	maxLines int   // queued
-	maxBytes int   // queued
-	rotate   int64 // rotated at this size; 0: never
-	lost     func(dst []byte, n int) []byte
-	log      *slog.Logger
+	path       string
+	maxLines   int   // bound of the queue
+	maxBytes   int   // bound of the queue
+	rotateSize int64 // the file is rotated at this size; 0: never
+	lost       func(dst []byte, n int) []byte
+	log        *slog.Logger
 
 	mu      sync.Mutex
 	queue   []lineEntry
@@ -30,13 +30,13 @@ type lineFile struct {
 	dropped int
 	wake    chan struct{}
 
-	file *os.File // these are the writer's
+	file *os.File // the writing goroutine alone uses these fields
 	size int64
 	buf  []byte
 }
 
 const (
-	gather      = 10 * time.Millisecond // how long lines gather: a tenth of what scripts wait for is 50 ms
+	gatherTime  = 10 * time.Millisecond // lines gather for this time; scripts wait 50 ms for a line
 	writeSize   = 256 << 10
 	keepRotated = 9
 )
@@ -45,10 +45,10 @@ func newLineFile(path string, log *slog.Logger) *lineFile {
 	return &lineFile{path: path, maxLines: 1 << 20, maxBytes: 64 << 20, log: log, wake: make(chan struct{}, 1)}
 }
 
-// lineEntry appends one or more lines to dst. It calls spill after each line, because together they may be large.
+// lineEntry appends one or more lines to dst. It calls spill after each line, because the lines together may be large.
 type lineEntry func(dst []byte, spill func([]byte) []byte) []byte
 
-// put queues an entry of n lines that holds w bytes in memory.
+// put queues an entry of n lines that takes w bytes of memory.
 func (f *lineFile) put(n, w int, e lineEntry) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -65,7 +65,7 @@ func (f *lineFile) put(n, w int, e lineEntry) {
 	}
 }
 
-// run writes until ctx ends, and then what is still there.
+// run writes until ctx ends, and then writes the remaining entries.
 func (f *lineFile) run(ctx context.Context) {
 	defer f.close()
 	for {
@@ -75,7 +75,7 @@ func (f *lineFile) run(ctx context.Context) {
 			return
 		case <-f.wake:
 		}
-		timer := time.NewTimer(gather)
+		timer := time.NewTimer(gatherTime)
 		select {
 		case <-ctx.Done():
 		case <-timer.C:
@@ -102,11 +102,11 @@ func (f *lineFile) flush() {
 	}
 	f.write(buf)
 	if f.buf = buf; cap(buf) > 2*writeSize {
-		f.buf = nil // a giant envelope made it so
+		f.buf = nil // grew because of a large envelope
 	}
 }
 
-// spill writes the buffer where it is full, and returns one to go on with.
+// spill writes the buffer if it is full, and returns the buffer to continue with.
 func (f *lineFile) spill(buf []byte) []byte {
 	if len(buf) < writeSize {
 		return buf
@@ -133,8 +133,8 @@ func (f *lineFile) append(data []byte) error {
 	}
 	n, err := f.file.Write(data)
 	f.size += int64(n)
-	if err == nil && f.rotate > 0 && f.size >= f.rotate {
-		return f.turn()
+	if err == nil && f.rotateSize > 0 && f.size >= f.rotateSize {
+		return f.rotate()
 	}
 	return err
 }
@@ -155,18 +155,18 @@ func (f *lineFile) open() error {
 	return nil
 }
 
-// turn moves the file aside and begins a new one. The oldest of those aside goes.
-func (f *lineFile) turn() error {
+// rotate renames the file and begins a new one. It deletes the oldest rotated file.
+func (f *lineFile) rotate() error {
 	f.close()
 	for i := keepRotated - 1; i >= 1; i-- {
-		if err := os.Rename(f.aside(i), f.aside(i+1)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Rename(f.rotatedPath(i), f.rotatedPath(i+1)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
-	return os.Rename(f.path, f.aside(1))
+	return os.Rename(f.path, f.rotatedPath(1))
 }
 
-func (f *lineFile) aside(i int) string {
+func (f *lineFile) rotatedPath(i int) string {
 	ext := filepath.Ext(f.path)
 	return fmt.Sprintf("%s.%d%s", strings.TrimSuffix(f.path, ext), i, ext)
 }
@@ -180,14 +180,14 @@ func (f *lineFile) close() {
 	}
 }
 
-// newOutputLog returns the log of a participant: everything that is delivered to it, one line each (MEW-D6).
+// newOutputLog returns the log of a participant: one line for each envelope that is delivered to it (MEW-D6).
 func newOutputLog(path string, log *slog.Logger) *lineFile {
 	f := newLineFile(path, log)
 	f.maxLines, f.maxBytes = 4096, 8<<20 // MEW-Q3
 	return f
 }
 
-// putLine queues an envelope, which is compact JSON and so has no line break of its own.
+// putLine queues an envelope. It is compact JSON and therefore contains no line breaks.
 func (f *lineFile) putLine(raw []byte) {
 	f.put(1, len(raw), func(dst []byte, _ func([]byte) []byte) []byte { return append(append(dst, raw...), '\n') })
 }

@@ -11,8 +11,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// lab is a space with an admin, who may everything, and two who may chat and propose.
-func lab(t testing.TB) SpaceConfig {
+// newLabConfig returns a space with an admin, who may do everything, and two participants who may chat and propose.
+func newLabConfig(t testing.TB) SpaceConfig {
 	some := mewtest.Caps(t, "chat", "chat/*", "mcp/proposal", "mcp/withdraw", "reasoning/*", "stream/*", "participant/*")
 	return SpaceConfig{ID: "lab", Participants: []Participant{
 		{Name: "admin", Tokens: []string{"admin-token"}, Capabilities: mewtest.Caps(t, "*")},
@@ -31,7 +31,7 @@ func startWith(t testing.TB, dir string, cfg Config) *mewtest.Rig[*Gateway] {
 	return startOn(t, dir, cfg, nil)
 }
 
-// startOn serves on l; nil is a socket.
+// startOn serves on l, or on a socket if l is nil.
 func startOn(t testing.TB, dir string, cfg Config, l *mewtest.Pipes) *mewtest.Rig[*Gateway] {
 	t.Helper()
 	return mewtest.NewRig(t, dir, l, func(records store.Records) (*Gateway, error) {

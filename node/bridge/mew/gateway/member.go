@@ -8,21 +8,22 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// member is a participant that the space knows: configured, or invited. All of it belongs to the lock of its space.
+// member is a participant that the space knows, because it is configured or was invited. The lock of the space guards
+// it.
 type member struct {
 	name    string
-	runtime string                  // the id it goes by; its name while it is not connected
-	own     []capability.Capability // of the configuration, or the defaults; an invited one has its own in lasting
-	lasting *lasting                // what survives a restart; replaced, never changed
+	runtime string                  // its current id; its name while it is not connected
+	own     []capability.Capability // from the configuration or the defaults; not used for an invited member
+	record  *memberRecord           // survives a restart; replaced, never changed
 
-	held  []held
-	caps  []*capability.Capability // of held, in its order
-	shown wire.Value               // of held, as others see it: the first maxShownCaps bytes
-	cut   bool                     // shown lacks some
+	held  []heldCapability
+	caps  []*capability.Capability // the capabilities of held, in the same order
+	shown wire.Value               // the first maxShownCaps bytes of held, as others see them
+	cut   bool                     // shown lacks some capabilities
 
 	session   *session  // its live connection
 	output    *lineFile // its output log
-	virtualOn bool      // the log takes part
+	virtualOn bool      // the log participates
 
 	paused      bool
 	pausedUntil time.Time // zero: until somebody resumes it
@@ -31,31 +32,31 @@ type member struct {
 	refusals    []time.Time
 }
 
-// held is a capability that counts, and why.
-type held struct {
+// heldCapability is a capability of a member, with its source.
+type heldCapability struct {
 	cap   *capability.Capability
-	grant *grant // nil for one of its own
+	grant *grant // nil for the member's own capability
 	fixed bool   // cannot be revoked (MEW-D7)
 }
 
-// key names what a grant can rest on (MEW-25).
-func (h held) key() string {
+// key returns a key for the capability, on which a grant can rest (MEW-25).
+func (h heldCapability) key() string {
 	if h.grant != nil {
 		return "grant:" + h.grant.Key + ":" + h.cap.Rule()
 	}
 	return "own:" + h.cap.Rule()
 }
 
-// source is how the decision log calls it (MEW-D9).
-func (h held) source() string {
+// source returns the name of the source in the decision log (MEW-D9).
+func (h heldCapability) source() string {
 	if h.grant != nil {
 		return "dynamic"
 	}
 	return "static"
 }
 
-// implicit is what every participant of a drop-in space holds (MEW-D7).
-var implicit = mustCapability(`{"id":"mcp-response","kind":"mcp/response"}`)
+// implicitCapability is a capability that every participant of a drop-in space holds (MEW-D7).
+var implicitCapability = mustCapability(`{"id":"mcp-response","kind":"mcp/response"}`)
 
 func mustCapability(text string) capability.Capability {
 	v, err := wire.Parse([]byte(text))
@@ -69,24 +70,24 @@ func mustCapability(text string) capability.Capability {
 	return c
 }
 
-// recompute finds what the member holds now. It acts from the next envelope on (MEW-Q1).
+// recompute updates the capabilities of the member. They act from the next envelope on (MEW-Q1).
 func (m *member) recompute(dropIn bool) {
 	m.held, m.caps = nil, nil
 	own := m.own
-	if m.lasting.Invited {
-		own = m.lasting.own
+	if m.record.Invited {
+		own = m.record.own
 	}
 	for i := range own {
-		if !slices.Contains(m.lasting.Masks, own[i].Rule()) {
-			m.held = append(m.held, held{cap: &own[i]})
+		if !slices.Contains(m.record.Masks, own[i].Rule()) {
+			m.held = append(m.held, heldCapability{cap: &own[i]})
 		}
 	}
 	if dropIn {
-		m.held = append(m.held, held{cap: &implicit, fixed: true})
+		m.held = append(m.held, heldCapability{cap: &implicitCapability, fixed: true})
 	}
-	for _, g := range m.lasting.Grants {
+	for _, g := range m.record.Grants {
 		for i := range g.caps {
-			m.held = append(m.held, held{cap: &g.caps[i], grant: g})
+			m.held = append(m.held, heldCapability{cap: &g.caps[i], grant: g})
 		}
 	}
 	values, size := make([]wire.Value, 0, len(m.held)), 0
@@ -102,13 +103,13 @@ func (m *member) recompute(dropIn bool) {
 	m.shown = wire.Arr(values...)
 }
 
-// maxShownCaps bounds the capabilities that others see of a participant, and that a refusal lists.
+// maxShownCaps bounds the capabilities of a participant that others see and that a refusal lists, in bytes.
 const maxShownCaps = 256 << 10
 
-// present says whether the member is in the space now.
-func (m *member) present() bool { return m.session != nil || m.virtualOn }
+// isPresent reports whether the member is in the space now.
+func (m *member) isPresent() bool { return m.session != nil || m.virtualOn }
 
-// isPaused says whether a pause holds; one that has run out is over.
+// isPaused reports whether the member is paused. It ends a pause whose time is over.
 func (m *member) isPaused(now time.Time) bool {
 	if m.paused && !m.pausedUntil.IsZero() && !now.Before(m.pausedUntil) {
 		m.paused = false
@@ -116,7 +117,7 @@ func (m *member) isPaused(now time.Time) bool {
 	return m.paused
 }
 
-// info is the member as others see it.
+// info returns the member as others see it.
 func (m *member) info() wire.Value { return m.infoWith(m.shown) }
 
 func (m *member) infoWith(capabilities wire.Value) wire.Value {

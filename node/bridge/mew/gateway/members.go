@@ -10,23 +10,23 @@ import (
 // maxMembers bounds the participants of a space.
 const maxMembers = 20_000
 
-// members are the participants that a space knows. The lock of the space guards it.
+// members holds the participants that a space knows. The lock of the space guards it.
 type members struct {
 	space    string
 	dropIn   bool // mcp/response is implicit (MEW-D7)
 	byName   map[string]*member
-	byID     map[string]*member // by runtime id, of those whose id is not their name
+	byID     map[string]*member // by runtime id, if it differs from the name
 	operator *member            // the owner; nil in a drop-in space
 }
 
 func (ms *members) add(name string, own []capability.Capability) *member {
-	m := &member{name: name, runtime: name, own: own, lasting: &lasting{Space: ms.space, Name: name}}
+	m := &member{name: name, runtime: name, own: own, record: &memberRecord{Space: ms.space, Name: name}}
 	m.recompute(ms.dropIn)
 	ms.byName[name] = m
 	return m
 }
 
-// find returns the participant with a name or a runtime id, nil if there is none (MEW-22, MEW-J7).
+// find returns the participant with a name or a runtime id, or nil (MEW-22, MEW-J7).
 func (ms *members) find(id string) *member {
 	if m := ms.byName[id]; m != nil {
 		return m
@@ -34,8 +34,8 @@ func (ms *members) find(id string) *member {
 	return ms.byID[id]
 }
 
-// addressed returns the known participants that an envelope is addressed to.
-func (ms *members) addressed(to []string) []*member {
+// findAll returns the known participants to whom an envelope is addressed, each once.
+func (ms *members) findAll(to []string) []*member {
 	var out []*member
 	for _, id := range to {
 		if m := ms.find(id); m != nil && !slices.Contains(out, m) {
@@ -45,13 +45,13 @@ func (ms *members) addressed(to []string) []*member {
 	return out
 }
 
-// check reports what is wrong with a runtime id for m.
-func (ms *members) check(m *member, id string) *envelope.Refusal {
+// checkID refuses a runtime id that m cannot use.
+func (ms *members) checkID(m *member, id string) *envelope.Refusal {
 	if !envelope.IsName(id) {
-		return envelope.RefuseUnauthorized("The participant id cannot be used")
+		return envelope.RefuseToken("The participant id cannot be used")
 	}
 	if other := ms.find(id); other != nil && other != m {
-		return envelope.RefuseUnauthorized("The participant id belongs to another participant")
+		return envelope.RefuseToken("The participant id belongs to another participant")
 	}
 	return nil
 }

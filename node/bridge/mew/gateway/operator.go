@@ -12,19 +12,19 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mew/view"
 )
 
-// OperatorName is who the owner is in a space that is hosted here. Nobody else may be called so.
+// OperatorName is the name of the owner in a hosted space. No participant may have it.
 const OperatorName = "owner"
 
-// operate gives a hosted space its owner: a participant without a connection that may everything and give anything.
-func (s *Space) operate() {
+// addOperator adds the owner of a hosted space: a participant without a connection who may do and give everything.
+func (s *Space) addOperator() {
 	s.members.operator = s.members.add(OperatorName, []capability.Capability{mustCapability(`{"kind":"*"}`)})
 }
 
-// sparing refuses what would take the space from its owner: nobody in it, whatever he holds, puts the owner out or
-// takes its rights, and so its name.
-func (s *Space) sparing(m *member) *envelope.Refusal {
+// protectOperator refuses an operation against the owner: no participant, whatever it holds, may kick the owner or
+// revoke the owner's rights.
+func (s *Space) protectOperator(m *member) *envelope.Refusal {
 	if m == s.members.operator {
-		return envelope.RefuseWith(403, "unauthorized", "The space is the owner's")
+		return envelope.RefuseWith(403, "unauthorized", "The space belongs to its owner")
 	}
 	return nil
 }
@@ -37,13 +37,13 @@ func (s *Space) View() view.Space {
 		ID: s.cfg.ID, Name: s.cfg.Name, Participants: []view.Participant{}, Streams: []json.RawMessage{},
 		Proposals: s.board.ListProposals(), Reasoning: s.board.ListReasoning(),
 	}
-	for _, st := range s.streams.sorted() {
+	for _, st := range s.streams.listByAge() {
 		out.Streams = append(out.Streams, st.describe().JSON())
 	}
 	for _, m := range s.members.byName {
 		p := view.Participant{
-			Name: m.name, ID: m.runtime, Connected: m.present(), Capabilities: []json.RawMessage{}, Invited: m.lasting.Invited,
-			Paused: m.isPaused(time.Now()), Down: m.down, Barred: m.lasting.Barred,
+			Name: m.name, ID: m.runtime, Connected: m.isPresent(), Capabilities: []json.RawMessage{}, Invited: m.record.Invited,
+			Paused: m.isPaused(time.Now()), Down: m.down, Barred: m.record.Barred,
 		}
 		if p.Paused {
 			p.PausedUntil = m.pausedUntil
@@ -54,7 +54,7 @@ func (s *Space) View() view.Space {
 		for v := range m.shown.Elems() {
 			p.Capabilities = append(p.Capabilities, v.JSON())
 		}
-		for _, g := range m.lasting.Grants {
+		for _, g := range m.record.Grants {
 			p.Grants = append(p.Grants, view.Grant{ID: g.ID, By: g.By, At: g.At})
 		}
 		out.Participants = append(out.Participants, p)
@@ -63,13 +63,13 @@ func (s *Space) View() view.Space {
 	return out
 }
 
-// Watch starts a feed of what passes. It must be closed.
+// Watch starts a feed of the envelopes in the space. The caller must close it.
 func (s *Space) Watch() *view.Feed { return s.out.feeds.Watch() }
 
-// Name returns the id under which the owner acts in the space.
+// Name returns the id of the owner in the space.
 func (s *Space) Name() string { return OperatorName }
 
-// Say sends an envelope as the owner, under the rules for everybody, and returns what HTTP would answer.
+// Say sends an envelope as the owner, under the same rules as for everybody, and returns what HTTP would answer.
 func (s *Space) Say(_ context.Context, data []byte) (status int, body []byte, err error) {
 	if s.members.operator == nil {
 		return 0, nil, view.NewRefusal(403, envelope.RefuseName(403, "unauthorized").Payload)
@@ -81,8 +81,8 @@ func (s *Space) Say(_ context.Context, data []byte) (status int, body []byte, er
 	return got.code, got.body.JSON(), nil
 }
 
-// Decide approves or rejects a pending proposal, named by its key, as the owner: approving sends the request with the
-// proposal in correlation_id (MEW-11), rejecting a reason.
+// Decide approves or rejects, as the owner, the pending proposal with a key. An approval sends the request with the
+// proposal in correlation_id (MEW-11), a rejection the reason.
 func (s *Space) Decide(ctx context.Context, proposal string, approve bool, reason string) (status int, body []byte, err error) {
 	s.mu.Lock()
 	p, ok := s.board.Find(proposal)

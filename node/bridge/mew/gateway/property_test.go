@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Whatever is done in one space, nothing of it is seen in another one with the same names (MEW-20).
+// TestNothingCrosses: nothing that happens in one space is visible in another space with the same names (MEW-20).
 func TestNothingCrosses(t *testing.T) {
 	r := start(t, SpaceConfig{ID: "unused"})
 	round := 0
@@ -58,7 +58,8 @@ func TestNothingCrosses(t *testing.T) {
 	})
 }
 
-// A capability that was revoked, by the id of its grant or by a pattern, does not work in the next envelope (MEW-25).
+// TestRevokedAtOnce: a capability that was revoked, by grant id or by pattern, does not work for the next envelope
+// (MEW-25).
 func TestRevokedAtOnce(t *testing.T) {
 	r := start(t, SpaceConfig{ID: "unused"})
 	round := 0

@@ -6,5 +6,5 @@ import "time"
 
 const raceOn = false
 
-// grantBound is ten times and more of what one grant takes on a quiet machine.
+// grantBound is more than ten times what one grant takes on an idle machine.
 const grantBound = 500 * time.Millisecond

@@ -4,7 +4,7 @@ package gateway
 
 import "time"
 
-// raceOn: the race detector takes memory and time.
+// raceOn is true because the race detector takes memory and time.
 const raceOn = true
 
 const grantBound = 10 * time.Second

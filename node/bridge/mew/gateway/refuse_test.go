@@ -8,7 +8,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
 )
 
-// The errors of section 7, word for word, on both transports. A stream of alice's is open as stream-1.
+// TestErrors checks the errors of section 7, word for word, on both transports. Alice has an open stream, stream-1.
 func TestErrors(t *testing.T) {
 	const held = `[{"kind":"chat"},{"kind":"chat/*"},{"kind":"mcp/proposal"},{"kind":"mcp/withdraw"},{"kind":"reasoning/*"},{"kind":"stream/*"},{"kind":"participant/*"}]`
 	const (
@@ -52,7 +52,7 @@ func TestErrors(t *testing.T) {
 			`{"error":"unauthorized","message":"Only the owner of the stream may do this"}`, 403, "whole"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r := start(t, lab(t))
+			r := start(t, newLabConfig(t))
 			alice, bob := r.Join("alice-token"), r.Join("bob-token")
 			alice.Send(`{"kind":"stream/request","payload":{"direction":"upload"}}`, `{"id":"p-alice","kind":"mcp/proposal","payload":{"method":"x"}}`)
 			alice.Fence()
@@ -86,7 +86,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// checkError looks for a complete system/error (MEW-1, MEW-9).
+// checkError checks that e is a complete system/error (MEW-1, MEW-9).
 func checkError(t *testing.T, e interface {
 	GetStr(string) string
 	JSON() []byte
@@ -109,7 +109,7 @@ func checkError(t *testing.T, e interface {
 }
 
 func TestHTTPRefusals(t *testing.T) {
-	r := start(t, lab(t))
+	r := start(t, newLabConfig(t))
 	chat := `{"kind":"chat","payload":{"text":"hi"}}`
 	for _, tt := range []struct {
 		name, method, path, token, body string

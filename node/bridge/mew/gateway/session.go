@@ -17,10 +17,10 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// joinPatience is how long a connection without a bearer may take to join (MEW-J1).
+// joinPatience is how long a connection without a bearer token may take to join (MEW-J1).
 const joinPatience = 5 * time.Second
 
-// clientKey is where a request carries the address of its client, which a proxy may have told the listener.
+// clientKey is the context key of the client's address, which a proxy may have reported to the listener.
 type clientKey struct{}
 
 // WithClient returns a context for a request of the client with this address.
@@ -28,7 +28,8 @@ func WithClient(ctx context.Context, client netip.Addr) context.Context {
 	return context.WithValue(ctx, clientKey{}, client)
 }
 
-// bearer returns the token of a request. ok is false where there is an Authorization header without one.
+// bearer returns the token of a request, "" if there is no Authorization header. ok is false if the header contains no
+// bearer token.
 func bearer(r *http.Request) (token string, ok bool) {
 	header := r.Header.Get("Authorization")
 	if header == "" {
@@ -47,8 +48,8 @@ func addressOf(r *http.Request) netip.Addr {
 	return from.Addr()
 }
 
-// authenticate finds whom a token admits to the space that was asked for: the token's own, also where none or
-// "default" was asked for (MEW-J3).
+// authenticate returns the member and the space that a token admits to. space is the space that the client asked for;
+// it must be the token's own, "default" or empty (MEW-J3).
 func (g *Gateway) authenticate(token, space string) (*Space, *member, bool) {
 	if token == "" {
 		return nil, nil, false
@@ -61,20 +62,20 @@ func (g *Gateway) authenticate(token, space string) (*Space, *member, bool) {
 	s.mu.Lock()
 	defer s.unlock()
 	m := s.members.byName[owner.name]
-	if m == nil || m.lasting.Barred || slices.Contains(m.lasting.Dead, credential.HashOf(token).String()) {
+	if m == nil || m.record.Barred || slices.Contains(m.record.Dead, credential.HashOf(token).String()) {
 		return nil, nil, false
 	}
 	return s, m, true
 }
 
-// serveSocket takes a connection in (MEW-J1).
+// serveSocket accepts a connection (MEW-J1).
 func (g *Gateway) serveSocket(w http.ResponseWriter, r *http.Request) {
 	from := addressOf(r)
 	token, ok := bearer(r)
 	ses := &session{id: "ws-" + strings.ToLower(rand.Text()[:12])}
 	asked := r.URL.Query().Get("space")
-	if !ok || token != "" && !g.admit(ses, token, asked) {
-		answerRefusal(w, g.failedJoin(from, asked, envelope.RefuseUnauthorized("Authentication failed")))
+	if !ok || token != "" && !g.bindSession(ses, token, asked) {
+		answerRefusal(w, g.chargeFailedJoin(from, asked, envelope.RefuseToken("Authentication failed")))
 		return
 	}
 	conn, err := websocket.Accept(w, r, websocket.Options{ReadLimit: envelope.MaxEnvelope, Origins: g.cfg.Origins})
@@ -82,23 +83,23 @@ func (g *Gateway) serveSocket(w http.ResponseWriter, r *http.Request) {
 		return // answered
 	}
 	ses.conn = conn
-	if g.begin(ses) != nil {
+	if g.addSession(ses) != nil {
 		conn.Abort()
 		conn.Drain()
 		return
 	}
 	if ses.m == nil {
-		go func() { g.goOn(ses, g.awaitJoin(ses, asked, from)) }()
+		go func() { g.serveSession(ses, g.awaitJoin(ses, asked, from)) }()
 		return
 	}
-	g.goOn(ses, g.enter(ses, ""))
+	g.serveSession(ses, g.enter(ses, ""))
 }
 
-// failedJoin charges the address of a client that showed no valid token, and returns the refusal to answer with: past
-// ten in a minute it is told to wait. A valid token passes whatever its address did before, because an address may be
-// shared (MEW-Q4).
-func (g *Gateway) failedJoin(from netip.Addr, space string, r *envelope.Refusal) *envelope.Refusal {
-	wait := g.failed.Fail(from, time.Now())
+// chargeFailedJoin charges the address of a client without a valid token, and returns the refusal to answer with. After
+// ten failures in a minute that is a rate limit. A valid token passes whatever its address did before, because clients
+// may share an address (MEW-Q4).
+func (g *Gateway) chargeFailedJoin(from netip.Addr, space string, r *envelope.Refusal) *envelope.Refusal {
+	wait := g.joinPenalties.Fail(from, time.Now())
 	if wait == 0 {
 		g.log.Info("no valid token", "client", rate.AddrKey(from), "space", envelope.ToPrintable(space, envelope.MaxName))
 		return r
@@ -108,20 +109,20 @@ func (g *Gateway) failedJoin(from netip.Addr, space string, r *envelope.Refusal)
 	return limited
 }
 
-// goOn goes on with a connection in a goroutine of its own: joining takes a deep stack, and waiting, which is what
-// most connections do, should keep a small one.
-func (g *Gateway) goOn(ses *session, in bool) {
+// serveSession serves a connection in a goroutine of its own. Joining needs a deep stack, but most connections mostly
+// wait, and a new goroutine has a small stack.
+func (g *Gateway) serveSession(ses *session, in bool) {
 	go func() {
-		defer g.end(ses)
+		defer g.removeSession(ses)
 		defer ses.conn.Drain()
 		if in {
-			g.talk(ses)
+			g.readMessages(ses)
 		}
 	}()
 }
 
-// admit puts whom a token admits into the session.
-func (g *Gateway) admit(ses *session, token, space string) bool {
+// bindSession sets the space and the member of a session from a token. It reports whether the token is valid.
+func (g *Gateway) bindSession(ses *session, token, space string) bool {
 	s, m, ok := g.authenticate(token, space)
 	if ok {
 		ses.space, ses.m, ses.tokenHash = s, m, credential.HashOf(token).String()
@@ -129,8 +130,8 @@ func (g *Gateway) admit(ses *session, token, space string) bool {
 	return ok
 }
 
-// talk takes what a participant sends until its connection ends.
-func (g *Gateway) talk(ses *session) {
+// readMessages handles what a participant sends until its connection ends.
+func (g *Gateway) readMessages(ses *session) {
 	defer ses.space.leave(ses)
 	for {
 		typ, data, err := ses.conn.Read()
@@ -142,35 +143,35 @@ func (g *Gateway) talk(ses *session) {
 			ses.space.frame(ses.m, id, typ, data)
 			continue
 		}
-		if !g.hear(ses, data) {
+		if !g.handleMessage(ses, data) {
 			return
 		}
 	}
 }
 
-// enter joins the space; a refusal closes the connection.
+// enter joins the space. If the space refuses, enter closes the connection and returns false.
 func (g *Gateway) enter(ses *session, runtime string) bool {
 	if fault := ses.space.join(ses, runtime); fault != nil {
 		g.log.Info("join refused", "space", ses.space.cfg.ID, "participant", ses.m.name, "reason", fault.Payload.GetStr("error"))
-		hangUpWith(ses.conn, fault)
+		closeWith(ses.conn, fault)
 		return false
 	}
 	return true
 }
 
-// hangUpWith says why, and closes.
-func hangUpWith(conn *websocket.Conn, fault *envelope.Refusal) {
+// closeWith sends a refusal and closes the connection.
+func closeWith(conn *websocket.Conn, fault *envelope.Refusal) {
 	o := envelope.Outgoing{From: fault.From, Kind: envelope.KindError, Payload: fault.Payload}
-	_ = conn.Send(websocket.Text(o.Append(nil, envelope.NewID(), envelope.FormatTime(time.Now())))) // one that is gone needs no reason
+	_ = conn.Send(websocket.Text(o.Append(nil, envelope.NewID(), envelope.FormatTime(time.Now())))) // the client may be gone
 	conn.Close(fault.Close, fault.Payload.GetStr("error"))
 }
 
 // awaitJoin waits for the first message, which must be a join with a token.
 func (g *Gateway) awaitJoin(ses *session, asked string, from netip.Addr) bool {
-	late := time.AfterFunc(joinPatience, func() { hangUpWith(ses.conn, envelope.RefuseUnauthorized("No join came")) })
+	abort := time.AfterFunc(joinPatience, func() { closeWith(ses.conn, envelope.RefuseToken("No join came")) })
 	_, data, err := ses.conn.Read()
-	if !late.Stop() {
-		g.failedJoin(from, asked, envelope.RefuseUnauthorized("No join came")) // it holds a connection for nothing
+	if !abort.Stop() {
+		g.chargeFailedJoin(from, asked, envelope.RefuseToken("No join came")) // an idle connection costs as much as a wrong token
 		return false
 	}
 	if err != nil {
@@ -179,21 +180,21 @@ func (g *Gateway) awaitJoin(ses *session, asked string, from netip.Addr) bool {
 	j, ok := parseJoin(data)
 	space := cmp.Or(j.space, asked)
 	if ok && asked != "" && asked != "default" && j.space != "" && j.space != "default" && asked != j.space {
-		ok = false // it asks for two
+		ok = false // it asks for two spaces
 	}
-	if !ok || !g.admit(ses, j.token, space) {
-		hangUpWith(ses.conn, g.failedJoin(from, space, envelope.RefuseUnauthorized("Authentication failed")))
+	if !ok || !g.bindSession(ses, j.token, space) {
+		closeWith(ses.conn, g.chargeFailedJoin(from, space, envelope.RefuseToken("Authentication failed")))
 		return false
 	}
 	return g.enter(ses, j.id)
 }
 
-// hear takes a message of a participant. It returns false where the connection is over.
-func (g *Gateway) hear(ses *session, data []byte) bool {
+// handleMessage handles a message of a participant. It returns false if the connection must end.
+func (g *Gateway) handleMessage(ses *session, data []byte) bool {
 	e, fault := envelope.Parse(data)
-	if j, ok := joinOf(e.Tree); ok {
-		if !g.sameJoin(ses, j) { // MEW-J2
-			hangUpWith(ses.conn, envelope.RefuseUnauthorized("The join is not for this connection"))
+	if j, ok := readJoin(e.Tree); ok {
+		if !g.isSameJoin(ses, j) { // MEW-J2
+			closeWith(ses.conn, envelope.RefuseToken("The join is not for this connection"))
 			return false
 		}
 		ses.space.rejoin(ses)
@@ -203,14 +204,14 @@ func (g *Gateway) hear(ses *session, data []byte) bool {
 	s.mu.Lock()
 	defer s.unlock()
 	if ses.m.session != ses {
-		return true // replaced or put out: the close is on its way
+		return true // replaced or kicked: the close is on its way
 	}
 	_, fault = s.handle(ses.m, e, fault, "websocket")
 	return fault == nil || fault.Close == 0
 }
 
-// sameJoin says whether a repeated join names the same participant and space.
-func (g *Gateway) sameJoin(ses *session, j joinRequest) bool {
+// isSameJoin reports whether a repeated join names the same participant and space.
+func (g *Gateway) isSameJoin(ses *session, j joinRequest) bool {
 	if j.space != "" && j.space != "default" && j.space != ses.space.cfg.ID {
 		return false
 	}
@@ -221,10 +222,10 @@ func (g *Gateway) sameJoin(ses *session, j joinRequest) bool {
 	return ok && owner == tokenOwner{ses.space.cfg.ID, ses.m.name}
 }
 
-// joinRequest is what the four shapes of a join say.
+// joinRequest holds the fields of a join in any of its four shapes.
 type joinRequest struct {
 	space, token string
-	id           string // the runtime id asked for; empty: none
+	id           string // the requested runtime id, if any
 }
 
 func parseJoin(data []byte) (joinRequest, bool) {
@@ -235,13 +236,13 @@ func parseJoin(data []byte) (joinRequest, bool) {
 	if err != nil {
 		return joinRequest{}, false
 	}
-	return joinOf(v)
+	return readJoin(v)
 }
 
 const maxJoin = 64 << 10
 
-// joinOf reads shape (a), whose fields stand at the top, and (b) to (d), which are envelopes (section 1).
-func joinOf(v wire.Value) (joinRequest, bool) {
+// readJoin reads a join of shape (a), with fields at the top, or of shapes (b) to (d), which are envelopes (section 1).
+func readJoin(v wire.Value) (joinRequest, bool) {
 	if v.GetStr("type") == "join" {
 		return joinRequest{v.GetStr("space"), v.GetStr("token"), v.GetStr("participantId")}, true
 	}

@@ -16,15 +16,15 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Space is one space: its participants, streams and history, and the one order of its envelopes (MEW-Q1). Nothing of
-// it is shared with another space (MEW-20).
+// Space is one space: its participants, streams and history, and the one order of its envelopes (MEW-Q1). It shares
+// nothing with other spaces (MEW-20).
 type Space struct {
-	cfg    SpaceConfig // without the participants, whose tokens nobody keeps
+	cfg    SpaceConfig // without the participants, because of their tokens
 	gate   *Config     // of the gateway
 	tokens *tokens
 	rates  *rate.Buckets // nil: no limit
 
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the following fields
 	members   members
 	out       delivery
 	streams   streams
@@ -33,60 +33,60 @@ type Space struct {
 	stopping  bool
 }
 
-// post is an envelope on its way through the space.
-type post struct {
+// submission is an envelope of a participant on its way through the space.
+type submission struct {
 	envelope.Envelope
 	by        *member
 	transport string
 	at        time.Time
 	to        []string // e.to with names resolved
 
-	// What the act of its kind decides.
-	silent bool                // the order itself is not broadcast
-	before []envelope.Outgoing // broadcast before the envelope
-	after  []envelope.Outgoing // broadcast after it
-	then   []func()            // runs when all is sent
-	status string              // of the HTTP answer, "accepted" where empty
-	extra  []wire.Member       // of the HTTP answer
-	code   int                 // of the HTTP answer, 200 where 0
-	direct *envelope.Outgoing  // to the sender alone
-	opened *stream             // by it: gets the id of its stream/open
+	// The action of its kind sets the following fields.
+	silent    bool                // the envelope is not broadcast
+	before    []envelope.Outgoing // broadcast before the envelope
+	after     []envelope.Outgoing // broadcast after it
+	afterSend []func()            // run after everything is sent
+	status    string              // of the HTTP answer; empty: "accepted"
+	extra     []wire.Member       // of the HTTP answer
+	code      int                 // of the HTTP answer; 0: 200
+	direct    *envelope.Outgoing  // sent only to the sender
+	opened    *stream             // the stream that the envelope opened; gets the id of its stream/open
 }
 
-// receipt is what HTTP answers for an envelope.
-type receipt struct {
+// httpAnswer is the HTTP answer to an envelope.
+type httpAnswer struct {
 	code int
 	body wire.Value
 }
 
-// receive judges, logs and sends one envelope of m (MEW-56).
-func (s *Space) receive(m *member, data []byte, transport string) (receipt, *envelope.Refusal) {
+// receive judges, logs and sends an envelope of m (MEW-56).
+func (s *Space) receive(m *member, data []byte, transport string) (httpAnswer, *envelope.Refusal) {
 	e, fault := envelope.Parse(data)
 	s.mu.Lock()
 	defer s.unlock()
 	return s.handle(m, e, fault, transport)
 }
 
-// unlock settles what sending left behind, and lets the next one in.
+// unlock removes the connections that overflowed, and unlocks the space.
 func (s *Space) unlock() {
 	for len(s.out.slow) > 0 {
 		slow := s.out.slow
 		s.out.slow = nil
 		for _, ses := range slow {
-			s.leaveLocked(ses)
+			s.endSession(ses)
 		}
 	}
 	s.mu.Unlock()
 }
 
-func (s *Space) handle(m *member, e envelope.Envelope, fault *envelope.Refusal, transport string) (receipt, *envelope.Refusal) {
-	p := &post{Envelope: e, by: m, transport: transport, at: s.out.history.tick(time.Now())}
+func (s *Space) handle(m *member, e envelope.Envelope, fault *envelope.Refusal, transport string) (httpAnswer, *envelope.Refusal) {
+	p := &submission{Envelope: e, by: m, transport: transport, at: s.out.history.nextTime(time.Now())}
 	if fault == nil {
 		fault = s.judge(p)
 	}
 	if fault != nil {
-		s.refused(p, fault)
-		return receipt{}, fault
+		s.reportRefusal(p, fault)
+		return httpAnswer{}, fault
 	}
 	s.send(p)
 	body := wire.Obj(wire.TextField("id", p.ID), wire.TextField("status", cmp.Or(p.status, "accepted")))
@@ -97,28 +97,28 @@ func (s *Space) handle(m *member, e envelope.Envelope, fault *envelope.Refusal, 
 	if p.code == 0 {
 		p.code = 200
 	}
-	return receipt{p.code, body}, nil
+	return httpAnswer{p.code, body}, nil
 }
 
-// judge checks an envelope in the order of docs/bridges/mew.md and lets its kind act.
-func (s *Space) judge(p *post) *envelope.Refusal {
+// judge checks an envelope in the order of docs/bridges/mew.md and runs the action of its kind.
+func (s *Space) judge(p *submission) *envelope.Refusal {
 	if p.HasFrom && p.From != p.by.name && p.From != p.by.runtime { // MEW-53, MEW-J6
 		return envelope.RefuseWith(403, "identity_mismatch", "from must be "+p.by.runtime)
 	}
 	r := envelope.RuleOf(p.Kind)
 	if r.Reserved && !(r.DropIn && s.cfg.DropIn) { // MEW-54
-		return envelope.RefuseReserved(p.Kind)
+		return envelope.RefuseReservedKind(p.Kind)
 	}
 	if s.rates != nil {
 		if wait, ok := s.rates.Take(p.by.name, time.Now()); !ok {
 			return envelope.RefuseRate(wait)
 		}
 	}
-	if fault := s.mayAct(p.by, r); fault != nil {
+	if fault := s.checkState(p.by, r); fault != nil {
 		return fault
 	}
 	p.fill()
-	if fault := s.allowed(p); fault != nil {
+	if fault := s.checkCapabilities(p); fault != nil {
 		return fault
 	}
 	if r.Kept {
@@ -136,14 +136,14 @@ func (s *Space) judge(p *post) *envelope.Refusal {
 			p.to[i] = m.runtime
 		}
 	}
-	if act := acts[p.Kind]; act != nil {
+	if act := actions[p.Kind]; act != nil {
 		return act(s, p)
 	}
 	return nil
 }
 
-// fill sets what the sender left out (MEW-3, MEW-J6).
-func (p *post) fill() {
+// fill sets the fields that the sender left out (MEW-3, MEW-J6).
+func (p *submission) fill() {
 	p.From = p.by.runtime
 	if p.ID == "" {
 		p.ID = envelope.NewID()
@@ -153,19 +153,19 @@ func (p *post) fill() {
 	}
 }
 
-// mayAct holds back who is paused or shut down (MEW-37, MEW-42).
-func (s *Space) mayAct(m *member, r envelope.Rule) *envelope.Refusal {
+// checkState refuses envelopes of a participant that is paused or shut down (MEW-37, MEW-42).
+func (s *Space) checkState(m *member, r envelope.Rule) *envelope.Refusal {
 	switch {
 	case m.down && !r.Shutdown:
 		return envelope.RefuseName(403, "participant_shutdown")
 	case !r.Paused && m.isPaused(time.Now()):
-		return envelope.RefusePaused(m.pausedUntil)
+		return envelope.RefuseDuringPause(m.pausedUntil)
 	}
 	return nil
 }
 
-// allowed asks the capabilities of the sender and logs the decision.
-func (s *Space) allowed(p *post) *envelope.Refusal {
+// checkCapabilities refuses an envelope that no capability of the sender allows, and logs the decision.
+func (s *Space) checkCapabilities(p *submission) *envelope.Refusal {
 	to := make([]capability.Addressee, len(p.Envelope.To))
 	for i, id := range p.Envelope.To {
 		to[i] = capability.Addressee{Name: id, Runtime: id}
@@ -174,34 +174,34 @@ func (s *Space) allowed(p *post) *envelope.Refusal {
 		}
 	}
 	match := capability.FirstAllowing(p.by.caps, p.Kind, to, p.Payload)
-	s.gate.Journal.decided(s.cfg.ID, p, match)
+	s.gate.Journal.logDecision(s.cfg.ID, p, match)
 	if match == nil {
-		s.auditRefused(p.by, "capability_violation", "", "refused") // MEW-36: nobody else is told
+		s.auditRefusal(p.by, "capability_violation", "", "refused") // only the sender learns of it (MEW-36)
 		return envelope.RefuseCapability(p.by.runtime, p.Kind, p.by.shown)
 	}
 	return nil
 }
 
-// maxRefusalLines bounds the refusals of one participant that the log of a minute shows at level info.
+// maxRefusalLines bounds the log lines of level info about refusals of one participant, per minute.
 const maxRefusalLines = 20
 
-// refused tells the sender, and the history (MEW-36, MEW-H2).
-func (s *Space) refused(p *post, r *envelope.Refusal) {
-	s.gate.Journal.received(s.cfg.ID, p, nil, r.Reason)
+// reportRefusal reports a refusal to the sender and the logs (MEW-36, MEW-H2).
+func (s *Space) reportRefusal(p *submission, r *envelope.Refusal) {
+	s.gate.Journal.logInbound(s.cfg.ID, p, nil, r.Reason)
 	level := slog.LevelInfo
-	if often(&p.by.refusals, maxRefusalLines) {
+	if exceedsRate(&p.by.refusals, maxRefusalLines) {
 		level = slog.LevelDebug
 	}
 	s.gate.Logger.Log(context.Background(), level, "envelope refused", "space", s.cfg.ID, "participant", p.by.name, "kind", envelope.ToPrintable(p.Kind, envelope.MaxKind), "reason", r.Reason)
 	s.out.tell(p.by, r.Envelope(p.by.runtime, p.ID))
 }
 
-// send delivers an accepted envelope and what goes with it.
-func (s *Space) send(p *post) {
-	s.out.scratch = p.AppendStamped(s.out.scratch[:0], p.to)
+// send delivers an accepted envelope with the envelopes that its action added.
+func (s *Space) send(p *submission) {
+	s.out.scratch = p.AppendDelivery(s.out.scratch[:0], p.to)
 	f := websocket.Text(s.out.scratch)
-	s.gate.Journal.received(s.cfg.ID, p, f.Payload(), "")
-	s.board.See(&p.Envelope, p.at)
+	s.gate.Journal.logInbound(s.cfg.ID, p, f.Payload(), "")
+	s.board.Observe(&p.Envelope, p.at)
 	for _, o := range p.before {
 		if id := s.out.announce(o, nil); p.opened != nil {
 			p.opened.openID = id
@@ -216,7 +216,7 @@ func (s *Space) send(p *post) {
 	if p.direct != nil {
 		s.out.tell(p.by, *p.direct)
 	}
-	for _, f := range p.then {
+	for _, f := range p.afterSend {
 		f()
 	}
 }
@@ -228,7 +228,7 @@ func (s *Space) announceAll(list []envelope.Outgoing) {
 	}
 }
 
-// tick does what time brings: streams whose owner stays away end (MEW-52).
+// tick ends what is over at now: streams whose owner stays away (MEW-52), old proposals and old entries of the board.
 func (s *Space) tick(now time.Time) {
 	s.mu.Lock()
 	defer s.unlock()

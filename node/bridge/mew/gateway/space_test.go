@@ -12,9 +12,10 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
 )
 
-// An envelope arrives as it was sent, but for what is filled in or made normal (MEW-3 to MEW-7).
+// TestPassedOn: an envelope arrives as it was sent, except for fields that the gateway sets or normalizes (MEW-3 to
+// MEW-7).
 func TestPassedOn(t *testing.T) {
-	r := start(t, lab(t))
+	r := start(t, newLabConfig(t))
 	p := r.Open("/ws", "")
 	p.Send(`{"type":"join","token":"alice-token","participantId":"client-1"}`)
 	p.Want("system/welcome")
@@ -59,10 +60,10 @@ func TestPassedOn(t *testing.T) {
 	p.Want("chat")
 }
 
-// Every kind of MEW-8 that a participant may send passes under "*", and an unknown one; the echo reaches the sender
-// and everybody else in one order (MEW-C2, MEW-Q1).
+// TestKinds: every kind of MEW-8 that a participant may send passes under "*", and so does an unknown kind. The sender
+// and everybody else get the envelopes in one order (MEW-C2, MEW-Q1).
 func TestKinds(t *testing.T) {
-	r := start(t, lab(t))
+	r := start(t, newLabConfig(t))
 	admin, bob := r.Join("admin-token"), r.Join("bob-token")
 	admin.Until("system/presence")
 	if len(envelope.Rules) != 40 {
@@ -70,7 +71,7 @@ func TestKinds(t *testing.T) {
 	}
 	n := 0
 	for kind, rule := range envelope.Rules {
-		if rule.Reserved || acts[kind] != nil && kind != envelope.KindProposal && kind != envelope.KindWithdraw && kind != envelope.KindPause && kind != envelope.KindResume {
+		if rule.Reserved || actions[kind] != nil && kind != envelope.KindProposal && kind != envelope.KindWithdraw && kind != envelope.KindPause && kind != envelope.KindResume {
 			continue
 		}
 		admin.Send(fmt.Sprintf(`{"id":%q,"kind":%q,"correlation_id":["c"],"context":"x","payload":{}}`, kind, kind))
@@ -85,14 +86,14 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// Spaces share nothing: not names, not tokens, not history, not streams (MEW-20).
+// TestIsolation: spaces share nothing: no names, tokens, history or streams (MEW-20).
 func TestIsolation(t *testing.T) {
-	other := lab(t)
+	other := newLabConfig(t)
 	other.ID = "den"
 	for i := range other.Participants {
 		other.Participants[i].Tokens = []string{"den-" + other.Participants[i].Name}
 	}
-	r := start(t, lab(t), other)
+	r := start(t, newLabConfig(t), other)
 	here, there := r.Join("alice-token"), r.Join("den-alice")
 	here.Send(`{"kind":"chat","payload":{"text":"in the lab"}}`, `{"kind":"stream/request","payload":{}}`)
 	here.Fence()
@@ -113,13 +114,13 @@ func TestIsolation(t *testing.T) {
 	}
 }
 
-// Polling gives what the participant could have seen, once, page by page (MEW-60, MEW-H2).
+// TestPolling: a poll returns the envelopes that the participant could have seen, once, page by page (MEW-60, MEW-H2).
 func TestPolling(t *testing.T) {
-	r := start(t, lab(t))
+	r := start(t, newLabConfig(t))
 	for i := range 5 {
 		r.Post("alice", "alice-token", fmt.Sprintf(`{"id":"m%d","kind":"chat","payload":{}}`, i))
 	}
-	r.Post("bob", "bob-token", `{"kind":"mcp/request"}`) // refused: nobody's business
+	r.Post("bob", "bob-token", `{"kind":"mcp/request"}`) // refused, so not in the history
 	var got []string
 	since := ""
 	for range 4 {
@@ -153,7 +154,7 @@ func TestPolling(t *testing.T) {
 	}
 }
 
-// waiting counts polls under way.
+// waiting returns the number of waiting polls.
 func waiting(r *mewtest.Rig[*Gateway]) int {
 	s := r.G.Space("lab")
 	s.mu.Lock()
@@ -161,15 +162,15 @@ func waiting(r *mewtest.Rig[*Gateway]) int {
 	return len(s.out.polls)
 }
 
-// Times of receipt only grow, also when the clock is set back, and what was kept is bounded.
+// TestHistory: times of receipt always grow, even if the clock is set back, and the history is bounded.
 func TestHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var h history
-		m := &member{lasting: &lasting{}}
+		m := &member{record: &memberRecord{}}
 		now := time.Now()
-		first := h.tick(now)
+		first := h.nextTime(now)
 		h.add(first, []byte(`{"n":1}`), nil)
-		second := h.tick(now.Add(-time.Hour))
+		second := h.nextTime(now.Add(-time.Hour))
 		if !second.After(first) {
 			t.Errorf("after %v came %v", first, second)
 		}
@@ -177,19 +178,19 @@ func TestHistory(t *testing.T) {
 		if got, _ := h.since(first, m, 10); len(got) != 1 || string(got[0].JSON()) != `{"n":2}` {
 			t.Errorf("since the first: %v", got)
 		}
-		h.add(h.tick(now), []byte(`{"n":3}`), m)
+		h.add(h.nextTime(now), []byte(`{"n":3}`), m)
 		if got, _ := h.since(time.Time{}, m, 10); len(got) != 2 {
-			t.Errorf("what m did not get is shown: %v", got)
+			t.Errorf("an envelope that m did not get is shown: %v", got)
 		}
 		for range 3 * maxHistory {
-			h.add(h.tick(now), []byte(`{}`), nil)
+			h.add(h.nextTime(now), []byte(`{}`), nil)
 		}
 		if n := len(h.entries) - h.start; n > maxHistory || len(h.entries) > 2*maxHistory+1 {
 			t.Errorf("%d envelopes are kept, in %d places", n, len(h.entries))
 		}
 		big := make([]byte, envelope.MaxEnvelope)
 		for range 100 {
-			h.add(h.tick(now), big, nil)
+			h.add(h.nextTime(now), big, nil)
 		}
 		if h.bytes > maxHistoryBytes {
 			t.Errorf("%d bytes are kept", h.bytes)
@@ -197,9 +198,9 @@ func TestHistory(t *testing.T) {
 	})
 }
 
-// A participant that was invited later does not read what was before it.
+// TestHistoryBeforeInvite: an invited participant cannot read envelopes from before its invite.
 func TestHistoryBeforeInvite(t *testing.T) {
-	r := start(t, boss(t))
+	r := start(t, newBossConfig(t))
 	r.Post("manager", "manager-token", `{"id":"before","kind":"chat"}`)
 	_, body := r.Post("manager", "manager-token", `{"kind":"space/invite","payload":{"participant_id":"guest","initial_capabilities":["chat"]}}`)
 	r.Post("manager", "manager-token", `{"id":"after","kind":"chat"}`)
@@ -217,14 +218,14 @@ func FuzzEnvelope(f *testing.F) {
 		e, fault := envelope.Parse(data)
 		if fault != nil {
 			if len(fault.Payload.JSON()) == 0 || fault.Status < 400 {
-				t.Errorf("%q is refused with nothing", data)
+				t.Errorf("%q is refused without a payload", data)
 			}
 			return
 		}
 		e.From, e.HasFrom = "me", true
-		p := &post{Envelope: e, by: &member{name: "me", runtime: "me"}, at: time.Unix(0, 0)}
+		p := &submission{Envelope: e, by: &member{name: "me", runtime: "me"}, at: time.Unix(0, 0)}
 		p.fill()
-		raw := p.AppendStamped(nil, e.To)
+		raw := p.AppendDelivery(nil, e.To)
 		again, fault := envelope.Parse(raw)
 		if fault != nil {
 			t.Fatalf("%q became %q, which is refused: %s", data, raw, fault.Payload.JSON())
@@ -232,7 +233,7 @@ func FuzzEnvelope(f *testing.F) {
 		if again.Kind != e.Kind || again.From != "me" || again.ID == "" || fmt.Sprint(again.To) != fmt.Sprint(e.To) {
 			t.Errorf("%q became %q", data, raw)
 		}
-		if out := again.AppendStamped(nil, again.To); string(out) != string(raw) {
+		if out := again.AppendDelivery(nil, again.To); string(out) != string(raw) {
 			t.Errorf("%q becomes %q the second time", raw, out)
 		}
 	})

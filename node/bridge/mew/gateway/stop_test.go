@@ -10,9 +10,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/websocket"
 )
 
-// A gateway that stops gives everybody what was queued, then closes with 1001, and lets nobody in (MEW-Q6).
+// TestStop: a gateway that stops sends everybody what was queued, then closes with 1001, and accepts nobody (MEW-Q6).
 func TestStop(t *testing.T) {
-	r := start(t, lab(t))
+	r := start(t, newLabConfig(t))
 	alice, silent := r.Join("alice-token"), r.Open("/ws", "")
 	for r.G.clients() < 2 {
 	}
@@ -40,14 +40,15 @@ func TestStop(t *testing.T) {
 		return
 	}
 	if _, _, err := conn.Read(); err == nil {
-		t.Error("somebody is let in after the end")
+		t.Error("the gateway accepts a connection after its end")
 	}
 	conn.Drain()
 }
 
-// A connection has a record: an id of its own, whose it is, what it may, since when (MEW-61).
+// TestConnectionRecord: a connection has a record with its own id, its participant, its capabilities and its start
+// (MEW-61).
 func TestConnectionRecord(t *testing.T) {
-	r := start(t, lab(t))
+	r := start(t, newLabConfig(t))
 	before := time.Now()
 	of := func() view.Participant {
 		for _, p := range r.G.Space("lab").View().Participants {

@@ -14,23 +14,25 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// The bounds on streams; a space forgets them when it ends (MEW-Q5).
+// These bounds apply to streams. Streams end with the process (MEW-Q5).
 const (
 	maxStreams     = 4096
 	maxOwnStreams  = 256
 	ownerMayBeAway = 5 * time.Minute // MEW-52
 
-	// Bytes that the descriptions of streams take in a welcome (MEW-Q4): of one, of all of an owner, of all.
+	// maxStreamFields and the next two bound the descriptions of streams in a welcome, in bytes (MEW-Q4): one stream,
+	// one owner, all.
 	maxStreamFields = 64 << 10
 	maxOwnFields    = 256 << 10
 	maxAllFields    = 512 << 10
 )
 
-// stream is an open stream (MEW-43 to MEW-52). Participants are kept as such: ids change when they reconnect.
+// stream is an open stream (MEW-43 to MEW-52). It refers to members, because the ids of members change when they
+// reconnect.
 type stream struct {
 	id        string
 	owner     *member
-	writers   []*member // beside the owner
+	writers   []*member // besides the owner
 	target    []*member // nil: everybody
 	request   wire.Value
 	size      int // bytes of its description when it was opened
@@ -40,15 +42,15 @@ type stream struct {
 	orphaned  time.Time // when the owner left; zero while it is here
 }
 
-// streams are the streams of a space. The lock of the space guards them.
+// streams holds the streams of a space. The lock of the space guards it.
 type streams struct {
 	members   *members
 	open      map[string]*stream
-	lastNo    int                // of the ids that were given out
-	announced map[string]*member // ids of streams that participants announced themselves, and who did
+	lastNo    int                // number of the last id that the gateway issued
+	announced map[string]*member // stream ids that participants announced, with the participants
 }
 
-func (st *stream) mayWrite(m *member) bool { return st.owner == m || slices.Contains(st.writers, m) }
+func (st *stream) canWrite(m *member) bool { return st.owner == m || slices.Contains(st.writers, m) }
 
 func idsOf(list ...*member) wire.Value {
 	ids := make([]string, len(list))
@@ -62,8 +64,8 @@ func (st *stream) writerIDs() wire.Value {
 	return idsOf(append([]*member{st.owner}, st.writers...)...)
 }
 
-// request answers a request with a stream (MEW-43, MEW-45).
-func (ss *streams) request(p *post) *envelope.Refusal {
+// request opens a stream for a stream/request (MEW-43, MEW-45).
+func (ss *streams) request(p *submission) *envelope.Refusal {
 	target, fault := ss.targets(p.Payload)
 	if fault != nil {
 		return fault
@@ -73,11 +75,11 @@ func (ss *streams) request(p *post) *envelope.Refusal {
 	}
 	st := &stream{owner: p.by, target: target, request: p.Payload, requestID: p.ID, created: time.Now()}
 	st.size = len(st.describe().JSON())
-	if fault := ss.checkRoom(st.owner, st); fault != nil {
+	if fault := ss.checkLimits(st.owner, st); fault != nil {
 		return fault
 	}
 	st.id = ss.nextID()
-	if !p.by.present() {
+	if !p.by.isPresent() {
 		st.orphaned = st.created
 	}
 	ss.open[st.id] = st
@@ -93,9 +95,9 @@ func (ss *streams) request(p *post) *envelope.Refusal {
 	return nil
 }
 
-// checkRoom refuses to let m own st if m, or the space, has too many other streams or their descriptions would be too long
+// checkLimits refuses to let m own st if m or the space has too many other streams, or too long descriptions of streams
 // (MEW-Q4).
-func (ss *streams) checkRoom(m *member, st *stream) *envelope.Refusal {
+func (ss *streams) checkLimits(m *member, st *stream) *envelope.Refusal {
 	all, allSize, own, ownSize := 0, st.size, 0, st.size
 	for _, other := range ss.open {
 		if other == st {
@@ -112,14 +114,14 @@ func (ss *streams) checkRoom(m *member, st *stream) *envelope.Refusal {
 	case all >= maxStreams || own >= maxOwnStreams:
 		return envelope.RefuseStream(400, "invalid_operation", "Too many streams are open")
 	case ownSize > maxOwnFields || allSize > maxAllFields:
-		return envelope.RefuseStream(400, "invalid_operation", "The open streams have too much to say: close one, or describe this one with fewer words")
+		return envelope.RefuseStream(400, "invalid_operation", "The descriptions of the open streams are too long: close a stream, or shorten this description")
 	}
 	return nil
 }
 
 const streamPrefix = "stream-"
 
-// nextID returns an id that no participant announced.
+// nextID returns a new stream id that no participant announced.
 func (ss *streams) nextID() string {
 	for {
 		ss.lastNo++
@@ -129,29 +131,29 @@ func (ss *streams) nextID() string {
 	}
 }
 
-// gaveOut reports whether the gateway gave out a stream id, now or earlier.
-func (ss *streams) gaveOut(id string) bool {
+// isIssued reports whether the gateway issued a stream id, now or earlier.
+func (ss *streams) isIssued(id string) bool {
 	n, ok := streamNo(id)
 	return ok && n <= ss.lastNo && ss.announced[id] == nil
 }
 
-// streamNo returns the number in an id of the form that the gateway gives out.
+// streamNo returns the number in a stream id of the form that the gateway issues.
 func streamNo(id string) (n int, ok bool) {
 	rest, ok := strings.CutPrefix(id, streamPrefix)
 	n, err := strconv.Atoi(rest)
 	return n, ok && err == nil && 0 < n && n <= math.MaxInt32 && strconv.Itoa(n) == rest
 }
 
-// announce takes note of a stream that a participant of a drop-in space opens by itself (MEW-8). The gateway only
-// keeps its id apart from those that it gives out: it carries no frames of such a stream. An id of another form needs no
-// note, because the gateway never gives it out.
-func (ss *streams) announce(p *post) *envelope.Refusal {
+// announce records the id of a stream that a participant of a drop-in space opens by itself (MEW-8), so that the
+// gateway does not issue this id. The gateway transports no frames of such a stream. An id of another form needs no
+// record, because the gateway never issues it.
+func (ss *streams) announce(p *submission) *envelope.Refusal {
 	id := p.Payload.GetStr("stream_id")
 	if id == "" || len(id) > envelope.MaxID {
 		return envelope.RefuseShape("payload.stream_id must be a text of 1 to " + strconv.Itoa(envelope.MaxID) + " bytes")
 	}
-	if ss.gaveOut(id) {
-		return envelope.RefuseStream(403, "unauthorized", "The gateway gave this stream id out")
+	if ss.isIssued(id) {
+		return envelope.RefuseStream(403, "unauthorized", "The gateway issued this stream id")
 	}
 	if _, mayGiveOut := streamNo(id); !mayGiveOut || ss.announced[id] != nil {
 		return nil
@@ -169,7 +171,7 @@ func (ss *streams) announce(p *post) *envelope.Refusal {
 	return nil
 }
 
-// targets resolves the target of a request: nil for everybody (MEW-45).
+// targets returns the targets of a request, nil for everybody (MEW-45).
 func (ss *streams) targets(payload wire.Value) ([]*member, *envelope.Refusal) {
 	v, ok := payload.Get("target")
 	if !ok || v.IsNull() || v.Kind() == wire.Array && v.Len() == 0 {
@@ -184,7 +186,7 @@ func (ss *streams) targets(payload wire.Value) ([]*member, *envelope.Refusal) {
 	for _, id := range ids {
 		m := ss.members.find(id)
 		switch {
-		case m == nil || !m.present():
+		case m == nil || !m.isPresent():
 			missing = append(missing, id)
 		case !slices.Contains(out, m):
 			out = append(out, m)
@@ -196,8 +198,7 @@ func (ss *streams) targets(payload wire.Value) ([]*member, *envelope.Refusal) {
 	return out, nil
 }
 
-// splitFrame takes a stream frame apart: #stream#data (spec 3.10.3). A message that does not begin with # or has no
-// second one is none.
+// splitFrame returns the stream id of a stream frame, #stream#data (spec 3.10.3). ok is false for any other message.
 func splitFrame(data []byte) (id string, ok bool) {
 	if len(data) == 0 || data[0] != '#' {
 		return "", false
@@ -209,7 +210,7 @@ func splitFrame(data []byte) (id string, ok bool) {
 	return string(data[1 : 1+end]), true
 }
 
-// frame passes a stream frame on, byte for byte and in its own type (MEW-46, MEW-47).
+// frame delivers a stream frame, byte for byte and with its own type (MEW-46, MEW-47).
 func (s *Space) frame(m *member, id string, typ websocket.Type, data []byte) {
 	f := websocket.Of(typ, data)
 	s.mu.Lock()
@@ -218,7 +219,7 @@ func (s *Space) frame(m *member, id string, typ websocket.Type, data []byte) {
 		s.out.tell(m, fault.Envelope(m.runtime, ""))
 		return
 	}
-	s.out.pass(f, s.streams.open[id].target)
+	s.out.sendFrame(f, s.streams.open[id].target)
 }
 
 func (s *Space) judgeFrame(m *member, id string, typ websocket.Type, data []byte) *envelope.Refusal {
@@ -227,24 +228,25 @@ func (s *Space) judgeFrame(m *member, id string, typ websocket.Type, data []byte
 			return envelope.RefuseRate(wait)
 		}
 	}
-	if fault := s.mayAct(m, envelope.Rule{}); fault != nil {
+	if fault := s.checkState(m, envelope.Rule{}); fault != nil {
 		return fault
 	}
-	if st := s.streams.open[id]; st == nil || !st.mayWrite(m) {
+	if st := s.streams.open[id]; st == nil || !st.canWrite(m) {
 		return envelope.RefuseWriter(envelope.ToPrintable(id, envelope.MaxID))
 	}
 	if typ == websocket.TextType && !utf8.Valid(data) {
-		return envelope.RefuseSyntax("a text frame must be UTF-8") // it would end every receiver's connection
+		return envelope.RefuseSyntax("a text frame must be UTF-8") // invalid UTF-8 would end every receiver's connection
 	}
 	return nil
 }
 
-// close ends a stream that is named by its id or, in correlation_id, by its request or its open (MEW-48).
-func (ss *streams) close(p *post) *envelope.Refusal {
+// close closes a stream. The envelope names the stream by its id or, in correlation_id, by its request or its open
+// (MEW-48).
+func (ss *streams) close(p *submission) *envelope.Refusal {
 	var found *stream
 	if id := p.Payload.GetStr("stream_id"); id != "" {
-		if ss.members.dropIn && !ss.gaveOut(id) {
-			return nil // it is between participants
+		if ss.members.dropIn && !ss.isIssued(id) {
+			return nil // the participants announced the stream themselves
 		}
 		found = ss.open[id]
 	} else {
@@ -254,22 +256,22 @@ func (ss *streams) close(p *post) *envelope.Refusal {
 				break
 			}
 			if slices.Contains(p.Correlation, st.requestID) && (found == nil || st.created.After(found.created)) {
-				found = st // ids of requests may repeat: the newest
+				found = st // request ids may repeat; take the newest stream
 			}
 		}
 	}
 	if found == nil {
 		return envelope.RefuseStream(404, "stream_not_found", "There is no such stream")
 	}
-	if !found.mayWrite(p.by) && !slices.Contains(found.target, p.by) {
+	if !found.canWrite(p.by) && !slices.Contains(found.target, p.by) {
 		return envelope.RefuseStream(403, "unauthorized", "Only the owner, a writer or a target closes a stream")
 	}
 	delete(ss.open, found.id)
 	return nil
 }
 
-// findOwn finds the stream of an order that only its owner gives (MEW-49).
-func (ss *streams) findOwn(p *post) (*stream, *envelope.Refusal) {
+// findOwn returns the stream of an envelope that only the owner of the stream may send (MEW-49).
+func (ss *streams) findOwn(p *submission) (*stream, *envelope.Refusal) {
 	p.silent = true
 	st := ss.open[p.Payload.GetStr("stream_id")]
 	if st == nil {
@@ -281,31 +283,31 @@ func (ss *streams) findOwn(p *post) (*stream, *envelope.Refusal) {
 	return st, nil
 }
 
-// present finds a participant that is here.
-func (ss *streams) present(id string) (*member, *envelope.Refusal) {
-	if m := ss.members.find(id); m != nil && m.present() {
+// findPresent returns a participant that is in the space.
+func (ss *streams) findPresent(id string) (*member, *envelope.Refusal) {
+	if m := ss.members.find(id); m != nil && m.isPresent() {
 		return m, nil
 	}
 	return nil, envelope.RefuseStream(404, "participant_not_found", "There is no such participant in the space")
 }
 
-func (ss *streams) grantWrite(p *post) *envelope.Refusal {
+func (ss *streams) grantWrite(p *submission) *envelope.Refusal {
 	st, fault := ss.findOwn(p)
 	if fault != nil {
 		return fault
 	}
-	m, fault := ss.present(p.Payload.GetStr("participant_id"))
+	m, fault := ss.findPresent(p.Payload.GetStr("participant_id"))
 	if fault != nil {
 		return fault
 	}
-	if !st.mayWrite(m) {
+	if !st.canWrite(m) {
 		st.writers = append(st.writers, m)
 	}
-	noteWriters(p, st, envelope.KindStreamGranted, "granted", wire.TextField("participant_id", m.runtime))
+	announceWriters(p, st, envelope.KindStreamGranted, "granted", wire.TextField("participant_id", m.runtime))
 	return nil
 }
 
-func (ss *streams) revokeWrite(p *post) *envelope.Refusal {
+func (ss *streams) revokeWrite(p *submission) *envelope.Refusal {
 	st, fault := ss.findOwn(p)
 	if fault != nil {
 		return fault
@@ -319,31 +321,31 @@ func (ss *streams) revokeWrite(p *post) *envelope.Refusal {
 		st.writers = slices.DeleteFunc(st.writers, func(w *member) bool { return w == m })
 		id = m.runtime
 	}
-	noteWriters(p, st, envelope.KindStreamRevoked, "revoked", wire.TextField("participant_id", envelope.ToPrintable(id, envelope.MaxID)))
+	announceWriters(p, st, envelope.KindStreamRevoked, "revoked", wire.TextField("participant_id", envelope.ToPrintable(id, envelope.MaxID)))
 	return nil
 }
 
-// transfer gives a stream to another owner. The old one writes no more (C7).
-func (ss *streams) transfer(p *post) *envelope.Refusal {
+// transfer gives a stream to another owner. The previous owner may no longer write (C7).
+func (ss *streams) transfer(p *submission) *envelope.Refusal {
 	st, fault := ss.findOwn(p)
 	if fault != nil {
 		return fault
 	}
-	m, fault := ss.present(p.Payload.GetStr("new_owner"))
+	m, fault := ss.findPresent(p.Payload.GetStr("new_owner"))
 	if fault != nil {
 		return fault
 	}
-	if fault := ss.checkRoom(m, st); fault != nil {
+	if fault := ss.checkLimits(m, st); fault != nil {
 		return fault
 	}
 	st.writers = slices.DeleteFunc(st.writers, func(w *member) bool { return w == m })
 	st.owner, st.orphaned = m, time.Time{}
-	noteWriters(p, st, envelope.KindStreamMoved, "transferred", wire.TextField("previous_owner", p.by.runtime), wire.TextField("new_owner", m.runtime))
+	announceWriters(p, st, envelope.KindStreamMoved, "transferred", wire.TextField("previous_owner", p.by.runtime), wire.TextField("new_owner", m.runtime))
 	return nil
 }
 
-// noteWriters tells everybody of the order's outcome instead of the order, and HTTP the writers.
-func noteWriters(p *post, st *stream, kind, status string, about ...wire.Member) {
+// announceWriters announces the result of the envelope in place of the envelope, and returns the writers to HTTP.
+func announceWriters(p *submission, st *stream, kind, status string, about ...wire.Member) {
 	members := append([]wire.Member{wire.TextField("stream_id", st.id)}, about...)
 	members = append(members, wire.Field("authorized_writers", st.writerIDs()))
 	p.status, p.extra = status, []wire.Member{members[0]}
@@ -357,10 +359,10 @@ func noteWriters(p *post, st *stream, kind, status string, about ...wire.Member)
 	p.after = append(p.after, envelope.Outgoing{From: envelope.FromStream, Kind: kind, Correlation: []string{p.ID}, Payload: wire.Obj(members...)})
 }
 
-// leave takes a participant that left off the streams that it wrote to, and starts the time in which it may come back to its
-// own (MEW-51, MEW-52). It returns what everybody is told.
+// leave removes a participant that left from the writers of streams, and starts the time in which it may return to its
+// own streams (MEW-51, MEW-52). It returns the envelopes to announce.
 func (ss *streams) leave(m *member) (tell []envelope.Outgoing) {
-	for _, st := range ss.sorted() {
+	for _, st := range ss.listByAge() {
 		if st.owner == m {
 			st.orphaned = time.Now()
 		} else if slices.Contains(st.writers, m) {
@@ -372,12 +374,12 @@ func (ss *streams) leave(m *member) (tell []envelope.Outgoing) {
 	return tell
 }
 
-// endOrphans closes the streams whose owner stayed away. It returns what everybody is told.
+// endOrphans closes the streams whose owner stayed away too long. It returns the envelopes to announce.
 func (ss *streams) endOrphans(now time.Time) (tell []envelope.Outgoing) {
-	for _, st := range ss.sorted() {
+	for _, st := range ss.listByAge() {
 		switch {
 		case st.orphaned.IsZero():
-		case st.owner.present():
+		case st.owner.isPresent():
 			st.orphaned = time.Time{}
 		case now.Sub(st.orphaned) >= ownerMayBeAway:
 			delete(ss.open, st.id)
@@ -388,8 +390,8 @@ func (ss *streams) endOrphans(now time.Time) (tell []envelope.Outgoing) {
 	return tell
 }
 
-// sorted lists the streams in the order in which they were opened.
-func (ss *streams) sorted() []*stream {
+// listByAge lists the streams in the order in which they were opened.
+func (ss *streams) listByAge() []*stream {
 	out := make([]*stream, 0, len(ss.open))
 	for _, st := range ss.open {
 		out = append(out, st)
@@ -398,12 +400,12 @@ func (ss *streams) sorted() []*stream {
 	return out
 }
 
-// list describes the streams to a participant that joins, and reports whether it left some out: writers who
-// were added later can make the descriptions longer than a welcome has room for.
+// list describes the streams to a participant that joins. cut reports whether it left some out, because writers who
+// were added later can make the descriptions too long for a welcome.
 func (ss *streams) list() (list wire.Value, cut bool) {
 	var out []wire.Value
 	size := 0
-	for _, st := range ss.sorted() {
+	for _, st := range ss.listByAge() {
 		v := st.describe()
 		if size += len(v.JSON()); size > maxAllFields {
 			return wire.Arr(out...), true
@@ -413,7 +415,7 @@ func (ss *streams) list() (list wire.Value, cut bool) {
 	return wire.Arr(out...), false
 }
 
-// describe returns the request of a stream as it was, then the fields that only the gateway sets (MEW-35).
+// describe returns the request of a stream, and then the fields that only the gateway sets (MEW-35).
 func (st *stream) describe() wire.Value {
 	v := st.request.Without("stream_id", "owner", "authorized_writers", "created")
 	if st.target != nil {

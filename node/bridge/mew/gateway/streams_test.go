@@ -13,10 +13,10 @@ import (
 )
 
 // TestAnnouncedStream: participants of a drop-in space open and close streams of their own with any id that the gateway
-// did not give out, and the gateway does not give out such an id later. The reference's stream scenario does this by
-// HTTP (MEW-8). A hosted space refuses it.
+// did not issue, and the gateway does not issue such an id later. The reference's stream scenario does this over HTTP
+// (MEW-8). A hosted space refuses it.
 func TestAnnouncedStream(t *testing.T) {
-	cfg := lab(t)
+	cfg := newLabConfig(t)
 	cfg.DropIn = true
 	r := start(t, cfg)
 	bob := r.Join("bob-token")
@@ -34,11 +34,11 @@ func TestAnnouncedStream(t *testing.T) {
 	if got := mewtest.Text(mewtest.Payload(bob.Until(envelope.KindStreamOpen), "stream_id")); got != "stream-2" {
 		t.Errorf("the gateway gives out %s, which must not be an id that a participant announced", got)
 	}
-	bob.Send(`#stream-1#data`) // the gateway carries no frames of it
+	bob.Send(`#stream-1#data`) // the gateway does not transport its frames
 	if got := bob.Until(envelope.KindError); mewtest.Text(mewtest.Payload(got, "error")) != "unauthorized_stream_write" {
 		t.Errorf("a frame of an announced stream: %s", got.JSON())
 	}
-	say(403, `{"kind":"stream/open","payload":{"stream_id":"stream-2"}}`) // the gateway's
+	say(403, `{"kind":"stream/open","payload":{"stream_id":"stream-2"}}`) // issued by the gateway
 	say(200, `{"kind":"stream/close","payload":{"stream_id":"stream-1"}}`)
 	bob.Until(envelope.KindStreamClose)
 	say(200, `{"kind":"stream/close","payload":{"stream_id":"never-opened"}}`)
@@ -49,22 +49,22 @@ func TestAnnouncedStream(t *testing.T) {
 		say(200, fmt.Sprintf(`{"kind":"stream/open","payload":{"stream_id":"stream-%d"}}`, 100+n))
 	}
 	say(400, `{"kind":"stream/open","payload":{"stream_id":"stream-99"}}`)
-	for n := range maxOwnStreams + 1 { // the gateway would never give these out, so it need not remember them
+	for n := range maxOwnStreams + 1 { // the gateway never issues these ids, so it does not remember them
 		id := fmt.Sprintf("own-%d", n)
 		say(200, `{"kind":"stream/open","payload":{"stream_id":"`+id+`"}}`)
 		say(200, `{"kind":"stream/close","payload":{"stream_id":"`+id+`"}}`)
 	}
 
-	strict := start(t, lab(t))
+	strict := start(t, newLabConfig(t))
 	if got, answer := strict.Post("alice", "alice-token", `{"kind":"stream/open","payload":{"stream_id":"mine"}}`); got != 400 {
 		t.Errorf("in a hosted space: %d %s, want 400", got, answer)
 	}
 }
 
-// A stream request is answered with an open before it is passed on, and late joiners learn all of it (MEW-43, MEW-44,
-// MEW-35).
+// TestStreamOpen: the gateway answers a stream request with an open before it delivers the request, and participants
+// that join later learn everything about the stream (MEW-43, MEW-44, MEW-35).
 func TestStreamOpen(t *testing.T) {
-	r := start(t, lab(t))
+	r := start(t, newLabConfig(t))
 	alice, bob := r.Join("alice-token"), r.Join("bob-token")
 	alice.Until("system/presence")
 	request := `{"direction":"upload","description":"d","custom":{"n":12345678901234567890},"owner":"bob","stream_id":"stream-99","authorized_writers":["bob"],"created":"x","target":["bob"]}`
@@ -97,9 +97,10 @@ func TestStreamOpen(t *testing.T) {
 	}
 }
 
-// Frames pass byte for byte in their own type, to everybody or to the target, and from writers only (MEW-45 to MEW-47).
+// TestStreamFrames: frames are delivered byte for byte with their own type, to everybody or to the target, and only
+// from writers (MEW-45 to MEW-47).
 func TestStreamFrames(t *testing.T) {
-	r := start(t, lab(t))
+	r := start(t, newLabConfig(t))
 	alice, bob := r.Join("alice-token"), r.Join("bob-token")
 	alice.Send(`{"kind":"stream/request","payload":{}}`)
 	alice.Until("stream/request")
@@ -113,7 +114,7 @@ func TestStreamFrames(t *testing.T) {
 	}
 	for _, f := range frames {
 		alice.Conn.Send(websocket.Of(f.typ, []byte(f.data)))
-		for _, p := range []*mewtest.Player{alice, bob} { // the writer gets its own back
+		for _, p := range []*mewtest.Player{alice, bob} { // the writer gets its own frames too
 			if typ, data := p.Next(); typ != f.typ || data != f.data {
 				t.Errorf("a frame of type %d and %d bytes arrived as type %d and %d bytes", f.typ, len(f.data), typ, len(data))
 			}
@@ -140,9 +141,10 @@ func TestStreamFrames(t *testing.T) {
 	}
 }
 
-// Writers, ownership and their notices, the same on both transports (MEW-49 to MEW-51).
+// TestStreamWriters checks writers, owners and the notices about them, which are the same on both transports (MEW-49 to
+// MEW-51).
 func TestStreamWriters(t *testing.T) {
-	r := start(t, lab(t))
+	r := start(t, newLabConfig(t))
 	alice, bob, admin := r.Join("alice-token"), r.Join("bob-token"), r.Join("admin-token")
 	alice.Send(`{"kind":"stream/request","payload":{}}`)
 	admin.Until("stream/request")
@@ -178,7 +180,7 @@ func TestStreamWriters(t *testing.T) {
 		if tt.notice == "" {
 			continue
 		}
-		_, s := admin.Next() // the order itself is not passed on
+		_, s := admin.Next() // the envelope itself is not delivered
 		n := mewtest.Parse(t, s)
 		if n.GetStr("kind") != tt.notice || n.GetStr("from") != "gateway" || string(mewtest.Payload(n).JSON()) != tt.content {
 			t.Errorf("notice %s, want %s %s", s, tt.notice, tt.content)
@@ -189,16 +191,16 @@ func TestStreamWriters(t *testing.T) {
 	alice.Until("system/error")
 	bob.Send(`{"kind":"stream/grant-write","payload":{"stream_id":"stream-1","participant_id":"alice"}}`)
 	admin.Until("stream/write-granted")
-	alice.Quit() // a writer that leaves is taken off
+	alice.Quit() // a writer that leaves is no longer a writer
 	if n := admin.Until("stream/write-revoked"); mewtest.Text(mewtest.Payload(n, "participant_id")) != "alice" {
 		t.Errorf("got %s", n.JSON())
 	}
 }
 
-// TestTransferToAFullOwner: who has as many streams as one participant may have, or as long descriptions, is not given one
-// more (MEW-Q4). The stream stays with its owner.
+// TestTransferToAFullOwner: a participant with as many streams as it may have, or with too long descriptions, cannot
+// get another stream (MEW-Q4). The stream stays with its owner.
 func TestTransferToAFullOwner(t *testing.T) {
-	r := start(t, lab(t))
+	r := start(t, newLabConfig(t))
 	r.Join("alice-token")
 	r.Join("bob-token")
 	say := func(by, body string) (int, string) { return r.Post(by, by+"-token", body) }
@@ -219,7 +221,7 @@ func TestTransferToAFullOwner(t *testing.T) {
 	for range maxOwnStreams - 4 {
 		open("bob", "")
 	}
-	if code, body := give(open("alice", long)); code != 400 || !strings.Contains(body, "too much to say") {
+	if code, body := give(open("alice", long)); code != 400 || !strings.Contains(body, "are too long") {
 		t.Errorf("a description beyond the bound of bob: %d %.200s", code, body)
 	}
 	if code, body := give(open("alice", "")); code != 200 {
@@ -234,9 +236,10 @@ func TestTransferToAFullOwner(t *testing.T) {
 	}
 }
 
-// A stream is closed by its id, its request or its open, by those who have to do with it (MEW-48).
+// TestStreamClose: a stream is closed by its id, its request or its open, and only by its owner, a writer or a target
+// (MEW-48).
 func TestStreamClose(t *testing.T) {
-	r := start(t, lab(t))
+	r := start(t, newLabConfig(t))
 	alice, bob := r.Join("alice-token"), r.Join("bob-token")
 	alice.Until("system/presence")
 	open := func(payload string) string {
@@ -279,11 +282,11 @@ func TestStreamClose(t *testing.T) {
 	bob.Quit()
 }
 
-// The stream of an owner that left waits five minutes for it (MEW-52).
+// TestOrphanedStream: the stream of an owner that left waits five minutes for the owner (MEW-52).
 func TestOrphanedStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := quiet(t, lab(t))
-		say(s, "alice", `{"kind":"stream/request","payload":{}}`) // by HTTP: it is not here
+		s := newQuietSpace(t, newLabConfig(t))
+		say(s, "alice", `{"kind":"stream/request","payload":{}}`) // over HTTP: alice is not connected
 		feed := s.Watch()
 		defer feed.Close()
 		time.Sleep(ownerMayBeAway - time.Second)
@@ -297,7 +300,7 @@ func TestOrphanedStream(t *testing.T) {
 			t.Fatal("the stream did not end")
 		}
 		if raw := string(<-feed.C()); !strings.Contains(raw, `"kind":"stream/close"`) || !strings.Contains(raw, `"reason":"timeout"`) {
-			t.Errorf("the space was told %s", raw)
+			t.Errorf("the space got %s", raw)
 		}
 	})
 }

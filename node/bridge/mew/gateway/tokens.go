@@ -8,14 +8,14 @@ import (
 	"github.com/agentmesh/agentmesh/acl/credential"
 )
 
-// tokens maps the hashes of tokens to whom they admit. A token is never kept itself.
+// tokens maps the hashes of tokens to the participants that they admit. It does not store the tokens themselves.
 type tokens struct {
 	mu     sync.Mutex
 	owners map[credential.Hash]tokenOwner
-	reload func() error // looks for new tokens; nil: there are none outside
+	reload func() error // looks for new tokens outside; may be nil
 	loaded time.Time
 
-	keep func(name, token string) error // puts the token of an invited participant where it is looked for; nil: nowhere
+	keep func(name, token string) error // stores the token of an invited participant for the operator; may be nil
 }
 
 type tokenOwner struct{ space, name string }
@@ -28,7 +28,7 @@ func (t *tokens) add(hash credential.Hash, space, name string) {
 	t.owners[hash] = tokenOwner{space, name}
 }
 
-// claim is add for a token of the configuration, which must not admit two participants (MEW-D5).
+// claim adds a token of the configuration. It fails if the token admits another participant (MEW-D5).
 func (t *tokens) claim(token, space, name string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -40,7 +40,7 @@ func (t *tokens) claim(token, space, name string) error {
 	return nil
 }
 
-// lookup says whom a token admits. One that is not known makes it look outside, at most once a second (MEW-D5).
+// lookup returns whom a token admits. For an unknown token it looks outside, at most once a second (MEW-D5).
 func (t *tokens) lookup(token string) (tokenOwner, bool) {
 	hash := credential.HashOf(token)
 	if owner, ok := t.find(hash); ok {
@@ -67,8 +67,8 @@ func (t *tokens) find(hash credential.Hash) (tokenOwner, bool) {
 	return owner, ok
 }
 
-// of lists the hashes of a participant's tokens.
-func (t *tokens) of(space, name string) []string {
+// hashesOf lists the hashes of a participant's tokens.
+func (t *tokens) hashesOf(space, name string) []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var out []string
@@ -80,7 +80,7 @@ func (t *tokens) of(space, name string) []string {
 	return out
 }
 
-// restoreToken lets the token of an invited participant in again after a restart.
+// restoreToken makes the token of an invited participant valid again after a restart.
 func (g *Gateway) restoreToken(s *Space, m *member, hexHash string) error {
 	var hash credential.Hash
 	if err := hash.UnmarshalText([]byte(hexHash)); err != nil || hexHash == "" {

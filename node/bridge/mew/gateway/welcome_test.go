@@ -9,11 +9,12 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
 )
 
-// TestWelcomeIsBounded: a welcome stays below a mebibyte, says so if something did not fit, and begins with what its
-// reader may do. It used to grow with everything that anybody in the space held or opened, to 15 MB (MEW-Q4).
+// TestWelcomeIsBounded: a welcome stays below a mebibyte, reports if something did not fit, and begins with the
+// capabilities of its reader. It used to grow with everything that anybody in the space held or opened, to 15 MB
+// (MEW-Q4).
 func TestWelcomeIsBounded(t *testing.T) {
 	const people = 120
-	cfg := lab(t)
+	cfg := newLabConfig(t)
 	var wide []string
 	for n := range 40 {
 		wide = append(wide, fmt.Sprintf(`{"kind":"tool-%d","payload":{"text":%q}}`, n, strings.Repeat("x", 200)))
@@ -51,10 +52,10 @@ func TestWelcomeIsBounded(t *testing.T) {
 	}
 }
 
-// TestWelcomeAfterGrant: the welcome that follows a change of rights does not repeat the streams (MEW-Q4), and a space
-// in which nothing had to be left out does not speak of that.
+// TestWelcomeAfterGrant: the welcome after a change of rights does not repeat the streams (MEW-Q4), and has no
+// "truncated" if nothing was left out.
 func TestWelcomeAfterGrant(t *testing.T) {
-	r := start(t, lab(t))
+	r := start(t, newLabConfig(t))
 	admin, alice := r.Join("admin-token"), r.Join("alice-token")
 	alice.Send(`{"id":"s","kind":"stream/request","payload":{"direction":"upload"}}`)
 	alice.Until(envelope.KindStreamRequest)

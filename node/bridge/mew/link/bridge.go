@@ -19,36 +19,36 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Kind is the kind of our addresses and links.
+// Kind is the kind of MEW addresses and links.
 const Kind = "mew"
 
-// The intents of what has no native one. Their payloads hold what MEW says as it was said.
+// These intents are for MEW messages without an intent of the mesh. Their payloads hold the MEW payload unchanged.
 const (
-	IntentProposal wire.Intent = "com.github.rjcorwin.mew.proposal" // mcp/proposal to us (MEW-L3)
-	IntentRequest  wire.Intent = "com.github.rjcorwin.mew.request"  // mcp/request to us, for a tool that is switched on
-	IntentForward  wire.Intent = "com.github.rjcorwin.mew.forward"  // chat in a conversation that was brought here (MEW-L6)
-	Intents                    = "com.github.rjcorwin.mew.*"        // a pattern of all of them
+	IntentProposal wire.Intent = "com.github.rjcorwin.mew.proposal" // mcp/proposal to this node (MEW-L3)
+	IntentRequest  wire.Intent = "com.github.rjcorwin.mew.request"  // mcp/request to this node, for a tool that is switched on
+	IntentForward  wire.Intent = "com.github.rjcorwin.mew.forward"  // chat in a conversation that the space sees (MEW-L6)
+	Intents                    = "com.github.rjcorwin.mew.*"        // a pattern for all of them
 )
 
-// mesh is the native side in a rule about transit.
+// mesh names the mesh in a transit rule.
 const mesh = "mesh"
 
-// Config is what the participant's side of MEW is made of.
+// Config configures a bridge.
 type Config struct {
 	Links  []bridge.Link
-	Tokens map[string]client.Credential // by the name of the link
+	Tokens map[string]client.Credential // by the name of a link
 
 	Mesh    bridge.Mesh // required with links
 	Records store.Records
 	Steps   store.Steps
-	// Dial makes the connections.
+	// Dial makes connections.
 	Dial   websocket.Dialer
 	Logger *slog.Logger
-	// Retry and MaxRetry bound the wait before a link connects again: 1 s and 60 s where zero (MEW-L1).
+	// Retry and MaxRetry bound the wait before a link connects again. Zero means 1 s and 60 s (MEW-L1).
 	Retry, MaxRetry time.Duration
 }
 
-// Bridge is the participant: the node, in spaces that others host. It is safe for concurrent use.
+// Bridge is the node as a participant in spaces that others host. It is safe for concurrent use.
 type Bridge struct {
 	cfg   Config
 	log   *slog.Logger
@@ -57,10 +57,10 @@ type Bridge struct {
 
 var _ bridge.Transport = (*Bridge)(nil)
 
-// New makes the links. Nothing connects before [Bridge.Run].
+// New returns a bridge with the links of cfg. Nothing connects before [Bridge.Run].
 func New(cfg Config) (*Bridge, error) {
 	if cfg.Records == nil || cfg.Dial == nil {
-		return nil, errors.New("mew: config is incomplete")
+		return nil, errors.New("mew: the configuration lacks a record store or a dialer")
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	cfg.Retry, cfg.MaxRetry = cmp.Or(cfg.Retry, time.Second), cmp.Or(cfg.MaxRetry, time.Minute)
@@ -75,7 +75,7 @@ func New(cfg Config) (*Bridge, error) {
 	return b, nil
 }
 
-// Run keeps every link connected until ctx ends, and returns when all has stopped.
+// Run keeps every link connected until ctx ends, and returns when all of them have stopped.
 func (b *Bridge) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, l := range b.links {
@@ -87,7 +87,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// Links says how the links stand.
+// Links returns the status of each link.
 func (b *Bridge) Links() []bridge.LinkStatus {
 	out := make([]bridge.LinkStatus, 0, len(b.links))
 	for _, l := range b.links {
@@ -99,7 +99,7 @@ func (b *Bridge) Links() []bridge.LinkStatus {
 // Spaces returns the spaces behind the links.
 func (b *Bridge) Spaces() []*Link { return b.links }
 
-// Link returns a link by its name, nil if there is none.
+// Link returns the link with a name, or nil.
 func (b *Bridge) Link(name string) *Link {
 	for _, l := range b.links {
 		if l.cfg.Name == name {
@@ -109,32 +109,32 @@ func (b *Bridge) Link(name string) *Link {
 	return nil
 }
 
-// Test connects a link and says what is wrong with it. A link that stands is not disturbed: a second connection would
-// take its place (MEW-J5).
+// Test connects a link and returns the error. If the link is up, Test does nothing, because a second connection would
+// replace the first one (MEW-J5).
 func (b *Bridge) Test(ctx context.Context, name string) error {
 	l := b.Link(name)
 	if l == nil {
-		return errors.New("there is no such link")
+		return errors.New("there is no such link; agentmesh links list names them")
 	}
 	if l.Status().State == bridge.LinkUp {
 		return nil
 	}
-	return l.space.try(ctx)
+	return l.space.testJoin(ctx)
 }
 
 // Deliver implements [bridge.Transport].
 func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error) {
-	l, peer, err := b.linkOf(d.Address)
+	l, peer, err := b.findLink(d.Address)
 	if err != nil {
 		return bridge.Delivered{}, err
 	}
 	return l.deliver(ctx, peer, d)
 }
 
-// Principal is who access rules act on for everybody in the space behind a link (MEW-L2).
+// Principal returns the principal of everybody in the space behind a link (MEW-L2).
 func Principal(link string) string { return Kind + ":" + link }
 
-// socketTarget is where a link connects: a bare URL means /ws?space= (MEW-L1).
+// socketTarget returns the URL to which a link connects. A bare URL means /ws?space= (MEW-L1).
 func socketTarget(l bridge.Link) (*url.URL, error) {
 	u, err := url.Parse(l.URL)
 	if err != nil || u.Host == "" {
@@ -144,7 +144,7 @@ func socketTarget(l bridge.Link) (*url.URL, error) {
 	case "wss":
 	case "ws":
 		if !httpapi.LoopbackHost(u.Hostname()) && l.Options["allow_insecure"] != "true" {
-			return nil, errors.New("url must be wss: over ws everybody on the way reads along and holds your token (options.allow_insecure)")
+			return nil, errors.New("url must be wss: over ws, everybody on the way can read the messages and the token; options.allow_insecure permits it")
 		}
 	default:
 		return nil, errors.New("url must be wss://host")
@@ -160,16 +160,16 @@ func socketTarget(l bridge.Link) (*url.URL, error) {
 	return u, nil
 }
 
-// Losses is what a mesh.message loses as a chat; docs/bridges/mew.md has the whole list.
+// Losses returns what a mesh.message loses as a chat; docs/bridges/mew.md has the whole list.
 func Losses() []bridge.Loss {
 	return []bridge.Loss{
-		{Field: "payload.message.priority", Reason: "a chat has none"},
+		{Field: "payload.message.priority", Reason: "a chat has no priority"},
 		{Field: "payload.message.reply_requested", Reason: "a chat has no such mark"},
-		{Field: "payload.metadata", Reason: "extensions are not said in a space"},
+		{Field: "payload.metadata", Reason: "a chat has no extensions"},
 	}
 }
 
-// LinkKind declares links of this kind to the node.
+// LinkKind declares MEW links to the node.
 func LinkKind() bridge.Kind {
 	return bridge.Kind{Name: Kind, Honors: []string{"filter", "limits", "tools", "broadcast", "transit"}, Intents: Intents}
 }

@@ -23,7 +23,7 @@ import (
 
 func number(v wire.Value) string { n, _ := v.Num(); return n }
 
-// A link obeys what is said to it about its part in the space, truthfully (MEW-L5).
+// TestLinkObeys: a link handles control messages to it, and its answers are true (MEW-L5).
 func TestLinkObeys(t *testing.T) {
 	l := newLab(t, bridge.LinkPolicy{Access: "open"})
 	cat := l.peers["cat"]
@@ -55,14 +55,15 @@ func TestLinkObeys(t *testing.T) {
 	if v := cat.Control("capability/grant", `{"recipient":"node","capabilities":[{"kind":"stream/*"}]}`, "capability/grant-ack"); mewtest.Text(mewtest.Payload(v, "status")) != "accepted" {
 		t.Errorf("grant: %s", v.JSON())
 	}
-	l.await("told", func() bool { // the welcome that follows a grant is taken in
+	l.await("told", func() bool { // the link handles the welcome after a grant
 		l.l.space.mu.Lock()
 		defer l.l.space.mu.Unlock()
-		return l.l.space.space.may(envelope.Draft{Kind: "stream/request", Payload: wire.Obj()})
+		return l.l.space.space.allows(envelope.Draft{Kind: "stream/request", Payload: wire.Obj()})
 	})
 }
 
-// A pause holds what would leave over the link; the link itself says when its time is over (MEW-L5).
+// TestLinkPause: a pause holds back what would leave over the link, and the link ends the pause when its time is over
+// (MEW-L5).
 func TestLinkPause(t *testing.T) {
 	l := newLab(t, bridge.LinkPolicy{Access: "open"})
 	cat := l.peers["cat"]
@@ -85,8 +86,9 @@ func TestLinkPause(t *testing.T) {
 	}
 }
 
-// What the owner says by hand does not leave during a pause either, except for what a paused participant may say
-// (MEW-37). The gateway of this test knows of no pause, as one that leaves it to the participants.
+// TestLinkPauseByHand: an envelope that the owner sends by hand does not leave during a pause either, except for kinds
+// that a paused participant may send (MEW-37). The gateway of this test does not know of the pause, like one that
+// leaves pauses to the participants.
 func TestLinkPauseByHand(t *testing.T) {
 	l := newLab(t, bridge.LinkPolicy{Access: "open"})
 	cat := l.peers["cat"]
@@ -105,7 +107,8 @@ func TestLinkPauseByHand(t *testing.T) {
 	}
 }
 
-// A shutdown lasts until the owner connects the link again, over a restart of the process too; so does a kick (MEW-L5).
+// TestLinkShutdown: a shutdown lasts until the owner connects the link again, also over a restart of the process. The
+// same holds for a kick (MEW-L5).
 func TestLinkShutdown(t *testing.T) {
 	l := newLab(t, bridge.LinkPolicy{Access: "open"})
 	cat := l.peers["cat"]
@@ -119,22 +122,23 @@ func TestLinkShutdown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := again.links[0].space.recall(t.Context()); err != nil || again.Links()[0].State != bridge.LinkDown || !strings.Contains(again.Links()[0].Error, "shut this node down") {
+	if err := again.links[0].space.load(t.Context()); err != nil || again.Links()[0].State != bridge.LinkDown || !strings.Contains(again.Links()[0].Error, "shut this node down") {
 		t.Errorf("after a restart: %+v, %v, want it down", again.Links()[0], err)
 	}
 	up := func() bool { return l.Links()[0].State == bridge.LinkUp }
 	l.l.Connect()
 	l.await("up", up)
 	cat.Send(`{"kind":"space/kick","payload":{"participant_id":"node"}}`)
-	l.await("thrown out", down)
+	l.await("kicked", down)
 	dials := l.dials.Load()
 	cat.Fence()
 	if !down() || l.dials.Load() != dials {
-		t.Error("a link that was thrown out tries again by itself")
+		t.Error("a link that was kicked connects by itself")
 	}
 }
 
-// A space that refuses an envelope fails it for good; one that cannot take it now is tried again.
+// TestLinkDeliverFails: an envelope that the space refuses fails for good; one that it cannot accept now is tried
+// again.
 func TestLinkDeliverFails(t *testing.T) {
 	l := newLab(t, bridge.LinkPolicy{Access: "open"}, "chat/*")
 	deliver := func(peer string) error {
@@ -161,10 +165,10 @@ func TestLinkDeliverFails(t *testing.T) {
 	}
 }
 
-// blocked is a node that takes nothing until it is let go.
-type blocked struct{ free chan struct{} }
+// blockedNode is a node that accepts nothing until free is closed.
+type blockedNode struct{ free chan struct{} }
 
-func (b blocked) Accept(ctx context.Context, _ bridge.Inbound) (bridge.Outcome, error) {
+func (b blockedNode) Accept(ctx context.Context, _ bridge.Inbound) (bridge.Outcome, error) {
 	select {
 	case <-b.free:
 	case <-ctx.Done():
@@ -172,11 +176,12 @@ func (b blocked) Accept(ctx context.Context, _ bridge.Inbound) (bridge.Outcome, 
 	return bridge.Outcome{}, wire.ErrUnavailable
 }
 
-// A participant that says more than the node can take loses it; the link goes on reading, and obeys (THREATS 22).
+// TestLinkFlood: a participant that sends more than the node can handle loses its envelopes. The link keeps reading and
+// handles control messages (THREATS 22).
 func TestLinkFlood(t *testing.T) {
-	r := start(t, club(t, everything, "cat"))
-	node := blocked{make(chan struct{})}
-	k := newLinked(t, r, Config{Mesh: bridgetest.Mesh{Receiver: node}, Records: r.Store.Records()}, "cat")
+	r := start(t, newClubConfig(t, allKinds, "cat"))
+	node := blockedNode{make(chan struct{})}
+	k := newTestLink(t, r, Config{Mesh: bridgetest.Mesh{Receiver: node}, Records: r.Store.Records()}, "cat")
 	cat := k.peers["cat"]
 	for n := range linkQueue + 1000 {
 		cat.Send(fmt.Sprintf(`{"id":"f%d","kind":"chat","to":["node"],"payload":{"text":"x"}}`, n))
@@ -193,8 +198,9 @@ func TestLinkFlood(t *testing.T) {
 	close(node.free)
 }
 
-// odd is a server that is hardly a gateway: it wants the join in words, repeats itself, and talks rubbish.
-func odd(t *testing.T, joined chan<- string) *httptest.Server {
+// newOddGateway starts a server that hardly is a gateway: it wants a join message, repeats itself, and sends invalid
+// messages.
+func newOddGateway(t *testing.T, joined chan<- string) *httptest.Server {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		conn, err := websocket.Accept(w, r, websocket.Options{})
 		if err != nil {
@@ -223,14 +229,14 @@ func odd(t *testing.T, joined chan<- string) *httptest.Server {
 	return srv
 }
 
-// A gateway that does not know us by the header gets the join in words; the first welcome counts and what follows it
-// does no harm (MEW-L1).
+// TestLinkJoin: a link sends a join message to a gateway that ignores the header. The first welcome counts, and what
+// follows it does no harm (MEW-L1).
 func TestLinkJoin(t *testing.T) {
 	joined := make(chan string, 8)
-	srv := odd(t, joined)
-	r := start(t, club(t, everything))
+	srv := newOddGateway(t, joined)
+	r := start(t, newClubConfig(t, allKinds))
 	link := bridge.Link{Name: "home", Kind: Kind, URL: "ws" + strings.TrimPrefix(srv.URL, "http"), Space: "lab", Participant: "node"}
-	k := newLinked(t, r, Config{Links: []bridge.Link{link}, Mesh: bridgetest.Mesh{Receiver: blocked{make(chan struct{})}}, Records: r.Store.Records()})
+	k := newTestLink(t, r, Config{Links: []bridge.Link{link}, Mesh: bridgetest.Mesh{Receiver: blockedNode{make(chan struct{})}}, Records: r.Store.Records()})
 	v := mewtest.Parse(t, <-joined)
 	if v.GetStr("type") != "join" || v.GetStr("space") != "lab" || v.GetStr("token") != "node-token" || v.GetStr("participantId") != "node" {
 		t.Errorf("the join is %s", v.JSON())
@@ -240,7 +246,7 @@ func TestLinkJoin(t *testing.T) {
 	k.Reconnect()
 }
 
-// Where a link may go (MEW-L1).
+// TestLinkTargets checks the URLs to which a link may connect (MEW-L1).
 func TestLinkTargets(t *testing.T) {
 	for url, want := range map[string]string{
 		"wss://a.example":               "wss://a.example/ws?space=lab",
@@ -265,7 +271,8 @@ func TestLinkTargets(t *testing.T) {
 	}
 }
 
-// One stranger's question is all that a space costs the owner, however many speak in it (THREATS 30).
+// TestLinkStrangersAreOne: a space costs its owner one question about strangers, however many participants write
+// (THREATS 30).
 func TestLinkStrangersAreOne(t *testing.T) {
 	l := newLab(t, bridge.LinkPolicy{Access: "approval"})
 	for n := range 20 {
@@ -285,10 +292,10 @@ func TestLinkStrangersAreOne(t *testing.T) {
 	}
 }
 
-// Who invites over a link gets the token, and nobody who watches does (MEW-27).
+// TestLinkInvite: who invites over a link gets the token, and nobody who watches the link gets it (MEW-27).
 func TestLinkInvite(t *testing.T) {
-	r := start(t, club(t, []string{"*"}, "cat"))
-	k := newLinked(t, r, Config{Mesh: bridgetest.Mesh{Receiver: blocked{make(chan struct{})}}, Records: r.Store.Records()}, "cat")
+	r := start(t, newClubConfig(t, []string{"*"}, "cat"))
+	k := newTestLink(t, r, Config{Mesh: bridgetest.Mesh{Receiver: blockedNode{make(chan struct{})}}, Records: r.Store.Records()}, "cat")
 	feed := k.l.Watch()
 	defer feed.Close()
 	_, answer, err := k.l.Say(t.Context(), []byte(`{"kind":"space/invite","payload":{"participant_id":"guest","initial_capabilities":[{"kind":"chat"}]}}`))
@@ -305,7 +312,7 @@ func TestLinkInvite(t *testing.T) {
 		select {
 		case raw := <-feed.C():
 			if strings.Contains(string(raw), token) {
-				t.Errorf("the token passed by: %s", raw)
+				t.Errorf("the feed has the token: %s", raw)
 			}
 			continue
 		default:
@@ -314,16 +321,16 @@ func TestLinkInvite(t *testing.T) {
 	}
 }
 
-// Only the gateway's word says that what this node said was not taken: nobody else's system/error ends a wait.
+// TestLinkErrorsAreTheGateways: only a system/error from the gateway ends the wait for an envelope.
 func TestLinkErrorsAreTheGateways(t *testing.T) {
-	r := start(t, club(t, everything))
-	k := newLinked(t, r, Config{Mesh: bridgetest.Mesh{Receiver: blocked{make(chan struct{})}}, Records: r.Store.Records()})
+	r := start(t, newClubConfig(t, allKinds))
+	k := newTestLink(t, r, Config{Mesh: bridgetest.Mesh{Receiver: blockedNode{make(chan struct{})}}, Records: r.Store.Records()})
 	for from, counts := range map[string]bool{"mallory": false, "system:mallory": false, "node": false, envelope.FromSystem: true, envelope.FromStream: true} {
 		waits := make(chan outcome, 1)
 		k.l.space.mu.Lock()
 		k.l.space.echoes["ours-1"] = waits
 		k.l.space.mu.Unlock()
-		k.l.space.take(t.Context(), nil, []byte(`{"id":"1","from":"`+from+`","kind":"system/error","correlation_id":["ours-1"],"payload":{"error":"unauthorized"}}`))
+		k.l.space.handle(t.Context(), nil, []byte(`{"id":"1","from":"`+from+`","kind":"system/error","correlation_id":["ours-1"],"payload":{"error":"unauthorized"}}`))
 		select {
 		case e := <-waits:
 			if !counts || e.err == nil {

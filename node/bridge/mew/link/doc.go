@@ -1,6 +1,6 @@
-// Package link lets the node take part in MEW spaces that others host.
+// Package link makes the node a participant in MEW spaces that others host.
 //
-// A [Bridge] has one [Link] for each space. A link reads what passes there, obeys what is said about its own part, hands
-// what is for the node to the node, and says in the space what the node answers. It believes the gateway of the space about
-// the space and nothing else.
+// A [Bridge] has one [Link] for each space. A link reads the envelopes in the space, obeys control messages to this
+// node, hands the other envelopes for the node to the node, and sends the node's answers to the space. It trusts the
+// gateway of the space about the space, and about nothing else.
 package link

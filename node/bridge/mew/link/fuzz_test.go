@@ -10,10 +10,11 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// strict is a node that holds what a link hands in to what every bridge promises, and takes it. t is the test that runs.
-type strict struct{ t atomic.Pointer[testing.T] }
+// strictNode is a node that checks what every bridge promises about its messages, and accepts them. t is the running
+// test.
+type strictNode struct{ t atomic.Pointer[testing.T] }
 
-func (s *strict) Accept(_ context.Context, in bridge.Inbound) (bridge.Outcome, error) {
+func (s *strictNode) Accept(_ context.Context, in bridge.Inbound) (bridge.Outcome, error) {
 	t := s.t.Load()
 	a, err := bridge.ParseAddress(in.Address)
 	meta, _ := in.Payload.Get("metadata")
@@ -33,11 +34,11 @@ func (s *strict) Accept(_ context.Context, in bridge.Inbound) (bridge.Outcome, e
 	return bridge.Outcome{Status: 200}, nil
 }
 
-// Whatever a space says, a link hands in what a bridge may hand in, or nothing.
+// FuzzLink: whatever a space sends, a link hands a valid message to the node, or none.
 func FuzzLink(f *testing.F) {
-	r := start(f, club(f, everything, "cat"))
-	node := new(strict)
-	k := newLinked(f, r, Config{Links: []bridge.Link{linkOf(r, bridge.LinkPolicy{Broadcast: true, Tools: bridge.Tools()})}, Mesh: bridgetest.Mesh{Receiver: node}, Records: r.Store.Records(), Steps: r.Store.Steps()}, "cat")
+	r := start(f, newClubConfig(f, allKinds, "cat"))
+	node := new(strictNode)
+	k := newTestLink(f, r, Config{Links: []bridge.Link{linkOf(r, bridge.LinkPolicy{Broadcast: true, Tools: bridge.Tools()})}, Mesh: bridgetest.Mesh{Receiver: node}, Records: r.Store.Records(), Steps: r.Store.Steps()}, "cat")
 	for _, s := range []string{
 		string(chatText(1)), `{"id":"1","kind":"chat","payload":{"text":"a","format":"markdown"}}`,
 		`{"id":"p","kind":"mcp/proposal","to":["node","cat"],"payload":{"method":"x"}}`,

@@ -17,22 +17,23 @@ import (
 )
 
 const (
-	joinAfter    = 2 * time.Second  // without a welcome the join is said in words (MEW-L1)
-	welcomeBy    = 15 * time.Second // without one by then it is no gateway
-	steadyAfter  = time.Minute      // a link that stood so long starts over with the short wait
-	echoPatience = 10 * time.Second // for our own envelope to come back
-	linkWorkers  = 4
-	linkQueue    = 256    // envelopes to us that wait for one worker
-	maxPeople    = 10_000 // of a space that we keep track of
-	maxShown     = 500    // streams that we keep track of
-	// Bytes of what is only shown to the owner: of one stream, and of what all participants may do.
+	joinAfter       = 2 * time.Second  // without a welcome, the link sends a join message (MEW-L1)
+	welcomeBy       = 15 * time.Second // without a welcome by then, the connection ends
+	steadyAfter     = time.Minute      // after a connection of this length the back-off starts again
+	echoPatience    = 10 * time.Second // for the echo of our own envelope
+	linkWorkers     = 4
+	linkQueue       = 256    // envelopes that wait for one worker
+	maxParticipants = 10_000 // participants of a space that a link remembers
+	maxShown        = 500    // streams of a space that a link remembers
+	// maxShownBytes bounds the description of one stream, and maxCapsBytes the capabilities of all participants, in
+	// bytes.
 	maxShownBytes = 16 << 10
 	maxCapsBytes  = 16 << 20
-	maxEchoes     = 1024    // envelopes of ours that wait for their echo
-	maxWelcome    = 4 << 20 // bytes of a welcome; nothing else may be larger than [MaxEnvelope] (MEW-Q4)
+	maxEchoes     = 1024    // envelopes that wait for their echo
+	maxWelcome    = 4 << 20 // bytes of a welcome; other envelopes are bounded by envelope.MaxEnvelope (MEW-Q4)
 )
 
-// Link connects the node with a space that somebody else hosts. What comes in is for the node is done by workers, in the order
+// Link connects the node with a space that somebody else hosts. Workers handle the envelopes for the node, in the order
 // of each sender.
 type Link struct {
 	b         *Bridge
@@ -42,17 +43,17 @@ type Link struct {
 	log       *slog.Logger
 	records   *records
 	space     *membership
-	shares    chan struct{} // something is new in what the space sees
+	shareWake chan struct{} // wakes up the sharing of conversations
 	notices   notices
 
 	seed    maphash.Seed
 	queues  [linkWorkers]chan job
-	dropped atomic.Uint64 // envelopes to us that found no room
+	dropped atomic.Uint64 // envelopes for which no queue had room
 
-	marks sync.Mutex // one acknowledgement at a time
+	acks sync.Mutex // held during an acknowledgement
 }
 
-// job is an envelope that is for the node.
+// job is an envelope for the node.
 type job struct {
 	e   envelope.Envelope
 	raw []byte
@@ -65,42 +66,42 @@ func (b *Bridge) newLink(cfg bridge.Link) (*Link, error) {
 		return nil, err
 	}
 	if b.cfg.Tokens[cfg.Name] == "" {
-		return nil, errors.New("needs token_file or token_env")
+		return nil, errors.New("the link needs token_file or token_env")
 	}
 	log := b.log.With("link", cfg.Name)
 	l := &Link{
 		b: b, cfg: &cfg, principal: Principal(cfg.Name), meter: bridge.NewLinkMeter(cfg.Policy.Limits), log: log,
-		records: &records{cfg.Name, b.cfg.Records, log}, shares: make(chan struct{}, 1), seed: maphash.MakeSeed(),
+		records: &records{cfg.Name, b.cfg.Records, log}, shareWake: make(chan struct{}, 1), seed: maphash.MakeSeed(),
 	}
 	for i := range l.queues {
 		l.queues[i] = make(chan job, linkQueue)
 	}
 	l.space = &membership{
 		cfg: &b.cfg, link: &cfg, token: b.cfg.Tokens[cfg.Name], target: target, log: log, records: l.records,
-		receive: l.queue, joinedSpace: l.shareSoon, wake: make(chan struct{}, 1),
+		receive: l.queue, onJoin: l.wakeSharing, wake: make(chan struct{}, 1),
 		state: bridge.LinkConnecting, since: time.Now(), echoes: make(map[string]chan outcome),
 	}
 	return l, nil
 }
 
-// Status returns how the connection stands.
+// Status returns the state of the connection.
 func (l *Link) Status() bridge.LinkStatus { return l.space.status() }
 
-// View returns the space behind the link, as far as a participant sees it.
+// View returns the space behind the link as this participant sees it.
 func (l *Link) View() view.Space { return l.space.view() }
 
-// Watch starts a feed. It must be closed.
+// Watch starts a feed of the envelopes in the space. The caller must close it.
 func (l *Link) Watch() *view.Feed { return l.space.feeds.Watch() }
 
 // Name returns the id of this node in the space.
 func (l *Link) Name() string { return l.space.name() }
 
-// Connect has the link try now, also one that is down.
+// Connect makes the link connect now, even if it is down.
 func (l *Link) Connect() { l.space.connect() }
 
 // run keeps the link connected until ctx ends (MEW-L1).
 func (l *Link) run(ctx context.Context) error {
-	if err := l.space.recall(ctx); err != nil {
+	if err := l.space.load(ctx); err != nil {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
@@ -109,7 +110,7 @@ func (l *Link) run(ctx context.Context) error {
 			for {
 				select {
 				case j := <-q:
-					l.work(ctx, j)
+					l.handleJob(ctx, j)
 				case <-ctx.Done():
 					return nil
 				}
@@ -117,19 +118,20 @@ func (l *Link) run(ctx context.Context) error {
 		})
 	}
 	if l.b.cfg.Steps != nil {
-		g.Go(func() error { l.sharing(ctx); return nil })
+		g.Go(func() error { l.runSharing(ctx); return nil })
 	}
-	g.Go(func() error { l.space.keepUp(ctx); return nil })
+	g.Go(func() error { l.space.run(ctx); return nil })
 	return g.Wait()
 }
 
-// queue gives a job to the worker of its sender. What finds no room is gone, as it is in MEW for whoever is not there.
+// queue gives a job to the worker of its sender. If its queue is full, the job is lost, like any envelope to a MEW
+// participant that is away.
 func (l *Link) queue(j job) {
 	select {
 	case l.queues[maphash.String(l.seed, j.e.From)%linkWorkers] <- j:
 	default:
 		if n := l.dropped.Add(1); n&(n-1) == 0 {
-			l.log.Warn("envelopes to this node found no room", "dropped", n)
+			l.log.Warn("drop envelopes to this node, because their queue is full", "dropped", n)
 		}
 	}
 }

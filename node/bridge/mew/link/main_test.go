@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// rig is a gateway of ours, which the links of a test join.
+// rig is a gateway of this project, which the links of a test join.
 type rig = mewtest.Rig[*gateway.Gateway]
 
 // start hosts spaces on a socket.
@@ -21,7 +21,7 @@ func start(t testing.TB, spaces ...gateway.SpaceConfig) *rig {
 	return startOn(t, t.TempDir(), gateway.Config{Spaces: spaces}, nil)
 }
 
-// startOn serves on l; nil is a socket.
+// startOn serves on l, or on a socket if l is nil.
 func startOn(t testing.TB, dir string, cfg gateway.Config, l *mewtest.Pipes) *rig {
 	t.Helper()
 	return mewtest.NewRig(t, dir, l, func(records store.Records) (*gateway.Gateway, error) {

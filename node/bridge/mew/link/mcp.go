@@ -15,11 +15,11 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// The codes of JSON-RPC errors.
+// These are codes of JSON-RPC errors.
 const (
 	rpcNoMethod = -32601
 	rpcParams   = -32602
-	rpcRefused  = -32001 // the owner, or the owner's rules, did not let it happen
+	rpcRefused  = -32001 // the owner or a rule of the owner refused
 	rpcFailed   = -32000
 )
 
@@ -27,9 +27,9 @@ func rpcFault(code int64, message string) wire.Value {
 	return wire.Obj(wire.Field("code", wire.Int(code)), wire.TextField("message", message))
 }
 
-// proposal is an mcp/proposal to us: a question to the owner (MEW-L3).
+// proposal hands an mcp/proposal to this node to the owner, as a question (MEW-L3).
 func (l *Link) proposal(ctx context.Context, j job) error {
-	if !l.wanted(&j.e, string(j.e.Payload.JSON())) {
+	if !l.passesFilter(&j.e, string(j.e.Payload.JSON())) {
 		return nil
 	}
 	me := l.Name()
@@ -43,18 +43,18 @@ func (l *Link) proposal(ctx context.Context, j job) error {
 	if err != nil {
 		return err
 	}
-	in.Records = []store.Change{l.rememberProposal(proposed{Conv: conv, From: j.e.From, Envelope: j.e.ID})}
+	in.Records = []store.Change{l.rememberProposal(storedProposal{Conv: conv, From: j.e.From, Envelope: j.e.ID})}
 	_, err = l.b.cfg.Mesh.Accept(ctx, in)
-	l.refused(ctx, &j.e, err)
+	l.tellRefusal(ctx, &j.e, err)
 	return err
 }
 
-// proposalConv returns the conversation in which the owner is asked about a proposal. Each has its own.
+// proposalConv returns the conversation in which the owner is asked about a proposal. Each proposal has its own.
 func proposalConv(link string, j *job) wire.ConversationID {
 	return wire.ConversationID("conv_" + envelope.Digest(link, j.e.From, "proposal", string(j.raw)))
 }
 
-func (l *Link) rememberProposal(p proposed) store.Change {
+func (l *Link) rememberProposal(p storedProposal) store.Change {
 	c := l.records.remember("prop", string(p.Conv), p, keepChat, true)
 	c.Record.Terms = append(c.Record.Terms, l.proposalTerm(p.Envelope))
 	return c
@@ -62,8 +62,8 @@ func (l *Link) rememberProposal(p proposed) store.Change {
 
 func (l *Link) proposalTerm(id string) string { return l.records.key("prop", envelope.Digest(id)) }
 
-// settled withdraws the questions about proposals that their proposer took back or that somebody else fulfilled.
-func (l *Link) settled(ctx context.Context, j job, why string, proposerOnly bool) error {
+// closeProposals withdraws the questions about proposals that their proposer withdrew or that somebody else fulfilled.
+func (l *Link) closeProposals(ctx context.Context, j job, why string, proposerOnly bool) error {
 	for _, id := range j.e.Correlation[:min(len(j.e.Correlation), 16)] {
 		for after, more := "", true; more; more = after != "" {
 			page, err := l.records.store.List(ctx, nsLinks, l.proposalTerm(id), after, 100, time.Now())
@@ -71,13 +71,13 @@ func (l *Link) settled(ctx context.Context, j job, why string, proposerOnly bool
 				return err
 			}
 			for _, rec := range page.Records {
-				var p proposed
+				var p storedProposal
 				if json.Unmarshal(rec.Body, &p) != nil || p.Envelope != id || proposerOnly && p.From != j.e.From {
 					continue
 				}
 				about := j
-				about.e.From = p.From // whose conversation it is
-				if err := l.takeBack(ctx, about, p.Conv, IntentProposal, why, []store.Change{l.records.drop("prop", string(p.Conv))}); err != nil {
+				about.e.From = p.From // the conversation is with the proposer
+				if err := l.withdraw(ctx, about, p.Conv, IntentProposal, why, []store.Change{l.records.drop("prop", string(p.Conv))}); err != nil {
 					return err
 				}
 			}
@@ -87,11 +87,11 @@ func (l *Link) settled(ctx context.Context, j job, why string, proposerOnly bool
 	return nil
 }
 
-// reject says that a proposal will not be fulfilled, with the reason code that the owner chose, or this one.
+// reject tells the space that a proposal is rejected, with the reason code of the owner or else with reason.
 func (l *Link) reject(ctx context.Context, conv wire.ConversationID, reason string) error {
-	p, ok := recall[proposed](ctx, l.records, "prop", string(conv))
+	p, ok := load[storedProposal](ctx, l.records, "prop", string(conv))
 	if !ok {
-		return nil // it is settled
+		return nil // already settled
 	}
 	err := l.space.say(ctx, p.rejection(reason))
 	if err == nil || errors.Is(err, errMayNot) {
@@ -100,15 +100,16 @@ func (l *Link) reject(ctx context.Context, conv wire.ConversationID, reason stri
 	return err
 }
 
-func (p proposed) rejection(reason string) envelope.Draft {
+func (p storedProposal) rejection(reason string) envelope.Draft {
 	return envelope.Draft{
 		ID: "am-r-" + envelope.Digest(string(p.Conv)), Kind: envelope.KindReject, To: []string{p.From}, Correlation: []string{p.Envelope},
 		Payload: wire.Obj(wire.TextField("reason", cmp.Or(p.Reason, reason))),
 	}
 }
 
-// request is what fulfils the proposal: it goes to the others whom the proposal named, or to ourselves.
-func (p proposed) request(others []string, me string, payload wire.Value) envelope.Draft {
+// request returns the request that fulfils the proposal. It goes to the other participants that the proposal named, or
+// to this node if it named no others.
+func (p storedProposal) request(others []string, me string, payload wire.Value) envelope.Draft {
 	s := envelope.Draft{
 		ID: "am-f-" + envelope.Digest(string(p.Conv)), Kind: envelope.KindRequest, To: others, Correlation: []string{p.Envelope},
 		Payload: envelope.RequestFor(payload),
@@ -119,10 +120,10 @@ func (p proposed) request(others []string, me string, payload wire.Value) envelo
 	return s
 }
 
-// fulfil sends the request that the owner approved, in the node's name and with the proposal in correlation_id
-// (MEW-11). What cannot be sent is asked again, with the reason (MEW-L4).
+// fulfil sends the request that the owner approved, in the name of the node and with the proposal in correlation_id
+// (MEW-11). If it cannot be sent, the owner is asked again, with the reason (MEW-L4).
 func (l *Link) fulfil(ctx context.Context, c bridge.Call) (bridge.Reply, error) {
-	p, ok := recall[proposed](ctx, l.records, "prop", string(c.Conv))
+	p, ok := load[storedProposal](ctx, l.records, "prop", string(c.Conv))
 	if !ok {
 		return bridge.Reply{}, nil
 	}
@@ -131,40 +132,40 @@ func (l *Link) fulfil(ctx context.Context, c bridge.Call) (bridge.Reply, error) 
 	to, _ := envelope.ParseIDs(list)
 	request := p.request(to, l.Name(), payload)
 	if len(to) > 0 {
-		l.records.apply(ctx, l.records.remember("sent", request.ID, sent{Conv: c.Conv, Peer: p.From, Proposal: p.Envelope, To: to}, keepSent, false))
+		l.records.apply(ctx, l.records.remember("sent", request.ID, sentEnvelope{Conv: c.Conv, Peer: p.From, Proposal: p.Envelope, To: to}, keepSent, false))
 	}
 	if err := l.space.say(ctx, request); err != nil {
-		return bridge.Reply{Hold: "it could not be carried out: " + envelope.ToPrintable(err.Error(), 200)}, nil
+		return bridge.Reply{Hold: "the request could not be sent: " + envelope.ToPrintable(err.Error(), 200)}, nil
 	}
 	l.records.apply(ctx, l.records.drop("prop", string(c.Conv)))
 	if len(to) > 0 {
 		return bridge.Reply{}, nil
 	}
-	result := l.perform(ctx, p.From, payload)
+	result := l.runProposal(ctx, p.From, payload)
 	id, _ := request.Payload.Get("id")
 	done := rpcAnswer(id, result)
 	err := l.space.tell(envelope.Draft{Kind: envelope.KindResponse, To: []string{p.From}, Correlation: []string{request.ID}, Payload: done})
 	if err != nil {
-		l.log.Info("the result of a proposal did not reach the space", "err", err)
+		l.log.Info("send the result of a proposal to the space", "err", err)
 	}
-	end := ending(result)
+	end := closePayload(result)
 	return bridge.Reply{Payload: &end}, nil
 }
 
-// perform runs a proposal that names nobody but this node: one of its tools, which the owner's approval switches on
-// this once.
-func (l *Link) perform(ctx context.Context, from string, proposal wire.Value) wire.Value {
+// runProposal runs a proposal to this node alone: a call of one of its tools, which the owner's approval permits this
+// once.
+func (l *Link) runProposal(ctx context.Context, from string, proposal wire.Value) wire.Value {
 	params, _ := proposal.Get("params")
 	name := params.GetStr("name")
 	if proposal.GetStr("method") != methodCall || !slices.Contains(toolNames, name) {
 		return wire.Obj(wire.Field("error", rpcFault(rpcNoMethod, "this node has no such method or tool")))
 	}
 	arguments, _ := params.Get("arguments")
-	return l.use(ctx, from, name, arguments)
+	return l.runTool(ctx, from, name, arguments)
 }
 
-// ending closes the conversation about a request with what came of it.
-func ending(result wire.Value) wire.Value {
+// closePayload returns the payload that closes the conversation about a request with its result.
+func closePayload(result wire.Value) wire.Value {
 	status := "completed"
 	if _, bad := result.Get("error"); bad {
 		status = "failed"
@@ -186,17 +187,17 @@ func copyResult(v, answer wire.Value) wire.Value {
 	return v
 }
 
-// response is the answer to a request of ours: it ends the conversation about the proposal.
+// response handles the answer to a request of this node. It ends the conversation about the proposal.
 func (l *Link) response(ctx context.Context, j job) error {
 	for _, id := range j.e.Correlation[:min(len(j.e.Correlation), 16)] {
-		s, ok := recall[sent](ctx, l.records, "sent", id)
+		s, ok := load[sentEnvelope](ctx, l.records, "sent", id)
 		if !ok || s.Proposal == "" || !slices.Contains(s.To, j.e.From) {
 			continue
 		}
 		result := copyResult(wire.Obj(wire.TextField("responder", j.e.From)), j.e.Payload)
 		about := j
 		about.e.From = s.Peer
-		in, err := l.inbound(&about, s.Conv, IntentProposal, ending(result))
+		in, err := l.inbound(&about, s.Conv, IntentProposal, closePayload(result))
 		if err != nil {
 			return err
 		}
@@ -212,18 +213,18 @@ const (
 	mcpProtocol = "2025-06-18"
 )
 
-// request answers an mcp/request to us. What says only which tools there are is answered at once; a tool is used after
-// the node's checks, like any message (MEW-L3). What is asked without a JSON-RPC id is answered too: the SDK of the
-// reference sends none, and goes by correlation_id.
+// request answers an mcp/request to this node. It answers a question about tools at once. A tool call first passes the
+// node's checks, like any message (MEW-L3). A request without a JSON-RPC id gets an answer too, because the SDK of the
+// reference sends none and relies on correlation_id.
 func (l *Link) request(ctx context.Context, j job) error {
 	method := j.e.Payload.GetStr("method")
 	if strings.HasPrefix(method, "notifications/") {
 		return nil
 	}
-	if method != methodCall { // answered without the node, which would charge it
+	if method != methodCall { // charged here, because the node does not see it
 		if wait, ok := l.meter.Charge(bridge.DrawMessage, j.at); !ok {
 			err := wire.ErrRateLimited.After(wait)
-			l.refused(ctx, &j.e, err)
+			l.tellRefusal(ctx, &j.e, err)
 			return err
 		}
 	}
@@ -256,12 +257,12 @@ func rpcAnswer(id, result wire.Value) wire.Value {
 	return wire.Obj(append(members, result.Members()...)...)
 }
 
-// respond answers a request, result or error.
+// respond answers a request with a result or an error.
 func (l *Link) respond(e *envelope.Envelope, id, result wire.Value) {
 	l.space.answer(e, envelope.KindResponse, rpcAnswer(id, result))
 }
 
-// toolCall takes a tools/call through the node's checks.
+// toolCall hands a tools/call to the node, which checks it.
 func (l *Link) toolCall(ctx context.Context, j job, id wire.Value) error {
 	params, _ := j.e.Payload.Get("params")
 	name := params.GetStr("name")
@@ -279,15 +280,15 @@ func (l *Link) toolCall(ctx context.Context, j job, id wire.Value) error {
 		fault(rpcParams, err.Error())
 		return err
 	}
-	in.Records = []store.Change{l.records.remember("asked", string(conv), asked{From: j.e.From, Envelope: j.e.ID, ID: id}, keepSent, true)}
+	in.Records = []store.Change{l.records.remember("asked", string(conv), storedRequest{From: j.e.From, Envelope: j.e.ID, ID: id}, keepSent, true)}
 	in.Draw = bridge.DrawToolCall
 	out, err := l.b.cfg.Mesh.Accept(ctx, in)
 	switch {
 	case err != nil:
-		l.refused(ctx, &j.e, err)
+		l.tellRefusal(ctx, &j.e, err)
 		return err
 	case out.Held:
-		l.waits(ctx, &j.e, out)
+		l.tellPending(ctx, &j.e, out)
 	case out.Reply != nil && out.Reply.Action() == wire.ActionClose:
 		return l.sendResponse(ctx, conv, out.Reply.Payload)
 	}
@@ -296,7 +297,7 @@ func (l *Link) toolCall(ctx context.Context, j job, id wire.Value) error {
 
 // sendResponse answers the request that a conversation is about, once.
 func (l *Link) sendResponse(ctx context.Context, conv wire.ConversationID, payload wire.Value) error {
-	a, ok := recall[asked](ctx, l.records, "asked", string(conv))
+	a, ok := load[storedRequest](ctx, l.records, "asked", string(conv))
 	if !ok {
 		return nil
 	}
@@ -313,9 +314,9 @@ func (l *Link) sendResponse(ctx context.Context, conv wire.ConversationID, paylo
 	return err
 }
 
-// Handle implements [bridge.Handler]. It is called again if its answer could not be stored.
+// Handle implements [bridge.Handler]. The node calls it again if its answer could not be stored.
 func (b *Bridge) Handle(ctx context.Context, c bridge.Call) (bridge.Reply, error) {
-	l, peer, err := b.linkOf(c.Address)
+	l, peer, err := b.findLink(c.Address)
 	if err != nil {
 		return bridge.Reply{}, err
 	}
@@ -324,15 +325,15 @@ func (b *Bridge) Handle(ctx context.Context, c bridge.Call) (bridge.Reply, error
 	switch action := c.Payload.GetStr("action"); {
 	case c.Intent == IntentProposal && action == "propose":
 		if !c.Approved {
-			return bridge.Reply{Hold: "a participant of the space " + l.cfg.Name + " proposes this; approve to send it as a request in your name"}, nil
+			return bridge.Reply{Hold: "a participant of the space " + l.cfg.Name + " proposes this; approve it to send it as a request in your name"}, nil
 		}
 		return l.fulfil(ctx, c)
 	case c.Intent == IntentRequest && action == "call":
 		arguments, _ := c.Payload.Get("arguments")
-		end := ending(l.use(ctx, peer, c.Payload.GetStr("tool"), arguments))
+		end := closePayload(l.runTool(ctx, peer, c.Payload.GetStr("tool"), arguments))
 		return bridge.Reply{Payload: &end}, nil
 	case c.Intent == IntentForward && action == "forward":
-		return bridge.Reply{}, l.passOn(ctx, peer, c.Payload)
+		return bridge.Reply{}, l.sendForward(ctx, peer, c.Payload)
 	}
 	return bridge.Reply{}, nil
 }

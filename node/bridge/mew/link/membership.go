@@ -25,50 +25,50 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// membership is our part in a space: the connection, what we know of the space, and what we say there. One goroutine reads
-// what comes in; it keeps track of the space and obeys control at once.
+// membership is the node's part in a space: the connection, what the link knows of the space, and what it sends there.
+// One goroutine reads the connection, keeps track of the space and obeys control messages at once.
 type membership struct {
-	cfg         *Config
-	link        *bridge.Link
-	token       client.Credential
-	target      *url.URL
-	log         *slog.Logger
-	records     *records
-	receive     func(job)     // takes an envelope that is for the node
-	joinedSpace func()        // called after each join
-	wake        chan struct{} // the owner has the link connect now
-	feeds       view.Feeds
+	cfg     *Config
+	link    *bridge.Link
+	token   client.Credential
+	target  *url.URL
+	log     *slog.Logger
+	records *records
+	receive func(job)     // handles an envelope for the node
+	onJoin  func()        // called after each join
+	wake    chan struct{} // makes the link connect now
+	feeds   view.Feeds
 
 	mu     sync.Mutex
 	state  bridge.LinkState
 	since  time.Time
 	fault  string
 	retry  time.Time
-	down   string          // why nothing is tried until the owner acts: the space shut us down or threw us out
-	conn   *websocket.Conn // nil: not in the space
+	down   string          // why the link waits for the owner: the node was shut down or kicked; empty: it does not
+	conn   *websocket.Conn // nil: the node is not in the space
 	space  spaceState
-	pause  paused
+	pause  pauseState
 	echoes map[string]chan outcome
 }
 
-// status returns how the connection stands.
+// status returns the state of the connection.
 func (m *membership) status() bridge.LinkStatus {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return bridge.LinkStatus{
 		Name: m.link.Name, Kind: Kind, To: m.target.Redacted(), State: m.state, Since: m.since, Error: m.fault,
-		Peers: len(m.space.people), Retry: m.retry,
+		Peers: len(m.space.participants), Retry: m.retry,
 	}
 }
 
-// keepUp connects again and again.
-func (m *membership) keepUp(ctx context.Context) {
+// run keeps the node in the space until ctx ends: it connects again after each end of the connection.
+func (m *membership) run(ctx context.Context) {
 	wait := m.cfg.Retry
 	for ctx.Err() == nil {
 		if m.isDown() {
 			select {
 			case <-m.wake:
-				m.rise(ctx)
+				m.clearDown(ctx)
 				wait = m.cfg.Retry
 			case <-ctx.Done():
 			}
@@ -83,12 +83,12 @@ func (m *membership) keepUp(ctx context.Context) {
 			wait = m.cfg.Retry
 		}
 		if m.isDown() {
-			m.standDown()
+			m.reportDown()
 			continue
 		}
 		pause := wait/2 + rand.N(wait/2+1)
-		m.stand(bridge.LinkConnecting, err, time.Now().Add(pause))
-		m.log.Info("the link to the space ended; it is tried again", "in", pause, "err", err)
+		m.setState(bridge.LinkConnecting, err, time.Now().Add(pause))
+		m.log.Info("the link to the space ended and will connect again", "in", pause, "err", err)
 		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:
@@ -100,7 +100,7 @@ func (m *membership) keepUp(ctx context.Context) {
 	}
 }
 
-func (m *membership) stand(s bridge.LinkState, err error, retry time.Time) {
+func (m *membership) setState(s bridge.LinkState, err error, retry time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.state != s {
@@ -118,12 +118,12 @@ func (m *membership) isDown() bool {
 	return m.down != ""
 }
 
-// standDown says why the link is down.
-func (m *membership) standDown() {
+// reportDown sets the state of the link to down, with the reason.
+func (m *membership) reportDown() {
 	m.mu.Lock()
 	why := m.down
 	m.mu.Unlock()
-	m.stand(bridge.LinkDown, errors.New(why+"; agentmesh mew connect joins again"), time.Time{})
+	m.setState(bridge.LinkDown, errors.New(why+"; agentmesh mew connect joins again"), time.Time{})
 }
 
 func (m *membership) dial(ctx context.Context) (*websocket.Conn, error) {
@@ -137,14 +137,14 @@ func (m *membership) dial(ctx context.Context) (*websocket.Conn, error) {
 	return conn, err
 }
 
-// joinText is join shape (a), for a gateway that does not know us by the header (section 1).
-func (m *membership) joinText() []byte {
+// joinMessage returns a join of shape (a), for a gateway that ignores the token in the header (section 1).
+func (m *membership) joinMessage() []byte {
 	return wire.Obj(wire.TextField("type", "join"), wire.TextField("space", m.link.Space), wire.TextField("token", string(m.token)),
 		wire.TextField("participantId", m.link.Participant)).JSON()
 }
 
-// try joins once and leaves.
-func (m *membership) try(ctx context.Context) error {
+// testJoin joins the space once and leaves.
+func (m *membership) testJoin(ctx context.Context) error {
 	conn, err := m.dial(ctx)
 	if err != nil {
 		return err
@@ -153,16 +153,16 @@ func (m *membership) try(ctx context.Context) error {
 	defer stop()
 	defer conn.Drain()
 	defer conn.Close(websocket.CodeNormal, "")
-	join := time.AfterFunc(joinAfter, func() { m.send(conn, m.joinText()) })
+	join := time.AfterFunc(joinAfter, func() { m.send(conn, m.joinMessage()) })
 	defer join.Stop()
-	late := time.AfterFunc(welcomeBy, conn.Abort)
-	defer late.Stop()
+	timeout := time.AfterFunc(welcomeBy, conn.Abort)
+	defer timeout.Stop()
 	for {
 		_, data, err := conn.Read()
 		if err != nil {
-			return fmt.Errorf("no welcome came: %w", err)
+			return fmt.Errorf("the gateway sent no welcome: %w", err)
 		}
-		if e, ok := heardFrom(bytes.Clone(data)); ok && e.Kind == envelope.KindWelcome {
+		if e, ok := parseFromGateway(bytes.Clone(data)); ok && e.Kind == envelope.KindWelcome {
 			return nil
 		}
 	}
@@ -174,7 +174,7 @@ func (m *membership) send(conn *websocket.Conn, data []byte) {
 	}
 }
 
-// session is one connection, from the first byte to the last.
+// session is one connection, from dialing to its end.
 func (m *membership) session(ctx context.Context) error {
 	conn, err := m.dial(ctx)
 	if err != nil {
@@ -183,22 +183,22 @@ func (m *membership) session(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { conn.Close(websocket.CodeGoingAway, "") })
 	defer stop()
 	defer m.leave(conn)
-	join := time.AfterFunc(joinAfter, func() { m.send(conn, m.joinText()) })
+	join := time.AfterFunc(joinAfter, func() { m.send(conn, m.joinMessage()) })
 	defer join.Stop()
-	late := time.AfterFunc(welcomeBy, conn.Abort)
-	defer late.Stop()
+	timeout := time.AfterFunc(welcomeBy, conn.Abort)
+	defer timeout.Stop()
 	for {
 		_, data, err := conn.Read()
 		if err != nil {
-			return m.closed(err)
+			return m.endReason(err)
 		}
-		if len(data) > 0 && data[0] == '#' { // of a stream: nothing of it is kept or passed on (MEW-L5)
+		if len(data) > 0 && data[0] == '#' { // a stream frame: it is neither stored nor forwarded (MEW-L5)
 			continue
 		}
-		j, ok := m.take(ctx, conn, bytes.Clone(data))
-		if m.joined(conn) {
+		j, ok := m.handle(ctx, conn, bytes.Clone(data))
+		if m.isJoined(conn) {
 			join.Stop()
-			late.Stop()
+			timeout.Stop()
 		}
 		if ok {
 			m.receive(j)
@@ -206,30 +206,30 @@ func (m *membership) session(ctx context.Context) error {
 	}
 }
 
-func (m *membership) joined(conn *websocket.Conn) bool {
+func (m *membership) isJoined(conn *websocket.Conn) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.conn == conn
 }
 
-// closed says why a connection ended. Who was thrown out stays out until its owner acts.
-func (m *membership) closed(err error) error {
+// endReason returns why a connection ended. A node that was kicked stays out until its owner acts.
+func (m *membership) endReason(err error) error {
 	ce, ok := errors.AsType[*websocket.CloseError](err)
 	if !ok || !ce.Remote {
 		return err
 	}
 	switch ce.Code {
 	case envelope.CloseKicked:
-		m.fall("the space threw this node out")
+		m.setDown("a participant removed this node from the space")
 	case envelope.CloseUnauthorized:
 		return errors.New("the gateway refuses the token")
 	case envelope.CloseReplaced:
-		return errors.New("another connection took the name over")
+		return errors.New("another connection took over the name")
 	}
 	return err
 }
 
-// leave forgets what belonged to a connection.
+// leave drops the state of a connection that ended.
 func (m *membership) leave(conn *websocket.Conn) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -244,7 +244,7 @@ func (m *membership) leave(conn *websocket.Conn) {
 	}
 }
 
-func (m *membership) recall(ctx context.Context) error {
+func (m *membership) load(ctx context.Context) error {
 	rec, err := m.records.store.Get(ctx, nsLinks, m.link.Name+"/down", time.Now())
 	if errors.Is(err, store.ErrNotFound) {
 		return nil
@@ -253,14 +253,14 @@ func (m *membership) recall(ctx context.Context) error {
 		return fmt.Errorf("link %s: %w", m.link.Name, err)
 	}
 	m.mu.Lock()
-	m.down = cmp.Or(string(rec.Body), "it was down before this start")
+	m.down = cmp.Or(string(rec.Body), "the link was down before this start")
 	m.mu.Unlock()
-	m.standDown()
+	m.reportDown()
 	return nil
 }
 
-// fall keeps the link down until the owner acts.
-func (m *membership) fall(why string) {
+// setDown keeps the link down until the owner acts.
+func (m *membership) setDown(why string) {
 	m.mu.Lock()
 	m.down = why
 	m.mu.Unlock()
@@ -269,16 +269,16 @@ func (m *membership) fall(why string) {
 	m.records.apply(ctx, store.Change{Record: store.Record{NS: nsLinks, Key: m.link.Name + "/down", Body: []byte(why)}, IfRev: store.Any})
 }
 
-// rise undoes fall.
-func (m *membership) rise(ctx context.Context) {
+// clearDown ends the effect of setDown.
+func (m *membership) clearDown(ctx context.Context) {
 	m.mu.Lock()
 	m.down = ""
 	m.mu.Unlock()
 	m.records.apply(ctx, store.Change{Record: store.Record{NS: nsLinks, Key: m.link.Name + "/down"}, IfRev: store.Any, Delete: true})
-	m.stand("connecting", nil, time.Time{})
+	m.setState("connecting", nil, time.Time{})
 }
 
-// connect has the link try now, also one that is down.
+// connect makes the link connect now, even if it is down.
 func (m *membership) connect() {
 	select {
 	case m.wake <- struct{}{}:
@@ -286,7 +286,7 @@ func (m *membership) connect() {
 	}
 }
 
-// view returns the space behind the link, as far as a participant sees it.
+// view returns the space behind the link as this participant sees it.
 func (m *membership) view() view.Space {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -298,7 +298,7 @@ func (m *membership) view() view.Space {
 	for _, v := range m.space.streams {
 		out.Streams = append(out.Streams, v.JSON())
 	}
-	person := func(id string, caps wire.Value) view.Participant {
+	describe := func(id string, caps wire.Value) view.Participant {
 		p := view.Participant{Name: id, ID: id, Connected: true, Capabilities: []json.RawMessage{}}
 		for v := range caps.Elems() {
 			p.Capabilities = append(p.Capabilities, v.JSON())
@@ -308,17 +308,17 @@ func (m *membership) view() view.Space {
 	if m.conn == nil {
 		return out
 	}
-	me := person(m.space.me, wire.Arr(m.space.shown...))
+	me := describe(m.space.me, wire.Arr(m.space.shown...))
 	me.Since, me.Paused, me.PausedUntil = m.since, m.pause.on, m.pause.until
 	out.Participants = append(out.Participants, me)
-	for id, caps := range m.space.people {
-		out.Participants = append(out.Participants, person(id, caps))
+	for id, caps := range m.space.participants {
+		out.Participants = append(out.Participants, describe(id, caps))
 	}
 	slices.SortFunc(out.Participants[1:], func(a, b view.Participant) int { return strings.Compare(a.ID, b.ID) })
 	return out
 }
 
-// proposal finds a proposal that waits by its key, and returns our id beside it.
+// proposal returns the pending proposal with a key, and the id of this node in the space.
 func (m *membership) proposal(key string) (p view.Proposal, me string, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -326,35 +326,35 @@ func (m *membership) proposal(key string) (p view.Proposal, me string, ok bool) 
 	return p, m.space.me, ok
 }
 
-// settle takes a proposal off the board.
+// settle removes a proposal from the board.
 func (m *membership) settle(key string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.space.board.Settle(key)
 }
 
-// follow notes whether the owner is still asked about a proposal.
-func (m *membership) follow(conv wire.ConversationID, waits bool) {
+// setWaiting records whether the owner is still asked about a proposal.
+func (m *membership) setWaiting(conv wire.ConversationID, waits bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.space.board.Follow(conv, waits)
+	m.space.board.SetWaiting(conv, waits)
 }
 
-// isOurs reports whether one of these envelopes is a proposal that was made to this node.
-func (m *membership) isOurs(ids []string) bool {
+// isToNode reports whether one of these envelopes is a proposal to this node.
+func (m *membership) isToNode(ids []string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.space.board.IsOurs(ids)
+	return m.space.board.IsToNode(ids)
 }
 
-// check returns why an envelope cannot be sent now, nil if it can.
+// check returns why an envelope cannot be sent now, or nil if it can.
 func (m *membership) check(d envelope.Draft) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.sayable(d)
+	return m.checkSend(d)
 }
 
-// pauseLeft returns how long our pause lasts, 0 if there is none or nobody knows.
+// pauseLeft returns how long the pause of this node lasts, 0 if the node is not paused or the pause has no end.
 func (m *membership) pauseLeft() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -364,25 +364,25 @@ func (m *membership) pauseLeft() time.Duration {
 	return time.Until(m.pause.until)
 }
 
-// paused is a pause of ours (MEW-L5).
-type paused struct {
+// pauseState is the pause of this node (MEW-L5).
+type pauseState struct {
 	on    bool
-	until time.Time // zero: until somebody resumes us
-	by    string    // id of the pause
+	until time.Time // zero: until a participant resumes the node
+	by    string    // id of the pause envelope
 	timer *time.Timer
 }
 
-// err says that nothing may be sent, and until when.
-func (p *paused) err() error {
+// err returns the error for a node that is paused. It says until when.
+func (p *pauseState) err() error {
 	if p.until.IsZero() {
-		return fmt.Errorf("%w until somebody resumes it", errPaused)
+		return fmt.Errorf("%w until a participant resumes it", errPaused)
 	}
 	return fmt.Errorf("%w until %s", errPaused, envelope.FormatTime(p.until))
 }
 
-func (p *paused) stop() {
+func (p *pauseState) stop() {
 	if p.timer != nil {
 		p.timer.Stop()
 	}
-	*p = paused{}
+	*p = pauseState{}
 }

@@ -15,25 +15,25 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// lab2 is a space, a node with a link into it, another node, and the directory that lists both.
-type lab2 struct {
-	*linked
+// testLab is a space, a node with a link to the space, another node, and the directory that lists both.
+type testLab struct {
+	*testLink
 	t    *testing.T
-	home *meshtest.Member // has the link
-	far  *meshtest.Member // an agent somewhere
+	home *meshtest.Member // the node with the link
+	far  *meshtest.Member // another node
 }
 
-func newLab(t *testing.T, policy bridge.LinkPolicy, nodeMay ...string) *lab2 {
+func newLab(t *testing.T, policy bridge.LinkPolicy, nodeMay ...string) *testLab {
 	t.Helper()
 	if len(nodeMay) == 0 {
-		nodeMay = everything
+		nodeMay = allKinds
 	}
-	r := start(t, club(t, nodeMay, "cat", "dog"))
+	r := start(t, newClubConfig(t, nodeMay, "cat", "dog"))
 	return newLabOn(t, r, meshtest.New(t), linkOf(r, policy))
 }
 
-// newLabOn makes the node of the lab, with these links, in a mesh.
-func newLabOn(t *testing.T, r *rig, m *meshtest.Mesh, links ...bridge.Link) *lab2 {
+// newLabOn makes the nodes of a lab in a mesh, with these links.
+func newLabOn(t *testing.T, r *rig, m *meshtest.Mesh, links ...bridge.Link) *testLab {
 	t.Helper()
 	home := m.Node("home", func(c *node.Config) { c.HoldFor = 5 * time.Minute })
 	mesh, err := home.Attach(LinkKind(), links)
@@ -41,14 +41,14 @@ func newLabOn(t *testing.T, r *rig, m *meshtest.Mesh, links ...bridge.Link) *lab
 		t.Fatal(err)
 	}
 	far := m.Node("far", nil)
-	k := newLinkedAs(t, r, Config{
+	k := newTestLinkWith(t, r, Config{
 		Links: links, Mesh: mesh, Records: home.Store.Records(), Steps: home.Store.Steps(),
 	}, func(made *Bridge) { home.Connect(LinkKind(), made) }, "cat", "dog")
-	return &lab2{linked: k, t: t, home: home, far: far}
+	return &testLab{testLink: k, t: t, home: home, far: far}
 }
 
-// inbox waits for an item of a member and returns it.
-func (l *lab2) inbox(m *meshtest.Member, state node.ItemState) node.Item {
+// inbox waits for the only item of a member and returns it.
+func (l *testLab) inbox(m *meshtest.Member, state node.ItemState) node.Item {
 	l.t.Helper()
 	items, _, err := m.WaitInbox(l.t.Context(), state, "", 10, 20*time.Second)
 	if err != nil || len(items) != 1 {
@@ -57,8 +57,8 @@ func (l *lab2) inbox(m *meshtest.Member, state node.ItemState) node.Item {
 	return items[0]
 }
 
-// ask waits for the one question that the owner has.
-func (l *lab2) ask() acl.Ask {
+// ask waits for the only question to the owner and returns it.
+func (l *testLab) ask() acl.Ask {
 	l.t.Helper()
 	var found acl.Ask
 	l.await("asked", func() bool {
@@ -74,7 +74,7 @@ func (l *lab2) ask() acl.Ask {
 	return found
 }
 
-func (l *lab2) decide(c acl.Choice) {
+func (l *testLab) decide(c acl.Choice) {
 	l.t.Helper()
 	ask := l.ask()
 	if _, err := l.home.Asks().Decide(l.t.Context(), ask.ID, ask.Hash, c, "test", time.Now()); err != nil {
@@ -82,7 +82,8 @@ func (l *lab2) decide(c acl.Choice) {
 	}
 }
 
-// Chat to us is a mesh.message; the owner's answer is a chat in the same conversation; received, then read (MEW-L3).
+// TestLinkChat: a chat to the node becomes a mesh.message, and the owner's answer becomes a chat in the same
+// conversation. The link acknowledges the chat as received, then as read (MEW-L3).
 func TestLinkChat(t *testing.T) {
 	l := newLab(t, bridge.LinkPolicy{Access: "open"})
 	cat := l.peers["cat"]
@@ -124,14 +125,14 @@ func TestLinkChat(t *testing.T) {
 	if mewtest.Text(mewtest.Payload(chat, "text")) != "re\n\nhi" || chat.GetStr("context") != string(item.Conversation) {
 		t.Errorf("the space got %s", chat.JSON())
 	}
-	// what answers it, by correlation or by context, comes in the same conversation
+	// An answer, by correlation or by context, arrives in the same conversation.
 	cat.Send(`{"id":"c2","kind":"chat","to":["node"],"correlation_id":["` + chat.GetStr("id") + `"],"payload":{"text":"two"}}`)
 	if again := l.inbox(l.home, node.ItemNew); again.Conversation != item.Conversation {
 		t.Errorf("the answer is in %s, want %s", again.Conversation, item.Conversation)
 	}
 }
 
-// A space is a stranger by default, whatever the node's own access mode (MEW-L2).
+// TestLinkAsksForStrangers: a space is a stranger by default, whatever the node's own access mode is (MEW-L2).
 func TestLinkAsksForStrangers(t *testing.T) {
 	l := newLab(t, bridge.LinkPolicy{Access: "approval"})
 	l.peers["cat"].Send(`{"id":"c1","kind":"chat","to":["node"],"payload":{"text":"hello"}}`)
@@ -147,7 +148,7 @@ func TestLinkAsksForStrangers(t *testing.T) {
 	}
 }
 
-// A conversation that the owner brings is seen by the space, and the space can answer in it (MEW-L6).
+// TestLinkBring: the space sees a conversation that the owner brings, and can answer in it (MEW-L6).
 func TestLinkBring(t *testing.T) {
 	policy := bridge.LinkPolicy{Access: "open", Transit: []bridge.Transit{{From: mesh, To: "home"}, {From: "home", To: mesh}}}
 	l := newLab(t, policy)
@@ -164,7 +165,7 @@ func TestLinkBring(t *testing.T) {
 	conv := say(l.far, l.home, "", "one")
 	other := say(l.far, l.home, "", "not for the space")
 	key := store.ConvKey{Peer: string(l.far.ID()), ID: string(conv)}
-	if err := l.l.SetShared(t.Context(), key, true); err != nil {
+	if err := l.l.SetSharing(t.Context(), key, true); err != nil {
 		t.Fatal(err)
 	}
 	cat := l.peers["cat"]
@@ -185,7 +186,7 @@ func TestLinkBring(t *testing.T) {
 	if v := cat.FromNode("chat"); mewtest.Text(mewtest.Payload(v, "text")) != string(l.far.ID())+": four" { // and not cat's own words again
 		t.Errorf("the space sees %s", v.JSON())
 	}
-	if err := l.l.SetShared(t.Context(), key, false); err != nil {
+	if err := l.l.SetSharing(t.Context(), key, false); err != nil {
 		t.Fatal(err)
 	}
 	say(l.far, l.home, conv, "five")
@@ -197,7 +198,7 @@ func TestLinkBring(t *testing.T) {
 	}
 }
 
-// Nothing passes without a rule that names both sides (MEW-L6, THREATS 20).
+// TestLinkNoTransit: nothing passes without a rule that names both sides (MEW-L6, THREATS 20).
 func TestLinkNoTransit(t *testing.T) {
 	l := newLab(t, bridge.LinkPolicy{Access: "open"})
 	sent, err := l.far.Send(t.Context(), node.Outgoing{
@@ -207,7 +208,7 @@ func TestLinkNoTransit(t *testing.T) {
 		t.Fatal(err)
 	}
 	key := store.ConvKey{Peer: string(l.far.ID()), ID: string(sent.Conversation)}
-	if err := l.l.SetShared(t.Context(), key, true); err == nil || !strings.Contains(err.Error(), "policy.transit") {
+	if err := l.l.SetSharing(t.Context(), key, true); err == nil || !strings.Contains(err.Error(), "policy.transit") {
 		t.Errorf("bring without a rule: %v", err)
 	}
 	l.peers["cat"].Send(`{"id":"c1","kind":"chat","to":["node"],"context":"` + string(sent.Conversation) + `","payload":{"text":"to the agent"}}`)
@@ -222,16 +223,17 @@ func TestLinkNoTransit(t *testing.T) {
 	if got, _, err := l.far.Inbox(t.Context(), "", "", 10); err != nil || len(got) != 0 {
 		t.Errorf("the agent got %d messages, %v", len(got), err)
 	}
-	// what one participant said to the node alone needs a rule of its own to reach all of them
+	// A conversation with one participant needs a rule of its own to reach all participants.
 	own := store.ConvKey{Peer: string(items[1].Peer), ID: string(items[1].Conversation)}
-	if err := l.l.SetShared(t.Context(), own, true); err == nil || !strings.Contains(err.Error(), "from: home") {
+	if err := l.l.SetSharing(t.Context(), own, true); err == nil || !strings.Contains(err.Error(), "from: home") {
 		t.Errorf("bring of a conversation with a participant: %v", err)
 	}
 }
 
-// Who sends to a participant and waits gets what it answers, not only that the space took the message.
+// TestLinkSendWaits: a caller that sends to a participant and waits gets the participant's answer, not only the news
+// that the space accepted the message.
 func TestLinkSendWaits(t *testing.T) {
-	l := newLab(t, bridge.LinkPolicy{Access: "approval"}) // an answer is expected, and waits for nobody
+	l := newLab(t, bridge.LinkPolicy{Access: "approval"}) // an expected answer does not wait for the owner
 	cat := l.peers["cat"]
 	answered := make(chan struct{})
 	go func() {

@@ -14,74 +14,74 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Decide fulfils or rejects a proposal in the space, named by its key, in the owner's name, and returns the id of the
-// envelope that says so.
+// Decide fulfils or rejects a proposal in the space, named by its key, in the owner's name. It returns the id of the
+// envelope that it sent.
 func (l *Link) Decide(ctx context.Context, key string, approve bool, reason string) (status int, body []byte, err error) {
 	reason = envelope.ToPrintable(reason, 200)
 	p, me, ok := l.space.proposal(key)
 	if !ok || p.Decided {
-		return 0, nil, view.NewFault(http.StatusNotFound, "no proposal with this key waits; agentmesh mew status lists those that do")
+		return 0, nil, view.NewFault(http.StatusNotFound, "no proposal with this key is pending; agentmesh mew status lists the pending ones")
 	}
 	if p.Conv != "" {
-		id, err := l.decideOurs(ctx, p, me, approve, reason)
+		id, err := l.decideOwn(ctx, p, me, approve, reason)
 		if err != nil {
 			return 0, nil, err
 		}
-		return http.StatusOK, accepted(id, wire.Value{}), nil
+		return http.StatusOK, sayBody(id, wire.Value{}), nil
 	}
 	d, err := p.Decision(me, approve, reason)
 	if err != nil {
 		return 0, nil, err
 	}
 	if err := l.space.say(ctx, d); err != nil {
-		return 0, nil, unsaid(err)
+		return 0, nil, sayFault(err)
 	}
 	l.space.settle(p.Key)
-	return http.StatusOK, accepted(d.ID, wire.Value{}), nil
+	return http.StatusOK, sayBody(d.ID, wire.Value{}), nil
 }
 
-// decideOurs decides about a proposal that was made to this node. Its owner is asked about it under approvals, and what
-// is decided here is decided there: the node then has the bridge say it.
-func (l *Link) decideOurs(ctx context.Context, p view.Proposal, me string, approve bool, reason string) (string, error) {
+// decideOwn decides a proposal to this node. The node already asks its owner about it as an approval, so decideOwn
+// decides that approval, and the node then makes the bridge send the result.
+func (l *Link) decideOwn(ctx context.Context, p view.Proposal, me string, approve bool, reason string) (string, error) {
 	mesh := l.b.cfg.Mesh
 	if mesh == nil {
 		return "", view.NewFault(http.StatusServiceUnavailable, "this node is not connected to a mesh")
 	}
-	ours := proposed{Conv: p.Conv, From: p.From, Envelope: p.ID, Reason: reason}
-	s := ours.rejection("disagree")
+	own := storedProposal{Conv: p.Conv, From: p.From, Envelope: p.ID, Reason: reason}
+	s := own.rejection("disagree")
 	if approve {
 		payload, err := wire.ParseForeign(p.Payload, envelope.MaxDepth, envelope.MaxValues)
 		if err != nil {
 			return "", err
 		}
-		s = ours.request(p.Others(me), me, payload)
+		s = own.request(p.Others(me), me, payload)
 	}
 	if err := l.space.check(s); err != nil {
-		return "", unsaid(err)
+		return "", sayFault(err)
 	}
 	if !approve {
-		if err := l.rejectFor(ctx, p.Conv, reason); err != nil {
+		if err := l.storeReason(ctx, p.Conv, reason); err != nil {
 			return "", err
 		}
 	}
 	conv := store.ConvKey{Peer: string(l.address(p.From).Pseudonym()), ID: string(p.Conv)}
 	if err := mesh.Decide(ctx, conv, approve); err != nil {
 		if !approve {
-			l.rejectFor(ctx, p.Conv, "")
+			l.storeReason(ctx, p.Conv, "")
 		}
 		return "", err
 	}
-	l.space.follow(p.Conv, false)
+	l.space.setWaiting(p.Conv, false)
 	return s.ID, nil
 }
 
-// rejectFor keeps the reason with which a proposal to this node is rejected, until its rejection has left.
-func (l *Link) rejectFor(ctx context.Context, conv wire.ConversationID, reason string) error {
+// storeReason stores the reason of a rejection, until the rejection is sent.
+func (l *Link) storeReason(ctx context.Context, conv wire.ConversationID, reason string) error {
 	rec, err := l.records.store.Get(ctx, nsLinks, l.records.key("prop", string(conv)), time.Now())
 	if err != nil {
 		return err
 	}
-	var p proposed
+	var p storedProposal
 	if err := json.Unmarshal(rec.Body, &p); err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func (l *Link) rejectFor(ctx context.Context, conv wire.ConversationID, reason s
 	return l.records.store.Apply(ctx, []store.Change{c}, time.Now())
 }
 
-// Say sends an envelope of the owner's as this node, and returns its id, with what the gateway answers to an invite.
+// Say sends an envelope of the owner as this node. It returns the envelope's id, and the gateway's answer to an invite.
 func (l *Link) Say(ctx context.Context, data []byte) (status int, body []byte, err error) {
 	e, refusal := envelope.Parse(data)
 	if refusal != nil {
@@ -101,27 +101,27 @@ func (l *Link) Say(ctx context.Context, data []byte) (status int, body []byte, e
 	if s.Payload.IsNull() {
 		s.Payload = wire.Obj()
 	}
-	if (s.Kind == envelope.KindRequest || s.Kind == envelope.KindReject) && l.space.isOurs(s.Correlation) {
-		return 0, nil, view.NewFault(http.StatusConflict, "the proposal was made to this node; decide about it with agentmesh mew approve, agentmesh mew reject or agentmesh approvals")
+	if (s.Kind == envelope.KindRequest || s.Kind == envelope.KindReject) && l.space.isToNode(s.Correlation) {
+		return 0, nil, view.NewFault(http.StatusConflict, "the proposal is to this node; decide it with agentmesh mew approve, agentmesh mew reject or agentmesh approvals")
 	}
 	answer, err := l.space.sayFor(ctx, s)
 	if err != nil {
-		return 0, nil, unsaid(err)
+		return 0, nil, sayFault(err)
 	}
-	return http.StatusOK, accepted(s.ID, answer), nil
+	return http.StatusOK, sayBody(s.ID, answer), nil
 }
 
-// accepted returns what the owner is told of an envelope that the space took: its id, with what the gateway answered to an
-// invite.
-func accepted(id string, answer wire.Value) []byte {
+// sayBody returns the answer to the owner for an envelope that the space accepted: its id, and the gateway's answer to
+// an invite.
+func sayBody(id string, answer wire.Value) []byte {
 	if answer.Kind() != wire.Object {
 		answer = wire.Obj(wire.TextField("status", "accepted"))
 	}
 	return answer.With("id", wire.Text(id)).JSON()
 }
 
-// unsaid tells the owner why an envelope did not get into the space.
-func unsaid(err error) error {
+// sayFault returns an error that tells the owner why the space did not get an envelope.
+func sayFault(err error) error {
 	if refused, ok := errors.AsType[*refusedBySpace](err); ok {
 		return view.NewRefusal(http.StatusConflict, wire.Obj(wire.TextField("error", refused.text)))
 	}

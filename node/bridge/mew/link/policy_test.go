@@ -24,8 +24,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Chat to everybody comes in only where the owner wants it, and a filter holds back what it does not name: kinds,
-// senders, words (docs/bridges/mew.md).
+// TestLinkFilter: a chat to everybody reaches the node only if the owner wants that, and a filter holds back the kinds,
+// senders and words that it does not name (docs/bridges/mew.md).
 func TestLinkFilter(t *testing.T) {
 	chat := func(to, text string) string {
 		return `{"kind":"chat"` + to + `,"payload":{"text":"` + text + `"}}`
@@ -63,14 +63,14 @@ func TestLinkFilter(t *testing.T) {
 	}
 }
 
-// A participant reaches another link of the node where a rule names both ways, and no other link however it is called
-// (MEW-L6).
+// TestLinkToLink: a participant reaches another link of the node if a rule names both directions, and no other link,
+// whatever its name is (MEW-L6).
 func TestLinkToLink(t *testing.T) {
-	den := club(t, everything, "owl")
+	den := newClubConfig(t, allKinds, "owl")
 	den.ID = "den"
 	den.Participants[0].Tokens = []string{"den-node-token"}
 	den.Participants[1].Tokens = []string{"owl-token"}
-	r := start(t, club(t, everything, "cat", "dog"), den)
+	r := start(t, newClubConfig(t, allKinds, "cat", "dog"), den)
 	policy := bridge.LinkPolicy{Access: "open", Tools: []string{bridge.ToolSend}, Transit: []bridge.Transit{{From: "home", To: "den"}, {From: "den", To: "home"}}}
 	there := bridge.Link{Name: "den", Kind: Kind, URL: r.URL(""), Space: "den", Policy: bridge.LinkPolicy{Access: "open"}}
 	l := newLabOn(t, r, meshtest.New(t), linkOf(r, policy), there)
@@ -110,9 +110,9 @@ func TestLinkToLink(t *testing.T) {
 	}
 }
 
-// A link over TLS works with a gateway whose certificate is good, and with no other (MEW-L1).
+// TestLinkTLS: a link over TLS works with a gateway whose certificate is valid, and with no other gateway (MEW-L1).
 func TestLinkTLS(t *testing.T) {
-	r := start(t, club(t, everything, "cat"))
+	r := start(t, newClubConfig(t, allKinds, "cat"))
 	secure := httptest.NewTLSServer(r.G)
 	defer secure.Close()
 	roots := x509.NewCertPool()
@@ -126,7 +126,7 @@ func TestLinkTLS(t *testing.T) {
 		return func(ctx context.Context, u *url.URL) (net.Conn, error) { return h.Connect(ctx, client.Owner, u) }
 	}
 	t.Run("good", func(t *testing.T) {
-		k := newLinked(t, r, Config{Links: []bridge.Link{link}, Mesh: bridgetest.Mesh{Receiver: blocked{make(chan struct{})}}, Records: r.Store.Records(),
+		k := newTestLink(t, r, Config{Links: []bridge.Link{link}, Mesh: bridgetest.Mesh{Receiver: blockedNode{make(chan struct{})}}, Records: r.Store.Records(),
 			Dial: through(client.HTTPConfig{RootCAs: roots})}, "cat")
 		k.peers["cat"].Control("participant/request-status", `{}`, "participant/status")
 		k.Disconnect()
@@ -137,18 +137,19 @@ func TestLinkTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := b.Test(t.Context(), "home"); err == nil || !strings.Contains(err.Error(), "certificate") {
-		t.Errorf("a gateway that nobody vouches for: %v", err)
+		t.Errorf("a gateway with an invalid certificate: %v", err)
 	}
 }
 
-// Nobody decides about a proposal in time: its proposer is told, with a reason code (MEW-L3).
+// TestLinkProposalExpires: if nobody decides about a proposal in time, its proposer gets a rejection with a reason code
+// (MEW-L3).
 func TestLinkProposalExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := startOn(t, t.TempDir(), gateway.Config{Spaces: []gateway.SpaceConfig{club(t, everything, "cat", "dog")}}, mewtest.NewPipes())
+		r := startOn(t, t.TempDir(), gateway.Config{Spaces: []gateway.SpaceConfig{newClubConfig(t, allKinds, "cat", "dog")}}, mewtest.NewPipes())
 		l := newLabOn(t, r, meshtest.InMemory(t), linkOf(r, bridge.LinkPolicy{Access: "open"}))
 		rejected := make(chan wire.Value, 1)
 		var reading sync.WaitGroup
-		for _, p := range l.peers { // both read all the time: they are pinged
+		for _, p := range l.peers { // both read all the time, to answer pings
 			reading.Go(func() {
 				for {
 					_, data, err := p.Conn.Read()
@@ -172,7 +173,7 @@ func TestLinkProposalExpires(t *testing.T) {
 				t.Errorf("rejected with %s", no.JSON())
 			}
 		default:
-			t.Error("the proposer was told nothing")
+			t.Error("the proposer got no rejection")
 		}
 		for _, p := range l.peers {
 			p.Conn.Abort()

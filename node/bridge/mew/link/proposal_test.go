@@ -14,7 +14,8 @@ import (
 
 const proposalText = `{"id":"%s","kind":"mcp/proposal","to":["node"%s],"payload":{"method":"tools/call","params":{"name":"%s","arguments":{"query":"far"}}}}`
 
-// A proposal waits for the owner; approved, it is a request that names it, and its answer closes the conversation.
+// TestLinkProposalApproved: a proposal waits for the owner. When approved, it becomes a request that names it, and the
+// answer to the request closes the conversation.
 func TestLinkProposalApproved(t *testing.T) {
 	l := newLab(t, bridge.LinkPolicy{Access: "open"})
 	cat, dog := l.peers["cat"], l.peers["dog"]
@@ -26,7 +27,7 @@ func TestLinkProposalApproved(t *testing.T) {
 	if mewtest.About(request) != "p1" || string(to.JSON()) != `["dog"]` || mewtest.Text(mewtest.Payload(request, "method")) != "tools/call" || mewtest.Text(mewtest.Payload(request, "jsonrpc")) != "2.0" {
 		t.Errorf("the request is %s", request.JSON())
 	}
-	// an answer of somebody who was not asked is none
+	// An answer from a participant that was not asked does not count.
 	cat.Send(`{"kind":"mcp/response","to":["node"],"correlation_id":["` + request.GetStr("id") + `"],"payload":{"result":{"forged":true}}}`)
 	cat.Fence()
 	dog.Send(`{"kind":"mcp/response","to":["node"],"correlation_id":["` + request.GetStr("id") + `"],"payload":{"jsonrpc":"2.0","id":1,"result":{"ok":true}}}`)
@@ -46,7 +47,8 @@ func TestLinkProposalApproved(t *testing.T) {
 	})
 }
 
-// A proposal that the owner rejects, that nobody decides about or that its proposer takes back (MEW-L3).
+// TestLinkProposalEnds checks the ends of a proposal: the owner rejects it, its proposer withdraws it, another
+// participant fulfils it, or the owner decides it in the space (MEW-L3).
 func TestLinkProposalEnds(t *testing.T) {
 	l := newLab(t, bridge.LinkPolicy{Access: "open"})
 	cat, dog := l.peers["cat"], l.peers["dog"]
@@ -85,12 +87,12 @@ func TestLinkProposalEnds(t *testing.T) {
 	gone("decided in the space")
 }
 
-// A proposal to this node has one record: what the owner decided under approvals, by command, on the page or by the API
-// is decided everywhere (THREATS 39).
+// TestLinkProposalDecidedOnce: a proposal to this node has one record. A decision in the approvals, by command, on the
+// page or over the API counts everywhere (THREATS 39).
 func TestLinkProposalDecidedOnce(t *testing.T) {
 	l := newLab(t, bridge.LinkPolicy{Access: "open"})
 	cat, dog := l.peers["cat"], l.peers["dog"]
-	door := l.l // of the command, the page and the API alike
+	door := l.l // the command, the page and the API use it
 	propose := func(id string) string {
 		t.Helper()
 		cat.Send(fmt.Sprintf(proposalText, id, `,"dog"`, "write_file"))
@@ -155,8 +157,8 @@ func TestLinkProposalDecidedOnce(t *testing.T) {
 	}
 }
 
-// A proposal to this node alone is carried out by this node, whichever door it is approved at: the request that the
-// space sees is followed by its answer.
+// TestLinkProposalToUsByCommand: this node carries out a proposal to it alone, wherever the owner approves it. The
+// space sees the request and then its answer.
 func TestLinkProposalToUsByCommand(t *testing.T) {
 	l := newLab(t, bridge.LinkPolicy{Access: "open"})
 	cat := l.peers["cat"]
@@ -171,8 +173,9 @@ func TestLinkProposalToUsByCommand(t *testing.T) {
 	}
 }
 
-// A command decides about a proposal and not about a space: while the space itself waits, it refuses and says where to
-// decide. What cannot be sent is not decided.
+// TestLinkProposalByCommandRefused: a command decides about a proposal and not about a space. While the space itself
+// waits for approval, the command refuses and says where to decide. A proposal is not decided if its result cannot be
+// sent.
 func TestLinkProposalByCommandRefused(t *testing.T) {
 	l := newLab(t, bridge.LinkPolicy{Access: "approval"})
 	l.peers["cat"].Send(fmt.Sprintf(proposalText, "p1", `,"dog"`, "x"))
@@ -184,7 +187,7 @@ func TestLinkProposalByCommandRefused(t *testing.T) {
 		}
 	}
 	l.peers["cat"].Send(`{"kind":"participant/pause","to":["node"],"payload":{}}`)
-	l.await("paused", func() bool { return !l.l.space.free() })
+	l.await("paused", func() bool { return !l.l.space.canSpeak() })
 	if _, _, err := l.l.Decide(t.Context(), key, true, ""); err == nil || !strings.Contains(err.Error(), "paused") {
 		t.Errorf("during a pause: %v", err)
 	}
@@ -193,7 +196,8 @@ func TestLinkProposalByCommandRefused(t *testing.T) {
 	}
 }
 
-// Two who give their proposals the same id are told apart: what the owner approved goes where it said (MEW-L3).
+// TestLinkProposalsOfOneID: two proposals with the same id are distinct: what the owner approved goes where that
+// proposal said (MEW-L3).
 func TestLinkProposalsOfOneID(t *testing.T) {
 	l := newLab(t, bridge.LinkPolicy{Access: "open"})
 	cat, dog := l.peers["cat"], l.peers["dog"]
@@ -220,11 +224,12 @@ func TestLinkProposalsOfOneID(t *testing.T) {
 	dog.Send(`{"kind":"mcp/withdraw","correlation_id":["p1"],"payload":{}}`)
 	l.await("withdrawn", func() bool { return len(pending()) == 1 })
 	if left := pending()[0]; !strings.Contains(string(left.Body), "again") {
-		t.Errorf("dog took its own proposal back, and what is left is %s", left.Body)
+		t.Errorf("dog withdrew its own proposal, and the other one is %s", left.Body)
 	}
 }
 
-// Without the capability an approval fails where the owner sees it, and becomes no proposal (MEW-L4).
+// TestLinkProposalWithoutCapability: without the capability, an approval fails visibly for the owner, and does not
+// become a proposal (MEW-L4).
 func TestLinkProposalWithoutCapability(t *testing.T) {
 	l := newLab(t, bridge.LinkPolicy{Access: "open"}, "chat", "mcp/proposal", "mcp/response")
 	l.peers["cat"].Send(fmt.Sprintf(proposalText, "p1", `,"dog"`, "x"))
@@ -239,11 +244,11 @@ func TestLinkProposalWithoutCapability(t *testing.T) {
 		return again.ID != "" && again.ID != first.ID
 	})
 	if !strings.Contains(string(again.Body), "capabilities") {
-		t.Errorf("the owner is not told why: %s", again.Body)
+		t.Errorf("the question does not give the reason: %s", again.Body)
 	}
 }
 
-// A proposal that names nobody else is carried out here, once the owner approved it.
+// TestLinkProposalToUsAlone: this node carries out a proposal that names nobody else, after the owner approved it.
 func TestLinkProposalToUsAlone(t *testing.T) {
 	l := newLab(t, bridge.LinkPolicy{Access: "open"})
 	cat := l.peers["cat"]

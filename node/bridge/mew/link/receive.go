@@ -15,30 +15,30 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// work hands an envelope to the node.
-func (l *Link) work(ctx context.Context, j job) {
+// handleJob handles an envelope for the node.
+func (l *Link) handleJob(ctx context.Context, j job) {
 	toUs := slices.Contains(j.e.To, l.Name())
 	var err error
 	switch j.e.Kind {
 	case envelope.KindChat:
 		err = l.chat(ctx, j)
 	case envelope.KindChatCancel:
-		err = l.chatCancelled(ctx, j)
+		err = l.cancelChat(ctx, j)
 	case envelope.KindChatAcknowledge:
-		l.acknowledged(ctx, &j.e)
+		l.noteAcknowledgement(ctx, &j.e)
 	case envelope.KindProposal:
 		err = l.proposal(ctx, j)
 	case envelope.KindWithdraw:
-		err = l.settled(ctx, j, "withdrawn by its proposer", true)
+		err = l.closeProposals(ctx, j, "withdrawn by its proposer", true)
 	case envelope.KindRequest:
-		if err = l.settled(ctx, j, "fulfilled by another participant", false); toUs {
+		if err = l.closeProposals(ctx, j, "fulfilled by another participant", false); toUs {
 			err = errors.Join(err, l.request(ctx, j))
 		}
 	case envelope.KindResponse:
 		err = l.response(ctx, j)
 	}
 	if err != nil && ctx.Err() == nil {
-		l.log.Info("an envelope did not get in", "kind", envelope.ToPrintable(j.e.Kind, envelope.MaxKind), "from", envelope.ToPrintable(j.e.From, envelope.MaxName), "err", err)
+		l.log.Info("handle an envelope of the space", "kind", envelope.ToPrintable(j.e.Kind, envelope.MaxKind), "from", envelope.ToPrintable(j.e.From, envelope.MaxName), "err", err)
 	}
 }
 
@@ -46,13 +46,13 @@ func (l *Link) address(peer string) bridge.Address {
 	return bridge.Address{Kind: Kind, Link: l.cfg.Name, Peer: peer}
 }
 
-// inbound is an envelope on its way into the node, as every bridge writes it (MEW-L2).
+// inbound returns an envelope in the form in which a bridge hands it to the node (MEW-L2).
 func (l *Link) inbound(j *job, conv wire.ConversationID, intent wire.Intent, payload wire.Value) (bridge.Inbound, error) {
 	address := l.address(j.e.From)
 	if err := address.Validate(); err != nil {
 		return bridge.Inbound{}, err
 	}
-	payload = mark(address, payload, j.e.ID)
+	payload = markSource(address, payload, j.e.ID)
 	if len(payload.JSON()) > wire.MaxMessage {
 		return bridge.Inbound{}, errors.New("the envelope is larger than a message may be")
 	}
@@ -67,19 +67,19 @@ func (l *Link) inbound(j *job, conv wire.ConversationID, intent wire.Intent, pay
 	}, nil
 }
 
-// mark writes metadata.bridge, with the envelope that it came in.
-func mark(address bridge.Address, payload wire.Value, id string) wire.Value {
+// markSource writes metadata.bridge, with the id of the envelope.
+func markSource(address bridge.Address, payload wire.Value, id string) wire.Value {
 	payload = address.Mark(payload, false)
 	meta, _ := payload.Get("metadata")
 	from, _ := meta.Get("bridge")
 	return payload.With("metadata", meta.With("bridge", from.With("envelope_id", wire.Text(id))))
 }
 
-// chat is a chat to us: a mesh.message (MEW-L3).
+// chat hands a chat to this node to the node, as a mesh.message (MEW-L3).
 func (l *Link) chat(ctx context.Context, j job) error {
 	text := j.e.Payload.GetStr("text")
-	if _, ours := j.e.Payload.Get(markTransit); ours || text == "" || !l.wanted(&j.e, text) {
-		return nil // what a node passed on is not passed back (MEW-L6)
+	if _, forwarded := j.e.Payload.Get(transitMember); forwarded || text == "" || !l.passesFilter(&j.e, text) {
+		return nil // a chat that a node forwarded is not forwarded back (MEW-L6)
 	}
 	if done, err := l.forward(ctx, j, text); done {
 		return err
@@ -92,22 +92,22 @@ func (l *Link) chat(ctx context.Context, j job) error {
 	out, in, err := l.accept(ctx, j, wire.Deliver, payload)
 	switch {
 	case err != nil:
-		l.refused(ctx, &j.e, err)
+		l.tellRefusal(ctx, &j.e, err)
 		return err
 	case out.Duplicate:
 		return nil
 	case out.Held:
-		l.waits(ctx, &j.e, out)
+		l.tellPending(ctx, &j.e, out)
 	default:
 		l.acknowledge(ctx, envelope.Digest(j.e.From, j.e.ID), "received")
 	}
 	if out.Reply != nil {
-		l.replied(ctx, j.e.From, in.ConvID, out.Reply, []string{j.e.ID})
+		l.sendReply(ctx, j.e.From, in.ConvID, out.Reply, []string{j.e.ID})
 	}
 	return nil
 }
 
-// accept hands a message in, in the conversation that it belongs to; one that has ended gives way to a new one.
+// accept hands a message to the node, in the conversation that it belongs to, or in a new one if that one is closed.
 func (l *Link) accept(ctx context.Context, j job, intent wire.Intent, payload wire.Value) (bridge.Outcome, bridge.Inbound, error) {
 	peer := l.address(j.e.From).Pseudonym()
 	convs := l.conversations(ctx, &j, peer)
@@ -117,9 +117,9 @@ func (l *Link) accept(ctx context.Context, j job, intent wire.Intent, payload wi
 		if in, err = l.inbound(&j, conv, intent, payload); err != nil {
 			return bridge.Outcome{}, in, err
 		}
-		h := heard{Message: in.MessageID, Conv: conv, From: j.e.From, Envelope: j.e.ID}
+		h := storedChat{Message: in.MessageID, Conv: conv, From: j.e.From, Envelope: j.e.ID}
 		in.Records = []store.Change{
-			l.records.opened(peer, conv), l.records.remember("chat", envelope.Digest(j.e.From, j.e.ID), h, keepChat, true),
+			l.records.markOpen(peer, conv), l.records.remember("chat", envelope.Digest(j.e.From, j.e.ID), h, keepChat, true),
 			l.records.remember("msg", string(in.MessageID), envelope.Digest(j.e.From, j.e.ID), keepChat, false),
 		}
 		out, err := l.b.cfg.Mesh.Accept(ctx, in)
@@ -132,12 +132,12 @@ func (l *Link) accept(ctx context.Context, j job, intent wire.Intent, payload wi
 	return bridge.Outcome{}, in, wire.ErrConversationClosed
 }
 
-// conversations returns where a chat may belong, the likeliest first and a new one last: that of the envelope of ours
-// that it answers, that of its context, the only one that is open.
+// conversations returns the conversations to which a chat may belong, the likeliest first and a new one last: the one
+// of the envelope that the chat answers, the one of its context, or the only open one.
 func (l *Link) conversations(ctx context.Context, j *job, peer wire.AgentID) []wire.ConversationID {
 	var out []wire.ConversationID
 	for i, id := range j.e.Correlation {
-		if s, ok := recall[sent](ctx, l.records, "sent", id); ok && s.Peer == j.e.From && i < 8 {
+		if s, ok := load[sentEnvelope](ctx, l.records, "sent", id); ok && s.Peer == j.e.From && i < 8 {
 			out = append(out, s.Conv)
 			break
 		}
@@ -145,7 +145,7 @@ func (l *Link) conversations(ctx context.Context, j *job, peer wire.AgentID) []w
 	switch {
 	case len(out) > 0:
 	case j.e.Context != "":
-		if own := wire.ConversationID(j.e.Context); own.Valid() && l.ours(ctx, peer, own) {
+		if own := wire.ConversationID(j.e.Context); own.Valid() && l.hasConversation(ctx, peer, own) {
 			out = append(out, own)
 		} else {
 			out = append(out, wire.ConversationID("conv_"+envelope.Digest(l.cfg.Name, j.e.From, "context", j.e.Context)))
@@ -158,8 +158,8 @@ func (l *Link) conversations(ctx context.Context, j *job, peer wire.AgentID) []w
 	return append(out, wire.ConversationID("conv_"+envelope.Digest(l.cfg.Name, j.e.From, "envelope", string(j.raw))))
 }
 
-// ours says whether there is such a conversation with the participant.
-func (l *Link) ours(ctx context.Context, peer wire.AgentID, conv wire.ConversationID) bool {
+// hasConversation reports whether the node has this conversation with the participant.
+func (l *Link) hasConversation(ctx context.Context, peer wire.AgentID, conv wire.ConversationID) bool {
 	if l.b.cfg.Steps == nil {
 		return false
 	}
@@ -167,8 +167,8 @@ func (l *Link) ours(ctx context.Context, peer wire.AgentID, conv wire.Conversati
 	return err == nil
 }
 
-// wanted is policy.filter.
-func (l *Link) wanted(e *envelope.Envelope, text string) bool {
+// passesFilter reports whether an envelope passes policy.filter.
+func (l *Link) passesFilter(e *envelope.Envelope, text string) bool {
 	f := l.cfg.Policy.Filter
 	has := func(list []string, s string) bool { return len(list) == 0 || slices.Contains(list, s) }
 	lower := strings.ToLower(text)
@@ -176,17 +176,17 @@ func (l *Link) wanted(e *envelope.Envelope, text string) bool {
 		slices.ContainsFunc(f.Keywords, func(w string) bool { return strings.Contains(lower, strings.ToLower(w)) }))
 }
 
-// acknowledge tells the sender of a chat where it stands, once for each step (MEW-L3). Read is the last.
+// acknowledge tells the sender of a chat about its state, once for each state (MEW-L3). "read" is the last state.
 func (l *Link) acknowledge(ctx context.Context, key, status string) {
-	l.marks.Lock()
-	defer l.marks.Unlock()
-	h, ok := recall[heard](ctx, l.records, "chat", key)
+	l.acks.Lock()
+	defer l.acks.Unlock()
+	h, ok := load[storedChat](ctx, l.records, "chat", key)
 	if !ok || h.Said == status {
 		return
 	}
 	err := l.space.tell(envelope.Draft{Kind: envelope.KindChatAcknowledge, To: []string{h.From}, Correlation: []string{h.Envelope}, Payload: wire.Obj(wire.TextField("status", status))})
 	if err != nil && !errors.Is(err, errMayNot) {
-		return // there is nobody to tell now; what is missed is not told later
+		return // the sender is away; the link does not try again
 	}
 	if status == "read" {
 		l.records.apply(ctx, l.records.drop("chat", key), l.records.drop("msg", string(h.Message)))
@@ -196,16 +196,16 @@ func (l *Link) acknowledge(ctx context.Context, key, status string) {
 	l.records.apply(ctx, l.records.remember("chat", key, h, keepChat, true))
 }
 
-// chatCancelled takes back a chat that was not read. One that waits for the owner is withdrawn; of any other the owner
-// is told.
-func (l *Link) chatCancelled(ctx context.Context, j job) error {
+// cancelChat withdraws a chat that the owner has not read. If the chat waits for the owner's approval, the question is
+// withdrawn; otherwise the owner gets a note.
+func (l *Link) cancelChat(ctx context.Context, j job) error {
 	for _, id := range j.e.Correlation[:min(len(j.e.Correlation), 16)] {
 		key := envelope.Digest(j.e.From, id)
-		h, ok := recall[heard](ctx, l.records, "chat", key)
+		h, ok := load[storedChat](ctx, l.records, "chat", key)
 		if !ok || h.From != j.e.From {
 			continue
 		}
-		if err := l.takeBack(ctx, j, h.Conv, wire.Deliver, "cancelled by its sender", []store.Change{
+		if err := l.withdraw(ctx, j, h.Conv, wire.Deliver, "cancelled by its sender", []store.Change{
 			l.records.drop("chat", key), l.records.drop("msg", string(h.Message))}); err != nil {
 			return err
 		}
@@ -213,8 +213,8 @@ func (l *Link) chatCancelled(ctx context.Context, j job) error {
 	return nil
 }
 
-// takeBack withdraws what waits in a conversation (AM-36).
-func (l *Link) takeBack(ctx context.Context, j job, conv wire.ConversationID, intent wire.Intent, why string, records []store.Change) error {
+// withdraw withdraws what waits in a conversation (AM-36).
+func (l *Link) withdraw(ctx context.Context, j job, conv wire.ConversationID, intent wire.Intent, why string, records []store.Change) error {
 	in, err := l.inbound(&j, conv, intent, wire.Obj(wire.TextField("action", "withdraw"), wire.TextField("reason", why)))
 	if err != nil {
 		return err
@@ -225,10 +225,10 @@ func (l *Link) takeBack(ctx context.Context, j job, conv wire.ConversationID, in
 	return err
 }
 
-// acknowledged notes what a peer says of a chat of ours.
-func (l *Link) acknowledged(ctx context.Context, e *envelope.Envelope) {
+// noteAcknowledgement stores what a peer acknowledged of a chat of the node.
+func (l *Link) noteAcknowledgement(ctx context.Context, e *envelope.Envelope) {
 	for _, id := range e.Correlation[:min(len(e.Correlation), 16)] {
-		if s, ok := recall[sent](ctx, l.records, "sent", id); ok && s.Peer == e.From {
+		if s, ok := load[sentEnvelope](ctx, l.records, "sent", id); ok && s.Peer == e.From {
 			s.Marked = envelope.ToPrintable(cmp.Or(e.Payload.GetStr("status"), "received"), 32)
 			l.records.apply(ctx, l.records.remember("sent", id, s, keepSent, false))
 		}

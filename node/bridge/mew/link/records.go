@@ -13,86 +13,86 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// nsLinks holds what links remember, by the name of the link.
+// nsLinks is the namespace of the links' records, by the name of the link.
 const nsLinks = "mew/links"
 
-// records is what a link remembers in the store.
+// records stores the state of a link.
 type records struct {
 	link  string
 	store store.Records
 	log   *slog.Logger
 }
 
-// How long things are remembered. The first follows what a node does with a conversation by default.
+// These are the lifetimes of records. keepOpen follows the default lifetime of a conversation in a node.
 const (
-	keepOpen  = 24 * time.Hour
-	keepSent  = 7 * 24 * time.Hour
-	keepChat  = 30 * 24 * time.Hour
-	keepBring = 90 * 24 * time.Hour
+	keepOpen         = 24 * time.Hour
+	keepSent         = 7 * 24 * time.Hour
+	keepChat         = 30 * 24 * time.Hour
+	keepConversation = 90 * 24 * time.Hour
 )
 
-// heard is a chat that came in, until the owner has read it.
-type heard struct {
+// storedChat is a chat to the node that the owner has not read yet.
+type storedChat struct {
 	Message  wire.MessageID      `json:"message_id"`
 	Conv     wire.ConversationID `json:"conversation_id"`
 	From     string              `json:"from"`
 	Envelope string              `json:"envelope"`
-	Said     string              `json:"said,omitempty"` // what was acknowledged: "received"
+	Said     string              `json:"said,omitempty"` // the last acknowledgement: "received"
 }
 
-// sent is an envelope of ours that somebody may answer.
-type sent struct {
+// sentEnvelope is an envelope of the node that somebody may answer.
+type sentEnvelope struct {
 	Conv     wire.ConversationID `json:"conversation_id"`
-	Peer     string              `json:"peer"`               // participant that the conversation is with
-	Proposal string              `json:"proposal,omitempty"` // that it fulfils
-	To       []string            `json:"to,omitempty"`       // with a proposal: who may answer
-	Marked   string              `json:"marked,omitempty"`   // what the peer acknowledged
+	Peer     string              `json:"peer"`               // the participant in the conversation
+	Proposal string              `json:"proposal,omitempty"` // id of the proposal that it fulfils
+	To       []string            `json:"to,omitempty"`       // with a proposal: the participants who may answer
+	Marked   string              `json:"marked,omitempty"`   // the peer's last acknowledgement
 }
 
-// proposed is a proposal to us that is not settled. It is kept by its conversation, because two proposals may have the
-// same envelope id, and found by that id too.
-type proposed struct {
+// storedProposal is a proposal to the node that is not settled. Its key is the conversation, because two proposals may
+// have the same envelope id; a term makes it possible to find it by that id.
+type storedProposal struct {
 	Conv     wire.ConversationID `json:"conversation_id"`
 	From     string              `json:"from"`
 	Envelope string              `json:"envelope"`
-	Reason   string              `json:"reason,omitempty"` // with which the owner rejects it
+	Reason   string              `json:"reason,omitempty"` // reason with which the owner rejects it
 }
 
-// asked is a request to us.
-type asked struct {
+// storedRequest is a request to the node.
+type storedRequest struct {
 	From     string     `json:"from"`
 	Envelope string     `json:"envelope"`
 	ID       wire.Value `json:"jsonrpc_id"`
 }
 
-// recall reads something of the link; ok is false if there is nothing.
-func recall[T any](ctx context.Context, r *records, kind, rest string) (v T, ok bool) {
+// load reads a record of the link. ok is false if it does not exist or cannot be read.
+func load[T any](ctx context.Context, r *records, kind, rest string) (v T, ok bool) {
 	if rest == "" || len(rest) > 300 {
 		return v, false
 	}
 	rec, err := r.store.Get(ctx, nsLinks, r.key(kind, rest), time.Now())
 	if err != nil {
 		if !errors.Is(err, store.ErrNotFound) && ctx.Err() == nil {
-			r.log.Warn("the link's state could not be read", "err", err)
+			r.log.Warn("read the state of the link", "err", err)
 		}
 		return v, false
 	}
 	return v, json.Unmarshal(rec.Body, &v) == nil
 }
 
-// The conversations that are open with a participant, each a record of its own so that nobody overwrites another.
-
+// openKey returns the key of an open conversation with a participant. Each open conversation has a record of its own,
+// so that none overwrites another.
 func openKey(peer wire.AgentID, conv wire.ConversationID) string {
 	return string(peer) + "/" + string(conv)
 }
 
-const maxCounted = 1000
+const maxCounted = 1000 // records in the context of a link
 
-// A link that was shut down or thrown out stays so over a restart of the process.
-
+// key returns the store key of a record.
 func (r *records) key(kind, rest string) string { return r.link + "/" + kind + "/" + rest }
 
-// remember is the change that keeps something of the link. What is in the context of the link is counted (MEW-L5).
+// remember returns the change that stores a record of the link. The records in the context of the link are counted
+// (MEW-L5).
 func (r *records) remember(kind, rest string, body any, keep time.Duration, inContext bool) store.Change {
 	data, err := json.Marshal(body)
 	if err != nil {
@@ -111,17 +111,17 @@ func (r *records) drop(kind, rest string) store.Change {
 
 func (r *records) apply(ctx context.Context, changes ...store.Change) {
 	if err := r.store.Apply(ctx, changes, time.Now()); err != nil && ctx.Err() == nil {
-		r.log.Warn("the link's state could not be stored", "err", err)
+		r.log.Warn("store the state of the link", "err", err)
 	}
 }
 
-func (r *records) opened(peer wire.AgentID, conv wire.ConversationID) store.Change {
+func (r *records) markOpen(peer wire.AgentID, conv wire.ConversationID) store.Change {
 	c := r.remember("open", openKey(peer, conv), conv, keepOpen, false)
 	c.Record.Terms = []string{r.key("open", string(peer))}
 	return c
 }
 
-// onlyOpen returns the one conversation that is open with a participant, "" where there is none or more than one.
+// onlyOpen returns the only open conversation with a participant, or "" unless exactly one is open.
 func (r *records) onlyOpen(ctx context.Context, peer wire.AgentID) wire.ConversationID {
 	page, err := r.store.List(ctx, nsLinks, r.key("open", string(peer)), "", 2, time.Now())
 	if err != nil || len(page.Records) != 1 {
@@ -134,7 +134,7 @@ func (r *records) onlyOpen(ctx context.Context, peer wire.AgentID) wire.Conversa
 	return conv
 }
 
-// inContext counts what is open: unread chat, and proposals that wait (MEW-L5).
+// inContext counts the records in the context of the link: unread chats and pending proposals (MEW-L5).
 func (r *records) inContext(ctx context.Context) int {
 	page, err := r.store.List(ctx, nsLinks, r.link+"/context", "", maxCounted, time.Now())
 	if err != nil {
@@ -143,7 +143,7 @@ func (r *records) inContext(ctx context.Context) int {
 	return len(page.Records)
 }
 
-// clear drops the link's own context. What waits for the owner, and transcripts, stay (MEW-L5).
+// clear empties the context of the link. Questions to the owner and transcripts stay (MEW-L5).
 func (r *records) clear(ctx context.Context) error {
 	for {
 		page, err := r.store.List(ctx, nsLinks, r.link+"/context", "", 200, time.Now())
@@ -152,7 +152,7 @@ func (r *records) clear(ctx context.Context) error {
 		}
 		changes := make([]store.Change, 0, len(page.Records))
 		for _, rec := range page.Records {
-			// It is settled as before; only the count forgets it.
+			// The record stays, and is settled as before; it only no longer counts.
 			rec.Terms = slices.DeleteFunc(rec.Terms, func(t string) bool { return t == r.link+"/context" })
 			changes = append(changes, store.Change{Record: rec, IfRev: store.Any})
 		}

@@ -17,17 +17,17 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Conversation is a conversation of the mesh that a space sees, by the owner's rule (MEW-L6).
+// Conversation is a conversation of the mesh that a space may see, because the owner brought it there (MEW-L6).
 type Conversation struct {
 	Conv    wire.ConversationID `json:"conversation_id"`
 	Peer    wire.AgentID        `json:"peer"`
 	Address string              `json:"address,omitempty"` // of a foreign peer
-	To      string              `json:"to,omitempty"`      // the participant who sees it; empty: everybody
-	After   uint64              `json:"after,omitempty"`   // entries that the space has
-	Silent  bool                `json:"silent,omitempty"`  // nothing of it is said unasked
+	To      string              `json:"to,omitempty"`      // the participant who may see it; empty: everybody
+	After   uint64              `json:"after,omitempty"`   // number of the last entry that the space got
+	Silent  bool                `json:"silent,omitempty"`  // the link sends no entries by itself
 }
 
-// network is where the conversation is held: the mesh, or a link.
+// network returns the network of the conversation: the mesh, or a link.
 func (b Conversation) network() string {
 	if a, err := bridge.ParseAddress(b.Address); err == nil {
 		return a.Link
@@ -35,16 +35,16 @@ func (b Conversation) network() string {
 	return mesh
 }
 
-// markTransit is a member of the payload of what was passed on: no node passes it on again (MEW-L6).
-const markTransit = "agentmesh"
+// transitMember is a member in the payload of a forwarded message. No node forwards such a message again (MEW-L6).
+const transitMember = "agentmesh"
 
 const (
-	maxBrought = 200
-	maxTold    = 50 // entries of a conversation that a space is told when it is brought
+	maxConversations = 200
+	maxShared        = 50 // entries of a conversation that a space gets at once
 )
 
 func (l *Link) Conversations(ctx context.Context) ([]Conversation, error) {
-	page, err := l.records.store.List(ctx, nsLinks, l.cfg.Name+"/brought", "", maxBrought, time.Now())
+	page, err := l.records.store.List(ctx, nsLinks, l.cfg.Name+"/brought", "", maxConversations, time.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -58,8 +58,8 @@ func (l *Link) Conversations(ctx context.Context) ([]Conversation, error) {
 	return out, nil
 }
 
-// SetShared opens a conversation into the space, or shuts it again.
-func (l *Link) SetShared(ctx context.Context, key store.ConvKey, open bool) error {
+// SetSharing shows a conversation to the space, or hides it again.
+func (l *Link) SetSharing(ctx context.Context, key store.ConvKey, open bool) error {
 	rest := openKey(wire.AgentID(key.Peer), wire.ConversationID(key.ID))
 	if !open {
 		l.records.apply(ctx, l.records.drop("brought", rest))
@@ -79,63 +79,63 @@ func (l *Link) SetShared(ctx context.Context, key store.ConvKey, open bool) erro
 		return err
 	}
 	b := Conversation{Conv: wire.ConversationID(key.ID), Peer: wire.AgentID(key.Peer), Address: about.Address}
-	if from := b.network(); !l.transit(from, l.cfg.Name) {
-		return view.NewFault(http.StatusForbidden, "no rule lets messages pass into this space: policy.transit needs {from: "+from+", to: "+l.cfg.Name+"}")
+	if from := b.network(); !l.allowsTransit(from, l.cfg.Name) {
+		return view.NewFault(http.StatusForbidden, "no rule allows messages to pass into this space: policy.transit needs {from: "+from+", to: "+l.cfg.Name+"}")
 	}
-	if conv.Entries > maxTold {
-		b.After = conv.Entries - maxTold
+	if conv.Entries > maxShared {
+		b.After = conv.Entries - maxShared
 	}
-	change := l.records.remember("brought", rest, b, keepBring, false)
-	change.Max = maxBrought
+	change := l.records.remember("brought", rest, b, keepConversation, false)
+	change.Max = maxConversations
 	if err := l.records.store.Apply(ctx, []store.Change{change}, time.Now()); errors.Is(err, store.ErrQuota) {
-		return view.NewFault(http.StatusTooManyRequests, "this space sees as many conversations as it may")
+		return view.NewFault(http.StatusTooManyRequests, "this space sees as many conversations as it may see; hide one first")
 	} else if err != nil {
 		return err
 	}
-	l.shareSoon()
+	l.wakeSharing()
 	return nil
 }
 
-func (l *Link) shareSoon() {
+func (l *Link) wakeSharing() {
 	select {
-	case l.shares <- struct{}{}:
+	case l.shareWake <- struct{}{}:
 	default:
 	}
 }
 
-// sharing tells the space what is new in the conversations that it sees, until ctx ends.
-func (l *Link) sharing(ctx context.Context) {
-	again := time.NewTicker(waitShare)
+// runSharing sends the space the new entries of the conversations that it sees, until ctx ends.
+func (l *Link) runSharing(ctx context.Context) {
+	again := time.NewTicker(shareEvery)
 	defer again.Stop()
 	for {
 		select {
-		case <-l.shares:
+		case <-l.shareWake:
 		case <-again.C:
 		case <-ctx.Done():
 			return
 		}
-		if !l.space.free() {
+		if !l.space.canSpeak() {
 			continue
 		}
 		all, err := l.Conversations(ctx)
 		if err != nil && ctx.Err() == nil {
-			l.log.Warn("read what the space sees", "err", err)
+			l.log.Warn("read the conversations that the space sees", "err", err)
 		}
 		for _, b := range all {
 			if err := l.share(ctx, b); err != nil && ctx.Err() == nil {
-				l.log.Info("a conversation did not reach the space", "conversation", b.Conv, "err", err)
+				l.log.Info("send a conversation to the space", "conversation", b.Conv, "err", err)
 			}
 		}
 	}
 }
 
-// share tells the space what it has not seen of a conversation. Nothing is marked as told before the space took it, and
-// nothing is told once the owner has shut the conversation again.
+// share sends the space the new entries of a conversation. It marks an entry as sent after the space accepted it, and
+// stops when the owner hides the conversation.
 func (l *Link) share(ctx context.Context, b Conversation) error {
-	if b.Silent || b.To != "" && l.space.ready(b.To) != nil {
+	if b.Silent || b.To != "" && l.space.checkPeer(b.To) != nil {
 		return nil
 	}
-	entries, err := l.b.cfg.Steps.Transcript(ctx, store.ConvKey{Peer: string(b.Peer), ID: string(b.Conv)}, b.After, maxTold)
+	entries, err := l.b.cfg.Steps.Transcript(ctx, store.ConvKey{Peer: string(b.Peer), ID: string(b.Conv)}, b.After, maxShared)
 	if err != nil {
 		return err
 	}
@@ -146,28 +146,28 @@ func (l *Link) share(ctx context.Context, b Conversation) error {
 		} else if err != nil {
 			return err
 		}
-		if text := b.text(e); text != "" && !l.fromHere(e) {
-			if err := l.space.say(ctx, l.excerpt(b, e, text)); err != nil {
+		if text := b.entryText(e); text != "" && !l.isFromHere(e) {
+			if err := l.space.say(ctx, l.newExcerpt(b, e, text)); err != nil {
 				return err
 			}
 		}
 		b.After = e.N
-		change := l.records.remember("brought", openKey(b.Peer, b.Conv), b, keepBring, false)
+		change := l.records.remember("brought", openKey(b.Peer, b.Conv), b, keepConversation, false)
 		change.IfRev = rec.Rev
 		if err := l.records.store.Apply(ctx, []store.Change{change}, time.Now()); errors.Is(err, store.ErrConflict) {
-			return nil // shut, or opened anew
+			return nil // hidden, or shown again
 		} else if err != nil {
 			return err
 		}
 	}
-	if len(entries) == maxTold {
-		l.shareSoon()
+	if len(entries) == maxShared {
+		l.wakeSharing()
 	}
 	return nil
 }
 
-// excerpt is an entry of a conversation as the space sees it.
-func (l *Link) excerpt(b Conversation, e store.Entry, text string) envelope.Draft {
+// newExcerpt returns the chat with which the space sees an entry of a conversation.
+func (l *Link) newExcerpt(b Conversation, e store.Entry, text string) envelope.Draft {
 	who, way := string(b.Peer), "in"
 	if e.Out {
 		who, way = string(l.b.cfg.Mesh.ID()), "out"
@@ -175,7 +175,7 @@ func (l *Link) excerpt(b Conversation, e store.Entry, text string) envelope.Draf
 	s := envelope.Draft{
 		ID: "am-b-" + envelope.Digest(string(b.Peer), string(b.Conv), strconv.FormatUint(e.N, 10)), Kind: envelope.KindChat, Context: string(b.Conv),
 		Payload: wire.Obj(wire.TextField("text", who+": "+text), wire.TextField("format", "plain"),
-			wire.Field(markTransit, wire.Obj(wire.TextField("conversation_id", string(b.Conv)), wire.TextField("agent_id", string(b.Peer)), wire.TextField("direction", way)))),
+			wire.Field(transitMember, wire.Obj(wire.TextField("conversation_id", string(b.Conv)), wire.TextField("agent_id", string(b.Peer)), wire.TextField("direction", way)))),
 	}
 	if b.To != "" {
 		s.To = []string{b.To}
@@ -183,8 +183,8 @@ func (l *Link) excerpt(b Conversation, e store.Entry, text string) envelope.Draf
 	return s
 }
 
-// fromHere says whether an entry came from this very space: it is not told twice (MEW-L6).
-func (l *Link) fromHere(e store.Entry) bool {
+// isFromHere reports whether an entry came from this space, which then does not get it again (MEW-L6).
+func (l *Link) isFromHere(e store.Entry) bool {
 	v, err := wire.ParseObject(e.Raw)
 	if err != nil {
 		return false
@@ -195,8 +195,9 @@ func (l *Link) fromHere(e store.Entry) bool {
 	return e.Out && from.GetStr("kind") == Kind && from.GetStr("link") == l.cfg.Name
 }
 
-// forward takes a chat in a conversation that the sender sees, on its way to the agent in it. done says that it was
-// one. It passes the node's checks before anything leaves (MEW-L2), and leaves under the owner's rules for what leaves.
+// forward hands a chat to the node if its sender wrote it in a conversation that the sender sees. done reports whether
+// that was so. The chat passes the node's checks first (MEW-L2), and then the owner's rules for outgoing messages
+// apply.
 func (l *Link) forward(ctx context.Context, j job, text string) (done bool, err error) {
 	if j.e.Context == "" {
 		return false, nil
@@ -206,7 +207,7 @@ func (l *Link) forward(ctx context.Context, j job, text string) (done bool, err 
 		return true, err
 	}
 	at := slices.IndexFunc(all, func(b Conversation) bool { return string(b.Conv) == j.e.Context && (b.To == "" || b.To == j.e.From) })
-	if at < 0 || !l.transit(l.cfg.Name, all[at].network()) {
+	if at < 0 || !l.allowsTransit(l.cfg.Name, all[at].network()) {
 		return false, nil
 	}
 	b := all[at]
@@ -218,31 +219,31 @@ func (l *Link) forward(ctx context.Context, j job, text string) (done bool, err 
 		return true, err
 	}
 	out, err := l.b.cfg.Mesh.Accept(ctx, in)
-	l.refused(ctx, &j.e, err)
+	l.tellRefusal(ctx, &j.e, err)
 	if err == nil && out.Held {
-		l.waits(ctx, &j.e, out)
+		l.tellPending(ctx, &j.e, out)
 	}
 	return true, err
 }
 
-// passOn sends what a participant said to the agent of a conversation that it sees.
-func (l *Link) passOn(ctx context.Context, from string, payload wire.Value) error {
-	letter := bridge.Outgoing{To: wire.AgentID(payload.GetStr("agent_id")), Conv: wire.ConversationID(payload.GetStr("conversation_id"))}
-	b, ok := recall[Conversation](ctx, l.records, "brought", openKey(letter.To, letter.Conv))
-	if !ok || b.To != "" && b.To != from || !l.transit(l.cfg.Name, b.network()) {
-		return errors.New("the space does not see this conversation any more")
+// sendForward sends a participant's chat to the agent in a conversation that the participant sees.
+func (l *Link) sendForward(ctx context.Context, from string, payload wire.Value) error {
+	out := bridge.Outgoing{To: wire.AgentID(payload.GetStr("agent_id")), Conv: wire.ConversationID(payload.GetStr("conversation_id"))}
+	b, ok := load[Conversation](ctx, l.records, "brought", openKey(out.To, out.Conv))
+	if !ok || b.To != "" && b.To != from || !l.allowsTransit(l.cfg.Name, b.network()) {
+		return errors.New("the space no longer sees this conversation")
 	}
-	letter.Address = b.Address
+	out.Address = b.Address
 	message, _ := payload.Get("message")
 	text := message.GetStr("body")
-	if b.To == "" { // several speak there
+	if b.To == "" { // several participants may write
 		text = envelope.ToPrintable(from, envelope.MaxName) + ": " + text
 	}
-	_, err := l.post(ctx, from, letter, text)
+	_, err := l.sendToMesh(ctx, from, out, text)
 	return err
 }
 
-// follow acts on what happens in the node, until ctx ends.
+// follow reacts to events in the node, until ctx ends.
 func (b *Bridge) follow(ctx context.Context) {
 	b.cfg.Mesh.Follow(ctx, func(c bridge.Event) {
 		if c.Item != nil {
@@ -250,20 +251,20 @@ func (b *Bridge) follow(ctx context.Context) {
 		}
 		if c.Missing || c.Conv != (store.ConvKey{}) {
 			for _, l := range b.links {
-				l.shareSoon()
+				l.wakeSharing()
 			}
 		}
 	})
 }
 
-// followItem tells a participant where its message stands now.
+// followItem tells a participant about the new state of its message.
 func (b *Bridge) followItem(ctx context.Context, item bridge.ItemState) {
-	l, _, err := b.linkOf(item.Address)
+	l, _, err := b.findLink(item.Address)
 	if err != nil {
 		return
 	}
-	if item.Intent == IntentProposal && item.State != "running" { // before and after the decision
-		l.space.follow(item.Conversation, item.State == "held")
+	if item.Intent == IntentProposal && item.State != "running" { // running comes after the decision
+		l.space.setWaiting(item.Conversation, item.State == "held")
 	}
 	switch {
 	case item.Intent == IntentProposal && item.State == "expired":
@@ -271,7 +272,7 @@ func (b *Bridge) followItem(ctx context.Context, item bridge.ItemState) {
 			l.log.Info("the end of a proposal did not reach the space", "err", err)
 		}
 	case item.Intent == wire.Deliver:
-		if key, ok := recall[string](ctx, l.records, "msg", string(item.MessageID)); ok {
+		if key, ok := load[string](ctx, l.records, "msg", string(item.MessageID)); ok {
 			switch item.State {
 			case "new", "running", "failed", "interrupted":
 				l.acknowledge(ctx, key, "received")

@@ -10,58 +10,58 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// spaceState is what a link knows of a space. The lock of the membership guards it.
+// spaceState is what a link knows about a space. The lock of the membership guards it.
 type spaceState struct {
-	me        string // our runtime id
-	caps      []*capability.Capability
-	shown     []wire.Value          // our capabilities as they were written
-	people    map[string]wire.Value // what each may do
-	spoke     map[string]struct{}   // who spoke and is on no list: a gateway's operator, HTTP clients
-	capsBytes int                   // of people
-	streams   []wire.Value
-	board     view.Board
+	me           string // runtime id of this node
+	caps         []*capability.Capability
+	shown        []wire.Value          // capabilities of this node as they were written
+	participants map[string]wire.Value // capabilities of each participant
+	unlisted     map[string]struct{}   // senders that the gateway does not list: its operator, HTTP clients
+	capsBytes    int                   // of participants
+	streams      []wire.Value
+	board        view.Board
 }
 
-// person takes note of a participant and what it may do.
-func (s *spaceState) person(id string, caps wire.Value) {
+// addParticipant records a participant and its capabilities.
+func (s *spaceState) addParticipant(id string, caps wire.Value) {
 	if id == "" || id == s.me || len(id) > envelope.MaxName {
 		return
 	}
-	if _, known := s.people[id]; !known && len(s.people) >= maxPeople {
+	if _, known := s.participants[id]; !known && len(s.participants) >= maxParticipants {
 		return
 	}
 	s.forget(id)
 	if n := len(caps.JSON()); s.capsBytes+n > maxCapsBytes {
-		caps = wire.Arr() // who it is counts; what it may do is only shown
+		caps = wire.Arr() // capabilities are only shown, so they may be missing
 	}
 	caps = envelope.DetachValue(caps)
-	s.people[strings.Clone(id)] = caps
+	s.participants[strings.Clone(id)] = caps
 	s.capsBytes += len(caps.JSON())
 }
 
 func (s *spaceState) forget(id string) {
-	if caps, known := s.people[id]; known {
+	if caps, known := s.participants[id]; known {
 		s.capsBytes -= len(caps.JSON())
-		delete(s.people, id)
+		delete(s.participants, id)
 	}
 }
 
-// presence keeps track of who is there.
+// presence updates the participants.
 func (s *spaceState) presence(e *envelope.Envelope) {
 	who, _ := e.Payload.Get("participant")
 	id := who.GetStr("id")
 	switch e.Payload.GetStr("event") {
 	case "join":
 		caps, _ := who.Get("capabilities")
-		s.person(id, caps)
+		s.addParticipant(id, caps)
 	case "leave":
 		s.forget(id)
-		delete(s.spoke, id)
+		delete(s.unlisted, id)
 		s.board.Leave(id)
 	}
 }
 
-// stream keeps track of which streams there are. Nothing else of them is kept.
+// stream updates the list of streams. The link stores nothing else about them.
 func (s *spaceState) stream(e *envelope.Envelope) {
 	id := e.Payload.GetStr("stream_id")
 	switch e.Kind {
@@ -84,8 +84,8 @@ func (s *spaceState) openStream(v wire.Value) {
 	s.streams = append(s.streams, envelope.DetachValue(v))
 }
 
-// may reports whether our capabilities in the space allow an envelope (MEW-L4).
-func (s *spaceState) may(d envelope.Draft) bool {
+// allows reports whether the capabilities of this node in the space allow an envelope (MEW-L4).
+func (s *spaceState) allows(d envelope.Draft) bool {
 	to := make([]capability.Addressee, len(d.To))
 	for i, id := range d.To {
 		to[i] = capability.Addressee{Name: id, Runtime: id}

@@ -23,8 +23,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// linked is a link to a space of a gateway of ours, with the participants beside it.
-type linked struct {
+// testLink is a link to a space of a gateway of this project, with other participants of the space.
+type testLink struct {
 	*Bridge
 	t     testing.TB
 	rig   *rig
@@ -35,8 +35,8 @@ type linked struct {
 	made  atomic.Int64
 }
 
-// club is a space with the node and others in it.
-func club(t testing.TB, nodeMay []string, others ...string) gateway.SpaceConfig {
+// newClubConfig returns a space with the node and other participants.
+func newClubConfig(t testing.TB, nodeMay []string, others ...string) gateway.SpaceConfig {
 	cfg := gateway.SpaceConfig{ID: "lab", Participants: []gateway.Participant{{Name: "node", Tokens: []string{"node-token"}, Capabilities: mewtest.Caps(t, nodeMay...)}}}
 	for _, name := range others {
 		cfg.Participants = append(cfg.Participants, gateway.Participant{Name: name, Tokens: []string{name + "-token"}, Capabilities: mewtest.Caps(t, "*")})
@@ -44,23 +44,23 @@ func club(t testing.TB, nodeMay []string, others ...string) gateway.SpaceConfig 
 	return cfg
 }
 
-// everything is what a node may do that may do all of MEW-L3.
-var everything = []string{"chat", "chat/*", "mcp/*", "participant/*", "capability/grant-ack", "reasoning/*"}
+// allKinds holds the capabilities of a node that may do everything in MEW-L3.
+var allKinds = []string{"chat", "chat/*", "mcp/*", "participant/*", "capability/grant-ack", "reasoning/*"}
 
 func linkOf(r *rig, policy bridge.LinkPolicy) bridge.Link {
 	return bridge.Link{Name: "home", Kind: Kind, URL: r.URL(""), Space: "lab", Policy: policy}
 }
 
-// newLinked connects a link to the space of r, and names, which take part in it.
-func newLinked(t testing.TB, r *rig, cfg Config, names ...string) *linked {
+// newTestLink connects a link to the space of r, and lets the participants names join.
+func newTestLink(t testing.TB, r *rig, cfg Config, names ...string) *testLink {
 	t.Helper()
-	return newLinkedAs(t, r, cfg, func(*Bridge) {}, names...)
+	return newTestLinkWith(t, r, cfg, func(*Bridge) {}, names...)
 }
 
-// newLinkedAs tells made of the bridge before it runs.
-func newLinkedAs(t testing.TB, r *rig, cfg Config, made func(*Bridge), names ...string) *linked {
+// newTestLinkWith is newTestLink, but calls made with the bridge before the bridge runs.
+func newTestLinkWith(t testing.TB, r *rig, cfg Config, made func(*Bridge), names ...string) *testLink {
 	t.Helper()
-	k := &linked{t: t, rig: r, peers: make(map[string]*mewtest.Player)}
+	k := &testLink{t: t, rig: r, peers: make(map[string]*mewtest.Player)}
 	for _, name := range names {
 		k.peers[name] = r.Join(name + "-token")
 	}
@@ -107,22 +107,22 @@ func newLinkedAs(t testing.TB, r *rig, cfg Config, made func(*Bridge), names ...
 	return k
 }
 
-// await waits until something holds.
-func (k *linked) await(what string, holds func() bool) {
+// await waits until a condition holds.
+func (k *testLink) await(what string, holds func() bool) {
 	k.t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
-	late := time.After(time.Minute)
+	timeout := time.After(time.Minute)
 	for !holds() {
 		select {
 		case <-tick.C:
-		case <-late:
+		case <-timeout:
 			k.t.Fatalf("the link is not %s: %+v", what, k.Links())
 		}
 	}
 }
 
-func (k *linked) Disconnect() {
+func (k *testLink) Disconnect() {
 	k.cut.Store(true)
 	k.l.space.mu.Lock()
 	conn := k.l.space.conn
@@ -131,26 +131,26 @@ func (k *linked) Disconnect() {
 	k.await("down", func() bool { return k.Links()[0].State != bridge.LinkUp })
 }
 
-func (k *linked) Reconnect() {
+func (k *testLink) Reconnect() {
 	k.cut.Store(false)
 	k.await("up", func() bool { return k.Links()[0].State == bridge.LinkUp })
 }
 
-// Inject is what the gateway would deliver, taken in at once.
-func (k *linked) Inject(ctx context.Context, peer string, raw []byte) {
+// Inject handles what the gateway would deliver, at once.
+func (k *testLink) Inject(ctx context.Context, peer string, raw []byte) {
 	if e, fault := envelope.Parse(raw); fault == nil {
 		e.From = peer
-		raw = e.AppendStamped(nil, e.To)
+		raw = e.AppendDelivery(nil, e.To)
 	}
 	k.l.space.mu.Lock()
 	conn := k.l.space.conn
 	k.l.space.mu.Unlock()
-	if j, ok := k.l.space.take(ctx, conn, raw); ok {
-		k.l.work(ctx, j)
+	if j, ok := k.l.space.handle(ctx, conn, raw); ok {
+		k.l.handleJob(ctx, j)
 	}
 }
 
-func (k *linked) Next(_ context.Context, peer string) ([]byte, error) {
+func (k *testLink) Next(_ context.Context, peer string) ([]byte, error) {
 	for {
 		v := k.peers[peer].Until("chat")
 		to, _ := v.Get("to")
@@ -160,7 +160,7 @@ func (k *linked) Next(_ context.Context, peer string) ([]byte, error) {
 	}
 }
 
-func (k *linked) Mirror(raw []byte) []byte {
+func (k *testLink) Mirror(raw []byte) []byte {
 	v := mewtest.Parse(k.t, string(raw))
 	payload, _ := v.Get("payload")
 	return wire.Obj(wire.TextField("id", fmt.Sprintf("mirror-%d", k.made.Add(1))), wire.TextField("ts", envelope.FormatTime(time.Now())), wire.TextField("kind", "chat"),
@@ -172,7 +172,7 @@ func chatText(n int) []byte {
 	return fmt.Appendf(nil, `{"id":"m-%d","ts":"2026-11-21T01:02:03.000Z","kind":"chat","to":["node"],"context":"t%d","payload":{"text":"hello"}}`, n, n)
 }
 
-// What MEW-L2 and MEW-L3 say of chat, held to the suite that every bridge passes.
+// TestLinkSuite checks MEW-L2 and MEW-L3 for chat with the suite that every bridge passes.
 func TestLinkSuite(t *testing.T) {
 	suite := bridgetest.Suite{
 		Address:   func(peer string) bridge.Address { return bridge.Address{Kind: Kind, Link: "home", Peer: peer} },
@@ -180,8 +180,8 @@ func TestLinkSuite(t *testing.T) {
 		Peers:     [2]string{"cat", "dog"},
 		LinkKind:  LinkKind(),
 		New: func(t *testing.T, mesh bridge.Mesh, node *meshtest.Member) bridgetest.Bridge {
-			r := start(t, club(t, everything, "cat", "dog"))
-			return newLinked(t, r, Config{Mesh: mesh, Records: node.Store.Records(), Steps: node.Store.Steps()}, "cat", "dog")
+			r := start(t, newClubConfig(t, allKinds, "cat", "dog"))
+			return newTestLink(t, r, Config{Mesh: mesh, Records: node.Store.Records(), Steps: node.Store.Steps()}, "cat", "dog")
 		},
 		Message: chatText,
 		Kinds: []bridgetest.Kind{{

@@ -18,7 +18,7 @@ import (
 
 var toolNames = bridge.Tools()
 
-// toolTexts are what tools/list says of the tools, as JSON.
+// toolTexts holds the descriptions of the tools for tools/list, as JSON.
 var toolTexts = map[string]string{
 	bridge.ToolDiscover: `{"name":"discover","description":"Search the directories of this AgentMesh node for agents.",
 		"inputSchema":{"type":"object","properties":{"query":{"type":"string","description":"words in name or description"},
@@ -36,7 +36,7 @@ func toolList(names []string) wire.Value {
 		if slices.Contains(names, name) {
 			v, err := wire.Parse([]byte(toolTexts[name]))
 			if err != nil {
-				panic("mew: " + err.Error()) // it is ours
+				panic("mew: " + err.Error()) // a constant of this file
 			}
 			list = append(list, v)
 		}
@@ -44,8 +44,8 @@ func toolList(names []string) wire.Value {
 	return wire.Arr(list...)
 }
 
-// use runs a tool for a participant and returns {"result": …} or {"error": …}.
-func (l *Link) use(ctx context.Context, from, tool string, arguments wire.Value) wire.Value {
+// runTool runs a tool for a participant and returns {"result": …} or {"error": …}.
+func (l *Link) runTool(ctx context.Context, from, tool string, arguments wire.Value) wire.Value {
 	var v wire.Value
 	var err error
 	switch tool {
@@ -59,7 +59,7 @@ func (l *Link) use(ctx context.Context, from, tool string, arguments wire.Value)
 		err = errors.New("there is no such tool")
 	}
 	if err != nil {
-		l.log.Info("a tool could not do its work", "tool", envelope.ToPrintable(tool, 32), "from", envelope.ToPrintable(from, envelope.MaxName), "err", err)
+		l.log.Info("run a tool for a participant", "tool", envelope.ToPrintable(tool, 32), "from", envelope.ToPrintable(from, envelope.MaxName), "err", err)
 		code, text := int64(rpcFailed), "the tool failed"
 		if e, ok := errors.AsType[*wire.Error](err); ok {
 			code, text = rpcRefused, e.Message
@@ -73,7 +73,7 @@ func (l *Link) use(ctx context.Context, from, tool string, arguments wire.Value)
 		wire.Field("content", wire.Arr(text)), wire.Field("structuredContent", v))))
 }
 
-// toolFault is a mistake of who called a tool.
+// toolFault is an error of the participant that called a tool.
 type toolFault struct{ text string }
 
 func (e *toolFault) Error() string { return e.text }
@@ -104,50 +104,51 @@ func (l *Link) discover(ctx context.Context, arguments wire.Value) (wire.Value, 
 
 const maxToolText = 64 << 10
 
-// sendFor writes to an agent for a participant. Another link may be written to only where a rule names both (MEW-L6).
+// sendFor sends a message to an agent for a participant. It may send over another link only if a rule allows it
+// (MEW-L6).
 func (l *Link) sendFor(ctx context.Context, from string, arguments wire.Value) (wire.Value, error) {
 	to, text := arguments.GetStr("to"), arguments.GetStr("text")
 	if text == "" || len(text) > maxToolText {
 		return wire.Value{}, &toolFault{"text must be 1 to 65536 bytes"}
 	}
-	letter := bridge.Outgoing{To: wire.AgentID(to), Conv: wire.ConversationID(arguments.GetStr("conversation_id"))}
+	out := bridge.Outgoing{To: wire.AgentID(to), Conv: wire.ConversationID(arguments.GetStr("conversation_id"))}
 	if a, err := bridge.ParseAddress(to); err == nil {
-		if !l.transit(l.cfg.Name, a.Link) {
+		if !l.allowsTransit(l.cfg.Name, a.Link) {
 			return wire.Value{}, wire.ErrNotAllowed.At("the owner lets nothing pass from this space to that network")
 		}
-		letter.To, letter.Address = a.Pseudonym(), a.String()
+		out.To, out.Address = a.Pseudonym(), a.String()
 	}
-	if !letter.To.Valid() {
+	if !out.To.Valid() {
 		return wire.Value{}, &toolFault{"to must be the id of an agent, am_…"}
 	}
-	if letter.Conv != "" { // only what this participant opened itself
-		if b, ok := recall[Conversation](ctx, l.records, "brought", openKey(letter.To, letter.Conv)); !ok || b.To != from {
+	if out.Conv != "" { // only a conversation that this participant opened
+		if b, ok := load[Conversation](ctx, l.records, "brought", openKey(out.To, out.Conv)); !ok || b.To != from {
 			return wire.Value{}, &toolFault{"there is no such conversation of yours"}
 		}
 	} else {
-		letter.Conv = wire.NewConversationID()
-		b := Conversation{Conv: letter.Conv, Peer: letter.To, Address: letter.Address, To: from}
-		b.Silent = !l.transit(b.network(), l.cfg.Name)
-		l.records.apply(ctx, l.records.remember("brought", openKey(letter.To, letter.Conv), b, keepBring, false))
+		out.Conv = wire.NewConversationID()
+		b := Conversation{Conv: out.Conv, Peer: out.To, Address: out.Address, To: from}
+		b.Silent = !l.allowsTransit(b.network(), l.cfg.Name)
+		l.records.apply(ctx, l.records.remember("brought", openKey(out.To, out.Conv), b, keepConversation, false))
 	}
-	posted, err := l.post(ctx, from, letter, text)
+	sent, err := l.sendToMesh(ctx, from, out, text)
 	if err != nil {
 		return wire.Value{}, err
 	}
-	return wire.Obj(wire.TextField("conversation_id", string(posted.Conversation)), wire.TextField("state", string(posted.State))), nil
+	return wire.Obj(wire.TextField("conversation_id", string(sent.Conversation)), wire.TextField("state", string(sent.State))), nil
 }
 
-// post sends a participant's words into the mesh, marked as what they are.
-func (l *Link) post(ctx context.Context, from string, letter bridge.Outgoing, text string) (owner.Sent, error) {
-	letter.Intent = wire.Deliver
+// sendToMesh sends a participant's message into the mesh, marked as such.
+func (l *Link) sendToMesh(ctx context.Context, from string, out bridge.Outgoing, text string) (owner.Sent, error) {
+	out.Intent = wire.Deliver
 	payload := wire.Obj(wire.TextField("action", "deliver"), wire.Field("message", wire.Obj(wire.TextField("body", text))))
-	letter.Payload = l.address(from).Mark(payload, false)
-	return l.b.cfg.Mesh.Send(ctx, letter)
+	out.Payload = l.address(from).Mark(payload, false)
+	return l.b.cfg.Mesh.Send(ctx, out)
 }
 
 const maxInbox = 50
 
-// inboxFor shows a participant what came of its own conversations.
+// inboxFor shows a participant its own conversations.
 func (l *Link) inboxFor(ctx context.Context, from string, arguments wire.Value) (wire.Value, error) {
 	if l.b.cfg.Steps == nil {
 		return wire.Value{}, errors.New("no transcripts here")
@@ -169,7 +170,7 @@ func (l *Link) inboxFor(ctx context.Context, from string, arguments wire.Value) 
 			}
 			messages := []wire.Value{}
 			for _, e := range entries {
-				if text := b.text(e); text != "" && len(messages) < maxInbox {
+				if text := b.entryText(e); text != "" && len(messages) < maxInbox {
 					messages = append(messages, wire.Obj(wire.Field("by_agent", wire.Bool(!e.Out)),
 						wire.TextField("at", wire.FormatTime(e.At)), wire.TextField("text", text)))
 				}
@@ -181,9 +182,9 @@ func (l *Link) inboxFor(ctx context.Context, from string, arguments wire.Value) 
 	return wire.Obj(wire.Field("conversations", wire.Arr(list...))), nil
 }
 
-// text is what a transcript entry says, "" where it says nothing but where a message stands. What came over a link
-// stands there as its network wrote it, and is told so where it is no chat.
-func (b Conversation) text(e store.Entry) string {
+// entryText returns the text of a transcript entry, or "" for an entry that only reports a state. A message from a link
+// is stored in its foreign form; if it is not a chat, entryText returns that form.
+func (b Conversation) entryText(e store.Entry) string {
 	if b.Address != "" && !e.Out {
 		v, err := wire.ParseForeign(e.Raw, envelope.MaxDepth, envelope.MaxValues)
 		payload, _ := v.Get("payload")
@@ -215,13 +216,13 @@ func (b Conversation) text(e store.Entry) string {
 	return strings.ToValidUTF8(text[:min(len(text), maxToolText)], "")
 }
 
-// transit says whether the owner lets messages pass from one network to another (MEW-L6).
-func (l *Link) transit(from, to string) bool {
+// allowsTransit reports whether the owner lets messages pass from one network to another (MEW-L6).
+func (l *Link) allowsTransit(from, to string) bool {
 	return slices.Contains(l.cfg.Policy.Transit, bridge.Transit{From: from, To: to})
 }
 
-// linkOf returns the link and the participant of an address.
-func (b *Bridge) linkOf(address string) (*Link, string, error) {
+// findLink returns the link and the participant of an address.
+func (b *Bridge) findLink(address string) (*Link, string, error) {
 	a, err := bridge.ParseAddress(address)
 	if err != nil {
 		return nil, "", err
@@ -232,5 +233,5 @@ func (b *Bridge) linkOf(address string) (*Link, string, error) {
 	return nil, "", errors.New("there is no link " + a.Link)
 }
 
-// waitShare bounds the time between two looks at what was brought: what happens is told, but telling may be missed.
-const waitShare = 15 * time.Second
+// shareEvery is the time between two looks for new entries, in case an event was missed.
+const shareEvery = 15 * time.Second

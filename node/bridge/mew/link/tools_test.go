@@ -13,8 +13,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// The tools of a link: none unless they are switched on; discover, send and inbox where they are. What an agent
-// answers reaches the participant who asked, where a rule lets it (MEW-L6).
+// TestLinkTools: a link offers no tools unless the owner switches them on: discover, send and inbox. The answer of an
+// agent reaches the participant who asked, if a rule allows it (MEW-L6).
 func TestLinkTools(t *testing.T) {
 	call := func(p *mewtest.Player, id, method, params string) wire.Value {
 		t.Helper()
@@ -39,7 +39,7 @@ func TestLinkTools(t *testing.T) {
 		t.Errorf("an unknown method: %s", v.JSON())
 	}
 
-	// The SDK of the reference names no id: the envelope's is what an answer goes by.
+	// The SDK of the reference sends no JSON-RPC id; it matches the answer by the envelope id.
 	cat := off.peers["cat"]
 	cat.Send(`{"id":"n0","kind":"mcp/request","to":["node"],"payload":{"jsonrpc":"2.0","method":"notifications/initialized"}}`,
 		`{"id":"n1","kind":"mcp/request","to":["node"],"payload":{"method":"tools/list"}}`)
@@ -78,7 +78,7 @@ func TestLinkTools(t *testing.T) {
 	if v := call(cat, "r7", "tools/call", `{"name":"inbox","arguments":{"conversation_id":"`+conv+`"}}`); !strings.Contains(string(v.JSON()), "to the space") {
 		t.Errorf("inbox: %s", v.JSON())
 	}
-	// nobody reads or writes in what another opened
+	// A participant can neither read nor write in a conversation that another one opened.
 	dog := l.peers["dog"]
 	if v := call(dog, "r8", "tools/call", `{"name":"inbox","arguments":{"conversation_id":"`+conv+`"}}`); strings.Contains(string(v.JSON()), "to the space") {
 		t.Errorf("another's inbox: %s", v.JSON())
@@ -86,7 +86,7 @@ func TestLinkTools(t *testing.T) {
 	if v := call(dog, "r9", "tools/call", `{"name":"send","arguments":{"to":"`+string(l.far.ID())+`","text":"x","conversation_id":"`+conv+`"}}`); mewtest.Payload(v, "error").IsNull() {
 		t.Errorf("another's conversation: %s", v.JSON())
 	}
-	// and what the participant says in that context goes on to the agent
+	// A chat of the participant in that context goes on to the agent.
 	cat.Send(`{"id":"c9","kind":"chat","to":["node"],"context":"` + conv + `","payload":{"text":"thank you"}}`)
 	l.await("passed on", func() bool {
 		items, _, err := l.far.Inbox(t.Context(), node.ItemNew, "", 10)
@@ -94,7 +94,8 @@ func TestLinkTools(t *testing.T) {
 	})
 }
 
-// A tool that a stranger calls waits for the owner; what comes of it reaches the caller afterwards (MEW-L3).
+// TestLinkToolWaits: a tool call of a stranger waits for the owner, and its result reaches the caller afterwards
+// (MEW-L3).
 func TestLinkToolWaits(t *testing.T) {
 	l := newLab(t, bridge.LinkPolicy{Access: "approval", Tools: []string{bridge.ToolDiscover}})
 	cat := l.peers["cat"]

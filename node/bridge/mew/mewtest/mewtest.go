@@ -1,5 +1,5 @@
-// Package mewtest starts a gateway in a test and plays MEW clients. It knows the gateway only as an HTTP handler, so the
-// tests inside of the gateway can use it too.
+// Package mewtest starts a gateway in a test and plays MEW clients. It uses the gateway only as an HTTP handler, so
+// tests inside the gateway package can use it too.
 package mewtest
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
-// Server is what a rig serves: a gateway.
+// Server is the gateway that a rig serves.
 type Server interface {
 	http.Handler
 	Run(ctx context.Context) error
@@ -82,7 +82,7 @@ func Caps(t testing.TB, texts ...string) []capability.Capability {
 	return out
 }
 
-// Cap reads a capability: JSON, or a bare kind.
+// Cap parses a capability from JSON or a bare kind.
 func Cap(t testing.TB, s string) capability.Capability {
 	t.Helper()
 	v := wire.Text(s)
@@ -156,7 +156,7 @@ type Player struct {
 	Conn *websocket.Conn
 }
 
-// NewPlayer plays on conn until the test ends.
+// NewPlayer returns a player on conn, which is closed when the test ends.
 func NewPlayer(t testing.TB, conn *websocket.Conn) *Player {
 	p := &Player{t, conn}
 	t.Cleanup(p.Quit)
@@ -167,7 +167,7 @@ func PlainDial(ctx context.Context, u *url.URL) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "tcp", u.Host)
 }
 
-// Open connects without a word; token may be empty.
+// Open connects and sends nothing. token may be empty.
 func (r *Rig[G]) Open(path, token string) *Player {
 	r.T.Helper()
 	h := http.Header{}
@@ -181,7 +181,7 @@ func (r *Rig[G]) Open(path, token string) *Player {
 	return NewPlayer(r.T, conn)
 }
 
-// Join connects with a header and takes the welcome.
+// Join connects with a token in the header and reads the welcome.
 func (r *Rig[G]) Join(token string) *Player {
 	r.T.Helper()
 	p := r.Open("/ws", token)
@@ -206,8 +206,8 @@ func (p *Player) Send(texts ...string) {
 // Next returns the next message as text.
 func (p *Player) Next() (websocket.Type, string) {
 	p.t.Helper()
-	late := time.AfterFunc(20*time.Second, p.Conn.Abort)
-	defer late.Stop()
+	timeout := time.AfterFunc(20*time.Second, p.Conn.Abort)
+	defer timeout.Stop()
 	typ, data, err := p.Conn.Read()
 	if err != nil {
 		p.t.Fatalf("read: %v", err)
@@ -224,7 +224,7 @@ func Parse(t testing.TB, s string) wire.Value {
 	return v
 }
 
-// Want takes the next envelope, which must be of this kind.
+// Want returns the next envelope, which must be of this kind.
 func (p *Player) Want(kind string) wire.Value {
 	p.t.Helper()
 	_, s := p.Next()
@@ -249,8 +249,8 @@ func (p *Player) Until(kind string) wire.Value {
 	}
 }
 
-// Fence makes sure that everything sent before was handled: it chats and waits for the echo. What comes before it
-// is returned.
+// Fence waits until everything that was sent before is handled: it sends a chat and waits for its echo. It returns the
+// messages that arrived before the echo.
 func (p *Player) Fence() (before []string) {
 	p.t.Helper()
 	id := envelope.NewID()
@@ -264,11 +264,11 @@ func (p *Player) Fence() (before []string) {
 	}
 }
 
-// AwaitClose reads to the end, which must be the peer's close with this code. It returns what came before.
+// AwaitClose reads until the peer closes the connection with this code. It returns the messages that arrived before.
 func (p *Player) AwaitClose(code int) (before []string) {
 	p.t.Helper()
-	late := time.AfterFunc(20*time.Second, p.Conn.Abort)
-	defer late.Stop()
+	timeout := time.AfterFunc(20*time.Second, p.Conn.Abort)
+	defer timeout.Stop()
 	for {
 		_, data, err := p.Conn.Read()
 		if err == nil {
@@ -283,7 +283,7 @@ func (p *Player) AwaitClose(code int) (before []string) {
 	}
 }
 
-// member returns payload.key of an envelope.
+// Payload returns a member of the payload of an envelope, or the payload itself without keys.
 func Payload(v wire.Value, keys ...string) wire.Value {
 	v, _ = v.Get("payload")
 	for _, k := range keys {
@@ -322,17 +322,17 @@ func (r *Rig[G]) Post(name, token, body string) (int, string) {
 	return r.Call("POST", "/participants/"+name+"/messages", token, body)
 }
 
-// Get returns a member, null if there is none.
+// Get returns a member, or null if it is absent.
 func Get(v wire.Value, key string) wire.Value { v, _ = v.Get(key); return v }
 
-// Held asks the gateway what a participant holds now, as the welcome says it.
+// Held returns the capabilities of a participant, as the gateway's welcome lists them.
 func (p *Player) Held() string {
 	p.t.Helper()
 	p.Send(`{"type":"join"}`)
 	return string(Payload(p.Until("system/welcome"), "you", "capabilities").JSON())
 }
 
-// Key finds a proposal that waits by its envelope id.
+// Key returns the key of the pending proposal with an envelope id.
 func Key(t testing.TB, st view.Space, id string) string {
 	t.Helper()
 	for _, p := range st.Proposals {
@@ -364,7 +364,7 @@ func About(v wire.Value) string {
 	return Text(c.At(0))
 }
 
-// Control sends the node an envelope and returns what it answers with.
+// Control sends an envelope to the node and returns the node's answer of a kind.
 func (p *Player) Control(kind, payload, answer string) wire.Value {
 	p.t.Helper()
 	id := envelope.NewID()
@@ -376,7 +376,7 @@ func (p *Player) Control(kind, payload, answer string) wire.Value {
 	}
 }
 
-// Heap is what is in use once the collector has run.
+// Heap returns the bytes in use after a garbage collection.
 func Heap() int64 {
 	runtime.GC()
 	runtime.GC()

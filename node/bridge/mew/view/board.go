@@ -13,17 +13,17 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Board is what the owner may decide about in a space: proposals that nobody has fulfilled or withdrawn, and
-// reasoning that goes on. It is made of the envelopes that pass and ends with the process.
+// Board holds what the owner may decide about in a space: proposals that nobody has fulfilled or withdrawn, and
+// reasoning that has not ended. It is built from the envelopes in the space and ends with the process.
 type Board struct {
 	proposals []Proposal
 	reasoning []Reasoning
 }
 
-// Proposal is a proposal that waits for somebody. What it says is a stranger's text.
+// Proposal is a pending proposal. Its contents are text of a stranger.
 type Proposal struct {
-	// Key names it together with all that it says. Envelope ids may repeat: by its key nobody decides about anything
-	// but what was shown.
+	// Key identifies the proposal with all its contents. Envelope ids may repeat, but a decision by key can only be
+	// about the contents that were shown.
 	Key      string          `json:"key"`
 	ID       string          `json:"id"`
 	From     string          `json:"from"`
@@ -32,33 +32,34 @@ type Proposal struct {
 	At       time.Time       `json:"at"`
 	Rejected []string        `json:"rejected_by,omitempty"`
 
-	Conv    wire.ConversationID `json:"-"` // in which the owner of this node is asked about it; empty if it is not for this node
-	Decided bool                `json:"-"` // nothing waits in that conversation any more
+	Conv    wire.ConversationID `json:"-"` // conversation with the question to the owner; empty if the proposal is not for this node
+	Decided bool                `json:"-"` // the owner has decided in that conversation
 }
 
-// Reasoning is a sequence that was started and has not ended. Only ids are kept (MEW-L7).
+// Reasoning is a reasoning sequence that has not ended. The board keeps only ids and times (MEW-L7).
 type Reasoning struct {
-	ID    string    `json:"id"` // of the start, which is the context of what follows
+	ID    string    `json:"id"` // id of the start, which is the context of the following envelopes
 	From  string    `json:"from"`
 	Since time.Time `json:"since"`
 	Last  time.Time `json:"last"`
 }
 
-// The bounds of a board: the oldest goes.
+// These are the bounds of a board. Beyond them, the oldest entries are dropped.
 const (
-	maxBoard      = 500 // of each
+	maxBoard      = 500 // proposals, and as many reasoning sequences
 	MaxBoardBytes = 32 << 20
 	MaxOwnBoard   = 100 // proposals of one participant, which cannot push out those of others
 	MaxOwnBytes   = 2 << 20
 	KeepProposals = 24 * time.Hour
 )
 
-// boardSalt is in every key and known to nobody else. Without it a proposer could make two proposals of one key, and put
-// the second in the place of the first while the owner reads that one.
+// boardSalt is part of every key, and secret. Without it, a proposer could make two proposals with one key, and replace
+// the first by the second while the owner reads the first.
 var boardSalt = rand.Text()
 
-// See takes note of an envelope that was accepted. What it keeps shares no memory with the message (see rule.kept).
-func (b *Board) See(e *envelope.Envelope, at time.Time) {
+// Observe updates the board with an accepted envelope. The board shares no memory with the message; see
+// [envelope.Rule].Kept.
+func (b *Board) Observe(e *envelope.Envelope, at time.Time) {
 	switch e.Kind {
 	case envelope.KindProposal:
 		p := Proposal{ID: e.ID, From: e.From, To: e.To, Payload: payloadOf(e), At: at}
@@ -77,7 +78,7 @@ func (b *Board) See(e *envelope.Envelope, at time.Time) {
 		}
 	case envelope.KindReasoningStart:
 		b.conclude(e.ID)
-		b.reasoning = append(capped(b.reasoning), Reasoning{ID: e.ID, From: e.From, Since: at, Last: at})
+		b.reasoning = append(dropOldest(b.reasoning), Reasoning{ID: e.ID, From: e.From, Since: at, Last: at})
 	case envelope.KindReasoningThought:
 		for i := range b.reasoning {
 			if b.reasoning[i].ID == e.Context {
@@ -89,7 +90,7 @@ func (b *Board) See(e *envelope.Envelope, at time.Time) {
 	}
 }
 
-func capped[T any](list []T) []T {
+func dropOldest[T any](list []T) []T {
 	if len(list) >= maxBoard {
 		return slices.Delete(list, 0, 1)
 	}
@@ -103,7 +104,8 @@ func payloadOf(e *envelope.Envelope) json.RawMessage {
 	return e.Payload.JSON()
 }
 
-// add puts a proposal on the board. What makes place for it is the oldest of its own proposer, before that of others.
+// add puts a proposal on the board. If there are too many, the oldest one of its own proposer is dropped first, then
+// the oldest one of anybody.
 func (b *Board) add(p Proposal) {
 	b.Settle(p.Key)
 	shorten := func(count, bytes int, counts func(Proposal) bool) {
@@ -123,7 +125,7 @@ func (b *Board) add(p Proposal) {
 	b.proposals = append(b.proposals, p)
 }
 
-// Find finds one that waits.
+// Find returns the pending proposal with a key.
 func (b *Board) Find(key string) (Proposal, bool) {
 	at := slices.IndexFunc(b.proposals, func(p Proposal) bool { return p.Key == key })
 	if at < 0 {
@@ -132,11 +134,11 @@ func (b *Board) Find(key string) (Proposal, bool) {
 	return b.proposals[at], true
 }
 
-// Ask notes that the newest proposal is for this node, and where its owner is asked about it.
+// Ask records that the newest proposal is for this node, and the conversation in which its owner is asked about it.
 func (b *Board) Ask(conv wire.ConversationID) { b.proposals[len(b.proposals)-1].Conv = conv }
 
-// Follow notes whether the owner is still asked about a proposal.
-func (b *Board) Follow(conv wire.ConversationID, waits bool) {
+// SetWaiting records whether the owner is still asked about a proposal.
+func (b *Board) SetWaiting(conv wire.ConversationID, waits bool) {
 	for i := range b.proposals {
 		if b.proposals[i].Conv == conv {
 			b.proposals[i].Decided = !waits
@@ -144,26 +146,26 @@ func (b *Board) Follow(conv wire.ConversationID, waits bool) {
 	}
 }
 
-// IsOurs reports whether one of these envelopes is a proposal that the owner of this node is, or was, asked about.
-func (b *Board) IsOurs(ids []string) bool {
+// IsToNode reports whether one of these envelopes is a proposal about which the owner of this node is or was asked.
+func (b *Board) IsToNode(ids []string) bool {
 	return slices.ContainsFunc(b.proposals, func(p Proposal) bool { return p.Conv != "" && slices.Contains(ids, p.ID) })
 }
 
-// ListProposals returns the proposals that nobody has decided about.
+// ListProposals returns the proposals that the owner has not decided.
 func (b *Board) ListProposals() []Proposal {
 	return slices.DeleteFunc(append([]Proposal{}, b.proposals...), func(p Proposal) bool { return p.Decided })
 }
 
-// ListReasoning returns the sequences that have not ended.
+// ListReasoning returns the reasoning sequences that have not ended.
 func (b *Board) ListReasoning() []Reasoning { return append([]Reasoning{}, b.reasoning...) }
 
-// Settle takes a proposal off the board: the owner has decided.
+// Settle removes a proposal that the owner has decided.
 func (b *Board) Settle(key string) {
 	b.proposals = slices.DeleteFunc(b.proposals, func(p Proposal) bool { return p.Key == key })
 }
 
-// Decision is what the owner's word makes of a proposal: the request that fulfils it (MEW-11), or a rejection with a
-// reason. me is not asked beside others.
+// Decision returns the envelope for the owner's decision about a proposal: the request that fulfils it (MEW-11), or a
+// rejection with a reason. The request does not go to me if the proposal names others.
 func (p Proposal) Decision(me string, approve bool, reason string) (envelope.Draft, error) {
 	s := envelope.Draft{ID: envelope.NewID(), Kind: envelope.KindReject, To: []string{p.From}, Correlation: []string{p.ID}, Payload: wire.Obj(wire.TextField("reason", cmp.Or(reason, "disagree")))}
 	if !approve {
@@ -181,17 +183,17 @@ func (b *Board) conclude(id string) {
 	b.reasoning = slices.DeleteFunc(b.reasoning, func(r Reasoning) bool { return r.ID == id })
 }
 
-// Leave forgets the reasoning of a participant that went away.
+// Leave removes the reasoning of a participant that left.
 func (b *Board) Leave(id string) {
 	b.reasoning = slices.DeleteFunc(b.reasoning, func(r Reasoning) bool { return r.From == id })
 }
 
-// Expire forgets proposals that are a day old.
+// Expire removes proposals that are older than a day.
 func (b *Board) Expire(now time.Time) {
 	b.proposals = slices.DeleteFunc(b.proposals, func(p Proposal) bool { return now.Sub(p.At) > KeepProposals })
 }
 
-// Others returns those whom the proposal names beside us.
+// Others returns the participants whom the proposal names, without me.
 func (p Proposal) Others(me string) []string {
 	return slices.DeleteFunc(slices.Clone(p.To), func(id string) bool { return id == me })
 }

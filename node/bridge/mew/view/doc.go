@@ -1,3 +1,3 @@
-// Package view holds what an owner sees of a MEW space, hosted here or joined over a link: its state, what waits for a
-// decision, the envelopes that pass, and why a space refused something.
+// Package view holds what an owner sees of a MEW space, hosted here or joined over a link: its state, pending
+// decisions, its envelopes, and why a space refused something.
 package view

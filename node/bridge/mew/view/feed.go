@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// Feed is what the owner sees of a space as it passes: every broadcast envelope, as compact JSON or as it came over a
-// link. A reader that does not keep up loses envelopes, and is told how many.
+// Feed delivers the broadcast envelopes of a space to the owner: as compact JSON, or over a link as they arrived. A
+// reader that is too slow loses envelopes; [Feed.Lost] returns their number.
 type Feed struct {
 	c    chan []byte
 	lost atomic.Int64
@@ -15,13 +15,13 @@ type Feed struct {
 
 const feedLength = 256
 
-// Feeds are the open feeds of a space. The zero value is ready.
+// Feeds holds the open feeds of a space. The zero value is ready.
 type Feeds struct {
 	mu   sync.Mutex
 	open map[*Feed]struct{}
 }
 
-// Watch starts a feed. It must be closed.
+// Watch starts a feed. The caller must close it.
 func (fs *Feeds) Watch() *Feed {
 	f := &Feed{c: make(chan []byte, feedLength), from: fs}
 	fs.mu.Lock()
@@ -46,10 +46,10 @@ func (fs *Feeds) Tell(raw []byte) {
 	}
 }
 
-// C delivers envelopes. Nobody may change them.
+// C delivers envelopes. The reader must not change them.
 func (f *Feed) C() <-chan []byte { return f.c }
 
-// Lost returns how many envelopes were lost since it was asked last.
+// Lost returns how many envelopes were lost since its last call.
 func (f *Feed) Lost() int64 { return f.lost.Swap(0) }
 
 // Close ends the feed.

@@ -8,7 +8,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Space is a space as its owner sees it. Names and capabilities are the words of others.
+// Space is a space as its owner sees it. Names and capabilities are text of other participants.
 type Space struct {
 	ID           string            `json:"id"`
 	Name         string            `json:"name,omitempty"`
@@ -18,8 +18,8 @@ type Space struct {
 	Reasoning    []Reasoning       `json:"reasoning"`
 }
 
-// Connected counts the participants that are in the space now.
-func (s Space) Connected() int {
+// CountPresent counts the participants that are in the space now.
+func (s Space) CountPresent() int {
 	n := 0
 	for _, p := range s.Participants {
 		if p.Connected {
@@ -32,10 +32,10 @@ func (s Space) Connected() int {
 // Participant is one participant of a space.
 type Participant struct {
 	Name         string            `json:"name"`
-	ID           string            `json:"id"` // runtime
+	ID           string            `json:"id"` // runtime id
 	Connected    bool              `json:"connected"`
 	Connection   string            `json:"connection_id,omitempty"`
-	Since        time.Time         `json:"since,omitzero"` // connected
+	Since        time.Time         `json:"since,omitzero"` // since when it is connected
 	Capabilities []json.RawMessage `json:"capabilities"`
 	Grants       []Grant           `json:"grants,omitempty"`
 	Invited      bool              `json:"invited,omitempty"`
@@ -57,7 +57,8 @@ func NewFault(status int, text string) error {
 	return &wire.Error{Code: wire.InvalidMessage, Status: status, Message: text}
 }
 
-// NewRefusal returns the error that tells the owner that a space refused an envelope; payload is that of the system/error.
+// NewRefusal returns the error that tells the owner that a space refused an envelope. payload is that of the
+// system/error.
 func NewRefusal(status int, payload wire.Value) error {
 	return NewFault(status, "the space refused the envelope: "+envelope.ToPrintable(string(payload.JSON()), 300))
 }

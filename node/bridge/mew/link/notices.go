@@ -14,16 +14,16 @@ import (
 )
 
 const (
-	tellEvery   = time.Minute // between two notices to a sender that it sends too much (MEW-Q4)
+	tellEvery   = time.Minute // between two notices about the rate limit to one sender (MEW-Q4)
 	maxNotified = 1000        // senders whose last notice is remembered
 )
 
-// refused tells the sender of an envelope that the node did not take it, in the words that MEW has for it. It tells
-// nobody of an error that is not a refusal by the node.
-func (l *Link) refused(ctx context.Context, e *envelope.Envelope, err error) {
+// tellRefusal tells the sender of an envelope that the node refused it, with the envelopes that MEW has for that. It
+// tells nobody about an error that is not a refusal by the node.
+func (l *Link) tellRefusal(ctx context.Context, e *envelope.Envelope, err error) {
 	refusal, ok := errors.AsType[*wire.Error](err)
 	limited := ok && refusal.Code == wire.RateLimited
-	if !ok || limited && !l.notices.mayTell(e.From, time.Now()) {
+	if !ok || limited && !l.notices.shouldTell(e.From, time.Now()) {
 		return
 	}
 	switch {
@@ -45,42 +45,42 @@ func (l *Link) refused(ctx context.Context, e *envelope.Envelope, err error) {
 	}
 }
 
-// waits tells the sender of an envelope that the owner decides about it first. It does so each time for a request,
-// which has no other answer yet, and for chat as often as [notices.mayTell] allows.
-func (l *Link) waits(ctx context.Context, e *envelope.Envelope, out bridge.Outcome) {
-	if out.Reply == nil || e.Kind != envelope.KindRequest && !l.notices.mayTell("chat/"+e.From, time.Now()) {
+// tellPending tells the sender of an envelope that the owner decides about it first. It tells the sender of each
+// request, which has no other answer yet, and the sender of chats as often as [notices.shouldTell] allows.
+func (l *Link) tellPending(ctx context.Context, e *envelope.Envelope, out bridge.Outcome) {
+	if out.Reply == nil || e.Kind != envelope.KindRequest && !l.notices.shouldTell("chat/"+e.From, time.Now()) {
 		return
 	}
 	status := l.space.statusPayload(ctx).With("status", wire.Text(wire.ActionPending))
 	l.space.answer(e, envelope.KindStatus, status.With("reason", wire.Text(out.Reply.Payload.GetStr("reason"))))
 }
 
-// notices remembers when each sender was last told that something of it was refused.
+// notices remembers when each sender last got a notice.
 type notices struct {
-	mu   sync.Mutex
-	told map[string]time.Time
+	mu     sync.Mutex
+	lastAt map[string]time.Time
 }
 
-// mayTell reports whether whom was not told anything of this sort within the last minute, and takes it as told now.
-func (n *notices) mayTell(whom string, now time.Time) bool {
+// shouldTell reports whether whom got no such notice within the last minute. If so, it records that whom gets one now.
+func (n *notices) shouldTell(whom string, now time.Time) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if now.Sub(n.told[whom]) < tellEvery {
+	if now.Sub(n.lastAt[whom]) < tellEvery {
 		return false
 	}
-	if len(n.told) >= maxNotified {
-		for name, at := range n.told {
+	if len(n.lastAt) >= maxNotified {
+		for name, at := range n.lastAt {
 			if now.Sub(at) >= tellEvery {
-				delete(n.told, name)
+				delete(n.lastAt, name)
 			}
 		}
 	}
-	if len(n.told) >= maxNotified {
+	if len(n.lastAt) >= maxNotified {
 		return false
 	}
-	if n.told == nil {
-		n.told = make(map[string]time.Time)
+	if n.lastAt == nil {
+		n.lastAt = make(map[string]time.Time)
 	}
-	n.told[strings.Clone(whom)] = now
+	n.lastAt[strings.Clone(whom)] = now
 	return true
 }

@@ -19,21 +19,21 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// space is a space as its owner sees it and acts in it, hosted here or behind a link.
+// space is a space as its owner sees and uses it, hosted here or behind a link.
 type space interface {
 	View() view.Space
-	// Watch starts a feed of the envelopes that pass. It must be closed.
+	// Watch starts a feed of the envelopes in the space. The caller must close it.
 	Watch() *view.Feed
 	// Name returns the id of the owner, or of this node, in the space.
 	Name() string
-	// Say sends an envelope as the owner, or as this node, and returns what is answered.
+	// Say sends an envelope as the owner, or as this node, and returns the answer.
 	Say(ctx context.Context, data []byte) (status int, body []byte, err error)
-	// Decide approves or rejects a proposal that waits, named by its key.
+	// Decide approves or rejects a pending proposal, named by its key.
 	Decide(ctx context.Context, proposal string, approve bool, reason string) (status int, body []byte, err error)
 }
 
-// place is a space on the page and in the owner API.
-type place struct {
+// ownerSpace is a space on the page and in the owner API.
+type ownerSpace struct {
 	space
 	Path   string // below the entry of the page
 	Title  string
@@ -42,18 +42,18 @@ type place struct {
 	tail   tail
 }
 
-func newHostedPlace(s *gateway.Space) *place {
-	return &place{space: s, Path: "mew/space/" + url.PathEscape(s.ID()), Title: s.ID(), Hosted: true}
+func newHostedSpace(s *gateway.Space) *ownerSpace {
+	return &ownerSpace{space: s, Path: "mew/space/" + url.PathEscape(s.ID()), Title: s.ID(), Hosted: true}
 }
 
-func newLinkPlace(l *link.Link) *place {
+func newJoinedSpace(l *link.Link) *ownerSpace {
 	name := l.Status().Name
-	return &place{space: l, Path: "mew/link/" + url.PathEscape(name), Title: name, link: l}
+	return &ownerSpace{space: l, Path: "mew/link/" + url.PathEscape(name), Title: name, link: l}
 }
 
-// placeOperations returns what the owner calls about the spaces below a path, which find finds by their name.
-func placeOperations(below string, find func(name string) (*place, error)) []owner.Operation {
-	with := func(serve func(c echo.Context, p *place) error) echo.HandlerFunc {
+// spaceOperations returns the owner's operations on the spaces below a path. find returns a space by name.
+func spaceOperations(below string, find func(name string) (*ownerSpace, error)) []owner.Operation {
+	with := func(serve func(c echo.Context, p *ownerSpace) error) echo.HandlerFunc {
 		return func(c echo.Context) error {
 			p, err := find(c.Param("name"))
 			if err != nil {
@@ -63,33 +63,33 @@ func placeOperations(below string, find func(name string) (*place, error)) []own
 		}
 	}
 	return []owner.Operation{
-		owner.Raw(http.MethodGet, below+"/:name", owner.Read, with(func(c echo.Context, p *place) error { return httpapi.JSON(c, http.StatusOK, p.View()) })),
+		owner.Raw(http.MethodGet, below+"/:name", owner.Read, with(func(c echo.Context, p *ownerSpace) error { return httpapi.JSON(c, http.StatusOK, p.View()) })),
 		owner.Raw(http.MethodGet, below+"/:name/events", owner.Read, with(ownerEvents)),
 		owner.Raw(http.MethodPost, below+"/:name/messages", owner.Send, with(ownerSay)),
 		owner.Raw(http.MethodPost, below+"/:name/proposals/:proposal", owner.Decide, with(ownerDecide)),
 	}
 }
 
-func ownerSay(c echo.Context, p *place) error {
+func ownerSay(c echo.Context, p *ownerSpace) error {
 	body, err := httpapi.Body(c, envelope.MaxEnvelope)
 	if err != nil {
 		return err
 	}
 	there := p.audience(body)
-	return spoken(c)(there.told(p.Say(c.Request().Context(), body)))
+	return forwardAnswer(c)(there.addTo(p.Say(c.Request().Context(), body)))
 }
 
-// audience is who is connected to a space when something is said there, which keeps nothing for those who are not.
+// audience says who is connected when the owner sends a chat. A space stores nothing for participants that are away.
 type audience struct {
-	listeners int      // others that are connected
-	absent    []string // those named in to that are not
+	listeners int      // other participants that are connected
+	absent    []string // recipients that are not connected
 }
 
-func (p *place) audience(data []byte) audience {
+func (p *ownerSpace) audience(data []byte) audience {
 	var a audience
 	e, fault := envelope.Parse(data)
 	if fault != nil {
-		return a // the space will say what is wrong
+		return a // the space will refuse the envelope
 	}
 	connected := make(map[string]bool)
 	self := p.Name()
@@ -107,8 +107,8 @@ func (p *place) audience(data []byte) audience {
 	return a
 }
 
-// told adds the audience to what a space answered.
-func (a audience) told(status int, body []byte, err error) (int, []byte, error) {
+// addTo adds the audience to the answer of a space.
+func (a audience) addTo(status int, body []byte, err error) (int, []byte, error) {
 	v, fault := wire.ParseForeign(body, envelope.MaxDepth, envelope.MaxValues)
 	if err != nil || fault != nil || v.Kind() != wire.Object {
 		return status, body, err
@@ -120,18 +120,18 @@ func (a audience) told(status int, body []byte, err error) (int, []byte, error) 
 	return status, v.JSON(), nil
 }
 
-// ownerDecision is what the owner says about a proposal.
+// ownerDecision is the owner's decision about a proposal.
 type ownerDecision struct {
 	Approve bool   `json:"approve"`
 	Reason  string `json:"reason"`
 }
 
-func ownerDecide(c echo.Context, p *place) error {
+func ownerDecide(c echo.Context, p *ownerSpace) error {
 	var d ownerDecision
 	if err := readOwner(c, &d); err != nil {
 		return err
 	}
-	return spoken(c)(p.Decide(c.Request().Context(), c.Param("proposal"), d.Approve, d.Reason))
+	return forwardAnswer(c)(p.Decide(c.Request().Context(), c.Param("proposal"), d.Approve, d.Reason))
 }
 
 func readOwner(c echo.Context, into any) error {
@@ -145,8 +145,8 @@ func readOwner(c echo.Context, into any) error {
 	return nil
 }
 
-// spoken answers with what the space answered.
-func spoken(c echo.Context) func(status int, body []byte, err error) error {
+// forwardAnswer returns a function that answers a request with the answer of a space.
+func forwardAnswer(c echo.Context) func(status int, body []byte, err error) error {
 	return func(status int, body []byte, err error) error {
 		if err != nil {
 			return err
@@ -155,9 +155,9 @@ func spoken(c echo.Context) func(status int, body []byte, err error) error {
 	}
 }
 
-// ownerEvents streams the envelopes of a space as they pass, as server-sent events: "envelope" with one as data,
-// "lost" with a number where the reader was too slow.
-func ownerEvents(c echo.Context, p *place) error {
+// ownerEvents streams the envelopes of a space as server-sent events: "envelope" with an envelope as data, and "lost"
+// with the number of envelopes that the reader missed because it was too slow.
+func ownerEvents(c echo.Context, p *ownerSpace) error {
 	feed := p.Watch()
 	defer feed.Close()
 	events := httpapi.NewEventStream(c)
@@ -178,5 +178,5 @@ func ownerEvents(c echo.Context, p *place) error {
 			err = events.Beat()
 		}
 	}
-	return nil // the reader has gone
+	return nil // the reader is gone
 }

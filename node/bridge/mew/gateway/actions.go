@@ -2,10 +2,10 @@ package gateway
 
 import "github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 
-// acts holds what a space does about a kind beside passing it on.
-var acts = map[string]func(*Space, *post) *envelope.Refusal{
-	envelope.KindProposal:       func(s *Space, p *post) *envelope.Refusal { return s.proposals.remember(p) },
-	envelope.KindWithdraw:       func(s *Space, p *post) *envelope.Refusal { return s.proposals.checkWithdraw(p) },
+// actions maps a kind to what a space does about it, besides delivering it.
+var actions = map[string]func(*Space, *submission) *envelope.Refusal{
+	envelope.KindProposal:       func(s *Space, p *submission) *envelope.Refusal { return s.proposals.remember(p) },
+	envelope.KindWithdraw:       func(s *Space, p *submission) *envelope.Refusal { return s.proposals.checkWithdraw(p) },
 	envelope.KindGrant:          (*Space).grant,
 	envelope.KindRevoke:         (*Space).revoke,
 	envelope.KindInvite:         (*Space).invite,
@@ -21,6 +21,6 @@ var acts = map[string]func(*Space, *post) *envelope.Refusal{
 	envelope.KindStreamTransfer: onStreams((*streams).transfer),
 }
 
-func onStreams(act func(*streams, *post) *envelope.Refusal) func(*Space, *post) *envelope.Refusal {
-	return func(s *Space, p *post) *envelope.Refusal { return act(&s.streams, p) }
+func onStreams(act func(*streams, *submission) *envelope.Refusal) func(*Space, *submission) *envelope.Refusal {
+	return func(s *Space, p *submission) *envelope.Refusal { return act(&s.streams, p) }
 }

@@ -24,7 +24,7 @@ const (
 	pingTo = `{"id":"%s","kind":"mcp/request","to":["node"],"payload":{"jsonrpc":"2.0","id":7,"method":"ping"}}`
 )
 
-// fromNode returns the envelopes of one kind that the node sent, among those that came before a fence.
+// fromNode returns the envelopes of one kind that the node sent, among those before a fence.
 func fromNode(t *testing.T, before []string, kind string) (out []wire.Value) {
 	t.Helper()
 	for _, s := range before {
@@ -35,16 +35,16 @@ func fromNode(t *testing.T, before []string, kind string) (out []wire.Value) {
 	return out
 }
 
-// settle waits until the node is done with what a participant sent: a request to the node is answered after it.
-func (l *lab2) settle(p *mewtest.Player, id string) {
+// settle waits until the node has handled what a participant sent: it answers a request in order.
+func (l *testLab) settle(p *mewtest.Player, id string) {
 	l.t.Helper()
 	p.Send(`{"id":"` + id + `","kind":"participant/request-status","to":["node"],"payload":{}}`)
 	for mewtest.About(p.FromNode("participant/status")) != id {
 	}
 }
 
-// Two participants who talk all the time use up the meter of their link, and nothing else: other agents are heard, and
-// each of the two is told once (MEW-Q4).
+// TestLinkLimits: two participants who write all the time use up the rate of their link, and nothing else. Other agents
+// still reach the node, and each of the two gets one notice (MEW-Q4).
 func TestLinkLimits(t *testing.T) {
 	l := newLab(t, bridge.LinkPolicy{Access: "open", Tools: bridge.Tools(), Limits: bridge.LinkLimits{Messages: 1}})
 	cat, dog := l.peers["cat"], l.peers["dog"]
@@ -58,7 +58,7 @@ func TestLinkLimits(t *testing.T) {
 			v = p.FromNode("participant/status")
 		}
 		if mewtest.Text(mewtest.Payload(v, "status")) != "rate_limited" || !strings.HasPrefix(mewtest.About(v), name[:1]) || mewtest.Payload(v, "messages_in_context").IsNull() || number(mewtest.Payload(v, "retry_after")) == "" {
-			t.Errorf("%s is told %s", name, v.JSON())
+			t.Errorf("%s got %s", name, v.JSON())
 		}
 	}
 	cat.Send(fmt.Sprintf(callTo, "r1", "discover"), fmt.Sprintf(pingTo, "r2"), fmt.Sprintf(proposalText, "p1", "", "discover"))
@@ -66,10 +66,10 @@ func TestLinkLimits(t *testing.T) {
 	l.await("settled", func() bool { return len(l.l.queues[0])+len(l.l.queues[1])+len(l.l.queues[2])+len(l.l.queues[3]) == 0 })
 	for _, kind := range []string{"mcp/response", "mcp/reject", "participant/status"} {
 		if more := fromNode(t, cat.Fence(), kind); len(more) > 0 {
-			t.Errorf("cat is told again: %s", more[0].JSON())
+			t.Errorf("cat got another notice: %s", more[0].JSON())
 		}
 	}
-	for n := range 25 { // what one stranger may send in an hour, if nobody else did
+	for n := range 25 { // the limit of one stranger in an hour, if no other stranger writes
 		sent, err := l.far.Send(t.Context(), node.Outgoing{
 			To: l.home.ID(), Conv: "conv_unrelated", Intent: wire.Deliver, Via: "owner",
 			Payload: mewtest.Parse(t, `{"action":"deliver","message":{"body":"an unrelated word"}}`),
@@ -80,7 +80,7 @@ func TestLinkLimits(t *testing.T) {
 	}
 }
 
-// A request over the limit is answered with an error, a proposal is rejected, and neither more than once a minute.
+// TestLinkLimitedRequest: over the limit, a request gets an error and a proposal is rejected, at most once a minute.
 func TestLinkLimitedRequest(t *testing.T) {
 	l := newLab(t, bridge.LinkPolicy{Access: "open", Tools: bridge.Tools(), Limits: bridge.LinkLimits{ToolCalls: 1, Messages: 3}})
 	cat, dog := l.peers["cat"], l.peers["dog"]
@@ -110,29 +110,30 @@ func TestLinkTellsOnceAMinute(t *testing.T) {
 	l := &notices{}
 	at := time.Now()
 	for after, want := range []bool{true, false, true} {
-		if l.mayTell("cat", at.Add(time.Duration(after)*tellEvery/2)) != want {
+		if l.shouldTell("cat", at.Add(time.Duration(after)*tellEvery/2)) != want {
 			t.Errorf("after %d half minutes: %v", after, !want)
 		}
 	}
 	for n := range 3 * maxNotified {
-		l.mayTell(fmt.Sprint(n), at.Add(tellEvery))
+		l.shouldTell(fmt.Sprint(n), at.Add(tellEvery))
 	}
-	if len(l.told) > maxNotified {
-		t.Errorf("%d senders are remembered, want at most %d", len(l.told), maxNotified)
+	if len(l.lastAt) > maxNotified {
+		t.Errorf("%d senders are remembered, want at most %d", len(l.lastAt), maxNotified)
 	}
-	if !l.mayTell("dog", at.Add(3*tellEvery)) {
-		t.Error("nobody is told any more")
+	if !l.shouldTell("dog", at.Add(3*tellEvery)) {
+		t.Error("nobody gets notices any more")
 	}
 }
 
-// A tool call that waits for the owner is told so, each by its id; a chat that waits, once.
+// TestLinkTellsThatTheOwnerDecides: the sender of a tool call that waits for the owner gets a notice for each call; the
+// sender of chats gets one.
 func TestLinkTellsThatTheOwnerDecides(t *testing.T) {
 	l := newLab(t, bridge.LinkPolicy{Access: "approval", Tools: bridge.Tools()})
 	cat, dog := l.peers["cat"], l.peers["dog"]
 	cat.Send(fmt.Sprintf(callTo, "r1", "discover"))
 	v := cat.FromNode("participant/status")
 	if mewtest.About(v) != "r1" || mewtest.Text(mewtest.Payload(v, "status")) != "pending_approval" || !strings.Contains(mewtest.Text(mewtest.Payload(v, "reason")), "owner") {
-		t.Errorf("the caller is told %s", v.JSON())
+		t.Errorf("the caller got %s", v.JSON())
 	}
 	l.decide(acl.Approve)
 	if v := cat.FromNode("mcp/response"); mewtest.About(v) != "r1" || mewtest.Payload(v, "result").IsNull() {
@@ -144,21 +145,22 @@ func TestLinkTellsThatTheOwnerDecides(t *testing.T) {
 		v = dog.FromNode("participant/status")
 	}
 	if mewtest.About(v) != "c1" || mewtest.Text(mewtest.Payload(v, "status")) != "pending_approval" {
-		t.Errorf("who chats is told %s", v.JSON())
+		t.Errorf("the sender of the chat got %s", v.JSON())
 	}
 }
 
-// A space may be large: its welcome is read up to 4 MiB, and nothing else is (MEW-Q4).
+// TestLinkReadsLargeWelcome: a space may be large, so a link reads a welcome of up to 4 MiB, and nothing else of that
+// size (MEW-Q4).
 func TestLinkReadsLargeWelcome(t *testing.T) {
 	describe := func(kind string, size int) []byte {
 		return fmt.Appendf(nil, `{"protocol":"mew/v0.4","id":"w","from":"system:gateway","kind":"%s","payload":{"you":{"id":"node","capabilities":[]},"participants":[{"id":"cat","capabilities":[{"kind":"chat","payload":{"x":"%s"}}]}],"active_streams":[]}}`, kind, strings.Repeat("x", size))
 	}
 	for size, want := range map[int]bool{1 << 10: true, 3 << 20: true, 4 << 20: false} {
-		if _, ok := heardFrom(describe(envelope.KindWelcome, size)); ok != want {
+		if _, ok := parseFromGateway(describe(envelope.KindWelcome, size)); ok != want {
 			t.Errorf("a welcome of %d bytes is read: %v", size, ok)
 		}
 	}
-	if _, ok := heardFrom(describe(envelope.KindChat, 3<<20)); ok {
+	if _, ok := parseFromGateway(describe(envelope.KindChat, 3<<20)); ok {
 		t.Error("a chat of 3 MiB is read")
 	}
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -174,7 +176,7 @@ func TestLinkReadsLargeWelcome(t *testing.T) {
 		conn.Drain()
 	}))
 	defer srv.Close()
-	r := start(t, club(t, everything))
+	r := start(t, newClubConfig(t, allKinds))
 	b, err := New(Config{
 		Links:  []bridge.Link{{Name: "home", Kind: Kind, URL: "ws" + strings.TrimPrefix(srv.URL, "http")}},
 		Tokens: map[string]client.Credential{"home": "token"}, Records: r.Store.Records(), Dial: mewtest.PlainDial,

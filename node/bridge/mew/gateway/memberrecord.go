@@ -16,38 +16,39 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// nsMembers holds what lasts of participants, by "space/name" (MEW-Q5).
+// nsMembers is the namespace of participants' records, by "space/name" (MEW-Q5).
 const nsMembers = "mew-members"
 
-// lasting is what of a participant survives disconnect and restart (MEW-29). One that is shared is never changed.
-type lasting struct {
+// memberRecord is the part of a participant that survives disconnect and restart (MEW-29). A record that a member uses
+// is never changed, only replaced.
+type memberRecord struct {
 	Space   string            `json:"space"`
 	Name    string            `json:"name"`
 	Invited bool              `json:"invited,omitempty"`
-	Since   time.Time         `json:"since,omitzero"` // may read the history from here
+	Since   time.Time         `json:"since,omitzero"` // start of the history that it may read
 	Own     []json.RawMessage `json:"capabilities,omitempty"`
 	Tokens  []string          `json:"tokens,omitempty"` // hashes
 	Grants  []*grant          `json:"grants,omitempty"`
 	Masks   []string          `json:"masks,omitempty"` // own capabilities that were revoked, by their rule
 	Barred  bool              `json:"barred,omitempty"`
-	Dead    []string          `json:"dead,omitempty"` // hashes of tokens that are no good any more
+	Dead    []string          `json:"dead,omitempty"` // hashes of revoked tokens
 
 	own []capability.Capability
 }
 
-// grant is capabilities that a participant gave to another (MEW-21, MEW-25).
+// grant holds the capabilities that one participant gave to another at once (MEW-21, MEW-25).
 type grant struct {
-	Key  string            `json:"key"` // ours, unique
+	Key  string            `json:"key"` // unique, from the gateway
 	ID   string            `json:"id"`  // of the envelope
-	By   string            `json:"by"`  // name
+	By   string            `json:"by"`  // name of the granter
 	At   time.Time         `json:"at"`
 	Caps []json.RawMessage `json:"capabilities"`
-	Rest []string          `json:"rests_on"` // for each capability, what of the granter's it rests on
+	Rest []string          `json:"rests_on"` // for each capability, the key of the granter's capability that it rests on
 
 	caps []capability.Capability
 }
 
-// without returns the grant with only the capabilities that keep says, nil where none is left.
+// without returns the grant with only the capabilities for which keep returns true, or nil if none remain.
 func (g *grant) without(keep func(i int) bool) *grant {
 	out := &grant{Key: g.Key, ID: g.ID, By: g.By, At: g.At}
 	for i := range g.caps {
@@ -63,7 +64,7 @@ func (g *grant) without(keep func(i int) bool) *grant {
 	return out
 }
 
-func rawOf(list []capability.Capability) []json.RawMessage {
+func encodeAll(list []capability.Capability) []json.RawMessage {
 	out := make([]json.RawMessage, len(list))
 	for i, c := range list {
 		out[i] = c.Value().JSON()
@@ -71,7 +72,7 @@ func rawOf(list []capability.Capability) []json.RawMessage {
 	return out
 }
 
-func compiled(list []json.RawMessage) ([]capability.Capability, error) {
+func compileAll(list []json.RawMessage) ([]capability.Capability, error) {
 	out := make([]capability.Capability, len(list))
 	for i, raw := range list {
 		v, err := wire.ParseForeign(raw, envelope.MaxDepth, envelope.MaxValues)
@@ -85,17 +86,17 @@ func compiled(list []json.RawMessage) ([]capability.Capability, error) {
 	return out, nil
 }
 
-func readLasting(body []byte) (*lasting, error) {
-	l := &lasting{}
+func readMemberRecord(body []byte) (*memberRecord, error) {
+	l := &memberRecord{}
 	if err := json.Unmarshal(body, l); err != nil {
 		return nil, err
 	}
 	var err error
-	if l.own, err = compiled(l.Own); err != nil {
+	if l.own, err = compileAll(l.Own); err != nil {
 		return nil, err
 	}
 	for _, g := range l.Grants {
-		if g.caps, err = compiled(g.Caps); err != nil {
+		if g.caps, err = compileAll(g.Caps); err != nil {
 			return nil, err
 		}
 		if len(g.Rest) != len(g.caps) {
@@ -105,45 +106,45 @@ func readLasting(body []byte) (*lasting, error) {
 	return l, nil
 }
 
-func (l *lasting) clone() *lasting {
+func (l *memberRecord) clone() *memberRecord {
 	c := *l
 	c.Grants, c.Masks = slices.Clone(l.Grants), slices.Clone(l.Masks)
 	c.Tokens, c.Dead = slices.Clone(l.Tokens), slices.Clone(l.Dead)
 	return &c
 }
 
-// edit is a change of what lasts: all of it is durable before any of it acts (MEW-Q5).
+// edit collects changes of participants' records. All of them are durable before any of them acts (MEW-Q5).
 type edit struct {
 	s       *Space
 	order   []*member
-	changed map[*member]*lasting
-	more    []store.Change // of others, in the same unit
+	changed map[*member]*memberRecord
+	more    []store.Change // other changes in the same unit
 }
 
-func (s *Space) edit() *edit { return &edit{s: s, changed: make(map[*member]*lasting)} }
+func (s *Space) edit() *edit { return &edit{s: s, changed: make(map[*member]*memberRecord)} }
 
-// of returns what lasts of m, to be changed.
-func (e *edit) of(m *member) *lasting {
+// record returns the record of m for changes.
+func (e *edit) record(m *member) *memberRecord {
 	if l := e.changed[m]; l != nil {
 		return l
 	}
-	l := m.lasting.clone()
+	l := m.record.clone()
 	e.changed[m] = l
 	e.order = append(e.order, m)
 	return l
 }
 
-// see returns what lasts of m after the changes so far.
-func (e *edit) see(m *member) *lasting {
+// current returns the record of m with the changes so far. The caller must not change it.
+func (e *edit) current(m *member) *memberRecord {
 	if l := e.changed[m]; l != nil {
 		return l
 	}
-	return m.lasting
+	return m.record
 }
 
 const storeTimeout = 10 * time.Second
 
-// commit stores the change with its lines of the audit log in one unit, and lets it act.
+// commit stores the changes and the audit entries in one unit, and then applies the changes.
 func (e *edit) commit(entries ...acl.AuditEntry) *envelope.Refusal {
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
@@ -166,16 +167,16 @@ func (e *edit) commit(entries ...acl.AuditEntry) *envelope.Refusal {
 		return envelope.RefuseStore()
 	}
 	for _, m := range e.order {
-		m.lasting = e.changed[m]
+		m.record = e.changed[m]
 		m.recompute(e.s.cfg.DropIn)
 	}
 	return nil
 }
 
-// hashName makes a term of a name of any length.
+// hashName returns a search term for a name of any length.
 func hashName(s string) string { return credential.HashOf(s).Name() }
 
-// load reads what lasts of the participants of the space.
+// load reads the records of the participants of the space.
 func (s *Space) load(ctx context.Context) error {
 	after, now := "", time.Now()
 	for {
@@ -184,7 +185,7 @@ func (s *Space) load(ctx context.Context) error {
 			return fmt.Errorf("read the participants of space %s: %w", s.cfg.ID, err)
 		}
 		for _, rec := range page.Records {
-			l, err := readLasting(rec.Body)
+			l, err := readMemberRecord(rec.Body)
 			if err != nil {
 				return fmt.Errorf("read participant %s: %w", rec.Key, err)
 			}
@@ -198,7 +199,7 @@ func (s *Space) load(ctx context.Context) error {
 			case m == nil:
 				continue // no longer configured
 			}
-			m.lasting = l
+			m.record = l
 			m.recompute(s.cfg.DropIn)
 		}
 		if after = page.Next; after == "" {
@@ -207,7 +208,7 @@ func (s *Space) load(ctx context.Context) error {
 	}
 }
 
-// auditEntry is the line for an operation on the space (MEW-31): who, whom, what, result.
+// auditEntry returns the audit entry for an operation on the space (MEW-31): who, whom, what and result.
 func (s *Space) auditEntry(who *member, kind, whom, result string) acl.AuditEntry {
 	note := kind
 	if whom != "" {
@@ -223,7 +224,7 @@ func (s *Space) auditEntry(who *member, kind, whom, result string) acl.AuditEntr
 	return acl.AuditEntry{At: time.Now(), Kind: "mew", Subject: subject, By: by, Rule: "mew.space", Note: note + ": " + result}
 }
 
-// auditRefused records an operation that was refused. It has no unit of its own to travel with.
-func (s *Space) auditRefused(who *member, kind, whom, result string) {
+// auditRefusal counts an operation that was refused. It is not stored in a unit with other changes.
+func (s *Space) auditRefusal(who *member, kind, whom, result string) {
 	s.gate.Audit.Count(s.auditEntry(who, kind, whom, result))
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// heardFrom reads what a gateway sends. Only a welcome, which describes the whole space, may be larger than
-// [MaxEnvelope] (MEW-Q4).
-func heardFrom(data []byte) (envelope.Envelope, bool) {
+// parseFromGateway parses an envelope from a gateway. Only a welcome, which describes the whole space, may be larger
+// than [envelope.MaxEnvelope] (MEW-Q4).
+func parseFromGateway(data []byte) (envelope.Envelope, bool) {
 	e, fault := envelope.ParseWithin(data, maxWelcome, maxWelcome/envelope.MaxEnvelope*envelope.MaxValues)
 	return e, fault == nil && (len(data) <= envelope.MaxEnvelope || e.Kind == envelope.KindWelcome)
 }
@@ -24,10 +24,10 @@ const maxLinkCapabilities = 1024
 
 const maxPause = 30 * 24 * time.Hour
 
-// take reads one message of the space: it keeps track of the space, obeys what is said to this node, and returns what
-// is for the node itself. What is no envelope is nothing.
-func (m *membership) take(ctx context.Context, conn *websocket.Conn, data []byte) (job, bool) {
-	e, ok := heardFrom(data)
+// handle handles one message of the space: it keeps track of the space, obeys control messages to this node, and
+// returns an envelope that is for the node itself. It ignores messages that are not envelopes.
+func (m *membership) handle(ctx context.Context, conn *websocket.Conn, data []byte) (job, bool) {
+	e, ok := parseFromGateway(data)
 	if !ok || e.From == "" || e.ID == "" {
 		return job{}, false
 	}
@@ -42,18 +42,18 @@ func (m *membership) take(ctx context.Context, conn *websocket.Conn, data []byte
 		if envelope.RuleOf(e.Kind).Kept {
 			j.e.Detach()
 		}
-		if _, listed := m.space.people[e.From]; !listed && e.From != me && len(m.space.spoke) < maxPeople && len(e.From) <= envelope.MaxName {
-			m.space.spoke[strings.Clone(e.From)] = struct{}{}
+		if _, listed := m.space.participants[e.From]; !listed && e.From != me && len(m.space.unlisted) < maxParticipants && len(e.From) <= envelope.MaxName {
+			m.space.unlisted[strings.Clone(e.From)] = struct{}{}
 		}
-		m.space.board.See(&j.e, j.at)
+		m.space.board.Observe(&j.e, j.at)
 		if j.e.Kind == envelope.KindProposal && slices.Contains(j.e.To, me) {
 			m.space.board.Ask(proposalConv(m.link.Name, &j))
 		}
 		m.space.stream(&j.e)
 		m.feeds.Tell(data)
 	}
-	if e.From == me { // ours: nothing of it comes in (MEW-L6)
-		m.echoed(e.ID, outcome{})
+	if e.From == me { // our own envelope does not go to the node (MEW-L6)
+		m.endWait(e.ID, outcome{})
 		in = false
 	}
 	m.mu.Unlock()
@@ -63,11 +63,11 @@ func (m *membership) take(ctx context.Context, conn *websocket.Conn, data []byte
 	if slices.Contains(e.To, me) && m.obey(ctx, &j.e) {
 		return job{}, false
 	}
-	return j, m.concerns(&j.e, me)
+	return j, m.isForNode(&j.e, me)
 }
 
-// concerns says whether an envelope is for the node: addressed to it, or about something that it waits for.
-func (m *membership) concerns(e *envelope.Envelope, me string) bool {
+// isForNode reports whether an envelope is for the node: addressed to it, or about something that it waits for.
+func (m *membership) isForNode(e *envelope.Envelope, me string) bool {
 	toUs := slices.Contains(e.To, me)
 	switch e.Kind {
 	case envelope.KindChat:
@@ -82,7 +82,7 @@ func (m *membership) concerns(e *envelope.Envelope, me string) bool {
 	return false
 }
 
-// system takes in what the gateway says.
+// system handles an envelope of the gateway.
 func (m *membership) system(ctx context.Context, conn *websocket.Conn, e *envelope.Envelope) {
 	m.mu.Lock()
 	switch {
@@ -90,7 +90,7 @@ func (m *membership) system(ctx context.Context, conn *websocket.Conn, e *envelo
 		if m.welcome(conn, e) {
 			m.mu.Unlock()
 			m.log.Info("joined the space", "as", envelope.ToPrintable(m.space.me, envelope.MaxName))
-			m.joinedSpace()
+			m.onJoin()
 			return
 		}
 	case e.Kind == envelope.KindPresence && e.From == envelope.FromSystem:
@@ -98,13 +98,13 @@ func (m *membership) system(ctx context.Context, conn *websocket.Conn, e *envelo
 			m.space.presence(e)
 		}
 		m.feeds.Tell(e.Tree.JSON())
-	case e.Kind == envelope.KindError && (e.From == envelope.FromSystem || e.From == envelope.FromStream): // both are the gateway's, nobody else's word counts
+	case e.Kind == envelope.KindError && (e.From == envelope.FromSystem || e.From == envelope.FromStream): // only these two senders are the gateway
 		for _, id := range e.Correlation {
-			m.echoed(id, outcome{err: refusalOf(e.Payload)})
+			m.endWait(id, outcome{err: refusalOf(e.Payload)})
 		}
-	case e.Kind == envelope.KindInviteAck && e.From == envelope.FromSystem: // the token in it is for who invited, and for nobody's feed
+	case e.Kind == envelope.KindInviteAck && e.From == envelope.FromSystem: // its token is only for the inviter, so it enters no feed
 		for _, id := range e.Correlation {
-			m.echoed(id, outcome{answer: e.Payload})
+			m.endWait(id, outcome{answer: e.Payload})
 		}
 	case e.From == envelope.FromStream:
 		m.space.stream(e)
@@ -113,8 +113,8 @@ func (m *membership) system(ctx context.Context, conn *websocket.Conn, e *envelo
 	m.mu.Unlock()
 }
 
-// welcome takes in what the gateway says of us and of the space; every one counts, because it also tells of changed
-// capabilities (MEW-34). first says that we are in now. It needs the lock.
+// welcome stores what the gateway says about this node and the space. Every welcome counts, because it also reports
+// changed capabilities (MEW-34). first reports whether the node joined with it. The caller holds m.mu.
 func (m *membership) welcome(conn *websocket.Conn, e *envelope.Envelope) (first bool) {
 	you, _ := e.Payload.Get("you")
 	id := you.GetStr("id")
@@ -132,20 +132,20 @@ func (m *membership) welcome(conn *websocket.Conn, e *envelope.Envelope) (first 
 			m.space.shown = append(m.space.shown, v)
 		}
 	}
-	m.space.people, m.space.capsBytes = make(map[string]wire.Value), 0
+	m.space.participants, m.space.capsBytes = make(map[string]wire.Value), 0
 	others, _ := e.Payload.Get("participants")
 	for v := range others.Elems() {
 		caps, _ := v.Get("capabilities")
-		m.space.person(v.GetStr("id"), caps)
+		m.space.addParticipant(v.GetStr("id"), caps)
 	}
-	if streams, ok := e.Payload.Get("active_streams"); ok { // absent after a change of rights
+	if streams, ok := e.Payload.Get("active_streams"); ok { // the member is absent after a change of rights
 		m.space.streams = nil
 		for v := range streams.Elems() {
 			m.space.openStream(v)
 		}
 	}
 	if first = m.conn != conn; first {
-		m.space.spoke = make(map[string]struct{})
+		m.space.unlisted = make(map[string]struct{})
 	}
 	m.conn = conn
 	if m.state != bridge.LinkUp {
@@ -155,8 +155,8 @@ func (m *membership) welcome(conn *websocket.Conn, e *envelope.Envelope) (first 
 	return first
 }
 
-// obey does what is said to this node about its own part in the space (MEW-L5). Whether somebody may say it is the
-// gateway's to judge. It returns false for what is not control.
+// obey handles a control message to this node (MEW-L5). The gateway decides who may send one. obey returns false if e
+// is not a control message.
 func (m *membership) obey(ctx context.Context, e *envelope.Envelope) bool {
 	switch e.Kind {
 	case envelope.KindPause:
@@ -165,14 +165,14 @@ func (m *membership) obey(ctx context.Context, e *envelope.Envelope) bool {
 		m.mu.Lock()
 		m.pause.stop()
 		m.mu.Unlock()
-	case envelope.KindRequestStatus, envelope.KindForget: // nothing of a space is kept that could be forgotten in part
+	case envelope.KindRequestStatus, envelope.KindForget: // the link stores no context that it could forget in part
 		m.answer(e, envelope.KindStatus, m.statusPayload(ctx))
 	case envelope.KindCompact:
 		m.answer(e, envelope.KindCompactDone, wire.Obj(wire.Field("skipped", wire.Bool(true)),
 			wire.TextField("reason", "this node keeps no context that could be compacted")))
 	case envelope.KindClear, envelope.KindRestart:
 		if err := m.records.clear(ctx); err != nil {
-			m.log.Warn("the link's context could not be cleared", "err", err)
+			m.log.Warn("clear the context of the link", "err", err)
 		}
 		m.answer(e, envelope.KindStatus, m.statusPayload(ctx))
 	case envelope.KindShutdown:
@@ -194,7 +194,7 @@ func (m *membership) name() string {
 	return m.space.me
 }
 
-// answer says something to the sender of an envelope.
+// answer sends an envelope to the sender of another one.
 func (m *membership) answer(e *envelope.Envelope, kind string, payload wire.Value) {
 	err := m.tell(envelope.Draft{Kind: kind, To: []string{e.From}, Correlation: []string{e.ID}, Payload: payload})
 	if err != nil {
@@ -227,7 +227,7 @@ func (m *membership) beginPause(e *envelope.Envelope) {
 	m.pause.timer = time.AfterFunc(wait, func() { m.endPause(id) })
 }
 
-// endPause ends a pause whose time is over, and says so.
+// endPause ends a pause whose time is over, and tells the space.
 func (m *membership) endPause(id string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -238,14 +238,14 @@ func (m *membership) endPause(id string) {
 	err := m.put(&envelope.Draft{Kind: envelope.KindResume, To: []string{m.space.me}, Correlation: []string{id},
 		Payload: wire.Obj(wire.TextField("reason", "timeout"))})
 	if err != nil {
-		m.log.Debug("say that the pause is over", "err", err)
+		m.log.Debug("tell the space that the pause is over", "err", err)
 	}
 }
 
 // shutDown leaves the space until the owner connects the link again (MEW-L5).
 func (m *membership) shutDown(e *envelope.Envelope) {
 	m.answer(e, envelope.KindChatAcknowledge, wire.Obj(wire.TextField("status", "received")))
-	m.fall("a participant shut this node down")
+	m.setDown("a participant shut this node down")
 	m.mu.Lock()
 	if m.conn != nil {
 		m.conn.Close(websocket.CodeNormal, "shut down")

@@ -11,10 +11,10 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mew/view"
 )
 
-// A space of others cannot fill the memory of a node that takes part in it (THREATS 22).
+// TestLinkKeepsLittle: a space of somebody else cannot fill the memory of a node that participates in it (THREATS 22).
 func TestLinkKeepsLittle(t *testing.T) {
-	r := start(t, club(t, everything))
-	k := newLinked(t, r, Config{Mesh: bridgetest.Mesh{Receiver: blocked{make(chan struct{})}}, Records: r.Store.Records()})
+	r := start(t, newClubConfig(t, allKinds))
+	k := newTestLink(t, r, Config{Mesh: bridgetest.Mesh{Receiver: blockedNode{make(chan struct{})}}, Records: r.Store.Records()})
 	k.l.space.mu.Lock()
 	conn := k.l.space.conn
 	k.l.space.mu.Unlock()
@@ -29,7 +29,7 @@ func TestLinkKeepsLittle(t *testing.T) {
 			fmt.Sprintf(`{"id":"d%d","from":"w%d","kind":"reasoning/start","payload":{"x":"%s"}}`, n, n, long),
 			fmt.Sprintf(`{"id":"e%d","from":"u%d","kind":"chat","payload":{"text":"%s"}}`, n, n, long),
 		} {
-			k.l.space.take(t.Context(), conn, []byte(e))
+			k.l.space.handle(t.Context(), conn, []byte(e))
 		}
 	}
 	if grown := mewtest.Heap() - before; grown > view.MaxBoardBytes+maxCapsBytes+8<<20 {

@@ -12,9 +12,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-var errLinkEnded = errors.New("the connection ended before the space took the envelope")
+var errLinkEnded = errors.New("the connection ended before the space accepted the envelope")
 
-// refusedBySpace is an envelope of ours that the gateway refused.
+// refusedBySpace is the error for an envelope that the gateway refused.
 type refusedBySpace struct{ text string }
 
 func (e *refusedBySpace) Error() string { return "the space refused the envelope: " + e.text }
@@ -24,17 +24,18 @@ var (
 	errMayNot    = errors.New("the node's capabilities in the space do not allow this")
 )
 
-// outcome is what the space made of an envelope of ours.
+// outcome is the result of sending an envelope to the space.
 type outcome struct {
 	err    error
-	answer wire.Value // of space/invite-ack, null for others
+	answer wire.Value // payload of space/invite-ack, null for other envelopes
 }
 
-// refusalOf reads a system/error about an envelope of ours. What may be taken later is no refusal.
+// refusalOf returns the error for a system/error about an envelope of the node. It is not a [refusedBySpace] if the
+// space may accept the envelope later.
 func refusalOf(payload wire.Value) error {
 	switch payload.GetStr("error") {
 	case "rate_limited", "participant_paused":
-		return errors.New("the space takes nothing of this node now: " + errorText(payload))
+		return errors.New("the space accepts nothing from this node now: " + errorText(payload))
 	}
 	return &refusedBySpace{errorText(payload)}
 }
@@ -47,30 +48,30 @@ func errorText(payload wire.Value) string {
 	return envelope.ToPrintable(cmp.Or(text, "no reason given"), 200)
 }
 
-// tell sends an envelope and waits for nothing.
+// tell sends an envelope and does not wait for its echo.
 func (m *membership) tell(s envelope.Draft) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.put(&s)
 }
 
-// sayable returns why an envelope cannot be sent now, nil if it can: a paused participant says only what MEW-37 allows.
-// It needs the lock.
-func (m *membership) sayable(s envelope.Draft) error {
+// checkSend returns why an envelope cannot be sent now, or nil if it can. A paused participant may send only what
+// MEW-37 allows. The caller holds m.mu.
+func (m *membership) checkSend(s envelope.Draft) error {
 	switch {
 	case m.conn == nil:
 		return errNotJoined
 	case m.pause.on && !envelope.RuleOf(s.Kind).Paused:
 		return m.pause.err()
-	case !m.space.may(s):
+	case !m.space.allows(s):
 		return errMayNot
 	}
 	return nil
 }
 
-// put sends an envelope. It needs the lock.
+// put sends an envelope. The caller holds m.mu.
 func (m *membership) put(s *envelope.Draft) error {
-	if err := m.sayable(*s); err != nil {
+	if err := m.checkSend(*s); err != nil {
 		return err
 	}
 	if s.ID == "" {
@@ -79,14 +80,14 @@ func (m *membership) put(s *envelope.Draft) error {
 	return m.conn.Send(websocket.Text(s.JSON(m.space.me)))
 }
 
-// say sends an envelope and waits until the space has taken it: a gateway gives everybody his own envelopes back. One
-// that does not is believed after a while.
+// say sends an envelope and waits until the space has accepted it: a gateway sends every envelope back to its sender.
+// If no echo arrives in time, say assumes that the space accepted the envelope.
 func (m *membership) say(ctx context.Context, s envelope.Draft) error {
 	_, err := m.sayFor(ctx, s)
 	return err
 }
 
-// sayFor is say for an envelope that the gateway answers (MEW-27).
+// sayFor is say for an envelope to which the gateway sends an answer (MEW-27).
 func (m *membership) sayFor(ctx context.Context, s envelope.Draft) (answer wire.Value, err error) {
 	c := make(chan outcome, 1)
 	m.mu.Lock()
@@ -122,20 +123,21 @@ func (m *membership) sayFor(ctx context.Context, s envelope.Draft) (answer wire.
 	}
 }
 
-// echoed ends the wait of whoever said the envelope. It needs the lock.
-func (m *membership) echoed(id string, e outcome) {
+// endWait ends the wait for the outcome of an envelope. The caller holds m.mu.
+func (m *membership) endWait(id string, e outcome) {
 	if c, ok := m.echoes[id]; ok {
 		delete(m.echoes, id)
 		c <- e
 	}
 }
 
-// ready says whether a participant can be told something: we are in and not paused, and it is there.
-func (m *membership) ready(peer string) error {
+// checkPeer returns why a chat to a participant cannot be sent now, or nil: the node is in the space and not paused,
+// and the participant is in the space.
+func (m *membership) checkPeer(peer string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	_, there := m.space.people[peer]
-	if _, spoke := m.space.spoke[peer]; spoke {
+	_, there := m.space.participants[peer]
+	if _, unlisted := m.space.unlisted[peer]; unlisted {
 		there = true
 	}
 	switch {
@@ -144,13 +146,13 @@ func (m *membership) ready(peer string) error {
 	case m.pause.on:
 		return m.pause.err()
 	case !there:
-		return errAbsent // a space keeps nothing for who is away
+		return errAbsent // a space stores nothing for participants that are away
 	}
 	return nil
 }
 
-// free says whether we may speak now: in the space and not paused.
-func (m *membership) free() bool {
+// canSpeak reports whether the node is in the space and not paused.
+func (m *membership) canSpeak() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.conn != nil && !m.pause.on

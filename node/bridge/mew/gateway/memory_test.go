@@ -15,25 +15,25 @@ import (
 
 const padded = 512 << 10
 
-// fat is an envelope with much in it that nobody reads.
-func fat(kind, id, rest string) string {
+// paddedEnvelope returns an envelope with much content that nobody reads.
+func paddedEnvelope(kind, id, rest string) string {
 	return `{"id":"` + id + `","kind":"` + kind + `"` + rest + `,"padding":"` + strings.Repeat("x", padded) + `"}`
 }
 
-// What a space remembers of an envelope is small, however large the envelope was: ids, not the text that they stood in.
+// TestWhatIsKeptIsSmall: a space remembers little of an envelope, however large it was: ids, not the text around them.
 func TestWhatIsKeptIsSmall(t *testing.T) {
-	r := start(t, lab(t))
+	r := start(t, newLabConfig(t))
 	s := r.G.Space("lab")
 	admin := s.members.byName["admin"]
 	const each = 60
 	before := mewtest.Heap()
 	for n := range each {
 		for _, e := range []string{
-			fat("mcp/proposal", fmt.Sprintf("p%d", n), `,"payload":{"method":"x"}`),
-			fat("reasoning/start", fmt.Sprintf("r%d", n), `,"payload":{}`),
-			fat("stream/request", fmt.Sprintf("s%d", n), `,"payload":{"description":"d"}`),
-			fat("capability/grant", fmt.Sprintf("g%d", n), fmt.Sprintf(`,"payload":{"recipient":"bob","capabilities":["acme/%d"]}`, n)),
-			fat("space/invite", fmt.Sprintf("i%d", n), fmt.Sprintf(`,"payload":{"participant_id":"guest%d","initial_capabilities":["chat"]}`, n)),
+			paddedEnvelope("mcp/proposal", fmt.Sprintf("p%d", n), `,"payload":{"method":"x"}`),
+			paddedEnvelope("reasoning/start", fmt.Sprintf("r%d", n), `,"payload":{}`),
+			paddedEnvelope("stream/request", fmt.Sprintf("s%d", n), `,"payload":{"description":"d"}`),
+			paddedEnvelope("capability/grant", fmt.Sprintf("g%d", n), fmt.Sprintf(`,"payload":{"recipient":"bob","capabilities":["acme/%d"]}`, n)),
+			paddedEnvelope("space/invite", fmt.Sprintf("i%d", n), fmt.Sprintf(`,"payload":{"participant_id":"guest%d","initial_capabilities":["chat"]}`, n)),
 		} {
 			if _, fault := s.receive(admin, []byte(e), "http"); fault != nil {
 				t.Fatalf("%.60s: %s", e, fault.Payload.JSON())
@@ -41,7 +41,7 @@ func TestWhatIsKeptIsSmall(t *testing.T) {
 		}
 	}
 	s.mu.Lock()
-	s.out.history = history{} // bounded by itself
+	s.out.history = history{} // the history has its own bound
 	s.mu.Unlock()
 	if grown := mewtest.Heap() - before; grown > 5*each*padded/8 {
 		t.Errorf("%d KiB are kept of %d envelopes", grown>>10, 5*each)
@@ -51,19 +51,19 @@ func TestWhatIsKeptIsSmall(t *testing.T) {
 	}
 }
 
-// Decisions that wait to be logged, because the disk does not keep up, hold no envelopes.
+// TestDecisionsWaitSmall: decisions that wait for a slow disk hold no envelopes in memory.
 func TestDecisionsWaitSmall(t *testing.T) {
-	j := NewJournal(t.TempDir(), false, true, slog.New(slog.DiscardHandler)) // nothing writes what it gathers
+	j := NewJournal(t.TempDir(), false, true, slog.New(slog.DiscardHandler)) // nothing runs, so the decisions wait
 	s := &Space{cfg: SpaceConfig{ID: "lab"}}
 	m := &member{name: "alice", runtime: "alice"}
 	const each = 200
 	before := mewtest.Heap()
 	for n := range each {
-		e, fault := envelope.Parse([]byte(fat("chat", fmt.Sprintf("c%d", n), `,"correlation_id":["x"],"payload":{}`)))
+		e, fault := envelope.Parse([]byte(paddedEnvelope("chat", fmt.Sprintf("c%d", n), `,"correlation_id":["x"],"payload":{}`)))
 		if fault != nil {
 			t.Fatal(fault)
 		}
-		j.decided(s.cfg.ID, &post{Envelope: e, by: m}, nil)
+		j.logDecision(s.cfg.ID, &submission{Envelope: e, by: m}, nil)
 	}
 	if grown := mewtest.Heap() - before; grown > each*padded/8 {
 		t.Errorf("%d KiB wait for %d decisions", grown>>10, each)
@@ -71,10 +71,10 @@ func TestDecisionsWaitSmall(t *testing.T) {
 	runtime.KeepAlive(j)
 }
 
-// Who opens connections and never joins is held back like one with a wrong token (MEW-Q4).
+// TestSilentJoins: a client that opens connections and never joins is limited like one with a wrong token (MEW-Q4).
 func TestSilentJoins(t *testing.T) {
-	r := start(t, lab(t))
-	began := time.Now() // nothing has been given back at this time, however slow the machine
+	r := start(t, newLabConfig(t))
+	began := time.Now() // the rate has recovered nothing by this time, however slow the machine is
 	players := make([]*mewtest.Player, maxFailedJoins)
 	for i := range players {
 		players[i] = r.Open("/ws", "")
@@ -86,18 +86,18 @@ func TestSilentJoins(t *testing.T) {
 	req.RemoteAddr = "127.0.0.1:1"
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for patience := time.After(30 * time.Second); r.G.failed.Admit(addressOf(req), began) == 0; {
+	for patience := time.After(30 * time.Second); r.G.joinPenalties.Admit(addressOf(req), began) == 0; {
 		select {
 		case <-tick.C:
 		case <-patience:
-			t.Fatalf("after %d connections without a join one more is let in", maxFailedJoins)
+			t.Fatalf("after %d connections without a join another one is admitted", maxFailedJoins)
 		}
 	}
 }
 
-// A join that is repeated for ever does not have the whole space listed for ever (MEW-J2).
+// TestRejoins: a client that repeats its join without end does not get a welcome for each (MEW-J2).
 func TestRejoins(t *testing.T) {
-	r := start(t, lab(t))
+	r := start(t, newLabConfig(t))
 	alice := r.Join("alice-token")
 	for range 3 * maxRejoins {
 		alice.Send(`{"type":"join"}`)

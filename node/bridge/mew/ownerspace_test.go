@@ -4,20 +4,20 @@ import (
 	"testing"
 )
 
-// What is said in a space reaches those who are connected. The owner is told who is not.
+// TestAudience: a chat reaches the participants that are connected, and the owner learns who is not.
 func TestAudience(t *testing.T) {
 	r := start(t)
 	cat, bob := r.Join("cat-token"), r.Join("bob-token")
-	linked := newLinkPlace(startLink(t, r).Spaces()[0])
-	for name, door := range map[string]*place{"link": linked, "hosted": newHostedPlace(r.G.Space("lab"))} {
-		others := map[string]int{"link": 2, "hosted": 3}[name] // the node is one of those who hear the owner of the space
+	linked := newJoinedSpace(startLink(t, r).Spaces()[0])
+	for name, door := range map[string]*ownerSpace{"link": linked, "hosted": newHostedSpace(r.G.Space("lab"))} {
+		others := map[string]int{"link": 2, "hosted": 3}[name] // the node is in the audience of the hosted space
 		for to, absent := range map[string]int{`[]`: 0, `["cat","bob"]`: 0, `["cat","bird"]`: 1} {
 			got := door.audience([]byte(`{"kind":"chat","to":` + to + `,"payload":{"text":"hello"}}`))
 			if got.listeners != others || len(got.absent) != absent {
 				t.Errorf("%s: said to %s: %+v, want %d listeners and %d absent", name, to, got, others, absent)
 			}
 		}
-		_, body, err := audience{0, []string{"bird"}}.told(200, []byte(`{"id":"x","n":1.0}`), nil)
+		_, body, err := audience{0, []string{"bird"}}.addTo(200, []byte(`{"id":"x","n":1.0}`), nil)
 		if want := `{"id":"x","n":1.0,"listeners":0,"absent":["bird"]}`; err != nil || string(body) != want {
 			t.Errorf("%s, %v, want %s", body, err, want)
 		}
