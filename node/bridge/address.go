@@ -36,8 +36,9 @@ func ParseAddress(s string) (Address, error) {
 	return a, a.Validate()
 }
 
-// Party returns the party at a foreign address for people: its name, or the peer's if it has none, and the network. For
-// an agent of the mesh, which has no such address, it returns the name, or else its id. The text is untrusted.
+// Party returns how to show the party at a foreign address to people: its name, or the peer's id there if it has no
+// name, and the network. An agent of the mesh has no such address, so Party returns its name or, without a name, its
+// agent id. The text is untrusted.
 func Party(name, address, id string) string {
 	a, err := ParseAddress(address)
 	switch {
@@ -52,7 +53,8 @@ func Party(name, address, id string) string {
 	return name
 }
 
-// Validate says what is wrong with an address that a bridge made of foreign text.
+// Validate returns an error that names the invalid part of an address. A bridge calls it on addresses made from
+// foreign text.
 func (a Address) Validate() error {
 	switch {
 	case !validKind(a.Kind):
@@ -75,15 +77,15 @@ func ValidPrincipal(s string) bool {
 	return ok && validKind(kind) && validLink(link)
 }
 
-// Pseudonym returns the agent id that stands for the peer in conversations and transcripts: stable, local to this
-// node, never registered anywhere. It hashes "agentmesh-bridge", link and peer; the names of links are unique in a
-// configuration whatever their kind.
+// Pseudonym returns the agent id that stands for the peer in conversations and transcripts. It is stable, local to
+// this node and never registered anywhere. It hashes "agentmesh-bridge", the link and the peer. The kind is left out
+// because link names are unique in a configuration.
 func (a Address) Pseudonym() wire.AgentID {
 	return wire.DeriveAgentID([]byte("agentmesh-bridge"), []byte(a.Link), []byte(a.Peer))
 }
 
-// Mark returns the payload of a foreign message with metadata.bridge, which says to every reader where it came from
-// and whether the peer proved to be who it is (AM-16). What the foreign side wrote there gives way.
+// Mark returns the payload of a foreign message with metadata.bridge set, so that every reader sees which peer sent it
+// and whether the peer proved its identity (AM-16). It replaces any metadata.bridge that the foreign side wrote.
 func (a Address) Mark(payload wire.Value, verified bool) wire.Value {
 	meta, _ := payload.Get("metadata")
 	return payload.With("metadata", meta.With("bridge", wire.Obj(

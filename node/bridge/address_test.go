@@ -10,8 +10,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Pseudonyms stand in transcripts: they must be the same in the next version. The values were computed from the
-// description by another program.
+// TestPseudonym: pseudonyms appear in transcripts, so every version must compute the same ones. The expected values
+// come from another program, written from the description.
 func TestPseudonym(t *testing.T) {
 	for _, tt := range []struct {
 		address string
@@ -52,7 +52,7 @@ func TestParseAddress(t *testing.T) {
 	}
 }
 
-// Two peers never share a pseudonym because the border between link and peer moved.
+// TestPseudonymBorders: two peers never share a pseudonym because the border between link and peer moved.
 func TestPseudonymBorders(t *testing.T) {
 	part := rapid.StringMatching(`[a-c]{1,3}`)
 	rapid.Check(t, func(t *rapid.T) {

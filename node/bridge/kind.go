@@ -15,30 +15,36 @@ import (
 type Kind struct {
 	// Name is what addresses and configured links call the network: "mess".
 	Name string
-	// Honors are the keys below policy that links of the kind honor, besides access: the node enforces access for every
-	// kind. A key stands for all keys below it: "filter" for "filter.types".
+	// Honors are the keys under policy that links of this kind honor. The node itself enforces access for every kind,
+	// so access is not listed. A key stands for all keys below it: "filter" for "filter.types".
 	Honors []string
-	// Encrypt are the values of policy.encrypt that links of the kind know. If there are none, they do not honor the key.
+	// Encrypt are the values of policy.encrypt that links of this kind accept. If it is empty, they do not honor the
+	// key.
 	Encrypt []string
-	// Check returns what is wrong with a link for a reason that only this kind knows; nil accepts every link.
+	// Check returns what is wrong with a link for a reason that is specific to this kind. A nil Check accepts every
+	// link.
 	Check func(Link) *PolicyError
 
-	// Intents is the pattern of the messages that the service handles, see [Handler].
+	// Intents is the pattern of the messages that the service handles; see [Handler].
 	Intents string
-	// Native reports that agents of the mesh send such messages, too. Else a service without links handles nothing.
+	// Native reports that agents of the mesh send such messages too. Without it, a service that has no links handles
+	// nothing.
 	Native bool
-	// Repeatable reports that a message may be handled again after a crash in the middle of it (AM-75).
+	// Repeatable reports that the service may handle a message again after a crash in the middle of it (AM-75).
 	Repeatable bool
-	// Receipts is the action of answers to messages of the node that say only that those arrived. They reach nobody.
+	// Receipts is the action of replies to our messages that only confirm the arrival. The node delivers them to
+	// nobody.
 	Receipts string
-	// Holds are rules about the kind's intents. They come after the rules that the owner configured.
+	// Holds are hold rules for the intents of this kind. They come after the rules that the owner configured.
 	Holds []acl.HoldRule
-	// Silence is how long conversations of an intent may be silent before they expire, if not as long as others.
+	// Silence is how long a conversation of an intent may be silent before it expires, for intents that differ from
+	// the default.
 	Silence map[wire.Intent]time.Duration
-	// Inbound is the link in the addresses of peers that came by no link; empty: there are none.
+	// Inbound is the link name in the addresses of peers that connect to us without a link. It is empty for a kind
+	// whose peers always come over a link.
 	Inbound string
-	// Screens reports that the bridge looks for personal data itself before a message leaves. For other kinds the owner
-	// is told when a message with personal data left.
+	// Screens reports that the bridge itself looks for personal data before a message leaves. For other kinds the node
+	// notifies the owner after a message with personal data left.
 	Screens bool
 }
 
@@ -52,11 +58,11 @@ type PolicyError struct {
 
 func (e *PolicyError) Error() string { return e.Key + " of link " + e.Link + ": " + e.Reason() }
 
-// Reason returns why the key is refused and how to fix it, for a line that names link and key already.
+// Reason returns why the key is refused and how to fix it, for a message that already names the link and the key.
 func (e *PolicyError) Reason() string { return e.Why + "; " + e.Fix }
 
-// CheckPolicy returns each key in the policy of l that links of the kind do not honor. A policy that asked for something
-// and did not get it would let in, or send out, what the owner meant to keep.
+// CheckPolicy returns an error for each key in the policy of l that links of this kind do not honor. A policy key that
+// the link ignored would let in, or send out, messages that the owner meant to stop.
 func (k Kind) CheckPolicy(l Link) []*PolicyError {
 	var out []*PolicyError
 	honors := append([]string{"access"}, k.Honors...)
@@ -89,8 +95,8 @@ func (k Kind) CheckPolicy(l Link) []*PolicyError {
 	return out
 }
 
-// setKeys returns the configuration keys of v, a struct, whose values are not the zero value: those of a nested struct as
-// "filter.types".
+// setKeys returns the configuration keys of the struct v whose values are not zero. Keys of a nested struct are joined
+// with dots, as in "filter.types".
 func setKeys(v reflect.Value, prefix string) []string {
 	var out []string
 	for i := range v.NumField() {

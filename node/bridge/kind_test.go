@@ -9,8 +9,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 )
 
-// full is a policy in which every key is set.
-func full() bridge.LinkPolicy {
+// newFullPolicy returns a policy in which every key is set.
+func newFullPolicy() bridge.LinkPolicy {
 	var p bridge.LinkPolicy
 	fill(reflect.ValueOf(&p).Elem())
 	p.Encrypt = "always"
@@ -34,7 +34,8 @@ func fill(v reflect.Value) {
 	}
 }
 
-// A key of a policy that a kind does not declare is refused, with link, key and fix; one that it declares is not.
+// TestCheckPolicy: a policy key that a kind does not declare is refused, with link, key and fix; a declared key is
+// accepted.
 func TestCheckPolicy(t *testing.T) {
 	all := []string{"route", "encrypt", "filter.types", "filter.from", "filter.keywords", "tools", "broadcast", "transit"}
 	for _, tt := range []struct {
@@ -49,7 +50,7 @@ func TestCheckPolicy(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			refused := make(map[string]*bridge.PolicyError)
-			for _, e := range tt.kind.CheckPolicy(bridge.Link{Name: "home", Kind: "fax", Policy: full()}) {
+			for _, e := range tt.kind.CheckPolicy(bridge.Link{Name: "home", Kind: "fax", Policy: newFullPolicy()}) {
 				refused[strings.TrimPrefix(e.Key, "policy.")] = e
 			}
 			for _, key := range all {
@@ -68,7 +69,7 @@ func TestCheckPolicy(t *testing.T) {
 	}
 }
 
-// A value of policy.encrypt that a kind does not know is refused like the key.
+// TestCheckPolicyEncrypt: a value of policy.encrypt that a kind does not know is refused like an unknown key.
 func TestCheckPolicyEncrypt(t *testing.T) {
 	k := bridge.Kind{Name: "fax", Encrypt: []string{"always", "never"}}
 	link := bridge.Link{Name: "home", Policy: bridge.LinkPolicy{Encrypt: "sometimes"}}

@@ -8,13 +8,13 @@ import (
 	"github.com/agentmesh/agentmesh/acl/rate"
 )
 
-// Off reports whether one of the limits is switched off.
+// Off reports whether at least one of the limits is switched off.
 func (l LinkLimits) Off() bool { return min(l.Messages, l.ToolCalls, l.Conversations) < 0 }
 
-// NoLinkLimits switches every limit of a link off.
+// NoLinkLimits returns limits that are all switched off.
 func NoLinkLimits() LinkLimits { return LinkLimits{NoLimit, NoLimit, NoLimit} }
 
-// The limits of a link whose configuration names none.
+// The limits of a link whose configuration sets none.
 const (
 	defaultMessages      = 60
 	defaultToolCalls     = 30
@@ -27,7 +27,7 @@ type Limit int
 // NoLimit switches a limit off. A configuration writes it as 0.
 const NoLimit Limit = -1
 
-// UnmarshalText reads what a configuration says: a whole number, 0 for no limit.
+// UnmarshalText reads a limit from the configuration: a whole number, where 0 means no limit.
 func (l *Limit) UnmarshalText(text []byte) error {
 	n, err := strconv.ParseUint(string(text), 10, 31)
 	if err != nil {
@@ -39,7 +39,7 @@ func (l *Limit) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// or returns the limit as a number, 0 for none.
+// or returns the limit as a number: standard for the zero value, 0 for no limit.
 func (l Limit) or(standard int) int {
 	switch {
 	case l == 0:
@@ -55,11 +55,11 @@ type Draw uint8
 
 const (
 	DrawMessage  Draw = iota
-	DrawToolCall      // a message that has this node do something at once
-	DrawNothing       // ends what was accepted before: an answer to a request of ours, a withdrawal
+	DrawToolCall      // a message that makes this node act at once
+	DrawNothing       // a message that ends something accepted before: a reply to our request, a withdrawal
 )
 
-// LinkMeter holds what comes over one link to its [LinkLimits]. It is safe for concurrent use.
+// LinkMeter enforces the [LinkLimits] of one link. It is safe for concurrent use.
 type LinkMeter struct {
 	messages, toolCalls *rate.Buckets
 	open                int
@@ -79,8 +79,8 @@ func NewLinkMeter(l LinkLimits) *LinkMeter {
 	}
 }
 
-// Charge takes what a message draws, or nothing if one of the limits is used up; then wait is how long until there is
-// room again.
+// Charge takes what a message draws and returns true. If a limit is used up, it takes nothing and returns false and
+// the time until there is room again.
 func (m *LinkMeter) Charge(d Draw, now time.Time) (wait time.Duration, ok bool) {
 	if d == DrawNothing {
 		return 0, true
@@ -99,5 +99,5 @@ func (m *LinkMeter) Charge(d Draw, now time.Time) (wait time.Duration, ok bool) 
 	return 0, true
 }
 
-// MaxOpen returns how many conversations the foreign side may have open, 0 for any number.
+// MaxOpen returns how many conversations the foreign side may have open; 0 means any number.
 func (m *LinkMeter) MaxOpen() int { return m.open }

@@ -22,8 +22,8 @@ func TestLimitText(t *testing.T) {
 	}
 }
 
-// draws returns how many of n messages at one instant the meter lets through.
-func draws(m *bridge.LinkMeter, d bridge.Draw, n int) (taken int) {
+// countCharges returns how many of n messages at one instant the meter lets through.
+func countCharges(m *bridge.LinkMeter, d bridge.Draw, n int) (taken int) {
 	for range n {
 		if _, ok := m.Charge(d, time.Unix(1e9, 0)); ok {
 			taken++
@@ -40,16 +40,16 @@ func TestLinkMeter(t *testing.T) {
 		"default": {bridge.LinkLimits{}, 60, 30, 200},
 		"set":     {bridge.LinkLimits{Messages: 5, ToolCalls: 2, Conversations: 7}, 5, 2, 7},
 		"off":     {bridge.LinkLimits{Messages: bridge.NoLimit, ToolCalls: bridge.NoLimit, Conversations: bridge.NoLimit}, 1000, 1000, 0},
-		"calls":   {bridge.LinkLimits{Messages: 5, ToolCalls: 9}, 5, 5, 200}, // each is a message as well
+		"calls":   {bridge.LinkLimits{Messages: 5, ToolCalls: 9}, 5, 5, 200}, // each call is also a message
 	} {
-		if got := draws(bridge.NewLinkMeter(test.limits), bridge.DrawMessage, 1000); got != test.messages {
+		if got := countCharges(bridge.NewLinkMeter(test.limits), bridge.DrawMessage, 1000); got != test.messages {
 			t.Errorf("%s: %d messages, want %d", name, got, test.messages)
 		}
 		m := bridge.NewLinkMeter(test.limits)
-		if got := draws(m, bridge.DrawToolCall, 1000); got != test.toolCalls {
+		if got := countCharges(m, bridge.DrawToolCall, 1000); got != test.toolCalls {
 			t.Errorf("%s: %d tool calls, want %d", name, got, test.toolCalls)
 		}
-		if got := draws(m, bridge.DrawNothing, 1000); got != 1000 {
+		if got := countCharges(m, bridge.DrawNothing, 1000); got != 1000 {
 			t.Errorf("%s: %d messages that draw nothing, want all", name, got)
 		}
 		if m.MaxOpen() != test.open {

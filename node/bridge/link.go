@@ -9,89 +9,91 @@ import (
 	"time"
 )
 
-// Link is one configured connection to a foreign network. No secret stands in it.
+// Link is one configured connection to a foreign network. It contains no secret.
 type Link struct {
-	// Unique; part of the addresses of peers behind the link, so a new name makes new peers of them.
+	// Unique name. It is part of the addresses of the peers behind the link, so renaming the link makes them new
+	// peers.
 	Name string `key:"name"`
 	// mess, mew, moltspeak or agentrelay.
 	Kind string `key:"kind"`
 
-	// Where the foreign network is. Exactly one of url and dir.
+	// Where the foreign network is. Set exactly one of url and dir.
 	URL string `key:"url"`
 	// A folder that the foreign side shares with the node (mess).
 	Dir string `key:"dir"`
-	// The space that is joined (mew).
+	// The space to join (mew).
 	Space string `key:"space"`
 	// The name under which the node takes part (mew).
 	Participant string `key:"participant"`
-	// The id under which the node is known there (agentrelay, moltspeak).
+	// The id of the node on the foreign network (agentrelay, moltspeak).
 	AgentID string `key:"agent_id"`
 	// The exchange (mess).
 	Exchange string `key:"exchange"`
 	// A registry of the foreign network (moltspeak).
 	RegistryURL string `key:"registry_url"`
 
-	// File with the token or key that the foreign side asks for.
+	// File with the token or key that the foreign side requires.
 	TokenFile string `key:"token_file"`
-	// Environment variable with the same content. At most one of the two.
+	// Environment variable with the token or key. Set at most one of token_file and token_env.
 	TokenEnv string `key:"token_env"`
 
-	// What the owner allows the link.
+	// The permissions of the link.
 	Policy LinkPolicy `key:"policy"`
-	// What one kind alone needs; docs/bridges names them.
+	// Options that only one kind of link has; see docs/bridges.
 	Options map[string]string `key:"options"`
 }
 
-// LinkPolicy is what the owner allows a link. The zero value is the careful one: every stranger waits for the owner, and
-// nothing is offered, broadcast or passed on. The node enforces access for every kind; each kind honors some of the other
-// keys ([Kind.Honors]), and a key that it does not honor is an error.
+// LinkPolicy is what the owner allows a link. The zero value is the careful one: every stranger waits for the owner,
+// and nothing is offered, broadcast or passed on. The node enforces access for every kind. Each kind honors some of
+// the other keys ([Kind.Honors]); setting a key that it does not honor is an error.
 type LinkPolicy struct {
-	// Access mode for peers behind the link: open, allowlist or approval. Empty: approval, or allowlist if access.mode is allowlist.
-	// Danger: open lets everybody on the foreign network reach your hooks.
+	// Access mode for peers behind the link: open, allowlist or approval. Empty: approval, or allowlist if access.mode
+	// is allowlist. Danger: open lets everybody on the foreign network reach your hooks.
 	Access string `key:"access"`
-	// No kind of link uses it, so setting it is an error. mess.route is the key for what your own MESS exchange cannot do.
+	// Not used by any kind of link, so setting it is an error. The key for requests that your own MESS exchange cannot
+	// serve is mess.route.
 	Route string `key:"route"`
-	// Whether messages are encrypted. agentrelay: always, when_known (the default) or never. moltspeak: always; the default
-	// encrypts what the class of a message asks for.
+	// Whether to encrypt messages. agentrelay: always, when_known (the default) or never. moltspeak: always; by
+	// default, the class of a message decides.
 	Encrypt string `key:"encrypt"`
-	// Filter of the messages that are taken in (mew, agentrelay).
+	// Filter for incoming messages (mew, agentrelay).
 	Filter LinkFilter `key:"filter"`
 	// Tools that the foreign side may call: discover, send, inbox (mew).
 	Tools []string `key:"tools"`
-	// Messages to everybody are read (mew, agentrelay).
+	// Whether the node reads messages to everybody (mew, agentrelay).
 	Broadcast bool `key:"broadcast"`
-	// How much may come over the link (mew).
+	// Limits on what comes over the link (mew).
 	Limits LinkLimits `key:"limits"`
-	// Rules for passing messages on to another network (mew). Nothing is passed on without a rule.
+	// Rules for passing messages on to another network (mew). Without a rule, nothing is passed on.
 	Transit []Transit `key:"transit"`
 }
 
-// LinkLimits bounds what comes over a link. They hold for the whole link, in place of the node's own message limits
-// (AM-41), so that what happens on a foreign network uses up nothing that other agents need.
+// LinkLimits bounds what comes over one link. The limits apply to the link as a whole and replace the node's own
+// message limits (AM-41), so that traffic on a foreign network uses up nothing that other agents need.
 type LinkLimits struct {
-	// Messages a minute. Empty: 60.
+	// Messages per minute. Empty: 60.
 	Messages Limit `key:"messages_per_minute"`
-	// Tool calls a minute, each of which is a message as well. Empty: 30.
+	// Tool calls per minute. Each call also counts as a message. Empty: 30.
 	ToolCalls Limit `key:"tool_calls_per_minute"`
 	// Conversations that the foreign side opened and that are still open. Empty: 200.
 	Conversations Limit `key:"open_conversations"`
 }
 
-// LinkFilter takes in what matches every list that is not empty.
+// LinkFilter admits messages that match every list that is not empty.
 type LinkFilter struct {
 	// Kinds of foreign messages.
 	Types []string `key:"types"`
 	// Names of foreign senders.
 	From []string `key:"from"`
-	// Words of which the message has one.
+	// Words; the message must contain at least one.
 	Keywords []string `key:"keywords"`
 }
 
-// Transit lets messages pass from one link to another. "mesh" is the native side.
+// Transit allows messages to pass from one link to another. "mesh" is the native side.
 type Transit struct {
-	// Name of the link that they come from.
+	// Name of the link that the messages come from.
 	From string `key:"from"`
-	// Name of the link that they go to.
+	// Name of the link that the messages go to.
 	To string `key:"to"`
 }
 
@@ -102,19 +104,19 @@ const (
 	ToolInbox    = "inbox"    // read what came over this link
 )
 
-// Tools lists them.
+// Tools returns all of them.
 func Tools() []string { return []string{ToolDiscover, ToolSend, ToolInbox} }
 
-// LinkState is how a link stands.
+// LinkState is the state of the connection of a link.
 type LinkState string
 
 const (
-	LinkConnecting LinkState = "connecting" // never up yet, or trying again
+	LinkConnecting LinkState = "connecting" // never connected yet, or trying again
 	LinkUp         LinkState = "up"
-	LinkDown       LinkState = "down" // the foreign side refused; nothing is tried until the owner acts
+	LinkDown       LinkState = "down" // the foreign side refused; the node does not retry until the owner acts
 )
 
-// LinkStatus is what the owner is shown of a link.
+// LinkStatus is what the owner sees of a link.
 type LinkStatus struct {
 	Name  string    `json:"name"`
 	Kind  string    `json:"kind"`
@@ -122,12 +124,12 @@ type LinkStatus struct {
 	State LinkState `json:"state"`
 	Since time.Time `json:"since,omitzero"` // of the state
 	Error string    `json:"error,omitempty"`
-	Peers int       `json:"peers"` // seen there
+	Peers int       `json:"peers"` // how many were seen there
 	Retry time.Time `json:"retry_at,omitzero"`
 }
 
-// Validate says what is wrong with a link that came from a configuration file. Whether its kind is there, and its
-// options, are for the bridge to say.
+// Validate returns an error if a link from a configuration file is invalid. The bridge checks the kind and the
+// options.
 func (l Link) Validate() error {
 	switch {
 	case !validLink(l.Name):
@@ -150,7 +152,7 @@ func (l Link) Validate() error {
 	return nil
 }
 
-// checkURL looks for what makes a URL unfit for a configuration, above all a secret in it.
+// checkURL refuses a URL that does not belong in a configuration, above all one that contains a secret.
 func checkURL(s string) error {
 	if s == "" {
 		return nil
@@ -184,7 +186,7 @@ func (p LinkPolicy) validate() error {
 	return nil
 }
 
-// ValidateLinks checks links and that no two have the same name, which their pseudonyms rest on.
+// ValidateLinks checks each link, and that all names are different, because pseudonyms depend on the names.
 func ValidateLinks(links []Link) error {
 	seen := make(map[string]bool, len(links))
 	for _, l := range links {
