@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// repeat hands the same message in twice: one acceptance, one answer (AM-21).
+// repeat hands in the same message twice: it is accepted once and gets one answer (AM-21).
 func (s Suite) repeat(t *testing.T) {
 	f := s.open(t)
 	first, second := f.inject(s.Peers[0], 1), f.inject(s.Peers[0], 1)
@@ -25,7 +25,7 @@ func (s Suite) repeat(t *testing.T) {
 	}
 }
 
-// peers holds the bridge to telling foreign peers apart, and to calling each the same name every time.
+// peers checks that the bridge distinguishes foreign peers and gives each the same name every time.
 func (s Suite) peers(t *testing.T) {
 	f := s.open(t)
 	one, again, other := f.inject(s.Peers[0], 1), f.inject(s.Peers[0], 2), f.inject(s.Peers[1], 3)
@@ -44,8 +44,8 @@ func (s Suite) peers(t *testing.T) {
 	}
 }
 
-// strangerIsHeld: in approval mode an unknown principal waits for the owner, with all that it says meanwhile. It is
-// told once. Approved, its messages are handled in their order and answered over the link (AM-31 to AM-34).
+// strangerIsHeld: in approval mode all messages of an unknown principal wait for the owner. The peer gets one notice
+// of that. After an approval the node handles the messages in order and answers over the link (AM-31 to AM-34).
 func (s Suite) strangerIsHeld(t *testing.T) {
 	f := s.start(t, acl.Policy{}, acl.DefaultRates())
 	peer := s.Peers[0]
@@ -75,14 +75,14 @@ func (s Suite) strangerIsHeld(t *testing.T) {
 		}
 		delete(want, d.Message.Conversation)
 	}
-	f.settled(calls, "new", "answered") // answered by what a bridge does with it
+	f.checkInbox(calls, "new", "answered") // "answered" if the bridge handles the intent
 	if c := f.inject(peer, 4); c.err != nil || !c.out.Held || c.out.Reply == nil {
 		t.Errorf("message after an approval for once: held %v, told %v, %v, want it held and told", c.out.Held, c.out.Reply != nil, c.err)
 	}
 }
 
-// settled checks that the node has the messages in its inbox, in their order and in one of states, and no others.
-func (f *fixture) settled(calls []call, states ...string) {
+// checkInbox checks that the inbox contains exactly these messages, in order, each in one of the states.
+func (f *fixture) checkInbox(calls []call, states ...string) {
 	f.t.Helper()
 	page, err := f.store.Records().List(f.t.Context(), "inbox", "", "", 100, time.Now())
 	if err != nil || len(page.Records) != len(calls) {
@@ -99,8 +99,8 @@ func (f *fixture) settled(calls []call, states ...string) {
 	}
 }
 
-// tailIsBounded: what a stranger says beyond the bound is refused as a thing to try again (AM-33).
-func (s Suite) tailIsBounded(t *testing.T) {
+// heldBacklogBound: a stranger's message beyond the bound is refused with an error that allows a retry (AM-33).
+func (s Suite) heldBacklogBound(t *testing.T) {
 	f := s.start(t, acl.Policy{}, acl.Rates{})
 	for n := 1; n <= 16; n++ {
 		if c := f.inject(s.Peers[0], n); c.err != nil || !c.out.Held {
@@ -115,7 +115,7 @@ func (s Suite) tailIsBounded(t *testing.T) {
 	}
 }
 
-// ownerRejects: a rejected stranger is told in each conversation, and refused from then on (AM-35).
+// ownerRejects: a rejected stranger gets a close in each conversation, and later messages are refused (AM-35).
 func (s Suite) ownerRejects(t *testing.T) {
 	f := s.start(t, acl.Policy{}, acl.DefaultRates())
 	peer := s.Peers[0]
@@ -123,7 +123,7 @@ func (s Suite) ownerRejects(t *testing.T) {
 	if err := f.decide(f.ask(), acl.Reject); err != nil {
 		t.Fatalf("reject: %v", err)
 	}
-	f.settled(calls, "rejected")
+	f.checkInbox(calls, "rejected")
 	for range calls {
 		if d := f.delivery(); d.Message.Action() != wire.ActionClose {
 			t.Errorf("the peer is told %s, want a close", d.Message.Payload.JSON())
@@ -134,7 +134,7 @@ func (s Suite) ownerRejects(t *testing.T) {
 	}
 }
 
-// approvedForGood: the owner's lasting word counts for the principal.
+// approvedForGood: the owner's lasting approval applies to the principal.
 func (s Suite) approvedForGood(t *testing.T) {
 	f := s.start(t, acl.Policy{}, acl.DefaultRates())
 	peer := s.Peers[0]
@@ -155,9 +155,9 @@ func (f *fixture) block(peer string) {
 	}
 }
 
-// blocked: a block counts for the principal, in every mode (AM-25). A bridge whose protocol has it ask sooner hands
-// nothing in.
-func (s Suite) blocked(t *testing.T) {
+// blockedPrincipal: a block applies to the principal in every mode (AM-25). A bridge whose protocol checks the block
+// earlier hands nothing in.
+func (s Suite) blockedPrincipal(t *testing.T) {
 	f := s.open(t)
 	f.block(s.Peers[0])
 	f.bridge.Inject(t.Context(), s.Peers[0], f.Message(1))
@@ -173,7 +173,7 @@ func (s Suite) blocked(t *testing.T) {
 	}
 }
 
-// blockedWhileHeld: block beats an approval that comes later (AM-25, AM-34).
+// blockedWhileHeld: a block wins over a later approval (AM-25, AM-34).
 func (s Suite) blockedWhileHeld(t *testing.T) {
 	f := s.start(t, acl.Policy{}, acl.DefaultRates())
 	f.inject(s.Peers[0], 1)
@@ -184,7 +184,7 @@ func (s Suite) blockedWhileHeld(t *testing.T) {
 	}
 }
 
-// limits: they count for the principal, whichever of its peers speaks (AM-41). A link with a meter is under that alone.
+// limits: limits apply to the principal, whichever of its peers speaks (AM-41). A link with its own meter is exempt.
 func (s Suite) limits(t *testing.T) {
 	f := s.start(t, acl.Policy{Mode: acl.Open}, acl.Rates{NewConversations: 2})
 	for n := 1; n <= 2; n++ {

@@ -11,7 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// attach gives the link of the suite's peers a policy, as the process that starts the node does.
+// attach gives the link of the suite's peers a policy, as the process does when it starts the node.
 func (f *fixture) attach(policy bridge.LinkPolicy) {
 	f.t.Helper()
 	var links []bridge.Link
@@ -26,8 +26,8 @@ func (f *fixture) attach(policy bridge.LinkPolicy) {
 	}
 }
 
-// refused injects message n of a stranger and checks that the node refuses it and stores nothing of it.
-func (f *fixture) refused(n int) {
+// checkRefusal injects message n of a stranger and checks that the node refuses it and stores nothing of it.
+func (f *fixture) checkRefusal(n int) {
 	f.t.Helper()
 	ctx, now := f.t.Context(), time.Now()
 	c := f.inject(f.Peers[0], n)
@@ -48,19 +48,19 @@ func (f *fixture) refused(n int) {
 	}
 }
 
-// linkAllowlist: policy.access of the link decides about a stranger behind it, however open the node is.
+// linkAllowlist: policy.access of the link decides about a stranger behind it, even if the node is open.
 func (s Suite) linkAllowlist(t *testing.T) {
 	f := s.open(t)
 	f.attach(bridge.LinkPolicy{Access: string(acl.Allowlist)})
-	f.refused(1)
+	f.checkRefusal(1)
 	asks, _, err := f.Asks().List(t.Context(), acl.AskFilter{}, "", 10, time.Now())
 	if err != nil || len(asks) != 0 {
 		t.Errorf("%d questions wait for the owner, %v, want none", len(asks), err)
 	}
 }
 
-// linkDefault: without policy.access a stranger waits for the owner, however open the node is; a node that takes
-// messages from listed peers only asks about nobody.
+// linkDefault: without policy.access a stranger behind the link waits for the owner, even if the node is open. A node
+// with an allowlist refuses the stranger and asks the owner nothing.
 func (s Suite) linkDefault(t *testing.T) {
 	f := s.open(t)
 	f.attach(bridge.LinkPolicy{})
@@ -69,10 +69,10 @@ func (s Suite) linkDefault(t *testing.T) {
 	}
 	f = s.start(t, acl.Policy{Mode: acl.Allowlist}, acl.DefaultRates())
 	f.attach(bridge.LinkPolicy{})
-	f.refused(1)
+	f.checkRefusal(1)
 }
 
-// linkOpen: an explicit policy.access holds for the link alone, also where it is less strict than the node.
+// linkOpen: an explicit policy.access applies to its link, even if the node is stricter.
 func (s Suite) linkOpen(t *testing.T) {
 	f := s.start(t, acl.Policy{Mode: acl.Allowlist}, acl.DefaultRates())
 	f.attach(bridge.LinkPolicy{Access: string(acl.Open)})
@@ -81,7 +81,7 @@ func (s Suite) linkOpen(t *testing.T) {
 	}
 }
 
-// linkRelease: what a link held is judged by the policy of the link again when the owner lets it go (AM-34).
+// linkRelease: when the owner releases a held message, the link's policy of that moment judges it again (AM-34).
 func (s Suite) linkRelease(t *testing.T) {
 	f := s.open(t)
 	f.attach(bridge.LinkPolicy{})

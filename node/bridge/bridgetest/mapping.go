@@ -11,8 +11,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// roundTrip sends a native message to the foreign side and lets the peer say the same back: what is not declared as
-// lost must arrive.
+// roundTrip sends a native message to the foreign side and lets the peer send the same content back. Every field that
+// is not declared as a loss must return.
 func (s Suite) roundTrip(t *testing.T, kind Kind) {
 	f := s.open(t)
 	peer := s.Peers[0]
@@ -20,7 +20,7 @@ func (s Suite) roundTrip(t *testing.T, kind Kind) {
 	if err != nil {
 		t.Fatalf("payload of the test: %v", err)
 	}
-	if _, err := f.bridge.Deliver(t.Context(), f.outgoing(peer, kind.Intent, sent)); err != nil {
+	if _, err := f.bridge.Deliver(t.Context(), f.newDelivery(peer, kind.Intent, sent)); err != nil {
 		t.Fatalf("Deliver: %v", err)
 	}
 	f.bridge.Inject(t.Context(), peer, f.bridge.Mirror(f.next(peer)))
@@ -39,12 +39,12 @@ func (s Suite) roundTrip(t *testing.T, kind Kind) {
 		sent, received = drop(sent, path), drop(received, path)
 	}
 	if !sameJSON(sent, received) {
-		t.Errorf("payload came back as\n%s\nwant, but for the losses,\n%s", received.JSON(), sent.JSON())
+		t.Errorf("payload came back as\n%s\nwant, except for the losses,\n%s", received.JSON(), sent.JSON())
 	}
 }
 
-// outgoing is a delivery as the node's outbox would make it.
-func (f *fixture) outgoing(peer string, intent wire.Intent, payload wire.Value) bridge.Delivery {
+// newDelivery returns a delivery as the node's outbox would make it.
+func (f *fixture) newDelivery(peer string, intent wire.Intent, payload wire.Value) bridge.Delivery {
 	f.t.Helper()
 	address := f.Address(peer)
 	m, err := wire.ParseDraft(wire.Draft{
@@ -59,7 +59,7 @@ func (f *fixture) outgoing(peer string, intent wire.Intent, payload wire.Value) 
 	}
 }
 
-// next is what the foreign peer gets next.
+// next returns the next message that the foreign peer gets.
 func (f *fixture) next(peer string) []byte {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(f.t.Context(), patience)
@@ -71,12 +71,12 @@ func (f *fixture) next(peer string) []byte {
 	return raw
 }
 
-// hostile holds the bridge to surviving anything, and to handing in nothing of what its test calls hostile.
+// hostile checks that the bridge survives any input and hands in none of the messages in Hostile.
 func (s Suite) hostile(t *testing.T) {
 	f := s.open(t)
 	peer := s.Peers[0]
-	for _, raw := range anything() {
-		f.bridge.Inject(t.Context(), peer, raw) // the recorder judges what comes of it
+	for _, raw := range parserBreakers() {
+		f.bridge.Inject(t.Context(), peer, raw) // the recorder checks what the bridge hands in
 	}
 	for _, raw := range s.Hostile {
 		before := f.count()
@@ -92,8 +92,8 @@ func (s Suite) hostile(t *testing.T) {
 	}
 }
 
-// anything is input that breaks parsers.
-func anything() [][]byte {
+// parserBreakers returns input that breaks parsers.
+func parserBreakers() [][]byte {
 	deep := bytes.Repeat([]byte("["), 100_000)
 	return [][]byte{
 		nil, {0}, []byte("\xff\xfe\xfd"), []byte("\xef\xbb\xbf{}"), []byte("null"), []byte("{}"), []byte("[]"), []byte(`""`),
@@ -103,7 +103,7 @@ func anything() [][]byte {
 	}
 }
 
-// reconnect breaks the link: what could not be delivered is said to be so, and works afterwards.
+// reconnect breaks the link: a delivery fails while the link is down and works afterwards.
 func (s Suite) reconnect(t *testing.T) {
 	f := s.open(t)
 	peer, kind := s.Peers[0], s.Kinds[0]
@@ -115,7 +115,7 @@ func (s Suite) reconnect(t *testing.T) {
 		t.Fatalf("before: %v", c.err)
 	}
 	f.bridge.Disconnect()
-	d := f.outgoing(peer, kind.Intent, payload)
+	d := f.newDelivery(peer, kind.Intent, payload)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if _, err := f.bridge.Deliver(ctx, d); err == nil {
@@ -134,7 +134,7 @@ func (s Suite) reconnect(t *testing.T) {
 	}
 }
 
-// lookup returns the value at a path of members.
+// lookup returns the value at a dotted path of members.
 func lookup(v wire.Value, path string) (wire.Value, bool) {
 	ok := true
 	for key := range strings.SplitSeq(path, ".") {
@@ -145,7 +145,7 @@ func lookup(v wire.Value, path string) (wire.Value, bool) {
 	return v, true
 }
 
-// drop returns v without the value at a path of members, and without the objects that are empty then.
+// drop returns v without the value at a dotted path of members, and without objects that become empty.
 func drop(v wire.Value, path string) wire.Value {
 	key, rest, more := strings.Cut(path, ".")
 	if !more {
@@ -161,7 +161,7 @@ func drop(v wire.Value, path string) wire.Value {
 	return v.With(key, inner)
 }
 
-// sameJSON compares values whatever the order of their members.
+// sameJSON reports whether two values are equal, whatever the order of their members.
 func sameJSON(a, b wire.Value) bool {
 	if a.Kind() != b.Kind() || a.Len() != b.Len() {
 		return false

@@ -12,8 +12,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Mesh is a [bridge.Mesh] without a node, for tests of a bridge alone. It sends nothing, finds nothing, and nothing
-// happens in it.
+// Mesh is a [bridge.Mesh] without a node, for tests of a bridge alone. It sends and finds nothing, and it has no
+// events.
 type Mesh struct {
 	bridge.Receiver // nil refuses every message
 	asks            *acl.Asks

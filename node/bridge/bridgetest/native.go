@@ -11,8 +11,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// conversation: what a foreign peer said stands in a conversation like any other, under its pseudonym, with a
-// transcript whose chain holds (AM-36, AM-40).
+// conversation: a foreign peer's message starts a normal conversation under the peer's pseudonym, with a valid hash
+// chain in the transcript (AM-36, AM-40).
 func (s Suite) conversation(t *testing.T) {
 	f := s.open(t)
 	peer := s.Peers[0]
@@ -38,19 +38,19 @@ func (s Suite) conversation(t *testing.T) {
 	}
 }
 
-// notListed: an allowlist lets in nobody else, and asks nobody (AM-29).
-func (s Suite) notListed(t *testing.T) {
+// allowlistOnly: an allowlist admits nobody else, and the owner gets no question (AM-29).
+func (s Suite) allowlistOnly(t *testing.T) {
 	f := s.start(t, acl.Policy{Mode: acl.Allowlist}, acl.DefaultRates())
 	if c := f.inject(s.Peers[0], 1); !errors.Is(c.err, wire.ErrNotAllowed) {
-		t.Errorf("message of one who is not listed: %v, want it refused", c.err)
+		t.Errorf("message of a peer that is not listed: %v, want it refused", c.err)
 	}
 	f = s.start(t, acl.Policy{Mode: acl.Allowlist, Allow: []string{s.Principal(s.Peers[0])}}, acl.DefaultRates())
 	if c := f.inject(s.Peers[0], 1); c.err != nil || c.out.Held {
-		t.Errorf("message of one who is listed: held %v, %v, want it handled", c.out.Held, c.err)
+		t.Errorf("message of a listed peer: held %v, %v, want it handled", c.out.Held, c.err)
 	}
 }
 
-// sensitive: what the owner wants to decide first waits, whoever sent it (AM-31).
+// sensitive: a message of an intent that the owner wants to decide about waits, whoever sent it (AM-31).
 func (s Suite) sensitive(t *testing.T) {
 	f := s.start(t, acl.Policy{Mode: acl.Open, Hold: []acl.HoldRule{{Intent: "*", Hold: acl.Always}}}, acl.DefaultRates())
 	peer := s.Peers[0]
@@ -67,7 +67,8 @@ func (s Suite) sensitive(t *testing.T) {
 	}
 }
 
-// flood: however much one peer says, no more is taken in than the limits allow, and others are heard (AM-41).
+// flood: however many messages one peer sends, no more than the limits are accepted, and other peers are still heard
+// (AM-41).
 func (s Suite) flood(t *testing.T) {
 	f := s.start(t, acl.Policy{Mode: acl.Open}, acl.Rates{NewConversations: 5, Conversation: 5, Total: 50})
 	for n := range 100 {

@@ -12,7 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// nsMarks is where the recorder leaves a mark in the step that accepts a message.
+// nsMarks is the namespace in which the recorder leaves a mark in the step that accepts a message.
 const nsMarks = "bridgetest"
 
 // call is one message that the bridge handed in.
@@ -23,14 +23,14 @@ type call struct {
 	mark string // key of its mark
 }
 
-// recorder stands between bridge and node in both directions.
+// recorder stands between the bridge and the node in both directions.
 type recorder struct {
 	t *testing.T
 	bridge.Mesh
 	store      store.Store
-	deliveries chan bridge.Delivery // the node's, after they were carried out
+	deliveries chan bridge.Delivery // the node's, after the bridge carried them out
 
-	linked    chan struct{} // closed when transport is there
+	linked    chan struct{} // closed when transport is set
 	transport bridge.Transport
 
 	mu    sync.Mutex
@@ -48,7 +48,7 @@ func (r *recorder) link(to bridge.Transport) {
 
 // Accept implements [bridge.Receiver].
 func (r *recorder) Accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, error) {
-	if fault := faultOf(in); fault != "" {
+	if fault := findFault(in); fault != "" {
 		r.t.Errorf("the bridge handed in a message %s: %+v", fault, in)
 	}
 	r.mu.Lock()
@@ -67,8 +67,8 @@ func (r *recorder) Accept(ctx context.Context, in bridge.Inbound) (bridge.Outcom
 	return out, err
 }
 
-// faultOf says what a bridge must not hand in.
-func faultOf(in bridge.Inbound) string {
+// findFault returns why a bridge must not hand in a message, as text after "a message", or "" if the message is valid.
+func findFault(in bridge.Inbound) string {
 	address, err := bridge.ParseAddress(in.Address)
 	mark, _ := in.Payload.Get("metadata")
 	mark, _ = mark.Get("bridge")
@@ -86,7 +86,7 @@ func faultOf(in bridge.Inbound) string {
 	case !in.MessageID.Valid(), !in.ConvID.Valid(), !in.Intent.Valid():
 		return "with a bad id or intent"
 	case in.Payload.Kind() != wire.Object || len(in.Payload.JSON()) > wire.MaxMessage:
-		return "with a payload that is no object or too large"
+		return "with a payload that is not an object or is too large"
 	case mark.GetStr("kind") != address.Kind, mark.GetStr("link") != address.Link, mark.GetStr("peer") != address.Peer:
 		return "without metadata.bridge"
 	case len(in.Raw) == 0, in.Digest == [32]byte{}, in.Time.IsZero(), in.Received.IsZero():
@@ -122,7 +122,8 @@ func (r *recorder) since(n int) []call {
 	return append([]call(nil), r.calls[n:]...)
 }
 
-// only returns the one call after the first n, and checks that its bridge's records changed exactly if it was accepted.
+// only returns the single call after the first n. It checks that the bridge's records changed if and only if the call
+// was accepted.
 func (r *recorder) only(n int) call {
 	r.t.Helper()
 	calls := r.since(n)

@@ -1,9 +1,9 @@
-// Package bridgetest is the suite that every bridge passes: that a mapping carries what it does not declare as lost,
-// that hostile input is harmless, that a link may break, and that a foreign message meets the same access rules,
-// limits and approvals as a native one.
+// Package bridgetest is the test suite that every bridge passes. It checks that a mapping preserves every field that
+// it does not declare as lost, that hostile input is harmless, that a link may break, and that a foreign message meets
+// the same access rules, limits and approvals as a native one.
 //
-// It is for tests only, and knows no bridge: a bridge's test fills a [Suite] and calls [Suite.Run]. The suite stands
-// between bridge and node, so it judges what is really handed over.
+// The package is for tests only and knows no particular bridge: the test of a bridge fills a [Suite] and calls
+// [Suite.Run]. The suite stands between the bridge and the node, so it checks what the bridge really hands over.
 package bridgetest
 
 import (
@@ -18,12 +18,12 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// patience is how long the suite waits for what must happen.
+// patience is how long the suite waits for an expected event.
 const patience = 20 * time.Second
 
 // Suite describes a bridge to the tests. Every field except Hostile is required.
 type Suite struct {
-	// Address is the address of the foreign peer named peer, and Principal who access rules act on for it.
+	// Address returns the address of the foreign peer named peer; Principal returns its principal for access rules.
 	Address   func(peer string) bridge.Address
 	Principal func(peer string) string
 	// LinkKind declares the links of the bridge.
@@ -31,27 +31,29 @@ type Suite struct {
 	// Peers are the names of two foreign peers.
 	Peers [2]string
 
-	// New links a bridge on a node to a network that the test plays. It stops with the test.
+	// New connects a bridge on a node to a network that the test plays. The bridge stops with the test.
 	New func(t *testing.T, mesh bridge.Mesh, node *meshtest.Member) Bridge
 
-	// Message is foreign text number n: a message of the simplest kind that needs no answer and opens a conversation
+	// Message returns foreign message number n: of the simplest kind, without need of an answer, and in a conversation
 	// of its own. The same n gives the same bytes.
 	Message func(n int) []byte
 	// Kinds are the native messages that the bridge maps.
 	Kinds []Kind
-	// Hostile are foreign messages that the node must never get to see.
+	// Hostile are foreign messages that the bridge must never hand to the node.
 	Hostile [][]byte
 }
 
-// Bridge is the bridge under test, with the foreign network it is linked to.
+// Bridge is the bridge under test together with the foreign network that it is linked to.
 type Bridge interface {
 	bridge.Transport
 
-	// Inject has a foreign peer send raw to the node. It returns when the bridge is done with it, whatever came of it.
+	// Inject makes a foreign peer send raw to the node. It returns when the bridge has finished with raw, whatever the
+	// result.
 	Inject(ctx context.Context, peer string, raw []byte)
-	// Next returns the next thing that the foreign peer gets. It waits for it until ctx ends.
+	// Next returns the next message that the foreign peer gets. It waits until ctx ends.
 	Next(ctx context.Context, peer string) ([]byte, error)
-	// Mirror turns what a foreign peer got into what it would send, as a new message, to say the same to the node.
+	// Mirror turns a message that a foreign peer got into the message with which the peer would say the same to the
+	// node.
 	Mirror(raw []byte) []byte
 	// Disconnect breaks the link and Reconnect restores it.
 	Disconnect()
@@ -63,7 +65,7 @@ type Kind struct {
 	Name    string
 	Intent  wire.Intent
 	Payload string        // JSON
-	Losses  []bridge.Loss // what does not come back; a loss that comes back is none
+	Losses  []bridge.Loss // what does not come back; declaring a loss that does come back is an error
 }
 
 // Run runs the suite.
@@ -76,13 +78,13 @@ func (s Suite) Run(t *testing.T) {
 	t.Run("repeat", s.repeat)
 	t.Run("peers", s.peers)
 	t.Run("stranger is held", s.strangerIsHeld)
-	t.Run("stranger says too much", s.tailIsBounded)
+	t.Run("stranger says too much", s.heldBacklogBound)
 	t.Run("owner rejects", s.ownerRejects)
 	t.Run("approved for good", s.approvedForGood)
-	t.Run("blocked", s.blocked)
+	t.Run("blocked", s.blockedPrincipal)
 	t.Run("blocked while held", s.blockedWhileHeld)
 	t.Run("limits", s.limits)
-	t.Run("not listed", s.notListed)
+	t.Run("not listed", s.allowlistOnly)
 	t.Run("link with an allowlist", s.linkAllowlist)
 	t.Run("link without policy.access", s.linkDefault)
 	t.Run("open link", s.linkOpen)
@@ -92,7 +94,7 @@ func (s Suite) Run(t *testing.T) {
 	t.Run("flood", s.flood)
 }
 
-// fixture is a node and a bridge, with the suite between them.
+// fixture is a node and a bridge with the suite's recorder between them.
 type fixture struct {
 	Suite
 	*recorder
@@ -101,7 +103,7 @@ type fixture struct {
 	bridge Bridge
 }
 
-// start links a fresh bridge to a fresh node.
+// start links a new bridge to a new node.
 func (s Suite) start(t *testing.T, policy acl.Policy, rates acl.Rates) *fixture {
 	t.Helper()
 	f := &fixture{Suite: s, t: t, recorder: newRecorder(t)}
@@ -117,7 +119,7 @@ func (s Suite) start(t *testing.T, policy acl.Policy, rates acl.Rates) *fixture 
 	return f
 }
 
-// open is a fixture without access rules and limits.
+// open returns a fixture without access rules and limits.
 func (s Suite) open(t *testing.T) *fixture {
 	t.Helper()
 	return s.start(t, acl.Policy{Mode: acl.Open}, acl.Rates{})
@@ -131,7 +133,7 @@ func (f *fixture) inject(peer string, n int) call {
 	return f.only(before)
 }
 
-// ask returns the one question that the owner has.
+// ask returns the only pending question to the owner.
 func (f *fixture) ask() acl.Ask {
 	f.t.Helper()
 	asks, _, err := f.Asks().List(f.t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())

@@ -10,7 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// The suite itself, and the whole spine under it: a toy bridge on a real node.
+// TestToy runs the suite, and with it everything that bridges share, with a toy bridge on a real node.
 func TestToy(t *testing.T) {
 	bridgetest.Suite{
 		Address:   toyAddress,

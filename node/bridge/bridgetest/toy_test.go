@@ -17,11 +17,12 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// toy is a bridge to a made-up network, the smallest one that uses the whole spine. Its link is one principal.
+// toy is a bridge to a made-up network, the smallest one that uses everything bridges share. Its link is one
+// principal.
 type toy struct {
 	node   bridge.Receiver
 	down   atomic.Bool
-	frames atomic.Int64 // that peers made with Mirror
+	frames atomic.Int64 // frames that peers made with Mirror
 
 	mu     sync.Mutex
 	queues map[string]chan []byte // what each peer gets
@@ -106,7 +107,7 @@ func (b *toy) Inject(ctx context.Context, peer string, raw []byte) {
 	b.tell(peer, answer)
 }
 
-// inbound reads a frame, strictly, and maps it.
+// inbound parses a frame strictly and maps it.
 func inbound(peer string, raw []byte, now time.Time) (bridge.Inbound, error) {
 	address := toyAddress(peer)
 	if err := address.Validate(); err != nil {
