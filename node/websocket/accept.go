@@ -13,31 +13,31 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// handshakeTimeout bounds what a peer may take for its part of the handshake.
+// handshakeTimeout bounds how long the peer may take for its part of the handshake.
 const handshakeTimeout = 10 * time.Second
 
-// readBuffer is small because every idle connection has one. A message that is larger is read into its place. Gorilla
-// takes no reader of 256 bytes and less.
+// readBuffer is small because every idle connection has one. A larger message is read directly into its own buffer.
+// Gorilla accepts no reader of 256 bytes or less.
 const readBuffer = 512
 
-// Wanted says whether a request asks for a WebSocket.
-func Wanted(r *http.Request) bool { return websocket.IsWebSocketUpgrade(r) }
+// IsUpgrade reports whether a request asks for a WebSocket.
+func IsUpgrade(r *http.Request) bool { return websocket.IsWebSocketUpgrade(r) }
 
-// Accept takes over the connection of an HTTP/1.1 request. On an error the request has been answered (400, or 403
-// for a foreign origin). The handler may return at once: the connection lives until Read has returned an error.
+// Accept takes over the connection of an HTTP/1.1 request. After an error the request is already answered: 400, or 403
+// for a foreign origin. The handler may return at once: the connection lives until Read returns an error.
 func Accept(w http.ResponseWriter, r *http.Request, opt Options) (*Conn, error) {
 	c := &Conn{opt: opt.orDefault()}
 	up := websocket.Upgrader{
 		HandshakeTimeout: handshakeTimeout,
-		WriteBufferPool:  noBuffers{}, // frames are written by us: gorilla needs no buffer of its own
+		WriteBufferPool:  noBuffers{}, // we write the frames, so gorilla needs no buffer
 		WriteBufferSize:  256,
-		CheckOrigin:      c.opt.originAllowed,
+		CheckOrigin:      c.opt.checkOrigin,
 		Error: func(w http.ResponseWriter, _ *http.Request, status int, reason error) {
 			w.Header().Set("Sec-WebSocket-Version", "13")
 			http.Error(w, http.StatusText(status), status)
 		},
 	}
-	ws, err := up.Upgrade(taken{w, c}, r, nil)
+	ws, err := up.Upgrade(responseWriter{w, c}, r, nil)
 	if err != nil {
 		return nil, fmt.Errorf("accept a WebSocket: %w", err)
 	}
@@ -45,13 +45,13 @@ func Accept(w http.ResponseWriter, r *http.Request, opt Options) (*Conn, error) 
 	return c, nil
 }
 
-// taken hands gorilla a connection whose writes go through our queue once it is open.
-type taken struct {
+// responseWriter hands gorilla a connection whose writes go through our queue after the handshake.
+type responseWriter struct {
 	http.ResponseWriter
 	c *Conn
 }
 
-func (t taken) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+func (t responseWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(t.ResponseWriter).Hijack()
 	if err != nil {
 		return nil, nil, err
@@ -61,17 +61,17 @@ func (t taken) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		return nil, nil, errors.New("data came before the handshake was over")
 	}
 	t.c.conn = conn
-	through := &tap{conn, t.c}
-	t.c.in, t.c.quiet = bufio.NewReaderSize(through, readBuffer), newWaiter(conn)
+	through := &queuedConn{conn, t.c}
+	t.c.in, t.c.waiter = bufio.NewReaderSize(through, readBuffer), newWaiter(conn)
 	rw.Reader = t.c.in // gorilla reads from the buffer that it is given
 	return through, rw, nil
 }
 
-// Dialer makes the connection that a WebSocket runs over: TCP for ws, TLS for wss. It decides what may be called;
-// client.HTTP.Connect is one.
+// Dialer opens the connection that a WebSocket runs over: TCP for ws, TLS for wss. It decides which addresses may be
+// called. client.HTTP.Connect is a Dialer.
 type Dialer func(ctx context.Context, u *url.URL) (net.Conn, error)
 
-// HandshakeError is an answer to a handshake that is none of RFC 6455.
+// HandshakeError is an HTTP answer that refuses the upgrade.
 type HandshakeError struct {
 	Status int // of the HTTP answer
 }
@@ -80,8 +80,8 @@ func (e *HandshakeError) Error() string {
 	return fmt.Sprintf("the WebSocket handshake was answered with status %d", e.Status)
 }
 
-// Dial connects to a ws or wss URL. An answer that refuses the upgrade is a *[HandshakeError]; no redirect is
-// followed. ctx bounds the handshake alone.
+// Dial connects to a ws or wss URL. If the server refuses the upgrade, the error is a *[HandshakeError]. Dial follows
+// no redirect. ctx bounds only the handshake.
 func Dial(ctx context.Context, dial Dialer, target string, opt Options) (*Conn, error) {
 	u, err := url.Parse(target)
 	if err != nil {
@@ -94,7 +94,7 @@ func Dial(ctx context.Context, dial Dialer, target string, opt Options) (*Conn, 
 			return nil, err
 		}
 		c.conn = conn
-		return &tap{conn, c}, nil
+		return &queuedConn{conn, c}, nil
 	}
 	d := websocket.Dialer{
 		NetDialContext: connect, NetDialTLSContext: connect,
@@ -107,7 +107,7 @@ func Dial(ctx context.Context, dial Dialer, target string, opt Options) (*Conn, 
 	if err != nil {
 		return nil, fmt.Errorf("dial a WebSocket: %w", err)
 	}
-	// The handshake's deadline must not outlive it; a connection that is gone says so at the first read.
+	// The deadline of the handshake must not outlive it. An error here shows up at the first read.
 	_ = c.conn.SetDeadline(time.Time{})
 	c.open(ws)
 	return c, nil

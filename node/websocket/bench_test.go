@@ -6,8 +6,9 @@ import (
 	"testing"
 )
 
-// Which way 64 frames of 256 bytes leave costs what: one write each, one write of a joined copy, one writev.
-func BenchmarkLeave(b *testing.B) {
+// BenchmarkWriteFrames compares ways to write 64 frames of 256 bytes: one write each, one write of a joined copy, one
+// writev.
+func BenchmarkWriteFrames(b *testing.B) {
 	frame := Text(make([]byte, 256))
 	ways := []struct {
 		name string

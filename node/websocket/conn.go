@@ -28,16 +28,16 @@ const (
 )
 
 var (
-	// ErrClosed: the connection takes no more frames.
+	// ErrClosed means that the connection takes no more frames.
 	ErrClosed = errors.New("websocket: closed")
-	// ErrSlow: the queue was full with this frame. The connection is being closed with 1013.
+	// ErrSlow means that the queue had no room for this frame. The connection is being closed with 1013.
 	ErrSlow = errors.New("websocket: the peer reads too slowly")
 )
 
-// CloseError says how a connection ended. It is what Read returns in the end.
+// CloseError is how a connection ended. Every Read ends with one.
 type CloseError struct {
 	Code   int
-	Reason string // the peer's text where Remote: untrusted
+	Reason string // if Remote, the peer's text: untrusted
 	Remote bool   // the peer closed
 	cause  error
 }
@@ -56,56 +56,56 @@ func (e *CloseError) Error() string {
 func (e *CloseError) Unwrap() error { return e.cause }
 
 const (
-	lingerTime  = 2 * time.Second // for the peer to read our close and answer it
+	lingerTime  = 2 * time.Second // time for the peer to read our close and answer it
 	lingerBytes = 64 << 20
-	slowGrace   = time.Second // for a peer that overflowed its queue to take the close
+	slowGrace   = time.Second // time for a peer that overflowed its queue to take the close
 )
 
 // Conn is an open connection.
 type Conn struct {
 	opt    Options
 	conn   net.Conn
-	ws     *websocket.Conn // its reading side; see tap for the writing one
-	in     *bufio.Reader   // of ws; nil where Dial made it
-	quiet  *waiter         // beside in
+	ws     *websocket.Conn // reads; see queuedConn for writing
+	in     *bufio.Reader   // of ws; nil on a connection from Dial
+	waiter *waiter         // set with in
 	client bool
-	opened bool // the handshake is over; set before the connection is anybody's
+	opened bool // the handshake is over; set before Accept or Dial returns
 
-	born  time.Time    // with a monotonic reading: the wall clock may be set meanwhile
-	heard atomic.Int64 // when the peer sent a byte last, in nanoseconds since born
-	buf   *bytes.Buffer
+	start    time.Time    // with a monotonic reading, because the wall clock may be set
+	lastRead atomic.Int64 // when the peer last sent a byte, in nanoseconds since start
+	buf      *bytes.Buffer
 
 	mu      sync.Mutex
 	queue   []*Frame
-	spare   []*Frame // the array of the last batch, for the next queue
-	frames  int      // queued and being written
+	spare   []*Frame // the array of the last batch, for reuse as queue
+	frames  int      // queued or being written
 	bytes   int
-	writing bool // a writer is running
-	ending  bool // no more frames are taken
-	hurry   bool // the peer has slowGrace for what is being written
-	fault   *CloseError
+	writing bool        // a writer is running
+	ending  bool        // the connection takes no more frames
+	slow    bool        // the deadline is slowGrace; the writer must not extend it
+	fault   *CloseError // why the connection ends
 	timer   *time.Timer
 	writers sync.WaitGroup
 
-	deadline time.Time // of writing, as set last; the writer's
+	deadline time.Time // the last write deadline; only the writer uses it
 }
 
-// tap is the connection as gorilla sees it. Once it is open, gorilla writes nothing but the close that a breach of
-// the protocol calls for: that goes through the queue, so that frames never mix.
-type tap struct {
+// queuedConn is the connection as gorilla sees it. After the handshake gorilla writes only the close frame for a
+// protocol error. That frame goes through the queue, so that frames never interleave.
+type queuedConn struct {
 	net.Conn
 	c *Conn
 }
 
-func (t *tap) Read(p []byte) (int, error) {
+func (t *queuedConn) Read(p []byte) (int, error) {
 	n, err := t.Conn.Read(p)
 	if n > 0 {
-		t.c.heard.Store(int64(time.Since(t.c.born)))
+		t.c.lastRead.Store(int64(time.Since(t.c.start)))
 	}
 	return n, err
 }
 
-func (t *tap) Write(p []byte) (int, error) {
+func (t *queuedConn) Write(p []byte) (int, error) {
 	if !t.c.opened {
 		return t.Conn.Write(p)
 	}
@@ -115,8 +115,8 @@ func (t *tap) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// SetWriteDeadline keeps gorilla's hands off the deadline of our writer.
-func (t *tap) SetWriteDeadline(d time.Time) error {
+// SetWriteDeadline keeps gorilla from changing the deadline of our writer.
+func (t *queuedConn) SetWriteDeadline(d time.Time) error {
 	if t.c.opened {
 		return nil
 	}
@@ -125,11 +125,11 @@ func (t *tap) SetWriteDeadline(d time.Time) error {
 
 func (c *Conn) open(ws *websocket.Conn) {
 	c.ws = ws
-	c.born = time.Now()
-	c.heard.Store(0)
+	c.start = time.Now()
+	c.lastRead.Store(0)
 	ws.SetReadLimit(c.opt.ReadLimit)
 	ws.SetPingHandler(func(payload string) error {
-		_ = c.Send(encode(opPong, []byte(payload))) // a closed connection owes no pong
+		_ = c.Send(encode(opPong, []byte(payload))) // a closed connection needs no pong
 		return nil
 	})
 	ws.SetPongHandler(func(string) error { return nil })
@@ -154,9 +154,9 @@ func (c *Conn) open(ws *websocket.Conn) {
 // RemoteAddr returns the other end of the connection.
 func (c *Conn) RemoteAddr() net.Addr { return c.conn.RemoteAddr() }
 
-// tick pings a silent peer, and drops one that stays so.
+// tick pings a silent peer and drops a peer that stays silent.
 func (c *Conn) tick() {
-	silent := time.Since(c.born) - time.Duration(c.heard.Load())
+	silent := time.Since(c.start) - time.Duration(c.lastRead.Load())
 	if silent >= c.opt.Silence {
 		c.abort(errors.New("the peer is silent"))
 		return
@@ -172,7 +172,7 @@ func (c *Conn) tick() {
 	}
 }
 
-// abort ends the connection without a word. Read returns soon after.
+// abort ends the connection without a close frame. Read returns soon after.
 func (c *Conn) abort(cause error) {
 	c.mu.Lock()
 	c.ending = true
@@ -184,7 +184,7 @@ func (c *Conn) abort(cause error) {
 	c.conn.Close()
 }
 
-// Drain reads what is left of a connection that was closed.
+// Drain reads and discards the rest of a connection that was closed.
 func (c *Conn) Drain() {
 	for {
 		if _, _, err := c.Read(); err != nil {
@@ -193,11 +193,11 @@ func (c *Conn) Drain() {
 	}
 }
 
-// Abort ends the connection without a close frame, whatever waits.
+// Abort ends the connection without a close frame and drops the queue.
 func (c *Conn) Abort() { c.abort(nil) }
 
-// Close ends the connection with a code and a reason of at most 123 bytes, after what is queued. It does not wait:
-// Read returns when the peer has answered or two seconds have passed. Only the first Close counts.
+// Close ends the connection with a code and a reason of at most 123 bytes, after the queued frames. It does not wait:
+// Read returns when the peer answered or two seconds passed. Only the first Close has an effect.
 func (c *Conn) Close(code int, reason string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -208,27 +208,28 @@ func (c *Conn) Close(code int, reason string) {
 	c.end(closeFrame(code, reason))
 }
 
-// Read returns the next message. It is good until the next call. One goroutine reads, until it gets an error, which
-// is a *[CloseError] and means that the connection is gone and all that belonged to it has stopped.
+// Read returns the next message, which is valid until the next call. Only one goroutine may read, and it must read
+// until it gets an error. The error is a *[CloseError]; it means that the connection and everything that belonged to
+// it have ended.
 func (c *Conn) Read() (Type, []byte, error) {
 	c.release()
 	for {
 		if c.in != nil && c.in.Buffered() == 0 {
-			c.quiet.wait()
+			c.waiter.wait()
 		}
-		typ, err := c.message()
+		typ, err := c.readMessage()
 		if err != nil {
-			return 0, nil, c.ended(err)
+			return 0, nil, c.finish(err)
 		}
-		if !c.closing() {
+		if !c.isClosing() {
 			return typ, c.buf.Bytes(), nil
 		}
-		c.release() // what comes after our close is not for anybody
+		c.release() // discard messages that arrive after our close
 	}
 }
 
-// message reads the next message into the buffer.
-func (c *Conn) message() (Type, error) {
+// readMessage reads the next message into the buffer.
+func (c *Conn) readMessage() (Type, error) {
 	t, r, err := c.ws.NextReader()
 	if err == nil {
 		c.buf = readBuffers.Get().(*bytes.Buffer)
@@ -238,7 +239,7 @@ func (c *Conn) message() (Type, error) {
 	return Type(t), err
 }
 
-// readBuffers holds a message while it is handled: an idle connection has none.
+// readBuffers lends a buffer for a message while it is handled, so that an idle connection has none.
 var readBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 const maxPooled = 64 << 10
@@ -250,19 +251,19 @@ func (c *Conn) release() {
 	c.buf = nil
 }
 
-func (c *Conn) closing() bool {
+func (c *Conn) isClosing() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.ending
 }
 
-// ended takes the connection down after reading failed with err, and says how it ended.
-func (c *Conn) ended(err error) error {
+// finish ends the connection after reading failed with err and returns the *[CloseError].
+func (c *Conn) finish(err error) error {
 	c.release()
 	c.mu.Lock()
 	fault := c.fault
 	if fault == nil {
-		fault = faultOf(err)
+		fault = newCloseError(err)
 	}
 	c.fault = fault
 	answered := websocket.IsCloseError(err, fault.Code) || fault.Remote
@@ -276,7 +277,7 @@ func (c *Conn) ended(err error) error {
 	if fault.Code == CodeAbnormal {
 		c.conn.Close()
 	}
-	c.writers.Wait() // the close is out, or its deadline is over
+	c.writers.Wait() // the close frame is written, or its deadline is over
 	if flush {
 		c.linger()
 	}
@@ -284,18 +285,18 @@ func (c *Conn) ended(err error) error {
 	return fault
 }
 
-// linger reads on after our close: data that nobody has read would make the kernel reset the connection, and the
-// peer would never see why it was closed.
+// linger reads on after our close frame. Unread data would make the kernel reset the connection, and the peer would
+// never see the close code.
 func (c *Conn) linger() {
 	if half, ok := c.conn.(interface{ CloseWrite() error }); ok {
 		half.CloseWrite()
 	}
 	if c.conn.SetReadDeadline(time.Now().Add(lingerTime)) == nil {
-		_, _ = io.CopyN(io.Discard, c.conn, lingerBytes) // how it ends does not matter: it is over
+		_, _ = io.CopyN(io.Discard, c.conn, lingerBytes) // the connection ends whatever happens
 	}
 }
 
-func faultOf(err error) *CloseError {
+func newCloseError(err error) *CloseError {
 	if remote, ok := errors.AsType[*websocket.CloseError](err); ok && remote.Code != CodeAbnormal {
 		return &CloseError{Code: remote.Code, Reason: remote.Text, Remote: true}
 	}

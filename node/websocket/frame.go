@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 )
 
-// Type says what a message holds.
+// Type is the kind of a message: text or binary.
 type Type uint8
 
 // The types of messages, by their opcode.
@@ -27,19 +27,19 @@ const (
 	maxControlPayload = 125 // §5.5
 )
 
-// Frame is a message ready for the wire. It is immutable: one Frame may be sent to any number of connections.
+// Frame is an encoded message. It is immutable: one Frame may be sent on any number of connections.
 type Frame struct {
 	bytes []byte // head without mask, and payload
 	head  int
 }
 
-// Text encodes a text message. What is not UTF-8 must not be in it.
+// Text encodes a text message. The payload must be UTF-8.
 func Text(payload []byte) *Frame { return encode(byte(TextType), payload) }
 
 // Binary encodes a binary message.
 func Binary(payload []byte) *Frame { return encode(byte(BinaryType), payload) }
 
-// Of encodes a message of this type.
+// Of encodes a message of type t.
 func Of(t Type, payload []byte) *Frame { return encode(byte(t), payload) }
 
 // Payload returns the message. The caller must not change it.
@@ -63,15 +63,15 @@ func encode(op byte, payload []byte) *Frame {
 	return &Frame{bytes: append(b, payload...), head: len(b)}
 }
 
-// closeFrame encodes a close. The reason is cut to what a control frame holds.
+// closeFrame encodes a close frame. It cuts the reason to the size of a control frame.
 func closeFrame(code int, reason string) *Frame {
 	payload := binary.BigEndian.AppendUint16(nil, uint16(code))
 	payload = append(payload, reason[:min(len(reason), maxControlPayload-len(payload))]...)
 	return encode(opClose, payload)
 }
 
-// appendMasked appends f as a client must send it (§5.3), with a key of its own.
-func (f *Frame) appendMasked(dst []byte) []byte {
+// appendWithMask appends f with a random mask, as a client must send it (§5.3).
+func (f *Frame) appendWithMask(dst []byte) []byte {
 	var key [4]byte
 	rand.Read(key[:]) // never fails
 	start := len(dst)

@@ -9,21 +9,21 @@ import (
 	"time"
 )
 
-// Options says how a connection behaves. The zero value is what MEW asks for (MEW-1, MEW-Q3, MEW-Q4).
+// Options configure a connection. The zero value is what MEW requires (MEW-1, MEW-Q3, MEW-Q4).
 type Options struct {
-	// ReadLimit bounds a message, in bytes: 1 MiB where zero.
+	// ReadLimit bounds a message, in bytes. Zero: 1 MiB.
 	ReadLimit int64
-	// QueueFrames and QueueBytes bound what waits for the peer: 4,096 frames and 8 MiB where zero.
+	// QueueFrames and QueueBytes bound the frames that wait for the peer. Zero: 4,096 frames and 8 MiB.
 	QueueFrames, QueueBytes int
-	// WriteTimeout is how long the peer may take no byte before the connection is dropped: 10 s where zero.
+	// WriteTimeout is how long the peer may accept no bytes before the connection is dropped. Zero: 10 s.
 	WriteTimeout time.Duration
-	// Ping is the silence after which the peer is pinged, Silence that after which it is dropped: 30 s and 90 s
-	// where zero. A negative Ping switches both off.
+	// Ping is the silence after which we ping the peer; Silence is the silence after which we drop it. Zero: 30 s and
+	// 90 s. A negative Ping switches both off.
 	Ping, Silence time.Duration
-	// Origins are the origins beside our own host whose pages may connect ("https://app.example.com"). [Accept]
-	// only. A request without Origin comes from no page and needs another credential.
+	// Origins are the origins, besides our own host, whose pages may connect ("https://app.example.com"); for [Accept]
+	// only. A request without an Origin header does not come from a page and needs another credential.
 	Origins []string
-	// Header goes out with the handshake. [Dial] only.
+	// Header is sent with the handshake; for [Dial] only.
 	Header http.Header
 }
 
@@ -37,8 +37,8 @@ func (o Options) orDefault() Options {
 	return o
 }
 
-// originAllowed holds back pages of other sites (THREATS row 22).
-func (o Options) originAllowed(r *http.Request) bool {
+// checkOrigin reports whether a request does not come from the page of a foreign site (THREATS row 22).
+func (o Options) checkOrigin(r *http.Request) bool {
 	origin := r.Header.Get("Origin")
 	if origin == "" || slices.Contains(o.Origins, origin) {
 		return true

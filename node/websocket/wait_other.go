@@ -4,7 +4,7 @@ package websocket
 
 import "net"
 
-// waiter is nothing here: the reader waits by itself.
+// waiter does nothing on this platform: the reader itself waits.
 type waiter struct{}
 
 func newWaiter(net.Conn) *waiter { return &waiter{} }

@@ -9,15 +9,16 @@ import (
 	"syscall"
 )
 
-// waiter waits for a byte of the peer high up on the stack. A goroutine that waits inside of a library's reader keeps
-// a stack of twice the size, and waiting is what most connections do most of the time.
+// waiter waits for a byte from the peer high up on the stack. A goroutine that waits inside a library's reader keeps a
+// stack of twice the size, and most connections wait most of the time.
 type waiter struct {
-	raw   syscall.RawConn // nil: there is no such way
+	raw   syscall.RawConn // nil: wait returns at once
 	ready func(fd uintptr) bool
 	one   [1]byte
 }
 
-// newWaiter looks through wrappers for a socket. TLS has data of its own that the socket knows nothing of.
+// newWaiter unwraps conn to find its socket. It does not wait on TLS, which buffers data that the socket does not
+// show.
 func newWaiter(conn net.Conn) *waiter {
 	w := &waiter{}
 	for conn != nil {
@@ -43,7 +44,7 @@ func newWaiter(conn net.Conn) *waiter {
 	return w
 }
 
-// wait returns when there is something to read, the connection has ended, or there is no way to tell.
+// wait returns when there is something to read, the connection has ended, or waiting is not possible.
 func (w *waiter) wait() {
 	if w.raw != nil {
 		_ = w.raw.Read(w.ready) // what is wrong, the read that follows finds too

@@ -22,7 +22,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// serve accepts WebSockets and hands each to f, which owns it. It returns the URL; f has returned when the test ends.
+// serve accepts WebSockets and passes each to f, which owns it. It returns the URL. The test ends only after every f
+// returned.
 func serve(t testing.TB, opt websocket.Options, f func(*websocket.Conn)) string {
 	t.Helper()
 	var open atomic.Int32
@@ -48,13 +49,13 @@ func serve(t testing.TB, opt websocket.Options, f func(*websocket.Conn)) string 
 	return "ws" + strings.TrimPrefix(srv.URL, "http")
 }
 
-func plain(ctx context.Context, u *url.URL) (net.Conn, error) {
+func dialPlain(ctx context.Context, u *url.URL) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "tcp", u.Host)
 }
 
 func dial(t testing.TB, target string, opt websocket.Options) *websocket.Conn {
 	t.Helper()
-	c, err := websocket.Dial(t.Context(), plain, target, opt)
+	c, err := websocket.Dial(t.Context(), dialPlain, target, opt)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +63,7 @@ func dial(t testing.TB, target string, opt websocket.Options) *websocket.Conn {
 	return c
 }
 
-// finish ends a connection and reads it to its end.
+// finish aborts a connection and reads it to its end.
 func finish(c *websocket.Conn) {
 	c.Abort()
 	for {
@@ -100,7 +101,7 @@ func wantClose(t *testing.T, c *websocket.Conn, code int, remote bool) {
 	}
 }
 
-// Messages of every length of head come back as they were, in both directions masked as they must be.
+// TestRoundTrip: messages of every header length come back unchanged, masked in the direction that needs it.
 func TestRoundTrip(t *testing.T) {
 	c := dial(t, serve(t, websocket.Options{}, echo), websocket.Options{})
 	for _, size := range []int{0, 1, 125, 126, 127, 0xffff, 0x10000, 1 << 20} {
@@ -139,13 +140,13 @@ func TestClosedByPeer(t *testing.T) {
 	}
 }
 
-// What waits for a connection goes out together: the reader sees thousands of frames, the network few writes.
+// TestCoalescing: queued frames leave together: the reader sees thousands of frames, the network few writes.
 func TestCoalescing(t *testing.T) {
 	const frames = 2000
 	var writes atomic.Int64
 	counting := func(ctx context.Context, u *url.URL) (net.Conn, error) {
-		c, err := plain(ctx, u)
-		return &counter{Conn: c, writes: &writes}, err
+		c, err := dialPlain(ctx, u)
+		return &writeCounter{Conn: c, writes: &writes}, err
 	}
 	got := make(chan int, 1)
 	target := serve(t, websocket.Options{}, func(c *websocket.Conn) {
@@ -180,13 +181,13 @@ func TestCoalescing(t *testing.T) {
 	finish(c)
 }
 
-// counter counts writes and makes each as slow as a switch to another goroutine, so that frames gather.
-type counter struct {
+// writeCounter counts writes and makes each one yield to another goroutine, so that frames accumulate.
+type writeCounter struct {
 	net.Conn
 	writes *atomic.Int64
 }
 
-func (c *counter) Write(p []byte) (int, error) {
+func (c *writeCounter) Write(p []byte) (int, error) {
 	c.writes.Add(1)
 	done := make(chan struct{})
 	go close(done)
@@ -194,7 +195,7 @@ func (c *counter) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// A peer that does not read is closed with 1013 once its queue is full, and no Send has waited for it.
+// TestSlowReader: a peer that does not read is closed with 1013 when its queue is full, and no Send waits for it.
 func TestSlowReader(t *testing.T) {
 	overflow := make(chan error, 1)
 	target := serve(t, websocket.Options{QueueFrames: 64, QueueBytes: 4 << 20}, func(c *websocket.Conn) {
@@ -213,7 +214,7 @@ func TestSlowReader(t *testing.T) {
 	if err := <-overflow; !errors.Is(err, websocket.ErrSlow) {
 		t.Errorf("Send = %v, want ErrSlow", err)
 	}
-	// It reads again in time and is told why.
+	// A peer that reads again in time gets the close code.
 	wantClose(t, c, websocket.CodeTryLater, true)
 }
 
@@ -224,11 +225,11 @@ func TestReadLimit(t *testing.T) {
 	wantClose(t, c, websocket.CodeTooLarge, true)
 }
 
-// A client that does not mask breaks §5.1.
+// TestProtocolError: a client that does not mask its frames violates §5.1.
 func TestProtocolError(t *testing.T) {
 	target := serve(t, websocket.Options{}, func(c *websocket.Conn) { wantClose(t, c, websocket.CodeProtocol, false) })
 	u, _ := url.Parse(target)
-	conn, err := plain(t.Context(), u)
+	conn, err := dialPlain(t.Context(), u)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -261,7 +262,7 @@ func TestOrigin(t *testing.T) {
 		if origin != "" {
 			h.Set("Origin", origin)
 		}
-		c, err := websocket.Dial(t.Context(), plain, target, websocket.Options{Header: h})
+		c, err := websocket.Dial(t.Context(), dialPlain, target, websocket.Options{Header: h})
 		if err == nil {
 			finish(c)
 		}
@@ -277,7 +278,7 @@ func TestOrigin(t *testing.T) {
 	}
 }
 
-// TLS connections coalesce too: nothing below the queue needs to be TCP.
+// TestTLS: TLS connections coalesce too, because nothing below the queue needs to be TCP.
 func TestTLS(t *testing.T) {
 	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c, err := websocket.Accept(w, r, websocket.Options{}); err == nil {

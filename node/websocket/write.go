@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Send queues a frame. It never waits: where the queue is full the connection is closed with 1013 and the error is
-// [ErrSlow]; after a close it is [ErrClosed].
+// Send queues a frame. It never waits. If the queue is full, it closes the connection with 1013 and returns [ErrSlow].
+// After a close it returns [ErrClosed].
 func (c *Conn) Send(f *Frame) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -17,8 +17,8 @@ func (c *Conn) Send(f *Frame) error {
 		c.fault = &CloseError{Code: CodeTryLater, Reason: reasonQueueFull}
 		c.drop()
 		c.end(closeFrame(CodeTryLater, reasonQueueFull))
-		c.hurry = true
-		// It fails only on a connection that is gone, which the writer finds out.
+		c.slow = true
+		// SetWriteDeadline fails only on a broken connection, which the writer notices.
 		_ = c.conn.SetWriteDeadline(time.Now().Add(slowGrace))
 		return ErrSlow
 	}
@@ -26,7 +26,7 @@ func (c *Conn) Send(f *Frame) error {
 	return nil
 }
 
-// push queues a frame and starts a writer where none runs. c.mu is held.
+// push queues a frame and starts a writer if none runs. The caller holds c.mu.
 func (c *Conn) push(f *Frame) {
 	if c.queue == nil {
 		c.queue, c.spare = c.spare, nil
@@ -41,7 +41,7 @@ func (c *Conn) push(f *Frame) {
 	}
 }
 
-// end queues the last frame. c.mu is held.
+// end queues the last frame. The caller holds c.mu.
 func (c *Conn) end(last *Frame) {
 	if c.ending {
 		return
@@ -50,7 +50,7 @@ func (c *Conn) end(last *Frame) {
 	c.push(last)
 }
 
-// drop forgets what is queued and not being written. c.mu is held.
+// drop discards the queued frames that are not being written yet. The caller holds c.mu.
 func (c *Conn) drop() {
 	for i, f := range c.queue {
 		c.frames--
@@ -61,15 +61,15 @@ func (c *Conn) drop() {
 }
 
 const (
-	batchSize = 64 << 10 // written at once
-	direct    = 8 << 10  // a frame from this size on is written from where it is
-	keepQueue = 64       // frames whose array is kept for the next batch
+	batchSize  = 64 << 10 // bytes per write
+	directSize = 8 << 10  // frames of this size and more are written without a copy
+	keepQueue  = 64       // frames; larger queue arrays are not reused
 )
 
-// batches are shared: a connection holds one only while it writes.
+// batches are shared, because a connection needs one only while it writes.
 var batches = sync.Pool{New: func() any { return new(make([]byte, 0, batchSize)) }}
 
-// write writes until nothing waits.
+// write writes until the queue is empty.
 func (c *Conn) write() {
 	defer c.writers.Done()
 	batch := batches.Get().(*[]byte)
@@ -80,16 +80,16 @@ func (c *Conn) write() {
 		if len(frames) == 0 {
 			c.writing = false
 			if c.ending {
-				c.lastWord()
+				c.setCloseDeadline()
 			}
 			c.mu.Unlock()
 			return
 		}
 		c.queue, c.spare = c.spare, nil
-		hurry := c.hurry
+		slow := c.slow
 		c.mu.Unlock()
 
-		size, err := c.writeAll(frames, *batch, hurry)
+		size, err := c.writeAll(frames, *batch, slow)
 
 		c.mu.Lock()
 		c.frames -= len(frames)
@@ -109,15 +109,15 @@ func (c *Conn) write() {
 	}
 }
 
-// lastWord gives the peer some time to read our close and answer it. c.mu is held.
-func (c *Conn) lastWord() {
-	// It fails only on a connection that is gone.
+// setCloseDeadline gives the peer some time to read our close and answer it. The caller holds c.mu.
+func (c *Conn) setCloseDeadline() {
+	// SetReadDeadline fails only on a broken connection.
 	_ = c.conn.SetReadDeadline(time.Now().Add(lingerTime))
 }
 
-// writeAll writes frames in as few writes as fit, and returns their size.
-func (c *Conn) writeAll(frames []*Frame, batch []byte, hurry bool) (size int, err error) {
-	if !hurry {
+// writeAll writes frames in as few writes as possible and returns their total size. slow keeps the deadline as it is.
+func (c *Conn) writeAll(frames []*Frame, batch []byte, slow bool) (size int, err error) {
+	if !slow {
 		c.extend()
 	}
 	batch = batch[:0]
@@ -133,13 +133,13 @@ func (c *Conn) writeAll(frames []*Frame, batch []byte, hurry bool) (size int, er
 			flush()
 		}
 		switch {
-		case c.client && f.bytes[1]&bitMasked == 0: // gorilla's own are masked
-			batch = f.appendMasked(batch)
+		case c.client && f.bytes[1]&bitMasked == 0: // gorilla masks its own frames
+			batch = f.appendWithMask(batch)
 			if len(batch) > batchSize {
 				flush()
 				batch = make([]byte, 0, batchSize)
 			}
-		case len(f.bytes) >= direct:
+		case len(f.bytes) >= directSize:
 			flush()
 			if err == nil {
 				_, err = c.conn.Write(f.bytes)
@@ -152,13 +152,14 @@ func (c *Conn) writeAll(frames []*Frame, batch []byte, hurry bool) (size int, er
 	return size, err
 }
 
-// extend moves the deadline of writing, at most every tenth of it: that is cheaper than once for each write.
+// extend moves the write deadline, at most every tenth of the timeout, because that is cheaper than moving it for each
+// write.
 func (c *Conn) extend() {
 	now := time.Now()
 	if c.deadline.Sub(now) > c.opt.WriteTimeout*9/10 {
 		return
 	}
 	c.deadline = now.Add(c.opt.WriteTimeout)
-	// It fails only on a connection that is gone, which the write finds out.
+	// SetWriteDeadline fails only on a broken connection, which the write notices.
 	_ = c.conn.SetWriteDeadline(c.deadline)
 }

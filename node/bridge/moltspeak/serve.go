@@ -17,14 +17,14 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// answerTime is what a peer may wait for a handler.
+// answerTime is how long a peer may wait for a handler.
 const answerTime = 60 * time.Second
 
-// Mount adds the endpoint (MS-44), where it is served, and the registry façade, where that is on.
+// Mount adds the endpoint (MS-44) and the registry façade, if they are switched on.
 func (b *Bridge) Mount(e *echo.Echo) {
 	if b.cfg.Serve {
 		g := e.Group("/moltspeak/v0.1", b.guard(func(c echo.Context, e *message.Error) error {
-			return respond(c, b.refuse(&exchange{ctx: c.Request().Context(), now: time.Now()}, e))
+			return respond(c, b.refuse(&request{ctx: c.Request().Context(), now: time.Now()}, e))
 		}))
 		g.POST("/message", b.serveMessage)
 		g.POST("/batch", b.serveBatch)
@@ -45,7 +45,7 @@ func (b *Bridge) body(c echo.Context, max int) ([]byte, *Reply) {
 		e = message.Fail(message.CodeSchema).Because(err)
 		e.Status = w.Status
 	}
-	r := b.refuse(&exchange{ctx: c.Request().Context(), now: time.Now()}, e)
+	r := b.refuse(&request{ctx: c.Request().Context(), now: time.Now()}, e)
 	return nil, &r
 }
 
@@ -70,11 +70,11 @@ func (b *Bridge) serveMessage(c echo.Context) error {
 		return err
 	}
 	r := b.Receive(c.Request().Context(), raw, b.cfg.Addresses.Sources(c), nil)
-	b.tally(c, r)
+	b.countForgery(c, r)
 	return respond(c, r)
 }
 
-// serveBatch answers each entry in order; one that fails does not stop the rest (MS-46).
+// serveBatch answers each entry in order. An entry that fails does not stop the rest (MS-46).
 func (b *Bridge) serveBatch(c echo.Context) error {
 	raw, bad := b.body(c, message.MaxBatch)
 	if bad != nil {
@@ -85,12 +85,12 @@ func (b *Bridge) serveBatch(c echo.Context) error {
 	}
 	entries, e := message.ReadBatch(raw)
 	if e != nil {
-		return respond(c, b.refuse(&exchange{ctx: c.Request().Context(), now: time.Now()}, e))
+		return respond(c, b.refuse(&request{ctx: c.Request().Context(), now: time.Now()}, e))
 	}
 	out := make([]json.RawMessage, len(entries))
 	for i, entry := range entries {
-		x := &exchange{ctx: c.Request().Context(), now: time.Now(), sources: b.cfg.Addresses.Sources(c)}
-		if i > 0 { // the first is what the request was charged for
+		x := &request{ctx: c.Request().Context(), now: time.Now(), sources: b.cfg.Addresses.Sources(c)}
+		if i > 0 { // the request itself paid for the first entry
 			if e := b.charge(c); e != nil {
 				out[i] = b.refuse(x, e).Body
 				continue
@@ -101,18 +101,19 @@ func (b *Bridge) serveBatch(c echo.Context) error {
 		var e *message.Error
 		if x.packet, e = message.OpenPacket(entry, len(data), b.cfg.Box); e != nil {
 			r := b.refuse(x, e)
-			b.tally(c, r)
+			b.countForgery(c, r)
 			out[i] = r.Body
 			continue
 		}
 		r := b.receive(x)
-		b.tally(c, r)
+		b.countForgery(c, r)
 		out[i] = r.Body
 	}
 	return httpapi.JSON(c, http.StatusOK, out)
 }
 
-// guard charges every request of a group to its address; refuse answers one that is too many in the words of the group.
+// guard charges every request of a group to its address. refuse answers a request over the limit in the format of the
+// group.
 func (b *Bridge) guard(refuse func(echo.Context, *message.Error) error) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
@@ -124,8 +125,8 @@ func (b *Bridge) guard(refuse func(echo.Context, *message.Error) error) echo.Mid
 	}
 }
 
-// charge takes a message from the allowance of the caller's address: a batch or a stream must not be a way around what
-// requests cost (AM-43).
+// charge takes a message from the allowance of the caller's address, so that batches and streams cost as much as
+// single requests (AM-43).
 func (b *Bridge) charge(c echo.Context) *message.Error {
 	err := b.cfg.Addresses.Check(c)
 	if err == nil {
@@ -138,41 +139,42 @@ func (b *Bridge) charge(c echo.Context) *message.Error {
 	return e
 }
 
-// tally counts what did not verify against the caller's address: after ten in a minute it is refused (AM-43).
-func (b *Bridge) tally(c echo.Context, r Reply) {
+// countForgery counts a forged request against the caller's address. After ten in a minute the address is refused
+// (AM-43).
+func (b *Bridge) countForgery(c echo.Context, r Reply) {
 	if r.Forged {
 		b.cfg.Addresses.Fault(c.Request().Context(), httpapi.ClientAddr(c))
 	}
 }
 
-// serveStream is the WebSocket: one JSON text per frame, the first a valid hello (MS-47).
+// serveStream serves the WebSocket: one JSON text per frame, the first of them a valid hello (MS-47).
 func (b *Bridge) serveStream(c echo.Context) error {
-	if !websocket.Wanted(c.Request()) {
+	if !websocket.IsUpgrade(c.Request()) {
 		e := message.FailAt(message.CodeSchema, "", "this route is a WebSocket")
 		e.Status = http.StatusUpgradeRequired
-		return respond(c, b.refuse(&exchange{ctx: c.Request().Context(), now: time.Now()}, e))
+		return respond(c, b.refuse(&request{ctx: c.Request().Context(), now: time.Now()}, e))
 	}
 	conn, err := websocket.Accept(c.Response(), c.Request(), websocket.Options{
 		ReadLimit: message.MaxMessage + message.MaxWrapping, QueueFrames: 256, QueueBytes: 4 << 20, Origins: b.cfg.Origins,
 	})
 	if err != nil {
-		return nil // it has been answered
+		return nil // Accept answered
 	}
 	sources := b.cfg.Addresses.Sources(c)
 	if !b.sockets.add(conn, sources) {
 		conn.Close(websocket.CodeTryLater, "")
-		_, _, _ = conn.Read() // until it is closed
+		_, _, _ = conn.Read() // until the close is done
 		return nil
 	}
 	defer b.sockets.remove(conn)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(c.Request().Context()))
 	defer cancel()
-	(&connection{b: b, conn: conn, sources: sources}).serve(ctx, func() *message.Error { return b.charge(c) }, func(r Reply) { b.tally(c, r) })
+	(&connection{b: b, conn: conn, sources: sources}).serve(ctx, func() *message.Error { return b.charge(c) }, func(r Reply) { b.countForgery(c, r) })
 	return nil
 }
 
-// discover answers from the directories; only agents that speak MoltSpeak have an address here.
-func (b *Bridge) discover(c *exchange, d message.Discover) (answer, *message.Error) {
+// discover answers from the directories. Only agents that speak MoltSpeak have an address in the results.
+func (b *Bridge) discover(c *request, d message.Discover) (answer, *message.Error) {
 	wanted := [][]string{d.All}
 	if len(d.All) == 0 {
 		wanted = nil
@@ -193,7 +195,7 @@ func (b *Bridge) discover(c *exchange, d message.Discover) (answer, *message.Err
 			for _, card := range page.Agents {
 				if id := card.GetStr("agent_id"); len(results) < d.Limit && !found[id] {
 					found[id] = true
-					results = append(results, listed(card))
+					results = append(results, discoverResult(card))
 				}
 			}
 		}
@@ -205,8 +207,8 @@ func (b *Bridge) discover(c *exchange, d message.Discover) (answer, *message.Err
 	return answer{op: message.OpRespond, p: message.Respond{Status: "success", Data: data}.Value(), status: http.StatusOK}, nil
 }
 
-// listed is a card of the directory as a result: what stands on the card for everybody.
-func listed(card wire.Value) wire.Value {
+// discoverResult returns a card of the directory as a result, with the public members of the card.
+func discoverResult(card wire.Value) wire.Value {
 	meta, _ := card.Get("metadata")
 	v := wire.Obj(wire.TextField("agent_id", card.GetStr("agent_id")), wire.TextField("name", card.GetStr("name")))
 	if caps, ok := card.Get("capabilities"); ok && caps.Kind() == wire.Array {

@@ -139,7 +139,7 @@ func readRegistration(body []byte) (wire.Value, bool) {
 // because agents may share an address.
 func (r *Relay) connect(c echo.Context) error {
 	req := c.Request()
-	if !websocket.Wanted(req) {
+	if !websocket.IsUpgrade(req) {
 		c.Response().Header().Set("Upgrade", "websocket")
 		return answerFault(c, http.StatusUpgradeRequired, "upgrade_required", "this is a WebSocket")
 	}

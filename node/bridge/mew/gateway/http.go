@@ -24,7 +24,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	path := r.URL.Path
 	switch {
-	case websocket.Wanted(r) && (g.cfg.AnyPath || path == "/ws"):
+	case websocket.IsUpgrade(r) && (g.cfg.AnyPath || path == "/ws"):
 		g.serveSocket(w, r)
 	case path == "/ws":
 		w.Header().Set("Upgrade", "websocket")

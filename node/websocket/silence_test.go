@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// oneListener hands out one connection.
+// oneListener accepts one connection.
 type oneListener struct {
 	conns chan net.Conn
 }
@@ -49,7 +49,7 @@ func pair(t *testing.T, server, client Options) (s, c *Conn) {
 	return s, c
 }
 
-func (c *Conn) toEnd() *CloseError {
+func (c *Conn) readToEnd() *CloseError {
 	for {
 		if _, _, err := c.Read(); err != nil {
 			return err.(*CloseError)
@@ -57,13 +57,13 @@ func (c *Conn) toEnd() *CloseError {
 	}
 }
 
-// A peer that answers pings stays; that is what keeps an idle connection.
+// TestPingKeeps: an idle connection stays open as long as the peer answers pings.
 func TestPingKeeps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, c := pair(t, Options{}, Options{Ping: -1})
 		ends := make(chan *CloseError, 2)
-		go func() { ends <- s.toEnd() }()
-		go func() { ends <- c.toEnd() }()
+		go func() { ends <- s.readToEnd() }()
+		go func() { ends <- c.readToEnd() }()
 		time.Sleep(time.Hour)
 		select {
 		case end := <-ends:
@@ -76,12 +76,12 @@ func TestPingKeeps(t *testing.T) {
 	})
 }
 
-// A peer that says nothing at all is dropped after 90 s (MEW-Q4), whether or not it takes what is sent.
+// TestSilence: a peer that sends nothing at all is dropped after 90 s (MEW-Q4), whether or not it reads.
 func TestSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, c := pair(t, Options{}, Options{Ping: -1})
 		start := time.Now()
-		end := s.toEnd() // nobody reads at the other end
+		end := s.readToEnd() // nobody reads at the other end
 		if end.Code != CodeAbnormal {
 			t.Errorf("ended with %v, want 1006", end)
 		}
@@ -89,23 +89,23 @@ func TestSilence(t *testing.T) {
 			t.Errorf("a dead peer was kept for %v", took)
 		}
 		c.Abort()
-		c.toEnd()
+		c.readToEnd()
 	})
 }
 
-// A peer that takes no byte for the write timeout is dropped although its queue is not full.
+// TestWriteTimeout: a peer that accepts no bytes for the write timeout is dropped, even if its queue is not full.
 func TestWriteTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, c := pair(t, Options{}, Options{Ping: -1})
 		start := time.Now()
 		s.Send(Text([]byte("nobody reads this")))
-		if end := s.toEnd(); end.Code != CodeAbnormal {
+		if end := s.readToEnd(); end.Code != CodeAbnormal {
 			t.Errorf("ended with %v, want 1006", end)
 		}
 		if took := time.Since(start); took < 9*time.Second || took > 11*time.Second {
 			t.Errorf("dropped after %v, want about 10 s", took)
 		}
 		c.Abort()
-		c.toEnd()
+		c.readToEnd()
 	})
 }
