@@ -2,13 +2,13 @@ package yamltree
 
 import "bytes"
 
-// findCrowd returns the offset at which the entries in flow style become more than max, or -1 if they never do.
+// findFlowOverflow returns the offset at which the entries in flow style become more than max, or -1 if they never do.
 //
 // In flow style the parser keeps a whole collection in memory before it hands out its first node, at several times the
-// cost of block style. So a document that has more entries in flow style than it may have nodes is refused before it is
-// parsed (MESS-61). Commas in texts and comments do not count. The scan knows as much of YAML as that needs. If it takes
-// for a text what the parser takes for entries, the marks of the pre-scan still bound the cost.
-func findCrowd(data []byte, max int) int {
+// cost of block style. So a document that has more entries in flow style than it may have nodes is refused before it
+// is parsed (MESS-61). Commas in texts and comments do not count. The scan knows only as much YAML as it needs for
+// that. If it mistakes entries for text, the marks of the pre-scan still bound the cost.
+func findFlowOverflow(data []byte, max int) int {
 	if bytes.Count(data, []byte{','}) <= max {
 		return -1
 	}
@@ -30,7 +30,7 @@ type flowScan struct {
 	depth   int  // of open collections in flow style
 	entries int  // in flow style
 	starts  bool // a node may start here
-	fresh   bool // the line holds nothing yet
+	fresh   bool // the line contains only blanks so far
 }
 
 func (s *flowScan) step() {
@@ -46,7 +46,7 @@ func (s *flowScan) step() {
 		return
 	case s.starts && (c == '"' || c == '\''):
 		s.markKey(fresh)
-		s.skipQuoted(c)
+		s.skipQuote(c)
 	case (s.starts || flow) && (c == '[' || c == '{'):
 		s.depth++
 		s.starts = true
@@ -89,15 +89,15 @@ func (s *flowScan) skipTo(c byte) {
 	s.at = len(s.data)
 }
 
-// markKey keeps the column if a key in block style may begin here.
+// markKey stores the column if a key in block style may begin here.
 func (s *flowScan) markKey(fresh bool) {
 	if (s.starts || fresh) && s.depth == 0 {
 		s.parent = s.at - s.line
 	}
 }
 
-// skipQuoted goes to the end of a quoted scalar.
-func (s *flowScan) skipQuoted(quote byte) {
+// skipQuote goes to the end of a quoted scalar.
+func (s *flowScan) skipQuote(quote byte) {
 	s.starts = false
 	for s.at++; s.at < len(s.data); s.at++ {
 		switch c := s.data[s.at]; {

@@ -42,7 +42,7 @@ type Document struct {
 // Error is the reason why a text was refused. Its text quotes nothing of the input.
 type Error struct {
 	Reason string
-	Line   int  // 0 if the parser does not tell
+	Line   int  // 0 if the parser does not report it
 	Size   bool // the text is larger than [Limits.Bytes]
 }
 
@@ -110,9 +110,9 @@ func lineOf(err error) int {
 	return n
 }
 
-// prescan refuses in one pass what would keep the parser busy for long (MESS-61). It counts what opens or separates
-// nodes, and what the parser looks up again and again: each directive, or line that looks like one, is compared with all
-// directives before it.
+// prescan refuses, in one pass, documents that would keep the parser busy for long (MESS-61). It counts the characters
+// that open or separate nodes, and those that are costly to parse: the parser compares each directive, or line that
+// looks like one, with all directives before it.
 func prescan(data []byte, l Limits) error {
 	if len(data) > l.Bytes {
 		return &Error{Reason: fmt.Sprintf("the document is larger than %d bytes", l.Bytes), Line: LineAt(data, l.Bytes), Size: true}
@@ -148,7 +148,7 @@ func prescan(data []byte, l Limits) error {
 			if before == '\n' || before == '\r' {
 				marks += directive
 			}
-		case 0x85, 0xa8, 0xa9: // the end of what YAML also takes for a line break
+		case 0x85, 0xa8, 0xa9: // the last byte of a Unicode line break
 			if hasBreak(data[:i+1]) {
 				marks++
 				c = '\n'
@@ -161,7 +161,7 @@ func prescan(data []byte, l Limits) error {
 			return &Error{Reason: "too many nodes or lines", Line: line}
 		}
 	}
-	if at := findCrowd(data, l.Nodes); at >= 0 {
+	if at := findFlowOverflow(data, l.Nodes); at >= 0 {
 		return &Error{Reason: "too many nodes", Line: LineAt(data, at)}
 	}
 	return nil
@@ -192,7 +192,7 @@ func LineAt(data []byte, offset int) int {
 	return 1 + bytes.Count(data[:min(max(offset, 0), len(data))], []byte("\n"))
 }
 
-// walker turns nodes into values. nodes is how many values it may still make of a stream.
+// walker turns nodes into values. nodes is how many more values it may make.
 type walker struct {
 	Options
 	nodes int
@@ -298,7 +298,8 @@ func (w *walker) key(n *yaml.Node, seen map[string]struct{}) error {
 	return checkTag(n)
 }
 
-// plainNumber matches the plain scalars that become numbers: decimal, without "+", leading zeros or underscores (MESS-62).
+// plainNumber matches the plain scalars that become numbers: decimal, without "+", leading zeros or underscores
+// (MESS-62).
 var plainNumber = regexp.MustCompile(`^-?(0|[1-9][0-9]*)?(\.[0-9]*)?([eE][-+]?[0-9]+)?$`)
 
 // scalar reads a scalar. Quoted and block scalars are texts; plain ones are what the core schema of YAML 1.2 makes of

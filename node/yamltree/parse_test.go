@@ -89,7 +89,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestPrescanCounts: what would keep the parser busy never reaches it.
+// TestPrescanCounts: prescan refuses documents that would keep the parser busy.
 func TestPrescanCounts(t *testing.T) {
 	for name, text := range map[string]string{
 		"returns":          strings.Repeat("#\r", 45000),
