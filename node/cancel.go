@@ -80,7 +80,7 @@ func (n *Node) takenBack(ctx context.Context, uid string, payload wire.Value, ke
 	if err != nil || n.cfg.Agreed == nil {
 		return event, marks, err
 	}
-	event, changes, err = n.cfg.Agreed.Cancelled(ctx, uid, now)
+	event, changes, err = n.cfg.Agreed.Cancel(ctx, uid, now)
 	return event, append(changes, marks...), err
 }
 

@@ -155,7 +155,7 @@ func (n *Node) observe() {
 	n.store.OnCommit(n.outbox.committed)
 	n.store.OnCommit(n.asks.Committed)
 	if n.cfg.Agreed != nil {
-		n.store.OnCommit(n.cfg.Agreed.Committed)
+		n.store.OnCommit(n.cfg.Agreed.OnCommit)
 	}
 }
 

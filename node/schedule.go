@@ -25,7 +25,7 @@ func (n *Node) agreedEvent(conv conversations.Conversation, peer wire.AgentID, n
 	if title == "" {
 		title = "Meeting"
 	}
-	return []store.Change{n.cfg.Agreed.Agreed(calendar.Event{
+	return []store.Change{n.cfg.Agreed.Add(calendar.Event{
 		UID: calendar.UID(conv.Key.Peer, conv.Key.ID), Title: title, Location: wire.OneLine(conv.Agreement.Location, 200),
 		With: wire.OneLine(with, 200), Start: start, Duration: length, Made: now,
 		Peer: conv.Key.Peer, Address: conv.Address, Conversation: conv.Key.ID,

@@ -12,20 +12,21 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Namespace is where agreed events are kept.
+// Namespace is the record namespace of agreed events.
 const Namespace = "calendar"
 
 // BookConfig configures [NewBook]. Records is required.
 type BookConfig struct {
 	Records store.Records
-	Writer  Writer // nil: events are kept here alone
-	// Failed is told when an event could not be written, once for each event.
+	Writer  Writer // nil: events are kept only in Records
+	// Failed is called once for each event that could not be written at first.
 	Failed func(ctx context.Context, e Event, err error)
 	Logger *slog.Logger // nil discards
 }
 
-// Book keeps what was agreed and writes it to the owner's calendar. The record is made in the step that agrees, so that
-// no agreed event is lost; writing it is tried until it works or the event is over. It is safe for concurrent use.
+// Book stores agreed events and writes them to the owner's calendar. The record is part of the step that makes the
+// agreement, so no agreed event is lost. The book tries to write an event until it succeeds or the event is over. It
+// is safe for concurrent use.
 type Book struct {
 	cfg  BookConfig
 	wake chan struct{}
@@ -33,7 +34,7 @@ type Book struct {
 
 var _ Source = (*Book)(nil)
 
-// NewBook makes a book. It starts nothing: that is [Book.Run].
+// NewBook returns a book. [Book.Run] starts it.
 func NewBook(cfg BookConfig) *Book {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -44,13 +45,13 @@ func NewBook(cfg BookConfig) *Book {
 	return &Book{cfg: cfg, wake: make(chan struct{}, 1)}
 }
 
-// state of an entry.
+// state is the state of an entry.
 type state string
 
 const (
 	pending state = "pending" // to be written
 	written state = "written"
-	removed state = "removed" // to be taken out
+	removed state = "removed" // to be deleted from the calendar
 )
 
 // entry is the record of an event.
@@ -63,7 +64,7 @@ type entry struct {
 	rev store.Rev
 }
 
-const keepAfter = 24 * time.Hour // an entry goes that long after its event
+const keepAfter = 24 * time.Hour // how long an entry outlives its event
 
 func (e entry) record() store.Record {
 	body, err := json.Marshal(e)
@@ -77,13 +78,14 @@ func (e entry) record() store.Record {
 	return store.Record{NS: Namespace, Key: e.Event.UID, Body: body, Terms: []string{"state:" + string(e.State)}, Expires: end.Add(keepAfter)}
 }
 
-// Agreed returns the change that keeps an event, for the unit that agrees on it.
-func (b *Book) Agreed(e Event) store.Change {
+// Add returns the change that stores an event, for the unit that makes the agreement.
+func (b *Book) Add(e Event) store.Change {
 	return store.Change{Record: entry{Event: e, State: pending}.record(), IfRev: store.Any}
 }
 
-// Cancelled returns an event and the changes that take it out again, none if it is not known or gone already.
-func (b *Book) Cancelled(ctx context.Context, uid string, now time.Time) (Event, []store.Change, error) {
+// Cancel returns an event and the changes that remove it. The list of changes is empty if the event is unknown or
+// already removed.
+func (b *Book) Cancel(ctx context.Context, uid string, now time.Time) (Event, []store.Change, error) {
 	rec, err := b.cfg.Records.Get(ctx, Namespace, uid, now)
 	if err != nil {
 		if errors.Is(err, store.ErrNotFound) {
@@ -99,9 +101,8 @@ func (b *Book) Cancelled(ctx context.Context, uid string, now time.Time) (Event,
 	return e.Event, []store.Change{{Record: e.record(), IfRev: rec.Rev}}, nil
 }
 
-// Committed wakes the writer if a unit that is committed changes what is to be written. It is an observer for
-// [store.Observed.OnCommit].
-func (b *Book) Committed(changes []store.Change) {
+// OnCommit wakes the writer if a committed unit changes events. It is an observer for [store.Observed.OnCommit].
+func (b *Book) OnCommit(changes []store.Change) {
 	if slices.ContainsFunc(changes, func(c store.Change) bool { return c.Record.NS == Namespace }) {
 		select {
 		case b.wake <- struct{}{}:
@@ -110,7 +111,7 @@ func (b *Book) Committed(changes []store.Change) {
 	}
 }
 
-// Run writes until ctx ends.
+// Run writes events to the calendar until ctx ends.
 func (b *Book) Run(ctx context.Context) {
 	for {
 		next := b.work(ctx, time.Now())
@@ -127,15 +128,15 @@ func (b *Book) Run(ctx context.Context) {
 }
 
 const (
-	atRest     = time.Hour // how often the book is looked through where nothing wakes it
+	idlePause  = time.Hour // how often the book is read if nothing wakes it
 	writeTime  = 30 * time.Second
 	firstPause = time.Minute
 	lastPause  = time.Hour
 )
 
-// work does what is due and returns when to look again.
+// work writes the entries that are due and returns when to look again.
 func (b *Book) work(ctx context.Context, now time.Time) time.Duration {
-	next := atRest
+	next := idlePause
 	for _, s := range []state{pending, removed} {
 		err := b.each(ctx, "state:"+string(s), now, func(e entry) {
 			if now.Before(e.Due) {
@@ -152,7 +153,7 @@ func (b *Book) work(ctx context.Context, now time.Time) time.Duration {
 	return next
 }
 
-// write tries one entry and returns when to look again.
+// write tries to write one entry and returns when to look again.
 func (b *Book) write(ctx context.Context, e entry, now time.Time) time.Duration {
 	limited, cancel := context.WithTimeout(ctx, writeTime)
 	defer cancel()
@@ -168,7 +169,7 @@ func (b *Book) write(ctx context.Context, e entry, now time.Time) time.Duration 
 		return 0
 	}
 	change := store.Change{Record: e.record(), IfRev: e.rev}
-	next := atRest
+	next := idlePause
 	switch {
 	case err != nil:
 		if e.Attempts == 0 {
@@ -187,16 +188,16 @@ func (b *Book) write(ctx context.Context, e entry, now time.Time) time.Duration 
 		change.Record = e.record()
 	}
 	if err := b.cfg.Records.Apply(ctx, []store.Change{change}, now); err != nil {
-		b.cfg.Logger.Warn("keep event", "uid", e.Event.UID, "err", err) // it changed meanwhile, or the next look tries again
+		b.cfg.Logger.Warn("keep event", "uid", e.Event.UID, "err", err) // the next attempt retries
 		return firstPause
 	}
 	return next
 }
 
-// Name names the book among the sources.
+// Name implements [Source].
 func (b *Book) Name() string { return "agreed events" }
 
-// Busy lists the agreed events: they take time whether or not they reached the owner's calendar yet.
+// Busy lists the agreed events. They take time even before they reach the owner's calendar.
 func (b *Book) Busy(ctx context.Context, window Interval, _ *time.Location) ([]Interval, []Problem, error) {
 	var out []Interval
 	err := b.each(ctx, "", window.Start, func(e entry) {
@@ -211,8 +212,8 @@ func (e entry) interval() Interval {
 	return Interval{e.Event.Start, e.Event.Start.Add(e.Event.Duration)}
 }
 
-// On counts the events that were agreed for the day of t, in the zone of t.
-func (b *Book) On(ctx context.Context, t, now time.Time) (n int, err error) {
+// CountOn counts the events that were agreed for the day of t, in the zone of t.
+func (b *Book) CountOn(ctx context.Context, t, now time.Time) (n int, err error) {
 	y, m, d := t.Date()
 	err = b.each(ctx, "", now, func(e entry) {
 		ey, em, ed := e.Event.Start.In(t.Location()).Date()
@@ -223,7 +224,7 @@ func (b *Book) On(ctx context.Context, t, now time.Time) (n int, err error) {
 	return n, err
 }
 
-// Events lists what was agreed and is not over for long.
+// Events lists the agreed events that are not long over.
 func (b *Book) Events(ctx context.Context, now time.Time) (out []Event, err error) {
 	err = b.each(ctx, "", now, func(e entry) {
 		if e.State != removed {
@@ -233,7 +234,7 @@ func (b *Book) Events(ctx context.Context, now time.Time) (out []Event, err erro
 	return out, err
 }
 
-// maxEntries bounds how many events are looked at.
+// maxEntries bounds how many events the book reads.
 const maxEntries = 10_000
 
 func (b *Book) each(ctx context.Context, term string, now time.Time, do func(entry)) error {

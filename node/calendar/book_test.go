@@ -16,53 +16,53 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// moody is a calendar that fails some times before it works.
-type moody struct {
+// flakyWriter is a calendar that fails some times before it works.
+type flakyWriter struct {
 	failures atomic.Int32
 	puts     atomic.Int32
 }
 
-func (m *moody) Put(context.Context, calendar.Event) error {
+func (m *flakyWriter) Put(context.Context, calendar.Event) error {
 	if m.failures.Add(-1) >= 0 {
 		return errors.New("no room")
 	}
 	m.puts.Add(1)
 	return nil
 }
-func (m *moody) Remove(context.Context, string) error { return nil }
+func (m *flakyWriter) Remove(context.Context, string) error { return nil }
 
-// TestBookTriesAgain: an event that cannot be written is tried until it works, the owner is told once.
+// TestBookTriesAgain: the book tries to write an event until it succeeds, and reports the failure once.
 func TestBookTriesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		recs := records(t)
-		w := &moody{}
+		w := &flakyWriter{}
 		w.failures.Store(3)
-		var told atomic.Int32
-		book := calendar.NewBook(calendar.BookConfig{Records: recs, Writer: w, Failed: func(context.Context, calendar.Event, error) { told.Add(1) }})
+		var failed atomic.Int32
+		book := calendar.NewBook(calendar.BookConfig{Records: recs, Writer: w, Failed: func(context.Context, calendar.Event, error) { failed.Add(1) }})
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); book.Run(ctx) }()
 		defer func() { stop(); <-done }()
 		e := calendar.Event{UID: calendar.UID("am_x", "c"), Title: "Coffee", Start: time.Now().Add(48 * time.Hour), Duration: time.Hour, Made: time.Now()}
-		written := []store.Change{book.Agreed(e)}
+		written := []store.Change{book.Add(e)}
 		if err := recs.Apply(t.Context(), written, time.Now()); err != nil {
 			t.Fatal(err)
 		}
-		book.Committed(written)
+		book.OnCommit(written)
 		synctest.Wait()
-		if w.puts.Load() != 0 || told.Load() != 1 {
-			t.Fatalf("after the first try: %d written, told %d times", w.puts.Load(), told.Load())
+		if w.puts.Load() != 0 || failed.Load() != 1 {
+			t.Fatalf("after the first try: %d written, %d failures reported", w.puts.Load(), failed.Load())
 		}
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if w.puts.Load() != 1 || told.Load() != 1 {
-			t.Errorf("after an hour: %d written, told %d times, want once each", w.puts.Load(), told.Load())
+		if w.puts.Load() != 1 || failed.Load() != 1 {
+			t.Errorf("after an hour: %d written, %d failures reported, want one each", w.puts.Load(), failed.Load())
 		}
 	})
 }
 
-// TestFolder: an agreed event becomes a file that reads back as busy, whatever a peer put into its texts, and goes
-// again when it is cancelled.
+// TestFolder: an agreed event becomes a file that reads back as busy time, whatever text a peer put into it. A
+// cancelled event disappears.
 func TestFolder(t *testing.T) {
 	recs := records(t)
 	now := time.Now().Truncate(time.Second)
@@ -72,13 +72,13 @@ func TestFolder(t *testing.T) {
 		UID: calendar.UID("am_x", "../../etc/passwd"), Title: "Coffee\nEND:VEVENT\nBEGIN:VEVENT", Location: "a;b,c\\d", With: "Sarah",
 		Start: now.Add(72 * time.Hour), Duration: time.Hour, Made: now,
 	}
-	written := []store.Change{book.Agreed(e)}
+	written := []store.Change{book.Add(e)}
 	work := func() {
 		t.Helper()
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); book.Run(ctx) }()
-		book.Committed(written)
+		book.OnCommit(written)
 		deadline := time.Now().Add(time.Minute)
 		for {
 			events, err := os.ReadDir(dir)
@@ -89,13 +89,13 @@ func TestFolder(t *testing.T) {
 			if time.Now().After(deadline) {
 				t.Fatalf("the folder has %v, the book %v", events, list)
 			}
-			book.Committed(written)
+			book.OnCommit(written)
 			runtime.Gosched()
 		}
 		stop()
 		<-done
 	}
-	if err := recs.Apply(t.Context(), []store.Change{book.Agreed(e)}, time.Now()); err != nil {
+	if err := recs.Apply(t.Context(), []store.Change{book.Add(e)}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	work()
@@ -107,18 +107,18 @@ func TestFolder(t *testing.T) {
 	if err != nil || strings.Count(string(text), "\r\nBEGIN:VEVENT\r\n") != 1 {
 		t.Errorf("file %q, %v", text, err)
 	}
-	gone, changes, err := book.Cancelled(t.Context(), e.UID, time.Now())
+	gone, changes, err := book.Cancel(t.Context(), e.UID, time.Now())
 	if err != nil || len(changes) != 1 || gone.Title != e.Title {
-		t.Fatalf("Cancelled = %v, %v, %v", gone, changes, err)
+		t.Fatalf("Cancel = %v, %v, %v", gone, changes, err)
 	}
 	if err := recs.Apply(t.Context(), changes, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	if _, again, err := book.Cancelled(t.Context(), e.UID, time.Now()); err != nil || again != nil {
-		t.Errorf("Cancelled twice = %v, %v", again, err)
+	if _, again, err := book.Cancel(t.Context(), e.UID, time.Now()); err != nil || again != nil {
+		t.Errorf("second Cancel = %v, %v", again, err)
 	}
 	work()
-	if _, changes, err := book.Cancelled(t.Context(), calendar.UID("am_x", "other"), time.Now()); err != nil || changes != nil {
-		t.Errorf("Cancelled of an unknown event = %v, %v", changes, err)
+	if _, changes, err := book.Cancel(t.Context(), calendar.UID("am_x", "other"), time.Now()); err != nil || changes != nil {
+		t.Errorf("Cancel of an unknown event = %v, %v", changes, err)
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/emersion/go-webdav/caldav"
 )
 
-// CalDAV is one calendar collection of a server (RFC 4791). It is read and written with the owner's name and password,
-// so its URL must be https, or loopback.
+// CalDAV is one calendar collection on a server (RFC 4791). Calls send the owner's name and password, so the URL must
+// be https or loopback.
 type CalDAV struct {
 	url    *url.URL
 	client *caldav.Client
@@ -28,10 +28,10 @@ var (
 	_ Writer = (*CalDAV)(nil)
 )
 
-// Do makes one HTTP call to a URL that the owner configured; it follows no redirect.
+// Do makes one HTTP call to a URL that the owner configured. It follows no redirect.
 type Do func(*http.Request) (*http.Response, error)
 
-// NewCalDAV returns the collection at address; user and password may be empty.
+// NewCalDAV returns the collection at address. user and password may be empty.
 func NewCalDAV(address, user, password string, do Do) (*CalDAV, error) {
 	u, err := url.Parse(address)
 	switch {
@@ -40,12 +40,12 @@ func NewCalDAV(address, user, password string, do Do) (*CalDAV, error) {
 	case u.User != nil:
 		return nil, errors.New("calendar URL must have no user info: name a user and a password file")
 	case u.Scheme != "https" && (u.Scheme != "http" || !loopback(u.Hostname())):
-		return nil, errors.New("calendar URL must be https; http works for this machine alone")
+		return nil, errors.New("calendar URL must be https; http works only for this machine")
 	}
 	if !strings.HasSuffix(u.Path, "/") {
 		u.Path += "/"
 	}
-	var transport webdav.HTTPClient = capped{do}
+	var transport webdav.HTTPClient = limitedClient{do}
 	if user != "" {
 		transport = webdav.HTTPClientWithBasicAuth(transport, user, password)
 	}
@@ -60,28 +60,28 @@ func loopback(host string) bool {
 	return host == "localhost" || host == "::1" || strings.HasPrefix(host, "127.")
 }
 
-// capped bounds what a server may answer.
-type capped struct{ do Do }
+// limitedClient bounds the size of an answer.
+type limitedClient struct{ do Do }
 
 // Do makes the call.
-func (c capped) Do(req *http.Request) (*http.Response, error) {
+func (c limitedClient) Do(req *http.Request) (*http.Response, error) {
 	resp, err := c.do(req)
 	if err != nil {
 		return nil, err
 	}
-	resp.Body = &cappedBody{ReadCloser: resp.Body, left: maxFilesBytes}
+	resp.Body = &limitedBody{ReadCloser: resp.Body, left: maxFilesBytes}
 	return resp, nil
 }
 
-type cappedBody struct {
+type limitedBody struct {
 	io.ReadCloser
 	left int64
 }
 
-var errTooMuch = fmt.Errorf("the calendar server answers more than %d MiB", maxFilesBytes>>20)
+var errTooMuch = fmt.Errorf("the calendar server's answer is larger than %d MiB", maxFilesBytes>>20)
 
-// Read reads until more came than is taken.
-func (b *cappedBody) Read(p []byte) (int, error) {
+// Read fails with errTooMuch after the limit.
+func (b *limitedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if b.left -= int64(n); b.left < 0 {
 		return 0, errTooMuch
@@ -89,14 +89,14 @@ func (b *cappedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Name is the URL.
+// Name returns the URL.
 func (c *CalDAV) Name() string { return c.url.String() }
 
-// Busy asks for the events of the window (RFC 4791 §7.8) and judges them as those of a file.
+// Busy asks the server for the events of the window (RFC 4791 §7.8) and reads them like those of a file.
 func (c *CalDAV) Busy(ctx context.Context, window Interval, owner *time.Location) (busy []Interval, problems []Problem, err error) {
 	defer func() {
 		if p := recover(); p != nil { // see decode
-			err = errors.New("read calendar: the server answers a malformed line")
+			err = errors.New("read calendar: the server sent a malformed line")
 		}
 	}()
 	objects, err := c.client.QueryCalendar(ctx, c.url.Path, &caldav.CalendarQuery{
@@ -108,7 +108,7 @@ func (c *CalDAV) Busy(ctx context.Context, window Interval, owner *time.Location
 	if err != nil {
 		return nil, nil, fmt.Errorf("read calendar %s: %w", c.Name(), err)
 	}
-	var all data
+	var all calendarData
 	for _, o := range objects {
 		r := reader{zones: zones{owner: owner, described: make(map[string]zone)}, window: window}
 		if err := r.calendar(o.Data); err != nil {
@@ -117,7 +117,7 @@ func (c *CalDAV) Busy(ctx context.Context, window Interval, owner *time.Location
 		all.add(r.out)
 	}
 	busy, problems, err = all.busy(ctx, window)
-	return busy, named(problems, c.Name()), err
+	return busy, setSource(problems, c.Name()), err
 }
 
 // Put writes the event to the collection.

@@ -21,7 +21,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// radicale starts the CalDAV server of that name with an empty calendar, and returns the calendar's URL.
+// radicale starts the CalDAV server Radicale with an empty calendar and returns the calendar's URL.
 func radicale(t *testing.T) string {
 	t.Helper()
 	program, err := exec.LookPath("radicale")
@@ -77,7 +77,7 @@ func radicale(t *testing.T) string {
 	}
 }
 
-// TestCalDAV writes, reads and removes an event at a real server, and reads a series with an exception there.
+// TestCalDAV writes, reads and removes an event on a real server, and reads a series with an exception.
 func TestCalDAV(t *testing.T) {
 	url := radicale(t)
 	c, err := calendar.NewCalDAV(url, "sarah", "hunter2", http.DefaultClient.Do)
@@ -102,7 +102,7 @@ func TestCalDAV(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// With the zone described, as clients send it: a server on a machine without a zone database knows no names.
+	// The zone is described, as clients send it: a server without a zone database knows no zone names.
 	const berlin = "BEGIN:VTIMEZONE\r\nTZID:Europe/Berlin\r\nBEGIN:STANDARD\r\nDTSTART:19701025T030000\r\nTZOFFSETFROM:+0200\r\nTZOFFSETTO:+0100\r\n" +
 		"END:STANDARD\r\nEND:VTIMEZONE\r\n"
 	series := "BEGIN:VCALENDAR\r\nVERSION:2.0\r\nPRODID:-//test//EN\r\n" + berlin + "BEGIN:VEVENT\r\nUID:series\r\nDTSTAMP:20260101T000000Z\r\nDTSTART;TZID=Europe/Berlin:20260313T090000\r\n" +
@@ -141,7 +141,7 @@ func TestCalDAV(t *testing.T) {
 	}
 }
 
-// TestCalDAVLies: a server that answers nonsense or without end is an error, in bounded time and memory.
+// TestCalDAVLies: an answer that is nonsense or endless is an error, in bounded time and memory.
 func TestCalDAVLies(t *testing.T) {
 	window := calendar.Interval{Start: now, End: now.AddDate(0, 0, 14)}
 	multistatus := func(text string) string {
@@ -190,8 +190,8 @@ func TestNewCalDAVRefuses(t *testing.T) {
 	}
 }
 
-// TestCancelledAtCalDAV: what the book agrees on appears at a real server, and what it cancels goes there too, also where
-// both happen while the server is away.
+// TestCancelledAtCalDAV: an agreed event appears on a real server, and a cancelled one disappears, even if both happen
+// while the server is down.
 func TestCancelledAtCalDAV(t *testing.T) {
 	url := radicale(t)
 	var away atomic.Bool
@@ -217,7 +217,7 @@ func TestCancelledAtCalDAV(t *testing.T) {
 		done := make(chan struct{})
 		go func() { defer close(done); book.Run(ctx) }()
 		defer func() { stop(); <-done }()
-		book.Committed(changes)
+		book.OnCommit(changes)
 		if away.Load() {
 			return
 		}
@@ -235,25 +235,25 @@ func TestCancelledAtCalDAV(t *testing.T) {
 			}
 		}
 	}
-	cancelled := func() []store.Change {
+	cancel := func() []store.Change {
 		t.Helper()
-		_, changes, err := book.Cancelled(t.Context(), e.UID, time.Now())
+		_, changes, err := book.Cancel(t.Context(), e.UID, time.Now())
 		if err != nil || len(changes) != 1 {
-			t.Fatalf("Cancelled = %v, %v", changes, err)
+			t.Fatalf("Cancel = %v, %v", changes, err)
 		}
 		return changes
 	}
-	apply(book.Agreed(e))
-	apply(cancelled()...)
-	apply(book.Agreed(e))
+	apply(book.Add(e))
+	apply(cancel()...)
+	apply(book.Add(e))
 	away.Store(true)
-	apply(cancelled()...)
+	apply(cancel()...)
 	away.Store(false)
 	apply()
 }
 
-// TestCalDAVSendsNowhereElse: a calendar server cannot send the node on, with the owner's password, to an address inside
-// the owner's network, whichever way it tries.
+// TestCalDAVSendsNowhereElse: a calendar server cannot redirect the node, with the owner's password, to an address
+// inside the owner's network.
 func TestCalDAVSendsNowhereElse(t *testing.T) {
 	var hits atomic.Int32
 	inside := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { hits.Add(1) }))

@@ -11,8 +11,8 @@ import (
 	"github.com/emersion/go-ical"
 )
 
-// Event is an agreed event. Title, Location and With are text of a peer: they were bounded and cleaned by who made the
-// Event, and are escaped when they are written.
+// Event is an agreed event. Title, Location and With are text from a peer. The caller that makes the Event bounds and
+// cleans them; they are escaped when they are written.
 type Event struct {
 	UID      string        `json:"uid"`
 	Title    string        `json:"title"`
@@ -22,28 +22,28 @@ type Event struct {
 	Duration time.Duration `json:"duration"`
 	Made     time.Time     `json:"made"`
 
-	// With whom and where it was agreed, for who cancels it.
+	// The peer and the conversation of the agreement, for cancelling it.
 	Peer         string `json:"peer,omitempty"`
 	Address      string `json:"address,omitempty"` // of a foreign peer
 	Conversation string `json:"conversation_id,omitempty"`
 }
 
-// UIDPrefix is what the UIDs of agreed events begin with.
+// UIDPrefix is the prefix of the UIDs of agreed events.
 const UIDPrefix = "agentmesh-"
 
-// UID names the event of a conversation: the same at every write, and of nothing but letters, digits and "-", whatever
-// the peer chose as conversation id.
+// UID returns the UID of the event of a conversation. It is the same at every write and contains only letters, digits
+// and "-", whatever conversation id the peer chose.
 func UID(peer, conversation string) string {
 	sum := sha256.Sum256([]byte("agentmesh-event\x00" + peer + "\x00" + conversation))
 	name := base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:])
 	return UIDPrefix + strings.ToLower(name[:26])
 }
 
-// text writes the event as an iCalendar object.
-func (e Event) text() []byte {
+// encode returns the event as iCalendar text.
+func (e Event) encode() []byte {
 	var b bytes.Buffer
 	if err := ical.NewEncoder(&b).Encode(e.object()); err != nil {
-		panic(fmt.Sprintf("calendar: encode event: %v", err)) // only properties that we set
+		panic(fmt.Sprintf("calendar: encode event: %v", err)) // we set all the properties
 	}
 	return b.Bytes()
 }

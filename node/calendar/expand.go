@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// busy lists when the events of a calendar take time inside the window, unsorted. It fails only where ctx ends: rules
-// can be made to be slow.
-func (d data) busy(ctx context.Context, window Interval) ([]Interval, []Problem, error) {
+// busy lists the times inside the window that the events of a calendar take, unsorted. It fails only if ctx ends,
+// because a rule can be made to be slow.
+func (d calendarData) busy(ctx context.Context, window Interval) ([]Interval, []Problem, error) {
 	problems := d.problems
 	var out []Interval
 	add := func(i Interval) {
@@ -21,7 +21,7 @@ func (d data) busy(ctx context.Context, window Interval) ([]Interval, []Problem,
 	for _, i := range d.unclear {
 		add(i)
 	}
-	masters, changes := d.sorted()
+	masters, changes := d.splitOverrides()
 	left := maxCount
 	for _, e := range masters {
 		if e.free {
@@ -39,7 +39,7 @@ func (d data) busy(ctx context.Context, window Interval) ([]Interval, []Problem,
 		changed, except, exceptDays := changes[e.uid], make(map[int64]bool), make(map[int64]bool)
 		for _, m := range e.except {
 			except[m.instant().Unix()] = true
-			if m.day { // as some programs write it of a time
+			if m.day { // some programs write a date to exclude a time
 				exceptDays[m.wall.Unix()] = true
 			}
 		}
@@ -48,14 +48,14 @@ func (d data) busy(ctx context.Context, window Interval) ([]Interval, []Problem,
 			if except[at.Unix()] || exceptDays[start.wall.Truncate(24*time.Hour).Unix()] || changed.replaces(at) {
 				continue
 			}
-			if o := changed.onwards(at); o == nil {
+			if o := changed.findFollowing(at); o == nil {
 				add(e.length.from(start))
 			} else if !o.free {
-				add(o.length.from(o.moves(start)))
+				add(o.length.from(o.shiftStart(start)))
 			}
 		}
-		if moved := changed.farthest(e.start.zone); moved > 24*time.Hour { // beyond what starts looks at
-			problems = append(problems, Problem{UID: e.uid, Text: "the rest of it moved by days; all the time counts as busy"})
+		if moved := changed.maxShift(e.start.zone); moved > 24*time.Hour { // more than starts looks at
+			problems = append(problems, Problem{UID: e.uid, Text: "some recurrences moved by days; all the time counts as busy"})
 			add(window)
 		}
 	}
@@ -69,8 +69,9 @@ func (d data) busy(ctx context.Context, window Interval) ([]Interval, []Problem,
 	return out, problems, nil
 }
 
-// sorted tells the events from those that replace one recurrence, the newest version of each (RFC 5545 §3.8.7.4).
-func (d data) sorted() (masters []event, changed map[string]*overrides) {
+// splitOverrides separates the events from those that replace one recurrence, in the newest version of each (RFC 5545
+// §3.8.7.4).
+func (d calendarData) splitOverrides() (masters []event, changed map[string]*overrides) {
 	newest := make(map[string]int)
 	changed = make(map[string]*overrides)
 	for _, e := range d.events {
@@ -91,20 +92,20 @@ func (d data) sorted() (masters []event, changed map[string]*overrides) {
 		}
 	}
 	for _, o := range changed {
-		o.order()
+		o.sortFollowing()
 	}
 	return masters, changed
 }
 
-// overrides are what replaces recurrences of one event, each of them once. A stranger may have made a great many, in an
-// invitation, so nothing here looks at all of them for one recurrence. nil has none.
+// overrides are the events that replace recurrences of one event, at most one for each recurrence. A stranger may have
+// put very many into an invitation, so no method here scans all of them for one recurrence. A nil *overrides is empty.
 type overrides struct {
-	all  []event
-	at   map[int64]int // in all, by the instant of the recurrence
-	rest []event       // those that move all others behind their own as well (RFC 5545 §3.2.13), in order
+	all       []event
+	at        map[int64]int // index in all, by the instant of the recurrence
+	following []event       // those that also move all later recurrences (RFC 5545 §3.2.13), in order
 }
 
-// add adds an override, or puts it in the place of an older one for the same recurrence.
+// add adds an override or replaces an older one for the same recurrence.
 func (o *overrides) add(e event) {
 	at := e.id.instant().Unix()
 	i, seen := o.at[at]
@@ -117,14 +118,14 @@ func (o *overrides) add(e event) {
 	}
 }
 
-// order is called once all are added.
-func (o *overrides) order() {
+// sortFollowing fills following. Call it when all overrides are added.
+func (o *overrides) sortFollowing() {
 	for _, e := range o.all {
-		if e.onwards {
-			o.rest = append(o.rest, e)
+		if e.andFollowing {
+			o.following = append(o.following, e)
 		}
 	}
-	slices.SortFunc(o.rest, func(a, b event) int { return a.id.instant().Compare(b.id.instant()) })
+	slices.SortFunc(o.following, func(a, b event) int { return a.id.instant().Compare(b.id.instant()) })
 }
 
 func (o *overrides) replaces(start time.Time) bool {
@@ -135,36 +136,36 @@ func (o *overrides) replaces(start time.Time) bool {
 	return ok
 }
 
-// onwards returns the override that moves a recurrence with others, the last one where there are several; nil where none
-// does.
-func (o *overrides) onwards(start time.Time) *event {
+// findFollowing returns the override that moves the recurrence at start together with earlier ones: the last such
+// override at or before start, or nil.
+func (o *overrides) findFollowing(start time.Time) *event {
 	if o == nil {
 		return nil
 	}
-	behind := sort.Search(len(o.rest), func(i int) bool { return o.rest[i].id.instant().After(start) })
-	if behind == 0 {
+	n := sort.Search(len(o.following), func(i int) bool { return o.following[i].id.instant().After(start) })
+	if n == 0 {
 		return nil
 	}
-	return &o.rest[behind-1]
+	return &o.following[n-1]
 }
 
-// shift is how far an override moves, by the clock on the wall of zone.
+// shift returns how far an override moves its recurrence, by the wall clock of zone.
 func (e event) shift(zone zone) time.Duration {
 	return zone.wall(e.start.instant()).Sub(zone.wall(e.id.instant()))
 }
 
-// moves is where an override that counts onwards moves a later recurrence.
-func (e event) moves(start moment) moment {
+// shiftStart returns where an override of all following recurrences moves a later one.
+func (e event) shiftStart(start moment) moment {
 	start.wall = start.wall.Add(e.shift(start.zone))
 	return start
 }
 
-// farthest is how far the overrides that count onwards move at most, either way.
-func (o *overrides) farthest(zone zone) (most time.Duration) {
+// maxShift returns how far the overrides of following recurrences move at most, in either direction.
+func (o *overrides) maxShift(zone zone) (most time.Duration) {
 	if o == nil {
 		return 0
 	}
-	for _, e := range o.rest {
+	for _, e := range o.following {
 		most = max(most, e.shift(zone).Abs())
 	}
 	return most
@@ -173,7 +174,7 @@ func (o *overrides) farthest(zone zone) (most time.Duration) {
 // maxRules bounds the rules of one event, which should have one (RFC 5545 §3.8.5.3).
 const maxRules = 16
 
-// starts lists when the event begins so that it may reach into the window; left is as in [count].
+// starts lists the starts of the event whose recurrences may reach into the window. left is as in listRecurrences.
 func (e event) starts(window Interval, left *int) ([]moment, error) {
 	starts := append([]moment{e.start}, e.extra...)
 	if len(e.rules) == 0 {
@@ -184,9 +185,9 @@ func (e event) starts(window Interval, left *int) ([]moment, error) {
 	}
 	reach := time.Duration(e.length.days)*24*time.Hour + e.length.rest + 24*time.Hour
 	from, until := e.start.zone.wall(window.Start.Add(-reach)), e.start.zone.wall(window.End)
-	starts = starts[1:] // the rule counts DTSTART in (RFC 5545 §3.8.5.3)
+	starts = starts[1:] // the rule includes DTSTART (RFC 5545 §3.8.5.3)
 	for _, rule := range e.rules {
-		walls, err := count(rule, e.start.wall, from, until, e.start.zone.wall, left)
+		walls, err := listRecurrences(rule, e.start.wall, from, until, e.start.zone.wall, left)
 		if err != nil {
 			return nil, err
 		}

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// Hours are the times of a week in which the owner may be met, by the clock of the owner's zone.
+// Hours are the times of a week in which the owner can be met, by the wall clock of the owner's zone.
 type Hours struct{ days [7][]clock }
 
-// clock is a part of a day, in minutes from midnight by the wall clock.
+// clock is a part of a day, in minutes since midnight by the wall clock.
 type clock struct{ from, to int }
 
-// DefaultHours are the times on weekdays that most people mean by working hours.
+// DefaultHours are usual working hours.
 const DefaultHours = "mon-fri 09:00-17:00"
 
 var dayNames = [...]string{"sun", "mon", "tue", "wed", "thu", "fri", "sat"}
@@ -61,12 +61,12 @@ func days(text string) (first, last int, err error) {
 		}
 	}
 	if first < 0 || last < 0 {
-		return 0, 0, fmt.Errorf("hours: %q is no day or range of days: write sun mon tue wed thu fri sat", text)
+		return 0, 0, fmt.Errorf("hours: %q is not a day or a range of days: write sun mon tue wed thu fri sat", text)
 	}
 	return first, last, nil
 }
 
-// minutes reads hh:mm, -1 where it is none.
+// minutes parses hh:mm. It returns -1 if the text is not a time of day.
 func minutes(text string) int {
 	if text == "24:00" {
 		return 24 * 60
@@ -78,7 +78,7 @@ func minutes(text string) int {
 	return t.Hour()*60 + t.Minute()
 }
 
-// within lists the hours as instants, from the day of from to that of until, in the order of time.
+// within lists the hours inside the window as instants, in the order of time.
 func (h Hours) within(window Interval, zone *time.Location) []Interval {
 	var out []Interval
 	from := window.Start.In(zone)

@@ -19,7 +19,7 @@ const (
 	dateLayout  = "20060102"
 )
 
-// The bounds of what is read. A calendar beyond them is refused, not cut: half a calendar shows free time that is none.
+// The bounds on input. A calendar beyond them is refused, not cut, because half a calendar shows busy time as free.
 const (
 	maxFile   = 8 << 20 // bytes of one file or answer
 	maxLine   = 256 << 10
@@ -27,26 +27,26 @@ const (
 	maxEvents = 50_000
 )
 
-// Problem is something in a calendar that was not as it should be. Text is for the owner; it quotes nothing but the
-// UID of an event.
+// Problem is an error in a calendar. Text is for the owner; of the calendar it quotes only the UID of an event.
 type Problem struct {
 	Source string `json:"source"`
 	UID    string `json:"uid,omitempty"`
 	Text   string `json:"text"`
 }
 
-// event is a VEVENT, its times still as written.
+// event is a VEVENT with its times as written.
 type event struct {
 	uid      string
 	sequence int
 	id       *moment // RECURRENCE-ID: which recurrence this one replaces
-	onwards  bool    // RANGE=THISANDFUTURE: and all that follow
-	start    moment
-	length   span
-	rules    []string
-	except   []moment
-	extra    []moment
-	free     bool // transparent, cancelled, or marked as free: takes no time
+	// andFollowing is RANGE=THISANDFUTURE: the event replaces all later recurrences too.
+	andFollowing bool
+	start        moment
+	length       span
+	rules        []string
+	except       []moment
+	extra        []moment
+	free         bool // transparent, cancelled, or marked as free: it takes no time
 }
 
 // moment is a point in time as a calendar writes it.
@@ -58,7 +58,7 @@ type moment struct {
 
 func (m moment) instant() time.Time { return m.zone.instant(m.wall) }
 
-// span is how long an event takes: days by the wall clock, the rest by the stopwatch.
+// span is how long an event takes: days by the wall clock, the rest in elapsed time.
 type span struct {
 	days int
 	rest time.Duration
@@ -69,10 +69,10 @@ func (s span) from(start moment) Interval {
 	return Interval{start.instant(), end.instant().Add(s.rest)}
 }
 
-// data is what one file or answer said.
-type data struct {
+// calendarData is the content of one file or answer.
+type calendarData struct {
 	events   []event
-	unclear  []Interval // where an event may lie that could not be read
+	unclear  []Interval // where an event that could not be read may lie
 	problems []Problem
 }
 
@@ -80,17 +80,17 @@ type data struct {
 type reader struct {
 	zones  zones
 	window Interval
-	out    data
+	out    calendarData
 
 	zoneRules int // counted so far
 }
 
-// read reads one file. owner is the zone of times without one. An error means that the file cannot be read as a
-// whole; what is wrong with single events is a Problem, and where they may lie counts as busy.
-func read(text []byte, owner *time.Location, window Interval) (data, error) {
-	text = bytes.TrimPrefix(text, []byte("\ufeff")) // as programs on Windows begin a file
-	if err := bounded(text); err != nil {
-		return data{}, err
+// read parses one file. owner is the zone of times without a zone. An error means that the file as a whole cannot be
+// read. An error in a single event is a Problem, and all the time that the event may take counts as busy.
+func read(text []byte, owner *time.Location, window Interval) (calendarData, error) {
+	text = bytes.TrimPrefix(text, []byte("\ufeff")) // Windows programs begin a file with it
+	if err := checkBounds(text); err != nil {
+		return calendarData{}, err
 	}
 	r := reader{zones: zones{owner: owner, described: make(map[string]zone)}, window: window}
 	dec := ical.NewDecoder(bytes.NewReader(text))
@@ -100,16 +100,16 @@ func read(text []byte, owner *time.Location, window Interval) (data, error) {
 			return r.out, nil
 		}
 		if err != nil {
-			return data{}, err
+			return calendarData{}, err
 		}
 		if err := r.calendar(cal); err != nil {
-			return data{}, err
+			return calendarData{}, err
 		}
 	}
 }
 
-// bounded refuses text that would cost too much to read.
-func bounded(text []byte) error {
+// checkBounds refuses text that would be too expensive to read.
+func checkBounds(text []byte) error {
 	if len(text) > maxFile {
 		return fmt.Errorf("larger than %d MiB", maxFile>>20)
 	}
@@ -138,8 +138,7 @@ func bounded(text []byte) error {
 	return nil
 }
 
-// decode reads the next VCALENDAR. The library panics on some malformed lines; that is one more way to say that the
-// text is no calendar.
+// decode reads the next VCALENDAR. The library panics on some malformed lines; decode turns that into an error.
 func decode(dec *ical.Decoder) (cal *ical.Calendar, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -149,14 +148,14 @@ func decode(dec *ical.Decoder) (cal *ical.Calendar, err error) {
 	return dec.Decode()
 }
 
-// calendar takes the events of a VCALENDAR.
+// calendar adds the events of a VCALENDAR.
 func (r *reader) calendar(cal *ical.Calendar) error {
 	for _, child := range cal.Children {
 		if child.Name != ical.CompTimezone {
 			continue
 		}
 		id := value(child, ical.PropTimezoneID)
-		z, err := describe(child, r.window.End.AddDate(1, 0, 0), &r.zoneRules)
+		z, err := parseTimezone(child, r.window.End.AddDate(1, 0, 0), &r.zoneRules)
 		if err != nil {
 			r.problem("", "a time zone is not readable: "+err.Error())
 			continue
@@ -190,7 +189,7 @@ func (r *reader) problem(uid, text string) {
 	}
 }
 
-// event takes one VEVENT. Where it cannot be told when it is, everything counts as busy.
+// event adds one VEVENT. If the time of the event is unclear, the whole window counts as busy.
 func (r *reader) event(comp *ical.Component) {
 	e := event{uid: value(comp, ical.PropUID), free: takesNoTime(comp)}
 	for _, p := range comp.Props[ical.PropRecurrenceRule] {
@@ -232,7 +231,7 @@ func (r *reader) event(comp *ical.Component) {
 			fault(fmt.Errorf("RECURRENCE-ID: %w", err))
 			return
 		}
-		e.id, e.onwards = &id, strings.EqualFold(p.Params.Get(ical.ParamRange), "THISANDFUTURE")
+		e.id, e.andFollowing = &id, strings.EqualFold(p.Params.Get(ical.ParamRange), "THISANDFUTURE")
 	}
 	var periods []event
 	if e.except, _, err = r.moments(comp, ical.PropExceptionDates); err == nil {
@@ -248,32 +247,32 @@ func (r *reader) event(comp *ical.Component) {
 	}
 }
 
-// takesNoTime says whether an event leaves its time free (RFC 5545 §3.8.2.7; Microsoft's property).
+// takesNoTime reports whether an event leaves its time free (RFC 5545 §3.8.2.7; Microsoft's property).
 func takesNoTime(comp *ical.Component) bool {
 	return strings.EqualFold(value(comp, ical.PropTransparency), "TRANSPARENT") ||
 		strings.EqualFold(value(comp, ical.PropStatus), "CANCELLED") ||
 		strings.EqualFold(value(comp, "X-MICROSOFT-CDO-BUSYSTATUS"), "FREE")
 }
 
-// moment reads a date or a time. problem says that its zone is not known; then it is read in the owner's.
+// moment parses a date or a time. If its zone is unknown, problem is set and the time is in the owner's zone.
 func (r *reader) moment(p *ical.Prop) (m moment, problem string, err error) {
 	if p == nil {
 		return m, "", errors.New("is missing")
 	}
 	text := strings.TrimSpace(p.Value)
-	m.zone = located{r.zones.owner}
+	m.zone = namedZone{r.zones.owner}
 	switch len(text) {
 	case len(dateLayout):
 		m.day = true
 		m.wall, err = time.Parse(dateLayout, text)
-		return m, "", notATime(err)
+		return m, "", newTimeError(err)
 	case len(utcLayout):
-		m.zone = located{time.UTC}
+		m.zone = namedZone{time.UTC}
 		m.wall, err = time.Parse(utcLayout, text)
-		return m, "", notATime(err)
+		return m, "", newTimeError(err)
 	}
 	if m.wall, err = time.Parse(localLayout, text); err != nil {
-		return m, "", notATime(err)
+		return m, "", newTimeError(err)
 	}
 	if id := p.Params.Get(ical.PropTimezoneID); id != "" {
 		z, ok := r.zones.find(id)
@@ -285,15 +284,15 @@ func (r *reader) moment(p *ical.Prop) (m moment, problem string, err error) {
 	return m, "", nil
 }
 
-func notATime(err error) error {
+func newTimeError(err error) error {
 	if err != nil {
-		return errors.New("is no date and no time")
+		return errors.New("is neither a date nor a time")
 	}
 	return nil
 }
 
-// moments reads every value of a list such as EXDATE. A period, which RDATE may name, has a length of its own: it becomes
-// an event beside the one that it belongs to.
+// moments reads every value of a list such as EXDATE. RDATE may contain periods. A period has a length of its own, so
+// it becomes a separate event.
 func (r *reader) moments(comp *ical.Component, name string) (out []moment, periods []event, err error) {
 	for _, p := range comp.Props[name] {
 		for text := range strings.SplitSeq(p.Value, ",") {
@@ -306,7 +305,7 @@ func (r *reader) moments(comp *ical.Component, name string) (out []moment, perio
 			}
 			if err == nil && isPeriod {
 				e := event{start: m}
-				e.length, err = r.until(&one, to, m)
+				e.length, err = r.periodLength(&one, to, m)
 				periods = append(periods, e)
 			}
 			if err != nil {
@@ -320,7 +319,7 @@ func (r *reader) moments(comp *ical.Component, name string) (out []moment, perio
 	return out, periods, nil
 }
 
-// freeBusy takes the busy periods of a VFREEBUSY (RFC 5545 §3.6.4).
+// freeBusy adds the busy periods of a VFREEBUSY (RFC 5545 §3.6.4).
 func (r *reader) freeBusy(comp *ical.Component) {
 	for _, p := range comp.Props[ical.PropFreeBusy] {
 		if strings.EqualFold(p.Params.Get(ical.ParamFreeBusyType), "FREE") {

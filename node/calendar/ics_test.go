@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// berlin is the owner's zone in these tests: an hour ahead of UTC, two in summer.
+// berlin returns the owner's zone in these tests: an hour ahead of UTC, two in summer.
 func berlin(t testing.TB) *time.Location {
 	t.Helper()
 	loc, err := time.LoadLocation("Europe/Berlin")
@@ -29,7 +29,7 @@ func vevent(lines ...string) string {
 	return "BEGIN:VEVENT\n" + strings.Join(lines, "\n") + "\nEND:VEVENT"
 }
 
-// timezone is what Outlook describes for Berlin under a name of its own.
+// timezone is Outlook's description of Berlin under a name of its own.
 const timezone = `BEGIN:VTIMEZONE
 TZID:Customized Time Zone
 BEGIN:STANDARD
@@ -46,11 +46,11 @@ RRULE:FREQ=YEARLY;INTERVAL=1;BYDAY=-1SU;BYMONTH=3
 END:DAYLIGHT
 END:VTIMEZONE`
 
-// all is the answer where everything has to count as busy.
-var all = []string{"2026-03-01 00:00 - 2026-04-15 00:00"}
+// wholeWindow is the result if everything has to count as busy.
+var wholeWindow = []string{"2026-03-01 00:00 - 2026-04-15 00:00"}
 
-// TestBusy reads oddities that calendars in the field hold: the window is 1 March to 15 April 2026 UTC, across the
-// change to summer time on 29 March.
+// TestBusy reads oddities that real calendars contain. The window is 1 March to 15 April 2026 UTC, across the change
+// to summer time on 29 March.
 func TestBusy(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
@@ -74,7 +74,7 @@ func TestBusy(t *testing.T) {
 			[]string{"2026-04-10 07:00 - 2026-04-10 08:00"}, 0},
 		{"unknown zone blocks every hour it may be", object(vevent("UID:1", "DTSTART;TZID=Moon/Tycho:20260310T120000", "DURATION:PT1H")),
 			[]string{"2026-03-09 21:00 - 2026-03-11 02:00"}, 1},
-		{"unknown zone that recurs", object(vevent("UID:1", "DTSTART;TZID=Moon/Tycho:20260310T120000", "DURATION:PT1H", "RRULE:FREQ=DAILY")), all, 2},
+		{"unknown zone that recurs", object(vevent("UID:1", "DTSTART;TZID=Moon/Tycho:20260310T120000", "DURATION:PT1H", "RRULE:FREQ=DAILY")), wholeWindow, 2},
 		{"all day", object(vevent("UID:1", "DTSTART;VALUE=DATE:20260310", "DTEND;VALUE=DATE:20260311")),
 			[]string{"2026-03-09 23:00 - 2026-03-10 23:00"}, 0},
 		{"all day without an end", object(vevent("UID:1", "DTSTART;VALUE=DATE:20260310")),
@@ -155,7 +155,7 @@ func TestBusy(t *testing.T) {
 			[]string{"2026-03-10 09:00 - 2026-03-10 10:00", "2026-03-11 09:00 - 2026-03-11 10:00"}, 0},
 		{"all that follow moved by weeks", object(
 			vevent("UID:1", "DTSTART:20260101T090000Z", "DURATION:PT1H", "RRULE:FREQ=DAILY;COUNT=3"),
-			vevent("UID:1", "RECURRENCE-ID;RANGE=THISANDFUTURE:20260102T090000Z", "DTSTART:20260310T090000Z", "DURATION:PT1H")), all, 1},
+			vevent("UID:1", "RECURRENCE-ID;RANGE=THISANDFUTURE:20260102T090000Z", "DTSTART:20260310T090000Z", "DURATION:PT1H")), wholeWindow, 1},
 		{"a whole-day series of which one moved", object(
 			vevent("UID:1", "DTSTART;VALUE=DATE:20260310", "RRULE:FREQ=DAILY;COUNT=2"), vevent("UID:1", "RECURRENCE-ID;VALUE=DATE:20260311", "DTSTART;VALUE=DATE:20260315")),
 			[]string{"2026-03-09 23:00 - 2026-03-10 23:00", "2026-03-14 23:00 - 2026-03-15 23:00"}, 0},
@@ -163,7 +163,7 @@ func TestBusy(t *testing.T) {
 			[]string{"2026-03-11 15:00 - 2026-03-11 16:00"}, 0},
 		{"extra dates with lengths of their own", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DURATION:PT1H", "RDATE;VALUE=PERIOD:20260401T120000Z/PT2H,20260402T120000Z/20260402T150000Z")),
 			[]string{"2026-03-10 09:00 - 2026-03-10 10:00", "2026-04-01 12:00 - 2026-04-01 14:00", "2026-04-02 12:00 - 2026-04-02 15:00"}, 0},
-		{"an extra period that is none", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DURATION:PT1H", "RDATE;VALUE=PERIOD:20260401T120000Z/20260401T110000Z")), all, 1},
+		{"an extra period that is none", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DURATION:PT1H", "RDATE;VALUE=PERIOD:20260401T120000Z/20260401T110000Z")), wholeWindow, 1},
 		{"two rules", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DURATION:PT1H", "RRULE:FREQ=DAILY;COUNT=2", "RRULE:FREQ=WEEKLY;COUNT=2")),
 			[]string{"2026-03-10 09:00 - 2026-03-10 10:00", "2026-03-11 09:00 - 2026-03-11 10:00", "2026-03-17 09:00 - 2026-03-17 10:00"}, 0},
 		{"every other week on two days", object(vevent("UID:1", "DTSTART:20260302T090000Z", "DURATION:PT1H", "RRULE:FREQ=WEEKLY;INTERVAL=2;WKST=MO;BYDAY=MO,TH;COUNT=4")),
@@ -172,16 +172,16 @@ func TestBusy(t *testing.T) {
 			[]string{"2026-03-31 09:00 - 2026-03-31 10:00"}, 0},
 		{"a day by the clock, shorter in spring", object(vevent("UID:1", "DTSTART;TZID=Europe/Berlin:20260328T090000", "DURATION:P1DT1H")),
 			[]string{"2026-03-28 08:00 - 2026-03-29 08:00"}, 0},
-		{"whole days that end before they start", object(vevent("UID:1", "DTSTART;VALUE=DATE:20260310", "DTEND;VALUE=DATE:20260308")), all, 1},
-		{"a day that ends at a time", object(vevent("UID:1", "DTSTART;VALUE=DATE:20260310", "DTEND:20260311T120000Z")), all, 1},
-		{"from the year 0 to 9999", object(vevent("UID:1", "DTSTART:00000101T000000Z", "DTEND:99991231T235959Z")), all, 1},
-		{"negative duration", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DURATION:-PT1H")), all, 1},
-		{"ends before it starts", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DTEND:20260310T080000Z")), all, 1},
-		{"start is no time", object(vevent("UID:1", "DTSTART:soon", "DURATION:PT1H")), all, 1},
-		{"no start", object(vevent("UID:1", "DURATION:PT1H")), all, 1},
-		{"duration is none", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DURATION:long")), all, 1},
-		{"rule is none", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DURATION:PT1H", "RRULE:FREQ=OFTEN")), all, 1},
-		{"every second", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DURATION:PT1S", "RRULE:FREQ=SECONDLY")), all, 1},
+		{"whole days that end before they start", object(vevent("UID:1", "DTSTART;VALUE=DATE:20260310", "DTEND;VALUE=DATE:20260308")), wholeWindow, 1},
+		{"a day that ends at a time", object(vevent("UID:1", "DTSTART;VALUE=DATE:20260310", "DTEND:20260311T120000Z")), wholeWindow, 1},
+		{"from the year 0 to 9999", object(vevent("UID:1", "DTSTART:00000101T000000Z", "DTEND:99991231T235959Z")), wholeWindow, 1},
+		{"negative duration", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DURATION:-PT1H")), wholeWindow, 1},
+		{"ends before it starts", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DTEND:20260310T080000Z")), wholeWindow, 1},
+		{"start is no time", object(vevent("UID:1", "DTSTART:soon", "DURATION:PT1H")), wholeWindow, 1},
+		{"no start", object(vevent("UID:1", "DURATION:PT1H")), wholeWindow, 1},
+		{"duration is none", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DURATION:long")), wholeWindow, 1},
+		{"rule is none", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DURATION:PT1H", "RRULE:FREQ=OFTEN")), wholeWindow, 1},
+		{"every second", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DURATION:PT1S", "RRULE:FREQ=SECONDLY")), wholeWindow, 1},
 		{"a rule that never fits", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DURATION:PT1H", "RRULE:FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30")), nil, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -213,7 +213,7 @@ func show(list []Interval) []string {
 	return out
 }
 
-// TestUnreadable: text that is no calendar, or too much of one, is an error, so that no free time is read out of it.
+// TestUnreadable: text that is not a calendar, or too large, is an error, so that nobody takes it for free time.
 func TestUnreadable(t *testing.T) {
 	window := Interval{time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC), time.Date(2026, 4, 15, 0, 0, 0, 0, time.UTC)}
 	for _, tt := range []struct {
@@ -235,7 +235,7 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// TestManyRecurrences: 10,000 recurrences are read; rules that are made to be slow cost a bounded time.
+// TestManyRecurrences: 10,000 recurrences are read; rules that are made to be slow take a bounded time.
 func TestManyRecurrences(t *testing.T) {
 	window := Interval{time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC), time.Date(2026, 3, 3, 0, 0, 0, 0, time.UTC)}
 	d, err := read(object(vevent("UID:1", "DTSTART:20000101T090000Z", "DURATION:PT1H", "RRULE:FREQ=DAILY;COUNT=10000")), time.UTC, window)
@@ -255,7 +255,7 @@ func TestManyRecurrences(t *testing.T) {
 	}
 	begin := time.Now()
 	if _, problems, err = d.busy(t.Context(), window); err != nil || len(problems) == 0 {
-		t.Errorf("problems = %v, %v, want that it is too much", problems, err)
+		t.Errorf("problems = %v, %v, want a problem about too many recurrences", problems, err)
 	}
 	if took := time.Since(begin); took > 30*time.Second {
 		t.Errorf("it took %v", took)

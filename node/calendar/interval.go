@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// Interval is the time from Start up to, but without, End.
+// Interval is the time from Start up to, but excluding, End.
 type Interval struct{ Start, End time.Time }
 
-// overlaps says whether the two have any time in common.
+// overlaps reports whether the two intervals share any time.
 func (i Interval) overlaps(o Interval) bool { return i.Start.Before(o.End) && o.Start.Before(i.End) }
 
-// clip cuts the interval to the window; false means that nothing is left.
+// clip cuts the interval to the window. It returns false if nothing is left.
 func (i Interval) clip(window Interval) (Interval, bool) {
 	if i.Start.Before(window.Start) {
 		i.Start = window.Start

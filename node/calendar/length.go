@@ -9,30 +9,30 @@ import (
 	"github.com/emersion/go-ical"
 )
 
-// until reads the second half of a period: when it ends, or how long it is.
-func (r *reader) until(p *ical.Prop, text string, start moment) (span, error) {
+// periodLength parses the second half of a period, which is an end or a duration.
+func (r *reader) periodLength(p *ical.Prop, text string, start moment) (span, error) {
 	one := *p
 	if one.Value = strings.TrimSpace(text); strings.HasPrefix(strings.ToUpper(one.Value), "P") {
-		return lasting(one.Value, start)
+		return parseDuration(one.Value, start)
 	}
 	end, _, err := r.moment(&one)
 	if err != nil {
 		return span{}, err
 	}
-	return between(start, end)
+	return spanBetween(start, end)
 }
 
-// length reads DTEND or DURATION (RFC 5545 §3.6.1).
+// length parses DTEND or DURATION (RFC 5545 §3.6.1).
 func (r *reader) length(comp *ical.Component, start moment) (span, error) {
 	if p := comp.Props.Get(ical.PropDateTimeEnd); p != nil {
 		end, _, err := r.moment(p)
 		if err != nil {
 			return span{}, fmt.Errorf("DTEND: %w", err)
 		}
-		return between(start, end)
+		return spanBetween(start, end)
 	}
 	if p := comp.Props.Get(ical.PropDuration); p != nil {
-		return lasting(p.Value, start)
+		return parseDuration(p.Value, start)
 	}
 	if start.day {
 		return span{days: 1}, nil
@@ -40,16 +40,16 @@ func (r *reader) length(comp *ical.Component, start moment) (span, error) {
 	return span{}, nil
 }
 
-// maxLasting is how long an event may be. What is longer does not fit into the arithmetic of time.
-const maxLasting = 100 * 366 * 24 * time.Hour
+// maxSpan bounds the length of an event. Longer ones overflow a time.Duration.
+const maxSpan = 100 * 366 * 24 * time.Hour
 
-// between is the time from start to end.
-func between(start, end moment) (span, error) {
+// spanBetween returns the span from start to end.
+func spanBetween(start, end moment) (span, error) {
 	d := end.instant().Sub(start.instant())
 	switch {
 	case d < 0:
 		return span{}, errors.New("it ends before it starts")
-	case d > maxLasting:
+	case d > maxSpan:
 		return span{}, errors.New("it takes more than a hundred years")
 	case start.day && !end.day:
 		return span{}, errors.New("it starts on a day and ends at a time")
@@ -59,49 +59,49 @@ func between(start, end moment) (span, error) {
 	return span{rest: d}, nil
 }
 
-// lasting reads a duration. Its days and weeks are those of the clock on the wall, so that one from nine to nine has 25
-// hours when summer time ends.
-func lasting(text string, start moment) (span, error) {
+// parseDuration parses the duration of an event at start. Days and weeks are those of the wall clock, so a day from
+// nine to nine has 25 hours when summer time ends.
+func parseDuration(text string, start moment) (span, error) {
 	text = strings.ToUpper(strings.TrimSpace(text))
-	d, err := duration(text)
-	if err != nil || d > maxLasting {
-		return span{}, errors.New("DURATION: is no duration")
+	d, err := parsePositive(text)
+	if err != nil || d > maxSpan {
+		return span{}, errors.New("DURATION: is not a duration")
 	}
 	if start.day {
 		return span{days: max(1, int(d/(24*time.Hour)))}, nil
 	}
 	var rest time.Duration
 	if _, clock, timed := strings.Cut(text, "T"); timed {
-		if rest, err = duration("PT" + clock); err != nil {
+		if rest, err = parsePositive("PT" + clock); err != nil {
 			return span{}, err
 		}
 	}
 	return span{days: int((d - rest) / (24 * time.Hour)), rest: rest}, nil
 }
 
-// duration reads a duration that is none of the past.
-func duration(text string) (time.Duration, error) {
+// parsePositive parses a duration that is not negative.
+func parsePositive(text string) (time.Duration, error) {
 	p := ical.Prop{Name: ical.PropDuration, Value: text, Params: ical.Params{}}
 	d, err := p.Duration()
 	if err != nil || d < 0 {
-		return 0, errors.New("is no duration")
+		return 0, errors.New("is not a duration")
 	}
 	return d, nil
 }
 
-// period reads start/end or start/duration, in UTC.
+// period parses start/end or start/duration, in UTC.
 func period(text string) (Interval, error) {
 	from, to, _ := strings.Cut(strings.TrimSpace(text), "/")
 	start, err := time.Parse(utcLayout, from)
 	if err != nil {
-		return Interval{}, notATime(err)
+		return Interval{}, newTimeError(err)
 	}
 	if end, err := time.Parse(utcLayout, to); err == nil && !end.Before(start) {
 		return Interval{start, end}, nil
 	}
-	d, err := duration(to)
+	d, err := parsePositive(to)
 	if err != nil {
-		return Interval{}, errors.New("is no period")
+		return Interval{}, errors.New("is not a period")
 	}
 	return Interval{start, start.Add(d)}, nil
 }

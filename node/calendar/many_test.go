@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestManyOverrides: the work of a series grows with the changes to it, not with their square: whoever sends invitations
-// into the owner's calendar must not occupy the node.
+// TestManyOverrides: the work for a series grows linearly with the changes to it, not with their square. Otherwise a
+// stranger who sends invitations into the owner's calendar could occupy the node.
 func TestManyOverrides(t *testing.T) {
 	day := time.Date(2026, 3, 2, 9, 0, 0, 0, time.UTC)
 	var b strings.Builder
@@ -33,14 +33,15 @@ func TestManyOverrides(t *testing.T) {
 	if err != nil || len(problems) > 0 || len(busy) != maxEvents-1+len(extra) {
 		t.Fatalf("%d intervals, %.300v, %v", len(busy), problems, err)
 	}
-	// 0.3 s on a quiet machine; much more here, where others compete and races are looked for. Squared it takes far longer still.
+	// It takes 0.3 s on a quiet machine and more under the race detector. Quadratic work takes far longer than the
+	// bound.
 	if took := time.Since(began); took > 2*time.Minute {
 		t.Errorf("%d changes of a series took %v", maxEvents, took)
 	}
 }
 
-// TestManyRules: a rule that never comes true is looked for through thousands of years, so an event and the zones of a
-// file have few of them.
+// TestManyRules: an event, and the zones of a file, may have only a few rules, because a rule that never comes true is
+// searched through thousands of years.
 func TestManyRules(t *testing.T) {
 	day := time.Date(2026, 3, 2, 9, 0, 0, 0, time.UTC)
 	window := Interval{day, day.AddDate(0, 0, 60)}

@@ -9,16 +9,16 @@ import (
 	"time"
 )
 
-// Config configures [NewPlanner]. Zero fields mean the default.
+// Config configures [NewPlanner]. Zero fields have the default value.
 type Config struct {
 	Sources  []Source       // at least one
 	Zone     *time.Location // of the owner; nil: UTC
 	Hours    Hours          // the zero value: [DefaultHours]
 	Buffer   time.Duration  // kept free before and after an event
-	Notice   time.Duration  // how far ahead an event must be at least; zero: 2 h
-	Horizon  time.Duration  // how far ahead it may be at most; zero: 60 days
+	Notice   time.Duration  // minimum time from now to an event; zero: 2 h
+	Horizon  time.Duration  // maximum time from now to an event; zero: 60 days
 	Step     time.Duration  // free times begin at multiples of it; zero: 30 min
-	Patience time.Duration  // how long reading all calendars may take; zero: 10 s
+	Patience time.Duration  // time limit for reading all calendars; zero: 10 s
 }
 
 const (
@@ -26,7 +26,7 @@ const (
 	defaultHorizon  = 60 * 24 * time.Hour
 	defaultStep     = 30 * time.Minute
 	defaultPatience = 10 * time.Second
-	margin          = 24 * time.Hour // read around what is asked for, for buffers
+	margin          = 24 * time.Hour // read around the requested time, for buffers
 )
 
 // Planner knows when the owner has time. It is safe for concurrent use.
@@ -34,7 +34,7 @@ type Planner struct {
 	cfg Config
 
 	mu       sync.Mutex
-	reserved []reservation // times promised in an answer that is not in a calendar yet
+	reserved []reservation // times promised in an answer that are not in a calendar yet
 }
 
 type reservation struct {
@@ -73,17 +73,17 @@ func orDefault(d, otherwise time.Duration) time.Duration {
 	return d
 }
 
-// View is the owner's time as it was read once, with the times that were promised to others meanwhile.
+// View is the owner's time at the moment of one read, including times promised to others.
 type View struct {
-	Problems []Problem // what was odd about the calendars
+	Problems []Problem // errors in the calendars
 
 	planner *Planner
 	now     time.Time
 	busy    []Interval // merged
 }
 
-// Look reads every source. reader is who asks: times promised to it are free for it. An error means that a calendar
-// could not be read; then nobody but the owner can tell.
+// Look reads every source. reader is the conversation that asks: times promised to it are free for it. An error means
+// that a calendar could not be read; then only the owner can decide.
 func (p *Planner) Look(ctx context.Context, reader string, now time.Time) (View, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.Patience)
 	defer cancel()
@@ -108,10 +108,10 @@ func (p *Planner) Look(ctx context.Context, reader string, now time.Time) (View,
 	return v, nil
 }
 
-// Busy lists the busy times that were read, in the order of time.
+// Busy lists the busy times in the order of time.
 func (v View) Busy() []Interval { return slices.Clone(v.busy) }
 
-// Verdict is what can be said about a time.
+// Verdict is whether a time is free, and if not, why.
 type Verdict string
 
 const (
@@ -122,7 +122,7 @@ const (
 	TooFar  Verdict = "too far ahead"
 )
 
-// Judge says whether an event could be then.
+// Judge returns whether an event can take place at a time.
 func (v View) Judge(start time.Time, d time.Duration) Verdict {
 	cfg := v.planner.cfg
 	event := Interval{start, start.Add(d)}
@@ -145,10 +145,10 @@ func (v View) Judge(start time.Time, d time.Duration) Verdict {
 	return Free
 }
 
-// searchDays is how far from the wished time others are looked for.
+// searchDays is how far around the requested time Near searches.
 const searchDays = 14
 
-// Near lists up to n free times for an event of length d, those closest to the wished one, in the order of time.
+// Near lists up to n free times for an event of length d: those closest to wished, in the order of time.
 func (v View) Near(wished time.Time, d time.Duration, n int) []time.Time {
 	cfg := v.planner.cfg
 	earliest := v.now.Add(cfg.Notice)
@@ -159,20 +159,20 @@ func (v View) Near(wished time.Time, d time.Duration, n int) []time.Time {
 	if window.Start.Before(earliest) {
 		window.Start = earliest
 	}
-	var free []time.Time
+	var available []time.Time
 	for _, h := range cfg.Hours.within(window, cfg.Zone) {
 		for start := ceil(h.Start, cfg.Step, cfg.Zone); !start.Add(d).After(h.End); start = start.Add(cfg.Step) {
 			if v.Judge(start, d) == Free {
-				free = append(free, start)
+				available = append(available, start)
 			}
 		}
 	}
-	slices.SortStableFunc(free, func(a, b time.Time) int {
+	slices.SortStableFunc(available, func(a, b time.Time) int {
 		return int(a.Sub(wished).Abs()/time.Second) - int(b.Sub(wished).Abs()/time.Second)
 	})
 	apart := max(d, time.Hour)
 	var out []time.Time
-	for _, t := range free {
+	for _, t := range available {
 		tooClose := slices.ContainsFunc(out, func(o time.Time) bool { return t.Sub(o).Abs() < apart })
 		if !tooClose && len(out) < n {
 			out = append(out, t)
@@ -182,7 +182,7 @@ func (v View) Near(wished time.Time, d time.Duration, n int) []time.Time {
 	return out
 }
 
-// ceil rounds up to the next multiple of step on the owner's clock.
+// ceil rounds up to the next multiple of step on the owner's wall clock.
 func ceil(t time.Time, step time.Duration, zone *time.Location) time.Time {
 	_, offset := t.In(zone).Zone()
 	shift := time.Duration(offset) * time.Second
@@ -193,8 +193,8 @@ func ceil(t time.Time, step time.Duration, zone *time.Location) time.Time {
 	return whole.Add(-shift)
 }
 
-// Reserve promises a time to owner until it stands in a calendar; a later promise to the same owner takes the place of
-// the one before. False means that somebody else was promised it meanwhile, or too many promises are open.
+// Reserve promises a time to owner until it is in a calendar. A later promise to the same owner replaces the earlier
+// one. It returns false if the time is promised to another owner, or if too many promises are open.
 func (p *Planner) Reserve(owner string, i Interval, now time.Time) bool {
 	padded := Interval{i.Start.Add(-p.cfg.Buffer), i.End.Add(p.cfg.Buffer)}
 	p.mu.Lock()
@@ -208,17 +208,17 @@ func (p *Planner) Reserve(owner string, i Interval, now time.Time) bool {
 	return true
 }
 
-// Zone is the owner's zone.
+// Zone returns the owner's zone.
 func (p *Planner) Zone() *time.Location { return p.cfg.Zone }
 
-// ParseZone reads a name of the time zone database; empty is that of the machine.
+// ParseZone loads a zone by its name in the time zone database. The empty name is the zone of the machine.
 func ParseZone(name string) (*time.Location, error) {
 	if name == "" {
 		return time.Local, nil
 	}
 	loc, err := time.LoadLocation(name)
 	if err != nil {
-		return nil, fmt.Errorf("time zone %q is not known: write a name such as Europe/Berlin", name)
+		return nil, fmt.Errorf("time zone %q is unknown: write a name such as Europe/Berlin", name)
 	}
 	return loc, nil
 }

@@ -30,12 +30,12 @@ func zone(t testing.TB) *time.Location {
 	return loc
 }
 
-// at is a time of March 2026 on the owner's clock.
+// at returns a time in March 2026 on the owner's clock.
 func at(t testing.TB, day, hour, minute int) time.Time {
 	return time.Date(2026, 3, day, hour, minute, 0, 0, zone(t))
 }
 
-// folder makes a calendar of events, written "20260310T090000/PT1H" on the owner's clock.
+// folder returns a calendar of events, which are written as "20260310T090000/PT1H" on the owner's clock.
 func folder(t testing.TB, events ...string) calendar.Files {
 	t.Helper()
 	dir := t.TempDir()
@@ -165,20 +165,20 @@ func records(t testing.TB) store.Records {
 	return s.Records()
 }
 
-// offered is a question about an offer of a peer that we know.
-func offered(duration string, times ...string) calendar.Question {
+// newOffer returns a question about an offer from a known peer.
+func newOffer(duration string, times ...string) calendar.Question {
 	return calendar.Question{Conversation: "am_x/conv_1", Known: true, Offered: &conversations.Terms{Title: "Coffee", Times: times, Duration: duration}}
 }
 
-// acceptedTerms is a question about an accept of what we offered.
-func acceptedTerms(duration string, times ...string) calendar.Question {
+// newAcceptance returns a question about an acceptance of times that we offered.
+func newAcceptance(duration string, times ...string) calendar.Question {
 	return calendar.Question{Conversation: "am_x/conv_1", Known: true, Accepted: &conversations.Terms{Times: times, Duration: duration}}
 }
 
-// TestAnswer plays the messages of mesh.schedule against a calendar that has Wednesday morning taken.
+// TestAnswer plays the messages of mesh.schedule against a calendar in which Wednesday morning is taken.
 func TestAnswer(t *testing.T) {
 	const wed, thu = "2026-03-11T10:00:00+01:00", "2026-03-12T10:00:00+01:00"
-	wednesday, thursday := offered("30 minutes", wed), offered("30 minutes", wed, thu)
+	wednesday, thursday := newOffer("30 minutes", wed), newOffer("30 minutes", wed, thu)
 	const accepts = `{"action":"accept","selected_time":"` + thu + `"}`
 	free := calendar.Limits{Accept: true}
 	for _, tt := range []struct {
@@ -199,7 +199,7 @@ func TestAnswer(t *testing.T) {
 			"hold: Thu 12 Mar 10:00 fits; the sender is a stranger"},
 		{"a stranger who may", thursday, func(s *calendar.Scheduler, q *calendar.Question) { q.Known, s.Limits.Strangers = false, true },
 			accepts},
-		{"too long", offered("2 hours", wed, thu), nil, "hold: Thu 12 Mar 10:00 fits; it is longer than 1h"},
+		{"too long", newOffer("2 hours", wed, thu), nil, "hold: Thu 12 Mar 10:00 fits; it is longer than 1h"},
 		{"enough rounds", wednesday, func(_ *calendar.Scheduler, q *calendar.Question) { q.Rounds = 3 },
 			"hold: the two calendars do not meet after several offers"},
 		{"no free time at all", wednesday, func(s *calendar.Scheduler, _ *calendar.Question) {
@@ -208,12 +208,12 @@ func TestAnswer(t *testing.T) {
 		{"a calendar that cannot be read", thursday, func(s *calendar.Scheduler, _ *calendar.Question) {
 			s.Planner = planner(t, calendar.Config{Sources: []calendar.Source{broken{}}})
 		}, "hold: a calendar cannot be read: no answer"},
-		{"a time without an offset", offered("30 minutes", "2026-03-11T10:00:00"), nil, "hold: a proposed time is not readable as a time with its offset"},
-		{"a length that is none", offered("a while", wed), nil, "hold: the length of the event is not readable"},
-		{"nothing proposed", offered("30m"), nil, "hold: no time is proposed"},
-		{"accept of what we offered", acceptedTerms("45m", "2026-03-12T11:00:00+01:00"), nil, `{"action":"accept"}`},
-		{"accept of a time that is taken by now", acceptedTerms("45m", wed), nil, "hold: it was accepted, but the time is taken by now"},
-		{"accept of nothing", acceptedTerms(""), nil, "hold: it was accepted, but it is not clear for when"},
+		{"a time without an offset", newOffer("30 minutes", "2026-03-11T10:00:00"), nil, "hold: a proposed time is not readable as a time with its offset"},
+		{"a length that is none", newOffer("a while", wed), nil, "hold: the length of the event is not readable"},
+		{"nothing proposed", newOffer("30m"), nil, "hold: no time is proposed"},
+		{"accept of what we offered", newAcceptance("45m", "2026-03-12T11:00:00+01:00"), nil, `{"action":"accept"}`},
+		{"accept of a time that is taken by now", newAcceptance("45m", wed), nil, "hold: it was accepted, but the time is taken by now"},
+		{"accept of nothing", newAcceptance(""), nil, "hold: it was accepted, but it is not clear for when"},
 		{"neither", calendar.Question{Known: true}, nil, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -240,14 +240,15 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
-// TestPromisedOnce: two conversations that ask for one time at once get it once, the same conversation gets it again.
+// TestPromisedOnce: two conversations that ask for the same time at once get it once; the same conversation gets it
+// again.
 func TestPromisedOnce(t *testing.T) {
 	s := &calendar.Scheduler{
 		Planner: planner(t, calendar.Config{Sources: []calendar.Source{folder(t)}}),
 		Book:    calendar.NewBook(calendar.BookConfig{Records: records(t)}), Limits: calendar.Limits{Accept: true},
 	}
 	answer := func(conv string, now time.Time) string {
-		q := offered("1h", "2026-03-12T10:00:00+01:00")
+		q := newOffer("1h", "2026-03-12T10:00:00+01:00")
 		q.Conversation = conv
 		return s.Answer(t.Context(), q, now).Payload.GetStr("action")
 	}
@@ -257,7 +258,7 @@ func TestPromisedOnce(t *testing.T) {
 	}
 }
 
-// TestPerDay: what was agreed for a day counts, and takes its time, before any calendar shows it.
+// TestPerDay: an event agreed for a day counts, and takes its time, before any calendar shows it.
 func TestPerDay(t *testing.T) {
 	recs := records(t)
 	book := calendar.NewBook(calendar.BookConfig{Records: recs})
@@ -266,11 +267,11 @@ func TestPerDay(t *testing.T) {
 		Limits: calendar.Limits{Accept: true, PerDay: 1},
 	}
 	e := calendar.Event{UID: calendar.UID("am_x", "conv_1"), Title: "x", Start: at(t, 12, 10, 0), Duration: time.Hour, Made: now}
-	if err := recs.Apply(t.Context(), []store.Change{book.Agreed(e)}, now); err != nil {
+	if err := recs.Apply(t.Context(), []store.Change{book.Add(e)}, now); err != nil {
 		t.Fatal(err)
 	}
 	ask := func(when string) calendar.Reply {
-		return s.Answer(t.Context(), offered("1h", when), now)
+		return s.Answer(t.Context(), newOffer("1h", when), now)
 	}
 	if r := ask("2026-03-12T10:30:00+01:00"); r.Payload.GetStr("action") != "counter" {
 		t.Errorf("a time that was agreed with somebody else: %+v", r)

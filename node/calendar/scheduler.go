@@ -13,64 +13,66 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Limits say what may be agreed without asking the owner. The zero value asks before anything is agreed.
+// Limits bound what the scheduler may agree to without asking the owner. With the zero value, it asks before every
+// agreement.
 type Limits struct {
-	Accept      bool          // agree to times that fit; otherwise only other times are offered
-	Strangers   bool          // also to senders that the owner has not let in for good
-	MaxDuration time.Duration // of an event that is agreed to; zero: 1 h
-	PerDay      int           // events agreed to for one day; zero: 4
-	Rounds      int           // offers of ours in one conversation before the owner is asked; zero: 3
+	Accept      bool          // agree to times that fit; otherwise only offer other times
+	Strangers   bool          // also to senders that the owner has not admitted for good
+	MaxDuration time.Duration // of an event to agree to; zero: 1 h
+	PerDay      int           // events to agree to for one day; zero: 4
+	Rounds      int           // our offers in one conversation before the owner is asked; zero: 3
 }
 
 const (
 	defaultMaxDuration = time.Hour
 	defaultPerDay      = 4
 	defaultRounds      = 3
-	offers             = 3 // times in one counter
+	offersPerCounter   = 3 // times in one counter
 )
 
 // Scheduler answers mesh.schedule for the owner. It is safe for concurrent use.
 type Scheduler struct {
 	Planner *Planner
-	Book    *Book // events that were agreed; they count against PerDay
+	Book    *Book // the agreed events, which count against PerDay
 	Limits  Limits
 }
 
-// Question is a message of a mesh.schedule conversation that wants an answer. It offers terms, accepts those that we
-// offered, or does neither: then there is nothing to answer. The texts of the terms are untrusted.
+// Question is a message of a mesh.schedule conversation that may need an answer. It offers terms or accepts terms that
+// we offered; otherwise there is nothing to answer. The text in the terms is untrusted.
 type Question struct {
-	Conversation string // names the conversation, beside its peer
+	Conversation string // identifies the conversation, including its peer
 	Offered      *conversations.Terms
 	Accepted     *conversations.Terms
-	Known        bool // the owner let the sender in for good
-	Rounds       int  // counters that we sent in this conversation
-	Approved     bool // the owner was asked and wants it to go on
+	Known        bool // the owner admitted the sender for good
+	Rounds       int  // counters that we already sent in this conversation
+	Approved     bool // the owner was asked and approved
 }
 
-// Reply is what to say. Exactly one of the two is set, or neither: then there is nothing to say.
+// Reply is the answer. At most one field is set; if neither is, there is nothing to say.
 type Reply struct {
 	Payload wire.Value // zero: none
 	Hold    string     // why the owner must decide
 }
 
-// Answer says what to reply. It never fails: what it cannot judge is for the owner.
+// Answer returns the reply to a question. It never fails: if it cannot judge a question, the reply holds it for the
+// owner.
 func (s *Scheduler) Answer(ctx context.Context, q Question, now time.Time) Reply {
 	switch {
 	case q.Offered != nil:
-		return s.proposed(ctx, q, now)
+		return s.answerOffer(ctx, q, now)
 	case q.Accepted != nil:
-		return s.accepted(ctx, q, now)
+		return s.answerAcceptance(ctx, q, now)
 	}
-	return Reply{} // decline and cancel say enough
+	return Reply{} // a decline or a cancel needs no answer
 }
 
-// wish is what a message asks for.
+// wish is the content of an offer.
 type wish struct {
 	times    []time.Time
 	duration time.Duration
 }
 
-// readWish reads times and length of an offer.
+// readWish parses the times and the length of an offer.
 func readWish(offer conversations.Terms) (wish, error) {
 	var w wish
 	for _, text := range offer.Times {
@@ -88,7 +90,7 @@ func readWish(offer conversations.Terms) (wish, error) {
 	return w, nil
 }
 
-func (s *Scheduler) proposed(ctx context.Context, q Question, now time.Time) Reply {
+func (s *Scheduler) answerOffer(ctx context.Context, q Question, now time.Time) Reply {
 	w, err := readWish(*q.Offered)
 	if err != nil {
 		return hold(err.Error())
@@ -104,7 +106,7 @@ func (s *Scheduler) proposed(ctx context.Context, q Question, now time.Time) Rep
 		if view.Judge(t, w.duration) != Free {
 			continue
 		}
-		if why := s.mayAccept(ctx, q, t, w.duration, now); why != "" {
+		if why := s.holdReason(ctx, q, t, w.duration, now); why != "" {
 			return hold(fmt.Sprintf("%s fits; %s", t.In(s.Planner.Zone()).Format("Mon 2 Jan 15:04"), why))
 		}
 		if s.Planner.Reserve(q.Conversation, Interval{t, t.Add(w.duration)}, now) {
@@ -117,12 +119,12 @@ func (s *Scheduler) proposed(ctx context.Context, q Question, now time.Time) Rep
 	return s.counter(q, view, w)
 }
 
-// counter offers real free times, or declines where there are none.
+// counter offers free times, or declines if no time is free.
 func (s *Scheduler) counter(q Question, view View, w wish) Reply {
 	if !q.Approved && q.Rounds >= orCount(s.Limits.Rounds, defaultRounds) {
 		return hold("the two calendars do not meet after several offers")
 	}
-	near := view.Near(w.times[0], w.duration, offers)
+	near := view.Near(w.times[0], w.duration, offersPerCounter)
 	if len(near) == 0 {
 		return Reply{Payload: wire.Obj(
 			wire.Member{Key: "action", Value: wire.Text("decline")},
@@ -147,8 +149,8 @@ func (s *Scheduler) counter(q Question, view View, w wish) Reply {
 	)}
 }
 
-// accepted answers the acceptance of a time that we offered: by the same, if it still fits.
-func (s *Scheduler) accepted(ctx context.Context, q Question, now time.Time) Reply {
+// answerAcceptance answers the acceptance of a time that we offered: with an accept, if the time still fits.
+func (s *Scheduler) answerAcceptance(ctx context.Context, q Question, now time.Time) Reply {
 	w, err := readWish(*q.Accepted)
 	if err != nil || len(w.times) != 1 {
 		return hold("it was accepted, but it is not clear for when")
@@ -161,7 +163,7 @@ func (s *Scheduler) accepted(ctx context.Context, q Question, now time.Time) Rep
 	if v := view.Judge(t, d); v != Free {
 		return hold("it was accepted, but the time is " + string(v) + " by now")
 	}
-	if why := s.mayAccept(ctx, q, t, d, now); why != "" {
+	if why := s.holdReason(ctx, q, t, d, now); why != "" {
 		return hold(why)
 	}
 	if !s.Planner.Reserve(q.Conversation, Interval{t, t.Add(d)}, now) {
@@ -170,8 +172,8 @@ func (s *Scheduler) accepted(ctx context.Context, q Question, now time.Time) Rep
 	return Reply{Payload: wire.Obj(wire.Member{Key: "action", Value: wire.Text("accept")})}
 }
 
-// mayAccept says why the owner must be asked before this is agreed, "" where not.
-func (s *Scheduler) mayAccept(ctx context.Context, q Question, t time.Time, d time.Duration, now time.Time) string {
+// holdReason returns why the owner must be asked before the event is agreed, or "" if that is not needed.
+func (s *Scheduler) holdReason(ctx context.Context, q Question, t time.Time, d time.Duration, now time.Time) string {
 	if q.Approved {
 		return ""
 	}
@@ -187,7 +189,7 @@ func (s *Scheduler) mayAccept(ctx context.Context, q Question, t time.Time, d ti
 	case d > most:
 		return "it is longer than " + length(most)
 	}
-	n, err := s.Book.On(ctx, t.In(s.Planner.Zone()), now)
+	n, err := s.Book.CountOn(ctx, t.In(s.Planner.Zone()), now)
 	if err != nil {
 		return "the events agreed for that day cannot be counted"
 	}
@@ -206,13 +208,13 @@ func orCount(n, otherwise int) int {
 
 func hold(why string) Reply { return Reply{Hold: why} }
 
-// lengths are the ways in which people and programs write how long something takes.
+// lengths matches the ways in which people and programs write a duration.
 var lengths = regexp.MustCompile(`^(?:(\d{1,3})\s*(?:h|hr|hrs|hour|hours))?\s*(?:(\d{1,4})\s*(?:m|min|mins|minute|minutes))?$`)
 
-// maxLength is the longest event that is understood.
+// maxLength is the longest event length that ParseLength accepts.
 const maxLength = 24 * time.Hour
 
-// ParseLength reads "30 minutes", "45m", "1h30m", "1 hour" or ISO 8601's "PT45M".
+// ParseLength parses "30 minutes", "45m", "1h30m", "1 hour" or ISO 8601's "PT45M".
 func ParseLength(text string) (time.Duration, bool) {
 	text = strings.TrimPrefix(strings.ToLower(strings.TrimSpace(text)), "pt")
 	m := lengths.FindStringSubmatch(text)
@@ -225,7 +227,7 @@ func ParseLength(text string) (time.Duration, bool) {
 	return d, 0 < d && d <= maxLength
 }
 
-// length writes what ParseLength reads.
+// length writes d in a form that ParseLength reads.
 func length(d time.Duration) string {
 	if d%time.Hour == 0 {
 		return fmt.Sprintf("%dh", d/time.Hour)

@@ -15,31 +15,31 @@ import (
 	"github.com/agentmesh/agentmesh/node/atomicfile"
 )
 
-// Source is where busy times are read.
+// Source provides busy times.
 type Source interface {
-	// Name names the source for the owner; it holds no secret.
+	// Name returns a name for the owner; it contains no secret.
 	Name() string
-	// Busy lists when the owner is busy inside the window, unsorted and overlapping as it comes, and what was odd about
-	// the calendar. owner is the zone of times that name none. An error means that nothing is known.
+	// Busy lists when the owner is busy inside the window, unsorted and possibly overlapping, and the errors found in
+	// the calendar. owner is the zone of times that name no zone. An error means that nothing is known.
 	Busy(ctx context.Context, window Interval, owner *time.Location) ([]Interval, []Problem, error)
 }
 
-// Files is a folder of .ics files, or one such file. It is read anew each time, so that it may be the folder that
-// another program synchronises.
+// Files is a folder of .ics files, or one such file. Each call reads it again, because another program may synchronize
+// the folder.
 type Files struct{ Path string }
 
 var _ Source = Files{}
 
-// maxFiles bounds a folder, in files and in all their bytes.
+// maxFiles and maxFilesBytes bound a folder.
 const (
 	maxFiles      = 20_000
 	maxFilesBytes = 64 << 20
 )
 
-// Name is the path.
+// Name returns the path.
 func (f Files) Name() string { return f.Path }
 
-// Busy reads every file. One that cannot be read makes the whole folder unreadable.
+// Busy reads every file. A file that cannot be read makes the whole folder unreadable.
 func (f Files) Busy(ctx context.Context, window Interval, owner *time.Location) ([]Interval, []Problem, error) {
 	names, err := f.list()
 	if err != nil {
@@ -47,7 +47,7 @@ func (f Files) Busy(ctx context.Context, window Interval, owner *time.Location) 
 	}
 	var busy []Interval
 	var problems []Problem
-	var events data
+	var events calendarData
 	size := 0
 	for _, name := range names {
 		if err := ctx.Err(); err != nil {
@@ -67,17 +67,17 @@ func (f Files) Busy(ctx context.Context, window Interval, owner *time.Location) 
 		events.add(d)
 	}
 	busy, problems, err = events.busy(ctx, window)
-	return busy, named(problems, f.Path), err
+	return busy, setSource(problems, f.Path), err
 }
 
-// add joins what two files say: one may hold the exceptions of a series in the other.
-func (d *data) add(o data) {
+// add appends the content of another file: one may hold the exceptions of a series in the other.
+func (d *calendarData) add(o calendarData) {
 	d.events = append(d.events, o.events...)
 	d.unclear = append(d.unclear, o.unclear...)
 	d.problems = append(d.problems, o.problems...)
 }
 
-// list names the files in a stable order.
+// list returns the names of the files in a stable order.
 func (f Files) list() ([]string, error) {
 	info, err := os.Stat(f.Path)
 	if err != nil {
@@ -118,7 +118,7 @@ func readFile(name string) ([]byte, error) {
 	return text, nil
 }
 
-func named(problems []Problem, source string) []Problem {
+func setSource(problems []Problem, source string) []Problem {
 	problems = slices.Clone(problems)
 	for i := range problems {
 		problems[i].Source = source
@@ -126,25 +126,25 @@ func named(problems []Problem, source string) []Problem {
 	return problems
 }
 
-// Writer is where agreed events go. Both calls may be repeated.
+// Writer stores agreed events. Calls may be repeated.
 type Writer interface {
-	// Put writes the event, in the place of what has its UID.
+	// Put writes the event and replaces one with the same UID.
 	Put(ctx context.Context, e Event) error
-	// Remove takes the event out; one that is not there is no error.
+	// Remove deletes the event. A missing event is not an error.
 	Remove(ctx context.Context, uid string) error
 }
 
-// Folder writes each event to a file of its own, for a program that synchronises the folder or an owner who opens it.
+// Folder writes each event to its own file, for a program that synchronizes the folder or an owner who opens it.
 type Folder struct{ Path string }
 
 var _ Writer = Folder{}
 
-// Put writes UID.ics as a whole or not at all.
+// Put writes UID.ics atomically.
 func (f Folder) Put(_ context.Context, e Event) error {
 	if err := os.MkdirAll(f.Path, 0o700); err != nil {
 		return fmt.Errorf("write event: %w", err)
 	}
-	if err := atomicfile.Write(f.file(e.UID), e.text()); err != nil {
+	if err := atomicfile.Write(f.file(e.UID), e.encode()); err != nil {
 		return fmt.Errorf("write event: %w", err)
 	}
 	return nil
@@ -158,5 +158,5 @@ func (f Folder) Remove(_ context.Context, uid string) error {
 	return nil
 }
 
-// file names the file of an event; UIDs are made by [UID] and hold nothing but letters, digits and "-".
+// file returns the path of an event's file. UIDs come from [UID] and contain only letters, digits and "-".
 func (f Folder) file(uid string) string { return filepath.Join(f.Path, uid+".ics") }

@@ -11,42 +11,42 @@ import (
 	"github.com/teambition/rrule-go"
 )
 
-// A wall time is what a clock on the wall shows, kept as a time.Time in UTC. Recurrences are counted in wall times,
-// so that a meeting at nine stays at nine when the clocks change (RFC 5545 §3.3.10).
+// A wall time is what a wall clock shows, kept as a time.Time in UTC. Recurrences are computed in wall times, so that
+// a meeting at nine stays at nine when the clocks change (RFC 5545 §3.3.10).
 
-// zone turns wall times into instants and back.
+// zone converts between wall times and instants.
 type zone interface {
 	instant(wall time.Time) time.Time
 	wall(t time.Time) time.Time
 }
 
-// located is a zone of the time zone database.
-type located struct{ loc *time.Location }
+// namedZone is a zone of the time zone database.
+type namedZone struct{ loc *time.Location }
 
-func (z located) instant(wall time.Time) time.Time {
+func (z namedZone) instant(wall time.Time) time.Time {
 	return time.Date(wall.Year(), wall.Month(), wall.Day(), wall.Hour(), wall.Minute(), wall.Second(), 0, z.loc)
 }
 
-func (z located) wall(t time.Time) time.Time { return asWall(t.In(z.loc)) }
+func (z namedZone) wall(t time.Time) time.Time { return asWall(t.In(z.loc)) }
 
 // asWall drops the zone of t and keeps what its clock shows.
 func asWall(t time.Time) time.Time {
 	return time.Date(t.Year(), t.Month(), t.Day(), t.Hour(), t.Minute(), t.Second(), 0, time.UTC)
 }
 
-// transition is the begin of an offset.
+// transition is the start of an offset.
 type transition struct {
-	wall   time.Time // when, by the clock before it
+	wall   time.Time // in wall time before the change
 	before time.Duration
 	after  time.Duration
 }
 
-// described is a zone that a calendar describes itself (VTIMEZONE, RFC 5545 §3.6.5).
-type described struct{ transitions []transition } // by wall, never empty
+// describedZone is a zone that a calendar itself describes (VTIMEZONE, RFC 5545 §3.6.5).
+type describedZone struct{ transitions []transition } // by wall, never empty
 
-func (z described) instant(wall time.Time) time.Time { return wall.Add(-z.offset(wall)) }
+func (z describedZone) instant(wall time.Time) time.Time { return wall.Add(-z.offset(wall)) }
 
-func (z described) offset(wall time.Time) time.Duration {
+func (z describedZone) offset(wall time.Time) time.Duration {
 	n, exact := slices.BinarySearchFunc(z.transitions, wall, func(t transition, w time.Time) int { return t.wall.Compare(w) })
 	if exact {
 		n++
@@ -57,7 +57,7 @@ func (z described) offset(wall time.Time) time.Duration {
 	return z.transitions[n-1].after
 }
 
-func (z described) wall(t time.Time) time.Time {
+func (z describedZone) wall(t time.Time) time.Time {
 	t = t.UTC()
 	offset := z.transitions[0].before
 	for _, tr := range z.transitions {
@@ -69,16 +69,17 @@ func (z described) wall(t time.Time) time.Time {
 	return t.Add(offset)
 }
 
-// maxTransitions bounds the clock changes of one zone: two a year since the Outlook epoch of 1601, and some.
+// maxTransitions bounds the clock changes of one zone: about two a year since 1601, when Outlook's rules start.
 const maxTransitions = 2000
 
-// maxZoneRules bounds the rules of clock changes in one file: one that never comes true is looked for until the year 9999.
+// maxZoneRules bounds the rules for clock changes in one file, because a rule that never comes true is searched until
+// the year 9999.
 const maxZoneRules = 500
 
-// describe reads a VTIMEZONE, as far as until. rules counts those of the file.
-func describe(comp *ical.Component, until time.Time, rules *int) (zone, error) {
-	var z described
-	for _, child := range comp.Children { // before any is looked for
+// parseTimezone parses a VTIMEZONE, with clock changes up to until. rules counts the rules in the file.
+func parseTimezone(comp *ical.Component, until time.Time, rules *int) (zone, error) {
+	var z describedZone
+	for _, child := range comp.Children { // count before searching
 		if child.Props.Get(ical.PropRecurrenceRule) != nil {
 			*rules++
 		}
@@ -112,7 +113,7 @@ func describe(comp *ical.Component, until time.Time, rules *int) (zone, error) {
 				return nil, errors.New("clock changes by a rule that is not yearly")
 			}
 			left := maxTransitions
-			if onsets, err = count(rule.Value, first, time.Time{}, until, nil, &left); err != nil {
+			if onsets, err = listRecurrences(rule.Value, first, time.Time{}, until, nil, &left); err != nil {
 				return nil, err
 			}
 		}
@@ -127,7 +128,7 @@ func describe(comp *ical.Component, until time.Time, rules *int) (zone, error) {
 	return z, nil
 }
 
-// offset reads +hhmm, -hhmm or +hhmmss.
+// offset parses +hhmm, -hhmm or +hhmmss.
 func offset(comp *ical.Component, name string) (time.Duration, error) {
 	p := comp.Props.Get(name)
 	if p == nil {
@@ -145,30 +146,30 @@ func offset(comp *ical.Component, name string) (time.Duration, error) {
 	return time.Duration(seconds) * time.Second, nil
 }
 
-// finest is the finest rule that is counted out; one by the hour or finer is no appointment.
-const finest = rrule.DAILY
+// finestFrequency is the finest rule that is expanded. Events every hour or more often are not appointments.
+const finestFrequency = rrule.DAILY
 
-// maxCount bounds the recurrences that the rules of one calendar are counted through: some hundred daily events of
-// ten years each.
+// maxCount bounds the recurrences that the rules of one calendar may have: some hundred daily events of ten years.
 const maxCount = 500_000
 
-// count lists the recurrences of a rule as wall times from first, those that lie between from and until. toWall
-// converts an UNTIL that is written in UTC; nil leaves it. left is how many may still be counted.
-func count(rule string, first, from, until time.Time, toWall func(time.Time) time.Time, left *int) ([]time.Time, error) {
+// listRecurrences lists the recurrences of a rule between from and until, as wall times. first is the first
+// recurrence. toWall converts an UNTIL that is written in UTC; nil leaves it as it is. left is how many recurrences
+// may still be computed.
+func listRecurrences(rule string, first, from, until time.Time, toWall func(time.Time) time.Time, left *int) ([]time.Time, error) {
 	option, err := rrule.StrToROption(rule)
 	if err != nil {
 		return nil, fmt.Errorf("RRULE: %w", err)
 	}
-	if option.Freq > finest {
+	if option.Freq > finestFrequency {
 		return nil, fmt.Errorf("RRULE: %s is finer than a day", option.Freq)
 	}
 	if !option.Until.IsZero() && toWall != nil && strings.Contains(rule, "Z") {
 		option.Until = toWall(option.Until)
 	} else if !option.Until.IsZero() && untilIsDate(rule) {
-		option.Until = option.Until.AddDate(0, 0, 1).Add(-time.Second) // the whole day is meant
+		option.Until = option.Until.AddDate(0, 0, 1).Add(-time.Second) // UNTIL includes the whole day
 	}
 	if option.Until.IsZero() && option.Count == 0 {
-		option.Until = until // the library's own end lies 292 years behind the start, and Outlook starts in 1601
+		option.Until = until // the library's own end is 292 years after the start, and Outlook starts in 1601
 	}
 	option.Dtstart = first
 	r, err := rrule.NewRRule(*option)
@@ -189,26 +190,26 @@ func count(rule string, first, from, until time.Time, toWall func(time.Time) tim
 	return nil, fmt.Errorf("RRULE: more than %d recurrences in one calendar", maxCount)
 }
 
-// untilIsDate says whether a rule ends with a day, not an instant.
+// untilIsDate reports whether the UNTIL of a rule is a date, not an instant.
 func untilIsDate(rule string) bool {
 	_, after, ok := strings.Cut(strings.ToUpper(rule), "UNTIL=")
 	value, _, _ := strings.Cut(after, ";")
 	return ok && len(value) == len(dateLayout)
 }
 
-// zones finds the zone that a TZID names.
+// zones resolves time zone ids.
 type zones struct {
-	owner     *time.Location // of times without a zone
+	owner     *time.Location // for times without a zone
 	described map[string]zone
 }
 
-// find resolves a TZID: a name of the database, also behind a vendor's prefix, then what the calendar describes
-// itself, then a Windows name.
+// find resolves a TZID: first as a name in the database, also after a vendor's prefix, then as a zone that the
+// calendar describes, then as a Windows name.
 func (z zones) find(id string) (zone, bool) {
 	id = strings.TrimPrefix(strings.Trim(id, `" `), "/")
 	for name := id; name != ""; {
 		if loc, err := time.LoadLocation(name); err == nil && name != "Local" && strings.Contains(name+"/UTC", "/") {
-			return located{loc}, true
+			return namedZone{loc}, true
 		}
 		_, rest, ok := strings.Cut(name, "/")
 		if !ok {
@@ -221,7 +222,7 @@ func (z zones) find(id string) (zone, bool) {
 	}
 	if name, ok := windowsZones[id]; ok {
 		if loc, err := time.LoadLocation(name); err == nil {
-			return located{loc}, true
+			return namedZone{loc}, true
 		}
 	}
 	return nil, false
