@@ -16,31 +16,30 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// The kinds of questions that a node asks; those of bridges are their own.
+// The kinds of questions that a node asks. Bridges add kinds of their own.
 const (
-	AskMessage     = "message"     // a message that came in and waits (AM-31)
-	AskOutgoing    = "outgoing"    // a message of ours that waits (AM-50)
-	AskTask        = "task"        // an answer of ours to a task that waits (AM-50)
+	AskMessage     = "message"     // an incoming message that waits (AM-31)
+	AskOutgoing    = "outgoing"    // our message that waits (AM-50)
+	AskTask        = "task"        // our answer to a task that waits (AM-50)
 	AskInterrupted = "interrupted" // a hook that a crash interrupted (AM-75)
 	AskKeyChange   = "key-change"  // a peer's key is not the pinned one (AM-11)
 )
 
-// RuleUnproven is the rule of a question about an agent whose id, which is made of a key, does not lead to the key on its
-// card.
+// RuleUnproven is the rule of a question about an agent whose derived id does not match the key on its card.
 const RuleUnproven = "id=unproven"
 
-// Approval is a question as the owner is shown it: who it is about, what is said, and every message it is about.
+// Approval is a question as shown to the owner: about whom, with what text, and with every message that it covers.
 type Approval struct {
 	acl.Ask
-	Name     string        `json:"name,omitempty"`    // as the other side calls itself: untrusted
-	Summary  string        `json:"summary,omitempty"` // the words or the subject of the first message, on a line: untrusted
+	Name     string        `json:"name,omitempty"`    // what the other side calls itself: untrusted
+	Summary  string        `json:"summary,omitempty"` // text or subject of the first message, on one line: untrusted
 	Messages []HeldMessage `json:"messages,omitempty"`
 }
 
-// HeldMessage is one of the messages that a question is about.
+// HeldMessage is one of the messages that a question covers.
 type HeldMessage struct {
 	Ask          string              `json:"ask"`
-	Hash         string              `json:"hash"` // of its canonical bytes
+	Hash         string              `json:"hash"` // of the canonical bytes of the message
 	Conversation wire.ConversationID `json:"conversation_id"`
 	At           time.Time           `json:"at"`
 	Summary      string              `json:"summary,omitempty"`
@@ -48,14 +47,15 @@ type HeldMessage struct {
 	HeldBody
 }
 
-// HeldBody is what a question about a message says of the message. The store keeps it as the body of the question.
+// HeldBody describes a held message. The store keeps it as the body of the question.
 type HeldBody struct {
 	Item string `json:"item"`
-	// Hold is "sender" if the question is whether this sender may write at all, "intent" if it is this message.
+	// Hold is "sender" if the question is whether this sender may write at all, and "intent" if it is about this
+	// message.
 	Hold    string          `json:"hold"`
 	From    wire.AgentID    `json:"from"`
 	Address string          `json:"address,omitempty"`
-	Name    string          `json:"name,omitempty"` // as the sender's card says it: untrusted
+	Name    string          `json:"name,omitempty"` // from the sender's card: untrusted
 	Proof   string          `json:"verified"`
 	Intent  wire.Intent     `json:"intent"`
 	Reason  string          `json:"reason,omitempty"`
@@ -65,7 +65,7 @@ type HeldBody struct {
 	Unproven *client.UnprovenKey `json:"unproven,omitempty"`
 }
 
-// Address returns the foreign address of the party that the question is about, or else its principal.
+// Address returns the foreign address of the party that the question is about, or its principal if it has none.
 func (a Approval) Address() string {
 	if len(a.Messages) > 0 {
 		return a.Messages[0].Address
@@ -73,8 +73,8 @@ func (a Approval) Address() string {
 	return a.Subject
 }
 
-// Says returns what the question is about on a line: what is said, or our title if nobody says anything. It is untrusted
-// text.
+// Says returns the text of the question on one line: what the party wrote, or our title if it wrote nothing. The text
+// is untrusted.
 func (a Approval) Says() string {
 	if a.Summary == "" {
 		return a.Title
@@ -82,39 +82,39 @@ func (a Approval) Says() string {
 	return a.Summary
 }
 
-// Decision is what the owner decides about a question. Hash must be that of what was shown.
+// Decision is the owner's answer to a question. Hash must be that of the question as shown.
 type Decision struct {
 	Choice acl.Choice `json:"choice"`
 	Hash   string     `json:"hash"`
-	By     string     `json:"by"` // the door; empty: that of the request
-	// WaitSeconds, for a message of ours that is approved, is how long to wait for what comes of it.
+	By     string     `json:"by"` // the door; empty: the door of the request
+	// WaitSeconds is how long to wait for the result of a message of ours that is approved.
 	WaitSeconds int `json:"wait_seconds,omitempty"`
 }
 
-// Decided is the question after a decision.
+// Decided is a question after the decision.
 type Decided struct {
 	acl.Ask
-	Sent *Sent `json:"sent,omitempty"` // what became of a message of ours that was approved
+	Sent *Sent `json:"sent,omitempty"` // the result for an approved message of ours
 }
 
-// Rejection rejects every sender that waits and that the owner does not know.
+// Rejection rejects all waiting senders that the owner does not know.
 type Rejection struct {
 	By string `json:"by"` // as in [Decision]
 }
 
-// Rejected is how many it were.
+// Rejected is the number of rejected senders.
 type Rejected struct {
 	Rejected int `json:"rejected"`
 }
 
-// Approvals is what waits for the owner.
+// Approvals are the questions that wait for the owner.
 type Approvals interface {
 	ListApprovals(ctx context.Context, state acl.AskState, after string, limit int) (List[Approval], error)
-	// FindApproval returns the question with an id or a unique beginning of one. A message that waits behind another is
-	// found as that one.
+	// FindApproval returns the question with an id or a unique prefix of one. For a message that waits behind another
+	// it returns the question about the other.
 	FindApproval(ctx context.Context, id string) (Approval, error)
-	// Decide carries out a decision and waits up to wait for what becomes of a message of ours that it lets go. With
-	// acl.ErrAskGone it returns the question as it ended.
+	// Decide carries out a decision. It waits up to wait for the result of a message of ours that the decision
+	// releases. With acl.ErrAskGone it returns the question in its final state.
 	Decide(ctx context.Context, id string, d Decision, wait time.Duration) (Decided, error)
 	RejectStrangers(ctx context.Context, by string) (int, error)
 }
@@ -127,7 +127,7 @@ var (
 	RejectStrangers = Endpoint[Rejection, Rejected]{http.MethodPost, "/approvals/reject-strangers", Decide}
 )
 
-// RejectFor bounds the rejection of all strangers.
+// RejectFor bounds the time for rejecting all strangers.
 const RejectFor = 2 * time.Minute
 
 func approvalOperations(n Approvals) []Operation {
@@ -164,7 +164,7 @@ func approvalOperations(n Approvals) []Operation {
 	}
 }
 
-// DescribeEnd says how a question ended that somebody wants to decide.
+// DescribeEnd returns how a question ended, for a caller that wanted to decide it.
 func DescribeEnd(ask acl.Ask) string {
 	at := ask.Decided.UTC().Format("2 Jan 15:04:05 MST")
 	switch ask.State {
@@ -179,7 +179,7 @@ func DescribeEnd(ask acl.Ask) string {
 	return "too late: nobody decided until " + ask.Expires.UTC().Format("2 Jan 15:04:05 MST") + ", and it expired"
 }
 
-// decidedBy returns the door that a request names in its body, or else in its header.
+// decidedBy returns the door that the body of a request names, or else that of its header.
 func decidedBy(c echo.Context, by string) string {
 	if doorForm.MatchString(by) {
 		return by

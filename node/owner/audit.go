@@ -10,19 +10,19 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 )
 
-// AuditPage is a page of the audit log, oldest first. The last page also has what rules decided a moment ago, which is
-// not stored yet.
+// AuditPage is a page of the audit log, oldest first. The last page also has recent decisions of rules, which are not
+// stored yet.
 type AuditPage struct {
 	Items  []acl.AuditEntry `json:"items"`
 	Next   string           `json:"next,omitempty"`
 	Recent []acl.AuditEntry `json:"recent,omitempty"`
 }
 
-// ListAudit lists the audit log. The parameters kind, peer and since narrow it; with them a page may be empty although
-// another one follows.
+// ListAudit lists the audit log. The parameters kind, peer and since filter it; a filtered page may be empty although
+// another page follows.
 var ListAudit = Endpoint[None, AuditPage]{http.MethodGet, "/audit", Read}
 
-// AuditOperations returns the operation of a log, for a process with and without a node.
+// AuditOperations returns the operation of an audit log, for a process with or without a node.
 func AuditOperations(log *acl.Audit) []Operation {
 	return []Operation{ListAudit.Serve(func(c echo.Context, _ None) (AuditPage, error) {
 		q, err := ReadQuery[string](c)

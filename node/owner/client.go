@@ -14,26 +14,26 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// DoorHeader names the door through which the owner makes a change, for the audit log: "cli", "page". Whoever reaches the
-// owner API is the owner, so it is for the record and proves nothing.
+// DoorHeader names the interface through which the owner makes a change, for the audit log: "cli", "page". Every
+// caller of the owner API is the owner, so the header is for the record and proves nothing.
 const DoorHeader = "Agentmesh-Door"
 
-// maxAnswer bounds an answer that is read whole; what streams is read by the caller.
+// maxAnswer bounds an answer that is read as a whole. The caller reads a stream itself.
 const maxAnswer = 64 << 20
 
-// ErrNotServed is returned for an operation that the process does not have: a role or a bridge is missing.
+// ErrNotServed means that the process does not have the operation, because a role or a bridge is missing.
 var ErrNotServed = errors.New("the running agentmesh does not serve this")
 
-// ErrNoAnswer is returned if the process cannot be reached, or answers something that is not the owner API's.
+// ErrNoAnswer means that the process cannot be reached, or that the answer is not from the owner API.
 var ErrNoAnswer = errors.New("ask the running agentmesh")
 
 // Client calls the owner API. The zero value of Door is "api".
 type Client struct {
-	HTTP *http.Client // reaches the socket of a process, or the handlers in this one
+	HTTP *http.Client // connects to the socket of a process, or to handlers in this process
 	Door string
 }
 
-// Call is one question to the owner API. Out is the type of its answer.
+// Call is a request to the owner API. Out is the type of the answer.
 type Call[Out any] struct {
 	Method string
 	Path   string // below /owner, escaped
@@ -47,7 +47,7 @@ func (c Call[Out]) Ask(query url.Values) Call[Out] {
 	return c
 }
 
-// Do makes a call and returns the answer, which the caller closes. A refusal is a *[wire.Error].
+// Do makes a call and returns the answer, whose body the caller closes. A refusal is a *[wire.Error].
 func (c *Client) Do(ctx context.Context, method, path string, query url.Values, body any) (*http.Response, error) {
 	target := "http://localhost/owner/" + path
 	if len(query) > 0 {
@@ -81,28 +81,28 @@ func (c *Client) Do(ctx context.Context, method, path string, query url.Values, 
 	return resp, nil
 }
 
-// refusal reads what the owner API said instead of an answer.
+// refusal reads the error that the owner API returned.
 func refusal(resp *http.Response) error {
 	data, err := client.ReadAll(resp, maxAnswer)
 	if err != nil {
 		return fmt.Errorf("%w: read the refusal: %w", ErrNoAnswer, err)
 	}
-	strange := fmt.Errorf("%w: it answered %s", ErrNoAnswer, resp.Status)
+	unexpected := fmt.Errorf("%w: it answered %s", ErrNoAnswer, resp.Status)
 	v, err := wire.Parse(data)
 	if err != nil {
-		return strange
+		return unexpected
 	}
 	e, ok := wire.ParseError(resp.StatusCode, v)
 	switch {
 	case !ok:
-		return strange
+		return unexpected
 	case e.Status == http.StatusNotFound && e.Message == wire.ErrRoute.Message:
 		return ErrNotServed
 	}
 	return e
 }
 
-// Raw makes a call and returns the JSON of the answer, empty if there is none.
+// Raw makes a call and returns the JSON of the answer. The result is empty for an answer without a body.
 func (c *Client) Raw(ctx context.Context, method, path string, query url.Values, body any) (json.RawMessage, error) {
 	resp, err := c.Do(ctx, method, path, query, body)
 	if err != nil {
@@ -111,7 +111,7 @@ func (c *Client) Raw(ctx context.Context, method, path string, query url.Values,
 	return ReadAnswer(resp)
 }
 
-// ReadAnswer returns the body of an answer, or the refusal that it is.
+// ReadAnswer returns the body of an answer. If the answer is a refusal, it returns a *[wire.Error].
 func ReadAnswer(resp *http.Response) ([]byte, error) {
 	if resp.StatusCode >= 300 {
 		return nil, refusal(resp)

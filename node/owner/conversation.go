@@ -14,7 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Conversation is a conversation as the owner sees it, its state judged now.
+// Conversation is a conversation as shown to the owner, with its current state.
 type Conversation struct {
 	ID        string              `json:"conversation_id"`
 	Peer      string              `json:"peer"`
@@ -34,7 +34,7 @@ type Conversation struct {
 	Address   string              `json:"-"`     // of a foreign peer
 }
 
-// Proposal is a proposal that stands and is not agreed.
+// Proposal is a standing proposal that is not agreed yet.
 type Proposal struct {
 	conversations.Terms
 	By       conversations.Side `json:"by"`
@@ -42,24 +42,24 @@ type Proposal struct {
 	Selected string             `json:"selected_time,omitempty"` // by that accept, if several times are offered
 }
 
-// Standing is what became of an agreement.
+// Standing is the state of an agreement.
 type Standing string
 
 // The standings of agreements.
 const (
 	StandingAgreed    Standing = "agreed"
 	StandingCancelled Standing = "cancelled"
-	StandingFailed    Standing = "failed" // the conversation failed later: nobody knows what the other side makes of it
+	StandingFailed    Standing = "failed" // the conversation failed later; the other side may not agree any more
 )
 
-// Agreement is what was agreed in a conversation. It holds only if it stands as agreed.
+// Agreement is what was agreed in a conversation. It is valid only if Standing is StandingAgreed.
 type Agreement struct {
 	conversations.Agreement
 	Standing Standing `json:"standing"`
 }
 
-// Entry is a transcript entry. Message is what was received or sent, byte for byte; Opened is the payload that was sealed
-// in it.
+// Entry is a transcript entry. Message has the exact bytes that were received or sent. Opened is the decrypted payload
+// of a sealed message.
 type Entry struct {
 	N         uint64          `json:"n"`
 	Direction string          `json:"direction"` // "in" or "out"
@@ -71,14 +71,14 @@ type Entry struct {
 	Chain     string          `json:"chain"` // hex
 }
 
-// Transcript is a conversation with a page of its transcript. Next goes into the parameter after of the next request.
+// Transcript is a conversation with a page of its transcript. Pass Next as the parameter after of the next request.
 type Transcript struct {
 	Conversation
 	Transcript []Entry `json:"transcript"`
 	Next       uint64  `json:"next,omitempty"`
 }
 
-// ConversationList is a page of conversations. Next goes into the parameter before of the next request.
+// ConversationList is a page of conversations. Pass Next as the parameter before of the next request.
 type ConversationList struct {
 	Items []Conversation `json:"items"`
 	Next  uint64         `json:"next,omitempty"`
@@ -86,17 +86,17 @@ type ConversationList struct {
 
 // Close ends a conversation.
 type Close struct {
-	Peer        string `json:"peer,omitempty"` // if two peers use the same conversation id
+	Peer        string `json:"peer,omitempty"` // needed if two peers use the same conversation id
 	Status      string `json:"status"`         // "completed" or "failed"
 	WaitSeconds int    `json:"wait_seconds"`
 }
 
-// Conversations are the conversations of a node. An id may be a unique beginning; peer may be empty.
+// Conversations are the conversations of a node. An id may be a unique prefix; peer may be empty.
 type Conversations interface {
 	ListConversations(ctx context.Context, state conversations.State, before uint64, limit int) (ConversationList, error)
-	// ReadTranscript returns a page of a transcript: the entries after the one numbered after.
+	// ReadTranscript returns a page of a transcript: the entries after number after.
 	ReadTranscript(ctx context.Context, id, peer string, after uint64) (Transcript, error)
-	// OpenExport finds a conversation and returns what writes it as a file that proves itself.
+	// OpenExport finds a conversation and returns a function that writes it as a self-verifying file.
 	OpenExport(ctx context.Context, id, peer string, opened bool) (write func(http.ResponseWriter) error, err error)
 	CloseConversation(ctx context.Context, id string, in Close, wait time.Duration) (Sent, error)
 	DeleteConversation(ctx context.Context, id, peer string) error
@@ -111,7 +111,7 @@ var (
 	DeleteConversation = Endpoint[None, None]{http.MethodDelete, "/conversations/:id", Decide}
 )
 
-// exportTime bounds an export; a conversation holds at most some ten megabytes.
+// exportTime bounds an export; a conversation has at most some ten megabytes.
 const exportTime = 5 * time.Minute
 
 func conversationOperations(n Conversations) []Operation {

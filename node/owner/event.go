@@ -14,10 +14,10 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Topic is what an event is about: a list of the owner API.
+// Topic is the list of the owner API that an event is about.
 type Topic string
 
-// The topics. TopicReset says that events were lost: look at everything again.
+// The topics. TopicReset means that events were lost and the reader must read everything again.
 const (
 	TopicReset         Topic = "reset"
 	TopicInbox         Topic = "inbox"
@@ -34,8 +34,9 @@ var topics = []Topic{
 	TopicReset, TopicInbox, TopicApprovals, TopicConversations, TopicOutbox, TopicNotices, TopicPeers, TopicAudit, TopicStatus,
 }
 
-// Event says that something changed, never what a peer wrote: a reader that wants to know more asks for it. It is a hint.
-// What must not be missed is in the lists: an item of the inbox stays new until somebody acknowledges or answers it.
+// Event is a hint that something changed. It contains no text of a peer; a reader that wants to know more asks for it.
+// A reader may lose events but not changes: they are in the lists, where an inbox item stays new until it is
+// acknowledged or answered.
 type Event struct {
 	Seq          uint64 `json:"-"` // grows by one; 0 for a reset
 	Topic        Topic  `json:"topic"`
@@ -45,31 +46,32 @@ type Event struct {
 	Conversation string `json:"conversation_id,omitempty"`
 }
 
-// EventStream is what happens from a moment on.
+// EventStream is a stream of events from a moment on.
 type EventStream struct {
 	Events <-chan Event
-	Missed []Event // what happened since the event that was named
-	Whole  bool    // Missed has everything
+	Missed []Event // the events since the one that the reader named
+	Whole  bool    // Missed is complete
 	Name   func(Event) string
 	Stop   func()
 }
 
-// Events tells what happens.
+// Events provides event streams.
 type Events interface {
-	// FollowEvents begins a stream after the event named last, "" for now. It fails if too many streams are open.
+	// FollowEvents begins a stream after the event named last; "" means now. It fails if too many streams are open.
 	FollowEvents(last string) (EventStream, error)
 }
 
-// StreamEvents streams what happens as server-sent events. A stream that comes back names the last event it saw in
-// Last-Event-ID; if what came since cannot be told, its first event is a reset: list everything again.
+// StreamEvents streams events as server-sent events. A reader that reconnects sends the name of the last event it saw
+// as Last-Event-ID. If the events since then are no longer known, the first event is a reset: the reader must list
+// everything again.
 var StreamEvents = Endpoint[None, None]{http.MethodGet, "/events", Read}
 
-// ErrManyStreams: as many streams of events are open as may be.
+// ErrManyStreams means that the maximum number of event streams is open.
 var ErrManyStreams = &wire.Error{
 	Code: wire.RateLimited, Status: http.StatusTooManyRequests, Retry: true, Message: "too many streams of events are open",
 }
 
-// streamRetry is how long a reader waits before it comes back after its stream broke.
+// streamRetry is how long a reader waits before it reconnects a broken stream.
 const streamRetry = 2 * time.Second
 
 func eventOperations(n Events) []Operation {
@@ -79,7 +81,7 @@ func eventOperations(n Events) []Operation {
 }
 
 func streamEvents(c echo.Context, n Events) error {
-	wanted, err := wantedTopics(c.QueryParam("topics"))
+	wanted, err := parseTopics(c.QueryParam("topics"))
 	if err != nil {
 		return err
 	}
@@ -115,10 +117,10 @@ func streamEvents(c echo.Context, n Events) error {
 			err = s.Beat()
 		}
 	}
-	return nil // the reader has gone
+	return nil // the reader is gone
 }
 
-func wantedTopics(list string) ([]Topic, error) {
+func parseTopics(list string) ([]Topic, error) {
 	if list == "" {
 		return nil, nil
 	}
@@ -132,7 +134,7 @@ func wantedTopics(list string) ([]Topic, error) {
 	return out, nil
 }
 
-// eventWriter writes the events that one reader wants.
+// eventWriter writes the events of the topics that one reader wants.
 type eventWriter struct {
 	httpapi.EventStream
 	name   func(Event) string

@@ -18,10 +18,10 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// maxBody bounds what the owner sends: a payload, or a card.
+// maxBody bounds a request of the owner: a payload or a card.
 const maxBody = wire.MaxMessage + 4<<10
 
-// Fault returns an error with a text for the owner, who may see more than a stranger, and a hint if there is one.
+// Fault returns an error with a text for the owner, who may see more than a stranger, and an optional hint.
 func Fault(status int, message, hint string) error {
 	if hint != "" {
 		message += "; " + hint
@@ -29,7 +29,7 @@ func Fault(status int, message, hint string) error {
 	return &wire.Error{Code: wire.InvalidMessage, Status: status, Message: message}
 }
 
-// Explain translates errors of the packages below for the owner. Others are returned as they are.
+// Explain translates errors of lower packages into texts for the owner. It returns other errors unchanged.
 func Explain(err error) error {
 	switch {
 	case err == nil:
@@ -46,10 +46,10 @@ func Explain(err error) error {
 	return err
 }
 
-// doorForm is a name in [DoorHeader].
+// doorForm is the form of a name in [DoorHeader].
 var doorForm = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 
-// Door returns the door of a request, as [DoorHeader] names it.
+// Door returns the interface that made a request, from [DoorHeader].
 func Door(c echo.Context) string { return doorOf(c.Request().Header.Get(DoorHeader)) }
 
 func doorOf(name string) string {
@@ -59,8 +59,8 @@ func doorOf(name string) string {
 	return "api"
 }
 
-// decode reads a JSON request strictly: a misspelled field must not be ignored where it decides something. An empty body
-// is an empty request.
+// decode reads a JSON request strictly, because a misspelled field may change a decision. An empty body is an empty
+// request.
 func decode(c echo.Context, v any) error {
 	body, err := httpapi.Body(c, maxBody)
 	if err != nil || len(body) == 0 {
@@ -73,13 +73,13 @@ func decode(c echo.Context, v any) error {
 	in := json.NewDecoder(bytes.NewReader(tree.JSON()))
 	in.DisallowUnknownFields()
 	if err := in.Decode(v); err != nil {
-		return misfit(err)
+		return explainDecode(err)
 	}
 	return nil
 }
 
-// misfit translates why JSON does not fit a request, without the names of Go types.
-func misfit(err error) error {
+// explainDecode translates an error of the JSON decoder into a text without the names of Go types.
+func explainDecode(err error) error {
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		return Fault(http.StatusBadRequest, fmt.Sprintf("%s must not be a %s", e.Field, e.Value), "")
 	}

@@ -13,21 +13,21 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// ItemState is what became of an inbox item.
+// ItemState is the state of an inbox item.
 type ItemState string
 
 // The states of inbox items.
 const (
 	ItemNew         ItemState = "new"         // waits for the owner or the owner's agent
 	ItemRead        ItemState = "read"        // acknowledged without a reply
-	ItemRunning     ItemState = "running"     // a hook works on it
+	ItemRunning     ItemState = "running"     // a hook is working on it
 	ItemAnswered    ItemState = "answered"    // a reply is stored
 	ItemHeld        ItemState = "held"        // waits for the owner's decision
 	ItemRejected    ItemState = "rejected"    // the owner, or the agent, refused it
 	ItemWithdrawn   ItemState = "withdrawn"   // its sender took it back while it was held, or the conversation ended
 	ItemExpired     ItemState = "expired"     // the owner did not decide in time
 	ItemFailed      ItemState = "failed"      // the hook failed; the owner may still answer
-	ItemInterrupted ItemState = "interrupted" // a crash came between; the owner decides whether the hook runs again
+	ItemInterrupted ItemState = "interrupted" // a crash interrupted the hook; the owner decides whether to run it again
 )
 
 // ItemStates lists every state of an inbox item.
@@ -37,16 +37,16 @@ func ItemStates() []ItemState {
 	}
 }
 
-// IsUnanswered reports whether the owner, or the owner's agent, may still answer an item in this state.
+// IsUnanswered reports whether the owner, or an agent of the owner, may still answer an item in this state.
 func (s ItemState) IsUnanswered() bool {
 	return slices.Contains([]ItemState{ItemNew, ItemRead, ItemFailed, ItemInterrupted, ItemHeld}, s)
 }
 
-// Item is one message in the inbox. Payload, and everything else that a peer wrote, is untrusted text.
+// Item is one message in the inbox. Payload, and all other text of a peer, is untrusted.
 type Item struct {
 	ID    string    `json:"id"`
 	State ItemState `json:"state"`
-	Kind  string    `json:"kind"` // "message", "reply" for a synchronous answer to one of ours, "task" for what a bridge lays there
+	Kind  string    `json:"kind"` // "message", "task", or "reply" for a synchronous answer to our message
 
 	Peer         wire.AgentID        `json:"peer"`
 	PeerName     string              `json:"peer_name,omitempty"`
@@ -55,37 +55,37 @@ type Item struct {
 	Conversation wire.ConversationID `json:"conversation_id"`
 	MessageID    wire.MessageID      `json:"message_id"`
 	Intent       wire.Intent         `json:"intent"`
-	Payload      json.RawMessage     `json:"payload"` // canonical form of what was verified
+	Payload      json.RawMessage     `json:"payload"` // canonical form of the verified bytes
 	Verified     string              `json:"verified"`
 	Trust        string              `json:"trust"`
 	ActionKnown  bool                `json:"action_known"`
-	Sealed       bool                `json:"sealed,omitempty"` // only this node could read it on its way
+	Sealed       bool                `json:"sealed,omitempty"` // only this node could decrypt it
 
 	At      time.Time `json:"at"`
-	Route   string    `json:"route,omitempty"` // name of the hook that has it
+	Route   string    `json:"route,omitempty"` // name of the hook that handles it
 	Attempt int       `json:"attempt,omitempty"`
-	Pending bool      `json:"pending,omitempty"`  // the sender was told pending_approval
-	Let     bool      `json:"approved,omitempty"` // the owner let it through to the hook
-	Ask     string    `json:"ask,omitempty"`      // what the owner was asked
-	Note    string    `json:"note,omitempty"`     // why it failed; ours, not the peer's
+	Pending bool      `json:"pending,omitempty"`  // the sender got pending_approval
+	Let     bool      `json:"approved,omitempty"` // the owner released it to the hook
+	Ask     string    `json:"ask,omitempty"`      // id of the question to the owner
+	Note    string    `json:"note,omitempty"`     // why it failed; our text, not the peer's
 
 	About string `json:"about,omitempty"` // with a task: its matter, "mess/2026-11-22-001"
-	Turn  string `json:"turn,omitempty"`  // and what is to be done about it, in the bridge's words
+	Turn  string `json:"turn,omitempty"`  // with a task: what is to be done, as the bridge names it
 
-	Cancels  string    `json:"cancels,omitempty"`      // UID of the agreed event that it takes back
-	Takes    bool      `json:"takes_accept,omitempty"` // with it the peer took our accept, which waited for its answer
-	Woken    time.Time `json:"woken,omitzero"`         // when an agent was woken that answers later
+	Cancels  string    `json:"cancels,omitempty"`      // UID of the agreed event that it cancels
+	Takes    bool      `json:"takes_accept,omitempty"` // the peer's answer that makes our accept count
+	Woken    time.Time `json:"woken,omitzero"`         // when an agent that answers later was woken
 	Reminded time.Time `json:"reminded,omitzero"`      // when it was woken a second time
 
 	Digest  string    `json:"digest"` // hex SHA-256 of the canonical bytes
 	Expires time.Time `json:"expires"`
 }
 
-// Inbox is what was accepted for the owner.
+// Inbox has the messages that were accepted for the owner.
 type Inbox interface {
-	// ListItems lists items in the order of their arrival and waits up to q.Wait for a first one.
+	// ListItems lists items in the order of arrival. It waits up to q.Wait for a first item.
 	ListItems(ctx context.Context, q Query) (List[Item], error)
-	// FindItem returns the item with an id or a unique beginning of one.
+	// FindItem returns the item with an id or a unique prefix of one.
 	FindItem(ctx context.Context, id string) (Item, error)
 	// Acknowledge marks a new item as read.
 	Acknowledge(ctx context.Context, id string) (Item, error)

@@ -7,28 +7,28 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Refusal is a message that was not taken in, and why. The same refusal of the same sender is counted, not repeated.
+// Refusal is a refused message with the reason. Repeated refusals of one sender for one reason are counted in one
+// Refusal.
 type Refusal struct {
 	At     time.Time
 	Times  int
 	Code   wire.Code
 	Status int
-	Told   string // to the sender
+	Told   string // what the sender was answered
 	Why    string // the cause, which only the owner sees
-	// From is the sender. Proven reports that a signature proves it; without it From is what the newest of the messages
-	// claims.
+	// From is the sender. If Proven, its signature was valid; otherwise From is the claim of the newest message.
 	From   string
 	Proven bool
 	Intent wire.Intent
 }
 
-// Limits are what a node allows, for people.
+// Limits are the limits of a node, for display.
 type Limits struct {
 	Mode, Outgoing  acl.Mode
 	Rates           acl.Rates
 	Hold            []acl.HoldRule
-	HoldFor         time.Duration // a question waits
-	Idle, Retention time.Duration // a silent conversation is open, an ended one is kept
+	HoldFor         time.Duration // how long a question waits
+	Idle, Retention time.Duration // how long a silent conversation stays open and an ended one is stored
 	MaxKept         int           // conversations
-	MaxBytes        int64         // of messages in all of them
+	MaxBytes        int64         // size of the messages in all conversations
 }

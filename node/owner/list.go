@@ -12,7 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi"
 )
 
-// List is a page of a list. Next goes into the parameter after of the next request; it is empty on the last page.
+// List is a page of a list. Pass Next as the parameter after of the next request; it is empty on the last page.
 type List[T any] struct {
 	Items []T    `json:"items"`
 	Next  string `json:"next,omitempty"`
@@ -34,7 +34,7 @@ type Query struct {
 	Wait         time.Duration
 }
 
-// ReadQuery reads the parameters of a list. state must be one of states if there is one.
+// ReadQuery parses the parameters of a list. A state must be one of states.
 func ReadQuery[S ~string](c echo.Context, states ...S) (q Query, err error) {
 	q = Query{State: c.QueryParam("state"), After: c.QueryParam("after"), Limit: 50}
 	if q.State != "" && !slices.Contains(states, S(q.State)) {
@@ -60,10 +60,10 @@ func ReadQuery[S ~string](c echo.Context, states ...S) (q Query, err error) {
 	return q, nil
 }
 
-// maxWait bounds in seconds how long a request waits for a first delivery, an answer or an item.
+// maxWait bounds, in seconds, how long a request waits for a first delivery, an answer or an item.
 const maxWait = 55
 
-// waitFor returns how long a request waits for an answer, and keeps its connection open for it.
+// waitFor returns how long a request waits for an answer and keeps its connection open that long.
 func waitFor(c echo.Context, seconds int) (time.Duration, error) {
 	if seconds < 0 || seconds > maxWait {
 		return 0, Fault(http.StatusBadRequest, "wait_seconds must be 0 to 55", "")

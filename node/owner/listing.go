@@ -13,17 +13,17 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Listing is how the node stands in one directory (AM-83).
+// Listing is the registration of the node in one directory (AM-83).
 type Listing struct {
 	Directory  string       `json:"directory"`
 	AgentID    wire.AgentID `json:"agent_id,omitempty"`
 	State      ListingState `json:"state"`
 	Registered time.Time    `json:"registered_at,omitzero"`
 	Expires    time.Time    `json:"expires_at,omitzero"`
-	Next       time.Time    `json:"next,omitzero"` // when the node looks after it again
+	Next       time.Time    `json:"next,omitzero"` // when the node checks it again
 	Error      string       `json:"error,omitempty"`
 	Hint       string       `json:"hint,omitempty"`
-	Refused    bool         `json:"refused,omitempty"` // the directory said no, and will again
+	Refused    bool         `json:"refused,omitempty"` // the directory refused and will refuse again
 }
 
 // ListingState is whether a directory lists the node.
@@ -32,42 +32,42 @@ type ListingState string
 // The states of listings.
 const (
 	Registered ListingState = "registered"
-	Pending    ListingState = "pending"   // not yet, or no longer: see Error
+	Pending    ListingState = "pending"   // not yet or no longer registered; see Error
 	Withdrawn  ListingState = "withdrawn" // by the owner
 )
 
 // Register names one configured directory, or none for all, in which the node registers or renews its card.
 type Register struct {
 	Directory string `json:"directory,omitempty"`
-	Adopt     bool   `json:"adopt,omitempty"` // the id that the directory gives
+	Adopt     bool   `json:"adopt,omitempty"` // accept the id that the directory assigns
 }
 
-// Withdraw names one configured directory, or none for all, that the node leaves.
+// Withdraw names one configured directory, or none for all, from which the node withdraws.
 type Withdraw struct {
 	Directory string `json:"directory,omitempty"`
 }
 
-// Found is what one directory answered to a search.
+// Found is the answer of one directory to a search.
 type Found struct {
 	Directory string       `json:"directory"`
 	Listing   wire.Listing `json:"listing"`
-	// Unproven are agents of the page whose id, which is made of a key, does not lead to the key on the card (AM-2).
+	// Unproven are agents on the page whose derived id does not match the key on the card (AM-2).
 	Unproven []wire.AgentID `json:"unproven,omitempty"`
 	Error    string         `json:"error,omitempty"`
 	Hint     string         `json:"hint,omitempty"`
 }
 
-// Listings are the registrations of a node, and the directories that it asks.
+// Listings are the registrations of a node, and searches in its directories.
 type Listings interface {
 	// Card returns the card that the node publishes.
 	Card() wire.Card
-	// RegisterIn registers the node and writes it into the audit log. What went wrong stands in the listings. by names the
-	// door.
+	// RegisterIn registers the node and records that in the audit log. Failures are in the returned listings. by is
+	// the door.
 	RegisterIn(ctx context.Context, in Register, by string) ([]Listing, error)
 	WithdrawFrom(ctx context.Context, in Withdraw, by string) ([]Listing, error)
-	// RotateKey replaces the signing key of the node and tells the directories.
+	// RotateKey replaces the signing key of the node and updates the directories.
 	RotateKey(ctx context.Context, by string) ([]Listing, error)
-	// Discover asks every configured directory, or the one that is named, for a page of agents (AM-86).
+	// Discover asks each configured directory, or the named one, for a page of agents (AM-86).
 	Discover(ctx context.Context, directory string, q client.Query) ([]Found, error)
 }
 
@@ -82,7 +82,7 @@ var (
 
 func listingOperations(n Listings) []Operation {
 	return []Operation{
-		Raw(ShowCard.Method, ShowCard.Path, ShowCard.Right, func(c echo.Context) error { // byte for byte as it is published
+		Raw(ShowCard.Method, ShowCard.Path, ShowCard.Right, func(c echo.Context) error { // exactly the published bytes
 			return httpapi.Raw(c, http.StatusOK, n.Card().Tree.JSON())
 		}),
 		RegisterCard.Serve(func(c echo.Context, in Register) (List[Listing], error) {

@@ -22,41 +22,41 @@ const (
 // IsValid reports whether c is a choice or empty.
 func (c SealChoice) IsValid() bool { return c == "" || c == Sealed || c == Unsealed }
 
-// SendState is what became of a message of ours.
+// SendState is the state of an outgoing message.
 type SendState string
 
 // The states of messages.
 const (
 	SendQueued     SendState = "queued"           // waits for its next attempt
-	SendDelivered  SendState = "delivered"        // the peer, or a relay for it, has it
-	SendUnverified SendState = "reply_unverified" // delivered, but what came back is not the peer's reply (AM-18)
+	SendDelivered  SendState = "delivered"        // the peer has it, or a relay that stores it for the peer
+	SendUnverified SendState = "reply_unverified" // delivered, but the answer is not a valid reply of the peer (AM-18)
 	SendFailed     SendState = "failed"           // it will not be delivered
-	SendUnknown    SendState = "unknown"          // it may have been delivered, and trying again could do it twice (AM-48)
+	SendUnknown    SendState = "unknown"          // perhaps delivered; another attempt could deliver it twice (AM-48)
 	SendHeld       SendState = "held"             // waits for the owner (AM-50)
 )
 
-// Sent is what is known of a message when the call that sends it ends.
+// Sent is what is known of a message when the call that sends it returns.
 type Sent struct {
 	MessageID    wire.MessageID      `json:"message_id,omitempty"`
 	Conversation wire.ConversationID `json:"conversation_id,omitempty"`
 	State        SendState           `json:"state"`
 	Reply        *wire.Message       `json:"-"`              // verified
-	ReplyTree    wire.Value          `json:"reply,omitzero"` // opened if it came sealed
+	ReplyTree    wire.Value          `json:"reply,omitzero"` // decrypted if it was sealed
 	ReplySealed  bool                `json:"reply_sealed,omitempty"`
-	Status       int                 `json:"status,omitempty"` // HTTP, of the newest attempt
+	Status       int                 `json:"status,omitempty"` // HTTP status of the newest attempt
 	Err          *SendFailure        `json:"error,omitempty"`
 	Hint         string              `json:"hint,omitempty"` // what the owner can do
 	Ask          string              `json:"ask,omitempty"`  // with SendHeld
 	To           wire.AgentID        `json:"-"`              // the recipient that the owner named
 }
 
-// SendFailure is why the newest attempt failed. Message may hold words of the peer, made printable.
+// SendFailure is why the newest attempt failed. Message may contain text of the peer, made printable.
 type SendFailure struct {
 	Code    wire.Code `json:"code,omitempty"`
 	Message string    `json:"message"`
 }
 
-// String returns the failure on a line, "" for nil.
+// String returns the failure on one line, or "" for nil.
 func (f *SendFailure) String() string {
 	switch {
 	case f == nil:
@@ -67,41 +67,41 @@ func (f *SendFailure) String() string {
 	return string(f.Code) + ": " + f.Message
 }
 
-// OutboxEntry is a message of ours in the outbox.
+// OutboxEntry is an outgoing message in the outbox.
 type OutboxEntry struct {
-	ID    string    `json:"id"` // order of ids is order of sending
+	ID    string    `json:"id"` // ids sort in the order of sending
 	State SendState `json:"state"`
 
 	To           wire.AgentID        `json:"to"`
 	Address      string              `json:"address,omitempty"` // of a foreign peer
 	Conversation wire.ConversationID `json:"conversation_id"`
-	MessageID    wire.MessageID      `json:"message_id"`       // of the bytes that go out now
-	First        wire.MessageID      `json:"first_message_id"` // of the bytes that went out first (AM-48)
+	MessageID    wire.MessageID      `json:"message_id"`       // of the bytes that are sent now
+	First        wire.MessageID      `json:"first_message_id"` // of the bytes that were sent first (AM-48)
 	Intent       wire.Intent         `json:"intent"`
 	Action       string              `json:"action,omitempty"`
 	Via          string              `json:"via,omitempty"`
 
 	Created  time.Time `json:"created"`
-	Signed   time.Time `json:"signed"` // the bytes that go out now
+	Signed   time.Time `json:"signed"` // when the bytes that are sent now were signed
 	Due      time.Time `json:"next_attempt,omitzero"`
 	Attempts int       `json:"attempts"`
-	// InFlight is stored before an attempt begins, so that after a crash the outcome is known to be unknown.
+	// InFlight is stored before an attempt begins. After a crash it shows that the outcome of the attempt is unknown.
 	InFlight bool `json:"in_flight,omitempty"`
-	// Processed reports that an attempt may have been processed, whatever came back (AM-48).
+	// Processed reports that the peer may have processed an attempt, whatever it answered (AM-48).
 	Processed bool `json:"maybe_processed,omitempty"`
-	// Doubtful is Processed for an attempt that was signed again: the first id would no longer find it.
+	// Doubtful is Processed for an attempt that was signed again, which has another message id than the first.
 	Doubtful bool `json:"resend_maybe_processed,omitempty"`
-	// Fetchable reports that the entry was stored as the answer to a message of the peer, which gets it by repeating that
-	// message. The conversation does not fail if the entry cannot be delivered (AM-22).
+	// Fetchable reports that the entry was stored as the answer to a message of the peer, which gets it by repeating
+	// that message. The conversation does not fail if the entry cannot be delivered (AM-22).
 	Fetchable bool `json:"fetchable,omitempty"`
 
-	Status int          `json:"status,omitempty"` // HTTP, of the newest attempt
+	Status int          `json:"status,omitempty"` // HTTP status of the newest attempt
 	Err    *SendFailure `json:"error,omitempty"`
 	Hint   string       `json:"hint,omitempty"`
 	Ended  time.Time    `json:"ended,omitzero"`
 }
 
-// NewMessage starts a conversation with an agent, or goes on in one.
+// NewMessage starts a conversation with an agent or continues one.
 type NewMessage struct {
 	To           string              `json:"to"` // agent id, alias, or address of a foreign peer
 	Conversation wire.ConversationID `json:"conversation,omitempty"`
@@ -111,8 +111,8 @@ type NewMessage struct {
 	WaitSeconds  int                 `json:"wait_seconds"`
 }
 
-// NewReply answers in a conversation: the newest message that still waits there, if one does. With Item it answers that
-// one, or nothing if somebody else has (two agents may read one inbox).
+// NewReply answers in a conversation: the newest waiting message, if there is one. With Item it answers only that
+// message, and fails if it was answered already, because two agents may read one inbox.
 type NewReply struct {
 	Conversation string      `json:"conversation,omitempty"`
 	Peer         string      `json:"peer,omitempty"`
@@ -123,19 +123,19 @@ type NewReply struct {
 	WaitSeconds  int         `json:"wait_seconds"`
 }
 
-// Cancellation takes an agreed event back.
+// Cancellation cancels an agreed event.
 type Cancellation struct {
-	Event       string `json:"event"` // id, or a unique beginning
+	Event       string `json:"event"` // id or a unique prefix
 	Reason      string `json:"reason,omitempty"`
 	WaitSeconds int    `json:"wait_seconds"`
 }
 
-// Messages is what the owner sends. Each call waits up to wait for what becomes of the message.
+// Messages sends messages of the owner. Each call waits up to wait for the result.
 type Messages interface {
 	Send(ctx context.Context, m NewMessage, wait time.Duration) (Sent, error)
 	Reply(ctx context.Context, m NewReply, wait time.Duration) (Sent, error)
 	CancelEvent(ctx context.Context, m Cancellation, wait time.Duration) (Sent, error)
-	// ListOutbox lists what is sent, in the order of sending.
+	// ListOutbox lists outgoing messages in the order of sending.
 	ListOutbox(ctx context.Context, state SendState, after string, limit int) (List[OutboxEntry], error)
 }
 
@@ -150,13 +150,13 @@ var (
 func messageOperations(n Messages) []Operation {
 	return []Operation{
 		SendMessage.Serve(func(c echo.Context, in NewMessage) (Sent, error) {
-			return sending(c, in, in.WaitSeconds, n.Send)
+			return serveSend(c, in, in.WaitSeconds, n.Send)
 		}),
 		Reply.Serve(func(c echo.Context, in NewReply) (Sent, error) {
-			return sending(c, in, in.WaitSeconds, n.Reply)
+			return serveSend(c, in, in.WaitSeconds, n.Reply)
 		}),
 		CancelEvent.Serve(func(c echo.Context, in Cancellation) (Sent, error) {
-			return sending(c, in, in.WaitSeconds, n.CancelEvent)
+			return serveSend(c, in, in.WaitSeconds, n.CancelEvent)
 		}),
 		ListOutbox.Serve(func(c echo.Context, _ None) (List[OutboxEntry], error) {
 			q, err := ReadQuery(c, SendQueued, SendDelivered, SendUnverified, SendFailed, SendUnknown, SendHeld)
@@ -168,8 +168,8 @@ func messageOperations(n Messages) []Operation {
 	}
 }
 
-// sending makes a call that may wait for what becomes of a message.
-func sending[In any](c echo.Context, in In, seconds int, send func(context.Context, In, time.Duration) (Sent, error)) (Sent, error) {
+// serveSend makes a call that may wait for the result of a message.
+func serveSend[In any](c echo.Context, in In, seconds int, send func(context.Context, In, time.Duration) (Sent, error)) (Sent, error) {
 	wait, err := waitFor(c, seconds)
 	if err != nil {
 		return Sent{}, err

@@ -10,17 +10,17 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi"
 )
 
-// Right is what a caller must be allowed to do for an operation.
+// Right is the permission that an operation requires.
 type Right string
 
-// The rights. Each includes the ones before it.
+// The rights. Each includes the previous ones.
 const (
-	Read   Right = "read"   // see what is there, and mark it as seen
-	Send   Right = "send"   // speak in the owner's name, where the owner's rules let messages out
+	Read   Right = "read"   // see what exists, and mark it as seen
+	Send   Right = "send"   // write in the owner's name, within the owner's rules for outgoing messages
 	Decide Right = "decide" // change what others may do, and the node itself
 )
 
-// None is the request or answer of an operation that has none.
+// None is the type of a missing request or answer body.
 type None struct{}
 
 // Operation is one call of the owner API.
@@ -28,12 +28,12 @@ type Operation struct {
 	Method  string
 	Path    string // below /owner; ":name" is a parameter, "*" the rest
 	Right   Right
-	Request reflect.Type // of the JSON body; nil if the operation takes none, or reads something else
-	Answer  reflect.Type // of the JSON answer; nil if there is none, or it is something else, such as a stream
+	Request reflect.Type // of the JSON body; nil if the operation takes no body or reads another format
+	Answer  reflect.Type // of the JSON answer; nil if the answer has no body or another format, such as a stream
 	Handle  echo.HandlerFunc
 }
 
-// Raw returns an operation that reads its request and writes its answer itself.
+// Raw returns an operation whose handler reads the request and writes the answer itself.
 func Raw(method, path string, right Right, handle echo.HandlerFunc) Operation {
 	return Operation{Method: method, Path: path, Right: right, Handle: handle}
 }
@@ -41,7 +41,7 @@ func Raw(method, path string, right Right, handle echo.HandlerFunc) Operation {
 // Mount adds operations to the routes below /owner.
 func Mount(g *echo.Group, operations ...Operation) {
 	for _, op := range operations {
-		if op.Method == "" { // it looks at the method itself
+		if op.Method == "" { // the handler checks the method
 			g.Any(op.Path, op.Handle)
 			continue
 		}
@@ -49,15 +49,15 @@ func Mount(g *echo.Group, operations ...Operation) {
 	}
 }
 
-// Endpoint is an operation without its handler: what the two sides of a call agree on. In is the JSON body of the request,
-// Out that of the answer; [None] stands for no body.
+// Endpoint is an operation without its handler: what both sides of a call agree on. In is the JSON body of the
+// request, Out that of the answer; [None] means no body.
 type Endpoint[In, Out any] struct {
 	Method string
 	Path   string // as in [Operation]
 	Right  Right
 }
 
-// Serve returns the operation that do answers.
+// Serve returns the operation with do as its handler.
 func (e Endpoint[In, Out]) Serve(do func(c echo.Context, in In) (Out, error)) Operation {
 	op := Operation{Method: e.Method, Path: e.Path, Right: e.Right, Request: bodyType[In](), Answer: bodyType[Out]()}
 	op.Handle = func(c echo.Context) error {
@@ -79,7 +79,7 @@ func (e Endpoint[In, Out]) Serve(do func(c echo.Context, in In) (Out, error)) Op
 	return op
 }
 
-// bodyType returns the type of a body, nil for [None].
+// bodyType returns the type of a body, or nil for [None].
 func bodyType[T any]() reflect.Type {
 	if t := reflect.TypeFor[T](); t != reflect.TypeFor[None]() {
 		return t
@@ -87,7 +87,7 @@ func bodyType[T any]() reflect.Type {
 	return nil
 }
 
-// Call returns a call of the operation. Each parameter of the path is replaced by one of params, escaped.
+// Call returns a call of the operation. It replaces each parameter of the path with one of params, escaped.
 func (e Endpoint[In, Out]) Call(params ...string) Call[Out] {
 	return Call[Out]{Method: e.Method, Path: strings.TrimPrefix(fillPath(e.Path, params), "/")}
 }
@@ -99,7 +99,7 @@ func (e Endpoint[In, Out]) With(in In, params ...string) Call[Out] {
 	return c
 }
 
-// fillPath puts parameters into a path.
+// fillPath replaces the parameters of a path.
 func fillPath(path string, params []string) string {
 	parts := strings.Split(path, "/")
 	for i, part := range parts {
@@ -107,7 +107,7 @@ func fillPath(path string, params []string) string {
 			continue
 		}
 		if len(params) == 0 {
-			panic("owner: " + path + " lacks a parameter") // a mistake of the caller
+			panic("owner: " + path + " lacks a parameter") // a mistake in the calling code
 		}
 		parts[i], params = escape(params[0]), params[1:]
 	}

@@ -21,7 +21,7 @@ type question struct {
 	Text string `json:"text"`
 }
 
-// TestEndpoint: what a call says is what the handler reads, and back; a refusal arrives as what it was.
+// TestEndpoint: handler and caller agree on request and answer, and a refusal arrives unchanged.
 func TestEndpoint(t *testing.T) {
 	ask := owner.Endpoint[question, question]{Method: http.MethodPost, Path: "/things/:id/questions/:n", Right: owner.Send}
 	drop := owner.Endpoint[owner.None, owner.None]{Method: http.MethodDelete, Path: "/things/:id", Right: owner.Decide}
@@ -62,7 +62,7 @@ func TestEndpoint(t *testing.T) {
 		}
 	}
 	if _, err := c.Raw(t.Context(), http.MethodGet, "nothing", nil, nil); !errors.Is(err, owner.ErrNotServed) {
-		t.Errorf("a route that is not there: %v, want ErrNotServed", err)
+		t.Errorf("an unknown route: %v, want ErrNotServed", err)
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()

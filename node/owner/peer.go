@@ -11,28 +11,28 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Peer is what is remembered about a peer.
+// Peer is what the node remembers about a peer.
 type Peer struct {
 	ID          string       `json:"id"`
 	Aliases     []string     `json:"aliases,omitempty"`
 	Standing    acl.Standing `json:"standing,omitempty"`
 	Since       time.Time    `json:"since,omitzero"`
-	Fingerprint string       `json:"fingerprint,omitempty"` // of the key that is pinned
-	Given       bool         `json:"given,omitempty"`       // the owner gave its card, wrote to it or accepted its key
-	Write       bool         `json:"write,omitempty"`       // the owner lets every message to it out
-	Unproven    bool         `json:"unproven,omitempty"`    // the id, which is made of a key, does not lead to the pinned one
-	// Configured reports that the configuration names the peer: what it says can be changed only there.
+	Fingerprint string       `json:"fingerprint,omitempty"` // of the pinned key
+	Given       bool         `json:"given,omitempty"`       // the owner added its card, wrote to it or accepted its key
+	Write       bool         `json:"write,omitempty"`       // messages to it leave without asking the owner
+	Unproven    bool         `json:"unproven,omitempty"`    // the derived id does not match the pinned key
+	// Configured reports that the configuration names the peer. Its rule can be changed only there.
 	Configured bool `json:"-"`
 }
 
-// NewPeer is a card that the owner gives: the document, or the URL that has it.
+// NewPeer is a card that the owner adds: the document, or the URL that has it.
 type NewPeer struct {
 	Card  wire.Value `json:"card,omitzero"`
 	URL   string     `json:"url,omitempty"`
 	Alias string     `json:"alias,omitempty"`
 }
 
-// AddedPeer is the agent on a card that the owner gave.
+// AddedPeer is the agent on a card that the owner added.
 type AddedPeer struct {
 	ID          wire.AgentID `json:"id"`
 	Name        string       `json:"name"`
@@ -41,17 +41,17 @@ type AddedPeer struct {
 	Unproven    bool         `json:"unproven,omitempty"`
 }
 
-// PeerChange is one order of the owner about a peer.
+// PeerChange is one change by the owner to a peer.
 type PeerChange struct {
 	Action      string `json:"action"` // allow, approve, block, forget, alias, repin, write, no-write
 	Alias       string `json:"alias,omitempty"`
 	Fingerprint string `json:"fingerprint,omitempty"`
 }
 
-// Peers are the peers that a node remembers. A peer is named by its id, an alias or, for rules, a foreign address.
+// Peers are the peers that a node remembers. The name of a peer is its id, an alias or, for rules, a foreign address.
 type Peers interface {
 	ListPeers(ctx context.Context) ([]Peer, error)
-	// AddPeer takes a card by the owner's word. by names the door.
+	// AddPeer adds a card on the owner's authority. by is the door.
 	AddPeer(ctx context.Context, in NewPeer, by string) (AddedPeer, error)
 	ChangePeer(ctx context.Context, name string, change PeerChange, by string) (Peer, error)
 }

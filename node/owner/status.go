@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Status is how a process and its node are doing.
+// Status is the state of a process and its node.
 type Status struct {
 	httpapi.ProcessStatus
 	AgentID     wire.AgentID   `json:"agent_id"`
@@ -29,13 +29,13 @@ type Status struct {
 	Approvals   int            `json:"approvals_pending"`
 	Outbox      map[string]int `json:"outbox"`
 	Store       string         `json:"store"`
-	Notify      notify.Status  `json:"notify"` // how telling the owner goes
+	Notify      notify.Status  `json:"notify"` // whether notices reach the owner
 }
 
-// Control is the node as a whole.
+// Control controls the node as a whole.
 type Control interface {
 	Status(ctx context.Context) (Status, error)
-	// SetPaused makes the node take no messages, or take them again. by names the door.
+	// SetPaused makes the node stop or resume accepting messages. by is the door.
 	SetPaused(ctx context.Context, paused bool, by string) error
 	ListNotices(ctx context.Context, after string, limit int) (List[notify.Notice], error)
 }

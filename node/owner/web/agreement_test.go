@@ -11,8 +11,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// TestPageAgreement: the page says what is proposed, has the owner choose one of several times, and calls agreed only
-// what is agreed.
+// TestPageAgreement: the page shows what is proposed, makes the owner choose one of several times, and calls only a
+// real agreement agreed.
 func TestPageAgreement(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris, sarah := mesh.Node("chris", withBook), mesh.Node("sarah", withBook)

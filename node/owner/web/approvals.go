@@ -16,22 +16,22 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// askView is a question to the owner as the page shows it: who, verified how, exactly what, and its hash.
+// askView is a question to the owner as the page shows it: from whom, verified how, the exact content, and its hash.
 type askView struct {
 	owner.Approval
-	Behind  []behindView // what is decided with it, in order
+	Behind  []behindView // messages that are decided with it, in order
 	What    string       // the question, in our words
-	Name    string       // as the other side calls itself
+	Name    string       // what the other side calls itself
 	Address string
 	Proof   string
 	Intent  string
 	Content content
-	Facts   []fact // what else the question is about
+	Facts   []fact // the other members of the question's body
 	Buttons []button
-	Whole   bool // everything is shown, so it can be decided here
+	Whole   bool // everything is shown, so the owner can decide on this page
 }
 
-// behindView is a message that is decided with another one.
+// behindView is a message that is decided together with another one.
 type behindView struct {
 	ID, Hash string
 	Created  time.Time
@@ -41,14 +41,14 @@ type behindView struct {
 	Content  content
 }
 
-// button is one choice.
+// button is one choice of a question.
 type button struct {
 	Choice acl.Choice
 	Label  string
 	Class  string
 }
 
-// questions says what the kinds ask, and what their choices are called where that differs.
+// questions has the title of each kind of question, and the labels of choices that differ from choiceLabels.
 var questions = map[string]struct {
 	what   string
 	labels map[acl.Choice]string
@@ -66,8 +66,8 @@ var choiceLabels = map[acl.Choice]string{
 
 var choiceClasses = map[acl.Choice]string{acl.Approve: "strong", acl.Block: "danger"}
 
-// shownApart are members of a question's body that stand in places of their own.
-var shownApart = []string{"payload", "from", "name", "address", "verified", "intent", "item", "to", "via", "hold"}
+// separateMembers are members of a question's body that the page shows in places of their own.
+var separateMembers = []string{"payload", "from", "name", "address", "verified", "intent", "item", "to", "via", "hold"}
 
 func viewAsks(asks []owner.Approval) []askView {
 	var views []askView
@@ -77,7 +77,7 @@ func viewAsks(asks []owner.Approval) []askView {
 	return views
 }
 
-// viewAsk returns a question with what is decided with it.
+// viewAsk returns the view of a question, with the messages that are decided with it.
 func viewAsk(ask owner.Approval) askView {
 	v := viewQuestion(ask)
 	for _, m := range ask.Messages[min(1, len(ask.Messages)):] {
@@ -108,7 +108,7 @@ func viewQuestion(ask owner.Approval) askView {
 		v.Buttons = append(v.Buttons, b)
 	}
 	body, err := wire.ParseObject(ask.Body)
-	if err != nil { // a bridge's own
+	if err != nil { // a body in a bridge's own format
 		v.Content = contentOf(ask.Body)
 		return v
 	}
@@ -130,18 +130,18 @@ func viewQuestion(ask owner.Approval) askView {
 	if payload, ok := body.Get("payload"); ok {
 		v.Content = contentOf(json.RawMessage(payload.JSON()))
 	}
-	v.Facts = factsOf(body.Without(shownApart...))
+	v.Facts = factsOf(body.Without(separateMembers...))
 	v.Whole = !v.Content.Large
 	return v
 }
 
-// Peer is who a message of ours would go to, or one of theirs came from.
+// Peer returns the recipient of a message of ours, or the sender of a message of theirs.
 func (v askView) Peer() string { return v.Subject }
 
-// Pending says whether it still waits.
+// Pending reports whether the question still waits.
 func (v askView) Pending() bool { return v.State == acl.AskPending }
 
-// Outcome says how it ended.
+// Outcome returns how the question ended.
 func (v askView) Outcome() string {
 	switch v.State {
 	case acl.AskApproved:
@@ -186,12 +186,12 @@ var askStates = []acl.AskState{acl.AskPending, acl.AskApproved, acl.AskRejected,
 type approvalsView struct {
 	State  acl.AskState
 	States []acl.AskState
-	Asks   listed[askView]
-	// Strangers reports whether strangers are among what waits.
+	Asks   listPage[askView]
+	// Strangers reports whether strangers are among the waiting senders.
 	Strangers bool
 }
 
-// maxAskCards is how many questions a page shows at once, each with all that it is about.
+// maxAskCards is how many questions one page shows, each with its content.
 const maxAskCards = 10
 
 func (p *pages) showApprovals(c echo.Context) error {
@@ -204,7 +204,7 @@ func (p *pages) showApprovals(c echo.Context) error {
 		page, err := p.n.ListApprovals(ctx, view.State, after, limit)
 		return page.Items, page.Next, err
 	}
-	if view.State == acl.AskPending { // what waits longest comes first, and what arrives moves nothing
+	if view.State == acl.AskPending { // oldest first, so that a new question moves nothing
 		asks, next, err := list(c.QueryParam("after"), maxAskCards)
 		if err != nil {
 			return owner.Explain(err)
@@ -212,14 +212,14 @@ func (p *pages) showApprovals(c echo.Context) error {
 		view.Asks.Items, view.Asks.Older = viewAsks(asks), next
 		view.Strangers = slices.ContainsFunc(asks, isAboutSender)
 	} else {
-		asks, err := latest("ask_", c.QueryParam("before"), now, millis, func(a owner.Approval) string { return a.ID }, list)
+		asks, err := listLatest("ask_", c.QueryParam("before"), now, millis, func(a owner.Approval) string { return a.ID }, list)
 		if err != nil {
 			return owner.Explain(err)
 		}
 		view.Asks.Items, view.Asks.Older = viewAsks(asks.Items), asks.Older
 	}
 	return p.shell.Render(c, p.approvals, httpapi.View{
-		Title: "Approvals", Topics: []string{string(owner.TopicApprovals)}, Said: said(c), Data: view,
+		Title: "Approvals", Topics: []string{string(owner.TopicApprovals)}, Said: doneMessage(c), Data: view,
 	})
 }
 
@@ -230,7 +230,7 @@ func isAboutSender(ask owner.Approval) bool {
 
 func (p *pages) showApproval(c echo.Context) error { return p.approvalPage(c, http.StatusOK, "") }
 
-// approvalPage shows one question, with everything that it is about.
+// approvalPage shows one question with its whole content.
 func (p *pages) approvalPage(c echo.Context, status int, wrong string) error {
 	ask, err := p.n.FindApproval(c.Request().Context(), c.Param("id"))
 	if err != nil {
@@ -244,7 +244,8 @@ func (p *pages) approvalPage(c echo.Context, status int, wrong string) error {
 	})
 }
 
-// decide carries out a choice about exactly what the page showed: the form has its hash (AM-34).
+// decide carries out a choice. The form has the hash of what the page showed, so the owner decides exactly about that
+// (AM-34).
 func (p *pages) decide(c echo.Context) error {
 	form, err := httpapi.Form(c, maxPageForm)
 	if err != nil {
@@ -268,7 +269,7 @@ func (p *pages) decide(c echo.Context) error {
 	return owner.Explain(err)
 }
 
-// decidedText says who decided what, and when.
+// decidedText returns what was decided, by which door, and when.
 func decidedText(ask acl.Ask) string {
 	text := askView{Approval: owner.Approval{Ask: ask}}.Outcome()
 	if ask.By != "" {
@@ -280,7 +281,7 @@ func decidedText(ask acl.Ask) string {
 	return text
 }
 
-// rejectStrangers is the button below the list of what waits.
+// rejectStrangers handles the button under the list of waiting questions.
 func (p *pages) rejectStrangers(c echo.Context) error {
 	if _, err := httpapi.Form(c, maxPageForm); err != nil {
 		return err

@@ -12,8 +12,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// heldPage is a page with one message of a stranger that waits.
-func heldPage(t *testing.T) (*meshtest.Mesh, *meshtest.Member, *ownerPage, *meshtest.Stranger, []byte) {
+// newHeldPage returns a page on which one message of a stranger waits.
+func newHeldPage(t *testing.T) (*meshtest.Mesh, *meshtest.Member, *ownerPage, *meshtest.Stranger, []byte) {
 	t.Helper()
 	mesh := meshtest.New(t)
 	chris := mesh.Stranger("chris")
@@ -23,9 +23,9 @@ func heldPage(t *testing.T) (*meshtest.Mesh, *meshtest.Member, *ownerPage, *mesh
 	return mesh, sarah, servePage(t, sarah), chris, raw
 }
 
-// TestPageApproves is AM-34 on the page: what the form names is what was shown, and the sender gets its answer.
+// TestPageApproves is AM-34 on the page: the form names what was shown, and the sender gets its answer.
 func TestPageApproves(t *testing.T) {
-	_, sarah, p, chris, raw := heldPage(t)
+	_, sarah, p, chris, raw := newHeldPage(t)
 	body := p.must("approvals")
 	for _, want := range []string{"A stranger writes", string(chris.ID), "signature checked", "mesh.message", "hello", "Approve once", "Always approve", "Reject", "Block"} {
 		if !strings.Contains(body, want) {
@@ -34,7 +34,7 @@ func TestPageApproves(t *testing.T) {
 	}
 	path := link(t, body, "approvals/ask_")
 	form := choices(t, p.must(path), acl.Approve)
-	if ask := theAsk(t, sarah); form.Get("hash") != ask.Hash {
+	if ask := onlyAsk(t, sarah); form.Get("hash") != ask.Hash {
 		t.Errorf("the form names %s, want %s", form.Get("hash"), ask.Hash)
 	}
 	other := url.Values{"hash": {strings.Repeat("0", 64)}, "choice": {"approve"}}
@@ -45,7 +45,7 @@ func TestPageApproves(t *testing.T) {
 		t.Errorf("another choice: %d", status)
 	}
 	status, body := p.post(path, form)
-	if status != http.StatusOK || !strings.Contains(body, "Approved. It goes on now.") {
+	if status != http.StatusOK || !strings.Contains(body, "Approved. The message is released.") {
 		t.Errorf("approve: %d\n%s", status, body)
 	}
 	final := meshtest.Post(t, sarah.URL, raw)
@@ -57,9 +57,9 @@ func TestPageApproves(t *testing.T) {
 	}
 }
 
-// TestPageTwoTabs: the second of two deciders is told what the first decided.
+// TestPageTwoTabs: of two tabs that decide the same question, the second one shows what the first decided.
 func TestPageTwoTabs(t *testing.T) {
-	_, sarah, p, _, _ := heldPage(t)
+	_, sarah, p, _, _ := newHeldPage(t)
 	path := link(t, p.must("approvals"), "approvals/ask_")
 	form := choices(t, p.must(path), acl.Reject)
 	if status, _ := p.post(path, form); status != http.StatusOK {
@@ -79,7 +79,7 @@ func TestPageTwoTabs(t *testing.T) {
 }
 
 func TestPageApprovalAfterABlock(t *testing.T) { // THREATS 30
-	_, sarah, p, chris, _ := heldPage(t)
+	_, sarah, p, chris, _ := newHeldPage(t)
 	path := link(t, p.must("approvals"), "approvals/ask_")
 	form := choices(t, p.must(path), acl.Approve)
 	if status, _ := p.post("peers", url.Values{"peer": {string(chris.ID)}, "action": {"block"}}); status != http.StatusOK {
@@ -93,9 +93,9 @@ func TestPageApprovalAfterABlock(t *testing.T) { // THREATS 30
 	}
 }
 
-// TestPageSaysWhatWasTakenBack: a hold that was withdrawn says so, and cannot be decided any more.
+// TestPageSaysWhatWasTakenBack: a withdrawn hold is shown as withdrawn and cannot be decided.
 func TestPageSaysWhatWasTakenBack(t *testing.T) {
-	_, sarah, p, chris, raw := heldPage(t)
+	_, sarah, p, chris, raw := newHeldPage(t)
 	path := link(t, p.must("approvals"), "approvals/ask_")
 	form := choices(t, p.must(path), acl.Approve)
 	first, err := wire.ParseObject(raw)

@@ -22,8 +22,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// TestBrowser drives the owner's page in Chromium. One browser serves all of it; every part has a mesh and tabs of its
-// own.
+// TestBrowser drives the owner's page in Chromium. All parts share one browser; each part has its own mesh and tabs.
 func TestBrowser(t *testing.T) {
 	browser := browsertest.Start(t)
 	for name, test := range map[string]func(*testing.T, context.Context){
@@ -36,8 +35,8 @@ func TestBrowser(t *testing.T) {
 	}
 }
 
-// askedBy has a stranger write to a node that asks about strangers.
-func askedBy(t *testing.T, mesh *meshtest.Mesh, sarah *meshtest.Member, name, text string) []byte {
+// sendAsStranger makes a new stranger write to a node, which holds the message.
+func sendAsStranger(t *testing.T, mesh *meshtest.Mesh, sarah *meshtest.Member, name, text string) []byte {
 	t.Helper()
 	s := mesh.Stranger(name)
 	payload, err := json.Marshal(map[string]any{"action": "deliver", "message": map[string]string{"body": text}})
@@ -49,7 +48,8 @@ func askedBy(t *testing.T, mesh *meshtest.Mesh, sarah *meshtest.Member, name, te
 	return raw
 }
 
-// browserCode: the address that agentmesh page prints signs in with one key, and the code behind # goes to nobody.
+// browserCode: the address that agentmesh page prints signs in with one key press, and the code after # is sent to no
+// server.
 func browserCode(t *testing.T, browser context.Context) {
 	mesh := meshtest.New(t)
 	p := servePage(t, mesh.Node("sarah", nil))
@@ -72,8 +72,8 @@ func browserCode(t *testing.T, browser context.Context) {
 	}
 }
 
-// browserStranger: a stranger's message arrives while the page is open, appears without a reload, is approved by a
-// click, and the stranger gets the signed answer.
+// browserStranger: a stranger's message arrives while the page is open. It appears without a reload, a click approves
+// it, and the stranger gets the signed answer.
 func browserStranger(t *testing.T, browser context.Context) {
 	mesh := meshtest.New(t)
 	sarah := mesh.Node("sarah", mode(acl.Approval))
@@ -82,19 +82,19 @@ func browserStranger(t *testing.T, browser context.Context) {
 	tb.live()
 	tb.Shows("Nothing waits for a decision.")
 	browsertest.Eval[int](tb.Tab, `window.sameDocument = 1`)
-	raw := askedBy(t, mesh, sarah, "chris", "Hello from a stranger")
+	raw := sendAsStranger(t, mesh, sarah, "chris", "Hello from a stranger")
 	tb.Shows("Hello from a stranger")
 	tb.Until(`document.querySelector("#nav .count")?.textContent === "1"`)
 	if browsertest.Eval[int](tb.Tab, `window.sameDocument || 0`) != 1 {
 		t.Error("the page was loaded again")
 	}
-	ask := theAsk(t, sarah)
+	ask := onlyAsk(t, sarah)
 	if shown := browsertest.Eval[string](tb.Tab, `document.querySelector(".hash").textContent`); shown != ask.Hash {
 		t.Errorf("the page shows the hash %s, want %s", shown, ask.Hash)
 	}
 	tb.Settled()
 	tb.Click(`button[value="approve"]`)
-	tb.Shows("Approved. It goes on now.")
+	tb.Shows("Approved. The message is released.")
 	final := meshtest.Post(t, sarah.URL, raw)
 	must(t, final, http.StatusOK)
 	if reply := final.Message(t, sarah); reply.Action() != wire.ActionReceived || reply.Meta("in_reply_to") == "" {
@@ -102,11 +102,11 @@ func browserStranger(t *testing.T, browser context.Context) {
 	}
 }
 
-// browserKeyboard signs in, skips to the content, opens a question and decides without a pointer.
+// browserKeyboard signs in, skips to the content, opens a question and decides it without a pointer.
 func browserKeyboard(t *testing.T, browser context.Context) {
 	mesh := meshtest.New(t)
 	sarah := mesh.Node("sarah", mode(acl.Approval))
-	askedBy(t, mesh, sarah, "chris", "By keyboard")
+	sendAsStranger(t, mesh, sarah, "chris", "By keyboard")
 	tb := newTab(t, browser, servePage(t, sarah))
 	tb.Do(chromedp.Navigate(tb.page.url("approvals")))
 	tb.Until(`document.activeElement.id === "secret"`) // ready to type
@@ -122,10 +122,10 @@ func browserKeyboard(t *testing.T, browser context.Context) {
 		tb.Do(chromedp.KeyEvent("\t"))
 		at := browsertest.Eval[string](tb.Tab, `document.activeElement.id || document.activeElement.textContent.trim()`)
 		seen = append(seen, at)
-		if at == "main" { // the jump there was still under way; it is no stop of the keyboard
+		if at == "main" { // the focus is still moving; main is not a tab stop
 			continue
 		}
-		tb.Until(`getComputedStyle(document.activeElement).outlineStyle !== "none"`) // focus can be seen; at is what has it
+		tb.Until(`getComputedStyle(document.activeElement).outlineStyle !== "none"`) // focus is visible; at has it
 		if strings.HasPrefix(at, "reject-") {
 			tb.Do(chromedp.KeyEvent("\r"))
 			tb.Shows("Rejected.")
@@ -142,7 +142,7 @@ func browserKeyboard(t *testing.T, browser context.Context) {
 func browserWithoutScript(t *testing.T, browser context.Context) {
 	mesh := meshtest.New(t)
 	sarah := mesh.Node("sarah", mode(acl.Approval))
-	askedBy(t, mesh, sarah, "chris", "Without a script")
+	sendAsStranger(t, mesh, sarah, "chris", "Without a script")
 	tb := newTab(t, browser, servePage(t, sarah))
 	tb.WithoutScript()
 	tb.open("approvals")
@@ -159,7 +159,7 @@ func browserWithoutScript(t *testing.T, browser context.Context) {
 	}
 }
 
-// browserRestart: a page that is open while the process restarts is connected again and shows what came meanwhile.
+// browserRestart: a page that is open while the process restarts reconnects and shows what arrived meanwhile.
 func browserRestart(t *testing.T, browser context.Context) {
 	mesh := meshtest.New(t)
 	sarah := mesh.Node("sarah", mode(acl.Approval))
@@ -170,26 +170,26 @@ func browserRestart(t *testing.T, browser context.Context) {
 	p.stop()
 	tb.Until(`document.getElementById("stream").textContent.startsWith("Reconnecting")`)
 	sarah = mesh.Restart(sarah, mode(acl.Approval))
-	askedBy(t, mesh, sarah, "chris", "While you were away")
+	sendAsStranger(t, mesh, sarah, "chris", "While you were away")
 	p.start(sarah)
 	tb.Shows("While you were away")
 	tb.live()
-	askedBy(t, mesh, sarah, "ann", "And after that")
+	sendAsStranger(t, mesh, sarah, "ann", "And after that")
 	tb.Shows("And after that")
-	tb.Forgive("Failed to load resource") // while nobody answered
+	tb.Forgive("Failed to load resource") // while the process was down
 	tb.Forgive("htmx:sendError")
 	tb.Forgive("ERR_")
 }
 
-// browserTwoTabs: two tabs decide differently about what both show; the second is told what the first decided.
+// browserTwoTabs: two tabs decide differently about the same question; the second one shows what the first decided.
 func browserTwoTabs(t *testing.T, browser context.Context) {
 	mesh := meshtest.New(t)
 	sarah := mesh.Node("sarah", mode(acl.Approval))
-	askedBy(t, mesh, sarah, "chris", "Who decides?")
+	sendAsStranger(t, mesh, sarah, "chris", "Who decides?")
 	p := servePage(t, sarah)
 	first, second := newTab(t, browser, p), newTab(t, browser, p)
 	path := link(t, p.must("approvals"), "approvals/ask_")
-	second.WithoutScript() // it goes on showing the old state
+	second.WithoutScript() // keeps showing the old state
 	first.open(path)
 	second.open(path)
 	first.Click(`button[value="reject"]`)
@@ -197,9 +197,9 @@ func browserTwoTabs(t *testing.T, browser context.Context) {
 	second.Click(`button[value="always"]`)
 	second.Shows("This was decided before: rejected by page")
 	second.Forgive("409 (Conflict)")
-	third := newTab(t, browser, p) // one that is live sees the buttons go
-	askedBy(t, mesh, sarah, "ann", "Once more")
-	ask := theAsk(t, sarah)
+	third := newTab(t, browser, p) // a live tab removes the buttons
+	sendAsStranger(t, mesh, sarah, "ann", "Once more")
+	ask := onlyAsk(t, sarah)
 	third.open("approvals/" + ask.ID)
 	third.live()
 	decide(t, sarah, ask, acl.Block)
@@ -207,13 +207,13 @@ func browserTwoTabs(t *testing.T, browser context.Context) {
 	third.Until(`!document.querySelector("button[name=choice]")`)
 }
 
-// heap is the size of what a script still holds, after a collection.
+// heap returns the size of what scripts still hold, after a garbage collection.
 func (tb *tab) heap() float64 {
 	browsertest.Call(tb.Tab, heapprofiler.CollectGarbage, cdp.Empty{})
 	return browsertest.Call(tb.Tab, cdpruntime.GetHeapUsage, cdp.Empty{}).UsedSize
 }
 
-// serverHeap is the same of this process.
+// serverHeap returns the heap size of this process after a garbage collection.
 func serverHeap() uint64 {
 	runtime.GC()
 	runtime.GC()
@@ -222,7 +222,7 @@ func serverHeap() uint64 {
 	return m.HeapAlloc
 }
 
-// browserManyEvents: ten thousand events leave the memory of the tab and of the server as it was.
+// browserManyEvents: after ten thousand events the tab and the server use as much memory as before.
 func browserManyEvents(t *testing.T, browser context.Context) {
 	const events, warm, tabMost, serverMost = 10_000, 500, 3 << 20, 8 << 20
 	mesh := meshtest.New(t)
@@ -243,7 +243,7 @@ func browserManyEvents(t *testing.T, browser context.Context) {
 	refuse(warm)
 	tabBefore, serverBefore := tb.heap(), serverHeap()
 	nodes := browsertest.Eval[int](tb.Tab, `document.getElementsByTagName("*").length`)
-	for range 10 { // the page is changed in between, not once at the end
+	for range 10 { // in several steps, so that the page updates in between
 		refuse(events / 10)
 	}
 	if grown := tb.heap() - tabBefore; grown > tabMost {
@@ -257,13 +257,13 @@ func browserManyEvents(t *testing.T, browser context.Context) {
 	}
 }
 
-// browserGuardsClicks: what moves under the pointer is not decided by a click that was meant for what stood there.
+// browserGuardsClicks: a click does not hit a button that has just moved under the pointer.
 func browserGuardsClicks(t *testing.T, browser context.Context) {
 	mesh := meshtest.New(t)
 	sarah := mesh.Node("sarah", mode(acl.Approval))
-	askedBy(t, mesh, sarah, "chris", "The first")
-	first := theAsk(t, sarah)
-	askedBy(t, mesh, sarah, "ann", "The second")
+	sendAsStranger(t, mesh, sarah, "chris", "The first")
+	first := onlyAsk(t, sarah)
+	sendAsStranger(t, mesh, sarah, "ann", "The second")
 	tb := newTab(t, browser, servePage(t, sarah))
 	tb.open("approvals")
 	tb.live()
@@ -273,12 +273,12 @@ func browserGuardsClicks(t *testing.T, browser context.Context) {
 		const click = new MouseEvent("click", { bubbles: true, cancelable: true, detail: 1 });
 		window.taken ??= document.querySelector('button[value="always"]').dispatchEvent(click);
 	}), true)`)
-	decide(t, sarah, first, acl.Reject) // elsewhere: the second question moves up
+	decide(t, sarah, first, acl.Reject) // in another tab: the second question moves up
 	tb.Until(`window.taken !== undefined`)
 	if browsertest.Eval[bool](tb.Tab, `window.taken`) {
 		t.Error("a click in the moment of the change is taken")
 	}
-	if ask := theAsk(t, sarah); ask.ID == first.ID {
+	if ask := onlyAsk(t, sarah); ask.ID == first.ID {
 		t.Error("the second question was decided")
 	}
 	tb.Settled()
@@ -286,7 +286,7 @@ func browserGuardsClicks(t *testing.T, browser context.Context) {
 	tb.Shows("this sender may write from now on")
 }
 
-// browserKeepsWhatIsTyped: a message that arrives leaves alone what the owner is writing, and what is open.
+// browserKeepsWhatIsTyped: an arriving message changes neither what the owner is typing nor which details are open.
 func browserKeepsWhatIsTyped(t *testing.T, browser context.Context) {
 	mesh := meshtest.New(t)
 	sarah := mesh.Node("sarah", nil)

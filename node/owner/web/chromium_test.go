@@ -21,7 +21,7 @@ func newTab(t *testing.T, browser context.Context, p *ownerPage) *tab {
 	return &tab{browsertest.NewTab(t, browser), p}
 }
 
-// open goes to a page and signs in where it is asked to.
+// open goes to a page and signs in if the page asks for it.
 func (tb *tab) open(path string) {
 	if path == "login" {
 		tb.Do(chromedp.Navigate(tb.page.url(path)))
@@ -30,10 +30,10 @@ func (tb *tab) open(path string) {
 	tb.Open(tb.page.url(path), tb.page.token)
 }
 
-// live waits until the page hears what changes.
+// live waits until the page receives events.
 func (tb *tab) live() { tb.Until(`document.getElementById("stream").textContent === "Live"`) }
 
-// scheme sets the colour scheme that the reader prefers.
+// scheme sets the color scheme that the browser prefers.
 func (tb *tab) scheme(name string) {
 	browsertest.Call(tb.Tab, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
 		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}},

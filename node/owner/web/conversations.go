@@ -23,7 +23,7 @@ type conversationsView struct {
 	Next   uint64
 }
 
-// convRow is a conversation in a list, with what the owner calls the peer.
+// convRow is a conversation in a list, with the owner's alias for the peer.
 type convRow struct {
 	owner.Conversation
 	Alias string
@@ -51,12 +51,12 @@ func (p *pages) showConversations(c echo.Context) error {
 		view.Items = append(view.Items, convRow{conv, names[conv.Peer]})
 	}
 	return p.shell.Render(c, p.conversations, httpapi.View{
-		Title: "Conversations", Topics: []string{string(owner.TopicConversations)}, Said: said(c), Data: view,
+		Title: "Conversations", Topics: []string{string(owner.TopicConversations)}, Said: doneMessage(c), Data: view,
 	})
 }
 
-// saying is one entry of a transcript.
-type saying struct {
+// messageView is one entry of a transcript.
+type messageView struct {
 	N       uint64
 	Out     bool
 	At      time.Time
@@ -71,16 +71,16 @@ type conversationView struct {
 	URL      string // path below the page
 	Foreign  string // address of the peer behind a bridge
 	Alias    string
-	Sayings  []saying
+	Messages []messageView
 	Earlier  bool
-	Later    uint64 // pass as after
+	Later    uint64 // number to pass as after
 	Chain    string
 	Open     bool
 	Form     replyForm
 	Payloads bool
 }
 
-// Choices returns the times that an accept must choose from, none if it need not.
+// Choices returns the times that an accept must choose from; the list is empty if an accept need not choose.
 func (v conversationView) Choices() []string {
 	if v.Proposal == nil || v.Proposal.By != conversations.Theirs || len(v.Proposal.Times) < 2 {
 		return nil
@@ -88,12 +88,12 @@ func (v conversationView) Choices() []string {
 	return v.Proposal.Times
 }
 
-// replyForm is what the owner typed, kept where it was refused. Selected is the time that an accept chooses.
+// replyForm is what the owner typed, kept if it was refused. Selected is the time that an accept chooses.
 type replyForm struct{ Text, Action, Payload, Time, Place, Selected string }
 
 const (
-	maxSayings    = 50
-	maxChainBytes = 1 << 20 // a transcript up to this size is checked whenever it is shown
+	maxMessages   = 50
+	maxChainBytes = 1 << 20 // a transcript up to this size is verified whenever it is shown
 )
 
 func convPath(peer, id string) string { return "conversations/" + peer + "/" + id }
@@ -118,7 +118,7 @@ func (p *pages) conversationPage(c echo.Context, status int, wrong string, form 
 		Open: part.State == conversations.Open,
 	}
 	view.Earlier = len(part.Transcript) > 0 && part.Transcript[0].N > 1
-	view.Sayings, view.Later = sayings(part)
+	view.Messages, view.Later = viewMessages(part)
 	if part.Bytes <= maxChainBytes {
 		view.Chain = "intact"
 		if err := p.n.CheckTranscript(ctx, part.Peer, part.ID); err != nil {
@@ -130,12 +130,12 @@ func (p *pages) conversationPage(c echo.Context, status int, wrong string, form 
 		self += "?after=" + after
 	}
 	return p.shell.Render(c, p.conversation, httpapi.View{
-		Title: "Conversation", Status: status, Wrong: wrong, Said: said(c), Data: view,
+		Title: "Conversation", Status: status, Wrong: wrong, Said: doneMessage(c), Data: view,
 		Topics: []string{string(owner.TopicConversations)}, Self: self,
 	})
 }
 
-// readPart reads the part of a transcript that a page shows: what comes after an entry, or else the end.
+// readPart reads the part of a transcript that a page shows: the entries after a given one, or the last ones.
 func (p *pages) readPart(c echo.Context) (part owner.Transcript, err error) {
 	ctx, peer, id := c.Request().Context(), c.Param("peer"), c.Param("id")
 	var after uint64
@@ -147,25 +147,25 @@ func (p *pages) readPart(c echo.Context) (part owner.Transcript, err error) {
 		if part, err = p.n.ReadTranscript(ctx, id, peer, math.MaxUint64); err != nil {
 			return part, err
 		}
-		after = part.Entries - min(part.Entries, maxSayings)
+		after = part.Entries - min(part.Entries, maxMessages)
 	}
 	return p.n.ReadTranscript(ctx, id, peer, after)
 }
 
-// sayings returns a part of a transcript for people. next is 0 at the end.
-func sayings(part owner.Transcript) (list []saying, next uint64) {
+// viewMessages returns the views of a part of a transcript, and the number to continue after; 0 at the end.
+func viewMessages(part owner.Transcript) (list []messageView, next uint64) {
 	entries, next := part.Transcript, part.Next
-	if len(entries) > maxSayings {
-		entries = entries[:maxSayings]
-		next = entries[maxSayings-1].N
+	if len(entries) > maxMessages {
+		entries = entries[:maxMessages]
+		next = entries[maxMessages-1].N
 	}
 	for _, e := range entries {
-		s := saying{N: e.N, Out: e.Direction == "out", At: e.At, ID: e.MessageID}
+		s := messageView{N: e.N, Out: e.Direction == "out", At: e.At, ID: e.MessageID}
 		var m struct {
 			Intent  string          `json:"intent"`
 			Payload json.RawMessage `json:"payload"`
 		}
-		if json.Unmarshal(e.Message, &m) != nil || len(m.Payload) == 0 { // of a foreign network
+		if json.Unmarshal(e.Message, &m) != nil || len(m.Payload) == 0 { // a message of a foreign network
 			m.Payload = e.Message
 		}
 		if s.Sealed = e.Sealed; e.Opened != nil {
@@ -178,7 +178,7 @@ func sayings(part owner.Transcript) (list []saying, next uint64) {
 	return list, next
 }
 
-// reply answers in the conversation, and with it the newest message that waits there.
+// reply answers in the conversation, and thereby the newest message that waits there.
 func (p *pages) reply(c echo.Context) error {
 	form, err := httpapi.Form(c, maxPageForm)
 	if err != nil {
@@ -204,7 +204,7 @@ func (p *pages) reply(c echo.Context) error {
 	if err != nil {
 		return owner.Explain(err)
 	}
-	return httpapi.Done(c, convPath(conv.Peer, conv.ID), sentAs(sent))
+	return httpapi.Done(c, convPath(conv.Peer, conv.ID), doneKey(sent))
 }
 
 func (p *pages) close(c echo.Context) error {
@@ -226,8 +226,8 @@ func (p *pages) close(c echo.Context) error {
 	return httpapi.Done(c, convPath(order.Peer, c.Param("id")), "closed")
 }
 
-// sentAs names what the page says of a message that leaves.
-func sentAs(sent owner.Sent) string {
+// doneKey returns the key of the text that the page shows after a message is sent.
+func doneKey(sent owner.Sent) string {
 	if sent.State == owner.SendHeld {
 		return "held"
 	}

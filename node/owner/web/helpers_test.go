@@ -17,7 +17,7 @@ const (
 	proposeSeveral = `{"action":"propose","event":{"title":"Coffee","proposed_times":["2036-02-21T10:00:00-08:00","2036-02-21T14:00:00-08:00"],"duration":"30m","location":"TBD"}}`
 )
 
-// pendingAsks returns what waits for the member's owner.
+// pendingAsks returns the questions that wait for the member's owner.
 func pendingAsks(t *testing.T, m *meshtest.Member) []acl.Ask {
 	t.Helper()
 	asks, _, err := m.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 1000, time.Now())
@@ -27,8 +27,8 @@ func pendingAsks(t *testing.T, m *meshtest.Member) []acl.Ask {
 	return asks
 }
 
-// theAsk returns the one thing that waits.
-func theAsk(t *testing.T, m *meshtest.Member) acl.Ask {
+// onlyAsk returns the only pending question.
+func onlyAsk(t *testing.T, m *meshtest.Member) acl.Ask {
 	t.Helper()
 	asks := pendingAsks(t, m)
 	if len(asks) != 1 {
@@ -44,7 +44,7 @@ func decide(t *testing.T, m *meshtest.Member, ask acl.Ask, choice acl.Choice) {
 	}
 }
 
-// inbound is a message from a principal at an address, native where that is empty.
+// inbound returns a message from a principal at an address; an empty address means a native peer.
 func inbound(out node.Outgoing, principal, address string) bridge.Inbound {
 	id := wire.NewMessageID()
 	return bridge.Inbound{
@@ -63,7 +63,7 @@ func mustSend(t *testing.T, n *node.Node, out node.Outgoing, wait time.Duration)
 	return sent
 }
 
-// to is a message to a peer on the wire.
+// to returns a message to a peer of the network "wire".
 func to(peer string, conv wire.ConversationID, body string) node.Outgoing {
 	a := bridge.Address{Kind: "wire", Link: "test", Peer: peer}
 	return node.Outgoing{
@@ -84,7 +84,7 @@ func outgoing(t *testing.T, to wire.AgentID, intent wire.Intent, payload string)
 	return node.Outgoing{To: to, Intent: intent, Payload: v, Via: "owner"}
 }
 
-// waitFor polls what happens in the background of real servers.
+// waitFor polls until done returns true, for work in the background of real servers.
 func waitFor(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -99,13 +99,13 @@ func waitFor(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// unlimited leaves the message limits out of a test that is about something else.
+// unlimited removes the message limits.
 func unlimited(cfg *node.Config) {
 	cfg.Policy.Mode = acl.Open
 	cfg.Rates = acl.Rates{}
 }
 
-// withBook keeps agreed events, so that the test can look at them.
+// withBook stores agreed events, so that the test can see them.
 func withBook(cfg *node.Config) {
 	cfg.Policy.Mode = acl.Open
 	cfg.Policy.Hold = []acl.HoldRule{{Intent: "mesh.negotiate", Hold: acl.Never}}

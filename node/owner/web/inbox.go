@@ -15,8 +15,8 @@ type itemView struct {
 	owner.Item
 	Proof   string
 	Content content
-	Alias   string // what the owner calls the peer
-	// Waits says that the owner, or the owner's agent, may still answer it.
+	Alias   string // the owner's alias for the peer
+	// Waits reports whether the owner, or an agent of the owner, may still answer it.
 	Waits bool
 }
 
@@ -28,9 +28,9 @@ func viewItem(item owner.Item) itemView {
 }
 
 type inboxView struct {
-	State  owner.ItemState // "" for all
+	State  owner.ItemState // "" means all
 	States []owner.ItemState
-	Items  listed[itemView]
+	Items  listPage[itemView]
 }
 
 func (p *pages) showInbox(c echo.Context) error {
@@ -39,7 +39,7 @@ func (p *pages) showInbox(c echo.Context) error {
 	if !slices.Contains(owner.ItemStates(), view.State) {
 		view.State = ""
 	}
-	items, err := latest("in_", c.QueryParam("before"), now, millis, func(i owner.Item) string { return i.ID },
+	items, err := listLatest("in_", c.QueryParam("before"), now, millis, func(i owner.Item) string { return i.ID },
 		func(after string, limit int) ([]owner.Item, string, error) {
 			page, err := p.n.ListItems(ctx, owner.Query{State: string(view.State), After: after, Limit: limit})
 			return page.Items, page.Next, err
@@ -57,7 +57,7 @@ func (p *pages) showInbox(c echo.Context) error {
 		row.Alias = names[string(item.Peer)]
 		view.Items.Items = append(view.Items.Items, row)
 	}
-	return p.shell.Render(c, p.inbox, httpapi.View{Title: "Inbox", Topics: []string{string(owner.TopicInbox)}, Said: said(c), Data: view})
+	return p.shell.Render(c, p.inbox, httpapi.View{Title: "Inbox", Topics: []string{string(owner.TopicInbox)}, Said: doneMessage(c), Data: view})
 }
 
 func (p *pages) showItem(c echo.Context) error {
@@ -66,7 +66,7 @@ func (p *pages) showItem(c echo.Context) error {
 		return owner.Explain(err)
 	}
 	return p.shell.Render(c, p.item, httpapi.View{
-		Title: "Message", Topics: []string{string(owner.TopicInbox)}, Said: said(c), Data: viewItem(item),
+		Title: "Message", Topics: []string{string(owner.TopicInbox)}, Said: doneMessage(c), Data: viewItem(item),
 	})
 }
 

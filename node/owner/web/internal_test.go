@@ -36,13 +36,13 @@ func TestFactsOf(t *testing.T) {
 	}
 }
 
-func TestReadable(t *testing.T) {
+func TestFormatTime(t *testing.T) {
 	for in, want := range map[string]string{
 		"2027-02-19T10:00:00Z": "Fri 19 Feb 2027, 10:00 +00:00", "2027-02-19T10:00-0800": "2027-02-19T10:00-0800", "2027-02-19T10:00:00-0800": "Fri 19 Feb 2027, 10:00 -08:00",
 		"2027-02-19": "2027-02-19", "2027-02-19T10:00:00": "2027-02-19T10:00:00", "": "", "T": "T", "tomorrow": "tomorrow",
 	} {
-		if got := readable(in); got != want {
-			t.Errorf("readable(%q) = %q, want %q", in, got, want)
+		if got := formatTime(in); got != want {
+			t.Errorf("formatTime(%q) = %q, want %q", in, got, want)
 		}
 	}
 }
@@ -61,7 +61,7 @@ func TestStampOf(t *testing.T) {
 	}
 }
 
-// TestLatest walks lists of every density: newest first, nothing twice, nothing left out, and little is read.
+// TestLatest walks lists of every density: newest first, nothing twice, nothing missing, and with few reads.
 func TestLatest(t *testing.T) {
 	now := time.Now()
 	for name, at := range map[string]func(i int) time.Time{
@@ -95,7 +95,7 @@ func TestLatest(t *testing.T) {
 			var got []string
 			for before, pages := "", 0; pages == 0 || before != ""; pages++ {
 				calls = 0
-				out, err := latest("in_", before, now, millis, func(s string) string { return s }, list)
+				out, err := listLatest("in_", before, now, millis, func(s string) string { return s }, list)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -116,9 +116,9 @@ func TestLatest(t *testing.T) {
 
 func TestNumbers(t *testing.T) {
 	for got, want := range map[string]string{
-		plain(0): "0", plain(999): "999", plain(1000): "1,000", plain(1234567): "1,234,567",
-		size(512): "512 bytes", size(8 << 30): "8 GiB", size(1536): "1.5 KiB",
-		days(24 * time.Hour): "24 hours", days(7 * 24 * time.Hour): "7 days", capped(49): "49", capped(50): "50+",
+		formatNumber(0): "0", formatNumber(999): "999", formatNumber(1000): "1,000", formatNumber(1234567): "1,234,567",
+		formatSize(512): "512 bytes", formatSize(8 << 30): "8 GiB", formatSize(1536): "1.5 KiB",
+		formatDays(24 * time.Hour): "24 hours", formatDays(7 * 24 * time.Hour): "7 days", formatCount(49): "49", formatCount(50): "50+",
 	} {
 		if got != want {
 			t.Errorf("%q, want %q", got, want)

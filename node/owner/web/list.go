@@ -12,55 +12,55 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// listed is a list of which a part is shown.
-type listed[T any] struct {
+// listPage is one page of a list.
+type listPage[T any] struct {
 	Items []T
-	Older string // query of the older ones, "" where there are none
+	Older string // query of the next older page; "" on the last page
 }
 
-// oldestListed is how far back a list reaches.
-const oldestListed = 3 * 365 * 24 * time.Hour
+// maxAge is how far back a list reaches.
+const maxAge = 3 * 365 * 24 * time.Hour
 
-// latest returns entries of a list that is kept oldest first, newest first: those before the one named before, all
-// where it is empty. Ids hold their time after prefix, so the list is read from a moment on that is found by trying:
-// farther back while too little has happened since, nearer where it is too much to read.
-func latest[T any](
+// listLatest returns a page of a list newest first, although the list is stored oldest first. The page ends before the
+// entry named before, or at the end of the list if before is empty. Ids contain their time after prefix, so listLatest
+// searches for the moment to start reading: further back if too few entries follow it, nearer if there are too many.
+func listLatest[T any](
 	prefix, before string, now time.Time, stamp func(time.Time) string, id func(T) string,
 	list func(after string, limit int) ([]T, string, error),
-) (out listed[T], err error) {
+) (out listPage[T], err error) {
 	end := now.Add(time.Minute)
 	if before != "" {
 		if end, err = stampOf(prefix, before); err != nil {
 			return out, owner.Fault(http.StatusBadRequest, "there is no such place in the list", "")
 		}
 	}
-	var few, many time.Duration // windows before end that hold too little, and too much
+	var few, many time.Duration // windows before end with too few and too many entries
 	for window := time.Minute; ; {
-		found, whole, err := since(prefix+stamp(end.Add(-window)), before, id, list)
+		found, whole, err := readSince(prefix+stamp(end.Add(-window)), before, id, list)
 		switch {
 		case err != nil:
 			return out, err
 		case !whole:
 			many = window
-		case len(found) <= pageSize && window < oldestListed:
+		case len(found) <= pageSize && window < maxAge:
 			few = window
 		default:
-			return page(found, id), nil
+			return newestFirst(found, id), nil
 		}
 		switch {
 		case many == 0:
 			window *= 4
-		case many-few <= time.Millisecond: // more in one moment than is read: a part of it
-			return page(found, id), nil
+		case many-few <= time.Millisecond: // one moment has too many entries: return the newest of them
+			return newestFirst(found, id), nil
 		default:
 			window = few + (many-few)/2
 		}
 	}
 }
 
-// since reads what comes after a key and before the entry named before. whole is false where it is too much to read;
-// of what was read the newest are returned, one more than a page holds.
-func since[T any](
+// readSince reads the entries after a key and before the entry named before. If there are too many to read, whole is
+// false and found has the newest of those that were read: one more than a page.
+func readSince[T any](
 	after, before string, id func(T) string, list func(after string, limit int) ([]T, string, error),
 ) (found []T, whole bool, err error) {
 	const pages = 8
@@ -82,8 +82,8 @@ func since[T any](
 	return found, false, nil
 }
 
-// page turns what was found around, and says where the older ones begin.
-func page[T any](found []T, id func(T) string) (out listed[T]) {
+// newestFirst reverses found into a page and sets where older entries begin.
+func newestFirst[T any](found []T, id func(T) string) (out listPage[T]) {
 	if len(found) > pageSize {
 		found = found[len(found)-pageSize:]
 		out.Older = id(found[0])
@@ -93,11 +93,11 @@ func page[T any](found []T, id func(T) string) (out listed[T]) {
 	return out
 }
 
-// millis and micros are the stamps of ids, as a node makes them.
+// millis and micros format a time as in the ids of a node.
 func millis(t time.Time) string { return fmt.Sprintf("%012x", t.UnixMilli()) }
 func micros(t time.Time) string { return fmt.Sprintf("%014x", t.UnixMicro()) }
 
-// stampOf returns the time that an id of a list names.
+// stampOf parses the time in an id of a list.
 func stampOf(prefix, id string) (time.Time, error) {
 	digits, ok := strings.CutPrefix(id, prefix)
 	size := 12

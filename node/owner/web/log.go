@@ -16,8 +16,8 @@ import (
 
 type logView struct {
 	Entries []acl.AuditEntry // newest first
-	Recent  []acl.AuditEntry // what rules decided in the last minutes
-	Older   uint64           // number of the oldest one shown, 0 where there are none before it
+	Recent  []acl.AuditEntry // recent decisions of rules
+	Older   uint64           // number of the oldest entry shown; 0 if it is the oldest entry
 }
 
 const maxRecent = 20
@@ -53,8 +53,8 @@ func (p *pages) showLog(c echo.Context) error {
 	return p.shell.Render(c, p.audit, httpapi.View{Title: "Log", Topics: []string{string(owner.TopicAudit)}, Data: view})
 }
 
-// auditSpan finds the first and the last number of the audit log, both 0 where it is empty: numbers have no gaps, so the
-// end is searched as in a dictionary.
+// auditSpan finds the first and the last number in the audit log, or 0 and 0 if it is empty. Numbers have no gaps, so
+// it finds the end with an exponential search.
 func auditSpan(ctx context.Context, log *acl.Audit) (first, last uint64, err error) {
 	after := func(number uint64) (uint64, error) {
 		list, _, err := log.List(ctx, acl.AuditFilter{}, number, 1, time.Now())

@@ -16,7 +16,7 @@ type overviewView struct {
 	owner.Status
 	Asks, Items string
 	Queued      int
-	First       []askView // of what waits, the oldest
+	First       []askView // the oldest of the waiting questions
 	Refusals    []owner.Refusal
 }
 
@@ -32,7 +32,7 @@ func (p *pages) showOverview(c echo.Context) error {
 		return owner.Explain(err)
 	}
 	view := overviewView{
-		Status: status, Asks: capped(status.Approvals), Items: capped(status.Inbox), Queued: status.Outbox["queued"],
+		Status: status, Asks: formatCount(status.Approvals), Items: formatCount(status.Inbox), Queued: status.Outbox["queued"],
 	}
 	view.Refusals, _ = p.n.Refusals()
 	view.Refusals = view.Refusals[:min(len(view.Refusals), overviewRefusals)]
@@ -42,7 +42,7 @@ func (p *pages) showOverview(c echo.Context) error {
 	}
 	view.First = viewAsks(asks.Items)
 	return p.shell.Render(c, p.overview, httpapi.View{
-		Title: "Overview", Said: said(c), Data: view,
+		Title: "Overview", Said: doneMessage(c), Data: view,
 		Topics: []string{
 			string(owner.TopicApprovals), string(owner.TopicInbox), string(owner.TopicOutbox), string(owner.TopicStatus), topicRefusals,
 		},
@@ -83,7 +83,7 @@ func (p *pages) showLimits(c echo.Context) error {
 		if n <= 0 {
 			return "no limit"
 		}
-		return plain(int64(n)) + " an hour"
+		return formatNumber(int64(n)) + " an hour"
 	}
 	view := limitsView{
 		Mode: limits.Mode,
@@ -95,22 +95,22 @@ func (p *pages) showLimits(c echo.Context) error {
 		},
 		Holds: []ruleView{
 			{"Waiting messages of one stranger", "1"},
-			{"Of all strangers", plain(int64(acl.SenderSlot("").Max))},
+			{"Of all strangers", formatNumber(int64(acl.SenderSlot("").Max))},
 			{"Of a known sender, in one conversation", "16"},
-			{"A question waits", days(limits.HoldFor)},
+			{"A question waits", formatDays(limits.HoldFor)},
 		},
 		Kept: []ruleView{
-			{"A silent conversation expires after", days(limits.Idle)},
-			{"What has ended is kept", days(limits.Retention)},
-			{"Conversations at most", plain(int64(limits.MaxKept))},
-			{"Size of messages at most", size(limits.MaxBytes)},
+			{"A silent conversation expires after", formatDays(limits.Idle)},
+			{"An ended conversation is kept for", formatDays(limits.Retention)},
+			{"Maximum number of conversations", formatNumber(int64(limits.MaxKept))},
+			{"Maximum size of all messages", formatSize(limits.MaxBytes)},
 		},
 		Hold: limits.Hold, Refusals: refusals,
 	}
 	return p.shell.Render(c, p.limits, httpapi.View{Title: "Limits", Topics: []string{topicRefusals}, Data: view})
 }
 
-type noticesView struct{ Notices listed[noticeView] }
+type noticesView struct{ Notices listPage[noticeView] }
 
 type noticeView struct {
 	Kind, Title, Text, Peer, Conversation string
@@ -119,14 +119,14 @@ type noticeView struct {
 
 func (p *pages) showNotices(c echo.Context) error {
 	ctx, now := c.Request().Context(), time.Now()
-	found, err := latest("note_", c.QueryParam("before"), now, millis, noticeID, func(after string, limit int) ([]notify.Notice, string, error) {
+	found, err := listLatest("note_", c.QueryParam("before"), now, millis, noticeID, func(after string, limit int) ([]notify.Notice, string, error) {
 		page, err := p.n.ListNotices(ctx, after, limit)
 		return page.Items, page.Next, err
 	})
 	if err != nil {
 		return owner.Explain(err)
 	}
-	view := noticesView{listed[noticeView]{Older: found.Older}}
+	view := noticesView{listPage[noticeView]{Older: found.Older}}
 	for _, one := range found.Items {
 		view.Notices.Items = append(view.Notices.Items, noticeView{
 			Kind: one.Kind, Title: one.Title, Text: one.Text, At: one.At, Peer: string(one.Peer), Conversation: string(one.Conversation),
@@ -137,16 +137,16 @@ func (p *pages) showNotices(c echo.Context) error {
 
 func noticeID(n notify.Notice) string { return n.ID }
 
-// capped writes a count that goes no further than the navigation's.
-func capped(n int) string {
+// formatCount formats a count up to httpapi.MaxCount, the largest one that the navigation shows.
+func formatCount(n int) string {
 	if n >= httpapi.MaxCount {
-		return plain(httpapi.MaxCount) + "+"
+		return formatNumber(httpapi.MaxCount) + "+"
 	}
-	return plain(int64(n))
+	return formatNumber(int64(n))
 }
 
-// plain writes a number with separators.
-func plain(n int64) string {
+// formatNumber formats a number with thousands separators.
+func formatNumber(n int64) string {
 	digits := strconv.FormatInt(n, 10)
 	for i := len(digits) - 3; i > 0; i -= 3 {
 		digits = digits[:i] + "," + digits[i:]
@@ -154,8 +154,8 @@ func plain(n int64) string {
 	return digits
 }
 
-// size writes bytes in the largest unit that fits.
-func size(bytes int64) string {
+// formatSize formats a number of bytes in the largest unit that fits.
+func formatSize(bytes int64) string {
 	units := []string{"bytes", "KiB", "MiB", "GiB", "TiB"}
 	value, unit := float64(bytes), 0
 	for ; value >= 1024 && unit < len(units)-1; unit++ {
@@ -164,10 +164,10 @@ func size(bytes int64) string {
 	return strconv.FormatFloat(value, 'f', -1, 64) + " " + units[unit]
 }
 
-// days writes a span in days or hours.
-func days(d time.Duration) string {
+// formatDays formats a duration in days or hours.
+func formatDays(d time.Duration) string {
 	if d >= 48*time.Hour {
-		return plain(int64(d/(24*time.Hour))) + " days"
+		return formatNumber(int64(d/(24*time.Hour))) + " days"
 	}
-	return plain(int64(d/time.Hour)) + " hours"
+	return formatNumber(int64(d/time.Hour)) + " hours"
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner/web"
 )
 
-// ownerPage is the owner's page of a member, served over TCP as serve does it.
+// ownerPage is the owner's page of a member, served over TCP as agentmesh serve does.
 type ownerPage struct {
 	t     *testing.T
 	dir   string
@@ -56,7 +56,7 @@ func servePage(t *testing.T, m *meshtest.Member) *ownerPage {
 	return p
 }
 
-// start serves the page of m, after the first time at the same address.
+// start serves the page of m. Later calls use the same address as the first.
 func (p *ownerPage) start(m *meshtest.Member) {
 	p.t.Helper()
 	p.edge = httpapi.NewOwner(httpapi.OwnerConfig{Dir: p.dir, Listen: p.addr})
@@ -83,7 +83,7 @@ func (p *ownerPage) start(m *meshtest.Member) {
 	p.t.Cleanup(p.stop)
 }
 
-// url of a path below the page.
+// url returns the URL of a path below the page.
 func (p *ownerPage) url(path string) string {
 	return "http://" + p.addr + httpapi.PagePath + "/" + path
 }
@@ -100,7 +100,7 @@ func (p *ownerPage) post(path string, form url.Values) (int, string) {
 	return p.answer(resp, err)
 }
 
-// must is get for a page that is there.
+// must is get for a page that must exist.
 func (p *ownerPage) must(path string) string {
 	p.t.Helper()
 	status, body := p.get(path)

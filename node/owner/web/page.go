@@ -1,5 +1,5 @@
-// Package web is the owner's page of a node: what waits, what was said, who may write. It shows and does what the owner
-// API shows and does, over the same types, with the same methods.
+// Package web is the owner's page of a node: what waits, what was written, who may write. It shows and does the same
+// as the owner API, with the same types and methods.
 package web
 
 import (
@@ -24,16 +24,16 @@ import (
 //go:embed page/*.html
 var pageFiles embed.FS
 
-// Node is what the page needs of a node: what the owner API has, and what only the page shows. Counts are for people, so
-// they end somewhere.
+// Node is what the page needs from a node: the methods of the owner API, and some that only the page uses. Counts are
+// for people, so they are bounded.
 type Node interface {
 	owner.Node
 	// Overview is Status with counts up to most.
 	Overview(ctx context.Context, most int) (owner.Status, error)
-	// CountApprovals counts what waits for a decision, CountItems what is new in the inbox, up to most.
+	// CountApprovals counts the questions that wait for a decision, and CountItems the new inbox items, up to most.
 	CountApprovals(ctx context.Context, most int) (int, error)
 	CountItems(ctx context.Context, most int) (int, error)
-	// Aliases returns what the owner calls the peers: one alias of each that has any.
+	// Aliases returns the owner's aliases: one for each peer that has any.
 	Aliases(ctx context.Context) (map[string]string, error)
 	// CheckTranscript returns an error if the hash chain of a transcript is broken.
 	CheckTranscript(ctx context.Context, peer, id string) error
@@ -41,9 +41,10 @@ type Node interface {
 	Audit() *acl.Audit
 	Paused() bool
 	Limits() owner.Limits
-	// Refusals returns what was refused since the process started, newest first. The channel closes with the next one.
+	// Refusals returns the messages refused since the process started, newest first. The channel closes at the next
+	// refusal.
 	Refusals() (list []owner.Refusal, next <-chan struct{})
-	// Watch returns what happens from now on, until stop is called.
+	// Watch returns a channel of events from now on, until stop is called.
 	Watch() (events <-chan owner.Event, stop func())
 }
 
@@ -57,16 +58,16 @@ type pages struct {
 	compose, peers, outbox, limits, notices, audit                          *httpapi.PageTemplate
 }
 
-// door is how the audit log and a decision name the page.
+// door is the name of the page in the audit log and in decisions.
 const door = "page"
 
 const (
 	pageSize    = 25       // entries of a list
-	maxPageForm = 3 << 20  // a message, written as a form
-	maxShown    = 16 << 10 // bytes of a payload that a list shows whole
+	maxPageForm = 3 << 20  // a message as a form
+	maxShown    = 16 << 10 // bytes of a payload that a list shows in full
 )
 
-// Mount adds the pages of a node to the owner's page. log takes what goes wrong beside a page; nil discards it.
+// Mount adds the pages of a node to the owner's page. log gets errors that no page shows; nil discards them.
 func Mount(shell *httpapi.Pages, n Node, log *slog.Logger) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -120,7 +121,7 @@ func Mount(shell *httpapi.Pages, n Node, log *slog.Logger) {
 	g.GET("/log", p.showLog)
 }
 
-// followEvents passes the topics of what happens on to an open page.
+// followEvents passes the topics of events to an open page.
 func (p *pages) followEvents(ctx context.Context, changed func(string)) {
 	events, stop := p.n.Watch()
 	defer stop()
@@ -137,17 +138,18 @@ func (p *pages) followEvents(ctx context.Context, changed func(string)) {
 	}
 }
 
-// topicRefusals is a topic of pages alone: refusals are no events, because strangers make them by the thousand.
+// topicRefusals is a topic only for pages. The owner API has no events for refusals, because strangers cause them by
+// the thousand.
 const topicRefusals = "refusals"
 
-// refusalsRest is how long a page that was told of refusals is left alone: a stranger must not make it work.
-const refusalsRest = time.Second
+// refusalPause is the minimum time between two updates of a page for refusals, so that strangers cannot keep it busy.
+const refusalPause = time.Second
 
 func (p *pages) followRefusals(ctx context.Context, changed func(string)) {
 	rest := time.NewTimer(0)
 	defer rest.Stop()
 	for {
-		_, news := p.n.Refusals() // from here on nothing is missed
+		_, news := p.n.Refusals() // the channel is open before the page reads the list, so no refusal is missed
 		select {
 		case <-rest.C:
 		case <-ctx.Done():
@@ -156,14 +158,14 @@ func (p *pages) followRefusals(ctx context.Context, changed func(string)) {
 		select {
 		case <-news:
 			changed(topicRefusals)
-			rest.Reset(refusalsRest)
+			rest.Reset(refusalPause)
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// countApprovals counts what waits for a decision, up to what the navigation shows.
+// countApprovals counts the questions that wait for a decision, up to the number that the navigation shows.
 func (p *pages) countApprovals(ctx context.Context) int {
 	n, err := p.n.CountApprovals(ctx, httpapi.MaxCount)
 	if err != nil {
@@ -180,20 +182,20 @@ func (p *pages) countItems(ctx context.Context) int {
 	return n
 }
 
-// did are the texts for what a form did; the URL names one of them.
-var did = map[string]string{
-	"approve": "Approved. It goes on now.", "always": "Approved, and this sender may write from now on.",
-	"conversation": "Approved, and what follows in this conversation comes in without asking.",
+// doneMessages are the texts for what a form did. The URL of the next page has the key.
+var doneMessages = map[string]string{
+	"approve": "Approved. The message is released.", "always": "Approved, and this sender may write from now on.",
+	"conversation": "Approved, and later messages in this conversation come in without asking.",
 	"reject":       "Rejected.", "block": "Blocked. Nothing comes in from there any more.",
 	"sent": "It is on its way.", "held": "It waits for your decision under Approvals.", "closed": "The close is on its way.",
-	"paused": "Paused.", "resumed": "The agent takes messages again.", "read": "Marked as read.",
-	"strangers": "Rejected, every stranger that waited. Each stays rejected until you allow or forget it under Peers.",
-	"peer":      "Changed.", "added": "The card is known now.",
+	"paused": "Paused.", "resumed": "The agent accepts messages again.", "read": "Marked as read.",
+	"strangers": "All waiting strangers are rejected. Each stays rejected until you allow or forget it under Peers.",
+	"peer":      "Changed.", "added": "The card was added.",
 }
 
-func said(c echo.Context) string { return did[c.QueryParam("did")] }
+func doneMessage(c echo.Context) string { return doneMessages[c.QueryParam("did")] }
 
-// fact is one line that a page shows of something: a label of ours, or a path in a payload, and its value.
+// fact is one line on a page: a label of ours, or a path in a payload, with its value.
 type fact struct{ Label, Value string }
 
 const (
@@ -201,7 +203,8 @@ const (
 	maxFactDepth = 6
 )
 
-// factsOf lays a payload out as lines: "event › title: Coffee". What does not fit stays in the exact text beside it.
+// factsOf turns a payload into lines such as "event › title: Coffee". The exact text, which the page also shows, has
+// what does not fit.
 func factsOf(v wire.Value) []fact {
 	var list []fact
 	var walk func(path string, v wire.Value, depth int)
@@ -212,7 +215,7 @@ func factsOf(v wire.Value) []fact {
 		switch {
 		case v.Kind() == wire.Object && v.Len() > 0 && depth < maxFactDepth:
 			members := slices.Clone(v.Members())
-			slices.SortStableFunc(members, func(a, b wire.Member) int { return cmp.Compare(leads(b.Key), leads(a.Key)) })
+			slices.SortStableFunc(members, func(a, b wire.Member) int { return cmp.Compare(keyRank(b.Key), keyRank(a.Key)) })
 			for _, m := range members {
 				walk(strings.TrimPrefix(path+" › "+m.Key, " › "), m.Value, depth+1)
 			}
@@ -225,7 +228,7 @@ func factsOf(v wire.Value) []fact {
 			if !ok {
 				text = string(v.JSON())
 			}
-			list = append(list, fact{strings.ReplaceAll(path, "_", " "), readable(text)})
+			list = append(list, fact{strings.ReplaceAll(path, "_", " "), formatTime(text)})
 		}
 	}
 	if v.Len() > 0 {
@@ -234,8 +237,9 @@ func factsOf(v wire.Value) []fact {
 	return list
 }
 
-// readable writes a time with a zone as people read it. One without is left as it is, for nobody knows when it is meant.
-func readable(text string) string {
+// formatTime formats a time with a zone for people. It returns other text unchanged, also a time without a zone,
+// because its instant is unknown.
+func formatTime(text string) string {
 	at, ok := wire.ParseISO8601(text)
 	if !ok || !strings.Contains(text, "T") || !strings.ContainsAny(text[len(text)-6:], "Z+-") {
 		return text
@@ -243,8 +247,8 @@ func readable(text string) string {
 	return at.Format("Mon 2 Jan 2006, 15:04 -07:00")
 }
 
-// leads says how far in front a member of an object stands: what names a thing comes before what describes it.
-func leads(key string) int {
+// keyRank returns how early a member is shown: names of a thing come before its description.
+func keyRank(key string) int {
 	switch key {
 	case "title", "name":
 		return 2
@@ -254,16 +258,16 @@ func leads(key string) int {
 	return 0
 }
 
-// content is a payload as a page shows it: what it says, and exactly what it is.
+// content is a payload as a page shows it: readable, and exactly as sent.
 type content struct {
 	Action string
-	Text   string // of a message or question, which is read rather than laid out
+	Text   string // of a message or question; shown as text, not as facts
 	Facts  []fact
 	Exact  json.RawMessage
 	Large  bool // too large for a list
 }
 
-// contentOf reads a payload. What is no JSON object is shown as it is.
+// contentOf reads a payload. If it is not a JSON object, only Exact is set.
 func contentOf(payload json.RawMessage) content {
 	c := content{Exact: payload, Large: len(payload) > maxShown}
 	v, err := wire.ParseObject(payload)
@@ -289,7 +293,7 @@ func contentOf(payload json.RawMessage) content {
 	return c
 }
 
-// Preview is the beginning of what it says, for a list.
+// Preview returns the beginning of the content, for a list.
 func (c content) Preview() string {
 	text := c.Text
 	for _, f := range c.Facts {

@@ -19,10 +19,10 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// everyPage are the pages that are there without anything having happened.
-var everyPage = []string{"", "approvals", "inbox", "conversations", "compose", "peers", "outbox", "limits", "notices", "log"}
+// allPages are the pages that exist before anything happened.
+var allPages = []string{"", "approvals", "inbox", "conversations", "compose", "peers", "outbox", "limits", "notices", "log"}
 
-// link finds the first link or form on a page that begins with path, below the page.
+// link returns the target of the first link or form on a page that begins with path.
 func link(t *testing.T, body, path string) string {
 	t.Helper()
 	found := regexp.MustCompile(`(?:href|action)="/owner/page/(` + regexp.QuoteMeta(path) + `[^"#]+)"`).FindStringSubmatch(body)
@@ -32,7 +32,7 @@ func link(t *testing.T, body, path string) string {
 	return found[1]
 }
 
-// choices are the hidden hash of the form on an approval's page, and what it says to a choice.
+// choices returns the form of an approval's page: the hidden hash and the given choice.
 func choices(t *testing.T, body string, choice acl.Choice) url.Values {
 	t.Helper()
 	hash := regexp.MustCompile(`name="hash" value="([0-9a-f]{64})"`).FindStringSubmatch(body)
@@ -45,7 +45,7 @@ func choices(t *testing.T, body string, choice acl.Choice) url.Values {
 func TestPagesOfANewNode(t *testing.T) {
 	mesh := meshtest.New(t)
 	p := servePage(t, mesh.Node("sarah", nil))
-	for _, path := range everyPage {
+	for _, path := range allPages {
 		if body := p.must(path); !strings.Contains(body, "<h1>") || !strings.Contains(body, `aria-current="page"`) {
 			t.Errorf("%q is no page:\n%s", path, body)
 		}
@@ -57,7 +57,7 @@ func TestPagesOfANewNode(t *testing.T) {
 	}
 }
 
-// TestPageTalks writes, answers, closes and pauses from the page.
+// TestPageTalks writes, answers, closes and pauses on the page.
 func TestPageTalks(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Node("chris", nil)
@@ -106,7 +106,7 @@ func TestPageTalks(t *testing.T) {
 	if body := p.must("outbox"); !strings.Contains(body, ">delivered<") {
 		t.Errorf("the outbox:\n%s", body)
 	}
-	for want, value := range map[string]string{"Paused.": "yes", "The agent takes messages again.": "no"} {
+	for want, value := range map[string]string{"Paused.": "yes", "The agent accepts messages again.": "no"} {
 		if status, body := p.post("pause", url.Values{"paused": {value}}); status != http.StatusOK || !strings.Contains(body, want) {
 			t.Errorf("pause %s: %d", value, status)
 		}
@@ -153,11 +153,12 @@ func TestPageInbox(t *testing.T) {
 		t.Errorf("%d are read: %v", len(items), err)
 	}
 	if status, _ := p.get("inbox?before=nonsense"); status != http.StatusBadRequest {
-		t.Errorf("a place that is none: %d", status)
+		t.Errorf("an invalid place in the list: %d", status)
 	}
 }
 
-func TestPageRefusals(t *testing.T) { // what strangers are refused for costs no memory
+// TestPageRefusals: refused messages of strangers cost no memory.
+func TestPageRefusals(t *testing.T) {
 	mesh := meshtest.New(t)
 	sarah := mesh.Node("sarah", func(c *node.Config) { c.Policy.Mode = acl.Allowlist })
 	chris := mesh.Stranger("chris")
@@ -181,11 +182,11 @@ func TestPageRefusals(t *testing.T) { // what strangers are refused for costs no
 			}
 		}
 	}
-	for i := range 200 { // whoever proves who it is gets an entry of its own, and there are so many
+	for i := range 200 { // each proven sender gets its own entry, up to a maximum
 		in := inbound(to("ann", "conv_1", "hello"), fmt.Sprintf("am_%d", i), "")
 		in.Verified = bridge.VerifiedSignature
 		if _, err := sarah.Accept(t.Context(), in); err == nil {
-			t.Fatal("who is not on the list is let in")
+			t.Fatal("a sender that is not listed is let in")
 		}
 	}
 	if list, _ := sarah.OwnerAPI().Refusals(); len(list) != 64 {
@@ -193,7 +194,7 @@ func TestPageRefusals(t *testing.T) { // what strangers are refused for costs no
 	}
 }
 
-// hostile are texts that must be nothing but text.
+// hostile returns texts that must never act as markup.
 func hostile(t *testing.T) []string {
 	t.Helper()
 	list := []string{
@@ -214,7 +215,7 @@ func hostile(t *testing.T) []string {
 	return list
 }
 
-// foreignMarkup finds what the policy of the page would not run or style, and markup that is not ours.
+// foreignMarkup matches markup that is not ours, and what the page's content policy would block.
 var foreignMarkup = regexp.MustCompile(`(?i)<script(?:\s[^>]*)?>[^<]|<[^>]*\son[a-z]+\s*=|<[^>]*\sstyle\s*=|<style|<img src=x|<h1>Approved|<[^>]*hx-trigger='`)
 
 func TestPageHostileText(t *testing.T) { // THREATS 28, 30
@@ -229,7 +230,7 @@ func TestPageHostileText(t *testing.T) { // THREATS 28, 30
 		payload := fmt.Sprintf(`{"action":%s,"message":{"body":%[1]s},"event":{"title":%[1]s}}`, quoted)
 		must(t, meshtest.Post(t, sarah.URL, chris.Sign(chris.Draft(sarah.ID(), wire.Schedule, payload))), http.StatusAccepted)
 		p := servePage(t, sarah)
-		paths := append([]string{}, everyPage...)
+		paths := append([]string{}, allPages...)
 		paths = append(paths, link(t, p.must("approvals"), "approvals/ask_"), link(t, p.must("inbox"), "inbox/in_"), link(t, p.must("conversations"), "conversations/am_"))
 		for _, path := range paths {
 			if bad := foreignMarkup.FindString(p.must(path)); bad != "" {
@@ -239,7 +240,7 @@ func TestPageHostileText(t *testing.T) { // THREATS 28, 30
 	}
 }
 
-// TestPageLog: the newest decisions come first, and all of them are there.
+// TestPageLog: the newest decisions come first, and none is missing.
 func TestPageLog(t *testing.T) {
 	mesh := meshtest.New(t)
 	sarah := mesh.Node("sarah", nil)
@@ -265,12 +266,12 @@ func TestPageLog(t *testing.T) {
 		}
 	}
 	if status, _ := p.get("log?before=x"); status != http.StatusBadRequest {
-		t.Errorf("a place that is none: %d", status)
+		t.Errorf("an invalid place in the list: %d", status)
 	}
 }
 
-// TestPageOutgoing: what the owner's agent wants to send waits with the proof of the recipient, and leaves when it is
-// let go (AM-50).
+// TestPageOutgoing: a message that the owner's agent wants to send waits, with the proof of the recipient, and leaves
+// when the owner releases it (AM-50).
 func TestPageOutgoing(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Node("chris", nil)

@@ -24,7 +24,7 @@ type peersView struct {
 	Address string
 }
 
-// peerRow is a peer with what may be done about it.
+// peerRow is a peer with the buttons for it.
 type peerRow struct {
 	owner.Peer
 	Buttons []peerButton
@@ -54,7 +54,7 @@ func (p *pages) peersPage(c echo.Context, status int, wrong string) error {
 		view.Peers = append(view.Peers, p.row(peer))
 	}
 	return p.shell.Render(c, p.peers, httpapi.View{
-		Title: "Peers", Status: status, Wrong: wrong, Said: said(c), Topics: []string{string(owner.TopicPeers)},
+		Title: "Peers", Status: status, Wrong: wrong, Said: doneMessage(c), Topics: []string{string(owner.TopicPeers)},
 		Self: selfOfPeers(view.Query), Data: view,
 	})
 }
@@ -88,7 +88,7 @@ func (p *pages) row(peer owner.Peer) peerRow {
 	return r
 }
 
-// changePeer carries out one word of the owner about a peer, or takes the card of a new one.
+// changePeer makes one change to a peer, or adds the card of a new one.
 func (p *pages) changePeer(c echo.Context) error {
 	form, err := httpapi.Form(c, maxPageForm)
 	if err != nil {
@@ -118,13 +118,13 @@ func (p *pages) peerFault(c echo.Context, err error) error {
 type outboxView struct {
 	State   owner.SendState
 	States  []owner.SendState
-	Letters listed[owner.OutboxEntry]
+	Entries listPage[owner.OutboxEntry]
 }
 
 func (p *pages) showOutbox(c echo.Context) error {
 	ctx := c.Request().Context()
 	view := outboxView{State: owner.SendState(c.QueryParam("state")), States: []owner.SendState{"", owner.SendQueued, owner.SendDelivered, owner.SendUnverified, owner.SendFailed, owner.SendUnknown}}
-	letters, err := latest("out_", c.QueryParam("before"), time.Now(), micros, func(l owner.OutboxEntry) string { return l.ID },
+	entries, err := listLatest("out_", c.QueryParam("before"), time.Now(), micros, func(e owner.OutboxEntry) string { return e.ID },
 		func(after string, limit int) ([]owner.OutboxEntry, string, error) {
 			page, err := p.n.ListOutbox(ctx, view.State, after, limit)
 			return page.Items, page.Next, err
@@ -132,6 +132,6 @@ func (p *pages) showOutbox(c echo.Context) error {
 	if err != nil {
 		return owner.Explain(err)
 	}
-	view.Letters = letters
+	view.Entries = entries
 	return p.shell.Render(c, p.outbox, httpapi.View{Title: "Outbox", Topics: []string{string(owner.TopicOutbox)}, Data: view})
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/meshtest"
 )
 
-// TestPagePeers: rules and aliases change on the page, and what the configuration says does not.
+// TestPagePeers: rules and aliases can be changed on the page, except those from the configuration.
 func TestPagePeers(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Node("chris", nil)
@@ -20,18 +20,18 @@ func TestPagePeers(t *testing.T) {
 	if status, body := p.post("peers", url.Values{"action": {"add"}, "url": {"http://127.0.0.1:9/none"}}); status != http.StatusBadGateway || !strings.Contains(body, "cannot fetch the card") {
 		t.Errorf("a card that is not there: %d", status)
 	}
-	if status, body := p.post("peers", url.Values{"action": {"add"}, "url": {chris.URL}, "alias": {"friend"}}); status != http.StatusOK || !strings.Contains(body, "The card is known now.") {
+	if status, body := p.post("peers", url.Values{"action": {"add"}, "url": {chris.URL}, "alias": {"friend"}}); status != http.StatusOK || !strings.Contains(body, "The card was added.") {
 		t.Fatalf("add: %d\n%s", status, body)
 	}
 	body := p.must("peers")
-	if !strings.Contains(body, ">friend<") || !strings.Contains(body, "The configuration says so.") {
+	if !strings.Contains(body, ">friend<") || !strings.Contains(body, "Set in the configuration.") {
 		t.Errorf("the list:\n%s", body)
 	}
 	if status, body := p.post("peers", url.Values{"action": {"alias"}, "peer": {"friend"}, "alias": {"chris"}}); status != http.StatusOK || !strings.Contains(body, ">chris<") {
 		t.Errorf("alias: %d", status)
 	}
 	if status, body := p.post("peers", url.Values{"action": {"alias"}, "peer": {"friend"}, "alias": {"am_x"}}); status != http.StatusBadRequest || !strings.Contains(body, "an alias is") {
-		t.Errorf("an alias that is none: %d", status)
+		t.Errorf("an invalid alias: %d", status)
 	}
 	for _, action := range []string{"allow", "block", "write", "no-write", "forget"} {
 		if status, body := p.post("peers", url.Values{"action": {action}, "peer": {string(chris.ID())}}); status != http.StatusOK || !strings.Contains(body, "Changed.") {
@@ -39,10 +39,10 @@ func TestPagePeers(t *testing.T) {
 		}
 	}
 	if status, _ := p.post("peers", url.Values{"action": {"crown"}, "peer": {string(chris.ID())}}); status != http.StatusBadRequest {
-		t.Errorf("an action that is none: %d", status)
+		t.Errorf("an unknown action: %d", status)
 	}
 	if strings.Contains(p.must("peers?q=friend"), string(chris.ID())) {
-		t.Error("who was forgotten is found")
+		t.Error("a forgotten peer is found")
 	}
 }
 
@@ -70,13 +70,13 @@ func TestPageMeeting(t *testing.T) {
 	if status, _ := his.post(back+"/reply", url.Values{"action": {"accept"}, "text": {"See you there"}}); status != http.StatusOK {
 		t.Errorf("accept: %d", status)
 	}
-	waitFor(t, "the end", func() bool { // both have said yes, so his node closes (AM-39)
+	waitFor(t, "the end", func() bool { // both accepted, so his node closes (AM-39)
 		return strings.Contains(hers.must(talk), "See you there") &&
 			strings.Contains(hers.must(talk), ">completed<") && strings.Contains(his.must(back), ">completed<")
 	})
 }
 
-// TestPageForeignPeer: who wrote over a bridge is blocked and forgotten like everybody else.
+// TestPageForeignPeer: a peer behind a bridge can be blocked and forgotten like any other.
 func TestPageForeignPeer(t *testing.T) {
 	mesh := meshtest.New(t)
 	sarah := mesh.Node("sarah", mode(acl.Approval))

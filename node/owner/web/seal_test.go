@@ -9,7 +9,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/meshtest"
 )
 
-// TestPageSeals: on the page one choice seals a message; the owner reads what was inside, marked, and is told where it cannot be.
+// TestPageSeals: one choice on the page seals a message. The owner reads the content, marked as sealed, and gets an
+// error if sealing is not possible.
 func TestPageSeals(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Node("chris", nil)

@@ -14,20 +14,20 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Actions that need nothing beside their name, by intent: buttons of an answer.
+// plainActions are the actions that need no further member, by intent. The page has a button for each.
 var plainActions = map[wire.Intent][]string{
 	wire.Schedule: {"accept", "decline", "cancel"}, wire.Negotiate: {"accept", "reject", "withdraw"},
 }
 
-// meeting is an event as a form describes it. Its times have no zone: they are meant as the clock of this machine goes.
+// meeting is an event as described in a form. Its times have no zone and mean the local time of this machine.
 type meeting struct {
 	Title, Duration, Place string
-	Times                  []string // those that are not empty count
+	Times                  []string // empty ones are ignored
 }
 
-const formTime = "2006-01-02T15:04" // of an input for date and time
+const formTime = "2006-01-02T15:04" // the format of an input of type datetime-local
 
-// event makes the event of a mesh.schedule.
+// event returns the event of a mesh.schedule message.
 func (m meeting) event() (wire.Value, error) {
 	var times []string
 	for _, s := range m.Times {
@@ -52,7 +52,7 @@ func (m meeting) event() (wire.Value, error) {
 	return event, nil
 }
 
-// payload makes a payload of what was typed: an exact one, another time, an action alone, or a text.
+// payload makes a payload from the form: an exact one, another time, an action alone, or a text.
 func (f replyForm) payload(intent wire.Intent) (wire.Intent, wire.Value, error) {
 	switch {
 	case f.Action == "counter" && intent == wire.Schedule:
@@ -92,12 +92,12 @@ type composeView struct {
 	To, Kind, Text, Intent, Payload string
 	Seal                            owner.SealChoice
 	Meeting                         meeting
-	Zone                            string // in which the times of a meeting are meant
+	Zone                            string // the zone of a meeting's times
 	Peers                           []owner.Peer
 	Intents                         []wire.Intent
 }
 
-// maxPeerOptions bounds the suggestions for a recipient.
+// maxPeerOptions bounds the suggested recipients.
 const maxPeerOptions = 200
 
 func (p *pages) showCompose(c echo.Context) error {
@@ -148,7 +148,7 @@ func (p *pages) send(c echo.Context) error {
 	return httpapi.Done(c, convPath(string(sent.To), string(sent.Conversation)), "sent")
 }
 
-// message makes intent and payload of the form.
+// message returns the intent and the payload of the form.
 func (v composeView) message() (wire.Intent, wire.Value, error) {
 	wrong := func(text string) error { return owner.Fault(http.StatusBadRequest, text, "") }
 	if v.Kind == "exact" {

@@ -11,12 +11,12 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// TestPageRejectsStrangers: the page offers it if strangers wait, and only then.
+// TestPageRejectsStrangers: the page offers to reject strangers if and only if strangers wait.
 func TestPageRejectsStrangers(t *testing.T) {
 	mesh := meshtest.New(t)
 	sarah := mesh.Node("sarah", mode(acl.Approval))
 	p := servePage(t, sarah)
-	const button = "Reject all strangers that wait"
+	const button = "Reject all waiting strangers"
 	if strings.Contains(p.must("approvals"), button) {
 		t.Error("the page offers to reject strangers although none waits")
 	}
@@ -25,7 +25,7 @@ func TestPageRejectsStrangers(t *testing.T) {
 	if !strings.Contains(p.must("approvals"), button) {
 		t.Fatal("the page does not offer to reject strangers")
 	}
-	if status, body := p.post("approvals/strangers", url.Values{}); status != http.StatusOK || !strings.Contains(body, "Rejected, every stranger") {
+	if status, body := p.post("approvals/strangers", url.Values{}); status != http.StatusOK || !strings.Contains(body, "All waiting strangers are rejected") {
 		t.Errorf("reject: %d\n%s", status, body)
 	}
 	if n := len(pendingAsks(t, sarah)); n != 0 {

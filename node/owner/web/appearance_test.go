@@ -14,13 +14,13 @@ import (
 	"github.com/agentmesh/agentmesh/node/meshtest"
 )
 
-// loaded is a page full of things, some of them hostile.
-func loaded(t *testing.T) (*ownerPage, []string) {
+// serveFullPage serves a page with all kinds of content, some of it hostile.
+func serveFullPage(t *testing.T) (*ownerPage, []string) {
 	t.Helper()
 	mesh := meshtest.New(t)
 	sarah := mesh.Node("sarah", mode(acl.Approval))
 	for i, text := range hostile(t) {
-		askedBy(t, mesh, sarah, fmt.Sprintf("stranger-%d", i), text)
+		sendAsStranger(t, mesh, sarah, fmt.Sprintf("stranger-%d", i), text)
 	}
 	for range 3 {
 		if _, err := sarah.Receive(t.Context(), []byte("no message")); err == nil {
@@ -31,14 +31,14 @@ func loaded(t *testing.T) (*ownerPage, []string) {
 		t.Fatal(err)
 	}
 	p := servePage(t, sarah)
-	paths := append([]string{"login"}, everyPage...)
+	paths := append([]string{"login"}, allPages...)
 	return p, append(paths, link(t, p.must("approvals"), "approvals/ask_"), link(t, p.must("inbox"), "inbox/in_"),
 		link(t, p.must("conversations"), "conversations/am_"), "none")
 }
 
-// browserPhone: nothing is wider than a small phone, and what is pressed is large enough for a finger.
+// browserPhone: nothing is wider than a small phone, and every control is large enough for a finger.
 func browserPhone(t *testing.T, browser context.Context) {
-	p, paths := loaded(t)
+	p, paths := serveFullPage(t)
 	tb := newTab(t, browser, p)
 	tb.Size(320, 568)
 	for _, path := range paths {
@@ -55,7 +55,7 @@ func browserPhone(t *testing.T, browser context.Context) {
 	tb.Forgive("404 (Not Found)")
 }
 
-// contrast computes the smallest contrast of text against what is behind it on a page, and where.
+// contrast computes the smallest contrast between text and its background on a page, and the element that has it.
 const contrast = `(() => {
 	const parse = (c) => { const m = c.match(/[\d.]+/g).map(Number); return m.length < 4 ? [...m, 1] : m; };
 	const lum = (c) => { const f = c.slice(0, 3).map((v) => { v /= 255; return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; }); return 0.2126 * f[0] + 0.7152 * f[1] + 0.0722 * f[2]; };
@@ -72,9 +72,9 @@ const contrast = `(() => {
 	return { worst, where };
 })()`
 
-// browserSchemes: both colour schemes are there, and all text in them can be read (WCAG AA).
+// browserSchemes: both color schemes exist, and all text in them is readable (WCAG AA).
 func browserSchemes(t *testing.T, browser context.Context) {
-	p, paths := loaded(t)
+	p, paths := serveFullPage(t)
 	tb := newTab(t, browser, p)
 	grounds := map[string]string{}
 	for _, scheme := range []string{"light", "dark"} {
@@ -97,9 +97,9 @@ func browserSchemes(t *testing.T, browser context.Context) {
 	tb.Forgive("404 (Not Found)")
 }
 
-// browserNames: whatever can be acted on has a name, and every page has one heading and its landmarks.
+// browserNames: every control has a name, and every page has one heading and its landmarks.
 func browserNames(t *testing.T, browser context.Context) {
-	p, paths := loaded(t)
+	p, paths := serveFullPage(t)
 	tb := newTab(t, browser, p)
 	acted := []string{"button", "link", "textbox", "searchbox", "combobox", "DisclosureTriangle", "checkbox", "radio"}
 	for _, path := range paths {
@@ -142,9 +142,9 @@ func axText(v *accessibility.Value) string {
 	return s
 }
 
-// browserHostile: what strangers write is nothing but text.
+// browserHostile: text of strangers never acts as markup or script.
 func browserHostile(t *testing.T, browser context.Context) {
-	p, paths := loaded(t)
+	p, paths := serveFullPage(t)
 	tb := newTab(t, browser, p)
 	for _, path := range paths {
 		tb.open(path)
@@ -160,7 +160,7 @@ func browserHostile(t *testing.T, browser context.Context) {
 		if got != "" {
 			t.Errorf("%q: %s", path, got)
 		}
-		// Piled-up marks stay inside their line.
+		// Text with many combining marks stays inside its line.
 		if out := browsertest.Eval[int](tb.Tab, `Array.from(document.querySelectorAll(".text")).filter((e) => getComputedStyle(e).overflow === "visible").length`); out > 0 {
 			t.Errorf("%q: %d texts may draw outside themselves", path, out)
 		}
