@@ -26,10 +26,11 @@ import (
 // Kind is the kind of links and addresses of this bridge.
 const Kind = "moltspeak"
 
-// InboundLink is the link in the addresses of peers that wrote to our endpoint and are behind no configured link.
+// InboundLink is the link name in the addresses of peers that write to our endpoint without a configured link.
 const InboundLink = "inbound"
 
-// The intents of what has no standard one. They are supported without standing on the card (§10).
+// The intents of operations that have no standard intent. The node supports them although they are not on its card
+// (§10).
 const (
 	IntentQuery  wire.Intent = "xyz.moltspeak.query"
 	IntentTask   wire.Intent = "xyz.moltspeak.task"
@@ -37,45 +38,46 @@ const (
 	IntentStream wire.Intent = "xyz.moltspeak.stream"
 )
 
-// ToolInfo is a tool that peers may list and ask for. Whether a call runs is for the owner (MS-34).
+// ToolInfo is a tool that peers may list and request. The owner decides whether a call runs (MS-34).
 type ToolInfo struct {
 	Name        string
 	Description string
-	Peers       []string // who may call it without the owner: agent@org
+	Peers       []string // agent@org of peers that may call the tool without asking the owner
 }
 
-// Directory is where discover looks, and who is asked for the card of an agent that writes.
+// Directory is a directory that discover searches, and that is asked for the card of an agent that writes.
 type Directory interface {
 	Search(ctx context.Context, q client.Query) (wire.Listing, error)
 	Record(ctx context.Context, id wire.AgentID) (wire.CardRecord, error)
 }
 
-// Config is what a bridge needs. Agent, Key, Box, Mesh, Store and HTTP are required.
+// Config is the configuration of a bridge. Agent, Key, Box, Mesh, Store and HTTP are required.
 type Config struct {
-	Agent message.Agent // our name; without keys
+	Agent message.Agent // our name, without keys
 	Key   *signing.PrivateKey
 	Box   *signing.BoxKey
 
-	// Serve answers at /moltspeak/v0.1.
+	// Serve switches the endpoint at /moltspeak/v0.1 on.
 	Serve     bool
-	URL       string   // of our endpoint, told to peers; empty: nobody can call back
-	Domains   []string // of queries that go to the handler of xyz.moltspeak.query
+	URL       string   // of our endpoint, as peers learn it; empty: peers cannot call us
+	Domains   []string // of queries for the handler of xyz.moltspeak.query
 	Tools     []ToolInfo
-	PlainConf []string // peers whose confidential messages may come unencrypted (MS-37)
+	PlainConf []string // peers whose confidential messages may arrive unencrypted (MS-37)
 	Reveal    []string // peers whose personal data reaches the inbox and hooks unmasked
-	Origins   []string // of web pages that may open /stream, beside our own
+	Origins   []string // of web pages that may open /stream, besides our own
 	Addresses *httpapi.Addresses
 	Registry  bool // serve the registry façade
-	NoAuth    bool // of the façade: take any key from anybody, for development (MS-54)
-	Local     bool // the local profile: endpoints on loopback may be called (AM-82)
+	NoAuth    bool // the façade accepts any key from anybody, for development (MS-54)
+	Local     bool // the local profile: the bridge may call endpoints on loopback (AM-82)
 
-	// Secret takes a secret of our own organisation from memory (MS-37). Nil refuses them. It must neither store nor
-	// log what it gets.
+	// Secret handles a secret of our own organization in memory (MS-37). It must neither store nor log the secret. If
+	// Secret is nil, secrets are refused.
 	Secret func(ctx context.Context, from string, p wire.Value) (wire.Value, error)
 
-	// Doubt is told that a peer shows another key than the pinned one, at most once an hour for each. Nil: the log says it.
+	// Doubt is called when a peer shows another key than the pinned one, at most once an hour for each peer. If Doubt
+	// is nil, the bridge only logs it.
 	Doubt func(ctx context.Context, address bridge.Address)
-	// RegistryToken is the bearer that guards our entry in a registry of others, by its base URL.
+	// RegistryToken returns the bearer token for our entry in a foreign registry, by the base URL of the registry.
 	RegistryToken func(base string) client.Credential
 
 	Links  []bridge.Link
@@ -83,33 +85,33 @@ type Config struct {
 	Mesh   bridge.Mesh
 	Store  store.Store
 	HTTP   *client.HTTP
-	// Directories are asked in this order. The first one's cards are what our registry serves.
+	// Directories are searched in this order. Our registry serves the cards of the first one.
 	Directories []Directory
 	Logger      *slog.Logger
 }
 
-// Bridge is a MoltSpeak agent: our node as the others see it.
+// Bridge is a MoltSpeak agent: our node as other MoltSpeak agents see it.
 type Bridge struct {
 	cfg     Config
 	records store.Records
 	self    message.Agent // with keys
 
-	known     quota.Known     // MS-48
-	strangers quota.Strangers // all others: they use up nothing that the known ones need
-	pins      *pins
-	handshake *handshakes
-	streams   *streams
-	callbacks chan callback // answers to deliver outside any step
-	sockets   *sockets
-	registry  *registryServer
-	registrar *registrar
-	grants    grants
+	knownQuota    quota.Known     // MS-48
+	strangerQuota quota.Strangers // all other peers: they cannot use up the quota of known peers
+	pins          *pins
+	handshake     *handshakes
+	streams       *streams
+	callbacks     chan callback // answers to deliver outside any step
+	sockets       *sockets
+	registry      *registryServer
+	registrar     *registrar
+	grants        grants
 
 	mu    sync.Mutex
 	links map[string]*linkState
 }
 
-// New makes a bridge. It starts nothing.
+// New returns a bridge. [Bridge.Run] starts it.
 func New(cfg Config) (*Bridge, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -123,20 +125,20 @@ func New(cfg Config) (*Bridge, error) {
 			Agent: cfg.Agent.Agent, Org: cfg.Agent.Org,
 			Key: message.SigPrefix + cfg.Key.Public().Text64(), EncKey: "x25519:" + cfg.Box.Public().String(),
 		},
-		known: quota.NewKnown(), strangers: quota.NewStrangers(),
+		knownQuota: quota.NewKnown(), strangerQuota: quota.NewStrangers(),
 		handshake: newHandshakes(), streams: newStreams(), sockets: newSockets(),
 		callbacks: make(chan callback, 256), links: make(map[string]*linkState),
 	}
 	b.registry, b.grants = newRegistryServer(cfg, b.challenge), grants{b.records, cfg.Key}
 	b.registrar = &registrar{
-		links: cfg.Links, http: cfg.HTTP, token: cfg.RegistryToken, told: b.told, log: cfg.Logger, states: make(map[string]RegistryState),
+		links: cfg.Links, http: cfg.HTTP, token: cfg.RegistryToken, reachableURL: b.reachableURL, log: cfg.Logger, states: make(map[string]RegistryState),
 	}
 	b.pins = newPins(cfg, &listedKeys{
-		registrar: b.registrar, directories: cfg.Directories, quota: quota.NewLookups(), log: cfg.Logger, words: make(map[string]word),
+		registrar: b.registrar, directories: cfg.Directories, quota: quota.NewLookups(), log: cfg.Logger, cache: make(map[string]listedKey),
 	})
 	for _, l := range cfg.Links {
 		if l.Name == InboundLink {
-			return nil, fmt.Errorf("link %s: the name stands for peers behind no link", l.Name)
+			return nil, fmt.Errorf("link %s: the name is reserved for peers without a link", l.Name)
 		}
 		if _, err := Endpoint(l.URL); err != nil {
 			return nil, fmt.Errorf("link %s: %w", l.Name, err)
@@ -156,7 +158,7 @@ func New(cfg Config) (*Bridge, error) {
 	return b, nil
 }
 
-// Run delivers answers that come later, forgets strangers, and takes open connections down when ctx ends.
+// Run delivers late answers, forgets strangers, and closes open connections when ctx ends.
 func (b *Bridge) Run(ctx context.Context) error {
 	var work sync.WaitGroup
 	for range 4 {
@@ -166,7 +168,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 				case <-ctx.Done():
 					return
 				case c := <-b.callbacks:
-					b.call(ctx, c)
+					b.deliverCallback(ctx, c)
 				}
 			}
 		})
@@ -184,7 +186,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 	return nil
 }
 
-// Endpoint is where messages to a configured or claimed URL go (MS-49).
+// Endpoint returns the message endpoint for a configured or claimed URL (MS-49).
 func Endpoint(text string) (string, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
@@ -204,21 +206,21 @@ func Endpoint(text string) (string, error) {
 	return u.String(), nil
 }
 
-// coreOnly reports whether a peer is answered with the nine core operations alone, which is all that the public SDKs can
-// read: until the peer itself used another one, and always if its link says so (MS-25).
-func (b *Bridge) coreOnly(a message.Agent, p peer) bool {
+// usesCoreOnly reports whether to answer a peer with the nine core operations only, because the public SDKs read no
+// others (MS-25). That is so until the peer itself uses another operation, and always if its link says so.
+func (b *Bridge) usesCoreOnly(a message.Agent, p peer) bool {
 	return !p.AllOps || slices.ContainsFunc(b.cfg.Links, func(l bridge.Link) bool {
 		return l.Options["peer"] == a.Name() && l.Options["reply_ops"] == "core"
 	})
 }
 
-// hash makes a short name of texts that strangers chose.
+// hash returns a short name for texts that strangers chose.
 func hash(parts ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 	return hex.EncodeToString(sum[:16])
 }
 
-// uuid is a version 4 UUID made of a hash, the same at every attempt.
+// uuid returns a version 4 UUID that is derived from a hash, so it is the same at every attempt.
 func uuid(parts ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 	sum[6], sum[8] = sum[6]&0x0f|0x40, sum[8]&0x3f|0x80

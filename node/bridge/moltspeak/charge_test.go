@@ -18,14 +18,15 @@ import (
 	"github.com/agentmesh/agentmesh/node/websocket"
 )
 
-// limited lets an address make six requests a minute.
-func limited(c *Config) {
+// limitRequests lets an address make six requests a minute.
+func limitRequests(c *Config) {
 	c.Addresses = httpapi.New(httpapi.Config{RequestsPerMinute: 6}).Addresses()
 }
 
-// An address pays for every message of a batch, or one request would make a hundred strangers known (AM-43).
+// TestBatchIsCharged: an address pays for every message of a batch. Otherwise one request could make a hundred
+// strangers known (AM-43).
 func TestBatchIsCharged(t *testing.T) {
-	r, _ := alone(t, limited)
+	r, _ := alone(t, limitRequests)
 	ping := string(r.signed(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)))
 	batch := "[" + ping + strings.Repeat(","+ping, 19) + "]"
 	status, got, _ := post(t, r.serve().URL+"/moltspeak/v0.1/batch", "application/json", []byte(batch))
@@ -43,14 +44,15 @@ func TestBatchIsCharged(t *testing.T) {
 			pongs++
 		}
 	}
-	if pongs == 0 || pongs > 8 { // one or two come back while the test runs
+	if pongs == 0 || pongs > 8 { // one or two tokens come back while the test runs
 		t.Errorf("%d of 20 messages were taken from an address that may send 6", pongs)
 	}
 }
 
-// Frames of a stream cost what requests do: a bound connection is no way around the limit (AM-43).
+// TestFramesAreCharged: frames of a stream cost as much as requests, so a bound connection cannot bypass the limit
+// (AM-43).
 func TestFramesAreCharged(t *testing.T) {
-	r, _ := alone(t, limited)
+	r, _ := alone(t, limitRequests)
 	c := dial(t, r.serve())
 	c.Send(websocket.Text(r.signed(cat, r.draft(cat, message.OpHello, `{"protocol_versions":["0.1"]}`))))
 	if m, err := next(t, c); err != nil || m.GetStr("op") != "respond" {
@@ -58,7 +60,7 @@ func TestFramesAreCharged(t *testing.T) {
 	}
 	forged := r.signed(dog, r.draft(cat, message.OpPing, `{"nonce":1}`))
 	for answered := 0; ; answered++ {
-		c.Send(websocket.Text(forged)) // a closed connection shows at the next read
+		c.Send(websocket.Text(forged)) // the next read shows that the connection was closed
 		if _, err := next(t, c); err != nil {
 			break
 		}
@@ -69,7 +71,8 @@ func TestFramesAreCharged(t *testing.T) {
 	r.b.sockets.close()
 }
 
-// Signatures that do not verify bar the address, on every door (AM-43): in one batch, in as many requests, in as many frames.
+// TestForgeriesBarTheAddress: invalid signatures bar the address at every door (AM-43): in one batch, in single
+// requests, in frames.
 func TestForgeriesBarTheAddress(t *testing.T) {
 	forged := func(r *rig) []byte { return r.signed(dog, r.draft(cat, message.OpPing, `{"nonce":1}`)) }
 	barred := func(t *testing.T, r *rig, srv *httptest.Server) {
@@ -113,11 +116,12 @@ func TestForgeriesBarTheAddress(t *testing.T) {
 	})
 }
 
-// Forged keys cost no writes: nothing of a message that did not verify is stored, but that there was one, once an hour.
+// TestForgedKeysAreNotStored: forged keys cost no writes. Of a message that did not verify, only its existence is
+// stored, once an hour.
 func TestForgedKeysAreNotStored(t *testing.T) {
-	var told []string
+	var notified []string
 	r, _ := alone(t, func(c *Config) {
-		c.Doubt = func(_ context.Context, a bridge.Address) { told = append(told, a.String()) }
+		c.Doubt = func(_ context.Context, a bridge.Address) { notified = append(notified, a.String()) }
 	})
 	if code := r.code(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)); code != "" {
 		t.Fatalf("first message: %s", code)
@@ -141,18 +145,18 @@ func TestForgedKeysAreNotStored(t *testing.T) {
 			t.Fatalf("forged message %d was stored", i+1)
 		}
 	}
-	if len(told) != 1 || told[0] != "moltspeak:cats/cat@acme" {
-		t.Errorf("the owner was told %v", told)
+	if len(notified) != 1 || notified[0] != "moltspeak:cats/cat@acme" {
+		t.Errorf("the owner was notified of %v", notified)
 	}
 }
 
-// Strangers who begin streams and never end them leave half of the places and half of the memory to peers that the
-// owner knows.
+// TestStrangersShareHalfOfTheStreams: strangers that begin streams and never end them leave half of the places and
+// half of the memory to known peers.
 func TestStrangersShareHalfOfTheStreams(t *testing.T) {
 	now := time.Now()
 	s := newStreams()
 	begin := func(peer, id string, known bool) *message.Error {
-		_, e := s.take(named(peer), message.Stream{Action: "start", ID: id}, known, nil, now)
+		_, e := s.add(named(peer), message.Stream{Action: "start", ID: id}, known, nil, now)
 		return e
 	}
 	begun := 0
@@ -176,7 +180,7 @@ func TestStrangersShareHalfOfTheStreams(t *testing.T) {
 			t.Fatal(e)
 		}
 		for seq := range 5 {
-			if _, e := s.take(named(peer), message.Stream{Action: "chunk", ID: "s", Seq: int64(seq), Data: chunk}, false, nil, now); e == nil {
+			if _, e := s.add(named(peer), message.Stream{Action: "chunk", ID: "s", Seq: int64(seq), Data: chunk}, false, nil, now); e == nil {
 				taken += len(chunk)
 			}
 		}
@@ -187,7 +191,7 @@ func TestStrangersShareHalfOfTheStreams(t *testing.T) {
 	if begin("friend", "s", true) != nil {
 		t.Error("a known peer cannot begin")
 	}
-	if _, e := s.take(named("friend"), message.Stream{Action: "chunk", ID: "s", Data: chunk}, true, nil, now); e != nil {
+	if _, e := s.add(named("friend"), message.Stream{Action: "chunk", ID: "s", Data: chunk}, true, nil, now); e != nil {
 		t.Errorf("a known peer: %v", e)
 	}
 }

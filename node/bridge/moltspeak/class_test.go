@@ -29,8 +29,8 @@ func piiDraft(r *rig, peer, p string, types ...string) message.Draft {
 	return d
 }
 
-// Personal data: encrypted, with a consent that covers what is there, from a peer that the owner granted it, and
-// masked wherever it is kept (MS-37, MS-39).
+// TestPersonalData: personal data is accepted only encrypted, with a consent that covers it, and from a peer that the
+// owner granted it. It is masked wherever it is stored (MS-37, MS-39).
 func TestPersonalData(t *testing.T) {
 	var log bytes.Buffer
 	r, n := alone(t, func(c *Config) {
@@ -98,8 +98,8 @@ func TestPersonalData(t *testing.T) {
 	}
 }
 
-// Reading every byte for personal data is slow, so it comes last: size, consent as it is named, and what the peer may
-// send are judged first (MS-50).
+// TestPersonalDataIsReadLast: the slow scan for personal data comes last. Size, named consent and the peer's
+// permission are checked first (MS-50).
 func TestPersonalDataIsReadLast(t *testing.T) {
 	r, n := alone(t, nil)
 	large := piiDraft(r, cat, `{"domain":"agentmesh","intent":"ask","params":{"question":"jane.doe@example.com `+strings.Repeat(" .", wire.MaxMessage/2)+`"}}`, personal.TypePhone)
@@ -130,7 +130,7 @@ func TestPersonalDataIsReadLast(t *testing.T) {
 	}
 }
 
-// A secret is handed over from memory and is nowhere afterwards (MS-37).
+// TestSecretsAreNotKept: a secret is passed on in memory and is stored nowhere (MS-37).
 func TestSecretsAreNotKept(t *testing.T) {
 	const marker = "correct-horse-battery-staple"
 	path := filepath.Join(t.TempDir(), "secrets.db")
@@ -141,7 +141,7 @@ func TestSecretsAreNotKept(t *testing.T) {
 	defer s.Close()
 	var log bytes.Buffer
 	got := ""
-	n := &accepting{s: s}
+	n := &fakeNode{s: s}
 	r := newRig(t, bridgetest.NewMesh(n, s), s, func(c *Config) {
 		c.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 		c.Secret = func(_ context.Context, from string, p wire.Value) (wire.Value, error) {
@@ -158,7 +158,7 @@ func TestSecretsAreNotKept(t *testing.T) {
 		return d
 	}
 	if m, _ := r.boxed(cat, secret(cat)); m.P.GetStr("code") != string(message.CodeClassification) || got != "" {
-		t.Errorf("a secret of another organisation: %s", m.P.JSON())
+		t.Errorf("a secret of another organization: %s", m.P.JSON())
 	}
 	const friend = "friend@home"
 	if m, _ := r.boxed(friend, secret(friend)); m.P.GetStr("code") != string(message.CodeCapability) || got != "" {
@@ -186,7 +186,8 @@ func TestSecretsAreNotKept(t *testing.T) {
 	}
 }
 
-// What is confidential comes in a box, is gone after seven days, and so is what is answered to it (MS-37).
+// TestConfidential: confidential messages must be encrypted and are deleted after seven days, and so are the answers
+// to them (MS-37).
 func TestConfidential(t *testing.T) {
 	r, n := alone(t, func(c *Config) { c.PlainConf = []string{dog, "plain@x"} })
 	conf := func(peer string) message.Draft {
@@ -234,8 +235,8 @@ func TestConfidential(t *testing.T) {
 	}
 }
 
-// An answer that comes later leaves as it would have at once: in a box where the question came in one, confidential
-// where it was. A peer that has shown no key finds it by repeating its message.
+// TestLaterAnswersAreBoxed: a late answer is encrypted and confidential exactly like an answer at once. A peer that
+// has shown no key gets the answer by repeating its message.
 func TestLaterAnswersAreBoxed(t *testing.T) {
 	r, n := alone(t, nil)
 	n.take = func(bridge.Inbound) (bridge.Outcome, error) {
@@ -273,7 +274,7 @@ func TestLaterAnswersAreBoxed(t *testing.T) {
 	}
 }
 
-// A class that a peer did not list in its hello is not sent to it (MS-38).
+// TestUnlistedClasses: a peer gets no message of a class that it did not list in its hello (MS-38).
 func TestUnlistedClasses(t *testing.T) {
 	r, _ := alone(t, nil)
 	ack, _ := r.say(cat, r.draft(cat, message.OpHello, `{"protocol_versions":["0.1"],"supported_cls":["public"]}`))

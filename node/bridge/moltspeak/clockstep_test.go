@@ -12,12 +12,12 @@ import (
 	"github.com/agentmesh/agentmesh/store/storetest"
 )
 
-// TestClockStep: a clock that is wrong forgets no stranger, ends no session and locks nobody out.
+// TestClockStep: a wrong clock forgets no stranger, ends no session and locks nobody out.
 func TestClockStep(t *testing.T) {
 	storetest.ClockSteps(t, func(t *testing.T, by time.Duration) {
 		s := meshtest.Store(t)
 		b, err := New(Config{
-			Agent: us, Key: keyOf("me@home"), Box: boxOf("me@home"), Serve: true, Mesh: bridgetest.NewMesh(&accepting{s: s}, s), Store: s,
+			Agent: us, Key: keyOf("me@home"), Box: boxOf("me@home"), Serve: true, Mesh: bridgetest.NewMesh(&fakeNode{s: s}, s), Store: s,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -56,7 +56,7 @@ func TestClockStep(t *testing.T) {
 		}
 		time.Sleep(10 * time.Minute)
 		if !b.pins.isDue(time.Now(), forgetWhenFull) {
-			t.Error("strangers are not looked through any more")
+			t.Error("strangers are not swept any more")
 		}
 	})
 }

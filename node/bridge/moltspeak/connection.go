@@ -12,28 +12,30 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// connection is one WebSocket. It is bound to a sender by a fresh hello, which nobody can have recorded, or by the answer
-// to a challenge that was sent over this very connection. Until then nothing is pushed to it (MS-2).
+// connection is one WebSocket. A hello that nobody can have recorded binds it to the sender, and so does the answer to
+// a challenge that was sent over this connection. Until then the bridge pushes nothing to it (MS-2).
 type connection struct {
 	b     *Bridge
 	conn  *websocket.Conn
 	bound *message.Agent
 
 	sources []rate.Source // of the client
-	// greeted is set by a valid hello, which must come first.
+	// greeted is set by a valid hello, which must be the first message.
 	greeted bool
 
-	// asked is our challenge to the sender of a hello that does not bind, in the verify with that id.
-	asked  challenge
-	verify string
+	// sentChallenge is our challenge to the sender of a hello that does not bind, in the verify message with the id
+	// verifyID.
+	sentChallenge challenge
+	verifyID      string
 }
 
-// opening lists what is taken before the connection is bound, after a hello. A respond is one way to answer our verify.
-var opening = []message.Op{message.OpHello, message.OpHelloAck, message.OpVerify, message.OpVerifyResponse, message.OpPing, message.OpPong, message.OpRespond}
+// opsBeforeBinding lists the operations that are accepted after a hello, before the connection is bound. A respond is
+// one way to answer our verify.
+var opsBeforeBinding = []message.Op{message.OpHello, message.OpHelloAck, message.OpVerify, message.OpVerifyResponse, message.OpPing, message.OpPong, message.OpRespond}
 
-// serve answers frames until the connection ends. charge is asked about each frame after the first, for which the request
-// paid. tally sees every answer.
-func (c *connection) serve(ctx context.Context, charge func() *message.Error, tally func(Reply)) {
+// serve answers frames until the connection ends. charge is called for each frame after the first, which the HTTP
+// request paid for. onReply is called with every answer.
+func (c *connection) serve(ctx context.Context, charge func() *message.Error, onReply func(Reply)) {
 	for first := true; ; first = false {
 		kind, raw, err := c.conn.Read()
 		if err != nil {
@@ -41,7 +43,7 @@ func (c *connection) serve(ctx context.Context, charge func() *message.Error, ta
 		}
 		if kind != websocket.TextType {
 			c.conn.Close(websocket.CodeProtocol, "text frames only")
-			continue // a closed connection ends at the next read
+			continue // the next Read ends with the close
 		}
 		if !first {
 			if e := charge(); e != nil {
@@ -51,12 +53,12 @@ func (c *connection) serve(ctx context.Context, charge func() *message.Error, ta
 		}
 		if c.bound != nil {
 			r := c.b.Receive(ctx, raw, c.sources, c.bound)
-			tally(r)
+			onReply(r)
 			c.send(r.Body)
 			continue
 		}
 		r := c.open(ctx, raw)
-		tally(r)
+		onReply(r)
 		if r.Status >= http.StatusBadRequest {
 			c.conn.Close(websocket.CodeProtocol, "the first message must be a valid hello")
 		}
@@ -69,15 +71,15 @@ func (c *connection) send(body []byte) {
 	}
 }
 
-// end refuses what came and closes the connection.
+// end answers with an error and closes the connection.
 func (c *connection) end(ctx context.Context, e *message.Error, reason string) {
-	c.send(c.b.refuse(&exchange{ctx: ctx, now: time.Now()}, e).Body)
+	c.send(c.b.refuse(&request{ctx: ctx, now: time.Now()}, e).Body)
 	c.conn.Close(websocket.CodeTryLater, reason)
 }
 
-// open answers a frame that came before the connection is bound, and binds it if the frame is what does that.
+// open answers a frame on a connection that is not bound yet, and binds the connection if the frame permits it.
 func (c *connection) open(ctx context.Context, raw []byte) Reply {
-	x := &exchange{ctx: ctx, now: time.Now(), size: len(raw), sources: c.sources, opens: true}
+	x := &request{ctx: ctx, now: time.Now(), size: len(raw), sources: c.sources, opens: true}
 	r, proves := c.answer(x, raw)
 	switch {
 	case r.Status >= http.StatusBadRequest || r.Sender.Agent == "":
@@ -97,40 +99,40 @@ func (c *connection) open(ctx context.Context, raw []byte) Reply {
 	return r
 }
 
-// answer answers a frame. proves reports whether it is the answer to our challenge.
-func (c *connection) answer(x *exchange, raw []byte) (r Reply, proves bool) {
+// answer answers a frame. proves reports whether the frame is the answer to our challenge.
+func (c *connection) answer(x *request, raw []byte) (r Reply, proves bool) {
 	b := c.b
 	var e *message.Error
 	if x.packet, e = message.ReadPacket(raw, b.cfg.Box); e != nil {
 		return b.refuse(x, e), false
 	}
 	op, re := message.Op(x.packet.Tree.GetStr("op")), x.packet.Tree.GetStr("re")
-	answers := c.verify != "" && re == c.verify
-	if op != message.OpHello && !c.greeted || !slices.Contains(opening, op) || op == message.OpRespond && !answers {
+	answers := c.verifyID != "" && re == c.verifyID
+	if op != message.OpHello && !c.greeted || !slices.Contains(opsBeforeBinding, op) || op == message.OpRespond && !answers {
 		return b.refuse(x, message.FailAt(message.CodeSchema, "op", "must be hello until the connection is bound")), false
 	}
 	if !answers || op != message.OpVerifyResponse && op != message.OpRespond {
 		return b.receive(x), false
 	}
-	a, e := c.proven(x)
+	a, e := c.acceptProof(x)
 	if e != nil {
 		return b.refuse(x, e), false
 	}
 	return b.reply(x, a), true
 }
 
-// challenge asks the sender of a hello for proof on this connection, in the way the hello travelled.
-func (c *connection) challenge(x *exchange) []byte {
+// challenge returns a challenge for the sender of a hello, wrapped in the same way as the hello.
+func (c *connection) challenge(x *request) []byte {
 	b := c.b
-	c.verify = uuid(random32())
-	c.asked = challenge{text: random32(), key: x.peer.Key, hello: x.salt(), expires: x.now.Add(challengeLife), known: x.known(), sources: x.sources}
+	c.verifyID = uuid(random32())
+	c.sentChallenge = challenge{text: random32(), key: x.peer.Key, hello: x.salt(), expires: x.now.Add(challengeLife), known: x.isKnown(), sources: x.sources}
 	class := message.Internal
 	if !x.peer.takes(class) {
 		class = message.Public
 	}
 	tree, err := message.Sign(message.Draft{
-		ID: c.verify, Op: message.OpVerify, Time: x.now, From: b.self, To: message.Agent{Agent: x.m.From.Agent, Org: x.m.From.Org}, Class: class,
-		P: wire.Obj(wire.TextField("challenge", c.asked.text), wire.Field("timestamp", wire.Int(x.now.UnixMilli()))),
+		ID: c.verifyID, Op: message.OpVerify, Time: x.now, From: b.self, To: message.Agent{Agent: x.m.From.Agent, Org: x.m.From.Org}, Class: class,
+		P: wire.Obj(wire.TextField("challenge", c.sentChallenge.text), wire.Field("timestamp", wire.Int(x.now.UnixMilli()))),
 	}.Tree(), b.cfg.Key)
 	if err != nil {
 		b.cfg.Logger.ErrorContext(x.ctx, "moltspeak: sign a challenge", "err", err)
@@ -139,11 +141,11 @@ func (c *connection) challenge(x *exchange) []byte {
 	return b.pack(x, tree.JSON())
 }
 
-// proven checks the answer to our challenge, which may be tried once, and opens the session that it is good for.
-func (c *connection) proven(x *exchange) (answer, *message.Error) {
-	asked := c.asked
-	c.asked, c.verify = challenge{}, ""
-	if e := c.b.authentic(x); e != nil {
+// acceptProof checks the answer to our challenge, which permits one attempt, and opens a session.
+func (c *connection) acceptProof(x *request) (answer, *message.Error) {
+	asked := c.sentChallenge
+	c.sentChallenge, c.verifyID = challenge{}, ""
+	if e := c.b.authenticate(x); e != nil {
 		return answer{}, e
 	}
 	text := ""
@@ -158,9 +160,9 @@ func (c *connection) proven(x *exchange) (answer, *message.Error) {
 	}
 	s, ok := c.b.handshake.establish(x.m.From.Name(), asked, c.b.sessionKey(x.peer, asked.hello), x.now)
 	if !ok {
-		return answer{}, nil // bound without a session: there is no room for another one
+		return answer{}, nil // bound without a session, because all places are taken
 	}
-	a := established(s)
+	a := sessionAnswer(s)
 	a.status = http.StatusOK
 	return a, nil
 }

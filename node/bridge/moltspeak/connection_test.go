@@ -13,22 +13,22 @@ import (
 
 const helloBody = `{"protocol_versions":["0.1"]}`
 
-// opened is a WebSocket of a test.
-type opened struct {
+// testStream is an open WebSocket of a test.
+type testStream struct {
 	t    *testing.T
 	r    *rig
 	conn *websocket.Conn
 }
 
-func (r *rig) open(t *testing.T, srv *httptest.Server) opened {
-	o := opened{t, r, dial(t, srv)}
-	late := time.AfterFunc(8*time.Second, o.conn.Abort) // an answer that never comes fails the test
+func (r *rig) open(t *testing.T, srv *httptest.Server) testStream {
+	o := testStream{t, r, dial(t, srv)}
+	late := time.AfterFunc(8*time.Second, o.conn.Abort) // a missing answer fails the test
 	t.Cleanup(func() { late.Stop() })
 	return o
 }
 
 // says sends a frame and returns the next n answers.
-func (o opened) says(raw []byte, n int) []wire.Value {
+func (o testStream) says(raw []byte, n int) []wire.Value {
 	o.t.Helper()
 	o.conn.Send(websocket.Text(raw))
 	var out []wire.Value
@@ -42,8 +42,8 @@ func (o opened) says(raw []byte, n int) []wire.Value {
 	return out
 }
 
-// isBound reports whether what is pushed to the peer arrives here, and before anything that is said later.
-func (o opened) isBound(peer string) bool {
+// isBound reports whether the stream gets what is pushed to the peer. Pushed messages arrive before later answers.
+func (o testStream) isBound(peer string) bool {
 	o.t.Helper()
 	o.r.b.sockets.push(peer, o.r.signed("me@home", message.Draft{ID: "pushed", Op: message.OpPong, Re: "x", Time: time.Now(), From: us, To: self(peer), P: wire.Obj(), Class: message.Internal}))
 	m := o.says(o.r.signed(peer, o.r.draft(peer, message.OpPing, `{"nonce":"after"}`)), 1)[0]
@@ -56,8 +56,8 @@ func (o opened) isBound(peer string) bool {
 	return true
 }
 
-// proof answers the challenge of a verify.
-func (o opened) proof(peer string, verify wire.Value, op message.Op) message.Draft {
+// proof returns the answer to the challenge of a verify.
+func (o testStream) proof(peer string, verify wire.Value, op message.Op) message.Draft {
 	p, _ := verify.Get("p")
 	body := `{"challenge":"` + p.GetStr("challenge") + `"}`
 	if op == message.OpRespond {
@@ -68,8 +68,9 @@ func (o opened) proof(peer string, verify wire.Value, op message.Op) message.Dra
 	return d
 }
 
-// THREATS 36: a hello that somebody may have recorded binds no stream, and takes none of its sender's places. A fresh one
-// that names itself and us does, and so does the answer to a challenge of this very stream.
+// TestRecordedHelloBindsNothing: THREATS 36: a hello that somebody may have recorded binds no stream and takes none of
+// its sender's places. A fresh hello with sender and recipient binds its stream, and so does the answer to a challenge
+// of that stream.
 func TestRecordedHelloBindsNothing(t *testing.T) {
 	r, _ := alone(t, nil)
 	srv := r.serve()
@@ -114,7 +115,7 @@ func TestRecordedHelloBindsNothing(t *testing.T) {
 	}
 }
 
-// What is taken before a stream is bound cannot speak for anybody.
+// TestUnboundStreamTakesNoWork: before a stream is bound, no message on it can act for a sender.
 func TestUnboundStreamTakesNoWork(t *testing.T) {
 	r, n := alone(t, nil)
 	srv := r.serve()
@@ -137,7 +138,7 @@ func TestUnboundStreamTakesNoWork(t *testing.T) {
 	}
 }
 
-// The challenge of a stream is answered on that stream, once, by whom it was sent to.
+// TestChallengeBindsAStream: the challenge of a stream can be answered only on that stream, once, by its recipient.
 func TestChallengeBindsAStream(t *testing.T) {
 	r, _ := alone(t, nil)
 	srv := r.serve()
@@ -162,24 +163,26 @@ func TestChallengeBindsAStream(t *testing.T) {
 			t.Errorf("%s: the proof of another stream: %s", op, got.JSON())
 		}
 	}
-	for name, wrong := range map[string]func(o opened, verify wire.Value) message.Draft{
-		"another sender": func(o opened, verify wire.Value) message.Draft { return o.proof(dog, verify, message.OpVerifyResponse) },
-		"another text": func(o opened, verify wire.Value) message.Draft {
+	for name, wrong := range map[string]func(o testStream, verify wire.Value) message.Draft{
+		"another sender": func(o testStream, verify wire.Value) message.Draft {
+			return o.proof(dog, verify, message.OpVerifyResponse)
+		},
+		"another text": func(o testStream, verify wire.Value) message.Draft {
 			d := o.proof(cat, verify, message.OpVerifyResponse)
 			d.P = mustTree(t, fmt.Sprintf(`{"challenge":"%064x"}`, 1))
 			return d
 		},
-		"another message": func(o opened, verify wire.Value) message.Draft {
+		"another message": func(o testStream, verify wire.Value) message.Draft {
 			d := o.proof(cat, verify, message.OpVerifyResponse)
 			d.Re = "x"
 			return d
 		},
-		"another agent": func(o opened, verify wire.Value) message.Draft {
+		"another agent": func(o testStream, verify wire.Value) message.Draft {
 			d := o.proof(cat, verify, message.OpVerifyResponse)
 			d.To = self(dog)
 			return d
 		},
-		"without the text": func(o opened, verify wire.Value) message.Draft {
+		"without the text": func(o testStream, verify wire.Value) message.Draft {
 			d := o.proof(cat, verify, message.OpRespond)
 			d.P = mustTree(t, `{"status":"success","data":{}}`)
 			return d
@@ -198,7 +201,8 @@ func TestChallengeBindsAStream(t *testing.T) {
 	}
 }
 
-// A hello that is no fresh one, which anybody may repeat, does not make void the challenge that its sender answers.
+// TestRecordedHelloKeepsTheChallenge: a recorded hello, which anybody may repeat, does not invalidate the challenge
+// that its sender is answering.
 func TestRecordedHelloKeepsTheChallenge(t *testing.T) {
 	r, _ := alone(t, nil)
 	ack, _ := r.say(cat, r.draft(cat, message.OpHello, helloBody))

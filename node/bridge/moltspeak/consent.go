@@ -19,8 +19,8 @@ import (
 
 const askConsent = "moltspeak-consent"
 
-// Grant is a consent that the owner gave: what a peer may get, for what, and until when (MS-42). Times are Unix
-// seconds, as tokens have them.
+// Grant is a consent that the owner gave: what data a peer may get, for what purpose, and until when (MS-42). Times
+// are Unix seconds, as in tokens.
 type Grant struct {
 	ID      string   `json:"jti"`
 	Issuer  string   `json:"iss"`
@@ -33,33 +33,33 @@ type Grant struct {
 	Revoked int64    `json:"revoked,omitempty"`
 
 	Constraints message.Constraints `json:"constraints,omitzero"`
-	Used        string              `json:"used,omitempty"` // by which message, where it is for one alone
+	Used        string              `json:"used,omitempty"` // the message that used up a one-time grant
 }
 
-// live says whether the grant covers now.
-func (g Grant) live(now time.Time) bool {
+// isLive reports whether the grant is valid now.
+func (g Grant) isLive(now time.Time) bool {
 	return g.Revoked == 0 && now.Unix() < g.Expires && g.Used == ""
 }
 
-// covers says whether the grant covers a message of ours with that name.
+// covers reports whether the grant covers the types in a message of ours. name identifies the message.
 func (g Grant) covers(types []string, name string, now time.Time) bool {
 	if g.Used == name {
-		g.Used = "" // it is sent again
+		g.Used = "" // the same message is sent again
 	}
-	return g.live(now) && !slices.ContainsFunc(types, func(t string) bool { return !slices.Contains(g.Scope, t) })
+	return g.isLive(now) && !slices.ContainsFunc(types, func(t string) bool { return !slices.Contains(g.Scope, t) })
 }
 
-// change writes the grant over the one that was read.
+// change returns the change that stores the grant over revision rev.
 func (g Grant) change(rev store.Rev) store.Change {
 	return store.Change{IfRev: rev, Max: 10_000, Record: store.Record{
 		NS: nsConsents, Key: g.ID, Body: encode(g), Terms: []string{"peer:" + hash(g.Peer)}, Expires: time.Unix(g.Expires, 0).Add(30 * 24 * time.Hour),
 	}}
 }
 
-// durations are how long a consent lasts. A permanent one ends, too, after a year: it can be asked for again.
+// durations are the lifetimes of consents. A "permanent" one ends after a year; the peer can ask again.
 var durations = map[string]time.Duration{"session": sessionLife, "24h": 24 * time.Hour, "7d": 7 * 24 * time.Hour, "permanent": 365 * 24 * time.Hour}
 
-// consentAsk is the body of the question to the owner. Purpose and human are the peer's words: untrusted.
+// consentAsk is the body of the question to the owner. Purpose and Human are text of the peer: untrusted.
 type consentAsk struct {
 	Peer     string   `json:"peer"`
 	Types    []string `json:"data_types"`
@@ -71,15 +71,15 @@ type consentAsk struct {
 	Constraints message.Constraints `json:"constraints,omitzero"`
 }
 
-// consent is the consent operation.
-func (b *Bridge) consent(c *exchange, p message.Consent) (answer, *message.Error) {
+// consent answers a consent message.
+func (b *Bridge) consent(c *request, p message.Consent) (answer, *message.Error) {
 	respond := func(status string, data wire.Value) answer {
 		return answer{op: message.OpConsentResponse, p: message.Respond{Status: status, Data: data}.Value()}
 	}
 	switch p.Action {
 	case "request":
 		return b.askForConsent(c, p)
-	case "grant": // a peer's word about its own data: shown as claimed, trusted for nothing
+	case "grant": // a claim of the peer about its own data: shown as claimed, without any effect
 		return respond("success", wire.Obj(wire.TextField("action", "noted"))), nil
 	}
 	g, ok := b.grants.checkToken(c.ctx, p.Token, c.m.From.Name(), c.now)
@@ -87,7 +87,7 @@ func (b *Bridge) consent(c *exchange, p message.Consent) (answer, *message.Error
 		return respond("success", wire.Obj(wire.Field("valid", wire.Bool(ok)))), nil
 	}
 	if !ok {
-		return answer{}, message.FailAt(message.CodeConsent, "p.consent_token", "is no consent of yours")
+		return answer{}, message.FailAt(message.CodeConsent, "p.consent_token", "is not a consent of yours")
 	}
 	if err := b.grants.revoke(c.ctx, g.ID, c.now); err != nil {
 		return answer{}, message.Fail(message.CodeInternal).Because(err)
@@ -95,9 +95,9 @@ func (b *Bridge) consent(c *exchange, p message.Consent) (answer, *message.Error
 	return respond("success", wire.Obj(wire.Field("revoked", wire.Bool(true)))), nil
 }
 
-// askForConsent asks the owner. Of one peer one question waits at a time: the same question again gets the same answer, and
-// another one has to wait for the owner's decision.
-func (b *Bridge) askForConsent(c *exchange, p message.Consent) (answer, *message.Error) {
+// askForConsent asks the owner. Only one question of a peer waits at a time. A repeat of that question gets the same
+// answer; another question is refused until the owner decides.
+func (b *Bridge) askForConsent(c *request, p message.Consent) (answer, *message.Error) {
 	if c.standing == acl.Rejected {
 		return answer{}, message.Fail(message.CodeCapability)
 	}
@@ -112,7 +112,7 @@ func (b *Bridge) askForConsent(c *exchange, p message.Consent) (answer, *message
 	}
 	ask, err := question.open(b, c)
 	if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrQuota) {
-		ask, err = question.alike(b, c)
+		ask, err = question.findOpen(b, c)
 	}
 	switch {
 	case errors.Is(err, store.ErrNotFound):
@@ -127,14 +127,14 @@ func (b *Bridge) askForConsent(c *exchange, p message.Consent) (answer, *message
 	return answer{op: message.OpConsentResponse, p: message.Respond{Status: "partial", Data: data}.Value(), status: http.StatusAccepted}, nil
 }
 
-// consentDelay is when a peer may ask again for consent if there is no room for its question.
+// consentDelay is the time after which a peer may ask again if its question finds no room.
 const consentDelay = time.Minute
 
-// open opens the question. It fails with store.ErrConflict if another question of the peer waits.
-func (question consentAsk) open(b *Bridge, c *exchange) (acl.Ask, error) {
+// open stores the question. It fails with store.ErrConflict if another question of the peer waits.
+func (question consentAsk) open(b *Bridge, c *request) (acl.Ask, error) {
 	slot := acl.Slot{Key: "moltspeak-consent/" + hash(c.address.String()), Term: "moltspeak-consent", Max: maxConsentAsks}
 	var room []store.Change
-	if !c.known() {
+	if !c.isKnown() {
 		slot.Term, slot.Max, slot.Sources = "moltspeak-consent-stranger", strangersConsentAsks, c.sources
 		var err error
 		if room, err = b.cfg.Mesh.Asks().MakeRoom(c.ctx, slot, c.now); err != nil {
@@ -153,9 +153,9 @@ func (question consentAsk) open(b *Bridge, c *exchange) (acl.Ask, error) {
 	return ask, nil
 }
 
-// alike returns the open question of the peer if it asks the same in another message; else it fails with
+// findOpen returns the open question of the peer if it asks for the same in another message. Otherwise it fails with
 // store.ErrNotFound.
-func (question consentAsk) alike(b *Bridge, c *exchange) (acl.Ask, error) {
+func (question consentAsk) findOpen(b *Bridge, c *request) (acl.Ask, error) {
 	asks, _, err := b.cfg.Mesh.Asks().List(c.ctx, acl.AskFilter{Subject: c.address.String(), State: acl.AskPending}, "", 100, c.now)
 	if err != nil {
 		return acl.Ask{}, err
@@ -172,7 +172,7 @@ func (question consentAsk) alike(b *Bridge, c *exchange) (acl.Ask, error) {
 	return acl.Ask{}, store.ErrNotFound
 }
 
-// consentResolver carries out what the owner decided about a request.
+// consentResolver carries out the owner's decision about a request for consent.
 type consentResolver struct{ b *Bridge }
 
 // Resolve implements [acl.Resolver].
@@ -206,7 +206,7 @@ func (r consentResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisio
 		changes = append(changes, g.change(store.Absent))
 		if p, known, err := r.b.pins.get(ctx, body.Peer, d.Now); err != nil {
 			return err
-		} else if known && !p.Chosen { // whoever has the name later must not have the consent
+		} else if known && !p.Chosen { // keep the pin, so that nobody else can take the name and get the consent
 			p.Chosen = true
 			changes = append(changes, p.change())
 		}
@@ -216,20 +216,20 @@ func (r consentResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisio
 	if err := r.b.records.Apply(ctx, changes, d.Now); err != nil {
 		return err
 	}
-	r.b.later(callback{to: peer, op: message.OpConsentResponse, re: body.Re, p: answer.Value()})
+	r.b.queueCallback(callback{to: peer, op: message.OpConsentResponse, re: body.Re, p: answer.Value()})
 	return nil
 }
 
-// maxGrants is how many grants are looked at.
+// maxGrants bounds how many grants are read.
 const maxGrants = 1000
 
-// grants are the stored consents of the owner, and their tokens.
+// grants are the stored consents of the owner, with their tokens.
 type grants struct {
 	records store.Records
 	key     *signing.PrivateKey
 }
 
-// token is a grant, signed over the canonical form without its sig, as base64url JSON (MS-42).
+// token returns the grant as a token: base64url JSON, signed over the canonical form without sig (MS-42).
 func (g grants) token(grant Grant) (string, error) {
 	tree, err := wire.ValueOf(grant)
 	if err != nil {
@@ -241,7 +241,8 @@ func (g grants) token(grant Grant) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(tree.JSON()), nil
 }
 
-// checkToken says whether a token is one of ours, for this peer, not over and not revoked.
+// checkToken returns the grant of a token. It returns false unless the token is ours, for this peer, not expired and
+// not revoked.
 func (g grants) checkToken(ctx context.Context, token, peer string, now time.Time) (Grant, bool) {
 	data, err := base64.RawURLEncoding.Strict().DecodeString(token)
 	if err != nil {
@@ -257,10 +258,10 @@ func (g grants) checkToken(ctx context.Context, token, peer string, now time.Tim
 	}
 	var grant Grant
 	_, known, err := readRecord(ctx, g.records, nsConsents, tree.GetStr("jti"), &grant, now)
-	return grant, err == nil && known && grant.Peer == peer && grant.live(now)
+	return grant, err == nil && known && grant.Peer == peer && grant.isLive(now)
 }
 
-// revoke ends a grant at once. Revoking twice is no error.
+// revoke ends a grant at once. Revoking it again does nothing.
 func (g grants) revoke(ctx context.Context, id string, now time.Time) error {
 	for {
 		var grant Grant
@@ -282,7 +283,7 @@ func (g grants) revoke(ctx context.Context, id string, now time.Time) error {
 	}
 }
 
-// list returns the grants, those of one peer if it is named.
+// list returns the grants, or those of one peer if peer is not empty.
 func (g grants) list(ctx context.Context, peer string, now time.Time) ([]Grant, error) {
 	term := ""
 	if peer != "" {
@@ -304,9 +305,9 @@ func (g grants) list(ctx context.Context, peer string, now time.Time) ([]Grant, 
 	return out, nil
 }
 
-// covering finds a live grant that covers every type, and the change that uses it up where it is for one message alone;
-// nil where there is none. One that lasts comes before one that is used up.
-func (g grants) covering(ctx context.Context, peer string, types []string, name string, now time.Time) (*Grant, []store.Change, error) {
+// findCovering finds a live grant that covers every type. For a grant that is for one message only it also returns the
+// change that uses it up. The grant is nil if none covers the types. Lasting grants come first.
+func (g grants) findCovering(ctx context.Context, peer string, types []string, name string, now time.Time) (*Grant, []store.Change, error) {
 	list, err := g.list(ctx, peer, now)
 	if err != nil {
 		return nil, nil, err
@@ -327,14 +328,14 @@ func (g grants) covering(ctx context.Context, peer string, types []string, name 
 		if !grant.Constraints.OneTime {
 			return &grant, nil, nil
 		}
-		var fresh Grant
-		rev, ok, err := readRecord(ctx, g.records, nsConsents, grant.ID, &fresh, now)
+		var current Grant
+		rev, ok, err := readRecord(ctx, g.records, nsConsents, grant.ID, &current, now)
 		if err != nil {
 			return nil, nil, err
 		}
-		if ok && fresh.covers(types, name, now) {
-			fresh.Used = name
-			return &fresh, []store.Change{fresh.change(rev)}, nil
+		if ok && current.covers(types, name, now) {
+			current.Used = name
+			return &current, []store.Change{current.change(rev)}, nil
 		}
 	}
 	return nil, nil, nil

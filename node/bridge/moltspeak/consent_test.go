@@ -17,8 +17,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Personal data without a consent does not leave; with one it leaves encrypted; a revoked one ends that at once
-// (MS-40, MS-42).
+// TestConsentFlow: without a consent, personal data does not leave. With a consent it leaves encrypted. A revoked
+// consent stops that at once (MS-40, MS-42).
 func TestConsentFlow(t *testing.T) {
 	r, _ := alone(t, nil)
 	r.say(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)) // shows its keys
@@ -49,7 +49,7 @@ func TestConsentFlow(t *testing.T) {
 	if _, err := r.b.cfg.Mesh.Asks().Decide(t.Context(), asks[0].ID, asks[0].Hash, acl.Approve, "test", time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	r.b.call(t.Context(), <-r.b.callbacks)
+	r.b.deliverCallback(t.Context(), <-r.b.callbacks)
 	answer := r.gets(cat)
 	data, _ := answer.P.Get("data")
 	token := data.GetStr("consent_token")
@@ -98,7 +98,7 @@ func TestConsentFlow(t *testing.T) {
 	}
 }
 
-// TestConsentToAnotherRequest changes a stored question: an approval of it grants nothing, and the question stays.
+// TestConsentToAnotherRequest changes a stored question: approving it grants nothing, and the question stays open.
 func TestConsentToAnotherRequest(t *testing.T) {
 	r, _ := alone(t, nil)
 	r.say(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)) // shows its keys
@@ -124,15 +124,15 @@ func TestConsentToAnotherRequest(t *testing.T) {
 		t.Errorf("approve = %v, want %v", err, acl.ErrNotShown)
 	}
 	if len(r.b.callbacks) != 0 {
-		t.Error("the peer is told something")
+		t.Error("the peer gets an answer")
 	}
 	if _, err := r.b.cfg.Mesh.Asks().Decide(t.Context(), ask.ID, waiting().Hash, acl.Reject, "test", time.Now()); err != nil {
 		t.Errorf("reject = %v", err)
 	}
 }
 
-// consented has cat ask for consent and the owner agree, and returns the token.
-func (r *rig) consented(request string) string {
+// getConsent makes cat ask for consent and the owner agree. It returns the token.
+func (r *rig) getConsent(request string) string {
 	r.t.Helper()
 	if m, status := r.say(cat, r.draft(cat, message.OpConsent, request)); status != http.StatusAccepted {
 		r.t.Fatalf("request: %d %s", status, m.P.JSON())
@@ -144,18 +144,18 @@ func (r *rig) consented(request string) string {
 	if _, err := r.b.cfg.Mesh.Asks().Decide(r.t.Context(), asks[0].ID, asks[0].Hash, acl.Approve, "test", time.Now()); err != nil {
 		r.t.Fatal(err)
 	}
-	r.b.call(r.t.Context(), <-r.b.callbacks)
+	r.b.deliverCallback(r.t.Context(), <-r.b.callbacks)
 	answer := r.gets(cat)
 	data, _ := answer.P.Get("data")
 	return data.GetStr("consent_token")
 }
 
-// A consent for one message lets one message out, however often that is sent, and no other: neither over a link nor as
-// an answer (MS-42). What else narrows it stands in the token.
+// TestConsentForOneMessage: a consent for one message permits one message, however often that message is resent, and
+// no other, neither over a link nor as an answer (MS-42). The other constraints are in the token.
 func TestConsentForOneMessage(t *testing.T) {
 	r, n := alone(t, nil)
 	const request = `{"action":"request","data_types":["email"],"purpose":"sync","duration":"24h","constraints":{"one_time":true,"no_forward":true}}`
-	token := r.consented(request)
+	token := r.getConsent(request)
 	raw, _ := base64.RawURLEncoding.DecodeString(token)
 	if text := string(mustTree(t, string(raw)).Without("sig").JSON()); !strings.Contains(text, `"constraints":{"one_time":true,"no_forward":true}`) {
 		t.Errorf("token: %s", text)
@@ -177,7 +177,7 @@ func TestConsentForOneMessage(t *testing.T) {
 	if code := r.code(cat, r.draft(cat, message.OpConsent, strings.Replace(request, "true", `"yes"`, 1))); code != message.CodeInvalidParam {
 		t.Errorf("a constraint that is no boolean: %q", code)
 	}
-	r.consented(request)
+	r.getConsent(request)
 	n.take = func(bridge.Inbound) (bridge.Outcome, error) {
 		return bridge.Outcome{Status: http.StatusOK, Raw: []byte(`{"payload":{"action":"answer","answer":"jane.doe@example.com"}}`)}, nil
 	}
@@ -190,7 +190,8 @@ func TestConsentForOneMessage(t *testing.T) {
 	}
 }
 
-// A stream is scanned whole, also what lies across two chunks or in binary data, and is one message of a consent.
+// TestStreamsAreScanned: a stream is scanned as a whole, including data that is split across two chunks and binary
+// data. For a consent it counts as one message.
 func TestStreamsAreScanned(t *testing.T) {
 	r, _ := alone(t, nil)
 	r.say(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)) // shows its keys
@@ -205,7 +206,7 @@ func TestStreamsAreScanned(t *testing.T) {
 			t.Errorf("%s: %v, %d messages left", d.Message.Payload.GetStr("type"), err, len(r.queue(cat)))
 		}
 	}
-	r.consented(`{"action":"request","data_types":["email"],"purpose":"x","duration":"24h","constraints":{"one_time":true}}`)
+	r.getConsent(`{"action":"request","data_types":["email"],"purpose":"x","duration":"24h","constraints":{"one_time":true}}`)
 	if _, err := r.b.Deliver(t.Context(), stream("text", across)); err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +220,7 @@ func TestStreamsAreScanned(t *testing.T) {
 	}
 }
 
-// A rejected request is answered, and gives nothing.
+// TestConsentRejected: a rejected request is answered and grants nothing.
 func TestConsentRejected(t *testing.T) {
 	r, _ := alone(t, nil)
 	r.say(cat, r.draft(cat, message.OpConsent, `{"action":"request","data_types":["email"],"purpose":"sync\u001b[31m","duration":"session"}`))
@@ -230,9 +231,9 @@ func TestConsentRejected(t *testing.T) {
 	if _, err := r.b.cfg.Mesh.Asks().Decide(t.Context(), asks[0].ID, asks[0].Hash, acl.Reject, "test", time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	r.b.call(t.Context(), <-r.b.callbacks)
+	r.b.deliverCallback(t.Context(), <-r.b.callbacks)
 	if m := r.gets(cat); m.P.GetStr("status") != "error" {
-		t.Errorf("told: %s", m.P.JSON())
+		t.Errorf("answer: %s", m.P.JSON())
 	}
 	if list, err := r.b.grants.list(t.Context(), "", time.Now()); err != nil || len(list) != 0 {
 		t.Errorf("consents: %v, %v", list, err)

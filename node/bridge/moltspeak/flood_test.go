@@ -16,7 +16,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Strangers who shake hands without end take no session and no challenge of a peer that the owner knows.
+// TestStrangersTakeNoSessions: strangers that shake hands without end take no session and no challenge of a known
+// peer.
 func TestStrangersTakeNoSessions(t *testing.T) {
 	h, now := newHandshakes(), time.Now()
 	none := func(string) []byte { return nil }
@@ -25,7 +26,7 @@ func TestStrangersTakeNoSessions(t *testing.T) {
 		if !ok {
 			return false
 		}
-		_, ok = h.answered(peer, "k", text, none, now)
+		_, ok = h.redeem(peer, "k", text, none, now)
 		return ok
 	}
 	shake("friend", true)
@@ -51,7 +52,7 @@ func TestStrangersTakeNoSessions(t *testing.T) {
 	}
 }
 
-// fill pins n strangers who wrote last at that time.
+// fill pins n strangers that last wrote at the given time.
 func (r *rig) fill(n int, last time.Time) {
 	r.t.Helper()
 	var changes []store.Change
@@ -66,8 +67,8 @@ func (r *rig) fill(n int, last time.Time) {
 	}
 }
 
-// A flood of pins leaves room for every peer that the owner knows, and ends by itself: strangers who left nothing
-// behind are forgotten.
+// TestStrangersTakeNoPins: a flood of pins leaves room for every known peer. It ends by itself, because strangers that
+// left nothing behind are forgotten.
 func TestStrangersTakeNoPins(t *testing.T) {
 	r, _ := alone(t, nil)
 	r.fill(maxStrangers, time.Now())
@@ -98,8 +99,8 @@ func TestStrangersTakeNoPins(t *testing.T) {
 	}
 }
 
-// A pin lives as long as what hangs on it: a day where a stranger left nothing, as long as a conversation where it
-// began one, for good where the owner let it in: whoever took its name then would have what the owner allowed.
+// TestStrangersAreForgotten: the pin of a stranger lives for a day, or as long as its conversation, or for good if the
+// owner admitted it, because otherwise another agent could take the name and with it the permission.
 func TestStrangersAreForgotten(t *testing.T) {
 	r, _ := alone(t, nil)
 	const passing, talking, approved, granted = "passing@x", "talking@x", "approved@x", "granted@x"
@@ -138,17 +139,18 @@ func TestStrangersAreForgotten(t *testing.T) {
 	}
 }
 
-// Strangers of one network who claim the organization of a known peer use up neither its rate nor that of other strangers.
+// TestStrangersUseNoRates: strangers of one network that claim the organization of a known peer use up neither its
+// rate nor that of other strangers.
 func TestStrangersUseNoRates(t *testing.T) {
 	r, _ := alone(t, nil)
 	later, network := time.Now().Add(time.Minute), apitest.Networks[0] // later: no token comes back before the next message
 	for i := range 3000 {
-		r.b.strangers.Take(fmt.Sprintf("a%d@acme", i), rate.AddrSources(network.Addr(i)), later)
+		r.b.strangerQuota.Take(fmt.Sprintf("a%d@acme", i), rate.AddrSources(network.Addr(i)), later)
 	}
-	if _, ok := r.b.strangers.Take("more@other", rate.AddrSources(network.Addr(1)), later); ok {
+	if _, ok := r.b.strangerQuota.Take("more@other", rate.AddrSources(network.Addr(1)), later); ok {
 		t.Error("one more stranger of the network has something left")
 	}
-	if _, ok := r.b.strangers.Take("newcomer@acme", rate.AddrSources(apitest.Newcomer), later); !ok {
+	if _, ok := r.b.strangerQuota.Take("newcomer@acme", rate.AddrSources(apitest.Newcomer), later); !ok {
 		t.Error("a stranger from elsewhere has nothing left")
 	}
 	if code := r.code(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)); code != "" {
@@ -156,8 +158,8 @@ func TestStrangersUseNoRates(t *testing.T) {
 	}
 }
 
-// TestEndpointUnderAFlood: an attacker with all addresses of a network registers without end and makes up names that others
-// are asked about. A newcomer, known peers and many agents of one hosting provider are served.
+// TestEndpointUnderAFlood: an attacker with all addresses of a network registers without end and invents names that
+// cause lookups. A newcomer, known peers and many agents at one hosting provider are still served.
 func TestEndpointUnderAFlood(t *testing.T) {
 	for _, network := range apitest.Networks {
 		t.Run(network.Name, func(t *testing.T) {
@@ -211,7 +213,7 @@ func TestEndpointUnderAFlood(t *testing.T) {
 	}
 }
 
-// A registration that is refused costs its address nothing (AM-43).
+// TestRefusedRegistrationsAreFree: a refused registration costs its address nothing (AM-43).
 func TestRefusedRegistrationsAreFree(t *testing.T) {
 	r, _ := alone(t, func(c *Config) { c.Registry = true })
 	door := apitest.NewDoor(t, r.b.Mount)
@@ -227,7 +229,7 @@ func TestRefusedRegistrationsAreFree(t *testing.T) {
 	add(http.StatusCreated, "another@x")
 }
 
-// Questions of strangers about consent leave room for those of known peers.
+// TestStrangersAskForConsent: strangers' questions about consent leave room for those of known peers.
 func TestStrangersAskForConsent(t *testing.T) {
 	r, _ := alone(t, nil)
 	request := `{"action":"request","data_types":["email"],"purpose":"x","duration":"session"}`
@@ -241,7 +243,8 @@ func TestStrangersAskForConsent(t *testing.T) {
 	}
 }
 
-// Streams of strangers, and connections that never say hello, leave room for known peers; no peer has many.
+// TestStrangersTakeNoStreams: streams of strangers, and connections without a hello, leave room for known peers. No
+// peer gets many streams.
 func TestStrangersTakeNoStreams(t *testing.T) {
 	s := newSockets()
 	open := func(peer string, known bool) bool {
@@ -270,7 +273,7 @@ func TestStrangersTakeNoStreams(t *testing.T) {
 	}
 }
 
-// A connection that does not say hello gives way to the next one.
+// TestSilentStreamsGiveWay: a connection without a hello is closed to make room for a new one.
 func TestSilentStreamsGiveWay(t *testing.T) {
 	t.Parallel() // it mostly waits
 	r, _ := alone(t, nil)
@@ -284,7 +287,7 @@ func TestSilentStreamsGiveWay(t *testing.T) {
 	select {
 	case err := <-ended:
 		if err == nil {
-			t.Error("the first connection was told something")
+			t.Error("the first connection got a message")
 		}
 	case <-time.After(30 * time.Second):
 		t.Error("the first connection stays, although it never said hello")

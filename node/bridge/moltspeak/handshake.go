@@ -19,17 +19,17 @@ const (
 	sessionLife   = time.Hour   // MS-27
 )
 
-// session is an established handshake, bound to both names and the peer's key (MS-27). It lives in memory: after a
-// restart peers shake hands again.
+// session is an established handshake, bound to both names and the peer's key (MS-27). Sessions are only in memory:
+// after a restart peers shake hands again.
 type session struct {
 	ID      string
 	Peer    string
 	key     string // of the peer, as pinned
-	secret  []byte // nil where the peer has no encryption key
+	secret  []byte // nil if the peer has no encryption key
 	Expires time.Time
 	active  time.Time
 	bytes   int64
-	known   bool          // to the owner, when it began
+	known   bool          // the owner knew the peer when it began
 	sources []rate.Source // of a peer that is not known
 }
 
@@ -42,7 +42,7 @@ type challenge struct {
 	sources []rate.Source
 }
 
-// handshakes are the sessions and the challenges that wait.
+// handshakes are the sessions and the open challenges.
 type handshakes struct {
 	mu         sync.Mutex
 	sessions   map[string]*session  // by peer
@@ -59,9 +59,10 @@ func random32() string {
 	return hex.EncodeToString(b[:])
 }
 
-// challenge returns the one challenge that a peer may answer. A fresh hello makes a new challenge; any other hello, which
-// somebody may have recorded, gets the one that waits. At the bound of its kind the expired challenges go first; then a
-// stranger takes the place of another one whose source has more (AM-42), or none is made.
+// challenge returns the one challenge that a peer may answer. A fresh hello gets a new challenge. Any other hello may
+// be a recording, so it gets the waiting challenge. If there are too many challenges of this kind of peer, expired
+// ones go first. Then a stranger replaces the challenge of another stranger whose source has more (AM-42), or gets
+// none.
 func (h *handshakes) challenge(peer, key, hello string, fresh, known bool, sources []rate.Source, now time.Time) (string, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -72,9 +73,9 @@ func (h *handshakes) challenge(peer, key, hello string, fresh, known bool, sourc
 	if !known {
 		bound = strangersChallenges
 	}
-	if _, again := h.challenges[peer]; !again && h.waiting(known) >= bound {
+	if _, again := h.challenges[peer]; !again && h.countWaiting(known) >= bound {
 		maps.DeleteFunc(h.challenges, func(_ string, c challenge) bool { return !now.Before(c.expires) })
-		if h.waiting(known) >= bound && !h.displace(known, sources) {
+		if h.countWaiting(known) >= bound && !h.displace(known, sources) {
 			return "", false
 		}
 	}
@@ -83,7 +84,7 @@ func (h *handshakes) challenge(peer, key, hello string, fresh, known bool, sourc
 	return c.text, true
 }
 
-// displace drops a challenge of a stranger, to make room for one from the sources. It reports whether it could.
+// displace drops a stranger's challenge to make room for one from the sources. It reports whether it dropped one.
 func (h *handshakes) displace(known bool, sources []rate.Source) bool {
 	if known {
 		return false
@@ -100,8 +101,8 @@ func (h *handshakes) displace(known bool, sources []rate.Source) bool {
 	return ok
 }
 
-// waiting counts the challenges of one kind of peers.
-func (h *handshakes) waiting(known bool) int {
+// countWaiting counts the challenges of known peers, or of strangers.
+func (h *handshakes) countWaiting(known bool) int {
 	n := 0
 	for _, c := range h.challenges {
 		if c.known == known {
@@ -111,8 +112,8 @@ func (h *handshakes) waiting(known bool) int {
 	return n
 }
 
-// answered uses up the challenge and opens a session. It fails for another text, key or peer, and after 60 s.
-func (h *handshakes) answered(peer, key, text string, secret func(salt string) []byte, now time.Time) (session, bool) {
+// redeem uses up the challenge and opens a session. It fails for another text, key or peer, and after 60 s.
+func (h *handshakes) redeem(peer, key, text string, secret func(salt string) []byte, now time.Time) (session, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	c, ok := h.challenges[peer]
@@ -128,22 +129,22 @@ func (c challenge) isAnsweredBy(key, text string, now time.Time) bool {
 	return c.text != "" && c.text == strings.ToLower(text) && c.key == key && now.Before(c.expires)
 }
 
-// waits reports whether the peer may still answer the challenge with that text.
-func (h *handshakes) waits(peer, text string) bool {
+// isWaiting reports whether the peer may still answer the challenge with that text.
+func (h *handshakes) isWaiting(peer, text string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	c, ok := h.challenges[peer]
 	return ok && c.text == strings.ToLower(text)
 }
 
-// establish opens a session for a peer that answered c elsewhere.
+// establish opens a session for a peer that answered c on a WebSocket.
 func (h *handshakes) establish(peer string, c challenge, secret []byte, now time.Time) (session, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.open(peer, c, secret, now)
 }
 
-// open replaces the session of a peer that answered c. The caller holds the lock.
+// open replaces the session of a peer that answered c. The caller holds h.mu.
 func (h *handshakes) open(peer string, c challenge, secret []byte, now time.Time) (session, bool) {
 	delete(h.sessions, peer)
 	if !h.makeRoom(c) {
@@ -156,9 +157,9 @@ func (h *handshakes) open(peer string, c challenge, secret []byte, now time.Time
 	return *s, true
 }
 
-// makeRoom drops a session if there are as many as may be: a stranger's before that of a known peer, and of strangers one
-// of the source that has most. The session that was active least recently goes. makeRoom is false if a stranger would have
-// to push out a known peer.
+// makeRoom drops a session if the maximum is reached: a stranger's before that of a known peer, and among strangers
+// one of the source that has most. The least recently active session goes. It returns false if a stranger would have
+// to displace a known peer.
 func (h *handshakes) makeRoom(c challenge) bool {
 	strangers := 0
 	var known, unknown rate.Crowd[string]
@@ -188,7 +189,7 @@ func (h *handshakes) makeRoom(c challenge) bool {
 	return true
 }
 
-// use counts a message of a peer and says whether it has a session.
+// use counts a message against the session of a peer and reports whether the peer has a session.
 func (h *handshakes) use(peer, key string, size int, now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -226,8 +227,8 @@ const (
 	levelProven
 )
 
-// needs is the least level of an operation.
-func needs(m message.Message) int {
+// requiredLevel returns the lowest level that may use an operation.
+func requiredLevel(m message.Message) int {
 	switch {
 	case m.Class == message.PII:
 		return levelProven
@@ -239,7 +240,7 @@ func needs(m message.Message) int {
 	return levelSigned
 }
 
-// levelOf is the level of a verified sender. Attestations never raise it (MS-29).
+// levelOf returns the level of a verified sender. Attestations never raise it (MS-29).
 func levelOf(p peer, inSession bool, capability string) int {
 	switch {
 	case slices.Contains(p.Granted, capability):
@@ -252,7 +253,7 @@ func levelOf(p peer, inSession bool, capability string) int {
 	return levelSigned
 }
 
-// ours capabilities, as hello and ping tell them.
+// capabilities returns our capabilities, as in hello and ping messages.
 func (b *Bridge) capabilities() []string {
 	out := []string{"query", "respond", "error", "task", "task.create", "task.status", "task.cancel", "stream", "stream.start", "stream.chunk", "stream.end", "human", "human.consent"}
 	if len(b.cfg.Tools) > 0 {
@@ -261,14 +262,14 @@ func (b *Bridge) capabilities() []string {
 	return out
 }
 
-// hello answers a hello (MS-24) with a challenge that the sender may answer to get a session.
-func (b *Bridge) hello(c *exchange, h message.Hello) (answer, *message.Error) {
+// hello answers a hello (MS-24) with a challenge. The sender may answer it to get a session.
+func (b *Bridge) hello(c *request, h message.Hello) (answer, *message.Error) {
 	if !slices.Contains(h.Versions, message.Version) {
 		return answer{}, message.FailAt(message.CodeVersion, "p.protocol_versions", `must hold "0.1"`)
 	}
 	p := c.peer
 	p.Classes = h.Classes
-	p.Attested = slices.DeleteFunc(h.Attested, func(a message.Attestation) bool { // one that is over says nothing
+	p.Attested = slices.DeleteFunc(h.Attested, func(a message.Attestation) bool { // ignore expired attestations
 		return !a.Expires.IsZero() && !c.now.Before(a.Expires)
 	})
 	if !slices.Equal(p.Classes, c.peer.Classes) || !slices.Equal(p.Attested, c.peer.Attested) {
@@ -281,39 +282,39 @@ func (b *Bridge) hello(c *exchange, h message.Hello) (answer, *message.Error) {
 		wire.Field("extensions", wire.Arr()), wire.Field("max_message_size", wire.Int(message.MaxMessage)), wire.Field("supported_cls", wire.Texts(message.Classes())),
 	)
 	if c.opens && !c.fresh {
-		return answer{op: message.OpHelloAck, p: v}, nil // the connection asks for proof of its own
+		return answer{op: message.OpHelloAck, p: v}, nil // the connection sends its own challenge
 	}
-	if text, ok := b.handshake.challenge(c.m.From.Name(), c.peer.Key, c.salt(), c.fresh, c.known(), c.sources, c.now); ok {
+	if text, ok := b.handshake.challenge(c.m.From.Name(), c.peer.Key, c.salt(), c.fresh, c.isKnown(), c.sources, c.now); ok {
 		v = v.With("challenge", wire.Text(text))
 	}
 	return answer{op: message.OpHelloAck, p: v}, nil
 }
 
-// salt is that of the session that a hello may lead to: both hello ids, sorted and joined (MS-21).
-func (c *exchange) salt() string {
+// salt returns the salt of the session that a hello may lead to: both hello ids, sorted and joined (MS-21).
+func (c *request) salt() string {
 	ids := []string{c.m.ID, c.replyID()}
 	slices.Sort(ids)
 	return strings.Join(ids, " ")
 }
 
-// verifyUs proves our key: the signature of the answer covers the challenge, both names and re (MS-26).
-func (b *Bridge) verifyUs(c *exchange, v message.Verify) (answer, *message.Error) {
+// answerVerify proves our key: the signature of the answer covers the challenge, both names and re (MS-26).
+func (b *Bridge) answerVerify(c *request, v message.Verify) (answer, *message.Error) {
 	if v.Time.Before(c.now.Add(-challengeLife)) || v.Time.After(c.now.Add(challengeLife)) {
 		return answer{}, message.FailAt(message.CodeInvalidParam, "p.timestamp", "must be within 60 seconds")
 	}
 	return answer{op: message.OpVerifyResponse, p: wire.Obj(wire.TextField("challenge", v.Challenge))}, nil
 }
 
-// proven takes the answer to our challenge and establishes the session.
-func (b *Bridge) proven(c *exchange, text string) (answer, *message.Error) {
-	s, ok := b.handshake.answered(c.m.From.Name(), c.peer.Key, text, func(salt string) []byte { return b.sessionKey(c.peer, salt) }, c.now)
+// acceptProof checks the answer to our challenge and establishes the session.
+func (b *Bridge) acceptProof(c *request, text string) (answer, *message.Error) {
+	s, ok := b.handshake.redeem(c.m.From.Name(), c.peer.Key, text, func(salt string) []byte { return b.sessionKey(c.peer, salt) }, c.now)
 	if !ok {
 		return answer{}, message.Fail(message.CodeAuthFailed)
 	}
-	return established(s), nil
+	return sessionAnswer(s), nil
 }
 
-// sessionKey returns the key of a session with a peer, nil if the peer showed no encryption key (MS-21).
+// sessionKey returns the key of a session with a peer, or nil if the peer showed no encryption key (MS-21).
 func (b *Bridge) sessionKey(p peer, salt string) []byte {
 	point, ok := message.ParsePoint(p.EncKey)
 	if !ok {
@@ -326,8 +327,8 @@ func (b *Bridge) sessionKey(p peer, salt string) []byte {
 	return secret
 }
 
-// established tells a peer of its session.
-func established(s session) answer {
+// sessionAnswer returns the answer that tells a peer its session id.
+func sessionAnswer(s session) answer {
 	return answer{
 		op:  message.OpEstablished,
 		p:   wire.Obj(wire.TextField("session_id", s.ID), wire.Field("expires", wire.Int(s.Expires.UnixMilli()))),

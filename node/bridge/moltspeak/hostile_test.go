@@ -16,13 +16,14 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// door is a way in: it hands one message over and returns the one that is answered. ended: the connection is gone.
+// door is a way into the endpoint: say sends one message and returns the answer. ended reports that the connection
+// ended.
 type door struct {
 	name string
 	say  func(raw []byte) (answer wire.Value, ended bool)
 }
 
-// doors are all ways in. The stream is opened anew, by dog, where it was ended.
+// doors returns all doors. The stream door opens a new stream as dog if the last one ended.
 func (r *rig) doors(srv *httptest.Server) []door {
 	read := func(body []byte) wire.Value {
 		p, e := message.ReadPacket(body, boxOf(dog))
@@ -50,7 +51,7 @@ func (r *rig) doors(srv *httptest.Server) []door {
 			}
 			list := append(append([]byte("["), raw...), ']')
 			status, body, _ := post(r.t.(*testing.T), srv.URL+"/moltspeak/v0.1/batch", "application/json", list)
-			if status != http.StatusOK { // the list itself is no list
+			if status != http.StatusOK { // the list itself is invalid
 				return read(body), false
 			}
 			var answers []json.RawMessage
@@ -73,8 +74,8 @@ func (r *rig) doors(srv *httptest.Server) []door {
 	}
 }
 
-// Whatever comes through whichever door is answered with an error, or ends the connection; it reaches nobody, and the next
-// message is taken.
+// TestHostileDoors: hostile input at any door is answered with an error or ends the connection. It reaches no handler,
+// and the next message is accepted.
 func TestHostileDoors(t *testing.T) {
 	t.Parallel() // it mostly waits
 	r, n := alone(t, nil)
@@ -125,11 +126,12 @@ func TestHostileDoors(t *testing.T) {
 	r.b.sockets.close()
 }
 
-// A peer that sends and does not read holds up nobody: what waits for it is bounded, and then it is dropped.
+// TestSlowReader: a peer that sends but does not read blocks nobody. Its queue is bounded; when the queue is full, the
+// peer is dropped.
 func TestSlowReader(t *testing.T) {
 	t.Parallel() // it mostly waits
 	r, n := alone(t, nil)
-	long := strings.Repeat("z", 200<<10) // the name of a member: a text as long is looked through, which takes its time
+	long := strings.Repeat("z", 200<<10) // the name of a member, because scanning a value of this size takes long
 	n.take = func(bridge.Inbound) (bridge.Outcome, error) {
 		return bridge.Outcome{Status: http.StatusOK, Raw: []byte(`{"payload":{"action":"answer","` + long + `":1}}`)}, nil
 	}
@@ -161,8 +163,8 @@ func TestSlowReader(t *testing.T) {
 	}
 }
 
-// Every one of the fourteen codes is what some message gets, with its status, category and a hint where trying again can
-// help (MS-51, MS-52).
+// TestEveryCode: each of the fourteen codes is provoked by a message, with its status, its category and a hint if a
+// retry can help (MS-51, MS-52).
 func TestEveryCode(t *testing.T) {
 	r, n := alone(t, nil)
 	r.say(cat, r.draft(cat, message.OpPing, `{"nonce":1}`))

@@ -11,13 +11,13 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 )
 
-// linkState is a link and how it stands.
+// linkState is a link with its status.
 type linkState struct {
 	bridge.Link
 	status bridge.LinkStatus
 }
 
-// Links returns how the links stand.
+// Links returns the status of each link.
 func (b *Bridge) Links() []bridge.LinkStatus {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -38,8 +38,8 @@ func (b *Bridge) link(name string) (bridge.Link, bool) {
 	return l.Link, true
 }
 
-// stands records how a call over a link went.
-func (b *Bridge) stands(name string, err error) {
+// recordLink records the result of a call over a link.
+func (b *Bridge) recordLink(name string, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	l, ok := b.links[name]
@@ -60,9 +60,9 @@ func (b *Bridge) stands(name string, err error) {
 	l.status.Peers = max(l.status.Peers, 1)
 }
 
-// stateAfter returns how a link stands after a call that ended with err. A refusal of one message says nothing about the
-// link. A token that is refused, and a key that either side does not take for the one it pinned, end the trying: every later
-// call would end in the same way.
+// stateAfter returns the state of a link after a call that ended with err. The refusal of a single message does not
+// change the state. A refused token, or a key that either side does not accept as the pinned one, takes the link down,
+// because every later call would fail in the same way.
 func stateAfter(err error) bridge.LinkState {
 	if err == nil {
 		return bridge.LinkUp
@@ -82,11 +82,12 @@ func stateAfter(err error) bridge.LinkState {
 	return bridge.LinkConnecting
 }
 
-// downAgain is when a message for a link that is down is looked at again. No call is made while it is.
+// downAgain is when the outbox looks again at a message for a link that is down. No call is made while the link is
+// down.
 const downAgain = 10 * time.Minute
 
-// mayCall refuses a delivery over a link that is down. The message waits until a test of the link succeeds.
-func (b *Bridge) mayCall(name string) error {
+// checkLink refuses a delivery over a link that is down. The message waits until a test of the link succeeds.
+func (b *Bridge) checkLink(name string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	l, ok := b.links[name]

@@ -11,15 +11,15 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
 )
 
-// The endpoint and the registry have the routes that openapi.yaml describes, and no other. What they answer, every test
-// with a listener compares.
+// TestEveryRouteIsDescribed: the endpoint and the registry have exactly the routes in openapi.yaml. Every test with a
+// listener compares the answers with it.
 func TestEveryRouteIsDescribed(t *testing.T) {
 	r, _ := alone(t, func(c *Config) { c.Registry = true })
 	e := echo.New()
 	r.b.Mount(e)
 	var mounted []string
 	for _, route := range e.Routes() {
-		if route.Method != echo.RouteNotFound { // what a group with its own guard adds
+		if route.Method != echo.RouteNotFound { // a group with its own guard adds it
 			mounted = append(mounted, route.Method+" "+strings.Replace(route.Path, ":id", "{name}", 1))
 		}
 	}

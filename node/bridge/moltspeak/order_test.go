@@ -10,12 +10,12 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Of everything that is wrong with a message, the check that comes first in MS-50 answers. Each row mends what the row
-// before was refused for.
+// TestOrderOfChecks: of several errors in a message, the answer names the one whose check comes first in MS-50. Each
+// row fixes the error of the row before.
 func TestOrderOfChecks(t *testing.T) {
 	r, n := alone(t, nil)
 	const blocked = "blocked@x"
-	r.say(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)) // pins
+	r.say(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)) // pins its key
 	if err := acl.NewRules(r.store.Records(), acl.Policy{}).Set(t.Context(), "moltspeak:inbound/"+blocked, acl.Blocked, time.Now()); err != nil {
 		t.Fatal(err)
 	}

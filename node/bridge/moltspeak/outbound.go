@@ -19,29 +19,30 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// resendWithin is how long the same bytes are sent again: within the peer's window, so that it knows them (MS-30).
+// resendWithin is how long we resend the same bytes: within the peer's window, so that the peer recognizes them
+// (MS-30).
 const resendWithin = 4 * time.Minute
 
 // Deliver implements [bridge.Transport].
 func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error) {
 	address, err := bridge.ParseAddress(d.Address)
 	if err != nil || address.Kind != Kind {
-		return bridge.Delivered{}, fmt.Errorf("moltspeak: %q is no address of ours", d.Address)
+		return bridge.Delivered{}, fmt.Errorf("moltspeak: %q is not a MoltSpeak address", d.Address)
 	}
 	to, ok := message.ParseName(address.Peer)
 	if !ok {
-		return bridge.Delivered{}, errors.New("moltspeak: a peer is agent@org")
+		return bridge.Delivered{}, errors.New("moltspeak: the name of a peer must be agent@org")
 	}
 	now := time.Now()
-	where, reach, err := b.where(ctx, address, to, now)
+	where, reach, err := b.endpointOf(ctx, address, to, now)
 	if err == nil {
-		err = b.mayCall(address.Link)
+		err = b.checkLink(address.Link)
 	}
 	if err != nil {
 		return bridge.Delivered{}, err
 	}
-	var t thread
-	if _, _, err := readRecord(ctx, b.records, nsThreads, threadKey(d.Address, string(d.Message.Conversation)), &t, now); err != nil {
+	var t convState
+	if _, _, err := readRecord(ctx, b.records, nsConversations, convKey(d.Address, string(d.Message.Conversation)), &t, now); err != nil {
 		return bridge.Delivered{}, err
 	}
 	drafts, err := b.drafts(d, t, to)
@@ -51,14 +52,14 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 	delivered := bridge.Delivered{Queued: true}
 	for i, draft := range drafts {
 		scanned := draft.P
-		if draft.Op == message.OpStream { // whole: what lies across two chunks is in neither
+		if draft.Op == message.OpStream { // scan the stream as a whole, because data may be split across two chunks
 			scanned = message.StreamText(d.Message.Payload)
 		}
-		raw, err := b.written(ctx, d, draft, scanned, i, to, where, now)
+		raw, err := b.prepare(ctx, d, draft, scanned, i, to, where, now)
 		if err != nil {
 			return bridge.Delivered{}, err
 		}
-		if where == "" { // nobody can be called: the answer waits for the peer to repeat its message
+		if where == "" { // the peer cannot be called; it gets the answer by repeating its message
 			if err := b.keepAnswer(ctx, to, t, raw, draft, now); err != nil {
 				return bridge.Delivered{}, err
 			}
@@ -72,11 +73,12 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 			return bridge.Delivered{}, err
 		}
 	}
-	return delivered, b.settled(ctx, d, t, now)
+	return delivered, b.recordAnswer(ctx, d, t, now)
 }
 
-// where is the endpoint of a peer: that of its link, of its open stream, or the one that it signed.
-func (b *Bridge) where(ctx context.Context, a bridge.Address, to message.Agent, now time.Time) (string, client.Reach, error) {
+// endpointOf returns the URL of a peer: that of its link, or the endpoint that it signed. It is empty if the peer
+// cannot be called.
+func (b *Bridge) endpointOf(ctx context.Context, a bridge.Address, to message.Agent, now time.Time) (string, client.Reach, error) {
 	if l, ok := b.link(a.Link); ok {
 		where, err := Endpoint(l.URL)
 		return where, client.Owner, err
@@ -92,17 +94,17 @@ func (b *Bridge) where(ctx context.Context, a bridge.Address, to message.Agent, 
 	return where, b.reach(), err
 }
 
-// errNoKey: what must be encrypted cannot be.
+// errNoKey means that a message must be encrypted, but the peer has no key.
 var errNoKey = errors.New("moltspeak: the peer has shown no encryption key")
 
-// errNotCallable: the guard lets no call out to the endpoint that a peer named.
+// errNotCallable means that the guard forbids a call to the endpoint that a peer named.
 var errNotCallable = errors.New("moltspeak: the endpoint of the peer may not be called")
 
-// written signs a draft, or returns what an earlier attempt signed, sealed or wrapped as its class asks.
-func (b *Bridge) written(ctx context.Context, d bridge.Delivery, draft message.Draft, scanned wire.Value, part int, to message.Agent, where string, now time.Time) ([]byte, error) {
+// prepare signs a draft with its class and consent, or returns the bytes that an earlier attempt signed.
+func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.Draft, scanned wire.Value, part int, to message.Agent, where string, now time.Time) ([]byte, error) {
 	slot := fmt.Sprintf("out %s %d", hash(d.ID), part)
-	var o ours
-	if _, ok, err := readRecord(ctx, b.records, nsOurs, slot, &o, now); err != nil {
+	var o sentMessage
+	if _, ok, err := readRecord(ctx, b.records, nsSent, slot, &o, now); err != nil {
 		return nil, err
 	} else if !ok || now.Sub(o.Sent) > resendWithin {
 		out, e := b.gate(ctx, to, scanned, "out "+hash(d.ID), now)
@@ -110,35 +112,35 @@ func (b *Bridge) written(ctx context.Context, d bridge.Delivery, draft message.D
 			if e.Code == message.CodeClassification {
 				return nil, fmt.Errorf("blocked: %w", e)
 			}
-			return nil, fmt.Errorf("blocked: %w; the message holds %s, and no consent for %s covers that", e, strings.Join(e.Types, ", "), to.Name())
+			return nil, fmt.Errorf("blocked: %w; the message contains %s, which no consent for %s covers", e, strings.Join(e.Types, ", "), to.Name())
 		}
-		class := out.class.Like(draft.Class)
+		class := out.class.AtLeast(draft.Class)
 		draft.ID, draft.Time, draft.From, draft.To, draft.Class, draft.PII = uuid(d.ID, fmt.Sprint(part), random32()), now, b.self, message.Agent{Agent: to.Agent, Org: to.Org}, class, out.meta
-		draft.Ext = b.endpointFor(where)
+		draft.Ext = b.endpointExt(where)
 		tree, err := message.Sign(draft.Tree(), b.cfg.Key)
 		if err != nil {
 			return nil, err
 		}
-		o = ours{Conv: string(d.Message.Conversation), Address: d.Address, Intent: string(d.Message.Intent), Raw: tree.JSON(), Sent: now.UTC()}
-		if err := b.keepOurs(ctx, o, slot, draft, to, out.uses, now); err != nil {
-			b.cfg.Logger.WarnContext(ctx, "moltspeak: keep a message of ours", "peer", to.Name(), "err", err)
+		o = sentMessage{Conv: string(d.Message.Conversation), Address: d.Address, Intent: string(d.Message.Intent), Raw: tree.JSON(), Sent: now.UTC()}
+		if err := b.storeSent(ctx, o, slot, draft, to, out.uses, now); err != nil {
+			b.cfg.Logger.WarnContext(ctx, "moltspeak: store a message of ours", "peer", to.Name(), "err", err)
 			return nil, &client.SendError{Retry: true}
 		}
 	}
 	return o.Raw, nil
 }
 
-// endpointFor is the ext that tells our endpoint to who is at where, a null value where there is nothing to tell.
-func (b *Bridge) endpointFor(where string) wire.Value {
-	if told := b.told(where); told != "" {
-		return wire.Obj(wire.Field("agentmesh.endpoint", wire.Obj(wire.TextField("url", told))))
+// endpointExt returns the ext that names our endpoint to a peer at where, or a null value if the peer cannot call us.
+func (b *Bridge) endpointExt(where string) wire.Value {
+	if url := b.reachableURL(where); url != "" {
+		return wire.Obj(wire.Field("agentmesh.endpoint", wire.Obj(wire.TextField("url", url))))
 	}
 	return wire.Value{}
 }
 
-// told is our endpoint as who is at where can call it: one of this machine is told on this machine alone. Empty where
-// stands for who has a connection to us.
-func (b *Bridge) told(where string) string {
+// reachableURL returns the URL of our endpoint for a peer at where, or "" if that peer cannot call it: an endpoint on
+// loopback is of use only on this machine. where is empty for a peer that has a connection to us.
+func (b *Bridge) reachableURL(where string) string {
 	if where != "" && loopback(b.cfg.URL) && !loopback(where) {
 		return ""
 	}
@@ -150,22 +152,22 @@ func loopback(target string) bool {
 	return err == nil && httpapi.LoopbackHost(u.Host)
 }
 
-// keepOurs remembers a message of ours before it leaves, so that its answer finds the conversation.
-func (b *Bridge) keepOurs(ctx context.Context, o ours, slot string, draft message.Draft, to message.Agent, uses []store.Change, now time.Time) error {
-	record := func(key string, o ours, keep time.Duration) store.Change {
-		return store.Change{IfRev: store.Any, Record: store.Record{NS: nsOurs, Key: key, Body: encode(o), Expires: now.Add(keep)}}
+// storeSent stores a message of ours before it is sent, so that its answer finds the conversation.
+func (b *Bridge) storeSent(ctx context.Context, o sentMessage, slot string, draft message.Draft, to message.Agent, uses []store.Change, now time.Time) error {
+	record := func(key string, o sentMessage, keep time.Duration) store.Change {
+		return store.Change{IfRev: store.Any, Record: store.Record{NS: nsSent, Key: key, Body: encode(o), Expires: now.Add(keep)}}
 	}
 	answerable := o
 	answerable.Raw = nil
-	changes := append(uses, record(slot, o, time.Hour), record(draft.ID, answerable, keepThreads))
+	changes := append(uses, record(slot, o, time.Hour), record(draft.ID, answerable, keepConversations))
 	if id := draft.P.GetStr("task_id"); draft.Op == message.OpTask && id != "" {
-		changes = append(changes, record("task "+hash(to.Name(), id), answerable, keepThreads))
+		changes = append(changes, record("task "+hash(to.Name(), id), answerable, keepConversations))
 	}
 	return b.records.Apply(ctx, changes, now)
 }
 
-// settled remembers that the peer got its answer.
-func (b *Bridge) settled(ctx context.Context, d bridge.Delivery, t thread, now time.Time) error {
+// recordAnswer stores that the peer got its answer.
+func (b *Bridge) recordAnswer(ctx context.Context, d bridge.Delivery, t convState, now time.Time) error {
 	if t.Re == "" {
 		return nil
 	}
@@ -181,52 +183,52 @@ func (b *Bridge) settled(ctx context.Context, d bridge.Delivery, t thread, now t
 	default:
 		t.Done = t.Done || t.Op != message.OpTask
 	}
-	return b.records.Apply(ctx, []store.Change{b.threadChange(t, now)}, now)
+	return b.records.Apply(ctx, []store.Change{b.convChange(t, now)}, now)
 }
 
-// keepAnswer makes the answer that of a repeat, for a peer that cannot be called.
-func (b *Bridge) keepAnswer(ctx context.Context, to message.Agent, t thread, raw []byte, draft message.Draft, now time.Time) error {
+// keepAnswer stores the answer for the case that the peer repeats its message, because the peer cannot be called.
+func (b *Bridge) keepAnswer(ctx context.Context, to message.Agent, t convState, raw []byte, draft message.Draft, now time.Time) error {
 	if draft.Op != message.OpRespond || t.Re == "" {
 		return &client.SendError{Retry: true}
 	}
-	var s seen
+	var s replayRecord
 	m := message.Message{From: to, ID: t.Re}
-	rev, ok, err := readRecord(ctx, b.records, nsSeen, seenKey(to, t.Re), &s, now)
+	rev, ok, err := readRecord(ctx, b.records, nsReplays, replayKey(to, t.Re), &s, now)
 	if err != nil || !ok {
 		return err
 	}
 	s.Reply, s.Status = raw, http.StatusOK
-	if body, err := b.packed(ctx, to, InboundLink, raw, t.Boxed); err == nil {
+	if body, err := b.packFor(ctx, to, InboundLink, raw, t.Boxed); err == nil {
 		b.sockets.push(to.Name(), body)
 	}
-	return b.records.Apply(ctx, []store.Change{b.seenChange(m, s, true, rev, now)}, now)
+	return b.records.Apply(ctx, []store.Change{b.replayChange(m, s, true, rev, now)}, now)
 }
 
-// send posts one message, takes in what comes back, and records what that says about the link.
+// send posts one message, handles the answer, and records the result for the link.
 func (b *Bridge) send(ctx context.Context, address bridge.Address, where string, reach client.Reach, raw []byte, to message.Agent, boxed bool) error {
 	err := b.sendOnce(ctx, address, where, reach, raw, to, boxed)
-	if !errors.Is(err, errNoKey) { // then no call was made
-		b.stands(address.Link, err)
+	if !errors.Is(err, errNoKey) { // no call was made
+		b.recordLink(address.Link, err)
 	}
 	return err
 }
 
-// sendOnce posts one message and takes in what comes back.
+// sendOnce posts one message and handles the answer.
 func (b *Bridge) sendOnce(ctx context.Context, address bridge.Address, where string, reach client.Reach, raw []byte, to message.Agent, boxed bool) error {
 	reply, err := b.post(ctx, address, where, reach, raw, to, boxed)
 	if err != nil || reply == nil {
 		return err
 	}
-	c := &exchange{ctx: ctx, now: time.Now(), packet: *reply, size: len(raw), called: true}
-	if e := b.shape(c); e != nil {
+	c := &request{ctx: ctx, now: time.Now(), packet: *reply, size: len(raw), called: true}
+	if e := b.checkShape(c); e != nil {
 		return &client.SendError{Retry: true, Processed: true, Status: http.StatusBadGateway}
 	}
 	if c.m.From.Name() != to.Name() {
-		return errors.New("moltspeak: somebody else answered")
+		return errors.New("moltspeak: the answer is from another agent")
 	}
-	for _, check := range []func(*exchange) *message.Error{b.meet, b.sender, b.timely} {
+	for _, check := range []func(*request) *message.Error{b.checkStanding, b.checkSender, b.checkTime} {
 		if e := check(c); e != nil {
-			return fmt.Errorf("moltspeak: the answer is not taken: %w", e)
+			return fmt.Errorf("moltspeak: the answer is not accepted: %w", e)
 		}
 	}
 	if f, failed := c.body.(message.Fault); failed && f.Code != message.CodeTaskFailed {
@@ -236,22 +238,22 @@ func (b *Bridge) sendOnce(ctx context.Context, address bridge.Address, where str
 	if !c.m.Op.IsAnswer() {
 		return nil
 	}
-	if _, e := b.answered(c); e != nil && !errors.Is(e, wire.ErrConversationClosed) {
-		b.cfg.Logger.WarnContext(ctx, "moltspeak: an answer was not taken", "peer", to.Name(), "err", e)
+	if _, e := b.receiveReply(c); e != nil && !errors.Is(e, wire.ErrConversationClosed) {
+		b.cfg.Logger.WarnContext(ctx, "moltspeak: an answer was not accepted", "peer", to.Name(), "err", e)
 	}
 	return nil
 }
 
-// packed writes a signed message of ours the way it is to travel: in a box where its class asks for one, the link does,
-// or it answers what came in one. Only who may send confidential messages in the open gets them so, and only where there
-// is no key.
-func (b *Bridge) packed(ctx context.Context, to message.Agent, link string, raw []byte, boxed bool) ([]byte, error) {
+// packFor returns a signed message of ours as bytes for the peer. The message is encrypted if its class or the link
+// requires it, or if it answers an encrypted message. A confidential message for a peer in PlainConf may be plain, but
+// only if the peer has no key.
+func (b *Bridge) packFor(ctx context.Context, to message.Agent, link string, raw []byte, boxed bool) ([]byte, error) {
 	tree, err := wire.ParseForeign(raw, message.MaxNesting+2, message.MaxValues)
 	if err != nil {
 		return nil, err
 	}
 	class := message.ParseClass(tree.GetStr("cls"))
-	if !boxed && !class.IsBoxed() && (!b.always(link) || tree.GetStr("op") == string(message.OpHello)) {
+	if !boxed && !class.IsBoxed() && (!b.encryptsAlways(link) || tree.GetStr("op") == string(message.OpHello)) {
 		return message.Wrap(tree, true), nil
 	}
 	p, _, err := b.pins.get(ctx, to.Name(), time.Now())
@@ -267,16 +269,16 @@ func (b *Bridge) packed(ctx context.Context, to message.Agent, link string, raw 
 	return nil, errNoKey
 }
 
-// post makes the call. A nil packet is an answer that says nothing (MS-45).
+// post makes the call. A nil packet is an empty answer (MS-45).
 func (b *Bridge) post(ctx context.Context, address bridge.Address, where string, reach client.Reach, raw []byte, to message.Agent, boxed bool) (*message.Packet, error) {
-	body, err := b.packed(ctx, to, address.Link, raw, boxed)
+	body, err := b.packFor(ctx, to, address.Link, raw, boxed)
 	if err != nil {
 		return nil, err
 	}
 	return b.transmit(ctx, where, reach, b.cfg.Tokens[address.Link], body)
 }
 
-// transmit makes a call with what is written as it is to travel.
+// transmit makes a call with the final bytes of a message.
 func (b *Bridge) transmit(ctx context.Context, where string, reach client.Reach, token client.Credential, body []byte) (*message.Packet, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, where, bytes.NewReader(body))
 	if err != nil {
@@ -307,12 +309,12 @@ func (b *Bridge) transmit(ctx context.Context, where string, reach client.Reach,
 	return &p, nil
 }
 
-func (b *Bridge) always(link string) bool {
+func (b *Bridge) encryptsAlways(link string) bool {
 	l, ok := b.link(link)
 	return ok && l.Policy.Encrypt == encryptAlways
 }
 
-// callback is an answer that nobody waits for in a step.
+// callback is an answer that is delivered outside any step.
 type callback struct {
 	to message.Agent
 	op message.Op
@@ -320,16 +322,16 @@ type callback struct {
 	p  wire.Value
 }
 
-// later queues a callback. A full queue drops it: the peer asks again.
-func (b *Bridge) later(c callback) {
+// queueCallback queues a callback. If the queue is full, it drops the callback; the peer can ask again.
+func (b *Bridge) queueCallback(c callback) {
 	select {
 	case b.callbacks <- c:
 	default:
-		b.cfg.Logger.Warn("moltspeak: too many answers wait", "peer", c.to.Name())
+		b.cfg.Logger.Warn("moltspeak: the queue of answers is full; one was dropped", "peer", c.to.Name())
 	}
 }
 
-func (b *Bridge) call(ctx context.Context, cb callback) {
+func (b *Bridge) deliverCallback(ctx context.Context, cb callback) {
 	now := time.Now()
 	address := b.pins.address(cb.to)
 	d := message.Draft{ID: uuid(random32()), Re: cb.re, Op: cb.op, Time: now, From: b.self, To: message.Agent{Agent: cb.to.Agent, Org: cb.to.Org}, P: cb.p, Class: message.Internal}
@@ -337,8 +339,8 @@ func (b *Bridge) call(ctx context.Context, cb callback) {
 	if err != nil {
 		b.cfg.Logger.WarnContext(ctx, "moltspeak: read a peer", "peer", cb.to.Name(), "err", err)
 	}
-	if b.coreOnly(cb.to, p) {
-		d = d.InCore()
+	if b.usesCoreOnly(cb.to, p) {
+		d = d.ToCore()
 	}
 	tree, err := message.Sign(d.Tree(), b.cfg.Key)
 	if err != nil {
@@ -346,25 +348,26 @@ func (b *Bridge) call(ctx context.Context, cb callback) {
 		return
 	}
 	raw := tree.JSON()
-	if err := b.keepAnswer(ctx, cb.to, thread{Re: cb.re}, raw, message.Draft{Op: message.OpRespond}, now); err != nil && !errors.Is(err, store.ErrConflict) {
-		b.cfg.Logger.WarnContext(ctx, "moltspeak: keep an answer", "err", err)
+	if err := b.keepAnswer(ctx, cb.to, convState{Re: cb.re}, raw, message.Draft{Op: message.OpRespond}, now); err != nil && !errors.Is(err, store.ErrConflict) {
+		b.cfg.Logger.WarnContext(ctx, "moltspeak: store an answer", "err", err)
 	}
-	where, reach, err := b.where(ctx, address, cb.to, now)
-	if err != nil || where == "" || b.mayCall(address.Link) != nil {
+	where, reach, err := b.endpointOf(ctx, address, cb.to, now)
+	if err != nil || where == "" || b.checkLink(address.Link) != nil {
 		return
 	}
 	if _, err := b.post(ctx, address, where, reach, raw, cb.to, false); err != nil {
-		b.cfg.Logger.InfoContext(ctx, "moltspeak: a peer did not take an answer; it is kept for a repeat", "peer", cb.to.Name(), "err", err)
+		b.cfg.Logger.InfoContext(ctx, "moltspeak: a peer did not accept an answer; it is stored for a repeat", "peer", cb.to.Name(), "err", err)
 	}
 }
 
-// challenge sends a verify and judges the answer by the key of the entry alone: nothing is pinned.
+// challenge sends a verify to the endpoint of an entry and checks the answer with the key of the entry. It pins
+// nothing.
 func (b *Bridge) challenge(ctx context.Context, e Entry, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, proveTime)
 	defer cancel()
 	key, ok := message.ParseKey(e.PublicKey)
 	if !ok {
-		return errors.New("its key is none")
+		return errors.New("the public key of the entry is not valid")
 	}
 	where, err := Endpoint(e.Endpoint)
 	if err != nil {
@@ -384,7 +387,7 @@ func (b *Bridge) challenge(ctx context.Context, e Entry, now time.Time) error {
 		return err
 	}
 	if reply == nil {
-		return errors.New("it answered nothing")
+		return errors.New("the endpoint sent an empty answer")
 	}
 	m, bad := message.Parse(reply.Tree)
 	if bad == nil {
@@ -394,14 +397,14 @@ func (b *Bridge) challenge(ctx context.Context, e Entry, now time.Time) error {
 	case bad != nil:
 		return bad
 	case m.From.Name() != e.ID || m.To.Name() != b.self.Name() || m.Re != d.ID || m.P.GetStr("challenge") != text:
-		return errors.New("the answer is to something else, or of somebody else")
+		return errors.New("the answer is from another agent or to another message")
 	case now.Sub(m.Time).Abs() > window:
-		return errors.New("the answer is not of now")
+		return errors.New("the time of the answer is too far from now")
 	}
 	return nil
 }
 
-// reach is how far calls to endpoints that peers name may go.
+// reach returns how far calls to endpoints that peers name may go.
 func (b *Bridge) reach() client.Reach {
 	if b.cfg.Local {
 		return client.Loopback

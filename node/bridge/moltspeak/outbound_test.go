@@ -16,7 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// out is a message of the node for a peer.
+// out returns a message of the node for a peer.
 func out(t *testing.T, peer string, intent wire.Intent, payload string) bridge.Delivery {
 	t.Helper()
 	address := bridge.Address{Kind: Kind, Link: linkOf(peer), Peer: peer}
@@ -55,7 +55,7 @@ func (r *rig) gets(peer string) message.Message {
 	}
 }
 
-// What a peer answers at once becomes a reply in the conversation and its end (§10).
+// TestAnswersAtOnce: an immediate answer of a peer becomes a reply in the conversation and ends it (§10).
 func TestAnswersAtOnce(t *testing.T) {
 	r, n := alone(t, nil)
 	answer := func(op message.Op, p string) func(string, wire.Value) []byte {
@@ -88,7 +88,7 @@ func TestAnswersAtOnce(t *testing.T) {
 			t.Errorf("%s: %v", code, err)
 		}
 	}
-	r.reply = func(peer string, got wire.Value) []byte { // somebody else signs the answer
+	r.reply = func(peer string, got wire.Value) []byte { // another agent signs the answer
 		d := r.draft(cat, message.OpRespond, `{"status":"success","data":1}`)
 		d.Re = got.GetStr("id")
 		return r.signed(dog, d)
@@ -103,7 +103,7 @@ func TestAnswersAtOnce(t *testing.T) {
 	}
 }
 
-// An answer that comes later reaches the conversation, from that peer only.
+// TestAnswersLater: a late answer reaches the conversation, but only from the peer of that conversation.
 func TestAnswersLater(t *testing.T) {
 	r, n := alone(t, nil)
 	d := out(t, cat, IntentTask, `{"action":"create","type":"research"}`)
@@ -131,8 +131,8 @@ func TestAnswersLater(t *testing.T) {
 	}
 }
 
-// A request that waits for the owner is answered at once with pending_approval and later for good (MS-45). A peer
-// that cannot be called finds the answer when it repeats its message.
+// TestFinalAnswerLater: a request that waits for the owner is answered with pending_approval at once and with the
+// final answer later (MS-45). A peer that cannot be called gets it by repeating its message.
 func TestFinalAnswerLater(t *testing.T) {
 	r, n := alone(t, nil)
 	n.take = func(bridge.Inbound) (bridge.Outcome, error) {
@@ -164,7 +164,7 @@ func TestFinalAnswerLater(t *testing.T) {
 	}
 }
 
-// An attempt that is made again within the window sends the same bytes, so the peer knows them.
+// TestSameBytesAgain: a repeated attempt within the window sends the same bytes, so that the peer recognizes them.
 func TestSameBytesAgain(t *testing.T) {
 	r, _ := alone(t, nil)
 	d := out(t, cat, wire.Deliver, `{"action":"deliver","message":{"body":"x"}}`)
@@ -190,8 +190,8 @@ func TestEndpoint(t *testing.T) {
 	}
 }
 
-// Streams of ours leave in chunks of at most 64 KiB with a sequence, and arrive whole, text and binary; one that was
-// interrupted goes on where it stopped (MS-32).
+// TestStreamsLeave: our streams are sent in chunks of at most 64 KiB with sequence numbers and arrive complete, text
+// and binary. An interrupted stream continues after its last delivered chunk (MS-32).
 func TestStreamsLeave(t *testing.T) {
 	far, n := alone(t, nil)
 	front := &cutOff{}
@@ -232,11 +232,11 @@ func TestStreamsLeave(t *testing.T) {
 	}
 	bad := out(t, "me@home", IntentStream, `{"action":"stream","type":"binary","data":"no base64!"}`)
 	if _, err := near.b.Deliver(t.Context(), bad); err == nil || strings.Contains(err.Error(), "no base64!") {
-		t.Errorf("what is no base64: %v", err)
+		t.Errorf("data that is not base64: %v", err)
 	}
 }
 
-// cutOff is a server that answers so many requests and then breaks down.
+// cutOff is a server that serves a number of requests and then breaks down.
 type cutOff struct {
 	to    http.Handler
 	after atomic.Int64
@@ -250,7 +250,7 @@ func (c *cutOff) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.to.ServeHTTP(w, r)
 }
 
-// Two bridges shake hands over HTTP (agentmesh links test).
+// TestLinkTest: two bridges shake hands over HTTP, as agentmesh links test does.
 func TestLinkTest(t *testing.T) {
 	server, _ := alone(t, nil)
 	srv := server.serve()
@@ -276,8 +276,8 @@ func TestLinkTest(t *testing.T) {
 	}
 }
 
-// A link over which our token, our key or the peer's is refused is down: nothing is sent over it until its test succeeds. The
-// refusal of one message says nothing about the link.
+// TestLinkGoesDown: a link goes down if our token, our key or the peer's key is refused. Nothing is sent over it until
+// a test of the link succeeds. The refusal of one message does not affect the link.
 func TestLinkGoesDown(t *testing.T) {
 	query := `{"action":"query","domain":"weather"}`
 	refusal := func(r *rig, code message.Code) func(string, wire.Value) []byte {
@@ -308,7 +308,7 @@ func TestLinkGoesDown(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r, _ := alone(t, nil)
-			r.say(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)) // its key is pinned
+			r.say(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)) // pins its key
 			tt.play(r)
 			if _, err := r.b.Deliver(t.Context(), out(t, cat, IntentQuery, query)); err == nil {
 				t.Fatal("the delivery succeeds")

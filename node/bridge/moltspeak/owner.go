@@ -22,7 +22,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// PeerView is what the owner is shown of a peer.
+// PeerView is what the owner sees of a peer.
 type PeerView struct {
 	Name     string                `json:"name"`
 	Address  string                `json:"address"`
@@ -30,13 +30,13 @@ type PeerView struct {
 	EncKey   string                `json:"enc_key,omitempty"`
 	First    time.Time             `json:"first_seen"`
 	Endpoint string                `json:"endpoint,omitempty"`
-	Vouched  string                `json:"vouched_by,omitempty"` // a registry, or "card": they list the same key
+	Vouched  string                `json:"vouched_by,omitempty"` // a registry or "card" that lists the same key
 	Granted  []string              `json:"granted,omitempty"`
-	Attested []message.Attestation `json:"attested,omitempty"` // claimed, by nobody checked
+	Attested []message.Attestation `json:"attested,omitempty"` // claimed and not checked
 	Refused  string                `json:"refused_key,omitempty"`
 }
 
-// Status is what the owner is shown of the bridge.
+// Status is what the owner sees of the bridge.
 type Status struct {
 	Agent    string `json:"agent"`
 	Key      string `json:"key"`
@@ -45,13 +45,14 @@ type Status struct {
 	Serving  bool   `json:"serving"`
 	Sessions int    `json:"sessions"`
 
-	Registries []RegistryState `json:"registries,omitempty"` // that links name
+	Registries []RegistryState `json:"registries,omitempty"` // named by links
 }
 
-// sendWait is how long a command waits for an answer: the time a peer has for it, and some for the way (AM-32).
+// sendWait is how long a command waits for an answer: the time that a peer has for it, plus some for the network
+// (AM-32).
 const sendWait = 40 * time.Second
 
-// Operations returns what the owner may ask and change.
+// Operations returns the bridge's operations of the owner API.
 func (b *Bridge) Operations() []owner.Operation {
 	return []owner.Operation{
 		owner.Raw(http.MethodGet, "/moltspeak", owner.Read, func(c echo.Context) error {
@@ -88,9 +89,9 @@ func (b *Bridge) Operations() []owner.Operation {
 	}
 }
 
-// ownerSearch asks the registry of a link.
+// ownerSearch searches the registry of a link.
 func (b *Bridge) ownerSearch(c echo.Context) error {
-	r, ok := b.registrar.remote(c.QueryParam("link"))
+	r, ok := b.registrar.registryOf(c.QueryParam("link"))
 	if !ok {
 		return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: "there is no such link with a registry_url"}
 	}
@@ -138,7 +139,7 @@ func (b *Bridge) peers(ctx context.Context) ([]PeerView, error) {
 	return out, nil
 }
 
-// Unpin forgets the key of a peer, so that the next one that it shows is pinned: only the owner changes a pin (MS-23).
+// Unpin forgets the key of a peer, so that the next key that it shows is pinned. Only the owner changes a pin (MS-23).
 func (b *Bridge) Unpin(ctx context.Context, name string) error {
 	now := time.Now()
 	p, known, err := b.pins.get(ctx, name, now)
@@ -151,7 +152,7 @@ func (b *Bridge) Unpin(ctx context.Context, name string) error {
 	return b.records.Apply(ctx, []store.Change{{IfRev: p.rev, Delete: true, Record: store.Record{NS: nsPeers, Key: name}}}, now)
 }
 
-// Prove grants a peer a capability for good, which is trust level 4 for it, or takes it back (MS-28).
+// Prove grants a peer a capability for good, which is trust level 4 for it, or revokes the grant (MS-28).
 func (b *Bridge) Prove(ctx context.Context, name, capability string, granted bool) error {
 	now := time.Now()
 	p, known, err := b.pins.get(ctx, name, now)
@@ -169,7 +170,7 @@ func (b *Bridge) Prove(ctx context.Context, name, capability string, granted boo
 	return b.pins.save(ctx, p, now)
 }
 
-// Test says hello to the peer behind a link and verifies what comes back.
+// Test sends a hello to the peer behind a link and verifies the answer.
 func (b *Bridge) Test(ctx context.Context, name string) error {
 	l, ok := b.link(name)
 	if !ok {
@@ -184,7 +185,7 @@ func (b *Bridge) Test(ctx context.Context, name string) error {
 		return errors.New("the link names no peer: set options.peer to agent@org")
 	}
 	err = b.greet(ctx, l, where, to)
-	b.stands(name, err)
+	b.recordLink(name, err)
 	return err
 }
 
@@ -193,8 +194,8 @@ func (b *Bridge) greet(ctx context.Context, l bridge.Link, where string, to mess
 	p := wire.Obj(wire.Field("protocol_versions", wire.Texts([]string{message.Version})), wire.Field("capabilities", wire.Texts(b.capabilities())),
 		wire.Field("extensions", wire.Arr()), wire.Field("max_message_size", wire.Int(message.MaxMessage)), wire.Field("supported_cls", wire.Texts(message.Classes())))
 	d := message.Draft{ID: uuid(random32()), Op: message.OpHello, Time: now, From: b.self, To: to, P: p, Class: message.Internal}
-	d.Ext = b.endpointFor(where)
-	ack, err := b.exchange(ctx, l, where, d, to)
+	d.Ext = b.endpointExt(where)
+	ack, err := b.handshakeCall(ctx, l, where, d, to)
 	if err != nil {
 		return err
 	}
@@ -202,19 +203,19 @@ func (b *Bridge) greet(ctx context.Context, l bridge.Link, where string, to mess
 		return f
 	}
 	text := ack.m.P.GetStr("challenge")
-	if r, core := ack.body.(message.Respond); core { // the form of those who know the core operations alone (MS-25)
+	if r, core := ack.body.(message.Respond); core { // the answer of a peer that knows only the core operations (MS-25)
 		text = r.Data.GetStr("challenge")
 	}
 	if text == "" {
-		return nil // it opens no session
+		return nil // the peer opens no session
 	}
 	proof := message.Draft{ID: uuid(random32()), Re: ack.m.ID, Op: message.OpVerifyResponse, Time: time.Now(), From: b.self, To: to, P: wire.Obj(wire.TextField("challenge", text)), Class: message.Internal}
-	_, err = b.exchange(ctx, l, where, proof, to)
+	_, err = b.handshakeCall(ctx, l, where, proof, to)
 	return err
 }
 
-// exchange sends a message of the handshake and reads the verified answer, whose keys are pinned.
-func (b *Bridge) exchange(ctx context.Context, l bridge.Link, where string, d message.Draft, to message.Agent) (*exchange, error) {
+// handshakeCall sends a message of the handshake and returns the verified answer. It pins the keys in the answer.
+func (b *Bridge) handshakeCall(ctx context.Context, l bridge.Link, where string, d message.Draft, to message.Agent) (*request, error) {
 	tree, err := message.Sign(d.Tree(), b.cfg.Key)
 	if err != nil {
 		return nil, err
@@ -224,14 +225,14 @@ func (b *Bridge) exchange(ctx context.Context, l bridge.Link, where string, d me
 		return nil, err
 	}
 	if reply == nil {
-		return nil, errors.New("the peer answered nothing")
+		return nil, errors.New("the peer sent an empty answer")
 	}
-	c := &exchange{ctx: ctx, now: time.Now(), packet: *reply, called: true}
-	if e := b.authentic(c); e != nil {
+	c := &request{ctx: ctx, now: time.Now(), packet: *reply, called: true}
+	if e := b.authenticate(c); e != nil {
 		return nil, fmt.Errorf("the answer of the peer: %w", e)
 	}
 	if c.m.From.Name() != to.Name() || c.m.Re != d.ID {
-		return nil, errors.New("the answer is another peer's, or to another message")
+		return nil, errors.New("the answer is from another peer or to another message")
 	}
 	return c, nil
 }
@@ -263,7 +264,7 @@ func (b *Bridge) ownerSend(c echo.Context) error {
 	out := bridge.Outgoing{
 		To: address.Pseudonym(), Address: address.String(), Intent: wire.Intent(req.GetStr("intent")), Payload: payload, ByOwner: true, Wait: wait,
 	}
-	if ms, ok := payload.Get("deadline"); ok && out.Intent == IntentTask { // it ends our side of the task as well (MS-33)
+	if ms, ok := payload.Get("deadline"); ok && out.Intent == IntentTask { // it also ends our side of the task (MS-33)
 		if token, isNumber := ms.Num(); isNumber {
 			if n, err := strconv.ParseInt(token, 10, 64); err == nil && n > 0 {
 				out.Deadline = time.UnixMilli(n)

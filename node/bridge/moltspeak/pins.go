@@ -19,18 +19,18 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// How many pins are kept, and how long those of strangers.
+// How many pins are stored, and for how long those of strangers.
 const (
 	maxChosen    = 10_000
 	maxStrangers = 5_000
 
-	forgetEmpty    = 24 * time.Hour // of a stranger who left nothing behind: no conversation, no question to the owner
-	forgetStranger = keepThreads    // of any other stranger
+	forgetEmpty    = 24 * time.Hour    // of a stranger without a conversation and without a question to the owner
+	forgetStranger = keepConversations // of any other stranger
 	forgetEvery    = time.Hour
 	forgetWhenFull = time.Minute
 )
 
-// pins are the keys of peers, each kept from its first message on, and whatever else is kept of a peer.
+// pins are the pinned keys of peers, with what else is stored about each peer.
 type pins struct {
 	records store.Records
 	links   []bridge.Link
@@ -38,12 +38,12 @@ type pins struct {
 	listed  *listedKeys
 	clock   *store.WallClock
 	log     *slog.Logger
-	doubts  *rate.Buckets                                     // other keys of pinned peers that are noted for the owner
-	doubt   func(ctx context.Context, address bridge.Address) // nil: the log says it
-	swept   atomic.Int64                                      // when the pins of strangers were looked through last, in Unix seconds
+	doubts  *rate.Buckets                                     // bounds the notices about other keys of pinned peers
+	doubt   func(ctx context.Context, address bridge.Address) // nil: only log
+	swept   atomic.Int64                                      // time of the last sweep, in Unix seconds
 
 	mu    sync.Mutex
-	at    time.Time // when the pins of strangers were counted, which is done while all places are taken
+	at    time.Time // when the pins of strangers were last counted; that happens only while all places are taken
 	crowd *rate.Crowd[pinPlace]
 }
 
@@ -66,7 +66,7 @@ func (pins *pins) save(ctx context.Context, p peer, now time.Time) error {
 	return pins.records.Apply(ctx, []store.Change{p.change()}, now)
 }
 
-// address returns the address of a peer: behind the link that names it, or behind none (§10).
+// address returns the address of a peer: behind the link that names it, or else without a link (§10).
 func (pins *pins) address(a message.Agent) bridge.Address {
 	out := bridge.Address{Kind: Kind, Link: InboundLink, Peer: a.Name()}
 	for _, l := range pins.links {
@@ -77,21 +77,21 @@ func (pins *pins) address(a message.Agent) bridge.Address {
 	return out
 }
 
-// check judges a sender's key: that of its pin, else the one it claims, which the caller pins once the signature
-// verified (MS-23). No key that only an envelope names is ever looked at (MS-20).
-func (pins *pins) check(c *exchange) (peer, *signing.PublicKey, *message.Error) {
+// check finds the key of a sender: the pinned key, or else the claimed key, which the caller pins after the signature
+// verified (MS-23). It never uses a key that only an envelope names (MS-20).
+func (pins *pins) check(c *request) (peer, *signing.PublicKey, *message.Error) {
 	ctx, from, now := c.ctx, c.m.From, c.now
 	p, known, err := pins.get(ctx, from.Name(), now)
 	if err != nil {
 		return p, nil, message.Fail(message.CodeInternal).Because(err)
 	}
 	if known && (from.Key != "" && from.Key != p.Key || from.EncKey != "" && p.EncKey != "" && from.EncKey != p.EncKey) {
-		return p, nil, pins.refuseOther(ctx, from, p, now)
+		return p, nil, pins.refuseKey(ctx, from, p, now)
 	}
 	text := p.Key
 	if !known {
 		text = from.Key
-		if text == "" { // what others list is all there is to go by
+		if text == "" { // without a claim, only listed keys can tell
 			w, e := pins.listed.lookup(c)
 			if e != nil {
 				return p, nil, e
@@ -107,9 +107,9 @@ func (pins *pins) check(c *exchange) (peer, *signing.PublicKey, *message.Error) 
 	return p, key, nil
 }
 
-// refuseOther refuses another key than the pinned one, and notes it for the owner. Nothing of the message has verified: it
+// refuseKey refuses a key other than the pinned one and notifies the owner. Nothing of the message is verified, so it
 // must not cost a write each time.
-func (pins *pins) refuseOther(ctx context.Context, from message.Agent, p peer, now time.Time) *message.Error {
+func (pins *pins) refuseKey(ctx context.Context, from message.Agent, p peer, now time.Time) *message.Error {
 	pins.log.WarnContext(ctx, "moltspeak: a peer shows another key than the pinned one", "peer", from.Name())
 	_, first := pins.doubts.Take(from.Name(), now)
 	if first && pins.doubt != nil {
@@ -124,12 +124,12 @@ func (pins *pins) refuseOther(ctx context.Context, from message.Agent, p peer, n
 	return message.Fail(message.CodeAuthFailed)
 }
 
-// keep stores what a verified message said of its sender, where it is new.
-func (pins *pins) keep(c *exchange) *message.Error {
+// update stores what a verified message says about its sender, if it is new.
+func (pins *pins) update(c *request) *message.Error {
 	p := c.peer
 	if c.m.From.EncKey != "" && p.EncKey == "" {
 		if _, ok := message.ParsePoint(c.m.From.EncKey); !ok {
-			return message.FailAt(message.CodeSchema, "from.enc_key", "is no X25519 key")
+			return message.FailAt(message.CodeSchema, "from.enc_key", "is not an X25519 key")
 		}
 		p.EncKey = c.m.From.EncKey
 	}
@@ -140,13 +140,13 @@ func (pins *pins) keep(c *exchange) *message.Error {
 			}
 		}
 	}
-	if p.Chosen = p.Chosen || c.known(); p.Chosen {
+	if p.Chosen = p.Chosen || c.isKnown(); p.Chosen {
 		p.Sources = nil
 	} else if len(p.Sources) == 0 {
 		p.Sources = c.sources
 	}
 	p.AllOps = p.AllOps || !c.m.Op.IsCore()
-	if c.now.Sub(p.Last) > forgetEmpty/2 { // not a write for each message
+	if c.now.Sub(p.Last) > forgetEmpty/2 { // to avoid a write for each message
 		p.Last = c.now.UTC()
 	}
 	if p.rev != store.Absent && string(encode(p)) == string(encode(c.peer)) {
@@ -167,7 +167,7 @@ func (pins *pins) keep(c *exchange) *message.Error {
 	case err != nil && !errors.Is(err, store.ErrConflict):
 		return message.Fail(message.CodeInternal).Because(err)
 	}
-	again, known, readErr := pins.get(c.ctx, p.Name, c.now) // where somebody was first: judge anew
+	again, known, readErr := pins.get(c.ctx, p.Name, c.now) // another message may have been first
 	switch {
 	case readErr != nil:
 		return message.Fail(message.CodeInternal).Because(readErr)
@@ -178,7 +178,7 @@ func (pins *pins) keep(c *exchange) *message.Error {
 	return nil
 }
 
-// run looks through the pins now and then until ctx ends.
+// run sweeps the pins now and then until ctx ends.
 func (pins *pins) run(ctx context.Context) {
 	tick := time.NewTicker(forgetEvery)
 	defer tick.Stop()
@@ -196,17 +196,17 @@ func (pins *pins) run(ctx context.Context) {
 	}
 }
 
-// isDue reports whether nobody looked through the pins for that long, and lets one caller do it. While the clock is in
-// doubt nobody is forgotten.
+// isDue reports whether the last sweep is long enough ago, and lets only one caller do the next one. While the clock
+// is in doubt, no pin is due.
 func (pins *pins) isDue(now time.Time, after time.Duration) bool {
 	last := pins.swept.Load()
-	since := now.Sub(time.Unix(last, 0)).Abs() // the clock may have been set back
+	since := now.Sub(time.Unix(last, 0)).Abs() // absolute, because the clock may have been set back
 	return since >= after && pins.clock.Believed() && pins.swept.CompareAndSwap(last, now.Unix())
 }
 
-// forgetStrangers drops the pins of strangers who left nothing behind a day ago, or wrote nothing for as long as a
-// conversation lives. Who the owner has let in meanwhile is no stranger: its pin stays, or another could take its name
-// and with it what the owner allowed.
+// forgetStrangers deletes the pins of strangers that left nothing behind a day ago, or wrote nothing for as long as a
+// conversation lives. A peer that the owner admitted meanwhile is not a stranger. Its pin stays, because otherwise
+// another agent could take its name and with it the owner's permission.
 func (pins *pins) forgetStrangers(ctx context.Context, now time.Time) error {
 	for after := ""; ; {
 		page, err := pins.records.List(ctx, nsPeers, "stranger", after, 500, now)
@@ -236,7 +236,7 @@ func (pins *pins) forgetStrangers(ctx context.Context, now time.Time) error {
 	}
 }
 
-// applyEach applies changes that do not hang together: at once or, where one of them came too late, one by one.
+// applyEach applies independent changes: all at once or, if one of them fails because it is outdated, one by one.
 func (pins *pins) applyEach(ctx context.Context, changes []store.Change, now time.Time) error {
 	late := func(err error) bool { return errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrQuota) }
 	if len(changes) == 0 {
@@ -254,7 +254,7 @@ func (pins *pins) applyEach(ctx context.Context, changes []store.Change, now tim
 	return nil
 }
 
-// review says what becomes of the pin of a stranger; nil: it stays.
+// review returns the change to the pin of a stranger, or nil if it stays.
 func (pins *pins) review(ctx context.Context, p peer, now time.Time) (*store.Change, error) {
 	name, ok := message.ParseName(p.Name)
 	if !ok {
@@ -287,7 +287,7 @@ func (pins *pins) review(ctx context.Context, p peer, now time.Time) (*store.Cha
 
 // beganConversation reports whether a stranger has a conversation with us.
 func beganConversation(ctx context.Context, records store.Records, address bridge.Address, now time.Time) (bool, error) {
-	threads, err := records.List(ctx, nsThreads, hash(address.String()), "", 1, now)
+	threads, err := records.List(ctx, nsConversations, hash(address.String()), "", 1, now)
 	return len(threads.Records) > 0, err
 }
 
@@ -299,9 +299,9 @@ type pinPlace struct {
 	rev  store.Rev
 }
 
-// displace stores the pin of a stranger in the place of another one whose source has more (AM-42): the newest pin of
-// that source goes, one with a conversation after the others, and never one that the owner is asked about. It is
-// store.ErrQuota if no pin may go.
+// displace stores the pin of a stranger in place of another stranger's pin whose source has more (AM-42). The newest
+// pin of that source goes; pins with a conversation go last; pins that the owner is asked about never go. It fails
+// with store.ErrQuota if no pin may go.
 func (pins *pins) displace(ctx context.Context, p peer, now time.Time) error {
 	pins.mu.Lock()
 	defer pins.mu.Unlock()
@@ -326,7 +326,7 @@ func (pins *pins) displace(ctx context.Context, p peer, now time.Time) error {
 	return nil
 }
 
-// count counts the pins of strangers, oldest first. The caller holds the lock.
+// count counts the pins of strangers, oldest first. The caller holds pins.mu.
 func (pins *pins) count(ctx context.Context, now time.Time) error {
 	var all []peer
 	for rec, err := range store.AllRecords(ctx, pins.records, nsPeers, "stranger", now) {
@@ -348,7 +348,7 @@ func (pins *pins) count(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// victim returns the pin that p may displace. The caller holds the lock.
+// victim returns the pin that p may displace. The caller holds pins.mu.
 func (pins *pins) victim(ctx context.Context, p peer, now time.Time) (pinPlace, error) {
 	crowd, postponed := pins.crowd, make(map[pinPlace]bool)
 	for {

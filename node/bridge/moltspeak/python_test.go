@@ -14,11 +14,11 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// python is the interpreter of the system, where it has PyNaCl: what the public SDK signs and encrypts with.
+// python is the system's interpreter; the test needs its PyNaCl, with which the public SDK signs and encrypts.
 const python = "/usr/bin/python3"
 
-// A second implementation shakes hands, asks in a box, streams, and verifies and answers what we send, by Python's own
-// JSON and NaCl (MS-2, MS-7, MS-13, MS-19).
+// TestPythonPeer: a second implementation shakes hands, sends an encrypted question, streams, and verifies and answers
+// our messages, with Python's own JSON and NaCl (MS-2, MS-7, MS-13, MS-19).
 func TestPythonPeer(t *testing.T) {
 	if err := exec.Command(python, "-c", "import nacl").Run(); err != nil {
 		if os.Getenv("AGENTMESH_TOOLS") == "required" {

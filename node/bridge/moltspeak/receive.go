@@ -21,8 +21,8 @@ import (
 
 const window = 5 * time.Minute // MS-30
 
-// exchange is one message on its way through the checks of MS-50.
-type exchange struct {
+// request is one message on its way through the checks of MS-50.
+type request struct {
 	ctx    context.Context
 	packet message.Packet
 	m      message.Message
@@ -32,14 +32,14 @@ type exchange struct {
 	size   int
 	digest [32]byte
 	body   message.Payload
-	bound  *message.Agent // of a WebSocket
-	opens  bool           // it came over a WebSocket that is not bound
-	fresh  bool           // it names itself and us, and was not seen before: nobody can have recorded it (MS-2)
-	signed bool           // the sender is who it says
-	called bool           // it answers a call of ours
-	native bool           // it carries a payload of AgentMesh
+	bound  *message.Agent // of a bound WebSocket
+	opens  bool           // it came over a WebSocket that is not bound yet
+	fresh  bool           // it has an id and names us, and is not a repeat: nobody can have recorded it (MS-2)
+	signed bool           // the signature verified
+	called bool           // it answers our call
+	native bool           // it contains an AgentMesh payload
 
-	sources []rate.Source // where it comes from, none if nothing tells its client from others
+	sources []rate.Source // the sources of the client; empty if unknown
 
 	address  bridge.Address // of the sender
 	standing acl.Standing   // what the owner decided about it
@@ -47,38 +47,39 @@ type exchange struct {
 	id string // of the reply
 }
 
-// answer is what is said in reply; op empty: nothing is (MS-45).
+// answer is the reply to a message. An empty op means that nothing is sent (MS-45).
 type answer struct {
 	op     message.Op
 	p      wire.Value
 	ext    wire.Value
 	status int
-	user   bool // p holds what the owner's side wrote: it is scanned
-	stored *seen
+	user   bool // p contains text from the owner's side, so it is scanned
+	stored *replayRecord
 }
 
-// Reply is what goes back over the wire.
+// Reply is the response to a request.
 type Reply struct {
 	Status int
 	Body   []byte
 	Delay  time.Duration // Retry-After
-	Sender message.Agent // verified sender of the request; zero where it is not
-	Known  bool          // with Sender: it is no stranger
-	Fresh  bool          // with Sender: nobody can have recorded the message and sent it again
-	Forged bool          // the request's box or signature did not verify
+	Sender message.Agent // verified sender of the request; zero if it is not verified
+	Known  bool          // with Sender: it is not a stranger
+	Fresh  bool          // with Sender: the message cannot be a recording
+	Forged bool          // the box or the signature of the request did not verify
 }
 
-func (c *exchange) replyID() string {
+func (c *request) replyID() string {
 	if c.id == "" {
 		c.id = uuid(random32())
 	}
 	return c.id
 }
 
-// Receive takes one message or envelope in and answers it. It never fails: what is wrong is answered with a signed
-// error (MS-52). sources are those of the client. bound is the sender that a WebSocket is bound to, nil elsewhere.
+// Receive handles one message or envelope and returns the answer. It never fails: errors are answered with a signed
+// error message (MS-52). sources are those of the client. bound is the sender that a WebSocket is bound to; nil for
+// other requests.
 func (b *Bridge) Receive(ctx context.Context, raw []byte, sources []rate.Source, bound *message.Agent) Reply {
-	c := &exchange{ctx: ctx, now: time.Now(), size: len(raw), sources: sources, bound: bound}
+	c := &request{ctx: ctx, now: time.Now(), size: len(raw), sources: sources, bound: bound}
 	var e *message.Error
 	if c.packet, e = message.ReadPacket(raw, b.cfg.Box); e != nil {
 		return b.refuse(c, e)
@@ -86,7 +87,7 @@ func (b *Bridge) Receive(ctx context.Context, raw []byte, sources []rate.Source,
 	return b.receive(c)
 }
 
-func (b *Bridge) receive(c *exchange) Reply {
+func (b *Bridge) receive(c *request) Reply {
 	a, e := b.take(c)
 	if e != nil {
 		return b.refuse(c, e)
@@ -95,22 +96,22 @@ func (b *Bridge) receive(c *exchange) Reply {
 }
 
 // take runs the checks in the order of MS-50.
-func (b *Bridge) take(c *exchange) (answer, *message.Error) {
-	if e := b.authentic(c); e != nil {
+func (b *Bridge) take(c *request) (answer, *message.Error) {
+	if e := b.authenticate(c); e != nil {
 		return answer{}, e
 	}
-	old, known, e := b.repeated(c)
+	old, known, e := b.findReplay(c)
 	if e != nil {
 		return answer{}, e
 	}
 	c.fresh = !known && c.m.ID != "" && c.m.To.Agent != ""
-	if known && c.m.Class != message.Secret && (old.Conv == "" || c.m.Op == message.OpStream) { // nothing of the node's: a stream is gone after its end
+	if known && c.m.Class != message.Secret && (old.Conv == "" || c.m.Op == message.OpStream) { // the node does not know it
 		if len(old.Reply) > 0 {
 			return answer{stored: &old, status: old.Status}, nil
 		}
 		return answer{}, nil
 	}
-	for _, check := range []func(*exchange) *message.Error{b.classified, b.capable, b.covered} {
+	for _, check := range []func(*request) *message.Error{b.checkClass, b.checkCapability, b.checkConsent} {
 		if e := check(c); e != nil {
 			return answer{}, e
 		}
@@ -125,9 +126,9 @@ func (b *Bridge) take(c *exchange) (answer, *message.Error) {
 	return a, e
 }
 
-// authentic are the checks that say who wrote what to whom, and when.
-func (b *Bridge) authentic(c *exchange) *message.Error {
-	for _, check := range []func(*exchange) *message.Error{b.shape, b.meet, b.sender, b.timely} {
+// authenticate runs the checks of who wrote what to whom, and when.
+func (b *Bridge) authenticate(c *request) *message.Error {
+	for _, check := range []func(*request) *message.Error{b.checkShape, b.checkStanding, b.checkSender, b.checkTime} {
 		if e := check(c); e != nil {
 			return e
 		}
@@ -135,8 +136,8 @@ func (b *Bridge) authentic(c *exchange) *message.Error {
 	return nil
 }
 
-// shape is version, schema, payload and recipient.
-func (b *Bridge) shape(c *exchange) (e *message.Error) {
+// checkShape checks version, schema, payload and recipient.
+func (b *Bridge) checkShape(c *request) (e *message.Error) {
 	if c.m, e = message.Parse(c.packet.Tree); e != nil {
 		return e
 	}
@@ -157,8 +158,8 @@ func (b *Bridge) shape(c *exchange) (e *message.Error) {
 	return nil
 }
 
-// sender is key and signature, then the rates, which only a verified sender uses up (MS-48).
-func (b *Bridge) sender(c *exchange) (e *message.Error) {
+// checkSender checks the key and the signature, then the rates, which only a verified sender uses up (MS-48).
+func (b *Bridge) checkSender(c *request) (e *message.Error) {
 	if c.peer, c.key, e = b.pins.check(c); e != nil {
 		return e
 	}
@@ -169,21 +170,21 @@ func (b *Bridge) sender(c *exchange) (e *message.Error) {
 	c.digest = sha256.Sum256(signing.Canonical(c.m.Tree.Without("sig"), signing.Python))
 	var wait time.Duration
 	var ok bool
-	if c.known() {
-		wait, ok = b.known.Take(c.m.From.Name(), c.m.From.Org, c.now)
+	if c.isKnown() {
+		wait, ok = b.knownQuota.Take(c.m.From.Name(), c.m.From.Org, c.now)
 	} else {
-		wait, ok = b.strangers.Take(c.m.From.Name(), c.sources, c.now)
+		wait, ok = b.strangerQuota.Take(c.m.From.Name(), c.sources, c.now)
 	}
 	if !ok {
 		e := message.Fail(message.CodeRateLimit)
 		e.Delay = wait
 		return e
 	}
-	return b.introduced(c)
+	return b.checkListedKey(c)
 }
 
-// introduced compares the key that a sender shows first with what others list for its name (MS-23).
-func (b *Bridge) introduced(c *exchange) *message.Error {
+// checkListedKey compares the first key of a sender with the keys that others list for its name (MS-23).
+func (b *Bridge) checkListedKey(c *request) *message.Error {
 	if c.peer.rev != store.Absent {
 		return nil
 	}
@@ -201,15 +202,15 @@ func (b *Bridge) introduced(c *exchange) *message.Error {
 	return nil
 }
 
-// timely is the window and exp (MS-30).
-func (b *Bridge) timely(c *exchange) *message.Error {
+// checkTime checks the window and exp (MS-30), then pins the sender.
+func (b *Bridge) checkTime(c *request) *message.Error {
 	if off := c.now.Sub(c.m.Time); off.Abs() > window {
 		return message.FailAt(message.CodeInvalidParam, "ts", "must be within five minutes of now")
 	}
 	if !c.m.Expires.IsZero() && !c.now.Before(c.m.Expires) {
 		return message.FailAt(message.CodeInvalidParam, "exp", "has passed")
 	}
-	if e := b.pins.keep(c); e != nil {
+	if e := b.pins.update(c); e != nil {
 		return e
 	}
 	if b.cfg.Registry {
@@ -218,34 +219,34 @@ func (b *Bridge) timely(c *exchange) *message.Error {
 	return nil
 }
 
-// repeated finds the record of an accepted message (MS-30).
-func (b *Bridge) repeated(c *exchange) (seen, bool, *message.Error) {
-	var s seen
+// findReplay finds the record of an accepted message (MS-30).
+func (b *Bridge) findReplay(c *request) (replayRecord, bool, *message.Error) {
+	var s replayRecord
 	if c.m.ID == "" {
 		return s, false, nil
 	}
-	_, ok, err := readRecord(c.ctx, b.records, nsSeen, seenKey(c.m.From, c.m.ID), &s, c.now)
+	_, ok, err := readRecord(c.ctx, b.records, nsReplays, replayKey(c.m.From, c.m.ID), &s, c.now)
 	if err != nil {
 		return s, false, message.Fail(message.CodeInternal).Because(err)
 	}
 	if ok && s.Digest != hex.EncodeToString(c.digest[:]) {
-		return s, true, idReused()
+		return s, true, errReusedID()
 	}
 	return s, ok, nil
 }
 
-func idReused() *message.Error {
+func errReusedID() *message.Error {
 	e := message.FailAt(message.CodeInvalidParam, "id", "was used before with other content")
 	e.Status = http.StatusConflict
 	return e
 }
 
-// classified holds a message to the handling of its class (MS-36 to MS-39).
-func (b *Bridge) classified(c *exchange) *message.Error {
+// checkClass checks that a message was sent as its class requires (MS-36 to MS-39).
+func (b *Bridge) checkClass(c *request) *message.Error {
 	name := c.m.From.Name()
 	plain := c.m.Class == message.Confidential && slices.Contains(b.cfg.PlainConf, name)
 	if c.m.Class.IsBoxed() && !c.packet.Boxed && !plain {
-		return message.FailAt(message.CodeClassification, "cls", "travels encrypted only")
+		return message.FailAt(message.CodeClassification, "cls", "must be encrypted")
 	}
 	switch c.m.Class {
 	case message.Secret:
@@ -254,24 +255,24 @@ func (b *Bridge) classified(c *exchange) *message.Error {
 		}
 	case message.PII:
 		if len(c.m.Tree.JSON()) > wire.MaxMessage {
-			return beyond() // it could not be handed on, and is not read for nothing
+			return errTooLarge() // the node could not accept it, so do not scan it
 		}
 		return c.m.PII.Covers(nil, c.now)
 	}
 	return nil
 }
 
-// covered reads a message for personal data, which takes seconds for a megabyte: after everything that is judged without
-// it. A piece of a stream is read when the stream has taken it.
-func (b *Bridge) covered(c *exchange) *message.Error {
+// checkConsent scans a message for personal data. A megabyte takes seconds, so this check comes after all others. A
+// part of a stream is scanned when the stream has accepted it.
+func (b *Bridge) checkConsent(c *request) *message.Error {
 	if c.m.Class != message.PII || c.m.Op == message.OpStream {
 		return nil
 	}
 	return c.m.PII.Covers(personal.Types(c.m.P), c.now)
 }
 
-// capable is level and capability (MS-28, MS-35).
-func (b *Bridge) capable(c *exchange) *message.Error {
+// checkCapability checks the required capabilities (MS-28, MS-35).
+func (b *Bridge) checkCapability(c *request) *message.Error {
 	for _, needed := range c.m.Cap {
 		if !slices.Contains(b.capabilities(), needed) {
 			e := message.FailAt(message.CodeCapability, "cap", "is not offered here")
@@ -290,47 +291,48 @@ func (b *Bridge) capable(c *exchange) *message.Error {
 	return nil
 }
 
-// needsOwner says whether the owner's approval takes the place of a level that is missing (MS-28), or of a tool that
-// the peer may not call by itself (MS-34).
-func (b *Bridge) needsOwner(c *exchange) bool {
+// needsOwner reports whether the owner must approve a message because the sender's level is too low (MS-28), or
+// because the peer may not call the tool by itself (MS-34).
+func (b *Bridge) needsOwner(c *request) bool {
 	name := c.m.From.Name()
 	inSession := b.handshake.use(name, c.peer.Key, c.size, c.now)
 	if t, ok := c.body.(message.Tool); ok {
 		return !slices.ContainsFunc(b.cfg.Tools, func(i ToolInfo) bool { return i.Name == t.Tool && slices.Contains(i.Peers, name) })
 	}
-	if levelOf(c.peer, inSession, string(c.m.Op)) >= needs(c.m) || c.m.Class == message.PII {
+	if levelOf(c.peer, inSession, string(c.m.Op)) >= requiredLevel(c.m) || c.m.Class == message.PII {
 		return false
 	}
 	return !c.standing.Known()
 }
 
-// secret hands a secret over from memory and keeps nothing of it but the digest of the message (MS-37).
-func (b *Bridge) secret(c *exchange, known bool) (answer, *message.Error) {
+// secret passes a secret on in memory and stores only the digest of the message (MS-37).
+func (b *Bridge) secret(c *request, known bool) (answer, *message.Error) {
 	switch {
 	case c.standing != acl.Allowed:
-		return answer{}, message.Fail(message.CodeCapability) // nothing may wait for the owner: it would be stored
+		return answer{}, message.Fail(message.CodeCapability) // a secret that waits would be stored
 	case known:
-		return answer{}, idReused()
+		return answer{}, errReusedID()
 	}
-	if e := b.remember(c, seen{Digest: hex.EncodeToString(c.digest[:])}); e != nil {
+	if e := b.storeReplay(c, replayRecord{Digest: hex.EncodeToString(c.digest[:])}); e != nil {
 		return answer{}, e
 	}
 	out, err := b.cfg.Secret(c.ctx, c.m.From.Name(), c.m.P)
 	if err != nil {
-		return answer{}, message.Fail(message.CodeTaskFailed).Because(errors.New("the handler of secrets failed")) // its words may hold the secret
+		// The handler's own error may contain the secret.
+		return answer{}, message.Fail(message.CodeTaskFailed).Because(errors.New("the handler of secrets failed"))
 	}
 	return answer{op: message.OpRespond, p: message.Respond{Status: "success", Data: out}.Value(), status: http.StatusOK, user: true}, nil
 }
 
-// remember stores that a message was accepted, where no step of the node does.
-func (b *Bridge) remember(c *exchange, s seen) *message.Error {
+// storeReplay stores that a message was accepted, for messages that no step of the node records.
+func (b *Bridge) storeReplay(c *request, s replayRecord) *message.Error {
 	if c.m.ID == "" {
 		return nil
 	}
-	err := b.records.Apply(c.ctx, []store.Change{b.seenChange(c.m, s, c.known(), store.Absent, c.now)}, c.now)
+	err := b.records.Apply(c.ctx, []store.Change{b.replayChange(c.m, s, c.isKnown(), store.Absent, c.now)}, c.now)
 	switch {
 	case errors.Is(err, store.ErrConflict):
-		return idReused()
+		return errReusedID()
 	case errors.Is(err, store.ErrQuota):
 		return message.Fail(message.CodeRateLimit).Because(err)
 	case err != nil:
@@ -340,20 +342,20 @@ func (b *Bridge) remember(c *exchange, s seen) *message.Error {
 }
 
 // dispatch carries out the operation.
-func (b *Bridge) dispatch(c *exchange) (answer, *message.Error) {
+func (b *Bridge) dispatch(c *request) (answer, *message.Error) {
 	var a answer
 	var e *message.Error
 	switch p := c.body.(type) {
 	case message.Hello:
 		if c.m.Op == message.OpHelloAck {
-			return answer{}, nil // we send hello to links only to test them, and read the answer there
+			return answer{}, nil // we send hello only to test links, and the test reads the answer
 		}
 		a, e = b.hello(c, p)
 	case message.Verify:
 		if c.m.Op == message.OpVerifyResponse {
-			a, e = b.proven(c, p.Challenge)
+			a, e = b.acceptProof(c, p.Challenge)
 		} else {
-			a, e = b.verifyUs(c, p)
+			a, e = b.answerVerify(c, p)
 		}
 	case message.Ping:
 		a = answer{op: message.OpPong, p: wire.Obj(wire.Field("nonce", p.Nonce), wire.TextField("status", "alive"), wire.Field("capabilities_active", wire.Texts(b.capabilities())))}
@@ -364,13 +366,13 @@ func (b *Bridge) dispatch(c *exchange) (answer, *message.Error) {
 	case message.Ack, message.Register:
 		return answer{}, nil
 	case message.Respond:
-		if text := p.Data.GetStr("challenge"); !b.handshake.waits(c.m.From.Name(), text) {
-			return b.answered(c)
-		} else { // what verify_response is to peers that know the core operations alone (MS-25)
-			a, e = b.proven(c, text)
+		if text := p.Data.GetStr("challenge"); !b.handshake.isWaiting(c.m.From.Name(), text) {
+			return b.receiveReply(c)
+		} else { // a peer that knows only the core operations answers so, not with verify_response (MS-25)
+			a, e = b.acceptProof(c, text)
 		}
 	case message.Fault:
-		return b.answered(c)
+		return b.receiveReply(c)
 	default:
 		return b.work(c)
 	}
@@ -380,11 +382,11 @@ func (b *Bridge) dispatch(c *exchange) (answer, *message.Error) {
 	if a.status == 0 {
 		a.status = http.StatusOK
 	}
-	return a, b.remember(c, seen{Digest: hex.EncodeToString(c.digest[:])})
+	return a, b.storeReplay(c, replayRecord{Digest: hex.EncodeToString(c.digest[:])})
 }
 
-// refuse answers with a signed error. A sender that is not verified learns no more than the code.
-func (b *Bridge) refuse(c *exchange, e *message.Error) Reply {
+// refuse answers with a signed error. A sender that is not verified learns only the code.
+func (b *Bridge) refuse(c *request, e *message.Error) Reply {
 	b.cfg.Logger.DebugContext(c.ctx, "moltspeak: refused", "peer", c.m.From.Name(), "code", e.Code, "field", e.Field, "cause", e.Unwrap())
 	stranger := !c.signed && (e.Code == message.CodeAuthFailed || e.Code == message.CodeSignature || e.Code == message.CodeCapability)
 	r := b.reply(c, answer{op: message.OpError, p: e.Payload(stranger), status: e.Status}).after(e.Delay, e.Code)

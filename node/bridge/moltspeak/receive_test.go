@@ -18,13 +18,14 @@ const cat, dog = "cat@acme", "dog@acme"
 
 const plainQuery = `{"domain":"weather","intent":"forecast","params":{"city":"Tokyo"}}`
 
-// boxed sends a draft in a box.
+// boxed sends an encrypted draft.
 func (r *rig) boxed(peer string, d message.Draft) (message.Message, int) {
 	r.t.Helper()
 	return r.raw(peer, message.Seal(mustTree(r.t, string(r.signed(peer, d))), boxOf(peer), boxOf("me@home").Public()))
 }
 
-// First use pins; nobody else speaks for a pinned name (MS-23), and only the owner lifts a pin.
+// TestPins: the first use of a key pins it. Nobody else can use a pinned name (MS-23), and only the owner removes a
+// pin.
 func TestPins(t *testing.T) {
 	r, n := alone(t, nil)
 	if code := r.code(cat, r.draft(cat, message.OpQuery, plainQuery)); code != "" {
@@ -96,7 +97,7 @@ func TestTimesAndRepeats(t *testing.T) {
 	}
 }
 
-// Unclear is refused: each of these is answered with a signed error and reaches nobody (MS-8, MS-50).
+// TestRefusals: unclear messages are refused: each of these gets a signed error and reaches no handler (MS-8, MS-50).
 func TestRefusals(t *testing.T) {
 	r, n := alone(t, func(c *Config) { c.Tools = []ToolInfo{{Name: "search"}} })
 	edit := func(op message.Op, p string, change func(*message.Draft)) message.Draft {
@@ -150,7 +151,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// Members that nobody knows are ignored, wherever they stand, and the signature covers them (MS-6, MS-7).
+// TestUnknownMembers: unknown members are ignored at any place, but the signature covers them (MS-6, MS-7).
 func TestUnknownMembers(t *testing.T) {
 	r, _ := alone(t, nil)
 	ping := r.draft(cat, message.OpPing, `{"nonce":1,"load":{"x":[1e5]}}`).Tree()
@@ -167,8 +168,8 @@ func TestUnknownMembers(t *testing.T) {
 	}
 }
 
-// A peer gets the nine core operations alone until it used another one, and always behind a link with reply_ops core. What
-// it answers with them is understood (MS-25).
+// TestCoreOperationsAlone: a peer gets only the nine core operations until it uses another one, and always behind a
+// link with reply_ops core. The bridge understands its answers (MS-25).
 func TestCoreOperationsAlone(t *testing.T) {
 	r, _ := alone(t, func(c *Config) {
 		c.Links = append(c.Links, bridge.Link{Name: "near", Kind: Kind, URL: "https://near.example", Options: map[string]string{"peer": "near@home", "reply_ops": "core"}})
@@ -225,16 +226,16 @@ func TestHandshakes(t *testing.T) {
 	h, now := newHandshakes(), time.Now()
 	none := func(string) []byte { return nil }
 	text, _ := h.challenge("a", "k", "", true, true, nil, now)
-	if _, ok := h.answered("a", "k", text, none, now.Add(challengeLife)); ok {
+	if _, ok := h.redeem("a", "k", text, none, now.Add(challengeLife)); ok {
 		t.Error("a late answer counts")
 	}
 	text, _ = h.challenge("a", "k", "", true, true, nil, now)
-	if _, ok := h.answered("a", "other", text, none, now); ok {
+	if _, ok := h.redeem("a", "other", text, none, now); ok {
 		t.Error("an answer under another key counts")
 	}
 	text, _ = h.challenge("a", "k", "", true, true, nil, now)
-	s, ok := h.answered("a", "k", text, none, now)
-	if _, again := h.answered("a", "k", text, none, now); !ok || again {
+	s, ok := h.redeem("a", "k", text, none, now)
+	if _, again := h.redeem("a", "k", text, none, now); !ok || again {
 		t.Errorf("answered %v, twice %v", ok, again)
 	}
 	if !h.use("a", "k", 1, now.Add(sessionLife-1)) || h.use("a", "k", 1, s.Expires) || h.use("a", "k", 1, now) {
@@ -243,7 +244,7 @@ func TestHandshakes(t *testing.T) {
 	for i := range maxSessions + 5 {
 		name := fmt.Sprint(i)
 		text, _ := h.challenge(name, "k", "", true, true, nil, now)
-		h.answered(name, "k", text, none, now.Add(time.Duration(i)))
+		h.redeem(name, "k", text, none, now.Add(time.Duration(i)))
 	}
 	if h.count(now) != maxSessions || h.use("0", "k", 1, now) || !h.use("104", "k", 1, now) {
 		t.Errorf("%d sessions, want the %d that were active last", h.count(now), maxSessions)
@@ -259,8 +260,8 @@ func TestHandshakes(t *testing.T) {
 	}
 }
 
-// A level that is missing is replaced by the owner's approval (MS-28), and a tool that is not allowed by name waits
-// for it (MS-34).
+// TestHoldForOwner: the owner's approval replaces a missing level (MS-28), and a tool call that is not allowed by name
+// waits for it (MS-34).
 func TestHoldForOwner(t *testing.T) {
 	r, n := alone(t, func(c *Config) { c.Tools = []ToolInfo{{Name: "search", Peers: []string{dog}}, {Name: "other"}} })
 	held := func(peer string, d message.Draft) bool {
@@ -298,11 +299,12 @@ func TestHoldForOwner(t *testing.T) {
 	}
 }
 
-// A box under another key than the pinned one: the inner signature decides, and nothing is pinned (MS-20).
+// TestEphemeralBox: for a box under a key other than the pinned one, the inner signature decides and nothing is pinned
+// (MS-20).
 func TestEphemeralBox(t *testing.T) {
 	r, _ := alone(t, nil)
 	r.say(cat, r.draft(cat, message.OpQuery, plainQuery))
-	ephemeral := signing.NewBoxKey(seeded("ephemeral"))
+	ephemeral := signing.NewBoxKey(seedOf("ephemeral"))
 	d := r.draft(cat, message.OpQuery, plainQuery)
 	reply := r.b.Receive(t.Context(), message.Seal(mustTree(t, string(r.signed(cat, d))), ephemeral, boxOf("me@home").Public()), nil, nil)
 	if p, e := message.ReadPacket(reply.Body, boxOf(cat)); e != nil || !p.Boxed || p.Tree.GetStr("op") != "respond" {
@@ -317,7 +319,8 @@ func TestEphemeralBox(t *testing.T) {
 	}
 }
 
-// What runs code is never offered, whatever the configuration lists and the owner granted (MS-34).
+// TestCodeIsNeverOffered: tools that run code are never offered, whatever the configuration lists and the owner
+// granted (MS-34).
 func TestCodeIsNeverOffered(t *testing.T) {
 	r, n := alone(t, func(c *Config) {
 		c.Tools = []ToolInfo{{Name: "search", Peers: []string{cat}}, {Name: "code.execute", Peers: []string{cat}}}
@@ -346,7 +349,8 @@ func TestCodeIsNeverOffered(t *testing.T) {
 	}
 }
 
-// Who asked in words of its own gets a text as a text, at once and later; who asked in words of AgentMesh gets the payload.
+// TestTextStaysText: a peer that asks in MoltSpeak terms gets text as text, at once and later; a peer that asks with
+// an AgentMesh payload gets a payload.
 func TestTextStaysText(t *testing.T) {
 	const plain, answered, more = `{"action":"deliver","message":{"body":"sunny"}}`, `{"action":"answer","answer":"sunny"}`, `{"action":"deliver","message":{"body":"sunny","subject":"s"}}`
 	for _, tt := range []struct {
@@ -392,7 +396,8 @@ func TestTextStaysText(t *testing.T) {
 	}
 }
 
-// The peer is told once that the owner decides. What it says meanwhile is taken with a receipt, also when it is repeated.
+// TestHeldMessagesAreToldOnce: the peer gets one notice that the owner decides. Its later messages, also repeated
+// ones, get a receipt.
 func TestHeldMessagesAreToldOnce(t *testing.T) {
 	r, n := alone(t, nil)
 	pending := []byte(`{"payload":{"action":"pending_approval","reason":"The owner of this agent approves new contacts."}}`)

@@ -28,7 +28,7 @@ const (
 	registrationsPerHour = 20 // of one address
 )
 
-// Entry is an agent of the registry façade (MS-53).
+// Entry is an agent in the registry façade (MS-53).
 type Entry struct {
 	ID           string    `json:"id"`
 	AgentName    string    `json:"agent_name"`
@@ -44,17 +44,17 @@ type Entry struct {
 	LastSeenAt   time.Time `json:"last_seen_at"`
 }
 
-// kept is an entry as it is stored.
-type kept struct {
+// registration is an entry as stored.
+type registration struct {
 	Entry
-	Bearer   credential.Hash `json:"bearer,omitzero"`   // of the bearer that guards it
-	Gone     bool            `json:"gone,omitempty"`    // deleted: the name stays reserved (MS-55)
-	Key      time.Time       `json:"key,omitzero"`      // when it signed with the key that is listed
-	Answered time.Time       `json:"answered,omitzero"` // when its endpoint did
-	Tried    time.Time       `json:"tried,omitzero"`    // when its endpoint was asked last
+	Bearer   credential.Hash `json:"bearer,omitzero"`   // hash of the bearer token that guards it
+	Gone     bool            `json:"gone,omitempty"`    // deleted; the name stays reserved (MS-55)
+	Key      time.Time       `json:"key,omitzero"`      // when a message was signed with the listed key
+	Answered time.Time       `json:"answered,omitzero"` // when its endpoint last proved the key
+	Tried    time.Time       `json:"tried,omitzero"`    // when its endpoint was last asked
 
 	rev      store.Rev
-	readOnly bool // a card of the directory
+	readOnly bool // from a card of the directory
 }
 
 type registryFault struct {
@@ -63,13 +63,13 @@ type registryFault struct {
 	AgentID  string   `json:"agent_id,omitempty"`
 }
 
-type registered struct {
+type registrationAnswer struct {
 	Success bool   `json:"success"`
 	Agent   *Entry `json:"agent,omitempty"`
 }
 
-// trust is what the proofs are worth (MS-55).
-func trust(key, endpoint bool) float64 {
+// trustScore returns the score for the proofs of an entry (MS-55).
+func trustScore(key, endpoint bool) float64 {
 	switch {
 	case key && endpoint:
 		return 0.9
@@ -85,26 +85,26 @@ func refuse(c echo.Context, status int, text string) error {
 	return httpapi.JSON(c, status, registryFault{Error: text})
 }
 
-// registryServer serves the registry façade: entries of agents that registered, and cards of a directory.
+// registryServer serves the registry façade: registered entries, and cards of a directory.
 type registryServer struct {
 	records       store.Records
-	shelf         *shelf
+	cache         *registryCache
 	proofs        proofs
 	registrations *rate.Registrations // nil in the local profile
 	noAuth, local bool
 	log           *slog.Logger
-	// challenge has the endpoint of an entry prove the key of the entry.
+	// challenge makes the endpoint of an entry prove the key of the entry.
 	challenge func(ctx context.Context, e Entry, now time.Time) error
 }
 
-// newRegistryServer returns the registry of b, which proves endpoints.
+// newRegistryServer returns a registry that proves endpoints with challenge.
 func newRegistryServer(cfg Config, challenge func(context.Context, Entry, time.Time) error) *registryServer {
 	var cards Directory
 	if len(cfg.Directories) > 0 {
 		cards = cfg.Directories[0]
 	}
 	s := &registryServer{
-		records: cfg.Store.Records(), shelf: newShelf(cfg.Store.Records(), cards), proofs: make(proofs, 256),
+		records: cfg.Store.Records(), cache: newRegistryCache(cfg.Store.Records(), cards), proofs: make(proofs, 256),
 		noAuth: cfg.NoAuth, local: cfg.Local, log: cfg.Logger, challenge: challenge,
 	}
 	if !cfg.Local {
@@ -113,7 +113,7 @@ func newRegistryServer(cfg Config, challenge func(context.Context, Entry, time.T
 	return s
 }
 
-// mount adds the paths that the public registry serves (§9). /api/health is the façade's own.
+// mount adds the routes of the public registry (§9). /api/health exists only here.
 func (s *registryServer) mount(e *echo.Echo, guard func(refuse func(echo.Context, *message.Error) error) echo.MiddlewareFunc) {
 	g := e.Group("/api", guard(func(c echo.Context, e *message.Error) error {
 		retryAfter(c, e.Delay)
@@ -136,7 +136,7 @@ func (s *registryServer) mount(e *echo.Echo, guard func(refuse func(echo.Context
 }
 
 func (s *registryServer) stats(c echo.Context) error {
-	all, err := s.shelf.all(c.Request().Context())
+	all, err := s.cache.list(c.Request().Context())
 	if err != nil {
 		return err
 	}
@@ -151,8 +151,8 @@ func (s *registryServer) stats(c echo.Context) error {
 	}{len(all), len(orgs), message.Version})
 }
 
-// number reads a query parameter within bounds; what is no number is the standard.
-func number(c echo.Context, name string, standard, low, high int) int {
+// intParam reads a query parameter within bounds. A missing or invalid number becomes standard.
+func intParam(c echo.Context, name string, standard, low, high int) int {
 	n, err := strconv.Atoi(c.QueryParam(name))
 	if err != nil {
 		n = standard
@@ -161,11 +161,11 @@ func number(c echo.Context, name string, standard, low, high int) int {
 }
 
 func (s *registryServer) list(c echo.Context) error {
-	all, err := s.shelf.all(c.Request().Context())
+	all, err := s.cache.list(c.Request().Context())
 	if err != nil {
 		return err
 	}
-	limit, offset := number(c, "limit", 50, 1, 100), number(c, "offset", 0, 0, len(all))
+	limit, offset := intParam(c, "limit", 50, 1, 100), intParam(c, "offset", 0, 0, len(all))
 	page := []Entry{}
 	for _, e := range all[offset:min(offset+limit, len(all))] {
 		page = append(page, e.Entry)
@@ -182,24 +182,24 @@ func (s *registryServer) list(c echo.Context) error {
 	}{page, pagination{len(all), limit, offset, offset+limit < len(all)}})
 }
 
-// asked is what a search asked for, as the answer repeats it.
-type asked struct {
+// searchQuery is the query of a search, as the answer repeats it.
+type searchQuery struct {
 	Q          string `json:"q,omitempty"`
 	Capability string `json:"capability,omitempty"`
 	Org        string `json:"org,omitempty"`
 }
 
-// search takes capability before org before q.
+// search uses capability before org before q.
 func (s *registryServer) search(c echo.Context) error {
-	query := asked{c.QueryParam("q"), c.QueryParam("capability"), c.QueryParam("org")}
-	if query == (asked{}) || len(query.Q)+len(query.Capability)+len(query.Org) > message.MaxText {
+	query := searchQuery{c.QueryParam("q"), c.QueryParam("capability"), c.QueryParam("org")}
+	if query == (searchQuery{}) || len(query.Q)+len(query.Capability)+len(query.Org) > message.MaxText {
 		return refuse(c, http.StatusBadRequest, "Provide q, capability, or org parameter")
 	}
-	all, err := s.shelf.all(c.Request().Context())
+	all, err := s.cache.list(c.Request().Context())
 	if err != nil {
 		return err
 	}
-	limit, q := number(c, "limit", 20, 1, 50), strings.ToLower(query.Q)
+	limit, q := intParam(c, "limit", 20, 1, 50), strings.ToLower(query.Q)
 	results := []Entry{}
 	for _, e := range all {
 		if len(results) == limit {
@@ -212,15 +212,15 @@ func (s *registryServer) search(c echo.Context) error {
 		case query.Org != "":
 			hit = e.Org == query.Org
 		default:
-			hit = strings.Contains(e.words, q)
+			hit = strings.Contains(e.text, q)
 		}
 		if hit {
 			results = append(results, e.Entry)
 		}
 	}
 	return httpapi.JSON(c, http.StatusOK, struct {
-		Query   asked   `json:"query"`
-		Results []Entry `json:"results"`
-		Count   int     `json:"count"`
+		Query   searchQuery `json:"query"`
+		Results []Entry     `json:"results"`
+		Count   int         `json:"count"`
 	}{query, results, len(results)})
 }

@@ -70,7 +70,7 @@ func (c registryClient) do(method, path, token, body string) (int, string) {
 	return resp.StatusCode, strings.TrimSpace(string(got))
 }
 
-// Each row of §9 with its keys, and the bearer that guards an entry (MS-53 to MS-55).
+// TestRegistry checks each row of §9 with its keys, and the bearer token that guards an entry (MS-53 to MS-55).
 func TestRegistry(t *testing.T) {
 	r, _ := alone(t, func(c *Config) {
 		c.Registry, c.Directories = true, []Directory{cards{listedCard, `{"agent_id":"am_y","name":"Y"}`}}
@@ -129,7 +129,7 @@ func TestRegistry(t *testing.T) {
 	}
 }
 
-// Without auth the façade behaves like the public registry, for development.
+// TestRegistryWithoutAuth: without auth the façade behaves like the public registry, for development.
 func TestRegistryWithoutAuth(t *testing.T) {
 	r, _ := alone(t, func(c *Config) { c.Registry, c.NoAuth = true, true })
 	c := registryClient{t, r.serve().URL}
@@ -152,7 +152,8 @@ func (broken) Record(context.Context, wire.AgentID) (wire.CardRecord, error) {
 	return wire.CardRecord{}, wire.ErrUnavailable
 }
 
-// All directories are asked, each agent is listed once, and one that does not answer keeps nothing back.
+// TestDiscover: all directories are asked, each agent is listed once, and a directory that does not answer does not
+// block the others.
 func TestDiscover(t *testing.T) {
 	r, _ := alone(t, func(c *Config) {
 		c.Directories = []Directory{broken{}, cards{`{"agent_id":"am_z","name":"Z"}`, listedCard}, cards{listedCard}}

@@ -23,26 +23,26 @@ import (
 const (
 	registryTime  = 10 * time.Second
 	registryBody  = 1 << 20
-	registryRound = 10 * time.Minute // between looks at the registries
+	registryRound = 10 * time.Minute // between two checks of the registries
 	heartbeatFor  = time.Hour
 )
 
-// RegistryState is how we stand in a registry of others.
+// RegistryState is the state of our registration in a foreign registry.
 type RegistryState struct {
 	URL        string    `json:"url"`
-	Registered time.Time `json:"registered,omitzero"` // when it last confirmed us; zero: never
+	Registered time.Time `json:"registered,omitzero"` // when the registry last confirmed it; zero: never
 	Error      string    `json:"error,omitempty"`     // of the last attempt
 }
 
-// remote is a registry that a link names (MS-56). What it says is a stranger's word.
-type remote struct {
+// remoteRegistry is a registry that a link names (MS-56). Its answers are untrusted.
+type remoteRegistry struct {
 	base  string
-	token client.Credential // that guards our entry there
+	token client.Credential // guards our entry there
 	http  *client.HTTP
 }
 
-// call makes a request below /api/v1 and reads the object that comes back.
-func (r remote) call(ctx context.Context, method, path string, body []byte) (int, wire.Value, error) {
+// call makes a request below /api/v1 and parses the JSON object in the answer.
+func (r remoteRegistry) call(ctx context.Context, method, path string, body []byte) (int, wire.Value, error) {
 	ctx, cancel := context.WithTimeout(ctx, registryTime)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, r.base+"/api/v1"+path, bytes.NewReader(body))
@@ -66,13 +66,13 @@ func (r remote) call(ctx context.Context, method, path string, body []byte) (int
 	}
 	v, err := wire.ParseForeign(raw, 20, message.MaxValues)
 	if err != nil || v.Kind() != wire.Object {
-		return 0, wire.Value{}, errors.New("the registry answered no JSON object")
+		return 0, wire.Value{}, errors.New("the answer of the registry is not a JSON object")
 	}
 	return resp.StatusCode, v, nil
 }
 
-// key returns the key that the registry lists for a name; "" where it lists none.
-func (r remote) key(ctx context.Context, name string) (string, error) {
+// key returns the key that the registry lists for a name, or "" if the name is not listed.
+func (r remoteRegistry) key(ctx context.Context, name string) (string, error) {
 	status, v, err := r.call(ctx, http.MethodGet, "/agents/"+url.PathEscape(name), nil)
 	switch {
 	case err != nil:
@@ -89,12 +89,12 @@ func (r remote) key(ctx context.Context, name string) (string, error) {
 	return agent.GetStr("public_key"), nil
 }
 
-// register lists us, or brings our entry up to date.
-func (r remote) register(ctx context.Context, e Entry) error {
+// register creates or updates our entry.
+func (r remoteRegistry) register(ctx context.Context, e Entry) error {
 	body := wire.Obj(wire.TextField("agent_name", e.AgentName), wire.TextField("org", e.Org), wire.TextField("public_key", e.PublicKey),
 		wire.TextField("endpoint", e.Endpoint), wire.Field("capabilities", wire.Texts(e.Capabilities)))
 	status, _, err := r.call(ctx, http.MethodPost, "/agents", body.JSON())
-	if err == nil && status == http.StatusConflict { // by us, or the name is somebody else's
+	if err == nil && status == http.StatusConflict { // we are registered, or somebody else has the name
 		status, _, err = r.call(ctx, http.MethodPut, "/agents/"+url.PathEscape(e.ID), body.Without("agent_name", "org", "public_key").JSON())
 	}
 	if err == nil && status >= 300 {
@@ -110,8 +110,8 @@ func (r remote) register(ctx context.Context, e Entry) error {
 	return err
 }
 
-// heartbeat says that we live; false where we are not listed.
-func (r remote) heartbeat(ctx context.Context, id string) (bool, error) {
+// heartbeat renews our entry. It returns false if we are not listed.
+func (r remoteRegistry) heartbeat(ctx context.Context, id string) (bool, error) {
 	status, _, err := r.call(ctx, http.MethodPost, "/agents/"+url.PathEscape(id)+"/heartbeat", nil)
 	if err == nil && status >= 300 && status != http.StatusNotFound {
 		err = fmt.Errorf("the registry answered %d", status)
@@ -119,8 +119,8 @@ func (r remote) heartbeat(ctx context.Context, id string) (bool, error) {
 	return status != http.StatusNotFound, err
 }
 
-// search finds agents. Whatever is no agent is left out; texts are the registry's.
-func (r remote) search(ctx context.Context, query url.Values) ([]Entry, error) {
+// search finds agents. It skips invalid results. All text in the results is untrusted.
+func (r remoteRegistry) search(ctx context.Context, query url.Values) ([]Entry, error) {
 	status, v, err := r.call(ctx, http.MethodGet, "/search?"+query.Encode(), nil)
 	if err != nil {
 		return nil, err
@@ -150,52 +150,52 @@ func (r remote) search(ctx context.Context, query url.Values) ([]Entry, error) {
 	return out, nil
 }
 
-// registrar keeps us in the registries that links name.
+// registrar keeps us registered in the registries that links name.
 type registrar struct {
-	links []bridge.Link
-	http  *client.HTTP
-	token func(base string) client.Credential // that guards our entry in a registry; nil: none
-	self  Entry
-	told  func(where string) string // our endpoint as a registry can call it, "" if it cannot
-	log   *slog.Logger
+	links        []bridge.Link
+	http         *client.HTTP
+	token        func(base string) client.Credential // guards our entry in a registry; nil: none
+	self         Entry
+	reachableURL func(where string) string // URL of our endpoint for a registry; "" if the registry cannot call us
+	log          *slog.Logger
 
 	mu     sync.Mutex
 	states map[string]RegistryState // by base URL
 }
 
-// remotes returns the registries that links name, each once.
-func (g *registrar) remotes() []remote {
-	var out []remote
+// registries returns the registries that links name, without duplicates.
+func (g *registrar) registries() []remoteRegistry {
+	var out []remoteRegistry
 	for _, l := range g.links {
-		if r, ok := g.remote(l.Name); ok && !slices.ContainsFunc(out, func(o remote) bool { return o.base == r.base }) {
+		if r, ok := g.registryOf(l.Name); ok && !slices.ContainsFunc(out, func(o remoteRegistry) bool { return o.base == r.base }) {
 			out = append(out, r)
 		}
 	}
 	return out
 }
 
-// remote returns the registry that a link names.
-func (g *registrar) remote(link string) (remote, bool) {
+// registryOf returns the registry that a link names.
+func (g *registrar) registryOf(link string) (remoteRegistry, bool) {
 	i := slices.IndexFunc(g.links, func(l bridge.Link) bool { return l.Name == link && l.RegistryURL != "" })
 	if i < 0 {
-		return remote{}, false
+		return remoteRegistry{}, false
 	}
 	base := strings.TrimSuffix(strings.TrimRight(g.links[i].RegistryURL, "/"), "/api/v1")
-	r := remote{base: base, http: g.http}
+	r := remoteRegistry{base: base, http: g.http}
 	if g.token != nil {
 		r.token = g.token(base)
 	}
 	return r, true
 }
 
-// run keeps us in the registries that links name, until ctx ends.
+// run keeps us registered until ctx ends.
 func (g *registrar) run(ctx context.Context) {
 	tick := time.NewTicker(registryRound)
 	defer tick.Stop()
 	for {
-		for _, r := range g.remotes() {
-			if g.told(r.base) != "" {
-				g.listIn(ctx, r, time.Now())
+		for _, r := range g.registries() {
+			if g.reachableURL(r.base) != "" {
+				g.renew(ctx, r, time.Now())
 			}
 		}
 		select {
@@ -206,8 +206,8 @@ func (g *registrar) run(ctx context.Context) {
 	}
 }
 
-// listIn registers us, or sends the heartbeat that is due.
-func (g *registrar) listIn(ctx context.Context, r remote, now time.Time) {
+// renew registers us or sends the heartbeat that is due.
+func (g *registrar) renew(ctx context.Context, r remoteRegistry, now time.Time) {
 	g.mu.Lock()
 	state := g.states[r.base]
 	g.mu.Unlock()
@@ -227,7 +227,7 @@ func (g *registrar) listIn(ctx context.Context, r remote, now time.Time) {
 	state.URL, state.Error = r.base, ""
 	if err != nil {
 		state.Error = err.Error()
-		g.log.WarnContext(ctx, "moltspeak: a registry does not list us", "registry", r.base, "err", err)
+		g.log.WarnContext(ctx, "moltspeak: registration in a registry failed", "registry", r.base, "err", err)
 	} else {
 		state.Registered = now.UTC()
 	}
@@ -236,7 +236,7 @@ func (g *registrar) listIn(ctx context.Context, r remote, now time.Time) {
 	g.states[r.base] = state
 }
 
-// list returns how we stand in the registries.
+// list returns the state of our registrations.
 func (g *registrar) list() []RegistryState {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -17,14 +17,14 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// submission is the body of POST and PUT.
+// submission is the parsed body of POST and PUT.
 type submission struct {
 	name, org, key, endpoint, description string
 	capabilities                          []string
 	given                                 map[string]bool
 }
 
-// readSubmission reads a body. The text is why it is refused, "" where it is not.
+// readSubmission parses a body. why is the reason for a refusal, or "".
 func (s *registryServer) readSubmission(c echo.Context) (in submission, why string) {
 	raw, err := httpapi.Body(c, maxRegistryDoc)
 	v, bad := wire.ParseObject(raw)
@@ -52,7 +52,7 @@ func (s *registryServer) readSubmission(c echo.Context) (in submission, why stri
 	return in, ""
 }
 
-// bearer returns the hash of the caller's bearer, the zero hash if it has none that is long enough.
+// bearer returns the hash of the caller's bearer token, or the zero hash if the token is missing or too short.
 func bearer(c echo.Context) credential.Hash {
 	text, ok := strings.CutPrefix(c.Request().Header.Get("Authorization"), "Bearer ")
 	if !ok || len(text) < minBearer {
@@ -83,7 +83,7 @@ func (s *registryServer) add(c echo.Context) error {
 		}
 	}
 	now := time.Now().UTC().Truncate(time.Millisecond)
-	k := kept{Entry: Entry{
+	k := registration{Entry: Entry{
 		ID: a.Name(), AgentName: in.name, Org: in.org, PublicKey: in.key, Endpoint: in.endpoint, Description: in.description,
 		Capabilities: append([]string{}, in.capabilities...), TrustScore: 0.5, Status: "active", CreatedAt: now, UpdatedAt: now, LastSeenAt: now,
 	}, Bearer: owner}
@@ -92,18 +92,18 @@ func (s *registryServer) add(c echo.Context) error {
 		retryAfter(c, wait)
 		return refuse(c, http.StatusTooManyRequests, "Too many registrations")
 	}
-	_, taken, err := s.shelf.card(c.Request().Context(), k.ID)
+	_, taken, err := s.cache.card(c.Request().Context(), k.ID)
 	if err == nil && taken {
 		err = store.ErrConflict
 	}
 	if err == nil {
-		err = s.keep(c.Request().Context(), k, now)
+		err = s.save(c.Request().Context(), k, now)
 	}
 	if err != nil {
 		s.registrations.Return(from, now)
 	}
 	switch {
-	case errors.Is(err, store.ErrConflict): // also a deleted one: names stay reserved
+	case errors.Is(err, store.ErrConflict): // or deleted: names stay reserved
 		return httpapi.JSON(c, http.StatusConflict, registryFault{Error: "Agent already registered", AgentID: k.ID})
 	case errors.Is(err, store.ErrQuota):
 		retryAfter(c, time.Hour)
@@ -112,47 +112,47 @@ func (s *registryServer) add(c echo.Context) error {
 		return err
 	}
 	s.proofs.ask(k.ID)
-	return httpapi.JSON(c, http.StatusCreated, registered{true, &k.Entry})
+	return httpapi.JSON(c, http.StatusCreated, registrationAnswer{true, &k.Entry})
 }
 
-// How long a name is taken after its agent was last seen: a proven one and a deleted one longer (MS-55).
+// How long a name stays registered after its agent was last seen: longer if it was proven or deleted (MS-55).
 const (
 	keepClaimed = 30 * 24 * time.Hour
 	keepProven  = 365 * 24 * time.Hour
 )
 
-func (k kept) until() time.Time {
-	if k.Gone || k.TrustScore > trust(false, false) {
+func (k registration) until() time.Time {
+	if k.Gone || k.TrustScore > trustScore(false, false) {
 		return k.LastSeenAt.Add(keepProven)
 	}
 	return k.LastSeenAt.Add(keepClaimed)
 }
 
-// keep stores an entry and follows with what is listed.
-func (s *registryServer) keep(ctx context.Context, k kept, now time.Time) error {
-	if err := s.shelf.fresh(ctx); err != nil { // what there is decides whether there is room
+// save stores an entry and updates the cache.
+func (s *registryServer) save(ctx context.Context, k registration, now time.Time) error {
+	if err := s.cache.refresh(ctx); err != nil { // the room depends on the existing entries
 		return err
 	}
-	s.shelf.writing.Lock() // what is listed changes in the order of the store
-	defer s.shelf.writing.Unlock()
-	k.TrustScore = trust(!k.Key.IsZero(), !k.Answered.IsZero())
-	if err := s.shelf.room(k, now); err != nil {
+	s.cache.writing.Lock() // the cache changes in the same order as the store
+	defer s.cache.writing.Unlock()
+	k.TrustScore = trustScore(!k.Key.IsZero(), !k.Answered.IsZero())
+	if err := s.cache.checkRoom(k, now); err != nil {
 		return err
 	}
 	err := s.records.Apply(ctx, []store.Change{{IfRev: k.rev, Max: maxRegistered, Record: store.Record{
 		NS: nsRegistry, Key: k.ID, Body: encode(k), Terms: []string{"agent"}, Expires: k.until(),
 	}}}, now)
 	if err == nil {
-		s.shelf.put(k)
+		s.cache.put(k)
 	}
 	return err
 }
 
-// find returns a live entry, or a card of the directory.
-func (s *registryServer) find(c echo.Context) (kept, bool, error) {
+// find returns a live entry or a card of the directory.
+func (s *registryServer) find(c echo.Context) (registration, bool, error) {
 	ctx := c.Request().Context()
 	id := c.Param("id")
-	var k kept
+	var k registration
 	if _, ok := message.ParseName(id); !ok {
 		return k, false, nil
 	}
@@ -161,8 +161,8 @@ func (s *registryServer) find(c echo.Context) (kept, bool, error) {
 	if err != nil || ok {
 		return k, ok && !k.Gone, err
 	}
-	e, ok, err := s.shelf.card(ctx, id)
-	return kept{Entry: e, readOnly: true}, ok, err
+	e, ok, err := s.cache.card(ctx, id)
+	return registration{Entry: e, readOnly: true}, ok, err
 }
 
 func (s *registryServer) get(c echo.Context) error {
@@ -178,8 +178,8 @@ func (s *registryServer) get(c echo.Context) error {
 	}{k.Entry})
 }
 
-// change lets the owner of an entry change it.
-func (s *registryServer) change(c echo.Context, change func(*kept, time.Time), answer func(kept) any) error {
+// change changes an entry if the caller owns it.
+func (s *registryServer) change(c echo.Context, change func(*registration, time.Time), answer func(registration) any) error {
 	k, ok, err := s.find(c)
 	if err != nil {
 		return err
@@ -200,7 +200,7 @@ func (s *registryServer) change(c echo.Context, change func(*kept, time.Time), a
 	}
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	change(&k, now)
-	if err := s.keep(c.Request().Context(), k, now); err != nil {
+	if err := s.save(c.Request().Context(), k, now); err != nil {
 		if errors.Is(err, store.ErrConflict) {
 			return refuse(c, http.StatusConflict, "the entry was changed meanwhile")
 		}
@@ -219,10 +219,10 @@ func (s *registryServer) put(c echo.Context) error {
 	if why != "" {
 		return refuse(c, http.StatusBadRequest, why)
 	}
-	return s.change(c, func(k *kept, now time.Time) {
+	return s.change(c, func(k *registration, now time.Time) {
 		if in.given["endpoint"] && in.endpoint != k.Endpoint {
 			k.Endpoint, k.Answered, k.Tried = in.endpoint, time.Time{}, time.Time{}
-			k.TrustScore = trust(!k.Key.IsZero(), false)
+			k.TrustScore = trustScore(!k.Key.IsZero(), false)
 		}
 		if in.given["description"] {
 			k.Description = in.description
@@ -231,17 +231,17 @@ func (s *registryServer) put(c echo.Context) error {
 			k.Capabilities = append([]string{}, in.capabilities...)
 		}
 		k.UpdatedAt = now
-	}, func(k kept) any { return registered{true, &k.Entry} })
+	}, func(k registration) any { return registrationAnswer{true, &k.Entry} })
 }
 
 func (s *registryServer) remove(c echo.Context) error {
-	return s.change(c, func(k *kept, _ time.Time) {
+	return s.change(c, func(k *registration, _ time.Time) {
 		k.Gone, k.Endpoint, k.Description, k.Capabilities = true, "", "", []string{} // the name stays reserved
-	}, func(kept) any { return registered{Success: true} })
+	}, func(registration) any { return registrationAnswer{Success: true} })
 }
 
 func (s *registryServer) heartbeat(c echo.Context) error {
-	return s.change(c, func(k *kept, now time.Time) { k.LastSeenAt = now }, func(k kept) any {
+	return s.change(c, func(k *registration, now time.Time) { k.LastSeenAt = now }, func(k registration) any {
 		return struct {
 			Success bool      `json:"success"`
 			Seen    time.Time `json:"last_seen_at"`

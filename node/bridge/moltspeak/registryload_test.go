@@ -21,7 +21,7 @@ import (
 
 const mine = "a-bearer-of-my-choosing"
 
-// counted is a directory of many cards that counts how often it is asked for a page.
+// counted is a directory of many cards that counts requests for a page.
 type counted struct {
 	cards []wire.Value
 	pages atomic.Int64
@@ -43,8 +43,8 @@ func (d *counted) Record(context.Context, wire.AgentID) (wire.CardRecord, error)
 	return wire.CardRecord{}, client.ErrUnknownAgent
 }
 
-// What strangers ask the registry costs no reading: the directory is read page by page once, however many ask, and the
-// store once, however many are registered.
+// TestRegistryUnderLoad: requests of strangers cause no reads. The directory and the store are read once, however many
+// strangers ask and however many agents are registered.
 func TestRegistryUnderLoad(t *testing.T) {
 	d := &counted{}
 	for i := range 1000 {
@@ -54,7 +54,7 @@ func TestRegistryUnderLoad(t *testing.T) {
 	now := time.Now().UTC()
 	var changes []store.Change
 	for i := range 2000 {
-		k := kept{Entry: Entry{ID: fmt.Sprintf("b%d@own", i), AgentName: fmt.Sprint("b", i), Org: "own", PublicKey: "k", Status: "active", Capabilities: []string{"x"}, TrustScore: 0.5, LastSeenAt: now}}
+		k := registration{Entry: Entry{ID: fmt.Sprintf("b%d@own", i), AgentName: fmt.Sprint("b", i), Org: "own", PublicKey: "k", Status: "active", Capabilities: []string{"x"}, TrustScore: 0.5, LastSeenAt: now}}
 		changes = append(changes, store.Change{Record: store.Record{NS: nsRegistry, Key: k.ID, Body: encode(k), Terms: []string{"agent"}, Expires: k.until()}})
 		if len(changes) == 500 {
 			if err := r.b.records.Apply(t.Context(), changes, now); err != nil {
@@ -64,7 +64,7 @@ func TestRegistryUnderLoad(t *testing.T) {
 		}
 	}
 	reads := &countedRecords{Records: r.b.records}
-	r.b.registry.shelf.records = reads
+	r.b.registry.cache.records = reads
 	c := registryClient{t, r.serve().URL}
 	var all sync.WaitGroup
 	for range 8 {
@@ -96,9 +96,9 @@ func TestRegistryUnderLoad(t *testing.T) {
 		t.Errorf("stats %s, last page %d of %d", stats, len(page.Agents), page.Pagination.Total)
 	}
 	d.cards = d.cards[:1]
-	r.b.registry.shelf.mu.Lock()
-	r.b.registry.shelf.read = time.Now().Add(-cardsFor)
-	r.b.registry.shelf.mu.Unlock()
+	r.b.registry.cache.mu.Lock()
+	r.b.registry.cache.read = time.Now().Add(-cardsFor)
+	r.b.registry.cache.mu.Unlock()
 	if _, stats := c.do("GET", "/api/v1/stats", "", ""); !strings.Contains(stats, `"total_agents":2001`) {
 		t.Errorf("a minute later: %s", stats)
 	}
@@ -119,7 +119,8 @@ func register(name, endpoint string) string {
 	return fmt.Sprintf(`{"agent_name":"%s","org":"%s","public_key":"%s","endpoint":"%s"}`, a.Agent, a.Org, self(name).Key, endpoint)
 }
 
-// An address registers few agents in an hour, the registry has an end, and a name that nobody keeps alive is free again.
+// TestRegistrationsAreBounded: an address can register only a few agents per hour, the registry has a maximum, and a
+// name becomes free if nobody keeps it alive.
 func TestRegistrationsAreBounded(t *testing.T) {
 	r, _ := alone(t, func(c *Config) {
 		c.Registry = true
@@ -138,7 +139,7 @@ func TestRegistrationsAreBounded(t *testing.T) {
 	now := time.Now().UTC()
 	var changes []store.Change
 	for i := range maxRegistered {
-		k := kept{Entry: Entry{ID: fmt.Sprintf("b%d@own", i), AgentName: fmt.Sprint("b", i), Org: "own", PublicKey: "k", Status: "active", Capabilities: []string{}, TrustScore: 0.5, LastSeenAt: now.Add(time.Minute - keepClaimed)}}
+		k := registration{Entry: Entry{ID: fmt.Sprintf("b%d@own", i), AgentName: fmt.Sprint("b", i), Org: "own", PublicKey: "k", Status: "active", Capabilities: []string{}, TrustScore: 0.5, LastSeenAt: now.Add(time.Minute - keepClaimed)}}
 		changes = append(changes, store.Change{Record: store.Record{NS: nsRegistry, Key: k.ID, Body: encode(k), Terms: []string{"agent"}, Expires: k.until()}})
 		if len(changes) == 1000 {
 			if err := r.b.records.Apply(t.Context(), changes, now); err != nil {
@@ -151,14 +152,14 @@ func TestRegistrationsAreBounded(t *testing.T) {
 	if status, body := c.do("POST", "/api/v1/agents", mine, register("more@x", "https://x.example")); status != http.StatusTooManyRequests {
 		t.Errorf("in a full registry: %d %s", status, body)
 	}
-	more := kept{Entry: Entry{ID: "more@x", LastSeenAt: now}}
-	if err := r.b.registry.keep(t.Context(), more, now.Add(2*time.Minute)); err != nil {
+	more := registration{Entry: Entry{ID: "more@x", LastSeenAt: now}}
+	if err := r.b.registry.save(t.Context(), more, now.Add(2*time.Minute)); err != nil {
 		t.Errorf("when nobody kept the others alive: %v", err)
 	}
 }
 
-// Trust grows with what is proven: the key by a message that it signed, the endpoint by an answer of its own; another
-// endpoint begins anew (MS-55).
+// TestRegistryProofs: the trust score grows with each proof: of the key by a signed message, of the endpoint by an
+// answer. A new endpoint starts without a proof (MS-55).
 func TestRegistryProofs(t *testing.T) {
 	r, _ := alone(t, func(c *Config) { c.Registry, c.Local = true, true })
 	c := registryClient{t, r.serve().URL}
@@ -218,7 +219,7 @@ func TestRegistryProofs(t *testing.T) {
 	}
 }
 
-// The registry asks endpoints by itself, and stops with the bridge.
+// TestRegistryProvesByItself: the registry challenges endpoints by itself and stops with the bridge.
 func TestRegistryProvesByItself(t *testing.T) {
 	r, _ := alone(t, func(c *Config) { c.Registry, c.Local = true, true })
 	ctx, stop := context.WithCancel(t.Context())
@@ -235,19 +236,19 @@ func TestRegistryProvesByItself(t *testing.T) {
 	}
 }
 
-// All that is registered is bounded in bytes: entries as large as may be end the room before there are many, what is
-// there stays alive, and one that is deleted leaves no more than its name.
+// TestRegistrationsAreBoundedInBytes: the total size of registrations is bounded. Large entries fill the registry
+// before many exist, existing entries stay alive, and a deleted entry leaves only its name.
 func TestRegistrationsAreBoundedInBytes(t *testing.T) {
 	r, _ := alone(t, func(c *Config) { c.Registry, c.Local = true, true })
 	large := strings.Repeat("x", 4096)
 	now := time.Now().UTC()
 	var changes []store.Change
-	for i := range maxShelf/(8<<10) + 10 {
+	for i := range maxRegistryBytes/(8<<10) + 10 {
 		var caps []string
 		for len(caps) < 16 {
 			caps = append(caps, large[:240])
 		}
-		k := kept{Entry: Entry{ID: fmt.Sprintf("b%d@own", i), AgentName: fmt.Sprint("b", i), Org: "own", PublicKey: "k", Status: "active", Description: large, Capabilities: caps, TrustScore: 0.5, LastSeenAt: now}}
+		k := registration{Entry: Entry{ID: fmt.Sprintf("b%d@own", i), AgentName: fmt.Sprint("b", i), Org: "own", PublicKey: "k", Status: "active", Description: large, Capabilities: caps, TrustScore: 0.5, LastSeenAt: now}}
 		changes = append(changes, store.Change{Record: store.Record{NS: nsRegistry, Key: k.ID, Body: encode(k), Terms: []string{"agent"}, Expires: k.until()}})
 		if len(changes) == 500 {
 			if err := r.b.records.Apply(t.Context(), changes, now); err != nil {
@@ -263,23 +264,23 @@ func TestRegistrationsAreBoundedInBytes(t *testing.T) {
 	if status, body := c.do("POST", "/api/v1/agents", mine, register("more@x", "https://x.example")); status != http.StatusTooManyRequests {
 		t.Errorf("in a registry that is full of bytes: %d %s", status, body)
 	}
-	var k kept
+	var k registration
 	rev, ok, err := readRecord(t.Context(), r.b.records, nsRegistry, "b1@own", &k, now)
 	if err != nil || !ok {
 		t.Fatal(ok, err)
 	}
 	k.rev, k.LastSeenAt = rev, now.Add(time.Second)
-	if err := r.b.registry.keep(t.Context(), k, now); err != nil {
+	if err := r.b.registry.save(t.Context(), k, now); err != nil {
 		t.Errorf("one that is there is not kept alive: %v", err)
 	}
 	k.rev++
 	k.Description += "!"
-	if err := r.b.registry.keep(t.Context(), k, now); !errors.Is(err, store.ErrQuota) {
+	if err := r.b.registry.save(t.Context(), k, now); !errors.Is(err, store.ErrQuota) {
 		t.Errorf("one that is there grows: %v", err)
 	}
 }
 
-// A heartbeat leaves the order and shows at once; a deleted entry keeps nothing but its name.
+// TestRegistryFollowsItsEntries: a heartbeat keeps the order and shows at once; a deleted entry leaves only its name.
 func TestRegistryFollowsItsEntries(t *testing.T) {
 	r, _ := alone(t, func(c *Config) { c.Registry, c.Local = true, true })
 	c := registryClient{t, r.serve().URL}

@@ -9,12 +9,13 @@ import (
 )
 
 const (
-	proveAgain = 7 * 24 * time.Hour // how long an answer of an endpoint counts
-	proveEvery = time.Hour          // at most, for one agent
+	proveAgain = 7 * 24 * time.Hour // how long the proof of an endpoint is valid
+	proveEvery = time.Hour          // minimum time between two challenges of one agent
 	proveTime  = 15 * time.Second
 )
 
-// proofs are the agents of the registry whose endpoint is to be asked. A full queue drops: a heartbeat asks again.
+// proofs is the queue of registered agents whose endpoint must be challenged. A full queue drops; the next heartbeat
+// queues again.
 type proofs chan string
 
 func (p proofs) ask(id string) {
@@ -24,7 +25,7 @@ func (p proofs) ask(id string) {
 	}
 }
 
-// proveEndpoints asks endpoints of the registry for their keys, one after the other, until ctx ends.
+// proveEndpoints challenges the endpoints in the queue, one after the other, until ctx ends.
 func (s *registryServer) proveEndpoints(ctx context.Context) {
 	for {
 		select {
@@ -32,49 +33,49 @@ func (s *registryServer) proveEndpoints(ctx context.Context) {
 			return
 		case id := <-s.proofs:
 			if err := s.proveEndpoint(ctx, id, time.Now()); err != nil && ctx.Err() == nil {
-				s.log.InfoContext(ctx, "moltspeak: an endpoint of the registry is not proven", "agent", id, "err", err)
+				s.log.InfoContext(ctx, "moltspeak: the endpoint of a registered agent did not prove its key", "agent", id, "err", err)
 			}
 		}
 	}
 }
 
-// proveKey notes that an agent of the registry signed a message with the key that it registered (MS-55).
+// proveKey records that a registered agent signed a message with its registered key (MS-55).
 func (s *registryServer) proveKey(ctx context.Context, name, key string, now time.Time) {
-	if !s.shelf.claims(name, key) {
+	if !s.cache.hasUnprovenKey(name, key) {
 		return
 	}
-	if err := s.changeEntry(ctx, name, now, func(k *kept) { k.Key = now.UTC() }); err != nil {
-		s.log.WarnContext(ctx, "moltspeak: keep the proof of a key", "agent", name, "err", err)
+	if err := s.changeEntry(ctx, name, now, func(k *registration) { k.Key = now.UTC() }); err != nil {
+		s.log.WarnContext(ctx, "moltspeak: store the proof of a key", "agent", name, "err", err)
 	}
 }
 
 // changeEntry changes a live entry of the registry.
-func (s *registryServer) changeEntry(ctx context.Context, id string, now time.Time, change func(*kept)) error {
-	var k kept
+func (s *registryServer) changeEntry(ctx context.Context, id string, now time.Time, change func(*registration)) error {
+	var k registration
 	rev, ok, err := readRecord(ctx, s.records, nsRegistry, id, &k, now)
 	if err != nil || !ok || k.Gone {
 		return err
 	}
 	k.rev = rev
 	change(&k)
-	if err := s.keep(ctx, k, now); err != nil && !errors.Is(err, store.ErrConflict) {
+	if err := s.save(ctx, k, now); err != nil && !errors.Is(err, store.ErrConflict) {
 		return err
 	}
 	return nil
 }
 
-// proveEndpoint has the endpoint of an entry sign a challenge with the key of the entry. An answer that was good once
-// and is not any more takes the proof back.
+// proveEndpoint makes the endpoint of an entry sign a challenge with the key of the entry. A failure withdraws an
+// earlier proof.
 func (s *registryServer) proveEndpoint(ctx context.Context, id string, now time.Time) error {
-	var k kept
+	var k registration
 	_, ok, err := readRecord(ctx, s.records, nsRegistry, id, &k, now)
 	if err != nil || !ok || k.Gone || k.Endpoint == "" || now.Sub(k.Answered) < proveAgain || now.Sub(k.Tried) < proveEvery {
 		return err
 	}
 	callErr := s.challenge(ctx, k.Entry, now)
-	return errors.Join(callErr, s.changeEntry(ctx, id, now, func(it *kept) {
+	return errors.Join(callErr, s.changeEntry(ctx, id, now, func(it *registration) {
 		if it.Endpoint != k.Endpoint {
-			return // it is another one by now
+			return // the endpoint changed meanwhile
 		}
 		it.Tried, it.Answered = now.UTC(), time.Time{}
 		if callErr == nil {

@@ -15,11 +15,11 @@ import (
 
 var noAnswer = []byte("{}\n")
 
-// reply signs and wraps an answer the way the request travelled (MS-17), and keeps it for a repeat.
-func (b *Bridge) reply(c *exchange, a answer) Reply {
+// reply signs an answer, wraps it as the request was wrapped (MS-17), and stores it for a repeat.
+func (b *Bridge) reply(c *request, a answer) Reply {
 	r := Reply{Status: a.status}
 	if c.signed {
-		r.Sender, r.Known, r.Fresh = c.m.From, c.known(), c.fresh
+		r.Sender, r.Known, r.Fresh = c.m.From, c.isKnown(), c.fresh
 	}
 	if a.stored != nil {
 		r.Body = b.pack(c, a.stored.Reply)
@@ -34,11 +34,11 @@ func (b *Bridge) reply(c *exchange, a answer) Reply {
 		to = message.Agent{Agent: "unknown", Org: "unknown"}
 	}
 	if !c.peer.takes(class) {
-		class = message.Public // what the bridge itself says is fit for anyone
+		class = message.Public // the bridge's own text is fit for anyone
 	}
 	var meta *message.PIIMeta
 	if a.user {
-		out, e := b.gate(c.ctx, to, a.p, "re "+seenKey(c.m.From, c.m.ID), c.now)
+		out, e := b.gate(c.ctx, to, a.p, "re "+replayKey(c.m.From, c.m.ID), c.now)
 		if e == nil && len(out.uses) > 0 {
 			if err := b.records.Apply(c.ctx, out.uses, c.now); err != nil {
 				e = message.Fail(message.CodeConsent).Because(err)
@@ -46,19 +46,20 @@ func (b *Bridge) reply(c *exchange, a answer) Reply {
 		}
 		if e != nil {
 			out.class = class
-			// The owner sees why in the log and in the conversation; the peer learns that nothing comes.
+			// The owner finds the reason in the log and in the conversation. The peer learns only that no answer
+			// comes.
 			b.cfg.Logger.WarnContext(c.ctx, "moltspeak: an answer was blocked", "peer", to.Name(), "types", e.Types)
 			a.op, a.p, r.Status = message.OpError, message.Fail(e.Code).Payload(true), e.Status
 		}
-		class, meta = out.class.Like(c.m.Class), out.meta
+		class, meta = out.class.AtLeast(c.m.Class), out.meta
 	}
 	re := c.m.ID
 	if re == "" {
 		re = message.ReadableID(c.packet.Tree)
 	}
 	d := message.Draft{ID: c.replyID(), Re: re, Op: a.op, Time: c.now, From: b.self, To: message.Agent{Agent: to.Agent, Org: to.Org}, P: a.p, Class: class, PII: meta, Ext: a.ext}
-	if re != "" && b.coreOnly(to, c.peer) { // a respond names what it answers
-		d = d.InCore()
+	if re != "" && b.usesCoreOnly(to, c.peer) { // a respond must name what it answers
+		d = d.ToCore()
 	}
 	tree, err := message.Sign(d.Tree(), b.cfg.Key)
 	if err != nil {
@@ -67,32 +68,32 @@ func (b *Bridge) reply(c *exchange, a answer) Reply {
 	}
 	raw := tree.JSON()
 	if c.signed && a.op != message.OpError && c.m.ID != "" && c.m.Class != message.Secret && class != message.PII {
-		b.keepReply(c, seen{Digest: hex.EncodeToString(c.digest[:]), Reply: raw, Status: r.Status})
+		b.keepReply(c, replayRecord{Digest: hex.EncodeToString(c.digest[:]), Reply: raw, Status: r.Status})
 	}
 	r.Body = b.pack(c, raw)
 	return r
 }
 
-// keepReply stores the answer beside the record of its message. Losing it costs a repeat its answer, nothing else.
-func (b *Bridge) keepReply(c *exchange, s seen) {
-	var old seen
-	rev, ok, err := readRecord(c.ctx, b.records, nsSeen, seenKey(c.m.From, c.m.ID), &old, c.now)
+// keepReply stores the answer with the replay record of its message. If that fails, a repeat gets no answer.
+func (b *Bridge) keepReply(c *request, s replayRecord) {
+	var old replayRecord
+	rev, ok, err := readRecord(c.ctx, b.records, nsReplays, replayKey(c.m.From, c.m.ID), &old, c.now)
 	if err != nil || !ok {
 		return
 	}
 	s.Conv = old.Conv
-	err = b.records.Apply(c.ctx, []store.Change{b.seenChange(c.m, s, c.known(), rev, c.now)}, c.now)
+	err = b.records.Apply(c.ctx, []store.Change{b.replayChange(c.m, s, c.isKnown(), rev, c.now)}, c.now)
 	if err != nil && !errors.Is(err, store.ErrConflict) {
-		b.cfg.Logger.WarnContext(c.ctx, "moltspeak: keep an answer", "err", err)
+		b.cfg.Logger.WarnContext(c.ctx, "moltspeak: store an answer", "err", err)
 	}
 }
 
-// pack boxes the answer to a boxed request, for the sender's pinned key, else for the key of the box, which the inner
-// signature vouched for. An answer to somebody who is not verified is plain (MS-20).
-func (b *Bridge) pack(c *exchange, raw []byte) []byte {
+// pack encrypts the answer to an encrypted request: for the sender's pinned key, or else for the key of the box, which
+// the inner signature confirmed. The answer to an unverified sender is plain (MS-20).
+func (b *Bridge) pack(c *request, raw []byte) []byte {
 	tree, err := wire.ParseForeign(raw, message.MaxNesting+1, message.MaxValues)
 	if err != nil {
-		return noAnswer // ours: it reads back
+		return noAnswer // our own JSON always parses
 	}
 	if c.signed {
 		if point, ok := message.ParsePoint(c.peer.EncKey); ok && (c.packet.Boxed || message.ParseClass(tree.GetStr("cls")).IsBoxed()) {
@@ -105,34 +106,34 @@ func (b *Bridge) pack(c *exchange, raw []byte) []byte {
 	return message.Wrap(tree, c.packet.Enveloped)
 }
 
-// gated is what the gate lets out.
-type gated struct {
+// gateResult is the class of an outgoing message and the consent that it uses.
+type gateResult struct {
 	class message.Class
 	meta  *message.PIIMeta
-	uses  []store.Change // of the consent, in the step before it leaves
+	uses  []store.Change // of the consent, applied before the message is sent
 }
 
-// gate scans a message that leaves (MS-40), known by a name that is the same when it is sent again: its class, and the
-// consent that covers what was found. The error is E_CONSENT.
-func (b *Bridge) gate(ctx context.Context, to message.Agent, p wire.Value, name string, now time.Time) (gated, *message.Error) {
+// gate scans an outgoing message (MS-40) and returns its class and the consent that covers the findings. name
+// identifies the message and is the same when it is sent again. Without a consent the error is E_CONSENT.
+func (b *Bridge) gate(ctx context.Context, to message.Agent, p wire.Value, name string, now time.Time) (gateResult, *message.Error) {
 	found := personal.Types(p)
 	peer, known, err := b.pins.get(ctx, to.Name(), now)
 	if len(found) == 0 {
 		if err == nil && !peer.takes(message.Internal) {
-			return gated{}, message.FailAt(message.CodeClassification, "cls", "the peer does not take what is internal")
+			return gateResult{}, message.FailAt(message.CodeClassification, "cls", "the peer does not accept internal messages")
 		}
-		return gated{class: message.Internal}, nil
+		return gateResult{class: message.Internal}, nil
 	}
 	refuse := message.FailAt(message.CodeConsent, "p", "holds personal data that no consent covers")
 	refuse.Types = found
 	if err != nil || !known || peer.EncKey == "" || !peer.takes(message.PII) {
-		return gated{}, refuse.Because(err) // it could not be sent encrypted, or the peer does not take it (MS-38)
+		return gateResult{}, refuse.Because(err) // it cannot be encrypted, or the peer does not accept the class (MS-38)
 	}
-	grant, uses, err := b.grants.covering(ctx, to.Name(), found, name, now)
+	grant, uses, err := b.grants.findCovering(ctx, to.Name(), found, name, now)
 	if err != nil || grant == nil {
-		return gated{}, refuse.Because(err)
+		return gateResult{}, refuse.Because(err)
 	}
-	return gated{message.PII, &message.PIIMeta{
+	return gateResult{message.PII, &message.PIIMeta{
 		Types: found, GrantedBy: grant.Subject, Purpose: grant.Purpose, Proof: "consent-token:" + grant.ID,
 		Expires: time.Unix(grant.Expires, 0).UTC(),
 	}, uses}, nil

@@ -46,7 +46,8 @@ func post(t *testing.T, to, kind string, body []byte) (int, []byte, http.Header)
 	return resp.StatusCode, got, resp.Header
 }
 
-// A reply is wrapped as the request was (MS-17), and what cannot be read gets a signed error, too (MS-45, MS-52).
+// TestServeMessage: a reply is wrapped as the request was (MS-17). An unreadable request also gets a signed error
+// (MS-45, MS-52).
 func TestServeMessage(t *testing.T) {
 	r, _ := alone(t, nil)
 	to := r.serve().URL + "/moltspeak/v0.1/message"
@@ -142,7 +143,7 @@ func dial(t *testing.T, srv *httptest.Server) *websocket.Conn {
 	return c
 }
 
-// next reads a message of ours, or says how the connection ended.
+// next reads a message of ours, or returns how the connection ended.
 func next(t *testing.T, c *websocket.Conn) (wire.Value, error) {
 	t.Helper()
 	_, raw, err := c.Read()
@@ -156,7 +157,7 @@ func next(t *testing.T, c *websocket.Conn) (wire.Value, error) {
 	return p.Tree, nil
 }
 
-// The first frame is a valid hello, and binds the connection (MS-47).
+// TestServeStream: the first frame must be a valid hello; it binds the connection (MS-47).
 func TestServeStream(t *testing.T) {
 	r, _ := alone(t, nil)
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())

@@ -10,13 +10,13 @@ import (
 	"github.com/agentmesh/agentmesh/node/websocket"
 )
 
-// helloTime is how long a stream may take until it is bound.
+// helloTime is how long a stream may stay unbound.
 const helloTime = 10 * time.Second
 
 // socket is an open stream.
 type socket struct {
 	conn  *websocket.Conn
-	peer  string // that it is bound to; "" before that
+	peer  string // that it is bound to; "" before
 	known bool
 	since time.Time
 	hello *time.Timer
@@ -34,8 +34,8 @@ type sockets struct {
 
 func newSockets() *sockets { return &sockets{all: make(map[*websocket.Conn]*socket)} }
 
-// add takes a connection in. If too many are not bound, one gives way: of the source that has most the one that waits
-// longest.
+// add registers a connection. If too many connections are not bound, it closes one: of the source that has most, the
+// one that waits longest.
 func (s *sockets) add(c *websocket.Conn, sources []rate.Source) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,14 +58,14 @@ func (s *sockets) add(c *websocket.Conn, sources []rate.Source) bool {
 	return true
 }
 
-// bind makes c a stream of peer. It is false if the peer, or its kind, has as many as it may. A stranger takes the place of
-// another one whose source has more (AM-42).
+// bind makes c a stream of peer. It returns false if the peer, or its kind of peers, has too many streams. A stranger
+// replaces a stream of another stranger whose source has more (AM-42).
 func (s *sockets) bind(c *websocket.Conn, peer string, known bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	it := s.all[c]
 	if it == nil {
-		return false // it gave way
+		return false // it was closed to make room
 	}
 	it.hello.Stop()
 	kind := func(o *socket) bool { return o.peer != "" && o.known == known }
@@ -98,7 +98,7 @@ func (s *sockets) count(which func(*socket) bool) (n int) {
 	return n
 }
 
-// crowd returns who has the places of one kind, in the given order.
+// crowd returns the connections of one kind, in the given order.
 func (s *sockets) crowd(which func(*socket) bool, order func(a, b *socket) int) *rate.Crowd[*socket] {
 	crowd := new(rate.Crowd[*socket])
 	for _, o := range slices.SortedFunc(maps.Values(s.all), order) {
@@ -119,7 +119,7 @@ func (s *sockets) remove(c *websocket.Conn) {
 	s.wait.Done()
 }
 
-// push sends to the newest stream of a peer. Whether it arrives is not known: what is pushed is kept, too.
+// push sends raw to the newest stream of a peer. It may get lost, so the caller also stores what it pushes.
 func (s *sockets) push(peer string, raw []byte) {
 	s.mu.Lock()
 	var newest *socket
@@ -130,11 +130,11 @@ func (s *sockets) push(peer string, raw []byte) {
 	}
 	s.mu.Unlock()
 	if newest != nil {
-		_ = newest.conn.Send(websocket.Text(raw)) // a closed one is no news
+		_ = newest.conn.Send(websocket.Text(raw)) // closed meanwhile
 	}
 }
 
-// close ends all streams and waits for their readers.
+// close closes all streams and waits for their readers.
 func (s *sockets) close() {
 	s.mu.Lock()
 	s.down = true

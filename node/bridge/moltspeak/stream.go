@@ -20,17 +20,17 @@ const (
 	maxStream      = 10 << 20
 	streamsPerPeer = 4
 	streamIdle     = 10 * time.Minute
-	maxStreams     = 64 // of all peers: 640 MiB would be too much, so their sum is bounded, too
+	maxStreams     = 64 // of all peers; their total size is bounded too
 	maxStreamBytes = 64 << 20
 )
 
-// incoming is a stream that is not complete.
-type incoming struct {
+// openStream is a stream that is not complete.
+type openStream struct {
 	peer, kind, content string
-	class               message.Class    // of every piece
-	pii                 *message.PIIMeta // what all pieces hold together
-	known               bool             // to the owner: the others share half of what there is
-	next                int64            // seq that must come; -1 before the first
+	class               message.Class    // of every part
+	pii                 *message.PIIMeta // of all parts together
+	known               bool             // to the owner; strangers share half of the limits
+	next                int64            // expected seq; -1 before the first chunk
 	chunks              int64
 	data                []byte
 	began, active       time.Time
@@ -39,15 +39,15 @@ type incoming struct {
 
 type streams struct {
 	mu    sync.Mutex
-	open  map[string]*incoming // by peer and stream id
+	open  map[string]*openStream // by peer and stream id
 	bytes int
 }
 
-func newStreams() *streams { return &streams{open: make(map[string]*incoming)} }
+func newStreams() *streams { return &streams{open: make(map[string]*openStream)} }
 
-// take adds a piece of a stream, which has one class from its start to its end. done is the whole stream once its end came
-// and the checksum is right. sources are those of a peer that the owner does not know.
-func (s *streams) take(m *message.Message, p message.Stream, known bool, sources []rate.Source, now time.Time) (done *incoming, e *message.Error) {
+// add adds a part of a stream. All parts have one class. done is the complete stream if the part is a valid end.
+// sources are those of a stranger.
+func (s *streams) add(m *message.Message, p message.Stream, known bool, sources []rate.Source, now time.Time) (done *openStream, e *message.Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sweep(now)
@@ -58,16 +58,16 @@ func (s *streams) take(m *message.Message, p message.Stream, known bool, sources
 		if in != nil {
 			return nil, message.FailAt(message.CodeInvalidParam, "p.stream_id", "is open already")
 		}
-		return nil, s.start(key, m, p, &incoming{known: known, sources: sources, began: now, active: now})
+		return nil, s.start(key, m, p, &openStream{known: known, sources: sources, began: now, active: now})
 	}
 	if in == nil {
-		return nil, message.FailAt(message.CodeInvalidParam, "p.stream_id", "is no open stream")
+		return nil, message.FailAt(message.CodeInvalidParam, "p.stream_id", "is not an open stream")
 	}
 	if in.class != m.Class && p.Action != "error" {
 		s.drop(key)
-		return nil, message.FailAt(message.CodeClassification, "cls", "is not the class that the stream began with")
+		return nil, message.FailAt(message.CodeClassification, "cls", "differs from the class of the stream's start")
 	}
-	in.active, in.pii = now, in.pii.And(m.PII)
+	in.active, in.pii = now, in.pii.Merge(m.PII)
 	switch p.Action {
 	case "chunk":
 		if e = s.chunk(in, p); e != nil {
@@ -77,7 +77,7 @@ func (s *streams) take(m *message.Message, p message.Stream, known bool, sources
 	case "end":
 		s.drop(key)
 		if p.Total >= 0 && p.Total != in.chunks {
-			return nil, message.FailAt(message.CodeInvalidParam, "p.total_chunks", "is not how many came")
+			return nil, message.FailAt(message.CodeInvalidParam, "p.total_chunks", "differs from the number of received chunks")
 		}
 		if p.Checksum != "" && p.Checksum != message.Checksum(sha256.Sum256(in.data)) {
 			return nil, message.FailAt(message.CodeInvalidParam, "p.checksum", "does not match")
@@ -88,7 +88,7 @@ func (s *streams) take(m *message.Message, p message.Stream, known bool, sources
 	return nil, nil
 }
 
-func (s *streams) start(key string, m *message.Message, p message.Stream, in *incoming) *message.Error {
+func (s *streams) start(key string, m *message.Message, p message.Stream, in *openStream) *message.Error {
 	n := 0
 	in.peer, in.kind, in.content, in.class, in.pii, in.next = m.From.Name(), p.Type, p.ContentType, m.Class, m.PII, -1
 	for _, o := range s.open {
@@ -98,16 +98,16 @@ func (s *streams) start(key string, m *message.Message, p message.Stream, in *in
 	}
 	strangers, _ := s.strangers()
 	full := len(s.open) >= maxStreams || !in.known && strangers >= maxStreams/2
-	if n >= streamsPerPeer || full && !s.displace(in, func(*incoming) int { return 1 }, 1) {
+	if n >= streamsPerPeer || full && !s.displace(in, func(*openStream) int { return 1 }, 1) {
 		return message.Fail(message.CodeRateLimit)
 	}
 	s.open[key] = in
 	return nil
 }
 
-// displace drops a stream of another stranger whose source has more, measured by size, than that of in would have (AM-42).
-// It reports whether it could.
-func (s *streams) displace(in *incoming, size func(*incoming) int, more int) bool {
+// displace drops a stream of another stranger whose source would still have more, measured by size, than the source of
+// in (AM-42). It reports whether it dropped one.
+func (s *streams) displace(in *openStream, size func(*openStream) int, more int) bool {
 	if in.known {
 		return false
 	}
@@ -122,9 +122,9 @@ func (s *streams) displace(in *incoming, size func(*incoming) int, more int) boo
 	return ok
 }
 
-func (s *streams) chunk(in *incoming, p message.Stream) *message.Error {
+func (s *streams) chunk(in *openStream, p message.Stream) *message.Error {
 	if in.next < 0 && p.Seq != 0 && p.Seq != 1 || in.next >= 0 && p.Seq != in.next {
-		return message.FailAt(message.CodeInvalidParam, "p.seq", "leaves a gap or repeats")
+		return message.FailAt(message.CodeInvalidParam, "p.seq", "is not the next one")
 	}
 	data := []byte(p.Data)
 	if in.kind == "binary" {
@@ -138,7 +138,7 @@ func (s *streams) chunk(in *incoming, p message.Stream) *message.Error {
 		return message.FailAt(message.CodeInvalidParam, "p.data", "a stream has at most 10 MiB")
 	}
 	for _, theirs := s.strangers(); s.bytes+len(data) > maxStreamBytes || !in.known && theirs+len(data) > maxStreamBytes/2; _, theirs = s.strangers() {
-		if !s.displace(in, func(o *incoming) int { return len(o.data) }, len(in.data)+len(data)) {
+		if !s.displace(in, func(o *openStream) int { return len(o.data) }, len(in.data)+len(data)) {
 			return message.Fail(message.CodeRateLimit)
 		}
 	}
@@ -147,7 +147,7 @@ func (s *streams) chunk(in *incoming, p message.Stream) *message.Error {
 	return nil
 }
 
-// strangers counts the streams and bytes of peers that the owner does not know.
+// strangers counts the streams of strangers and their bytes.
 func (s *streams) strangers() (n, size int) {
 	for _, in := range s.open {
 		if !in.known {
@@ -165,7 +165,7 @@ func (s *streams) drop(key string) {
 	}
 }
 
-// end drops a stream, where it is open.
+// end drops a stream if it is open.
 func (s *streams) end(peer, id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,9 +180,9 @@ func (s *streams) sweep(now time.Time) {
 	}
 }
 
-// stream collects a stream and hands it over whole (MS-32).
-func (b *Bridge) stream(c *exchange, p message.Stream) (answer, *message.Error) {
-	done, e := b.streams.take(&c.m, p, c.known(), c.sources, c.now)
+// stream collects a stream and passes it on when it is complete (MS-32).
+func (b *Bridge) stream(c *request, p message.Stream) (answer, *message.Error) {
+	done, e := b.streams.add(&c.m, p, c.isKnown(), c.sources, c.now)
 	if e != nil {
 		return answer{}, e
 	}
@@ -193,7 +193,7 @@ func (b *Bridge) stream(c *exchange, p message.Stream) (answer, *message.Error) 
 		}
 	}
 	if done == nil {
-		return answer{}, b.remember(c, seen{Digest: hex.EncodeToString(c.digest[:])})
+		return answer{}, b.storeReplay(c, replayRecord{Digest: hex.EncodeToString(c.digest[:])})
 	}
 	c.m.PII = done.pii
 	text := string(done.data)
@@ -207,10 +207,10 @@ func (b *Bridge) stream(c *exchange, p message.Stream) (answer, *message.Error) 
 		}
 	}
 	payload = payload.With("data", wire.Text(text))
-	if c.m.Class == message.PII { // the pieces hid what lies across two of them, or in base64
+	if c.m.Class == message.PII { // parts may hide data that is split across two of them, or in base64
 		if e := c.m.PII.Covers(personal.Types(message.StreamText(payload)), c.now); e != nil {
 			return answer{}, e
 		}
 	}
-	return b.hand(c, IntentStream, payload, "conv_"+hash(c.m.From.Name(), "stream", p.ID), thread{})
+	return b.passOn(c, IntentStream, payload, "conv_"+hash(c.m.From.Name(), "stream", p.ID), convState{})
 }

@@ -10,10 +10,10 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/personal"
 )
 
-// named is a message of that sender.
+// named returns a message of a sender.
 func named(peer string) *message.Message { return &message.Message{From: message.Agent{Agent: peer}} }
 
-// streamFrom sends a stream of one chunk, piece by piece, and returns how the last one was answered.
+// streamFrom sends a stream of one chunk, part by part, and returns the code of the last answer.
 func (r *rig) streamFrom(peer, kind, data string, label func(piece string, d *message.Draft)) message.Code {
 	r.t.Helper()
 	var code message.Code
@@ -33,7 +33,7 @@ func steps(kind, data string) func(yield func(string, string) bool) {
 	}
 }
 
-func classed(class message.Class, types ...string) func(*message.Draft) {
+func setClass(class message.Class, types ...string) func(*message.Draft) {
 	return func(d *message.Draft) {
 		if d.Class = class; class == message.PII {
 			d.PII = &message.PIIMeta{Types: types, GrantedBy: "user:jane", Purpose: "sync", Proof: "x", Expires: time.Now().Add(time.Hour)}
@@ -41,7 +41,8 @@ func classed(class message.Class, types ...string) func(*message.Draft) {
 	}
 }
 
-// A stream has one class: what began as personal or confidential does not end as something that is shown and kept.
+// TestStreamsHaveOneClass: a stream has one class, so a stream that began as personal or confidential cannot end as a
+// class that is shown and stored.
 func TestStreamsHaveOneClass(t *testing.T) {
 	r, n := alone(t, nil)
 	if _, status := r.boxed(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)); status >= 300 {
@@ -55,9 +56,9 @@ func TestStreamsHaveOneClass(t *testing.T) {
 		for _, odd := range []string{"start", "chunk", "end"} {
 			code := r.streamFrom(cat, "text", data, func(piece string, d *message.Draft) {
 				if piece == odd {
-					classed(message.Internal)(d)
+					setClass(message.Internal)(d)
 				} else {
-					classed(c, personal.TypeEmail)(d)
+					setClass(c, personal.TypeEmail)(d)
 				}
 			})
 			if code == "" || len(n.got) != 0 {
@@ -65,12 +66,12 @@ func TestStreamsHaveOneClass(t *testing.T) {
 			}
 		}
 	}
-	if code := r.streamFrom(cat, "text", data, func(_ string, d *message.Draft) { classed(message.Confidential)(d) }); code != "" || len(n.got) != 1 || n.got[0].Purge.IsZero() {
+	if code := r.streamFrom(cat, "text", data, func(_ string, d *message.Draft) { setClass(message.Confidential)(d) }); code != "" || len(n.got) != 1 || n.got[0].Purge.IsZero() {
 		t.Errorf("confidential throughout: %q, the node got %d", code, len(n.got))
 	}
 	code := r.streamFrom(cat, "text", data, func(piece string, d *message.Draft) {
-		if classed(message.PII, personal.TypePhone)(d); piece == "chunk" {
-			classed(message.PII, personal.TypeEmail)(d)
+		if setClass(message.PII, personal.TypePhone)(d); piece == "chunk" {
+			setClass(message.PII, personal.TypeEmail)(d)
 		}
 	})
 	if code != "" || len(n.got) != 2 || strings.Contains(string(n.got[1].Payload.JSON()), "jane.doe") {
@@ -78,7 +79,7 @@ func TestStreamsHaveOneClass(t *testing.T) {
 	}
 }
 
-// Personal data in a binary stream is masked as it would be in a text, and needs the same consent.
+// TestBinaryStreamsAreMasked: personal data in a binary stream is masked like text and needs the same consent.
 func TestBinaryStreamsAreMasked(t *testing.T) {
 	r, n := alone(t, nil)
 	if _, status := r.boxed(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)); status >= 300 {
@@ -89,7 +90,7 @@ func TestBinaryStreamsAreMasked(t *testing.T) {
 	}
 	send := func(data string, types ...string) (message.Code, string) {
 		before := len(n.got)
-		code := r.streamFrom(cat, "binary", base64.StdEncoding.EncodeToString([]byte(data)), func(_ string, d *message.Draft) { classed(message.PII, types...)(d) })
+		code := r.streamFrom(cat, "binary", base64.StdEncoding.EncodeToString([]byte(data)), func(_ string, d *message.Draft) { setClass(message.PII, types...)(d) })
 		if len(n.got) == before {
 			return code, ""
 		}

@@ -32,7 +32,7 @@ type vectorFile struct {
 	Negative []struct{ Name, Wire string }
 }
 
-// readVectors reads what the public Python SDK signed and sealed.
+// readVectors reads messages that the public Python SDK signed and encrypted.
 func readVectors(t *testing.T) vectorFile {
 	t.Helper()
 	dir := os.Getenv("AGENTMESH_CORPORA")
@@ -59,7 +59,7 @@ func unb64(t *testing.T, s string) []byte {
 	return b
 }
 
-// Every vector through bare message, envelope and box (MS-16).
+// TestVectors runs every vector as bare message, envelope and box (MS-16).
 func TestVectors(t *testing.T) {
 	v := readVectors(t)
 	public, err := signing.ParseEd25519(v.Keys["alice"].Public)
@@ -94,7 +94,7 @@ func TestVectors(t *testing.T) {
 		}
 		again, err := message.Sign(bare.Tree, private)
 		if err != nil || again.GetStr("sig") != s.Sig {
-			t.Errorf("%s: signed anew it is %s, %v", s.Name, again.GetStr("sig"), err)
+			t.Errorf("%s: signed again it is %s, %v", s.Name, again.GetStr("sig"), err)
 		}
 	}
 	for _, n := range v.Negative {
@@ -117,13 +117,14 @@ func TestVectors(t *testing.T) {
 				t.Errorf("box %d: %+v, %v", i, p, e)
 			}
 		} else if e == nil || e.Code != message.CodeParse {
-			t.Errorf("box %d holds no JSON: %v, want E_PARSE", i, e)
+			t.Errorf("box %d contains no JSON: %v, want E_PARSE", i, e)
 		}
 	}
 }
 
-// Every vector through every door of the endpoint, as bob: what Python signed gets past the signature, and is then refused
-// because it is of January 2026; what it did not sign gets E_SIGNATURE (MS-16).
+// TestVectorsAtTheDoors runs every vector through every door of the endpoint, as bob. A message that Python signed
+// passes the signature check and is then refused because its time is January 2026. Other messages get E_SIGNATURE
+// (MS-16).
 func TestVectorsAtTheDoors(t *testing.T) {
 	t.Parallel() // it mostly waits
 	v := readVectors(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Class is a classification, in the short form that is sent.
+// Class is a classification in its short form, which messages use.
 type Class string
 
 // The classes (MS-36).
@@ -26,17 +26,18 @@ var longClasses = map[string]Class{
 	"pub": Public, "int": Internal, "conf": Confidential, "pii": PII, "sec": Secret,
 }
 
-// ParseClass returns the class that a text names in either form, "" if it names none.
+// ParseClass returns the class with a short or long name, or "" for another text.
 func ParseClass(text string) Class { return longClasses[text] }
 
-// Classes lists the classes that we take.
+// Classes lists the classes that we accept.
 func Classes() []Class { return []Class{Public, Internal, Confidential, PII, Secret} }
 
-// IsBoxed reports whether a class travels encrypted only (MS-37).
+// IsBoxed reports whether messages of the class must be encrypted (MS-37).
 func (c Class) IsBoxed() bool { return c == Confidential || c == PII || c == Secret }
 
-// Like returns the class of an answer to a message of class asked: what answers something confidential or secret is that, too.
-func (c Class) Like(asked Class) Class {
+// AtLeast returns the class of an answer of class c to a message of class asked: the answer to a confidential or
+// secret message has the class of that message.
+func (c Class) AtLeast(asked Class) Class {
 	if c == Internal && (asked == Confidential || asked == Secret) {
 		return asked
 	}
@@ -55,13 +56,13 @@ func (r *reader) class(optional bool) Class {
 	return c
 }
 
-// PIIMeta says what personal data a message holds and who agreed.
+// PIIMeta describes the personal data in a message and the consent to it.
 type PIIMeta struct {
 	Types      []string
 	GrantedBy  string
 	Purpose    string
 	Proof      string
-	Expires    time.Time // zero: no end is named
+	Expires    time.Time // zero: no expiry
 	Scope      []string
 	MaskFields []string
 }
@@ -94,8 +95,9 @@ func (r *reader) piiMeta() *PIIMeta {
 	return m
 }
 
-// And returns what two pieces of one message hold together. Where they do not name the same fields, the types say what is masked.
-func (m *PIIMeta) And(other *PIIMeta) *PIIMeta {
+// Merge returns the description of two parts of one message together. If the parts name different fields to mask, the
+// merged one has no fields, so that the types decide what is masked.
+func (m *PIIMeta) Merge(other *PIIMeta) *PIIMeta {
 	if m == nil || other == nil {
 		return cmp.Or(m, other)
 	}
@@ -112,7 +114,7 @@ func (m *PIIMeta) And(other *PIIMeta) *PIIMeta {
 	return &both
 }
 
-// Covers refuses types that the consent does not cover now.
+// Covers returns an error if the consent does not cover the types that were found.
 func (m *PIIMeta) Covers(found []string, now time.Time) *Error {
 	refuse := func(fix string) *Error {
 		e := FailAt(CodeConsent, "pii_meta", fix)

@@ -31,17 +31,17 @@ const (
 	CodeInternal       Code = "E_INTERNAL"
 )
 
-// codeRow is what the protocol says about a code: its category, the status it travels with, and how to recover.
+// codeRow is the definition of a code in the protocol: its category, its HTTP status, and how to recover.
 type codeRow struct {
 	Code        Code
 	Category    string
 	Status      int
 	Recoverable bool
-	Action      string // of the suggestion
+	Action      string // in the suggestion
 	Message     string // public: quotes nothing (MS-52)
 }
 
-// Codes is the one table of codes.
+// Codes is the only table of codes.
 var Codes = []codeRow{
 	{CodeParse, "protocol", 400, true, "retry", "the message is not one strict JSON object"},
 	{CodeVersion, "protocol", 400, false, "upgrade", "the protocol version is not supported"},
@@ -59,7 +59,7 @@ var Codes = []codeRow{
 	{CodeInternal, "execution", 500, true, "retry_after", "internal error"},
 }
 
-// RowOf returns what the protocol says about a code.
+// RowOf returns the definition of a code.
 func RowOf(c Code) (codeRow, bool) {
 	for _, r := range Codes {
 		if r.Code == c {
@@ -69,25 +69,25 @@ func RowOf(c Code) (codeRow, bool) {
 	return codeRow{}, false
 }
 
-// Error is a refusal in the words of the protocol. Its cause is for the log and never leaves.
+// Error is a refusal in terms of the protocol. Its cause is for the log and is never sent.
 type Error struct {
 	Code        Code
 	Status      int
 	Field       string
-	Fix         string // fixed text of ours
+	Fix         string // one of our fixed texts
 	Recoverable bool
 	Delay       time.Duration
-	Types       []string // data types of a consent that would help
+	Types       []string // data types for which a consent would help
 	Capability  string
 
 	cause error
 }
 
-// Fail returns a refusal with the code.
+// Fail returns a refusal with a code.
 func Fail(c Code) *Error {
 	r, ok := RowOf(c)
 	if !ok {
-		panic("moltspeak: no such code") // a mistake of the program
+		panic("moltspeak: no such code") // a programming mistake
 	}
 	return &Error{Code: c, Status: r.Status, Recoverable: r.Recoverable}
 }
@@ -119,7 +119,7 @@ func (e *Error) Error() string {
 // Unwrap returns the private cause.
 func (e *Error) Unwrap() error { return e.cause }
 
-// Payload is the p of an error message. A stranger learns no more than the code.
+// Payload returns the p of an error message. A stranger learns only the code.
 func (e *Error) Payload(stranger bool) wire.Value {
 	row, _ := RowOf(e.Code)
 	v := wire.Obj(wire.TextField("code", string(e.Code)), wire.TextField("category", row.Category),
@@ -128,7 +128,7 @@ func (e *Error) Payload(stranger bool) wire.Value {
 		v = v.With("field", wire.Text(e.Field))
 	}
 	v = v.With("recoverable", wire.Bool(e.Recoverable))
-	if row.Action == "" || row.Recoverable && !e.Recoverable { // what would help in general does not here
+	if row.Action == "" || row.Recoverable && !e.Recoverable { // the usual advice does not help here
 		return v
 	}
 	hint := wire.Obj(wire.TextField("action", row.Action))
@@ -149,7 +149,7 @@ func (e *Error) Payload(stranger bool) wire.Value {
 	return v.With("suggestion", hint)
 }
 
-// Fault is the p of an error that a peer sent. Message is the peer's text: untrusted.
+// Fault is the p of an error message from a peer. Message is the peer's text: untrusted.
 type Fault struct {
 	Code        Code
 	Category    string
@@ -164,7 +164,8 @@ func (Fault) isPayload() {}
 
 func (f Fault) Error() string { return fmt.Sprintf("the peer answered %s", f.Code) }
 
-// otherCodes are codes of public documents beside the fourteen, with the one that each is read as (MS-51).
+// otherCodes are codes in public documents that are not among the fourteen, each with the code that it is read as
+// (MS-51).
 var otherCodes = map[string]Code{
 	"E_PII": CodeConsent, "E_AGENT_NOT_FOUND": CodeTimeout, "E_CAPABILITY_UNKNOWN": CodeCapability,
 	"E_REGISTRATION_EXPIRED": CodeAuthFailed, "E_REGISTRATION_CONFLICT": CodeInvalidParam, "E_VISIBILITY_DENIED": CodeCapability,
@@ -192,7 +193,7 @@ func parseFault(r *reader) Payload {
 	return f
 }
 
-// FromWire returns a refusal of the node in the words of the protocol (§8).
+// FromWire translates a refusal of the node into terms of the protocol (§8).
 func FromWire(err error) *Error {
 	e, ok := errors.AsType[*wire.Error](err)
 	if !ok {
@@ -228,7 +229,7 @@ func FromWire(err error) *Error {
 	return out.Because(err)
 }
 
-// Wire returns a peer's error in the words of AgentMesh, for the outbox.
+// Wire translates a peer's error into terms of AgentMesh, for the outbox.
 func (f Fault) Wire() *wire.Error {
 	row, _ := RowOf(f.Code)
 	e := &wire.Error{Code: wire.AgentUnavailable, Status: row.Status, Retry: f.Recoverable, Message: "the MoltSpeak peer answered " + string(f.Code)}

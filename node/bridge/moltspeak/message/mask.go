@@ -8,11 +8,11 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Masked stands where personal data stood.
+// Masked replaces personal data.
 const Masked = "[Masked]"
 
-// Mask returns v as it may be shown: members named in MaskFields are masked at any depth; without MaskFields, what the
-// types name in every string (MS-39). A nil m masks nothing.
+// Mask returns v as it may be shown. It masks the members that MaskFields names, at any depth. If MaskFields is empty,
+// it masks the data of the listed types in every string (MS-39). A nil m masks nothing.
 func (m *PIIMeta) Mask(v wire.Value) wire.Value {
 	if m == nil {
 		return v
@@ -47,7 +47,7 @@ func (m *PIIMeta) mask(v wire.Value, key string) wire.Value {
 		if text := maskText(s, m.Types); text != s {
 			return wire.Text(text)
 		}
-		for _, t := range personal.LeafTypes(key, s) { // the member's name says what it is
+		for _, t := range personal.LeafTypes(key, s) { // the member's name reveals the type
 			if slices.Contains(m.Types, t) {
 				return wire.Text(Masked)
 			}
@@ -56,7 +56,8 @@ func (m *PIIMeta) mask(v wire.Value, key string) wire.Value {
 	return v
 }
 
-// maskText masks the findings of these types in a text, all of a text with more of them than are kept.
+// maskText masks the findings of these types in a text. It masks the whole text if there are more findings than Scan
+// returns.
 func maskText(s string, types []string) string {
 	found := personal.Scan(s)
 	if len(found) >= personal.MaxFindings {

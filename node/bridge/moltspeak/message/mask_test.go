@@ -11,8 +11,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// labelled reads the checked-in set: types, a tab, the text. "-" labels a text without personal data.
-func labelled(t testing.TB) (texts []string, types [][]string) {
+// readLabels reads the labeled set: types, a tab, the text. "-" marks a text without personal data.
+func readLabels(t testing.TB) (texts []string, types [][]string) {
 	t.Helper()
 	data, err := os.ReadFile("../testdata/pii.tsv")
 	if err != nil {
@@ -32,10 +32,10 @@ func labelled(t testing.TB) (texts []string, types [][]string) {
 	return texts, types
 }
 
-// Precision and recall over pairs of a text and a type, on the labelled set (MS-41). docs/bridges/moltspeak.md quotes
-// what this test prints.
+// TestScannerFigures measures precision and recall over pairs of a text and a type, on the labeled set (MS-41).
+// docs/bridges/moltspeak.md quotes its output.
 func TestScannerFigures(t *testing.T) {
-	texts, types := labelled(t)
+	texts, types := readLabels(t)
 	if len(texts) < 400 {
 		t.Fatalf("the set has %d texts, want at least 400", len(texts))
 	}
@@ -64,7 +64,7 @@ func TestScannerFigures(t *testing.T) {
 	}
 }
 
-// Only string leaves are looked at: a deadline is no phone number, wherever it stands (MS-41).
+// TestScanLeaves: only string leaves are scanned, so a deadline is never taken for a phone number (MS-41).
 func TestScanLeaves(t *testing.T) {
 	for _, tt := range []struct{ in, want string }{
 		{`{"deadline":1703283600000,"n":4155550132,"card":4111111111111111}`, ""},
@@ -81,7 +81,7 @@ func TestScanLeaves(t *testing.T) {
 }
 
 func FuzzScan(f *testing.F) {
-	texts, _ := labelled(f)
+	texts, _ := readLabels(f)
 	for _, text := range texts {
 		f.Add(text)
 	}
@@ -99,11 +99,12 @@ func FuzzScan(f *testing.F) {
 	})
 }
 
-// What looks like personal data and is none hides nothing behind it, and a text full of it is masked to its end.
+// TestScanToTheEnd: candidates that are not personal data hide nothing behind them, and a text with very many findings
+// is masked to its end.
 func TestScanToTheEnd(t *testing.T) {
-	decoys := strings.Repeat("4111 1111 1111 1112, ", 2*personal.MaxFindings) // no card: its check digit is wrong
+	decoys := strings.Repeat("4111 1111 1111 1112, ", 2*personal.MaxFindings) // not a card: the check digit is wrong
 	if got := personal.Types(wire.Text(decoys + "4111 1111 1111 1111")); !slices.Contains(got, personal.TypeFinancial) {
-		t.Errorf("behind numbers that are none: %v", got)
+		t.Errorf("behind numbers that are not cards: %v", got)
 	}
 	many := strings.Repeat("jane.doe@example.com, ", 2*personal.MaxFindings)
 	if got := (&PIIMeta{Types: []string{personal.TypeEmail}}).Mask(wire.Text(many)); strings.Contains(string(got.JSON()), "jane") {

@@ -18,7 +18,7 @@ const (
 	MaxChunk   = 64 << 10
 	MaxSession = 100 << 20
 	MaxNesting = 50
-	MaxEntries = 100 // of a batch (MS-46)
+	MaxEntries = 100 // in a batch (MS-46)
 )
 
 // Op is an operation.
@@ -50,7 +50,7 @@ const (
 // Agent is a sender or recipient.
 type Agent struct {
 	Agent, Org string
-	Key        string // "ed25519:…", as claimed
+	Key        string // "x25519:…", as claimed
 	EncKey     string // "x25519:…", as claimed
 }
 
@@ -68,12 +68,12 @@ func ValidName(s string) bool {
 	return s != "" && len(s) <= 128 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == ""
 }
 
-// Message is a message of the protocol. It is filled from Tree; what is verified is the tree.
+// Message is a message of the protocol. Its fields are read from Tree; signatures cover Tree.
 type Message struct {
-	ID       string // empty where a hello or verify has none
+	ID       string // empty if a hello or verify has none
 	Time     time.Time
 	Op       Op
-	From, To Agent // From is zero if it is absent, and so is To
+	From, To Agent // zero if absent
 	P        wire.Value
 	Class    Class
 	Sig      string
@@ -86,8 +86,8 @@ type Message struct {
 	Tree wire.Value
 }
 
-// Parse reads the members that every message has (MS-1 to MS-6). Unknown ones are ignored; the signature
-// covers them.
+// Parse reads the members that every message has (MS-1 to MS-6). It ignores unknown members, but the signature covers
+// them.
 func Parse(tree wire.Value) (Message, *Error) {
 	m := Message{Tree: tree}
 	if tree.Kind() != wire.Object {
@@ -103,9 +103,9 @@ func Parse(tree wire.Value) (Message, *Error) {
 	}
 	m.Op = Op(r.text("op"))
 	if r.err == nil && !isKnown(m.Op) {
-		return m, FailAt(CodeSchema, "op", "is no operation of the protocol")
+		return m, FailAt(CodeSchema, "op", "is not an operation of the protocol")
 	}
-	short := m.Op == OpHello || m.Op == OpVerify // may lack id, to and cls (MS-2)
+	short := m.Op == OpHello || m.Op == OpVerify // id, to and cls are optional (MS-2)
 	if !short || r.has("id") {
 		m.ID = r.text("id")
 		r.check(ValidID(m.ID), "id", "must be 1 to 128 printable characters")
@@ -115,7 +115,7 @@ func Parse(tree wire.Value) (Message, *Error) {
 		m.Time = time.UnixMilli(ms).UTC()
 	}
 	m.From, m.To = r.agent("from"), r.agent("to")
-	if !short && m.Op != OpPing && m.To.Agent == "" { // or it could be repeated at any other agent
+	if !short && m.Op != OpPing && m.To.Agent == "" { // without a recipient, anybody could repeat it to another agent
 		r.fail(CodeMissingField, "to", "is required")
 	}
 	m.P = r.need("p", wire.Object)
@@ -125,7 +125,7 @@ func Parse(tree wire.Value) (Message, *Error) {
 	if m.Re != "" {
 		r.check(ValidID(m.Re), "re", "must be 1 to 128 printable characters")
 	}
-	if m.Op.IsAnswer() && m.Op != OpError && m.Op != OpHelloAck && m.Re == "" { // what they answer may have had no id (MS-2, MS-52)
+	if m.Op.IsAnswer() && m.Op != OpError && m.Op != OpHelloAck && m.Re == "" { // MS-2, MS-52: no id, no re
 		r.fail(CodeMissingField, "re", "is required in an answer")
 	}
 	m.Expires = r.millis("exp")
@@ -153,7 +153,7 @@ func (op Op) IsCore() bool {
 	return false
 }
 
-// ValidID accepts what a peer may call a message (MS-3).
+// ValidID reports whether a peer may use s as a message id (MS-3).
 func ValidID(s string) bool {
 	bad := func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }
 	return s != "" && len(s) <= 128 && !strings.ContainsFunc(s, bad)
@@ -174,7 +174,7 @@ func (r *reader) agent(key string) Agent {
 	return a
 }
 
-// Draft is what a message of ours says.
+// Draft is the content of a message of ours.
 type Draft struct {
 	ID, Re   string
 	Op       Op
@@ -188,7 +188,8 @@ type Draft struct {
 	Ext      wire.Value
 }
 
-// Tree returns the unsigned message. Empty optionals are left out, or Python peers fail to verify (MS-7).
+// Tree returns the unsigned message. It leaves empty optional members out, because Python peers fail to verify them
+// (MS-7).
 func (d Draft) Tree() wire.Value {
 	v := wire.Obj(
 		wire.TextField("v", Version), wire.TextField("id", d.ID), wire.Field("ts", wire.Int(d.Time.UnixMilli())),
@@ -213,7 +214,7 @@ func (d Draft) Tree() wire.Value {
 	return v
 }
 
-// Value returns the agent as messages carry it.
+// Value returns the agent as a member of a message.
 func (a Agent) Value() wire.Value {
 	v := wire.Obj(wire.TextField("agent", a.Agent), wire.TextField("org", a.Org))
 	if a.Key != "" {
@@ -225,19 +226,19 @@ func (a Agent) Value() wire.Value {
 	return v
 }
 
-// InCore returns an answer with the core operations alone, for peers that know no other (MS-25): what only the documents know
-// becomes the data of a respond.
-func (d Draft) InCore() Draft {
+// ToCore returns an answer that uses only the core operations, for peers that know no others (MS-25). The payload of
+// another operation becomes the data of a respond.
+func (d Draft) ToCore() Draft {
 	switch d.Op {
 	case OpHelloAck, OpVerifyResponse, OpPong, OpEstablished:
 		d.Op, d.P = OpRespond, Respond{Status: "success", Data: d.P}.Value()
-	case OpConsentResponse, OpTaskAck: // their p is that of a respond
+	case OpConsentResponse, OpTaskAck: // their p is already that of a respond
 		d.Op = OpRespond
 	}
 	return d
 }
 
-// ReadableID returns the id of a message that could not be read otherwise (MS-52).
+// ReadableID returns the id of a message that is otherwise invalid, for the error about it (MS-52).
 func ReadableID(tree wire.Value) string {
 	if id := tree.GetStr("id"); ValidID(id) {
 		return id

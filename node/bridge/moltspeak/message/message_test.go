@@ -25,7 +25,7 @@ func parseText(t testing.TB, text string) wire.Value {
 	return v
 }
 
-// Each member missing, null and of another type (MS-2, MS-8).
+// TestMembers tries each member missing, null and of another type (MS-2, MS-8).
 func TestMembers(t *testing.T) {
 	good := parseText(t, sample)
 	if _, e := Parse(good); e != nil {
@@ -84,7 +84,7 @@ func codeOf(e *Error) Code {
 	return e.Code
 }
 
-// Every operation and action, minimal and broken (MS-31).
+// TestPayloads tries every operation and action, minimal and broken (MS-31).
 func TestPayloads(t *testing.T) {
 	for _, tt := range []struct {
 		op, p string
@@ -142,7 +142,7 @@ func TestPayloads(t *testing.T) {
 	}
 }
 
-// Strict JSON, nesting and sizes (MS-9, MS-10).
+// TestBounds tests strict JSON, nesting and sizes (MS-9, MS-10).
 func TestBounds(t *testing.T) {
 	nested := func(n int) string {
 		return strings.Replace(sample, `"weather"`, `"w","params":{"x":`+strings.Repeat("[", n-3)+strings.Repeat("]", n-3)+`}`, 1)
@@ -186,7 +186,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// A box opens with and without the prefixes, and fails without detail (MS-19, MS-20).
+// TestBoxes: a box opens with and without prefixes, and fails without details (MS-19, MS-20).
 func TestBoxes(t *testing.T) {
 	a, b := signing.NewBoxKey(bytes.Repeat([]byte{1}, 32)), signing.NewBoxKey(bytes.Repeat([]byte{2}, 32))
 	box := Seal(parseText(t, sample), a, b.Public())
@@ -201,7 +201,7 @@ func TestBoxes(t *testing.T) {
 	}
 }
 
-// One-byte changes of a signature's text, other lengths and other spellings fail (MS-15).
+// TestSignatureSpellings: a signature with one changed byte, another length or another spelling fails (MS-15).
 func TestSignatureSpellings(t *testing.T) {
 	key := signing.NewEd25519FromSeed(bytes.Repeat([]byte{3}, 32))
 	tree, err := Sign(parseText(t, sample), key)
@@ -229,10 +229,10 @@ func TestSignatureSpellings(t *testing.T) {
 	}
 }
 
-// sigOf is a signature of n bytes.
+// sigOf returns a signature of n bytes.
 func sigOf(n int) string { return SigPrefix + base64.StdEncoding.EncodeToString(make([]byte, n)) }
 
-// The fourteen codes have a category, a status, and survive being written and read (issue: all error codes).
+// TestCodes: each of the fourteen codes has a category and a status, and survives being written and read.
 func TestCodes(t *testing.T) {
 	if len(Codes) != 14 {
 		t.Errorf("%d codes", len(Codes))
@@ -266,7 +266,8 @@ func TestCodes(t *testing.T) {
 	}
 }
 
-// What we send has no empty member, which Python peers would drop and then fail to verify (MS-7).
+// TestDraftHasNoEmptyMembers: our messages have no empty members, because Python peers would drop them and then fail
+// to verify (MS-7).
 func TestDraftHasNoEmptyMembers(t *testing.T) {
 	d := Draft{ID: "i", Op: OpQuery, Time: time.UnixMilli(1767225600000), From: Agent{Agent: "a", Org: "o"}, To: Agent{Agent: "b", Org: "p"},
 		P: wire.Obj(wire.TextField("domain", "d")), Class: Internal}

@@ -12,19 +12,19 @@ import (
 
 const (
 	boxAlgorithm = "x25519-xsalsa20-poly1305"
-	MaxValues    = 100_000 // in one message; ours, so that a megabyte of brackets stays cheap
+	MaxValues    = 100_000 // in one message; our limit, so that a megabyte of brackets stays cheap
 	maxAll       = 400_000 // in a batch
 )
 
-// Packet is a message as it travelled.
+// Packet is a message with the form in which it was sent.
 type Packet struct {
-	Tree      wire.Value // of the message, opened
+	Tree      wire.Value // of the message, decrypted
 	Enveloped bool
 	Boxed     bool
-	Sealed    signing.BoxPublic // key of the box, where Boxed; nobody's until the inner signature says so (MS-20)
+	Sealed    signing.BoxPublic // key of the box, if Boxed; unproven until the inner signature verifies (MS-20)
 }
 
-// ReadPacket reads a bare message, an envelope or a box for key (MS-10, MS-17 to MS-19).
+// ReadPacket reads a bare message, an envelope, or a box for key (MS-10, MS-17 to MS-19).
 func ReadPacket(data []byte, key *signing.BoxKey) (Packet, *Error) {
 	if len(data) > MaxMessage+MaxWrapping {
 		return Packet{}, tooLarge()
@@ -36,7 +36,7 @@ func ReadPacket(data []byte, key *signing.BoxKey) (Packet, *Error) {
 	return OpenPacket(tree, len(data), key)
 }
 
-// MaxWrapping is what base64 and an envelope add to a message of the largest size, generously.
+// MaxWrapping is a generous bound on what base64 and an envelope add to the largest message.
 const MaxWrapping = MaxMessage/2 + 1024
 
 func tooLarge() *Error {
@@ -50,23 +50,23 @@ func parseTree(data []byte, depth, values int) (wire.Value, *Error) {
 	if err != nil {
 		return tree, Fail(CodeParse).Because(err)
 	}
-	if !finite(tree) {
+	if !isFinite(tree) {
 		return tree, FailAt(CodeParse, "", "a number overflows")
 	}
 	return tree, nil
 }
 
-// finite refuses numbers that Python reads as infinite: they have no canonical text (MS-13).
-func finite(v wire.Value) bool {
+// isFinite returns false for numbers that Python reads as infinite, because they have no canonical text (MS-13).
+func isFinite(v wire.Value) bool {
 	if token, ok := v.Num(); ok {
 		if !strings.ContainsAny(token, ".eE") {
-			return len(token) <= 4300 // Python's own bound on integers
+			return len(token) <= 4300 // Python's limit for integers
 		}
 		f, _ := strconv.ParseFloat(token, 64)
 		return !math.IsInf(f, 0)
 	}
 	for i := range v.Len() {
-		if !finite(v.At(i)) {
+		if !isFinite(v.At(i)) {
 			return false
 		}
 	}
@@ -84,14 +84,14 @@ func depth(v wire.Value) int {
 	return deepest + 1
 }
 
-// OpenPacket judges a tree of size bytes.
+// OpenPacket reads a packet from a tree of size bytes.
 func OpenPacket(tree wire.Value, size int, key *signing.BoxKey) (Packet, *Error) {
 	if tree.Kind() != wire.Object {
 		return Packet{}, Fail(CodeParse)
 	}
 	version, enveloped := tree.Get("moltspeak")
 	if !enveloped {
-		return bounded(Packet{Tree: tree}, size)
+		return checkBounds(Packet{Tree: tree}, size)
 	}
 	if s, _ := version.Str(); s != Version {
 		return Packet{Enveloped: true}, FailAt(CodeVersion, "moltspeak", `must be the text "0.1"`)
@@ -114,7 +114,7 @@ func OpenPacket(tree wire.Value, size int, key *signing.BoxKey) (Packet, *Error)
 			return p, r.err
 		}
 		p.Tree = inner
-		return bounded(p, len(inner.JSON()))
+		return checkBounds(p, len(inner.JSON()))
 	}
 	return p.open(r, env, key)
 }
@@ -154,7 +154,7 @@ func (p Packet) open(r, env *reader, key *signing.BoxKey) (Packet, *Error) {
 	return p, nil
 }
 
-func bounded(p Packet, size int) (Packet, *Error) {
+func checkBounds(p Packet, size int) (Packet, *Error) {
 	if size > MaxMessage {
 		return p, tooLarge()
 	}
@@ -164,14 +164,14 @@ func bounded(p Packet, size int) (Packet, *Error) {
 	return p, nil
 }
 
-// unbase64 reads padded standard base64 with or without its prefix (MS-19).
+// unbase64 decodes padded standard base64, with or without its prefix (MS-19).
 func unbase64(s string) ([]byte, bool) {
 	s = strings.TrimPrefix(s, "base64:")
 	raw, err := base64.StdEncoding.Strict().DecodeString(s)
 	return raw, err == nil && base64.StdEncoding.EncodeToString(raw) == s
 }
 
-// Wrap writes a signed message the way it is to travel.
+// Wrap returns a signed message as bare JSON or in an envelope.
 func Wrap(tree wire.Value, enveloped bool) []byte {
 	if !enveloped {
 		return tree.JSON()
@@ -181,7 +181,7 @@ func Wrap(tree wire.Value, enveloped bool) []byte {
 	)), wire.Field("message", tree)).JSON()
 }
 
-// Seal writes a signed message as a box for to (MS-18).
+// Seal returns a signed message encrypted in a box for to (MS-18).
 func Seal(tree wire.Value, key *signing.BoxKey, to signing.BoxPublic) []byte {
 	sealed, nonce := key.Seal(tree.JSON(), to)
 	return wire.Obj(wire.TextField("moltspeak", Version), wire.Field("envelope", wire.Obj(
@@ -191,9 +191,10 @@ func Seal(tree wire.Value, key *signing.BoxKey, to signing.BoxPublic) []byte {
 	)), wire.TextField("ciphertext", "base64:"+base64.StdEncoding.EncodeToString(sealed))).JSON()
 }
 
+// SigPrefix is the prefix of signing keys and signatures.
 const SigPrefix = "ed25519:"
 
-// Sign returns the message with its signature last (MS-11).
+// Sign returns the message with its signature as the last member (MS-11).
 func Sign(tree wire.Value, key *signing.PrivateKey) (wire.Value, error) {
 	tree = tree.Without("sig")
 	text, err := key.Sign(signing.Canonical(tree, signing.Python))
@@ -203,7 +204,7 @@ func Sign(tree wire.Value, key *signing.PrivateKey) (wire.Value, error) {
 	return tree.With("sig", wire.Text(SigPrefix+text)), nil
 }
 
-// Verify checks the signature over the tree as received: strict, and no other form (MS-15).
+// Verify checks the signature over the tree as received, strictly and over no other form (MS-15).
 func (m Message) Verify(key *signing.PublicKey) *Error {
 	sig, ok := strings.CutPrefix(m.Sig, SigPrefix)
 	if !ok {
@@ -240,7 +241,7 @@ func ReadBatch(raw []byte) ([]wire.Value, *Error) {
 	return out, nil
 }
 
-// ParseKey reads a signing key as messages carry it (MS-12).
+// ParseKey parses a signing key in the form of messages (MS-12).
 func ParseKey(text string) (*signing.PublicKey, bool) {
 	raw, ok := strings.CutPrefix(text, SigPrefix)
 	if !ok {
@@ -250,7 +251,7 @@ func ParseKey(text string) (*signing.PublicKey, bool) {
 	return key, err == nil
 }
 
-// ParsePoint reads an encryption key as messages carry it (MS-12).
+// ParsePoint parses an encryption key in the form of messages (MS-12).
 func ParsePoint(text string) (signing.BoxPublic, bool) {
 	raw, ok := strings.CutPrefix(text, "x25519:")
 	if !ok {

@@ -7,11 +7,11 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Payload is the p of a message, read.
+// Payload is the parsed p of a message.
 type Payload interface{ isPayload() }
 
-// Attestation is the word of an organisation about a capability of a peer, as the peer shows it. What its signature
-// covers is defined nowhere: it is kept and shown, and raises no level (MS-29).
+// Attestation is the claim of an organization about a capability of a peer, as the peer presents it. The protocol does
+// not define what its signature covers, so it is stored and shown, but raises no level (MS-29).
 type Attestation struct {
 	Capability string    `json:"capability"`
 	Type       string    `json:"type"`
@@ -20,7 +20,7 @@ type Attestation struct {
 	Expires    time.Time `json:"expires,omitzero"`
 }
 
-// maxAttested is how many attestations of a peer are kept.
+// maxAttested bounds the stored attestations of a peer.
 const maxAttested = 10
 
 // Hello opens a handshake.
@@ -28,7 +28,7 @@ type Hello struct {
 	Attested                           []Attestation
 	Versions, Capabilities, Extensions []string
 	MaxSize                            int64
-	Classes                            []Class // empty: the peer did not say
+	Classes                            []Class // empty: unknown
 }
 
 // Verify asks for proof of a key.
@@ -62,7 +62,7 @@ type Task struct {
 	Subtasks                      int
 }
 
-// Stream is a piece of a stream.
+// Stream is a part of a stream.
 type Stream struct {
 	Action, ID, Type, ContentType string
 	Seq, Total                    int64
@@ -77,22 +77,22 @@ type Tool struct {
 	Timeout      time.Duration
 }
 
-// Consent is about permission to use personal data.
+// Consent requests, grants, revokes or verifies permission to use personal data.
 type Consent struct {
 	Action, Purpose, Duration, Human, Token string
 	Constraints                             Constraints
 	Types                                   []string
 }
 
-// Constraints narrow a consent. That it is for one message is ours to keep; the other two are the peer's, who reads them
-// in its token.
+// Constraints narrow a consent. We enforce one_time. The peer has to respect the other two, which it reads in its
+// token.
 type Constraints struct {
 	OneTime   bool `json:"one_time,omitempty"`
 	NoStorage bool `json:"no_storage,omitempty"`
 	NoForward bool `json:"no_forward,omitempty"`
 }
 
-// Ping asks for a sign of life.
+// Ping asks an agent for a sign of life.
 type Ping struct{ Nonce wire.Value }
 
 // Discover searches agents.
@@ -104,7 +104,7 @@ type Discover struct {
 // Register is for registries.
 type Register struct{ Action string }
 
-// Ack is an answer of the handshake, or what needs no reading here.
+// Ack is an answer that has no members of interest here.
 type Ack struct{}
 
 func (Hello) isPayload()    {}
@@ -130,11 +130,11 @@ var payloads = map[Op]func(*reader) Payload{
 
 func isKnown(op Op) bool { return payloads[op] != nil }
 
-// Payload reads the p of the message (MS-31).
+// Payload parses the p of the message (MS-31).
 func (m Message) Payload() (Payload, *Error) {
 	parse := payloads[m.Op]
 	if parse == nil {
-		return nil, FailAt(CodeSchema, "op", "is no operation of the protocol")
+		return nil, FailAt(CodeSchema, "op", "is not an operation of the protocol")
 	}
 	r := &reader{v: m.P, path: "p.", bad: CodeInvalidParam}
 	p := parse(r)
@@ -143,7 +143,7 @@ func (m Message) Payload() (Payload, *Error) {
 
 func parseHello(r *reader) Payload {
 	h := Hello{Versions: r.texts("protocol_versions", true), Extensions: r.texts("extensions", false)}
-	h.Capabilities, h.Attested = r.attested("capabilities")
+	h.Capabilities, h.Attested = r.readCapabilities("capabilities")
 	h.MaxSize, _ = r.whole("max_message_size")
 	r.check(h.MaxSize >= 0, "max_message_size", "must not be negative")
 	for _, c := range r.texts("supported_cls", false) {
@@ -153,8 +153,8 @@ func parseHello(r *reader) Payload {
 	return h
 }
 
-// attested reads a list of capabilities, each a text or a text with an attestation.
-func (r *reader) attested(key string) (names []string, list []Attestation) {
+// readCapabilities reads a list of capabilities, each of them a text or an object with an attestation.
+func (r *reader) readCapabilities(key string) (names []string, list []Attestation) {
 	v, ok := r.opt(key, wire.Array)
 	if !ok {
 		return nil, nil
@@ -223,7 +223,7 @@ func parseQuery(r *reader) Payload {
 func parseRespond(r *reader) Payload {
 	a := Respond{Status: r.oneOf("status", "success", "error", "partial"), Schema: r.optText("schema")}
 	data, ok := r.v.Get("data")
-	if !ok { // members beside these count as data
+	if !ok { // other members count as data
 		data = r.v.Without("status", "schema")
 	}
 	a.Data = data
@@ -274,7 +274,7 @@ func parseStream(r *reader) Payload {
 		s.Data = r.text("data")
 		r.check(len(s.Data) <= MaxChunk, "data", "must have at most 64 KiB")
 	case "end":
-		s.Total = -1 // it does not say
+		s.Total = -1 // not stated
 		if n, ok := r.whole("total_chunks"); ok {
 			r.check(n >= 0, "total_chunks", "must not be negative")
 			s.Total = n
@@ -358,7 +358,7 @@ func parseRegister(r *reader) Payload {
 
 func parseAck(*reader) Payload { return Ack{} }
 
-// Value returns the p of a respond.
+// Value returns the p of a respond message.
 func (a Respond) Value() wire.Value {
 	v := wire.Obj(wire.TextField("status", a.Status), wire.Field("data", a.Data))
 	if a.Schema != "" {

@@ -8,7 +8,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// reader reads members of one object and keeps the first thing that is wrong.
+// reader reads the members of one object and keeps the first error.
 type reader struct {
 	v    wire.Value
 	path string // "p." inside payloads
@@ -33,7 +33,7 @@ func (r *reader) has(key string) bool {
 	return ok && !m.IsNull()
 }
 
-// need returns a required member; null counts as missing.
+// need returns a required member. null counts as missing.
 func (r *reader) need(key string, kind wire.Kind) wire.Value {
 	m, ok := r.v.Get(key)
 	switch {
@@ -156,10 +156,10 @@ func (r *reader) flag(key string) bool {
 	return b
 }
 
-// maxMillis is the year 9999: nothing that computes with a time overflows before.
+// maxMillis is the year 9999, so that no computation with a time overflows.
 const maxMillis = 253402300800000
 
-// integer reads an integer token that fits, never a decimal or an exponent.
+// integer returns an integer member that fits into 64 bits, but no decimal and no exponent.
 func integer(v wire.Value, key string) (int64, bool) {
 	m, _ := v.Get(key)
 	token, ok := m.Num()

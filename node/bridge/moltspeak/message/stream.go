@@ -11,7 +11,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// StreamText returns the payload of a stream as the scanner reads it: of binary data, the text that stands in it.
+// StreamText returns the payload of a stream as the scanner reads it. Binary data is replaced by the printable text in
+// it.
 func StreamText(p wire.Value) wire.Value {
 	raw, err := base64.StdEncoding.DecodeString(p.GetStr("data"))
 	if p.GetStr("type") != "binary" || err != nil {
@@ -26,16 +27,16 @@ func StreamText(p wire.Value) wire.Value {
 	return p.With("data", wire.Text(text))
 }
 
-// Pieces cuts a stream into start, chunks and end (MS-32). Binary data comes in base64 and leaves so, each chunk for
-// itself; the checksum is over the bytes.
-func Pieces(p wire.Value, id string) ([]Draft, error) {
-	const piece = 48 << 10 // of text; escaped it stays a message, and base64 of it a chunk
+// SplitStream splits a stream into start, chunks and end (MS-32). Binary data is base64, each chunk on its own; the
+// checksum is over the bytes.
+func SplitStream(p wire.Value, id string) ([]Draft, error) {
+	const piece = 48 << 10 // of text; escaped it fits into a message, and as base64 into a chunk
 	data, encode := []byte(p.GetStr("data")), func(b []byte) string { return string(b) }
 	binary := p.GetStr("type") == "binary"
 	if binary {
 		raw, err := base64.StdEncoding.Strict().DecodeString(p.GetStr("data"))
 		if err != nil {
-			return nil, errors.New("moltspeak: the data of a binary stream is base64")
+			return nil, errors.New("moltspeak: the data of a binary stream must be base64")
 		}
 		data, encode = raw, base64.StdEncoding.EncodeToString
 	}
@@ -53,7 +54,7 @@ func Pieces(p wire.Value, id string) ([]Draft, error) {
 	seq := int64(0)
 	for ; len(data) > 0; seq++ {
 		n := min(piece, len(data))
-		for !binary && n < len(data) && n > 0 && data[n]&0xc0 == 0x80 { // not within a character
+		for !binary && n < len(data) && n > 0 && data[n]&0xc0 == 0x80 { // not inside a character
 			n--
 		}
 		out = append(out, Draft{Op: OpStream, P: base("chunk").With("seq", wire.Int(seq)).With("data", wire.Text(encode(data[:n])))})
@@ -63,5 +64,5 @@ func Pieces(p wire.Value, id string) ([]Draft, error) {
 	return append(out, Draft{Op: OpStream, P: end}), nil
 }
 
-// Checksum returns what the end of a stream names.
+// Checksum returns the checksum for the end of a stream.
 func Checksum(sum [32]byte) string { return "sha256:" + hex.EncodeToString(sum[:]) }

@@ -22,8 +22,8 @@ func digitsBetween(low, high int) func(found, before, after string) bool {
 	}
 }
 
-// luhn is the check of cards and of several government ids.
-func luhn(d string) bool {
+// passesLuhn reports whether the check digit of a card or government id is right.
+func passesLuhn(d string) bool {
 	sum := 0
 	for i := range len(d) {
 		n := int(d[len(d)-1-i] - '0')
@@ -40,11 +40,11 @@ func luhn(d string) bool {
 func cardOK(found, before, after string) bool {
 	d := digits(found)
 	issuer := d[0] >= '3' && d[0] <= '6' || d[0] == '2' && d[:2] >= "22" && d[:2] <= "27"
-	return issuer && luhn(d) && !moreDigits(before, after) && strings.Trim(d, d[:1]) != "" && !strings.HasSuffix(strings.ToLower(before), "imei: ") &&
+	return issuer && passesLuhn(d) && !moreDigits(before, after) && strings.Trim(d, d[:1]) != "" && !strings.HasSuffix(strings.ToLower(before), "imei: ") &&
 		!strings.Contains(strings.ToLower(before), "tracking") && !strings.Contains(strings.ToLower(before), "imei")
 }
 
-// ibanOK is ISO 7064 mod 97-10.
+// ibanOK checks an IBAN with ISO 7064 mod 97-10.
 func ibanOK(s string) bool {
 	s = strings.ReplaceAll(s, " ", "")
 	if len(s) < 15 || len(s) > 34 {
@@ -113,7 +113,7 @@ var verhoeffP = [8][10]int{
 	{9, 4, 5, 3, 1, 2, 6, 8, 7, 0}, {4, 2, 8, 6, 5, 7, 3, 9, 0, 1}, {2, 7, 9, 3, 8, 0, 6, 4, 1, 5}, {7, 0, 4, 6, 9, 1, 3, 2, 5, 8},
 }
 
-// verhoeffOK is the check of an Aadhaar number.
+// verhoeffOK checks an Aadhaar number.
 func verhoeffOK(s string) bool {
 	d, c := digits(s), 0
 	for i := range len(d) {
@@ -122,8 +122,8 @@ func verhoeffOK(s string) bool {
 	return c == 0
 }
 
-// datedOK says whether six digits begin with a date, as Nordic ids do.
-func datedOK(s string) bool {
+// startsWithDate reports whether an id begins with a date in six digits, as Nordic ids do.
+func startsWithDate(s string) bool {
 	return s[2:4] >= "01" && s[2:4] <= "12" && s[4:6] >= "01" && s[4:6] <= "31"
 }
 
@@ -135,14 +135,14 @@ func moreDigits(before, after string) bool {
 
 func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 
-// businessWords come before numbers that belong to things.
+// businessWords come before numbers of things, which are not personal data.
 var businessWords = []string{
 	"order", "invoice", "ticket", "sku", "part", "ref", "reference", "tracking", "serial", "version", "build", "model", "isbn", "case", "case no",
 	"article", "item", "batch", "po", "rma", "bestellung", "rechnung", "commande", "pedido", "job", "id", "release", "product", "parcel", "lot", "port", "issue", "doi", "issn", "catalog", "flight", "booking", "patent", "artikel", "bestellnummer", "vorgang", "licence key", "license key", "key", "checksum", "commit", "room", "error", "code", "step", "channel", "sensor", "device", "stock", "ean", "upc", "asin", "customer no", "session",
 }
 
-// business says whether the words before a number say that it is an order, a version or the like.
-func business(before string) bool {
+// isBusiness reports whether the words before a number show that it is an order, a version or the like.
+func isBusiness(before string) bool {
 	words := strings.FieldsFunc(strings.ToLower(before), func(r rune) bool { return strings.ContainsRune(" :#.,()=/\"'", r) })
 	n := len(words)
 	for i := max(0, n-3); i < n; i++ {
@@ -171,7 +171,7 @@ func mailOK(found, before, after string) bool {
 
 func phoneOK(found, before, after string) bool {
 	d := digits(found)
-	if len(d) < 8 || len(d) > 15 || moreDigits(before, after) || business(before) {
+	if len(d) < 8 || len(d) > 15 || moreDigits(before, after) || isBusiness(before) {
 		return false
 	}
 	last := byte(' ')
@@ -191,14 +191,14 @@ func streetOK(found, before, _ string) bool {
 		}
 	}
 	last := words[len(words)-1]
-	if len(last) <= 2 || last == "close" || last == "drive" || last == "court" || last == "square" { // also words of every day: the street's name begins with a capital
+	if len(last) <= 2 || last == "close" || last == "drive" || last == "court" || last == "square" { // everyday words: require a capital letter
 		name := strings.Fields(found)[1]
 		return name[:1] != strings.ToLower(name[:1])
 	}
 	return !strings.HasSuffix(before, ".")
 }
 
-// notNames are capitalised words that follow the words of context and are nobody.
+// notNames are capitalized words that follow words of context and are not names.
 var notNames = []string{
 	"pepper", "team", "support", "service", "services", "success", "department", "api", "inc", "ltd", "gmbh", "corp", "company", "group", "office", "desk", "sales",
 	"monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday", "january", "february", "march", "april", "may", "june", "july", "august",
@@ -237,7 +237,7 @@ func healthOK(found, before, _ string) bool {
 
 func coordinatesOK(found, before, after string) bool {
 	parts := strings.FieldsFunc(found, func(r rune) bool { return r == ',' || r == ' ' })
-	if len(parts) != 2 || moreDigits(before, "") || business(before) {
+	if len(parts) != 2 || moreDigits(before, "") || isBusiness(before) {
 		return false
 	}
 	lat, err := strconv.ParseFloat(parts[0], 64)

@@ -1,6 +1,7 @@
-// Package personal finds personal data in texts and JSON values: patterns with check digits and words of context (MS-40, MS-41).
+// Package personal finds personal data in text and JSON values, with patterns, check digits and words of context
+// (MS-40, MS-41).
 //
-// It decides nothing about what it finds. Start with [Types].
+// It does not decide what happens with it. Start with [Types].
 package personal
 
 import (
@@ -23,23 +24,23 @@ const (
 	TypeBirth     = "dob"
 	TypeFinancial = "financial"
 	TypeHealth    = "health"
-	TypeLocation  = "location" // and IP addresses
+	TypeLocation  = "location" // including IP addresses
 	TypeOther     = "other"
 )
 
-// DataTypes lists them in the schema's order.
+// DataTypes lists the types in the order of the schema.
 func DataTypes() []string {
 	return []string{TypeEmail, TypePhone, TypeName, TypeAddress, TypeSSN, TypeBirth, TypeFinancial, TypeHealth, TypeLocation, TypeOther}
 }
 
-// Finding is personal data in a text.
+// Finding is the place of personal data in a text.
 type Finding struct {
 	Type       string
 	Start, End int // bytes
 }
 
-// pattern finds candidates of one kind; the first group, or the whole match, is what was found. ok judges a
-// candidate with the text before it.
+// pattern finds candidates of one type. The finding is the first group, or the whole match in a pattern without a
+// group. ok checks a candidate with the text around it; nil accepts every candidate.
 type pattern struct {
 	kind string
 	re   *regexp.Regexp
@@ -53,8 +54,8 @@ const (
 
 func re(s string) *regexp.Regexp { return regexp.MustCompile(s) }
 
-// patterns are tried on every string that leaves (MS-40, MS-41). They are ours: bounded in what they look at, with
-// check digits where a number has them, and with words of context where it has none.
+// patterns are tried on every outgoing string (MS-40, MS-41). They are our own: bounded in length, with check digits
+// for numbers that have them, and with words of context for others.
 var patterns = sync.OnceValue(func() []pattern {
 	return []pattern{
 		{TypeEmail, re(`[A-Za-z0-9][A-Za-z0-9._%+\-]{0,63}@(?:[A-Za-z0-9-]{1,63}\.){1,5}[A-Za-z]{2,24}\b`), mailOK},
@@ -71,7 +72,7 @@ var patterns = sync.OnceValue(func() []pattern {
 		{TypeFinancial, re(`(?i)\b(?:bank account|account|acct|konto|kontonummer|routing|cuenta|compte|conto)(?: ?(?:number|no|nr|num|#))?[.:#]{0,2}(?: is)? {0,2}(\d[\d \-]{5,20}\d)\b`), digitsBetween(6, 20)},
 		{TypeFinancial, re(`(?i)\bsort code:? {0,2}(\d\d[- ]\d\d[- ]\d\d)\b`), nil},
 
-		{TypeSSN, re(`\b(\d{3}-\d{2}-\d{4})\b`), func(s, before, _ string) bool { return ssnOK(s) && !business(before) }},
+		{TypeSSN, re(`\b(\d{3}-\d{2}-\d{4})\b`), func(s, before, _ string) bool { return ssnOK(s) && !isBusiness(before) }},
 		{TypeSSN, re(`(?i)\b(?:ssn|social security(?: number| no)?|social insurance(?: number)?|sin|tax id|tfn|tax file number|steuer-?id|steueridentifikationsnummer|bsn|pesel|passport(?: number| no)?|reisepass(?:nummer)?|passeport|pasaporte|passaporto|paspoort|driver'?s? licen[cs]e(?: number| no)?|führerschein(?:nummer)?|national id|personalausweis|ausweisnummer|id card)(?: ?(?:number|no|nr|#))?[.:#]{0,2}(?: is| lautet)? {0,2}([A-Z]{0,3}\d[A-Z0-9][A-Z0-9 \-]{4,14}[A-Z0-9])\b`), digitsBetween(5, 15)},
 		{TypeSSN, re(`\b([ABCEGHJ-PRSTW-Z][ABCEGHJ-NPRSTW-Z] ?\d{2} ?\d{2} ?\d{2} ?[A-D])\b`), nil},
 		{TypeSSN, re(`\b([0-9XYZ]\d{7}-?[A-HJ-NP-TV-Z])\b`), func(s, _, _ string) bool { return dniOK(s) }},
@@ -79,10 +80,12 @@ var patterns = sync.OnceValue(func() []pattern {
 		{TypeSSN, re(`\b([A-Z]{6}\d{2}[A-EHLMPRST]\d{2}[A-Z]\d{3}[A-Z])\b`), nil},
 		{TypeSSN, re(`\b(\d{3}\.\d{3}\.\d{3}-\d{2})\b`), func(s, _, _ string) bool { return cpfOK(s) }},
 		{TypeSSN, re(`\b([2-9]\d{3} \d{4} \d{4})\b`), func(s, before, after string) bool {
-			return verhoeffOK(s) && !business(before) && !moreDigits(before, after)
+			return verhoeffOK(s) && !isBusiness(before) && !moreDigits(before, after)
 		}},
 		{TypeSSN, re(`\b([A-Z]{3}[ABCFGHLJPT][A-Z]\d{4}[A-Z])\b`), nil},
-		{TypeSSN, re(`\b(\d{6}[-+]\d{4})\b`), func(s, before, _ string) bool { return datedOK(s) && luhn(digits(s)) && !business(before) }},
+		{TypeSSN, re(`\b(\d{6}[-+]\d{4})\b`), func(s, before, _ string) bool {
+			return startsWithDate(s) && passesLuhn(digits(s)) && !isBusiness(before)
+		}},
 
 		{TypeBirth, re(`(?i)(?:\bborn\b|\bdob\b|\bd\.o\.b\.|\bdate of birth\b|\bbirth ?da(?:te|y)\b|\bgeboren\b|\bgeb\.|\bgeburtsdatum\b|\bnée?\b|\bdate de naissance\b|\bfecha de nacimiento\b|\bnacid[oa]\b|\bdata di nascita\b|\bnat[oa] il\b|\bgeboortedatum\b)[^\d\n]{0,20}(` + datePattern + `)`), nil},
 
@@ -92,7 +95,7 @@ var patterns = sync.OnceValue(func() []pattern {
 		{TypeAddress, re(`(?i)\b(\d{1,4}(?: ?bis| ?ter)?,? (?:rue|avenue|boulevard|place|chemin|impasse|quai|allée|route|cours) (?:de la |de l'|du |des |de |d')?[\p{L}][\p{L}'-]+)`), nil},
 		{TypeAddress, re(`\b((?:Calle|C/|Avda\.?|Avenida|Plaza|Paseo|Rua|Via|Viale|Piazza|Corso|Largo|ul\.|ulica|aleja) ?(?:\p{L}[\p{L}'.-]*,? ){1,5}(?:n\.?º? ?)?\d{1,4})\b`), nil},
 		{TypeAddress, re(`(?i)\b(p\.?o\.? box \d{1,6})\b`), nil},
-		{TypeAddress, re(`\b([A-Z]{1,2}\d[A-Z\d]? \d[ABD-HJLNP-UW-Z]{2})\b`), func(s, before, _ string) bool { return !business(before) }},
+		{TypeAddress, re(`\b([A-Z]{1,2}\d[A-Z\d]? \d[ABD-HJLNP-UW-Z]{2})\b`), func(s, before, _ string) bool { return !isBusiness(before) }},
 
 		{TypeName, re(`(?:\b(?:Mr|Mrs|Ms|Mx|Dr|Prof|Herr|Frau|Mme|Mlle|Monsieur|Madame|Señora?|Sr|Sra|Signora?|Sig|Dhr|Mevr|Pan|Pani)\b\.? )(?:\p{Lu}\. ?){0,2}(` + upperWord + `(?: ` + upperWord + `){0,2})`), titledOK},
 		{TypeName, re(`(?:\b(?i:my name is|(?:full|first|last|customer|patient|employee|client|contact|guest|tenant|passenger|applicant|cardholder|account holder|emergency contact)(?:'s)? name(?: is|:)|customer:|patient:|employee:|passenger:|applicant:|tenant:|contact:|contact person:|cardholder:|emergency contact:|attn:|signed(?: by)?:?|name:|nom ?:|nombre:|nome:|naam:|ich heiße|ich bin|je m'appelle|me llamo|mi chiamo|mein name ist|sincerely,|kind regards,|best regards,|regards,|cheers,|thanks,|this is|i am|i'm|named|called|spoke with|speak to|meet with|met with|meeting with|lunch with|ask for|on behalf of|employee|patient|tenant|passenger))\s{1,3}(` + upperWord + `(?: (?:\p{Lu}\.|van|von|de|der|da|di|la|bin|al))*(?: ` + upperWord + `){1,2})`), nameOK},
@@ -107,11 +110,11 @@ var patterns = sync.OnceValue(func() []pattern {
 
 const datePattern = `\d{1,2}[./\- ](?:\d{1,2}|\p{L}{3,9})[./\- ](?:\d{4}|\d{2})|\d{4}[./-]\d{1,2}[./-]\d{1,2}|\d{1,2}\.? \p{L}{3,9},? \d{4}|\p{L}{3,9}\.? \d{1,2}(?:st|nd|rd|th)?,? \d{4}`
 
-// MaxFindings bounds what is kept of one text; what a text holds shows long before. Candidates that are nothing do not
-// count: they would hide what comes after them.
+// MaxFindings bounds the findings in one text. Rejected candidates do not count; otherwise many of them
+// could hide a finding behind them.
 const MaxFindings = 200
 
-// Scan finds personal data in a text, at most [MaxFindings] of it.
+// Scan finds personal data in a text, up to [MaxFindings] places.
 func Scan(text string) []Finding {
 	var out []Finding
 	for _, p := range patterns() {
@@ -125,11 +128,11 @@ func Scan(text string) []Finding {
 			}
 		}
 	}
-	return settle(out)
+	return dropOverlaps(out)
 }
 
-// settle drops what lies inside a finding of a stronger kind: digits of a card are no phone number.
-func settle(found []Finding) []Finding {
+// dropOverlaps drops findings inside a finding of a stronger type: the digits of a card are not also a phone number.
+func dropOverlaps(found []Finding) []Finding {
 	strength := []string{TypeEmail, TypeFinancial, TypeSSN, TypeBirth, TypeLocation, TypePhone, TypeAddress, TypeName, TypeHealth}
 	slices.SortStableFunc(found, func(a, b Finding) int {
 		return slices.Index(strength, a.Type) - slices.Index(strength, b.Type)
@@ -146,7 +149,7 @@ func settle(found []Finding) []Finding {
 	return out
 }
 
-// keyKinds say what the string under a member's name is, where the string alone does not.
+// keyKinds are names of members that reveal the type of a string, for types that the string alone does not show.
 var keyKinds = []struct {
 	kind  string
 	names []string
@@ -167,8 +170,8 @@ var (
 	squeeze    = strings.NewReplacer("_", "", "-", "", " ", "")
 )
 
-// Types returns the kinds of personal data in the string leaves of v, in the schema's order (MS-41). Numbers, ids and
-// times are no strings that people write, so they are not looked at.
+// Types returns the types of personal data in the string leaves of v, in the order of the schema (MS-41). It ignores
+// numbers, because people write personal data as strings.
 func Types(v wire.Value) []string {
 	found := make(map[string]bool)
 	walk(v, "", func(key, text string) {
@@ -185,7 +188,7 @@ func Types(v wire.Value) []string {
 	return out
 }
 
-// LeafTypes returns the kinds of personal data in a text, which may be the value of a member with that key.
+// LeafTypes returns the types of personal data in a text, which may be the value of a member named key.
 func LeafTypes(key, text string) []string {
 	var out []string
 	for _, f := range Scan(text) {

@@ -1,5 +1,5 @@
-// Package quota holds what the peers of a MoltSpeak agent may use up: messages, look-ups of keys, registrations. What
-// strangers use up is never missing for peers that the owner knows, and strangers share it fairly by source.
+// Package quota bounds what the peers of a MoltSpeak agent may use: messages, lookups of keys, registrations.
+// Strangers cannot use up what known peers need, and share their part fairly by source.
 package quota
 
 import (
@@ -9,16 +9,16 @@ import (
 )
 
 const (
-	perAgent   = 100  // messages a minute (MS-48); twice as many at once
-	perOrg     = 1000 // of all agents of an organization, and of all strangers together
+	perAgent   = 100  // messages per minute (MS-48); the burst is twice as many
+	perOrg     = 1000 // for all agents of an organization, and for all strangers together
 	tracked    = 10_000
-	lookupRate = 60 // a minute
+	lookupRate = 60 // per minute
 )
 
-// Known is what peers that the owner knows may send: each, and all of one organization (MS-48).
+// Known is the message quota of peers that the owner knows: per agent and per organization (MS-48).
 type Known struct{ agents, orgs *rate.Buckets }
 
-// NewKnown returns full budgets.
+// NewKnown returns full buckets.
 func NewKnown() Known {
 	return Known{newBuckets(perAgent), newBuckets(perOrg)}
 }
@@ -35,19 +35,20 @@ func (k Known) Take(name, org string, now time.Time) (wait time.Duration, ok boo
 	return k.orgs.Take(org, now)
 }
 
-// Strangers is what strangers may send: each as much as a known peer, and all together what one organization may. The
-// organization that a stranger names counts for nothing, or one attacker would use up that of others.
+// Strangers is the message quota of strangers: per stranger as for a known peer, and for all together as for one
+// organization. The organization that a stranger claims does not count, because otherwise an attacker could use up the
+// quota of that organization.
 type Strangers struct {
 	each *rate.Buckets
 	all  *rate.Pool
 }
 
-// NewStrangers returns full budgets.
+// NewStrangers returns full buckets.
 func NewStrangers() Strangers {
 	return Strangers{newBuckets(perAgent), rate.NewPool(rate.PerMinute(perOrg), 2*perOrg)}
 }
 
-// Take charges a message to its source and its sender. The source comes first, so that made-up names fill no table.
+// Take charges a message to its source and its sender. The source comes first, so that invented names fill no table.
 func (s Strangers) Take(name string, sources []rate.Source, now time.Time) (wait time.Duration, ok bool) {
 	if wait, ok = s.all.Take(sources, name, now); !ok {
 		return wait, false
@@ -58,8 +59,8 @@ func (s Strangers) Take(name string, sources []rate.Source, now time.Time) (wait
 	return wait, ok
 }
 
-// Lookups are the questions about keys to registries and directories that messages may cause. Messages of senders that
-// the owner knows, and messages whose signature verified, have some of their own.
+// Lookups is the quota of key lookups in registries and directories that messages may cause. Known senders, senders
+// with a verified signature and all others have a pool each.
 type Lookups struct{ known, signed, unsigned *rate.Pool }
 
 // NewLookups returns full pools.
@@ -79,8 +80,8 @@ func (l Lookups) Of(signed, known bool) *rate.Pool {
 	return l.signed
 }
 
-// NewRegistrations lets an address register perHour agents in a registry. A tenth of its places is there at once, and all of
-// them within the time for which a place is kept.
+// NewRegistrations bounds the registrations in a registry to perHour for each address. A tenth of the places is
+// available at once, and all of them within the time for which a registration is kept.
 func NewRegistrations(perHour, places int, kept time.Duration) *rate.Registrations {
 	return rate.NewRegistrations(perHour, rate.NewPool(rate.Limit(float64(places)/kept.Seconds()), places/10))
 }

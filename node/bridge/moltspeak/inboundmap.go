@@ -14,8 +14,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// work maps query, task, tool and stream and hands them to the node (§10).
-func (b *Bridge) work(c *exchange) (answer, *message.Error) {
+// work maps query, task, tool and stream messages and passes them to the node (§10).
+func (b *Bridge) work(c *request) (answer, *message.Error) {
 	switch p := c.body.(type) {
 	case message.Query:
 		return b.query(c, p)
@@ -29,17 +29,17 @@ func (b *Bridge) work(c *exchange) (answer, *message.Error) {
 	return answer{}, message.Fail(message.CodeSchema)
 }
 
-// ownDomain is the domain of queries that carry a native question.
+// ownDomain is the domain of queries that contain a question of AgentMesh.
 const ownDomain = "agentmesh"
 
-func (b *Bridge) query(c *exchange, q message.Query) (answer, *message.Error) {
+func (b *Bridge) query(c *request, q message.Query) (answer, *message.Error) {
 	if q.Domain == ownDomain && q.Intent == "ask" && q.Params.GetStr("question") != "" {
 		c.native = true
 		payload := wire.Obj(append([]wire.Member{wire.TextField("action", "ask")}, q.Params.Without("action").Members()...)...)
-		return b.hand(c, wire.RequestInfo, payload, b.conversation(c), thread{})
+		return b.passOn(c, wire.RequestInfo, payload, b.conversationOf(c), convState{})
 	}
 	if slices.Contains(b.cfg.Domains, q.Domain) {
-		return b.hand(c, IntentQuery, action("query", c.m.P), b.conversation(c), thread{})
+		return b.passOn(c, IntentQuery, withAction("query", c.m.P), b.conversationOf(c), convState{})
 	}
 	ask := wire.Obj(wire.TextField("domain", q.Domain))
 	if q.Intent != "" {
@@ -48,39 +48,39 @@ func (b *Bridge) query(c *exchange, q message.Query) (answer, *message.Error) {
 	if q.Params.Len() > 0 {
 		ask = ask.With("params", q.Params)
 	}
-	payload := wire.Obj(wire.TextField("action", "ask"), wire.Field("question", wire.Text(string(b.shown(c, ask).JSON()))), wire.TextField("response_format", "json"))
-	return b.hand(c, wire.RequestInfo, payload, b.conversation(c), thread{})
+	payload := wire.Obj(wire.TextField("action", "ask"), wire.Field("question", wire.Text(string(b.maskPayload(c, ask).JSON()))), wire.TextField("response_format", "json"))
+	return b.passOn(c, wire.RequestInfo, payload, b.conversationOf(c), convState{})
 }
 
-// action puts the action first, which every payload of AgentMesh has.
-func action(name string, p wire.Value) wire.Value {
+// withAction returns p with the action as its first member, which every AgentMesh payload has.
+func withAction(name string, p wire.Value) wire.Value {
 	return wire.Obj(append([]wire.Member{wire.TextField("action", name)}, p.Without("action").Members()...)...)
 }
 
-func (b *Bridge) task(c *exchange, t message.Task) (answer, *message.Error) {
+func (b *Bridge) task(c *request, t message.Task) (answer, *message.Error) {
 	conv := b.taskConversation(c.m.From, t.ID)
-	var old thread
-	_, known, err := readRecord(c.ctx, b.records, nsThreads, threadKey(c.address.String(), conv), &old, c.now)
+	var old convState
+	_, known, err := readRecord(c.ctx, b.records, nsConversations, convKey(c.address.String(), conv), &old, c.now)
 	if err != nil {
 		return answer{}, message.Fail(message.CodeInternal).Because(err)
 	}
 	if t.Action != "create" && (!known || old.Creator != c.m.From.Name()) {
-		return b.taskOfOurs(c, t)
+		return b.delegatedTask(c, t)
 	}
-	keep := thread{TaskID: t.ID, Creator: c.m.From.Name(), Progress: t.OnProgress, State: "pending"}
+	keep := convState{TaskID: t.ID, Creator: c.m.From.Name(), Progress: t.OnProgress, State: "pending"}
 	switch t.Action {
 	case "status":
 		data := wire.Obj(wire.TextField("task_id", t.ID), wire.TextField("status", old.State))
-		if e := b.remember(c, seen{Digest: hex.EncodeToString(c.digest[:])}); e != nil {
+		if e := b.storeReplay(c, replayRecord{Digest: hex.EncodeToString(c.digest[:])}); e != nil {
 			return answer{}, e
 		}
 		return answer{op: message.OpRespond, p: message.Respond{Status: "success", Data: data}.Value(), status: http.StatusOK}, nil
 	case "cancel":
 		keep.State, keep.Done = "cancelled", true
-		return b.hand(c, wire.Intent(old.Intent), closing("failed"), conv, keep)
+		return b.passOn(c, wire.Intent(old.Intent), closePayload("failed"), conv, keep)
 	case "complete":
 		keep.State, keep.Done = "completed", true
-		return b.hand(c, wire.Intent(old.Intent), closing("completed"), conv, keep)
+		return b.passOn(c, wire.Intent(old.Intent), closePayload("completed"), conv, keep)
 	}
 	if !t.Deadline.IsZero() && !c.now.Before(t.Deadline) {
 		return answer{}, message.FailAt(message.CodeInvalidParam, "p.deadline", "has passed")
@@ -89,14 +89,14 @@ func (b *Bridge) task(c *exchange, t message.Task) (answer, *message.Error) {
 	if native := wire.Intent(t.Type); slices.Contains(wire.StandardIntents(), native) && t.Params.GetStr("action") != "" {
 		intent, payload, c.native = native, t.Params, true
 	}
-	return b.hand(c, intent, payload, conv, keep)
+	return b.passOn(c, intent, payload, conv, keep)
 }
 
-// taskOfOurs takes complete and cancel of a task that we delegated: the peer closes the conversation.
-func (b *Bridge) taskOfOurs(c *exchange, t message.Task) (answer, *message.Error) {
-	unknown := message.FailAt(message.CodeInvalidParam, "p.task_id", "is no task of yours")
-	var o ours
-	_, known, err := readRecord(c.ctx, b.records, nsOurs, "task "+hash(c.m.From.Name(), t.ID), &o, c.now)
+// delegatedTask handles complete and cancel for a task that we delegated: the peer closes the conversation.
+func (b *Bridge) delegatedTask(c *request, t message.Task) (answer, *message.Error) {
+	unknown := message.FailAt(message.CodeInvalidParam, "p.task_id", "is not a task of yours")
+	var o sentMessage
+	_, known, err := readRecord(c.ctx, b.records, nsSent, "task "+hash(c.m.From.Name(), t.ID), &o, c.now)
 	if err != nil {
 		return answer{}, message.Fail(message.CodeInternal).Because(err)
 	}
@@ -107,14 +107,14 @@ func (b *Bridge) taskOfOurs(c *exchange, t message.Task) (answer, *message.Error
 	if t.Action == "cancel" {
 		status = "failed"
 	}
-	return b.handIn(c, o.Address, wire.Intent(o.Intent), closing(status), o.Conv, nil)
+	return b.passToNode(c, o.Address, wire.Intent(o.Intent), closePayload(status), o.Conv, nil)
 }
 
-func closing(status string) wire.Value {
+func closePayload(status string) wire.Value {
 	return wire.Obj(wire.TextField("action", wire.ActionClose), wire.TextField("status", status))
 }
 
-func (b *Bridge) tool(c *exchange, t message.Tool) (answer, *message.Error) {
+func (b *Bridge) tool(c *request, t message.Tool) (answer, *message.Error) {
 	at := slices.IndexFunc(b.cfg.Tools, func(i ToolInfo) bool { return i.Name == t.Tool })
 	if t.Action != "list" && at < 0 {
 		e := message.FailAt(message.CodeCapability, "p.tool", "is not offered here")
@@ -122,7 +122,7 @@ func (b *Bridge) tool(c *exchange, t message.Tool) (answer, *message.Error) {
 		return answer{}, e
 	}
 	if t.Action == "invoke" {
-		return b.hand(c, IntentTool, c.m.P, b.conversation(c), thread{})
+		return b.passOn(c, IntentTool, c.m.P, b.conversationOf(c), convState{})
 	}
 	var list []wire.Value
 	for i, info := range b.cfg.Tools {
@@ -134,74 +134,76 @@ func (b *Bridge) tool(c *exchange, t message.Tool) (answer, *message.Error) {
 	if t.Action == "describe" {
 		data = list[0]
 	}
-	if e := b.remember(c, seen{Digest: hex.EncodeToString(c.digest[:])}); e != nil {
+	if e := b.storeReplay(c, replayRecord{Digest: hex.EncodeToString(c.digest[:])}); e != nil {
 		return answer{}, e
 	}
 	return answer{op: message.OpRespond, p: message.Respond{Status: "success", Data: data}.Value(), status: http.StatusOK}, nil
 }
 
-// conversation is that of the message a request names in re, theirs or ours, else a new one.
-func (b *Bridge) conversation(c *exchange) string {
+// conversationOf returns the conversation of the message that a request names in re, theirs or ours, or else a new
+// one.
+func (b *Bridge) conversationOf(c *request) string {
 	if c.m.Re != "" {
-		var s seen
-		if _, ok, err := readRecord(c.ctx, b.records, nsSeen, seenKey(c.m.From, c.m.Re), &s, c.now); err == nil && ok && s.Conv != "" {
+		var s replayRecord
+		if _, ok, err := readRecord(c.ctx, b.records, nsReplays, replayKey(c.m.From, c.m.Re), &s, c.now); err == nil && ok && s.Conv != "" {
 			return s.Conv
 		}
-		var o ours
-		if _, ok, err := readRecord(c.ctx, b.records, nsOurs, c.m.Re, &o, c.now); err == nil && ok && o.Address == c.address.String() {
+		var o sentMessage
+		if _, ok, err := readRecord(c.ctx, b.records, nsSent, c.m.Re, &o, c.now); err == nil && ok && o.Address == c.address.String() {
 			return o.Conv
 		}
 	}
 	return "conv_" + hash(c.m.From.Name(), "message", c.m.ID)
 }
 
-// taskConversation is the conversation of a task. Our own node delegates with its conversation's id as task id.
+// taskConversation returns the conversation of a task. Our own node uses the conversation id as the task id.
 func (b *Bridge) taskConversation(from message.Agent, task string) string {
 	return "conv_" + hash(from.Name(), "task", task)
 }
 
-// hand gives the message to the node and turns the outcome into an answer.
-func (b *Bridge) hand(c *exchange, intent wire.Intent, payload wire.Value, conv string, t thread) (answer, *message.Error) {
+// passOn passes the message to the node and turns the outcome into an answer. It stores the MoltSpeak side of the
+// conversation.
+func (b *Bridge) passOn(c *request, intent wire.Intent, payload wire.Value, conv string, t convState) (answer, *message.Error) {
 	address := c.address.String()
 	t.Peer, t.Conv, t.Op, t.Intent, t.Re, t.Boxed = address, conv, c.m.Op, string(intent), c.m.ID, c.packet.Boxed
 	t.Confidential, t.Native = c.m.Class == message.Confidential, c.native
-	a, e := b.handIn(c, address, intent, payload, conv, []store.Change{b.threadChange(t, c.now)})
-	if e == nil && a.status == http.StatusOK && !t.Done { // answered for good: a close that follows has nothing to add
+	a, e := b.passToNode(c, address, intent, payload, conv, []store.Change{b.convChange(t, c.now)})
+	if e == nil && a.status == http.StatusOK && !t.Done { // answered for good; a later close adds nothing
 		t.Done = true
-		if err := b.records.Apply(c.ctx, []store.Change{b.threadChange(t, c.now)}, c.now); err != nil {
-			b.cfg.Logger.WarnContext(c.ctx, "moltspeak: keep a thread", "err", err)
+		if err := b.records.Apply(c.ctx, []store.Change{b.convChange(t, c.now)}, c.now); err != nil {
+			b.cfg.Logger.WarnContext(c.ctx, "moltspeak: store a conversation", "err", err)
 		}
 	}
 	return a, e
 }
 
-func (b *Bridge) handIn(c *exchange, address string, intent wire.Intent, payload wire.Value, conv string, records []store.Change) (answer, *message.Error) {
+func (b *Bridge) passToNode(c *request, address string, intent wire.Intent, payload wire.Value, conv string, records []store.Change) (answer, *message.Error) {
 	hold := b.needsOwner(c)
 	in, e := b.inbound(c, address, intent, payload, conv)
 	if e != nil {
 		return answer{}, e
 	}
 	in.Hold = hold && payload.GetStr("action") != wire.ActionClose && (c.m.Op != message.OpRespond && c.m.Op != message.OpError)
-	in.Records = append(records, b.seenChange(c.m, seen{Digest: hex.EncodeToString(c.digest[:]), Conv: conv}, c.known(), store.Any, c.now))
+	in.Records = append(records, b.replayChange(c.m, replayRecord{Digest: hex.EncodeToString(c.digest[:]), Conv: conv}, c.isKnown(), store.Any, c.now))
 	out, err := b.cfg.Mesh.Accept(c.ctx, in)
 	if err != nil {
 		return answer{}, message.FromWire(err)
 	}
-	return b.outcome(c, out)
+	return b.answerOutcome(c, out)
 }
 
-// inbound is the message as the node takes it. Integers beyond 2^53, deep nesting and size are refused here, where
-// the message would cross into AgentMesh (MS-9).
-func (b *Bridge) inbound(c *exchange, address string, intent wire.Intent, payload wire.Value, conv string) (bridge.Inbound, *message.Error) {
+// inbound returns the message for the node. It refuses integers beyond 2^53, deep nesting and large messages, because
+// AgentMesh does not permit them (MS-9).
+func (b *Bridge) inbound(c *request, address string, intent wire.Intent, payload wire.Value, conv string) (bridge.Inbound, *message.Error) {
 	a, err := bridge.ParseAddress(address)
 	if err != nil {
 		return bridge.Inbound{}, message.FailAt(message.CodeInvalidParam, "from", "is too long")
 	}
-	payload = b.marked(c, a.Mark(b.shown(c, payload), true))
-	raw := b.shownMessage(c)
+	payload = b.markClass(c, a.Mark(b.maskPayload(c, payload), true))
+	raw := b.maskMessage(c)
 	strict, err := wire.Parse(payload.JSON())
 	if err != nil || len(raw) > wire.MaxMessage || strict.Kind() != wire.Object {
-		return bridge.Inbound{}, beyond().Because(err)
+		return bridge.Inbound{}, errTooLarge().Because(err)
 	}
 	return bridge.Inbound{
 		Principal: address, Peer: a.Pseudonym(), Address: address, Name: c.m.From.Name(), Verified: bridge.VerifiedSignature,
@@ -210,23 +212,23 @@ func (b *Bridge) inbound(c *exchange, address string, intent wire.Intent, payloa
 	}, nil
 }
 
-func beyond() *message.Error {
+func errTooLarge() *message.Error {
 	return message.FailAt(message.CodeInvalidParam, "p", "is beyond the limits of AgentMesh: 32 levels, 256 KiB, integers within 2^53")
 }
 
-// keepConfidential is how long confidential messages are kept (MS-37).
+// keepConfidential is how long confidential messages are stored (MS-37).
 const keepConfidential = 7 * 24 * time.Hour
 
-// purge is when nothing of the message may be left.
-func (c *exchange) purge() time.Time {
+// purge returns when the message must be deleted; zero: no such time.
+func (c *request) purge() time.Time {
 	if c.m.Class != message.Confidential {
 		return time.Time{}
 	}
 	return c.now.Add(keepConfidential)
 }
 
-// deadline is when the conversation that the message opens ends (MS-33).
-func (c *exchange) deadline() time.Time {
+// deadline returns when the conversation that the message opens ends (MS-33).
+func (c *request) deadline() time.Time {
 	end := c.m.Expires
 	if t, ok := c.body.(message.Task); ok && !t.Deadline.IsZero() && (end.IsZero() || t.Deadline.Before(end)) {
 		end = t.Deadline
@@ -234,46 +236,46 @@ func (c *exchange) deadline() time.Time {
 	return end
 }
 
-// marked tells the owner the class of a message (what is internal is meant for agents, MS-37), and of personal data who
-// agreed: that is claimed, but for a consent that we gave to this peer (MS-42).
-func (b *Bridge) marked(c *exchange, payload wire.Value) wire.Value {
+// markClass adds the class of a message for the owner (internal messages are meant for agents, MS-37). For personal
+// data it adds who consented, which is a claim unless it is a consent that we gave to this peer (MS-42).
+func (b *Bridge) markClass(c *request, payload wire.Value) wire.Value {
 	meta, _ := payload.Get("metadata")
 	mark, _ := meta.Get("bridge")
 	mark = mark.With("cls", wire.Text(string(c.m.Class)))
 	if p := c.m.PII; p != nil && c.m.Class == message.PII {
 		var g Grant
 		jti, named := strings.CutPrefix(p.Proof, "consent-token:")
-		_, ours, err := readRecord(c.ctx, b.records, nsConsents, jti, &g, c.now)
-		verified := err == nil && named && ours && g.Peer == c.m.From.Name() && g.live(c.now)
+		_, given, err := readRecord(c.ctx, b.records, nsConsents, jti, &g, c.now)
+		verified := err == nil && named && given && g.Peer == c.m.From.Name() && g.isLive(c.now)
 		mark = mark.With("consent", wire.Obj(wire.TextField("granted_by", wire.OneLine(p.GrantedBy, message.MaxText)),
 			wire.TextField("purpose", wire.OneLine(p.Purpose, message.MaxText)), wire.Field("verified", wire.Bool(verified))))
 	}
 	return payload.With("metadata", meta.With("bridge", mark))
 }
 
-// shown is a payload as lists, pages and hooks get it: personal data masked, unless the owner wants it revealed for
-// this peer (MS-39).
-func (b *Bridge) shown(c *exchange, p wire.Value) wire.Value {
+// maskPayload returns a payload as lists, pages and hooks get it: with personal data masked, unless the owner wants it
+// revealed for this peer (MS-39).
+func (b *Bridge) maskPayload(c *request, p wire.Value) wire.Value {
 	if c.m.Class != message.PII || slices.Contains(b.cfg.Reveal, c.m.From.Name()) {
 		return p
 	}
 	out, read := c.m.PII.Mask(p), message.StreamText(p)
 	if text := read.GetStr("data"); text != p.GetStr("data") && c.m.PII.Mask(read).GetStr("data") != text {
-		return out.With("data", wire.Text(message.Masked)) // binary: what is left of it is of no use
+		return out.With("data", wire.Text(message.Masked)) // masked binary data is useless
 	}
 	return out
 }
 
-// shownMessage is the message as the transcript keeps it: always masked.
-func (b *Bridge) shownMessage(c *exchange) []byte {
+// maskMessage returns the message for the transcript: always masked.
+func (b *Bridge) maskMessage(c *request) []byte {
 	if c.m.Class != message.PII {
 		return c.m.Tree.JSON()
 	}
 	return c.m.Tree.With("p", c.m.PII.Mask(c.m.P)).JSON()
 }
 
-// outcome says how the node answered (MS-45).
-func (b *Bridge) outcome(c *exchange, out bridge.Outcome) (answer, *message.Error) {
+// answerOutcome turns the node's outcome into an answer (MS-45).
+func (b *Bridge) answerOutcome(c *request, out bridge.Outcome) (answer, *message.Error) {
 	if c.m.Op == message.OpRespond || c.m.Op == message.OpError {
 		return answer{}, nil
 	}
@@ -284,7 +286,7 @@ func (b *Bridge) outcome(c *exchange, out bridge.Outcome) (answer, *message.Erro
 		payload, _ = m.Get("payload")
 	}
 	data := payload.Without("metadata")
-	if out.Held && out.Reply == nil && !out.Duplicate { // it waits behind another one, whose answer said that the owner decides
+	if out.Held && out.Reply == nil && !out.Duplicate { // an earlier answer already said that the owner decides
 		data = wire.Obj(wire.TextField("action", wire.ActionReceived))
 	}
 	switch payload.GetStr("action") {
@@ -297,12 +299,12 @@ func (b *Bridge) outcome(c *exchange, out bridge.Outcome) (answer, *message.Erro
 		}
 		return answer{op: message.OpRespond, p: message.Respond{Status: status, Data: data}.Value(), status: http.StatusOK, user: true}, nil
 	}
-	return answer{op: message.OpRespond, p: respondOf(data, c.native).Value(), status: http.StatusOK, user: true}, nil
+	return answer{op: message.OpRespond, p: toRespond(data, c.native).Value(), status: http.StatusOK, user: true}, nil
 }
 
-// respondOf is what our side says as a respond: a payload that is one already keeps its status. To a peer that does not
-// speak in payloads of AgentMesh a text is a text.
-func respondOf(payload wire.Value, native bool) message.Respond {
+// toRespond returns our payload as a respond. A payload that is already a respond keeps its status. A peer that does
+// not use AgentMesh payloads gets a plain text as text.
+func toRespond(payload wire.Value, native bool) message.Respond {
 	if payload.GetStr("action") == "respond" {
 		if data, ok := payload.Get("data"); ok && slices.Contains([]string{"success", "error", "partial"}, payload.GetStr("status")) {
 			return message.Respond{Status: payload.GetStr("status"), Data: data, Schema: payload.GetStr("schema")}
@@ -314,8 +316,8 @@ func respondOf(payload wire.Value, native bool) message.Respond {
 	return message.Respond{Status: "success", Data: payload}
 }
 
-// plainText returns what a payload says if that is one text and nothing else: a message that is only a body, or an
-// answer that is only an answer.
+// plainText returns the only text of a payload: the body of a message that has nothing else, or an answer that has
+// nothing else.
 func plainText(payload wire.Value) (wire.Value, bool) {
 	said, ok := payload.Get("message")
 	if ok {
@@ -328,36 +330,37 @@ func plainText(payload wire.Value) (wire.Value, bool) {
 	return said, ok && said.Kind() == wire.String && payload.Len() == 2 && payload.GetStr("action") != ""
 }
 
-// answered takes a respond or an error to a message of ours.
-func (b *Bridge) answered(c *exchange) (answer, *message.Error) {
-	var o ours
-	_, known, err := readRecord(c.ctx, b.records, nsOurs, c.m.Re, &o, c.now)
+// receiveReply handles a respond or an error that answers a message of ours.
+func (b *Bridge) receiveReply(c *request) (answer, *message.Error) {
+	var o sentMessage
+	_, known, err := readRecord(c.ctx, b.records, nsSent, c.m.Re, &o, c.now)
 	if err != nil {
 		return answer{}, message.Fail(message.CodeInternal).Because(err)
 	}
 	address, parse := bridge.ParseAddress(o.Address)
 	if !known || parse != nil || address.Peer != c.m.From.Name() {
-		return answer{}, message.FailAt(message.CodeInvalidParam, "re", "is no message of ours to you")
+		return answer{}, message.FailAt(message.CodeInvalidParam, "re", "is not a message of ours to you")
 	}
 	payload, end := replyPayload(c.body)
 	intent := wire.Intent(o.Intent)
 	if !intent.Standard() {
-		intent = wire.RequestInfo // an answer commits nobody: without a hook a custom intent would wait for the owner
+		intent = wire.RequestInfo // an answer commits nobody; a custom intent without a hook would wait for the owner
 	}
-	a, e := b.handIn(c, o.Address, intent, payload, o.Conv, nil)
+	a, e := b.passToNode(c, o.Address, intent, payload, o.Conv, nil)
 	if e != nil || end == "" {
 		return a, e
 	}
-	final := *c // the conversation ends with the answer (§10)
+	final := *c // the answer ends the conversation (§10)
 	final.m.ID = c.m.ID + "#close"
 	final.m.Tree = wire.Obj(wire.TextField("id", c.m.ID), wire.TextField("op", string(c.m.Op)), wire.TextField("closes", end))
-	if _, e := b.handIn(&final, o.Address, wire.Intent(o.Intent), closing(end), o.Conv, nil); e != nil && !errors.Is(e, wire.ErrConversationClosed) {
+	if _, e := b.passToNode(&final, o.Address, wire.Intent(o.Intent), closePayload(end), o.Conv, nil); e != nil && !errors.Is(e, wire.ErrConversationClosed) {
 		return answer{}, e
 	}
 	return a, nil
 }
 
-// replyPayload is an answer as AgentMesh says it, and how it closes the conversation: "" where it stays open.
+// replyPayload returns an answer as an AgentMesh payload, and the status that closes the conversation; "" if it stays
+// open.
 func replyPayload(p message.Payload) (payload wire.Value, end string) {
 	switch r := p.(type) {
 	case message.Fault:

@@ -28,10 +28,10 @@ import (
 
 var us = message.Agent{Agent: "me", Org: "home"}
 
-func seeded(name string) []byte { sum := sha256.Sum256([]byte("test " + name)); return sum[:] }
+func seedOf(name string) []byte { sum := sha256.Sum256([]byte("test " + name)); return sum[:] }
 
-func keyOf(name string) *signing.PrivateKey { return signing.NewEd25519FromSeed(seeded(name)) }
-func boxOf(name string) *signing.BoxKey     { return signing.NewBoxKey(seeded(name)) }
+func keyOf(name string) *signing.PrivateKey { return signing.NewEd25519FromSeed(seedOf(name)) }
+func boxOf(name string) *signing.BoxKey     { return signing.NewBoxKey(seedOf(name)) }
 
 func self(name string) message.Agent {
 	a, _ := message.ParseName(name)
@@ -46,9 +46,9 @@ type rig struct {
 	store  store.Store
 	server *httptest.Server
 	down   atomic.Bool
-	status int // what the endpoint of every peer answers with; 0: as usual
+	status int // status of every peer's answers; 0: as usual
 	made   atomic.Int64
-	reply  func(peer string, got wire.Value) []byte // what a peer answers to what it gets; nil: {}
+	reply  func(peer string, got wire.Value) []byte // the answer of a peer to a message; nil: {}
 
 	mu     sync.Mutex
 	queues map[string]chan []byte
@@ -78,7 +78,7 @@ func newRig(t testing.TB, mesh bridge.Mesh, s store.Store, change func(*Config))
 	return r
 }
 
-// foreign is the endpoint of all foreign agents.
+// foreign serves the endpoint of all foreign agents.
 func (r *rig) foreign(w http.ResponseWriter, req *http.Request) {
 	if r.down.Load() {
 		http.Error(w, "down", http.StatusServiceUnavailable)
@@ -116,7 +116,7 @@ func (r *rig) queue(peer string) chan []byte {
 	return r.queues[peer]
 }
 
-// draft is a message of a peer.
+// draft returns a message of a peer.
 func (r *rig) draft(peer string, op message.Op, p string) message.Draft {
 	return message.Draft{
 		ID: fmt.Sprintf("m%d", r.made.Add(1)), Op: op, Time: time.Now(), From: self(peer), To: us, P: mustTree(r.t, p), Class: message.Internal,
@@ -132,7 +132,7 @@ func (r *rig) signed(peer string, d message.Draft) []byte {
 	return tree.JSON()
 }
 
-// say sends a signed message and returns what comes back, with its status.
+// say sends a signed message and returns the answer with its status.
 func (r *rig) say(peer string, d message.Draft) (message.Message, int) {
 	r.t.Helper()
 	return r.raw(peer, r.signed(peer, d))
@@ -146,11 +146,11 @@ func (r *rig) raw(peer string, raw []byte) (message.Message, int) {
 	}
 	p, e := message.ReadPacket(reply.Body, boxOf(peer))
 	if e != nil {
-		r.t.Fatalf("the reply is no packet: %v: %s", e, reply.Body)
+		r.t.Fatalf("the reply is not a packet: %v: %s", e, reply.Body)
 	}
 	m, e := message.Parse(p.Tree)
 	if e != nil {
-		r.t.Fatalf("the reply is no message: %v: %s", e, p.Tree.JSON())
+		r.t.Fatalf("the reply is not a message: %v: %s", e, p.Tree.JSON())
 	}
 	if e := m.Verify(keyOf("me@home").Public()); e != nil {
 		r.t.Fatalf("the reply is not signed by us: %v", e)
@@ -167,7 +167,7 @@ func (r *rig) code(peer string, d message.Draft) message.Code {
 	return message.Code(m.P.GetStr("code"))
 }
 
-// challengeOf returns the challenge of an answer to a hello, in both of its forms.
+// challengeOf returns the challenge in an answer to a hello, in either form.
 func challengeOf(ack message.Message) string {
 	if data, ok := ack.P.Get("data"); ok {
 		return data.GetStr("challenge")
@@ -189,7 +189,7 @@ func (r *rig) shake(peer string) {
 	}
 }
 
-// Deliver, Inject, Next, Mirror, Disconnect and Reconnect make it a bridgetest.Bridge.
+// Deliver, Inject, Next, Mirror, Disconnect and Reconnect implement bridgetest.Bridge.
 
 func (r *rig) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error) {
 	return r.b.Deliver(ctx, d)
@@ -215,7 +215,7 @@ func (r *rig) Mirror(raw []byte) []byte {
 	return p.Tree.Without("sig", "from", "to", "ext").With("id", wire.Text(fmt.Sprintf("mirror%d", r.made.Add(1)))).JSON()
 }
 
-// Inject signs what has no signature yet as the peer.
+// Inject signs raw as the peer if it has no signature.
 func (r *rig) Inject(ctx context.Context, peer string, raw []byte) {
 	if tree, err := wire.ParseForeign(raw, message.MaxNesting, message.MaxValues); err == nil && tree.Kind() == wire.Object && tree.GetStr("op") != "" && tree.GetStr("sig") == "" {
 		tree = tree.With("from", self(peer).Value()).With("to", us.Value())
@@ -278,15 +278,15 @@ func TestSuite(t *testing.T) {
 	}.Run(t)
 }
 
-// accepting is a node for tests of the bridge alone: it takes everything, or what take says.
-type accepting struct {
+// fakeNode is a node for tests of the bridge alone. It accepts every message, or does what take does.
+type fakeNode struct {
 	mu   sync.Mutex
 	got  []bridge.Inbound
 	take func(in bridge.Inbound) (bridge.Outcome, error)
 	s    store.Store
 }
 
-func (a *accepting) Accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, error) {
+func (a *fakeNode) Accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, error) {
 	out, err := bridge.Outcome{Status: http.StatusOK, Raw: []byte(`{"payload":{"action":"received"}}`)}, error(nil)
 	a.mu.Lock()
 	for _, old := range a.got {
@@ -311,10 +311,10 @@ func (a *accepting) Accept(ctx context.Context, in bridge.Inbound) (bridge.Outco
 	return out, nil
 }
 
-func alone(t testing.TB, change func(*Config)) (*rig, *accepting) {
+func alone(t testing.TB, change func(*Config)) (*rig, *fakeNode) {
 	t.Helper()
 	s := meshtest.Store(t)
-	n := &accepting{s: s}
+	n := &fakeNode{s: s}
 	return newRig(t, bridgetest.NewMesh(n, s), s, change), n
 }
 
@@ -330,7 +330,7 @@ func mustTree(t testing.TB, text string) wire.Value {
 	return v
 }
 
-// wholeOf reads an integer member.
+// wholeOf returns an integer member.
 func wholeOf(v wire.Value, key string) (n int64, ok bool) {
 	m, _ := v.Get(key)
 	err := json.Unmarshal(m.JSON(), &n)

@@ -33,7 +33,7 @@ func TestRates(t *testing.T) {
 	if code := r.code(dog, r.draft(dog, message.OpPing, `{"nonce":1}`)); code != "" {
 		t.Errorf("another agent: %s", code)
 	}
-	// A forged sender uses up nobody's tokens.
+	// A forged sender uses up no tokens of the real one.
 	forged := r.draft(dog, message.OpPing, `{"nonce":1}`)
 	for range 250 {
 		r.raw(cat, r.signed(cat, forged))
@@ -82,9 +82,9 @@ func TestStreams(t *testing.T) {
 	}
 	s := newStreams()
 	now := time.Now()
-	s.take(named("p"), message.Stream{Action: "start", ID: "i"}, true, nil, now)
-	s.take(named("p"), message.Stream{Action: "chunk", ID: "i", Data: "x"}, true, nil, now)
-	if _, e := s.take(named("p"), message.Stream{Action: "chunk", ID: "i", Seq: 1, Data: "x"}, true, nil, now.Add(streamIdle)); e == nil || s.bytes != 0 {
+	s.add(named("p"), message.Stream{Action: "start", ID: "i"}, true, nil, now)
+	s.add(named("p"), message.Stream{Action: "chunk", ID: "i", Data: "x"}, true, nil, now)
+	if _, e := s.add(named("p"), message.Stream{Action: "chunk", ID: "i", Seq: 1, Data: "x"}, true, nil, now.Add(streamIdle)); e == nil || s.bytes != 0 {
 		t.Errorf("an idle stream lives on: %v, %d bytes", e, s.bytes)
 	}
 	if len(n.got) != 1 {
@@ -114,7 +114,7 @@ func TestTasks(t *testing.T) {
 	}
 }
 
-// exp and deadline end the conversation, the sooner of the two; a deadline that has passed is refused (MS-33).
+// TestDeadlines: the earlier of exp and deadline ends the conversation; a deadline in the past is refused (MS-33).
 func TestDeadlines(t *testing.T) {
 	r, n := alone(t, nil)
 	soon, later := time.Now().Add(time.Minute).Truncate(time.Millisecond), time.Now().Add(time.Hour).Truncate(time.Millisecond)
@@ -137,7 +137,7 @@ func TestDeadlines(t *testing.T) {
 	}
 }
 
-// A re chain is one conversation (§10).
+// TestReChain: messages linked by re are one conversation (§10).
 func TestReChain(t *testing.T) {
 	r, n := alone(t, nil)
 	first := r.draft(cat, message.OpQuery, plainQuery)
@@ -153,7 +153,7 @@ func TestReChain(t *testing.T) {
 	}
 }
 
-// A refusal of the node has its code (§8).
+// TestNodeRefuses: each refusal of the node has its code (§8).
 func TestNodeRefuses(t *testing.T) {
 	r, n := alone(t, nil)
 	for _, tt := range []struct {

@@ -14,12 +14,12 @@ import (
 )
 
 const (
-	wordFor  = 10 * time.Minute // how long a word about a key is remembered
-	maxWords = 1000
-	cardTime = 5 * time.Second
+	keepListedKeys = 10 * time.Minute // how long a result is cached
+	maxListedKeys  = 1000
+	cardTime       = 5 * time.Second
 )
 
-// listedKeys are the keys that registries and directories list, which are looked up before the first message of a name
+// listedKeys looks up the keys that registries and directories list for a name, before the first message of that name
 // pins its key.
 type listedKeys struct {
 	registrar   *registrar
@@ -28,37 +28,37 @@ type listedKeys struct {
 	log         *slog.Logger
 
 	mu    sync.Mutex
-	words map[string]word // by agent@org
+	cache map[string]listedKey // by agent@org
 }
 
-// word is what others say about the key of a name that is not pinned yet (MS-23).
-type word struct {
-	key   string // "": nobody says anything
-	by    string // who says it
+// listedKey is the key that others list for a name that is not pinned yet (MS-23).
+type listedKey struct {
+	key   string // "": no key is listed
+	by    string // who lists it
 	until time.Time
 }
 
-// lookup asks the configured registries, and then the directories, for the key of a name. Registries that disagree are no
-// word to go by: the sender is refused until the owner settles it. One that does not answer says nothing.
-func (l *listedKeys) lookup(c *exchange) (word, *message.Error) {
+// lookup asks the configured registries, and then the directories, for the key of a name. If registries disagree, it
+// refuses the sender until the owner decides. A registry that does not answer counts as one that lists nothing.
+func (l *listedKeys) lookup(c *request) (listedKey, *message.Error) {
 	ctx, name, now := c.ctx, c.m.From, c.now
 	l.mu.Lock()
-	w, ok := l.words[name.Name()]
+	w, ok := l.cache[name.Name()]
 	l.mu.Unlock()
 	if ok && now.Before(w.until) {
 		return w, nil
 	}
-	registries := l.registrar.remotes()
+	registries := l.registrar.registries()
 	card := len(l.directories) > 0 && wire.AgentID(name.Agent).Valid()
 	if len(registries) == 0 && !card {
-		return word{}, nil
+		return listedKey{}, nil
 	}
-	if wait, ok := l.quota.Of(c.signed, c.known()).Take(c.sources, name.Name(), now); !ok {
+	if wait, ok := l.quota.Of(c.signed, c.isKnown()).Take(c.sources, name.Name(), now); !ok {
 		e := message.Fail(message.CodeRateLimit)
 		e.Delay = wait
-		return word{}, e
+		return listedKey{}, e
 	}
-	w = word{until: now.Add(wordFor)}
+	w = listedKey{until: now.Add(keepListedKeys)}
 	for _, r := range registries {
 		key, err := r.key(ctx, name.Name())
 		switch {
@@ -66,7 +66,7 @@ func (l *listedKeys) lookup(c *exchange) (word, *message.Error) {
 			l.log.WarnContext(ctx, "moltspeak: ask a registry for a key", "registry", r.base, "peer", name.Name(), "err", err)
 		case key != "" && w.key != "" && w.key != key:
 			l.log.WarnContext(ctx, "moltspeak: registries disagree about a key", "registries", []string{w.by, r.base}, "peer", name.Name())
-			return word{}, message.Fail(message.CodeAuthFailed)
+			return listedKey{}, message.Fail(message.CodeAuthFailed)
 		case key != "" && w.key == "":
 			w.key, w.by = key, r.base
 		}
@@ -77,16 +77,16 @@ func (l *listedKeys) lookup(c *exchange) (word, *message.Error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.words) >= maxWords {
-		clear(l.words)
+	if len(l.cache) >= maxListedKeys {
+		clear(l.cache)
 	}
-	l.words[name.Name()] = w
+	l.cache[name.Name()] = w
 	return w, nil
 }
 
-// cardKey returns the MoltSpeak key on the card of the agent whose id the name is, if that agent proved to a directory
-// that it has the key of the card. Another agent's card says nothing: anybody may write any name on his own. All
-// directories are asked at once, and the first in their order that has such a card wins.
+// cardKey returns the MoltSpeak key on the card of the agent whose id is the name. The agent must have proved to the
+// directory that it has the key of the card. Cards of other agents do not count, because anybody may write any name on
+// a card. All directories are asked at once; the first one in their order that has such a card wins.
 func (l *listedKeys) cardKey(ctx context.Context, name message.Agent) string {
 	ctx, cancel := context.WithTimeout(ctx, cardTime)
 	defer cancel()
@@ -99,7 +99,7 @@ func (l *listedKeys) cardKey(ctx context.Context, name message.Agent) string {
 	return cmp.Or(keys...)
 }
 
-// keyOnCard returns the MoltSpeak key on a proven card that names the agent, "" if the directory has none.
+// keyOnCard returns the MoltSpeak key on a proven card that names the agent, or "" if the directory has none.
 func keyOnCard(ctx context.Context, directory Directory, name message.Agent) string {
 	record, err := directory.Record(ctx, wire.AgentID(name.Agent))
 	if err != nil || record.Verification.Key == nil || record.Card.GetStr("agent_id") != name.Agent || !hasOwnKey(record.Card) {
@@ -112,8 +112,8 @@ func keyOnCard(ctx context.Context, directory Directory, name message.Agent) str
 	return meta.GetStr("moltspeak_key")
 }
 
-// hasOwnKey reports whether nobody else can have taken the id of a card: an id that is made of a key leads to the key of
-// the card. The directory decides to whom any other id belongs.
+// hasOwnKey reports whether nobody else can have registered the id of a card: a derived id must match the key of the
+// card. The directory decides who owns other ids.
 func hasOwnKey(tree wire.Value) bool {
 	if !wire.AgentID(tree.GetStr("agent_id")).HasDerivedShape() {
 		return true

@@ -5,21 +5,22 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 )
 
-// encryptAlways is the one value of policy.encrypt: everything to the peer is encrypted, not only what its class asks for.
+// encryptAlways is the only value of policy.encrypt. It encrypts everything to the peer, whatever its class.
 const encryptAlways = "always"
 
 // LinkKind declares MoltSpeak to the node.
 func LinkKind() bridge.Kind {
 	return bridge.Kind{
-		Name: Kind, Encrypt: []string{encryptAlways}, Check: namesPeer, Inbound: InboundLink, Screens: true,
-		// A query commits the owner to nothing, and neither does its answer: like mesh.request_info it leaves at once.
+		Name: Kind, Encrypt: []string{encryptAlways}, Check: checkAccess, Inbound: InboundLink, Screens: true,
+		// Neither a query nor its answer commits the owner to anything, so both leave at once, as with
+		// mesh.request_info.
 		Holds: []acl.HoldRule{{Intent: string(IntentQuery), Direction: acl.Out, Hold: acl.Never}},
 	}
 }
 
-// namesPeer refuses policy.access of a link without options.peer: every agent calls the same endpoint of ours, and the
-// name is how the bridge tells which of them is behind the link.
-func namesPeer(l bridge.Link) *bridge.PolicyError {
+// checkAccess refuses policy.access on a link without options.peer. All agents call the same endpoint of ours, so only
+// options.peer tells the bridge which of them is behind the link.
+func checkAccess(l bridge.Link) *bridge.PolicyError {
 	if l.Policy.Access == "" || l.Options["peer"] != "" {
 		return nil
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// drafts maps a message of the node (§10). None: there is nothing to say.
-func (b *Bridge) drafts(d bridge.Delivery, t thread, to message.Agent) ([]message.Draft, error) {
+// drafts maps a message of the node to MoltSpeak messages (§10). The list is empty if there is nothing to send.
+func (b *Bridge) drafts(d bridge.Delivery, t convState, to message.Agent) ([]message.Draft, error) {
 	m := d.Message
 	payload := m.Payload.Without("metadata")
 	act := m.Action()
@@ -19,7 +19,7 @@ func (b *Bridge) drafts(d bridge.Delivery, t thread, to message.Agent) ([]messag
 	p := payload
 	switch {
 	case act == wire.ActionPending || act == wire.ActionReceived:
-		return nil, nil // says where a message stands
+		return nil, nil // MoltSpeak has no such message
 	case act == wire.ActionClose && m.Intent != wire.RequestInfo && m.Intent != IntentQuery && m.Intent != IntentTool && m.Intent != IntentStream:
 		end := "complete"
 		if payload.GetStr("status") == "failed" {
@@ -27,37 +27,38 @@ func (b *Bridge) drafts(d bridge.Delivery, t thread, to message.Agent) ([]messag
 		}
 		return []message.Draft{{Op: message.OpTask, P: wire.Obj(wire.TextField("action", end), wire.TextField("task_id", string(m.Conversation)))}}, nil
 	case act == wire.ActionClose:
-		return nil, nil // a query is over with its answer
+		return nil, nil // a query ends with its answer
 	case m.Intent == wire.RequestInfo && act == "ask":
 		return []message.Draft{{Op: message.OpQuery, P: wire.Obj(wire.TextField("domain", ownDomain), wire.TextField("intent", "ask"), wire.Field("params", payload.Without("action")))}}, nil
 	case m.Intent == IntentQuery:
 		p = payload.Without("action")
-		return checked(message.Draft{Op: message.OpQuery, P: p})
+		return checkDraft(message.Draft{Op: message.OpQuery, P: p})
 	case m.Intent == IntentTask:
 		if p.GetStr("task_id") == "" {
 			p = p.With("task_id", wire.Text(string(m.Conversation)))
 		}
-		return checked(message.Draft{Op: message.OpTask, P: p})
+		return checkDraft(message.Draft{Op: message.OpTask, P: p})
 	case m.Intent == IntentTool:
-		return checked(message.Draft{Op: message.OpTool, P: p, Cap: []string{"tool.invoke"}})
+		return checkDraft(message.Draft{Op: message.OpTool, P: p, Cap: []string{"tool.invoke"}})
 	case m.Intent == IntentStream:
-		return message.Pieces(p, string(m.Conversation))
+		return message.SplitStream(p, string(m.Conversation))
 	}
 	return []message.Draft{{Op: message.OpTask, P: wire.Obj(wire.TextField("action", "create"), wire.TextField("task_id", string(m.Conversation)),
 		wire.TextField("type", string(m.Intent)), wire.Field("params", payload))}}, nil
 }
 
-// checked refuses what the peer would.
-func checked(d message.Draft) ([]message.Draft, error) {
+// checkDraft refuses a payload that the peer would refuse.
+func checkDraft(d message.Draft) ([]message.Draft, error) {
 	if _, e := (message.Message{Op: d.Op, P: d.P}).Payload(); e != nil {
-		return nil, fmt.Errorf("moltspeak: the payload is none of the protocol: %w", e)
+		return nil, fmt.Errorf("moltspeak: the payload does not fit the protocol: %w", e)
 	}
 	return []message.Draft{d}, nil
 }
 
-// respondTo answers the message of a peer that waits.
-func (b *Bridge) respondTo(t thread, payload wire.Value, act string) []message.Draft {
-	r := respondOf(payload, t.Native || t.Op == message.OpTask && wire.Intent(t.Intent).Standard()) // older threads do not say it
+// respondTo maps an answer to the waiting message of a peer.
+func (b *Bridge) respondTo(t convState, payload wire.Value, act string) []message.Draft {
+	// Older records have no Native.
+	r := toRespond(payload, t.Native || t.Op == message.OpTask && wire.Intent(t.Intent).Standard())
 	if act == wire.ActionPending || act == wire.ActionReceived || act == wire.ActionClose {
 		r.Data = payload
 	}

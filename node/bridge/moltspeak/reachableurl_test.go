@@ -2,8 +2,8 @@ package moltspeak
 
 import "testing"
 
-// Our endpoint on this machine is told on this machine alone: nobody else can call it.
-func TestEndpointIsToldWhereItIsReached(t *testing.T) {
+// TestReachableURL: an endpoint URL on loopback is revealed only to callers on this machine.
+func TestReachableURL(t *testing.T) {
 	const here, there = "http://127.0.0.1:3141/moltspeak/v0.1", "https://mesh.example.org/moltspeak/v0.1"
 	for _, tc := range []struct{ own, where, want string }{
 		{here, "https://far.example/moltspeak/v0.1/message", ""},
@@ -17,10 +17,10 @@ func TestEndpointIsToldWhereItIsReached(t *testing.T) {
 		{"", "https://far.example/message", ""},
 	} {
 		b := &Bridge{cfg: Config{URL: tc.own}}
-		if got := b.told(tc.where); got != tc.want {
+		if got := b.reachableURL(tc.where); got != tc.want {
 			t.Errorf("%q to %q: %q, want %q", tc.own, tc.where, got, tc.want)
 		}
-		if ext := b.endpointFor(tc.where); (ext.Len() == 1) != (tc.want != "") {
+		if ext := b.endpointExt(tc.where); (ext.Len() == 1) != (tc.want != "") {
 			t.Errorf("%q to %q: %s", tc.own, tc.where, ext.JSON())
 		}
 	}

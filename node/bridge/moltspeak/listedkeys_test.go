@@ -17,8 +17,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// listing is a registry of others: our own façade on another bridge.
-func listing(t *testing.T) (*rig, string) {
+// serveRegistry returns a foreign registry: our own façade on another bridge.
+func serveRegistry(t *testing.T) (*rig, string) {
 	t.Helper()
 	r, _ := alone(t, func(c *Config) {
 		c.Registry, c.Local = true, true
@@ -28,7 +28,7 @@ func listing(t *testing.T) (*rig, string) {
 }
 
 // behindRegistries returns a bridge whose links name these registries.
-func behindRegistries(t *testing.T, change func(*Config), urls ...string) (*rig, *accepting) {
+func behindRegistries(t *testing.T, change func(*Config), urls ...string) (*rig, *fakeNode) {
 	return alone(t, func(c *Config) {
 		for i, u := range urls {
 			c.Links = append(c.Links, bridge.Link{Name: fmt.Sprint("registry", i), Kind: Kind, URL: "https://nowhere.example", RegistryURL: u})
@@ -40,10 +40,11 @@ func behindRegistries(t *testing.T, change func(*Config), urls ...string) (*rig,
 	})
 }
 
-// A registry's word decides whose key a new name has, and never about a pinned one (MS-23, MS-56). It is trust level 2.
+// TestRegistryVouches: registries decide which key a new name has, but never the key of a pinned name (MS-23, MS-56).
+// A listed key is trust level 2.
 func TestRegistryVouches(t *testing.T) {
-	_, first := listing(t)
-	_, second := listing(t)
+	_, first := serveRegistry(t)
+	_, second := serveRegistry(t)
 	r, _ := behindRegistries(t, nil, first, second)
 	const known, other, disputed, pinned = "known@x", "other@x", "disputed@x", "pinned@x"
 	add := func(base, name, keyName string) {
@@ -105,10 +106,10 @@ func TestRegistryVouches(t *testing.T) {
 	}
 }
 
-// proven is a directory whose cards have proven their keys.
-type proven struct{ cards }
+// provenCards is a directory whose cards have proven their keys.
+type provenCards struct{ cards }
 
-func (p proven) Record(ctx context.Context, id wire.AgentID) (wire.CardRecord, error) {
+func (p provenCards) Record(ctx context.Context, id wire.AgentID) (wire.CardRecord, error) {
 	r, err := p.cards.Record(ctx, id)
 	if id != "am_unproven" {
 		r.Verification.Key = new(time.Now())
@@ -116,13 +117,13 @@ func (p proven) Record(ctx context.Context, id wire.AgentID) (wire.CardRecord, e
 	return r, err
 }
 
-// A card says whose key its own agent has, where it proved its own; it says nothing about other names.
+// TestCardVouches: a proven card decides the key of its own agent, but not of other names.
 func TestCardVouches(t *testing.T) {
 	card := func(id, name string) string {
 		return fmt.Sprintf(`{"agent_id":"%s","name":"X","metadata":{"moltspeak":"https://x.example/","moltspeak_agent":"%s","moltspeak_key":"%s"}}`, id, name, self("card@x").Key)
 	}
-	d := proven{cards{card("am_own", "am_own@x"), card("am_unproven", "am_unproven@x"), card("am_thief", "victim@x"), card("am_else", "am_victim@x")}}
-	wrong := proven{cards{strings.ReplaceAll(card("am_own", "am_own@x"), self("card@x").Key, self("wrong@x").Key)}}
+	d := provenCards{cards{card("am_own", "am_own@x"), card("am_unproven", "am_unproven@x"), card("am_thief", "victim@x"), card("am_else", "am_victim@x")}}
+	wrong := provenCards{cards{strings.ReplaceAll(card("am_own", "am_own@x"), self("card@x").Key, self("wrong@x").Key)}}
 	unsure := cards{strings.ReplaceAll(card("am_own", "am_own@x"), self("card@x").Key, self("wrong@x").Key)}
 	squatted := strings.ReplaceAll(card("am_own", "am_own@x"), "am_own", string(keyOf("owner").Public().AgentID()))
 	d.cards = append(d.cards, squatted)
@@ -133,7 +134,7 @@ func TestCardVouches(t *testing.T) {
 		vouched      string
 	}{
 		{"am_own@x", "stranger@x", message.CodeAuthFailed, ""}, {"am_own@x", "card@x", "", "card"}, {"am_unproven@x", "stranger@x", "", ""},
-		{string(keyOf("owner").Public().AgentID()) + "@x", "stranger@x", "", ""}, // the id is made of another key than its card has
+		{string(keyOf("owner").Public().AgentID()) + "@x", "stranger@x", "", ""}, // derived from another key
 		{"victim@x", "stranger@x", "", ""}, {"am_victim@x", "stranger@x", "", ""}, {"am_thief@x", "stranger@x", "", ""},
 	} {
 		m := r.draft(tt.name, message.OpPing, `{"nonce":1}`)
@@ -146,7 +147,7 @@ func TestCardVouches(t *testing.T) {
 	}
 }
 
-// A registry that is down or answers nonsense says nothing, and is asked seldom.
+// TestRegistryThatLies: a registry that is down or answers nonsense has no effect and is asked seldom.
 func TestRegistryThatLies(t *testing.T) {
 	var asked atomic.Int64
 	var answer atomic.Pointer[func(http.ResponseWriter)]
@@ -174,21 +175,22 @@ func TestRegistryThatLies(t *testing.T) {
 		d.From.Key = ""
 		r.raw(name, r.signed(name, d))
 	}
-	if n := asked.Load() - before; n > 65+int64(time.Since(began).Seconds()) { // questions come back meanwhile
-		t.Errorf("100 messages of nobody had the registry asked %d times", n)
+	if n := asked.Load() - before; n > 65+int64(time.Since(began).Seconds()) { // some tokens come back meanwhile
+		t.Errorf("100 unsigned messages made the bridge ask the registry %d times", n)
 	}
 	if code := r.code("signed@x", r.draft("signed@x", message.OpPing, `{"nonce":1}`)); code != "" {
-		t.Errorf("who signs pays for those who do not: %s", code)
+		t.Errorf("unsigned messages use up the quota of signed ones: %s", code)
 	}
 }
 
-// We register where a link says, stay there, come back when we are forgotten, and find others there (MS-56).
+// TestListedElsewhere: the bridge registers in the registry of a link, stays registered, registers again if it is
+// forgotten, and finds others there (MS-56).
 func TestListedElsewhere(t *testing.T) {
-	there, base := listing(t)
+	there, base := serveRegistry(t)
 	r, _ := behindRegistries(t, func(c *Config) { c.URL = "http://127.0.0.1:1/moltspeak/v0.1" }, base)
-	remote, now := r.b.registrar.remotes()[0], time.Now()
+	remote, now := r.b.registrar.registries()[0], time.Now()
 	c := registryClient{t, base}
-	r.b.registrar.listIn(t.Context(), remote, now)
+	r.b.registrar.renew(t.Context(), remote, now)
 	if _, body := c.do("GET", "/api/v1/agents/me@home", "", ""); !strings.Contains(body, r.b.self.Key) || !strings.Contains(body, `"task.create"`) {
 		t.Fatalf("listed: %s", body)
 	}
@@ -196,7 +198,7 @@ func TestListedElsewhere(t *testing.T) {
 		t.Errorf("the owner is shown %+v", got)
 	}
 	later := now.Add(heartbeatFor)
-	r.b.registrar.listIn(t.Context(), remote, later)
+	r.b.registrar.renew(t.Context(), remote, later)
 	if got := r.b.registrar.list(); !got[0].Registered.Equal(later.UTC()) {
 		t.Errorf("after a heartbeat: %+v", got)
 	}
@@ -204,7 +206,7 @@ func TestListedElsewhere(t *testing.T) {
 	if err != nil || len(found) != 1 || found[0].ID != "me@home" {
 		t.Errorf("search: %+v, %v", found, err)
 	}
-	thief := r.b.registrar.remotes()[0]
+	thief := r.b.registrar.registries()[0]
 	thief.token = "another bearer, of somebody else"
 	if err := thief.register(t.Context(), Entry{ID: "me@home", AgentName: "me", Org: "home", PublicKey: self(dog).Key}); err == nil {
 		t.Error("a name was taken over")
@@ -214,16 +216,16 @@ func TestListedElsewhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, at := range []time.Time{later.Add(heartbeatFor), later.Add(2 * heartbeatFor)} {
-		r.b.registrar.listIn(t.Context(), remote, at)
+		r.b.registrar.renew(t.Context(), remote, at)
 	}
 	if _, body := c.do("GET", "/api/v1/agents/me@home", "", ""); !strings.Contains(body, r.b.self.Key) {
 		t.Errorf("a registry that forgot us: %s", body)
 	}
 }
 
-// A link that names a registry brings the node into it by itself.
+// TestListsItself: a link that names a registry makes the node register there by itself.
 func TestListsItself(t *testing.T) {
-	_, base := listing(t)
+	_, base := serveRegistry(t)
 	r, _ := behindRegistries(t, func(c *Config) { c.URL = "http://127.0.0.1:1/moltspeak/v0.1" }, base)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -245,7 +247,7 @@ func TestListsItself(t *testing.T) {
 	}
 }
 
-// Attestations are kept and shown as claimed, for as long as they say, and raise no level (MS-29).
+// TestAttestations: attestations are stored and shown as claimed, until they expire, and raise no level (MS-29).
 func TestAttestations(t *testing.T) {
 	r, n := alone(t, nil)
 	hello := fmt.Sprintf(`{"protocol_versions":["0.1"],"capabilities":["query",{"capability":"task","attestation":{"type":"org-signed","org":"acme","signature":"ed25519:x","expires":%d}},`+

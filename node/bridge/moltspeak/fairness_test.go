@@ -18,7 +18,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// eachNetwork plays an attacker that has all addresses of a network.
+// eachNetwork runs play with an attacker that has all addresses of a network, for each kind of network.
 func eachNetwork(t *testing.T, play func(t *testing.T, attacker func(i int) []rate.Source)) {
 	for _, n := range apitest.Networks {
 		t.Run(n.Name, func(t *testing.T) {
@@ -31,7 +31,7 @@ var newcomer = rate.AddrSources(apitest.Newcomer)
 
 func hosted(i int) []rate.Source { return rate.AddrSources(apitest.Hosted(i)) }
 
-// codeFrom is [rig.code] for a message that comes from the sources.
+// codeFrom is like [rig.code] for a message from the given sources.
 func (r *rig) codeFrom(sources []rate.Source, peer string, d message.Draft) message.Code {
 	r.t.Helper()
 	reply := r.b.Receive(r.t.Context(), r.signed(peer, d), sources, nil)
@@ -43,7 +43,8 @@ func (r *rig) codeFrom(sources []rate.Source, peer string, d message.Draft) mess
 	return message.Code(payload.GetStr("code"))
 }
 
-// A newcomer gets a challenge and a session while an attacker takes all that it can, and keeps its session.
+// TestHandshakesAreShared: a newcomer gets a challenge and a session, and keeps the session, although an attacker
+// takes all that it can.
 func TestHandshakesAreShared(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, attacker func(int) []rate.Source) {
 		h, now := newHandshakes(), time.Now()
@@ -51,14 +52,14 @@ func TestHandshakesAreShared(t *testing.T) {
 			return h.challenge(peer, "k", "", true, known, sources, now)
 		}
 		answer := func(peer, text string) bool {
-			_, ok := h.answered(peer, "k", text, func(string) []byte { return nil }, now)
+			_, ok := h.redeem(peer, "k", text, func(string) []byte { return nil }, now)
 			return ok
 		}
 		flood := func(from int) {
 			for i := range 2 * strangersChallenges {
 				ask(fmt.Sprint("evil", from+i), false, attacker(i))
 			}
-			if n := h.waiting(false); n != strangersChallenges {
+			if n := h.countWaiting(false); n != strangersChallenges {
 				t.Errorf("strangers have %d challenges, want %d", n, strangersChallenges)
 			}
 		}
@@ -91,8 +92,8 @@ func TestHandshakesAreShared(t *testing.T) {
 	})
 }
 
-// accepted returns a connection of a server, whose client never reads.
-func accepted(t *testing.T) *websocket.Conn {
+// acceptConn returns a server's connection, whose client never reads.
+func acceptConn(t *testing.T) *websocket.Conn {
 	t.Helper()
 	conns := make(chan *websocket.Conn, 1)
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -107,7 +108,8 @@ func accepted(t *testing.T) *websocket.Conn {
 	return <-conns
 }
 
-// A newcomer gets a stream while an attacker has as many as strangers may, bound and not bound.
+// TestStreamPlacesAreShared: a newcomer gets a stream although an attacker has as many, bound and unbound, as
+// strangers may have.
 func TestStreamPlacesAreShared(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, attacker func(int) []rate.Source) {
 		s, start := newSockets(), time.Now().Add(-time.Hour)
@@ -119,7 +121,7 @@ func TestStreamPlacesAreShared(t *testing.T) {
 		for i := range strangersSockets - 1 {
 			put(i, fmt.Sprint("evil", i), attacker(i), new(websocket.Conn))
 		}
-		newest := put(strangersSockets, "evil", attacker(0), accepted(t)).conn
+		newest := put(strangersSockets, "evil", attacker(0), acceptConn(t)).conn
 		bind := func(peer string, known bool, sources []rate.Source) bool {
 			c := new(websocket.Conn)
 			put(9999, "", sources, c)
@@ -146,13 +148,13 @@ func TestStreamPlacesAreShared(t *testing.T) {
 		for i := range unboundSockets - 1 {
 			c := new(websocket.Conn)
 			if i < 3 {
-				c = accepted(t)
+				c = acceptConn(t)
 				victims[c] = true
 			}
 			put(1+i, "", attacker(i), c)
 		}
 		for i := range len(victims) {
-			if !s.add(accepted(t), attacker(i)) {
+			if !s.add(acceptConn(t), attacker(i)) {
 				t.Error("a connection was refused")
 			}
 		}
@@ -167,14 +169,15 @@ func TestStreamPlacesAreShared(t *testing.T) {
 	})
 }
 
-// A newcomer begins a stream and fills it while an attacker has all places, or all memory, of strangers.
+// TestOpenStreamsAreShared: a newcomer begins and fills a stream although an attacker has all places, or all memory,
+// of strangers.
 func TestOpenStreamsAreShared(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, attacker func(int) []rate.Source) {
 		now := time.Now()
 		tick := func() time.Time { now = now.Add(time.Millisecond); return now }
 		s := newStreams()
 		begin := func(peer string, known bool, sources []rate.Source) *message.Error {
-			_, e := s.take(named(peer), message.Stream{Action: "start", ID: "s"}, known, sources, tick())
+			_, e := s.add(named(peer), message.Stream{Action: "start", ID: "s"}, known, sources, tick())
 			return e
 		}
 		for i := range maxStreams / 2 {
@@ -189,7 +192,7 @@ func TestOpenStreamsAreShared(t *testing.T) {
 		s = newStreams()
 		chunk := strings.Repeat("a", 1<<20)
 		add := func(peer string, seq int, known bool, sources []rate.Source) *message.Error {
-			_, e := s.take(named(peer), message.Stream{Action: "chunk", ID: "s", Seq: int64(seq), Data: chunk}, known, sources, tick())
+			_, e := s.add(named(peer), message.Stream{Action: "chunk", ID: "s", Seq: int64(seq), Data: chunk}, known, sources, tick())
 			return e
 		}
 		for i := range 8 {
@@ -218,11 +221,12 @@ func TestOpenStreamsAreShared(t *testing.T) {
 	})
 }
 
-// An attacker that has the pins of all strangers gives one to each newcomer, and keeps those that something hangs on.
+// TestPinsAreShared: an attacker that has the pins of all strangers loses one to each newcomer, except those with a
+// conversation or a question.
 func TestPinsAreShared(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, attacker func(int) []rate.Source) {
 		r, _ := alone(t, nil)
-		r.b.pins.swept.Store(time.Now().Unix()) // nobody is forgotten now
+		r.b.pins.swept.Store(time.Now().Unix()) // no sweep during the test
 		begun := time.Now().Add(-time.Hour)
 		var changes []store.Change
 		for i := range maxStrangers - 2 {
@@ -277,7 +281,8 @@ func TestPinsAreShared(t *testing.T) {
 
 func evil(i int) string { return fmt.Sprintf("evil%d@flood", i) }
 
-// Of pins with a conversation one gives way when its source has no other, and none that the owner is asked about.
+// TestPinsThatStay: a pin with a conversation is displaced only if its source has no other, and never if the owner is
+// asked about it.
 func TestPinsThatStay(t *testing.T) {
 	r, _ := alone(t, nil)
 	thick := rate.AddrSources(netip.MustParseAddr("192.0.2.1"))
@@ -297,19 +302,19 @@ func TestPinsThatStay(t *testing.T) {
 	}
 }
 
-// Strangers never fill the records of answered messages, and each record keeps a small answer.
+// TestSeenHasRoom: strangers never fill the replay records, and each record stores only a small answer.
 func TestSeenHasRoom(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, attacker func(int) []rate.Source) {
 		s, now, n := quota.NewStrangers(), time.Now(), 0
-		for end := now.Add(seenSlice); now.Before(end); now = now.Add(20 * time.Millisecond) {
+		for end := now.Add(replaySlice); now.Before(end); now = now.Add(20 * time.Millisecond) {
 			for ; ; n++ {
 				if _, ok := s.Take(evil(n), attacker(n), now); !ok {
 					break
 				}
 			}
 		}
-		if _, ok := s.Take("newcomer@x", newcomer, now); !ok || n >= maxSeen {
-			t.Errorf("the attacker sent %d messages, want less than %d; the newcomer's is taken: %v", n, maxSeen, ok)
+		if _, ok := s.Take("newcomer@x", newcomer, now); !ok || n >= maxReplays {
+			t.Errorf("the attacker sent %d messages, want less than %d; the newcomer's is taken: %v", n, maxReplays, ok)
 		}
 	})
 	r, _ := alone(t, nil)
@@ -317,8 +322,8 @@ func TestSeenHasRoom(t *testing.T) {
 	if code := r.codeFrom(newcomer, "stranger@x", ping); code != "" {
 		t.Fatal(code)
 	}
-	var kept seen
-	if _, ok, err := readRecord(t.Context(), r.b.records, nsSeen, seenKey(self("stranger@x"), ping.ID), &kept, time.Now()); !ok || err != nil || len(kept.Reply) > maxReply {
+	var kept replayRecord
+	if _, ok, err := readRecord(t.Context(), r.b.records, nsReplays, replayKey(self("stranger@x"), ping.ID), &kept, time.Now()); !ok || err != nil || len(kept.Reply) > maxReply {
 		t.Errorf("%d bytes are kept of an answer, %v, %v", len(kept.Reply), ok, err)
 	}
 	if m, status := r.say("stranger@x", ping); status != http.StatusAccepted && status != http.StatusOK || m.Op != "" {
@@ -326,7 +331,8 @@ func TestSeenHasRoom(t *testing.T) {
 	}
 }
 
-// A newcomer asks for consent while an attacker has all questions that strangers may.
+// TestConsentQuestionsAreShared: a newcomer can ask for consent although an attacker has all questions that strangers
+// may have.
 func TestConsentQuestionsAreShared(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, attacker func(int) []rate.Source) {
 		r, _ := alone(t, nil)

@@ -1,0 +1,149 @@
+package moltspeak
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// The record namespaces of the bridge.
+const (
+	nsPeers         = "moltspeak/peers"    // by agent@org: the pinned keys
+	nsReplays       = "moltspeak/seen"     // by sender and message id: the answers to accepted messages (MS-30)
+	nsConversations = "moltspeak/threads"  // by conversation: its MoltSpeak side
+	nsSent          = "moltspeak/ours"     // by our message id: the conversation of the message
+	nsConsents      = "moltspeak/consents" // by jti: consents of our owner
+)
+
+const (
+	maxReplays        = 10_000 // of a peer per hour, or of all strangers per slice: more than their rates permit
+	replaySlice       = 5 * time.Minute
+	maxReply          = 16 << 10 // of an answer to a stranger that began no conversation
+	keepReplays       = 24 * time.Hour
+	keepShort         = 15 * time.Minute    // without a conversation: longer than timestamps may differ (MS-30)
+	keepConversations = 45 * 24 * time.Hour // longer than a conversation lives (§10 demands 24 h after its close)
+)
+
+// peer is what we know about an agent.
+type peer struct {
+	Name     string                `json:"name"`
+	Key      string                `json:"key"` // pinned
+	EncKey   string                `json:"enc_key,omitempty"`
+	First    time.Time             `json:"first"`
+	Endpoint string                `json:"endpoint,omitempty"` // as the peer signed it
+	Classes  []message.Class       `json:"classes,omitempty"`  // from its hello; empty: unknown (MS-38)
+	Vouched  string                `json:"vouched,omitempty"`  // who else lists that key: level 2 (MS-28)
+	Granted  []string              `json:"granted,omitempty"`  // capabilities that the owner granted: level 4 (MS-28)
+	Attested []message.Attestation `json:"attested,omitempty"` // from its hello, as claimed
+	AllOps   bool                  `json:"all_ops,omitempty"`  // it used an operation besides the nine core ones (MS-25)
+	Refused  string                `json:"refused_key,omitempty"`
+	Last     time.Time             `json:"last,omitzero"`     // about when it last wrote
+	Chosen   bool                  `json:"chosen,omitempty"`  // we called it, or the owner decided about it: its pin stays
+	Sources  []rate.Source         `json:"sources,omitempty"` // of a stranger: the sources of its first message
+
+	rev store.Rev
+}
+
+// takes reports whether the peer listed the class in its hello. A peer that listed no classes takes all (MS-38).
+func (p peer) takes(c message.Class) bool {
+	return len(p.Classes) == 0 || slices.Contains(p.Classes, c)
+}
+
+// replayRecord is the record of an accepted message, for repeats.
+type replayRecord struct {
+	Digest string `json:"digest"`
+	Conv   string `json:"conv,omitempty"`
+	Reply  []byte `json:"reply,omitempty"` // as sent, but not encrypted
+	Status int    `json:"status,omitempty"`
+}
+
+// convState is the MoltSpeak side of a conversation.
+type convState struct {
+	Peer         string     `json:"peer"`
+	Conv         string     `json:"conv"`
+	Op           message.Op `json:"op"`
+	Intent       string     `json:"intent"`
+	Re           string     `json:"re,omitempty"` // the foreign message that waits for our answer
+	TaskID       string     `json:"task_id,omitempty"`
+	Creator      string     `json:"creator,omitempty"` // of the task
+	Progress     bool       `json:"progress,omitempty"`
+	Done         bool       `json:"done,omitempty"`         // answered for good
+	Native       bool       `json:"native,omitempty"`       // the peer used AgentMesh payloads, and reads answers in them
+	Boxed        bool       `json:"boxed,omitempty"`        // the message came encrypted, so the answer must be encrypted
+	Confidential bool       `json:"confidential,omitempty"` // the message was confidential, so the answer is
+	State        string     `json:"state,omitempty"`        // of a task, as peers see it
+}
+
+// sentMessage is a message of ours that a peer may answer.
+type sentMessage struct {
+	Conv    string    `json:"conv"`
+	Address string    `json:"address"`
+	Intent  string    `json:"intent"`
+	Raw     []byte    `json:"raw"`
+	Sent    time.Time `json:"sent"`
+}
+
+func encode(v any) []byte {
+	data, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // structs of strings and times
+	}
+	return data
+}
+
+// readRecord decodes a record into v and reports whether it exists.
+func readRecord(ctx context.Context, records store.Records, ns, key string, v any, now time.Time) (store.Rev, bool, error) {
+	rec, err := records.Get(ctx, ns, key, now)
+	if errors.Is(err, store.ErrNotFound) {
+		return store.Absent, false, nil
+	}
+	if err != nil {
+		return 0, false, err
+	}
+	return rec.Rev, true, json.Unmarshal(rec.Body, v)
+}
+
+// change returns the change that stores the pin. Pins of strangers have their own maximum, so that they never use up
+// the places of others.
+func (p peer) change() store.Change {
+	term, most := "stranger", maxStrangers
+	if p.Chosen {
+		term, most = "chosen", maxChosen
+	}
+	return store.Change{IfRev: p.rev, Max: most, Record: store.Record{NS: nsPeers, Key: p.Name, Body: encode(p), Terms: []string{term}}}
+}
+
+func replayKey(from message.Agent, id string) string { return hash(from.Name(), id) }
+
+// replayChange returns the change that stores the replay record of an accepted message. Messages of strangers without
+// a conversation are counted per time slice. The rates of strangers, which they share by source, are too low to fill a
+// slice. The node bounds the number of conversations.
+func (b *Bridge) replayChange(m message.Message, s replayRecord, known bool, rev store.Rev, now time.Time) store.Change {
+	term, keep := hash(m.From.Name(), now.UTC().Format("2006-01-02T15")), keepReplays
+	if s.Conv == "" {
+		keep = keepShort
+		if !known {
+			term = now.UTC().Truncate(replaySlice).Format("strangers 2006-01-02T15:04")
+			if len(s.Reply) > maxReply {
+				s.Reply = nil // a repeat of that message gets no answer
+			}
+		}
+	}
+	return store.Change{IfRev: rev, Max: maxReplays, Record: store.Record{
+		NS: nsReplays, Key: replayKey(m.From, m.ID), Body: encode(s), Terms: []string{term}, Expires: now.Add(keep),
+	}}
+}
+
+func convKey(address, conv string) string { return hash(address, conv) }
+
+func (b *Bridge) convChange(t convState, now time.Time) store.Change {
+	return store.Change{IfRev: store.Any, Record: store.Record{
+		NS: nsConversations, Key: convKey(t.Peer, t.Conv), Body: encode(t), Terms: []string{hash(t.Peer)}, Expires: now.Add(keepConversations),
+	}}
+}

@@ -1,0 +1,257 @@
+package moltspeak
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// The bounds on what is read to answer strangers.
+const (
+	cardsFor         = time.Minute // maximum age of the cached cards
+	maxCardPages     = 100         // of 100 cards
+	maxRegistryBytes = 16 << 20    // of all registered entries; their text is in memory twice
+)
+
+// registryCache has the content of the registry in memory, in the order of its pages, so that a request costs a walk
+// over a slice and no reading. Registered entries are read from the store once and change with it. The cards of the
+// directory are read page by page, at most once a minute.
+type registryCache struct {
+	records   store.Records
+	directory Directory
+
+	reading sync.Mutex // held while the store or the directory is read
+	writing sync.Mutex // held while an entry is stored and put into the cache
+
+	mu     sync.Mutex
+	loaded bool
+	read   time.Time               // when the cards were read
+	own    map[string]*cachedEntry // registered entries, also deleted ones
+	cards  map[string]*cachedEntry // of the directory
+	sorted []*cachedEntry          // live entries, most trusted first; replaced, never changed
+}
+
+// cachedEntry is an entry with its text in lower case. It is never changed.
+type cachedEntry struct {
+	Entry
+	text  string
+	size  int
+	gone  bool
+	until time.Time // of a registered entry
+}
+
+func newCachedEntry(k registration) *cachedEntry {
+	e := k.Entry
+	words := strings.ToLower(strings.Join(append([]string{e.AgentName, e.Org, e.Description}, e.Capabilities...), "\n"))
+	size := len(words) + len(e.ID) + len(e.PublicKey) + len(e.Endpoint) + 16*len(e.Capabilities)
+	return &cachedEntry{e, words, size, k.Gone, k.until()}
+}
+
+func newRegistryCache(records store.Records, d Directory) *registryCache {
+	return &registryCache{records: records, directory: d, own: make(map[string]*cachedEntry), cards: make(map[string]*cachedEntry)}
+}
+
+// list returns the live entries, most trusted first.
+func (s *registryCache) list(ctx context.Context) ([]*cachedEntry, error) {
+	if err := s.refresh(ctx); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sorted, nil
+}
+
+// card returns the entry of a card in the directory.
+func (s *registryCache) card(ctx context.Context, id string) (Entry, bool, error) {
+	if err := s.refresh(ctx); err != nil {
+		return Entry{}, false, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	it := s.cards[id]
+	if it == nil {
+		return Entry{}, false, nil
+	}
+	return it.Entry, true, nil
+}
+
+// hasUnprovenKey reports whether an agent is registered here with that key and has not signed with it yet.
+func (s *registryCache) hasUnprovenKey(id, key string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	it := s.own[id]
+	return it != nil && !it.gone && it.PublicKey == key && it.TrustScore == trustScore(false, false)
+}
+
+// checkRoom refuses an entry if all entries together would become too large. The caller holds s.writing.
+func (s *registryCache) checkRoom(k registration, now time.Time) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	grows := newCachedEntry(k).size
+	if old := s.own[k.ID]; old != nil {
+		grows -= old.size
+	}
+	if grows <= 0 {
+		return nil
+	}
+	for _, it := range s.own {
+		if now.Before(it.until) {
+			grows += it.size
+		}
+	}
+	if grows > maxRegistryBytes {
+		return store.ErrQuota
+	}
+	return nil
+}
+
+// put updates the cache after a change of the store.
+func (s *registryCache) put(k registration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old, it := s.own[k.ID], newCachedEntry(k)
+	s.own[k.ID] = it
+	if old != nil && !old.gone && !it.gone && old.TrustScore == it.TrustScore { // a heartbeat does not change the order
+		if i := slices.Index(s.sorted, old); i >= 0 {
+			s.sorted = slices.Clone(s.sorted)
+			s.sorted[i] = it
+			return
+		}
+	}
+	s.rebuild()
+}
+
+// rebuild sorts the live entries. The caller holds s.mu.
+func (s *registryCache) rebuild() {
+	maps.DeleteFunc(s.own, func(_ string, it *cachedEntry) bool { return !time.Now().Before(it.until) })
+	out := make([]*cachedEntry, 0, len(s.own)+len(s.cards))
+	for id, it := range s.cards {
+		if s.own[id] == nil {
+			out = append(out, it)
+		}
+	}
+	for _, it := range s.own {
+		if !it.gone {
+			out = append(out, it)
+		}
+	}
+	slices.SortFunc(out, func(x, y *cachedEntry) int {
+		return cmp.Or(cmp.Compare(y.TrustScore, x.TrustScore), strings.Compare(x.ID, y.ID))
+	})
+	s.sorted = out
+}
+
+// refresh reads what is missing or old. While one caller reads the cards again, other callers get the old ones.
+func (s *registryCache) refresh(ctx context.Context) error {
+	stale := func() (loaded, old bool) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.loaded, time.Since(s.read) >= cardsFor
+	}
+	loaded, old := stale()
+	if loaded && (!old || !s.reading.TryLock()) {
+		return nil
+	}
+	if !loaded {
+		s.reading.Lock()
+	}
+	defer s.reading.Unlock()
+	if loaded, old = stale(); loaded && !old {
+		return nil
+	}
+	cards := s.readCards(ctx)
+	if !loaded {
+		if err := s.load(ctx); err != nil {
+			return err
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cards, s.read, s.loaded = cards, time.Now(), true // together: a caller that finds loaded set also gets the cards
+	s.rebuild()
+	return nil
+}
+
+// load reads the entries from the store. A concurrent change is either read or put afterwards, because put waits for
+// s.mu.
+func (s *registryCache) load(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	own := make(map[string]*cachedEntry)
+	for rec, err := range store.AllRecords(ctx, s.records, nsRegistry, "", time.Now()) {
+		var k registration
+		if err == nil {
+			err = json.Unmarshal(rec.Body, &k)
+		}
+		if err != nil {
+			return err
+		}
+		own[k.ID] = newCachedEntry(k)
+	}
+	s.own = own
+	return nil
+}
+
+// readCards reads the cards of the directory that have metadata.moltspeak. If the directory does not answer, it
+// returns the cached ones.
+func (s *registryCache) readCards(ctx context.Context) map[string]*cachedEntry {
+	out := make(map[string]*cachedEntry)
+	if s.directory == nil {
+		return out
+	}
+	for cursor, pages := "", 0; pages < maxCardPages; pages++ {
+		page, err := s.directory.Search(ctx, client.Query{Limit: 100, Cursor: cursor})
+		if err != nil {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return maps.Clone(s.cards)
+		}
+		for _, card := range page.Agents {
+			if e, ok := cardEntry(card, page.Verification[wire.AgentID(card.GetStr("agent_id"))]); ok && out[e.ID] == nil {
+				out[e.ID] = newCachedEntry(registration{Entry: e})
+			}
+		}
+		if cursor = page.Cursor; cursor == "" {
+			break
+		}
+	}
+	return out
+}
+
+// cardEntry returns a card with metadata.moltspeak as an entry.
+func cardEntry(card wire.Value, v wire.Verification) (Entry, bool) {
+	meta, _ := card.Get("metadata")
+	name, ok := message.ParseName(meta.GetStr("moltspeak_agent"))
+	if !ok || meta.GetStr("moltspeak") == "" {
+		return Entry{}, false
+	}
+	e := Entry{
+		ID: name.Name(), AgentName: name.Agent, Org: name.Org, PublicKey: meta.GetStr("moltspeak_key"), Endpoint: meta.GetStr("moltspeak"),
+		Description: card.GetStr("description"), Capabilities: []string{}, Status: "active", TrustScore: trustScore(v.Key != nil, v.Endpoint != nil),
+	}
+	caps, _ := card.Get("capabilities")
+	for c := range caps.Elems() {
+		if s, ok := c.Str(); ok {
+			e.Capabilities = append(e.Capabilities, s)
+		}
+	}
+	for _, t := range []*time.Time{v.Key, v.Endpoint, v.Alive} { // a card itself has no times, so use those of its proofs
+		if t != nil && t.After(e.LastSeenAt) {
+			e.UpdatedAt, e.LastSeenAt = t.UTC(), t.UTC()
+		}
+		if t != nil && (e.CreatedAt.IsZero() || t.Before(e.CreatedAt)) {
+			e.CreatedAt = t.UTC()
+		}
+	}
+	return e, true
+}
