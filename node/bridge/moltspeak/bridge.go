@@ -29,7 +29,7 @@ const Kind = "moltspeak"
 // InboundLink is the link name in the addresses of peers that write to our endpoint without a configured link.
 const InboundLink = "inbound"
 
-// The intents of operations that have no standard intent. The node supports them although they are not on its card
+// The intents of operations without a standard intent. The node supports them although its card does not list them
 // (§10).
 const (
 	IntentQuery  wire.Intent = "xyz.moltspeak.query"
@@ -70,12 +70,12 @@ type Config struct {
 	NoAuth    bool // the façade accepts any key from anybody, for development (MS-54)
 	Local     bool // the local profile: the bridge may call endpoints on loopback (AM-82)
 
-	// Secret handles a secret of our own organization in memory (MS-37). It must neither store nor log the secret. If
-	// Secret is nil, secrets are refused.
+	// Secret handles a secret of our own organization in memory (MS-37); nil refuses secrets. It must neither store
+	// nor log it.
 	Secret func(ctx context.Context, from string, p wire.Value) (wire.Value, error)
 
-	// Doubt is called when a peer shows another key than the pinned one, at most once an hour for each peer. If Doubt
-	// is nil, the bridge only logs it.
+	// Doubt is called when a peer shows another key than the pinned one, at most hourly for each peer. Nil: only log
+	// it.
 	Doubt func(ctx context.Context, address bridge.Address)
 	// RegistryToken returns the bearer token for our entry in a foreign registry, by the base URL of the registry.
 	RegistryToken func(base string) client.Credential

@@ -23,14 +23,13 @@ type connection struct {
 	// greeted is set by a valid hello, which must be the first message.
 	greeted bool
 
-	// sentChallenge is our challenge to the sender of a hello that does not bind, in the verify message with the id
-	// verifyID.
+	// sentChallenge is our challenge to the sender of a hello that does not bind; verifyID is the id of its verify
+	// message.
 	sentChallenge challenge
 	verifyID      string
 }
 
-// opsBeforeBinding lists the operations that are accepted after a hello, before the connection is bound. A respond is
-// one way to answer our verify.
+// opsBeforeBinding are the operations accepted between a hello and the binding. A respond can answer our verify.
 var opsBeforeBinding = []message.Op{message.OpHello, message.OpHelloAck, message.OpVerify, message.OpVerifyResponse, message.OpPing, message.OpPong, message.OpRespond}
 
 // serve answers frames until the connection ends. charge is called for each frame after the first, which the HTTP

@@ -19,8 +19,7 @@ import (
 
 const askConsent = "moltspeak-consent"
 
-// Grant is a consent that the owner gave: what data a peer may get, for what purpose, and until when (MS-42). Times
-// are Unix seconds, as in tokens.
+// Grant is the owner's consent: what data a peer may get, why, and until when (MS-42). Times are in Unix seconds.
 type Grant struct {
 	ID      string   `json:"jti"`
 	Issuer  string   `json:"iss"`
@@ -153,8 +152,7 @@ func (question consentAsk) open(b *Bridge, c *request) (acl.Ask, error) {
 	return ask, nil
 }
 
-// findOpen returns the open question of the peer if it asks for the same in another message. Otherwise it fails with
-// store.ErrNotFound.
+// findOpen returns the open question of the peer that asks for the same, or else store.ErrNotFound.
 func (question consentAsk) findOpen(b *Bridge, c *request) (acl.Ask, error) {
 	asks, _, err := b.cfg.Mesh.Asks().List(c.ctx, acl.AskFilter{Subject: c.address.String(), State: acl.AskPending}, "", 100, c.now)
 	if err != nil {
@@ -241,8 +239,7 @@ func (g grants) token(grant Grant) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(tree.JSON()), nil
 }
 
-// checkToken returns the grant of a token. It returns false unless the token is ours, for this peer, not expired and
-// not revoked.
+// checkToken returns the grant of a token, and false unless the token is ours, for this peer, and still valid.
 func (g grants) checkToken(ctx context.Context, token, peer string, now time.Time) (Grant, bool) {
 	data, err := base64.RawURLEncoding.Strict().DecodeString(token)
 	if err != nil {

@@ -19,8 +19,7 @@ const (
 	sessionLife   = time.Hour   // MS-27
 )
 
-// session is an established handshake, bound to both names and the peer's key (MS-27). Sessions are only in memory:
-// after a restart peers shake hands again.
+// session is an established handshake, bound to both names and the peer's key (MS-27). A restart ends all sessions.
 type session struct {
 	ID      string
 	Peer    string
@@ -61,8 +60,7 @@ func random32() string {
 
 // challenge returns the one challenge that a peer may answer. A fresh hello gets a new challenge. Any other hello may
 // be a recording, so it gets the waiting challenge. If there are too many challenges of this kind of peer, expired
-// ones go first. Then a stranger replaces the challenge of another stranger whose source has more (AM-42), or gets
-// none.
+// ones go first; then a stranger replaces one of another stranger whose source has more (AM-42), or gets none.
 func (h *handshakes) challenge(peer, key, hello string, fresh, known bool, sources []rate.Source, now time.Time) (string, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

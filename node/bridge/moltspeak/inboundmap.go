@@ -140,8 +140,7 @@ func (b *Bridge) tool(c *request, t message.Tool) (answer, *message.Error) {
 	return answer{op: message.OpRespond, p: message.Respond{Status: "success", Data: data}.Value(), status: http.StatusOK}, nil
 }
 
-// conversationOf returns the conversation of the message that a request names in re, theirs or ours, or else a new
-// one.
+// conversationOf returns the conversation of the message that a request names in re, or else a new conversation.
 func (b *Bridge) conversationOf(c *request) string {
 	if c.m.Re != "" {
 		var s replayRecord
@@ -161,8 +160,7 @@ func (b *Bridge) taskConversation(from message.Agent, task string) string {
 	return "conv_" + hash(from.Name(), "task", task)
 }
 
-// passOn passes the message to the node and turns the outcome into an answer. It stores the MoltSpeak side of the
-// conversation.
+// passOn passes the message to the node, stores its MoltSpeak side, and turns the outcome into an answer.
 func (b *Bridge) passOn(c *request, intent wire.Intent, payload wire.Value, conv string, t convState) (answer, *message.Error) {
 	address := c.address.String()
 	t.Peer, t.Conv, t.Op, t.Intent, t.Re, t.Boxed = address, conv, c.m.Op, string(intent), c.m.ID, c.packet.Boxed
@@ -316,8 +314,7 @@ func toRespond(payload wire.Value, native bool) message.Respond {
 	return message.Respond{Status: "success", Data: payload}
 }
 
-// plainText returns the only text of a payload: the body of a message that has nothing else, or an answer that has
-// nothing else.
+// plainText returns the only text of a payload: the body of a message, or an answer, that has nothing else.
 func plainText(payload wire.Value) (wire.Value, bool) {
 	said, ok := payload.Get("message")
 	if ok {
@@ -359,8 +356,7 @@ func (b *Bridge) receiveReply(c *request) (answer, *message.Error) {
 	return a, nil
 }
 
-// replyPayload returns an answer as an AgentMesh payload, and the status that closes the conversation; "" if it stays
-// open.
+// replyPayload returns an answer as an AgentMesh payload, and the status of the close that follows; "" for none.
 func replyPayload(p message.Payload) (payload wire.Value, end string) {
 	switch r := p.(type) {
 	case message.Fault:

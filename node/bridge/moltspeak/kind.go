@@ -12,8 +12,7 @@ const encryptAlways = "always"
 func LinkKind() bridge.Kind {
 	return bridge.Kind{
 		Name: Kind, Encrypt: []string{encryptAlways}, Check: checkAccess, Inbound: InboundLink, Screens: true,
-		// Neither a query nor its answer commits the owner to anything, so both leave at once, as with
-		// mesh.request_info.
+		// Neither a query nor its answer commits the owner, so both leave at once, as with mesh.request_info.
 		Holds: []acl.HoldRule{{Intent: string(IntentQuery), Direction: acl.Out, Hold: acl.Never}},
 	}
 }

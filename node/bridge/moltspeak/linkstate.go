@@ -82,8 +82,7 @@ func stateAfter(err error) bridge.LinkState {
 	return bridge.LinkConnecting
 }
 
-// downAgain is when the outbox looks again at a message for a link that is down. No call is made while the link is
-// down.
+// downAgain is when the outbox looks again at a message for a link that is down, over which no call is made.
 const downAgain = 10 * time.Minute
 
 // checkLink refuses a delivery over a link that is down. The message waits until a test of the link succeeds.

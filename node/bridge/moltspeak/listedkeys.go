@@ -19,8 +19,7 @@ const (
 	cardTime       = 5 * time.Second
 )
 
-// listedKeys looks up the keys that registries and directories list for a name, before the first message of that name
-// pins its key.
+// listedKeys looks up the keys that registries and directories list for a name before its first message pins a key.
 type listedKeys struct {
 	registrar   *registrar
 	directories []Directory

@@ -19,8 +19,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// resendWithin is how long we resend the same bytes: within the peer's window, so that the peer recognizes them
-// (MS-30).
+// resendWithin is how long we resend the same bytes: within the window in which the peer recognizes them (MS-30).
 const resendWithin = 4 * time.Minute
 
 // Deliver implements [bridge.Transport].
@@ -76,8 +75,7 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 	return delivered, b.recordAnswer(ctx, d, t, now)
 }
 
-// endpointOf returns the URL of a peer: that of its link, or the endpoint that it signed. It is empty if the peer
-// cannot be called.
+// endpointOf returns the URL of a peer: of its link, or the endpoint that it signed; "" if the peer cannot be called.
 func (b *Bridge) endpointOf(ctx context.Context, a bridge.Address, to message.Agent, now time.Time) (string, client.Reach, error) {
 	if l, ok := b.link(a.Link); ok {
 		where, err := Endpoint(l.URL)
@@ -244,9 +242,8 @@ func (b *Bridge) sendOnce(ctx context.Context, address bridge.Address, where str
 	return nil
 }
 
-// packFor returns a signed message of ours as bytes for the peer. The message is encrypted if its class or the link
-// requires it, or if it answers an encrypted message. A confidential message for a peer in PlainConf may be plain, but
-// only if the peer has no key.
+// packFor returns a signed message of ours as bytes for the peer, encrypted if its class, its link or an encrypted
+// request requires that. A confidential message may be plain only for a peer in PlainConf that has no key.
 func (b *Bridge) packFor(ctx context.Context, to message.Agent, link string, raw []byte, boxed bool) ([]byte, error) {
 	tree, err := wire.ParseForeign(raw, message.MaxNesting+2, message.MaxValues)
 	if err != nil {
@@ -360,8 +357,7 @@ func (b *Bridge) deliverCallback(ctx context.Context, cb callback) {
 	}
 }
 
-// challenge sends a verify to the endpoint of an entry and checks the answer with the key of the entry. It pins
-// nothing.
+// challenge sends a verify to the endpoint of an entry and checks the answer with the entry's key. It pins nothing.
 func (b *Bridge) challenge(ctx context.Context, e Entry, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, proveTime)
 	defer cancel()

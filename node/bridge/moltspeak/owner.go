@@ -48,8 +48,7 @@ type Status struct {
 	Registries []RegistryState `json:"registries,omitempty"` // named by links
 }
 
-// sendWait is how long a command waits for an answer: the time that a peer has for it, plus some for the network
-// (AM-32).
+// sendWait is how long a command waits for an answer: the peer's time for it, plus some for the network (AM-32).
 const sendWait = 40 * time.Second
 
 // Operations returns the bridge's operations of the owner API.

@@ -107,8 +107,7 @@ func (pins *pins) check(c *request) (peer, *signing.PublicKey, *message.Error) {
 	return p, key, nil
 }
 
-// refuseKey refuses a key other than the pinned one and notifies the owner. Nothing of the message is verified, so it
-// must not cost a write each time.
+// refuseKey refuses a key other than the pinned one and notifies the owner. It must not cost a write each time.
 func (pins *pins) refuseKey(ctx context.Context, from message.Agent, p peer, now time.Time) *message.Error {
 	pins.log.WarnContext(ctx, "moltspeak: a peer shows another key than the pinned one", "peer", from.Name())
 	_, first := pins.doubts.Take(from.Name(), now)
@@ -196,8 +195,7 @@ func (pins *pins) run(ctx context.Context) {
 	}
 }
 
-// isDue reports whether the last sweep is long enough ago, and lets only one caller do the next one. While the clock
-// is in doubt, no pin is due.
+// isDue reports whether a sweep is due, and lets only one caller do it. While the clock is in doubt, no sweep is due.
 func (pins *pins) isDue(now time.Time, after time.Duration) bool {
 	last := pins.swept.Load()
 	since := now.Sub(time.Unix(last, 0)).Abs() // absolute, because the clock may have been set back

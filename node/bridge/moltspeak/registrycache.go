@@ -182,8 +182,7 @@ func (s *registryCache) refresh(ctx context.Context) error {
 	return nil
 }
 
-// load reads the entries from the store. A concurrent change is either read or put afterwards, because put waits for
-// s.mu.
+// load reads the entries from the store. A concurrent change is read or put afterwards, because put waits for s.mu.
 func (s *registryCache) load(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,8 +201,7 @@ func (s *registryCache) load(ctx context.Context) error {
 	return nil
 }
 
-// readCards reads the cards of the directory that have metadata.moltspeak. If the directory does not answer, it
-// returns the cached ones.
+// readCards reads the directory's cards with metadata.moltspeak, or returns the cached ones if it does not answer.
 func (s *registryCache) readCards(ctx context.Context) map[string]*cachedEntry {
 	out := make(map[string]*cachedEntry)
 	if s.directory == nil {

@@ -14,8 +14,7 @@ const (
 	proveTime  = 15 * time.Second
 )
 
-// proofs is the queue of registered agents whose endpoint must be challenged. A full queue drops; the next heartbeat
-// queues again.
+// proofs is the queue of registered agents to challenge. A full queue drops; the next heartbeat queues again.
 type proofs chan string
 
 func (p proofs) ask(id string) {

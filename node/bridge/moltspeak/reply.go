@@ -46,8 +46,7 @@ func (b *Bridge) reply(c *request, a answer) Reply {
 		}
 		if e != nil {
 			out.class = class
-			// The owner finds the reason in the log and in the conversation. The peer learns only that no answer
-			// comes.
+			// The log and the conversation show the owner the reason. The peer learns only that no answer comes.
 			b.cfg.Logger.WarnContext(c.ctx, "moltspeak: an answer was blocked", "peer", to.Name(), "types", e.Types)
 			a.op, a.p, r.Status = message.OpError, message.Fail(e.Code).Payload(true), e.Status
 		}

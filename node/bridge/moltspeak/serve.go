@@ -112,8 +112,7 @@ func (b *Bridge) serveBatch(c echo.Context) error {
 	return httpapi.JSON(c, http.StatusOK, out)
 }
 
-// guard charges every request of a group to its address. refuse answers a request over the limit in the format of the
-// group.
+// guard charges every request of a group to its address. refuse answers in the format of the group.
 func (b *Bridge) guard(refuse func(echo.Context, *message.Error) error) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
@@ -139,8 +138,7 @@ func (b *Bridge) charge(c echo.Context) *message.Error {
 	return e
 }
 
-// countForgery counts a forged request against the caller's address. After ten in a minute the address is refused
-// (AM-43).
+// countForgery counts a forged request. Ten in a minute bar the caller's address for a time (AM-43).
 func (b *Bridge) countForgery(c echo.Context, r Reply) {
 	if r.Forged {
 		b.cfg.Addresses.Fault(c.Request().Context(), httpapi.ClientAddr(c))

@@ -34,8 +34,7 @@ type sockets struct {
 
 func newSockets() *sockets { return &sockets{all: make(map[*websocket.Conn]*socket)} }
 
-// add registers a connection. If too many connections are not bound, it closes one: of the source that has most, the
-// one that waits longest.
+// add registers a connection. If too many are not bound, it closes the longest waiting one of the largest source.
 func (s *sockets) add(c *websocket.Conn, sources []rate.Source) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -20,8 +20,7 @@ const (
 	tracked              = 10_000 // names with a rate counter
 )
 
-// checkStanding reads the owner's decision about the sender and refuses a blocked one before anything expensive
-// (MS-50).
+// checkStanding reads the owner's decision about the sender and refuses a blocked one before costly work (MS-50).
 func (b *Bridge) checkStanding(c *request) *message.Error {
 	c.address = b.pins.address(c.m.From)
 	var err error
@@ -34,8 +33,7 @@ func (b *Bridge) checkStanding(c *request) *message.Error {
 	return nil
 }
 
-// isKnown reports whether the sender is not a stranger: it is behind a link, the owner decided about it, or it answers
-// our call.
+// isKnown reports whether the sender is behind a link, the owner decided about it, or it answers our call.
 func (c *request) isKnown() bool {
 	return c.called || c.address.Link != InboundLink || c.standing.Known() || c.peer.Chosen || len(c.peer.Granted) > 0
 }

@@ -45,8 +45,8 @@ type streams struct {
 
 func newStreams() *streams { return &streams{open: make(map[string]*openStream)} }
 
-// add adds a part of a stream. All parts have one class. done is the complete stream if the part is a valid end.
-// sources are those of a stranger.
+// add adds a part of a stream. done is the complete stream if the part is a valid end. sources are those of a
+// stranger.
 func (s *streams) add(m *message.Message, p message.Stream, known bool, sources []rate.Source, now time.Time) (done *openStream, e *message.Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -122,8 +122,8 @@ func verhoeffOK(s string) bool {
 	return c == 0
 }
 
-// startsWithDate reports whether an id begins with a date in six digits, as Nordic ids do.
-func startsWithDate(s string) bool {
+// hasDate reports whether an id begins with a date in six digits, as Nordic ids do.
+func hasDate(s string) bool {
 	return s[2:4] >= "01" && s[2:4] <= "12" && s[4:6] >= "01" && s[4:6] <= "31"
 }
 

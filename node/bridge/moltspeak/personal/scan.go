@@ -1,5 +1,4 @@
-// Package personal finds personal data in text and JSON values, with patterns, check digits and words of context
-// (MS-40, MS-41).
+// Package personal finds personal data in text and JSON values: patterns, check digits, words of context (MS-40, MS-41).
 //
 // It does not decide what happens with it. Start with [Types].
 package personal
@@ -83,9 +82,7 @@ var patterns = sync.OnceValue(func() []pattern {
 			return verhoeffOK(s) && !isBusiness(before) && !moreDigits(before, after)
 		}},
 		{TypeSSN, re(`\b([A-Z]{3}[ABCFGHLJPT][A-Z]\d{4}[A-Z])\b`), nil},
-		{TypeSSN, re(`\b(\d{6}[-+]\d{4})\b`), func(s, before, _ string) bool {
-			return startsWithDate(s) && passesLuhn(digits(s)) && !isBusiness(before)
-		}},
+		{TypeSSN, re(`\b(\d{6}[-+]\d{4})\b`), func(s, before, _ string) bool { return hasDate(s) && passesLuhn(digits(s)) && !isBusiness(before) }},
 
 		{TypeBirth, re(`(?i)(?:\bborn\b|\bdob\b|\bd\.o\.b\.|\bdate of birth\b|\bbirth ?da(?:te|y)\b|\bgeboren\b|\bgeb\.|\bgeburtsdatum\b|\bnée?\b|\bdate de naissance\b|\bfecha de nacimiento\b|\bnacid[oa]\b|\bdata di nascita\b|\bnat[oa] il\b|\bgeboortedatum\b)[^\d\n]{0,20}(` + datePattern + `)`), nil},
 
