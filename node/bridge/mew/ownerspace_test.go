@@ -9,12 +9,12 @@ func TestAudience(t *testing.T) {
 	r := start(t)
 	cat, bob := r.Join("cat-token"), r.Join("bob-token")
 	linked := newJoinedSpace(startLink(t, r).Spaces()[0])
-	for name, door := range map[string]*ownerSpace{"link": linked, "hosted": newHostedSpace(r.G.Space("lab"))} {
+	for name, s := range map[string]*ownerSpace{"link": linked, "hosted": newHostedSpace(r.G.Space("lab"))} {
 		others := map[string]int{"link": 2, "hosted": 3}[name] // the node is in the audience of the hosted space
 		for to, absent := range map[string]int{`[]`: 0, `["cat","bob"]`: 0, `["cat","bird"]`: 1} {
-			got := door.audience([]byte(`{"kind":"chat","to":` + to + `,"payload":{"text":"hello"}}`))
+			got := s.audience([]byte(`{"kind":"chat","to":` + to + `,"payload":{"text":"hello"}}`))
 			if got.listeners != others || len(got.absent) != absent {
-				t.Errorf("%s: said to %s: %+v, want %d listeners and %d absent", name, to, got, others, absent)
+				t.Errorf("%s: chat to %s: %+v, want %d listeners and %d absent", name, to, got, others, absent)
 			}
 		}
 		_, body, err := audience{0, []string{"bird"}}.addTo(200, []byte(`{"id":"x","n":1.0}`), nil)

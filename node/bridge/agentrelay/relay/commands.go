@@ -9,9 +9,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// command handles a frame that is addressed to the relay (sections 5 and 8). The relay does not know the commands of an
-// extension that is off.
-func (r *Relay) command(s *session, f frame.Frame) *frame.Refusal {
+// handleCommand handles a frame that is addressed to the relay (sections 5 and 8). The relay does not know the commands
+// of an extension that is off.
+func (r *Relay) handleCommand(s *session, f frame.Frame) *frame.Refusal {
 	ext, name := r.cfg.Extensions, f.Type
 	if f.Type == "command" {
 		name = f.Payload.GetStr("command")
@@ -46,11 +46,11 @@ func (r *Relay) command(s *session, f frame.Frame) *frame.Refusal {
 		r.agents.markActive(s.id, time.Now())
 		return r.cast(ctx, s.id, f)
 	case f.Type == "query" && ext.Semantic:
-		return r.query(s, f)
+		return r.answerQuery(s, f)
 	case name == "semantic_subscribe" && ext.Semantic:
 		return frame.Refuse(frame.CodeUnsupported, "this relay compares no embeddings")
 	case f.Type == "command" && ext.History && (name == "history" || name == "search" || name == "replay"):
-		return r.recall(s, f, name)
+		return r.answerRecall(s, f, name)
 	}
 	return frame.Refuse(frame.CodeUnknown, "the relay knows no such command")
 }

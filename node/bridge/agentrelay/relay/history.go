@@ -100,7 +100,7 @@ func (d *delivery) isKept() bool {
 	return !no
 }
 
-func (d *delivery) entry() *entry {
+func (d *delivery) newEntry() *entry {
 	return &entry{
 		id: d.id, from: d.from, kind: d.frame.Type, ts: d.ts, seq: d.seq, to: d.frame.To, all: d.frame.IsBroadcast(), raw: d.bytes,
 		words: frame.SearchText(d.frame.Type, d.frame.Payload),

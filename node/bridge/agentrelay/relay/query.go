@@ -64,9 +64,9 @@ func readQuery(p wire.Value) (request, *frame.Refusal) {
 	return q, nil
 }
 
-// query answers from the directory, from what connected agents say of themselves, and from the history. The ranking is
-// lexical, and the answer says so: the relay compares no embeddings.
-func (r *Relay) query(s *session, f frame.Frame) *frame.Refusal {
+// answerQuery answers from the directory, from what connected agents say of themselves, and from the history. The
+// ranking is lexical, and the answer says so: the relay compares no embeddings.
+func (r *Relay) answerQuery(s *session, f frame.Frame) *frame.Refusal {
 	q, fault := readQuery(f.Payload)
 	if fault != nil {
 		return fault

@@ -47,8 +47,8 @@ func readRecall(p wire.Value, limit int) (recallRequest, *frame.Refusal) {
 	return w, nil
 }
 
-// recall answers history, search and replay (AR-45).
-func (r *Relay) recall(s *session, f frame.Frame, name string) *frame.Refusal {
+// answerRecall answers history, search and replay (AR-45).
+func (r *Relay) answerRecall(s *session, f frame.Frame, name string) *frame.Refusal {
 	limit := defaultHistory
 	if name == "search" {
 		limit = defaultSearch

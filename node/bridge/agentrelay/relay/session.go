@@ -72,7 +72,7 @@ func (r *Relay) read(s *session) {
 		switch {
 		case fault != nil:
 		case f.IsCommand():
-			fault = r.command(s, f)
+			fault = r.handleCommand(s, f)
 		default:
 			fault = r.forward(s, f)
 		}
@@ -129,7 +129,7 @@ func (r *Relay) forward(s *session, f frame.Frame) *frame.Refusal {
 		}
 	}
 	if r.history != nil && d.isKept() {
-		if err := r.history.append(ctx, d.entry()); err != nil {
+		if err := r.history.append(ctx, d.newEntry()); err != nil {
 			r.log.Error("store a message of the relay", "err", err)
 			return frame.Refuse(frame.CodeUnavailable, "the relay cannot take messages now")
 		}

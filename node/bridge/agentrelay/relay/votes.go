@@ -272,14 +272,14 @@ func (r *Relay) newResult(p *proposal) *entry {
 func (r *Relay) endVotes(ctx context.Context, now time.Time) {
 	r.votes.writing.Lock()
 	defer r.votes.writing.Unlock()
-	for _, p := range r.votes.due(now) {
+	for _, p := range r.votes.dueVotes(now) {
 		if fault := r.settle(ctx, p.clone(), now); fault != nil {
 			return // again in a minute
 		}
 	}
 }
 
-func (v *votes) due(now time.Time) []*proposal {
+func (v *votes) dueVotes(now time.Time) []*proposal {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	var out []*proposal

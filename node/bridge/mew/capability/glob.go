@@ -78,12 +78,12 @@ func (g *glob) match(s string, b *Budget) bool {
 		rest, ok := strings.CutSuffix(s[len(g.head):], g.end)
 		return ok && b.step(len(rest)/searchBytes) && (g.only == globAny || strings.IndexByte(rest, '/') < 0)
 	}
-	var alive places
-	g.arrive(&alive, 0)
+	var active positions
+	g.arrive(&active, 0)
 	for _, r := range s {
-		var next places
+		var next positions
 		cost := 0
-		for w, word := range alive {
+		for w, word := range active {
 			for ; word != 0; word &= word - 1 {
 				cost++
 				at := w<<6 + bits.TrailingZeros64(word)
@@ -101,22 +101,22 @@ func (g *glob) match(s string, b *Budget) bool {
 		if cost == 0 || !b.step(globWeight*cost) {
 			return false
 		}
-		alive = next
+		active = next
 	}
-	return alive.has(len(g.toks))
+	return active.has(len(g.toks))
 }
 
 // arrive adds a position, and the next one if a wildcard at the position may match nothing. Two such wildcards never
 // follow each other, because newGlob joins them.
-func (g *glob) arrive(p *places, at int) {
+func (g *glob) arrive(p *positions, at int) {
 	p.add(at)
 	if at < len(g.toks) && (g.toks[at].wild == '*' || g.toks[at].wild == globAny) {
 		p.add(at + 1)
 	}
 }
 
-// places is a set of positions in a pattern of at most maxPattern characters.
-type places [maxPattern/64 + 1]uint64
+// positions is a set of positions in a pattern of at most maxPattern characters.
+type positions [maxPattern/64 + 1]uint64
 
-func (p *places) add(i int)      { p[i>>6] |= 1 << (i & 63) }
-func (p *places) has(i int) bool { return p[i>>6]&(1<<(i&63)) != 0 }
+func (p *positions) add(i int)      { p[i>>6] |= 1 << (i & 63) }
+func (p *positions) has(i int) bool { return p[i>>6]&(1<<(i&63)) != 0 }

@@ -299,7 +299,7 @@ func TestJournal(t *testing.T) {
 func TestLineFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a", "x.jsonl")
 	f := newLineFile(path, quietLog())
-	f.maxLines, f.lost = 3, lostLines
+	f.maxLines, f.lost = 3, formatLost
 	for i := range 5 {
 		f.putLine([]byte(`{"n":` + strconv.Itoa(i) + `}`))
 	}

@@ -280,8 +280,8 @@ func (g *Gateway) closeAll() {
 	g.sessions.Wait()
 }
 
-// clients counts the open connections.
-func (g *Gateway) clients() int {
+// countClients counts the open connections.
+func (g *Gateway) countClients() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return len(g.open)

@@ -148,15 +148,15 @@ func countWider(list []heldCapability, patterns []*capability.Capability, b *cap
 	return n
 }
 
-// revokeMatching takes from m the capabilities that gone selects, and then, from anybody, those that rested on them. It
-// returns a note for the audit log.
-func (s *Space) revokeMatching(e *edit, m *member, gone func(heldCapability) bool) (note string) {
+// revokeMatching takes from m the capabilities that matches selects, and then, from anybody, those that rested on them.
+// It returns a note for the audit log.
+func (s *Space) revokeMatching(e *edit, m *member, matches func(heldCapability) bool) (note string) {
 	type loss struct {
 		by   string // name of the participant that lost it
 		rest string // the key that grants may rest on
 	}
 	var losses []loss
-	lose := func(m *member, gone func(h heldCapability) bool) {
+	lose := func(m *member, matches func(h heldCapability) bool) {
 		l := e.record(m)
 		own := m.own
 		if l.Invited {
@@ -164,7 +164,7 @@ func (s *Space) revokeMatching(e *edit, m *member, gone func(heldCapability) boo
 		}
 		for i := range own {
 			h := heldCapability{cap: &own[i]}
-			if !slices.Contains(l.Masks, own[i].Rule()) && gone(h) {
+			if !slices.Contains(l.Masks, own[i].Rule()) && matches(h) {
 				l.Masks = append(l.Masks, own[i].Rule())
 				losses = append(losses, loss{m.name, h.key()})
 			}
@@ -173,7 +173,7 @@ func (s *Space) revokeMatching(e *edit, m *member, gone func(heldCapability) boo
 		for _, g := range l.Grants {
 			left := g.without(func(i int) bool {
 				h := heldCapability{cap: &g.caps[i], grant: g}
-				if gone(h) {
+				if matches(h) {
 					losses = append(losses, loss{m.name, h.key()})
 					return false
 				}
@@ -185,7 +185,7 @@ func (s *Space) revokeMatching(e *edit, m *member, gone func(heldCapability) boo
 		}
 		l.Grants = kept
 	}
-	lose(m, gone)
+	lose(m, matches)
 	direct := len(losses)
 	for n := 0; n < len(losses); n++ {
 		lost := losses[n]

@@ -209,7 +209,7 @@ func TestJoinsAndLeaves(t *testing.T) {
 			runtime.Gosched()
 		}
 	}
-	if n := r.G.clients(); n > 1 {
+	if n := r.G.countClients(); n > 1 {
 		t.Errorf("%d connections are open", n)
 	}
 }
@@ -236,7 +236,7 @@ func TestIdleMemory(t *testing.T) {
 	for i := range many {
 		dialRaw(r, fmt.Sprintf("t%d", i))
 	}
-	for r.G.clients() < many {
+	for r.G.countClients() < many {
 		runtime.Gosched()
 	}
 	// The announcement of the last join is still being delivered for a while.

@@ -31,7 +31,7 @@ func NewJournal(dir string, envelopes, decisions bool, log *slog.Logger) *Journa
 			return nil
 		}
 		f := newLineFile(filepath.Join(dir, name), log)
-		f.rotateSize, f.lost = rotateAt, lostLines
+		f.rotateSize, f.lost = rotateAt, formatLost
 		return f
 	}
 	j.envelopes, j.decisions = file(envelopes, "envelope-history.jsonl"), file(decisions, "capability-decisions.jsonl")
@@ -41,7 +41,7 @@ func NewJournal(dir string, envelopes, decisions bool, log *slog.Logger) *Journa
 	return j
 }
 
-func lostLines(dst []byte, n int) []byte {
+func formatLost(dst []byte, n int) []byte {
 	dst = append(dst, `{"timestamp":"`...)
 	dst = append(dst, envelope.FormatTime(time.Now())...)
 	dst = append(dst, `","event":"dropped","metadata":{"lines":`...)

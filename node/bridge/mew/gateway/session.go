@@ -140,7 +140,7 @@ func (g *Gateway) readMessages(ses *session) {
 			return
 		}
 		if id, ok := splitFrame(data); ok {
-			ses.space.frame(ses.m, id, typ, data)
+			ses.space.handleFrame(ses.m, id, typ, data)
 			continue
 		}
 		if !g.handleMessage(ses, data) {

@@ -210,8 +210,8 @@ func splitFrame(data []byte) (id string, ok bool) {
 	return string(data[1 : 1+end]), true
 }
 
-// frame delivers a stream frame, byte for byte and with its own type (MEW-46, MEW-47).
-func (s *Space) frame(m *member, id string, typ websocket.Type, data []byte) {
+// handleFrame delivers a stream frame, byte for byte and with its own type (MEW-46, MEW-47).
+func (s *Space) handleFrame(m *member, id string, typ websocket.Type, data []byte) {
 	f := websocket.Of(typ, data)
 	s.mu.Lock()
 	defer s.unlock()

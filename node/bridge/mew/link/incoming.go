@@ -33,7 +33,7 @@ func (m *membership) handle(ctx context.Context, conn *websocket.Conn, data []by
 	}
 	j := job{e: e, raw: data, at: time.Now()}
 	if envelope.IsSystem(e.Kind) || e.From == envelope.FromSystem || e.From == envelope.FromStream {
-		m.system(ctx, conn, &j.e)
+		m.handleSystem(ctx, conn, &j.e)
 		return job{}, false
 	}
 	m.mu.Lock()
@@ -49,7 +49,7 @@ func (m *membership) handle(ctx context.Context, conn *websocket.Conn, data []by
 		if j.e.Kind == envelope.KindProposal && slices.Contains(j.e.To, me) {
 			m.space.board.Ask(proposalConv(m.link.Name, &j))
 		}
-		m.space.stream(&j.e)
+		m.space.handleStream(&j.e)
 		m.feeds.Tell(data)
 	}
 	if e.From == me { // our own envelope does not go to the node (MEW-L6)
@@ -82,12 +82,12 @@ func (m *membership) isForNode(e *envelope.Envelope, me string) bool {
 	return false
 }
 
-// system handles an envelope of the gateway.
-func (m *membership) system(ctx context.Context, conn *websocket.Conn, e *envelope.Envelope) {
+// handleSystem handles an envelope of the gateway.
+func (m *membership) handleSystem(ctx context.Context, conn *websocket.Conn, e *envelope.Envelope) {
 	m.mu.Lock()
 	switch {
 	case e.Kind == envelope.KindWelcome && e.From == envelope.FromSystem:
-		if m.welcome(conn, e) {
+		if m.handleWelcome(conn, e) {
 			m.mu.Unlock()
 			m.log.Info("joined the space", "as", envelope.ToPrintable(m.space.me, envelope.MaxName))
 			m.onJoin()
@@ -95,7 +95,7 @@ func (m *membership) system(ctx context.Context, conn *websocket.Conn, e *envelo
 		}
 	case e.Kind == envelope.KindPresence && e.From == envelope.FromSystem:
 		if m.conn != nil {
-			m.space.presence(e)
+			m.space.handlePresence(e)
 		}
 		m.feeds.Tell(e.Tree.JSON())
 	case e.Kind == envelope.KindError && (e.From == envelope.FromSystem || e.From == envelope.FromStream): // only these two senders are the gateway
@@ -107,15 +107,15 @@ func (m *membership) system(ctx context.Context, conn *websocket.Conn, e *envelo
 			m.endWait(id, outcome{answer: e.Payload})
 		}
 	case e.From == envelope.FromStream:
-		m.space.stream(e)
+		m.space.handleStream(e)
 		m.feeds.Tell(e.Tree.JSON())
 	}
 	m.mu.Unlock()
 }
 
-// welcome stores what the gateway says about this node and the space. Every welcome counts, because it also reports
-// changed capabilities (MEW-34). first reports whether the node joined with it. The caller holds m.mu.
-func (m *membership) welcome(conn *websocket.Conn, e *envelope.Envelope) (first bool) {
+// handleWelcome stores what the gateway says about this node and the space. Every welcome counts, because it also
+// reports changed capabilities (MEW-34). first reports whether the node joined with it. The caller holds m.mu.
+func (m *membership) handleWelcome(conn *websocket.Conn, e *envelope.Envelope) (first bool) {
 	you, _ := e.Payload.Get("you")
 	id := you.GetStr("id")
 	if id == "" || len(id) > envelope.MaxName {

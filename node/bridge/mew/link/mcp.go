@@ -27,8 +27,8 @@ func rpcFault(code int64, message string) wire.Value {
 	return wire.Obj(wire.Field("code", wire.Int(code)), wire.TextField("message", message))
 }
 
-// proposal hands an mcp/proposal to this node to the owner, as a question (MEW-L3).
-func (l *Link) proposal(ctx context.Context, j job) error {
+// handleProposal hands an mcp/proposal to this node to the owner, as a question (MEW-L3).
+func (l *Link) handleProposal(ctx context.Context, j job) error {
 	if !l.passesFilter(&j.e, string(j.e.Payload.JSON())) {
 		return nil
 	}
@@ -39,7 +39,7 @@ func (l *Link) proposal(ctx context.Context, j job) error {
 	if len(others) > 0 {
 		payload = payload.With("to", wire.Texts(others))
 	}
-	in, err := l.inbound(&j, conv, IntentProposal, payload)
+	in, err := l.newInbound(&j, conv, IntentProposal, payload)
 	if err != nil {
 		return err
 	}
@@ -187,8 +187,8 @@ func copyResult(v, answer wire.Value) wire.Value {
 	return v
 }
 
-// response handles the answer to a request of this node. It ends the conversation about the proposal.
-func (l *Link) response(ctx context.Context, j job) error {
+// handleResponse handles the answer to a request of this node. It ends the conversation about the proposal.
+func (l *Link) handleResponse(ctx context.Context, j job) error {
 	for _, id := range j.e.Correlation[:min(len(j.e.Correlation), 16)] {
 		s, ok := load[sentEnvelope](ctx, l.records, "sent", id)
 		if !ok || s.Proposal == "" || !slices.Contains(s.To, j.e.From) {
@@ -197,7 +197,7 @@ func (l *Link) response(ctx context.Context, j job) error {
 		result := copyResult(wire.Obj(wire.TextField("responder", j.e.From)), j.e.Payload)
 		about := j
 		about.e.From = s.Peer
-		in, err := l.inbound(&about, s.Conv, IntentProposal, closePayload(result))
+		in, err := l.newInbound(&about, s.Conv, IntentProposal, closePayload(result))
 		if err != nil {
 			return err
 		}
@@ -213,10 +213,10 @@ const (
 	mcpProtocol = "2025-06-18"
 )
 
-// request answers an mcp/request to this node. It answers a question about tools at once. A tool call first passes the
-// node's checks, like any message (MEW-L3). A request without a JSON-RPC id gets an answer too, because the SDK of the
-// reference sends none and relies on correlation_id.
-func (l *Link) request(ctx context.Context, j job) error {
+// handleRequest answers an mcp/request to this node. It answers a question about tools at once. A tool call first
+// passes the node's checks, like any message (MEW-L3). A request without a JSON-RPC id gets an answer too, because the
+// SDK of the reference sends none and relies on correlation_id.
+func (l *Link) handleRequest(ctx context.Context, j job) error {
 	method := j.e.Payload.GetStr("method")
 	if strings.HasPrefix(method, "notifications/") {
 		return nil
@@ -240,7 +240,7 @@ func (l *Link) request(ctx context.Context, j job) error {
 	case "tools/list":
 		result = wire.Obj(wire.Field("tools", toolList(l.cfg.Policy.Tools)))
 	case methodCall:
-		return l.toolCall(ctx, j, id)
+		return l.handleToolCall(ctx, j, id)
 	default:
 		l.respond(&j.e, id, wire.Obj(wire.Field("error", rpcFault(rpcNoMethod, "this node has no such method"))))
 		return nil
@@ -262,8 +262,8 @@ func (l *Link) respond(e *envelope.Envelope, id, result wire.Value) {
 	l.space.answer(e, envelope.KindResponse, rpcAnswer(id, result))
 }
 
-// toolCall hands a tools/call to the node, which checks it.
-func (l *Link) toolCall(ctx context.Context, j job, id wire.Value) error {
+// handleToolCall hands a tools/call to the node, which checks it.
+func (l *Link) handleToolCall(ctx context.Context, j job, id wire.Value) error {
 	params, _ := j.e.Payload.Get("params")
 	name := params.GetStr("name")
 	fault := func(code int64, text string) {
@@ -275,7 +275,7 @@ func (l *Link) toolCall(ctx context.Context, j job, id wire.Value) error {
 	}
 	arguments, _ := params.Get("arguments")
 	conv := wire.ConversationID("conv_" + envelope.Digest(l.cfg.Name, j.e.From, "request", string(j.raw)))
-	in, err := l.inbound(&j, conv, IntentRequest, wire.Obj(wire.TextField("action", "call"), wire.TextField("tool", name), wire.Field("arguments", arguments)))
+	in, err := l.newInbound(&j, conv, IntentRequest, wire.Obj(wire.TextField("action", "call"), wire.TextField("tool", name), wire.Field("arguments", arguments)))
 	if err != nil {
 		fault(rpcParams, err.Error())
 		return err

@@ -75,7 +75,7 @@ func (m *membership) run(ctx context.Context) {
 			continue
 		}
 		began := time.Now()
-		err := m.session(ctx)
+		err := m.runSession(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -174,8 +174,8 @@ func (m *membership) send(conn *websocket.Conn, data []byte) {
 	}
 }
 
-// session is one connection, from dialing to its end.
-func (m *membership) session(ctx context.Context) error {
+// runSession joins the space and handles its messages until the connection ends.
+func (m *membership) runSession(ctx context.Context) error {
 	conn, err := m.dial(ctx)
 	if err != nil {
 		return err
@@ -318,8 +318,8 @@ func (m *membership) view() view.Space {
 	return out
 }
 
-// proposal returns the pending proposal with a key, and the id of this node in the space.
-func (m *membership) proposal(key string) (p view.Proposal, me string, ok bool) {
+// findProposal returns the pending proposal with a key, and the id of this node in the space.
+func (m *membership) findProposal(key string) (p view.Proposal, me string, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p, ok = m.space.board.Find(key)

@@ -18,7 +18,7 @@ import (
 // envelope that it sent.
 func (l *Link) Decide(ctx context.Context, key string, approve bool, reason string) (status int, body []byte, err error) {
 	reason = envelope.ToPrintable(reason, 200)
-	p, me, ok := l.space.proposal(key)
+	p, me, ok := l.space.findProposal(key)
 	if !ok || p.Decided {
 		return 0, nil, view.NewFault(http.StatusNotFound, "no proposal with this key is pending; agentmesh mew status lists the pending ones")
 	}

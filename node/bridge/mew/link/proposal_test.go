@@ -92,7 +92,7 @@ func TestLinkProposalEnds(t *testing.T) {
 func TestLinkProposalDecidedOnce(t *testing.T) {
 	l := newLab(t, bridge.LinkPolicy{Access: "open"})
 	cat, dog := l.peers["cat"], l.peers["dog"]
-	door := l.l // the command, the page and the API use it
+	link := l.l // the command, the page and the API use it
 	propose := func(id string) string {
 		t.Helper()
 		cat.Send(fmt.Sprintf(proposalText, id, `,"dog"`, "write_file"))
@@ -103,14 +103,14 @@ func TestLinkProposalDecidedOnce(t *testing.T) {
 		t.Helper()
 		l.await("off the list", func() bool { return len(l.l.View().Proposals) == 0 })
 		for _, approve := range []bool{true, false} {
-			if _, _, err := door.Decide(t.Context(), key, approve, ""); err == nil {
+			if _, _, err := link.Decide(t.Context(), key, approve, ""); err == nil {
 				t.Errorf("a decided proposal is decided again (approve: %v)", approve)
 			}
 		}
 	}
 	undone := func(id string) {
 		t.Helper()
-		if _, _, err := door.Say(t.Context(), []byte(`{"kind":"mcp/request","to":["dog"],"correlation_id":["`+id+`"],"payload":{"method":"tools/call"}}`)); err == nil {
+		if _, _, err := link.Say(t.Context(), []byte(`{"kind":"mcp/request","to":["dog"],"correlation_id":["`+id+`"],"payload":{"method":"tools/call"}}`)); err == nil {
 			t.Error("a rejected proposal is carried out by an envelope of the owner")
 		}
 		for _, s := range dog.Fence() {
@@ -128,7 +128,7 @@ func TestLinkProposalDecidedOnce(t *testing.T) {
 
 	key = propose("p2")
 	first := l.ask()
-	if _, _, err := door.Decide(t.Context(), key, false, "unsafe"); err != nil {
+	if _, _, err := link.Decide(t.Context(), key, false, "unsafe"); err != nil {
 		t.Fatal(err)
 	}
 	if no := cat.FromNode("mcp/reject"); mewtest.About(no) != "p2" || mewtest.Text(mewtest.Payload(no, "reason")) != "unsafe" {
@@ -145,7 +145,7 @@ func TestLinkProposalDecidedOnce(t *testing.T) {
 
 	key = propose("p3")
 	first = l.ask()
-	if _, _, err := door.Decide(t.Context(), key, true, ""); err != nil {
+	if _, _, err := link.Decide(t.Context(), key, true, ""); err != nil {
 		t.Fatal(err)
 	}
 	if request := dog.FromNode("mcp/request"); mewtest.About(request) != "p3" {

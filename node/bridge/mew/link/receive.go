@@ -21,21 +21,21 @@ func (l *Link) handleJob(ctx context.Context, j job) {
 	var err error
 	switch j.e.Kind {
 	case envelope.KindChat:
-		err = l.chat(ctx, j)
+		err = l.handleChat(ctx, j)
 	case envelope.KindChatCancel:
 		err = l.cancelChat(ctx, j)
 	case envelope.KindChatAcknowledge:
 		l.noteAcknowledgement(ctx, &j.e)
 	case envelope.KindProposal:
-		err = l.proposal(ctx, j)
+		err = l.handleProposal(ctx, j)
 	case envelope.KindWithdraw:
 		err = l.closeProposals(ctx, j, "withdrawn by its proposer", true)
 	case envelope.KindRequest:
 		if err = l.closeProposals(ctx, j, "fulfilled by another participant", false); toUs {
-			err = errors.Join(err, l.request(ctx, j))
+			err = errors.Join(err, l.handleRequest(ctx, j))
 		}
 	case envelope.KindResponse:
-		err = l.response(ctx, j)
+		err = l.handleResponse(ctx, j)
 	}
 	if err != nil && ctx.Err() == nil {
 		l.log.Info("handle an envelope of the space", "kind", envelope.ToPrintable(j.e.Kind, envelope.MaxKind), "from", envelope.ToPrintable(j.e.From, envelope.MaxName), "err", err)
@@ -46,8 +46,8 @@ func (l *Link) address(peer string) bridge.Address {
 	return bridge.Address{Kind: Kind, Link: l.cfg.Name, Peer: peer}
 }
 
-// inbound returns an envelope in the form in which a bridge hands it to the node (MEW-L2).
-func (l *Link) inbound(j *job, conv wire.ConversationID, intent wire.Intent, payload wire.Value) (bridge.Inbound, error) {
+// newInbound returns an envelope in the form in which a bridge hands it to the node (MEW-L2).
+func (l *Link) newInbound(j *job, conv wire.ConversationID, intent wire.Intent, payload wire.Value) (bridge.Inbound, error) {
 	address := l.address(j.e.From)
 	if err := address.Validate(); err != nil {
 		return bridge.Inbound{}, err
@@ -75,13 +75,13 @@ func markSource(address bridge.Address, payload wire.Value, id string) wire.Valu
 	return payload.With("metadata", meta.With("bridge", from.With("envelope_id", wire.Text(id))))
 }
 
-// chat hands a chat to this node to the node, as a mesh.message (MEW-L3).
-func (l *Link) chat(ctx context.Context, j job) error {
+// handleChat hands a chat to this node to the node, as a mesh.message (MEW-L3).
+func (l *Link) handleChat(ctx context.Context, j job) error {
 	text := j.e.Payload.GetStr("text")
 	if _, forwarded := j.e.Payload.Get(transitMember); forwarded || text == "" || !l.passesFilter(&j.e, text) {
 		return nil // a chat that a node forwarded is not forwarded back (MEW-L6)
 	}
-	if done, err := l.forward(ctx, j, text); done {
+	if done, err := l.handleForward(ctx, j, text); done {
 		return err
 	}
 	message := wire.Obj(wire.TextField("body", text))
@@ -114,7 +114,7 @@ func (l *Link) accept(ctx context.Context, j job, intent wire.Intent, payload wi
 	var in bridge.Inbound
 	for _, conv := range convs {
 		var err error
-		if in, err = l.inbound(&j, conv, intent, payload); err != nil {
+		if in, err = l.newInbound(&j, conv, intent, payload); err != nil {
 			return bridge.Outcome{}, in, err
 		}
 		h := storedChat{Message: in.MessageID, Conv: conv, From: j.e.From, Envelope: j.e.ID}
@@ -215,7 +215,7 @@ func (l *Link) cancelChat(ctx context.Context, j job) error {
 
 // withdraw withdraws what waits in a conversation (AM-36).
 func (l *Link) withdraw(ctx context.Context, j job, conv wire.ConversationID, intent wire.Intent, why string, records []store.Change) error {
-	in, err := l.inbound(&j, conv, intent, wire.Obj(wire.TextField("action", "withdraw"), wire.TextField("reason", why)))
+	in, err := l.newInbound(&j, conv, intent, wire.Obj(wire.TextField("action", "withdraw"), wire.TextField("reason", why)))
 	if err != nil {
 		return err
 	}

@@ -195,10 +195,10 @@ func (l *Link) isFromHere(e store.Entry) bool {
 	return e.Out && from.GetStr("kind") == Kind && from.GetStr("link") == l.cfg.Name
 }
 
-// forward hands a chat to the node if its sender wrote it in a conversation that the sender sees. done reports whether
-// that was so. The chat passes the node's checks first (MEW-L2), and then the owner's rules for outgoing messages
-// apply.
-func (l *Link) forward(ctx context.Context, j job, text string) (done bool, err error) {
+// handleForward hands a chat to the node if its sender wrote it in a conversation that the sender sees. done reports
+// whether that was so. The chat passes the node's checks first (MEW-L2), and then the owner's rules for outgoing
+// messages apply.
+func (l *Link) handleForward(ctx context.Context, j job, text string) (done bool, err error) {
 	if j.e.Context == "" {
 		return false, nil
 	}
@@ -214,7 +214,7 @@ func (l *Link) forward(ctx context.Context, j job, text string) (done bool, err 
 	conv := wire.ConversationID("conv_" + envelope.Digest(l.cfg.Name, j.e.From, "forward", string(b.Peer), string(b.Conv)))
 	payload := wire.Obj(wire.TextField("action", "forward"), wire.TextField("agent_id", string(b.Peer)), wire.TextField("conversation_id", string(b.Conv)),
 		wire.Field("message", wire.Obj(wire.TextField("body", text))))
-	in, err := l.inbound(&j, conv, IntentForward, payload)
+	in, err := l.newInbound(&j, conv, IntentForward, payload)
 	if err != nil {
 		return true, err
 	}

@@ -46,8 +46,8 @@ func (s *spaceState) forget(id string) {
 	}
 }
 
-// presence updates the participants.
-func (s *spaceState) presence(e *envelope.Envelope) {
+// handlePresence updates the participants.
+func (s *spaceState) handlePresence(e *envelope.Envelope) {
 	who, _ := e.Payload.Get("participant")
 	id := who.GetStr("id")
 	switch e.Payload.GetStr("event") {
@@ -61,8 +61,8 @@ func (s *spaceState) presence(e *envelope.Envelope) {
 	}
 }
 
-// stream updates the list of streams. The link stores nothing else about them.
-func (s *spaceState) stream(e *envelope.Envelope) {
+// handleStream updates the list of streams. The link stores nothing else about them.
+func (s *spaceState) handleStream(e *envelope.Envelope) {
 	id := e.Payload.GetStr("stream_id")
 	switch e.Kind {
 	case "stream/open":
