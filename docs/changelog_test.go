@@ -15,24 +15,24 @@ var (
 	changeTitle   = regexp.MustCompile(`^(Security|Bugfix|Change|Enhancement): ([A-Z][^\n]*[^.\n])$`)
 )
 
-// changeFault says what is wrong with the text of a change, "" where nothing is.
+// changeFault returns what is wrong with the text of a change, or "" if it is correct.
 func changeFault(text string) string {
 	title, body, ok := strings.Cut(text, "\n\n")
 	m := changeTitle.FindStringSubmatch(title)
 	switch {
 	case !ok || m == nil:
-		return "the first paragraph is a type, a colon and a title that ends without a full stop"
+		return "the first paragraph must be a type, a colon and a title without a full stop"
 	case len([]rune(m[2])) > 72:
 		return "the title is longer than 72 characters"
 	case len(strings.Fields(body)) < 15:
-		return "the text does not say what is different and what to do"
+		return "the text must say what is different and what to do"
 	case !strings.HasSuffix(text, ".\n") || strings.HasSuffix(text, "\n\n"):
-		return "the text ends with a full stop and one line break"
+		return "the text must end with a full stop and one line break"
 	}
 	return ""
 }
 
-// TestChangelog: a change is told in the shape that docs/changelog/README.md asks for.
+// TestChangelog: the text of every change follows docs/changelog/README.md.
 func TestChangelog(t *testing.T) {
 	root := os.DirFS("changelog")
 	found := 0
@@ -42,7 +42,7 @@ func TestChangelog(t *testing.T) {
 		}
 		if d.IsDir() {
 			if !changeVersion.MatchString(name) {
-				t.Errorf("docs/changelog/%s is no version", name)
+				t.Errorf("docs/changelog/%s is not a version", name)
 			}
 			return nil
 		}

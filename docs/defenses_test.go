@@ -15,15 +15,15 @@ import (
 	"time"
 )
 
-var breakDefenses = flag.String("break", "", "the defenses that TestBrokenDefenses breaks: names with commas between them, or all")
+var breakDefenses = flag.String("break", "", "the defenses that TestBrokenDefenses breaks: comma-separated names, or all")
 
-// defense is an entry of defenses.txt: a change that takes a defense away, and the test that must fail then.
+// defense is an entry of defenses.txt: a change that removes a defense, and the test that must then fail.
 type defense struct {
 	name, file, pkg, test string
 	old, new              string // whole lines of file
 }
 
-// readDefenses reads the list, whose form stands at its top.
+// readDefenses reads defenses.txt, which explains its format at the top.
 func readDefenses(t *testing.T) []defense {
 	t.Helper()
 	data, err := os.ReadFile("defenses.txt")
@@ -53,25 +53,25 @@ func readDefenses(t *testing.T) []defense {
 	return list
 }
 
-// apply returns the file without the defense.
+// apply returns the content of the file without the defense.
 func (d defense) apply() ([]byte, error) {
 	data, err := os.ReadFile(filepath.Join("..", filepath.FromSlash(d.file)))
 	if err != nil {
 		return nil, err
 	}
 	if n := bytes.Count(data, []byte("\n"+d.old)); d.old == "" || n != 1 {
-		return nil, fmt.Errorf("%s holds these lines %d times, want once:\n%s", d.file, n, d.old)
+		return nil, fmt.Errorf("%s has these lines %d times, want once:\n%s", d.file, n, d.old)
 	}
 	return bytes.Replace(data, []byte("\n"+d.old), []byte("\n"+d.new), 1), nil
 }
 
-// TestDefenses: each entry of the list can still be applied and names a test that is there.
+// TestDefenses: each entry of the list can be applied and names an existing test.
 func TestDefenses(t *testing.T) {
 	list := readDefenses(t)
 	bridges, seen := 0, map[string]bool{}
 	for _, d := range list {
 		if seen[d.name] {
-			t.Errorf("%s is there twice", d.name)
+			t.Errorf("%s is listed twice", d.name)
 		}
 		seen[d.name] = true
 		if strings.HasPrefix(d.file, "node/bridge/") {
@@ -105,8 +105,8 @@ func hasTest(t *testing.T, pkg, test string) bool {
 	})
 }
 
-// TestBrokenDefenses breaks the defenses one after the other, and demands that the test of each fails. The tree stays as it
-// is: the compiler is given another file. This takes minutes; .ci/defenses runs it.
+// TestBrokenDefenses removes each defense in turn and checks that its test fails. The files stay unchanged: the
+// compiler gets another version through an overlay. The test takes minutes; .ci/defenses runs it.
 func TestBrokenDefenses(t *testing.T) {
 	if *breakDefenses == "" {
 		t.Skip("takes minutes: run .ci/defenses")
@@ -122,7 +122,7 @@ func TestBrokenDefenses(t *testing.T) {
 		}
 		start := time.Now()
 		verdict := "noticed"
-		if err := d.isNoticed(t); err != nil {
+		if err := d.checkNoticed(t); err != nil {
 			verdict = "NOT NOTICED"
 			t.Errorf("%s: %v", d.name, err)
 		}
@@ -133,8 +133,8 @@ func TestBrokenDefenses(t *testing.T) {
 	}
 }
 
-// isNoticed returns an error unless the package compiles without the defense and then its test fails.
-func (d defense) isNoticed(t *testing.T) error {
+// checkNoticed returns an error unless the package compiles without the defense and its test then fails.
+func (d defense) checkNoticed(t *testing.T) error {
 	t.Helper()
 	broken, err := d.apply()
 	if err != nil {

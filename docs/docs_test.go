@@ -1,7 +1,8 @@
-// Package docs holds the prose and the tests that keep it, and the shape of the house, true.
+// Package docs has the documents of the project, and tests that keep the documents and the structure of the code
+// correct.
 //
-// The law of imports, package comments and file lengths are tested here; what a document quotes from code
-// (commands, configuration, errors) is generated and compared by the tests of cmd/agentmesh.
+// The rules for imports, package comments and file lengths are tested here. The tests of cmd/agentmesh generate and
+// compare what a document quotes from the code: commands, configuration and errors.
 package docs
 
 import (
@@ -22,8 +23,8 @@ import (
 
 const module = "github.com/agentmesh/agentmesh"
 
-// lines is the import law: a package imports packages of a lower line only. A "*" in a pattern matches one element of a
-// path; the first pattern that matches counts. A new package is added here with its line.
+// lines are the import rules: a package imports only packages of a lower line. A "*" in a pattern matches one element
+// of a path, and the first matching pattern counts. Add each new package here with its line.
 var lines = []struct {
 	pattern string
 	line    int
@@ -31,7 +32,7 @@ var lines = []struct {
 	{"node/wire", 0},
 	{"node/subprocess", 0},
 	{"node/atomicfile", 0},
-	{"docs/openclaw", 0}, // a text that the program carries
+	{"docs/openclaw", 0}, // a text that the program embeds
 	{"cmd/internal/exit", 1},
 	{"cmd/internal/terminal", 2},
 
@@ -76,7 +77,7 @@ var lines = []struct {
 	{"cmd/internal/daemon", 8},
 	{"cmd/internal/doctor", 8},
 
-	{"node/bridge/*/*", 5}, // the parts of a bridge; its codecs are on line 2
+	{"node/bridge/*/*", 5}, // the parts of a bridge; the codecs are on line 2
 
 	{"directory", 6},
 	{"node", 6},
@@ -86,48 +87,49 @@ var lines = []struct {
 	{"docs", 9},
 }
 
-// sameLine lists the imports inside one line that the law allows.
+// sameLine lists the allowed imports between packages of one line.
 var sameLine = map[string][]string{
 	"store/bolt":          {"store"},
 	"store/storetest":     {"store"},
 	"node/meshtest":       {"node/httpapi/apitest"},
-	"cmd/internal/doctor": {"cmd/internal/daemon"}, // asks the process that runs
+	"cmd/internal/doctor": {"cmd/internal/daemon"}, // calls the running process
 
 	"node/bridge/bridgetest": {"node/meshtest"},
-	"node/owner":             {"node/notify"}, // the status says how telling the owner goes
+	"node/owner":             {"node/notify"}, // the status has the state of notifications
 }
 
-// choosesEngine lists the packages that may name an engine of the store.
+// choosesEngine lists the packages that may import an engine of the store.
 var choosesEngine = []string{"cmd/internal/daemon", "cmd/internal/datadir", "cmd/meshbench", "node/meshtest", "node/bridge/bridgetest", "node/bridge/mew/mewtest"}
 
-// outside says who may import a module from outside, and why nobody else. A path counts with all below it.
+// outside lists who may import a module from outside, and why no other package may. A path includes all packages below
+// it.
 var outside = []struct {
 	path   string
 	only   []string // patterns
 	reason string
 }{
-	{"go.etcd.io/bbolt", []string{"store/bolt", "cmd/meshbench"}, "a second engine must be able to take its place; meshbench compares with the bare one"},
-	{"filippo.io/age", []string{"signing"}, "keys and encryption have one home"},
-	{"filippo.io/edwards25519", []string{"signing"}, "keys and encryption have one home"},
-	{"github.com/ProtonMail/go-crypto", []string{"signing"}, "keys and encryption have one home"},
-	{"golang.org/x/crypto/nacl", []string{"signing"}, "keys and encryption have one home"},
-	{"github.com/oasisprotocol/curve25519-voi", []string{"signing"}, "one function verifies with it, held to crypto/ed25519 by tests"},
+	{"go.etcd.io/bbolt", []string{"store/bolt", "cmd/meshbench"}, "another engine must be able to replace it; meshbench compares the store with plain bbolt"},
+	{"filippo.io/age", []string{"signing"}, "keys and encryption belong to one package"},
+	{"filippo.io/edwards25519", []string{"signing"}, "keys and encryption belong to one package"},
+	{"github.com/ProtonMail/go-crypto", []string{"signing"}, "keys and encryption belong to one package"},
+	{"golang.org/x/crypto/nacl", []string{"signing"}, "keys and encryption belong to one package"},
+	{"github.com/oasisprotocol/curve25519-voi", []string{"signing"}, "one function verifies with it, and tests compare it with crypto/ed25519"},
 	{
 		"github.com/labstack/echo/v4",
 		[]string{"node/httpapi", "node/httpapi/apitest", "directory", "node", "node/owner", "node/owner/web", "node/bridge", "node/bridge/*", "node/bridge/*/*", "cmd/*", "cmd/internal/daemon"},
-		"a domain that speaks echo cannot be moved to another router in a day",
+		"packages without echo make it cheap to change the router",
 	},
-	{"golang.org/x/crypto/acme", []string{"node/httpapi/certs"}, "one place asks authorities, and bounds how often"},
-	{"github.com/gorilla/websocket", []string{"node/websocket"}, "one connection with one queue serves every bridge"},
-	{"github.com/getkin/kin-openapi", []string{"node/httpapi/apitest"}, "it is for tests, and no part of the program"},
+	{"golang.org/x/crypto/acme", []string{"node/httpapi/certs"}, "one package calls authorities and limits how often"},
+	{"github.com/gorilla/websocket", []string{"node/websocket"}, "all bridges share one type of connection with one queue"},
+	{"github.com/getkin/kin-openapi", []string{"node/httpapi/apitest"}, "it is for tests only"},
 	{
 		"github.com/prometheus/client_golang",
 		[]string{"node/httpapi", "cmd/*", "cmd/internal/daemon"},
-		"label sets stay fixed where one package makes them",
+		"label sets stay fixed if one package creates them",
 	},
 }
 
-// goPackage is what go list tells about a package.
+// goPackage is the output of go list for a package.
 type goPackage struct {
 	ImportPath string
 	Dir        string
@@ -154,7 +156,7 @@ func packages(t *testing.T) []goPackage {
 	return list
 }
 
-// inner returns the path inside the module.
+// inner returns the path of a package inside the module.
 func inner(importPath string) (string, bool) {
 	return strings.CutPrefix(importPath, module+"/")
 }
@@ -168,8 +170,8 @@ func lineOf(pkg string) (int, bool) {
 	return 0, false
 }
 
-// bridgeOf returns the bridge of which a package is a part, "" for any other package. The parts of one bridge are a family,
-// which may import each other on one line.
+// bridgeOf returns the bridge that a package belongs to, "" for any other package. The parts of one bridge may import
+// each other on one line.
 func bridgeOf(pkg string) string {
 	rest, ok := strings.CutPrefix(pkg, "node/bridge/")
 	bridge, _, part := strings.Cut(rest, "/")
@@ -186,11 +188,11 @@ func matchesAny(patterns []string, pkg string) bool {
 	})
 }
 
-// importFault says why pkg may not import imp, "" where it may.
+// importFault returns why pkg may not import imp, or "" if it may.
 func importFault(pkg, imp string) string {
 	from, ok := lineOf(pkg)
 	if !ok {
-		return "the package has no line yet: add it to the table in docs/docs_test.go and in docs/architecture.md"
+		return "the package has no line: add it to the table in docs/docs_test.go and in docs/architecture.md"
 	}
 	if in, ok := inner(imp); ok {
 		to, known := lineOf(in)
@@ -198,16 +200,16 @@ func importFault(pkg, imp string) string {
 		case !known:
 			return "" // reported for the package itself
 		case in == "store/bolt" && !matchesAny(choosesEngine, pkg):
-			return "only " + strings.Join(choosesEngine, ", ") + " choose an engine: everything else speaks to package store"
+			return "only " + strings.Join(choosesEngine, ", ") + " may choose an engine: all other packages use package store"
 		case to < from || slices.Contains(sameLine[pkg], in) || to == from && bridgeOf(pkg) != "" && bridgeOf(pkg) == bridgeOf(in):
 			return ""
 		case to == from && from == 6:
-			return "services never import each other: they meet through an interface of a lower line that cmd fills"
+			return "services do not import each other: use an interface of a lower line, which cmd implements"
 		}
-		return "imports point to a lower line only"
+		return "a package may import only packages of a lower line"
 	}
 	if pkg == "node/wire" && strings.Contains(strings.SplitN(imp, "/", 2)[0], ".") {
-		return "the vocabulary is built on the standard library alone"
+		return "node/wire may import only the standard library"
 	}
 	for _, o := range outside {
 		if (imp == o.path || strings.HasPrefix(imp, o.path+"/")) && !matchesAny(o.only, pkg) {
@@ -217,11 +219,12 @@ func importFault(pkg, imp string) string {
 	return ""
 }
 
+// TestImportLaw: every import follows the rules.
 func TestImportLaw(t *testing.T) {
 	for _, p := range packages(t) {
 		pkg, ok := inner(p.ImportPath)
 		if !ok {
-			t.Errorf("%s: the root of the module holds no package", p.ImportPath)
+			t.Errorf("%s: the root of the module must not have a package", p.ImportPath)
 			continue
 		}
 		for _, imp := range append(p.Imports, "unsafe") {
@@ -232,7 +235,7 @@ func TestImportLaw(t *testing.T) {
 	}
 }
 
-// The law must be able to refuse.
+// TestImportFault: the rules refuse wrong imports and allow the others.
 func TestImportFault(t *testing.T) {
 	for _, tc := range []struct {
 		pkg, imp string
@@ -267,6 +270,7 @@ func TestImportFault(t *testing.T) {
 	}
 }
 
+// TestPackageComments: every package has a comment that explains its purpose.
 func TestPackageComments(t *testing.T) {
 	for _, p := range packages(t) {
 		if len(p.GoFiles) == 0 {
@@ -274,7 +278,7 @@ func TestPackageComments(t *testing.T) {
 		}
 		comment := packageComment(t, p)
 		if len(strings.Fields(comment)) < 8 {
-			t.Errorf("%s has no package comment that says what it is for", p.ImportPath)
+			t.Errorf("%s has no package comment that explains its purpose", p.ImportPath)
 		}
 		if p.Name != "main" && !strings.HasPrefix(comment, "Package "+p.Name+" ") {
 			t.Errorf("%s: the package comment begins with %q, want %q", p.ImportPath, firstLine(comment), "Package "+p.Name+" …")
@@ -302,9 +306,10 @@ func firstLine(s string) string {
 	return line
 }
 
-// maxLines is the hard limit of a Go file: past it a file has more than one concept.
+// maxLines is the limit of a Go file. A longer file has more than one subject.
 const maxLines = 600
 
+// TestFileLength: no Go file has more than maxLines lines.
 func TestFileLength(t *testing.T) {
 	eachFile(t, func(name string, data []byte) {
 		if n := bytes.Count(data, []byte("\n")); strings.HasSuffix(name, ".go") && n > maxLines {
@@ -313,7 +318,7 @@ func TestFileLength(t *testing.T) {
 	})
 }
 
-// Nothing may depend on the machine it was written on.
+// TestNoWorkplacePaths: no file depends on the machine on which it was written.
 func TestNoWorkplacePaths(t *testing.T) {
 	bad := []string{"/wo" + "rk/", "/ro" + "ot/", "shared/" + "corpora", "proxy." + "golang.org", "far" + "m-"}
 	eachFile(t, func(name string, data []byte) {
@@ -345,7 +350,7 @@ func TestNoUnfinishedWork(t *testing.T) {
 	})
 }
 
-// eachFile calls f for every text file that belongs to the project.
+// eachFile calls f for every text file of the project.
 func eachFile(t *testing.T, f func(name string, data []byte)) {
 	t.Helper()
 	root := os.DirFS("..")

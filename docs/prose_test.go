@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// documents returns the README and what lies in this folder, by path from the root of the module.
+// documents returns the README and the Markdown files in this directory, by their path from the root of the module.
 func documents(t *testing.T) map[string]string {
 	t.Helper()
 	texts := map[string]string{}
@@ -30,7 +30,7 @@ var (
 	testName = regexp.MustCompile("`((?:Test|Fuzz|Benchmark)[A-Z0-9]\\w*)`")
 )
 
-// A document that says which test holds something names one that exists.
+// TestNamedTestsExist: every test that a document names exists.
 func TestNamedTestsExist(t *testing.T) {
 	exists := map[string]bool{}
 	eachFile(t, func(name string, data []byte) {
@@ -55,7 +55,7 @@ func TestNamedTestsExist(t *testing.T) {
 
 var sourceName = regexp.MustCompile("`([a-z][a-z0-9_/]*/[a-z0-9_]+\\.go)`")
 
-// A document that points to a source file points to one that is there.
+// TestNamedFilesExist: every source file that a document names exists.
 func TestNamedFilesExist(t *testing.T) {
 	for doc, text := range documents(t) {
 		for _, m := range sourceName.FindAllStringSubmatch(text, -1) {
@@ -68,7 +68,7 @@ func TestNamedFilesExist(t *testing.T) {
 
 var link = regexp.MustCompile(`\]\(([^)#]+)(?:#[^)]*)?\)`)
 
-// Links between documents lead somewhere.
+// TestLinks: every link from one document to another has a target.
 func TestLinks(t *testing.T) {
 	for doc, text := range documents(t) {
 		for _, m := range link.FindAllStringSubmatch(text, -1) {
@@ -88,7 +88,7 @@ var (
 	keyName = regexp.MustCompile("`((?:access|card|conversations|limits|log|network|notify|outgoing|owner_api|registration|timeouts|window)\\.[a-z_]+)`")
 )
 
-// A configuration key in a document is one that the configuration has.
+// TestNamedKeysExist: every configuration key that a document names is in docs/config.md.
 func TestNamedKeysExist(t *testing.T) {
 	texts := documents(t)
 	exists := map[string]bool{}
@@ -98,7 +98,7 @@ func TestNamedKeysExist(t *testing.T) {
 	named := 0
 	for doc, text := range texts {
 		for _, m := range keyName.FindAllStringSubmatch(text, -1) {
-			if m[1] == "card.json" { // a file
+			if m[1] == "card.json" { // not a key but a file
 				continue
 			}
 			if named++; !exists[m[1]] {
@@ -113,7 +113,7 @@ func TestNamedKeysExist(t *testing.T) {
 
 var glossaryRow = regexp.MustCompile(`(?m)^\| (.+?) \| (.+?) \|$`)
 
-// TestGlossary: each word has one row, with one meaning.
+// TestGlossary: each word has one row and one meaning.
 func TestGlossary(t *testing.T) {
 	meanings, words := map[string]string{}, 0
 	for _, m := range glossaryRow.FindAllStringSubmatch(documents(t)["docs/glossary.md"], -1) {
@@ -136,7 +136,7 @@ var (
 	threatRow   = regexp.MustCompile(`(?m)^\| (\d+) \|`)
 )
 
-// A row of the threat model that the code cites is there.
+// TestCitedThreatsExist: every row of the threat model that the code cites exists.
 func TestCitedThreatsExist(t *testing.T) {
 	exists := map[string]bool{"": true}
 	for _, m := range threatRow.FindAllStringSubmatch(documents(t)["docs/threat-model.md"], -1) {
