@@ -20,17 +20,18 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// BanKind is what a ban names.
+// BanKind is what a ban applies to.
 type BanKind string
 
 const (
 	BanID      BanKind = "id"      // an agent_id
 	BanKey     BanKind = "key"     // a public key, by its fingerprint
-	BanHost    BanKind = "host"    // an endpoint host, and every host below it
-	BanNetwork BanKind = "network" // addresses from which nothing is registered
+	BanHost    BanKind = "host"    // an endpoint host, and every subdomain
+	BanNetwork BanKind = "network" // client addresses that may not register
 )
 
-// Ban keeps a party out. It gets [wire.ErrBanned] for every registration and renewal, whatever the ban names.
+// Ban keeps a party out. Each registration and renewal of a banned party gets [wire.ErrBanned], whatever kind the ban
+// is.
 type Ban struct {
 	Kind   BanKind   `json:"kind"`
 	Value  string    `json:"value"`
@@ -39,16 +40,16 @@ type Ban struct {
 }
 
 const (
-	banNS    = "bans"
-	maxBans  = 10_000
-	banFresh = 10 * time.Second // how soon a ban of another instance is seen
-	banPage  = 500
+	banNS        = "bans"
+	maxBans      = 10_000
+	banCacheTime = 10 * time.Second // how long bans are cached: after this a ban of another instance takes effect
+	banPage      = 500
 )
 
 func (b Ban) key() string { return string(b.Kind) + ":" + b.Value }
 
-// ParseBan reads what an operator typed: "am_…", a fingerprint of 64 hex digits or a whole public key, an address or
-// a range of them, else a host.
+// ParseBan parses what an operator typed: an agent id "am_…", a fingerprint of 64 hex digits, a public key, an address,
+// an address range, or a host.
 func ParseBan(text string) (Ban, error) {
 	text = strings.TrimSpace(text)
 	if wire.AgentID(text).Valid() {
@@ -74,16 +75,17 @@ func ParseBan(text string) (Ban, error) {
 	return Ban{Kind: BanHost, Value: hostOf(u)}, nil
 }
 
-// fingerprint names a key, whatever text it came in. It goes without the kind, for ed25519: and 64 hex digits is
-// also a way to write a key.
+// fingerprint identifies a key, whatever form its text had. It has no kind in front, because "ed25519:" and 64 hex
+// digits is also a way to write a key.
 func fingerprint(key *signing.PublicKey) string {
 	_, sum, _ := strings.Cut(key.Fingerprint(), ":")
 	return sum
 }
 
-func hexHead(owner [32]byte) string { return hex.EncodeToString(owner[:6]) }
+// shortOwner returns the head of a credential's hash, by which an operator sees which cards have one owner.
+func shortOwner(owner [32]byte) string { return hex.EncodeToString(owner[:6]) }
 
-// bans is what is banned, kept in memory because every registration asks.
+// bans caches all bans in memory, because every registration checks them.
 type bans struct {
 	mu   sync.Mutex
 	read time.Time
@@ -91,16 +93,17 @@ type bans struct {
 	nets []netip.Prefix
 }
 
-// forget makes the next look read the store.
+// forget makes the next check read the store.
 func (b *bans) forget() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.read = time.Time{}
 }
 
+// loadBans reads the bans from the store if the cached ones are too old. The caller holds bans.mu.
 func (r *Registry) loadBans(ctx context.Context, now time.Time) error {
 	b := &r.bans
-	if !b.read.IsZero() && now.Sub(b.read).Abs() < banFresh {
+	if !b.read.IsZero() && now.Sub(b.read).Abs() < banCacheTime {
 		return nil
 	}
 	keys, nets := make(map[string]bool), []netip.Prefix(nil)
@@ -124,9 +127,9 @@ func (r *Registry) loadBans(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// banned refuses a party whose id, key, host or address is banned; what is not known of it is zero. The answer does not
-// say which.
-func (r *Registry) banned(ctx context.Context, id wire.AgentID, key *signing.PublicKey, host string, client netip.Addr, now time.Time) error {
+// checkBan returns [wire.ErrBanned] if an id, key, host or client address is banned. Unknown parts are zero. The error
+// that a client sees does not tell which of them is banned.
+func (r *Registry) checkBan(ctx context.Context, id wire.AgentID, key *signing.PublicKey, host string, client netip.Addr, now time.Time) error {
 	b := &r.bans
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -153,8 +156,7 @@ func (r *Registry) banned(ctx context.Context, id wire.AgentID, key *signing.Pub
 	return nil
 }
 
-// Ban keeps a party out from now on, and removes its cards: Removed says how many. The ban stands before the first
-// card goes.
+// Ban stores a ban, then removes the cards of the banned party and returns how many it removed.
 func (r *Registry) Ban(ctx context.Context, ban Ban, by string) (removed int, err error) {
 	if err := checkReason(ban.Reason); err != nil {
 		return 0, err
@@ -176,10 +178,10 @@ func (r *Registry) Ban(ctx context.Context, ban Ban, by string) (removed int, er
 		return 0, fmt.Errorf("store ban: %w", err)
 	}
 	r.log.InfoContext(ctx, "banned", "ban", ban.key(), "reason", ban.Reason)
-	return r.removeBanned(ctx, ban, by)
+	return r.removeBannedCards(ctx, ban, by)
 }
 
-// Unban lets a party in again. What is not banned is [wire.ErrRoute].
+// Unban lifts a ban. It returns [wire.ErrRoute] if the party is not banned.
 func (r *Registry) Unban(ctx context.Context, ban Ban, reason, by string) error {
 	if err := checkReason(reason); err != nil {
 		return err
@@ -198,7 +200,7 @@ func (r *Registry) Unban(ctx context.Context, ban Ban, reason, by string) error 
 	return err
 }
 
-// Bans lists what is banned, in the order of kind and value.
+// Bans lists bans in the order of kind and value.
 func (r *Registry) Bans(ctx context.Context, after string, limit int) (list []Ban, next string, err error) {
 	page, err := r.recs.List(ctx, banNS, "", after, limit, clock())
 	if err != nil {
@@ -213,18 +215,18 @@ func (r *Registry) Bans(ctx context.Context, after string, limit int) (list []Ba
 	return list, page.Next, nil
 }
 
-// removeBanned removes the cards that a ban names. Nobody's address is kept beside his card, so that a ban of
-// addresses removes none.
-func (r *Registry) removeBanned(ctx context.Context, ban Ban, by string) (int, error) {
+// removeBannedCards removes the cards that a ban applies to. The client address is not stored with a card, so a ban of
+// a network removes none.
+func (r *Registry) removeBannedCards(ctx context.Context, ban Ban, by string) (int, error) {
 	switch ban.Kind {
 	case BanNetwork:
 		return 0, nil
 	case BanID:
-		return r.removeOne(ctx, wire.AgentID(ban.Value), ban, by)
+		return r.removeBannedCard(ctx, wire.AgentID(ban.Value), ban, by)
 	}
 	removed := 0
-	err := r.each(ctx, func(c store.Card, card wire.Card) error {
-		match := ban.Kind == BanHost && below(endpointHost(card), ban.Value)
+	err := r.forEachCard(ctx, func(c store.Card, card wire.Card) error {
+		match := ban.Kind == BanHost && isInDomain(endpointHost(card), ban.Value)
 		if ban.Kind == BanKey {
 			key, err := r.keys.Parse(card.PublicKey)
 			match = err == nil && fingerprint(key) == ban.Value
@@ -232,15 +234,15 @@ func (r *Registry) removeBanned(ctx context.Context, ban Ban, by string) (int, e
 		if !match {
 			return nil
 		}
-		n, err := r.removeOne(ctx, card.ID, ban, by)
+		n, err := r.removeBannedCard(ctx, card.ID, ban, by)
 		removed += n
 		return err
 	})
 	return removed, err
 }
 
-// removeOne removes a banned card where it is listed, and what waits in its mailbox in any case.
-func (r *Registry) removeOne(ctx context.Context, id wire.AgentID, ban Ban, by string) (removed int, err error) {
+// removeBannedCard removes a banned card if it is listed, and empties its mailbox in any case.
+func (r *Registry) removeBannedCard(ctx context.Context, id wire.AgentID, ban Ban, by string) (removed int, err error) {
 	err = r.Remove(ctx, id, ban.Reason, by)
 	switch {
 	case err == nil:
@@ -251,8 +253,12 @@ func (r *Registry) removeOne(ctx context.Context, id wire.AgentID, ban Ban, by s
 	return removed, r.emptyMailbox(ctx, id)
 }
 
-func below(host, banned string) bool { return host == banned || strings.HasSuffix(host, "."+banned) }
+// isInDomain reports whether host is domain or a subdomain of it.
+func isInDomain(host, domain string) bool {
+	return host == domain || strings.HasSuffix(host, "."+domain)
+}
 
+// endpointHost returns the host of a card's endpoint as hostOf writes it.
 func endpointHost(card wire.Card) string {
 	u, err := url.Parse(card.Endpoint)
 	if err != nil {
@@ -261,8 +267,8 @@ func endpointHost(card wire.Card) string {
 	return hostOf(u)
 }
 
-// hostOf names the host of an endpoint in the one spelling that bans, quotas and the pauses of the prober know: as the
-// client of the standard library looks it up, and without the dot that a full name may end in.
+// hostOf returns the host of an endpoint in the one form that bans, quotas and probe pauses compare: as the standard
+// library's client looks it up, in lower case and without a dot at the end.
 func hostOf(u *url.URL) string {
 	host := u.Hostname()
 	if ascii, err := idna.Lookup.ToASCII(host); err == nil {
@@ -271,8 +277,8 @@ func hostOf(u *url.URL) string {
 	return strings.ToLower(strings.TrimSuffix(host, "."))
 }
 
-// each goes through all live cards, in the order of their registration.
-func (r *Registry) each(ctx context.Context, do func(store.Card, wire.Card) error) error {
+// forEachCard calls do with each live card, in the order of registration.
+func (r *Registry) forEachCard(ctx context.Context, do func(store.Card, wire.Card) error) error {
 	q := store.CardQuery{Limit: banPage, Now: clock()}
 	for {
 		page, err := r.cards.List(ctx, q)
@@ -280,7 +286,7 @@ func (r *Registry) each(ctx context.Context, do func(store.Card, wire.Card) erro
 			return err
 		}
 		for _, c := range page.Cards {
-			card, err := r.stored(c)
+			card, err := r.parseStoredCard(c)
 			if err != nil {
 				r.log.WarnContext(ctx, "a stored card cannot be read", "agent_id", c.ID, "err", err)
 				continue
@@ -296,8 +302,8 @@ func (r *Registry) each(ctx context.Context, do func(store.Card, wire.Card) erro
 	}
 }
 
-// stored reads a card that was acceptable when it came: rules that became stricter since do not matter.
-func (r *Registry) stored(c store.Card) (wire.Card, error) {
+// parseStoredCard parses a stored card. It accepts http endpoints, because the card was acceptable when it was stored.
+func (r *Registry) parseStoredCard(c store.Card) (wire.Card, error) {
 	tree, err := wire.ParseObject(c.Body)
 	if err != nil {
 		return wire.Card{}, err
@@ -305,10 +311,10 @@ func (r *Registry) stored(c store.Card) (wire.Card, error) {
 	return wire.ParseCard(tree, wire.CardRules{AllowHTTP: func(string) bool { return true }})
 }
 
-// noClient is the address of a caller inside the process.
+// noClient is the address of a caller in this process.
 var noClient netip.Addr
 
-// addressKey returns how reports name a sender: its address as far as limits tell addresses apart (/64 for IPv6).
+// addressKey returns how reports name their sender: by as much of its address as limits distinguish (/64 for IPv6).
 func addressKey(client netip.Addr) string {
 	switch {
 	case !client.IsValid():

@@ -12,14 +12,14 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi"
 )
 
-// blank is a response writer that costs nothing.
-type blank struct{ h http.Header }
+// discardResponse is a response writer that costs nothing.
+type discardResponse struct{ h http.Header }
 
-func (b *blank) Header() http.Header         { return b.h }
-func (b *blank) Write(p []byte) (int, error) { return len(p), nil }
-func (b *blank) WriteHeader(int)             {}
+func (b *discardResponse) Header() http.Header         { return b.h }
+func (b *discardResponse) Write(p []byte) (int, error) { return len(p), nil }
+func (b *discardResponse) WriteHeader(int)             {}
 
-// benchWorld is a directory as it ships, address limits and the log included.
+// benchWorld is a directory in its usual configuration, with address limits and a log.
 func benchWorld(b *testing.B, n int) *world {
 	w := newWorld(b)
 	w.edge = httpapi.New(httpapi.Config{
@@ -40,7 +40,7 @@ func benchWorld(b *testing.B, n int) *world {
 
 func benchGet(b *testing.B, h http.Handler, path string) {
 	r := httptest.NewRequest("GET", path, nil)
-	w := &blank{h: make(http.Header, 16)}
+	w := &discardResponse{h: make(http.Header, 16)}
 	b.ReportAllocs()
 	for b.Loop() {
 		clear(w.h)
@@ -75,10 +75,10 @@ func BenchmarkRegister(b *testing.B) {
 	})
 }
 
-func BenchmarkIndexed(b *testing.B) {
+func BenchmarkIndexWords(b *testing.B) {
 	const text = "Personal agent for Sarah. Handles scheduling, communication, and research in Zürich."
 	b.ReportAllocs()
 	for b.Loop() {
-		indexed(text, maxTextWords)
+		indexWords(text, maxTextWords)
 	}
 }

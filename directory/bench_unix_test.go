@@ -12,12 +12,12 @@ import (
 	"time"
 )
 
-// BenchmarkServerCPU compares the processor time of a card over a real connection with that of a bare net/http
-// handler that writes the same bytes and headers. Both figures hold the time of the same minimal client.
+// BenchmarkServerCPU compares the processor time of a card over a real connection with that of a plain net/http handler
+// that writes the same bytes and headers. Both include the time of the same minimal client.
 func BenchmarkServerCPU(b *testing.B) {
 	w := benchWorld(b, 1000)
 	const path = "/v1/agents/am_000500"
-	rec := w.ask("GET", path, "")
+	rec := w.do("GET", path, "")
 	bare := http.HandlerFunc(func(out http.ResponseWriter, _ *http.Request) {
 		h := out.Header()
 		maps.Copy(h, rec.Header())
@@ -51,7 +51,7 @@ func BenchmarkServerCPU(b *testing.B) {
 	}
 }
 
-// cpu is the processor time that this process has used.
+// cpu returns the processor time that this process has used.
 func cpu(b *testing.B) time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi"
 )
 
-// fresh says whether the client's copy is still good: it has one of tags, or nothing newer came since it was made.
-func fresh(req *http.Request, updated time.Time, tags ...string) bool {
+// isCached reports whether the client has a current copy: one with an entity tag in tags, or one made since updated.
+func isCached(req *http.Request, updated time.Time, tags ...string) bool {
 	if match := req.Header.Get("If-None-Match"); match != "" {
 		for tag := range strings.SplitSeq(match, ",") {
 			if tag = strings.TrimSpace(tag); tag == "*" || slices.Contains(tags, strings.TrimPrefix(tag, "W/")) {
@@ -33,22 +33,24 @@ func fresh(req *http.Request, updated time.Time, tags ...string) bool {
 	return err == nil && !updated.After(since)
 }
 
-// body answers 200 with JSON, or with its headers alone.
-func body(c echo.Context, data []byte) error {
+// respondBody answers 200 with JSON. The response to HEAD has the headers only.
+func respondBody(c echo.Context, data []byte) error {
 	if c.Request().Method == http.MethodHead {
 		data = nil
 	}
 	return httpapi.Raw(c, http.StatusOK, data)
 }
 
-// listed answers with JSON that is not cached for long, under its own entity tag, and compressed for who takes that.
-func listed(c echo.Context, data []byte) error { return listedFor(c, data, listAge) }
+// respondList answers with JSON that may be cached briefly. It has its own entity tag and is compressed if the client
+// accepts that.
+func respondList(c echo.Context, data []byte) error { return respondCacheable(c, data, listAge) }
 
-func listedFor(c echo.Context, data []byte, cache string) error {
+// respondCacheable is respondList with a Cache-Control of the caller's choice.
+func respondCacheable(c echo.Context, data []byte, cache string) error {
 	h := c.Response().Header()
 	plain := etag(data)
-	packed := strings.TrimSuffix(plain, `"`) + `-gzip"` // other bytes, another tag
-	zip := len(data) >= leastZipped && takesGzip(c.Request())
+	packed := strings.TrimSuffix(plain, `"`) + `-gzip"` // other bytes need another tag
+	zip := len(data) >= minCompressed && acceptsGzip(c.Request())
 	tag := plain
 	if zip {
 		tag = packed
@@ -56,22 +58,22 @@ func listedFor(c echo.Context, data []byte, cache string) error {
 	h.Set("Etag", tag)
 	h.Set("Cache-Control", cache)
 	h.Add("Vary", "Accept-Encoding")
-	if fresh(c.Request(), time.Time{}, plain, packed) {
+	if isCached(c.Request(), time.Time{}, plain, packed) {
 		return c.NoContent(http.StatusNotModified)
 	}
 	if zip {
 		h.Set("Content-Encoding", "gzip")
-		data = zipped(data)
+		data = compress(data)
 	}
 	h.Set("Content-Length", strconv.Itoa(len(data)))
-	return body(c, data)
+	return respondBody(c, data)
 }
 
-// leastZipped is the size from which on compressing pays: below it the answer fits into one packet.
-const leastZipped = 1400
+// minCompressed is the size from which compression pays. A smaller response fits into one packet.
+const minCompressed = 1400
 
-// takesGzip says whether the client names gzip (or everything) and does not refuse it.
-func takesGzip(req *http.Request) bool {
+// acceptsGzip reports whether the client accepts gzip, by name or as "*".
+func acceptsGzip(req *http.Request) bool {
 	for coding := range strings.SplitSeq(req.Header.Get("Accept-Encoding"), ",") {
 		name, params, _ := strings.Cut(coding, ";")
 		if name = strings.ToLower(strings.TrimSpace(name)); name != "gzip" && name != "*" {
@@ -87,7 +89,7 @@ func takesGzip(req *http.Request) bool {
 	return false
 }
 
-// zippers are kept because each has 800 KB of tables.
+// zippers are pooled because each has 800 KB of tables.
 var zippers = sync.Pool{New: func() any {
 	w, err := gzip.NewWriterLevel(nil, gzip.BestSpeed)
 	if err != nil {
@@ -96,13 +98,14 @@ var zippers = sync.Pool{New: func() any {
 	return w
 }}
 
-func zipped(data []byte) []byte {
+// compress returns data as gzip.
+func compress(data []byte) []byte {
 	var out bytes.Buffer
 	out.Grow(len(data) / 3)
 	w := zippers.Get().(*gzip.Writer)
 	defer zippers.Put(w)
 	w.Reset(&out)
-	_, _ = w.Write(data) // into memory: neither fails
+	_, _ = w.Write(data) // writes into memory do not fail
 	_ = w.Close()
 	return out.Bytes()
 }

@@ -18,8 +18,8 @@ import (
 
 const base = "https://directory.example/v1"
 
-// TestOurClient drives the directory with the client library, in one process, and has a peer that pinned the
-// first key follow two rotations (AM-11, AM-60).
+// TestOurClient drives the directory with the client library, in one process. A peer that pinned the first key follows
+// two rotations (AM-11, AM-60).
 func TestOurClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()

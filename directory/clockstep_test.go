@@ -12,8 +12,8 @@ import (
 	"github.com/agentmesh/agentmesh/store/storetest"
 )
 
-// TestClockStep: while the clock is wrong no card is deleted that is listed when it is right again, and who used up an
-// allowance waits for no longer than without the step.
+// TestClockStep: while the clock is wrong, no card is deleted that is live under the right time, and a client that used
+// up an allowance does not wait longer than without the step.
 func TestClockStep(t *testing.T) {
 	storetest.ClockSteps(t, func(t *testing.T, by time.Duration) {
 		const perHour = 20
@@ -23,7 +23,7 @@ func TestClockStep(t *testing.T) {
 		record := w.record("am_0")
 		time.Sleep(time.Until(record.ExpiresAt) - 30*time.Minute)
 		register := func(id string) int {
-			return w.ask("POST", "/v1/agents", string(testCard(id).JSON()), as(bob)...).Code
+			return w.do("POST", "/v1/agents", string(testCard(id).JSON()), withBearer(bob)...).Code
 		}
 		for i := range perHour / 2 {
 			if status := register(fmt.Sprint("am_1", i)); status != http.StatusCreated {
@@ -45,7 +45,7 @@ func TestClockStep(t *testing.T) {
 			}
 		}
 		storetest.StepClock(t, 0)
-		if status := w.ask("GET", "/v1/agents/am_0", "").Code; status != http.StatusOK {
+		if status := w.do("GET", "/v1/agents/am_0", "").Code; status != http.StatusOK {
 			t.Errorf("a card that ends in ten minutes: %d", status)
 		}
 		register("am_early")
@@ -57,31 +57,31 @@ func TestClockStep(t *testing.T) {
 		if err := clock.Sweep(t.Context(), w.store); err != nil {
 			t.Fatal(err)
 		}
-		if status := w.ask("GET", "/v1/agents/am_0", "").Code; status == http.StatusOK {
+		if status := w.do("GET", "/v1/agents/am_0", "").Code; status == http.StatusOK {
 			t.Error("a card that has ended is listed")
 		}
 	})
 }
 
-// TestClockStepOfProbes: a host has its pause however the clock is set, and no longer one.
+// TestClockStepOfProbes: a host gets its full pause and no longer one, however the clock is set.
 func TestClockStepOfProbes(t *testing.T) {
 	storetest.ClockSteps(t, func(t *testing.T, by time.Duration) {
-		l := newLineup()
-		ask := func(when, id string, want int) {
+		l := newProbeQueue()
+		next := func(when, id string, want int) {
 			t.Helper()
-			l.add(asked{id, "host.example"})
+			l.add(probeTarget{id, "host.example"})
 			if ready, _ := l.next(time.Now(), 10); len(ready) != want {
-				t.Errorf("%s: %d cards are asked, want %d", when, len(ready), want)
+				t.Errorf("%s: %d cards are probed, want %d", when, len(ready), want)
 			}
 		}
-		ask("at first", "am_1", 1)
+		next("at first", "am_1", 1)
 		storetest.StepClock(t, by)
-		ask("within the pause, after the step", "am_2", 0)
+		next("within the pause, after the step", "am_2", 0)
 		time.Sleep(hostPause)
-		ask("after the pause", "am_2", 1)
+		next("after the pause", "am_2", 1)
 		storetest.StepClock(t, 0)
-		ask("within the pause, after the correction", "am_3", 0)
+		next("within the pause, after the correction", "am_3", 0)
 		time.Sleep(hostPause)
-		ask("after the pause", "am_3", 1)
+		next("after the pause", "am_3", 1)
 	})
 }

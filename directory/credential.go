@@ -14,14 +14,14 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Length of a credential in visible ASCII characters (AM-56).
+// Lengths of a credential, in visible ASCII characters (AM-56).
 const (
 	minCredential      = 16
 	minCredentialLocal = 1
 	maxCredential      = 256
 )
 
-// checkBearer returns why a bearer cannot be the credential of a card: it is missing, or it has the wrong form.
+// checkBearer returns an error if a bearer token cannot be the credential of a card because it is missing or malformed.
 func (r *Registry) checkBearer(bearer string) error {
 	least := minCredential
 	if r.cfg.Local {
@@ -37,12 +37,13 @@ func (r *Registry) checkBearer(bearer string) error {
 	return nil
 }
 
-func (r *Registry) operator(owner [32]byte) bool {
+// isOperator reports whether owner is a credential of the operator.
+func (r *Registry) isOperator(owner [32]byte) bool {
 	return slices.ContainsFunc(r.cfg.Operators, func(o [32]byte) bool { return credential.Hash(o).Equal(owner) })
 }
 
-// throttled refuses an address that showed too many wrong credentials (AM-56).
-func (r *Registry) throttled(client netip.Addr, now time.Time) error {
+// checkThrottle refuses an address that sent too many wrong credentials (AM-56).
+func (r *Registry) checkThrottle(client netip.Addr, now time.Time) error {
 	if !client.IsValid() {
 		return nil
 	}
@@ -52,9 +53,10 @@ func (r *Registry) throttled(client netip.Addr, now time.Time) error {
 	return nil
 }
 
-// screen is throttled for a bearer that must be the credential of some card: with such a one every address is let in.
-func (r *Registry) screen(ctx context.Context, bearer string, client netip.Addr, now time.Time) error {
-	refused := r.throttled(client, now)
+// checkThrottleUnlessKnown is checkThrottle for a bearer token that must be the credential of some card. Any address
+// may use the credential of an existing card.
+func (r *Registry) checkThrottleUnlessKnown(ctx context.Context, bearer string, client netip.Addr, now time.Time) error {
+	refused := r.checkThrottle(client, now)
 	if refused == nil {
 		return nil
 	}
@@ -64,18 +66,21 @@ func (r *Registry) screen(ctx context.Context, bearer string, client netip.Addr,
 	return nil
 }
 
-// failed counts a wrong credential. For a client that nothing tells from others it takes a second instead.
-func (r *Registry) failed(ctx context.Context, client netip.Addr, now time.Time) {
+// countFailure counts a wrong credential against its address. An address that hides several clients is
+// delayed by a second instead.
+func (r *Registry) countFailure(ctx context.Context, client netip.Addr, now time.Time) {
 	if client.IsValid() {
 		r.failures.Fault(client, now)
 		r.cfg.Addresses.Delay(ctx, client)
 	}
 }
 
-// owned returns the card of id for its owner: 404 before 403 (AM-51). With revive that includes an expired card
-// whose id is still reserved (AM-55); a withdrawn one only POST takes back. The comparison is made in any case,
-// so that an unknown id takes as long as a foreign one.
-func (r *Registry) owned(ctx context.Context, id wire.AgentID, bearer string, client netip.Addr, revive bool, now time.Time) (store.Card, error) {
+// getForOwner returns the card of id to its owner. An unknown id is 404 and a wrong credential 403, in this order
+// (AM-51). With revive, an expired card whose id is still reserved is returned too (AM-55); a withdrawn card comes back
+// only by POST.
+//
+// The credential is compared even if the id is unknown, so that an unknown id takes as long as a foreign one.
+func (r *Registry) getForOwner(ctx context.Context, id wire.AgentID, bearer string, client netip.Addr, revive bool, now time.Time) (store.Card, error) {
 	if bearer == "" {
 		return store.Card{}, wire.ErrNoBearer
 	}
@@ -85,8 +90,8 @@ func (r *Registry) owned(ctx context.Context, id wire.AgentID, bearer string, cl
 		held, err = r.cards.Held(ctx, string(id), now)
 	}
 	mine := credential.HashOf(bearer).Equal(held.Owner)
-	if !mine { // the owner is let in from an address that others share
-		if err := r.throttled(client, now); err != nil {
+	if !mine { // the owner may share a throttled address with others
+		if err := r.checkThrottle(client, now); err != nil {
 			return store.Card{}, err
 		}
 	}
@@ -96,7 +101,7 @@ func (r *Registry) owned(ctx context.Context, id wire.AgentID, bearer string, cl
 	case err != nil:
 		return store.Card{}, err
 	case held.Live(now) && !mine:
-		r.failed(ctx, client, now)
+		r.countFailure(ctx, client, now)
 		return store.Card{}, wire.ErrWrongBearer
 	case held.Live(now), mine && revive && !held.Withdrawn:
 		return held, nil

@@ -8,7 +8,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// A bearer of the wrong form is told what form it must have, not that there is none.
+// TestCheckBearer: the error for a malformed bearer token states the required form, not that the token is missing.
 func TestCheckBearer(t *testing.T) {
 	for _, tt := range []struct {
 		bearer string

@@ -26,7 +26,8 @@ const (
 	cursorRecord = "cursor-key"
 )
 
-// cursorDoc is a cursor's content (AM-54). Last is there for people; Seq and Tier are the position.
+// cursorDoc is the content of a cursor (AM-54). Seq and Tier are the position; Last is the id of the last card, for
+// people who debug.
 type cursorDoc struct {
 	Last    string `json:"last"`
 	Seq     uint64 `json:"seq"`
@@ -35,10 +36,10 @@ type cursorDoc struct {
 	MAC     []byte `json:"mac"`
 }
 
-// seal writes a cursor: URL-safe base64 of JSON whose last member authenticates the others.
+// seal encodes a cursor: URL-safe base64 of JSON whose last member authenticates the others.
 func (d cursorDoc) seal(key []byte) string {
 	mac := hmac.New(sha256.New, key)
-	field(mac, "agentmesh-cursor-v1", d.Last, strconv.FormatUint(d.Seq, 10), strconv.Itoa(d.Tier), string(d.Filters))
+	hashFields(mac, "agentmesh-cursor-v1", d.Last, strconv.FormatUint(d.Seq, 10), strconv.Itoa(d.Tier), string(d.Filters))
 	d.MAC = mac.Sum(nil)[:macSize]
 	data, err := json.Marshal(d)
 	if err != nil {
@@ -47,8 +48,8 @@ func (d cursorDoc) seal(key []byte) string {
 	return base64.RawURLEncoding.EncodeToString(data)
 }
 
-// field writes texts so that no two lists of them are written alike.
-func field(h hash.Hash, texts ...string) {
+// hashFields hashes texts with their lengths, so that no two lists of texts hash alike.
+func hashFields(h hash.Hash, texts ...string) {
 	for _, s := range texts {
 		h.Write(strconv.AppendInt(nil, int64(len(s)), 10))
 		h.Write([]byte{':'})
@@ -56,8 +57,7 @@ func field(h hash.Hash, texts ...string) {
 	}
 }
 
-// parseCursor opens a cursor. Only the very text that seal writes is taken, so that a changed byte never passes,
-// wherever it stands.
+// parseCursor decodes a cursor. It accepts only the exact text that seal writes, so that no changed byte passes.
 func parseCursor(text string, key []byte) (cursorDoc, error) {
 	if len(text) > maxCursor {
 		return cursorDoc{}, errors.New("too long")
@@ -76,23 +76,23 @@ func parseCursor(text string, key []byte) (cursorDoc, error) {
 	return d, nil
 }
 
-// filterHash names a query's filters, whatever order or spelling they came in. The limit is none of them: a
-// client may change it from page to page.
+// filterHash identifies the filters of a query, whatever their order and spelling. The limit does not count: a client
+// may change it from page to page.
 func filterHash(all, prefixes, whole []string, prefix string) (sum [filterSize]byte) {
 	h := sha256.New()
-	field(h, all...)
-	field(h, "q")
-	field(h, whole...)
-	field(h, prefix)
-	if len(prefixes) > 0 { // without them the hash is what it was before there were any: cursors do not age
-		field(h, "prefixes")
-		field(h, prefixes...)
+	hashFields(h, all...)
+	hashFields(h, "q")
+	hashFields(h, whole...)
+	hashFields(h, prefix)
+	if len(prefixes) > 0 { // without prefixes the hash is what older versions computed, so that their cursors stay valid
+		hashFields(h, "prefixes")
+		hashFields(h, prefixes...)
 	}
 	copy(sum[:], h.Sum(nil))
 	return sum
 }
 
-// cursor returns the cursor behind the card last at pos.
+// cursor returns a cursor to the position pos, behind the card last.
 func (r *Registry) cursor(ctx context.Context, last string, pos store.Position, p plan, now time.Time) (string, error) {
 	key, err := r.cursors.get(ctx, r.recs, now)
 	if err != nil {
@@ -101,12 +101,14 @@ func (r *Registry) cursor(ctx context.Context, last string, pos store.Position, 
 	return cursorDoc{Last: last, Seq: pos.Seq, Tier: pos.Tier, Filters: p.filters[:]}.seal(key), nil
 }
 
-// openCursor returns the position of a cursor that was given out for the same filters, else [wire.ErrCursor].
+// openCursor returns the position of a cursor. It returns [wire.ErrCursor] unless this directory made the cursor for
+// the same filters.
 func (r *Registry) openCursor(ctx context.Context, text string, p plan, now time.Time) (store.Position, error) {
 	d, err := r.openDoc(ctx, text, p, now)
 	return store.Position{Tier: d.Tier, Seq: d.Seq}, err
 }
 
+// openDoc is openCursor, with the whole content.
 func (r *Registry) openDoc(ctx context.Context, text string, p plan, now time.Time) (cursorDoc, error) {
 	key, err := r.cursors.get(ctx, r.recs, now)
 	if err != nil {
@@ -122,18 +124,18 @@ func (r *Registry) openDoc(ctx context.Context, text string, p plan, now time.Ti
 	return d, nil
 }
 
-// cursorKey is the key of the cursors' HMAC. It lives in the store, so that cursors outlive the process and
-// several instances share them; it is read once.
+// cursorKey is the HMAC key of cursors. It is stored, so that cursors outlive the process and work on every instance of
+// the directory. It is read once.
 type cursorKey struct {
 	mu  sync.Mutex
 	key []byte
 }
 
-// makeCursorKey stores the key of the cursors before the first list needs it, so that a list still has a next page
-// after the disk has become full.
+// makeCursorKey stores the key of the cursors before the first list needs it. Otherwise a list would have no second
+// page after the disk has become full.
 func (r *Registry) makeCursorKey(ctx context.Context) {
 	if _, err := r.cursors.get(ctx, r.recs, clock()); err != nil && ctx.Err() == nil {
-		r.log.Error("no key for cursors yet: lists that need a second page fail until there is one", "err", err)
+		r.log.Error("cannot store the key for cursors: lists with a second page fail until the store works", "err", err)
 	}
 }
 
@@ -148,7 +150,7 @@ func (k *cursorKey) get(ctx context.Context, recs store.Records, now time.Time) 
 		fresh := make([]byte, sha256.Size)
 		rand.Read(fresh) // never fails: crypto/rand
 		err = recs.Apply(ctx, []store.Change{{Record: store.Record{NS: recordNS, Key: cursorRecord, Body: fresh}}}, now)
-		if err == nil || errors.Is(err, store.ErrConflict) { // with a conflict, another instance was faster
+		if err == nil || errors.Is(err, store.ErrConflict) { // on a conflict another instance was faster
 			rec, err = recs.Get(ctx, recordNS, cursorRecord, now)
 		}
 	}

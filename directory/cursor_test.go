@@ -10,8 +10,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// fullWorld is a directory with n cards, am_000 and on.
-func fullWorld(t testing.TB, n int, change ...func(*Config)) *world {
+// newWorldWithCards is a directory with n cards, from am_000.
+func newWorldWithCards(t testing.TB, n int, change ...func(*Config)) *world {
 	w := newWorld(t, change...)
 	for i := range n {
 		w.register(alice, testCard(fmt.Sprintf("am_%03d", i)))
@@ -21,11 +21,11 @@ func fullWorld(t testing.TB, n int, change ...func(*Config)) *world {
 
 func (w *world) list(query string) ([]string, string) {
 	w.t.Helper()
-	return found(w.t, w.ask("GET", "/v1/agents?"+query, ""))
+	return decodeList(w.t, w.do("GET", "/v1/agents?"+query, ""))
 }
 
 func TestCursor(t *testing.T) { // AM-54
-	w := fullWorld(t, 25)
+	w := newWorldWithCards(t, 25)
 	ids, cursor := w.list("limit=10")
 	if len(ids) != 10 || cursor == "" {
 		t.Fatalf("first page: %v, %q", ids, cursor)
@@ -58,7 +58,7 @@ func TestCursor(t *testing.T) { // AM-54
 		"another directory": "cursor=" + foreignCursor(t),
 	}
 	for name, query := range bad {
-		got := w.ask("GET", "/v1/agents?"+query, "")
+		got := w.do("GET", "/v1/agents?"+query, "")
 		if got.Code != 400 || errorCode(got.Body.Bytes()) != "INVALID_MESSAGE" {
 			t.Errorf("%s = %d %s, want 400", name, got.Code, got.Body)
 		}
@@ -66,18 +66,18 @@ func TestCursor(t *testing.T) { // AM-54
 }
 
 func foreignCursor(t *testing.T) string {
-	_, cursor := fullWorld(t, 2).list("limit=1")
+	_, cursor := newWorldWithCards(t, 2).list("limit=1")
 	return cursor
 }
 
 func TestEveryFlippedByteOfACursor(t *testing.T) { // AM-54, THREATS row 14
-	w := fullWorld(t, 3)
+	w := newWorldWithCards(t, 3)
 	_, cursor := w.list("limit=1&q=agent")
 	for i := range len(cursor) {
 		for bit := range 8 {
 			flipped := []byte(cursor)
 			flipped[i] ^= 1 << bit
-			got := w.ask("GET", "/v1/agents?limit=1&q=agent&cursor="+url.QueryEscape(string(flipped)), "")
+			got := w.do("GET", "/v1/agents?limit=1&q=agent&cursor="+url.QueryEscape(string(flipped)), "")
 			if got.Code != 400 {
 				t.Fatalf("byte %d, bit %d flipped: %d %s, want 400", i, bit, got.Code, got.Body)
 			}
@@ -86,7 +86,7 @@ func TestEveryFlippedByteOfACursor(t *testing.T) { // AM-54, THREATS row 14
 }
 
 func TestCursorOutlivesTheProcess(t *testing.T) {
-	w := fullWorld(t, 3)
+	w := newWorldWithCards(t, 3)
 	_, cursor := w.list("limit=1")
 	again := newWorldOver(t, w.store)
 	if ids, _ := again.list("limit=1&cursor=" + cursor); len(ids) != 1 || ids[0] != "am_001" {
@@ -95,7 +95,7 @@ func TestCursorOutlivesTheProcess(t *testing.T) {
 }
 
 func TestSpellingsOfTheSameFilters(t *testing.T) {
-	w := fullWorld(t, 3)
+	w := newWorldWithCards(t, 3)
 	_, cursor := w.list("limit=1&capability=scheduling&intent=mesh.schedule&q=AGENT")
 	ids, _ := w.list("intent=mesh.schedule&capability=scheduling&capability=scheduling&unknown=1&q=agent&cursor=" + cursor)
 	if len(ids) != 2 {

@@ -1,14 +1,15 @@
-// Package directory is the registry of agent cards: register, renew, withdraw, look up, search, and the proofs
-// beside them, with its HTTP routes (protocol rules AM-4 to AM-8 and AM-51 to AM-68).
+// Package directory is the registry of agent cards. It registers, renews, withdraws, looks up and searches cards, keeps
+// the proofs beside them, and serves all of this over HTTP (protocol rules AM-4 to AM-8 and AM-51 to AM-68).
 //
-// It talks to an agent only to ask its endpoint for its card (AM-63, [Registry.Run]). What it serves is what was
-// submitted, minus the private lists of AM-6; what it found out itself stands beside a card, never inside.
+// A directory calls an agent only to fetch the agent's card from its endpoint (AM-63, [Registry.Run]). It serves each
+// card as it was submitted, except the private lists of AM-6. The results of the directory's own checks are shown
+// beside a card, never inside it.
 //
-// Agents without an address have mailboxes here (relay.go): mail waits in the store, and what passes through to a
-// connected agent lives in memory until it is answered or stored.
+// Agents without a public address have mailboxes here (relay.go). Their mail waits in the store. A message that passes
+// through to a connected agent is in memory until the agent answers it or the directory stores it.
 //
-// Start with [New], [Registry.Mount] and [Registry.Run]. Three things hold everywhere: a credential is kept as its
-// SHA-256 and nothing else; the first failing check of AM-51 answers; and an acknowledgement leaves after the commit.
+// Start with [New], [Registry.Mount] and [Registry.Run]. Three rules hold everywhere: of a credential only the SHA-256
+// is stored; the first failing check of AM-51 decides the error; and a success response is sent after the commit.
 package directory
 
 import (
@@ -30,45 +31,45 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Mode is who may register (AM-56): Open, Invite or Closed.
+// Mode decides who may register (AM-56): Open, Invite or Closed.
 type Mode = credential.Mode
 
 const (
-	Open   = credential.Open   // any bearer becomes the card's credential
+	Open   = credential.Open   // any bearer token becomes the card's credential
 	Invite = credential.Invite // a single-use code from the operator, then the credential
-	Closed = credential.Closed // nobody new but the operator
+	Closed = credential.Closed // only the operator registers new cards
 )
 
-// Config says how a directory behaves. Store and BaseURL are required.
+// Config configures a directory. Store and BaseURL are required.
 type Config struct {
 	Store store.Store
-	// BaseURL is the directory's base, "https://directory.example.com/v1": what key proofs name (AM-62).
+	// BaseURL is the directory's base, "https://directory.example.com/v1". Key proofs name it (AM-62).
 	BaseURL string
-	// Local is the local profile (AM-82): mode open, no quotas, http endpoints on loopback.
+	// Local selects the local profile (AM-82): mode open, no quotas, and http endpoints on loopback.
 	Local bool
-	// Mode is who may register; "" is Open.
+	// Mode decides who may register; "" is Open.
 	Mode Mode
-	// ReadOnly is a mirror: nobody registers, see [Registry.Follow].
+	// ReadOnly makes the directory a mirror: nobody registers, see [Registry.Follow].
 	ReadOnly bool
-	// Operators are the SHA-256 of credentials that register in every mode and without quotas: those of the
-	// operator's own node.
+	// Operators are the SHA-256 hashes of the credentials of the operator's own node. They register in every mode and
+	// without quotas.
 	Operators [][32]byte
-	// Quotas; the zero value has the defaults of AM-58. There are none in the local profile.
+	// Quotas bound registrations; the zero value has the defaults of AM-58. The local profile ignores them.
 	Quotas Quotas
-	// AllowPrivate are networks whose addresses may stand in endpoints, over http too (AM-80).
+	// AllowPrivate lists networks whose addresses an endpoint may name, over http too (AM-80).
 	AllowPrivate []netip.Prefix
-	// Addresses is the guard per client address of the listener; nil for none.
+	// Addresses limits each client address of the listener; nil for no limits.
 	Addresses *httpapi.Addresses
-	// Keys caches parsed public keys; nil for one of its own.
+	// Keys caches parsed public keys; nil for a cache of its own.
 	Keys *signing.KeyCache
 	// Name and Version are shown on the front page.
 	Name, Version string
-	// HTTP asks endpoints for their cards (AM-63); nil asks none.
+	// HTTP fetches cards from endpoints (AM-63); nil probes none.
 	HTTP *client.HTTP
 	// Audit returns the change that writes a decision of the operator into the audit log, so that both are stored in
-	// one unit; nil for no such log.
+	// one transaction; nil for no audit log.
 	Audit func(Decision) store.Change
-	// Notices tell the operator of reports; nil tells nobody.
+	// Notices notify the operator of reports; nil notifies nobody.
 	Notices *notify.Box
 	// Logger gets one line per decision; nil discards them.
 	Logger *slog.Logger
@@ -76,7 +77,7 @@ type Config struct {
 	Metrics *httpapi.Metrics
 }
 
-// Quotas bound what one party may register (AM-58). 0 is the default, negative is no limit.
+// Quotas bound what one party may register (AM-58). 0 is the default; a negative value means no limit.
 type Quotas struct {
 	PerToken int // cards of one credential: 10
 	PerHost  int // cards of one endpoint host: 10
@@ -92,7 +93,7 @@ const (
 	maxClients  = 1 << 16 // addresses that the throttles remember
 	maxFailures = 10      // wrong credentials of one address in a minute
 
-	recordNS = "directory" // of what is neither card nor invite
+	recordNS = "directory" // for everything that is neither a card nor an invite
 )
 
 // Registry is a directory. It is safe for concurrent use.
@@ -103,27 +104,27 @@ type Registry struct {
 	keys  *signing.KeyCache
 	log   *slog.Logger
 
-	views     *views
-	cursors   cursorKey
-	count     cachedCount
-	tallies   tallies
-	bell      *bell
-	face      face // made by Mount
-	lineup    *lineup
-	desks     *desks
-	onMail    func(to wire.AgentID) // told of mail that is kept; nil: nobody is
-	mailroom  mailroom
-	lastMail  atomic.Int64       // the stamp of the newest mail, see mailKey
-	keeping   singleflight.Group // messages on their way into a mailbox, by digest
-	bans      bans
-	reporting reporting
-	reporters *rate.Allowance     // reports by address
-	hourly    *rate.Registrations // by address; nil is no limit
-	failures  *rate.Penalties     // wrong credentials by address; nil is no limit
-	counters  counters
+	views       *viewCache
+	cursors     cursorKey
+	count       cachedCount
+	tallies     tallyCache
+	changes     *notifier
+	templates   templates // set by Mount
+	probeQueue  *probeQueue
+	connections *connections
+	onMail      func(to wire.AgentID) // called for each message that is stored; nil for no call
+	mailUsage   mailUsage
+	lastMail    atomic.Int64       // the time of the newest message, see newMailKey
+	keeping     singleflight.Group // messages that are being stored, by digest
+	bans        bans
+	reporting   reporting
+	reporters   *rate.Allowance     // reports by address
+	hourly      *rate.Registrations // by address; nil for no limit
+	failures    *rate.Penalties     // wrong credentials by address; nil for no limit
+	counters    counters
 }
 
-// New returns the directory that lives in cfg.Store.
+// New returns a directory that keeps its data in cfg.Store.
 func New(cfg Config) *Registry {
 	cfg.BaseURL = strings.TrimRight(cfg.BaseURL, "/")
 	if cfg.Logger == nil {
@@ -138,18 +139,18 @@ func New(cfg Config) *Registry {
 	if cfg.Mode == "" || cfg.Local {
 		cfg.Mode = Open
 	}
-	cfg.Quotas = cfg.Quotas.settled(cfg.Local)
+	cfg.Quotas = cfg.Quotas.withDefaults(cfg.Local)
 	r := &Registry{
-		cfg:   cfg,
-		cards: cfg.Store.Cards(),
-		recs:  cfg.Store.Records(),
-		keys:  cfg.Keys,
-		log:   cfg.Logger,
-		views: newViews(cachedViews),
-		bell:  newBell(),
+		cfg:     cfg,
+		cards:   cfg.Store.Cards(),
+		recs:    cfg.Store.Records(),
+		keys:    cfg.Keys,
+		log:     cfg.Logger,
+		views:   newViewCache(cachedViews),
+		changes: newNotifier(),
 
-		lineup: newLineup(),
-		desks:  newDesks(),
+		probeQueue:  newProbeQueue(),
+		connections: newConnections(),
 
 		reporters: rate.NewAllowance(rate.PerHour(reportsPerHour), reportsPerHour, maxClients),
 	}
@@ -157,13 +158,13 @@ func New(cfg Config) *Registry {
 	if !cfg.Local {
 		r.failures = rate.NewPenalties(maxFailures, 0, maxClients)
 	}
-	r.measure(cfg.Metrics)
+	r.addMetrics(cfg.Metrics)
 	return r
 }
 
-// OnMail sets the function that the registry calls with the recipient of each message that it stores in a mailbox, so that
-// an agent in this process need not poll. It is for set-up. The function must not block.
+// OnMail sets the function that the registry calls with the recipient of each message that it stores in a mailbox. An
+// agent in the same process then need not poll. Call OnMail during set-up only. The function must not block.
 func (r *Registry) OnMail(tell func(to wire.AgentID)) { r.onMail = tell }
 
-// clock returns now as it is stored and shown: whole milliseconds (AM-19).
+// clock returns the current time as it is stored and shown: in whole milliseconds (AM-19).
 func clock() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }

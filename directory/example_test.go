@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
-// A directory is a store, an HTTP edge and the routes between them.
+// Example shows that a directory consists of a store, an HTTP server and the routes between them.
 func Example() {
 	dir, err := os.MkdirTemp("", "agentmesh")
 	if err != nil {

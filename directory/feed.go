@@ -18,47 +18,48 @@ import (
 )
 
 const (
-	maxWait    = 30 * time.Second // of a reader of the feed
-	feedPoll   = 5 * time.Second  // how soon a change of another instance, or of Sweep, is seen
-	maxWaiting = 512              // readers that wait at once; a further one is answered at once
+	maxWait    = 30 * time.Second // of one request for changes
+	feedPoll   = 5 * time.Second  // after this a change by another instance, or by Sweep, is seen
+	maxWaiting = 512              // readers that wait at once; any other reader gets its response without a wait
 )
 
-// bell wakes who waits for a change.
-type bell struct {
+// notifier wakes readers that wait for a change.
+type notifier struct {
 	mu      sync.Mutex
-	rung    chan struct{} // closed by ring
+	changed chan struct{} // closed by notify
 	waiting int
 }
 
-func newBell() *bell { return &bell{rung: make(chan struct{})} }
+func newNotifier() *notifier { return &notifier{changed: make(chan struct{})} }
 
-func (b *bell) ring() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	close(b.rung)
-	b.rung = make(chan struct{})
+func (n *notifier) notify() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	close(n.changed)
+	n.changed = make(chan struct{})
 }
 
-// listen returns what is closed by the next ring, and leave; ok is false where too many wait.
-func (b *bell) listen() (rung <-chan struct{}, leave func(), ok bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.waiting >= maxWaiting {
+// listen returns a channel that the next notify closes, and a function to stop listening. ok is false if too many
+// readers wait.
+func (n *notifier) listen() (changed <-chan struct{}, leave func(), ok bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.waiting >= maxWaiting {
 		return nil, nil, false
 	}
-	b.waiting++
-	return b.rung, func() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.waiting--
+	n.waiting++
+	return n.changed, func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.waiting--
 	}, true
 }
 
-// feedPlan is what binds a position in the feed to this directory's feed.
+// feedPlan binds the cursors of the feed to the feed: no other list accepts them.
 var feedPlan = plan{filters: filterHash([]string{"changes"}, nil, nil, "")}
 
-// Changes returns what happened to cards after the position since ("" is the beginning), at most limit lines. Where
-// nothing did, it waits for up to wait.
+// Changes returns at most limit changes of cards after the position since ("" is the beginning). If nothing
+// changed, it waits for up to wait.
 func (r *Registry) Changes(ctx context.Context, since string, limit int, wait time.Duration) (wire.ChangePage, error) {
 	if limit == 0 {
 		limit = maxLimit
@@ -84,7 +85,7 @@ func (r *Registry) Changes(ctx context.Context, since string, limit int, wait ti
 		if page.More = i == limit || size > maxPageBytes; page.More {
 			break
 		}
-		c, body, err := r.change(ctx, line, now)
+		c, body, err := r.describeChange(ctx, line, now)
 		if err != nil {
 			return wire.ChangePage{}, err
 		}
@@ -99,9 +100,9 @@ func (r *Registry) Changes(ctx context.Context, since string, limit int, wait ti
 	return page, err
 }
 
-// awaitChanges returns at most one line more than limit.
+// awaitChanges returns at most one change more than limit.
 func (r *Registry) awaitChanges(ctx context.Context, after uint64, limit int, wait time.Duration) ([]store.CardChange, error) {
-	rung, leave, ok := r.bell.listen()
+	changed, leave, ok := r.changes.listen()
 	if !ok {
 		wait = 0
 	} else {
@@ -118,12 +119,12 @@ func (r *Registry) awaitChanges(ctx context.Context, after uint64, limit int, wa
 	for {
 		select {
 		case <-ctx.Done():
-			return nil, nil // the server stops, or the client left: there was nothing
+			return nil, nil // the server stops, or the client left
 		case <-end.C:
 			return nil, nil
 		case <-poll.C:
-		case <-rung:
-			rung = nil // what came is there now; should it be gone again, the ticker goes on
+		case <-changed:
+			changed = nil // closed for good; from now on only the ticker and the timer count
 		}
 		if lines, err = r.cards.Changes(ctx, after, limit+1); err != nil || len(lines) > 0 {
 			return lines, err
@@ -131,8 +132,8 @@ func (r *Registry) awaitChanges(ctx context.Context, after uint64, limit int, wa
 	}
 }
 
-// change says what a line of the store's feed means now, and how large the card is that it shows.
-func (r *Registry) change(ctx context.Context, line store.CardChange, now time.Time) (c wire.Change, size int, err error) {
+// describeChange returns what a row of the store's feed means now, and the size of the card in it.
+func (r *Registry) describeChange(ctx context.Context, line store.CardChange, now time.Time) (c wire.Change, size int, err error) {
 	c = wire.Change{AgentID: wire.AgentID(line.ID), At: line.At}
 	card, err := r.cards.Held(ctx, line.ID, now)
 	switch {
@@ -149,7 +150,7 @@ func (r *Registry) change(ctx context.Context, line store.CardChange, now time.T
 		c, err = r.tombstone(ctx, c, wire.ChangeExpired, now)
 		return c, 0, err
 	}
-	rec, m, err := record(card, now)
+	rec, m, err := newRecord(card, now)
 	if err != nil {
 		return wire.Change{}, 0, err
 	}
@@ -167,14 +168,15 @@ func (r *Registry) change(ctx context.Context, line store.CardChange, now time.T
 	return c, len(card.Body), nil
 }
 
-// tombstone is the line of a card that is listed no more: removed with the operator's reason, or what.
-func (r *Registry) tombstone(ctx context.Context, c wire.Change, what string, now time.Time) (wire.Change, error) {
-	c.Change = what
-	removed, err := r.removal(ctx, c.AgentID, now)
+// tombstone completes the change of a card that is no longer listed: "removed" with the operator's reason, or else
+// kind.
+func (r *Registry) tombstone(ctx context.Context, c wire.Change, kind string, now time.Time) (wire.Change, error) {
+	c.Change = kind
+	removed, err := r.getRemoval(ctx, c.AgentID, now)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return wire.Change{}, err
 	}
-	if err == nil && removed.At.Equal(c.At) { // else the card came back in between
+	if err == nil && removed.At.Equal(c.At) { // otherwise the card was registered again after the removal
 		c.Change, c.Reason = wire.ChangeRemoved, removed.Reason
 	}
 	return c, nil
@@ -213,5 +215,5 @@ func (r *Registry) getChanges(c echo.Context) error {
 	if err != nil {
 		return fmt.Errorf("write answer: %w", err)
 	}
-	return listedFor(c, data, "no-store") // a cache between would hold back what comes next
+	return respondCacheable(c, data, "no-store") // a cache would delay the next changes
 }

@@ -14,12 +14,12 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// changes reads the feed in pages of limit from since to its end.
+// changes reads the feed from since to its end, in pages of limit.
 func (w *world) changes(since string, limit int) (lines []string, next string) {
 	w.t.Helper()
 	for {
 		var page wire.ChangePage
-		got := w.ask("GET", fmt.Sprintf("/v1/changes?limit=%d&since=%s", limit, url.QueryEscape(since)), "")
+		got := w.do("GET", fmt.Sprintf("/v1/changes?limit=%d&since=%s", limit, url.QueryEscape(since)), "")
 		if err := json.Unmarshal(got.Body.Bytes(), &page); err != nil || got.Code != 200 {
 			w.t.Fatalf("changes = %d %s", got.Code, got.Body)
 		}
@@ -61,9 +61,9 @@ func TestChanges(t *testing.T) {
 		}
 		start := w.wantChanges("", "registered am_0", "registered am_1", "registered am_2")
 		w.wantChanges(start)
-		want(t, w.ask("PUT", "/v1/agents/am_1", "", as(alice)...), 200, "")
+		want(t, w.do("PUT", "/v1/agents/am_1", "", withBearer(alice)...), 200, "")
 		time.Sleep(time.Second)
-		want(t, w.ask("DELETE", "/v1/agents/am_0", "", as(alice)...), 204, "")
+		want(t, w.do("DELETE", "/v1/agents/am_0", "", withBearer(alice)...), 204, "")
 		time.Sleep(time.Second)
 		if err := w.reg.Remove(t.Context(), "am_2", "spam", "cli"); err != nil {
 			t.Fatal(err)
@@ -72,17 +72,17 @@ func TestChanges(t *testing.T) {
 		time.Sleep(time.Second)
 		w.register(alice, testCard("am_2"))
 		time.Sleep(time.Second)
-		want(t, w.ask("DELETE", "/v1/agents/am_2", "", as(alice)...), 204, "")
-		w.wantChanges(next, "withdrawn am_2") // the removal before says nothing about it
+		want(t, w.do("DELETE", "/v1/agents/am_2", "", withBearer(alice)...), 204, "")
+		w.wantChanges(next, "withdrawn am_2") // the earlier removal does not count
 
 		changed := testCard("am_1", text("public_key", testKey("other").PublicText()))
 		stamp := proof(testKey("other"), "PUT", "/v1/agents/am_1", testBase, time.Now(), changed)
-		want(t, w.ask("PUT", "/v1/agents/am_1", string(changed.JSON()), append(as(alice), "AgentMesh-Key-Proof", stamp)...), 200, "")
+		want(t, w.do("PUT", "/v1/agents/am_1", string(changed.JSON()), append(withBearer(alice), "AgentMesh-Key-Proof", stamp)...), 200, "")
 		w.wantChanges(next, "withdrawn am_2", "key_changed am_1")
 		time.Sleep(lifetime)
-		w.wantChanges(next, "withdrawn am_2", "expired am_1") // at the instant, whatever Sweep does; am_2 is reserved no more
+		w.wantChanges(next, "withdrawn am_2", "expired am_1") // at once, even before Sweep runs; am_2 is no longer reserved
 
-		// A year later the position is still good.
+		// A year later the position is still valid.
 		time.Sleep(300 * 24 * time.Hour)
 		w.register(bob, testCard("am_new"))
 		got, _ := w.changes(next, 9)
@@ -93,25 +93,25 @@ func TestChanges(t *testing.T) {
 }
 
 func TestChangesBadRequests(t *testing.T) {
-	w, other := fullWorld(t, 2), fullWorld(t, 2)
+	w, other := newWorldWithCards(t, 2), newWorldWithCards(t, 2)
 	_, next := w.changes("", 1)
 	_, foreign := other.changes("", 1)
 	_, list := w.list("limit=1")
 	for _, query := range []string{
 		"since=x", "since=" + foreign, "since=" + list, "since=" + next[1:], "limit=0", "limit=101", "wait=31", "wait=-1", "wait=x", "%zz",
 	} {
-		want(t, w.ask("GET", "/v1/changes?"+query, ""), 400, "INVALID_MESSAGE")
+		want(t, w.do("GET", "/v1/changes?"+query, ""), 400, "INVALID_MESSAGE")
 	}
-	want(t, w.ask("GET", "/v1/agents?limit=1&cursor="+next, ""), 400, "INVALID_MESSAGE")
-	if got := w.ask("GET", "/v1/changes?since="+next, ""); got.Header().Get("Cache-Control") != "no-store" {
+	want(t, w.do("GET", "/v1/agents?limit=1&cursor="+next, ""), 400, "INVALID_MESSAGE")
+	if got := w.do("GET", "/v1/changes?since="+next, ""); got.Header().Get("Cache-Control") != "no-store" {
 		t.Errorf("Cache-Control %q", got.Header().Get("Cache-Control"))
 	}
 }
 
-// TestChangesWait: a reader that waits is woken by the next write, and no more of them wait than the bound.
+// TestChangesWait: the next write wakes the waiting readers, and their number is bounded.
 func TestChangesWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := fullWorld(t, 1)
+		w := newWorldWithCards(t, 1)
 		_, next := w.changes("", 9)
 		woken := make(chan time.Duration)
 		for range 3 {
@@ -136,7 +136,7 @@ func TestChangesWait(t *testing.T) {
 		if page, err := w.reg.Changes(t.Context(), next, 9, time.Hour); err != nil || len(page.Changes) != 0 || page.Next != next || time.Since(start) != maxWait {
 			t.Errorf("nothing came: %+v, %v after %v", page, err, time.Since(start))
 		}
-		w.reg.bell.waiting = maxWaiting
+		w.reg.changes.waiting = maxWaiting
 		start = time.Now()
 		if _, err := w.reg.Changes(t.Context(), next, 9, maxWait); err != nil || time.Since(start) != 0 {
 			t.Errorf("one reader too many waited %v, %v", time.Since(start), err)

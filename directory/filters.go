@@ -9,47 +9,48 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// What narrows a list beside capabilities, intents and words. Each family is bounded, so that a card's terms are.
+// Families of the terms behind the filters other than capability, intent and text. The number of terms of each family
+// is bounded, and so is the number of terms of a card.
 const (
 	ownerFamily     = "owner:"
 	frameworkFamily = "framework:"
 	locationFamily  = "at:"
 	verifiedFamily  = "ok:"
-	mailboxFamily   = "mailbox:" // and the owner of a card whose endpoint is its mailbox here
+	mailboxFamily   = "mailbox:" // with the owner of a card whose endpoint is its mailbox here
 
 	maxOwnerWords     = 16
 	maxFrameworkWords = 4
 	maxLocationWords  = 24
 	maxChecks         = 3
-	maxAboutTerms     = maxOwnerWords + maxFrameworkWords + maxLocationWords + maxChecks + 1
+	maxFilterTerms    = maxOwnerWords + maxFrameworkWords + maxLocationWords + maxChecks + 1
 
-	maxPrefixes = 3 // of a query
+	maxPrefixes = 3 // in a query
 )
 
-// Check is something that a directory finds out itself about a card (AM-61).
+// Check is a fact about a card that a directory verifies itself (AM-61).
 type Check string
 
 const (
-	KeyProven      Check = "key"      // the key was proven (AM-62), and is no replacement of the last 72 hours
+	KeyProven      Check = "key"      // the key was proven (AM-62) and did not replace another one in the last 72 hours
 	EndpointProven Check = "endpoint" // the endpoint returned the card (AM-63)
-	Alive          Check = "alive"    // the endpoint answered when it was last asked
+	Alive          Check = "alive"    // the endpoint answered the last probe
 )
 
 var checks = []Check{KeyProven, EndpointProven, Alive}
 
-// about returns the terms of a card for the filters owner, framework and location. owner.contact is none of them:
-// nobody is found by an address, also where the owner published it.
-func about(c wire.Card) []string {
+// filterTerms returns the terms of a card for the filters owner, framework and location. owner.contact is left out: no
+// card is found by an address, even if the owner published it.
+func filterTerms(c wire.Card) []string {
 	var list []string
 	add := func(family string, limit int, texts ...string) {
-		for _, w := range indexed(strings.Join(texts, " \n "), limit) {
+		for _, w := range indexWords(strings.Join(texts, " \n "), limit) {
 			list = append(list, family+w)
 		}
 	}
 	add(ownerFamily, maxOwnerWords, c.OwnerName)
 	add(frameworkFamily, maxFrameworkWords, c.Metadata.GetStr("agent_framework"), c.Metadata.GetStr("framework"))
 	availability, _ := c.Tree.Get("availability")
-	places := []string{zone(c.Metadata.GetStr("timezone")), zone(availability.GetStr("timezone"))}
+	places := []string{zoneWords(c.Metadata.GetStr("timezone")), zoneWords(availability.GetStr("timezone"))}
 	for _, key := range []string{"location", "city", "region", "country"} {
 		places = append(places, c.Metadata.GetStr(key))
 		if v, ok := c.Metadata.Get(key); ok && v.Kind() == wire.Object {
@@ -64,25 +65,25 @@ func about(c wire.Card) []string {
 	return list
 }
 
-// zone writes the name of a time zone as words: America/Los_Angeles is found by "los angeles".
-func zone(name string) string { return strings.NewReplacer("/", " ", "_", " ").Replace(name) }
+// zoneWords writes the name of a time zone as words, so that "los angeles" finds America/Los_Angeles.
+func zoneWords(name string) string { return strings.NewReplacer("/", " ", "_", " ").Replace(name) }
 
-// narrow adds the filters of q that are neither capability, intent nor text. possible is false where one of them
-// cannot match any card. The error is a *[wire.Error].
-func (q Query) narrow(to *store.CardQuery) (possible bool, err error) {
+// addFilters adds the filters of q other than capability, intent and text. possible is false if one of them cannot
+// match any card. The error is a *[wire.Error].
+func (q Query) addFilters(to *store.CardQuery) (possible bool, err error) {
 	possible = true
 	for _, f := range []struct{ family, text, name string }{
-		{ownerFamily, q.Owner, "owner"}, {frameworkFamily, q.Framework, "framework"}, {locationFamily, zone(q.Location), "location"},
+		{ownerFamily, q.Owner, "owner"}, {frameworkFamily, q.Framework, "framework"}, {locationFamily, zoneWords(q.Location), "location"},
 	} {
 		if len(f.text) > maxText {
 			return false, wire.ErrQuery.At(f.name + " must be at most 256 bytes")
 		}
-		whole, last, n := wanted(f.text)
+		whole, last, n := queryWords(f.text)
 		switch {
 		case n > maxWords:
 			return false, wire.ErrQuery.At(f.name + " must have at most 8 words")
 		case n > 0:
-			to.All = append(to.All, with(f.family, append(whole, last))...)
+			to.All = append(to.All, prefixTerms(f.family, append(whole, last))...)
 		case f.text != "":
 			possible = false // a text without a word
 		}
@@ -104,10 +105,10 @@ func (q Query) narrow(to *store.CardQuery) (possible bool, err error) {
 	return possible, nil
 }
 
-// termed returns the terms of a card with those of what was found out about it.
-func (m meta) termed(terms []string, now time.Time) []string {
+// replaceCheckTerms returns terms with the terms of the checks that hold at now in place of older ones.
+func (m meta) replaceCheckTerms(terms []string, now time.Time) []string {
 	list := slices.DeleteFunc(slices.Clone(terms), func(t string) bool { return strings.HasPrefix(t, verifiedFamily) })
-	for _, check := range m.passed(now) {
+	for _, check := range m.validChecks(now) {
 		list = append(list, verifiedFamily+string(check))
 	}
 	slices.Sort(list)

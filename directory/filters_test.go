@@ -41,7 +41,7 @@ func TestFilters(t *testing.T) { // AM-52
 		{"owner=muller", []string{"am_1", "am_2"}},
 		{"owner=Sarah+MÜLLER", []string{"am_2"}},
 		{"owner=mull", nil},
-		{"owner=hans", nil}, // contact data find nobody
+		{"owner=hans", nil}, // contact data are not searched
 		{"owner=mueller.example", nil},
 		{"q=mueller", nil},
 		{"framework=openclaw", []string{"am_1"}},
@@ -65,17 +65,17 @@ func TestFilters(t *testing.T) { // AM-52
 		"verified=maybe", "owner=" + strings.Repeat("x", 257), "location=a+b+c+d+e+f+g+h+i",
 		"capability_prefix=a&capability_prefix=b&capability_prefix=c&capability_prefix=d",
 	} {
-		want(t, w.ask("GET", "/v1/agents?"+bad, ""), 400, "INVALID_MESSAGE")
+		want(t, w.do("GET", "/v1/agents?"+bad, ""), 400, "INVALID_MESSAGE")
 	}
 }
 
-// TestFilterCursors: a filter that changes between two pages is noticed, and cursors from before there were prefixes
-// are still good (AM-54).
+// TestFilterCursors: a cursor is refused if a filter changed between two pages, and cursors from before the prefix
+// filter are still valid (AM-54).
 func TestFilterCursors(t *testing.T) {
-	w := fullWorld(t, 3)
+	w := newWorldWithCards(t, 3)
 	_, cursor := w.list("limit=1&capability_prefix=sch")
 	for _, other := range []string{"capability_prefix=sc", "capability=scheduling", "", "capability_prefix=sch&location=x"} {
-		want(t, w.ask("GET", "/v1/agents?limit=1&"+other+"&cursor="+cursor, ""), 400, "INVALID_MESSAGE")
+		want(t, w.do("GET", "/v1/agents?limit=1&"+other+"&cursor="+cursor, ""), 400, "INVALID_MESSAGE")
 	}
 	if ids, _ := w.list("limit=2&capability_prefix=sch&cursor=" + cursor); len(ids) != 2 {
 		t.Errorf("second page: %v", ids)
@@ -96,7 +96,7 @@ func TestVocabulary(t *testing.T) {
 	}
 	page := func(path, query string) (names []string, cursor string) {
 		t.Helper()
-		got := w.ask("GET", "/v1/"+path+"?"+query, "")
+		got := w.do("GET", "/v1/"+path+"?"+query, "")
 		var doc struct {
 			Capabilities, Intents []Tally
 			Cursor                string
@@ -117,8 +117,8 @@ func TestVocabulary(t *testing.T) {
 		if cursor = next; cursor == "" {
 			break
 		}
-		want(t, w.ask("GET", "/v1/intents?cursor="+cursor, ""), 400, "INVALID_MESSAGE") // of another list
-		want(t, w.ask("GET", "/v1/agents?cursor="+cursor, ""), 400, "INVALID_MESSAGE")
+		want(t, w.do("GET", "/v1/intents?cursor="+cursor, ""), 400, "INVALID_MESSAGE") // of another list
+		want(t, w.do("GET", "/v1/agents?cursor="+cursor, ""), 400, "INVALID_MESSAGE")
 	}
 	if want := []string{"all 5", "tag.0 4", "tag.1 3", "tag.2 2", "tag.3 1"}; !cmp.Equal(walked, want) {
 		t.Errorf("capabilities %v, want %v", walked, want)
@@ -136,8 +136,8 @@ func TestVocabulary(t *testing.T) {
 	if n := len(w.reg.tallies.pages); n != before {
 		t.Errorf("the same names with other limits are counted %d times more", n-before)
 	}
-	want(t, w.ask("GET", "/v1/capabilities?limit=101", ""), 400, "INVALID_MESSAGE")
-	for i := range 3 * maxTallies { // what strangers ask for does not grow
+	want(t, w.do("GET", "/v1/capabilities?limit=101", ""), 400, "INVALID_MESSAGE")
+	for i := range 3 * maxTallies { // the cache does not grow with the requests of strangers
 		page("capabilities", fmt.Sprint("prefix=", i))
 	}
 	if n := len(w.reg.tallies.pages); n > maxTallies {
@@ -146,9 +146,9 @@ func TestVocabulary(t *testing.T) {
 }
 
 func TestListCaching(t *testing.T) { // AM-59
-	w := fullWorld(t, 30)
-	plain := w.ask("GET", "/v1/agents", "")
-	packed := w.ask("GET", "/v1/agents", "", "Accept-Encoding", "br, gzip")
+	w := newWorldWithCards(t, 30)
+	plain := w.do("GET", "/v1/agents", "")
+	packed := w.do("GET", "/v1/agents", "", "Accept-Encoding", "br, gzip")
 	if packed.Header().Get("Content-Encoding") != "gzip" || packed.Body.Len()*3 > plain.Body.Len() {
 		t.Errorf("gzip answers %q with %d bytes, plain has %d", packed.Header().Get("Content-Encoding"), packed.Body.Len(), plain.Body.Len())
 	}
@@ -164,24 +164,24 @@ func TestListCaching(t *testing.T) { // AM-59
 		t.Errorf("tags %s and %s, vary %q", tag, packedTag, packed.Header().Get("Vary"))
 	}
 	for _, known := range []string{tag, packedTag, "W/" + tag, `"x", ` + packedTag, "*"} {
-		if got := w.ask("GET", "/v1/agents", "", "If-None-Match", known, "Accept-Encoding", "gzip"); got.Code != http.StatusNotModified || got.Body.Len() > 0 {
+		if got := w.do("GET", "/v1/agents", "", "If-None-Match", known, "Accept-Encoding", "gzip"); got.Code != http.StatusNotModified || got.Body.Len() > 0 {
 			t.Errorf("If-None-Match %s = %d", known, got.Code)
 		}
 	}
 	for _, takes := range []string{"", "br", "gzip;q=0", "gzip; q=0.0, br", "identity"} {
-		if got := w.ask("GET", "/v1/agents", "", "Accept-Encoding", takes); got.Header().Get("Content-Encoding") != "" {
+		if got := w.do("GET", "/v1/agents", "", "Accept-Encoding", takes); got.Header().Get("Content-Encoding") != "" {
 			t.Errorf("Accept-Encoding %q gets %q", takes, got.Header().Get("Content-Encoding"))
 		}
 	}
-	if got := w.ask("GET", "/v1/agents?limit=1", "", "Accept-Encoding", "gzip"); got.Header().Get("Content-Encoding") != "" {
+	if got := w.do("GET", "/v1/agents?limit=1", "", "Accept-Encoding", "gzip"); got.Header().Get("Content-Encoding") != "" {
 		t.Errorf("%d bytes are compressed", got.Body.Len())
 	}
-	head := w.ask("HEAD", "/v1/agents", "")
+	head := w.do("HEAD", "/v1/agents", "")
 	if head.Code != 200 || head.Body.Len() != 0 || head.Header().Get("Content-Length") != plain.Header().Get("Content-Length") || head.Header().Get("Etag") != tag {
 		t.Errorf("HEAD = %d, %d bytes, %v", head.Code, head.Body.Len(), head.Header())
 	}
 	for _, path := range []string{"/v1/agents", "/v1/capabilities", "/v1/intents"} {
-		h := w.ask("GET", path, "").Header()
+		h := w.do("GET", path, "").Header()
 		if h.Get("Access-Control-Allow-Origin") != "*" || h.Get("Cache-Control") != listAge || h.Get("Etag") == "" {
 			t.Errorf("GET %s is answered with %v", path, h)
 		}

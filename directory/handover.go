@@ -14,9 +14,9 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// HandOver lets the owner of a card who lost its credential have it back at once, and not only when registration and
-// reservation have ended (AM-83): the next registration of the id that proves the card's key takes it over, whatever its
-// credential. An unknown id is [wire.ErrNoAgent].
+// HandOver gives a card back to an owner who lost its credential, before registration and reservation end (AM-83). The
+// next registration of the id that proves the card's key takes the card over, whatever its credential. An unknown id is
+// [wire.ErrNoAgent].
 func (r *Registry) HandOver(ctx context.Context, id wire.AgentID, reason, by string) error {
 	if err := checkReason(reason); err != nil {
 		return err
@@ -39,10 +39,10 @@ func (r *Registry) HandOver(ctx context.Context, id wire.AgentID, reason, by str
 			return err
 		}
 		if held.Withdrawn {
-			held.Expires = now // it stays out of every list
+			held.Expires = now // the card stays out of every list
 		}
 		_, err = r.cards.Put(ctx, store.PutCard{Card: held, IfRev: held.Rev, Records: r.audit(now, held.ID, "handed over", reason, by), Now: now})
-		r.wrote(held.ID)
+		r.afterWrite(held.ID)
 		if errors.Is(err, store.ErrConflict) {
 			continue
 		}
@@ -55,9 +55,9 @@ func (r *Registry) HandOver(ctx context.Context, id wire.AgentID, reason, by str
 	return wire.ErrUnavailable.Because(errors.New("lost every race for the card"))
 }
 
-// takesOver says whether a registration may have a card of another credential. That its proof holds is checked later, as
-// for every registration.
-func (r *Registry) takesOver(held store.Card, s Submission, c candidate) bool {
+// canTakeOver reports whether a registration may take over a card of another credential. The key proof is verified
+// later, as for every registration.
+func (r *Registry) canTakeOver(held store.Card, s Submission, c candidate) bool {
 	m, err := parseMeta(held)
 	if err != nil || !m.HandedOver || s.Proof == "" {
 		return false

@@ -22,13 +22,13 @@ import (
 
 const testBase = "https://directory.example/v1"
 
-// Credentials of the tests, 16 characters and more.
+// Credentials in the tests. They need at least 16 characters.
 const (
 	alice = "alice-credential-1"
 	bob   = "bob-credential-22"
 )
 
-// world is a directory behind its HTTP edge over a real database.
+// world is a directory with its HTTP server over a real database.
 type world struct {
 	t     testing.TB
 	store store.Store
@@ -37,7 +37,7 @@ type world struct {
 	owner *httpapi.Owner
 }
 
-// newWorld starts a directory in the public profile without limits on addresses; change may change its config.
+// newWorld starts a directory in the public profile without limits on addresses. Each change may edit its config.
 func newWorld(t testing.TB, change ...func(*Config)) *world {
 	t.Helper()
 	db, err := bolt.Open(t.Context(), filepath.Join(t.TempDir(), "mesh.db"), bolt.Config{MinFree: -1, InitialMmapSize: -1})
@@ -52,6 +52,7 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 	return newWorldOver(t, db, change...)
 }
 
+// newWorldOver starts a directory over an existing store.
 func newWorldOver(t testing.TB, db store.Store, change ...func(*Config)) *world {
 	cfg := Config{Store: db, BaseURL: testBase, Quotas: Quotas{-1, -1, -1}, Name: "Test Directory", Version: "v0"}
 	for _, f := range change {
@@ -66,11 +67,12 @@ func newWorldOver(t testing.TB, db store.Store, change ...func(*Config)) *world 
 	return w
 }
 
-// ask sends one request and holds the answer against openapi.yaml; header is names and values in turn.
-func (w *world) ask(method, path, body string, header ...string) *httptest.ResponseRecorder {
+// do sends a request and checks the response against openapi.yaml. header alternates names and values.
+func (w *world) do(method, path, body string, header ...string) *httptest.ResponseRecorder {
 	return send(apitest.Check(w.t, w.edge.Handler()), method, path, body, header...)
 }
 
+// send sends a request to h. The header names "Host" and "Remote" set the host and the client address.
 func send(h http.Handler, method, path, body string, header ...string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(method, path, strings.NewReader(body))
 	if body != "" {
@@ -92,17 +94,18 @@ func send(h http.Handler, method, path, body string, header ...string) *httptest
 	return rec
 }
 
-func as(token string) []string { return []string{"Authorization", "Bearer " + token} }
+// withBearer returns the header of a request with this bearer token.
+func withBearer(token string) []string { return []string{"Authorization", "Bearer " + token} }
 
-// register puts a card in and fails the test where that is refused.
+// register registers a card and fails the test if that is refused.
 func (w *world) register(token string, card wire.Value) {
 	w.t.Helper()
-	if got := w.ask("POST", "/v1/agents", string(card.JSON()), as(token)...); got.Code != http.StatusCreated {
+	if got := w.do("POST", "/v1/agents", string(card.JSON()), withBearer(token)...); got.Code != http.StatusCreated {
 		w.t.Fatalf("register %s = %d %s", card.GetStr("agent_id"), got.Code, got.Body)
 	}
 }
 
-// want checks status and, where it is not "", the error code of an answer.
+// want checks the status of a response and, unless code is "", its error code.
 func want(t testing.TB, got *httptest.ResponseRecorder, status int, code string) {
 	t.Helper()
 	if got.Code != status || code != "" && code != errorCode(got.Body.Bytes()) {
@@ -118,13 +121,13 @@ func errorCode(body []byte) string {
 	return doc.Error.Code
 }
 
-// testKey is the key named by seed.
+// testKey returns the key that is derived from seed.
 func testKey(seed string) *signing.PrivateKey {
 	sum := sha256.Sum256([]byte(seed))
 	return signing.NewEd25519FromSeed(sum[:])
 }
 
-// testCard is a card with members in place of, or beside, the usual ones.
+// testCard returns a card. members replace or extend its usual members.
 func testCard(id string, members ...wire.Member) wire.Value {
 	card := wire.Obj(
 		wire.Member{Key: "agentmesh", Value: wire.Text("0.1.0")},
@@ -143,7 +146,7 @@ func testCard(id string, members ...wire.Member) wire.Value {
 
 func text(key, value string) wire.Member { return wire.Member{Key: key, Value: wire.Text(value)} }
 
-// proof makes the header of AM-62 for a request.
+// proof returns the header of AM-62 for a request.
 func proof(key *signing.PrivateKey, method, path, base string, at time.Time, card wire.Value) string {
 	stamp := wire.FormatTime(at)
 	sig, err := key.Sign(wire.KeyProofText(method, path, base, stamp, signing.Digest(card)))
@@ -153,8 +156,8 @@ func proof(key *signing.PrivateKey, method, path, base string, at time.Time, car
 	return wire.KeyProof{Stamp: stamp, Signature: sig}.Header()
 }
 
-// found returns the ids of a list and its cursor.
-func found(t testing.TB, rec *httptest.ResponseRecorder) (ids []string, cursor string) {
+// decodeList returns the ids in a list and its cursor.
+func decodeList(t testing.TB, rec *httptest.ResponseRecorder) (ids []string, cursor string) {
 	t.Helper()
 	if rec.Code != http.StatusOK {
 		t.Fatalf("list = %d %s", rec.Code, rec.Body)

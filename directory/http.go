@@ -16,7 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Mount adds the public routes: the front page at / and the API under /v1.
+// Mount adds the public routes: the pages at / and /agents/{id}, and the API under /v1.
 func (r *Registry) Mount(e *echo.Echo) {
 	guard := r.cfg.Addresses.Guard
 	read := func(path string, h echo.HandlerFunc) {
@@ -27,8 +27,8 @@ func (r *Registry) Mount(e *echo.Echo) {
 		e.GET(path, h)
 		e.HEAD(path, h)
 	}
-	r.face = newFace(e)
-	read("/", r.front)
+	r.templates = newTemplates(e)
+	read("/", r.getFront)
 	read("/agents/:id", r.showAgent)
 	read("/v1/agents", r.listAgents)
 	read("/v1/capabilities", r.getCapabilities)
@@ -37,7 +37,7 @@ func (r *Registry) Mount(e *echo.Echo) {
 	read("/v1/agents/:id", r.getAgent)
 	read("/v1/agents/:id/record", r.getRecord)
 	read("/v1/agents/:id/keys", r.getKeys)
-	if !r.cfg.ReadOnly { // nobody can read the mail of a mirror's cards
+	if !r.cfg.ReadOnly { // the agents on a mirror cannot collect mail there
 		r.mountRelay(e, guard)
 	}
 	e.POST("/v1/agents", guard(r.postAgent))
@@ -48,8 +48,8 @@ func (r *Registry) Mount(e *echo.Echo) {
 
 func pathID(c echo.Context) wire.AgentID { return wire.AgentID(c.Param("id")) }
 
-// submission collects what a request hands in.
-func submission(c echo.Context) Submission {
+// newSubmission returns the submission in a request.
+func newSubmission(c echo.Context) Submission {
 	req := c.Request()
 	bearer, _ := httpapi.Bearer(req)
 	return Submission{
@@ -65,7 +65,7 @@ func submission(c echo.Context) Submission {
 
 func (r *Registry) postAgent(c echo.Context) error {
 	httpapi.Private(c)
-	done, err := r.Register(c.Request().Context(), submission(c))
+	done, err := r.Register(c.Request().Context(), newSubmission(c))
 	if err != nil {
 		return err
 	}
@@ -75,7 +75,7 @@ func (r *Registry) postAgent(c echo.Context) error {
 
 func (r *Registry) putAgent(c echo.Context) error {
 	httpapi.Private(c)
-	done, err := r.Renew(c.Request().Context(), pathID(c), submission(c))
+	done, err := r.Renew(c.Request().Context(), pathID(c), newSubmission(c))
 	if err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func (r *Registry) putAgent(c echo.Context) error {
 
 func (r *Registry) deleteAgent(c echo.Context) error {
 	httpapi.Private(c)
-	if err := r.Withdraw(c.Request().Context(), pathID(c), submission(c)); err != nil {
+	if err := r.Withdraw(c.Request().Context(), pathID(c), newSubmission(c)); err != nil {
 		return err
 	}
 	return c.NoContent(http.StatusNoContent)
@@ -96,11 +96,12 @@ const (
 	listAge = "public, max-age=10"
 )
 
+// fullAge is the Cache-Control of a card that lives longer than cardAge.
 var fullAge = []string{"public, max-age=300"}
 
 func (r *Registry) getAgent(c echo.Context) error {
 	now := clock()
-	v, card, err := r.served(c.Request().Context(), pathID(c), now)
+	v, card, err := r.loadView(c.Request().Context(), pathID(c), now)
 	if err != nil {
 		return err
 	}
@@ -109,14 +110,14 @@ func (r *Registry) getAgent(c echo.Context) error {
 	h["Last-Modified"] = v.modified
 	h["Cache-Control"] = maxAge(v.expires, now)
 	h["Agentmesh-Verification"] = v.header // the canonical spelling of wire.HeaderVerification
-	if fresh(c.Request(), v.updated, v.etag[0]) {
+	if isCached(c.Request(), v.updated, v.etag[0]) {
 		return c.NoContent(http.StatusNotModified)
 	}
 	h["Content-Length"] = v.length
-	return body(c, card)
+	return respondBody(c, card)
 }
 
-// maxAge ends a cache's copy with the card.
+// maxAge returns the Cache-Control of a card. A cached copy ends with the card.
 func maxAge(expires, now time.Time) []string {
 	left := expires.Sub(now)
 	if expires.IsZero() || left >= cardAge {
@@ -139,10 +140,10 @@ func (r *Registry) listAgents(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return listed(c, data)
+	return respondList(c, data)
 }
 
-// parseQuery reads the parameters of AM-52. Unknown ones are ignored, and so are empty filters.
+// parseQuery reads the parameters of AM-52. It ignores unknown parameters and empty filters.
 func parseQuery(raw string) (Query, error) {
 	params, err := url.ParseQuery(raw)
 	if err != nil {
@@ -174,7 +175,7 @@ func parseQuery(raw string) (Query, error) {
 	return q, nil
 }
 
-// listing writes a page: cards as they are stored, and what was verified beside them.
+// listing encodes a page: the cards as they are stored, and beside them what the directory verified.
 func (r *Registry) listing(found page, gen uint64, now time.Time) ([]byte, error) {
 	size := 64
 	for i := range found.cards {
@@ -207,7 +208,7 @@ func (r *Registry) getRecord(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return document(c, rec)
+	return respondDocument(c, rec)
 }
 
 func (r *Registry) getKeys(c echo.Context) error {
@@ -215,14 +216,14 @@ func (r *Registry) getKeys(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return document(c, keys)
+	return respondDocument(c, keys)
 }
 
-// document answers like listed with what the standard library writes of v.
-func document(c echo.Context, v any) error {
+// respondDocument responds with the JSON of v, like respondList.
+func respondDocument(c echo.Context, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("write answer: %w", err)
 	}
-	return listed(c, data)
+	return respondList(c, data)
 }

@@ -23,7 +23,7 @@ func TestCaching(t *testing.T) { // AM-59
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.register(alice, testCard("am_a"))
-		got := w.ask("GET", "/v1/agents/am_a", "")
+		got := w.do("GET", "/v1/agents/am_a", "")
 		tag, modified := got.Header().Get("ETag"), got.Header().Get("Last-Modified")
 		if !strings.HasPrefix(tag, `"`) || modified != "Sat, 01 Jan 2000 00:00:00 GMT" {
 			t.Errorf("ETag %q, Last-Modified %q", tag, modified)
@@ -36,7 +36,7 @@ func TestCaching(t *testing.T) { // AM-59
 			{"If-Modified-Since", modified},
 			{"If-None-Match", tag, "If-Modified-Since", "Fri, 31 Dec 1999 00:00:00 GMT"},
 		} {
-			got := w.ask("GET", "/v1/agents/am_a", "", header...)
+			got := w.do("GET", "/v1/agents/am_a", "", header...)
 			if got.Code != 304 || got.Body.Len() != 0 || got.Header().Get("ETag") != tag {
 				t.Errorf("%v = %d %q", header, got.Code, got.Body)
 			}
@@ -45,27 +45,27 @@ func TestCaching(t *testing.T) { // AM-59
 			{"If-None-Match", `"x"`}, {"If-None-Match", `"x"`, "If-Modified-Since", modified},
 			{"If-Modified-Since", "Fri, 31 Dec 1999 00:00:00 GMT"}, {"If-Modified-Since", "bogus"},
 		} {
-			if got := w.ask("GET", "/v1/agents/am_a", "", header...); got.Code != 200 || got.Body.Len() == 0 {
+			if got := w.do("GET", "/v1/agents/am_a", "", header...); got.Code != 200 || got.Body.Len() == 0 {
 				t.Errorf("%v = %d %q", header, got.Code, got.Body)
 			}
 		}
 		time.Sleep(2 * time.Second)
-		want(t, w.ask("PUT", "/v1/agents/am_a", string(testCard("am_a", text("name", "x")).JSON()), as(alice)...), 200, "")
-		got = w.ask("GET", "/v1/agents/am_a", "", "If-None-Match", tag)
+		want(t, w.do("PUT", "/v1/agents/am_a", string(testCard("am_a", text("name", "x")).JSON()), withBearer(alice)...), 200, "")
+		got = w.do("GET", "/v1/agents/am_a", "", "If-None-Match", tag)
 		if got.Code != 200 || got.Header().Get("ETag") == tag || got.Header().Get("Last-Modified") == modified {
 			t.Errorf("after a change = %d %v", got.Code, got.Header())
 		}
-		list := w.ask("GET", "/v1/agents", "")
+		list := w.do("GET", "/v1/agents", "")
 		if list.Header().Get("Cache-Control") != "public, max-age=10" {
 			t.Errorf("Cache-Control of a list = %q", list.Header().Get("Cache-Control"))
 		}
-		if got := w.ask("GET", "/v1/agents", "", "If-None-Match", list.Header().Get("ETag")); got.Code != 304 {
+		if got := w.do("GET", "/v1/agents", "", "If-None-Match", list.Header().Get("ETag")); got.Code != 304 {
 			t.Errorf("the list again = %d, want 304", got.Code)
 		}
-		if got := w.ask("GET", "/v1/agents/am_none", "").Header().Get("Cache-Control"); got != "no-store" {
+		if got := w.do("GET", "/v1/agents/am_none", "").Header().Get("Cache-Control"); got != "no-store" {
 			t.Errorf("Cache-Control of a 404 = %q", got)
 		}
-		if got := w.ask("GET", "/v1/agents", "").Header().Get("Access-Control-Allow-Origin"); got != "*" {
+		if got := w.do("GET", "/v1/agents", "").Header().Get("Access-Control-Allow-Origin"); got != "*" {
 			t.Errorf("Access-Control-Allow-Origin = %q", got)
 		}
 	})
@@ -75,7 +75,7 @@ func TestHead(t *testing.T) {
 	w := newWorld(t)
 	w.register(alice, testCard("am_a"))
 	for _, path := range []string{"/v1/agents/am_a", "/v1/agents", "/v1/agents/am_a/record", "/v1/agents/am_a/keys"} {
-		get, head := w.ask("GET", path, ""), w.ask("HEAD", path, "")
+		get, head := w.do("GET", path, ""), w.do("HEAD", path, "")
 		if head.Code != 200 || head.Body.Len() != 0 {
 			t.Errorf("HEAD %s = %d %q", path, head.Code, head.Body)
 		}
@@ -88,7 +88,7 @@ func TestHead(t *testing.T) {
 			t.Errorf("%s: Content-Length %s for %d bytes", path, got, get.Body.Len())
 		}
 	}
-	if got := w.ask("HEAD", "/v1/agents/am_none", ""); got.Code != 404 {
+	if got := w.do("HEAD", "/v1/agents/am_none", ""); got.Code != 404 {
 		t.Errorf("HEAD of an unknown card = %d", got.Code)
 	}
 }
@@ -96,26 +96,26 @@ func TestHead(t *testing.T) {
 func TestRoutes(t *testing.T) {
 	w := newWorld(t)
 	w.register(alice, testCard("am_a"))
-	got := w.ask("PATCH", "/v1/agents/am_a", "{}")
+	got := w.do("PATCH", "/v1/agents/am_a", "{}")
 	want(t, got, 405, "INVALID_MESSAGE")
 	if allow := got.Header().Get("Allow"); !strings.Contains(allow, "PUT") || !strings.Contains(allow, "DELETE") {
 		t.Errorf("Allow = %q", allow)
 	}
-	want(t, w.ask("GET", "/v1/nothing", ""), 404, "INVALID_MESSAGE")
+	want(t, w.do("GET", "/v1/nothing", ""), 404, "INVALID_MESSAGE")
 	for _, id := range []string{"bogus", "am_", "am_a%2Fb", "am_%00", "am_" + strings.Repeat("x", 129), "am_a%20"} {
-		want(t, w.ask("GET", "/v1/agents/"+id, ""), 404, "AGENT_UNAVAILABLE")
+		want(t, w.do("GET", "/v1/agents/"+id, ""), 404, "AGENT_UNAVAILABLE")
 	}
 }
 
 func TestFrontPage(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.Name = "<script>alert(1)</script>" })
 	w.register(alice, testCard("am_a"))
-	got := w.ask("GET", "/", "", "Accept", "*/*")
+	got := w.do("GET", "/", "", "Accept", "*/*")
 	const doc = `{"name":"<script>alert(1)</script>","version":"v0","agents":1}`
 	if got.Code != 200 || strings.TrimSpace(got.Body.String()) != doc {
 		t.Errorf("GET / = %d %s, want %s", got.Code, got.Body, doc)
 	}
-	got = w.ask("GET", "/", "", "Accept", "text/html,application/xhtml+xml,*/*;q=0.8")
+	got = w.do("GET", "/", "", "Accept", "text/html,application/xhtml+xml,*/*;q=0.8")
 	page := got.Body.String()
 	if !strings.HasPrefix(got.Header().Get("Content-Type"), "text/html") || !strings.Contains(page, "curl ") || !strings.Contains(page, testBase) {
 		t.Errorf("the page: %v\n%s", got.Header(), page)
@@ -132,7 +132,7 @@ func TestFrontPage(t *testing.T) {
 			t.Errorf("the page lacks %s", part)
 		}
 	}
-	if got := w.ask("GET", "/", "", "Accept", "application/json, text/html"); !strings.HasPrefix(got.Header().Get("Content-Type"), "application/json") {
+	if got := w.do("GET", "/", "", "Accept", "application/json, text/html"); !strings.HasPrefix(got.Header().Get("Content-Type"), "application/json") {
 		t.Errorf("JSON before HTML gets %s", got.Header().Get("Content-Type"))
 	}
 }
@@ -141,22 +141,22 @@ func TestHealthCountsAgents(t *testing.T) {
 	w := newWorld(t)
 	w.register(alice, testCard("am_a"))
 	w.edge.Health("directory", w.reg.Health)
-	if got := w.ask("GET", "/health", "").Body.String(); !strings.Contains(got, `"directory":{"status":"ok","agents":1}`) {
+	if got := w.do("GET", "/health", "").Body.String(); !strings.Contains(got, `"directory":{"status":"ok","agents":1}`) {
 		t.Errorf("health = %s", got)
 	}
 }
 
-// TestRelayHealth: a full relay is told, and is no reason to take the process out of service.
+// TestRelayHealth: a full relay is reported as full, but the process stays ready.
 func TestRelayHealth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := relayWorld(t)
+		w := newRelayWorld(t)
 		w.edge.Health("relay", w.reg.RelayHealth)
 		says := func(status int, want string) {
 			t.Helper()
-			if got := w.ask("GET", "/health", "").Body.String(); !strings.Contains(got, `"relay":`+want) {
+			if got := w.do("GET", "/health", "").Body.String(); !strings.Contains(got, `"relay":`+want) {
 				t.Errorf("health = %s, want %s", got, want)
 			}
-			if got := w.ask("GET", "/readyz", ""); got.Code != status {
+			if got := w.do("GET", "/readyz", ""); got.Code != status {
 				t.Errorf("readyz = %d %s, want %d", got.Code, got.Body, status)
 			}
 		}
@@ -164,9 +164,9 @@ func TestRelayHealth(t *testing.T) {
 		stop := w.agent(alice, func(RelayItem) (string, bool) { return "", true })
 		synctest.Wait()
 		says(200, `{"status":"ok","connected":1}`)
-		w.reg.mailroom.all.n = maxAllMail
+		w.reg.mailUsage.all.n = maxAllMail
 		says(200, `{"status":"full","connected":1}`)
-		want(t, w.ask("POST", "/v1/relay", letter("1", "am_alice", "am_bob"), as(alice)...), 503, "AGENT_UNAVAILABLE")
+		want(t, w.do("POST", "/v1/relay", testMessage("1", "am_alice", "am_bob"), withBearer(alice)...), 503, "AGENT_UNAVAILABLE")
 		stop()
 		if err := w.store.Close(); err != nil {
 			t.Fatal(err)
@@ -175,7 +175,8 @@ func TestRelayHealth(t *testing.T) {
 	})
 }
 
-// TestOtherClients replays what other implementations sent. A recording of the local profile is named so.
+// TestOtherClients replays requests of other implementations. A recording whose name starts with "local-" is of the
+// local profile.
 func TestOtherClients(t *testing.T) {
 	files, err := filepath.Glob("testdata/reference/*.txtar")
 	if err != nil || len(files) < 4 {
@@ -198,7 +199,7 @@ func TestManyAtOnce(t *testing.T) {
 	got := map[int]int{}
 	for i := range 32 {
 		wg.Go(func() { // one id, two owners
-			rec := w.ask("POST", "/v1/agents", string(testCard("am_one").JSON()), as([]string{alice, bob}[i%2])...)
+			rec := w.do("POST", "/v1/agents", string(testCard("am_one").JSON()), withBearer([]string{alice, bob}[i%2])...)
 			mu.Lock()
 			defer mu.Unlock()
 			got[rec.Code]++
@@ -209,9 +210,9 @@ func TestManyAtOnce(t *testing.T) {
 		t.Errorf("32 registrations of one id by two owners = %v, want 16 of 201 and of 409", got)
 	}
 	for range 16 {
-		wg.Go(func() { w.ask("PUT", "/v1/agents/am_one", "", as(alice)...) })
-		wg.Go(func() { w.ask("GET", "/v1/agents/am_one", "") })
-		wg.Go(func() { w.ask("GET", "/v1/agents?q=agent", "") })
+		wg.Go(func() { w.do("PUT", "/v1/agents/am_one", "", withBearer(alice)...) })
+		wg.Go(func() { w.do("GET", "/v1/agents/am_one", "") })
+		wg.Go(func() { w.do("GET", "/v1/agents?q=agent", "") })
 	}
 	wg.Wait()
 	if ids, _ := w.list(""); len(ids) != 1 {
@@ -247,22 +248,23 @@ func TestWorksInProcess(t *testing.T) {
 	}
 }
 
-func TestStoreFaults(t *testing.T) { // a store that cannot write says 503, and reads go on
+func TestStoreFaults(t *testing.T) { // writes to a full store are 503, and reads work
 	w := newWorld(t)
 	w.register(alice, testCard("am_a"))
-	broken := newWorldOver(t, full{w.store})
-	got := broken.ask("POST", "/v1/agents", string(testCard("am_b").JSON()), as(alice)...)
+	broken := newWorldOver(t, fullStore{w.store})
+	got := broken.do("POST", "/v1/agents", string(testCard("am_b").JSON()), withBearer(alice)...)
 	want(t, got, 503, "AGENT_UNAVAILABLE")
 	if got.Header().Get("Retry-After") == "" {
 		t.Error("a 503 without Retry-After")
 	}
-	want(t, broken.ask("PUT", "/v1/agents/am_a", "", as(alice)...), 503, "AGENT_UNAVAILABLE")
-	want(t, broken.ask("DELETE", "/v1/agents/am_a", "", as(alice)...), 503, "AGENT_UNAVAILABLE")
-	want(t, broken.ask("GET", "/v1/agents/am_a", ""), 200, "")
+	want(t, broken.do("PUT", "/v1/agents/am_a", "", withBearer(alice)...), 503, "AGENT_UNAVAILABLE")
+	want(t, broken.do("DELETE", "/v1/agents/am_a", "", withBearer(alice)...), 503, "AGENT_UNAVAILABLE")
+	want(t, broken.do("GET", "/v1/agents/am_a", ""), 200, "")
 }
 
-// TestListOnAFullDisk: the first list with a second page needs the key of the cursors. A directory makes that key when
-// it starts, and used to make it in the first list, which then failed if the disk had become full.
+// TestListOnAFullDisk: a list with a second page works on a full disk. It needs the key of the cursors, which the
+// directory now makes when it starts. It used to make the key in the first list, which failed if the disk was full by
+// then.
 func TestListOnAFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -274,26 +276,26 @@ func TestListOnAFullDisk(t *testing.T) {
 		go w.reg.Run(running)
 		synctest.Wait()
 
-		got := newWorldOver(t, full{w.store}).ask("GET", "/v1/agents?limit=1", "")
+		got := newWorldOver(t, fullStore{w.store}).do("GET", "/v1/agents?limit=1", "")
 		want(t, got, 200, "")
 		if !strings.Contains(got.Body.String(), `"cursor":`) {
-			t.Errorf("the page names no next one: %s", got.Body)
+			t.Errorf("the page has no cursor: %s", got.Body)
 		}
 	})
 }
 
-// TestUnknownAndForeignCostTheSame holds what makes 404 and 403 take similar time (AM-78, THREATS row 13): the
-// same look at the store, and a comparison in either case.
+// TestUnknownAndForeignCostTheSame: a request for an unknown card and for a card of another owner read the store once
+// each, so that 404 and 403 take similar time (AM-78, THREATS row 13).
 func TestUnknownAndForeignCostTheSame(t *testing.T) {
 	w := newWorld(t)
 	w.register(alice, testCard("am_a"))
-	counted := &counting{Store: w.store}
+	counted := &countingStore{Store: w.store}
 	counted.cards = &countingCards{Cards: w.store.Cards()}
 	spied := newWorldOver(t, counted)
 	for _, method := range []string{"PUT", "DELETE"} {
 		for id, status := range map[string]int{"am_a": 403, "am_none": 404} {
 			counted.cards.calls = nil
-			got := spied.ask(method, "/v1/agents/"+id, "", as(bob)...)
+			got := spied.do(method, "/v1/agents/"+id, "", withBearer(bob)...)
 			if got.Code != status || fmt.Sprint(counted.cards.calls) != "[held]" {
 				t.Errorf("%s %s = %d after %v, want %d after one look", method, id, got.Code, counted.cards.calls, status)
 			}
@@ -301,12 +303,12 @@ func TestUnknownAndForeignCostTheSame(t *testing.T) {
 	}
 }
 
-type counting struct {
+type countingStore struct {
 	store.Store
 	cards *countingCards
 }
 
-func (c *counting) Cards() store.Cards { return c.cards }
+func (c *countingStore) Cards() store.Cards { return c.cards }
 
 type countingCards struct {
 	store.Cards
@@ -328,11 +330,11 @@ func (c *countingCards) Put(ctx context.Context, put store.PutCard) (store.Card,
 	return c.Cards.Put(ctx, put)
 }
 
-// full is a store whose disk is full.
-type full struct{ store.Store }
+// fullStore is a store whose disk is full.
+type fullStore struct{ store.Store }
 
-func (f full) Cards() store.Cards     { return fullCards{f.Store.Cards()} }
-func (f full) Records() store.Records { return fullRecords{f.Store.Records()} }
+func (f fullStore) Cards() store.Cards     { return fullCards{f.Store.Cards()} }
+func (f fullStore) Records() store.Records { return fullRecords{f.Store.Records()} }
 
 type fullRecords struct{ store.Records }
 
@@ -350,8 +352,8 @@ func (fullCards) Withdraw(context.Context, string, store.Rev, time.Time, []store
 	return store.ErrUnavailable
 }
 
-// TestWalkIsPaced: whoever reads the whole directory page by page, the cheapest way there is, is stopped when its
-// address has spent its budget, told how long to wait, and goes on from the same cursor (AM-43, THREATS row 15).
+// TestWalkIsPaced: a client that reads the whole directory page by page gets 429 with Retry-After when its address has
+// spent its budget. Afterwards it continues from the same cursor (AM-43, THREATS row 15).
 func TestWalkIsPaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const budget, agents = 5, 12 // pages of two: six requests
@@ -382,7 +384,7 @@ func TestWalkIsPaced(t *testing.T) {
 				time.Sleep(time.Duration(wait) * time.Second)
 				continue
 			}
-			ids, next := found(t, got)
+			ids, next := decodeList(t, got)
 			seen = append(seen, ids...)
 			if cursor = next; cursor == "" {
 				if took := time.Since(begun); took < time.Minute/budget {

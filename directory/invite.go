@@ -19,17 +19,18 @@ const (
 	maxUses    = 1000
 )
 
-// Token is an invite code as the operator sees it. The code itself is shown once, when it is made.
+// Token is an invite code as the operator sees it. The code itself is shown only once, when it is made.
 type Token = credential.Code
 
-// tokenID names a text without giving it away.
+// tokenID returns a hash that identifies a text without revealing it.
 func tokenID(text string) string { return credential.HashOf(text).Name() }
 
 func invitesIn(records store.Records) credential.Invites {
 	return credential.Invites{Records: records, NS: inviteNS, Name: credential.Hash.Name, Max: maxInvites}
 }
 
-// IssueToken makes an invite code that is good for so many uses (0 is 1) until expires, and returns it with its entry.
+// IssueToken makes an invite code for a number of registrations (0 is 1) until expires. It returns the code and its
+// entry.
 func (r *Registry) IssueToken(ctx context.Context, label string, uses int, expires time.Time) (code string, t Token, err error) {
 	now := clock()
 	if uses < 0 || uses > maxUses {
@@ -39,7 +40,7 @@ func (r *Registry) IssueToken(ctx context.Context, label string, uses int, expir
 		return "", Token{}, wire.ErrQuery.At("label must be at most 128 bytes")
 	}
 	if !expires.After(now) {
-		return "", Token{}, wire.ErrQuery.At("the token must end in the future")
+		return "", Token{}, wire.ErrQuery.At("expires_at must be in the future")
 	}
 	code = rand.Text()
 	t, change := invitesIn(r.recs).Issue(code, Token{Label: label, Created: now, Expires: expires.UTC(), Uses: max(1, uses)})
@@ -53,12 +54,12 @@ func (r *Registry) IssueToken(ctx context.Context, label string, uses int, expir
 	return code, t, nil
 }
 
-// Tokens lists invite codes in the order of their ids, used ones too, until they expire.
+// Tokens lists invite codes in the order of their ids until they expire, including used ones.
 func (r *Registry) Tokens(ctx context.Context, after string, limit int) (tokens []Token, next string, err error) {
 	return invitesIn(r.recs).List(ctx, after, limit, clock())
 }
 
-// RevokeToken makes a code worthless. Cards that it brought in stay. An unknown id is [wire.ErrRoute].
+// RevokeToken makes a code invalid. Cards that were registered with it stay. An unknown id is [wire.ErrRoute].
 func (r *Registry) RevokeToken(ctx context.Context, id string) error {
 	now := clock()
 	if len(id) != len(tokenID("")) {
@@ -74,10 +75,10 @@ func (r *Registry) RevokeToken(ctx context.Context, id string) error {
 	return err
 }
 
-// admit decides by mode whether a new card may come in (AM-56), and returns what it uses up: an invite code is
-// spent in the same unit that stores the card.
+// admit decides by mode whether a new card may be registered (AM-56). It returns the change that uses up the invite
+// code, which is stored in the same transaction as the card.
 func (r *Registry) admit(ctx context.Context, id wire.AgentID, s Submission, owner [32]byte, now time.Time) ([]store.Change, error) {
-	if r.cfg.Mode == Open || r.operator(owner) {
+	if r.cfg.Mode == Open || r.isOperator(owner) {
 		return nil, nil
 	}
 	if r.cfg.Mode != Invite {
@@ -90,17 +91,17 @@ func (r *Registry) admit(ctx context.Context, id wire.AgentID, s Submission, own
 	t, change, err := invitesIn(r.recs).Redeem(ctx, code, string(id), now)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
-		if err := r.throttled(s.Client, now); err != nil {
+		if err := r.checkThrottle(s.Client, now); err != nil {
 			return nil, err
 		}
-		r.failed(ctx, s.Client, now)
+		r.countFailure(ctx, s.Client, now)
 		return nil, wire.ErrClosed
 	case errors.Is(err, credential.ErrSpent):
 		return nil, wire.ErrClosed.Because(err)
 	case err != nil:
 		return nil, err
-	case t.Uses > 1 && code == s.Bearer: // as a credential it would let each of its users change the cards of all
-		return nil, wire.ErrClosed.At("send this code as " + wire.HeaderInvite + ", beside a bearer of your own")
+	case t.Uses > 1 && code == s.Bearer: // as a credential it would let each user of the code change all of their cards
+		return nil, wire.ErrClosed.At("send this code as " + wire.HeaderInvite + ", and a bearer token of your own")
 	}
 	return []store.Change{change}, nil
 }

@@ -16,7 +16,7 @@ import (
 
 func inviteOnly(c *Config) { c.Mode = Invite }
 
-// issue makes an invite code over the owner's listener.
+// issue makes an invite code over the owner API.
 func (w *world) issue(body string) IssuedToken {
 	w.t.Helper()
 	got := send(w.owner.Handler(), "POST", "/owner/tokens", body)
@@ -30,11 +30,11 @@ func (w *world) issue(body string) IssuedToken {
 func TestInvite(t *testing.T) { // AM-56
 	w := newWorld(t, inviteOnly)
 	post := func(id, token, invite string) int {
-		header := as(token)
+		header := withBearer(token)
 		if invite != "" {
 			header = append(header, wire.HeaderInvite, invite)
 		}
-		return w.ask("POST", "/v1/agents", string(testCard(id).JSON()), header...).Code
+		return w.do("POST", "/v1/agents", string(testCard(id).JSON()), header...).Code
 	}
 	if got := post("am_a", alice, ""); got != 403 {
 		t.Errorf("without an invite = %d, want 403", got)
@@ -49,25 +49,26 @@ func TestInvite(t *testing.T) { // AM-56
 	if got := post("am_a", alice, ""); got != 201 {
 		t.Errorf("a renewal needs no invite: %d, want 201", got)
 	}
-	want(t, w.ask("PUT", "/v1/agents/am_a", "", as(alice)...), 200, "")
+	want(t, w.do("PUT", "/v1/agents/am_a", "", withBearer(alice)...), 200, "")
 
 	code = w.issue("").Code
 	if got := post("am_c", code, ""); got != 201 {
 		t.Errorf("the invite as the bearer = %d, want 201", got)
 	}
-	want(t, w.ask("PUT", "/v1/agents/am_c", "", as(code)...), 200, "") // it became the credential
+	want(t, w.do("PUT", "/v1/agents/am_c", "", withBearer(code)...), 200, "") // it became the credential
 	if got := post("am_d", code, ""); got != 403 {
 		t.Errorf("it brings in another card: %d, want 403", got)
 	}
 }
 
-// TestInviteFromABarredAddress: wrong invites bar an address from more wrong ones, and not who shares it and has a right one.
+// TestInviteFromABarredAddress: wrong invites bar an address from further wrong ones. A client at the same address with
+// a valid invite can still register.
 func TestInviteFromABarredAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, inviteOnly)
 		code := w.issue("").Code
 		post := func(id, invite string) int {
-			return w.ask("POST", "/v1/agents", string(testCard(id).JSON()), append(as(bob), wire.HeaderInvite, invite)...).Code
+			return w.do("POST", "/v1/agents", string(testCard(id).JSON()), append(withBearer(bob), wire.HeaderInvite, invite)...).Code
 		}
 		for i := range maxFailures {
 			if got := post("am_a", fmt.Sprint("WRONG", i)); got != 403 {
@@ -88,7 +89,7 @@ func TestInviteIsNotSpentInVain(t *testing.T) {
 	w.register(w.issue("").Code, testCard("am_a"))
 	token := w.issue("")
 	post := func(card wire.Value) int {
-		return w.ask("POST", "/v1/agents", string(card.JSON()), append(as(bob), wire.HeaderInvite, token.Code)...).Code
+		return w.do("POST", "/v1/agents", string(card.JSON()), append(withBearer(bob), wire.HeaderInvite, token.Code)...).Code
 	}
 	full := testCard("am_b", text("endpoint", "https://am-a.example/"))
 	if got := post(full); got != 429 {
@@ -110,7 +111,7 @@ func TestInviteIsSpentOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 16 {
 		wg.Go(func() {
-			rec := w.ask("POST", "/v1/agents", string(testCard(fmt.Sprint("am_", i)).JSON()), append(as(alice), wire.HeaderInvite, code)...)
+			rec := w.do("POST", "/v1/agents", string(testCard(fmt.Sprint("am_", i)).JSON()), append(withBearer(alice), wire.HeaderInvite, code)...)
 			mu.Lock()
 			defer mu.Unlock()
 			got[rec.Code]++
@@ -129,9 +130,9 @@ func TestClosed(t *testing.T) { // AM-56
 		c.Mode = Closed
 		c.Operators = [][32]byte{credential.HashOf("the-operators-own")}
 	})
-	want(t, w.ask("POST", "/v1/agents", string(testCard("am_b").JSON()), as(bob)...), 403, "UNAUTHORIZED")
-	want(t, w.ask("POST", "/v1/agents", string(testCard("am_a").JSON()), as(alice)...), 201, "")
-	want(t, w.ask("POST", "/v1/agents", string(testCard("am_op").JSON()), as("the-operators-own")...), 201, "")
+	want(t, w.do("POST", "/v1/agents", string(testCard("am_b").JSON()), withBearer(bob)...), 403, "UNAUTHORIZED")
+	want(t, w.do("POST", "/v1/agents", string(testCard("am_a").JSON()), withBearer(alice)...), 201, "")
+	want(t, w.do("POST", "/v1/agents", string(testCard("am_op").JSON()), withBearer("the-operators-own")...), 201, "")
 }
 
 func TestTokenRoutes(t *testing.T) {
@@ -173,21 +174,21 @@ func TestTokenRoutes(t *testing.T) {
 		if got := send(w.owner.Handler(), "DELETE", "/owner/tokens/"+strings.Repeat("x", 600), ""); got.Code != 404 {
 			t.Errorf("revoke nonsense = %d", got.Code)
 		}
-		want(t, w.ask("POST", "/v1/agents", string(testCard("am_b").JSON()), append(as(bob), wire.HeaderInvite, token.Code)...), 403, "")
+		want(t, w.do("POST", "/v1/agents", string(testCard("am_b").JSON()), append(withBearer(bob), wire.HeaderInvite, token.Code)...), 403, "")
 		late := w.issue(`{"days":1}`)
 		time.Sleep(24 * time.Hour)
-		want(t, w.ask("POST", "/v1/agents", string(testCard("am_b").JSON()), append(as(bob), wire.HeaderInvite, late.Code)...), 403, "")
+		want(t, w.do("POST", "/v1/agents", string(testCard("am_b").JSON()), append(withBearer(bob), wire.HeaderInvite, late.Code)...), 403, "")
 		for _, bad := range []string{`{"days":366}`, `{"days":-1}`, `{"label":"` + strings.Repeat("x", 129) + `"}`, `{"days":1,"days":2}`, `[]`} {
 			if got := send(w.owner.Handler(), "POST", "/owner/tokens", bad); got.Code != 400 {
 				t.Errorf("issue %s = %d, want 400", bad, got.Code)
 			}
 		}
-		// The public listener knows nothing of it.
-		want(t, w.ask("GET", "/owner/tokens", ""), 404, "INVALID_MESSAGE")
+		// The public listener does not have these routes.
+		want(t, w.do("GET", "/owner/tokens", ""), 404, "INVALID_MESSAGE")
 	})
 }
 
-// TestInviteForSeveral: a code for several cards never becomes the credential that all of them share.
+// TestInviteForSeveral: a code for several cards never becomes a credential that all of them share.
 func TestInviteForSeveral(t *testing.T) { // AM-56
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, inviteOnly)
@@ -196,9 +197,9 @@ func TestInviteForSeveral(t *testing.T) { // AM-56
 			t.Errorf("issued %+v", issued)
 		}
 		post := func(id, bearer, invite string) int {
-			return w.ask("POST", "/v1/agents", string(testCard(id).JSON()), append(as(bearer), wire.HeaderInvite, invite)...).Code
+			return w.do("POST", "/v1/agents", string(testCard(id).JSON()), append(withBearer(bearer), wire.HeaderInvite, invite)...).Code
 		}
-		if got := w.ask("POST", "/v1/agents", string(testCard("am_0").JSON()), as(issued.Code)...); got.Code != 403 || !strings.Contains(got.Body.String(), wire.HeaderInvite) {
+		if got := w.do("POST", "/v1/agents", string(testCard("am_0").JSON()), withBearer(issued.Code)...); got.Code != 403 || !strings.Contains(got.Body.String(), wire.HeaderInvite) {
 			t.Errorf("the code as bearer = %d %s", got.Code, got.Body)
 		}
 		for i, want := range []int{201, 201, 403} {

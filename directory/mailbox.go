@@ -22,12 +22,12 @@ import (
 )
 
 const (
-	mailNS     = "relay"      // what is known of a message: who, when, how large
+	mailNS     = "relay"      // about a message: sender, recipient, time, size
 	mailTextNS = "relay-text" // the message itself
-	mailSeenNS = "relay-seen" // digests of what came lately, with the id that it got
+	mailSeenNS = "relay-seen" // digests of recent messages, each with its relay id
 
 	mailLife     = 7 * 24 * time.Hour                        // AM-68
-	mailSeenLife = client.DefaultPast + client.DefaultFuture // as long as the same bytes may come again (AM-20)
+	mailSeenLife = client.DefaultPast + client.DefaultFuture // for as long as the same bytes are accepted (AM-20)
 	maxMailPage  = 100
 
 	relayPrefix = "relay_"
@@ -36,10 +36,10 @@ const (
 	mailKeyLen = 16 + 10
 )
 
-// mail is what is kept beside a stored message.
+// mail describes a stored message.
 type mail struct {
 	Box     wire.AgentID        `json:"box"`
-	From    wire.AgentID        `json:"from,omitempty"` // "" where the sender could not be looked up
+	From    wire.AgentID        `json:"from,omitempty"` // "" if the sender has no card here
 	Conv    wire.ConversationID `json:"conversation"`
 	Size    int                 `json:"size"`
 	Created time.Time           `json:"created_at"`
@@ -51,9 +51,9 @@ type storedMail struct {
 	key string
 }
 
-// mailKey orders mail by its receipt: what comes later sorts behind, within the same millisecond too, for one message of
-// a conversation must not overtake another.
-func (r *Registry) mailKey(now time.Time) string {
+// newMailKey returns a key that sorts after every key before, within the same millisecond too: a message of a
+// conversation must not overtake an earlier one.
+func (r *Registry) newMailKey(now time.Time) string {
 	for {
 		last := r.lastMail.Load()
 		next := max(last+1, now.UnixMicro())
@@ -63,21 +63,23 @@ func (r *Registry) mailKey(now time.Time) string {
 	}
 }
 
+// relayText encodes the MAC of a relay id.
 var relayText = base32.StdEncoding.WithPadding(base32.NoPadding)
 
-// relayID names a message to the owner of its mailbox. It says by itself whose it is, so that to acknowledge twice is no
-// error although nothing of the message is kept.
+// relayID returns the id under which the owner of a mailbox knows a message. The id authenticates its owner, so a
+// second acknowledgement succeeds although nothing of the message is left.
 func (r *Registry) relayID(ctx context.Context, owner [32]byte, key string, now time.Time) (string, error) {
 	secret, err := r.cursors.get(ctx, r.recs, now)
 	if err != nil {
 		return "", err
 	}
 	mac := hmac.New(sha256.New, secret)
-	field(mac, "agentmesh-relay-v1", string(owner[:]), key)
+	hashFields(mac, "agentmesh-relay-v1", string(owner[:]), key)
 	return relayPrefix + key + strings.ToLower(relayText.EncodeToString(mac.Sum(nil)[:relayMAC])), nil
 }
 
-// openRelayID returns the key of a message that was given to owner under id, else [wire.ErrRoute].
+// openRelayID returns the key of the message that owner knows as id. It returns [wire.ErrRoute] if this directory did
+// not give id to owner.
 func (r *Registry) openRelayID(ctx context.Context, owner [32]byte, id string, now time.Time) (string, error) {
 	key, ok := strings.CutPrefix(id, relayPrefix)
 	if !ok || len(key) < mailKeyLen {
@@ -94,32 +96,34 @@ func (r *Registry) openRelayID(ctx context.Context, owner [32]byte, id string, n
 	return key, nil
 }
 
+// ownerTerm, boxTerm and mailboxTerm return the terms by which mail and the cards of mailboxes are found.
 func ownerTerm(owner [32]byte) string   { return "owner:" + hex.EncodeToString(owner[:]) }
 func boxTerm(id wire.AgentID) string    { return "box:" + string(id) }
 func mailboxTerm(owner [32]byte) string { return mailboxFamily + hex.EncodeToString(owner[:16]) }
 
-// digest names what a sender said. A signature can be written in many ways (AM-17), so it counts only where nobody
-// has verified it: else a copy with a broken one would keep the message out.
-func (p posted) digest() string {
+// digest identifies what the sender wrote, so that a repeated message is stored once. One signature can be written in
+// several ways (AM-17), so the signature of a verified message does not count. The signature of an unverified message
+// does: otherwise a copy with a broken signature would keep the real message out.
+func (p posting) digest() string {
 	said := p.tree
-	if p.known() {
+	if p.isVerified() {
 		said = said.Without("signature")
 	}
 	sum := signing.Digest(said)
 	return hex.EncodeToString(sum[:])
 }
 
-// keep stores a message in its mailbox, within the bounds of AM-68, and returns its relay id: the same one where it came
-// before. It is durable when keep returns. A sender that hangs up is no reason not to: the agent may have the message
-// already, and copies that come at the same moment share one outcome.
-func (r *Registry) keep(ctx context.Context, p posted, now time.Time) (relayID string, err error) {
+// storeMail stores a message in its mailbox, within the bounds of AM-68, and returns its relay id. A repeated message
+// gets the id that it got before. The message is durable when storeMail returns. It is stored even if the sender
+// disconnects, because the agent may have the message already. Copies that arrive at the same moment share one outcome.
+func (r *Registry) storeMail(ctx context.Context, p posting, now time.Time) (relayID string, err error) {
 	ctx, seen := context.WithoutCancel(ctx), p.digest()
 	id, err, _ := r.keeping.Do(seen, func() (any, error) {
-		id, err := r.seenBefore(ctx, seen, now)
+		id, err := r.findDuplicate(ctx, seen, now)
 		if id != "" || err != nil {
 			return id, err
 		}
-		return r.keepNew(ctx, p, seen, now)
+		return r.storeNewMail(ctx, p, seen, now)
 	})
 	if err != nil {
 		return "", err
@@ -127,8 +131,9 @@ func (r *Registry) keep(ctx context.Context, p posted, now time.Time) (relayID s
 	return id.(string), nil
 }
 
-func (r *Registry) keepNew(ctx context.Context, p posted, seen string, now time.Time) (relayID string, err error) {
-	room, err := r.room(ctx, now)
+// storeNewMail stores a message that was not seen before.
+func (r *Registry) storeNewMail(ctx context.Context, p posting, seen string, now time.Time) (relayID string, err error) {
+	room, err := r.loadMailUsage(ctx, now)
 	if err != nil {
 		return "", err
 	}
@@ -137,7 +142,7 @@ func (r *Registry) keepNew(ctx context.Context, p posted, seen string, now time.
 	if err != nil {
 		return "", fmt.Errorf("write mail: %w", err)
 	}
-	key, expires := r.mailKey(now), now.Add(mailLife)
+	key, expires := r.newMailKey(now), now.Add(mailLife)
 	id, err := r.relayID(ctx, p.box.Owner, key, now)
 	if err != nil {
 		return "", err
@@ -155,21 +160,21 @@ func (r *Registry) keepNew(ctx context.Context, p posted, seen string, now time.
 	}
 	switch {
 	case errors.Is(err, store.ErrConflict): // another instance was faster
-		return r.seenBefore(ctx, seen, now)
+		return r.findDuplicate(ctx, seen, now)
 	case errors.Is(err, store.ErrQuota):
 		return "", wire.ErrUnavailable.At("the mailbox is full").After(time.Hour)
 	case err != nil:
 		return "", fmt.Errorf("keep mail: %w", err)
 	}
-	r.desks.ring(p.box.Owner)
+	r.connections.notify(p.box.Owner)
 	if r.onMail != nil {
 		r.onMail(m.Box)
 	}
 	return id, nil
 }
 
-// seenBefore returns the relay id of a message that came before; "" where it did not.
-func (r *Registry) seenBefore(ctx context.Context, digest string, now time.Time) (relayID string, err error) {
+// findDuplicate returns the relay id of an earlier message with this digest, or "" if the message is new.
+func (r *Registry) findDuplicate(ctx context.Context, digest string, now time.Time) (relayID string, err error) {
 	rec, err := r.recs.Get(ctx, mailSeenNS, digest, now)
 	if errors.Is(err, store.ErrNotFound) {
 		return "", nil
@@ -180,8 +185,8 @@ func (r *Registry) seenBefore(ctx context.Context, digest string, now time.Time)
 	return string(rec.Body), nil
 }
 
-// mailOf lists mail that carries term and waits, oldest first, after a key.
-func (r *Registry) mailOf(ctx context.Context, term, after string, limit int, now time.Time) ([]storedMail, error) {
+// listMail returns at most limit messages that have term and come after a key, oldest first.
+func (r *Registry) listMail(ctx context.Context, term, after string, limit int, now time.Time) ([]storedMail, error) {
 	var list []storedMail
 	for len(list) < limit {
 		page, err := r.recs.List(ctx, mailNS, term, after, limit-len(list), now)
@@ -202,11 +207,11 @@ func (r *Registry) mailOf(ctx context.Context, term, after string, limit int, no
 	return list, nil
 }
 
-// emptyMailbox drops what waits in a mailbox.
+// emptyMailbox deletes all mail of an agent.
 func (r *Registry) emptyMailbox(ctx context.Context, id wire.AgentID) error {
 	now := clock()
 	for {
-		list, err := r.mailOf(ctx, boxTerm(id), "", maxMailPage, now)
+		list, err := r.listMail(ctx, boxTerm(id), "", maxMailPage, now)
 		if err != nil || len(list) == 0 {
 			return err
 		}
@@ -214,15 +219,15 @@ func (r *Registry) emptyMailbox(ctx context.Context, id wire.AgentID) error {
 		for i, m := range list {
 			keys[i] = m.key
 		}
-		if err := r.dropMail(ctx, now, keys...); err != nil {
+		if err := r.deleteMail(ctx, now, keys...); err != nil {
 			return fmt.Errorf("empty the mailbox of %s: %w", id, err)
 		}
 	}
 }
 
-// dropMail deletes messages; that one is gone already is no error.
-func (r *Registry) dropMail(ctx context.Context, now time.Time, keys ...string) error {
-	room, err := r.room(ctx, now)
+// deleteMail deletes messages. A message that is gone already is not an error.
+func (r *Registry) deleteMail(ctx context.Context, now time.Time, keys ...string) error {
+	room, err := r.loadMailUsage(ctx, now)
 	if err != nil {
 		return err
 	}
@@ -241,14 +246,15 @@ func (r *Registry) dropMail(ctx context.Context, now time.Time, keys ...string) 
 	return nil
 }
 
-// Acknowledge takes a message out of its mailbox. To do so again is no error.
+// Acknowledge removes a message from its mailbox. A repeated call succeeds. An id that the credential did not get is
+// [wire.ErrRoute].
 func (r *Registry) Acknowledge(ctx context.Context, bearer, relayID string) error {
 	now := clock()
 	key, err := r.openRelayID(ctx, credential.HashOf(bearer), relayID, now)
 	if err != nil {
-		return err // to others it is not there
+		return err // for any other credential the message does not exist
 	}
-	if err := r.dropMail(ctx, now, key); err != nil {
+	if err := r.deleteMail(ctx, now, key); err != nil {
 		return fmt.Errorf("acknowledge mail: %w", err)
 	}
 	return nil

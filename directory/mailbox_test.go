@@ -16,9 +16,9 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// piled is a message without content for the mailbox of a card.
-func piled(box store.Card, from wire.AgentID, n int) posted {
-	return posted{
+// fakePosting is a message without content for the mailbox of a card.
+func fakePosting(box store.Card, from wire.AgentID, n int) posting {
+	return posting{
 		raw: []byte(`{}`), tree: wire.Obj(text("n", fmt.Sprint(n))), msg: wire.Message{From: from, To: wire.AgentID(box.ID)}, box: box, sender: from,
 	}
 }
@@ -32,10 +32,10 @@ func (w *world) card(id string) store.Card {
 	return c
 }
 
-// TestMailboxBounds: 100,000 messages to one mailbox leave 500, a sender has a tenth, and those that nobody knows have
-// a tenth together (AM-66, AM-68).
+// TestMailboxBounds: of 100,000 messages to one mailbox, 500 are stored. One sender has at most a tenth of them, and
+// all unknown senders together have a tenth (AM-66, AM-68).
 func TestMailboxBounds(t *testing.T) {
-	w := relayWorld(t)
+	w := newRelayWorld(t)
 	now, box := clock(), w.card("am_alice")
 	kept, limited, full := 0, 0, 0
 	for i := range 100_000 {
@@ -43,7 +43,7 @@ func TestMailboxBounds(t *testing.T) {
 		if i%40 < 30 {
 			from = wire.AgentID(fmt.Sprint("am_", i%40))
 		}
-		switch _, err := w.reg.keep(t.Context(), piled(box, from, i), now); {
+		switch _, err := w.reg.storeMail(t.Context(), fakePosting(box, from, i), now); {
 		case err == nil:
 			kept++
 		case errors.Is(err, wire.ErrRateLimited):
@@ -57,7 +57,7 @@ func TestMailboxBounds(t *testing.T) {
 	if kept != maxMail || limited+full != 100_000-maxMail || limited == 0 || full == 0 {
 		t.Errorf("%d kept, %d limited, %d found it full", kept, limited, full)
 	}
-	list, err := w.reg.mailOf(t.Context(), boxTerm("am_alice"), "", 1000, now)
+	list, err := w.reg.listMail(t.Context(), boxTerm("am_alice"), "", 1000, now)
 	if err != nil || len(list) != maxMail {
 		t.Fatalf("%d in the mailbox, %v", len(list), err)
 	}
@@ -73,25 +73,25 @@ func TestMailboxBounds(t *testing.T) {
 	if bySender[""] != maxMail/mailShare {
 		t.Errorf("strangers have %d, want %d", bySender[""], maxMail/mailShare)
 	}
-	want(t, w.ask("POST", "/v1/mailbox/am_alice", letter("x", "am_bob", "am_alice")), 503, "AGENT_UNAVAILABLE")
-	if got := w.ask("POST", "/v1/mailbox/am_alice2", letter("y", "am_bob", "am_alice2")); got.Code != http.StatusAccepted {
+	want(t, w.do("POST", "/v1/mailbox/am_alice", testMessage("x", "am_bob", "am_alice")), 503, "AGENT_UNAVAILABLE")
+	if got := w.do("POST", "/v1/mailbox/am_alice2", testMessage("y", "am_bob", "am_alice2")); got.Code != http.StatusAccepted {
 		t.Errorf("another mailbox = %d", got.Code)
 	}
-	// A reader that never acknowledges gets the same page each time, and what waits stays as it is.
+	// A reader that never acknowledges gets the same page each time.
 	first := w.mail(alice, "agent_id=am_alice&limit=100000")
 	for range 100 {
 		if got := w.mail(alice, "agent_id=am_alice&limit=100000"); len(got) != maxMailPage || got[0].RelayID != first[0].RelayID || got[99].RelayID != first[99].RelayID {
 			t.Fatalf("a page has %d", len(got))
 		}
 	}
-	if all, _ := w.reg.mailroom.waiting(now); all.n != maxMail+1 {
+	if all, _ := w.reg.mailUsage.total(now); all.n != maxMail+1 {
 		t.Errorf("%d messages wait", all.n)
 	}
-	// What is acknowledged makes room for its sender, and leaves nothing behind.
+	// An acknowledged message makes room for its sender and leaves no rows.
 	for _, item := range first {
-		want(t, w.ask("POST", "/v1/relay/"+item.RelayID+"/ack", "", as(alice)...), 200, "")
+		want(t, w.do("POST", "/v1/relay/"+item.RelayID+"/ack", "", withBearer(alice)...), 200, "")
 	}
-	if _, err := w.reg.keep(t.Context(), piled(box, list[0].From, -1), now); err != nil {
+	if _, err := w.reg.storeMail(t.Context(), fakePosting(box, list[0].From, -1), now); err != nil {
 		t.Errorf("with room in the mailbox: %v", err)
 	}
 	if rows, err := w.reg.recs.List(t.Context(), mailNS, "", "", 1000, now); err != nil || len(rows.Records) != maxMail+1-len(first)+1 {
@@ -99,15 +99,15 @@ func TestMailboxBounds(t *testing.T) {
 	}
 }
 
-// TestLargeMail: bytes count as well, and a page ends when it is large.
+// TestLargeMail: limits count bytes too, and a page ends when it is large.
 func TestLargeMail(t *testing.T) { // AM-68
-	w := relayWorld(t)
+	w := newRelayWorld(t)
 	now, box := clock(), w.card("am_alice")
 	n := 0
 	for i := range 100 {
-		p := piled(box, wire.AgentID(fmt.Sprint("am_", i%2)), i)
+		p := fakePosting(box, wire.AgentID(fmt.Sprint("am_", i%2)), i)
 		p.raw = []byte(`{"x":"` + strings.Repeat("x", wire.MaxMessage-8) + `"}`)
-		if _, err := w.reg.keep(t.Context(), p, now); err == nil {
+		if _, err := w.reg.storeMail(t.Context(), p, now); err == nil {
 			n++
 		}
 	}
@@ -119,13 +119,13 @@ func TestLargeMail(t *testing.T) { // AM-68
 	}
 }
 
-// TestAllMailboxes: whoever fills mailboxes without end stays below the bounds of all of them together and leaves room
-// for the mail of others.
+// TestAllMailboxes: a sender that fills one mailbox after another meets the bound of all mailboxes together, and
+// mailboxes with little mail still take more.
 func TestAllMailboxes(t *testing.T) { // AM-68
 	now := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 	for name, size := range map[string]int{"large messages": wire.MaxMessage, "small messages": 700} {
 		t.Run(name, func(t *testing.T) {
-			room := &mailroom{mails: make(map[string]mail), boxes: make(map[wire.AgentID]load), shares: make(map[share]load), swept: now}
+			room := &mailUsage{mails: make(map[string]mail), boxes: make(map[wire.AgentID]usage), shares: make(map[senderInBox]usage), swept: now}
 			n := 0
 			fill := func(box string) (kept int) {
 				for from := range 10 {
@@ -145,92 +145,92 @@ func TestAllMailboxes(t *testing.T) { // AM-68
 					small++
 				}
 			}
-			if all, full := room.waiting(now); all.n > maxAllMail || all.size > maxAllMailBytes || !full {
+			if all, full := room.total(now); all.n > maxAllMail || all.size > maxAllMailBytes || !full {
 				t.Errorf("all mailboxes have %+v; full: %t", all, full)
 			}
 			if large == 0 || small < 8*large {
 				t.Errorf("%d large mailboxes left room for %d small ones", large, small)
 			}
-			// After a week all of it has expired.
-			if all, _ := room.waiting(now.Add(mailLife)); all != (load{}) || len(room.boxes)+len(room.shares)+len(room.mails) != 0 {
+			// After a week all of the mail has expired.
+			if all, _ := room.total(now.Add(mailLife)); all != (usage{}) || len(room.boxes)+len(room.shares)+len(room.mails) != 0 {
 				t.Errorf("a week later %+v are counted", all)
 			}
 		})
 	}
 }
 
-// TestMailroomAfterRestart: what waits is counted when the process starts anew.
-func TestMailroomAfterRestart(t *testing.T) {
-	w := relayWorld(t)
+// TestMailUsageAfterRestart: a restarted process counts the stored mail.
+func TestMailUsageAfterRestart(t *testing.T) {
+	w := newRelayWorld(t)
 	for i := range maxMail + maxMail/2 { // more than a page of the store, in two mailboxes
 		box := w.card([]string{"am_alice", "am_carol"}[i%2])
-		if _, err := w.reg.keep(t.Context(), piled(box, wire.AgentID(fmt.Sprint("am_", i%20)), i), clock()); err != nil {
+		if _, err := w.reg.storeMail(t.Context(), fakePosting(box, wire.AgentID(fmt.Sprint("am_", i%20)), i), clock()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	before, _ := w.reg.mailroom.waiting(clock())
+	before, _ := w.reg.mailUsage.total(clock())
 	again := newWorldOver(t, w.store)
-	room, err := again.reg.room(t.Context(), clock())
+	room, err := again.reg.loadMailUsage(t.Context(), clock())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if after, _ := room.waiting(clock()); after != before || after.n != maxMail+maxMail/2 {
+	if after, _ := room.total(clock()); after != before || after.n != maxMail+maxMail/2 {
 		t.Errorf("after a restart %+v are counted, before %+v", after, before)
 	}
 }
 
-// TestSameMailTwice: a message that was caught on its way and is sent again and again waits once, whatever spelling it
-// comes in, so that it cannot use up the share of its sender.
+// TestSameMailTwice: a captured message that is sent again and again is stored once, even with different white space,
+// so it cannot use up its sender's share.
 func TestSameMailTwice(t *testing.T) { // THREATS 4, 26
 	synctest.Test(t, func(t *testing.T) {
-		w := relayWorld(t)
-		message := letter("1", "am_bob", "am_alice")
-		id := receipt(t, w.ask("POST", "/v1/mailbox/am_alice", message), 202)
+		w := newRelayWorld(t)
+		message := testMessage("1", "am_bob", "am_alice")
+		id := wantReceipt(t, w.do("POST", "/v1/mailbox/am_alice", message), 202)
 		var same sync.WaitGroup
 		for i := range 100 {
 			same.Go(func() {
 				spelled := strings.Replace(message, `,"`, strings.Repeat(" ", i)+`,"`, 1)
-				if got := receipt(t, w.ask("POST", "/v1/mailbox/am_alice", spelled), 202); got != id {
+				if got := wantReceipt(t, w.do("POST", "/v1/mailbox/am_alice", spelled), 202); got != id {
 					t.Errorf("receipt %s, want %s", got, id)
 				}
 			})
 		}
 		same.Wait()
-		if got := receipt(t, w.ask("POST", "/v1/relay", message, as(bob)...), 201); got != id {
+		if got := wantReceipt(t, w.do("POST", "/v1/relay", message, withBearer(bob)...), 201); got != id {
 			t.Errorf("receipt %s, want %s", got, id)
 		}
 		if got := w.mail(alice, ""); len(got) != 1 || string(got[0].Message) != message {
 			t.Errorf("kept: %v", got)
 		}
-		// Also when it was read: until nobody takes it any more for its time (AM-20).
-		want(t, w.ask("POST", "/v1/relay/"+id+"/ack", "", as(alice)...), 200, "")
+		// The same holds after it was read, until its timestamp is too old (AM-20).
+		want(t, w.do("POST", "/v1/relay/"+id+"/ack", "", withBearer(alice)...), 200, "")
 		time.Sleep(15 * time.Minute)
-		receipt(t, w.ask("POST", "/v1/mailbox/am_alice", message), 202)
+		wantReceipt(t, w.do("POST", "/v1/mailbox/am_alice", message), 202)
 		if got := w.mail(alice, ""); len(got) != 0 {
 			t.Errorf("it waits again: %v", got)
 		}
 		time.Sleep(time.Second)
-		want(t, w.ask("POST", "/v1/mailbox/am_alice", message), 400, "INVALID_MESSAGE")
+		want(t, w.do("POST", "/v1/mailbox/am_alice", message), 400, "INVALID_MESSAGE")
 
-		// A forged copy of what a sender says that nobody knows here does not keep the message out.
-		unknown := letter("2", "am_elsewhere", "am_alice")
+		// A forged copy of an unknown sender's message does not keep the real message out.
+		unknown := testMessage("2", "am_elsewhere", "am_alice")
 		forged := strings.Replace(unknown, `"signature":"`, `"signature":"AAAA`, 1)
-		receipt(t, w.ask("POST", "/v1/mailbox/am_alice", forged), 202)
-		receipt(t, w.ask("POST", "/v1/mailbox/am_alice", unknown), 202)
+		wantReceipt(t, w.do("POST", "/v1/mailbox/am_alice", forged), 202)
+		wantReceipt(t, w.do("POST", "/v1/mailbox/am_alice", unknown), 202)
 		if got := w.mail(alice, ""); len(got) != 2 || string(got[0].Message) != unknown && string(got[1].Message) != unknown {
 			t.Errorf("kept: %v", got)
 		}
 	})
 }
 
-// TestManyCopiesAtOnce: of the same message from many sides at the same moment one is kept.
+// TestManyCopiesAtOnce: of many copies of a message that arrive at once, one is stored.
 func TestManyCopiesAtOnce(t *testing.T) {
-	w := relayWorld(t)
-	message := letter("1", "am_bob", "am_alice")
+	w := newRelayWorld(t)
+	message := testMessage("1", "am_bob", "am_alice")
 	ids := make([]string, 64)
 	var all sync.WaitGroup
 	for i := range ids {
-		all.Go(func() { ids[i] = receipt(t, w.ask("POST", "/v1/mailbox/am_alice", message), 202) })
+		all.Go(func() { ids[i] = wantReceipt(t, w.do("POST", "/v1/mailbox/am_alice", message), 202) })
 	}
 	all.Wait()
 	for _, id := range ids {
@@ -238,32 +238,32 @@ func TestManyCopiesAtOnce(t *testing.T) {
 			t.Fatalf("receipts %v", ids)
 		}
 	}
-	if got, _ := w.reg.mailroom.waiting(clock()); len(w.mail(alice, "")) != 1 || got.n != 1 {
+	if got, _ := w.reg.mailUsage.total(clock()); len(w.mail(alice, "")) != 1 || got.n != 1 {
 		t.Errorf("%d are kept", got.n)
 	}
 }
 
-// TestMailInOrder: mail of one millisecond lies in the order in which it came.
+// TestMailInOrder: messages of one millisecond are listed in the order of their arrival.
 func TestMailInOrder(t *testing.T) {
-	w := relayWorld(t)
+	w := newRelayWorld(t)
 	now := clock()
 	var keys []string
 	for range 100 {
-		keys = append(keys, w.reg.mailKey(now))
+		keys = append(keys, w.reg.newMailKey(now))
 	}
 	if !slices.IsSorted(keys) {
 		t.Errorf("keys of one moment: %v", keys)
 	}
-	if next := w.reg.mailKey(now.Add(time.Millisecond)); next < keys[99] || len(next) != mailKeyLen {
+	if next := w.reg.newMailKey(now.Add(time.Millisecond)); next < keys[99] || len(next) != mailKeyLen {
 		t.Errorf("after %s came %s", keys[99], next)
 	}
 }
 
-// TestRelayIDs: an id says whose it is.
+// TestRelayIDs: only the owner that got a relay id can use it.
 func TestRelayIDs(t *testing.T) {
-	w := relayWorld(t)
+	w := newRelayWorld(t)
 	now := clock()
-	key := w.reg.mailKey(now)
+	key := w.reg.newMailKey(now)
 	id, err := w.reg.relayID(t.Context(), credential.HashOf(alice), key, now)
 	if err != nil {
 		t.Fatal(err)

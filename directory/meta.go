@@ -9,26 +9,27 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// meta is what the directory keeps beside a card, in [store.Card.Meta].
+// meta is what the directory stores beside a card, in [store.Card.Meta].
 type meta struct {
-	Derived  bool      `json:"derived,omitempty"`   // the id leads to the key (AM-2)
+	Derived  bool      `json:"derived,omitempty"`   // the id is derived from the key (AM-2)
 	Proven   time.Time `json:"proven,omitzero"`     // when the key was last proven (AM-62)
 	Endpoint time.Time `json:"endpoint,omitzero"`   // when the endpoint was proven (AM-63)
-	Alive    time.Time `json:"alive,omitzero"`      // when the endpoint answered last (AM-63)
-	Probed   time.Time `json:"probed,omitzero"`     // when the endpoint was last asked (AM-63)
-	Misses   int       `json:"misses,omitempty"`    // how often in a row it did not answer as it should
-	Replaced time.Time `json:"replaced,omitzero"`   // when the key changed without its predecessor's word (AM-60)
+	Alive    time.Time `json:"alive,omitzero"`      // when the endpoint last answered (AM-63)
+	Probed   time.Time `json:"probed,omitzero"`     // when the endpoint was last probed (AM-63)
+	Misses   int       `json:"misses,omitempty"`    // number of failed probes in a row
+	Replaced time.Time `json:"replaced,omitzero"`   // when the key changed without a proof by the old key (AM-60)
 	Proof    string    `json:"key_proof,omitempty"` // the header that covers the card as it is served
-	// Current is how the key came to be; its PublicKey is that of the card.
+	// Current describes how the card got its key; its PublicKey is empty here.
 	Current wire.KeyChange `json:"current"`
-	// HandedOver lets who proves the key take the card with another credential; any write of its owner ends it.
+	// HandedOver lets a registration that proves the key take over the card with another credential. Any write of the
+	// card by its owner clears it.
 	HandedOver bool `json:"handed_over,omitempty"`
-	// Retired are the keys before, oldest first, at most maxRetired.
+	// Retired are the earlier keys, oldest first, at most maxRetired.
 	Retired []wire.KeyChange `json:"retired,omitempty"`
 }
 
-// What one card may make us keep. Who pinned an older key, or one whose successor was announced by a larger card,
-// asks its owner.
+// maxRetired and maxRetiredCard bound what one card can make the directory store. A peer that pinned an older key, or
+// one whose successor was announced by a larger card, must ask the card's owner.
 const (
 	maxRetired     = 8
 	maxRetiredCard = 16 << 10
@@ -53,15 +54,15 @@ func (m meta) encode() ([]byte, error) {
 	return data, nil
 }
 
-// settles returns the instant at which verification changes without a change of the card; zero for never.
-func (m meta) settles() time.Time {
+// distrustEnd returns when verification changes although the card does not; zero for never.
+func (m meta) distrustEnd() time.Time {
 	if m.Replaced.IsZero() || m.Proven.IsZero() {
 		return time.Time{}
 	}
 	return m.Replaced.Add(distrust)
 }
 
-// verification is what is shown beside the card at now (AM-61).
+// verification returns what is shown beside the card at now (AM-61).
 func (m meta) verification(now time.Time) wire.Verification {
 	v := wire.Verification{
 		Key:          orNil(m.Proven),
@@ -73,16 +74,16 @@ func (m meta) verification(now time.Time) wire.Verification {
 	if m.Derived {
 		v.ID = "derived"
 	}
-	if now.Before(m.settles()) {
+	if now.Before(m.distrustEnd()) {
 		v.Key = nil
 	}
 	return v
 }
 
-// passed lists the checks that hold at now, as filters find them.
-func (m meta) passed(now time.Time) []Check {
+// validChecks lists the checks that hold at now. Filters find cards by them.
+func (m meta) validChecks(now time.Time) []Check {
 	var list []Check
-	if !m.Proven.IsZero() && !now.Before(m.settles()) {
+	if !m.Proven.IsZero() && !now.Before(m.distrustEnd()) {
 		list = append(list, KeyProven)
 	}
 	if !m.Endpoint.IsZero() {
@@ -101,7 +102,7 @@ func orNil(t time.Time) *time.Time {
 	return &t
 }
 
-// history lists the keys of a card, the current one last (AM-60).
+// history lists the keys of a card, the current key last (AM-60).
 func (m meta) history(c store.Card, publicKey string) wire.KeyHistory {
 	current := m.Current
 	current.PublicKey = publicKey

@@ -16,23 +16,23 @@ import (
 )
 
 const (
-	mirrorRecord = "mirror:" // and the name of the source: where we are in its feed
+	mirrorRecord = "mirror:" // with the name of the source: our position in its feed
 	mirrorWait   = 25 * time.Second
-	mirrorIdle   = 5 * time.Second // between two questions that brought nothing
-	mirrorRetry  = time.Second     // after the first failure, then twice as long each time
+	mirrorIdle   = 5 * time.Second // between two requests that returned nothing
+	mirrorRetry  = time.Second     // after the first failure, then doubled each time
 	mirrorPause  = 5 * time.Minute
-	maxSources   = 16 // places in feeds that are looked for; a change of source leaves one
+	maxSources   = 16 // stored feed positions that are looked for; each change of source leaves one
 )
 
 // errMirror refuses writes to a mirror.
 var errMirror = wire.ErrClosed.At("this is a read-only mirror; register at the directory that it mirrors")
 
-// Follow keeps this directory a mirror of source until ctx ends: it reads the feed of changes and takes over what it can
-// check itself. A card must be acceptable here, and its key counts as proven only where the proof that the source
-// passes on verifies; endpoints are asked by the mirror's own worker. The registry must be [Config.ReadOnly].
+// Follow keeps this directory a mirror of source until ctx ends. It reads the feed of source and takes over the cards
+// that pass this directory's own checks. A mirrored key counts as proven only if its key proof verifies here, and this
+// directory probes endpoints itself. The registry must be [Config.ReadOnly].
 //
-// The place in the feed is stored behind each page, so that a restart goes on there. The order of a mirror's list is
-// that in which cards came to it.
+// Follow stores its position in the feed after each page, so a restart continues there. A mirror lists cards in the
+// order in which it got them.
 func (r *Registry) Follow(ctx context.Context, source *client.Directory) {
 	failures := 0
 	for ctx.Err() == nil {
@@ -43,7 +43,7 @@ func (r *Registry) Follow(ctx context.Context, source *client.Directory) {
 		}
 		if err == nil {
 			failures = 0
-			if !moved { // a source that does not wait, or has no place left to
+			if !moved { // the source did not wait, because it cannot or has too many readers
 				pause(ctx, mirrorIdle-time.Since(asked))
 			}
 			continue
@@ -56,8 +56,8 @@ func (r *Registry) Follow(ctx context.Context, source *client.Directory) {
 	}
 }
 
-// followOnce takes over one page; where there is none yet, the source waits for up to wait. It says whether our place in
-// the feed moved.
+// followOnce takes over one page of the feed. If nothing changed yet, the source waits for up to wait. moved reports
+// whether changes were taken over.
 func (r *Registry) followOnce(ctx context.Context, source *client.Directory, wait time.Duration) (moved bool, err error) {
 	now := clock()
 	key := mirrorRecord + source.Known()
@@ -69,21 +69,21 @@ func (r *Registry) followOnce(ctx context.Context, source *client.Directory, wai
 	case !errors.Is(err, store.ErrNotFound):
 		return false, err
 	default:
-		if err := r.leaveOthers(ctx, key, now); err != nil {
+		if err := r.dropOtherSources(ctx, key, now); err != nil {
 			return false, fmt.Errorf("leave another source: %w", err)
 		}
 	}
 	page, err := source.Changes(ctx, since, wait)
 	if failed, ok := errors.AsType[*client.DirectoryError](err); ok && failed.Status == 400 && since != "" {
-		// Another directory answers there now, or it was restored: its cards are all looked at again.
-		r.log.WarnContext(ctx, "the source does not know our place in its feed: beginning anew", "source", source.Base)
+		// Another directory answers there now, or it was restored from a backup: start over with all its cards.
+		r.log.WarnContext(ctx, "the source does not know our position in its feed: reading the whole feed again", "source", source.Base)
 		return false, r.recs.Apply(ctx, []store.Change{{Record: rec, IfRev: store.Any, Delete: true}}, now)
 	}
 	if err != nil {
 		return false, err
 	}
 	for _, c := range page.Changes {
-		if err := r.mirror(ctx, source, c); err != nil {
+		if err := r.mirrorChange(ctx, source, c); err != nil {
 			return false, fmt.Errorf("take over %s: %w", c.AgentID, err)
 		}
 	}
@@ -94,8 +94,8 @@ func (r *Registry) followOnce(ctx context.Context, source *client.Directory, wai
 	return len(page.Changes) > 0, r.recs.Apply(ctx, []store.Change{{Record: rec, IfRev: store.Any}}, clock())
 }
 
-// leaveOthers drops the cards of a source that was followed before the one of key, and the place in its feed.
-func (r *Registry) leaveOthers(ctx context.Context, key string, now time.Time) error {
+// dropOtherSources removes the cards of a source that was followed before the one of key, and the position in its feed.
+func (r *Registry) dropOtherSources(ctx context.Context, key string, now time.Time) error {
 	page, err := r.recs.List(ctx, recordNS, "", mirrorRecord, maxSources, now)
 	if err != nil {
 		return err
@@ -111,7 +111,7 @@ func (r *Registry) leaveOthers(ctx context.Context, key string, now time.Time) e
 				return err
 			}
 			for _, c := range found.Cards {
-				if err := r.drop(ctx, wire.Change{AgentID: wire.AgentID(c.ID), Change: wire.ChangeWithdrawn}); err != nil {
+				if err := r.dropCard(ctx, wire.Change{AgentID: wire.AgentID(c.ID), Change: wire.ChangeWithdrawn}); err != nil {
 					return err
 				}
 			}
@@ -126,39 +126,39 @@ func (r *Registry) leaveOthers(ctx context.Context, key string, now time.Time) e
 	return nil
 }
 
-// mirror takes over one change. A card that does not pass our checks is no failure: it is not listed here.
-func (r *Registry) mirror(ctx context.Context, source *client.Directory, c wire.Change) error {
+// mirrorChange takes over one change. A card that fails our checks is not an error: it is not listed here.
+func (r *Registry) mirrorChange(ctx context.Context, source *client.Directory, c wire.Change) error {
 	if c.Record == nil {
-		return r.drop(ctx, c)
+		return r.dropCard(ctx, c)
 	}
 	now := clock()
 	held, err := r.cards.Held(ctx, string(c.AgentID), now)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return err
 	}
-	card, err := r.checked(ctx, source, *c.Record, held, now)
+	card, err := r.newMirrorRow(ctx, source, *c.Record, held, now)
 	if err != nil {
 		if errors.Is(err, store.ErrUnavailable) || ctx.Err() != nil {
 			return err
 		}
 		r.log.WarnContext(ctx, "a card of the source is not acceptable here", "agent_id", c.AgentID, "err", err)
-		return r.drop(ctx, c)
+		return r.dropCard(ctx, c)
 	}
 	if held.Live(now) && bytes.Equal(held.Body, card.Body) && bytes.Equal(held.Meta, card.Meta) && held.Expires.Equal(card.Expires) {
-		return nil // the source found something out that we find out ourselves
+		return nil // only the source's own verification changed
 	}
 	_, err = r.cards.Put(ctx, store.PutCard{Card: card, IfRev: store.Any, Now: now})
-	r.wrote(card.ID)
+	r.afterWrite(card.ID)
 	if m, metaErr := parseMeta(card); err == nil && metaErr == nil && m.Probed.IsZero() {
-		if parsed, err := r.stored(card); err == nil {
-			r.askSoon(parsed)
+		if parsed, err := r.parseStoredCard(card); err == nil {
+			r.queueProbe(parsed)
 		}
 	}
 	return err
 }
 
-// drop takes a card out that the source does not list any more.
-func (r *Registry) drop(ctx context.Context, c wire.Change) error {
+// dropCard removes a card that the source no longer lists.
+func (r *Registry) dropCard(ctx context.Context, c wire.Change) error {
 	now := clock()
 	var changes []store.Change
 	if c.Change == wire.ChangeRemoved && checkReason(c.Reason) == nil {
@@ -169,34 +169,34 @@ func (r *Registry) drop(ctx context.Context, c wire.Change) error {
 		changes = append(changes, change)
 	}
 	err := r.cards.Withdraw(ctx, string(c.AgentID), store.Any, now.Add(reservation), changes, now)
-	r.wrote(string(c.AgentID))
+	r.afterWrite(string(c.AgentID))
 	if errors.Is(err, store.ErrNotFound) {
 		return nil
 	}
 	return err
 }
 
-// checked makes the row of a mirrored card, as far as the card stands up to our own checks.
-func (r *Registry) checked(ctx context.Context, source *client.Directory, rec wire.CardRecord, held store.Card, now time.Time) (store.Card, error) {
-	card, err := r.parse(rec.Card.JSON())
+// newMirrorRow checks a card of the source and returns its row.
+func (r *Registry) newMirrorRow(ctx context.Context, source *client.Directory, rec wire.CardRecord, held store.Card, now time.Time) (store.Card, error) {
+	card, err := r.parseCard(rec.Card.JSON())
 	if err != nil {
 		return store.Card{}, err
 	}
-	c, err := r.judge(card, false, now)
+	c, err := r.checkCard(card, false, now)
 	if err != nil {
 		return store.Card{}, err
 	}
-	if err := r.banned(ctx, card.ID, c.key, c.host, noClient, now); err != nil {
+	if err := r.checkBan(ctx, card.ID, c.key, c.host, noClient, now); err != nil {
 		return store.Card{}, err
 	}
 	if !now.Before(rec.ExpiresAt) {
 		return store.Card{}, errors.New("it has expired")
 	}
-	m, err := r.mirroredMeta(source, rec, c, held, now)
+	m, err := r.newMirrorMeta(source, rec, c, held, now)
 	if err != nil {
 		return store.Card{}, err
 	}
-	stored, err := row(c, [32]byte{}, m, now) // nobody's: no credential has this hash
+	stored, err := newRow(c, [32]byte{}, m, now) // without an owner: no credential has this hash
 	if err != nil {
 		return store.Card{}, err
 	}
@@ -208,11 +208,11 @@ func (r *Registry) checked(ctx context.Context, source *client.Directory, rec wi
 	return stored, nil
 }
 
-// mirroredMeta is what we keep beside a mirrored card: its key proof where that verifies, and what we found out about
-// its endpoint before. A key that is not the one we had counts as replaced: a rotation can be proven only by the
-// directory that it was made at.
-func (r *Registry) mirroredMeta(source *client.Directory, rec wire.CardRecord, c candidate, held store.Card, now time.Time) (meta, error) {
-	m := meta{Derived: c.derived(now), Current: wire.KeyChange{Since: rec.RegisteredAt}}
+// newMirrorMeta returns what is stored beside a mirrored card: its key proof if that verifies, and what we found out
+// about its endpoint earlier. A key other than the one we had counts as replaced, because only the directory where a
+// rotation was made can verify it.
+func (r *Registry) newMirrorMeta(source *client.Directory, rec wire.CardRecord, c candidate, held store.Card, now time.Time) (meta, error) {
+	m := meta{Derived: c.hasDerivedID(now), Current: wire.KeyChange{Since: rec.RegisteredAt}}
 	if at := rec.Verification.KeyChangedAt; at != nil && !at.After(now) {
 		m.Replaced, m.Current.Since = *at, *at
 	}
@@ -221,20 +221,20 @@ func (r *Registry) mirroredMeta(source *client.Directory, rec wire.CardRecord, c
 		if err != nil {
 			return meta{}, err
 		}
-		old, err := r.stored(held)
+		old, err := r.parseStoredCard(held)
 		if err != nil {
 			return meta{}, err
 		}
 		if sameKey(old.PublicKey, c.card.PublicKey) != nil {
 			m.Replaced, m.Current.Since = now, now
 		} else {
-			m.Current, m.Replaced = before.Current, later(m.Replaced, before.Replaced)
+			m.Current, m.Replaced = before.Current, laterOf(m.Replaced, before.Replaced)
 			if old.Endpoint == c.card.Endpoint {
 				m.Endpoint, m.Alive, m.Probed, m.Misses = before.Endpoint, before.Alive, before.Probed, before.Misses
 			}
 		}
 	}
-	if proof, text, ok := r.proofOfSource(source, rec, c, now); ok {
+	if proof, text, ok := r.checkSourceProof(source, rec, c, now); ok {
 		m.Proof, m.Proven = rec.KeyProof, proof.Time
 		if m.Current.Proof == "" {
 			m.Current.Proof, m.Current.ProofText = rec.KeyProof, text
@@ -243,15 +243,17 @@ func (r *Registry) mirroredMeta(source *client.Directory, rec wire.CardRecord, c
 	return m, nil
 }
 
-func later(a, b time.Time) time.Time {
+// laterOf returns the later of two times.
+func laterOf(a, b time.Time) time.Time {
 	if a.After(b) {
 		return a
 	}
 	return b
 }
 
-// proofOfSource checks the key proof that the source passes on: it was made for a request to the source (AM-62).
-func (r *Registry) proofOfSource(source *client.Directory, rec wire.CardRecord, c candidate, now time.Time) (wire.KeyProof, string, bool) {
+// checkSourceProof verifies the key proof that the source passes on. The proof was made for a request to the source
+// (AM-62).
+func (r *Registry) checkSourceProof(source *client.Directory, rec wire.CardRecord, c candidate, now time.Time) (wire.KeyProof, string, bool) {
 	proof, ok := wire.ParseKeyProof(rec.KeyProof)
 	if !ok || proof.Time.After(now.Add(proofWindow)) {
 		return wire.KeyProof{}, "", false

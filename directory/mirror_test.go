@@ -21,8 +21,8 @@ import (
 
 func readOnly(c *Config) { c.ReadOnly, c.BaseURL = true, "https://mirror.example/v1" }
 
-// sourceOf is the directory of w as a mirror reaches it; lie may change what it answers.
-func sourceOf(w *world, lie func([]byte) []byte) *client.Directory {
+// newSource returns the directory of w as a mirror reaches it; lie may change its responses.
+func newSource(w *world, lie func([]byte) []byte) *client.Directory {
 	h := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		rec := httptest.NewRecorder()
 		w.edge.Handler().ServeHTTP(rec, r)
@@ -40,7 +40,7 @@ func sourceOf(w *world, lie func([]byte) []byte) *client.Directory {
 func (w *world) follow(source *client.Directory) {
 	w.t.Helper()
 	place := func() []byte {
-		rec, _ := w.reg.recs.Get(w.t.Context(), recordNS, mirrorRecord+source.Known(), clock()) // none is no place
+		rec, _ := w.reg.recs.Get(w.t.Context(), recordNS, mirrorRecord+source.Known(), clock()) // without a record the position is empty
 		return rec.Body
 	}
 	for range 100 {
@@ -62,15 +62,15 @@ func TestMirror(t *testing.T) {
 	}
 	card := testCard("am_proven")
 	stamp := proof(testKey("am_proven"), "POST", "/v1/agents", testBase, time.Now(), card)
-	want(t, w.ask("POST", "/v1/agents", string(card.JSON()), append(as(alice), wire.HeaderKeyProof, stamp)...), 201, "")
-	source := sourceOf(w, nil)
+	want(t, w.do("POST", "/v1/agents", string(card.JSON()), append(withBearer(alice), wire.HeaderKeyProof, stamp)...), 201, "")
+	source := newSource(w, nil)
 	m.follow(source)
 	if n, err := m.reg.cards.Count(t.Context(), clock()); err != nil || n != 231 {
 		t.Fatalf("the mirror has %d cards, %v", n, err)
 	}
 	same := func(id string) {
 		t.Helper()
-		a, b := w.ask("GET", "/v1/agents/"+id, ""), m.ask("GET", "/v1/agents/"+id, "")
+		a, b := w.do("GET", "/v1/agents/"+id, ""), m.do("GET", "/v1/agents/"+id, "")
 		if a.Code != b.Code || a.Body.String() != b.Body.String() {
 			t.Errorf("%s is %d %s at the source and %d %s at the mirror", id, a.Code, a.Body, b.Code, b.Body)
 		}
@@ -94,9 +94,9 @@ func TestMirror(t *testing.T) {
 		t.Errorf("the mirror finds %v", ids)
 	}
 
-	// What changes there changes here, with the reasons of removals.
+	// Changes of the source arrive here, with the reasons of removals.
 	w.register(alice, testCard("am_001", text("name", "Renamed")))
-	want(t, w.ask("DELETE", "/v1/agents/am_002", "", as(alice)...), 204, "")
+	want(t, w.do("DELETE", "/v1/agents/am_002", "", withBearer(alice)...), 204, "")
 	if err := w.reg.Remove(t.Context(), "am_003", "spam", "cli"); err != nil {
 		t.Fatal(err)
 	}
@@ -108,20 +108,20 @@ func TestMirror(t *testing.T) {
 
 	// Nobody writes here.
 	for method, path := range map[string]string{"POST": "/v1/agents", "PUT": "/v1/agents/am_007", "DELETE": "/v1/agents/am_007"} {
-		want(t, m.ask(method, path, string(testCard("am_007").JSON()), as(alice)...), 403, "UNAUTHORIZED")
+		want(t, m.do(method, path, string(testCard("am_007").JSON()), withBearer(alice)...), 403, "UNAUTHORIZED")
 	}
 
-	// A source that was set up anew does not know the place: everything is looked at again.
-	other := fullWorld(t, 3)
-	m.follow(sourceOf(other, nil))
-	m.follow(sourceOf(other, nil))
+	// A source that was set up again does not know our position: the mirror reads its whole feed.
+	other := newWorldWithCards(t, 3)
+	m.follow(newSource(other, nil))
+	m.follow(newSource(other, nil))
 	if ids, _ := m.list("q=am_002"); len(ids) != 1 {
 		t.Errorf("after another source: %v", ids)
 	}
-	// One that the operator points it at in place of the first leaves nothing of that.
+	// After a change of source nothing of the first one is left.
 	third := newWorld(t)
 	third.register(alice, testCard("am_third"))
-	elsewhere := sourceOf(third, nil)
+	elsewhere := newSource(third, nil)
 	elsewhere.Base = "https://third.example/v1"
 	m.follow(elsewhere)
 	if ids, _ := m.list(""); len(ids) != 1 || ids[0] != "am_third" {
@@ -129,7 +129,7 @@ func TestMirror(t *testing.T) {
 	}
 }
 
-// TestMirrorChecksItself: what a source that lies says of its cards does not come through (THREATS 10).
+// TestMirrorChecksItself: a mirror does not take over false claims of its source (THREATS 10).
 func TestMirrorChecksItself(t *testing.T) {
 	card := testCard("am_1")
 	key, other := testKey("am_1").PublicText(), testKey("other").PublicText()
@@ -150,9 +150,9 @@ func TestMirrorChecksItself(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w, m := newWorld(t), newWorld(t, readOnly)
 			stamp := proof(testKey("am_1"), "POST", "/v1/agents", testBase, time.Now(), card)
-			want(t, w.ask("POST", "/v1/agents", string(card.JSON()), append(as(alice), wire.HeaderKeyProof, stamp)...), 201, "")
+			want(t, w.do("POST", "/v1/agents", string(card.JSON()), append(withBearer(alice), wire.HeaderKeyProof, stamp)...), 201, "")
 			w.register(alice, testCard("am_2"))
-			m.follow(sourceOf(w, tt.lie))
+			m.follow(newSource(w, tt.lie))
 			ids, _ := m.list("")
 			wantIDs := []string{"am_2"}
 			if tt.listed {
@@ -166,16 +166,16 @@ func TestMirrorChecksItself(t *testing.T) {
 			}
 		})
 	}
-	// A card that was listed, and that the source makes unacceptable, goes.
-	w, m := fullWorld(t, 1), newWorld(t, readOnly)
-	m.follow(sourceOf(w, nil))
+	// A listed card that the source makes unacceptable is removed.
+	w, m := newWorldWithCards(t, 1), newWorld(t, readOnly)
+	m.follow(newSource(w, nil))
 	w.register(alice, testCard("am_000", text("description", "changed")))
-	m.follow(sourceOf(w, swap("https://am-000.example/agentmesh", "http://10.0.0.1/")))
+	m.follow(newSource(w, swap("https://am-000.example/agentmesh", "http://10.0.0.1/")))
 	if ids, _ := m.list(""); len(ids) != 0 {
 		t.Errorf("the mirror lists %v", ids)
 	}
-	// A line with another agent's card stops the page.
-	source := sourceOf(w, swap(`"agent_id":"am_000","record"`, `"agent_id":"am_else","record"`))
+	// A change with another agent's card fails the page.
+	source := newSource(w, swap(`"agent_id":"am_000","record"`, `"agent_id":"am_else","record"`))
 	if _, err := newWorld(t, readOnly).reg.followOnce(t.Context(), source, 0); err == nil {
 		t.Error("a line with another agent's card was taken")
 	}
@@ -185,12 +185,12 @@ func swap(old, with string) func([]byte) []byte {
 	return func(b []byte) []byte { return bytes.ReplaceAll(b, []byte(old), []byte(with)) }
 }
 
-// TestFollow: the worker follows, waits where the source fails, and ends when it is told to.
+// TestFollow: the worker follows, waits after a failure of the source, and ends with its context.
 func TestFollow(t *testing.T) {
-	w, m := fullWorld(t, 1), newWorld(t, readOnly)
+	w, m := newWorldWithCards(t, 1), newWorld(t, readOnly)
 	var mu sync.Mutex
 	failures := 1
-	inner := sourceOf(w, nil)
+	inner := newSource(w, nil)
 	h := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -217,7 +217,8 @@ func TestFollow(t *testing.T) {
 	running.Wait()
 }
 
-// TestMirrorIsPaced: a source that does not wait, or moves our place without a change, is not asked without a pause.
+// TestMirrorIsPaced: the mirror pauses between requests to a source that does not wait, or that moves the position
+// without a change.
 func TestMirrorIsPaced(t *testing.T) {
 	for name, next := range map[string]func(int64) string{
 		"the same place": func(int64) string { return "same" },

@@ -17,7 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// operate sends a request to the owner API and decodes its answer.
+// operate sends a request to the owner API, checks its status and decodes the response.
 func operate[T any](w *world, status int, method, path, body string) T {
 	w.t.Helper()
 	got := send(w.owner.Handler(), method, "/owner"+path, body)
@@ -60,7 +60,7 @@ func TestParseBan(t *testing.T) {
 	}
 }
 
-// TestBans: whatever a ban names, the banned party gets one answer, for new cards and renewals alike, and its cards go.
+// TestBans: each kind of ban gives the same response to new cards and renewals, and removes the party's cards.
 func TestBans(t *testing.T) {
 	var decisions []Decision
 	w := newWorld(t, func(c *Config) {
@@ -76,7 +76,7 @@ func TestBans(t *testing.T) {
 	refused := func(what string, card wire.Value, header ...string) {
 		t.Helper()
 		for method, path := range map[string]string{"POST": "/v1/agents", "PUT": "/v1/agents/" + card.GetStr("agent_id")} {
-			if got := w.ask(method, path, string(card.JSON()), append(as(alice), header...)...); method == "POST" || got.Code != 404 {
+			if got := w.do(method, path, string(card.JSON()), append(withBearer(alice), header...)...); method == "POST" || got.Code != 404 {
 				want(t, got, 403, "UNAUTHORIZED")
 				answers[got.Body.String()] = true
 				if strings.Contains(got.Body.String(), "spam") || strings.Contains(got.Body.String(), what) {
@@ -91,11 +91,11 @@ func TestBans(t *testing.T) {
 	if done := ban("evil.example"); done.Removed != 1 || done.Ban.Kind != BanHost {
 		t.Errorf("ban of the host = %+v", done)
 	}
-	want(t, w.ask("GET", "/v1/agents/am_evil", ""), 404, "AGENT_UNAVAILABLE")
+	want(t, w.do("GET", "/v1/agents/am_evil", ""), 404, "AGENT_UNAVAILABLE")
 	refused("evil.example", evil)
 	refused("evil.example", testCard("am_other", text("endpoint", "https://EVIL.example/")))
-	for _, spelled := range []string{"https://evil.example./", "https://ｅvil.example/", "https://evil。example/", "https://x.EVIL.example.:8443/"} {
-		refused("evil.example", testCard("am_other", text("endpoint", spelled)))
+	for _, variant := range []string{"https://evil.example./", "https://ｅvil.example/", "https://evil。example/", "https://x.EVIL.example.:8443/"} {
+		refused("evil.example", testCard("am_other", text("endpoint", variant)))
 	}
 	w.register(alice, testCard("am_devil", text("endpoint", "https://devil.example/")))
 
@@ -113,7 +113,7 @@ func TestBans(t *testing.T) {
 
 	ban("2001:db8::/32")
 	refused("2001", testCard("am_addr"), "Remote", "[2001:db8:1::7]:4711")
-	if got := w.ask("POST", "/v1/agents", string(testCard("am_addr").JSON()), append(as(alice), "Remote", "[2001:db9::7]:4711")...); got.Code != 201 {
+	if got := w.do("POST", "/v1/agents", string(testCard("am_addr").JSON()), append(withBearer(alice), "Remote", "[2001:db9::7]:4711")...); got.Code != 201 {
 		t.Errorf("from elsewhere = %d", got.Code)
 	}
 	if len(answers) != 1 {
@@ -123,7 +123,7 @@ func TestBans(t *testing.T) {
 	if !cmp.Equal(got[len(got)-6:], []string{
 		"removed am_evil: spam", "registered am_devil", "removed am_good: spam", "removed am_key: spam", "removed am_key2: spam", "registered am_addr",
 	}) {
-		t.Errorf("the feed says %q", got)
+		t.Errorf("the feed has %q", got)
 	}
 	list := operate[BanPage](w, 200, "GET", "/directory/bans", "")
 	if len(list.Bans) != 4 || list.Bans[0].Reason != "spam" || list.Bans[0].At.IsZero() {
@@ -144,7 +144,7 @@ func TestBans(t *testing.T) {
 	}
 }
 
-// TestBansOfAnother: what another instance on the same store bans holds here within seconds.
+// TestBansOfAnother: a ban by another instance on the same store takes effect here within seconds.
 func TestBansOfAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -153,16 +153,16 @@ func TestBansOfAnother(t *testing.T) {
 		if _, err := other.reg.Ban(t.Context(), Ban{Kind: BanID, Value: "am_1", Reason: "x"}, "cli"); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(banFresh)
-		want(t, w.ask("POST", "/v1/agents", string(testCard("am_1").JSON()), as(alice)...), 403, "UNAUTHORIZED")
+		time.Sleep(banCacheTime)
+		want(t, w.do("POST", "/v1/agents", string(testCard("am_1").JSON()), withBearer(alice)...), 403, "UNAUTHORIZED")
 	})
 }
 
 func TestRemove(t *testing.T) {
-	w := fullWorld(t, 2)
+	w := newWorldWithCards(t, 2)
 	operate[Ordered](w, 200, "POST", "/directory/cards/am_000/remove", `{"reason":"asked by mail"}`)
-	want(t, w.ask("GET", "/v1/agents/am_000", ""), 404, "AGENT_UNAVAILABLE")
-	want(t, w.ask("POST", "/v1/agents", string(testCard("am_000").JSON()), as(bob)...), 409, "") // still its owner's
+	want(t, w.do("GET", "/v1/agents/am_000", ""), 404, "AGENT_UNAVAILABLE")
+	want(t, w.do("POST", "/v1/agents", string(testCard("am_000").JSON()), withBearer(bob)...), 409, "") // still its owner's
 	operate[Ordered](w, 404, "POST", "/directory/cards/am_000/remove", `{"reason":"again"}`)
 	operate[Ordered](w, 400, "POST", "/directory/cards/am_001/remove", `{}`)
 	w.register(alice, testCard("am_000"))
@@ -172,14 +172,14 @@ func TestRemove(t *testing.T) {
 	}
 }
 
-// TestReports: what strangers write reaches the operator, and no more of it than the bounds say.
+// TestReports: reports by strangers reach the operator, within the bounds.
 func TestReports(t *testing.T) {
 	var notices *notify.Box
-	w := fullWorld(t, 60, func(c *Config) {
+	w := newWorldWithCards(t, 60, func(c *Config) {
 		notices = notify.New(notify.Config{Records: c.Store.Records()})
 		c.Notices = notices
 	})
-	told := func() []notify.Notice {
+	listNotices := func() []notify.Notice {
 		t.Helper()
 		list, _, err := notices.List(t.Context(), "", 1000, clock())
 		if err != nil {
@@ -188,20 +188,20 @@ func TestReports(t *testing.T) {
 		return list
 	}
 	report := func(id, remote, body string) int {
-		return w.ask("POST", "/v1/agents/"+id+"/reports", body, "Remote", remote+":1").Code
+		return w.do("POST", "/v1/agents/"+id+"/reports", body, "Remote", remote+":1").Code
 	}
 	if got := report("am_000", "192.0.2.1", `{"kind":"spam","text":" buys \u001b[31m "}`); got != http.StatusAccepted {
 		t.Errorf("report = %d", got)
 	}
-	if got := report("am_000", "192.0.2.1", `{"kind":"malicious"}`); got != http.StatusAccepted { // in place of the first
+	if got := report("am_000", "192.0.2.1", `{"kind":"malicious"}`); got != http.StatusAccepted { // replaces the first
 		t.Errorf("second report = %d", got)
 	}
 	list := operate[ReportPage](w, 200, "GET", "/directory/reports?agent_id=am_000", "")
 	if len(list.Reports) != 1 || list.Reports[0].Kind != "malicious" || list.Reports[0].From != "192.0.2.1" {
 		t.Errorf("reports: %+v", list)
 	}
-	if list := told(); len(list) != 1 || list[0].Kind != "reported" || list[0].Peer != "am_000" || strings.Contains(list[0].Text, "buys") {
-		t.Errorf("the operator is told %+v", list) // once, and nothing that a stranger wrote
+	if list := listNotices(); len(list) != 1 || list[0].Kind != "reported" || list[0].Peer != "am_000" || strings.Contains(list[0].Text, "buys") {
+		t.Errorf("the operator gets the notices %+v", list) // want one, without text of a stranger
 	}
 	for body, status := range map[string]int{
 		`{"kind":"dull"}`: 400, `{}`: 400, `{"kind":"spam","text":"` + strings.Repeat("x", 1001) + `"}`: 400, `[]`: 400, `{"kind":"spam","kind":"other"}`: 400,
@@ -247,16 +247,16 @@ func TestReports(t *testing.T) {
 	if n != maxReports {
 		t.Errorf("%d reports are kept, want %d", n, maxReports)
 	}
-	if n := len(told()); n > 61 {
-		t.Errorf("the operator is told %d times within the hour", n)
+	if n := len(listNotices()); n > 61 {
+		t.Errorf("the operator gets %d notices within the hour", n)
 	}
 	operate[struct{}](w, 204, "DELETE", "/directory/reports/"+list.Reports[0].ID, "")
 	operate[struct{}](w, 404, "DELETE", "/directory/reports/"+list.Reports[0].ID, "")
 }
 
-// TestExportImport moves a directory: owners keep their cards, and cards their place and proofs.
+// TestExportImport moves a directory: owners keep their cards, and cards keep their order and proofs.
 func TestExportImport(t *testing.T) {
-	from, to := fullWorld(t, 250), newWorld(t)
+	from, to := newWorldWithCards(t, 250), newWorld(t)
 	to.register(bob, testCard("am_007", text("name", "Another")))
 	operate[Ordered](to, 200, "POST", "/directory/bans", `{"what":"am_009","reason":"x"}`)
 	var total Imported
@@ -276,9 +276,9 @@ func TestExportImport(t *testing.T) {
 	if want := (Imported{Added: 248, Skipped: 1, Refused: 1}); total != want {
 		t.Errorf("import = %+v, want %+v", total, want)
 	}
-	want(t, to.ask("PUT", "/v1/agents/am_100", "", as(bob)...), 403, "")
-	want(t, to.ask("PUT", "/v1/agents/am_100", "", as(alice)...), 200, "")
-	a, b := from.ask("GET", "/v1/agents/am_042/record", "").Body.String(), to.ask("GET", "/v1/agents/am_042/record", "").Body.String()
+	want(t, to.do("PUT", "/v1/agents/am_100", "", withBearer(bob)...), 403, "")
+	want(t, to.do("PUT", "/v1/agents/am_100", "", withBearer(alice)...), 200, "")
+	a, b := from.do("GET", "/v1/agents/am_042/record", "").Body.String(), to.do("GET", "/v1/agents/am_042/record", "").Body.String()
 	if a != b {
 		t.Errorf("record before %s and after %s", a, b)
 	}
@@ -286,28 +286,28 @@ func TestExportImport(t *testing.T) {
 	operate[Imported](to, 400, "POST", "/directory/import", `{"cards":`)
 }
 
-// TestBannedAtTheRelay: who is banned sends nothing and reports nothing, and what waited in a banned mailbox is gone.
+// TestBannedAtTheRelay: a banned party cannot send messages or reports, and a ban empties the mailbox.
 func TestBannedAtTheRelay(t *testing.T) {
-	w := relayWorld(t)
-	receipt(t, w.ask("POST", "/v1/mailbox/am_alice", letter("1", "am_bob", "am_alice")), 202)
-	receipt(t, w.ask("POST", "/v1/mailbox/am_carol", letter("2", "am_bob", "am_carol")), 202)
+	w := newRelayWorld(t)
+	wantReceipt(t, w.do("POST", "/v1/mailbox/am_alice", testMessage("1", "am_bob", "am_alice")), 202)
+	wantReceipt(t, w.do("POST", "/v1/mailbox/am_carol", testMessage("2", "am_bob", "am_carol")), 202)
 	ban := func(what string) {
 		t.Helper()
 		operate[Ordered](w, 200, "POST", "/directory/bans", fmt.Sprintf(`{"what":%q,"reason":"spam"}`, what))
 	}
 	ban("am_bob")
-	want(t, w.ask("POST", "/v1/mailbox/am_alice", letter("3", "am_bob", "am_alice")), 403, "UNAUTHORIZED")
-	want(t, w.ask("POST", "/v1/relay", letter("4", "am_bob", "am_alice"), as(bob)...), 403, "UNAUTHORIZED")
+	want(t, w.do("POST", "/v1/mailbox/am_alice", testMessage("3", "am_bob", "am_alice")), 403, "UNAUTHORIZED")
+	want(t, w.do("POST", "/v1/relay", testMessage("4", "am_bob", "am_alice"), withBearer(bob)...), 403, "UNAUTHORIZED")
 	ban("198.51.100.0/24")
 	remote := []string{"Remote", "198.51.100.7:1"}
-	want(t, w.ask("POST", "/v1/mailbox/am_alice", letter("5", "am_carol", "am_alice"), remote...), 403, "UNAUTHORIZED")
-	want(t, w.ask("POST", "/v1/agents/am_alice/reports", `{"kind":"spam"}`, remote...), 403, "UNAUTHORIZED")
-	receipt(t, w.ask("POST", "/v1/mailbox/am_alice", letter("5", "am_carol", "am_alice")), 202)
+	want(t, w.do("POST", "/v1/mailbox/am_alice", testMessage("5", "am_carol", "am_alice"), remote...), 403, "UNAUTHORIZED")
+	want(t, w.do("POST", "/v1/agents/am_alice/reports", `{"kind":"spam"}`, remote...), 403, "UNAUTHORIZED")
+	wantReceipt(t, w.do("POST", "/v1/mailbox/am_alice", testMessage("5", "am_carol", "am_alice")), 202)
 	if got := w.mail(alice, ""); len(got) != 2 {
 		t.Errorf("%d messages wait for Alice", len(got))
 	}
 	ban("am_carol")
-	if all, _ := w.reg.mailroom.waiting(clock()); all.n != 2 {
-		t.Errorf("%d messages wait, of which none is for whom is banned", all.n)
+	if all, _ := w.reg.mailUsage.total(clock()); all.n != 2 {
+		t.Errorf("%d messages wait, want 2 and none for the banned agent", all.n)
 	}
 }

@@ -20,7 +20,7 @@ const (
 	tokenPage        = 100
 )
 
-// Operations returns the operator's part of the owner API: invite codes (AM-56), and what keeps the directory clean.
+// Operations returns the operator's part of the owner API: invite codes (AM-56) and moderation.
 func (r *Registry) Operations() []owner.Operation {
 	return append(r.moderation(), []owner.Operation{
 		owner.Raw(http.MethodPost, "/tokens", owner.Decide, r.postToken),
@@ -29,15 +29,15 @@ func (r *Registry) Operations() []owner.Operation {
 	}...)
 }
 
-// NewToken is the request that makes an invite code.
+// NewToken is the request for an invite code.
 type NewToken struct {
 	Label   string    `json:"label,omitempty"`
-	Days    int       `json:"days,omitempty"`      // how long it is good, 1 to 365; 0 is 7
-	Expires time.Time `json:"expires_at,omitzero"` // in place of Days
-	Uses    int       `json:"uses,omitempty"`      // how many cards it brings in, 1 to 1000; 0 is 1
+	Days    int       `json:"days,omitempty"`      // lifetime, 1 to 365; 0 is 7
+	Expires time.Time `json:"expires_at,omitzero"` // overrides Days
+	Uses    int       `json:"uses,omitempty"`      // number of registrations, 1 to 1000; 0 is 1
 }
 
-// IssuedToken is the answer to it, and the only place where the code is shown.
+// IssuedToken is the response to a NewToken. It is the only place that shows the code.
 type IssuedToken struct {
 	Token
 	Code string `json:"code"`

@@ -20,7 +20,7 @@ const (
 	ownerPage     = 100
 )
 
-// moderation returns what the operator needs to keep the directory clean.
+// moderation returns the operations by which the operator removes, bans, exports and imports cards and reads reports.
 func (r *Registry) moderation() []owner.Operation {
 	return []owner.Operation{
 		owner.Raw(http.MethodGet, "/directory/cards", owner.Read, r.ownerCards),
@@ -42,13 +42,13 @@ type Listed struct {
 	Name         string            `json:"name"`
 	Host         string            `json:"host"`
 	Key          string            `json:"key"`   // fingerprint
-	Owner        string            `json:"owner"` // head of the credential's hash: cards of one owner have the same
+	Owner        string            `json:"owner"` // start of the credential's hash: the same for all cards of one owner
 	Registered   time.Time         `json:"registered_at"`
 	Expires      time.Time         `json:"expires_at"`
 	Verification wire.Verification `json:"verification"`
 }
 
-// ListedPage is a page of them; Cursor goes into the next request.
+// ListedPage is a page of cards; Cursor goes into the next request.
 type ListedPage struct {
 	Cards  []Listed `json:"items"`
 	Cursor string   `json:"cursor,omitempty"`
@@ -66,7 +66,7 @@ func (r *Registry) ownerCards(c echo.Context) error {
 	}
 	page := ListedPage{Cards: make([]Listed, 0, len(found.cards)), Cursor: found.cursor}
 	for _, card := range found.cards {
-		line, err := r.listedCard(card, now)
+		line, err := r.newListedCard(card, now)
 		if err != nil {
 			return err
 		}
@@ -75,17 +75,17 @@ func (r *Registry) ownerCards(c echo.Context) error {
 	return httpapi.JSON(c, http.StatusOK, page)
 }
 
-func (r *Registry) listedCard(c store.Card, now time.Time) (Listed, error) {
+func (r *Registry) newListedCard(c store.Card, now time.Time) (Listed, error) {
 	m, err := parseMeta(c)
 	if err != nil {
 		return Listed{}, err
 	}
-	card, err := r.stored(c)
+	card, err := r.parseStoredCard(c)
 	if err != nil {
 		return Listed{}, err
 	}
 	line := Listed{
-		AgentID: card.ID, Name: card.Name, Host: endpointHost(card), Owner: hexHead(c.Owner), Registered: c.Registered,
+		AgentID: card.ID, Name: card.Name, Host: endpointHost(card), Owner: shortOwner(c.Owner), Registered: c.Registered,
 		Expires: c.Expires, Verification: m.verification(now),
 	}
 	if key, err := r.keys.Parse(card.PublicKey); err == nil {
@@ -94,13 +94,13 @@ func (r *Registry) listedCard(c store.Card, now time.Time) (Listed, error) {
 	return line, nil
 }
 
-// Order is what the operator wants done, and why. What names the party of a ban.
+// Order is an instruction of the operator, with the reason. In a ban the field What names the party.
 type Order struct {
 	What   string `json:"what,omitempty"`
 	Reason string `json:"reason"`
 }
 
-// Ordered is the answer: the ban as it was understood, and how many cards went.
+// Ordered is the response to an Order: the ban as it was parsed, and the number of removed cards.
 type Ordered struct {
 	Ban     *Ban `json:"ban,omitempty"`
 	Removed int  `json:"removed"`
@@ -117,7 +117,8 @@ func (r *Registry) ownerRemove(c echo.Context) error {
 	return httpapi.JSON(c, http.StatusOK, Ordered{Removed: 1})
 }
 
-func (r *Registry) orderedBan(c echo.Context) (Ban, error) {
+// decodeBan reads the ban from a request.
+func (r *Registry) decodeBan(c echo.Context) (Ban, error) {
 	var order Order
 	if err := decode(c, maxOrderBody, &order); err != nil {
 		return Ban{}, err
@@ -128,7 +129,7 @@ func (r *Registry) orderedBan(c echo.Context) (Ban, error) {
 }
 
 func (r *Registry) ownerBan(c echo.Context) error {
-	ban, err := r.orderedBan(c)
+	ban, err := r.decodeBan(c)
 	if err != nil {
 		return err
 	}
@@ -140,13 +141,13 @@ func (r *Registry) ownerBan(c echo.Context) error {
 }
 
 func (r *Registry) ownerUnban(c echo.Context) error {
-	ban, err := r.orderedBan(c)
+	ban, err := r.decodeBan(c)
 	if err != nil {
 		return err
 	}
 	err = r.Unban(c.Request().Context(), ban, ban.Reason, owner.Door(c))
 	if errors.Is(err, wire.ErrRoute) {
-		return missing("that is not banned; list what is with: agentmesh cards bans")
+		return notFound("there is no such ban; list the bans with: agentmesh cards bans")
 	}
 	if err != nil {
 		return err
@@ -154,8 +155,8 @@ func (r *Registry) ownerUnban(c echo.Context) error {
 	return httpapi.JSON(c, http.StatusOK, Ordered{Ban: &ban})
 }
 
-// missing is the operator's 404: it may say more than a stranger's.
-func missing(message string) error {
+// notFound returns the operator's 404, which may say more than a stranger's.
+func notFound(message string) error {
 	return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: message}
 }
 
@@ -190,7 +191,7 @@ func (r *Registry) ownerReports(c echo.Context) error {
 func (r *Registry) ownerDismiss(c echo.Context) error {
 	err := r.DismissReport(c.Request().Context(), c.Param("report"))
 	if errors.Is(err, wire.ErrRoute) {
-		return missing("there is no such report; list them with: agentmesh cards reports")
+		return notFound("there is no such report; list them with: agentmesh cards reports")
 	}
 	if err != nil {
 		return err
@@ -210,7 +211,7 @@ func (r *Registry) ownerExport(c echo.Context) error {
 	return httpapi.JSON(c, http.StatusOK, page)
 }
 
-// ImportOrder is the request of an import.
+// ImportOrder is the request body of an import.
 type ImportOrder struct {
 	Cards  []Exported `json:"cards"`
 	Reason string     `json:"reason"`

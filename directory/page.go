@@ -21,19 +21,19 @@ import (
 //go:embed page
 var pageFiles embed.FS
 
-// pageAgents is how many agents a page shows.
+// pageAgents is the number of agents on a page.
 const pageAgents = 20
 
-// face is the directory for people: search, a page for each agent, and how to register. It works without JavaScript,
-// and what it shows is what the API answers.
-type face struct {
+// templates are the pages for people: search, one page per agent, and how to register. They work without JavaScript and
+// show what the API returns.
+type templates struct {
 	pages                  *httpapi.PublicPages
 	search, agent, missing *template.Template
 }
 
-func newFace(e *echo.Echo) face {
+func newTemplates(e *echo.Echo) templates {
 	p := httpapi.NewPublicPages(e)
-	return face{
+	return templates{
 		pages:   p,
 		search:  p.Template(pageFiles, "page/shell.html", "page/search.html"),
 		agent:   p.Template(pageFiles, "page/shell.html", "page/agent.html"),
@@ -48,7 +48,7 @@ type site struct {
 
 func (r *Registry) site() site { return site{r.cfg.Name, r.cfg.Version, r.cfg.BaseURL, wire.Version} }
 
-// shownProofs is a verification with whether the endpoint answered when it was last asked.
+// shownProofs is a verification; Answers reports whether the endpoint answered the last probe.
 type shownProofs struct {
 	wire.Verification
 	Answers bool
@@ -85,15 +85,15 @@ type searchPage struct {
 // showSearch answers / for people.
 func (r *Registry) showSearch(c echo.Context, count int) error {
 	ctx, params := c.Request().Context(), c.QueryParams()
-	p := searchPage{Title: "Find an agent", Site: r.site(), Mode: r.cfg.Mode, Mirror: r.cfg.ReadOnly, Count: count, Form: formOf(params)}
+	p := searchPage{Title: "Find an agent", Site: r.site(), Mode: r.cfg.Mode, Mirror: r.cfg.ReadOnly, Count: count, Form: newSearchForm(params)}
 	kept := url.Values{}
 	for name, values := range params {
 		if values = slices.DeleteFunc(slices.Clone(values), func(s string) bool { return s == "" }); name != "cursor" && len(values) > 0 && slices.Contains(queryNames, name) {
 			kept[name] = values
 		}
 	}
-	p.Curl = "curl '" + strings.ReplaceAll(r.cfg.BaseURL+"/agents"+query(kept), "'", "%27") + "'"
-	p.First = "/" + query(kept)
+	p.Curl = "curl '" + strings.ReplaceAll(r.cfg.BaseURL+"/agents"+encodeQuery(kept), "'", "%27") + "'"
+	p.First = "/" + encodeQuery(kept)
 	status := http.StatusOK
 	q, err := parseQuery(kept.Encode())
 	if err == nil {
@@ -106,28 +106,30 @@ func (r *Registry) showSearch(c echo.Context, count int) error {
 		return err
 	}
 	if caps, err := r.Capabilities(ctx, "", "", maxLimit); err == nil {
-		p.Capabilities = suggested(caps.Capabilities)
+		p.Capabilities = dropUnprintable(caps.Capabilities)
 	}
 	if intents, err := r.Intents(ctx, "", "", maxLimit); err == nil {
-		p.Intents = suggested(intents.Intents)
+		p.Intents = dropUnprintable(intents.Intents)
 	}
-	return r.face.pages.Render(c, r.face.search, status, p)
+	return r.templates.pages.Render(c, r.templates.search, status, p)
 }
 
-// queryNames are the parameters that a page hands on to the next one.
+// queryNames are the parameters that a page passes on to the next page.
 var queryNames = []string{"q", "capability", "capability_prefix", "intent", "owner", "framework", "location", "verified"}
 
-func query(v url.Values) string {
+// encodeQuery returns the query part of a URL, with its question mark.
+func encodeQuery(v url.Values) string {
 	if len(v) == 0 {
 		return ""
 	}
 	return "?" + v.Encode()
 }
 
-func formOf(params url.Values) searchForm {
+// newSearchForm returns the search form filled with the parameters of the request.
+func newSearchForm(params url.Values) searchForm {
 	f := searchForm{
-		Text: plain(strings.Join(params["q"], " ")), Capability: plain(params.Get("capability")), Intent: plain(params.Get("intent")),
-		Owner: plain(params.Get("owner")), Location: plain(params.Get("location")), Paged: params.Get("cursor") != "",
+		Text: dropInvisible(strings.Join(params["q"], " ")), Capability: dropInvisible(params.Get("capability")), Intent: dropInvisible(params.Get("intent")),
+		Owner: dropInvisible(params.Get("owner")), Location: dropInvisible(params.Get("location")), Paged: params.Get("cursor") != "",
 		Key:      slices.Contains(params["verified"], string(KeyProven)),
 		Endpoint: slices.Contains(params["verified"], string(EndpointProven)),
 		Alive:    slices.Contains(params["verified"], string(Alive)),
@@ -137,8 +139,9 @@ func formOf(params url.Values) searchForm {
 	return f
 }
 
-// plain drops what acts without being seen, where a page cannot show it by its name: in a field and in a title.
-func plain(s string) string {
+// dropInvisible drops characters that act without being visible. Form fields and titles cannot show such a character by
+// its name.
+func dropInvisible(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return -1
@@ -147,11 +150,12 @@ func plain(s string) string {
 	}, s)
 }
 
-// suggested are names that a field may propose.
-func suggested(list []Tally) []Tally {
-	return slices.DeleteFunc(list, func(t Tally) bool { return plain(t.Name) != t.Name })
+// dropUnprintable drops the names that a form field cannot suggest.
+func dropUnprintable(list []Tally) []Tally {
+	return slices.DeleteFunc(list, func(t Tally) bool { return dropInvisible(t.Name) != t.Name })
 }
 
+// fillSearch adds the found agents and the link to the next page.
 func (r *Registry) fillSearch(c echo.Context, p *searchPage, q Query, kept url.Values) error {
 	now := clock()
 	found, err := r.page(c.Request().Context(), q, now)
@@ -159,7 +163,7 @@ func (r *Registry) fillSearch(c echo.Context, p *searchPage, q Query, kept url.V
 		return err
 	}
 	for _, card := range found.cards {
-		shown, _, err := r.shown(card, now)
+		shown, _, err := r.newShownAgent(card, now)
 		if err != nil {
 			return err
 		}
@@ -167,13 +171,14 @@ func (r *Registry) fillSearch(c echo.Context, p *searchPage, q Query, kept url.V
 	}
 	if found.cursor != "" {
 		kept.Set("cursor", found.cursor)
-		p.Next = "/" + query(kept)
+		p.Next = "/" + encodeQuery(kept)
 	}
 	return nil
 }
 
-func (r *Registry) shown(c store.Card, now time.Time) (shownAgent, wire.Card, error) {
-	card, err := r.stored(c)
+// newShownAgent returns a card as the pages show it, and the parsed card.
+func (r *Registry) newShownAgent(c store.Card, now time.Time) (shownAgent, wire.Card, error) {
+	card, err := r.parseStoredCard(c)
 	if err != nil {
 		return shownAgent{}, wire.Card{}, err
 	}
@@ -186,7 +191,7 @@ func (r *Registry) shown(c store.Card, now time.Time) (shownAgent, wire.Card, er
 		Proofs: shownProofs{m.verification(now), m.Misses == 0},
 	}
 	for _, tag := range card.Capabilities {
-		a.Capabilities = append(a.Capabilities, shownTag{tag, "/" + query(url.Values{"capability": {tag}})})
+		a.Capabilities = append(a.Capabilities, shownTag{tag, "/" + encodeQuery(url.Values{"capability": {tag}})})
 	}
 	return a, card, nil
 }
@@ -204,23 +209,23 @@ type agentPage struct {
 	QR                           *qrCode
 }
 
-// showAgent answers /agents/{id}: the page of one agent.
+// showAgent answers /agents/{id} with the page of one agent.
 func (r *Registry) showAgent(c echo.Context) error {
 	now := clock()
 	c.Response().Header().Set("Cache-Control", listAge)
 	held, err := r.get(c.Request().Context(), pathID(c), now)
 	if errors.Is(err, wire.ErrNoAgent) {
-		return r.face.pages.Render(c, r.face.missing, http.StatusNotFound, searchPage{Title: "No such agent", Site: r.site()})
+		return r.templates.pages.Render(c, r.templates.missing, http.StatusNotFound, searchPage{Title: "No such agent", Site: r.site()})
 	}
 	if err != nil {
 		return err
 	}
-	shown, card, err := r.shown(held, now)
+	shown, card, err := r.newShownAgent(held, now)
 	if err != nil {
 		return err
 	}
 	p := agentPage{
-		Title: plain(card.Name), Site: r.site(), Agent: shown, ID: card.ID, Owner: card.OwnerName, Endpoint: card.Endpoint, Access: card.AccessMode,
+		Title: dropInvisible(card.Name), Site: r.site(), Agent: shown, ID: card.ID, Owner: card.OwnerName, Endpoint: card.Endpoint, Access: card.AccessMode,
 		CardURL: r.cfg.BaseURL + "/agents/" + url.PathEscape(held.ID), Derived: shown.Proofs.ID == "derived",
 		Registered: held.Registered, Expires: held.Expires, QR: newQR(card.Endpoint),
 	}
@@ -228,7 +233,7 @@ func (r *Registry) showAgent(c echo.Context) error {
 		p.Key = fingerprint(key)
 	}
 	for _, intent := range card.Intents {
-		p.Intents = append(p.Intents, shownTag{string(intent), "/" + query(url.Values{"intent": {string(intent)}})})
+		p.Intents = append(p.Intents, shownTag{string(intent), "/" + encodeQuery(url.Values{"intent": {string(intent)}})})
 	}
-	return r.face.pages.Render(c, r.face.agent, http.StatusOK, p)
+	return r.templates.pages.Render(c, r.templates.agent, http.StatusOK, p)
 }

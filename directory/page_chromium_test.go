@@ -11,13 +11,13 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi/browsertest"
 )
 
-// TestFaceInBrowser looks at the pages as people do: light and dark, on a telephone and on a desk, with the keyboard
-// alone. Nothing may stick out sideways and no text may be faint.
-func TestFaceInBrowser(t *testing.T) {
+// TestPagesInBrowser checks the pages in a browser: light and dark, on narrow and wide screens, and with the keyboard
+// alone. Nothing may overflow sideways, and text must have enough contrast.
+func TestPagesInBrowser(t *testing.T) {
 	tab := browsertest.NewTab(t, browsertest.Start(t))
 	w := newWorld(t, func(c *Config) { c.Local, c.BaseURL = true, "http://localhost/v1" })
 	w.register(alice, testCard("am_sarah", text("name", "Sarah's Assistant"), text("description", "Books meetings in Zürich and answers mail"),
-		members("capabilities", "scheduling", "travel.transit", "a-capability-with-a-name-that-is-much-longer-than-any-line-of-a-telephone-and-has-no-blank"),
+		members("capabilities", "scheduling", "travel.transit", "a-capability-with-a-name-that-is-much-longer-than-any-line-of-a-telephone-and-has-no-discardResponse"),
 		obj("owner", text("name", "Sarah Okafor")), text("public_key", testKey("am_sarah").PublicText())))
 	w.register(alice, testCard("am_long", text("name", "Wwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwww"),
 		text("description", "京都の案内 — دليل القاهرة — Ξεναγός "+hostile)))
@@ -27,7 +27,7 @@ func TestFaceInBrowser(t *testing.T) {
 	server := httptest.NewServer(w.edge.Handler())
 	t.Cleanup(server.Close)
 
-	tab.WithoutScript() // no page needs one
+	tab.WithoutScript() // no page needs a script
 
 	// The keyboard alone: past the skip link to the search, to the first agent, to its page.
 	tab.Do(chromedp.Navigate(server.URL + "/"))
@@ -53,7 +53,7 @@ func TestFaceInBrowser(t *testing.T) {
 	tab.Do(chromedp.KeyEvent("\r"))
 	tab.Until(`location.pathname === "/agents/am_sarah" && document.querySelector("svg.qr") && document.querySelector("h1").innerText === "Sarah's Assistant"`)
 
-	// One click takes a whole command, and nothing but it.
+	// One click selects a whole command, and nothing else.
 	tab.Click(`pre[aria-label="Command that gets the card"]`)
 	if got := browsertest.Eval[string](tab, `getSelection().toString().trim()`); got != "curl http://localhost/v1/agents/am_sarah" {
 		t.Errorf("a click on the command selects %q", got)
@@ -85,7 +85,7 @@ func TestFaceInBrowser(t *testing.T) {
 	}
 }
 
-// contrast lists texts whose contrast against what is behind them is below 4.5 (WCAG AA).
+// contrast lists texts whose contrast with their background is below 4.5 (WCAG AA).
 const contrast = `(() => {
   const lum = c => { const [r, g, b] = c.map(v => { v /= 255; return v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4 }); return .2126 * r + .7152 * g + .0722 * b };
   const rgb = s => { const m = s.match(/[\d.]+/g).map(Number); return m.length > 3 && m[3] === 0 ? null : m.slice(0, 3) };
@@ -101,6 +101,6 @@ const contrast = `(() => {
   return out.slice(0, 5);
 })()`
 
-// unlabelled lists controls that a screen reader could not name.
+// unlabelled lists controls that a screen reader cannot name.
 const unlabelled = `[...document.querySelectorAll("input, button, a, summary")].filter(e =>
   !(e.innerText || "").trim() && !(e.labels && e.labels.length) && !e.getAttribute("aria-label") && !e.querySelector("img[alt]")).map(e => e.outerHTML.slice(0, 100))`

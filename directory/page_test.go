@@ -36,7 +36,7 @@ func TestPages(t *testing.T) {
 		w.register(alice, card)
 	}
 	all := w.page("/", 200)
-	for _, part := range []string{"2 agents to talk to", "Sarah&#39;s Assistant", `href="/agents/am_sarah"`, "key not proven", "never answered us", "Authorization: Bearer"} {
+	for _, part := range []string{"2 agents to talk to", "Sarah&#39;s Assistant", `href="/agents/am_sarah"`, "key not proven", "never answered", "Authorization: Bearer"} {
 		if !strings.Contains(all, part) {
 			t.Errorf("the front page lacks %q:\n%s", part, all)
 		}
@@ -72,15 +72,15 @@ func TestPages(t *testing.T) {
 	}
 	w.page("/agents/am_nobody", 404)
 	w.page("/agents/%3Cscript%3E", 404)
-	if got := w.ask("GET", "/v1/agents/am_sarah", "", "Accept", wantsHTML); !strings.HasPrefix(got.Header().Get("Content-Type"), "application/json") {
+	if got := w.do("GET", "/v1/agents/am_sarah", "", "Accept", wantsHTML); !strings.HasPrefix(got.Header().Get("Content-Type"), "application/json") {
 		t.Errorf("the API answers %v", got.Header())
 	}
-	if got := w.ask("HEAD", "/", "", "Accept", wantsHTML); got.Body.Len() != 0 || got.Code != 200 {
+	if got := w.do("HEAD", "/", "", "Accept", wantsHTML); got.Body.Len() != 0 || got.Code != 200 {
 		t.Errorf("HEAD = %d with %d bytes", got.Code, got.Body.Len())
 	}
 }
 
-// TestPageOfMirror: nobody is shown how to register where nobody may.
+// TestPageOfMirror: the page of a mirror does not explain how to register.
 func TestPageOfMirror(t *testing.T) {
 	w := newWorld(t, readOnly)
 	if page := w.page("/", 200); strings.Contains(page, "card.json") || !strings.Contains(page, "read-only copy") {
@@ -88,9 +88,9 @@ func TestPageOfMirror(t *testing.T) {
 	}
 }
 
-// TestPagesGoOn: the button leads through all agents.
+// TestPagesGoOn: the button for the next page leads through all agents.
 func TestPagesGoOn(t *testing.T) {
-	w := fullWorld(t, 45)
+	w := newWorldWithCards(t, 45)
 	seen := 0
 	for path := "/?capability=scheduling"; path != ""; {
 		page := w.page(path, 200)

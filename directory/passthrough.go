@@ -9,19 +9,20 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// passThrough gives a connected agent the message and waits for its reply.
-func (r *Registry) passThrough(ctx context.Context, p posted, now time.Time) (relayed, bool) {
-	id, err := r.relayID(ctx, p.box.Owner, r.mailKey(now), now)
+// passThrough offers a message to a connected agent and waits for the reply. It returns false if no agent is connected,
+// or if none fetched or answered the message in time.
+func (r *Registry) passThrough(ctx context.Context, p posting, now time.Time) (transitReply, bool) {
+	id, err := r.relayID(ctx, p.box.Owner, r.newMailKey(now), now)
 	if err != nil {
-		return relayed{}, false // nor can it be kept
+		return transitReply{}, false // storing the message fails too
 	}
-	o := &offer{
+	o := &transit{
 		id: id, sender: p.sender, msg: p.msg, raw: p.raw, created: now, replyBy: now.Add(replyWithin),
-		taken: make(chan struct{}), answer: make(chan relayed, 1),
+		taken: make(chan struct{}), answer: make(chan transitReply, 1),
 	}
 	owner := p.box.Owner
-	if !r.desks.offer(owner, o, time.Now()) {
-		return relayed{}, false
+	if !r.connections.offer(owner, o, time.Now()) {
+		return transitReply{}, false
 	}
 	taken := time.NewTimer(takeWithin)
 	defer taken.Stop()
@@ -34,21 +35,22 @@ func (r *Registry) passThrough(ctx context.Context, p posted, now time.Time) (re
 			return a, true
 		case <-has:
 			taken.Stop()
-			has = nil // never again
+			has = nil // do not receive from the closed channel again
 			continue
 		case <-taken.C:
 		case <-end.C:
 		case <-ctx.Done():
 		}
-		if r.desks.withdraw(owner, o) {
-			return relayed{}, false
+		if r.connections.withdraw(owner, o) {
+			return transitReply{}, false
 		}
-		return <-o.answer, true // it came at the same moment
+		return <-o.answer, true // the reply came at the same moment
 	}
 }
 
-// replied judges what an agent answers to a message that passed through, and with which status the sender gets it.
-func replied(o *offer, raw []byte) (status int, err error) {
+// checkReply validates an agent's reply to a message that passed through, and returns the status that the sender gets
+// with it.
+func checkReply(o *transit, raw []byte) (status int, err error) {
 	tree, err := wire.ParseObject(raw)
 	if err != nil {
 		return 0, wire.ErrSyntax.Because(err)
@@ -69,7 +71,8 @@ func replied(o *offer, raw []byte) (status int, err error) {
 	return http.StatusOK, nil
 }
 
-// statusOf is the status of an error body that does not say it: that of the first row of its code.
+// statusOf returns the HTTP status of an error body with this code. Some codes have several rows in the table; statusOf
+// picks the usual one.
 func statusOf(code wire.Code) int {
 	switch code {
 	case wire.AgentUnavailable:

@@ -18,11 +18,11 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// TestForgedSendersLeavePlaces: a thousand senders that nobody knows, and copies of what a known one sent, do not keep
-// others from passing through; who forges a signature gets no place at all.
+// TestForgedSendersLeavePlaces: messages of a thousand unknown senders, and copies of a known sender's message, do not
+// use up the places for pass-through. A message with a forged signature gets no place at all.
 func TestForgedSendersLeavePlaces(t *testing.T) { // THREATS 26, AM-67
 	synctest.Test(t, func(t *testing.T) {
-		w := relayWorld(t)
+		w := newRelayWorld(t)
 		w.register("dave-credential-4", testCard("am_dave"))
 		var mu sync.Mutex
 		passed := map[wire.AgentID]int{}
@@ -33,7 +33,7 @@ func TestForgedSendersLeavePlaces(t *testing.T) { // THREATS 26, AM-67
 			}
 			from := tree.GetStr("from")
 			if item.ReplyBy == "" {
-				want(t, w.ask("POST", "/v1/relay/"+item.RelayID+"/ack", "", as(alice)...), 200, "")
+				want(t, w.do("POST", "/v1/relay/"+item.RelayID+"/ack", "", withBearer(alice)...), 200, "")
 				return "", true
 			}
 			mu.Lock()
@@ -42,66 +42,66 @@ func TestForgedSendersLeavePlaces(t *testing.T) { // THREATS 26, AM-67
 				passed["ghosts"]++
 			}
 			if from == "am_bob" {
-				return letter("r", "am_alice", "am_bob"), true
+				return testMessage("r", "am_alice", "am_bob"), true
 			}
-			return "", true // and its sender waits
+			return "", true // the sender waits
 		})
 		synctest.Wait()
 		var senders sync.WaitGroup
 		for i := range 1000 {
 			senders.Go(func() {
-				w.ask("POST", "/v1/mailbox/am_alice", letter(fmt.Sprint(i), fmt.Sprint("am_ghost", i), "am_alice"))
+				w.do("POST", "/v1/mailbox/am_alice", testMessage(fmt.Sprint(i), fmt.Sprint("am_ghost", i), "am_alice"))
 			})
 		}
-		replayed := letter("d", "am_dave", "am_alice")
+		replayed := testMessage("d", "am_dave", "am_alice")
 		for range 100 {
-			senders.Go(func() { w.ask("POST", "/v1/mailbox/am_alice", replayed) })
+			senders.Go(func() { w.do("POST", "/v1/mailbox/am_alice", replayed) })
 			senders.Go(func() {
-				forged := strings.Replace(letter("f", "am_bob", "am_alice"), "hello", "hullo", 1)
-				want(t, w.ask("POST", "/v1/mailbox/am_alice", forged), 401, "INVALID_SIGNATURE")
+				forged := strings.Replace(testMessage("f", "am_bob", "am_alice"), "hello", "hullo", 1)
+				want(t, w.do("POST", "/v1/mailbox/am_alice", forged), 401, "INVALID_SIGNATURE")
 			})
 		}
 		synctest.Wait()
 		start := time.Now()
-		if got := w.ask("POST", "/v1/mailbox/am_alice", letter("1", "am_bob", "am_alice")); got.Code != 200 || time.Since(start) != 0 {
+		if got := w.do("POST", "/v1/mailbox/am_alice", testMessage("1", "am_bob", "am_alice")); got.Code != 200 || time.Since(start) != 0 {
 			t.Errorf("meanwhile Bob gets %d %s after %v", got.Code, got.Body, time.Since(start))
 		}
 		senders.Wait()
 		mu.Lock()
-		if passed["ghosts"] != offerShare || passed["am_dave"] != offerShare || passed["am_bob"] != 1 {
-			t.Errorf("passed through: %d of strangers and %d of Dave, want %d of each; %d of Bob", passed["ghosts"], passed["am_dave"], offerShare, passed["am_bob"])
+		if passed["ghosts"] != transitShare || passed["am_dave"] != transitShare || passed["am_bob"] != 1 {
+			t.Errorf("passed through: %d of strangers and %d of Dave, want %d of each; %d of Bob", passed["ghosts"], passed["am_dave"], transitShare, passed["am_bob"])
 		}
 		mu.Unlock()
 		stop()
 	})
 }
 
-// TestForgersAreBarred: an address that sends bad signatures to mailboxes is shut out, as it is at an endpoint (AM-43).
+// TestForgersAreBarred: an address that sends bad signatures to mailboxes is refused, as at any endpoint (AM-43).
 func TestForgersAreBarred(t *testing.T) { // THREATS 26, 27
-	w := relayWorld(t)
+	w := newRelayWorld(t)
 	edge := httpapi.New(httpapi.Config{})
 	reg := New(Config{Store: w.store, BaseURL: testBase, Addresses: edge.Addresses()})
 	reg.Mount(edge.Echo())
 	codes := map[int]int{}
 	for i := range 40 {
-		forged := strings.Replace(letter(fmt.Sprint(i), "am_bob", "am_alice"), "hello", "hullo", 1)
+		forged := strings.Replace(testMessage(fmt.Sprint(i), "am_bob", "am_alice"), "hello", "hullo", 1)
 		codes[send(edge.Handler(), "POST", "/v1/mailbox/am_alice", forged).Code]++
 	}
 	if codes[401] < 10 || codes[401] > 11 || codes[429] != 40-codes[401] {
 		t.Errorf("40 forged messages of one address = %v, want 10 refusals and then none", codes)
 	}
-	if got := send(edge.Handler(), "POST", "/v1/mailbox/am_alice", letter("x", "am_bob", "am_alice"), "Remote", "198.51.100.9:1"); got.Code != 202 {
-		t.Errorf("whom they name, from elsewhere, gets %d %s", got.Code, got.Body)
+	if got := send(edge.Handler(), "POST", "/v1/mailbox/am_alice", testMessage("x", "am_bob", "am_alice"), "Remote", "198.51.100.9:1"); got.Code != 202 {
+		t.Errorf("the named sender, from another address, gets %d %s", got.Code, got.Body)
 	}
 }
 
-// pipes is a listener inside this process, for a fake clock.
-type pipes struct {
+// pipeListener is a listener in this process, for use with a fake clock.
+type pipeListener struct {
 	conns chan net.Conn
 	done  chan struct{}
 }
 
-func (p pipes) Accept() (net.Conn, error) {
+func (p pipeListener) Accept() (net.Conn, error) {
 	select {
 	case c := <-p.conns:
 		return c, nil
@@ -109,21 +109,21 @@ func (p pipes) Accept() (net.Conn, error) {
 		return nil, net.ErrClosed
 	}
 }
-func (p pipes) Close() error   { close(p.done); return nil }
-func (p pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
+func (p pipeListener) Close() error   { close(p.done); return nil }
+func (p pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
 
-// TestSlowReader: who asks for a page of mail and does not read it is cut off after forty seconds, holds no more than a
-// page meanwhile, and keeps nobody waiting; its mail stays.
+// TestSlowReader: the connection of a client that asks for mail but does not read it is closed after forty seconds.
+// Until then it occupies at most one page and delays nobody else. Its mail stays.
 func TestSlowReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := relayWorld(t)
+		w := newRelayWorld(t)
 		big := wire.Member{Key: "padding", Value: wire.Text(strings.Repeat("x", 200<<10))}
 		for i := range 40 {
-			if _, err := w.reg.keep(t.Context(), w.read(letter(fmt.Sprint(i), []string{"am_bob", "am_carol"}[i%2], "am_alice", big)), clock()); err != nil {
+			if _, err := w.reg.storeMail(t.Context(), w.parsePosting(testMessage(fmt.Sprint(i), []string{"am_bob", "am_carol"}[i%2], "am_alice", big)), clock()); err != nil {
 				t.Fatal(err)
 			}
 		}
-		l := pipes{make(chan net.Conn), make(chan struct{})}
+		l := pipeListener{make(chan net.Conn), make(chan struct{})}
 		ctx, cancel := context.WithCancel(t.Context())
 		served := make(chan error, 1)
 		go func() { served <- w.edge.Serve(ctx, l) }()
@@ -153,7 +153,7 @@ func TestSlowReader(t *testing.T) {
 			t.Errorf("the slow reader then gets %d bytes, %v", n, err)
 		}
 		slow.Close()
-		if all, _ := w.reg.mailroom.waiting(clock()); all.n != 40 {
+		if all, _ := w.reg.mailUsage.total(clock()); all.n != 40 {
 			t.Errorf("%d messages are left", all.n)
 		}
 		cancel()
@@ -163,10 +163,10 @@ func TestSlowReader(t *testing.T) {
 	})
 }
 
-// read takes a message as the relay does.
-func (w *world) read(raw string) posted {
+// parsePosting parses a message as the relay does.
+func (w *world) parsePosting(raw string) posting {
 	w.t.Helper()
-	p, err := w.reg.post(w.t.Context(), []byte(raw), "", noClient, clock())
+	p, err := w.reg.checkPosting(w.t.Context(), []byte(raw), "", noClient, clock())
 	if err != nil {
 		w.t.Fatal(err)
 	}

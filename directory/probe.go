@@ -16,21 +16,21 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// When endpoints are asked (AM-63).
+// Times and limits of probes (AM-63).
 const (
-	askEvery   = 24 * time.Hour // again, less up to a tenth so that they spread
-	askMissed  = time.Hour      // again after the first miss
-	maxMisses  = 3              // clear the proof
-	askTimeout = 15 * time.Second
-	askAtOnce  = 8
-	askPause   = time.Second      // between two looks at the line
-	walkPause  = 30 * time.Second // between two walks through the cards
-	pagePause  = 2 * time.Second  // between two pages of one: a million cards take about an hour
-	walkPage   = 500
+	probeEvery   = 24 * time.Hour // between probes, minus up to a tenth to spread them
+	probeMissed  = time.Hour      // before the second probe after a miss
+	maxMisses    = 3              // misses in a row that clear the proof
+	probeTimeout = 15 * time.Second
+	maxProbes    = 8                // at once
+	queuePause   = time.Second      // between two looks at the queue
+	walkPause    = 30 * time.Second // between two walks over all cards
+	pagePause    = 2 * time.Second  // between two pages of a walk: a million cards take about an hour
+	walkPage     = 500
 )
 
-// Run does the directory's own work until ctx ends: it makes the key of the cursors, then asks endpoints whether they
-// return the card that names them. It returns when none of that work is running.
+// Run does the directory's background work until ctx ends: it makes the key of the cursors, then probes endpoints. It
+// returns after all of this work has stopped.
 func (r *Registry) Run(ctx context.Context) {
 	r.makeCursorKey(ctx)
 	if r.cfg.HTTP == nil {
@@ -38,12 +38,12 @@ func (r *Registry) Run(ctx context.Context) {
 		return
 	}
 	var running sync.WaitGroup
-	running.Go(func() { r.walk(ctx) })
-	work := make(chan asked)
-	for range askAtOnce {
+	running.Go(func() { r.walkCards(ctx) })
+	work := make(chan probeTarget)
+	for range maxProbes {
 		running.Go(func() {
 			for a := range work {
-				r.ask(ctx, a)
+				r.probe(ctx, a)
 			}
 		})
 	}
@@ -52,20 +52,20 @@ func (r *Registry) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
-		case <-r.lineup.added:
+		case <-r.probeQueue.added:
 		case <-due.C:
 		}
-		ready, again := r.lineup.next(time.Now(), askAtOnce)
+		ready, again := r.probeQueue.next(time.Now(), maxProbes)
 		for _, a := range ready {
 			select {
 			case work <- a:
 			case <-ctx.Done():
 			}
 		}
-		if due.Stop(); !again.IsZero() { // else the next card wakes us
+		if due.Stop(); !again.IsZero() { // otherwise the next card wakes the loop
 			due.Reset(time.Until(again))
 		}
-		pause(ctx, askPause) // also where cards came: a flood of them is looked at once
+		pause(ctx, queuePause) // after new cards too, so that a flood of them is handled together
 	}
 	close(work)
 	running.Wait()
@@ -81,20 +81,20 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// walk puts every card that is due into the line. A new card is put there at once by its registration; the walk
-// finds what a restart or a full line lost.
-func (r *Registry) walk(ctx context.Context) {
+// walkCards queues every card whose probe is due. A registration queues its new card at once; the walk finds the cards
+// that a restart or a full queue lost.
+func (r *Registry) walkCards(ctx context.Context) {
 	q := store.CardQuery{Limit: walkPage}
 	for {
 		q.Now = clock()
 		page, err := r.cards.List(ctx, q)
 		if err != nil && ctx.Err() == nil {
-			r.log.WarnContext(ctx, "look for endpoints to ask", "err", err)
+			r.log.WarnContext(ctx, "cannot list cards to probe", "err", err)
 		}
 		for _, c := range page.Cards {
-			if m, err := parseMeta(c); err == nil && !q.Now.Before(m.due(c.ID)) {
-				if card, err := r.stored(c); err == nil {
-					r.askSoon(card)
+			if m, err := parseMeta(c); err == nil && !q.Now.Before(m.nextProbe(c.ID)) {
+				if card, err := r.parseStoredCard(c); err == nil {
+					r.queueProbe(card)
 				}
 			}
 		}
@@ -109,70 +109,71 @@ func (r *Registry) walk(ctx context.Context) {
 	}
 }
 
-// due is when the endpoint is to be asked: the zero time, and so at once, where it was never asked.
-func (m meta) due(id string) time.Time {
+// nextProbe returns when the endpoint is to be probed next. It is the zero time, and so at once, if the endpoint was
+// never probed.
+func (m meta) nextProbe(id string) time.Time {
 	switch {
 	case m.Probed.IsZero():
 		return time.Time{}
 	case m.Misses == 0:
 		h := fnv.New32a()
 		_, _ = h.Write([]byte(id)) // never fails
-		return m.Probed.Add(askEvery - time.Duration(h.Sum32()%100)*askEvery/1000)
+		return m.Probed.Add(probeEvery - time.Duration(h.Sum32()%100)*probeEvery/1000)
 	case m.Misses < maxMisses:
-		return m.Probed.Add(askMissed << (2 * (m.Misses - 1))) // 1 h, 4 h
+		return m.Probed.Add(probeMissed << (2 * (m.Misses - 1))) // 1 h, 4 h
 	}
-	return m.Probed.Add(askEvery)
+	return m.Probed.Add(probeEvery)
 }
 
-// askSoon puts a card into the line. A mailbox of this directory is not asked: its proof is the relay connection of
+// queueProbe queues a card for a probe. A mailbox of this directory is not probed: its proof is the relay connection of
 // its agent (AM-66).
-func (r *Registry) askSoon(card wire.Card) {
-	if r.cfg.HTTP == nil || r.ownMailbox(card) {
+func (r *Registry) queueProbe(card wire.Card) {
+	if r.cfg.HTTP == nil || r.ownsMailbox(card) {
 		return
 	}
-	r.lineup.add(asked{string(card.ID), endpointHost(card)})
+	r.probeQueue.add(probeTarget{string(card.ID), endpointHost(card)})
 }
 
-// ownMailbox says whether the endpoint of a card is its mailbox here: not that of another agent.
-func (r *Registry) ownMailbox(card wire.Card) bool {
+// ownsMailbox reports whether the endpoint of a card is the card's own mailbox in this directory.
+func (r *Registry) ownsMailbox(card wire.Card) bool {
 	return card.Endpoint == r.cfg.BaseURL+"/mailbox/"+string(card.ID)
 }
 
-// ask asks one endpoint and keeps what it found out.
-func (r *Registry) ask(ctx context.Context, a asked) {
+// probe probes one endpoint and stores the result.
+func (r *Registry) probe(ctx context.Context, a probeTarget) {
 	held, err := r.cards.Get(ctx, a.id, clock())
 	if errors.Is(err, store.ErrNotFound) {
 		return
 	}
 	var card wire.Card
 	if err == nil {
-		card, err = r.stored(held)
+		card, err = r.parseStoredCard(held)
 	}
 	if err == nil && endpointHost(card) != a.host {
-		r.askSoon(card) // it moved meanwhile, and its new host has a pause of its own
+		r.queueProbe(card) // the endpoint moved, and its new host has its own pause
 		return
 	}
 	if err == nil {
-		said := r.endpointSays(ctx, card)
+		failure := r.fetchAndCompare(ctx, card)
 		if ctx.Err() != nil {
-			return // the server stops: nobody failed
+			return // the server stops, so this is not a miss
 		}
-		if said == nil {
+		if failure == nil {
 			r.counters.proven.Inc()
 		} else {
 			r.counters.missed.Inc()
 		}
-		r.log.DebugContext(ctx, "endpoint asked", "agent_id", card.ID, "err", said)
-		err = r.keepAnswer(ctx, card, said == nil)
+		r.log.DebugContext(ctx, "endpoint probed", "agent_id", card.ID, "err", failure)
+		err = r.saveProbe(ctx, card, failure == nil)
 	}
 	if err != nil && ctx.Err() == nil {
-		r.log.WarnContext(ctx, "ask endpoint", "agent_id", a.id, "err", err)
+		r.log.WarnContext(ctx, "cannot probe endpoint", "agent_id", a.id, "err", err)
 	}
 }
 
-// endpointSays asks the endpoint of card for its card and says in how far that is another one.
-func (r *Registry) endpointSays(ctx context.Context, card wire.Card) error {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+// fetchAndCompare fetches the card at the endpoint of card. The error says how the two differ.
+func (r *Registry) fetchAndCompare(ctx context.Context, card wire.Card) error {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	reach := client.Public
 	if r.cfg.Local {
@@ -181,13 +182,13 @@ func (r *Registry) endpointSays(ctx context.Context, card wire.Card) error {
 	return CheckEndpoint(ctx, r.cfg.HTTP, reach, card, r.userAgent())
 }
 
-// userAgent is fixed, so that an operator who finds it in a log knows whom to ask.
+// userAgent identifies this directory, so that an operator who finds a probe in a log knows whom to contact.
 func (r *Registry) userAgent() string {
 	return "agentmesh-directory (+" + r.cfg.BaseURL + "; proves endpoints, see AM-63)"
 }
 
-// CheckEndpoint GETs the endpoint of card as a directory does: it must return a card with the same id and key within
-// the bounds of a card. A redirect is not followed.
+// CheckEndpoint fetches the endpoint of card as a directory does. The endpoint must return a card with the same id and
+// key, within the size limit of a card. Redirects are not followed.
 func CheckEndpoint(ctx context.Context, h *client.HTTP, reach client.Reach, card wire.Card, userAgent string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, card.Endpoint, nil)
 	if err != nil {
@@ -204,11 +205,11 @@ func CheckEndpoint(ctx context.Context, h *client.HTTP, reach client.Reach, card
 		return err
 	}
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("the endpoint answers %d", resp.StatusCode)
+		return fmt.Errorf("the endpoint answers with status %d", resp.StatusCode)
 	}
 	tree, err := wire.ParseObject(body)
 	if err != nil {
-		return fmt.Errorf("the endpoint answers no card: %w", err)
+		return fmt.Errorf("the endpoint does not answer with a card: %w", err)
 	}
 	if got := tree.GetStr("agent_id"); got != string(card.ID) {
 		return errors.New("the endpoint answers with the card of another agent")
@@ -216,8 +217,8 @@ func CheckEndpoint(ctx context.Context, h *client.HTTP, reach client.Reach, card
 	return sameKey(card.PublicKey, tree.GetStr("public_key"))
 }
 
-// keepAnswer stores what was found out about card, unless its key or endpoint changed meanwhile.
-func (r *Registry) keepAnswer(ctx context.Context, card wire.Card, answered bool) error {
+// saveProbe stores the result of a probe of card, unless the card's key or endpoint has changed since.
+func (r *Registry) saveProbe(ctx context.Context, card wire.Card, answered bool) error {
 	for range attempts {
 		now := clock()
 		held, err := r.cards.Get(ctx, string(card.ID), now)
@@ -227,25 +228,25 @@ func (r *Registry) keepAnswer(ctx context.Context, card wire.Card, answered bool
 		if err != nil {
 			return err
 		}
-		current, err := r.stored(held)
+		current, err := r.parseStoredCard(held)
 		if err != nil {
 			return err
 		}
 		if current.Endpoint != card.Endpoint || sameKey(current.PublicKey, card.PublicKey) != nil {
-			r.askSoon(current)
+			r.queueProbe(current)
 			return nil
 		}
 		m, err := parseMeta(held)
 		if err != nil {
 			return err
 		}
-		m.answered(answered, now)
+		m.addProbe(answered, now)
 		if held.Meta, err = m.encode(); err != nil {
 			return err
 		}
-		held.Terms = m.termed(held.Terms, now)
+		held.Terms = m.replaceCheckTerms(held.Terms, now)
 		_, err = r.cards.Put(ctx, store.PutCard{Card: held, IfRev: held.Rev, Now: now})
-		r.wrote(held.ID)
+		r.afterWrite(held.ID)
 		if !errors.Is(err, store.ErrConflict) {
 			return err
 		}
@@ -253,10 +254,10 @@ func (r *Registry) keepAnswer(ctx context.Context, card wire.Card, answered bool
 	return errors.New("lost every race for the card")
 }
 
-// answered notes that the endpoint was asked, and whether it answered as it should.
-func (m *meta) answered(well bool, now time.Time) {
+// addProbe records that the endpoint was probed, and whether it answered with the right card.
+func (m *meta) addProbe(answered bool, now time.Time) {
 	m.Probed = now
-	if well {
+	if answered {
 		m.Endpoint, m.Alive, m.Misses = now, now, 0
 		return
 	}
@@ -265,6 +266,7 @@ func (m *meta) answered(well bool, now time.Time) {
 	}
 }
 
+// sameKey returns an error unless both texts are the same public key.
 func sameKey(a, b string) error {
 	if a == b {
 		return nil

@@ -19,31 +19,31 @@ import (
 
 var loopbackNets = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 
-// asking gives a directory a client that may reach the test's own servers.
-func asking(c *Config) {
+// withProbes gives a directory a client that may reach the test's own servers.
+func withProbes(c *Config) {
 	c.AllowPrivate = loopbackNets
 	c.HTTP = client.NewHTTP(client.HTTPConfig{AllowPrivate: loopbackNets, Answer: 5 * time.Second})
 }
 
-// endpoint is a server that answers as the test says.
-func endpoint(t *testing.T, h http.HandlerFunc) string {
+// startEndpoint starts a server with handler h and returns its endpoint URL.
+func startEndpoint(t *testing.T, h http.HandlerFunc) string {
 	s := httptest.NewServer(h)
 	t.Cleanup(s.Close)
 	return s.URL + "/agentmesh"
 }
 
-// askNow asks the endpoint of a card as the worker does, and returns what is shown beside it then.
-func (w *world) askNow(id string) wire.Verification {
+// probeNow probes the endpoint of a card as the worker does, and returns the verification that is then shown.
+func (w *world) probeNow(id string) wire.Verification {
 	w.t.Helper()
 	held, err := w.reg.cards.Get(w.t.Context(), id, clock())
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	card, err := w.reg.stored(held)
+	card, err := w.reg.parseStoredCard(held)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.reg.ask(w.t.Context(), asked{id, endpointHost(card)})
+	w.reg.probe(w.t.Context(), probeTarget{id, endpointHost(card)})
 	rec, err := w.reg.Record(w.t.Context(), wire.AgentID(id))
 	if err != nil {
 		w.t.Fatal(err)
@@ -52,10 +52,10 @@ func (w *world) askNow(id string) wire.Verification {
 }
 
 func TestEndpointProof(t *testing.T) { // AM-63
-	w := newWorld(t, asking)
+	w := newWorld(t, withProbes)
 	var served atomic.Pointer[[]byte]
 	var agents sync.Map
-	at := endpoint(t, func(rw http.ResponseWriter, r *http.Request) {
+	at := startEndpoint(t, func(rw http.ResponseWriter, r *http.Request) {
 		agents.Store(r.UserAgent()+" "+r.Method, true)
 		if data := served.Load(); data != nil {
 			_, _ = rw.Write(*data)
@@ -65,7 +65,7 @@ func TestEndpointProof(t *testing.T) { // AM-63
 	})
 	card := testCard("am_1", text("endpoint", at))
 	w.register(alice, card)
-	if got := w.askNow("am_1"); got.Endpoint != nil || got.Alive != nil {
+	if got := w.probeNow("am_1"); got.Endpoint != nil || got.Alive != nil {
 		t.Errorf("an endpoint that answers 404 counts as %+v", got)
 	}
 	if ids, _ := w.list("verified=endpoint"); len(ids) != 0 {
@@ -78,12 +78,12 @@ func TestEndpointProof(t *testing.T) { // AM-63
 		"no card":     wire.Obj(text("hello", "world")),
 	} {
 		serve(wrong)
-		if got := w.askNow("am_1"); got.Endpoint != nil || got.Alive != nil {
+		if got := w.probeNow("am_1"); got.Endpoint != nil || got.Alive != nil {
 			t.Errorf("%s counts as %+v", name, got)
 		}
 	}
-	serve(card.With("name", wire.Text("renamed meanwhile"))) // id and key count, not the text
-	got := w.askNow("am_1")
+	serve(card.With("name", wire.Text("renamed meanwhile"))) // only id and key must match
+	got := w.probeNow("am_1")
 	if got.Endpoint == nil || got.Alive == nil || time.Since(*got.Endpoint) > time.Minute {
 		t.Errorf("a right answer counts as %+v", got)
 	}
@@ -92,14 +92,14 @@ func TestEndpointProof(t *testing.T) { // AM-63
 			t.Errorf("?%s finds %v", query, ids)
 		}
 	}
-	if shown := w.ask("GET", "/v1/agents/am_1", "").Header().Get(wire.HeaderVerification); strings.Contains(shown, "endpoint=null") || strings.Contains(shown, "alive=null") {
+	if shown := w.do("GET", "/v1/agents/am_1", "").Header().Get(wire.HeaderVerification); strings.Contains(shown, "endpoint=null") || strings.Contains(shown, "alive=null") {
 		t.Errorf("header %q", shown)
 	}
 	w.wantChanges("", "verified am_1")
 
 	served.Store(nil)
-	for miss := 1; miss <= maxMisses; miss++ { // three misses clear it
-		got := w.askNow("am_1")
+	for miss := 1; miss <= maxMisses; miss++ { // three misses clear the proof
+		got := w.probeNow("am_1")
 		if (got.Endpoint == nil) != (miss == maxMisses) || got.Alive == nil {
 			t.Errorf("after %d misses: %+v", miss, got)
 		}
@@ -108,10 +108,10 @@ func TestEndpointProof(t *testing.T) { // AM-63
 		}
 	}
 	serve(card)
-	if got := w.askNow("am_1"); got.Endpoint == nil {
+	if got := w.probeNow("am_1"); got.Endpoint == nil {
 		t.Errorf("it came back: %+v", got)
 	}
-	// Another endpoint has to prove itself.
+	// A new endpoint needs its own proof.
 	w.register(alice, card.With("endpoint", wire.Text(at+"/other")))
 	if rec, err := w.reg.Record(t.Context(), "am_1"); err != nil || rec.Verification.Endpoint != nil || rec.Verification.Alive != nil {
 		t.Errorf("a new endpoint counts as %+v, %v", rec.Verification, err)
@@ -120,7 +120,7 @@ func TestEndpointProof(t *testing.T) { // AM-63
 	agents.Range(func(k, _ any) bool {
 		n++
 		if !strings.HasPrefix(k.(string), "agentmesh-directory (+"+testBase) || !strings.HasSuffix(k.(string), " GET") {
-			t.Errorf("asked as %q", k)
+			t.Errorf("probed as %q", k)
 		}
 		return true
 	})
@@ -129,13 +129,14 @@ func TestEndpointProof(t *testing.T) { // AM-63
 	}
 }
 
-// TestEndpointsThatAttack: an answer without end, one that never comes, and redirects into the own network.
+// TestEndpointsThatAttack: an endless response, a response that never comes, and redirects into the private network do
+// not harm the directory.
 func TestEndpointsThatAttack(t *testing.T) { // THREATS 16 and 17
-	w := newWorld(t, asking, func(c *Config) {
+	w := newWorld(t, withProbes, func(c *Config) {
 		c.HTTP = client.NewHTTP(client.HTTPConfig{AllowPrivate: loopbackNets, Answer: 500 * time.Millisecond})
 	})
 	var sent, hits atomic.Int64
-	victim := endpoint(t, func(http.ResponseWriter, *http.Request) { hits.Add(1) })
+	victim := startEndpoint(t, func(http.ResponseWriter, *http.Request) { hits.Add(1) })
 	for name, h := range map[string]http.HandlerFunc{
 		"endless": func(rw http.ResponseWriter, r *http.Request) {
 			chunk := make([]byte, 64<<10)
@@ -155,9 +156,9 @@ func TestEndpointsThatAttack(t *testing.T) { // THREATS 16 and 17
 		"redirect": func(rw http.ResponseWriter, r *http.Request) { http.Redirect(rw, r, victim, http.StatusFound) },
 	} {
 		id := "am_" + name
-		w.register(alice, testCard(id, text("endpoint", endpoint(t, h))))
+		w.register(alice, testCard(id, text("endpoint", startEndpoint(t, h))))
 		start := time.Now()
-		if got := w.askNow(id); got.Endpoint != nil || got.Alive != nil {
+		if got := w.probeNow(id); got.Endpoint != nil || got.Alive != nil {
 			t.Errorf("%s: %+v", name, got)
 		}
 		if took := time.Since(start); took > 30*time.Second {
@@ -170,18 +171,18 @@ func TestEndpointsThatAttack(t *testing.T) { // THREATS 16 and 17
 	if hits.Load() != 0 {
 		t.Errorf("a redirect was followed")
 	}
-	// A name that resolves to an address of the own network is refused when the connection is made.
+	// A name that resolves to a private address is refused when the connection is made.
 	strict := client.NewHTTP(client.HTTPConfig{})
 	card := wire.Card{ID: "am_1", Endpoint: "https://localhost:4443/x", PublicKey: testKey("am_1").PublicText()}
 	if err := CheckEndpoint(t.Context(), strict, client.Public, card, "test"); err == nil {
-		t.Error("an endpoint on loopback was asked")
+		t.Error("an endpoint on loopback was probed")
 	}
 }
 
-// TestOneQuestionAMinute: however many cards name a host, and however often they are registered, it gets one request a
-// minute.
+// TestOneQuestionAMinute: a host gets one probe per minute, however many cards name it and however often they are
+// registered.
 func TestOneQuestionAMinute(t *testing.T) { // THREATS 17, AM-63
-	l := newLineup()
+	l := newProbeQueue()
 	now := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 	var victim []time.Time
 	others := 0
@@ -189,11 +190,11 @@ func TestOneQuestionAMinute(t *testing.T) { // THREATS 17, AM-63
 		at := now.Add(time.Duration(second) * time.Second)
 		if second%60 == 0 {
 			for i := range 1000 {
-				l.add(asked{fmt.Sprintf("am_%d", i), "victim.example"})
+				l.add(probeTarget{fmt.Sprintf("am_%d", i), "victim.example"})
 			}
-			l.add(asked{fmt.Sprintf("am_other%d", second), fmt.Sprintf("host%d.example", second)})
+			l.add(probeTarget{fmt.Sprintf("am_other%d", second), fmt.Sprintf("host%d.example", second)})
 		}
-		ready, _ := l.next(at, askAtOnce)
+		ready, _ := l.next(at, maxProbes)
 		for _, a := range ready {
 			if a.host == "victim.example" {
 				victim = append(victim, at)
@@ -201,7 +202,7 @@ func TestOneQuestionAMinute(t *testing.T) { // THREATS 17, AM-63
 				others++
 			}
 		}
-		if l.len() > maxHostLine+1 {
+		if l.len() > maxHostQueue+1 {
 			t.Fatalf("%d cards wait", l.len())
 		}
 	}
@@ -215,17 +216,17 @@ func TestOneQuestionAMinute(t *testing.T) { // THREATS 17, AM-63
 	}
 }
 
-func TestLineupIsBounded(t *testing.T) {
-	l := newLineup()
+func TestProbeQueueIsBounded(t *testing.T) {
+	l := newProbeQueue()
 	now := time.Now()
 	for i := range 2 * maxHosts {
-		l.add(asked{fmt.Sprint(i), fmt.Sprint(i)})
-		if i%maxLine == 0 {
+		l.add(probeTarget{fmt.Sprint(i), fmt.Sprint(i)})
+		if i%maxQueue == 0 {
 			for ready, _ := l.next(now, 1000); len(ready) > 0; ready, _ = l.next(now, 1000) {
 			}
 		}
 	}
-	if l.len() > maxLine || len(l.paused) > maxHosts || len(l.byHost) > maxLine || len(l.in) > maxLine {
+	if l.len() > maxQueue || len(l.paused) > maxHosts || len(l.byHost) > maxQueue || len(l.in) > maxQueue {
 		t.Errorf("%d wait, %d hosts pause, %d are counted", l.len(), len(l.paused), len(l.byHost))
 	}
 	if got, again := l.next(now.Add(hostPause), 5); len(got) != 5 || !again.Equal(now.Add(hostPause)) {
@@ -233,29 +234,29 @@ func TestLineupIsBounded(t *testing.T) {
 	}
 }
 
-// TestIdleSleeps: who asks endpoints wakes when one is due or a card came, and not before.
+// TestIdleSleeps: the prober wakes when a probe is due or a card was added, and not earlier.
 func TestIdleSleeps(t *testing.T) {
 	now := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
-	l := newLineup()
-	if ready, again := l.next(now, askAtOnce); len(ready) != 0 || !again.IsZero() {
+	l := newProbeQueue()
+	if ready, again := l.next(now, maxProbes); len(ready) != 0 || !again.IsZero() {
 		t.Errorf("nothing waits: %v, %v", ready, again)
 	}
-	l.add(asked{"am_1", "a.example"})
-	l.add(asked{"am_2", "a.example"})
-	l.add(asked{"am_3", "b.example"})
+	l.add(probeTarget{"am_1", "a.example"})
+	l.add(probeTarget{"am_2", "a.example"})
+	l.add(probeTarget{"am_3", "b.example"})
 	<-l.added
 	if ready, again := l.next(now, 1); len(ready) != 1 || !again.Equal(now) {
 		t.Errorf("one at a time: %v, %v", ready, again)
 	}
-	if ready, again := l.next(now, askAtOnce); len(ready) != 1 || !again.Equal(now.Add(hostPause)) {
+	if ready, again := l.next(now, maxProbes); len(ready) != 1 || !again.Equal(now.Add(hostPause)) {
 		t.Errorf("the host pauses: %v, %v", ready, again)
 	}
 	select {
 	case <-l.added:
-		t.Error("woken without a card")
+		t.Error("woken without a new card")
 	default:
 	}
-	if ready, again := l.next(now.Add(hostPause), askAtOnce); len(ready) != 1 || !again.IsZero() {
+	if ready, again := l.next(now.Add(hostPause), maxProbes); len(ready) != 1 || !again.IsZero() {
 		t.Errorf("the last one: %v, %v", ready, again)
 	}
 }
@@ -271,43 +272,43 @@ func TestWhenEndpointsAreDue(t *testing.T) {
 		{meta{Probed: now, Misses: 2}, 4 * time.Hour, 4 * time.Hour},
 		{meta{Probed: now, Misses: 3}, 24 * time.Hour, 24 * time.Hour},
 	} {
-		if got := tt.m.due("am_1").Sub(now); got < tt.least || got > tt.most {
+		if got := tt.m.nextProbe("am_1").Sub(now); got < tt.least || got > tt.most {
 			t.Errorf("%+v is due after %v, want %v to %v", tt.m, got, tt.least, tt.most)
 		}
 	}
-	if got := (meta{}).due("am_1"); !got.IsZero() {
-		t.Errorf("a card that was never asked is due at %v", got)
+	if got := (meta{}).nextProbe("am_1"); !got.IsZero() {
+		t.Errorf("a card that was never probed is due at %v", got)
 	}
 }
 
-// TestRun: a card is asked within a minute of its registration, and one that a restart lost as well; the end waits for
-// what runs.
+// TestRun: a card is probed within a minute of its registration, even if a restart emptied the queue. Run returns after
+// its work has ended.
 func TestRun(t *testing.T) {
-	w := newWorld(t, asking)
+	w := newWorld(t, withProbes)
 	hit := make(chan string, 10)
 	var served []byte
-	at := endpoint(t, func(rw http.ResponseWriter, _ *http.Request) {
+	at := startEndpoint(t, func(rw http.ResponseWriter, _ *http.Request) {
 		_, _ = rw.Write(served)
 		hit <- "am_new"
 	})
 	card := testCard("am_new", text("endpoint", at))
 	served = card.JSON()
 	w.register(alice, card)
-	w.reg.lineup = newLineup() // as after a restart: the walk must find it
+	w.reg.probeQueue = newProbeQueue() // as after a restart: the walk must find the card
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { w.reg.Run(ctx) })
 	select {
 	case <-hit:
 	case <-time.After(50 * time.Second):
-		t.Error("not asked within a minute")
+		t.Error("not probed within a minute")
 	}
 	for end := time.Now().Add(time.Minute); ; {
 		if ids, _ := w.list("verified=alive"); len(ids) == 1 {
 			break
 		}
 		if time.Now().After(end) {
-			t.Fatal("the answer was not kept")
+			t.Fatal("the result was not stored")
 		}
 		<-time.After(20 * time.Millisecond)
 	}
@@ -315,14 +316,14 @@ func TestRun(t *testing.T) {
 	running.Wait()
 }
 
-// TestKeyInDoubt: a key that replaced another without its word is not found as proven for 72 hours.
+// TestKeyInDoubt: for 72 hours a key that replaced another without its proof is not found as proven.
 func TestKeyInDoubt(t *testing.T) { // AM-60
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		put := func(key string, status int) {
 			card := testCard("am_1", text("public_key", testKey(key).PublicText()))
 			stamp := proof(testKey(key), "PUT", "/v1/agents/am_1", testBase, time.Now(), card)
-			want(t, w.ask("PUT", "/v1/agents/am_1", string(card.JSON()), append(as(alice), wire.HeaderKeyProof, stamp)...), status, "")
+			want(t, w.do("PUT", "/v1/agents/am_1", string(card.JSON()), append(withBearer(alice), wire.HeaderKeyProof, stamp)...), status, "")
 		}
 		proven := func() bool { ids, _ := w.list("verified=key"); return len(ids) == 1 }
 		w.register(alice, testCard("am_1"))

@@ -14,33 +14,34 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// proofWindow is how far a key proof's time may lie from ours, both ways (AM-62).
+// proofWindow is how far the time of a key proof may be from our clock, in both directions (AM-62).
 const proofWindow = 5 * time.Minute
 
-// target is the request that a key proof names.
+// target is the request that a key proof is made for.
 type target struct {
 	method string
 	path   string // below the base: "/agents", "/agents/am_…"
-	host   string // that the request named
+	host   string // of the request
 }
 
-// proven is a key proof that holds.
-type proven struct {
+// validProof is a key proof that was verified.
+type validProof struct {
 	header string
-	text   string // the lines that it signed
+	text   string // the signed lines
 }
 
-// prove checks the key proof of a submission, where there is one (AM-62). No proof is no error.
-func (r *Registry) prove(s Submission, t target, c candidate, now time.Time) (proven, error) {
+// checkProof verifies the key proof of a submission (AM-62). A submission without a proof is not an error: the result
+// is then zero.
+func (r *Registry) checkProof(s Submission, t target, c candidate, now time.Time) (validProof, error) {
 	if s.Proof == "" {
-		return proven{}, nil
+		return validProof{}, nil
 	}
 	proof, ok := wire.ParseKeyProof(s.Proof)
 	if !ok {
-		return proven{}, wire.ErrKeyProof.Because(errors.New("malformed header"))
+		return validProof{}, wire.ErrKeyProof.Because(errors.New("malformed header"))
 	}
 	if age := now.Sub(proof.Time); age > proofWindow || age < -proofWindow {
-		return proven{}, wire.ErrKeyProof.Because(errors.New("outside its time"))
+		return validProof{}, wire.ErrKeyProof.Because(errors.New("outside its time"))
 	}
 	digest := signing.Digest(c.submitted)
 	window := signing.Window{From: now.Add(-proofWindow), To: now.Add(proofWindow)}
@@ -48,17 +49,17 @@ func (r *Registry) prove(s Submission, t target, c candidate, now time.Time) (pr
 	for _, base := range bases(r.cfg.BaseURL, r.cfg.Local, t.host) {
 		text := wire.KeyProofText(t.method, base.path+t.path, base.url, proof.Stamp, digest)
 		if err = c.key.Verify(text, proof.Signature, window, now); err == nil {
-			return proven{header: s.Proof, text: string(text)}, nil
+			return validProof{header: s.Proof, text: string(text)}, nil
 		}
 	}
-	return proven{}, wire.ErrKeyProof.Because(err)
+	return validProof{}, wire.ErrKeyProof.Because(err)
 }
 
-// base is one spelling of the directory's base URL, and the path in it.
+// base is one form of the directory's base URL, and the path in it.
 type base struct{ url, path string }
 
-// bases returns the spellings of a directory's base that a proof may name: own and, in the local profile, the other
-// loopback names with its port or that of the request (AM-62).
+// bases returns the forms of a directory's base that a proof may name: own and, in the local profile, the other
+// loopback names with the port of own or of the request (AM-62).
 func bases(own string, local bool, host string) []base {
 	u, err := url.Parse(own)
 	if err != nil {
@@ -91,15 +92,15 @@ func bases(own string, local bool, host string) []base {
 	return list
 }
 
-// first is the meta of a card that is registered for the first time.
-func first(c candidate, p proven, now time.Time) meta {
-	m := meta{Derived: c.derived(now), Current: wire.KeyChange{Since: now}}
-	m.note(p, now)
+// newMeta returns the meta of a card that is registered for the first time.
+func newMeta(c candidate, p validProof, now time.Time) meta {
+	m := meta{Derived: c.hasDerivedID(now), Current: wire.KeyChange{Since: now}}
+	m.setProof(p, now)
 	return m
 }
 
-// note remembers a key proof that holds for the card as it is now.
-func (m *meta) note(p proven, now time.Time) {
+// setProof records the key proof of the card as it is now; a zero proof clears it.
+func (m *meta) setProof(p validProof, now time.Time) {
 	m.Proof = p.header
 	if p.header == "" {
 		return
@@ -110,9 +111,9 @@ func (m *meta) note(p proven, now time.Time) {
 	}
 }
 
-// next is the meta of a card that takes the place of held (AM-60). A new key must prove itself; with the old
-// key's word it is a rotation, without it a replacement.
-func (r *Registry) next(held store.Card, s Submission, c candidate, p proven, now time.Time) (meta, error) {
+// nextMeta returns the meta of a card that replaces held (AM-60). A new key must prove itself. With a proof by the old
+// key too, the change is a rotation, otherwise a replacement.
+func (r *Registry) nextMeta(held store.Card, s Submission, c candidate, p validProof, now time.Time) (meta, error) {
 	m, err := parseMeta(held)
 	if err != nil {
 		return meta{}, err
@@ -122,12 +123,12 @@ func (r *Registry) next(held store.Card, s Submission, c candidate, p proven, no
 		return meta{}, err
 	}
 	if at, err := storedText(held, "endpoint"); err != nil || at != c.card.Endpoint {
-		m.forgetEndpoint() // another one was proven
+		m.forgetEndpoint() // the proof was for another endpoint
 	}
-	m.Derived, m.HandedOver = c.derived(now), false
+	m.Derived, m.HandedOver = c.hasDerivedID(now), false
 	if old, err := r.keys.Parse(before); err == nil && old.Kind() == c.key.Kind() && bytes.Equal(old.Canonical(), c.key.Canonical()) {
 		if p.header != "" || !bytes.Equal(held.Body, c.served) {
-			m.note(p, now) // an old proof says nothing about another text
+			m.setProof(p, now) // an old proof does not cover another text
 		}
 		return m, nil
 	}
@@ -142,21 +143,21 @@ func (r *Registry) next(held store.Card, s Submission, c candidate, p proven, no
 	m.Retired = append(m.Retired, retired)
 	m.Retired = m.Retired[max(0, len(m.Retired)-maxRetired):]
 	m.Current = wire.KeyChange{Since: now}
-	m.forgetEndpoint() // it was proven with the other key
-	m.note(p, now)
+	m.forgetEndpoint() // the proof was for the other key
+	m.setProof(p, now)
 	if s.PreviousProof == "" {
 		m.Replaced = now
 		return m, nil
 	}
-	if err := r.vouched(before, s, p, now); err != nil {
+	if err := r.checkPreviousProof(before, s, p, now); err != nil {
 		return meta{}, err
 	}
 	m.Current.PreviousProof, m.Current.Card = s.PreviousProof, c.submitted
 	return m, nil
 }
 
-// vouched checks the old key's proof, over the very lines that the new key signed.
-func (r *Registry) vouched(before string, s Submission, p proven, now time.Time) error {
+// checkPreviousProof verifies the proof by the old key. It must sign the same lines as the new key.
+func (r *Registry) checkPreviousProof(before string, s Submission, p validProof, now time.Time) error {
 	proof, ok := wire.ParseKeyProof(s.PreviousProof)
 	if !ok {
 		return wire.ErrKeyProof.Because(errors.New("malformed previous proof"))
@@ -178,11 +179,12 @@ func (r *Registry) vouched(before string, s Submission, p proven, now time.Time)
 	return nil
 }
 
+// forgetEndpoint clears everything that was found out about the endpoint.
 func (m *meta) forgetEndpoint() {
 	m.Endpoint, m.Alive, m.Probed, m.Misses = time.Time{}, time.Time{}, time.Time{}, 0
 }
 
-// storedText returns a text member of a stored card.
+// storedText returns a string member of a stored card.
 func storedText(c store.Card, key string) (string, error) {
 	tree, err := wire.ParseObject(c.Body)
 	if err != nil {

@@ -11,10 +11,10 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// record returns what the directory says beside a card.
+// record returns the public record of a card.
 func (w *world) record(id string) wire.CardRecord {
 	w.t.Helper()
-	got := w.ask("GET", "/v1/agents/"+id+"/record", "")
+	got := w.do("GET", "/v1/agents/"+id+"/record", "")
 	var rec wire.CardRecord
 	if err := json.Unmarshal(got.Body.Bytes(), &rec); err != nil || got.Code != 200 {
 		w.t.Fatalf("record of %s = %d %s (%v)", id, got.Code, got.Body, err)
@@ -24,7 +24,7 @@ func (w *world) record(id string) wire.CardRecord {
 
 func (w *world) keys(id string) wire.KeyHistory {
 	w.t.Helper()
-	got := w.ask("GET", "/v1/agents/"+id+"/keys", "")
+	got := w.do("GET", "/v1/agents/"+id+"/keys", "")
 	var h wire.KeyHistory
 	if err := json.Unmarshal(got.Body.Bytes(), &h); err != nil || got.Code != 200 {
 		w.t.Fatalf("keys of %s = %d %s (%v)", id, got.Code, got.Body, err)
@@ -57,7 +57,7 @@ func TestKeyProof(t *testing.T) { // AM-62
 			{"a loopback name in the public profile", proof(key, "POST", "/v1/agents", "http://127.0.0.1:3141/v1", now, card), false},
 		}
 		for _, tt := range tests {
-			got := w.ask("POST", "/v1/agents", string(card.JSON()), append(as(alice), wire.HeaderKeyProof, tt.proof)...)
+			got := w.do("POST", "/v1/agents", string(card.JSON()), append(withBearer(alice), wire.HeaderKeyProof, tt.proof)...)
 			if tt.ok && got.Code != 201 || !tt.ok && (got.Code != 401 || errorCode(got.Body.Bytes()) != "INVALID_SIGNATURE") {
 				t.Errorf("%s: %d %s, want ok %v", tt.name, got.Code, got.Body, tt.ok)
 			}
@@ -66,21 +66,21 @@ func TestKeyProof(t *testing.T) { // AM-62
 		if rec.Verification.Key == nil || !rec.Verification.Key.Equal(now) || rec.KeyProof == "" {
 			t.Errorf("record = %+v, want the key proven now", rec)
 		}
-		// The JCS form is what is covered: another spelling of the same card is the same card.
+		// The proof covers the JCS form, so white space does not matter.
 		spaced := strings.Replace(string(card.JSON()), `{`, "{ \n ", 1)
-		got := w.ask("POST", "/v1/agents", spaced, append(as(alice), wire.HeaderKeyProof, tests[0].proof)...)
+		got := w.do("POST", "/v1/agents", spaced, append(withBearer(alice), wire.HeaderKeyProof, tests[0].proof)...)
 		want(t, got, 201, "")
 	})
 }
 
-func TestKeyProofInTheLocalProfile(t *testing.T) { // AM-62: any loopback spelling of the base counts
+func TestKeyProofInTheLocalProfile(t *testing.T) { // AM-62: any loopback form of the base is accepted
 	w := newWorld(t, func(c *Config) { c.Local, c.BaseURL = true, "http://127.0.0.1:3141/v1" })
 	card, key := testCard("am_a"), testKey("am_a")
 	for base, ok := range map[string]bool{
 		"http://127.0.0.1:3141/v1": true, "http://localhost:3141/v1": true, "http://[::1]:3141/v1": true,
 		"http://127.0.0.1:4000/v1": false, "http://evil.example:3141/v1": false, "https://localhost:3141/v1": false,
 	} {
-		got := w.ask("POST", "/v1/agents", string(card.JSON()), append(as("x"), wire.HeaderKeyProof, proof(key, "POST", "/v1/agents", base, time.Now(), card))...)
+		got := w.do("POST", "/v1/agents", string(card.JSON()), append(withBearer("x"), wire.HeaderKeyProof, proof(key, "POST", "/v1/agents", base, time.Now(), card))...)
 		if (got.Code == 201) != ok {
 			t.Errorf("base %s = %d, want ok %v", base, got.Code, ok)
 		}
@@ -97,7 +97,7 @@ func TestVerification(t *testing.T) { // AM-61
 		if got := w.record(derived).Verification.ID; got != "derived" {
 			t.Errorf("id = %q, want derived", got)
 		}
-		got := w.ask("GET", "/v1/agents/am_opaque", "")
+		got := w.do("GET", "/v1/agents/am_opaque", "")
 		const none = "key=null; endpoint=null; alive=null"
 		if h := got.Header().Get(wire.HeaderVerification); h != none {
 			t.Errorf("header = %q, want %q", h, none)
@@ -105,7 +105,7 @@ func TestVerification(t *testing.T) { // AM-61
 		if strings.Contains(got.Body.String(), "endpoint=null") || strings.Contains(got.Body.String(), "verification") {
 			t.Errorf("the verification stands inside the card: %s", got.Body)
 		}
-		list := w.ask("GET", "/v1/agents", "").Body.String()
+		list := w.do("GET", "/v1/agents", "").Body.String()
 		for _, part := range []string{
 			`"verification":{"` + derived + `":{"id":"derived","key":null,"endpoint":null,"alive":null}`,
 			`"am_opaque":{"id":"opaque","key":null,"endpoint":null,"alive":null}`,
@@ -115,18 +115,18 @@ func TestVerification(t *testing.T) { // AM-61
 			}
 		}
 		signed := proof(testKey("am_opaque"), "PUT", "/v1/agents/am_opaque", testBase, time.Now(), testCard("am_opaque"))
-		want(t, w.ask("PUT", "/v1/agents/am_opaque", "", append(as(alice), wire.HeaderKeyProof, signed)...), 200, "")
-		got = w.ask("GET", "/v1/agents/am_opaque", "")
+		want(t, w.do("PUT", "/v1/agents/am_opaque", "", append(withBearer(alice), wire.HeaderKeyProof, signed)...), 200, "")
+		got = w.do("GET", "/v1/agents/am_opaque", "")
 		const proven = "key=2000-01-01T00:00:00.000Z; endpoint=null; alive=null"
 		if h := got.Header().Get(wire.HeaderVerification); h != proven {
 			t.Errorf("header = %q, want %q", h, proven)
 		}
-		// A renewal keeps what was proven; another text takes the proof of the old one off the record.
-		want(t, w.ask("PUT", "/v1/agents/am_opaque", "", as(alice)...), 200, "")
+		// A renewal keeps the proof. A changed card loses the proof of the old text, but its key stays proven.
+		want(t, w.do("PUT", "/v1/agents/am_opaque", "", withBearer(alice)...), 200, "")
 		if rec := w.record("am_opaque"); rec.KeyProof == "" || rec.Verification.Key == nil {
 			t.Errorf("after a renewal: %+v", rec)
 		}
-		want(t, w.ask("PUT", "/v1/agents/am_opaque", string(testCard("am_opaque", text("name", "x")).JSON()), as(alice)...), 200, "")
+		want(t, w.do("PUT", "/v1/agents/am_opaque", string(testCard("am_opaque", text("name", "x")).JSON()), withBearer(alice)...), 200, "")
 		if rec := w.record("am_opaque"); rec.KeyProof != "" || rec.Verification.Key == nil {
 			t.Errorf("after a change: %+v", rec)
 		}
@@ -144,7 +144,7 @@ func TestKeyChange(t *testing.T) { // AM-60
 			return testCard("am_a", text("public_key", key.PublicText()))
 		}
 		put := func(card wire.Value, header ...string) (int, string) {
-			got := w.ask("PUT", "/v1/agents/am_a", string(card.JSON()), append(as(alice), header...)...)
+			got := w.do("PUT", "/v1/agents/am_a", string(card.JSON()), append(withBearer(alice), header...)...)
 			return got.Code, errorCode(got.Body.Bytes())
 		}
 		prove := func(key *signing.PrivateKey, at time.Time, card wire.Value) string {
@@ -170,7 +170,7 @@ func TestKeyChange(t *testing.T) { // AM-60
 			}
 		}
 
-		// Rotation: both keys say so, and it counts at once.
+		// Rotation: both keys sign, and the new key is proven at once.
 		if status, code := put(with(two), wire.HeaderKeyProof, prove(two, now, with(two)), wire.HeaderPreviousKeyProof, prove(one, now, with(two))); status != 200 {
 			t.Fatalf("rotation = %d %s", status, code)
 		}
@@ -184,7 +184,7 @@ func TestKeyChange(t *testing.T) { // AM-60
 		if !h.Keys[0].Retired.Equal(now) || !h.Keys[1].Since.Equal(now) || !h.Keys[1].Retired.IsZero() {
 			t.Errorf("times of the keys: %+v", h.Keys)
 		}
-		// A peer that pinned the old key can check the step without trusting the directory.
+		// A peer that pinned the old key can verify the rotation without trusting the directory.
 		for header, key := range map[string]*signing.PrivateKey{h.Keys[1].Proof: two, h.Keys[1].PreviousProof: one} {
 			p, ok := wire.ParseKeyProof(header)
 			if !ok {
@@ -205,7 +205,7 @@ func TestKeyChange(t *testing.T) { // AM-60
 		if v.Key != nil || v.KeyChangedAt == nil || !v.KeyChangedAt.Equal(changed) {
 			t.Errorf("after the replacement: %+v", v)
 		}
-		header := func() string { return w.ask("GET", "/v1/agents/am_a", "").Header().Get(wire.HeaderVerification) }
+		header := func() string { return w.do("GET", "/v1/agents/am_a", "").Header().Get(wire.HeaderVerification) }
 		time.Sleep(distrust - time.Millisecond)
 		if got := header(); !strings.HasPrefix(got, "key=null;") {
 			t.Errorf("a moment before 72 h: %s", got)
@@ -217,16 +217,16 @@ func TestKeyChange(t *testing.T) { // AM-60
 		if h := w.keys("am_a"); len(h.Keys) != 3 || h.Keys[2].PreviousProof != "" {
 			t.Errorf("keys = %+v", h.Keys)
 		}
-		// The same key in another spelling is no change.
-		raw := testCard("am_a", text("public_key", spelled(t, three)))
+		// The same key in another encoding does not count as a change.
+		raw := testCard("am_a", text("public_key", hexKey(t, three)))
 		if status, code := put(raw); status != 200 {
 			t.Errorf("another spelling of the same key = %d %s", status, code)
 		}
 	})
 }
 
-// spelled writes an Ed25519 key the other way.
-func spelled(t *testing.T, key *signing.PrivateKey) string {
+// hexKey encodes an Ed25519 key as hex in place of base64.
+func hexKey(t *testing.T, key *signing.PrivateKey) string {
 	t.Helper()
 	const hex = "0123456789abcdef"
 	out := []byte("ed25519:")
@@ -239,11 +239,11 @@ func spelled(t *testing.T, key *signing.PrivateKey) string {
 func TestTakingBackWithAnotherKey(t *testing.T) { // AM-60 holds for POST by the owner too
 	w := newWorld(t)
 	w.register(alice, testCard("am_a"))
-	want(t, w.ask("DELETE", "/v1/agents/am_a", "", as(alice)...), 204, "")
+	want(t, w.do("DELETE", "/v1/agents/am_a", "", withBearer(alice)...), 204, "")
 	card := testCard("am_a", text("public_key", testKey("two").PublicText()))
-	want(t, w.ask("POST", "/v1/agents", string(card.JSON()), as(alice)...), 401, "INVALID_SIGNATURE")
+	want(t, w.do("POST", "/v1/agents", string(card.JSON()), withBearer(alice)...), 401, "INVALID_SIGNATURE")
 	signed := proof(testKey("two"), "POST", "/v1/agents", testBase, time.Now(), card)
-	want(t, w.ask("POST", "/v1/agents", string(card.JSON()), append(as(alice), wire.HeaderKeyProof, signed)...), 201, "")
+	want(t, w.do("POST", "/v1/agents", string(card.JSON()), append(withBearer(alice), wire.HeaderKeyProof, signed)...), 201, "")
 	if v := w.record("am_a").Verification; v.KeyChangedAt == nil {
 		t.Errorf("a replaced key is not shown: %+v", v)
 	}
@@ -257,8 +257,8 @@ func TestKeyHistoryIsBounded(t *testing.T) {
 			time.Sleep(time.Second)
 			key := testKey(strings.Repeat("k", i+1))
 			card := testCard("am_a", text("public_key", key.PublicText()))
-			want(t, w.ask("PUT", "/v1/agents/am_a", string(card.JSON()),
-				append(as(alice), wire.HeaderKeyProof, proof(key, "PUT", "/v1/agents/am_a", testBase, time.Now(), card))...), 200, "")
+			want(t, w.do("PUT", "/v1/agents/am_a", string(card.JSON()),
+				append(withBearer(alice), wire.HeaderKeyProof, proof(key, "PUT", "/v1/agents/am_a", testBase, time.Now(), card))...), 200, "")
 		}
 		if n := len(w.keys("am_a").Keys); n != maxRetired+1 {
 			t.Errorf("%d keys are kept, want %d", n, maxRetired+1)

@@ -6,15 +6,15 @@ import (
 	"rsc.io/qr"
 )
 
-// qrCode is a QR code as the path of an SVG.
+// qrCode is a QR code as an SVG path.
 type qrCode struct {
-	Size int // with the quiet zone
+	Size int // in modules, including the quiet zone
 	Path string
 }
 
-const quietZone = 4 // modules, as the standard wants
+const quietZone = 4 // modules, as the standard requires
 
-// newQR returns the code of a text; nil where the text is too long for one that a telephone reads.
+// newQR returns the code of a text, or nil if the text is too long for a code that a phone can read.
 func newQR(text string) *qrCode {
 	if len(text) > 512 {
 		return nil

@@ -13,6 +13,9 @@ import (
 // Words of the cards around those that the queries look for: personal assistants, shops, offices and bots, in several
 // scripts, with the same given names, cities and trades, so that the queries have something to be mixed up with.
 var (
+	// givenNames and the lists below are words of the other cards: personal assistants, shops, offices and bots in
+	// several scripts. They share given names, cities and trades with the cards that the queries look for, so that a
+	// query has cards to be confused with.
 	givenNames = strings.Fields(`Sarah Chris Amara José Zoë Łukasz Søren Mei Yuki Olga Dmitri Fatima Omar Priya Raj Minh
 		Anna Björn Carlos Dilek Elif François Giulia Hannah Ivan Jana Kofi Léa Mateus Nadia Oscar Paula Quentin Rosa Sven`)
 	familyNames = strings.Fields(`Adeyemi Bauer Costa Dubois Eriksson Fischer García Hansen Ivanova Jansen Kowalski Larsen
@@ -51,7 +54,7 @@ var (
 
 const qualityCards = 2000
 
-// qualityCard makes the nth of the cards around, the same in every run.
+// qualityCard returns the nth of the other cards, the same in every run.
 func qualityCard(n int) wire.Value {
 	rng := rand.New(rand.NewPCG(uint64(n), 41))
 	pick := func(list []string) string { return list[rng.IntN(len(list))] }
@@ -85,8 +88,8 @@ func table(t *testing.T, file string, columns int) [][]string {
 	return rows
 }
 
-// TestQuality holds search to what people expect: at least 95 of 100 queries over 2,000 cards have the right card
-// first. The queries were written from the cards, not from what search finds.
+// TestQuality: at least 95 of 100 queries over 2,000 cards find the right card first. The queries were written from the
+// cards, not from search results.
 func TestQuality(t *testing.T) { // AM-52, AM-53
 	w := newWorld(t)
 	agents := table(t, "agents.tsv", 4)

@@ -16,8 +16,8 @@ const (
 	defaultPerHour  = 20
 )
 
-// settled returns the quotas with defaults filled in; 0 then means no limit.
-func (q Quotas) settled(local bool) Quotas {
+// withDefaults returns the quotas with defaults filled in. In the result 0 means no limit.
+func (q Quotas) withDefaults(local bool) Quotas {
 	if local {
 		return Quotas{}
 	}
@@ -28,12 +28,14 @@ func (q Quotas) settled(local bool) Quotas {
 	}
 }
 
+// tokenCount and hostCount return the keys under which the store counts the cards of a credential and of an endpoint
+// host.
 func tokenCount(owner [32]byte) string { return "token:" + hex.EncodeToString(owner[:]) }
 func hostCount(host string) string     { return "host:" + host }
 
-// quotas returns what bounds a new card.
+// quotas returns the quotas that a new card must meet.
 func (r *Registry) quotas(owner [32]byte, c candidate) []store.Quota {
-	if r.operator(owner) {
+	if r.isOperator(owner) {
 		return nil
 	}
 	list := []store.Quota{{Key: tokenCount(owner), Max: r.cfg.Quotas.PerToken}}
@@ -43,9 +45,9 @@ func (r *Registry) quotas(owner [32]byte, c candidate) []store.Quota {
 	return list
 }
 
-// charge takes the registration from the allowance of the client's address, once.
+// charge takes the registration from the hourly allowance of the client's address. It does so once for all attempts.
 func (g *registration) charge() error {
-	if g.charged || !g.s.Client.IsValid() || g.r.operator(g.owner) {
+	if g.charged || !g.s.Client.IsValid() || g.r.isOperator(g.owner) {
 		return nil
 	}
 	if wait, _ := g.r.hourly.Take(g.s.Client, g.now); wait > 0 {
@@ -55,14 +57,14 @@ func (g *registration) charge() error {
 	return nil
 }
 
-// refund returns what a registration was charged that is refused after all (AM-43).
+// refund returns the charge of a registration that was refused in the end (AM-43).
 func (g *registration) refund() {
 	if g.charged {
 		g.r.hourly.Return(g.s.Client, g.now)
 	}
 }
 
-// sameCounts says whether two cards count against the same keys, in whatever order the store keeps them.
+// sameCounts reports whether two cards count against the same quotas, in any order.
 func sameCounts(a, b []string) bool {
 	return len(a) == len(b) && !slices.ContainsFunc(a, func(key string) bool { return !slices.Contains(b, key) })
 }

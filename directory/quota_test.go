@@ -13,7 +13,7 @@ func TestQuotas(t *testing.T) { // AM-58
 		w := newWorld(t, func(c *Config) { c.Quotas = Quotas{} })
 		register := func(token string, i int, host, remote string) int {
 			card := testCard(fmt.Sprint("am_", i), text("endpoint", "https://"+host+"/agentmesh"))
-			return w.ask("POST", "/v1/agents", string(card.JSON()), append(as(token), "Remote", remote)...).Code
+			return w.do("POST", "/v1/agents", string(card.JSON()), append(withBearer(token), "Remote", remote)...).Code
 		}
 		for i := range 10 {
 			if got := register(alice, i, fmt.Sprint("h", i, ".example"), "198.51.100.1:9"); got != 201 {
@@ -23,8 +23,8 @@ func TestQuotas(t *testing.T) { // AM-58
 		if got := register(alice, 10, "h.example", "198.51.100.1:9"); got != 429 {
 			t.Errorf("card 11 of one token = %d, want 429", got)
 		}
-		want(t, w.ask("PUT", "/v1/agents/am_0", "", as(alice)...), 200, "") // what counts already is renewed
-		want(t, w.ask("DELETE", "/v1/agents/am_0", "", as(alice)...), 204, "")
+		want(t, w.do("PUT", "/v1/agents/am_0", "", withBearer(alice)...), 200, "") // a card that is counted already can be renewed
+		want(t, w.do("DELETE", "/v1/agents/am_0", "", withBearer(alice)...), 204, "")
 		if got := register(alice, 10, "h.example", "198.51.100.1:9"); got != 201 {
 			t.Errorf("after a withdrawal = %d, want 201", got)
 		}
@@ -43,14 +43,14 @@ func TestHourlyQuota(t *testing.T) { // AM-58
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(c *Config) { c.Quotas = Quotas{PerToken: -1, PerHost: -1} })
 		register := func(i int) int {
-			return w.ask("POST", "/v1/agents", string(testCard(fmt.Sprint("am_", i)).JSON()), append(as(alice), "Remote", fmt.Sprintf("[2001:db8::%x]:9", i))...).Code
+			return w.do("POST", "/v1/agents", string(testCard(fmt.Sprint("am_", i)).JSON()), append(withBearer(alice), "Remote", fmt.Sprintf("[2001:db8::%x]:9", i))...).Code
 		}
 		for i := range 20 {
 			if got := register(i); got != 201 {
 				t.Fatalf("registration %d = %d", i, got)
 			}
 		}
-		got := w.ask("POST", "/v1/agents", string(testCard("am_20").JSON()), append(as(alice), "Remote", "[2001:db8::ffff]:9")...)
+		got := w.do("POST", "/v1/agents", string(testCard("am_20").JSON()), append(withBearer(alice), "Remote", "[2001:db8::ffff]:9")...)
 		want(t, got, 429, "RATE_LIMITED")
 		if wait := got.Header().Get("Retry-After"); wait != "180" {
 			t.Errorf("Retry-After = %q, want 180", wait)
@@ -65,13 +65,13 @@ func TestHourlyQuota(t *testing.T) { // AM-58
 	})
 }
 
-// TestRefusedRegistrationIsFree: what is refused is not charged to the registrations of the hour (AM-43).
+// TestRefusedRegistrationIsFree: a refused registration does not count against the hourly limit (AM-43).
 func TestRefusedRegistrationIsFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(c *Config) { c.Quotas = Quotas{PerToken: -1, PerHost: 1} })
 		register := func(owner, id, host string) int {
 			card := testCard(id, text("endpoint", "https://"+host+"/agentmesh"))
-			return w.ask("POST", "/v1/agents", string(card.JSON()), as(owner)...).Code
+			return w.do("POST", "/v1/agents", string(card.JSON()), withBearer(owner)...).Code
 		}
 		if got := register(alice, "am_0", "h0.example"); got != 201 {
 			t.Fatalf("the first card = %d", got)
@@ -96,8 +96,8 @@ func TestRefusedRegistrationIsFree(t *testing.T) {
 	})
 }
 
-// TestNewcomerRegisters: when one network has used up the places for addresses, an address of another one still
-// registers (THREATS 32).
+// TestNewcomerRegisters: after one network has used up the remembered addresses, an address of another network can
+// still register (THREATS 32).
 func TestNewcomerRegisters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -110,21 +110,21 @@ func TestNewcomerRegisters(t *testing.T) {
 			}
 		}
 		for i, remote := range []string{"203.0.113.9:9", "[2001:db8:ffff::1]:9", "127.0.0.1:9"} {
-			id, owner := fmt.Sprint("am_new", i), append(as(bob), "Remote", remote)
-			want(t, w.ask("POST", "/v1/agents", string(testCard(id).JSON()), owner...), 201, "")
-			want(t, w.ask("POST", "/v1/agents/"+id+"/reports", `{"kind":"spam"}`, "Remote", remote), 202, "")
-			want(t, w.ask("PUT", "/v1/agents/"+id, "", append(as("another-credential-x"), "Remote", remote)...), 403, "UNAUTHORIZED")
-			want(t, w.ask("PUT", "/v1/agents/"+id, "", owner...), 200, "")
+			id, owner := fmt.Sprint("am_new", i), append(withBearer(bob), "Remote", remote)
+			want(t, w.do("POST", "/v1/agents", string(testCard(id).JSON()), owner...), 201, "")
+			want(t, w.do("POST", "/v1/agents/"+id+"/reports", `{"kind":"spam"}`, "Remote", remote), 202, "")
+			want(t, w.do("PUT", "/v1/agents/"+id, "", append(withBearer("another-credential-x"), "Remote", remote)...), 403, "UNAUTHORIZED")
+			want(t, w.do("PUT", "/v1/agents/"+id, "", owner...), 200, "")
 		}
 	})
 }
 
-// TestReportsOfUnknownClients: clients that nothing tells apart do not replace each other's reports.
+// TestReportsOfUnknownClients: clients that cannot be distinguished do not replace each other's reports.
 func TestReportsOfUnknownClients(t *testing.T) { // THREATS 33
 	w := newWorld(t)
 	w.register(alice, testCard("am_a"))
 	for _, body := range []string{`{"kind":"spam","text":"look"}`, `{"kind":"other","text":"never mind"}`, `{"kind":"spam","text":"look"}`} {
-		want(t, w.ask("POST", "/v1/agents/am_a/reports", body, "Remote", "127.0.0.1:9"), 202, "")
+		want(t, w.do("POST", "/v1/agents/am_a/reports", body, "Remote", "127.0.0.1:9"), 202, "")
 	}
 	list, _, err := w.reg.Reports(t.Context(), "am_a", "", 10)
 	if err != nil || len(list) != 2 || list[0].From != "unknown" {
@@ -138,12 +138,12 @@ func TestLocalProfileHasNoQuotas(t *testing.T) { // AM-82
 	})
 	for i := range 30 {
 		card := testCard(fmt.Sprint("am_", i), text("endpoint", "http://127.0.0.1:3141/agentmesh"))
-		if got := w.ask("POST", "/v1/agents", string(card.JSON()), as("x")...); got.Code != 201 {
+		if got := w.do("POST", "/v1/agents", string(card.JSON()), withBearer("x")...); got.Code != 201 {
 			t.Fatalf("registration %d = %d %s", i, got.Code, got.Body)
 		}
 	}
-	want(t, w.ask("POST", "/v1/agents", string(testCard("am_x", text("endpoint", "http://agent.example/")).JSON()), as("x")...), 400, "INVALID_MESSAGE")
-	if got := w.ask("GET", "/v1/agents", "").Header().Get("Access-Control-Allow-Origin"); got != "" {
+	want(t, w.do("POST", "/v1/agents", string(testCard("am_x", text("endpoint", "http://agent.example/")).JSON()), withBearer("x")...), 400, "INVALID_MESSAGE")
+	if got := w.do("GET", "/v1/agents", "").Header().Get("Access-Control-Allow-Origin"); got != "" {
 		t.Errorf("any page may read a local directory: %q", got)
 	}
 }

@@ -11,11 +11,12 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// attempts bounds how often a write that lost a race is tried again. Each loss means that another writer of the
-// same card won, so the bound is met only by an owner who races against himself.
+// attempts bounds how often a write that lost a race is tried again. Each loss means that another writer changed the
+// same card, so only an owner who races against himself reaches the bound.
 const attempts = 32
 
-// Register takes a card in (POST, AM-51): 201. By its owner it is a renewal, or takes back a reserved id.
+// Register registers a card (POST, AM-51): 201. If the credential already owns the id, Register renews the card or
+// takes back the reserved id.
 func (r *Registry) Register(ctx context.Context, s Submission) (wire.Registered, error) {
 	if r.cfg.ReadOnly {
 		return wire.Registered{}, errMirror
@@ -28,11 +29,11 @@ func (r *Registry) Register(ctx context.Context, s Submission) (wire.Registered,
 	if err != nil {
 		return wire.Registered{}, err
 	}
-	card, err := r.parse(body)
+	card, err := r.parseCard(body)
 	if err != nil {
 		return wire.Registered{}, err
 	}
-	c, err := r.judge(card, s.Proof != "", now)
+	c, err := r.checkCard(card, s.Proof != "", now)
 	if err != nil {
 		return wire.Registered{}, err
 	}
@@ -44,17 +45,17 @@ func (r *Registry) Register(ctx context.Context, s Submission) (wire.Registered,
 	return done, err
 }
 
-// registration is one POST whose card is in order.
+// registration is one POST whose card is valid.
 type registration struct {
 	r       *Registry
 	s       Submission
 	c       candidate
 	owner   [32]byte
 	now     time.Time
-	charged bool // the address has paid
+	charged bool // the client address was charged for it
 }
 
-// run tries again as long as somebody else was faster.
+// run tries to register until no other writer interferes.
 func (g *registration) run(ctx context.Context) (wire.Registered, error) {
 	for range attempts {
 		done, err := g.try(ctx)
@@ -65,11 +66,11 @@ func (g *registration) run(ctx context.Context) (wire.Registered, error) {
 	return wire.Registered{}, wire.ErrUnavailable.Because(errors.New("lost every race for the id"))
 }
 
-// try goes through the rest of AM-51's order: mode, key proof, quotas, id. [store.ErrConflict] and
-// [store.ErrReserved] mean that somebody was faster and it may be tried again.
+// try makes the remaining checks in the order of AM-51 (mode, key proof, quotas, id) and stores the card. On
+// [store.ErrConflict] or [store.ErrReserved] another writer was faster, and the caller may try again.
 func (g *registration) try(ctx context.Context) (wire.Registered, error) {
 	r := g.r
-	if err := r.banned(ctx, g.c.card.ID, g.c.key, g.c.host, g.s.Client, g.now); err != nil {
+	if err := r.checkBan(ctx, g.c.card.ID, g.c.key, g.c.host, g.s.Client, g.now); err != nil {
 		return wire.Registered{}, err
 	}
 	held, err := r.cards.Held(ctx, string(g.c.card.ID), g.now)
@@ -78,7 +79,7 @@ func (g *registration) try(ctx context.Context) (wire.Registered, error) {
 		return wire.Registered{}, err
 	}
 	to := target{method: http.MethodPost, path: "/agents", host: g.s.Host}
-	if taken && !credential.Hash(held.Owner).Equal(g.owner) && r.takesOver(held, g.s, g.c) {
+	if taken && !credential.Hash(held.Owner).Equal(g.owner) && r.canTakeOver(held, g.s, g.c) {
 		held.Owner = g.owner
 	}
 	if taken && credential.Hash(held.Owner).Equal(g.owner) {
@@ -88,17 +89,17 @@ func (g *registration) try(ctx context.Context) (wire.Registered, error) {
 	if err != nil {
 		return wire.Registered{}, err
 	}
-	proof, err := r.prove(g.s, to, g.c, g.now)
+	proof, err := r.checkProof(g.s, to, g.c, g.now)
 	if err != nil {
 		return wire.Registered{}, err
 	}
 	if err := g.charge(); err != nil {
 		return wire.Registered{}, err
 	}
-	if err := g.c.reserved(g.now); err != nil {
+	if err := g.c.checkReservedID(g.now); err != nil {
 		return wire.Registered{}, err
 	}
-	row, err := row(g.c, g.owner, first(g.c, proof, g.now), g.now)
+	row, err := newRow(g.c, g.owner, newMeta(g.c, proof, g.now), g.now)
 	if err != nil {
 		return wire.Registered{}, err
 	}
@@ -110,53 +111,54 @@ func (g *registration) try(ctx context.Context) (wire.Registered, error) {
 	return done, err
 }
 
-// replace puts a card in the place of one of the same owner: a renewal, a change, or a revival.
+// replace stores a card in place of one of the same owner: a renewal, a change or a revival.
 func (r *Registry) replace(ctx context.Context, held store.Card, s Submission, t target, c candidate, now time.Time) (wire.Registered, error) {
-	proof, err := r.prove(s, t, c, now)
+	proof, err := r.checkProof(s, t, c, now)
 	if err != nil {
 		return wire.Registered{}, err
 	}
-	m, err := r.next(held, s, c, proof, now)
+	m, err := r.nextMeta(held, s, c, proof, now)
 	if err != nil {
 		return wire.Registered{}, err
 	}
-	row, err := row(c, held.Owner, m, now)
+	row, err := newRow(c, held.Owner, m, now)
 	if err != nil {
 		return wire.Registered{}, err
 	}
 	put := store.PutCard{Card: row, IfRev: held.Rev, Now: now}
-	if !held.Live(now) || !sameCounts(held.Counts, row.Counts) { // what counts already is not refused
+	if !held.Live(now) || !sameCounts(held.Counts, row.Counts) { // a card that is counted already is not refused
 		put.Quotas = r.quotas(held.Owner, c)
 	}
 	return r.put(ctx, put, c.card, "renewed")
 }
 
+// put stores a card, and queues the first probe of its endpoint. The word what goes into the log.
 func (r *Registry) put(ctx context.Context, put store.PutCard, card wire.Card, what string) (wire.Registered, error) {
 	stored, err := r.cards.Put(ctx, put)
 	switch {
 	case errors.Is(err, store.ErrQuota):
 		return wire.Registered{}, wire.ErrQuota
 	case errors.Is(err, store.ErrConflict), errors.Is(err, store.ErrReserved):
-		return wire.Registered{}, err // nothing was written: what is kept of the card stays, and no reader of the feed wakes
+		return wire.Registered{}, err // nothing was written: caches stay valid
 	}
-	r.wrote(put.Card.ID) // also after another error: the outcome may be unknown
+	r.afterWrite(put.Card.ID) // after other errors the outcome may be unknown
 	if err != nil {
 		return wire.Registered{}, err
 	}
 	if m, err := parseMeta(stored); err == nil && m.Probed.IsZero() {
-		r.askSoon(card)
+		r.queueProbe(card)
 	}
 	r.log.InfoContext(ctx, "card "+what, "agent_id", stored.ID, "expires", stored.Expires)
 	return wire.Registered{AgentID: wire.AgentID(stored.ID), RegisteredAt: stored.Registered, ExpiresAt: stored.Expires}, nil
 }
 
-// row is the card as it is stored for thirty days from now (AM-55).
-func row(c candidate, owner [32]byte, m meta, now time.Time) (store.Card, error) {
+// newRow returns the stored form of a card that expires thirty days from now (AM-55).
+func newRow(c candidate, owner [32]byte, m meta, now time.Time) (store.Card, error) {
 	kept, err := m.encode()
 	if err != nil {
 		return store.Card{}, err
 	}
-	found, counts := terms(c.card), []string{tokenCount(owner)}
+	found, counts := searchTerms(c.card), []string{tokenCount(owner)}
 	if c.mailbox {
 		found = append(found, mailboxTerm(owner))
 	} else {
@@ -168,7 +170,7 @@ func row(c candidate, owner [32]byte, m meta, now time.Time) (store.Card, error)
 		Body:          c.served,
 		Meta:          kept,
 		Owner:         owner,
-		Terms:         m.termed(found, now),
+		Terms:         m.replaceCheckTerms(found, now),
 		Counts:        counts,
 		Registered:    now,
 		Updated:       now,
@@ -177,14 +179,14 @@ func row(c candidate, owner [32]byte, m meta, now time.Time) (store.Card, error)
 	}, nil
 }
 
-// Renew replaces the card of id by its owner, or renews it unchanged where the body is empty (PUT): 200. The
-// order is 401, 404, 403, then the body (AM-51).
+// Renew replaces the card of id by its owner (PUT): 200. An empty body renews the card unchanged. The checks are 401,
+// 404, 403, then the body (AM-51).
 func (r *Registry) Renew(ctx context.Context, id wire.AgentID, s Submission) (wire.Registered, error) {
 	if r.cfg.ReadOnly {
 		return wire.Registered{}, errMirror
 	}
 	now := clock()
-	held, err := r.owned(ctx, id, s.Bearer, s.Client, true, now)
+	held, err := r.getForOwner(ctx, id, s.Bearer, s.Client, true, now)
 	if err != nil {
 		return wire.Registered{}, err
 	}
@@ -197,48 +199,49 @@ func (r *Registry) Renew(ctx context.Context, id wire.AgentID, s Submission) (wi
 		if !errors.Is(err, store.ErrConflict) {
 			return done, err
 		}
-		if held, err = r.owned(ctx, id, s.Bearer, s.Client, true, now); err != nil {
+		if held, err = r.getForOwner(ctx, id, s.Bearer, s.Client, true, now); err != nil {
 			return wire.Registered{}, err
 		}
 	}
 	return wire.Registered{}, wire.ErrUnavailable.Because(errors.New("lost every race for the card"))
 }
 
+// renew is one attempt of Renew.
 func (r *Registry) renew(ctx context.Context, held store.Card, body []byte, s Submission, now time.Time) (wire.Registered, error) {
 	if len(body) == 0 {
 		body = held.Body
 	}
-	card, err := r.parse(body)
+	card, err := r.parseCard(body)
 	if err != nil {
 		return wire.Registered{}, err
 	}
 	if string(card.ID) != held.ID {
 		return wire.Registered{}, wire.ErrCardID
 	}
-	c, err := r.judge(card, s.Proof != "", now)
+	c, err := r.checkCard(card, s.Proof != "", now)
 	if err != nil {
 		return wire.Registered{}, err
 	}
-	if err := r.banned(ctx, card.ID, c.key, c.host, s.Client, now); err != nil {
+	if err := r.checkBan(ctx, card.ID, c.key, c.host, s.Client, now); err != nil {
 		return wire.Registered{}, err
 	}
 	to := target{method: http.MethodPut, path: "/agents/" + held.ID, host: s.Host}
 	return r.replace(ctx, held, s, to, c, now)
 }
 
-// Withdraw takes the card of id out of the directory (DELETE). Its id stays reserved for its owner (AM-55).
+// Withdraw removes the card of id for its owner (DELETE). The id stays reserved for the owner (AM-55).
 func (r *Registry) Withdraw(ctx context.Context, id wire.AgentID, s Submission) error {
 	if r.cfg.ReadOnly {
 		return errMirror
 	}
 	now := clock()
 	for range attempts {
-		held, err := r.owned(ctx, id, s.Bearer, s.Client, false, now)
+		held, err := r.getForOwner(ctx, id, s.Bearer, s.Client, false, now)
 		if err != nil {
 			return err
 		}
 		err = r.cards.Withdraw(ctx, held.ID, held.Rev, now.Add(reservation), nil, now)
-		r.wrote(held.ID)
+		r.afterWrite(held.ID)
 		switch {
 		case errors.Is(err, store.ErrConflict):
 			continue

@@ -21,7 +21,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// members lists several strings for a card member.
+// members returns a card member with a list of strings.
 func members(key string, list ...string) wire.Member {
 	return wire.Member{Key: key, Value: wire.Texts(list)}
 }
@@ -33,7 +33,7 @@ func TestRegisterAndGet(t *testing.T) {
 			text("x_future", "kept"),
 			wire.Member{Key: "x_number", Value: wire.Int(7)},
 			wire.Member{Key: "metadata", Value: wire.Obj(text("html", "<b>&\u2028</b>"))})
-		got := w.ask("POST", "/v1/agents", string(card.JSON()), as(alice)...)
+		got := w.do("POST", "/v1/agents", string(card.JSON()), withBearer(alice)...)
 		const wantBody = `{"agent_id":"am_sarah","registered_at":"2000-01-01T00:00:00.000Z","expires_at":"2000-01-31T00:00:00.000Z"}`
 		if got.Code != http.StatusCreated || strings.TrimSpace(got.Body.String()) != wantBody {
 			t.Errorf("POST = %d %s, want 201 %s", got.Code, got.Body, wantBody)
@@ -41,11 +41,11 @@ func TestRegisterAndGet(t *testing.T) {
 		if cache := got.Header().Get("Cache-Control"); cache != "no-store" { // AM-59
 			t.Errorf("Cache-Control of an answer to a bearer = %q", cache)
 		}
-		back := w.ask("GET", "/v1/agents/am_sarah", "")
+		back := w.do("GET", "/v1/agents/am_sarah", "")
 		if back.Code != http.StatusOK || back.Body.String() != string(card.JSON()) {
 			t.Errorf("GET = %d %s\nwant the card as submitted, unknown fields included (AM-4)", back.Code, back.Body)
 		}
-		if ids, _ := found(t, w.ask("GET", "/v1/agents", "")); !cmp.Equal(ids, []string{"am_sarah"}) {
+		if ids, _ := decodeList(t, w.do("GET", "/v1/agents", "")); !cmp.Equal(ids, []string{"am_sarah"}) {
 			t.Errorf("list = %v", ids)
 		}
 	})
@@ -57,13 +57,13 @@ func TestPrivateListsAreNeverServed(t *testing.T) { // AM-6
 		text("mode", "allowlist"), members("allowlist", "am_friend"), members("block", "am_foe"))})
 	w.register(alice, card)
 	for _, path := range []string{"/v1/agents/am_a", "/v1/agents", "/v1/agents/am_a/record", "/v1/agents?q=agent"} {
-		body := w.ask("GET", path, "").Body.String()
+		body := w.do("GET", path, "").Body.String()
 		if strings.Contains(body, "am_friend") || strings.Contains(body, "am_foe") || !strings.Contains(body, `"mode":"allowlist"`) {
 			t.Errorf("GET %s = %s, want the mode and no list", path, body)
 		}
 	}
 	signed := proof(testKey("am_b"), "POST", "/v1/agents", testBase, time.Now(), card.With("agent_id", wire.Text("am_b")))
-	got := w.ask("POST", "/v1/agents", string(card.With("agent_id", wire.Text("am_b")).JSON()), append(as(alice), wire.HeaderKeyProof, signed)...)
+	got := w.do("POST", "/v1/agents", string(card.With("agent_id", wire.Text("am_b")).JSON()), append(withBearer(alice), wire.HeaderKeyProof, signed)...)
 	want(t, got, 400, "INVALID_MESSAGE") // dropping them would break the proof
 }
 
@@ -104,7 +104,7 @@ func TestCardLimits(t *testing.T) { // AM-4, AM-5, AM-8
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got := w.ask("POST", "/v1/agents", string(tt.card.JSON()), as(alice)...)
+			got := w.do("POST", "/v1/agents", string(tt.card.JSON()), withBearer(alice)...)
 			code := "INVALID_MESSAGE"
 			if tt.want == 201 {
 				code = ""
@@ -123,11 +123,11 @@ func TestWhichErrorWins(t *testing.T) { // AM-51
 		}
 		return code
 	}
-	invited := func(token string) []string { return append(as(token), wire.HeaderInvite, code()) }
-	if got := w.ask("POST", "/v1/agents", string(testCard("am_taken").JSON()), invited(bob)...); got.Code != 201 {
+	invited := func(token string) []string { return append(withBearer(token), wire.HeaderInvite, code()) }
+	if got := w.do("POST", "/v1/agents", string(testCard("am_taken").JSON()), invited(bob)...); got.Code != 201 {
 		t.Fatal(got.Body)
 	}
-	if got := w.ask("POST", "/v1/agents", string(testCard("am_mine").JSON()), invited(alice)...); got.Code != 201 {
+	if got := w.do("POST", "/v1/agents", string(testCard("am_mine").JSON()), invited(alice)...); got.Code != 201 {
 		t.Fatal(got.Body)
 	}
 	var (
@@ -149,33 +149,33 @@ func TestWhichErrorWins(t *testing.T) { // AM-51
 	}{
 		{"no bearer, too large", "POST", "", huge, nil, 401, "UNAUTHORIZED"},
 		{"no bearer, wrong type", "POST", "", free, []string{"Content-Type", "text/plain"}, 401, "UNAUTHORIZED"},
-		{"15 characters, bad card", "POST", "", badCard, as("fifteen-chars-x"), 401, "UNAUTHORIZED"},
-		{"too large, wrong type", "POST", "", huge, append(as(alice), "Content-Type", "text/plain"), 413, "INVALID_MESSAGE"},
-		{"wrong type, bad JSON", "POST", "", "{", append(as(alice), "Content-Type", "text/plain"), 415, "INVALID_MESSAGE"},
-		{"gzip, bad JSON", "POST", "", "{", append(as(alice), "Content-Encoding", "gzip"), 415, "INVALID_MESSAGE"},
-		{"bad JSON, no invite", "POST", "", "{", as("nobody-knows-this"), 400, "INVALID_MESSAGE"},
-		{"bad card, no invite", "POST", "", badCard, as("nobody-knows-this"), 400, "INVALID_MESSAGE"},
-		{"bad key, no invite, taken", "POST", "", badKey, as("nobody-knows-this"), 400, "INVALID_MESSAGE"},
-		{"no invite, forged proof", "POST", "", free, append(as("nobody-knows-this"), wire.HeaderKeyProof, forged), 403, "UNAUTHORIZED"},
+		{"15 characters, bad card", "POST", "", badCard, withBearer("fifteen-chars-x"), 401, "UNAUTHORIZED"},
+		{"too large, wrong type", "POST", "", huge, append(withBearer(alice), "Content-Type", "text/plain"), 413, "INVALID_MESSAGE"},
+		{"wrong type, bad JSON", "POST", "", "{", append(withBearer(alice), "Content-Type", "text/plain"), 415, "INVALID_MESSAGE"},
+		{"gzip, bad JSON", "POST", "", "{", append(withBearer(alice), "Content-Encoding", "gzip"), 415, "INVALID_MESSAGE"},
+		{"bad JSON, no invite", "POST", "", "{", withBearer("nobody-knows-this"), 400, "INVALID_MESSAGE"},
+		{"bad card, no invite", "POST", "", badCard, withBearer("nobody-knows-this"), 400, "INVALID_MESSAGE"},
+		{"bad key, no invite, taken", "POST", "", badKey, withBearer("nobody-knows-this"), 400, "INVALID_MESSAGE"},
+		{"no invite, forged proof", "POST", "", free, append(withBearer("nobody-knows-this"), wire.HeaderKeyProof, forged), 403, "UNAUTHORIZED"},
 		{"forged proof, quota full, taken", "POST", "", taken, append(invited(alice), wire.HeaderKeyProof, forged), 401, "INVALID_SIGNATURE"},
 		{"quota full, taken", "POST", "", taken, invited(alice), 429, "RATE_LIMITED"},
 		{"quota full, free", "POST", "", free, invited(alice), 429, "RATE_LIMITED"},
 		{"taken", "POST", "", taken, invited("carol-credential-3"), 409, "INVALID_MESSAGE"},
 
 		{"PUT: no bearer, unknown", "PUT", "/am_none", huge, nil, 401, "UNAUTHORIZED"},
-		{"PUT: unknown, bad body", "PUT", "/am_none", "{", as(alice), 404, "AGENT_UNAVAILABLE"},
-		{"PUT: no id at all, bad body", "PUT", "/bogus", "{", as(alice), 404, "AGENT_UNAVAILABLE"},
-		{"PUT: foreign, too large", "PUT", "/am_taken", huge, as(alice), 403, "UNAUTHORIZED"},
-		{"PUT: foreign, short token", "PUT", "/am_taken", "{", as("x"), 403, "UNAUTHORIZED"},
-		{"PUT: own, too large", "PUT", "/am_mine", huge, as(alice), 413, "INVALID_MESSAGE"},
-		{"PUT: own, other id", "PUT", "/am_mine", free, as(alice), 400, "INVALID_MESSAGE"},
+		{"PUT: unknown, bad body", "PUT", "/am_none", "{", withBearer(alice), 404, "AGENT_UNAVAILABLE"},
+		{"PUT: no id at all, bad body", "PUT", "/bogus", "{", withBearer(alice), 404, "AGENT_UNAVAILABLE"},
+		{"PUT: foreign, too large", "PUT", "/am_taken", huge, withBearer(alice), 403, "UNAUTHORIZED"},
+		{"PUT: foreign, short token", "PUT", "/am_taken", "{", withBearer("x"), 403, "UNAUTHORIZED"},
+		{"PUT: own, too large", "PUT", "/am_mine", huge, withBearer(alice), 413, "INVALID_MESSAGE"},
+		{"PUT: own, other id", "PUT", "/am_mine", free, withBearer(alice), 400, "INVALID_MESSAGE"},
 		{"DELETE: no bearer, unknown", "DELETE", "/am_none", "", nil, 401, "UNAUTHORIZED"},
-		{"DELETE: unknown", "DELETE", "/am_none", "", as(alice), 404, "AGENT_UNAVAILABLE"},
-		{"DELETE: foreign", "DELETE", "/am_taken", "", as(alice), 403, "UNAUTHORIZED"},
+		{"DELETE: unknown", "DELETE", "/am_none", "", withBearer(alice), 404, "AGENT_UNAVAILABLE"},
+		{"DELETE: foreign", "DELETE", "/am_taken", "", withBearer(alice), 403, "UNAUTHORIZED"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got := w.ask(tt.method, "/v1/agents"+tt.path, tt.body, tt.header...)
+			got := w.do(tt.method, "/v1/agents"+tt.path, tt.body, tt.header...)
 			want(t, got, tt.status, tt.code)
 			if tt.status == 401 && tt.code == "UNAUTHORIZED" && got.Header().Get("WWW-Authenticate") != "Bearer" {
 				t.Errorf("WWW-Authenticate = %q", got.Header().Get("WWW-Authenticate"))
@@ -186,7 +186,7 @@ func TestWhichErrorWins(t *testing.T) { // AM-51
 		})
 	}
 	for _, id := range []string{"am_taken", "am_mine"} {
-		if got := w.ask("GET", "/v1/agents/"+id, "").Body.String(); got != string(testCard(id).JSON()) {
+		if got := w.do("GET", "/v1/agents/"+id, "").Body.String(); got != string(testCard(id).JSON()) {
 			t.Errorf("%s changed: %s", id, got)
 		}
 	}
@@ -208,10 +208,10 @@ func TestCredentials(t *testing.T) { // AM-56
 		{"sechzehn-zeichen-ä", 401, 401},
 	} {
 		body := string(testCard(fmt.Sprint("am_", i)).JSON())
-		if got := w.ask("POST", "/v1/agents", body, as(tt.token)...); got.Code != tt.public {
+		if got := w.do("POST", "/v1/agents", body, withBearer(tt.token)...); got.Code != tt.public {
 			t.Errorf("public, %d characters = %d, want %d", len(tt.token), got.Code, tt.public)
 		}
-		if got := local.ask("POST", "/v1/agents", body, as(tt.token)...); got.Code != tt.local {
+		if got := local.do("POST", "/v1/agents", body, withBearer(tt.token)...); got.Code != tt.local {
 			t.Errorf("local, %d characters = %d, want %d", len(tt.token), got.Code, tt.local)
 		}
 	}
@@ -237,13 +237,13 @@ func TestRegisterAgain(t *testing.T) { // table of routes: POST by the same owne
 		w := newWorld(t)
 		w.register(alice, testCard("am_a"))
 		time.Sleep(time.Hour)
-		got := w.ask("POST", "/v1/agents", string(testCard("am_a", text("name", "New name")).JSON()), as(alice)...)
+		got := w.do("POST", "/v1/agents", string(testCard("am_a", text("name", "New name")).JSON()), withBearer(alice)...)
 		const renewed = `{"agent_id":"am_a","registered_at":"2000-01-01T00:00:00.000Z","expires_at":"2000-01-31T01:00:00.000Z"}`
 		if got.Code != 201 || strings.TrimSpace(got.Body.String()) != renewed {
 			t.Errorf("POST again = %d %s, want 201 %s", got.Code, got.Body, renewed)
 		}
-		want(t, w.ask("POST", "/v1/agents", string(testCard("am_a").JSON()), as(bob)...), 409, "INVALID_MESSAGE")
-		if ids, _ := found(t, w.ask("GET", "/v1/agents?q=new", "")); len(ids) != 1 {
+		want(t, w.do("POST", "/v1/agents", string(testCard("am_a").JSON()), withBearer(bob)...), 409, "INVALID_MESSAGE")
+		if ids, _ := decodeList(t, w.do("GET", "/v1/agents?q=new", "")); len(ids) != 1 {
 			t.Errorf("the new name is not found: %v", ids)
 		}
 	})
@@ -255,22 +255,22 @@ func TestPut(t *testing.T) {
 		card := testCard("am_a", text("x_future", "kept"))
 		w.register(alice, card)
 		time.Sleep(time.Hour)
-		got := w.ask("PUT", "/v1/agents/am_a", "", as(alice)...)
+		got := w.do("PUT", "/v1/agents/am_a", "", withBearer(alice)...)
 		const renewed = `{"agent_id":"am_a","registered_at":"2000-01-01T00:00:00.000Z","expires_at":"2000-01-31T01:00:00.000Z"}`
 		if got.Code != 200 || strings.TrimSpace(got.Body.String()) != renewed {
 			t.Errorf("PUT without a body = %d %s, want 200 %s", got.Code, got.Body, renewed)
 		}
-		if got := w.ask("GET", "/v1/agents/am_a", ""); got.Body.String() != string(card.JSON()) {
+		if got := w.do("GET", "/v1/agents/am_a", ""); got.Body.String() != string(card.JSON()) {
 			t.Errorf("the card changed: %s", got.Body)
 		}
 		changed := card.With("capabilities", wire.Texts([]string{"cooking"}))
-		if got := w.ask("PUT", "/v1/agents/am_a", string(changed.JSON()), as(alice)...); got.Code != 200 {
+		if got := w.do("PUT", "/v1/agents/am_a", string(changed.JSON()), withBearer(alice)...); got.Code != 200 {
 			t.Errorf("PUT = %d %s", got.Code, got.Body)
 		}
-		if ids, _ := found(t, w.ask("GET", "/v1/agents?capability=cooking", "")); len(ids) != 1 {
+		if ids, _ := decodeList(t, w.do("GET", "/v1/agents?capability=cooking", "")); len(ids) != 1 {
 			t.Errorf("the new capability finds %v", ids)
 		}
-		if ids, _ := found(t, w.ask("GET", "/v1/agents?capability=scheduling", "")); len(ids) != 0 {
+		if ids, _ := decodeList(t, w.do("GET", "/v1/agents?capability=scheduling", "")); len(ids) != 0 {
 			t.Errorf("the old capability finds %v", ids)
 		}
 	})
@@ -281,38 +281,38 @@ func TestExpiry(t *testing.T) { // AM-55
 		w := newWorld(t)
 		w.register(alice, testCard("am_a"))
 		w.register(alice, testCard("am_b"))
-		listed := func() int { ids, _ := found(t, w.ask("GET", "/v1/agents", "")); return len(ids) }
+		listed := func() int { ids, _ := decodeList(t, w.do("GET", "/v1/agents", "")); return len(ids) }
 
 		time.Sleep(lifetime - time.Second)
-		if got := w.ask("GET", "/v1/agents/am_a", ""); got.Code != 200 || listed() != 2 {
+		if got := w.do("GET", "/v1/agents/am_a", ""); got.Code != 200 || listed() != 2 {
 			t.Errorf("a second before: %d, %d listed", got.Code, listed())
 		}
-		if got := w.ask("GET", "/v1/agents/am_a", "").Header().Get("Cache-Control"); got != "public, max-age=1" {
+		if got := w.do("GET", "/v1/agents/am_a", "").Header().Get("Cache-Control"); got != "public, max-age=1" {
 			t.Errorf("Cache-Control a second before = %q", got)
 		}
 		time.Sleep(time.Second)
 		for _, path := range []string{"", "/record", "/keys"} {
-			want(t, w.ask("GET", "/v1/agents/am_a"+path, ""), 404, "AGENT_UNAVAILABLE")
+			want(t, w.do("GET", "/v1/agents/am_a"+path, ""), 404, "AGENT_UNAVAILABLE")
 		}
 		if listed() != 0 {
 			t.Error("an expired card is listed")
 		}
-		// To others it is gone, and yet not theirs (THREATS row 12).
-		want(t, w.ask("PUT", "/v1/agents/am_a", "", as(bob)...), 404, "AGENT_UNAVAILABLE")
-		want(t, w.ask("DELETE", "/v1/agents/am_a", "", as(bob)...), 404, "AGENT_UNAVAILABLE")
-		want(t, w.ask("POST", "/v1/agents", string(testCard("am_a").JSON()), as(bob)...), 409, "INVALID_MESSAGE")
+		// Others do not see it, and cannot take its id (THREATS row 12).
+		want(t, w.do("PUT", "/v1/agents/am_a", "", withBearer(bob)...), 404, "AGENT_UNAVAILABLE")
+		want(t, w.do("DELETE", "/v1/agents/am_a", "", withBearer(bob)...), 404, "AGENT_UNAVAILABLE")
+		want(t, w.do("POST", "/v1/agents", string(testCard("am_a").JSON()), withBearer(bob)...), 409, "INVALID_MESSAGE")
 		// The owner takes it back either way.
-		if got := w.ask("PUT", "/v1/agents/am_a", "", as(alice)...); got.Code != 200 || listed() != 1 {
+		if got := w.do("PUT", "/v1/agents/am_a", "", withBearer(alice)...); got.Code != 200 || listed() != 1 {
 			t.Errorf("PUT by the owner = %d %s, %d listed", got.Code, got.Body, listed())
 		}
-		if got := w.ask("POST", "/v1/agents", string(testCard("am_b").JSON()), as(alice)...); got.Code != 201 || listed() != 2 {
+		if got := w.do("POST", "/v1/agents", string(testCard("am_b").JSON()), withBearer(alice)...); got.Code != 201 || listed() != 2 {
 			t.Errorf("POST by the owner = %d %s, %d listed", got.Code, got.Body, listed())
 		}
-		// Thirty days after the end the id is free.
+		// Thirty days after the card expired, its id is free.
 		time.Sleep(lifetime + reservation - time.Second)
-		want(t, w.ask("POST", "/v1/agents", string(testCard("am_a").JSON()), as(bob)...), 409, "INVALID_MESSAGE")
+		want(t, w.do("POST", "/v1/agents", string(testCard("am_a").JSON()), withBearer(bob)...), 409, "INVALID_MESSAGE")
 		time.Sleep(time.Second)
-		if got := w.ask("POST", "/v1/agents", string(testCard("am_a").JSON()), as(bob)...); got.Code != 201 {
+		if got := w.do("POST", "/v1/agents", string(testCard("am_a").JSON()), withBearer(bob)...); got.Code != 201 {
 			t.Errorf("after the reservation = %d %s", got.Code, got.Body)
 		}
 	})
@@ -322,19 +322,19 @@ func TestDelete(t *testing.T) { // AM-55
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.register(alice, testCard("am_a"))
-		if got := w.ask("DELETE", "/v1/agents/am_a", "", as(alice)...); got.Code != 204 || got.Body.Len() != 0 {
+		if got := w.do("DELETE", "/v1/agents/am_a", "", withBearer(alice)...); got.Code != 204 || got.Body.Len() != 0 {
 			t.Errorf("DELETE = %d %q", got.Code, got.Body)
 		}
-		want(t, w.ask("GET", "/v1/agents/am_a", ""), 404, "AGENT_UNAVAILABLE")
-		want(t, w.ask("DELETE", "/v1/agents/am_a", "", as(alice)...), 404, "AGENT_UNAVAILABLE")
-		want(t, w.ask("PUT", "/v1/agents/am_a", "", as(alice)...), 404, "AGENT_UNAVAILABLE")
-		want(t, w.ask("POST", "/v1/agents", string(testCard("am_a").JSON()), as(bob)...), 409, "INVALID_MESSAGE")
-		if got := w.ask("POST", "/v1/agents", string(testCard("am_a").JSON()), as(alice)...); got.Code != 201 {
+		want(t, w.do("GET", "/v1/agents/am_a", ""), 404, "AGENT_UNAVAILABLE")
+		want(t, w.do("DELETE", "/v1/agents/am_a", "", withBearer(alice)...), 404, "AGENT_UNAVAILABLE")
+		want(t, w.do("PUT", "/v1/agents/am_a", "", withBearer(alice)...), 404, "AGENT_UNAVAILABLE")
+		want(t, w.do("POST", "/v1/agents", string(testCard("am_a").JSON()), withBearer(bob)...), 409, "INVALID_MESSAGE")
+		if got := w.do("POST", "/v1/agents", string(testCard("am_a").JSON()), withBearer(alice)...); got.Code != 201 {
 			t.Errorf("POST by the owner = %d %s", got.Code, got.Body)
 		}
-		want(t, w.ask("DELETE", "/v1/agents/am_a", "", as(alice)...), 204, "")
+		want(t, w.do("DELETE", "/v1/agents/am_a", "", withBearer(alice)...), 204, "")
 		time.Sleep(reservation)
-		if got := w.ask("POST", "/v1/agents", string(testCard("am_a").JSON()), as(bob)...); got.Code != 201 {
+		if got := w.do("POST", "/v1/agents", string(testCard("am_a").JSON()), withBearer(bob)...); got.Code != 201 {
 			t.Errorf("after the reservation = %d %s", got.Code, got.Body)
 		}
 	})
@@ -345,41 +345,42 @@ func TestWrongCredentialsAreThrottled(t *testing.T) { // AM-56, THREATS row 13
 		w := newWorld(t)
 		w.register(alice, testCard("am_a"))
 		for i := range maxFailures {
-			want(t, w.ask("DELETE", "/v1/agents/am_a", "", as(fmt.Sprint("guessed-number-", i))...), 403, "UNAUTHORIZED")
+			want(t, w.do("DELETE", "/v1/agents/am_a", "", withBearer(fmt.Sprint("guessed-number-", i))...), 403, "UNAUTHORIZED")
 		}
-		want(t, w.ask("DELETE", "/v1/agents/am_a", "", as("guessed-number-x")...), 429, "RATE_LIMITED")
-		want(t, w.ask("GET", "/v1/relay", "", as("guessed-number-x")...), 429, "RATE_LIMITED")
-		want(t, w.ask("PUT", "/v1/agents/am_a", "", append(as("guessed-number-y"), "Remote", "198.51.100.7:9")...), 403, "UNAUTHORIZED")
-		want(t, w.ask("PUT", "/v1/agents/am_a", "", as(alice)...), 200, "") // from the same address
-		want(t, w.ask("GET", "/v1/relay", "", as(alice)...), 200, "")
+		want(t, w.do("DELETE", "/v1/agents/am_a", "", withBearer("guessed-number-x")...), 429, "RATE_LIMITED")
+		want(t, w.do("GET", "/v1/relay", "", withBearer("guessed-number-x")...), 429, "RATE_LIMITED")
+		want(t, w.do("PUT", "/v1/agents/am_a", "", append(withBearer("guessed-number-y"), "Remote", "198.51.100.7:9")...), 403, "UNAUTHORIZED")
+		want(t, w.do("PUT", "/v1/agents/am_a", "", withBearer(alice)...), 200, "") // from the same address
+		want(t, w.do("GET", "/v1/relay", "", withBearer(alice)...), 200, "")
 		time.Sleep(time.Minute / maxFailures)
-		want(t, w.ask("DELETE", "/v1/agents/am_a", "", as("guessed-number-z")...), 403, "UNAUTHORIZED")
+		want(t, w.do("DELETE", "/v1/agents/am_a", "", withBearer("guessed-number-z")...), 403, "UNAUTHORIZED")
 	})
 }
 
-// TestRelayCredentialsAreThrottled: tokens that no card has are counted, wherever the relay is shown them (AM-56).
+// TestRelayCredentialsAreThrottled: the relay counts unknown tokens on all of its routes (AM-56).
 func TestRelayCredentialsAreThrottled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.register(alice, testCard("am_a"))
 		for i := range maxFailures {
-			want(t, w.ask("GET", "/v1/relay", "", as(fmt.Sprint("guessed-number-", i))...), 401, "")
+			want(t, w.do("GET", "/v1/relay", "", withBearer(fmt.Sprint("guessed-number-", i))...), 401, "")
 		}
-		want(t, w.ask("GET", "/v1/relay", "", as("guessed-number-x")...), 429, "RATE_LIMITED")
-		want(t, w.ask("POST", "/v1/relay", "{}", as("guessed-number-x")...), 429, "RATE_LIMITED")
-		want(t, w.ask("POST", "/v1/relay", "{}", as(alice)...), 400, "")
-		want(t, w.ask("GET", "/v1/relay", "", append(as("guessed-number-x"), "Remote", "198.51.100.7:9")...), 401, "")
+		want(t, w.do("GET", "/v1/relay", "", withBearer("guessed-number-x")...), 429, "RATE_LIMITED")
+		want(t, w.do("POST", "/v1/relay", "{}", withBearer("guessed-number-x")...), 429, "RATE_LIMITED")
+		want(t, w.do("POST", "/v1/relay", "{}", withBearer(alice)...), 400, "")
+		want(t, w.do("GET", "/v1/relay", "", append(withBearer("guessed-number-x"), "Remote", "198.51.100.7:9")...), 401, "")
 	})
 }
 
-// TestFailuresOfUnknownClients: wrong credentials of clients that nothing tells apart take a second and bar nobody.
+// TestFailuresOfUnknownClients: wrong credentials of clients that cannot be distinguished take a second each and bar
+// nobody.
 func TestFailuresOfUnknownClients(t *testing.T) { // THREATS 33
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(c *Config) { c.Addresses = httpapi.New(httpapi.Config{}).Addresses() })
 		w.register(alice, testCard("am_a"))
 		start := time.Now()
 		for i := range 3 * maxFailures {
-			want(t, w.ask("DELETE", "/v1/agents/am_a", "", append(as(fmt.Sprint("guessed-number-", i)), "Remote", "127.0.0.1:9")...), 403, "UNAUTHORIZED")
+			want(t, w.do("DELETE", "/v1/agents/am_a", "", append(withBearer(fmt.Sprint("guessed-number-", i)), "Remote", "127.0.0.1:9")...), 403, "UNAUTHORIZED")
 		}
 		if took := time.Since(start); took != 3*maxFailures*time.Second {
 			t.Errorf("%d wrong credentials take %v, want a second each", 3*maxFailures, took)
@@ -387,7 +388,7 @@ func TestFailuresOfUnknownClients(t *testing.T) { // THREATS 33
 	})
 }
 
-// THREATS 27: a giant key is refused for its size, before any arithmetic with it.
+// TestGiantKeyIsRefused: a giant key is refused by its size, before any arithmetic with it (THREATS 27).
 func TestGiantKeyIsRefused(t *testing.T) {
 	w := newWorld(t)
 	register := func(bits uint) *httptest.ResponseRecorder {
@@ -402,7 +403,7 @@ func TestGiantKeyIsRefused(t *testing.T) {
 		if err := errors.Join(key.Serialize(out), out.Close()); err != nil {
 			t.Fatal(err)
 		}
-		return w.ask("POST", "/v1/agents", string(testCard("am_giant", text("public_key", armored.String())).JSON()), as(alice)...)
+		return w.do("POST", "/v1/agents", string(testCard("am_giant", text("public_key", armored.String())).JSON()), withBearer(alice)...)
 	}
 	const size = "2048 to 4096 bits"
 	begun := time.Now()
@@ -417,5 +418,5 @@ func TestGiantKeyIsRefused(t *testing.T) {
 	if got := register(4096); got.Code != 400 || strings.Contains(got.Body.String(), size) { // it lacks the rest of a key
 		t.Errorf("4096 bits = %d %s, want another reason", got.Code, got.Body)
 	}
-	want(t, w.ask("GET", "/v1/agents/am_giant", ""), 404, "")
+	want(t, w.do("GET", "/v1/agents/am_giant", ""), 404, "")
 }

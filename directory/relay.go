@@ -17,7 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// RelayItem is a message on its way through the relay. ReplyBy is there while its sender waits for the reply.
+// RelayItem is a message on its way through the relay. ReplyBy is set if its sender is waiting for the reply.
 type RelayItem struct {
 	RelayID string          `json:"relay_id"`
 	Message json.RawMessage `json:"message"`
@@ -25,21 +25,23 @@ type RelayItem struct {
 	ReplyBy string          `json:"reply_by,omitempty"`
 }
 
-// posted is a message that somebody hands to the relay.
-type posted struct {
+// posting is a message that a sender posted to the relay.
+type posting struct {
 	raw    []byte
 	tree   wire.Value
 	msg    wire.Message
 	box    store.Card
-	sender wire.AgentID // "" where it has no card here; else the signature is by its key
+	sender wire.AgentID // "" if it has no card here; otherwise its key made the signature
 }
 
-func (p posted) known() bool { return p.sender != "" }
+// isVerified reports whether the signature of the message was verified.
+func (p posting) isVerified() bool { return p.sender != "" }
 
-// post reads a message for the relay and makes the checks of a receiver's lines 3 to 5 and, where the sender can be
-// looked up here, 7 to 9 (AM-66). box is "" where the message itself says whose it is.
-func (r *Registry) post(ctx context.Context, raw []byte, box wire.AgentID, from netip.Addr, now time.Time) (posted, error) {
-	p := posted{raw: raw}
+// checkPosting parses a message for the relay. It makes the checks of lines 3 to 5 of a receiver and, if the sender's
+// card is here, of lines 7 to 9 (AM-66). box is the mailbox that the request names, or "" if only the message names its
+// recipient.
+func (r *Registry) checkPosting(ctx context.Context, raw []byte, box wire.AgentID, from netip.Addr, now time.Time) (posting, error) {
+	p := posting{raw: raw}
 	var err error
 	if p.tree, err = wire.ParseObject(raw); err != nil {
 		return p, wire.ErrSyntax.Because(err)
@@ -54,7 +56,7 @@ func (r *Registry) post(ctx context.Context, raw []byte, box wire.AgentID, from 
 	if box != "" && p.msg.To != box {
 		return p, wire.ErrRecipient
 	}
-	if err := r.banned(ctx, p.msg.From, nil, "", from, now); err != nil {
+	if err := r.checkBan(ctx, p.msg.From, nil, "", from, now); err != nil {
 		return p, err
 	}
 	if p.box, err = r.get(ctx, p.msg.To, now); err != nil {
@@ -67,7 +69,7 @@ func (r *Registry) post(ctx context.Context, raw []byte, box wire.AgentID, from 
 	if err != nil {
 		return p, err
 	}
-	card, err := r.stored(sender)
+	card, err := r.parseStoredCard(sender)
 	if err != nil {
 		return p, err
 	}
@@ -87,13 +89,13 @@ func (r *Registry) post(ctx context.Context, raw []byte, box wire.AgentID, from 
 	return p, nil
 }
 
-// MailQuery asks for the mail of a credential.
+// MailQuery selects mail of a credential.
 type MailQuery struct {
 	Box          wire.AgentID        // "" for all of its agents
 	Conversation wire.ConversationID // "" for all
-	After        string              // relay id: only what came later
+	After        string              // relay id: only later messages
 	Limit        int                 // 0 is 50; above 100 is 100
-	Wait         time.Duration       // for what comes, where nothing is there
+	Wait         time.Duration       // how long to wait for mail
 }
 
 const mailPage = 50
@@ -101,9 +103,12 @@ const mailPage = 50
 // errUnknownBearer refuses a credential that no card has.
 var errUnknownBearer = wire.ErrNoBearer.At("no card in this directory has this token")
 
-// Mail returns the mail of all agents of a credential, oldest first, what waits for a reply first of all; a page ends
-// with the message that takes it over 1 MiB. Mail stays until it is acknowledged. Whoever waits is connected: messages for
-// its mailboxes pass through (AM-67). A credential without a card is 401.
+// Mail returns the mail of all agents of a credential. Messages whose sender waits for a reply come first, the rest
+// oldest first. A page ends with the message that takes it over 1 MiB. Mail stays in its mailbox until it is
+// acknowledged.
+//
+// During a call with Wait the agents of the credential are connected: messages for their mailboxes pass through
+// (AM-67). A credential without a card is 401.
 func (r *Registry) Mail(ctx context.Context, bearer string, q MailQuery) ([]RelayItem, error) {
 	now := clock()
 	owner := credential.HashOf(bearer)
@@ -125,15 +130,15 @@ func (r *Registry) Mail(ctx context.Context, bearer string, q MailQuery) ([]Rela
 			return nil, err
 		}
 	}
-	r.connected(ctx, boxes, now)
-	seat := r.desks.sit(owner, q.Wait > 0, len(boxes) > 0)
-	defer seat.leave()
+	r.recordConnection(ctx, boxes, now)
+	waiter := r.connections.join(owner, q.Wait > 0, len(boxes) > 0)
+	defer waiter.leave()
 	end := time.NewTimer(min(q.Wait, maxWait))
 	defer end.Stop()
 	for {
-		rung := seat.rung()
-		items, err := r.mailNow(ctx, owner, q, after, clock())
-		if err != nil || len(items) > 0 || !seat.waits {
+		changed := waiter.wakeChannel()
+		items, err := r.collectMail(ctx, owner, q, after, clock())
+		if err != nil || len(items) > 0 || !waiter.waits {
 			return items, err
 		}
 		select {
@@ -141,23 +146,24 @@ func (r *Registry) Mail(ctx context.Context, bearer string, q MailQuery) ([]Rela
 			return nil, nil
 		case <-end.C:
 			return nil, nil
-		case <-rung:
+		case <-changed:
 		}
 	}
 }
 
-func (r *Registry) mailNow(ctx context.Context, owner [32]byte, q MailQuery, after string, now time.Time) ([]RelayItem, error) {
+// collectMail returns the mail that is there now, without waiting.
+func (r *Registry) collectMail(ctx context.Context, owner [32]byte, q MailQuery, after string, now time.Time) ([]RelayItem, error) {
 	items, size := make([]RelayItem, 0, 4), 0
-	for _, o := range r.desks.take(owner, q.Box, q.Conversation, q.Limit) {
+	for _, o := range r.connections.take(owner, q.Box, q.Conversation, q.Limit) {
 		items = append(items, RelayItem{o.id, o.raw, wire.FormatTime(o.created), wire.FormatTime(o.replyBy)})
 		size += len(o.raw)
 	}
 	term := ownerTerm(owner)
 	if q.Box != "" {
-		term = boxTerm(q.Box) // also what came when it had another credential
+		term = boxTerm(q.Box) // includes mail from before a change of the credential
 	}
 	for more := true; more; {
-		list, err := r.mailOf(ctx, term, after, maxMailPage, now)
+		list, err := r.listMail(ctx, term, after, maxMailPage, now)
 		if err != nil {
 			return nil, err
 		}
@@ -171,7 +177,7 @@ func (r *Registry) mailNow(ctx context.Context, owner [32]byte, q MailQuery, aft
 			}
 			text, err := r.recs.Get(ctx, mailTextNS, m.key, now)
 			if errors.Is(err, store.ErrNotFound) {
-				continue // acknowledged meanwhile
+				continue // acknowledged in the meantime
 			}
 			if err != nil {
 				return nil, fmt.Errorf("read mail: %w", err)
@@ -188,7 +194,8 @@ func (r *Registry) mailNow(ctx context.Context, owner [32]byte, q MailQuery, aft
 	return items, nil
 }
 
-// mailboxes are the live cards of a credential whose endpoint is their mailbox here; the one of box where that is named.
+// mailboxes returns the live cards of a credential whose endpoint is their mailbox here. If box is not "", it returns
+// only that card, whatever its endpoint.
 func (r *Registry) mailboxes(ctx context.Context, owner [32]byte, box wire.AgentID, now time.Time) ([]store.Card, error) {
 	if box != "" {
 		c, err := r.get(ctx, box, now)
@@ -207,19 +214,20 @@ func (r *Registry) mailboxes(ctx context.Context, owner [32]byte, box wire.Agent
 	return slices.DeleteFunc(page.Cards, func(c store.Card) bool { return !credential.Hash(c.Owner).Equal(owner) }), nil
 }
 
-// connectedAgain is how often a connection is noted beside a card: each time is a write.
-const connectedAgain = 6 * time.Hour
+// connectionNoted is the least time between two notes of a connection beside a card: each note is a write.
+const connectionNoted = 6 * time.Hour
 
-// connected notes that the agents of mailboxes are there: their endpoint proof is this connection (AM-66).
-func (r *Registry) connected(ctx context.Context, boxes []store.Card, now time.Time) {
+// recordConnection notes that the agents of the mailboxes are connected. This connection is their endpoint proof
+// (AM-66).
+func (r *Registry) recordConnection(ctx context.Context, boxes []store.Card, now time.Time) {
 	for _, c := range boxes {
 		m, err := parseMeta(c)
-		if err != nil || now.Sub(m.Alive) < connectedAgain {
+		if err != nil || now.Sub(m.Alive) < connectionNoted {
 			continue
 		}
-		card, err := r.stored(c)
-		if err == nil && r.ownMailbox(card) {
-			err = r.keepAnswer(ctx, card, true)
+		card, err := r.parseStoredCard(c)
+		if err == nil && r.ownsMailbox(card) {
+			err = r.saveProbe(ctx, card, true)
 		}
 		if err != nil && ctx.Err() == nil {
 			r.log.WarnContext(ctx, "note a relay connection", "agent_id", c.ID, "err", err)

@@ -14,7 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// mountRelay adds the mailbox relay (AM-64 to AM-68).
+// mountRelay adds the routes of the mailbox relay (AM-64 to AM-68).
 func (r *Registry) mountRelay(e *echo.Echo, guard func(echo.HandlerFunc) echo.HandlerFunc) {
 	e.POST("/v1/relay", guard(r.postRelay))
 	e.GET("/v1/relay", guard(r.getRelay))
@@ -24,13 +24,13 @@ func (r *Registry) mountRelay(e *echo.Echo, guard func(echo.HandlerFunc) echo.Ha
 	e.GET("/v1/mailbox/:id", guard(r.getMailbox))
 }
 
-// queued is the answer to a message that waits in a mailbox.
+// queued is the response for a message that waits in a mailbox.
 type queued struct {
 	RelayID string `json:"relay_id"`
 	Status  string `json:"status"`
 }
 
-// postRelay takes a message of a sender that shows its credential (AM-64).
+// postRelay accepts a message from a sender that shows its credential (AM-64).
 func (r *Registry) postRelay(c echo.Context) error {
 	httpapi.Private(c)
 	ctx, now := c.Request().Context(), clock()
@@ -38,37 +38,37 @@ func (r *Registry) postRelay(c echo.Context) error {
 	if !ok || bearer == "" {
 		return wire.ErrNoBearer
 	}
-	if err := r.screen(ctx, bearer, httpapi.ClientAddr(c), now); err != nil {
+	if err := r.checkThrottleUnlessKnown(ctx, bearer, httpapi.ClientAddr(c), now); err != nil {
 		return err
 	}
 	raw, err := httpapi.Body(c, wire.MaxMessage)
 	if err != nil {
 		return err
 	}
-	p, err := r.post(ctx, raw, "", httpapi.ClientAddr(c), now)
+	p, err := r.checkPosting(ctx, raw, "", httpapi.ClientAddr(c), now)
 	if err != nil {
 		return err
 	}
 	sender, err := r.get(ctx, p.msg.From, now)
 	if errors.Is(err, wire.ErrNoAgent) {
-		r.failed(ctx, httpapi.ClientAddr(c), now)
+		r.countFailure(ctx, httpapi.ClientAddr(c), now)
 		return errUnknownBearer
 	}
 	if err != nil {
 		return err
 	}
 	if !credential.Hash(sender.Owner).Equal(credential.HashOf(bearer)) {
-		r.failed(ctx, httpapi.ClientAddr(c), now)
+		r.countFailure(ctx, httpapi.ClientAddr(c), now)
 		return wire.ErrWrongBearer
 	}
-	id, err := r.counted(r.keep(ctx, p, now))
+	id, err := r.countOutcome(r.storeMail(ctx, p, now))
 	if err != nil {
 		return err
 	}
 	return httpapi.JSON(c, http.StatusCreated, queued{id, "queued"})
 }
 
-// getRelay hands mail to the agents of a credential.
+// getRelay returns mail to the agents of a credential.
 func (r *Registry) getRelay(c echo.Context) error {
 	httpapi.Private(c)
 	ctx, now := c.Request().Context(), clock()
@@ -76,7 +76,7 @@ func (r *Registry) getRelay(c echo.Context) error {
 	if err := r.checkBearer(bearer); err != nil {
 		return err
 	}
-	if err := r.screen(ctx, bearer, httpapi.ClientAddr(c), now); err != nil {
+	if err := r.checkThrottleUnlessKnown(ctx, bearer, httpapi.ClientAddr(c), now); err != nil {
 		return err
 	}
 	q := MailQuery{
@@ -103,7 +103,7 @@ func (r *Registry) getRelay(c echo.Context) error {
 	}
 	items, err := r.Mail(ctx, bearer, q)
 	if errors.Is(err, errUnknownBearer) {
-		r.failed(ctx, httpapi.ClientAddr(c), now)
+		r.countFailure(ctx, httpapi.ClientAddr(c), now)
 	}
 	if err != nil {
 		return err
@@ -111,7 +111,8 @@ func (r *Registry) getRelay(c echo.Context) error {
 	return httpapi.Raw(c, http.StatusOK, mailPageJSON(items))
 }
 
-// mailPageJSON writes mail with each message byte for byte as it came, which the standard library would compact (AM-64).
+// mailPageJSON encodes mail with each message byte for byte as it arrived (AM-64). The standard library would compact
+// the messages.
 func mailPageJSON(items []RelayItem) []byte {
 	out := []byte(`{"messages":[`)
 	for i, item := range items {
@@ -129,6 +130,7 @@ func mailPageJSON(items []RelayItem) []byte {
 	return append(out, "]}"...)
 }
 
+// postAck removes a message that its agent has received.
 func (r *Registry) postAck(c echo.Context) error {
 	httpapi.Private(c)
 	bearer, _ := httpapi.Bearer(c.Request())
@@ -143,7 +145,7 @@ func (r *Registry) postAck(c echo.Context) error {
 	}{"acknowledged"})
 }
 
-// postReply takes the agent's answer to a message that passes through (AM-67).
+// postReply takes an agent's reply to a message that passes through (AM-67).
 func (r *Registry) postReply(c echo.Context) error {
 	httpapi.Private(c)
 	bearer, _ := httpapi.Bearer(c.Request())
@@ -154,15 +156,15 @@ func (r *Registry) postReply(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	o := r.desks.find(credential.HashOf(bearer), c.Param("relay"))
+	o := r.connections.find(credential.HashOf(bearer), c.Param("relay"))
 	if o == nil {
 		return wire.ErrLateReply
 	}
-	status, err := replied(o, raw)
+	status, err := checkReply(o, raw)
 	if err != nil {
 		return err
 	}
-	if !r.desks.reply(credential.HashOf(bearer), o.id, relayed{status, raw}) {
+	if !r.connections.reply(credential.HashOf(bearer), o.id, transitReply{status, raw}) {
 		return wire.ErrLateReply
 	}
 	return httpapi.JSON(c, http.StatusOK, struct {
@@ -170,28 +172,29 @@ func (r *Registry) postReply(c echo.Context) error {
 	}{"delivered"})
 }
 
-// getMailbox answers with the card, as every endpoint does (AM-63).
+// getMailbox answers with the agent's card, as every endpoint does (AM-63).
 func (r *Registry) getMailbox(c echo.Context) error {
-	if err := r.isMailbox(c.Request().Context(), pathID(c)); err != nil {
+	if err := r.checkMailbox(c.Request().Context(), pathID(c)); err != nil {
 		return err
 	}
 	return r.getAgent(c)
 }
 
-func (r *Registry) isMailbox(ctx context.Context, id wire.AgentID) error {
+// checkMailbox returns [wire.ErrNoAgent] unless the endpoint of the card of id is its mailbox here.
+func (r *Registry) checkMailbox(ctx context.Context, id wire.AgentID) error {
 	held, err := r.get(ctx, id, clock())
 	if err != nil {
 		return err
 	}
-	card, err := r.stored(held)
-	if err == nil && !r.ownMailbox(card) {
+	card, err := r.parseStoredCard(held)
+	if err == nil && !r.ownsMailbox(card) {
 		return wire.ErrNoAgent
 	}
 	return err
 }
 
-// postMailbox is the endpoint of an agent without an address: the message passes through while the agent is connected,
-// and waits in the mailbox otherwise (AM-66, AM-67).
+// postMailbox is the endpoint of an agent without a public address. A message passes through while the agent is
+// connected, and otherwise waits in the mailbox (AM-66, AM-67).
 func (r *Registry) postMailbox(c echo.Context) error {
 	httpapi.Private(c)
 	ctx, now, id := c.Request().Context(), clock(), pathID(c)
@@ -199,10 +202,10 @@ func (r *Registry) postMailbox(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := r.isMailbox(ctx, id); err != nil {
+	if err := r.checkMailbox(ctx, id); err != nil {
 		return err
 	}
-	p, err := r.post(ctx, raw, id, httpapi.ClientAddr(c), now)
+	p, err := r.checkPosting(ctx, raw, id, httpapi.ClientAddr(c), now)
 	if err != nil {
 		return err
 	}
@@ -213,15 +216,15 @@ func (r *Registry) postMailbox(c echo.Context) error {
 		r.counters.passed.Inc()
 		return httpapi.Raw(c, answer.status, answer.body)
 	}
-	relayID, err := r.counted(r.keep(ctx, p, now))
+	relayID, err := r.countOutcome(r.storeMail(ctx, p, now))
 	if err != nil {
 		return err
 	}
 	return httpapi.JSON(c, http.StatusAccepted, queued{relayID, "queued"})
 }
 
-// counted counts what became of a message that was to be kept.
-func (r *Registry) counted(relayID string, err error) (string, error) {
+// countOutcome counts whether a message was stored or refused. It returns its arguments.
+func (r *Registry) countOutcome(relayID string, err error) (string, error) {
 	if err != nil {
 		r.counters.turnedAway.Inc()
 	} else {

@@ -15,11 +15,13 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// boxCard is a card whose endpoint is its mailbox.
-func boxCard(id string) wire.Value { return testCard(id, text("endpoint", testBase+"/mailbox/"+id)) }
+// mailboxCard is a card whose endpoint is its mailbox.
+func mailboxCard(id string) wire.Value {
+	return testCard(id, text("endpoint", testBase+"/mailbox/"+id))
+}
 
-// letter is a signed message; members change it before it is signed.
-func letter(id, from, to string, members ...wire.Member) string {
+// testMessage is a signed message; members change it before it is signed.
+func testMessage(id, from, to string, members ...wire.Member) string {
 	tree := wire.Draft{
 		ID: wire.MessageID("msg_" + id), Conversation: "conv_1", From: wire.AgentID(from), To: wire.AgentID(to), Time: time.Now(),
 		Intent: "mesh.message", Payload: wire.Obj(text("action", "deliver"), wire.Member{Key: "message", Value: wire.Obj(text("body", "hello"))}),
@@ -27,10 +29,10 @@ func letter(id, from, to string, members ...wire.Member) string {
 	for _, m := range members {
 		tree = tree.With(m.Key, m.Value)
 	}
-	return signed(tree, from)
+	return signJSON(tree, from)
 }
 
-func signed(tree wire.Value, by string) string {
+func signJSON(tree wire.Value, by string) string {
 	tree, err := testKey(by).SignValue(tree)
 	if err != nil {
 		panic(err)
@@ -38,19 +40,19 @@ func signed(tree wire.Value, by string) string {
 	return string(tree.JSON())
 }
 
-// relayWorld has Alice's mailbox, one of Carol's, and Bob, who has an address.
-func relayWorld(t *testing.T) *world {
+// newRelayWorld has two mailboxes of Alice, one of Carol, and Bob, who has an address.
+func newRelayWorld(t *testing.T) *world {
 	w := newWorld(t, func(c *Config) { c.Quotas = Quotas{PerToken: -1, PerHour: -1, PerHost: 1} })
-	w.register(alice, boxCard("am_alice"))
-	w.register(alice, boxCard("am_alice2")) // the same host: exempt from its quota (AM-66)
-	w.register("carol-credential-3", boxCard("am_carol"))
+	w.register(alice, mailboxCard("am_alice"))
+	w.register(alice, mailboxCard("am_alice2")) // the same host: exempt from its quota (AM-66)
+	w.register("carol-credential-3", mailboxCard("am_carol"))
 	w.register(bob, testCard("am_bob"))
 	return w
 }
 
 func (w *world) mail(token, query string) []RelayItem {
 	w.t.Helper()
-	got := w.ask("GET", "/v1/relay?"+query, "", as(token)...)
+	got := w.do("GET", "/v1/relay?"+query, "", withBearer(token)...)
 	var doc struct{ Messages []RelayItem }
 	if err := json.Unmarshal(got.Body.Bytes(), &doc); err != nil || got.Code != 200 {
 		w.t.Fatalf("mail ?%s = %d %s", query, got.Code, got.Body)
@@ -58,7 +60,8 @@ func (w *world) mail(token, query string) []RelayItem {
 	return doc.Messages
 }
 
-func receipt(t *testing.T, got *httptest.ResponseRecorder, status int) string {
+// wantReceipt checks that a message was stored, and returns its relay id.
+func wantReceipt(t *testing.T, got *httptest.ResponseRecorder, status int) string {
 	t.Helper()
 	var doc queued
 	if err := json.Unmarshal(got.Body.Bytes(), &doc); err != nil || got.Code != status || doc.Status != "queued" || !strings.HasPrefix(doc.RelayID, "relay_") {
@@ -69,12 +72,12 @@ func receipt(t *testing.T, got *httptest.ResponseRecorder, status int) string {
 
 func TestRelay(t *testing.T) { // AM-64, AM-65
 	synctest.Test(t, func(t *testing.T) {
-		w := relayWorld(t)
-		first := strings.Replace(letter("1", "am_bob", "am_alice"), `,"`, " ,\n\t\"", 3) // white space of its own: mail is kept byte for byte
-		id := receipt(t, w.ask("POST", "/v1/relay", first, as(bob)...), 201)
+		w := newRelayWorld(t)
+		first := strings.Replace(testMessage("1", "am_bob", "am_alice"), `,"`, " ,\n\t\"", 3) // unusual white space: mail is kept byte for byte
+		id := wantReceipt(t, w.do("POST", "/v1/relay", first, withBearer(bob)...), 201)
 		time.Sleep(time.Second)
-		other := letter("2", "am_bob", "am_alice2", text("conversation_id", "conv_2"))
-		receipt(t, w.ask("POST", "/v1/relay", other, as(bob)...), 201)
+		other := testMessage("2", "am_bob", "am_alice2", text("conversation_id", "conv_2"))
+		wantReceipt(t, w.do("POST", "/v1/relay", other, withBearer(bob)...), 201)
 		all := w.mail(alice, "")
 		if len(all) != 2 || string(all[0].Message) != first || all[0].RelayID != id || all[0].Created != "2000-01-01T00:00:00.000Z" || all[0].ReplyBy != "" {
 			t.Errorf("mail %+v", all)
@@ -87,23 +90,23 @@ func TestRelay(t *testing.T) { // AM-64, AM-65
 		if got := w.mail(bob, ""); len(got) != 0 {
 			t.Errorf("others see %v", got)
 		}
-		want(t, w.ask("GET", "/v1/relay?agent_id=am_alice", "", as(bob)...), 403, "UNAUTHORIZED")
-		want(t, w.ask("GET", "/v1/relay", ""), 401, "UNAUTHORIZED")
+		want(t, w.do("GET", "/v1/relay?agent_id=am_alice", "", withBearer(bob)...), 403, "UNAUTHORIZED")
+		want(t, w.do("GET", "/v1/relay", ""), 401, "UNAUTHORIZED")
 		for _, query := range []string{"", "?wait=30", "?agent_id=am_alice"} {
-			want(t, w.ask("GET", "/v1/relay"+query, "", as("a-token-of-nobody-here")...), 401, "UNAUTHORIZED")
+			want(t, w.do("GET", "/v1/relay"+query, "", withBearer("a-token-of-nobody-here")...), 401, "UNAUTHORIZED")
 		}
-		want(t, w.ask("GET", "/v1/relay?limit=0", "", as(alice)...), 400, "INVALID_MESSAGE")
-		want(t, w.ask("GET", "/v1/relay?wait=31", "", as(alice)...), 400, "INVALID_MESSAGE")
-		// A reader that never acknowledges gets the same again; one that does so twice is told the same.
+		want(t, w.do("GET", "/v1/relay?limit=0", "", withBearer(alice)...), 400, "INVALID_MESSAGE")
+		want(t, w.do("GET", "/v1/relay?wait=31", "", withBearer(alice)...), 400, "INVALID_MESSAGE")
+		// Without an acknowledgement the same mail comes again. A second acknowledgement gets the same response.
 		if got := w.mail(alice, ""); len(got) != 2 {
 			t.Errorf("the second time %d", len(got))
 		}
-		want(t, w.ask("POST", "/v1/relay/"+id+"/ack", "", as(bob)...), 404, "INVALID_MESSAGE")
+		want(t, w.do("POST", "/v1/relay/"+id+"/ack", "", withBearer(bob)...), 404, "INVALID_MESSAGE")
 		for range 2 {
-			want(t, w.ask("POST", "/v1/relay/"+id+"/ack", "", as(alice)...), 200, "")
+			want(t, w.do("POST", "/v1/relay/"+id+"/ack", "", withBearer(alice)...), 200, "")
 		}
 		for _, wrong := range []string{"relay_x", "x", id[:len(id)-1] + "!"} {
-			want(t, w.ask("POST", "/v1/relay/"+wrong+"/ack", "", as(alice)...), 404, "INVALID_MESSAGE")
+			want(t, w.do("POST", "/v1/relay/"+wrong+"/ack", "", withBearer(alice)...), 404, "INVALID_MESSAGE")
 		}
 		if got := w.mail(alice, ""); len(got) != 1 || string(got[0].Message) != other {
 			t.Errorf("after the acknowledgement: %v", got)
@@ -116,8 +119,8 @@ func TestRelay(t *testing.T) { // AM-64, AM-65
 }
 
 func TestRelayRefuses(t *testing.T) { // AM-64, AM-66
-	w := relayWorld(t)
-	good := letter("1", "am_bob", "am_alice")
+	w := newRelayWorld(t)
+	good := testMessage("1", "am_bob", "am_alice")
 	stale := text("timestamp", wire.FormatTime(time.Now().Add(-16*time.Minute)))
 	for _, tt := range []struct {
 		name, path, body string
@@ -126,30 +129,31 @@ func TestRelayRefuses(t *testing.T) { // AM-64, AM-66
 		code             string
 	}{
 		{"no bearer", "/v1/relay", good, nil, 401, "UNAUTHORIZED"},
-		{"another's bearer", "/v1/relay", good, as(alice), 403, "UNAUTHORIZED"},
-		{"no JSON", "/v1/relay", "{", as(bob), 400, "INVALID_MESSAGE"},
-		{"no message", "/v1/relay", "{}", as(bob), 400, "INVALID_MESSAGE"},
-		{"to nobody", "/v1/relay", letter("1", "am_bob", "am_none"), as(bob), 404, "AGENT_UNAVAILABLE"},
-		{"of nobody", "/v1/relay", letter("1", "am_none", "am_alice"), as(bob), 401, "UNAUTHORIZED"},
-		{"forged", "/v1/relay", strings.Replace(good, "hello", "hullo", 1), as(bob), 401, "INVALID_SIGNATURE"},
+		{"another's bearer", "/v1/relay", good, withBearer(alice), 403, "UNAUTHORIZED"},
+		{"no JSON", "/v1/relay", "{", withBearer(bob), 400, "INVALID_MESSAGE"},
+		{"no message", "/v1/relay", "{}", withBearer(bob), 400, "INVALID_MESSAGE"},
+		{"to nobody", "/v1/relay", testMessage("1", "am_bob", "am_none"), withBearer(bob), 404, "AGENT_UNAVAILABLE"},
+		{"of nobody", "/v1/relay", testMessage("1", "am_none", "am_alice"), withBearer(bob), 401, "UNAUTHORIZED"},
+		{"forged", "/v1/relay", strings.Replace(good, "hello", "hullo", 1), withBearer(bob), 401, "INVALID_SIGNATURE"},
 		{"forged, at the mailbox", "/v1/mailbox/am_alice", strings.Replace(good, "hello", "hullo", 1), nil, 401, "INVALID_SIGNATURE"},
-		{"stale", "/v1/mailbox/am_alice", letter("1", "am_bob", "am_alice", stale), nil, 400, "INVALID_MESSAGE"},
+		{"stale", "/v1/mailbox/am_alice", testMessage("1", "am_bob", "am_alice", stale), nil, 400, "INVALID_MESSAGE"},
 		{"to another", "/v1/mailbox/am_carol", good, nil, 400, "INVALID_MESSAGE"},
 		{"no such mailbox", "/v1/mailbox/am_none", good, nil, 404, "AGENT_UNAVAILABLE"},
-		{"an agent with an address", "/v1/mailbox/am_bob", letter("1", "am_alice", "am_bob"), nil, 404, "AGENT_UNAVAILABLE"},
+		{"an agent with an address", "/v1/mailbox/am_bob", testMessage("1", "am_alice", "am_bob"), nil, 404, "AGENT_UNAVAILABLE"},
 		{"too large", "/v1/mailbox/am_alice", `"` + strings.Repeat("x", wire.MaxMessage) + `"`, nil, 413, "INVALID_MESSAGE"},
-		{"a reply that nobody waits for", "/v1/relay/relay_x/reply", "{}", as(alice), 409, "INVALID_MESSAGE"},
+		{"a reply that nobody waits for", "/v1/relay/relay_x/reply", "{}", withBearer(alice), 409, "INVALID_MESSAGE"},
 	} {
-		t.Run(tt.name, func(t *testing.T) { want(t, w.ask("POST", tt.path, tt.body, tt.token...), tt.status, tt.code) })
+		t.Run(tt.name, func(t *testing.T) { want(t, w.do("POST", tt.path, tt.body, tt.token...), tt.status, tt.code) })
 	}
 	if got := w.mail(alice, ""); len(got) != 0 {
 		t.Errorf("of what was refused, %v is kept", got)
 	}
-	want(t, w.ask("GET", "/v1/mailbox/am_alice", ""), 200, "")
-	want(t, w.ask("GET", "/v1/mailbox/am_bob", ""), 404, "")
+	want(t, w.do("GET", "/v1/mailbox/am_alice", ""), 200, "")
+	want(t, w.do("GET", "/v1/mailbox/am_bob", ""), 404, "")
 }
 
-// agent takes mail as a connected agent does and answers what passes through. Stop it before the bubble ends.
+// agent fetches mail as a connected agent does and answers what passes through. The test must call stop before its
+// bubble ends.
 func (w *world) agent(token string, answer func(RelayItem) (string, bool)) (stop func()) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	var running sync.WaitGroup
@@ -169,7 +173,7 @@ func (w *world) agent(token string, answer func(RelayItem) (string, bool)) (stop
 					return
 				}
 				if item.ReplyBy != "" && reply != "" {
-					if got := w.ask("POST", "/v1/relay/"+item.RelayID+"/reply", reply, as(token)...); got.Code != 200 {
+					if got := w.do("POST", "/v1/relay/"+item.RelayID+"/reply", reply, withBearer(token)...); got.Code != 200 {
 						w.t.Errorf("reply = %d %s", got.Code, got.Body)
 					}
 				}
@@ -181,20 +185,20 @@ func (w *world) agent(token string, answer func(RelayItem) (string, bool)) (stop
 
 func TestPassThrough(t *testing.T) { // AM-67
 	synctest.Test(t, func(t *testing.T) {
-		w := relayWorld(t)
-		message := letter("1", "am_bob", "am_alice")
+		w := newRelayWorld(t)
+		message := testMessage("1", "am_bob", "am_alice")
 		var reply string
 		stop := w.agent(alice, func(item RelayItem) (string, bool) {
 			if string(item.Message) != message || item.ReplyBy == "" {
 				t.Errorf("item %+v", item)
 			}
-			// What does not fit is refused, and the sender goes on waiting.
+			// A reply that does not match is refused, and the sender goes on waiting.
 			for _, wrong := range []string{
-				letter("r", "am_carol", "am_bob"), letter("r", "am_alice", "am_carol"), letter("r", "am_alice", "am_bob", text("conversation_id", "conv_9")), "{}",
+				testMessage("r", "am_carol", "am_bob"), testMessage("r", "am_alice", "am_carol"), testMessage("r", "am_alice", "am_bob", text("conversation_id", "conv_9")), "{}",
 			} {
-				want(t, w.ask("POST", "/v1/relay/"+item.RelayID+"/reply", wrong, as(alice)...), 400, "INVALID_MESSAGE")
+				want(t, w.do("POST", "/v1/relay/"+item.RelayID+"/reply", wrong, withBearer(alice)...), 400, "INVALID_MESSAGE")
 			}
-			want(t, w.ask("POST", "/v1/relay/"+item.RelayID+"/reply", reply, as(bob)...), 409, "INVALID_MESSAGE")
+			want(t, w.do("POST", "/v1/relay/"+item.RelayID+"/reply", reply, withBearer(bob)...), 409, "INVALID_MESSAGE")
 			return reply, true
 		})
 		synctest.Wait()
@@ -202,8 +206,8 @@ func TestPassThrough(t *testing.T) { // AM-67
 			reply  string
 			status int
 		}{
-			{letter("r1", "am_alice", "am_bob"), 200},
-			{letter("r2", "am_alice", "am_bob", wire.Member{Key: "payload", Value: wire.Obj(text("action", "pending_approval"))}), 202},
+			{testMessage("r1", "am_alice", "am_bob"), 200},
+			{testMessage("r2", "am_alice", "am_bob", wire.Member{Key: "payload", Value: wire.Obj(text("action", "pending_approval"))}), 202},
 			{`{"error":{"code":"INTENT_NOT_SUPPORTED","message":"no","retry":false}}`, 422},
 			{`{"error":{"code":"CONVERSATION_CLOSED","message":"no","retry":false}}`, 409},
 			{`{"error":{"code":"UNAUTHORIZED","message":"no","retry":false}}`, 403},
@@ -225,10 +229,10 @@ func TestPassThrough(t *testing.T) { // AM-67
 			t.Errorf("who never connected has %+v, %v", rec.Verification, err)
 		}
 		stop()
-		time.Sleep(seenWithin + time.Second)
-		// Nobody is connected: at once in the mailbox.
+		time.Sleep(connectedFor + time.Second)
+		// Without a connected agent the message goes to the mailbox at once.
 		start := time.Now()
-		receipt(t, w.ask("POST", "/v1/mailbox/am_alice", message), 202)
+		wantReceipt(t, w.do("POST", "/v1/mailbox/am_alice", message), 202)
 		if time.Since(start) != 0 {
 			t.Errorf("with nobody connected it took %v", time.Since(start))
 		}
@@ -238,9 +242,9 @@ func TestPassThrough(t *testing.T) { // AM-67
 	})
 }
 
-// TestAnothersMailbox: a card that names the mailbox of another agent proves nothing by a connection of its own owner.
+// TestAnothersMailbox: a connection by the owner of a card is not a proof if the card names another agent's mailbox.
 func TestAnothersMailbox(t *testing.T) { // AM-66
-	w := relayWorld(t)
+	w := newRelayWorld(t)
 	w.register("mallory-credential", testCard("am_mallory", text("endpoint", testBase+"/mailbox/am_alice")))
 	w.mail("mallory-credential", "agent_id=am_mallory&wait=0")
 	for _, id := range []wire.AgentID{"am_mallory", "am_alice"} {
@@ -254,32 +258,32 @@ func TestAnothersMailbox(t *testing.T) { // AM-66
 	}
 }
 
-// TestAgentDiesMidCall: what was taken and not answered is kept, within the time that the sender waits.
+// TestAgentDiesMidCall: a message that an agent fetched but did not answer is stored, while the sender still waits.
 func TestAgentDiesMidCall(t *testing.T) { // AM-67
 	synctest.Test(t, func(t *testing.T) {
-		w := relayWorld(t)
+		w := newRelayWorld(t)
 		var taken RelayItem
 		stop := w.agent(alice, func(item RelayItem) (string, bool) { taken = item; return "", false })
 		synctest.Wait()
-		message := letter("1", "am_bob", "am_alice")
+		message := testMessage("1", "am_bob", "am_alice")
 		start := time.Now()
-		receipt(t, w.ask("POST", "/v1/mailbox/am_alice", message), 202)
+		wantReceipt(t, w.do("POST", "/v1/mailbox/am_alice", message), 202)
 		if took := time.Since(start); took != replyWithin {
 			t.Errorf("the sender waited %v, want %v", took, replyWithin)
 		}
 		synctest.Wait()
-		want(t, w.ask("POST", "/v1/relay/"+taken.RelayID+"/reply", letter("r", "am_alice", "am_bob"), as(alice)...), 409, "INVALID_MESSAGE")
+		want(t, w.do("POST", "/v1/relay/"+taken.RelayID+"/reply", testMessage("r", "am_alice", "am_bob"), withBearer(alice)...), 409, "INVALID_MESSAGE")
 		stop()
 		if left := w.mail(alice, ""); len(left) != 1 || string(left[0].Message) != message {
 			t.Errorf("kept: %v", left)
 		}
-		// A sender that hangs up leaves its message in the mailbox as well: the agent may have it already.
+		// The message of a sender that disconnects is stored too: the agent may have it already.
 		time.Sleep(time.Minute)
 		stop = w.agent("carol-credential-3", func(RelayItem) (string, bool) { return "", false })
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		r := httptest.NewRequestWithContext(ctx, "POST", "/v1/mailbox/am_carol", strings.NewReader(letter("2", "am_bob", "am_carol")))
+		r := httptest.NewRequestWithContext(ctx, "POST", "/v1/mailbox/am_carol", strings.NewReader(testMessage("2", "am_bob", "am_carol")))
 		r.Header.Set("Content-Type", "application/json")
 		w.edge.Handler().ServeHTTP(httptest.NewRecorder(), r)
 		stop()
@@ -291,7 +295,7 @@ func TestAgentDiesMidCall(t *testing.T) { // AM-67
 
 func TestMailWakesThePoll(t *testing.T) { // AM-65
 	synctest.Test(t, func(t *testing.T) {
-		w := relayWorld(t)
+		w := newRelayWorld(t)
 		got := make(chan []RelayItem)
 		go func() {
 			items, err := w.reg.Mail(t.Context(), alice, MailQuery{Wait: maxWait})
@@ -302,21 +306,21 @@ func TestMailWakesThePoll(t *testing.T) { // AM-65
 		}()
 		time.Sleep(7 * time.Second)
 		start := time.Now()
-		receipt(t, w.ask("POST", "/v1/relay", letter("1", "am_bob", "am_alice"), as(bob)...), 201)
+		wantReceipt(t, w.do("POST", "/v1/relay", testMessage("1", "am_bob", "am_alice"), withBearer(bob)...), 201)
 		if items := <-got; len(items) != 1 || time.Since(start) != 0 {
 			t.Errorf("the poll gets %v after %v", items, time.Since(start))
 		}
-		if n := w.reg.desks.connected(); n != 0 {
+		if n := w.reg.connections.count(); n != 0 {
 			t.Errorf("%d are connected", n)
 		}
 	})
 }
 
-// TestPollsOfStrangers: an agent without a mailbox here may wait for mail of a card with an address, but as anybody can
-// register one, only so many polls wait.
+// TestPollsOfStrangers: an agent with an address may wait for mail too. Anybody can register such an agent, so the
+// number of these waiting polls is bounded.
 func TestPollsOfStrangers(t *testing.T) { // AM-65
 	synctest.Test(t, func(t *testing.T) {
-		w := relayWorld(t)
+		w := newRelayWorld(t)
 		const dora = "credential-of-dora"
 		w.register(dora, testCard("am_dora", text("endpoint", "https://dora.example/agentmesh")))
 		poll := func(token string) ([]RelayItem, time.Duration) {
@@ -328,7 +332,7 @@ func TestPollsOfStrangers(t *testing.T) { // AM-65
 			return items, time.Since(start)
 		}
 		var strangers sync.WaitGroup
-		for range maxGuests - 1 {
+		for range maxStrangerPolls - 1 {
 			strangers.Go(func() {
 				if items, took := poll(dora); len(items) != 0 || took != maxWait {
 					t.Errorf("a stranger's poll gets %v after %v", items, took)
@@ -345,10 +349,10 @@ func TestPollsOfStrangers(t *testing.T) { // AM-65
 			t.Errorf("one poll too many gets %v after %v", items, took)
 		}
 		time.Sleep(time.Second)
-		receipt(t, w.ask("POST", "/v1/relay", letter("1", "am_alice", "am_bob"), as(alice)...), 201)
+		wantReceipt(t, w.do("POST", "/v1/relay", testMessage("1", "am_alice", "am_bob"), withBearer(alice)...), 201)
 		strangers.Wait()
-		if w.reg.desks.guests != 0 {
-			t.Errorf("%d strangers are counted when all have gone", w.reg.desks.guests)
+		if w.reg.connections.strangers != 0 {
+			t.Errorf("%d strangers are counted when all have gone", w.reg.connections.strangers)
 		}
 	})
 }

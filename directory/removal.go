@@ -15,16 +15,17 @@ import (
 const (
 	removedNS   = "removed"
 	maxReason   = 300                  // bytes of the operator's reason
-	removalLife = 400 * 24 * time.Hour // longer than a tombstone stands in the feed
+	removalLife = 400 * 24 * time.Hour // longer than a tombstone stays in the feed
 )
 
-// Removal says that the operator took a card out, and why. The reason is shown to everybody (GET /changes).
+// Removal records that the operator removed a card, and why. GET /changes shows the reason to everybody.
 type Removal struct {
 	AgentID wire.AgentID `json:"agent_id"`
 	Reason  string       `json:"reason"`
 	At      time.Time    `json:"at"`
 }
 
+// checkReason validates the operator's reason.
 func checkReason(reason string) error {
 	if reason == "" || len(reason) > maxReason || !utf8.ValidString(reason) {
 		return wire.ErrQuery.At("reason must be 1 to 300 bytes")
@@ -32,8 +33,8 @@ func checkReason(reason string) error {
 	return nil
 }
 
-// removal returns why the card of id was last removed by the operator.
-func (r *Registry) removal(ctx context.Context, id wire.AgentID, now time.Time) (Removal, error) {
+// getRemoval returns the last removal of the card of id by the operator, or [store.ErrNotFound].
+func (r *Registry) getRemoval(ctx context.Context, id wire.AgentID, now time.Time) (Removal, error) {
 	rec, err := r.recs.Get(ctx, removedNS, string(id), now)
 	if err != nil {
 		return Removal{}, err
@@ -45,8 +46,8 @@ func (r *Registry) removal(ctx context.Context, id wire.AgentID, now time.Time) 
 	return done, nil
 }
 
-// Remove takes the card of id out of the directory for the operator. Its id stays reserved for its owner, who may
-// register again unless a ban is in the way. An unknown id is [wire.ErrNoAgent].
+// Remove removes the card of id for the operator. The id stays reserved for its owner, who may register again unless a
+// ban applies. An unknown id is [wire.ErrNoAgent].
 func (r *Registry) Remove(ctx context.Context, id wire.AgentID, reason, by string) error {
 	if err := checkReason(reason); err != nil {
 		return err
@@ -58,7 +59,7 @@ func (r *Registry) Remove(ctx context.Context, id wire.AgentID, reason, by strin
 	}
 	changes := append(r.audit(now, string(id), "removed", reason, by), change)
 	err = r.cards.Withdraw(ctx, string(id), store.Any, now.Add(reservation), changes, now)
-	r.wrote(string(id))
+	r.afterWrite(string(id))
 	if errors.Is(err, store.ErrNotFound) {
 		return wire.ErrNoAgent
 	}
@@ -78,10 +79,11 @@ func removalChange(done Removal) (store.Change, error) {
 	return store.Change{Record: rec, IfRev: store.Any}, nil
 }
 
-// wrote is called after a write of a card, also where its outcome is unknown.
-func (r *Registry) wrote(id string) {
+// afterWrite drops the cached view of a card and wakes readers of the feed. Callers call it after each write of a card,
+// even if the outcome is unknown.
+func (r *Registry) afterWrite(id string) {
 	r.views.drop(id)
-	r.bell.ring()
+	r.changes.notify()
 }
 
 // audit returns the changes that write a decision of the operator into the audit log.
@@ -92,7 +94,7 @@ func (r *Registry) audit(at time.Time, subject, choice, note, by string) []store
 	return []store.Change{r.cfg.Audit(Decision{At: at, Subject: subject, Choice: choice, Note: note, By: by})}
 }
 
-// Decision is what the operator did, for the audit log.
+// Decision is a decision of the operator, for the audit log.
 type Decision struct {
 	At                        time.Time
 	Subject, Choice, Note, By string

@@ -22,13 +22,13 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Report is what somebody told the operator about a card. Everything in it but the times is a stranger's word.
+// Report is a report of a card to the operator. The client wrote Kind and Text; nothing verifies them.
 type Report struct {
 	ID      string       `json:"id"`
 	AgentID wire.AgentID `json:"agent_id"`
 	Kind    string       `json:"kind"` // one of reportKinds
 	Text    string       `json:"text,omitempty"`
-	From    string       `json:"from"` // address, /64 for IPv6; "unknown" behind a proxy that names nobody
+	From    string       `json:"from"` // client address, /64 for IPv6; "unknown" if a proxy hides it
 	At      time.Time    `json:"at"`
 }
 
@@ -40,7 +40,7 @@ type NewReport struct {
 
 var reportKinds = []string{"spam", "impersonation", "malicious", "broken", "other"}
 
-// Bounds on what strangers can make the operator keep.
+// Bounds on the reports that strangers can make the operator store.
 const (
 	reportNS       = "reports"
 	maxReportBody  = 4 << 10
@@ -51,12 +51,12 @@ const (
 	reportsPerHour = 10 // of one address
 )
 
-// reporting lets one report in at a time, so that their number holds.
+// reporting admits one report at a time, so that concurrent reports cannot exceed the bounds.
 type reporting struct{ mu sync.Mutex }
 
-// Report tells the operator about a card. A further report of the same card from the same address takes the place of
-// the one before. If the operator has too many to read already, it takes the place of one from the network that has most,
-// or is [wire.ErrQuota].
+// Report stores a report of a card and notifies the operator. A further report of the same card from the same address
+// replaces the earlier one. If there are too many reports, the new one replaces a report of the network that sent most,
+// or Report returns [wire.ErrQuota].
 func (r *Registry) Report(ctx context.Context, id wire.AgentID, report NewReport, client netip.Addr) error {
 	now := clock()
 	if !slices.Contains(reportKinds, report.Kind) {
@@ -65,7 +65,7 @@ func (r *Registry) Report(ctx context.Context, id wire.AgentID, report NewReport
 	if len(report.Text) > maxReportText || !utf8.ValidString(report.Text) {
 		return wire.ErrQuery.At("text must be at most 1000 bytes")
 	}
-	if err := r.banned(ctx, "", nil, "", client, now); err != nil {
+	if err := r.checkBan(ctx, "", nil, "", client, now); err != nil {
 		return err
 	}
 	if _, err := r.get(ctx, id, now); err != nil {
@@ -119,8 +119,8 @@ func (r *Registry) Report(ctx context.Context, id wire.AgentID, report NewReport
 	return nil
 }
 
-// makeReportRoom returns the change that drops a report if there is no room for another one of the card: of the network
-// that has most reports the newest (AM-42). It is [wire.ErrQuota] if none may go.
+// makeReportRoom returns the change that deletes a report if the card has no room for another one: the newest
+// report of the network that sent most (AM-42). It returns [wire.ErrQuota] if no report may be deleted.
 func makeReportRoom(all []store.Record, card wire.AgentID, from []rate.Source) ([]store.Change, error) {
 	ofCard := slices.DeleteFunc(slices.Clone(all), func(rec store.Record) bool { return !slices.Contains(rec.Terms, "card:"+string(card)) })
 	switch {
@@ -147,7 +147,7 @@ func makeReportRoom(all []store.Record, card wire.AgentID, from []rate.Source) (
 	return []store.Change{{Record: store.Record{NS: reportNS, Key: victim}, IfRev: store.Any, Delete: true}}, nil
 }
 
-// sources returns whom the report counts for, none if its client is unknown.
+// sources returns the sources that the report counts for, none if its client is unknown.
 func (r Report) sources() []rate.Source {
 	if prefix, err := netip.ParsePrefix(r.From); err == nil {
 		return rate.AddrSources(prefix.Addr())
@@ -156,7 +156,7 @@ func (r Report) sources() []rate.Source {
 	return rate.AddrSources(addr)
 }
 
-// Reports lists reports in the order of their ids; of one card where id is not "".
+// Reports lists reports in the order of their ids. If id is not "", it lists only reports of that card.
 func (r *Registry) Reports(ctx context.Context, id wire.AgentID, after string, limit int) (list []Report, next string, err error) {
 	term := ""
 	if id != "" {
@@ -175,7 +175,7 @@ func (r *Registry) Reports(ctx context.Context, id wire.AgentID, after string, l
 	return list, page.Next, nil
 }
 
-// DismissReport drops a report that the operator has read. An unknown one is [wire.ErrRoute].
+// DismissReport deletes a report that the operator has read. An unknown report is [wire.ErrRoute].
 func (r *Registry) DismissReport(ctx context.Context, id string) error {
 	now := clock()
 	if len(id) != len(tokenID("")) {
@@ -206,13 +206,13 @@ func (r *Registry) postReport(c echo.Context) error {
 	}{"reported"})
 }
 
-// decode reads a JSON object of at most max bytes into to; no body is an empty object.
+// decode reads a JSON object of at most max bytes into to. An empty body counts as an empty object.
 func decode(c echo.Context, max int, to any) error {
 	data, err := httpapi.Body(c, max)
 	if err != nil || len(data) == 0 {
 		return err
 	}
-	if _, err := wire.ParseObject(data); err != nil { // strict first: what follows takes any case and the last of two
+	if _, err := wire.ParseObject(data); err != nil { // encoding/json would accept other letter cases and duplicate members
 		return wire.ErrSyntax.Because(err)
 	}
 	if err := json.Unmarshal(data, to); err != nil {

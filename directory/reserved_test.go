@@ -16,7 +16,7 @@ func keyCard(id, key *signing.PrivateKey) wire.Value {
 	return testCard(string(id.Public().AgentID()), text("public_key", key.PublicText()))
 }
 
-// withChain puts a key chain on a card.
+// withChain adds a key chain to a card.
 func withChain(t *testing.T, card wire.Value, keys ...*signing.PrivateKey) wire.Value {
 	t.Helper()
 	chain := ""
@@ -29,15 +29,15 @@ func withChain(t *testing.T, card wire.Value, keys ...*signing.PrivateKey) wire.
 	return card.With("metadata", wire.Obj(text(wire.MetaKeyChain, chain)))
 }
 
-// TestDerivedIDIsReserved: the first registration of a derived id needs the key that it is derived from, or a chain from
-// that key to the one on the card (AM-2, THREATS 34). A proof by the other key is not enough.
+// TestDerivedIDIsReserved: the first registration of a derived id needs the key that the id is derived from, or a chain
+// from that key to the card's key (AM-2, THREATS 34). A proof by another key is not enough.
 func TestDerivedIDIsReserved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a, b, c, mallory := testKey("a"), testKey("b"), testKey("c"), testKey("mallory")
 		post := func(card wire.Value, by *signing.PrivateKey, token string) (int, string) {
 			signed := proof(by, "POST", "/v1/agents", testBase, time.Now(), card)
-			got := w.ask("POST", "/v1/agents", string(card.JSON()), append(as(token), wire.HeaderKeyProof, signed)...)
+			got := w.do("POST", "/v1/agents", string(card.JSON()), append(withBearer(token), wire.HeaderKeyProof, signed)...)
 			return got.Code, got.Body.String()
 		}
 		const refused = `{"error":{"code":"INVALID_MESSAGE","message":"this id is reserved for the key it is derived from","retry":false}}`
@@ -65,8 +65,8 @@ func TestDerivedIDIsReserved(t *testing.T) {
 	})
 }
 
-// TestReservedIDKeepsToRotation: a card that is registered may change its key as AM-60 says. Without a chain its id is then
-// opaque, and with a chain it is derived (AM-61). Nobody else gets the id while it is reserved.
+// TestReservedIDKeepsToRotation: a registered card may change its key under AM-60. Its id is then shown as derived if
+// the card has a chain, and as opaque otherwise (AM-61). Nobody else gets the id while it is reserved.
 func TestReservedIDKeepsToRotation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -82,34 +82,34 @@ func TestReservedIDKeepsToRotation(t *testing.T) {
 				key = a
 			}
 			signed := proof(key, "PUT", "/v1/agents/"+id, testBase, time.Now(), step.card)
-			want(t, w.ask("PUT", "/v1/agents/"+id, string(step.card.JSON()), append(as(alice), wire.HeaderKeyProof, signed)...), 200, "")
+			want(t, w.do("PUT", "/v1/agents/"+id, string(step.card.JSON()), append(withBearer(alice), wire.HeaderKeyProof, signed)...), 200, "")
 			if got := w.record(id).Verification.ID; got != step.want {
 				t.Errorf("id = %q, want %q", got, step.want)
 			}
 		}
 		time.Sleep(lifetime + reservation + time.Hour)
-		want(t, w.ask("POST", "/v1/agents", string(keyCard(a, mallory).JSON()), as(bob)...), 409, "INVALID_MESSAGE")
-		want(t, w.ask("POST", "/v1/agents", string(keyCard(a, a).JSON()), as(bob)...), 201, "")
+		want(t, w.do("POST", "/v1/agents", string(keyCard(a, mallory).JSON()), withBearer(bob)...), 409, "INVALID_MESSAGE")
+		want(t, w.do("POST", "/v1/agents", string(keyCard(a, a).JSON()), withBearer(bob)...), 201, "")
 	})
 }
 
-// TestSquattedCardOfBefore: a card that an earlier version took in is served and renewed, by PUT and by POST of its owner,
-// handed over and imported, and shown as opaque.
+// TestSquattedCardOfBefore: a card that an earlier version accepted although its id belongs to another key can still be
+// read, renewed by PUT and POST, handed over and imported. It is shown as opaque.
 func TestSquattedCardOfBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a, mallory := testKey("a"), testKey("mallory")
 		id, tree := string(a.Public().AgentID()), keyCard(a, mallory)
 		put := func(w *world) {
-			card, err := w.reg.parse(tree.JSON())
+			card, err := w.reg.parseCard(tree.JSON())
 			if err != nil {
 				t.Fatal(err)
 			}
-			c, err := w.reg.judge(card, false, clock())
+			c, err := w.reg.checkCard(card, false, clock())
 			if err != nil {
 				t.Fatal(err)
 			}
-			row, err := row(c, credential.HashOf(alice), meta{Current: wire.KeyChange{Since: clock()}}, clock())
+			row, err := newRow(c, credential.HashOf(alice), meta{Current: wire.KeyChange{Since: clock()}}, clock())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -118,14 +118,14 @@ func TestSquattedCardOfBefore(t *testing.T) {
 			}
 		}
 		put(w)
-		want(t, w.ask("GET", "/v1/agents/"+id, ""), 200, "")
-		want(t, w.ask("PUT", "/v1/agents/"+id, "", as(alice)...), 200, "")
-		want(t, w.ask("POST", "/v1/agents", string(tree.JSON()), as(alice)...), 201, "")
+		want(t, w.do("GET", "/v1/agents/"+id, ""), 200, "")
+		want(t, w.do("PUT", "/v1/agents/"+id, "", withBearer(alice)...), 200, "")
+		want(t, w.do("POST", "/v1/agents", string(tree.JSON()), withBearer(alice)...), 201, "")
 		if err := w.reg.HandOver(t.Context(), wire.AgentID(id), "asked", "cli"); err != nil {
 			t.Fatal(err)
 		}
 		signed := proof(mallory, "POST", "/v1/agents", testBase, time.Now(), tree)
-		want(t, w.ask("POST", "/v1/agents", string(tree.JSON()), append(as(bob), wire.HeaderKeyProof, signed)...), 201, "")
+		want(t, w.do("POST", "/v1/agents", string(tree.JSON()), append(withBearer(bob), wire.HeaderKeyProof, signed)...), 201, "")
 		if got := w.record(id).Verification.ID; got != "opaque" {
 			t.Errorf("id = %q, want opaque", got)
 		}

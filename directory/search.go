@@ -11,18 +11,18 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Bounds on a query (AM-52).
+// Bounds of a query (AM-52).
 const (
 	defaultLimit = 20
 	maxLimit     = 100
-	maxPageBytes = 1 << 20 // of cards or messages on a page, whatever its limit: slow readers hold many pages at once
+	maxPageBytes = 1 << 20 // of cards or messages on a page, whatever its limit: slow readers keep many pages in memory
 	maxText      = 256     // bytes of q
 	maxWords     = 8       // words of q
-	maxFilters   = 64      // capabilities and intents each: no card has more
+	maxFilters   = 64      // capabilities, and as many intents: no card has more
 )
 
-// What a card is found by is spelled with its family in front. "word" covers name and description, "name" the
-// name alone, so that a match in the name can rank first (AM-53).
+// Terms of a card start with their family. "word" covers name and description, "name" only the name, so that a match in
+// the name can rank first (AM-53).
 const (
 	capFamily    = "cap:"
 	intentFamily = "intent:"
@@ -32,11 +32,12 @@ const (
 
 const (
 	maxNameWords = 128
-	maxTextWords = store.MaxTerms - 2*maxFilters - maxNameWords - maxAboutTerms // of name and description together
+	maxTextWords = store.MaxTerms - 2*maxFilters - maxNameWords - maxFilterTerms // of name and description together
 )
 
-// terms returns what a card is found by, within what the store takes. The name goes before the description.
-func terms(c wire.Card) []string {
+// searchTerms returns the terms by which a card is found, at most as many as the store takes. If there are too many,
+// words of the description are dropped.
+func searchTerms(c wire.Card) []string {
 	list := make([]string, 0, 64)
 	add := func(family, text string) {
 		if text != "" {
@@ -49,13 +50,13 @@ func terms(c wire.Card) []string {
 	for _, s := range c.Intents {
 		add(intentFamily, string(s))
 	}
-	name := indexed(c.Name, maxNameWords)
+	name := indexWords(c.Name, maxNameWords)
 	for _, w := range name {
 		add(nameFamily, w)
 		add(wordFamily, w)
 	}
 	described := 0
-	for _, w := range indexed(c.Description, maxTextWords) {
+	for _, w := range indexWords(c.Description, maxTextWords) {
 		if described == maxTextWords-len(name) {
 			break
 		}
@@ -64,33 +65,33 @@ func terms(c wire.Card) []string {
 			described++
 		}
 	}
-	list = append(list, about(c)...)
+	list = append(list, filterTerms(c)...)
 	slices.Sort(list)
 	return slices.Compact(list)
 }
 
-// Query is a search (AM-52). Its parts are ANDed.
+// Query is a search (AM-52). A card must match all of its parts.
 type Query struct {
 	Capabilities []string
 	Intents      []string
-	Prefixes     []string // each the beginning of a capability
+	Prefixes     []string // beginnings of capabilities
 	Owner        string   // words of owner.name
 	Framework    string   // words of metadata.agent_framework
-	Location     string   // words of where metadata and availability say that the agent is, time zones included
-	Verified     []Check  // what the directory must have found out itself
+	Location     string   // words of the places and time zones in metadata and availability
+	Verified     []Check  // checks that the directory must have made
 	Text         string   // words of name and description; the last one also as a prefix
 	Limit        int      // 1 to 100; 0 is 20
-	Cursor       string   // of the page before
+	Cursor       string   // from the previous page
 }
 
-// plan is a query that is in order.
+// plan is a valid query.
 type plan struct {
 	query   store.CardQuery
 	filters [filterSize]byte
 	nothing bool // it cannot match any card
 }
 
-// plan checks a query and says how to run it. The error is a *[wire.Error].
+// plan validates a query and returns how to run it. The error is a *[wire.Error].
 func (q Query) plan() (plan, error) {
 	if q.Limit == 0 {
 		q.Limit = defaultLimit
@@ -105,7 +106,7 @@ func (q Query) plan() (plan, error) {
 	case len(q.Capabilities) > maxFilters || len(q.Intents) > maxFilters:
 		return plan{}, wire.ErrQuery.At("at most 64 capabilities and intents")
 	}
-	whole, prefix, n := wanted(q.Text)
+	whole, prefix, n := queryWords(q.Text)
 	if n > maxWords {
 		return plan{}, wire.ErrQuery.At("q must have at most 8 words")
 	}
@@ -116,7 +117,7 @@ func (q Query) plan() (plan, error) {
 	for _, s := range q.Intents {
 		p.query.All = append(p.query.All, intentFamily+s)
 	}
-	possible, err := q.narrow(&p.query)
+	possible, err := q.addFilters(&p.query)
 	if err != nil {
 		return plan{}, err
 	}
@@ -130,17 +131,18 @@ func (q Query) plan() (plan, error) {
 		return p, nil
 	}
 	p.query.Tiers = []store.Tier{ // AM-53
-		{All: with(nameFamily, append(whole[:len(whole):len(whole)], prefix))},
-		{All: with(nameFamily, whole), Prefix: nameFamily + prefix},
-		{All: with(wordFamily, whole), Prefix: wordFamily + prefix},
+		{All: prefixTerms(nameFamily, append(whole[:len(whole):len(whole)], prefix))},
+		{All: prefixTerms(nameFamily, whole), Prefix: nameFamily + prefix},
+		{All: prefixTerms(wordFamily, whole), Prefix: wordFamily + prefix},
 	}
 	return p, nil
 }
 
-// maxTerm is the longest term that a card can have: 128 characters and their family (AM-4).
+// maxTerm is the length of the longest term that a card can have: 128 characters and their family (AM-4).
 const maxTerm = len(intentFamily) + 4*128
 
-func with(family string, words []string) []string {
+// prefixTerms returns the terms of words in a family.
+func prefixTerms(family string, words []string) []string {
 	list := make([]string, len(words))
 	for i, w := range words {
 		list[i] = family + w
@@ -149,12 +151,13 @@ func with(family string, words []string) []string {
 	return slices.Compact(list)
 }
 
-// page is one page of a search; cursor is "" on the last one.
+// page is one page of a search. cursor is "" on the last page.
 type page struct {
 	cards  []store.Card
 	cursor string
 }
 
+// page runs a search.
 func (r *Registry) page(ctx context.Context, q Query, now time.Time) (page, error) {
 	p, err := q.plan()
 	if err != nil {
@@ -170,9 +173,9 @@ func (r *Registry) page(ctx context.Context, q Query, now time.Time) (page, erro
 	}
 	p.query.Now = now
 	found, err := r.cards.List(ctx, p.query)
-	if fit := fitting(found.Cards); fit < len(found.Cards) {
+	if fit := countFitting(found.Cards); fit < len(found.Cards) {
 		p.query.Limit = fit
-		found, err = r.cards.List(ctx, p.query) // for where it ends
+		found, err = r.cards.List(ctx, p.query) // for the position after the shorter page
 	}
 	if err != nil {
 		return page{}, fmt.Errorf("search: %w", err)
@@ -184,8 +187,8 @@ func (r *Registry) page(ctx context.Context, q Query, now time.Time) (page, erro
 	return done, err
 }
 
-// fitting is how many cards a page may have, of the first ones: at least one.
-func fitting(cards []store.Card) int {
+// countFitting returns how many of the first cards fit on one page, at least one.
+func countFitting(cards []store.Card) int {
 	size := 0
 	for i := range cards {
 		if size += len(cards[i].Body); size > maxPageBytes {
@@ -195,7 +198,7 @@ func fitting(cards []store.Card) int {
 	return len(cards)
 }
 
-// Search returns one page of live cards with what the directory verified itself.
+// Search returns one page of live cards with what the directory verified about them.
 func (r *Registry) Search(ctx context.Context, q Query) (wire.Listing, error) {
 	now := clock()
 	found, err := r.page(ctx, q, now)

@@ -80,7 +80,7 @@ func TestSearch(t *testing.T) { // AM-52
 			}
 		})
 	}
-	if got := w.ask("GET", "/v1/agents?q=nobody", "").Body.String(); got != `{"agents":[],"verification":{}}` {
+	if got := w.do("GET", "/v1/agents?q=nobody", "").Body.String(); got != `{"agents":[],"verification":{}}` {
 		t.Errorf("an empty list is written %s", got)
 	}
 }
@@ -126,7 +126,7 @@ func TestBadQueries(t *testing.T) { // AM-52
 		"cursor=x":                         400,
 		strings.Repeat("capability=x&", 1): 200,
 	} {
-		if got := w.ask("GET", "/v1/agents?"+query, ""); got.Code != status {
+		if got := w.do("GET", "/v1/agents?"+query, ""); got.Code != status {
 			t.Errorf("?%s = %d %s, want %d", query, got.Code, got.Body, status)
 		}
 	}
@@ -134,11 +134,11 @@ func TestBadQueries(t *testing.T) { // AM-52
 	for i := range 65 {
 		many = append(many, fmt.Sprint("capability=", i))
 	}
-	want(t, w.ask("GET", "/v1/agents?"+strings.Join(many, "&"), ""), 400, "INVALID_MESSAGE")
+	want(t, w.do("GET", "/v1/agents?"+strings.Join(many, "&"), ""), 400, "INVALID_MESSAGE")
 }
 
-// TestPageWalk changes the directory while a client walks it: whatever was there all the time comes exactly
-// once and in order (AM-53).
+// TestPageWalk changes the directory while a client reads it page by page: a card that is there all the time appears
+// exactly once and in order (AM-53).
 func TestPageWalk(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(t)
@@ -177,12 +177,12 @@ func TestPageWalk(t *testing.T) {
 			}
 			if rapid.Bool().Draw(rt, "delete") && next > 0 {
 				id := fmt.Sprintf("am_%03d", rapid.IntRange(0, next-1).Draw(rt, "which"))
-				if got := w.ask("DELETE", "/v1/agents/"+id, "", as(alice)...); got.Code == 204 {
+				if got := w.do("DELETE", "/v1/agents/"+id, "", withBearer(alice)...); got.Code == 204 {
 					delete(alive, id)
 				}
 			}
 			if rapid.Bool().Draw(rt, "renew") && next > 0 {
-				w.ask("PUT", fmt.Sprintf("/v1/agents/am_%03d", rapid.IntRange(0, next-1).Draw(rt, "renewed")), "", as(alice)...)
+				w.do("PUT", fmt.Sprintf("/v1/agents/am_%03d", rapid.IntRange(0, next-1).Draw(rt, "renewed")), "", withBearer(alice)...)
 			}
 		}
 		place := func(id string) string {
@@ -225,7 +225,7 @@ func TestTermsAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	list := terms(parsed)
+	list := searchTerms(parsed)
 	if len(list) > 512 {
 		t.Errorf("%d terms, want at most 512", len(list))
 	}
@@ -235,7 +235,7 @@ func TestTermsAreBounded(t *testing.T) {
 }
 
 func TestSearchAsValues(t *testing.T) { // what a service in the same process gets
-	w := fullWorld(t, 3)
+	w := newWorldWithCards(t, 3)
 	list, err := w.reg.Search(t.Context(), Query{Capabilities: []string{"scheduling"}, Limit: 2})
 	if err != nil || len(list.Agents) != 2 || list.Cursor == "" || list.Verification["am_000"].ID != "opaque" {
 		t.Errorf("Search = %+v, %v", list, err)

@@ -8,8 +8,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// CredentialOf returns a name for the credential that the card of id was registered with: its hash. It is "" if there is no
-// such card, and for a card that was taken over from another directory.
+// CredentialOf returns a name for the credential of the card of id: its hash. The name is "" if the card is unknown, or
+// if it was mirrored from another directory.
 func (r *Registry) CredentialOf(ctx context.Context, id wire.AgentID) (string, error) {
 	card, err := r.get(ctx, id, clock())
 	switch {

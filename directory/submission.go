@@ -12,19 +12,19 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// Submission is what a client hands in with POST or PUT.
+// Submission is what a client sends with POST or PUT.
 type Submission struct {
-	// Body reads the card. It is called when its turn in the order of AM-51 comes; nil is an empty body.
+	// Body reads the card. It is called when the order of AM-51 comes to the body; nil is an empty body.
 	Body func() ([]byte, error)
 	// Bearer is the credential.
 	Bearer string
-	// Invite is the code beside a credential of one's own choice; "" where the bearer may be the code.
+	// Invite is an invite code beside a credential of the client's own choice. If it is "", the bearer may be the code.
 	Invite string
-	// Proof and PreviousProof are the headers of AM-62 and AM-60, "" where there are none.
+	// Proof and PreviousProof are the headers of AM-62 and AM-60; "" if the request has none.
 	Proof, PreviousProof string
-	// Client is who pays for it; not valid for a caller inside the process.
+	// Client is the address that is charged for the request; it is invalid for a caller in this process.
 	Client netip.Addr
-	// Host is the host that the request named.
+	// Host is the host in the request.
 	Host string
 }
 
@@ -35,7 +35,7 @@ func (s Submission) read() ([]byte, error) {
 	return s.Body()
 }
 
-// candidate is a card that may be registered as far as it alone is concerned.
+// candidate is a card that passed the checks that need only the card itself.
 type candidate struct {
 	card      wire.Card
 	key       *signing.PublicKey
@@ -45,8 +45,8 @@ type candidate struct {
 	mailbox   bool // the endpoint is the agent's mailbox here (AM-66)
 }
 
-// parse reads a card under AM-4, AM-5 and AM-12.
-func (r *Registry) parse(body []byte) (wire.Card, error) {
+// parseCard parses a card under AM-4, AM-5 and AM-12.
+func (r *Registry) parseCard(body []byte) (wire.Card, error) {
 	if len(body) > wire.MaxCard {
 		return wire.Card{}, wire.ErrTooLarge
 	}
@@ -61,8 +61,8 @@ func (r *Registry) parse(body []byte) (wire.Card, error) {
 	return card, err
 }
 
-// judge decides whether a card may be registered: the checks that AM-51 puts after the bearer.
-func (r *Registry) judge(card wire.Card, proven bool, now time.Time) (candidate, error) {
+// checkCard makes the checks of a card that AM-51 puts after the bearer.
+func (r *Registry) checkCard(card wire.Card, proven bool, now time.Time) (candidate, error) {
 	key, err := r.usableKey(card.PublicKey, now)
 	if err != nil {
 		return candidate{}, err
@@ -80,16 +80,18 @@ func (r *Registry) judge(card wire.Card, proven bool, now time.Time) (candidate,
 		submitted: card.Tree,
 		served:    card.WithoutPrivateLists().JSON(),
 		host:      hostOf(endpoint),
-		mailbox:   r.ownMailbox(card),
+		mailbox:   r.ownsMailbox(card),
 	}, nil
 }
 
-// derived reports whether the id of the card leads to its key (AM-2).
-func (c candidate) derived(now time.Time) bool { return signing.ProvesID(c.card, c.key, now) == nil }
+// hasDerivedID reports whether the id of the card is derived from its key (AM-2).
+func (c candidate) hasDerivedID(now time.Time) bool {
+	return signing.ProvesID(c.card, c.key, now) == nil
+}
 
-// reserved returns [wire.ErrIDReserved] if the id has the shape of a derived one and does not lead to the card's key. Only
-// a first registration is refused for that: what is registered already keeps to AM-60.
-func (c candidate) reserved(now time.Time) error {
+// checkReservedID returns [wire.ErrIDReserved] if the id has the shape of a derived id but is not derived from the
+// card's key. Only first registrations are checked: AM-60 applies to registered cards.
+func (c candidate) checkReservedID(now time.Time) error {
 	if !c.card.ID.HasDerivedShape() {
 		return nil
 	}
@@ -99,7 +101,7 @@ func (c candidate) reserved(now time.Time) error {
 	return nil
 }
 
-// usableKey parses a key and judges it now (AM-8).
+// usableKey parses a key and checks that it is acceptable at now (AM-8).
 func (r *Registry) usableKey(text string, now time.Time) (*signing.PublicKey, error) {
 	key, err := r.keys.Parse(text)
 	if err == nil {
@@ -114,9 +116,9 @@ func (r *Registry) usableKey(text string, now time.Time) (*signing.PublicKey, er
 	return key, nil
 }
 
-// allowHTTP says which hosts an endpoint may name over http or as an address: loopback ones in the local
-// profile (AM-82), and addresses of the networks that the operator listed (AM-80). A name is never allowed by
-// its network: the directory does not resolve it.
+// allowHTTP reports whether an endpoint may name this host over http, or by its address. It may be loopback in the
+// local profile (AM-82), or an address in a network that the operator listed (AM-80). A host name is never allowed by
+// its network, because the directory does not resolve names.
 func (r *Registry) allowHTTP(host string) bool {
 	if r.cfg.Local && httpapi.LoopbackHost(host) {
 		return true

@@ -18,63 +18,63 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// view is what is written around a stored card, made once for each revision of it. The header values are shared
-// by every answer and never changed.
-type view struct {
+// cardView is a card with its response headers, built once for each revision. All responses share the header values, so
+// nobody may change them.
+type cardView struct {
 	rev     store.Rev
 	expires time.Time
-	until   time.Time // verification changes then; zero for never
+	until   time.Time // when verification changes; zero for never
 
 	etag, modified, length []string
-	updated                time.Time // whole seconds, as Last-Modified has it
+	updated                time.Time // in whole seconds, like Last-Modified
 	header                 []string  // AgentMesh-Verification
 	verification           []byte    // JSON
 
-	body []byte    // nil where it is too large to keep
+	body []byte    // nil if it is too large to cache
 	read time.Time // when body was read from the store
 }
 
 const (
 	maxKeptBody = 8 << 10
-	// maxKeptAge is how long a kept body may go without a look at the store: writes of this process drop it at
-	// once, and those of another instance on the same store are seen within this time. Caches outside may keep a
+	// maxKeptAge bounds how long a cached body is served without reading the store. A write of this process removes it
+	// at once; a write of another instance on the same store is visible within this time. Caches outside may keep a
 	// card for cardAge.
 	maxKeptAge = 5 * time.Second
 )
 
-// settled says whether what the view shows about verification holds at now.
-func (v *view) settled(now time.Time) bool { return v.until.IsZero() || now.Before(v.until) }
+// isCurrent reports whether the verification in the view is still right at now.
+func (v *cardView) isCurrent(now time.Time) bool { return v.until.IsZero() || now.Before(v.until) }
 
-// serves says whether the view may be answered from at now without a look at the store.
-func (v *view) serves(now time.Time) bool {
+// canServe reports whether the view may be served at now without reading the store.
+func (v *cardView) canServe(now time.Time) bool {
 	age := now.Sub(v.read)
-	return v.body != nil && 0 <= age && age < maxKeptAge && v.settled(now) && (v.expires.IsZero() || now.Before(v.expires))
+	return v.body != nil && 0 <= age && age < maxKeptAge && v.isCurrent(now) && (v.expires.IsZero() || now.Before(v.expires))
 }
 
-// views keeps the most recently used views. A view may enter only if no card was written since it was read, so
-// that a slow reader cannot bring back what a writer has dropped.
-type views struct {
-	byID *lru.Cache[string, *view]
+// viewCache keeps the most recently used views. A view enters only if no card was written since the view was read.
+// Otherwise a slow reader could bring back what a writer has removed.
+type viewCache struct {
+	byID *lru.Cache[string, *cardView]
 
 	mu  sync.Mutex
-	gen uint64 // writes so far
+	gen uint64 // number of writes so far
 }
 
-func newViews(n int) *views {
-	byID, err := lru.New[string, *view](n)
+func newViewCache(n int) *viewCache {
+	byID, err := lru.New[string, *cardView](n)
 	if err != nil {
 		panic("directory: the view cache must hold at least one view")
 	}
-	return &views{byID: byID}
+	return &viewCache{byID: byID}
 }
 
-func (vs *views) generation() uint64 {
+func (vs *viewCache) generation() uint64 {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	return vs.gen
 }
 
-func (vs *views) add(id string, v *view, gen uint64) {
+func (vs *viewCache) add(id string, v *cardView, gen uint64) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	if gen == vs.gen {
@@ -82,18 +82,18 @@ func (vs *views) add(id string, v *view, gen uint64) {
 	}
 }
 
-// drop forgets a card that was written.
-func (vs *views) drop(id string) {
+// drop removes a card that was written.
+func (vs *viewCache) drop(id string) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	vs.gen++
 	vs.byID.Remove(id)
 }
 
-// served returns the view of a live card, with its body.
-func (r *Registry) served(ctx context.Context, id wire.AgentID, now time.Time) (*view, []byte, error) {
+// loadView returns the view of a live card, with its body.
+func (r *Registry) loadView(ctx context.Context, id wire.AgentID, now time.Time) (*cardView, []byte, error) {
 	known, ok := r.views.byID.Get(string(id))
-	if ok && known.serves(now) {
+	if ok && known.canServe(now) {
 		return known, known.body, nil
 	}
 	gen := r.views.generation()
@@ -101,9 +101,9 @@ func (r *Registry) served(ctx context.Context, id wire.AgentID, now time.Time) (
 	if err != nil {
 		return nil, nil, err
 	}
-	var v *view
-	if ok && known.rev == card.Rev && known.settled(now) {
-		v = new(*known) // the other one may be in use
+	var v *cardView
+	if ok && known.rev == card.Rev && known.isCurrent(now) {
+		v = new(*known) // the cached view may be in use
 	} else if v, err = newView(card, now); err != nil {
 		return nil, nil, err
 	}
@@ -114,9 +114,9 @@ func (r *Registry) served(ctx context.Context, id wire.AgentID, now time.Time) (
 	return v, card.Body, nil
 }
 
-// view returns the view of a card that was read after generation gen.
-func (r *Registry) view(c store.Card, gen uint64, now time.Time) (*view, error) {
-	if v, ok := r.views.byID.Get(c.ID); ok && v.rev == c.Rev && v.settled(now) {
+// view returns the view of card c, which the caller read after generation gen.
+func (r *Registry) view(c store.Card, gen uint64, now time.Time) (*cardView, error) {
+	if v, ok := r.views.byID.Get(c.ID); ok && v.rev == c.Rev && v.isCurrent(now) {
 		return v, nil
 	}
 	v, err := newView(c, now)
@@ -127,7 +127,7 @@ func (r *Registry) view(c store.Card, gen uint64, now time.Time) (*view, error) 
 	return v, nil
 }
 
-func newView(c store.Card, now time.Time) (*view, error) {
+func newView(c store.Card, now time.Time) (*cardView, error) {
 	m, err := parseMeta(c)
 	if err != nil {
 		return nil, err
@@ -137,7 +137,7 @@ func newView(c store.Card, now time.Time) (*view, error) {
 	if err != nil {
 		return nil, fmt.Errorf("write verification: %w", err)
 	}
-	v := &view{
+	v := &cardView{
 		rev:          c.Rev,
 		expires:      c.Expires,
 		etag:         []string{etag(c.Body)},
@@ -147,19 +147,19 @@ func newView(c store.Card, now time.Time) (*view, error) {
 		header:       []string{"key=" + stamp(shown.Key) + "; endpoint=" + stamp(shown.Endpoint) + "; alive=" + stamp(shown.Alive)},
 		verification: beside,
 	}
-	if settles := m.settles(); now.Before(settles) {
-		v.until = settles
+	if end := m.distrustEnd(); now.Before(end) {
+		v.until = end
 	}
 	return v, nil
 }
 
-// etag is a strong validator of a body.
+// etag returns a strong validator of a body.
 func etag(body []byte) string {
 	sum := sha256.Sum256(body)
 	return `"` + base64.RawURLEncoding.EncodeToString(sum[:15]) + `"`
 }
 
-// stamp writes a time for the header of AM-61.
+// stamp formats a time for the header of AM-61; nil is "null".
 func stamp(t *time.Time) string {
 	if t == nil {
 		return "null"
@@ -167,7 +167,7 @@ func stamp(t *time.Time) string {
 	return wire.FormatTime(*t)
 }
 
-// get returns the live card of id.
+// get returns the live card of id, or [wire.ErrNoAgent].
 func (r *Registry) get(ctx context.Context, id wire.AgentID, now time.Time) (store.Card, error) {
 	if !id.Valid() {
 		return store.Card{}, wire.ErrNoAgent
@@ -179,7 +179,7 @@ func (r *Registry) get(ctx context.Context, id wire.AgentID, now time.Time) (sto
 	return c, err
 }
 
-// Get returns the card of id as it is served. An unknown or expired one is [wire.ErrNoAgent].
+// Get returns the card of id as it is served. An unknown or expired card is [wire.ErrNoAgent].
 func (r *Registry) Get(ctx context.Context, id wire.AgentID) (wire.Value, error) {
 	c, err := r.get(ctx, id, clock())
 	if err != nil {
@@ -188,19 +188,19 @@ func (r *Registry) Get(ctx context.Context, id wire.AgentID) (wire.Value, error)
 	return wire.ParseObject(c.Body)
 }
 
-// Record returns the card of id with what the directory knows beside it.
+// Record returns the card of id with what the directory verified about it.
 func (r *Registry) Record(ctx context.Context, id wire.AgentID) (wire.CardRecord, error) {
 	now := clock()
 	c, err := r.get(ctx, id, now)
 	if err != nil {
 		return wire.CardRecord{}, err
 	}
-	rec, _, err := record(c, now)
+	rec, _, err := newRecord(c, now)
 	return rec, err
 }
 
-// record is a stored card with what is shown beside it.
-func record(c store.Card, now time.Time) (wire.CardRecord, meta, error) {
+// newRecord returns the public record of a stored card, and its meta.
+func newRecord(c store.Card, now time.Time) (wire.CardRecord, meta, error) {
 	tree, err := wire.ParseObject(c.Body)
 	if err != nil {
 		return wire.CardRecord{}, meta{}, fmt.Errorf("read card %s: %w", c.ID, err)
@@ -218,7 +218,7 @@ func record(c store.Card, now time.Time) (wire.CardRecord, meta, error) {
 	}, m, nil
 }
 
-// Keys returns how the key of id came to be (AM-60).
+// Keys returns the key history of id (AM-60).
 func (r *Registry) Keys(ctx context.Context, id wire.AgentID) (wire.KeyHistory, error) {
 	c, err := r.get(ctx, id, clock())
 	if err != nil {

@@ -13,22 +13,22 @@ import (
 func TestKeptCardsAreNeverStale(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		get := func(w *world) string { return w.ask("GET", "/v1/agents/am_a", "").Body.String() }
+		get := func(w *world) string { return w.do("GET", "/v1/agents/am_a", "").Body.String() }
 		w.register(alice, testCard("am_a"))
 		get(w)
-		want(t, w.ask("PUT", "/v1/agents/am_a", string(testCard("am_a", text("name", "Second")).JSON()), as(alice)...), 200, "")
+		want(t, w.do("PUT", "/v1/agents/am_a", string(testCard("am_a", text("name", "Second")).JSON()), withBearer(alice)...), 200, "")
 		if got := get(w); !strings.Contains(got, "Second") {
 			t.Errorf("after a PUT: %s", got)
 		}
-		// Another instance on the same store is seen in time.
+		// A change by another instance on the same store is seen in time.
 		other := newWorldOver(t, w.store)
-		want(t, other.ask("PUT", "/v1/agents/am_a", string(testCard("am_a", text("name", "Third")).JSON()), as(alice)...), 200, "")
+		want(t, other.do("PUT", "/v1/agents/am_a", string(testCard("am_a", text("name", "Third")).JSON()), withBearer(alice)...), 200, "")
 		time.Sleep(maxKeptAge)
 		if got := get(w); !strings.Contains(got, "Third") {
 			t.Errorf("after a PUT elsewhere: %s", got)
 		}
-		want(t, w.ask("DELETE", "/v1/agents/am_a", "", as(alice)...), 204, "")
-		want(t, w.ask("GET", "/v1/agents/am_a", ""), 404, "AGENT_UNAVAILABLE")
+		want(t, w.do("DELETE", "/v1/agents/am_a", "", withBearer(alice)...), 204, "")
+		want(t, w.do("GET", "/v1/agents/am_a", ""), 404, "AGENT_UNAVAILABLE")
 	})
 }
 
@@ -37,21 +37,21 @@ func TestKeptCardsEndWithTheirTime(t *testing.T) { // AM-55 to the millisecond, 
 		w := newWorld(t)
 		w.register(alice, testCard("am_a"))
 		time.Sleep(lifetime - time.Millisecond)
-		want(t, w.ask("GET", "/v1/agents/am_a", ""), 200, "")
+		want(t, w.do("GET", "/v1/agents/am_a", ""), 200, "")
 		time.Sleep(time.Millisecond)
-		want(t, w.ask("GET", "/v1/agents/am_a", ""), 404, "AGENT_UNAVAILABLE")
+		want(t, w.do("GET", "/v1/agents/am_a", ""), 404, "AGENT_UNAVAILABLE")
 	})
 }
 
 func TestSlowReaderBringsNothingBack(t *testing.T) {
-	vs := newViews(4)
+	vs := newViewCache(4)
 	gen := vs.generation()
-	vs.drop("am_a") // a write, between the slow reader's read and its add
-	vs.add("am_a", &view{rev: store.Rev(1)}, gen)
+	vs.drop("am_a") // a write between the slow reader's read and its add
+	vs.add("am_a", &cardView{rev: store.Rev(1)}, gen)
 	if _, ok := vs.byID.Get("am_a"); ok {
 		t.Error("what a write dropped is kept again")
 	}
-	vs.add("am_a", &view{rev: store.Rev(2)}, vs.generation())
+	vs.add("am_a", &cardView{rev: store.Rev(2)}, vs.generation())
 	if _, ok := vs.byID.Get("am_a"); !ok {
 		t.Error("nothing is kept at all")
 	}
@@ -60,12 +60,12 @@ func TestSlowReaderBringsNothingBack(t *testing.T) {
 func TestLargeCardsAreNotKept(t *testing.T) {
 	w := newWorld(t)
 	w.register(alice, testCard("am_a", text("x", strings.Repeat("x", maxKeptBody))))
-	w.ask("GET", "/v1/agents/am_a", "")
+	w.do("GET", "/v1/agents/am_a", "")
 	v, ok := w.reg.views.byID.Get("am_a")
 	if !ok || v.body != nil {
 		t.Errorf("view %v, body kept: %v", ok, v != nil && v.body != nil)
 	}
-	if got := w.ask("GET", "/v1/agents/am_a", ""); got.Body.Len() < maxKeptBody {
+	if got := w.do("GET", "/v1/agents/am_a", ""); got.Body.Len() < maxKeptBody {
 		t.Errorf("the second answer has %d bytes", got.Body.Len())
 	}
 }
@@ -82,14 +82,14 @@ func TestReadersBesideAWriter(t *testing.T) {
 				case <-stop:
 					return
 				default:
-					w.ask("GET", "/v1/agents/am_a", "")
+					w.do("GET", "/v1/agents/am_a", "")
 				}
 			}
 		})
 	}
 	for _, name := range []string{"1", "2", "3", "4", "5", "6", "7", "8"} {
-		want(t, w.ask("PUT", "/v1/agents/am_a", string(testCard("am_a", text("name", name)).JSON()), as(alice)...), 200, "")
-		if got := w.ask("GET", "/v1/agents/am_a", "").Body.String(); !strings.Contains(got, `"name":"`+name+`"`) {
+		want(t, w.do("PUT", "/v1/agents/am_a", string(testCard("am_a", text("name", name)).JSON()), withBearer(alice)...), 200, "")
+		if got := w.do("GET", "/v1/agents/am_a", "").Body.String(); !strings.Contains(got, `"name":"`+name+`"`) {
 			t.Fatalf("read after write of %s: %s", name, got)
 		}
 	}

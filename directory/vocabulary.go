@@ -20,7 +20,8 @@ type Tally struct {
 	Agents int    `json:"agents"`
 }
 
-// CapabilityPage is the answer to GET /v1/capabilities; IntentPage that to GET /v1/intents. They are in byte order.
+// CapabilityPage is the response to GET /v1/capabilities, IntentPage the response to GET /v1/intents. Both are in byte
+// order.
 type (
 	CapabilityPage struct {
 		Capabilities []Tally `json:"capabilities"`
@@ -32,11 +33,11 @@ type (
 	}
 )
 
-// Counting costs as much as there are cards, so what begins at a place is counted once in tallyAge, whoever asks and for
-// however many.
+// Counting takes time proportional to the number of cards. Each page is therefore counted at most once in tallyAge, for
+// all clients and all limits.
 const (
 	tallyAge   = 10 * time.Second
-	maxTallies = 64 // pages kept
+	maxTallies = 64 // cached pages
 )
 
 type tallyKey struct {
@@ -48,14 +49,14 @@ type tally struct {
 	counts []store.TermCount
 }
 
-// tallies keeps the pages that were counted last.
-type tallies struct {
+// tallyCache keeps the pages that were counted last.
+type tallyCache struct {
 	mu    sync.Mutex
 	pages map[tallyKey]tally
 }
 
-// get counts, one at a time: who waits meanwhile is served from what was counted.
-func (ts *tallies) get(ctx context.Context, cards store.Cards, key tallyKey, now time.Time) ([]store.TermCount, error) {
+// get returns a page, counting one page at a time. Callers that waited for a count get it from the cache.
+func (ts *tallyCache) get(ctx context.Context, cards store.Cards, key tallyKey, now time.Time) ([]store.TermCount, error) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	if kept, ok := ts.pages[key]; ok && now.Sub(kept.at).Abs() < tallyAge {
@@ -72,14 +73,14 @@ func (ts *tallies) get(ctx context.Context, cards store.Cards, key tallyKey, now
 		if len(ts.pages) < maxTallies {
 			break
 		}
-		delete(ts.pages, other) // any: who asks for much cannot choose which
+		delete(ts.pages, other) // a random page: a client with many requests cannot choose which
 	}
 	ts.pages[key] = tally{now, counts}
 	return counts, nil
 }
 
-// tallied returns a page of the names in a family, and the cursor of the next one.
-func (r *Registry) tallied(ctx context.Context, family string, q Query, prefix string) ([]Tally, string, error) {
+// listTallies returns a page of the names in a family, and the cursor of the next page.
+func (r *Registry) listTallies(ctx context.Context, family string, q Query, prefix string) ([]Tally, string, error) {
 	if len(prefix) > maxTerm {
 		return nil, "", wire.ErrQuery.At("prefix is longer than any name")
 	}
@@ -112,15 +113,15 @@ func (r *Registry) tallied(ctx context.Context, family string, q Query, prefix s
 	return list, cursor, nil
 }
 
-// Capabilities lists the capabilities of live cards that begin with prefix.
+// Capabilities lists the capabilities of live cards that start with prefix.
 func (r *Registry) Capabilities(ctx context.Context, prefix, cursor string, limit int) (CapabilityPage, error) {
-	list, next, err := r.tallied(ctx, capFamily, Query{Limit: limit, Cursor: cursor}, prefix)
+	list, next, err := r.listTallies(ctx, capFamily, Query{Limit: limit, Cursor: cursor}, prefix)
 	return CapabilityPage{list, next}, err
 }
 
-// Intents lists the intents of live cards that begin with prefix.
+// Intents lists the intents of live cards that start with prefix.
 func (r *Registry) Intents(ctx context.Context, prefix, cursor string, limit int) (IntentPage, error) {
-	list, next, err := r.tallied(ctx, intentFamily, Query{Limit: limit, Cursor: cursor}, prefix)
+	list, next, err := r.listTallies(ctx, intentFamily, Query{Limit: limit, Cursor: cursor}, prefix)
 	return IntentPage{list, next}, err
 }
 
@@ -133,7 +134,7 @@ func (r *Registry) getCapabilities(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return document(c, page)
+	return respondDocument(c, page)
 }
 
 func (r *Registry) getIntents(c echo.Context) error {
@@ -145,5 +146,5 @@ func (r *Registry) getIntents(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return document(c, page)
+	return respondDocument(c, page)
 }

@@ -11,18 +11,18 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// maxWord bounds the bytes of an indexed word; longer ones are cut in the index and in the query alike.
+// maxWord bounds the bytes of an indexed word. Longer words are cut, in the index and in queries alike.
 const maxWord = 64
 
-// token is a folded word of a text. Scripts that are written without spaces come as one run per stretch.
+// token is a folded word of a text. Text in a script without spaces becomes one run per stretch.
 type token struct {
 	text string
 	run  bool
 }
 
-// cut cuts text into folded words by UAX #29 (AM-52): NFKC, case folding, no diacritics. Punctuation and
-// symbols are no words.
-func cut(text string) []token {
+// tokenize splits text into folded words by UAX #29 (AM-52): NFKC, case folding, no diacritics. Punctuation and symbols
+// are dropped.
+func tokenize(text string) []token {
 	text = fold(text)
 	var list []token
 	open := false // the last token is a run that the next one may continue
@@ -38,7 +38,7 @@ func cut(text string) []token {
 			}
 			open = true
 			continue
-		case strings.IndexFunc(w, wordRune) >= 0:
+		case strings.IndexFunc(w, isWordRune) >= 0:
 			list = append(list, token{w, false})
 		}
 		open = false
@@ -46,15 +46,16 @@ func cut(text string) []token {
 	return list
 }
 
-// unspaced are the scripts whose words have no spaces between them, so that UAX #29 cuts them into characters.
+// unspaced lists the scripts that put no spaces between words. UAX #29 splits them into single characters.
 var unspaced = []*unicode.RangeTable{
 	unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Thai, unicode.Lao, unicode.Khmer, unicode.Myanmar,
 }
 
-func wordRune(r rune) bool { return unicode.IsLetter(r) || unicode.IsNumber(r) }
+// isWordRune reports whether r makes a token a word.
+func isWordRune(r rune) bool { return unicode.IsLetter(r) || unicode.IsNumber(r) }
 
-// pairs returns the characters of a run two by two; a single character stands alone.
-func pairs(run string) []string {
+// bigrams returns each two adjacent characters of a run, or the only character.
+func bigrams(run string) []string {
 	runes := []rune(run)
 	if len(runes) < 2 {
 		return []string{run}
@@ -66,23 +67,23 @@ func pairs(run string) []string {
 	return list
 }
 
-// indexed returns the words that a text is found by, each once, at most limit. Beyond what AM-52 asks, a word
-// with an apostrophe, a dot or an underscore inside is also found by its parts ("sarah" in "sarah's"), and a
-// run by each character; these come last, so that the limit costs them first.
-func indexed(text string, limit int) []string {
+// indexWords returns at most limit distinct words by which a text is found. AM-52 does not ask for two kinds of them:
+// the parts of a word with an apostrophe, a dot or an underscore inside ("sarah" in "sarah's"), and each character of a
+// run. These come last, so that the limit drops them first.
+func indexWords(text string, limit int) []string {
 	var main, more []string
-	for _, t := range cut(text) {
+	for _, t := range tokenize(text) {
 		if t.run {
-			main = append(main, pairs(t.text)...)
+			main = append(main, bigrams(t.text)...)
 			for _, r := range t.text {
 				more = append(more, string(r))
 			}
 			continue
 		}
-		main = append(main, short(t.text))
-		if parts := strings.FieldsFunc(t.text, func(r rune) bool { return !wordRune(r) && !unicode.IsMark(r) }); len(parts) > 1 {
+		main = append(main, truncate(t.text))
+		if parts := strings.FieldsFunc(t.text, func(r rune) bool { return !isWordRune(r) && !unicode.IsMark(r) }); len(parts) > 1 {
 			for _, p := range parts {
-				more = append(more, short(p))
+				more = append(more, truncate(p))
 			}
 		}
 	}
@@ -95,15 +96,15 @@ func indexed(text string, limit int) []string {
 	return list[:min(len(list), limit)]
 }
 
-// wanted returns the words that a query asks for: all of whole, and one that begins with prefix. n is how many
-// words the query has, a run counting as one.
-func wanted(q string) (whole []string, prefix string, n int) {
-	list := cut(q)
+// queryWords returns the words of a query: those that must match whole, and the last one, which may match as a prefix.
+// n is the number of words in the query; a run counts as one.
+func queryWords(q string) (whole []string, prefix string, n int) {
+	list := tokenize(q)
 	for _, t := range list {
 		if t.run {
-			whole = append(whole, pairs(t.text)...)
+			whole = append(whole, bigrams(t.text)...)
 		} else {
-			whole = append(whole, short(t.text))
+			whole = append(whole, truncate(t.text))
 		}
 	}
 	if len(whole) == 0 {
@@ -112,8 +113,8 @@ func wanted(q string) (whole []string, prefix string, n int) {
 	return whole[:len(whole)-1], whole[len(whole)-1], len(list)
 }
 
-// short cuts a word to maxWord bytes, between characters.
-func short(word string) string {
+// truncate cuts a word to maxWord bytes, between characters.
+func truncate(word string) string {
 	if len(word) <= maxWord {
 		return word
 	}
@@ -124,15 +125,15 @@ func short(word string) string {
 	return word[:end]
 }
 
-// fold makes texts that people take for the same equal.
+// fold returns one form for all texts that people take for the same.
 func fold(s string) string {
-	if ascii(s) {
+	if isASCII(s) {
 		return strings.ToLower(s)
 	}
 	s = cases.Fold().String(norm.NFKD.String(s))
 	var b strings.Builder
 	b.Grow(len(s))
-	accented := false // the base before takes diacritics, not letters of its script
+	accented := false // whether the base character before takes diacritics that fold drops
 	for _, r := range norm.NFKD.String(s) {
 		switch {
 		case unicode.Is(unicode.Mn, r):
@@ -148,13 +149,14 @@ func fold(s string) string {
 		accented = unicode.In(r, unicode.Latin, unicode.Greek, unicode.Cyrillic)
 		b.WriteRune(r)
 	}
-	return norm.NFKC.String(undotted.Replace(b.String()))
+	return norm.NFKC.String(strokes.Replace(b.String()))
 }
 
-// undotted are letters that people type without their stroke, though Unicode does not decompose them.
-var undotted = strings.NewReplacer("ø", "o", "ł", "l", "đ", "d", "ħ", "h", "ŧ", "t", "ı", "i", "æ", "ae", "œ", "oe")
+// strokes replaces letters with a stroke, which people type without it although Unicode does not decompose them.
+var strokes = strings.NewReplacer("ø", "o", "ł", "l", "đ", "d", "ħ", "h", "ŧ", "t", "ı", "i", "æ", "ae", "œ", "oe")
 
-func ascii(s string) bool {
+// isASCII reports whether s has only ASCII characters.
+func isASCII(s string) bool {
 	for i := range len(s) {
 		if s[i] >= utf8.RuneSelf {
 			return false

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestIndexed(t *testing.T) {
+func TestIndexWords(t *testing.T) {
 	tests := []struct {
 		text string
 		want []string
@@ -36,16 +36,16 @@ func TestIndexed(t *testing.T) {
 		{strings.Repeat("x", 100), []string{strings.Repeat("x", maxWord)}},
 	}
 	for _, tt := range tests {
-		if got := indexed(tt.text, 1000); !cmp.Equal(got, tt.want) {
-			t.Errorf("indexed(%q) = %q, want %q", tt.text, got, tt.want)
+		if got := indexWords(tt.text, 1000); !cmp.Equal(got, tt.want) {
+			t.Errorf("indexWords(%q) = %q, want %q", tt.text, got, tt.want)
 		}
 	}
-	if got := indexed("a b c", 2); len(got) != 2 {
+	if got := indexWords("a b c", 2); len(got) != 2 {
 		t.Errorf("a limit of 2 gives %q", got)
 	}
 }
 
-func TestWanted(t *testing.T) {
+func TestQueryWords(t *testing.T) {
 	tests := []struct {
 		q      string
 		whole  []string
@@ -60,15 +60,15 @@ func TestWanted(t *testing.T) {
 		{"東京都 x", []string{"東京", "京都"}, "x", 2},
 	}
 	for _, tt := range tests {
-		whole, prefix, n := wanted(tt.q)
+		whole, prefix, n := queryWords(tt.q)
 		if !cmp.Equal(whole, tt.whole) || prefix != tt.prefix || n != tt.n {
-			t.Errorf("wanted(%q) = %q, %q, %d; want %q, %q, %d", tt.q, whole, prefix, n, tt.whole, tt.prefix, tt.n)
+			t.Errorf("queryWords(%q) = %q, %q, %d; want %q, %q, %d", tt.q, whole, prefix, n, tt.whole, tt.prefix, tt.n)
 		}
 	}
 }
 
-// FuzzWords holds the tokenizer to what searching needs: a text is found by itself, and no word is empty,
-// broken or too long for the store.
+// FuzzWords checks the tokenizer: a text is found by its own words, and no word is empty, malformed or too long for the
+// store.
 func FuzzWords(f *testing.F) {
 	for _, s := range []string{"Sarah's Assistant", "東京 tower", "ﷺ", "e\u0301\u0301", "a\u200db", "\U0001F468\u200d\U0001F469", "สวัสดี", "İI", "1.2.3", strings.Repeat("é", 60)} {
 		f.Add(s)
@@ -77,13 +77,13 @@ func FuzzWords(f *testing.F) {
 		if !utf8.ValidString(s) || len(s) > 4096 {
 			return
 		}
-		have := indexed(s, 1<<20)
+		have := indexWords(s, 1<<20)
 		for _, w := range have {
 			if w == "" || len(w) > maxWord || !utf8.ValidString(w) {
-				t.Fatalf("indexed(%q) has the word %q", s, w)
+				t.Fatalf("indexWords(%q) has the word %q", s, w)
 			}
 		}
-		whole, prefix, n := wanted(s)
+		whole, prefix, n := queryWords(s)
 		if n == 0 {
 			return
 		}

@@ -12,17 +12,18 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi"
 )
 
-// countAge is how long the number of cards may be old: counting costs as much as there are cards.
+// countAge is how old the cached number of cards may be. Counting takes time proportional to the number of cards.
 const countAge = 10 * time.Second
 
+// cachedCount is the last count of live cards.
 type cachedCount struct {
 	mu sync.Mutex
 	n  int
 	at time.Time
 }
 
-// agents returns the number of live cards, at most countAge old.
-func (r *Registry) agents(ctx context.Context, now time.Time) (int, error) {
+// countAgents returns the number of live cards. The number is at most countAge old.
+func (r *Registry) countAgents(ctx context.Context, now time.Time) (int, error) {
 	r.count.mu.Lock()
 	defer r.count.mu.Unlock()
 	if age := now.Sub(r.count.at); !r.count.at.IsZero() && age >= 0 && age < countAge {
@@ -36,12 +37,13 @@ func (r *Registry) agents(ctx context.Context, now time.Time) (int, error) {
 	return n, nil
 }
 
-// Health is the directory's part of the health document: whether it takes cards, and how many there are.
+// Health returns the directory's part of the health document: its status and the number of live cards. It fails if the
+// store does not answer.
 func (r *Registry) Health(ctx context.Context) (any, error) {
 	if err := r.cfg.Store.Ping(ctx); err != nil {
 		return nil, err
 	}
-	n, err := r.agents(ctx, clock())
+	n, err := r.countAgents(ctx, clock())
 	if err != nil {
 		return nil, err
 	}
@@ -51,36 +53,36 @@ func (r *Registry) Health(ctx context.Context) (any, error) {
 	}{"ok", n}, nil
 }
 
-// RelayHealth is the relay's part of the health document: whether it takes mail. A full relay is told, and no error: who fills mailboxes must not
-// take the whole process out of service.
+// RelayHealth returns the relay's part of the health document. If the mailboxes are full, the status is "full", which
+// is not an error: a sender who fills mailboxes must not take the whole process out of service.
 func (r *Registry) RelayHealth(ctx context.Context) (any, error) {
 	if err := r.cfg.Store.Ping(ctx); err != nil {
 		return nil, err
 	}
-	_, full, err := r.waiting(ctx)
+	_, full, err := r.mailTotal(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return struct {
 		Status    string `json:"status"`
-		Connected int    `json:"connected"` // agents' owners that wait for mail now
-	}{map[bool]string{false: "ok", true: "full"}[full], r.desks.connected()}, nil
+		Connected int    `json:"connected"` // owners whose agents are waiting for mail now
+	}{map[bool]string{false: "ok", true: "full"}[full], r.connections.count()}, nil
 }
 
-// waiting is what waits in all mailboxes.
-func (r *Registry) waiting(ctx context.Context) (all load, full bool, err error) {
+// mailTotal returns how much mail is stored in all mailboxes together, and whether the relay is full.
+func (r *Registry) mailTotal(ctx context.Context) (all usage, full bool, err error) {
 	now := clock()
-	room, err := r.room(ctx, now)
+	room, err := r.loadMailUsage(ctx, now)
 	if err != nil {
-		return load{}, false, err
+		return usage{}, false, err
 	}
-	all, full = room.waiting(now)
+	all, full = room.total(now)
 	return all, full, nil
 }
 
-// front answers / with a page for people and {name, version, agents} for programs.
-func (r *Registry) front(c echo.Context) error {
-	n, err := r.agents(c.Request().Context(), clock())
+// getFront answers / with a page for browsers and with {name, version, agents} for programs.
+func (r *Registry) getFront(c echo.Context) error {
+	n, err := r.countAgents(c.Request().Context(), clock())
 	if err != nil {
 		return err
 	}
@@ -97,7 +99,7 @@ func (r *Registry) front(c echo.Context) error {
 	}{r.cfg.Name, r.cfg.Version, n})
 }
 
-// wantsPage says whether the client is a browser: it names HTML, and before JSON where it names both.
+// wantsPage reports whether the client is a browser: its Accept header names HTML, and JSON only after HTML.
 func wantsPage(req *http.Request) bool {
 	accept := req.Header.Get("Accept")
 	page, data := strings.Index(accept, "text/html"), strings.Index(accept, "application/json")

@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Exported is a card on its way from one directory to another of the same operator, one line of an export.
+// Exported is a card that moves from one directory to another of the same operator. It is one line of an export.
 type Exported struct {
 	Card       wire.Value      `json:"card"`
 	Owner      string          `json:"owner"` // hex SHA-256 of the credential
@@ -23,7 +23,7 @@ type Exported struct {
 	Meta       json.RawMessage `json:"meta"` // proofs and retired keys
 }
 
-// ExportPage is a page of an export; After goes into the next request, 0 on the last page.
+// ExportPage is a page of an export. After goes into the next request; it is 0 on the last page.
 type ExportPage struct {
 	Cards []Exported `json:"cards"`
 	After uint64     `json:"after,omitempty"`
@@ -31,7 +31,7 @@ type ExportPage struct {
 
 const exportPage = 100
 
-// Export returns live cards after a place in the order of their registration.
+// Export returns live cards that registered after the position after, oldest first.
 func (r *Registry) Export(ctx context.Context, after uint64) (ExportPage, error) {
 	found, err := r.cards.List(ctx, store.CardQuery{Limit: exportPage, After: store.Position{Seq: after}, Now: clock()})
 	if err != nil {
@@ -51,15 +51,16 @@ func (r *Registry) Export(ctx context.Context, after uint64) (ExportPage, error)
 	return page, nil
 }
 
-// Imported says what became of the lines of an import.
+// Imported counts what became of the lines of an import.
 type Imported struct {
 	Added   int `json:"added"`
-	Skipped int `json:"skipped"` // the id is taken here, or the card has expired
-	Refused int `json:"refused"` // the card is not acceptable here, or banned
+	Skipped int `json:"skipped"` // the id is already registered here, or the card has expired
+	Refused int `json:"refused"` // the card breaks a rule of this directory, or is banned
 }
 
-// Import takes cards over that [Registry.Export] of another directory gave, with their owners and their proofs. A
-// card that is here already stays as it is. What is verified of endpoints is not believed but found out anew.
+// Import adds cards from [Registry.Export] of another directory, with their owners and their key proofs. A card whose
+// id is already registered stays unchanged. Import does not take over what the other directory verified of endpoints:
+// this directory probes them itself.
 func (r *Registry) Import(ctx context.Context, cards []Exported, reason, by string) (Imported, error) {
 	var done Imported
 	if err := checkReason(reason); err != nil {
@@ -67,7 +68,7 @@ func (r *Registry) Import(ctx context.Context, cards []Exported, reason, by stri
 	}
 	now := clock()
 	for _, e := range cards {
-		put, err := r.imported(ctx, e, now)
+		put, err := r.importCard(ctx, e, now)
 		if err != nil {
 			if errors.Is(err, store.ErrUnavailable) {
 				return done, err
@@ -80,7 +81,7 @@ func (r *Registry) Import(ctx context.Context, cards []Exported, reason, by stri
 			continue
 		}
 		_, err = r.cards.Put(ctx, put)
-		r.wrote(put.Card.ID)
+		r.afterWrite(put.Card.ID)
 		switch {
 		case errors.Is(err, store.ErrConflict), errors.Is(err, store.ErrReserved):
 			done.Skipped++
@@ -98,16 +99,17 @@ func (r *Registry) Import(ctx context.Context, cards []Exported, reason, by stri
 	return done, nil
 }
 
-func (r *Registry) imported(ctx context.Context, e Exported, now time.Time) (store.PutCard, error) {
-	card, err := r.parse(e.Card.JSON())
+// importCard checks an exported card and returns its row.
+func (r *Registry) importCard(ctx context.Context, e Exported, now time.Time) (store.PutCard, error) {
+	card, err := r.parseCard(e.Card.JSON())
 	if err != nil {
 		return store.PutCard{}, err
 	}
-	c, err := r.judge(card, false, now)
+	c, err := r.checkCard(card, false, now)
 	if err != nil {
 		return store.PutCard{}, err
 	}
-	if err := r.banned(ctx, card.ID, c.key, c.host, noClient, now); err != nil {
+	if err := r.checkBan(ctx, card.ID, c.key, c.host, noClient, now); err != nil {
 		return store.PutCard{}, err
 	}
 	owner, err := hex.DecodeString(e.Owner)
@@ -119,8 +121,8 @@ func (r *Registry) imported(ctx context.Context, e Exported, now time.Time) (sto
 		return store.PutCard{}, wire.ErrCard.Because(err)
 	}
 	m.forgetEndpoint()
-	m.Derived = c.derived(now)
-	stored, err := row(c, [32]byte(owner), m, now)
+	m.Derived = c.hasDerivedID(now)
+	stored, err := newRow(c, [32]byte(owner), m, now)
 	if err != nil {
 		return store.PutCard{}, err
 	}
@@ -131,9 +133,10 @@ func (r *Registry) imported(ctx context.Context, e Exported, now time.Time) (sto
 	return store.PutCard{Card: stored, IfRev: store.Absent, Now: now}, nil
 }
 
-// maxImport bounds the values of one import: a hundred cards with their proofs.
+// maxImport bounds the number of JSON values of one import: a hundred cards with their proofs.
 const maxImport = 1_000_000
 
+// decodeImport reads the body of an import within the limits of maxImport.
 func decodeImport(data []byte, to *ImportOrder) error {
 	if _, err := wire.ParseLimits(data, wire.MaxDepth+4, maxImport); err != nil {
 		return wire.ErrSyntax.Because(err)

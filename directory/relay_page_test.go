@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// TestMailAfter: who leaves something in a mailbox may go on behind it, and wait for what comes later (AM-65).
+// TestMailAfter: a reader that leaves mail in its mailbox can read on after a message, and wait for later ones (AM-65).
 func TestMailAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := relayWorld(t)
+		w := newRelayWorld(t)
 		for _, n := range []string{"1", "2", "3"} {
-			receipt(t, w.ask("POST", "/v1/relay", letter(n, "am_bob", "am_alice"), as(bob)...), 201)
+			wantReceipt(t, w.do("POST", "/v1/relay", testMessage(n, "am_bob", "am_alice"), withBearer(bob)...), 201)
 			time.Sleep(time.Second)
 		}
 		all := w.mail(alice, "")
@@ -34,12 +34,12 @@ func TestMailAfter(t *testing.T) {
 			got <- items
 		}()
 		time.Sleep(7 * time.Second)
-		receipt(t, w.ask("POST", "/v1/relay", letter("4", "am_bob", "am_alice"), as(bob)...), 201)
+		wantReceipt(t, w.do("POST", "/v1/relay", testMessage("4", "am_bob", "am_alice"), withBearer(bob)...), 201)
 		if items := <-got; len(items) != 1 {
 			t.Errorf("the poll behind the last message gets %v", items)
 		}
 		for name, after := range map[string]string{"altered": last[:len(last)-1] + "0", "no id": "x", "another's": "relay_" + last[6:40] + "aaaaaaaaaa"} {
-			if a := w.ask("GET", "/v1/relay?after="+after, "", as(alice)...); a.Code != 400 {
+			if a := w.do("GET", "/v1/relay?after="+after, "", withBearer(alice)...); a.Code != 400 {
 				t.Errorf("after %s: %d %s, want 400", name, a.Code, a.Body)
 			}
 		}

@@ -1,0 +1,108 @@
+package directory
+
+import (
+	"sync"
+	"time"
+)
+
+// Bounds of the probe queue.
+const (
+	hostPause    = time.Minute // between two probes of one host (AM-63)
+	maxQueue     = 10_000      // cards in the queue
+	maxHostQueue = 100         // queued cards of one host; the next walk finds the others
+	maxHosts     = 1 << 16     // hosts whose pause is remembered; no other host is probed
+)
+
+// probeTarget is a card whose endpoint is to be probed.
+type probeTarget struct{ id, host string }
+
+// probeQueue decides when each endpoint is probed. It lets through one card of a host per minute, however many cards
+// name that host, so that nobody can make the directory attack a host (AM-63). It is safe for concurrent use.
+type probeQueue struct {
+	mu     sync.Mutex
+	line   []probeTarget
+	in     map[probeTarget]bool
+	byHost map[string]int
+	paused map[string]time.Time // host: when it may be probed again
+	swept  time.Time            // when expired pauses were last removed
+
+	added chan struct{} // has one value after a card was added
+}
+
+func newProbeQueue() *probeQueue {
+	return &probeQueue{in: make(map[probeTarget]bool), byHost: make(map[string]int), paused: make(map[string]time.Time), added: make(chan struct{}, 1)}
+}
+
+// add appends a card to the queue and reports whether the card is queued.
+func (l *probeQueue) add(a probeTarget) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.in[a]:
+		return true
+	case len(l.line) >= maxQueue || l.byHost[a.host] >= maxHostQueue:
+		return false
+	}
+	l.line = append(l.line, a)
+	l.in[a] = true
+	l.byHost[a.host]++
+	select {
+	case l.added <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+// next removes at most n cards whose hosts may be probed at now, and starts the pauses of those hosts. It also returns
+// when the next card may be probed: the zero time if the queue is empty.
+func (l *probeQueue) next(now time.Time, n int) (ready []probeTarget, again time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	kept := l.line[:0]
+	for _, a := range l.line {
+		until := l.paused[a.host]
+		if !now.Before(until) && !l.hasPauseRoom(now, a.host) {
+			until = now.Add(hostPause / 10)
+		}
+		if len(ready) == n || now.Before(until) {
+			kept = append(kept, a)
+			if again.IsZero() || until.Before(again) {
+				again = laterOf(until, now)
+			}
+			continue
+		}
+		l.paused[a.host] = now.Add(hostPause)
+		delete(l.in, a)
+		if l.byHost[a.host]--; l.byHost[a.host] == 0 {
+			delete(l.byHost, a.host)
+		}
+		ready = append(ready, a)
+	}
+	clear(l.line[len(kept):])
+	l.line = kept
+	return ready, again
+}
+
+// hasPauseRoom reports whether the pause of host can be remembered. If there are too many pauses, it first removes the
+// expired ones.
+func (l *probeQueue) hasPauseRoom(now time.Time, host string) bool {
+	if _, known := l.paused[host]; known || len(l.paused) < maxHosts {
+		return true
+	}
+	if now.Sub(l.swept).Abs() < hostPause/10 {
+		return false
+	}
+	l.swept = now
+	for h, until := range l.paused {
+		if !now.Before(until) {
+			delete(l.paused, h)
+		}
+	}
+	return len(l.paused) < maxHosts
+}
+
+func (l *probeQueue) len() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.line)
+}
