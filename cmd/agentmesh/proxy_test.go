@@ -253,7 +253,7 @@ func TestForgersBehindProxies(t *testing.T) {
 				t.Errorf("doctor does not say %q:\n%s", tt.doctor, out)
 			}
 			f.serve.stop()
-			if n := strings.Count(f.serve.log.String(), "requests do not say who their client is"); tt.status != (n == 1) {
+			if n := strings.Count(f.serve.log.String(), "the clients of some requests are unknown"); tt.status != (n == 1) {
 				t.Errorf("the log says %d times that clients share, want %v", n, tt.status)
 			}
 		})

@@ -19,17 +19,17 @@ const (
 	faultPenalty    = 10 * time.Minute
 	maxAddresses    = 1 << 16 // of each kind
 
-	faultDelay = time.Second // of the answer to an unknown client that made a fault
-	maxDelayed = 256         // answers at once
+	faultDelay = time.Second // before the response to an unknown client that made a fault
+	maxDelayed = 256         // responses that are delayed at the same time
 )
 
-// Addresses is the guard per client address (AM-43): a stranger pays with its address until a signature is verified. The
-// zero value, the nil pointer and the guard of the local profile allow everything (AM-82).
+// Addresses limits the requests of each client address (AM-43): a stranger is charged by address until a signature is
+// verified. The zero value, the nil pointer and the limits of the local profile allow everything (AM-82).
 type Addresses struct {
 	exempt   []netip.Prefix
 	requests *rate.Allowance
-	faults   *rate.Penalties // nil: no limit holds
-	delayed  chan struct{}   // one for each answer that is delayed now
+	faults   *rate.Penalties // nil for no limits
+	delayed  chan struct{}   // holds one value per delayed response
 }
 
 func newAddresses(cfg Config) *Addresses {
@@ -48,9 +48,9 @@ func newAddresses(cfg Config) *Addresses {
 	return a
 }
 
-// Allow takes one request from the address's allowance. If it refuses, wait is how long the address must wait.
+// Allow takes one request from the allowance of an address. If it refuses, wait is how long the address must wait.
 func (a *Addresses) Allow(addr netip.Addr) (wait time.Duration, ok bool) {
-	if a.free(addr) {
+	if a.isExempt(addr) {
 		return 0, true
 	}
 	now := time.Now()
@@ -61,19 +61,20 @@ func (a *Addresses) Allow(addr netip.Addr) (wait time.Duration, ok bool) {
 }
 
 // Fault counts a bad signature of the address: after ten within a minute the address is refused for ten minutes. An
-// unknown client is never refused for faults; it waits, see [Addresses.Delay].
+// unknown client is never refused for faults; instead its response is delayed, see [Addresses.Delay].
 func (a *Addresses) Fault(ctx context.Context, addr netip.Addr) {
-	if a.free(addr) {
+	if a.isExempt(addr) {
 		return
 	}
 	a.faults.Fault(addr, time.Now())
 	a.Delay(ctx, addr)
 }
 
-// Delay waits a second if the address is that of an unknown client. Others share that address, so a fault may cost
-// nothing but the client's own time. Delay does not outlast ctx, and does not wait if very many wait already.
+// Delay waits a second if addr is the address of unknown clients. Several clients share that address, so a fault may
+// only cost its own sender's time. Delay returns when ctx ends, and does not wait if too many responses are delayed
+// already.
 func (a *Addresses) Delay(ctx context.Context, addr netip.Addr) {
-	if addr != rate.Unknown || a.free(addr) {
+	if addr != rate.Unknown || a.isExempt(addr) {
 		return
 	}
 	select {
@@ -90,13 +91,13 @@ func (a *Addresses) Delay(ctx context.Context, addr netip.Addr) {
 	}
 }
 
-// free reports whether no limit holds for the address. One without an address came over a socket of our own, or from a
-// caller inside the process.
-func (a *Addresses) free(addr netip.Addr) bool {
+// isExempt reports whether no limit applies to the address. A request without an address came over our own socket, or
+// from a caller in this process.
+func (a *Addresses) isExempt(addr netip.Addr) bool {
 	return a == nil || a.faults == nil || !addr.IsValid() || isIn(a.exempt, addr)
 }
 
-// Check is Allow for the client of c, as a *[wire.Error].
+// Check is Allow for the client of c. It returns a *[wire.Error].
 func (a *Addresses) Check(c echo.Context) error {
 	if wait, ok := a.Allow(ClientAddr(c)); !ok {
 		return wire.ErrRateLimited.After(wait)
@@ -104,17 +105,16 @@ func (a *Addresses) Check(c echo.Context) error {
 	return nil
 }
 
-// Sources returns the sources of what the client of c causes (AM-42): none for an unknown client, and none for one that no
-// limit holds for.
+// Sources returns the sources that the request c is charged to (AM-42): none for an unknown or exempt client.
 func (a *Addresses) Sources(c echo.Context) []rate.Source {
 	addr := ClientAddr(c)
-	if a.free(addr) {
+	if a.isExempt(addr) {
 		return nil
 	}
 	return rate.AddrSources(addr)
 }
 
-// Guard checks every request of a route.
+// Guard applies Check to every request of a route.
 func (a *Addresses) Guard(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if err := a.Check(c); err != nil {

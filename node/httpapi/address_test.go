@@ -19,8 +19,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// from asks s from the address, as a proxy there passes it on with the headers.
-func from(s *Server, remote, path string, forwarded ...string) *httptest.ResponseRecorder {
+// getFrom sends a GET to s from the address remote, as a proxy there forwards it with the given headers.
+func getFrom(s *Server, remote, path string, forwarded ...string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest("GET", path, nil)
 	r.RemoteAddr = remote
 	for _, f := range forwarded {
@@ -31,7 +31,7 @@ func from(s *Server, remote, path string, forwarded ...string) *httptest.Respons
 	return w
 }
 
-func whoServer(cfg Config) *Server {
+func newWhoServer(cfg Config) *Server {
 	s := New(cfg)
 	s.Echo().GET("/who", func(c echo.Context) error { return c.String(http.StatusOK, ClientAddr(c).String()) })
 	return s
@@ -91,8 +91,8 @@ func TestClientAddr(t *testing.T) { // AM-43, THREATS rows 24 and 33
 	}
 }
 
-// TestUnknownClients: whoever comes through a proxy that names nobody shares ten allowances, and a fault costs a second
-// and bars nobody (AM-43, THREATS 33).
+// TestUnknownClients: clients behind a proxy that does not name them share ten allowances. A fault costs a second and
+// bars nobody (AM-43, THREATS 33).
 func TestUnknownClients(t *testing.T) {
 	for name, cfg := range map[string]Config{"a proxy without the header": {ProxyHere: true}, "a tunnel": {}} {
 		t.Run(name, func(t *testing.T) {
@@ -105,20 +105,20 @@ func TestUnknownClients(t *testing.T) {
 				}, s.Addresses().Guard)
 				start := time.Now()
 				for range 30 {
-					if w := from(s, "127.0.0.1:5", "/fault"); w.Code != http.StatusUnauthorized {
+					if w := getFrom(s, "127.0.0.1:5", "/fault"); w.Code != http.StatusUnauthorized {
 						t.Fatalf("a forged message is answered %d, want 401", w.Code)
 					}
 				}
 				if took := time.Since(start); took != 30*faultDelay {
 					t.Errorf("30 faults one after another take %v, want %v", took, 30*faultDelay)
 				}
-				if w := from(s, "127.0.0.1:6", "/guarded"); w.Code != http.StatusOK {
+				if w := getFrom(s, "127.0.0.1:6", "/guarded"); w.Code != http.StatusOK {
 					t.Errorf("after 30 faults another client is answered %d, want 200", w.Code)
 				}
 				if n := spend(s.Addresses(), "::"); n < 10*defaultRequests-40 || n > 10*defaultRequests {
 					t.Errorf("unknown clients have %d requests, want about %d", n, 10*defaultRequests)
 				}
-				if w := from(s, "127.0.0.1:6", "/guarded", "203.0.113.9"); cfg.ProxyHere != (w.Code == http.StatusOK) {
+				if w := getFrom(s, "127.0.0.1:6", "/guarded", "203.0.113.9"); cfg.ProxyHere != (w.Code == http.StatusOK) {
 					t.Errorf("with the header: %d", w.Code)
 				}
 			})
@@ -126,7 +126,7 @@ func TestUnknownClients(t *testing.T) {
 	}
 }
 
-// TestFramed: the faults of a client that forges X-Forwarded-For do not bar the address that it names (THREATS 33).
+// TestFramed: the faults of a client that forges X-Forwarded-For do not bar the address in that header (THREATS 33).
 func TestFramed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, cfg := range []Config{{ProxyHere: true}, {}} {
@@ -137,7 +137,7 @@ func TestFramed(t *testing.T) {
 				if !cfg.ProxyHere {
 					r.Header.Set("X-Forwarded-For", "203.0.113.9") // a tunnel does not
 				}
-				a.Fault(t.Context(), s.of(r))
+				a.Fault(t.Context(), s.clientOf(r))
 			}
 			if _, ok := a.Allow(netip.MustParseAddr("203.0.113.9")); !ok {
 				t.Errorf("%+v: the named address is barred", cfg)
@@ -149,7 +149,7 @@ func TestFramed(t *testing.T) {
 	})
 }
 
-// TestDelayIsBounded: a delay ends with the request, and a flood of faults does not keep more answers than the bound.
+// TestDelayIsBounded: a delay ends with its request, and a flood of faults delays at most maxDelayed responses.
 func TestDelayIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, start := newAddresses(Config{}), time.Now()
@@ -172,17 +172,17 @@ func TestDelayIsBounded(t *testing.T) {
 	})
 }
 
-// TestUnknownClientsAreReported: the log says it once a day, the owner's status at any time.
+// TestUnknownClientsAreReported: the log reports unknown clients once a day, the owner's status at any time.
 func TestUnknownClientsAreReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var said strings.Builder
-		s := whoServer(Config{ProxyHere: true, Logger: slog.New(slog.NewTextHandler(&said, nil))})
-		from(s, "127.0.0.1:5", "/who", "203.0.113.9")
+		s := newWhoServer(Config{ProxyHere: true, Logger: slog.New(slog.NewTextHandler(&said, nil))})
+		getFrom(s, "127.0.0.1:5", "/who", "203.0.113.9")
 		if said.Len() > 0 || s.Clients().Unknown != 0 {
 			t.Errorf("a known client is reported: %s", &said)
 		}
 		for range 100 {
-			from(s, "127.0.0.1:5", "/who")
+			getFrom(s, "127.0.0.1:5", "/who")
 		}
 		if n := strings.Count(said.String(), "set network.trusted_proxies: none"); n != 1 {
 			t.Errorf("the log says it %d times, want once:\n%s", n, &said)
@@ -191,7 +191,7 @@ func TestUnknownClientsAreReported(t *testing.T) {
 			t.Errorf("Clients() = %+v, want 100 unknown ones, the last one now", got)
 		}
 		time.Sleep(warnUnknown)
-		from(s, "127.0.0.1:5", "/who")
+		getFrom(s, "127.0.0.1:5", "/who")
 		if n := strings.Count(said.String(), "network.trusted_proxies"); n != 2 {
 			t.Errorf("a day later the log has said it %d times, want twice", n)
 		}
@@ -201,17 +201,17 @@ func TestUnknownClientsAreReported(t *testing.T) {
 	})
 }
 
-// TestProbe: the owner learns which client the process saw, and nobody else learns that it was asked.
+// TestProbe: the owner learns which client the process saw, and the response does not reveal the probe.
 func TestProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Config{ProxyHere: true})
-		stranger := from(s, "127.0.0.1:5", "/health?probe=guessed", "203.0.113.9")
+		stranger := getFrom(s, "127.0.0.1:5", "/health?probe=guessed", "203.0.113.9")
 		secret := s.ExpectProbe()
-		from(s, "127.0.0.1:5", "/health?probe=guessed", "203.0.113.9")
+		getFrom(s, "127.0.0.1:5", "/health?probe=guessed", "203.0.113.9")
 		if _, seen := s.Probed(secret); seen {
 			t.Error("another request is taken for the probe")
 		}
-		w := from(s, "127.0.0.1:5", "/health?probe="+secret, "2001:db8::1, 203.0.113.9")
+		w := getFrom(s, "127.0.0.1:5", "/health?probe="+secret, "2001:db8::1, 203.0.113.9")
 		if w.Body.String() != stranger.Body.String() {
 			t.Errorf("the probe is answered %s, others %s", w.Body, stranger.Body)
 		}
@@ -223,15 +223,15 @@ func TestProbe(t *testing.T) {
 		}
 		secret = s.ExpectProbe()
 		time.Sleep(probeLife)
-		from(s, "127.0.0.1:5", "/health?probe="+secret)
+		getFrom(s, "127.0.0.1:5", "/health?probe="+secret)
 		if _, seen := s.Probed(secret); seen {
 			t.Error("a secret works after its end")
 		}
 	})
 }
 
-// TestFullPenalties: a list that is full of barred addresses of one /48 bars neither the one address of that /48 that made
-// no fault nor addresses of other networks (THREATS 32).
+// TestFullPenalties: if the list is full of barred addresses of one /48, addresses of other networks are not barred,
+// and neither is the one address of that /48 without a fault (THREATS 32).
 func TestFullPenalties(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short")
@@ -249,7 +249,7 @@ func TestFullPenalties(t *testing.T) {
 		}
 		for _, addr := range []string{"2001:db8:1:ffff::1", "2001:db8:2::1", "203.0.113.9"} {
 			if wait, ok := a.Allow(netip.MustParseAddr(addr)); !ok {
-				t.Errorf("%s is told to wait for %v", addr, wait)
+				t.Errorf("%s must wait for %v", addr, wait)
 			}
 		}
 		for _, addr := range []string{"2001:db8:1::1", "2001:db8:1:fffe::1", "198.51.100.66"} {
@@ -266,7 +266,7 @@ func TestSpoofedHeaderIsOneBucket(t *testing.T) { // AM-43, THREATS row 24
 		s.Echo().GET("/guarded", ok, s.Addresses().Guard)
 		refused := 0
 		for i := range 1000 {
-			w := ask(s.Handler(), "GET", "/guarded", "", "X-Forwarded-For", fmt.Sprintf("198.51.%d.%d", i/256, i%256))
+			w := do(s.Handler(), "GET", "/guarded", "", "X-Forwarded-For", fmt.Sprintf("198.51.%d.%d", i/256, i%256))
 			if w.Code == http.StatusTooManyRequests {
 				refused++
 			}
@@ -274,13 +274,13 @@ func TestSpoofedHeaderIsOneBucket(t *testing.T) { // AM-43, THREATS row 24
 		if want := 1000 - defaultRequests; refused != want {
 			t.Errorf("%d of 1000 requests were refused, want %d", refused, want)
 		}
-		if w := ask(s.Internal(), "GET", "/guarded", ""); w.Code != 200 {
+		if w := do(s.Internal(), "GET", "/guarded", ""); w.Code != 200 {
 			t.Errorf("a caller inside the process = %d, want 200", w.Code)
 		}
 	})
 }
 
-// spend uses up the allowance of an address and returns how much there was.
+// spend uses up the allowance of an address and returns how large it was.
 func spend(a *Addresses, addr string) int {
 	for n := range 10_000 {
 		if _, ok := a.Allow(netip.MustParseAddr(addr)); !ok {
@@ -382,7 +382,7 @@ func TestAddressesAreBounded(t *testing.T) { // THREATS row 25
 	if testing.Short() {
 		t.Skip("short")
 	}
-	synctest.Test(t, func(t *testing.T) { // the clock stands still, so that nothing refills meanwhile
+	synctest.Test(t, func(t *testing.T) { // the clock stands still, so that no bucket refills
 		a := newAddresses(Config{})
 		attacker := netip.MustParseAddr("203.0.113.9")
 		spend(a, attacker.String())

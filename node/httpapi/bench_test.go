@@ -9,14 +9,14 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// blank is a response writer that costs nothing.
-type blank struct{ h http.Header }
+// discardResponse is a response writer that costs nothing.
+type discardResponse struct{ h http.Header }
 
-func (b *blank) Header() http.Header         { return b.h }
-func (b *blank) Write(p []byte) (int, error) { return len(p), nil }
-func (b *blank) WriteHeader(int)             {}
+func (b *discardResponse) Header() http.Header         { return b.h }
+func (b *discardResponse) Write(p []byte) (int, error) { return len(p), nil }
+func (b *discardResponse) WriteHeader(int)             {}
 
-// BenchmarkEdge is what the edge costs on top of a handler that writes the same answer.
+// BenchmarkEdge measures what this package costs on top of a handler that writes the same response.
 func BenchmarkEdge(b *testing.B) {
 	body := []byte(`{"status":"ok"}`)
 	edge := func(m *Metrics) http.Handler {
@@ -34,7 +34,7 @@ func BenchmarkEdge(b *testing.B) {
 	for name, h := range map[string]http.Handler{"edge": edge(nil), "measured": edge(NewMetrics("bench")), "bare": bare} {
 		b.Run(name, func(b *testing.B) {
 			r := httptest.NewRequest("GET", "/v1/agents/am_0123456789abcdef", nil)
-			w := &blank{h: make(http.Header, 8)}
+			w := &discardResponse{h: make(http.Header, 8)}
 			b.ReportAllocs()
 			for b.Loop() {
 				clear(w.h)

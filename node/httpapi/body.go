@@ -12,16 +12,16 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Body reads a JSON body of at most max bytes: the first line of the receive table. Too large is
-// [wire.ErrTooLarge] (413), another media type, another charset than UTF-8 or any content encoding 415. A request with neither body nor
-// Content-Type has the body nil.
+// Body reads a JSON body of at most max bytes (the first line of the receive table). A larger body is
+// [wire.ErrTooLarge] (413). Another media type, a charset other than UTF-8, or a content encoding is 415. If the
+// request has neither body nor Content-Type, Body returns nil.
 func Body(c echo.Context, max int) ([]byte, error) {
 	r := c.Request()
-	if err := declared(r.Header, r.ContentLength, max); err != nil {
+	if err := checkBodyHeaders(r.Header, r.ContentLength, max); err != nil {
 		return nil, err
 	}
-	// Beyond max, MaxBytesReader has the connection closed instead of reading the rest; it must see the server's own
-	// writer for that.
+	// Beyond max, MaxBytesReader closes the connection instead of reading the rest. For this it needs the server's own
+	// writer.
 	in := http.MaxBytesReader(c.Response().Writer, r.Body, int64(max))
 	var body []byte
 	var err error
@@ -43,8 +43,8 @@ func Body(c echo.Context, max int) ([]byte, error) {
 	return body, nil
 }
 
-// declared judges what the headers say of a body.
-func declared(h http.Header, length int64, max int) error {
+// checkBodyHeaders validates what the headers declare about a body.
+func checkBodyHeaders(h http.Header, length int64, max int) error {
 	if length > int64(max) {
 		return wire.ErrTooLarge
 	}

@@ -81,7 +81,8 @@ func TestBodyCutShort(t *testing.T) {
 	}
 }
 
-// A sender that streams more than it may is cut off: the rest is not read.
+// TestBodyTooLargeClosesTheConnection: the connection of a sender that streams too much is closed, and the rest is not
+// read.
 func TestBodyTooLargeClosesTheConnection(t *testing.T) {
 	s := New(Config{Local: true})
 	s.Echo().POST("/", func(c echo.Context) error {

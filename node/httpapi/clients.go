@@ -18,15 +18,15 @@ import (
 
 const headerForwarded = "X-Forwarded-For"
 
-// clients names the client of each request: the other end of the connection or, behind a proxy that is believed, the
-// address in X-Forwarded-For (AM-43). In the public profile a connection from this machine comes from a proxy, from a
-// tunnel, or from a local program. Its own address therefore tells no clients apart, and bars nobody.
+// clients determines the client of each request: the other end of the connection or, behind a trusted proxy, the
+// address in X-Forwarded-For (AM-43). In the public profile a connection from this machine comes from a proxy, a tunnel
+// or a local program. Its own address therefore identifies no client, and is never barred.
 type clients struct {
 	cfg Config
 
 	mu      sync.Mutex
-	unknown uint64    // requests of clients that nothing names
-	last    time.Time // of them
+	unknown uint64    // requests of unknown clients
+	last    time.Time // of these requests
 	warned  time.Time
 	probe   clientProbe
 }
@@ -41,11 +41,12 @@ type clientProbe struct {
 
 const (
 	probeLife   = time.Minute
-	warnUnknown = 24 * time.Hour // between two lines of the log
+	warnUnknown = 24 * time.Hour // between two log lines
 )
 
-// ClientAddr returns the client's address: [rate.Unknown] if it came through a proxy or tunnel that does not name it. It
-// is not valid for a connection without an address (a Unix socket) and for callers inside the process.
+// ClientAddr returns the client's address. It is [rate.Unknown] if the request came through a proxy or tunnel that does
+// not name its client. It is invalid for a connection without an address (a Unix socket) and for callers in this
+// process.
 func ClientAddr(c echo.Context) netip.Addr {
 	addr, err := netip.ParseAddr(c.RealIP())
 	if err != nil {
@@ -56,24 +57,25 @@ func ClientAddr(c echo.Context) netip.Addr {
 
 // extract is the [echo.IPExtractor] of the listener.
 func (s *clients) extract(r *http.Request) string {
-	addr := s.of(r)
+	addr := s.clientOf(r)
 	if !addr.IsValid() {
 		return ""
 	}
 	return addr.String()
 }
 
-func (s *clients) of(r *http.Request) netip.Addr {
+// clientOf returns the client of a request as [ClientAddr] describes.
+func (s *clients) clientOf(r *http.Request) netip.Addr {
 	peer := peerAddr(r.RemoteAddr)
 	switch {
-	case internal(r):
+	case isInternal(r):
 		return netip.Addr{}
 	case s.cfg.Local || !s.cfg.isProxy(peer) && !peer.IsLoopback():
 		return peer
 	}
 	client := rate.Unknown
 	if s.cfg.isProxy(peer) {
-		client = s.cfg.forwarded(r.Header[headerForwarded])
+		client = s.cfg.forwardedClient(r.Header[headerForwarded])
 	}
 	if client == rate.Unknown && isIn(s.cfg.Exempt, peer) {
 		return peer
@@ -81,20 +83,20 @@ func (s *clients) of(r *http.Request) netip.Addr {
 	return client
 }
 
-// isProxy reports whether the X-Forwarded-For of a peer is believed.
+// isProxy reports whether the X-Forwarded-For of a peer is trusted.
 func (cfg Config) isProxy(peer netip.Addr) bool {
 	return cfg.ProxyHere && peer.IsLoopback() || isIn(cfg.TrustedProxies, peer)
 }
 
-// hasProxy reports whether the X-Forwarded-For of anybody is believed.
+// hasProxy reports whether the X-Forwarded-For of any peer is trusted.
 func (cfg Config) hasProxy() bool { return cfg.ProxyHere || len(cfg.TrustedProxies) > 0 }
 
-// forwarded returns the client that a proxy names: the last entry that is not one of the listed proxies. An entry that is
-// no address, or one of this machine, names nobody.
-func (cfg Config) forwarded(headers []string) netip.Addr {
+// forwardedClient returns the client that a proxy names: the last entry that is not one of the listed proxies. If that
+// entry is not an address, or is one of this machine, the client is unknown.
+func (cfg Config) forwardedClient(headers []string) netip.Addr {
 	client := rate.Unknown
 	for _, entry := range slices.Backward(strings.Split(strings.Join(headers, ","), ",")) {
-		addr, ok := parseForwarded(entry)
+		addr, ok := parseForwardedEntry(entry)
 		if !ok {
 			return rate.Unknown
 		}
@@ -109,8 +111,8 @@ func (cfg Config) forwarded(headers []string) netip.Addr {
 	return client
 }
 
-// parseForwarded reads an entry of X-Forwarded-For, which some proxies write with a port.
-func parseForwarded(entry string) (netip.Addr, bool) {
+// parseForwardedEntry parses an entry of X-Forwarded-For, which some proxies write with a port.
+func parseForwardedEntry(entry string) (netip.Addr, bool) {
 	entry = strings.TrimSpace(entry)
 	addr, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(entry, "["), "]"))
 	if err != nil {
@@ -120,7 +122,7 @@ func parseForwarded(entry string) (netip.Addr, bool) {
 	return addr.Unmap().WithZone(""), true
 }
 
-// peerAddr returns the address of the other end of a connection, not valid if it has none.
+// peerAddr returns the address of the other end of a connection. It is invalid if the connection has no address.
 func peerAddr(remote string) netip.Addr {
 	from, err := netip.ParseAddrPort(remote)
 	if err != nil {
@@ -133,9 +135,9 @@ func isIn(list []netip.Prefix, addr netip.Addr) bool {
 	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// note counts a request whose client is unknown. The log says so at the first one, and then once a day.
-func (s *clients) note(r *http.Request, log *slog.Logger) {
-	if s.of(r) != rate.Unknown {
+// noteUnknown counts a request if its client is unknown, and logs that once a day.
+func (s *clients) noteUnknown(r *http.Request, log *slog.Logger) {
+	if s.clientOf(r) != rate.Unknown {
 		return
 	}
 	now := time.Now()
@@ -150,24 +152,24 @@ func (s *clients) note(r *http.Request, log *slog.Logger) {
 	if !warn {
 		return
 	}
-	hint := "if a reverse proxy on this machine sets X-Forwarded-For, name it in network.trusted_proxies"
+	hint := "if a reverse proxy on this machine sets X-Forwarded-For, add it to network.trusted_proxies"
 	if s.cfg.hasProxy() {
-		hint = "let the reverse proxy set X-Forwarded-For; behind a TCP tunnel, set network.trusted_proxies: none"
+		hint = "configure the reverse proxy to set X-Forwarded-For; behind a TCP tunnel, set network.trusted_proxies: none"
 	}
-	log.Warn("requests do not say who their client is, and share one allowance", "proxy", r.RemoteAddr, "hint", hint)
+	log.Warn("the clients of some requests are unknown and share one allowance", "proxy", r.RemoteAddr, "hint", hint)
 }
 
-// ClientStatus tells the owner whether the clients of a process are told apart.
+// ClientStatus reports to the owner whether the clients of a process can be distinguished.
 type ClientStatus struct {
-	// Proxy is whether the X-Forwarded-For of some proxy is believed.
+	// Proxy is whether the X-Forwarded-For of some proxy is trusted.
 	Proxy bool `json:"proxy"`
-	// Unknown counts requests, since the process started, of clients that share one allowance because nothing names them.
+	// Unknown counts requests of unknown clients since the process started. They share one allowance.
 	Unknown uint64 `json:"unknown"`
-	// LastUnknown is the time of the last one.
+	// LastUnknown is the time of the last such request.
 	LastUnknown time.Time `json:"last_unknown,omitzero"`
 }
 
-// Clients returns whether clients are told apart, nil in the local profile.
+// Clients returns whether clients can be distinguished; nil in the local profile.
 func (s *Server) Clients() *ClientStatus {
 	if s.cfg.Local {
 		return nil
@@ -177,8 +179,8 @@ func (s *Server) Clients() *ClientStatus {
 	return &ClientStatus{s.cfg.hasProxy(), s.clients.unknown, s.clients.last}
 }
 
-// ExpectProbe returns a secret. After a GET of /health?probe=SECRET by anyone, [Server.Probed] returns the client of that
-// request. Only the last secret counts, for a minute.
+// ExpectProbe returns a secret. After anyone sends GET /health?probe=SECRET, [Server.Probed] returns the client of that
+// request. Only the last secret is valid, for a minute.
 func (s *Server) ExpectProbe() string {
 	s.clients.mu.Lock()
 	defer s.clients.mu.Unlock()
@@ -186,27 +188,28 @@ func (s *Server) ExpectProbe() string {
 	return s.clients.probe.secret
 }
 
-// Probed returns the client of the request with the secret, and whether that request has come.
+// Probed returns the client of the request with the secret, and whether that request has arrived.
 func (s *Server) Probed(secret string) (client netip.Addr, seen bool) {
 	s.clients.mu.Lock()
 	defer s.clients.mu.Unlock()
 	p := s.clients.probe
-	return p.client, p.seen && p.is(secret)
+	return p.client, p.seen && p.matches(secret)
 }
 
-func (p clientProbe) is(secret string) bool {
+// matches reports whether secret is the valid secret.
+func (p clientProbe) matches(secret string) bool {
 	return p.secret != "" && subtle.ConstantTimeCompare([]byte(p.secret), []byte(secret)) == 1 && time.Now().Before(p.until)
 }
 
-// probed keeps the client of a request with the secret that the owner's command waits for. The answer does not differ.
-func (s *clients) probed(c echo.Context) {
+// recordProbe records the client of a request with the secret. The response is the same with and without a secret.
+func (s *clients) recordProbe(c echo.Context) {
 	secret := c.QueryParam("probe")
 	if secret == "" {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.probe.is(secret) {
+	if s.probe.matches(secret) {
 		s.probe.client, s.probe.seen = ClientAddr(c), true
 	}
 }

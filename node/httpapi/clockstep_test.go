@@ -11,8 +11,8 @@ import (
 	"github.com/agentmesh/agentmesh/store/storetest"
 )
 
-// TestClockStepOfSessions: who signed in to the owner's page before or while the clock was wrong stays signed in when it
-// is right again, and a sign-in code lives as long as it should.
+// TestClockStepOfSessions: a browser that signed in to the owner's page before or while the clock was wrong stays
+// signed in when the clock is right again, and a sign-in code lives as long as it should.
 func TestClockStepOfSessions(t *testing.T) {
 	storetest.ClockSteps(t, func(t *testing.T, by time.Duration) {
 		dir, token := t.TempDir(), tokenHash(sha256.Sum256([]byte("token")))
@@ -30,7 +30,7 @@ func TestClockStepOfSessions(t *testing.T) {
 		}
 		isGood := func(value string) bool {
 			r := &http.Request{Header: http.Header{"Cookie": {s.cookie() + "=" + value}}}
-			_, ok := s.of(r)
+			_, ok := s.find(r)
 			return ok
 		}
 		first := begin()

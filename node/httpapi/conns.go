@@ -11,12 +11,13 @@ import (
 const (
 	defaultMaxConns        = 10_000
 	defaultMaxConnsPerAddr = 256
-	networkShare           = 4 // one network gets at most one connection in so many
+	networkShare           = 4 // one network gets at most this fraction of the connections
 )
 
-// capped bounds the connections of l: in all, per address, and per network, so that one network cannot take all places
-// (AM-76). One too many is closed at once: waiting would fill the backlog with an attacker's connections.
-func capped(l net.Listener, cfg Config, counts *connCounts) net.Listener {
+// limitConns bounds the connections of l: all of them, per address, and per network, so that one network cannot use up
+// all connections (AM-76). A connection above a limit is closed at once, because waiting would fill the backlog with an
+// attacker's connections.
+func limitConns(l net.Listener, cfg Config, counts *connCounts) net.Listener {
 	c := &conns{
 		Listener: l,
 		counts:   counts,
@@ -36,7 +37,7 @@ type conns struct {
 	net.Listener
 	counts                   *connCounts
 	cfg                      Config
-	max, perAddr, perNetwork int // negative: no limit
+	max, perAddr, perNetwork int // negative for no limit
 
 	mu    sync.Mutex
 	total int
@@ -57,14 +58,14 @@ func (c *conns) Accept() (net.Conn, error) {
 		}
 		from := c.source(conn.RemoteAddr())
 		if c.enter(from) {
-			return &counted{Conn: conn, leave: sync.OnceFunc(func() { c.leave(from) })}, nil
+			return &countedConn{Conn: conn, leave: sync.OnceFunc(func() { c.leave(from) })}, nil
 		}
 		conn.Close()
 	}
 }
 
-// source returns the zero value for connections that carry many clients: of a proxy, and of this machine, where a tunnel
-// may end.
+// source returns the source of a connection. It is zero for connections that carry many clients: those of a proxy, and
+// those from this machine, where a tunnel may end.
 func (c *conns) source(remote net.Addr) source {
 	addr := peerAddr(remote.String())
 	if c.perAddr < 0 || !addr.IsValid() || addr.IsLoopback() || c.cfg.isProxy(addr) {
@@ -113,7 +114,7 @@ func (c *conns) leave(from source) {
 	}
 }
 
-// connCounts are the metrics of connections.
+// connCounts holds the metrics of connections.
 type connCounts struct {
 	open                 atomic.Int64
 	refused, refusedAddr *Counter
@@ -125,23 +126,24 @@ func newConnCounts(m *Metrics) *connCounts {
 	return c
 }
 
-type counted struct {
+// countedConn is a connection that stops counting when it is closed.
+type countedConn struct {
 	net.Conn
 	leave func()
 }
 
-func (c *counted) Close() error {
+func (c *countedConn) Close() error {
 	c.leave()
 	return c.Conn.Close()
 }
 
-// CloseWrite sends the end of our side, where the connection has such a thing: a WebSocket's last word.
-func (c *counted) CloseWrite() error {
+// CloseWrite closes our side of the connection, if the connection supports that. A WebSocket ends with it.
+func (c *countedConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}
 	return nil
 }
 
-// NetConn returns the connection below: what waits for a socket needs it.
-func (c *counted) NetConn() net.Conn { return c.Conn }
+// NetConn returns the underlying connection, for callers that need the socket.
+func (c *countedConn) NetConn() net.Conn { return c.Conn }

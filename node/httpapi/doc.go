@@ -1,15 +1,17 @@
-// Package httpapi is the HTTP edge that every service shares: a thin band of echo, and all of it.
+// Package httpapi is the HTTP server layer that every service shares. It is the only package that configures echo.
 //
-// A service mounts its routes on [Server.Echo] and returns errors; this package turns them into the error body
-// of the specification (AM-27, AM-28), the log line and the status. It decodes bodies ([Body]), writes JSON
-// ([JSON], [Raw]), names the client ([ClientAddr]), and holds the listener-wide guards: time-outs and sizes
-// (AM-76), connection caps, loopback-only hosts and cross-origin checks of the local profile (AM-82), and the
-// limit per address ([Addresses], AM-43). [Owner] is the second listener, for the owner alone (AM-77).
+// A service mounts its routes on [Server.Echo] and returns errors. This package turns an error into the error body of
+// the specification (AM-27, AM-28), the status and the log line. It also
 //
-// openapi.yaml describes the public routes of all services; [OpenAPI] returns it.
+// - decodes bodies ([Body]) and writes JSON ([JSON], [Raw]);
+// - identifies the client of a request ([ClientAddr]);
+// - applies the limits of the listener: time-outs and sizes (AM-76), numbers of connections, the loopback-only hosts and cross-origin checks of the local profile (AM-82), and the limit per address ([Addresses], AM-43).
 //
-// It knows no message, no card and no storage. Handlers stay five visible steps (decode, authenticate,
-// authorise, act, respond), so that another router is a day's work.
+// [Owner] is the second listener, for the owner alone (AM-77). openapi.yaml describes the public routes of all
+// services; [OpenAPI] returns it.
+//
+// This package knows nothing of messages, cards and storage. A handler has five steps: decode, authenticate, authorize,
+// act, respond. Keep handlers this small, so that echo can be replaced by another router.
 //
 // Start with [New] and [Server.Serve].
 package httpapi

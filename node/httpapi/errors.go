@@ -13,9 +13,9 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// public finds what a stranger is told: the first *[wire.Error] in the chain, the row that fits what echo or
-// the store reports, else an internal error that carries err as its cause.
-func public(err error) *wire.Error {
+// publicError returns the error that a client may see: the first *[wire.Error] in the chain, the table row that fits an
+// error of echo or the store, or else an internal error with err as its cause.
+func publicError(err error) *wire.Error {
 	if e, ok := errors.AsType[*wire.Error](err); ok {
 		return e
 	}
@@ -39,8 +39,8 @@ func public(err error) *wire.Error {
 	return wire.ErrInternal.Because(err)
 }
 
-// answer writes the error body of §8 with the headers of AM-28. It does nothing once an answer has begun.
-func answer(c echo.Context, e *wire.Error) {
+// respondError writes the error body of §8 with the headers of AM-28. It does nothing if the response has begun.
+func respondError(c echo.Context, e *wire.Error) {
 	w := c.Response()
 	if w.Committed {
 		return
@@ -62,6 +62,6 @@ func answer(c echo.Context, e *wire.Error) {
 		}
 	}
 	w.WriteHeader(e.Status)
-	// An error here means that the client has gone: nobody is left to tell.
+	// An error here means that the client has gone.
 	_, _ = w.Write(e.AppendJSON(nil))
 }

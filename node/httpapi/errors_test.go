@@ -16,8 +16,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// failing returns a server whose route / answers with err.
-func failing(err error) *Server {
+// newFailingServer returns a server whose route / returns err.
+func newFailingServer(err error) *Server {
 	s := New(Config{})
 	s.Echo().GET("/", func(echo.Context) error { return err })
 	return s
@@ -27,7 +27,7 @@ func TestEveryRowReachesTheClient(t *testing.T) { // AM-27, AM-28
 	for _, row := range wire.Table() {
 		t.Run(row.Row(), func(t *testing.T) {
 			cause := errors.New("a secret cause")
-			w := ask(failing(fmt.Errorf("outer: %w", row.Because(cause))).Handler(), "GET", "/", "")
+			w := do(newFailingServer(fmt.Errorf("outer: %w", row.Because(cause))).Handler(), "GET", "/", "")
 			if w.Code != row.Status {
 				t.Errorf("status = %d, want %d", w.Code, row.Status)
 			}
@@ -74,8 +74,8 @@ func TestWhatOthersReport(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := public(tt.err); !errors.Is(got, tt.want) {
-				t.Errorf("public(%v) = %v, want %v", tt.err, got, tt.want)
+			if got := publicError(tt.err); !errors.Is(got, tt.want) {
+				t.Errorf("publicError(%v) = %v, want %v", tt.err, got, tt.want)
 			}
 		})
 	}
@@ -86,7 +86,7 @@ func TestRetryAfterRoundsUp(t *testing.T) { // AM-28
 		wait time.Duration
 		want string
 	}{{time.Millisecond, "1"}, {time.Second, "1"}, {1001 * time.Millisecond, "2"}, {6 * time.Minute, "360"}} {
-		w := ask(failing(wire.ErrRateLimited.After(tt.wait)).Handler(), "GET", "/", "")
+		w := do(newFailingServer(wire.ErrRateLimited.After(tt.wait)).Handler(), "GET", "/", "")
 		if got := w.Header().Get("Retry-After"); got != tt.want {
 			t.Errorf("Retry-After for %v = %q, want %q", tt.wait, got, tt.want)
 		}
@@ -97,11 +97,11 @@ func TestUnknownRouteAndMethod(t *testing.T) {
 	s := New(Config{})
 	s.Echo().GET("/thing", func(c echo.Context) error { return c.NoContent(200) })
 	s.Echo().PUT("/thing", func(c echo.Context) error { return c.NoContent(200) })
-	w := ask(s.Handler(), "GET", "/nothing", "")
+	w := do(s.Handler(), "GET", "/nothing", "")
 	if w.Code != 404 || errorCode(t, w.Body.Bytes()) != "INVALID_MESSAGE" {
 		t.Errorf("unknown route: %d %s", w.Code, w.Body)
 	}
-	w = ask(s.Handler(), "DELETE", "/thing", "")
+	w = do(s.Handler(), "DELETE", "/thing", "")
 	if w.Code != 405 || errorCode(t, w.Body.Bytes()) != "INVALID_MESSAGE" {
 		t.Errorf("wrong method: %d %s", w.Code, w.Body)
 	}
@@ -111,10 +111,10 @@ func TestUnknownRouteAndMethod(t *testing.T) {
 }
 
 func TestPanicIsAnInternalError(t *testing.T) { // AM-78
-	log, lines := logTo()
+	log, lines := newTestLog()
 	s := New(Config{Logger: log})
 	s.Echo().GET("/", func(echo.Context) error { panic("kaboom \x1b[31m") })
-	w := ask(s.Handler(), "GET", "/", "")
+	w := do(s.Handler(), "GET", "/", "")
 	if w.Code != 500 || errorCode(t, w.Body.Bytes()) != "AGENT_UNAVAILABLE" {
 		t.Errorf("panic: %d %s", w.Code, w.Body)
 	}

@@ -10,9 +10,9 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// StreamEvent is one server-sent event. Its texts are ours or JSON: they hold no line break.
+// StreamEvent is one server-sent event. Its texts must not contain line breaks; callers pass fixed texts or JSON.
 type StreamEvent struct {
-	ID   string // what a reader names in Last-Event-ID; "" leaves the last one
+	ID   string // what a reader sends back in Last-Event-ID; "" keeps the previous id
 	Name string
 	Data string
 }
@@ -21,14 +21,14 @@ const (
 	// StreamBeat is how long an event stream may be silent before its sender calls [EventStream.Beat].
 	StreamBeat = 20 * time.Second
 
-	streamPatience = 45 * time.Second // with a reader that takes nothing
+	streamPatience = 45 * time.Second // with a reader that reads nothing
 )
 
 // EventStream writes server-sent events to one reader. Every error means that the reader has gone: it closed the
-// connection, or it took nothing for 45 seconds. It is not safe for concurrent use.
+// connection, or read nothing for 45 seconds. It is not safe for concurrent use.
 type EventStream struct{ c echo.Context }
 
-// NewEventStream begins the answer to c.
+// NewEventStream starts the response to c.
 func NewEventStream(c echo.Context) EventStream {
 	h := c.Response().Header()
 	h.Set("Content-Type", "text/event-stream; charset=utf-8")
@@ -37,12 +37,12 @@ func NewEventStream(c echo.Context) EventStream {
 	return EventStream{c}
 }
 
-// Retry tells the reader how long to wait before it comes back after the stream broke.
+// Retry sends how long the reader should wait before it reconnects after the stream broke.
 func (s EventStream) Retry(after time.Duration) error {
 	return s.write("retry: " + strconv.FormatInt(after.Milliseconds(), 10) + "\n\n")
 }
 
-// Send sends the events together; without any it sends nothing.
+// Send sends events together; without events it sends nothing.
 func (s EventStream) Send(events ...StreamEvent) error {
 	if len(events) == 0 {
 		return nil
@@ -57,7 +57,7 @@ func (s EventStream) Send(events ...StreamEvent) error {
 	return s.write(b.String())
 }
 
-// Beat keeps proxies from ending a stream on which nothing happens.
+// Beat sends a comment, so that proxies do not close an idle stream.
 func (s EventStream) Beat() error { return s.write(":\n\n") }
 
 func (s EventStream) write(text string) error {

@@ -14,8 +14,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// gate is the one wrapper around every request: its id, the listener's checks, panics, the error body, the
-// metrics, the log line. Everything that costs something is in here once.
+// gate wraps every request: it assigns the id, makes the listener's checks, recovers panics, and writes the error body,
+// the metrics and the log line.
 type gate struct {
 	log   *slog.Logger
 	meter *requests // nil measures nothing
@@ -23,7 +23,7 @@ type gate struct {
 	admit func(c echo.Context) (done bool, err error)
 }
 
-// Shared header values: assigning them to a header map costs no allocation. They are never changed.
+// Shared header values. To assign one to a header map costs no allocation. They are never changed.
 var (
 	noSniff  = []string{"nosniff"}
 	jsonType = []string{"application/json"}
@@ -35,6 +35,7 @@ const (
 	headerNoSniff   = "X-Content-Type-Options"
 )
 
+// wrap returns next with everything that the gate does for a request.
 func (g *gate) wrap(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		start := time.Now()
@@ -45,50 +46,50 @@ func (g *gate) wrap(next echo.HandlerFunc) echo.HandlerFunc {
 		h[headerNoSniff] = noSniff
 		done, err := g.admit(c)
 		if err == nil && !done {
-			err = calm(next, c)
+			err = recoverPanic(next, c)
 		}
-		var told *wire.Error
+		var refusal *wire.Error
 		if err != nil {
-			told = public(err)
-			answer(c, told)
+			refusal = publicError(err)
+			respondError(c, refusal)
 		}
 		took := time.Since(start)
-		g.meter.ended(c.Path(), c.Request().Method, c.Response().Status, took)
-		g.record(c, told, took)
-		if p, ok := errors.AsType[*panicked](err); ok && p.halfway {
-			panic(http.ErrAbortHandler) // the client must not take half an answer for a whole one
+		g.meter.finish(c.Path(), c.Request().Method, c.Response().Status, took)
+		g.logRequest(c, refusal, took)
+		if p, ok := errors.AsType[*handlerPanic](err); ok && p.halfway {
+			panic(http.ErrAbortHandler) // the client must not mistake half a response for a complete one
 		}
 		return nil
 	}
 }
 
-// fail is echo's error handler. The gate answers errors itself; this is for what echo calls around it.
-func (g *gate) fail(err error, c echo.Context) { answer(c, public(err)) }
+// fail is echo's error handler. The gate answers errors of handlers itself; echo calls fail for other errors.
+func (g *gate) fail(err error, c echo.Context) { respondError(c, publicError(err)) }
 
-// panicked is a handler's panic as an error. Its stack goes to the log and nowhere else (AM-78).
-type panicked struct {
+// handlerPanic is a handler's panic as an error. Its stack is logged and never sent (AM-78).
+type handlerPanic struct {
 	value   any
 	stack   []byte
-	halfway bool // the answer had begun
+	halfway bool // the response had begun
 }
 
-func (p *panicked) Error() string { return "handler panicked" }
+func (p *handlerPanic) Error() string { return "handler handlerPanic" }
 
-// calm calls next and turns its panic into an error.
-func calm(next echo.HandlerFunc, c echo.Context) (err error) {
+// recoverPanic calls next and turns its panic into an error.
+func recoverPanic(next echo.HandlerFunc, c echo.Context) (err error) {
 	defer func() {
 		switch p := recover(); p {
 		case nil:
 		case http.ErrAbortHandler:
 			panic(p)
 		default:
-			err = &panicked{value: p, stack: debug.Stack(), halfway: c.Response().Committed}
+			err = &handlerPanic{value: p, stack: debug.Stack(), halfway: c.Response().Committed}
 		}
 	}()
 	return next(c)
 }
 
-// newRequestID returns an id for log lines. It needs no secrecy, only to differ.
+// newRequestID returns an id for log lines. It must be unique but not secret.
 func newRequestID() string {
 	var b [8]byte
 	for i, n := 0, rand.Uint64(); i < len(b); i, n = i+1, n>>8 {
@@ -97,7 +98,7 @@ func newRequestID() string {
 	return hex.EncodeToString(b[:])
 }
 
-// RequestID returns the id of this request, which the answer carries in X-Request-Id.
+// RequestID returns the id of this request, which the response carries in X-Request-Id.
 func RequestID(c echo.Context) string {
 	if ids := c.Response().Header()[headerRequestID]; len(ids) == 1 {
 		return ids[0]

@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// ask sends one request through h and returns the recorded answer.
-func ask(h http.Handler, method, target, body string, header ...string) *httptest.ResponseRecorder {
+// do sends one request through h and returns the recorded response.
+func do(h http.Handler, method, target, body string, header ...string) *httptest.ResponseRecorder {
 	var in io.Reader
 	if body != "" {
 		in = strings.NewReader(body)
@@ -33,7 +33,7 @@ func ask(h http.Handler, method, target, body string, header ...string) *httptes
 	return w
 }
 
-// errorCode returns the code of an error body, "" where it is none.
+// errorCode returns the code of an error body, or "" if body is not one.
 func errorCode(t *testing.T, body []byte) string {
 	t.Helper()
 	var doc struct {
@@ -49,8 +49,8 @@ func errorCode(t *testing.T, body []byte) string {
 	return doc.Error.Code
 }
 
-// logTo returns a logger of every level and what it wrote.
-func logTo() (*slog.Logger, *safeBuffer) {
+// newTestLog returns a logger for all levels and the buffer that it writes to.
+func newTestLog() (*slog.Logger, *safeBuffer) {
 	var buf safeBuffer
 	return slog.New(slog.NewTextHandler(&buf, &slog.HandlerOptions{Level: slog.LevelDebug})), &buf
 }
@@ -72,7 +72,7 @@ func (b *safeBuffer) String() string {
 	return b.buf.String()
 }
 
-// pipeListener is a network inside one process, so that time-outs can be tested on a fake clock.
+// pipeListener is a network inside one process, so that tests of time-outs can use a fake clock.
 type pipeListener struct {
 	conns  chan net.Conn
 	closed chan struct{}

@@ -11,7 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// health is the one document about every role and bridge of this process.
+// health builds the one health document of all roles and bridges of this process.
 type health struct {
 	version string
 
@@ -44,21 +44,21 @@ const (
 	wellKnownAge = "public, max-age=300"
 )
 
-// Health adds a part to /health and /readyz. What probe returns is shown to strangers; its error is not.
+// Health adds a part to /health and /readyz. Strangers see what probe returns, but not its error.
 func (s *Server) Health(name string, probe func(context.Context) (any, error)) {
 	s.health.mu.Lock()
 	defer s.health.mu.Unlock()
 	s.health.parts = append(s.health.parts, part{name, probe})
 }
 
-// Exchange names the MESS exchange of this process in /health.
+// Exchange sets the id of this process's MESS exchange, which /health shows.
 func (s *Server) Exchange(id string) {
 	s.health.mu.Lock()
 	defer s.health.mu.Unlock()
 	s.health.exchange = id
 }
 
-// WellKnown gives /.well-known/agentmesh.json its document (AM-81). Without one the route answers 404.
+// WellKnown sets the document of /.well-known/agentmesh.json (AM-81). Without it the route answers 404.
 func (s *Server) WellKnown(doc func() wire.WellKnown) {
 	s.health.mu.Lock()
 	defer s.health.mu.Unlock()
@@ -66,9 +66,9 @@ func (s *Server) WellKnown(doc func() wire.WellKnown) {
 }
 
 func (h *health) mount(e *echo.Echo, clients *clients) {
-	// A process that answers is alive: /health is 200 even when a part is not well, /readyz is not.
+	// A process that answers is alive: if a part fails, /health is still 200, and /readyz is not.
 	e.Match([]string{http.MethodGet, http.MethodHead}, "/health", func(c echo.Context) error {
-		clients.probed(c)
+		clients.recordProbe(c)
 		doc, _ := h.document(c.Request().Context())
 		Private(c)
 		return JSON(c, http.StatusOK, doc)
@@ -93,14 +93,14 @@ func (h *health) mount(e *echo.Echo, clients *clients) {
 	}, AnyOrigin)
 }
 
-// ProcessStatus is the part of the owner's status that is about the process and not about its node.
+// ProcessStatus is the part of the owner's status that is about the process, not about its node.
 type ProcessStatus struct {
 	Roles   []string `json:"roles"`
 	Profile string   `json:"profile"` // "local" or "public"
-	URL     string   `json:"url"`     // under which others reach the process
+	URL     string   `json:"url"`     // the URL under which others reach the process
 	// Parts is the state of every part of the process, by name, as /health shows it.
 	Parts map[string]any `json:"parts"`
-	// Clients is whether clients are told apart, in the public profile.
+	// Clients reports, in the public profile, whether clients can be distinguished.
 	Clients *ClientStatus `json:"clients,omitempty"`
 }
 
@@ -110,7 +110,7 @@ func (s *Server) Parts(ctx context.Context) map[string]any {
 	return doc.Parts
 }
 
-// document asks every part; err is that of the first one that is not well.
+// document probes every part. err is the error of the first part that fails.
 func (h *health) document(ctx context.Context) (healthDocument, error) {
 	h.mu.Lock()
 	parts, exchange := h.parts[:len(h.parts):len(h.parts)], h.exchange

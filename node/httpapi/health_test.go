@@ -17,20 +17,20 @@ func TestHealth(t *testing.T) {
 	s.Health("directory", func(context.Context) (any, error) { return struct{ Agents int }{7}, nil })
 	s.Health("store", func(context.Context) (any, error) { return nil, fault })
 
-	w := ask(s.Handler(), "GET", "/health", "")
+	w := do(s.Handler(), "GET", "/health", "")
 	const well = `{"status":"ok","version":"v9","parts":{"directory":{"Agents":7},"store":{"status":"ok"}}}`
 	if w.Code != 200 || strings.TrimSpace(w.Body.String()) != well {
 		t.Errorf("well: %d %s", w.Code, w.Body)
 	}
-	if w := ask(s.Handler(), "GET", "/readyz", ""); w.Code != 200 || strings.TrimSpace(w.Body.String()) != well {
+	if w := do(s.Handler(), "GET", "/readyz", ""); w.Code != 200 || strings.TrimSpace(w.Body.String()) != well {
 		t.Errorf("ready: %d %s", w.Code, w.Body)
 	}
 	fault = errors.New("disk /secret/path is full")
-	w = ask(s.Handler(), "GET", "/health", "")
+	w = do(s.Handler(), "GET", "/health", "")
 	if w.Code != 200 || !strings.Contains(w.Body.String(), `"status":"degraded"`) || strings.Contains(w.Body.String(), "secret") {
 		t.Errorf("not well: %d %s", w.Code, w.Body)
 	}
-	w = ask(s.Handler(), "GET", "/readyz", "")
+	w = do(s.Handler(), "GET", "/readyz", "")
 	if w.Code != 503 || errorCode(t, w.Body.Bytes()) != "AGENT_UNAVAILABLE" || strings.Contains(w.Body.String(), "secret") {
 		t.Errorf("not ready: %d %s", w.Code, w.Body)
 	}
@@ -38,17 +38,17 @@ func TestHealth(t *testing.T) {
 
 func TestWellKnown(t *testing.T) { // AM-81
 	s := New(Config{})
-	if w := ask(s.Handler(), "GET", "/.well-known/agentmesh.json", ""); w.Code != 404 {
+	if w := do(s.Handler(), "GET", "/.well-known/agentmesh.json", ""); w.Code != 404 {
 		t.Errorf("without a document: %d", w.Code)
 	}
 	s.WellKnown(func() wire.WellKnown { return wire.WellKnown{AgentMesh: wire.Version, MaxCard: wire.MaxCard} })
-	w := ask(s.Handler(), "GET", "/.well-known/agentmesh.json", "")
+	w := do(s.Handler(), "GET", "/.well-known/agentmesh.json", "")
 	if w.Code != 200 || !strings.Contains(w.Body.String(), `"max_card_bytes":65536`) {
 		t.Errorf("document: %d %s", w.Code, w.Body)
 	}
 }
 
-// A process that is a MESS exchange says which, where MESS clients look.
+// TestHealthNamesTheExchange: /health shows the id of the MESS exchange where MESS clients look for it.
 func TestHealthNamesTheExchange(t *testing.T) {
 	s := New(Config{Local: true, Version: "v9"})
 	s.Exchange("home")

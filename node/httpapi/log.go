@@ -15,10 +15,10 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// record writes the line of one request. Its level follows what an operator must see: our faults are errors,
-// changes and refusals are info, and what may come by the thousand (successful reads, refused floods) is debug.
-// The query is left out, because it may hold secrets; every other text of the client is made printable.
-func (g *gate) record(c echo.Context, told *wire.Error, took time.Duration) {
+// logRequest writes the log line of one request. Its level follows what an operator must see: our faults are errors,
+// changes and refusals are info, and requests that can come in thousands (successful reads, refused floods) are debug.
+// The query is left out because it may hold secrets. Every other text of the client is made printable.
+func (g *gate) logRequest(c echo.Context, refusal *wire.Error, took time.Duration) {
 	r, w := c.Request(), c.Response()
 	level := slog.LevelInfo
 	switch {
@@ -43,24 +43,24 @@ func (g *gate) record(c echo.Context, told *wire.Error, took time.Duration) {
 	}
 	if client := ClientAddr(c); client == rate.Unknown {
 		attrs = append(attrs, slog.String("client", "unknown"))
-	} else if client.IsValid() { // none behind the owner's Unix socket
+	} else if client.IsValid() { // a Unix socket has no client address
 		attrs = append(attrs, slog.String("client", client.String()))
 	}
-	if told != nil {
-		if row := told.Row(); row != "" { // none for what only the owner is told
+	if refusal != nil {
+		if row := refusal.Row(); row != "" { // errors for the owner alone are not in the table
 			attrs = append(attrs, slog.String("refused", row))
 		}
-		if cause := errors.Unwrap(told); cause != nil {
+		if cause := errors.Unwrap(refusal); cause != nil {
 			attrs = append(attrs, slog.String("cause", printable(cause.Error())))
 		}
-		if p, ok := errors.AsType[*panicked](told); ok {
+		if p, ok := errors.AsType[*handlerPanic](refusal); ok {
 			attrs = append(attrs, slog.String("panic", printable(fmt.Sprint(p.value))), slog.String("stack", string(p.stack)))
 		}
 	}
 	g.log.LogAttrs(r.Context(), level, "request", attrs...)
 }
 
-// printable returns s, cut to 256 bytes, with everything beyond printable ASCII escaped: a log is read on
+// printable returns s, cut to 256 bytes, with everything beyond printable ASCII escaped, because people read logs on
 // terminals (THREATS row 28).
 func printable(s string) string {
 	const most = 256

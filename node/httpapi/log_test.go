@@ -11,12 +11,12 @@ import (
 )
 
 func TestLogLine(t *testing.T) { // THREATS rows 28, 29
-	log, lines := logTo()
+	log, lines := newTestLog()
 	s := New(Config{Logger: log})
 	s.Echo().POST("/things/:id", func(c echo.Context) error {
 		return wire.ErrWrongBearer.Because(errors.New("card of \x1b]0;owned\x07\u202e"))
 	})
-	w := ask(s.Handler(), "POST", "/things/%1b%5b31m?token=hunter2", `{"secret":"hunter3"}`,
+	w := do(s.Handler(), "POST", "/things/%1b%5b31m?token=hunter2", `{"secret":"hunter3"}`,
 		"Authorization", "Bearer hunter4", "User-Agent", "\x1b[0m", "X-Request-Id", "chosen-by-client")
 	got := lines.String()
 	for _, want := range []string{
@@ -38,7 +38,7 @@ func TestLogLine(t *testing.T) { // THREATS rows 28, 29
 }
 
 func TestLogLevels(t *testing.T) {
-	log, lines := logTo()
+	log, lines := newTestLog()
 	s := New(Config{Logger: log})
 	for path, err := range map[string]error{"/404": wire.ErrNoAgent, "/429": wire.ErrRateLimited, "/500": errors.New("x"), "/503": wire.ErrPaused} {
 		s.Echo().GET(path, func(echo.Context) error { return err })
@@ -50,7 +50,7 @@ func TestLogLevels(t *testing.T) {
 		{"GET", "/429", "DEBUG"}, {"GET", "/500", "ERROR"}, {"GET", "/503", "WARN"},
 	} {
 		before := len(lines.String())
-		ask(s.Handler(), tt.method, tt.path, "")
+		do(s.Handler(), tt.method, tt.path, "")
 		if got := lines.String()[before:]; !strings.Contains(got, "level="+tt.want) {
 			t.Errorf("%s %s logs %q, want level %s", tt.method, tt.path, got, tt.want)
 		}

@@ -13,16 +13,16 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// Metrics is what one process measures of itself. The owner's listener serves it at /metrics, in the text format of
-// Prometheus; the public one never does.
+// Metrics are the metrics of one process. The owner's listener serves them at /metrics in the Prometheus text format;
+// the public listener does not.
 //
-// A service asks for its counters, gauges and histograms when it is made and keeps them. Each call makes one series,
-// with labels that are fixed then: nothing a stranger sends can become a label, a name or a further series (THREATS
-// row 29). What can be read at any time (a queue, a size) is a func, called by a scrape and at no other time.
+// A service creates its counters, gauges and histograms once and keeps them. Each call creates one series with fixed
+// labels. Nothing that a stranger sends can become a label, a name or another series (THREATS row 29). A value that can
+// be read at any time (a queue, a size) is a func, which only a scrape calls.
 //
-// Names are given without the prefix "agentmesh_". The series of one name have the same help and the same label keys.
-// Making one twice, or under a name that is none, panics: it is a mistake of the program. Every name stands in
-// docs/operations.md. The nil *Metrics makes series that count for nobody.
+// Callers give names without the prefix "agentmesh_". All series of one name have the same help and the same label
+// keys. To create a series twice, or with an invalid name, is a programming error and panics. docs/operations.md lists
+// every name. A nil *Metrics creates series that nobody reads.
 type Metrics struct {
 	registry *prometheus.Registry
 	public   *requests
@@ -31,7 +31,7 @@ type Metrics struct {
 
 const metricsPrefix = "agentmesh_"
 
-// NewMetrics returns the metrics of a process of this version, with those of the runtime and of the operating
+// NewMetrics returns the metrics of a process of this version, including those of the Go runtime and of the operating
 // system's process.
 func NewMetrics(version string) *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry()}
@@ -39,33 +39,34 @@ func NewMetrics(version string) *Metrics {
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
-	m.Gauge("build_info", "Always 1; the labels say what runs.", func() float64 { return 1 },
+	m.Gauge("build_info", "Always 1; the labels name the running version.", func() float64 { return 1 },
 		"version", version, "go", runtime.Version())
 	m.public = newRequests(m, "public", "")
-	m.owner = newRequests(m, "owner", "any") // its routes are many, and one person asks
+	m.owner = newRequests(m, "owner", "any") // one series for all routes: they are many, and one person uses them
 	return m
 }
 
-// Counter makes one series that only grows. labels are keys and values in turn.
+// Counter creates one series that only grows. labels alternates keys and values.
 func (m *Metrics) Counter(name, help string, labels ...string) *Counter {
 	c := prometheus.NewCounter(prometheus.CounterOpts{Name: metricsPrefix + name, Help: help, ConstLabels: pairs(labels)})
 	m.register(c)
 	return &Counter{c}
 }
 
-// CounterFunc makes one series that only grows and that read knows.
+// CounterFunc creates one series that only grows, whose value read returns.
 func (m *Metrics) CounterFunc(name, help string, read func() float64, labels ...string) {
 	opts := prometheus.CounterOpts{Name: metricsPrefix + name, Help: help, ConstLabels: pairs(labels)}
 	m.register(prometheus.NewCounterFunc(opts, read))
 }
 
-// Gauge makes one series that read knows: math.NaN where it cannot tell. It may be called by several scrapes at once.
+// Gauge creates one series whose value read returns. read may return math.NaN if it does not know the value. Several
+// scrapes may call it at once.
 func (m *Metrics) Gauge(name, help string, read func() float64, labels ...string) {
 	opts := prometheus.GaugeOpts{Name: metricsPrefix + name, Help: help, ConstLabels: pairs(labels)}
 	m.register(prometheus.NewGaugeFunc(opts, read))
 }
 
-// Histogram makes the series of one histogram with these upper bounds, in rising order.
+// Histogram creates the series of one histogram with these upper bounds, in ascending order.
 func (m *Metrics) Histogram(name, help string, bounds []float64, labels ...string) *Histogram {
 	h := prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: metricsPrefix + name, Help: help, Buckets: bounds, ConstLabels: pairs(labels),
@@ -74,19 +75,19 @@ func (m *Metrics) Histogram(name, help string, bounds []float64, labels ...strin
 	return &Histogram{h}
 }
 
-// Limiter makes the counter of what a limit of this name refused.
+// Limiter creates the counter of the refusals of a limit.
 func (m *Metrics) Limiter(name string) *Counter {
 	return m.Counter(limiterName, limiterHelp, "limiter", name)
 }
 
-// LimiterFunc is [Metrics.Limiter] for a limit that counts its refusals itself.
+// LimiterFunc is [Metrics.Limiter] for a limit that counts its own refusals.
 func (m *Metrics) LimiterFunc(name string, read func() uint64) {
 	m.CounterFunc(limiterName, limiterHelp, func() float64 { return float64(read()) }, "limiter", name)
 }
 
 const (
 	limiterName = "limiter_refusals_total"
-	limiterHelp = "What limits refused, by limiter."
+	limiterHelp = "Refusals by limits, by limiter."
 )
 
 func (m *Metrics) publicRequests() *requests {
@@ -126,7 +127,7 @@ type Counter struct{ c prometheus.Counter }
 // Inc adds one.
 func (c *Counter) Inc() { c.c.Inc() }
 
-// Add adds n, which is not negative.
+// Add adds n, which must not be negative.
 func (c *Counter) Add(n float64) { c.c.Add(n) }
 
 // Histogram counts values by size. It is safe for concurrent use.
@@ -135,7 +136,7 @@ type Histogram struct{ h prometheus.Histogram }
 // Observe counts one value.
 func (h *Histogram) Observe(v float64) { h.h.Observe(v) }
 
-// serve answers a scrape. It reads everything first: half a scrape would look like a restart.
+// serve answers a scrape. It gathers everything before it responds: half a scrape would look like a restart.
 func (m *Metrics) serve(c echo.Context) error {
 	families, err := m.registry.Gather()
 	if err != nil {

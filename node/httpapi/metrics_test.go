@@ -12,17 +12,17 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// scrape returns what the owner reads at /metrics, as lines.
+// scrape returns the lines of /metrics.
 func scrape(t *testing.T, m *Metrics) []string {
 	t.Helper()
-	w := ask(NewOwner(OwnerConfig{Metrics: m}).Handler(), "GET", "/metrics", "")
+	w := do(NewOwner(OwnerConfig{Metrics: m}).Handler(), "GET", "/metrics", "")
 	if w.Code != http.StatusOK || !strings.HasPrefix(w.Header().Get("Content-Type"), "text/plain; version=0.0.4") {
 		t.Fatalf("GET /metrics = %d, %s: %s", w.Code, w.Header().Get("Content-Type"), w.Body)
 	}
 	return strings.Split(strings.TrimSpace(w.Body.String()), "\n")
 }
 
-// series returns the series of a scrape, without their values.
+// series returns the values of a scrape by series.
 func series(lines []string) map[string]string {
 	out := map[string]string{}
 	for _, line := range lines {
@@ -45,7 +45,7 @@ func TestMetricsOfRequests(t *testing.T) {
 	s.Echo().GET("/boom", func(echo.Context) error { panic("boom") })
 	s.Echo().GET("/tunnel", func(c echo.Context) error { c.Response().WriteHeader(http.StatusSwitchingProtocols); return nil })
 	for _, path := range []string{"/v1/agents/am_a", "/v1/agents/am_b", "/v1/agents/am_lost", "/v1/agents/am_c", "/nowhere", "/boom", "/tunnel"} {
-		ask(s.Handler(), "GET", path, "")
+		do(s.Handler(), "GET", path, "")
 	}
 	got := series(scrape(t, m))
 	for name, want := range map[string]string{
@@ -67,7 +67,7 @@ func TestMetricsOfRequests(t *testing.T) {
 	}
 }
 
-// THREATS 29: nothing that a stranger sends becomes a label or a series.
+// TestStrangersMakeNoSeries: nothing that a stranger sends becomes a label or a series (THREATS 29).
 func TestStrangersMakeNoSeries(t *testing.T) {
 	m := NewMetrics("1.2.3")
 	s := New(Config{Metrics: m})
@@ -83,7 +83,7 @@ func TestStrangersMakeNoSeries(t *testing.T) {
 		}
 	}
 	odd(0)
-	scrape(t, m) // the next one counts this one
+	scrape(t, m) // the next scrape counts this one
 	before := series(scrape(t, m))
 	for i := range 1000 {
 		odd(i + 1)
@@ -104,15 +104,15 @@ func TestStrangersMakeNoSeries(t *testing.T) {
 
 func TestMetricsAreTheOwners(t *testing.T) {
 	m := NewMetrics("1.2.3")
-	if w := ask(New(Config{Metrics: m}).Handler(), "GET", "/metrics", ""); w.Code != http.StatusNotFound {
+	if w := do(New(Config{Metrics: m}).Handler(), "GET", "/metrics", ""); w.Code != http.StatusNotFound {
 		t.Errorf("the public listener answers /metrics with %d", w.Code)
 	}
-	if w := ask(NewOwner(OwnerConfig{}).Handler(), "GET", "/metrics", ""); w.Code != http.StatusNotFound {
+	if w := do(NewOwner(OwnerConfig{}).Handler(), "GET", "/metrics", ""); w.Code != http.StatusNotFound {
 		t.Errorf("without metrics /metrics is %d", w.Code)
 	}
 }
 
-// A service makes its own series, and needs no library for it.
+// TestServiceMetrics: a service creates its own series without importing a metrics library.
 func TestServiceMetrics(t *testing.T) {
 	m := NewMetrics("1.2.3")
 	queue := 7
@@ -128,7 +128,7 @@ func TestServiceMetrics(t *testing.T) {
 	for name, want := range map[string]string{
 		`agentmesh_relay_queue`:                                     "8", // read at the scrape
 		`agentmesh_relay_letters_total{outcome="sent"}`:             "3",
-		`agentmesh_relay_letters_total{outcome="lost"}`:             "0", // a series is there before its first event
+		`agentmesh_relay_letters_total{outcome="lost"}`:             "0", // a series exists before its first event
 		`agentmesh_relay_bytes_bucket{le="100"}`:                    "1",
 		`agentmesh_relay_bytes_bucket{le="10"}`:                     "0",
 		`agentmesh_limiter_refusals_total{limiter="relay-letters"}`: "1",

@@ -8,9 +8,9 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// The document stands here and not in docs/ because it can only be embedded from its package's folder, and because
-// this package has the error body and the common routes of which most of it consists. Package apitest holds the
-// answers of the services against it.
+// openAPI is the OpenAPI document. It is in this directory because a file can only be embedded from its package's
+// directory, and because this package defines the error body and the common routes, which are most of the document.
+// Package apitest checks the responses of services against it.
 //
 //go:embed openapi.yaml
 var openAPI []byte

@@ -12,38 +12,38 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// publicGate returns the gate of the public listener. In the local profile a request must name a loopback host,
-// which defeats DNS rebinding, and a web page of another origin may change nothing (AM-82).
+// publicGate returns the gate of the public listener. In the local profile a request must name a loopback host, which
+// defeats DNS rebinding, and a web page of another origin cannot change anything (AM-82).
 func publicGate(cfg Config, clients *clients) *gate {
 	cross := http.NewCrossOriginProtection()
 	for _, origin := range cfg.CORSOrigins {
 		if err := cross.AddTrustedOrigin(origin); err != nil {
-			panic("httpapi: cors origin: " + err.Error()) // config has checked it: a mistake of the program
+			panic("httpapi: cors origin: " + err.Error()) // a programming error: config has validated the origin
 		}
 	}
-	stay := staysSecure(cfg)
+	stay := usesStrictTransport(cfg)
 	return &gate{log: cfg.Logger, meter: cfg.Metrics.publicRequests(), admit: func(c echo.Context) (bool, error) {
 		r := c.Request()
 		if stay {
-			c.Response().Header()[headerStay] = staySecure
+			c.Response().Header()[headerStrictTransport] = strictTransport
 		}
-		if cfg.Local { // internal is asked last: it walks the contexts of the request
-			if !LoopbackHost(r.Host) && !internal(r) {
+		if cfg.Local { // isInternal is called last because it walks the request's contexts
+			if !LoopbackHost(r.Host) && !isInternal(r) {
 				return false, wire.ErrForeignHost
 			}
-			if err := sameOrigin(cross, r); err != nil && !internal(r) {
+			if err := checkOrigin(cross, r); err != nil && !isInternal(r) {
 				return false, wire.ErrCrossOrigin.Because(err)
 			}
 		} else {
-			clients.note(r, cfg.Logger)
+			clients.noteUnknown(r, cfg.Logger)
 		}
 		return cors(c, cfg.CORSOrigins), nil
 	}}
 }
 
-// sameOrigin is cross.Check, which lets every GET pass, with one more thing held back: a GET that upgrades opens
-// a channel that a page of another origin could read and write.
-func sameOrigin(cross *http.CrossOriginProtection, r *http.Request) error {
+// checkOrigin is cross.Check, which accepts every GET, except that it also refuses an upgrade by GET from another
+// origin: a page of that origin could read and write the channel.
+func checkOrigin(cross *http.CrossOriginProtection, r *http.Request) error {
 	if r.Header.Get("Upgrade") == "" {
 		return cross.Check(r)
 	}
@@ -52,7 +52,7 @@ func sameOrigin(cross *http.CrossOriginProtection, r *http.Request) error {
 	return cross.Check(&writing)
 }
 
-// LoopbackHost says whether a Host header names this machine by a loopback name, with or without a port.
+// LoopbackHost reports whether a Host header names this machine by a loopback name, with or without a port.
 func LoopbackHost(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -65,11 +65,12 @@ func LoopbackHost(host string) bool {
 	return err == nil && addr.Unmap().IsLoopback()
 }
 
-func preflight(r *http.Request) bool {
+// isPreflight reports whether r is a CORS preflight request.
+func isPreflight(r *http.Request) bool {
 	return r.Method == http.MethodOptions && r.Header.Get("Access-Control-Request-Method") != ""
 }
 
-// cors lets pages of the listed origins read our answers, and answers their preflight requests itself.
+// cors lets pages of the listed origins read our responses, and answers their preflight requests.
 func cors(c echo.Context, origins []string) (done bool) {
 	r, h := c.Request(), c.Response().Header()
 	origin := r.Header.Get("Origin")
@@ -82,7 +83,7 @@ func cors(c echo.Context, origins []string) (done bool) {
 	}
 	h.Set("Access-Control-Allow-Origin", origin)
 	h.Set("Access-Control-Expose-Headers", exposed)
-	if !preflight(r) {
+	if !isPreflight(r) {
 		return false
 	}
 	h.Set("Access-Control-Allow-Methods", "GET, HEAD, POST, PUT, DELETE")
@@ -103,7 +104,7 @@ var (
 	exposedHeader = []string{exposed}
 )
 
-// AnyOrigin lets pages of every origin read the answer: for routes whose answer is public anyway.
+// AnyOrigin lets pages of every origin read the response, for routes with public content.
 func AnyOrigin(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		h := c.Response().Header()

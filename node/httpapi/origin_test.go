@@ -46,22 +46,22 @@ func TestLocalProfile(t *testing.T) { // AM-82
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			w := ask(s.Handler(), tt.method, "/thing", "", tt.header...)
+			w := do(s.Handler(), tt.method, "/thing", "", tt.header...)
 			if w.Code != tt.want {
 				t.Errorf("status = %d %s, want %d", w.Code, w.Body, tt.want)
 			}
 		})
 	}
-	// Common and unknown routes are no exception.
+	// Common and unknown routes refuse a foreign host too.
 	for _, path := range []string{"/health", "/readyz", "/.well-known/agentmesh.json", "/nothing"} {
-		if w := ask(s.Handler(), "POST", path, "", "Host", "localhost", "Sec-Fetch-Site", "cross-site"); w.Code != 403 {
+		if w := do(s.Handler(), "POST", path, "", "Host", "localhost", "Sec-Fetch-Site", "cross-site"); w.Code != 403 {
 			t.Errorf("cross-site POST %s = %d, want 403", path, w.Code)
 		}
-		if w := ask(s.Handler(), "GET", path, "", "Host", "evil.example"); w.Code != 400 {
+		if w := do(s.Handler(), "GET", path, "", "Host", "evil.example"); w.Code != 400 {
 			t.Errorf("GET %s for a foreign host = %d, want 400", path, w.Code)
 		}
 	}
-	if w := ask(s.Internal(), "POST", "/thing", "", "Host", "directory.example"); w.Code != 200 {
+	if w := do(s.Internal(), "POST", "/thing", "", "Host", "directory.example"); w.Code != 200 {
 		t.Errorf("in process = %d, want 200", w.Code)
 	}
 }
@@ -69,7 +69,7 @@ func TestLocalProfile(t *testing.T) { // AM-82
 func TestPublicProfileTakesAnyHost(t *testing.T) {
 	s := New(Config{PublicURL: "https://mesh.example"})
 	s.Echo().POST("/thing", ok)
-	if w := ask(s.Handler(), "POST", "/thing", "", "Host", "mesh.example", "Origin", "https://other.example"); w.Code != 200 {
+	if w := do(s.Handler(), "POST", "/thing", "", "Host", "mesh.example", "Origin", "https://other.example"); w.Code != 200 {
 		t.Errorf("status = %d, want 200: bearers and signatures guard these routes, not cookies", w.Code)
 	}
 }
@@ -80,19 +80,19 @@ func TestCORS(t *testing.T) {
 	s.Echo().PUT("/thing", ok)
 	const allow = "Access-Control-Allow-Origin"
 
-	w := ask(s.Handler(), "OPTIONS", "/thing", "", "Origin", "https://app.example", "Access-Control-Request-Method", "PUT")
+	w := do(s.Handler(), "OPTIONS", "/thing", "", "Origin", "https://app.example", "Access-Control-Request-Method", "PUT")
 	if w.Code != 204 || w.Header().Get(allow) != "https://app.example" || w.Header().Get("Access-Control-Allow-Methods") == "" {
 		t.Errorf("preflight of a listed origin: %d %v", w.Code, w.Header())
 	}
-	w = ask(s.Handler(), "OPTIONS", "/thing", "", "Origin", "https://evil.example", "Access-Control-Request-Method", "PUT")
+	w = do(s.Handler(), "OPTIONS", "/thing", "", "Origin", "https://evil.example", "Access-Control-Request-Method", "PUT")
 	if w.Header().Get(allow) != "" {
 		t.Errorf("preflight of a foreign origin is allowed: %v", w.Header())
 	}
-	w = ask(s.Handler(), "PUT", "/thing", "", "Origin", "https://evil.example")
+	w = do(s.Handler(), "PUT", "/thing", "", "Origin", "https://evil.example")
 	if w.Header().Get(allow) != "" || w.Header().Get("Vary") != "Origin" {
 		t.Errorf("a foreign origin may read: %v", w.Header())
 	}
-	w = ask(s.Handler(), "GET", "/open", "", "Origin", "https://evil.example")
+	w = do(s.Handler(), "GET", "/open", "", "Origin", "https://evil.example")
 	if w.Header().Get(allow) != "*" {
 		t.Errorf("public route: %v", w.Header())
 	}

@@ -15,16 +15,16 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// OwnerConfig says where the owner reaches the process.
+// OwnerConfig configures the owner's listener.
 type OwnerConfig struct {
-	// Dir is the data directory: it holds the socket and the token.
+	// Dir is the data directory, which holds the socket and the token.
 	Dir string
-	// RuntimeDir takes the socket when its path in Dir would be too long ($XDG_RUNTIME_DIR); "" is a new
-	// directory of our own below the system's temporary one.
+	// RuntimeDir holds the socket if its path in Dir would be too long ($XDG_RUNTIME_DIR). "" is a new directory below
+	// the system's temporary directory.
 	RuntimeDir string
-	// Listen is a loopback address ("127.0.0.1:0") to serve the same routes on behind the token; "" for none.
+	// Listen is a loopback address ("127.0.0.1:0") that serves the same routes to clients with the token; "" for none.
 	Listen string
-	// Hosts are names beside the loopback ones that a request over TCP may carry in Host.
+	// Hosts are additional names that a request over TCP may carry in Host.
 	Hosts []string
 	// Logger gets one line per request; nil discards them.
 	Logger *slog.Logger
@@ -32,9 +32,9 @@ type OwnerConfig struct {
 	Metrics *Metrics
 }
 
-// Owner is the listener for the owner alone (AM-77). On the Unix socket the permissions of the file are the
-// authentication. Over TCP a request must carry the token of [TokenFile] and name an allowed host. On both, no
-// web page of another origin may change anything.
+// Owner is the listener for the owner alone (AM-77). On the Unix socket the permissions of the file authenticate the
+// owner. Over TCP a request must carry the token of [TokenFile] and name an allowed host. On both, a web page of
+// another origin cannot change anything.
 type Owner struct {
 	cfg   OwnerConfig
 	echo  *echo.Echo
@@ -42,29 +42,29 @@ type Owner struct {
 	pages *Pages
 
 	socket net.Listener
-	late   chan net.Listener // opened while it serves
+	opened chan net.Listener // a TCP listener that was opened while Serve runs
 
 	mu    sync.Mutex // guards what follows
 	tcp   net.Listener
 	token tokenHash
 }
 
-// NewOwner returns an owner's edge without any route.
+// NewOwner returns an owner's listener without routes of services.
 func NewOwner(cfg OwnerConfig) *Owner {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	o := &Owner{cfg: cfg, pages: newPages(cfg.Dir), late: make(chan net.Listener, 1)}
+	o := &Owner{cfg: cfg, pages: newPages(cfg.Dir), opened: make(chan net.Listener, 1)}
 	cross := http.NewCrossOriginProtection()
 	o.echo = newEcho(&gate{log: cfg.Logger, meter: cfg.Metrics.ownerRequests(), admit: func(c echo.Context) (bool, error) {
 		Private(c)
 		r := c.Request()
-		if err := sameOrigin(cross, r); err != nil {
+		if err := checkOrigin(cross, r); err != nil {
 			return false, wire.ErrCrossOrigin.Because(err)
 		}
 		page := isPage(echo.GetPath(r))
 		if page {
-			shut(c.Response().Header())
+			setPageHeaders(c.Response().Header())
 		}
 		if r.Context().Value(overTCP{}) == nil {
 			return false, nil
@@ -79,10 +79,11 @@ func NewOwner(cfg OwnerConfig) *Owner {
 	return o
 }
 
-// overTCP marks requests that came over the network instead of through the socket.
+// overTCP marks requests that came over TCP and not through the socket.
 type overTCP struct{}
 
-// admitTCP says who may ask over the network: whoever carries the token, and for pages a browser that has signed in.
+// admitTCP authenticates a request over TCP: by the token or, for pages, by the session of a browser that has signed
+// in.
 func (o *Owner) admitTCP(c echo.Context, page bool) (done bool, err error) {
 	r := c.Request()
 	host, _, err := net.SplitHostPort(r.Host)
@@ -92,7 +93,7 @@ func (o *Owner) admitTCP(c echo.Context, page bool) (done bool, err error) {
 	if !LoopbackHost(r.Host) && !slices.Contains(o.cfg.Hosts, host) {
 		return false, wire.ErrForeignHost
 	}
-	if secretInURL(r.URL) {
+	if hasSecretInURL(r.URL) {
 		return false, errSecretInURL
 	}
 	o.mu.Lock()
@@ -111,19 +112,19 @@ func (o *Owner) admitTCP(c echo.Context, page bool) (done bool, err error) {
 	return false, nil
 }
 
-// Group is where services add their routes, under /owner.
+// Group returns the group under /owner to which services add their routes.
 func (o *Owner) Group() *echo.Group { return o.group }
 
-// Pages is the owner's page, for services to add their parts to.
+// Pages returns the owner's page, to which services add their parts.
 func (o *Owner) Pages() *Pages { return o.pages }
 
-// Echo is for what lies beside /owner: metrics.
+// Echo returns the router, for routes outside of /owner such as metrics.
 func (o *Owner) Echo() *echo.Echo { return o.echo }
 
-// Handler serves the routes as the socket does, without a token: for callers inside the process.
+// Handler serves the routes as the socket does, without a token, to callers in this process.
 func (o *Owner) Handler() http.Handler { return o.echo }
 
-// Addr is the address that [OwnerConfig.Listen] led to, nil where there is none or before [Owner.Listen].
+// Addr returns the address of the TCP listener. It is nil without [OwnerConfig.Listen], or before [Owner.Listen].
 func (o *Owner) Addr() net.Addr {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -133,7 +134,7 @@ func (o *Owner) Addr() net.Addr {
 	return o.tcp.Addr()
 }
 
-// Listen opens socket and address, so that a process can say early that it cannot.
+// Listen opens the socket and the TCP address, so that a process can fail early if it cannot.
 func (o *Owner) Listen() error {
 	socket, err := listenSocket(o.cfg.Dir, o.cfg.RuntimeDir)
 	if err != nil {
@@ -158,9 +159,9 @@ func (o *Owner) Listen() error {
 	return nil
 }
 
-// listenTCP needs the lock.
+// listenTCP opens the TCP listener. The caller holds mu.
 func (o *Owner) listenTCP(address string) error {
-	token, err := ownToken(o.cfg.Dir)
+	token, err := loadToken(o.cfg.Dir)
 	if err != nil {
 		return err
 	}
@@ -175,12 +176,12 @@ func (o *Owner) listenTCP(address string) error {
 	return nil
 }
 
-// pagePort is where the page is opened when the owner asks for it and the configuration names no address: the same
-// port every time where it is free, so that a page which stays open finds the process again.
+// pagePort is the address of the owner's page if the configuration names none. The port is the same each time if it is
+// free, so that an open page finds the process again after a restart.
 const pagePort = "127.0.0.1:3149"
 
-// Open returns the address of the owner's page. Where [OwnerConfig.Listen] named none it starts to listen on loopback,
-// until the process ends: a port that nobody asked for is not opened.
+// Open returns the address of the owner's page. Without [OwnerConfig.Listen] the first call starts to listen on
+// loopback, until the process ends: no port is opened before somebody asks for the page.
 func (o *Owner) Open() (net.Addr, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -191,30 +192,30 @@ func (o *Owner) Open() (net.Addr, error) {
 		return nil, errNotServing
 	}
 	err := o.listenTCP(pagePort)
-	if err != nil { // somebody else has it
+	if err != nil { // another process uses the port
 		err = o.listenTCP("127.0.0.1:0")
 	}
 	if err != nil {
 		return nil, wire.ErrUnavailable.Because(err)
 	}
-	o.late <- o.tcp // it has room for the one
+	o.opened <- o.tcp // does not block: it has capacity for one
 	return o.tcp.Addr(), nil
 }
 
-// errNotServing: a command that runs without a serve has no listener.
+// errNotServing means that this is a command without a running serve, which has no listener.
 var errNotServing = &wire.Error{
 	Code: wire.AgentUnavailable, Status: http.StatusServiceUnavailable,
-	Message: "the page is served by a running agentmesh serve; start one on this data directory",
+	Message: "agentmesh serve is not running; start it on this data directory to open the page",
 }
 
-// Serve answers the owner until ctx ends. It calls Listen where the caller has not.
+// Serve answers the owner until ctx ends. It calls Listen if the caller has not.
 func (o *Owner) Serve(ctx context.Context) error {
 	if o.socket == nil {
 		if err := o.Listen(); err != nil {
 			return err
 		}
 	}
-	defer leaveShortDir(o.cfg.Dir, o.socket.Addr().String())
+	defer removeShortDir(o.cfg.Dir, o.socket.Addr().String())
 	defer context.AfterFunc(ctx, o.pages.stop)()
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return serve(ctx, o.echo, o.socket, nil, o.cfg.Logger) })
@@ -227,7 +228,7 @@ func (o *Owner) Serve(ctx context.Context) error {
 	g.Go(func() error {
 		if tcp == nil {
 			select {
-			case tcp = <-o.late:
+			case tcp = <-o.opened:
 			case <-ctx.Done():
 				return nil
 			}

@@ -15,7 +15,7 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// startOwner serves an owner's edge with one route until the test ends.
+// startOwner serves an owner's listener with one route until the test ends.
 func startOwner(t *testing.T, cfg OwnerConfig) *Owner {
 	t.Helper()
 	o := NewOwner(cfg)
@@ -36,8 +36,8 @@ func startOwner(t *testing.T, cfg OwnerConfig) *Owner {
 	return o
 }
 
-// overSocket asks the owner's socket of dir.
-func overSocket(t *testing.T, dir string) (int, string) {
+// postToSocket sends a request to the owner's socket of dir.
+func postToSocket(t *testing.T, dir string) (int, string) {
 	t.Helper()
 	path, err := OwnerSocket(dir)
 	if err != nil {
@@ -57,9 +57,9 @@ func overSocket(t *testing.T, dir string) (int, string) {
 }
 
 func TestOwnerSocket(t *testing.T) { // AM-77
-	dir := shortTemp(t)
+	dir := shortTempDir(t)
 	startOwner(t, OwnerConfig{Dir: dir})
-	if status, body := overSocket(t, dir); status != 200 {
+	if status, body := postToSocket(t, dir); status != 200 {
 		t.Errorf("over the socket: %d %s", status, body)
 	}
 	info, err := os.Stat(filepath.Join(dir, SocketFile))
@@ -77,8 +77,8 @@ func TestOwnerSocket(t *testing.T) { // AM-77
 	}
 }
 
-// shortTemp is t.TempDir with a path that leaves room for a socket.
-func shortTemp(t *testing.T) string {
+// shortTempDir is t.TempDir with a path that is short enough for a socket.
+func shortTempDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "am")
 	if err != nil {
@@ -89,25 +89,25 @@ func shortTemp(t *testing.T) string {
 }
 
 func TestOwnerSocketReplacesAStaleOne(t *testing.T) {
-	dir := shortTemp(t)
+	dir := shortTempDir(t)
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, SocketFile), Net: "unix"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.SetUnlinkOnClose(false) // as a killed process leaves it
+	l.SetUnlinkOnClose(false) // as after a killed process
 	l.Close()
 	startOwner(t, OwnerConfig{Dir: dir})
-	if status, body := overSocket(t, dir); status != 200 {
+	if status, body := postToSocket(t, dir); status != 200 {
 		t.Errorf("over the socket: %d %s", status, body)
 	}
 }
 
 func TestOwnerSocketOfALongPath(t *testing.T) { // docs/architecture.md, "Data directory"
-	long := filepath.Join(shortTemp(t), strings.Repeat("d", 100))
+	long := filepath.Join(shortTempDir(t), strings.Repeat("d", 100))
 	if err := os.Mkdir(long, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for name, runtimeDir := range map[string]string{"runtime directory": shortTemp(t), "temporary directory": ""} {
+	for name, runtimeDir := range map[string]string{"runtime directory": shortTempDir(t), "temporary directory": ""} {
 		t.Run(name, func(t *testing.T) {
 			var home string
 			t.Cleanup(func() {
@@ -116,7 +116,7 @@ func TestOwnerSocketOfALongPath(t *testing.T) { // docs/architecture.md, "Data d
 				}
 			})
 			startOwner(t, OwnerConfig{Dir: long, RuntimeDir: runtimeDir})
-			if status, body := overSocket(t, long); status != 200 {
+			if status, body := postToSocket(t, long); status != 200 {
 				t.Errorf("over the moved socket: %d %s", status, body)
 			}
 			path, _ := OwnerSocket(long)
@@ -136,7 +136,7 @@ func TestOwnerSocketOfALongPath(t *testing.T) { // docs/architecture.md, "Data d
 }
 
 func TestOwnerOverTCP(t *testing.T) { // AM-77, THREATS row 23
-	dir := shortTemp(t)
+	dir := shortTempDir(t)
 	o := startOwner(t, OwnerConfig{Dir: dir, Listen: "127.0.0.1:0", Hosts: []string{"mesh.internal"}})
 	text, err := os.ReadFile(filepath.Join(dir, TokenFile))
 	if err != nil {
@@ -191,11 +191,11 @@ func TestOwnerOverTCP(t *testing.T) { // AM-77, THREATS row 23
 
 func TestOwnerTokenIsKept(t *testing.T) {
 	dir := t.TempDir()
-	first, err := ownToken(dir)
+	first, err := loadToken(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, err := ownToken(dir); err != nil || again != first {
+	if again, err := loadToken(dir); err != nil || again != first {
 		t.Errorf("the token changed over a restart (%v)", err)
 	}
 	if runtime.GOOS == "windows" {
@@ -204,13 +204,13 @@ func TestOwnerTokenIsKept(t *testing.T) {
 	if err := os.Chmod(filepath.Join(dir, TokenFile), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ownToken(dir); err == nil { // THREATS row 29
+	if _, err := loadToken(dir); err == nil { // THREATS row 29
 		t.Error("a token that others can read is accepted")
 	}
 }
 
 func TestOwnerListensOnLoopbackOnly(t *testing.T) {
-	if err := NewOwner(OwnerConfig{Dir: shortTemp(t), Listen: "0.0.0.0:0"}).Listen(); err == nil {
+	if err := NewOwner(OwnerConfig{Dir: shortTempDir(t), Listen: "0.0.0.0:0"}).Listen(); err == nil {
 		t.Error("the owner's listener opened to the world")
 	}
 }
@@ -231,7 +231,7 @@ func TestBearer(t *testing.T) {
 func TestInProcessOwner(t *testing.T) {
 	o := NewOwner(OwnerConfig{})
 	o.Group().GET("/thing", func(c echo.Context) error { return JSON(c, 200, "ok") })
-	if w := ask(o.Handler(), "GET", "/owner/thing", ""); w.Code != 200 {
+	if w := do(o.Handler(), "GET", "/owner/thing", ""); w.Code != 200 {
 		t.Errorf("in process: %d", w.Code)
 	}
 }

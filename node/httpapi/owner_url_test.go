@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// TestOwnerTokenInTheURL: a token in a URL would stand in histories and logs, so it opens nothing (AM-77, THREATS 23).
+// TestOwnerTokenInTheURL: a token in a URL is refused, because URLs end up in histories and logs (AM-77, THREATS 23).
 func TestOwnerTokenInTheURL(t *testing.T) {
-	dir := shortTemp(t)
+	dir := shortTempDir(t)
 	o := startOwner(t, OwnerConfig{Dir: dir, Listen: "127.0.0.1:0"})
 	text, err := os.ReadFile(filepath.Join(dir, TokenFile))
 	if err != nil {

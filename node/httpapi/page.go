@@ -20,18 +20,18 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// PagePath is where the owner's page lies on the owner's listener.
+// PagePath is the path of the owner's page on the owner's listener.
 const PagePath = "/owner/page"
 
 //go:embed page
 var pageFiles embed.FS
 
-// Pages is the owner's page in a browser: a shell that services add their parts to, each part with an entry in the
-// navigation and templates of its own. Every part works without JavaScript: forms that POST and are answered with
-// 303. With JavaScript the live region of a page is fetched again when something changed that it shows.
+// Pages is the owner's page in a browser. Services add parts to it, each with an entry in the navigation and its own
+// templates. Every part works without JavaScript: its forms POST, and the response is a 303. With JavaScript the page
+// fetches its live region again when something in it has changed.
 //
-// Who asks over TCP has signed in, or carries the owner's token as a bearer; only the sign-in form and the style
-// sheet are there for everybody. Add parts before the first request.
+// A client over TCP must have signed in or carry the owner's token as a bearer. Only the sign-in form and the style
+// sheet are open to everybody. Add parts before the first request.
 type Pages struct {
 	group    *echo.Group
 	shell    *template.Template
@@ -40,8 +40,8 @@ type Pages struct {
 	nav      []Nav
 	bar      func(ctx context.Context) Bar
 	sources  []Source
-	streams  chan struct{} // one for each open stream
-	stopped  chan struct{} // closed when the listener stops, so that streams let go at once
+	streams  chan struct{} // holds one value per open stream
+	stopped  chan struct{} // closed when the listener stops, so that streams end at once
 	stop     func()
 	sessions *sessions
 
@@ -52,35 +52,36 @@ type Pages struct {
 type Nav struct {
 	Path  string // below [PagePath], "" for the start
 	Title string
-	// Count says how much waits there, nil for an entry that shows no number. It must be cheap: every page asks.
+	// Count returns how many items wait there; nil for an entry without a number. It must be cheap, because every page
+	// calls it.
 	Count func(ctx context.Context) int
 }
 
-// MaxCount bounds what a [Nav] counts to: from there on it shows "50+".
+// MaxCount bounds what a [Nav] counts. From there on the entry shows "50+".
 const MaxCount = 50
 
-// Bar is what stands at the top of every page.
+// Bar is the content of the bar at the top of every page.
 type Bar struct {
 	Name   string // of the agent
 	Paused bool
 }
 
-// Source tells an open page what changed: it calls changed with fixed topics until ctx ends and returns then. It is
-// called for every page that is open.
+// Source reports changes to an open page: it calls changed with fixed topics until ctx ends, then returns. It is called
+// once for every open page.
 type Source func(ctx context.Context, changed func(topic string))
 
-// PageTemplate is a page in the shell.
+// PageTemplate is the template of a page inside the common shell.
 type PageTemplate struct{ set *template.Template }
 
-// View is what a page shows. A page template defines "live", the region that is fetched again, and may define "top"
-// and "rest", what stands above and below it and stays as it is: forms that are typed into.
+// View is the data of a page. A page template defines "live", the region that is fetched again, and may define "top"
+// and "rest" above and below it. These keep their state, because they have forms in which the owner types.
 type View struct {
 	Title  string
 	Status int      // 0 is 200
-	Topics []string // what has the live region fetched again; none leaves it as it is
-	Self   string   // path and query of this page, for fetching it again; "" is that of the request
-	Said   string   // what the form before did
-	Wrong  string   // what was wrong with it
+	Topics []string // the topics that cause a new fetch of the live region
+	Self   string   // path and query for the next fetch of this page; "" is those of the request
+	Said   string   // what the previous form did
+	Wrong  string   // what was wrong with the previous form
 	Data   any
 }
 
@@ -119,7 +120,7 @@ func newPages(dir string) *Pages {
 	return p
 }
 
-// pageURL is the URL of a path below the page.
+// pageURL returns the URL of a path below the page.
 func pageURL(path string) string {
 	if path == "" {
 		return PagePath + "/"
@@ -127,31 +128,33 @@ func pageURL(path string) string {
 	return PagePath + "/" + path
 }
 
-// Template reads a page from files of a service: the first has the page's parts, the others what it shares. A template
-// that does not parse is a mistake of the program, and panics.
+// Template parses a page from files of a service: the first file has the page's parts, the others what it shares with
+// other pages. It panics if a template does not parse, which is a programming error.
 func (p *Pages) Template(files fs.FS, names ...string) *PageTemplate {
 	set := template.Must(p.shell.Clone())
 	return &PageTemplate{template.Must(set.ParseFS(files, names...))}
 }
 
-// Group is where services add the routes of their pages. A GET shows, a POST acts and ends with [Done] or [Pages.Fault].
+// Group returns the group to which services add the routes of their pages. A GET shows a page; a POST acts and ends
+// with [Done] or [Pages.Fault].
 func (p *Pages) Group() *echo.Group { return p.group }
 
-// Add puts an entry into the navigation, after those that are there.
+// Add appends entries to the navigation.
 func (p *Pages) Add(n ...Nav) { p.nav = append(p.nav, n...) }
 
-// Title has the bar filled in. Without it the bar is empty.
+// Title sets the function that returns the bar. Without it the bar is empty.
 func (p *Pages) Title(bar func(ctx context.Context) Bar) { p.bar = bar }
 
-// Follow adds something that tells open pages what changed.
+// Follow adds a source of changes for open pages.
 func (p *Pages) Follow(s Source) { p.sources = append(p.sources, s) }
 
-// pagesPolicy lets a page load its own script, style and icon, ask its own origin, send forms there, and nothing else.
+// pagesPolicy lets a page load its own script, style and icon, call its own origin and send forms there, and nothing
+// else.
 const pagesPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; " +
 	"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 
-// shut sets the headers of every answer below the page.
-func shut(h http.Header) {
+// setPageHeaders sets the security headers of every response below the page.
+func setPageHeaders(h http.Header) {
 	h.Set("Content-Security-Policy", pagesPolicy)
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
@@ -159,13 +162,13 @@ func shut(h http.Header) {
 	h.Set("X-Frame-Options", "DENY")
 }
 
-// shown is what the shell's template gets.
-type shown struct {
+// shellData is the data of the shell's template.
+type shellData struct {
 	View
-	Path string // below the page, for the entry that is current
+	Path string // below the page, to find the current entry
 	Nav  []navItem
 	Bar  Bar
-	In   bool // signed in with a session, which can be ended
+	In   bool // signed in with a session, which the owner can end
 }
 
 type navItem struct {
@@ -173,15 +176,15 @@ type navItem struct {
 	Current           bool
 }
 
-// Render answers with a page.
+// Render responds with a page.
 func (p *Pages) Render(c echo.Context, page *PageTemplate, v View) error {
 	ctx, r := c.Request().Context(), c.Request()
-	s := shown{View: v, Path: strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, PagePath), "/")}
+	s := shellData{View: v, Path: strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, PagePath), "/")}
 	if s.Self == "" {
-		s.Self = selfOf(r)
+		s.Self = selfURL(r)
 	}
 	if page != p.loginPage {
-		_, s.In = p.sessions.of(r)
+		_, s.In = p.sessions.find(r)
 		s.Nav = p.navigation(ctx, s.Path)
 		if p.bar != nil {
 			s.Bar = p.bar(ctx)
@@ -197,8 +200,9 @@ func (p *Pages) Render(c echo.Context, page *PageTemplate, v View) error {
 	return c.Blob(v.Status, "text/html; charset=utf-8", buf.Bytes())
 }
 
-// selfOf is where a page is fetched again: without what a form before it did, and after a POST the page it belongs to.
-func selfOf(r *http.Request) string {
+// selfURL returns the URL from which a page is fetched again: the URL of the request without the result of the previous
+// form.
+func selfURL(r *http.Request) string {
 	q := r.URL.Query()
 	q.Del("did")
 	if len(q) == 0 {
@@ -207,7 +211,7 @@ func selfOf(r *http.Request) string {
 	return r.URL.EscapedPath() + "?" + q.Encode()
 }
 
-// navigation marks the entry whose path the page's path begins with, the longest where several do.
+// navigation returns the entries. The current entry is the one with the longest path that the page's path starts with.
 func (p *Pages) navigation(ctx context.Context, path string) []navItem {
 	items := make([]navItem, 0, len(p.nav))
 	current := -1
@@ -232,8 +236,8 @@ func (p *Pages) navigation(ctx context.Context, path string) []navItem {
 	return items
 }
 
-// Done answers a form that was carried out: the browser goes on to a page that says so. did names one of the texts
-// that the page knows; a text itself would let a link put words into the page's mouth.
+// Done answers a form that succeeded: it redirects the browser to a page that shows the result. did names one of the
+// texts that the page knows. A free text would let a link put words into the page.
 func Done(c echo.Context, path, did string) error {
 	target := pageURL(path)
 	if did != "" {
@@ -246,28 +250,28 @@ func Done(c echo.Context, path, did string) error {
 	return c.Redirect(http.StatusSeeOther, target)
 }
 
-// Fault answers with a page that says why err happened. It returns err, so that the log says so too.
+// Fault responds with a page that explains err. It returns err, so that the log has it too.
 func (p *Pages) Fault(c echo.Context, err error) error {
-	told := public(err)
+	refusal := publicError(err)
 	if c.Response().Committed {
 		return err
 	}
-	title := "That did not work"
-	if told.Status == http.StatusNotFound {
-		title = "There is no such page"
+	title := "This did not work"
+	if refusal.Status == http.StatusNotFound {
+		title = "Page not found"
 	}
-	text := told.Message
-	if told.Status >= http.StatusInternalServerError && !errors.Is(told, wire.ErrUnavailable) {
-		text = "Something went wrong here. The log says more, under " + RequestID(c) + "."
+	text := refusal.Message
+	if refusal.Status >= http.StatusInternalServerError && !errors.Is(refusal, wire.ErrUnavailable) {
+		text = "Something went wrong on this node. Look for " + RequestID(c) + " in the log for the reason."
 	}
-	if err := p.Render(c, p.faultPage, View{Title: title, Status: told.Status, Wrong: text}); err != nil {
+	if err := p.Render(c, p.faultPage, View{Title: title, Status: refusal.Status, Wrong: text}); err != nil {
 		return err
 	}
-	return told
+	return refusal
 }
 
-// pages is the middleware of the group: what a handler refuses becomes a page.
-func (p *Pages) faults(next echo.HandlerFunc) echo.HandlerFunc {
+// renderFaults is the middleware of the group: it turns an error of a handler into a page.
+func (p *Pages) renderFaults(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if err := next(c); err != nil {
 			return p.Fault(c, err)
@@ -276,7 +280,7 @@ func (p *Pages) faults(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// serveAsset answers with a file whose name changes with its content.
+// serveAsset responds with a file whose name changes with its content.
 func (p *Pages) serveAsset(c echo.Context) error {
 	a, ok := p.assets[c.Param("name")]
 	if !ok {

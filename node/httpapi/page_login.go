@@ -21,10 +21,10 @@ const (
 	maxLogin   = 4 << 10
 )
 
-// mountPages adds the routes of the shell.
+// mountPages adds the routes of the owner's page.
 func (o *Owner) mountPages() {
 	p := o.pages
-	p.group = o.group.Group("/page", p.faults)
+	p.group = o.group.Group("/page", p.renderFaults)
 	o.echo.GET(PagePath, func(c echo.Context) error { return c.Redirect(http.StatusSeeOther, PagePath+"/") })
 	p.group.GET("/login", p.showLogin)
 	p.group.POST("/login", p.login)
@@ -35,21 +35,22 @@ func (o *Owner) mountPages() {
 	o.group.POST("/sign-in", o.signIn)
 }
 
-// isPage says whether the route of a request is part of the page. It looks at what echo routes by, so that no
-// spelling of a path is judged as one thing and served as another.
+// isPage reports whether the route of a request is part of the page. path must be the path by which echo routes, so
+// that no variant of a path is judged as one route and served as another.
 func isPage(path string) bool { return path == PagePath || strings.HasPrefix(path, PagePath+"/") }
 
 // secretParams are names under which people put secrets into URLs.
 var secretParams = []string{"token", "access_token", "bearer", "code", "secret", "password", "key"}
 
-// errSecretInURL: what stands in a URL ends up in histories and logs (THREATS 23). The value is not looked at.
+// errSecretInURL refuses a request with a secret in its URL: URLs end up in histories and logs (THREATS 23). The value
+// is not checked.
 var errSecretInURL = &wire.Error{
 	Code: wire.InvalidMessage, Status: http.StatusBadRequest,
-	Message: "no secret belongs in a URL: send the token as a bearer, or sign in with the form; make a new token if this was the real one",
+	Message: "do not put a secret into a URL: send the token in the Authorization header, or sign in with the form; if this was the real token, make a new one",
 }
 
-// secretInURL says whether the query has a parameter that is meant to hold a secret.
-func secretInURL(u *url.URL) bool {
+// hasSecretInURL reports whether the query has a parameter that usually holds a secret.
+func hasSecretInURL(u *url.URL) bool {
 	if u.RawQuery == "" {
 		return false
 	}
@@ -61,7 +62,7 @@ func secretInURL(u *url.URL) bool {
 	return false
 }
 
-// admit lets a browser in that has signed in. Others see the sign-in form.
+// admit accepts requests of a signed-in browser or with the token, and sends other browsers to the sign-in form.
 func (p *Pages) admit(c echo.Context, token tokenHash) (done bool, err error) {
 	r, path := c.Request(), echo.GetPath(c.Request())
 	if path == loginPath || strings.HasPrefix(path, staticPath) {
@@ -73,25 +74,25 @@ func (p *Pages) admit(c echo.Context, token tokenHash) (done bool, err error) {
 		}
 		return false, wire.ErrNoBearer.Because(errors.New("wrong owner token"))
 	}
-	if _, ok := p.sessions.of(r); ok {
+	if _, ok := p.sessions.find(r); ok {
 		return false, nil
 	}
 	if r.Method != http.MethodGet || path == PagePath+"/events" {
 		return false, wire.ErrNoBearer.Because(errors.New("no session"))
 	}
 	target := loginPath
-	if next := selfOf(r); next != PagePath+"/" && next != PagePath {
+	if next := selfURL(r); next != PagePath+"/" && next != PagePath {
 		target += "?next=" + url.QueryEscape(next)
 	}
-	if r.Header.Get("HX-Request") != "" { // the live part of a page whose session ended
+	if r.Header.Get("HX-Request") != "" { // a refresh of a page whose session has ended
 		c.Response().Header().Set("HX-Redirect", target)
 		return true, c.NoContent(http.StatusUnauthorized)
 	}
 	return true, c.Redirect(http.StatusSeeOther, target)
 }
 
-// nextOf is where the browser wanted to go, if that is a page of ours.
-func nextOf(s string) string {
+// cleanNext returns the page to open after the sign-in. A path outside of the owner's page becomes the start page.
+func cleanNext(s string) string {
 	u, err := url.Parse(s)
 	if err != nil || u.Scheme != "" || u.Host != "" || u.User != nil || !strings.HasPrefix(u.Path, PagePath+"/") ||
 		strings.ContainsAny(s, "\\\r\n") || strings.Contains(u.Path, "//") {
@@ -100,7 +101,7 @@ func nextOf(s string) string {
 	return u.RequestURI()
 }
 
-// loginView is what the sign-in form shows.
+// loginView is the data of the sign-in form.
 type loginView struct{ Next string }
 
 func (p *Pages) showLogin(c echo.Context) error {
@@ -108,10 +109,11 @@ func (p *Pages) showLogin(c echo.Context) error {
 	if c.QueryParam("did") == "signed-out" {
 		said = "You are signed out."
 	}
-	return p.Render(c, p.loginPage, View{Title: "Sign in", Said: said, Data: loginView{nextOf(c.QueryParam("next"))}})
+	return p.Render(c, p.loginPage, View{Title: "Sign in", Said: said, Data: loginView{cleanNext(c.QueryParam("next"))}})
 }
 
-// login takes the token of the data directory or a code of `agentmesh page` from the body of a form.
+// login signs a browser in with the token of the data directory, or with a code of `agentmesh page`, from the body of a
+// form.
 func (p *Pages) login(c echo.Context) error {
 	form, err := Form(c, maxLogin)
 	if err != nil {
@@ -121,8 +123,8 @@ func (p *Pages) login(c echo.Context) error {
 	if !p.sessions.redeem(strings.TrimSpace(form.Get("secret")), now) {
 		view := View{
 			Title: "Sign in", Status: http.StatusForbidden,
-			Wrong: "That is neither the token nor a code that is still good. A code works once, for five minutes.",
-			Data:  loginView{nextOf(form.Get("next"))},
+			Wrong: "This is not the token, and not a valid code. A code works once, within five minutes.",
+			Data:  loginView{cleanNext(form.Get("next"))},
 		}
 		if err := p.Render(c, p.loginPage, view); err != nil {
 			return err
@@ -134,7 +136,7 @@ func (p *Pages) login(c echo.Context) error {
 		return err
 	}
 	p.setCookie(c, value, until)
-	return c.Redirect(http.StatusSeeOther, nextOf(form.Get("next")))
+	return c.Redirect(http.StatusSeeOther, cleanNext(form.Get("next")))
 }
 
 func (p *Pages) logout(c echo.Context) error {
@@ -142,7 +144,7 @@ func (p *Pages) logout(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	value, _ := p.sessions.of(c.Request())
+	value, _ := p.sessions.find(c.Request())
 	if err := p.sessions.end(value, form.Get("all") != ""); err != nil {
 		return err
 	}
@@ -150,15 +152,15 @@ func (p *Pages) logout(c echo.Context) error {
 	return Done(c, "login", "signed-out")
 }
 
-// setCookie sets a cookie that scripts cannot read and that is sent with requests of our own pages alone. It is not
-// marked Secure: the listener is on loopback, and not every browser takes such a cookie from http://127.0.0.1.
+// setCookie sets a cookie that scripts cannot read and that is sent only with requests of our own pages. It is not
+// marked Secure: the listener is on loopback, and some browsers reject such a cookie from http://127.0.0.1.
 func (p *Pages) setCookie(c echo.Context, value string, until time.Time) {
 	c.SetCookie(&http.Cookie{
 		Name: p.sessions.cookie(), Value: value, Path: PagePath, Expires: until, HttpOnly: true, SameSite: http.SameSiteStrictMode,
 	})
 }
 
-// Form reads the body of a form, at most max bytes. Only what stands in the body counts, nothing of the URL.
+// Form reads a form of at most max bytes from the body of a request. It ignores parameters in the URL.
 func Form(c echo.Context, max int64) (url.Values, error) {
 	r := c.Request()
 	media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
@@ -175,14 +177,14 @@ func Form(c echo.Context, max int64) (url.Values, error) {
 	return r.PostForm, nil
 }
 
-// SignIn says where the page is and what signs a browser in.
+// SignIn is the URL of the page with a code that signs a browser in.
 type SignIn struct {
 	URL     string    `json:"url"`
 	Code    string    `json:"code"`
 	Expires time.Time `json:"expires_at"`
 }
 
-// signIn gives out a code for one sign-in. Who asks is the owner: the socket, or the token, says so.
+// signIn makes a code for one sign-in. The listener has authenticated the owner, by the socket or the token.
 func (o *Owner) signIn(c echo.Context) error {
 	addr, err := o.Open()
 	if err != nil {
@@ -192,7 +194,7 @@ func (o *Owner) signIn(c echo.Context) error {
 	return JSON(c, http.StatusOK, SignIn{URL: "http://" + loopbackName(addr) + PagePath + "/", Code: code, Expires: until.UTC()})
 }
 
-// loopbackName is the address as a browser on this machine names it.
+// loopbackName returns the address in the form that a browser on this machine uses.
 func loopbackName(addr net.Addr) string {
 	if tcp, ok := addr.(*net.TCPAddr); ok && tcp.IP.To4() == nil {
 		return net.JoinHostPort("localhost", strings.TrimPrefix(addr.String()[strings.LastIndex(addr.String(), ":"):], ":"))

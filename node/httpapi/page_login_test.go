@@ -14,7 +14,7 @@ import (
 )
 
 func TestSignIn(t *testing.T) {
-	dir := shortTemp(t)
+	dir := shortTempDir(t)
 	o, token, log := startPages(t, dir)
 	b := newBrowser(t, o)
 	resp, _ := b.get(PagePath + "/thing?x=1")
@@ -28,7 +28,7 @@ func TestSignIn(t *testing.T) {
 	if resp, _ := b.do(http.MethodPost, PagePath+"/thing", url.Values{}); resp.StatusCode != 401 {
 		t.Errorf("a form without a session: %d", resp.StatusCode)
 	}
-	if resp, body := b.do(http.MethodPost, loginPath, url.Values{"secret": {"wrong"}}); resp.StatusCode != 403 || !strings.Contains(body, "neither the token nor a code") {
+	if resp, body := b.do(http.MethodPost, loginPath, url.Values{"secret": {"wrong"}}); resp.StatusCode != 403 || !strings.Contains(body, "not the token, and not a valid code") {
 		t.Errorf("wrong secret: %d", resp.StatusCode)
 	}
 	resp, _ = b.do(http.MethodPost, loginPath, url.Values{"secret": {token}, "next": {PagePath + "/thing"}})
@@ -60,13 +60,13 @@ func TestSignIn(t *testing.T) {
 	value, _, _ := strings.Cut(strings.SplitN(cookie, "=", 2)[1], ";")
 	for _, where := range []string{log.String(), string(data)} {
 		if strings.Contains(where, token) || strings.Contains(where, value) {
-			t.Errorf("a secret stands in\n%s", where)
+			t.Errorf("a secret is in\n%s", where)
 		}
 	}
 }
 
 func TestSignInCode(t *testing.T) {
-	dir := shortTemp(t)
+	dir := shortTempDir(t)
 	o, _, _ := startPages(t, dir)
 	s := o.pages.sessions
 	now := time.Now()
@@ -100,9 +100,9 @@ func TestSignInCode(t *testing.T) {
 }
 
 func TestSessionsSurviveARestart(t *testing.T) {
-	dir := shortTemp(t)
+	dir := shortTempDir(t)
 	o := NewOwner(OwnerConfig{Dir: dir, Listen: "127.0.0.1:0"})
-	pagesOf(o)
+	addTestPages(o)
 	stop := serveOwner(t, o)
 	token, err := os.ReadFile(filepath.Join(dir, TokenFile))
 	if err != nil {
@@ -141,7 +141,7 @@ func TestSessionsAreBounded(t *testing.T) {
 		t.Errorf("%d sessions, want %d", len(s.list), maxSessions)
 	}
 	r := &http.Request{Header: http.Header{"Cookie": {s.cookie() + "=" + first}}}
-	if _, ok := s.of(r); ok {
+	if _, ok := s.find(r); ok {
 		t.Error("the oldest session is still good")
 	}
 	value, _, err := s.begin(now.Add(-sessionLife))
@@ -149,7 +149,7 @@ func TestSessionsAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Header.Set("Cookie", s.cookie()+"="+value)
-	if _, ok := s.of(r); ok {
+	if _, ok := s.find(r); ok {
 		t.Error("a session is good after its end")
 	}
 }
@@ -160,14 +160,14 @@ func TestNextStaysHere(t *testing.T) {
 		"https://evil.example/owner/page/x": PagePath + "/", "//evil.example/owner/page/": PagePath + "/", "": PagePath + "/",
 		"/elsewhere": PagePath + "/", PagePath + "/\\evil": PagePath + "/", "/owner/page//evil.example": PagePath + "/", "javascript:alert(1)": PagePath + "/",
 	} {
-		if got := nextOf(in); got != want {
-			t.Errorf("nextOf(%q) = %q, want %q", in, got, want)
+		if got := cleanNext(in); got != want {
+			t.Errorf("cleanNext(%q) = %q, want %q", in, got, want)
 		}
 	}
 }
 
 func TestPageRefusesOthers(t *testing.T) { // THREATS 23
-	o, token, log := startPages(t, shortTemp(t))
+	o, token, log := startPages(t, shortTempDir(t))
 	b := newBrowser(t, o)
 	b.signIn(token)
 	for _, tc := range []struct {
@@ -183,7 +183,7 @@ func TestPageRefusesOthers(t *testing.T) { // THREATS 23
 		{"cross-site sign-in", "POST", loginPath, []string{"Sec-Fetch-Site", "cross-site"}, 403},
 		{"token in the URL", "GET", PagePath + "/thing?token=" + token, nil, 400},
 		{"token in the URL of the API", "GET", "/owner/thing?access_token=" + token, nil, 400},
-		{"another spelling of the path", "GET", "/owner%2Fpage/thing", nil, 401},
+		{"another form of the path", "GET", "/owner%2Fpage/thing", nil, 401},
 		{"wrong bearer", "GET", PagePath + "/thing", []string{"Authorization", "Bearer nothing"}, 401},
 		{"the same origin", "POST", PagePath + "/thing", []string{"Sec-Fetch-Site", "same-origin"}, 303},
 		{"the bearer", "GET", PagePath + "/thing", []string{"Authorization", "Bearer " + token}, 200},
@@ -200,8 +200,8 @@ func TestPageRefusesOthers(t *testing.T) { // THREATS 23
 			t.Errorf("%s: the answer has the token", tc.name)
 		}
 	}
-	fresh := newBrowser(t, o)
-	if resp, _ := fresh.get(PagePath + "/events"); resp.StatusCode != 401 {
+	signedOut := newBrowser(t, o)
+	if resp, _ := signedOut.get(PagePath + "/events"); resp.StatusCode != 401 {
 		t.Errorf("events without a session: %d", resp.StatusCode)
 	}
 	if strings.Contains(log.String(), token) {
@@ -210,9 +210,9 @@ func TestPageRefusesOthers(t *testing.T) { // THREATS 23
 }
 
 func TestOpen(t *testing.T) {
-	dir := shortTemp(t)
+	dir := shortTempDir(t)
 	o := NewOwner(OwnerConfig{Dir: dir})
-	pagesOf(o)
+	addTestPages(o)
 	if _, err := o.Open(); !errors.Is(err, errNotServing) {
 		t.Errorf("Open before Listen = %v", err)
 	}
@@ -236,13 +236,13 @@ func TestOpen(t *testing.T) {
 }
 
 func TestSignInOverTheSocket(t *testing.T) {
-	dir := shortTemp(t)
+	dir := shortTempDir(t)
 	o, _, _ := startPages(t, dir)
 	b := newBrowser(t, o)
 	if resp, _ := b.do(http.MethodPost, "/owner/sign-in", nil); resp.StatusCode != 401 {
 		t.Errorf("a code without the token: %d", resp.StatusCode)
 	}
-	rec := ask(o.Handler(), http.MethodPost, "/owner/sign-in", "")
+	rec := do(o.Handler(), http.MethodPost, "/owner/sign-in", "")
 	var in SignIn
 	if err := json.Unmarshal(rec.Body.Bytes(), &in); err != nil {
 		t.Fatalf("%s: %v", rec.Body, err)

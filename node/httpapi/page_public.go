@@ -12,8 +12,9 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// PublicPages are pages for everybody, on the public listener: the style of the owner's page, no script, no session and
-// no navigation. A page is a template named "page" of a service, which may call the functions for strangers' texts.
+// PublicPages are pages for everybody on the public listener. They have the style of the owner's page, but no script,
+// no session and no navigation. A page is a service's template named "page", which may call the functions for
+// strangers' text.
 type PublicPages struct {
 	files map[string]asset // by path
 	paths map[string]string
@@ -38,23 +39,23 @@ func NewPublicPages(e *echo.Echo) *PublicPages {
 	return p
 }
 
-// file answers with a file whose name changes with its content.
+// file responds with a file whose name changes with its content.
 func (p *PublicPages) file(c echo.Context) error {
 	f := p.files[c.Path()]
 	c.Response().Header().Set("Cache-Control", "public, max-age=31536000, immutable")
 	return c.Blob(http.StatusOK, f.kind, f.body)
 }
 
-// Template reads the templates of a service. What does not parse is a mistake of the program, and panics.
+// Template parses the templates of a service. It panics if one does not parse, which is a programming error.
 func (p *PublicPages) Template(files fs.FS, names ...string) *template.Template {
 	funcs := template.FuncMap{"asset": func(name string) string { return p.paths[name] }}
 	return template.Must(template.New("").Funcs(pageFuncs).Funcs(funcs).ParseFS(files, names...))
 }
 
-// publicPolicy lets a page load its style and its icon and send a form to its own origin, and nothing else.
+// publicPolicy lets a page load its style and its icon and send forms to its own origin, and nothing else.
 const publicPolicy = "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 
-// Render answers with the template "page".
+// Render responds with the template "page".
 func (p *PublicPages) Render(c echo.Context, t *template.Template, status int, data any) error {
 	var buf bytes.Buffer
 	if err := t.ExecuteTemplate(&buf, "page", data); err != nil {

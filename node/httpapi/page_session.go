@@ -20,23 +20,25 @@ import (
 	"github.com/agentmesh/agentmesh/node/atomicfile"
 )
 
-// SessionsFile is the file in the data directory that holds the hashes of the sessions of the owner's page, so that a
-// page which is open while the process restarts goes on. Without owner.token, or with another one, they are void.
+// SessionsFile is the file in the data directory that holds the hashes of the sessions of the owner's page, so that an
+// open page continues after a restart of the process. The sessions become invalid if owner.token is removed or
+// replaced.
 const SessionsFile = "owner.sessions"
 
 const (
 	sessionLife = 7 * 24 * time.Hour
-	maxSessions = 32 // one more ends the oldest
+	maxSessions = 32 // a new one beyond this ends the oldest
 	codeLife    = 5 * time.Minute
-	keepOver    = 24 * time.Hour // of a session that is over: the clock may be wrong
+	keepExpired = 24 * time.Hour // how long an expired session is stored: the clock may be wrong
 )
 
-// sessions knows who has signed in with a browser. Of a session and of a sign-in code only the SHA-256 is kept.
+// sessions holds the sessions of browsers that have signed in. Of sessions and sign-in codes it stores only the
+// SHA-256.
 type sessions struct {
 	path string
 
 	mu    sync.Mutex
-	token tokenHash // what the sessions hang on
+	token tokenHash // the sessions are valid only with this token
 	list  []session // oldest first
 	code  signInCode
 }
@@ -46,14 +48,14 @@ type session struct {
 	Until time.Time `json:"until"`
 }
 
-// signInCode signs one browser in, once. Wrong guesses do not make it void, because anybody on this machine could then keep
-// the owner out: its 50 bits cannot be guessed in five minutes, not even at a million guesses a second.
+// signInCode signs one browser in, once. Wrong guesses do not invalidate it, because then anybody on this machine could
+// keep the owner out. Its 50 bits cannot be guessed in five minutes, even at a million guesses per second.
 type signInCode struct {
 	hash  tokenHash
-	until time.Time // zero: there is none
+	until time.Time // zero for no code
 }
 
-// sessionFile is how sessions lie on the disk.
+// sessionFile is the stored form of the sessions.
 type sessionFile struct {
 	Token    string    `json:"token"` // hex SHA-256 of the hash of the token
 	Sessions []session `json:"sessions"`
@@ -61,13 +63,14 @@ type sessionFile struct {
 
 func newSessions(dir string) *sessions { return &sessions{path: filepath.Join(dir, SessionsFile)} }
 
-// mark tells files of different tokens apart, and cookies of different nodes on one machine: cookies know no ports.
+// mark distinguishes the session files of different tokens, and the cookies of different nodes on one machine: browsers
+// send cookies to all ports of a host.
 func (h tokenHash) mark() string {
 	sum := sha256.Sum256(h[:])
 	return hex.EncodeToString(sum[:])
 }
 
-// load takes over the sessions that were begun with the token.
+// load reads the sessions that were started with this token.
 func (s *sessions) load(token tokenHash) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,25 +84,25 @@ func (s *sessions) load(token tokenHash) error {
 	}
 	var file sessionFile
 	if json.Unmarshal(data, &file) != nil || file.Token != token.mark() {
-		return nil // who had signed in signs in again
+		return nil // every browser must sign in again
 	}
 	s.list = file.Sessions[max(0, len(file.Sessions)-maxSessions):]
 	return nil
 }
 
-// cookie is the name of the cookie.
+// cookie returns the name of the cookie.
 func (s *sessions) cookie() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return "agentmesh-" + s.token.mark()[:12]
 }
 
-// begin makes a session and returns what the cookie holds.
+// begin starts a session and returns the value of its cookie.
 func (s *sessions) begin(now time.Time) (value string, until time.Time, err error) {
 	value, until = rand.Text(), now.Add(sessionLife)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.list = slices.DeleteFunc(s.list, func(one session) bool { return !now.Before(one.Until.Add(keepOver)) })
+	s.list = slices.DeleteFunc(s.list, func(one session) bool { return !now.Before(one.Until.Add(keepExpired)) })
 	if over := len(s.list) + 1 - maxSessions; over > 0 {
 		s.list = slices.Delete(s.list, 0, over)
 	}
@@ -107,7 +110,7 @@ func (s *sessions) begin(now time.Time) (value string, until time.Time, err erro
 	return value, until, s.save()
 }
 
-// end ends the session of a cookie, or all of them.
+// end ends the session of a cookie, or all sessions.
 func (s *sessions) end(value string, all bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,7 +119,7 @@ func (s *sessions) end(value string, all bool) error {
 	return s.save()
 }
 
-// save writes the file whole, with the lock held.
+// save writes the whole file. The caller holds mu.
 func (s *sessions) save() error {
 	data, err := json.Marshal(sessionFile{Token: s.token.mark(), Sessions: s.list})
 	if err != nil {
@@ -128,8 +131,8 @@ func (s *sessions) save() error {
 	return nil
 }
 
-// of returns the cookie of a request where its session is good now.
-func (s *sessions) of(r *http.Request) (value string, ok bool) {
+// find returns the cookie of a request if its session is valid now.
+func (s *sessions) find(r *http.Request) (value string, ok bool) {
 	c, err := r.Cookie(s.cookie())
 	if err != nil || c.Value == "" {
 		return "", false
@@ -145,7 +148,7 @@ func (s *sessions) of(r *http.Request) (value string, ok bool) {
 	return "", false
 }
 
-// newCode makes a sign-in code in place of the one before.
+// newCode makes a sign-in code, which replaces the previous one.
 func (s *sessions) newCode(now time.Time) (code string, until time.Time) {
 	text := rand.Text()[:10] // 50 bits
 	s.mu.Lock()
@@ -154,7 +157,7 @@ func (s *sessions) newCode(now time.Time) (code string, until time.Time) {
 	return text[:5] + "-" + text[5:], s.code.until
 }
 
-// redeem reports whether what was typed is the token or the sign-in code, and uses up the code.
+// redeem reports whether typed is the token or the sign-in code. It uses up the code.
 func (s *sessions) redeem(typed string, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

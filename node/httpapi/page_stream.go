@@ -15,23 +15,23 @@ import (
 
 const (
 	maxStreamsOpen = 16                     // of all pages together
-	streamRest     = 250 * time.Millisecond // between two events: what comes meanwhile travels together
+	streamRest     = 250 * time.Millisecond // between two events: changes in between are sent together
 	streamRetry    = time.Second            // how long a browser waits before it connects again
 	maxTopics      = 64
 )
 
-// dirty is what changed since a page was told, each topic once: however much happens, it does not grow.
-type dirty struct {
+// changedTopics collects the topics that changed since the last event, each topic once, so that its size is bounded.
+type changedTopics struct {
 	mu     sync.Mutex
 	topics map[string]struct{}
 	wake   chan struct{}
 }
 
-func newDirty() *dirty {
-	return &dirty{topics: make(map[string]struct{}), wake: make(chan struct{}, 1)}
+func newChangedTopics() *changedTopics {
+	return &changedTopics{topics: make(map[string]struct{}), wake: make(chan struct{}, 1)}
 }
 
-func (d *dirty) mark(topic string) {
+func (d *changedTopics) mark(topic string) {
 	d.mu.Lock()
 	if len(d.topics) < maxTopics {
 		d.topics[topic] = struct{}{}
@@ -43,7 +43,7 @@ func (d *dirty) mark(topic string) {
 	}
 }
 
-func (d *dirty) take() []string {
+func (d *changedTopics) take() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	list := slices.Sorted(maps.Keys(d.topics))
@@ -51,8 +51,8 @@ func (d *dirty) take() []string {
 	return list
 }
 
-// stream tells an open page what changed: names of topics, nothing else. The page fetches what it shows again, so a
-// stream that breaks loses nothing: the page fetches everything when it is connected again.
+// stream sends the names of changed topics to an open page, which then fetches its content again. A broken stream loses
+// nothing: the page fetches everything when it connects again.
 func (p *Pages) stream(c echo.Context) error {
 	select {
 	case p.streams <- struct{}{}:
@@ -61,7 +61,7 @@ func (p *Pages) stream(c echo.Context) error {
 		return wire.ErrUnavailable
 	}
 	ctx, cancel := context.WithCancel(c.Request().Context())
-	changed := newDirty()
+	changed := newChangedTopics()
 	var sources sync.WaitGroup
 	for _, s := range p.sources {
 		sources.Go(func() { s(ctx, changed.mark) })
@@ -88,10 +88,10 @@ func (p *Pages) stream(c echo.Context) error {
 			return nil
 		}
 	}
-	return nil // the page has gone, or the process ends
+	return nil // the page was closed, or the process stops
 }
 
-// rest waits a moment. It is false when the stream is to end.
+// rest waits until the next event may be sent. It returns false if the stream must end.
 func (p *Pages) rest(ctx context.Context) bool {
 	timer := time.NewTimer(streamRest)
 	defer timer.Stop()

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// eventLines reads the stream of a page.
+// eventLines opens the event stream of a page. next returns the data of the next event, "end" after the stream ended.
 func (b *browser) eventLines() (next func() string, stop func()) {
 	b.t.Helper()
 	ctx, cancel := context.WithCancel(b.t.Context())
@@ -41,7 +41,7 @@ func (b *browser) eventLines() (next func() string, stop func()) {
 }
 
 func TestStreamTellsWhatChanged(t *testing.T) {
-	o, token, _ := startPages(t, shortTemp(t))
+	o, token, _ := startPages(t, shortTempDir(t))
 	tell := make(chan string)
 	o.Pages().Follow(func(ctx context.Context, changed func(string)) {
 		for {
@@ -61,23 +61,23 @@ func TestStreamTellsWhatChanged(t *testing.T) {
 		t.Fatalf("first line %q", got)
 	}
 	begun := time.Now()
-	for range 10_000 { // coalesced: a page that is slow costs nothing
+	for range 10_000 { // changes are merged, so a slow page costs nothing
 		tell <- "inbox"
 		tell <- "approvals"
 	}
-	tell <- "outbox" // may travel with the others
-	seen, told := 0, map[string]bool{}
-	for ; !told["outbox"]; seen++ {
+	tell <- "outbox" // may be sent together with the others
+	seen, topics := 0, map[string]bool{}
+	for ; !topics["outbox"]; seen++ {
 		changed := next()
 		if changed == "end" {
 			t.Fatal("the stream ended")
 		}
 		for topic := range strings.FieldsSeq(changed) {
-			told[topic] = true
+			topics[topic] = true
 		}
 	}
-	if len(told) != 3 || !told["inbox"] || !told["approvals"] {
-		t.Errorf("changed: %v", told)
+	if len(topics) != 3 || !topics["inbox"] || !topics["approvals"] {
+		t.Errorf("changed: %v", topics)
 	}
 	if took := time.Since(begun); seen > 2+int(took/streamRest) {
 		t.Errorf("twenty thousand changes became %d events in %v", seen, took)
@@ -85,7 +85,7 @@ func TestStreamTellsWhatChanged(t *testing.T) {
 }
 
 func TestStreamsAreBounded(t *testing.T) {
-	o, token, _ := startPages(t, shortTemp(t))
+	o, token, _ := startPages(t, shortTempDir(t))
 	b := newBrowser(t, o)
 	b.signIn(token)
 	for range maxStreamsOpen {
@@ -98,9 +98,9 @@ func TestStreamsAreBounded(t *testing.T) {
 }
 
 func TestStreamsEndWithTheListener(t *testing.T) {
-	dir := shortTemp(t)
+	dir := shortTempDir(t)
 	o := NewOwner(OwnerConfig{Dir: dir, Listen: "127.0.0.1:0"})
-	pagesOf(o)
+	addTestPages(o)
 	stop := serveOwner(t, o)
 	token, err := os.ReadFile(filepath.Join(dir, TokenFile))
 	if err != nil {

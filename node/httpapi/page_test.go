@@ -22,8 +22,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// pagesOf adds a page that shows text of strangers, a form, and one that fails.
-func pagesOf(o *Owner) {
+// addTestPages adds a page that shows text of strangers, a form, and pages that fail.
+func addTestPages(o *Owner) {
 	p := o.Pages()
 	page := p.Template(fstest.MapFS{"p.html": {Data: []byte(`{{define "live"}}{{text .Data}}{{line .Data}}{{id .Data}}{{end}}`)}}, "p.html")
 	p.Title(func(context.Context) Bar { return Bar{Name: `<b>"Sarah"</b>`, Paused: true} })
@@ -43,7 +43,7 @@ func pagesOf(o *Owner) {
 	p.Group().GET("/refused", func(echo.Context) error { return wire.ErrQuery.At("<b>") })
 }
 
-// browser is a client that keeps cookies and follows nothing.
+// browser is a client that keeps cookies and follows no redirects.
 type browser struct {
 	t    *testing.T
 	http *http.Client
@@ -101,19 +101,19 @@ func (b *browser) get(path string, header ...string) (*http.Response, string) {
 	return b.do(http.MethodGet, path, nil, header...)
 }
 
-// signIn signs in with what the owner typed and returns the status.
+// signIn submits the sign-in form and returns the status.
 func (b *browser) signIn(secret string) int {
 	b.t.Helper()
 	resp, _ := b.do(http.MethodPost, loginPath, url.Values{"secret": {secret}})
 	return resp.StatusCode
 }
 
-// startPages serves the shell over TCP and returns it with its token and its log.
+// startPages serves the test pages over TCP and returns the listener with its token and its log.
 func startPages(t *testing.T, dir string) (*Owner, string, *safeBuffer) {
 	t.Helper()
-	logger, log := logTo()
+	logger, log := newTestLog()
 	o := NewOwner(OwnerConfig{Dir: dir, Listen: "127.0.0.1:0", Logger: logger})
-	pagesOf(o)
+	addTestPages(o)
 	serveOwner(t, o)
 	token, err := os.ReadFile(filepath.Join(dir, TokenFile))
 	if err != nil {
@@ -122,7 +122,7 @@ func startPages(t *testing.T, dir string) (*Owner, string, *safeBuffer) {
 	return o, strings.TrimSpace(string(token)), log
 }
 
-// serveOwner serves until the test ends, or until the function it returns is called.
+// serveOwner serves until the test ends or stop is called.
 func serveOwner(t *testing.T, o *Owner) (stop func()) {
 	t.Helper()
 	if err := o.Listen(); err != nil {
@@ -146,11 +146,11 @@ func serveOwner(t *testing.T, o *Owner) (stop func()) {
 	return stop
 }
 
-// inline finds what the policy would not run or style.
+// inline matches inline scripts and styles, which the policy blocks.
 var inline = regexp.MustCompile(`(?i)<script(?:\s[^>]*)?>[^<]|\son[a-z]+\s*=|\sstyle\s*=|<style|javascript:`)
 
 func TestPageHeaders(t *testing.T) { // THREATS 23
-	o, token, _ := startPages(t, shortTemp(t))
+	o, token, _ := startPages(t, shortTempDir(t))
 	b := newBrowser(t, o)
 	if status := b.signIn(token); status != http.StatusSeeOther {
 		t.Fatalf("sign-in: %d", status)
@@ -167,10 +167,10 @@ func TestPageHeaders(t *testing.T) { // THREATS 23
 			}
 		}
 		if bad := inline.FindString(body); bad != "" {
-			t.Errorf("%s has something inline: %q", path, bad)
+			t.Errorf("%s has an inline script or style: %q", path, bad)
 		}
 		if !strings.Contains(body, `lang="en"`) || !strings.Contains(body, "<h1>") {
-			t.Errorf("%s is no page:\n%.300s", path, body)
+			t.Errorf("%s is not a page:\n%.300s", path, body)
 		}
 	}
 	for _, directive := range []string{"default-src 'none'", "script-src 'self'", "frame-ancestors 'none'", "base-uri 'none'"} {
@@ -184,7 +184,7 @@ func TestPageHeaders(t *testing.T) { // THREATS 23
 }
 
 func TestPageFaults(t *testing.T) { // AM-78
-	o, token, log := startPages(t, shortTemp(t))
+	o, token, log := startPages(t, shortTempDir(t))
 	b := newBrowser(t, o)
 	b.signIn(token)
 	for path, status := range map[string]int{"/none": 404, "/refused": 400, "/broken": 500} {
@@ -202,7 +202,7 @@ func TestPageFaults(t *testing.T) { // AM-78
 }
 
 func TestPageShowsTheShell(t *testing.T) {
-	o, token, _ := startPages(t, shortTemp(t))
+	o, token, _ := startPages(t, shortTempDir(t))
 	b := newBrowser(t, o)
 	b.signIn(token)
 	_, body := b.get(PagePath + "/thing?did=x")
@@ -228,7 +228,7 @@ func TestPageShowsTheShell(t *testing.T) {
 }
 
 func TestForm(t *testing.T) {
-	o, token, _ := startPages(t, shortTemp(t))
+	o, token, _ := startPages(t, shortTempDir(t))
 	b := newBrowser(t, o)
 	b.signIn(token)
 	if resp, _ := b.do(http.MethodPost, PagePath+"/thing", url.Values{"x": {strings.Repeat("x", 2<<10)}}); resp.StatusCode != 413 {

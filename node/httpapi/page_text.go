@@ -12,16 +12,16 @@ import (
 	"unicode/utf8"
 )
 
-// How much of a text of strangers stands open on a page; the rest is behind an expander, and it is all there.
+// How much of a stranger's text a page shows at once. The rest is behind an expander.
 const (
 	openRunes = 800
 	openLines = 20
 	lineRunes = 120
-	maxMarks  = 4 // combining marks on one character; more only grow out of the line
+	maxMarks  = 4 // combining marks on one character; more would overflow the line
 )
 
-// pageFuncs are what every template may use. text, line and json are for what strangers wrote: it is escaped, isolated
-// from the direction of what surrounds it, and what acts without being seen is shown by its name.
+// pageFuncs are the functions for all templates. text, line and json are for strangers' text: they escape it, isolate
+// its direction from the surrounding text, and show invisible control characters by their codes.
 var pageFuncs = template.FuncMap{
 	"text": pageText,
 	"line": pageLine,
@@ -30,13 +30,14 @@ var pageFuncs = template.FuncMap{
 	"left": pageLeft,
 	"id":   pageID,
 	"hash": pageHash,
-	// words is a name of ours as people write it.
+	// words writes an internal name in plain words.
 	"words": func(v any) string { return strings.ReplaceAll(textOf(v), "_", " ") },
 }
 
-// visible writes s as HTML in which nothing acts: markup is escaped, characters that control direction, join or hide
-// are shown as their code, and marks that pile up are counted instead of drawn. Line breaks and tabs stay.
-func visible(s string) string {
+// escapeText returns s as HTML in which nothing acts. Markup is escaped. Characters that control direction, join or
+// hide others are shown as their code. Combining marks that pile up are counted instead of drawn. Line breaks and tabs
+// stay.
+func escapeText(s string) string {
 	var b strings.Builder
 	marks, dropped := 0, 0
 	flush := func() {
@@ -72,8 +73,8 @@ func visible(s string) string {
 	return b.String()
 }
 
-// cut returns the beginning of s: at most runes characters and lines lines. whole says that it is all of it.
-func cut(s string, runes, lines int) (head string, whole bool) {
+// cutText returns the beginning of s, with at most the given runes and lines. whole is true if that is all of s.
+func cutText(s string, runes, lines int) (head string, whole bool) {
 	n := 0
 	for i, r := range s {
 		if r == '\n' {
@@ -86,10 +87,10 @@ func cut(s string, runes, lines int) (head string, whole bool) {
 	return s, true
 }
 
-// pageText is a text of any length: as much as fits a page, and the rest behind an expander.
+// pageText shows a text of any length. The part that does not fit is behind an expander.
 func pageText(v any) template.HTML { return block(textOf(v), "text") }
 
-// pageJSON is a document as it was sent, with line breaks for reading.
+// pageJSON shows a document as it was sent, indented.
 func pageJSON(raw json.RawMessage) template.HTML {
 	var out bytes.Buffer
 	if json.Indent(&out, raw, "", "  ") != nil {
@@ -99,13 +100,13 @@ func pageJSON(raw json.RawMessage) template.HTML {
 }
 
 func block(s, class string) template.HTML {
-	head, whole := cut(s, openRunes, openLines)
+	head, whole := cutText(s, openRunes, openLines)
 	if whole {
-		return template.HTML(`<div class="` + class + `" dir="auto">` + visible(s) + `</div>`)
+		return template.HTML(`<div class="` + class + `" dir="auto">` + escapeText(s) + `</div>`)
 	}
 	return template.HTML(fmt.Sprintf(
 		`<div class="%s" dir="auto">%s<span class="cut">…</span></div><details class="more"><summary>Show all %s</summary><div class="%[1]s whole" dir="auto" tabindex="0" role="region" aria-label="All of the text">%[4]s</div></details>`,
-		class, visible(head), extent(s), visible(s)))
+		class, escapeText(head), extent(s), escapeText(s)))
 }
 
 func extent(s string) string {
@@ -120,27 +121,27 @@ func extent(s string) string {
 	return digits + " characters"
 }
 
-// pageLine is a text in one line: a name, a title. What is too long is cut.
+// pageLine shows a name or title in one line and cuts it if it is too long.
 func pageLine(v any) template.HTML {
 	s := strings.Join(strings.Fields(textOf(v)), " ")
-	head, whole := cut(s, lineRunes, 1)
+	head, whole := cutText(s, lineRunes, 1)
 	if !whole {
 		head += "…"
 	}
-	return template.HTML(`<bdi class="line">` + visible(head) + `</bdi>`)
+	return template.HTML(`<bdi class="line">` + escapeText(head) + `</bdi>`)
 }
 
-// pageID is an id of ours or of the protocol, which may break anywhere.
+// pageID shows an id, which may break anywhere.
 func pageID(v any) template.HTML {
-	return template.HTML(`<code class="id">` + visible(textOf(v)) + `</code>`)
+	return template.HTML(`<code class="id">` + escapeText(textOf(v)) + `</code>`)
 }
 
-// pageHash is a digest in groups, for comparing by eye.
+// pageHash shows a digest in groups, so that people can compare it.
 func pageHash(s string) template.HTML {
 	var b strings.Builder
 	b.WriteString(`<code class="hash">`)
 	for i := 0; i < len(s); i += 8 {
-		b.WriteString(`<span>` + visible(s[i:min(i+8, len(s))]) + `</span>`)
+		b.WriteString(`<span>` + escapeText(s[i:min(i+8, len(s))]) + `</span>`)
 	}
 	b.WriteString(`</code>`)
 	return template.HTML(b.String())
@@ -153,7 +154,7 @@ func textOf(v any) string {
 	return fmt.Sprint(v)
 }
 
-// pageTime is a moment in the zone of this machine.
+// pageTime shows a time in the zone of this machine.
 func pageTime(t time.Time) template.HTML {
 	if t.IsZero() {
 		return "—"
@@ -167,7 +168,7 @@ func pageTime(t time.Time) template.HTML {
 		t.UTC().Format(time.RFC3339), l.Format("Monday, 2 January 2006, 15:04:05 MST"), l.Format(form)))
 }
 
-// pageLeft says in words how long it is until t.
+// pageLeft describes in words how long it is until t.
 func pageLeft(t time.Time) string {
 	d := time.Until(t)
 	switch {

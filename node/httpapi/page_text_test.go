@@ -14,13 +14,13 @@ import (
 	"unicode/utf8"
 )
 
-// ours is all the markup that text of strangers may be surrounded by.
-var ours = regexp.MustCompile(`</?(?:div|span|details|summary|bdi|code)(?: (?:class|dir|tabindex|role|aria-label)="[a-zA-Z0-9 -]*")*>`)
+// wrapperTag matches all markup that may surround strangers' text.
+var wrapperTag = regexp.MustCompile(`</?(?:div|span|details|summary|bdi|code)(?: (?:class|dir|tabindex|role|aria-label)="[a-zA-Z0-9 -]*")*>`)
 
-// checkText holds HTML made of s against what it may contain.
+// checkText checks the HTML that was made of s.
 func checkText(t *testing.T, name string, s string, got template.HTML) {
 	t.Helper()
-	left := ours.ReplaceAllString(string(got), "")
+	left := wrapperTag.ReplaceAllString(string(got), "")
 	if strings.ContainsAny(left, `<>"'`) {
 		t.Errorf("%s(%.60q): markup of its own: %.200q", name, s, left)
 	}

@@ -6,8 +6,9 @@ import (
 	"testing"
 )
 
-// What docs/rough-edges.md says of requests that net/http refuses by itself: plain text, that holds nothing of theirs.
-// Where this fails, there may be a way to answer them with the body of AM-27.
+// TestRefusedBeforeAnyHandler: net/http itself refuses some requests with plain text, as docs/rough-edges.md describes,
+// and the text contains nothing of the request. If this test fails, there may be a way to answer them with the body of
+// AM-27.
 func TestRefusedBeforeAnyHandler(t *testing.T) {
 	l := start(t, New(Config{}))
 	for request, want := range map[string]string{
@@ -22,7 +23,7 @@ func TestRefusedBeforeAnyHandler(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		go io.WriteString(conn, request) // net/http stops reading where it has seen enough
+		go io.WriteString(conn, request) // net/http stops reading when it has seen enough
 		answer, _ := io.ReadAll(conn)
 		conn.Close()
 		if got := string(answer); !strings.HasPrefix(got, "HTTP/1.1 "+want+" ") || !strings.Contains(got, "text/plain") || strings.Contains(got, "STRANGER") {

@@ -11,19 +11,19 @@ import (
 
 // requests counts the requests of one listener. A nil *requests counts nothing.
 //
-// A series is made when its first request ends. There are at most as many as routes × method classes × status classes:
+// A series is created when its first request ends. There are at most routes × method classes × status classes of them:
 // the route is a pattern that a service mounted, never a path.
 type requests struct {
 	m        *Metrics
 	listener string
-	route    string // of every request; "" for the pattern that each one matched
+	route    string // the route of every request; "" for the pattern that each request matched
 	inFlight atomic.Int64
 
-	mu    sync.Mutex                                  // held to add a cell
-	cells atomic.Pointer[map[requestKind]requestCell] // never changed in place, so that reading takes no lock
+	mu    sync.Mutex                                  // guards additions to cells
+	cells atomic.Pointer[map[requestKind]requestCell] // never changed in place, so that readers need no lock
 }
 
-// requestKind is what tells the series of requests apart.
+// requestKind identifies a series of requests.
 type requestKind struct {
 	route  string
 	method string
@@ -31,22 +31,22 @@ type requestKind struct {
 }
 
 type requestCell struct {
-	ended *Counter
+	count *Counter
 	took  *Histogram // shared by the kinds of a route
 }
 
-// latencyBounds reach from what a cached card takes to the longest wait for a hook, in seconds.
+// latencyBounds range from the time of a cached card to the longest wait for a hook, in seconds.
 var latencyBounds = []float64{0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 20, 60}
 
 func newRequests(m *Metrics, listener, route string) *requests {
 	r := &requests{m: m, listener: listener, route: route}
 	r.cells.Store(&map[requestKind]requestCell{})
-	m.Gauge("http_requests_in_flight", "Requests that are being answered, long-lived connections included.",
+	m.Gauge("http_requests_in_flight", "Requests in flight, including long-lived connections.",
 		func() float64 { return float64(r.inFlight.Load()) }, "listener", listener)
 	return r
 }
 
-// enter counts a request that begins. The caller calls leave.
+// enter counts the start of a request. The caller must call leave.
 func (r *requests) enter() {
 	if r != nil {
 		r.inFlight.Add(1)
@@ -59,8 +59,8 @@ func (r *requests) leave() {
 	}
 }
 
-// ended counts a request that was answered. pattern is the route that matched, "" for none.
-func (r *requests) ended(pattern, method string, status int, took time.Duration) {
+// finish counts a finished request. pattern is the route that matched, "" for none.
+func (r *requests) finish(pattern, method string, status int, took time.Duration) {
 	if r == nil {
 		return
 	}
@@ -75,8 +75,8 @@ func (r *requests) ended(pattern, method string, status int, took time.Duration)
 	if !ok {
 		cell = r.add(kind)
 	}
-	cell.ended.Inc()
-	if status != http.StatusSwitchingProtocols { // how long a tunnel stayed is not how long an answer took
+	cell.count.Inc()
+	if status != http.StatusSwitchingProtocols { // the lifetime of a tunnel is not a response time
 		cell.took.Observe(took.Seconds())
 	}
 }
@@ -88,7 +88,7 @@ func (r *requests) add(kind requestKind) requestCell {
 	if cell, ok := old[kind]; ok {
 		return cell
 	}
-	cell := requestCell{ended: r.m.Counter("http_requests_total", "Requests that were answered.",
+	cell := requestCell{count: r.m.Counter("http_requests_total", "Finished requests.",
 		"listener", r.listener, "route", kind.route, "method", kind.method, "status", strconv.Itoa(kind.status)+"xx")}
 	for other, c := range old {
 		if other.route == kind.route {
@@ -97,7 +97,7 @@ func (r *requests) add(kind requestKind) requestCell {
 		}
 	}
 	if cell.took == nil {
-		cell.took = r.m.Histogram("http_request_seconds", "Time from a request's header to the end of its answer; no upgraded connections.",
+		cell.took = r.m.Histogram("http_request_seconds", "Time from a request's header to the end of its response, without upgraded connections.",
 			latencyBounds, "listener", r.listener, "route", kind.route)
 	}
 	cells := maps.Clone(old)
@@ -106,7 +106,7 @@ func (r *requests) add(kind requestKind) requestCell {
 	return cell
 }
 
-// methodClass says whether a request reads or writes. Anybody may invent a method.
+// methodClass reports whether a request reads or writes. It has few results, because a client can invent any method.
 func methodClass(method string) string {
 	switch method {
 	case http.MethodGet, http.MethodHead:

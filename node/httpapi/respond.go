@@ -11,7 +11,7 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// JSON answers with v as the standard library writes it, without escaping < > & for HTML.
+// JSON responds with v as the standard library encodes it, without escaping < > & for HTML.
 func JSON(c echo.Context, status int, v any) error {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
@@ -22,22 +22,23 @@ func JSON(c echo.Context, status int, v any) error {
 	return Raw(c, status, buf.Bytes())
 }
 
-// Raw answers with JSON that is written already, byte for byte.
+// Raw responds with encoded JSON, byte for byte.
 func Raw(c echo.Context, status int, body []byte) error {
 	w := c.Response()
 	w.Header()["Content-Type"] = jsonType
 	w.WriteHeader(status)
-	// An error here means that the client has gone: nobody is left to tell.
+	// An error here means that the client has gone.
 	_, _ = w.Write(body)
 	return nil
 }
 
-// Private marks the answer as one that no cache may keep: an answer to a bearer or to the owner (AM-59).
+// Private marks the response as one that no cache may store. Responses to a bearer token or to the owner are private
+// (AM-59).
 func Private(c echo.Context) { c.Response().Header()["Cache-Control"] = noStore }
 
-// KeepOpen gives this request d from now instead of the listener's time-outs: a handler that may take longer
-// than fifteen seconds calls it after it has read the body. Without it the read time-out ends the request's
-// context although the body is complete, and the write time-out loses the answer.
+// KeepOpen gives this request d from now instead of the listener's time-outs. A handler that may take longer than
+// fifteen seconds must call it after it has read the body. Otherwise the read time-out cancels the request's context
+// although the body is complete, and the write time-out loses the response.
 func KeepOpen(c echo.Context, d time.Duration) error {
 	deadline := time.Now().Add(d)
 	rc := http.NewResponseController(c.Response())

@@ -9,34 +9,35 @@ import (
 	"sync"
 )
 
-// What the listener does about plain HTTP when it ends TLS itself.
+// This file has the listener's handling of plain HTTP when it terminates TLS itself, or a reverse proxy does.
 
-const headerStay = "Strict-Transport-Security"
+const headerStrictTransport = "Strict-Transport-Security"
 
-// staySecure is for thirty days, so that who moves away from https waits a month at most, and for this name alone.
-var staySecure = []string{"max-age=2592000"}
+// strictTransport lasts thirty days, so that an operator who gives up https waits a month at most. It covers only this
+// host name.
+var strictTransport = []string{"max-age=2592000"}
 
-// staysSecure says whether browsers are told to come back by https alone. A browser applies that to every port of the
-// name, so it is said only by the service at the port of the name itself.
-func staysSecure(cfg Config) bool {
+// usesStrictTransport reports whether browsers get the header that makes them use https only. Browsers apply the header
+// to every port of the host name, so only the service at the default port sends it.
+func usesStrictTransport(cfg Config) bool {
 	u, err := url.Parse(cfg.PublicURL)
 	return cfg.TLS != nil && err == nil && (u.Port() == "" || u.Port() == "443")
 }
 
-// ChallengePath is where an ACME authority asks over plain HTTP (RFC 8555 section 8.3).
+// ChallengePath is where an ACME authority sends its requests over plain HTTP (RFC 8555 section 8.3).
 const ChallengePath = "/.well-known/acme-challenge/"
 
-// ServePlain answers plain HTTP beside a listener with TLS, until ctx ends: challenge, if not nil, what is below
-// [ChallengePath], a redirect to the public URL everything else that only reads. What would change something is
-// refused: who sends it has shown it to the network already and should know. No route of this server is reached.
+// ServePlain answers plain HTTP beside a listener with TLS, until ctx ends. challenge, if not nil, gets requests below
+// [ChallengePath]. Other reads are redirected to the public URL. Requests that would change something are refused:
+// their sender has already exposed them to the network and should notice. No route of this server is reachable.
 func (s *Server) ServePlain(ctx context.Context, l net.Listener, challenge http.Handler) error {
-	return serve(ctx, s.plain(challenge), capped(l, s.cfg, s.conns), nil, s.cfg.Logger)
+	return serve(ctx, s.plain(challenge), limitConns(l, s.cfg, s.conns), nil, s.cfg.Logger)
 }
 
 func (s *Server) plain(challenge http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set(headerNoSniff, "nosniff")
-		if _, ok := s.addresses.Allow(s.clients.of(r)); !ok {
+		if _, ok := s.addresses.Allow(s.clients.clientOf(r)); !ok {
 			http.Error(w, "too many requests", http.StatusTooManyRequests)
 			return
 		}
@@ -48,7 +49,7 @@ func (s *Server) plain(challenge http.Handler) http.Handler {
 	})
 }
 
-// redirect sends a reader to the same path at the public URL. What Host says does not count.
+// redirect sends a reader to the same path at the public URL. It ignores the Host header.
 func (s *Server) redirect(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		http.Error(w, "use "+s.cfg.PublicURL, http.StatusBadRequest)
@@ -64,14 +65,14 @@ func (s *Server) redirect(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, to.String(), http.StatusPermanentRedirect)
 }
 
-// behindProxy says whether somebody else ends TLS for this listener.
-func behindProxy(cfg Config) bool {
+// isBehindProxy reports whether a reverse proxy terminates TLS for this listener.
+func isBehindProxy(cfg Config) bool {
 	return !cfg.Local && cfg.TLS == nil && strings.HasPrefix(cfg.PublicURL, "https:")
 }
 
-// proxiedOnly refuses who comes around the reverse proxy, and so without TLS. The log says so once: it may be the proxy
-// itself, which the configuration does not name.
-func (s *Server) proxiedOnly(next http.Handler) http.Handler {
+// requireProxy refuses requests that bypass the reverse proxy and therefore TLS. It logs the first refusal, because the
+// sender may be the proxy itself, missing in the configuration.
+func (s *Server) requireProxy(next http.Handler) http.Handler {
 	var once sync.Once
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		addr := peerAddr(r.RemoteAddr)
@@ -79,9 +80,9 @@ func (s *Server) proxiedOnly(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		s.around.Inc()
+		s.bypass.Inc()
 		once.Do(func() {
-			s.cfg.Logger.Warn("plain HTTP refused; where this is the reverse proxy, name it in network.trusted_proxies", "client", addr)
+			s.cfg.Logger.Warn("plain HTTP refused; if this client is the reverse proxy, add it to network.trusted_proxies", "client", addr)
 		})
 		w.Header().Set(headerNoSniff, "nosniff")
 		http.Error(w, "use "+s.cfg.PublicURL, http.StatusForbidden)

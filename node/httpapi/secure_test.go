@@ -10,8 +10,9 @@ import (
 	"testing"
 )
 
-// A browser takes the word for the whole name, so only the service at the name's own port gives it.
-func TestStaysSecure(t *testing.T) {
+// TestStrictTransport: browsers apply Strict-Transport-Security to the whole host name, so only the service at the
+// default port sends it.
+func TestStrictTransport(t *testing.T) {
 	for _, tt := range []struct {
 		url    string
 		secure bool
@@ -26,13 +27,14 @@ func TestStaysSecure(t *testing.T) {
 		if tt.secure {
 			cfg.TLS = &tls.Config{}
 		}
-		if got := ask(New(cfg).Handler(), http.MethodGet, "/health", "").Header().Get(headerStay); got != tt.want {
-			t.Errorf("%s, TLS here %t: %s is %q, want %q", tt.url, tt.secure, headerStay, got, tt.want)
+		if got := do(New(cfg).Handler(), http.MethodGet, "/health", "").Header().Get(headerStrictTransport); got != tt.want {
+			t.Errorf("%s, TLS here %t: %s is %q, want %q", tt.url, tt.secure, headerStrictTransport, got, tt.want)
 		}
 	}
 }
 
-// What comes over plain HTTP shares the allowance of its address with the rest, and meets no route.
+// TestServePlain: requests over plain HTTP share the allowance of their address with other requests, and reach no
+// route.
 func TestServePlain(t *testing.T) {
 	s := New(Config{PublicURL: "https://mesh.example.org", RequestsPerMinute: 4, TLS: &tls.Config{}})
 	challenge := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "challenge "+r.URL.Path) })
@@ -40,7 +42,7 @@ func TestServePlain(t *testing.T) {
 	for _, tt := range []struct {
 		method, path string
 		status       int
-		says         string
+		text         string
 	}{
 		{http.MethodGet, "/health", http.StatusPermanentRedirect, `href="https://mesh.example.org/health"`},
 		{http.MethodGet, ChallengePath + "token", http.StatusOK, "challenge " + ChallengePath + "token"},
@@ -48,21 +50,22 @@ func TestServePlain(t *testing.T) {
 		{http.MethodHead, "/", http.StatusPermanentRedirect, ""},
 		{http.MethodGet, ChallengePath + "token", http.StatusTooManyRequests, "too many"},
 	} {
-		w := ask(h, tt.method, tt.path, "", "Host", "evil.example")
-		if w.Code != tt.status || !strings.Contains(w.Body.String(), tt.says) || w.Header().Get(headerNoSniff) == "" {
-			t.Errorf("%s %s: %d %q, want %d %q", tt.method, tt.path, w.Code, w.Body, tt.status, tt.says)
+		w := do(h, tt.method, tt.path, "", "Host", "evil.example")
+		if w.Code != tt.status || !strings.Contains(w.Body.String(), tt.text) || w.Header().Get(headerNoSniff) == "" {
+			t.Errorf("%s %s: %d %q, want %d %q", tt.method, tt.path, w.Code, w.Body, tt.status, tt.text)
 		}
 	}
-	if w := ask(New(Config{PublicURL: "https://mesh.example.org"}).plain(nil), http.MethodGet, ChallengePath+"x", ""); w.Code != http.StatusPermanentRedirect {
+	if w := do(New(Config{PublicURL: "https://mesh.example.org"}).plain(nil), http.MethodGet, ChallengePath+"x", ""); w.Code != http.StatusPermanentRedirect {
 		t.Errorf("without a challenge: %d", w.Code)
 	}
 }
 
-// Behind a proxy, plain HTTP is for the proxy: what comes around it is refused, with a hint for the operator.
-func TestProxiedOnly(t *testing.T) {
-	log, said := logTo()
+// TestRequireProxy: behind a proxy, plain HTTP is for the proxy only. Other clients are refused, and the operator gets
+// a hint.
+func TestRequireProxy(t *testing.T) {
+	log, lines := newTestLog()
 	s := New(Config{PublicURL: "https://mesh.example.org", TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, Logger: log})
-	h := s.proxiedOnly(s.Handler())
+	h := s.requireProxy(s.Handler())
 	for from, want := range map[string]int{
 		"10.1.2.3:5": http.StatusOK, "[::ffff:10.1.2.3]:5": http.StatusOK, "127.0.0.1:5": http.StatusOK, "[::1]:5": http.StatusOK, "@": http.StatusOK,
 		"203.0.113.7:5": http.StatusForbidden, "[2001:db8::1]:5": http.StatusForbidden, "192.168.1.1:5": http.StatusForbidden,
@@ -76,8 +79,8 @@ func TestProxiedOnly(t *testing.T) {
 			t.Errorf("from %s: %d %s, want %d", from, w.Code, w.Body, want)
 		}
 	}
-	if n := strings.Count(said.String(), "plain HTTP refused"); n != 1 {
-		t.Errorf("the operator is told %d times", n)
+	if n := strings.Count(lines.String(), "plain HTTP refused"); n != 1 {
+		t.Errorf("the log has the hint %d times", n)
 	}
 	for _, tt := range []struct {
 		cfg  Config
@@ -88,8 +91,8 @@ func TestProxiedOnly(t *testing.T) {
 		{Config{PublicURL: "http://10.0.0.1:3141"}, false},
 		{Config{Local: true}, false},
 	} {
-		if got := behindProxy(tt.cfg); got != tt.want {
-			t.Errorf("behindProxy(%+v) = %t", tt.cfg, got)
+		if got := isBehindProxy(tt.cfg); got != tt.want {
+			t.Errorf("isBehindProxy(%+v) = %t", tt.cfg, got)
 		}
 	}
 }

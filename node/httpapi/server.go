@@ -13,29 +13,30 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// Config says how the public listener behaves. The zero value is the public profile with every guard on.
+// Config configures the public listener. The zero value is the public profile with every limit on.
 type Config struct {
-	// Local is the local profile (AM-82): loopback hosts only, no limits per address.
+	// Local selects the local profile (AM-82): loopback hosts only, no limits per address.
 	Local bool
-	// PublicURL is where strangers reach us; "" in the local profile.
+	// PublicURL is the URL under which others reach this server; "" in the local profile.
 	PublicURL string
-	// TLS ends TLS on this listener; nil speaks plain HTTP. Browsers are told to stay with https where PublicURL has
-	// the port that http and https share by default.
+	// TLS terminates TLS on this listener; nil speaks plain HTTP. If PublicURL has the default port of https, browsers
+	// get a header that makes them use https only.
 	TLS *tls.Config
-	// TrustedProxies may name the client in X-Forwarded-For.
+	// TrustedProxies are proxies whose X-Forwarded-For names the client.
 	TrustedProxies []netip.Prefix
-	// ProxyHere takes every connection from this machine for the reverse proxy's (AM-43). Nobody else may name a client.
+	// ProxyHere treats every connection from this machine as the reverse proxy's (AM-43). Only such a connection and
+	// TrustedProxies may name a client.
 	ProxyHere bool
 	// CORSOrigins ("https://app.example.com") may call every route from a browser.
 	CORSOrigins []string
-	// RequestsPerMinute bounds each address (AM-43): 0 is 120, negative is no limit.
+	// RequestsPerMinute bounds the requests of each address (AM-43): 0 is 120; a negative value means no limit.
 	RequestsPerMinute int
 	// Exempt addresses have no limit (AM-44).
 	Exempt []netip.Prefix
-	// MaxConns bounds connections in all: 0 is 10,000, negative is no limit.
+	// MaxConns bounds all connections together: 0 is 10,000; a negative value means no limit.
 	MaxConns int
-	// MaxConnsPerAddr bounds connections of one address, trusted proxies aside: 0 is 256, negative is no limit.
-	// There is none in the local profile.
+	// MaxConnsPerAddr bounds the connections of one address, except those of trusted proxies: 0 is 256; a negative
+	// value means no limit. The local profile has no such limit.
 	MaxConnsPerAddr int
 	// Version is shown by /health.
 	Version string
@@ -54,18 +55,18 @@ const (
 	idleTimeout   = 60 * time.Second
 	maxHeader     = 16 << 10
 	maxStreams    = 100             // of one HTTP/2 connection
-	stopTimeout   = 4 * time.Second // a supervisor and its user wait at most five for a whole process
-	stopGrace     = 2 * time.Second // of it, until the contexts of requests end
+	stopTimeout   = 4 * time.Second // for a whole stop: supervisors and users wait at most five seconds
+	stopGrace     = 2 * time.Second // until the contexts of requests are canceled
 )
 
-// Server is the public listener's edge. Mount routes before the first request.
+// Server is the public listener. Mount routes before the first request.
 type Server struct {
 	cfg       Config
 	echo      *echo.Echo
 	addresses *Addresses
 	clients   *clients
 	conns     *connCounts
-	around    *Counter // of requests that came around the reverse proxy
+	bypass    *Counter // requests that bypassed the reverse proxy
 	health    health
 }
 
@@ -76,7 +77,7 @@ func New(cfg Config) *Server {
 	}
 	s := &Server{
 		cfg: cfg, addresses: newAddresses(cfg), clients: &clients{cfg: cfg}, conns: newConnCounts(cfg.Metrics),
-		around: cfg.Metrics.Limiter("plain-http"),
+		bypass: cfg.Metrics.Limiter("plain-http"),
 	}
 	s.echo = newEcho(publicGate(cfg, s.clients), s.clients.extract)
 	s.health.version = cfg.Version
@@ -85,7 +86,7 @@ func New(cfg Config) *Server {
 	return s
 }
 
-// newEcho returns an echo that sends every request through g.
+// newEcho returns an echo that passes every request through g.
 func newEcho(g *gate, from echo.IPExtractor) *echo.Echo {
 	e := echo.New()
 	e.IPExtractor = from
@@ -94,16 +95,17 @@ func newEcho(g *gate, from echo.IPExtractor) *echo.Echo {
 	return e
 }
 
-// Echo is where services mount their routes.
+// Echo returns the router on which services mount their routes.
 func (s *Server) Echo() *echo.Echo { return s.echo }
 
-// Addresses is the guard per client address that services charge.
+// Addresses returns the limits per client address, which services charge.
 func (s *Server) Addresses() *Addresses { return s.addresses }
 
 // Handler serves every mounted route.
 func (s *Server) Handler() http.Handler { return s.echo }
 
-// Internal serves the same routes to callers inside the process: no host or origin check, no limit per address.
+// Internal returns a handler with the same routes for callers in this process. It does not check host or origin and has
+// no limit per address.
 func (s *Server) Internal() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.echo.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), internalKey{}, true)))
@@ -112,22 +114,23 @@ func (s *Server) Internal() http.Handler {
 
 type internalKey struct{}
 
-func internal(r *http.Request) bool { return r.Context().Value(internalKey{}) != nil }
+// isInternal reports whether the request came through [Server.Internal].
+func isInternal(r *http.Request) bool { return r.Context().Value(internalKey{}) != nil }
 
-// Serve answers connections of l until ctx ends. Then it stops accepting and waits for the requests under way: after
-// two seconds it cancels their contexts, which ends long polls, and after four seconds it closes their connections,
-// because a client that stalls in the middle of a body never finishes. It returns nil then.
+// Serve answers connections of l until ctx ends. Then it stops accepting and waits for requests in flight. After two
+// seconds it cancels their contexts, which ends long polls. After four seconds it closes their connections, because a
+// client that stalls in the middle of a body never finishes. Serve then returns nil.
 //
-// Where PublicURL is https and TLS is nil, plain HTTP is for the reverse proxy alone: loopback and TrustedProxies.
+// If PublicURL is https and TLS is nil, plain HTTP is for the reverse proxy only: loopback and TrustedProxies.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	h := s.Handler()
-	if behindProxy(s.cfg) {
-		h = s.proxiedOnly(h)
+	if isBehindProxy(s.cfg) {
+		h = s.requireProxy(h)
 	}
-	return serve(ctx, h, capped(l, s.cfg, s.conns), s.cfg.TLS, s.cfg.Logger)
+	return serve(ctx, h, limitConns(l, s.cfg, s.conns), s.cfg.TLS, s.cfg.Logger)
 }
 
-// serve speaks TLS where secure is not nil.
+// serve answers connections of l, over TLS if secure is not nil.
 func serve(ctx context.Context, h http.Handler, l net.Listener, secure *tls.Config, log *slog.Logger) error {
 	requests, cancelRequests := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancelRequests()
@@ -159,7 +162,7 @@ func serve(ctx context.Context, h http.Handler, l net.Listener, secure *tls.Conf
 		run = func(l net.Listener) error { return srv.ServeTLS(l, "", "") }
 	}
 	err := run(l)
-	if unhook() { // ctx has not ended: the listener failed
+	if unhook() { // ctx has not ended, so the listener failed
 		srv.Close()
 		return err
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// start serves s on a network of its own until the test ends.
+// start serves s on an in-process network until the test ends.
 func start(t *testing.T, s *Server) *pipeListener {
 	t.Helper()
 	l := newPipeListener()
@@ -201,8 +201,8 @@ func TestStopEndsLongPolls(t *testing.T) {
 	})
 }
 
-// TestStopCutsStalledClients: a client that never sends the rest of its body held up the stop of the whole process for
-// ten seconds.
+// TestStopCutsStalledClients: a client that never sends the rest of its body does not delay the stop by more than five
+// seconds. It used to delay the whole process by ten.
 func TestStopCutsStalledClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Config{})
@@ -262,7 +262,7 @@ func TestConnectionCaps(t *testing.T) { // AM-76
 			}
 			ctx, cancel := context.WithCancel(context.Background())
 			done := make(chan error, 1)
-			go func() { done <- New(tt.cfg).Serve(ctx, strangers{inner}) }()
+			go func() { done <- New(tt.cfg).Serve(ctx, remoteListener{inner}) }()
 			served := 0
 			for range 4 {
 				conn, err := net.Dial("tcp", inner.Addr().String())
@@ -284,26 +284,26 @@ func TestConnectionCaps(t *testing.T) { // AM-76
 	}
 }
 
-// strangers is a listener whose connections seem to come from elsewhere.
-type strangers struct{ net.Listener }
+// remoteListener is a listener whose connections seem to come from another machine.
+type remoteListener struct{ net.Listener }
 
-func (l strangers) Accept() (net.Conn, error) {
+func (l remoteListener) Accept() (net.Conn, error) {
 	conn, err := l.Listener.Accept()
-	return stranger{conn}, err
+	return remoteConn{conn}, err
 }
 
-type stranger struct{ net.Conn }
+type remoteConn struct{ net.Conn }
 
-func (stranger) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.ParseIP("203.0.113.9"), Port: 9} }
+func (remoteConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.ParseIP("203.0.113.9"), Port: 9} }
 
-// TestConnectionsOfANetwork: one network cannot take all connections, and those that carry many clients are not counted
-// as one client's (AM-76, THREATS 33).
+// TestConnectionsOfANetwork: one network cannot use up all connections. Connections that carry many clients do not
+// count as one client's (AM-76, THREATS 33).
 func TestConnectionsOfANetwork(t *testing.T) {
 	from := func(format string, args ...any) net.Addr {
 		return net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(fmt.Sprintf(format, args...)), 9))
 	}
 	for _, network := range []string{"2001:db8:1:%x::1", "198.51.100.%d"} {
-		c := capped(nil, Config{MaxConns: 400, MaxConnsPerAddr: 3}, newConnCounts(nil)).(*conns)
+		c := limitConns(nil, Config{MaxConns: 400, MaxConnsPerAddr: 3}, newConnCounts(nil)).(*conns)
 		var open []source
 		for i := range 600 {
 			if s := c.source(from(network, i%200)); c.enter(s) {
@@ -328,7 +328,7 @@ func TestConnectionsOfANetwork(t *testing.T) {
 		"::1":       {MaxConnsPerAddr: 1},
 		"10.0.0.1":  {MaxConnsPerAddr: 1, TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}},
 	} {
-		c := capped(nil, cfg, newConnCounts(nil)).(*conns)
+		c := limitConns(nil, cfg, newConnCounts(nil)).(*conns)
 		for i := range 300 {
 			if !c.enter(c.source(from("%s", remote))) {
 				t.Fatalf("connection %d of a proxy or tunnel at %s is refused", i, remote)
@@ -338,7 +338,7 @@ func TestConnectionsOfANetwork(t *testing.T) {
 }
 
 func TestConnectionsAreGivenBack(t *testing.T) {
-	c := capped(nil, Config{MaxConns: 2, MaxConnsPerAddr: 1}, newConnCounts(nil)).(*conns)
+	c := limitConns(nil, Config{MaxConns: 2, MaxConnsPerAddr: 1}, newConnCounts(nil)).(*conns)
 	a := c.source(&net.TCPAddr{IP: net.ParseIP("2001:db8::1")})
 	b := c.source(&net.TCPAddr{IP: net.ParseIP("2001:db8::2")})
 	if a != b {

@@ -15,18 +15,18 @@ import (
 	"github.com/agentmesh/agentmesh/node/atomicfile"
 )
 
-// SocketFile is the owner's socket in a data directory. SocketPointerFile holds the path of the socket if the path in
-// the data directory would be too long for one. Both belong to the process that serves: no backup holds them.
+// SocketFile is the owner's socket in a data directory. If its path would be too long for a socket, SocketPointerFile
+// holds another path. Both belong to the serving process; backups do not contain them.
 const (
 	SocketFile        = "owner.sock"
 	SocketPointerFile = "owner.sock.path"
 	maxSocket         = 100 // bytes; the systems allow 104 to 108
 )
 
-// ErrOwnerInUse: another process answers on the owner's socket of this data directory.
+// ErrOwnerInUse means that another process answers on the owner's socket of this data directory.
 var ErrOwnerInUse = errors.New("another process serves this data directory")
 
-// OwnerSocket returns the path of the owner's socket of a data directory, for a client. It need not exist.
+// OwnerSocket returns the path of the owner's socket of a data directory, for a client. The socket need not exist.
 func OwnerSocket(dir string) (string, error) {
 	path, err := os.ReadFile(filepath.Join(dir, SocketPointerFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -38,7 +38,7 @@ func OwnerSocket(dir string) (string, error) {
 	return strings.TrimSpace(string(path)), nil
 }
 
-// listenSocket opens the socket of a data directory, in place of a stale one.
+// listenSocket opens the socket of a data directory and replaces a stale one.
 func listenSocket(dir, runtimeDir string) (net.Listener, error) {
 	old, err := OwnerSocket(dir)
 	if err != nil {
@@ -48,7 +48,7 @@ func listenSocket(dir, runtimeDir string) (net.Listener, error) {
 		conn.Close()
 		return nil, ErrOwnerInUse
 	}
-	// Nobody answers, so what lies there is what a killed process left.
+	// Nothing answers, so a socket here was left by a killed process.
 	if info, err := os.Lstat(old); err == nil && info.Mode().Type() == fs.ModeSocket {
 		if err := os.Remove(old); err != nil {
 			return nil, fmt.Errorf("replace stale owner socket: %w", err)
@@ -62,15 +62,15 @@ func listenSocket(dir, runtimeDir string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for the owner: %w", err)
 	}
-	if err := os.Chmod(path, 0o600); err != nil { // until here the 0700 directory keeps others out
+	if err := os.Chmod(path, 0o600); err != nil { // until now the mode 0700 of the directory kept others out
 		l.Close()
 		return nil, fmt.Errorf("listen for the owner: %w", err)
 	}
 	return l, nil
 }
 
-// placeSocket decides where the socket lies: in the data directory, or, where that path is too long for a
-// socket, in a directory of its own that a file in the data directory names.
+// placeSocket chooses the path of the socket: in the data directory or, if that path is too long for a socket, in a
+// directory of its own, whose path it writes to a file in the data directory.
 func placeSocket(dir, runtimeDir string) (string, error) {
 	pointer := filepath.Join(dir, SocketPointerFile)
 	abs, err := filepath.Abs(dir)
@@ -95,8 +95,8 @@ func placeSocket(dir, runtimeDir string) (string, error) {
 	return path, atomicfile.Write(pointer, []byte(path+"\n"))
 }
 
-// shortDir makes a directory that only we can enter: a fixed one for this data directory in runtimeDir, else a
-// new one, because a predictable name in a directory that everybody can write is an invitation.
+// shortDir makes a directory that only we can enter: below runtimeDir with a name derived from dir. Without runtimeDir
+// it makes a new directory with a random name, because anybody could create a predictable one first.
 func shortDir(dir, runtimeDir string) (string, error) {
 	if runtimeDir == "" {
 		return os.MkdirTemp("", "agentmesh-")
@@ -109,10 +109,10 @@ func shortDir(dir, runtimeDir string) (string, error) {
 	return home, os.Chmod(home, 0o700)
 }
 
-// leaveShortDir removes what shortDir made, and the pointer to it: once the name is free, anybody may take it.
-func leaveShortDir(dir, socket string) {
+// removeShortDir removes what shortDir made, and then the pointer to it: once the name is free, anybody may take it.
+func removeShortDir(dir, socket string) {
 	if abs, err := filepath.Abs(dir); err == nil && filepath.Dir(socket) != abs {
-		// What cannot be removed is one file or empty directory of our own too many.
+		// On an error a small file or an empty directory of ours stays, which does no harm.
 		_ = os.Remove(filepath.Join(dir, SocketPointerFile))
 		_ = os.Remove(filepath.Dir(socket))
 	}

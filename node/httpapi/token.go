@@ -17,7 +17,7 @@ import (
 // TokenFile is the file in the data directory that holds the token of the owner's TCP listener.
 const TokenFile = "owner.token"
 
-// tokenHash is what we keep of a token.
+// tokenHash is the hash of a token. The token itself is not kept in memory.
 type tokenHash [sha256.Size]byte
 
 func (h tokenHash) matches(token string) bool {
@@ -25,8 +25,8 @@ func (h tokenHash) matches(token string) bool {
 	return subtle.ConstantTimeCompare(sum[:], h[:]) == 1
 }
 
-// ownToken reads the token of the data directory, or makes it. A file that others can read is an error.
-func ownToken(dir string) (tokenHash, error) {
+// loadToken reads the token of the data directory, or makes one. A file that others can read is an error.
+func loadToken(dir string) (tokenHash, error) {
 	path := filepath.Join(dir, TokenFile)
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -58,7 +58,7 @@ func ownToken(dir string) (tokenHash, error) {
 	return sha256.Sum256([]byte(token)), nil
 }
 
-// Bearer returns the bearer token of a request. ok is false where there is none.
+// Bearer returns the bearer token of a request. ok is false if the request has no bearer token.
 func Bearer(r *http.Request) (token string, ok bool) {
 	scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !ok || !strings.EqualFold(scheme, "Bearer") {

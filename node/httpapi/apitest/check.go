@@ -38,15 +38,15 @@ var document = sync.OnceValues(func() (description, error) {
 	if err := doc.Validate(loader.Context); err != nil {
 		return description{}, fmt.Errorf("openapi.yaml: %w", err)
 	}
-	for _, kind := range []string{"text/html", "application/yaml", "text/yaml", "application/x-yaml"} { // for the module these are bytes
+	for _, kind := range []string{"text/html", "application/yaml", "text/yaml", "application/x-yaml"} { // the module treats these as bytes
 		openapi3filter.RegisterBodyDecoder(kind, openapi3filter.FileBodyDecoder)
 	}
 	router, err := gorillamux.NewRouter(doc)
 	return description{doc, router}, err
 })
 
-// Operations lists what the document describes under one of the tags, as "GET /v1/agents/{agent_id}", sorted. The tests
-// of the service that mounts them compare the list with its routes.
+// Operations lists the operations that the document has under one of the tags, as "GET /v1/agents/{agent_id}", sorted.
+// The tests of a service compare this list with its routes.
 func Operations(t testing.TB, tags ...string) []string {
 	t.Helper()
 	doc, err := document()
@@ -65,8 +65,8 @@ func Operations(t testing.TB, tags ...string) []string {
 	return list
 }
 
-// Check returns h with every answer compared to the OpenAPI document, and every request that was granted: what is
-// accepted must be described too. A difference fails the test. A benchmark gets h itself.
+// Check returns h with a check of every response, and of every request that h accepted, against the OpenAPI document. A
+// difference fails the test. For a benchmark Check returns h itself.
 func Check(t testing.TB, h http.Handler) http.Handler {
 	t.Helper()
 	if _, measured := t.(*testing.B); measured {
@@ -77,18 +77,18 @@ func Check(t testing.TB, h http.Handler) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var sent bytes.Buffer
-		asked := r.Clone(r.Context())
+		request := r.Clone(r.Context())
 		r.Body = teeBody{io.TeeReader(r.Body, &sent), r.Body}
 		rec := &recorder{ResponseWriter: w, status: http.StatusOK}
 		h.ServeHTTP(rec, r)
-		if err := Compare(asked, sent.Bytes(), rec.status, w.Header(), rec.body.Bytes()); err != nil {
+		if err := Compare(request, sent.Bytes(), rec.status, w.Header(), rec.body.Bytes()); err != nil {
 			t.Errorf("%s %s answers %d, which openapi.yaml does not describe: %v", r.Method, r.URL.Path, rec.status, err)
 		}
 	})
 }
 
 // Compare returns how an exchange differs from the document, for tests that talk to a real process. sent and body are
-// the bodies of request and answer; those of r are not read.
+// the bodies of the request and the response; Compare does not read the body of r.
 func Compare(r *http.Request, sent []byte, status int, header http.Header, body []byte) error {
 	doc, err := document()
 	if err != nil {
@@ -103,27 +103,27 @@ func Compare(r *http.Request, sent []byte, status int, header http.Header, body 
 			return err
 		}
 	}
-	asked := r.Clone(r.Context())
-	asked.URL.Scheme, asked.URL.Host, asked.Host = "", "", ""
-	asked.Body = io.NopCloser(bytes.NewReader(sent))
-	asked.ContentLength = int64(len(sent))
+	request := r.Clone(r.Context())
+	request.URL.Scheme, request.URL.Host, request.Host = "", "", ""
+	request.Body = io.NopCloser(bytes.NewReader(sent))
+	request.ContentLength = int64(len(sent))
 	if r.Method == http.MethodHead {
-		asked.Method = http.MethodGet
+		request.Method = http.MethodGet
 	}
-	route, params, err := doc.FindRoute(asked)
+	route, params, err := doc.FindRoute(request)
 	if err != nil {
-		return undescribed(err, r.Method, status, header, body)
+		return checkUnknownRoute(err, r.Method, status, header, body)
 	}
 	options := &openapi3filter.Options{
 		AuthenticationFunc:    openapi3filter.NoopAuthenticationFunc,
 		IncludeResponseStatus: true,
-		ExcludeResponseBody:   r.Method == http.MethodHead || len(body) == 0 && empty(status),
+		ExcludeResponseBody:   r.Method == http.MethodHead || len(body) == 0 && isBodyless(status),
 		MultiError:            true,
 	}
-	in := &openapi3filter.RequestValidationInput{Request: asked, PathParams: params, Route: route, Options: options}
+	in := &openapi3filter.RequestValidationInput{Request: request, PathParams: params, Route: route, Options: options}
 	if status < 300 {
 		if err := openapi3filter.ValidateRequest(r.Context(), in); err != nil {
-			return fmt.Errorf("the request was granted: %w", err)
+			return fmt.Errorf("the request was accepted: %w", err)
 		}
 	}
 	return openapi3filter.ValidateResponse(r.Context(), &openapi3filter.ResponseValidationInput{
@@ -131,17 +131,18 @@ func Compare(r *http.Request, sent []byte, status int, header http.Header, body 
 	})
 }
 
-func empty(status int) bool {
+// isBodyless reports whether responses with this status have no body.
+func isBodyless(status int) bool {
 	return status == http.StatusNoContent || status == http.StatusNotModified || status == http.StatusSwitchingProtocols
 }
 
-// undescribed judges the answer to a route or method that the document does not have.
-func undescribed(missing error, method string, status int, header http.Header, body []byte) error {
+// checkUnknownRoute checks the response to a route or method that is not in the document.
+func checkUnknownRoute(missing error, method string, status int, header http.Header, body []byte) error {
 	want := http.StatusNotFound
 	if errors.Is(missing, routers.ErrMethodNotAllowed) {
 		want = http.StatusMethodNotAllowed
 	}
-	// Before the route is looked at, the listener may refuse the host, another origin, or an address.
+	// The listener may refuse the host, another origin or an address before it routes the request.
 	before := []int{http.StatusBadRequest, http.StatusForbidden, http.StatusTooManyRequests}
 	switch {
 	case method == http.MethodOptions && status == http.StatusNoContent: // a preflight request
@@ -153,11 +154,11 @@ func undescribed(missing error, method string, status int, header http.Header, b
 	case method == http.MethodHead:
 		return nil
 	}
-	return errorBody(body)
+	return checkErrorBody(body)
 }
 
-// errorBody says what is wrong with a body that should be an error.
-func errorBody(body []byte) error {
+// checkErrorBody returns an error if body is not an error body.
+func checkErrorBody(body []byte) error {
 	var doc struct {
 		Error *struct {
 			Code    *string `json:"code"`
@@ -176,13 +177,13 @@ func errorBody(body []byte) error {
 	return nil
 }
 
-// teeBody keeps what the handler reads of a body.
+// teeBody copies what the handler reads of a body.
 type teeBody struct {
 	io.Reader
 	io.Closer
 }
 
-// recorder keeps an answer on its way to the client.
+// recorder copies a response on its way to the client.
 type recorder struct {
 	http.ResponseWriter
 	status int
@@ -203,7 +204,7 @@ func (r *recorder) Write(p []byte) (int, error) {
 	return r.ResponseWriter.Write(p)
 }
 
-// Hijack is what a WebSocket begins with. What is said on it later is not HTTP.
+// Hijack is called for a WebSocket. The bytes after it are not HTTP and are not checked.
 func (r *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	r.begun, r.status = true, http.StatusSwitchingProtocols
 	return http.NewResponseController(r.ResponseWriter).Hijack()

@@ -15,7 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// TestCommonRoutes holds the routes of every process against the document.
+// TestCommonRoutes checks the routes of every process against the document.
 func TestCommonRoutes(t *testing.T) {
 	edge := httpapi.New(httpapi.Config{Local: true, Version: "v0"})
 	h := Check(t, edge.Handler())
@@ -58,7 +58,7 @@ func TestCommonRoutes(t *testing.T) {
 	}
 }
 
-// TestEveryError holds the error body and headers of every row of the table against the document.
+// TestEveryError checks the error body and the headers of every row of the table against the document.
 func TestEveryError(t *testing.T) {
 	for _, row := range wire.Table() {
 		edge := httpapi.New(httpapi.Config{})
@@ -75,15 +75,15 @@ func TestEveryError(t *testing.T) {
 	}
 }
 
-// fake is a test that notes what is wrong instead of failing.
-type fake struct {
+// fakeTB records the failure instead of failing the test.
+type fakeTB struct {
 	testing.TB
 	wrong string
 }
 
-func (f *fake) Errorf(format string, args ...any) { f.wrong = fmt.Sprintf(format, args...) }
+func (f *fakeTB) Errorf(format string, args ...any) { f.wrong = fmt.Sprintf(format, args...) }
 
-// TestCheckNotices shows that each kind of difference is one.
+// TestCheckNotices: Check finds each kind of difference.
 func TestCheckNotices(t *testing.T) {
 	good := func(h http.Header) {
 		h.Set("X-Request-Id", "0123456789abcdef")
@@ -98,7 +98,7 @@ func TestCheckNotices(t *testing.T) {
 		status                   int
 		header                   func(http.Header)
 		body                     string
-		wrong                    string // "": nothing
+		wrong                    string // "" for no difference
 	}{
 		{"a refusal", "GET", "/v1/agents", "", 400, good, refusal, ""},
 		{"a status", "GET", "/v1/agents", "", 402, good, refusal, "status"},
@@ -110,12 +110,12 @@ func TestCheckNotices(t *testing.T) {
 		{"a route", "GET", "/v1/nothing", "", 200, good, `{}`, "no matching"},
 		{"an unknown route's body", "GET", "/v1/nothing", "", 404, good, `{}`, "lacks"},
 		{"405 without Allow", "PATCH", "/v1/agents", "", 405, good, refusal, "Allow"},
-		{"a granted card", "POST", "/v1/agents", card, 201, func(h http.Header) { good(h); h.Set("Location", "/x") }, registered, ""},
-		{"a granted card of another shape", "POST", "/v1/agents", `{"name":1}`, 201, func(h http.Header) { good(h); h.Set("Location", "/x") }, registered, "granted"},
+		{"an accepted card", "POST", "/v1/agents", card, 201, func(h http.Header) { good(h); h.Set("Location", "/x") }, registered, ""},
+		{"an accepted card of another shape", "POST", "/v1/agents", `{"name":1}`, 201, func(h http.Header) { good(h); h.Set("Location", "/x") }, registered, "accepted"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			noted := &fake{TB: t}
+			noted := &fakeTB{TB: t}
 			h := Check(noted, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				var b [1 << 10]byte
 				_, _ = r.Body.Read(b[:])

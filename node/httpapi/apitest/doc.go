@@ -1,6 +1,6 @@
-// Package apitest holds handlers against what is written about the public API: the OpenAPI document of httpapi, and
-// exchanges that were recorded with other implementations.
+// Package apitest checks handlers against the OpenAPI document of httpapi, and against exchanges that were recorded
+// with other implementations. It also plays floods of requests.
 //
-// It is for tests only. Wrap a handler with [Check] and use it as before, or hand what a client saw to [Compare];
-// run recorded exchanges with [Read] and [Exchange.Replay].
+// It is for tests only. Wrap a handler with [Check] and use it as before, or pass what a client saw to [Compare]. Run
+// recorded exchanges with [Read] and [Exchange.Replay].
 package apitest

@@ -16,13 +16,13 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi"
 )
 
-// Network is where one attacker has all its addresses.
+// Network is the network in which one attacker has all its addresses.
 type Network struct {
 	Name string
-	Size int // in addresses that limits tell apart
+	Size int // number of addresses that limits distinguish
 }
 
-// Networks are what an attacker can rent for little: an IPv4 /24, and an IPv6 /48 with its 65,536 subnets.
+// Networks are networks that an attacker can rent cheaply: an IPv4 /24, and an IPv6 /48 with its 65,536 subnets.
 var Networks = []Network{{"IPv4/24", 256}, {"IPv6/48", 1 << 16}}
 
 // Addr returns an address of the network.
@@ -40,11 +40,11 @@ var Newcomer = netip.MustParseAddr("198.51.100.7")
 // Hosted returns the address of one of 256 honest clients at the same hosting provider.
 func Hosted(i int) netip.Addr { return netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}) }
 
-// ServedWithin is how long a newcomer may wait while an attacker floods.
+// ServedWithin is how long a newcomer may wait during a flood.
 const ServedWithin = 5 * time.Second
 
-// Door is the public listener of a service, behind a proxy that names its clients. A test plays attacker and newcomer
-// side by side.
+// Door is the public listener of a service, behind a proxy that names its clients. Tests send an attacker's requests
+// and a newcomer's through it.
 type Door struct {
 	URL     string
 	Edge    *httpapi.Server
@@ -53,7 +53,7 @@ type Door struct {
 	heap    uint64
 }
 
-// NewDoor serves what mount adds on a real listener.
+// NewDoor serves the routes that mount adds, on a real listener.
 func NewDoor(t testing.TB, mount func(*echo.Echo)) *Door {
 	t.Helper()
 	loopback := []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
@@ -68,7 +68,8 @@ func NewDoor(t testing.TB, mount func(*echo.Echo)) *Door {
 	return d
 }
 
-// Call makes a request as the client with that address, past the socket: a flood makes many.
+// Call makes a request as the client with address from. It calls the handler directly, because floods have many
+// requests.
 func (d *Door) Call(from netip.Addr, method, path, body string, headers ...string) (status int, answer string) {
 	req := httptest.NewRequest(method, "https://node.example"+path, strings.NewReader(body))
 	req.RemoteAddr = "127.0.0.1:1"
@@ -78,7 +79,7 @@ func (d *Door) Call(from netip.Addr, method, path, body string, headers ...strin
 	return w.Code, w.Body.String()
 }
 
-// Dial makes a request over the listener and expects the status within [ServedWithin].
+// Dial makes a request over the listener and checks the status, within [ServedWithin].
 func (d *Door) Dial(want int, from netip.Addr, method, path, body string, headers ...string) string {
 	d.t.Helper()
 	req, err := http.NewRequestWithContext(d.t.Context(), method, d.URL+path, strings.NewReader(body))
@@ -109,10 +110,10 @@ func setHeaders(req *http.Request, from netip.Addr, headers []string) {
 	}
 }
 
-// maxGrowth is what a flood may add to the memory in use: more than all tables at their bounds need.
+// maxGrowth is how much a flood may add to the memory in use: more than all tables at their bounds need.
 const maxGrowth = 64 << 20
 
-// CheckMemory fails the test if the memory in use grew without bound since the door was opened.
+// CheckMemory fails the test if the memory in use grew by more than maxGrowth since NewDoor.
 func (d *Door) CheckMemory() {
 	d.t.Helper()
 	if now := heapInUse(); now > d.heap+maxGrowth {

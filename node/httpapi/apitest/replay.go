@@ -14,7 +14,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 )
 
-// Exchange is a recorded request with what it was answered. In the answer "*" stands for any string.
+// Exchange is a recorded request with its response. In the response "*" stands for any string.
 type Exchange struct {
 	Name         string
 	Method, Path string
@@ -24,8 +24,9 @@ type Exchange struct {
 	Answer       []byte
 }
 
-// Read reads the exchanges of a file: a txtar archive with two entries for each, the second called "response". A
-// request is a line with method and path, headers and, after an empty line, the body, which has no line break.
+// Read reads the exchanges of a file: a txtar archive with two entries for each exchange, the second called "response".
+// A request consists of a line with method and path, headers and, after an empty line, the body, which must not contain
+// line breaks.
 func Read(t testing.TB, file string) []Exchange {
 	t.Helper()
 	data, err := os.ReadFile(file)
@@ -70,8 +71,8 @@ func parseExchange(request, response txtar.File) (Exchange, error) {
 	return x, err
 }
 
-// Replay sends the request to h and compares the answer: its status, and that its body has everything that was
-// recorded, with the same values; it may have more.
+// Replay sends the request to h and compares the response: its status must be equal, and its body must contain
+// everything that was recorded, with the same values. It may contain more.
 func (x Exchange) Replay(t testing.TB, h http.Handler) {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), x.Method, x.Path, bytes.NewReader(x.Body))
@@ -98,7 +99,7 @@ func (x Exchange) Replay(t testing.TB, h http.Handler) {
 	}
 }
 
-// covers says whether have has everything of need.
+// covers reports whether have contains everything in need.
 func covers(have, need any) bool {
 	switch n := need.(type) {
 	case map[string]any:

@@ -10,11 +10,11 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// Required is the variable that, set to "required", makes a missing program a failure of the tests that need it.
+// Required is the name of the environment variable that, set to "required", makes the tests fail that miss a program.
 const Required = "AGENTMESH_TOOLS"
 
-// Start starts a browser with an empty profile and returns its context. It stops with the test. Where there is no
-// Chromium the test skips, unless [Required] says that there must be one.
+// Start starts a browser with an empty profile and returns its context. The browser stops with the test. Without
+// Chromium the test is skipped, or fails if [Required] is set.
 func Start(t testing.TB) context.Context {
 	t.Helper()
 	path := ""
@@ -27,9 +27,9 @@ func Start(t testing.TB) context.Context {
 	switch {
 	case path != "":
 	case os.Getenv(Required) == "required":
-		t.Fatalf("%s is required, and there is no Chromium", Required)
+		t.Fatalf("%s=required, but Chromium is not installed", Required)
 	default:
-		t.Skipf("no Chromium here; %s=required makes that a failure", Required)
+		t.Skipf("Chromium is not installed; %s=required makes this a failure", Required)
 	}
 	opts := append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.UserDataDir(t.TempDir()),
@@ -39,7 +39,7 @@ func Start(t testing.TB) context.Context {
 	alloc, cancelAlloc := chromedp.NewExecAllocator(context.Background(), opts...)
 	browser, cancel := chromedp.NewContext(alloc)
 	t.Cleanup(func() {
-		if err := chromedp.Cancel(browser); err != nil { // waits for the process, so that its directory can go
+		if err := chromedp.Cancel(browser); err != nil { // waits for the process, so that its directory can be removed
 			t.Logf("stop the browser: %v", err)
 		}
 		cancel()

@@ -15,11 +15,11 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// patience bounds every wait for the browser, on a machine that does much else.
+// patience bounds every wait for the browser, also on a busy machine.
 const patience = 60 * time.Second
 
-// Tab is a tab with its own cookies. It fails the test at its end where a script failed, a policy blocked something, or
-// a dialog opened.
+// Tab is a browser tab with its own cookies. At its end it fails the test if a script failed, a policy blocked
+// something, or a dialog opened.
 type Tab struct {
 	t   testing.TB
 	ctx context.Context
@@ -43,7 +43,7 @@ func NewTab(t testing.TB, browser context.Context) *Tab {
 				return
 			}
 			if slices.Contains([]chromedp.ConsoleType{chromedp.ConsoleError, chromedp.ConsoleWarning, chromedp.ConsoleException}, m.Type) {
-				tb.complain(fmt.Sprintf("%s: %s %s", m.Type, m.Text, m.URL))
+				tb.addProblem(fmt.Sprintf("%s: %s %s", m.Type, m.Text, m.URL))
 			}
 		}
 	})
@@ -52,7 +52,7 @@ func NewTab(t testing.TB, browser context.Context) *Tab {
 			if err != nil {
 				return
 			}
-			tb.complain("dialog: " + d.Message)
+			tb.addProblem("dialog: " + d.Message)
 		}
 	})
 	t.Cleanup(func() {
@@ -61,27 +61,28 @@ func NewTab(t testing.TB, browser context.Context) *Tab {
 		tb.mu.Lock()
 		defer tb.mu.Unlock()
 		for _, text := range tb.problems {
-			t.Errorf("the browser says: %s", text)
+			t.Errorf("the browser reports: %s", text)
 		}
 	})
 	tb.Size(1200, 900)
 	return tb
 }
 
-func (tb *Tab) complain(text string) {
+// addProblem records a problem that the browser reported.
+func (tb *Tab) addProblem(text string) {
 	tb.mu.Lock()
 	defer tb.mu.Unlock()
 	tb.problems = append(tb.problems, text)
 }
 
-// Forgive drops complaints of the browser that hold text, where the test provoked them.
+// Forgive drops reported problems that contain text, because the test provoked them.
 func (tb *Tab) Forgive(text string) {
 	tb.mu.Lock()
 	defer tb.mu.Unlock()
 	tb.problems = slices.DeleteFunc(tb.problems, func(p string) bool { return strings.Contains(p, text) })
 }
 
-// Do carries out actions, in order.
+// Do runs actions in order.
 func (tb *Tab) Do(actions ...chromedp.Action[chromedp.Void]) {
 	tb.t.Helper()
 	ctx, cancel := context.WithTimeout(tb.ctx, patience)
@@ -91,8 +92,8 @@ func (tb *Tab) Do(actions ...chromedp.Action[chromedp.Void]) {
 	}
 }
 
-// try carries out an action and reports whether its node was there. A script sees a new page before the driver does, which
-// may still look for a node of the page before.
+// try runs an action and reports whether its node was still there. A script sees a new page before the driver does, so
+// the driver may look for a node of the previous page.
 func (tb *Tab) try(action chromedp.Action[chromedp.Void]) bool {
 	tb.t.Helper()
 	ctx, cancel := context.WithTimeout(tb.ctx, patience)
@@ -105,7 +106,7 @@ func (tb *Tab) try(action chromedp.Action[chromedp.Void]) bool {
 	return !isStale
 }
 
-// text is what the page shows, for messages of tests.
+// text returns the text of the page, for messages of tests.
 func (tb *Tab) text() string {
 	ctx, cancel := context.WithTimeout(tb.ctx, 5*time.Second)
 	defer cancel()
@@ -116,7 +117,7 @@ func (tb *Tab) text() string {
 	return out
 }
 
-// Eval returns what a script says.
+// Eval returns the result of a script.
 func Eval[T any](tb *Tab, script string) T {
 	tb.t.Helper()
 	ctx, cancel := context.WithTimeout(tb.ctx, patience)
@@ -128,7 +129,7 @@ func Eval[T any](tb *Tab, script string) T {
 	return v
 }
 
-// Until waits for a script to say true.
+// Until waits until a script returns true.
 func (tb *Tab) Until(script string) {
 	tb.t.Helper()
 	ctx, cancel := context.WithTimeout(tb.ctx, patience)
@@ -141,7 +142,7 @@ func (tb *Tab) Until(script string) {
 			return
 		}
 		select {
-		case <-tick.C: // an error may come of a page that is just changing
+		case <-tick.C: // a page that is changing can cause an error
 		case <-ctx.Done():
 			tb.t.Fatalf("%s never came true (%v); the page shows\n%s", script, err, tb.text())
 		}
@@ -160,7 +161,7 @@ func (tb *Tab) Hides(text string) {
 	tb.Until(fmt.Sprintf(`document.body && !document.body.innerText.includes(%q)`, text))
 }
 
-// Open goes to a page. Where the owner's page asks who is there, secret signs in.
+// Open opens a page. If the owner's page shows its sign-in form, Open signs in with secret.
 func (tb *Tab) Open(url, secret string) {
 	tb.t.Helper()
 	tb.Do(chromedp.Navigate(url))
@@ -169,9 +170,9 @@ func (tb *Tab) Open(url, secret string) {
 	}
 }
 
-// Click presses what a selector finds, as a pointer does, once it stands still: a page that is just being laid out,
-// or a picture above that is still being read, would move it from under the pointer. Click presses again if the page
-// changed under the pointer all the same, or refused the click because it had just changed.
+// Click clicks the element that selector finds, after it has stopped moving: layout, or an image that is still loading,
+// would move it from under the pointer. Click tries again if the page changed under the pointer all the same, or
+// refused the click because it had just changed.
 func (tb *Tab) Click(selector string) {
 	tb.t.Helper()
 	for end := time.Now().Add(patience); ; {
@@ -184,7 +185,8 @@ func (tb *Tab) Click(selector string) {
 	}
 }
 
-// press clicks on what a selector finds. It reports whether the page took the click, or makes way for another page.
+// press clicks the element that selector finds. It reports whether the page took the click or was replaced by another
+// page.
 func (tb *Tab) press(selector string) bool {
 	tb.t.Helper()
 	place := fmt.Sprintf(`(() => {
@@ -200,10 +202,10 @@ func (tb *Tab) press(selector string) bool {
 		}
 		was = is
 	}
-	if tb.scriptless { // then nothing moves, and nothing refuses a click
+	if tb.scriptless { // without scripts nothing moves and no click is refused
 		return tb.try(chromedp.Click(selector))
 	}
-	// The owner's page stops a click that it refuses on its way down, in document.
+	// The owner's page refuses a click in the capture phase, in document.
 	if !Eval[bool](tb, fmt.Sprintf(`(() => {
 		const on = (e) => e.target instanceof Element && e.target.closest(%q);
 		window.clickTaken = false;
@@ -218,11 +220,11 @@ func (tb *Tab) press(selector string) bool {
 	ctx, cancel := context.WithTimeout(tb.ctx, patience)
 	defer cancel()
 	refused, err := chromedp.Run(ctx, chromedp.Evaluate[bool](`window.clickTaken === false`))
-	return err != nil || !refused // the next page knows nothing of the click
+	return err != nil || !refused // on the next page clickTaken is undefined
 }
 
-// Settled waits until a click is taken again after a change of the owner's page, and no other change is on its way: the
-// page may fetch anew what it shows when it begins to follow changes.
+// Settled waits until the owner's page takes clicks again after a change, and no other change is in flight. The page
+// may fetch its content again when it starts to follow changes.
 func (tb *Tab) Settled() {
 	tb.t.Helper()
 	tb.Until(`!document.body.dataset.events || document.getElementById("stream").textContent === "Live"`)
@@ -235,20 +237,20 @@ func (tb *Tab) Settled() {
 	tb.Until(`(window.changeSeen = performance.now())`)
 }
 
-// Live waits until the owner's page follows what changes.
+// Live waits until the owner's page follows changes.
 func (tb *Tab) Live() {
 	tb.t.Helper()
 	tb.Until(`!window.leaving && document.readyState === "complete" && document.getElementById("stream").textContent === "Live"`)
 }
 
-// Leaves notes that this page makes way for another one: what [Tab.Live] waits for is the next page.
+// Leaves marks the current page as one that is being replaced, so that [Tab.Live] waits for the next page.
 func (tb *Tab) Leaves() {
 	tb.t.Helper()
 	tb.Until(`(window.leaving = true)`)
 }
 
-// Submit presses a button of a form of the owner's page and waits for the page that answers it, as [Tab.Live] does. Until
-// then what changes may be missed, and what is typed is lost.
+// Submit clicks a button of a form on the owner's page and waits for the next page, as [Tab.Live] does. Before that,
+// the page could miss changes and lose typed text.
 func (tb *Tab) Submit(selector string) {
 	tb.t.Helper()
 	tb.Leaves()
@@ -262,7 +264,7 @@ func (tb *Tab) Size(width, height int64) {
 	tb.Do(chromedp.EmulateViewport(width, height))
 }
 
-// WithoutScript has the tab run no scripts of pages.
+// WithoutScript turns off the scripts of pages in this tab.
 func (tb *Tab) WithoutScript() {
 	tb.t.Helper()
 	tb.scriptless = true

@@ -19,29 +19,30 @@ import (
 	"golang.org/x/crypto/acme/autocert"
 )
 
-// ACMEConfig says of whom a certificate is asked, and for what. Asking accepts the terms of the authority: the caller
-// has the owner's word for it.
+// ACMEConfig configures the ACME authority and the certificate. A request accepts the terms of the authority, so the
+// caller must have the owner's consent.
 type ACMEConfig struct {
 	Host      string // the one name, in ASCII
 	Authority string // URL of the ACME directory
 	Contact   string // mail address for the authority; "" gives none
-	Dir       string // keeps account key and certificate, made with mode 0700
-	Plain     bool   // port 80 of Host leads to [Source.Challenge]
-	// Transport makes the calls to the authority and bounds each of them.
+	Dir       string // holds the account key and the certificate; created with mode 0700
+	Plain     bool   // whether port 80 of Host leads to [Source.Challenge]
+	// Transport makes the calls to the authority. It must bound the time of each call.
 	Transport http.RoundTripper
-	Logger    *slog.Logger // nil discards
+	Logger    *slog.Logger // nil discards the log
 	UserAgent string
 }
 
-// renewedEvery is how often it is looked whether autocert has renewed a certificate, at least.
+// renewedEvery is the longest time between two checks whether autocert has renewed a certificate.
 const renewedEvery = time.Minute
 
-// patience is how long to wait after a failure, and after the next ones: an authority such as Let's Encrypt refuses
-// who fails more than five times an hour.
+// patience lists the waits after the first failure, the second, and so on. Authorities such as Let's Encrypt refuse a
+// client that fails more than five times an hour.
 var patience = []time.Duration{15 * time.Second, 2 * time.Minute, 10 * time.Minute, 20 * time.Minute, time.Hour}
 
-// ACME is a source that asks an ACME authority, by the challenges TLS-ALPN-01 and, where [ACMEConfig.Plain] says so,
-// HTTP-01. The certificate has a P-256 key and is renewed when a third of its time is left, at most thirty days.
+// ACME returns a source that requests certificates from an ACME authority. It uses the challenge TLS-ALPN-01 and, if
+// [ACMEConfig.Plain] is set, HTTP-01. The certificate has a P-256 key. It is renewed when a third of its lifetime is
+// left, but not earlier than thirty days before its end.
 func ACME(cfg ACMEConfig) *Source {
 	s := newSource(cfg.Logger)
 	a := &authority{cfg: cfg, log: s.log, problems: &problems{next: cfg.Transport}}
@@ -57,7 +58,7 @@ func ACME(cfg ACMEConfig) *Source {
 	return s
 }
 
-// authority gets certificates from one. Only [Source.Run] calls fetch.
+// authority gets certificates from one ACME authority. Only [Source.Run] calls fetch.
 type authority struct {
 	cfg      ACMEConfig
 	log      *slog.Logger
@@ -66,14 +67,14 @@ type authority struct {
 	failures int
 }
 
-// manager is autocert's, with its answers to HTTP-01.
+// manager is an autocert manager with its handler for HTTP-01.
 type manager struct {
 	*autocert.Manager
 	http http.Handler
 }
 
-// begin makes a manager. One that has failed gives its last error for a minute more, without an attempt, so every
-// attempt has its own.
+// begin makes a new manager. A manager that has failed returns its last error for another minute without an attempt, so
+// each attempt gets a new manager.
 func (a *authority) begin() {
 	m := &manager{Manager: &autocert.Manager{
 		Prompt: func(terms string) bool {
@@ -96,24 +97,25 @@ func (a *authority) begin() {
 
 func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// policy lets a request for a challenge name our host, with or without a port.
+// policy accepts requests for a challenge that name our host, with or without a port.
 func (a *authority) policy(_ context.Context, host string) error {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}
-	if !a.ours(host) {
+	if !a.isOurs(host) {
 		return errName
 	}
 	return nil
 }
 
-func (a *authority) ours(name string) bool {
+// isOurs reports whether name is the host of the certificate.
+func (a *authority) isOurs(name string) bool {
 	return strings.EqualFold(strings.TrimSuffix(name, "."), a.cfg.Host)
 }
 
-// answer refuses names that are not ours, and answers the challenge TLS-ALPN-01.
+// answer refuses other names than ours, and answers the challenge TLS-ALPN-01.
 func (a *authority) answer(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
-	if !a.ours(hello.ServerName) {
+	if !a.isOurs(hello.ServerName) {
 		return nil, errName
 	}
 	if slices.Equal(hello.SupportedProtos, []string{acme.ALPNProto}) {
@@ -122,8 +124,8 @@ func (a *authority) answer(hello *tls.ClientHelloInfo) (*tls.Certificate, error)
 	return nil, nil
 }
 
-// fetch returns the certificate that autocert has, after it was got where there is none. An attempt that ctx ends
-// goes on without us until its next call to the authority, which the problems refuse.
+// fetch returns autocert's certificate and requests one if autocert has none. If ctx ends, the attempt continues in the
+// background until its next call to the authority, which problems refuses.
 func (a *authority) fetch(ctx context.Context) (*tls.Certificate, time.Duration, error) {
 	a.problems.begin(ctx)
 	type result struct {
@@ -145,8 +147,8 @@ func (a *authority) fetch(ctx context.Context) (*tls.Certificate, time.Duration,
 	}
 	if r.err != nil {
 		wait := patience[min(a.failures, len(patience)-1)]
-		if told, limited := acme.RateLimit(r.err); limited {
-			wait = max(wait, told)
+		if retry, limited := acme.RateLimit(r.err); limited {
+			wait = max(wait, retry)
 		}
 		a.failures++
 		a.begin()
@@ -156,11 +158,12 @@ func (a *authority) fetch(ctx context.Context) (*tls.Certificate, time.Duration,
 	}
 	a.failures = 0
 	whole := r.cert.Leaf.NotAfter.Sub(r.cert.Leaf.NotBefore)
-	return r.cert, min(renewedEvery, whole/20), a.late(r.cert, whole)
+	return r.cert, min(renewedEvery, whole/20), a.checkRenewal(r.cert, whole)
 }
 
-// late is the fault of a certificate that should have been renewed long ago: autocert tries on and says nothing.
-func (a *authority) late(cert *tls.Certificate, whole time.Duration) error {
+// checkRenewal returns an error if the certificate should have been renewed long ago: autocert keeps trying but reports
+// nothing.
+func (a *authority) checkRenewal(cert *tls.Certificate, whole time.Duration) error {
 	if left := time.Until(cert.Leaf.NotAfter); left > min(whole/4, 21*24*time.Hour) {
 		return nil
 	}
@@ -168,14 +171,14 @@ func (a *authority) late(cert *tls.Certificate, whole time.Duration) error {
 		a.cfg.Host, cert.Leaf.NotAfter.UTC().Format(time.RFC3339), a.problems.explain(errNoReason))
 }
 
-// cache keeps what is worth keeping: the account key and the certificate. Answers to challenges stay in memory, where
-// autocert looks first, so that no name which a stranger asks for becomes the name of a file.
+// cache stores only the account key and the certificate. Responses to challenges stay in memory, where autocert looks
+// first. So no name that a stranger requests becomes a file name.
 type cache struct {
 	autocert.DirCache
 	cfg ACMEConfig
 }
 
-const accountKey = "acme_account+key" // autocert's name for it
+const accountKey = "acme_account+key" // autocert's name for the account key
 
 func (c cache) keeps(name string) bool { return name == accountKey || name == c.cfg.Host }
 

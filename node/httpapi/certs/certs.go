@@ -1,10 +1,10 @@
-// Package certs is where the public listener's certificate comes from: an ACME authority ([ACME]) or files of the
-// owner's ([Files]). It is no edge and no router: the listener takes [Source.Config], the plain port beside it
-// [Source.Challenge], and [Source.Run] is what gets certificates and replaces them.
+// Package certs gets the certificate of the public listener: from an ACME authority ([ACME]) or from files of the owner
+// ([Files]). The listener uses [Source.Config], the plain HTTP port beside it uses [Source.Challenge], and [Source.Run]
+// gets certificates and replaces them.
 //
-// No stranger causes work here. A handshake is answered from memory, for one name; asking an authority is for Run
-// alone, which waits longer after every failure. A name that is not ours costs a comparison, makes no file and takes
-// no memory.
+// Strangers cannot cause work here. A handshake is answered from memory, for one name. Only Run makes requests to an
+// authority, and it waits longer after each failure. A name that is not ours costs one comparison, makes no file and
+// uses no memory.
 package certs
 
 import (
@@ -21,11 +21,11 @@ import (
 // Source is a certificate that is replaced while the listener serves. It is safe for concurrent use.
 type Source struct {
 	log *slog.Logger
-	// fetch returns the newest certificate and when to ask again. Without one the one before stays; an error beside
-	// one is what the owner should know.
+	// fetch returns the newest certificate and when to fetch again. If it returns none, the previous certificate stays.
+	// An error beside a certificate is for the owner.
 	fetch     func(context.Context) (*tls.Certificate, time.Duration, error)
-	answer    func(*tls.ClientHelloInfo) (*tls.Certificate, error) // instead of the certificate, where it knows one
-	protocols []string                                             // of ALPN, beside those of HTTP
+	answer    func(*tls.ClientHelloInfo) (*tls.Certificate, error) // returns a certificate to use in place of current, or nil
+	protocols []string                                             // ALPN protocols in addition to those of HTTP
 	challenge http.Handler
 
 	current atomic.Pointer[tls.Certificate]
@@ -33,16 +33,16 @@ type Source struct {
 	began   sync.Once
 
 	mu    sync.Mutex
-	fault error // of the last fetch
+	fault error // the error of the last fetch
 }
 
-// State is what the owner is told.
+// State describes the certificate to the owner.
 type State struct {
-	NotAfter time.Time // zero where there is no certificate yet
-	Err      error     // why the last attempt to get or replace it went wrong
+	NotAfter time.Time // zero without a certificate
+	Err      error     // why the last attempt to get or replace it failed
 }
 
-// Valid is why nobody can connect now, nil where the certificate is good.
+// Valid returns why clients cannot connect now, or nil if the certificate is valid.
 func (s State) Valid(now time.Time) error {
 	switch {
 	case s.NotAfter.IsZero() && s.Err != nil:
@@ -61,7 +61,7 @@ var (
 	errName  = errors.New("no certificate for this name")
 )
 
-// State says how the certificate is.
+// State returns the state of the certificate.
 func (s *Source) State() State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,7 +72,7 @@ func (s *Source) State() State {
 	return state
 }
 
-// Config is for the listener. Every handshake gets the certificate of that moment.
+// Config returns the TLS configuration of the listener. Every handshake gets the current certificate.
 func (s *Source) Config() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
@@ -91,7 +91,8 @@ func (s *Source) Config() *tls.Config {
 	}
 }
 
-// Challenge answers what an authority asks on port 80, below /.well-known/acme-challenge/; nil where none will.
+// Challenge returns the handler for an authority's requests to port 80, below /.well-known/acme-challenge/. It is nil
+// if the source needs none.
 func (s *Source) Challenge() http.Handler { return s.challenge }
 
 // Run gets the certificate and replaces it in time, until ctx ends.
@@ -108,7 +109,7 @@ func (s *Source) Run(ctx context.Context) {
 	}
 }
 
-// Await returns once the first attempt has ended, or ctx has.
+// Await returns after the first attempt, or when ctx ends.
 func (s *Source) Await(ctx context.Context) {
 	select {
 	case <-s.first:
@@ -116,7 +117,7 @@ func (s *Source) Await(ctx context.Context) {
 	}
 }
 
-// step makes one attempt and says when the next one is due.
+// step makes one attempt and returns how long to wait for the next.
 func (s *Source) step(ctx context.Context) time.Duration {
 	cert, wait, err := s.fetch(ctx)
 	if ctx.Err() != nil {

@@ -25,8 +25,8 @@ import (
 
 const host = "mesh.example.org"
 
-// pair writes a certificate for a name, and its key with this mode.
-func pair(t *testing.T, dir, name string, serial int64, mode os.FileMode) (certFile, keyFile string) {
+// writePair writes a certificate for a name, and its key with this mode.
+func writePair(t *testing.T, dir, name string, serial int64, mode os.FileMode) (certFile, keyFile string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -63,10 +63,10 @@ func serial(t *testing.T, s *Source) int64 {
 	return cert.Leaf.SerialNumber.Int64()
 }
 
-// TestFiles: a renewed certificate is served, a broken one is not, and the owner learns of it.
+// TestFiles: a renewed certificate is served, a broken one is not, and the owner sees the error.
 func TestFiles(t *testing.T) {
 	dir := t.TempDir()
-	certFile, keyFile := pair(t, dir, host, 1, 0o600)
+	certFile, keyFile := writePair(t, dir, host, 1, 0o600)
 	s, err := Files(host, certFile, keyFile, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -74,7 +74,7 @@ func TestFiles(t *testing.T) {
 	if got := serial(t, s); got != 1 || s.State().Valid(time.Now()) != nil {
 		t.Errorf("serial %d, %v", got, s.State())
 	}
-	pair(t, dir, host, 22222222, 0o600)
+	writePair(t, dir, host, 22222222, 0o600)
 	s.step(t.Context())
 	if got := serial(t, s); got != 22222222 || s.State().Err != nil {
 		t.Errorf("after renewal: serial %d, %v", got, s.State())
@@ -82,10 +82,10 @@ func TestFiles(t *testing.T) {
 	for name, damage := range map[string]func(){
 		"half a file": func() { os.WriteFile(certFile, []byte("-----BEGIN CERTIFICATE-----\n"), 0o600) },
 		"another key": func() {
-			other, _ := pair(t, t.TempDir(), host, 3, 0o600)
+			other, _ := writePair(t, t.TempDir(), host, 3, 0o600)
 			os.Rename(other, certFile)
 		},
-		"another name": func() { pair(t, dir, "other.example.org", 4, 0o600) },
+		"another name": func() { writePair(t, dir, "other.example.org", 4, 0o600) },
 		"no file":      func() { os.Remove(keyFile) },
 	} {
 		damage()
@@ -100,12 +100,12 @@ func TestFiles(t *testing.T) {
 }
 
 func TestFilesRefused(t *testing.T) {
-	certFile, keyFile := pair(t, t.TempDir(), "other.example.org", 1, 0o600)
+	certFile, keyFile := writePair(t, t.TempDir(), "other.example.org", 1, 0o600)
 	if _, err := Files(host, certFile, keyFile, nil); err == nil || !strings.Contains(err.Error(), "is for other.example.org, not for "+host) {
 		t.Errorf("another name: %v", err)
 	}
 	if runtime.GOOS != "windows" {
-		certFile, keyFile = pair(t, t.TempDir(), host, 1, 0o644)
+		certFile, keyFile = writePair(t, t.TempDir(), host, 1, 0o644)
 		if _, err := Files(host, certFile, keyFile, nil); !errors.Is(err, ErrKeyMode) {
 			t.Errorf("a key that everybody may read: %v", err)
 		}
@@ -123,8 +123,8 @@ func (a *authorityDown) RoundTrip(*http.Request) (*http.Response, error) {
 	return nil, errors.New("connection refused")
 }
 
-// THREATS: strangers who connect, under our name or others, with or without the protocol of a challenge, ask nothing
-// of the authority, leave nothing on disk and nothing in memory. What it is asked is bounded by time alone.
+// TestStrangersAskNothing: strangers who connect, with our name or others, with or without the protocol of a challenge,
+// cause no calls to the authority, no files and no memory use (THREATS). Only time bounds the calls.
 func TestStrangersAskNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		down := &authorityDown{}
@@ -169,12 +169,12 @@ func TestStrangersAskNothing(t *testing.T) {
 			t.Errorf("%d attempts in a day, want one an hour", n)
 		}
 		if err := s.State().Valid(time.Now()); err == nil || !strings.Contains(err.Error(), "connection refused") {
-			t.Errorf("the owner is told %v", err)
+			t.Errorf("the owner sees %v", err)
 		}
 	})
 }
 
-// An account key that others may read is not used.
+// TestCacheModes: an account key that others may read is not used.
 func TestCacheModes(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no modes on Windows")

@@ -14,15 +14,15 @@ import (
 	"time"
 )
 
-// lookEvery is how often the files are looked at.
+// lookEvery is the time between two checks of the files.
 const lookEvery = 10 * time.Second
 
-// ErrKeyMode: everybody on the machine may read the private key.
+// ErrKeyMode means that every user of the machine may read the private key.
 var ErrKeyMode = errors.New("the key may be read by everybody")
 
-// Files is a source that reads a certificate chain and its key from PEM files, and reads them again when one of them
-// has changed. What cannot be read then, or does not belong together, is logged, and the certificate before it
-// stays. Files that cannot be used at the start, or are for other names than host, are an error.
+// Files returns a source that reads a certificate chain and its key from PEM files, and reads them again when one of
+// them has changed. If it cannot read the changed files, or they do not belong together, it logs that and keeps the
+// previous certificate. It returns an error if the files are unusable at the start or are not for host.
 func Files(host, certFile, keyFile string, log *slog.Logger) (*Source, error) {
 	f := &files{host: host, cert: certFile, key: keyFile}
 	loaded, _, err := f.fetch(context.Background())
@@ -41,7 +41,7 @@ type files struct {
 	loaded          *tls.Certificate
 }
 
-// stamp is what changes when a file is written or replaced.
+// stamp changes when a file is written or replaced.
 type stamp struct {
 	modified time.Time
 	size     int64
@@ -55,7 +55,7 @@ func (f *files) fetch(context.Context) (*tls.Certificate, time.Duration, error) 
 			return nil, lookEvery, err
 		}
 		now[i] = stamp{info.ModTime(), info.Size()}
-		if name == f.key && tooOpen(info.Mode()) {
+		if name == f.key && isTooOpen(info.Mode()) {
 			return nil, lookEvery, fmt.Errorf("%s: %w", name, ErrKeyMode)
 		}
 	}
@@ -64,7 +64,7 @@ func (f *files) fetch(context.Context) (*tls.Certificate, time.Duration, error) 
 	}
 	cert, err := tls.LoadX509KeyPair(f.cert, f.key)
 	if err == nil {
-		err = isFor(cert.Leaf, f.host)
+		err = checkHost(cert.Leaf, f.host)
 	}
 	if err != nil {
 		return nil, lookEvery, fmt.Errorf("%s: %w", f.cert, err)
@@ -73,15 +73,16 @@ func (f *files) fetch(context.Context) (*tls.Certificate, time.Duration, error) 
 	return f.loaded, lookEvery, nil
 }
 
-// isFor is the error of a certificate that peers would not take for host.
-func isFor(leaf *x509.Certificate, host string) error {
+// checkHost returns an error if peers would not accept the certificate for host.
+func checkHost(leaf *x509.Certificate, host string) error {
 	if leaf.VerifyHostname(host) == nil {
 		return nil
 	}
 	return fmt.Errorf("the certificate is for %s, not for %s", strings.Join(leaf.DNSNames, ", "), host)
 }
 
-// tooOpen: a group may read it, as distributions have groups for certificates.
-func tooOpen(mode fs.FileMode) bool {
+// isTooOpen reports whether every user may read the key. A group may read it, because distributions have groups for
+// certificates.
+func isTooOpen(mode fs.FileMode) bool {
 	return runtime.GOOS != "windows" && mode.Perm()&0o007 != 0
 }

@@ -16,50 +16,50 @@ import (
 	"time"
 )
 
-// problems passes calls to the authority on and remembers why a challenge failed there, which is what the owner has to
-// know: autocert keeps it to itself. Calls of an attempt that has ended are refused, and how long the authority may have us
-// wait is bounded.
+// problems forwards calls to the authority and remembers why a challenge failed there. The owner needs this reason, and
+// autocert does not report it. problems refuses calls of an attempt that has ended, and bounds how long the authority
+// can make us wait.
 type problems struct {
 	next http.RoundTripper
 
-	mu   sync.Mutex
-	ctx  context.Context
-	said map[string]string // by type of challenge
+	mu      sync.Mutex
+	ctx     context.Context
+	details map[string]string // by type of challenge
 }
 
 var errNoReason = errors.New("no reason is known")
 
 const (
 	maxProblem = 64 << 10
-	maxKinds   = 8 // of challenges; two are tried
+	maxKinds   = 8 // of challenges; we try two
 )
 
-// begin says that calls are let through until ctx ends.
+// begin lets calls through until ctx ends.
 func (p *problems) begin(ctx context.Context) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ctx = ctx
 }
 
-// explain adds to the error of an attempt what the authority said.
+// explain adds the authority's reasons to the error of an attempt.
 func (p *problems) explain(err error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.said) == 0 {
+	if len(p.details) == 0 {
 		return err
 	}
 	var said []string
-	for _, kind := range slices.Sorted(maps.Keys(p.said)) {
-		said = append(said, kind+": "+p.said[kind])
+	for _, kind := range slices.Sorted(maps.Keys(p.details)) {
+		said = append(said, kind+": "+p.details[kind])
 	}
 	return fmt.Errorf("the authority says: %s (%w)", strings.Join(said, "; "), err)
 }
 
-// forget drops what the authority said: the next attempt may fail for another reason.
+// forget drops the authority's reasons, because the next attempt may fail for another reason.
 func (p *problems) forget() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.said = nil
+	p.details = nil
 }
 
 func (p *problems) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -89,14 +89,14 @@ func (p *problems) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// The longest that an authority may have us wait: after a refusal, when one question a day does no harm, and until it is
-// asked again how far it is.
+// Bounds of the Retry-After of an authority: after a refusal, when one request a day does no harm, and between two
+// requests for the state of an order.
 const (
 	longestRefusal = 24 * time.Hour
 	longestPause   = time.Minute
 )
 
-// boundWait keeps the Retry-After of an answer within bounds, and drops one that asks for no wait.
+// boundWait bounds the Retry-After of a response, and drops one that does not ask for a wait.
 func boundWait(resp *http.Response) {
 	text := resp.Header.Get("Retry-After")
 	if text == "" {
@@ -118,8 +118,8 @@ func boundWait(resp *http.Response) {
 	resp.Header.Set("Retry-After", strconv.Itoa(seconds))
 }
 
-// note keeps the problem of each kind of challenge in an authorization (RFC 8555 section 7.1.4); one that went well
-// ends them.
+// note remembers the problem of each kind of challenge in an authorization (RFC 8555 section 7.1.4). A valid
+// authorization clears them.
 func (p *problems) note(body []byte) {
 	var authorization struct {
 		Status     string
@@ -134,17 +134,17 @@ func (p *problems) note(body []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if authorization.Status == "valid" {
-		p.said = nil
+		p.details = nil
 	}
 	for _, c := range authorization.Challenges {
 		if c.Error == nil {
 			continue
 		}
-		if p.said == nil {
-			p.said = make(map[string]string)
+		if p.details == nil {
+			p.details = make(map[string]string)
 		}
-		if len(p.said) < maxKinds {
-			p.said[c.Type] = fmt.Sprintf("%.300s", c.Error.Detail)
+		if len(p.details) < maxKinds {
+			p.details[c.Type] = fmt.Sprintf("%.300s", c.Error.Detail)
 		}
 	}
 }

@@ -13,35 +13,36 @@ import (
 	"time"
 )
 
-// said answers every call with one document.
-type said struct{ kind, body string }
+// fixedResponse answers every call with one document.
+type fixedResponse struct{ kind, body string }
 
-func (s said) RoundTrip(*http.Request) (*http.Response, error) {
+func (s fixedResponse) RoundTrip(*http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {s.kind}}, Body: io.NopCloser(strings.NewReader(s.body))}, nil
 }
 
-// The caller reads what the authority sent, byte for byte, and what it said about challenges is remembered, bounded.
+// TestProblems: the caller gets the authority's response byte for byte, and its reasons about challenges are
+// remembered, within bounds.
 func TestProblems(t *testing.T) {
 	var many strings.Builder
 	for i := range 100 {
 		many.WriteString(`{"type":"kind-` + strings.Repeat("x", i) + `","error":{"detail":"` + strings.Repeat("long ", 1000) + `"}},`)
 	}
 	for name, tt := range map[string]struct {
-		answers []said
-		want    string // the whole explanation before the cause, "" for none
+		answers []fixedResponse
+		want    string // the explanation before the cause, "" for none
 	}{
-		"refused": {[]said{{"application/json", `{"status":"invalid","challenges":[{"type":"http-01","error":{"detail":"refused"}},{"type":"dns-01"}]}`}}, "the authority says: http-01: refused ("},
-		"two": {[]said{
+		"refused": {[]fixedResponse{{"application/json", `{"status":"invalid","challenges":[{"type":"http-01","error":{"detail":"refused"}},{"type":"dns-01"}]}`}}, "the authority says: http-01: refused ("},
+		"two": {[]fixedResponse{
 			{"application/json", `{"status":"invalid","challenges":[{"type":"tls-alpn-01","error":{"detail":"a"}}]}`},
 			{"application/json; charset=utf-8", `{"status":"invalid","challenges":[{"type":"http-01","error":{"detail":"b"}}]}`},
 		}, "the authority says: http-01: b; tls-alpn-01: a ("},
-		"then valid": {[]said{
+		"then valid": {[]fixedResponse{
 			{"application/json", `{"status":"invalid","challenges":[{"type":"http-01","error":{"detail":"b"}}]}`},
 			{"application/json", `{"status":"valid","challenges":[{"type":"http-01"}]}`},
 		}, ""},
-		"no authorization": {[]said{{"application/json", `{"status":"invalid","error":{"detail":"x"}}`}}, ""},
-		"rubbish":          {[]said{{"application/json", "{"}, {"text/html", "<html>"}, {"application/json", ""}}, ""},
-		"large":            {[]said{{"application/json", `{"challenges":[` + strings.TrimSuffix(many.String(), ",") + `]}`}}, ""},
+		"no authorization": {[]fixedResponse{{"application/json", `{"status":"invalid","error":{"detail":"x"}}`}}, ""},
+		"rubbish":          {[]fixedResponse{{"application/json", "{"}, {"text/html", "<html>"}, {"application/json", ""}}, ""},
+		"large":            {[]fixedResponse{{"application/json", `{"challenges":[` + strings.TrimSuffix(many.String(), ",") + `]}`}}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := &problems{}
@@ -69,10 +70,10 @@ func TestProblems(t *testing.T) {
 	}
 }
 
-// After the end nothing is asked any more.
+// TestProblemsEnd: after the end of an attempt no calls are made.
 func TestProblemsEnd(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
-	p := &problems{next: said{"text/plain", ""}}
+	p := &problems{next: fixedResponse{"text/plain", ""}}
 	p.begin(ctx)
 	stop()
 	if _, err := p.RoundTrip(&http.Request{}); !errors.Is(err, context.Canceled) {
@@ -80,13 +81,13 @@ func TestProblemsEnd(t *testing.T) {
 	}
 }
 
-// What the authority asks for is kept within bounds before anybody reads it.
+// TestWaitsAreBounded: the Retry-After of the authority is bounded before anything reads it.
 func TestWaitsAreBounded(t *testing.T) {
 	in := func(d time.Duration) string { return time.Now().Add(d).UTC().Format(http.TimeFormat) }
 	for _, tt := range []struct {
 		status          int
-		asked           string
-		atLeast, atMost time.Duration // both zero: nothing is asked
+		after           string
+		atLeast, atMost time.Duration // both zero for no Retry-After
 	}{
 		{429, "3600", time.Hour, time.Hour},
 		{503, "86400", 24 * time.Hour, 24 * time.Hour},
@@ -102,9 +103,9 @@ func TestWaitsAreBounded(t *testing.T) {
 		{429, "", 0, 0},
 		{200, "5", 5 * time.Second, 5 * time.Second},
 		{200, "3600", time.Minute, time.Minute},
-		{200, "-5", 0, 0}, // the one that polls would not pause
+		{200, "-5", 0, 0}, // a client that polls would not pause
 	} {
-		p := &problems{next: says{tt.status, tt.asked, nil}}
+		p := &problems{next: retryResponse{tt.status, tt.after, nil}}
 		p.begin(t.Context())
 		resp, err := p.RoundTrip(&http.Request{})
 		if err != nil {
@@ -113,19 +114,19 @@ func TestWaitsAreBounded(t *testing.T) {
 		seconds, err := strconv.Atoi(resp.Header.Get("Retry-After"))
 		got := time.Duration(seconds) * time.Second
 		if len(resp.Header["Retry-After"]) == 0 != (tt.atMost == 0) || err != nil && tt.atMost > 0 || got < tt.atLeast || got > tt.atMost {
-			t.Errorf("%d asks for %q: got %q", tt.status, tt.asked, resp.Header["Retry-After"])
+			t.Errorf("%d asks for %q: got %q", tt.status, tt.after, resp.Header["Retry-After"])
 		}
 	}
 }
 
-// says answers every call with one status and Retry-After.
-type says struct {
+// retryResponse answers every call with one status and Retry-After.
+type retryResponse struct {
 	status int
 	after  string
 	calls  *atomic.Int64
 }
 
-func (s says) RoundTrip(*http.Request) (*http.Response, error) {
+func (s retryResponse) RoundTrip(*http.Request) (*http.Response, error) {
 	if s.calls != nil {
 		s.calls.Add(1)
 	}
@@ -137,11 +138,11 @@ func (s says) RoundTrip(*http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// An authority that refuses for ten years is asked again after a day, and one that refuses for a day not before.
+// TestRefusedForYears: an authority that refuses for ten years gets another call after a day, and not before.
 func TestRefusedForYears(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := &atomic.Int64{}
-		s := ACME(ACMEConfig{Host: host, Authority: "https://127.0.0.1/dir", Dir: t.TempDir(), Transport: says{429, "315360000", calls}})
+		s := ACME(ACMEConfig{Host: host, Authority: "https://127.0.0.1/dir", Dir: t.TempDir(), Transport: retryResponse{429, "315360000", calls}})
 		go s.Run(t.Context())
 		time.Sleep(20 * time.Hour)
 		if n := calls.Load(); n != 1 {
