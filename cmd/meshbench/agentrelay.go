@@ -16,11 +16,11 @@ import (
 // agentrelayCmd compares the hosted AgentRelay relay with a Node relay that only broadcasts.
 type agentrelayCmd struct{ fanout }
 
-// arcThought is a thought for everybody on an AgentRelay relay, which adds id, from and ts.
-var arcThought = chatter{
+// arcThought is a thought for everybody on an AgentRelay relay. The relay adds id, from and ts.
+var arcThought = messageKind{
 	path: "/arc", welcomed: true,
 	message: func(mark, number string) string {
-		return filled(`{"to":["*"],"type":"thought","payload":"`+mark+number, `"}`)
+		return padMessage(`{"to":["*"],"type":"thought","payload":"`+mark+number, `"}`)
 	},
 	delivered: func(sent string) string {
 		return `{"id":"msg_` + strings.Repeat("0", 32) + `","from":"` + benchAgent(0) + `",` + sent[1:len(sent)-1] + `,"ts":1700000000000}`
@@ -28,12 +28,12 @@ var arcThought = chatter{
 }
 
 func (c *agentrelayCmd) Run(ctx context.Context, s streams) error {
-	return c.compare(ctx, s, entrant{chatter: arcThought, start: startARC})
+	return c.compare(ctx, s, entrant{messageKind: arcThought, start: startARC})
 }
 
 func benchAgent(place int) string { return fmt.Sprintf("bench-%d", place) }
 
-// startARC runs `agentmesh serve` without limits on messages, with n receivers registered at its relay.
+// startARC runs `agentmesh serve` without limits on messages, and registers n receivers at its relay.
 func startARC(ctx context.Context, program, dir string, n int, env ...string) (_ *host, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err

@@ -15,10 +15,10 @@ import (
 // bigCredential owns the cards of the big database, so that a later run can renew them.
 const bigCredential = "meshbench-big-credential"
 
-// databaseFile is the name that agentmesh gives its database in a data directory.
+// databaseFile is the name of agentmesh's database in a data directory.
 const databaseFile = "agentmesh.db"
 
-// big is a directory of many cards, open in this process.
+// big is a directory of many cards, opened in this process.
 type big struct {
 	*bolt.Store
 	registry *directory.Registry
@@ -40,7 +40,8 @@ func openBig(ctx context.Context, dir string) (*big, error) {
 	}, nil
 }
 
-// fillBig brings the database in dir to at least n cards, registered one by one as strangers would.
+// fillBig registers cards in the database in dir until it has at least n. It registers them one by one, as strangers
+// would.
 func fillBig(ctx context.Context, p *progress, dir string, n int) (err error) {
 	b, err := openBig(ctx, dir)
 	if err != nil {

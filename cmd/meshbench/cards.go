@@ -11,8 +11,8 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// corpus makes the cards of a directory: words of a vocabulary with a long tail, one to three of 200 capabilities,
-// one to four intents, about 900 bytes. The same number is the same card in every run of the same corpus.
+// corpus makes the cards of a directory: words of a vocabulary with a long tail, one to three of 200 capabilities, one
+// to four intents, about 900 bytes. A number stands for the same card in every run of the same corpus.
 type corpus struct {
 	prefix string
 	keys   []keyPair
@@ -23,7 +23,8 @@ type keyPair struct {
 	text    string
 }
 
-// A directory does not care how many cards share a key; making a million of them would measure nothing else.
+// corpusKeys is the number of keys that the cards share. A directory does not care, and to make a million keys would
+// measure nothing else.
 const corpusKeys = 64
 
 const (
@@ -39,7 +40,7 @@ func newCorpus(prefix string) *corpus {
 	return c
 }
 
-// newKey returns the key that belongs to a name.
+// newKey returns the key that is derived from a name.
 func newKey(name string) keyPair {
 	seed := sha256.Sum256([]byte("meshbench " + name))
 	k := signing.NewEd25519FromSeed(seed[:])
@@ -69,7 +70,7 @@ func (c *corpus) card(i int) []byte {
 	return cardJSON(c.id(i), words(2), words(10)+". "+strings.Repeat("It keeps promises. ", 15), c.keys[i%len(c.keys)].text, caps, intents)
 }
 
-// cardJSON writes a card whose endpoint nobody listens at.
+// cardJSON returns a card whose endpoint does not exist.
 func cardJSON(id wire.AgentID, name, about, key string, caps, intents []string) []byte {
 	return wire.Obj(
 		wire.Member{Key: "agentmesh", Value: wire.Text(wire.Version)},
@@ -85,7 +86,7 @@ func cardJSON(id wire.AgentID, name, about, key string, caps, intents []string) 
 
 func capability(n int) string { return "skill-" + strconv.Itoa(n) }
 
-// wordOf spells the n-th most frequent word, so that words share prefixes as real ones do.
+// wordOf returns the n-th most frequent word. The words share prefixes as real words do.
 func wordOf(n uint64) string {
 	return strconv.FormatUint(n*2654435761%(1<<32)+36, 36)
 }

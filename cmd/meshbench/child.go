@@ -15,11 +15,11 @@ import (
 	"time"
 )
 
-// child is a server in a process of its own, so that its processor time can be told from the client's.
+// child is a server in its own process, so that its processor time can be measured apart from the client's.
 type child struct {
 	cmd *exec.Cmd
 	in  io.Closer
-	// What the process says of itself in its first line.
+	// The process prints the following in its first line.
 	PID       int    `json:"pid"`
 	URL       string `json:"url"` // without a path
 	Directory string `json:"directory"`
@@ -27,11 +27,11 @@ type child struct {
 	AgentID   string `json:"agent_id"`
 }
 
-// stopPatience is how long a child may take to end before it is killed.
+// stopPatience is how long a child may take to exit before it is killed.
 const stopPatience = 15 * time.Second
 
-// start runs a program, made with [exec.CommandContext], and reads its first line. script, where it is not nil, is its
-// standard input, which stays open until [child.stop].
+// start runs a program, made with [exec.CommandContext], and reads its first line of output. script, if not nil, is
+// written to its standard input, which stays open until [child.stop].
 func start(cmd *exec.Cmd, script any) (*child, error) {
 	c := &child{cmd: cmd}
 	c.cmd.Cancel = func() error { return c.cmd.Process.Signal(syscall.SIGTERM) }
@@ -63,7 +63,7 @@ func start(cmd *exec.Cmd, script any) (*child, error) {
 	return c, nil
 }
 
-// startControl runs a control server of this program.
+// startControl runs this program as a control server.
 func startControl(ctx context.Context, sc script) (*child, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -74,41 +74,42 @@ func startControl(ctx context.Context, sc script) (*child, error) {
 	return start(cmd, sc)
 }
 
-// agentmesh is how the server under test is started: the program as it ships.
+// agentmesh is the server program under test, in its usual configuration.
 type agentmesh struct {
 	program string
-	dir     string // a folder of our own, for data and logs
+	dir     string // directory for data and logs
 }
 
-// free are the documented settings that switch off what is not to be measured: access by approval and every limit on
+// noLimits are the documented settings that switch off what must not be measured: approvals, and every limit on
 // messages.
-var free = []string{
+var noLimits = []string{
 	"--set", "access.mode=open",
 	"--set", "limits.messages_new_conversations=0",
 	"--set", "limits.messages_conversation=0",
 	"--set", "limits.messages_total=0",
 }
 
-// serve starts directory and node in the local profile over dir/data. Its log goes to a file, as it would under a
+// serve starts a directory and a node in the local profile with this data directory. The log goes to a file, as under a
 // service manager.
 func (a agentmesh) serve(ctx context.Context, data string, more ...string) (*child, error) {
 	return a.serveWith(ctx, nil, data, more...)
 }
 
-// serveWith is serve with more in its environment.
+// serveWith is serve with additional environment variables.
 func (a agentmesh) serveWith(ctx context.Context, env []string, data string, more ...string) (*child, error) {
 	log, err := os.OpenFile(filepath.Join(a.dir, "agentmesh.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	defer log.Close()
-	args := append([]string{"serve", "--json", "--listen", "127.0.0.1:0", "--data", data}, free...)
+	args := append([]string{"serve", "--json", "--listen", "127.0.0.1:0", "--data", data}, noLimits...)
 	cmd := exec.CommandContext(ctx, a.program, append(args, more...)...)
 	cmd.Stderr, cmd.Env = log, append(os.Environ(), env...)
 	return start(cmd, nil)
 }
 
-// findAgentmesh returns the program to test: the one named, or the one beside this program, or in the search path.
+// findAgentmesh returns the program to test: the named one, or else agentmesh in the directory of this program or in
+// PATH.
 func findAgentmesh(named string) (string, error) {
 	if named != "" {
 		return named, nil
@@ -121,14 +122,14 @@ func findAgentmesh(named string) (string, error) {
 	}
 	found, err := exec.LookPath("agentmesh")
 	if err != nil {
-		return "", errors.New("no agentmesh program beside meshbench or in the search path: build it (go build -o bin/ ./cmd/...), or name it with --agentmesh")
+		return "", errors.New("there is no agentmesh program in the directory of meshbench or in PATH: build it (go build -o bin/ ./cmd/...), or pass it with --agentmesh")
 	}
 	return found, nil
 }
 
-// stop ends the process and waits for it.
+// stop asks the process to exit and waits for it.
 func (c *child) stop() error {
-	c.in.Close() // a control server ends with its input
+	c.in.Close() // a control server exits at the end of its input
 	if err := c.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return errors.Join(err, c.kill())
 	}
@@ -142,20 +143,20 @@ func (c *child) stop() error {
 	return nil
 }
 
-// kill ends the process without a chance to tidy up, and waits until it is gone.
+// kill kills the process without a chance to clean up, and waits until it is gone.
 func (c *child) kill() error {
 	c.in.Close()
 	if err := c.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
-	c.cmd.Wait() // says that it was killed
+	c.cmd.Wait() // returns an error because the process was killed
 	return nil
 }
 
-// cpu returns what the child has used so far.
+// cpu returns the processor time that the child has used so far.
 func (c *child) cpu() time.Duration { return cpuOf(c.PID) }
 
-// cpuOf is [processCPU] where what is not known is 0.
+// cpuOf is [processCPU], but returns 0 if the time is unknown.
 func cpuOf(pid int) time.Duration {
 	d, err := processCPU(pid)
 	if err != nil {
@@ -164,7 +165,7 @@ func cpuOf(pid int) time.Duration {
 	return d
 }
 
-// url returns where the child listens.
+// url returns the URL on which the child listens.
 func (c *child) url() *url.URL {
 	u, err := url.Parse(c.URL)
 	if err != nil {

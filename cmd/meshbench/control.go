@@ -14,28 +14,28 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// script is what a control server answers: the bytes and headers of the server that it is compared with.
+// script is the response of a control server: the bytes and headers of the server that it is compared with.
 type script struct {
 	Status int         `json:"status"`
 	Header http.Header `json:"header"`
 	Body   []byte      `json:"body"`
-	// Commit is a bbolt file in which the body of every POST is made durable under the key of its header keyHeader
-	// before the answer leaves. Empty: nothing is kept.
+	// Commit is a bbolt file. The control commits the body of every POST to it, under the key in the header keyHeader,
+	// before it responds. If it is empty, the control stores nothing.
 	Commit string `json:"commit,omitempty"`
 }
 
-// keyHeader names the row of a body, so that the bare server need not look into it.
+// keyHeader is the header with the key of a body, so that the control need not parse the body.
 const keyHeader = "Meshbench-Key"
 
-// scriptOf makes a control answer as a server did.
-func scriptOf(a answer) script {
+// newScript returns a script that repeats a response.
+func newScript(a answer) script {
 	h := a.Header.Clone()
-	h.Del("Date") // net/http writes its own
+	h.Del("Date") // net/http sets the date
 	return script{Status: a.Status, Header: h, Body: append([]byte(nil), a.Body...)}
 }
 
-// controlCmd is a bare net/http server in a process of its own. It reads its script from standard input, prints
-// where it listens, and ends when standard input does, and so with its parent.
+// controlCmd is a plain net/http server in its own process. It reads its script from standard input and prints the URL
+// on which it listens. It exits at the end of standard input, and so with its parent.
 type controlCmd struct{}
 
 func (controlCmd) Run(ctx context.Context, s streams) error {
@@ -68,12 +68,12 @@ func (controlCmd) Run(ctx context.Context, s streams) error {
 	return errors.Join(<-stopped, stop())
 }
 
-// handler returns the bare server and what closes its file.
+// handler returns the handler of the control, and a function that closes its file.
 func (sc script) handler() (h http.Handler, stop func() error, err error) {
 	commit := func(*http.Request, []byte) error { return nil }
 	stop = func() error { return nil }
 	if sc.Commit != "" {
-		g, err := groupedBolt(sc.Commit)
+		g, err := newBoltWriter(sc.Commit)
 		if err != nil {
 			return nil, nil, fmt.Errorf("open control file: %w", err)
 		}

@@ -76,7 +76,7 @@ func TestLink(t *testing.T) {
 	}
 }
 
-// A control answers the bytes and headers of the server that it stands in for.
+// TestControlAnswersTheSame: a control returns the bytes and headers of the server that it is compared with.
 func TestControlAnswersTheSame(t *testing.T) {
 	like := serverURL(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		h := w.Header()
@@ -99,7 +99,7 @@ func TestControlAnswersTheSame(t *testing.T) {
 		return a
 	}
 	want := get(like)
-	h, stop, err := scriptOf(want).handler()
+	h, stop, err := newScript(want).handler()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func TestControlAnswersTheSame(t *testing.T) {
 	}
 }
 
-// A control in a process of its own ends with its parent's pipe, and its bodies are there afterwards.
+// TestControlCommits: a control in its own process exits when its parent closes the pipe, and the bodies are stored.
 func TestControlCommits(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "control.db")
 	srv, err := startControl(t.Context(), script{Status: http.StatusCreated, Body: []byte("kept"), Commit: file})
@@ -158,10 +158,10 @@ func TestControlCommits(t *testing.T) {
 	}
 }
 
-// Both group committers take every row, and tell every sender when a commit fails.
-func TestGrouped(t *testing.T) {
+// TestGroupWriter: a group writer stores every row, and reports a failed commit to every sender.
+func TestGroupWriter(t *testing.T) {
 	dir := t.TempDir()
-	log, err := groupedLog(filepath.Join(dir, "raw.log"))
+	log, err := newLogWriter(filepath.Join(dir, "raw.log"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +180,7 @@ func TestGrouped(t *testing.T) {
 	if info, err := os.Stat(filepath.Join(dir, "raw.log")); err != nil || info.Size() != 20*int64(len("keyvalue")) {
 		t.Errorf("log has %v bytes, %v", info.Size(), err)
 	}
-	broken := newGrouped(func([]waiting) error { return context.DeadlineExceeded }, func() error { return nil })
+	broken := newGroupWriter(func([]waiting) error { return context.DeadlineExceeded }, func() error { return nil })
 	defer broken.stop()
 	if err := broken.write(); err != context.DeadlineExceeded {
 		t.Errorf("write to a broken log = %v", err)

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tick is the unit of the times in /proc: USER_HZ, which is 100 on every architecture that Go runs on.
+// tick is the unit of the times in /proc: USER_HZ, which is 100 on every architecture that Go supports.
 const tick = 10 * time.Millisecond
 
-// processCPU returns the processor time that a process has used, its threads that ended included.
+// processCPU returns the processor time that a process has used, including its ended threads.
 func processCPU(pid int) (time.Duration, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -56,7 +56,7 @@ func resident(pid int) (int64, error) {
 func wakeUps(pid int) (int64, error) {
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
 	if err != nil || len(tasks) == 0 {
-		return 0, fmt.Errorf("process %d has no threads to look at", pid)
+		return 0, fmt.Errorf("process %d has no threads in /proc", pid)
 	}
 	var sum int64
 	for _, task := range tasks {
@@ -82,5 +82,5 @@ func statusNumber(path, key string) (int64, error) {
 	return 0, fmt.Errorf("%s has no %s", path, key)
 }
 
-// syncData makes what was written to f durable as bbolt does.
+// syncData makes the data written to f durable in the same way as bbolt.
 func syncData(f *os.File) error { return unix.Fdatasync(int(f.Fd())) }

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Here the system is asked nothing: figures that need it are left out.
+// errNotHere is the error of the measurements that exist only on Linux. Figures that need them are left out.
 var errNotHere = fmt.Errorf("only measured on Linux: %w", errors.ErrUnsupported)
 
 func processCPU(int) (time.Duration, error) { return 0, errNotHere }

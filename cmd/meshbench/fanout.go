@@ -11,39 +11,39 @@ import (
 	"time"
 )
 
-// fanout compares a server of ours with a Node relay that only broadcasts: one sender, many receivers, messages of 256
-// bytes, a bounded number under way at once, delivered in order and counted at every receiver.
+// fanout compares one of our servers with a Node relay that only broadcasts: one sender, many receivers, messages of
+// 256 bytes and a bounded number of messages in flight, delivered in order and counted at every receiver.
 type fanout struct {
-	Receivers   []int         `short:"n" default:"100,1000" help:"Receivers."`
-	Outstanding []int         `short:"w" default:"64,1" help:"Messages under way at once."`
+	Receivers   []int         `short:"n" default:"100,1000" help:"Numbers of receivers."`
+	Outstanding []int         `short:"w" default:"64,1" help:"Numbers of messages in flight."`
 	Duration    time.Duration `short:"d" default:"2s" help:"Length of one round."`
 	Rounds      int           `short:"r" default:"3" help:"Rounds of each contender, in turn."`
 	Relay       bool          `default:"true" negatable:"" help:"Run the Node relay too; needs node, and npm to fetch ws."`
-	Modules     string        `placeholder:"DIR" help:"Folder with node_modules/ws; without it npm fetches ws into a temporary one."`
-	Agentmesh   string        `placeholder:"FILE" help:"The agentmesh program (default: beside this one, or in PATH)."`
+	Modules     string        `placeholder:"DIR" help:"Directory with node_modules/ws (default: a temporary directory, into which npm installs ws)."`
+	Agentmesh   string        `placeholder:"FILE" help:"The agentmesh program (default: in the directory of meshbench, or in PATH)."`
 }
 
-// host is a server under test, with a place for the sender (0), each receiver, and one more.
+// host is a server under test, with a place for the sender (0), for each receiver, and for one more client.
 type host struct {
 	*child
-	token func(place int) string // empty where none is needed
+	token func(place int) string // "" if the server needs no token
 }
 
-// entrant is what of ours is compared.
+// entrant is the server of ours that is compared.
 type entrant struct {
-	chatter
-	// start runs the server over a folder of its own, with places for n receivers.
+	messageKind
+	// start runs the server with its own directory and places for n receivers.
 	start func(ctx context.Context, program, dir string, n int, env ...string) (*host, error)
-	// also measures one more case with n receivers; nil: there is none.
-	also func(ctx context.Context, s streams, program, dir string, n int) (tally, error)
+	// also measures an additional case with n receivers; nil for no such case.
+	also func(ctx context.Context, s streams, program, dir string, n int) (caseResult, error)
 }
 
-// tally is what the rounds of one case came to.
-type tally struct {
+// caseResult is the result of the rounds of one case.
+type caseResult struct {
 	name     string
 	ours     []sample
 	theirs   []sample
-	memory   float64 // bytes of an idle connection
+	memory   float64 // bytes per idle connection
 	slow     []sample
 	lines    int64
 	expected int64
@@ -75,7 +75,7 @@ func (c *fanout) compare(ctx context.Context, s streams, ours entrant) (err erro
 			return err
 		}
 	}
-	var out []tally
+	var out []caseResult
 	for _, n := range c.Receivers {
 		t, err := c.measure(ctx, s, ours, program, dir, modules, n)
 		if err != nil {
@@ -84,42 +84,42 @@ func (c *fanout) compare(ctx context.Context, s streams, ours entrant) (err erro
 		out = append(out, t...)
 	}
 	s.p.end()
-	return printTallies(s, out)
+	return printResults(s, out)
 }
 
 // measure runs every case with n receivers.
-func (c *fanout) measure(ctx context.Context, s streams, what entrant, program, dir, modules string, n int) (out []tally, err error) {
+func (c *fanout) measure(ctx context.Context, s streams, what entrant, program, dir, modules string, n int) (out []caseResult, err error) {
 	server, err := what.start(ctx, program, filepath.Join(dir, fmt.Sprintf("ours-%d", n)), n)
 	if err != nil {
 		return nil, err
 	}
-	ours, err := gather(ctx, server, what.chatter, n)
+	ours, err := newLoadClient(ctx, server, what.messageKind, n)
 	if err != nil {
 		return nil, errors.Join(err, server.stop())
 	}
 	defer func() { ours.close(); err = errors.Join(err, server.stop()) }()
 	memory := 0.0
-	if n == slices.Max(c.Receivers) { // among many, what the process has anyway does not count
+	if n == slices.Max(c.Receivers) { // with many connections the memory of the process itself does not matter
 		if memory, err = idleMemory(ctx, s, what, program, filepath.Join(dir, "idle"), n); err != nil {
 			return nil, err
 		}
 	}
-	var theirs *crowd
+	var theirs *loadClient
 	if c.Relay {
 		relay, err := startRelay(ctx, modules)
 		if err != nil {
 			return nil, err
 		}
 		defer func() { err = errors.Join(err, relay.stop()) }()
-		same := what.chatter
+		same := what.messageKind
 		same.delivered, same.welcomed = nil, false
-		if theirs, err = gather(ctx, relay, same, n); err != nil {
+		if theirs, err = newLoadClient(ctx, relay, same, n); err != nil {
 			return nil, err
 		}
 		defer theirs.close()
 	}
 	for i, w := range c.Outstanding {
-		t := tally{name: fmt.Sprintf("%d receivers, %d outstanding", n, w), memory: memory}
+		t := caseResult{name: fmt.Sprintf("%d receivers, %d outstanding", n, w), memory: memory}
 		for r := range c.Rounds {
 			s.p.say("%s: round %d of %d", t.name, r+1, c.Rounds)
 			if err := c.round(ctx, &t, ours, server, w, i == 0, r%2 == 1); err != nil {
@@ -142,8 +142,8 @@ func (c *fanout) measure(ctx context.Context, s streams, what entrant, program, 
 	return append(out, one), err
 }
 
-// idleMemory says what a connection that waits occupies. The collector runs often in that process, so that what was
-// garbage after the joins does not count.
+// idleMemory returns how much memory an idle connection occupies. The garbage collector runs often in that process, so
+// that garbage of the joins does not count.
 func idleMemory(ctx context.Context, s streams, what entrant, program, dir string, n int) (each float64, err error) {
 	s.p.say("%d idle connections", n)
 	server, err := what.start(ctx, program, dir, n, "GOGC=5")
@@ -158,11 +158,11 @@ func idleMemory(ctx context.Context, s streams, what entrant, program, dir strin
 	if err != nil {
 		return 0, err
 	}
-	crowd, err := gather(ctx, server, what.chatter, n)
+	client, err := newLoadClient(ctx, server, what.messageKind, n)
 	if err != nil {
 		return 0, err
 	}
-	defer crowd.close()
+	defer client.close()
 	if err := pause(ctx, idleSettle); err != nil {
 		return 0, err
 	}
@@ -170,12 +170,12 @@ func idleMemory(ctx context.Context, s streams, what entrant, program, dir strin
 	return float64(after-before) / float64(n), err
 }
 
-// idleSettle is how long the runtime may take to give back what the joins left.
+// idleSettle is how long the runtime gets to return the memory that the joins used.
 const idleSettle = 3 * time.Second
 
-// round runs ours once; in the first case once more while one more receiver reads nothing. Which of the two goes first
-// alternates, so that neither is always the warmer one.
-func (c *fanout) round(ctx context.Context, t *tally, ours *crowd, server *host, w int, stopped, stoppedFirst bool) error {
+// round measures our server once. If stopped is set, it measures again while one more receiver reads nothing. The order
+// of the two alternates, so that neither always runs on the warmer server.
+func (c *fanout) round(ctx context.Context, t *caseResult, ours *loadClient, server *host, w int, stopped, stoppedFirst bool) error {
 	plain := func() error {
 		one, err := ours.run(ctx, w, c.Duration)
 		t.ours = append(t.ours, one)
@@ -200,7 +200,7 @@ func (c *fanout) round(ctx context.Context, t *tally, ours *crowd, server *host,
 	return errors.Join(plain(), beside())
 }
 
-func printTallies(s streams, list []tally) error {
+func printResults(s streams, list []caseResult) error {
 	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "case\tdeliveries/s\tCPU/delivery\tp99\trelay\tCPU\tratio\tCPU ratio\tp99 beside all reading")
 	for _, t := range list {

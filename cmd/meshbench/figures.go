@@ -14,19 +14,19 @@ import (
 	"time"
 )
 
-// figuresCmd measures the table.
+// figuresCmd measures the table of docs/performance.md.
 type figuresCmd struct {
 	Only        []string      `enum:"http,message,relay,mess,commit,list,restart,process" default:"http,message,relay,mess,commit,list,restart,process" help:"Parts of the table (${enum})."`
-	Cards       int           `default:"100000" help:"Cards of the list and restart parts; the record was made with 1000000."`
-	Concurrency int           `short:"c" default:"64" help:"Senders at once."`
+	Cards       int           `default:"100000" help:"Cards in the list and restart parts; docs/performance.md used 1000000."`
+	Concurrency int           `short:"c" default:"64" help:"Number of concurrent senders."`
 	Duration    time.Duration `short:"d" default:"2s" help:"Length of one round."`
-	Rounds      int           `short:"r" default:"5" help:"Rounds of each thing, in turn."`
-	Threads     int           `default:"100000" help:"Open threads of the mess part."`
-	Renewals    int           `default:"500" help:"Renewals a second of the list part."`
+	Rounds      int           `short:"r" default:"5" help:"Rounds of each measurement, in turn."`
+	Threads     int           `default:"100000" help:"Open threads in the mess part."`
+	Renewals    int           `default:"500" help:"Renewals per second in the list part."`
 	Idle        time.Duration `default:"10s" help:"How long the process part watches an idle server."`
-	Data        string        `placeholder:"DIR" help:"Folder that keeps the big database between runs (default: a temporary one)."`
-	Agentmesh   string        `placeholder:"FILE" help:"The agentmesh program (default: beside this one, or in PATH)."`
-	CPUProfile  string        `name:"cpuprofile" placeholder:"FILE" help:"Write a profile of this process, for the parts that run in it."`
+	Data        string        `placeholder:"DIR" help:"Directory that keeps the big database between runs (default: a temporary one)."`
+	Agentmesh   string        `placeholder:"FILE" help:"The agentmesh program (default: in the directory of meshbench, or in PATH)."`
+	CPUProfile  string        `name:"cpuprofile" placeholder:"FILE" help:"Write a CPU profile of meshbench itself, for the parts that run in its process."`
 	JSON        bool          `help:"Print JSON."`
 }
 
@@ -35,10 +35,10 @@ type figure struct {
 	Name  string  `json:"name"`
 	Value float64 `json:"value"`
 	Unit  string  `json:"unit"`
-	// Goal is what the value is compared with; nil: it is only told.
+	// Goal is the bound that the value is compared with; nil for a figure without a target.
 	Goal *goal `json:"goal,omitempty"`
 	Met  *bool `json:"met,omitempty"`
-	// Note says where the value comes from.
+	// Note explains where the value comes from.
 	Note string `json:"note,omitempty"`
 }
 
@@ -55,20 +55,21 @@ func (g goal) String() string {
 	return fmt.Sprintf("≤ %g", g.Bound)
 }
 
-// told is a figure without a goal.
-func told(name string, v float64, unit, note string, args ...any) figure {
+// newFigure returns a figure without a goal.
+func newFigure(name string, v float64, unit, note string, args ...any) figure {
 	return figure{Name: name, Value: v, Unit: unit, Note: fmt.Sprintf(note, args...)}
 }
 
 // most returns f with an upper bound.
-func (f figure) most(bound float64) figure { return f.judged(goal{Bound: bound}, f.Value <= bound) }
+func (f figure) most(bound float64) figure { return f.withGoal(goal{Bound: bound}, f.Value <= bound) }
 
 // least returns f with a lower bound.
 func (f figure) least(bound float64) figure {
-	return f.judged(goal{Bound: bound, AtLeast: true}, f.Value >= bound)
+	return f.withGoal(goal{Bound: bound, AtLeast: true}, f.Value >= bound)
 }
 
-func (f figure) judged(g goal, met bool) figure {
+// withGoal returns f with a goal and whether f meets it.
+func (f figure) withGoal(g goal, met bool) figure {
 	f.Goal, f.Met = &g, new(met)
 	return f
 }
@@ -79,13 +80,13 @@ type study struct {
 	p     *progress
 	mesh  agentmesh
 	dir   string // temporary
-	data  string // of the big database
+	data  string // data directory of the big database
 	found []figure
 }
 
 func (s *study) add(list ...figure) { s.found = append(s.found, list...) }
 
-// parts are the parts of the table in its order.
+// parts are the parts of the table, in order.
 var parts = []struct {
 	name string
 	run  func(*study, context.Context) error

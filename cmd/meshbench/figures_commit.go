@@ -18,14 +18,14 @@ import (
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
-// The unit of the group commit figures: append an entry, update one of many rows.
+// Sizes of the unit of the group commit figures: append an entry, and update one of many rows.
 const (
 	entrySize = 700
 	rowSize   = 200
 	rowCount  = 10_000
 )
 
-// commit compares the store's group commit with one Update each and with a raw log.
+// commit compares the store's group commit with a transaction per unit and with a raw log.
 func (s *study) commit(ctx context.Context) (err error) {
 	var closers []func() error
 	defer func() {
@@ -38,11 +38,11 @@ func (s *study) commit(ctx context.Context) (err error) {
 		return err
 	}
 	closers = append(closers, st.Close)
-	appendRow, err := appender(ctx, st)
+	appendRow, err := newAppend(ctx, st)
 	if err != nil {
 		return err
 	}
-	accept, err := accepter(ctx, st)
+	accept, err := newAcceptance(ctx, st)
 	if err != nil {
 		return err
 	}
@@ -51,12 +51,12 @@ func (s *study) commit(ctx context.Context) (err error) {
 		return err
 	}
 	closers = append(closers, db.Close)
-	log, err := groupedLog(filepath.Join(s.dir, "raw.log"))
+	log, err := newLogWriter(filepath.Join(s.dir, "raw.log"))
 	if err != nil {
 		return err
 	}
 	closers = append(closers, log.stop)
-	update := updater(db)
+	update := newUpdate(db)
 	raw := func(context.Context, int) error { return log.write(units.next()...) }
 
 	n := s.Concurrency
@@ -66,15 +66,15 @@ func (s *study) commit(ctx context.Context) (err error) {
 	step, updates, logs, acc := many[0], many[1], many[2], many[3]
 	rate := func(list []sample) float64 { return medianOf(list, sample.rate) }
 	s.add(
-		told(fmt.Sprintf("group commit, %d senders, beside one Update each", n), ratio(step, updates, sample.rate), "×", "%.0f/s beside %.0f/s", rate(step), rate(updates)).least(4),
-		told(fmt.Sprintf("group commit, %d senders, beside a raw log", n), ratio(step, logs, sample.rate), "×", "%.0f/s beside %.0f/s", rate(step), rate(logs)).least(0.30),
-		told(fmt.Sprintf("acceptance, %d senders, beside a raw log", n), ratio(acc, logs, sample.rate), "×", "%.0f/s", rate(acc)).least(0.10),
-		told("group commit, one sender, beside one Update", ratio(one[0], one[1], sample.rate), "×", "%.0f/s beside %.0f/s", rate(one[0]), rate(one[1])).least(0.85),
+		newFigure(fmt.Sprintf("group commit, %d senders, beside one Update each", n), ratio(step, updates, sample.rate), "×", "%.0f/s beside %.0f/s", rate(step), rate(updates)).least(4),
+		newFigure(fmt.Sprintf("group commit, %d senders, beside a raw log", n), ratio(step, logs, sample.rate), "×", "%.0f/s beside %.0f/s", rate(step), rate(logs)).least(0.30),
+		newFigure(fmt.Sprintf("acceptance, %d senders, beside a raw log", n), ratio(acc, logs, sample.rate), "×", "%.0f/s", rate(acc)).least(0.10),
+		newFigure("group commit, one sender, beside one Update", ratio(one[0], one[1], sample.rate), "×", "%.0f/s beside %.0f/s", rate(one[0]), rate(one[1])).least(0.85),
 	)
 	return ctx.Err()
 }
 
-// unitMaker numbers the units of the bare engines.
+// unitMaker numbers the units of the engines without the store.
 type unitMaker struct {
 	n     atomic.Uint64
 	entry [entrySize]byte
@@ -91,15 +91,15 @@ func (u *unitMaker) next() []put {
 	}
 }
 
-// updater is one bbolt transaction for each unit.
-func updater(db *bbolt.DB) operation {
+// newUpdate returns an operation that writes each unit in its own bbolt transaction.
+func newUpdate(db *bbolt.DB) operation {
 	return func(context.Context, int) error {
 		puts := units.next()
 		return db.Update(func(tx *bbolt.Tx) error { return putAll(tx, puts) })
 	}
 }
 
-// each calls op for 0 to n-1 from many goroutines, so that they share commits.
+// each calls op for 0 to n-1 from many goroutines, so that the calls share commits.
 func each(n int, op func(i int) error) error {
 	var next atomic.Int64
 	var all sync.WaitGroup
@@ -115,9 +115,9 @@ func each(n int, op func(i int) error) error {
 	return errors.Join(faults...)
 }
 
-// appender appends to the transcript of one of rowCount conversations and updates its row, through the store's own
-// steps: with preconditions, revisions and expiry, which the bare engine does not have.
-func appender(ctx context.Context, st store.Store) (operation, error) {
+// newAppend returns an operation that appends to the transcript of one of rowCount conversations and updates its row.
+// It uses the store's own steps, with preconditions, revisions and expiry, which plain bbolt does not have.
+func newAppend(ctx context.Context, st store.Store) (operation, error) {
 	now := time.Now()
 	row := func(i int) *store.Conversation {
 		return &store.Conversation{
@@ -139,9 +139,9 @@ func appender(ctx context.Context, st store.Store) (operation, error) {
 	}, err
 }
 
-// accepter is the step that accepts a message, as the node applies it: replay record with its answer, conversation,
-// message and reply in the transcript, inbox record.
-func accepter(ctx context.Context, st store.Store) (operation, error) {
+// newAcceptance returns an operation that accepts a message as a node does: replay record with its response,
+// conversation, message and reply in the transcript, and inbox record.
+func newAcceptance(ctx context.Context, st store.Store) (operation, error) {
 	now := time.Now()
 	book := &conversations.Book{Steps: st.Steps()}
 	raw, answer, item := make([]byte, entrySize), make([]byte, 500), make([]byte, 900)
@@ -149,7 +149,7 @@ func accepter(ctx context.Context, st store.Store) (operation, error) {
 	err := each(len(rows), func(i int) error {
 		key := store.ConvKey{Peer: fmt.Sprintf("am_sender%018d", i), ID: fmt.Sprintf("conv_%08d", i)}
 		err := book.Try(ctx, key, now, func(u *conversations.Unit) error {
-			return u.Record(ctx, conversations.Event{Kind: conversations.Received, At: now, Intent: "mesh.message", Payload: letter})
+			return u.Record(ctx, conversations.Event{Kind: conversations.Received, At: now, Intent: "mesh.message", Payload: payload})
 		})
 		if err != nil {
 			return err

@@ -6,10 +6,10 @@ import (
 	"path/filepath"
 )
 
-// lookups is how many cards the directory of the http part has.
+// lookups is the number of cards in the directory of the http part.
 const lookups = 1000
 
-// http compares the directory over HTTP with bare servers.
+// http compares the directory over HTTP with plain servers.
 func (s *study) http(ctx context.Context) (err error) {
 	srv, err := s.mesh.serve(ctx, filepath.Join(s.dir, "http"))
 	if err != nil {
@@ -25,7 +25,7 @@ func (s *study) http(ctx context.Context) (err error) {
 		return err
 	}
 	for _, name := range []string{"register", "register-proven", "list", "search"} {
-		sc, err := scenarioNamed(name)
+		sc, err := findScenario(name)
 		if err != nil {
 			return err
 		}
@@ -34,7 +34,7 @@ func (s *study) http(ctx context.Context) (err error) {
 			return err
 		}
 		o := r.outcome()
-		f := told(name+": throughput beside bare", o.RateRatio, "×", "%.0f/s, p99 %.0f µs, %.1f µs server CPU, %d errors %s", o.Rate, o.P99, o.CPU, o.Errors, o.Fault)
+		f := newFigure(name+": throughput beside bare", o.RateRatio, "×", "%.0f/s, p99 %.0f µs, %.1f µs server CPU, %d errors %s", o.Rate, o.P99, o.CPU, o.Errors, o.Fault)
 		if name == "register" {
 			f = f.least(0.5)
 		}
@@ -43,7 +43,7 @@ func (s *study) http(ctx context.Context) (err error) {
 	return nil
 }
 
-// lookups compares GET of a card, full and conditional, with a bare server, all in turn.
+// lookups compares GET of a card, full and conditional, with a plain server, all in turn.
 func (s *study) lookups(ctx context.Context, t target) error {
 	full, err := t.bench.get(ctx)
 	if err != nil {
@@ -66,8 +66,8 @@ func (s *study) lookups(ctx context.Context, t target) error {
 	)
 	get, cond, bare := rounds{"get", got[0], got[2]}.outcome(), rounds{"get-conditional", got[1], got[0]}.outcome(), rounds{"bare", got[2], nil}.outcome()
 	s.add(
-		told("get: server CPU beside bare", get.CPURatio, "×", "%.1f µs beside %.1f µs; %.0f/s, p99 %.0f µs, %d errors", get.CPU, bare.CPU, get.Rate, get.P99, get.Errors).most(1.3),
-		told("get-conditional: server CPU beside get", cond.CPURatio, "×", "%.1f µs; %.0f/s, %d errors", cond.CPU, cond.Rate, cond.Errors).most(1),
+		newFigure("get: server CPU beside bare", get.CPURatio, "×", "%.1f µs beside %.1f µs; %.0f/s, p99 %.0f µs, %d errors", get.CPU, bare.CPU, get.Rate, get.P99, get.Errors).most(1.3),
+		newFigure("get-conditional: server CPU beside get", cond.CPURatio, "×", "%.1f µs; %.0f/s, %d errors", cond.CPU, cond.Rate, cond.Errors).most(1),
 	)
 	return ctx.Err()
 }

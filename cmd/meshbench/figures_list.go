@@ -14,29 +14,29 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// question is one of the searches of the list part, as directory.Registry puts it to the store.
-type question struct {
+// listQuery is one of the searches of the list part, as directory.Registry passes it to the store.
+type listQuery struct {
 	name  string
 	q     store.CardQuery
-	bound float64 // of the 99th percentile, in microseconds; 0: only told
+	bound float64 // of the 99th percentile, in microseconds; 0 for no target
 }
 
-// questions are about words and capabilities that many, some and few cards have. n is the number of cards.
-func questions(n int) []question {
+// listQueries returns searches for words and capabilities that many, some and few cards have. n is the number of cards.
+func listQueries(n int) []listQuery {
 	frequent, some := wordOf(0), wordOf(40)
-	return []question{
+	return []listQuery{
 		{"capability", store.CardQuery{All: []string{"cap:" + capability(3)}}, 150},
 		{"capability + intent", store.CardQuery{All: []string{"cap:" + capability(150), "intent:mesh.request_info"}}, 150},
-		{"one word", words(some), 150},
+		{"one word", wordQuery(some), 150},
 		{"deep cursor", store.CardQuery{All: []string{"cap:" + capability(3)}, After: store.Position{Seq: uint64(n) * 9 / 10}}, 150},
-		{"two words + capability", withAll(words(frequent, some), "cap:"+capability(20)), 1000},
+		{"two words + capability", withAll(wordQuery(frequent, some), "cap:"+capability(20)), 1000},
 	}
 }
 
-// words asks for cards as a text search does (AM-53): words of the name, the last one also as a prefix, then words
-// of name and description.
-func words(list ...string) store.CardQuery {
-	spelled := func(family string, list []string) []string {
+// wordQuery returns the query of a text search (AM-53): words of the name, the last one also as a prefix, then words of
+// name and description.
+func wordQuery(list ...string) store.CardQuery {
+	withFamily := func(family string, list []string) []string {
 		out := make([]string, len(list))
 		for i, w := range list {
 			out[i] = family + w
@@ -45,9 +45,9 @@ func words(list ...string) store.CardQuery {
 	}
 	whole, last := list[:len(list)-1], list[len(list)-1]
 	return store.CardQuery{Tiers: []store.Tier{
-		{All: spelled("name:", list)},
-		{All: spelled("name:", whole), Prefix: "name:" + last},
-		{All: spelled("word:", whole), Prefix: "word:" + last},
+		{All: withFamily("name:", list)},
+		{All: withFamily("name:", whole), Prefix: "name:" + last},
+		{All: withFamily("word:", whole), Prefix: "word:" + last},
 	}}
 }
 
@@ -56,7 +56,7 @@ func withAll(q store.CardQuery, terms ...string) store.CardQuery {
 	return q
 }
 
-// list measures searches in a big directory, quiet and while cards are renewed, and the memory that it takes.
+// list measures searches in a big directory, idle and during renewals of cards, and the memory that the directory uses.
 func (s *study) list(ctx context.Context) (err error) {
 	if err := fillBig(ctx, s.p, s.data, s.Cards); err != nil {
 		return err
@@ -67,25 +67,25 @@ func (s *study) list(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
-	s.add(told(fmt.Sprintf("heap of everything but bodies, %d cards", s.Cards), mib(heap()-before), "MiB", "after GC; bodies stay in the file").most(300))
-	asked := questions(s.Cards)
-	found := make([]int, len(asked))
-	for i, q := range asked { // also reads the pages once
-		if _, found[i], err = ask(ctx, b, q.q, s.Duration/4); err != nil {
+	s.add(newFigure(fmt.Sprintf("heap of everything except bodies, %d cards", s.Cards), mib(heap()-before), "MiB", "after GC; bodies stay in the file").most(300))
+	queries := listQueries(s.Cards)
+	found := make([]int, len(queries))
+	for i, q := range queries { // this also reads the pages once
+		if _, found[i], err = runQuery(ctx, b, q.q, s.Duration/4); err != nil {
 			return err
 		}
 	}
-	quiet, busy, half := make([][]float64, len(asked)), make([][]float64, len(asked)), make([][]float64, len(asked))
+	quiet, busy, half := make([][]float64, len(queries)), make([][]float64, len(queries)), make([][]float64, len(queries))
 	var renewed []float64
 	for r := range s.Rounds {
 		for _, renewing := range []bool{false, true} {
 			s.p.say("list: round %d of %d, renewing %t", r+1, s.Rounds, renewing)
 			into, stop := quiet, func() float64 { return 0 }
 			if renewing {
-				into, stop = busy, b.renewals(ctx, s.Cards, s.Renewals)
+				into, stop = busy, b.startRenewals(ctx, s.Cards, s.Renewals)
 			}
-			for i, q := range asked {
-				got, _, err := ask(ctx, b, q.q, s.Duration/4)
+			for i, q := range queries {
+				got, _, err := runQuery(ctx, b, q.q, s.Duration/4)
 				if err != nil {
 					stop()
 					return err
@@ -100,18 +100,18 @@ func (s *study) list(ctx context.Context) (err error) {
 			}
 		}
 	}
-	for i, q := range asked {
-		f := told(fmt.Sprintf("list: %s, p99, %d cards", q.name, s.Cards), median(quiet[i]), "µs", "store.Cards.List, a page of %d, p50 %.0f µs", found[i], median(half[i]))
+	for i, q := range queries {
+		f := newFigure(fmt.Sprintf("list: %s, p99, %d cards", q.name, s.Cards), median(quiet[i]), "µs", "store.Cards.List, a page of %d, p50 %.0f µs", found[i], median(half[i]))
 		s.add(f.most(q.bound))
 	}
-	for i, q := range asked {
+	for i, q := range queries {
 		var beside []float64
 		for r := range quiet[i] {
-			if quiet[i][r] > 0 { // else the clock is too coarse for it
+			if quiet[i][r] > 0 { // otherwise the clock is too coarse
 				beside = append(beside, busy[i][r]/quiet[i][r])
 			}
 		}
-		s.add(told("list: "+q.name+", p99 while renewing beside quiet", median(beside), "×", "%.0f µs at %.0f renewals/s", median(busy[i]), median(renewed)).most(2))
+		s.add(newFigure("list: "+q.name+", p99 while renewing beside quiet", median(beside), "×", "%.0f µs at %.0f renewals/s", median(busy[i]), median(renewed)).most(2))
 	}
 	return ctx.Err()
 }
@@ -119,14 +119,14 @@ func (s *study) list(ctx context.Context) (err error) {
 // heap returns the bytes of live objects.
 func heap() int64 {
 	runtime.GC()
-	runtime.GC() // also what finalizers and pools held
+	runtime.GC() // also frees what finalizers and pools held
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
 }
 
-// ask asks one question again and again for d and says how many cards the page has.
-func ask(ctx context.Context, b *big, q store.CardQuery, d time.Duration) (sample, int, error) {
+// runQuery repeats one query for d and returns the number of cards on its page.
+func runQuery(ctx context.Context, b *big, q store.CardQuery, d time.Duration) (sample, int, error) {
 	q.Limit = 20
 	n := 0
 	got := drive(ctx, 1, d, func(ctx context.Context, _ int) error {
@@ -141,8 +141,8 @@ func ask(ctx context.Context, b *big, q store.CardQuery, d time.Duration) (sampl
 	return got, n, nil
 }
 
-// renewals renews cards at a rate until stop is called, which says how many a second it came to.
-func (b *big) renewals(ctx context.Context, cards, rate int) (stop func() float64) {
+// startRenewals renews cards at a rate until the caller calls stop, which returns the rate that was reached.
+func (b *big) startRenewals(ctx context.Context, cards, rate int) (stop func() float64) {
 	ctx, cancel := context.WithCancel(ctx)
 	due := make(chan struct{}, rate)
 	var done atomic.Int64
@@ -161,7 +161,7 @@ func (b *big) renewals(ctx context.Context, cards, rate int) (stop func() float6
 			for want := int(time.Since(begin).Seconds() * float64(rate)); sent < want; sent++ {
 				select {
 				case due <- struct{}{}:
-				default: // the store is behind; the reached rate will show it
+				default: // the store is behind; the reached rate shows that
 				}
 			}
 		}

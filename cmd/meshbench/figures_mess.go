@@ -13,20 +13,20 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// messFree are the documented settings that switch off the limits of the MESS exchange.
-var messFree = []string{
+// messNoLimits are the documented settings that switch off the limits of the MESS exchange.
+var messNoLimits = []string{
 	"--set", "mess.calls_per_minute=0", "--set", "mess.threads_per_hour=0", "--set", "mess.registrations_per_hour=0",
 }
 
 const messPath = "/api/v1/exchanges/home/"
 
-// requesters are clients of a MESS exchange, one for each worker.
+// requesters are clients of a MESS exchange, one per worker.
 type requesters struct {
 	base *url.URL
 	keys []string
 }
 
-// requesters registers one for each worker, and an executor that may claim everything.
+// registerMESS registers one requester per worker, which is also an executor for all of their requests.
 func registerMESS(ctx context.Context, base *url.URL, workers int) (*requesters, error) {
 	r := &requesters{base: base}
 	l := link{base: base}
@@ -45,7 +45,7 @@ func registerMESS(ctx context.Context, base *url.URL, workers int) (*requesters,
 	return r, nil
 }
 
-// create asks for something.
+// create returns an operation that makes a request.
 func (r *requesters) create() operation {
 	t := traffic{base: r.base, status: http.StatusCreated, request: func(w int) ([]byte, error) {
 		return r.request(w, http.MethodPost, "requests", []byte(`{"intent":"dice two onions for the soup tonight","context":["the board is in the second drawer"],"requires":["knife"]}`)), nil
@@ -57,7 +57,7 @@ func (r *requesters) request(w int, method, path string, body []byte) []byte {
 	return request(method, r.base, messPath+path, body, "Authorization", "Bearer "+r.keys[w])
 }
 
-// page asks for a page by state and says how many threads are on it, and how long the answer took.
+// page gets a page of threads by state. It returns the number of threads on the page and the time of the response.
 func (r *requesters) page(ctx context.Context, l *link, after string) (next string, n int, took time.Duration, err error) {
 	begin := time.Now()
 	a, err := l.exchange(ctx, r.request(0, http.MethodGet, "requests?status=pending&limit=100&after="+url.QueryEscape(after), nil))
@@ -73,11 +73,11 @@ func (r *requesters) page(ctx context.Context, l *link, after string) (next stri
 	return v.GetStr("next"), list.Len(), took, nil
 }
 
-// mess compares making a thread with taking a signed message, both through the same process, and then looks at what many
-// open threads cost: a page, and a restart. Both sides answer when the commit stands.
+// mess compares the creation of threads with the acceptance of signed messages in the same process. Then it measures
+// what many open threads cost: a page, and a restart. Both operations respond after the commit.
 func (s *study) mess(ctx context.Context) (err error) {
 	data := filepath.Join(s.dir, "mess")
-	srv, err := s.mesh.serve(ctx, data, messFree...)
+	srv, err := s.mesh.serve(ctx, data, messNoLimits...)
 	if err != nil {
 		return err
 	}
@@ -103,7 +103,7 @@ func (s *study) mess(ctx context.Context) (err error) {
 		contender{"mess create", b.workers, r.create(), srv.cpu},
 		contender{"message", b.workers, messages.operation(messages.base, b.workers, messages.check), srv.cpu})
 	o := rounds{"mess create", got[0], nil}.outcome()
-	s.add(told("mess: threads created beside signed messages taken, a second", ratio(got[0], got[1], sample.rate), "×",
+	s.add(newFigure("mess: threads created beside signed messages taken, a second", ratio(got[0], got[1], sample.rate), "×",
 		"%d clients; %.0f/s beside %.0f/s; server CPU %.0f µs beside %.0f µs; p99 %.0f µs, %d errors %s", b.workers,
 		o.Rate, medianOf(got[1], sample.rate), o.CPU, medianOf(got[1], sample.cost), o.P99, o.Errors, o.Fault).least(0.5))
 	made := 0
@@ -128,7 +128,7 @@ func (s *study) mess(ctx context.Context) (err error) {
 	return s.messRestart(ctx, data, r, made)
 }
 
-// messPages walks through all pages of a state, once for each round.
+// messPages reads all pages of a state, once per round.
 func (s *study) messPages(ctx context.Context, r *requesters, made int) error {
 	l := link{base: r.base}
 	defer l.close()
@@ -150,12 +150,12 @@ func (s *study) messPages(ctx context.Context, r *requesters, made int) error {
 		}
 	}
 	slices.Sort(took)
-	s.add(told("mess: p99 of a page of 100 by state", float64(quantile(took, 0.99).Microseconds())/1e3, "ms",
+	s.add(newFigure("mess: p99 of a page of 100 by state", float64(quantile(took, 0.99).Microseconds())/1e3, "ms",
 		"%d open threads, %d pages, p50 %.2f ms", made, len(took), float64(quantile(took, 0.5).Microseconds())/1e3).most(5))
 	return nil
 }
 
-// messRestart times a start over many open threads.
+// messRestart measures a start with many open threads.
 func (s *study) messRestart(ctx context.Context, data string, r *requesters, made int) error {
 	s.p.say("mess: restart")
 	took, srv, err := s.timedStart(ctx, data, func(base *url.URL) bool {
@@ -171,6 +171,6 @@ func (s *study) messRestart(ctx context.Context, data string, r *requesters, mad
 	if err != nil {
 		return err
 	}
-	s.add(told("mess: start to ready and the first page", took.Seconds(), "s", "%d open threads, from exec of agentmesh serve", made).most(3))
+	s.add(newFigure("mess: start to ready and the first page", took.Seconds(), "s", "%d open threads, from exec of agentmesh serve", made).most(3))
 	return srv.stop()
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
-// message compares a signed exchange with the sum of what it cannot do without, measured in turn with it.
+// message compares a signed exchange with the sum of its unavoidable pieces, measured in turn with it.
 func (s *study) message(ctx context.Context) (err error) {
 	srv, err := s.mesh.serve(ctx, filepath.Join(s.dir, "message"))
 	if err != nil {
@@ -41,7 +41,7 @@ func (s *study) message(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
-	accept, err := accepter(ctx, st)
+	accept, err := newAcceptance(ctx, st)
 	if err != nil {
 		return err
 	}
@@ -63,15 +63,15 @@ func (s *study) message(ctx context.Context) (err error) {
 	o := rounds{"message", got[0], nil}.outcome()
 	read, verify := got[len(cs)-1], got[3]
 	s.add(
-		told(fmt.Sprintf("message: server CPU beside its pieces, %d senders", b.workers), ratio(got[0], sums, sample.cost), "×",
+		newFigure(fmt.Sprintf("message: server CPU beside its pieces, %d senders", b.workers), ratio(got[0], sums, sample.cost), "×",
 			"%.0f µs beside %.0f µs%s; %.0f/s, p50 %.0f µs, p99 %.0f µs, %d errors %s", o.CPU, medianOf(sums, sample.cost), note.String(), o.Rate, o.P50, o.P99, o.Errors, o.Fault).most(1.6),
-		told("read + canonicalise beside verify", ratio(read, verify, sample.cost), "×", "").most(0.10),
+		newFigure("read + canonicalise beside verify", ratio(read, verify, sample.cost), "×", "").most(0.10),
 	)
 	return ctx.Err()
 }
 
-// pieces are what a signed exchange cannot do without, each alone in one goroutine: verify and sign of the standard
-// library, and reading a message strictly to its canonical form.
+// pieces returns the unavoidable pieces of a signed exchange, each in one goroutine: verify and sign of the standard
+// library, and parsing a message strictly to its canonical form.
 func pieces() ([]contender, error) {
 	key := newKey("pieces")
 	from := sender{id: key.private.Public().AgentID(), key: key.private}
@@ -106,7 +106,7 @@ func pieces() ([]contender, error) {
 	}, nil
 }
 
-// read takes a message through the strict reader to what its signature covers.
+// read parses a message strictly and returns the bytes that its signature covers.
 func read(raw []byte) (wire.Message, []byte, error) {
 	tree, err := wire.ParseObject(raw)
 	if err != nil {

@@ -12,18 +12,18 @@ import (
 	"time"
 )
 
-// process looks at the program itself: size, start, idleness.
+// process measures the program itself: size, start and idle load.
 func (s *study) process(ctx context.Context) (err error) {
 	info, err := os.Stat(s.mesh.program)
 	if err != nil {
 		return err
 	}
-	s.add(told("binary", mib(info.Size()), "MiB", "as built; the released one is stripped").most(40))
+	s.add(newFigure("binary", mib(info.Size()), "MiB", "as built; the released one is stripped").most(40))
 	var took []float64
 	for i := range s.Rounds {
 		s.p.say("start %d of %d", i+1, s.Rounds)
 		up, srv, err := s.timedStart(ctx, filepath.Join(s.dir, fmt.Sprintf("empty%d", i)), func(base *url.URL) bool {
-			return asks(ctx, base, "/readyz")
+			return isReady(ctx, base, "/readyz")
 		})
 		if err != nil {
 			return err
@@ -33,7 +33,7 @@ func (s *study) process(ctx context.Context) (err error) {
 		}
 		took = append(took, float64(up.Microseconds())/1e3)
 	}
-	s.add(told("serve to ready, empty data directory", median(took), "ms", "from exec to the first 200 of /readyz, median of %d", s.Rounds).most(300))
+	s.add(newFigure("serve to ready, empty data directory", median(took), "ms", "from exec to the first 200 of /readyz, median of %d", s.Rounds).most(300))
 	srv, err := s.mesh.serve(ctx, filepath.Join(s.dir, "empty0"))
 	if err != nil {
 		return err
@@ -42,6 +42,7 @@ func (s *study) process(ctx context.Context) (err error) {
 	return s.idle(ctx, srv)
 }
 
+// idle measures the memory and the wake-ups of an idle server.
 func (s *study) idle(ctx context.Context, srv *child) error {
 	s.p.say("idle")
 	if err := pause(ctx, s.Idle/2); err != nil {
@@ -67,8 +68,8 @@ func (s *study) idle(ctx context.Context, srv *child) error {
 		return err
 	}
 	s.add(
-		told("idle: resident", mib(rss), "MiB", "directory and node, nothing registered but itself").most(40),
-		told("idle: wake-ups", float64(after-before)/s.Idle.Seconds(), "/s", "voluntary context switches of all threads over %s; %v of CPU", s.Idle, srv.cpu()-used).most(1),
+		newFigure("idle: resident", mib(rss), "MiB", "directory and node, nothing registered but itself").most(40),
+		newFigure("idle: wake-ups", float64(after-before)/s.Idle.Seconds(), "/s", "voluntary context switches of all threads over %s; %v of CPU", s.Idle, srv.cpu()-used).most(1),
 	)
 	return nil
 }
@@ -85,11 +86,10 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// startPatience is how long a server may take until it answers at all.
+// startPatience is how long a server may take until its first correct response.
 const startPatience = 5 * time.Minute
 
-// timedStart starts a server on a port of its own and says how long it took from exec until good was true for the
-// first time.
+// timedStart starts a server on its own port and returns how long it took from exec until good returned true.
 func (s *study) timedStart(ctx context.Context, data string, good func(base *url.URL) bool) (time.Duration, *child, error) {
 	port, err := freePort()
 	if err != nil {
@@ -121,12 +121,12 @@ func (s *study) timedStart(ctx context.Context, data string, good func(base *url
 	}
 	took, ok := <-up
 	if !ok {
-		return 0, nil, errors.Join(errors.New("the server never answered as it should"), srv.stop())
+		return 0, nil, errors.Join(errors.New("the server did not give the expected response in time"), srv.stop())
 	}
 	return took, srv, nil
 }
 
-// freePort returns a loopback address that nobody listens at.
+// freePort returns a loopback address that is not in use.
 func freePort() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -135,8 +135,8 @@ func freePort() (string, error) {
 	return l.Addr().String(), l.Close()
 }
 
-// asks says whether a GET is answered with 200.
-func asks(ctx context.Context, base *url.URL, path string) bool {
+// isReady reports whether a GET of path returns 200.
+func isReady(ctx context.Context, base *url.URL, path string) bool {
 	l := link{base: base}
 	defer l.close()
 	a, err := l.exchange(ctx, request(http.MethodGet, base, path, nil))

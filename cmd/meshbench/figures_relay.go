@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// relay compares a message that passes through a mailbox relay with one that goes to the same node's own listener, in
-// turn: what lies between them is the relay's. One sender, because what is looked for is the wait of one caller.
+// relay compares a message that passes through a mailbox relay with a message to the same node's own listener, in turn.
+// The difference is the cost of the relay. There is one sender, because the figure is the delay of one caller.
 func (s *study) relay(ctx context.Context) (err error) {
 	hub, err := s.mesh.serve(ctx, filepath.Join(s.dir, "hub"), "--roles", "directory")
 	if err != nil {
@@ -24,14 +24,14 @@ func (s *study) relay(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, srv.stop()) }()
-	if err := connected(ctx, hub.url()); err != nil {
+	if err := awaitConnection(ctx, hub.url()); err != nil {
 		return err
 	}
-	through, err := caller(ctx, hub.Directory, hub.Directory+"/mailbox/"+srv.AgentID)
+	through, err := newCaller(ctx, hub.Directory, hub.Directory+"/mailbox/"+srv.AgentID)
 	if err != nil {
 		return err
 	}
-	direct, err := caller(ctx, hub.Directory, srv.URL+"/agentmesh")
+	direct, err := newCaller(ctx, hub.Directory, srv.URL+"/agentmesh")
 	if err != nil {
 		return err
 	}
@@ -41,13 +41,13 @@ func (s *study) relay(ctx context.Context) (err error) {
 	for i := range added {
 		added[i] = micros(got[1][i].P50-got[0][i].P50) / 1e3
 	}
-	s.add(told("relay: what pass-through adds, p50", median(added), "ms", "%.0f µs beside %.0f µs, p99 %.0f µs beside %.0f µs; %.0f µs CPU of the relay; %d errors %s",
+	s.add(newFigure("relay: what pass-through adds, p50", median(added), "ms", "%.0f µs beside %.0f µs, p99 %.0f µs beside %.0f µs; %.0f µs CPU of the relay; %d errors %s",
 		passed.P50, plain.P50, passed.P99, plain.P99, passed.CPU, passed.Errors+plain.Errors, passed.Fault+plain.Fault).most(2))
 	return ctx.Err()
 }
 
-// connected waits until an agent holds its connection to the relay at base.
-func connected(ctx context.Context, base *url.URL) error {
+// awaitConnection waits until an agent is connected to the relay at base.
+func awaitConnection(ctx context.Context, base *url.URL) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	l := link{base: base}
@@ -74,8 +74,8 @@ func connected(ctx context.Context, base *url.URL) error {
 	}
 }
 
-// caller registers one sender at a directory and returns what sends its messages to an endpoint.
-func caller(ctx context.Context, directory, endpoint string) (operation, error) {
+// newCaller registers one sender at a directory and returns an operation that sends its messages to an endpoint.
+func newCaller(ctx context.Context, directory, endpoint string) (operation, error) {
 	b, err := (&child{Directory: directory, Endpoint: endpoint}).bench("meshbench-relay-credential", 1, 1)
 	if err != nil {
 		return nil, err

@@ -15,8 +15,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// restart kills a directory of many cards in the middle of its work and measures how long the next one takes to its
-// first correct search: one that finds the last card that was acknowledged, and every other card where it was.
+// restart kills a directory of many cards while it works, and measures how long the next process takes to its first
+// correct search: one that finds the last acknowledged card, and all other cards in the same order.
 func (s *study) restart(ctx context.Context) error {
 	if err := fillBig(ctx, s.p, s.data, s.Cards); err != nil {
 		return err
@@ -38,7 +38,7 @@ func (s *study) restart(ctx context.Context) error {
 		}
 		took, srv, err := s.timedStart(ctx, s.data, func(base *url.URL) bool {
 			return bytes.Contains(search(ctx, base, url.Values{"q": {late}}), []byte(late)) &&
-				bytes.Equal(listed(search(ctx, base, anchor)), want)
+				bytes.Equal(cardIDs(search(ctx, base, anchor)), want)
 		})
 		if err != nil {
 			return err
@@ -46,17 +46,17 @@ func (s *study) restart(ctx context.Context) error {
 		if err := srv.stop(); err != nil {
 			return err
 		}
-		f := told(fmt.Sprintf("SIGKILL to first correct search, %d cards, %s", s.Cards, variant.name), took.Seconds(), "s", "from exec of agentmesh serve")
+		f := newFigure(fmt.Sprintf("SIGKILL to first correct search, %d cards, %s", s.Cards, variant.name), took.Seconds(), "s", "from exec of agentmesh serve")
 		s.add(f.most(10))
 	}
 	return nil
 }
 
-// anchor is a search whose answer must be the same after the kill.
+// anchor is a search whose result must be the same after the kill.
 var anchor = url.Values{"q": {wordOf(40)}, "capability": {capability(20)}, "limit": {"50"}}
 
-// killBusy starts a server over the big database, registers a card with a word of its own and kills it at once. It
-// returns the word, and what [anchor] found.
+// killBusy starts a server over the big database, registers a card with a unique word and kills the server at once. It
+// returns the word, and the result of [anchor].
 func (s *study) killBusy(ctx context.Context) (late string, want []byte, err error) {
 	srv, err := s.mesh.serve(ctx, s.data)
 	if err != nil {
@@ -67,7 +67,7 @@ func (s *study) killBusy(ctx context.Context) (late string, want []byte, err err
 	if err != nil {
 		return "", nil, err
 	}
-	want = listed(search(ctx, srv.url(), anchor))
+	want = cardIDs(search(ctx, srv.url(), anchor))
 	if len(want) == 0 {
 		return "", nil, errors.New("the search to compare with finds nothing")
 	}
@@ -82,7 +82,7 @@ func (s *study) killBusy(ctx context.Context) (late string, want []byte, err err
 	return late, want, err
 }
 
-// search returns the answer to a search, nil where there is none.
+// search returns the response to a search, or nil if it failed.
 func search(ctx context.Context, base *url.URL, q url.Values) []byte {
 	l := link{base: base}
 	defer l.close()
@@ -93,8 +93,8 @@ func search(ctx context.Context, base *url.URL, q url.Values) []byte {
 	return a.Body
 }
 
-// listed returns the ids of the cards of a page, in their order.
-func listed(page []byte) []byte {
+// cardIDs returns the ids of the cards on a page, in order.
+func cardIDs(page []byte) []byte {
 	doc, err := wire.ParseObject(page)
 	if err != nil {
 		return nil
@@ -107,6 +107,7 @@ func listed(page []byte) []byte {
 	return ids
 }
 
+// remove deletes a file that may be missing.
 func remove(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

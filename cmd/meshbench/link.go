@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// link is one connection that is kept open: a client that costs less than the server it measures. It is not for
-// concurrent use.
+// link is one connection that is kept open: a client that costs less than the server that it measures. It is not safe
+// for concurrent use.
 type link struct {
 	base *url.URL
 	conn net.Conn
@@ -24,17 +24,17 @@ type link struct {
 	body []byte
 }
 
-// answer is what a server said. Body is good until the next call.
+// answer is a response. Body is valid until the next call.
 type answer struct {
 	Status int
 	Header http.Header
 	Body   []byte
 }
 
-// answerTimeout is how long a server may take for one answer.
+// answerTimeout is how long a server may take for one response.
 const answerTimeout = 30 * time.Second
 
-// exchange sends a request as its bytes and reads the answer. After an error the next call dials anew.
+// exchange sends the bytes of a request and reads the response. After an error the next call opens a new connection.
 func (l *link) exchange(ctx context.Context, request []byte) (answer, error) {
 	if l.conn == nil {
 		if err := l.dial(ctx); err != nil {
@@ -103,7 +103,7 @@ func (l *link) close() error {
 	return err
 }
 
-// request writes the bytes of an HTTP/1.1 request. target is path and query; headers are names and values in turn.
+// request returns the bytes of an HTTP/1.1 request. target is path and query; headers alternates names and values.
 func request(method string, base *url.URL, target string, body []byte, headers ...string) []byte {
 	b := make([]byte, 0, 256+len(body))
 	b = append(b, method+" "+target+" HTTP/1.1\r\nHost: "+base.Host+"\r\nUser-Agent: meshbench\r\n"...)

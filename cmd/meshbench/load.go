@@ -7,29 +7,29 @@ import (
 	"time"
 )
 
-// operation does one thing for one worker. No two calls for the same worker overlap.
+// operation does one thing for one worker. Calls for the same worker never overlap.
 type operation func(ctx context.Context, worker int) error
 
-// hopeless is how many errors in a row end a worker: a server that is gone would be asked in a busy loop.
-const hopeless = 100
+// maxErrorsInRow is how many errors in a row stop a worker: otherwise it would call a dead server in a busy loop.
+const maxErrorsInRow = 100
 
-// drive calls op from every worker until d has passed or ctx ends. Operations that fail count as errors and nowhere
-// else.
+// drive calls op from every worker until d has passed or ctx ends. A failed call counts as an error and not as an
+// operation.
 func drive(ctx context.Context, workers int, d time.Duration, op operation) sample {
-	type tally struct {
+	type workerResult struct {
 		took   []time.Duration
 		errors int
 		fault  string
 	}
-	tallies := make([]tally, workers)
+	results := make([]workerResult, workers)
 	start := time.Now()
 	end := start.Add(d)
 	var all sync.WaitGroup
 	for w := range workers {
 		all.Go(func() {
-			t := &tallies[w]
+			t := &results[w]
 			row := 0
-			// Each worker makes one call at least: on a machine that does much else, a short time may be over by now.
+			// Each worker makes at least one call: on a busy machine a short time may be over already.
 			for now := time.Now(); ctx.Err() == nil; {
 				err := op(ctx, w)
 				done := time.Now()
@@ -43,7 +43,7 @@ func drive(ctx context.Context, workers int, d time.Duration, op operation) samp
 					t.took = append(t.took, done.Sub(now))
 					row = 0
 				}
-				if now = done; !now.Before(end) || row >= hopeless {
+				if now = done; !now.Before(end) || row >= maxErrorsInRow {
 					break
 				}
 			}
@@ -52,7 +52,7 @@ func drive(ctx context.Context, workers int, d time.Duration, op operation) samp
 	all.Wait()
 	s := sample{Elapsed: time.Since(start)}
 	var took []time.Duration
-	for _, t := range tallies {
+	for _, t := range results {
 		took = append(took, t.took...)
 		s.Errors += t.errors
 		if s.Fault == "" {
@@ -69,7 +69,7 @@ type contender struct {
 	name    string
 	workers int
 	op      operation
-	cpu     func() time.Duration // processor time used so far; nil: not known
+	cpu     func() time.Duration // processor time used so far; nil if it is unknown
 }
 
 func (c contender) round(ctx context.Context, d time.Duration) sample {
@@ -82,8 +82,8 @@ func (c contender) round(ctx context.Context, d time.Duration) sample {
 	return s
 }
 
-// interleave runs the contenders one after the other, rounds times, after a short round each that is thrown away.
-// The machine's moods so fall on all of them. The outer index of the result is the contender.
+// interleave runs the contenders in turn, for a number of rounds, after a short warm-up round each that is discarded.
+// Changes in the machine's speed so affect all of them. The outer index of the result is the contender.
 func interleave(ctx context.Context, p *progress, rounds int, d time.Duration, contenders ...contender) [][]sample {
 	for _, c := range contenders {
 		p.say("%s: warm up", c.name)

@@ -1,13 +1,13 @@
-// Command meshbench measures AgentMesh: any directory or endpoint by its URL (`meshbench run`), and the whole table
-// of docs/performance.md (`meshbench figures`).
+// Command meshbench measures AgentMesh: any directory or endpoint by its URL (`meshbench run`), and the whole table of
+// docs/performance.md (`meshbench figures`).
 //
-// It is for whoever wants to check a figure, not for load in production: what it registers at a directory of others
-// it withdraws again. A figure stands beside a control that was measured in the same run, in turn with it: a bare
-// net/http server that answers the same bytes and headers, one that makes the same bytes durable, a raw log, the
-// standard library's cryptography. Servers run in processes of their own, so that their processor time can be told
-// from the client's, and a ratio is the median over the rounds.
+// Use it to check a figure, not to generate load in production. It withdraws the cards that it registers at a directory
+// that it did not start. Each figure is compared with a control that is measured in the same run, in turn with it: a
+// plain net/http server that returns the same bytes and headers, one that commits the same bytes to disk, a raw log, or
+// the standard library's cryptography. Servers run in their own processes, so that their processor time can be measured
+// apart from the client's. A ratio is the median over the rounds.
 //
-// Start with scenario.go for what is sent, load.go for how rounds run, and figures.go for the table.
+// Start reading with scenario.go for the requests, load.go for the rounds, and figures.go for the table.
 package main
 
 import (
@@ -23,15 +23,15 @@ import (
 
 // commands is the grammar of the command line.
 type commands struct {
-	Run     runCmd     `cmd:"" help:"Drive a directory or an endpoint, in turn with a control server that answers the same."`
-	Figures figuresCmd `cmd:"" help:"Measure the table of docs/performance.md and say which targets are met."`
+	Run     runCmd     `cmd:"" help:"Measure a directory or an endpoint, in turn with a control server that returns the same responses."`
+	Figures figuresCmd `cmd:"" help:"Measure the table of docs/performance.md and show which targets are met."`
 	Mew     mewCmd     `cmd:"" help:"Compare the MEW gateway with a Node relay that only broadcasts."`
-	Control controlCmd `cmd:"" hidden:"" help:"Be a control server."`
+	Control controlCmd `cmd:"" hidden:"" help:"Run a control server."`
 
 	AgentRelay agentrelayCmd `cmd:"" name:"agentrelay" help:"Compare the hosted AgentRelay relay with a Node relay that only broadcasts."`
 }
 
-// streams is what a command reads and writes.
+// streams are the input and the outputs of a command.
 type streams struct {
 	in  io.Reader
 	out io.Writer
@@ -49,15 +49,15 @@ func main() {
 	}
 }
 
-// stopped is how kong's wish to exit (--help) comes back out of the parser.
-type stopped int
+// exitCode is the value of the panic by which kong's exit (--help) returns from the parser.
+type exitCode int
 
-// run is the whole program but for the process around it.
+// run is the whole program, except the process around it.
 func run(ctx context.Context, args []string, s streams, errOut io.Writer) (err error) {
 	defer func() {
 		switch p := recover().(type) {
 		case nil:
-		case stopped:
+		case exitCode:
 		default:
 			panic(p)
 		}
@@ -65,7 +65,7 @@ func run(ctx context.Context, args []string, s streams, errOut io.Writer) (err e
 	var c commands
 	parser, err := kong.New(&c, kong.Name("meshbench"),
 		kong.Description("Measures AgentMesh directories and endpoints."),
-		kong.Writers(s.out, errOut), kong.Exit(func(code int) { panic(stopped(code)) }))
+		kong.Writers(s.out, errOut), kong.Exit(func(code int) { panic(exitCode(code)) }))
 	if err != nil {
 		return err
 	}

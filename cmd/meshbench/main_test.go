@@ -14,7 +14,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// The control servers are this very program: in a test, the test binary.
+// TestMain runs a control server if the test binary was started as one: [startControl] starts its own program again.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "control" {
 		main()
@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// meshbench runs the program and returns what it prints.
+// meshbench runs the program and returns its output.
 func meshbench(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	var out, errOut bytes.Buffer
@@ -42,7 +42,7 @@ func TestFlags(t *testing.T) {
 		{"no time", []string{"run", "-d", "0s"}, "--duration must be"},
 		{"unknown scenario", []string{"run", "-s", "dance"}, "must be one of"},
 		{"endpoint alone", []string{"run", "--endpoint", "http://127.0.0.1:1/agentmesh"}, "--endpoint needs --url"},
-		{"no URL", []string{"run", "--url", "example.com"}, "is no http or https URL"},
+		{"no URL", []string{"run", "--url", "example.com"}, "is not an http or https URL"},
 		{"unknown part", []string{"figures", "--only", "weather"}, "must be one of"},
 		{"too few cards", []string{"figures", "--cards", "1"}, "--cards 100"},
 		{"no program", []string{"figures", "--agentmesh", filepath.Join(t.TempDir(), "none"), "--only", "process"}, "no such file"},
@@ -66,8 +66,8 @@ func agentmeshProgram(t *testing.T) string {
 	return program
 }
 
-// Every scenario and every part of the table works against the program as it is, and what it prints makes sense. How
-// fast things are is not judged: a test machine is no measuring machine.
+// TestEverything: every scenario and every part of the table works with the current program, and prints plausible
+// figures. Speed is not checked, because a test machine is not made for measurements.
 func TestEverything(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts servers")
@@ -84,7 +84,7 @@ func TestEverything(t *testing.T) {
 		}
 		checkOutcomes(t, out, names)
 	})
-	t.Run("a server of others", func(t *testing.T) {
+	t.Run("a server that runs already", func(t *testing.T) {
 		dir := t.TempDir()
 		srv, err := agentmesh{program, dir}.serve(context.WithoutCancel(t.Context()), filepath.Join(dir, "data"))
 		if err != nil {
@@ -100,8 +100,8 @@ func TestEverything(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if left := strings.Fields(string(listed(search(t.Context(), base, nil)))); len(left) != 1 || left[0] != srv.AgentID {
-			t.Errorf("the run left %v in the directory, want the node's own card alone", left)
+		if left := strings.Fields(string(cardIDs(search(t.Context(), base, nil)))); len(left) != 1 || left[0] != srv.AgentID {
+			t.Errorf("the run left %v in the directory, want only the node's own card", left)
 		}
 	})
 	t.Run("mew", func(t *testing.T) {
@@ -180,7 +180,7 @@ func TestNoProgressWithoutTerminal(t *testing.T) {
 	p.say("round %d", 1)
 	p.end()
 	if info, err := f.Stat(); err != nil || info.Size() > 0 {
-		t.Errorf("a file that is no terminal got %d bytes, %v", info.Size(), err)
+		t.Errorf("a file that is not a terminal got %d bytes, %v", info.Size(), err)
 	}
 	var shown bytes.Buffer
 	p = &progress{w: &shown}
@@ -191,7 +191,7 @@ func TestNoProgressWithoutTerminal(t *testing.T) {
 	}
 }
 
-// Every command line of docs/performance.md is one that this program takes.
+// TestDocumentedCommands: the program accepts every command line of docs/performance.md.
 func TestDocumentedCommands(t *testing.T) {
 	text, err := os.ReadFile("../../docs/performance.md")
 	if err != nil {

@@ -15,12 +15,12 @@ import (
 // mewCmd compares the MEW gateway with a Node relay that only broadcasts.
 type mewCmd struct {
 	fanout
-	Rate int `default:"50000" help:"Deliveries per second of the round with both logs on."`
+	Rate int `default:"50000" help:"Deliveries per second in the rounds with both logs on."`
 }
 
-// mewChat is chat in a MEW space.
-var mewChat = chatter{path: "/ws", welcomed: true, message: func(mark, number string) string {
-	return filled(`{"protocol":"mew/v0.4","id":"`+mark+number+`","ts":"2026-01-01T00:00:00.000Z","from":"p0","kind":"chat","payload":{"text":"`, `"}}`)
+// mewChat is a chat message in a MEW space.
+var mewChat = messageKind{path: "/ws", welcomed: true, message: func(mark, number string) string {
+	return padMessage(`{"protocol":"mew/v0.4","id":"`+mark+number+`","ts":"2026-01-01T00:00:00.000Z","from":"p0","kind":"chat","payload":{"text":"`, `"}}`)
 }}
 
 func (c *mewCmd) Run(ctx context.Context, s streams) error {
@@ -30,38 +30,38 @@ func (c *mewCmd) Run(ctx context.Context, s streams) error {
 	start := func(ctx context.Context, program, dir string, n int, env ...string) (*host, error) {
 		return startGateway(ctx, program, dir, n, false, env...)
 	}
-	return c.compare(ctx, s, entrant{chatter: mewChat, start: start, also: c.withLogs})
+	return c.compare(ctx, s, entrant{messageKind: mewChat, start: start, also: c.withLogs})
 }
 
-// withLogs paces the deliveries with both logs on, and counts the lines.
-func (c *mewCmd) withLogs(ctx context.Context, s streams, program, dir string, n int) (t tally, err error) {
+// withLogs runs paced rounds with both logs on, and counts the log lines.
+func (c *mewCmd) withLogs(ctx context.Context, s streams, program, dir string, n int) (t caseResult, err error) {
 	t.name = fmt.Sprintf("%d receivers, both logs, %d/s", n, c.Rate)
 	g, err := startGateway(ctx, program, dir, n, true)
 	if err != nil {
 		return t, err
 	}
-	crowd, err := gather(ctx, g, mewChat, n)
+	client, err := newLoadClient(ctx, g, mewChat, n)
 	if err != nil {
 		return t, errors.Join(err, g.stop())
 	}
 	for r := range c.Rounds {
 		s.p.say("%s: round %d of %d", t.name, r+1, c.Rounds)
-		one, err := crowd.paced(ctx, min(64, max(1, c.Rate/(4*n))), c.Duration, c.Rate)
+		one, err := client.runAtRate(ctx, min(64, max(1, c.Rate/(4*n))), c.Duration, c.Rate)
 		if err != nil {
 			return t, errors.Join(err, g.stop())
 		}
 		t.ours = append(t.ours, one)
 	}
-	crowd.close()
+	client.close()
 	if err := g.stop(); err != nil {
 		return t, err
 	}
-	t.expected = crowd.sent * int64(n+1) // the sender gets its own back
-	t.lines, err = countLines(filepath.Join(dir, "logs"), `"event":"delivered"`, crowd.mark)
+	t.expected = client.sent * int64(n+1) // the sender gets its own messages too
+	t.lines, err = countLines(filepath.Join(dir, "logs"), `"event":"delivered"`, client.mark)
 	return t, err
 }
 
-// startGateway runs `agentmesh mew gateway` over a folder of its own, with a space for n receivers.
+// startGateway runs `agentmesh mew gateway` in its own directory, with a space for n receivers.
 func startGateway(ctx context.Context, program, dir string, n int, logs bool, env ...string) (*host, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -101,7 +101,7 @@ func startGateway(ctx context.Context, program, dir string, n int, logs bool, en
 	return &host{c, token}, nil
 }
 
-// countLines counts the lines below dir that hold both marks.
+// countLines counts the lines below dir that contain both one and other.
 func countLines(dir, one, other string) (int64, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.jsonl"))
 	if err != nil {

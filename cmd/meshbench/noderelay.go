@@ -19,12 +19,12 @@ func fetchWS(ctx context.Context, dir string) (string, error) {
 	}
 	cmd := exec.CommandContext(ctx, "npm", "install", "--no-audit", "--no-fund", "--prefix", dir, "ws@8")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("npm install ws (name a folder that has it with --modules, or --no-relay): %w: %.300s", err, out)
+		return "", fmt.Errorf("npm install ws (pass a directory that has it with --modules, or use --no-relay): %w: %.300s", err, out)
 	}
 	return dir, nil
 }
 
-// startRelay runs the control.
+// startRelay runs the Node relay.
 func startRelay(ctx context.Context, modules string) (*host, error) {
 	abs, err := filepath.Abs(filepath.Join(modules, "node_modules"))
 	if err != nil {

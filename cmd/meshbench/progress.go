@@ -6,12 +6,12 @@ import (
 	"os"
 )
 
-// progress is the one line on a terminal that says what is going on. A nil progress says nothing.
+// progress is a line on the terminal that shows the current step. A nil progress shows nothing.
 type progress struct {
 	w io.Writer
 }
 
-// newProgress returns nil where f is no terminal.
+// newProgress returns nil if f is not a terminal.
 func newProgress(f *os.File) *progress {
 	info, err := f.Stat()
 	if err != nil || info.Mode()&os.ModeCharDevice == 0 {

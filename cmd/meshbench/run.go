@@ -14,19 +14,19 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 )
 
-// runCmd drives one server through some scenarios.
+// runCmd measures one server in some scenarios.
 type runCmd struct {
-	Scenario    []string      `short:"s" enum:"register,register-proven,get,get-conditional,list,search,message" default:"register,get,get-conditional,list,search,message" help:"What to do (${enum})."`
-	URL         string        `name:"url" placeholder:"URL" help:"Base URL of the directory under test, with /v1. Without it an agentmesh serve is started."`
-	Endpoint    string        `placeholder:"URL" help:"Endpoint that messages go to; it must ask the directory of --url for cards."`
-	Credential  string        `env:"MESHBENCH_CREDENTIAL" help:"Bearer that the cards are registered with (default: a random one)."`
-	Concurrency int           `short:"c" default:"16" help:"Requests at once."`
+	Scenario    []string      `short:"s" enum:"register,register-proven,get,get-conditional,list,search,message" default:"register,get,get-conditional,list,search,message" help:"Scenarios to run (${enum})."`
+	URL         string        `name:"url" placeholder:"URL" help:"Base URL of the directory under test, with /v1 (default: start agentmesh serve)."`
+	Endpoint    string        `placeholder:"URL" help:"Endpoint that receives the messages; it must look up cards in the directory of --url."`
+	Credential  string        `env:"MESHBENCH_CREDENTIAL" help:"Bearer token for the registration of cards (default: a random one)."`
+	Concurrency int           `short:"c" default:"16" help:"Number of concurrent requests."`
 	Duration    time.Duration `short:"d" default:"2s" help:"Length of one round."`
 	Rounds      int           `short:"r" default:"3" help:"Rounds of each scenario, in turn with the control."`
 	Cards       int           `default:"1000" help:"Cards to register for get, list and search."`
-	Control     bool          `default:"true" negatable:"" help:"Run control servers that answer the same bytes."`
-	PID         int           `name:"pid" help:"Process of the server under test, where it runs on this machine and was not started here."`
-	Agentmesh   string        `placeholder:"FILE" help:"The agentmesh program (default: beside this one, or in PATH)."`
+	Control     bool          `default:"true" negatable:"" help:"Run control servers that return the same bytes."`
+	PID         int           `name:"pid" help:"Process id of the server under test, if it runs on this machine and meshbench did not start it."`
+	Agentmesh   string        `placeholder:"FILE" help:"The agentmesh program (default: in the directory of meshbench, or in PATH)."`
 	JSON        bool          `help:"Print JSON."`
 }
 
@@ -37,12 +37,12 @@ func (c *runCmd) check() error {
 	case c.Duration < 10*time.Millisecond:
 		return errors.New("--duration must be 10ms or more")
 	case c.URL == "" && c.Endpoint != "":
-		return errors.New("--endpoint needs --url: the senders' cards are registered there")
+		return errors.New("--endpoint needs --url: the cards of the senders are registered at that directory")
 	}
 	return nil
 }
 
-// outcome is what a scenario came to.
+// outcome is the result of a scenario.
 type outcome struct {
 	Scenario string  `json:"scenario"`
 	Ops      int     `json:"ops"`
@@ -51,7 +51,7 @@ type outcome struct {
 	P50      float64 `json:"p50_us"`
 	P99      float64 `json:"p99_us"`
 	CPU      float64 `json:"server_cpu_us,omitempty"` // of one operation
-	// Beside the control, where there is one: medians of the rounds' ratios.
+	// Ratios to the control, if there is one: medians of the rounds' ratios.
 	RateRatio float64 `json:"rate_ratio,omitempty"`
 	CPURatio  float64 `json:"server_cpu_ratio,omitempty"`
 	Fault     string  `json:"first_error,omitempty"`
@@ -73,12 +73,12 @@ func (c *runCmd) Run(ctx context.Context, s streams) (err error) {
 	defer func() { err = errors.Join(err, done()) }()
 	var list []outcome
 	for _, name := range c.Scenario {
-		sc, err := scenarioNamed(name)
+		sc, err := findScenario(name)
 		if err != nil {
 			return err
 		}
 		if sc.message && target.bench.endpoint == nil {
-			fmt.Fprintln(os.Stderr, "meshbench: no messages without --endpoint")
+			fmt.Fprintln(os.Stderr, "meshbench: skip the message scenario, which needs --endpoint")
 			continue
 		}
 		s.p.say("%s: prepare", name)
@@ -98,11 +98,11 @@ func (c *runCmd) Run(ctx context.Context, s streams) (err error) {
 // target is a server under test.
 type target struct {
 	bench *bench
-	dir   string               // for what controls keep
-	cpu   func() time.Duration // nil: not known
+	dir   string               // for files of controls
+	cpu   func() time.Duration // nil if it is unknown
 }
 
-// target starts a server, or takes the one that the flags name. done ends what the run made.
+// target starts a server, or uses the server that the flags name. done cleans up what the run created.
 func (c *runCmd) target(ctx context.Context, dir string) (target, func() error, error) {
 	credential := c.Credential
 	if credential == "" {
@@ -136,10 +136,10 @@ func (c *runCmd) target(ctx context.Context, dir string) (target, func() error, 
 		t.cpu = func() time.Duration { return cpuOf(c.PID) }
 	}
 	t.bench = newBench(directory, endpoint, credential, c.Cards, c.Concurrency)
-	return t, func() error { return t.bench.tidy(context.WithoutCancel(ctx)) }, nil
+	return t, func() error { return t.bench.withdrawAll(context.WithoutCancel(ctx)) }, nil
 }
 
-// bench returns a bench for a child that runs directory and node.
+// bench returns a bench for a child process that runs a directory and a node.
 func (c *child) bench(credential string, cards, workers int) (*bench, error) {
 	directory, err := baseURL(c.Directory)
 	if err != nil {
@@ -152,13 +152,13 @@ func (c *child) bench(credential string, cards, workers int) (*bench, error) {
 	return newBench(directory, endpoint, credential, cards, workers), nil
 }
 
-// rounds are the samples of a scenario and of its control.
+// rounds has the samples of a scenario and of its control.
 type rounds struct {
 	name          string
 	server, plain []sample // plain is empty without a control
 }
 
-// measure runs a scenario, with control in turn with a control server.
+// measure runs a scenario. With control it also runs a control server, in turn.
 func (t target) measure(ctx context.Context, p *progress, sc scenario, control bool, n int, d time.Duration) (rounds, error) {
 	tr, err := sc.prepare(t.bench, ctx)
 	if err != nil {
@@ -181,13 +181,13 @@ func (t target) measure(ctx context.Context, p *progress, sc scenario, control b
 	return r, ctx.Err()
 }
 
-// control starts the bare server for some traffic.
+// control starts the plain server for some traffic.
 func (t target) control(ctx context.Context, name string, tr traffic) (contender, func() error, error) {
 	a, err := tr.sample(ctx)
 	if err != nil {
 		return contender{}, nil, err
 	}
-	script := scriptOf(a)
+	script := newScript(a)
 	if tr.durable {
 		script.Commit = filepath.Join(t.dir, name+".control.db")
 	}
@@ -221,7 +221,7 @@ func printOutcomes(s streams, list []outcome, asJSON bool) error {
 	t := tabwriter.NewWriter(s.out, 0, 4, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "scenario\tops/s\tp50 µs\tp99 µs\terrors\tCPU µs/op\trate/bare\tCPU/bare\t")
 	for _, o := range list {
-		fmt.Fprintf(t, "%s\t%.0f\t%.0f\t%.0f\t%d\t%s\t%s\t%s\t\n", o.Scenario, o.Rate, o.P50, o.P99, o.Errors, known(o.CPU, 1), known(o.RateRatio, 2), known(o.CPURatio, 2))
+		fmt.Fprintf(t, "%s\t%.0f\t%.0f\t%.0f\t%d\t%s\t%s\t%s\t\n", o.Scenario, o.Rate, o.P50, o.P99, o.Errors, formatKnown(o.CPU, 1), formatKnown(o.RateRatio, 2), formatKnown(o.CPURatio, 2))
 	}
 	for _, o := range list {
 		if o.Fault != "" {
@@ -231,8 +231,8 @@ func printOutcomes(s streams, list []outcome, asJSON bool) error {
 	return t.Flush()
 }
 
-// known prints a number, a dash where it is not known.
-func known(v float64, digits int) string {
+// formatKnown formats a number, or a dash if it is unknown.
+func formatKnown(v float64, digits int) string {
 	if v == 0 {
 		return "-"
 	}

@@ -16,21 +16,21 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// bench is what the scenarios of one run work on.
+// bench has the state that the scenarios of one run share.
 type bench struct {
 	directory  *url.URL // base URL, with /v1
-	endpoint   *url.URL // nil: no messages
+	endpoint   *url.URL // nil for no messages
 	credential string   // of every card that the run registers
-	cards      int      // that lookups and lists find
+	cards      int      // number of cards that lookups and lists find
 	workers    int
-	calls      *client.HTTP // for what is not measured
+	calls      *client.HTTP // for requests that are not measured
 	corpus     *corpus
-	fresh      *corpus // of the cards that register makes
+	fresh      *corpus // the cards that the register scenarios make
 
 	filling sync.Once
 	filled  error
-	listed  atomic.Int64   // cards of corpus that were handed in
-	made    atomic.Int64   // cards of fresh that were handed in
+	listed  atomic.Int64   // cards of corpus that were registered
+	made    atomic.Int64   // cards of fresh that were registered
 	senders []wire.AgentID // cards of the message scenario
 }
 
@@ -43,12 +43,12 @@ func newBench(directory, endpoint *url.URL, credential string, cards, workers in
 	}
 }
 
-// traffic is the requests of a scenario, and how their answers are judged.
+// traffic is the requests of a scenario and the checks of their responses.
 type traffic struct {
 	base    *url.URL
 	request func(worker int) ([]byte, error)
-	check   func(worker int, a answer) error // of answers of the server under test
-	status  int                              // of every answer
+	check   func(worker int, a answer) error // checks a response of the server under test
+	status  int                              // expected of every response
 	durable bool                             // the control must commit the bodies
 }
 
@@ -70,17 +70,17 @@ var scenarios = []scenario{
 	{"message", "POST a signed message, get a signed reply", true, (*bench).message},
 }
 
-// scenarioNamed returns a scenario of the table.
-func scenarioNamed(name string) (scenario, error) {
+// findScenario returns the scenario with this name.
+func findScenario(name string) (scenario, error) {
 	for _, s := range scenarios {
 		if s.name == name {
 			return s, nil
 		}
 	}
-	return scenario{}, fmt.Errorf("there is no scenario %q", name)
+	return scenario{}, fmt.Errorf("unknown scenario %q", name)
 }
 
-// operation sends the traffic to base, whoever answers there.
+// operation returns an operation that sends the traffic to base, which may be the server or a control.
 func (t traffic) operation(base *url.URL, workers int, check func(int, answer) error) operation {
 	links := make([]link, workers)
 	for i := range links {
@@ -104,7 +104,7 @@ func (t traffic) operation(base *url.URL, workers int, check func(int, answer) e
 	}
 }
 
-// sample makes one request and returns the answer, for the control to repeat.
+// sample makes one request and returns the response, which the control then repeats.
 func (t traffic) sample(ctx context.Context) (answer, error) {
 	l := link{base: t.base}
 	defer l.close()
@@ -120,7 +120,7 @@ func (t traffic) sample(ctx context.Context) (answer, error) {
 	return a, err
 }
 
-// path returns the path of something below the directory's base.
+// path returns a path below the directory's base.
 func (b *bench) path(rest string) string { return b.directory.EscapedPath() + rest }
 
 func (b *bench) post(card []byte, id wire.AgentID, headers ...string) []byte {
@@ -147,7 +147,7 @@ func (b *bench) registerProven(context.Context) (traffic, error) {
 	}}, nil
 }
 
-// fill registers the cards that lookups and lists find, once a run.
+// fill registers the cards that lookups and lists find, once per run.
 func (b *bench) fill(ctx context.Context) error {
 	b.filling.Do(func() {
 		var all sync.WaitGroup
@@ -206,21 +206,21 @@ func (b *bench) getConditional(ctx context.Context) (traffic, error) {
 }
 
 func (b *bench) list(ctx context.Context) (traffic, error) {
-	return b.same(ctx, url.Values{"capability": {capability(3)}, "limit": {"20"}})
+	return b.repeat(ctx, url.Values{"capability": {capability(3)}, "limit": {"20"}})
 }
 
 func (b *bench) search(ctx context.Context) (traffic, error) {
-	return b.same(ctx, url.Values{"q": {wordOf(0)}, "capability": {capability(3)}, "limit": {"20"}})
+	return b.repeat(ctx, url.Values{"q": {wordOf(0)}, "capability": {capability(3)}, "limit": {"20"}})
 }
 
-// same asks for one page again and again, so that the control can answer with the same bytes.
-func (b *bench) same(ctx context.Context, q url.Values) (traffic, error) {
+// repeat requests the same page each time, so that the control can return the same bytes.
+func (b *bench) repeat(ctx context.Context, q url.Values) (traffic, error) {
 	req := request(http.MethodGet, b.directory, b.path("/agents?"+q.Encode()), nil)
 	return traffic{base: b.directory, status: http.StatusOK, request: func(int) ([]byte, error) { return req, nil }}, b.fill(ctx)
 }
 
-// tidy withdraws every card that the run registered. It is for directories of others.
-func (b *bench) tidy(ctx context.Context) error {
+// withdrawAll withdraws every card that the run registered, at a directory that meshbench did not start.
+func (b *bench) withdrawAll(ctx context.Context) error {
 	var ids []wire.AgentID
 	for i := range int(b.listed.Load()) {
 		ids = append(ids, b.corpus.id(i))

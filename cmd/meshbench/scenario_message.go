@@ -23,12 +23,11 @@ type sender struct {
 	messages int
 }
 
-// talk is how many messages a sender puts into one conversation, and how many replies come for each whose
-// signature is checked.
+// talk is the number of messages of a sender in one conversation. Of each talk replies, one signature is verified.
 const talk = 64
 
-// letter is the payload of every message; with its envelope it makes about 700 bytes.
-var letter = wire.Obj(
+// payload is the payload of every message; with its envelope it has about 700 bytes.
+var payload = wire.Obj(
 	wire.Member{Key: "action", Value: wire.Text("deliver")},
 	wire.Member{Key: "message", Value: wire.Obj(
 		wire.Member{Key: "subject", Value: wire.Text("Thursday")},
@@ -44,7 +43,7 @@ func (s *sender) write(to wire.AgentID, now time.Time) ([]byte, error) {
 	}
 	s.messages++
 	whole, err := s.key.SignValue(wire.Draft{
-		ID: wire.NewMessageID(), Conversation: s.conv, From: s.id, To: to, Time: now, Intent: wire.Deliver, Payload: letter,
+		ID: wire.NewMessageID(), Conversation: s.conv, From: s.id, To: to, Time: now, Intent: wire.Deliver, Payload: payload,
 	}.Tree())
 	if err != nil {
 		return nil, err
@@ -52,7 +51,7 @@ func (s *sender) write(to wire.AgentID, now time.Time) ([]byte, error) {
 	return whole.JSON(), nil
 }
 
-// message registers a card for every worker and gets each of them known to the recipient.
+// message registers a card for every worker and makes each of them known to the recipient.
 func (b *bench) message(ctx context.Context) (traffic, error) {
 	t := traffic{base: b.endpoint, status: http.StatusOK}
 	if b.endpoint == nil {
@@ -89,7 +88,7 @@ func (b *bench) message(ctx context.Context) (traffic, error) {
 	return t, nil
 }
 
-// recipient asks the endpoint who it is.
+// recipient fetches the recipient's card from the endpoint.
 func (b *bench) recipient(ctx context.Context) (wire.AgentID, *signing.PublicKey, error) {
 	l := link{base: b.endpoint}
 	defer l.close()
@@ -99,7 +98,7 @@ func (b *bench) recipient(ctx context.Context) (wire.AgentID, *signing.PublicKey
 	}
 	card, err := wire.ParseObject(a.Body)
 	if err != nil || a.Status != http.StatusOK {
-		return "", nil, fmt.Errorf("the endpoint shows no card: status %d: %.200s", a.Status, a.Body)
+		return "", nil, fmt.Errorf("the endpoint returns no card: status %d: %.200s", a.Status, a.Body)
 	}
 	key, err := signing.ParsePublicKey(card.GetStr("public_key"))
 	return wire.AgentID(card.GetStr("agent_id")), key, err
@@ -121,8 +120,8 @@ func (b *bench) newSender(ctx context.Context, i int) (sender, error) {
 	return sender{id: id, key: key.private}, nil
 }
 
-// introduce sends the first message of a sender. How many cards of strangers a node looks up in a minute is limited
-// (AM-43), so it may be told to wait.
+// introduce sends the first message of a sender. A node limits its look-ups of strangers' cards (AM-43), so introduce
+// waits and retries if the node asks for it.
 func (b *bench) introduce(ctx context.Context, t traffic, w int) error {
 	l := link{base: t.base}
 	defer l.close()
@@ -152,7 +151,7 @@ func (b *bench) introduce(ctx context.Context, t traffic, w int) error {
 	}
 }
 
-// checkReply says whether body is a reply of from to us, signed by its key.
+// checkReply returns an error unless body is a reply from the agent from to the agent to, signed with key.
 func checkReply(body []byte, to, from wire.AgentID, key *signing.PublicKey) error {
 	tree, err := wire.ParseObject(body)
 	if err != nil {
@@ -177,12 +176,12 @@ func baseURL(text string) (*url.URL, error) {
 		return nil, err
 	}
 	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return nil, fmt.Errorf("%q is no http or https URL", text)
+		return nil, fmt.Errorf("%q is not an http or https URL", text)
 	}
 	return u, nil
 }
 
-// proof makes the header that proves the key of a card at registration (AM-62).
+// proof returns the header that proves the key of a card at its registration (AM-62).
 func (b *bench) proof(card []byte, key keyPair) (string, error) {
 	tree, err := wire.ParseObject(card)
 	if err != nil {

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// sample is what one round of one load came to.
+// sample is the result of one round.
 type sample struct {
 	Ops     int
 	Errors  int
 	Elapsed time.Duration
 	P50     time.Duration
 	P99     time.Duration
-	// CPU is what the server used in all; 0 where it is not known.
+	// CPU is the processor time that the server used in the round; 0 if it is unknown.
 	CPU time.Duration
 	// Fault is the first error of the round.
 	Fault string
@@ -26,7 +26,7 @@ func (s sample) rate() float64 {
 	return float64(s.Ops) / s.Elapsed.Seconds()
 }
 
-// cost returns the server's processor time of one operation in microseconds; 0 where it is not known.
+// cost returns the server's processor time per operation in microseconds; 0 if it is unknown.
 func (s sample) cost() float64 {
 	if s.Ops == 0 {
 		return 0
@@ -44,7 +44,7 @@ func quantile(took []time.Duration, q float64) time.Duration {
 	return took[min(int(float64(len(took))*q), len(took)-1)]
 }
 
-// median returns the middle value, or the mean of the two in the middle; 0 of none.
+// median returns the middle value, or the mean of the two in the middle, or 0 without values.
 func median(values []float64) float64 {
 	if len(values) == 0 {
 		return 0
@@ -57,7 +57,7 @@ func median(values []float64) float64 {
 	return (v[mid-1] + v[mid]) / 2
 }
 
-// medianOf is the median of one property of every round.
+// medianOf returns the median of one property over the rounds.
 func medianOf(rounds []sample, of func(sample) float64) float64 {
 	values := make([]float64, len(rounds))
 	for i, s := range rounds {
@@ -66,8 +66,8 @@ func medianOf(rounds []sample, of func(sample) float64) float64 {
 	return median(values)
 }
 
-// ratio is the median over the rounds of a's property divided by b's of the same round. Rounds in which b has none
-// do not count.
+// ratio returns the median over the rounds of a's property divided by b's property in the same round. Rounds without
+// the property in b do not count.
 func ratio(a, b []sample, of func(sample) float64) float64 {
 	var values []float64
 	for i := range min(len(a), len(b)) {
@@ -78,7 +78,7 @@ func ratio(a, b []sample, of func(sample) float64) float64 {
 	return median(values)
 }
 
-// total adds up what must not be a median.
+// total returns the sums of operations and errors, and the first error.
 func total(rounds []sample) (ops, errors int, fault string) {
 	for _, s := range rounds {
 		ops, errors = ops+s.Ops, errors+s.Errors

@@ -49,7 +49,7 @@ func TestQuantile(t *testing.T) {
 	}
 }
 
-// A ratio compares rounds that ran side by side: one slow round of both must not move it.
+// TestRatio: a ratio compares rounds that ran side by side, so one slow round of both must not change it.
 func TestRatio(t *testing.T) {
 	at := func(ops ...int) (list []sample) {
 		for _, n := range ops {
@@ -105,15 +105,15 @@ func TestDrive(t *testing.T) {
 	})
 }
 
-// Workers whose server is gone end, so that they do not spin until the round is over.
+// TestDriveGivesUp: workers whose server is gone stop before the round ends, so that they do not spin.
 func TestDriveGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		got := drive(t.Context(), 2, time.Hour, func(context.Context, int) error {
 			time.Sleep(time.Millisecond)
 			return errors.New("refused")
 		})
-		if got.Errors != 2*hopeless || got.Elapsed > time.Minute {
-			t.Errorf("drive = %d errors in %v, want %d at once", got.Errors, got.Elapsed, 2*hopeless)
+		if got.Errors != 2*maxErrorsInRow || got.Elapsed > time.Minute {
+			t.Errorf("drive = %d errors in %v, want %d at once", got.Errors, got.Elapsed, 2*maxErrorsInRow)
 		}
 	})
 }
@@ -150,10 +150,10 @@ func TestFigure(t *testing.T) {
 		met  bool
 		goal string
 	}{
-		{"below", told("f", 1.2, "×", "").most(1.3), true, "≤ 1.3"},
-		{"above", told("f", 1.4, "×", "").most(1.3), false, "≤ 1.3"},
-		{"enough", told("f", 0.5, "×", "").least(0.5), true, "≥ 0.5"},
-		{"too little", told("f", 0.4, "×", "").least(0.5), false, "≥ 0.5"},
+		{"below", newFigure("f", 1.2, "×", "").most(1.3), true, "≤ 1.3"},
+		{"above", newFigure("f", 1.4, "×", "").most(1.3), false, "≤ 1.3"},
+		{"enough", newFigure("f", 0.5, "×", "").least(0.5), true, "≥ 0.5"},
+		{"too little", newFigure("f", 0.4, "×", "").least(0.5), false, "≥ 0.5"},
 	} {
 		if *tc.f.Met != tc.met || tc.f.Goal.String() != tc.goal {
 			t.Errorf("%s: met %t, goal %s; want %t, %s", tc.name, *tc.f.Met, tc.f.Goal, tc.met, tc.goal)

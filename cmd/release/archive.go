@@ -11,20 +11,20 @@ import (
 	"time"
 )
 
-// file is one of an archive.
+// file is a file of an archive.
 type file struct {
-	name string // with slashes, below the archive's own folder
+	name string // with slashes, below the archive's top directory
 	mode fs.FileMode
 	data []byte
 }
 
-// sorted returns the files by name: the order in which they were made must not show.
-func sorted(files []file) []file {
+// sortByName returns the files by name, so that the order in which they were made does not show.
+func sortByName(files []file) []file {
 	return slices.SortedFunc(slices.Values(files), func(a, b file) int { return strings.Compare(a.name, b.name) })
 }
 
-// writeTarGz makes a tar.gz whose bytes depend on nothing but the arguments: no owner, one time for all, no name and
-// no time in the gzip header.
+// writeTarGz makes a tar.gz whose bytes depend only on the arguments: no owner, the same time for all files, no name
+// and no time in the gzip header.
 func writeTarGz(folder string, files []file, at time.Time) ([]byte, error) {
 	var out bytes.Buffer
 	z, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
@@ -32,7 +32,7 @@ func writeTarGz(folder string, files []file, at time.Time) ([]byte, error) {
 		return nil, err
 	}
 	w := tar.NewWriter(z)
-	for _, f := range sorted(files) {
+	for _, f := range sortByName(files) {
 		header := &tar.Header{
 			Typeflag: tar.TypeReg, Name: folder + "/" + f.name, Size: int64(len(f.data)), Mode: int64(f.mode),
 			ModTime: at, Uname: "root", Gname: "root", Format: tar.FormatUSTAR,
@@ -53,11 +53,11 @@ func writeTarGz(folder string, files []file, at time.Time) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// writeZip is the same as a zip.
+// writeZip makes a zip under the same rules.
 func writeZip(folder string, files []file, at time.Time) ([]byte, error) {
 	var out bytes.Buffer
 	w := zip.NewWriter(&out)
-	for _, f := range sorted(files) {
+	for _, f := range sortByName(files) {
 		header := &zip.FileHeader{Name: folder + "/" + f.name, Method: zip.Deflate, Modified: at.UTC()}
 		header.SetMode(f.mode)
 		part, err := w.CreateHeader(header)

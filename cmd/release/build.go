@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// platform is one that Go can build for.
+// platform is a platform that Go can build for.
 type platform struct{ os, arch string }
 
 func (p platform) String() string { return p.os + "/" + p.arch }
@@ -34,9 +34,9 @@ func (p platform) binary() string {
 // release is one version of one commit.
 type release struct {
 	version string
-	repo    string // whose commit it is
+	repo    string // repository of the commit
 	commit  string
-	date    time.Time // of the commit
+	date    time.Time // time of the commit
 	targets []platform
 	log     io.Writer
 }
@@ -60,12 +60,12 @@ func newRelease(ctx context.Context, version, commit string, targets []platform,
 	}
 	r.date = time.Unix(n, 0).UTC()
 	if dirty, err := output(ctx, "", nil, "git", "status", "--porcelain"); err == nil && dirty != "" {
-		fmt.Fprintf(log, "the working tree has changes, which are not in the release: it is commit %.12s\n", r.commit)
+		fmt.Fprintf(log, "the working tree has changes that are not in the release, which is built from commit %.12s\n", r.commit)
 	}
 	return r, nil
 }
 
-// make builds the release into out, which must be empty or missing. cache is Go's build cache, "" for the usual one.
+// make builds the release into out, which must be empty or missing. cache is Go's build cache, "" for the default.
 func (r *release) make(ctx context.Context, out, cache string) (err error) {
 	if entries, err := os.ReadDir(out); err == nil && len(entries) > 0 {
 		return fmt.Errorf("%s is not empty", out)
@@ -73,7 +73,7 @@ func (r *release) make(ctx context.Context, out, cache string) (err error) {
 	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
 		return err
 	}
-	stage, err := os.MkdirTemp(filepath.Dir(out), ".release-*") // out is whole or not there
+	stage, err := os.MkdirTemp(filepath.Dir(out), ".release-*") // so that out is complete or missing
 	if err != nil {
 		return err
 	}
@@ -104,28 +104,28 @@ func (r *release) make(ctx context.Context, out, cache string) (err error) {
 	return publish(stage, out)
 }
 
-// publish adds the sums and gives the finished release its name.
+// publish writes the checksums and moves the finished release to its place.
 func publish(stage, out string) error {
-	if err := sums(stage); err != nil {
+	if err := writeSums(stage); err != nil {
 		return err
 	}
 	if err := os.Chmod(stage, 0o755); err != nil {
 		return err
 	}
-	if err := os.Remove(out); err != nil && !errors.Is(err, fs.ErrNotExist) { // it may be there, empty
+	if err := os.Remove(out); err != nil && !errors.Is(err, fs.ErrNotExist) { // it may be an empty directory
 		return err
 	}
 	return os.Rename(stage, out)
 }
 
-// build is one making of a release, in directories of its own.
+// build is one build of a release, in its own directories.
 type build struct {
 	*release
 	src, tmp string
 	env      []string
 }
 
-// clone takes the commit, and nothing that lies beside it.
+// clone checks out the commit, without any other files of the working tree.
 func (b *build) clone(ctx context.Context) error {
 	if _, err := output(ctx, "", nil, "git", "-c", "core.autocrlf=false", "clone", "--quiet", "--shared", "--no-checkout", b.repo, b.src); err != nil {
 		return err
@@ -134,7 +134,7 @@ func (b *build) clone(ctx context.Context) error {
 	return err
 }
 
-// compile builds the command. What its bytes could depend on beside the sources is fixed here.
+// compile builds the command. It fixes everything besides the sources that the bytes could depend on.
 func (b *build) compile(ctx context.Context, p platform, file string) error {
 	flags := fmt.Sprintf("-s -w -buildid= -X main.version=%s -X main.commit=%s -X main.date=%s", b.version, b.commit, b.date.Format(time.RFC3339))
 	env := append(slices.Clone(b.env), "CGO_ENABLED=0", "GOFLAGS=", "GOEXPERIMENT=", "GOWORK=off", "GOAMD64=v1", "GOARM64=v8.0")
@@ -145,7 +145,7 @@ func (b *build) compile(ctx context.Context, p platform, file string) error {
 	return err
 }
 
-// common makes the files that every archive holds.
+// common makes the files that are in every archive.
 func (b *build) common(ctx context.Context) ([]file, error) {
 	here := filepath.Join(b.tmp, "here") // a binary that runs on this machine
 	if err := b.compile(ctx, platform{}, here); err != nil {
@@ -196,7 +196,7 @@ func (b *build) target(ctx context.Context, p platform, common []file, out strin
 	}
 	info, err := buildinfo.Read(bytes.NewReader(binary))
 	if err != nil {
-		return fmt.Errorf("read back what was built: %w", err)
+		return fmt.Errorf("read the build information of the binary: %w", err)
 	}
 	parts, err := b.parts(ctx, info)
 	if err != nil {
@@ -222,9 +222,9 @@ func (b *build) target(ctx context.Context, p platform, common []file, out strin
 	)
 }
 
-// sums writes SHA256SUMS, which sha256sum -c reads.
-func sums(dir string) error {
-	entries, err := os.ReadDir(dir) // in the order of their names
+// writeSums writes SHA256SUMS in the format of sha256sum -c.
+func writeSums(dir string) error {
+	entries, err := os.ReadDir(dir) // sorted by name
 	if err != nil {
 		return err
 	}
@@ -240,7 +240,7 @@ func sums(dir string) error {
 	return os.WriteFile(filepath.Join(dir, "SHA256SUMS"), []byte(list.String()), 0o644)
 }
 
-// output runs a program and returns what it printed, without the last line break.
+// output runs a program and returns its output, without the last line break.
 func output(ctx context.Context, dir string, env []string, program string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir = dir

@@ -17,11 +17,11 @@ type part struct {
 	path    string
 	version string
 	sum     string // h1:…, as in go.sum
-	licence string // SPDX expression, NOASSERTION where it is not known
+	licence string // SPDX expression, NOASSERTION if it is unknown
 	texts   []file // licence and notice files
 }
 
-// parts returns what a binary is made of, by path, the standard library first.
+// parts returns the parts of a binary by path, the standard library first.
 func (b *build) parts(ctx context.Context, info *debug.BuildInfo) ([]part, error) {
 	root, err := output(ctx, b.src, nil, "go", "env", "GOROOT")
 	if err != nil {
@@ -42,7 +42,7 @@ func (b *build) parts(ctx context.Context, info *debug.BuildInfo) ([]part, error
 	}
 	for _, dep := range info.Deps {
 		if dep.Replace != nil {
-			return nil, fmt.Errorf("%s is replaced: a release is made of published modules", dep.Path)
+			return nil, fmt.Errorf("%s is replaced in go.mod: a release must be built from published modules", dep.Path)
 		}
 		p, err := readPart(part{path: dep.Path, version: dep.Version, sum: dep.Sum}, dirs[dep.Path])
 		if err != nil {
@@ -53,7 +53,7 @@ func (b *build) parts(ctx context.Context, info *debug.BuildInfo) ([]part, error
 	return parts, nil
 }
 
-// moduleDirs says where the module cache has modules.
+// moduleDirs returns the directories of modules in the module cache.
 func moduleDirs(ctx context.Context, src string, paths []string) (map[string]string, error) {
 	list, err := output(ctx, src, nil, "go", append([]string{"list", "-m", "-f", "{{.Path}}\t{{.Dir}}"}, paths...)...)
 	if err != nil {
@@ -69,7 +69,7 @@ func moduleDirs(ctx context.Context, src string, paths []string) (map[string]str
 
 var licenceName = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice)([.-].*)?$`)
 
-// readPart adds the licence files that lie in a module's folder.
+// readPart adds the licence files in a module's directory.
 func readPart(p part, dir string) (part, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -97,7 +97,8 @@ func readPart(p part, dir string) (part, error) {
 	return p, nil
 }
 
-// classify names the licences in a text by phrases that only they have. A text may hold several.
+// classify returns the licences in a text, which it recognizes by phrases that only they have. A text may contain
+// several.
 func classify(text string) []string {
 	text = strings.Join(strings.Fields(strings.ToLower(text)), " ")
 	has := func(s string) bool { return strings.Contains(text, s) }
@@ -124,10 +125,10 @@ func classify(text string) []string {
 	return out
 }
 
-// licenceTexts is the file of an archive that carries the licences of what is linked in.
+// licenceTexts returns the file with the licences of all parts of the binary.
 func licenceTexts(parts []part) []byte {
 	var b bytes.Buffer
-	b.WriteString("agentmesh is licensed under Apache-2.0, see LICENSE. The binary also holds these:\n")
+	b.WriteString("agentmesh is licensed under Apache-2.0, see LICENSE. The binary also contains these:\n")
 	for _, p := range parts {
 		for _, t := range p.texts {
 			fmt.Fprintf(&b, "\n%s\n%s %s (%s), %s\n%[1]s\n\n", strings.Repeat("=", 100), p.path, p.version, p.licence, t.name)

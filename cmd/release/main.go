@@ -1,10 +1,12 @@
-// Command release builds what is published of a version: for each platform an archive with the static binary, its
-// manual, completions and licences, an SBOM, and one list of checksums.
+// Command release builds the published files of a version: for each platform an archive with the static binary, its
+// manual, completions and licences, and an SBOM; and one list of checksums.
 //
-// A release is reproducible: the same commit and the same Go make the same bytes, wherever and whenever. So it is
-// built from a clean clone of a commit, never from the working tree; paths, times, users and version control do not
-// reach the output, and all times are that of the commit. -verify builds everything a second time, in another
-// directory and with an empty build cache, and compares. It needs Go and git, and ssh-keygen for -sign. .ci/release runs it.
+// A release is reproducible: the same commit and the same version of Go give the same bytes on every machine and at any
+// time. It is therefore built from a clean clone of a commit, never from the working tree. Paths, build times, users
+// and version control do not reach the output, and all times are the time of the commit.
+//
+// -verify builds everything a second time, in another directory and with an empty build cache, and compares. The
+// command needs Go and git, and ssh-keygen for -sign. .ci/release runs it.
 package main
 
 import (
@@ -33,7 +35,7 @@ func main() {
 	}
 }
 
-// platforms are those that a release is made for.
+// platforms are the platforms of a release.
 var platforms = []platform{
 	{"darwin", "amd64"}, {"darwin", "arm64"}, {"linux", "amd64"}, {"linux", "arm64"}, {"windows", "amd64"}, {"windows", "arm64"},
 }
@@ -48,10 +50,10 @@ func run(ctx context.Context, args []string, log io.Writer) error {
 		fmt.Fprintf(log, "usage: release [flags] VERSION [OUTDIR]\n")
 		flags.PrintDefaults()
 	}
-	verify := flags.Bool("verify", false, "build a second time, in another directory with an empty cache, and compare byte for byte")
-	only := flags.String("platforms", "", "only these, as os/arch with commas")
-	key := flags.String("sign", "", "file with an SSH key that signs SHA256SUMS, by ssh-keygen")
-	commit := flags.String("commit", "HEAD", "commit to build")
+	verify := flags.Bool("verify", false, "build a second time, in another directory with an empty cache, and compare the bytes")
+	only := flags.String("platforms", "", "build only these platforms, such as linux/amd64,windows/arm64")
+	key := flags.String("sign", "", "sign SHA256SUMS with the SSH key in this file, using ssh-keygen")
+	commit := flags.String("commit", "HEAD", "build this commit")
 	if err := flags.Parse(args); err != nil {
 		return flag.ErrHelp
 	}
@@ -89,20 +91,20 @@ func run(ctx context.Context, args []string, log io.Writer) error {
 	return sign(ctx, out, *key)
 }
 
-// signedAs is the namespace of signatures: one for a release is good for nothing else.
-const signedAs = "agentmesh-release"
+// signatureNamespace is the namespace of signatures, so that a signature of a release is valid for nothing else.
+const signatureNamespace = "agentmesh-release"
 
-// sign writes SHA256SUMS.sig, which ssh-keygen -Y verify reads.
+// sign writes SHA256SUMS.sig, which ssh-keygen -Y verify accepts.
 func sign(ctx context.Context, dir, key string) error {
 	key, err := filepath.Abs(key)
 	if err != nil {
 		return err
 	}
-	_, err = output(ctx, dir, os.Environ(), "ssh-keygen", "-q", "-Y", "sign", "-f", key, "-n", signedAs, "SHA256SUMS")
+	_, err = output(ctx, dir, os.Environ(), "ssh-keygen", "-q", "-Y", "sign", "-f", key, "-n", signatureNamespace, "SHA256SUMS")
 	return err
 }
 
-// choose picks platforms by name.
+// choose returns the platforms with these names.
 func choose(names string) ([]platform, error) {
 	if names == "" {
 		return platforms, nil
@@ -116,14 +118,14 @@ func choose(names string) ([]platform, error) {
 			known = known || k == p
 		}
 		if !known {
-			return nil, fmt.Errorf("there is no release for %q", name)
+			return nil, fmt.Errorf("there is no release for platform %q", name)
 		}
 		out = append(out, p)
 	}
 	return out, nil
 }
 
-// verify makes the release again, elsewhere and from nothing, and compares.
+// verify builds the release again, in another place and without a cache, and compares.
 func (r *release) verify(ctx context.Context, out string) (err error) {
 	tmp, err := os.MkdirTemp("", "agentmesh-second-build-*")
 	if err != nil {
@@ -138,11 +140,12 @@ func (r *release) verify(ctx context.Context, out string) (err error) {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(r.log, "verified: %d files are the same byte for byte\n", n)
+	fmt.Fprintf(r.log, "verified: both builds of %d files have the same bytes\n", n)
 	return nil
 }
 
-// compare says which files of two directories differ.
+// compare compares the files of two directories. It returns their number, and an error that names the files that
+// differ.
 func compare(a, b string) (int, error) {
 	names := map[string]bool{}
 	for _, dir := range []string{a, b} {
@@ -161,7 +164,7 @@ func compare(a, b string) (int, error) {
 		if err := errors.Join(err, err2); err != nil {
 			faults = append(faults, err)
 		} else if string(one) != string(other) {
-			faults = append(faults, fmt.Errorf("%s is not the same in both builds", name))
+			faults = append(faults, fmt.Errorf("%s differs between the two builds", name))
 		}
 	}
 	return len(names), errors.Join(faults...)

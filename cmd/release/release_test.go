@@ -25,8 +25,8 @@ var (
 	files = []file{{"README.md", 0o644, []byte("read me\n")}, {"agentmesh", 0o755, []byte{0x7f, 'E', 'L', 'F', 0}}, {"man/man1/agentmesh.1", 0o644, []byte(".TH\n")}}
 )
 
-// TestArchives: an archive holds every file in its folder with mode and time, and is the same bytes for the same files
-// in any order and zone.
+// TestArchives: an archive has every file in its directory with mode and time, and the same bytes for the same files in
+// any order and time zone.
 func TestArchives(t *testing.T) {
 	type entry struct {
 		Name string
@@ -103,7 +103,7 @@ func TestArchives(t *testing.T) {
 	}
 }
 
-// TestLicencesAreKnown: a licence is known for everything that the binary is made of, and its text is at hand.
+// TestLicencesAreKnown: the licence of every module in the binary is recognized, and its text is available.
 func TestLicencesAreKnown(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{.Path}}\t{{.Dir}}{{end}}{{end}}", "../agentmesh").Output()
 	if err != nil {
@@ -144,7 +144,7 @@ func TestClassify(t *testing.T) {
 	}
 }
 
-// TestSBOM: the document is whole by the rules of SPDX 2.3 that a reader relies on.
+// TestSBOM: the document follows the rules of SPDX 2.3 that readers rely on.
 func TestSBOM(t *testing.T) {
 	parts := []part{
 		{path: "std", version: "go1.26.0", licence: "BSD-3-Clause"},
@@ -176,7 +176,7 @@ func TestSBOM(t *testing.T) {
 	}
 	for _, r := range doc.Relationships {
 		if !ids[r.From] || !ids[r.To] {
-			t.Errorf("relationship of what is not there: %+v", r)
+			t.Errorf("relationship of a missing package: %+v", r)
 		}
 	}
 	if got := doc.Packages[2].Refs[0].Locator; got != "pkg:golang/github.com/labstack/echo/v4@v4.0.0%2Bincompatible" {
@@ -196,7 +196,7 @@ func TestCompare(t *testing.T) {
 	if n, err := compare(a, b); n != 1 || err != nil {
 		t.Errorf("compare() = %d, %v", n, err)
 	}
-	if err := sums(a); err != nil {
+	if err := writeSums(a); err != nil {
 		t.Fatal(err)
 	}
 	list, err := os.ReadFile(filepath.Join(a, "SHA256SUMS"))
@@ -204,15 +204,15 @@ func TestCompare(t *testing.T) {
 		t.Errorf("SHA256SUMS is %q, %v", list, err)
 	}
 	if _, err := compare(a, b); err == nil {
-		t.Error("a file that only one has is no difference")
+		t.Error("compare does not report a file that only one directory has")
 	}
 	put(b, "SHA256SUMS", "other")
-	if _, err := compare(a, b); err == nil || !strings.Contains(err.Error(), "SHA256SUMS is not the same") {
+	if _, err := compare(a, b); err == nil || !strings.Contains(err.Error(), "SHA256SUMS differs") {
 		t.Errorf("compare() = %v", err)
 	}
 }
 
-// TestPublish: a release appears whole, also in place of an empty directory, and never over another one.
+// TestPublish: a release appears complete, even in place of an empty directory, and never replaces another release.
 func TestPublish(t *testing.T) {
 	parent := t.TempDir()
 	out := filepath.Join(parent, "out")
@@ -239,7 +239,7 @@ func TestPublish(t *testing.T) {
 	}
 }
 
-// TestSign: what -sign writes, ssh-keygen verifies, and a changed list not.
+// TestSign: ssh-keygen accepts the signature that -sign writes, and rejects it for a changed list.
 func TestSign(t *testing.T) {
 	if _, err := exec.LookPath("ssh-keygen"); err != nil {
 		t.Skip("ssh-keygen is not installed")
@@ -263,14 +263,14 @@ func TestSign(t *testing.T) {
 		t.Fatal(err)
 	}
 	for text, good := range map[string]bool{"sum  name\n": true, "another  name\n": false} {
-		cmd := exec.Command("ssh-keygen", "-Y", "verify", "-f", "signers", "-I", "releases", "-n", signedAs, "-s", "SHA256SUMS.sig")
+		cmd := exec.Command("ssh-keygen", "-Y", "verify", "-f", "signers", "-I", "releases", "-n", signatureNamespace, "-s", "SHA256SUMS.sig")
 		cmd.Dir, cmd.Stdin = dir, strings.NewReader(text)
 		if out, err := cmd.CombinedOutput(); (err == nil) != good {
 			t.Errorf("%q: %v\n%s", text, err, out)
 		}
 	}
 	if err := sign(t.Context(), dir, filepath.Join(dir, "none")); err == nil {
-		t.Error("a key that is not there signed")
+		t.Error("a missing key signed")
 	}
 }
 

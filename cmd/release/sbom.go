@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// The part of SPDX 2.3 that describes a binary: one package for it, one for each module in it.
+// These types are the part of SPDX 2.3 that describes a binary: a package for the binary and one for each module in it.
 
 type spdxDocument struct {
 	Version       string             `json:"spdxVersion"`
@@ -66,7 +66,7 @@ const (
 	module      = "github.com/agentmesh/agentmesh"
 )
 
-// sbom describes a binary. Everything in it follows from the arguments.
+// sbom returns the SBOM of a binary. It depends only on the arguments.
 func sbom(name, version string, at time.Time, p platform, sum [32]byte, parts []part) ([]byte, error) {
 	digest := hex.EncodeToString(sum[:])
 	doc := spdxDocument{
@@ -107,7 +107,7 @@ func purl(kind, path, version string) spdxRef {
 
 var notOfID = regexp.MustCompile(`[^A-Za-z0-9.-]+`)
 
-// packageID names a part in the characters that SPDX has for it.
+// packageID returns the id of a part, in the characters that SPDX allows.
 func packageID(p part) string {
 	return "SPDXRef-" + notOfID.ReplaceAllString(p.path+"-"+p.version, "-")
 }

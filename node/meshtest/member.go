@@ -28,21 +28,21 @@ import (
 type Member struct {
 	*node.Node
 	Name    string
-	URL     string      // of its endpoint
+	URL     string      // the node's endpoint
 	Store   store.Store // reports commits to this member's node
 	Notices *notify.Box
-	Public  http.Handler // the endpoint and what else strangers reach
+	Public  http.Handler // the endpoint and the other public routes
 	Owner   http.Handler // the owner API, under /owner
 
 	t    testing.TB
-	stop func() // ends what Start or the listener began
+	stop func() // stops the node and its listener
 }
 
-// Node starts a node that is listed in the directory. It takes messages from everyone unless configure says
-// otherwise, and stops with the test.
+// Node starts a node that is registered at the directory. It accepts messages from everyone unless configure changes
+// that, and stops with the test.
 func (m *Mesh) Node(name string, configure func(*node.Config)) *Member {
 	m.t.Helper()
-	mem := m.member(name, Store(m.t), configure)
+	mem := m.newMember(name, Store(m.t), configure)
 	if _, err := mem.Register(context.Background(), ""); err != nil {
 		m.t.Fatalf("register node %s: %v", name, err)
 	}
@@ -52,7 +52,7 @@ func (m *Mesh) Node(name string, configure func(*node.Config)) *Member {
 	return mem
 }
 
-// Restart stops a member and returns another one over the same store, as a restart of its process would.
+// Restart stops a member and returns a new one over the same store, as after a restart of its process.
 func (m *Mesh) Restart(old *Member, configure func(*node.Config)) *Member {
 	m.t.Helper()
 	old.Stop()
@@ -63,19 +63,19 @@ func (m *Mesh) Restart(old *Member, configure func(*node.Config)) *Member {
 	return mem
 }
 
-// Copy returns another member over the same store that does not run, and leaves the old one alone: as if its process
+// Copy returns a new member over the same store without starting it. The old member keeps its state, as if its process
 // had been killed.
 func (m *Mesh) Copy(old *Member, configure func(*node.Config)) *Member {
 	m.t.Helper()
 	s := old.Store
 	if o, ok := s.(*store.Observed); ok {
-		s = o.Store // another process does not learn what this one commits
+		s = o.Store // a new process does not see the old one's commits
 	}
-	return m.member(old.Name, s, configure)
+	return m.newMember(old.Name, s, configure)
 }
 
-// member makes a node that does not run yet.
-func (m *Mesh) member(name string, s store.Store, configure func(*node.Config)) *Member {
+// newMember makes a node without starting it.
+func (m *Mesh) newMember(name string, s store.Store, configure func(*node.Config)) *Member {
 	m.t.Helper()
 	mem := &Member{Name: name, Store: s, t: m.t, URL: "http://127.0.0.1:9" + node.Path, stop: func() {}}
 	var l net.Listener
@@ -89,7 +89,7 @@ func (m *Mesh) member(name string, s store.Store, configure func(*node.Config)) 
 	mem.Notices = notify.New(notify.Config{Records: s.Records()})
 	cfg := node.Config{
 		Store: s, Directories: []*client.Directory{m.Directory()}, Credential: client.Credential("credential-of-" + name),
-		HTTP: m.http, Identity: node.Identity{Key: Key(name), Card: m.sealable(name, Card(m.t, name, mem.URL))}, Age: []*signing.PrivateKey{m.Age(name)},
+		HTTP: m.http, Identity: node.Identity{Key: Key(name), Card: m.addAgeKey(name, Card(m.t, name, mem.URL))}, Age: []*signing.PrivateKey{m.Age(name)},
 		Policy: acl.Policy{Mode: acl.Open}, Rates: acl.DefaultRates(), Notices: mem.Notices,
 		Logger: slog.New(slog.NewTextHandler(testLog{m.t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
@@ -117,8 +117,8 @@ func (m *Mesh) member(name string, s store.Store, configure func(*node.Config)) 
 	return mem
 }
 
-// sealable puts the age recipient of name on a card.
-func (m *Mesh) sealable(name string, card wire.Card) wire.Card {
+// addAgeKey adds the age recipient of name to a card.
+func (m *Mesh) addAgeKey(name string, card wire.Card) wire.Card {
 	meta := wire.Obj(wire.Member{Key: "age_recipient", Value: wire.Text(m.Age(name).PublicText())})
 	card, err := wire.ParseCard(card.Tree.With("metadata", meta), wire.CardRules{AllowHTTP: func(string) bool { return true }})
 	if err != nil {
@@ -127,7 +127,7 @@ func (m *Mesh) sealable(name string, card wire.Card) wire.Card {
 	return card
 }
 
-// Start runs the node until [Member.Stop], at the latest until the test ends.
+// Start runs the node until [Member.Stop] or the end of the test.
 func (m *Member) Start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -143,16 +143,16 @@ func (m *Member) Start() {
 	m.t.Cleanup(m.stop)
 }
 
-// Stop ends the node and then its listener. It may be called more than once.
+// Stop stops the node and then its listener. It may be called more than once.
 func (m *Member) Stop() { m.stop() }
 
-// Post hands a message to the endpoint without a socket.
+// Post posts a message to the endpoint without a socket.
 func (m *Member) Post(body []byte) Answer {
 	m.t.Helper()
 	return post(m.t, m.Public, body)
 }
 
-// PostTo hands a message to a handler without a socket.
+// PostTo posts a message to a handler without a socket.
 func PostTo(t testing.TB, h http.Handler, body []byte) Answer {
 	t.Helper()
 	return post(t, apitest.Check(t, h), body)
@@ -169,10 +169,10 @@ func post(t testing.TB, h http.Handler, body []byte) Answer {
 	if err != nil {
 		t.Fatalf("post: %v", err)
 	}
-	return answerOf(t, resp)
+	return readAnswer(t, resp)
 }
 
-// Call makes a request to the member's owner API and decodes the answer into dst where it is not nil.
+// Call makes a request to the member's owner API and decodes the response into dst, if dst is not nil.
 func (m *Member) Call(method, path string, body, dst any) int {
 	m.t.Helper()
 	var in []byte
@@ -193,7 +193,7 @@ func (m *Member) Call(method, path string, body, dst any) int {
 	return a.Status
 }
 
-// Ask makes a request to the member's owner API with a body as it stands, nil for none.
+// Ask makes a request to the member's owner API with body byte for byte; nil sends no body.
 func (m *Member) Ask(method, path string, body []byte) Answer {
 	m.t.Helper()
 	var in io.Reader
@@ -211,7 +211,7 @@ func (m *Member) Ask(method, path string, body []byte) Answer {
 	if err != nil {
 		m.t.Fatalf("%s %s: %v", method, path, err)
 	}
-	return answerOf(m.t, resp)
+	return readAnswer(m.t, resp)
 }
 
 // testLog writes log lines to the test's log.

@@ -1,8 +1,9 @@
-// Package meshtest runs a whole mesh inside one test process: a directory and nodes with real handlers, real
-// bbolt files and real HTTP on loopback, and strangers that sign what the test tells them to.
+// Package meshtest runs a whole mesh inside one test process: a directory and nodes with real handlers, real bbolt
+// files and real HTTP on loopback, and strangers that sign and post what the test wants.
 //
-// Every public answer is held against openapi.yaml. It is for tests only. Start with [New], or with [InMemory] inside a synctest bubble; add members with [Mesh.Node]
-// and [Mesh.Stranger]. Keys come from names, so a member has the same id in every run.
+// Every public response is checked against openapi.yaml. The package is for tests only. Start with [New], or with
+// [InMemory] inside a synctest bubble, and add members with [Mesh.Node] and [Mesh.Stranger]. Keys are derived from
+// names, so a member has the same id in every run.
 package meshtest
 
 import (
@@ -28,7 +29,7 @@ import (
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
-// Mesh is a directory and everyone who uses it.
+// Mesh is a directory with its users.
 type Mesh struct {
 	URL    string       // base of the directory, with /v1
 	Public http.Handler // the directory's routes
@@ -36,7 +37,7 @@ type Mesh struct {
 	t    testing.TB
 	reg  *directory.Registry
 	http *client.HTTP
-	rt   http.RoundTripper // to the directory; nil: over the network
+	rt   http.RoundTripper // to the directory; nil uses the network
 	ages map[string]*signing.PrivateKey
 }
 
@@ -52,8 +53,8 @@ func New(t testing.TB) *Mesh {
 	return m
 }
 
-// InMemory is New without a socket, so that time can be synthetic. Its members take what [Member.Post] hands them
-// and do no work in the background until [Member.Start]; what they send to each other does not arrive.
+// InMemory is New without a socket, so that a test can use a fake clock. Its members accept what [Member.Post] passes
+// them and do no background work until [Member.Start]. The messages that they send to each other do not arrive.
 func InMemory(t testing.TB) *Mesh {
 	t.Helper()
 	edge := httpapi.New(httpapi.Config{Local: true})
@@ -85,13 +86,13 @@ func Store(t testing.TB) store.Store {
 	return s
 }
 
-// Key returns the signing key that belongs to a name.
+// Key returns the signing key that is derived from a name.
 func Key(name string) *signing.PrivateKey {
 	seed := sha256.Sum256([]byte("agentmesh test key " + name))
 	return signing.NewEd25519FromSeed(seed[:])
 }
 
-// Age returns the age key that belongs to a name, the same as long as the mesh lives.
+// Age returns the age key of a name, the same for the lifetime of the mesh.
 func (m *Mesh) Age(name string) *signing.PrivateKey {
 	m.t.Helper()
 	if m.ages[name] == nil {
@@ -132,7 +133,7 @@ func Card(t testing.TB, name, endpoint string, capabilities ...string) wire.Card
 // Directory returns a client of the mesh's directory.
 func (m *Mesh) Directory() *client.Directory { return client.NewDirectory(m.URL, m.http, m.rt) }
 
-// Register lists a card.
+// Register registers a card at the directory.
 func (m *Mesh) Register(name string, card wire.Card) {
 	m.t.Helper()
 	m.register(name, card, "credential-of-"+name)
@@ -146,13 +147,14 @@ func (m *Mesh) register(name string, card wire.Card, credential string) {
 	}
 }
 
-// CredentialOf returns what the directory knows of the credential of a card, for a node that runs in its process.
+// CredentialOf returns what the directory knows about the credential of a card, for a node in the directory's process.
 func (m *Mesh) CredentialOf(ctx context.Context, id wire.AgentID) (string, error) {
 	return m.reg.CredentialOf(ctx, id)
 }
 
-// Import lists the card of a node as the operator's import does, which takes every id: a card from before derived ids were
-// reserved for their keys, or what a directory that does not care would list. The node that has the name owns it.
+// Import adds the card of a node as the operator's import does, which accepts any id. Such a card may have been
+// registered before derived ids were reserved for their keys, or by a directory that does not check ids. The node
+// called name owns the card.
 func (m *Mesh) Import(name string, card wire.Card) {
 	m.t.Helper()
 	owner := credential.HashOf(string(registration.Credential(client.Credential("credential-of-"+name), m.Directory())))

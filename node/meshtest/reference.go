@@ -14,8 +14,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Reference is a stand-in for the reference directory at /v1: it ignores the agent_id of a card and gives one of its own,
-// takes only https endpoints, and keeps everything in memory. Like the original it has no mailboxes.
+// Reference is a stand-in for the reference directory at /v1. It ignores the agent_id of a card and assigns its own,
+// accepts only https endpoints, and keeps everything in memory. Like the original it has no mailboxes.
 type Reference struct {
 	mu    sync.Mutex
 	cards map[wire.AgentID]referenceCard
@@ -29,14 +29,14 @@ type referenceCard struct {
 
 var _ http.Handler = (*Reference)(nil)
 
-// Restart makes the directory forget every card, as a restart of its process does.
+// Restart drops every card, as a restart of the process does.
 func (r *Reference) Restart() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	clear(r.cards)
 }
 
-// Listed returns the ids of the cards that the directory has.
+// Listed returns the ids of all registered cards.
 func (r *Reference) Listed() []wire.AgentID {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -71,7 +71,7 @@ func (r *Reference) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// put registers a card, or renews the one of id.
+// put registers a card, or renews the card of id.
 func (r *Reference) put(w http.ResponseWriter, req *http.Request, id wire.AgentID, card referenceCard) {
 	body, err := io.ReadAll(req.Body)
 	if err == nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// Stranger is an agent without a node: it signs and posts what the test says.
+// Stranger is an agent without a node: it signs and posts what the test wants.
 type Stranger struct {
 	Name string
 	ID   wire.AgentID
@@ -20,13 +20,13 @@ type Stranger struct {
 	t testing.TB
 }
 
-// Stranger lists an agent whose endpoint nobody answers at.
+// Stranger registers an agent whose endpoint does not answer.
 func (m *Mesh) Stranger(name string) *Stranger {
 	m.t.Helper()
 	return m.Tenant(name, "credential-of-"+name)
 }
 
-// Tenant is Stranger for an agent whose card is registered with a credential that others may have too.
+// Tenant is Stranger for an agent that may share its directory credential with others.
 func (m *Mesh) Tenant(name, credential string) *Stranger {
 	m.t.Helper()
 	card := Card(m.t, name, "http://127.0.0.1:9"+"/agentmesh")
@@ -34,12 +34,12 @@ func (m *Mesh) Tenant(name, credential string) *Stranger {
 	return &Stranger{Name: name, ID: card.ID, Key: Key(name), t: m.t}
 }
 
-// Forger is the same agent with another key: a forger, or the agent after it lost its key.
+// Forger returns the same agent with another key: an attacker, or the agent after it lost its key.
 func (s *Stranger) Forger(name string) *Stranger {
 	return &Stranger{Name: name, ID: s.ID, Key: Key(name), t: s.t}
 }
 
-// Draft is a message of the stranger to an agent, with a fresh id in a fresh conversation.
+// Draft returns a message of the stranger to an agent, with a new id in a new conversation.
 func (s *Stranger) Draft(to wire.AgentID, intent wire.Intent, payload string) wire.Draft {
 	s.t.Helper()
 	v, err := wire.Parse([]byte(payload))
@@ -65,7 +65,7 @@ func (s *Stranger) SignTree(tree wire.Value) []byte {
 	return signed.JSON()
 }
 
-// Answer is what an endpoint said.
+// Answer is the response of an endpoint.
 type Answer struct {
 	Status int
 	Body   []byte
@@ -79,10 +79,10 @@ func Post(t testing.TB, url string, body []byte) Answer {
 	if err != nil {
 		t.Fatalf("post: %v", err)
 	}
-	return answerOf(t, resp)
+	return readAnswer(t, resp)
 }
 
-func answerOf(t testing.TB, resp *http.Response) Answer {
+func readAnswer(t testing.TB, resp *http.Response) Answer {
 	t.Helper()
 	defer resp.Body.Close()
 	data, err := io.ReadAll(resp.Body)
@@ -92,7 +92,7 @@ func answerOf(t testing.TB, resp *http.Response) Answer {
 	return Answer{Status: resp.StatusCode, Body: data, Header: resp.Header}
 }
 
-// Code returns the error code of the answer, "" where it is none.
+// Code returns the error code of the response, or "" if it is not an error.
 func (a Answer) Code() wire.Code {
 	v, err := wire.ParseObject(a.Body)
 	if err != nil {
@@ -105,7 +105,7 @@ func (a Answer) Code() wire.Code {
 	return e.Code
 }
 
-// Message reads the answer as a signed message of from and checks the signature.
+// Message parses the response as a message of from and verifies its signature.
 func (a Answer) Message(t testing.TB, from *Member) wire.Message {
 	t.Helper()
 	v, err := wire.ParseObject(a.Body)

@@ -8,9 +8,9 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// grouped hands what many senders want written to one goroutine, which commits all that has queued at once: the
-// plainest group commit there is.
-type grouped struct {
+// groupWriter passes the writes of many senders to one goroutine, which commits everything that is queued at once. It
+// is the simplest possible group commit.
+type groupWriter struct {
 	queue  chan waiting
 	worker sync.WaitGroup
 	close  func() error
@@ -24,16 +24,16 @@ type waiting struct {
 // put is one row.
 type put struct{ bucket, key, value []byte }
 
-// mostAtOnce bounds a group, as store/bolt bounds its own.
-const mostAtOnce = 1024
+// maxGroup bounds a group, as store/bolt bounds its own.
+const maxGroup = 1024
 
-func newGrouped(commit func([]waiting) error, closeFile func() error) *grouped {
-	g := &grouped{queue: make(chan waiting, mostAtOnce), close: closeFile}
+func newGroupWriter(commit func([]waiting) error, closeFile func() error) *groupWriter {
+	g := &groupWriter{queue: make(chan waiting, maxGroup), close: closeFile}
 	g.worker.Go(func() {
 		var group []waiting
 		for w := range g.queue {
 			group = append(group[:0], w)
-			for more := true; more && len(group) < mostAtOnce; {
+			for more := true; more && len(group) < maxGroup; {
 				select {
 				case w, ok := <-g.queue:
 					if more = ok; ok {
@@ -53,14 +53,14 @@ func newGrouped(commit func([]waiting) error, closeFile func() error) *grouped {
 }
 
 // write returns when the rows are durable.
-func (g *grouped) write(puts ...put) error {
+func (g *groupWriter) write(puts ...put) error {
 	w := waiting{puts: puts, done: make(chan error, 1)}
 	g.queue <- w
 	return <-w.done
 }
 
-// stop writes what has queued and closes the file. Nobody may write any more.
-func (g *grouped) stop() error {
+// stop commits the queued writes and closes the file. The caller must not write afterwards.
+func (g *groupWriter) stop() error {
 	close(g.queue)
 	g.worker.Wait()
 	return g.close()
@@ -71,7 +71,7 @@ var (
 	bucketRows    = []byte("rows")
 )
 
-// openBare opens a bbolt file with two buckets and the engine's own options.
+// openBare opens a bbolt file with two buckets and the same options as the store's engine.
 func openBare(path string) (*bbolt.DB, error) {
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{NoFreelistSync: true, FreelistType: bbolt.FreelistMapType, InitialMmapSize: 1 << 30})
 	if err != nil {
@@ -100,13 +100,13 @@ func putAll(tx *bbolt.Tx, puts []put) error {
 	return nil
 }
 
-// groupedBolt commits groups to a bbolt file, one transaction each.
-func groupedBolt(path string) (*grouped, error) {
+// newBoltWriter returns a groupWriter that commits each group to a bbolt file in one transaction.
+func newBoltWriter(path string) (*groupWriter, error) {
 	db, err := openBare(path)
 	if err != nil {
 		return nil, err
 	}
-	return newGrouped(func(group []waiting) error {
+	return newGroupWriter(func(group []waiting) error {
 		return db.Update(func(tx *bbolt.Tx) error {
 			for _, w := range group {
 				if err := putAll(tx, w.puts); err != nil {
@@ -118,14 +118,15 @@ func groupedBolt(path string) (*grouped, error) {
 	}, db.Close), nil
 }
 
-// groupedLog appends groups to a file and syncs its data: the least that durability can cost.
-func groupedLog(path string) (*grouped, error) {
+// newLogWriter returns a groupWriter that appends groups to a file and syncs the data: the least that durability can
+// cost.
+func newLogWriter(path string) (*groupWriter, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	var buf []byte
-	return newGrouped(func(group []waiting) error {
+	return newGroupWriter(func(group []waiting) error {
 		buf = buf[:0]
 		for _, w := range group {
 			for _, p := range w.puts {

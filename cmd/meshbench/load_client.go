@@ -18,32 +18,32 @@ import (
 	"time"
 )
 
-// chatter is what is sent to a server, and what comes of it.
-type chatter struct {
-	path string // of the WebSocket
-	// message makes the message with a mark and a number, of messageSize bytes and complete, so that a server has nothing
-	// to fill in but what its protocol has it add.
+// messageKind describes the messages that a load client sends to a server, and how the server delivers them.
+type messageKind struct {
+	path string // path of the WebSocket
+	// message makes a complete message of messageSize bytes with a mark and a number. The server must add nothing
+	// except what its protocol requires.
 	message func(mark, number string) string
-	// delivered is the message as receivers get it, or one that is as long and has the mark in the same place. nil: as it
-	// was sent.
+	// delivered returns the message as receivers get it, or another text of the same length with the mark at the same
+	// place. nil means that receivers get the message as it was sent.
 	delivered func(sent string) string
-	welcomed  bool // the server greets who is connected
+	welcomed  bool // the server greets each new connection
 }
 
-// crowd is one sender and its receivers on one server. Its clients are raw sockets that look at no more than they
-// must: the load is to cost less than what it measures.
-type crowd struct {
-	chatter
+// loadClient is one sender and its receivers on one server. Its connections are raw sockets that parse as little as
+// possible, because the load must cost less than the server that it measures.
+type loadClient struct {
+	messageKind
 	server    *child
 	sender    net.Conn
 	receivers []net.Conn
-	mark      string // in every message of this crowd
-	size      int    // of a message at a receiver
-	digits    int    // where its number stands there
+	mark      string // in every message of this load client
+	size      int    // size of a message at a receiver
+	digits    int    // offset of the message number
 
-	left  [maxWindow]atomic.Int64 // receivers that have not got the message in this place of the window
-	slots chan struct{}           // free places
-	took  [maxWindow]time.Time    // when the message in a place was sent
+	left  [maxWindow]atomic.Int64 // receivers that have not got the message in this slot of the window
+	slots chan struct{}           // free slots
+	took  [maxWindow]time.Time    // when the message in a slot was sent
 	sent  int64
 	batch []byte
 
@@ -60,12 +60,12 @@ const (
 	numberWidth = 12
 )
 
-// filled ends a message with as many x as it lacks.
-func filled(head, tail string) string {
+// padMessage returns head and tail with as many x between them as a message needs.
+func padMessage(head, tail string) string {
 	return head + strings.Repeat("x", max(0, messageSize-len(head)-len(tail))) + tail
 }
 
-// dialSocket makes a WebSocket to a server; a token goes into the header.
+// dialSocket opens a WebSocket to a server; a token goes into the header.
 func dialSocket(ctx context.Context, base, path, token string) (net.Conn, error) {
 	u, err := url.Parse(base)
 	if err != nil {
@@ -82,7 +82,7 @@ func dialSocket(ctx context.Context, base, path, token string) (net.Conn, error)
 	if _, err := io.WriteString(conn, req+"\r\n"); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	// Byte by byte, so that no frame behind the answer is lost in a buffer.
+	// Read byte by byte, so that no frame after the response is lost in a buffer.
 	head := make([]byte, 0, 256)
 	for one := make([]byte, 1); !bytes.HasSuffix(head, []byte("\r\n\r\n")); head = append(head, one[0]) {
 		if _, err := io.ReadFull(conn, one); err != nil || len(head) > 4096 {
@@ -90,15 +90,16 @@ func dialSocket(ctx context.Context, base, path, token string) (net.Conn, error)
 		}
 	}
 	if resp, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(head)), nil); err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
-		return nil, errors.Join(fmt.Errorf("the handshake was answered with %.60q", head), conn.Close())
+		return nil, errors.Join(fmt.Errorf("the server answered the handshake with %.60q", head), conn.Close())
 	}
 	return conn, nil
 }
 
-// gather connects a sender and n receivers, to a place of the server for each. Where the server greets it waits for each
-// one's welcome: who has the answer to its handshake alone may not be connected to the others yet.
-func gather(ctx context.Context, to *host, what chatter, n int) (*crowd, error) {
-	c := &crowd{chatter: what, server: to.child, slots: make(chan struct{}, maxWindow), faults: make(chan error, n+1)}
+// newLoadClient connects a sender and n receivers, each with its own place on the server. If the server greets new
+// connections, newLoadClient waits for each greeting: after the handshake alone a connection may not be joined to the
+// others yet.
+func newLoadClient(ctx context.Context, to *host, what messageKind, n int) (*loadClient, error) {
+	c := &loadClient{messageKind: what, server: to.child, slots: make(chan struct{}, maxWindow), faults: make(chan error, n+1)}
 	c.mark = fmt.Sprintf("bench-%08x-", time.Now().UnixNano()&0xffffffff)
 	sample := c.next()
 	if c.delivered != nil {
@@ -120,7 +121,7 @@ func gather(ctx context.Context, to *host, what chatter, n int) (*crowd, error) 
 		if c.welcomed {
 			if _, err := in.Peek(1); err != nil {
 				c.close()
-				return nil, fmt.Errorf("no welcome came: %w", err)
+				return nil, fmt.Errorf("the server sent no greeting: %w", err)
 			}
 		}
 		c.readers.Go(func() {
@@ -134,7 +135,7 @@ func gather(ctx context.Context, to *host, what chatter, n int) (*crowd, error) 
 	return c, nil
 }
 
-func (c *crowd) close() {
+func (c *loadClient) close() {
 	c.closing.Store(true)
 	if c.sender != nil {
 		c.sender.Close()
@@ -145,72 +146,73 @@ func (c *crowd) close() {
 	c.readers.Wait()
 }
 
-// next makes the message that is sent next.
-func (c *crowd) next() string {
+// next returns the next message to send.
+func (c *loadClient) next() string {
 	return c.message(c.mark, fmt.Sprintf("%0*d", numberWidth, c.sent))
 }
 
-// receive counts the messages of the crowd and holds them to their order.
-func (c *crowd) receive(in *bufio.Reader) error {
+// receive counts the messages of this load client and checks their order.
+func (c *loadClient) receive(in *bufio.Reader) error {
 	next := int64(-1)
 	for {
 		head, err := in.Peek(2)
 		if err != nil {
-			return c.ended(err)
+			return c.connectionError(err)
 		}
 		if head[0] == closeFrame {
-			reason, _ := in.Peek(2 + int(head[1]&0x7f)) // what there is of it
+			reason, _ := in.Peek(2 + int(head[1]&0x7f)) // as much as arrived
 			return fmt.Errorf("the server closed a connection: % x", reason)
 		}
 		size, skip := int(head[1]&0x7f), 2
 		switch size {
 		case 126:
 			if head, err = in.Peek(4); err != nil {
-				return c.ended(err)
+				return c.connectionError(err)
 			}
 			size, skip = int(binary.BigEndian.Uint16(head[2:])), 4
 		case 127:
 			if head, err = in.Peek(10); err != nil {
-				return c.ended(err)
+				return c.connectionError(err)
 			}
 			size, skip = int(binary.BigEndian.Uint64(head[2:])), 10
 		}
 		if size != c.size {
 			if _, err := in.Discard(skip + size); err != nil {
-				return c.ended(err)
+				return c.connectionError(err)
 			}
 			continue
 		}
 		frame, err := in.Peek(skip + size)
 		if err != nil {
-			return c.ended(err)
+			return c.connectionError(err)
 		}
 		n, ok := c.number(frame[skip:])
 		if _, err := in.Discard(skip + size); err != nil {
-			return c.ended(err)
+			return c.connectionError(err)
 		}
 		if !ok {
 			continue
 		}
 		if next >= 0 && n != next {
-			return fmt.Errorf("message %d came where %d should have", n, next)
+			return fmt.Errorf("message %d arrived, want %d", n, next)
 		}
 		next = n + 1
-		c.got(n)
+		c.countDelivery(n)
 	}
 }
 
 const closeFrame = 0x88
 
-// ended is the end of a connection: a fault, unless it is ours.
-func (c *crowd) ended(err error) error {
+// connectionError returns the error for a connection that ended: nil if we closed it.
+func (c *loadClient) connectionError(err error) error {
 	if c.closing.Load() {
 		return nil
 	}
 	return fmt.Errorf("a connection ended: %w", err)
 }
 
-func (c *crowd) number(message []byte) (int64, bool) {
+// number returns the number of a message, and whether the message has our mark.
+func (c *loadClient) number(message []byte) (int64, bool) {
 	if string(message[c.digits-len(c.mark):c.digits]) != c.mark {
 		return 0, false
 	}
@@ -221,8 +223,8 @@ func (c *crowd) number(message []byte) (int64, bool) {
 	return n, true
 }
 
-// got counts one delivery; the last one frees the place in the window.
-func (c *crowd) got(n int64) {
+// countDelivery counts one delivery. The last delivery of a message frees its slot in the window.
+func (c *loadClient) countDelivery(n int64) {
 	slot := n % maxWindow
 	if c.left[slot].Add(-1) > 0 {
 		return
@@ -234,8 +236,8 @@ func (c *crowd) got(n int64) {
 	c.slots <- struct{}{}
 }
 
-// run keeps w messages under way for d.
-func (c *crowd) run(ctx context.Context, w int, d time.Duration) (sample, error) {
+// run keeps w messages in flight for d.
+func (c *loadClient) run(ctx context.Context, w int, d time.Duration) (sample, error) {
 	w = min(w, maxWindow)
 	before, start, first := c.begin(), time.Now(), c.sent
 	free := w
@@ -258,12 +260,12 @@ func (c *crowd) run(ctx context.Context, w int, d time.Duration) (sample, error)
 	if err := c.await(w - free); err != nil {
 		return sample{}, err
 	}
-	return c.tally(before, start, first), ctx.Err()
+	return c.finish(before, start, first), ctx.Err()
 }
 
-// paced sends w messages at once as often as makes rate deliveries a second, for d, whole periods of it. One that is
-// late is made up for: the next are sent at once, as long as no more than maxWindow are under way.
-func (c *crowd) paced(ctx context.Context, w int, d time.Duration, rate int) (sample, error) {
+// runAtRate sends batches of w messages for d, in whole periods, so that there are rate deliveries per second. If it is
+// behind schedule, it sends the next batches at once, as long as at most maxWindow messages are in flight.
+func (c *loadClient) runAtRate(ctx context.Context, w int, d time.Duration, rate int) (sample, error) {
 	w = min(w, maxWindow)
 	period := time.Duration(float64(w*len(c.receivers)) / float64(rate) * float64(time.Second))
 	batches := int((d + period - 1) / period)
@@ -294,11 +296,11 @@ func (c *crowd) paced(ctx context.Context, w int, d time.Duration, rate int) (sa
 	if err := pause(ctx, time.Until(start.Add(time.Duration(batches)*period))); err != nil {
 		return sample{}, err
 	}
-	return c.tally(before, start, first), nil
+	return c.finish(before, start, first), nil
 }
 
-// begin forgets the round before, and returns what the server has used up to now.
-func (c *crowd) begin() time.Duration {
+// begin discards the figures of the previous round and returns the processor time that the server has used so far.
+func (c *loadClient) begin() time.Duration {
 	for len(c.slots) > 0 {
 		<-c.slots
 	}
@@ -308,8 +310,8 @@ func (c *crowd) begin() time.Duration {
 	return c.server.cpu()
 }
 
-// tally sums up a round.
-func (c *crowd) tally(before time.Duration, start time.Time, first int64) sample {
+// finish returns the sample of a round.
+func (c *loadClient) finish(before time.Duration, start time.Time, first int64) sample {
 	s := sample{Ops: int(c.sent-first) * len(c.receivers), Elapsed: time.Since(start), CPU: c.server.cpu() - before}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -319,7 +321,7 @@ func (c *crowd) tally(before time.Duration, start time.Time, first int64) sample
 }
 
 // send writes the next n messages at once.
-func (c *crowd) send(n int) error {
+func (c *loadClient) send(n int) error {
 	c.batch = c.batch[:0]
 	for range n {
 		c.batch = c.append(c.batch)
@@ -330,8 +332,8 @@ func (c *crowd) send(n int) error {
 	return nil
 }
 
-// await waits until n messages are everywhere.
-func (c *crowd) await(n int) error {
+// await waits until n more messages have arrived at all receivers.
+func (c *loadClient) await(n int) error {
 	late := time.NewTimer(30 * time.Second)
 	defer late.Stop()
 	for range n {
@@ -345,14 +347,14 @@ func (c *crowd) await(n int) error {
 					return fmt.Errorf("message %d of %d has not arrived at %d receivers in 30 s", i, c.sent, missing)
 				}
 			}
-			return errors.New("what arrived was not counted")
+			return errors.New("all messages arrived, but not all were counted")
 		}
 	}
 	return nil
 }
 
 // append adds the frame of the next message, masked with zeros.
-func (c *crowd) append(dst []byte) []byte {
+func (c *loadClient) append(dst []byte) []byte {
 	text := c.next()
 	slot := c.sent % maxWindow
 	c.took[slot] = time.Now()
