@@ -107,7 +107,7 @@ type Registry struct {
 	views       *viewCache
 	cursors     cursorKey
 	count       cachedCount
-	tallies     tallyCache
+	nameCounts  nameCountCache
 	changes     *notifier
 	templates   templates // set by Mount
 	probeQueue  *probeQueue

@@ -98,7 +98,7 @@ func TestVocabulary(t *testing.T) {
 		t.Helper()
 		got := w.do("GET", "/v1/"+path+"?"+query, "")
 		var doc struct {
-			Capabilities, Intents []Tally
+			Capabilities, Intents []NameCount
 			Cursor                string
 		}
 		if err := json.Unmarshal(got.Body.Bytes(), &doc); err != nil || got.Code != 200 {
@@ -129,19 +129,19 @@ func TestVocabulary(t *testing.T) {
 	if names, _ := page("intents", ""); len(names) != 6 || names[0] != "mesh.message 5" {
 		t.Errorf("intents %v", names)
 	}
-	before := len(w.reg.tallies.pages)
+	before := len(w.reg.nameCounts.pages)
 	for limit := range 100 {
 		page("capabilities", fmt.Sprint("limit=", limit+1))
 	}
-	if n := len(w.reg.tallies.pages); n != before {
+	if n := len(w.reg.nameCounts.pages); n != before {
 		t.Errorf("the same names with other limits are counted %d times more", n-before)
 	}
 	want(t, w.do("GET", "/v1/capabilities?limit=101", ""), 400, "INVALID_MESSAGE")
-	for i := range 3 * maxTallies { // the cache does not grow with the requests of strangers
+	for i := range 3 * maxCountedPages { // the cache does not grow with the requests of strangers
 		page("capabilities", fmt.Sprint("prefix=", i))
 	}
-	if n := len(w.reg.tallies.pages); n > maxTallies {
-		t.Errorf("%d pages are kept, want at most %d", n, maxTallies)
+	if n := len(w.reg.nameCounts.pages); n > maxCountedPages {
+		t.Errorf("%d pages are kept, want at most %d", n, maxCountedPages)
 	}
 }
 

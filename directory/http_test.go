@@ -151,7 +151,7 @@ func TestRelayHealth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newRelayWorld(t)
 		w.edge.Health("relay", w.reg.RelayHealth)
-		says := func(status int, want string) {
+		wantRelay := func(status int, want string) {
 			t.Helper()
 			if got := w.do("GET", "/health", "").Body.String(); !strings.Contains(got, `"relay":`+want) {
 				t.Errorf("health = %s, want %s", got, want)
@@ -160,18 +160,18 @@ func TestRelayHealth(t *testing.T) {
 				t.Errorf("readyz = %d %s, want %d", got.Code, got.Body, status)
 			}
 		}
-		says(200, `{"status":"ok","connected":0}`)
+		wantRelay(200, `{"status":"ok","connected":0}`)
 		stop := w.agent(alice, func(RelayItem) (string, bool) { return "", true })
 		synctest.Wait()
-		says(200, `{"status":"ok","connected":1}`)
+		wantRelay(200, `{"status":"ok","connected":1}`)
 		w.reg.mailUsage.all.n = maxAllMail
-		says(200, `{"status":"full","connected":1}`)
+		wantRelay(200, `{"status":"full","connected":1}`)
 		want(t, w.do("POST", "/v1/relay", testMessage("1", "am_alice", "am_bob"), withBearer(alice)...), 503, "AGENT_UNAVAILABLE")
 		stop()
 		if err := w.store.Close(); err != nil {
 			t.Fatal(err)
 		}
-		says(503, `{"status":"unavailable"}`)
+		wantRelay(503, `{"status":"unavailable"}`)
 	})
 }
 

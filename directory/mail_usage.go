@@ -19,7 +19,7 @@ const (
 	maxAllMail      = 100_000
 	maxAllMailBytes = 4 << 30
 
-	mailSwept = time.Minute // between two removals of expired mail
+	mailSweepEvery = time.Minute // between two removals of expired mail
 )
 
 // mailUsage counts the mail that waits in mailboxes. Its lock makes the limits hold when several senders write at once,
@@ -57,96 +57,96 @@ func mailboxLimit(all usage) usage {
 }
 
 // admit counts a message that is about to be stored, or returns an error that names the limit it would exceed.
-func (r *mailUsage) admit(key string, m mail, now time.Time) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.sweep(now)
-	room, of := mailboxLimit(r.all), senderInBox{m.Box, m.From}
+func (u *mailUsage) admit(key string, m mail, now time.Time) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.sweep(now)
+	limit, of := mailboxLimit(u.all), senderInBox{m.Box, m.From}
 	switch {
-	case room == usage{}:
+	case limit == usage{}:
 		return wire.ErrUnavailable.At("the relay is full").After(time.Hour)
-	case r.shares[of].with(m).exceeds(usage{room.n / mailShare, room.size / mailShare}):
+	case u.shares[of].with(m).exceeds(usage{limit.n / mailShare, limit.size / mailShare}):
 		return wire.ErrRateLimited.At("too much mail of one sender waits").After(time.Hour)
-	case r.boxes[m.Box].with(m).exceeds(room):
+	case u.boxes[m.Box].with(m).exceeds(limit):
 		return wire.ErrUnavailable.At("the mailbox is full").After(time.Hour)
 	}
-	r.add(key, m)
+	u.add(key, m)
 	return nil
 }
 
 // add counts a message. The caller holds mu.
-func (r *mailUsage) add(key string, m mail) {
+func (u *mailUsage) add(key string, m mail) {
 	of := senderInBox{m.Box, m.From}
-	r.mails[key] = m
-	r.all, r.boxes[m.Box], r.shares[of] = r.all.with(m), r.boxes[m.Box].with(m), r.shares[of].with(m)
+	u.mails[key] = m
+	u.all, u.boxes[m.Box], u.shares[of] = u.all.with(m), u.boxes[m.Box].with(m), u.shares[of].with(m)
 }
 
 // remove stops counting a message that was deleted or could not be stored.
-func (r *mailUsage) remove(key string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.drop(key)
+func (u *mailUsage) remove(key string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.drop(key)
 }
 
 // drop is remove for a caller that holds mu.
-func (r *mailUsage) drop(key string) {
-	m, ok := r.mails[key]
+func (u *mailUsage) drop(key string) {
+	m, ok := u.mails[key]
 	if !ok {
 		return
 	}
-	delete(r.mails, key)
-	r.all = r.all.without(m)
+	delete(u.mails, key)
+	u.all = u.all.without(m)
 	of := senderInBox{m.Box, m.From}
-	if r.boxes[m.Box] = r.boxes[m.Box].without(m); r.boxes[m.Box].n == 0 {
-		delete(r.boxes, m.Box)
+	if u.boxes[m.Box] = u.boxes[m.Box].without(m); u.boxes[m.Box].n == 0 {
+		delete(u.boxes, m.Box)
 	}
-	if r.shares[of] = r.shares[of].without(m); r.shares[of].n == 0 {
-		delete(r.shares, of)
+	if u.shares[of] = u.shares[of].without(m); u.shares[of].n == 0 {
+		delete(u.shares, of)
 	}
 }
 
 // sweep removes expired mail from the counts. The caller holds mu.
-func (r *mailUsage) sweep(now time.Time) {
-	if now.Sub(r.swept).Abs() < mailSwept {
+func (u *mailUsage) sweep(now time.Time) {
+	if now.Sub(u.swept).Abs() < mailSweepEvery {
 		return
 	}
-	r.swept = now
-	for key, m := range r.mails {
+	u.swept = now
+	for key, m := range u.mails {
 		if !now.Before(m.Created.Add(mailLife)) {
-			r.drop(key)
+			u.drop(key)
 		}
 	}
 }
 
 // total returns the usage of all mailboxes. If full is true, not even an empty mailbox takes a message.
-func (r *mailUsage) total(now time.Time) (all usage, full bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.sweep(now)
-	return r.all, mailboxLimit(r.all) == usage{}
+func (u *mailUsage) total(now time.Time) (all usage, full bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.sweep(now)
+	return u.all, mailboxLimit(u.all) == usage{}
 }
 
 // loadMailUsage returns the counts of stored mail. The first call reads them from the store.
 func (r *Registry) loadMailUsage(ctx context.Context, now time.Time) (*mailUsage, error) {
-	room := &r.mailUsage
-	room.mu.Lock()
-	defer room.mu.Unlock()
-	if room.loaded {
-		return room, nil
+	counts := &r.mailUsage
+	counts.mu.Lock()
+	defer counts.mu.Unlock()
+	if counts.loaded {
+		return counts, nil
 	}
-	room.mails, room.boxes, room.shares = make(map[string]mail), make(map[wire.AgentID]usage), make(map[senderInBox]usage)
-	room.all, room.swept = usage{}, now
+	counts.mails, counts.boxes, counts.shares = make(map[string]mail), make(map[wire.AgentID]usage), make(map[senderInBox]usage)
+	counts.all, counts.swept = usage{}, now
 	for after, more := "", true; more; {
 		list, err := r.listMail(ctx, "", after, maxMail, now)
 		if err != nil {
 			return nil, err
 		}
 		for _, m := range list {
-			room.add(m.key, m.mail)
+			counts.add(m.key, m.mail)
 			after = m.key
 		}
 		more = len(list) == maxMail
 	}
-	room.loaded = true
-	return room, nil
+	counts.loaded = true
+	return counts, nil
 }

@@ -105,11 +105,11 @@ func mailboxTerm(owner [32]byte) string { return mailboxFamily + hex.EncodeToStr
 // several ways (AM-17), so the signature of a verified message does not count. The signature of an unverified message
 // does: otherwise a copy with a broken signature would keep the real message out.
 func (p posting) digest() string {
-	said := p.tree
+	tree := p.tree
 	if p.isVerified() {
-		said = said.Without("signature")
+		tree = tree.Without("signature")
 	}
-	sum := signing.Digest(said)
+	sum := signing.Digest(tree)
 	return hex.EncodeToString(sum[:])
 }
 

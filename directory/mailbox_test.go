@@ -189,8 +189,8 @@ func TestSameMailTwice(t *testing.T) { // THREATS 4, 26
 		var same sync.WaitGroup
 		for i := range 100 {
 			same.Go(func() {
-				spelled := strings.Replace(message, `,"`, strings.Repeat(" ", i)+`,"`, 1)
-				if got := wantReceipt(t, w.do("POST", "/v1/mailbox/am_alice", spelled), 202); got != id {
+				variant := strings.Replace(message, `,"`, strings.Repeat(" ", i)+`,"`, 1)
+				if got := wantReceipt(t, w.do("POST", "/v1/mailbox/am_alice", variant), 202); got != id {
 					t.Errorf("receipt %s, want %s", got, id)
 				}
 			})

@@ -79,7 +79,7 @@ type searchPage struct {
 	Wrong                 string
 	Agents                []shownAgent
 	Next, First, Curl     string
-	Capabilities, Intents []Tally
+	Capabilities, Intents []NameCount
 }
 
 // showSearch answers / for people.
@@ -151,8 +151,8 @@ func dropInvisible(s string) string {
 }
 
 // dropUnprintable drops the names that a form field cannot suggest.
-func dropUnprintable(list []Tally) []Tally {
-	return slices.DeleteFunc(list, func(t Tally) bool { return dropInvisible(t.Name) != t.Name })
+func dropUnprintable(list []NameCount) []NameCount {
+	return slices.DeleteFunc(list, func(t NameCount) bool { return dropInvisible(t.Name) != t.Name })
 }
 
 // fillSearch adds the found agents and the link to the next page.

@@ -55,8 +55,8 @@ func checkReply(o *transit, raw []byte) (status int, err error) {
 	if err != nil {
 		return 0, wire.ErrSyntax.Because(err)
 	}
-	if told, isError := tree.Get("error"); isError {
-		return statusOf(wire.Code(told.GetStr("code"))), nil
+	if failure, isError := tree.Get("error"); isError {
+		return statusOf(wire.Code(failure.GetStr("code"))), nil
 	}
 	m, err := wire.ParseMessage(tree)
 	if field, ok := errors.AsType[*wire.FieldError](err); ok {

@@ -56,7 +56,7 @@ func TestHourlyQuota(t *testing.T) { // AM-58
 			t.Errorf("Retry-After = %q, want 180", wait)
 		}
 		if got := register(3); got != 201 {
-			t.Errorf("a renewal = %d: it is no registration", got)
+			t.Errorf("a renewal = %d, want 201: it does not count as a registration", got)
 		}
 		time.Sleep(3 * time.Minute)
 		if got := register(20); got != 201 {

@@ -14,8 +14,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Tally is a capability or an intent with the number of live cards that have it.
-type Tally struct {
+// NameCount is a capability or an intent with the number of live cards that have it.
+type NameCount struct {
 	Name   string `json:"name"`
 	Agents int    `json:"agents"`
 }
@@ -24,42 +24,42 @@ type Tally struct {
 // order.
 type (
 	CapabilityPage struct {
-		Capabilities []Tally `json:"capabilities"`
-		Cursor       string  `json:"cursor,omitempty"`
+		Capabilities []NameCount `json:"capabilities"`
+		Cursor       string      `json:"cursor,omitempty"`
 	}
 	IntentPage struct {
-		Intents []Tally `json:"intents"`
-		Cursor  string  `json:"cursor,omitempty"`
+		Intents []NameCount `json:"intents"`
+		Cursor  string      `json:"cursor,omitempty"`
 	}
 )
 
-// Counting takes time proportional to the number of cards. Each page is therefore counted at most once in tallyAge, for
+// Counting takes time proportional to the number of cards. Each page is therefore counted at most once in nameCountAge, for
 // all clients and all limits.
 const (
-	tallyAge   = 10 * time.Second
-	maxTallies = 64 // cached pages
+	nameCountAge    = 10 * time.Second
+	maxCountedPages = 64 // cached pages
 )
 
-type tallyKey struct {
+type countKey struct {
 	prefix, after string
 }
 
-type tally struct {
+type countedPage struct {
 	at     time.Time
 	counts []store.TermCount
 }
 
-// tallyCache keeps the pages that were counted last.
-type tallyCache struct {
+// nameCountCache keeps the pages that were counted last.
+type nameCountCache struct {
 	mu    sync.Mutex
-	pages map[tallyKey]tally
+	pages map[countKey]countedPage
 }
 
 // get returns a page, counting one page at a time. Callers that waited for a count get it from the cache.
-func (ts *tallyCache) get(ctx context.Context, cards store.Cards, key tallyKey, now time.Time) ([]store.TermCount, error) {
+func (ts *nameCountCache) get(ctx context.Context, cards store.Cards, key countKey, now time.Time) ([]store.TermCount, error) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	if kept, ok := ts.pages[key]; ok && now.Sub(kept.at).Abs() < tallyAge {
+	if kept, ok := ts.pages[key]; ok && now.Sub(kept.at).Abs() < nameCountAge {
 		return kept.counts, nil
 	}
 	counts, err := cards.Terms(ctx, key.prefix, key.after, maxLimit+1, now)
@@ -67,26 +67,26 @@ func (ts *tallyCache) get(ctx context.Context, cards store.Cards, key tallyKey, 
 		return nil, err
 	}
 	if ts.pages == nil {
-		ts.pages = make(map[tallyKey]tally, maxTallies)
+		ts.pages = make(map[countKey]countedPage, maxCountedPages)
 	}
 	for other := range ts.pages {
-		if len(ts.pages) < maxTallies {
+		if len(ts.pages) < maxCountedPages {
 			break
 		}
 		delete(ts.pages, other) // a random page: a client with many requests cannot choose which
 	}
-	ts.pages[key] = tally{now, counts}
+	ts.pages[key] = countedPage{now, counts}
 	return counts, nil
 }
 
-// listTallies returns a page of the names in a family, and the cursor of the next page.
-func (r *Registry) listTallies(ctx context.Context, family string, q Query, prefix string) ([]Tally, string, error) {
+// listNames returns a page of the names in a family, and the cursor of the next page.
+func (r *Registry) listNames(ctx context.Context, family string, q Query, prefix string) ([]NameCount, string, error) {
 	if len(prefix) > maxTerm {
 		return nil, "", wire.ErrQuery.At("prefix is longer than any name")
 	}
 	now := clock()
 	p := plan{filters: filterHash([]string{"tally", family, prefix}, nil, nil, "")}
-	key, limit := tallyKey{prefix: family + prefix}, cmp.Or(q.Limit, defaultLimit)
+	key, limit := countKey{prefix: family + prefix}, cmp.Or(q.Limit, defaultLimit)
 	if q.Cursor != "" {
 		d, err := r.openDoc(ctx, q.Cursor, p, now)
 		if err != nil {
@@ -94,7 +94,7 @@ func (r *Registry) listTallies(ctx context.Context, family string, q Query, pref
 		}
 		key.after = family + d.Last
 	}
-	counts, err := r.tallies.get(ctx, r.cards, key, now)
+	counts, err := r.nameCounts.get(ctx, r.cards, key, now)
 	if err != nil {
 		return nil, "", fmt.Errorf("count %s: %w", family, err)
 	}
@@ -106,22 +106,22 @@ func (r *Registry) listTallies(ctx context.Context, family string, q Query, pref
 			return nil, "", err
 		}
 	}
-	list := make([]Tally, len(counts))
+	list := make([]NameCount, len(counts))
 	for i, c := range counts {
-		list[i] = Tally{strings.TrimPrefix(c.Term, family), c.Count}
+		list[i] = NameCount{strings.TrimPrefix(c.Term, family), c.Count}
 	}
 	return list, cursor, nil
 }
 
 // Capabilities lists the capabilities of live cards that start with prefix.
 func (r *Registry) Capabilities(ctx context.Context, prefix, cursor string, limit int) (CapabilityPage, error) {
-	list, next, err := r.listTallies(ctx, capFamily, Query{Limit: limit, Cursor: cursor}, prefix)
+	list, next, err := r.listNames(ctx, capFamily, Query{Limit: limit, Cursor: cursor}, prefix)
 	return CapabilityPage{list, next}, err
 }
 
 // Intents lists the intents of live cards that start with prefix.
 func (r *Registry) Intents(ctx context.Context, prefix, cursor string, limit int) (IntentPage, error) {
-	list, next, err := r.listTallies(ctx, intentFamily, Query{Limit: limit, Cursor: cursor}, prefix)
+	list, next, err := r.listNames(ctx, intentFamily, Query{Limit: limit, Cursor: cursor}, prefix)
 	return IntentPage{list, next}, err
 }
 

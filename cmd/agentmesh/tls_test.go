@@ -324,6 +324,6 @@ func TestTLSWithoutAuthority(t *testing.T) {
 	s = serveTLS(t, &asked, filepath.Join(t.TempDir(), "data"), true)
 	waitFor(t, "the authority's words", func() bool {
 		told := certificateOf(t, s.data).Error
-		return strings.Contains(told, "the authority says: http-01: ") && strings.Contains(told, lost.httpPort)
+		return strings.Contains(told, "the authority reports: http-01: ") && strings.Contains(told, lost.httpPort)
 	})
 }

@@ -29,7 +29,7 @@ type host struct {
 	token func(place int) string // "" if the server needs no token
 }
 
-// entrant is the server of ours that is compared.
+// entrant is the server that is compared with the Node relay.
 type entrant struct {
 	messageKind
 	// start runs the server with its own directory and places for n receivers.
@@ -40,17 +40,17 @@ type entrant struct {
 
 // caseResult is the result of the rounds of one case.
 type caseResult struct {
-	name     string
-	ours     []sample
-	theirs   []sample
-	memory   float64 // bytes per idle connection
-	slow     []sample
-	lines    int64
-	expected int64
+	name           string
+	samples        []sample
+	relaySamples   []sample // of the Node relay
+	memory         float64  // bytes per idle connection
+	stoppedSamples []sample // while one receiver reads nothing
+	lines          int64
+	expected       int64
 }
 
 // compare measures every case and prints the table.
-func (c *fanout) compare(ctx context.Context, s streams, ours entrant) (err error) {
+func (c *fanout) compare(ctx context.Context, s streams, tested entrant) (err error) {
 	if c.Rounds < 1 || c.Duration < 100*time.Millisecond {
 		return errors.New("--rounds must be 1 or more, --duration 100ms or more")
 	}
@@ -77,7 +77,7 @@ func (c *fanout) compare(ctx context.Context, s streams, ours entrant) (err erro
 	}
 	var out []caseResult
 	for _, n := range c.Receivers {
-		t, err := c.measure(ctx, s, ours, program, dir, modules, n)
+		t, err := c.measure(ctx, s, tested, program, dir, modules, n)
 		if err != nil {
 			return fmt.Errorf("%d receivers: %w", n, err)
 		}
@@ -93,18 +93,18 @@ func (c *fanout) measure(ctx context.Context, s streams, what entrant, program, 
 	if err != nil {
 		return nil, err
 	}
-	ours, err := newLoadClient(ctx, server, what.messageKind, n)
+	client, err := newLoadClient(ctx, server, what.messageKind, n)
 	if err != nil {
 		return nil, errors.Join(err, server.stop())
 	}
-	defer func() { ours.close(); err = errors.Join(err, server.stop()) }()
+	defer func() { client.close(); err = errors.Join(err, server.stop()) }()
 	memory := 0.0
 	if n == slices.Max(c.Receivers) { // with many connections the memory of the process itself does not matter
 		if memory, err = idleMemory(ctx, s, what, program, filepath.Join(dir, "idle"), n); err != nil {
 			return nil, err
 		}
 	}
-	var theirs *loadClient
+	var relayClient *loadClient
 	if c.Relay {
 		relay, err := startRelay(ctx, modules)
 		if err != nil {
@@ -113,24 +113,24 @@ func (c *fanout) measure(ctx context.Context, s streams, what entrant, program, 
 		defer func() { err = errors.Join(err, relay.stop()) }()
 		same := what.messageKind
 		same.delivered, same.welcomed = nil, false
-		if theirs, err = newLoadClient(ctx, relay, same, n); err != nil {
+		if relayClient, err = newLoadClient(ctx, relay, same, n); err != nil {
 			return nil, err
 		}
-		defer theirs.close()
+		defer relayClient.close()
 	}
 	for i, w := range c.Outstanding {
 		t := caseResult{name: fmt.Sprintf("%d receivers, %d outstanding", n, w), memory: memory}
 		for r := range c.Rounds {
 			s.p.say("%s: round %d of %d", t.name, r+1, c.Rounds)
-			if err := c.round(ctx, &t, ours, server, w, i == 0, r%2 == 1); err != nil {
+			if err := c.round(ctx, &t, client, server, w, i == 0, r%2 == 1); err != nil {
 				return nil, err
 			}
-			if theirs != nil {
-				one, err := theirs.run(ctx, w, c.Duration)
+			if relayClient != nil {
+				one, err := relayClient.run(ctx, w, c.Duration)
 				if err != nil {
 					return nil, fmt.Errorf("the Node relay: %w", err)
 				}
-				t.theirs = append(t.theirs, one)
+				t.relaySamples = append(t.relaySamples, one)
 			}
 		}
 		out = append(out, t)
@@ -175,20 +175,20 @@ const idleSettle = 3 * time.Second
 
 // round measures our server once. If stopped is set, it measures again while one more receiver reads nothing. The order
 // of the two alternates, so that neither always runs on the warmer server.
-func (c *fanout) round(ctx context.Context, t *caseResult, ours *loadClient, server *host, w int, stopped, stoppedFirst bool) error {
+func (c *fanout) round(ctx context.Context, t *caseResult, client *loadClient, server *host, w int, stopped, stoppedFirst bool) error {
 	plain := func() error {
-		one, err := ours.run(ctx, w, c.Duration)
-		t.ours = append(t.ours, one)
+		one, err := client.run(ctx, w, c.Duration)
+		t.samples = append(t.samples, one)
 		return err
 	}
 	beside := func() error {
-		conn, err := dialSocket(ctx, server.URL, ours.path, server.token(len(ours.receivers)+1))
+		conn, err := dialSocket(ctx, server.URL, client.path, server.token(len(client.receivers)+1))
 		if err != nil {
 			return err
 		}
 		defer conn.Close()
-		one, err := ours.run(ctx, w, c.Duration)
-		t.slow = append(t.slow, one)
+		one, err := client.run(ctx, w, c.Duration)
+		t.stoppedSamples = append(t.stoppedSamples, one)
 		return err
 	}
 	switch {
@@ -204,16 +204,16 @@ func printResults(s streams, list []caseResult) error {
 	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "case\tdeliveries/s\tCPU/delivery\tp99\trelay\tCPU\tratio\tCPU ratio\tp99 beside all reading")
 	for _, t := range list {
-		fmt.Fprintf(w, "%s\t%.0f\t%.2f µs\t%v\t", t.name, medianOf(t.ours, sample.rate), medianOf(t.ours, sample.cost), p99(t.ours))
-		if len(t.theirs) > 0 {
-			fmt.Fprintf(w, "%.0f\t%.2f µs\t%.1f×\t%.1f×\t-\n", medianOf(t.theirs, sample.rate), medianOf(t.theirs, sample.cost),
-				ratio(t.ours, t.theirs, sample.rate), ratio(t.theirs, t.ours, sample.cost))
+		fmt.Fprintf(w, "%s\t%.0f\t%.2f µs\t%v\t", t.name, medianOf(t.samples, sample.rate), medianOf(t.samples, sample.cost), p99(t.samples))
+		if len(t.relaySamples) > 0 {
+			fmt.Fprintf(w, "%.0f\t%.2f µs\t%.1f×\t%.1f×\t-\n", medianOf(t.relaySamples, sample.rate), medianOf(t.relaySamples, sample.cost),
+				ratio(t.samples, t.relaySamples, sample.rate), ratio(t.relaySamples, t.samples, sample.cost))
 		} else {
 			fmt.Fprintln(w, "-\t-\t-\t-\t-")
 		}
-		if len(t.slow) > 0 {
-			fmt.Fprintf(w, "  one receiver stopped\t%.0f\t%.2f µs\t%v\t-\t-\t-\t-\t%.2f×\n", medianOf(t.slow, sample.rate), medianOf(t.slow, sample.cost),
-				p99(t.slow), ratio(t.slow, t.ours, func(s sample) float64 { return float64(s.P99) }))
+		if len(t.stoppedSamples) > 0 {
+			fmt.Fprintf(w, "  one receiver stopped\t%.0f\t%.2f µs\t%v\t-\t-\t-\t-\t%.2f×\n", medianOf(t.stoppedSamples, sample.rate), medianOf(t.stoppedSamples, sample.cost),
+				p99(t.stoppedSamples), ratio(t.stoppedSamples, t.samples, func(s sample) float64 { return float64(s.P99) }))
 		}
 		if t.memory > 0 {
 			fmt.Fprintf(w, "  resident per connection\t%.1f KiB\t\t\t\t\t\t\t\n", t.memory/1024)

@@ -91,7 +91,7 @@ func pieces() ([]contender, error) {
 	return []contender{
 		{"verify", 1, func(context.Context, int) error {
 			if !ed25519.Verify(public, text, sig) {
-				return errors.New("verify says no")
+				return errors.New("the signature is not valid")
 			}
 			return nil
 		}, ownCPU},

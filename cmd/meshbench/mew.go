@@ -50,7 +50,7 @@ func (c *mewCmd) withLogs(ctx context.Context, s streams, program, dir string, n
 		if err != nil {
 			return t, errors.Join(err, g.stop())
 		}
-		t.ours = append(t.ours, one)
+		t.samples = append(t.samples, one)
 	}
 	client.close()
 	if err := g.stop(); err != nil {

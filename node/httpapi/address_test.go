@@ -175,25 +175,25 @@ func TestDelayIsBounded(t *testing.T) {
 // TestUnknownClientsAreReported: the log reports unknown clients once a day, the owner's status at any time.
 func TestUnknownClientsAreReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var said strings.Builder
-		s := newWhoServer(Config{ProxyHere: true, Logger: slog.New(slog.NewTextHandler(&said, nil))})
+		var lines strings.Builder
+		s := newWhoServer(Config{ProxyHere: true, Logger: slog.New(slog.NewTextHandler(&lines, nil))})
 		getFrom(s, "127.0.0.1:5", "/who", "203.0.113.9")
-		if said.Len() > 0 || s.Clients().Unknown != 0 {
-			t.Errorf("a known client is reported: %s", &said)
+		if lines.Len() > 0 || s.Clients().Unknown != 0 {
+			t.Errorf("a known client is reported: %s", &lines)
 		}
 		for range 100 {
 			getFrom(s, "127.0.0.1:5", "/who")
 		}
-		if n := strings.Count(said.String(), "set network.trusted_proxies: none"); n != 1 {
-			t.Errorf("the log says it %d times, want once:\n%s", n, &said)
+		if n := strings.Count(lines.String(), "set network.trusted_proxies: none"); n != 1 {
+			t.Errorf("the log has %d warnings, want one:\n%s", n, &lines)
 		}
 		if got := *s.Clients(); got.Unknown != 100 || !got.LastUnknown.Equal(time.Now()) {
 			t.Errorf("Clients() = %+v, want 100 unknown ones, the last one now", got)
 		}
 		time.Sleep(warnUnknown)
 		getFrom(s, "127.0.0.1:5", "/who")
-		if n := strings.Count(said.String(), "network.trusted_proxies"); n != 2 {
-			t.Errorf("a day later the log has said it %d times, want twice", n)
+		if n := strings.Count(lines.String(), "network.trusted_proxies"); n != 2 {
+			t.Errorf("a day later the log has %d warnings, want two", n)
 		}
 		if New(Config{Local: true}).Clients() != nil {
 			t.Error("the local profile has a status of clients")

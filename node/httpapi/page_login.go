@@ -105,11 +105,11 @@ func cleanNext(s string) string {
 type loginView struct{ Next string }
 
 func (p *Pages) showLogin(c echo.Context) error {
-	said := ""
+	result := ""
 	if c.QueryParam("did") == "signed-out" {
-		said = "You are signed out."
+		result = "You are signed out."
 	}
-	return p.Render(c, p.loginPage, View{Title: "Sign in", Said: said, Data: loginView{cleanNext(c.QueryParam("next"))}})
+	return p.Render(c, p.loginPage, View{Title: "Sign in", Said: result, Data: loginView{cleanNext(c.QueryParam("next"))}})
 }
 
 // login signs a browser in with the token of the data directory, or with a code of `agentmesh page`, from the body of a

@@ -31,7 +31,7 @@ func checkText(t *testing.T, name string, s string, got template.HTML) {
 		}
 	}
 	if !utf8.ValidString(left) {
-		t.Errorf("%s(%.60q) is no UTF-8", name, s)
+		t.Errorf("%s(%.60q) is not UTF-8", name, s)
 	}
 }
 

@@ -48,11 +48,11 @@ func (p *problems) explain(err error) error {
 	if len(p.details) == 0 {
 		return err
 	}
-	var said []string
+	var reasons []string
 	for _, kind := range slices.Sorted(maps.Keys(p.details)) {
-		said = append(said, kind+": "+p.details[kind])
+		reasons = append(reasons, kind+": "+p.details[kind])
 	}
-	return fmt.Errorf("the authority says: %s (%w)", strings.Join(said, "; "), err)
+	return fmt.Errorf("the authority reports: %s (%w)", strings.Join(reasons, "; "), err)
 }
 
 // forget drops the authority's reasons, because the next attempt may fail for another reason.

@@ -31,11 +31,11 @@ func TestProblems(t *testing.T) {
 		answers []fixedResponse
 		want    string // the explanation before the cause, "" for none
 	}{
-		"refused": {[]fixedResponse{{"application/json", `{"status":"invalid","challenges":[{"type":"http-01","error":{"detail":"refused"}},{"type":"dns-01"}]}`}}, "the authority says: http-01: refused ("},
+		"refused": {[]fixedResponse{{"application/json", `{"status":"invalid","challenges":[{"type":"http-01","error":{"detail":"refused"}},{"type":"dns-01"}]}`}}, "the authority reports: http-01: refused ("},
 		"two": {[]fixedResponse{
 			{"application/json", `{"status":"invalid","challenges":[{"type":"tls-alpn-01","error":{"detail":"a"}}]}`},
 			{"application/json; charset=utf-8", `{"status":"invalid","challenges":[{"type":"http-01","error":{"detail":"b"}}]}`},
-		}, "the authority says: http-01: b; tls-alpn-01: a ("},
+		}, "the authority reports: http-01: b; tls-alpn-01: a ("},
 		"then valid": {[]fixedResponse{
 			{"application/json", `{"status":"invalid","challenges":[{"type":"http-01","error":{"detail":"b"}}]}`},
 			{"application/json", `{"status":"valid","challenges":[{"type":"http-01"}]}`},
