@@ -72,11 +72,11 @@ func (r *Registry) RelayHealth(ctx context.Context) (any, error) {
 // mailTotal returns how much mail is stored in all mailboxes together, and whether the relay is full.
 func (r *Registry) mailTotal(ctx context.Context) (all usage, full bool, err error) {
 	now := clock()
-	room, err := r.loadMailUsage(ctx, now)
+	counts, err := r.loadMailUsage(ctx, now)
 	if err != nil {
 		return usage{}, false, err
 	}
-	all, full = room.total(now)
+	all, full = counts.total(now)
 	return all, full, nil
 }
 

@@ -133,7 +133,7 @@ func (r *Registry) storeMail(ctx context.Context, p posting, now time.Time) (rel
 
 // storeNewMail stores a message that was not seen before.
 func (r *Registry) storeNewMail(ctx context.Context, p posting, seen string, now time.Time) (relayID string, err error) {
-	room, err := r.loadMailUsage(ctx, now)
+	counts, err := r.loadMailUsage(ctx, now)
 	if err != nil {
 		return "", err
 	}
@@ -147,7 +147,7 @@ func (r *Registry) storeNewMail(ctx context.Context, p posting, seen string, now
 	if err != nil {
 		return "", err
 	}
-	if err := room.admit(key, m, now); err != nil {
+	if err := counts.admit(key, m, now); err != nil {
 		return "", err
 	}
 	err = r.recs.Apply(ctx, []store.Change{
@@ -156,7 +156,7 @@ func (r *Registry) storeNewMail(ctx context.Context, p posting, seen string, now
 		{Record: store.Record{NS: mailTextNS, Key: key, Body: p.raw, Expires: expires}},
 	}, now)
 	if err != nil {
-		room.remove(key)
+		counts.remove(key)
 	}
 	switch {
 	case errors.Is(err, store.ErrConflict): // another instance was faster
@@ -227,7 +227,7 @@ func (r *Registry) emptyMailbox(ctx context.Context, id wire.AgentID) error {
 
 // deleteMail deletes messages. A message that is gone already is not an error.
 func (r *Registry) deleteMail(ctx context.Context, now time.Time, keys ...string) error {
-	room, err := r.loadMailUsage(ctx, now)
+	counts, err := r.loadMailUsage(ctx, now)
 	if err != nil {
 		return err
 	}
@@ -241,7 +241,7 @@ func (r *Registry) deleteMail(ctx context.Context, now time.Time, keys ...string
 		return err
 	}
 	for _, key := range keys {
-		room.remove(key)
+		counts.remove(key)
 	}
 	return nil
 }

@@ -125,11 +125,11 @@ func TestAllMailboxes(t *testing.T) { // AM-68
 	now := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 	for name, size := range map[string]int{"large messages": wire.MaxMessage, "small messages": 700} {
 		t.Run(name, func(t *testing.T) {
-			room := &mailUsage{mails: make(map[string]mail), boxes: make(map[wire.AgentID]usage), shares: make(map[senderInBox]usage), swept: now}
+			counts := &mailUsage{mails: make(map[string]mail), boxes: make(map[wire.AgentID]usage), shares: make(map[senderInBox]usage), swept: now}
 			n := 0
 			fill := func(box string) (kept int) {
 				for from := range 10 {
-					for room.admit(fmt.Sprint(n), mail{Box: wire.AgentID(box), From: wire.AgentID(fmt.Sprint("am_", from)), Size: size, Created: now}, now) == nil {
+					for counts.admit(fmt.Sprint(n), mail{Box: wire.AgentID(box), From: wire.AgentID(fmt.Sprint("am_", from)), Size: size, Created: now}, now) == nil {
 						n++
 						kept++
 					}
@@ -145,14 +145,14 @@ func TestAllMailboxes(t *testing.T) { // AM-68
 					small++
 				}
 			}
-			if all, full := room.total(now); all.n > maxAllMail || all.size > maxAllMailBytes || !full {
+			if all, full := counts.total(now); all.n > maxAllMail || all.size > maxAllMailBytes || !full {
 				t.Errorf("all mailboxes have %+v; full: %t", all, full)
 			}
 			if large == 0 || small < 8*large {
 				t.Errorf("%d large mailboxes left room for %d small ones", large, small)
 			}
 			// After a week all of the mail has expired.
-			if all, _ := room.total(now.Add(mailLife)); all != (usage{}) || len(room.boxes)+len(room.shares)+len(room.mails) != 0 {
+			if all, _ := counts.total(now.Add(mailLife)); all != (usage{}) || len(counts.boxes)+len(counts.shares)+len(counts.mails) != 0 {
 				t.Errorf("a week later %+v are counted", all)
 			}
 		})
@@ -170,11 +170,11 @@ func TestMailUsageAfterRestart(t *testing.T) {
 	}
 	before, _ := w.reg.mailUsage.total(clock())
 	again := newWorldOver(t, w.store)
-	room, err := again.reg.loadMailUsage(t.Context(), clock())
+	counts, err := again.reg.loadMailUsage(t.Context(), clock())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if after, _ := room.total(clock()); after != before || after.n != maxMail+maxMail/2 {
+	if after, _ := counts.total(clock()); after != before || after.n != maxMail+maxMail/2 {
 		t.Errorf("after a restart %+v are counted, before %+v", after, before)
 	}
 }
