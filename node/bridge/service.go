@@ -76,9 +76,9 @@ type FailureObserver interface {
 	Undelivered(ctx context.Context, u Undelivered) (about string, quiet bool, changes []store.Change)
 }
 
-// Answerer carries out what the owner answers to the tasks of its kind; see [Mesh].Lay.
+// Answerer executes what the owner answers to the tasks of its kind; see [Mesh].Lay.
 type Answerer interface {
-	// Answer carries the answer out, in one unit with the changes that a.Ends returns, and returns the result to show
+	// Answer executes the answer, in one unit with the changes that a.Ends returns, and returns the result to show
 	// to the owner. It returns a *wire.Error if a.Turn is no longer current.
 	Answer(ctx context.Context, a Answer) (wire.Value, error)
 }
@@ -87,9 +87,9 @@ type Answerer interface {
 type Answer struct {
 	About, Turn string
 	Payload     wire.Value
-	// Ends returns the changes of the task itself. With over, the answer ends the turn; otherwise the task counts as
+	// Ends returns the changes of the task itself. With final, the answer ends the turn; otherwise the task counts as
 	// taken. The unit fails with store.ErrConflict if another answer came first.
-	Ends func(over bool) []store.Change
+	Ends func(final bool) []store.Change
 }
 
 // Carrier delivers signed messages to agents of the mesh by a way other than their endpoints.

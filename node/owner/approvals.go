@@ -87,14 +87,14 @@ type Decision struct {
 	Choice acl.Choice `json:"choice"`
 	Hash   string     `json:"hash"`
 	By     string     `json:"by"` // the door; empty: the door of the request
-	// WaitSeconds is how long to wait for the result of a message of ours that is approved.
+	// WaitSeconds is how long to wait for the result of one of our messages that is approved.
 	WaitSeconds int `json:"wait_seconds,omitempty"`
 }
 
 // Decided is a question after the decision.
 type Decided struct {
 	acl.Ask
-	Sent *Sent `json:"sent,omitempty"` // the result for an approved message of ours
+	Sent *Sent `json:"sent,omitempty"` // the result for an approved outgoing message
 }
 
 // Rejection rejects all waiting senders that the owner does not know.
@@ -113,7 +113,7 @@ type Approvals interface {
 	// FindApproval returns the question with an id or a unique prefix of one. For a message that waits behind another
 	// it returns the question about the other.
 	FindApproval(ctx context.Context, id string) (Approval, error)
-	// Decide carries out a decision. It waits up to wait for the result of a message of ours that the decision
+	// Decide carries out a decision. It waits up to wait for the result of one of our messages that the decision
 	// releases. With acl.ErrAskGone it returns the question in its final state.
 	Decide(ctx context.Context, id string, d Decision, wait time.Duration) (Decided, error)
 	RejectStrangers(ctx context.Context, by string) (int, error)

@@ -7,8 +7,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Refusal is a refused message with the reason. Repeated refusals of one sender for one reason are counted in one
-// Refusal.
+// Refusal is a refused message with the reason. Repeated refusals of a proven sender for one reason are counted in one
+// Refusal, and so are those of all unproven senders.
 type Refusal struct {
 	At     time.Time
 	Times  int
@@ -16,7 +16,7 @@ type Refusal struct {
 	Status int
 	Told   string // what the sender was answered
 	Why    string // the cause, which only the owner sees
-	// From is the sender. If Proven, its signature was valid; otherwise From is the claim of the newest message.
+	// From is the sender. If Proven, it was authenticated; otherwise From is the claim of the newest message.
 	From   string
 	Proven bool
 	Intent wire.Intent

@@ -55,8 +55,8 @@ func (s Suite) strangerIsHeld(t *testing.T) {
 		if c.err != nil || !c.out.Held || c.out.Status != http.StatusAccepted {
 			t.Fatalf("message %d: %+v, %v, want it held", i+1, c.out, c.err)
 		}
-		if told := c.out.Reply != nil; told != (i == 0) {
-			t.Errorf("message %d: the peer is told that the owner decides: %v, want %v", i+1, told, i == 0)
+		if noticed := c.out.Reply != nil; noticed != (i == 0) {
+			t.Errorf("message %d: the peer gets a notice that the owner decides: %v, want %v", i+1, noticed, i == 0)
 		}
 		want[c.in.ConvID] = true
 	}
@@ -77,7 +77,7 @@ func (s Suite) strangerIsHeld(t *testing.T) {
 	}
 	f.checkInbox(calls, "new", "answered") // "answered" if the bridge handles the intent
 	if c := f.inject(peer, 4); c.err != nil || !c.out.Held || c.out.Reply == nil {
-		t.Errorf("message after an approval for once: held %v, told %v, %v, want it held and told", c.out.Held, c.out.Reply != nil, c.err)
+		t.Errorf("message after an approval for once: held %v, notice %v, %v, want it held with a notice", c.out.Held, c.out.Reply != nil, c.err)
 	}
 }
 
@@ -126,7 +126,7 @@ func (s Suite) ownerRejects(t *testing.T) {
 	f.checkInbox(calls, "rejected")
 	for range calls {
 		if d := f.delivery(); d.Message.Action() != wire.ActionClose {
-			t.Errorf("the peer is told %s, want a close", d.Message.Payload.JSON())
+			t.Errorf("the peer gets %s, want a close", d.Message.Payload.JSON())
 		}
 	}
 	if c := f.inject(peer, 3); !errors.Is(c.err, wire.ErrOwnerRejected) {

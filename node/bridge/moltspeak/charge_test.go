@@ -26,8 +26,8 @@ func limitRequests(c *Config) {
 // TestBatchIsCharged: an address pays for every message of a batch. Otherwise one request could make a hundred
 // strangers known (AM-43).
 func TestBatchIsCharged(t *testing.T) {
-	r, _ := alone(t, limitRequests)
-	ping := string(r.signed(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)))
+	r, _ := newTestRig(t, limitRequests)
+	ping := string(r.sign(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)))
 	batch := "[" + ping + strings.Repeat(","+ping, 19) + "]"
 	status, got, _ := post(t, r.serve().URL+"/moltspeak/v0.1/batch", "application/json", []byte(batch))
 	var answers []json.RawMessage
@@ -52,13 +52,13 @@ func TestBatchIsCharged(t *testing.T) {
 // TestFramesAreCharged: frames of a stream cost as much as requests, so a bound connection cannot bypass the limit
 // (AM-43).
 func TestFramesAreCharged(t *testing.T) {
-	r, _ := alone(t, limitRequests)
+	r, _ := newTestRig(t, limitRequests)
 	c := dial(t, r.serve())
-	c.Send(websocket.Text(r.signed(cat, r.draft(cat, message.OpHello, `{"protocol_versions":["0.1"]}`))))
+	c.Send(websocket.Text(r.sign(cat, r.draft(cat, message.OpHello, `{"protocol_versions":["0.1"]}`))))
 	if m, err := next(t, c); err != nil || m.GetStr("op") != "respond" {
 		t.Fatalf("hello: %v %s", err, m.JSON())
 	}
-	forged := r.signed(dog, r.draft(cat, message.OpPing, `{"nonce":1}`))
+	forged := r.sign(dog, r.draft(cat, message.OpPing, `{"nonce":1}`))
 	for answered := 0; ; answered++ {
 		c.Send(websocket.Text(forged)) // the next read shows that the connection was closed
 		if _, err := next(t, c); err != nil {
@@ -74,17 +74,17 @@ func TestFramesAreCharged(t *testing.T) {
 // TestForgeriesBarTheAddress: invalid signatures bar the address at every door (AM-43): in one batch, in single
 // requests, in frames.
 func TestForgeriesBarTheAddress(t *testing.T) {
-	forged := func(r *rig) []byte { return r.signed(dog, r.draft(cat, message.OpPing, `{"nonce":1}`)) }
+	forged := func(r *rig) []byte { return r.sign(dog, r.draft(cat, message.OpPing, `{"nonce":1}`)) }
 	barred := func(t *testing.T, r *rig, srv *httptest.Server) {
 		t.Helper()
-		ping := r.signed(dog, r.draft(dog, message.OpPing, `{"nonce":1}`))
+		ping := r.sign(dog, r.draft(dog, message.OpPing, `{"nonce":1}`))
 		if status, got, _ := post(t, srv.URL+"/moltspeak/v0.1/message", "application/json", ping); status != http.StatusTooManyRequests {
 			t.Errorf("after twenty forgeries: %d %s", status, got)
 		}
 	}
 	lenient := func(c *Config) { c.Addresses = httpapi.New(httpapi.Config{RequestsPerMinute: 10_000}).Addresses() }
 	t.Run("message", func(t *testing.T) {
-		r, _ := alone(t, lenient)
+		r, _ := newTestRig(t, lenient)
 		srv := r.serve()
 		for range 20 {
 			post(t, srv.URL+"/moltspeak/v0.1/message", "application/json", forged(r))
@@ -92,17 +92,17 @@ func TestForgeriesBarTheAddress(t *testing.T) {
 		barred(t, r, srv)
 	})
 	t.Run("batch", func(t *testing.T) {
-		r, _ := alone(t, lenient)
+		r, _ := newTestRig(t, lenient)
 		srv := r.serve()
 		list := bytes.Join(slices.Repeat([][]byte{forged(r)}, 20), []byte(","))
 		post(t, srv.URL+"/moltspeak/v0.1/batch", "application/json", []byte("["+string(list)+"]"))
 		barred(t, r, srv)
 	})
 	t.Run("stream", func(t *testing.T) {
-		r, _ := alone(t, lenient)
+		r, _ := newTestRig(t, lenient)
 		srv := r.serve()
 		c := dial(t, srv)
-		c.Send(websocket.Text(r.signed(cat, r.draft(cat, message.OpHello, `{"protocol_versions":["0.1"]}`))))
+		c.Send(websocket.Text(r.sign(cat, r.draft(cat, message.OpHello, `{"protocol_versions":["0.1"]}`))))
 		for range 20 {
 			c.Send(websocket.Text(forged(r)))
 		}
@@ -120,7 +120,7 @@ func TestForgeriesBarTheAddress(t *testing.T) {
 // stored, once an hour.
 func TestForgedKeysAreNotStored(t *testing.T) {
 	var notified []string
-	r, _ := alone(t, func(c *Config) {
+	r, _ := newTestRig(t, func(c *Config) {
 		c.Doubt = func(_ context.Context, a bridge.Address) { notified = append(notified, a.String()) }
 	})
 	if code := r.code(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)); code != "" {
@@ -131,7 +131,7 @@ func TestForgedKeysAreNotStored(t *testing.T) {
 		name := "forger" + string(rune('a'+i)) + "@acme"
 		forged := r.draft(cat, message.OpPing, `{"nonce":1}`)
 		forged.From.Key = self(name).Key
-		if _, status := r.raw(name, r.signed(name, forged)); status != http.StatusUnauthorized {
+		if _, status := r.sendRaw(name, r.sign(name, forged)); status != http.StatusUnauthorized {
 			t.Fatalf("another key: %d", status)
 		}
 		list, err := r.b.peers(t.Context())
@@ -156,7 +156,7 @@ func TestStrangersShareHalfOfTheStreams(t *testing.T) {
 	now := time.Now()
 	s := newStreams()
 	begin := func(peer, id string, known bool) *message.Error {
-		_, e := s.add(named(peer), message.Stream{Action: "start", ID: id}, known, nil, now)
+		_, e := s.add(messageFrom(peer), message.Stream{Action: "start", ID: id}, known, nil, now)
 		return e
 	}
 	begun := 0
@@ -180,7 +180,7 @@ func TestStrangersShareHalfOfTheStreams(t *testing.T) {
 			t.Fatal(e)
 		}
 		for seq := range 5 {
-			if _, e := s.add(named(peer), message.Stream{Action: "chunk", ID: "s", Seq: int64(seq), Data: chunk}, false, nil, now); e == nil {
+			if _, e := s.add(messageFrom(peer), message.Stream{Action: "chunk", ID: "s", Seq: int64(seq), Data: chunk}, false, nil, now); e == nil {
 				taken += len(chunk)
 			}
 		}
@@ -191,7 +191,7 @@ func TestStrangersShareHalfOfTheStreams(t *testing.T) {
 	if begin("friend", "s", true) != nil {
 		t.Error("a known peer cannot begin")
 	}
-	if _, e := s.add(named("friend"), message.Stream{Action: "chunk", ID: "s", Data: chunk}, true, nil, now); e != nil {
+	if _, e := s.add(messageFrom("friend"), message.Stream{Action: "chunk", ID: "s", Data: chunk}, true, nil, now); e != nil {
 		t.Errorf("a known peer: %v", e)
 	}
 }

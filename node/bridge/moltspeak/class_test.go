@@ -22,7 +22,7 @@ import (
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
-func piiDraft(r *rig, peer, p string, types ...string) message.Draft {
+func newPIIDraft(r *rig, peer, p string, types ...string) message.Draft {
 	d := r.draft(peer, message.OpQuery, p)
 	d.Class = message.PII
 	d.PII = &message.PIIMeta{Types: types, GrantedBy: "user:jane", Purpose: "sync", Proof: "consent-token:x", Expires: time.Now().Add(time.Hour)}
@@ -33,11 +33,11 @@ func piiDraft(r *rig, peer, p string, types ...string) message.Draft {
 // owner granted it. It is masked wherever it is stored (MS-37, MS-39).
 func TestPersonalData(t *testing.T) {
 	var log bytes.Buffer
-	r, n := alone(t, func(c *Config) {
+	r, n := newTestRig(t, func(c *Config) {
 		c.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
 	const p = `{"domain":"agentmesh","intent":"ask","params":{"question":"who is jane.doe@example.com?","nested":[{"email":"kim.lee@example.org"}]}}`
-	if m, _ := r.boxed(cat, piiDraft(r, cat, p, personal.TypeEmail)); m.P.GetStr("code") != string(message.CodeCapability) {
+	if m, _ := r.sayBoxed(cat, newPIIDraft(r, cat, p, personal.TypeEmail)); m.P.GetStr("code") != string(message.CodeCapability) {
 		t.Errorf("before the owner granted it: %s", m.P.JSON())
 	}
 	if err := r.b.Prove(t.Context(), cat, "pii", true); err != nil {
@@ -50,16 +50,16 @@ func TestPersonalData(t *testing.T) {
 		"no proof":     func(d *message.Draft) { d.PII.Proof = "" },
 		"no purpose":   func(d *message.Draft) { d.PII.Purpose = "" },
 	} {
-		d := piiDraft(r, cat, p, personal.TypeEmail)
+		d := newPIIDraft(r, cat, p, personal.TypeEmail)
 		change(&d)
-		if m, _ := r.boxed(cat, d); m.Op != message.OpError || name != "no proof" && name != "no purpose" && m.P.GetStr("code") != string(message.CodeConsent) {
+		if m, _ := r.sayBoxed(cat, d); m.Op != message.OpError || name != "no proof" && name != "no purpose" && m.P.GetStr("code") != string(message.CodeConsent) {
 			t.Errorf("%s: %s", name, m.P.JSON())
 		}
 	}
 	if len(n.got) != 0 {
 		t.Fatalf("the node got %d messages", len(n.got))
 	}
-	if m, status := r.boxed(cat, piiDraft(r, cat, p, personal.TypeEmail)); m.Op != message.OpRespond || status >= 300 {
+	if m, status := r.sayBoxed(cat, newPIIDraft(r, cat, p, personal.TypeEmail)); m.Op != message.OpRespond || status >= 300 {
 		t.Fatalf("covered: %d %s", status, m.P.JSON())
 	}
 	consent := func(i int) string {
@@ -71,9 +71,9 @@ func TestPersonalData(t *testing.T) {
 	if got := consent(0); got != `pii{"granted_by":"user:jane","purpose":"sync","verified":false}` {
 		t.Errorf("the owner is shown %s", got)
 	}
-	named := piiDraft(r, cat, p, personal.TypeEmail)
+	named := newPIIDraft(r, cat, p, personal.TypeEmail)
 	named.PII.MaskFields = []string{"question"}
-	r.boxed(cat, named)
+	r.sayBoxed(cat, named)
 	if len(n.got) != 2 {
 		t.Fatalf("the node got %d messages, want 2", len(n.got))
 	}
@@ -86,9 +86,9 @@ func TestPersonalData(t *testing.T) {
 		if err := r.b.records.Apply(t.Context(), []store.Change{g.change(store.Absent)}, time.Now()); err != nil {
 			t.Fatal(err)
 		}
-		proven := piiDraft(r, cat, p, personal.TypeEmail)
+		proven := newPIIDraft(r, cat, p, personal.TypeEmail)
 		proven.PII.Proof = "consent-token:" + g.ID
-		r.boxed(cat, proven)
+		r.sayBoxed(cat, proven)
 		if got := consent(len(n.got) - 1); strings.Contains(got, `"verified":true`) != (g.Peer == cat) {
 			t.Errorf("a consent that we gave to %s: %s", g.Peer, got)
 		}
@@ -101,9 +101,9 @@ func TestPersonalData(t *testing.T) {
 // TestPersonalDataIsReadLast: the slow scan for personal data comes last. Size, named consent and the peer's
 // permission are checked first (MS-50).
 func TestPersonalDataIsReadLast(t *testing.T) {
-	r, n := alone(t, nil)
-	large := piiDraft(r, cat, `{"domain":"agentmesh","intent":"ask","params":{"question":"jane.doe@example.com `+strings.Repeat(" .", wire.MaxMessage/2)+`"}}`, personal.TypePhone)
-	bare := piiDraft(r, cat, `{"domain":"agentmesh","intent":"ask","params":{"question":"jane.doe@example.com"}}`, personal.TypePhone)
+	r, n := newTestRig(t, nil)
+	large := newPIIDraft(r, cat, `{"domain":"agentmesh","intent":"ask","params":{"question":"jane.doe@example.com `+strings.Repeat(" .", wire.MaxMessage/2)+`"}}`, personal.TypePhone)
+	bare := newPIIDraft(r, cat, `{"domain":"agentmesh","intent":"ask","params":{"question":"jane.doe@example.com"}}`, personal.TypePhone)
 	stray := bare
 	stray.Op, stray.P = message.OpStream, mustTree(t, `{"action":"chunk","stream_id":"none","seq":0,"data":"jane.doe@example.com"}`)
 	for _, step := range []struct {
@@ -118,7 +118,7 @@ func TestPersonalDataIsReadLast(t *testing.T) {
 		{"not covered", bare, message.CodeConsent, "pii_meta"},
 	} {
 		step.draft.ID = "fresh " + step.name
-		if m, _ := r.boxed(cat, step.draft); message.Code(m.P.GetStr("code")) != step.want || m.P.GetStr("field") != step.field {
+		if m, _ := r.sayBoxed(cat, step.draft); message.Code(m.P.GetStr("code")) != step.want || m.P.GetStr("field") != step.field {
 			t.Errorf("%s: %s, want %s %s", step.name, m.P.JSON(), step.want, step.field)
 		}
 		if err := r.b.Prove(t.Context(), cat, "pii", true); err != nil {
@@ -157,27 +157,27 @@ func TestSecretsAreNotKept(t *testing.T) {
 		d.Class = message.Secret
 		return d
 	}
-	if m, _ := r.boxed(cat, secret(cat)); m.P.GetStr("code") != string(message.CodeClassification) || got != "" {
+	if m, _ := r.sayBoxed(cat, secret(cat)); m.P.GetStr("code") != string(message.CodeClassification) || got != "" {
 		t.Errorf("a secret of another organization: %s", m.P.JSON())
 	}
 	const friend = "friend@home"
-	if m, _ := r.boxed(friend, secret(friend)); m.P.GetStr("code") != string(message.CodeCapability) || got != "" {
+	if m, _ := r.sayBoxed(friend, secret(friend)); m.P.GetStr("code") != string(message.CodeCapability) || got != "" {
 		t.Errorf("a secret of an agent that the owner has not allowed: %s", m.P.JSON())
 	}
 	if err := acl.NewRules(r.store.Records(), acl.Policy{}).Set(t.Context(), "moltspeak:inbound/"+friend, acl.Allowed, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	d := secret(friend)
-	m, _ := r.boxed(friend, d)
+	m, _ := r.sayBoxed(friend, d)
 	if got != friend+" "+marker || m.P.GetStr("code") != string(message.CodeTaskFailed) {
 		t.Errorf("the handler got %q, the peer %s", got, m.P.JSON())
 	}
 	taken := secret(friend)
 	taken.P = mustTree(t, `{"domain":"fine"}`)
-	if m, _ := r.boxed(friend, taken); m.Op != message.OpRespond || m.Class != message.Secret || m.P.GetStr("status") != "success" {
+	if m, _ := r.sayBoxed(friend, taken); m.Op != message.OpRespond || m.Class != message.Secret || m.P.GetStr("status") != "success" {
 		t.Errorf("the answer to a secret is %s: %s", m.Class, m.Tree.JSON())
 	}
-	if again, status := r.boxed(friend, d); status != http.StatusConflict {
+	if again, status := r.sayBoxed(friend, d); status != http.StatusConflict {
 		t.Errorf("a repeat: %d %s", status, again.P.JSON())
 	}
 	data, err := os.ReadFile(path)
@@ -189,7 +189,7 @@ func TestSecretsAreNotKept(t *testing.T) {
 // TestConfidential: confidential messages must be encrypted and are deleted after seven days, and so are the answers
 // to them (MS-37).
 func TestConfidential(t *testing.T) {
-	r, n := alone(t, func(c *Config) { c.PlainConf = []string{dog, "plain@x"} })
+	r, n := newTestRig(t, func(c *Config) { c.PlainConf = []string{dog, "plain@x"} })
 	conf := func(peer string) message.Draft {
 		d := r.draft(peer, message.OpQuery, plainQuery)
 		d.Class = message.Confidential
@@ -205,7 +205,7 @@ func TestConfidential(t *testing.T) {
 		return message.Class(p.Tree.GetStr("cls")), p.Boxed
 	}
 	inBox := func(peer string, d message.Draft) []byte {
-		return message.Seal(mustTree(t, string(r.signed(peer, d))), boxOf(peer), boxOf("me@home").Public())
+		return message.Seal(mustTree(t, string(r.sign(peer, d))), boxOf(peer), boxOf("me@home").Public())
 	}
 	if class, boxed := answered(cat, inBox(cat, conf(cat))); class != message.Confidential || !boxed {
 		t.Errorf("the answer is %s, boxed %v", class, boxed)
@@ -213,20 +213,20 @@ func TestConfidential(t *testing.T) {
 	if life := time.Until(n.got[0].Purge); life > keepConfidential || life < keepConfidential-time.Hour {
 		t.Errorf("it is kept for %s", life)
 	}
-	if class, boxed := answered(dog, r.signed(dog, conf(dog))); class != message.Confidential || !boxed {
+	if class, boxed := answered(dog, r.sign(dog, conf(dog))); class != message.Confidential || !boxed {
 		t.Errorf("from a peer that may send it in the open and has a key, the answer is %s, boxed %v", class, boxed)
 	}
 	keyless := conf("plain@x")
 	keyless.From = message.Agent{Agent: "plain", Org: "x", Key: self("plain@x").Key}
-	if class, boxed := answered("plain@x", r.signed("plain@x", keyless)); class != message.Confidential || boxed {
+	if class, boxed := answered("plain@x", r.sign("plain@x", keyless)); class != message.Confidential || boxed {
 		t.Errorf("from one that has none, the answer is %s, boxed %v", class, boxed)
 	}
-	if _, boxed := answered(cat, r.signed(cat, r.draft(cat, message.OpQuery, plainQuery))); boxed || !n.got[3].Purge.IsZero() {
+	if _, boxed := answered(cat, r.sign(cat, r.draft(cat, message.OpQuery, plainQuery))); boxed || !n.got[3].Purge.IsZero() {
 		t.Errorf("an internal message: boxed %v, gone at %s", boxed, n.got[3].Purge)
 	}
-	personal := piiDraft(r, cat, plainQuery, personal.TypeEmail)
+	personal := newPIIDraft(r, cat, plainQuery, personal.TypeEmail)
 	for class, d := range map[message.Class]message.Draft{message.Confidential: conf(cat), message.PII: personal} {
-		if m, _ := r.raw(cat, r.signed(cat, d)); message.Code(m.P.GetStr("code")) != message.CodeClassification {
+		if m, _ := r.sendRaw(cat, r.sign(cat, d)); message.Code(m.P.GetStr("code")) != message.CodeClassification {
 			t.Errorf("%s in the open: %s", class, m.P.JSON())
 		}
 	}
@@ -238,20 +238,20 @@ func TestConfidential(t *testing.T) {
 // TestLaterAnswersAreBoxed: a late answer is encrypted and confidential exactly like an answer at once. A peer that
 // has shown no key gets the answer by repeating its message.
 func TestLaterAnswersAreBoxed(t *testing.T) {
-	r, n := alone(t, nil)
+	r, n := newTestRig(t, nil)
 	n.take = func(bridge.Inbound) (bridge.Outcome, error) {
 		return bridge.Outcome{Status: http.StatusAccepted, Held: true, Raw: []byte(`{"payload":{"action":"pending_approval"}}`)}, nil
 	}
 	final := func() bridge.Delivery {
 		in := n.got[len(n.got)-1]
-		d := out(t, cat, in.Intent, `{"action":"answer","answer":"sunny"}`)
+		d := newDelivery(t, cat, in.Intent, `{"action":"answer","answer":"sunny"}`)
 		d.Address, d.To, d.Message.Conversation = in.Address, in.Peer, in.ConvID
 		return d
 	}
 	for _, class := range []message.Class{message.Internal, message.Confidential} {
 		q := r.draft(cat, message.OpQuery, plainQuery)
 		q.Class = class
-		r.boxed(cat, q)
+		r.sayBoxed(cat, q)
 		if _, err := r.b.Deliver(t.Context(), final()); err != nil {
 			t.Fatal(err)
 		}
@@ -263,8 +263,8 @@ func TestLaterAnswersAreBoxed(t *testing.T) {
 	const bird = "bird@air"
 	q := r.draft(bird, message.OpQuery, plainQuery)
 	q.From.EncKey = ""
-	raw := message.Seal(mustTree(t, string(r.signed(bird, q))), boxOf(bird), boxOf("me@home").Public())
-	r.raw(bird, raw)
+	raw := message.Seal(mustTree(t, string(r.sign(bird, q))), boxOf(bird), boxOf("me@home").Public())
+	r.sendRaw(bird, raw)
 	if _, err := r.b.Deliver(t.Context(), final()); err != nil {
 		t.Fatal(err)
 	}
@@ -276,7 +276,7 @@ func TestLaterAnswersAreBoxed(t *testing.T) {
 
 // TestUnlistedClasses: a peer gets no message of a class that it did not list in its hello (MS-38).
 func TestUnlistedClasses(t *testing.T) {
-	r, _ := alone(t, nil)
+	r, _ := newTestRig(t, nil)
 	ack, _ := r.say(cat, r.draft(cat, message.OpHello, `{"protocol_versions":["0.1"],"supported_cls":["public"]}`))
 	pong, _ := r.say(cat, r.draft(cat, message.OpPing, `{"nonce":1}`))
 	if ack.Op != message.OpRespond || pong.Op != message.OpPong || pong.Class != message.Public {
@@ -287,7 +287,7 @@ func TestUnlistedClasses(t *testing.T) {
 	if m, status := r.say(cat, d); status != http.StatusForbidden || m.P.GetStr("code") != string(message.CodeClassification) || m.Class != message.Public {
 		t.Errorf("an internal answer: %d %s", status, m.Tree.JSON())
 	}
-	if _, err := r.b.Deliver(t.Context(), out(t, cat, IntentQuery, `{"action":"query","domain":"x"}`)); err == nil || len(r.queue(cat)) != 0 {
+	if _, err := r.b.Deliver(t.Context(), newDelivery(t, cat, IntentQuery, `{"action":"query","domain":"x"}`)); err == nil || len(r.queue(cat)) != 0 {
 		t.Errorf("an internal message left: %v", err)
 	}
 }

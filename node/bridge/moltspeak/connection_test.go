@@ -27,8 +27,8 @@ func (r *rig) open(t *testing.T, srv *httptest.Server) testStream {
 	return o
 }
 
-// says sends a frame and returns the next n answers.
-func (o testStream) says(raw []byte, n int) []wire.Value {
+// exchange sends a frame and returns the next n answers.
+func (o testStream) exchange(raw []byte, n int) []wire.Value {
 	o.t.Helper()
 	o.conn.Send(websocket.Text(raw))
 	var out []wire.Value
@@ -45,8 +45,8 @@ func (o testStream) says(raw []byte, n int) []wire.Value {
 // isBound reports whether the stream gets what is pushed to the peer. Pushed messages arrive before later answers.
 func (o testStream) isBound(peer string) bool {
 	o.t.Helper()
-	o.r.b.sockets.push(peer, o.r.signed("me@home", message.Draft{ID: "pushed", Op: message.OpPong, Re: "x", Time: time.Now(), From: us, To: self(peer), P: wire.Obj(), Class: message.Internal}))
-	m := o.says(o.r.signed(peer, o.r.draft(peer, message.OpPing, `{"nonce":"after"}`)), 1)[0]
+	o.r.b.sockets.push(peer, o.r.sign("me@home", message.Draft{ID: "pushed", Op: message.OpPong, Re: "x", Time: time.Now(), From: us, To: self(peer), P: wire.Obj(), Class: message.Internal}))
+	m := o.exchange(o.r.sign(peer, o.r.draft(peer, message.OpPing, `{"nonce":"after"}`)), 1)[0]
 	if m.GetStr("id") != "pushed" {
 		return false
 	}
@@ -72,11 +72,11 @@ func (o testStream) proof(peer string, verify wire.Value, op message.Op) message
 // its sender's places. A fresh hello with sender and recipient binds its stream, and so does the answer to a challenge
 // of that stream.
 func TestRecordedHelloBindsNothing(t *testing.T) {
-	r, _ := alone(t, nil)
+	r, _ := newTestRig(t, nil)
 	srv := r.serve()
-	fresh := r.signed(cat, r.draft(cat, message.OpHello, helloBody))
+	fresh := r.sign(cat, r.draft(cat, message.OpHello, helloBody))
 	first := r.open(t, srv)
-	if got := first.says(fresh, 1)[0]; got.GetStr("op") != "hello_ack" && got.GetStr("op") != "respond" {
+	if got := first.exchange(fresh, 1)[0]; got.GetStr("op") != "hello_ack" && got.GetStr("op") != "respond" {
 		t.Fatalf("a fresh hello: %s", got.JSON())
 	}
 	if !first.isBound(cat) {
@@ -89,14 +89,14 @@ func TestRecordedHelloBindsNothing(t *testing.T) {
 		}
 		return tree.JSON()
 	}
-	posted := r.signed(cat, r.draft(cat, message.OpHello, helloBody))
-	r.raw(cat, posted)
+	posted := r.sign(cat, r.draft(cat, message.OpHello, helloBody))
+	r.sendRaw(cat, posted)
 	for name, raw := range map[string][]byte{
 		"a repeat": fresh, "a repeat of one that was posted": posted, "without id": without("id"), "without to": without("to"),
 	} {
 		for range socketsPerPeer + 2 {
 			o := r.open(t, srv)
-			got := o.says(raw, 2)
+			got := o.exchange(raw, 2)
 			if got[1].GetStr("op") != "verify" {
 				t.Fatalf("%s: the second answer is %s", name, got[1].JSON())
 			}
@@ -107,26 +107,26 @@ func TestRecordedHelloBindsNothing(t *testing.T) {
 	}
 	elsewhere := r.draft(cat, message.OpHello, helloBody)
 	elsewhere.To = message.Agent{Agent: "other", Org: "home"}
-	if got := r.open(t, srv).says(r.signed(cat, elsewhere), 1)[0]; got.GetStr("op") != "error" {
+	if got := r.open(t, srv).exchange(r.sign(cat, elsewhere), 1)[0]; got.GetStr("op") != "error" {
 		t.Errorf("a hello to another agent: %s", got.JSON())
 	}
-	if again := r.open(t, srv); again.says(r.signed(cat, r.draft(cat, message.OpHello, helloBody)), 1)[0].GetStr("op") == "error" || !again.isBound(cat) {
+	if again := r.open(t, srv); again.exchange(r.sign(cat, r.draft(cat, message.OpHello, helloBody)), 1)[0].GetStr("op") == "error" || !again.isBound(cat) {
 		t.Error("the peer lost its places")
 	}
 }
 
 // TestUnboundStreamTakesNoWork: before a stream is bound, no message on it can act for a sender.
 func TestUnboundStreamTakesNoWork(t *testing.T) {
-	r, n := alone(t, nil)
+	r, n := newTestRig(t, nil)
 	srv := r.serve()
-	hello := r.signed(cat, r.draft(cat, message.OpHello, helloBody))
-	r.raw(cat, hello)
+	hello := r.sign(cat, r.draft(cat, message.OpHello, helloBody))
+	r.sendRaw(cat, hello)
 	answer := r.draft(cat, message.OpRespond, `{"status":"success","data":{}}`)
 	answer.Re = "x"
 	for _, d := range []message.Draft{r.draft(cat, message.OpQuery, `{"domain":"weather"}`), r.draft(cat, message.OpTask, `{"action":"create","task_id":"t"}`), answer} {
 		o := r.open(t, srv)
-		o.says(hello, 2)
-		if got := o.says(r.signed(cat, d), 1)[0]; got.GetStr("op") != "error" {
+		o.exchange(hello, 2)
+		if got := o.exchange(r.sign(cat, d), 1)[0]; got.GetStr("op") != "error" {
 			t.Errorf("%s: %s", d.Op, got.JSON())
 		}
 		if _, err := next(t, o.conn); err == nil {
@@ -140,26 +140,26 @@ func TestUnboundStreamTakesNoWork(t *testing.T) {
 
 // TestChallengeBindsAStream: the challenge of a stream can be answered only on that stream, once, by its recipient.
 func TestChallengeBindsAStream(t *testing.T) {
-	r, _ := alone(t, nil)
+	r, _ := newTestRig(t, nil)
 	srv := r.serve()
-	hello := r.signed(cat, r.draft(cat, message.OpHello, helloBody))
-	r.raw(cat, hello)
+	hello := r.sign(cat, r.draft(cat, message.OpHello, helloBody))
+	r.sendRaw(cat, hello)
 	for _, op := range []message.Op{message.OpVerifyResponse, message.OpRespond} {
 		o := r.open(t, srv)
-		verify := o.says(hello, 2)[1]
+		verify := o.exchange(hello, 2)[1]
 		if e := mustMessage(t, verify).Verify(keyOf("me@home").Public()); e != nil {
 			t.Errorf("our verify: %v", e)
 		}
-		proof := r.signed(cat, o.proof(cat, verify, op))
-		if got := o.says(proof, 1)[0]; got.GetStr("op") == "error" || !o.isBound(cat) {
+		proof := r.sign(cat, o.proof(cat, verify, op))
+		if got := o.exchange(proof, 1)[0]; got.GetStr("op") == "error" || !o.isBound(cat) {
 			t.Errorf("%s: %s", op, got.JSON())
 		}
 		if r.b.handshake.count(time.Now()) != 1 {
 			t.Errorf("%s opened no session", op)
 		}
 		thief := r.open(t, srv)
-		thief.says(hello, 2)
-		if got := thief.says(proof, 1)[0]; got.GetStr("op") != "error" {
+		thief.exchange(hello, 2)
+		if got := thief.exchange(proof, 1)[0]; got.GetStr("op") != "error" {
 			t.Errorf("%s: the proof of another stream: %s", op, got.JSON())
 		}
 	}
@@ -189,10 +189,10 @@ func TestChallengeBindsAStream(t *testing.T) {
 		},
 	} {
 		o := r.open(t, srv)
-		verify := o.says(hello, 2)[1]
+		verify := o.exchange(hello, 2)[1]
 		d := wrong(o, verify)
 		peer := d.From.Name()
-		if got := o.says(r.signed(peer, d), 1)[0]; got.GetStr("op") != "error" {
+		if got := o.exchange(r.sign(peer, d), 1)[0]; got.GetStr("op") != "error" {
 			t.Errorf("%s: %s", name, got.JSON())
 		}
 		if _, err := next(t, o.conn); err == nil {
@@ -204,13 +204,13 @@ func TestChallengeBindsAStream(t *testing.T) {
 // TestRecordedHelloKeepsTheChallenge: a recorded hello, which anybody may repeat, does not invalidate the challenge
 // that its sender is answering.
 func TestRecordedHelloKeepsTheChallenge(t *testing.T) {
-	r, _ := alone(t, nil)
+	r, _ := newTestRig(t, nil)
 	ack, _ := r.say(cat, r.draft(cat, message.OpHello, helloBody))
 	tree, err := message.Sign(r.draft(cat, message.OpHello, helloBody).Tree().Without("id"), keyOf(cat))
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.raw(cat, tree.JSON())
+	r.sendRaw(cat, tree.JSON())
 	proof := r.draft(cat, message.OpVerifyResponse, `{"challenge":"`+challengeOf(ack)+`"}`)
 	proof.Re = ack.ID
 	if m, status := r.say(cat, proof); status != 200 || m.Op == message.OpError {

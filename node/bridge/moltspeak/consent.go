@@ -40,7 +40,7 @@ func (g Grant) isLive(now time.Time) bool {
 	return g.Revoked == 0 && now.Unix() < g.Expires && g.Used == ""
 }
 
-// covers reports whether the grant covers the types in a message of ours. name identifies the message.
+// covers reports whether the grant covers the types in one of our messages. name identifies the message.
 func (g Grant) covers(types []string, name string, now time.Time) bool {
 	if g.Used == name {
 		g.Used = "" // the same message is sent again

@@ -20,10 +20,10 @@ import (
 // TestConsentFlow: without a consent, personal data does not leave. With a consent it leaves encrypted. A revoked
 // consent stops that at once (MS-40, MS-42).
 func TestConsentFlow(t *testing.T) {
-	r, _ := alone(t, nil)
+	r, _ := newTestRig(t, nil)
 	r.say(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)) // shows its keys
 	private := func() bridge.Delivery {
-		return out(t, cat, wire.Deliver, `{"action":"deliver","message":{"body":"x","list":[{"deep":"write to jane.doe@example.com"}]}}`)
+		return newDelivery(t, cat, wire.Deliver, `{"action":"deliver","message":{"body":"x","list":[{"deep":"write to jane.doe@example.com"}]}}`)
 	}
 	if _, err := r.b.Deliver(t.Context(), private()); err == nil || !strings.Contains(err.Error(), personal.TypeEmail) || strings.Contains(err.Error(), "jane") {
 		t.Fatalf("without a consent: %v", err)
@@ -50,7 +50,7 @@ func TestConsentFlow(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.b.deliverCallback(t.Context(), <-r.b.callbacks)
-	answer := r.gets(cat)
+	answer := r.receive(cat)
 	data, _ := answer.P.Get("data")
 	token := data.GetStr("consent_token")
 	if answer.Op != message.OpConsentResponse || token == "" || answer.Re != m.Re {
@@ -76,10 +76,10 @@ func TestConsentFlow(t *testing.T) {
 	if _, err := r.b.Deliver(t.Context(), private()); err != nil {
 		t.Fatalf("with the consent: %v", err)
 	}
-	if sent := r.gets(cat); sent.Class != message.PII || sent.PII == nil || sent.PII.Covers(personal.Types(sent.P), time.Now()) != nil {
+	if sent := r.receive(cat); sent.Class != message.PII || sent.PII == nil || sent.PII.Covers(personal.Types(sent.P), time.Now()) != nil {
 		t.Errorf("sent: %s", sent.Tree.JSON())
 	}
-	more := out(t, cat, wire.Deliver, `{"action":"deliver","message":{"body":"jane.doe@example.com, +1 415 555 2671"}}`)
+	more := newDelivery(t, cat, wire.Deliver, `{"action":"deliver","message":{"body":"jane.doe@example.com, +1 415 555 2671"}}`)
 	if _, err := r.b.Deliver(t.Context(), more); err == nil {
 		t.Error("a type that the consent does not name left")
 	}
@@ -100,7 +100,7 @@ func TestConsentFlow(t *testing.T) {
 
 // TestConsentToAnotherRequest changes a stored question: approving it grants nothing, and the question stays open.
 func TestConsentToAnotherRequest(t *testing.T) {
-	r, _ := alone(t, nil)
+	r, _ := newTestRig(t, nil)
 	r.say(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)) // shows its keys
 	r.say(cat, r.draft(cat, message.OpConsent, `{"action":"request","data_types":["email"],"purpose":"sync","duration":"24h"}`))
 	waiting := func() acl.Ask {
@@ -145,7 +145,7 @@ func (r *rig) getConsent(request string) string {
 		r.t.Fatal(err)
 	}
 	r.b.deliverCallback(r.t.Context(), <-r.b.callbacks)
-	answer := r.gets(cat)
+	answer := r.receive(cat)
 	data, _ := answer.P.Get("data")
 	return data.GetStr("consent_token")
 }
@@ -153,7 +153,7 @@ func (r *rig) getConsent(request string) string {
 // TestConsentForOneMessage: a consent for one message permits one message, however often that message is resent, and
 // no other, neither over a link nor as an answer (MS-42). The other constraints are in the token.
 func TestConsentForOneMessage(t *testing.T) {
-	r, n := alone(t, nil)
+	r, n := newTestRig(t, nil)
 	const request = `{"action":"request","data_types":["email"],"purpose":"sync","duration":"24h","constraints":{"one_time":true,"no_forward":true}}`
 	token := r.getConsent(request)
 	raw, _ := base64.RawURLEncoding.DecodeString(token)
@@ -161,14 +161,14 @@ func TestConsentForOneMessage(t *testing.T) {
 		t.Errorf("token: %s", text)
 	}
 	const private = `{"action":"deliver","message":{"body":"jane.doe@example.com"}}`
-	first := out(t, cat, wire.Deliver, private)
+	first := newDelivery(t, cat, wire.Deliver, private)
 	for range 2 {
 		if _, err := r.b.Deliver(t.Context(), first); err != nil {
 			t.Fatalf("the one message: %v", err)
 		}
-		r.gets(cat)
+		r.receive(cat)
 	}
-	if _, err := r.b.Deliver(t.Context(), out(t, cat, wire.Deliver, private)); err == nil {
+	if _, err := r.b.Deliver(t.Context(), newDelivery(t, cat, wire.Deliver, private)); err == nil {
 		t.Error("a second message left")
 	}
 	if m, _ := r.say(cat, r.draft(cat, message.OpConsent, `{"action":"verify","consent_token":"`+token+`"}`)); !strings.Contains(string(m.P.JSON()), `"valid":false`) {
@@ -182,7 +182,7 @@ func TestConsentForOneMessage(t *testing.T) {
 		return bridge.Outcome{Status: http.StatusOK, Raw: []byte(`{"payload":{"action":"answer","answer":"jane.doe@example.com"}}`)}, nil
 	}
 	for _, want := range []message.Op{message.OpRespond, message.OpError} {
-		reply := r.b.Receive(t.Context(), r.signed(cat, r.draft(cat, message.OpQuery, plainQuery)), nil, nil)
+		reply := r.b.Receive(t.Context(), r.sign(cat, r.draft(cat, message.OpQuery, plainQuery)), nil, nil)
 		p, e := message.ReadPacket(reply.Body, boxOf(cat))
 		if e != nil || message.Op(p.Tree.GetStr("op")) != want || want == message.OpRespond && (!p.Boxed || p.Tree.GetStr("cls") != "pii") {
 			t.Errorf("answered %s, boxed %v, %v, want %s", p.Tree.GetStr("op"), p.Boxed, e, want)
@@ -193,13 +193,13 @@ func TestConsentForOneMessage(t *testing.T) {
 // TestStreamsAreScanned: a stream is scanned as a whole, including data that is split across two chunks and binary
 // data. For a consent it counts as one message.
 func TestStreamsAreScanned(t *testing.T) {
-	r, _ := alone(t, nil)
+	r, _ := newTestRig(t, nil)
 	r.say(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)) // shows its keys
 	across := strings.Repeat("x ", 24<<10-5) + " jane.doe@example.com and more"
 	binary := base64.StdEncoding.EncodeToString([]byte("\x00\xff\x01jane.doe@example.com\x00\xfe"))
 	stream := func(kind, data string) bridge.Delivery {
 		p := wire.Obj(wire.TextField("action", "stream"), wire.TextField("type", kind), wire.TextField("data", data))
-		return out(t, cat, IntentStream, string(p.JSON()))
+		return newDelivery(t, cat, IntentStream, string(p.JSON()))
 	}
 	for _, d := range []bridge.Delivery{stream("text", across), stream("binary", binary)} {
 		if _, err := r.b.Deliver(t.Context(), d); err == nil || !strings.Contains(err.Error(), personal.TypeEmail) || len(r.queue(cat)) != 0 {
@@ -211,7 +211,7 @@ func TestStreamsAreScanned(t *testing.T) {
 		t.Fatal(err)
 	}
 	for len(r.queue(cat)) > 0 {
-		if m := r.gets(cat); m.Class != message.PII {
+		if m := r.receive(cat); m.Class != message.PII {
 			t.Errorf("%s left as %s", m.P.GetStr("action"), m.Class)
 		}
 	}
@@ -222,7 +222,7 @@ func TestStreamsAreScanned(t *testing.T) {
 
 // TestConsentRejected: a rejected request is answered and grants nothing.
 func TestConsentRejected(t *testing.T) {
-	r, _ := alone(t, nil)
+	r, _ := newTestRig(t, nil)
 	r.say(cat, r.draft(cat, message.OpConsent, `{"action":"request","data_types":["email"],"purpose":"sync\u001b[31m","duration":"session"}`))
 	asks, _, err := r.b.cfg.Mesh.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
 	if err != nil || len(asks) != 1 || strings.Contains(string(asks[0].Body), `\u001b`) {
@@ -232,7 +232,7 @@ func TestConsentRejected(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.b.deliverCallback(t.Context(), <-r.b.callbacks)
-	if m := r.gets(cat); m.P.GetStr("status") != "error" {
+	if m := r.receive(cat); m.P.GetStr("status") != "error" {
 		t.Errorf("answer: %s", m.P.JSON())
 	}
 	if list, err := r.b.grants.list(t.Context(), "", time.Now()); err != nil || len(list) != 0 {

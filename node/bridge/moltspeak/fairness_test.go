@@ -34,7 +34,7 @@ func hosted(i int) []rate.Source { return rate.AddrSources(apitest.Hosted(i)) }
 // codeFrom is like [rig.code] for a message from the given sources.
 func (r *rig) codeFrom(sources []rate.Source, peer string, d message.Draft) message.Code {
 	r.t.Helper()
-	reply := r.b.Receive(r.t.Context(), r.signed(peer, d), sources, nil)
+	reply := r.b.Receive(r.t.Context(), r.sign(peer, d), sources, nil)
 	p, e := message.ReadPacket(reply.Body, boxOf(peer))
 	if e != nil || message.Op(p.Tree.GetStr("op")) != message.OpError {
 		return ""
@@ -177,7 +177,7 @@ func TestOpenStreamsAreShared(t *testing.T) {
 		tick := func() time.Time { now = now.Add(time.Millisecond); return now }
 		s := newStreams()
 		begin := func(peer string, known bool, sources []rate.Source) *message.Error {
-			_, e := s.add(named(peer), message.Stream{Action: "start", ID: "s"}, known, sources, tick())
+			_, e := s.add(messageFrom(peer), message.Stream{Action: "start", ID: "s"}, known, sources, tick())
 			return e
 		}
 		for i := range maxStreams / 2 {
@@ -192,7 +192,7 @@ func TestOpenStreamsAreShared(t *testing.T) {
 		s = newStreams()
 		chunk := strings.Repeat("a", 1<<20)
 		add := func(peer string, seq int, known bool, sources []rate.Source) *message.Error {
-			_, e := s.add(named(peer), message.Stream{Action: "chunk", ID: "s", Seq: int64(seq), Data: chunk}, known, sources, tick())
+			_, e := s.add(messageFrom(peer), message.Stream{Action: "chunk", ID: "s", Seq: int64(seq), Data: chunk}, known, sources, tick())
 			return e
 		}
 		for i := range 8 {
@@ -225,7 +225,7 @@ func TestOpenStreamsAreShared(t *testing.T) {
 // conversation or a question.
 func TestPinsAreShared(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, attacker func(int) []rate.Source) {
-		r, _ := alone(t, nil)
+		r, _ := newTestRig(t, nil)
 		r.b.pins.swept.Store(time.Now().Unix()) // no sweep during the test
 		begun := time.Now().Add(-time.Hour)
 		var changes []store.Change
@@ -284,7 +284,7 @@ func evil(i int) string { return fmt.Sprintf("evil%d@flood", i) }
 // TestPinsThatStay: a pin with a conversation is displaced only if its source has no other, and never if the owner is
 // asked about it.
 func TestPinsThatStay(t *testing.T) {
-	r, _ := alone(t, nil)
+	r, _ := newTestRig(t, nil)
 	thick := rate.AddrSources(netip.MustParseAddr("192.0.2.1"))
 	const talker, asker = "talker@flood", "asker@flood"
 	for _, peer := range []string{"older@flood", talker} {
@@ -317,7 +317,7 @@ func TestSeenHasRoom(t *testing.T) {
 			t.Errorf("the attacker sent %d messages, want less than %d; the newcomer's is taken: %v", n, maxReplays, ok)
 		}
 	})
-	r, _ := alone(t, nil)
+	r, _ := newTestRig(t, nil)
 	ping := r.draft("stranger@x", message.OpPing, `{"nonce":"`+strings.Repeat("x", 100<<10)+`"}`)
 	if code := r.codeFrom(newcomer, "stranger@x", ping); code != "" {
 		t.Fatal(code)
@@ -335,7 +335,7 @@ func TestSeenHasRoom(t *testing.T) {
 // may have.
 func TestConsentQuestionsAreShared(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, attacker func(int) []rate.Source) {
-		r, _ := alone(t, nil)
+		r, _ := newTestRig(t, nil)
 		ask := func(sources []rate.Source, peer string) message.Code {
 			return r.codeFrom(sources, peer, r.draft(peer, message.OpConsent, `{"action":"request","data_types":["email"],"purpose":"x","duration":"session"}`))
 		}

@@ -70,7 +70,7 @@ func (r *rig) fill(n int, last time.Time) {
 // TestStrangersTakeNoPins: a flood of pins leaves room for every known peer. It ends by itself, because strangers that
 // left nothing behind are forgotten.
 func TestStrangersTakeNoPins(t *testing.T) {
-	r, _ := alone(t, nil)
+	r, _ := newTestRig(t, nil)
 	r.fill(maxStrangers, time.Now())
 	const late, friend = "late@flood", "friend@home"
 	ping := func(peer string) message.Code { return r.code(peer, r.draft(peer, message.OpPing, `{"nonce":1}`)) }
@@ -102,7 +102,7 @@ func TestStrangersTakeNoPins(t *testing.T) {
 // TestStrangersAreForgotten: the pin of a stranger lives for a day, or as long as its conversation, or for good if the
 // owner admitted it, because otherwise another agent could take the name and with it the permission.
 func TestStrangersAreForgotten(t *testing.T) {
-	r, _ := alone(t, nil)
+	r, _ := newTestRig(t, nil)
 	const passing, talking, approved, granted = "passing@x", "talking@x", "approved@x", "granted@x"
 	for _, peer := range []string{passing, talking, approved, granted} {
 		r.say(peer, r.draft(peer, message.OpPing, `{"nonce":1}`))
@@ -134,7 +134,7 @@ func TestStrangersAreForgotten(t *testing.T) {
 	}
 	forged := r.draft(approved, message.OpPing, `{"nonce":1}`)
 	forged.From.Key = self(dog).Key
-	if m, _ := r.raw(dog, r.signed(dog, forged)); m.P.GetStr("code") != string(message.CodeAuthFailed) {
+	if m, _ := r.sendRaw(dog, r.sign(dog, forged)); m.P.GetStr("code") != string(message.CodeAuthFailed) {
 		t.Errorf("another takes the name of an approved peer: %s", m.P.JSON())
 	}
 }
@@ -142,7 +142,7 @@ func TestStrangersAreForgotten(t *testing.T) {
 // TestStrangersUseNoRates: strangers of one network that claim the organization of a known peer use up neither its
 // rate nor that of other strangers.
 func TestStrangersUseNoRates(t *testing.T) {
-	r, _ := alone(t, nil)
+	r, _ := newTestRig(t, nil)
 	later, network := time.Now().Add(time.Minute), apitest.Networks[0] // later: no token comes back before the next message
 	for i := range 3000 {
 		r.b.strangerQuota.Take(fmt.Sprintf("a%d@acme", i), rate.AddrSources(network.Addr(i)), later)
@@ -163,7 +163,7 @@ func TestStrangersUseNoRates(t *testing.T) {
 func TestEndpointUnderAFlood(t *testing.T) {
 	for _, network := range apitest.Networks {
 		t.Run(network.Name, func(t *testing.T) {
-			r, _ := alone(t, func(c *Config) {
+			r, _ := newTestRig(t, func(c *Config) {
 				c.Registry, c.Directories = true, []Directory{cards{listedCard}}
 				c.Addresses = httpapi.New(httpapi.Config{RequestsPerMinute: 60}).Addresses()
 			})
@@ -175,7 +175,7 @@ func TestEndpointUnderAFlood(t *testing.T) {
 				if keyless {
 					d.From.Key = ""
 				}
-				return string(r.signed(name, d))
+				return string(r.sign(name, d))
 			}
 			const endpoint, agents, messages = "https://x.example", "/api/v1/agents", "/moltspeak/v0.1/message"
 			limited := make(map[string]int)
@@ -215,7 +215,7 @@ func TestEndpointUnderAFlood(t *testing.T) {
 
 // TestRefusedRegistrationsAreFree: a refused registration costs its address nothing (AM-43).
 func TestRefusedRegistrationsAreFree(t *testing.T) {
-	r, _ := alone(t, func(c *Config) { c.Registry = true })
+	r, _ := newTestRig(t, func(c *Config) { c.Registry = true })
 	door := apitest.NewDoor(t, r.b.Mount)
 	headers := []string{"Content-Type", "application/json", "Authorization", "Bearer " + mine}
 	add := func(want int, name string) {
@@ -231,7 +231,7 @@ func TestRefusedRegistrationsAreFree(t *testing.T) {
 
 // TestStrangersAskForConsent: strangers' questions about consent leave room for those of known peers.
 func TestStrangersAskForConsent(t *testing.T) {
-	r, _ := alone(t, nil)
+	r, _ := newTestRig(t, nil)
 	request := `{"action":"request","data_types":["email"],"purpose":"x","duration":"session"}`
 	limited := false
 	for i := range strangersConsentAsks + 1 {
@@ -276,7 +276,7 @@ func TestStrangersTakeNoStreams(t *testing.T) {
 // TestSilentStreamsGiveWay: a connection without a hello is closed to make room for a new one.
 func TestSilentStreamsGiveWay(t *testing.T) {
 	t.Parallel() // it mostly waits
-	r, _ := alone(t, nil)
+	r, _ := newTestRig(t, nil)
 	srv := r.serve()
 	first := dial(t, srv)
 	for range unboundSockets {

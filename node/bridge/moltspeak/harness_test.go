@@ -123,7 +123,7 @@ func (r *rig) draft(peer string, op message.Op, p string) message.Draft {
 	}
 }
 
-func (r *rig) signed(peer string, d message.Draft) []byte {
+func (r *rig) sign(peer string, d message.Draft) []byte {
 	r.t.Helper()
 	tree, err := message.Sign(d.Tree(), keyOf(peer))
 	if err != nil {
@@ -135,10 +135,10 @@ func (r *rig) signed(peer string, d message.Draft) []byte {
 // say sends a signed message and returns the answer with its status.
 func (r *rig) say(peer string, d message.Draft) (message.Message, int) {
 	r.t.Helper()
-	return r.raw(peer, r.signed(peer, d))
+	return r.sendRaw(peer, r.sign(peer, d))
 }
 
-func (r *rig) raw(peer string, raw []byte) (message.Message, int) {
+func (r *rig) sendRaw(peer string, raw []byte) (message.Message, int) {
 	r.t.Helper()
 	reply := r.b.Receive(r.t.Context(), raw, nil, nil)
 	if bytes.Equal(reply.Body, noAnswer) {
@@ -311,7 +311,7 @@ func (a *fakeNode) Accept(ctx context.Context, in bridge.Inbound) (bridge.Outcom
 	return out, nil
 }
 
-func alone(t testing.TB, change func(*Config)) (*rig, *fakeNode) {
+func newTestRig(t testing.TB, change func(*Config)) (*rig, *fakeNode) {
 	t.Helper()
 	s := meshtest.Store(t)
 	n := &fakeNode{s: s}

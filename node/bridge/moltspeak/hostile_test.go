@@ -35,7 +35,7 @@ func (r *rig) doors(srv *httptest.Server) []door {
 	var conn *websocket.Conn
 	greeted := func() {
 		conn = dial(r.t.(*testing.T), srv)
-		conn.Send(websocket.Text(r.signed(dog, r.draft(dog, message.OpHello, `{"protocol_versions":["0.1"]}`))))
+		conn.Send(websocket.Text(r.sign(dog, r.draft(dog, message.OpHello, `{"protocol_versions":["0.1"]}`))))
 		if m, err := next(r.t.(*testing.T), conn); err != nil || m.GetStr("op") == "error" {
 			r.t.Fatalf("hello: %v %s", err, m.JSON())
 		}
@@ -78,15 +78,15 @@ func (r *rig) doors(srv *httptest.Server) []door {
 // and the next message is accepted.
 func TestHostileDoors(t *testing.T) {
 	t.Parallel() // it mostly waits
-	r, n := alone(t, nil)
+	r, n := newTestRig(t, nil)
 	r.say(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)) // pins
 	srv := r.serve()
-	good := mustTree(t, string(r.signed(dog, r.draft(dog, message.OpQuery, plainQuery))))
+	good := mustTree(t, string(r.sign(dog, r.draft(dog, message.OpQuery, plainQuery))))
 	forged := func(name string, change func(*message.Draft)) []byte {
 		d := r.draft(cat, message.OpQuery, plainQuery)
 		d.ID = name
 		change(&d)
-		return r.signed(dog, d)
+		return r.sign(dog, d)
 	}
 	hostile := map[string][]byte{
 		"nothing": {}, "null": []byte("null"), "true": []byte("true"), "number": []byte("7"), "text": []byte(`"x"`), "list": []byte("[]"), "empty": []byte("{}"),
@@ -118,7 +118,7 @@ func TestHostileDoors(t *testing.T) {
 					t.Errorf("%s: the node got it", name)
 				}
 			}
-			if m, _ := d.say(r.signed(dog, r.draft(dog, message.OpPing, `{"nonce":1}`))); m.GetStr("op") != "pong" {
+			if m, _ := d.say(r.sign(dog, r.draft(dog, message.OpPing, `{"nonce":1}`))); m.GetStr("op") != "pong" {
 				t.Errorf("a good message afterwards: %s", m.JSON())
 			}
 		})
@@ -130,18 +130,18 @@ func TestHostileDoors(t *testing.T) {
 // peer is dropped.
 func TestSlowReader(t *testing.T) {
 	t.Parallel() // it mostly waits
-	r, n := alone(t, nil)
+	r, n := newTestRig(t, nil)
 	long := strings.Repeat("z", 200<<10) // the name of a member, because scanning a value of this size takes long
 	n.take = func(bridge.Inbound) (bridge.Outcome, error) {
 		return bridge.Outcome{Status: http.StatusOK, Raw: []byte(`{"payload":{"action":"answer","` + long + `":1}}`)}, nil
 	}
 	srv := r.serve()
 	slow := dial(t, srv)
-	slow.Send(websocket.Text(r.signed(cat, r.draft(cat, message.OpHello, `{"protocol_versions":["0.1"]}`))))
+	slow.Send(websocket.Text(r.sign(cat, r.draft(cat, message.OpHello, `{"protocol_versions":["0.1"]}`))))
 	for range 150 { // 30 MiB of answers
 		d := r.draft(cat, message.OpQuery, plainQuery)
 		d.Class = message.Public
-		slow.Send(websocket.Text(r.signed(cat, d)))
+		slow.Send(websocket.Text(r.sign(cat, d)))
 	}
 	open := func() int {
 		r.b.sockets.mu.Lock()
@@ -166,14 +166,14 @@ func TestSlowReader(t *testing.T) {
 // TestEveryCode: each of the fourteen codes is provoked by a message, with its status, its category and a hint if a
 // retry can help (MS-51, MS-52).
 func TestEveryCode(t *testing.T) {
-	r, n := alone(t, nil)
+	r, n := newTestRig(t, nil)
 	r.say(cat, r.draft(cat, message.OpPing, `{"nonce":1}`))
 	query := func(change func(*message.Draft)) []byte {
 		d := r.draft(cat, message.OpQuery, plainQuery)
 		if change != nil {
 			change(&d)
 		}
-		return r.signed(cat, d)
+		return r.sign(cat, d)
 	}
 	refusing := func(err error) func() {
 		return func() {
@@ -194,7 +194,7 @@ func TestEveryCode(t *testing.T) {
 		{message.CodeMissingField, 400, "retry", nil, query(func(d *message.Draft) { d.P = wire.Obj() })},
 		{message.CodeInvalidParam, 400, "retry", nil, query(func(d *message.Draft) { d.Time = time.Now().Add(-time.Hour) })},
 		{message.CodeAuthFailed, 401, "", nil, query(func(d *message.Draft) { d.From.Key = self(dog).Key })},
-		{message.CodeSignature, 401, "retry", nil, r.signed(dog, r.draft(cat, message.OpPing, `{"nonce":1}`))},
+		{message.CodeSignature, 401, "retry", nil, r.sign(dog, r.draft(cat, message.OpPing, `{"nonce":1}`))},
 		{message.CodeCapability, 403, "request_capability", nil, query(func(d *message.Draft) { d.Cap = []string{"code.execute"} })},
 		{message.CodeConsent, 403, "request_consent", nil, message.Seal(mustTree(t, string(query(func(d *message.Draft) { d.Class = message.PII }))), boxOf(cat), boxOf("me@home").Public())},
 		{message.CodeClassification, 403, "retry", nil, query(func(d *message.Draft) { d.Class = message.Confidential })},
@@ -206,7 +206,7 @@ func TestEveryCode(t *testing.T) {
 		if tt.before != nil {
 			tt.before()
 		}
-		m, status := r.raw(cat, tt.raw)
+		m, status := r.sendRaw(cat, tt.raw)
 		row, _ := message.RowOf(tt.code)
 		hint, _ := m.P.Get("suggestion")
 		recoverable, _ := m.P.Get("recoverable")

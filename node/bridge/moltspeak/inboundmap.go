@@ -327,7 +327,7 @@ func plainText(payload wire.Value) (wire.Value, bool) {
 	return said, ok && said.Kind() == wire.String && payload.Len() == 2 && payload.GetStr("action") != ""
 }
 
-// receiveReply handles a respond or an error that answers a message of ours.
+// receiveReply handles a respond or an error that answers one of our messages.
 func (b *Bridge) receiveReply(c *request) (answer, *message.Error) {
 	var o sentMessage
 	_, known, err := readRecord(c.ctx, b.records, nsSent, c.m.Re, &o, c.now)
@@ -336,7 +336,7 @@ func (b *Bridge) receiveReply(c *request) (answer, *message.Error) {
 	}
 	address, parse := bridge.ParseAddress(o.Address)
 	if !known || parse != nil || address.Peer != c.m.From.Name() {
-		return answer{}, message.FailAt(message.CodeInvalidParam, "re", "is not a message of ours to you")
+		return answer{}, message.FailAt(message.CodeInvalidParam, "re", "is not one of our messages to you")
 	}
 	payload, end := replyPayload(c.body)
 	intent := wire.Intent(o.Intent)

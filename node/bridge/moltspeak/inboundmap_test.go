@@ -14,7 +14,7 @@ import (
 )
 
 func TestRates(t *testing.T) {
-	r, n := alone(t, nil)
+	r, n := newTestRig(t, nil)
 	began, sent := time.Now(), 0
 	for ; ; sent++ { // tokens come back meanwhile, however slow the machine is
 		m, status := r.say(cat, r.draft(cat, message.OpPing, `{"nonce":1}`))
@@ -36,7 +36,7 @@ func TestRates(t *testing.T) {
 	// A forged sender uses up no tokens of the real one.
 	forged := r.draft(dog, message.OpPing, `{"nonce":1}`)
 	for range 250 {
-		r.raw(cat, r.signed(cat, forged))
+		r.sendRaw(cat, r.sign(cat, forged))
 	}
 	if code := r.code(dog, r.draft(dog, message.OpPing, `{"nonce":1}`)); code != "" || len(n.got) != 0 {
 		t.Errorf("after 250 forgeries: %s", code)
@@ -44,7 +44,7 @@ func TestRates(t *testing.T) {
 }
 
 func TestStreams(t *testing.T) {
-	r, n := alone(t, nil)
+	r, n := newTestRig(t, nil)
 	r.shake(cat)
 	send := func(p string) message.Code { t.Helper(); return r.code(cat, r.draft(cat, message.OpStream, p)) }
 	chunk := func(id string, seq int, data string) string {
@@ -82,9 +82,9 @@ func TestStreams(t *testing.T) {
 	}
 	s := newStreams()
 	now := time.Now()
-	s.add(named("p"), message.Stream{Action: "start", ID: "i"}, true, nil, now)
-	s.add(named("p"), message.Stream{Action: "chunk", ID: "i", Data: "x"}, true, nil, now)
-	if _, e := s.add(named("p"), message.Stream{Action: "chunk", ID: "i", Seq: 1, Data: "x"}, true, nil, now.Add(streamIdle)); e == nil || s.bytes != 0 {
+	s.add(messageFrom("p"), message.Stream{Action: "start", ID: "i"}, true, nil, now)
+	s.add(messageFrom("p"), message.Stream{Action: "chunk", ID: "i", Data: "x"}, true, nil, now)
+	if _, e := s.add(messageFrom("p"), message.Stream{Action: "chunk", ID: "i", Seq: 1, Data: "x"}, true, nil, now.Add(streamIdle)); e == nil || s.bytes != 0 {
 		t.Errorf("an idle stream lives on: %v, %d bytes", e, s.bytes)
 	}
 	if len(n.got) != 1 {
@@ -93,7 +93,7 @@ func TestStreams(t *testing.T) {
 }
 
 func TestTasks(t *testing.T) {
-	r, n := alone(t, nil)
+	r, n := newTestRig(t, nil)
 	r.shake(cat)
 	r.say(cat, r.draft(cat, message.OpTask, `{"action":"create","task_id":"t1","type":"research","deadline":`+fmt.Sprint(time.Now().Add(time.Hour).UnixMilli())+`}`))
 	if n.got[0].Intent != IntentTask || time.Until(n.got[0].Deadline) > time.Hour || time.Until(n.got[0].Deadline) < 30*time.Minute {
@@ -116,7 +116,7 @@ func TestTasks(t *testing.T) {
 
 // TestDeadlines: the earlier of exp and deadline ends the conversation; a deadline in the past is refused (MS-33).
 func TestDeadlines(t *testing.T) {
-	r, n := alone(t, nil)
+	r, n := newTestRig(t, nil)
 	soon, later := time.Now().Add(time.Minute).Truncate(time.Millisecond), time.Now().Add(time.Hour).Truncate(time.Millisecond)
 	for i, tt := range []struct{ exp, deadline, want time.Time }{
 		{time.Time{}, time.Time{}, time.Time{}}, {soon, time.Time{}, soon}, {time.Time{}, later, later}, {soon, later, soon}, {later, soon, soon},
@@ -139,7 +139,7 @@ func TestDeadlines(t *testing.T) {
 
 // TestReChain: messages linked by re are one conversation (§10).
 func TestReChain(t *testing.T) {
-	r, n := alone(t, nil)
+	r, n := newTestRig(t, nil)
 	first := r.draft(cat, message.OpQuery, plainQuery)
 	r.say(cat, first)
 	second := r.draft(cat, message.OpQuery, plainQuery)
@@ -155,7 +155,7 @@ func TestReChain(t *testing.T) {
 
 // TestNodeRefuses: each refusal of the node has its code (§8).
 func TestNodeRefuses(t *testing.T) {
-	r, n := alone(t, nil)
+	r, n := newTestRig(t, nil)
 	for _, tt := range []struct {
 		err  *wire.Error
 		want message.Code

@@ -20,16 +20,16 @@ import (
 // serveRegistry returns a foreign registry: our own façade on another bridge.
 func serveRegistry(t *testing.T) (*rig, string) {
 	t.Helper()
-	r, _ := alone(t, func(c *Config) {
+	r, _ := newTestRig(t, func(c *Config) {
 		c.Registry, c.Local = true, true
 		c.Agent, c.Key, c.Box = message.Agent{Agent: "registry", Org: "there"}, keyOf("registry@there"), boxOf("registry@there")
 	})
 	return r, r.serve().URL
 }
 
-// behindRegistries returns a bridge whose links name these registries.
-func behindRegistries(t *testing.T, change func(*Config), urls ...string) (*rig, *fakeNode) {
-	return alone(t, func(c *Config) {
+// newRigWithRegistries returns a bridge whose links name these registries.
+func newRigWithRegistries(t *testing.T, change func(*Config), urls ...string) (*rig, *fakeNode) {
+	return newTestRig(t, func(c *Config) {
 		for i, u := range urls {
 			c.Links = append(c.Links, bridge.Link{Name: fmt.Sprint("registry", i), Kind: Kind, URL: "https://nowhere.example", RegistryURL: u})
 		}
@@ -45,7 +45,7 @@ func behindRegistries(t *testing.T, change func(*Config), urls ...string) (*rig,
 func TestRegistryVouches(t *testing.T) {
 	_, first := serveRegistry(t)
 	_, second := serveRegistry(t)
-	r, _ := behindRegistries(t, nil, first, second)
+	r, _ := newRigWithRegistries(t, nil, first, second)
 	const known, other, disputed, pinned = "known@x", "other@x", "disputed@x", "pinned@x"
 	add := func(base, name, keyName string) {
 		t.Helper()
@@ -63,7 +63,7 @@ func TestRegistryVouches(t *testing.T) {
 	ping := func(name, signer string) message.Code {
 		d := r.draft(name, message.OpPing, `{"nonce":1}`)
 		d.From.Key = self(signer).Key
-		m, _ := r.raw(signer, r.signed(signer, d))
+		m, _ := r.sendRaw(signer, r.sign(signer, d))
 		return message.Code(m.P.GetStr("code"))
 	}
 	if code := ping(known, other); code != message.CodeAuthFailed {
@@ -92,12 +92,12 @@ func TestRegistryVouches(t *testing.T) {
 	}
 	keyless := r.draft("late@x", message.OpPing, `{"nonce":1}`)
 	keyless.From.Key = ""
-	if m, _ := r.raw("late@x", r.signed("late@x", keyless)); m.P.GetStr("code") != string(message.CodeAuthFailed) {
+	if m, _ := r.sendRaw("late@x", r.sign("late@x", keyless)); m.P.GetStr("code") != string(message.CodeAuthFailed) {
 		t.Errorf("no key, and nobody lists one: %s", m.P.JSON())
 	}
 	add(first, "listed@x", "listed@x")
 	keyless.From = message.Agent{Agent: "listed", Org: "x"}
-	if m, _ := r.raw("listed@x", r.signed("listed@x", keyless)); m.Op != message.OpPong {
+	if m, _ := r.sendRaw("listed@x", r.sign("listed@x", keyless)); m.Op != message.OpPong {
 		t.Errorf("no key, but a registry lists it: %s", m.P.JSON())
 	}
 	p, _, _ := r.b.pins.get(t.Context(), known, time.Now())
@@ -127,7 +127,7 @@ func TestCardVouches(t *testing.T) {
 	unsure := cards{strings.ReplaceAll(card("am_own", "am_own@x"), self("card@x").Key, self("wrong@x").Key)}
 	squatted := strings.ReplaceAll(card("am_own", "am_own@x"), "am_own", string(keyOf("owner").Public().AgentID()))
 	d.cards = append(d.cards, squatted)
-	r, _ := alone(t, func(c *Config) { c.Directories = []Directory{cards{}, unsure, d, wrong} }) // the first proven card wins
+	r, _ := newTestRig(t, func(c *Config) { c.Directories = []Directory{cards{}, unsure, d, wrong} }) // the first proven card wins
 	for _, tt := range []struct {
 		name, signer string
 		want         message.Code
@@ -139,7 +139,7 @@ func TestCardVouches(t *testing.T) {
 	} {
 		m := r.draft(tt.name, message.OpPing, `{"nonce":1}`)
 		m.From.Key = self(tt.signer).Key
-		got, _ := r.raw(tt.signer, r.signed(tt.signer, m))
+		got, _ := r.sendRaw(tt.signer, r.sign(tt.signer, m))
 		p, _, err := r.b.pins.get(t.Context(), tt.name, time.Now())
 		if message.Code(got.P.GetStr("code")) != tt.want || p.Vouched != tt.vouched || err != nil {
 			t.Errorf("%s signed by %s: %s, vouched for by %q, %v", tt.name, tt.signer, got.P.JSON(), p.Vouched, err)
@@ -153,7 +153,7 @@ func TestRegistryThatLies(t *testing.T) {
 	var answer atomic.Pointer[func(http.ResponseWriter)]
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { asked.Add(1); (*answer.Load())(w) }))
 	defer srv.Close()
-	r, _ := behindRegistries(t, nil, srv.URL+"/api/v1/")
+	r, _ := newRigWithRegistries(t, nil, srv.URL+"/api/v1/")
 	for i, reply := range []func(http.ResponseWriter){
 		func(w http.ResponseWriter) { w.WriteHeader(http.StatusInternalServerError) },
 		func(w http.ResponseWriter) { fmt.Fprint(w, "null") },
@@ -173,7 +173,7 @@ func TestRegistryThatLies(t *testing.T) {
 		name := fmt.Sprintf("m%d@x", i)
 		d := r.draft(name, message.OpPing, `{"nonce":1}`)
 		d.From.Key = ""
-		r.raw(name, r.signed(name, d))
+		r.sendRaw(name, r.sign(name, d))
 	}
 	if n := asked.Load() - before; n > 65+int64(time.Since(began).Seconds()) { // some tokens come back meanwhile
 		t.Errorf("100 unsigned messages made the bridge ask the registry %d times", n)
@@ -187,7 +187,7 @@ func TestRegistryThatLies(t *testing.T) {
 // forgotten, and finds others there (MS-56).
 func TestListedElsewhere(t *testing.T) {
 	there, base := serveRegistry(t)
-	r, _ := behindRegistries(t, func(c *Config) { c.URL = "http://127.0.0.1:1/moltspeak/v0.1" }, base)
+	r, _ := newRigWithRegistries(t, func(c *Config) { c.URL = "http://127.0.0.1:1/moltspeak/v0.1" }, base)
 	remote, now := r.b.registrar.registries()[0], time.Now()
 	c := registryClient{t, base}
 	r.b.registrar.renew(t.Context(), remote, now)
@@ -226,7 +226,7 @@ func TestListedElsewhere(t *testing.T) {
 // TestListsItself: a link that names a registry makes the node register there by itself.
 func TestListsItself(t *testing.T) {
 	_, base := serveRegistry(t)
-	r, _ := behindRegistries(t, func(c *Config) { c.URL = "http://127.0.0.1:1/moltspeak/v0.1" }, base)
+	r, _ := newRigWithRegistries(t, func(c *Config) { c.URL = "http://127.0.0.1:1/moltspeak/v0.1" }, base)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- r.b.Run(ctx) }()
@@ -249,7 +249,7 @@ func TestListsItself(t *testing.T) {
 
 // TestAttestations: attestations are stored and shown as claimed, until they expire, and raise no level (MS-29).
 func TestAttestations(t *testing.T) {
-	r, n := alone(t, nil)
+	r, n := newTestRig(t, nil)
 	hello := fmt.Sprintf(`{"protocol_versions":["0.1"],"capabilities":["query",{"capability":"task","attestation":{"type":"org-signed","org":"acme","signature":"ed25519:x","expires":%d}},`+
 		`{"capability":"old","attestation":{"type":"org-signed","org":"acme","signature":"ed25519:x","expires":1000}},{"capability":"bare"}]}`, time.Now().Add(time.Hour).UnixMilli())
 	if m, _ := r.say(cat, r.draft(cat, message.OpHello, hello)); m.Op != message.OpRespond {

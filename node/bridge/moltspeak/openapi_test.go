@@ -14,7 +14,7 @@ import (
 // TestEveryRouteIsDescribed: the endpoint and the registry have exactly the routes in openapi.yaml. Every test with a
 // listener compares the answers with it.
 func TestEveryRouteIsDescribed(t *testing.T) {
-	r, _ := alone(t, func(c *Config) { c.Registry = true })
+	r, _ := newTestRig(t, func(c *Config) { c.Registry = true })
 	e := echo.New()
 	r.b.Mount(e)
 	var mounted []string

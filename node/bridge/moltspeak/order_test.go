@@ -13,7 +13,7 @@ import (
 // TestOrderOfChecks: of several errors in a message, the answer names the one whose check comes first in MS-50. Each
 // row fixes the error of the row before.
 func TestOrderOfChecks(t *testing.T) {
-	r, n := alone(t, nil)
+	r, n := newTestRig(t, nil)
 	const blocked = "blocked@x"
 	r.say(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)) // pins its key
 	if err := acl.NewRules(r.store.Records(), acl.Policy{}).Set(t.Context(), "moltspeak:inbound/"+blocked, acl.Blocked, time.Now()); err != nil {
@@ -57,7 +57,7 @@ func TestOrderOfChecks(t *testing.T) {
 			raw = fmt.Appendf(nil, `{"moltspeak":"0.1","envelope":{"compressed":true},"message":%s}`, raw)
 		}
 		before := len(n.got)
-		m, _ := r.raw(cat, raw)
+		m, _ := r.sendRaw(cat, raw)
 		if code := message.Code(m.P.GetStr("code")); code != step.want || m.P.GetStr("field") != step.field {
 			t.Errorf("%s: %s %s, want %s %s", step.name, code, m.P.GetStr("field"), step.want, step.field)
 		}

@@ -121,7 +121,7 @@ func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.D
 		}
 		o = sentMessage{Conv: string(d.Message.Conversation), Address: d.Address, Intent: string(d.Message.Intent), Raw: tree.JSON(), Sent: now.UTC()}
 		if err := b.storeSent(ctx, o, slot, draft, to, out.uses, now); err != nil {
-			b.cfg.Logger.WarnContext(ctx, "moltspeak: store a message of ours", "peer", to.Name(), "err", err)
+			b.cfg.Logger.WarnContext(ctx, "moltspeak: store one of our messages", "peer", to.Name(), "err", err)
 			return nil, &client.SendError{Retry: true}
 		}
 	}
@@ -150,7 +150,7 @@ func loopback(target string) bool {
 	return err == nil && httpapi.LoopbackHost(u.Host)
 }
 
-// storeSent stores a message of ours before it is sent, so that its answer finds the conversation.
+// storeSent stores one of our messages before it is sent, so that its answer finds the conversation.
 func (b *Bridge) storeSent(ctx context.Context, o sentMessage, slot string, draft message.Draft, to message.Agent, uses []store.Change, now time.Time) error {
 	record := func(key string, o sentMessage, keep time.Duration) store.Change {
 		return store.Change{IfRev: store.Any, Record: store.Record{NS: nsSent, Key: key, Body: encode(o), Expires: now.Add(keep)}}
@@ -242,7 +242,7 @@ func (b *Bridge) sendOnce(ctx context.Context, address bridge.Address, where str
 	return nil
 }
 
-// packFor returns a signed message of ours as bytes for the peer, encrypted if its class, its link or an encrypted
+// packFor returns one of our signed messages as bytes for the peer, encrypted if its class, its link or an encrypted
 // request requires that. A confidential message may be plain only for a peer in PlainConf that has no key.
 func (b *Bridge) packFor(ctx context.Context, to message.Agent, link string, raw []byte, boxed bool) ([]byte, error) {
 	tree, err := wire.ParseForeign(raw, message.MaxNesting+2, message.MaxValues)

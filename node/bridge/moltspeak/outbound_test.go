@@ -16,8 +16,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// out returns a message of the node for a peer.
-func out(t *testing.T, peer string, intent wire.Intent, payload string) bridge.Delivery {
+// newDelivery returns a message of the node for a peer.
+func newDelivery(t *testing.T, peer string, intent wire.Intent, payload string) bridge.Delivery {
 	t.Helper()
 	address := bridge.Address{Kind: Kind, Link: linkOf(peer), Peer: peer}
 	p, err := wire.Parse([]byte(payload))
@@ -33,7 +33,7 @@ func out(t *testing.T, peer string, intent wire.Intent, payload string) bridge.D
 	return bridge.Delivery{ID: string(m.ID), To: m.To, Address: address.String(), Message: m, Raw: m.Tree.JSON(), Attempt: 1}
 }
 
-func (r *rig) gets(peer string) message.Message {
+func (r *rig) receive(peer string) message.Message {
 	r.t.Helper()
 	select {
 	case raw := <-r.queue(peer):
@@ -57,33 +57,33 @@ func (r *rig) gets(peer string) message.Message {
 
 // TestAnswersAtOnce: an immediate answer of a peer becomes a reply in the conversation and ends it (§10).
 func TestAnswersAtOnce(t *testing.T) {
-	r, n := alone(t, nil)
+	r, n := newTestRig(t, nil)
 	answer := func(op message.Op, p string) func(string, wire.Value) []byte {
 		return func(peer string, got wire.Value) []byte {
 			d := r.draft(peer, op, p)
 			d.Re = got.GetStr("id")
-			return r.signed(peer, d)
+			return r.sign(peer, d)
 		}
 	}
 	query := `{"action":"query","domain":"weather","params":{"city":"Tokyo"}}`
 	r.reply = answer(message.OpRespond, `{"status":"success","data":{"high_c":12}}`)
-	d := out(t, cat, IntentQuery, query)
+	d := newDelivery(t, cat, IntentQuery, query)
 	if _, err := r.b.Deliver(t.Context(), d); err != nil {
 		t.Fatal(err)
 	}
-	if m := r.gets(cat); m.Op != message.OpQuery || string(m.P.JSON()) != `{"domain":"weather","params":{"city":"Tokyo"}}` {
+	if m := r.receive(cat); m.Op != message.OpQuery || string(m.P.JSON()) != `{"domain":"weather","params":{"city":"Tokyo"}}` {
 		t.Errorf("sent: %s", m.P.JSON())
 	}
 	if len(n.got) != 2 || n.got[0].ConvID != d.Message.Conversation || n.got[0].Payload.GetStr("status") != "success" || n.got[0].Intent != wire.RequestInfo || n.got[1].Payload.GetStr("action") != wire.ActionClose {
 		t.Fatalf("the node got %d messages: %+v", len(n.got), n.got)
 	}
 	r.reply = answer(message.OpRespond, `{"status":"partial","data":{"action":"pending_approval","reason":"later"}}`)
-	if _, err := r.b.Deliver(t.Context(), out(t, cat, IntentQuery, query)); err != nil || len(n.got) != 3 || n.got[2].Payload.GetStr("action") != wire.ActionPending {
+	if _, err := r.b.Deliver(t.Context(), newDelivery(t, cat, IntentQuery, query)); err != nil || len(n.got) != 3 || n.got[2].Payload.GetStr("action") != wire.ActionPending {
 		t.Errorf("pending: %v, %d messages", err, len(n.got))
 	}
 	for code, retry := range map[message.Code]bool{message.CodeRateLimit: true, message.CodeTimeout: true, message.CodeInternal: true, message.CodeCapability: false, message.CodeSignature: false, message.CodeConsent: false} {
 		r.reply = answer(message.OpError, string(message.Fail(code).Payload(false).JSON()))
-		_, err := r.b.Deliver(t.Context(), out(t, cat, IntentQuery, query))
+		_, err := r.b.Deliver(t.Context(), newDelivery(t, cat, IntentQuery, query))
 		if e, ok := errors.AsType[*client.SendError](err); !ok || e.Retry != retry || e.Refusal == nil {
 			t.Errorf("%s: %v", code, err)
 		}
@@ -91,26 +91,26 @@ func TestAnswersAtOnce(t *testing.T) {
 	r.reply = func(peer string, got wire.Value) []byte { // another agent signs the answer
 		d := r.draft(cat, message.OpRespond, `{"status":"success","data":1}`)
 		d.Re = got.GetStr("id")
-		return r.signed(dog, d)
+		return r.sign(dog, d)
 	}
 	before := len(n.got)
-	if _, err := r.b.Deliver(t.Context(), out(t, cat, IntentQuery, query)); err == nil || len(n.got) != before {
+	if _, err := r.b.Deliver(t.Context(), newDelivery(t, cat, IntentQuery, query)); err == nil || len(n.got) != before {
 		t.Errorf("a forged answer: %v, %d messages", err, len(n.got)-before)
 	}
 	r.reply = func(string, wire.Value) []byte { return []byte("null") }
-	if _, err := r.b.Deliver(t.Context(), out(t, cat, IntentQuery, query)); err == nil {
+	if _, err := r.b.Deliver(t.Context(), newDelivery(t, cat, IntentQuery, query)); err == nil {
 		t.Error("an answer that is none was taken")
 	}
 }
 
 // TestAnswersLater: a late answer reaches the conversation, but only from the peer of that conversation.
 func TestAnswersLater(t *testing.T) {
-	r, n := alone(t, nil)
-	d := out(t, cat, IntentTask, `{"action":"create","type":"research"}`)
+	r, n := newTestRig(t, nil)
+	d := newDelivery(t, cat, IntentTask, `{"action":"create","type":"research"}`)
 	if _, err := r.b.Deliver(t.Context(), d); err != nil {
 		t.Fatal(err)
 	}
-	sent := r.gets(cat)
+	sent := r.receive(cat)
 	if sent.P.GetStr("task_id") != string(d.Message.Conversation) {
 		t.Errorf("task: %s", sent.P.JSON())
 	}
@@ -134,31 +134,31 @@ func TestAnswersLater(t *testing.T) {
 // TestFinalAnswerLater: a request that waits for the owner is answered with pending_approval at once and with the
 // final answer later (MS-45). A peer that cannot be called gets it by repeating its message.
 func TestFinalAnswerLater(t *testing.T) {
-	r, n := alone(t, nil)
+	r, n := newTestRig(t, nil)
 	n.take = func(bridge.Inbound) (bridge.Outcome, error) {
 		return bridge.Outcome{Status: http.StatusAccepted, Held: true, Reply: &wire.Message{Payload: mustTree(t, `{"action":"pending_approval","estimated_response":"PT1H","reason":"owner"}`)}}, nil
 	}
 	for _, peer := range []string{cat, "bird@air"} {
 		q := r.draft(peer, message.OpQuery, plainQuery)
-		raw := r.signed(peer, q)
-		m, status := r.raw(peer, raw)
+		raw := r.sign(peer, q)
+		m, status := r.sendRaw(peer, raw)
 		data, _ := m.P.Get("data")
 		if status != http.StatusAccepted || m.P.GetStr("status") != "partial" || data.GetStr("action") != wire.ActionPending {
 			t.Fatalf("%s: %d %s", peer, status, m.P.JSON())
 		}
 		in := n.got[len(n.got)-1]
-		final := out(t, peer, in.Intent, `{"action":"answer","answer":"sunny"}`)
+		final := newDelivery(t, peer, in.Intent, `{"action":"answer","answer":"sunny"}`)
 		final.Address, final.To, final.Message.Conversation = in.Address, in.Peer, in.ConvID
 		if _, err := r.b.Deliver(t.Context(), final); err != nil {
 			t.Fatalf("%s: %v", peer, err)
 		}
 		if peer == cat {
-			if m := r.gets(peer); m.Op != message.OpRespond || m.Re != q.ID || m.P.GetStr("status") != "success" {
+			if m := r.receive(peer); m.Op != message.OpRespond || m.Re != q.ID || m.P.GetStr("status") != "success" {
 				t.Errorf("the final answer: %s", m.Tree.JSON())
 			}
 			continue
 		}
-		if m, _ := r.raw(peer, raw); m.P.GetStr("status") != "success" || m.Re != q.ID {
+		if m, _ := r.sendRaw(peer, raw); m.P.GetStr("status") != "success" || m.Re != q.ID {
 			t.Errorf("the answer to a repeat: %s", m.Tree.JSON())
 		}
 	}
@@ -166,14 +166,14 @@ func TestFinalAnswerLater(t *testing.T) {
 
 // TestSameBytesAgain: a repeated attempt within the window sends the same bytes, so that the peer recognizes them.
 func TestSameBytesAgain(t *testing.T) {
-	r, _ := alone(t, nil)
-	d := out(t, cat, wire.Deliver, `{"action":"deliver","message":{"body":"x"}}`)
+	r, _ := newTestRig(t, nil)
+	d := newDelivery(t, cat, wire.Deliver, `{"action":"deliver","message":{"body":"x"}}`)
 	for range 2 {
 		if _, err := r.b.Deliver(t.Context(), d); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if a, b := r.gets(cat), r.gets(cat); string(a.Tree.JSON()) != string(b.Tree.JSON()) {
+	if a, b := r.receive(cat), r.receive(cat); string(a.Tree.JSON()) != string(b.Tree.JSON()) {
 		t.Errorf("two attempts sent\n%s\n%s", a.Tree.JSON(), b.Tree.JSON())
 	}
 }
@@ -193,13 +193,13 @@ func TestEndpoint(t *testing.T) {
 // TestStreamsLeave: our streams are sent in chunks of at most 64 KiB with sequence numbers and arrive complete, text
 // and binary. An interrupted stream continues after its last delivered chunk (MS-32).
 func TestStreamsLeave(t *testing.T) {
-	far, n := alone(t, nil)
+	far, n := newTestRig(t, nil)
 	front := &cutOff{}
 	e := far.serve()
 	front.to = e.Config.Handler
 	srv := httptest.NewServer(front)
 	t.Cleanup(srv.Close)
-	near, _ := alone(t, func(c *Config) {
+	near, _ := newTestRig(t, func(c *Config) {
 		c.Agent, c.Key, c.Box = message.Agent{Agent: "near", Org: "home"}, keyOf("near@home"), boxOf("near@home")
 		c.Links = []bridge.Link{{Name: "dogs", Kind: Kind, URL: srv.URL, Options: map[string]string{"peer": "me@home"}}}
 	})
@@ -211,7 +211,7 @@ func TestStreamsLeave(t *testing.T) {
 		{"text", strings.Repeat("grüße 世界 ", 8000)}, {"binary", base64.StdEncoding.EncodeToString(bytes256)}, {"text", ""}, {"binary", "AA=="},
 	} {
 		p := wire.Obj(wire.TextField("action", "stream"), wire.TextField("type", tt.kind), wire.TextField("content_type", "x/y"), wire.TextField("data", tt.data))
-		d := out(t, "me@home", IntentStream, string(p.JSON()))
+		d := newDelivery(t, "me@home", IntentStream, string(p.JSON()))
 		if len(tt.data) > 64<<10 {
 			front.after.Store(2) // start and one chunk
 			if _, err := near.b.Deliver(t.Context(), d); err == nil {
@@ -230,7 +230,7 @@ func TestStreamsLeave(t *testing.T) {
 			t.Errorf("%s of %d bytes came as %d bytes of %s", tt.kind, len(tt.data), len(got.GetStr("data")), got.GetStr("type"))
 		}
 	}
-	bad := out(t, "me@home", IntentStream, `{"action":"stream","type":"binary","data":"no base64!"}`)
+	bad := newDelivery(t, "me@home", IntentStream, `{"action":"stream","type":"binary","data":"no base64!"}`)
 	if _, err := near.b.Deliver(t.Context(), bad); err == nil || strings.Contains(err.Error(), "no base64!") {
 		t.Errorf("data that is not base64: %v", err)
 	}
@@ -252,9 +252,9 @@ func (c *cutOff) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // TestLinkTest: two bridges shake hands over HTTP, as agentmesh links test does.
 func TestLinkTest(t *testing.T) {
-	server, _ := alone(t, nil)
+	server, _ := newTestRig(t, nil)
 	srv := server.serve()
-	near, _ := alone(t, func(c *Config) {
+	near, _ := newTestRig(t, func(c *Config) {
 		c.Agent, c.Key, c.Box = message.Agent{Agent: "near", Org: "home"}, keyOf("near@home"), boxOf("near@home")
 		c.Links = []bridge.Link{
 			{Name: "far", Kind: Kind, URL: srv.URL, Options: map[string]string{"peer": "me@home"}},
@@ -284,7 +284,7 @@ func TestLinkGoesDown(t *testing.T) {
 		return func(peer string, got wire.Value) []byte {
 			d := r.draft(peer, message.OpError, string(message.Fail(code).Payload(false).JSON()))
 			d.Re = got.GetStr("id")
-			return r.signed(peer, d)
+			return r.sign(peer, d)
 		}
 	}
 	for _, tt := range []struct {
@@ -302,15 +302,15 @@ func TestLinkGoesDown(t *testing.T) {
 			r.reply = func(peer string, got wire.Value) []byte {
 				d := r.draft(peer, message.OpRespond, `{"status":"success","data":1}`)
 				d.Re, d.From.Key = got.GetStr("id"), self(dog).Key
-				return r.signed(dog, d)
+				return r.sign(dog, d)
 			}
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r, _ := alone(t, nil)
+			r, _ := newTestRig(t, nil)
 			r.say(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)) // pins its key
 			tt.play(r)
-			if _, err := r.b.Deliver(t.Context(), out(t, cat, IntentQuery, query)); err == nil {
+			if _, err := r.b.Deliver(t.Context(), newDelivery(t, cat, IntentQuery, query)); err == nil {
 				t.Fatal("the delivery succeeds")
 			}
 			for len(r.queue(cat)) > 0 {
@@ -320,7 +320,7 @@ func TestLinkGoesDown(t *testing.T) {
 				t.Errorf("%+v, want %s", got, tt.want)
 			}
 			r.reply, r.status = nil, 0
-			_, err := r.b.Deliver(t.Context(), out(t, cat, IntentQuery, query))
+			_, err := r.b.Deliver(t.Context(), newDelivery(t, cat, IntentQuery, query))
 			sent, again := errors.AsType[*client.SendError](err)
 			if down := tt.want == bridge.LinkDown; down != (again && sent.Retry && sent.After > time.Minute) || down == (len(r.queue(cat)) > 0) {
 				t.Errorf("the next message: %v, %d left", err, len(r.queue(cat)))
@@ -328,12 +328,12 @@ func TestLinkGoesDown(t *testing.T) {
 			r.reply = func(peer string, got wire.Value) []byte {
 				d := r.draft(peer, message.OpRespond, `{"status":"success","data":{"protocol_versions":["0.1"]}}`)
 				d.Re = got.GetStr("id")
-				return r.signed(peer, d)
+				return r.sign(peer, d)
 			}
 			if err := r.b.Test(t.Context(), "cats"); err != nil || r.b.Links()[0].State != bridge.LinkUp {
 				t.Errorf("after the test of the link: %v, %+v", err, r.b.Links()[0])
 			}
-			if _, err := r.b.Deliver(t.Context(), out(t, cat, IntentQuery, query)); err != nil {
+			if _, err := r.b.Deliver(t.Context(), newDelivery(t, cat, IntentQuery, query)); err != nil {
 				t.Errorf("the message after that: %v", err)
 			}
 		})

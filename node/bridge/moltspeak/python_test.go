@@ -26,7 +26,7 @@ func TestPythonPeer(t *testing.T) {
 		}
 		t.Skipf("%s has no PyNaCl: %v", python, err)
 	}
-	r, n := alone(t, func(c *Config) { c.Domains = []string{"weather"} })
+	r, n := newTestRig(t, func(c *Config) { c.Domains = []string{"weather"} })
 	n.take = func(bridge.Inbound) (bridge.Outcome, error) {
 		return bridge.Outcome{Status: http.StatusOK, Raw: []byte(`{"payload":{"action":"answer","answer":"12.5 °C, \u007f"}}`)}, nil
 	}
@@ -69,10 +69,10 @@ func TestPythonPeer(t *testing.T) {
 		t.Error("the stream came as something else")
 	}
 
-	near, m := alone(t, func(c *Config) {
+	near, m := newTestRig(t, func(c *Config) {
 		c.Links = []bridge.Link{{Name: "dogs", Kind: Kind, URL: "http://127.0.0.1:" + port, Options: map[string]string{"peer": "py@sdk"}}}
 	})
-	d := out(t, "py@sdk", IntentQuery, `{"action":"query","domain":"weather","params":{"city":"Tōkyō \"x\"","n":[1,2.5],"e":""}}`)
+	d := newDelivery(t, "py@sdk", IntentQuery, `{"action":"query","domain":"weather","params":{"city":"Tōkyō \"x\"","n":[1,2.5],"e":""}}`)
 	if _, err := near.b.Deliver(t.Context(), d); err != nil {
 		t.Fatalf("to the Python agent: %v\n%s", err, &trouble)
 	}

@@ -18,27 +18,27 @@ const cat, dog = "cat@acme", "dog@acme"
 
 const plainQuery = `{"domain":"weather","intent":"forecast","params":{"city":"Tokyo"}}`
 
-// boxed sends an encrypted draft.
-func (r *rig) boxed(peer string, d message.Draft) (message.Message, int) {
+// sayBoxed sends an encrypted draft.
+func (r *rig) sayBoxed(peer string, d message.Draft) (message.Message, int) {
 	r.t.Helper()
-	return r.raw(peer, message.Seal(mustTree(r.t, string(r.signed(peer, d))), boxOf(peer), boxOf("me@home").Public()))
+	return r.sendRaw(peer, message.Seal(mustTree(r.t, string(r.sign(peer, d))), boxOf(peer), boxOf("me@home").Public()))
 }
 
 // TestPins: the first use of a key pins it. Nobody else can use a pinned name (MS-23), and only the owner removes a
 // pin.
 func TestPins(t *testing.T) {
-	r, n := alone(t, nil)
+	r, n := newTestRig(t, nil)
 	if code := r.code(cat, r.draft(cat, message.OpQuery, plainQuery)); code != "" {
 		t.Fatalf("first message: %s", code)
 	}
 	forged := r.draft(cat, message.OpQuery, plainQuery)
 	forged.From = message.Agent{Agent: "cat", Org: "acme", Key: self(dog).Key}
-	if m, status := r.raw(dog, r.signed(dog, forged)); status != http.StatusUnauthorized || m.P.GetStr("code") != string(message.CodeAuthFailed) {
+	if m, status := r.sendRaw(dog, r.sign(dog, forged)); status != http.StatusUnauthorized || m.P.GetStr("code") != string(message.CodeAuthFailed) {
 		t.Errorf("another key: %d %s", status, m.P.JSON())
 	}
 	keyless := r.draft(cat, message.OpQuery, plainQuery)
 	keyless.From.Key = ""
-	if m, status := r.raw(dog, r.signed(dog, keyless)); status != http.StatusUnauthorized || m.P.GetStr("code") != string(message.CodeSignature) {
+	if m, status := r.sendRaw(dog, r.sign(dog, keyless)); status != http.StatusUnauthorized || m.P.GetStr("code") != string(message.CodeSignature) {
 		t.Errorf("signed by another, no key claimed: %d %s", status, m.P.JSON())
 	}
 	moved := r.draft(cat, message.OpQuery, plainQuery)
@@ -56,13 +56,13 @@ func TestPins(t *testing.T) {
 	if err := r.b.Unpin(t.Context(), cat); err != nil {
 		t.Fatal(err)
 	}
-	if m, status := r.raw(dog, r.signed(dog, forged)); status >= 300 {
+	if m, status := r.sendRaw(dog, r.sign(dog, forged)); status >= 300 {
 		t.Errorf("after the owner lifted the pin: %d %s", status, m.P.JSON())
 	}
 }
 
 func TestTimesAndRepeats(t *testing.T) {
-	r, _ := alone(t, nil)
+	r, _ := newTestRig(t, nil)
 	for off, want := range map[time.Duration]message.Code{
 		-window + 30*time.Second: "", window - 30*time.Second: "", -window - 30*time.Second: message.CodeInvalidParam, window + 30*time.Second: message.CodeInvalidParam,
 	} {
@@ -81,7 +81,7 @@ func TestTimesAndRepeats(t *testing.T) {
 		op message.Op
 		p  string
 	}{{message.OpQuery, plainQuery}, {message.OpPing, `{"nonce":"n"}`}, {message.OpHello, `{"protocol_versions":["0.1"]}`}} {
-		raw := r.signed(cat, r.draft(cat, p.op, p.p))
+		raw := r.sign(cat, r.draft(cat, p.op, p.p))
 		first := r.b.Receive(t.Context(), raw, nil, nil)
 		again := r.b.Receive(t.Context(), raw, nil, nil)
 		restarted := newRig(t, r.b.cfg.Mesh, r.store, nil).b.Receive(t.Context(), raw, nil, nil)
@@ -99,7 +99,7 @@ func TestTimesAndRepeats(t *testing.T) {
 
 // TestRefusals: unclear messages are refused: each of these gets a signed error and reaches no handler (MS-8, MS-50).
 func TestRefusals(t *testing.T) {
-	r, n := alone(t, func(c *Config) { c.Tools = []ToolInfo{{Name: "search"}} })
+	r, n := newTestRig(t, func(c *Config) { c.Tools = []ToolInfo{{Name: "search"}} })
 	edit := func(op message.Op, p string, change func(*message.Draft)) message.Draft {
 		d := r.draft(cat, op, p)
 		if change != nil {
@@ -141,7 +141,7 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("the node got %d messages", len(n.got))
 	}
 	for _, raw := range []string{"null", "", "[]", `"x"`, `{}`, `{"id":"readable","v":"0.1"}`, strings.Repeat("[", 100000)} {
-		m, status := r.raw(cat, []byte(raw))
+		m, status := r.sendRaw(cat, []byte(raw))
 		if m.Op != message.OpError || status != http.StatusBadRequest || m.To.Name() != "unknown@unknown" {
 			t.Errorf("%.20q: %d %s", raw, status, m.Tree.JSON())
 		}
@@ -153,17 +153,17 @@ func TestRefusals(t *testing.T) {
 
 // TestUnknownMembers: unknown members are ignored at any place, but the signature covers them (MS-6, MS-7).
 func TestUnknownMembers(t *testing.T) {
-	r, _ := alone(t, nil)
+	r, _ := newTestRig(t, nil)
 	ping := r.draft(cat, message.OpPing, `{"nonce":1,"load":{"x":[1e5]}}`).Tree()
 	from, _ := ping.Get("from")
 	tree, err := message.Sign(ping.With("zz", wire.Arr(wire.Bool(true))).With("from", from.With("model", wire.Text("m"))).With("ext", mustTree(t, `{"acme.trace":{"a":null}}`)), keyOf(cat))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m, status := r.raw(cat, tree.JSON()); m.Op != message.OpPong || status != http.StatusOK {
+	if m, status := r.sendRaw(cat, tree.JSON()); m.Op != message.OpPong || status != http.StatusOK {
 		t.Errorf("%d %s", status, m.Tree.JSON())
 	}
-	if m, _ := r.raw(cat, tree.Without("zz").JSON()); m.P.GetStr("code") != string(message.CodeSignature) {
+	if m, _ := r.sendRaw(cat, tree.Without("zz").JSON()); m.P.GetStr("code") != string(message.CodeSignature) {
 		t.Errorf("without one of them: %s", m.P.JSON())
 	}
 }
@@ -171,7 +171,7 @@ func TestUnknownMembers(t *testing.T) {
 // TestCoreOperationsAlone: a peer gets only the nine core operations until it uses another one, and always behind a
 // link with reply_ops core. The bridge understands its answers (MS-25).
 func TestCoreOperationsAlone(t *testing.T) {
-	r, _ := alone(t, func(c *Config) {
+	r, _ := newTestRig(t, func(c *Config) {
 		c.Links = append(c.Links, bridge.Link{Name: "near", Kind: Kind, URL: "https://near.example", Options: map[string]string{"peer": "near@home", "reply_ops": "core"}})
 		c.Links[0].Options = map[string]string{"peer": cat, "reply_ops": "core"}
 	})
@@ -200,7 +200,7 @@ func TestCoreOperationsAlone(t *testing.T) {
 	}
 	r.b.handshake = newHandshakes()
 	srv := r.serve()
-	near, _ := alone(t, func(c *Config) {
+	near, _ := newTestRig(t, func(c *Config) {
 		c.Agent, c.Key, c.Box = message.Agent{Agent: "near", Org: "home"}, keyOf("near@home"), boxOf("near@home")
 		c.Links = []bridge.Link{{Name: "far", Kind: Kind, URL: srv.URL, Options: map[string]string{"peer": "me@home"}}}
 	})
@@ -210,7 +210,7 @@ func TestCoreOperationsAlone(t *testing.T) {
 }
 
 func TestHandshakes(t *testing.T) {
-	r, _ := alone(t, nil)
+	r, _ := newTestRig(t, nil)
 	r.shake(cat)
 	ack, _ := r.say(cat, r.draft(cat, message.OpHello, `{"protocol_versions":["0.1"]}`))
 	proof := r.draft(dog, message.OpVerifyResponse, `{"challenge":"`+challengeOf(ack)+`"}`)
@@ -263,7 +263,7 @@ func TestHandshakes(t *testing.T) {
 // TestHoldForOwner: the owner's approval replaces a missing level (MS-28), and a tool call that is not allowed by name
 // waits for it (MS-34).
 func TestHoldForOwner(t *testing.T) {
-	r, n := alone(t, func(c *Config) { c.Tools = []ToolInfo{{Name: "search", Peers: []string{dog}}, {Name: "other"}} })
+	r, n := newTestRig(t, func(c *Config) { c.Tools = []ToolInfo{{Name: "search", Peers: []string{dog}}, {Name: "other"}} })
 	held := func(peer string, d message.Draft) bool {
 		t.Helper()
 		before := len(n.got)
@@ -302,15 +302,15 @@ func TestHoldForOwner(t *testing.T) {
 // TestEphemeralBox: for a box under a key other than the pinned one, the inner signature decides and nothing is pinned
 // (MS-20).
 func TestEphemeralBox(t *testing.T) {
-	r, _ := alone(t, nil)
+	r, _ := newTestRig(t, nil)
 	r.say(cat, r.draft(cat, message.OpQuery, plainQuery))
 	ephemeral := signing.NewBoxKey(seedOf("ephemeral"))
 	d := r.draft(cat, message.OpQuery, plainQuery)
-	reply := r.b.Receive(t.Context(), message.Seal(mustTree(t, string(r.signed(cat, d))), ephemeral, boxOf("me@home").Public()), nil, nil)
+	reply := r.b.Receive(t.Context(), message.Seal(mustTree(t, string(r.sign(cat, d))), ephemeral, boxOf("me@home").Public()), nil, nil)
 	if p, e := message.ReadPacket(reply.Body, boxOf(cat)); e != nil || !p.Boxed || p.Tree.GetStr("op") != "respond" {
 		t.Errorf("the answer to the pinned key: %v", e)
 	}
-	if reply := r.b.Receive(t.Context(), message.Seal(mustTree(t, string(r.signed(dog, d))), ephemeral, boxOf("me@home").Public()), nil, nil); reply.Status != http.StatusUnauthorized {
+	if reply := r.b.Receive(t.Context(), message.Seal(mustTree(t, string(r.sign(dog, d))), ephemeral, boxOf("me@home").Public()), nil, nil); reply.Status != http.StatusUnauthorized {
 		t.Errorf("a wrong signature inside: %d", reply.Status)
 	}
 	p, _, err := r.b.pins.get(t.Context(), cat, time.Now())
@@ -322,7 +322,7 @@ func TestEphemeralBox(t *testing.T) {
 // TestCodeIsNeverOffered: tools that run code are never offered, whatever the configuration lists and the owner
 // granted (MS-34).
 func TestCodeIsNeverOffered(t *testing.T) {
-	r, n := alone(t, func(c *Config) {
+	r, n := newTestRig(t, func(c *Config) {
 		c.Tools = []ToolInfo{{Name: "search", Peers: []string{cat}}, {Name: "code.execute", Peers: []string{cat}}}
 	})
 	r.shake(cat)
@@ -368,7 +368,7 @@ func TestTextStaysText(t *testing.T) {
 		{"to a native task", plain, plain, message.OpTask, `{"action":"create","task_id":"t","type":"mesh.message","params":{"action":"deliver","message":{"body":"hi"}}}`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r, n := alone(t, func(c *Config) { c.Domains = []string{"served"} })
+			r, n := newTestRig(t, func(c *Config) { c.Domains = []string{"served"} })
 			said := mustTree(t, tt.payload)
 			n.take = func(bridge.Inbound) (bridge.Outcome, error) {
 				return bridge.Outcome{Status: http.StatusOK, Raw: wire.Obj(wire.Field("payload", said)).JSON()}, nil
@@ -383,12 +383,12 @@ func TestTextStaysText(t *testing.T) {
 			if m, status := r.say(dog, r.draft(dog, tt.op, tt.p)); status != http.StatusAccepted || m.P.GetStr("status") != "partial" {
 				t.Fatalf("a question that waits: %d %s", status, m.P.JSON())
 			}
-			d := out(t, dog, wire.Deliver, tt.payload)
+			d := newDelivery(t, dog, wire.Deliver, tt.payload)
 			d.Message.Conversation = n.got[len(n.got)-1].ConvID
 			if _, err := r.b.Deliver(t.Context(), d); err != nil {
 				t.Fatal(err)
 			}
-			later := r.gets(dog)
+			later := r.receive(dog)
 			if data, _ := later.P.Get("data"); later.Op != message.OpRespond || string(data.JSON()) != tt.want {
 				t.Errorf("later: %s %s", later.Op, later.P.JSON())
 			}
@@ -399,7 +399,7 @@ func TestTextStaysText(t *testing.T) {
 // TestHeldMessagesAreToldOnce: the peer gets one notice that the owner decides. Its later messages, also repeated
 // ones, get a receipt.
 func TestHeldMessagesAreToldOnce(t *testing.T) {
-	r, n := alone(t, nil)
+	r, n := newTestRig(t, nil)
 	pending := []byte(`{"payload":{"action":"pending_approval","reason":"The owner of this agent approves new contacts."}}`)
 	first := true
 	n.take = func(bridge.Inbound) (bridge.Outcome, error) {
@@ -410,9 +410,9 @@ func TestHeldMessagesAreToldOnce(t *testing.T) {
 		return out, nil
 	}
 	for i, want := range []string{wire.ActionPending, wire.ActionReceived, wire.ActionReceived} {
-		raw := r.signed("new@x", r.draft("new@x", message.OpQuery, `{"domain":"weather"}`))
+		raw := r.sign("new@x", r.draft("new@x", message.OpQuery, `{"domain":"weather"}`))
 		for range 2 {
-			m, status := r.raw("new@x", raw)
+			m, status := r.sendRaw("new@x", raw)
 			if data, _ := m.P.Get("data"); status != http.StatusAccepted || m.Op != message.OpRespond || m.P.GetStr("status") != "partial" || data.GetStr("action") != want {
 				t.Errorf("message %d: %d %s, want %s", i+1, status, m.P.JSON(), want)
 			}

@@ -80,7 +80,7 @@ type convState struct {
 	State        string     `json:"state,omitempty"`        // of a task, as peers see it
 }
 
-// sentMessage is a message of ours that a peer may answer.
+// sentMessage is one of our messages that a peer may answer.
 type sentMessage struct {
 	Conv    string    `json:"conv"`
 	Address string    `json:"address"`

@@ -72,7 +72,7 @@ func (c registryClient) do(method, path, token, body string) (int, string) {
 
 // TestRegistry checks each row of §9 with its keys, and the bearer token that guards an entry (MS-53 to MS-55).
 func TestRegistry(t *testing.T) {
-	r, _ := alone(t, func(c *Config) {
+	r, _ := newTestRig(t, func(c *Config) {
 		c.Registry, c.Directories = true, []Directory{cards{listedCard, `{"agent_id":"am_y","name":"Y"}`}}
 	})
 	c := registryClient{t, r.serve().URL}
@@ -131,7 +131,7 @@ func TestRegistry(t *testing.T) {
 
 // TestRegistryWithoutAuth: without auth the façade behaves like the public registry, for development.
 func TestRegistryWithoutAuth(t *testing.T) {
-	r, _ := alone(t, func(c *Config) { c.Registry, c.NoAuth = true, true })
+	r, _ := newTestRig(t, func(c *Config) { c.Registry, c.NoAuth = true, true })
 	c := registryClient{t, r.serve().URL}
 	if status, body := c.do("POST", "/api/v1/agents", "", `{"agent_name":"a","org":"b","public_key":"any"}`); status != 201 {
 		t.Errorf("%d %s", status, body)
@@ -155,14 +155,14 @@ func (broken) Record(context.Context, wire.AgentID) (wire.CardRecord, error) {
 // TestDiscover: all directories are asked, each agent is listed once, and a directory that does not answer does not
 // block the others.
 func TestDiscover(t *testing.T) {
-	r, _ := alone(t, func(c *Config) {
+	r, _ := newTestRig(t, func(c *Config) {
 		c.Directories = []Directory{broken{}, cards{`{"agent_id":"am_z","name":"Z"}`, listedCard}, cards{listedCard}}
 	})
 	m, _ := r.say(cat, r.draft(cat, message.OpDiscover, `{"capability":"talk"}`))
 	if text := string(m.P.JSON()); !strings.Contains(text, `"endpoint":"https://x.example/moltspeak/v0.1"`) || !strings.Contains(text, `"agent":"am_x@agentmesh"`) || !strings.Contains(text, `"org":"agentmesh"`) || strings.Count(text, `"am_x"`) != 1 || !strings.Contains(text, `"am_z"`) {
 		t.Errorf("results: %s", text)
 	}
-	r, _ = alone(t, func(c *Config) { c.Directories = []Directory{broken{}} })
+	r, _ = newTestRig(t, func(c *Config) { c.Directories = []Directory{broken{}} })
 	if code := r.code(cat, r.draft(cat, message.OpDiscover, `{"capability":"talk"}`)); code != message.CodeTimeout {
 		t.Errorf("no directory answers: %q", code)
 	}

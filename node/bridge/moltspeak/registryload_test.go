@@ -50,7 +50,7 @@ func TestRegistryUnderLoad(t *testing.T) {
 	for i := range 1000 {
 		d.cards = append(d.cards, mustTree(t, fmt.Sprintf(`{"agent_id":"am_%d","name":"X","description":"card %d","metadata":{"moltspeak":"https://x.example/","moltspeak_agent":"a%d@cards"}}`, i, i, i)))
 	}
-	r, _ := alone(t, func(c *Config) { c.Registry, c.Local, c.Directories = true, true, []Directory{d} })
+	r, _ := newTestRig(t, func(c *Config) { c.Registry, c.Local, c.Directories = true, true, []Directory{d} })
 	now := time.Now().UTC()
 	var changes []store.Change
 	for i := range 2000 {
@@ -122,7 +122,7 @@ func register(name, endpoint string) string {
 // TestRegistrationsAreBounded: an address can register only a few agents per hour, the registry has a maximum, and a
 // name becomes free if nobody keeps it alive.
 func TestRegistrationsAreBounded(t *testing.T) {
-	r, _ := alone(t, func(c *Config) {
+	r, _ := newTestRig(t, func(c *Config) {
 		c.Registry = true
 		c.Addresses = httpapi.New(httpapi.Config{RequestsPerMinute: 10_000}).Addresses()
 	})
@@ -135,7 +135,7 @@ func TestRegistrationsAreBounded(t *testing.T) {
 	if status, body := c.do("POST", "/api/v1/agents", mine, register("more@x", "https://x.example")); status != http.StatusTooManyRequests {
 		t.Errorf("one too many: %d %s", status, body)
 	}
-	r, _ = alone(t, func(c *Config) { c.Registry, c.Local = true, true })
+	r, _ = newTestRig(t, func(c *Config) { c.Registry, c.Local = true, true })
 	now := time.Now().UTC()
 	var changes []store.Change
 	for i := range maxRegistered {
@@ -161,7 +161,7 @@ func TestRegistrationsAreBounded(t *testing.T) {
 // TestRegistryProofs: the trust score grows with each proof: of the key by a signed message, of the endpoint by an
 // answer. A new endpoint starts without a proof (MS-55).
 func TestRegistryProofs(t *testing.T) {
-	r, _ := alone(t, func(c *Config) { c.Registry, c.Local = true, true })
+	r, _ := newTestRig(t, func(c *Config) { c.Registry, c.Local = true, true })
 	c := registryClient{t, r.serve().URL}
 	score := func(name string) float64 {
 		t.Helper()
@@ -178,7 +178,7 @@ func TestRegistryProofs(t *testing.T) {
 		challenge, _ := got.Get("p")
 		d := r.draft(peer, message.OpVerifyResponse, `{"challenge":"`+challenge.GetStr("challenge")+`"}`)
 		d.Re = got.GetStr("id")
-		return r.signed(signer, d)
+		return r.sign(signer, d)
 	}
 	for _, name := range []string{cat, dog, "bird@air"} {
 		c.do("POST", "/api/v1/agents", mine, register(name, r.server.URL+"/"+name+"/message"))
@@ -201,7 +201,7 @@ func TestRegistryProofs(t *testing.T) {
 		t.Errorf("it signed a message: %v", got)
 	}
 	forged := r.draft("bird@air", message.OpPing, `{"nonce":1}`)
-	r.raw(dog, r.signed(dog, forged))
+	r.sendRaw(dog, r.sign(dog, forged))
 	if got := score("bird@air"); got != 0.5 {
 		t.Errorf("a forged message proved a key: %v", got)
 	}
@@ -221,13 +221,13 @@ func TestRegistryProofs(t *testing.T) {
 
 // TestRegistryProvesByItself: the registry challenges endpoints by itself and stops with the bridge.
 func TestRegistryProvesByItself(t *testing.T) {
-	r, _ := alone(t, func(c *Config) { c.Registry, c.Local = true, true })
+	r, _ := newTestRig(t, func(c *Config) { c.Registry, c.Local = true, true })
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- r.b.Run(ctx) }()
 	c := registryClient{t, r.serve().URL}
 	c.do("POST", "/api/v1/agents", mine, register(cat, r.server.URL+"/"+cat+"/message"))
-	if m := r.gets(cat); m.Op != message.OpVerify {
+	if m := r.receive(cat); m.Op != message.OpVerify {
 		t.Errorf("the endpoint got %s", m.Op)
 	}
 	stop()
@@ -239,7 +239,7 @@ func TestRegistryProvesByItself(t *testing.T) {
 // TestRegistrationsAreBoundedInBytes: the total size of registrations is bounded. Large entries fill the registry
 // before many exist, existing entries stay alive, and a deleted entry leaves only its name.
 func TestRegistrationsAreBoundedInBytes(t *testing.T) {
-	r, _ := alone(t, func(c *Config) { c.Registry, c.Local = true, true })
+	r, _ := newTestRig(t, func(c *Config) { c.Registry, c.Local = true, true })
 	large := strings.Repeat("x", 4096)
 	now := time.Now().UTC()
 	var changes []store.Change
@@ -282,7 +282,7 @@ func TestRegistrationsAreBoundedInBytes(t *testing.T) {
 
 // TestRegistryFollowsItsEntries: a heartbeat keeps the order and shows at once; a deleted entry leaves only its name.
 func TestRegistryFollowsItsEntries(t *testing.T) {
-	r, _ := alone(t, func(c *Config) { c.Registry, c.Local = true, true })
+	r, _ := newTestRig(t, func(c *Config) { c.Registry, c.Local = true, true })
 	c := registryClient{t, r.serve().URL}
 	for _, name := range []string{"c@x", "a@x", "b@x"} {
 		c.do("POST", "/api/v1/agents", mine, strings.Replace(register(name, "https://x.example"), "{", `{"description":"long words",`, 1))

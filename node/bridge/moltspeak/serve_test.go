@@ -49,14 +49,14 @@ func post(t *testing.T, to, kind string, body []byte) (int, []byte, http.Header)
 // TestServeMessage: a reply is wrapped as the request was (MS-17). An unreadable request also gets a signed error
 // (MS-45, MS-52).
 func TestServeMessage(t *testing.T) {
-	r, _ := alone(t, nil)
+	r, _ := newTestRig(t, nil)
 	to := r.serve().URL + "/moltspeak/v0.1/message"
-	bare := r.signed(cat, r.draft(cat, message.OpPing, `{"nonce":"n"}`))
+	bare := r.sign(cat, r.draft(cat, message.OpPing, `{"nonce":"n"}`))
 	status, body, _ := post(t, to, "application/json", bare)
 	if p, e := message.ReadPacket(body, nil); status != http.StatusOK || e != nil || p.Enveloped || p.Tree.GetStr("op") != "pong" {
 		t.Errorf("bare: %d %s", status, body)
 	}
-	status, body, _ = post(t, to, "application/json", message.Wrap(mustTree(t, string(r.signed(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)))), true))
+	status, body, _ = post(t, to, "application/json", message.Wrap(mustTree(t, string(r.sign(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)))), true))
 	if p, e := message.ReadPacket(body, nil); status != http.StatusOK || e != nil || !p.Enveloped || p.Tree.GetStr("op") != "pong" {
 		t.Errorf("enveloped: %d %s", status, body)
 	}
@@ -83,11 +83,11 @@ func TestServeMessage(t *testing.T) {
 		}
 	}
 	answerless := r.draft(cat, message.OpStream, `{"action":"start","stream_id":"s"}`)
-	if status, body, _ := post(t, to, "application/json", r.signed(cat, answerless)); status != http.StatusAccepted || strings.TrimSpace(string(body)) != "{}" {
+	if status, body, _ := post(t, to, "application/json", r.sign(cat, answerless)); status != http.StatusAccepted || strings.TrimSpace(string(body)) != "{}" {
 		t.Errorf("a message that needs no answer: %d %s", status, body)
 	}
 	for range 5000 {
-		status, _, header := post(t, to, "application/json", r.signed(dog, r.draft(dog, message.OpPing, `{"nonce":1}`)))
+		status, _, header := post(t, to, "application/json", r.sign(dog, r.draft(dog, message.OpPing, `{"nonce":1}`)))
 		if status == http.StatusTooManyRequests {
 			if header.Get("Retry-After") == "" {
 				t.Error("429 without Retry-After")
@@ -99,9 +99,9 @@ func TestServeMessage(t *testing.T) {
 }
 
 func TestServeBatch(t *testing.T) {
-	r, _ := alone(t, nil)
+	r, _ := newTestRig(t, nil)
 	to := r.serve().URL + "/moltspeak/v0.1/batch"
-	one, three := r.signed(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)), r.signed(dog, r.draft(dog, message.OpPing, `{"nonce":3}`))
+	one, three := r.sign(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)), r.sign(dog, r.draft(dog, message.OpPing, `{"nonce":3}`))
 	list := fmt.Sprintf(`[%s,null,{"moltspeak":"0.1","envelope":{"encrypted":false},"message":%s}]`, one, three)
 	for _, body := range []string{list, `{"moltspeak":"0.1","batch":` + list + `}`} {
 		status, got, _ := post(t, to, "application/json", []byte(body))
@@ -143,7 +143,7 @@ func dial(t *testing.T, srv *httptest.Server) *websocket.Conn {
 	return c
 }
 
-// next reads a message of ours, or returns how the connection ended.
+// next reads one of our messages, or returns how the connection ended.
 func next(t *testing.T, c *websocket.Conn) (wire.Value, error) {
 	t.Helper()
 	_, raw, err := c.Read()
@@ -159,13 +159,13 @@ func next(t *testing.T, c *websocket.Conn) (wire.Value, error) {
 
 // TestServeStream: the first frame must be a valid hello; it binds the connection (MS-47).
 func TestServeStream(t *testing.T) {
-	r, _ := alone(t, nil)
+	r, _ := newTestRig(t, nil)
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- r.b.Run(ctx) }()
 	srv := r.serve()
-	for _, first := range [][]byte{[]byte("null"), r.signed(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)), r.signed(cat, r.draft(dog, message.OpHello, `{"protocol_versions":["0.1"]}`))} {
+	for _, first := range [][]byte{[]byte("null"), r.sign(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)), r.sign(cat, r.draft(dog, message.OpHello, `{"protocol_versions":["0.1"]}`))} {
 		c := dial(t, srv)
 		c.Send(websocket.Text(first))
 		if m, err := next(t, c); err != nil || m.GetStr("op") != "error" {
@@ -176,7 +176,7 @@ func TestServeStream(t *testing.T) {
 		}
 	}
 	c := dial(t, srv)
-	c.Send(websocket.Text(r.signed(cat, r.draft(cat, message.OpHello, `{"protocol_versions":["0.1"]}`))))
+	c.Send(websocket.Text(r.sign(cat, r.draft(cat, message.OpHello, `{"protocol_versions":["0.1"]}`))))
 	if m, err := next(t, c); err != nil || m.GetStr("op") != "respond" {
 		t.Fatalf("hello: %v %s", err, m.JSON())
 	}
@@ -189,7 +189,7 @@ func TestServeStream(t *testing.T) {
 	if m, err := next(t, c); err != nil || m.GetStr("op") != "pong" {
 		t.Errorf("without from: %v %s", err, m.JSON())
 	}
-	c.Send(websocket.Text(r.signed(dog, r.draft(dog, message.OpPing, `{"nonce":"x"}`))))
+	c.Send(websocket.Text(r.sign(dog, r.draft(dog, message.OpPing, `{"nonce":"x"}`))))
 	if m, err := next(t, c); err != nil || m.GetStr("op") != "error" {
 		t.Errorf("another sender: %v %s", err, m.JSON())
 	}
@@ -198,7 +198,7 @@ func TestServeStream(t *testing.T) {
 		t.Error("a frame beyond the limit was taken")
 	}
 	open := dial(t, srv)
-	open.Send(websocket.Text(r.signed(cat, r.draft(cat, message.OpHello, `{"protocol_versions":["0.1"]}`))))
+	open.Send(websocket.Text(r.sign(cat, r.draft(cat, message.OpHello, `{"protocol_versions":["0.1"]}`))))
 	next(t, open)
 	stop()
 	select {

@@ -10,8 +10,10 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/personal"
 )
 
-// named returns a message of a sender.
-func named(peer string) *message.Message { return &message.Message{From: message.Agent{Agent: peer}} }
+// messageFrom returns a message of a sender.
+func messageFrom(peer string) *message.Message {
+	return &message.Message{From: message.Agent{Agent: peer}}
+}
 
 // streamFrom sends a stream of one chunk, part by part, and returns the code of the last answer.
 func (r *rig) streamFrom(peer, kind, data string, label func(piece string, d *message.Draft)) message.Code {
@@ -20,7 +22,7 @@ func (r *rig) streamFrom(peer, kind, data string, label func(piece string, d *me
 	for piece, p := range steps(kind, data) {
 		d := r.draft(peer, message.OpStream, p)
 		label(piece, &d)
-		m, _ := r.boxed(peer, d)
+		m, _ := r.sayBoxed(peer, d)
 		code = message.Code(m.P.GetStr("code"))
 	}
 	return code
@@ -44,8 +46,8 @@ func setClass(class message.Class, types ...string) func(*message.Draft) {
 // TestStreamsHaveOneClass: a stream has one class, so a stream that began as personal or confidential cannot end as a
 // class that is shown and stored.
 func TestStreamsHaveOneClass(t *testing.T) {
-	r, n := alone(t, nil)
-	if _, status := r.boxed(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)); status >= 300 {
+	r, n := newTestRig(t, nil)
+	if _, status := r.sayBoxed(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)); status >= 300 {
 		t.Fatalf("ping: %d", status)
 	}
 	if err := r.b.Prove(t.Context(), cat, "pii", true); err != nil {
@@ -81,8 +83,8 @@ func TestStreamsHaveOneClass(t *testing.T) {
 
 // TestBinaryStreamsAreMasked: personal data in a binary stream is masked like text and needs the same consent.
 func TestBinaryStreamsAreMasked(t *testing.T) {
-	r, n := alone(t, nil)
-	if _, status := r.boxed(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)); status >= 300 {
+	r, n := newTestRig(t, nil)
+	if _, status := r.sayBoxed(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)); status >= 300 {
 		t.Fatalf("ping: %d", status)
 	}
 	if err := r.b.Prove(t.Context(), cat, "pii", true); err != nil {

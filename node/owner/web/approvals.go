@@ -135,7 +135,7 @@ func viewQuestion(ask owner.Approval) askView {
 	return v
 }
 
-// Peer returns the recipient of a message of ours, or the sender of a message of theirs.
+// Peer returns the recipient of one of our messages, or the sender of one of theirs.
 func (v askView) Peer() string { return v.Subject }
 
 // Pending reports whether the question still waits.

@@ -174,7 +174,7 @@ func (r *reader) agent(key string) Agent {
 	return a
 }
 
-// Draft is the content of a message of ours.
+// Draft is the content of one of our messages.
 type Draft struct {
 	ID, Re   string
 	Op       Op
