@@ -163,7 +163,7 @@ func (b *bridges) observe(in bridge.Inbound) []store.Change {
 func (b *bridges) committed(changes []store.Change) {
 	for _, a := range b.all() {
 		if o, ok := a.service.(bridge.Observer); ok {
-			o.Committed(changes)
+			o.OnCommit(changes)
 		}
 	}
 }

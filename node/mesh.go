@@ -97,8 +97,8 @@ func (m mesh) Follow(ctx context.Context, seen func(bridge.Event)) {
 	}
 }
 
-// Lay implements [bridge.Mesh].
-func (m mesh) Lay(ctx context.Context, t bridge.Task, changes []store.Change) error {
+// PutTask implements [bridge.Mesh].
+func (m mesh) PutTask(ctx context.Context, t bridge.Task, changes []store.Change) error {
 	return m.n.book.Do(ctx, noConversation, func(u *conversations.Unit) error {
 		u.Add(changes...)
 		return m.n.lay(ctx, u, t)

@@ -29,7 +29,7 @@ const maxRefusals = 64
 
 func (r *refusals) add(in bridge.Inbound, why *wire.Error, now time.Time) {
 	one := refusal{row: why.Row(), Refusal: owner.Refusal{
-		At: now, Times: 1, Code: why.Code, Status: why.Status, Told: why.Message,
+		At: now, Times: 1, Code: why.Code, Status: why.Status, Answer: why.Message,
 		From: wire.OneLine(in.Principal, 128), Proven: in.Verified != "" && in.Verified != bridge.VerifiedNone, Intent: wire.Intent(wire.OneLine(string(in.Intent), 128)),
 	}}
 	if cause := errors.Unwrap(why); cause != nil {

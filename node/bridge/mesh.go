@@ -36,10 +36,10 @@ type Mesh interface {
 	Standing(ctx context.Context, principal string, now time.Time) (acl.Standing, error)
 	// Asks returns the store of questions to the owner. A bridge adds questions of its own kinds.
 	Asks() *acl.Asks
-	// Lay makes t the only open task about its matter (t.About) in the owner's inbox, in one unit with changes. It
+	// PutTask makes t the only open task about its matter (t.About) in the owner's inbox, in one unit with changes. It
 	// keeps an open task with the same turn and ends every other task about the matter. It fails with
 	// store.ErrConflict if a record in changes was changed meanwhile; the caller may retry with the same arguments.
-	Lay(ctx context.Context, t Task, changes []store.Change) error
+	PutTask(ctx context.Context, t Task, changes []store.Change) error
 }
 
 // Outgoing is a message that a bridge sends into the mesh or to a foreign peer.

@@ -65,8 +65,8 @@ type Reply struct {
 type Observer interface {
 	// Observe returns the changes to make in the step that accepts the message.
 	Observe(in Inbound) []store.Change
-	// Committed gets the changes of each unit that this process committed. It must not block.
-	Committed(changes []store.Change)
+	// OnCommit gets the changes of each unit that this process committed. It must not block.
+	OnCommit(changes []store.Change)
 }
 
 // FailureObserver learns which messages of the node will never be delivered.
@@ -76,7 +76,7 @@ type FailureObserver interface {
 	Undelivered(ctx context.Context, u Undelivered) (about string, quiet bool, changes []store.Change)
 }
 
-// Answerer executes what the owner answers to the tasks of its kind; see [Mesh].Lay.
+// Answerer executes what the owner answers to the tasks of its kind; see [Mesh].PutTask.
 type Answerer interface {
 	// Answer executes the answer, in one unit with the changes that a.Ends returns, and returns the result to show
 	// to the owner. It returns a *wire.Error if a.Turn is no longer current.

@@ -14,7 +14,7 @@ type Refusal struct {
 	Times  int
 	Code   wire.Code
 	Status int
-	Told   string // what the sender was answered
+	Answer string // the message of the error that the sender got
 	Why    string // the cause, which only the owner sees
 	// From is the sender. If Proven, it was authenticated; otherwise From is the claim of the newest message.
 	From   string

@@ -45,7 +45,7 @@ func newMoltSpeak(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Serv
 	for _, d := range p.joined {
 		cfg.Directories = append(cfg.Directories, d)
 	}
-	cfg.Doubt = func(ctx context.Context, address bridge.Address) {
+	cfg.OnOtherKey = func(ctx context.Context, address bridge.Address) {
 		p.tell(ctx, notify.Notice{
 			Kind: "key-change", Title: "a MoltSpeak agent shows another key than the pinned one, and is refused", At: time.Now(),
 			Text: address.String() + "; agentmesh moltspeak peers", Peer: address.Pseudonym(),

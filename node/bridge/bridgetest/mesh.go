@@ -66,7 +66,7 @@ func (m Mesh) Standing(ctx context.Context, principal string, now time.Time) (ac
 // Asks implements [bridge.Mesh].
 func (m Mesh) Asks() *acl.Asks { return m.asks }
 
-// Lay implements [bridge.Mesh].
-func (m Mesh) Lay(ctx context.Context, _ bridge.Task, changes []store.Change) error {
+// PutTask implements [bridge.Mesh].
+func (m Mesh) PutTask(ctx context.Context, _ bridge.Task, changes []store.Change) error {
 	return m.records.Apply(ctx, changes, time.Now())
 }

@@ -66,8 +66,8 @@ func (b *Bridge) Observe(in bridge.Inbound) []store.Change {
 	}}}
 }
 
-// Committed implements [bridge.Observer]. It does not wake the courier for what the courier itself puts off or removes.
-func (b *Bridge) Committed(changes []store.Change) {
+// OnCommit implements [bridge.Observer]. It does not wake the courier for what the courier itself puts off or removes.
+func (b *Bridge) OnCommit(changes []store.Change) {
 	said := func(c store.Change) bool { return c.Record.NS == nsAside && c.IfRev == store.Any && !c.Delete }
 	if slices.ContainsFunc(changes, said) {
 		b.x.WakeTeller()

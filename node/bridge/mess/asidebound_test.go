@@ -126,7 +126,7 @@ func TestCourierDoesNotWakeItself(t *testing.T) {
 		c     store.Change
 		wakes bool
 	}{{"said", said[0], true}, {"put off", off, false}, {"removed", gone, false}} {
-		b.Committed([]store.Change{c.c})
+		b.OnCommit([]store.Change{c.c})
 		woken := false
 		select {
 		case <-b.x.News():

@@ -36,7 +36,7 @@ func (b *Bridge) lay(ctx context.Context, t *thread.Thread, changes []store.Chan
 	if err != nil {
 		return err
 	}
-	return b.cfg.Mesh.Lay(ctx, task, changes)
+	return b.cfg.Mesh.PutTask(ctx, task, changes)
 }
 
 // asking withdraws the questions about a thread that are no longer to be asked, and adds the one that is.

@@ -74,9 +74,9 @@ type Config struct {
 	// nor log it.
 	Secret func(ctx context.Context, from string, p wire.Value) (wire.Value, error)
 
-	// Doubt is called when a peer shows another key than the pinned one, at most hourly for each peer. Nil: only log
+	// OnOtherKey is called when a peer shows another key than the pinned one, at most hourly for each peer. Nil: only log
 	// it.
-	Doubt func(ctx context.Context, address bridge.Address)
+	OnOtherKey func(ctx context.Context, address bridge.Address)
 	// RegistryToken returns the bearer token for our entry in a foreign registry, by the base URL of the registry.
 	RegistryToken func(base string) client.Credential
 

@@ -121,7 +121,7 @@ func TestForgeriesBarTheAddress(t *testing.T) {
 func TestForgedKeysAreNotStored(t *testing.T) {
 	var notified []string
 	r, _ := newTestRig(t, func(c *Config) {
-		c.Doubt = func(_ context.Context, a bridge.Address) { notified = append(notified, a.String()) }
+		c.OnOtherKey = func(_ context.Context, a bridge.Address) { notified = append(notified, a.String()) }
 	})
 	if code := r.code(cat, r.draft(cat, message.OpPing, `{"nonce":1}`)); code != "" {
 		t.Fatalf("first message: %s", code)

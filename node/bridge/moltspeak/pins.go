@@ -32,15 +32,15 @@ const (
 
 // pins are the pinned keys of peers, with what else is stored about each peer.
 type pins struct {
-	records store.Records
-	links   []bridge.Link
-	mesh    bridge.Mesh
-	listed  *listedKeys
-	clock   *store.WallClock
-	log     *slog.Logger
-	doubts  *rate.Buckets                                     // bounds the notices about other keys of pinned peers
-	doubt   func(ctx context.Context, address bridge.Address) // nil: only log
-	swept   atomic.Int64                                      // time of the last sweep, in Unix seconds
+	records    store.Records
+	links      []bridge.Link
+	mesh       bridge.Mesh
+	listed     *listedKeys
+	clock      *store.WallClock
+	log        *slog.Logger
+	notices    *rate.Buckets                                     // bounds the notices about other keys of pinned peers
+	onOtherKey func(ctx context.Context, address bridge.Address) // nil: only log
+	swept      atomic.Int64                                      // time of the last sweep, in Unix seconds
 
 	mu    sync.Mutex
 	at    time.Time // when the pins of strangers were last counted; that happens only while all places are taken
@@ -50,7 +50,7 @@ type pins struct {
 func newPins(cfg Config, listed *listedKeys) *pins {
 	return &pins{
 		records: cfg.Store.Records(), links: cfg.Links, mesh: cfg.Mesh, listed: listed, clock: store.NewWallClock(cfg.Logger),
-		log: cfg.Logger, doubts: rate.NewBuckets(rate.PerHour(1), 1, tracked), doubt: cfg.Doubt,
+		log: cfg.Logger, notices: rate.NewBuckets(rate.PerHour(1), 1, tracked), onOtherKey: cfg.OnOtherKey,
 	}
 }
 
@@ -110,9 +110,9 @@ func (pins *pins) check(c *request) (peer, *signing.PublicKey, *message.Error) {
 // refuseKey refuses a key other than the pinned one and notifies the owner. It must not cost a write each time.
 func (pins *pins) refuseKey(ctx context.Context, from message.Agent, p peer, now time.Time) *message.Error {
 	pins.log.WarnContext(ctx, "moltspeak: a peer shows another key than the pinned one", "peer", from.Name())
-	_, first := pins.doubts.Take(from.Name(), now)
-	if first && pins.doubt != nil {
-		pins.doubt(ctx, pins.address(from))
+	_, first := pins.notices.Take(from.Name(), now)
+	if first && pins.onOtherKey != nil {
+		pins.onOtherKey(ctx, pins.address(from))
 	}
 	if first && p.Refused != from.Key && len(from.Key) <= message.MaxText {
 		p.Refused = from.Key
