@@ -122,7 +122,7 @@ func (h *history) change(e *entry) store.Change {
 // append stores a message durably.
 func (h *history) append(ctx context.Context, e *entry) error {
 	now := time.Now()
-	if h.isOverfull(now) { // a sender that outruns the regular sweep does its work
+	if h.isOverfull(now) { // a sender that is faster than the regular sweep sweeps itself
 		if err := h.sweep(ctx, now); err != nil {
 			return err
 		}
@@ -155,7 +155,7 @@ func (h *history) insert(e *entry) {
 func (h *history) snapshot(now time.Time) []*entry {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return slices.Clone(h.list[h.countExcess(now):]) // insert moves what is in the list
+	return slices.Clone(h.list[h.countExcess(now):]) // insert moves entries of the list
 }
 
 // countExcess returns how many of the oldest messages exceed a bound. The caller holds h.mu.
@@ -199,7 +199,7 @@ func (h *history) sweep(ctx context.Context, now time.Time) error {
 // isVisibleTo reports whether agent a could have received the message: it was sent after a registered, to everybody, to
 // a, or by a (AR-46). An earlier holder of the same id is another agent.
 func (e *entry) isVisibleTo(a registration) bool {
-	if e.ts <= a.Since.UnixMilli() { // registering lasts into the next millisecond
+	if e.ts <= a.Since.UnixMilli() { // register returns only in the next millisecond
 		return false
 	}
 	return e.all || e.from == a.ID || slices.Contains(e.to, a.ID)

@@ -137,7 +137,7 @@ func TestReferenceProgram(t *testing.T) {
 		t.Errorf("listen ended with %q", lines.Text())
 	}
 	stop()
-	_ = cmd.Wait() // says that it was killed
+	_ = cmd.Wait() // the error says that the process was killed
 }
 
 func read(t *testing.T, s string) wire.Value {

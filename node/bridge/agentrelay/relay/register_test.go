@@ -100,7 +100,7 @@ func TestRestart(t *testing.T) {
 // for the rate of an address.
 func TestRegistrationsBounded(t *testing.T) {
 	s := newTestRelay(t, Config{MaxAgents: 20, RegistrationsPerHour: 30})
-	for n := range 40 { // a refused one counts for nothing
+	for n := range 40 { // a refused registration does not count
 		status, body := s.ask("POST", "/register", fmt.Sprintf(`{"agent_id":"agent-%d"}`, n))
 		want := http.StatusOK
 		if n >= 20 {

@@ -35,7 +35,7 @@ type Config struct {
 	PerMinute, PerHour int
 	// RegistrationsPerHour bounds the agents that one address registers: zero means 10, negative no limit.
 	RegistrationsPerHour int
-	Origins              []string // of pages that may connect, beside our own
+	Origins              []string // of other pages that may connect
 	AnyOrigin            bool     // pages of every origin may read the HTTP answers (AR-34)
 	Extensions           Extensions
 	Search               Search // searches the directory; nil: only the connected agents are searched
@@ -84,7 +84,7 @@ type Relay struct {
 	clock         *store.WallClock
 	conns         *connections
 	statistics    statistics
-	failed        *rate.Penalties // for bad tokens
+	failed        *rate.Penalties // for wrong tokens
 	registrations *rate.Registrations
 	history       *history      // nil if the extension is off
 	votes         *votes        // nil if the extension is off

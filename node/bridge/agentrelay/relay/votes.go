@@ -274,7 +274,7 @@ func (r *Relay) endVotes(ctx context.Context, now time.Time) {
 	defer r.votes.writing.Unlock()
 	for _, p := range r.votes.dueVotes(now) {
 		if fault := r.settle(ctx, p.clone(), now); fault != nil {
-			return // again in a minute
+			return // maintain tries again in a minute
 		}
 	}
 }

@@ -28,7 +28,7 @@ const (
 	maxRejoins   = 20
 )
 
-// exceedsRate counts an event and reports whether there were too many of them in the last minute.
+// exceedsRate reports whether there were most events in the last minute already. If not, it counts another one.
 func exceedsRate(events *[]time.Time, most int) bool {
 	now := time.Now()
 	*events = slices.DeleteFunc(*events, func(t time.Time) bool { return now.Sub(t) > time.Minute })

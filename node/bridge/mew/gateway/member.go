@@ -26,7 +26,7 @@ type member struct {
 	virtualOn bool      // the log participates
 
 	paused      bool
-	pausedUntil time.Time // zero: until somebody resumes it
+	pausedUntil time.Time // zero: until another participant resumes it
 	down        bool      // shut down until it joins again
 	takeovers   []time.Time
 	refusals    []time.Time

@@ -54,7 +54,7 @@ func TestPassedOn(t *testing.T) {
 	if _, err := time.Parse(time.RFC3339, got.GetStr("ts")); err != nil || got.GetStr("protocol") != envelope.Protocol {
 		t.Errorf("filled in: %s", got.JSON())
 	}
-	if err := p.Conn.Send(binaryText(`{"kind":"chat","payload":{"text":"as binary"}}`)); err != nil { // a dialect
+	if err := p.Conn.Send(binaryText(`{"kind":"chat","payload":{"text":"as binary"}}`)); err != nil { // some clients send text as binary
 		t.Fatal(err)
 	}
 	p.Want("chat")

@@ -39,7 +39,7 @@ type stream struct {
 	requestID string
 	openID    string
 	created   time.Time
-	orphaned  time.Time // when the owner left; zero while it is here
+	orphaned  time.Time // when the owner left; zero while the owner is present
 }
 
 // streams holds the streams of a space. The lock of the space guards it.

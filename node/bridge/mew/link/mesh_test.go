@@ -144,7 +144,7 @@ func TestLinkAsksForStrangers(t *testing.T) {
 		t.Errorf("after the approval: %s", ack.JSON())
 	}
 	l.peers["dog"].Send(`{"id":"d1","kind":"chat","to":["node"],"payload":{"text":"me too"}}`)
-	for mewtest.About(l.peers["dog"].FromNode("chat/acknowledge")) != "d1" { // the approval is for the link
+	for mewtest.About(l.peers["dog"].FromNode("chat/acknowledge")) != "d1" { // the approval is for the whole link
 	}
 }
 
@@ -183,7 +183,7 @@ func TestLinkBring(t *testing.T) {
 		return err == nil && len(items) == 2 && strings.Contains(string(items[1].Payload), "cat: three")
 	})
 	say(l.far, l.home, conv, "four")
-	if v := cat.FromNode("chat"); mewtest.Text(mewtest.Payload(v, "text")) != string(l.far.ID())+": four" { // and not cat's own words again
+	if v := cat.FromNode("chat"); mewtest.Text(mewtest.Payload(v, "text")) != string(l.far.ID())+": four" { // but not cat's own chat again
 		t.Errorf("the space sees %s", v.JSON())
 	}
 	if err := l.l.SetSharing(t.Context(), key, false); err != nil {
