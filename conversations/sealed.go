@@ -76,7 +76,7 @@ type Unsealed struct {
 }
 
 // Unseal opens a payload that the agent from sealed to the holder of one of keys. The sealer that the content names
-// must be from. Errors match [ErrSealed] and tell from nothing that it does not know.
+// must be from. Errors match [ErrSealed].
 func Unseal(keys []*signing.PrivateKey, sealed wire.Value, from wire.AgentID) (Unsealed, error) {
 	file, err := ageFile(sealed)
 	if err != nil {

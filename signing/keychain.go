@@ -40,7 +40,7 @@ func ParseKeyChain(id wire.AgentID, text string, now time.Time) (KeyChain, error
 		case len(chain) == 0:
 			chain = append(chain, before)
 		case !chain[len(chain)-1].sameAs(before):
-			return nil, fmt.Errorf("link %d of the key chain begins with another key than the one before ends with", len(chain))
+			return nil, fmt.Errorf("link %d of the key chain does not begin with the key at which the previous link ends", len(chain))
 		}
 		if slices.ContainsFunc(chain, next.sameAs) {
 			return nil, fmt.Errorf("link %d of the key chain goes back to an earlier key", len(chain))
@@ -102,7 +102,7 @@ func (k *PrivateKey) ExtendKeyChain(id wire.AgentID, chain string, next *Private
 }
 
 // ErrKeyChainFull means that a key chain already has [MaxKeyChain] links.
-var ErrKeyChainFull = fmt.Errorf("the key chain has %d links, which is all that it may have", MaxKeyChain)
+var ErrKeyChainFull = fmt.Errorf("the key chain already has %d links, the maximum", MaxKeyChain)
 
 // ProvesID returns nil if the agent id of card belongs to key, which is the key of the card (AM-2): the id is derived
 // from key, or the card has a key chain to key from the key that the id is derived from. Otherwise the error contains

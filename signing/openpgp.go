@@ -128,7 +128,7 @@ func checkPackets(data []byte) (primary []byte, err error) {
 			}
 		case tagMarker, tagTrust, tagUserID, tagUserAttribute, tagPadding:
 		default:
-			err = refuse("the OpenPGP key holds a packet that does not belong in a key")
+			err = refuse("the OpenPGP key contains a packet that does not belong in a key")
 		}
 		if err != nil {
 			return nil, err

@@ -174,7 +174,7 @@ func parsePrivateOpenPGP(text string) (*PrivateKey, error) {
 		return nil, refuse("there is more than one key")
 	}
 	if entity.PrivateKey.Encrypted {
-		return nil, refuse("the OpenPGP key is locked with a passphrase of its own")
+		return nil, refuse("the OpenPGP key is locked with its own passphrase")
 	}
 	publicText, err := armorEntity(entity)
 	if err != nil {

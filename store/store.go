@@ -1,5 +1,4 @@
-// Package store defines the interface between the services and what is kept on disk, in terms that any engine can
-// provide.
+// Package store defines the interface between the services and their database, in terms that any engine can provide.
 //
 // store/bolt is the embedded engine. A second engine, for several instances, comes later, so no package above this one
 // may know which engine it runs on. The contract is executable: store/storetest.Run is the test suite that every engine

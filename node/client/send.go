@@ -152,7 +152,7 @@ func (h *HTTP) Send(ctx context.Context, peer Peer, message []byte) (Answer, err
 func newSendError(a Answer) *SendError {
 	e := &SendError{Status: a.Status, Clock: a.Clock, After: a.RetryAfter, Retry: retryStatus(a.Status)}
 	if a.Status < 400 {
-		e.cause = fmt.Errorf("the peer answered HTTP %d, which is no answer to a message; redirects are not followed", a.Status)
+		e.cause = fmt.Errorf("the peer answered HTTP %d, which is not a reply to a message; redirects are not followed", a.Status)
 		return e
 	}
 	if v, err := wire.ParseObject(a.Body); err == nil {
