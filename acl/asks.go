@@ -67,8 +67,8 @@ func NewAsks(s store.Store) *Asks {
 // Handle sets the resolver of a kind. Call it during set-up, before the first decision.
 func (q *Asks) Handle(kind string, r Resolver) { q.resolvers[kind] = r }
 
-// OnDecided sets a function that is called with every decided ask after its effect is committed. Call it during set-up.
-func (q *Asks) OnDecided(f func(Ask)) { q.onDecision = f }
+// OnDecision sets a function that is called with every decided ask after its effect is committed. Call it at set-up.
+func (q *Asks) OnDecision(f func(Ask)) { q.onDecision = f }
 
 // OnOpen sets a function whose changes join the unit that opens an ask, such as a notice to the owner. Call it during
 // set-up.

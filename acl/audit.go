@@ -113,9 +113,9 @@ func NewAudit(recs store.Records, cfg AuditConfig) *Audit {
 	return &Audit{cfg: cfg, records: recs, wake: make(chan struct{}, 1), counts: newCounts()}
 }
 
-// OnSealed sets a function that is called after entries became part of the chain. It must not block. Call OnSealed
+// OnSeal sets a function that is called after entries became part of the chain. It must not block. Call OnSeal
 // during set-up.
-func (a *Audit) OnSealed(f func()) { a.onSeal = f }
+func (a *Audit) OnSeal(f func()) { a.onSeal = f }
 
 // Change returns the change that stores an entry, for the unit of its subject. N, Prev and Hash are set later.
 func (a *Audit) Change(e AuditEntry) store.Change {

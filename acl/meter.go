@@ -138,13 +138,13 @@ func MeterLimits() []string {
 	return []string{limitSender, limitConv, limitTotal, limitStrangers}
 }
 
-// Refused returns how many messages the limit with this name, one of [MeterLimits], refused. Several limits may refuse
+// Refusals returns how many messages the limit with this name, one of [MeterLimits], refused. Several limits may refuse
 // the same message.
-func (m *Meter) Refused(limit string) uint64 {
+func (m *Meter) Refusals(limit string) uint64 {
 	if limit == limitStrangers {
-		return m.strangers.Refused()
+		return m.strangers.Refusals()
 	}
-	return m.buckets[limit].Refused()
+	return m.buckets[limit].Refusals()
 }
 
 // Snapshot returns the state that must survive a restart (AM-44).

@@ -95,7 +95,7 @@ func (x *Exporter) Entry(e store.Entry) error {
 		N: e.N, Out: e.Out, At: e.At.UTC(), MessageID: e.MessageID,
 		Digest: hex.EncodeToString(e.Digest[:]), Chain: hex.EncodeToString(e.Chain[:]), Raw: e.Raw,
 	}
-	if content, ok := SaidIn(e); x.opened && ok && content.Sealed && !IsSealed(content.Payload) {
+	if content, ok := ReadContent(e); x.opened && ok && content.Sealed && !IsSealed(content.Payload) {
 		line.Key, line.Opened = e.Key, &content.Payload
 	}
 	return x.line(line)
@@ -226,7 +226,7 @@ func (v *exportVerifier) entry(text []byte) error {
 
 // checkOpening counts sealed payloads, and checks that a clear payload in the export is what was sealed.
 func (v *exportVerifier) checkOpening(e store.Entry, x exportEntry) error {
-	content, ok := SaidIn(e)
+	content, ok := ReadContent(e)
 	if !ok || !content.Sealed {
 		if x.Opened != nil || len(x.Key) > 0 {
 			return errors.New("the line opens a payload that is not sealed")

@@ -51,7 +51,7 @@ func (by Sealer) Seal(payload wire.Value, recipient string) (sealed wire.Value, 
 	for len(plain)%padTo != 0 {
 		plain = append(plain, ' ')
 	}
-	file, key, err := signing.SealAgeKeyed(recipient, plain)
+	file, key, err := signing.SealAgeFileKey(recipient, plain)
 	if err != nil {
 		return wire.Value{}, nil, err
 	}
@@ -72,7 +72,7 @@ func IsSealed(payload wire.Value) bool { return payload.GetStr("action") == wire
 type Unsealed struct {
 	Payload wire.Value
 	By      Sealer // Recipient is empty if the sender names none
-	Key     []byte // opens this one message again, see [SaidIn]
+	Key     []byte // opens this one message again, see [ReadContent]
 }
 
 // Unseal opens a payload that the agent from sealed to the holder of one of keys. The sealer that the content names
@@ -159,22 +159,22 @@ func readPlain(sealed wire.Value, plain []byte) (o Unsealed, err error) {
 	return o, nil
 }
 
-// Said is the content of a transcript entry.
-type Said struct {
+// Content is the content of a transcript entry.
+type Content struct {
 	Intent  wire.Intent
 	Payload wire.Value // opened if it was sealed and the entry has its key
 	Sealed  bool
 }
 
-// SaidIn reads the content of an entry. ok is false for an entry that is not an agentmesh message, but a message of a
+// ReadContent reads the content of an entry. ok is false if the entry is not an agentmesh message, but a message of a
 // foreign peer.
-func SaidIn(e store.Entry) (s Said, ok bool) {
+func ReadContent(e store.Entry) (s Content, ok bool) {
 	v, err := wire.ParseObject(e.Raw)
 	if err != nil {
 		return s, false
 	}
 	payload, ok := v.Get("payload")
-	s = Said{Intent: wire.Intent(v.GetStr("intent")), Payload: payload, Sealed: IsSealed(payload)}
+	s = Content{Intent: wire.Intent(v.GetStr("intent")), Payload: payload, Sealed: IsSealed(payload)}
 	if s.Sealed && len(e.Key) > 0 {
 		if opened, err := openWith(e.Key, payload); err == nil {
 			s.Payload = opened

@@ -61,11 +61,11 @@ func TestSealAndOpen(t *testing.T) {
 		if got := signing.Canonical(o.Payload, signing.JCS); string(got) != string(signing.Canonical(object(t, c.payload), signing.JCS)) {
 			t.Errorf("opened %s, want %s", got, c.payload)
 		}
-		content, ok := SaidIn(store.Entry{Raw: wire.Obj(wire.Member{Key: "payload", Value: sealed}).JSON(), Key: key})
+		content, ok := ReadContent(store.Entry{Raw: wire.Obj(wire.Member{Key: "payload", Value: sealed}).JSON(), Key: key})
 		if !ok || !content.Sealed || string(content.Payload.JSON()) != string(o.Payload.JSON()) {
-			t.Errorf("SaidIn = %+v, %v", content, ok)
+			t.Errorf("ReadContent = %+v, %v", content, ok)
 		}
-		if content, ok := SaidIn(store.Entry{Raw: wire.Obj(wire.Member{Key: "payload", Value: sealed}).JSON()}); !ok || !IsSealed(content.Payload) {
+		if content, ok := ReadContent(store.Entry{Raw: wire.Obj(wire.Member{Key: "payload", Value: sealed}).JSON()}); !ok || !IsSealed(content.Payload) {
 			t.Errorf("without the key = %+v", content)
 		}
 		for name, keys := range map[string][]*signing.PrivateKey{"another": {theirs}, "no": nil, "a signing": {mustEd25519(t), theirs}} {
@@ -110,7 +110,7 @@ func TestSealedByNobody(t *testing.T) {
 	mine := ageKey(t)
 	for _, metadata := range []string{``, `,"metadata":{}`, `,"metadata":{"sealed_by":7}`, `,"metadata":{"sealed_by":{}}`, `,"metadata":{"sealed_by":{"agent_id":""}}`,
 		`,"metadata":{"sealed_by":{"agent_id":["am_chris"]}}`, `,"metadata":{"sealed_by":{"agent_id":"AM_CHRIS"}}`, `,"metadata":null`} {
-		file, key, err := signing.SealAgeKeyed(mine.PublicText(), []byte(`{"action":"x"`+metadata+`}`))
+		file, key, err := signing.SealAgeFileKey(mine.PublicText(), []byte(`{"action":"x"`+metadata+`}`))
 		if err != nil {
 			t.Fatal(err)
 		}

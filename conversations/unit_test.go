@@ -164,7 +164,7 @@ func TestAcceptedMeanwhile(t *testing.T) {
 		found, tries := false, 0
 		err := b.Do(ctx, k, func(u *conversations.Unit) error {
 			tries++
-			switch _, err := s.Steps().Replayed(ctx, "am_a", "msg_1", u.Now); {
+			switch _, err := s.Steps().FindReplay(ctx, "am_a", "msg_1", u.Now); {
 			case err == nil && found:
 				return nil // the second try finds the record
 			case errors.Is(err, store.ErrNotFound), err == nil:

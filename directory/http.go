@@ -193,11 +193,11 @@ func (r *Registry) listing(found page, gen uint64, now time.Time) ([]byte, error
 			shown = append(shown, ',')
 		}
 		out = append(out, card.Body...)
-		shown = append(append(wire.AppendQuoted(shown, card.ID), ':'), v.verification...)
+		shown = append(append(wire.AppendString(shown, card.ID), ':'), v.verification...)
 	}
 	out = append(out, ']')
 	if found.cursor != "" {
-		out = wire.AppendQuoted(append(out, `,"cursor":`...), found.cursor)
+		out = wire.AppendString(append(out, `,"cursor":`...), found.cursor)
 	}
 	out = append(append(out, `,"verification":{`...), shown...)
 	return append(out, "}}"...), nil

@@ -39,9 +39,9 @@ func (r *Registry) addMetrics(m *httpapi.Metrics) {
 		return float64(all.size), err
 	}))
 	m.Gauge("endpoints_waiting", "Cards whose endpoint waits to be probed.", func() float64 { return float64(r.probeQueue.len()) })
-	m.LimiterFunc("registrations-of-address", r.hourly.Refused)
-	m.LimiterFunc("reports-of-address", r.reporters.Refused)
-	m.LimiterFunc("credential-failures-of-address", r.failures.Refused)
+	m.LimiterFunc("registrations-of-address", r.hourly.Refusals)
+	m.LimiterFunc("reports-of-address", r.reporters.Refusals)
+	m.LimiterFunc("credential-failures-of-address", r.failures.Refusals)
 }
 
 // gauge returns a gauge function that reads a number from the store. It returns NaN if the store does not answer.

@@ -60,7 +60,7 @@ func (r *Registry) Follow(ctx context.Context, source *client.Directory) {
 // whether changes were taken over.
 func (r *Registry) followOnce(ctx context.Context, source *client.Directory, wait time.Duration) (moved bool, err error) {
 	now := clock()
-	key := mirrorRecord + source.Known()
+	key := mirrorRecord + source.StoredName()
 	since, rec := "", store.Record{NS: recordNS, Key: key}
 	held, err := r.recs.Get(ctx, recordNS, key, now)
 	switch {

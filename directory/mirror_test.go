@@ -40,7 +40,7 @@ func newSource(w *world, lie func([]byte) []byte) *client.Directory {
 func (w *world) follow(source *client.Directory) {
 	w.t.Helper()
 	place := func() []byte {
-		rec, _ := w.reg.recs.Get(w.t.Context(), recordNS, mirrorRecord+source.Known(), clock()) // without a record the position is empty
+		rec, _ := w.reg.recs.Get(w.t.Context(), recordNS, mirrorRecord+source.StoredName(), clock()) // without a record the position is empty
 		return rec.Body
 	}
 	for range 100 {

@@ -60,7 +60,7 @@ func checkReply(o *transit, raw []byte) (status int, err error) {
 	}
 	m, err := wire.ParseMessage(tree)
 	if field, ok := errors.AsType[*wire.FieldError](err); ok {
-		return 0, wire.ErrSchema.Refused(field)
+		return 0, wire.ErrSchema.WithField(field)
 	}
 	if m.From != o.msg.To || m.To != o.msg.From || m.Conversation != o.msg.Conversation {
 		return 0, wire.ErrRecipient.At("the reply must be by the agent, to the sender, in the same conversation")

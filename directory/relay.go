@@ -48,7 +48,7 @@ func (r *Registry) checkPosting(ctx context.Context, raw []byte, box wire.AgentI
 	}
 	p.msg, err = wire.ParseMessage(p.tree)
 	if field, ok := errors.AsType[*wire.FieldError](err); ok {
-		return p, wire.ErrSchema.Refused(field)
+		return p, wire.ErrSchema.WithField(field)
 	}
 	if err != nil {
 		return p, err

@@ -119,11 +119,11 @@ func mailPageJSON(items []RelayItem) []byte {
 		if i > 0 {
 			out = append(out, ',')
 		}
-		out = wire.AppendQuoted(append(out, `{"relay_id":`...), item.RelayID)
+		out = wire.AppendString(append(out, `{"relay_id":`...), item.RelayID)
 		out = append(append(out, `,"message":`...), item.Message...)
-		out = wire.AppendQuoted(append(out, `,"created_at":`...), item.Created)
+		out = wire.AppendString(append(out, `,"created_at":`...), item.Created)
 		if item.ReplyBy != "" {
-			out = wire.AppendQuoted(append(out, `,"reply_by":`...), item.ReplyBy)
+			out = wire.AppendString(append(out, `,"reply_by":`...), item.ReplyBy)
 		}
 		out = append(out, '}')
 	}

@@ -56,7 +56,7 @@ func (r *Registry) parseCard(body []byte) (wire.Card, error) {
 	}
 	card, err := wire.ParseCard(tree, wire.CardRules{AllowHTTP: r.allowHTTP})
 	if field, ok := errors.AsType[*wire.FieldError](err); ok {
-		return wire.Card{}, wire.ErrCard.Refused(field)
+		return wire.Card{}, wire.ErrCard.WithField(field)
 	}
 	return card, err
 }
@@ -68,7 +68,7 @@ func (r *Registry) checkCard(card wire.Card, proven bool, now time.Time) (candid
 		return candidate{}, err
 	}
 	if proven && card.PrivateLists() { // AM-6: dropping them would break the proof
-		return candidate{}, wire.ErrCard.Refused(&wire.FieldError{Field: "access_control", Reason: "must hold the mode alone when the key is proven"})
+		return candidate{}, wire.ErrCard.WithField(&wire.FieldError{Field: "access_control", Reason: "must hold the mode alone when the key is proven"})
 	}
 	endpoint, err := url.Parse(card.Endpoint)
 	if err != nil {

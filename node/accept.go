@@ -103,7 +103,7 @@ func (a *acceptance) foundNoPlace(err error) bool {
 // stillRunning answers a repeat that waited for its twin as long as a sender is made to wait: with the answer
 // that is stored so far (AM-21).
 func (n *Node) stillRunning(ctx context.Context, in bridge.Inbound, cause error) (bridge.Outcome, error) {
-	rec, err := n.store.Steps().Replayed(ctx, string(in.Peer), string(in.MessageID), time.Now())
+	rec, err := n.store.Steps().FindReplay(ctx, string(in.Peer), string(in.MessageID), time.Now())
 	switch {
 	case err == nil && rec.Digest == in.Digest:
 		return repeat(rec)
@@ -168,7 +168,7 @@ func (a *acceptance) decide(ctx context.Context) (out bridge.Outcome, err error)
 // clock comes first, so that an old message with a reused id is told about its age (AM-24).
 func (a *acceptance) repeated(ctx context.Context) (bridge.Outcome, bool, error) {
 	steps := a.n.store.Steps()
-	rec, err := steps.Replayed(ctx, string(a.in.Peer), string(a.in.MessageID), a.now)
+	rec, err := steps.FindReplay(ctx, string(a.in.Peer), string(a.in.MessageID), a.now)
 	found := err == nil
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return bridge.Outcome{}, false, err
@@ -189,7 +189,7 @@ func (a *acceptance) repeated(ctx context.Context) (bridge.Outcome, bool, error)
 	if first == "" {
 		return bridge.Outcome{}, false, nil
 	}
-	rec, err = steps.Replayed(ctx, string(a.in.Peer), first, a.now)
+	rec, err = steps.FindReplay(ctx, string(a.in.Peer), first, a.now)
 	if err == nil && rec.Conv == a.key { // AM-48: signed anew, but known
 		out, err := repeat(rec)
 		return out, true, err
@@ -296,7 +296,7 @@ func (a *acceptance) understood() (err error) {
 	}
 	a.known, err = wire.CheckPayload(a.in.Intent, a.in.Payload)
 	if field, ok := errors.AsType[*wire.FieldError](err); ok {
-		return wire.ErrPayload.Refused(field)
+		return wire.ErrPayload.WithField(field)
 	}
 	if schemas := a.n.cfg.Schemas; err == nil && schemas != nil && !a.in.Intent.Standard() {
 		if err := schemas.Check(a.in.Intent, a.in.Payload); err != nil {

@@ -90,7 +90,7 @@ func (n *Node) prepare(ctx context.Context, l Letter) (Letter, error) {
 			switch {
 			case err != nil:
 				return l, laterError{err}
-			case !knows && !n.clock.Believed(): // the signature may be young enough when the clock is right again
+			case !knows && !n.clock.Reliable(): // the signature may be young enough when the clock is right again
 				return l, laterError{errUnknownDelivery}
 			case !knows:
 				return l, errUnknownDelivery
@@ -224,7 +224,7 @@ func (e endpoint) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delive
 	if answer.Empty() {
 		return bridge.Delivered{}, nil // AM-49
 	}
-	if _, ok := answer.Relayed(); ok {
+	if _, ok := answer.Receipt(); ok {
 		return bridge.Delivered{Queued: true}, nil
 	}
 	reply, err := answer.Message()

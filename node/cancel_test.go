@@ -147,7 +147,7 @@ func TestCancelEvent(t *testing.T) {
 				t.Errorf("told %d times, and who cancelled %d times", n, told(t, from, notify.Cancelled))
 			}
 			if c.seal != "" {
-				if said, _ := conversations.SaidIn(transcriptOf(t, from, to.ID(), sent.Conversation)[0]); !said.Sealed {
+				if said, _ := conversations.ReadContent(transcriptOf(t, from, to.ID(), sent.Conversation)[0]); !said.Sealed {
 					t.Error("what was agreed sealed was cancelled in the open")
 				}
 			}

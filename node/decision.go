@@ -62,7 +62,7 @@ func (n *Node) measure(m *httpapi.Metrics) {
 	m.Gauge("hooks", hooks, func() float64 { return float64(max(0, len(n.runs.room)-len(n.runs.slots))) }, "state", "waiting")
 	m.Gauge("asks_open", "Questions that wait for the owner; at most 1000 are counted.", n.openAsks)
 	for _, limit := range acl.MeterLimits() {
-		m.LimiterFunc("messages-"+limit, func() uint64 { return n.meter.Refused(limit) })
+		m.LimiterFunc("messages-"+limit, func() uint64 { return n.meter.Refusals(limit) })
 	}
 }
 

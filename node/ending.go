@@ -98,7 +98,7 @@ func (a *alarm) wait(at, looked time.Time) time.Duration {
 
 // endQuestions ends the wait of messages about which nobody can decide any more, and tries again soon where it cannot.
 func (n *Node) endQuestions(ctx context.Context, now time.Time) {
-	if !n.clock.Believed() { // what ended stays so when the clock is right again
+	if !n.clock.Reliable() { // what ended stays so when the clock is right again
 		n.ends.sooner(now.Add(lookAgain))
 		return
 	}

@@ -49,7 +49,7 @@ func TestForeignMessageIsPurged(t *testing.T) {
 		if _, err := sarah.store.Steps().Conversation(t.Context(), store.ConvKey{Peer: string(out.To), ID: string(out.Conv)}, now); err == nil {
 			what = append(what, "conversation")
 		}
-		if _, err := sarah.store.Steps().Replayed(t.Context(), string(out.To), string(in.MessageID), now); err == nil {
+		if _, err := sarah.store.Steps().FindReplay(t.Context(), string(out.To), string(in.MessageID), now); err == nil {
 			what = append(what, "answer")
 		}
 		return what

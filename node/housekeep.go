@@ -105,14 +105,14 @@ func (n *Node) housekeep(ctx context.Context) {
 			if err := n.saveMeter(ctx, now); err != nil && ctx.Err() == nil {
 				n.log.Warn("store limits", "err", err)
 			}
-			if !n.clock.Believed() {
+			if !n.clock.Reliable() {
 				continue
 			}
 			if err := n.remind(ctx, now); err != nil && ctx.Err() == nil {
 				n.log.Warn("remind agents", "err", err)
 			}
 		case now := <-sweep.C:
-			if n.clock.Believed() { // what is deleted does not come back with the right time
+			if n.clock.Reliable() { // what is deleted does not come back with the right time
 				n.sweep(ctx, now)
 			}
 		}

@@ -202,7 +202,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 		n.audit = acl.NewAudit(cfg.Store.Records(), acl.AuditConfig{Logger: cfg.Logger})
 	}
 	n.notices.OnChanged(func() { n.events.publish(Event{Topic: TopicStatus}) })
-	n.audit.OnSealed(func() { n.events.publish(Event{Topic: TopicAudit}) })
+	n.audit.OnSeal(func() { n.events.publish(Event{Topic: TopicAudit}) })
 	n.asks.Log(n.audit)
 	n.asks.Handle(askMessage, messageResolver{n})
 	n.asks.Handle(askOutgoing, outgoingResolver{n})
@@ -219,7 +219,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 		RetiredKey: cfg.RetiredKey, FirstKey: cfg.FirstKey, Logger: cfg.Logger,
 		Pause: func(failures int) time.Duration { return pauseAfter(failures, 0) },
 	})
-	n.asks.OnDecided(n.answered)
+	n.asks.OnDecision(n.answered)
 	n.asks.OnOpen(n.bridgeAsked)
 	n.book.Contributors = []conversations.Contributor{n.unbook, n.conclude}
 	n.observe()

@@ -39,7 +39,7 @@ func viewEntry(e store.Entry) owner.Entry {
 	if !json.Valid(e.Raw) { // a foreign message need not be JSON
 		v.Message = wire.Text(string(e.Raw)).JSON()
 	}
-	if said, ok := conversations.SaidIn(e); ok && said.Sealed {
+	if said, ok := conversations.ReadContent(e); ok && said.Sealed {
 		if v.Sealed = true; !conversations.IsSealed(said.Payload) {
 			v.Opened = &said.Payload
 		}

@@ -82,7 +82,7 @@ func (n *Node) promise(ctx context.Context, id string) error {
 	if err != nil || item.Pending || item.Kind == kindReply {
 		return err
 	}
-	rec, err := n.store.Steps().Replayed(ctx, string(item.Peer), string(item.MessageID), time.Now())
+	rec, err := n.store.Steps().FindReplay(ctx, string(item.Peer), string(item.MessageID), time.Now())
 	if errors.Is(err, store.ErrNotFound) || err == nil && rec.Status == 0 {
 		item.State, item.Note = ItemFailed, noteDeleted
 		return n.changeItem(ctx, item, nil)

@@ -80,7 +80,7 @@ func TestSealed(t *testing.T) {
 			t.Errorf("%s has %d entries: %v", who, len(entries), err)
 		}
 		for i, want := range []string{secretBody, secretReply} {
-			said, ok := conversations.SaidIn(entries[i])
+			said, ok := conversations.ReadContent(entries[i])
 			if !ok || !said.Sealed || string(said.Payload.JSON()) != want {
 				t.Errorf("%s reads %s, want %s", who, said.Payload.JSON(), want)
 			}
@@ -99,7 +99,7 @@ func TestSealed(t *testing.T) {
 	closed.Conv = "conv_sealed"
 	mustSend(t, chris.Node, closed, 30*time.Second)
 	last := transcriptOf(t, sarah, chris.ID(), "conv_sealed")
-	if said, _ := conversations.SaidIn(last[len(last)-2]); said.Sealed || said.Payload.GetStr("action") != wire.ActionClose {
+	if said, _ := conversations.ReadContent(last[len(last)-2]); said.Sealed || said.Payload.GetStr("action") != wire.ActionClose {
 		t.Errorf("the close = %s", said.Payload.JSON())
 	}
 }
@@ -333,7 +333,7 @@ func TestSealedApproval(t *testing.T) {
 	if _, err := chris.Asks().Decide(t.Context(), ask.ID, ask.Hash, acl.Approve, "test", time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	if said, _ := conversations.SaidIn(transcriptOf(t, chris, sarah.ID(), "conv_wait")[0]); !said.Sealed {
+	if said, _ := conversations.ReadContent(transcriptOf(t, chris, sarah.ID(), "conv_wait")[0]); !said.Sealed {
 		t.Error("it left open")
 	}
 	waitFor(t, "the sealed message to arrive", func() bool {

@@ -57,7 +57,7 @@ func TestSealingRules(t *testing.T) {
 			}
 			continue
 		}
-		if said, _ := conversations.SaidIn(transcriptOf(t, chris, c.to.ID(), "conv_rule")[0]); said.Sealed != c.sealed {
+		if said, _ := conversations.ReadContent(transcriptOf(t, chris, c.to.ID(), "conv_rule")[0]); said.Sealed != c.sealed {
 			t.Errorf("%s, %q to %s: sealed %v", c.rule, c.choice, c.to.Name, said.Sealed)
 		}
 	}

@@ -72,7 +72,7 @@ func (n *Node) delivered(ctx context.Context, l Letter, d bridge.Delivered) time
 		if err := e.reached(ctx, d); err != nil || d.Reply == nil {
 			return err
 		}
-		seen, err := n.store.Steps().Replayed(ctx, string(l.To), string(d.Reply.ID), e.unit.Now)
+		seen, err := n.store.Steps().FindReplay(ctx, string(l.To), string(d.Reply.ID), e.unit.Now)
 		switch {
 		case errors.Is(err, store.ErrNotFound):
 			return e.reply(ctx, d)
@@ -131,7 +131,7 @@ func (n *Node) undelivered(ctx context.Context, l Letter, cause error) time.Time
 	}
 	now := time.Now()
 	due := now.Add(pauseAfter(l.Attempts+1, f.after))
-	if !f.retry || due.After(l.Created.Add(giveUpAfter)) && n.clock.Believed() {
+	if !f.retry || due.After(l.Created.Add(giveUpAfter)) && n.clock.Reliable() {
 		return n.failed(ctx, l)
 	}
 	l.InFlight, l.Attempts, l.Due = false, l.Attempts+1, due.UTC()

@@ -234,7 +234,7 @@ func (s *settlement) waits(ctx context.Context) (bridge.Outcome, error) {
 
 // provisional returns the 202 that the first unit stored.
 func (s *settlement) provisional(ctx context.Context) bridge.Outcome {
-	rec, err := s.run.n.store.Steps().Replayed(ctx, string(s.item.Peer), string(s.item.MessageID), time.Now())
+	rec, err := s.run.n.store.Steps().FindReplay(ctx, string(s.item.Peer), string(s.item.MessageID), time.Now())
 	if err != nil {
 		return bridge.Outcome{Status: http.StatusServiceUnavailable, Raw: wire.ErrUnavailable.AppendJSON(nil)}
 	}

@@ -18,13 +18,13 @@ const maxAgeHeader = 4 << 10
 
 // SealAge encrypts plain to one age recipient ("age1…"), as a binary file. The file does not prove who encrypted it.
 func SealAge(recipient string, plain []byte) ([]byte, error) {
-	sealed, _, err := SealAgeKeyed(recipient, plain)
+	sealed, _, err := SealAgeFileKey(recipient, plain)
 	return sealed, err
 }
 
-// SealAgeKeyed is [SealAge] and also returns the key of this one file, for [OpenAgeWith]. With it the sender can still
-// read the file, and can show its content to others without giving away anything else.
-func SealAgeKeyed(recipient string, plain []byte) (sealed, fileKey []byte, err error) {
+// SealAgeFileKey encrypts like [SealAge] and also returns the key of this one file, for [OpenAgeWith]. With it the
+// sender can still read the file, and can show its content to others without giving away anything else.
+func SealAgeFileKey(recipient string, plain []byte) (sealed, fileKey []byte, err error) {
 	to, err := age.ParseX25519Recipient(recipient)
 	if err != nil {
 		return nil, nil, fmt.Errorf("age recipient: %w", err)

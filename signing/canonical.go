@@ -189,7 +189,7 @@ func isShortInteger(token string) bool {
 // add.
 func appendString(dst []byte, s string, f Form) []byte {
 	if f != ASCII && f != HTML && f != Python {
-		return wire.AppendQuoted(dst, s)
+		return wire.AppendString(dst, s)
 	}
 	dst = append(dst, '"')
 	start := 0
@@ -217,13 +217,13 @@ func needsEscape(f Form, r rune) bool {
 	return r == '<' || r == '>' || r == '&' || r == '\u2028' || r == '\u2029'
 }
 
-// appendPiece appends the text that AppendQuoted writes between the quotes.
+// appendPiece appends the text that AppendString writes between the quotes.
 func appendPiece(dst []byte, s string) []byte {
 	if s == "" {
 		return dst
 	}
 	n := len(dst)
-	dst = wire.AppendQuoted(dst, s)
+	dst = wire.AppendString(dst, s)
 	return append(dst[:n], dst[n+1:len(dst)-1]...)
 }
 

@@ -289,9 +289,9 @@ type Steps interface {
 	// Apply applies a whole step or nothing. It checks preconditions in this order: Replay, Answer, Conv.Rev
 	// (ErrConflict), Records (ErrConflict, ErrQuota). The engine maintains Seq, Rev and Entries of Conv.
 	Apply(ctx context.Context, step Step) (Applied, error)
-	// Replayed returns the record of a message that was accepted before, if the record is live or its conversation is
+	// FindReplay returns the record of a message that was accepted before, if the record is live or its conversation is
 	// open.
-	Replayed(ctx context.Context, sender, messageID string, now time.Time) (Replay, error)
+	FindReplay(ctx context.Context, sender, messageID string, now time.Time) (Replay, error)
 	// Conversation returns the row of a conversation.
 	Conversation(ctx context.Context, key ConvKey, now time.Time) (Conversation, error)
 	// Conversations returns a page of the rows that carry term (all rows if term is empty), newest first. It starts

@@ -15,7 +15,7 @@ const (
 	clockDoubt = 3 * time.Hour
 )
 
-// WallClock detects steps of the wall clock. Code that deletes expired data must first ask Believed: with a wrong
+// WallClock detects steps of the wall clock. Code that deletes expired data must first ask Reliable: with a wrong
 // clock, keeping data too long does no harm, but deleted data is lost. A WallClock is safe for concurrent use. A nil
 // *WallClock is always reliable.
 type WallClock struct {
@@ -35,9 +35,9 @@ func NewWallClock(log *slog.Logger) *WallClock {
 	return &WallClock{log: log, last: time.Now()}
 }
 
-// Believed reports whether the wall clock has run steadily since the start, or was stepped so long ago that the step
+// Reliable reports whether the wall clock has run steadily since the start, or was stepped so long ago that the step
 // must have been intended.
-func (c *WallClock) Believed() bool {
+func (c *WallClock) Reliable() bool {
 	if c == nil {
 		return true
 	}
@@ -68,7 +68,7 @@ const sweepLimit = 5000
 
 // Sweep reclaims the space of everything in s that has expired, unless the clock is in doubt.
 func (c *WallClock) Sweep(ctx context.Context, s Store) error {
-	if !c.Believed() {
+	if !c.Reliable() {
 		return nil
 	}
 	for now := time.Now(); ; {

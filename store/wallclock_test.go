@@ -40,7 +40,7 @@ func TestWallClock(t *testing.T) {
 			t.Errorf("%s: judge = %t, want %t", tt.name, got, tt.want)
 		}
 	}
-	if !(*WallClock)(nil).Believed() {
+	if !(*WallClock)(nil).Reliable() {
 		t.Error("without a guard the clock is not believed")
 	}
 }

@@ -149,22 +149,22 @@ func (a *Allowance) payers(addr netip.Addr, now time.Time) []payer {
 	return payers
 }
 
-// Refused returns how often an address had to wait.
-func (a *Allowance) Refused() uint64 {
+// Refusals returns how often an address had to wait.
+func (a *Allowance) Refusals() uint64 {
 	if a == nil {
 		return 0
 	}
-	return a.levels[0].Refused() + a.unknown.Refused()
+	return a.levels[0].Refusals() + a.unknown.Refusals()
 }
 
-// RefusedNetworks returns how often a network had to wait.
-func (a *Allowance) RefusedNetworks() uint64 {
+// NetworkRefusals returns how often a network had to wait.
+func (a *Allowance) NetworkRefusals() uint64 {
 	if a == nil {
 		return 0
 	}
-	n := a.rest.Refused()
+	n := a.rest.Refusals()
 	for _, b := range a.levels[1:] {
-		n += b.Refused()
+		n += b.Refusals()
 	}
 	return n
 }

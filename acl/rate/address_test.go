@@ -153,7 +153,7 @@ func TestNilLimits(t *testing.T) {
 		t.Error("a limit that is switched off refused")
 	}
 	a.Return(addr, start)
-	if a.Refused()+a.RefusedNetworks()+p.Refused()+pool.Refused() != 0 {
+	if a.Refusals()+a.NetworkRefusals()+p.Refusals()+pool.Refusals() != 0 {
 		t.Error("a limit that is switched off counted a refusal")
 	}
 	if err := pool.Restore(pool.Snapshot(start), start); err != nil {

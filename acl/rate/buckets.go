@@ -123,8 +123,8 @@ func (b *Buckets) TakeOver(key string, now time.Time) (wait time.Duration, ok bo
 	return 0, true
 }
 
-// Refused returns how often Peek and Take made a caller wait.
-func (b *Buckets) Refused() uint64 {
+// Refusals returns how often Peek and Take made a caller wait.
+func (b *Buckets) Refusals() uint64 {
 	if b == nil {
 		return 0
 	}

@@ -78,9 +78,9 @@ func (c *Crowd[K]) Victim(sources []Source, size int) (key K, ok bool) {
 	return c.heaviest(c.load(sources, max(1, size)))
 }
 
-// Thickest returns the place that gives way if a newcomer must find room, whatever its own sources have. ok is false if
+// ForcedVictim returns the place that gives way if a newcomer must find room, whatever its sources have. ok is false if
 // the table is empty.
-func (c *Crowd[K]) Thickest() (key K, ok bool) { return c.heaviest(-1) }
+func (c *Crowd[K]) ForcedVictim() (key K, ok bool) { return c.heaviest(-1) }
 
 // heaviest returns the place that gives way first among those whose load is above least.
 func (c *Crowd[K]) heaviest(least int) (key K, ok bool) {

@@ -45,8 +45,8 @@ func TestCrowd(t *testing.T) {
 			if got, ok := c.Victim(from(tc.newcomer), tc.size); got != tc.want || ok != (tc.want != "") {
 				t.Errorf("Victim() = %q, %v, want %q", got, ok, tc.want)
 			}
-			if _, ok := c.Thickest(); !ok {
-				t.Error("Thickest() found no place")
+			if _, ok := c.ForcedVictim(); !ok {
+				t.Error("ForcedVictim() found no place")
 			}
 		})
 	}
@@ -55,7 +55,7 @@ func TestCrowd(t *testing.T) {
 func TestCrowdChanges(t *testing.T) {
 	var c rate.Crowd[string]
 	sources := rate.AddrSources(netip.MustParseAddr("192.0.2.1"))
-	if _, ok := c.Thickest(); ok {
+	if _, ok := c.ForcedVictim(); ok {
 		t.Error("an empty table has a place to give")
 	}
 	for _, key := range []string{"a", "b", "c"} {
@@ -71,7 +71,7 @@ func TestCrowdChanges(t *testing.T) {
 	}
 	c.Remove("a")
 	c.Remove("unknown")
-	if got, _ := c.Thickest(); got != "c" {
+	if got, _ := c.ForcedVictim(); got != "c" {
 		t.Errorf("%q is left, want c", got)
 	}
 	if got, ok := c.Victim(rate.AddrSources(netip.MustParseAddr("198.51.100.1")), 1); ok {

@@ -100,8 +100,8 @@ func (p *Penalties) admit(keys []string, now time.Time) time.Duration {
 // wider returns the keys of the networks that penalties apply to: one for IPv4, two for IPv6.
 func wider(keys []string) []string { return keys[1 : len(keys)-1] }
 
-// Refused returns how often an address had to wait.
-func (p *Penalties) Refused() uint64 {
+// Refusals returns how often an address had to wait.
+func (p *Penalties) Refusals() uint64 {
 	if p == nil {
 		return 0
 	}

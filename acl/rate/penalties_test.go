@@ -41,7 +41,7 @@ func TestPenalties(t *testing.T) {
 			if wait := p.Admit(good, start); wait != 0 {
 				t.Errorf("Admit of another address = %v, want 0", wait)
 			}
-			if n := p.Refused(); n != 1 {
+			if n := p.Refusals(); n != 1 {
 				t.Errorf("%d refusals counted, want 1", n)
 			}
 		})

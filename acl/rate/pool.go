@@ -131,8 +131,8 @@ func (p *Pool) waitFor(left int, now time.Time) time.Duration {
 	return max(0, p.all.debt("", now)+time.Duration(left+1)*p.all.interval-p.all.whole)
 }
 
-// Refused returns how many draws had to wait.
-func (p *Pool) Refused() uint64 {
+// Refusals returns how many draws had to wait.
+func (p *Pool) Refusals() uint64 {
 	if p == nil {
 		return 0
 	}

@@ -50,10 +50,10 @@ func (r *Registrations) Return(from netip.Addr, now time.Time) {
 	r.everybody.Return(AddrSources(from), "", now)
 }
 
-// Refused returns how often an address had to wait because of its own registrations.
-func (r *Registrations) Refused() uint64 {
+// Refusals returns how often an address had to wait because of its own registrations.
+func (r *Registrations) Refusals() uint64 {
 	if r == nil {
 		return 0
 	}
-	return r.each.Refused()
+	return r.each.Refusals()
 }

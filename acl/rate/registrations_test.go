@@ -30,8 +30,8 @@ func TestRegistrations(t *testing.T) {
 	r.Return(one, now)
 	r.Return(netip.MustParseAddr("192.0.2.10"), now)
 	take(r, another, true, false)
-	if r.Refused() != 1 {
-		t.Errorf("an address was refused %d times because of itself, want once", r.Refused())
+	if r.Refusals() != 1 {
+		t.Errorf("an address was refused %d times because of itself, want once", r.Refusals())
 	}
 	none := rate.NewRegistrations(0, rate.NewPool(rate.PerHour(1), 1))
 	for range 5 {

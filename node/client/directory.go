@@ -35,8 +35,8 @@ type Directory struct {
 	call   func(*http.Request) (*http.Response, error)
 }
 
-// Known returns the name under which data about the directory is stored.
-func (d *Directory) Known() string { return cmp.Or(d.Alias, d.Base) }
+// StoredName returns the name under which data about the directory is stored.
+func (d *Directory) StoredName() string { return cmp.Or(d.Alias, d.Base) }
 
 // NewDirectory returns the directory at base. Calls go through h with [Reach] Owner or, if rt is not nil, through rt,
 // so that a process can call its own directory without a socket; see [InProcess].

@@ -23,9 +23,9 @@ type Answer struct {
 	RetryAfter time.Duration
 }
 
-// Relayed reports whether the answer is the unsigned receipt of a mailbox: the message is delivered, and a reply comes
-// later (AM-49).
-func (a Answer) Relayed() (relayID string, ok bool) {
+// Receipt returns the relay id if the answer is the unsigned receipt of a mailbox. The message is delivered, and a
+// reply comes later (AM-49).
+func (a Answer) Receipt() (relayID string, ok bool) {
 	if a.Status != http.StatusAccepted {
 		return "", false
 	}

@@ -184,7 +184,7 @@ func TestAnswer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		id, ok := a.Relayed()
+		id, ok := a.Receipt()
 		if id != tt.relayed || ok != (tt.relayed != "") || a.Empty() != tt.empty {
 			t.Errorf("%d %s: relayed %q, empty %v; want %q, %v", tt.status, tt.body, id, a.Empty(), tt.relayed, tt.empty)
 		}
@@ -219,7 +219,7 @@ func FuzzAnswer(f *testing.F) {
 	f.Add(400, []byte(`{"error":{"code":"INVALID_MESSAGE","message":"x","retry":false}}`))
 	f.Fuzz(func(t *testing.T, status int, body []byte) {
 		a := Answer{Status: status, Body: body}
-		a.Relayed()
+		a.Receipt()
 		if _, err := a.Message(); err != nil && !errors.Is(err, ErrReplyUnverified) {
 			t.Errorf("Message() = %v", err)
 		}

@@ -56,7 +56,7 @@ func (v *Verifier) Read(body []byte) (wire.Message, error) {
 	}
 	m, err := wire.ParseMessage(tree)
 	if field, ok := errors.AsType[*wire.FieldError](err); ok {
-		return wire.Message{}, wire.ErrSchema.Refused(field)
+		return wire.Message{}, wire.ErrSchema.WithField(field)
 	}
 	return m, err
 }

@@ -42,7 +42,7 @@ func (h Calendar) Handle(ctx context.Context, c Call) (Answer, error) {
 // countered counts the times that we offered others.
 func countered(history []store.Entry) (n int) {
 	for _, e := range history {
-		if said, ok := conversations.SaidIn(e); ok && e.Out && said.Payload.GetStr("action") == "counter" {
+		if said, ok := conversations.ReadContent(e); ok && e.Out && said.Payload.GetStr("action") == "counter" {
 			n++
 		}
 	}

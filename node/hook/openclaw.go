@@ -172,7 +172,7 @@ func turns(c Call) []turn {
 }
 
 func payloadText(e store.Entry) string {
-	said, ok := conversations.SaidIn(e)
+	said, ok := conversations.ReadContent(e)
 	if !ok {
 		return string(e.Raw)
 	}

@@ -42,9 +42,9 @@ func newAddresses(cfg Config) *Addresses {
 			a.requests = rate.NewAllowance(rate.PerMinute(n), n, maxAddresses)
 		}
 	}
-	cfg.Metrics.LimiterFunc("faults-of-address", a.faults.Refused)
-	cfg.Metrics.LimiterFunc("requests-of-address", a.requests.Refused)
-	cfg.Metrics.LimiterFunc("requests-of-block", a.requests.RefusedNetworks)
+	cfg.Metrics.LimiterFunc("faults-of-address", a.faults.Refusals)
+	cfg.Metrics.LimiterFunc("requests-of-address", a.requests.Refusals)
+	cfg.Metrics.LimiterFunc("requests-of-block", a.requests.NetworkRefusals)
 	return a
 }
 

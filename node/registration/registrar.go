@@ -116,7 +116,7 @@ const (
 )
 
 func (p *place) recordKey() string {
-	sum := sha256.Sum256([]byte(p.dir.Known()))
+	sum := sha256.Sum256([]byte(p.dir.StoredName()))
 	return "directory/" + hex.EncodeToString(sum[:])
 }
 
@@ -183,7 +183,7 @@ func (r *Registrar) restoreCredential(ctx context.Context, now time.Time) error 
 // Credential is the bearer for one directory, made of the node's secret, so that no directory learns the bearer for
 // another one and there is one secret to keep.
 func Credential(secret client.Credential, d *client.Directory) client.Credential {
-	bearer, err := hkdf.Key(sha256.New, []byte(secret), nil, "agentmesh-credential "+d.Known(), 32)
+	bearer, err := hkdf.Key(sha256.New, []byte(secret), nil, "agentmesh-credential "+d.StoredName(), 32)
 	if err != nil {
 		panic(fmt.Sprintf("derive credential: %v", err)) // only for a length that HKDF cannot make
 	}

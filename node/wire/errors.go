@@ -78,8 +78,8 @@ func (e *Error) After(d time.Duration) *Error {
 	return &c
 }
 
-// Refused returns a copy that reports f: its field and reason become the detail of the public message.
-func (e *Error) Refused(f *FieldError) *Error { return e.At(f.Error()).Because(f) }
+// WithField returns a copy that reports f: the field and reason become the detail of the public message.
+func (e *Error) WithField(f *FieldError) *Error { return e.At(f.Error()).Because(f) }
 
 // FieldError names a field and what is wrong with it. Both texts are fixed in our code.
 type FieldError struct {

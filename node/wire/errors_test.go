@@ -99,12 +99,12 @@ func TestParseErrorRefuses(t *testing.T) {
 func TestErrorCopies(t *testing.T) {
 	before := *ErrPayload
 	field := &FieldError{"payload.reason", "must be a string"}
-	e := ErrPayload.Refused(field).After(90 * time.Second)
+	e := ErrPayload.WithField(field).After(90 * time.Second)
 	if *ErrPayload != before {
 		t.Fatal("a row of the table was changed")
 	}
 	if e.Message != before.Message+": payload.reason must be a string" || e.RetryAfter != 90*time.Second {
-		t.Errorf("Refused = %+v", e)
+		t.Errorf("WithField = %+v", e)
 	}
 	wrapped := fmt.Errorf("receive: %w", e)
 	if !errors.Is(wrapped, ErrPayload) || errors.Is(wrapped, ErrSchema) || errors.Is(wrapped, ErrSignature) {

@@ -180,7 +180,7 @@ func (v Value) AppendJSON(dst []byte) []byte {
 	case Number:
 		return append(dst, v.text...)
 	case String:
-		return AppendQuoted(dst, v.text)
+		return AppendString(dst, v.text)
 	}
 	opening, closing := byte('['), byte(']')
 	if v.kind == Object {
@@ -192,16 +192,16 @@ func (v Value) AppendJSON(dst []byte) []byte {
 			dst = append(dst, ',')
 		}
 		if v.kind == Object {
-			dst = append(AppendQuoted(dst, v.kids[i].Key), ':')
+			dst = append(AppendString(dst, v.kids[i].Key), ':')
 		}
 		dst = v.kids[i].Value.AppendJSON(dst)
 	}
 	return append(dst, closing)
 }
 
-// AppendQuoted appends s as a JSON string with only the escapes of RFC 8785 §3.2.2.2: the short ones for \b \t \n \f \r
+// AppendString appends s as a JSON string with only the escapes of RFC 8785 §3.2.2.2: the short ones for \b \t \n \f \r
 // \" \\, lower-case \u00xx for the other control characters, and everything else as it is.
-func AppendQuoted(dst []byte, s string) []byte {
+func AppendString(dst []byte, s string) []byte {
 	const hex = "0123456789abcdef"
 	dst = append(dst, '"')
 	start := 0

@@ -140,13 +140,13 @@ func TestBuilders(t *testing.T) {
 
 func TestAppendQuoted(t *testing.T) {
 	for c := range rune(0x80) {
-		got := AppendQuoted(nil, "a"+string(c)+"b")
+		got := AppendString(nil, "a"+string(c)+"b")
 		var back string
 		if err := json.Unmarshal(got, &back); err != nil || back != "a"+string(c)+"b" {
-			t.Errorf("AppendQuoted(%q) = %s: %q, %v", c, got, back, err)
+			t.Errorf("AppendString(%q) = %s: %q, %v", c, got, back, err)
 		}
 		if short := c >= ' ' && c != '"' && c != '\\'; short != (len(got) == 5) {
-			t.Errorf("AppendQuoted(%q) = %s: escaped without need or the reverse", c, got)
+			t.Errorf("AppendString(%q) = %s: escaped without need or the reverse", c, got)
 		}
 	}
 }

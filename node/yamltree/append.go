@@ -116,7 +116,7 @@ func appendText(dst []byte, s string) []byte {
 	if isPlain(s) {
 		return append(dst, s...)
 	}
-	quoted := wire.AppendQuoted(nil, s)
+	quoted := wire.AppendString(nil, s)
 	for _, r := range string(quoted) {
 		if isOdd(r) && r > 0x7e {
 			dst = append(dst, escape(r)...)

@@ -151,7 +151,7 @@ func askAll(ctx context.Context, s *Store) answers {
 		a.add("rest of "+key.ID, rest, err)
 	}
 	for _, id := range messages {
-		replay, err := s.Steps().Replayed(ctx, "am_peer", id, now)
+		replay, err := s.Steps().FindReplay(ctx, "am_peer", id, now)
 		a.add("replay "+id, replay, err)
 		again, err := s.Steps().Apply(ctx, store.Step{Now: now, Replay: &store.Replay{Sender: "am_peer", MessageID: id, Status: 500, Expires: forEver}})
 		a.add("again "+id, again, err)

@@ -178,7 +178,7 @@ func audit(t *testing.T, s *Store, acked map[string]bool) {
 				}
 			}
 		case "step":
-			_, err := s.Steps().Replayed(t.Context(), "p", id, childNow)
+			_, err := s.Steps().FindReplay(t.Context(), "p", id, childNow)
 			_, recErr := s.Records().Get(t.Context(), "inbox", id, childNow)
 			if err != nil || recErr != nil || times[id] != 1 {
 				t.Errorf("step %s: replay %v, record %v, %d entries", id, err, recErr, times[id])

@@ -143,7 +143,7 @@ func expectFixture(t *testing.T, s *Store) {
 	if err != nil || len(entries) != 2 || string(entries[0].Raw) != "first" || string(entries[1].Raw) != "second" {
 		t.Errorf("transcript: %+v, %v", entries, err)
 	}
-	if replay, err := s.Steps().Replayed(ctx, "am_peer", "msg_1", now); err != nil || replay.Conv != fixtureConv {
+	if replay, err := s.Steps().FindReplay(ctx, "am_peer", "msg_1", now); err != nil || replay.Conv != fixtureConv {
 		t.Errorf("replay: %+v, %v", replay, err)
 	}
 	records, err := s.Records().List(ctx, "inbox", "new", "", 10, now)

@@ -101,8 +101,8 @@ func liveReplay(tx *bbolt.Tx, sender, messageID string, now time.Time) ([]byte, 
 	return key, rec, nil
 }
 
-// Replayed implements [store.Steps].
-func (s steps) Replayed(ctx context.Context, sender, messageID string, now time.Time) (rec store.Replay, err error) {
+// FindReplay implements [store.Steps].
+func (s steps) FindReplay(ctx context.Context, sender, messageID string, now time.Time) (rec store.Replay, err error) {
 	err = s.s.view(ctx, func(tx *bbolt.Tx) error {
 		key, found, err := liveReplay(tx, sender, messageID, now)
 		if err != nil {

@@ -357,8 +357,8 @@ func (m *model) compare(t *rapid.T) {
 	}
 	for id := range m.replays {
 		_, known := m.findReplay(id)
-		_, err := m.s.Steps().Replayed(m.ctx.Context(), "am_p", id, m.now)
-		m.agree("Replayed", err, notFoundUnless(known))
+		_, err := m.s.Steps().FindReplay(m.ctx.Context(), "am_p", id, m.now)
+		m.agree("FindReplay", err, notFoundUnless(known))
 	}
 }
 

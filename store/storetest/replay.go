@@ -48,11 +48,11 @@ func testReplay(t *testing.T, s store.Store) {
 	if apply(t, s, store.Step{Replay: &another}).Dup {
 		t.Error("the id of another sender is a duplicate")
 	}
-	rec, err := s.Steps().Replayed(t.Context(), "am_p", "m1", t0)
-	wantOK(t, "Replayed", err)
-	wantSame(t, "Replayed", rec, *first)
-	_, err = s.Steps().Replayed(t.Context(), "am_p", "m2", t0)
-	wantErr(t, "Replayed of an unknown message", err, store.ErrNotFound)
+	rec, err := s.Steps().FindReplay(t.Context(), "am_p", "m1", t0)
+	wantOK(t, "FindReplay", err)
+	wantSame(t, "FindReplay", rec, *first)
+	_, err = s.Steps().FindReplay(t.Context(), "am_p", "m2", t0)
+	wantErr(t, "FindReplay of an unknown message", err, store.ErrNotFound)
 }
 
 func testAnswer(t *testing.T, s store.Store) {
@@ -64,8 +64,8 @@ func testAnswer(t *testing.T, s store.Store) {
 	apply(t, s, store.Step{Conv: &c, Answer: final, Append: []store.Entry{entry("r1")}})
 	want := replay("m1", c.Key)
 	want.Status, want.Answer = 200, []byte("final")
-	got, err := s.Steps().Replayed(t.Context(), "am_p", "m1", t0)
-	wantOK(t, "Replayed", err)
+	got, err := s.Steps().FindReplay(t.Context(), "am_p", "m1", t0)
+	wantOK(t, "FindReplay", err)
 	wantSame(t, "record with its new answer", got, *want)
 	if dup := apply(t, s, store.Step{Replay: replay("m1", c.Key)}); !dup.Dup || string(dup.Replay.Answer) != "final" {
 		t.Errorf("repeat gets %+v", dup)
@@ -78,8 +78,8 @@ func testAnswer(t *testing.T, s store.Store) {
 		t.Errorf("transcript has %d entries, want 1", n)
 	}
 	apply(t, s, store.Step{Conv: &c, Answer: replay("gone", c.Key)})
-	_, err = s.Steps().Replayed(t.Context(), "am_p", "gone", t0)
-	wantErr(t, "Replayed of a record that was gone", err, store.ErrNotFound)
+	_, err = s.Steps().FindReplay(t.Context(), "am_p", "gone", t0)
+	wantErr(t, "FindReplay of a record that was gone", err, store.ErrNotFound)
 }
 
 func testReplayExpiry(t *testing.T, s store.Store) {
@@ -93,9 +93,9 @@ func testReplayExpiry(t *testing.T, s store.Store) {
 
 	wantReplay := func(what, id string, now time.Time, want bool) {
 		t.Helper()
-		_, err := s.Steps().Replayed(t.Context(), "am_p", id, now)
+		_, err := s.Steps().FindReplay(t.Context(), "am_p", id, now)
 		if (err == nil) != want {
-			t.Errorf("%s: Replayed(%s) = %v, want it there %v", what, id, err, want)
+			t.Errorf("%s: FindReplay(%s) = %v, want it there %v", what, id, err, want)
 		}
 	}
 	end := loose.Expires

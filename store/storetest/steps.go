@@ -112,7 +112,7 @@ func testRefusedStep(t *testing.T, s store.Store) {
 	}
 	_, err = s.Records().Get(t.Context(), "inbox", "a", t0)
 	wantErr(t, "record of a refused step", err, store.ErrNotFound)
-	_, err = s.Steps().Replayed(t.Context(), "am_p", "m1", t0)
+	_, err = s.Steps().FindReplay(t.Context(), "am_p", "m1", t0)
 	wantErr(t, "replay of a refused step", err, store.ErrNotFound)
 	got.Body = []byte("any")
 	got.Rev = store.Any
@@ -250,8 +250,8 @@ func testForget(t *testing.T, s store.Store) {
 	wantErr(t, "Conversation after Forget", err, store.ErrNotFound)
 	wantSame(t, "transcript after Forget", transcript(t, s, a.Key, 0, 9), nil)
 	for _, id := range []string{"a1", "a2", "a3"} {
-		rec, err := s.Steps().Replayed(t.Context(), "am_p", id, t0)
-		wantOK(t, "Replayed after Forget", err)
+		rec, err := s.Steps().FindReplay(t.Context(), "am_p", id, t0)
+		wantOK(t, "FindReplay after Forget", err)
 		if rec.Digest != hash(id) || rec.Status != 0 || len(rec.Answer) != 0 {
 			t.Errorf("replay of a forgotten conversation = %d %q, want it without its answer", rec.Status, rec.Answer)
 		}
@@ -262,9 +262,9 @@ func testForget(t *testing.T, s store.Store) {
 	if !applied.Dup {
 		t.Error("a message of a forgotten conversation was accepted again")
 	}
-	_, err = s.Steps().Replayed(t.Context(), "am_p", "a1", t0.Add(day))
-	wantErr(t, "Replayed after Forget and expiry", err, store.ErrNotFound)
-	rec, err := s.Steps().Replayed(t.Context(), "am_p", "b1", t0)
+	_, err = s.Steps().FindReplay(t.Context(), "am_p", "a1", t0.Add(day))
+	wantErr(t, "FindReplay after Forget and expiry", err, store.ErrNotFound)
+	rec, err := s.Steps().FindReplay(t.Context(), "am_p", "b1", t0)
 	wantOK(t, "replay of the other conversation", err)
 	if rec.Status != 200 || string(rec.Answer) != "b1" {
 		t.Errorf("replay of the other conversation = %d %q", rec.Status, rec.Answer)

@@ -201,7 +201,7 @@ func (p *Process) addDirectory(base string) {
 	p.registry = directory.New(cfg)
 	p.registry.Mount(p.edge.Echo())
 	owner.Mount(p.owner.Group(), p.registry.Operations()...)
-	p.edge.Health("index", func(ctx context.Context) (any, error) { return nil, p.db.Indexed(ctx) })
+	p.edge.Health("index", func(ctx context.Context) (any, error) { return nil, p.db.CheckIndex(ctx) })
 	p.edge.Health("directory", p.registry.Health)
 	if p.mirror == "" {
 		p.edge.Health("relay", p.registry.RelayHealth)

@@ -38,7 +38,7 @@ func (f *fixture) checkRefusal(n int) {
 	if _, err := f.store.Steps().Conversation(ctx, key, now); !errors.Is(err, store.ErrNotFound) {
 		f.t.Errorf("the conversation of a refused message: %v, want none", err)
 	}
-	if _, err := f.store.Steps().Replayed(ctx, key.Peer, string(c.in.MessageID), now); !errors.Is(err, store.ErrNotFound) {
+	if _, err := f.store.Steps().FindReplay(ctx, key.Peer, string(c.in.MessageID), now); !errors.Is(err, store.ErrNotFound) {
 		f.t.Errorf("the record of a refused message: %v, want none", err)
 	}
 	for _, r := range c.in.Records {

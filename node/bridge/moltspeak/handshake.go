@@ -175,11 +175,11 @@ func (h *handshakes) makeRoom(c challenge) bool {
 	case full && strangers > 0, !c.known && strangers >= strangersSessions:
 		victim, ok := unknown.Victim(c.sources, 1)
 		if !ok {
-			victim, _ = unknown.Thickest()
+			victim, _ = unknown.ForcedVictim()
 		}
 		delete(h.sessions, victim)
 	case full && c.known:
-		victim, _ := known.Thickest()
+		victim, _ := known.ForcedVictim()
 		delete(h.sessions, victim)
 	case full:
 		return false

@@ -199,7 +199,7 @@ func (pins *pins) run(ctx context.Context) {
 func (pins *pins) isDue(now time.Time, after time.Duration) bool {
 	last := pins.swept.Load()
 	since := now.Sub(time.Unix(last, 0)).Abs() // absolute, because the clock may have been set back
-	return since >= after && pins.clock.Believed() && pins.swept.CompareAndSwap(last, now.Unix())
+	return since >= after && pins.clock.Reliable() && pins.swept.CompareAndSwap(last, now.Unix())
 }
 
 // forgetStrangers deletes the pins of strangers that left nothing behind a day ago, or wrote nothing for as long as a

@@ -46,7 +46,7 @@ func (s *sockets) add(c *websocket.Conn, sources []rate.Source) bool {
 		crowd := s.crowd(waiting, func(a, b *socket) int { return b.since.Compare(a.since) })
 		victim, ok := crowd.Victim(sources, 1)
 		if !ok {
-			victim, _ = crowd.Thickest()
+			victim, _ = crowd.ForcedVictim()
 		}
 		victim.conn.Abort()
 		delete(s.all, victim.conn)

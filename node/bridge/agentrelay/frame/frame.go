@@ -174,9 +174,9 @@ func (f *Frame) Stamp(id, from string, ts int64) []byte {
 	tree := f.Tree.JSON()
 	b := make([]byte, 0, len(tree)+160)
 	b = append(b, `{"id":`...)
-	b = wire.AppendQuoted(b, id)
+	b = wire.AppendString(b, id)
 	b = append(b, `,"from":`...)
-	b = wire.AppendQuoted(b, from)
+	b = wire.AppendString(b, from)
 	b = append(b, ',') // the tree has at least "to"
 	b = append(b, tree[1:len(tree)-1]...)
 	b = append(b, `,"ts":`...)

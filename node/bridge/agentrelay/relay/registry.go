@@ -146,7 +146,7 @@ func (r *registry) reserveID(id string, now time.Time) (free string, old *regist
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.tokens) >= r.max {
-		if !r.clock.Believed() { // a wrong clock must not cost an agent its id
+		if !r.clock.Reliable() { // a wrong clock must not cost an agent its id
 			return "", nil, errFull
 		}
 		if old = r.oldest(func(a *registration) bool { return a.Token != "" && !a.Used && now.Sub(a.Since) >= keepUnused }); old == nil {

@@ -164,7 +164,7 @@ func (r *Relay) maintain(ctx context.Context) {
 		r.log.Error("store the activity of agents", "err", err)
 	}
 	r.conns.sweep(time.Now())
-	if !r.clock.Believed() {
+	if !r.clock.Reliable() {
 		return
 	}
 	if r.history != nil {

@@ -38,7 +38,7 @@ func (x *Exchange) Run(ctx context.Context) error {
 			}
 		}
 		next, err := time.Time{}, error(nil)
-		if x.clock.Believed() { // a thread that ended stays so when the clock is right again
+		if x.clock.Reliable() { // a thread that ended stays so when the clock is right again
 			next, err = x.Tick(ctx)
 		}
 		if err != nil && ctx.Err() == nil {

@@ -169,7 +169,7 @@ func (u uploads) removeOld(ctx context.Context, now time.Time) (removed int, err
 
 // tidy removes what is kept no longer, unless the clock is in doubt.
 func (x *Exchange) tidy(ctx context.Context) {
-	if !x.clock.Believed() {
+	if !x.clock.Reliable() {
 		return
 	}
 	if _, err := x.Purge(ctx, time.Now()); err != nil && ctx.Err() == nil {

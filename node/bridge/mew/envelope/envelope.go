@@ -191,7 +191,7 @@ func (e *Envelope) AppendDelivery(dst []byte, to []string) []byte {
 		if len(dst) > 0 && dst[len(dst)-1] != '{' {
 			dst = append(dst, ',')
 		}
-		dst = append(wire.AppendQuoted(dst, m.Key), ':')
+		dst = append(wire.AppendString(dst, m.Key), ':')
 		dst = val.AppendJSON(dst)
 	}
 	return append(dst, '}')

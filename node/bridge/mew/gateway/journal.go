@@ -87,7 +87,7 @@ func (e *event) write(dst []byte, spill func([]byte) []byte) []byte {
 	head = append(head, '"')
 	if e.id != "" {
 		head = append(head, `,"id":`...)
-		head = wire.AppendQuoted(head, e.id)
+		head = wire.AppendString(head, e.id)
 	}
 	if len(e.envelope) > 0 {
 		head = append(head, `,"envelope":`...)
@@ -95,19 +95,19 @@ func (e *event) write(dst []byte, spill func([]byte) []byte) []byte {
 	}
 	head = append(head, `,"participant":`...)
 	tail := append(make([]byte, 0, 128), `,"space_id":`...)
-	tail = wire.AppendQuoted(tail, e.space)
+	tail = wire.AppendString(tail, e.space)
 	tail = append(tail, `,"direction":"`...)
 	tail = append(tail, e.direction...)
 	tail = append(tail, `","transport":"`...)
 	line := func(dst []byte, who, how string) []byte {
 		dst = append(dst, head...)
-		dst = wire.AppendQuoted(dst, who)
+		dst = wire.AppendString(dst, who)
 		dst = append(dst, tail...)
 		dst = append(dst, how...)
 		dst = append(dst, '"')
 		if e.reason != "" {
 			dst = append(dst, `,"metadata":{"reason":`...)
-			dst = append(wire.AppendQuoted(dst, e.reason), '}')
+			dst = append(wire.AppendString(dst, e.reason), '}')
 		}
 		return append(dst, "}\n"...)
 	}

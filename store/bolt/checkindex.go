@@ -9,8 +9,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Indexed returns nil if the index contains every committed change of cards, and store.ErrUnavailable otherwise.
-func (s *Store) Indexed(ctx context.Context) error {
+// CheckIndex returns nil if the index contains every committed change of cards, and store.ErrUnavailable otherwise.
+func (s *Store) CheckIndex(ctx context.Context) error {
 	select {
 	case s.writer.lead <- struct{}{}: // between two commits, because the index lags behind while a commit is under way
 		defer func() { <-s.writer.lead }()

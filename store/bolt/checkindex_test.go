@@ -11,7 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// TestIndexed checks that Indexed reports no gap while cards come and go, and reports a real gap.
+// TestIndexed checks that CheckIndex reports no gap while cards come and go, and reports a real gap.
 func TestIndexed(t *testing.T) {
 	s := openNew(t, Config{})
 	var writers sync.WaitGroup
@@ -26,7 +26,7 @@ func TestIndexed(t *testing.T) {
 		})
 	}
 	for range 100 {
-		if err := s.Indexed(t.Context()); err != nil {
+		if err := s.CheckIndex(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -34,11 +34,11 @@ func TestIndexed(t *testing.T) {
 	if _, err := s.Sweep(t.Context(), now.Add(24*time.Hour), 1000); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Indexed(t.Context()); err != nil {
+	if err := s.CheckIndex(t.Context()); err != nil {
 		t.Error(err)
 	}
 	s.through.Add(^uint64(0)) // as if one change had been missed
-	if err := s.Indexed(t.Context()); !errors.Is(err, store.ErrUnavailable) {
+	if err := s.CheckIndex(t.Context()); !errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("with a gap: %v", err)
 	}
 	s.through.Add(1)
@@ -50,7 +50,7 @@ func TestIndexed(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if err := s.Indexed(ctx); !errors.Is(err, store.ErrUnavailable) {
+	if err := s.CheckIndex(ctx); !errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("when closed: %v", err)
 	}
 }
