@@ -150,6 +150,7 @@ func TestContainerBuild(t *testing.T) {
 	if testing.Short() || runtime.GOOS == "windows" {
 		t.Skip("it compiles everything, in a shell")
 	}
+	t.Parallel()
 	out := t.TempDir()
 	ran := 0
 	for _, i := range containerfile(t)[0] {

@@ -42,6 +42,7 @@ func TestRestoreKilled(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no SIGKILL on Windows")
 	}
+	t.Parallel()
 	dir, archived := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "archived")
 	archive := filepath.Join(t.TempDir(), "archive.zip")
 	mustRun(t, dir, "init")

@@ -44,6 +44,7 @@ func scriptParams(dir string) testscript.Params {
 			env.Setenv("AGENTMESH_DATA", filepath.Join(env.WorkDir, "data"))
 			env.Setenv("HOME", env.WorkDir)
 			env.Setenv("XDG_CONFIG_HOME", env.WorkDir)
+			env.Setenv("GORACE", os.Getenv("GORACE"))
 			fixtures, err := filepath.Abs(fixtures)
 			if err != nil {
 				return err
@@ -159,7 +160,7 @@ func start(ts *testscript.TestScript, neg bool, args []string) {
 // scriptEnv is the environment of a script without the data directory that its commands default to.
 func scriptEnv(ts *testscript.TestScript) []string {
 	var env []string
-	for _, name := range []string{"PATH", "HOME", "TMPDIR", "SystemRoot"} {
+	for _, name := range []string{"PATH", "HOME", "TMPDIR", "SystemRoot", "GORACE"} {
 		env = append(env, name+"="+ts.Getenv(name))
 	}
 	if secret := ts.Getenv(config.EnvPassphrase); secret != "" {
