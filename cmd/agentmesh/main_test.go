@@ -18,7 +18,7 @@ var update = flag.Bool("update", false, "write the generated documents and the e
 
 func TestMain(m *testing.M) {
 	flag.Set("test.parallel", "6") // scripts mostly wait for processes; -parallel overrides it
-	signing.PassphraseWork = 2 // of this process, and of those that scripts start
+	signing.PassphraseWork = 2     // of this process, and of those that scripts start
 	testscript.Main(m, map[string]func(){
 		"agentmesh": main,
 	})
