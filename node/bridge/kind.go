@@ -21,7 +21,7 @@ type Kind struct {
 	// Encrypt are the values of policy.encrypt that links of this kind accept. If it is empty, they do not honor the
 	// key.
 	Encrypt []string
-	// Check returns what is wrong with a link for a reason that is specific to this kind. A nil Check accepts every
+	// Check returns an error for a link that is invalid for a reason specific to this kind. A nil Check accepts every
 	// link.
 	Check func(Link) *PolicyError
 

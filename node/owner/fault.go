@@ -35,13 +35,13 @@ func Explain(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, store.ErrNotFound):
-		return Fault(http.StatusNotFound, "there is no such entry", "list them first, ids may be shortened to a unique beginning")
+		return Fault(http.StatusNotFound, "there is no such entry", "list the entries first; an id may be shortened to a unique prefix")
 	case errors.Is(err, client.ErrNoKeyChange):
 		return Fault(http.StatusConflict, "there is no such changed key to accept", "see: agentmesh approvals list")
 	case errors.Is(err, acl.ErrAskGone), errors.Is(err, acl.ErrHashMismatch), errors.Is(err, acl.ErrNotShown), errors.Is(err, acl.ErrChoice):
 		return Fault(http.StatusConflict, err.Error(), "")
 	case errors.Is(err, store.ErrConflict):
-		return Fault(http.StatusConflict, "it was changed meanwhile", "look again and repeat")
+		return Fault(http.StatusConflict, "the entry was changed meanwhile", "read it again and retry")
 	}
 	return err
 }
@@ -86,5 +86,5 @@ func explainDecode(err error) error {
 	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
 		return Fault(http.StatusBadRequest, "there is no field "+name, "")
 	}
-	return Fault(http.StatusBadRequest, "the request does not fit: "+err.Error(), "")
+	return Fault(http.StatusBadRequest, "the request is not valid: "+err.Error(), "")
 }

@@ -47,6 +47,6 @@ func newWaiter(conn net.Conn) *waiter {
 // wait returns when there is something to read, the connection has ended, or waiting is not possible.
 func (w *waiter) wait() {
 	if w.raw != nil {
-		_ = w.raw.Read(w.ready) // what is wrong, the read that follows finds too
+		_ = w.raw.Read(w.ready) // the read that follows reports an error
 	}
 }

@@ -125,7 +125,7 @@ func (s Suite) open(t *testing.T) *fixture {
 	return s.start(t, acl.Policy{Mode: acl.Open}, acl.Rates{})
 }
 
-// inject has peer send message n and returns what the bridge made of it.
+// inject makes peer send message n and returns the call with which the bridge handed it in.
 func (f *fixture) inject(peer string, n int) call {
 	f.t.Helper()
 	before := f.count()
