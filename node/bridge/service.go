@@ -14,7 +14,7 @@ import (
 // Service is what a process runs for a [Kind]: its links, and what it hosts for others. Constructing one starts
 // nothing.
 //
-// A service may also be a [Handler], an [Observer], a [FailureObserver], an [Answerer], a [Carrier] and a [Paged].
+// A service may also be a [Handler], an [Observer], a [FailureObserver], an [Answerer], a [Carrier] and a [PageMounter].
 type Service interface {
 	Transport // to the peers behind the links
 
@@ -30,8 +30,8 @@ type Service interface {
 	Test(ctx context.Context, link string) error
 }
 
-// Paged is a [Service] that has its own part of the owner's page.
-type Paged interface {
+// PageMounter is a [Service] that has its own part of the owner's page.
+type PageMounter interface {
 	// MountPage adds an entry to the navigation and the routes below it.
 	MountPage(pages *httpapi.Pages)
 }

@@ -197,10 +197,10 @@ func TestAnswer(t *testing.T) {
 			"hold: Thu 12 Mar 10:00 fits; agreeing is left to you"},
 		{"a stranger", thursday, func(_ *calendar.Scheduler, q *calendar.Question) { q.Known = false },
 			"hold: Thu 12 Mar 10:00 fits; the sender is a stranger"},
-		{"a stranger who may", thursday, func(s *calendar.Scheduler, q *calendar.Question) { q.Known, s.Limits.Strangers = false, true },
+		{"a permitted stranger", thursday, func(s *calendar.Scheduler, q *calendar.Question) { q.Known, s.Limits.Strangers = false, true },
 			accepts},
 		{"too long", newOffer("2 hours", wed, thu), nil, "hold: Thu 12 Mar 10:00 fits; it is longer than 1h"},
-		{"enough rounds", wednesday, func(_ *calendar.Scheduler, q *calendar.Question) { q.Rounds = 3 },
+		{"too many rounds", wednesday, func(_ *calendar.Scheduler, q *calendar.Question) { q.Rounds = 3 },
 			"hold: the two calendars do not meet after several offers"},
 		{"no free time at all", wednesday, func(s *calendar.Scheduler, _ *calendar.Question) {
 			s.Planner = planner(t, calendar.Config{Sources: []calendar.Source{folder(t, "20260301T000000/P60D")}})
@@ -209,7 +209,7 @@ func TestAnswer(t *testing.T) {
 			s.Planner = planner(t, calendar.Config{Sources: []calendar.Source{broken{}}})
 		}, "hold: a calendar cannot be read: no answer"},
 		{"a time without an offset", newOffer("30 minutes", "2026-03-11T10:00:00"), nil, "hold: a proposed time is not readable as a time with its offset"},
-		{"a length that is none", newOffer("a while", wed), nil, "hold: the length of the event is not readable"},
+		{"an invalid length", newOffer("a while", wed), nil, "hold: the length of the event is not readable"},
 		{"nothing proposed", newOffer("30m"), nil, "hold: no time is proposed"},
 		{"accept of what we offered", newAcceptance("45m", "2026-03-12T11:00:00+01:00"), nil, `{"action":"accept"}`},
 		{"accept of a time that is taken by now", newAcceptance("45m", wed), nil, "hold: it was accepted, but the time is taken by now"},

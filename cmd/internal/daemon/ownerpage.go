@@ -25,7 +25,7 @@ func (p *Process) mountPages() {
 	}
 	p.mountLinksPage(pages)
 	for _, b := range p.bridges {
-		if s, ok := b.(bridge.Paged); ok {
+		if s, ok := b.(bridge.PageMounter); ok {
 			s.MountPage(pages)
 		}
 	}

@@ -99,7 +99,7 @@ func TestAnswersAtOnce(t *testing.T) {
 	}
 	r.reply = func(string, wire.Value) []byte { return []byte("null") }
 	if _, err := r.b.Deliver(t.Context(), newDelivery(t, cat, IntentQuery, query)); err == nil {
-		t.Error("an answer that is none was taken")
+		t.Error("a message that is not an answer was accepted")
 	}
 }
 

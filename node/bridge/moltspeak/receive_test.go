@@ -121,7 +121,7 @@ func TestRefusals(t *testing.T) {
 		{"respond to nothing", edit(message.OpRespond, `{"status":"success","data":1}`, func(d *message.Draft) { d.Re = "nothing" }), message.CodeInvalidParam},
 		{"status of a stranger's task", edit(message.OpTask, `{"action":"status","task_id":"t"}`, nil), message.CodeInvalidParam},
 		{"deadline over", edit(message.OpTask, `{"action":"create","task_id":"t","deadline":5}`, nil), message.CodeInvalidParam},
-		{"challenge of nobody", edit(message.OpVerifyResponse, `{"challenge":"`+strings.Repeat("0", 64)+`"}`, func(d *message.Draft) { d.Re = "x" }), message.CodeAuthFailed},
+		{"unknown challenge", edit(message.OpVerifyResponse, `{"challenge":"`+strings.Repeat("0", 64)+`"}`, func(d *message.Draft) { d.Re = "x" }), message.CodeAuthFailed},
 		{"old challenge", edit(message.OpVerify, `{"challenge":"`+strings.Repeat("0", 64)+`","timestamp":1}`, nil), message.CodeInvalidParam},
 		{"beyond 2^53", edit(message.OpTask, `{"action":"create","task_id":"t","params":{"n":100000000000000000000}}`, nil), message.CodeInvalidParam},
 		{"conf in the open", edit(message.OpQuery, plainQuery, func(d *message.Draft) { d.Class = message.Confidential }), message.CodeClassification},
