@@ -1,12 +1,12 @@
-// The page works without this file. With it, the live region of a page is fetched again when the server says that
-// something changed which it shows, and nothing that is open, focused or about to be clicked moves away.
+// The page works without this file. With it, the live region of a page is fetched again when the server reports a
+// change of its content, and nothing that is open, focused or about to be clicked moves away.
 (function () {
   "use strict";
   const body = document.body;
-  const guard = 400; // ms after a change in which a click may have been meant for what stood there before
+  const guard = 400; // ms after a change in which a click may have been meant for the content before
   let source = null;
   let retry = 0;
-  let past = []; // where the buttons of the live region stood before each change of that time
+  let past = []; // positions of the buttons in the live region before each change of that time
   let last = "";
 
   const live = () => document.getElementById("live");
@@ -19,8 +19,8 @@
     el.className = text === "Live" ? "stream on" : "stream";
   }
 
-  // refresh fetches the live region where it shows one of the topics; without topics in any case. While it is being
-  // fetched, the next fetch waits; that works because a swap replaces what is in the region and not the region.
+  // refresh fetches the live region if it shows one of the topics, and always without topics. During a fetch
+  // the next fetch waits; this works because a swap replaces the content of the region and not the region.
   function refresh(topics) {
     const el = live();
     if (!el || !el.dataset.topics || !window.htmx) return;
@@ -35,7 +35,7 @@
     source = new EventSource(body.dataset.events);
     source.addEventListener("ready", () => {
       say("Live");
-      refresh(null); // whatever was missed
+      refresh(null); // fetch all changes that were missed
     });
     source.addEventListener("changed", (e) => refresh(e.data.split(" ")));
     source.onerror = () => {
@@ -54,21 +54,21 @@
   }
 
   if (body.dataset.events) {
-    // A browser opens few connections to one server: a tab that nobody sees holds none.
+    // A browser opens few connections to one server: a hidden tab keeps none.
     document.addEventListener("visibilitychange", () => (document.hidden ? disconnect() : connect()));
     addEventListener("pagehide", disconnect);
     addEventListener("pageshow", connect);
     connect();
   }
 
-  // On a phone the navigation is one line that scrolls: the page that is open stands in view.
+  // On a phone the navigation is one line that scrolls; reveal scrolls the current entry into view.
   function reveal() {
     const here = document.querySelector("#nav [aria-current]");
     if (here) here.parentElement.parentElement.scrollLeft = here.offsetLeft - 24;
   }
   reveal();
 
-  // shown says whether a page that was fetched is what stands here already.
+  // shown reports whether the fetched page has the same content as this page.
   function shown(text) {
     const page = new DOMParser().parseFromString(text, "text/html");
     // Elements are compared, because a swap drops the white space between them.
@@ -100,7 +100,7 @@
     }
   }, true);
   const recent = () => past.filter((p) => performance.now() - p.at < guard);
-  // A click is taken where the same button stood all the while: in a busy list the owner can still decide.
+  // A click is accepted if the same button was there all the time, so the owner can decide in a busy list too.
   document.addEventListener("click", (e) => {
     const button = e.detail > 0 && e.target.closest("#live button");
     const stood = ({ places }) => {
