@@ -25,67 +25,67 @@ import (
 // Kind is the kind of our addresses and links.
 const Kind = "mess"
 
-// Intent is what a MESS list travels under between agents (MESS section 12).
+// Intent is the intent of messages that carry a MESS list between agents (MESS section 12).
 const Intent wire.Intent = "com.github.teaguesterling.mess.request"
 
-// Config is what a bridge is made of. Exchange is always there, because links are served through it too; Serve says
-// whether strangers reach it.
+// Config is the configuration of a bridge. Exchange and Store are required. Links use the exchange too, so there is
+// always one; strangers reach it only if Serve is set.
 type Config struct {
 	Exchange *exchange.Exchange
 	Serve    bool
 	Local    bool   // the local profile (AM-82)
-	URL      string // under which others reach the listener
-	Mirror   string // directory of thread files; "" for none (MESS-51)
-	Route    bool   // send what nobody here can do to an agent of the directory without asking (MESS-44)
-	Notify   bool   // send executors' notifications (MESS-45)
+	URL      string // the public URL of the listener
+	Mirror   string // directory of the thread files; "" for none (MESS-51)
+	Route    bool   // send a request that nobody here can do to a listed agent without asking the owner (MESS-44)
+	Notify   bool   // send the notifications of executors (MESS-45)
 
 	Links  []bridge.Link
 	Tokens map[string]client.Credential // of links, by name
 
-	Mesh    bridge.Mesh // nil: an exchange that is on no mesh
+	Mesh    bridge.Mesh // nil for an exchange without a mesh
 	Notices *notify.Box
 	Store   store.Store
 	HTTP    *client.HTTP
 	Logger  *slog.Logger
 }
 
-// Agent is one that the directory lists.
+// Agent is an agent that the directory lists.
 type Agent struct {
 	ID   wire.AgentID `json:"agent_id"`
 	Name string       `json:"name,omitempty"`
 }
 
-// Bridge is the exchange on the mesh: it offers threads to agents and the owner, takes requests of agents, and is the
-// client of foreign exchanges. Making one starts nothing.
+// Bridge connects the exchange to the mesh. It offers threads to agents and to the owner, takes requests of agents in,
+// and runs the links to foreign exchanges. [New] starts nothing; see [Bridge.Run].
 type Bridge struct {
 	cfg     Config
 	x       *exchange.Exchange
-	door    *rest.Server
+	server  *rest.Server
 	log     *slog.Logger
 	records store.Records
 	links   []*link
-	disk    *folder.Mirror
+	mirror  *folder.Mirror
 
 	pushes pushes
 }
 
-// New returns a bridge.
+// New returns a bridge. It fails if the configuration is incomplete.
 func New(cfg Config) (*Bridge, error) {
 	if cfg.Exchange == nil || cfg.Store == nil {
 		return nil, errors.New("mess: config is incomplete")
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	b := &Bridge{cfg: cfg, x: cfg.Exchange, log: cfg.Logger, records: cfg.Store.Records(), pushes: pushes{http: cfg.HTTP, log: cfg.Logger}}
-	b.door = &rest.Server{Exchange: b.x, Local: cfg.Local, Log: b.log}
+	b.server = &rest.Server{Exchange: b.x, Local: cfg.Local, Log: b.log}
 	if cfg.Mesh != nil {
-		b.door.Ask, b.door.Withdraw = b.askRegistration, b.registrationAnswered
-		b.resolvers()
+		b.server.Ask, b.server.Withdraw = b.askRegistration, b.withdrawRegistration
+		b.registerResolvers()
 	}
 	if cfg.Mirror != "" {
-		b.disk = folder.NewMirror(b.x, cfg.Mirror, b.log)
-		b.x.Mirror = b.disk.Changed
+		b.mirror = folder.NewMirror(b.x, cfg.Mirror, b.log)
+		b.x.Mirror = b.mirror.Schedule
 	}
-	b.x.Hears = b.hears
+	b.x.WantsNotices = b.wantsNotices
 	for _, l := range cfg.Links {
 		made, err := newLink(LinkConfig{
 			Link: l, Token: cfg.Tokens[l.Name], Home: b.x, Records: b.records, Mesh: cfg.Mesh, Notices: cfg.Notices,
@@ -99,16 +99,16 @@ func New(cfg Config) (*Bridge, error) {
 	return b, nil
 }
 
-// Mount adds what strangers call.
+// Mount adds the routes for strangers, if the exchange is served.
 func (b *Bridge) Mount(e *echo.Echo) {
 	if b.cfg.Serve {
-		b.door.Mount(e)
+		b.server.Mount(e)
 	}
 }
 
-// Operations returns the owner's part.
+// Operations returns the routes for the owner.
 func (b *Bridge) Operations() []owner.Operation {
-	return append(b.door.Operations(),
+	return append(b.server.Operations(),
 		owner.Raw(http.MethodPost, "/mess/send/:ref/:link", owner.Send, b.sendThrough),
 		owner.Raw(http.MethodPost, "/mess/send/:link", owner.Send, b.requestThrough),
 		owner.Raw(http.MethodPost, "/mess/fetch/:ref", owner.Decide, b.ownerFetch))
@@ -119,9 +119,9 @@ func (b *Bridge) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	defer b.pushes.all.Wait()
 	g.Go(func() error { return b.x.Run(ctx) })
-	g.Go(func() error { return b.carry(ctx) })
-	if b.disk != nil {
-		g.Go(func() error { return b.disk.Run(ctx) })
+	g.Go(func() error { return b.runNotifier(ctx) })
+	if b.mirror != nil {
+		g.Go(func() error { return b.mirror.Run(ctx) })
 	}
 	for _, l := range b.links {
 		g.Go(func() error { return l.run(ctx) })
@@ -132,7 +132,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 // Exchange returns the exchange behind the bridge.
 func (b *Bridge) Exchange() *exchange.Exchange { return b.x }
 
-// LinkKind declares MESS to the node.
+// LinkKind describes MESS links to the node.
 func LinkKind() bridge.Kind {
 	return bridge.Kind{
 		Name: Kind, Intents: string(Intent), Native: true, Repeatable: true, Receipts: "ack",

@@ -21,9 +21,9 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// A yes to what an executor asked first is none to what it asks by the time that the owner answers.
+// TestConfirmationIsNotSwapped: the owner's yes to an executor's first question does not answer a later one.
 func TestConfirmationIsNotSwapped(t *testing.T) {
-	home := newParty(t, meshtest.New(t), "home", nil)
+	home := newMeshNode(t, meshtest.New(t), "home", nil)
 	home.executor("bob")
 	ref := home.request(thread.OwnerID, "{intent: look into the fridge}")
 	home.status("bob", ref, "claimed")
@@ -54,9 +54,9 @@ func TestConfirmationIsNotSwapped(t *testing.T) {
 	home.want(ref, thread.InProgress)
 }
 
-// TestDecisionAboutAnotherQuestion changes a stored question: an approval of it does nothing, and the question stays.
+// TestDecisionAboutAnotherQuestion changes a stored question: approving it has no effect, and the question stays.
 func TestDecisionAboutAnotherQuestion(t *testing.T) {
-	home := newParty(t, meshtest.New(t), "home", nil)
+	home := newMeshNode(t, meshtest.New(t), "home", nil)
 	home.executor("bob")
 	ref := home.request(thread.OwnerID, "{intent: look into the fridge}")
 	home.status("bob", ref, "claimed")
@@ -89,7 +89,8 @@ func TestDecisionAboutAnotherQuestion(t *testing.T) {
 	}
 }
 
-// What the owner says on the page is to what the page showed, and to nothing that was asked since.
+// TestPageAnswersWhatItShowed: an answer of the owner on the page is for the question that the page showed, and for no
+// later one.
 func TestPageAnswersWhatItShowed(t *testing.T) {
 	l := newLab(t)
 	b, err := New(Config{Exchange: l.Exchange, Store: l.store})
@@ -107,7 +108,7 @@ func TestPageAnswersWhatItShowed(t *testing.T) {
 		return w.Code, w.Body.String()
 	}
 	serial := regexp.MustCompile(`name="serial" value="(\d+)"`)
-	// read returns the forms' hidden field, as a browser would send it.
+	// read returns the hidden field of the forms, as a browser would send it.
 	read := func(ref string) string {
 		t.Helper()
 		_, text := call("GET", ref, nil)
@@ -152,7 +153,8 @@ func TestPageAnswersWhatItShowed(t *testing.T) {
 	}
 }
 
-// Who waits for the owner's word stays what it said that it is: the owner says yes to that, whichever door a change takes.
+// TestApplicantStaysAsShown: an executor that waits for the owner's approval cannot change its registration through any
+// transport, because the owner approves what the question shows.
 func TestApplicantStaysAsShown(t *testing.T) {
 	l := newLab(t)
 	reg := exchange.Registration{ID: "eve", Name: "Eve", Capabilities: []thread.Need{{ID: "gardening"}}}
@@ -174,7 +176,7 @@ func TestApplicantStaysAsShown(t *testing.T) {
 	if got := l.Executors.Get("eve"); len(got.Capabilities) != 1 || got.Capabilities[0].ID != "gardening" {
 		t.Errorf("capabilities = %v", got.Capabilities)
 	}
-	asked := newParty(t, meshtest.New(t), "home", nil)
+	asked := newMeshNode(t, meshtest.New(t), "home", nil)
 	many := slices.Repeat([]thread.Need{{ID: "gardening"}}, maxShown+3)
 	changes, err := asked.bridge.askRegistration(exchange.Registration{ID: "eve", Name: "Eve", Capabilities: many})
 	if err != nil {

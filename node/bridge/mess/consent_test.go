@@ -10,19 +10,19 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
-// What only waits for our owner is nobody's there: no other executor is kept from it, and our owner's no is that of one
-// executor (MESS-24).
+// TestConsentIsNoClaim: a thread that only waits for our owner is not claimed there, so other executors can still
+// claim it. Our owner's no is that of one executor (MESS-24).
 func TestConsentIsNoClaim(t *testing.T) {
 	for name, c := range map[string]struct {
-		decide func(a *abroad, there, here string)
-		want   thread.Code // of ours
+		decide func(a *foreignLink, there, here string)
+		want   thread.Code // of our thread
 	}{
-		"no": {func(a *abroad, there, here string) { a.home.decide(askHeld, acl.Reject) }, thread.Declined},
-		"yes, and declined": {func(a *abroad, there, here string) {
+		"no": {func(a *foreignLink, there, here string) { a.home.decide(askHeld, acl.Reject) }, thread.Declined},
+		"yes, and declined": {func(a *foreignLink, there, here string) {
 			a.home.decide(askHeld, acl.Approve)
 			a.home.reply(a.home.task(here, "work/0").ID, `{"action":"decline"}`, 200)
 		}, thread.Declined},
-		"held by hand": {func(a *abroad, there, here string) {
+		"held by hand": {func(a *foreignLink, there, here string) {
 			a.home.decide(askHeld, acl.Approve)
 			a.home.task(here, "work/0")
 			a.home.status(thread.OwnerID, here, "held, reason: let me think")
@@ -30,10 +30,10 @@ func TestConsentIsNoClaim(t *testing.T) {
 		}, thread.Cancelled},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := newAbroad(t, nil)
+			a := newForeignLink(t, nil)
 			carol := a.register("carol")
 			there := a.want(201, carol, "POST", "requests", `{"intent":"mow the lawn","confirm_before":true}`).GetStr("ref")
-			a.poke()
+			a.wakePoll()
 			here := a.home.theirs()
 			a.home.reaches(here, thread.Held)
 			c.decide(a, there, here)
@@ -50,13 +50,13 @@ func TestConsentIsNoClaim(t *testing.T) {
 	}
 }
 
-// With the owner's consent it is claimed there, and what we say there does not come back to us: neither as a thread nor as
-// a question. We do not know our name there.
+// TestOurOwnWordsDoNotComeBack: with the owner's consent the thread is claimed there, and our own messages there do not
+// come back to us, neither as a thread nor as a question. We do not know our name there.
 func TestOurOwnWordsDoNotComeBack(t *testing.T) {
-	a := newAbroad(t, func(c *Config) { c.Links[0].Policy.Access = string(acl.Approval) })
+	a := newForeignLink(t, func(c *Config) { c.Links[0].Policy.Access = string(acl.Approval) })
 	carol := a.register("carol")
 	there := a.want(201, carol, "POST", "requests", `{"intent":"mow the lawn","confirm_before":true}`).GetStr("ref")
-	a.poke()
+	a.wakePoll()
 	here := a.home.theirs()
 	a.home.decide(askHeld, acl.Approve)
 	a.home.reply(a.home.task(here, "work/0").ID, `{"action":"accept"}`, 200)
@@ -64,13 +64,13 @@ func TestOurOwnWordsDoNotComeBack(t *testing.T) {
 	a.home.status(thread.OwnerID, here, "held, reason: it rains")
 	eventually(t, "held over there", func() bool { return a.thread(there).Status == thread.Held })
 	for range 3 {
-		a.poke()
+		a.wakePoll()
 		eventually(t, "a poll", func() bool { return len(a.home.bridge.links[0].wake) == 0 })
 	}
 	a.home.status(thread.OwnerID, here, "needs_confirmation, action: mow")
 	eventually(t, "the question over there", func() bool { return a.thread(there).Status == thread.NeedsConfirmation })
 	a.want(200, carol, "PATCH", "requests/"+there, `{"mess":[{"reply":{"confirm":true}}]}`)
-	a.poke()
+	a.wakePoll()
 	a.home.reaches(here, thread.InProgress)
 	asks, _, err := a.home.node.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
 	if err != nil || len(asks) != 0 {
@@ -81,11 +81,12 @@ func TestOurOwnWordsDoNotComeBack(t *testing.T) {
 	}
 }
 
-// What our owner ends when one of ours has claimed it has come to nothing there.
+// TestEndOfWhatWeClaimedThroughALink: if our owner ends a thread that an executor here has claimed, the thread fails
+// there.
 func TestEndOfWhatWeClaimedThroughALink(t *testing.T) {
 	for name, how := range map[string]string{"cancel": "- cancel: {re: %, reason: we move out}", "status": "- status: {re: %, code: cancelled, reason: we move out}"} {
 		t.Run(name, func(t *testing.T) {
-			a := newAbroad(t, nil)
+			a := newForeignLink(t, nil)
 			there, here, task := a.offered(`{"intent":"mow the lawn"}`)
 			a.home.reply(task.ID, `{"action":"accept"}`, 200)
 			eventually(t, "the claim over there", func() bool { return a.thread(there).Holder == "us" })
@@ -98,7 +99,8 @@ func TestEndOfWhatWeClaimedThroughALink(t *testing.T) {
 	}
 }
 
-// That one of several executors does not want to is not said through the mesh: another may.
+// TestOneNoOfSeveralThroughTheMesh: a decline by one of several executors is not sent through the mesh, because another
+// one may claim the thread.
 func TestOneNoOfSeveralThroughTheMesh(t *testing.T) {
 	home, away := pair(t, acl.Open)
 	away.executor("carol")

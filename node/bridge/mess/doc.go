@@ -1,14 +1,10 @@
-// Package mess is an exchange for MESS 1.0.0 (requests for the physical world, done by whoever can: a person, a robot,
-// a service), and the bridge between it and AgentMesh.
+// Package mess connects a MESS 1.0.0 exchange to AgentMesh. MESS carries requests for the physical world to whoever can
+// do them: a person, a robot or a service.
 //
-// It has three parts, each usable without the ones after it; what MESS itself says is package thread. The exchange:
-// [Exchange] keeps threads, executors and routing rules in store Records, and [Exchange.Do] takes one block of one actor
-// through the state machine as one transaction. Its doors: the REST routes that existing servers and clients speak, the
-// owner API, and thread files in a mirrored directory (MESSE-AF). The bridge: [Bridge] offers requests to agents of the
-// mesh, takes theirs, and is the client of foreign exchanges.
+// [Bridge] offers the requests of an exchange to mesh agents and to the owner, takes requests of agents in, and is the
+// client of foreign exchanges (links). The other parts of MESS are packages of their own: thread has the blocks and the
+// state machine, exchange keeps the threads, rest serves them over HTTP, and folder mirrors them as files.
 //
-// What holds everywhere: nothing leaves a terminal state, a refused block changes nothing (MESS-7), nothing remote is
-// fetched on receipt (MESS-63), and files are opened only through an os.Root (MESS-64). The package has no access rules,
-// limits or approvals of its own beyond what its protocol requires: what comes from the mesh or a link enters through
-// bridge.Receiver.
+// This package has no access rules, limits or approvals beyond what its protocol requires: every message from the mesh
+// or a link passes bridge.Receiver first.
 package mess

@@ -24,24 +24,24 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Nothing that a message refers to is fetched when it comes. The owner may ask for one thing at a time (MESS-63).
+// Nothing that a message names is fetched when the message comes. The owner may fetch one thing at a time (MESS-63).
 
-// reference is something that a message of a thread refers to.
+// reference is something outside that a message of a thread names.
 type reference struct {
 	serial          int
 	kind, uri, name string
-	digest          string // "" where the message does not say
+	digest          string // "" if the message has none
 }
 
-// file is the name under which what was fetched is kept. What it begins with is its address alone; data that came inline
-// has a number there.
+// file returns the name under which the fetched content is stored. The prefix begins depends only on the address;
+// attachments that came inline have a number there.
 func (r reference) file(name, mime string) (file, begins string) {
 	sum := sha256.Sum256([]byte(r.uri))
 	label := hex.EncodeToString(sum[:6]) + "-"
 	return thread.AttachmentFile(r.serial, r.kind, label+name[max(0, len(name)-60):], mime), fmt.Sprintf("att-%03d-%s-%s", r.serial, r.kind, label)
 }
 
-// listReferences lists what a message refers to by an address that can be fetched.
+// listReferences returns the addresses in a message that can be fetched.
 func listReferences(m thread.Message) []reference {
 	var out []reference
 	b, err := thread.FromTree(m.Mess)
@@ -77,7 +77,8 @@ func referenceOf(kind string, v wire.Value) (reference, bool) {
 // fetchTimeout bounds one fetch.
 const fetchTimeout = time.Minute
 
-// Fetch brings in what a message of a thread refers to under uri and keeps it with the thread. It is the owner's.
+// Fetch fetches what a message of a thread names by uri, and stores it with the thread. Only the owner may do so; the
+// caller checks that.
 func (b *Bridge) Fetch(ctx context.Context, ref, uri string) (exchange.Attachment, error) {
 	t, err := b.x.Thread(ctx, exchange.Owner("fetch"), ref)
 	if err != nil {
@@ -90,19 +91,19 @@ func (b *Bridge) Fetch(ctx context.Context, ref, uri string) (exchange.Attachmen
 	for _, m := range messages {
 		for _, r := range listReferences(m) {
 			if r.uri == uri {
-				return b.bring(ctx, t, r)
+				return b.fetchReference(ctx, t, r)
 			}
 		}
 	}
-	return exchange.Attachment{}, thread.Missing("the thread refers to no such https address")
+	return exchange.Attachment{}, thread.Missing("the thread does not name this address")
 }
 
-func (b *Bridge) bring(ctx context.Context, t *thread.Thread, r reference) (exchange.Attachment, error) {
+func (b *Bridge) fetchReference(ctx context.Context, t *thread.Thread, r reference) (exchange.Attachment, error) {
 	ref := t.Ref
-	if have, err := fetched(ctx, b.x, ref, r); err != nil || have.Name != "" {
+	if have, err := storedReference(ctx, b.x, ref, r); err != nil || have.Name != "" {
 		return have, err
 	}
-	data, err := b.dataOf(ctx, t, r)
+	data, err := b.readReference(ctx, t, r)
 	if err != nil {
 		b.log.Info("a reference of a thread could not be fetched", "thread", ref, "error", err)
 		return exchange.Attachment{}, &wire.Error{Code: wire.AgentUnavailable, Status: http.StatusBadGateway, Message: "the address could not be fetched: " + publicFetchError(err)}
@@ -113,41 +114,42 @@ func (b *Bridge) bring(ctx context.Context, t *thread.Thread, r reference) (exch
 	_, mime := thread.Sniff(data)
 	file, _ := r.file(r.name, mime)
 	a := exchange.Attachment{Name: file, Mime: mime, Size: len(data), Data: data}
-	if err := b.x.KeepAttachment(ctx, ref, a); err != nil && !errors.Is(err, store.ErrConflict) { // it was fetched twice at once
+	// two fetches at the same time
+	if err := b.x.KeepAttachment(ctx, ref, a); err != nil && !errors.Is(err, store.ErrConflict) {
 		return a, err
 	}
 	return a, nil
 }
 
-// dataOf gets what a reference names: by https, or with the thread behind a link that ours is about.
-func (b *Bridge) dataOf(ctx context.Context, t *thread.Thread, r reference) ([]byte, error) {
+// readReference returns the content behind a reference: by https, or from the foreign thread behind a link.
+func (b *Bridge) readReference(ctx context.Context, t *thread.Thread, r reference) ([]byte, error) {
 	there, file, ok := thread.SplitResource(r.uri)
 	if !ok {
-		return b.get(ctx, r.uri)
+		return b.download(ctx, r.uri)
 	}
-	l, err := b.behind(ctx, t, there)
+	l, err := b.linkBehind(ctx, t, there)
 	if err != nil {
 		return nil, err
 	}
 	if l == nil {
-		return nil, lostError("it lies with no thread that a link knows")
+		return nil, fileError("no link knows its thread")
 	}
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
 	data, err := l.Attachment(ctx, there, file)
 	if err != nil {
-		return nil, lostError(whyLost(err))
+		return nil, fileError(explainFetchError(err))
 	}
 	return data, nil
 }
 
-// lostError says why a file behind a link could not be had.
-type lostError string
+// fileError is the reason for which a file behind a link is not available.
+type fileError string
 
-func (e lostError) Error() string { return string(e) }
+func (e fileError) Error() string { return string(e) }
 
-// fetched returns what was brought in before; its zero value where that is nothing.
-func fetched(ctx context.Context, x *exchange.Exchange, ref string, r reference) (exchange.Attachment, error) {
+// storedReference returns the content of an earlier fetch, or the zero value.
+func storedReference(ctx context.Context, x *exchange.Exchange, ref string, r reference) (exchange.Attachment, error) {
 	names, err := x.Attachments(ctx, ref)
 	if err != nil {
 		return exchange.Attachment{}, err
@@ -161,9 +163,9 @@ func fetched(ctx context.Context, x *exchange.Exchange, ref string, r reference)
 	return exchange.Attachment{}, nil
 }
 
-// get makes the call, through the guarded client: https to public addresses. A file that another exchange shares may also
-// lie on this machine in the local profile, where the exchanges of a household do.
-func (b *Bridge) get(ctx context.Context, uri string) ([]byte, error) {
+// download makes the call through the guarded client: https to public addresses. In the local profile, a file that
+// another exchange shares may also be on this machine, where the exchanges of a household run.
+func (b *Bridge) download(ctx context.Context, uri string) ([]byte, error) {
 	if b.cfg.HTTP == nil {
 		return nil, errors.New("there is no client")
 	}
@@ -197,17 +199,17 @@ func (b *Bridge) get(ctx context.Context, uri string) ([]byte, error) {
 	return data, nil
 }
 
-// statusError is an answer other than 200.
+// statusError is an HTTP status other than 200.
 type statusError int
 
 func (e statusError) Error() string { return "the server answered " + http.StatusText(int(e)) }
 
-// publicFetchError says why without the network's own words.
+// publicFetchError returns the reason of a failed fetch without texts of the network.
 func publicFetchError(err error) string {
 	if e, ok := errors.AsType[statusError](err); ok {
 		return e.Error()
 	}
-	if e, ok := errors.AsType[lostError](err); ok {
+	if e, ok := errors.AsType[fileError](err); ok {
 		return e.Error()
 	}
 	if e, ok := errors.AsType[*client.GuardError](err); ok {
@@ -219,19 +221,19 @@ func publicFetchError(err error) string {
 	return "the server does not answer as it should"
 }
 
-// FetchCall asks for something that a thread refers to.
+// FetchCall is the owner's call that fetches something that a thread names.
 type FetchCall struct {
 	URI string `json:"uri"`
 }
 
-// Fetched says under which name it is kept.
+// Fetched is the answer to a [FetchCall]: the stored file.
 type Fetched struct {
 	File string `json:"file"`
 	Mime string `json:"mime"`
 	Size int    `json:"size"`
 }
 
-// ownerFetch fetches what a thread refers to.
+// ownerFetch handles POST /mess/fetch/:ref.
 func (b *Bridge) ownerFetch(c echo.Context) error {
 	body, err := httpapi.Body(c, 64<<10)
 	if err != nil {

@@ -20,24 +20,25 @@ import (
 	"github.com/agentmesh/agentmesh/node/meshtest"
 )
 
-// dataURI writes bytes inline.
+// dataURI returns bytes as a data URI.
 func dataURI(mime string, data []byte) string {
 	return "data:" + mime + ";base64," + base64.StdEncoding.EncodeToString(data)
 }
 
-// A large attachment travels between nodes as an address that nobody can guess; the other owner has it fetched, whole.
+// TestSharedAttachment: a large attachment is sent between nodes as an address that cannot be guessed, and the other
+// owner can fetch it in full.
 func TestSharedAttachment(t *testing.T) {
 	e := echo.New()
 	srv := httptest.NewServer(e)
 	defer srv.Close()
 	mesh := meshtest.New(t)
-	away := newParty(t, mesh, "away", func(c *Config) { c.URL = srv.URL })
+	away := newMeshNode(t, mesh, "away", func(c *Config) { c.URL = srv.URL })
 	away.bridge.Mount(e)
 	away.executor("bob")
-	home := newParty(t, mesh, "home", func(c *Config) {
+	home := newMeshNode(t, mesh, "home", func(c *Config) {
 		c.HTTP = client.NewHTTP(client.HTTPConfig{Local: true})
 		c.Route = true
-		c.Mesh = lists(c.Mesh, away.node.ID())
+		c.Mesh = listAgents(c.Mesh, away.node.ID())
 	})
 	ref := home.request("client", "{intent: look into the fridge}")
 	photo := bytes.Repeat([]byte("\xff\xd8\xffphoto"), 50_000)
@@ -53,7 +54,7 @@ func TestSharedAttachment(t *testing.T) {
 	if len(refs) != 1 || !strings.HasPrefix(refs[0].uri, srv.URL) || len(refs[0].digest) != 64 {
 		t.Fatalf("references = %+v in %.300s", refs, home.said(ref))
 	}
-	for range 2 { // the second time it is there
+	for range 2 { // the second time it is stored already
 		a, err := home.bridge.Fetch(t.Context(), ref, refs[0].uri)
 		if err != nil || !bytes.Equal(a.Data, photo) || a.Mime != "image/jpeg" {
 			t.Fatalf("fetched %d bytes of %s, %v", len(a.Data), a.Mime, err)
@@ -82,7 +83,7 @@ func TestSharedAttachment(t *testing.T) {
 	}
 }
 
-// Nothing is fetched but what a thread names by https, at a public address, when the owner asks.
+// TestFetchIsGuarded: only what a thread names by https at a public address is fetched, and only when the owner asks.
 func TestFetchIsGuarded(t *testing.T) {
 	var called atomic.Int64
 	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { called.Add(1) }))
@@ -111,7 +112,8 @@ func TestFetchIsGuarded(t *testing.T) {
 	}
 }
 
-// file:// in the owner's own request is read from one folder and leaves as an attachment; in a stranger's it is text.
+// TestOwnFile: file:// in the owner's own request is read from one folder and sent as an attachment; in a stranger's
+// request it is text.
 func TestOwnFile(t *testing.T) {
 	dir := t.TempDir()
 	files := filepath.Join(dir, "files")

@@ -14,13 +14,13 @@ import (
 
 const apiPath = "/api/v1/exchanges/home/"
 
-// TestExchangeUnderAFlood: an attacker with all addresses of a network registers without end and shows wrong keys. A
-// newcomer can still register, with and without approval, and every holder of a key gets in, whatever its address.
+// TestExchangeUnderAFlood: an attacker with all addresses of a network keeps registering and shows wrong keys. A new
+// executor can still register, with and without approval, and everybody with a key gets in from any address.
 func TestExchangeUnderAFlood(t *testing.T) {
 	for _, network := range apitest.Networks {
 		for _, mode := range []string{"approval", "open"} {
 			t.Run(network.Name+"/"+mode, func(t *testing.T) {
-				s := newSite(t, func(c *exchange.Config) { c.Registration = "open" })
+				s := newHTTPLab(t, func(c *exchange.Config) { c.Registration = "open" })
 				known := []string{"Authorization", "Bearer " + s.register("known")}
 				x := exchange.New(exchange.Config{Store: s.store, Registration: mode})
 				b, err := New(Config{Exchange: x, Store: s.store, Mesh: bridgetest.NewMesh(nil, s.store), Serve: true})
@@ -68,14 +68,15 @@ func TestExchangeUnderAFlood(t *testing.T) {
 	}
 }
 
-// TestNoRegistrationLimitInTheLocalProfile: where everybody has the same address, nobody is refused for it (AM-82).
+// TestNoRegistrationLimitInTheLocalProfile: in the local profile all callers have the same address, so nobody is
+// refused for it (AM-82).
 func TestNoRegistrationLimitInTheLocalProfile(t *testing.T) {
-	s := newSite(t, func(c *exchange.Config) { c.RegistrationsPerHour = 2 })
-	s.door.Local = true
+	s := newHTTPLab(t, func(c *exchange.Config) { c.RegistrationsPerHour = 2 })
+	s.server.Local = true
 	for i := range 5 {
 		s.register(fmt.Sprint("executor", i))
 	}
-	s.door.Local = false
+	s.server.Local = false
 	for i := range 3 {
 		want := http.StatusCreated
 		if i == 2 {

@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
-// refused is the text that a block is refused with.
+// refused returns the text with which a block is refused.
 func (l *lab) refused(who, block string) string {
 	l.t.Helper()
 	_, err := l.try(who, block)
@@ -24,7 +24,7 @@ func (l *lab) refused(who, block string) string {
 	return err.Error()
 }
 
-// What is refused says what of it, where somebody has to find it.
+// TestRefusalsNameWhatIsWrong: a refusal of a block names the entry and field at fault.
 func TestRefusalsNameWhatIsWrong(t *testing.T) {
 	l := newLab(t)
 	l.executor("bob")
@@ -34,7 +34,7 @@ func TestRefusalsNameWhatIsWrong(t *testing.T) {
 		{"agent", "- cancel: {re: [f1, f2]}", `MESS[0].cancel: re "f2" names nothing that is there`},
 		{"agent", "- query: {type: status, filter: {re: [f1, f3]}}", `re "f3" names nothing that is there`},
 		{"agent", "- cancel: {re: \"a\\tb <b>\"}", "MESS[0].cancel: re names nothing that is there"},
-		{"agent", "- request: {intent: x, constraints: {depends_on: [f1, f4]}}", `constraints.depends_on[1]: "f4" names no request of yours`},
+		{"agent", "- request: {intent: x, constraints: {depends_on: [f1, f4]}}", `constraints.depends_on[1]: "f4" is not a request of yours`},
 		{"bob", duty("availability: schedule"), "executor.schedule: is required with availability: schedule"},
 		{"bob", duty("schedule: '0 9 * * *'"), "executor.schedule: needs availability: schedule"},
 		{"bob", duty("availability: schedule, schedule: '61 * * * *'"), "executor.schedule: the minute must be from 0 to 59"},
@@ -50,9 +50,9 @@ func TestRefusalsNameWhatIsWrong(t *testing.T) {
 	}
 }
 
-// The same over REST: a body has no other name than that of its fields, and a bound is said with its size.
+// TestRefusalsOverREST: over REST, fields have no prefix, and an exceeded limit is named with its size.
 func TestRefusalsOverREST(t *testing.T) {
-	s := newSite(t, nil)
+	s := newHTTPLab(t, nil)
 	bob := s.register("bob")
 	for _, tt := range []struct {
 		want             int
@@ -78,7 +78,8 @@ func TestRefusalsOverREST(t *testing.T) {
 	}
 }
 
-// What nobody needs any more when it is asked for is a mistake. What was under way until then is not: it is expired.
+// TestExpiryInThePastIsRefused: a request whose deadline has passed already is refused. If it has been on its way, it
+// expires instead.
 func TestExpiryInThePastIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t)
@@ -105,7 +106,8 @@ func TestExpiryInThePastIsRefused(t *testing.T) {
 	})
 }
 
-// Who answers one of several questions leaves the others open, by either entry; a name that is none of theirs is a mistake.
+// TestSomeAnswersLeaveQuestionsOpen: an answer to one of several questions leaves the others open, with either entry;
+// an unknown name is refused.
 func TestSomeAnswersLeaveQuestionsOpen(t *testing.T) {
 	l := newLab(t)
 	l.executor("bob")
@@ -118,7 +120,7 @@ func TestSomeAnswersLeaveQuestionsOpen(t *testing.T) {
 	if th := l.want(ref, thread.NeedsInput); th.CountQuestions() != 1 {
 		t.Errorf("%d questions are open", th.CountQuestions())
 	}
-	l.do("agent", "- reply: {re: bread, answers: {kind: rye, thick: thinner}}") // what was answered may be said again
+	l.do("agent", "- reply: {re: bread, answers: {kind: rye, thick: thinner}}") // a question may be answered again
 	l.want(ref, thread.InProgress)
 	l.status("bob", ref, ask)
 	l.do("agent", "- reply: {re: bread, answers: {thick: thin, kind: rye}}")
@@ -126,14 +128,16 @@ func TestSomeAnswersLeaveQuestionsOpen(t *testing.T) {
 	if _, err := l.Do(t.Context(), actor("bob"), mustParse(t, "- status: {code: needs_input, message: which one?}"), exchange.Options{Lax: true, Re: ref}); err != nil {
 		t.Fatal(err)
 	}
-	l.do("agent", "- reply: {re: bread, answers: {whatever: the left one}}") // the one question has no name
+	l.do("agent", "- reply: {re: bread, answers: {whatever: the left one}}") // the only question has no name
 	l.want(ref, thread.InProgress)
 	l.status("bob", ref, ask)
-	l.do("agent", "- reply: {re: bread, answers: {}, context: [{image: 'https://bread.example/how.jpg'}]}") // shown, not said
+	// shown as an image, without text
+	l.do("agent", "- reply: {re: bread, answers: {}, context: [{image: 'https://bread.example/how.jpg'}]}")
 	l.want(ref, thread.InProgress)
 }
 
-// A file of the owner's is one however its scheme is written, and what looks like it is not sent on as text.
+// TestFileSchemeInAnySpelling: a file of the owner is read however the scheme is written, and a malformed reference is
+// not sent as text.
 func TestFileSchemeInAnySpelling(t *testing.T) {
 	l := newLab(t)
 	dir := t.TempDir()

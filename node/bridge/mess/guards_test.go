@@ -13,7 +13,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 )
 
-// Threads of two requesters are never made one: the yes of the first would end what the other asked for.
+// TestNothingIsMergedAcrossRequesters: threads of two requesters are never merged: the consent of the first would end
+// the other's request.
 func TestNothingIsMergedAcrossRequesters(t *testing.T) {
 	l := newLab(t)
 	l.executor("bob")
@@ -29,7 +30,7 @@ func TestNothingIsMergedAcrossRequesters(t *testing.T) {
 	}
 }
 
-// What is fetched is kept only where it is what the message named.
+// TestFetchedIsWhatWasNamed: fetched content is stored only if it has the digest that the message names.
 func TestFetchedIsWhatWasNamed(t *testing.T) {
 	l := newLab(t)
 	ref := l.request("agent", "{intent: look}")
@@ -38,7 +39,7 @@ func TestFetchedIsWhatWasNamed(t *testing.T) {
 	b := &Bridge{cfg: Config{HTTP: client.NewHTTP(client.HTTPConfig{Local: true}), Local: true}, x: l.Exchange, records: l.store.Records(), log: slog.New(slog.DiscardHandler)}
 	r := reference{serial: 1, kind: "image", uri: srv.URL + "/api/v1/exchanges/x/shared/2026-01-31-001/attachments/att-001-image-a.png?token=t"}
 	r.digest = strings.Repeat("0", 64)
-	if _, err := b.bring(t.Context(), &thread.Thread{Ref: ref}, r); statusOf(err) != http.StatusBadGateway || !strings.Contains(err.Error(), "digest") {
+	if _, err := b.fetchReference(t.Context(), &thread.Thread{Ref: ref}, r); statusOf(err) != http.StatusBadGateway || !strings.Contains(err.Error(), "digest") {
 		t.Errorf("another content: %v", err)
 	}
 	if names, err := l.Attachments(t.Context(), ref); err != nil || len(names) != 0 {
@@ -46,7 +47,7 @@ func TestFetchedIsWhatWasNamed(t *testing.T) {
 	}
 	sum := sha256.Sum256([]byte("picture"))
 	r.digest = strings.ToUpper(hex.EncodeToString(sum[:]))
-	if a, err := b.bring(t.Context(), &thread.Thread{Ref: ref}, r); err != nil || a.Size != len("picture") {
+	if a, err := b.fetchReference(t.Context(), &thread.Thread{Ref: ref}, r); err != nil || a.Size != len("picture") {
 		t.Errorf("what was named: %+v, %v", a, err)
 	}
 }

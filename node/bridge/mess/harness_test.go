@@ -16,7 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
-// lab is an exchange on a real database.
+// lab is an exchange on a real database, with helpers that fail the test.
 type lab struct {
 	*exchange.Exchange
 	t     testing.TB
@@ -44,7 +44,7 @@ func actor(id string) exchange.Actor {
 	return exchange.Actor{ID: id, Channel: "test"}
 }
 
-// do sends a block and expects it to be taken.
+// do sends a block that must be accepted.
 func (l *lab) do(who, block string) exchange.Result {
 	l.t.Helper()
 	r, err := l.try(who, block)
@@ -59,7 +59,7 @@ func (l *lab) try(who, block string) (exchange.Result, error) {
 	return l.Do(l.t.Context(), actor(who), mustParse(l.t, block), exchange.Options{})
 }
 
-// refuse sends a block and expects this HTTP status.
+// refuse sends a block that must be refused with this HTTP status.
 func (l *lab) refuse(status int, who, block string) {
 	l.t.Helper()
 	_, err := l.try(who, block)
@@ -78,7 +78,7 @@ func statusOf(err error) int {
 	return 500
 }
 
-// executor registers one with capabilities.
+// executor registers an executor with capabilities.
 func (l *lab) executor(id string, capabilities ...string) {
 	l.t.Helper()
 	l.do(thread.OwnerID, "- config:\n    executor: {id: "+id+", capabilities: ["+strings.Join(capabilities, ", ")+"]}\n")
@@ -89,7 +89,7 @@ func (l *lab) request(who, body string) string {
 	return l.do(who, "- request: "+body+"\n").Created[0]
 }
 
-// status sets one.
+// status sets the status of a thread; rest is the code and further members.
 func (l *lab) status(who, ref, rest string) {
 	l.t.Helper()
 	l.do(who, "- status: {re: "+ref+", code: "+rest+"}\n")
@@ -113,7 +113,7 @@ func (l *lab) want(ref string, code thread.Code) *thread.Thread {
 	return th
 }
 
-// answerOf returns the first entry of this type among the answers.
+// answerOf returns the first answer of this type.
 func answerOf(r exchange.Result, kind string) wire.Value {
 	for _, e := range r.Answers {
 		if e.Type == kind {
@@ -132,7 +132,7 @@ func mustParse(t testing.TB, text string) thread.Block {
 	return b
 }
 
-// kept lists the keys of a namespace.
+// kept returns the keys of a namespace.
 func (l *lab) kept(ns string) (keys []string) {
 	l.t.Helper()
 	for after := ""; ; {
@@ -149,7 +149,7 @@ func (l *lab) kept(ns string) (keys []string) {
 	}
 }
 
-// eventually waits for something that another goroutine brings about.
+// eventually waits until done reports true, for a change that another goroutine makes.
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(time.Minute)
@@ -165,7 +165,7 @@ func eventually(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// asks is the request of a thread as who works on it reads it.
+// asks returns the request of a thread as who, an executor, reads it.
 func (l *lab) asks(who, ref string) wire.Value {
 	l.t.Helper()
 	th, err := l.Thread(l.t.Context(), actor(who), ref)
@@ -180,7 +180,7 @@ func (l *lab) asks(who, ref string) wire.Value {
 	return body
 }
 
-// says expects a request to say this, in JSON.
+// says checks that a request contains these texts, in JSON.
 func (l *lab) says(body wire.Value, want ...string) {
 	l.t.Helper()
 	for _, text := range want {
@@ -190,8 +190,8 @@ func (l *lab) says(body wire.Value, want ...string) {
 	}
 }
 
-// sample is a thread file of version 1 as public tools write it: bare timestamps, re inside the block and outside, a
-// claim of theirs.
+// sample is a thread file of version 1 as public tools write it: with unquoted timestamps, re inside and outside of the
+// block, and a claim.
 const sample = `ref: 2026-02-01-001-a7xk
 client_id: check fridge
 requestor: claude-desktop
@@ -238,7 +238,7 @@ MESS:
       eta: 5m
 `
 
-// threadFolder fills a directory with so many thread folders in one state.
+// threadFolder fills a directory with a number of thread folders in one state.
 func threadFolder(tb testing.TB, dir, state string, files int) {
 	tb.Helper()
 	for i := range files {

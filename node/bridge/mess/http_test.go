@@ -18,10 +18,10 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// TestShownThreadIsOfOneMoment: a thread is shown with the messages that led to its state and no later ones, also while somebody
-// speaks. A link that saw a message before its state took the message for one without effect.
+// TestShownThreadIsOfOneMoment: a thread is shown with the messages that led to its state and no later ones, even while
+// somebody writes. A link that saw a message before its state believed that the message had no effect.
 func TestShownThreadIsOfOneMoment(t *testing.T) {
-	s := newSite(t, nil)
+	s := newHTTPLab(t, nil)
 	alice, bob := s.register("alice"), s.register("bob")
 	ref := s.want(201, alice, "POST", "requests", `{"intent":"look"}`).GetStr("ref")
 	at := "/api/v1/exchanges/home/requests/" + ref
@@ -57,15 +57,16 @@ func TestShownThreadIsOfOneMoment(t *testing.T) {
 		v, fault := wire.Parse(text)
 		thread, _ := v.Get("thread")
 		messages, _ := thread.Get("messages")
-		if want := `"` + strconv.Itoa(messages.Len()-1) + `"`; errors.Join(err, fault) != nil || resp.Header.Get("ETag") != want { // the ack is none
+		// the ack is not stored
+		if want := `"` + strconv.Itoa(messages.Len()-1) + `"`; errors.Join(err, fault) != nil || resp.Header.Get("ETag") != want {
 			t.Fatalf("%d messages are shown of %s, %v", messages.Len(), resp.Header.Get("ETag"), errors.Join(err, fault))
 		}
 	}
 }
 
-// The routes of MESS section 10 with their keys, as clients read them.
+// TestREST: the routes of MESS section 10 with their keys, as clients read them.
 func TestREST(t *testing.T) {
-	s := newSite(t, nil)
+	s := newHTTPLab(t, nil)
 	alice, bob, eve := s.register("alice"), s.register("bob"), s.register("eve")
 	if !strings.HasPrefix(alice, "mess_home_") || len(alice) != len("mess_home_")+32 {
 		t.Errorf("key = %q", alice)
@@ -133,9 +134,9 @@ func TestREST(t *testing.T) {
 	}
 }
 
-// The order of the checks, and what a wrong key is told (MESS-53).
+// TestKeys: the order of the checks, and the answers to wrong keys (MESS-53).
 func TestKeys(t *testing.T) {
-	s := newSite(t, nil)
+	s := newHTTPLab(t, nil)
 	key := s.register("alice")
 	for _, tt := range []struct {
 		want             int
@@ -176,12 +177,12 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// TestWrongKeysAreThrottled: an address that shows wrong keys is told to wait, except with a right one. In the local
-// profile, where everybody has one address, nothing is counted.
+// TestWrongKeysAreThrottled: an address with wrong keys must wait, except with a right one. In the local profile, where
+// all callers have one address, nothing is counted.
 func TestWrongKeysAreThrottled(t *testing.T) {
 	for _, local := range []bool{false, true} {
-		s := newSite(t, nil)
-		s.door.Local = local
+		s := newHTTPLab(t, nil)
+		s.server.Local = local
 		key := s.register("alice")
 		for range exchange.MaxFailures {
 			s.want(401, "mess_home_"+strings.Repeat("0", 32), "GET", "requests", "")
@@ -195,9 +196,9 @@ func TestWrongKeysAreThrottled(t *testing.T) {
 	}
 }
 
-// Wrong JSON types in every field are a 4xx, never a 5xx (MESS-54).
+// TestWrongTypes: a wrong JSON type in any field is a 4xx, never a 5xx (MESS-54).
 func TestWrongTypes(t *testing.T) {
-	s := newSite(t, nil)
+	s := newHTTPLab(t, nil)
 	key := s.register("alice")
 	ref := s.want(201, key, "POST", "requests", `{"intent":"x"}`).GetStr("ref")
 	values := []string{`null`, `true`, `0`, `-1.5`, `1e30`, `""`, `"x"`, `"\u0000"`, `[]`, `[1]`, `[null]`, `[[]]`, `{}`, `{"a":1}`, `[{}]`, `[{"a":1,"b":2}]`, `"2026-13-01T00:00:00Z"`}
@@ -236,9 +237,9 @@ func TestWrongTypes(t *testing.T) {
 	s.want(400, key, "POST", "requests", `{"intent":"a\u001bb"}`)
 }
 
-// Pages of 1,000 at most, each thread once, newest change first (MESS-52).
+// TestPaging: pages have at most 1,000 threads, each thread once, the newest change first (MESS-52).
 func TestPaging(t *testing.T) {
-	s := newSite(t, nil)
+	s := newHTTPLab(t, nil)
 	key := s.register("alice")
 	for i := range 21 {
 		var block strings.Builder
@@ -277,9 +278,9 @@ func TestPaging(t *testing.T) {
 	}
 }
 
-// Raw blocks in YAML and JSON, answered in kind (MESS-59).
+// TestMessages: raw blocks in YAML and JSON, answered in the same format (MESS-59).
 func TestMessages(t *testing.T) {
-	s := newSite(t, nil)
+	s := newHTTPLab(t, nil)
 	alice, bob := s.register("alice"), s.register("bob")
 	post := func(key, kind, body string, headers ...string) (int, string) {
 		return s.call(key, "POST", "messages", body, append([]string{"Content-Type", kind}, headers...)...)
@@ -316,9 +317,10 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// Registration: approval gives a key that waits, invite wants a token, limits say when to come back (MESS-57, MESS-58).
+// TestRegistrationModes: with approval a key waits, with invite a token is needed, and a limit says when to come back
+// (MESS-57, MESS-58).
 func TestRegistrationModes(t *testing.T) {
-	s := newSite(t, func(c *exchange.Config) { c.Registration = "approval"; c.CallsPerMinute = 3 })
+	s := newHTTPLab(t, func(c *exchange.Config) { c.Registration = "approval"; c.CallsPerMinute = 3 })
 	key := s.register("alice")
 	s.want(403, key, "GET", "requests", "")
 	s.want(200, "", "POST", "/owner/mess/exchange/executors/alice/approve", "")
@@ -326,7 +328,7 @@ func TestRegistrationModes(t *testing.T) {
 		s.want(200, key, "GET", "requests", "")
 	}
 	s.want(429, key, "GET", "requests", "")
-	i := newSite(t, func(c *exchange.Config) {
+	i := newHTTPLab(t, func(c *exchange.Config) {
 		c.Registration, c.Invite = "invite", "secret"
 		c.RegistrationsPerHour = 3
 		c.ThreadsPerHour = 1
@@ -346,9 +348,10 @@ func TestRegistrationModes(t *testing.T) {
 	i.want(429, k, "POST", "requests", `{"intent":"b"}`)
 }
 
-// Large inline data becomes an attachment, which only who sees the thread can save, and no browser runs (MESS-58).
+// TestAttachments: large inline data becomes an attachment, which only those who see the thread can save, and which no
+// browser runs (MESS-58).
 func TestAttachments(t *testing.T) {
-	s := newSite(t, nil)
+	s := newHTTPLab(t, nil)
 	alice, bob := s.register("alice"), s.register("bob")
 	eve := s.want(201, "", "POST", "register", `{"executor_id":"eve"}`).GetStr("api_key")
 	photo := bytes.Repeat([]byte{0xff, 0xd8, 0xff, 0xe0}, 30_000)

@@ -13,9 +13,10 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// The owner gives a key to an executor that has none or lost it, and takes one away. Nobody else may.
+// TestOwnerGivesAndTakesKeys: the owner gives a key to an executor that has none or has lost it, and removes one.
+// Nobody else may do so.
 func TestOwnerGivesAndTakesKeys(t *testing.T) {
-	s := newSite(t, nil)
+	s := newHTTPLab(t, nil)
 	const owner = "/owner/mess/exchange/"
 	bob := s.register("bob")
 	s.executor("roomba", "vacuum-floor")
@@ -46,9 +47,9 @@ func TestOwnerGivesAndTakesKeys(t *testing.T) {
 	}
 	third := s.want(201, "", "POST", owner+"executors/roomba/key", "").GetStr("api_key")
 	s.want(200, third, "PATCH", "requests/"+ref, `{"status":"claimed"}`)
-	s.want(200, bob, "GET", "requests", "") // nobody else's key was touched
+	s.want(200, bob, "GET", "requests", "") // no other key has changed
 
-	again := exchange.New(exchange.Config{Store: s.store, Registration: "open"}) // it outlives the process
+	again := exchange.New(exchange.Config{Store: s.store, Registration: "open"}) // the change survives a restart
 	if who, err := again.Executors.Authenticate("Bearer "+third, "home"); err != nil || who.ID != "roomba" {
 		t.Errorf("after a restart the key is of %q: %v", who.ID, err)
 	}
@@ -57,9 +58,9 @@ func TestOwnerGivesAndTakesKeys(t *testing.T) {
 	}
 }
 
-// The owner sees when an executor is available; the others do not.
+// TestOwnerSeesSchedules: the owner sees when an executor is available; others do not.
 func TestOwnerSeesSchedules(t *testing.T) {
-	s := newSite(t, nil)
+	s := newHTTPLab(t, nil)
 	bob := s.register("bob")
 	s.do(thread.OwnerID, "- config:\n    executor: {id: roomba, availability: schedule, schedule: \"0 8-22 * * *\", timezone: Europe/Berlin}\n")
 	list, _ := s.want(200, "", "GET", "/owner/mess/exchange/executors", "").Get("executors")
@@ -75,12 +76,12 @@ func TestOwnerSeesSchedules(t *testing.T) {
 	}
 }
 
-// A key that the owner gives or takes answers the question about the registration too: a later no to it would remove an
-// executor that works.
+// TestKeyAnswersTheRegistration: giving or removing a key also answers the question about the registration. A later no
+// to that question would remove an executor that works.
 func TestKeyAnswersTheRegistration(t *testing.T) {
-	s := newSite(t, func(c *exchange.Config) { c.Registration = "approval" })
+	s := newHTTPLab(t, func(c *exchange.Config) { c.Registration = "approval" })
 	var withdrawn []string
-	s.door.Withdraw = func(_ context.Context, id string) ([]store.Change, error) {
+	s.server.Withdraw = func(_ context.Context, id string) ([]store.Change, error) {
 		withdrawn = append(withdrawn, id)
 		return []store.Change{{Record: store.Record{NS: exchange.NSMeta, Key: "withdrawn/" + id, Body: []byte("x")}, IfRev: store.Any}}, nil
 	}
@@ -100,9 +101,10 @@ func TestKeyAnswersTheRegistration(t *testing.T) {
 	}
 }
 
-// Who acts in thread files alone has no key. Nobody else registers under its name and has its threads.
+// TestNamesInFilesAreTaken: an actor of thread files alone has no key. Nobody can register under its name and get its
+// threads.
 func TestNamesInFilesAreTaken(t *testing.T) {
-	s := newSite(t, nil)
+	s := newHTTPLab(t, nil)
 	s.want(http.StatusCreated, "", "POST", "/owner/mess/exchange/import", sample)
 	anonymous := strings.NewReplacer("2026-02-01-001-a7xk", "2026-02-01-002", "requestor: claude-desktop\n", "").Replace(sample)
 	s.want(http.StatusCreated, "", "POST", "/owner/mess/exchange/import", anonymous)
@@ -119,9 +121,9 @@ func TestNamesInFilesAreTaken(t *testing.T) {
 	s.want(http.StatusOK, key, "PATCH", "requests/2026-02-01-001-a7xk", `{"status":"in_progress"}`)
 }
 
-// A file cannot use up the numbers of a day.
+// TestNumbersOfADay: a thread file cannot use up the numbers of a day.
 func TestNumbersOfADay(t *testing.T) {
-	s := newSite(t, nil)
+	s := newHTTPLab(t, nil)
 	today := time.Now().UTC().Format(time.DateOnly)
 	for _, number := range []string{"999999999", "100000000"} {
 		s.want(http.StatusCreated, "", "POST", "/owner/mess/exchange/import", strings.ReplaceAll(sample, "2026-02-01-001-a7xk", today+"-"+number))
@@ -133,9 +135,10 @@ func TestNumbersOfADay(t *testing.T) {
 	}
 }
 
-// A block that sets up the same thing twice is the sender's mistake, and so is one with the same picture twice in a message.
+// TestTwiceInOneBlock: a block that configures the same thing twice is refused; the same picture twice in a message is
+// not.
 func TestTwiceInOneBlock(t *testing.T) {
-	s := newSite(t, nil)
+	s := newHTTPLab(t, nil)
 	bob := s.register("bob")
 	s.refuse(http.StatusBadRequest, "bob", strings.Repeat("- config: {executor: {id: bob, capabilities: [a]}}\n", 2))
 	s.refuse(http.StatusBadRequest, thread.OwnerID, strings.Repeat("- config: {routing: {rules: []}}\n", 2))

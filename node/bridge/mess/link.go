@@ -23,57 +23,59 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// A link is the client side of a foreign exchange: requests of ours go there, and what is said there comes in. Whoever
-// speaks there is a peer "mess:<link>/<id>"; the exchange itself vouches for it, nobody else.
+// A link is the client side of a foreign exchange: it sends our requests there and receives the messages of that
+// exchange. Each participant there is a peer "mess:<link>/<id>"; only the exchange itself vouches for it.
 
 // remote is a foreign exchange as a link reaches it: over REST, or as a directory of thread files.
 type remote interface {
-	// self is the name under which we speak there.
+	// self returns our name there, or "" if it is not known yet.
 	self(ctx context.Context) string
-	// learn keeps that name.
-	learn(ctx context.Context, self string) error
-	// create makes a thread. once names it, and what is said: it is the same where it is sent again.
-	create(ctx context.Context, once string, body wire.Value) (ref string, err error)
-	// say adds a block to a thread.
-	say(ctx context.Context, once, ref string, b thread.Block) error
-	// changed lists threads with what changed last, newest first.
-	changed(ctx context.Context) ([]remoteThread, error)
-	// view returns a thread with its messages, in order.
+	// setSelf stores our name there.
+	setSelf(ctx context.Context, self string) error
+	// create opens a thread. Repeating it with the same key opens no second thread, if the exchange can recognize
+	// repetitions.
+	create(ctx context.Context, key string, body wire.Value) (ref string, err error)
+	// post adds a block to a thread; key makes repetitions recognizable.
+	post(ctx context.Context, key, ref string, b thread.Block) error
+	// list returns the threads, the newest change first.
+	list(ctx context.Context) ([]remoteThread, error)
+	// view returns a thread with its messages in order.
 	view(ctx context.Context, ref string) (remoteView, error)
-	// attachment returns a file that lies with a thread, of at most thread.MaxUpload bytes.
+	// attachment returns a file of a thread, of at most thread.MaxUpload bytes.
 	attachment(ctx context.Context, ref, file string) ([]byte, error)
+	// probe fails if the exchange does not answer or does not accept us.
 	probe(ctx context.Context) error
 }
 
-// remoteThread is one in a list.
+// remoteThread is a thread in a list of the remote. updated changes whenever the thread changes.
 type remoteThread struct {
 	ref, requester, updated string
 }
 
-// LinkConfig is what a link is made of.
+// LinkConfig is the configuration of a link.
 type LinkConfig struct {
 	bridge.Link
-	Token   client.Credential  // "": the link registers
-	Home    *exchange.Exchange // ours
+	Token   client.Credential  // "" if the link registers by itself
+	Home    *exchange.Exchange // our own exchange
 	Records store.Records
 
 	Mesh    bridge.Mesh
-	Notices *notify.Box // nil: the owner is told nothing
+	Notices *notify.Box // nil if the owner gets no notices
 	HTTP    *client.HTTP
 	Logger  *slog.Logger
 	// Offer offers a thread of ours to a peer of the link.
 	Offer func(ctx context.Context, ref, to, address string, changes []store.Change) error
 }
 
-// note tells the owner something about the link, in one unit with changes.
-func (c *LinkConfig) note(ctx context.Context, title, text string, changes []store.Change) error {
+// notifyOwner adds a notice to the owner about the link, in one unit with changes.
+func (c *LinkConfig) notifyOwner(ctx context.Context, title, text string, changes []store.Change) error {
 	if c.Notices != nil {
 		changes = append(slices.Clone(changes), c.Notices.Change(notify.Notice{Kind: Kind, Title: title, Text: text, At: time.Now()}))
 	}
 	return c.Records.Apply(ctx, changes, time.Now())
 }
 
-// link is our node as a participant of somebody else's exchange.
+// link makes our node a participant of a foreign exchange.
 type link struct {
 	cfg     LinkConfig
 	x       *exchange.Exchange
@@ -81,35 +83,36 @@ type link struct {
 	log     *slog.Logger
 	remote  remote
 	wake    chan struct{}
-	retry   chan struct{} // the owner tried the link, and it works
+	retry   chan struct{} // the owner has tested the link successfully
 
-	// Of the goroutine that polls.
-	known  map[string]string    // thread → what it looked like when all of it was taken in
-	later  map[string]postponed // threads of which something could not be taken in, or read
-	young  map[string]postponed // threads that were looked at, and whose date says too little
-	hidden map[string]postponed // by conversation: threads that are open here, and that the list does not show
-	asked  map[string]bool      // conversations about whose thread the owner is asked whether it may come in; nil: not known yet
+	// Used only by the goroutine that polls.
+	known     map[string]string    // thread → its date in the list when all of it was received
+	postponed map[string]postponed // threads that failed and are tried again later
+	unsettled map[string]postponed // threads that were checked, and whose date does not exclude a further change
+	unlisted  map[string]postponed // by conversation: threads that are open here and missing in the list
+	// conversations of threads that the owner may still let in; nil until they are loaded
+	awaiting map[string]bool
 
-	making sync.Mutex // held until a thread that we made there is known as ours, and while one is looked at
+	createMu sync.Mutex // held while a thread of ours is created and recorded there, and while a thread is checked
 
-	mu     sync.Mutex
-	status bridge.LinkStatus
-	peers  map[string]bool
-	ahead  map[string]exchange.File // files that the message names which is handed in, by their addresses
+	mu         sync.Mutex
+	status     bridge.LinkStatus
+	peers      map[string]bool
+	prefetched map[string]exchange.File // prefetched files of the message that is being received, by address
 }
 
 // maxPeers bounds the peers of a link that are counted.
 const maxPeers = 10_000
 
-// newLink returns the link that cfg describes. It starts nothing.
+// newLink returns a link. It starts nothing.
 func newLink(cfg LinkConfig) (*link, error) {
 	l := &link{
 		cfg: cfg, x: cfg.Home, records: cfg.Records, log: cfg.Logger, wake: make(chan struct{}, 1), retry: make(chan struct{}, 1), peers: map[string]bool{},
-		known: map[string]string{}, later: map[string]postponed{}, hidden: map[string]postponed{}, young: map[string]postponed{},
+		known: map[string]string{}, postponed: map[string]postponed{}, unlisted: map[string]postponed{}, unsettled: map[string]postponed{},
 		status: bridge.LinkStatus{Name: cfg.Name, Kind: Kind, To: cfg.URL + cfg.Dir, State: bridge.LinkConnecting, Since: time.Now()},
 	}
 	if cfg.Dir != "" {
-		l.remote = &dirRemote{dir: cfg.Dir, name: cfg.Options["as"], git: cfg.Options["git"] == "true", enclosed: l.enclosed}
+		l.remote = &dirRemote{dir: cfg.Dir, name: cfg.Options["as"], git: cfg.Options["git"] == "true", findEnclosure: l.findEnclosure}
 		return l, nil
 	}
 	if cfg.HTTP == nil {
@@ -117,27 +120,27 @@ func newLink(cfg LinkConfig) (*link, error) {
 	}
 	l.remote = &restRemote{
 		base: cfg.URL, exchange: cfg.Exchange, as: cfg.Options["as"], token: cfg.Token, http: cfg.HTTP,
-		memory: linkMemory{&l.cfg},
+		store: restStore{&l.cfg},
 	}
 	return l, nil
 }
 
-// run polls until ctx ends. A link that is down stays so until the owner acts: [bridge.LinkDown].
+// run polls until ctx ends. A link that is down waits until the owner tests it: [bridge.LinkDown].
 func (l *link) run(ctx context.Context) error {
 	poll := time.NewTicker(folder.PollEvery)
 	defer poll.Stop()
 	for {
 		if err := l.sendWaiting(ctx); err != nil && ctx.Err() == nil {
-			l.log.Warn("what is for a link could not be sent", "link", l.cfg.Name, "error", err)
+			l.log.Warn("the requests for a link could not be sent", "link", l.cfg.Name, "error", err)
 		}
 		err := l.poll(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
-		l.stand(err)
+		l.setStatus(err)
 		wake, next := l.wake, poll.C
 		if l.isDown() {
-			l.log.Error("a link is down until it is tried again: agentmesh links test "+l.cfg.Name, "link", l.cfg.Name, "error", err)
+			l.log.Error("a link is down until the owner tests it: agentmesh links test "+l.cfg.Name, "link", l.cfg.Name, "error", err)
 			wake, next = nil, nil
 		}
 		select {
@@ -150,13 +153,13 @@ func (l *link) run(ctx context.Context) error {
 	}
 }
 
-// stand remembers how the link stands.
-func (l *link) stand(err error) {
+// setStatus records the state of the link after a poll with this error.
+func (l *link) setStatus(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	state, text := bridge.LinkUp, ""
 	if err != nil {
-		state, text = bridge.LinkConnecting, linkFault(err).Error()
+		state, text = bridge.LinkConnecting, explainLinkError(err).Error()
 	}
 	if joining, ok := errors.AsType[*joinError](err); ok && joining.final {
 		state = bridge.LinkDown
@@ -178,8 +181,8 @@ func (l *link) isDown() bool {
 	return l.status.State == bridge.LinkDown
 }
 
-// linkFault says in words for the owner why a link does not work.
-func linkFault(err error) error {
+// explainLinkError returns an error that tells the owner why a link does not work.
+func explainLinkError(err error) error {
 	if joining, ok := errors.AsType[*joinError](err); ok {
 		return joining
 	}
@@ -188,22 +191,22 @@ func linkFault(err error) error {
 	case !ok:
 		return err
 	case e.Refusal != nil && e.Status == http.StatusUnauthorized:
-		return fmt.Errorf("the exchange does not know the key (HTTP 401: %s); give the link the right one in token_file, or none for it to register by itself", e.Refusal.Message)
+		return fmt.Errorf("the exchange does not know the key (HTTP 401: %s): put the right key into token_file, or remove it so that the link registers by itself", e.Refusal.Message)
 	case e.Refusal != nil:
 		return fmt.Errorf("the exchange answers HTTP %d: %s", e.Status, e.Refusal.Message)
 	case e.Status != 0:
-		return fmt.Errorf("the exchange answers HTTP %d, and nothing that can be read", e.Status)
+		return fmt.Errorf("the exchange answers HTTP %d without a readable error", e.Status)
 	}
 	return errors.New("the exchange cannot be reached")
 }
 
-// take hands one foreign message to the node, with the same checks as everybody's (MESS section 12).
-func (l *link) take(ctx context.Context, from, ref, number string, b thread.Block, k knownThread) error {
+// accept hands a foreign message to the node, which applies the same checks as to any other (MESS section 12).
+func (l *link) accept(ctx context.Context, from, ref, number string, b thread.Block, k knownThread) error {
 	if k.Intent != "" {
-		return l.takePlain(ctx, from, ref, number, b, k)
+		return l.acceptText(ctx, from, ref, number, b, k)
 	}
 	peer := cmp.Or(k.Peer, from)
-	if k.Mine { // one conversation, one peer: that of the exchange to which we sent it
+	if k.Mine { // one conversation has one peer: the exchange to which we sent the thread
 		peer = thread.ExchangeID
 	}
 	in, err := l.inbound(peer, ref+"/"+number, b)
@@ -217,17 +220,17 @@ func (l *link) take(ctx context.Context, from, ref, number string, b thread.Bloc
 	}
 	in.Name = from
 	out, err := l.cfg.Mesh.Accept(ctx, in)
-	if out.Held && !k.Mine && l.asked != nil && len(l.asked) < maxNoted {
-		l.asked[k.Conv] = true
+	if out.Held && !k.Mine && l.awaiting != nil && len(l.awaiting) < maxRemembered {
+		l.awaiting[k.Conv] = true
 	}
 	return err
 }
 
-// inbound maps a block to a message of the mesh.
+// inbound returns the mesh message for a block.
 func (l *link) inbound(peer, id string, b thread.Block) (bridge.Inbound, error) {
 	address := bridge.Address{Kind: Kind, Link: l.cfg.Name, Peer: peer}
 	if err := address.Validate(); err != nil {
-		return bridge.Inbound{}, thread.Bad("from", "is no name of a peer")
+		return bridge.Inbound{}, thread.Bad("from", "is not a valid name of a peer")
 	}
 	for i, e := range b { // public clients send bare codes (MESS-20)
 		if err := e.Check(thread.EntryPath(i, e), time.Now(), true); err != nil {
@@ -268,7 +271,7 @@ func hashOf(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-func (l *link) poke() {
+func (l *link) wakePoll() {
 	select {
 	case l.wake <- struct{}{}:
 	default:

@@ -20,25 +20,25 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// strict takes a message in with what changes in its unit, as the node does.
-type strict struct {
-	*reception
+// storingMesh is a mesh that stores the changes of a message in one unit, as the node does.
+type storingMesh struct {
+	*refusingMesh
 	records store.Records
 }
 
-func (s strict) Accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, error) {
+func (s storingMesh) Accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, error) {
 	if err := s.records.Apply(ctx, in.Records, time.Now()); err != nil {
 		return bridge.Outcome{}, err
 	}
-	return s.reception.Accept(ctx, in)
+	return s.refusingMesh.Accept(ctx, in)
 }
 
-// Of the threads that the other side lists so many are remembered and no more: one that is new waits, and nothing of it comes
-// in. Those that are known go on, and the bound of one part of them is not that of another.
+// TestForeignThreadsAreBounded: the number of remembered foreign threads is bounded. A new one beyond the bound waits,
+// and nothing of it is received; known ones go on. The bound of one part does not affect the others.
 func TestForeignThreadsAreBounded(t *testing.T) {
-	l, remote, desk := newBoard(t)
+	l, remote, desk := newListRemote(t)
 	records := l.records
-	l.cfg.Mesh = bridgetest.NewMesh(strict{desk, records}, meshtest.Store(t))
+	l.cfg.Mesh = bridgetest.NewMesh(storingMesh{desk, records}, meshtest.Store(t))
 	digit := func(ref string) string { return exchange.IDKey(l.cfg.Name, ref)[:1] }
 	var part []string // refs of one part
 	other := ""
@@ -60,7 +60,7 @@ func TestForeignThreadsAreBounded(t *testing.T) {
 		}
 	}
 	old, last, over := part[0], part[maxKnown-1], part[maxKnown]
-	remote.list = []remoteThread{{last, last, "1"}, {over, over, "1"}, {other, other, "1"}, {old, old, "2"}}
+	remote.listed = []remoteThread{{last, last, "1"}, {over, over, "1"}, {other, other, "1"}, {old, old, "2"}}
 	if err := l.poll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -69,10 +69,10 @@ func TestForeignThreadsAreBounded(t *testing.T) {
 	}
 	for ref, want := range map[string]string{last: "1", other: "1", over: "", old: "2"} {
 		if k, _, err := l.load(t.Context(), ref); err != nil || k.Updated != want {
-			t.Errorf("%s is remembered as of %q, %v; want %q", ref, k.Updated, err, want)
+			t.Errorf("%s is restState as of %q, %v; want %q", ref, k.Updated, err, want)
 		}
 	}
-	if _, waits := l.later[over]; !waits {
+	if _, waits := l.postponed[over]; !waits {
 		t.Error("the thread that is one too many does not wait")
 	}
 	if err := records.Apply(t.Context(), l.change(over, knownThread{Conv: l.convOf(over)}), time.Now()); !errors.Is(err, store.ErrQuota) {
@@ -80,10 +80,11 @@ func TestForeignThreadsAreBounded(t *testing.T) {
 	}
 }
 
-// What we ask for there is known as ours, however many threads the other side has listed: it is not made again and again.
+// TestOwnThreadsAreAlwaysRemembered: our own requests there are remembered however many threads the other side lists,
+// so they are not created again and again.
 func TestOwnThreadsAreAlwaysRemembered(t *testing.T) {
-	l, remote, _ := newBoard(t)
-	maker := &maker{board: remote}
+	l, remote, _ := newListRemote(t)
+	maker := &createRemote{listRemote: remote}
 	l.remote = maker
 	records := l.records
 	var part []string
@@ -104,9 +105,9 @@ func TestOwnThreadsAreAlwaysRemembered(t *testing.T) {
 	maker.next = part[maxKnown]
 	request := thread.Block{{Type: "request", Body: wire.Obj(wire.TextField("intent", "look"))}}
 	m := wire.Message{Conversation: "conv_ours", Payload: wire.Obj(wire.Field("mess", request.Tree()))}
-	for range 2 { // the second time it is about the thread that is there
+	for range 2 { // the second time it is about the existing thread
 		if err := l.Deliver(t.Context(), bridge.Delivery{ID: "a", Address: l.Address().String(), Message: m}); err != nil {
-			t.Errorf("it cannot be remembered: %v", err)
+			t.Errorf("it cannot be restState: %v", err)
 		}
 	}
 	if maker.made != 1 {
@@ -115,26 +116,26 @@ func TestOwnThreadsAreAlwaysRemembered(t *testing.T) {
 	if k, _, err := l.load(t.Context(), maker.next); err != nil || !k.Mine {
 		t.Errorf("remembered: %+v, %v", k, err)
 	}
-	// The exchange goes on in another thread with one of ours: that is its choice, and bounded.
+	// The exchange continues one of our threads as another one. That is its choice, and bounded.
 	changes := l.change(part[maxKnown-1]+"x", knownThread{Conv: "conv_ours", Mine: true})
 	if changes[0].Max != maxKnown {
 		t.Errorf("a successor there has the bound %d", changes[0].Max)
 	}
 }
 
-// maker is a foreign exchange that makes the threads which it is asked for.
-type maker struct {
-	*board
+// createRemote is a remote that creates the requested threads.
+type createRemote struct {
+	*listRemote
 	next string
 	made int
 }
 
-func (b *maker) create(context.Context, string, wire.Value) (string, error) {
+func (b *createRemote) create(context.Context, string, wire.Value) (string, error) {
 	b.made++
 	return b.next, nil
 }
 
-// sized is a block that has n bytes as a list.
+// sized returns a block whose list has n bytes.
 func sized(n int) thread.Block {
 	b := thread.Block{{Type: "request", Body: wire.Obj(wire.TextField("intent", "look"), wire.TextField("x", ""))}}
 	b[0].Body = b[0].Body.With("x", wire.Text(strings.Repeat("x", n-len(b.Tree().JSON()))))
@@ -143,21 +144,22 @@ func sized(n int) thread.Block {
 
 const largestInbound = wire.MaxMessage - 8<<10
 
-// What is too large for a message of the mesh is left out, and said of it that it is: what was said after it comes in.
+// TestLargeForeignBlock: a block that is too large for a mesh message is left out with a note, and the next messages
+// are received.
 func TestLargeForeignBlock(t *testing.T) {
-	l, remote, desk := newBoard(t)
+	l, remote, desk := newListRemote(t)
 	if _, err := l.inbound("bob", "1", sized(largestInbound)); err != nil {
 		t.Errorf("the largest that fits: %v", err)
 	}
 	if _, err := l.inbound("bob", "2", sized(largestInbound+1)); statusOf(err) != http.StatusRequestEntityTooLarge {
 		t.Errorf("one byte more: %v", err)
 	}
-	large := &talk{board: remote}
+	large := &oneThreadRemote{listRemote: remote}
 	for _, b := range []thread.Block{sized(100), sized(largestInbound + 1), sized(200)} {
 		large.says = append(large.says, thread.Message{Serial: len(large.says) + 1, From: "bob", Mess: b.Tree()})
 	}
 	l.remote = large
-	remote.list = []remoteThread{{"2026-01-31-001", "bob", "1"}}
+	remote.listed = []remoteThread{{"2026-01-31-001", "bob", "1"}}
 	if err := l.poll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -169,25 +171,26 @@ func TestLargeForeignBlock(t *testing.T) {
 	}
 }
 
-// talk is a foreign exchange with one thread.
-type talk struct {
-	*board
+// oneThreadRemote is a remote with one thread.
+type oneThreadRemote struct {
+	*listRemote
 	says []thread.Message
 }
 
-func (b *talk) view(context.Context, string) (remoteView, error) {
+func (b *oneThreadRemote) view(context.Context, string) (remoteView, error) {
 	return remoteView{requester: "bob", messages: b.says}, nil
 }
 
-// The largest block that a link hands in is one that the node takes in: the bound leaves room for what stands around it.
+// TestLargestForeignBlockComesIn: the node accepts the largest block that a link passes on, because the bound leaves
+// room for the envelope.
 func TestLargestForeignBlockComesIn(t *testing.T) {
-	home := newParty(t, meshtest.New(t), "home", func(c *Config) {
+	home := newMeshNode(t, meshtest.New(t), "home", func(c *Config) {
 		c.HTTP = client.NewHTTP(client.HTTPConfig{Local: true})
 		c.Links = []bridge.Link{{Name: "garden", Kind: Kind, URL: "http://127.0.0.1:9", Policy: bridge.LinkPolicy{Access: "open"}}}
 	})
 	l := home.bridge.links[0]
 	bob := strings.Repeat("b", 64)
-	if err := l.take(t.Context(), bob, "2026-01-31-001", "1", sized(largestInbound), knownThread{Conv: l.convOf("2026-01-31-001")}); err != nil {
+	if err := l.accept(t.Context(), bob, "2026-01-31-001", "1", sized(largestInbound), knownThread{Conv: l.convOf("2026-01-31-001")}); err != nil {
 		t.Fatal(err)
 	}
 	th := home.thread(home.theirs())

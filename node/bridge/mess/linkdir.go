@@ -20,27 +20,27 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// dirRemote is an exchange that is a directory of thread files, with nobody serving it: whoever changes a thread writes
-// its files. With git it is pulled before it is read and pushed after it was written.
+// dirRemote is an exchange without a server: a directory of thread files, in which every participant writes the files
+// of the threads that it changes. With git, the directory is pulled before reading and pushed after writing.
 type dirRemote struct {
 	dir  string
-	name string // under which we write
+	name string // our name there
 	git  bool
-	mu   sync.Mutex // one change at a time
+	mu   sync.Mutex // held during a change
 
-	// enclosed returns the file of ours that an address names; false where it names none. nil: there are none.
-	enclosed func(ctx context.Context, uri string) (exchange.Attachment, bool, error)
+	// findEnclosure returns the file of ours that an address names, and false if it names none. It may be nil.
+	findEnclosure func(ctx context.Context, uri string) (exchange.Attachment, bool, error)
 
-	seen  map[string]string // thread → what it looked like when it was looked at last
+	seen  map[string]string // thread → its stamp when it was last examined
 	looks int
 }
 
 func (r *dirRemote) self(context.Context) string { return cmp.Or(r.name, "agentmesh") }
 
-func (r *dirRemote) learn(context.Context, string) error { return nil } // the name is ours to choose
+func (r *dirRemote) setSelf(context.Context, string) error { return nil } // the owner chooses the name
 
-// again says that the same may work later.
-func again(err error) error {
+// toRetry marks an error as temporary. It returns nil for nil.
+func toRetry(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -51,11 +51,11 @@ func (r *dirRemote) create(ctx context.Context, _ string, body wire.Value) (stri
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.pull(ctx); err != nil {
-		return "", again(err)
+		return "", toRetry(err)
 	}
 	root, err := folder.OpenLayout(r.dir)
 	if err != nil {
-		return "", again(err)
+		return "", toRetry(err)
 	}
 	defer root.Close()
 	req, err := thread.ReadRequest(body, "request", time.Now())
@@ -64,10 +64,10 @@ func (r *dirRemote) create(ctx context.Context, _ string, body wire.Value) (stri
 	}
 	list, err := r.refs(root)
 	if err != nil {
-		return "", again(err)
+		return "", toRetry(err)
 	}
 	now := time.Now().UTC().Round(time.Millisecond)
-	if old := r.sent(ctx, root, list, req, now); old != "" {
+	if old := r.findSent(ctx, root, list, req, now); old != "" {
 		return old, r.publish(ctx, old)
 	}
 	ref := thread.NewThreadRef(now, nextNumber(list, now), req.ID)
@@ -76,23 +76,24 @@ func (r *dirRemote) create(ctx context.Context, _ string, body wire.Value) (stri
 		Created: now, Updated: now, Deadline: req.Deadline, ConfirmBefore: req.ConfirmBefore, Serial: 1,
 		History: []thread.Event{{Action: "created", At: now, By: r.self(ctx)}},
 	}
-	said, files, err := r.filed(ctx, thread.Block{{Type: "request", Body: body}}, 1)
+	said, files, err := r.extractEnclosures(ctx, thread.Block{{Type: "request", Body: body}}, 1)
 	if err != nil {
-		return "", again(err)
+		return "", toRetry(err)
 	}
 	messages := []thread.Message{{Serial: 1, From: r.self(ctx), At: now, Channel: "agentmesh", Mess: said.Tree()}}
 	if err := r.store(root, t, messages, files); err != nil {
-		return "", again(err)
+		return "", toRetry(err)
 	}
 	if err := r.publish(ctx, ref); err != nil {
-		return "", errors.Join(err, root.RemoveAll(path.Join("exchange", thread.FolderOf(t.Status), ref))) // it is made again
+		// it will be created again
+		return "", errors.Join(err, root.RemoveAll(path.Join("exchange", thread.FolderOf(t.Status), ref)))
 	}
 	return ref, nil
 }
 
-// sent returns the thread that this request became when it was sent before, and the answer was lost: one of ours, with its
-// id in its ref, of the last day.
-func (r *dirRemote) sent(ctx context.Context, root *os.Root, list map[string]bool, req thread.Request, now time.Time) string {
+// findSent returns the thread of an earlier delivery of this request whose answer was lost, or "": a thread of ours
+// from the last day with the same client id.
+func (r *dirRemote) findSent(ctx context.Context, root *os.Root, list map[string]bool, req thread.Request, now time.Time) string {
 	if req.ID == "" {
 		return ""
 	}
@@ -109,13 +110,13 @@ func (r *dirRemote) sent(ctx context.Context, root *os.Root, list map[string]boo
 	return ""
 }
 
-// splitRef returns the number of a thread ref within its day and the token behind it.
+// splitRef returns the number of a thread within its day, and the token after it.
 func splitRef(ref string) (number, end string) {
 	number, end, _ = strings.Cut(ref[len("2006-01-02-"):], "-")
 	return number, end
 }
 
-// nextNumber returns the first number of the day that no thread has.
+// nextNumber returns the first unused number of the day.
 func nextNumber(list map[string]bool, now time.Time) int {
 	day := now.Format(time.DateOnly) + "-"
 	used := map[string]bool{}
@@ -136,15 +137,15 @@ func (r *dirRemote) load(root *os.Root, ref string) (thread.ParsedFile, error) {
 	if at == "" {
 		return thread.ParsedFile{}, errors.New("mess: the thread is not in the directory")
 	}
-	return folder.ReadParsed(root, at, flat)
+	return folder.ReadThread(root, at, flat)
 }
 
-// store writes a thread where its state says, after the files that the newest message names.
+// store writes a thread to the folder of its state, after the files that its newest message names.
 func (r *dirRemote) store(root *os.Root, t *thread.Thread, messages []thread.Message, files []exchange.Attachment) error {
 	at := path.Join("exchange", thread.FolderOf(t.Status), t.Ref)
 	if old, flat := folder.Find(root, t.Ref); old != "" && (old != at || flat) {
 		if flat {
-			defer root.Remove(old + thread.FileSuffix) // becomes version 2 with this change
+			defer root.Remove(old + thread.FileSuffix) // this change makes it version 2
 		} else if err := root.Rename(old, at); err != nil {
 			return err
 		}
@@ -165,16 +166,16 @@ func (r *dirRemote) store(root *os.Root, t *thread.Thread, messages []thread.Mes
 	return nil
 }
 
-// say applies a block of ours to the thread as it stands in the files, under the rules of the state machine.
-func (r *dirRemote) say(ctx context.Context, _, ref string, b thread.Block) error {
+// post applies our block to the thread in the files, under the rules of the state machine.
+func (r *dirRemote) post(ctx context.Context, _, ref string, b thread.Block) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.pull(ctx); err != nil {
-		return again(err)
+		return toRetry(err)
 	}
 	root, err := folder.OpenLayout(r.dir)
 	if err != nil {
-		return again(err)
+		return toRetry(err)
 	}
 	defer root.Close()
 	f, err := r.load(root, ref)
@@ -185,12 +186,12 @@ func (r *dirRemote) say(ctx context.Context, _, ref string, b thread.Block) erro
 	if err != nil {
 		return err
 	}
-	said, _, err := r.filed(ctx, b, t.Serial)
+	said, _, err := r.extractEnclosures(ctx, b, t.Serial)
 	if err != nil {
-		return again(err)
+		return toRetry(err)
 	}
 	if n := len(messages); n > 0 && messages[n-1].From == r.self(ctx) && thread.Digest(messages[n-1].Mess) == thread.Digest(said.Tree()) {
-		return r.publish(ctx, ref) // said before, and a crash kept us from knowing
+		return r.publish(ctx, ref) // posted before a crash
 	}
 	now := time.Now().UTC().Round(time.Millisecond)
 	for _, e := range b {
@@ -200,27 +201,28 @@ func (r *dirRemote) say(ctx context.Context, _, ref string, b thread.Block) erro
 	}
 	t.Serial++
 	t.Updated = now
-	said, files, err := r.filed(ctx, b, t.Serial)
+	said, files, err := r.extractEnclosures(ctx, b, t.Serial)
 	if err != nil {
-		return again(err)
+		return toRetry(err)
 	}
 	m := thread.Message{Serial: t.Serial, From: r.self(ctx), At: now, Channel: "agentmesh", Re: []string{ref}, Mess: said.Tree()}
 	m.Ref = thread.NewMessageRef(ref, b[0], t.Serial)
 	if err := r.store(root, t, append(messages, m), files); err != nil {
-		return again(err)
+		return toRetry(err)
 	}
 	return r.publish(ctx, ref)
 }
 
-// refs lists the threads of the directory.
+// refs returns the threads of the directory.
 func (r *dirRemote) refs(root *os.Root) (map[string]bool, error) {
 	refs := map[string]bool{}
 	err := r.walk(root, func(_ string, _ *os.Root, p folder.Place, _ int) { refs[p.Ref] = true })
 	return refs, err
 }
 
-// list says how every thread looks. Of very many in a folder only some are looked at each time, and all that are new there.
-func (r *dirRemote) list(root *os.Root) (out []remoteThread, err error) {
+// scan returns all threads with their stamps. In a large folder only some of the known threads are examined each time,
+// and all new ones.
+func (r *dirRemote) scan(root *os.Root) (out []remoteThread, err error) {
 	r.looks++
 	seen := make(map[string]string, len(r.seen))
 	err = r.walk(root, func(f string, sub *os.Root, p folder.Place, n int) {
@@ -259,7 +261,7 @@ func (r *dirRemote) walk(root *os.Root, visit func(folder string, sub *os.Root, 
 	return nil
 }
 
-func (r *dirRemote) changed(ctx context.Context) ([]remoteThread, error) {
+func (r *dirRemote) list(ctx context.Context) ([]remoteThread, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.pull(ctx); err != nil {
@@ -270,10 +272,10 @@ func (r *dirRemote) changed(ctx context.Context) ([]remoteThread, error) {
 		return nil, err
 	}
 	defer root.Close()
-	return r.list(root)
+	return r.scan(root)
 }
 
-// view reads a thread. A file that is half written is read again when it is whole.
+// view reads a thread. A file that is not complete yet is read again when it changes.
 func (r *dirRemote) view(_ context.Context, ref string) (remoteView, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -282,12 +284,12 @@ func (r *dirRemote) view(_ context.Context, ref string) (remoteView, error) {
 		return remoteView{}, err
 	}
 	defer root.Close()
-	if gone, err := r.gone(root, ref); gone || err != nil {
+	if gone, err := r.isGone(root, ref); gone || err != nil {
 		return remoteView{gone: gone}, err
 	}
 	f, err := r.load(root, ref)
 	if err != nil {
-		return remoteView{}, nil // it is left alone, and looked at again when it changes
+		return remoteView{}, nil // skipped, and checked again when the file changes
 	}
 	t, messages, err := f.Adopt()
 	if err != nil {
@@ -296,7 +298,7 @@ func (r *dirRemote) view(_ context.Context, ref string) (remoteView, error) {
 	return remoteView{requester: t.Requester, holder: t.Holder, status: t.Status, messages: messages}, nil
 }
 
-// attachment reads a file that lies in the folder of a thread.
+// attachment reads a file in the folder of a thread.
 func (r *dirRemote) attachment(_ context.Context, ref, file string) ([]byte, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -312,10 +314,10 @@ func (r *dirRemote) attachment(_ context.Context, ref, file string) ([]byte, err
 	return folder.ReadAttachment(root, path.Join(at, file))
 }
 
-// gone says whether a thread is in the directory no more. In one that is empty altogether nothing is gone: it may not be
-// mounted, or not synchronized yet.
-func (r *dirRemote) gone(root *os.Root, ref string) (bool, error) {
-	for range 2 { // it may just be moved
+// isGone reports whether the directory no longer has a thread. An empty directory reports false: it may not be mounted
+// or synchronized.
+func (r *dirRemote) isGone(root *os.Root, ref string) (bool, error) {
+	for range 2 { // it may be on the move
 		if at, _ := folder.Find(root, ref); at != "" {
 			return false, nil
 		}
@@ -325,6 +327,6 @@ func (r *dirRemote) gone(root *os.Root, ref string) (bool, error) {
 }
 
 func (r *dirRemote) probe(ctx context.Context) error {
-	_, err := r.changed(ctx)
+	_, err := r.list(ctx)
 	return err
 }

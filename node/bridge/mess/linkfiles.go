@@ -15,22 +15,22 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// The files of a foreign thread lie with it, and what is said there names them (MESS-10). They become files of our thread in
-// the unit that takes the message in. A link fetches them where it reads threads, under the thread's ref and the file's name;
-// no other address is followed.
+// Messages of a foreign thread name files that lie with that thread (MESS-10). These become files of our thread in the
+// unit that receives the message. A link fetches them like the thread itself, by the ref of the thread and the name
+// of the file. It follows no other address.
 
 const (
-	// bringTime bounds the fetch of what one message names, where its reader waits for it: a node waits for 20 s before it
-	// takes the next message of a conversation in.
-	bringTime = 15 * time.Second
-	// patience is up to which pause a message waits for a file that may still come.
-	patience = time.Minute
-	// maxBrought is how many files of one message are taken over.
-	maxBrought = 100
+	// receiveFetchTime bounds the fetches for one message while the node waits for them: the node waits 20 s before it
+	// receives the next message of a conversation.
+	receiveFetchTime = 15 * time.Second
+	// maxFileWait is the longest pause for which a message waits for a missing file.
+	maxFileWait = time.Minute
+	// maxFetched bounds the files of one message that are fetched.
+	maxFetched = 100
 )
 
-// listForeignFiles lists the files of threads that a block names and whose thread may be meant, by their addresses: thread and name
-// of each.
+// listForeignFiles returns the files of threads that a block names, by address: thread and file name of each. meant
+// reports whether a thread may be named.
 func listForeignFiles(b thread.Block, meant func(ref string) (bool, error)) (files map[string][2]string, err error) {
 	files = map[string][2]string{}
 	_, err = b.MapContent(func(_ string, v wire.Value) (wire.Value, error) {
@@ -47,24 +47,25 @@ func listForeignFiles(b thread.Block, meant func(ref string) (bool, error)) (fil
 	return files, err
 }
 
-// fetchAhead fetches the files that a message in a thread of ours there names, before it is handed in: what is said after it
-// must not overtake it. One that may still come has the message wait, for a while.
-func (l *link) fetchAhead(ctx context.Context, ref string, b thread.Block) error {
+// prefetchFiles fetches the files that a message in a thread of ours names, before the message is received: later
+// messages must not overtake it. If a file may still appear, the message waits for a while.
+func (l *link) prefetchFiles(ctx context.Context, ref string, b thread.Block) error {
 	files, err := listForeignFiles(b, func(at string) (bool, error) { return at == ref, nil })
 	if err != nil || len(files) == 0 {
 		return err
 	}
 	got, err := l.fetchFiles(ctx, files, fetchTimeout)
-	if err != nil && l.later[ref].pause < patience {
+	if err != nil && l.postponed[ref].pause < maxFileWait {
 		return err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.ahead = got
+	l.prefetched = got
 	return nil
 }
 
-// fetchFiles fetches files, each or why it cannot be had. The error says that one may be had later.
+// fetchFiles fetches files. For each it returns the content or the reason of the failure. The error means that one of
+// them may be available later.
 func (l *link) fetchFiles(ctx context.Context, files map[string][2]string, within time.Duration) (map[string]exchange.File, error) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -75,26 +76,26 @@ func (l *link) fetchFiles(ctx context.Context, files map[string][2]string, withi
 		f := exchange.File{Name: thread.AttachmentTail(at[1])}
 		data, err := []byte(nil), error(nil)
 		switch {
-		case len(out) >= maxBrought:
-			f.Lost = "the message names too many files"
+		case len(out) >= maxFetched:
+			f.Failure = "the message names too many files"
 		case room <= 0:
-			f.Lost = "the files of the message are too large together"
+			f.Failure = "the files of the message are too large together"
 		default:
 			data, err = l.remote.attachment(ctx, at[0], at[1])
 		}
 		if err != nil {
 			l.log.Info("a file of a thread behind a link could not be fetched", "link", l.cfg.Name, "thread", at[0], "file", at[1], "error", err)
-			f.Lost = whyLost(err)
-			if mayCome(err) {
+			f.Failure = explainFetchError(err)
+			if isTemporary(err) {
 				later = err
 			}
-		} else if f.Lost == "" && len(data) == 0 {
-			f.Lost = "it is empty"
+		} else if f.Failure == "" && len(data) == 0 {
+			f.Failure = "it is empty"
 		}
 		if room -= len(data); room < 0 {
-			data, f.Lost = nil, "the files of the message are too large together"
+			data, f.Failure = nil, "the files of the message are too large together"
 		}
-		if f.Lost == "" {
+		if f.Failure == "" {
 			f.Data = data
 			_, f.Mime = thread.Sniff(data)
 		}
@@ -103,7 +104,7 @@ func (l *link) fetchFiles(ctx context.Context, files map[string][2]string, withi
 	return out, later
 }
 
-// FetchAll returns the files that a message from behind the link names, by their addresses.
+// FetchAll returns the files that a message from behind the link names, by address.
 func (l *link) FetchAll(ctx context.Context, conv string, b thread.Block) (map[string]exchange.File, error) {
 	files, err := listForeignFiles(b, func(ref string) (bool, error) { return l.Knows(ctx, ref, conv) })
 	if err != nil || len(files) == 0 {
@@ -112,25 +113,26 @@ func (l *link) FetchAll(ctx context.Context, conv string, b thread.Block) (map[s
 	out := make(map[string]exchange.File, len(files))
 	l.mu.Lock()
 	for uri := range files {
-		if f, ok := l.ahead[uri]; ok {
+		if f, ok := l.prefetched[uri]; ok {
 			out[uri] = f
 			delete(files, uri)
 		}
 	}
 	l.mu.Unlock()
-	got, _ := l.fetchFiles(ctx, files, bringTime) // what may come later is the owner's to fetch
+	got, _ := l.fetchFiles(ctx, files, receiveFetchTime) // the owner can fetch a missing file later
 	maps.Copy(out, got)
 	return out, nil
 }
 
-// mayCome says whether a file may be had later: the exchange is away, or others have not put it there yet.
-func mayCome(err error) bool {
+// isTemporary reports whether a file may be available later: the exchange does not answer, or the file is not there
+// yet.
+func isTemporary(err error) bool {
 	e, sent := errors.AsType[*client.SendError](err)
 	return sent && e.Retry && !errors.Is(err, client.ErrAnswerTooLarge) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// whyLost says why a file could not be had, without the words of the network or the file system.
-func whyLost(err error) string {
+// explainFetchError returns the reason of a failed fetch without texts of the network or the file system.
+func explainFetchError(err error) string {
 	e, sent := errors.AsType[*client.SendError](err)
 	_, refused := errors.AsType[*wire.Error](err)
 	switch {
@@ -141,7 +143,7 @@ func whyLost(err error) string {
 	case sent:
 		return "the exchange does not answer as it should"
 	case errors.Is(err, fs.ErrNotExist):
-		return "it does not lie with the thread"
+		return "it is not stored with the thread"
 	case refused:
 		return "it " + thread.PublicText(err)
 	}

@@ -23,8 +23,8 @@ import (
 
 var smallPhoto = append([]byte("\x89PNG\r\n\x1a\n"), bytes.Repeat([]byte("p"), 3000)...)
 
-// deliverPhoto completes a thread over there with a photo that its exchange keeps beside it.
-func (a *abroad) deliverPhoto(there string, data []byte) (file string) {
+// deliverPhoto completes a thread there with a photo that its exchange stores.
+func (a *foreignLink) deliverPhoto(there string, data []byte) (file string) {
 	a.t.Helper()
 	entry, err := a.Upload(a.t.Context(), exchange.Owner("test"), there, "photo.png", data)
 	if err != nil {
@@ -34,8 +34,9 @@ func (a *abroad) deliverPhoto(there string, data []byte) (file string) {
 	return entry.At(0).GetStr("file")
 }
 
-// photoOf is the picture of a thread as the owner gets it: by page, files, REST and name, which all name our thread.
-func (p *party) photoOf(here, there string) (data []byte) {
+// photoOf returns the picture of a thread as the owner gets it: by page, files, REST and name, which all name our
+// thread.
+func (p *meshNode) photoOf(here, there string) (data []byte) {
 	p.t.Helper()
 	names, err := p.Attachments(p.t.Context(), here)
 	if err != nil || len(names) != 1 {
@@ -63,11 +64,12 @@ func (p *party) photoOf(here, there string) (data []byte) {
 	return a.Data
 }
 
-// A photo that somebody delivers there is a photo of our thread, also a small one, and one that no message would hold.
+// TestPhotoThroughALink: a photo delivered there becomes a photo of our thread, also a small one, and one that fits in
+// no message.
 func TestPhotoThroughALink(t *testing.T) {
 	for name, data := range map[string][]byte{"small": smallPhoto, "large": append(smallPhoto[:8:8], bytes.Repeat([]byte("q"), 3<<20)...)} {
 		t.Run(name, func(t *testing.T) {
-			a := newAbroad(t, nil)
+			a := newForeignLink(t, nil)
 			a.home.request(thread.OwnerID, "{id: other, intent: so that refs differ}")
 			here, there := a.ask("{id: water, intent: water the roses}")
 			a.deliverPhoto(there, data)
@@ -79,24 +81,24 @@ func TestPhotoThroughALink(t *testing.T) {
 	}
 }
 
-// Who asks there may show a photo too.
+// TestPhotoOfARequestThroughALink: a requester there may attach a photo too.
 func TestPhotoOfARequestThroughALink(t *testing.T) {
-	a := newAbroad(t, nil)
+	a := newForeignLink(t, nil)
 	a.home.request(thread.OwnerID, "{id: other, intent: so that refs differ}")
 	carol := a.register("carol")
 	photo := dataURI("image/png", append(smallPhoto[:8:8], bytes.Repeat([]byte("q"), thread.MaxInline)...))
 	there := a.want(201, carol, "POST", "requests", `{"intent":"what is this?","context":[{"image":"`+photo+`"}]}`).GetStr("ref")
-	a.poke()
+	a.wakePoll()
 	here := a.home.arrived("what is this?")
 	if got := a.home.photoOf(here, there); len(got) != 8+thread.MaxInline {
 		t.Errorf("%d bytes came", len(got))
 	}
 }
 
-// What cannot be had is said where it would be. It has the result wait for no longer than a while, and nothing is read but
-// what lies with that thread.
+// TestPhotoThatIsNotThere: a missing file is reported in its place. Its message waits for a bounded time, and nothing
+// is read except files of that thread.
 func TestPhotoThatIsNotThere(t *testing.T) {
-	a := newAbroad(t, nil)
+	a := newForeignLink(t, nil)
 	other := a.want(201, a.register("carol"), "POST", "requests", `{"intent":"mow the lawn","context":["x"]}`).GetStr("ref")
 	if _, err := a.Upload(t.Context(), exchange.Owner("test"), other, "secret.png", smallPhoto); err != nil {
 		t.Fatal(err)
@@ -118,7 +120,7 @@ func TestPhotoThatIsNotThere(t *testing.T) {
 	if n := strings.Count(said, `"not_fetched":"the exchange answers Not Found"`); n != 1 {
 		t.Errorf("%d files are said to be missing: %s", n, said)
 	}
-	// It is the owner's to fetch once it is there, and nothing else is.
+	// The owner can fetch the file once it exists, and nothing else.
 	address := "content://" + there + "/att-009-image-nothing.png"
 	if _, err := a.home.bridge.Fetch(t.Context(), here, address); statusOf(err) != http.StatusBadGateway || !strings.Contains(err.Error(), "Not Found") {
 		t.Errorf("what is not there was fetched: %v", err)
@@ -127,7 +129,7 @@ func TestPhotoThatIsNotThere(t *testing.T) {
 	if err := a.KeepAttachment(t.Context(), there, missing); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // the second time it is here
+	for range 2 { // the second time it is stored already
 		got, err := a.home.bridge.Fetch(t.Context(), here, address)
 		if err != nil || !bytes.Equal(got.Data, smallPhoto) || got.Mime != "image/png" {
 			t.Errorf("fetched %d bytes of %s, %v", len(got.Data), got.Mime, err)
@@ -152,7 +154,8 @@ func mustMessages(t *testing.T, x *exchange.Exchange, ref string) []thread.Messa
 	return list
 }
 
-// A message whose photo cannot be fetched now waits for it, for a while: it does not count as taken in.
+// TestPhotoThatComesLater: a message whose photo cannot be fetched now waits for it for a while, and does not count
+// as received.
 func TestPhotoThatComesLater(t *testing.T) {
 	const there = "2026-01-31-001"
 	for name, c := range map[string]struct {
@@ -163,18 +166,18 @@ func TestPhotoThatComesLater(t *testing.T) {
 		"at once": {0, 1, 1}, "the third time": {2, 3, 3}, "never": {99, 4, 8},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l, remote, desk := newBoard(t)
-			l.cfg.Mesh = bridgetest.NewMesh(strict{desk, l.records}, meshtest.Store(t))
-			l.remote = &album{board: remote, fails: c.fails}
-			remote.list = []remoteThread{{there, "us", "1"}}
+			l, remote, desk := newListRemote(t)
+			l.cfg.Mesh = bridgetest.NewMesh(storingMesh{desk, l.records}, meshtest.Store(t))
+			l.remote = &photoRemote{listRemote: remote, fails: c.fails}
+			remote.listed = []remoteThread{{there, "us", "1"}}
 			if err := l.records.Apply(t.Context(), l.change(there, knownThread{Conv: "conv_1", Mine: true}), time.Now()); err != nil {
 				t.Fatal(err)
 			}
 			polls := 0
 			for len(desk.took) == 0 && polls < 20 {
-				if p, waits := l.later[there]; waits {
+				if p, waits := l.postponed[there]; waits {
 					p.at = time.Time{}
-					l.later[there] = p
+					l.postponed[there] = p
 				}
 				if err := l.poll(t.Context()); err != nil {
 					t.Fatal(err)
@@ -187,28 +190,28 @@ func TestPhotoThatComesLater(t *testing.T) {
 			if polls < c.least || polls > c.most {
 				t.Errorf("it came in at the poll %d", polls)
 			}
-			if len(l.ahead) != 0 {
+			if len(l.prefetched) != 0 {
 				t.Error("files are held in memory for nothing")
 			}
 		})
 	}
 }
 
-// album is a foreign exchange with one photo, which it gives away after so many calls.
-type album struct {
-	*board
+// photoRemote is a remote with one photo, which it delivers after a number of calls.
+type photoRemote struct {
+	*listRemote
 	fails  int
 	weighs int
 	calls  int
 }
 
-func (b *album) view(context.Context, string) (remoteView, error) {
+func (b *photoRemote) view(context.Context, string) (remoteView, error) {
 	image := wire.Obj(wire.Field("image", exchange.Attachment{Name: "att-001-image-x.png", Mime: "image/png", Size: 9}.Tree("x.png")))
 	said := thread.Block{{Type: "response", Body: wire.Obj(wire.TextField("re", "x"), wire.Field("content", wire.Arr(image)))}}
 	return remoteView{requester: "us", messages: []thread.Message{{Serial: 1, From: "bob", Mess: said.Tree()}}}, nil
 }
 
-func (b *album) attachment(context.Context, string, string) ([]byte, error) {
+func (b *photoRemote) attachment(context.Context, string, string) ([]byte, error) {
 	b.calls++
 	if b.weighs > 0 {
 		return make([]byte, b.weighs), nil
@@ -219,11 +222,12 @@ func (b *album) attachment(context.Context, string, string) ([]byte, error) {
 	return smallPhoto, nil
 }
 
-// The same in a directory, with and without git: the photo lies beside the thread. A link in its place is none.
+// TestPhotoInADirectory: the same in a directory, with and without git: the photo is beside the thread. A link in its
+// place does not count.
 func TestPhotoInADirectory(t *testing.T) {
 	for name, inGit := range map[string]bool{"plain": false, "git": true} {
 		t.Run(name, func(t *testing.T) {
-			s := newShed(t, inGit, nil)
+			s := newSharedFolder(t, inGit, nil)
 			s.home.request(thread.OwnerID, "{id: other, intent: so that refs differ}")
 			here := s.home.request(thread.OwnerID, "{id: saw, intent: saw the log}")
 			s.home.sendThrough(here)
@@ -242,18 +246,18 @@ func TestPhotoInADirectory(t *testing.T) {
 			if got := s.home.photoOf(here, there); !bytes.Equal(got, smallPhoto) {
 				t.Errorf("%d bytes came", len(got))
 			}
-			if said := s.home.said(here); !strings.Contains(said, `"not_fetched":"it is no regular file`) {
+			if said := s.home.said(here); !strings.Contains(said, `"not_fetched":"it is not a regular file`) {
 				t.Errorf("it says %s", said)
 			}
 		})
 	}
 }
 
-// only returns the one thread of the directory.
-func (s *shed) only(r *dirRemote) (there string) {
+// only returns the only thread of the directory.
+func (s *sharedFolder) only(r *dirRemote) (there string) {
 	s.t.Helper()
 	eventually(s.t, "the request in the directory", func() bool {
-		list, err := r.changed(s.t.Context())
+		list, err := r.list(s.t.Context())
 		if err == nil && len(list) == 1 {
 			there = list[0].ref
 		}
@@ -262,7 +266,8 @@ func (s *shed) only(r *dirRemote) (there string) {
 	return there
 }
 
-// What is taken over by itself is bounded: 10 MiB a file, and so much of one message and of one thread.
+// TestPhotosThroughALinkAreBounded: automatic fetches are bounded: 10 MiB for a file, and a sum for one message and for
+// one thread.
 func TestPhotosThroughALinkAreBounded(t *testing.T) {
 	l := newLab(t)
 	ref := l.request("alice", "{intent: look}")
@@ -284,11 +289,11 @@ func TestPhotosThroughALinkAreBounded(t *testing.T) {
 	if text := thread.ThreadText(l.thread(ref), mustMessages(t, l.Exchange, ref)); strings.Count(text, "not_fetched: the files of the thread are too large together") != 1 {
 		t.Errorf("it says %s", text)
 	}
-	link, remote, _ := newBoard(t)
-	heavy := &album{board: remote, weighs: thread.MaxUpload}
+	link, remote, _ := newListRemote(t)
+	heavy := &photoRemote{listRemote: remote, weighs: thread.MaxUpload}
 	link.remote = heavy
 	files := map[string][2]string{}
-	for n := range maxBrought + 5 {
+	for n := range maxFetched + 5 {
 		name := "att-001-image-" + strconv.Itoa(n) + ".png"
 		files["content://x/"+name] = [2]string{"x", name}
 	}
@@ -299,7 +304,7 @@ func TestPhotosThroughALinkAreBounded(t *testing.T) {
 	total, lost := 0, 0
 	for _, f := range got {
 		total += len(f.Data)
-		if f.Lost != "" {
+		if f.Failure != "" {
 			lost++
 		}
 	}
@@ -308,11 +313,12 @@ func TestPhotosThroughALinkAreBounded(t *testing.T) {
 	}
 }
 
-// After a crash a message is taken in anew, without what was fetched for it; and only in the conversation of its thread.
+// TestPhotoIsFetchedAnew: after a crash a message is received again, without its prefetched files; files belong to the
+// conversation of their thread only.
 func TestPhotoIsFetchedAnew(t *testing.T) {
 	const there = "2026-01-31-001"
-	l, remote, _ := newBoard(t)
-	l.remote = &album{board: remote}
+	l, remote, _ := newListRemote(t)
+	l.remote = &photoRemote{listRemote: remote}
 	if err := l.records.Apply(t.Context(), l.change(there, knownThread{Conv: "conv_1", Mine: true}), time.Now()); err != nil {
 		t.Fatal(err)
 	}

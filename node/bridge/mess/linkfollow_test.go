@@ -16,25 +16,25 @@ import (
 	"github.com/agentmesh/agentmesh/node/meshtest"
 )
 
-// offered has somebody there ask for something, which our owner may take on.
-func (a *abroad) offered(body string) (there, here string, task node.Item) {
+// offered opens a request there that our owner may claim.
+func (a *foreignLink) offered(body string) (there, here string, task node.Item) {
 	a.t.Helper()
 	there = a.want(201, a.register("carol"), "POST", "requests", body).GetStr("ref")
-	a.poke()
+	a.wakePoll()
 	here = a.home.theirs()
 	return there, here, a.home.task(here, "work/0")
 }
 
-// What somebody else there took meanwhile goes from our inbox, although nobody here tried to. The exchange does not show
-// it to us any more.
+// TestTakenThereGoesHere: a task leaves our inbox when another executor there claims the thread, even if nobody here
+// tried to. The exchange does not show us the thread any more.
 func TestTakenThereGoesHere(t *testing.T) {
 	for name, as := range map[string]string{"we know who we are there": "us", "we do not": ""} {
 		t.Run(name, func(t *testing.T) {
-			a := newAbroad(t, func(c *Config) { c.Links[0].Options = map[string]string{"as": as} })
+			a := newForeignLink(t, func(c *Config) { c.Links[0].Options = map[string]string{"as": as} })
 			there, here, task := a.offered(`{"intent":"mow the lawn"}`)
 			a.set(there, `{"status":"claimed"}`)
 			a.home.reaches(here, thread.Cancelled)
-			a.home.ends(task, node.ItemWithdrawn)
+			a.home.waitItem(task, node.ItemWithdrawn)
 			if n := a.home.noticesOf("mess", "refused"); n != 0 {
 				t.Errorf("the owner, who did nothing, is told of %d refusals", n)
 			}
@@ -42,18 +42,21 @@ func TestTakenThereGoesHere(t *testing.T) {
 	}
 }
 
-// What the exchange itself ends there, or its owner, ends here: who works on it is told, and the task goes.
+// TestEndedThereWhileWeWork: if the exchange there or its owner ends a thread, it ends here: its executor gets a
+// notice, and the task goes.
 func TestEndedThereWhileWeWork(t *testing.T) {
 	for name, c := range map[string]struct {
-		end func(a *abroad, there string)
+		end func(a *foreignLink, there string)
 		why string
 	}{
-		"cancelled by its owner": {func(a *abroad, there string) { a.do(thread.OwnerID, "- cancel: {re: "+there+", reason: we move out}") }, "we move out"},
-		"superseded": {func(a *abroad, there string) {
+		"cancelled by its owner": {func(a *foreignLink, there string) {
+			a.do(thread.OwnerID, "- cancel: {re: "+there+", reason: we move out}")
+		}, "we move out"},
+		"superseded": {func(a *foreignLink, there string) {
 			a.do("us", "- suggestion: {id: s1, type: split, re: "+there+", proposed: [{intent: y}, {intent: z}], reason: two jobs}")
 			a.do("carol", "- reply: {re: s1, accept: true}")
 		}, "superseded"},
-		"held, and expired": {func(a *abroad, there string) {
+		"held, and expired": {func(a *foreignLink, there string) {
 			a.set(there, `{"status":"held"}`)
 			time.Sleep(time.Until(a.thread(there).Deadline) + time.Millisecond)
 			if _, err := a.Tick(t.Context()); err != nil {
@@ -62,7 +65,7 @@ func TestEndedThereWhileWeWork(t *testing.T) {
 		}, "expired"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := newAbroad(t, nil)
+			a := newForeignLink(t, nil)
 			bob := a.bob
 			body := `{"intent":"mow the lawn"}`
 			if strings.HasPrefix(name, "held") {
@@ -74,9 +77,9 @@ func TestEndedThereWhileWeWork(t *testing.T) {
 			a.bob = a.us
 			c.end(a, there)
 			a.bob = bob
-			a.poke()
+			a.wakePoll()
 			a.home.reaches(here, thread.Cancelled)
-			a.home.ends(task, node.ItemWithdrawn)
+			a.home.waitItem(task, node.ItemWithdrawn)
 			if text := a.home.said(here); !strings.Contains(text, c.why) {
 				t.Errorf("it says %s", text)
 			}
@@ -87,35 +90,35 @@ func TestEndedThereWhileWeWork(t *testing.T) {
 	}
 }
 
-// The refs of a foreign exchange may be those of other threads here.
+// TestForeignRefIsAnotherThreadHere: a ref of a foreign exchange may be that of another thread here.
 func TestForeignRefIsAnotherThreadHere(t *testing.T) {
-	a := newAbroad(t, nil)
+	a := newForeignLink(t, nil)
 	ours := a.home.request("claude", "{intent: paint the fence}")
 	carol := a.register("carol")
 	there := a.want(201, carol, "POST", "requests", `{"intent":"mow the lawn"}`).GetStr("ref")
 	if there != ours {
 		t.Fatalf("%s there and %s here: the test needs one ref for both", there, ours)
 	}
-	a.poke()
+	a.wakePoll()
 	here := a.home.arrived("mow the lawn")
 	a.want(200, carol, "PATCH", "requests/"+there, `{"status":"cancelled","message":"it rains"}`)
-	a.poke()
+	a.wakePoll()
 	a.home.reaches(here, thread.Cancelled)
 	a.home.want(ours, thread.Received)
 }
 
 // arrived waits for the thread with an intent.
-func (p *party) arrived(intent string) (ref string) {
+func (p *meshNode) arrived(intent string) (ref string) {
 	p.t.Helper()
 	eventually(p.t.(*testing.T), intent, func() bool {
-		ref = p.here(intent)
+		ref = p.localThread(intent)
 		return ref != ""
 	})
 	return ref
 }
 
-// here returns the thread with an intent, "" where there is none.
-func (p *party) here(intent string) string {
+// localThread returns the thread with an intent, or "".
+func (p *meshNode) localThread(intent string) string {
 	p.t.Helper()
 	page, err := p.List(p.t.Context(), exchange.Owner("test"), "", "", 100)
 	if err != nil {
@@ -129,10 +132,10 @@ func (p *party) here(intent string) string {
 	return ""
 }
 
-// What the owner has not let in yet is asked about no more when somebody else there took it, and what was over before we
-// came does not come in at all.
+// TestOverThereBeforeItIsLetIn: the question about a request that the owner has not let in is withdrawn when somebody
+// else claims it there; a request that had ended before does not come in at all.
 func TestOverThereBeforeItIsLetIn(t *testing.T) {
-	a := newAbroad(t, func(c *Config) { c.Links[0].Policy.Access = string(acl.Approval) })
+	a := newForeignLink(t, func(c *Config) { c.Links[0].Policy.Access = string(acl.Approval) })
 	if _, err := a.home.node.Attach(LinkKind(), a.home.bridge.cfg.Links); err != nil {
 		t.Fatal(err)
 	}
@@ -145,14 +148,14 @@ func TestOverThereBeforeItIsLetIn(t *testing.T) {
 		}
 		return len(asks)
 	}
-	a.poke()
+	a.wakePoll()
 	eventually(t, "the question", func() bool { return pending() == 1 })
 	started, err := newLink(a.home.bridge.links[0].cfg)
 	if err == nil {
-		err = started.knowAsked(t.Context())
+		err = started.loadAwaiting(t.Context())
 	}
-	if conv := started.convOf(there); err != nil || !started.asked[conv] || len(started.asked) != 1 {
-		t.Errorf("after a start the link knows %v, %v; want %s", started.asked, err, conv)
+	if conv := started.convOf(there); err != nil || !started.awaiting[conv] || len(started.awaiting) != 1 {
+		t.Errorf("after a start the link knows %v, %v; want %s", started.awaiting, err, conv)
 	}
 	a.set(there, `{"status":"claimed"}`)
 	eventually(t, "its end", func() bool { return pending() == 0 })
@@ -161,16 +164,16 @@ func TestOverThereBeforeItIsLetIn(t *testing.T) {
 	}
 }
 
-// shed is a directory that several share, and a node with a link to it. Each of the others has a hand in it.
-type shed struct {
+// sharedFolder is a shared directory and a node with a link to it. Every participant writes through its own dirRemote.
+type sharedFolder struct {
 	t    *testing.T
-	home *party
+	home *meshNode
 	side func(name string) *dirRemote
 }
 
-func newShed(t *testing.T, inGit bool, before func(side func(string) *dirRemote)) *shed {
+func newSharedFolder(t *testing.T, inGit bool, before func(side func(string) *dirRemote)) *sharedFolder {
 	t.Helper()
-	s := &shed{t: t}
+	s := &sharedFolder{t: t}
 	base := t.TempDir()
 	options := map[string]string{"as": "us"}
 	s.side = func(name string) *dirRemote { return &dirRemote{dir: filepath.Join(base, "shared"), name: name} }
@@ -190,42 +193,43 @@ func newShed(t *testing.T, inGit bool, before func(side func(string) *dirRemote)
 		before(s.side)
 	}
 	dir := s.side("us").dir
-	s.home = newParty(t, meshtest.New(t), "home", func(c *Config) {
+	s.home = newMeshNode(t, meshtest.New(t), "home", func(c *Config) {
 		c.Links = []bridge.Link{{Name: "shed", Kind: Kind, Dir: dir, Options: options}}
 	})
 	return s
 }
 
-func (s *shed) poke() { s.home.bridge.links[0].poke() }
+func (s *sharedFolder) wakePoll() { s.home.bridge.links[0].wakePoll() }
 
-func (s *shed) create(name, request string) (there string) {
+func (s *sharedFolder) create(name, request string) (there string) {
 	s.t.Helper()
 	there, err := s.side(name).create(s.t.Context(), "", mustParse(s.t, "- request: "+request)[0].Body)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.poke()
+	s.wakePoll()
 	return there
 }
 
-func (s *shed) say(name, there, block string) {
+func (s *sharedFolder) say(name, there, block string) {
 	s.t.Helper()
 	r := s.side(name)
-	if _, err := r.changed(s.t.Context()); err != nil { // pulled
+	if _, err := r.list(s.t.Context()); err != nil { // pulled
 		s.t.Fatal(err)
 	}
-	if err := r.say(s.t.Context(), "", there, mustParse(s.t, block)); err != nil {
+	if err := r.post(s.t.Context(), "", there, mustParse(s.t, block)); err != nil {
 		s.t.Fatal(err)
 	}
-	s.poke()
+	s.wakePoll()
 }
 
-// The same in a directory, with and without git: taken by another, ended by a word in the envelope alone, and gone.
+// TestDirectoryIsFollowed: the same in a directory, with and without git: claimed by another, ended by the envelope
+// alone, and removed.
 func TestDirectoryIsFollowed(t *testing.T) {
 	for name, inGit := range map[string]bool{"plain": false, "git": true} {
 		t.Run(name, func(t *testing.T) {
-			s := newShed(t, inGit, func(side func(string) *dirRemote) {
-				old := &shed{t: t, side: side, home: &party{bridge: &Bridge{links: []*link{{wake: make(chan struct{}, 1)}}}}}
+			s := newSharedFolder(t, inGit, func(side func(string) *dirRemote) {
+				old := &sharedFolder{t: t, side: side, home: &meshNode{bridge: &Bridge{links: []*link{{wake: make(chan struct{}, 1)}}}}}
 				done := old.create("neighbour", "{id: old, intent: what was done long ago}")
 				old.say("bob", done, "- status: {re: x, code: claimed}")
 				old.say("bob", done, "- status: {re: x, code: completed}")
@@ -235,8 +239,8 @@ func TestDirectoryIsFollowed(t *testing.T) {
 			task := s.home.task(here, "work/0")
 			s.say("bob", saw, "- status: {re: x, code: claimed}")
 			s.home.reaches(here, thread.Cancelled)
-			s.home.ends(task, node.ItemWithdrawn)
-			if ref := s.home.here("what was done long ago"); ref != "" {
+			s.home.waitItem(task, node.ItemWithdrawn)
+			if ref := s.home.localThread("what was done long ago"); ref != "" {
 				t.Errorf("what was done before we came is here as %s", ref)
 			}
 
@@ -245,7 +249,7 @@ func TestDirectoryIsFollowed(t *testing.T) {
 			s.home.reply(s.home.task(here, "work/0").ID, `{"action":"accept"}`, 200)
 			us := s.side("neighbour")
 			state := func(ref string) thread.Code {
-				if _, err := us.changed(t.Context()); err != nil {
+				if _, err := us.list(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 				v, err := us.view(t.Context(), ref)
@@ -274,7 +278,7 @@ func TestDirectoryIsFollowed(t *testing.T) {
 			}
 			l := s.home.bridge.links[0]
 			for range 3 { // the folder is not mounted
-				s.poke()
+				s.wakePoll()
 				eventually(t, "a poll", func() bool { return len(l.wake) == 0 })
 			}
 			v, err := l.remote.view(t.Context(), "2026-01-31-001")
@@ -287,10 +291,10 @@ func TestDirectoryIsFollowed(t *testing.T) {
 }
 
 // edit replaces a text in the file of a thread by hand; "" removes the thread.
-func (s *shed) edit(name, there, old, with string) {
+func (s *sharedFolder) edit(name, there, old, with string) {
 	s.t.Helper()
 	r := s.side(name)
-	if _, err := r.changed(s.t.Context()); err != nil {
+	if _, err := r.list(s.t.Context()); err != nil {
 		s.t.Fatal(err)
 	}
 	root, err := folder.OpenLayout(r.dir)
@@ -315,17 +319,17 @@ func (s *shed) edit(name, there, old, with string) {
 	if err != nil && !os.IsNotExist(err) {
 		s.t.Fatal(err)
 	}
-	s.poke()
+	s.wakePoll()
 }
 
-// Who runs the exchange there may answer for who asked.
+// TestTheirOwnerAnswers: the owner of a foreign exchange may answer for the requester.
 func TestTheirOwnerAnswers(t *testing.T) {
-	a := newAbroad(t, nil)
+	a := newForeignLink(t, nil)
 	there, here, task := a.offered(`{"intent":"mow the lawn"}`)
 	a.home.reply(task.ID, `{"mess":[{"status":{"code":"needs_input","questions":[{"field":"side","question":"Which side?"}]}}]}`, 200)
 	eventually(t, "the question over there", func() bool { return a.thread(there).Status == thread.NeedsInput })
 	a.do(thread.OwnerID, "- reply: {re: "+there+", answers: {side: the left one}}")
-	a.poke()
+	a.wakePoll()
 	a.home.reaches(here, thread.InProgress)
 	if text := a.home.said(here); !strings.Contains(text, "the left one") {
 		t.Errorf("it says %s", text)

@@ -11,14 +11,14 @@ import (
 	"github.com/agentmesh/agentmesh/node/subprocess"
 )
 
-// run runs plain git in the directory. Nothing a stranger wrote is in its arguments.
-func (r *dirRemote) run(ctx context.Context, args ...string) error {
-	_, err := r.output(ctx, args...)
+// runGit runs git in the directory. Its arguments contain no text of strangers.
+func (r *dirRemote) runGit(ctx context.Context, args ...string) error {
+	_, err := r.gitOutput(ctx, args...)
 	return err
 }
 
-// output is run for what git says.
-func (r *dirRemote) output(ctx context.Context, args ...string) ([]byte, error) {
+// gitOutput is runGit, but returns the output.
+func (r *dirRemote) gitOutput(ctx context.Context, args ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	env := []string{"GIT_TERMINAL_PROMPT=0", "PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "SSH_AUTH_SOCK=" + os.Getenv("SSH_AUTH_SOCK")}
@@ -29,55 +29,55 @@ func (r *dirRemote) output(ctx context.Context, args ...string) ([]byte, error) 
 	return res.Output, nil
 }
 
-// pull brings in what others pushed. What a crash kept us from pushing goes on top of it. Where nobody has pushed anything
-// yet, there is nothing to bring in.
+// pull brings in what others pushed, and puts commits on top that a crash kept us from pushing. An empty repository is
+// not an error.
 func (r *dirRemote) pull(ctx context.Context) error {
 	if !r.git {
 		return nil
 	}
-	err := r.run(ctx, "pull", "-q", "--ff-only")
-	if err != nil && (r.nothingThere(ctx) || r.rebase(ctx) == nil) {
+	err := r.runGit(ctx, "pull", "-q", "--ff-only")
+	if err != nil && (r.isRemoteEmpty(ctx) || r.rebase(ctx) == nil) {
 		return nil
 	}
 	return err
 }
 
-// nothingThere says whether the repository that we push to is empty.
-func (r *dirRemote) nothingThere(ctx context.Context) bool {
-	heads, err := r.output(ctx, "ls-remote", "--heads")
+// isRemoteEmpty reports whether the repository to which we push is empty.
+func (r *dirRemote) isRemoteEmpty(ctx context.Context) bool {
+	heads, err := r.gitOutput(ctx, "ls-remote", "--heads")
 	return err == nil && len(heads) == 0
 }
 
-// push pushes. The first push of a clone of an empty repository makes the branch that is followed from then on.
+// push pushes. The first push of a clone of an empty repository creates the branch and follows it.
 func (r *dirRemote) push(ctx context.Context) error {
-	if r.run(ctx, "rev-parse", "-q", "--verify", "@{u}") != nil {
-		return r.run(ctx, "push", "-q", "-u", "origin", "HEAD")
+	if r.runGit(ctx, "rev-parse", "-q", "--verify", "@{u}") != nil {
+		return r.runGit(ctx, "push", "-q", "-u", "origin", "HEAD")
 	}
-	return r.run(ctx, "push", "-q")
+	return r.runGit(ctx, "push", "-q")
 }
 
-// rebase puts our commits on top of what others pushed, or leaves everything as it was.
+// rebase puts our commits on top of what others pushed, or leaves everything unchanged.
 func (r *dirRemote) rebase(ctx context.Context) error {
-	err := r.run(ctx, "-c", "user.name=agentmesh", "-c", "user.email=agentmesh@localhost", "pull", "-q", "--rebase")
+	err := r.runGit(ctx, "-c", "user.name=agentmesh", "-c", "user.email=agentmesh@localhost", "pull", "-q", "--rebase")
 	if err != nil {
-		_ = r.run(ctx, "rebase", "--abort") // where there is none, nothing is to be undone
+		_ = r.runGit(ctx, "rebase", "--abort") // fails if no rebase was started, and then changes nothing
 	}
 	return err
 }
 
-// publish commits and pushes what was written. A push that came second is repeated once on top of what came first. What
-// cannot be pushed is undone: it is said again as a whole, to the thread as it stands then.
+// publish commits and pushes what was written. If another push came first, it rebases and pushes once more. A commit
+// that cannot be pushed is undone: the whole message is sent again later, to the thread as it is then.
 func (r *dirRemote) publish(ctx context.Context, ref string) error {
 	if !r.git {
 		return nil
 	}
-	if err := r.run(ctx, "add", "-A", "exchange"); err != nil {
-		return again(err)
+	if err := r.runGit(ctx, "add", "-A", "exchange"); err != nil {
+		return toRetry(err)
 	}
-	changed := r.run(ctx, "diff", "--cached", "--quiet") != nil
+	changed := r.runGit(ctx, "diff", "--cached", "--quiet") != nil
 	if changed {
-		if err := r.run(ctx, "-c", "user.name=agentmesh", "-c", "user.email=agentmesh@localhost", "commit", "-q", "-m", "messe-af: "+ref); err != nil {
-			return again(err)
+		if err := r.runGit(ctx, "-c", "user.name=agentmesh", "-c", "user.email=agentmesh@localhost", "commit", "-q", "-m", "messe-af: "+ref); err != nil {
+			return toRetry(err)
 		}
 	}
 	err := r.push(ctx)
@@ -91,16 +91,16 @@ func (r *dirRemote) publish(ctx context.Context, ref string) error {
 	if err != nil && changed {
 		err = errors.Join(err, r.undo(ctx))
 	}
-	return again(err)
+	return toRetry(err)
 }
 
-// undo takes the newest commit back. Of the first commit of all the files stay.
+// undo removes the newest commit. Undoing the first commit leaves the files in place.
 func (r *dirRemote) undo(ctx context.Context) error {
-	if r.run(ctx, "rev-parse", "-q", "--verify", "HEAD~1") == nil {
-		return r.run(ctx, "reset", "-q", "--keep", "HEAD~1")
+	if r.runGit(ctx, "rev-parse", "-q", "--verify", "HEAD~1") == nil {
+		return r.runGit(ctx, "reset", "-q", "--keep", "HEAD~1")
 	}
-	if err := r.run(ctx, "update-ref", "-d", "HEAD"); err != nil {
+	if err := r.runGit(ctx, "update-ref", "-d", "HEAD"); err != nil {
 		return err
 	}
-	return r.run(ctx, "reset", "-q")
+	return r.runGit(ctx, "reset", "-q")
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
-// git returns what runs git in a folder. Without git the test is skipped.
+// git returns a function that runs git in a folder. Without git it skips the test.
 func git(t *testing.T) (run func(dir string, args ...string)) {
 	t.Helper()
 	if _, err := exec.LookPath("git"); err != nil {
@@ -28,7 +28,7 @@ func git(t *testing.T) (run func(dir string, args ...string)) {
 	}
 }
 
-// Two exchanges without a server: a directory in git, pulled and pushed by both sides.
+// TestGitDirectory: two exchanges without a server share a directory in git that both pull and push.
 func TestGitDirectory(t *testing.T) {
 	origin := t.TempDir()
 	run := git(t)
@@ -51,20 +51,20 @@ func TestGitDirectory(t *testing.T) {
 	if err != nil || again != ref {
 		t.Errorf("sent again: %s, %v, want %s", again, err, ref)
 	}
-	list, err := them.changed(ctx)
+	list, err := them.list(ctx)
 	if err != nil || len(list) != 1 || list[0].ref != ref {
 		t.Fatalf("they see %v, %v", list, err)
 	}
-	if err := them.say(ctx, "", ref, mustParse(t, "- status: {re: x, code: claimed}")); err != nil {
+	if err := them.post(ctx, "", ref, mustParse(t, "- status: {re: x, code: claimed}")); err != nil {
 		t.Fatal(err)
 	}
-	if err := them.say(ctx, "", ref, mustParse(t, "- status: {re: x, code: completed}")); err == nil {
+	if err := them.post(ctx, "", ref, mustParse(t, "- status: {re: x, code: completed}")); err == nil {
 		t.Error("confirm_before has a way around it")
 	}
-	if err := us.say(ctx, "", ref, mustParse(t, "- status: {re: x, code: completed}")); err == nil {
+	if err := us.post(ctx, "", ref, mustParse(t, "- status: {re: x, code: completed}")); err == nil {
 		t.Error("the requester completed it")
 	}
-	if list, err = us.changed(ctx); err != nil || !strings.HasPrefix(list[0].updated, "state=executing") {
+	if list, err = us.list(ctx); err != nil || !strings.HasPrefix(list[0].updated, "state=executing") {
 		t.Errorf("we see %v, %v", list, err)
 	}
 	v, err := us.view(ctx, ref)
@@ -73,8 +73,8 @@ func TestGitDirectory(t *testing.T) {
 	}
 }
 
-// What cannot be pushed is as if it had not been said, and is said once in the end; commits that were left behind, and
-// what others pushed meanwhile, do not stop a directory.
+// TestGitDirectoryRecovers: a message that cannot be pushed is undone and is sent once in the end. Unpushed commits and
+// pushes of others do not block a directory.
 func TestGitDirectoryRecovers(t *testing.T) {
 	base := t.TempDir()
 	origin := filepath.Join(base, "origin")
@@ -93,10 +93,11 @@ func TestGitDirectoryRecovers(t *testing.T) {
 	}
 	claim := mustParse(t, "- status: {re: x, code: claimed}")
 	hook := filepath.Join(origin, "hooks", "pre-receive")
-	if err := os.WriteFile(hook, []byte("#!/bin/sh\nexit 1\n"), 0o700); err != nil { // it can be read, and takes nothing
+	// it can be read, and accepts no push
+	if err := os.WriteFile(hook, []byte("#!/bin/sh\nexit 1\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := us.say(ctx, "", ref, claim); err == nil {
+	if err := us.post(ctx, "", ref, claim); err == nil {
 		t.Fatal("it was pushed")
 	}
 	if v, err := us.view(ctx, ref); err != nil || len(v.messages) != 1 {
@@ -106,35 +107,35 @@ func TestGitDirectoryRecovers(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(us.dir, "commit", "-q", "--allow-empty", "-m", "left behind")
-	if err := them.say(ctx, "", ref, mustParse(t, "- note: {re: x, text: by the window}")); err != nil {
+	if err := them.post(ctx, "", ref, mustParse(t, "- note: {re: x, text: by the window}")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := us.changed(ctx); err != nil {
+	if _, err := us.list(ctx); err != nil {
 		t.Fatalf("a commit that was left behind: %v", err)
 	}
 	for range 2 { // the second time as after a crash
-		if err := us.say(ctx, "", ref, claim); err != nil {
+		if err := us.post(ctx, "", ref, claim); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := them.changed(ctx); err != nil {
+	if _, err := them.list(ctx); err != nil {
 		t.Fatal(err)
 	}
 	v, err := them.view(ctx, ref)
 	if err != nil || len(v.messages) != 3 || v.messages[2].From != "us" {
 		t.Errorf("messages = %+v, %v", v, err)
 	}
-	// Both change the same file: nothing is left in between.
+	// Both change the same file: no conflict remains.
 	run(us.dir, "commit", "-q", "--allow-empty", "-m", "nothing")
 	file := filepath.Join(us.dir, "exchange", thread.FolderOf(thread.Claimed), ref, folder.ThreadFileName(0, ref))
 	if err := os.WriteFile(file, []byte("other\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	run(us.dir, "commit", "-q", "-a", "-m", "in the way")
-	if err := them.say(ctx, "", ref, mustParse(t, "- note: {re: x, text: now}")); err != nil {
+	if err := them.post(ctx, "", ref, mustParse(t, "- note: {re: x, text: now}")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := us.changed(ctx); err == nil {
+	if _, err := us.list(ctx); err == nil {
 		t.Error("a conflict was merged")
 	}
 	if there(filepath.Join(us.dir, ".git", "rebase-merge")) {
@@ -142,7 +143,7 @@ func TestGitDirectoryRecovers(t *testing.T) {
 	}
 }
 
-// Two clones of an empty repository, in which nobody has committed anything yet: the first request begins its history.
+// TestEmptyGitDirectory: with two clones of an empty repository, the first request creates the first commit.
 func TestEmptyGitDirectory(t *testing.T) {
 	base := t.TempDir()
 	origin := filepath.Join(base, "origin")
@@ -155,19 +156,20 @@ func TestEmptyGitDirectory(t *testing.T) {
 	us, them, third := side("us"), side("them"), side("third")
 	ctx := t.Context()
 	for _, r := range []*dirRemote{us, them} {
-		if list, err := r.changed(ctx); err != nil || len(list) > 0 {
+		if list, err := r.list(ctx); err != nil || len(list) > 0 {
 			t.Fatalf("an empty directory: %v, %v", list, err)
 		}
 	}
 	hook := filepath.Join(origin, "hooks", "pre-receive")
-	if err := os.WriteFile(hook, []byte("#!/bin/sh\nexit 1\n"), 0o700); err != nil { // it can be read, and takes nothing
+	// it can be read, and accepts no push
+	if err := os.WriteFile(hook, []byte("#!/bin/sh\nexit 1\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	request := mustParse(t, "- request: {intent: look}")[0].Body
 	if _, err := us.create(ctx, "", request); err == nil {
 		t.Fatal("it was pushed")
 	}
-	if list, err := us.changed(ctx); err != nil || len(list) > 0 {
+	if list, err := us.list(ctx); err != nil || len(list) > 0 {
 		t.Errorf("what was not pushed is there: %v, %v", list, err)
 	}
 	if err := os.Remove(hook); err != nil {
@@ -177,19 +179,19 @@ func TestEmptyGitDirectory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := them.say(ctx, "", ref, mustParse(t, "- status: {re: x, code: claimed}")); err != nil {
+	if err := them.post(ctx, "", ref, mustParse(t, "- status: {re: x, code: claimed}")); err != nil {
 		t.Fatal(err)
 	}
-	if list, err := us.changed(ctx); err != nil || len(list) != 1 || !strings.HasPrefix(list[0].updated, "state=executing") {
+	if list, err := us.list(ctx); err != nil || len(list) != 1 || !strings.HasPrefix(list[0].updated, "state=executing") {
 		t.Errorf("we see %v, %v", list, err)
 	}
-	// One that looks for the first time when there is something.
-	if list, err := third.changed(ctx); err != nil || len(list) != 1 {
+	// A participant that polls for the first time when there is something.
+	if list, err := third.list(ctx); err != nil || len(list) != 1 {
 		t.Errorf("the third sees %v, %v", list, err)
 	}
 }
 
-// Two begin at the same moment: both requests are there in the end.
+// TestTwoBeginAGitDirectory: both begin at the same moment, and both requests exist in the end.
 func TestTwoBeginAGitDirectory(t *testing.T) {
 	base := t.TempDir()
 	origin := filepath.Join(base, "origin")
@@ -216,13 +218,13 @@ func TestTwoBeginAGitDirectory(t *testing.T) {
 		}
 	}
 	for _, r := range sides {
-		if list, err := r.changed(t.Context()); err != nil || len(list) != 2 {
+		if list, err := r.list(t.Context()); err != nil || len(list) != 2 {
 			t.Errorf("%s sees %v, %v", r.name, list, err)
 		}
 	}
 }
 
-// BenchmarkDirectoryLinkCreate makes a thread in a directory of 10,000.
+// BenchmarkDirectoryLinkCreate creates a thread in a directory of 10,000.
 func BenchmarkDirectoryLinkCreate(b *testing.B) {
 	dir := b.TempDir()
 	threadFolder(b, dir, "received", 10_000)

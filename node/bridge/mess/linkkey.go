@@ -18,23 +18,23 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// A link without a key registers at its exchange, and keeps the key that it gets in the database.
+// A link without a key registers at its exchange and stores the key that it receives.
 
-// remembered is what a link over REST keeps.
-type remembered struct {
-	ID         string            `json:"id,omitempty"` // under which the exchange knows us
-	Of         string            `json:"of,omitempty"` // the owner's key that the id belongs to, as a hash; "" for Key
+// restState is the stored state of a link over REST.
+type restState struct {
+	ID         string            `json:"id,omitempty"` // our name at the exchange
+	Of         string            `json:"of,omitempty"` // hash of the configured key to which ID belongs; "" for Key
 	Exchange   string            `json:"exchange,omitempty"`
 	Key        client.Credential `json:"key,omitempty"`
-	OtherWords bool              `json:"other_words,omitempty"` // the server knows [otherWords]
+	OtherWords bool              `json:"other_words,omitempty"` // the server knows only [legacyCodes]
 }
 
-// linkMemory is where that is kept.
-type linkMemory struct{ cfg *LinkConfig }
+// restStore stores the state of a link over REST.
+type restStore struct{ cfg *LinkConfig }
 
-func (m linkMemory) key() string { return "link/" + m.cfg.Name + "/rest" }
+func (m restStore) key() string { return "link/" + m.cfg.Name + "/rest" }
 
-func (m linkMemory) load(ctx context.Context) (out remembered, err error) {
+func (m restStore) load(ctx context.Context) (out restState, err error) {
 	rec, err := m.cfg.Records.Get(ctx, exchange.NSMeta, m.key(), time.Now())
 	if errors.Is(err, store.ErrNotFound) {
 		return out, nil
@@ -45,44 +45,44 @@ func (m linkMemory) load(ctx context.Context) (out remembered, err error) {
 	return out, err
 }
 
-// save keeps it, with a notice to the owner if there is one.
-func (m linkMemory) save(ctx context.Context, v remembered, notice string) error {
+// save stores the state, with a notice to the owner unless notice is "".
+func (m restStore) save(ctx context.Context, v restState, notice string) error {
 	changes := []store.Change{{Record: store.Record{NS: exchange.NSMeta, Key: m.key(), Body: thread.Encode(v)}, IfRev: store.Any}}
 	if notice != "" {
 		m.cfg.Logger.Info(notice, "link", m.cfg.Name)
-		return m.cfg.note(ctx, "the link "+m.cfg.Name+" registered", notice, changes)
+		return m.cfg.notifyOwner(ctx, "the link "+m.cfg.Name+" registered", notice, changes)
 	}
 	return m.cfg.Records.Apply(ctx, changes, time.Now())
 }
 
-// joinError says why the exchange does not take us in.
+// joinError is the reason for which the exchange does not accept us.
 type joinError struct {
 	text  string
-	final bool // until the owner acts
+	final bool // lasts until the owner acts
 }
 
 func (e *joinError) Error() string { return e.text }
 
-// notJoined is a failure of [restRemote.join], which a message waits for in the outbox.
-func notJoined(final bool, format string, args ...any) error {
+// newJoinError returns a failure of [restRemote.join]; messages wait in the outbox meanwhile.
+func newJoinError(final bool, format string, args ...any) error {
 	return errors.Join(&client.SendError{Retry: true}, &joinError{fmt.Sprintf(format, args...), final})
 }
 
-// join returns what is needed to speak with the exchange: the owner's key, the one that we got when we registered, or a new
-// one. It is durable before it is used.
-func (r *restRemote) join(ctx context.Context) (remembered, error) {
+// join returns the state for a call: with the configured key, the key of our registration, or a new one. The state is
+// durable before it is used.
+func (r *restRemote) join(ctx context.Context) (restState, error) {
 	r.joining.Lock()
 	defer r.joining.Unlock()
 	r.mu.Lock()
-	kept := r.kept
+	kept := r.state
 	r.mu.Unlock()
 	if kept == nil {
-		read, err := r.memory.load(ctx)
+		read, err := r.store.load(ctx)
 		if err != nil {
-			return remembered{}, errors.Join(&client.SendError{Retry: true}, err)
+			return restState{}, errors.Join(&client.SendError{Retry: true}, err)
 		}
 		kept = &read
-		r.hold(read)
+		r.setState(read)
 	}
 	out := *kept
 	out.Key = cmp.Or(r.token, out.Key)
@@ -93,28 +93,28 @@ func (r *restRemote) join(ctx context.Context) (remembered, error) {
 	return r.register(ctx, out)
 }
 
-func (r *restRemote) hold(v remembered) {
+func (r *restRemote) setState(v restState) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.kept = &v
+	r.state = &v
 }
 
-// remember changes what is kept.
-func (r *restRemote) remember(ctx context.Context, change func(*remembered)) error {
+// updateState changes the stored state.
+func (r *restRemote) updateState(ctx context.Context, change func(*restState)) error {
 	r.joining.Lock()
 	defer r.joining.Unlock()
 	r.mu.Lock()
-	v := *r.kept
+	v := *r.state
 	r.mu.Unlock()
 	change(&v)
-	if err := r.memory.save(ctx, v, ""); err != nil {
+	if err := r.store.save(ctx, v, ""); err != nil {
 		return errors.Join(&client.SendError{Retry: true}, err)
 	}
-	r.hold(v)
+	r.setState(v)
 	return nil
 }
 
-// exchangeOf returns the id of an exchange that stands in a key of it (MESS-53).
+// exchangeOf returns the exchange id in a key (MESS-53), or "".
 func exchangeOf(key client.Credential) string {
 	if parts := strings.SplitN(string(key), "_", 3); len(parts) == 3 {
 		return parts[1]
@@ -122,14 +122,14 @@ func exchangeOf(key client.Credential) string {
 	return ""
 }
 
-// register is POST register there. r.joining is held.
-func (r *restRemote) register(ctx context.Context, v remembered) (remembered, error) {
+// register calls POST register there. The caller holds r.joining.
+func (r *restRemote) register(ctx context.Context, v restState) (restState, error) {
 	if !strings.Contains(r.base, exchangesPath) {
 		if v.Exchange == "" {
 			v.Exchange = r.onlyExchange(ctx)
 		}
 		if v.Exchange == "" {
-			return v, notJoined(true, "the server does not say which exchange is meant: name it in links[].exchange, or give the link a key in token_file")
+			return v, newJoinError(true, "the server does not say which exchange is meant: name it in links[].exchange, or give the link a key in token_file")
 		}
 	}
 	id := cmp.Or(r.as, v.ID, "agentmesh-"+strings.ToLower(rand.Text()[:8]))
@@ -139,11 +139,11 @@ func (r *restRemote) register(ctx context.Context, v remembered) (remembered, er
 	if e, ok := errors.AsType[*client.SendError](err); ok && e.Refusal != nil {
 		switch {
 		case e.Status == http.StatusConflict:
-			return v, notJoined(true, "the name %s is taken at the exchange: set another one in options.as, or give the link its key in token_file", id)
+			return v, newJoinError(true, "the name %s is taken at the exchange: set another one in options.as, or give the link its key in token_file", id)
 		case e.Retry:
-			return v, notJoined(false, "the exchange does not register us now (HTTP %d: %s)", e.Status, e.Refusal.Message)
+			return v, newJoinError(false, "the exchange does not register us now (HTTP %d: %s)", e.Status, e.Refusal.Message)
 		}
-		return v, notJoined(true, "the exchange does not register us (HTTP %d: %s): ask its owner for a key, and give it to the link in token_file", e.Status, e.Refusal.Message)
+		return v, newJoinError(true, "the exchange does not register us (HTTP %d: %s): ask its owner for a key, and give it to the link in token_file", e.Status, e.Refusal.Message)
 	}
 	if err != nil {
 		return v, err
@@ -151,17 +151,18 @@ func (r *restRemote) register(ctx context.Context, v remembered) (remembered, er
 	got, err := wire.ParseObject(answer)
 	key := got.GetStr("api_key")
 	if err != nil || key == "" || len(key) > 4096 || strings.ContainsAny(key, " \t\r\n") {
-		return v, notJoined(true, "the exchange registered us and gave no usable key: give the link one in token_file")
+		return v, newJoinError(true, "the exchange registered us and gave no usable key: give the link one in token_file")
 	}
 	v.ID, v.Of, v.Key = id, "", client.Credential(key)
-	if err := r.memory.save(ctx, v, "as "+id+" at the exchange; the key is kept in the database"); err != nil {
+	if err := r.store.save(ctx, v, "as "+id+" at the exchange; the key is kept in the database"); err != nil {
 		return v, errors.Join(&client.SendError{Retry: true}, err)
 	}
-	r.hold(v)
+	r.setState(v)
 	return v, nil
 }
 
-// onlyExchange returns the exchange that a server says it has, "" if it does not say: public servers make any.
+// onlyExchange returns the exchange that a server names as its own, or "". Public servers create any exchange on
+// request.
 func (r *restRemote) onlyExchange(ctx context.Context) string {
 	answer, err := r.plain(ctx, http.MethodGet, strings.TrimSuffix(r.base, "/")+"/health", nil, http.Header{}, 64<<10)
 	if err != nil {
@@ -174,27 +175,28 @@ func (r *restRemote) onlyExchange(ctx context.Context) string {
 	return ""
 }
 
-// judge reads an answer for what it says about a key that we registered: one that the exchange does not know any more is
-// dropped, once, and we register again; one that it has not approved yet is waited for.
-func (r *restRemote) judge(ctx context.Context, path string, err error) error {
+// checkKey reads an answer for what it means for a registered key. A key that the exchange no longer knows is dropped,
+// once, and we register again. A key that is not approved yet stays.
+func (r *restRemote) checkKey(ctx context.Context, path string, err error) error {
 	e, refused := errors.AsType[*client.SendError](err)
 	r.mu.Lock()
-	own, forgot := r.token == "" && r.kept != nil && r.kept.Key != "", r.forgot
-	r.forgot = r.forgot && (err != nil && !refused || refused && e.Status == http.StatusUnauthorized)
+	own, forgot := r.token == "" && r.state != nil && r.state.Key != "", r.keyDropped
+	r.keyDropped = r.keyDropped && (err != nil && !refused || refused && e.Status == http.StatusUnauthorized)
 	r.mu.Unlock()
 	switch {
 	case !refused || !own:
 		return err
-	case e.Status == http.StatusForbidden && e.Refusal != nil && strings.HasPrefix(path, "requests?"): // all of it, not one thread
-		return notJoined(false, "the exchange does not let us in yet (%s): its owner may have to approve the registration", e.Refusal.Message)
+	// not only one thread is refused
+	case e.Status == http.StatusForbidden && e.Refusal != nil && strings.HasPrefix(path, "requests?"):
+		return newJoinError(false, "the exchange does not accept us yet (%s): its owner may have to approve the registration", e.Refusal.Message)
 	case e.Status != http.StatusUnauthorized || forgot:
 		return err
 	}
 	r.mu.Lock()
-	r.forgot = true
+	r.keyDropped = true
 	r.mu.Unlock()
-	if err := r.remember(ctx, func(m *remembered) { m.Key = "" }); err != nil {
+	if err := r.updateState(ctx, func(m *restState) { m.Key = "" }); err != nil {
 		return err
 	}
-	return notJoined(false, "the exchange does not know our key any more: we register again")
+	return newJoinError(false, "the exchange no longer knows our key: the link registers again")
 }

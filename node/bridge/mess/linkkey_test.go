@@ -18,17 +18,17 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// linkReaches waits until the first link stands so, and returns how.
-func (p *party) linkReaches(state bridge.LinkState) bridge.LinkStatus {
+// linkReaches waits until the first link is in this state, and returns its status.
+func (p *meshNode) linkReaches(state bridge.LinkState) bridge.LinkStatus {
 	p.t.Helper()
 	eventually(p.t.(*testing.T), "a link that is "+string(state), func() bool { return p.bridge.Links()[0].State == state })
 	return p.bridge.Links()[0]
 }
 
-// A link without a key registers by itself, keeps the key, says so, and works. After a start it still has the key. It used to
-// say "404 Not found" and to do nothing.
+// TestLinkRegistersItself: a link without a key registers by itself, stores the key, reports that, and works. After a
+// restart it still has the key. It once said "404 Not found" and did nothing.
 func TestLinkRegistersItself(t *testing.T) {
-	towns(t, func(t *testing.T, begin func(func(*Config)) *town) {
+	eachPublicServer(t, func(t *testing.T, begin func(func(*Config)) *publicLink) {
 		w := begin(func(c *Config) { delete(c.Tokens, "town") })
 		w.home.linkReaches(bridge.LinkUp)
 		here, there := w.ask("water")
@@ -50,16 +50,17 @@ func TestLinkRegistersItself(t *testing.T) {
 			t.Errorf("after a start we are %q, %v", again.remote.self(t.Context()), err)
 		}
 		_, v := w.call("bob", http.MethodGet, "executors", "")
-		if list, _ := v.Get("executors"); w.standin == nil && list.Len() != 4 {
+		if list, _ := v.Get("executors"); w.server == nil && list.Len() != 4 {
 			t.Errorf("there are %s", list.JSON())
 		}
-		if w.standin != nil && len(w.standin.keys) != 4 {
-			t.Errorf("there are %d keys", len(w.standin.keys))
+		if w.server != nil && len(w.server.keys) != 4 {
+			t.Errorf("there are %d keys", len(w.server.keys))
 		}
 	})
 }
 
-// What keeps a link from registering is said with what to do about it, and nothing is tried until then.
+// TestLinkCannotRegister: an error that keeps a link from registering says what to do about it, and nothing is tried
+// until then.
 func TestLinkCannotRegister(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(*bridge.Link)
@@ -69,8 +70,8 @@ func TestLinkCannotRegister(t *testing.T) {
 		"no exchange is named": {func(l *bridge.Link) { l.Exchange = "" }, []string{"links[].exchange"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := &standin{keys: map[string][2]string{}}
-			w := newTown(t, s, serve(t, s), func(c *Config) {
+			s := &publicServer{keys: map[string][2]string{}}
+			w := newPublicLink(t, s, serve(t, s), func(c *Config) {
 				delete(c.Tokens, "town")
 				tt.change(&c.Links[0])
 			})
@@ -87,10 +88,10 @@ func TestLinkCannotRegister(t *testing.T) {
 	}
 }
 
-// An exchange that forgot the key which the link had registered gets a new registration, once.
+// TestForgottenLinkRegistersAgain: if an exchange has forgotten the key of a link, the link registers again, once.
 func TestForgottenLinkRegistersAgain(t *testing.T) {
-	s := &standin{keys: map[string][2]string{}}
-	w := newTown(t, s, serve(t, s), func(c *Config) {
+	s := &publicServer{keys: map[string][2]string{}}
+	w := newPublicLink(t, s, serve(t, s), func(c *Config) {
 		delete(c.Tokens, "town")
 		c.Links[0].Options = map[string]string{"as": "home"}
 	})
@@ -98,15 +99,16 @@ func TestForgottenLinkRegistersAgain(t *testing.T) {
 	s.mu.Lock()
 	s.keys = map[string][2]string{}
 	s.mu.Unlock()
-	w.poke()
-	eventually(t, "the second registration", func() bool { w.poke(); return w.home.titled("mess", "registered") == 2 })
+	w.wakePoll()
+	eventually(t, "the second registration", func() bool { w.wakePoll(); return w.home.titled("mess", "registered") == 2 })
 	w.home.linkReaches(bridge.LinkUp)
 }
 
-// An exchange of ours that approves registrations is waited for; its id is the one that it names.
+// TestLinkWaitsForApproval: a link waits for an exchange that approves registrations; the exchange id is the one that
+// the server names.
 func TestLinkWaitsForApproval(t *testing.T) {
-	away := newSite(t, func(c *exchange.Config) { c.Registration = "approval" })
-	home := newParty(t, meshtest.New(t), "home", func(c *Config) {
+	away := newHTTPLab(t, func(c *exchange.Config) { c.Registration = "approval" })
+	home := newMeshNode(t, meshtest.New(t), "home", func(c *Config) {
 		c.HTTP = client.NewHTTP(client.HTTPConfig{Local: true})
 		c.Links = []bridge.Link{{Name: "garden", Kind: Kind, URL: away.srv.URL, Exchange: "home", Options: map[string]string{"as": "neighbour"}}}
 	})
@@ -117,40 +119,40 @@ func TestLinkWaitsForApproval(t *testing.T) {
 	if err := away.Executors.Admit(t.Context(), "neighbour", true, nil); err != nil {
 		t.Fatal(err)
 	}
-	home.bridge.links[0].poke()
+	home.bridge.links[0].wakePoll()
 	home.linkReaches(bridge.LinkUp)
 }
 
-// refusing is a foreign exchange that does not know the key.
-type refusing struct {
-	*board
+// refusingRemote is a remote that does not know the key.
+type refusingRemote struct {
+	*listRemote
 	polls, said int
 	err         error
 }
 
-func (r *refusing) changed(context.Context) ([]remoteThread, error) {
+func (r *refusingRemote) list(context.Context) ([]remoteThread, error) {
 	r.polls++
 	return nil, r.err
 }
 
-func (r *refusing) probe(context.Context) error { return r.err }
+func (r *refusingRemote) probe(context.Context) error { return r.err }
 
-func (r *refusing) create(context.Context, string, wire.Value) (string, error) {
+func (r *refusingRemote) create(context.Context, string, wire.Value) (string, error) {
 	r.said++
 	return "", r.err
 }
 
-// A link that is down tries nothing until the owner acts; it used to go on polling.
+// TestDownLinkIsQuiet: a link that is down tries nothing until the owner acts; it once went on polling.
 func TestDownLinkIsQuiet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, remote, _ := newBoard(t)
-		r := &refusing{board: remote, err: &client.SendError{Status: http.StatusUnauthorized}}
+		l, remote, _ := newListRemote(t)
+		r := &refusingRemote{listRemote: remote, err: &client.SendError{Status: http.StatusUnauthorized}}
 		l.remote = r
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go l.run(ctx)
 		time.Sleep(time.Hour)
-		l.poke()
+		l.wakePoll()
 		synctest.Wait()
 		status := l.Status()
 		if status.State != bridge.LinkDown || !status.Retry.IsZero() || r.polls != 1 {
@@ -159,7 +161,7 @@ func TestDownLinkIsQuiet(t *testing.T) {
 		request := thread.Block{{Type: "request", Body: wire.Obj(wire.TextField("intent", "look"))}}
 		m := wire.Message{Conversation: "conv_ours", Payload: wire.Obj(wire.Field("mess", request.Tree()))}
 		err := l.Deliver(ctx, bridge.Delivery{ID: "a", Address: l.Address().String(), Message: m})
-		if _, refused := saysNo(err); err == nil || refused || r.said != 0 {
+		if _, refused := refusalReason(err); err == nil || refused || r.said != 0 {
 			t.Errorf("a message is tried %d times: %v", r.said, err)
 		}
 		if err := l.Test(ctx); err == nil {
@@ -185,10 +187,10 @@ func TestDownLinkIsQuiet(t *testing.T) {
 	})
 }
 
-// A server that takes registrations and knows none of the keys is not asked for ever more: once again, and then the link is
-// down.
+// TestUselessRegistrationsEnd: a server that accepts registrations but no key is not asked for ever: the link registers
+// once more and is then down.
 func TestUselessRegistrationsEnd(t *testing.T) {
-	s := &standin{keys: map[string][2]string{}}
+	s := &publicServer{keys: map[string][2]string{}}
 	var registered atomic.Int32
 	srv := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "/register") {
@@ -201,9 +203,9 @@ func TestUselessRegistrationsEnd(t *testing.T) {
 		}
 		s.ServeHTTP(w, r)
 	}))
-	w := newTown(t, s, srv, func(c *Config) { delete(c.Tokens, "town") })
-	eventually(t, "the end", func() bool { w.poke(); return w.home.bridge.Links()[0].State == bridge.LinkDown })
-	if n := registered.Load() - 3; n != 2 { // three are the town's
+	w := newPublicLink(t, s, srv, func(c *Config) { delete(c.Tokens, "town") })
+	eventually(t, "the end", func() bool { w.wakePoll(); return w.home.bridge.Links()[0].State == bridge.LinkDown })
+	if n := registered.Load() - 3; n != 2 { // three registrations are for the test itself
 		t.Errorf("the link registered %d times", n)
 	}
 }

@@ -9,27 +9,27 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
-// goesOn waits until a thread here is said to go on as another one there.
-func (p *party) goesOn(ref, as string) {
+// goesOn waits until a thread here has a message that it continues there as another one.
+func (p *meshNode) goesOn(ref, as string) {
 	p.t.Helper()
 	eventually(p.t.(*testing.T), ref+" goes on as "+as, func() bool { return strings.Contains(p.said(ref), "goes on there as "+as) })
 }
 
-// An executor hands a request of ours on to another one there. Our thread stays open and follows the one that takes its place
-// there: claim, question, answer, result, and handed on once more.
+// TestDelegatedThroughALink: an executor there delegates a request of ours. Our thread stays open and follows the
+// successor: claim, question, answer, result, and another delegation.
 func TestDelegatedThroughALink(t *testing.T) {
 	for _, name := range []string{"we know who we are there", "after a start we do not"} {
 		t.Run(name, func(t *testing.T) {
-			a := newAbroad(t, nil)
+			a := newForeignLink(t, nil)
 			carol := a.register("carol")
-			a.home.executor("carol") // is somebody else
+			a.home.executor("carol") // is another executor
 			here, there := a.ask("{id: water, intent: water the roses}")
 			depends := a.home.request(thread.OwnerID, "{intent: look at the roses, constraints: {depends_on: [water]}}")
 			a.set(there, `{"status":"claimed"}`)
 			a.home.reaches(here, thread.Claimed)
 			if strings.HasPrefix(name, "after") {
 				remote := a.home.bridge.links[0].remote.(*restRemote)
-				remote.hold(remembered{})
+				remote.setState(restState{})
 			}
 			a.set(there, `{"mess":[{"status":{"re":"`+there+`","code":"delegated","delegated_to":"carol"}}]}`)
 			goesOn := a.thread(there).Successors[0]
@@ -38,13 +38,13 @@ func TestDelegatedThroughALink(t *testing.T) {
 			a.home.refuse(404, "carol", "- status: {re: "+here+", code: in_progress}")
 
 			a.want(200, carol, "PATCH", "requests/"+goesOn, `{"status":"needs_input","message":"how much?"}`)
-			a.poke()
+			a.wakePoll()
 			a.home.reaches(here, thread.NeedsInput)
 			a.home.do(thread.OwnerID, "- reply: {re: "+here+", answers: {amount: a lot}}")
 			eventually(t, "the answer over there", func() bool { return a.thread(goesOn).Status == thread.InProgress })
 
 			a.want(200, carol, "PATCH", "requests/"+goesOn, `{"mess":[{"status":{"re":"`+goesOn+`","code":"delegated","delegated_to":"bob"}}]}`)
-			a.poke()
+			a.wakePoll()
 			ends := a.thread(goesOn).Successors[0]
 			a.home.goesOn(here, ends)
 			a.set(ends, `{"status":"completed","mess":[{"response":{"re":"`+ends+`","content":["wet"]}}]}`)
@@ -58,9 +58,9 @@ func TestDelegatedThroughALink(t *testing.T) {
 	}
 }
 
-// Our word that we need it no more reaches the thread in which it goes on.
+// TestCancelOfADelegatedThread: our cancel reaches the thread in which the exchange continues our request.
 func TestCancelOfADelegatedThread(t *testing.T) {
-	a := newAbroad(t, nil)
+	a := newForeignLink(t, nil)
 	a.register("carol")
 	here, there := a.ask("{id: water, intent: water the roses}")
 	a.set(there, `{"mess":[{"status":{"re":"`+there+`","code":"delegated","delegated_to":"carol"}}]}`)
@@ -71,14 +71,14 @@ func TestCancelOfADelegatedThread(t *testing.T) {
 	a.home.want(here, thread.Cancelled)
 }
 
-// Handed to somebody whom the exchange does not know, or into a thread that is another's, it only closes. The names of a
-// foreign exchange are nobody's here.
+// TestDelegatedElsewhere: a delegation to an executor that the exchange does not know, or into a thread of somebody
+// else, only closes the thread. Names of a foreign exchange mean nobody here.
 func TestDelegatedElsewhere(t *testing.T) {
-	a := newAbroad(t, nil)
+	a := newForeignLink(t, nil)
 	a.home.executor("dave")
 	carol := a.register("carol")
 	other, theirs := a.want(201, carol, "POST", "requests", `{"intent":"mow the lawn"}`).GetStr("ref"), ""
-	a.poke()
+	a.wakePoll()
 	theirs = a.home.arrived("mow the lawn")
 	here := a.home.request(thread.OwnerID, "{id: water, intent: water the roses}")
 	a.home.sendThrough(here)
@@ -92,12 +92,12 @@ func TestDelegatedElsewhere(t *testing.T) {
 	}
 	a.home.want(theirs, thread.Received) // and is followed as before
 	a.want(200, carol, "PATCH", "requests/"+other, `{"status":"cancelled"}`)
-	a.poke()
+	a.wakePoll()
 	a.home.reaches(theirs, thread.Cancelled)
 }
 
 // sendThrough sends a thread to the exchange behind the first link.
-func (p *party) sendThrough(ref string) {
+func (p *meshNode) sendThrough(ref string) {
 	p.t.Helper()
 	address := p.bridge.links[0].Address()
 	if err := p.bridge.offerTo(p.t.Context(), ref, string(address.Pseudonym()), address.String(), nil); err != nil {
@@ -105,14 +105,14 @@ func (p *party) sendThrough(ref string) {
 	}
 }
 
-// sent has our owner ask for something in the directory.
-func (s *shed) sent(body string) (here, there string) {
+// request makes a request of our owner in the directory.
+func (s *sharedFolder) request(body string) (here, there string) {
 	s.t.Helper()
 	here = s.home.request(thread.OwnerID, body)
 	s.home.sendThrough(here)
 	their := s.side("bob")
 	eventually(s.t, "the request in the directory", func() bool {
-		list, err := their.changed(s.t.Context())
+		list, err := their.list(s.t.Context())
 		if err == nil && len(list) == 1 {
 			there = list[0].ref
 		}
@@ -121,11 +121,11 @@ func (s *shed) sent(body string) (here, there string) {
 	return here, there
 }
 
-// The same in a directory, and over the mesh.
+// TestDelegatedInADirectory: the same in a directory, and over the mesh.
 func TestDelegatedInADirectory(t *testing.T) {
-	s := newShed(t, false, nil)
-	here, there := s.sent("{id: saw, intent: saw the log}")
-	goesOn := s.create("us", "{id: again, intent: saw the log}") // whoever runs the directory writes it in our name
+	s := newSharedFolder(t, false, nil)
+	here, there := s.request("{id: saw, intent: saw the log}")
+	goesOn := s.create("us", "{id: again, intent: saw the log}") // the owner of the directory writes it in our name
 	s.say("bob", there, "- status: {re: x, code: delegated, delegated_to: carol, ref: "+goesOn+"}")
 	s.home.goesOn(here, goesOn)
 	s.say("carol", goesOn, "- status: {re: x, code: claimed}\n- status: {re: x, code: completed}\n- response: {re: x, content: [sawn]}")
@@ -153,9 +153,9 @@ func TestDelegatedThroughTheMesh(t *testing.T) {
 	home.reaches(ref, thread.Completed)
 }
 
-// Who of ours works on what somebody there asked for is our affair: that one hands it to another says nothing there.
+// TestHandedOnAtHome: a delegation among our own executors is not reported to the exchange of the requester.
 func TestHandedOnAtHome(t *testing.T) {
-	a := newAbroad(t, func(c *Config) { c.Links[0].Options = map[string]string{"as": "us"} })
+	a := newForeignLink(t, func(c *Config) { c.Links[0].Options = map[string]string{"as": "us"} })
 	a.home.executor("eve")
 	a.home.executor("dan")
 	there, here, _ := a.offered(`{"intent":"mow the lawn"}`)
@@ -163,7 +163,7 @@ func TestHandedOnAtHome(t *testing.T) {
 	eventually(t, "the claim over there", func() bool { return a.thread(there).Status == thread.InProgress })
 	a.home.status("eve", here, "delegated, delegated_to: dan")
 	next := a.home.thread(here).Successors[0]
-	a.home.status("dan", next, "claimed") // they would refuse it: we hold it, and it is in progress
+	a.home.status("dan", next, "claimed") // the server would refuse it: we hold the thread, and it is in progress
 	a.home.do("dan", "- response: {re: "+next+", content: [mown]}")
 	eventually(t, "the result over there", func() bool { return a.thread(there).Status == thread.Completed })
 	a.home.want(next, thread.Completed)
@@ -175,7 +175,7 @@ func TestHandedOnAtHome(t *testing.T) {
 	}
 }
 
-// In a conversation that is closed nothing goes on, whatever the close says.
+// TestDelegatedWithAClose: a closed conversation has no successor, whatever the close says.
 func TestDelegatedWithAClose(t *testing.T) {
 	home, away := pair(t, acl.Open)
 	ref := home.request("client", "{id: look, intent: look into the fridge}")

@@ -21,7 +21,7 @@ func (l *link) Name() string { return l.cfg.Name }
 // IsFolder reports whether the other side is a directory of thread files.
 func (l *link) IsFolder() bool { return l.cfg.Dir != "" }
 
-// Status returns how the link stands.
+// Status returns the state of the link.
 func (l *link) Status() bridge.LinkStatus {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -30,7 +30,7 @@ func (l *link) Status() bridge.LinkStatus {
 	return s
 }
 
-// Test connects the link as if for the first time. A link that is down goes on if that works.
+// Test connects the link as if for the first time. If that works, a link that is down starts again.
 func (l *link) Test(ctx context.Context) error {
 	if err := l.remote.probe(ctx); err != nil {
 		return err
@@ -42,13 +42,13 @@ func (l *link) Test(ctx context.Context) error {
 	return nil
 }
 
-// Knows reports whether a thread of the other side is the one of a conversation.
+// Knows reports whether a foreign thread belongs to a conversation.
 func (l *link) Knows(ctx context.Context, ref, conv string) (bool, error) {
 	k, found, err := l.load(ctx, ref)
 	return found && k.Conv == conv, err
 }
 
-// Attachment returns a file that lies with a thread of the other side.
+// Attachment returns a file of a foreign thread.
 func (l *link) Attachment(ctx context.Context, ref, file string) ([]byte, error) {
 	return l.remote.attachment(ctx, ref, file)
 }
@@ -58,8 +58,8 @@ func (l *link) Address() bridge.Address {
 	return bridge.Address{Kind: Kind, Link: l.cfg.Name, Peer: thread.ExchangeID}
 }
 
-// Send sends a thread to the exchange behind the link, if it may be claimed now. sent says whether it went there, now or
-// before.
+// Send sends a thread to the exchange behind the link, if the thread may be claimed now. sent reports whether the
+// thread is there, now or since earlier.
 func (l *link) Send(ctx context.Context, ref string) (t *thread.Thread, sent bool, err error) {
 	to := string(l.Address().Pseudonym())
 	if err := l.cfg.Offer(ctx, ref, to, l.Address().String(), nil); err != nil {
@@ -71,15 +71,15 @@ func (l *link) Send(ctx context.Context, ref string) (t *thread.Thread, sent boo
 	return t, t.Peers[to].Conv != "", nil
 }
 
-// MarkUnsent is the mark that there are requests for this exchange which have not been sent. It is set in the unit that makes
-// them, so that a crash loses none.
+// MarkUnsent returns the change that marks unsent requests for this exchange. It belongs to the unit that makes the
+// requests, so that a crash loses none.
 func (l *link) MarkUnsent() []store.Change {
 	return []store.Change{{Record: store.Record{NS: exchange.NSMeta, Key: l.unsentKey()}, IfRev: store.Any}}
 }
 
 func (l *link) unsentKey() string { return "link/" + l.cfg.Name + "/unsent" }
 
-// sendWaiting sends what is for this exchange alone and may be claimed by now.
+// sendWaiting sends the requests for this exchange that may be claimed by now.
 func (l *link) sendWaiting(ctx context.Context) error {
 	rec, err := l.records.Get(ctx, exchange.NSMeta, l.unsentKey(), time.Now())
 	if errors.Is(err, store.ErrNotFound) {
@@ -105,14 +105,14 @@ func (l *link) sendWaiting(ctx context.Context) error {
 	}
 	err = l.records.Apply(ctx, []store.Change{{Record: store.Record{NS: exchange.NSMeta, Key: l.unsentKey()}, IfRev: rec.Rev, Delete: true}}, time.Now())
 	if errors.Is(err, store.ErrConflict) {
-		return nil // there is more by now
+		return nil // there are more by now
 	}
 	return err
 }
 
-// unask takes back the request of a thread that waits for the owner to let it in.
-func (l *link) unask(ctx context.Context, k knownThread, why string) error {
-	delete(l.asked, k.Conv)
+// withdrawRequest withdraws a foreign request that still waits for the owner to let it in.
+func (l *link) withdrawRequest(ctx context.Context, k knownThread, why string) error {
+	delete(l.awaiting, k.Conv)
 	if l.cfg.Mesh == nil {
 		return nil
 	}
@@ -125,14 +125,15 @@ func (l *link) unask(ctx context.Context, k knownThread, why string) error {
 		return err
 	}
 	body := wire.Obj(wire.TextField("re", "last"), wire.TextField("reason", why))
-	if err := l.hand(ctx, k.Peer, k.Conv, "over", thread.Entry{Type: "cancel", Body: body}); !thread.IsRefusal(err) { // else it was decided
+	// else the owner has decided
+	if err := l.acceptEntry(ctx, k.Peer, k.Conv, "over", thread.Entry{Type: "cancel", Body: body}); !thread.IsRefusal(err) {
 		return err
 	}
 	return nil
 }
 
-// hand hands in what the other side did not say in words.
-func (l *link) hand(ctx context.Context, peer, conv, what string, e thread.Entry) error {
+// acceptEntry hands an entry to the node that the other side did not send literally.
+func (l *link) acceptEntry(ctx context.Context, peer, conv, what string, e thread.Entry) error {
 	in, err := l.inbound(peer, conv+"/"+what, thread.Block{e})
 	if err != nil {
 		return err
@@ -142,9 +143,9 @@ func (l *link) hand(ctx context.Context, peer, conv, what string, e thread.Entry
 	return err
 }
 
-// knowAsked finds, after a start, the threads that wait for the owner to let them in.
-func (l *link) knowAsked(ctx context.Context) error {
-	if l.asked != nil || l.cfg.Mesh == nil {
+// loadAwaiting finds, after a start, the conversations of requests that wait for the owner to let them in.
+func (l *link) loadAwaiting(ctx context.Context) error {
+	if l.awaiting != nil || l.cfg.Mesh == nil {
 		return nil
 	}
 	asked := map[string]bool{}
@@ -165,7 +166,7 @@ func (l *link) knowAsked(ctx context.Context) error {
 			}
 		}
 		if after = next; after == "" {
-			l.asked = asked
+			l.awaiting = asked
 			return nil
 		}
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// What the owner asks a peer of a link in plain words is answered in the inbox, and the answer closes the conversation; what
-// comes to nothing there closes it as failed.
+// TestPlainQuestionThroughALink: a question of the owner in plain text to a peer of a link is answered in the inbox,
+// and the answer closes the conversation; a failure there closes it as failed.
 func TestPlainQuestionThroughALink(t *testing.T) {
 	ask := wire.Obj(wire.TextField("action", "ask"), wire.TextField("question", "Is the gate open?"))
 	say := wire.Obj(wire.TextField("action", "deliver"), wire.Field("message", wire.Obj(wire.TextField("body", "Is the gate open?"))))
@@ -31,7 +31,7 @@ func TestPlainQuestionThroughALink(t *testing.T) {
 		"no answer":  {wire.RequestInfo, ask, `{"status":"failed","mess":[{"status":{"code":"failed","reason":"the gate is gone"}}]}`, "the gate is gone", conversations.Failed},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := newAbroad(t, nil)
+			a := newForeignLink(t, nil)
 			address := bridge.Address{Kind: Kind, Link: "garden", Peer: thread.ExchangeID}
 			sent, err := a.home.node.Send(t.Context(), node.Outgoing{To: address.Pseudonym(), Address: address.String(), Intent: c.intent, Payload: c.payload, Via: "test"}, 0)
 			if err != nil {
@@ -76,9 +76,9 @@ func TestPlainQuestionThroughALink(t *testing.T) {
 	}
 }
 
-// What is asked back comes in words too, and what the owner says then is the answer.
+// TestPlainAnswerThroughALink: a question from there arrives as text too, and the owner's next text is the answer.
 func TestPlainAnswerThroughALink(t *testing.T) {
-	a := newAbroad(t, nil)
+	a := newForeignLink(t, nil)
 	address := bridge.Address{Kind: Kind, Link: "garden", Peer: thread.ExchangeID}
 	say := func(conv wire.ConversationID, text string) wire.ConversationID {
 		t.Helper()
@@ -103,9 +103,10 @@ func TestPlainAnswerThroughALink(t *testing.T) {
 	}
 }
 
-// Who waits for the answer to a question gets the answer, and not that the question is on its way.
+// TestWaitForAnAnswerThroughALink: a caller that waits for an answer gets the answer, and not the news that the
+// question was sent.
 func TestWaitForAnAnswerThroughALink(t *testing.T) {
-	towns(t, func(t *testing.T, begin func(func(*Config)) *town) {
+	eachPublicServer(t, func(t *testing.T, begin func(func(*Config)) *publicLink) {
 		w := begin(nil)
 		address := bridge.Address{Kind: Kind, Link: "town", Peer: thread.ExchangeID}
 		ask := wire.Obj(wire.TextField("action", "ask"), wire.TextField("question", "Is the gate open?"))

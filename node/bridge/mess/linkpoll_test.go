@@ -18,17 +18,19 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// board is a foreign exchange that lists what it is told to.
-type board struct {
+// listRemote is a remote with a fixed list.
+type listRemote struct {
 	fakeRemote
-	list  []remoteThread
-	fails map[string]error
-	reads []string
+	listed []remoteThread
+	fails  map[string]error
+	reads  []string
 }
 
-func (b *board) changed(context.Context) ([]remoteThread, error) { return slices.Clone(b.list), nil }
+func (b *listRemote) list(context.Context) ([]remoteThread, error) {
+	return slices.Clone(b.listed), nil
+}
 
-func (b *board) view(_ context.Context, ref string) (remoteView, error) {
+func (b *listRemote) view(_ context.Context, ref string) (remoteView, error) {
 	b.reads = append(b.reads, ref)
 	if err := b.fails[ref]; err != nil {
 		return remoteView{}, err
@@ -37,14 +39,14 @@ func (b *board) view(_ context.Context, ref string) (remoteView, error) {
 	return remoteView{messages: []thread.Message{{Serial: 1, From: "from-" + ref, Mess: request.Tree()}}}, nil
 }
 
-// reception takes messages in, but of those that it is told to refuse.
-type reception struct {
+// refusingMesh is a mesh that accepts messages except those that it is set to refuse.
+type refusingMesh struct {
 	bridge.Receiver
 	took   []string
 	refuse map[string]error
 }
 
-func (r *reception) Accept(_ context.Context, in bridge.Inbound) (bridge.Outcome, error) {
+func (r *refusingMesh) Accept(_ context.Context, in bridge.Inbound) (bridge.Outcome, error) {
 	if err := r.refuse[in.Name]; err != nil {
 		return bridge.Outcome{}, err
 	}
@@ -52,10 +54,10 @@ func (r *reception) Accept(_ context.Context, in bridge.Inbound) (bridge.Outcome
 	return bridge.Outcome{}, nil
 }
 
-func newBoard(t *testing.T) (*link, *board, *reception) {
+func newListRemote(t *testing.T) (*link, *listRemote, *refusingMesh) {
 	t.Helper()
 	l := newLab(t)
-	desk := &reception{refuse: map[string]error{}}
+	desk := &refusingMesh{refuse: map[string]error{}}
 	b, err := New(Config{
 		Exchange: l.Exchange, Store: l.store, Mesh: bridgetest.NewMesh(desk, l.store), HTTP: client.NewHTTP(client.HTTPConfig{Local: true}),
 		Links: []bridge.Link{{Name: "garden", Kind: Kind, URL: "http://127.0.0.1:9"}},
@@ -63,16 +65,17 @@ func newBoard(t *testing.T) (*link, *board, *reception) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	remote := &board{fails: map[string]error{}}
+	remote := &listRemote{fails: map[string]error{}}
 	b.links[0].remote = remote
 	return b.links[0], remote, desk
 }
 
-// Behind a link are many: a thread that cannot be read, and a peer that is over its limit, hold up nobody else.
+// TestOneThreadHoldsNoLinkUp: a thread that cannot be read, or a peer that is over its limit, delays nobody else behind
+// the link.
 func TestOneThreadHoldsNoLinkUp(t *testing.T) {
-	l, remote, desk := newBoard(t)
+	l, remote, desk := newListRemote(t)
 	for i, ref := range []string{"deep", "gone", "loud", "loud2", "full", "honest"} {
-		remote.list = append(remote.list, remoteThread{ref, strings.TrimRight(ref, "2"), fmt.Sprint(i)})
+		remote.listed = append(remote.listed, remoteThread{ref, strings.TrimRight(ref, "2"), fmt.Sprint(i)})
 	}
 	remote.fails["deep"] = &client.SendError{Status: 200, Processed: true}
 	remote.fails["gone"] = &client.SendError{Status: 404}
@@ -87,7 +90,7 @@ func TestOneThreadHoldsNoLinkUp(t *testing.T) {
 	if slices.Contains(remote.reads, "loud2") {
 		t.Error("the next thread of a peer over its limit was read")
 	}
-	// What is known, never readable, or waits is not read at every poll.
+	// Threads that are known, never readable, or waiting are not read in every poll.
 	remote.reads = nil
 	if err := l.poll(t.Context()); err != nil {
 		t.Fatal(err)
@@ -95,14 +98,14 @@ func TestOneThreadHoldsNoLinkUp(t *testing.T) {
 	if want := []string{"loud2"}; !slices.Equal(remote.reads, want) {
 		t.Errorf("read again: %v, want %v", remote.reads, want)
 	}
-	// What changed is, and what waited is when its time has come, although it is no longer listed.
+	// A changed thread is read, and so is a postponed one when its time has come, even if it is no longer listed.
 	clear(desk.refuse)
 	clear(remote.fails)
-	for ref, p := range l.later {
+	for ref, p := range l.postponed {
 		p.at = time.Time{}
-		l.later[ref] = p
+		l.postponed[ref] = p
 	}
-	remote.list = []remoteThread{{"deep", "deep", "changed"}}
+	remote.listed = []remoteThread{{"deep", "deep", "changed"}}
 	if err := l.poll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -111,23 +114,23 @@ func TestOneThreadHoldsNoLinkUp(t *testing.T) {
 		t.Errorf("taken in: %v, want %v", desk.took, want)
 	}
 	// An exchange that does not answer ends the poll.
-	remote.list = []remoteThread{{"a", "a", "1"}, {"b", "b", "1"}}
+	remote.listed = []remoteThread{{"a", "a", "1"}, {"b", "b", "1"}}
 	remote.fails["a"] = &client.SendError{Retry: true}
 	remote.reads = nil
-	if err := l.poll(t.Context()); !errors.Is(err, errAway) || len(remote.reads) != 1 {
+	if err := l.poll(t.Context()); !errors.Is(err, errUnreachable) || len(remote.reads) != 1 {
 		t.Errorf("%v, read: %v", err, remote.reads)
 	}
 }
 
-// Threads that fail in great number end a poll, and those behind them have their turn in the next.
+// TestFailingThreadsTakeTurns: many failing threads end a poll, and those behind them have their turn in the next one.
 func TestFailingThreadsTakeTurns(t *testing.T) {
-	l, remote, desk := newBoard(t)
+	l, remote, desk := newListRemote(t)
 	for i := range 3 * maxFailed {
 		ref := fmt.Sprint("bad", i)
-		remote.list = append(remote.list, remoteThread{ref, "eve", "1"})
+		remote.listed = append(remote.listed, remoteThread{ref, "eve", "1"})
 		remote.fails[ref] = &client.SendError{Status: 500, Retry: true}
 	}
-	remote.list = append(remote.list, remoteThread{"honest", "bob", "1"})
+	remote.listed = append(remote.listed, remoteThread{"honest", "bob", "1"})
 	for range 4 {
 		if err := l.poll(t.Context()); err != nil {
 			t.Fatal(err)
@@ -138,9 +141,9 @@ func TestFailingThreadsTakeTurns(t *testing.T) {
 	}
 }
 
-// A list that others made too long for us is read in small pages.
+// TestLongList: a list that is too large for us is read in small pages.
 func TestLongList(t *testing.T) {
-	foreign := newSite(t, nil)
+	foreign := newHTTPLab(t, nil)
 	key := foreign.register("us")
 	const threads = 120
 	for i := range threads {
@@ -157,19 +160,19 @@ func TestLongList(t *testing.T) {
 	}))
 	defer srv.Close()
 	http1 := client.NewHTTP(client.HTTPConfig{Local: true})
-	r := &restRemote{kept: &remembered{}, base: srv.URL, token: client.Credential(key), http: http1}
-	if _, err := r.changed(t.Context()); asked != 2 { // the client follows no redirect
+	r := &restRemote{state: &restState{}, base: srv.URL, token: client.Credential(key), http: http1}
+	if _, err := r.list(t.Context()); asked != 2 { // the client follows no redirect
 		t.Errorf("asked %d times, %v", asked, err)
 	}
-	r = &restRemote{kept: &remembered{}, base: foreign.srv.URL, token: client.Credential(key), http: http1, small: true}
-	list, err := r.changed(t.Context())
+	r = &restRemote{state: &restState{}, base: foreign.srv.URL, token: client.Credential(key), http: http1, small: true}
+	list, err := r.list(t.Context())
 	if err != nil || len(list) != threads {
 		t.Errorf("%d threads, %v", len(list), err)
 	}
 }
 
-// TestForeignRefsStayInTheirPlace: a ref that another exchange made up becomes part of the path that the link asks for, with the
-// key of the owner. One that leads elsewhere is not used.
+// TestForeignRefsStayInTheirPlace: a ref of a foreign exchange becomes part of a path that the link calls with the
+// owner's key. A ref that would lead elsewhere is not used.
 func TestForeignRefsStayInTheirPlace(t *testing.T) {
 	for _, ref := range []string{"", ".", "..", "../admin", "a/../../admin", "a/messages", "a?limit=1", "a#b", "%2e%2e", "..%2fadmin", "a b", "a\\b", strings.Repeat("a", 129)} {
 		t.Run(ref, func(t *testing.T) {
@@ -182,14 +185,14 @@ func TestForeignRefsStayInTheirPlace(t *testing.T) {
 			}))
 			defer srv.Close()
 			r := &restRemote{
-				kept: &remembered{}, base: srv.URL + "/api/v1/exchanges/ex", token: "key", http: client.NewHTTP(client.HTTPConfig{Local: true}), small: true,
+				state: &restState{}, base: srv.URL + "/api/v1/exchanges/ex", token: "key", http: client.NewHTTP(client.HTTPConfig{Local: true}), small: true,
 			}
 			if got, err := r.create(t.Context(), "", wire.Obj()); err == nil {
 				t.Errorf("create() = %q", got)
 			}
-			list, err := r.changed(t.Context())
+			list, err := r.list(t.Context())
 			if err != nil || len(list) != 1 || list[0].ref != "2026-01-01-001" {
-				t.Errorf("changed() = %+v, %v, want the thread with the good ref", list, err)
+				t.Errorf("list() = %+v, %v, want the thread with the good ref", list, err)
 			}
 			if want := []string{"POST /api/v1/exchanges/ex/requests", "GET /api/v1/exchanges/ex/requests?limit=100"}; !slices.Equal(asked, want) {
 				t.Errorf("asked for %q, want %q", asked, want)

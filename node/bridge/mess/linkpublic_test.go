@@ -14,13 +14,13 @@ import (
 
 const question = `"mess":[{"status":{"re":"last","code":"needs_input","questions":[{"field":"much","question":"How much?"}]}}]`
 
-// result is the response of an executor.
+// result returns the response of an executor.
 func result(text string) string {
 	return `,"mess":[{"response":{"re":"last","content":["` + text + `"]}}]`
 }
 
-// asked counts the questions of a thread that were put to the owner.
-func (p *party) asked(here string) (n int) {
+// asked returns the number of questions of a thread that the owner got.
+func (p *meshNode) asked(here string) (n int) {
 	p.t.Helper()
 	for _, e := range p.thread(here).History {
 		if thread.Code(e.Action) == thread.NeedsInput {
@@ -30,10 +30,11 @@ func (p *party) asked(here string) (n int) {
 	return n
 }
 
-// An executor behind a link asks something and then completes without waiting for the answer: the exchange there allows it,
-// so our thread completes and has the result. The link used to drop the result, and the thread stayed needs_input for good.
+// TestQuestionThenResult: an executor behind a link asks something and then completes without waiting for the
+// answer. The exchange there allows that, so our thread completes and has the result. The link once dropped the result,
+// and the thread stayed needs_input for ever.
 func TestQuestionThenResult(t *testing.T) {
-	towns(t, func(t *testing.T, begin func(func(*Config)) *town) {
+	eachPublicServer(t, func(t *testing.T, begin func(func(*Config)) *publicLink) {
 		w := begin(nil)
 		here, there := w.ask("water")
 		w.set("bob", there, thread.Claimed, "")
@@ -52,10 +53,10 @@ func TestQuestionThenResult(t *testing.T) {
 	})
 }
 
-// The same with our answer in between. The answer alone does not move the thread there, so the link says that the work goes
-// on; the owner is not asked again, by nothing, and a second question of the executor comes through.
+// TestQuestionAnswerResult: the same with our answer in between. The answer alone does not change the state there, so
+// the link sets in_progress. The owner is not asked again without reason, and a second question arrives.
 func TestQuestionAnswerResult(t *testing.T) {
-	towns(t, func(t *testing.T, begin func(func(*Config)) *town) {
+	eachPublicServer(t, func(t *testing.T, begin func(func(*Config)) *publicLink) {
 		w := begin(nil)
 		here, there := w.ask("water")
 		w.set("bob", there, thread.Claimed, "")
@@ -66,7 +67,7 @@ func TestQuestionAnswerResult(t *testing.T) {
 		if text := string(w.thread(there).JSON()); !strings.Contains(text, "a lot") {
 			t.Errorf("there it is %s", text)
 		}
-		w.poke()
+		w.wakePoll()
 		w.set("bob", there, thread.NeedsInput, `,"mess":[{"status":{"re":"last","code":"needs_input","questions":[{"field":"when","question":"When?"}]}}]`)
 		eventually(t, "the second question", func() bool {
 			th := w.home.thread(here)
@@ -86,26 +87,26 @@ func TestQuestionAnswerResult(t *testing.T) {
 	})
 }
 
-// TestQuestionRightAfterAnswer: the executor asks again before the server has confirmed the state that our link set, and the
-// link looks at the thread before its next answer is there. Each question is asked once.
+// TestQuestionRightAfterAnswer: the executor asks again before the server has confirmed the state that our link set,
+// and the link checks the thread before its next answer is there. Each question is asked once.
 func TestQuestionRightAfterAnswer(t *testing.T) {
-	s := &standin{php: true, keys: map[string][2]string{}}
-	var w *town
+	s := &publicServer{php: true, keys: map[string][2]string{}}
+	var w *publicLink
 	var here, there string
-	wait := func(n int) { // for question n, or for as long as a look may take
+	wait := func(n int) { // for question n, or for as long as a check may take
 		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		defer cancel()
 		for tick := time.Tick(10 * time.Millisecond); ctx.Err() == nil && w.home.asked(here) < n; <-tick {
 		}
 	}
-	w = newTown(t, s, serve(t, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	w = newPublicLink(t, s, serve(t, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			t.Error(err)
 		}
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		if bytes.Contains(body, []byte(`"when"`)) && bytes.Contains(body, []byte("now")) {
-			w.poke()
+			w.wakePoll()
 			wait(3)
 		}
 		s.ServeHTTP(rw, r)
@@ -131,10 +132,10 @@ func TestQuestionRightAfterAnswer(t *testing.T) {
 	}
 }
 
-// A server that takes our answer and lets nobody say that the work goes on shows the same question as before: it is not
-// asked again.
+// TestOldQuestionIsNotAskedAgain: a server that accepts our answer and no change of state shows the same question as
+// before. The owner is not asked again.
 func TestOldQuestionIsNotAskedAgain(t *testing.T) {
-	towns(t, func(t *testing.T, begin func(func(*Config)) *town) {
+	eachPublicServer(t, func(t *testing.T, begin func(func(*Config)) *publicLink) {
 		w := begin(nil)
 		here, there := w.ask("water")
 		w.set("bob", there, thread.Claimed, "")
@@ -150,10 +151,10 @@ func TestOldQuestionIsNotAskedAgain(t *testing.T) {
 	})
 }
 
-// We work on what somebody there asked for: the claim stands there before anything else is said, whatever the server thinks
-// of the rest. What the server has no word for is said in a message.
+// TestWorkOnAPublicServer: before our executor works on a foreign thread, the claim is posted in a call of its own,
+// whatever the server thinks of the rest. A state that the server does not know is posted as a message.
 func TestWorkOnAPublicServer(t *testing.T) {
-	towns(t, func(t *testing.T, begin func(func(*Config)) *town) {
+	eachPublicServer(t, func(t *testing.T, begin func(func(*Config)) *publicLink) {
 		w := begin(nil)
 		there, here := w.offered("mow")
 		w.home.status(thread.OwnerID, here, "needs_input, questions: [{field: side, question: Which side?}]")
@@ -174,22 +175,22 @@ func TestWorkOnAPublicServer(t *testing.T) {
 		if n := w.home.titled("mess", "refused"); n != 0 {
 			t.Errorf("%d notices of a refusal", n)
 		}
-		if w.standin == nil {
+		if w.server == nil {
 			return
 		}
 		want := "claimed,needs_input,held,in_progress,completed"
-		if w.standin.php { // the word is tried once, and then known
+		if w.server.php { // the code is tried once, and then known
 			want = "claimed,needs_input,needs-input,held,,in-progress,completed"
 		}
-		if got := w.standin.said("us"); got != want {
+		if got := w.server.said("us"); got != want {
 			t.Errorf("we said %s, want %s", got, want)
 		}
 	})
 }
 
-// The word that a server knows is remembered by the link, also after a start.
+// TestSpellingIsRemembered: the link remembers the status codes that a server knows, also after a restart.
 func TestSpellingIsRemembered(t *testing.T) {
-	w := newStandinTown(t, true)
+	w := newPublicServerLink(t, true)
 	there, here := w.offered("mow")
 	w.home.status(thread.OwnerID, here, "in_progress")
 	eventually(t, "the work over there", func() bool { return w.status(there) == thread.InProgress })
@@ -198,35 +199,36 @@ func TestSpellingIsRemembered(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "that it is kept", func() bool {
-		kept, err := l.remote.(*restRemote).memory.load(t.Context())
+		kept, err := l.remote.(*restRemote).store.load(t.Context())
 		return err == nil && kept.OtherWords
 	})
-	if err := l.remote.say(t.Context(), "", there, mustParse(t, "- status: {re: x, code: needs_input, questions: [{field: a, question: b}]}")); err != nil {
+	if err := l.remote.post(t.Context(), "", there, mustParse(t, "- status: {re: x, code: needs_input, questions: [{field: a, question: b}]}")); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := w.standin.said("us"), "claimed,in_progress,in-progress,needs-input"; got != want {
+	if got, want := w.server.said("us"), "claimed,in_progress,in-progress,needs-input"; got != want {
 		t.Errorf("we said %s, want %s", got, want)
 	}
 }
 
-func newStandinTown(t *testing.T, php bool) (w *town) {
+func newPublicServerLink(t *testing.T, php bool) (w *publicLink) {
 	t.Helper()
-	s := &standin{php: php, keys: map[string][2]string{}}
-	return newTown(t, s, serve(t, s), nil)
+	s := &publicServer{php: php, keys: map[string][2]string{}}
+	return newPublicLink(t, s, serve(t, s), nil)
 }
 
-// Somebody else took it before our claim came: nobody enforces anything there, so the link looks before it claims.
+// TestLateClaimOnAPublicServer: somebody else has claimed the thread before our claim. Public servers enforce nothing,
+// so the link looks before it claims.
 func TestLateClaimOnAPublicServer(t *testing.T) {
-	towns(t, func(t *testing.T, begin func(func(*Config)) *town) {
+	eachPublicServer(t, func(t *testing.T, begin func(func(*Config)) *publicLink) {
 		w := begin(nil)
 		there, here := w.offered("mow")
 		l := w.home.bridge.links[0]
-		l.making.Lock() // the link hears nothing
+		l.createMu.Lock() // the link receives nothing
 		if status, v := w.call("bob", http.MethodPatch, "requests/"+there, `{"status":"claimed"}`); status != http.StatusOK {
 			t.Fatalf("%d %s", status, v.JSON())
 		}
 		w.home.status(thread.OwnerID, here, "claimed")
-		l.making.Unlock()
+		l.createMu.Unlock()
 		w.home.reaches(here, thread.Cancelled)
 		if by := w.thread(there).GetStr("executor_id"); by != "bob" {
 			t.Errorf("there it is held by %s", by)
@@ -234,10 +236,10 @@ func TestLateClaimOnAPublicServer(t *testing.T) {
 	})
 }
 
-// What the exchange says of a thread that has ended here cannot be followed. It is kept in the thread, and the owner hears
-// of it; the link used to write it into the log alone.
+// TestUnfollowedIsShown: a message about a thread that has ended here cannot be followed. It stays in the thread, and
+// the owner gets a notice; the link once only logged it.
 func TestUnfollowedIsShown(t *testing.T) {
-	towns(t, func(t *testing.T, begin func(func(*Config)) *town) {
+	eachPublicServer(t, func(t *testing.T, begin func(func(*Config)) *publicLink) {
 		w := begin(nil)
 		here, there := w.ask("water")
 		w.set("bob", there, thread.Claimed, "")
@@ -251,9 +253,10 @@ func TestUnfollowedIsShown(t *testing.T) {
 	})
 }
 
-// A server that dates in whole seconds may add to a thread under a date that the link has seen.
+// TestTwoMessagesInOneSecond: a server that dates in whole seconds may add a message under a date that the link has
+// seen.
 func TestTwoMessagesInOneSecond(t *testing.T) {
-	w := newStandinTown(t, true)
+	w := newPublicServerLink(t, true)
 	here, there := w.ask("water")
 	w.set("bob", there, thread.Claimed, "")
 	w.home.reaches(here, thread.Claimed)

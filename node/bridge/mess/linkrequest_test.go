@@ -16,12 +16,12 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// owner makes a call to the owner's part of the bridge at home.
-func (a *abroad) owner(path, body string, header ...string) (int, wire.Value) {
+// owner calls a route of the bridge for the owner at home.
+func (a *foreignLink) owner(path, body string, header ...string) (int, wire.Value) {
 	a.t.Helper()
 	e := echo.New()
 	owner.Mount(e.Group("/owner"), a.home.bridge.Operations()...)
-	e.HTTPErrorHandler = func(err error, c echo.Context) { _ = a.home.bridge.door.WriteError(c, err) }
+	e.HTTPErrorHandler = func(err error, c echo.Context) { _ = a.home.bridge.server.WriteError(c, err) }
 	w := httptest.NewRecorder()
 	r := httptest.NewRequestWithContext(a.t.Context(), http.MethodPost, "/owner/mess/"+path, strings.NewReader(body))
 	for i := 0; i+1 < len(header); i += 2 {
@@ -35,12 +35,13 @@ func (a *abroad) owner(path, body string, header ...string) (int, wire.Value) {
 	return w.Code, v
 }
 
-// A request for the exchange behind a link goes there and to nobody else; what waits for another goes there when it may.
+// TestRequestForALinkAlone: a request for the exchange behind a link goes there and to nobody else. A request that
+// waits for another one goes there when it may.
 func TestRequestForALinkAlone(t *testing.T) {
 	asked := make(chan []string, 10)
-	a := newAbroad(t, func(c *Config) {
+	a := newForeignLink(t, func(c *Config) {
 		c.Route = true
-		c.Mesh = finding{c.Mesh, func(q client.Query) ([]wire.Card, error) {
+		c.Mesh = directoryMesh{c.Mesh, func(q client.Query) ([]wire.Card, error) {
 			asked <- q.Capabilities
 			return []wire.Card{{ID: "am_somebodyelse"}}, nil
 		}}
@@ -67,7 +68,7 @@ func TestRequestForALinkAlone(t *testing.T) {
 	a.set(there, `{"status":"completed","mess":[{"response":{"re":"`+there+`","content":["done"]}}]}`)
 	a.home.reaches(first, thread.Completed)
 	a.home.reaches(second, thread.Received)
-	a.poke()
+	a.wakePoll()
 	a.set(a.only("paint"), `{"status":"claimed"}`)
 	a.home.reaches(second, thread.Claimed)
 	if len(asked) > 0 {
@@ -78,8 +79,8 @@ func TestRequestForALinkAlone(t *testing.T) {
 	}
 }
 
-// only returns the thread over there with an intent.
-func (a *abroad) only(intent string) (there string) {
+// only returns the thread with an intent there.
+func (a *foreignLink) only(intent string) (there string) {
 	a.t.Helper()
 	eventually(a.t, intent+" over there", func() bool {
 		list, _ := a.want(200, a.bob, "GET", "requests", "").Get("threads")
@@ -93,10 +94,10 @@ func (a *abroad) only(intent string) (there string) {
 	return there
 }
 
-// A request that the other side would not have is declined, with its reason.
+// TestRequestThatALinkRefuses: a request that the other side refuses is declined, with the reason.
 func TestRequestThatALinkRefuses(t *testing.T) {
-	s := &standin{keys: map[string][2]string{}, closed: "no requests before noon"}
-	a := &abroad{home: newTown(t, s, serve(t, s), nil).home, t: t}
+	s := &publicServer{keys: map[string][2]string{}, closed: "no requests before noon"}
+	a := &foreignLink{home: newPublicLink(t, s, serve(t, s), nil).home, t: t}
 	_, v := a.owner("send/town", `[{"request":{"intent":"fix the tap"}}]`)
 	list, _ := v.Get("threads")
 	ref := list.At(0).GetStr("ref")
@@ -106,13 +107,14 @@ func TestRequestThatALinkRefuses(t *testing.T) {
 	}
 }
 
-// Two want to do what somebody behind a link asks for: who comes too late is told, and has nothing to do any more.
+// TestLateClaimThroughALink: two executors want the same foreign thread: the later one gets a notice, and its task
+// goes.
 func TestLateClaimThroughALink(t *testing.T) {
-	a := newAbroad(t, func(c *Config) { c.Links[0].Options = map[string]string{"as": "us"} })
+	a := newForeignLink(t, func(c *Config) { c.Links[0].Options = map[string]string{"as": "us"} })
 	carol := a.register("carol")
 	a.home.executor("here")
 	there := a.want(201, carol, "POST", "requests", `{"intent":"mow the lawn"}`).GetStr("ref")
-	a.poke()
+	a.wakePoll()
 	here := a.home.theirs()
 	see := a.blind()
 	a.set(there, `{"status":"claimed"}`)

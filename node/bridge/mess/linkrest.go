@@ -18,24 +18,24 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// restRemote speaks the REST of MESS section 10 as a client.
+// restRemote is a REST client for MESS section 10.
 type restRemote struct {
 	base     string
-	exchange string            // "" takes it from the key
-	as       string            // the name under which we register, "" for one that we make up
-	token    client.Credential // the owner's; "" registers
+	exchange string            // "" means the one in the key
+	as       string            // our name for the registration; "" means a random name
+	token    client.Credential // the configured key; "" means that we register
 	http     *client.HTTP
-	memory   linkMemory
+	store    restStore
 
 	joining sync.Mutex // held while we register
 
-	mu     sync.Mutex
-	kept   *remembered // nil: not read yet
-	forgot bool        // a key that we registered was refused, and nothing worked since
-	small  bool        // lists are asked for in small pages: a large one was too large
+	mu         sync.Mutex
+	state      *restState // nil until it is loaded
+	keyDropped bool       // our registered key was refused, and no call has worked since
+	small      bool       // lists are read in small pages, because a large one was too large
 }
 
-// url returns a route below the exchange. The configured URL may name the exchange already.
+// url returns the URL of a route below the exchange. The configured URL may contain the exchange already.
 func (r *restRemote) url(exchange, path string) string {
 	base := strings.TrimSuffix(r.base, "/")
 	if !strings.Contains(base, exchangesPath) {
@@ -44,6 +44,7 @@ func (r *restRemote) url(exchange, path string) string {
 	return base + "/" + path
 }
 
+// exchangesPath is the path below which servers have their exchanges.
 const exchangesPath = "/api/v1/exchanges/"
 
 const maxRemoteAnswer = 10 << 20
@@ -52,17 +53,16 @@ func (r *restRemote) get(ctx context.Context, path string) (wire.Value, error) {
 	return r.call(ctx, "", http.MethodGet, path, wire.Value{})
 }
 
-// call makes one call with JSON, under a name where once is one. A refusal is a *client.SendError that says whether to try
-// again.
-func (r *restRemote) call(ctx context.Context, once, method, path string, body wire.Value) (wire.Value, error) {
+// call makes one JSON call, with an Idempotency-Key unless key is "". A refusal is a *client.SendError.
+func (r *restRemote) call(ctx context.Context, key, method, path string, body wire.Value) (wire.Value, error) {
 	var data []byte
 	header := http.Header{"Accept": {"application/json"}}
 	if !body.IsNull() {
 		data = body.JSON()
 		header.Set("Content-Type", "application/json")
 	}
-	if once != "" {
-		header.Set("Idempotency-Key", once)
+	if key != "" {
+		header.Set("Idempotency-Key", key)
 	}
 	answer, err := r.send(ctx, method, path, data, header, maxRemoteAnswer)
 	if err != nil {
@@ -75,7 +75,7 @@ func (r *restRemote) call(ctx context.Context, once, method, path string, body w
 	return v, nil
 }
 
-// send is call for bytes, with an answer of at most limit. It registers first if there is no key.
+// send is call for raw bytes, with an answer of at most limit bytes. It registers first if we have no key.
 func (r *restRemote) send(ctx context.Context, method, path string, data []byte, header http.Header, limit int) ([]byte, error) {
 	kept, err := r.join(ctx)
 	if err != nil {
@@ -83,10 +83,10 @@ func (r *restRemote) send(ctx context.Context, method, path string, data []byte,
 	}
 	header.Set("Authorization", "Bearer "+string(kept.Key))
 	answer, err := r.plain(ctx, method, r.url(kept.Exchange, path), data, header, limit)
-	return answer, r.judge(ctx, path, err)
+	return answer, r.checkKey(ctx, path, err)
 }
 
-// plain makes one HTTP call.
+// plain makes one HTTP call without a key.
 func (r *restRemote) plain(ctx context.Context, method, at string, data []byte, header http.Header, limit int) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, at, bytes.NewReader(data))
 	if err != nil {
@@ -109,12 +109,12 @@ func (r *restRemote) plain(ctx context.Context, method, at string, data []byte, 
 	return answer, nil
 }
 
-// attachment is GET requests/{ref}/attachments/{file} there.
+// attachment calls GET requests/{ref}/attachments/{file} there.
 func (r *restRemote) attachment(ctx context.Context, ref, file string) ([]byte, error) {
 	return r.send(ctx, http.MethodGet, "requests/"+url.PathEscape(ref)+"/attachments/"+url.PathEscape(file), nil, http.Header{}, thread.MaxUpload)
 }
 
-// remoteText is what the foreign side says is wrong, made fit for a line of log.
+// remoteText returns the error text of the foreign side, cleaned for a log line.
 func remoteText(answer []byte) string {
 	v, err := wire.ParseObject(answer)
 	text := v.GetStr("error")
@@ -132,17 +132,17 @@ func remoteText(answer []byte) string {
 	}, strings.ToValidUTF8(text, "?"))
 }
 
-// self is the name under which the exchange knows us, "" until it said so: when we registered, or made a thread.
+// self returns our name at the exchange. It is "" until we have registered or opened a thread.
 func (r *restRemote) self(context.Context) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.kept == nil || r.kept.Of != r.keyHash() { // or it is that of another key
+	if r.state == nil || r.state.Of != r.keyHash() { // the stored name belongs to another key
 		return r.as
 	}
-	return cmp.Or(r.kept.ID, r.as)
+	return cmp.Or(r.state.ID, r.as)
 }
 
-// keyHash tells the owner's key from another, "" if the owner gave none.
+// keyHash returns a hash of the configured key, or "".
 func (r *restRemote) keyHash() string {
 	if r.token == "" {
 		return ""
@@ -150,15 +150,15 @@ func (r *restRemote) keyHash() string {
 	return hashOf(string(r.token))
 }
 
-func (r *restRemote) learn(ctx context.Context, self string) error {
+func (r *restRemote) setSelf(ctx context.Context, self string) error {
 	if self == "" || self == r.self(ctx) {
 		return nil
 	}
-	return r.remember(ctx, func(m *remembered) { m.ID, m.Of = self, r.keyHash() })
+	return r.updateState(ctx, func(m *restState) { m.ID, m.Of = self, r.keyHash() })
 }
 
-func (r *restRemote) create(ctx context.Context, once string, body wire.Value) (string, error) {
-	v, err := r.call(ctx, once, http.MethodPost, "requests", body)
+func (r *restRemote) create(ctx context.Context, key string, body wire.Value) (string, error) {
+	v, err := r.call(ctx, key, http.MethodPost, "requests", body)
 	if err != nil {
 		return "", err
 	}
@@ -168,16 +168,16 @@ func (r *restRemote) create(ctx context.Context, once string, body wire.Value) (
 	}
 	if shown, err := r.get(ctx, "requests/"+ref); err == nil {
 		t, _ := shown.Get("thread")
-		return ref, r.learn(ctx, t.GetStr("requestor_id"))
+		return ref, r.setSelf(ctx, t.GetStr("requestor_id"))
 	}
 	return ref, nil
 }
 
-// say is PATCH requests/{ref}. The block goes along unless a status says all of it.
-func (r *restRemote) say(ctx context.Context, once, ref string, b thread.Block) error {
+// post calls PATCH requests/{ref}. It sends the block unless a status contains all of it.
+func (r *restRemote) post(ctx context.Context, key, ref string, b thread.Block) error {
 	body, code := wire.Obj(wire.Field("mess", b.Tree())), thread.Code("")
 	for _, e := range b {
-		if e.Type == "cancel" { // public servers know it as a status
+		if e.Type == "cancel" { // public servers know a cancel as a status
 			code = thread.Cancelled
 			if len(b) == 1 {
 				body = wire.Obj(wire.TextField("message", e.Body.GetStr("reason")))
@@ -191,58 +191,59 @@ func (r *restRemote) say(ctx context.Context, once, ref string, b thread.Block) 
 		}
 	}
 	if code == "" {
-		_, err := r.call(ctx, once, http.MethodPatch, "requests/"+url.PathEscape(ref), body)
+		_, err := r.call(ctx, key, http.MethodPatch, "requests/"+url.PathEscape(ref), body)
 		return err
 	}
-	return r.patch(ctx, once, ref, code, body, b)
+	return r.patch(ctx, key, ref, code, body, b)
 }
 
-// otherWords are the words of servers that know fewer states than the specification, or spell them with a hyphen.
-var otherWords = map[thread.Code]string{
+// legacyCodes are the codes of servers that know fewer states than the specification, or write them with a hyphen.
+var legacyCodes = map[thread.Code]string{
 	thread.InProgress: "in-progress", thread.NeedsInput: "needs-input", thread.NeedsConfirmation: "needs-input", thread.Declined: "rejected", thread.Failed: "rejected",
 }
 
-// patch sets a state. If the server does not know the word, patch tries another, which the link remembers; if it knows none, the
-// block goes as a message, and the thread stays in its state there.
-func (r *restRemote) patch(ctx context.Context, once, ref string, code thread.Code, body wire.Value, b thread.Block) error {
+// patch sets a state. If the server does not know the code, patch tries the legacy code, and the link remembers that.
+// If the server knows neither, the block is sent as a message, and the thread keeps its state there.
+func (r *restRemote) patch(ctx context.Context, key, ref string, code thread.Code, body wire.Value, b thread.Block) error {
 	kept, err := r.join(ctx)
 	if err != nil {
 		return err
 	}
 	words := []string{code.Rest()}
-	if other := otherWords[code]; other != "" {
+	if other := legacyCodes[code]; other != "" {
 		words = append(words, other)
 		if kept.OtherWords {
 			words = []string{other}
 		}
 	}
 	for i, word := range words {
-		_, err = r.call(ctx, once, http.MethodPatch, "requests/"+url.PathEscape(ref), body.With("status", wire.Text(word)))
+		_, err = r.call(ctx, key, http.MethodPatch, "requests/"+url.PathEscape(ref), body.With("status", wire.Text(word)))
 		if !isUnknownStatus(err) {
 			if err == nil && i > 0 {
-				err = r.remember(ctx, func(m *remembered) { m.OtherWords = true })
+				err = r.updateState(ctx, func(m *restState) { m.OtherWords = true })
 			}
 			return err
 		}
 	}
-	_, err = r.call(ctx, once, http.MethodPatch, "requests/"+url.PathEscape(ref), wire.Obj(wire.Field("mess", b.Tree())))
+	_, err = r.call(ctx, key, http.MethodPatch, "requests/"+url.PathEscape(ref), wire.Obj(wire.Field("mess", b.Tree())))
 	return err
 }
 
-// isUnknownStatus reports whether a server refused a PATCH because it does not know the word of the status. Then it did
-// nothing of it.
+// isUnknownStatus reports whether a server refused a PATCH because it does not know the status code. The server has
+// then changed nothing.
 func isUnknownStatus(err error) bool {
 	e, ok := errors.AsType[*client.SendError](err)
 	return ok && e.Status == http.StatusBadRequest && e.Refusal != nil && strings.Contains(strings.ToLower(e.Refusal.Message), "invalid status")
 }
 
-// Pages of a list: one of a thousand threads, or some small ones where that is too large for us. Others' texts are in it.
+// Pages of a list: one page of a thousand threads or, if that is too large, some small ones. The texts of others are in
+// it.
 const (
 	smallPage = 100
 	maxPages  = 10
 )
 
-func (r *restRemote) changed(ctx context.Context) ([]remoteThread, error) {
+func (r *restRemote) list(ctx context.Context) ([]remoteThread, error) {
 	r.mu.Lock()
 	small := r.small
 	r.mu.Unlock()
@@ -270,7 +271,7 @@ func (r *restRemote) changed(ctx context.Context) ([]remoteThread, error) {
 	return out, nil
 }
 
-// page is one page of the list, and where the next one begins.
+// page returns one page of the list, and the cursor of the next one.
 func (r *restRemote) page(ctx context.Context, limit int, after string) (out []remoteThread, next string, err error) {
 	path := "requests?limit=" + strconv.Itoa(limit)
 	if after != "" {
@@ -312,7 +313,7 @@ func (r *restRemote) probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
 	if _, err := r.get(ctx, "requests?limit=1"); err != nil {
-		return linkFault(err)
+		return explainLinkError(err)
 	}
 	return nil
 }

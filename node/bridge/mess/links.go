@@ -16,7 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// linkOf returns the link of an address; nil for none.
+// linkOf returns the link of an address, or nil.
 func (b *Bridge) linkOf(address string) *link {
 	if a, err := bridge.ParseAddress(address); err == nil && a.Kind == Kind {
 		if i := slices.IndexFunc(b.links, func(l *link) bool { return l.Name() == a.Link }); i >= 0 {
@@ -26,8 +26,9 @@ func (b *Bridge) linkOf(address string) *link {
 	return nil
 }
 
-// behind returns the link behind which a foreign thread is that ours is about; nil for none.
-func (b *Bridge) behind(ctx context.Context, t *thread.Thread, ref string) (*link, error) {
+// linkBehind returns the link behind which the foreign thread ref lies, if our thread t is about that thread; otherwise
+// nil.
+func (b *Bridge) linkBehind(ctx context.Context, t *thread.Thread, ref string) (*link, error) {
 	for _, p := range t.Peers {
 		l := b.linkOf(p.Address)
 		if l == nil {
@@ -49,7 +50,7 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 	return bridge.Delivered{Queued: true}, l.Deliver(ctx, d)
 }
 
-// Links says how the links stand.
+// Links returns the state of all links.
 func (b *Bridge) Links() []bridge.LinkStatus {
 	out := []bridge.LinkStatus{}
 	for _, l := range b.links {
@@ -58,18 +59,18 @@ func (b *Bridge) Links() []bridge.LinkStatus {
 	return out
 }
 
-// Test connects a link as if for the first time. One that is down goes on if it works.
+// Test connects a link as if for the first time. If that works, a link that is down starts again.
 func (b *Bridge) Test(ctx context.Context, name string) error {
-	l, err := b.linkNamed(name)
+	l, err := b.findLink(name)
 	if err != nil {
 		return fmt.Errorf("there is no link %s", name)
 	}
 	return l.Test(ctx)
 }
 
-// sendThrough hands a thread to the exchange behind a link.
+// sendThrough handles POST /mess/send/:ref/:link: it sends a thread to the exchange behind a link.
 func (b *Bridge) sendThrough(c echo.Context) error {
-	l, err := b.linkNamed(c.Param("link"))
+	l, err := b.findLink(c.Param("link"))
 	if err != nil {
 		return err
 	}
@@ -92,7 +93,7 @@ type sentTo struct {
 	To  string `json:"to"`
 }
 
-func (b *Bridge) linkNamed(name string) (*link, error) {
+func (b *Bridge) findLink(name string) (*link, error) {
 	i := slices.IndexFunc(b.links, func(l *link) bool { return l.Name() == name })
 	if i < 0 {
 		return nil, &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: "there is no link " + wire.OneLine(name, 60) + " of kind mess; agentmesh links list names them"}
@@ -100,19 +101,20 @@ func (b *Bridge) linkNamed(name string) (*link, error) {
 	return b.links[i], nil
 }
 
-// requestThrough takes a block of the owner's whose requests are for the exchange behind a link and nobody else. The
-// answer has the acks, and of each request whether it was sent: what waits goes there when it may be claimed.
+// requestThrough handles POST /mess/send/:link: it applies a block of the owner whose requests are only for the
+// exchange behind the link. The answer has the acks, and tells for each request whether it was sent. A request that
+// waits is sent when it may be claimed.
 func (b *Bridge) requestThrough(c echo.Context) error {
-	l, err := b.linkNamed(c.Param("link"))
+	l, err := b.findLink(c.Param("link"))
 	if err != nil {
 		return err
 	}
-	block, once, err := b.door.ReadBlock(c, "send", l.Name())
+	block, once, err := b.server.ReadBlock(c, "send", l.Name())
 	if err != nil {
 		return err
 	}
 	ctx := c.Request().Context()
-	res, err := b.x.Do(ctx, exchange.Owner("cli"), block, exchange.Options{Only: string(l.Address().Pseudonym()), Records: l.MarkUnsent(), Once: once})
+	res, err := b.x.Do(ctx, exchange.Owner("cli"), block, exchange.Options{Only: string(l.Address().Pseudonym()), Records: l.MarkUnsent(), Replay: once})
 	if err != nil {
 		return err
 	}
@@ -135,7 +137,7 @@ func (b *Bridge) requestThrough(c echo.Context) error {
 	return httpapi.Raw(c, status, append(out.JSON(), '\n'))
 }
 
-// requestRefs are the threads that acks of requests name: of one, or of several (MESS-35).
+// requestRefs returns the threads that acks of requests name: one, or several (MESS-35).
 func requestRefs(acks thread.Block) []string {
 	var refs []string
 	for _, e := range acks {

@@ -7,10 +7,10 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
-// What an executor here suggests about a request from behind a link is carried out by the exchange where the request
-// was made, and by nobody else: a split makes its parts once.
+// TestSplitOfARequestFromALinkIsMadeOnce: a suggestion about a request from behind a link is carried out only by the
+// exchange of that request: a split makes its parts once.
 func TestSplitOfARequestFromALinkIsMadeOnce(t *testing.T) {
-	a := newAbroad(t, nil)
+	a := newForeignLink(t, nil)
 	a.home.executor("dave")
 	there, here, _ := a.offered(`{"intent":"mow and rake"}`)
 	a.home.status("dave", here, "claimed")
@@ -21,7 +21,7 @@ func TestSplitOfARequestFromALinkIsMadeOnce(t *testing.T) {
 		t.Error("the owner here said yes in the place of who asked there")
 	}
 	a.do("carol", "- reply: {re: s1, accept: true}")
-	a.poke()
+	a.wakePoll()
 	a.home.reaches(here, thread.Cancelled)
 	a.home.arrived("mow")
 	a.home.arrived("rake")

@@ -15,21 +15,21 @@ import (
 	"github.com/agentmesh/agentmesh/node/meshtest"
 )
 
-// abroad is a foreign exchange, and a node with a link to it.
-type abroad struct {
-	*site
-	home *party
+// foreignLink is a foreign exchange, and a node with a link to it.
+type foreignLink struct {
+	*httpLab
+	home *meshNode
 	us   string // our key there
-	bob  string // that of an executor
+	bob  string // the key of an executor
 	t    *testing.T
 
 	mu   sync.Mutex
-	held chan struct{} // open: what the link asks waits
+	held chan struct{} // while it is open, the calls of the link wait
 }
 
-func newAbroad(t *testing.T, change func(*Config)) *abroad {
+func newForeignLink(t *testing.T, change func(*Config)) *foreignLink {
 	t.Helper()
-	a := &abroad{site: newSite(t, nil), t: t}
+	a := &foreignLink{httpLab: newHTTPLab(t, nil), t: t}
 	a.us = a.register("us")
 	a.bob = a.register("bob")
 	gate := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -42,7 +42,7 @@ func newAbroad(t *testing.T, change func(*Config)) *abroad {
 		a.srv.Config.Handler.ServeHTTP(w, r)
 	}))
 	t.Cleanup(gate.Close)
-	a.home = newParty(t, meshtest.New(t), "home", func(c *Config) {
+	a.home = newMeshNode(t, meshtest.New(t), "home", func(c *Config) {
 		c.HTTP = client.NewHTTP(client.HTTPConfig{Local: true})
 		c.Links = []bridge.Link{{Name: "garden", Kind: Kind, URL: gate.URL}}
 		c.Tokens = map[string]client.Credential{"garden": client.Credential(a.us)}
@@ -53,8 +53,8 @@ func newAbroad(t *testing.T, change func(*Config)) *abroad {
 	return a
 }
 
-// blind keeps what happens there from the link until the test calls what it returns.
-func (a *abroad) blind() (see func()) {
+// blind hides changes there from the link until the test calls see.
+func (a *foreignLink) blind() (see func()) {
 	held := make(chan struct{})
 	a.mu.Lock()
 	a.held = held
@@ -64,16 +64,16 @@ func (a *abroad) blind() (see func()) {
 		a.held = nil
 		a.mu.Unlock()
 		close(held)
-		a.poke()
+		a.wakePoll()
 	})
 	a.t.Cleanup(see)
 	return see
 }
 
-func (a *abroad) poke() { a.home.bridge.links[0].poke() }
+func (a *foreignLink) wakePoll() { a.home.bridge.links[0].wakePoll() }
 
-// ask sends a request of our owner's there.
-func (a *abroad) ask(body string) (here, there string) {
+// ask sends a request of our owner there.
+func (a *foreignLink) ask(body string) (here, there string) {
 	a.t.Helper()
 	here = a.home.request(thread.OwnerID, body)
 	address := bridge.Address{Kind: Kind, Link: "garden", Peer: thread.ExchangeID}
@@ -90,17 +90,17 @@ func (a *abroad) ask(body string) (here, there string) {
 	return here, there
 }
 
-// set sets a status there as bob, without a word.
-func (a *abroad) set(there, body string) {
+// set sets a status there as bob, without a message.
+func (a *foreignLink) set(there, body string) {
 	a.t.Helper()
 	a.want(200, a.bob, "PATCH", "requests/"+there, body)
-	a.poke()
+	a.wakePoll()
 }
 
-// What the other side refuses for good ends no conversation: what becomes of the thread is heard all the same, and the
-// owner is told.
+// TestRefusalEndsNoConversation: a final refusal of a message does not end the conversation: later news of the thread
+// is still received, and the owner gets a notice.
 func TestRefusalEndsNoConversation(t *testing.T) {
-	a := newAbroad(t, nil)
+	a := newForeignLink(t, nil)
 	here, there := a.ask("{id: water, intent: water the roses}")
 	a.set(there, `{"status":"needs_input","message":"how much?"}`)
 	a.home.reaches(here, thread.NeedsInput)
@@ -114,53 +114,53 @@ func TestRefusalEndsNoConversation(t *testing.T) {
 	eventually(t, "the result", func() bool { return strings.Contains(a.home.said(here), "wet") })
 }
 
-// A response alone completes a thread there (MESS-26), and here.
+// TestLoneResponseCompletesThroughALink: a response alone completes a thread there (MESS-26), and here.
 func TestLoneResponseCompletesThroughALink(t *testing.T) {
-	a := newAbroad(t, nil)
+	a := newForeignLink(t, nil)
 	here, there := a.ask("{id: water, intent: water the roses}")
 	a.set(there, `{"status":"claimed"}`)
 	a.home.reaches(here, thread.Claimed)
 	a.do("bob", "- response: {re: "+there+", content: [wet]}")
-	a.poke()
+	a.wakePoll()
 	a.home.reaches(here, thread.Completed)
 	eventually(t, "the result", func() bool { return strings.Contains(a.home.said(here), "wet") })
 	a.do("bob", "- response: {re: "+there+", content: [and weeded]}")
-	a.poke()
+	a.wakePoll()
 	eventually(t, "the late response", func() bool { return strings.Contains(a.home.said(here), "weeded") })
 }
 
-// What ends over there without anybody who works on it has a word for it ends here too.
+// TestEndsThroughALink: a thread that ends there without a message of an executor ends here too.
 func TestEndsThroughALink(t *testing.T) {
 	for name, c := range map[string]struct {
 		request string
 		claimed bool
-		end     func(a *abroad, there string)
+		end     func(a *foreignLink, there string)
 		want    thread.Code
 		why     string
 	}{
-		"expired unclaimed": {"{intent: x, needed_by: \"" + time.Now().Add(time.Hour).UTC().Format(time.RFC3339) + "\"}", false, func(a *abroad, there string) {
+		"expired unclaimed": {"{intent: x, needed_by: \"" + time.Now().Add(time.Hour).UTC().Format(time.RFC3339) + "\"}", false, func(a *foreignLink, there string) {
 			a.do(thread.OwnerID, "- status: {re: "+there+", code: expired, expired_at: \"2026-01-01T00:00:00Z\"}")
 		}, thread.Declined, "expired"}, // the directory lists nobody else
-		"declined by the owner": {"{intent: x}", false, func(a *abroad, there string) {
+		"declined by the owner": {"{intent: x}", false, func(a *foreignLink, there string) {
 			a.do(thread.OwnerID, "- status: {re: "+there+", code: declined, reason: no}")
 		}, thread.Declined, "no"},
-		"cancelled by their owner": {"{intent: x}", true, func(a *abroad, there string) {
+		"cancelled by their owner": {"{intent: x}", true, func(a *foreignLink, there string) {
 			a.do(thread.OwnerID, "- cancel: {re: "+there+", reason: we move out}")
 		}, thread.Cancelled, "we move out"},
-		"superseded": {"{intent: x}", true, func(a *abroad, there string) {
+		"superseded": {"{intent: x}", true, func(a *foreignLink, there string) {
 			a.do("bob", "- suggestion: {id: s1, type: split, re: "+there+", proposed: [{intent: y}, {intent: z}], reason: two jobs}")
 			a.do("us", "- reply: {re: s1, accept: true}")
 		}, thread.Superseded, "superseded"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := newAbroad(t, nil)
+			a := newForeignLink(t, nil)
 			here, there := a.ask(c.request)
 			if c.claimed {
 				a.set(there, `{"status":"claimed"}`)
 				a.home.reaches(here, thread.Claimed)
 			}
 			c.end(a, there)
-			a.poke()
+			a.wakePoll()
 			a.home.reaches(here, c.want)
 			if text := a.home.said(here); !strings.Contains(text, c.why) {
 				t.Errorf("it says %s", text)
@@ -169,18 +169,18 @@ func TestEndsThroughALink(t *testing.T) {
 	}
 }
 
-// One executor of several who does not want to is not the exchange's no.
+// TestOneNoOfSeveralThroughALink: a decline by one of several executors there does not decline for the exchange.
 func TestOneNoOfSeveralThroughALink(t *testing.T) {
-	a := newAbroad(t, nil)
+	a := newForeignLink(t, nil)
 	carol := a.register("carol")
 	here, there := a.ask("{intent: x}")
 	a.want(200, carol, "PATCH", "requests/"+there, `{"status":"declined"}`)
-	a.poke()
+	a.wakePoll()
 	a.set(there, `{"status":"claimed"}`)
 	a.home.reaches(here, thread.Claimed)
 }
 
-// The exchange of an agent ends a thread that was sent to it: it ends here.
+// TestEndsThroughTheMesh: the exchange of an agent ends a thread that was sent to it, and it ends here.
 func TestEndsThroughTheMesh(t *testing.T) {
 	home, away := pair(t, acl.Open)
 	ref := home.request("client", "{intent: look into the fridge}")

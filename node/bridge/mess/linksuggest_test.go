@@ -11,53 +11,53 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
-// abroadly is a node whose requests are done elsewhere.
-type abroadly struct {
-	t    *testing.T
-	home *party
-	away *lab // has the executors bob and carol
-	who  string
-	send func(here string) // for what goes nowhere by itself
-	poke func()
+// remoteWork is a node whose requests are carried out elsewhere.
+type remoteWork struct {
+	t        *testing.T
+	home     *meshNode
+	away     *lab // has the executors bob and carol
+	who      string
+	send     func(here string) // sends a thread that is not sent by itself
+	wakePoll func()
 }
 
-// elsewhere are the ways there: a link over REST, and the mesh.
-func elsewhere(t *testing.T) map[string]func(t *testing.T) *abroadly {
-	return map[string]func(t *testing.T) *abroadly{
-		"link": func(t *testing.T) *abroadly {
-			a := newAbroad(t, nil)
+// elsewhere returns the ways there: a link over REST, and the mesh.
+func elsewhere(t *testing.T) map[string]func(t *testing.T) *remoteWork {
+	return map[string]func(t *testing.T) *remoteWork{
+		"link": func(t *testing.T) *remoteWork {
+			a := newForeignLink(t, nil)
 			a.register("carol")
 			send := func(here string) {
 				a.home.sendThrough(here)
 			}
-			return &abroadly{t: t, home: a.home, away: a.lab, who: thread.OwnerID, send: send, poke: a.poke}
+			return &remoteWork{t: t, home: a.home, away: a.lab, who: thread.OwnerID, send: send, wakePoll: a.wakePoll}
 		},
-		"mesh": func(t *testing.T) *abroadly {
+		"mesh": func(t *testing.T) *remoteWork {
 			home, away := pair(t, acl.Open)
 			away.executor("carol")
-			return &abroadly{t: t, home: home, away: away.lab, who: "client", send: func(string) {}, poke: func() {}}
+			return &remoteWork{t: t, home: home, away: away.lab, who: "client", send: func(string) {}, wakePoll: func() {}}
 		},
 	}
 }
 
-// ask asks for something that is done there.
-func (a *abroadly) ask(intent string) (here, there string) {
+// ask makes a request that is carried out there.
+func (a *remoteWork) ask(intent string) (here, there string) {
 	a.t.Helper()
 	here = a.home.request(a.who, "{id: "+intent+", intent: "+intent+"}")
 	a.send(here)
-	away := &party{lab: a.away}
+	away := &meshNode{lab: a.away}
 	return here, away.arrived(intent)
 }
 
-// says has somebody there say something.
-func (a *abroadly) says(who, block string) {
+// says sends a block there.
+func (a *remoteWork) says(who, block string) {
 	a.t.Helper()
 	a.away.do(who, block)
-	a.poke()
+	a.wakePoll()
 }
 
-// suggested waits for a suggestion here that may be answered by its id.
-func (a *abroadly) suggested(here, id string) {
+// suggested waits for a suggestion here that can be answered by its id.
+func (a *remoteWork) suggested(here, id string) {
 	a.t.Helper()
 	eventually(a.t, "the suggestion "+id, func() bool {
 		th := a.home.thread(here)
@@ -67,15 +67,15 @@ func (a *abroadly) suggested(here, id string) {
 }
 
 // decided waits until a suggestion is decided there.
-func (a *abroadly) decided(there, id, want string) {
+func (a *remoteWork) decided(there, id, want string) {
 	a.t.Helper()
 	eventually(a.t, "the word about "+id+" over there", func() bool {
 		return slices.ContainsFunc(a.away.thread(there).Suggestions, func(s thread.Suggestion) bool { return s.ID == id && s.Decided == want })
 	})
 }
 
-// threads counts those here.
-func (a *abroadly) threads() int {
+// threads returns the number of threads here.
+func (a *remoteWork) threads() int {
 	a.t.Helper()
 	page, err := a.home.List(a.t.Context(), exchange.Owner("test"), "", "", 100)
 	if err != nil {
@@ -84,20 +84,20 @@ func (a *abroadly) threads() int {
 	return len(page.Threads)
 }
 
-// What an executor of a foreign exchange suggests is carried out there, and our thread goes the way of the one there. It is
-// the suggestion that the requester named, whatever was suggested after it.
+// TestForeignSuggestions: a suggestion of a foreign executor is carried out there, and our thread follows the thread
+// there. The requester's decision is about the suggestion that it names, whatever was suggested later.
 func TestForeignSuggestions(t *testing.T) {
 	kinds := map[string]struct {
 		proposed string
-		accepted func(t *testing.T, a *abroadly, here, there, other string, claimed bool)
+		accepted func(t *testing.T, a *remoteWork, here, there, other string, claimed bool)
 	}{
-		"delegate": {"{executor: carol}", func(t *testing.T, a *abroadly, here, there, _ string, _ bool) {
+		"delegate": {"{executor: carol}", func(t *testing.T, a *remoteWork, here, there, _ string, _ bool) {
 			goesOn := a.away.thread(there).Successors[0]
 			a.home.goesOn(here, goesOn)
 			a.says("carol", "- status: {re: "+goesOn+", code: completed}\n- response: {re: "+goesOn+", content: [wet]}")
 			a.home.reaches(here, thread.Completed)
 		}},
-		"split": {"[roses, lawn]", func(t *testing.T, a *abroadly, here, there, _ string, _ bool) {
+		"split": {"[roses, lawn]", func(t *testing.T, a *remoteWork, here, there, _ string, _ bool) {
 			if th := a.home.reaches(here, thread.Superseded); len(th.Successors) != 0 {
 				t.Errorf("successors = %v", th.Successors)
 			}
@@ -109,7 +109,7 @@ func TestForeignSuggestions(t *testing.T) {
 			}
 			a.home.want(here, thread.Superseded)
 		}},
-		"merge": {"{combined_intent: both}", func(t *testing.T, a *abroadly, here, there, other string, _ bool) {
+		"merge": {"{combined_intent: both}", func(t *testing.T, a *remoteWork, here, there, other string, _ bool) {
 			a.home.reaches(here, thread.Superseded)
 			a.home.reaches(other, thread.Superseded)
 			for _, ref := range []string{here, other} {
@@ -121,7 +121,7 @@ func TestForeignSuggestions(t *testing.T) {
 				}
 			}
 		}},
-		"defer": {"{until: 2h}", func(t *testing.T, a *abroadly, here, there, _ string, claimed bool) {
+		"defer": {"{until: 2h}", func(t *testing.T, a *remoteWork, here, there, _ string, claimed bool) {
 			if th := a.home.reaches(here, thread.Waiting); (th.Holder != "") != claimed {
 				t.Errorf("it is held by %q", th.Holder)
 			}
@@ -135,7 +135,7 @@ func TestForeignSuggestions(t *testing.T) {
 				a.home.reaches(here, thread.Claimed)
 			}
 		}},
-		"alternative": {"{intent: pray for rain}", func(t *testing.T, a *abroadly, here, there, _ string, claimed bool) {
+		"alternative": {"{intent: pray for rain}", func(t *testing.T, a *remoteWork, here, there, _ string, claimed bool) {
 			want := thread.Received
 			if claimed {
 				want = thread.Claimed
@@ -152,7 +152,7 @@ func TestForeignSuggestions(t *testing.T) {
 				if claimed {
 					name += " of who has it"
 				}
-				start := func(t *testing.T) (a *abroadly, here, there, other string) {
+				start := func(t *testing.T) (a *remoteWork, here, there, other string) {
 					a = begin(t)
 					here, there = a.ask("water")
 					re, threads := there, []string{here}
@@ -165,7 +165,7 @@ func TestForeignSuggestions(t *testing.T) {
 						a.says("bob", "- status: {re: "+there+", code: claimed}")
 						a.home.reaches(here, thread.Claimed)
 					}
-					if way == "link" { // is somebody else
+					if way == "link" { // is another executor
 						a.home.executor("carol")
 					}
 					a.says("bob", "- suggestion: {id: s1, type: "+kind+", re: "+re+", proposed: "+c.proposed+", reason: better so}\n"+
@@ -183,9 +183,9 @@ func TestForeignSuggestions(t *testing.T) {
 					if got := a.threads(); got != n {
 						t.Errorf("%d threads were opened here", got-n)
 					}
-					a.poke()
+					a.wakePoll()
 					a.decided(there, "s1", "accepted")
-					a.poke()
+					a.wakePoll()
 					c.accepted(t, a, here, there, other, claimed)
 					a.decided(there, "s2", "")
 					a.home.refuse(http.StatusNotFound, a.who, "- reply: {re: s1, accept: true}")
@@ -204,13 +204,14 @@ func TestForeignSuggestions(t *testing.T) {
 	}
 }
 
-// In a directory the word stands under the id of the suggestion, for whoever carries it out.
+// TestSuggestionsInADirectory: in a directory the decision is written with the id of the suggestion, for whoever
+// carries it out.
 func TestSuggestionsInADirectory(t *testing.T) {
-	s := newShed(t, false, nil)
-	here, there := s.sent("{id: saw, intent: saw the log}")
-	a := &abroadly{t: t, home: s.home}
+	s := newSharedFolder(t, false, nil)
+	here, there := s.request("{id: saw, intent: saw the log}")
+	a := &remoteWork{t: t, home: s.home}
 	s.say("bob", there, "- suggestion: {id: s1, type: delegate, re: x, proposed: carol}\n- suggestion: {id: s2, type: defer, re: x, proposed: when it is dry}")
-	a.suggested(here, "s2") // what we could not carry out is said too
+	a.suggested(here, "s2") // a suggestion that we could not carry out arrives too
 	s.home.do(thread.OwnerID, "- reply: {re: s1, accept: true}\n- reply: {re: s2, accept: false}")
 	eventually(t, "the words in the directory", func() bool {
 		v, err := s.side("bob").view(t.Context(), there)
@@ -223,10 +224,11 @@ func TestSuggestionsInADirectory(t *testing.T) {
 	s.home.want(here, thread.Received)
 }
 
-// What was suggested there is no matter of who has the thread by now, and what is suggested here none of theirs.
+// TestSuggestionsOfOthers: a suggestion there does not depend on who holds the thread by now, and a suggestion here is
+// not sent there.
 func TestSuggestionsOfOthers(t *testing.T) {
 	home, away := pair(t, acl.Open)
-	a := &abroadly{t: t, home: home, away: away.lab, who: "client", send: func(string) {}, poke: func() {}}
+	a := &remoteWork{t: t, home: home, away: away.lab, who: "client", send: func(string) {}, wakePoll: func() {}}
 	here, there := a.ask("water")
 	second, secondThere := a.ask("weed")
 	a.says("bob", "- suggestion: {id: theirs, type: split, re: "+there+", proposed: [roses, lawn]}")
@@ -236,9 +238,9 @@ func TestSuggestionsOfOthers(t *testing.T) {
 	a.says("bob", "- status: {re: "+there+", code: claimed}")
 	home.reaches(here, thread.Claimed)
 	home.do("client", "- reply: {re: ours, accept: true}")
-	home.do("client", "- reply: {re: theirs, accept: false}") // comes there after the other would have
+	home.do("client", "- reply: {re: theirs, accept: false}") // arrives after the other one would have
 	a.decided(there, "theirs", "refused")
-	if text := (&party{lab: away.lab}).said(there); strings.Contains(text, `"accept":true`) {
+	if text := (&meshNode{lab: away.lab}).said(there); strings.Contains(text, `"accept":true`) {
 		t.Errorf("there it says %s", text)
 	}
 
@@ -251,14 +253,15 @@ func TestSuggestionsOfOthers(t *testing.T) {
 	home.want(second, thread.Claimed)
 }
 
-// A word that the other exchange cannot carry out changes nothing, and through a link the owner hears of it. One that comes
-// too late is taken for no other suggestion. The conversation goes on.
+// TestSuggestionThatIsRefusedThere: a decision that the other exchange cannot carry out changes nothing, and through a
+// link the owner gets a notice. A decision that comes too late is not taken for one about another suggestion. The
+// conversation goes on.
 func TestSuggestionThatIsRefusedThere(t *testing.T) {
-	a := newAbroad(t, nil)
+	a := newForeignLink(t, nil)
 	here, there := a.ask("{id: water, intent: water the roses}")
-	both := &abroadly{t: t, home: a.home, away: a.lab}
+	both := &remoteWork{t: t, home: a.home, away: a.lab}
 	a.do("bob", "- suggestion: {id: s1, type: delegate, re: "+there+", proposed: nobody}\n- suggestion: {id: s2, type: split, re: "+there+", proposed: [roses, lawn]}")
-	a.poke()
+	a.wakePoll()
 	both.suggested(here, "s2")
 	a.home.do(thread.OwnerID, "- reply: {re: s1, accept: true}")
 	eventually(t, "the notice", func() bool { return a.home.noticesOf("mess", "no such executor") == 1 })
@@ -267,7 +270,7 @@ func TestSuggestionThatIsRefusedThere(t *testing.T) {
 	a.home.want(here, thread.Received)
 
 	home, away := pair(t, acl.Open)
-	both = &abroadly{t: t, home: home, away: away.lab, who: "client", send: func(string) {}, poke: func() {}}
+	both = &remoteWork{t: t, home: home, away: away.lab, who: "client", send: func(string) {}, wakePoll: func() {}}
 	here, there = both.ask("water")
 	both.says("bob", "- suggestion: {id: s1, type: split, re: "+there+", proposed: [roses, lawn]}\n- suggestion: {id: s2, type: split, re: "+there+", proposed: [a, b]}")
 	both.suggested(here, "s1")

@@ -8,9 +8,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
-// Who says what is to be done to a thread as it was read says it to nothing else (RFC 9110, section 13.1.1).
+// TestIfMatch: a PATCH with If-Match changes the thread only if it is as the caller read it (RFC 9110, section 13.1.1).
 func TestIfMatch(t *testing.T) {
-	s := newSite(t, nil)
+	s := newHTTPLab(t, nil)
 	alice, bob := s.register("alice"), s.register("bob")
 	ref := s.want(201, alice, "POST", "requests", `{"intent":"look"}`).GetStr("ref")
 	path := "requests/" + ref
@@ -56,7 +56,7 @@ func TestIfMatch(t *testing.T) {
 	if th := s.thread(ref); th.Status != thread.Completed || !th.Confirmed {
 		t.Errorf("the thread is %s", th.Status)
 	}
-	// only the owner is told the number in the document: the others read the wire of the protocol
+	// only the owner sees the serial number in the body
 	_, text := s.call("", "GET", "/owner/mess/exchange/"+path, "")
 	if !strings.Contains(text, `"serial":6`) {
 		t.Errorf("the owner reads %s", text)

@@ -18,7 +18,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// The way in from the mesh and from links (MESS section 12): a message of intent [Intent] that passed the node's checks.
+// Messages from the mesh and from links (MESS section 12): messages with the intent [Intent] that passed the checks of
+// the node.
 
 // Handle implements [bridge.Handler].
 func (b *Bridge) Handle(ctx context.Context, c bridge.Call) (bridge.Reply, error) {
@@ -26,16 +27,16 @@ func (b *Bridge) Handle(ctx context.Context, c bridge.Call) (bridge.Reply, error
 	if err == nil {
 		return bridge.Reply{Payload: &answer}, nil
 	}
-	if refused := notAllowed(err); !refused.Retry {
+	if refused := refusalFor(err); !refused.Retry {
 		return bridge.Reply{Refusal: refused}, nil
 	}
 	return bridge.Reply{}, err
 }
 
-// Receive takes a message in and returns the payload of the reply. The same message is taken once and answered the same
-// way again. The error is a *wire.Error.
+// Receive applies a message and returns the payload of the reply. A repeated message changes nothing and gets the same
+// reply. The error is a *wire.Error, or one of the store.
 func (b *Bridge) Receive(ctx context.Context, m bridge.Call) (wire.Value, error) {
-	once := exchange.OnceForMessage(string(m.From), string(m.ID))
+	once := exchange.NewMessageReplay(string(m.From), string(m.ID))
 	if kept, found, err := b.x.FindAnswer(ctx, once); found || err != nil {
 		return ackPayload(kept), err
 	}
@@ -49,7 +50,7 @@ func (b *Bridge) Receive(ctx context.Context, m bridge.Call) (wire.Value, error)
 	}
 	who := exchange.Actor{ID: string(m.From), Channel: "agentmesh"}
 	opts := exchange.Options{Lax: m.Address != "", Peer: &thread.Peer{Conv: string(m.Conv), Address: m.Address}, External: string(m.Conv), Hold: block.WantsOwner()}
-	if ref, ok := b.sentIn(ctx, who.ID, m); ok { // we wrote first: whatever is said is about that thread
+	if ref, ok := b.sentThread(ctx, who.ID, m); ok { // we opened the conversation, so the message is about our thread
 		block, opts.Re, opts.Sent, opts.Follow = block.PointAt(ref).CancelAsStatus(), ref, thread.ParkedPeer, b.linkOf(m.Address) != nil
 		if m.Payload.GetStr("action") == wire.ActionPending {
 			opts.Sent = thread.ParkedPending
@@ -60,11 +61,12 @@ func (b *Bridge) Receive(ctx context.Context, m bridge.Call) (wire.Value, error)
 		switch asks := slices.ContainsFunc(block, func(e thread.Entry) bool { return e.Type == "request" }); {
 		case ok && !asks:
 			block, opts.Re = b.x.PointAt(block, who.ID, ref), ref
-		case !asks && strings.HasPrefix(m.Address, Kind+":"): // what was said in a foreign thread is about that thread alone
+		// a message about a foreign thread must not be about another one of ours
+		case !asks && strings.HasPrefix(m.Address, Kind+":"):
 			return wire.Value{}, thread.Missing("no such thread")
 		}
 	}
-	opts.Once = once
+	opts.Replay = once
 	l := b.linkOf(m.Address)
 	if l != nil {
 		if opts.Files, err = l.FetchAll(ctx, string(m.Conv), block); err != nil {
@@ -73,10 +75,11 @@ func (b *Bridge) Receive(ctx context.Context, m bridge.Call) (wire.Value, error)
 	}
 	res, err := b.x.Do(ctx, who, block, opts)
 	if l != nil && opts.Re != "" && thread.IsRefusal(err) {
-		return ackPayload(exchange.Result{}), b.keepUnfollowed(ctx, l, opts, thread.Message{From: who.ID, Mess: block.Tree()}, thread.PublicText(err))
+		return ackPayload(exchange.Result{}), b.keepConflict(ctx, l, opts, thread.Message{From: who.ID, Mess: block.Tree()}, thread.PublicText(err))
 	}
-	if opts.Re != "" && block.HasOnlyDecisions() && thread.IsRefusal(err) { // too late, or not to be done: a refusal would end the conversation
-		b.log.Info("a word about a suggestion came to nothing", "peer", m.From, "thread", opts.Re, "error", err)
+	// the decision is too late or impossible: a refusal would end the conversation
+	if opts.Re != "" && block.HasOnlyDecisions() && thread.IsRefusal(err) {
+		b.log.Info("a decision about a suggestion could not be carried out", "peer", m.From, "thread", opts.Re, "error", err)
 		return ackPayload(exchange.Result{}), nil
 	}
 	if err != nil {
@@ -85,17 +88,17 @@ func (b *Bridge) Receive(ctx context.Context, m bridge.Call) (wire.Value, error)
 	return ackPayload(res), nil
 }
 
-// keepUnfollowed keeps in a thread what its exchange behind a link says, and what our thread cannot follow, and tells the owner.
-func (b *Bridge) keepUnfollowed(ctx context.Context, l *link, opts exchange.Options, m thread.Message, why string) error {
+// keepConflict stores a message of the exchange behind a link that our thread cannot follow, and tells the owner.
+func (b *Bridge) keepConflict(ctx context.Context, l *link, opts exchange.Options, m thread.Message, why string) error {
 	var more []store.Change
 	if b.cfg.Notices != nil {
 		title := "the thread " + opts.Re + " cannot follow what the link " + l.Name() + " says of it"
 		more = append(more, b.cfg.Notices.Change(notify.Notice{Kind: Kind, Title: title, Text: why + "; agentmesh mess show " + opts.Re + " has the message", At: time.Now()}))
 	}
-	return b.x.KeepRefused(ctx, opts.Re, m, why, opts.Once, more...)
+	return b.x.StoreRefusal(ctx, opts.Re, m, why, opts.Replay, more...)
 }
 
-// ackPayload is the synchronous reply: {"action": "ack", "ref": …, "mess": [acks]}.
+// ackPayload returns the synchronous reply: {"action": "ack", "ref": …, "mess": [acks]}.
 func ackPayload(res exchange.Result) wire.Value {
 	v := wire.Obj(wire.TextField("action", "ack"))
 	if ref, ok := res.RequestRef(); ok {
@@ -104,9 +107,9 @@ func ackPayload(res exchange.Result) wire.Value {
 	return v.With("mess", res.Answers.Tree())
 }
 
-// sentIn returns the thread that a message is about because we opened its conversation, or the one that it follows: a
-// response after the close comes in a conversation of its own.
-func (b *Bridge) sentIn(ctx context.Context, who string, m bridge.Call) (string, bool) {
+// sentThread returns the thread that a message is about because we opened its conversation. A response after the close
+// comes in a new conversation, which names the closed one.
+func (b *Bridge) sentThread(ctx context.Context, who string, m bridge.Call) (string, bool) {
 	if ref, ok := b.x.OfferedIn(ctx, who, string(m.Conv)); ok {
 		return ref, true
 	}
@@ -117,29 +120,30 @@ func (b *Bridge) sentIn(ctx context.Context, who string, m bridge.Call) (string,
 	return b.x.OfferedIn(ctx, who, after)
 }
 
-// letter writes what a message of a thread says to one of its peers (MESS section 12).
-func (b *Bridge) letter(ctx context.Context, t *thread.Thread, to string, m thread.Message) (bridge.Outgoing, error) {
+// newOutgoing returns the message that tells a peer about a message of a thread (MESS section 12).
+func (b *Bridge) newOutgoing(ctx context.Context, t *thread.Thread, to string, m thread.Message) (bridge.Outgoing, error) {
 	p := t.Peers[to]
 	block, err := thread.FromTree(m.Mess)
 	if err != nil {
 		return bridge.Outgoing{}, err
 	}
-	if block, err = b.shared(ctx, t.Ref, block, p.Address); err != nil {
+	if block, err = b.shareAttachments(ctx, t.Ref, block, p.Address); err != nil {
 		return bridge.Outgoing{}, err
 	}
 	name := cmp.Or(p.Name, t.Ref)
 	if to == t.Requester && p.Address != "" {
-		block = toForeignEnding(t, block, m.From)
+		block = translateEnd(t, block, m.From)
 	}
 	block = slices.DeleteFunc(block, func(e thread.Entry) bool {
 		return e.Type == "v" || e.IsDecision() && !t.IsDecisionFor(e, to) || to != t.Requester && isHiddenFromWorker(t, e)
 	}).ForExchange(name)
 	l := bridge.Outgoing{To: wire.AgentID(to), Address: p.Address, Conv: wire.ConversationID(p.Conv), Intent: Intent}
-	if to != t.Requester || !ends(t.Status) || m.Serial < t.Serial { // the close goes with the newest message
+	// the close goes with the newest message
+	if to != t.Requester || !endsConversation(t.Status) || m.Serial < t.Serial {
 		l.Payload = wire.Obj(wire.TextField("action", block.Action()), wire.Field("mess", block.Tree()))
 		return l, nil
 	}
-	if others := b.x.HasOpenSibling(t); others { // the conversation goes on with the others
+	if others := b.x.HasOpenSibling(t); others { // other threads of the conversation are open
 		l.Payload = wire.Obj(wire.TextField("action", "status"), wire.Field("mess", block.Tree()))
 		return l, nil
 	}
@@ -163,13 +167,14 @@ func (b *Bridge) letter(ctx context.Context, t *thread.Thread, to string, m thre
 		l.Payload = l.Payload.With("partial", wire.Bool(true))
 	}
 	l.Payload = l.Payload.With("mess", block.Tree())
-	// One close for a conversation: a second one finds the mark.
+	// A conversation has one close: a second one conflicts with this mark.
 	l.Records = append(l.Records, store.Change{Record: store.Record{NS: exchange.NSSeen, Key: closedKey(to, p.Conv), Expires: time.Now().Add(90 * 24 * time.Hour)}})
 	return l, nil
 }
 
-// isHiddenFromWorker reports whether an entry is not sent to the peer that works on the thread. For that peer we are the
-// requester, which sets no states and makes no suggestions. A cancel tells the peer that the thread has ended.
+// isHiddenFromWorker reports whether an entry is not sent to the peer that works on the thread. For that peer we are
+// the requester, which sets no states and makes no suggestions. A cancel is sent separately, and then tells the peer
+// that the thread has ended.
 func isHiddenFromWorker(t *thread.Thread, e thread.Entry) bool {
 	switch e.Type {
 	case "status", "response", "suggestion", "cancel":
@@ -180,16 +185,16 @@ func isHiddenFromWorker(t *thread.Thread, e thread.Entry) bool {
 	return false
 }
 
-// toForeignEnding spells an end that was set by another than who holds the thread as an executor of a foreign exchange may say
-// it: before a claim it does not want to, after it came to nothing. Executors cancel nothing there.
-func toForeignEnding(t *thread.Thread, b thread.Block, from string) thread.Block {
+// translateEnd replaces an end that the holder did not set by one that an executor of a foreign exchange may set:
+// declined before a claim, failed after one. An executor cannot cancel a foreign thread.
+func translateEnd(t *thread.Thread, b thread.Block, from string) thread.Block {
 	out := slices.Clone(b)
 	for i, e := range out {
 		code, _ := thread.ParseCode(e.Body.GetStr("code"))
 		switch {
 		case e.Type == "cancel":
 			code = thread.Cancelled
-		case e.Type != "status", t.Holder != "" && from == t.Holder && (code != thread.Cancelled || t.WasRefused()), code != thread.Cancelled && code != thread.Expired && code != thread.Superseded && (code != thread.Failed || t.Holder != ""):
+		case e.Type != "status", t.Holder != "" && from == t.Holder && (code != thread.Cancelled || t.HadRefusal()), code != thread.Cancelled && code != thread.Expired && code != thread.Superseded && (code != thread.Failed || t.Holder != ""):
 			continue
 		}
 		says, reason := thread.Declined, wire.Obj(wire.TextField("type", string(code)))
@@ -205,12 +210,15 @@ func toForeignEnding(t *thread.Thread, b thread.Block, from string) thread.Block
 	return out
 }
 
-// ends says whether a state ends the conversation with the requester. A delegated thread goes on as its successor.
-func ends(c thread.Code) bool { return c.Terminal() && c != thread.Delegated || c == thread.Partial }
+// endsConversation reports whether a state ends the conversation with the requester. A delegated thread continues as
+// its successor.
+func endsConversation(c thread.Code) bool {
+	return c.Terminal() && c != thread.Delegated || c == thread.Partial
+}
 
-// candidates are the agents that the directory lists with all that a thread requires (MESS-44). What is for somebody alone
-// has none.
-func (b *Bridge) candidates(ctx context.Context, t *thread.Thread) ([]Agent, error) {
+// findAgents returns the agents in the directory that have everything a thread requires (MESS-44). A thread that is
+// offered to one executor alone has none.
+func (b *Bridge) findAgents(ctx context.Context, t *thread.Thread) ([]Agent, error) {
 	if b.cfg.Mesh == nil || t.Only != "" {
 		return nil, nil
 	}
@@ -224,8 +232,8 @@ func (b *Bridge) candidates(ctx context.Context, t *thread.Thread) ([]Agent, err
 	return out, err
 }
 
-// hears says whether somebody is told; everybody else asks.
-func (b *Bridge) hears(id string) bool {
+// wantsNotices reports whether the bridge delivers notices to this recipient. All others poll.
+func (b *Bridge) wantsNotices(id string) bool {
 	switch {
 	case id == thread.OwnerID:
 		return b.cfg.Notices != nil
@@ -236,8 +244,8 @@ func (b *Bridge) hears(id string) bool {
 	return b.cfg.Notify && c != nil && len(c.Notifications) > 0
 }
 
-// notAllowed is what a message is refused with that the state machine does not allow, in the codes of the mesh.
-func notAllowed(err error) *wire.Error {
+// refusalFor returns the error with which a message is refused, in the codes of the mesh.
+func refusalFor(err error) *wire.Error {
 	e, ok := errors.AsType[*wire.Error](err)
 	if !ok {
 		return wire.ErrUnavailable.Because(err)
@@ -250,10 +258,10 @@ func notAllowed(err error) *wire.Error {
 	return e
 }
 
-// offerTo sends a thread to an agent of the mesh or a peer of a link, which then may claim it.
+// offerTo sends a thread to a mesh agent or a peer of a link, which may then claim it.
 func (b *Bridge) offerTo(ctx context.Context, ref, to, address string, more []store.Change) error {
 	return b.x.OfferTo(ctx, ref, to, address, more, func(conv string, request wire.Value, changes []store.Change) error {
-		block, err := b.shared(ctx, ref, thread.Block{{Type: "request", Body: request}}, address)
+		block, err := b.shareAttachments(ctx, ref, thread.Block{{Type: "request", Body: request}}, address)
 		if err != nil {
 			return err
 		}

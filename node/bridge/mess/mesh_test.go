@@ -20,14 +20,14 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// A MESS client of one exchange is served by an executor of another node's exchange, which the directory found, without
-// either knowing of AgentMesh: claim, question, answer, result (MESS-44, MESS section 12).
+// TestThroughTheMesh: a MESS client of one exchange is served by an executor of another node's exchange, which the
+// directory found. Neither knows of AgentMesh: claim, question, answer, result (MESS-44, MESS section 12).
 func TestThroughTheMesh(t *testing.T) {
 	mesh := meshtest.New(t)
-	away := newParty(t, mesh, "away", nil)
-	home := newParty(t, mesh, "home", func(c *Config) {
+	away := newMeshNode(t, mesh, "away", nil)
+	home := newMeshNode(t, mesh, "home", func(c *Config) {
 		c.Route = true
-		c.Mesh = finding{c.Mesh, func(q client.Query) ([]wire.Card, error) {
+		c.Mesh = directoryMesh{c.Mesh, func(q client.Query) ([]wire.Card, error) {
 			if len(q.Capabilities) != 1 || q.Capabilities[0] != "vacuum-floor" || len(q.Intents) != 1 || q.Intents[0] != Intent {
 				t.Errorf("the directory is asked for %+v", q)
 			}
@@ -54,7 +54,7 @@ func TestThroughTheMesh(t *testing.T) {
 	if err != nil || !strings.Contains(string(messages[len(messages)-1].Mess.JSON()), "clean") {
 		t.Errorf("messages = %+v, %v", messages, err)
 	}
-	for name, p := range map[string]*party{"home": home, "away": away} {
+	for name, p := range map[string]*meshNode{"home": home, "away": away} {
 		if items, _, err := p.node.Inbox(t.Context(), node.ItemNew, "", 10); err != nil || len(items) != 0 {
 			t.Errorf("%s: the inbox has %+v, %v, and nobody there is to do anything", name, items, err)
 		}
@@ -69,13 +69,14 @@ func TestThroughTheMesh(t *testing.T) {
 	}
 }
 
-// What the requester wants to confirm, or pays for, waits for our owner whatever the policy; the owner's word releases it.
+// TestOwnerIsAskedFirst: a request that its requester wants to confirm, or pays for, waits for our owner whatever the
+// policy; the owner's approval releases it.
 func TestOwnerIsAskedFirst(t *testing.T) {
 	mesh := meshtest.New(t)
-	away := newParty(t, mesh, "away", nil)
+	away := newMeshNode(t, mesh, "away", nil)
 	away.executor("bob")
-	home := newParty(t, mesh, "home", func(c *Config) {
-		c.Mesh = finding{c.Mesh, func(client.Query) ([]wire.Card, error) {
+	home := newMeshNode(t, mesh, "home", func(c *Config) {
+		c.Mesh = directoryMesh{c.Mesh, func(client.Query) ([]wire.Card, error) {
 			return []wire.Card{{ID: away.node.ID(), Name: "Away"}}, nil
 		}}
 	})
@@ -97,12 +98,12 @@ func TestOwnerIsAskedFirst(t *testing.T) {
 	}
 }
 
-// A link over REST: our request goes to a foreign exchange, its progress and result come back.
+// TestRESTLink: a link over REST: our request goes to a foreign exchange, and its progress and result come back.
 func TestRESTLink(t *testing.T) {
-	foreign := newSite(t, nil)
+	foreign := newHTTPLab(t, nil)
 	us, bob := foreign.register("us"), foreign.register("bob")
 	mesh := meshtest.New(t)
-	home := newParty(t, mesh, "home", func(c *Config) {
+	home := newMeshNode(t, mesh, "home", func(c *Config) {
 		c.HTTP = client.NewHTTP(client.HTTPConfig{Local: true})
 		c.Links = []bridge.Link{{Name: "garden", Kind: Kind, URL: foreign.srv.URL}}
 		c.Tokens = map[string]client.Credential{"garden": client.Credential(us)}
@@ -121,17 +122,18 @@ func TestRESTLink(t *testing.T) {
 		return there != ""
 	})
 	foreign.want(200, bob, "PATCH", "requests/"+there, `{"status":"claimed"}`)
-	home.bridge.links[0].poke()
+	home.bridge.links[0].wakePoll()
 	home.reaches(ref, thread.Claimed)
 	foreign.want(200, bob, "PATCH", "requests/"+there, `{"status":"needs_input","message":"how much?"}`)
-	home.bridge.links[0].poke()
+	home.bridge.links[0].wakePoll()
 	home.reaches(ref, thread.NeedsInput)
 	remote := home.bridge.links[0].remote.(*restRemote)
-	remote.hold(remembered{}) // as with a data directory of before: what we say comes back, and is not somebody's
+	// as with a data directory without our name: our own messages come back and are not somebody else's
+	remote.setState(restState{})
 	home.do(thread.OwnerID, "- reply: {re: water, answers: {amount: a lot}}")
 	eventually(t, "the answer over there", func() bool { return foreign.thread(there).Status == thread.InProgress })
 	foreign.want(200, bob, "PATCH", "requests/"+there, `{"status":"completed","mess":[{"response":{"re":"`+there+`","content":["wet"]}}]}`)
-	home.bridge.links[0].poke()
+	home.bridge.links[0].wakePoll()
 	home.reaches(ref, thread.Completed)
 	if convs, err := home.node.Store.Steps().Conversations(t.Context(), "", 0, 10, time.Now()); err != nil || len(convs.Conversations) != 1 {
 		t.Errorf("%d conversations, %v", len(convs.Conversations), err)
@@ -151,12 +153,12 @@ func TestRESTLink(t *testing.T) {
 	}
 }
 
-// A link over a directory: a request that others put there reaches our owner's exchange, and what is done here is
-// written there.
+// TestDirectoryLink: a link over a directory: a request that others put there reaches our owner's exchange, and the
+// work here is written there.
 func TestDirectoryLink(t *testing.T) {
 	dir := t.TempDir()
 	mesh := meshtest.New(t)
-	home := newParty(t, mesh, "home", func(c *Config) {
+	home := newMeshNode(t, mesh, "home", func(c *Config) {
 		c.Links = []bridge.Link{{Name: "shed", Kind: Kind, Dir: dir, Options: map[string]string{"as": "us"}}}
 	})
 	home.executor("bob")
@@ -165,7 +167,7 @@ func TestDirectoryLink(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	home.bridge.links[0].poke()
+	home.bridge.links[0].wakePoll()
 	ref := home.theirs()
 	if th := home.thread(ref); th.Intent != "lend me a saw" || !strings.HasPrefix(th.Requester, "am_") {
 		t.Fatalf("it came in as %+v", th)
@@ -184,14 +186,15 @@ func TestDirectoryLink(t *testing.T) {
 		return f.Thread.Status
 	}
 	eventually(t, "the claim in the directory", func() bool { return state() == thread.Claimed })
-	if err := others.say(t.Context(), "", there, mustParse(t, "- cancel: {re: x, reason: found mine}")); err != nil {
+	if err := others.post(t.Context(), "", there, mustParse(t, "- cancel: {re: x, reason: found mine}")); err != nil {
 		t.Fatal(err)
 	}
-	home.bridge.links[0].poke()
+	home.bridge.links[0].wakePoll()
 	home.reaches(ref, thread.Cancelled)
 }
 
-// Links to what is no exchange fail in the open: nothing hangs, nothing is taken in.
+// TestRubbishExchange: a link to something other than an exchange fails visibly: nothing hangs, and nothing is
+// received.
 func TestRubbishExchange(t *testing.T) {
 	e := echo.New()
 	answers := []string{"", "[]", `{"threads":3}`, `{"threads":[{"ref":"../../x"},{"ref":3},7]}`, strings.Repeat("[", 10_000), `{"thread":{"messages":[{"mess":3}]}}`}
@@ -199,9 +202,9 @@ func TestRubbishExchange(t *testing.T) {
 	e.Any("/*", func(c echo.Context) error { n++; return c.String(http.StatusOK, answers[n%len(answers)]) })
 	srv := httptest.NewServer(e)
 	defer srv.Close()
-	r := &restRemote{kept: &remembered{}, base: srv.URL, token: "mess_x_1", http: client.NewHTTP(client.HTTPConfig{Local: true})}
+	r := &restRemote{state: &restState{}, base: srv.URL, token: "mess_x_1", http: client.NewHTTP(client.HTTPConfig{Local: true})}
 	for range 2 * len(answers) {
-		if list, err := r.changed(t.Context()); err == nil && len(list) > 0 {
+		if list, err := r.list(t.Context()); err == nil && len(list) > 0 {
 			t.Errorf("threads = %v", list)
 		}
 		if _, err := r.create(t.Context(), "", wire.Obj()); err == nil {

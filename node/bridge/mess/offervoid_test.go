@@ -10,8 +10,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
-// sendAway sends a thread of ours to the folder and returns what it is called there.
-func (s *shed) sendAway(here string) (there string) {
+// sendAway sends a thread of ours to the folder and returns its ref there.
+func (s *sharedFolder) sendAway(here string) (there string) {
 	s.t.Helper()
 	address := bridge.Address{Kind: Kind, Link: "shed", Peer: thread.ExchangeID}
 	if err := s.home.bridge.offerTo(s.t.Context(), here, string(address.Pseudonym()), address.String(), nil); err != nil {
@@ -19,7 +19,7 @@ func (s *shed) sendAway(here string) (there string) {
 	}
 	others := s.side("neighbour")
 	eventually(s.t, "the request in the folder", func() bool {
-		list, err := others.changed(s.t.Context())
+		list, err := others.list(s.t.Context())
 		if err == nil && len(list) == 1 {
 			there = list[0].ref
 		}
@@ -28,11 +28,11 @@ func (s *shed) sendAway(here string) (there string) {
 	return there
 }
 
-func (s *shed) ends(there string, code thread.Code) {
+func (s *sharedFolder) waitRemoteState(there string, code thread.Code) {
 	s.t.Helper()
 	others := s.side("neighbour")
 	eventually(s.t, there+" "+string(code), func() bool {
-		if _, err := others.changed(s.t.Context()); err != nil {
+		if _, err := others.list(s.t.Context()); err != nil {
 			s.t.Fatal(err)
 		}
 		v, err := others.view(s.t.Context(), there)
@@ -40,42 +40,43 @@ func (s *shed) ends(there string, code thread.Code) {
 	})
 }
 
-// What lies in a folder is not ended there by anybody but us, not even at its time.
+// TestOfferInADirectoryIsVoid: a thread in a folder is ended only by us, even at its deadline.
 func TestOfferInADirectoryIsVoid(t *testing.T) {
 	for name, inGit := range map[string]bool{"plain": false, "git": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Run("cancelled", func(t *testing.T) {
-				s := newShed(t, inGit, nil)
+				s := newSharedFolder(t, inGit, nil)
 				here := s.home.request(thread.OwnerID, "{id: saw, intent: lend me a saw}")
 				there := s.sendAway(here)
 				s.home.do(thread.OwnerID, "- cancel: {re: "+here+", reason: found mine}")
-				s.ends(there, thread.Cancelled)
+				s.waitRemoteState(there, thread.Cancelled)
 			})
 			t.Run("expired", func(t *testing.T) {
-				s := newShed(t, inGit, nil)
+				s := newSharedFolder(t, inGit, nil)
 				here := s.home.request(thread.OwnerID, "{id: saw, intent: lend me a saw, needed_by: \""+time.Now().Add(6*time.Second).UTC().Format(time.RFC3339Nano)+"\"}")
 				there := s.sendAway(here)
 				s.home.reaches(here, thread.Expired)
-				s.ends(there, thread.Cancelled)
+				s.waitRemoteState(there, thread.Cancelled)
 			})
 		})
 	}
 }
 
-// However an offer becomes void, who has it is told, whether nobody there has claimed it, or somebody has.
+// TestOfferIsVoid: if an offer becomes void, the exchange with the offer gets a cancel, whether or not somebody there
+// has claimed the thread.
 func TestOfferIsVoid(t *testing.T) {
 	type ending struct {
-		end  func(p *party, ref string)
+		end  func(p *meshNode, ref string)
 		want thread.Code
 	}
 	ends := map[string]ending{
-		"a status":          {func(p *party, ref string) { p.status("client", ref, "cancelled") }, thread.Cancelled},
-		"declined by owner": {func(p *party, ref string) { p.status(thread.OwnerID, ref, "declined, reason: not needed") }, thread.Declined},
-		"superseded": {func(p *party, ref string) {
+		"a status":          {func(p *meshNode, ref string) { p.status("client", ref, "cancelled") }, thread.Cancelled},
+		"declined by owner": {func(p *meshNode, ref string) { p.status(thread.OwnerID, ref, "declined, reason: not needed") }, thread.Declined},
+		"superseded": {func(p *meshNode, ref string) {
 			p.do(thread.OwnerID, "- suggestion: {id: s1, type: split, re: "+ref+", proposed: [{intent: y}, {intent: z}], reason: two jobs}")
 			p.do("client", "- reply: {re: s1, accept: true}")
 		}, thread.Superseded},
-		"handed over": {func(p *party, ref string) {
+		"handed over": {func(p *meshNode, ref string) {
 			p.do(thread.OwnerID, "- suggestion: {id: s1, type: delegate, re: "+ref+", proposed: {executor: eve}, reason: she can}")
 			p.do("client", "- reply: {re: s1, accept: true}")
 		}, thread.Delegated},
@@ -94,7 +95,7 @@ func TestOfferIsVoid(t *testing.T) {
 				c.end(home, ref)
 				home.want(ref, c.want)
 				away.reaches(there, thread.Cancelled)
-				for _, p := range []*party{home, away} {
+				for _, p := range []*meshNode{home, away} {
 					if n := p.noticesOf("undelivered", ""); n != 0 {
 						t.Errorf("%d messages could not be delivered", n)
 					}
@@ -104,7 +105,8 @@ func TestOfferIsVoid(t *testing.T) {
 	}
 }
 
-// What waits for the owner of who was asked is asked about no more, and what that owner holds back ends.
+// TestOfferIsVoidWhileItsOwnerIsAsked: the question to the owner of a peer is withdrawn when the offer becomes void,
+// and a thread that this owner holds back ends.
 func TestOfferIsVoidWhileItsOwnerIsAsked(t *testing.T) {
 	for name, how := range map[string]string{"cancel": "- cancel: {re: look}", "status": "- status: {re: look, code: cancelled}"} {
 		t.Run(name, func(t *testing.T) {

@@ -24,7 +24,8 @@ import (
 //go:embed page/*.html
 var pageFiles embed.FS
 
-// pages is the exchange's part of the owner's page: threads by state, and what the owner can do with one, on a phone too.
+// pages is the part of the exchange on the owner's page: threads by state, and what the owner can do with a thread,
+// also on a phone.
 type pages struct {
 	b               *Bridge
 	x               *exchange.Exchange
@@ -47,10 +48,10 @@ func (b *Bridge) MountPage(shell *httpapi.Pages) {
 	g.GET("/mess/:ref/:file", p.image)
 }
 
-// topicThreads has the live regions of these pages fetched again.
+// topicThreads is the topic that makes open pages load their live regions again.
 const topicThreads = "mess"
 
-// follow tells an open page that a thread changed.
+// follow tells an open page that a thread has changed.
 func (p *pages) follow(ctx context.Context, changed func(topic string)) {
 	wake, stop := p.x.Watch()
 	defer stop()
@@ -64,7 +65,7 @@ func (p *pages) follow(ctx context.Context, changed func(topic string)) {
 	}
 }
 
-// waiting counts the requests that somebody must claim.
+// waiting returns the number of requests that somebody must claim.
 func (p *pages) waiting(context.Context) int {
 	return min(p.x.Count(thread.Received), httpapi.MaxCount)
 }
@@ -73,7 +74,7 @@ const pageSize = 30
 
 type threadsView struct {
 	State   thread.Code   // "" for all
-	States  []thread.Code // those that threads are in, and "" for all
+	States  []thread.Code // the states that threads are in, and "" for all
 	Threads []threadRow
 	Next    string
 }
@@ -116,8 +117,8 @@ type threadPage struct {
 	Suggestion  *suggestionView
 }
 
-// saidTexts are what a form before did (see [httpapi.Done]).
-var saidTexts = map[string]string{"done": "Done. The others see it now.", "fetched": "It was fetched and is kept with the thread."}
+// doneTexts confirm what a form did (see [httpapi.Done]).
+var doneTexts = map[string]string{"done": "Done. The others see it now.", "fetched": "It was fetched and is kept with the thread."}
 
 func (p *pages) show(c echo.Context) error {
 	ctx := c.Request().Context()
@@ -146,7 +147,7 @@ func (p *pages) show(c echo.Context) error {
 	for _, m := range messages {
 		row := viewMessage(t.Ref, m)
 		for _, r := range listReferences(m) {
-			a, err := fetched(ctx, p.x, t.Ref, r)
+			a, err := storedReference(ctx, p.x, t.Ref, r)
 			if err != nil {
 				return err
 			}
@@ -154,10 +155,10 @@ func (p *pages) show(c echo.Context) error {
 		}
 		view.Messages = append(view.Messages, row)
 	}
-	return p.shell.Render(c, p.thread, httpapi.View{Title: "Thread", Topics: []string{topicThreads}, Said: saidTexts[c.QueryParam("did")], Data: view})
+	return p.shell.Render(c, p.thread, httpapi.View{Title: "Thread", Topics: []string{topicThreads}, Said: doneTexts[c.QueryParam("did")], Data: view})
 }
 
-// image shows a picture of our own store. Its type is judged by its bytes, whatever its sender said.
+// image serves a picture of our own store. Its type follows from its bytes, not from what its sender said.
 func (p *pages) image(c echo.Context) error {
 	a, err := p.x.Attachment(c.Request().Context(), exchange.Owner("page"), c.Param("ref"), c.Param("file"))
 	if err != nil {
@@ -165,7 +166,7 @@ func (p *pages) image(c echo.Context) error {
 	}
 	_, mime := thread.Sniff(a.Data)
 	if !safeImages[mime] || len(a.Data) > thread.MaxUpload {
-		return thread.Missing("there is no such picture")
+		return thread.Missing("no such picture")
 	}
 	h := c.Response().Header()
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -173,7 +174,7 @@ func (p *pages) image(c echo.Context) error {
 	return c.Blob(http.StatusOK, mime, a.Data)
 }
 
-// formRoom is what surrounds a photo in a form.
+// formRoom is the space for the fields around a photo in a form.
 const formRoom = 64 << 10
 
 // act carries out a form.
@@ -213,13 +214,13 @@ func (p *pages) act(c echo.Context) error {
 	}
 	opts := exchange.Options{Re: t.Ref}
 	switch c.FormValue("do") {
-	case "answer", "confirm", "refuse": // these mean what the page showed
+	case "answer", "confirm", "refuse": // these are about what the page showed
 		if opts.IfSerial, err = strconv.Atoi(c.FormValue("serial")); err != nil || opts.IfSerial < 1 {
-			return thread.Bad("serial", "does not say what is answered: read the thread again")
+			return thread.Bad("serial", "is missing: open the thread again")
 		}
 	case "accept", "turndown":
 		if opts.IfTurn = c.FormValue("turn"); !strings.HasPrefix(opts.IfTurn, thread.TurnSuggestion+"/") {
-			return thread.Bad("turn", "does not say what is answered: read the thread again")
+			return thread.Bad("turn", "is missing: open the thread again")
 		}
 	}
 	if _, err := p.x.Do(ctx, exchange.Owner("page"), block, opts); err != nil {
@@ -228,7 +229,7 @@ func (p *pages) act(c echo.Context) error {
 	return httpapi.Done(c, "mess/"+url.PathEscape(t.Ref), "done")
 }
 
-// block is what a form says, as MESS.
+// block returns the MESS block of a form.
 func (p *pages) block(c echo.Context, t *thread.Thread) (thread.Block, error) {
 	re := wire.Obj(wire.TextField("re", t.Ref))
 	said := strings.TrimSpace(c.FormValue("text"))
@@ -248,9 +249,9 @@ func (p *pages) block(c echo.Context, t *thread.Thread) (thread.Block, error) {
 		return status(thread.Claimed)
 	case "decline":
 		return status(thread.Declined, wire.TextField("reason", cmp.Or(said, "the owner declined")))
-	case "fail", "giveback": // who took it on says why it is not done
+	case "fail", "giveback": // the holder must say why it is not done
 		if said == "" {
-			return nil, thread.Bad("text", "say why: whoever asked is told")
+			return nil, thread.Bad("text", "say why: the requester reads it")
 		}
 		code := thread.Failed
 		if c.FormValue("do") == "giveback" {
@@ -279,10 +280,10 @@ func (p *pages) block(c echo.Context, t *thread.Thread) (thread.Block, error) {
 	case "cancel":
 		return thread.Block{{Type: "cancel", Body: re}}, nil
 	}
-	return nil, thread.Bad("do", "names nothing that can be done")
+	return nil, thread.Bad("do", "is not a known action")
 }
 
-// result is what a form delivers: words, and a photo that is stored first.
+// result returns the content that a form delivers: a text, and a photo that is stored first.
 func (p *pages) result(c echo.Context, t *thread.Thread) (wire.Value, error) {
 	var content []wire.Value
 	if file, head, err := c.Request().FormFile("photo"); err == nil {
@@ -303,7 +304,7 @@ func (p *pages) result(c echo.Context, t *thread.Thread) (wire.Value, error) {
 		content = append(content, wire.Text(text))
 	}
 	if len(content) == 0 && c.FormValue("bare") == "" {
-		return wire.Value{}, thread.Bad("text", "say what came of it, add a photo, or tick that there is nothing to say but that it is done")
+		return wire.Value{}, thread.Bad("text", "write the result, add a photo, or tick that there is nothing else to say")
 	}
 	if len(content) == 0 {
 		content = append(content, wire.Obj(wire.Field("confirmation", wire.Bool(true))))

@@ -18,7 +18,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi/browsertest"
 )
 
-// noisy writes a picture that does not compress, so that it is kept as an attachment.
+// noisy returns a picture that does not compress, so that it becomes an attachment.
 func noisy(t *testing.T, name string) []byte {
 	t.Helper()
 	img := image.NewRGBA(image.Rect(0, 0, 900, 200))
@@ -40,7 +40,7 @@ func noisy(t *testing.T, name string) []byte {
 	return data
 }
 
-// openPage serves the owner's page of a lab's exchange and opens a tab for it.
+// openPage serves the owner's page of a lab's exchange and opens a tab on it.
 func openPage(t *testing.T, l *lab) (tab *browsertest.Tab, base string) {
 	t.Helper()
 	browser := browsertest.Start(t)
@@ -58,7 +58,7 @@ func openPage(t *testing.T, l *lab) (tab *browsertest.Tab, base string) {
 	return browsertest.NewTab(t, browser), srv.URL + httpapi.PagePath
 }
 
-// An open page shows what others do without being loaded again, and a text that is being typed stays.
+// TestPageIsLive: an open page shows changes of others without a reload, and a text that is being typed stays.
 func TestPageIsLive(t *testing.T) {
 	l := newLab(t)
 	tab, base := openPage(t, l)
@@ -80,8 +80,8 @@ func TestPageIsLive(t *testing.T) {
 	tab.Until(`document.querySelector(".facts .tag").innerText === "cancelled"`)
 }
 
-// On a telephone of 320 px: the list by state, a picture that came with a request, claim, and complete with a photo from
-// the file chooser. Nothing sticks out sideways.
+// TestPageInBrowser: on a telephone of 320 px: the list by state, a picture in a request, claim, and complete with a
+// photo from the file chooser. Nothing is wider than the screen.
 func TestPageInBrowser(t *testing.T) {
 	l := newLab(t)
 	tab, base := openPage(t, l)

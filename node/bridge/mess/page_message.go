@@ -15,29 +15,29 @@ import (
 	"github.com/agentmesh/agentmesh/node/yamltree"
 )
 
-// messageRow is what the page shows of a message.
+// messageRow is a message on the page.
 type messageRow struct {
 	From, What           string
 	At                   time.Time
 	Texts, Images, Files []string
-	Inline               []template.URL // pictures that came within the message
-	Fetch                []string       // addresses that the owner may have fetched
+	Inline               []template.URL // pictures within the message
+	Fetch                []string       // addresses that the owner may fetch
 }
 
-// safeImages are the types that a browser shows and never runs.
+// safeImages are the image types that a browser shows without running anything.
 var safeImages = map[string]bool{"image/jpeg": true, "image/png": true, "image/gif": true, "image/webp": true}
 
-// prose are the fields that are shown as text of their own, and shownElsewhere those that are shown above, beside it or
-// as content. All others are shown as they were written: nothing that somebody says is left out.
+// prose are the members that are shown as separate texts. shownElsewhere are shown above, beside it or as content. All
+// others are shown as YAML, so that nothing is left out.
 var (
 	prose          = []string{"message", "action", "consequences", "reason", "notes", "text"}
 	shownElsewhere = []string{"re", "code", "intent"}
 )
 
-// maxShownText bounds one text on the page; the thread has all of it.
+// maxShownText bounds one text on the page; the thread has the full text.
 const maxShownText = 2000
 
-// viewMessage sorts a message into texts, pictures of our own store and other files.
+// viewMessage splits a message into texts, pictures of our own store, and other files.
 func viewMessage(ref string, m thread.Message) messageRow {
 	row := messageRow{From: m.From, At: m.At}
 	b, err := thread.FromTree(m.Mess)
@@ -80,7 +80,7 @@ func viewMessage(ref string, m thread.Message) messageRow {
 	return row
 }
 
-// yaml adds a value as it is written.
+// yaml adds a value as YAML text.
 func (r *messageRow) yaml(v wire.Value) {
 	text := strings.TrimSpace(string(yamltree.Append(nil, v)))
 	if len(text) > maxShownText {
@@ -111,8 +111,8 @@ func (r *messageRow) entry(ref string, entry wire.Value) {
 	}
 }
 
-// inline shows a picture that came within the message. Its type is judged by its bytes, and the address is written anew
-// from them: nothing that its sender wrote stands in it.
+// inline shows a picture within the message. Its type follows from its bytes, and the address is built from the bytes,
+// so that no text of its sender is in it.
 func (r *messageRow) inline(kind, uri, name string) {
 	mime, text, err := thread.SplitData(uri)
 	if err != nil {
@@ -132,7 +132,7 @@ func (r *messageRow) inline(kind, uri, name string) {
 	r.Files = append(r.Files, fmt.Sprintf("%s, %s, %d bytes", name, mime, len(data)))
 }
 
-// reference adds something that a message refers to: as it was fetched, or as something to fetch.
+// reference adds something that a message names: as the fetched file, or as something to fetch.
 func (r *messageRow) reference(ref string, to reference, a exchange.Attachment) {
 	switch {
 	case a.Name == "":

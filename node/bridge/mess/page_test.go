@@ -18,7 +18,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi"
 )
 
-// The owner claims and completes on the page, with a photo that is shown from our own store and nothing else.
+// TestPage: the owner claims and completes on the page, with a photo that is served from our own store and nothing
+// else.
 func TestPage(t *testing.T) {
 	l := newLab(t)
 	b, err := New(Config{Exchange: l.Exchange, Store: l.store})
@@ -104,7 +105,8 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// Nothing that somebody says is left out, and a picture that came within a message is shown by its bytes alone.
+// TestPageShowsEverything: the page leaves nothing of a message out, and it shows an inline picture from its bytes
+// alone.
 func TestPageShowsEverything(t *testing.T) {
 	var png bytes.Buffer
 	if err := jpeg.Encode(&png, image.NewGray(image.Rect(0, 0, 4, 4)), nil); err != nil {

@@ -16,26 +16,26 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// clerk fills in the forms of the page without a browser.
-type clerk struct {
+// formClient fills in the forms of the page without a browser.
+type formClient struct {
 	*lab
 	owner *httpapi.Owner
 }
 
-func newClerk(t *testing.T) *clerk {
+func newFormClient(t *testing.T) *formClient {
 	t.Helper()
 	l := newLab(t)
 	b, err := New(Config{Exchange: l.Exchange, Store: l.store})
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &clerk{l, httpapi.NewOwner(httpapi.OwnerConfig{})}
+	c := &formClient{l, httpapi.NewOwner(httpapi.OwnerConfig{})}
 	b.MountPage(c.owner.Pages())
 	return c
 }
 
 // page returns the text of a page.
-func (c *clerk) page(path string) string {
+func (c *formClient) page(path string) string {
 	w := httptest.NewRecorder()
 	c.owner.Handler().ServeHTTP(w, httptest.NewRequestWithContext(c.t.Context(), "GET", "http://localhost"+httpapi.PagePath+"/mess"+path, nil))
 	if w.Code != 200 {
@@ -44,8 +44,8 @@ func (c *clerk) page(path string) string {
 	return w.Body.String()
 }
 
-// post sends a form about a thread and expects this answer.
-func (c *clerk) post(status int, ref string, pairs ...string) string {
+// post sends a form about a thread that must get this answer.
+func (c *formClient) post(status int, ref string, pairs ...string) string {
 	c.t.Helper()
 	form := url.Values{}
 	for i := 0; i < len(pairs); i += 2 {
@@ -61,8 +61,8 @@ func (c *clerk) post(status int, ref string, pairs ...string) string {
 	return w.Body.String()
 }
 
-// reason is what the last message of a thread gives for one.
-func (c *clerk) reason(ref string) string {
+// reason returns the reason in the last message of a thread.
+func (c *formClient) reason(ref string) string {
 	c.t.Helper()
 	list, err := c.Messages(c.t.Context(), ref)
 	if err != nil {
@@ -71,9 +71,9 @@ func (c *clerk) reason(ref string) string {
 	return list[len(list)-1].Mess.At(0).At(0).GetStr("reason")
 }
 
-// The list can be narrowed to each state that threads are in, and to no other.
+// TestPageStates: the list can be filtered by each state that occurs, and by no other.
 func TestPageStates(t *testing.T) {
-	c := newClerk(t)
+	c := newFormClient(t)
 	c.executor("bob")
 	offered := func() (states []string) {
 		for _, part := range strings.Split(c.page(""), "?state=")[1:] {
@@ -104,12 +104,12 @@ func TestPageStates(t *testing.T) {
 	}
 }
 
-// Done says what came of it, or on purpose that there is nothing to say.
+// TestPageDoneSaysWhat: completing needs a result, or the tick that there is nothing else to say.
 func TestPageDoneSaysWhat(t *testing.T) {
-	c := newClerk(t)
+	c := newFormClient(t)
 	ref := c.request("agent", "{intent: look}")
 	c.post(303, ref, "do", "claim")
-	if text := c.post(400, ref, "do", "complete", "text", " \n"); !strings.Contains(text, "say what came of it") {
+	if text := c.post(400, ref, "do", "complete", "text", " \n"); !strings.Contains(text, "write the result") {
 		t.Errorf("refusal:\n%s", text)
 	}
 	c.want(ref, thread.Claimed)
@@ -117,10 +117,10 @@ func TestPageDoneSaysWhat(t *testing.T) {
 	c.want(ref, thread.Completed)
 }
 
-// Who took a request on can say that it failed, or that it will not be done after all, and says why.
+// TestPageFailsWithAReason: the holder can fail or give back a request, with a reason.
 func TestPageFailsWithAReason(t *testing.T) {
 	for do, code := range map[string]thread.Code{"fail": thread.Failed, "giveback": thread.Declined} {
-		c := newClerk(t)
+		c := newFormClient(t)
 		ref := c.request("agent", "{intent: look}")
 		if strings.Contains(c.page("/"+ref), `value="fail"`) {
 			t.Error("it can fail before it is claimed")
@@ -140,9 +140,10 @@ func TestPageFailsWithAReason(t *testing.T) {
 	}
 }
 
-// A decline of the owner's ends a request for everybody, so it stands apart from the claim, says so and takes a reason.
+// TestPageDeclineSaysWhat: a decline by the owner ends a request for everybody, so its form is apart from the claim,
+// says so and takes a reason.
 func TestPageDeclineSaysWhat(t *testing.T) {
-	c := newClerk(t)
+	c := newFormClient(t)
 	c.executor("bob")
 	ref := c.request("agent", "{intent: look}")
 	claim, decline, _ := strings.Cut(c.page("/"+ref), "<details")
@@ -161,9 +162,10 @@ func TestPageDeclineSaysWhat(t *testing.T) {
 	}
 }
 
-// What is suggested about a request of the owner's is shown, all of it and as untrusted text, and answered as shown.
+// TestPageSuggestions: a suggestion about a request of the owner is shown in full, as untrusted text, and is answered
+// as shown.
 func TestPageSuggestions(t *testing.T) {
-	c := newClerk(t)
+	c := newFormClient(t)
 	c.executor("bob")
 	c.executor("eve")
 	one, two := c.request(thread.OwnerID, "{intent: look into the fridge}"), c.request(thread.OwnerID, "{intent: look into the cellar}")
@@ -188,7 +190,7 @@ func TestPageSuggestions(t *testing.T) {
 	for kind, proposed := range map[string]string{"split": "[the top, {intent: the bottom, priority: urgent}]", "delegate": "{executor: eve}", "defer": "2h", "alternative": "tea"} {
 		ref := c.request(thread.OwnerID, "{intent: look}")
 		c.do("bob", "- suggestion: {id: s, type: "+kind+", re: "+ref+", proposed: "+proposed+"}\n")
-		if text := c.page("/" + ref); !strings.Contains(text, suggestionWords[kind]) || !strings.Contains(text, `value="suggestion/1"`) {
+		if text := c.page("/" + ref); !strings.Contains(text, suggestionTexts[kind]) || !strings.Contains(text, `value="suggestion/1"`) {
 			t.Errorf("%s:\n%s", kind, text)
 		}
 		c.post(303, ref, "do", "turndown", "turn", "suggestion/1", "text", "as I said")
@@ -201,8 +203,8 @@ func TestPageSuggestions(t *testing.T) {
 	}
 }
 
-// On a telephone of 320 px: every state has its place, the decline is behind a word of its own, and a suggestion is
-// answered.
+// TestPageFormsInBrowser: on a telephone of 320 px: every state has its form, the decline opens separately, and a
+// suggestion is answered.
 func TestPageFormsInBrowser(t *testing.T) {
 	before := newLab(t)
 	before.executor("bob")

@@ -2,9 +2,10 @@ package mess
 
 import "testing"
 
-// In a PATCH the path names the thread: a reply need not, like a status, a response, an answer and a cancel (MESS-55).
+// TestPatchReplyNeedsNoReference: in a PATCH the path names the thread, so a reply, status, response, answer or cancel
+// needs no reference (MESS-55).
 func TestPatchReplyNeedsNoReference(t *testing.T) {
-	s := newSite(t, nil)
+	s := newHTTPLab(t, nil)
 	alice, bob := s.register("alice"), s.register("bob")
 	ref := s.want(201, alice, "POST", "requests", `{"intent":"look","requires":["knife"]}`).GetStr("ref")
 	at := "requests/" + ref
@@ -16,6 +17,6 @@ func TestPatchReplyNeedsNoReference(t *testing.T) {
 	if got := s.want(200, alice, "PATCH", at, `{"mess":[{"reply":{"answers":{"a":"both"}}}]}`).GetStr("status"); got != "in_progress" {
 		t.Errorf("after the answer the thread is %s", got)
 	}
-	s.want(409, alice, "PATCH", at, `{"mess":[{"reply":{"accept":true}}]}`) // a suggestion has an id of its own
-	s.refuse(400, "alice", "- reply: {confirm: true}")                      // nothing says which thread
+	s.want(409, alice, "PATCH", at, `{"mess":[{"reply":{"accept":true}}]}`) // a suggestion has its own id
+	s.refuse(400, "alice", "- reply: {confirm: true}")                      // no thread is named
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
-// A peer whose owner let the request in, and is now asked about the job, holds it: the late ack of the request does not
-// make it free again.
+// TestPeerHoldsAfterItsApproval: a peer whose owner let the request in and is now asked about the job holds the thread;
+// the late ack of the request does not release it.
 func TestPeerHoldsAfterItsApproval(t *testing.T) {
 	home, away := pair(t, acl.Approval)
 	ref := home.request("client", "{id: look, intent: look into the fridge, confirm_before: true}")
@@ -24,7 +24,7 @@ func TestPeerHoldsAfterItsApproval(t *testing.T) {
 	home.reaches(ref, thread.Claimed)
 }
 
-// One cancel may name a thread twice, by its ref and as the last one.
+// TestCancelNamesTwice: one cancel may name a thread twice, by its ref and as the last one.
 func TestCancelNamesTwice(t *testing.T) {
 	l := newLab(t)
 	first := l.request("alice", "{id: a, intent: buy milk}")

@@ -15,24 +15,24 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// maxPushing is how many executors are notified at once. One that answers slowly holds up nobody else: it has one place,
-// and what comes for it meanwhile is not sent.
+// maxPushing bounds the executors that are notified at the same time. A slow executor occupies one place and delays
+// nobody else; its further notifications are dropped meanwhile.
 const maxPushing = 16
 
-// pushTime bounds one call.
+// pushTime bounds one HTTP call.
 const pushTime = 30 * time.Second
 
-// pushes sends executors' notifications (MESS-45). Each channel of an executor is tried once.
+// pushes sends the notifications of executors (MESS-45). Each channel is tried once.
 type pushes struct {
-	http *client.HTTP // nil: nothing is sent
+	http *client.HTTP // nil if nothing is sent
 	log  *slog.Logger
 
 	mu   sync.Mutex
-	busy map[string]bool // executors
+	busy map[string]bool // executors that are being notified
 	all  sync.WaitGroup
 }
 
-// send notifies an executor of a thread, and does not wait for it.
+// send notifies an executor about a thread. It does not wait for the result.
 func (p *pushes) send(ctx context.Context, c *exchange.Executor, t *thread.Thread) {
 	if c == nil || p.http == nil {
 		return

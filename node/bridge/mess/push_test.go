@@ -14,8 +14,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/meshtest"
 )
 
-// Executors are notified in the form of their channel, and one whose address never answers holds up neither the others
-// nor the owner.
+// TestNotifications: executors are notified in the form of their channel. One whose address never answers delays
+// neither the others nor the owner.
 func TestNotifications(t *testing.T) {
 	var tarpit atomic.Int32
 	got := make(chan string, 10)
@@ -37,7 +37,7 @@ func TestNotifications(t *testing.T) {
 	}))
 	defer srv.Close()
 	defer close(release)
-	home := newParty(t, meshtest.New(t), "home", func(c *Config) {
+	home := newMeshNode(t, meshtest.New(t), "home", func(c *Config) {
 		c.Notify = true
 		c.HTTP = client.NewHTTP(client.HTTPConfig{AllowPrivate: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}})
 	})
@@ -51,7 +51,7 @@ func TestNotifications(t *testing.T) {
 	register("slow", "anything", exchange.Notification{Type: "webhook", URL: srv.URL + "/tarpit"}, exchange.Notification{Type: "webhook", URL: srv.URL + "/tarpit"})
 	register("bob", "ladder", exchange.Notification{Type: "ntfy", URL: srv.URL + "/ntfy"}, exchange.Notification{Type: "slack", URL: srv.URL + "/slack"},
 		exchange.Notification{Type: "webhook", URL: srv.URL + "/hook"}, exchange.Notification{Type: "pushover", URL: srv.URL + "/never"})
-	for range 5 { // the first is on its way for as long as the test
+	for range 5 { // the first one stays in flight for the whole test
 		home.task(home.request("claude", "{intent: wait, requires: [anything]}"), "work/0")
 	}
 	ref := home.request("claude", "{intent: 'change the bulb', requires: [ladder], priority: urgent}")

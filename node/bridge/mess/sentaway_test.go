@@ -7,10 +7,11 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
-// What was sent away and nobody there has claimed yet is taken back there too.
+// TestCancelOfWhatWasSentAway: cancelling a thread that was sent away, and that nobody there has claimed, withdraws it
+// there too.
 func TestCancelOfWhatWasSentAway(t *testing.T) {
 	t.Run("through a link", func(t *testing.T) {
-		a := newAbroad(t, nil)
+		a := newForeignLink(t, nil)
 		here, there := a.ask("{id: water, intent: water the roses}")
 		a.home.do(thread.OwnerID, "- cancel: {re: "+here+", reason: it rains}")
 		eventually(t, "the cancel over there", func() bool { return a.thread(there).Status == thread.Cancelled })
@@ -24,10 +25,11 @@ func TestCancelOfWhatWasSentAway(t *testing.T) {
 	})
 }
 
-// What was sent away and somebody here has claimed meanwhile is taken back there: it is done once.
+// TestClaimOfWhatWasSentAway: if an executor here claims a thread that was sent away, it is withdrawn there, so that
+// the work is done once.
 func TestClaimOfWhatWasSentAway(t *testing.T) {
 	t.Run("through a link", func(t *testing.T) {
-		a := newAbroad(t, nil)
+		a := newForeignLink(t, nil)
 		a.home.executor("eve")
 		here, there := a.ask("{id: water, intent: water the roses}")
 		a.home.status("eve", here, "claimed")

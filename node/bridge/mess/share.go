@@ -14,34 +14,33 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// A large attachment does not fit into a message of the mesh. It travels as an address on our exchange that nobody can
-// guess, with its size and digest (MESS section 12), and is fetched there only if the other side's owner wants it.
+// A large attachment does not fit into a mesh message. It is sent as an address on our exchange that cannot be guessed,
+// with size and digest (MESS section 12). The other side fetches it only if its owner wants it.
 
-// maxCarried is how much inline data of attachments a message of the mesh carries in all: what is left of 256 KiB is for
-// words.
-const maxCarried = 2 * thread.MaxInline
+// maxInlineTotal bounds the inline attachments of one mesh message; the rest of its 256 KiB is for text.
+const maxInlineTotal = 2 * thread.MaxInline
 
-// shared returns a block whose attachments are within it where they are small, else addresses of ours. Without a listener
-// that others reach a large one stays behind, and its name travels. For a folder behind a link all are addresses, which the
-// link makes files of.
-func (b *Bridge) shared(ctx context.Context, ref string, block thread.Block, to string) (thread.Block, error) {
-	room := maxCarried
+// shareAttachments returns a block in a form that can be sent: small attachments inline, larger ones as addresses of
+// ours. Without a public listener only the name of a larger one is sent. For a folder behind a link all are addresses,
+// from which the link makes files.
+func (b *Bridge) shareAttachments(ctx context.Context, ref string, block thread.Block, to string) (thread.Block, error) {
+	room := maxInlineTotal
 	l := b.linkOf(to)
 	return block.MapContent(func(_ string, v wire.Value) (wire.Value, error) {
 		if v.GetStr("file") == "" {
 			return v, nil
 		}
-		return b.travelling(ctx, ref, v, &room, l != nil && l.IsFolder())
+		return b.shareAttachment(ctx, ref, v, &room, l != nil && l.IsFolder())
 	})
 }
 
-// travelling is the form in which an attachment travels: {uri, name, mime} with its data, as long as there is room, or
-// {uri, name, mime, size, sha256} with its address.
-func (b *Bridge) travelling(ctx context.Context, ref string, stored wire.Value, room *int, toFolder bool) (wire.Value, error) {
+// shareAttachment returns the form in which one attachment is sent: {uri, name, mime} with its data, as long as there
+// is room, or {uri, name, mime, size, sha256} with its address.
+func (b *Bridge) shareAttachment(ctx context.Context, ref string, stored wire.Value, room *int, toFolder bool) (wire.Value, error) {
 	file := stored.GetStr("file")
 	a, err := b.x.Attachment(ctx, exchange.Owner("mesh"), ref, file)
 	if refused, ok := errors.AsType[*wire.Error](err); ok && !refused.Retry {
-		return stored, nil // named and never there
+		return stored, nil // named, but never stored
 	}
 	if err != nil {
 		return stored, err

@@ -12,14 +12,14 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// A small file travels within the message, also from an exchange that others do not reach; what is too much for one
-// message stays behind with its name.
+// TestSmallAttachmentsTravel: a small file is sent inside of the message, also from an exchange without a public
+// address. A file that does not fit stays behind, and its name is sent.
 func TestSmallAttachmentsTravel(t *testing.T) {
 	mesh := meshtest.New(t)
-	away := newParty(t, mesh, "away", func(c *Config) { c.Serve = false })
-	home := newParty(t, mesh, "home", func(c *Config) {
+	away := newMeshNode(t, mesh, "away", func(c *Config) { c.Serve = false })
+	home := newMeshNode(t, mesh, "home", func(c *Config) {
 		c.Route = true
-		c.Mesh = lists(c.Mesh, away.node.ID())
+		c.Mesh = listAgents(c.Mesh, away.node.ID())
 	})
 	ref := home.request("client", "{intent: look into the fridge}")
 	there := away.theirs()
@@ -51,7 +51,7 @@ func TestSmallAttachmentsTravel(t *testing.T) {
 	}
 }
 
-// A file that nobody named is named by its kind and place.
+// TestNamelessAttachment: a file without a name is named by its kind and position.
 func TestNamelessAttachment(t *testing.T) {
 	l := newLab(t)
 	ref := l.request("alice", `{intent: look, context: [{image: "`+dataURI("image/png", bytes.Repeat([]byte{1}, thread.MaxInline))+`"}]}`)

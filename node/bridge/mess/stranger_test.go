@@ -9,8 +9,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
-// Refs count up, so whoever is registered can guess all of them. A thread that is somebody else's is one that is not there,
-// whatever is said about it, and nothing of a stranger is kept in it.
+// TestOthersThreadsAreNotThere: refs count up, so every registered executor can guess them. A thread of somebody else
+// does not exist for an executor, whatever it sends about the thread, and nothing of it is stored.
 func TestOthersThreadsAreNotThere(t *testing.T) {
 	for _, requires := range []string{"", ", requires: [knife]"} {
 		l := newLab(t)
@@ -41,8 +41,8 @@ func TestOthersThreadsAreNotThere(t *testing.T) {
 	}
 }
 
-// Who was offered a thread and claims it too late is told that another has it, and no more: neither how it stands nor
-// anything about a thread that was taken before the executor came.
+// TestLateClaimTellsOneThing: an executor that was offered a thread and claims it too late learns only that another one
+// has it: not its state, and nothing about threads that were claimed before the executor registered.
 func TestLateClaimTellsOneThing(t *testing.T) {
 	l := newLab(t)
 	l.executor("roomba")
@@ -78,8 +78,8 @@ func TestLateClaimTellsOneThing(t *testing.T) {
 	l.refuse(404, "bob", "- status: {re: "+next+", code: claimed}") // it was never offered
 }
 
-// Who may claim a thread sees it, and may suggest something. What else it says of its own making belongs into a thread that
-// it works on: anybody could fill threads of others.
+// TestCandidatesSayLittle: an executor that may claim a thread sees it and may make a suggestion. Other messages need a
+// claim, because otherwise anybody could fill threads of others.
 func TestCandidatesSayLittle(t *testing.T) {
 	l := newLab(t)
 	l.executor("bob")
@@ -95,9 +95,10 @@ func TestCandidatesSayLittle(t *testing.T) {
 	l.do("alice", "- followup: {re: "+ref+", text: the small one}")
 }
 
-// The same over REST, where a thread is named in the path, and the name of a state or of a message may give it away.
+// TestOthersThreadsAreNotThereREST: the same over REST, where a thread is named in the path, and the name of a state or
+// message could give it away.
 func TestOthersThreadsAreNotThereREST(t *testing.T) {
-	s := newSite(t, nil)
+	s := newHTTPLab(t, nil)
 	alice, roomba, bob := s.register("alice"), s.register("roomba"), s.register("bob")
 	ref := s.want(201, alice, "POST", "requests", `{"intent":"dice"}`).GetStr("ref")
 	s.want(200, roomba, "PATCH", "requests/"+ref, `{"status":"claimed"}`)
@@ -109,7 +110,7 @@ func TestOthersThreadsAreNotThereREST(t *testing.T) {
 		s.want(404, bob, "PATCH", "requests/"+ref, body)
 	}
 	s.want(409, bob, "PATCH", "requests/"+ref, `{"status":"claimed"}`)
-	for _, serial := range []string{`"1"`, `"3"`} { // neither tells how much was said
+	for _, serial := range []string{`"1"`, `"3"`} { // neither reveals the number of messages
 		if code, text := s.call(bob, "PATCH", "requests/"+ref, `{"status":"claimed"}`, "If-Match", serial); code != 409 {
 			t.Errorf("If-Match %s: %d %s", serial, code, text)
 		}

@@ -13,14 +13,14 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// peer sends a block as an agent of the mesh does whose messages are let in.
+// peer sends a block as a mesh agent whose messages are let in.
 func (l *lab) peer(block string) (exchange.Result, error) {
 	l.t.Helper()
 	b := mustParse(l.t, block)
 	return l.Do(l.t.Context(), exchange.Actor{ID: "am_peer", Channel: "agentmesh"}, b, exchange.Options{Peer: &thread.Peer{Conv: "conv_1"}, External: "conv_1", Hold: b.WantsOwner()})
 }
 
-// asked makes a request of the peer's.
+// asked makes a request of the peer.
 func (l *lab) asked(body string) string {
 	l.t.Helper()
 	r, err := l.peer("- request: " + body + "\n")
@@ -30,12 +30,12 @@ func (l *lab) asked(body string) string {
 	return r.Created[0]
 }
 
-// The owner's word goes before whatever an agent of the mesh pays for or wants to confirm, also where that comes into being
-// by a yes to what an executor suggests: an executor and an agent that go together get nothing done past the owner.
+// TestSuggestedWordsWaitForTheOwner: the owner approves whatever a mesh agent pays for or wants to confirm, even if it
+// comes from an accepted suggestion: an executor and an agent that work together cannot get around the owner.
 func TestSuggestedWordsWaitForTheOwner(t *testing.T) {
 	for name, c := range map[string]struct {
 		requests []string
-		suggest  string // what bob suggests about them
+		suggest  string // bob's suggestion about them
 		held     []bool // of the new threads
 	}{
 		"parts that are paid": {
@@ -83,7 +83,8 @@ func TestSuggestedWordsWaitForTheOwner(t *testing.T) {
 	}
 }
 
-// What the owner holds back stays so, whatever its requester says to suggestions of before.
+// TestHeldBackIsNotReplaced: a thread that the owner holds back is not replaced, whatever its requester says to older
+// suggestions.
 func TestHeldBackIsNotReplaced(t *testing.T) {
 	for kind, proposed := range map[string]string{"split": "[a, b]", "merge": "{}", "delegate": "carol", "defer": "1h"} {
 		l := newLab(t)
@@ -103,14 +104,14 @@ func TestHeldBackIsNotReplaced(t *testing.T) {
 		if th := l.want(ref, thread.Held); th.Parked != thread.ParkedApproval || !th.NotBefore.IsZero() {
 			t.Errorf("%s: it is parked for %q, until %v", kind, th.Parked, th.NotBefore)
 		}
-		l.do(thread.OwnerID, "- reply: {re: "+head+", accept: true}\n") // whose word it waits for
+		l.do(thread.OwnerID, "- reply: {re: "+head+", accept: true}\n") // the approval for which it waits
 		if th := l.thread(ref); th.Status == thread.Held {
 			t.Errorf("%s: the owner's own yes changed nothing", kind)
 		}
 	}
 }
 
-// The same where it comes in: the owner is asked about each part that needs it.
+// TestOwnerIsAskedAboutParts: the owner is asked about each part that needs approval.
 func TestOwnerIsAskedAboutParts(t *testing.T) {
 	home, away := pair(t, acl.Open)
 	said := 0

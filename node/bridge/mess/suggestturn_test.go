@@ -12,7 +12,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/notify"
 )
 
-// What an executor suggests about a request of the owner's waits in the inbox, and a yes or no there is the answer.
+// TestSuggestionsToTheOwner: a suggestion about a request of the owner waits in the inbox, and a yes or no there is the
+// decision.
 func TestSuggestionsToTheOwner(t *testing.T) {
 	for kind, c := range map[string]struct {
 		proposed string
@@ -26,7 +27,7 @@ func TestSuggestionsToTheOwner(t *testing.T) {
 	} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			home := newParty(t, meshtest.New(t), "home", nil)
+			home := newMeshNode(t, meshtest.New(t), "home", nil)
 			home.executor("bob")
 			home.executor("eve")
 			for _, yes := range []bool{true, false} {
@@ -55,12 +56,12 @@ func TestSuggestionsToTheOwner(t *testing.T) {
 				}
 				if !yes {
 					home.reply(item.ID, `{"action":"decline","reason":"as I said"}`, 200)
-					home.ends(item, node.ItemAnswered)
+					home.waitItem(item, node.ItemAnswered)
 					home.want(ref, thread.Claimed)
 					continue
 				}
 				home.reply(item.ID, `{"action":"accept"}`, 200)
-				home.ends(item, node.ItemAnswered)
+				home.waitItem(item, node.ItemAnswered)
 				th := home.want(ref, c.want)
 				if th.Suggestions[0].Decided != "accepted" {
 					t.Errorf("decided: %q", th.Suggestions[0].Decided)
@@ -71,10 +72,10 @@ func TestSuggestionsToTheOwner(t *testing.T) {
 	}
 }
 
-// Of several suggestions the newest is asked first; a yes is to what was shown and to no other; and what is more urgent
-// goes before.
+// TestSuggestionsInTurn: of several suggestions the newest is asked first. A yes is for the suggestion that was shown,
+// and more urgent questions come first.
 func TestSuggestionsInTurn(t *testing.T) {
-	home := newParty(t, meshtest.New(t), "home", nil)
+	home := newMeshNode(t, meshtest.New(t), "home", nil)
 	home.executor("bob")
 	ref := home.request(thread.OwnerID, "{intent: look into the fridge}")
 	home.do("bob", "- suggestion: {id: one, type: alternative, re: "+ref+", proposed: tea}\n")
@@ -82,7 +83,7 @@ func TestSuggestionsInTurn(t *testing.T) {
 	home.do("bob", "- suggestion: {id: two, type: alternative, re: "+ref+", proposed: {intent: coffee}}\n")
 	home.reply(first.ID, `{"action":"accept"}`, 409)
 	second := home.task(ref, "suggestion/2")
-	home.ends(first, node.ItemWithdrawn)
+	home.waitItem(first, node.ItemWithdrawn)
 	home.status("bob", ref, "claimed")
 	home.status("bob", ref, "needs_input, questions: [{field: shelf, question: Which shelf?}]")
 	home.reply(second.ID, `{"action":"accept"}`, 409)
@@ -91,8 +92,8 @@ func TestSuggestionsInTurn(t *testing.T) {
 	second = home.task(ref, "suggestion/2")
 	home.reply(second.ID, `{"mess":[{"reply":{"accept":false}}]}`, 200)
 	again := home.task(ref, "suggestion/1")
-	home.do(thread.OwnerID, "- reply: {re: one, accept: true}\n") // through another door
-	home.ends(again, node.ItemAnswered)
+	home.do(thread.OwnerID, "- reply: {re: one, accept: true}\n") // elsewhere
+	home.waitItem(again, node.ItemAnswered)
 	th := home.want(ref, thread.InProgress)
 	if got := []string{th.Suggestions[0].Decided, th.Suggestions[1].Decided}; !slices.Equal(got, []string{"accepted", "refused"}) {
 		t.Errorf("decided: %v", got)
@@ -100,12 +101,13 @@ func TestSuggestionsInTurn(t *testing.T) {
 	home.do("bob", "- suggestion: {id: three, type: alternative, re: "+ref+"}\n")
 	last := home.task(ref, "suggestion/3")
 	home.do("bob", "- response: {re: "+ref+", content: [seen]}\n")
-	home.ends(last, node.ItemWithdrawn)
+	home.waitItem(last, node.ItemWithdrawn)
 }
 
-// A suggestion about somebody else's request is not the owner's to answer in the inbox, though the owner may answer it.
+// TestSuggestionsToOthers: a suggestion about somebody else's request is not in the owner's inbox, though the owner may
+// decide about it.
 func TestSuggestionsToOthers(t *testing.T) {
-	home := newParty(t, meshtest.New(t), "home", nil)
+	home := newMeshNode(t, meshtest.New(t), "home", nil)
 	home.executor("bob")
 	ref := home.request("claude", "{intent: look}")
 	home.task(ref, "work/0")

@@ -17,7 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// suiteBridge is the bridge as the common suite sees it: its link leads to a foreign side that the test plays.
+// suiteBridge is the bridge for the common test suite: its link leads to a foreign side that the test plays.
 type suiteBridge struct {
 	*Bridge
 	fake *fakeRemote
@@ -52,7 +52,7 @@ func (b *suiteBridge) Disconnect() { b.fake.down.Lock() }
 
 func (b *suiteBridge) Reconnect() { b.fake.down.Unlock() }
 
-// fakeRemote is a foreign exchange that keeps what it gets.
+// fakeRemote is a foreign exchange that records the requests that it gets.
 type fakeRemote struct {
 	got  chan []byte
 	down sync.Mutex // held while the link is broken
@@ -60,7 +60,7 @@ type fakeRemote struct {
 
 func (r *fakeRemote) self(context.Context) string { return "us" }
 
-func (r *fakeRemote) learn(context.Context, string) error { return nil }
+func (r *fakeRemote) setSelf(context.Context, string) error { return nil }
 
 func (r *fakeRemote) create(_ context.Context, _ string, body wire.Value) (string, error) {
 	if !r.down.TryLock() {
@@ -71,9 +71,9 @@ func (r *fakeRemote) create(_ context.Context, _ string, body wire.Value) (strin
 	return "2026-01-31-001", nil
 }
 
-func (r *fakeRemote) say(context.Context, string, string, thread.Block) error { return nil }
+func (r *fakeRemote) post(context.Context, string, string, thread.Block) error { return nil }
 
-func (r *fakeRemote) changed(context.Context) ([]remoteThread, error) { return nil, nil }
+func (r *fakeRemote) list(context.Context) ([]remoteThread, error) { return nil, nil }
 
 func (r *fakeRemote) view(context.Context, string) (remoteView, error) {
 	return remoteView{}, nil
@@ -85,7 +85,7 @@ func (r *fakeRemote) attachment(context.Context, string, string) ([]byte, error)
 
 func (r *fakeRemote) probe(context.Context) error { return nil }
 
-// The suite that every bridge passes.
+// TestBridgeSuite runs the tests that every bridge must pass.
 func TestBridgeSuite(t *testing.T) {
 	address := func(peer string) bridge.Address { return bridge.Address{Kind: Kind, Link: "garden", Peer: peer} }
 	var hostiles [][]byte
@@ -104,7 +104,7 @@ func TestBridgeSuite(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			threads := LinkKind() // taken by an exchange of their own
+			threads := LinkKind() // received by a separate exchange
 			threads.Name = "exchange"
 			node.Connect(threads, own)
 			b, err := New(Config{Exchange: exchange.New(exchange.Config{Store: node.Store}), Store: node.Store, Mesh: mesh,

@@ -9,9 +9,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
-// A version 1 file is read, imported, exported as version 2 and read back equal (MESS-46 to MESS-50).
+// TestThreadFile: a version 1 file is read, imported, exported as version 2 and read back equal (MESS-46 to MESS-50).
 func TestThreadFile(t *testing.T) {
-	s := newSite(t, nil)
+	s := newHTTPLab(t, nil)
 	made := s.want(201, "", "POST", "/owner/mess/exchange/import", sample, "Content-Type", "application/yaml")
 	threads, _ := made.Get("threads")
 	ref := threads.At(0).GetStr("ref")

@@ -16,21 +16,21 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// losing is a mesh in which messages of ours wait while it is on.
-type losing struct {
+// holdingMesh is a mesh in which our messages wait while lost is set.
+type holdingMesh struct {
 	bridge.Mesh
 	on *atomic.Bool
 }
 
-func (m losing) Send(ctx context.Context, out bridge.Outgoing) (owner.Sent, error) {
+func (m holdingMesh) Send(ctx context.Context, out bridge.Outgoing) (owner.Sent, error) {
 	if m.on.Load() {
 		return owner.Sent{}, errors.New("the other side is away")
 	}
 	return m.Mesh.Send(ctx, out)
 }
 
-// titled counts the owner's notices of a kind whose title says something.
-func (p *party) titled(kind, text string) (n int) {
+// titled returns the number of the owner's notices of a kind with this title.
+func (p *meshNode) titled(kind, text string) (n int) {
 	p.t.Helper()
 	list, _, err := p.node.Notices.List(p.t.Context(), "", 1000, time.Now())
 	if err != nil {
@@ -44,20 +44,20 @@ func (p *party) titled(kind, text string) (n int) {
 	return n
 }
 
-// Who claims what has ended meanwhile is refused. The refusal ends the thread there, and the notice says which it was; the
-// cancel that comes after it troubles nobody.
+// TestLateClaimThroughTheMesh: a claim of a thread that has ended meanwhile is refused. The refusal ends the thread
+// there, and the notice names it; the cancel that follows has no further effect.
 func TestLateClaimThroughTheMesh(t *testing.T) {
 	var lost atomic.Bool
 	mesh := meshtest.New(t)
-	away := newParty(t, mesh, "away", nil)
+	away := newMeshNode(t, mesh, "away", nil)
 	away.executor("bob")
-	home := newParty(t, mesh, "home", func(c *Config) {
+	home := newMeshNode(t, mesh, "home", func(c *Config) {
 		c.Route = true
-		c.Mesh = losing{lists(c.Mesh, away.node.ID()), &lost}
+		c.Mesh = holdingMesh{listAgents(c.Mesh, away.node.ID()), &lost}
 	})
 	ref := home.request("client", "{id: look, intent: look into the fridge}")
 	there := away.theirs()
-	lost.Store(true) // the two meet on their way
+	lost.Store(true) // the two messages cross
 	home.do("client", "- cancel: {re: look}")
 	away.status("bob", there, "claimed")
 	th := away.reaches(there, thread.Cancelled)

@@ -9,7 +9,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
-// A deadline between two milliseconds is kept: what happens is dated in whole ones, and one of them may lie before it.
+// TestDeadlineWithinAMillisecond: a deadline between two milliseconds is met, although units are dated in whole
+// milliseconds and one of these may lie before it.
 func TestDeadlineWithinAMillisecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t)

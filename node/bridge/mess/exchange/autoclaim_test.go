@@ -10,8 +10,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// The patterns by which an executor claims cost everybody who asks for something. Large ones are refused, all of an
-// executor's count together, and a long intent is matched by its beginning.
+// TestAutoClaimIsBounded: the auto-claim patterns of an executor run for every request. Patterns that are too large
+// together are refused, and only the beginning of a long intent is matched.
 func TestAutoClaimIsBounded(t *testing.T) {
 	s := newLab(t)
 	s.executor("bob", "knife")
@@ -36,7 +36,7 @@ func TestAutoClaimIsBounded(t *testing.T) {
 	prefer(http.StatusOK, "a{400}", "(?i)^water (the )?(roses|lawn)", "far away")
 	s.want(s.request("agent", "{intent: Water the lawn}"), thread.Claimed)
 	s.want(s.request("agent", "{intent: '"+strings.Repeat("x", 2*maxMatched)+" far away'}"), thread.Received)
-	// One that is stored all the same matches nothing, and costs nothing.
+	// A pattern that is in the store all the same matches nothing and costs nothing.
 	e := *s.Executors.get("bob").Executor
 	e.Preferences.AutoClaim = []string{strings.ReplaceAll(wide, `\\`, `\`), "."}
 	s.Executors.put(&e)

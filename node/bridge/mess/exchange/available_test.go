@@ -7,7 +7,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
-// Who asks what can be had learns what executors claim, too, as soon as they may work here.
+// TestWhatCanBeHad: a query for capabilities also returns those of approved executors.
 func TestWhatCanBeHad(t *testing.T) {
 	l := newLab(t)
 	list, err := ParseCapabilities([]byte("id: take-photo\ndescription: Photos\ntags: [visual]\n"))

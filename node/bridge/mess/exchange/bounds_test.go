@@ -10,7 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// What is kept in memory of each thread and each executor is small, whatever they say; it stays as long as they do.
+// TestMemoryOfThreadsAndExecutors: the memory for each thread and each executor is small, whatever they contain.
 func TestMemoryOfThreadsAndExecutors(t *testing.T) {
 	s := newLab(t)
 	large := strings.Repeat("x", 100<<10)
@@ -56,7 +56,7 @@ func TestMemoryOfThreadsAndExecutors(t *testing.T) {
 	}
 }
 
-// A small block does not ask for an answer without end.
+// TestQueriesOfOneBlock: a block has a bounded number of queries, so a small block cannot ask for an endless answer.
 func TestQueriesOfOneBlock(t *testing.T) {
 	l := newLab(t)
 	l.executor("bob")
@@ -67,7 +67,7 @@ func TestQueriesOfOneBlock(t *testing.T) {
 	l.refuse(http.StatusBadRequest, "bob", strings.Repeat(query, maxQueries+1))
 }
 
-// Alarms of threads that are gone go as well, also where they are years ahead.
+// TestAlarmsGoWithTheirThreads: alarms of removed threads are removed too, even if they are years ahead.
 func TestAlarmsGoWithTheirThreads(t *testing.T) {
 	x := newIndex()
 	stays := &thread.Thread{Ref: "2026-01-31-000000", Requester: "a", Status: thread.Received, Version: 1, Deadline: time.Now().Add(time.Hour)}
@@ -75,7 +75,7 @@ func TestAlarmsGoWithTheirThreads(t *testing.T) {
 	for i := range 5000 {
 		th := &thread.Thread{Ref: thread.NewThreadRef(time.Now(), i+1, ""), Requester: "a", Status: thread.Received, Version: 1, Deadline: time.Now().Add(9 * 365 * 24 * time.Hour)}
 		x.publish(th)
-		x.drop(th.Ref)
+		x.remove(th.Ref)
 	}
 	if len(x.alarms) > 1100 {
 		t.Errorf("%d alarms of one thread", len(x.alarms))

@@ -15,7 +15,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Capability is an entry of the catalogue. It informs: unknown ids are valid everywhere (MESS-40).
+// Capability is an entry of the catalogue. The catalogue only informs: ids that are not in it are valid everywhere
+// (MESS-40).
 type Capability struct {
 	ID          string     `json:"id"`
 	Description string     `json:"description"`
@@ -26,13 +27,13 @@ type Capability struct {
 // maxCapabilities bounds the catalogue.
 const maxCapabilities = 10_000
 
-// catalogue is the known capabilities, in the order of their ids.
+// catalogue is the list of described capabilities, in the order of their ids.
 type catalogue struct {
 	catMu sync.RWMutex
 	known []Capability
 }
 
-// Capabilities lists the catalogue; with tags, what has any of them.
+// Capabilities returns the catalogue or, with tags, the entries that have any of them.
 func (c *catalogue) Capabilities(tags []string) []Capability {
 	c.catMu.RLock()
 	defer c.catMu.RUnlock()
@@ -45,15 +46,15 @@ func (c *catalogue) Capabilities(tags []string) []Capability {
 	return out
 }
 
-// Available is the catalogue and, by its id alone, what executors here can do that it does not describe: who asks what can
-// be had wants to know it (MESS-36). With tags it is what has any of them, and only the catalogue gives those.
+// Available returns the catalogue and, by id alone, the capabilities of executors here that the catalogue does not
+// describe (MESS-36). With tags it returns only catalogue entries, because nothing else has tags.
 func (r *Executors) Available(tags []string) []Capability {
 	list := r.Capabilities(tags)
 	if len(tags) > 0 {
 		return list
 	}
 	described := len(list)
-	for _, id := range r.claims() {
+	for _, id := range r.capabilityIDs() {
 		_, ok := slices.BinarySearchFunc(list[:described], id, Capability.compareID)
 		if !ok && len(list) < maxCapabilities {
 			list = append(list, Capability{ID: id})
@@ -65,16 +66,16 @@ func (r *Executors) Available(tags []string) []Capability {
 
 func (c Capability) compareID(id string) int { return strings.Compare(c.ID, id) }
 
-// tagged says whether the capability has one of the tags.
-func (c *catalogue) tagged(id string, tags []string) bool {
+// hasTag reports whether the capability has one of the tags.
+func (c *catalogue) hasTag(id string, tags []string) bool {
 	c.catMu.RLock()
 	defer c.catMu.RUnlock()
 	i, ok := slices.BinarySearchFunc(c.known, id, Capability.compareID)
 	return ok && slices.ContainsFunc(c.known[i].Tags, func(t string) bool { return slices.Contains(tags, t) })
 }
 
-// ParseCapabilities reads catalogue documents: a YAML stream of {id, description, tags?, definition?} (MESS-40), one list
-// of them, or a map with that list under the one key capabilities.
+// ParseCapabilities parses catalogue documents: a YAML stream of {id, description, tags?, definition?} (MESS-40), one
+// list of them, or a map with that list under the only key, capabilities.
 func ParseCapabilities(data []byte) ([]Capability, error) {
 	docs, err := thread.ParseDocuments(data)
 	if err != nil {
@@ -100,12 +101,13 @@ func ParseCapabilities(data []byte) ([]Capability, error) {
 		out = append(out, c)
 	}
 	if len(out) == 0 {
-		return nil, thread.Bad("", "no capability is there")
+		return nil, thread.Bad("", "the document has no capability")
 	}
 	return out, nil
 }
 
-// AddCapabilities adds to the catalogue, or replaces what has the same id. It is the owner's.
+// AddCapabilities adds entries to the catalogue and replaces those with the same ids. Only the owner may do so; the
+// caller checks that.
 func (r *Executors) AddCapabilities(ctx context.Context, list []Capability) error {
 	if err := r.load(); err != nil {
 		return err
@@ -139,7 +141,7 @@ func (c *catalogue) add(list []Capability) {
 	c.known = known
 }
 
-// restoreMeta loads catalogue and routing rules.
+// restoreMeta loads the catalogue and the routing rules.
 func (r *Executors) restoreMeta(ctx context.Context, now time.Time) error {
 	var list []Capability
 	err := eachRecord(ctx, r.records, NSCapabilities, now, func(rec store.Record) error {
@@ -167,6 +169,7 @@ func (r *Executors) restoreMeta(ctx context.Context, now time.Time) error {
 	return nil
 }
 
+// CapabilityTree returns capabilities as MESS shows them.
 func CapabilityTree(list []Capability) wire.Value {
 	out := make([]wire.Value, len(list))
 	for i, c := range list {

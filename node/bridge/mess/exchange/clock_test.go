@@ -9,8 +9,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// A clock that goes back by an hour: what was kept then lies in the future now. Nothing expires by it, deadlines stand,
-// the same request stays the same, and work goes on (MESS-32).
+// TestClockGoesBack: the clock goes back by an hour, so stored times lie in the future. Nothing expires because of
+// that, deadlines stand, a repeated request is recognized, and work goes on (MESS-32).
 func TestClockGoesBack(t *testing.T) {
 	l := newLab(t)
 	l.executor("bob")

@@ -12,8 +12,8 @@ import (
 	"github.com/agentmesh/agentmesh/store/storetest"
 )
 
-// TestClockStep: while the clock is wrong no thread reaches its deadline, and when it is right again it does, in time.
-// Keys, calls and threads are not limited for longer than without the step.
+// TestClockStep: while the clock is wrong no thread reaches its deadline; when it is right again, threads expire on
+// time. Keys, calls and threads are not limited for longer than without the step.
 func TestClockStep(t *testing.T) {
 	storetest.ClockSteps(t, func(t *testing.T, by time.Duration) {
 		l := newLab(t)

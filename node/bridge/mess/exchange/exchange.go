@@ -19,26 +19,27 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Config says how the exchange behaves. Store is required.
+// Config configures an exchange. Store is required; the other fields have defaults.
 type Config struct {
-	ID           string // of the exchange; empty: home
+	ID           string // id of the exchange; "" means "home"
 	Name         string
 	Store        store.Store
-	Registration string // open, approval or invite (MESS-57); empty: approval
-	Invite       string // the bearer that invite asks for
+	Registration string // open, approval or invite (MESS-57); "" means approval
+	Invite       string // the bearer token that registration asks for in mode invite
 
-	CallsPerMinute       int // of one key; 0: 600, negative: no limit (MESS-58)
-	ThreadsPerHour       int // 0: 300
-	RegistrationsPerHour int // of one address; 0: 60
+	CallsPerMinute       int // for each key; 0 means 600, a negative number means no limit (MESS-58)
+	ThreadsPerHour       int // for each requester; 0 means 300, a negative number means no limit
+	RegistrationsPerHour int // for each address; 0 means 60
 
-	Files string // folder of what the owner's own requests may name by file://; "": they stay text
+	// folder of the files that the owner's own requests may name by file://; "" leaves such references as text
+	Files string
 
-	Retention time.Duration // ended threads go after it; 0: 90 days
+	Retention time.Duration // how long ended threads are kept; 0 means 90 days
 	Logger    *slog.Logger
 }
 
-// Exchange keeps threads and executors and takes blocks through the state machine. Everything is durable when a method
-// returns. It is safe for concurrent use.
+// Exchange keeps threads and executors, and applies blocks to them through the state machine. When a method returns,
+// its changes are durable. An Exchange is safe for concurrent use.
 type Exchange struct {
 	cfg     Config
 	id      string
@@ -51,17 +52,19 @@ type Exchange struct {
 	Executors  *Executors
 	newThreads threadQuota
 
-	// hears says whether somebody must be told by the bridge; nil: nobody. Set before the first call.
-	Hears func(id string) bool
-	// mirror is told of every committed change; nil: nobody.
-	Mirror func(refs []string)
-	open   watchers
-	news   chan struct{} // there is a notice
-	told   atomic.Uint64 // notices that were made
-	behind atomic.Bool   // threads that wait must be looked at, each of them
+	// WantsNotices reports whether the bridge delivers notices to the actor with this id. Set it before the first call;
+	// nil means that nobody gets notices.
+	WantsNotices func(id string) bool
+	// Mirror receives the refs of the threads that a commit changed. It may be nil.
+	Mirror      func(refs []string)
+	open        watchers
+	noticeReady chan struct{} // has a value after a notice was stored
+	noticeCount atomic.Uint64 // notices that this process has made; makes their keys unique
+	mustRecheck atomic.Bool   // every waiting thread must be checked again
 }
 
-// New returns the exchange that cfg describes. It starts nothing and reads nothing yet.
+// New returns an exchange with the given configuration. It starts nothing; the store is read on the first use (see
+// [Exchange.Load]).
 func New(cfg Config) *Exchange {
 	cfg.ID, cfg.Registration = cmp.Or(cfg.ID, "home"), cmp.Or(cfg.Registration, string(credential.Approval))
 	cfg.Retention = cmp.Or(cfg.Retention, 90*24*time.Hour)
@@ -69,10 +72,10 @@ func New(cfg Config) *Exchange {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	x := &Exchange{
-		cfg: cfg, id: cfg.ID, log: cfg.Logger, records: cfg.Store.Records(), index: newIndex(), Executors: newExecutors(cfg), news: make(chan struct{}, 1),
+		cfg: cfg, id: cfg.ID, log: cfg.Logger, records: cfg.Store.Records(), index: newIndex(), Executors: newExecutors(cfg), noticeReady: make(chan struct{}, 1),
 	}
 	x.clock = store.NewWallClock(cfg.Logger)
-	x.Executors.records, x.Executors.load, x.Executors.named = x.records, x.Load, x.index.named
+	x.Executors.records, x.Executors.load, x.Executors.hasThreads = x.records, x.Load, x.index.hasThreads
 	if n := cmp.Or(cfg.ThreadsPerHour, 300); n > 0 {
 		x.LimitThreads(rate.NewBuckets(rate.PerHour(n), n, 2*maxExecutors), n)
 	}
@@ -80,12 +83,12 @@ func New(cfg Config) *Exchange {
 }
 
 const (
-	openADay     = 10_000  // registrations without approval
-	MaxFailures  = 30      // wrong keys of an address in a minute
-	maxAddresses = 1 << 16 // that limits tell apart
+	openADay     = 10_000  // registrations a day in mode open
+	MaxFailures  = 30      // wrong keys from one address in a minute
+	maxAddresses = 1 << 16 // that the limits tell apart
 )
 
-// LimitThreads bounds how many threads one actor opens; nil lifts the bound.
+// LimitThreads bounds how many threads one actor may open; nil buckets remove the bound.
 func (x *Exchange) LimitThreads(buckets *rate.Buckets, perHour int) {
 	x.newThreads = threadQuota{buckets, perHour}
 }
@@ -93,20 +96,20 @@ func (x *Exchange) LimitThreads(buckets *rate.Buckets, perHour int) {
 // ID returns the id of the exchange.
 func (x *Exchange) ID() string { return x.id }
 
-// loading is whether the exchange has read what is kept in memory.
+// loading is the state of the first read of the store.
 type loading struct {
 	done atomic.Bool
 
-	mu     sync.Mutex // held while it reads
-	err    error      // of the last attempt
+	mu     sync.Mutex // held while the store is read
+	err    error      // the error of the last attempt
 	failed time.Time
 }
 
-// loadAgain is how long a failed load is not repeated: each one reads the store from its beginning.
-const loadAgain = time.Second
+// loadRetry is the pause after a failed load, because each load reads the store from the beginning.
+const loadRetry = time.Second
 
-// Load reads everything that is kept in memory, at the first use, so that a command that has no business with the
-// exchange does not wait for it. A load that failed is tried again.
+// Load reads executors, rules and threads into memory. Every method that needs them calls Load, so a command that never
+// uses the exchange does not wait for it. Load tries again after a failure, at most once in loadRetry.
 func (x *Exchange) Load() error {
 	l := &x.loading
 	if l.done.Load() {
@@ -114,7 +117,7 @@ func (x *Exchange) Load() error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.done.Load() || l.err != nil && time.Since(l.failed) < loadAgain {
+	if l.done.Load() || l.err != nil && time.Since(l.failed) < loadRetry {
 		return l.err
 	}
 	if l.err = x.restore(context.Background()); l.err != nil {
@@ -124,7 +127,7 @@ func (x *Exchange) Load() error {
 	return l.err
 }
 
-// restore does the work of load. It may run again after it failed: what it read before is read once more.
+// restore does the work of Load. It may run again after a failure and then reads everything once more.
 func (x *Exchange) restore(ctx context.Context) error {
 	now := time.Now()
 	err := eachRecord(ctx, x.records, NSExecutors, now, func(rec store.Record) error {
@@ -153,7 +156,7 @@ func (x *Exchange) restore(ctx context.Context) error {
 	return nil
 }
 
-// eachRecord calls do for every live record of a namespace.
+// eachRecord calls do for every live record of a namespace, and stops at the first error.
 func eachRecord(ctx context.Context, records store.Records, ns string, now time.Time, do func(store.Record) error) error {
 	for after := ""; ; {
 		page, err := records.List(ctx, ns, "", after, 1000, now)
@@ -171,79 +174,82 @@ func eachRecord(ctx context.Context, records store.Records, ns string, now time.
 	}
 }
 
-// Actor is who acts. What it is to a thread follows from its id.
+// Actor is the caller of a method: a requester, an executor, the owner or the exchange itself. Its role in a thread
+// follows from its id.
 type Actor struct {
 	ID      string
-	Owner   bool   // acts for anybody on the exchange
-	Channel string // how it reached us: rest, messages, file, agentmesh, link, page, cli
+	Owner   bool   // may act for every participant of the exchange
+	Channel string // how the actor reached the exchange: rest, messages, file, agentmesh, link, page, cli
 
 	system bool // the exchange itself
-	file   bool // wrote into our thread directory: who may do that needs no registration
+	file   bool // wrote into the thread folder, which needs no registration
 }
 
-// Owner is the actor who runs the exchange.
+// Owner returns the actor who runs the exchange.
 func Owner(channel string) Actor { return Actor{ID: thread.OwnerID, Owner: true, Channel: channel} }
 
-// WriterOfFiles is the actor who wrote into our thread directory.
+// WriterOfFiles returns an actor who wrote into the thread folder.
 func WriterOfFiles(id string) Actor { return Actor{ID: id, Channel: "file", file: true} }
 
-// Options are what a door adds to a block.
+// Options say how [Exchange.Do] applies a block, and what else changes in the same unit.
 type Options struct {
-	// Lax takes bare codes, and a response without a status is only appended: PATCH and thread files (MESS-20, MESS-26).
+	// Lax allows stripMetadata codes, and only appends a response without a status: for PATCH and thread files
+	// (MESS-20, MESS-26).
 	Lax bool
-	// Re is the thread that entries without re are about, and with Lax the only one that they may be about.
+	// Re is the thread that entries without re are about. With Lax, entries may be about no other thread.
 	Re string
-	// IfSerial refuses the block where the newest message of the thread of Re is another than this one: somebody read
-	// the thread as it was then, and answers that. 0 is no condition.
+	// IfSerial refuses the block if the newest message of the thread Re has another serial number: the caller answers
+	// what it read. 0 means no condition.
 	IfSerial int
-	// IfTurn refuses the block where the owner's turn in the thread of Re is another.
+	// IfTurn refuses the block if the owner's turn in the thread Re is another one. "" means no condition.
 	IfTurn string
-	// Then is what else changes, given the thread of Re as it will be.
+	// Then returns further changes for the same unit. Its argument is the thread Re as the block leaves it.
 	Then func(*thread.Thread) []store.Change
-	// Set is the status of a PATCH: it goes first for who works on the thread, else last, and not at all where the
-	// thread has it already (MESS-55).
+	// Set is the status of a PATCH. It is applied before the entries if the actor works on the thread or may claim it,
+	// and after them otherwise. It is skipped if the thread has this status already (MESS-55).
 	Set *thread.Status
-	// Only offers new threads to this executor alone.
+	// Only is the one executor to which new threads are offered; "" means all.
 	Only string
 	// Hold parks new threads until the owner releases them.
 	Hold bool
-	// Peer is where the actor is told of new threads.
+	// Peer is where the actor gets updates about new threads; nil for an actor that is not a peer.
 	Peer *thread.Peer
-	// External is kept with new threads, for the bridge.
+	// External is stored with new threads for the bridge.
 	External string
-	// Sent says that the thread of Re was sent to the actor, who has a say in it without having claimed it: where it is
-	// held there, it is parked for this reason until more is heard.
+	// Sent is set if the thread Re was sent to the actor, who may then speak about it without having claimed it. If the
+	// actor's exchange holds the thread, it is parked here for this reason.
 	Sent string
-	// Follow says that the actor is the exchange behind a link, which is right about the thread that was sent to it.
+	// Follow marks the actor as the exchange behind a link, whose word about the thread that was sent to it is final.
 	Follow bool
-	// Once is the name under which the answer is kept, for who sends the block again; nil: none.
-	Once *Once
-	// Files are what the block names that lies elsewhere, by address: they become attachments.
+	// Replay is the key under which the answer is stored, so that a repeated block gets the same answer; nil stores
+	// none.
+	Replay *ReplayKey
+	// Files are files that the block names and that lie elsewhere, by address: they become attachments.
 	Files map[string]File
 	// Records change in the same unit.
 	Records []store.Change
 }
 
-// Result is what became of a block.
+// Result is the outcome of a block.
 type Result struct {
 	Answers thread.Block // acks, and responses to queries (MESS-35, MESS-36)
 	Created []string     // refs of new threads
 	Touched []string     // refs of all threads that were changed or created
 
-	Ref    string // the thread that the block was about or made, where it is one that it changed
+	Ref    string // the thread that the block was about, or that it created; "" if it was about more than one
 	Status thread.Code
 }
 
-// maxConflicts bounds how often a block is decided anew because a thread moved.
+// maxConflicts bounds how often an update is repeated because another one changed the same thread.
 const maxConflicts = 16
 
-// Do takes one block of one actor as one transaction (MESS-7): every entry is applied, or nothing. The error is a
-// *wire.Error that names the entry, or the store's.
+// Do applies a block of one actor as one transaction (MESS-7): either every entry is applied or none. The error is a
+// *wire.Error that names the entry, or an error of the store.
 func (x *Exchange) Do(ctx context.Context, who Actor, b thread.Block, opts Options) (Result, error) {
 	if err := x.Load(); err != nil {
 		return Result{}, err
 	}
-	if kept, found, err := x.FindAnswer(ctx, opts.Once); found || err != nil {
+	if kept, found, err := x.FindAnswer(ctx, opts.Replay); found || err != nil {
 		return kept, err
 	}
 	if err := x.newThreads.chargeBlock(who, b); err != nil {
@@ -256,27 +262,28 @@ func (x *Exchange) Do(ctx context.Context, who Actor, b thread.Block, opts Optio
 		}
 		err := t.commit(ctx)
 		if errors.Is(err, store.ErrConflict) {
-			if kept, found, err := x.FindAnswer(ctx, opts.Once); found || err != nil { // the same came twice at once
+			// the same block came twice at the same time
+			if kept, found, err := x.FindAnswer(ctx, opts.Replay); found || err != nil {
 				return kept, err
 			}
 			continue
 		}
 		if err != nil {
-			return Result{}, limitedOnce(err, opts.Once)
+			return Result{}, explainQuota(err, opts.Replay)
 		}
-		x.settleAfter(ctx, t)
+		x.settleAfterCommit(ctx, t)
 		return t.result, nil
 	}
 	return Result{}, wire.ErrUnavailable.Because(store.ErrConflict)
 }
 
-// threadQuota bounds how many threads one actor opens (MESS-58). Without buckets there is no bound.
+// threadQuota bounds how many threads one actor opens (MESS-58). Without buckets the number is not limited.
 type threadQuota struct {
-	buckets *rate.Buckets // by requester: there is room for all of them
+	buckets *rate.Buckets // by requester; large enough for all of them
 	perHour int
 }
 
-// chargeBlock takes the threads that a block opens.
+// chargeBlock charges the actor for every thread that a block opens.
 func (q threadQuota) chargeBlock(who Actor, b thread.Block) error {
 	for _, e := range b {
 		if e.Type != "request" {
@@ -289,22 +296,22 @@ func (q threadQuota) chargeBlock(who Actor, b thread.Block) error {
 	return nil
 }
 
-// charge takes one thread from what an actor may open, also by a suggestion or a delegation.
+// charge takes one thread from the actor's quota. Suggestions and delegations that open threads are charged too.
 func (q threadQuota) charge(who Actor) error {
 	if who.Owner || who.system || q.buckets == nil {
 		return nil
 	}
 	if wait, ok := q.buckets.Take(who.ID, time.Now()); !ok {
-		return limited(fmt.Sprintf("too many new threads: at most %d an hour", q.perHour), wait)
+		return newRateLimitError(fmt.Sprintf("too many new threads: at most %d an hour", q.perHour), wait)
 	}
 	return nil
 }
 
-func limited(text string, wait time.Duration) error {
+func newRateLimitError(text string, wait time.Duration) error {
 	return &wire.Error{Code: wire.RateLimited, Status: http.StatusTooManyRequests, Retry: true, Message: text, RetryAfter: max(wait, time.Second)}
 }
 
-// Thread returns a thread that the actor may see.
+// Thread returns a thread that the actor may see. For any other ref, the error is a 404.
 func (x *Exchange) Thread(ctx context.Context, who Actor, ref string) (*thread.Thread, error) {
 	if err := x.Load(); err != nil {
 		return nil, err
@@ -313,16 +320,16 @@ func (x *Exchange) Thread(ctx context.Context, who Actor, ref string) (*thread.T
 		return nil, thread.Bad("ref", "must be 1 to 128 of A-Z a-z 0-9 . _ - and not begin with a dot")
 	}
 	t, err := x.Read(ctx, ref, time.Now())
-	if errors.Is(err, store.ErrNotFound) || err == nil && !x.sees(who, t) {
-		return nil, noThread()
+	if errors.Is(err, store.ErrNotFound) || err == nil && !x.canSee(who, t) {
+		return nil, newNotFoundError()
 	}
 	if err == nil {
-		x.index.catchUp(t)
+		x.index.publishNewer(t)
 	}
 	return t, err
 }
 
-// Resolve returns the thread that a reference names for the actor (MESS-6).
+// Resolve returns the ref of the thread that a reference names for the actor (MESS-6).
 func (x *Exchange) Resolve(ctx context.Context, who Actor, re string) (string, bool) {
 	if x.Load() != nil {
 		return "", false
@@ -331,8 +338,9 @@ func (x *Exchange) Resolve(ctx context.Context, who Actor, re string) (string, b
 	return to.Ref, ok
 }
 
-func noThread() error { return thread.Missing("no such thread") }
+func newNotFoundError() error { return thread.Missing("no such thread") }
 
+// Read returns a thread from the store, whoever asks. If the thread does not exist, the error is [store.ErrNotFound].
 func (x *Exchange) Read(ctx context.Context, ref string, now time.Time) (*thread.Thread, error) {
 	rec, err := x.records.Get(ctx, NSThreads, ref, now)
 	if err != nil {
@@ -341,7 +349,7 @@ func (x *Exchange) Read(ctx context.Context, ref string, now time.Time) (*thread
 	return decodeThread(rec)
 }
 
-// Messages returns what was said in a thread, in order.
+// Messages returns the messages of a thread in order.
 func (x *Exchange) Messages(ctx context.Context, ref string) ([]thread.Message, error) {
 	var out []thread.Message
 	now := time.Now()
@@ -375,29 +383,30 @@ func (x *Exchange) Message(ctx context.Context, ref string, serial int) (m threa
 	return decodeMessage(rec)
 }
 
-// MessagesOf returns what was said in t up to the moment at which t was read. A message that came since belongs to a later
-// state than that of t: a reader that saw both would take it for one that changed nothing.
+// MessagesOf returns the messages of t up to the state in which t was read. A later message belongs to a later state: a
+// reader that saw it with the older state would believe that it changed nothing.
 func (x *Exchange) MessagesOf(ctx context.Context, t *thread.Thread) ([]thread.Message, error) {
 	all, err := x.Messages(ctx, t.Ref)
 	return slices.DeleteFunc(all, func(m thread.Message) bool { return m.Serial > t.Serial }), err
 }
 
-// sees is MESS-56: requesters see their threads, executors those they hold or may claim, the owner all. To anybody else a
-// thread is one that is not there, whatever is said about it; the one exception is [Exchange.late].
-func (x *Exchange) sees(who Actor, t *thread.Thread) bool {
+// canSee implements MESS-56: requesters see their threads, executors see the threads that they hold or may claim, the
+// owner sees all. For anybody else the thread does not exist, in reading as in writing. The one exception is
+// [Exchange.hasLost].
+func (x *Exchange) canSee(who Actor, t *thread.Thread) bool {
 	switch {
 	case who.Owner || who.system || who.file || who.ID == t.Requester || who.ID == t.Holder && t.Holder != "":
 		return true
 	case t.WaitsForPeer() && t.Peers[who.ID].Offered:
 		return true
 	case t.IsClaimable():
-		return t.Peers[who.ID].Offered && t.IsOfferedTo(who.ID) || x.Executors.may(who.ID, t)
+		return t.Peers[who.ID].Offered && t.IsOfferedTo(who.ID) || x.Executors.canClaim(who.ID, t)
 	}
 	return false
 }
 
-// seesEntry is sees for a thread as the index has it.
-func (x *Exchange) seesEntry(who Actor, c *candidate, e *entry) bool {
+// canSeeEntry is canSee for a thread as the index has it.
+func (x *Exchange) canSeeEntry(who Actor, c *candidate, e *entry) bool {
 	switch {
 	case who.Owner || who.system || who.ID == e.requester || who.ID == e.holder && e.holder != "":
 		return true
@@ -405,10 +414,10 @@ func (x *Exchange) seesEntry(who Actor, c *candidate, e *entry) bool {
 		return false
 	}
 	t := thread.Thread{Only: e.only, Declined: e.declined}
-	return t.IsOfferedTo(c.ID) && c.has(e.needs)
+	return t.IsOfferedTo(c.ID) && c.hasAll(e.needs)
 }
 
-// roles says what the actor is to a thread.
+// roles returns the roles of the actor in a thread.
 func (x *Exchange) roles(who Actor, t *thread.Thread) thread.Role {
 	var r thread.Role
 	if who.system {
@@ -422,13 +431,13 @@ func (x *Exchange) roles(who Actor, t *thread.Thread) thread.Role {
 	}
 	if t.Holder != "" && who.ID == t.Holder {
 		r |= thread.AsHolder
-	} else if x.Executors.may(who.ID, t) || t.Peers[who.ID].Offered && t.IsOfferedTo(who.ID) || who.file && t.IsOfferedTo(who.ID) && who.ID != t.Requester {
+	} else if x.Executors.canClaim(who.ID, t) || t.Peers[who.ID].Offered && t.IsOfferedTo(who.ID) || who.file && t.IsOfferedTo(who.ID) && who.ID != t.Requester {
 		r |= thread.AsEligible
 	}
 	return r
 }
 
-// RequestRef returns the ref of a lone request.
+// RequestRef returns the ref of the thread, if the block had a single request.
 func (r Result) RequestRef() (string, bool) {
 	for _, e := range r.Answers {
 		if ref := e.Body.GetStr("ref"); e.Type == "ack" && ref != "" {
@@ -438,5 +447,5 @@ func (r Result) RequestRef() (string, bool) {
 	return "", false
 }
 
-// MaxQuestions is how many questions of one kind wait for the owner.
+// MaxQuestions bounds the questions of one kind that wait for the owner.
 const MaxQuestions = 200

@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Of 64 claims at once one wins; the others are told so (MESS-22).
+// TestClaimRace: of 64 concurrent claims one succeeds, and the others are refused with 409 (MESS-22).
 func TestClaimRace(t *testing.T) {
 	l := newLab(t)
 	for i := range 64 {
@@ -47,7 +47,7 @@ func TestClaimRace(t *testing.T) {
 	}
 }
 
-// A block is one transaction: the third entry is bad, nothing of it is there (MESS-7).
+// TestAllOrNothing: a block is one transaction. If its third entry is bad, nothing of it is applied (MESS-7).
 func TestAllOrNothing(t *testing.T) {
 	l := newLab(t)
 	l.executor("bob")
@@ -70,7 +70,7 @@ func TestAllOrNothing(t *testing.T) {
 	}
 }
 
-// What re: names, in the order of MESS-6.
+// TestResolve: references are resolved in the order of MESS-6.
 func TestResolve(t *testing.T) {
 	l := newLab(t)
 	l.executor("bob")
@@ -92,11 +92,12 @@ func TestResolve(t *testing.T) {
 	for _, re := range []string{"nothing", "household:fridge", "home:", "home:home:fridge", "2026-01-01-001", "../x", a + "/claim-1"} {
 		l.refuse(404, "agent", "- cancel: {re: '"+re+"'}")
 	}
-	l.do("bob", "- status: {re: fridge, code: claimed}") // an executor: the newest that it may claim
+	l.do("bob", "- status: {re: fridge, code: claimed}") // as an executor: the newest that it may claim
 	l.want(b, thread.Claimed)
 }
 
-// The same id and content is the same request for a day; other content is a new one, and the id names it (MESS-16).
+// TestRepeatedRequest: the same id and content is the same request for a day. The same id with other content is a new
+// request, and the id then names that one (MESS-16).
 func TestRepeatedRequest(t *testing.T) {
 	l := newLab(t)
 	first := l.do("agent", "- request: {id: a, intent: one}")
@@ -116,7 +117,8 @@ func TestRepeatedRequest(t *testing.T) {
 	}
 }
 
-// Dependencies: self reference and cycles are refused; a chain fails as a whole; superseded is followed (MESS-29, MESS-30).
+// TestDependencies: self references and cycles are refused, a failure ends the whole chain, and superseded threads are
+// followed (MESS-29, MESS-30).
 func TestDependencies(t *testing.T) {
 	l := newLab(t)
 	l.executor("bob")
@@ -152,7 +154,7 @@ func TestDependencies(t *testing.T) {
 	l.want(dead, thread.Failed)
 }
 
-// The other suggestions, taken and refused (MESS-38), and delegation (MESS-27).
+// TestSuggestions: suggestions of the other types, accepted and refused (MESS-38), and delegation (MESS-27).
 func TestSuggestions(t *testing.T) {
 	t.Run("what must be confirmed stays so", func(t *testing.T) {
 		l := newLab(t)
@@ -188,7 +190,7 @@ func TestSuggestions(t *testing.T) {
 	if len(parts) != 2 || l.thread(parts[1]).Priority != "urgent" {
 		t.Fatalf("parts = %v", parts)
 	}
-	l.refuse(404, "agent", "- reply: {re: s, accept: true}") // decided
+	l.refuse(404, "agent", "- reply: {re: s, accept: true}") // decided already
 	l.do("bob", "- suggestion: {id: s2, type: defer, re: "+parts[0]+", proposed: {until: 2h}}")
 	l.do("agent", "- reply: {re: s2, accept: true}")
 	if th := l.want(parts[0], thread.Waiting); th.Parked != thread.ParkedSchedule {
@@ -217,7 +219,7 @@ func TestSuggestions(t *testing.T) {
 	l.want(b, thread.Received)
 }
 
-// Questions and answers (MESS-33).
+// TestQuestions: questions and answers (MESS-33).
 func TestQuestions(t *testing.T) {
 	l := newLab(t)
 	l.executor("bob")
@@ -226,7 +228,7 @@ func TestQuestions(t *testing.T) {
 	l.status("bob", a, "needs_input, questions: [{field: where, question: Which room?, options: [kitchen, bath]}, {id: when, question: When?}]")
 	l.refuse(409, "bob", "- status: {re: a, code: completed}")
 	l.refuse(409, "bob", "- response: {re: a, content: [done]}")
-	l.refuse(409, "agent", "- answer: {value: kitchen}") // two questions
+	l.refuse(409, "agent", "- answer: {value: kitchen}") // the thread has two questions
 	l.refuse(403, "bob", "- answer: {re: "+a+", id: where, value: kitchen}")
 	l.do("agent", "- answer: {re: where, value: kitchen}")
 	l.want(a, thread.NeedsInput)
@@ -235,7 +237,7 @@ func TestQuestions(t *testing.T) {
 	l.status("bob", a, "needs-input, questions: [{field: where, question: Really?}]")
 	b := l.request("agent", "{id: b, intent: other}")
 	l.status("bob", b, "needs_input, questions: [{field: q, question: Why?}]")
-	l.refuse(409, "agent", "- answer: {value: x}") // two threads ask
+	l.refuse(409, "agent", "- answer: {value: x}") // two threads have questions
 	l.do("agent", "- reply: {re: b, answers: {q: because}}")
 	l.do("agent", "- answer: {value: yes}")
 	l.want(a, thread.InProgress)
@@ -248,7 +250,7 @@ func TestQuestions(t *testing.T) {
 	l.want(b, thread.Cancelled)
 }
 
-// confirm_before has no shortcut (MESS-25).
+// TestConfirmBefore: nothing gets around confirm_before (MESS-25).
 func TestConfirmBefore(t *testing.T) {
 	l := newLab(t)
 	l.executor("bob")
@@ -274,7 +276,7 @@ func TestConfirmBefore(t *testing.T) {
 	l.want(b, thread.Cancelled)
 }
 
-// Declining (MESS-24).
+// TestDecline: a declined thread goes to the others, and ends if nobody is left (MESS-24).
 func TestDecline(t *testing.T) {
 	l := newLab(t)
 	l.executor("bob", "knife")
@@ -283,7 +285,7 @@ func TestDecline(t *testing.T) {
 	a := l.request("agent", "{intent: dice, requires: [knife]}")
 	l.status("bob", a, "declined, reason: busy")
 	l.want(a, thread.Received)
-	l.refuse(404, "bob", "- status: {re: "+a+", code: claimed}") // it is a candidate no more
+	l.refuse(404, "bob", "- status: {re: "+a+", code: claimed}") // no longer a candidate
 	l.status("eve", a, "declined, reason: busy")
 	l.want(a, thread.Declined)
 	b := l.request("agent", "{intent: dice, requires: [knife]}")
@@ -295,7 +297,7 @@ func TestDecline(t *testing.T) {
 	l.want(c, thread.Declined)
 }
 
-// Deadlines and schedules; the clock of the bubble makes days of milliseconds (MESS-31, MESS-32).
+// TestTime: deadlines and schedules (MESS-31, MESS-32). In the synctest bubble, days take milliseconds.
 func TestTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t)
@@ -338,7 +340,7 @@ func TestTime(t *testing.T) {
 	})
 }
 
-// A response is taken for 24 hours after the end, to the second (MESS-39).
+// TestLateResponse: a response is accepted for 24 hours after the end, to the second (MESS-39).
 func TestLateResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t)
@@ -349,7 +351,8 @@ func TestLateResponse(t *testing.T) {
 			l.status("bob", ref, code)
 			end := l.thread(ref).Ended
 			l.do("bob", "- response: {re: "+ref+", content: [now]}")
-			l.refuse(404, "eve", "- response: {re: "+ref+", content: [mine]}") // it has no part in the thread (MESS-56)
+			// eve has no part in the thread (MESS-56)
+			l.refuse(404, "eve", "- response: {re: "+ref+", content: [mine]}")
 			l.refuse(403, "agent", "- response: {re: "+ref+", content: [mine]}")
 			time.Sleep(time.Until(end.Add(24*time.Hour - time.Second)))
 			l.do("bob", "- response: {re: "+ref+", content: [late]}")

@@ -18,8 +18,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Executor is somebody registered on the exchange: with a key, or set up by the owner. With a key it may be requester
-// and executor at once.
+// Executor is a participant that is registered on the exchange: with a key, or set up by the owner. With a key it may
+// be both requester and executor.
 type Executor struct {
 	ID           string        `json:"id"`
 	Name         string        `json:"name,omitempty"`
@@ -36,25 +36,25 @@ type Executor struct {
 	Notifications []Notification `json:"notifications,omitempty"`
 	Hooks         wire.Value     `json:"hooks,omitzero"` // stored, not run (MESS-45)
 
-	Claims []time.Duration `json:"claims,omitempty"` // from offer to claim, the newest last
+	Claims []time.Duration `json:"claims,omitempty"` // times from offer to claim, the newest last
 
 	Version uint64 `json:"version"` // of the record
 	rev     store.Rev
 }
 
-// maxClaims is how many times to a claim are remembered for lower_latency.
+// maxClaims bounds the claim times that are kept for lower_latency.
 const maxClaims = 15
 
 func (e *Executor) record() store.Record {
 	return store.Record{NS: NSExecutors, Key: e.ID, Body: thread.Encode(e)}
 }
 
-// maxExecutor bounds what is kept of one executor: all of them are in memory, and strangers may register.
+// maxExecutor bounds the stored size of one executor: all of them are in memory, and strangers may register.
 const maxExecutor = 32 << 10
 
-func (e *Executor) fits() error {
+func (e *Executor) checkSize() error {
 	if len(thread.Encode(e)) > maxExecutor {
-		return thread.TooLarge("what is said of the executor has more than 32 KiB")
+		return thread.TooLarge("the registration of an executor may have at most 32 KiB")
 	}
 	return nil
 }
@@ -67,19 +67,19 @@ func decodeExecutor(rec store.Record) (*Executor, error) {
 	return e, nil
 }
 
-// candidate is an executor as routing sees it. Its executor is never changed, only replaced.
+// candidate is an executor as routing sees it. Its Executor is never changed, only replaced.
 type candidate struct {
 	*Executor
-	caps   map[string]wire.Value
-	zone   *time.Location
-	quiet  *time.Location // of its quiet hours
-	median time.Duration
-	shift  *shift // of its schedule; nil without one
+	caps      map[string]wire.Value
+	zone      *time.Location
+	quietZone *time.Location // zone of its quiet hours
+	median    time.Duration
+	shift     *shift // of its schedule; nil without one
 
-	patterns func() []*regexp.Regexp // that it claims by; compiled once
+	patterns func() []*regexp.Regexp // its auto-claim patterns, compiled once
 
 	mu   sync.Mutex
-	last time.Time // when it last called
+	last time.Time // its last call
 }
 
 func newCandidate(e *Executor) *candidate {
@@ -87,9 +87,9 @@ func newCandidate(e *Executor) *candidate {
 	for _, n := range e.Capabilities {
 		c.caps[n.ID] = n.Meta
 	}
-	c.quiet = zoneOf(e.Preferences.Quiet.Timezone)
+	c.quietZone = zoneOf(e.Preferences.Quiet.Timezone)
 	c.patterns = sync.OnceValue(func() []*regexp.Regexp {
-		list, _ := compilePatterns(e.Preferences.AutoClaim) // judged when they came
+		list, _ := compilePatterns(e.Preferences.AutoClaim) // checked when they were set
 		return list
 	})
 	if len(e.Claims) > 0 {
@@ -99,7 +99,7 @@ func newCandidate(e *Executor) *candidate {
 	return c
 }
 
-// zoneOf returns a time zone by its name, UTC where there is none.
+// zoneOf returns a time zone by name, or UTC if the name is unknown.
 func zoneOf(name string) *time.Location {
 	if zone, err := time.LoadLocation(name); err == nil {
 		return zone
@@ -107,8 +107,8 @@ func zoneOf(name string) *time.Location {
 	return time.UTC
 }
 
-// has says whether the executor holds all of the capabilities (MESS-41).
-func (c *candidate) has(needs []thread.Need) bool {
+// hasAll reports whether the executor has all of the capabilities (MESS-41).
+func (c *candidate) hasAll(needs []thread.Need) bool {
 	for _, n := range needs {
 		if _, ok := c.caps[n.ID]; !ok {
 			return false
@@ -117,28 +117,29 @@ func (c *candidate) has(needs []thread.Need) bool {
 	return true
 }
 
-// available is MESS-43. named says that a routing rule names the executor.
-func (c *candidate) available(now time.Time, named bool) bool {
+// isAvailable implements MESS-43. preferred means that a routing rule names the executor.
+func (c *candidate) isAvailable(now time.Time, named bool) bool {
 	switch c.Availability {
 	case "on_demand":
 		return named
 	case "schedule":
-		return c.shift != nil && c.shift.at(now)
+		return c.shift != nil && c.shift.isOnDuty(now)
 	}
 	return true
 }
 
-// shift is a schedule in a time zone with its newest answer, which many executors may share: working one out takes long.
+// shift is a schedule in a time zone, with its latest result. Executors with the same schedule share it, because
+// evaluating a schedule is slow.
 type shift struct {
 	expr string
 	zone *time.Location
 
 	mu           sync.Mutex
 	duty         bool
-	since, until time.Time // of duty
+	since, until time.Time // for which duty is valid
 }
 
-func (s *shift) at(now time.Time) bool {
+func (s *shift) isOnDuty(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if now.Before(s.since) || !now.Before(s.until) {
@@ -148,10 +149,11 @@ func (s *shift) at(now time.Time) bool {
 	return s.duty
 }
 
-// maxShifts bounds how many are shared: expressions are a stranger's choice.
+// maxShifts bounds the shared schedules: strangers choose the expressions.
 const maxShifts = 4096
 
-// level is the declared level on the required capabilities, for higher_precision: a number, or a word that people use.
+// level returns the declared level on the required capabilities for higher_precision: a number, or the rank of a common
+// word.
 func (c *candidate) level(needs []thread.Need) int {
 	words := []string{"novice", "basic", "intermediate", "advanced", "expert", "master"}
 	best := 0
@@ -170,22 +172,22 @@ func (c *candidate) level(needs []thread.Need) int {
 	return best
 }
 
-// Executors is the registry of executors, with their keys, the catalogue of capabilities and the routing rules. It is kept in
-// memory beside the records, so that routing reads nothing (MESS-42).
+// Executors is the registry of executors with their keys, the catalogue of capabilities, and the routing rules. It is
+// kept in memory beside the records, so that routing does not read the store (MESS-42). It is safe for concurrent use.
 type Executors struct {
-	cfg     Config
-	records store.Records
-	load    func() error         // reads what is kept in memory
-	named   func(id string) bool // reports whether a thread names somebody
+	cfg        Config
+	records    store.Records
+	load       func() error         // loads the exchange (see [Exchange.Load])
+	hasThreads func(id string) bool // reports whether a thread has this requester or holder
 	catalogue
-	calls         *rate.Buckets // by executor: there is room for all of them; nil: no limit
+	calls         *rate.Buckets // by executor; large enough for all of them; nil means no limit
 	registrations *rate.Registrations
 	failures      *rate.Penalties // for wrong keys
 
 	mu    sync.RWMutex
 	byID  map[string]*candidate
 	all   []*candidate            // in the order of registration
-	byCap map[string][]*candidate // likewise
+	byCap map[string][]*candidate // in the same order
 	keys  map[string]string       // hex hash of a key → executor
 	rules []thread.Rule
 
@@ -198,7 +200,7 @@ func newExecutors(cfg Config) *Executors {
 	if n := cmp.Or(cfg.CallsPerMinute, 600); n > 0 {
 		r.calls = rate.NewBuckets(rate.PerMinute(n), n, maxExecutors)
 	}
-	r.registrations = rate.NewRegistrations(cmp.Or(cfg.RegistrationsPerHour, 60), newPlaces(credential.Mode(cfg.Registration)))
+	r.registrations = rate.NewRegistrations(cmp.Or(cfg.RegistrationsPerHour, 60), newRegistrationPool(credential.Mode(cfg.Registration)))
 	return r
 }
 
@@ -218,7 +220,7 @@ func (r *Executors) shiftOf(c *candidate) *shift {
 	return s
 }
 
-// put adds or replaces an executor, unless a newer version of it is here: what was committed first may come second.
+// put adds or replaces an executor, unless the registry has a newer version: commits may arrive here out of order.
 func (r *Executors) put(e *Executor) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -227,7 +229,7 @@ func (r *Executors) put(e *Executor) {
 	}
 }
 
-// replace puts an executor in its place. The caller holds the lock.
+// replace stores an executor in memory. The caller holds the lock.
 func (r *Executors) replace(e *Executor) {
 	c := newCandidate(e)
 	old := r.byID[e.ID]
@@ -291,11 +293,11 @@ func (r *Executors) get(id string) *candidate {
 	return r.byID[id]
 }
 
-// may says whether the executor could claim the thread, were it free: registered, approved, offered to it, and with all
-// required capabilities.
-func (r *Executors) may(id string, t *thread.Thread) bool {
+// canClaim reports whether the executor could claim the thread if nobody held it: it is registered and approved, the
+// thread is offered to it, and it has all required capabilities.
+func (r *Executors) canClaim(id string, t *thread.Thread) bool {
 	c := r.get(id)
-	return c != nil && !c.Pending && t.IsOfferedTo(id) && c.has(t.Requires)
+	return c != nil && !c.Pending && t.IsOfferedTo(id) && c.hasAll(t.Requires)
 }
 
 // list returns the executors in the order of registration.
@@ -305,15 +307,15 @@ func (r *Executors) list() []*candidate {
 	return slices.Clone(r.all)
 }
 
-// claimTime is how long an executor took to a claim.
+// claimTime is how long an executor took to claim a thread.
 type claimTime struct {
 	id   string
 	took time.Duration
 	at   time.Time
 }
 
-// claims are the capabilities that executors have who may work here, in any order.
-func (r *Executors) claims() []string {
+// capabilityIDs returns the capabilities of all approved executors, in any order.
+func (r *Executors) capabilityIDs() []string {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	var out []string
@@ -325,15 +327,15 @@ func (r *Executors) claims() []string {
 	return out
 }
 
-// claimed remembers a claim in memory; it reaches the store with the executor's next change.
-func (r *Executors) claimed(c claimTime) {
+// addClaim records a claim time in memory. It reaches the store with the executor's next change.
+func (r *Executors) addClaim(c claimTime) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	old := r.byID[c.id]
 	if old == nil {
 		return
 	}
-	e := *old.Executor // as it is now: its key may just have been taken away
+	e := *old.Executor // the current state: the owner may just have removed its key
 	e.Claims = append(slices.Clone(e.Claims), c.took)
 	if len(e.Claims) > maxClaims {
 		e.Claims = e.Claims[1:]
@@ -342,8 +344,8 @@ func (r *Executors) claimed(c claimTime) {
 	r.replace(&e)
 }
 
-// stored returns an executor for change, as its record has it.
-func (r *Executors) stored(ctx context.Context, id string) (*Executor, error) {
+// read returns an executor from the store, ready for a change.
+func (r *Executors) read(ctx context.Context, id string) (*Executor, error) {
 	rec, err := r.records.Get(ctx, NSExecutors, id, time.Now())
 	if err != nil {
 		return nil, err
@@ -359,18 +361,18 @@ func (r *Executors) stored(ctx context.Context, id string) (*Executor, error) {
 	return e, nil
 }
 
-// edit changes an executor as it stands at that moment; more are changes of the same unit. Two changes at once leave both:
-// a key that was taken away does not come back with a change of somebody's capabilities.
+// edit changes an executor from its current state in the store; more are changes of the same unit. Concurrent edits do
+// not overwrite each other: a removed key does not come back with a change of capabilities.
 func (r *Executors) edit(ctx context.Context, id string, more []store.Change, change func(*Executor) error) error {
 	for range maxConflicts {
-		e, err := r.stored(ctx, id)
+		e, err := r.read(ctx, id)
 		if errors.Is(err, store.ErrNotFound) {
 			return thread.Missing("no such executor")
 		}
 		if err != nil {
 			return err
 		}
-		if err := cmp.Or(change(e), e.fits()); err != nil {
+		if err := cmp.Or(change(e), e.checkSize()); err != nil {
 			return err
 		}
 		err = r.records.Apply(ctx, append([]store.Change{{Record: e.record(), IfRev: e.rev}}, more...), time.Now())
@@ -385,8 +387,8 @@ func (r *Executors) edit(ctx context.Context, id string, more []store.Change, ch
 	return store.ErrConflict
 }
 
-// setAvailability changes when an executor is available, as far as the registration says it. A schedule alone is kept to, and an
-// empty one ends.
+// setAvailability applies the availability, schedule and time zone of a registration. A schedule without an
+// availability means availability by schedule; an empty schedule ends that.
 func setAvailability(r Registration, e *Executor) error {
 	has := func(key string) bool { return slices.Contains(r.present, key) }
 	if has("schedule") {

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// A key that the owner takes away stays away, whatever its executor does at that moment: claim, change itself, or both.
+// TestTakenKeyStaysAway: a key that the owner removes stays removed, even if its executor claims a thread or changes
+// its registration at that moment.
 func TestTakenKeyStaysAway(t *testing.T) {
 	l := newLab(t)
 	for round := range 20 {
@@ -44,13 +45,14 @@ func TestTakenKeyStaysAway(t *testing.T) {
 		if c := l.Executors.get(id); !c.Pending || c.KeyHash != "" {
 			t.Fatalf("round %d: in memory %+v", round, c.Executor)
 		}
-		if e, err := l.Executors.stored(t.Context(), id); err != nil || !e.Pending || e.KeyHash != "" {
+		if e, err := l.Executors.read(t.Context(), id); err != nil || !e.Pending || e.KeyHash != "" {
 			t.Fatalf("round %d: stored %+v, %v", round, e, err)
 		}
 	}
 }
 
-// What comes late is older: it takes the place of nothing, and a claim changes nothing but the claims.
+// TestRosterKeepsTheNewest: an older version of an executor never replaces a newer one, and a claim changes only the
+// claim times.
 func TestRosterKeepsTheNewest(t *testing.T) {
 	r := newExecutors(Config{})
 	r.put(&Executor{ID: "eve", KeyHash: "abc", Version: 1})
@@ -59,7 +61,7 @@ func TestRosterKeepsTheNewest(t *testing.T) {
 	if c := r.get("eve"); !c.Pending || c.KeyHash != "" || r.byKey("abc") != nil {
 		t.Errorf("eve = %+v", c.Executor)
 	}
-	r.claimed(claimTime{"eve", time.Second, time.Now()})
+	r.addClaim(claimTime{"eve", time.Second, time.Now()})
 	if c := r.get("eve"); !c.Pending || !slices.Equal(c.Claims, []time.Duration{time.Second}) {
 		t.Errorf("after a claim: %+v", c.Executor)
 	}

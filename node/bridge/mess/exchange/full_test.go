@@ -10,7 +10,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// A thread has so many bytes and changes, and its history none of what was said at length; what ends it may still be said.
+// TestFullThread: the bytes and the changes of a thread are bounded, and long messages are not repeated in its history.
+// A message that ends the thread is always accepted.
 func TestFullThread(t *testing.T) {
 	l := newLab(t)
 	l.executor("bob")

@@ -15,7 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
-// lab is an exchange on a real database.
+// lab is an exchange on a real database, with helpers that fail the test.
 type lab struct {
 	*Exchange
 	t     testing.TB
@@ -43,7 +43,7 @@ func actor(id string) Actor {
 	return Actor{ID: id, Channel: "test"}
 }
 
-// do sends a block and expects it to be taken.
+// do sends a block that must be accepted.
 func (l *lab) do(who, block string) Result {
 	l.t.Helper()
 	r, err := l.try(who, block)
@@ -58,7 +58,7 @@ func (l *lab) try(who, block string) (Result, error) {
 	return l.Do(l.t.Context(), actor(who), mustParse(l.t, block), Options{})
 }
 
-// refuse sends a block and expects this HTTP status.
+// refuse sends a block that must be refused with this HTTP status.
 func (l *lab) refuse(status int, who, block string) {
 	l.t.Helper()
 	_, err := l.try(who, block)
@@ -77,7 +77,7 @@ func statusOf(err error) int {
 	return 500
 }
 
-// executor registers one with capabilities.
+// executor registers an executor with capabilities.
 func (l *lab) executor(id string, capabilities ...string) {
 	l.t.Helper()
 	l.do(thread.OwnerID, "- config:\n    executor: {id: "+id+", capabilities: ["+strings.Join(capabilities, ", ")+"]}\n")
@@ -88,7 +88,7 @@ func (l *lab) request(who, body string) string {
 	return l.do(who, "- request: "+body+"\n").Created[0]
 }
 
-// status sets one.
+// status sets the status of a thread; rest is the code and further members.
 func (l *lab) status(who, ref, rest string) {
 	l.t.Helper()
 	l.do(who, "- status: {re: "+ref+", code: "+rest+"}\n")
@@ -112,7 +112,7 @@ func (l *lab) want(ref string, code thread.Code) *thread.Thread {
 	return th
 }
 
-// answerOf returns the first entry of this type among the answers.
+// answerOf returns the first answer of this type.
 func answerOf(r Result, kind string) wire.Value {
 	for _, e := range r.Answers {
 		if e.Type == kind {
@@ -131,7 +131,7 @@ func mustParse(t testing.TB, text string) thread.Block {
 	return b
 }
 
-// kept lists the keys of a namespace.
+// kept returns the keys of a namespace.
 func (l *lab) kept(ns string) (keys []string) {
 	l.t.Helper()
 	for after := ""; ; {
@@ -148,7 +148,7 @@ func (l *lab) kept(ns string) (keys []string) {
 	}
 }
 
-// brittle is a store that fails for a while.
+// brittle is a store whose writes fail while down is set.
 type brittle struct {
 	store.Store
 	down atomic.Bool
@@ -168,7 +168,7 @@ func (r brittleRecords) Apply(ctx context.Context, changes []store.Change, now t
 	return r.Records.Apply(ctx, changes, now)
 }
 
-// eventually waits for something that another goroutine brings about.
+// eventually waits until done reports true, for a change that another goroutine makes.
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(time.Minute)
@@ -184,7 +184,7 @@ func eventually(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// asks is the request of a thread as who works on it reads it.
+// asks returns the request of a thread as who, an executor, reads it.
 func (l *lab) asks(who, ref string) wire.Value {
 	l.t.Helper()
 	th, err := l.Thread(l.t.Context(), actor(who), ref)
@@ -199,7 +199,7 @@ func (l *lab) asks(who, ref string) wire.Value {
 	return body
 }
 
-// says expects a request to say this, in JSON.
+// says checks that a request contains these texts, in JSON.
 func (l *lab) says(body wire.Value, want ...string) {
 	l.t.Helper()
 	for _, text := range want {
@@ -209,7 +209,7 @@ func (l *lab) says(body wire.Value, want ...string) {
 	}
 }
 
-// put uploads a file of the owner's and returns its name.
+// put uploads a file of the owner and returns its name.
 func (l *lab) put(ref, name, data string) string {
 	l.t.Helper()
 	entry, err := l.Upload(l.t.Context(), Owner("test"), ref, name, []byte(data))

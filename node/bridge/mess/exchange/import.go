@@ -10,7 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Import takes over threads from files, all or nothing. A thread that is here already is a 409.
+// Import parses thread files and adopts them, all or none. If one of the threads exists already, the error is a 409.
 func (x *Exchange) Import(ctx context.Context, list [][][]byte) ([]*thread.Thread, error) {
 	if err := x.Load(); err != nil {
 		return nil, err
@@ -28,7 +28,7 @@ func (x *Exchange) Import(ctx context.Context, list [][][]byte) ([]*thread.Threa
 	return x.Adopt(ctx, parsed)
 }
 
-// Adopt takes over threads that were read from files, all or nothing.
+// Adopt stores threads that were read from files, all or none.
 func (x *Exchange) Adopt(ctx context.Context, list []thread.ParsedFile) ([]*thread.Thread, error) {
 	var threads []*thread.Thread
 	var refs []string
@@ -46,7 +46,7 @@ func (x *Exchange) Adopt(ctx context.Context, list []thread.ParsedFile) ([]*thre
 			changes = append(changes, store.Change{Record: messageRecord(m, t.Ref), IfRev: store.Any})
 		}
 	}
-	tx.tellTurns()
+	tx.addTurnNotices()
 	err := x.records.Apply(ctx, append(changes, tx.changes...), time.Now())
 	if errors.Is(err, store.ErrConflict) {
 		return nil, thread.Conflict("a thread with this ref is here already")
@@ -57,9 +57,9 @@ func (x *Exchange) Adopt(ctx context.Context, list []thread.ParsedFile) ([]*thre
 	for _, t := range threads {
 		x.index.publish(t)
 	}
-	if tx.told > 0 {
-		x.WakeTeller()
+	if tx.notices > 0 {
+		x.WakeNotifier()
 	}
-	x.changed(refs)
+	x.announce(refs)
 	return threads, nil
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
-// entry is what is kept of a thread in memory: enough to list, to find and to wake it, never its text.
+// entry is what the index keeps of a thread: enough to list, find and wake it, never its text.
 type entry struct {
 	ref       string
 	client    string
@@ -28,56 +28,56 @@ type entry struct {
 	only      string
 	depends   []string
 	deadline  time.Time
-	start     time.Time // not before
+	start     time.Time // not before this time
 	tags      []string  // keys in index.tags
 	external  string
-	via       string // the link through which it was asked for, while it is open
+	via       string // the link through which a peer requested the thread, while it is open
 	priority  string
-	intent    string // "" where it is too long to be kept here
+	intent    string // "" if it is longer than maxIndexedIntent
 }
 
-// keptIntent is how long an intent may be to be kept in memory, for lists.
-const keptIntent = 512
+// maxIndexedIntent bounds the intents that are kept in memory for lists.
+const maxIndexedIntent = 512
 
-// summary is what a list shows of the thread; whole is false where the store knows more.
+// summary returns what a list shows of the thread. whole is false if the store must be read for the rest.
 func (e *entry) summary() (s Summary, whole bool) {
 	return Summary{e.ref, e.client, e.requester, e.holder, e.status, e.intent, e.priority, e.created, e.updated}, e.intent != ""
 }
 
-// compare is the order of the lists: oldest change first. A page goes through one from its end (MESS-52).
+// compare orders entries by their last change, oldest first. Pages are read from the end (MESS-52).
 func (e *entry) compare(o *entry) int {
 	return cmp.Or(e.updated.Compare(o.updated), cmp.Compare(e.ref, o.ref))
 }
 
-// index is the threads in memory, in the order of their last change, as a whole and by state, requester and holder. It
-// follows the store: what it offers is read there before it counts.
+// index keeps all threads in memory, ordered by their last change: as a whole, and by state, requester and holder. It
+// follows the store, so callers read a thread from the store before they act on it.
 type index struct {
-	mu       sync.RWMutex
-	byRef    map[string]*entry
-	lists    map[string][]*entry
-	clients  map[string][]string // client id → refs, oldest first
-	own      map[string]string   // (requester, client id) → newest ref
-	tags     map[string]string   // (requester, id of a suggestion or question that waits) → ref
-	newest   map[string]*entry   // of each requester
-	waiting  map[string][]string // ref → threads that depend on it
-	before   map[string][]string // ref → threads whose place it took
-	serials  map[string]int      // day → newest number
-	alarms   alarms
-	alarmSet chan struct{}
+	mu           sync.RWMutex
+	byRef        map[string]*entry
+	lists        map[string][]*entry
+	clients      map[string][]string // client id → refs, oldest first
+	own          map[string]string   // (requester, client id) → newest ref
+	tags         map[string]string   // (requester, id of an open suggestion or question) → ref
+	newest       map[string]*entry   // by requester
+	waiting      map[string][]string // ref → threads that depend on it
+	predecessors map[string][]string // ref → threads that it replaced
+	serials      map[string]int      // day → highest number
+	alarms       alarms
+	alarmSet     chan struct{}
 }
 
 func newIndex() *index {
 	return &index{
 		byRef: map[string]*entry{}, lists: map[string][]*entry{}, clients: map[string][]string{}, tags: map[string]string{},
 		own:    map[string]string{},
-		newest: map[string]*entry{}, waiting: map[string][]string{}, before: map[string][]string{}, serials: map[string]int{}, alarmSet: make(chan struct{}, 1),
+		newest: map[string]*entry{}, waiting: map[string][]string{}, predecessors: map[string][]string{}, serials: map[string]int{}, alarmSet: make(chan struct{}, 1),
 	}
 }
 
 const allThreads = "all"
 
-// bare are capabilities without their metadata, which may be large and is kept with the thread.
-func bare(needs []thread.Need) []thread.Need {
+// stripMetadata returns capabilities without their metadata, which may be large and stays in the store.
+func stripMetadata(needs []thread.Need) []thread.Need {
 	out := make([]thread.Need, len(needs))
 	for i, n := range needs {
 		out[i].ID = n.ID
@@ -85,8 +85,8 @@ func bare(needs []thread.Need) []thread.Need {
 	return out
 }
 
-// lists names the lists that the thread is in.
-func (e *entry) lists() []string {
+// listNames returns the names of the lists that the thread is in.
+func (e *entry) listNames() []string {
 	out := []string{allThreads, "state:" + string(e.status), "from:" + e.requester}
 	if e.holder != "" {
 		out = append(out, "held:"+e.holder)
@@ -97,16 +97,16 @@ func (e *entry) lists() []string {
 	return out
 }
 
-// publish takes over a committed thread, unless a newer version is there.
+// publish adds or updates a committed thread, unless the index has a newer version.
 func (x *index) publish(t *thread.Thread) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.put(t)
 }
 
-// catchUp publishes a thread that was read from the store if the commit that wrote it has not published it yet. Every
-// participant that sees a suggestion or a question in a thread can then answer it by its id.
-func (x *index) catchUp(t *thread.Thread) {
+// publishNewer publishes a thread that was read from the store if the commit that wrote it has not published it yet.
+// Every participant that sees a suggestion or a question in a thread can then answer it by its id.
+func (x *index) publishNewer(t *thread.Thread) {
 	if e := x.get(t.Ref); e == nil || e.version < t.Version {
 		x.publish(t)
 	}
@@ -119,10 +119,10 @@ func (x *index) put(t *thread.Thread) {
 	}
 	e := &entry{
 		ref: t.Ref, client: t.ClientID, requester: t.Requester, holder: t.Holder, status: t.Status, created: t.Created, updated: t.Updated,
-		version: t.Version, needs: bare(t.Requires), declined: t.Declined, only: t.Only, depends: t.DependsOn,
+		version: t.Version, needs: stripMetadata(t.Requires), declined: t.Declined, only: t.Only, depends: t.DependsOn,
 		deadline: t.Deadline, start: t.NotBefore, external: t.External, priority: t.Priority,
 	}
-	if len(t.Intent) <= keptIntent {
+	if len(t.Intent) <= maxIndexedIntent {
 		e.intent = t.Intent
 	}
 	if t.Status.Open() {
@@ -132,10 +132,10 @@ func (x *index) put(t *thread.Thread) {
 		x.unlink(old)
 		x.untag(old)
 	} else {
-		x.first(e)
+		x.addNew(e)
 	}
 	x.byRef[t.Ref] = e
-	for _, name := range e.lists() {
+	for _, name := range e.listNames() {
 		i, _ := slices.BinarySearchFunc(x.lists[name], e, (*entry).compare)
 		x.lists[name] = slices.Insert(x.lists[name], i, e)
 	}
@@ -143,19 +143,19 @@ func (x *index) put(t *thread.Thread) {
 		x.newest[e.requester] = e
 	}
 	for _, next := range t.Successors {
-		if !slices.Contains(x.before[next], t.Ref) {
-			x.before[next] = append(x.before[next], t.Ref)
+		if !slices.Contains(x.predecessors[next], t.Ref) {
+			x.predecessors[next] = append(x.predecessors[next], t.Ref)
 		}
 	}
 	x.tag(e, t)
-	x.wake(old, t)
+	x.setAlarms(old, t)
 }
 
-// first does what happens once for each thread.
-func (x *index) first(e *entry) {
+// addNew does what is needed once for each thread.
+func (x *index) addNew(e *entry) {
 	if e.client != "" {
 		x.clients[e.client] = append(x.clients[e.client], e.ref)
-		key := own(e.requester, e.client)
+		key := ownKey(e.requester, e.client)
 		if before := x.byRef[x.own[key]]; before == nil || !before.created.After(e.created) {
 			x.own[key] = e.ref
 		}
@@ -163,12 +163,12 @@ func (x *index) first(e *entry) {
 	for _, on := range e.depends {
 		x.waiting[on] = append(x.waiting[on], e.ref)
 	}
-	x.count(e.ref)
+	x.countSerial(e.ref)
 }
 
-// count keeps the number of a day's newest ref. One that leaves no room for more, as a file may bring it, does not count: who
-// meets it takes the next number.
-func (x *index) count(ref string) {
+// countSerial remembers the highest number of a day. It ignores a number so high that it leaves no room, which a thread
+// file may bring; if a new thread meets that number, it takes the next one.
+func (x *index) countSerial(ref string) {
 	if len(ref) < len("2006-01-02-001") {
 		return
 	}
@@ -187,13 +187,13 @@ func (x *index) count(ref string) {
 	x.serials[day] = max(x.serials[day], n)
 }
 
-func own(requester, id string) string { return requester + "\x00" + id }
+func ownKey(requester, id string) string { return requester + "\x00" + id }
 
-// tag remembers what of a thread its requester can answer by id.
+// tag records the ids of suggestions and questions that the requester can answer.
 func (x *index) tag(e *entry, t *thread.Thread) {
 	add := func(id string) {
 		if id != "" {
-			key := own(t.Requester, id)
+			key := ownKey(t.Requester, id)
 			x.tags[key] = t.Ref
 			e.tags = append(e.tags, key)
 		}
@@ -218,8 +218,8 @@ func (x *index) untag(e *entry) {
 	}
 }
 
-// wake sets alarms for what time will do to the thread, each once.
-func (x *index) wake(old *entry, t *thread.Thread) {
+// setAlarms sets an alarm for each time at which the thread changes by itself, once for each time.
+func (x *index) setAlarms(old *entry, t *thread.Thread) {
 	if t.Status.Terminal() {
 		return
 	}
@@ -230,11 +230,11 @@ func (x *index) wake(old *entry, t *thread.Thread) {
 	if !t.NotBefore.IsZero() && (old == nil || !old.start.Equal(t.NotBefore)) {
 		heap.Push(&x.alarms, alarm{nextMilli(t.NotBefore), t.Ref})
 	}
-	x.ring()
+	x.wakeRun()
 }
 
 func (x *index) unlink(e *entry) {
-	for _, name := range e.lists() {
+	for _, name := range e.listNames() {
 		l := x.lists[name]
 		if i, ok := slices.BinarySearchFunc(l, e, (*entry).compare); ok {
 			l = slices.Delete(l, i, i+1)
@@ -245,8 +245,8 @@ func (x *index) unlink(e *entry) {
 	}
 }
 
-// drop forgets a thread.
-func (x *index) drop(ref string) {
+// remove removes a thread from the index.
+func (x *index) remove(ref string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	e := x.byRef[ref]
@@ -257,15 +257,15 @@ func (x *index) drop(ref string) {
 	x.untag(e)
 	delete(x.byRef, ref)
 	delete(x.waiting, ref)
-	delete(x.before, ref)
-	forget(x.clients, e.client, ref)
+	delete(x.predecessors, ref)
+	removeRef(x.clients, e.client, ref)
 	for _, on := range e.depends {
-		forget(x.waiting, on, ref)
+		removeRef(x.waiting, on, ref)
 	}
-	if key := own(e.requester, e.client); x.own[key] == ref {
+	if key := ownKey(e.requester, e.client); x.own[key] == ref {
 		delete(x.own, key)
 	}
-	if len(x.alarms) > 2*len(x.byRef)+1000 { // of threads that are gone
+	if len(x.alarms) > 2*len(x.byRef)+1000 { // most belong to removed threads
 		x.alarms = slices.DeleteFunc(x.alarms, func(a alarm) bool { return x.byRef[a.ref] == nil })
 		heap.Init(&x.alarms)
 	}
@@ -277,8 +277,8 @@ func (x *index) drop(ref string) {
 	}
 }
 
-// forget takes ref out of one list of m.
-func forget(m map[string][]string, key, ref string) {
+// removeRef removes ref from one list of m.
+func removeRef(m map[string][]string, key, ref string) {
 	refs := m[key]
 	if i := slices.Index(refs, ref); i >= 0 {
 		m[key] = slices.Delete(slices.Clone(refs), i, i+1)
@@ -292,7 +292,7 @@ func forget(m map[string][]string, key, ref string) {
 func (x *index) load(threads []*thread.Thread) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	slices.SortFunc(threads, func(a, b *thread.Thread) int { // in the order of the lists: each goes to the end
+	slices.SortFunc(threads, func(a, b *thread.Thread) int { // in list order, so that each insertion is at the end
 		return cmp.Or(a.Updated.Compare(b.Updated), cmp.Compare(a.Ref, b.Ref))
 	})
 	for _, t := range threads {
@@ -309,7 +309,7 @@ func (x *index) get(ref string) *entry {
 	return x.byRef[ref]
 }
 
-// requester returns who opened a thread, "" where there is none.
+// requester returns the requester of a thread, or "" if the thread does not exist.
 func (x *index) requester(ref string) string {
 	if e := x.get(ref); e != nil {
 		return e.requester
@@ -317,10 +317,11 @@ func (x *index) requester(ref string) string {
 	return ""
 }
 
-// named says whether somebody of this id has asked for something or works on it.
-func (x *index) named(id string) bool { return x.length("from:"+id)+x.length("held:"+id) > 0 }
+// hasThreads reports whether an actor with this id is the requester or the holder of a thread.
+func (x *index) hasThreads(id string) bool { return x.length("from:"+id)+x.length("held:"+id) > 0 }
 
-// page returns at most limit refs of a list that keep lets through, behind the position after.
+// page returns at most limit refs of a list that pass keep, after the position after. next is the zero position on the
+// last page.
 func (x *index) page(name string, after position, limit int, keep func(*entry) bool) (refs []string, next position) {
 	list, next := x.entries(name, after, limit, keep)
 	for _, e := range list {
@@ -329,7 +330,7 @@ func (x *index) page(name string, after position, limit int, keep func(*entry) b
 	return refs, next
 }
 
-// entries is page for who wants more than refs. An entry is never changed, only replaced.
+// entries is page, but returns entries. An entry is never changed, only replaced.
 func (x *index) entries(name string, after position, limit int, keep func(*entry) bool) (out []*entry, next position) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -351,7 +352,8 @@ func (x *index) entries(name string, after position, limit int, keep func(*entry
 	return out, position{}
 }
 
-// position names a place in a list: the last thread of a page, as it was then, also where it has moved since.
+// position is a place in a list: the last thread of a page with its update time then, even if the thread has moved
+// since.
 type position struct {
 	updated time.Time
 	ref     string
@@ -364,12 +366,12 @@ func (x *index) length(name string) int {
 	return len(x.lists[name])
 }
 
-// nextNumber returns a number of the day that no thread has.
+// nextNumber returns an unused thread number of the day.
 func (x *index) nextNumber(day string) int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.serials[day]++
-	if len(x.serials) > 1000 { // of days gone by only the newest matters: refs of today are made today
+	if len(x.serials) > 1000 { // older days are not needed: new refs carry today's date
 		for d := range x.serials {
 			if d < day {
 				delete(x.serials, d)
@@ -379,7 +381,7 @@ func (x *index) nextNumber(day string) int {
 	return x.serials[day]
 }
 
-// String writes a position as an opaque cursor, "" for none.
+// String returns the position as an opaque cursor, "" for the zero position.
 func (p position) String() string {
 	if p.ref == "" {
 		return ""
@@ -400,15 +402,15 @@ func parsePosition(s string) (position, error) {
 	return position{time.Unix(0, nanos).UTC(), ref}, nil
 }
 
-// maxLook bounds how many threads with the same client id are looked at: ids are a stranger's choice.
-const maxLook = 1000
+// maxClientIDScan bounds how many threads with the same client id are examined: strangers choose these ids.
+const maxClientIDScan = 1000
 
-// newestWith returns the newest thread with a client id that keep lets through.
-func (x *index) newestWith(id string, keep func(*entry) bool) (string, bool) {
+// newestByClientID returns the newest thread with a client id that passes keep.
+func (x *index) newestByClientID(id string, keep func(*entry) bool) (string, bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	refs := x.clients[id]
-	for i := len(refs) - 1; i >= max(0, len(refs)-maxLook); i-- {
+	for i := len(refs) - 1; i >= max(0, len(refs)-maxClientIDScan); i-- {
 		if e := x.byRef[refs[i]]; e != nil && keep(e) {
 			return e.ref, true
 		}
@@ -416,19 +418,19 @@ func (x *index) newestWith(id string, keep func(*entry) bool) (string, bool) {
 	return "", false
 }
 
-// ownWith returns the requester's newest thread with a client id.
-func (x *index) ownWith(requester, id string) (string, bool) {
+// ownByClientID returns the requester's newest thread with a client id.
+func (x *index) ownByClientID(requester, id string) (string, bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	ref, ok := x.own[own(requester, id)]
+	ref, ok := x.own[ownKey(requester, id)]
 	return ref, ok
 }
 
-// tagged returns the thread in which a suggestion or question of this id waits for the requester.
-func (x *index) tagged(requester, id string) (string, bool) {
+// threadByTag returns the thread in which a suggestion or question with this id waits for the requester.
+func (x *index) threadByTag(requester, id string) (string, bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	ref, ok := x.tags[own(requester, id)]
+	ref, ok := x.tags[ownKey(requester, id)]
 	return ref, ok
 }
 
@@ -441,8 +443,8 @@ func (x *index) newestOf(requester string) (string, bool) {
 	return "", false
 }
 
-// dependants returns the threads that wait for ref, or for a thread whose place it took.
-func (x *index) dependants(ref string) []string {
+// dependents returns the threads that wait for ref, or for a thread that ref replaced.
+func (x *index) dependents(ref string) []string {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	var out []string
@@ -452,7 +454,7 @@ func (x *index) dependants(ref string) []string {
 		}
 		seen[queue[0]] = true
 		out = append(out, x.waiting[queue[0]]...)
-		queue = append(queue, x.before[queue[0]]...)
+		queue = append(queue, x.predecessors[queue[0]]...)
 	}
 	return out
 }

@@ -19,12 +19,13 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// exchangeForm is what our exchange ids are: the field of a key between its first two underscores (MESS-53).
+// exchangeForm matches exchange ids: the field of a key between its first two underscores (MESS-53).
 var exchangeForm = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
 
-// ValidExchangeID says whether an exchange may have this id.
+// ValidExchangeID reports whether id may be the id of an exchange.
 func ValidExchangeID(id string) bool { return exchangeForm.MatchString(id) }
 
+// Errors of keys and registrations.
 var (
 	ErrNoKey    = &wire.Error{Code: wire.Unauthorized, Status: http.StatusUnauthorized, Message: "a valid API key is required"}
 	errOtherKey = &wire.Error{Code: wire.Unauthorized, Status: http.StatusForbidden, Message: "the API key belongs to another exchange"}
@@ -36,7 +37,7 @@ func newKey(exchange string) string { return credential.New("mess_" + exchange +
 
 func hashKey(key string) string { return credential.HashOf(key).String() }
 
-// Authenticate finds the executor that holds a key, by the hash of the key.
+// Authenticate returns the executor that holds the key in an Authorization header. Keys are compared by their hashes.
 func (r *Executors) Authenticate(header, exchange string) (Actor, error) {
 	if err := r.load(); err != nil {
 		return Actor{}, err
@@ -60,10 +61,10 @@ func (r *Executors) Authenticate(header, exchange string) (Actor, error) {
 	if c.Pending {
 		return Actor{}, errPending
 	}
-	c.seen(time.Now())
+	c.markSeen(time.Now())
 	if r.calls != nil {
 		if wait, ok := r.calls.Take(c.ID, time.Now()); !ok {
-			return Actor{}, limited(fmt.Sprintf("too many calls: at most %d a minute", cmp.Or(r.cfg.CallsPerMinute, 600)), wait)
+			return Actor{}, newRateLimitError(fmt.Sprintf("too many calls: at most %d a minute", cmp.Or(r.cfg.CallsPerMinute, 600)), wait)
 		}
 	}
 	return Actor{ID: c.ID, Channel: "rest"}, nil
@@ -75,8 +76,8 @@ func (r *Executors) byKey(hash string) *candidate {
 	return r.byID[r.keys[hash]]
 }
 
-// seen remembers when an executor last called. It is kept in memory.
-func (c *candidate) seen(now time.Time) {
+// markSeen records the time of the executor's last call, in memory only.
+func (c *candidate) markSeen(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.last = now
@@ -91,7 +92,7 @@ func (c *candidate) lastSeen() time.Time {
 	return c.Seen
 }
 
-// Get returns an executor, nil if there is none of this id or none can be read.
+// Get returns an executor, or nil if the executor does not exist or the exchange cannot be loaded.
 func (r *Executors) Get(id string) *Executor {
 	if r.load() == nil {
 		if c := r.get(id); c != nil {
@@ -101,8 +102,8 @@ func (r *Executors) Get(id string) *Executor {
 	return nil
 }
 
-// List returns the executors in the order of registration, with the time of their last call and the defaults of what they
-// left out.
+// List returns the executors in the order of registration, with the time of their last call and with defaults filled
+// in.
 func (r *Executors) List() ([]Executor, error) {
 	if err := r.load(); err != nil {
 		return nil, err
@@ -116,7 +117,7 @@ func (r *Executors) List() ([]Executor, error) {
 	return out, nil
 }
 
-// Registration is what somebody says who registers.
+// Registration is the body of a registration, or of a change to one.
 type Registration struct {
 	ID            string
 	Name          string
@@ -124,13 +125,13 @@ type Registration struct {
 	Notifications []Notification
 	Hooks         wire.Value
 	Preferences   Preferences
-	Availability  string // as in [ExecutorConfig]; "": by the schedule
+	Availability  string // as in [ExecutorConfig]; "" follows from the schedule
 	Schedule      string
 	Timezone      string
-	present       []string // members that were there, for PATCH
+	present       []string // the members that the body has, for PATCH
 }
 
-// ReadRegistration reads what somebody says who registers, or who changes that if patch is set.
+// ReadRegistration parses a registration or, with patch, a change to one.
 func ReadRegistration(v wire.Value, patch bool) (Registration, error) {
 	f := thread.NewFields(v, "")
 	if f.Err != nil {
@@ -140,7 +141,7 @@ func ReadRegistration(v wire.Value, patch bool) (Registration, error) {
 		Name: f.Text("display_name", 200), Capabilities: f.Needs("capabilities"),
 		Notifications: readNotifications(f, "notifications"), Preferences: readPreferences(f, "preferences"),
 	}
-	r.Availability, r.Schedule, r.Timezone = f.Duty()
+	r.Availability, r.Schedule, r.Timezone = f.ReadDuty()
 	if !patch {
 		r.ID = f.Need("executor_id", 64)
 		f.Check(thread.IsExecutorID(r.ID) && !thread.IsReserved(r.ID), "executor_id", "must be 1 to 64 of A-Z a-z 0-9 _ -, beginning with a letter or digit, and not reserved")
@@ -155,20 +156,21 @@ func ReadRegistration(v wire.Value, patch bool) (Registration, error) {
 	return r, f.Err
 }
 
-// maxExecutors bounds who may be registered.
+// maxExecutors bounds the registered executors.
 const maxExecutors = 100_000
 
-// Register adds an executor and returns its key, which is shown this once. pending says that it waits for the owner;
-// more are changes of the same unit.
+// Register adds an executor and returns its key, which is not shown again. pending means that the registration waits
+// for the owner; more are changes of the same unit.
 func (x *Executors) Register(ctx context.Context, r Registration, pending bool, more []store.Change) (key string, err error) {
 	if err := x.load(); err != nil {
 		return "", err
 	}
-	if x.get(r.ID) != nil || x.named(r.ID) { // who acts in files alone is known by name; the owner may give a key to it
+	// an actor of thread files alone has a name and no key; the owner may give it one
+	if x.get(r.ID) != nil || x.hasThreads(r.ID) {
 		return "", thread.Conflict("the executor id is taken")
 	}
 	if len(x.list()) >= maxExecutors {
-		return "", limited("too many executors", time.Hour)
+		return "", newRateLimitError("too many executors", time.Hour)
 	}
 	now := time.Now().UTC().Round(time.Millisecond)
 	key = newKey(x.cfg.ID)
@@ -179,7 +181,7 @@ func (x *Executors) Register(ctx context.Context, r Registration, pending bool, 
 	if err := setAvailability(r, e); err != nil {
 		return "", err
 	}
-	if err := e.fits(); err != nil {
+	if err := e.checkSize(); err != nil {
 		return "", err
 	}
 	err = x.records.Apply(ctx, append([]store.Change{{Record: e.record()}}, more...), now)
@@ -187,7 +189,7 @@ func (x *Executors) Register(ctx context.Context, r Registration, pending bool, 
 		return "", thread.Conflict("the executor id is taken")
 	}
 	if errors.Is(err, store.ErrQuota) {
-		return "", limited("too many registrations wait for the owner", time.Hour)
+		return "", newRateLimitError("too many registrations wait for the owner", time.Hour)
 	}
 	if err != nil {
 		return "", err
@@ -196,16 +198,16 @@ func (x *Executors) Register(ctx context.Context, r Registration, pending bool, 
 	return key, nil
 }
 
-// Change applies the members that were given (PATCH): an executor's own, or the owner's.
+// Change applies the members that the body of a PATCH has. An executor may change itself, the owner everybody.
 func (x *Executors) Change(ctx context.Context, who Actor, id string, r Registration) error {
 	if err := x.load(); err != nil {
 		return err
 	}
 	if who.ID != id && !who.Owner {
-		return thread.Forbidden("an executor may change itself alone")
+		return thread.Forbidden("an executor may only change itself")
 	}
 	return x.edit(ctx, id, nil, func(e *Executor) error {
-		if e.Pending && !who.Owner { // the owner decides on what it said when it registered
+		if e.Pending && !who.Owner { // the owner decides on the registration as it was made
 			return errPending
 		}
 		has := func(key string) bool { return slices.Contains(r.present, key) }
@@ -228,7 +230,7 @@ func (x *Executors) Change(ctx context.Context, who Actor, id string, r Registra
 	})
 }
 
-// Admit ends the wait of a registration: it may be used, or it goes.
+// Admit accepts or removes a registration that waits for the owner.
 func (r *Executors) Admit(ctx context.Context, id string, yes bool, more []store.Change) error {
 	if err := r.load(); err != nil {
 		return err
@@ -251,7 +253,7 @@ func (r *Executors) Admit(ctx context.Context, id string, yes bool, more []store
 	return nil
 }
 
-// CheckInvite refuses a registration without the invite, if the exchange asks for one.
+// CheckInvite refuses a registration without the invite, if the exchange requires one.
 func (r *Executors) CheckInvite(header string) error {
 	token, _ := strings.CutPrefix(header, "Bearer ")
 	if credential.Mode(r.cfg.Registration) == credential.Invite && (r.cfg.Invite == "" || !credential.HashOf(token).Equal(credential.HashOf(r.cfg.Invite))) {
@@ -260,20 +262,20 @@ func (r *Executors) CheckInvite(header string) error {
 	return nil
 }
 
-// NeedsApproval reports whether a registration waits for the owner.
+// NeedsApproval reports whether new registrations wait for the owner.
 func (r *Executors) NeedsApproval() bool {
 	return credential.Mode(r.cfg.Registration) == credential.Approval
 }
 
-// ChargeRegistration calls register if the limits allow one more registration from an address. A registration that fails does
-// not count.
+// ChargeRegistration calls register if the limits allow another registration from this address. A registration that
+// fails is not counted.
 func (r *Executors) ChargeRegistration(from netip.Addr, register func() error) error {
 	now := time.Now()
 	switch wait, everybody := r.registrations.Take(from, now); {
 	case everybody:
-		return limited("too many registrations of everybody", wait)
+		return newRateLimitError("too many registrations altogether", wait)
 	case wait > 0:
-		return limited(fmt.Sprintf("too many registrations: at most %d an hour", cmp.Or(r.cfg.RegistrationsPerHour, 60)), wait)
+		return newRateLimitError(fmt.Sprintf("too many registrations: at most %d an hour", cmp.Or(r.cfg.RegistrationsPerHour, 60)), wait)
 	}
 	err := register()
 	if err != nil {
@@ -282,29 +284,30 @@ func (r *Executors) ChargeRegistration(from netip.Addr, register func() error) e
 	return err
 }
 
-// CountFailure counts err against an address if it is about a wrong secret, and returns what the caller is told.
+// CountFailure counts err against the address if err is about a wrong secret, and returns the error for the caller.
 func (r *Executors) CountFailure(from netip.Addr, err error) error {
 	if !errors.Is(err, ErrNoKey) && !errors.Is(err, errOtherKey) && !errors.Is(err, errNoInvite) {
 		return err
 	}
 	if wait := r.failures.Fail(from, time.Now()); wait > 0 {
-		return limited("too many wrong keys", wait)
+		return newRateLimitError("too many wrong keys", wait)
 	}
 	return err
 }
 
-// An executor that the owner set up has no key, one may lose its own, and one may get into wrong hands. The owner gives
-// another key, or takes the key away. The id stays taken in both cases: whoever registered it anew would see the
-// threads of the one before.
+// The owner can give an executor a new key, or take its key away: an executor that the owner set up has no key, keys
+// get lost, and keys get into wrong hands. The executor id stays taken in both cases, because whoever registered it
+// again would see the threads of its predecessor.
 
-// GiveKey makes a new key for an executor and returns it, this once. The key before works no more. A registration that
-// waited is approved by it; more are changes of the same unit.
+// GiveKey creates a new key for an executor and returns it; the key is not shown again. The old key stops working. A
+// pending registration is approved by this. more are changes of the same unit.
 func (r *Executors) GiveKey(ctx context.Context, id string, more []store.Change) (string, error) {
 	key := newKey(r.cfg.ID)
 	return key, r.setKey(ctx, id, hashKey(key), false, more)
 }
 
-// TakeKey ends the key of an executor. It is offered nothing until it has a key again or the owner approves it.
+// TakeKey removes the key of an executor. The executor gets no offers until it has a key again or the owner approves
+// it.
 func (r *Executors) TakeKey(ctx context.Context, id string, more []store.Change) error {
 	return r.setKey(ctx, id, "", true, more)
 }
@@ -319,9 +322,10 @@ func (r *Executors) setKey(ctx context.Context, id, hash string, pending bool, m
 	})
 }
 
-// newPlaces returns the pool of all registrations, nil if each needs an invite. One network can draw most of it and then
-// leaves the rest to others. What waits for approval takes a question to the owner, which lasts a week.
-func newPlaces(registration credential.Mode) *rate.Pool {
+// newRegistrationPool returns the pool that all registrations share, or nil if each needs an invite. One network can
+// draw most of the pool and then leaves the rest to others. In mode approval each registration occupies one of the
+// owner's questions for up to a week.
+func newRegistrationPool(registration credential.Mode) *rate.Pool {
 	switch registration {
 	case credential.Invite:
 		return nil

@@ -34,8 +34,8 @@ func (r flakyRecords) List(ctx context.Context, ns, term, after string, limit in
 	return r.Records.List(ctx, ns, term, after, limit, now)
 }
 
-// A store that could not be read for a moment does not keep the exchange out of work until a restart. While it cannot be
-// read, callers do not make the exchange read it without a pause.
+// TestLoadAgain: a store that cannot be read for a moment does not disable the exchange until a restart. While the
+// store fails, calls do not make the exchange read it without pauses.
 func TestLoadAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db, err := bolt.Open(t.Context(), filepath.Join(t.TempDir(), "mess.db"), bolt.Config{MinFree: -1})
@@ -54,7 +54,7 @@ func TestLoadAgain(t *testing.T) {
 			t.Errorf("the store was read %d times, want once within a second", s.lists)
 		}
 		s.broken = false
-		time.Sleep(loadAgain)
+		time.Sleep(loadRetry)
 		if err := x.Load(); err != nil {
 			t.Errorf("load() of a store that can be read again = %v", err)
 		}

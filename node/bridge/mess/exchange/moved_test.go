@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// Changes of one millisecond have times of their own, so that nobody who looks at a thread now and then misses one.
+// TestChangesOfOneMillisecond: changes within one millisecond get different update times, so that a client that polls
+// misses none.
 func TestChangesOfOneMillisecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t)
@@ -33,14 +34,14 @@ func TestChangesOfOneMillisecond(t *testing.T) {
 	})
 }
 
-// TestThreadIsKnownByWhatItShows: a commit is in the store before it is in the index. A requester who saw a suggestion in
-// that moment, and accepted it, was told that its id names nothing.
+// TestThreadIsKnownByWhatItShows: a commit reaches the store before the index. A requester that read a suggestion in
+// between could not accept it, because its id was unknown.
 func TestThreadIsKnownByWhatItShows(t *testing.T) {
 	l := newLab(t)
 	l.executor("bob")
 	ref := l.request("carol", "{intent: mow and rake}")
 	l.status("bob", ref, "claimed")
-	late := labOn(t, l.store) // its index is that of a moment before the commit
+	late := labOn(t, l.store) // its index is older than the commit
 	late.thread(ref)
 	l.do("bob", "- suggestion: {id: s1, type: split, re: "+ref+", proposed: [{intent: mow}, {intent: rake}], reason: two jobs}")
 	if late.thread(ref).FindSuggestion("s1") == nil {

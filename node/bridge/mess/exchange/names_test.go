@@ -7,8 +7,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
-// An executor chooses the ids of its suggestions and questions. They do not take the names of the requester's own requests:
-// what is said to one of these goes nowhere else.
+// TestIDsOfOthersTakeNoName: executors choose the ids of their suggestions and questions. These ids never take the name
+// of one of the requester's own requests.
 func TestIDsOfOthersTakeNoName(t *testing.T) {
 	l := newLab(t)
 	l.executor("bob")
@@ -28,7 +28,7 @@ func TestIDsOfOthersTakeNoName(t *testing.T) {
 	l.do("agent", "- cancel: {re: fridge}")
 	l.want(cellar, thread.NeedsInput)
 	l.want(fridge, thread.Cancelled)
-	// Where they are meant they are found, with our namespace too.
+	// Where a suggestion or question is meant, it is found, also with our namespace.
 	l.do("agent", "- reply: {re: fridge, answers: {fridge: the left one}}")
 	l.want(cellar, thread.InProgress)
 	l.do("agent", "- reply: {re: 'home:fridge', accept: false}")
@@ -37,7 +37,8 @@ func TestIDsOfOthersTakeNoName(t *testing.T) {
 	}
 }
 
-// Who could once have claimed a thread does not learn from a request of its own what became of it.
+// TestWaitingForOthersThreads: an executor that could once have claimed a thread cannot learn what became of it through
+// a request that depends on it.
 func TestWaitingForOthersThreads(t *testing.T) {
 	l := newLab(t)
 	l.executor("bob")

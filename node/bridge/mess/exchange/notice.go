@@ -10,8 +10,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Notice says that somebody must be told of a message in a thread. It is stored in the unit that brings the message and
-// goes in the unit that tells it on, so each is told exactly once, also after a restart (MESS-28).
+// Notice is a message in a thread about which somebody must hear. It is stored in the unit that stores the message, and
+// removed in the unit that delivers it, so each notice is delivered exactly once, even after a restart (MESS-28).
 type Notice struct {
 	To     string `json:"to"` // an executor, a requester, the owner, or ToDirectory
 	Kind   string `json:"kind"`
@@ -22,25 +22,25 @@ type Notice struct {
 	rev store.Rev
 }
 
-// The kinds of notices.
+// Kinds of notices.
 const (
-	NoticeOffer  = "offer"  // a thread that To may claim
-	NoticeUpdate = "update" // something was said in a thread of To's
-	NoticeTaken  = "taken"  // a thread that was sent to To is nothing for To any more
-	NoticeTurn   = "turn"   // what the owner can do about a thread is another thing now
+	NoticeOffer  = "offer"  // To may claim the thread
+	NoticeUpdate = "update" // a thread of To has a new message
+	NoticeTaken  = "taken"  // a thread that was sent to To is no longer available to it
+	NoticeTurn   = "turn"   // the owner has another thing to do about the thread than before
 )
 
-// ToDirectory is told of a thread that nobody here may claim.
+// ToDirectory is the recipient of offers that no executor here may claim.
 const ToDirectory = "directory:"
 
-// notify decides who must be told of a message.
+// notify adds notices about a message for the requester and the holder.
 func (t *tx) notify(th *thread.Thread, from string, e thread.Entry, serial int) {
-	if e.Type == "request" || t.quiet {
-		return // offers say it
+	if e.Type == "request" || t.silent {
+		return // offers announce requests
 	}
 	for _, to := range []string{th.Requester, th.Holder} {
 		if to != "" && to != from && !(to == th.Holder && to == th.Requester && from == to) && !isWithheld(th, to, e) {
-			t.tell(to, NoticeUpdate, th.Ref, serial)
+			t.addNotice(to, NoticeUpdate, th.Ref, serial)
 		}
 		if th.Holder == th.Requester {
 			return
@@ -48,8 +48,9 @@ func (t *tx) notify(th *thread.Thread, from string, e thread.Entry, serial int) 
 	}
 }
 
-// isWithheld reports whether a status is not sent to the peer that asked, because nobody here has claimed the thread. Behind
-// a link such a status would claim it, and one executor here that declines does not decline for all (MESS-24).
+// isWithheld reports whether a status is kept from the requesting peer because nobody here has claimed the thread.
+// Behind a link such a status would claim the thread, and one executor here that declines does not decline for all
+// (MESS-24).
 func isWithheld(t *thread.Thread, to string, e thread.Entry) bool {
 	p, peer := t.Peers[to]
 	if !peer || to != t.Requester || t.Holder != "" || e.Type != "status" || t.Status.Terminal() {
@@ -59,58 +60,61 @@ func isWithheld(t *thread.Thread, to string, e thread.Entry) bool {
 	return p.Address != "" || code == thread.Declined
 }
 
-// tellOffered has the peers that a thread was sent to, and that have not declined it, take it back, but for one.
-func (t *tx) tellOffered(th *thread.Thread, but string) {
+// withdrawOffers adds notices that withdraw the thread from all peers that have an open offer of it, except one.
+func (t *tx) withdrawOffers(th *thread.Thread, but string) {
 	for id, p := range th.Peers {
 		if p.Offered && id != but && th.IsOfferedTo(id) {
-			t.tell(id, NoticeTaken, th.Ref, th.Serial)
+			t.addNotice(id, NoticeTaken, th.Ref, th.Serial)
 		}
 	}
 }
 
-// tellEnded has the peers that may claim a thread which has ended, or who has, take it back, but for who ended it.
-func (t *tx) tellEnded() {
+// withdrawClosedOffers withdraws the threads that this block ended: from the peers that may claim them or, if a peer
+// holds one, from the holder. The actor that ended a thread gets no notice.
+func (t *tx) withdrawClosedOffers() {
 	for _, ref := range t.order {
 		th := t.threads[ref]
-		if !th.Status.Terminal() || t.was[ref].code.Terminal() {
+		if !th.Status.Terminal() || t.before[ref].code.Terminal() {
 			continue
 		}
 		by := th.History[len(th.History)-1].By
 		if th.Holder == "" {
-			t.tellOffered(th, by)
+			t.withdrawOffers(th, by)
 		} else if th.Holder != by && th.Peers[th.Holder].Offered {
-			t.tell(th.Holder, NoticeTaken, ref, th.Serial)
+			t.addNotice(th.Holder, NoticeTaken, ref, th.Serial)
 		}
 	}
 }
 
-// tell adds a notice for somebody who hears of things; the others ask.
-func (t *tx) tell(to, kind, ref string, serial int) {
-	if t.x.Hears == nil || !t.x.Hears(to) {
+// addNotice adds a notice, if the recipient receives notices. All others poll.
+func (t *tx) addNotice(to, kind, ref string, serial int) {
+	if t.x.WantsNotices == nil || !t.x.WantsNotices(to) {
 		return
 	}
-	t.told++
+	t.notices++
 	if to == thread.OwnerID {
-		t.owner[ref] = true
+		t.ownerNotices[ref] = true
 	}
 	n := Notice{To: to, Kind: kind, Ref: ref, Serial: serial}
-	key := fmt.Sprintf("%019d-%s-%012d", t.now.UnixNano(), ref, t.x.told.Add(1)) // several units may fall into one millisecond
+	// several units may fall into the same millisecond
+	key := fmt.Sprintf("%019d-%s-%012d", t.now.UnixNano(), ref, t.x.noticeCount.Add(1))
 	t.changes = append(t.changes, store.Change{Record: store.Record{NS: NSNotices, Key: key, Body: thread.Encode(n)}, IfRev: store.Any})
 }
 
-// tellTurns tells the owner's desk of the threads about which the owner can do another thing than before. A notice of
-// any kind does.
-func (t *tx) tellTurns() {
+// addTurnNotices adds a notice for each thread in which the owner can do something else than before. A notice of
+// another kind about the same thread serves as well.
+func (t *tx) addTurnNotices() {
 	for _, ref := range t.order {
-		th, was := t.threads[ref], t.was[ref]
+		th, was := t.threads[ref], t.before[ref]
 		turn := th.Turn()
-		if !t.owner[ref] && (turn != was.turn || turn != "" && th.Holder != was.holder) {
-			t.tell(thread.OwnerID, NoticeTurn, ref, th.Serial)
+		if !t.ownerNotices[ref] && (turn != was.turn || turn != "" && th.Holder != was.holder) {
+			t.addNotice(thread.OwnerID, NoticeTurn, ref, th.Serial)
 		}
 	}
 }
 
-// Notices returns the notices that were not told yet, in pages. next is where the next page begins, "" after the last one.
+// Notices returns a page of the notices that are not delivered yet. next is the position of the next page, "" after the
+// last one.
 func (x *Exchange) Notices(ctx context.Context, after string) (list []Notice, next string, err error) {
 	page, err := x.records.List(ctx, NSNotices, "", after, 200, time.Now())
 	if err != nil {
@@ -126,8 +130,8 @@ func (x *Exchange) Notices(ctx context.Context, after string) (list []Notice, ne
 	return list, page.Next, nil
 }
 
-// News has something after a notice was made, or after a call of WakeTeller.
-func (x *Exchange) News() <-chan struct{} { return x.news }
+// News returns a channel that has a value after a notice was stored, or after a call of WakeNotifier.
+func (x *Exchange) News() <-chan struct{} { return x.noticeReady }
 
 func decodeNotice(rec store.Record) (Notice, error) {
 	n := Notice{key: rec.Key, rev: rec.Rev}
@@ -137,39 +141,41 @@ func decodeNotice(rec store.Record) (Notice, error) {
 	return n, nil
 }
 
-// Done is the change that ends a notice. It fails where somebody else has told it.
+// Done returns the change that removes a delivered notice. The change fails if somebody else has delivered it.
 func (n Notice) Done() store.Change {
 	return store.Change{Record: store.Record{NS: NSNotices, Key: n.key}, IfRev: n.rev, Delete: true}
 }
 
-func (x *Exchange) WakeTeller() {
+// WakeNotifier makes the reader of [Exchange.News] look for notices again.
+func (x *Exchange) WakeNotifier() {
 	select {
-	case x.news <- struct{}{}:
+	case x.noticeReady <- struct{}{}:
 	default:
 	}
 }
 
-// offer tells those who may claim a thread and want to be told. An executor with a pattern that matches claims at once.
+// offer adds notices for the executors that may claim a thread and want to hear of it. If one of them has a matching
+// auto-claim pattern, it claims the thread at once.
 func (t *tx) offer(th *thread.Thread) {
 	th.Offered = true
 	t.touch(th)
 	offers := t.x.Executors.route(th, t.now)
 	for _, o := range offers {
-		if c := t.x.Executors.get(o.ID); o.Told && c != nil && len(c.Preferences.AutoClaim) > 0 && c.autoClaims(th) {
+		if c := t.x.Executors.get(o.ID); o.Notify && c != nil && len(c.Preferences.AutoClaim) > 0 && c.matchesAutoClaim(th) {
 			th.Claim(o.ID, t.now)
-			t.tellState(th)
+			t.postState(th)
 			return
 		}
 	}
 	for _, o := range offers {
-		if o.Told {
-			t.tell(o.ID, NoticeOffer, th.Ref, th.Serial)
+		if o.Notify {
+			t.addNotice(o.ID, NoticeOffer, th.Ref, th.Serial)
 		}
 	}
 	if th.Requester != thread.OwnerID {
-		t.tell(thread.OwnerID, NoticeOffer, th.Ref, th.Serial)
+		t.addNotice(thread.OwnerID, NoticeOffer, th.Ref, th.Serial)
 	}
 	if len(offers) == 0 {
-		t.tell(ToDirectory, NoticeOffer, th.Ref, th.Serial)
+		t.addNotice(ToDirectory, NoticeOffer, th.Ref, th.Serial)
 	}
 }

@@ -12,9 +12,10 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Threads that are shared with a peer: an agent of the mesh, or somebody behind a link. A peer knows a thread by a conversation.
+// This file deals with threads that are shared with a peer: a mesh agent, or somebody behind a link. A peer knows a
+// thread by its conversation.
 
-// requestLink returns the link through which somebody asked for a thread, "" if none.
+// requestLink returns the link through which a peer requested the thread, or "".
 func requestLink(t *thread.Thread) string {
 	a, err := bridge.ParseAddress(t.Peers[t.Requester].Address)
 	if err != nil {
@@ -31,7 +32,8 @@ func (x *Exchange) OfferedIn(ctx context.Context, peer, conv string) (ref string
 	return string(rec.Body), err == nil
 }
 
-// RequestIn returns the one thread of a conversation that a peer opened, or the one of several that is open: a successor.
+// RequestIn returns the thread that a peer opened in a conversation. If there are several, it returns the only open
+// one: the successor of the others.
 func (x *Exchange) RequestIn(peer, conv string) (ref string, ok bool) {
 	for _, open := range []bool{false, true} {
 		refs, _ := x.index.page("from:"+peer, position{}, 2, func(e *entry) bool { return e.external == conv && (e.status.Open() || !open) })
@@ -53,16 +55,18 @@ func (x *Exchange) HasOpenSibling(t *thread.Thread) bool {
 	return len(refs) > 0
 }
 
-// PointAt points entries of a peer at ref if their own reference names nothing of ours: it is the peer's name for the thread.
+// PointAt makes entries of a peer refer to ref, unless their own reference names one of our threads: any other
+// reference is the peer's name for the thread.
 func (x *Exchange) PointAt(b thread.Block, peer, ref string) thread.Block {
 	out := slices.Clone(b)
 	for i, e := range out {
 		re := thread.FirstRef(e.Body)
-		if re == "" || x.index.get(re) != nil || e.IsDecision() && re != "last" { // of a suggestion that is decided: nothing is said of another
+		// an old decision must not be taken for one about another suggestion
+		if re == "" || x.index.get(re) != nil || e.IsDecision() && re != "last" {
 			continue
 		}
-		_, own := x.index.ownWith(peer, re)
-		_, tagged := x.index.tagged(peer, re)
+		_, own := x.index.ownByClientID(peer, re)
+		_, tagged := x.index.threadByTag(peer, re)
 		if !own && !tagged {
 			out[i].Body = e.Body.With("re", wire.Text(ref))
 		}
@@ -70,8 +74,8 @@ func (x *Exchange) PointAt(b thread.Block, peer, ref string) thread.Block {
 	return out
 }
 
-// OpenVia returns the conversations of at most limit open threads that were asked for through a link, of those that keep lets
-// through. count is how many open threads there are.
+// OpenVia returns the conversations of at most limit open threads that came through a link and pass keep. count is the
+// number of all its open threads.
 func (x *Exchange) OpenVia(link string, limit int, keep func(conv string) bool) (convs []string, count int) {
 	entries, _ := x.index.entries("via:"+link, position{}, limit, func(e *entry) bool { return keep(e.external) })
 	for _, e := range entries {
@@ -80,7 +84,7 @@ func (x *Exchange) OpenVia(link string, limit int, keep func(conv string) bool) 
 	return convs, x.index.length("via:" + link)
 }
 
-// OpenFor returns the owner's open threads that are for one peer alone, and that nobody has claimed.
+// OpenFor returns the owner's open, unclaimed threads that are offered to one peer alone.
 func (x *Exchange) OpenFor(peer string) []string {
 	const all = 1 << 20
 	refs, _ := x.index.page("from:"+thread.OwnerID, position{}, all, func(e *entry) bool {
@@ -89,8 +93,9 @@ func (x *Exchange) OpenFor(peer string) []string {
 	return refs
 }
 
-// OfferTo offers a thread to a peer, which then may claim it. send sends the request in a new conversation, in one unit with
-// changes. A thread that cannot be claimed or was offered to the peer before is left alone, and more is applied.
+// OfferTo offers a thread to a peer, which may then claim it. send must send the request in a new conversation and
+// store changes in the same unit. If the thread cannot be claimed, or was offered to the peer before, OfferTo only
+// applies more.
 func (x *Exchange) OfferTo(ctx context.Context, ref, peer, address string, more []store.Change, send func(conv string, request wire.Value, changes []store.Change) error) error {
 	for range maxConflicts {
 		tx := x.begin(Actor{ID: thread.ExchangeID, system: true}, Options{Records: more})
@@ -101,7 +106,7 @@ func (x *Exchange) OfferTo(ctx context.Context, ref, peer, address string, more 
 		if !t.IsClaimable() || t.Peers[peer].Conv != "" {
 			return x.records.Apply(ctx, more, time.Now())
 		}
-		body, err := tx.original(ctx, t)
+		body, err := tx.originalRequest(ctx, t)
 		if err != nil {
 			return err
 		}
@@ -131,7 +136,7 @@ func (x *Exchange) OfferTo(ctx context.Context, ref, peer, address string, more 
 	return store.ErrConflict
 }
 
-// Release offers a thread that the owner released.
+// Release settles a thread that the owner released: it is offered, unless it must wait for something else.
 func (x *Exchange) Release(ctx context.Context, ref string) error {
 	for range maxConflicts {
 		t := x.begin(Actor{ID: thread.ExchangeID, system: true}, Options{})
@@ -149,8 +154,8 @@ func (x *Exchange) Release(ctx context.Context, ref string) error {
 	return store.ErrConflict
 }
 
-// Cancel ends a thread as its requester, who said so through a channel, in one unit with changes. They are applied also if the
-// thread has ended.
+// Cancel cancels a thread for its requester, who asked for that through a channel, in one unit with changes. If the
+// thread has ended already, the changes are applied all the same.
 func (x *Exchange) Cancel(ctx context.Context, t *thread.Thread, channel, why string, changes []store.Change) error {
 	body := wire.Obj(wire.TextField("re", t.Ref), wire.TextField("reason", why))
 	_, err := x.Do(ctx, Actor{ID: t.Requester, Channel: channel}, thread.Block{{Type: "cancel", Body: body}}, Options{Lax: true, Re: t.Ref, Records: changes})

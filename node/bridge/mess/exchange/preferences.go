@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Preferences say when an executor wants to be told (MESS-45). They never decide who may claim.
+// Preferences say when an executor wants notices (MESS-45). They never decide who may claim.
 type Preferences struct {
 	MinPriority string     `json:"min_priority,omitempty"`
 	Quiet       QuietHours `json:"quiet_hours,omitzero"`
@@ -21,7 +21,8 @@ type Preferences struct {
 	AutoClaim   []string   `json:"auto_claim_patterns,omitempty"`
 }
 
-// QuietHours are hours of the day in which only urgent requests are told of. They may cross midnight.
+// QuietHours are the hours of the day in which an executor wants notices of urgent requests only. They may cross
+// midnight.
 type QuietHours struct {
 	Enabled  bool   `json:"enabled,omitempty"`
 	Start    string `json:"start,omitempty"` // 22:00
@@ -29,14 +30,14 @@ type QuietHours struct {
 	Timezone string `json:"timezone,omitempty"`
 }
 
-// Notification is a channel by which an executor is told. Only ntfy, slack, google_chat and webhook are ever sent.
+// Notification is a channel for notices to an executor. Only ntfy, slack, google_chat and webhook are ever sent.
 type Notification struct {
 	Type string `json:"type"`
 	URL  string `json:"url"`
 }
 
-// wants says whether the executor wants to be told of a new request.
-func (c *candidate) wants(t *thread.Thread, now time.Time) bool {
+// wantsNotice reports whether the executor wants a notice of a new request.
+func (c *candidate) wantsNotice(t *thread.Thread, now time.Time) bool {
 	p := c.Preferences
 	urgent := t.Priority == "urgent"
 	switch {
@@ -49,11 +50,11 @@ func (c *candidate) wants(t *thread.Thread, now time.Time) bool {
 	case len(p.Filter) > 0 && len(t.Requires) > 0 && !slices.ContainsFunc(t.Requires, func(n thread.Need) bool { return slices.Contains(p.Filter, n.ID) }):
 		return false
 	}
-	return urgent || !p.Quiet.at(now, c.quiet)
+	return urgent || !p.Quiet.contains(now, c.quietZone)
 }
 
-// at says whether now is within the quiet hours of a zone.
-func (q QuietHours) at(now time.Time, zone *time.Location) bool {
+// contains reports whether now is within the quiet hours, in their time zone.
+func (q QuietHours) contains(now time.Time, zone *time.Location) bool {
 	if !q.Enabled {
 		return false
 	}
@@ -66,7 +67,7 @@ func (q QuietHours) at(now time.Time, zone *time.Location) bool {
 
 var clockForm = regexp.MustCompile(`^([01]\d|2[0-3]):[0-5]\d$`)
 
-// readPreferences reads those of a registration.
+// readPreferences parses the preferences of a registration.
 func readPreferences(f *thread.Fields, key string) Preferences {
 	g := f.Sub(key)
 	if g == nil {
@@ -94,7 +95,7 @@ func readPreferences(f *thread.Fields, key string) Preferences {
 	return p
 }
 
-// readNotifications reads the channels of a registration. Types that are never sent are stored all the same.
+// readNotifications parses the channels of a registration. Types that are never sent are stored too.
 func readNotifications(f *thread.Fields, key string) []Notification {
 	var out []Notification
 	for i, e := range f.List(key, 20) {
@@ -118,14 +119,15 @@ func readNotifications(f *thread.Fields, key string) []Notification {
 	return out
 }
 
-// What the patterns of one executor may cost with every request: their instructions together, and how much of an intent
-// they see. A pattern of 30 bytes may have a thousand instructions, and each looks at every byte.
+// maxPatternCode bounds the instructions of all patterns of one executor, and maxMatched the part of an intent that
+// they see: every request runs them, and a pattern of 30 bytes may have a thousand instructions that look at every
+// byte.
 const (
 	maxPatternCode = 1000
 	maxMatched     = 1 << 10
 )
 
-// compilePatterns compiles the patterns of one executor.
+// compilePatterns compiles the patterns of one executor. It fails if they are too large together.
 func compilePatterns(list []string) ([]*regexp.Regexp, error) {
 	var out []*regexp.Regexp
 	size := 0
@@ -150,12 +152,13 @@ func compilePatterns(list []string) ([]*regexp.Regexp, error) {
 	return out, nil
 }
 
-// autoClaims says whether the executor claims what comes with this intent by itself.
-func (c *candidate) autoClaims(t *thread.Thread) bool {
+// matchesAutoClaim reports whether the executor claims a request with this intent automatically.
+func (c *candidate) matchesAutoClaim(t *thread.Thread) bool {
 	intent := t.Intent[:min(len(t.Intent), maxMatched)]
 	return slices.ContainsFunc(c.patterns(), func(re *regexp.Regexp) bool { return re.MatchString(intent) })
 }
 
+// Tree returns the preferences as a JSON tree.
 func (p Preferences) Tree() wire.Value {
 	v, err := wire.ValueOf(p)
 	if err != nil {

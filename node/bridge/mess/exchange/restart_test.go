@@ -13,9 +13,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// What an exchange kept, it knows after a restart: threads, order, ids, numbers of the day. Time stands still except in the
-// sleeps: changes of one thread within a millisecond are dated ahead of the clock, and then another thread's change, which
-// came later, is listed behind them.
+// TestRestart: after a restart the exchange has the same threads, order, ids and numbers of the day. Time stands still
+// except in the sleeps: changes of one thread within a millisecond are dated ahead of the clock, and a later change of
+// another thread would then be listed behind them.
 func TestRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t)
@@ -40,10 +40,10 @@ func TestRestart(t *testing.T) {
 		for _, s := range page.Threads {
 			refs = append(refs, s.Ref)
 		}
-		if err != nil || !slices.Equal(refs, []string{b, a, c}) { // b is free because a was completed
+		if err != nil || !slices.Equal(refs, []string{b, a, c}) { // b is offered because a was completed
 			t.Errorf("the list has %s, %v, want %s", refs, err, []string{b, a, c})
 		}
-		again.status("bob", b, "completed") // what it depends on stays as long as it is open
+		again.status("bob", b, "completed") // a dependency stays as long as the thread is open
 		old := labOn(t, l.store)
 		old.cfg.Retention = time.Nanosecond
 		if err := old.Load(); err != nil {
@@ -83,7 +83,7 @@ func BenchmarkRoute10000(b *testing.B) {
 	b.ReportMetric(float64(times[len(times)*99/100].Microseconds()), "p99-µs")
 }
 
-// BenchmarkOpenThreads creates 100,000 open threads, pages through them and starts anew.
+// BenchmarkOpenThreads creates 100,000 open threads, pages through them and restarts.
 func BenchmarkOpenThreads(b *testing.B) {
 	for b.Loop() {
 		l := newLab(b)

@@ -8,14 +8,14 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
-// Offer is one executor that a request is offered to. Who is not told may claim all the same (MESS-43).
+// Offer is an executor that may claim a request. An executor without a notice may claim all the same (MESS-43).
 type Offer struct {
-	ID    string
-	Told  bool
-	Named bool // by the routing rule that matched
+	ID        string
+	Notify    bool // gets a notice of the offer
+	Preferred bool // a matching routing rule prefers it
 }
 
-// route lists who may claim a thread, those first who are told first (MESS-41, MESS-42).
+// route returns the executors that may claim a thread, in the order in which they get the offer (MESS-41, MESS-42).
 func (r *Executors) route(t *thread.Thread, now time.Time) []Offer {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -26,7 +26,7 @@ func (r *Executors) route(t *thread.Thread, now time.Time) []Offer {
 			pool = []*candidate{c}
 		}
 	}
-	for _, n := range t.Requires { // the rarest capability leaves least to look at
+	for _, n := range t.Requires { // start with the rarest capability: it leaves the fewest candidates
 		if list := r.byCap[n.ID]; t.Only == "" && len(list) < len(pool) {
 			pool = list
 		}
@@ -38,7 +38,7 @@ func (r *Executors) route(t *thread.Thread, now time.Time) []Offer {
 	}
 	chosen := make([]*candidate, 0, len(pool))
 	for _, c := range pool {
-		if !c.Pending && t.IsOfferedTo(c.ID) && c.has(t.Requires) {
+		if !c.Pending && t.IsOfferedTo(c.ID) && c.hasAll(t.Requires) {
 			chosen = append(chosen, c)
 		}
 	}
@@ -54,18 +54,18 @@ func (r *Executors) route(t *thread.Thread, now time.Time) []Offer {
 	case rule.By == "lower_latency":
 		slices.SortStableFunc(chosen, func(a, b *candidate) int { return cmp.Compare(a.median, b.median) })
 	case rule.By == "higher_precision":
-		byLevel(chosen, t.Requires)
+		sortByLevel(chosen, t.Requires)
 	}
 	offers := make([]Offer, len(chosen))
 	for i, c := range chosen {
-		_, isNamed := named[c.ID]
-		offers[i] = Offer{ID: c.ID, Named: isNamed, Told: c.available(now, isNamed) && c.wants(t, now)}
+		_, isPreferred := named[c.ID]
+		offers[i] = Offer{ID: c.ID, Preferred: isPreferred, Notify: c.isAvailable(now, isPreferred) && c.wantsNotice(t, now)}
 	}
 	return offers
 }
 
-// byLevel sorts by the declared level, which is read once for each.
-func byLevel(list []*candidate, needs []thread.Need) {
+// sortByLevel sorts by the declared level, which is read once for each candidate.
+func sortByLevel(list []*candidate, needs []thread.Need) {
 	levels := make(map[*candidate]int, len(list))
 	for _, c := range list {
 		levels[c] = c.level(needs)
@@ -73,7 +73,7 @@ func byLevel(list []*candidate, needs []thread.Need) {
 	slices.SortStableFunc(list, func(a, b *candidate) int { return cmp.Compare(levels[b], levels[a]) })
 }
 
-// ruleFor returns the first rule that matches, else the default one, else none.
+// ruleFor returns the first rule that matches, or else the default rule, or else an empty one.
 func (r *Executors) ruleFor(t *thread.Thread) thread.Rule {
 	fallback := thread.Rule{}
 	for _, rule := range r.rules {
@@ -106,11 +106,11 @@ func (r *Executors) setRules(rules []thread.Rule) {
 	r.rules = rules
 }
 
-// none says whether no executor is left that could claim the thread (MESS-24).
-func (r *Executors) none(t *thread.Thread) bool {
+// hasNoCandidate reports whether no executor is left that could claim the thread (MESS-24).
+func (r *Executors) hasNoCandidate(t *thread.Thread) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return !slices.ContainsFunc(r.all, func(c *candidate) bool {
-		return !c.Pending && t.IsOfferedTo(c.ID) && c.has(t.Requires)
+		return !c.Pending && t.IsOfferedTo(c.ID) && c.hasAll(t.Requires)
 	})
 }

@@ -15,14 +15,14 @@ import (
 func ids(offers []Offer, told bool) string {
 	var out []string
 	for _, o := range offers {
-		if !told || o.Told {
+		if !told || o.Notify {
 			out = append(out, o.ID)
 		}
 	}
 	return strings.Join(out, " ")
 }
 
-// Who may, who is told, and in which order (MESS-41 to MESS-43).
+// TestRouting: which executors may claim a thread, which get a notice, and in which order (MESS-41 to MESS-43).
 func TestRouting(t *testing.T) {
 	l := newLab(t)
 	for _, block := range []string{
@@ -70,7 +70,7 @@ func TestRouting(t *testing.T) {
 		t.Errorf("by precision = %s", got)
 	}
 	for who, took := range map[string]time.Duration{"a": time.Hour, "b": time.Minute, "d": time.Second} {
-		l.Executors.claimed(claimTime{who, took, noon})
+		l.Executors.addClaim(claimTime{who, took, noon})
 	}
 	if got := ids(l.Executors.route(th, noon), false); got != "d b a" {
 		t.Errorf("by latency = %s", got)
@@ -88,7 +88,7 @@ func TestRouting(t *testing.T) {
 	}
 }
 
-// Cron at its edges, in two time zones (MESS-43).
+// TestOnDuty: cron expressions at their edges, in two time zones (MESS-43).
 func TestOnDuty(t *testing.T) {
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {
@@ -125,7 +125,7 @@ func TestOnDuty(t *testing.T) {
 	}
 }
 
-// Preferences decide who is told, never who may (MESS-45).
+// TestPreferences: preferences decide which executors get a notice, never which may claim (MESS-45).
 func TestPreferences(t *testing.T) {
 	quiet := QuietHours{Enabled: true, Start: "22:00", End: "07:00"}
 	at := func(clock string) time.Time {
@@ -149,7 +149,7 @@ func TestPreferences(t *testing.T) {
 		{Preferences{}, thread.Thread{Priority: "normal", Requester: "me"}, "12:00", false},
 	} {
 		c := newCandidate(&Executor{ID: "me", Preferences: tt.p})
-		if got := c.wants(&tt.th, at(tt.at)); got != tt.want {
+		if got := c.wantsNotice(&tt.th, at(tt.at)); got != tt.want {
 			t.Errorf("%+v of %+v at %s: %t, want %t", tt.p, tt.th, tt.at, got, tt.want)
 		}
 	}
@@ -162,7 +162,7 @@ func TestPreferences(t *testing.T) {
 	l.want(l.request("agent", "{intent: paint the fence}"), thread.Received)
 }
 
-// Queries show what the asker may see, filtered by all that was said (MESS-36).
+// TestQueries: queries return what the actor may see, filtered by every condition (MESS-36).
 func TestQueries(t *testing.T) {
 	l := newLab(t)
 	l.executor("bob", "knife")
@@ -203,7 +203,7 @@ func TestQueries(t *testing.T) {
 	l.refuse(404, "agent", "- query: {type: status, filter: {re: nothing}}")
 }
 
-// Durations in both notations (MESS-18), and the public cases for those of ISO 8601.
+// TestSpans: durations in both notations (MESS-18), and the public test cases for those of ISO 8601.
 func TestSpans(t *testing.T) {
 	for s, want := range map[string]time.Duration{
 		"45m": 45 * time.Minute, "2h15m": 135 * time.Minute, "7h": 7 * time.Hour, "3d": 72 * time.Hour, "1w": 168 * time.Hour, "1w2d3h4m5s": 219*time.Hour + 4*time.Minute + 5*time.Second,
@@ -233,7 +233,8 @@ func TestSpanCorpus(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The corpus holds to the grammar of RFC 3339; ISO 8601 itself lets units be skipped and the last one have a fraction.
+	// The corpus follows the grammar of RFC 3339. ISO 8601 itself allows units to be left out and the last one to have
+	// a fraction.
 	iso := []string{"PT0.5S", "P1Y2D", "PT1H2S"}
 	cases := 0
 	for group := range v.Elems() {

@@ -7,7 +7,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
-// A rule that is misspelt would match everything, or nobody, and take the place of good ones.
+// TestMisspeltRulesAreRefused: a misspelled rule would match everything or nothing, and hide the good ones.
 func TestMisspeltRulesAreRefused(t *testing.T) {
 	l := newLab(t)
 	l.executor("a")

@@ -16,34 +16,35 @@ import (
 )
 
 const (
-	houseKeeping = time.Hour
+	tidyInterval = time.Hour
 	alarmBatch   = 1000
 )
 
-// Run lets time do its part until ctx ends: deadlines, schedules, what a crash left half done, and threads that are kept
-// no longer.
+// Run does what is due until ctx ends: deadlines, schedules, work that a crash left half done, and the removal of old
+// threads.
 func (x *Exchange) Run(ctx context.Context) error {
 	if err := x.Load(); err != nil {
 		return err
 	}
-	x.behind.Store(true) // a thread that waits may wait for what has ended
+	x.mustRecheck.Store(true) // a waiting thread may wait for one that has ended
 	x.tidy(ctx)
-	clean := time.NewTicker(houseKeeping)
+	clean := time.NewTicker(tidyInterval)
 	defer clean.Stop()
 	for {
-		if x.behind.Swap(false) {
-			if err := x.catchUp(ctx); err != nil && ctx.Err() == nil {
-				x.log.Error("threads that wait could not be looked at", "error", err)
-				x.behind.Store(true)
+		if x.mustRecheck.Swap(false) {
+			if err := x.recheckWaiting(ctx); err != nil && ctx.Err() == nil {
+				x.log.Error("waiting threads could not be checked", "error", err)
+				x.mustRecheck.Store(true)
 			}
 		}
 		next, err := time.Time{}, error(nil)
-		if x.clock.Reliable() { // a thread that ended stays so when the clock is right again
+		// while the clock is in doubt nothing expires, because an ended thread cannot be reopened
+		if x.clock.Reliable() {
 			next, err = x.Tick(ctx)
 		}
 		if err != nil && ctx.Err() == nil {
 			x.log.Error("deadlines could not be kept", "error", err)
-			x.behind.Store(true)
+			x.mustRecheck.Store(true)
 		}
 		wait := time.Minute
 		if !next.IsZero() {
@@ -63,13 +64,13 @@ func (x *Exchange) Run(ctx context.Context) error {
 	}
 }
 
-// Tick does what is due now and says when the next thing will be.
+// Tick does what is due now and returns when the next thing is due.
 func (x *Exchange) Tick(ctx context.Context) (next time.Time, err error) {
 	return x.tick(ctx, time.Now())
 }
 
-// alarmAgain is how long what is due waits where the store fails.
-const alarmAgain = 10 * time.Second
+// alarmRetry is the delay of due alarms after the store failed.
+const alarmRetry = 10 * time.Second
 
 func (x *Exchange) tick(ctx context.Context, now time.Time) (next time.Time, err error) {
 	if err := x.Load(); err != nil {
@@ -78,23 +79,23 @@ func (x *Exchange) tick(ctx context.Context, now time.Time) (next time.Time, err
 	for {
 		rung, next := x.index.due(now, alarmBatch)
 		for i, a := range rung {
-			ended, err := x.resettle(ctx, a.ref)
+			ended, err := x.recheck(ctx, a.ref)
 			if err == nil {
-				err = x.ripple(ctx, ended)
+				err = x.settleDependents(ctx, ended)
 			}
-			if stuck(err) {
+			if isPermanent(err) {
 				x.log.Warn("a thread cannot go on by itself", "thread", a.ref, "error", err)
 				continue
 			}
 			if err != nil {
-				at := now.Add(alarmAgain)
+				at := now.Add(alarmRetry)
 				for _, a := range rung[i:] {
-					x.index.again(alarm{at, a.ref})
+					x.index.reschedule(alarm{at, a.ref})
 				}
 				return at, err
 			}
-			if time.Now().Before(a.at) { // the clock went back meanwhile, and nothing is due yet
-				x.index.again(a)
+			if time.Now().Before(a.at) { // the clock went back meanwhile: this alarm is not due yet
+				x.index.reschedule(a)
 			}
 		}
 		if len(rung) < alarmBatch {
@@ -103,47 +104,48 @@ func (x *Exchange) tick(ctx context.Context, now time.Time) (next time.Time, err
 	}
 }
 
-// settleAfter lets go on what waits for the threads of a unit, and looks whether what the unit opened must wait. The unit
-// stands, so its sender is told of it whatever happens here: where this fails it is caught up with.
-func (x *Exchange) settleAfter(ctx context.Context, t *tx) {
-	ended := t.ended()
-	for _, ref := range t.result.Created { // what it waits for may have ended meanwhile
+// settleAfterCommit checks the threads that wait for the threads of a committed unit, and the new threads that must
+// wait. The unit stands, so a failure here is not reported to its sender: the check is repeated later.
+func (x *Exchange) settleAfterCommit(ctx context.Context, t *tx) {
+	ended := t.endedRefs()
+	for _, ref := range t.result.Created { // its dependencies may have ended meanwhile
 		if t.threads[ref].Parked != thread.ParkedDependency {
 			continue
 		}
-		more, err := x.resettle(ctx, ref)
+		more, err := x.recheck(ctx, ref)
 		if err != nil {
-			x.fallBehind(err)
+			x.scheduleRecheck(err)
 		}
 		ended = append(ended, more...)
 	}
-	if err := x.ripple(ctx, ended); err != nil {
-		x.fallBehind(err)
+	if err := x.settleDependents(ctx, ended); err != nil {
+		x.scheduleRecheck(err)
 	}
 }
 
-// fallBehind has Run look at every thread that waits.
-func (x *Exchange) fallBehind(err error) {
-	x.log.Warn("threads that wait are looked at later", "error", err)
-	x.behind.Store(true)
-	x.index.ring()
+// scheduleRecheck makes Run check every waiting thread.
+func (x *Exchange) scheduleRecheck(err error) {
+	x.log.Warn("waiting threads will be checked later", "error", err)
+	x.mustRecheck.Store(true)
+	x.index.wakeRun()
 }
 
-// stuck says whether an error is about one thread and will not pass: it is full, for example.
-func stuck(err error) bool {
+// isPermanent reports whether an error concerns one thread and will not go away, for example because the thread is
+// full.
+func isPermanent(err error) bool {
 	e, refused := errors.AsType[*wire.Error](err)
 	return refused && !e.Retry
 }
 
-// catchUp looks at every parked thread: what it waited for may have ended just before a crash.
-func (x *Exchange) catchUp(ctx context.Context) error {
+// recheckWaiting checks every parked thread: its reason to wait may have ended just before a crash.
+func (x *Exchange) recheckWaiting(ctx context.Context) error {
 	refs, _ := x.index.page("state:"+string(thread.Waiting), position{}, 1<<30, func(e *entry) bool { return e.holder == "" })
 	for _, ref := range refs {
-		ended, err := x.resettle(ctx, ref)
+		ended, err := x.recheck(ctx, ref)
 		if err == nil {
-			err = x.ripple(ctx, ended)
+			err = x.settleDependents(ctx, ended)
 		}
-		if stuck(err) {
+		if isPermanent(err) {
 			continue
 		}
 		if err != nil {
@@ -153,8 +155,8 @@ func (x *Exchange) catchUp(ctx context.Context) error {
 	return nil
 }
 
-// Purge removes threads that ended before the retention, with all that was said in them and is kept about them. What an
-// open thread depends on stays as long as that.
+// Purge removes threads that ended before the retention time, with their messages, files and records. Dependencies of
+// an open thread stay as long as that thread.
 func (x *Exchange) Purge(ctx context.Context, now time.Time) (removed int, err error) {
 	before := now.Add(-x.cfg.Retention)
 	for after := (position{}); ; {
@@ -162,7 +164,7 @@ func (x *Exchange) Purge(ctx context.Context, now time.Time) (removed int, err e
 			return !e.status.Open() && e.updated.Before(before)
 		})
 		for _, ref := range refs {
-			isNeeded := slices.ContainsFunc(x.index.dependants(ref), func(on string) bool { // by an open thread
+			isNeeded := slices.ContainsFunc(x.index.dependents(ref), func(on string) bool { // of an open thread
 				e := x.index.get(on)
 				return e != nil && e.status.Open()
 			})
@@ -187,7 +189,7 @@ func (x *Exchange) Purge(ctx context.Context, now time.Time) (removed int, err e
 func (x *Exchange) remove(ctx context.Context, ref string, now time.Time) error {
 	t, err := x.Read(ctx, ref, now)
 	if errors.Is(err, store.ErrNotFound) {
-		x.index.drop(ref)
+		x.index.remove(ref)
 		return nil
 	}
 	if err != nil {
@@ -215,7 +217,7 @@ func (x *Exchange) remove(ctx context.Context, ref string, now time.Time) error 
 	}
 	for peer, p := range t.Peers {
 		rec, err := x.records.Get(ctx, NSMeta, convKey(peer, p.Conv), now)
-		if err == nil && string(rec.Body) != ref { // it goes on with the successor
+		if err == nil && string(rec.Body) != ref { // the conversation continues with the successor
 			continue
 		}
 		changes = append(changes, gone(NSMeta, convKey(peer, p.Conv)))
@@ -226,7 +228,7 @@ func (x *Exchange) remove(ctx context.Context, ref string, now time.Time) error 
 		if err != nil && !errors.Is(err, store.ErrNotFound) {
 			return err
 		}
-		var k known
+		var k clientIDRecord
 		if err == nil && json.Unmarshal(rec.Body, &k) == nil && k.Ref == ref {
 			changes = append(changes, store.Change{Record: store.Record{NS: NSIDs, Key: key}, IfRev: rec.Rev, Delete: true})
 		}
@@ -234,17 +236,17 @@ func (x *Exchange) remove(ctx context.Context, ref string, now time.Time) error 
 	if err := x.records.Apply(ctx, changes, now); err != nil {
 		return err
 	}
-	x.index.drop(ref)
+	x.index.remove(ref)
 	return nil
 }
 
-// watchers are the pages that are open: each is told that some thread changed, and looks for itself.
+// watchers are the open pages. Each learns only that some thread has changed, and reads for itself.
 type watchers struct {
 	mu    sync.Mutex
 	wakes map[chan struct{}]struct{}
 }
 
-// Watch returns a channel that has something whenever a thread has changed since it was read last.
+// Watch returns a channel that has a value if a thread has changed since the last receive. stop ends it.
 func (x *Exchange) Watch() (wake <-chan struct{}, stop func()) {
 	w, own := &x.open, make(chan struct{}, 1)
 	w.mu.Lock()
@@ -260,8 +262,8 @@ func (x *Exchange) Watch() (wake <-chan struct{}, stop func()) {
 	}
 }
 
-// changed tells the mirror and the open pages of a committed change. It never blocks.
-func (x *Exchange) changed(refs []string) {
+// announce tells the mirror and the open pages about a committed change. It never blocks.
+func (x *Exchange) announce(refs []string) {
 	if x.Mirror != nil {
 		x.Mirror(refs)
 	}
@@ -281,13 +283,13 @@ type alarm struct {
 	ref string
 }
 
-// nextMilli is the first whole millisecond that is not before at. A unit dates itself in such, and in the one before it nothing
-// is due yet.
+// nextMilli returns the first whole millisecond that is not before at. Units are dated in whole milliseconds, and in
+// the one before nothing is due yet.
 func nextMilli(at time.Time) time.Time {
 	return at.Add(time.Millisecond - time.Nanosecond).Truncate(time.Millisecond)
 }
 
-// alarms is a heap, the earliest first.
+// alarms is a heap with the earliest alarm first.
 type alarms []alarm
 
 func (a alarms) Len() int           { return len(a) }
@@ -304,7 +306,7 @@ func (a *alarms) Pop() any {
 	return last
 }
 
-// due takes the alarms that went off, at most limit, and says when the next one will.
+// due removes and returns at most limit alarms that are due, and the time of the next one.
 func (x *index) due(now time.Time, limit int) (rung []alarm, next time.Time) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -317,16 +319,16 @@ func (x *index) due(now time.Time, limit int) (rung []alarm, next time.Time) {
 	return rung, next
 }
 
-// again sets an alarm anew.
-func (x *index) again(a alarm) {
+// reschedule sets an alarm again.
+func (x *index) reschedule(a alarm) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	heap.Push(&x.alarms, a)
-	x.ring()
+	x.wakeRun()
 }
 
-// ring has who sleeps until the next alarm look when that is.
-func (x *index) ring() {
+// wakeRun makes Run look at the time of the next alarm.
+func (x *index) wakeRun() {
 	select {
 	case x.alarmSet <- struct{}{}:
 	default:

@@ -12,7 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// More threads than one page of them go in one round.
+// TestPurgeInOneRound: one call of Purge removes more threads than fit on one page.
 func TestPurgeInOneRound(t *testing.T) {
 	l := newLab(t)
 	var threads []*thread.Thread
@@ -32,7 +32,7 @@ func TestPurgeInOneRound(t *testing.T) {
 	}
 }
 
-// Who accepts a merge of what is no longer there is told so.
+// TestMergeOfWhatIsGone: accepting a merge of a thread that no longer exists is refused.
 func TestMergeOfWhatIsGone(t *testing.T) {
 	l := newLab(t)
 	l.executor("bob")
@@ -46,7 +46,8 @@ func TestMergeOfWhatIsGone(t *testing.T) {
 	l.want(a, thread.Received)
 }
 
-// What is due while the store fails is done when it works again, not at the next start.
+// TestDeadlinesOutliveAFailure: work that becomes due while the store fails is done when the store works again, not
+// only at the next start.
 func TestDeadlinesOutliveAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t)
@@ -71,8 +72,8 @@ func TestDeadlinesOutliveAFailure(t *testing.T) {
 	})
 }
 
-// The clock is ahead for a moment, and goes back before what was due is done: nothing expires and nothing is let go, and
-// both happen when their time comes (MESS-32).
+// TestClockGoesBackInBetween: the clock is ahead for a moment, and goes back before the due work is done. Nothing
+// expires or starts early, and both happen when their time comes (MESS-32).
 func TestClockGoesBackInBetween(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t)
@@ -98,7 +99,8 @@ func TestClockGoesBackInBetween(t *testing.T) {
 	})
 }
 
-// A thread that its participants filled keeps no other from its deadline.
+// TestFullThreadHoldsNoDeadlineUp: a thread that its participants have filled does not keep others from their
+// deadlines.
 func TestFullThreadHoldsNoDeadlineUp(t *testing.T) {
 	l := newLab(t)
 	fill := func(ref string) {

@@ -12,7 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// onceStore is a store that fails after so many units.
+// onceStore is a store that fails after a number of units.
 type onceStore struct {
 	store.Store
 	units atomic.Int64 // that still work
@@ -32,7 +32,8 @@ func (r onceRecords) Apply(ctx context.Context, changes []store.Change, now time
 	return r.Records.Apply(ctx, changes, now)
 }
 
-// What is committed is not reported as failed because what waits for it could not be looked at; that is looked at again.
+// TestCommittedIsNoError: a committed block is not reported as failed because a dependent thread could not be checked;
+// that check is repeated.
 func TestCommittedIsNoError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t)
@@ -43,7 +44,7 @@ func TestCommittedIsNoError(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- l.Run(ctx) }()
-		synctest.Wait() // it has caught up with what was there
+		synctest.Wait() // wait until Run has caught up with the existing threads
 		first := l.request("alice", "{id: first, intent: buy onions}")
 		second := l.request("alice", "{intent: dice them, constraints: {depends_on: [first]}}")
 		o.units.Store(1)

@@ -7,7 +7,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
-// The appendix of the specification, run: with a real image, and with the executor where its examples have one.
+// TestAppendixConversation runs the appendix of the specification, with a real image, and with the executor that its
+// examples have.
 func TestAppendixConversation(t *testing.T) {
 	l := newLab(t)
 	l.executor("teague-phone", "take-photo", "check-visual")
@@ -54,7 +55,8 @@ func TestAppendixConversation(t *testing.T) {
         - operate-appliance
         - home-kitchen-access
 `)
-	l.refuse(404, "teague-phone", "- status: {re: "+rice+", code: claimed}") // lacks the capabilities: it is not there
+	// lacks the capabilities, so the thread does not exist for it
+	l.refuse(404, "teague-phone", "- status: {re: "+rice+", code: claimed}")
 	l.do("kitchen-helper", `MESS:
   - status:
       re: start-rice
@@ -93,7 +95,7 @@ func TestAppendixConversation(t *testing.T) {
 	}
 }
 
-// The batch of the specification, with three executors: each request waits for the one before.
+// TestOnions runs the batch of the specification with three executors: each request waits for the one before.
 func TestOnions(t *testing.T) {
 	l := newLab(t)
 	l.executor("instacart-proxy", "buy")

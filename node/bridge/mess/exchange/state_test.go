@@ -10,7 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
-// The owner acts for the executor, the requester and the exchange.
+// TestOwnerActs: the owner acts for the executor, the requester and the exchange.
 func TestOwnerActs(t *testing.T) {
 	l := newLab(t)
 	l.executor("bob")
@@ -37,7 +37,7 @@ func TestOwnerActs(t *testing.T) {
 	l.status("bob", c, "claimed")
 }
 
-// entryOf makes one of the calls that an actor may try.
+// entryOf returns a random call of an actor.
 func entryOf(rt *rapid.T, refs []string) string {
 	ref := rapid.SampledFrom(refs).Draw(rt, "ref")
 	switch rapid.SampledFrom([]string{"status", "status", "status", "response", "confirm", "answers", "accept", "cancel", "suggest", "answer"}).Draw(rt, "call") {
@@ -64,8 +64,9 @@ func entryOf(rt *rapid.T, refs []string) string {
 	return "- cancel: {re: '" + ref + "'}"
 }
 
-// No sequence of calls leaves a terminal state or loses a message: after each call every thread is where its history
-// says, terminal ones are unchanged but for a late response, and every accepted entry is among the messages.
+// TestModel: no sequence of calls leaves a terminal state or loses a message. After each call every thread is in the
+// state that its history says, ended threads are unchanged except for a late response, and every accepted entry is
+// among the messages.
 func TestModel(t *testing.T) {
 	l := newLab(t)
 	for _, id := range []string{"bob", "eve", "agent"} {
@@ -115,7 +116,7 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// checkAcks holds every ack to naming a message that is there.
+// checkAcks checks that every ack names an existing message.
 func checkAcks(rt *rapid.T, l *lab, res Result) {
 	for _, e := range res.Answers {
 		ref := e.Body.GetStr("ref")

@@ -13,7 +13,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// A response beside a status about the same thread completes nothing by itself, also where that status names several.
+// TestResponseBesideAStatusOfSeveral: a response beside a status about the same thread does not complete the thread,
+// even if the status names several threads.
 func TestResponseBesideAStatusOfSeveral(t *testing.T) {
 	for _, block := range []string{
 		"- status: {re: [%s, %s], code: in_progress}\n- response: {re: [%[1]s, %[2]s], content: [half of it]}\n",
@@ -34,11 +35,11 @@ func TestResponseBesideAStatusOfSeveral(t *testing.T) {
 	}
 }
 
-// crowd is a block about what many threads have the name of and the sender may not see: to find that out takes long.
+// crowd returns a block about a name that many threads have and the sender may not see: resolving it is slow.
 func crowd(l *lab, entries int, first string, re func(i int) string) thread.Block {
 	l.t.Helper()
 	l.executor("eve")
-	for i := range maxLook {
+	for i := range maxClientIDScan {
 		l.request("agent", fmt.Sprintf("{id: same, intent: a%d, requires: [x]}", i))
 	}
 	var text strings.Builder
@@ -67,7 +68,7 @@ func (c readRecords) Get(ctx context.Context, ns, key string, now time.Time) (st
 	return c.Records.Get(ctx, ns, key, now)
 }
 
-// What a block names many times is looked up once.
+// TestStatesAreLookedUpOnce: a name that a block repeats is resolved once.
 func TestStatesAreLookedUpOnce(t *testing.T) {
 	var gets atomic.Int64
 	l := newLab(t)
@@ -86,7 +87,7 @@ func TestStatesAreLookedUpOnce(t *testing.T) {
 	}
 }
 
-// BenchmarkMissedStatuses is a small block that names what is not there, many times: as a stranger with a key may send it.
+// BenchmarkMissedStatuses sends a small block that repeats an unknown name, as a stranger with a key may.
 func BenchmarkMissedStatuses(b *testing.B) {
 	const entries = 2400
 	for name, re := range map[string]func(int) string{

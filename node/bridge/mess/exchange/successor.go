@@ -8,22 +8,23 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// What the exchange itself puts in the place of threads: who it is delegated to, the parts of one, one for several.
+// This file opens successors: the threads that replace delegated, split and merged threads.
 
-// delegate opens the successor of a thread that goes to another executor of ours (MESS-27). Elsewhere it only closes.
+// delegate opens the successor of a thread that goes to another executor of this exchange (MESS-27). A delegation to
+// anybody else only closes the thread.
 func (t *tx) delegate(ctx context.Context, th *thread.Thread, s thread.Status, body wire.Value) (wire.Value, error) {
 	c := t.x.Executors.get(trimNamespace(s.Delegated, t.x.id))
 	if c == nil || c.Pending {
 		return body, nil
 	}
-	if !c.has(th.Requires) {
+	if !c.hasAll(th.Requires) {
 		return body, thread.Conflict("%s lacks a required capability", c.ID)
 	}
-	whole, err := t.whole(ctx, th)
+	whole, err := t.copyRequest(ctx, th)
 	if err != nil {
 		return body, err
 	}
-	next, err := t.spawn(ctx, successor{body: withRef(whole, th.Ref), only: c.ID}, th)
+	next, err := t.openSuccessor(ctx, successor{body: addRefs(whole, th.Ref), only: c.ID}, th)
 	if err != nil {
 		return body, err
 	}
@@ -31,8 +32,8 @@ func (t *tx) delegate(ctx context.Context, th *thread.Thread, s thread.Status, b
 	return body.With("ref", wire.Text(next.Ref)), nil
 }
 
-// inherit lets the requester hear of a successor where it heard of the thread before. The successor begins no sooner and
-// ends no later than what it takes the place of, and waits for the same.
+// inherit gives a successor the reply address of the older threads. The successor begins no sooner and ends no later
+// than they would, and has their dependencies.
 func (t *tx) inherit(next *thread.Thread, from ...*thread.Thread) {
 	next.External = from[0].External
 	if p, ok := from[0].Peers[from[0].Requester]; ok {
@@ -61,9 +62,9 @@ func trimNamespace(id, exchange string) string {
 	return id
 }
 
-// original returns the request as it was sent.
-func (t *tx) original(ctx context.Context, th *thread.Thread) (wire.Value, error) {
-	rec, err := t.kept(ctx, NSMessages, messageKey(th.Ref, 1))
+// originalRequest returns the request as it was sent.
+func (t *tx) originalRequest(ctx context.Context, th *thread.Thread) (wire.Value, error) {
+	rec, err := t.readRecord(ctx, NSMessages, messageKey(th.Ref, 1))
 	if err != nil {
 		return wire.Value{}, err
 	}
@@ -76,8 +77,8 @@ func (t *tx) original(ctx context.Context, th *thread.Thread) (wire.Value, error
 	return wire.Obj(wire.TextField("intent", th.Intent)), err
 }
 
-// withRef adds a reference to the context of a request, which loses the client's id: that names the older thread.
-func withRef(request wire.Value, refs ...string) wire.Value {
+// addRefs adds references to the context of a request and removes the client id, which names the older thread.
+func addRefs(request wire.Value, refs ...string) wire.Value {
 	context, _ := request.Get("context")
 	entries := slices.Collect(context.Elems())
 	for _, ref := range refs {
@@ -86,18 +87,18 @@ func withRef(request wire.Value, refs ...string) wire.Value {
 	return request.Without("id").With("context", wire.Arr(entries...))
 }
 
-// successor is a request that the exchange makes in the place of others.
+// successor is a request that the exchange makes to replace others.
 type successor struct {
-	body wire.Value
-	only string // the executor that it is offered to; "": all
-	said bool   // its words are those of a suggestion, which the requester accepted
+	body      wire.Value
+	only      string // the only executor to which it is offered; "" means all
+	suggested bool   // the text comes from a suggestion that the requester accepted
 }
 
-// spawn opens a thread in the place of others of one requester. Where the owner's word is due before anybody acts, it is due
-// for other words than those that had it too.
-func (t *tx) spawn(ctx context.Context, s successor, from ...*thread.Thread) (*thread.Thread, error) {
+// openSuccessor opens a thread that replaces others of one requester. If the owner must approve a request of this peer
+// before anybody acts, the owner must also approve one whose text comes from a suggestion.
+func (t *tx) openSuccessor(ctx context.Context, s successor, from ...*thread.Thread) (*thread.Thread, error) {
 	for _, th := range from {
-		if err := t.mayGoOn(th); err != nil {
+		if err := t.checkOwnerHold(th); err != nil {
 			return nil, err
 		}
 	}
@@ -115,26 +116,26 @@ func (t *tx) spawn(ctx context.Context, s successor, from ...*thread.Thread) (*t
 		Urgency: r.Urgency, Requires: r.Requires, Created: t.now, Updated: t.now, NotBefore: r.NotBefore, Deadline: r.Deadline,
 		ConfirmBefore: r.ConfirmBefore, Only: s.only, History: []thread.Event{{Action: "created", At: t.now, By: thread.ExchangeID}},
 	}
-	t.threads[ref], t.was[ref] = th, past{}
+	t.threads[ref], t.before[ref] = th, snapshot{}
 	t.result.Created = append(t.result.Created, ref)
 	t.inherit(th, from...)
 	t.touch(th)
-	t.add(th, requester, thread.Block{{Type: "request", Body: thread.WithTimes(s.body, th)}})
-	if t.copied > maxCopied {
+	t.appendMessage(th, requester, thread.Block{{Type: "request", Body: thread.WithTimes(s.body, th)}})
+	if t.copiedBytes > maxCopied {
 		return nil, errCopies
 	}
-	if _, foreign := th.Peers[requester]; foreign && s.said && r.WantsOwner() && !t.who.Owner {
+	if _, foreign := th.Peers[requester]; foreign && s.suggested && r.WantsOwner() && !t.who.Owner {
 		th.Park(thread.ParkedApproval, t.now)
-		t.tellState(th)
+		t.postState(th)
 		return th, nil
 	}
 	return th, t.settle(ctx, th)
 }
 
-// mayGoOn refuses what would put something else in the place of a thread that the owner holds back, or let it go.
-func (t *tx) mayGoOn(th *thread.Thread) error {
+// checkOwnerHold refuses to replace or release a thread that the owner holds back.
+func (t *tx) checkOwnerHold(th *thread.Thread) error {
 	if th.Parked == thread.ParkedApproval && !t.who.Owner {
-		return thread.Conflict("the thread waits for the owner's word")
+		return thread.Conflict("the thread waits for the owner's approval")
 	}
 	return nil
 }

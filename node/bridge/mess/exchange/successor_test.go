@@ -8,8 +8,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// What takes the place of a thread begins no sooner and ends no later than it: a span is not counted anew, and a thread that
-// waits for its time is not let go by handing it on.
+// TestSuccessorsKeepTheTime: a successor begins no sooner and ends no later than the thread that it replaces. A
+// duration does not start again, and delegating a thread that waits for its time does not release it.
 func TestSuccessorsKeepTheTime(t *testing.T) {
 	l := newLab(t)
 	l.executor("bob")
@@ -25,7 +25,7 @@ func TestSuccessorsKeepTheTime(t *testing.T) {
 			}
 		}
 	}
-	wait := func() { time.Sleep(3 * time.Millisecond) } // a span from now on is another one
+	wait := func() { time.Sleep(3 * time.Millisecond) } // a duration that starts now would end later
 
 	delegated := l.request("agent", "{intent: dig, constraints: {timing: {expires: 2h}}}")
 	ends := l.thread(delegated).Deadline

@@ -15,64 +15,64 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// tx is one block on its way: what it read, and what it will change. It belongs to one goroutine. Where the commit
-// conflicts, a new one decides anew.
+// tx applies one block: it holds what the block has read and what it will change. It belongs to one goroutine. If the
+// commit conflicts, the caller starts again with a new tx.
 type tx struct {
 	x    *Exchange
 	who  Actor
 	opts Options
 	now  time.Time
 
-	threads map[string]*thread.Thread // read or made, as they will be
-	order   []string                  // of threads that change
-	was     map[string]past           // how each was read; the zero value for a new one
-	changes []store.Change            // beside the threads
-	grouped map[string]thread.Block   // entries of a lax block, which become one message for each thread
-	told    int
-	owner   map[string]bool // refs of threads of which the owner is told
-	quiet   bool            // nobody is told of what is said
+	threads      map[string]*thread.Thread // threads that were read or created, as the block leaves them
+	order        []string                  // refs of the threads that change
+	before       map[string]snapshot       // state of each thread when it was read; the zero value for a new one
+	changes      []store.Change            // changes other than threads
+	grouped      map[string]thread.Block   // entries of a lax block by thread; they become one message in each
+	notices      int                       // notices that the block adds
+	ownerNotices map[string]bool           // threads for which the owner gets a notice
+	silent       bool                      // the block's messages cause no notices
 
-	ids      map[string]string          // client ids of this block's requests → refs
-	made     map[string]bool            // refs of this block's requests
-	own      map[string]File            // files of the owner's, by their file:// references
-	read     int                        // bytes of files of older threads
-	copied   int                        // bytes of them that new threads get
-	named    map[string]map[string]bool // thread → files that are named
-	last     string                     // the newest request of this block
-	hasState map[string]bool            // threads that a status entry of this block is about
+	ids           map[string]string          // client ids of the block's requests → refs
+	made          map[string]bool            // refs of the block's requests
+	files         map[string]File            // files that the block names, by their reference
+	readBytes     int                        // bytes of attachments of older threads that were read
+	copiedBytes   int                        // bytes of them that new threads get
+	namedFiles    map[string]map[string]bool // thread → names of the attachments that its new messages name
+	lastRequest   string                     // the newest request of the block
+	statusThreads map[string]bool            // threads that have a status entry in the block
 
-	changed []*Executor // to be put into the registry after the commit
-	claims  []claimTime
-	rules   []thread.Rule
-	routed  bool // rules are to be set
+	executors []*Executor // executors to put into the registry after the commit
+	claims    []claimTime
+	rules     []thread.Rule
+	setsRules bool // the block sets the routing rules
 
-	acks    []request
+	acks    []requestAck
 	result  Result
 	answers thread.Block
 }
 
-// past is what a thread was.
-type past struct {
+// snapshot is the state of a thread before the block.
+type snapshot struct {
 	code         thread.Code
 	turn, holder string
 	serial       int
 	updated      time.Time
 }
 
-// request is one of this block, for its ack.
-type request struct{ id, ref string }
+// requestAck is the ack of one request of the block.
+type requestAck struct{ id, ref string }
 
 func (x *Exchange) begin(who Actor, opts Options) *tx {
 	return &tx{
 		x: x, who: who, opts: opts, now: time.Now().UTC().Round(time.Millisecond),
-		threads: map[string]*thread.Thread{}, was: map[string]past{}, owner: map[string]bool{}, grouped: map[string]thread.Block{},
-		ids: map[string]string{}, made: map[string]bool{}, hasState: map[string]bool{}, changes: slices.Clone(opts.Records),
+		threads: map[string]*thread.Thread{}, before: map[string]snapshot{}, ownerNotices: map[string]bool{}, grouped: map[string]thread.Block{},
+		ids: map[string]string{}, made: map[string]bool{}, statusThreads: map[string]bool{}, changes: slices.Clone(opts.Records),
 	}
 }
 
 // run applies a block in memory.
 func (t *tx) run(ctx context.Context, b thread.Block) error {
-	for i, e := range b { // every entry is well formed before any is applied
+	for i, e := range b { // check every entry before any is applied
 		if err := e.Check(thread.EntryPath(i, e), t.now, t.opts.Lax); err != nil {
 			return err
 		}
@@ -81,56 +81,57 @@ func (t *tx) run(ctx context.Context, b thread.Block) error {
 		th, err := t.load(ctx, t.opts.Re)
 		switch {
 		case errors.Is(err, store.ErrNotFound):
-			return noThread()
+			return newNotFoundError()
 		case err != nil:
 			return err
-		case !t.x.sees(t.who, th): // the entries are refused, and how much was said is not told
+		case !t.x.canSee(t.who, th): // the entries will be refused with 404; do not reveal how many messages there are
 		case t.opts.IfSerial != 0 && th.Serial != t.opts.IfSerial, t.opts.IfTurn != "" && th.Turn() != t.opts.IfTurn:
 			return thread.ErrMoved
 		}
 	}
 	if t.opts.Sent != "" {
 		var err error
-		if b, err = t.heard(ctx, b); err != nil {
+		if b, err = t.dropNoise(ctx, b); err != nil {
 			return err
 		}
 	}
-	if err := t.readOwn(b); err != nil {
+	if err := t.readOwnerFiles(b); err != nil {
 		return err
 	}
 	refs, err := t.reserve(ctx, b)
 	if err != nil {
 		return err
 	}
-	t.readStates(ctx, b)
-	first, err := t.setFirst(ctx)
+	t.findStatusThreads(ctx, b)
+	first, err := t.applySetFirst(ctx)
 	if err != nil {
 		return err
 	}
 	for i, e := range b {
-		if err := t.entry(ctx, i, e, refs[i]); err != nil {
-			return at400(err, thread.EntryPath(i, e))
+		if err := t.applyEntry(ctx, i, e, refs[i]); err != nil {
+			return withEntryPath(err, thread.EntryPath(i, e))
 		}
 	}
 	if t.opts.Set != nil && !first {
-		if err := t.set(ctx); err != nil {
+		if err := t.applySet(ctx); err != nil {
 			return err
 		}
 	}
 	t.flush()
-	t.finish()
+	t.writeAcks()
 	if t.opts.Then != nil {
 		t.changes = append(t.changes, t.opts.Then(t.threads[t.opts.Re])...)
 	}
-	if err := t.stands(ctx); err != nil {
+	if err := t.setResultThread(ctx); err != nil {
 		return err
 	}
-	return t.remember(t.opts.Once)
+	return t.saveReplay(t.opts.Replay)
 }
 
-// readStates finds out which threads the status entries of a block are about, where a response asks for it (MESS-26). Each
-// name is looked up once: what it names may take long to find, and whether it is there is judged with its entry.
-func (t *tx) readStates(ctx context.Context, b thread.Block) {
+// findStatusThreads finds the threads that have a status entry in the block. A response needs to know that (MESS-26).
+// Each name is resolved once, because resolving may be slow; a name that does not resolve is refused later, with its
+// entry.
+func (t *tx) findStatusThreads(ctx context.Context, b thread.Block) {
 	if t.opts.Lax || !slices.ContainsFunc(b, func(e thread.Entry) bool { return e.Type == "response" }) {
 		return
 	}
@@ -148,29 +149,29 @@ func (t *tx) readStates(ctx context.Context, b thread.Block) {
 				continue
 			}
 			looked[re] = true
-			if to, err := t.target(ctx, re); err == nil {
-				t.hasState[to.Ref] = true
+			if to, err := t.resolve(ctx, re); err == nil {
+				t.statusThreads[to.Ref] = true
 			}
 		}
 	}
 }
 
-// setFirst applies the status of a PATCH where it goes before the entries, and says whether it did.
-func (t *tx) setFirst(ctx context.Context) (bool, error) {
+// applySetFirst applies the status of a PATCH if it belongs before the entries, and reports whether it did.
+func (t *tx) applySetFirst(ctx context.Context) (bool, error) {
 	if t.opts.Set == nil {
 		return false, nil
 	}
-	th, err := t.about(ctx, t.opts.Re)
-	err = t.orTaken(ctx, err, t.opts.Set.Code, nil)
+	th, err := t.resolveThread(ctx, t.opts.Re)
+	err = t.explainClaim(ctx, err, t.opts.Set.Code, nil)
 	if err != nil || !t.x.roles(t.who, th).Has(thread.AsHolder|thread.AsEligible|thread.AsOwner) {
 		return false, err
 	}
-	return true, t.set(ctx)
+	return true, t.applySet(ctx)
 }
 
-// set applies the status of a PATCH, unless the thread has it.
-func (t *tx) set(ctx context.Context) error {
-	th, err := t.about(ctx, t.opts.Re)
+// applySet applies the status of a PATCH, unless the thread has this status already.
+func (t *tx) applySet(ctx context.Context) error {
+	th, err := t.resolveThread(ctx, t.opts.Re)
 	if err != nil {
 		return err
 	}
@@ -181,11 +182,11 @@ func (t *tx) set(ctx context.Context) error {
 	if r := t.x.roles(t.who, th); th.Status == t.opts.Set.Code && r.Has(thread.AsRequester) && !r.Has(thread.AsHolder|thread.AsOwner) {
 		return nil
 	}
-	return t.status(ctx, thread.Entry{Type: "status", Body: t.opts.Set.Body}, "status")
+	return t.applyStatus(ctx, thread.Entry{Type: "status", Body: t.opts.Set.Body}, "status")
 }
 
-// at400 names the entry in a refusal that does not name one yet.
-func at400(err error, path string) error {
+// withEntryPath adds the path of the entry to an error that does not name one yet.
+func withEntryPath(err error, path string) error {
 	e, ok := errors.AsType[*wire.Error](err)
 	if !ok || len(e.Message) > 5 && e.Message[:5] == "MESS[" {
 		return err
@@ -195,38 +196,38 @@ func at400(err error, path string) error {
 	return &told
 }
 
-// entry applies one entry.
-func (t *tx) entry(ctx context.Context, i int, e thread.Entry, ref string) error {
+// applyEntry applies one entry.
+func (t *tx) applyEntry(ctx context.Context, i int, e thread.Entry, ref string) error {
 	path := thread.EntryPath(i, e)
 	switch e.Type {
 	case "v":
 		return nil
 	case "request":
-		return t.request(ctx, e, path, ref)
+		return t.applyRequest(ctx, e, path, ref)
 	case "status":
-		return t.status(ctx, e, path)
+		return t.applyStatus(ctx, e, path)
 	case "response":
-		return t.response(ctx, e, path)
+		return t.applyResponse(ctx, e, path)
 	case "reply":
-		return t.reply(ctx, e, path)
+		return t.applyReply(ctx, e, path)
 	case "answer":
-		return t.answer(ctx, e, path)
+		return t.applyAnswer(ctx, e, path)
 	case "cancel":
-		return t.cancel(ctx, e, path)
+		return t.applyCancel(ctx, e, path)
 	case "suggestion":
-		return t.suggestion(ctx, e, path)
+		return t.applySuggestion(ctx, e, path)
 	case "query":
-		return t.query(ctx, e, path)
+		return t.applyQuery(ctx, e, path)
 	case "config":
-		return t.config(ctx, e, path)
+		return t.applyConfig(ctx, e, path)
 	case "ack":
 		return nil // acks are never acknowledged (MESS-35)
 	}
-	return t.unknown(ctx, e)
+	return t.keepUnknown(ctx, e)
 }
 
-// unknown keeps an entry of a type that we do not know, with the thread it names (MESS-5).
-func (t *tx) unknown(ctx context.Context, e thread.Entry) error {
+// keepUnknown stores an entry of an unknown type with the thread that it names (MESS-5).
+func (t *tx) keepUnknown(ctx context.Context, e thread.Entry) error {
 	re := thread.FirstRef(e.Body)
 	if re == "" {
 		re = t.opts.Re
@@ -235,19 +236,19 @@ func (t *tx) unknown(ctx context.Context, e thread.Entry) error {
 		t.ack(e, "")
 		return nil
 	}
-	th, err := t.about(ctx, re)
+	th, err := t.resolveThread(ctx, re)
 	if err != nil {
 		return err
 	}
-	if !t.x.takesPart(t.who, th) {
+	if !t.x.hasPart(t.who, th) {
 		return thread.Forbidden("claim the thread first: who only may claim it can add nothing to it")
 	}
 	th.Updated = t.now
-	t.say(th, e)
+	t.post(th, e)
 	return nil
 }
 
-// load returns a thread for change. It is the same for the whole transaction.
+// load returns a thread that the block may change. Repeated calls return the same value.
 func (t *tx) load(ctx context.Context, ref string) (*thread.Thread, error) {
 	if th := t.threads[ref]; th != nil {
 		return th, nil
@@ -256,7 +257,7 @@ func (t *tx) load(ctx context.Context, ref string) (*thread.Thread, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.threads[ref], t.was[ref] = th, past{th.Status, th.Turn(), th.Holder, th.Serial, th.Updated}
+	t.threads[ref], t.before[ref] = th, snapshot{th.Status, th.Turn(), th.Holder, th.Serial, th.Updated}
 	return th, nil
 }
 
@@ -268,31 +269,32 @@ func (t *tx) touch(th *thread.Thread) {
 	th.Updated = t.now
 }
 
-// say adds an entry to a thread as a message of the actor, and acknowledges it.
-func (t *tx) say(th *thread.Thread, e thread.Entry) {
+// post adds an entry to a thread as a message of the actor, and acknowledges it. The entries of a lax block are grouped
+// first (see flush).
+func (t *tx) post(th *thread.Thread, e thread.Entry) {
 	t.touch(th)
 	if t.opts.Lax {
 		t.grouped[th.Ref] = append(t.grouped[th.Ref], e)
 		return
 	}
-	ref := t.add(th, t.who.ID, thread.Block{e})
+	ref := t.appendMessage(th, t.who.ID, thread.Block{e})
 	if t.who.system || e.Type == "request" {
 		return
 	}
 	t.ack(e, ref)
 }
 
-// flush turns what a lax block said in each thread into one message.
+// flush turns the grouped entries of a lax block into one message in each thread.
 func (t *tx) flush() {
 	for _, ref := range t.order {
 		if b := t.grouped[ref]; b != nil {
-			t.add(t.threads[ref], t.who.ID, b)
+			t.appendMessage(t.threads[ref], t.who.ID, b)
 		}
 	}
 }
 
-// add appends a message and returns its ref. Large inline data moves to attachments first.
-func (t *tx) add(th *thread.Thread, from string, b thread.Block) string {
+// appendMessage appends a message and returns its ref. Large inline data becomes an attachment first.
+func (t *tx) appendMessage(th *thread.Thread, from string, b thread.Block) string {
 	th.Serial++
 	m := thread.Message{Serial: th.Serial, From: from, At: t.now, Channel: t.who.Channel}
 	head := b[0]
@@ -310,7 +312,7 @@ func (t *tx) add(th *thread.Thread, from string, b thread.Block) string {
 		b[i] = t.detach(th, e)
 	}
 	m.Mess = b.Tree()
-	t.names(th.Ref, m.Mess)
+	t.collectFiles(th.Ref, m.Mess)
 	rec := messageRecord(m, th.Ref)
 	th.Bytes += len(rec.Body)
 	t.changes = append(t.changes, store.Change{Record: rec})
@@ -321,20 +323,22 @@ func (t *tx) add(th *thread.Thread, from string, b thread.Block) string {
 	return m.Ref
 }
 
-// commit makes the transaction durable and takes it over in memory.
+// commit applies the changes to the store, and then to the index and the registry in memory. It returns
+// [store.ErrConflict] if another commit changed one of the rows first.
 func (t *tx) commit(ctx context.Context) error {
-	t.tellTurns()
-	t.tellEnded()
-	if err := t.unmark(ctx); err != nil {
+	t.addTurnNotices()
+	t.withdrawClosedOffers()
+	if err := t.unmarkUploads(ctx); err != nil {
 		return err
 	}
 	changes := t.changes
 	for _, ref := range t.order {
 		th := t.threads[ref]
-		if why := th.FullReason(); why != "" && (th.Status.Open() || !t.was[ref].code.Open()) { // its end may always be said
+		// a message that ends the thread is allowed even if the thread is full
+		if why := th.FullReason(); why != "" && (th.Status.Open() || !t.before[ref].code.Open()) {
 			return thread.Conflict("%s", why)
 		}
-		touch(th, t.was[ref])
+		bumpUpdateTime(th, t.before[ref])
 		th.Version++
 		changes = append(changes, store.Change{Record: threadRecord(th), IfRev: th.Rev})
 	}
@@ -347,50 +351,51 @@ func (t *tx) commit(ctx context.Context) error {
 	for _, ref := range t.order {
 		t.x.index.publish(t.threads[ref])
 	}
-	for _, e := range t.changed {
+	for _, e := range t.executors {
 		t.x.Executors.put(e)
 	}
 	for _, c := range t.claims {
-		t.x.Executors.claimed(c)
+		t.x.Executors.addClaim(c)
 	}
-	if t.routed {
+	if t.setsRules {
 		t.x.Executors.setRules(t.rules)
 	}
-	if t.told > 0 {
-		t.x.WakeTeller()
+	if t.notices > 0 {
+		t.x.WakeNotifier()
 	}
 	if len(t.order) > 0 {
-		t.x.changed(t.order)
+		t.x.announce(t.order)
 	}
 	return nil
 }
 
-// ended lists the threads that may have met, or failed, what others depend on.
-func (t *tx) ended() []string {
+// endedRefs returns the threads that this block ended: threads that depend on them must be checked.
+func (t *tx) endedRefs() []string {
 	var out []string
 	for _, ref := range t.order {
-		if th := t.threads[ref]; th.Status.Terminal() && t.was[ref].code != th.Status {
+		if th := t.threads[ref]; th.Status.Terminal() && t.before[ref].code != th.Status {
 			out = append(out, ref)
 		}
 	}
 	return out
 }
 
+// IDKey returns the record key of a (requester, client id) pair.
 func IDKey(requester, id string) string {
 	sum := sha256.Sum256([]byte(requester + "\x00" + id))
 	return hex.EncodeToString(sum[:16])
 }
 
-// touch dates what was said behind the change before it: who follows the thread knows by the time of its last change
-// whether there is something new, and two may come in one millisecond. A clock that was set back is followed.
-func touch(t *thread.Thread, was past) {
+// bumpUpdateTime makes the update time of a changed thread later than before. Readers notice changes by this time, and
+// two changes may fall into one millisecond. If the clock was set back by a second or more, the new time stands.
+func bumpUpdateTime(t *thread.Thread, was snapshot) {
 	behind := was.updated.Sub(t.Updated)
 	if (t.Serial > was.serial || t.Status != was.code) && behind >= 0 && behind < time.Second {
 		t.Updated = was.updated.Add(time.Millisecond)
 	}
 }
 
-// The namespaces of the exchange's records.
+// Namespaces of the exchange's records.
 const (
 	NSThreads      = "mess/threads"
 	NSMessages     = "mess/messages"
@@ -400,8 +405,8 @@ const (
 	NSExecutors    = "mess/executors"
 	NSCapabilities = "mess/capabilities"
 	NSMeta         = "mess/meta"
-	NSNotices      = "mess/notices" // what somebody must still be told (MESS-28)
-	NSSeen         = "mess/seen"    // messages of the mesh and of links that were taken in
+	NSNotices      = "mess/notices" // notices that are not delivered yet (MESS-28)
+	NSSeen         = "mess/seen"    // replay records of calls, mesh messages and documents
 
 )
 

@@ -5,7 +5,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// ack acknowledges an entry that is no request.
+// ack acknowledges an entry other than a request.
 func (t *tx) ack(e thread.Entry, ref string) {
 	body := wire.Obj()
 	if id := e.Body.GetStr("id"); id != "" {
@@ -17,8 +17,9 @@ func (t *tx) ack(e thread.Entry, ref string) {
 	t.answers = append(t.answers, thread.Entry{Type: "ack", Body: body.With("received_at", thread.TimeText(t.now))})
 }
 
-// finish writes the acks of MESS-35: one for a lone request, one for several together, and those of the other entries.
-func (t *tx) finish() {
+// writeAcks writes the acks of MESS-35: one for a single request, a common one for several, and those of the other
+// entries.
+func (t *tx) writeAcks() {
 	var head thread.Block
 	switch len(t.acks) {
 	case 0:

@@ -10,14 +10,16 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// What those say of a thread that it was sent to (Options.Sent). The exchange behind a link is right about its own threads
-// (Options.Follow): ours goes to the state that it says, whatever section 5 lets an executor do. An agent of the mesh is held
-// to section 5; only what its exchange may do, and no executor, is followed.
+// This file applies what peers say about threads that were sent to them (Options.Sent). The exchange behind a link is
+// right about its own threads (Options.Follow): our thread takes the state that it reports, even if section 5 would not
+// let an executor set that state. A mesh agent is bound by section 5. Only states that no executor but only an exchange
+// may set are taken from its exchange.
 
-// follow applies a status of whom the thread was sent to. done is false for one that is judged as any executor's.
+// follow applies a status from the peer to which the thread was sent. done is false if the status must be treated as
+// that of any executor.
 func (t *tx) follow(th *thread.Thread, s thread.Status, e thread.Entry) (done bool, err error) {
 	by := t.who.ID
-	nobody := th.Holder == "" // works on it there, as far as we know
+	nobody := th.Holder == "" // the peer has not told us of an executor
 	parks := nobody && (s.Code == thread.Held || s.Code == thread.Waiting)
 	goesOn := e.Successor()
 	switch {
@@ -34,26 +36,28 @@ func (t *tx) follow(th *thread.Thread, s thread.Status, e thread.Entry) (done bo
 	}
 	switch body := s.Body; {
 	case th.Status.Terminal():
-		t.say(th, e)
+		t.post(th, e)
 	case goesOn != "":
-		t.goOn(th, s, goesOn)
+		t.continueAs(th, s, goesOn)
 	case parks:
 		waits := t.opts.Sent
 		if th.WaitsForPeer() && waits == thread.ParkedPending {
-			waits = th.Parked // it was let in, and its owner is asked about the job now: the ack of the request is no end of that
+			// the peer let the request in and now asks its owner about the job: the ack of the request does not end
+			// that wait
+			waits = th.Parked
 		}
 		if th.Status != s.Code {
 			th.Become(s.Code, by, s.Message, t.now)
 		}
 		th.Parked = waits
-		t.say(th, e)
+		t.post(th, e)
 	case nobody && slices.Contains([]thread.Code{thread.Declined, thread.Failed, thread.Cancelled, thread.Expired}, s.Code):
-		t.dropOut(th, s, e)
+		t.withdrawPeer(th, s, e)
 	default:
 		if nobody && s.Code != thread.Superseded && s.Code != thread.Received {
 			th.Claim(by, t.now)
 		}
-		if s.Code == thread.Received { // its executor there gave it back
+		if s.Code == thread.Received { // the peer's executor gave it back
 			th.Holder = ""
 		}
 		if s.Code != th.Status {
@@ -63,30 +67,30 @@ func (t *tx) follow(th *thread.Thread, s thread.Status, e thread.Entry) (done bo
 		if s.Code == thread.Claimed && body.GetStr("executor") == "" {
 			body = body.With("executor", wire.Text(by))
 		}
-		t.say(th, thread.Entry{Type: "status", Body: goneOn(body)})
+		t.post(th, thread.Entry{Type: "status", Body: describeSuccessors(body)})
 		if nobody && th.Holder != "" {
-			t.claimed(th)
+			t.recordClaim(th)
 		}
 	}
 	return true, nil
 }
 
-// dropOut takes back a thread from whom it was sent to, and who has not claimed it. If nobody else is left for it, it ends as
-// it ended there (MESS-24).
-func (t *tx) dropOut(th *thread.Thread, s thread.Status, e thread.Entry) {
+// withdrawPeer handles a peer that has not claimed the thread and now will not. If nobody else may claim the thread, it
+// ends with the peer's status (MESS-24).
+func (t *tx) withdrawPeer(th *thread.Thread, s thread.Status, e thread.Entry) {
 	th.Declined = append(th.Declined, t.who.ID)
-	if t.x.Executors.none(th) && (t.x.Hears == nil || !t.x.Hears(ToDirectory)) {
+	if t.x.Executors.hasNoCandidate(th) && (t.x.WantsNotices == nil || !t.x.WantsNotices(ToDirectory)) {
 		th.Become(s.Code, t.who.ID, cmp.Or(s.Reason, s.Message), t.now)
 	}
-	t.say(th, e)
-	if !th.Status.Terminal() && t.x.Executors.none(th) { // others may be listed
-		t.tell(ToDirectory, NoticeOffer, th.Ref, th.Serial)
+	t.post(th, e)
+	if !th.Status.Terminal() && t.x.Executors.hasNoCandidate(th) { // the directory may list others
+		t.addNotice(ToDirectory, NoticeOffer, th.Ref, th.Serial)
 	}
 }
 
-// goOn keeps a thread that was delegated to another thread there: whom it was sent to goes on with it under that name. What
-// was asked in the older one is asked no more.
-func (t *tx) goOn(th *thread.Thread, s thread.Status, as string) {
+// continueAs keeps our thread open after the peer delegated its thread to another one: the peer now knows the thread as
+// that one. An open question of the older thread is dropped.
+func (t *tx) continueAs(th *thread.Thread, s thread.Status, as string) {
 	if p := th.Peers[t.who.ID]; p.Address == "" {
 		p.Name = as
 		th.Peers[t.who.ID] = p
@@ -98,12 +102,12 @@ func (t *tx) goOn(th *thread.Thread, s thread.Status, as string) {
 	if s.Delegated != "" {
 		words += ", with " + wire.OneLine(s.Delegated, 64)
 	}
-	t.say(th, th.StatusEntry(wire.TextField("message", words)))
+	t.post(th, th.StatusEntry(wire.TextField("message", words)))
 }
 
-// goneOn says in words as which threads one goes on that was superseded or delegated there. Their refs mean nothing here, or
-// another thread.
-func goneOn(body wire.Value) wire.Value {
+// describeSuccessors replaces the refs of the threads that superseded the peer's thread, or to which it was delegated,
+// by a message. Here the refs would mean nothing, or another thread.
+func describeSuccessors(body wire.Value) wire.Value {
 	list, superseded := body.Get("superseded_by")
 	if body = body.Without("ref").Without("superseded_by"); !superseded {
 		return body
@@ -118,28 +122,28 @@ func goneOn(body wire.Value) wire.Value {
 		}
 	}
 	if len(names) == 0 && body.GetStr("message") != "" {
-		return body // of an exchange behind that one
+		return body // relayed from yet another exchange
 	}
 	return body.With("message", wire.Text("it goes on there as "+cmp.Or(strings.Join(names, ", "), "others")+": that is not followed here"))
 }
 
-// followResponse takes in a result from the exchange behind a link in any open state. done is false if it is judged as any
-// executor's.
+// followResponse applies a result from the exchange behind a link, in any open state. done is false if the response
+// must be treated as that of any executor.
 func (t *tx) followResponse(th *thread.Thread, e thread.Entry) (done bool) {
 	if !t.opts.Follow || !th.Status.Open() || th.Holder != "" && th.Holder != t.who.ID || th.Holder == "" && !th.IsClaimable() {
 		return false
 	}
 	if th.Holder == "" {
 		th.Claim(t.who.ID, t.now)
-		defer t.claimed(th)
+		defer t.recordClaim(th)
 	}
-	t.say(th, e)
+	t.post(th, e)
 	return true
 }
 
-// decideThere hands the requester's word to the exchange that made a suggestion. It means the threads, executors and times of
-// that exchange, which carries it out; our thread goes the way of the one there.
-func (t *tx) decideThere(ctx context.Context, th *thread.Thread, e thread.Entry, s *thread.Suggestion, accept bool) error {
+// forwardDecision passes the requester's decision to the exchange that made the suggestion. A suggestion means that
+// exchange's threads, executors and times, so that exchange carries it out; our thread follows its thread.
+func (t *tx) forwardDecision(ctx context.Context, th *thread.Thread, e thread.Entry, s *thread.Suggestion, accept bool) error {
 	word, by := "refused", s.By
 	if accept {
 		word = "accepted"
@@ -147,30 +151,30 @@ func (t *tx) decideThere(ctx context.Context, th *thread.Thread, e thread.Entry,
 		case !th.Status.Open(), th.Holder == "" && !free && th.Parked != thread.ParkedApproval:
 			return thread.Conflict("the thread is %s", th.Status)
 		case th.Holder != "" && th.Holder != by, !th.IsOfferedTo(by):
-			return thread.Conflict("who suggested it does not work on the thread any more")
+			return thread.Conflict("the executor that suggested it no longer works on the thread")
 		}
-		if err := t.mayGoOn(th); err != nil {
+		if err := t.checkOwnerHold(th); err != nil {
 			return err
 		}
 	}
 	e.Body = e.Body.With("re", wire.Text(s.ID))
-	if err := t.mark(ctx, th, *s, word); err != nil {
+	if err := t.markDecision(ctx, th, *s, word); err != nil {
 		return err
 	}
-	t.say(th, e)
-	t.flushOne(th)
-	if th.Holder != by { // the executor of the thread hears all that is said in it
-		t.tell(by, NoticeUpdate, th.Ref, th.Serial)
+	t.post(th, e)
+	t.flushThread(th)
+	if th.Holder != by { // the holder hears of every message anyway
+		t.addNotice(by, NoticeUpdate, th.Ref, th.Serial)
 	}
 	return nil
 }
 
-// mark notes the word about a suggestion, and about the same one in the other threads that it is about: of a merge there,
-// every thread hears for itself.
-func (t *tx) mark(ctx context.Context, th *thread.Thread, s thread.Suggestion, word string) error {
+// markDecision records the decision about a suggestion. A merge by a peer reaches every one of its threads separately,
+// so the same suggestion is marked in the other threads too.
+func (t *tx) markDecision(ctx context.Context, th *thread.Thread, s thread.Suggestion, word string) error {
 	refs := []string{th.Ref}
 	if s.Type == "merge" {
-		tag := own(th.Requester, s.ID)
+		tag := ownKey(th.Requester, s.ID)
 		more, _ := t.x.index.page("from:"+th.Requester, position{}, maxSuggestions, func(e *entry) bool {
 			return e.ref != th.Ref && slices.Contains(e.tags, tag)
 		})

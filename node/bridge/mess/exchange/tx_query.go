@@ -12,14 +12,14 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// maxAnswered bounds the threads or executors in one answer to a query, and maxQueries the queries in one block.
+// maxAnswered bounds the threads or executors in the answer to one query; maxQueries bounds the queries in one block.
 const (
 	maxAnswered = 1000
 	maxQueries  = 20
 )
 
-// query is MESS-36: a response with one structured entry, of what the asker may see.
-func (t *tx) query(ctx context.Context, e thread.Entry, path string) error {
+// applyQuery implements MESS-36: the answer is a response with one structured entry, limited to what the actor may see.
+func (t *tx) applyQuery(ctx context.Context, e thread.Entry, path string) error {
 	q, err := thread.ReadQuery(e.Body, path)
 	if err != nil {
 		return err
@@ -38,9 +38,9 @@ func (t *tx) query(ctx context.Context, e thread.Entry, path string) error {
 	case "capabilities":
 		data = wire.Obj(wire.Field("capabilities", CapabilityTree(t.x.Executors.Available(q.Tags))))
 	case "executors":
-		data = wire.Obj(wire.Field("executors", t.executors(q)))
+		data = wire.Obj(wire.Field("executors", t.listExecutors(q)))
 	default:
-		list, err := t.requests(ctx, q)
+		list, err := t.listRequests(ctx, q)
 		if err != nil {
 			return err
 		}
@@ -53,19 +53,19 @@ func (t *tx) query(ctx context.Context, e thread.Entry, path string) error {
 	return nil
 }
 
-func (t *tx) requests(ctx context.Context, q thread.Query) (wire.Value, error) {
+func (t *tx) listRequests(ctx context.Context, q thread.Query) (wire.Value, error) {
 	var threads []Summary
 	if len(q.Re) > 0 {
 		for _, re := range q.Re {
 			to, ok := thread.Resolve(view{t, ctx}, re, t.x.id)
 			if !ok {
-				return wire.Value{}, thread.Missing("re" + thread.Quoted(re) + " names nothing that is there")
+				return wire.Value{}, thread.Missing("re" + thread.QuoteName(re) + " names nothing that is there")
 			}
 			th, err := t.load(ctx, to.Ref)
 			if err != nil {
 				return wire.Value{}, err
 			}
-			if t.x.sees(t.who, th) {
+			if t.x.canSee(t.who, th) {
 				threads = append(threads, Summarize(th))
 			}
 		}
@@ -95,11 +95,11 @@ func (t *tx) requests(ctx context.Context, q thread.Query) (wire.Value, error) {
 	return wire.Arr(out...), nil
 }
 
-// overlay shows threads as this block leaves them.
+// overlay replaces the threads that this block changes by their new state.
 func (t *tx) overlay(list []Summary) []Summary {
 	var out []Summary
 	for _, ref := range t.order {
-		if th := t.threads[ref]; t.x.sees(t.who, th) {
+		if th := t.threads[ref]; t.x.canSee(t.who, th) {
 			out = append(out, Summarize(th))
 		}
 	}
@@ -111,13 +111,13 @@ func (t *tx) overlay(list []Summary) []Summary {
 	return out
 }
 
-func (t *tx) executors(q thread.Query) wire.Value {
+func (t *tx) listExecutors(q thread.Query) wire.Value {
 	var out []wire.Value
 	for _, c := range t.x.Executors.list() {
 		if c.Pending && !t.who.Owner || q.Executor != "" && q.Executor != c.ID || len(out) == maxAnswered {
 			continue
 		}
-		if len(q.Tags) > 0 && !slices.ContainsFunc(c.Capabilities, func(n thread.Need) bool { return t.x.Executors.tagged(n.ID, q.Tags) }) {
+		if len(q.Tags) > 0 && !slices.ContainsFunc(c.Capabilities, func(n thread.Need) bool { return t.x.Executors.hasTag(n.ID, q.Tags) }) {
 			continue
 		}
 		v := wire.Obj(wire.TextField("id", c.ID))
@@ -130,8 +130,8 @@ func (t *tx) executors(q thread.Query) wire.Value {
 	return wire.Arr(out...)
 }
 
-// config is MESS-37: an executor for itself, the owner for all.
-func (t *tx) config(ctx context.Context, e thread.Entry, path string) error {
+// applyConfig implements MESS-37: an executor configures itself, the owner everything.
+func (t *tx) applyConfig(ctx context.Context, e thread.Entry, path string) error {
 	c, err := thread.ReadConfig(e.Body, path)
 	if err != nil {
 		return err
@@ -140,30 +140,30 @@ func (t *tx) config(ctx context.Context, e thread.Entry, path string) error {
 		if !t.who.Owner {
 			return thread.Forbidden("only the owner may set routing rules")
 		}
-		if t.routed {
+		if t.setsRules {
 			return thread.Bad(path+".routing", "is set twice in the block")
 		}
-		t.rules, t.routed = c.Rules, true
+		t.rules, t.setsRules = c.Rules, true
 		t.changes = append(t.changes, store.Change{Record: store.Record{NS: NSMeta, Key: "routing", Body: thread.Encode(c.Rules)}, IfRev: store.Any})
 		t.ack(e, "routing")
 		return nil
 	}
 	say := c.Executor
 	if !t.who.Owner && say.ID != t.who.ID {
-		return thread.Forbidden("an executor may set up itself alone")
+		return thread.Forbidden("an executor may only configure itself")
 	}
 	if thread.IsReserved(say.ID) {
 		return thread.Bad(path+".executor.id", "is reserved")
 	}
-	if slices.ContainsFunc(t.changed, func(e *Executor) bool { return e.ID == say.ID }) {
+	if slices.ContainsFunc(t.executors, func(e *Executor) bool { return e.ID == say.ID }) {
 		return thread.Bad(path+".executor", "is set up twice in the block")
 	}
-	ex, err := t.x.Executors.stored(ctx, say.ID)
+	ex, err := t.x.Executors.read(ctx, say.ID)
 	switch {
 	case errors.Is(err, store.ErrNotFound) && t.who.Owner:
 		ex = &Executor{ID: say.ID, Created: t.now, rev: store.Absent}
 	case errors.Is(err, store.ErrNotFound):
-		return thread.Forbidden("register first")
+		return thread.Forbidden("the executor is not registered: register first")
 	case err != nil:
 		return err
 	case ex.Pending && !t.who.Owner:
@@ -177,11 +177,11 @@ func (t *tx) config(ctx context.Context, e thread.Entry, path string) error {
 	if !t.who.Owner {
 		ex.Seen = t.now
 	}
-	if err := ex.fits(); err != nil {
+	if err := ex.checkSize(); err != nil {
 		return err
 	}
 	t.changes = append(t.changes, store.Change{Record: ex.record(), IfRev: ex.rev})
-	t.changed = append(t.changed, ex)
+	t.executors = append(t.executors, ex)
 	t.ack(e, "executors/"+ex.ID)
 	return nil
 }

@@ -13,11 +13,11 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// SameFor is how long a request with the same id and content is the same request (MESS-16).
+// SameFor is how long a repeated request with the same client id and content counts as the same request (MESS-16).
 const SameFor = 24 * time.Hour
 
-// known is the record behind a client id.
-type known struct {
+// clientIDRecord is the stored meaning of a client id.
+type clientIDRecord struct {
 	Ref    string    `json:"ref"`
 	Digest string    `json:"digest"`
 	At     time.Time `json:"at"`
@@ -25,8 +25,8 @@ type known struct {
 	rev store.Rev
 }
 
-// reserve gives every request of the block its ref before any is applied, so that one may name another before or after
-// it (MESS-29). A request that is known gets the ref that it has. It refuses cycles.
+// reserve gives every request of the block its ref before any entry is applied, so that a request may name an earlier
+// or later one (MESS-29). A repeated request gets the ref of the first one. reserve refuses cycles.
 func (t *tx) reserve(ctx context.Context, b thread.Block) (map[int]string, error) {
 	refs := make(map[int]string)
 	day := t.now.Format(time.DateOnly)
@@ -38,7 +38,7 @@ func (t *tx) reserve(ctx context.Context, b thread.Block) (map[int]string, error
 		if _, twice := t.ids[id]; twice && id != "" {
 			return nil, thread.Bad(thread.EntryPath(i, e)+".id", "is used twice in the block")
 		}
-		k, err := t.known(ctx, id)
+		k, err := t.lookUpClientID(ctx, id)
 		if err != nil {
 			return nil, err
 		}
@@ -50,13 +50,13 @@ func (t *tx) reserve(ctx context.Context, b thread.Block) (map[int]string, error
 		if id != "" {
 			t.ids[id] = refs[i]
 		}
-		t.last, t.made[refs[i]] = refs[i], true
+		t.lastRequest, t.made[refs[i]] = refs[i], true
 	}
-	return refs, t.acyclic(b)
+	return refs, t.checkCycles(b)
 }
 
-// known returns what a client id of this requester stands for; the zero value where it is new.
-func (t *tx) known(ctx context.Context, id string) (k known, err error) {
+// lookUpClientID returns what a client id of this requester stands for, or the zero value if the id is new.
+func (t *tx) lookUpClientID(ctx context.Context, id string) (k clientIDRecord, err error) {
 	if id == "" {
 		return k, nil
 	}
@@ -74,8 +74,8 @@ func (t *tx) known(ctx context.Context, id string) (k known, err error) {
 	return k, nil
 }
 
-// acyclic refuses requests of a block that wait for each other (MESS-29). Older threads cannot wait for new ones.
-func (t *tx) acyclic(b thread.Block) error {
+// checkCycles refuses requests of the block that wait for each other (MESS-29). Older threads cannot wait for new ones.
+func (t *tx) checkCycles(b thread.Block) error {
 	needs := make(map[string][]string)
 	where := make(map[string]int)
 	for i, e := range b {
@@ -114,28 +114,29 @@ func (t *tx) acyclic(b thread.Block) error {
 	return nil
 }
 
-// request makes a thread (MESS-16).
-func (t *tx) request(ctx context.Context, e thread.Entry, path, ref string) error {
+// applyRequest opens a thread (MESS-16).
+func (t *tx) applyRequest(ctx context.Context, e thread.Entry, path, ref string) error {
 	r, err := thread.ReadRequest(e.Body, path, t.now)
 	if err != nil {
 		return err
 	}
-	k, err := t.known(ctx, r.ID)
+	k, err := t.lookUpClientID(ctx, r.ID)
 	if err != nil {
 		return err
 	}
-	t.acks = append(t.acks, request{id: r.ID, ref: ref})
+	t.acks = append(t.acks, requestAck{id: r.ID, ref: ref})
 	if k.Ref == ref {
-		return nil // it is known
+		return nil // a repetition
 	}
-	if !r.Deadline.IsZero() && !t.now.Before(r.Deadline) && t.opts.Peer == nil { // of the mesh it may have been under way
+	// a mesh request may have been delayed on its way
+	if !r.Deadline.IsZero() && !t.now.Before(r.Deadline) && t.opts.Peer == nil {
 		key := "constraints.timing.expires"
 		if thread.HasValue(e.Body, "needed_by") {
 			key = "needed_by"
 		}
 		return thread.Bad(path+"."+key, "lies in the past")
 	}
-	depends, err := t.depends(ctx, r, path)
+	depends, err := t.resolveDependencies(ctx, r, path)
 	if err != nil {
 		return err
 	}
@@ -149,45 +150,45 @@ func (t *tx) request(ctx context.Context, e thread.Entry, path, ref string) erro
 	if t.opts.Peer != nil {
 		th.Peers = map[string]thread.Peer{t.who.ID: *t.opts.Peer}
 	}
-	t.threads[ref], t.was[ref] = th, past{}
+	t.threads[ref], t.before[ref] = th, snapshot{}
 	t.result.Created = append(t.result.Created, ref)
 	if r.ID != "" {
-		body := thread.Encode(known{Ref: ref, Digest: thread.Digest(e.Body), At: t.now})
+		body := thread.Encode(clientIDRecord{Ref: ref, Digest: thread.Digest(e.Body), At: t.now})
 		t.changes = append(t.changes, store.Change{Record: store.Record{NS: NSIDs, Key: IDKey(t.who.ID, r.ID), Body: body}, IfRev: k.rev})
 	}
-	t.say(th, e)
+	t.post(th, e)
 	if t.opts.Hold {
 		th.Park(thread.ParkedApproval, t.now)
-		t.tellState(th)
+		t.postState(th)
 		return nil
 	}
 	return t.settle(ctx, th)
 }
 
-// depends resolves what a request waits for.
-func (t *tx) depends(ctx context.Context, r thread.Request, path string) ([]string, error) {
+// resolveDependencies returns the refs of the threads for which a request waits.
+func (t *tx) resolveDependencies(ctx context.Context, r thread.Request, path string) ([]string, error) {
 	var out []string
 	for i, id := range r.DependsOn {
-		to, err := t.target(ctx, id)
-		if err != nil || !t.mayWaitFor(to.Ref) {
-			return nil, thread.Bad(fmt.Sprintf("%s.constraints.depends_on[%d]", path, i), strings.TrimSpace(thread.Quoted(id)+" names no request of yours"))
+		to, err := t.resolve(ctx, id)
+		if err != nil || !t.canWaitFor(to.Ref) {
+			return nil, thread.Bad(fmt.Sprintf("%s.constraints.depends_on[%d]", path, i), strings.TrimSpace(thread.QuoteName(id)+" is not a request of yours"))
 		}
 		out = append(out, to.Ref)
 	}
 	return out, nil
 }
 
-// mayWaitFor says whether a thread is the actor's own. What becomes of others' is not told to who could once have claimed
-// them, by no way round (MESS-56).
-func (t *tx) mayWaitFor(ref string) bool {
+// canWaitFor reports whether the actor's requests may depend on a thread: only on the actor's own. Otherwise an
+// executor that once could have claimed a thread would learn what became of it (MESS-56).
+func (t *tx) canWaitFor(ref string) bool {
 	th := t.threads[ref]
 	return t.who.Owner || t.made[ref] || th != nil && th.Requester == t.who.ID || th == nil && t.x.index.requester(ref) == t.who.ID
 }
 
-// settle parks a thread that must wait, or lets it be offered: after its creation, and whenever what it waited for may
-// be over (MESS-29 to MESS-31).
+// settle parks a thread that must wait, or offers it. It is called after the thread is created, and whenever the reason
+// to wait may be gone (MESS-29 to MESS-31).
 func (t *tx) settle(ctx context.Context, th *thread.Thread) error {
-	met, failed, err := t.dependencies(ctx, th)
+	met, failed, err := t.checkDependencies(ctx, th)
 	switch {
 	case err != nil:
 		return err
@@ -197,7 +198,7 @@ func (t *tx) settle(ctx context.Context, th *thread.Thread) error {
 	case !met:
 		if th.Parked != thread.ParkedDependency {
 			th.Park(thread.ParkedDependency, t.now)
-			t.tellState(th, wire.Field("waiting_for", wire.Obj(
+			t.postState(th, wire.Field("waiting_for", wire.Obj(
 				wire.TextField("type", "dependency"),
 				wire.Field("ref", wire.Texts(th.DependsOn)))))
 		}
@@ -205,7 +206,7 @@ func (t *tx) settle(ctx context.Context, th *thread.Thread) error {
 	case t.now.Before(th.NotBefore):
 		if th.Parked != thread.ParkedSchedule {
 			th.Park(thread.ParkedSchedule, t.now)
-			t.tellState(th, wire.Field("waiting_for", wire.Obj(
+			t.postState(th, wire.Field("waiting_for", wire.Obj(
 				wire.TextField("type", "schedule"),
 				wire.Field("available_at", thread.TimeText(th.NotBefore)))))
 		}
@@ -213,7 +214,7 @@ func (t *tx) settle(ctx context.Context, th *thread.Thread) error {
 	}
 	if th.Parked == thread.ParkedDependency || th.Parked == thread.ParkedSchedule {
 		th.Unpark(t.now)
-		t.tellState(th)
+		t.postState(th)
 	}
 	if th.Status == thread.Received && !th.Offered {
 		t.offer(th)
@@ -223,7 +224,7 @@ func (t *tx) settle(ctx context.Context, th *thread.Thread) error {
 
 func (t *tx) failDependency(th *thread.Thread, on string) {
 	th.Become(thread.Failed, thread.ExchangeID, "dependency_failed: "+on, t.now)
-	t.tellState(th, wire.Field("reason", wire.Obj(
+	t.postState(th, wire.Field("reason", wire.Obj(
 		wire.TextField("type", "dependency_failed"),
 		wire.TextField("detail", on),
 	)),
@@ -231,17 +232,17 @@ func (t *tx) failDependency(th *thread.Thread, on string) {
 		wire.Field("recoverable", wire.Bool(true)))
 }
 
-// tellState appends the exchange's own status message.
-func (t *tx) tellState(th *thread.Thread, extra ...wire.Member) {
+// postState appends a status message of the exchange with the state of the thread.
+func (t *tx) postState(th *thread.Thread, extra ...wire.Member) {
 	t.touch(th)
-	t.add(th, thread.ExchangeID, thread.Block{th.StatusEntry(extra...)})
+	t.appendMessage(th, thread.ExchangeID, thread.Block{th.StatusEntry(extra...)})
 }
 
-// dependencies says whether everything that the thread waits for is completed, and what of it never will be.
-func (t *tx) dependencies(ctx context.Context, th *thread.Thread) (met bool, failed string, err error) {
+// checkDependencies reports whether all dependencies of the thread are met, and returns one that can no longer be met.
+func (t *tx) checkDependencies(ctx context.Context, th *thread.Thread) (met bool, failed string, err error) {
 	met = true
 	for _, ref := range th.DependsOn {
-		done, dead, err := t.outcome(ctx, ref, 0)
+		done, dead, err := t.dependencyState(ctx, ref, 0)
 		if err != nil {
 			return false, "", err
 		}
@@ -253,10 +254,11 @@ func (t *tx) dependencies(ctx context.Context, th *thread.Thread) (met bool, fai
 	return met, "", nil
 }
 
-// outcome follows superseded and delegated threads to what took their place (MESS-30).
-func (t *tx) outcome(ctx context.Context, ref string, depth int) (done, dead bool, err error) {
+// dependencyState reports whether a dependency is done, or can no longer be. It follows superseded and delegated
+// threads to their successors (MESS-30).
+func (t *tx) dependencyState(ctx context.Context, ref string, depth int) (done, dead bool, err error) {
 	if t.made[ref] && t.threads[ref] == nil {
-		return false, false, nil // a request further down in this block
+		return false, false, nil // a later request of this block
 	}
 	th, err := t.load(ctx, ref)
 	if errors.Is(err, store.ErrNotFound) || depth > 64 {
@@ -274,7 +276,7 @@ func (t *tx) outcome(ctx context.Context, ref string, depth int) (done, dead boo
 		done = len(th.Successors) > 0
 		dead = !done
 		for _, next := range th.Successors {
-			d, lost, err := t.outcome(ctx, next, depth+1)
+			d, lost, err := t.dependencyState(ctx, next, depth+1)
 			if err != nil {
 				return false, false, err
 			}

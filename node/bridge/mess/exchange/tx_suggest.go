@@ -13,6 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
+// IgnoreMissing returns nil if err is [store.ErrNotFound], otherwise err.
 func IgnoreMissing(err error) error {
 	if errors.Is(err, store.ErrNotFound) {
 		return nil
@@ -20,11 +21,11 @@ func IgnoreMissing(err error) error {
 	return err
 }
 
-// maxSuggestions bounds those of one thread.
+// maxSuggestions bounds the suggestions in one thread.
 const maxSuggestions = 50
 
-// suggestion takes a proposal of an executor to the requester (MESS-38).
-func (t *tx) suggestion(ctx context.Context, e thread.Entry, path string) error {
+// applySuggestion adds an executor's suggestion to its threads, for the requester to decide (MESS-38).
+func (t *tx) applySuggestion(ctx context.Context, e thread.Entry, path string) error {
 	s, err := thread.ReadSuggestion(e.Body, path)
 	if err != nil {
 		return err
@@ -32,13 +33,13 @@ func (t *tx) suggestion(ctx context.Context, e thread.Entry, path string) error 
 	var threads []*thread.Thread
 	requester := ""
 	for _, re := range s.Re {
-		th, err := t.about(ctx, re)
+		th, err := t.resolveThread(ctx, re)
 		if err != nil {
 			return err
 		}
 		requester = cmp.Or(requester, th.Requester)
 		if !t.x.roles(t.who, th).Has(thread.AsHolder | thread.AsEligible | thread.AsOwner) {
-			return thread.Forbidden("only who holds or may claim a thread may make suggestions about it")
+			return thread.Forbidden("only an executor that holds or may claim the thread may make suggestions about it")
 		}
 		if th.Requester != requester {
 			return thread.Conflict("the threads have different requesters")
@@ -54,7 +55,8 @@ func (t *tx) suggestion(ctx context.Context, e thread.Entry, path string) error 
 	if s.Type != "merge" && len(threads) > 1 && s.Type != "alternative" {
 		return thread.Bad(path+".re", "names more than one thread")
 	}
-	if _, err := t.plan(s, threads[0]); err != nil && t.opts.Sent == "" { // else its own exchange judges it
+	// a peer's own exchange checks its proposals
+	if _, err := t.readProposal(s, threads[0]); err != nil && t.opts.Sent == "" {
 		return err
 	}
 	head := threads[0]
@@ -70,7 +72,7 @@ func (t *tx) suggestion(ctx context.Context, e thread.Entry, path string) error 
 	}
 	head.Suggestions = append(head.Suggestions, s)
 	for _, th := range threads {
-		t.say(th, e)
+		t.post(th, e)
 	}
 	return nil
 }
@@ -82,8 +84,8 @@ type proposal struct {
 	requests []wire.Value
 }
 
-// plan reads what a suggestion proposes; what could not be done is refused when it is made.
-func (t *tx) plan(s thread.Suggestion, th *thread.Thread) (p proposal, err error) {
+// readProposal reads what a suggestion proposes. A proposal that cannot be carried out is refused when it is made.
+func (t *tx) readProposal(s thread.Suggestion, th *thread.Thread) (p proposal, err error) {
 	text, isText := s.Proposed.Str()
 	word := func(keys ...string) string {
 		for _, key := range keys {
@@ -131,17 +133,17 @@ func (t *tx) plan(s thread.Suggestion, th *thread.Thread) (p proposal, err error
 	return p, nil
 }
 
-// decision says the requester's answer to a suggestion in the thread, and then does what follows from it. The ack names the
-// threads that were made.
-func (t *tx) decision(ctx context.Context, th *thread.Thread, e thread.Entry, id string, accept bool) error {
+// applyDecision posts the requester's decision about a suggestion and carries it out. Its ack names the threads that
+// were created.
+func (t *tx) applyDecision(ctx context.Context, th *thread.Thread, e thread.Entry, id string, accept bool) error {
 	if !t.x.roles(t.who, th).Has(thread.AsRequester | thread.AsOwner) {
 		return thread.Forbidden("only the requester may decide")
 	}
 	if s := th.ChooseSuggestion(id); th.IsForPeer(s) {
-		return t.decideThere(ctx, th, e, s, accept)
+		return t.forwardDecision(ctx, th, e, s, accept)
 	}
-	t.say(th, e)
-	t.flushOne(th) // what follows comes behind it
+	t.post(th, e)
+	t.flushThread(th) // what follows comes after the decision
 	acked, before := len(t.answers)-1, len(t.result.Created)
 	if err := t.decide(ctx, th, id, accept); err != nil {
 		return err
@@ -156,15 +158,15 @@ func (t *tx) decision(ctx context.Context, th *thread.Thread, e thread.Entry, id
 	return nil
 }
 
-// flushOne is flush for one thread.
-func (t *tx) flushOne(th *thread.Thread) {
+// flushThread is flush for one thread.
+func (t *tx) flushThread(th *thread.Thread) {
 	if b := t.grouped[th.Ref]; b != nil {
 		delete(t.grouped, th.Ref)
-		t.add(th, t.who.ID, b)
+		t.appendMessage(th, t.who.ID, b)
 	}
 }
 
-// decide does what an answer to a suggestion means.
+// decide accepts or refuses a suggestion. An accepted one is carried out.
 func (t *tx) decide(ctx context.Context, th *thread.Thread, id string, accept bool) error {
 	s := th.ChooseSuggestion(id)
 	if s == nil {
@@ -178,12 +180,12 @@ func (t *tx) decide(ctx context.Context, th *thread.Thread, id string, accept bo
 	s.Decided = "accepted"
 	if requestLink(th) != "" && slices.Contains([]string{"merge", "split", "delegate"}, s.Type) {
 		if t.who.ID != th.Requester {
-			return thread.Conflict("who asked behind the link decides about it, there")
+			return thread.Conflict("the requester behind the link decides about it on its own exchange")
 		}
-		t.touch(th) // the exchange behind the link does it, and the link follows what becomes of it
+		t.touch(th) // the exchange behind the link carries it out, and the link follows its threads
 		return nil
 	}
-	p, err := t.plan(*s, th)
+	p, err := t.readProposal(*s, th)
 	if err != nil {
 		return err
 	}
@@ -191,25 +193,25 @@ func (t *tx) decide(ctx context.Context, th *thread.Thread, id string, accept bo
 	case "merge":
 		return t.merge(ctx, th, s, p)
 	case "split":
-		whole, err := t.whole(ctx, th)
+		whole, err := t.copyRequest(ctx, th)
 		if err != nil {
 			return err
 		}
 		var next []string
 		for _, part := range p.requests {
-			body := withRef(thread.InheritFields(part, whole), th.Ref)
+			body := addRefs(thread.InheritFields(part, whole), th.Ref)
 			if th.ConfirmBefore {
-				body = body.With("confirm_before", wire.Bool(true)) // who proposes does not free itself from it
+				body = body.With("confirm_before", wire.Bool(true)) // a proposal does not remove the need to confirm
 			}
-			part, err := t.spawn(ctx, successor{body: body, said: true}, th)
+			part, err := t.openSuccessor(ctx, successor{body: body, suggested: true}, th)
 			if err != nil {
 				return err
 			}
 			next = append(next, part.Ref)
 		}
-		return t.replace(th, next, "split")
+		return t.supersede(th, next, "split")
 	case "delegate":
-		return t.handOver(ctx, th, p.executor)
+		return t.delegateTo(ctx, th, p.executor)
 	case "defer":
 		return t.postpone(th, p.until)
 	}
@@ -217,7 +219,7 @@ func (t *tx) decide(ctx context.Context, th *thread.Thread, id string, accept bo
 	return nil
 }
 
-// merge opens one thread for several.
+// merge replaces several threads by one.
 func (t *tx) merge(ctx context.Context, head *thread.Thread, s *thread.Suggestion, p proposal) error {
 	var intents []string
 	var needs []thread.Need
@@ -228,12 +230,12 @@ func (t *tx) merge(ctx context.Context, head *thread.Thread, s *thread.Suggestio
 	for _, ref := range s.Re {
 		th, err := t.load(ctx, ref)
 		if errors.Is(err, store.ErrNotFound) {
-			return thread.Conflict("one of the threads is no longer there")
+			return thread.Conflict("one of the threads no longer exists")
 		}
 		if err != nil {
 			return err
 		}
-		body, err := t.whole(ctx, th)
+		body, err := t.copyRequest(ctx, th)
 		if err != nil {
 			return err
 		}
@@ -241,10 +243,10 @@ func (t *tx) merge(ctx context.Context, head *thread.Thread, s *thread.Suggestio
 			return thread.Conflict("the requests are too large to be one")
 		}
 		others := slices.DeleteFunc(slices.Clone(th.DependsOn), func(on string) bool { return slices.Contains(s.Re, on) })
-		if waits, err := t.leadTo(ctx, others, s.Re, map[string]bool{}); err != nil {
+		if waits, err := t.reaches(ctx, others, s.Re, map[string]bool{}); err != nil {
 			return err
 		} else if waits {
-			return thread.Conflict("what one of the threads waits for waits for another of them")
+			return thread.Conflict("one of the threads waits for a thread that waits for another of them")
 		}
 		threads = append(threads, th)
 		requests = append(requests, body)
@@ -271,23 +273,24 @@ func (t *tx) merge(ctx context.Context, head *thread.Thread, s *thread.Suggestio
 		body = body.With("requires", thread.NeedsTree(needs))
 	}
 	only := trimNamespace(p.executor, t.x.id)
-	if c := t.x.Executors.get(only); c == nil || c.Pending || !c.has(needs) { // who cannot do it is not the only one who may
+	// offer it to all if the proposed executor cannot do it
+	if c := t.x.Executors.get(only); c == nil || c.Pending || !c.hasAll(needs) {
 		only = ""
 	}
-	next, err := t.spawn(ctx, successor{body: withRef(body, s.Re...), only: only, said: true}, threads...)
+	next, err := t.openSuccessor(ctx, successor{body: addRefs(body, s.Re...), only: only, suggested: true}, threads...)
 	if err != nil {
 		return err
 	}
 	for _, th := range threads {
-		if err := t.replace(th, []string{next.Ref}, "merge"); err != nil {
+		if err := t.supersede(th, []string{next.Ref}, "merge"); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// replace marks a thread as superseded.
-func (t *tx) replace(th *thread.Thread, next []string, reason string) error {
+// supersede marks a thread as superseded by others.
+func (t *tx) supersede(th *thread.Thread, next []string, reason string) error {
 	if err := th.Supersede(next, reason, t.now); err != nil {
 		return err
 	}
@@ -295,46 +298,46 @@ func (t *tx) replace(th *thread.Thread, next []string, reason string) error {
 	if len(next) > 1 {
 		by = wire.Texts(next)
 	}
-	t.tellState(th, wire.Field("superseded_by", by), wire.TextField("reason", reason))
+	t.postState(th, wire.Field("superseded_by", by), wire.TextField("reason", reason))
 	return nil
 }
 
-// handOver delegates a thread to an executor of ours at the requester's word.
-func (t *tx) handOver(ctx context.Context, th *thread.Thread, to string) error {
+// delegateTo delegates a thread to an executor of this exchange because its requester accepted that.
+func (t *tx) delegateTo(ctx context.Context, th *thread.Thread, to string) error {
 	c := t.x.Executors.get(trimNamespace(to, t.x.id))
-	if c == nil || c.Pending || !c.has(th.Requires) {
+	if c == nil || c.Pending || !c.hasAll(th.Requires) {
 		return thread.Conflict("there is no such executor, or it lacks a required capability")
 	}
 	if !th.Status.Open() {
 		return thread.Conflict("the thread is %s", th.Status)
 	}
-	whole, err := t.whole(ctx, th)
+	whole, err := t.copyRequest(ctx, th)
 	if err != nil {
 		return err
 	}
-	next, err := t.spawn(ctx, successor{body: withRef(whole, th.Ref), only: c.ID}, th)
+	next, err := t.openSuccessor(ctx, successor{body: addRefs(whole, th.Ref), only: c.ID}, th)
 	if err != nil {
 		return err
 	}
 	th.Become(thread.Delegated, thread.ExchangeID, "", t.now)
 	th.Successors = []string{next.Ref}
-	t.tellState(th, wire.TextField("delegated_to", c.ID), wire.TextField("ref", next.Ref))
+	t.postState(th, wire.TextField("delegated_to", c.ID), wire.TextField("ref", next.Ref))
 	return nil
 }
 
-// postpone is an accepted defer: an unclaimed thread is parked, a claimed one waits with its holder.
+// postpone carries out an accepted defer: an unclaimed thread is parked, a claimed one waits with its holder.
 func (t *tx) postpone(th *thread.Thread, until time.Time) error {
 	if !slices.Contains([]thread.Code{thread.Received, thread.Claimed, thread.InProgress, thread.Waiting, thread.Held, thread.Retrying}, th.Status) {
 		return thread.Conflict("the thread is %s", th.Status)
 	}
-	if err := t.mayGoOn(th); err != nil {
+	if err := t.checkOwnerHold(th); err != nil {
 		return err
 	}
 	th.Become(thread.Waiting, thread.ExchangeID, "", t.now)
 	if th.Holder == "" {
 		th.Parked, th.NotBefore, th.Offered = thread.ParkedSchedule, until, false
 	}
-	t.tellState(th, wire.Field("waiting_for", wire.Obj(
+	t.postState(th, wire.Field("waiting_for", wire.Obj(
 		wire.TextField("type", "schedule"), wire.Field("available_at", thread.TimeText(until)))))
 	return nil
 }

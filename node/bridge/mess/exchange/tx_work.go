@@ -10,14 +10,14 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// each calls do once with every thread that re names; an empty list names the thread of the call.
-func (t *tx) each(ctx context.Context, re []string, do func(*thread.Thread) error) error {
+// eachThread calls do once for every thread that re names. An empty list names the thread of the call.
+func (t *tx) eachThread(ctx context.Context, re []string, do func(*thread.Thread) error) error {
 	if len(re) == 0 {
 		re = []string{t.opts.Re}
 	}
 	done := make(map[string]bool, len(re))
 	for _, r := range re {
-		th, err := t.about(ctx, r)
+		th, err := t.resolveThread(ctx, r)
 		if err != nil {
 			return err
 		}
@@ -32,13 +32,13 @@ func (t *tx) each(ctx context.Context, re []string, do func(*thread.Thread) erro
 	return nil
 }
 
-// status is MESS-22 to MESS-25 and MESS-27.
-func (t *tx) status(ctx context.Context, e thread.Entry, path string) error {
+// applyStatus implements MESS-22 to MESS-25 and MESS-27.
+func (t *tx) applyStatus(ctx context.Context, e thread.Entry, path string) error {
 	s, err := thread.ReadStatus(e.Body, path, t.opts.Lax)
 	if err != nil {
 		return err
 	}
-	err = t.each(ctx, s.Re, func(th *thread.Thread) error {
+	err = t.eachThread(ctx, s.Re, func(th *thread.Thread) error {
 		if done, err := t.follow(th, s, e); done || err != nil {
 			return err
 		}
@@ -54,30 +54,31 @@ func (t *tx) status(ctx context.Context, e thread.Entry, path string) error {
 				return err
 			}
 		}
-		t.say(th, thread.Entry{Type: "status", Body: body})
+		t.post(th, thread.Entry{Type: "status", Body: body})
 		if before == "" && th.Holder != "" {
-			t.claimed(th)
+			t.recordClaim(th)
 		}
-		if len(th.Declined) > declined && t.x.Executors.none(th) { // MESS-24
-			if th.Peers[t.who.ID].Offered && t.x.Hears != nil && t.x.Hears(ToDirectory) { // others may be listed
-				t.tell(ToDirectory, NoticeOffer, th.Ref, th.Serial)
+		if len(th.Declined) > declined && t.x.Executors.hasNoCandidate(th) { // MESS-24
+			// the directory may list others
+			if th.Peers[t.who.ID].Offered && t.x.WantsNotices != nil && t.x.WantsNotices(ToDirectory) {
+				t.addNotice(ToDirectory, NoticeOffer, th.Ref, th.Serial)
 				return nil
 			}
-			t.allDeclined(th)
+			t.declineForAll(th)
 		}
 		return nil
 	})
-	return t.orTaken(ctx, err, s.Code, s.Re)
+	return t.explainClaim(ctx, err, s.Code, s.Re)
 }
 
-// allDeclined ends a thread that nobody is left for.
-func (t *tx) allDeclined(th *thread.Thread) {
+// declineForAll ends a thread that nobody is left to claim.
+func (t *tx) declineForAll(th *thread.Thread) {
 	const reason = "every executor that could declined"
 	th.Become(thread.Declined, thread.ExchangeID, reason, t.now)
-	t.tellState(th, wire.TextField("reason", reason))
+	t.postState(th, wire.TextField("reason", reason))
 }
 
-// GiveUp ends a thread for which the directory lists nobody any more, after somebody declined it.
+// GiveUp ends a thread that an executor declined, after the directory has found no other one.
 func (x *Exchange) GiveUp(ctx context.Context, ref string, more []store.Change) error {
 	for range maxConflicts {
 		t := x.begin(Actor{ID: thread.ExchangeID, system: true}, Options{Records: more})
@@ -85,8 +86,8 @@ func (x *Exchange) GiveUp(ctx context.Context, ref string, more []store.Change) 
 		if err != nil {
 			return IgnoreMissing(err)
 		}
-		if th.IsClaimable() && x.Executors.none(th) {
-			t.allDeclined(th)
+		if th.IsClaimable() && x.Executors.hasNoCandidate(th) {
+			t.declineForAll(th)
 		}
 		if err = t.commit(ctx); errors.Is(err, store.ErrConflict) {
 			continue
@@ -94,14 +95,14 @@ func (x *Exchange) GiveUp(ctx context.Context, ref string, more []store.Change) 
 		if err != nil {
 			return err
 		}
-		return x.ripple(ctx, t.ended())
+		return x.settleDependents(ctx, t.endedRefs())
 	}
 	return store.ErrConflict
 }
 
-// heard is what a peer says about a thread that was sent to it, without what changes nothing here: acks, and that its
-// exchange has received what we sent. What the thread was parked for is over by it: an ack comes after the owner's yes.
-func (t *tx) heard(ctx context.Context, b thread.Block) (thread.Block, error) {
+// dropNoise removes entries of a peer that change nothing here: acks, and the news that the peer's exchange has
+// received our thread. Any other entry, and an ack after the peer's owner agreed, also ends the wait for the peer.
+func (t *tx) dropNoise(ctx context.Context, b thread.Block) (thread.Block, error) {
 	th, err := t.load(ctx, t.opts.Re)
 	if err != nil {
 		return nil, err
@@ -111,45 +112,45 @@ func (t *tx) heard(ctx context.Context, b thread.Block) (thread.Block, error) {
 		return e.Type == "ack" && th.Parked == thread.ParkedPending || e.Type != "ack" && e.Type != "v" && code(e) != thread.Held && code(e) != thread.Waiting
 	})
 	if th.WaitsForPeer() && ends && th.Unpark(t.now) {
-		t.tellState(th)
+		t.postState(th)
 	}
 	return slices.DeleteFunc(slices.Clone(b), func(e thread.Entry) bool {
 		return e.Type == "ack" || e.Type == "status" && code(e) == thread.Received && (!t.opts.Follow || th.Holder != t.who.ID)
 	}), nil
 }
 
-// claimed remembers how long the claim took, for lower_latency (MESS-42), and has the others take back what was sent to
-// them.
-func (t *tx) claimed(th *thread.Thread) {
-	t.tellOffered(th, th.Holder)
+// recordClaim records how long the claim took, for lower_latency (MESS-42), and withdraws the offer from everybody
+// else.
+func (t *tx) recordClaim(th *thread.Thread) {
+	t.withdrawOffers(th, th.Holder)
 	t.claims = append(t.claims, claimTime{th.Holder, t.now.Sub(th.Created), t.now})
 }
 
-// response is MESS-26 and MESS-39.
-func (t *tx) response(ctx context.Context, e thread.Entry, path string) error {
+// applyResponse implements MESS-26 and MESS-39.
+func (t *tx) applyResponse(ctx context.Context, e thread.Entry, path string) error {
 	r, err := thread.ReadResponse(e.Body, path, t.opts.Lax)
 	if err != nil {
 		return err
 	}
-	return t.each(ctx, r.Re, func(th *thread.Thread) error {
+	return t.eachThread(ctx, r.Re, func(th *thread.Thread) error {
 		if t.followResponse(th, e) {
 			return nil
 		}
-		lone := !t.opts.Lax && !t.hasState[th.Ref]
+		lone := !t.opts.Lax && !t.statusThreads[th.Ref]
 		before := th.Holder
 		if _, err := th.Respond(t.who.ID, t.x.roles(t.who, th), lone, t.now); err != nil {
 			return err
 		}
-		t.say(th, e)
+		t.post(th, e)
 		if before == "" && th.Holder != "" {
-			t.claimed(th)
+			t.recordClaim(th)
 		}
 		return nil
 	})
 }
 
-// reply is MESS-33.
-func (t *tx) reply(ctx context.Context, e thread.Entry, path string) error {
+// applyReply implements MESS-33.
+func (t *tx) applyReply(ctx context.Context, e thread.Entry, path string) error {
 	r, err := thread.ReadReplyIn(e.Body, path, t.opts.Lax)
 	if err != nil {
 		return err
@@ -158,7 +159,7 @@ func (t *tx) reply(ctx context.Context, e thread.Entry, path string) error {
 		r.Re = []string{t.opts.Re}
 	}
 	for _, re := range r.Re {
-		to, err := t.targetOf(ctx, re, named{suggestions: r.Accept != nil, questions: r.Confirm == nil && r.Accept == nil})
+		to, err := t.resolveAs(ctx, re, markedView{suggestions: r.Accept != nil, questions: r.Confirm == nil && r.Accept == nil})
 		if err != nil {
 			return err
 		}
@@ -169,7 +170,7 @@ func (t *tx) reply(ctx context.Context, e thread.Entry, path string) error {
 		roles := t.x.roles(t.who, th)
 		switch {
 		case r.Accept != nil:
-			if err := t.decision(ctx, th, e, to.Suggestion, *r.Accept); err != nil {
+			if err := t.applyDecision(ctx, th, e, to.Suggestion, *r.Accept); err != nil {
 				return err
 			}
 			continue
@@ -181,13 +182,13 @@ func (t *tx) reply(ctx context.Context, e thread.Entry, path string) error {
 		if err != nil {
 			return err
 		}
-		t.say(th, e)
+		t.post(th, e)
 	}
 	return nil
 }
 
-// answer is the answer to the question it points at, or to the only open one of the requester's.
-func (t *tx) answer(ctx context.Context, e thread.Entry, path string) error {
+// applyAnswer answers the question that the entry names, or else the requester's only open question.
+func (t *tx) applyAnswer(ctx context.Context, e thread.Entry, path string) error {
 	a, err := thread.ReadAnswer(e.Body, path)
 	if err != nil {
 		return err
@@ -198,7 +199,7 @@ func (t *tx) answer(ctx context.Context, e thread.Entry, path string) error {
 		if len(a.Re) > 0 {
 			re = a.Re[0]
 		}
-		if to, err = t.targetOf(ctx, re, named{questions: true}); err != nil {
+		if to, err = t.resolveAs(ctx, re, markedView{questions: true}); err != nil {
 			return err
 		}
 	} else if to.Ref, err = t.onlyQuestion(ctx); err != nil {
@@ -218,11 +219,11 @@ func (t *tx) answer(ctx context.Context, e thread.Entry, path string) error {
 	if err := th.Answer(question, t.who.ID, t.x.roles(t.who, th), t.now); err != nil {
 		return err
 	}
-	t.say(th, e)
+	t.post(th, e)
 	return nil
 }
 
-// onlyQuestion returns the one thread of the requester's that asks something.
+// onlyQuestion returns the only thread of the requester with an open question.
 func (t *tx) onlyQuestion(ctx context.Context) (string, error) {
 	refs, _ := t.x.index.page("from:"+t.who.ID, position{}, 2, func(e *entry) bool { return e.status == thread.NeedsInput })
 	for _, ref := range t.order {
@@ -240,33 +241,33 @@ func (t *tx) onlyQuestion(ctx context.Context) (string, error) {
 	return "", thread.Conflict("more than one question is open: name one with re")
 }
 
-// cancel is MESS-34.
-func (t *tx) cancel(ctx context.Context, e thread.Entry, path string) error {
+// applyCancel implements MESS-34.
+func (t *tx) applyCancel(ctx context.Context, e thread.Entry, path string) error {
 	c, err := thread.ReadCancel(e.Body, path, t.opts.Lax)
 	if err != nil {
 		return err
 	}
-	return t.each(ctx, c.Re, func(th *thread.Thread) error {
+	return t.eachThread(ctx, c.Re, func(th *thread.Thread) error {
 		if !t.x.roles(t.who, th).Has(thread.AsRequester | thread.AsOwner) {
 			return thread.Forbidden("only the requester may cancel")
 		}
 		if err := th.Cancel(c.Reason, t.who.ID, t.now); err != nil {
 			return err
 		}
-		t.say(th, e)
+		t.post(th, e)
 		return nil
 	})
 }
 
-// ripple lets threads that wait for the named ones go on, or fail (MESS-29, MESS-30). Each is a transaction of its own,
-// and one that a crash left out is caught up with at the next start.
-func (x *Exchange) ripple(ctx context.Context, ended []string) error {
+// settleDependents checks the threads that wait for the ended ones: they go on or fail (MESS-29, MESS-30). Each is a
+// transaction of its own; after a crash, the next start catches up.
+func (x *Exchange) settleDependents(ctx context.Context, ended []string) error {
 	for len(ended) > 0 {
 		ref := ended[0]
 		ended = ended[1:]
-		for _, waiting := range x.index.dependants(ref) {
-			more, err := x.resettle(ctx, waiting)
-			if err != nil && !stuck(err) { // what was done stays done, whatever is wrong with who waited for it
+		for _, waiting := range x.index.dependents(ref) {
+			more, err := x.recheck(ctx, waiting)
+			if err != nil && !isPermanent(err) { // a committed change stands, whatever is wrong with a dependent
 				return err
 			}
 			ended = append(ended, more...)
@@ -275,8 +276,8 @@ func (x *Exchange) ripple(ctx context.Context, ended []string) error {
 	return nil
 }
 
-// resettle looks again at a thread that the exchange parked, and at its deadline. It returns the threads that ended.
-func (x *Exchange) resettle(ctx context.Context, ref string) ([]string, error) {
+// recheck looks again at a thread that the exchange parked, and at its deadline. It returns the threads that ended.
+func (x *Exchange) recheck(ctx context.Context, ref string) ([]string, error) {
 	for range maxConflicts {
 		t := x.begin(Actor{ID: thread.ExchangeID, system: true}, Options{})
 		th, err := t.load(ctx, ref)
@@ -285,7 +286,7 @@ func (x *Exchange) resettle(ctx context.Context, ref string) ([]string, error) {
 		}
 		switch {
 		case th.Expire(t.now):
-			t.tellState(th, wire.Field("expired_at", thread.TimeText(t.now)), wire.TextField("stage", th.Expired))
+			t.postState(th, wire.Field("expired_at", thread.TimeText(t.now)), wire.TextField("stage", th.Expired))
 		case th.Parked == thread.ParkedDependency, th.Parked == thread.ParkedSchedule:
 			if err := t.settle(ctx, th); err != nil {
 				return nil, err
@@ -295,7 +296,7 @@ func (x *Exchange) resettle(ctx context.Context, ref string) ([]string, error) {
 		if errors.Is(err, store.ErrConflict) {
 			continue
 		}
-		return t.ended(), err
+		return t.endedRefs(), err
 	}
-	return nil, nil // somebody else changes it all the time, and does what is to be done
+	return nil, nil // somebody else keeps changing the thread and will do what is due
 }

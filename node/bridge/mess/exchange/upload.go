@@ -14,23 +14,23 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// uploads keeps the files that the owner uploads before the message that names them. A mark stands beside such a file, and
-// goes in the unit that stores the message. A file that has its mark for a day goes with it: the message was refused, or
+// uploads keeps the files that the owner uploads before the message that names them. A mark beside such a file is
+// removed in the unit that stores the message. A file whose mark is a day old is removed: its message was refused, or
 // never sent.
 type uploads struct{ records store.Records }
 
 const (
 	keepUploads = 24 * time.Hour
-	maxUploads  = 100 // of one thread that have a mark
+	maxUploads  = 100 // marked uploads of one thread
 )
 
-// uploadMark says since when a file waits for its message.
+// uploadMark is the time since which a file waits for its message.
 type uploadMark struct {
 	At time.Time `json:"at"`
 }
 
-// Upload stores a file of the owner's with a thread and returns the content entry that shows it (MESS-58). The same file again
-// is the same entry, as long as no message names it.
+// Upload stores a file of the owner with a thread and returns the content entry that shows it (MESS-58). Uploading the
+// same file again returns the same entry, as long as no message names it.
 func (x *Exchange) Upload(ctx context.Context, who Actor, ref, name string, data []byte) (wire.Value, error) {
 	t, err := x.Thread(ctx, who, ref)
 	if err != nil {
@@ -49,7 +49,7 @@ func (x *Exchange) Upload(ctx context.Context, who Actor, ref, name string, data
 			file = thread.AttachmentFile(t.Serial+1, kind, fmt.Sprintf("%d-%s", n, name), mime)
 		}
 		a := Attachment{Name: file, Mime: mime, Size: len(data), Data: data}
-		err := (uploads{x.records}).keep(ctx, t.Ref, a)
+		err := (uploads{x.records}).save(ctx, t.Ref, a)
 		switch {
 		case errors.Is(err, store.ErrConflict):
 			continue
@@ -63,9 +63,9 @@ func (x *Exchange) Upload(ctx context.Context, who Actor, ref, name string, data
 	return wire.Value{}, thread.Conflict("too many files of this name")
 }
 
-// keep stores a file with its mark. If the same file is there already, its day begins again. If another file has its name,
-// the error is store.ErrConflict.
-func (u uploads) keep(ctx context.Context, ref string, a Attachment) error {
+// save stores a file with its mark. If the same file is there already, its day begins again. If another file has the
+// same name, the error is [store.ErrConflict].
+func (u uploads) save(ctx context.Context, ref string, a Attachment) error {
 	now := time.Now().UTC()
 	rec := a.record(ref)
 	changes := []store.Change{{Record: rec}, {
@@ -87,7 +87,7 @@ func (u uploads) keep(ctx context.Context, ref string, a Attachment) error {
 	return u.records.Apply(ctx, changes, now)
 }
 
-// marks returns the marks of a thread by the names of its files.
+// marks returns the marks of a thread by file name.
 func (u uploads) marks(ctx context.Context, ref string, now time.Time) (map[string]store.Record, error) {
 	page, err := u.records.List(ctx, NSUploads, ref, "", maxUploads, now)
 	if err != nil {
@@ -100,35 +100,35 @@ func (u uploads) marks(ctx context.Context, ref string, now time.Time) (map[stri
 	return byName, nil
 }
 
-// filesIn calls do with the names of attachments in a tree.
-func filesIn(v wire.Value, do func(name string)) {
+// eachFile calls do with the name of every attachment in a tree.
+func eachFile(v wire.Value, do func(name string)) {
 	if name := v.GetStr("file"); thread.AttachmentName.MatchString(name) {
 		do(name)
 	}
 	for _, m := range v.Members() {
-		filesIn(m.Value, do)
+		eachFile(m.Value, do)
 	}
 	for e := range v.Elems() {
-		filesIn(e, do)
+		eachFile(e, do)
 	}
 }
 
-// names remembers which files of a thread a message of this block names.
-func (t *tx) names(ref string, said wire.Value) {
-	filesIn(said, func(name string) {
-		if t.named == nil {
-			t.named = map[string]map[string]bool{}
+// collectFiles remembers the attachments that a new message names.
+func (t *tx) collectFiles(ref string, said wire.Value) {
+	eachFile(said, func(name string) {
+		if t.namedFiles == nil {
+			t.namedFiles = map[string]map[string]bool{}
 		}
-		if t.named[ref] == nil {
-			t.named[ref] = map[string]bool{}
+		if t.namedFiles[ref] == nil {
+			t.namedFiles[ref] = map[string]bool{}
 		}
-		t.named[ref][name] = true
+		t.namedFiles[ref][name] = true
 	})
 }
 
-// unmark takes the marks off the uploads that this block names: from now on they are the thread's.
-func (t *tx) unmark(ctx context.Context) error {
-	for ref, names := range t.named {
+// unmarkUploads removes the marks of the uploads that this block names: they now belong to the thread.
+func (t *tx) unmarkUploads(ctx context.Context) error {
+	for ref, names := range t.namedFiles {
 		marks, err := uploads{t.x.records}.marks(ctx, ref, t.now)
 		if err != nil {
 			return err
@@ -142,7 +142,7 @@ func (t *tx) unmark(ctx context.Context) error {
 	return nil
 }
 
-// removeOld removes the files that were uploaded a day ago and that no message names.
+// removeOld removes files that were uploaded a day ago and that no message names.
 func (u uploads) removeOld(ctx context.Context, now time.Time) (removed int, err error) {
 	err = eachRecord(ctx, u.records, NSUploads, now, func(mark store.Record) error {
 		var m uploadMark
@@ -167,7 +167,7 @@ func (u uploads) removeOld(ctx context.Context, now time.Time) (removed int, err
 	return removed, err
 }
 
-// tidy removes what is kept no longer, unless the clock is in doubt.
+// tidy removes what is past its retention, unless the clock is in doubt.
 func (x *Exchange) tidy(ctx context.Context) {
 	if !x.clock.Reliable() {
 		return

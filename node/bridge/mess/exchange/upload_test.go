@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// has says whether a file is there.
+// has reports whether a thread has a file.
 func (l *lab) has(ref, file string) bool {
 	l.t.Helper()
 	_, err := l.Attachment(l.t.Context(), Owner("test"), ref, file)
@@ -23,7 +23,7 @@ func (l *lab) has(ref, file string) bool {
 	return err == nil
 }
 
-// An upload goes after a day where no message names it: what it was for was refused, or whoever uploaded it went away.
+// TestUploadsWithoutAMessageGo: an upload that no message names is removed after a day.
 func TestUploadsWithoutAMessageGo(t *testing.T) {
 	l := newLab(t)
 	ref := l.request("agent", "{intent: look}")
@@ -52,7 +52,8 @@ func TestUploadsWithoutAMessageGo(t *testing.T) {
 	}
 }
 
-// Run does it, at the start too: a machine that is on for an hour a day clears up as well.
+// TestUploadsGoAtTheStart: Run removes old uploads at its start too, so that a machine that runs for an hour a day does
+// it as well.
 func TestUploadsGoAtTheStart(t *testing.T) {
 	l := newLab(t)
 	ref := l.request("agent", "{intent: look}")
@@ -71,8 +72,8 @@ func TestUploadsGoAtTheStart(t *testing.T) {
 	}
 }
 
-// The same file again is the same upload, and its day begins anew; another one of that name is another. A thread has so many
-// and no more, and they go with it.
+// TestUploadedAgain: uploading the same file again gives the same attachment, and its day begins again; a different
+// file of that name is another attachment. The uploads of a thread are bounded, and are removed with it.
 func TestUploadedAgain(t *testing.T) {
 	l := newLab(t)
 	ref, other := l.request("agent", "{intent: look}"), l.request("agent", "{intent: look again}")
@@ -100,7 +101,7 @@ func TestUploadedAgain(t *testing.T) {
 	}
 }
 
-// meanwhile does something before a file is removed.
+// meanwhile calls do before a file is removed.
 type meanwhile struct {
 	store.Store
 	do func()
@@ -122,7 +123,7 @@ func (m meanwhileRecords) Apply(ctx context.Context, changes []store.Change, now
 	return m.Records.Apply(ctx, changes, now)
 }
 
-// A message that names an upload at the moment in which it would go keeps it.
+// TestUploadIsNamedAtTheLastMoment: a message that names an upload at the moment of its removal keeps it.
 func TestUploadIsNamedAtTheLastMoment(t *testing.T) {
 	l := newLab(t)
 	ref := l.request("agent", "{intent: look}")

@@ -11,14 +11,14 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// target resolves a reference for this actor. The id of a suggestion or a question names its thread where nothing else has
-// that name: it is an executor's choice, and the requester's own names come before it.
-func (t *tx) target(ctx context.Context, re string) (thread.Target, error) {
-	return t.targetOf(ctx, re, named{})
+// resolve resolves a reference for this actor. The id of a suggestion or question names its thread only if nothing else
+// has that name: executors choose these ids, and the requester's own names come first.
+func (t *tx) resolve(ctx context.Context, re string) (thread.Target, error) {
+	return t.resolveAs(ctx, re, markedView{})
 }
 
-// targetOf is target for an entry that may be about a suggestion, or about a question.
-func (t *tx) targetOf(ctx context.Context, re string, by named) (thread.Target, error) {
+// resolveAs is resolve for an entry that may be about a suggestion or about a question.
+func (t *tx) resolveAs(ctx context.Context, re string, by markedView) (thread.Target, error) {
 	if re == "" {
 		re = t.opts.Re
 	}
@@ -32,15 +32,16 @@ func (t *tx) targetOf(ctx context.Context, re string, by named) (thread.Target, 
 	}
 	switch {
 	case !ok:
-		return thread.Target{}, thread.Missing("re" + thread.Quoted(re) + " names nothing that is there")
-	case t.opts.Lax && t.opts.Re != "" && to.Ref != t.opts.Re && !t.among(to):
-		return thread.Target{}, thread.Bad("re", "names another thread")
+		return thread.Target{}, thread.Missing("re" + thread.QuoteName(re) + " names nothing that is there")
+	case t.opts.Lax && t.opts.Re != "" && to.Ref != t.opts.Re && !t.isAboutCallThread(to):
+		return thread.Target{}, thread.Bad("re", "must not name another thread")
 	}
 	return to, nil
 }
 
-// among says whether a suggestion is about the thread of the call too: it may be answered in each of its threads.
-func (t *tx) among(to thread.Target) bool {
+// isAboutCallThread reports whether a suggestion is also about the thread of the call. A suggestion about several
+// threads may be answered in each of them.
+func (t *tx) isAboutCallThread(to thread.Target) bool {
 	th := t.threads[to.Ref]
 	if to.Suggestion == "" || th == nil {
 		return false
@@ -49,20 +50,20 @@ func (t *tx) among(to thread.Target) bool {
 	return s != nil && slices.Contains(s.Re, t.opts.Re)
 }
 
-// about returns the thread that a reference names.
-func (t *tx) about(ctx context.Context, re string) (*thread.Thread, error) {
-	to, err := t.target(ctx, re)
+// resolveThread returns the thread that a reference names.
+func (t *tx) resolveThread(ctx context.Context, re string) (*thread.Thread, error) {
+	to, err := t.resolve(ctx, re)
 	if err != nil {
 		return nil, err
 	}
 	th, err := t.load(ctx, to.Ref)
-	if errors.Is(err, store.ErrNotFound) { // a request further down in this block
-		return nil, thread.Missing("re" + thread.Quoted(re) + " names nothing that is there")
+	if errors.Is(err, store.ErrNotFound) { // a later request of this block
+		return nil, thread.Missing("re" + thread.QuoteName(re) + " names nothing that is there")
 	}
 	return th, err
 }
 
-// view is the resolver of one transaction: what its actor may name.
+// view resolves references for the actor of one transaction: to threads that the actor may name.
 type view struct {
 	t   *tx
 	ctx context.Context
@@ -70,24 +71,24 @@ type view struct {
 
 func (v view) HasThread(ref string) bool {
 	th, err := v.t.load(v.ctx, ref)
-	return err == nil && v.t.x.sees(v.t.who, th)
+	return err == nil && v.t.x.canSee(v.t.who, th)
 }
 
 func (v view) SuggestionThread(id string) (string, bool) {
-	return v.tagged(id, func(th *thread.Thread) bool { return th.FindSuggestion(id) != nil })
+	return v.findByTag(id, func(th *thread.Thread) bool { return th.FindSuggestion(id) != nil })
 }
 
 func (v view) QuestionThread(id string) (string, bool) {
-	return v.tagged(id, func(th *thread.Thread) bool { return th.OpenQuestion(id) != nil })
+	return v.findByTag(id, func(th *thread.Thread) bool { return th.OpenQuestion(id) != nil })
 }
 
-func (v view) tagged(id string, open func(*thread.Thread) bool) (string, bool) {
+func (v view) findByTag(id string, open func(*thread.Thread) bool) (string, bool) {
 	for _, ref := range v.t.order { // of this block
 		if th := v.t.threads[ref]; th.Requester == v.t.who.ID && open(th) {
 			return ref, true
 		}
 	}
-	ref, ok := v.t.x.index.tagged(v.t.who.ID, id)
+	ref, ok := v.t.x.index.threadByTag(v.t.who.ID, id)
 	if !ok {
 		return "", false
 	}
@@ -95,46 +96,47 @@ func (v view) tagged(id string, open func(*thread.Thread) bool) (string, bool) {
 	return ref, err == nil && open(th)
 }
 
-// NewestWith finds the actor's newest request with a client id; for an executor, the newest that it holds or may claim.
+// NewestWith returns the actor's newest request with a client id; for an executor, the newest that it holds or may
+// claim.
 func (v view) NewestWith(id string) (string, bool) {
 	if ref, ok := v.t.ids[id]; ok {
 		return ref, true
 	}
-	if ref, ok := v.t.x.index.ownWith(v.t.who.ID, id); ok {
+	if ref, ok := v.t.x.index.ownByClientID(v.t.who.ID, id); ok {
 		return ref, true
 	}
 	c := v.t.x.Executors.get(v.t.who.ID)
-	return v.t.x.index.newestWith(id, func(e *entry) bool { return v.t.x.seesEntry(v.t.who, c, e) })
+	return v.t.x.index.newestByClientID(id, func(e *entry) bool { return v.t.x.canSeeEntry(v.t.who, c, e) })
 }
 
 func (v view) Newest() (string, bool) {
-	if v.t.last != "" {
-		return v.t.last, true
+	if v.t.lastRequest != "" {
+		return v.t.lastRequest, true
 	}
 	return v.t.x.index.newestOf(v.t.who.ID)
 }
 
-// named is a view in which the ids of suggestions, of questions or of both name nothing.
-type named struct {
+// markedView is a view in which the ids of suggestions, of questions, or of both, name their threads.
+type markedView struct {
 	view
-	suggestions, questions bool // name their thread
+	suggestions, questions bool // whether these ids name their threads
 }
 
-func (v named) SuggestionThread(id string) (string, bool) {
+func (v markedView) SuggestionThread(id string) (string, bool) {
 	if !v.suggestions {
 		return "", false
 	}
 	return v.view.SuggestionThread(id)
 }
 
-func (v named) QuestionThread(id string) (string, bool) {
+func (v markedView) QuestionThread(id string) (string, bool) {
 	if !v.questions {
 		return "", false
 	}
 	return v.view.QuestionThread(id)
 }
 
-// Summary is what a list shows of a thread; [Exchange.Thread] has the rest.
+// Summary is what a list shows of a thread; [Exchange.Thread] returns the rest.
 type Summary struct {
 	Ref, ClientID, Requester, Holder string
 	Status                           thread.Code
@@ -147,13 +149,13 @@ func Summarize(t *thread.Thread) Summary {
 	return Summary{t.Ref, t.ClientID, t.Requester, t.Holder, t.Status, t.Intent, t.Priority, t.Created, t.Updated}
 }
 
-// Page is a page of threads. A list is asked for often and over many open threads, so a page is little to collect again.
+// Page is a page of threads.
 type Page struct {
 	Threads []Summary
-	Next    string // where the next page begins; "" for the last one
+	Next    string // cursor of the next page; "" on the last one
 }
 
-// List returns threads that the actor may see, newest change first (MESS-52). An empty code means all states.
+// List returns threads that the actor may see, the newest change first (MESS-52). An empty code means all states.
 func (x *Exchange) List(ctx context.Context, who Actor, code thread.Code, cursor string, limit int) (Page, error) {
 	if err := x.Load(); err != nil {
 		return Page{}, err
@@ -168,10 +170,10 @@ func (x *Exchange) List(ctx context.Context, who Actor, code thread.Code, cursor
 	}
 	c := x.Executors.get(who.ID)
 	if c == nil && !who.Owner {
-		name = "from:" + who.ID // it can only see its own
+		name = "from:" + who.ID // not an executor: it can only see its own threads
 	}
 	list, next := x.index.entries(name, after, limit, func(e *entry) bool {
-		return (code == "" || e.status == code) && x.seesEntry(who, c, e)
+		return (code == "" || e.status == code) && x.canSeeEntry(who, c, e)
 	})
 	page := Page{Threads: make([]Summary, 0, len(list)), Next: next.String()}
 	now := time.Now()
@@ -192,7 +194,7 @@ func (x *Exchange) List(ctx context.Context, who Actor, code thread.Code, cursor
 	return page, nil
 }
 
-// Count returns how many threads are in a state, 0 if they cannot be read.
+// Count returns the number of threads in a state, or 0 if the exchange cannot be loaded.
 func (x *Exchange) Count(code thread.Code) int {
 	if x.Load() != nil {
 		return 0
@@ -200,10 +202,10 @@ func (x *Exchange) Count(code thread.Code) int {
 	return x.index.length("state:" + string(code))
 }
 
-// Has reports whether a thread is here.
+// Has reports whether the exchange has a thread.
 func (x *Exchange) Has(ref string) bool { return x.index.get(ref) != nil }
 
-// Refs returns the threads that keep lets through, the newest change first.
+// Refs returns the threads that pass keep, the newest change first.
 func (x *Exchange) Refs(keep func(ref string) bool) []string {
 	refs, _ := x.index.page(allThreads, position{}, math.MaxInt, func(e *entry) bool { return keep(e.ref) })
 	return refs

@@ -9,10 +9,10 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
-// Who works on the files of a thread delivers a photo beside them. What has another name, is a link, or is there already,
-// stays out.
+// TestMirrorTakesAttachments: an executor that works on the files delivers a photo beside them. Files with other names,
+// links, and files that the exchange already has are ignored.
 func TestMirrorTakesAttachments(t *testing.T) {
-	s := newShelf(t)
+	s := newFolderLab(t)
 	ref := s.request("agent", "{intent: look}")
 	s.sync()
 	for name, data := range map[string]string{"att-002-image-photo.jpg": "\xff\xd8\xffphoto", "other.jpg": "x"} {
@@ -40,7 +40,7 @@ func TestMirrorTakesAttachments(t *testing.T) {
 	if th := s.thread(ref); th.Status != thread.Claimed || th.Holder != "bob" {
 		t.Errorf("the thread is %s of %s", th.Status, th.Holder)
 	}
-	// what is there stays, whatever the file becomes
+	// an existing attachment stays, even if the file changes
 	if err := os.WriteFile(s.at(thread.Claimed, ref, "att-002-image-photo.jpg"), []byte("another"), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
-// Package folder is the form of MESS as files (MESSE-AF): a directory, which may be a git repository, of thread folders by state.
+// Package folder is the file form of MESS (MESSE-AF): a directory of thread folders by state, which may be a git
+// repository.
 //
-// [Mirror] keeps the threads of an exchange in such a directory and takes in what other tools write there. [ImportDirectory]
-// takes over the threads of a directory once, and [Export] writes one thread. Everything goes through one os.Root, so no name leads
-// out of the directory.
+// [Mirror] keeps the threads of an exchange in such a directory and applies what other tools write there.
+// [ImportDirectory] adopts the threads of a directory once, and [Export] writes one thread. All access goes through one
+// os.Root, so no name leads out of the directory.
 package folder

@@ -13,15 +13,15 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
-// Export is a thread in the files of version 2, as the owner gets it.
+// Export is a thread as files of version 2, as the owner receives it.
 type Export struct {
 	Ref         string        `json:"ref"`
-	Folder      string        `json:"folder"` // of its state, such as state=finished
+	Folder      string        `json:"folder"` // the folder of its state, such as state=finished
 	Files       []thread.File `json:"files"`
 	Attachments []string      `json:"attachments"`
 }
 
-// check holds the names to MESS-46: they come over a connection, and become those of files.
+// check checks the names against MESS-46, because they come over a connection and become names of files.
 func (e Export) check() error {
 	ok := thread.IsThreadRef(e.Ref) && slices.Contains(thread.Folders(), e.Folder)
 	for i, f := range e.Files {
@@ -31,14 +31,14 @@ func (e Export) check() error {
 		ok = ok && thread.AttachmentName.MatchString(name)
 	}
 	if !ok {
-		return fmt.Errorf("the thread %q has a name that is none of a thread file", e.Ref)
+		return fmt.Errorf("the thread %q has a file name that is not valid in a thread folder", e.Ref)
 	}
 	return nil
 }
 
-// Write puts the thread below a directory, which is made where it is not there, in the layout that [importDirectory]
-// and other tools read: exchange/state=…/REF/. Where an earlier export put it under another state, it moves. attachment gets
-// the bytes of a file. Write returns the names of all files of the thread.
+// Write writes the thread below a directory, which it creates if necessary, in the layout that [ImportDirectory] and
+// other tools read: exchange/state=…/REF/. A folder of an earlier export in another state is moved. attachment returns
+// the bytes of an attachment. Write returns the names of all files of the thread.
 func (e Export) Write(dir string, attachment func(name string) ([]byte, error)) ([]string, error) {
 	if err := e.check(); err != nil {
 		return nil, err

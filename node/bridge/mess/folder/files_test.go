@@ -12,7 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
-// A thread of more than a megabyte goes on in a second file without an envelope.
+// TestOverflow: a thread of more than a megabyte continues in a second file, without an envelope.
 func TestOverflow(t *testing.T) {
 	th := &thread.Thread{Ref: "2026-02-01-001", Requester: "a", Status: thread.Received, Intent: "x", Priority: "normal", History: []thread.Event{{Action: "created", By: "a"}}}
 	var messages []thread.Message
@@ -30,14 +30,14 @@ func TestOverflow(t *testing.T) {
 	}
 }
 
-// The mirror: threads lie where their state says, what a tool appends is taken in through the state machine, once; what
-// is not allowed is kept and changes nothing (MESS-51).
+// TestMirror: threads are in the folder of their state. Additions of a tool go through the state machine once; refused
+// ones are kept and change nothing (MESS-51).
 func TestMirror(t *testing.T) {
 	l := newLab(t)
 	l.executor("bob")
 	dir := t.TempDir()
 	m := NewMirror(l.Exchange, dir, slog.New(slog.DiscardHandler))
-	l.Exchange.Mirror = m.Changed
+	l.Exchange.Mirror = m.Schedule
 	root, err := OpenLayout(m.dir)
 	if err != nil {
 		t.Fatal(err)
@@ -113,7 +113,7 @@ func TestMirror(t *testing.T) {
 	}
 }
 
-// A directory of files comes in in one pass, with lines of progress.
+// TestImportDirectory: a directory is imported in one pass, with lines of progress.
 func TestImportDirectory(t *testing.T) {
 	l := newLab(t)
 	dir := t.TempDir()

@@ -17,7 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
-// lab is an exchange on a real database.
+// lab is an exchange on a real database, with helpers that fail the test.
 type lab struct {
 	*exchange.Exchange
 	t     testing.TB
@@ -45,7 +45,7 @@ func actor(id string) exchange.Actor {
 	return exchange.Actor{ID: id, Channel: "test"}
 }
 
-// do sends a block and expects it to be taken.
+// do sends a block that must be accepted.
 func (l *lab) do(who, block string) exchange.Result {
 	l.t.Helper()
 	r, err := l.try(who, block)
@@ -60,7 +60,7 @@ func (l *lab) try(who, block string) (exchange.Result, error) {
 	return l.Do(l.t.Context(), actor(who), mustParse(l.t, block), exchange.Options{})
 }
 
-// executor registers one with capabilities.
+// executor registers an executor with capabilities.
 func (l *lab) executor(id string, capabilities ...string) {
 	l.t.Helper()
 	l.do(thread.OwnerID, "- config:\n    executor: {id: "+id+", capabilities: ["+strings.Join(capabilities, ", ")+"]}\n")
@@ -71,7 +71,7 @@ func (l *lab) request(who, body string) string {
 	return l.do(who, "- request: "+body+"\n").Created[0]
 }
 
-// status sets one.
+// status sets the status of a thread; rest is the code and further members.
 func (l *lab) status(who, ref, rest string) {
 	l.t.Helper()
 	l.do(who, "- status: {re: "+ref+", code: "+rest+"}\n")
@@ -104,7 +104,7 @@ func mustParse(t testing.TB, text string) thread.Block {
 	return b
 }
 
-// kept lists the keys of a namespace.
+// kept returns the keys of a namespace.
 func (l *lab) kept(ns string) (keys []string) {
 	l.t.Helper()
 	for after := ""; ; {
@@ -121,7 +121,7 @@ func (l *lab) kept(ns string) (keys []string) {
 	}
 }
 
-// brittle is a store that fails for a while.
+// brittle is a store whose writes fail while down is set.
 type brittle struct {
 	store.Store
 	down atomic.Bool
@@ -141,7 +141,7 @@ func (r brittleRecords) Apply(ctx context.Context, changes []store.Change, now t
 	return r.Records.Apply(ctx, changes, now)
 }
 
-// put uploads a file of the owner's and returns its name.
+// put uploads a file of the owner and returns its name.
 func (l *lab) put(ref, name, data string) string {
 	l.t.Helper()
 	entry, err := l.Upload(l.t.Context(), exchange.Owner("test"), ref, name, []byte(data))
@@ -151,8 +151,8 @@ func (l *lab) put(ref, name, data string) string {
 	return entry.At(0).GetStr("file")
 }
 
-// sample is a thread file of version 1 as public tools write it: bare timestamps, re inside the block and outside, a
-// claim of theirs.
+// sample is a thread file of version 1 as public tools write it: with unquoted timestamps, re inside and outside of the
+// block, and a claim.
 const sample = `ref: 2026-02-01-001-a7xk
 client_id: check fridge
 requestor: claude-desktop
@@ -199,7 +199,7 @@ MESS:
       eta: 5m
 `
 
-// threadFolder fills a directory with so many thread folders in one state.
+// threadFolder fills a directory with a number of thread folders in one state.
 func threadFolder(tb testing.TB, dir, state string, files int) {
 	tb.Helper()
 	for i := range files {

@@ -17,27 +17,27 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// importBatch is how many threads one commit takes in.
+// importBatch is the number of threads in one commit of an import.
 const importBatch = 100
 
-// maxLeft is how many of the files that were left alone are named.
-const maxLeft = 20
+// maxSkipped bounds the skipped files that the result names.
+const maxSkipped = 20
 
-// Imported is what came of the import of a directory.
+// Imported is the result of an import.
 type Imported struct {
 	Imported int      `json:"imported"`
-	Here     int      `json:"here,omitempty"` // found, and here already
+	Here     int      `json:"here,omitempty"` // threads that the exchange already had
 	Left     int      `json:"left,omitempty"` // files that could not be read
 	Reasons  []string `json:"reasons,omitempty"`
 }
 
-// errNoThreadFile says what an import looks for.
-var errNoThreadFile = thread.Bad("", "no thread file is there; looked for exchange/state={received,executing,finished,canceled}/REF/000-REF"+thread.FileSuffix+
+// errNoThreadFile names the files that an import looks for.
+var errNoThreadFile = thread.Bad("", "found no thread file; looked for exchange/state={received,executing,finished,canceled}/REF/000-REF"+thread.FileSuffix+
 	" and …/REF"+thread.FileSuffix+", where REF is like 2026-02-01-001")
 
-// ImportDirectory takes over every thread of a directory of files that is not here yet, in one pass, with its attachments.
-// The directory holds exchange/, or is that, one of its folders, or the folder of a thread. progress is called as it goes.
-// A file that is no thread is left alone.
+// ImportDirectory adopts all threads in a directory that the exchange does not have, with their attachments. The
+// directory contains exchange/, or is that folder, one of its state folders, or the folder of a thread. progress is
+// called from time to time. Files that are not threads are skipped.
 func ImportDirectory(ctx context.Context, x *exchange.Exchange, log *slog.Logger, dir string, progress func(done, all int)) (Imported, error) {
 	var res Imported
 	if err := x.Load(); err != nil {
@@ -62,10 +62,10 @@ func ImportDirectory(ctx context.Context, x *exchange.Exchange, log *slog.Logger
 		batch = nil
 		return err
 	}
-	left := func(at string, err error) {
-		log.Warn("a file was left alone", "file", at, "error", err)
-		if res.Left++; len(res.Reasons) < maxLeft {
-			res.Reasons = append(res.Reasons, at+": "+leftBecause(err))
+	skip := func(at string, err error) {
+		log.Warn("a file was skipped", "file", at, "error", err)
+		if res.Left++; len(res.Reasons) < maxSkipped {
+			res.Reasons = append(res.Reasons, at+": "+skipReason(err))
 		}
 	}
 	seen := make(map[string]bool, len(list))
@@ -74,7 +74,7 @@ func ImportDirectory(ctx context.Context, x *exchange.Exchange, log *slog.Logger
 			progress(i+1, len(list))
 		}
 		if seen[f.ref] {
-			continue // it lies in two folders
+			continue // the thread is in two folders
 		}
 		if x.Has(f.ref) {
 			seen[f.ref] = true
@@ -89,12 +89,12 @@ func ImportDirectory(ctx context.Context, x *exchange.Exchange, log *slog.Logger
 			}
 		}
 		if err != nil {
-			left(f.at, err)
+			skip(f.at, err)
 			continue
 		}
 		seen[f.ref] = true
 		if !f.flat {
-			if err := importAttachments(ctx, x, root, f, left); err != nil {
+			if err := importAttachments(ctx, x, root, f, skip); err != nil {
 				return res, err
 			}
 		}
@@ -110,24 +110,24 @@ func ImportDirectory(ctx context.Context, x *exchange.Exchange, log *slog.Logger
 	return res, nil
 }
 
-// leftBecause is the owner's to read: it may name what the file system said.
-func leftBecause(err error) string {
+// skipReason returns the reason for the owner; it may contain an error of the file system.
+func skipReason(err error) string {
 	switch _, refused := errors.AsType[*wire.Error](err); {
 	case refused:
 		return thread.PublicText(err)
 	case errors.Is(err, fs.ErrNotExist):
-		return "holds no 000-REF" + thread.FileSuffix + " of its name"
+		return "contains no 000-REF" + thread.FileSuffix + " of its name"
 	}
 	return err.Error()
 }
 
-// threadPlace is where a thread lies below a root.
+// threadPlace is the place of a thread below a root.
 type threadPlace struct {
 	at, ref string
-	flat    bool // version 1: a file, whose name begins with at
+	flat    bool // version 1: a file whose name begins with at
 }
 
-// findThreads lists the threads of a directory by their names.
+// findThreads returns the threads of a directory by their names.
 func findThreads(root *os.Root) ([]threadPlace, error) {
 	var list []threadPlace
 	dirs := []string{"."}
@@ -159,12 +159,12 @@ func findThreads(root *os.Root) ([]threadPlace, error) {
 	return list, nil
 }
 
-// importAttachments stores the attachments that lie with a thread, before what names them is taken in. One that is there
-// already stays as it is.
-func importAttachments(ctx context.Context, x *exchange.Exchange, root *os.Root, f threadPlace, left func(at string, err error)) error {
+// importAttachments stores the attachments beside a thread, before the messages that name them are applied. Existing
+// attachments stay as they are.
+func importAttachments(ctx context.Context, x *exchange.Exchange, root *os.Root, f threadPlace, skip func(at string, err error)) error {
 	entries, err := fs.ReadDir(root.FS(), f.at)
 	if err != nil {
-		left(f.at, err)
+		skip(f.at, err)
 		return nil
 	}
 	here, err := x.Attachments(ctx, f.ref)
@@ -177,7 +177,7 @@ func importAttachments(ctx context.Context, x *exchange.Exchange, root *os.Root,
 		}
 		data, err := ReadAttachment(root, path.Join(f.at, e.Name()))
 		if err != nil {
-			left(path.Join(f.at, e.Name()), err)
+			skip(path.Join(f.at, e.Name()), err)
 			continue
 		}
 		_, mime := thread.Sniff(data)
@@ -189,14 +189,14 @@ func importAttachments(ctx context.Context, x *exchange.Exchange, root *os.Root,
 	return nil
 }
 
-// ReadAttachment reads a regular file of the size that an upload may have.
+// ReadAttachment reads a regular file within the size limit of an upload.
 func ReadAttachment(root *os.Root, name string) ([]byte, error) {
 	info, err := root.Lstat(name)
 	if err != nil {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() || info.Size() > thread.MaxUpload {
-		return nil, thread.Bad("", "is no regular file, or larger than 10 MiB")
+		return nil, thread.Bad("", "is not a regular file, or is larger than 10 MiB")
 	}
 	file, err := root.Open(name)
 	if err != nil {
@@ -206,12 +206,12 @@ func ReadAttachment(root *os.Root, name string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, thread.MaxUpload))
 }
 
-// ImportCall asks for the import of a directory of this machine. It is the owner's.
+// ImportCall is the owner's call that imports a directory of this machine.
 type ImportCall struct {
 	Dir string `json:"dir"`
 }
 
-// ImportProgress is one line of the answer; the last one has Ended.
+// ImportProgress is one line of the answer. The last line has Ended set.
 type ImportProgress struct {
 	Done int `json:"done"`
 	All  int `json:"all"`

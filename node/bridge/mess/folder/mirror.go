@@ -19,10 +19,10 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Mirror keeps the threads of the exchange in a directory that other tools read and append to. The store is the truth:
-// what the tools add is taken in through the state machine, and then the files are written anew.
+// Mirror keeps the threads of an exchange in a directory that other tools read and append to. The store is
+// authoritative: additions of the tools go through the state machine, and then the mirror writes the files again.
 //
-// Everything goes through one os.Root, so no name leads out of the directory.
+// All access goes through one os.Root, so no name leads out of the directory.
 type Mirror struct {
 	x     *exchange.Exchange
 	dir   string
@@ -31,24 +31,26 @@ type Mirror struct {
 	dirty map[string]bool
 	wake  chan struct{}
 
-	// Of the goroutine that keeps the files.
-	seen  map[string]fileStamp // place of a thread → what it looked like when it was taken in or written last
-	left  map[string]fileStamp // likewise, where it could not be read: it is read again when it changes
-	polls int
-	due   time.Time     // of the next look
-	apart time.Duration // what taking in took of the look that goes on
-	pass  progress      // of what is being written
+	// Used only by the goroutine of Run.
+	seen map[string]fileStamp // place of a thread → its files when they were last read or written
+	// place of a thread that could not be read → its files then; it is read again when they change
+	unreadable map[string]fileStamp
+	polls      int
+	due        time.Time     // time of the next poll
+	importTime time.Duration // part of the current poll that was spent on imports
+	pass       progress      // of the current write
 }
 
+// NewMirror returns a mirror of the exchange in dir. It starts nothing; see [Mirror.Run].
 func NewMirror(x *exchange.Exchange, dir string, log *slog.Logger) *Mirror {
 	return &Mirror{
 		x: x, dir: dir, log: log, dirty: map[string]bool{}, wake: make(chan struct{}, 1),
-		seen: map[string]fileStamp{}, left: map[string]fileStamp{},
+		seen: map[string]fileStamp{}, unreadable: map[string]fileStamp{},
 	}
 }
 
-// note remembers threads that must be written, at the next look or before.
-func (m *Mirror) note(refs ...string) {
+// markDirty records threads that must be written at the next poll, or earlier.
+func (m *Mirror) markDirty(refs ...string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, ref := range refs {
@@ -56,16 +58,16 @@ func (m *Mirror) note(refs ...string) {
 	}
 }
 
-// Changed notes threads that must be written now.
-func (m *Mirror) Changed(refs []string) {
-	m.note(refs...)
+// Schedule records threads that must be written now. It never blocks.
+func (m *Mirror) Schedule(refs []string) {
+	m.markDirty(refs...)
 	select {
 	case m.wake <- struct{}{}:
 	default:
 	}
 }
 
-func (m *Mirror) take() []string {
+func (m *Mirror) takeDirty() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var refs []string
@@ -77,7 +79,7 @@ func (m *Mirror) take() []string {
 	return refs
 }
 
-// OpenLayout makes the folders of a thread directory and returns it as a root, beyond which nothing is opened.
+// OpenLayout creates the folders of a thread directory and returns it as a root, beyond which nothing is opened.
 func OpenLayout(dir string) (*os.Root, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -95,14 +97,14 @@ func OpenLayout(dir string) (*os.Root, error) {
 	return root, nil
 }
 
-// Run writes what changed and reads what others wrote, until ctx ends.
+// Run writes changed threads and reads what others wrote, until ctx ends.
 func (m *Mirror) Run(ctx context.Context) error {
 	root, err := OpenLayout(m.dir)
 	if err != nil {
 		return fmt.Errorf("open the thread directory: %w", err)
 	}
 	defer root.Close()
-	if err := m.missed(ctx, root); err != nil && ctx.Err() == nil {
+	if err := m.catchUp(ctx, root); err != nil && ctx.Err() == nil {
 		m.log.Error("the thread directory could not be read", "error", err)
 	}
 	poll := time.NewTimer(0)
@@ -119,13 +121,13 @@ func (m *Mirror) Run(ctx context.Context) error {
 			poll.Reset(time.Until(m.due))
 		}
 		if err != nil && ctx.Err() == nil {
-			m.log.Error("the thread directory could not be kept", "error", err)
+			m.log.Error("the thread directory could not be synchronized", "error", err)
 		}
 	}
 }
 
-// missed reads everything that is there, and notes the threads that have no files: a crash came before they were written.
-func (m *Mirror) missed(ctx context.Context, root *os.Root) error {
+// catchUp reads the whole directory, and schedules threads without files: a crash may have prevented their writing.
+func (m *Mirror) catchUp(ctx context.Context, root *os.Root) error {
 	if err := m.x.Load(); err != nil {
 		return err
 	}
@@ -136,60 +138,59 @@ func (m *Mirror) missed(ctx context.Context, root *os.Root) error {
 	for at := range m.seen {
 		there[path.Base(at)] = true
 	}
-	m.Changed(m.x.Refs(func(ref string) bool { return !there[ref] }))
+	m.Schedule(m.x.Refs(func(ref string) bool { return !there[ref] }))
 	return nil
 }
 
-// sync reads, then writes until the next look is due.
+// sync reads, and then writes until the next poll is due.
 func (m *Mirror) sync(ctx context.Context, root *os.Root) error {
 	m.due = time.Now().Add(PollEvery)
 	if err := m.x.Load(); err != nil {
 		return err
 	}
 	began := time.Now()
-	m.apart = 0
+	m.importTime = 0
 	err := m.read(ctx, root, false)
-	m.due = time.Now().Add(nextLook(time.Since(began) - m.apart))
+	m.due = time.Now().Add(nextPoll(time.Since(began) - m.importTime))
 	return errors.Join(err, m.flush(ctx, root))
 }
 
-// halfWritten is how long a file that cannot be read is left to who writes it.
-const halfWritten = 10 * time.Second
+// writeGrace is how long a file that cannot be parsed is left to its writer.
+const writeGrace = 10 * time.Second
 
-// flush writes the threads that changed, each after what others added to it meanwhile was read. One that cannot be
-// written waits for the next look, and the others do not wait for it. What is not written when that look is due is
-// written after it.
+// flush writes the changed threads, each after it has read what others added. A thread that cannot be written waits for
+// the next poll and does not delay the others. When the next poll is due, the rest waits until after it.
 func (m *Mirror) flush(ctx context.Context, root *os.Root) (err error) {
 	failed := 0
-	refs := m.take()
+	refs := m.takeDirty()
 	if len(refs) > 0 && m.pass.next.IsZero() {
 		m.pass = newProgress(m.log)
 	}
 	for i, ref := range refs {
 		if ctx.Err() != nil || i > 0 && !time.Now().Before(m.due) {
-			m.note(refs[i:]...)
+			m.markDirty(refs[i:]...)
 			break
 		}
-		m.pass.say("thread files are written", "left", len(refs)-i)
+		m.pass.report("writing thread files", "left", len(refs)-i)
 		if i == len(refs)-1 {
 			m.pass = progress{}
 		}
 		var e error
 		if at, flat := Find(root, ref); at != "" {
 			e = m.readThread(ctx, root, at, flat)
-			if left, ok := m.left[at]; ok && time.Since(left.Mod).Abs() < halfWritten {
-				m.note(ref)
+			if left, ok := m.unreadable[at]; ok && time.Since(left.Mod).Abs() < writeGrace {
+				m.markDirty(ref)
 				continue
 			}
 			m.mu.Lock()
-			delete(m.dirty, ref) // by what was read: it is written now
+			delete(m.dirty, ref) // the change came from reading, and is written now
 			m.mu.Unlock()
 		}
 		if e == nil || !retryable(e) {
 			e = m.write(ctx, root, ref)
 		}
 		if e != nil {
-			m.note(ref)
+			m.markDirty(ref)
 			failed++
 			err = cmp.Or(err, fmt.Errorf("thread %s: %w", ref, e))
 		}
@@ -200,7 +201,7 @@ func (m *Mirror) flush(ctx context.Context, root *os.Root) (err error) {
 	return err
 }
 
-// write puts a thread where its state says, in files that are whole at every moment.
+// write writes a thread to the folder of its state. Each file is complete at every moment.
 func (m *Mirror) write(ctx context.Context, root *os.Root, ref string) error {
 	if !thread.IsThreadRef(ref) {
 		return nil
@@ -229,7 +230,7 @@ func (m *Mirror) write(ctx context.Context, root *os.Root, ref string) error {
 			return err
 		}
 		delete(m.seen, old)
-		delete(m.left, old)
+		delete(m.unreadable, old)
 	}
 	if err := threadDir(root, at); err != nil {
 		return err
@@ -246,13 +247,13 @@ func (m *Mirror) write(ctx context.Context, root *os.Root, ref string) error {
 		return err
 	}
 	m.seen[at] = stampOf(root, at, ref)
-	delete(m.left, at)
+	delete(m.unreadable, at)
 	return nil
 }
 
-var errLink = errors.New("what stands in the place of the thread's folder is none")
+var errLink = errors.New("the place of the thread's folder is taken by something else")
 
-// threadDir makes the folder of a thread. A link in its place is none.
+// threadDir creates the folder of a thread. It refuses a symbolic link in its place.
 func threadDir(root *os.Root, at string) error {
 	if err := root.MkdirAll(at, 0o700); err != nil {
 		return err
@@ -264,8 +265,8 @@ func threadDir(root *os.Root, at string) error {
 	return err
 }
 
-// moveThread moves the folder of a thread to where its state says. Where both are there, as after half a move by
-// somebody, what lies in the old one alone goes into the new one; the rest of it was read.
+// moveThread moves the folder of a thread to the folder of its state. If both exist, for example after half a move by
+// another tool, files that exist only in the old one move to the new one; the others have been read.
 func moveThread(root *os.Root, old, at string) error {
 	info, err := root.Lstat(old)
 	if err != nil || !info.IsDir() {

@@ -16,26 +16,26 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// shelf is an exchange whose threads lie in a directory.
-type shelf struct {
+// folderLab is an exchange whose threads are mirrored in a directory.
+type folderLab struct {
 	*lab
 	m    *Mirror
 	root *os.Root
 	log  *bytes.Buffer
 }
 
-func newShelf(t *testing.T) *shelf {
+func newFolderLab(t *testing.T) *folderLab {
 	t.Helper()
-	return newShelfOn(t, func(s store.Store) store.Store { return s })
+	return newFolderLabOn(t, func(s store.Store) store.Store { return s })
 }
 
-// newShelfOn is newShelf on a store that wrap returns.
-func newShelfOn(t *testing.T, wrap func(store.Store) store.Store) *shelf {
+// newFolderLabOn is newFolderLab on the store that wrap returns.
+func newFolderLabOn(t *testing.T, wrap func(store.Store) store.Store) *folderLab {
 	t.Helper()
 	l := labOn(t, wrap(newLab(t).store))
 	log := &bytes.Buffer{}
-	s := &shelf{lab: l, m: NewMirror(l.Exchange, t.TempDir(), slog.New(slog.NewTextHandler(log, nil))), log: log}
-	l.Exchange.Mirror = s.m.Changed
+	s := &folderLab{lab: l, m: NewMirror(l.Exchange, t.TempDir(), slog.New(slog.NewTextHandler(log, nil))), log: log}
+	l.Exchange.Mirror = s.m.Schedule
 	var err error
 	if s.root, err = OpenLayout(s.m.dir); err != nil {
 		t.Fatal(err)
@@ -44,22 +44,24 @@ func newShelfOn(t *testing.T, wrap func(store.Store) store.Store) *shelf {
 	return s
 }
 
-func (s *shelf) sync() {
+func (s *folderLab) sync() {
 	s.t.Helper()
 	if err := s.m.sync(s.t.Context(), s.root); err != nil {
 		s.t.Fatal(err)
 	}
 }
 
-// at is where something of a thread lies.
-func (s *shelf) at(c thread.Code, ref string, more ...string) string {
+// at returns the place of a thread, or of a file in it.
+func (s *folderLab) at(c thread.Code, ref string, more ...string) string {
 	return filepath.Join(append([]string{s.m.dir, "exchange", thread.FolderOf(c), ref}, more...)...)
 }
 
-func (s *shelf) file(c thread.Code, ref string) string { return s.at(c, ref, ThreadFileName(0, ref)) }
+func (s *folderLab) file(c thread.Code, ref string) string {
+	return s.at(c, ref, ThreadFileName(0, ref))
+}
 
-// add appends a document to a thread's file.
-func (s *shelf) add(name, doc string) {
+// add appends a document to the file of a thread.
+func (s *folderLab) add(name, doc string) {
 	s.t.Helper()
 	f, err := os.OpenFile(name, os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
@@ -71,9 +73,9 @@ func (s *shelf) add(name, doc string) {
 	}
 }
 
-// A thread that cannot be written keeps none of the others from it, and is written when it can be.
+// TestMirrorGoesOn: a thread that cannot be written does not delay the others, and is written when that is possible.
 func TestMirrorGoesOn(t *testing.T) {
-	s := newShelf(t)
+	s := newFolderLab(t)
 	first, second := s.request("agent", "{intent: look}"), s.request("agent", "{intent: listen}")
 	if err := os.WriteFile(s.at(thread.Received, first), []byte("in the way"), 0o600); err != nil {
 		t.Fatal(err)
@@ -93,10 +95,10 @@ func TestMirrorGoesOn(t *testing.T) {
 	}
 }
 
-// What stands under the temporary name of a file is never written through: a link there may lead to any other file of the
-// directory, of git for example.
+// TestMirrorWritesThroughNoLink: the mirror does not write through a link under the temporary name of a file: it might
+// lead to another file of the directory, for example of git.
 func TestMirrorWritesThroughNoLink(t *testing.T) {
-	s := newShelf(t)
+	s := newFolderLab(t)
 	ref := s.request("agent", "{intent: look}")
 	s.sync()
 	config := filepath.Join(s.m.dir, "config")
@@ -114,7 +116,7 @@ func TestMirrorWritesThroughNoLink(t *testing.T) {
 	if data, err := os.ReadFile(s.file(thread.Received, ref)); err != nil || !strings.Contains(string(data), "more") {
 		t.Errorf("the thread = %s, %v", data, err)
 	}
-	// A link in the place of the folder that a thread would move to is no folder.
+	// A link in the place of the folder to which a thread would move does not count as a folder.
 	if err := os.Mkdir(filepath.Join(s.m.dir, "elsewhere"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -131,10 +133,10 @@ func TestMirrorWritesThroughNoLink(t *testing.T) {
 	}
 }
 
-// A thread file speaks of its thread. Who is registered with what capabilities, how requests are routed and what else is
-// asked for is not said in one, in nobody's name.
+// TestThreadFileSpeaksOfItsThread: a thread file is about its thread only. It cannot register executors, set routing
+// rules or open requests, in anybody's name.
 func TestThreadFileSpeaksOfItsThread(t *testing.T) {
-	s := newShelf(t)
+	s := newFolderLab(t)
 	s.executor("bob", "dig")
 	ref := s.request("agent", "{intent: look}")
 	s.sync()
@@ -158,16 +160,16 @@ func TestThreadFileSpeaksOfItsThread(t *testing.T) {
 		t.Errorf("%d threads, %v", len(page.Threads), err)
 	}
 	messages, err := s.Messages(t.Context(), ref)
-	if err != nil || len(messages) != 5 { // what was written is kept
+	if err != nil || len(messages) != 5 { // the refused messages are kept
 		t.Errorf("%d messages, %v", len(messages), err)
 	}
 }
 
-// What could not be stored, or is over a limit, is taken in later; what cannot be read is read again when it changes, and
-// not at every look.
+// TestMirrorReadsAgain: an update that could not be stored, or exceeded a limit, is applied later. A file that cannot
+// be parsed is read again when it changes, not in every poll.
 func TestMirrorReadsAgain(t *testing.T) {
 	b := &brittle{}
-	s := newShelfOn(t, func(s store.Store) store.Store { b.Store = s; return b })
+	s := newFolderLabOn(t, func(s store.Store) store.Store { b.Store = s; return b })
 	s.executor("bob")
 	ref := s.request("agent", "{intent: look, priority: normal}")
 	s.sync()
@@ -211,10 +213,10 @@ func TestMirrorReadsAgain(t *testing.T) {
 	s.want(bad, thread.Claimed)
 }
 
-// A file that is too large is not read, not even a part of it, and one that somebody is still writing is left to them for a
-// while, and no longer.
+// TestMirrorLeavesFilesAlone: a file that is too large is not read at all, and one that is still being written is left
+// to its writer for a while, but no longer.
 func TestMirrorLeavesFilesAlone(t *testing.T) {
-	s := newShelf(t)
+	s := newFolderLab(t)
 	large := "2026-02-01-888"
 	if err := os.MkdirAll(s.at(thread.Received, large), 0o700); err != nil {
 		t.Fatal(err)
@@ -228,7 +230,7 @@ func TestMirrorLeavesFilesAlone(t *testing.T) {
 		if err := os.WriteFile(s.file(thread.Received, large), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if data, err := readBounded(s.root, "exchange/"+thread.FolderOf(thread.Received)+"/"+large+"/"+ThreadFileName(0, large)); (err == nil) != want || err == nil && len(data) != len(text) {
+		if data, err := readRegular(s.root, "exchange/"+thread.FolderOf(thread.Received)+"/"+large+"/"+ThreadFileName(0, large)); (err == nil) != want || err == nil && len(data) != len(text) {
 			t.Errorf("%d bytes: read %d, %v", len(text), len(data), err)
 		}
 	}
@@ -251,9 +253,9 @@ func TestMirrorLeavesFilesAlone(t *testing.T) {
 	}
 }
 
-// What others add to a thread just before the exchange writes it is read first.
+// TestMirrorReadsBeforeItWrites: additions of others just before a write are read first.
 func TestMirrorReadsBeforeItWrites(t *testing.T) {
-	s := newShelf(t)
+	s := newFolderLab(t)
 	s.executor("bob")
 	ref := s.request("agent", "{intent: look}")
 	s.sync()
@@ -268,9 +270,10 @@ func TestMirrorReadsBeforeItWrites(t *testing.T) {
 	}
 }
 
-// A thread that lies in two folders, as after a merge, is one again at its next change, and nothing in either is lost.
+// TestMirrorThreadInTwoFolders: a thread in two folders, as after a merge, is in one folder after its next change, and
+// nothing is lost.
 func TestMirrorThreadInTwoFolders(t *testing.T) {
-	s := newShelf(t)
+	s := newFolderLab(t)
 	s.executor("bob")
 	ref := s.request("agent", "{intent: look}")
 	s.sync()
@@ -290,9 +293,9 @@ func TestMirrorThreadInTwoFolders(t *testing.T) {
 	}
 }
 
-// A thread that went after its retention does not come back from its file.
+// TestPurgedThreadStaysGone: a thread that was removed after its retention does not come back from its file.
 func TestPurgedThreadStaysGone(t *testing.T) {
-	s := newShelf(t)
+	s := newFolderLab(t)
 	s.executor("bob")
 	ref := s.request("agent", "{intent: look}")
 	s.status("bob", ref, "declined, reason: no")
@@ -312,7 +315,7 @@ func TestPurgedThreadStaysGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	again := NewMirror(s.Exchange, s.m.dir, slog.New(slog.DiscardHandler))
-	if err := again.missed(t.Context(), s.root); err != nil {
+	if err := again.catchUp(t.Context(), s.root); err != nil {
 		t.Fatal(err)
 	}
 	if s.Has(ref) {
@@ -320,10 +323,10 @@ func TestPurgedThreadStaysGone(t *testing.T) {
 	}
 }
 
-// A thread that ended goes after its retention with everything that is kept about it, and takes nothing with it: what an
-// open thread depends on stays, and so does a client id that names a newer thread.
+// TestPurge: an ended thread is removed after its retention with everything that belongs to it, and nothing else:
+// dependencies of open threads stay, and so does a client id that names a newer thread.
 func TestPurge(t *testing.T) {
-	s := newShelf(t)
+	s := newFolderLab(t)
 	s.executor("bob")
 	later := time.Now().Add(90*24*time.Hour + time.Hour)
 	old := s.request("agent", "{id: roses, intent: water}")
@@ -354,7 +357,7 @@ func TestPurge(t *testing.T) {
 			}
 		}
 	}
-	// What was done stays done for who waits for it.
+	// A dependency that was met stays met for the waiting thread.
 	s.status("bob", "second", "claimed")
 	s.do("bob", "- response: {re: second, content: [seeds]}")
 	s.want(then, thread.Received)
@@ -371,9 +374,10 @@ func TestPurge(t *testing.T) {
 	}
 }
 
-// Into the folder goes what a message names, so that nobody takes in again what has gone here.
+// TestMirrorWritesNamedUploads: only uploads that a message names are written to the folder, so that nobody imports
+// again what was removed here.
 func TestMirrorWritesNamedUploads(t *testing.T) {
-	s := newShelf(t)
+	s := newFolderLab(t)
 	ref := s.request("agent", "{intent: look}")
 	file := s.put(ref, "photo.jpg", "photo")
 	s.status(thread.OwnerID, ref, "in_progress")

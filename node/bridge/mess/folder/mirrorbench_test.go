@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// BenchmarkMirrorPoll looks at 10,000 threads in which nothing has changed.
+// BenchmarkMirrorPoll polls 10,000 threads in which nothing has changed.
 func BenchmarkMirrorPoll(b *testing.B) {
 	for _, state := range []string{"executing", "finished"} {
 		b.Run(state, func(b *testing.B) {

@@ -16,14 +16,14 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// fileStamp tells whether the files of a thread are others than before.
+// fileStamp shows a change of the files of a thread.
 type fileStamp struct {
 	Mod   time.Time
 	Size  int64
 	Files int
 }
 
-func (s fileStamp) and(info fs.FileInfo) fileStamp {
+func (s fileStamp) add(info fs.FileInfo) fileStamp {
 	s.Size += info.Size()
 	s.Files++
 	if info.ModTime().After(s.Mod) {
@@ -32,14 +32,14 @@ func (s fileStamp) and(info fs.FileInfo) fileStamp {
 	return s
 }
 
-// stampOf looks at the files of a thread. dir is below root; the fewer folders lie between, the less it costs.
+// stampOf returns the stamp of the files of a thread. dir is below root; a root closer to the files makes this faster.
 func stampOf(root *os.Root, dir, ref string) (s fileStamp) {
 	for n := range maxThreadFiles {
 		info, err := root.Lstat(path.Join(dir, ThreadFileName(n, ref)))
 		if err != nil {
 			break
 		}
-		s = s.and(info)
+		s = s.add(info)
 	}
 	return s
 }
@@ -47,17 +47,18 @@ func stampOf(root *os.Root, dir, ref string) (s fileStamp) {
 // maxThreadFiles bounds the files of one thread.
 const maxThreadFiles = 100
 
+// ThreadFileName returns the name of file number n of a thread.
 func ThreadFileName(n int, ref string) string {
 	return fmt.Sprintf("%03d-%s%s", n, ref, thread.FileSuffix)
 }
 
-// Place is where a thread lies, by its name: a folder, or a file of version 1.
+// Place is the place of a thread in a directory: a folder, or a file of version 1.
 type Place struct {
 	Ref  string
 	flat bool
 }
 
-// Places lists the names of a folder that are those of threads. What they name is not looked at.
+// Places returns the thread names in a folder, without looking at the files behind them.
 func Places(sub *os.Root) ([]Place, error) {
 	dir, err := sub.Open(".")
 	if err != nil {
@@ -74,7 +75,8 @@ func Places(sub *os.Root) ([]Place, error) {
 	return out, err
 }
 
-// Stamp looks at the files of a thread. Its zero value is a link, or what holds no thread.
+// Stamp returns the stamp of the files of a thread. It is the zero value for a symbolic link, and for a place without a
+// thread.
 func (p Place) Stamp(sub *os.Root) (s fileStamp) {
 	name := p.Ref
 	if p.flat {
@@ -83,25 +85,25 @@ func (p Place) Stamp(sub *os.Root) (s fileStamp) {
 	switch info, err := sub.Lstat(name); {
 	case err != nil:
 	case p.flat && info.Mode().IsRegular():
-		return s.and(info)
+		return s.add(info)
 	case !p.flat && info.IsDir():
 		return stampOf(sub, p.Ref, p.Ref)
 	}
 	return s
 }
 
-// How many threads of one folder are looked at in one poll, where nothing says that they changed: open ones, and those that
-// have ended, where little happens. Of more than that some are, in turn. What is new in a folder is seen at once.
+// Bounds on the known threads of one folder that one poll examines: open ones, and ended ones, where little happens. If
+// there are more, polls take turns. New threads are always seen at once.
 const (
-	openLooks  = 1000
-	endedLooks = 250
+	openPerPoll  = 1000
+	endedPerPoll = 250
 )
 
-// IsDue says whether a thread is looked at in this round, as one of n in its folder.
+// IsDue reports whether a thread, as one of n in its folder, is examined in this round.
 func IsDue(ref, folder string, n, round int) bool {
-	looks := openLooks
+	looks := openPerPoll
 	if folder == endedFolders[0] || folder == endedFolders[1] {
-		looks = endedLooks
+		looks = endedPerPoll
 	}
 	turns := (n + looks - 1) / looks
 	return turns < 2 || int(crc32.ChecksumIEEE([]byte(ref))%uint32(turns)) == round%turns
@@ -109,7 +111,7 @@ func IsDue(ref, folder string, n, round int) bool {
 
 var endedFolders = [2]string{thread.FolderOf(thread.Completed), thread.FolderOf(thread.Cancelled)}
 
-// read takes in what others wrote. all looks at every thread.
+// read applies what others wrote. With all, it examines every thread.
 func (m *Mirror) read(ctx context.Context, root *os.Root, all bool) error {
 	m.polls++
 	pass := newProgress(m.log)
@@ -136,27 +138,27 @@ func (m *Mirror) readFolder(ctx context.Context, root *os.Root, folder string, a
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		pass.say("thread files are read", "folder", folder, "read", i, "of", len(list))
+		pass.report("reading thread files", "folder", folder, "read", i, "of", len(list))
 		at := path.Join(dir, p.Ref)
 		before, known := m.seen[at]
 		if known && !all && !IsDue(p.Ref, folder, len(list), m.polls) {
 			continue
 		}
 		now := p.Stamp(sub)
-		if known && now == before || now == m.left[at] || now.Files == 0 {
+		if known && now == before || now == m.unreadable[at] || now.Files == 0 {
 			continue
 		}
 		began := time.Now()
 		if err := m.readThread(ctx, root, at, p.flat); err != nil {
-			m.log.Warn("a thread file was left alone", "thread", p.Ref, "error", err)
+			m.log.Warn("a thread file was skipped", "thread", p.Ref, "error", err)
 		}
-		m.apart += time.Since(began)
+		m.importTime += time.Since(began)
 	}
 	return nil
 }
 
-// readThread takes in what is new in the files of a thread, where they changed. What cannot be read is left alone until it
-// changes; what could not be stored is read again.
+// readThread applies the changes in the files of a thread. A file that cannot be parsed is skipped until it changes. If
+// the result could not be stored, the file is read again.
 func (m *Mirror) readThread(ctx context.Context, root *os.Root, at string, flat bool) error {
 	stamp := fileStamp{}
 	if sub, err := root.OpenRoot(path.Dir(at)); err == nil {
@@ -169,26 +171,26 @@ func (m *Mirror) readThread(ctx context.Context, root *os.Root, at string, flat 
 	if before, known := m.seen[at]; known && before == stamp {
 		return nil
 	}
-	parsed, err := ReadParsed(root, at, flat)
+	parsed, err := ReadThread(root, at, flat)
 	if err == nil && !flat {
 		err = importAttachments(ctx, m.x, root, threadPlace{at: at, ref: parsed.Thread.Ref}, func(name string, err error) {
-			m.log.Warn("an attachment was left alone", "file", name, "error", err)
+			m.log.Warn("an attachment was skipped", "file", name, "error", err)
 		})
 	}
 	if err == nil {
-		err = m.x.TakeIn(ctx, parsed)
+		err = m.x.ImportUpdate(ctx, parsed)
 	}
 	switch {
 	case err == nil:
 		m.seen[at] = stamp
-		delete(m.left, at)
+		delete(m.unreadable, at)
 	case !retryable(err):
-		m.left[at] = stamp
+		m.unreadable[at] = stamp
 	}
 	return err
 }
 
-// retryable says whether the same may work later: the store did not, or a limit is used up.
+// retryable reports whether the same import may succeed later: the store failed, or a limit was reached.
 func retryable(err error) bool {
 	if e, refused := errors.AsType[*wire.Error](err); refused {
 		return e.Retry
@@ -196,8 +198,8 @@ func retryable(err error) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// ReadParsed reads the files of a thread whose folder, or file of version 1, is named by at.
-func ReadParsed(root *os.Root, at string, flat bool) (thread.ParsedFile, error) {
+// ReadThread reads and parses the files of the thread at a place.
+func ReadThread(root *os.Root, at string, flat bool) (thread.ParsedFile, error) {
 	ref := path.Base(at)
 	files, err := readFiles(root, at, ref, flat)
 	if err != nil {
@@ -210,15 +212,15 @@ func ReadParsed(root *os.Root, at string, flat bool) (thread.ParsedFile, error) 
 	return f, err
 }
 
-// readFiles reads the files of a thread, each bounded.
+// readFiles reads the files of a thread, each within the size limit.
 func readFiles(root *os.Root, at, ref string, flat bool) ([][]byte, error) {
 	if flat {
-		data, err := readBounded(root, at+thread.FileSuffix)
+		data, err := readRegular(root, at+thread.FileSuffix)
 		return [][]byte{data}, err
 	}
 	var out [][]byte
 	for n := range maxThreadFiles {
-		data, err := readBounded(root, path.Join(at, ThreadFileName(n, ref)))
+		data, err := readRegular(root, path.Join(at, ThreadFileName(n, ref)))
 		if errors.Is(err, fs.ErrNotExist) && n > 0 {
 			return out, nil
 		}
@@ -230,13 +232,13 @@ func readFiles(root *os.Root, at, ref string, flat bool) ([][]byte, error) {
 	return out, nil
 }
 
-// readBounded reads a regular file. What is no such file is not opened, and one that grows meanwhile is not followed.
-func readBounded(root *os.Root, name string) ([]byte, error) {
+// readRegular reads a regular file within the size limit. It opens nothing else, and does not follow a growing file.
+func readRegular(root *os.Root, name string) ([]byte, error) {
 	info, err := root.Lstat(name)
 	if err != nil {
 		return nil, err
 	}
-	refused := thread.Bad("", "the file is no regular one, or too large")
+	refused := thread.Bad("", "the file is not a regular file, or is too large")
 	if !info.Mode().IsRegular() || info.Size() > thread.MaxDocument {
 		return nil, refused
 	}
@@ -252,7 +254,7 @@ func readBounded(root *os.Root, name string) ([]byte, error) {
 	return data, err
 }
 
-// Find returns where a thread lies, "" where it is not there.
+// Find returns the place of a thread, or "" if the directory does not have the thread.
 func Find(root *os.Root, ref string) (at string, flat bool) {
 	for _, f := range thread.Folders() {
 		at := path.Join("exchange", f, ref)

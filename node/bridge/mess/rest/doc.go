@@ -1,3 +1,3 @@
-// Package rest serves an exchange over HTTP (MESS section 10): for executors and requesters with a key, and for the owner, who needs
-// none.
+// Package rest serves an exchange over HTTP (MESS section 10): to executors and requesters with an API key, and to the
+// owner, who needs none.
 package rest

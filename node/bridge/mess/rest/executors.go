@@ -13,8 +13,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// register is POST register (MESS-57). In the local profile, where everybody has the same address, there is no limit
-// (AM-82).
+// register handles POST register (MESS-57). In the local profile all callers have the same address, so the number of
+// registrations is not limited (AM-82).
 func (r *call) register() error {
 	if r.Local {
 		return r.registerExecutor()
@@ -45,11 +45,11 @@ func (r *call) registerExecutor() error {
 	if err != nil {
 		return err
 	}
-	text := "keep the key: it is shown this once"
+	text := "keep the key: it is not shown again"
 	if pending {
 		text += "; it works when the owner has approved the registration"
 	}
-	return r.tree(http.StatusCreated, wire.Obj(
+	return r.respond(http.StatusCreated, wire.Obj(
 		wire.TextField("executor_id", reg.ID), wire.TextField("api_key", key),
 		wire.TextField("message", text)))
 }
@@ -86,7 +86,7 @@ func (r *call) executors() error {
 		}
 		list = append(list, v)
 	}
-	return r.tree(http.StatusOK, wire.Obj(wire.Field("executors", wire.Arr(list...))))
+	return r.respond(http.StatusOK, wire.Obj(wire.Field("executors", wire.Arr(list...))))
 }
 
 func (r *call) patchExecutor() error {
@@ -102,24 +102,24 @@ func (r *call) patchExecutor() error {
 	if err := r.Exchange.Executors.Change(r.c.Request().Context(), r.who, id, reg); err != nil {
 		return err
 	}
-	return r.tree(http.StatusOK, wire.Obj(
+	return r.respond(http.StatusOK, wire.Obj(
 		wire.TextField("executor_id", id), wire.Field("updated", wire.Bool(true))))
 }
 
-// approve is the owner's word on a registration that waits.
+// approve handles the owner's approval of a pending registration.
 func (r *call) approve() error {
 	if r.Exchange.Executors.Get(r.path[1]) == nil {
 		return thread.Missing("no such executor")
 	}
 	ctx := r.c.Request().Context()
-	answered, err := r.decided(ctx, r.path[1])
+	answered, err := r.withdrawQuestion(ctx, r.path[1])
 	if err != nil {
 		return err
 	}
 	if err := r.Exchange.Executors.Admit(ctx, r.path[1], true, answered); err != nil {
 		return err
 	}
-	return r.tree(http.StatusOK, wire.Obj(
+	return r.respond(http.StatusOK, wire.Obj(
 		wire.TextField("executor_id", r.path[1]), wire.Field("updated", wire.Bool(true))))
 }
 
@@ -128,10 +128,10 @@ func (r *call) capabilities() error {
 		return err
 	}
 	list := exchange.CapabilityTree(r.Exchange.Executors.Available(r.c.QueryParams()["tag"]))
-	return r.tree(http.StatusOK, wire.Obj(wire.Field("capabilities", list)))
+	return r.respond(http.StatusOK, wire.Obj(wire.Field("capabilities", list)))
 }
 
-// addCapabilities is the owner's: a YAML stream or JSON.
+// addCapabilities adds the owner's entries to the catalogue, from a YAML stream or JSON.
 func (r *call) addCapabilities() error {
 	data, err := r.body(thread.MaxDocument)
 	if err != nil {
@@ -144,7 +144,7 @@ func (r *call) addCapabilities() error {
 	if err := r.Exchange.Executors.AddCapabilities(r.c.Request().Context(), list); err != nil {
 		return err
 	}
-	return r.tree(http.StatusOK, wire.Obj(wire.Field("added", wire.Int(int64(len(list))))))
+	return r.respond(http.StatusOK, wire.Obj(wire.Field("added", wire.Int(int64(len(list))))))
 }
 
 func (r *call) routing() error {
@@ -156,13 +156,13 @@ func (r *call) routing() error {
 	for i, rule := range rules {
 		list[i] = rule.Tree()
 	}
-	return r.tree(http.StatusOK, wire.Obj(wire.Field("rules", wire.Arr(list...))))
+	return r.respond(http.StatusOK, wire.Obj(wire.Field("rules", wire.Arr(list...))))
 }
 
-// The media types of a raw block (MESS-59).
+// yamlTypes are the YAML media types of a raw block (MESS-59).
 var yamlTypes = map[string]bool{"application/yaml": true, "text/yaml": true, "application/x-yaml": true}
 
-// messages is POST messages: a raw block, answered with a block of acks and query responses (MESS-59).
+// messages handles POST messages: a raw block, answered with a block of acks and query responses (MESS-59).
 func (r *call) messages() error {
 	req := r.c.Request()
 	kind, _, err := mime.ParseMediaType(req.Header.Get("Content-Type"))
@@ -190,11 +190,11 @@ func (r *call) messages() error {
 	if !who.Owner {
 		who.Channel = "messages"
 	}
-	once, err := r.once(block.Tree())
+	once, err := r.readReplayKey(block.Tree())
 	if err != nil {
 		return err
 	}
-	res, err := r.Exchange.Do(req.Context(), who, block, exchange.Options{Once: once})
+	res, err := r.Exchange.Do(req.Context(), who, block, exchange.Options{Replay: once})
 	if err != nil {
 		return err
 	}
@@ -214,8 +214,8 @@ func (r *call) messages() error {
 	return httpapi.Raw(r.c, status, append(res.Answers.JSON(), '\n'))
 }
 
-// decided are the changes that withdraw the question about a registration that is decided here.
-func (r *call) decided(ctx context.Context, id string) ([]store.Change, error) {
+// withdrawQuestion returns the changes that withdraw the owner's question about a registration that is decided here.
+func (r *call) withdrawQuestion(ctx context.Context, id string) ([]store.Change, error) {
 	if r.Withdraw == nil {
 		return nil, nil
 	}
@@ -224,7 +224,7 @@ func (r *call) decided(ctx context.Context, id string) ([]store.Change, error) {
 
 func (r *call) giveKey() error {
 	ctx := r.c.Request().Context()
-	more, err := r.decided(ctx, r.path[1])
+	more, err := r.withdrawQuestion(ctx, r.path[1])
 	if err != nil {
 		return err
 	}
@@ -232,20 +232,20 @@ func (r *call) giveKey() error {
 	if err != nil {
 		return err
 	}
-	return r.tree(http.StatusCreated, wire.Obj(
+	return r.respond(http.StatusCreated, wire.Obj(
 		wire.TextField("executor_id", r.path[1]), wire.TextField("api_key", key),
-		wire.TextField("message", "keep the key: it is shown this once; the one before works no more")))
+		wire.TextField("message", "keep the key: it is not shown again; the previous key no longer works")))
 }
 
 func (r *call) takeKey() error {
 	ctx := r.c.Request().Context()
-	more, err := r.decided(ctx, r.path[1])
+	more, err := r.withdrawQuestion(ctx, r.path[1])
 	if err != nil {
 		return err
 	}
 	if err := r.Exchange.Executors.TakeKey(ctx, r.path[1], more); err != nil {
 		return err
 	}
-	return r.tree(http.StatusOK, wire.Obj(
+	return r.respond(http.StatusOK, wire.Obj(
 		wire.TextField("executor_id", r.path[1]), wire.Field("updated", wire.Bool(true))))
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// attachment is GET requests/{ref}/attachments/{file}: never shown by a browser, only saved.
+// attachment handles GET requests/{ref}/attachments/{file}. A browser saves the file and never shows it.
 func (r *call) attachment() error {
 	a, err := r.Exchange.Attachment(r.c.Request().Context(), r.who, r.ref(), r.path[3])
 	if err != nil {
@@ -32,7 +32,8 @@ func (r *call) attachment() error {
 	return r.c.Blob(http.StatusOK, "application/octet-stream", a.Data)
 }
 
-// upload is the owner's: a file for the next message of a thread. It answers with the content entry to use.
+// upload handles the owner's upload of a file for the next message of a thread. It answers with the content entry to
+// use.
 func (r *call) upload() error {
 	data, err := r.body(thread.MaxUpload)
 	if err != nil {
@@ -42,7 +43,7 @@ func (r *call) upload() error {
 	if err != nil {
 		return err
 	}
-	return r.tree(http.StatusCreated, entry)
+	return r.respond(http.StatusCreated, entry)
 }
 
 func (r *call) importThreads() error {
@@ -62,11 +63,11 @@ func (r *call) importThreads() error {
 	for i, t := range threads {
 		list[i] = wire.Obj(wire.TextField("ref", t.Ref), wire.TextField("status", t.Status.Rest()))
 	}
-	return r.tree(http.StatusCreated, wire.Obj(
+	return r.respond(http.StatusCreated, wire.Obj(
 		wire.Field("imported", wire.Int(int64(len(threads)))), wire.Field("threads", wire.Arr(list...))))
 }
 
-// importFiles reads the body of an import: YAML, {content} or {files: [{name, content}]} of one thread.
+// importFiles reads the body of an import: the YAML of one thread, {content} or {files: [{name, content}]}.
 func importFiles(data []byte, isJSON bool) ([][][]byte, error) {
 	if !isJSON {
 		return [][][]byte{{data}}, nil
@@ -83,7 +84,7 @@ func importFiles(data []byte, isJSON bool) ([][][]byte, error) {
 	for f := range list.Elems() {
 		name := f.GetStr("name")
 		if !strings.HasSuffix(name, thread.FileSuffix) {
-			continue // attachments travel as bytes, not as text
+			continue // attachments come as bytes, not as text
 		}
 		files = append(files, thread.File{Name: name, Content: f.GetStr("content")})
 	}
@@ -98,7 +99,7 @@ func importFiles(data []byte, isJSON bool) ([][][]byte, error) {
 	return [][][]byte{thread}, nil
 }
 
-// export is GET export/{ref}.
+// export handles GET export/{ref}.
 func (r *call) export() error {
 	ctx := r.c.Request().Context()
 	t, err := r.Exchange.Thread(ctx, r.who, r.ref())
@@ -117,28 +118,29 @@ func (r *call) export() error {
 			files = append(files, wire.Obj(wire.TextField("name", f.Name), wire.TextField("content", f.Content)))
 		}
 		out = out.With("format", wire.Text("v2")).With("files", wire.Arr(files...))
-		if r.who.Owner { // who takes the whole folder of the thread along
+		if r.who.Owner { // the owner takes the whole folder of the thread
 			names, err := r.Exchange.Attachments(ctx, t.Ref)
 			if err != nil {
 				return err
 			}
 			out = out.With("folder", wire.Text(thread.FolderOf(t.Status))).With("attachments", wire.Texts(names))
 		}
-		return r.tree(http.StatusOK, out)
+		return r.respond(http.StatusOK, out)
 	case "", "v1":
 		text := thread.ThreadText(t, messages)
 		if strings.Contains(r.c.Request().Header.Get("Accept"), "yaml") {
 			return r.c.Blob(http.StatusOK, "application/yaml", []byte(text))
 		}
-		return r.tree(http.StatusOK, out.With("format", wire.Text("v1")).With("content", wire.Text(text)))
+		return r.respond(http.StatusOK, out.With("format", wire.Text("v1")).With("content", wire.Text(text)))
 	}
 	return thread.Bad("format", "must be v1 or v2")
 }
 
-// progressEvery is how often a long import says how far it is.
+// progressEvery is the interval between progress lines of a long import.
 const progressEvery = time.Second
 
-// importDirectory answers with a line of JSON now and then, and one at the end.
+// importDirectory imports a directory of the owner. It answers with a line of JSON now and then, and a last one at the
+// end.
 func (d *Server) importDirectory(c echo.Context) error {
 	body, err := httpapi.Body(c, 64<<10)
 	if err != nil {
@@ -154,13 +156,14 @@ func (d *Server) importDirectory(c echo.Context) error {
 	w := c.Response()
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.WriteHeader(http.StatusOK)
-	said := time.Now()
+	lastLine := time.Now()
 	res, err := folder.ImportDirectory(c.Request().Context(), d.Exchange, d.Log, call.Dir, func(done, all int) {
-		if time.Since(said) < progressEvery {
+		if time.Since(lastLine) < progressEvery {
 			return
 		}
-		said = time.Now()
-		_, _ = w.Write(append(thread.Encode(folder.ImportProgress{Done: done, All: all}), '\n')) // who has gone needs no progress
+		lastLine = time.Now()
+		// a caller that has gone needs no progress
+		_, _ = w.Write(append(thread.Encode(folder.ImportProgress{Done: done, All: all}), '\n'))
 		w.Flush()
 	})
 	last := folder.ImportProgress{Imported: res, Ended: true}
@@ -176,7 +179,8 @@ func (d *Server) importDirectory(c echo.Context) error {
 
 const sharedRoute = "GET shared/{}/attachments/{}"
 
-// sharedFile is GET shared/{ref}/attachments/{file}?token=…, which needs no key. A wrong token counts like a wrong key.
+// sharedFile handles GET shared/{ref}/attachments/{file}?token=…, which needs no key. A wrong token counts like a wrong
+// key.
 func (r *call) sharedFile() error {
 	ctx := r.c.Request().Context()
 	ref, file := r.path[1], r.path[3]
@@ -195,7 +199,7 @@ func (r *call) sharedFile() error {
 	return r.attachment()
 }
 
-// IsShared says whether an address is that of a file which another exchange shares.
+// IsShared reports whether an address is that of a file that another exchange shares.
 func IsShared(u *url.URL) bool {
 	parts := strings.Split(strings.TrimPrefix(u.EscapedPath(), "/api/v1/exchanges/"), "/")
 	return strings.HasPrefix(u.EscapedPath(), "/api/v1/exchanges/") && len(parts) == 5 && routeOf(http.MethodGet, parts[1:]) == sharedRoute

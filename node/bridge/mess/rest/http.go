@@ -24,29 +24,29 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// The REST exchange of MESS section 10. Every route lies below one pattern, because the checks come in an order of
-// their own: exchange id, key, key of another exchange, route, body (MESS-53).
+// The REST exchange of MESS section 10. All routes are below one pattern, because the checks have an order of their
+// own: exchange id, key, exchange of the key, route, body (MESS-53).
 
 const restPath = "/api/v1/exchanges/:ex"
 
-// maxImport bounds an import (MESS-58).
+// maxImport bounds the body of an import (MESS-58).
 const maxImport = 16 << 20
 
-// Server serves an exchange over HTTP.
+// Server serves an exchange over HTTP. It is safe for concurrent use once it is mounted.
 type Server struct {
 	Exchange *exchange.Exchange
 	Local    bool
 	Log      *slog.Logger
-	// ask is the question to the owner that goes with a registration which waits; nil: nobody can approve one.
+	// Ask returns the changes that ask the owner to approve a registration; nil if nobody can approve one.
 	Ask func(r exchange.Registration) ([]store.Change, error)
-	// answered withdraws that question; nil if ask is.
+	// Withdraw returns the changes that withdraw that question; nil if Ask is nil.
 	Withdraw func(ctx context.Context, id string) ([]store.Change, error)
 }
 
 // Mount adds the routes for executors and requesters.
 func (d *Server) Mount(e *echo.Echo) {
-	e.Any(restPath, d.public)
-	e.Any(restPath+"/*", d.public)
+	e.Any(restPath, d.servePublic)
+	e.Any(restPath+"/*", d.servePublic)
 }
 
 // Operations returns the same routes for the owner, who needs no key and may see and do everything.
@@ -58,20 +58,22 @@ func (d *Server) Operations() []owner.Operation {
 			if err != nil {
 				return err
 			}
-			return (&call{Server: d, c: c, who: exchange.Owner("cli"), path: path}).dispatch() // in the error shape of the owner API
+			// errors get the form of the owner API
+			return (&call{Server: d, c: c, who: exchange.Owner("cli"), path: path}).dispatch()
 		}),
 	}
 }
 
-// call is one request on its way.
+// call is one request in progress.
 type call struct {
 	*Server
 	c    echo.Context
 	who  exchange.Actor
-	path []string // below the exchange
+	path []string // after the exchange id
 }
 
-// segmentsOf takes the path behind prefix apart before it is unescaped, once: an escaped slash is no separator.
+// segmentsOf splits the path after prefix and then unescapes each segment once, so an escaped slash does not separate
+// segments.
 func segmentsOf(escaped, prefix string) ([]string, error) {
 	parts := strings.Split(strings.Trim(strings.TrimPrefix(escaped, prefix), "/"), "/")
 	for i, p := range parts {
@@ -83,9 +85,9 @@ func segmentsOf(escaped, prefix string) ([]string, error) {
 	return parts, nil
 }
 
-func (d *Server) public(c echo.Context) error {
+func (d *Server) servePublic(c echo.Context) error {
 	h := c.Response().Header()
-	if !d.Local { // in the local profile no web page but configured ones may reach an open exchange
+	if !d.Local { // in the local profile, only configured web pages may reach an open exchange
 		h.Set("Access-Control-Allow-Origin", "*")
 		h.Set("Access-Control-Allow-Methods", "GET, POST, PATCH, DELETE, OPTIONS")
 		h.Set("Access-Control-Allow-Headers", "Content-Type, Authorization, If-Match, Idempotency-Key")
@@ -95,10 +97,10 @@ func (d *Server) public(c echo.Context) error {
 	if c.Request().Method == http.MethodOptions {
 		return c.NoContent(http.StatusNoContent)
 	}
-	return d.WriteError(c, d.guarded(c))
+	return d.WriteError(c, d.serve(c))
 }
 
-func (d *Server) guarded(c echo.Context) error {
+func (d *Server) serve(c echo.Context) error {
 	path, err := segmentsOf(c.Request().URL.EscapedPath(), "/api/v1/exchanges/")
 	if err != nil {
 		return err
@@ -115,12 +117,12 @@ func (d *Server) guarded(c echo.Context) error {
 		if ex != d.Exchange.ID() {
 			return thread.Missing("no such exchange")
 		}
-		return d.counted(r, r.register)
+		return d.countFailures(r, r.register)
 	}
 	if ex == d.Exchange.ID() && routeOf(c.Request().Method, path) == sharedRoute {
-		return d.counted(r, r.sharedFile)
+		return d.countFailures(r, r.sharedFile)
 	}
-	err = d.counted(r, func() (err error) {
+	err = d.countFailures(r, func() (err error) {
 		r.who, err = d.Exchange.Executors.Authenticate(c.Request().Header.Get("Authorization"), ex)
 		return err
 	})
@@ -130,11 +132,11 @@ func (d *Server) guarded(c echo.Context) error {
 	return r.dispatch()
 }
 
-// counted calls judge, which checks a secret of the caller, and counts wrong secrets. An address that showed too many is
-// told to wait, but a right secret always passes, because an address may be shared. In the local profile everybody has
-// the same address and nothing is counted.
-func (d *Server) counted(r *call, judge func() error) error {
-	err := judge()
+// countFailures calls check, which verifies a secret of the caller, and counts wrong secrets. An address with too many
+// wrong secrets must wait, but a correct secret always passes, because an address may be shared. In the local profile
+// all callers have the same address, and nothing is counted.
+func (d *Server) countFailures(r *call, check func() error) error {
+	err := check()
 	if d.Local {
 		return err
 	}
@@ -146,8 +148,8 @@ type restError struct {
 	Error string `json:"error"`
 }
 
-// WriteError writes an error in the shape of this protocol. What is no refusal of ours is left to the edge's own handler,
-// which logs it.
+// WriteError writes an error in the form of this protocol. Errors that are not refusals are logged here and answered as
+// internal errors.
 func (d *Server) WriteError(c echo.Context, err error) error {
 	if err == nil || c.Response().Committed {
 		return err
@@ -169,13 +171,14 @@ func (d *Server) WriteError(c echo.Context, err error) error {
 	return httpapi.JSON(c, e.Status, restError{e.Message})
 }
 
-// route is one of the exchange's.
+// route is a route of the exchange.
 type route struct {
-	owner  string // what the owner alone may do here; "": everybody with a key
+	owner  string // what only the owner may do here; "" if everybody with a key may
 	handle func(*call) error
 }
 
-// routes are below the exchange; {} is anything without a slash. openapi.yaml describes those of everybody.
+// routes are the routes below the exchange; {} matches a segment. openapi.yaml describes those that are not the
+// owner's.
 var routes = map[string]route{
 	"GET requests":                    {"", (*call).list},
 	"POST requests":                   {"", (*call).create},
@@ -196,7 +199,7 @@ var routes = map[string]route{
 	"POST messages":                   {"", (*call).messages},
 }
 
-// routeOf returns the name of the route that a request is for.
+// routeOf returns the name of the route for a request.
 func routeOf(method string, path []string) string {
 	if method == http.MethodHead {
 		method = http.MethodGet
@@ -212,7 +215,7 @@ func routeOf(method string, path []string) string {
 	return name.String()
 }
 
-// dispatch finds the handler of a route.
+// dispatch calls the handler of the route.
 func (r *call) dispatch() error {
 	found, ok := routes[routeOf(r.c.Request().Method, r.path)]
 	switch {
@@ -224,7 +227,7 @@ func (r *call) dispatch() error {
 	return found.handle(r)
 }
 
-// body reads at most max bytes.
+// body reads a body of at most max bytes.
 func (r *call) body(max int64) ([]byte, error) {
 	req := r.c.Request()
 	if req.ContentLength > max {
@@ -240,7 +243,7 @@ func (r *call) body(max int64) ([]byte, error) {
 	return data, nil
 }
 
-// object reads a JSON object.
+// object reads a JSON object from the body.
 func (r *call) object() (wire.Value, error) {
 	data, err := r.body(thread.MaxDocument)
 	if err != nil {
@@ -253,27 +256,29 @@ func (r *call) object() (wire.Value, error) {
 	return v, err
 }
 
-// tree answers with a value.
-func (r *call) tree(status int, v wire.Value) error {
+// respond writes a value as the answer.
+func (r *call) respond(status int, v wire.Value) error {
 	return httpapi.Raw(r.c, status, append(v.JSON(), '\n'))
 }
 
-var onceForm = regexp.MustCompile(`^[\x20-\x7e]{1,255}$`)
+var replayKeyForm = regexp.MustCompile(`^[\x20-\x7e]{1,255}$`)
 
-// once reads the Idempotency-Key of a call, which stands for its route and what it carries. nil is a call without one.
-func (r *call) once(body wire.Value) (*exchange.Once, error) {
+// readReplayKey returns the replay key for the Idempotency-Key of a call, or nil for a call without one. The key stands
+// for the caller, the route and the body.
+func (r *call) readReplayKey(body wire.Value) (*exchange.ReplayKey, error) {
 	list := r.c.Request().Header.Values("Idempotency-Key")
 	if len(list) == 0 {
 		return nil, nil
 	}
-	if len(list) > 1 || !onceForm.MatchString(list[0]) {
+	if len(list) > 1 || !replayKeyForm.MatchString(list[0]) {
 		return nil, thread.Bad("Idempotency-Key", "must be one of 1 to 255 printable characters")
 	}
-	return exchange.OnceForCall(r.who, list[0], wire.Arr(wire.Text(r.c.Request().Method), wire.Texts(r.path), body)), nil
+	return exchange.NewCallReplay(r.who, list[0], wire.Arr(wire.Text(r.c.Request().Method), wire.Texts(r.path), body)), nil
 }
 
-// ReadBlock reads a block that the owner sends to a route of the bridge, and the name of the call. path is the route.
-func (d *Server) ReadBlock(c echo.Context, path ...string) (thread.Block, *exchange.Once, error) {
+// ReadBlock reads a block that the owner sends to a route of the bridge, and the replay key of the call. path names the
+// route.
+func (d *Server) ReadBlock(c echo.Context, path ...string) (thread.Block, *exchange.ReplayKey, error) {
 	r := &call{Server: d, c: c, who: exchange.Owner("cli"), path: path}
 	data, err := r.body(thread.MaxDocument)
 	if err != nil {
@@ -283,7 +288,7 @@ func (d *Server) ReadBlock(c echo.Context, path ...string) (thread.Block, *excha
 	if err != nil {
 		return nil, nil, err
 	}
-	once, err := r.once(v)
+	once, err := r.readReplayKey(v)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -291,9 +296,10 @@ func (d *Server) ReadBlock(c echo.Context, path ...string) (thread.Block, *excha
 	return block, once, err
 }
 
-// PublicRoutes names the routes that are not the owner's alone; {} stands for a name. openapi.yaml describes these.
+// PublicRoutes returns the routes that are not only for the owner; {} stands for a segment. openapi.yaml describes
+// them.
 func PublicRoutes() []string {
-	list := []string{"POST register", sharedRoute} // they need no key
+	list := []string{"POST register", sharedRoute} // these need no key
 	for name, r := range routes {
 		if r.owner == "" {
 			list = append(list, name)
@@ -303,7 +309,7 @@ func PublicRoutes() []string {
 	return list
 }
 
-// RouteOf returns the name of the route that a request is for, "" if its path is not one of an exchange.
+// RouteOf returns the name of the route for a request, or "" if the path is not below an exchange.
 func RouteOf(method, escapedPath string) string {
 	path, err := segmentsOf(escapedPath, "/api/v1/exchanges/")
 	if err != nil || len(path) < 2 {

@@ -12,16 +12,17 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
+// MaxPage bounds the threads on one page of a list.
 const MaxPage = 1000
 
-// list is GET requests (MESS-52).
+// list handles GET requests (MESS-52).
 func (r *call) list() error {
 	q := r.c.QueryParams()
 	code := thread.Code("")
 	if s := q.Get("status"); s != "" {
 		var ok bool
 		if code, ok = thread.ParseCode(s); !ok {
-			return thread.Bad("status", "is no status")
+			return thread.Bad("status", "is not a status")
 		}
 	}
 	limit := MaxPage
@@ -44,7 +45,7 @@ func (r *call) list() error {
 	if page.Next != "" {
 		out = out.With("next", wire.Text(page.Next))
 	}
-	return r.tree(http.StatusOK, out)
+	return r.respond(http.StatusOK, out)
 }
 
 func summaryTree(s exchange.Summary) wire.Value {
@@ -64,7 +65,7 @@ func summaryTree(s exchange.Summary) wire.Value {
 	)
 }
 
-// create is POST requests: one request in JSON. What we set ourselves is ignored (MESS-54).
+// create handles POST requests: one request in JSON. Members that the exchange sets itself are ignored (MESS-54).
 func (r *call) create() error {
 	v, err := r.object()
 	if err != nil {
@@ -85,19 +86,19 @@ func (r *call) create() error {
 	if text, ok := v.Get("context"); ok && text.Kind() == wire.String {
 		v = v.With("context", wire.Arr(text))
 	}
-	if err := plainError(thread.Entry{Type: "request", Body: v}.Check("request", time.Now(), false)); err != nil {
+	if err := trimEntryPath(thread.Entry{Type: "request", Body: v}.Check("request", time.Now(), false)); err != nil {
 		return err
 	}
-	once, err := r.once(v)
+	once, err := r.readReplayKey(v)
 	if err != nil {
 		return err
 	}
 	ctx := r.c.Request().Context()
-	res, err := r.Exchange.Do(ctx, r.who, thread.Block{{Type: "request", Body: v}}, exchange.Options{Once: once})
+	res, err := r.Exchange.Do(ctx, r.who, thread.Block{{Type: "request", Body: v}}, exchange.Options{Replay: once})
 	if err != nil {
 		return err
 	}
-	if res.Ref == "" { // the request is known by its id (MESS-16)
+	if res.Ref == "" { // a repeated request (MESS-16)
 		ref, _ := res.RequestRef()
 		t, err := r.Exchange.Thread(ctx, r.who, ref)
 		if err != nil {
@@ -105,22 +106,22 @@ func (r *call) create() error {
 		}
 		res.Ref, res.Status = ref, t.Status
 	}
-	return r.standing(http.StatusCreated, res)
+	return r.respondState(http.StatusCreated, res)
 }
 
-// standing answers with where a thread stands.
-func (r *call) standing(status int, res exchange.Result) error {
-	return r.tree(status, wire.Obj(
+// respondState answers with the ref and status of a thread.
+func (r *call) respondState(status int, res exchange.Result) error {
+	return r.respond(status, wire.Obj(
 		wire.TextField("ref", res.Ref), wire.TextField("status", res.Status.Rest())))
 }
 
-// requestMembers are the fields of a request (MESS-12 to MESS-15); anything else in a create is ignored.
+// requestMembers are the members of a request (MESS-12 to MESS-15). Others in a create are ignored.
 var requestMembers = []string{
 	"intent", "id", "precision", "requires", "context", "constraints", "response_hint", "priority", "compensation", "needed_by", "confirm_before",
 }
 
-// plainError takes the word of our own making from the front of a refusal: this client sent no block.
-func plainError(err error) error {
+// trimEntryPath removes the entry name from a refusal, because this client did not send a block.
+func trimEntryPath(err error) error {
 	e, ok := err.(*wire.Error)
 	if !ok {
 		return err
@@ -130,7 +131,7 @@ func plainError(err error) error {
 	return &told
 }
 
-// show is GET requests/{ref}.
+// show handles GET requests/{ref}.
 func (r *call) show() error {
 	ctx := r.c.Request().Context()
 	t, err := r.Exchange.Thread(ctx, r.who, r.ref())
@@ -145,14 +146,14 @@ func (r *call) show() error {
 	if r.who.Owner {
 		view = view.With("serial", wire.Int(int64(t.Serial)))
 	}
-	r.c.Response().Header().Set("ETag", tag(t))
-	return r.tree(http.StatusOK, wire.Obj(wire.Field("thread", view)))
+	r.c.Response().Header().Set("ETag", etag(t))
+	return r.respond(http.StatusOK, wire.Obj(wire.Field("thread", view)))
 }
 
-// tag is the entity tag of a thread: it names the newest message.
-func tag(t *thread.Thread) string { return `"` + strconv.Itoa(t.Serial) + `"` }
+// etag returns the entity tag of a thread: the serial number of its newest message.
+func etag(t *thread.Thread) string { return `"` + strconv.Itoa(t.Serial) + `"` }
 
-// ifMatch reads the precondition of a PATCH: what is said is to the thread as it was read. 0 is none.
+// ifMatch returns the serial number in the If-Match header of a PATCH, or 0 without a condition.
 func (r *call) ifMatch() (serial int, err error) {
 	match := r.c.Request().Header.Get("If-Match")
 	if match == "" || match == "*" {
@@ -165,7 +166,7 @@ func (r *call) ifMatch() (serial int, err error) {
 	return serial, nil
 }
 
-// ref is the thread of the path. The owner may name it in any way that re: allows.
+// ref returns the thread of the path. The owner may use any reference that re: allows.
 func (r *call) ref() string {
 	if r.who.Owner {
 		if ref, ok := r.Exchange.Resolve(r.c.Request().Context(), r.who, r.path[1]); ok {
@@ -175,14 +176,15 @@ func (r *call) ref() string {
 	return r.path[1]
 }
 
-// ThreadView is a thread with what was said in it. The request is shown with its ack, as public servers do (MESS-52).
+// ThreadView returns a thread with its messages as JSON. The request is shown with its ack, as public servers do
+// (MESS-52).
 func ThreadView(t *thread.Thread, messages []thread.Message) wire.Value {
 	var out []wire.Value
 	for _, m := range messages {
 		mess := thread.ToResources(t.Ref, m.Mess)
 		if m.Serial == 1 {
 			if b, err := thread.FromTree(mess); err == nil && b.Version() == "" {
-				mess = b.Versioned().Tree()
+				mess = b.AddVersion().Tree()
 			}
 		}
 		out = append(out, messageView(m.From, m.At, mess))
@@ -203,25 +205,25 @@ func messageView(from string, at time.Time, mess wire.Value) wire.Value {
 		wire.TextField("from", from), wire.Field("ts", thread.TimeText(at)), wire.Field("mess", mess))
 }
 
-// patch is PATCH requests/{ref} (MESS-55).
+// patch handles PATCH requests/{ref} (MESS-55).
 func (r *call) patch() error {
 	ctx := r.c.Request().Context()
 	v, err := r.object()
 	if err != nil {
 		return err
 	}
-	once, err := r.once(v)
+	once, err := r.readReplayKey(v)
 	if err != nil {
 		return err
 	}
 	if kept, found, err := r.Exchange.FindAnswer(ctx, once); err != nil {
 		return err
-	} else if found { // the first one may have made it a thread that the caller does not see any more
-		return r.standing(http.StatusOK, kept)
+	} else if found { // the first call may have hidden the thread from the caller
+		return r.respondState(http.StatusOK, kept)
 	}
 	t, err := r.Exchange.Thread(ctx, r.who, r.ref())
-	if exchange.IsStatus(err, http.StatusNotFound) { // who was too late with a claim is told so
-		if claims(v) && r.Exchange.IsTooLate(ctx, r.who, r.ref()) {
+	if exchange.IsStatus(err, http.StatusNotFound) { // a late claim gets its own answer
+		if isClaim(v) && r.Exchange.IsTooLate(ctx, r.who, r.ref()) {
 			return thread.ErrTaken
 		}
 	}
@@ -236,22 +238,22 @@ func (r *call) patch() error {
 	if err != nil {
 		return err
 	}
-	res, err := r.Exchange.Do(ctx, r.who, block, exchange.Options{Lax: true, Re: t.Ref, Set: set, IfSerial: serial, Once: once})
-	if err == thread.ErrMoved { // errors.Is goes by the code alone
+	res, err := r.Exchange.Do(ctx, r.who, block, exchange.Options{Lax: true, Re: t.Ref, Set: set, IfSerial: serial, Replay: once})
+	if err == thread.ErrMoved { // errors.Is would compare only the code
 		return thread.ErrNoMatch
 	}
 	if err != nil {
 		return err
 	}
-	return r.standing(http.StatusOK, res)
+	return r.respondState(http.StatusOK, res)
 }
 
-// claims says whether a PATCH begins with a claim.
-func claims(v wire.Value) bool {
+// isClaim reports whether a PATCH begins with a claim.
+func isClaim(v wire.Value) bool {
 	word := v.GetStr("status")
 	if list, _ := v.Get("mess"); list.Kind() == wire.Array && list.Len() > 0 {
-		said, _ := list.At(0).Get("status")
-		word = said.GetStr("code")
+		claimed, _ := list.At(0).Get("status")
+		word = claimed.GetStr("code")
 	}
 	code, _ := thread.ParseCode(word)
 	return code == thread.Claimed
@@ -273,12 +275,12 @@ func readPatch(v wire.Value, t *thread.Thread) (thread.Block, *thread.Status, er
 	}
 	code, ok := thread.ParseCode(word)
 	if word != "" && !ok {
-		return nil, nil, thread.Bad("status", "is no status")
+		return nil, nil, thread.Bad("status", "is not a status")
 	}
 	last := thread.Code("")
 	for _, e := range block {
 		if e.Type == "request" || e.Type == "config" {
-			return nil, nil, thread.Bad("mess", "a "+e.Type+" does not belong into a thread")
+			return nil, nil, thread.Bad("mess", "a "+e.Type+" does not belong in a thread")
 		}
 		if e.Type == "status" {
 			last, _ = thread.ParseCode(e.Body.GetStr("code"))

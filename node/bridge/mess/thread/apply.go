@@ -2,7 +2,7 @@ package thread
 
 import "time"
 
-// Apply applies an entry to a thread without an exchange around it.
+// Apply applies an entry to a thread, without an exchange. The actor's role follows from the requester and the holder.
 func (t *Thread) Apply(e Entry, by string, now time.Time) error {
 	r := Role(0)
 	if by == t.Requester {

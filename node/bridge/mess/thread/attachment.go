@@ -11,13 +11,14 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// MaxUpload bounds a file of the owner's (MESS-58).
+// MaxUpload bounds a file of the owner (MESS-58).
 const MaxUpload = 10 << 20
 
-// Sniff names the type of a file by its first bytes. A file that is no known image, sound or film is bytes.
+// Sniff returns the kind and MIME type of a file from its first bytes. The kind is "file" for anything except images,
+// sound and video.
 func Sniff(data []byte) (kind, mime string) {
 	mime, _, _ = strings.Cut(http.DetectContentType(data), ";")
-	if bytes.HasPrefix(data, []byte("<")) { // never SVG or HTML: a browser would run it
+	if bytes.HasPrefix(data, []byte("<")) { // SVG and HTML stay plain bytes, because a browser would run them
 		mime = "application/octet-stream"
 	}
 	kind, _, _ = strings.Cut(mime, "/")
@@ -29,7 +30,7 @@ func Sniff(data []byte) (kind, mime string) {
 
 var notName = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
 
-// AttachmentFile names an attachment (MESS-46).
+// AttachmentFile returns the name of an attachment (MESS-46).
 func AttachmentFile(serial int, kind, name, mime string) string {
 	name = strings.Trim(notName.ReplaceAllString(name, "_"), "_")
 	if name == "" {
@@ -44,7 +45,7 @@ func AttachmentFile(serial int, kind, name, mime string) string {
 	return fmt.Sprintf("att-%03d-%s-%s", serial, kind, name)
 }
 
-// extension returns a file ending for a MIME type.
+// extension returns the file extension for a MIME type.
 func extension(mime string) string {
 	known := map[string]string{
 		"image/jpeg": "jpg", "image/png": "png", "image/gif": "gif", "image/webp": "webp", "application/pdf": "pdf",
@@ -56,10 +57,10 @@ func extension(mime string) string {
 	return "bin"
 }
 
-// ContentKey is the member of an entry that holds content.
+// ContentKey maps an entry type to its member with content.
 var ContentKey = map[string]string{"request": "context", "reply": "context", "response": "content"}
 
-// ResourceURI returns the address of an image, audio, video or file; "" for other content.
+// ResourceURI returns the address of an image, audio, video or file, or "" for other content.
 func ResourceURI(kind string, v wire.Value) string {
 	if !slices.Contains([]string{"image", "audio", "video", "file"}, kind) {
 		return ""
@@ -70,19 +71,20 @@ func ResourceURI(kind string, v wire.Value) string {
 	return v.GetStr("uri")
 }
 
-// NotFetched is the member of a content entry that says why the file which it names is not here.
+// NotFetched is the member of a content entry with the reason for which its file is missing here.
 const NotFetched = "not_fetched"
 
-// SplitResource reads the address of a file that lies with a thread.
+// SplitResource splits the address of a file of a thread.
 func SplitResource(address string) (ref, file string, ok bool) {
 	rest, content := strings.CutPrefix(address, "content://")
 	ref, file, ok = strings.Cut(rest, "/")
 	return ref, file, content && ok && SafeRef.MatchString(ref) && AttachmentName.MatchString(file)
 }
 
-// QualifyFiles names the files of a foreign thread by address. By its bare name a file would be one of our thread.
+// QualifyFiles replaces the names of files of a foreign thread by addresses, because a bare name would mean a file of
+// our thread.
 func QualifyFiles(b Block, ref string) Block {
-	out, _ := b.MapContent(func(_ string, v wire.Value) (wire.Value, error) { // no function that fails
+	out, _ := b.MapContent(func(_ string, v wire.Value) (wire.Value, error) { // the function never fails
 		if file := v.GetStr("file"); AttachmentName.MatchString(file) {
 			v = v.Without("file").With("resource", wire.Text("content://"+ref+"/"+file))
 		}
@@ -91,13 +93,14 @@ func QualifyFiles(b Block, ref string) Block {
 	return out
 }
 
-// AttachmentTail returns the name that a file had before it became an attachment.
+// AttachmentTail returns the original name of an attachment.
 func AttachmentTail(file string) string {
 	parts := strings.SplitN(file, "-", 4)
 	return parts[len(parts)-1]
 }
 
-// ToResources writes attachments as they are fetched: {resource: content://thread/file, mime, size} (MESS-10).
+// ToResources returns a tree in which attachments have their addresses: {resource: content://thread/file, mime, size}
+// (MESS-10).
 func ToResources(ref string, v wire.Value) wire.Value {
 	switch v.Kind() {
 	case wire.Array:
@@ -109,7 +112,7 @@ func ToResources(ref string, v wire.Value) wire.Value {
 	case wire.Object:
 		if file := v.GetStr("file"); file != "" && AttachmentName.MatchString(file) {
 			return wire.Obj(wire.TextField("resource", "content://"+ref+"/"+file)).
-				With("mime", first2(v.Get("mime"))).With("size", first2(v.Get("size")))
+				With("mime", valueOf(v.Get("mime"))).With("size", valueOf(v.Get("size")))
 		}
 		members := slices.Clone(v.Members())
 		for i := range members {
@@ -120,4 +123,4 @@ func ToResources(ref string, v wire.Value) wire.Value {
 	return v
 }
 
-func first2(v wire.Value, _ bool) wire.Value { return v }
+func valueOf(v wire.Value, _ bool) wire.Value { return v }

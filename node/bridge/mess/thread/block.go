@@ -9,28 +9,29 @@ import (
 	"github.com/agentmesh/agentmesh/node/yamltree"
 )
 
-// MaxDocument is the most that one block may have in bytes, as YAML or JSON (MESS-58).
+// MaxDocument bounds one block in bytes, as YAML or JSON (MESS-58).
 const MaxDocument = 2 << 20
 
-// Limits are the bounds of a block (MESS-61). A block nests into a signed message, whose depth is at most wire.MaxDepth.
+// Limits are the limits of a block (MESS-61). A block is nested in a signed message, whose depth is at most
+// wire.MaxDepth.
 var Limits = yamltree.Limits{Bytes: MaxDocument, Depth: 28, Nodes: 10_000, Keys: 1_000, KeyBytes: 512, Marks: 40_000}
 
-// Version10 and Version11 are what we emit (MESS-4).
+// Version10 and Version11 are the versions that we write (MESS-4).
 const (
 	Version10 = "1.0.0"
 	Version11 = "1.1.0"
 )
 
-// Entry is one message of a block: its type and its body, verbatim.
+// Entry is one message of a block: its type, and its body as received.
 type Entry struct {
 	Type string
 	Body wire.Value
 }
 
-// Block is an ordered list of entries (MESS-1). Entries of unknown type are kept (MESS-5).
+// Block is an ordered list of entries (MESS-1). Entries of unknown types are kept (MESS-5).
 type Block []Entry
 
-// Tree returns the block as the JSON twin: the bare list.
+// Tree returns the block as a JSON list.
 func (b Block) Tree() wire.Value {
 	elems := make([]wire.Value, len(b))
 	for i, e := range b {
@@ -39,8 +40,8 @@ func (b Block) Tree() wire.Value {
 	return wire.Arr(elems...)
 }
 
-// Parse reads a block in any of the forms of MESS-2. It judges the shape of the list alone; what entries must carry is
-// judged by [Block.Check]. The error is a *wire.Error that says where.
+// Parse reads a block in any form of MESS-2. It checks only the shape of the list; [Block.Check] checks the entries.
+// The error is a *wire.Error with the place of the fault.
 func Parse(data []byte) (Block, error) {
 	docs, err := ParseDocuments(data)
 	if err != nil {
@@ -60,11 +61,11 @@ func Parse(data []byte) (Block, error) {
 	return b, nil
 }
 
-// ParseDocuments reads JSON where the text looks like it, else a YAML stream. JSON is nearly YAML: what the strict reader
-// refuses is refused, not tried again under laxer rules.
+// ParseDocuments reads JSON if the text looks like JSON, and a YAML stream otherwise. JSON is almost YAML, so a JSON
+// text that the strict reader refuses is not tried again as YAML, which is laxer.
 func ParseDocuments(data []byte) ([]yamltree.Document, error) {
 	if len(data) > MaxDocument {
-		return nil, tooLong(data)
+		return nil, newTooLongError(data)
 	}
 	if text := strings.TrimLeft(string(data[:min(len(data), 4096)]), " \t\r\n"); looksJSON(text) {
 		v, err := ParseJSON(data)
@@ -73,7 +74,7 @@ func ParseDocuments(data []byte) ([]yamltree.Document, error) {
 	return parseYAML(data)
 }
 
-// Values returns the documents without their lines.
+// Values returns the values of the documents.
 func Values(docs []yamltree.Document) []wire.Value {
 	out := make([]wire.Value, len(docs))
 	for i, doc := range docs {
@@ -82,11 +83,11 @@ func Values(docs []yamltree.Document) []wire.Value {
 	return out
 }
 
-// parseYAML reads a YAML stream under the bounds of MESS-61.
+// parseYAML reads a YAML stream within the limits of MESS-61.
 func parseYAML(data []byte) ([]yamltree.Document, error) {
 	docs, err := yamltree.Parse(data, yamltree.Options{Limits: Limits})
 	if e, ok := errors.AsType[*yamltree.Error](err); ok && e.Size {
-		return nil, tooLong(data)
+		return nil, newTooLongError(data)
 	}
 	if err != nil {
 		return nil, Bad("", err.Error())
@@ -94,12 +95,13 @@ func parseYAML(data []byte) ([]yamltree.Document, error) {
 	return docs, nil
 }
 
-// tooLong returns the refusal of a document beyond the bound, with the line in which the bound lies.
-func tooLong(data []byte) error {
+// newTooLongError returns the refusal of a document that is too long, with the line at which it exceeds the limit.
+func newTooLongError(data []byte) error {
 	return TooLarge(fmt.Sprintf("the document is larger than 2 MiB at line %d", yamltree.LineAt(data, MaxDocument)))
 }
 
-// looksJSON tells a JSON text from YAML flow style: its first value is a container whose first element begins as JSON.
+// looksJSON reports whether a text is JSON rather than YAML in flow style: it starts with a container whose first
+// element begins like JSON.
 func looksJSON(text string) bool {
 	if text == "" || text[0] != '{' && text[0] != '[' {
 		return false
@@ -108,10 +110,10 @@ func looksJSON(text string) bool {
 	return rest == "" || rest[0] == '"' || rest[0] == '{' || rest[0] == '}' || rest[0] == ']' || text[0] == '['
 }
 
-// ParseJSON is the strict reader under the bounds of MESS-61.
+// ParseJSON reads strict JSON within the limits of MESS-61.
 func ParseJSON(data []byte) (wire.Value, error) {
 	if len(data) > MaxDocument {
-		return wire.Value{}, tooLong(data)
+		return wire.Value{}, newTooLongError(data)
 	}
 	v, err := wire.ParseLimits(data, Limits.Depth, Limits.Nodes)
 	if err != nil {
@@ -121,11 +123,11 @@ func ParseJSON(data []byte) (wire.Value, error) {
 		}
 		return v, Bad("", fmt.Sprintf("%s at line %d", reason, line))
 	}
-	return v, sane(v)
+	return v, checkTree(v)
 }
 
-// sane refuses what the tree of a strict JSON text may hold and a block may not: NUL, and maps of too many keys.
-func sane(v wire.Value) error {
+// checkTree refuses what strict JSON allows and a block does not: NUL, long keys, and maps with too many keys.
+func checkTree(v wire.Value) error {
 	if text, ok := v.Str(); ok && strings.ContainsRune(text, 0) {
 		return Bad("", "NUL in a text")
 	}
@@ -136,19 +138,19 @@ func sane(v wire.Value) error {
 		if strings.ContainsRune(m.Key, 0) || len(m.Key) > Limits.KeyBytes {
 			return Bad("", "a key is too long or holds NUL")
 		}
-		if err := sane(m.Value); err != nil {
+		if err := checkTree(m.Value); err != nil {
 			return err
 		}
 	}
 	for e := range v.Elems() {
-		if err := sane(e); err != nil {
+		if err := checkTree(e); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// FromTree reads a block from a tree: a list, or a map with the one key MESS.
+// FromTree returns the block of a tree: a list, or a map with the only key MESS.
 func FromTree(v wire.Value) (Block, error) {
 	b, err := FromTreeAt(v, 0)
 	if err == nil && len(b) == 0 {
@@ -157,7 +159,7 @@ func FromTree(v wire.Value) (Block, error) {
 	return b, err
 }
 
-// FromTreeAt is FromTree for a part of a block that begins with entry number first.
+// FromTreeAt is FromTree for a part of a block that begins with entry number first. The part may be empty.
 func FromTreeAt(v wire.Value, first int) (Block, error) {
 	if v.Kind() == wire.Object {
 		inner, ok := v.Get("MESS")
@@ -183,17 +185,17 @@ func FromTreeAt(v wire.Value, first int) (Block, error) {
 	return b, nil
 }
 
-// YAML writes the block as a document "MESS: …".
+// YAML returns the block as a document "MESS: …".
 func (b Block) YAML() []byte {
 	return yamltree.Append(nil, wire.Obj(wire.Field("MESS", b.Tree())))
 }
 
-// JSON writes the block as {"MESS": […]}.
+// JSON returns the block as {"MESS": […]}.
 func (b Block) JSON() []byte {
 	return wire.Obj(wire.Field("MESS", b.Tree())).JSON()
 }
 
-// Version returns what the block pins, "" where it pins nothing.
+// Version returns the version that the block requires, or "".
 func (b Block) Version() string {
 	for _, e := range b {
 		if e.Type == "v" {
@@ -204,7 +206,7 @@ func (b Block) Version() string {
 	return ""
 }
 
-// versionText reads a version; YAML makes a number of an unquoted 1.0.
+// versionText reads a version. YAML reads an unquoted 1.0 as a number.
 func versionText(v wire.Value) (string, bool) {
 	if text, ok := v.Str(); ok {
 		return text, true
@@ -212,7 +214,7 @@ func versionText(v wire.Value) (string, bool) {
 	return v.Num()
 }
 
-// checkVersion holds a version to MESS-4: major 1, whatever the minor.
+// checkVersion implements MESS-4: the major version must be 1, with any minor version.
 func checkVersion(v wire.Value, path string) error {
 	text, ok := versionText(v)
 	major, _, _ := strings.Cut(text, ".")
@@ -225,8 +227,8 @@ func checkVersion(v wire.Value, path string) error {
 	return nil
 }
 
-// Versioned puts the version before a block of ours: 1.1.0 only where a field of 1.1 is used (MESS-4).
-func (b Block) Versioned() Block {
+// AddVersion returns the block with a version entry: 1.1.0 only if it uses a field of 1.1 (MESS-4).
+func (b Block) AddVersion() Block {
 	v := Version10
 	for _, e := range b {
 		if uses11(e) {
@@ -236,7 +238,7 @@ func (b Block) Versioned() Block {
 	return append(Block{{Type: "v", Body: wire.Text(v)}}, b...)
 }
 
-// uses11 reports whether an entry carries a field of the 1.1.0 draft.
+// uses11 reports whether an entry has a field of the 1.1.0 draft.
 func uses11(e Entry) bool {
 	fields := map[string][]string{"request": {"needed_by", "confirm_before"}, "status": {"estimate"}}[e.Type]
 	for _, f := range fields {
@@ -255,13 +257,13 @@ func uses11(e Entry) bool {
 	return false
 }
 
-// CheckBounds holds a block that came inside a message to the bounds of MESS-61.
+// CheckBounds checks a block that came inside a message against the limits of MESS-61.
 func (b Block) CheckBounds() error {
 	_, err := ParseJSON(b.Tree().JSON())
 	return err
 }
 
-// Action names a block by its first entry.
+// Action returns the type of the first entry, or "ack" for a block without one.
 func (b Block) Action() string {
 	for _, e := range b {
 		if e.Type != "v" {
@@ -271,13 +273,13 @@ func (b Block) Action() string {
 	return "ack"
 }
 
-// ClosedConversation returns the closed conversation that a late response goes on with.
+// ClosedConversation returns the closed conversation that a late response continues, or "".
 func ClosedConversation(payload wire.Value) string {
 	meta, _ := payload.Get("metadata")
 	return meta.GetStr("mess_conversation")
 }
 
-// NeedsTree writes capabilities as they were sent: ids, or {id: metadata}.
+// NeedsTree returns capabilities as they were sent: ids, or {id: metadata}.
 func NeedsTree(list []Need) wire.Value {
 	out := make([]wire.Value, len(list))
 	for i, n := range list {

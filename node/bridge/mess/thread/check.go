@@ -7,8 +7,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Check holds every entry of the block to what its type must carry, as the door for raw blocks does. It says nothing
-// about who may send it, and unknown types pass (MESS-5).
+// Check checks that every entry of a raw block has what its type requires. It does not check who may send it, and it
+// accepts unknown types (MESS-5).
 func (b Block) Check(now time.Time) error {
 	for i, e := range b {
 		if err := e.Check(fmt.Sprintf("MESS[%d].%s", i, e.Type), now, false); err != nil {
@@ -18,8 +18,8 @@ func (b Block) Check(now time.Time) error {
 	return nil
 }
 
-// Check holds one entry to what its type must carry. path names the entry in refusals. With lax an entry may leave out its
-// references, because the thread is known.
+// Check checks that the entry has what its type requires. path names the entry in refusals. With lax, the entry may
+// omit its references because the thread is known.
 func (e Entry) Check(path string, now time.Time, lax bool) error {
 	var err error
 	switch e.Type {
@@ -60,7 +60,7 @@ func ReadResponse(v wire.Value, path string, lax bool) (Response, error) {
 	f := NewFields(v, path)
 	r := Response{Re: f.Refs("re", !lax), Body: v}
 	f.Check(f.has("content") || lax, "content", "is required")
-	f.content("content", true)
+	f.checkContents("content", true)
 	f.Text("executor", maxName)
 	f.Text("notes", MaxProse)
 	f.Text("id", MaxID)
@@ -80,7 +80,7 @@ type Reply struct {
 
 func readReply(v wire.Value, path string) (Reply, error) { return ReadReplyIn(v, path, false) }
 
-// ReadReplyIn reads a reply; lax says that it may stand where the thread is known without its reference.
+// ReadReplyIn reads a reply. With lax, the reply may omit its reference because the thread is known.
 func ReadReplyIn(v wire.Value, path string, lax bool) (Reply, error) {
 	f := NewFields(v, path)
 	r := Reply{Re: f.Refs("re", !lax), Reason: f.Text("reason", MaxProse), Body: v}
@@ -102,13 +102,13 @@ func ReadReplyIn(v wire.Value, path string, lax bool) (Reply, error) {
 		}
 	}
 	f.Check(kinds == 1, "", "must have one of answers, confirm and accept")
-	f.content("context", false)
+	f.checkContents("context", false)
 	return r, f.Err
 }
 
-// Answer is the answer to one question (F).
+// Answer is the answer to one question (1.1 draft).
 type Answer struct {
-	Re    []string // empty: the only open question
+	Re    []string // empty means the only open question
 	ID    string
 	Value wire.Value
 	Body  wire.Value
@@ -127,7 +127,7 @@ func ReadAnswer(v wire.Value, path string) (Answer, error) {
 	return a, f.Err
 }
 
-// Cancel takes requests back.
+// Cancel withdraws requests.
 type Cancel struct {
 	Re     []string
 	Reason string
@@ -140,7 +140,7 @@ func ReadCancel(v wire.Value, path string, lax bool) (Cancel, error) {
 	return Cancel{Re: f.Refs("re", !lax), Reason: f.Reason(false), Body: v}, f.Err
 }
 
-// Query asks the exchange; filters combine with and (MESS-36).
+// Query is a question to the exchange. Its filters are combined with and (MESS-36).
 type Query struct {
 	Type     string
 	Re       []string
@@ -176,5 +176,5 @@ func ReadQuery(v wire.Value, path string) (Query, error) {
 	return q, f.Err
 }
 
-// EntryPath names entry number i of a block in refusals.
+// EntryPath returns the path of entry number i of a block for refusals.
 func EntryPath(i int, e Entry) string { return fmt.Sprintf("MESS[%d].%s", i, e.Type) }

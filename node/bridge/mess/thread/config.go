@@ -8,14 +8,14 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// ConfigEntry is one of the two things a config entry may set up (MESS-37).
+// ConfigEntry is a config entry. It sets up one of two things: an executor or the routing rules (MESS-37).
 type ConfigEntry struct {
 	Executor *ExecutorConfig
 	Rules    []Rule
 	Routing  bool
 }
 
-// ExecutorConfig is what an executor says of itself.
+// ExecutorConfig is the configuration of an executor.
 type ExecutorConfig struct {
 	ID           string
 	Name         string
@@ -25,7 +25,7 @@ type ExecutorConfig struct {
 	Timezone     string
 }
 
-// Rule orders who is told of a request first (MESS-42).
+// Rule is a routing rule: the order in which executors get an offer (MESS-42).
 type Rule struct {
 	Capability string   `json:"capability,omitempty"`
 	Urgency    string   `json:"urgency,omitempty"`
@@ -43,15 +43,15 @@ func ReadConfig(v wire.Value, path string) (ConfigEntry, error) {
 	f := NewFields(v, path)
 	var c ConfigEntry
 	if e := f.Sub("executor"); e != nil {
-		c.Executor = e.executor()
+		c.Executor = e.readExecutor()
 		f.Join(e)
 	}
 	if r := f.Sub("routing"); r != nil {
 		c.Routing = true
-		r.only("rules")
-		r.Check(r.has("rules"), "rules", "is required") // none at all would be none from now on
+		r.allowOnly("rules")
+		r.Check(r.has("rules"), "rules", "is required") // a misspelled key must not delete all rules
 		for i, rule := range r.List("rules", maxRules) {
-			c.Rules = append(c.Rules, r.rule(rule, fmt.Sprintf("rules[%d]", i)))
+			c.Rules = append(c.Rules, r.readRule(rule, fmt.Sprintf("rules[%d]", i)))
 		}
 		f.Join(r)
 	}
@@ -64,13 +64,13 @@ const (
 	ScheduleAlone   = "needs availability: schedule"
 )
 
-func (f *Fields) executor() *ExecutorConfig {
+func (f *Fields) readExecutor() *ExecutorConfig {
 	e := &ExecutorConfig{
 		ID:           f.Need("id", MaxID),
 		Name:         f.Text("name", 200),
 		Capabilities: f.Needs("capabilities"),
 	}
-	e.Availability, e.Schedule, e.Timezone = f.Duty()
+	e.Availability, e.Schedule, e.Timezone = f.ReadDuty()
 	e.Availability = cmp.Or(e.Availability, "always")
 	f.Check(IsExecutorID(e.ID), "id", "must be 1 to 64 of A-Z a-z 0-9 _ -, beginning with a letter or digit")
 	f.Check(e.Schedule != "" || e.Availability != "schedule", "schedule", ScheduleMissing)
@@ -78,8 +78,8 @@ func (f *Fields) executor() *ExecutorConfig {
 	return e
 }
 
-// Duty reads when an executor is available.
-func (f *Fields) Duty() (availability, schedule, zone string) {
+// ReadDuty reads when an executor is available.
+func (f *Fields) ReadDuty() (availability, schedule, zone string) {
 	availability = f.OneOf("availability", "", "always", "schedule", "on_demand")
 	schedule, zone = f.Text("schedule", 128), f.Text("timezone", 64)
 	if wrong := cronError(schedule); schedule != "" && wrong != "" {
@@ -89,12 +89,12 @@ func (f *Fields) Duty() (availability, schedule, zone string) {
 	return availability, schedule, zone
 }
 
-func (f *Fields) rule(v wire.Value, key string) Rule {
+func (f *Fields) readRule(v wire.Value, key string) Rule {
 	g := NewFields(v, f.Path(key))
-	g.only("match", "prefer", "default")
+	g.allowOnly("match", "prefer", "default")
 	var r Rule
 	if m := g.Sub("match"); m != nil {
-		m.only("capability", "urgency", "precision")
+		m.allowOnly("capability", "urgency", "precision")
 		r.Capability = m.Text("capability", MaxID)
 		r.Urgency = m.OneOf("urgency", "", Urgencies...)
 		r.Precision = m.OneOf("precision", "", Precisions...)
@@ -122,7 +122,7 @@ func (f *Fields) rule(v wire.Value, key string) Rule {
 	return r
 }
 
-// Tree writes a rule as it is sent (MESS-42).
+// Tree returns a rule as MESS writes it (MESS-42).
 func (r Rule) Tree() wire.Value {
 	prefer := wire.Texts(r.Prefer)
 	if r.By != "" {
@@ -140,8 +140,8 @@ func (r Rule) Tree() wire.Value {
 	return wire.Obj(wire.Field("match", match), wire.Field("prefer", prefer))
 }
 
-// ParseRules reads routing rules and returns the block that sets them: the list of rules alone, a map with the one key
-// rules, or a block of one config entry with routing. What sets anything else is refused.
+// ParseRules reads routing rules and returns the block that sets them. It accepts the bare list of rules, a map with
+// the only key rules, or a block with one config entry for routing. It refuses blocks that do anything else.
 func ParseRules(data []byte) (Block, error) {
 	docs, err := ParseDocuments(data)
 	if err != nil {
@@ -162,7 +162,7 @@ func ParseRules(data []byte) (Block, error) {
 	rules := wire.Obj(wire.Field("rules", list))
 	f := NewFields(rules, "")
 	for i, rule := range f.List("rules", maxRules) {
-		f.rule(rule, fmt.Sprintf("rules[%d]", i))
+		f.readRule(rule, fmt.Sprintf("rules[%d]", i))
 	}
 	if list.IsNull() {
 		f.fail("rules", "must be a list")
@@ -170,7 +170,7 @@ func ParseRules(data []byte) (Block, error) {
 	return Block{{Type: "config", Body: wire.Obj(wire.Field("routing", rules))}}, f.Err
 }
 
-// holdsEntries reports whether a list is one of entries of a block: what is no rule by any of its keys.
+// holdsEntries reports whether a list contains the entries of a block rather than routing rules.
 func holdsEntries(list wire.Value) bool {
 	for e := range list.Elems() {
 		if e.Kind() != wire.Object || e.Len() != 1 {
@@ -222,7 +222,7 @@ func IsExecutorID(id string) bool {
 	return true
 }
 
-// Matches reports whether the rule is about the thread.
+// Matches reports whether the rule applies to the thread.
 func (r Rule) Matches(t *Thread) bool {
 	return (r.Capability == "" || slices.ContainsFunc(t.Requires, func(n Need) bool { return n.ID == r.Capability })) &&
 		(r.Urgency == "" || r.Urgency == t.Urgency) && (r.Precision == "" || r.Precision == t.Precision)

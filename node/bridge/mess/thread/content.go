@@ -14,12 +14,13 @@ import (
 const (
 	MaxContent   = 500      // entries of one list
 	maxEmbedding = 4096     // numbers (MESS-8)
-	MaxURI       = 8 << 10  // of anything but a data URI
-	MaxInline    = 64 << 10 // beyond it inline data moves to an attachment (MESS-58)
+	MaxURI       = 8 << 10  // of any URI except a data URI
+	MaxInline    = 64 << 10 // larger inline data becomes an attachment (MESS-58)
 )
 
-// content holds a list of content entries to MESS-8 and, in a response, MESS-9. An unknown kind is kept as data.
-func (f *Fields) content(key string, response bool) {
+// checkContents checks a list of content entries against MESS-8 and, in a response, MESS-9. Entries of an unknown kind
+// are kept as data.
+func (f *Fields) checkContents(key string, response bool) {
 	for i, e := range f.List(key, MaxContent) {
 		if err := checkContent(e, fmt.Sprintf("%s[%d]", f.Path(key), i), response); err != nil && f.Err == nil {
 			f.Err = err
@@ -36,7 +37,7 @@ func checkContent(e wire.Value, path string, response bool) error {
 	}
 	kind, v := e.Members()[0].Key, e.At(0)
 	if e.Len() != 1 {
-		return nil // data of somebody's own
+		return nil // the sender's own data
 	}
 	f := &Fields{Value: e, path: path}
 	switch kind {
@@ -44,7 +45,7 @@ func checkContent(e wire.Value, path string, response bool) error {
 		return checkResource(v, path+"."+kind)
 	case "url", "ref", "text":
 		s, ok := v.Str()
-		f.Check(ok && (kind == "text" || s != "" && len(s) <= MaxURI && !controls(s)), kind, "must be a text")
+		f.Check(ok && (kind == "text" || s != "" && len(s) <= MaxURI && !hasControls(s)), kind, "must be a text")
 	case "json":
 		f.Check(v.Kind() == wire.Object || v.Kind() == wire.Array, kind, "must be a map or a list")
 	case "embedding":
@@ -59,7 +60,7 @@ func checkContent(e wire.Value, path string, response bool) error {
 	return f.Err
 }
 
-// checkResult is the part of MESS-9 that stands in responses only; elsewhere the words mean nothing.
+// checkResult checks the kinds of MESS-9. They have a meaning only in responses.
 func checkResult(f *Fields, kind string, v wire.Value) {
 	switch kind {
 	case "confirmation":
@@ -104,8 +105,8 @@ func checkLocation(f *Fields, v wire.Value) {
 	f.Join(g)
 }
 
-// checkResource holds image, audio, video and file to their forms: a URI, {uri, name?, mime?}, or the two forms of an
-// external attachment (MESS-10).
+// checkResource checks image, audio, video and file: a URI, {uri, name?, mime?}, or one of the two forms of an external
+// attachment (MESS-10).
 func checkResource(v wire.Value, path string) error {
 	if s, ok := v.Str(); ok {
 		return checkURI(s, path)
@@ -122,25 +123,25 @@ func checkResource(v wire.Value, path string) error {
 		name := f.Need("file", 300)
 		f.Check(AttachmentName.MatchString(name), "file", "must be the name of an attachment")
 		f.Need("mime", 200)
-		_, there := f.integer("size", 0, maxSpanBytes)
+		_, there := f.integer("size", 0, maxFileSize)
 		f.Check(there, "size", "is required")
 	case f.has("resource"):
 		f.Need("resource", MaxURI)
-		f.integer("size", 0, maxSpanBytes)
+		f.integer("size", 0, maxFileSize)
 	default:
 		f.fail("uri", "is required")
 	}
 	return f.Err
 }
 
-const maxSpanBytes = 1 << 40
+const maxFileSize = 1 << 40
 
 func (f *Fields) has(key string) bool {
 	_, ok := f.Get(key)
 	return ok
 }
 
-// checkURI judges the form of a URI. Where it leads is nobody's business here: nothing is fetched (MESS-63).
+// checkURI checks the form of a URI. The target does not matter here, because nothing is fetched (MESS-63).
 func checkURI(s, path string) error {
 	if strings.HasPrefix(s, "data:") {
 		_, _, err := SplitData(s)
@@ -149,27 +150,27 @@ func checkURI(s, path string) error {
 		}
 		return nil
 	}
-	if s == "" || len(s) > MaxURI || controls(s) {
+	if s == "" || len(s) > MaxURI || hasControls(s) {
 		return Bad(path, "must be a URI")
 	}
 	return nil
 }
 
-// AttachmentName matches what MESS-46 allows below a thread's directory.
+// AttachmentName matches the file names that MESS-46 allows in a thread's directory.
 var AttachmentName = regexp.MustCompile(`^att-\d{3,6}-(image|audio|video|file)-[A-Za-z0-9._-]{1,180}$`)
 
 var mimeForm = regexp.MustCompile(`^[A-Za-z0-9!#$&^_.+-]{1,100}/[A-Za-z0-9!#$&^_.+-]{1,100}$`)
 
-// StrictBase64 refuses base64 with stray bits in its last character.
+// StrictBase64 refuses base64 with stray bits in the last character.
 var StrictBase64 = base64.StdEncoding.Strict()
 
-// dataError says what is wrong with a data URI.
+// dataError describes a fault of a data URI.
 type dataError string
 
 func (e dataError) Error() string { return string(e) }
 
-// SplitData takes "data:<mime>;base64,<data>" apart and checks it without decoding: alphabet and length alone say how
-// large it is (MESS-11).
+// SplitData splits "data:<mime>;base64,<data>" and checks it without decoding: alphabet and length suffice to know the
+// size (MESS-11).
 func SplitData(s string) (mime, data string, err error) {
 	head, data, ok := strings.Cut(strings.TrimPrefix(s, "data:"), ",")
 	mime, base64ed := strings.CutSuffix(head, ";base64")
@@ -186,7 +187,7 @@ func SplitData(s string) (mime, data string, err error) {
 	return mime, data, nil
 }
 
-// isBase64 checks alphabet, padding and the bits behind the last byte.
+// isBase64 reports whether s is base64 with a correct alphabet, padding and last character.
 func isBase64(s string) bool {
 	if len(s) == 0 || len(s)%4 != 0 {
 		return false
@@ -206,10 +207,10 @@ func isBase64(s string) bool {
 	return err == nil
 }
 
-// isLetter reports whether c is a letter of ASCII.
+// isLetter reports whether c is an ASCII letter.
 func isLetter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
 
-// Digest returns a short name for the content of a value.
+// Digest returns a short hash of a value.
 func Digest(v wire.Value) string {
 	sum := sha256.Sum256(v.JSON())
 	return hex.EncodeToString(sum[:16])

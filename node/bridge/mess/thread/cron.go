@@ -9,14 +9,14 @@ import (
 	"github.com/adhocore/gronx"
 )
 
-// cronFields are those of a schedule, with what they may hold.
+// cronFields are the fields of a schedule with their ranges.
 var cronFields = []struct {
 	name      string
 	low, high int
 }{{"minute", 0, 59}, {"hour", 0, 23}, {"day of the month", 1, 31}, {"month", 1, 12}, {"day of the week", 0, 7}}
 
-// cronError says what is wrong with a schedule, "" where nothing is. It takes exactly the five fields of MESS-43; the library
-// takes more.
+// cronError returns the fault of a schedule, or "". It accepts exactly the five fields of MESS-43; the library accepts
+// more.
 func cronError(expr string) string {
 	parts := splitCron(expr)
 	if len(parts) != len(cronFields) {
@@ -47,9 +47,9 @@ func IsZone(name string) bool {
 	return err == nil && name != "Local"
 }
 
-// IsOnDuty reports whether a schedule has its executor available at now, and until when that answer stands (MESS-43): from
-// each firing until the next if that is at most g away, else at the firing minute alone; g is an hour where the minute
-// field is one number, else a minute.
+// IsOnDuty reports whether a schedule makes its executor available at now, and until when that result is valid
+// (MESS-43). The executor is available from each firing until the next one if that is at most g later; otherwise it is
+// available in the minute of the firing only. g is an hour if the minute field is a single number, otherwise a minute.
 func IsOnDuty(expr string, now time.Time) (available bool, until time.Time) {
 	horizon := now.Add(time.Hour)
 	now = now.Truncate(time.Minute)

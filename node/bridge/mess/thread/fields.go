@@ -9,7 +9,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Fields reads the members of a map and remembers the first thing that is wrong. Null counts as absent (MESS-54).
+// Fields reads the members of a map and keeps the first fault in Err. A member that is null counts as absent (MESS-54).
 type Fields struct {
 	Value wire.Value
 	path  string
@@ -31,7 +31,7 @@ func (f *Fields) fail(key, reason string) {
 	}
 }
 
-// Path names a member in refusals.
+// Path returns the path of a member for refusals.
 func (f *Fields) Path(key string) string {
 	switch {
 	case key == "":
@@ -42,20 +42,20 @@ func (f *Fields) Path(key string) string {
 	return f.path + "." + key
 }
 
-// Check records a fault of a member unless ok.
+// Check records a fault of a member unless ok is true.
 func (f *Fields) Check(ok bool, key, reason string) {
 	if !ok {
 		f.fail(key, reason)
 	}
 }
 
-// only refuses members of other names, where one that is misspelt would go unnoticed.
-func (f *Fields) only(keys ...string) {
+// allowOnly refuses members with other names, because a misspelled member would go unnoticed.
+func (f *Fields) allowOnly(keys ...string) {
 	for _, m := range f.Value.Members() {
 		if slices.Contains(keys, m.Key) {
 			continue
 		}
-		text := "unknown key" + Quoted(m.Key)
+		text := "unknown key" + QuoteName(m.Key)
 		if near := wire.Near(m.Key, keys); near != "" {
 			text += fmt.Sprintf(", did you mean %q?", near)
 		}
@@ -63,7 +63,7 @@ func (f *Fields) only(keys ...string) {
 	}
 }
 
-// Get returns a member, and whether it is there and not null.
+// Get returns a member. The result is false if the member is absent or null.
 func (f *Fields) Get(key string) (wire.Value, bool) {
 	v, ok := f.Value.Get(key)
 	return v, ok && !v.IsNull()
@@ -78,18 +78,18 @@ func (f *Fields) Text(key string, max int) string {
 	s, ok := v.Str()
 	f.Check(ok, key, "must be a text")
 	f.Check(len(s) <= max, key, fmt.Sprintf("must have at most %d bytes", max))
-	f.Check(!controls(s), key, "must not hold control characters")
+	f.Check(!hasControls(s), key, "must not hold control characters")
 	return s
 }
 
-// Need is text for a field that must be there and not empty.
+// Need reads a required text that must not be empty.
 func (f *Fields) Need(key string, max int) string {
 	s := f.Text(key, max)
 	f.Check(strings.TrimSpace(s) != "", key, "is required")
 	return s
 }
 
-// OneOf reads an optional word of a list; def where it is absent.
+// OneOf reads an optional word from a list, or returns def if it is absent.
 func (f *Fields) OneOf(key, def string, words ...string) string {
 	v, ok := f.Get(key)
 	if !ok {
@@ -122,7 +122,7 @@ func (f *Fields) integer(key string, low, high int64) (int64, bool) {
 	return n, true
 }
 
-// ReadWhole reads a number token without fraction.
+// ReadWhole reads a number without a fraction.
 func ReadWhole(v wire.Value) (n int64, ok bool) {
 	text, ok := v.Num()
 	if !ok || len(text) > 17 || strings.Trim(text, "-0123456789") != "" {
@@ -132,7 +132,7 @@ func ReadWhole(v wire.Value) (n int64, ok bool) {
 	return n, err == nil
 }
 
-// number reads an optional number of any kind.
+// number checks an optional number of any kind.
 func (f *Fields) number(key string) {
 	v, ok := f.Get(key)
 	if ok {
@@ -157,13 +157,13 @@ func (f *Fields) Texts(key string, max int) []string {
 	var out []string
 	for i, e := range f.List(key, max) {
 		s, ok := e.Str()
-		f.Check(ok && s != "" && len(s) <= maxName && !controls(s), fmt.Sprintf("%s[%d]", key, i), "must be a short text")
+		f.Check(ok && s != "" && len(s) <= maxName && !hasControls(s), fmt.Sprintf("%s[%d]", key, i), "must be a short text")
 		out = append(out, s)
 	}
 	return out
 }
 
-// Sub reads an optional map; nil where it is absent.
+// Sub returns the fields of an optional map, or nil if it is absent.
 func (f *Fields) Sub(key string) *Fields {
 	v, ok := f.Get(key)
 	if !ok {
@@ -204,11 +204,12 @@ const (
 	maxIntent = 16 << 10
 )
 
-// validRef reports whether s can name anything: refs, client ids, message refs, "last", with or without namespace.
-func validRef(s string) bool { return s != "" && len(s) <= maxName && !controls(s) }
+// validRef reports whether s may be a reference: a ref, a client id, a message ref or "last", with or without a
+// namespace.
+func validRef(s string) bool { return s != "" && len(s) <= maxName && !hasControls(s) }
 
-// controls reports whether s holds control characters beyond tab, LF and CR (MESS-12).
-func controls(s string) bool {
+// hasControls reports whether s has control characters other than tab, LF and CR (MESS-12).
+func hasControls(s string) bool {
 	return strings.ContainsFunc(s, func(r rune) bool {
 		return unicode.IsControl(r) && r != '\t' && r != '\n' && r != '\r'
 	})

@@ -15,16 +15,16 @@ import (
 
 // The MESSE-AF thread file (MESS section 9): an envelope, then one document for each message.
 
-// maxFile is where a thread goes on in the next file.
+// maxFile is the size beyond which a thread continues in the next file.
 const maxFile = 1 << 20
 
-// File is one file of a thread's directory.
+// File is one file in the directory of a thread.
 type File struct{ Name, Content string }
 
-// FileSuffix ends the name of a thread file.
+// FileSuffix is the end of the name of a thread file.
 const FileSuffix = ".messe-af.yaml"
 
-// FolderOf is the directory of a state (MESS-48).
+// FolderOf returns the directory of a state (MESS-48).
 func FolderOf(c Code) string {
 	switch c {
 	case Received:
@@ -37,12 +37,12 @@ func FolderOf(c Code) string {
 	return "state=canceled"
 }
 
-// Folders lists the directories of all states.
+// Folders returns the directories of all states.
 func Folders() []string {
 	return []string{"state=received", "state=executing", "state=finished", "state=canceled"}
 }
 
-// envelope writes the first document.
+// envelope returns the first document.
 func (t *Thread) envelope() wire.Value {
 	v := wire.Obj(wire.TextField("ref", t.Ref))
 	if t.ClientID != "" {
@@ -75,7 +75,7 @@ func (t *Thread) envelope() wire.Value {
 	return v.With("history", wire.Arr(history...))
 }
 
-// document writes a message. re stands at document level as well as inside (MESS-47).
+// document returns the document of a message. re stands at the level of the document as well as inside (MESS-47).
 func (m Message) document(re string) wire.Value {
 	v := wire.Obj(wire.TextField("from", m.From), wire.Field("received", TimeText(m.At)))
 	if m.Channel != "" {
@@ -87,8 +87,8 @@ func (m Message) document(re string) wire.Value {
 	return v.With("MESS", m.Mess)
 }
 
-// DocumentsOf lists the documents of a thread behind its envelope: every message of somebody, and the exchange's ack
-// after it (MESS-49).
+// DocumentsOf returns the documents after the envelope: every message of a participant, each followed by the ack of the
+// exchange (MESS-49).
 func DocumentsOf(t *Thread, messages []Message) []wire.Value {
 	var out []wire.Value
 	for _, m := range messages {
@@ -111,7 +111,7 @@ func DocumentsOf(t *Thread, messages []Message) []wire.Value {
 	return out
 }
 
-// ThreadFiles writes a thread as version 2 of the format: 000-…, and 001-… and so on where one becomes too large.
+// ThreadFiles writes a thread in version 2 of the format: file 000-…, and 001-… and so on if a file becomes too large.
 func ThreadFiles(t *Thread, messages []Message) []File {
 	var files []File
 	current := yamltree.Append(nil, t.envelope())
@@ -138,14 +138,14 @@ func ThreadText(t *Thread, messages []Message) string {
 	return b.String()
 }
 
-// ParsedFile is what was read from the files of a thread.
+// ParsedFile is the content of the files of a thread.
 type ParsedFile struct {
 	Thread    *Thread
-	Documents []wire.Value // behind the envelope, as read
+	Documents []wire.Value // after the envelope, as read
 }
 
-// ParseFiles reads the files of one thread, in order; version 1 is one file. Bare timestamps are texts, re may stand at
-// either level, and a document that is no message is refused.
+// ParseFiles reads the files of one thread in order; version 1 has one file. Unquoted timestamps are texts, re may
+// stand at either level, and a document that is not a message is refused.
 func ParseFiles(files ...[]byte) (ParsedFile, error) {
 	var docs []wire.Value
 	for _, data := range files {
@@ -170,7 +170,7 @@ func ParseFiles(files ...[]byte) (ParsedFile, error) {
 	return ParsedFile{Thread: t, Documents: docs[1:]}, nil
 }
 
-// PublicText returns what a refusal tells its sender.
+// PublicText returns the text of a refusal that its sender may see.
 func PublicText(err error) string {
 	if e, ok := errors.AsType[*wire.Error](err); ok {
 		return e.Message
@@ -178,7 +178,7 @@ func PublicText(err error) string {
 	return "is not acceptable"
 }
 
-// readEnvelope reads the first document. Its ref is judged before it names anything (MESS-64).
+// readEnvelope reads the first document. The ref is checked before it is used as a name (MESS-64).
 func readEnvelope(v wire.Value) (*Thread, error) {
 	f := NewFields(v, "envelope")
 	t := &Thread{
@@ -186,9 +186,9 @@ func readEnvelope(v wire.Value) (*Thread, error) {
 		Holder: f.Text("executor", maxName), Intent: f.Need("intent", maxIntent),
 		Priority: f.OneOf("priority", "normal", Priorities...),
 	}
-	f.Check(IsThreadRef(t.Ref), "ref", "is no thread ref")
+	f.Check(IsThreadRef(t.Ref), "ref", "is not the ref of a thread")
 	code, ok := ParseCode(f.Need("status", 40))
-	f.Check(ok, "status", "is no status")
+	f.Check(ok, "status", "is not a status")
 	t.Status = code
 	t.Created, t.Updated = f.instant("created"), f.instant("updated")
 	if t.Updated.Before(t.Created) {
@@ -218,13 +218,15 @@ func readEnvelope(v wire.Value) (*Thread, error) {
 	return t, f.Err
 }
 
-// instant reads a time of a file: RFC 3339, or what other tools write (a blank for the T, no offset: UTC, a date).
+// instant reads a time in a file: RFC 3339, or a form that other tools write (a blank instead of T, a missing offset
+// for UTC, a date).
 func (f *Fields) instant(key string) time.Time {
 	v, ok := f.Get(key)
 	if !ok {
 		return time.Time{}
 	}
-	if n, ok := ReadWhole(v); ok && n > 0 && n < 1<<33 { // PHP's reader made seconds of it, and its writer kept them
+	// a public PHP server reads times as seconds and writes them so
+	if n, ok := ReadWhole(v); ok && n > 0 && n < 1<<33 {
 		return time.Unix(n, 0).UTC()
 	}
 	s, _ := v.Str()
@@ -259,7 +261,7 @@ func ReadDocument(doc wire.Value, t *Thread) (Message, Block, error) {
 	return m, b, nil
 }
 
-// IsAck reports whether a block is nothing but the exchange's acks.
+// IsAck reports whether a block consists of acks of the exchange.
 func IsAck(b Block) bool {
 	for _, e := range b {
 		if e.Type != "ack" && e.Type != "v" {
@@ -269,7 +271,7 @@ func IsAck(b Block) bool {
 	return true
 }
 
-// Adopt makes the thread of a file one of ours, as the file says it stands. It is for the owner's imports.
+// Adopt returns the thread of a file as one of ours, in the state that the file says. It is for imports by the owner.
 func (f ParsedFile) Adopt() (*Thread, []Message, error) {
 	t := f.Thread
 	var messages []Message
@@ -287,7 +289,7 @@ func (f ParsedFile) Adopt() (*Thread, []Message, error) {
 			}
 			if r, err := ReadRequest(e.Body, "request", t.Created); err == nil {
 				t.Requires, t.Precision, t.Urgency, t.NotBefore = r.Requires, r.Precision, r.Urgency, r.NotBefore
-				t.Deadline = latest(t.Deadline, r.Deadline)
+				t.Deadline = firstSet(t.Deadline, r.Deadline)
 				t.ClientID = cmp.Or(t.ClientID, r.ID)
 				t.ConfirmBefore = t.ConfirmBefore || r.ConfirmBefore
 			}
@@ -320,7 +322,7 @@ func boolInt(b bool) int {
 	return 0
 }
 
-func latest(a, b time.Time) time.Time {
+func firstSet(a, b time.Time) time.Time {
 	if a.IsZero() {
 		return b
 	}

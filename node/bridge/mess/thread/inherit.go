@@ -6,8 +6,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// InheritFields returns a part of a split request with each field of the whole that the part does not set. The compensation of
-// the whole is not that of each part, and spans do not begin again (see [WithTimes]).
+// InheritFields returns a part of a split request with every field of the whole that the part does not set. It does not
+// copy the compensation, which is for the whole, or durations, which must not start again (see [WithTimes]).
 func InheritFields(part, whole wire.Value) wire.Value {
 	limits, _ := part.Get("constraints")
 	timing, _ := limits.Get("timing")
@@ -28,8 +28,8 @@ func InheritFields(part, whole wire.Value) wire.Value {
 	return part
 }
 
-// UniteFields returns what several requests ask for, except their intents and capabilities. A request has one location, so
-// different locations become context.
+// UniteFields returns the combined demands of several requests, except intents and capabilities. A request has one
+// location, so different locations become context.
 func UniteFields(requests []wire.Value) wire.Value {
 	out, limits := wire.Obj(), wire.Obj()
 	lists, there := map[string][]wire.Value{}, map[string]bool{}
@@ -88,8 +88,8 @@ func UniteFields(requests []wire.Value) wire.Value {
 	return out
 }
 
-// WithTimes writes into a request what holds for its thread: from when, until when, and after what, whatever it said in words
-// that would be counted from another moment or mean something to another requester.
+// WithTimes writes the start, deadline and dependencies of a thread into its request. They replace durations and names
+// that would mean something else from another moment or requester.
 func WithTimes(body wire.Value, th *Thread) wire.Value {
 	limits, _ := body.Get("constraints")
 	timing, _ := limits.Get("timing")
@@ -123,7 +123,7 @@ func HasValue(v wire.Value, key string) bool {
 	return ok && !m.IsNull()
 }
 
-// FillMissing returns a map with those members of another one that it lacks.
+// FillMissing returns a map with the members of another one that it lacks.
 func FillMissing(v, from wire.Value) wire.Value {
 	if v.Kind() != wire.Object {
 		v = wire.Obj()

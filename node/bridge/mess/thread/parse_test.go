@@ -15,7 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/yamltree"
 )
 
-// Corpora returns a folder of third-party test data, or skips.
+// Corpora returns a folder of third-party test data. It skips the test if AGENTMESH_CORPORA is not set.
 func Corpora(t *testing.T, elem ...string) string {
 	t.Helper()
 	root := os.Getenv("AGENTMESH_CORPORA")
@@ -34,7 +34,7 @@ func MustParse(t testing.TB, text string) Block {
 	return b
 }
 
-// The four spellings of one block give one tree, and a stream of documents is one block (MESS-2).
+// TestSpellings: the spellings of one block give the same tree, and a stream of documents is one block (MESS-2).
 func TestSpellings(t *testing.T) {
 	want := string(MustParse(t, `[{"v":"1.0.0"},{"request":{"intent":"look","priority":"urgent"}}]`).Tree().JSON())
 	for _, text := range []string{
@@ -51,7 +51,8 @@ func TestSpellings(t *testing.T) {
 	}
 }
 
-// Every example of the specification parses, and what we print of it reads back equal, as YAML and as JSON (MESS-17).
+// TestSpecBlocks: every example of the specification parses, and our YAML and JSON of it read back equal
+// (MESS-17).
 func TestSpecBlocks(t *testing.T) {
 	data, err := os.ReadFile("testdata/spec-blocks.txt")
 	if err != nil {
@@ -71,8 +72,8 @@ func TestSpecBlocks(t *testing.T) {
 	}
 }
 
-// wordless are refused for what they are as a whole: no line is at fault.
-var wordless = map[string]bool{"JSON NUL": true}
+// lineless documents are refused as a whole, without a line.
+var lineless = map[string]bool{"JSON NUL": true}
 
 func TestHostileDocuments(t *testing.T) {
 	for name, text := range threadtest.Hostile() {
@@ -89,12 +90,12 @@ func TestHostileDocuments(t *testing.T) {
 			if len(err.Error()) > 300 {
 				t.Errorf("the refusal has %d bytes", len(err.Error()))
 			}
-			if !wordless[name] && !strings.Contains(err.Error(), "line ") {
+			if !lineless[name] && !strings.Contains(err.Error(), "line ") {
 				t.Errorf("no line is named: %v", err)
 			}
 			used := after.TotalAlloc - before.TotalAlloc
 			t.Logf("%v, %d KiB: %v", took.Round(10*time.Microsecond), used>>10, err)
-			// 100 ms on a quiet machine; a hundred times that here, where others compete and races are looked for.
+			// 100 ms on a quiet machine; the bound is a hundred times that, for busy machines and the race detector.
 			if took > 10*time.Second {
 				t.Errorf("it took %v", took)
 			}
@@ -105,7 +106,8 @@ func TestHostileDocuments(t *testing.T) {
 	}
 }
 
-// A refusal says where: the line for what is no YAML or beyond the bounds, the entry for what is no block.
+// TestRefusalsSayWhere: a refusal names the place: the line of invalid YAML or of an exceeded limit, the entry of an
+// invalid block.
 func TestRefusalsSayWhere(t *testing.T) {
 	for text, want := range map[string]string{
 		"a: 1\nb: 2\na: 3\n":                    "duplicate key at line 3",
@@ -128,7 +130,7 @@ func TestRefusalsSayWhere(t *testing.T) {
 	}
 }
 
-// TestRefusalReasons: in a block that is good otherwise, each of these is refused, for its own reason.
+// TestRefusalReasons: in a block that is otherwise valid, each of these values is refused for its own reason.
 func TestRefusalReasons(t *testing.T) {
 	in := func(z string) []byte { return []byte("MESS:\n- request:\n    intent: x\n    z: " + z + "\n") }
 	for z, want := range map[string]string{
@@ -160,7 +162,7 @@ func TestRefusalReasons(t *testing.T) {
 	}
 }
 
-// Naughty strings survive: as intent of a block written by us, through YAML and JSON.
+// TestNaughtyStrings: unusual strings survive as the intent of a block that we write, through YAML and JSON.
 func TestNaughtyStrings(t *testing.T) {
 	data, err := os.ReadFile(Corpora(t, "blns", "blns.json"))
 	if err != nil {

@@ -9,23 +9,24 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// The ids that mean somebody else than an executor.
+// Ids that are not executors.
 const (
 	ExchangeID = "exchange" // the exchange itself
 	OwnerID    = "owner"    // its owner, who may act for anybody
-	unknownID  = "unknown"  // who asked in a thread file that does not say
+	unknownID  = "unknown"  // the requester in a thread file that does not name one
 )
 
-// IsReserved reports whether an id must not be registered: it stands for somebody already.
+// IsReserved reports whether nobody may register with an id, because it has a meaning already.
 func IsReserved(id string) bool {
 	return strings.EqualFold(id, ExchangeID) || strings.EqualFold(id, OwnerID) || strings.EqualFold(id, unknownID) ||
 		strings.HasPrefix(strings.ToLower(id), "am_")
 }
 
-// The forms of MESS-49 and MESS-64: ours, and the ones that public servers make.
+// Forms of refs (MESS-49, MESS-64): ours, and those of public servers.
 var (
-	threadForm  = regexp.MustCompile(`^\d{4}-\d{2}-\d{2}-(\d{3,9}|[A-Za-z0-9]{3,6})(-[a-z0-9](?:[a-z0-9-]{0,31}))?$`)
-	SafeRef     = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}$`) // "..", as a segment of a path, leads out of it
+	threadForm = regexp.MustCompile(`^\d{4}-\d{2}-\d{2}-(\d{3,9}|[A-Za-z0-9]{3,6})(-[a-z0-9](?:[a-z0-9-]{0,31}))?$`)
+	// SafeRef does not match "..", which as a path segment would lead out of a path.
+	SafeRef     = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}$`)
 	MessageForm = regexp.MustCompile(`^([A-Za-z0-9._-]{1,128})/([a-z]{3,12})-(\d{3,6})(-[a-z0-9-]{1,32})?$`)
 )
 
@@ -34,7 +35,7 @@ func IsThreadRef(ref string) bool { return len(ref) <= 80 && threadForm.MatchStr
 
 var notToken = regexp.MustCompile(`[^a-z0-9]+`)
 
-// RefToken makes the readable end of a ref from a client's id.
+// RefToken returns the readable end of a ref for a client id.
 func RefToken(id string) string {
 	s := strings.Trim(notToken.ReplaceAllString(strings.ToLower(id), "-"), "-")
 	if len(s) > 32 {
@@ -43,7 +44,7 @@ func RefToken(id string) string {
 	return s
 }
 
-// NewThreadRef makes the ref of thread number n of a day.
+// NewThreadRef returns the ref of thread number n of a day.
 func NewThreadRef(day time.Time, n int, clientID string) string {
 	ref := fmt.Sprintf("%s-%03d", day.UTC().Format(time.DateOnly), n)
 	if t := RefToken(clientID); t != "" {
@@ -52,7 +53,7 @@ func NewThreadRef(day time.Time, n int, clientID string) string {
 	return ref
 }
 
-// messageType is the word in a message ref (MESS-49).
+// messageType returns the word for an entry in a message ref (MESS-49).
 func messageType(e Entry) string {
 	switch e.Type {
 	case "status":
@@ -71,7 +72,7 @@ func messageType(e Entry) string {
 	return "followup"
 }
 
-// NewMessageRef makes the ref of a message.
+// NewMessageRef returns the ref of a message.
 func NewMessageRef(thread string, e Entry, serial int) string {
 	ref := fmt.Sprintf("%s/%s-%03d", thread, messageType(e), serial)
 	if t := RefToken(e.Body.GetStr("id")); t != "" {
@@ -80,23 +81,23 @@ func NewMessageRef(thread string, e Entry, serial int) string {
 	return ref
 }
 
-// Target is what a re: names.
+// Target is what a reference names.
 type Target struct {
 	Ref        string // of the thread
-	Suggestion string // id, where it names one
-	Question   string // likewise
+	Suggestion string // the id of a suggestion, if the reference names one
+	Question   string // the id of a question, if the reference names one
 }
 
-// Resolver finds what MESS-6 says, for one actor.
+// Resolver looks up the names of MESS-6 for one actor.
 type Resolver interface {
-	HasThread(ref string) bool                 // there is one that the actor may see
-	SuggestionThread(id string) (string, bool) // the thread that it was made in
-	QuestionThread(id string) (string, bool)   // the thread that asks it
-	NewestWith(id string) (string, bool)       // the newest own request with this client id
-	Newest() (string, bool)                    // the newest own request
+	HasThread(ref string) bool                 // the thread exists and the actor may see it
+	SuggestionThread(id string) (string, bool) // the thread with this suggestion
+	QuestionThread(id string) (string, bool)   // the thread with this question
+	NewestWith(id string) (string, bool)       // the actor's newest request with this client id
+	Newest() (string, bool)                    // the actor's newest request
 }
 
-// Resolve finds the target of a re: in the order of MESS-6.
+// Resolve resolves a reference in the order of MESS-6. It reports false if the reference names nothing.
 func Resolve(r Resolver, re, exchange string) (Target, bool) {
 	if t, ok := resolveWhole(r, re); ok {
 		return t, true
@@ -138,7 +139,7 @@ func resolveWhole(r Resolver, re string) (Target, bool) {
 	return Target{}, false
 }
 
-// FirstRef returns the first reference of an entry, or "" if it has none.
+// FirstRef returns the first reference of an entry, or "".
 func FirstRef(body wire.Value) string {
 	if s := body.GetStr("re"); s != "" {
 		return s

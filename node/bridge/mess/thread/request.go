@@ -8,20 +8,20 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// The words of MESS-13.
+// The values of MESS-13, in ascending order.
 var (
 	Precisions = []string{"loose", "guided", "exact"}
 	Priorities = []string{"background", "normal", "elevated", "urgent"}
 	Urgencies  = []string{"whenever", "soon", "now"}
 )
 
-// Need is a required or claimed capability with its metadata, which never excludes anybody (MESS-41).
+// Need is a required or offered capability with its metadata. The metadata never excludes an executor (MESS-41).
 type Need struct {
 	ID   string     `json:"id"`
 	Meta wire.Value `json:"meta,omitzero"`
 }
 
-// Request is what the exchange understands of a request. The request itself is kept verbatim beside it (MESS-17).
+// Request is the part of a request that the exchange understands. The full request is stored as sent (MESS-17).
 type Request struct {
 	ID            string
 	Intent        string
@@ -31,12 +31,12 @@ type Request struct {
 	Requires      []Need
 	DependsOn     []string
 	NotBefore     time.Time
-	Deadline      time.Time // needed_by, else timing.expires (MESS-15)
+	Deadline      time.Time // needed_by, or else timing.expires (MESS-15)
 	ConfirmBefore bool
 	Shells        int64
 }
 
-// ReadRequest holds a request to MESS-12 to MESS-15. Durations are judged from now.
+// ReadRequest reads a request and checks it against MESS-12 to MESS-15. Durations start at now.
 func ReadRequest(v wire.Value, path string, now time.Time) (Request, error) {
 	f := NewFields(v, path)
 	r := Request{
@@ -46,8 +46,8 @@ func ReadRequest(v wire.Value, path string, now time.Time) (Request, error) {
 		Priority:  f.OneOf("priority", "normal", Priorities...),
 		Requires:  f.Needs("requires"),
 	}
-	f.content("context", false)
-	f.hints()
+	f.checkContents("context", false)
+	f.checkHints()
 	if c := f.Sub("compensation"); c != nil {
 		r.Shells, _ = c.integer("shells", 0, wire.MaxSafeInteger)
 		c.Text("note", MaxProse)
@@ -56,7 +56,7 @@ func ReadRequest(v wire.Value, path string, now time.Time) (Request, error) {
 	neededBy, hard := f.time("needed_by")
 	r.ConfirmBefore, _ = f.Boolean("confirm_before")
 	if c := f.Sub("constraints"); c != nil {
-		r.constraints(c, now)
+		r.readConstraints(c, now)
 		f.Join(c)
 	}
 	if hard {
@@ -65,11 +65,11 @@ func ReadRequest(v wire.Value, path string, now time.Time) (Request, error) {
 	return r, f.Err
 }
 
-// WantsOwner reports whether the owner must approve before anybody acts, whatever the policy: the requester wants to confirm,
-// or offers something for it.
+// WantsOwner reports whether the owner must approve the request before anybody acts, whatever the policy: the requester
+// wants to confirm, or offers a compensation.
 func (r *Request) WantsOwner() bool { return r.ConfirmBefore || r.Shells > 0 }
 
-func (r *Request) constraints(c *Fields, now time.Time) {
+func (r *Request) readConstraints(c *Fields, now time.Time) {
 	if v, ok := c.Get("location"); ok {
 		if s, isText := v.Str(); !isText {
 			g := NewFields(v, c.Path("location"))
@@ -78,7 +78,7 @@ func (r *Request) constraints(c *Fields, now time.Time) {
 			}
 			c.Join(g)
 		} else {
-			c.Check(len(s) <= MaxProse && !controls(s), "location", "must be a text or {lat, lng, radius_km}")
+			c.Check(len(s) <= MaxProse && !hasControls(s), "location", "must be a text or {lat, lng, radius_km}")
 		}
 	}
 	c.Texts("environment", 100)
@@ -101,21 +101,21 @@ func (f *Fields) Needs(key string) []Need {
 		} else if e.Kind() == wire.Object && e.Len() == 1 {
 			n = Need{ID: e.Members()[0].Key, Meta: e.At(0)}
 		}
-		f.Check(n.ID != "" && len(n.ID) <= MaxID && !controls(n.ID), fmt.Sprintf("%s[%d]", key, i), "must be a capability, or a map with one")
+		f.Check(n.ID != "" && len(n.ID) <= MaxID && !hasControls(n.ID), fmt.Sprintf("%s[%d]", key, i), "must be a capability, or a map with one")
 		out = append(out, n)
 	}
 	return out
 }
 
-// hints checks response_hint: a type, or {type: spec}; unknown types are kept (MESS-13).
-func (f *Fields) hints() {
+// checkHints checks response_hint: types, or {type: spec}. Unknown types are kept (MESS-13).
+func (f *Fields) checkHints() {
 	for i, e := range f.List("response_hint", 100) {
 		s, ok := e.Str()
 		f.Check(ok && s != "" || e.Kind() == wire.Object && e.Len() == 1, fmt.Sprintf("response_hint[%d]", i), "must be a type, or a map with one")
 	}
 }
 
-// PriorityRank orders priorities.
+// PriorityRank returns the rank of a priority. "" and unknown words have the rank of normal.
 func PriorityRank(priority string) int {
 	for i, p := range Priorities {
 		if p == cmp.Or(priority, "normal") {

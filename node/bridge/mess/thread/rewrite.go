@@ -8,7 +8,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// MapContent replaces what stands under the kinds of the content of a block.
+// MapContent returns a copy of the block in which do has replaced the value of each content entry.
 func (b Block) MapContent(do func(kind string, v wire.Value) (wire.Value, error)) (Block, error) {
 	out := slices.Clone(b)
 	for i, e := range out {
@@ -36,17 +36,17 @@ func (b Block) MapContent(do func(kind string, v wire.Value) (wire.Value, error)
 	return out, nil
 }
 
-// IsBareStatus reports whether a status says nothing besides its code.
+// IsBareStatus reports whether a status has nothing besides its code.
 func (e Entry) IsBareStatus() bool {
 	return !slices.ContainsFunc(e.Body.Members(), func(m wire.Member) bool { return m.Key != "re" && m.Key != "code" && m.Key != "executor" })
 }
 
-// Has reports whether an entry is of a type.
+// Has reports whether the block has an entry of this type.
 func (b Block) Has(kind string) bool {
 	return slices.ContainsFunc(b, func(e Entry) bool { return e.Type == kind })
 }
 
-// After returns the newest state that a block tells, c if it tells none.
+// After returns the state after the last status of a block, or c if it has no status.
 func (c Code) After(b Block) Code {
 	for _, e := range b {
 		if code, ok := ParseCode(e.Body.GetStr("code")); ok && e.Type == "status" {
@@ -56,13 +56,13 @@ func (c Code) After(b Block) Code {
 	return c
 }
 
-// HasOnlyAnswers reports whether a block is answers and nothing else.
+// HasOnlyAnswers reports whether a block has answers and nothing else.
 func (b Block) HasOnlyAnswers() bool {
 	return !slices.ContainsFunc(b, func(e Entry) bool { return e.Type != "v" && e.Type != "reply" && e.Type != "answer" })
 }
 
-// PointAtLast has entries about a foreign thread speak of the newest, which in its conversation it is: its ref is that
-// exchange's, and may be another thread's here.
+// PointAtLast makes entries about a foreign thread refer to "last", which that thread is in its conversation: the
+// foreign ref may name another thread here.
 func (b Block) PointAtLast(ref string) Block {
 	out := slices.Clone(b)
 	for i, e := range out {
@@ -73,7 +73,7 @@ func (b Block) PointAtLast(ref string) Block {
 	return out
 }
 
-// Successor returns the thread in which the exchange goes on with one that was delegated, "" if there is none.
+// Successor returns the thread to which the sender's exchange delegated its thread, or "".
 func (e Entry) Successor() string {
 	if code, _ := ParseCode(e.Body.GetStr("code")); e.Type != "status" || code != Delegated {
 		return ""
@@ -81,13 +81,13 @@ func (e Entry) Successor() string {
 	return e.Body.GetStr("ref")
 }
 
-// HasResponse reports whether there is a response in it.
+// HasResponse reports whether the message has a response.
 func (m Message) HasResponse() bool {
 	b, err := FromTree(m.Mess)
 	return err == nil && slices.ContainsFunc(b, func(e Entry) bool { return e.Type == "response" })
 }
 
-// Text is what a block says in words; all is false where it says more than that.
+// Text returns the words of a block. all is false if the block contains more than words.
 func (b Block) Text() (text string, all bool) {
 	var out []string
 	add := func(s string) {
@@ -128,12 +128,13 @@ func (b Block) Text() (text string, all bool) {
 	return strings.Join(out, "\n"), all
 }
 
-// HasAnswer reports whether a block answers a question, or a needs_confirmation.
+// HasAnswer reports whether a block answers a question or a needs_confirmation.
 func (b Block) HasAnswer() bool {
 	return slices.ContainsFunc(b, func(e Entry) bool { return e.Type == "answer" || e.Type == "reply" && !e.IsDecision() })
 }
 
-// CancelAsStatus spells a cancel of whom a thread was sent to as the state that it is: only its requester cancels ours.
+// CancelAsStatus replaces a cancel by the status cancelled. It is for blocks of a peer to which we sent the thread:
+// only the requester may cancel our thread.
 func (b Block) CancelAsStatus() Block {
 	out := slices.Clone(b)
 	for i, e := range out {
@@ -144,7 +145,7 @@ func (b Block) CancelAsStatus() Block {
 	return out
 }
 
-// WantsOwner reports whether one of its requests does.
+// WantsOwner reports whether one of its requests needs the owner's approval (see [Request.WantsOwner]).
 func (b Block) WantsOwner() bool {
 	return slices.ContainsFunc(b, func(e Entry) bool {
 		r, err := ReadRequest(e.Body, "", time.Now())
@@ -152,7 +153,7 @@ func (b Block) WantsOwner() bool {
 	})
 }
 
-// PointAt makes every entry speak of one thread.
+// PointAt makes every entry that has a reference refer to one thread.
 func (b Block) PointAt(ref string) Block {
 	out := slices.Clone(b)
 	for i, e := range out {
@@ -163,7 +164,8 @@ func (b Block) PointAt(ref string) Block {
 	return out
 }
 
-// ForExchange is a block for another exchange, where a thread is known as ref. The word about a suggestion of its names that.
+// ForExchange returns the block for another exchange that knows the thread as ref. A decision about one of that
+// exchange's suggestions keeps the name of the suggestion.
 func (b Block) ForExchange(ref string) Block {
 	out := b.PointAt(ref)
 	for i, e := range b {

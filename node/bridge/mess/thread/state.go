@@ -7,32 +7,32 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// The state machine of MESS section 5. Every method here is pure: it changes the thread it is called on and nothing
-// else, and where it returns an error it has changed nothing.
+// The state machine of MESS section 5. Every method here changes only the thread on which it is called. A method that
+// returns an error has changed nothing.
 
-// Role is what an actor is to a thread; one actor may have several.
+// Role is the role of an actor in a thread. An actor may have several.
 type Role uint8
 
 const (
 	AsRequester Role = 1 << iota
 	AsHolder
-	AsEligible // may claim it, and has not
+	AsEligible // may claim the thread and has not done so
 	AsExchange
-	AsOwner // acts for anybody
+	AsOwner // acts for everybody
 )
 
-// Has reports whether an actor has one of these roles.
+// Has reports whether an actor has at least one of these roles.
 func (r Role) Has(of Role) bool { return r&of != 0 }
 
-// lateResponse is how long after completed or partial a response is still taken (MESS-39).
+// lateResponse is how long a response is accepted after completed or partial (MESS-39).
 const lateResponse = 24 * time.Hour
 
-// WorkingCodes is what the holder of a thread may set while the work goes on.
+// WorkingCodes are the states that the holder may set while the work goes on.
 var WorkingCodes = []Code{
 	InProgress, Waiting, Held, Retrying, NeedsInput, NeedsConfirmation, Completed, Partial, Failed, Declined, Delegated,
 }
 
-// HolderMay is the column "holder may set".
+// HolderMay is the column "holder may set" of the table in section 5.
 var HolderMay = map[Code][]Code{
 	Claimed: WorkingCodes, InProgress: WorkingCodes, Waiting: WorkingCodes, Held: WorkingCodes, Retrying: WorkingCodes,
 	NeedsInput:        {InProgress, NeedsConfirmation, Held, Failed, Declined, Delegated},
@@ -40,7 +40,7 @@ var HolderMay = map[Code][]Code{
 	Partial:           {Completed},
 }
 
-// exchangeMay is the column "exchange or owner".
+// exchangeMay is the column "exchange or owner" of that table.
 var exchangeMay = map[Code][]Code{
 	Received: {Waiting, Held, Expired, Superseded, Declined, Failed},
 	Claimed:  {Superseded}, InProgress: {Superseded},
@@ -48,7 +48,7 @@ var exchangeMay = map[Code][]Code{
 	NeedsInput: {Superseded}, NeedsConfirmation: {Superseded},
 }
 
-// SetStatus applies one status (MESS-22).
+// SetStatus applies a status of an actor (MESS-22).
 func (t *Thread) SetStatus(s Status, by string, r Role, now time.Time) error {
 	if s.Code == Cancelled && r.Has(AsRequester|AsOwner) {
 		return t.Cancel(s.Reason, by, now)
@@ -58,19 +58,19 @@ func (t *Thread) SetStatus(s Status, by string, r Role, now time.Time) error {
 	}
 	switch {
 	case t.Holder != "" && r.Has(AsHolder|AsOwner):
-		return t.byHolder(s, by, now)
+		return t.setAsHolder(s, by, now)
 	case t.Status == Received && t.Holder == "" && r.Has(AsEligible|AsOwner):
-		return t.byCandidate(s, by, r, now)
+		return t.setAsCandidate(s, by, r, now)
 	case t.Holder != "" && r.Has(AsEligible) && !r.Has(AsRequester):
 		return ErrTaken
 	case t.Holder == "" && r.Has(AsEligible|AsOwner):
-		return t.byOwner(s, by, r, now)
+		return t.setAsOwner(s, by, r, now)
 	}
 	return Forbidden("only the executor of the thread may set its status")
 }
 
-// byHolder is what the holder sets, or the owner in its place.
-func (t *Thread) byHolder(s Status, by string, now time.Time) error {
+// setAsHolder applies a status of the holder, or of the owner in its place.
+func (t *Thread) setAsHolder(s Status, by string, now time.Time) error {
 	if s.Code == t.Status { // new progress (MESS-22)
 		t.ApplyStatus(s, now)
 		return nil
@@ -79,7 +79,7 @@ func (t *Thread) byHolder(s Status, by string, now time.Time) error {
 	if !refused && !slices.Contains(HolderMay[t.Status], s.Code) {
 		return Conflict("%s may not follow %s", s.Code, t.Status)
 	}
-	if err := t.confirmedFor(s.Code); err != nil {
+	if err := t.checkConfirmation(s.Code); err != nil {
 		return err
 	}
 	t.Become(s.Code, by, s.Message, now)
@@ -87,29 +87,31 @@ func (t *Thread) byHolder(s Status, by string, now time.Time) error {
 	return nil
 }
 
-// confirmedFor is MESS-25: with confirm_before nothing is done before a confirmed needs_confirmation.
-func (t *Thread) confirmedFor(c Code) error {
+// checkConfirmation implements MESS-25: a thread with confirm_before cannot be completed before the requester has
+// confirmed.
+func (t *Thread) checkConfirmation(c Code) error {
 	if t.ConfirmBefore && !t.Confirmed && (c == Completed || c == Partial) {
 		return Conflict("the requester wants to confirm first: set needs_confirmation")
 	}
 	return nil
 }
 
-// byCandidate is what an eligible executor or the owner sets on a thread that nobody holds: an implied claim goes first.
-func (t *Thread) byCandidate(s Status, by string, r Role, now time.Time) error {
+// setAsCandidate applies a status of an eligible executor or the owner to an unclaimed thread. The status claims the
+// thread first.
+func (t *Thread) setAsCandidate(s Status, by string, r Role, now time.Time) error {
 	switch {
 	case s.Code == Received:
 		return Conflict("the thread is %s", t.Status)
 	case s.Code == Declined && !r.Has(AsOwner):
-		t.Declined = append(t.Declined, by) // the thread itself only where none is left (MESS-24)
+		t.Declined = append(t.Declined, by) // the thread itself is declined only if no executor is left (MESS-24)
 		t.Updated = now
 		return nil
 	case r.Has(AsOwner) && slices.Contains([]Code{Waiting, Held, Declined, Expired}, s.Code):
-		return t.byOwner(s, by, r, now)
+		return t.setAsOwner(s, by, r, now)
 	case s.Code != Claimed && !slices.Contains(WorkingCodes, s.Code):
 		return Conflict("%s may not follow %s", s.Code, t.Status)
 	}
-	if err := t.confirmedFor(s.Code); err != nil {
+	if err := t.checkConfirmation(s.Code); err != nil {
 		return err
 	}
 	t.Claim(by, now)
@@ -128,8 +130,8 @@ func (t *Thread) Claim(by string, now time.Time) {
 	t.Become(Claimed, by, "", now)
 }
 
-// byOwner is the column of the exchange, on a thread without a holder.
-func (t *Thread) byOwner(s Status, by string, r Role, now time.Time) error {
+// setAsOwner applies a status that only the exchange or the owner may set, to a thread without a holder.
+func (t *Thread) setAsOwner(s Status, by string, r Role, now time.Time) error {
 	if !r.Has(AsOwner|AsExchange) || !slices.Contains(exchangeMay[t.Status], s.Code) {
 		return Conflict("%s may not follow %s", s.Code, t.Status)
 	}
@@ -146,7 +148,7 @@ func (t *Thread) byOwner(s Status, by string, r Role, now time.Time) error {
 	return nil
 }
 
-// Become enters a state.
+// Become enters a state and records the transition.
 func (t *Thread) Become(c Code, by, note string, now time.Time) {
 	t.Status, t.Parked, t.Questions = c, "", nil
 	t.Updated = now
@@ -156,10 +158,11 @@ func (t *Thread) Become(c Code, by, note string, now time.Time) {
 	if c != Held {
 		t.Refused = false
 	}
-	t.History = append(t.History, Event{Action: string(c), At: now, By: by, Note: wire.OneLine(note, MaxNote)}) // the message has all of it
+	// the message has the full note
+	t.History = append(t.History, Event{Action: string(c), At: now, By: by, Note: wire.OneLine(note, MaxNote)})
 }
 
-// ApplyStatus takes over what a status says beside its code.
+// ApplyStatus applies what a status contains besides its code.
 func (t *Thread) ApplyStatus(s Status, now time.Time) {
 	t.Updated = now
 	if s.Code == NeedsInput {
@@ -167,7 +170,7 @@ func (t *Thread) ApplyStatus(s Status, now time.Time) {
 	}
 }
 
-// Cancel is the requester's, from any state in which the thread is open (MESS-34).
+// Cancel ends the thread for its requester, from any open state (MESS-34).
 func (t *Thread) Cancel(reason, by string, now time.Time) error {
 	if !t.Status.Open() {
 		return Conflict("the thread is %s", t.Status)
@@ -176,12 +179,12 @@ func (t *Thread) Cancel(reason, by string, now time.Time) error {
 	return nil
 }
 
-// Respond is the holder's result. lone says that it came in a raw block without a status, and then it completes the
-// thread (MESS-26); it reports whether it did.
+// Respond applies a result of the holder. lone means that the result came in a raw block without a status; it then
+// completes the thread (MESS-26). completed reports whether it did.
 func (t *Thread) Respond(by string, r Role, lone bool, now time.Time) (completed bool, err error) {
 	switch {
 	case t.Holder == "" && t.Status == Received && r.Has(AsOwner) && lone:
-		if err := t.confirmedFor(Completed); err != nil {
+		if err := t.checkConfirmation(Completed); err != nil {
 			return false, err
 		}
 		t.Claim(by, now)
@@ -200,7 +203,7 @@ func (t *Thread) Respond(by string, r Role, lone bool, now time.Time) (completed
 	case t.Status.Terminal():
 		return false, Conflict("the thread is %s", t.Status)
 	}
-	if err := t.confirmedFor(Completed); err != nil {
+	if err := t.checkConfirmation(Completed); err != nil {
 		return false, err
 	}
 	if !lone {
@@ -214,8 +217,9 @@ func (t *Thread) Respond(by string, r Role, lone bool, now time.Time) (completed
 	return true, nil
 }
 
-// AnswerAll is reply.answers (MESS-33): each name is that of a question, and those that are not named stay open. id is the question
-// that the reply points at. Where questions have no names, or the reply none, everything is answered: its context may do it.
+// AnswerAll applies reply.answers (MESS-33). Each key names a question; questions without an answer stay open. id is
+// the question to which the reply refers. If the questions have no names, or the reply answers nothing by name, all
+// questions count as answered, because the context of the reply may answer them.
 func (t *Thread) AnswerAll(id string, by wire.Value, who string, r Role, now time.Time) error {
 	if id != "" || by.Len() == 0 || t.Status != NeedsInput || !r.Has(AsRequester|AsOwner) || slices.ContainsFunc(t.Questions, func(q Question) bool { return q.ID == "" }) {
 		return t.Answer(id, who, r, now)
@@ -223,7 +227,7 @@ func (t *Thread) AnswerAll(id string, by wire.Value, who string, r Role, now tim
 	names := map[string]bool{}
 	for _, m := range by.Members() {
 		if !slices.ContainsFunc(t.Questions, func(q Question) bool { return q.ID == m.Key }) {
-			return Missing("no question" + Quoted(m.Key) + " is open")
+			return Missing("no question" + QuoteName(m.Key) + " is open")
 		}
 		names[m.Key] = true
 	}
@@ -238,7 +242,7 @@ func (t *Thread) AnswerAll(id string, by wire.Value, who string, r Role, now tim
 	return t.Answer("", who, r, now)
 }
 
-// Answer is the answer entry (MESS-33). id names one question, "" all that are open.
+// Answer applies an answer entry (MESS-33). id names one question; "" means all open ones.
 func (t *Thread) Answer(id, by string, r Role, now time.Time) error {
 	if !r.Has(AsRequester | AsOwner) {
 		return Forbidden("only the requester may answer")
@@ -261,7 +265,7 @@ func (t *Thread) Answer(id, by string, r Role, now time.Time) error {
 	return nil
 }
 
-// Confirm is the answer to needs_confirmation.
+// Confirm applies the answer to needs_confirmation.
 func (t *Thread) Confirm(yes bool, reason, by string, r Role, now time.Time) error {
 	if !r.Has(AsRequester | AsOwner) {
 		return Forbidden("only the requester may confirm")
@@ -279,12 +283,12 @@ func (t *Thread) Confirm(yes bool, reason, by string, r Role, now time.Time) err
 	return nil
 }
 
-// IsExpirable reports whether a deadline ends the thread in the state it is in (MESS-32).
+// IsExpirable reports whether a deadline ends the thread in its current state (MESS-32).
 func (t *Thread) IsExpirable() bool {
 	return t.Status == Received || t.Status == Waiting || t.Status == Held
 }
 
-// Expire is the exchange's, at the deadline.
+// Expire ends the thread if its deadline has passed, and reports whether it did.
 func (t *Thread) Expire(now time.Time) bool {
 	if !t.IsExpirable() || t.Deadline.IsZero() || now.Before(t.Deadline) {
 		return false
@@ -294,7 +298,7 @@ func (t *Thread) Expire(now time.Time) bool {
 	return true
 }
 
-// Park makes a thread that nobody holds wait.
+// Park makes an unclaimed thread wait.
 func (t *Thread) Park(why string, now time.Time) {
 	c := Held
 	if why == ParkedDependency || why == ParkedSchedule {
@@ -304,7 +308,7 @@ func (t *Thread) Park(why string, now time.Time) {
 	t.Parked = why
 }
 
-// Unpark undoes what the exchange did.
+// Unpark makes a parked thread received again, and reports whether it did.
 func (t *Thread) Unpark(now time.Time) bool {
 	if t.Parked == "" || t.Status != Waiting && t.Status != Held {
 		return false
@@ -313,10 +317,10 @@ func (t *Thread) Unpark(now time.Time) bool {
 	return true
 }
 
-// WaitsForPeer reports whether it is parked until a peer that it was sent to says more.
+// WaitsForPeer reports whether the thread is parked until a peer to which it was sent reports more.
 func (t *Thread) WaitsForPeer() bool { return t.Parked == ParkedPeer || t.Parked == ParkedPending }
 
-// Supersede puts other threads in its place.
+// Supersede ends the thread because other threads replace it.
 func (t *Thread) Supersede(by []string, reason string, now time.Time) error {
 	if !t.Status.Open() {
 		return Conflict("the thread is %s", t.Status)
@@ -326,7 +330,7 @@ func (t *Thread) Supersede(by []string, reason string, now time.Time) error {
 	return nil
 }
 
-// StatusEntry returns the entry that tells the present state of the thread.
+// StatusEntry returns the entry that reports the current state of the thread.
 func (t *Thread) StatusEntry(extra ...wire.Member) Entry {
 	body := wire.Obj(wire.TextField("re", t.Ref), wire.TextField("code", string(t.Status)))
 	for _, m := range extra {
@@ -340,7 +344,7 @@ func (t *Thread) AwaitsRequester() bool {
 	return t.Status == NeedsInput || t.Status == NeedsConfirmation
 }
 
-// ClaimedAt is when the thread was claimed; the zero value where nobody did.
+// ClaimedAt returns the time of the first claim, or the zero time.
 func (t *Thread) ClaimedAt() time.Time {
 	i := slices.IndexFunc(t.History, func(e Event) bool { return e.Action == string(Claimed) })
 	if i < 0 {
@@ -349,9 +353,9 @@ func (t *Thread) ClaimedAt() time.Time {
 	return t.History[i].At
 }
 
-// WasRefused reports whether the requester said no before the thread came into its state: then its holder may cancel it
-// (MESS-25).
-func (t *Thread) WasRefused() bool {
+// HadRefusal reports whether the requester refused a confirmation just before the thread entered its current state. Its
+// holder may then cancel it (MESS-25).
+func (t *Thread) HadRefusal() bool {
 	n := len(t.History)
 	return n > 1 && t.History[n-2].Action == string(Held) && t.History[n-2].By == t.Requester
 }

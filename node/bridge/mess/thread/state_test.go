@@ -9,7 +9,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// section5 is the table of MESS section 5, written down a second time: who may set what.
+// section5 is a second copy of the table of MESS section 5: who may set what.
 var section5 = []struct {
 	states, holder, requester, exchange string
 }{
@@ -31,7 +31,8 @@ func column(state Code, pick func(i int) string) []string {
 	return nil
 }
 
-// Every state, code and role: what the table has is allowed, everything else is refused and changes nothing (MESS-22).
+// TestEveryTransition: for every state, code and role, what the table has is allowed, and everything else is refused
+// and changes nothing (MESS-22).
 func TestEveryTransition(t *testing.T) {
 	now := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
 	for _, from := range Codes() {
@@ -67,25 +68,25 @@ func TestEveryTransition(t *testing.T) {
 	}
 }
 
-// fixed resolves by a table.
-type fixed struct{}
+// stub resolves from a fixed table.
+type stub struct{}
 
-func (fixed) HasThread(ref string) bool                 { return ref == "2026-01-31-001" }
-func (fixed) SuggestionThread(id string) (string, bool) { return "2026-01-31-001", id == "s" }
-func (fixed) QuestionThread(id string) (string, bool)   { return "2026-01-31-001", id == "q" }
-func (fixed) NewestWith(id string) (string, bool)       { return "2026-01-31-001", id == "id:with:colons" }
-func (fixed) Newest() (string, bool)                    { return "2026-01-31-001", true }
+func (stub) HasThread(ref string) bool                 { return ref == "2026-01-31-001" }
+func (stub) SuggestionThread(id string) (string, bool) { return "2026-01-31-001", id == "s" }
+func (stub) QuestionThread(id string) (string, bool)   { return "2026-01-31-001", id == "q" }
+func (stub) NewestWith(id string) (string, bool)       { return "2026-01-31-001", id == "id:with:colons" }
+func (stub) Newest() (string, bool)                    { return "2026-01-31-001", true }
 
 func FuzzResolve(f *testing.F) {
 	for _, s := range []string{"last", "home:last", "2026-01-31-001", "2026-01-31-001/claim-002-a", "../..", "home:home:s", "id:with:colons", "home:", "q", "%2e%2e/", "a/b", "home:2026-01-31-001/status-999999-x", "home:home:last", "HOME:last", "last ", "s\x00", "\u202elast", "2026-01-31-001/", "home::q"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, re string) {
-		to, ok := Resolve(fixed{}, re, "home")
+		to, ok := Resolve(stub{}, re, "home")
 		if ok && to.Ref != "2026-01-31-001" {
 			t.Fatalf("resolve(%q) = %+v", re, to)
 		}
-		if bare, found := Resolve(fixed{}, strings.TrimPrefix(re, "home:"), "home"); ok && !found && !strings.HasPrefix(re, "home:home:") {
+		if bare, found := Resolve(stub{}, strings.TrimPrefix(re, "home:"), "home"); ok && !found && !strings.HasPrefix(re, "home:home:") {
 			t.Fatalf("resolve(%q) = %+v, but without namespace %+v", re, to, bare)
 		}
 	})

@@ -8,10 +8,10 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Code is a status code (MESS section 4), in the specification's spelling.
+// Code is a status code (MESS section 4) in the spelling of the specification.
 type Code string
 
-// The codes.
+// The status codes of MESS.
 const (
 	Received          Code = "received"
 	Claimed           Code = "claimed"
@@ -31,7 +31,7 @@ const (
 	Delegated         Code = "delegated"
 )
 
-// Codes lists them in the order of the specification.
+// Codes returns all codes in the order of the specification.
 func Codes() []Code {
 	return []Code{
 		Received, Claimed, InProgress, Waiting, Held, Retrying, NeedsInput, NeedsConfirmation,
@@ -39,7 +39,7 @@ func Codes() []Code {
 	}
 }
 
-// aliases are spellings that public code uses (MESS-21).
+// aliases are spellings that public servers use (MESS-21).
 var aliases = map[string]Code{"pending": Received, "rejected": Declined, "canceled": Cancelled}
 
 // ParseCode reads a code in any accepted spelling.
@@ -51,7 +51,7 @@ func ParseCode(s string) (Code, bool) {
 	return Code(s), slices.Contains(Codes(), Code(s))
 }
 
-// Terminal reports whether nothing may follow. Partial is not: it may still become completed.
+// Terminal reports whether no other state may follow. Partial is not terminal: it may become completed.
 func (c Code) Terminal() bool {
 	switch c {
 	case Completed, Failed, Declined, Expired, Cancelled, Superseded, Delegated:
@@ -63,7 +63,7 @@ func (c Code) Terminal() bool {
 // Open reports whether somebody still has something to do.
 func (c Code) Open() bool { return !c.Terminal() && c != Partial }
 
-// Rest is the code as envelopes and REST spell it (MESS-21).
+// Rest returns the code as envelopes and REST spell it (MESS-21).
 func (c Code) Rest() string {
 	if c == Received {
 		return "pending"
@@ -71,15 +71,15 @@ func (c Code) Rest() string {
 	return string(c)
 }
 
-// Question is one of a needs_input status.
+// Question is a question of a needs_input status.
 type Question struct {
-	ID       string   `json:"id"` // field (S) or id (F)
+	ID       string   `json:"id"` // the member field (specification) or id (1.1 draft)
 	Question string   `json:"question"`
 	Options  []string `json:"options,omitempty"`
 	Answered bool     `json:"answered,omitempty"`
 }
 
-// Status is what the exchange understands of a status entry.
+// Status is the part of a status entry that the exchange understands.
 type Status struct {
 	Re         []string
 	Code       Code
@@ -88,23 +88,24 @@ type Status struct {
 	Questions  []Question
 	ResumeETA  string
 	WaitingFor string // type
-	Delegated  string // to whom
+	Delegated  string // the executor to which the thread was delegated
 	Body       wire.Value
 }
 
-// ReadStatus holds a status to MESS section 4. lax is for REST, where public clients send bare codes (MESS-20).
+// ReadStatus reads a status and checks it against MESS section 4. lax is for REST, where public clients send bare codes
+// (MESS-20).
 func ReadStatus(v wire.Value, path string, lax bool) (Status, error) {
 	f := NewFields(v, path)
 	s := Status{Re: f.Refs("re", !lax), Message: f.Text("message", MaxProse), Body: v}
 	code, ok := ParseCode(f.Need("code", 40))
-	f.Check(ok, "code", "is no status code")
+	f.Check(ok, "code", "is not a status code")
 	s.Code = code
 	f.Text("executor", maxName)
 	if check := statusFields[code]; check != nil {
 		check(f, &s, lax)
 	}
 	if written := v.GetStr("code"); written != string(code) {
-		s.Body = v.With("code", wire.Text(string(code))) // we emit the specification's spelling
+		s.Body = v.With("code", wire.Text(string(code))) // we write the spelling of the specification
 	}
 	return s, f.Err
 }
@@ -115,13 +116,13 @@ var statusFields = map[Code]func(f *Fields, s *Status, lax bool){
 		f.integer("queue_position", 0, wire.MaxSafeInteger)
 		f.Text("exchange_id", maxName)
 	},
-	Claimed: func(f *Fields, _ *Status, _ bool) { f.eta() },
+	Claimed: func(f *Fields, _ *Status, _ bool) { f.checkETA() },
 	InProgress: func(f *Fields, _ *Status, _ bool) {
 		if v, ok := f.Get("progress_pct"); ok {
 			n, isNumber := v.Num()
-			f.Check(isNumber && percent(n), "progress_pct", "must be a number from 0 to 100")
+			f.Check(isNumber && isPercent(n), "progress_pct", "must be a number from 0 to 100")
 		}
-		f.eta()
+		f.checkETA()
 	},
 	Waiting: func(f *Fields, s *Status, lax bool) {
 		w := f.Sub("waiting_for")
@@ -129,7 +130,7 @@ var statusFields = map[Code]func(f *Fields, s *Status, lax bool){
 			f.Check(lax, "waiting_for", "is required")
 			return
 		}
-		s.WaitingFor = w.waitingFor()
+		s.WaitingFor = w.readWaitingFor()
 		f.Join(w)
 	},
 	Held: func(f *Fields, s *Status, _ bool) {
@@ -147,7 +148,7 @@ var statusFields = map[Code]func(f *Fields, s *Status, lax bool){
 		f.Check(lax || f.has("next_attempt"), "next_attempt", "is required")
 		f.Text("next_attempt", 64)
 	},
-	NeedsInput: func(f *Fields, s *Status, lax bool) { s.Questions = f.questions(lax, s.Message) },
+	NeedsInput: func(f *Fields, s *Status, lax bool) { s.Questions = f.readQuestions(lax, s.Message) },
 	NeedsConfirmation: func(f *Fields, _ *Status, lax bool) {
 		f.Check(lax || f.Text("action", MaxProse) != "", "action", "is required")
 		f.Text("action", MaxProse)
@@ -184,8 +185,8 @@ var statusFields = map[Code]func(f *Fields, s *Status, lax bool){
 	},
 }
 
-// eta keeps its text as sent: a time or a duration (MESS-18).
-func (f *Fields) eta() {
+// checkETA checks the times of an estimate: a time or a duration (MESS-18). They are kept as sent.
+func (f *Fields) checkETA() {
 	for _, key := range []string{"eta", "estimate"} {
 		s := f.Text(key, 64)
 		if s == "" {
@@ -194,14 +195,14 @@ func (f *Fields) eta() {
 		_, isTime := wire.ParseTime(s)
 		_, isSpan := ParseSpan(s)
 		if key == "estimate" {
-			f.Check(spanISO(s), key, "must be an ISO 8601 duration")
+			f.Check(isISOSpan(s), key, "must be an ISO 8601 duration")
 			continue
 		}
 		f.Check(isTime || isSpan, key, "must be a time or a duration")
 	}
 }
 
-func percent(token string) bool {
+func isPercent(token string) bool {
 	n, rest, _ := strings.Cut(token, ".")
 	if len(n) > 3 || strings.Trim(n, "0123456789") != "" || strings.Trim(rest, "0123456789") != "" {
 		return false
@@ -209,7 +210,7 @@ func percent(token string) bool {
 	return len(n) < 3 || n == "100" && strings.Trim(rest, "0") == ""
 }
 
-// Reason is a text or {type, detail}; as a text for people.
+// Reason reads a reason, which is a text or {type, detail}, as a text for people.
 func (f *Fields) Reason(required bool) string {
 	v, ok := f.Get("reason")
 	if !ok {
@@ -217,7 +218,7 @@ func (f *Fields) Reason(required bool) string {
 		return ""
 	}
 	if s, ok := v.Str(); ok {
-		f.Check(len(s) <= MaxProse && !controls(s), "reason", "must be a text")
+		f.Check(len(s) <= MaxProse && !hasControls(s), "reason", "must be a text")
 		return s
 	}
 	g := NewFields(v, f.Path("reason"))
@@ -229,8 +230,8 @@ func (f *Fields) Reason(required bool) string {
 	return s
 }
 
-// waitingFor is MESS-19.
-func (f *Fields) waitingFor() string {
+// readWaitingFor implements MESS-19.
+func (f *Fields) readWaitingFor() string {
 	kind := f.OneOf("type", "", "dependency", "condition", "resource", "access", "schedule")
 	switch kind {
 	case "":
@@ -250,8 +251,8 @@ func (f *Fields) waitingFor() string {
 	return kind
 }
 
-// questions reads those of needs_input. Over REST a bare message is one unnamed question (MESS-20).
-func (f *Fields) questions(lax bool, message string) []Question {
+// readQuestions reads the questions of needs_input. Over REST a bare message is one unnamed question (MESS-20).
+func (f *Fields) readQuestions(lax bool, message string) []Question {
 	var out []Question
 	for i, e := range f.List("questions", 50) {
 		g := NewFields(e, f.Path("questions["+strconv.Itoa(i)+"]"))
@@ -278,7 +279,7 @@ func (f *Fields) questions(lax bool, message string) []Question {
 	return out
 }
 
-// QuestionTree lists the questions that are open, as MESS writes them.
+// QuestionTree returns the open questions as MESS writes them.
 func (t *Thread) QuestionTree() wire.Value {
 	var list []wire.Value
 	for _, q := range t.Questions {

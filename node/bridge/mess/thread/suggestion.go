@@ -8,11 +8,11 @@ import (
 
 const maxProposed = 32 << 10
 
-// Suggestion proposes something to a requester (MESS-38).
+// Suggestion is a proposal to a requester (MESS-38).
 type Suggestion struct {
 	ID       string     `json:"id"`
 	Type     string     `json:"type"`
-	Re       []string   `json:"re"` // in a thread: refs
+	Re       []string   `json:"re"` // in a stored thread: refs
 	Proposed wire.Value `json:"proposed,omitzero"`
 	Reason   string     `json:"reason,omitempty"`
 	By       string     `json:"by,omitempty"`
@@ -31,13 +31,14 @@ func ReadSuggestion(v wire.Value, path string) (Suggestion, error) {
 	f.Check(s.Type != "", "type", "is required")
 	proposed, ok := f.Get("proposed")
 	f.Check(ok || s.Type == "alternative", "proposed", "is required")
-	f.Check(len(proposed.JSON()) <= maxProposed, "proposed", "must have at most 32 KiB") // it is kept in the thread until it is answered
+	// the thread keeps it until it is answered
+	f.Check(len(proposed.JSON()) <= maxProposed, "proposed", "must have at most 32 KiB")
 	s.Proposed = proposed
 	return s, f.Err
 }
 
-// OpenSuggestion numbers, from 1, the newest suggestion that waits for the requester's word: it is the one meant by who names the
-// thread. It is 0 where none waits.
+// OpenSuggestion returns the number, from 1, of the newest suggestion that waits for the requester's decision, or 0. It
+// is the one that a decision means if it names only the thread.
 func (t *Thread) OpenSuggestion() int {
 	for i := len(t.Suggestions); i > 0; i-- {
 		if t.Suggestions[i-1].Decided == "" {
@@ -47,7 +48,7 @@ func (t *Thread) OpenSuggestion() int {
 	return 0
 }
 
-// Entry is the suggestion as MESS writes it, about the threads that it names here.
+// Entry returns the suggestion as MESS writes it, with our refs.
 func (s Suggestion) Entry() Entry {
 	body := wire.Obj(
 		wire.TextField("id", s.ID), wire.TextField("type", s.Type), wire.Field("re", wire.Texts(s.Re)))
@@ -60,7 +61,7 @@ func (s Suggestion) Entry() Entry {
 	return Entry{Type: "suggestion", Body: body}
 }
 
-// FindSuggestion returns the newest suggestion with this id that waits for an answer.
+// FindSuggestion returns the newest undecided suggestion with this id, or nil.
 func (t *Thread) FindSuggestion(id string) *Suggestion {
 	for i := len(t.Suggestions) - 1; i >= 0; i-- {
 		if t.Suggestions[i].ID == id && t.Suggestions[i].Decided == "" {
@@ -70,27 +71,27 @@ func (t *Thread) FindSuggestion(id string) *Suggestion {
 	return nil
 }
 
-// IsDecision reports whether an entry is the word about a suggestion.
+// IsDecision reports whether an entry decides about a suggestion.
 func (e Entry) IsDecision() bool {
 	accept, ok := e.Body.Get("accept")
 	return ok && e.Type == "reply" && !accept.IsNull()
 }
 
-// HasOnlyDecisions reports whether a block is such words and nothing else.
+// HasOnlyDecisions reports whether a block decides about suggestions and does nothing else.
 func (b Block) HasOnlyDecisions() bool {
 	return len(b) > 0 && !slices.ContainsFunc(b, func(e Entry) bool { return e.Type != "v" && !e.IsDecision() })
 }
 
-// IsDecisionFor reports whether an entry is the word about a suggestion that a peer made.
+// IsDecisionFor reports whether an entry decides about a suggestion of this peer.
 func (t *Thread) IsDecisionFor(e Entry, peer string) bool {
 	re := FirstRef(e.Body)
 	return e.IsDecision() && slices.ContainsFunc(t.Suggestions, func(s Suggestion) bool { return s.ID == re && s.By == peer })
 }
 
-// IsForPeer reports whether it is for the exchange of a peer to carry a suggestion out.
+// IsForPeer reports whether a peer's exchange must carry out the suggestion.
 func (t *Thread) IsForPeer(s *Suggestion) bool { return s != nil && t.Peers[s.By].Offered }
 
-// ChooseSuggestion is the suggestion that an answer is about: without an id the newest that waits.
+// ChooseSuggestion returns the suggestion that a decision means: without an id, the newest open one.
 func (t *Thread) ChooseSuggestion(id string) *Suggestion {
 	if n := t.OpenSuggestion(); id == "" && n > 0 {
 		return &t.Suggestions[n-1]

@@ -10,7 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Thread is the state of one request (MESS-16). What was said in it is kept beside it as [Message] records.
+// Thread is the state of one request (MESS-16). Its messages are stored separately as [Message] records.
 type Thread struct {
 	Ref       string `json:"ref"`
 	ClientID  string `json:"client_id,omitempty"`
@@ -26,7 +26,7 @@ type Thread struct {
 
 	Created time.Time `json:"created"`
 	Updated time.Time `json:"updated"`
-	Ended   time.Time `json:"ended,omitzero"` // when completed or partial was set (MESS-39)
+	Ended   time.Time `json:"ended,omitzero"` // when it became completed or partial (MESS-39)
 
 	NotBefore time.Time `json:"not_before,omitzero"`
 	Deadline  time.Time `json:"deadline,omitzero"` // MESS-15, MESS-32
@@ -34,47 +34,48 @@ type Thread struct {
 
 	ConfirmBefore bool `json:"confirm_before,omitempty"` // MESS-25
 	Confirmed     bool `json:"confirmed,omitempty"`
-	Refused       bool `json:"refused,omitempty"` // the requester said no to a needs_confirmation
+	Refused       bool `json:"refused,omitempty"` // the requester refused a needs_confirmation
 
-	// Parked says why the exchange itself made the thread wait, and may make it received again.
+	// Parked is the reason for which the exchange itself made the thread wait; "" if it did not. The exchange may make
+	// the thread received again.
 	Parked   string   `json:"parked,omitempty"`
-	Declined []string `json:"declined,omitempty"` // executors who declined before a claim (MESS-24)
-	Only     string   `json:"only,omitempty"`     // the one executor it is offered to (MESS-27)
+	Declined []string `json:"declined,omitempty"` // executors that declined before a claim (MESS-24)
+	Only     string   `json:"only,omitempty"`     // the only executor to which it is offered (MESS-27)
 
-	Questions   []Question   `json:"questions,omitempty"`   // of the needs_input that stands
+	Questions   []Question   `json:"questions,omitempty"`   // of the current needs_input
 	Suggestions []Suggestion `json:"suggestions,omitempty"` // newest last
-	Successors  []string     `json:"successors,omitempty"`  // threads that took its place
+	Successors  []string     `json:"successors,omitempty"`  // threads that replaced it
 
 	History  []Event `json:"history"`
 	Serial   int     `json:"serial"`          // of the newest message
-	Bytes    int     `json:"bytes,omitempty"` // of its messages, attachments apart
-	Taken    int     `json:"taken,omitempty"` // bytes of attachments that were taken over from a foreign thread
+	Bytes    int     `json:"bytes,omitempty"` // of its messages, without attachments
+	Taken    int     `json:"taken,omitempty"` // bytes of attachments that were copied from a foreign thread
 	Version  uint64  `json:"version"`
 	Expired  string  `json:"stage,omitempty"` // the state in which it expired
 	Offered  bool    `json:"offered,omitempty"`
-	External string  `json:"external,omitempty"` // the conversation that it came in, for the bridge
+	External string  `json:"external,omitempty"` // the conversation in which it came, for the bridge
 
-	// Peers are the agents of the mesh and of links that take part, each in a conversation of its own.
+	// Peers are the mesh agents and link members that take part, each in its own conversation.
 	Peers map[string]Peer `json:"peers,omitempty"`
 
 	Rev store.Rev `json:"-"` // of the stored row
 }
 
-// Peer is where somebody of the mesh, or behind a link, is told of a thread.
+// Peer is the address at which a mesh agent, or somebody behind a link, gets updates about a thread.
 type Peer struct {
 	Conv    string `json:"conv"`
 	Address string `json:"address,omitempty"`
-	Offered bool   `json:"offered,omitempty"` // it may claim
-	Name    string `json:"name,omitempty"`    // what it knows the thread by
+	Offered bool   `json:"offered,omitempty"` // the peer may claim the thread
+	Name    string `json:"name,omitempty"`    // the peer's name for the thread
 }
 
-// Why a thread is parked.
+// Reasons for which a thread is parked.
 const (
 	ParkedDependency = "dependency"
 	ParkedSchedule   = "schedule"
 	ParkedApproval   = "approval"
-	ParkedPeer       = "peer"    // the exchange of a peer that it was sent to holds it
-	ParkedPending    = "pending" // the owner of such a peer is asked whether it is taken in at all
+	ParkedPeer       = "peer"    // the exchange of the peer to which it was sent holds it
+	ParkedPending    = "pending" // the owner of such a peer must first decide whether to let it in
 )
 
 // Event is one transition (MESS-28).
@@ -82,11 +83,11 @@ type Event struct {
 	Action string    `json:"action"`
 	At     time.Time `json:"at"`
 	By     string    `json:"by"`
-	Ref    string    `json:"ref,omitempty"` // of the message that brought it
+	Ref    string    `json:"ref,omitempty"` // of the message that caused it
 	Note   string    `json:"note,omitempty"`
 }
 
-// Message is one message of a thread, as it was received or as the exchange wrote it.
+// Message is one message of a thread, as the exchange received or wrote it.
 type Message struct {
 	Serial  int        `json:"serial"`
 	Ref     string     `json:"ref,omitempty"`
@@ -97,16 +98,16 @@ type Message struct {
 	Mess    wire.Value `json:"mess"` // the list
 }
 
-// The bounds of a thread: who reads it has all of its messages in memory, and every change writes all of its history. What
-// ends it may still be said.
+// Bounds of a thread: a reader has all of its messages in memory, and every change writes the whole history. A message
+// that ends the thread is accepted beyond them.
 const (
 	MaxMessages = 2000
-	MaxThread   = 16 << 20 // bytes of messages, attachments apart
+	MaxThread   = 16 << 20 // bytes of messages, without attachments
 	MaxEvents   = 4000
 	MaxNote     = 500
 )
 
-// FullReason says why nothing more may be said in a thread, "" where it may.
+// FullReason returns the reason for which a thread accepts no more messages, or "" if it accepts them.
 func (t *Thread) FullReason() string {
 	switch {
 	case t.Serial > MaxMessages:
@@ -119,16 +120,16 @@ func (t *Thread) FullReason() string {
 	return ""
 }
 
-// Encode writes a value of ours as JSON.
+// Encode returns v as JSON. It panics if v cannot be encoded, so v must consist of our own types.
 func Encode(v any) []byte {
 	data, err := json.Marshal(v)
 	if err != nil {
-		panic(fmt.Sprintf("mess: encode: %v", err)) // only fields we filled
+		panic(fmt.Sprintf("mess: encode: %v", err)) // our own types always encode
 	}
 	return data
 }
 
-// CapabilityIDs returns the required ids.
+// CapabilityIDs returns the ids of the required capabilities.
 func (t *Thread) CapabilityIDs() []string {
 	out := make([]string, len(t.Requires))
 	for i, n := range t.Requires {
@@ -137,7 +138,7 @@ func (t *Thread) CapabilityIDs() []string {
 	return out
 }
 
-// OpenQuestion returns the open question with this id.
+// OpenQuestion returns the open question with this id, or nil.
 func (t *Thread) OpenQuestion(id string) *Question {
 	if t.Status != NeedsInput {
 		return nil
@@ -150,7 +151,7 @@ func (t *Thread) OpenQuestion(id string) *Question {
 	return nil
 }
 
-// CountQuestions returns how many questions are open.
+// CountQuestions returns the number of open questions.
 func (t *Thread) CountQuestions() int {
 	n := 0
 	for _, q := range t.Questions {
@@ -161,14 +162,14 @@ func (t *Thread) CountQuestions() int {
 	return n
 }
 
-// IsClaimable reports whether an executor may claim it now.
+// IsClaimable reports whether an executor may claim the thread now.
 func (t *Thread) IsClaimable() bool { return t.Status == Received }
 
-// IsOfferedTo reports whether the thread is offered to the executor, capabilities aside.
+// IsOfferedTo reports whether the thread is offered to the executor. It ignores capabilities.
 func (t *Thread) IsOfferedTo(id string) bool {
 	return (t.Only == "" || t.Only == id) && !slices.Contains(t.Declined, id)
 }
 
-// ChannelRefused marks a message that was read from a file and that the state machine did not allow: it is kept and
-// changed nothing (MESS-51).
+// ChannelRefused marks a message from a file that the state machine refused: it is stored, but has changed nothing
+// (MESS-51).
 const ChannelRefused = "refused"

@@ -11,7 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// maxSpan bounds durations and how far ahead a time may lie: beyond it a thread is no longer a request.
+// maxSpan bounds durations, and how far ahead a time may lie.
 const maxSpan = 10 * 366 * 24 * time.Hour
 
 // partOf matches one part of a duration in the short notation: 45m, 2h, 3d, 1w, 30s.
@@ -21,17 +21,17 @@ var unitOf = map[string]time.Duration{
 	"w": 7 * 24 * time.Hour, "d": 24 * time.Hour, "h": time.Hour, "m": time.Minute, "s": time.Second,
 }
 
-// ParseSpan reads a duration in either notation of MESS-18: "2h15m", "3d", "1w", or ISO 8601 "PT45M", "P1D". It is
-// positive and at most about ten years.
+// ParseSpan reads a duration in either notation of MESS-18: "2h15m", "3d", "1w", or ISO 8601 "PT45M", "P1D". A duration
+// is positive and at most about ten years.
 func ParseSpan(s string) (time.Duration, bool) {
 	if len(s) > 64 || s == "" {
 		return 0, false
 	}
 	if s[0] == 'P' {
-		return isoSpan(s)
+		return parseISOSpan(s)
 	}
 	var total time.Duration
-	before := 8 * 24 * time.Hour // units come in falling order, each once
+	before := 8 * 24 * time.Hour // units come in descending order, each at most once
 	for s != "" {
 		m := partOf.FindStringSubmatch(s)
 		if m == nil || unitOf[m[2]] >= before {
@@ -51,10 +51,10 @@ func ParseSpan(s string) (time.Duration, bool) {
 	return total, total > 0
 }
 
-// isoForm holds ISO 8601 to what the standard allows; the library takes more.
+// isoForm matches what ISO 8601 allows; the library accepts more.
 var isoForm = regexp.MustCompile(`^P(?:\d{1,6}W|(?:\d{1,4}Y)?(?:\d{1,4}M)?(?:\d{1,6}D)?(?:T(?:\d{1,6}H)?(?:\d{1,8}M)?(?:\d{1,10}(?:\.\d{1,9})?S)?)?)$`)
 
-func isoSpan(s string) (time.Duration, bool) {
+func parseISOSpan(s string) (time.Duration, bool) {
 	if !isoForm.MatchString(s) || strings.HasSuffix(s, "T") || s == "P" {
 		return 0, false
 	}
@@ -66,13 +66,13 @@ func isoSpan(s string) (time.Duration, bool) {
 	return span, span > 0 && span <= maxSpan
 }
 
-// spanISO reads ISO 8601 alone (D: estimate).
-func spanISO(s string) bool {
-	_, ok := isoSpan(s)
+// isISOSpan reports whether s is an ISO 8601 duration (1.1 draft: estimate).
+func isISOSpan(s string) bool {
+	_, ok := parseISOSpan(s)
 	return ok
 }
 
-// TimeOrSpan reads a point in time: RFC 3339 with an offset, or a duration from now on.
+// TimeOrSpan reads a point in time: RFC 3339 with an offset, or a duration from now.
 func TimeOrSpan(s string, now time.Time) (time.Time, bool) {
 	if t, ok := wire.ParseTime(s); ok {
 		return t.UTC(), t.Sub(now) <= maxSpan
@@ -95,7 +95,7 @@ func (f *Fields) time(key string) (time.Time, bool) {
 	return t.UTC(), ok
 }
 
-// moment reads an optional time or duration; it is judged from now.
+// moment reads an optional time, or a duration from now.
 func (f *Fields) moment(key string, now time.Time) (time.Time, bool) {
 	v, ok := f.Get(key)
 	if !ok {
@@ -107,5 +107,5 @@ func (f *Fields) moment(key string, now time.Time) (time.Time, bool) {
 	return t, ok
 }
 
-// TimeText returns a time as a value.
+// TimeText returns a time as a JSON value.
 func TimeText(t time.Time) wire.Value { return wire.Text(wire.FormatTime(t)) }

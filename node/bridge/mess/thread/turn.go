@@ -4,17 +4,17 @@ import (
 	"strconv"
 )
 
-// The kinds of turns of the owner's.
+// Kinds of turns: what the owner can do about a thread.
 const (
-	TurnWork       = "work"       // may claim it, or has
-	TurnAnswer     = "answer"     // is asked something about a request of its own
-	TurnConfirm    = "confirm"    // is asked whether an executor may act
-	TurnRelease    = "release"    // must let it in before anybody acts
-	TurnSuggestion = "suggestion" // is suggested something about a request of its own
+	TurnWork       = "work"       // may claim the thread, or holds it
+	TurnAnswer     = "answer"     // must answer a question about the owner's own request
+	TurnConfirm    = "confirm"    // must confirm or refuse an action of an executor
+	TurnRelease    = "release"    // must let the thread in before anybody acts
+	TurnSuggestion = "suggestion" // must decide about a suggestion to the owner's own request
 )
 
-// Turn names what the owner is to do about the thread: a kind and, behind a slash, what tells one such turn from the one
-// before. It is "" for nothing.
+// Turn returns what the owner can do about the thread, or "" for nothing: a kind and, after a slash, a part that
+// distinguishes this turn from the previous one of the same kind.
 func (t *Thread) Turn() string {
 	switch mine := t.Requester == OwnerID; {
 	case mine && t.Status == NeedsInput:

@@ -1,4 +1,4 @@
-// Package threadtest has documents for the tests of what reads MESS.
+// Package threadtest has MESS documents for tests of readers.
 package threadtest
 
 import (
@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Keys returns a mapping of n keys with a line for each.
+// Keys returns a mapping with n keys, one on each line.
 func Keys(n int) string {
 	var b strings.Builder
 	for i := range n {
@@ -15,7 +15,8 @@ func Keys(n int) string {
 	return b.String()
 }
 
-// Hostile returns documents by name that must be refused quickly, in little memory and with a line number (MESS-61).
+// Hostile returns documents by name that a reader must refuse quickly, in little memory and with a line number
+// (MESS-61).
 func Hostile() map[string]string {
 	deepYAML := func(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", n) }
 	return map[string]string{

@@ -14,7 +14,7 @@ import (
 )
 
 // open returns the inbox items about a thread that can still be answered.
-func (p *party) open(ref string) (items []node.Item) {
+func (p *meshNode) open(ref string) (items []node.Item) {
 	p.t.Helper()
 	for _, i := range p.items(ref) {
 		if i.State == node.ItemNew || i.State == node.ItemRead {
@@ -24,7 +24,7 @@ func (p *party) open(ref string) (items []node.Item) {
 	return items
 }
 
-func (p *party) items(ref string) (items []node.Item) {
+func (p *meshNode) items(ref string) (items []node.Item) {
 	p.t.Helper()
 	all, _, err := p.node.Inbox(p.t.Context(), "", "", 1000)
 	if err != nil {
@@ -38,8 +38,8 @@ func (p *party) items(ref string) (items []node.Item) {
 	return items
 }
 
-// task waits for the one item about a thread that is to be answered for this turn.
-func (p *party) task(ref, turn string) (item node.Item) {
+// task waits for the only open item about a thread for this turn.
+func (p *meshNode) task(ref, turn string) (item node.Item) {
 	p.t.Helper()
 	eventually(p.t.(*testing.T), turn+" in the inbox", func() bool {
 		items := p.open(ref)
@@ -52,8 +52,8 @@ func (p *party) task(ref, turn string) (item node.Item) {
 	return item
 }
 
-// ends waits until an item is in this state.
-func (p *party) ends(item node.Item, state node.ItemState) {
+// waitItem waits until an item is in this state.
+func (p *meshNode) waitItem(item node.Item, state node.ItemState) {
 	p.t.Helper()
 	eventually(p.t.(*testing.T), item.ID+" "+string(state), func() bool {
 		got, err := p.node.Item(p.t.Context(), item.ID)
@@ -62,7 +62,7 @@ func (p *party) ends(item node.Item, state node.ItemState) {
 }
 
 // reply answers an item as the owner's command does.
-func (p *party) reply(item, payload string, status int) string {
+func (p *meshNode) reply(item, payload string, status int) string {
 	p.t.Helper()
 	a := p.node.Ask("POST", "/reply", []byte(`{"item":"`+item+`","payload":`+payload+`}`))
 	if a.Status != status {
@@ -73,9 +73,9 @@ func (p *party) reply(item, payload string, status int) string {
 
 func text(s string) string { return `{"action":"deliver","message":{"body":"` + s + `"}}` }
 
-// The owner claims, asks, and completes a stranger's request from the inbox alone (MESS section 12).
+// TestInboxWork: the owner claims, asks, and completes a stranger's request from the inbox alone (MESS section 12).
 func TestInboxWork(t *testing.T) {
-	home := newParty(t, meshtest.New(t), "home", nil)
+	home := newMeshNode(t, meshtest.New(t), "home", nil)
 	ref := home.request("claude", "{intent: how many eggs are there?, id: eggs}")
 	item := home.task(ref, "work/0")
 	if item.State != node.ItemNew || item.Kind != "task" || item.PeerName != "claude" || item.Intent != Intent || item.Verified != "bearer" ||
@@ -87,12 +87,12 @@ func TestInboxWork(t *testing.T) {
 	if th := home.thread(ref); th.Holder != thread.OwnerID {
 		t.Errorf("holder = %s", th.Holder)
 	}
-	home.ends(item, node.ItemRead) // it is to be done yet
+	home.waitItem(item, node.ItemRead) // it is not done yet
 	body := home.reply(item.ID, `{"mess":[{"status":{"re":"`+ref+`","code":"needs_input","questions":[{"field":"door","question":"Which door?"}]}}]}`, 200)
 	if !strings.Contains(body, `"ack"`) {
 		t.Errorf("the reply shows %s", body)
 	}
-	home.ends(item, node.ItemAnswered)
+	home.waitItem(item, node.ItemAnswered)
 	home.want(ref, thread.NeedsInput)
 	if open := home.open(ref); len(open) != 0 {
 		t.Errorf("it is the requester's turn, and the inbox has %+v", open)
@@ -102,10 +102,10 @@ func TestInboxWork(t *testing.T) {
 	if again.State != node.ItemNew || !strings.Contains(string(again.Payload), "the left one") {
 		t.Errorf("item = %+v", again)
 	}
-	home.reply(item.ID, text("seven"), 409) // what was answered is answered
+	home.reply(item.ID, text("seven"), 409) // answered already
 	home.reply(again.ID, text("seven"), 200)
 	home.want(ref, thread.Completed)
-	home.ends(again, node.ItemAnswered)
+	home.waitItem(again, node.ItemAnswered)
 	home.reply(again.ID, text("eight"), 409)
 	list, err := home.Messages(t.Context(), ref)
 	if err != nil || !strings.Contains(string(list[len(list)-1].Mess.JSON()), "seven") {
@@ -113,9 +113,10 @@ func TestInboxWork(t *testing.T) {
 	}
 }
 
-// What the inbox offers goes when somebody else is faster, and it comes again when that is undone.
+// TestInboxFollowsTheThread: an offer leaves the inbox when somebody else claims the thread, and returns when the claim
+// is undone.
 func TestInboxFollowsTheThread(t *testing.T) {
-	home := newParty(t, meshtest.New(t), "home", nil)
+	home := newMeshNode(t, meshtest.New(t), "home", nil)
 	home.executor("bob")
 	take := func() (string, node.Item) {
 		t.Helper()
@@ -124,19 +125,19 @@ func TestInboxFollowsTheThread(t *testing.T) {
 	}
 	ref, item := take()
 	home.status("bob", ref, "claimed")
-	home.ends(item, node.ItemWithdrawn)
+	home.waitItem(item, node.ItemWithdrawn)
 	home.reply(item.ID, text("I looked"), 409)
 	home.want(ref, thread.Claimed)
 
 	ref, item = take()
 	home.do("claude", "- cancel: {re: "+ref+"}\n")
-	home.ends(item, node.ItemWithdrawn)
+	home.waitItem(item, node.ItemWithdrawn)
 
-	ref, item = take() // the owner, through another door
+	ref, item = take() // by the owner, elsewhere
 	home.status(thread.OwnerID, ref, "claimed")
-	home.ends(item, node.ItemRead)
+	home.waitItem(item, node.ItemRead)
 	home.do(thread.OwnerID, "- response: {re: "+ref+", content: [seen]}\n")
-	home.ends(item, node.ItemAnswered)
+	home.waitItem(item, node.ItemAnswered)
 
 	ref, item = take()
 	home.reply(item.ID, `{"action":"decline","reason":"not today"}`, 200)
@@ -146,21 +147,21 @@ func TestInboxFollowsTheThread(t *testing.T) {
 
 	ref, item = take()
 	home.status(thread.OwnerID, ref, "held")
-	home.ends(item, node.ItemAnswered)
+	home.waitItem(item, node.ItemAnswered)
 	home.status(thread.OwnerID, ref, "received")
 	if next := home.task(ref, "work/0"); next.ID == item.ID {
 		t.Error("an item that ended came back")
 	}
 }
 
-// Nobody answers for an executor who was faster than the answer, even before the inbox knows.
+// TestInboxAnswerTooLate: nobody can answer for the executor who was faster, even before the inbox knows of that.
 func TestInboxAnswerTooLate(t *testing.T) {
-	home := newParty(t, meshtest.New(t), "home", nil)
+	home := newMeshNode(t, meshtest.New(t), "home", nil)
 	home.executor("bob")
 	for range 20 {
 		ref := home.request("claude", "{intent: look}")
 		item := home.task(ref, "work/0")
-		home.status("bob", ref, "claimed") // and at once, while the item stands or does not
+		home.status("bob", ref, "claimed") // at once, before or after the item has gone
 		home.reply(item.ID, text("I looked"), 409)
 		if th := home.want(ref, thread.Claimed); th.Holder != "bob" || th.Serial != 2 {
 			t.Fatalf("holder %s, %d messages", th.Holder, th.Serial)
@@ -168,9 +169,9 @@ func TestInboxAnswerTooLate(t *testing.T) {
 	}
 }
 
-// Of many that answer one task, one does.
+// TestInboxAnsweredOnce: of many answers to one task, one is applied.
 func TestInboxAnsweredOnce(t *testing.T) {
-	home := newParty(t, meshtest.New(t), "home", nil)
+	home := newMeshNode(t, meshtest.New(t), "home", nil)
 	ref := home.request("claude", "{intent: look}")
 	item := home.task(ref, "work/0")
 	var group sync.WaitGroup
@@ -193,9 +194,10 @@ func TestInboxAnsweredOnce(t *testing.T) {
 	}
 }
 
-// A question to the owner stands in the inbox with its options, and what the owner says answers what it asked.
+// TestInboxQuestions: a question to the owner is in the inbox with its options, and the owner's answer is about what
+// was asked.
 func TestInboxQuestions(t *testing.T) {
-	home := newParty(t, meshtest.New(t), "home", nil)
+	home := newMeshNode(t, meshtest.New(t), "home", nil)
 	home.executor("bob")
 	ref := home.request(thread.OwnerID, "{intent: look into the fridge}")
 	home.status("bob", ref, "claimed")
@@ -216,15 +218,15 @@ func TestInboxQuestions(t *testing.T) {
 	home.reply(item.ID, `{"answers":{"shelf":"top","light":"yes"}}`, 409)
 	home.want(ref, thread.NeedsInput)
 	next := home.task(ref, "answer/4")
-	home.ends(item, node.ItemWithdrawn)
+	home.waitItem(item, node.ItemWithdrawn)
 	home.reply(next.ID, text("not at all"), 200)
 	home.want(ref, thread.InProgress)
-	home.ends(next, node.ItemAnswered)
+	home.waitItem(next, node.ItemAnswered)
 }
 
-// What may not be said is refused, and changes nothing.
+// TestInboxRefuses: answers that are not allowed are refused and change nothing.
 func TestInboxRefuses(t *testing.T) {
-	home := newParty(t, meshtest.New(t), "home", nil)
+	home := newMeshNode(t, meshtest.New(t), "home", nil)
 	ref := home.request("claude", "{intent: look, confirm_before: true}")
 	home.request("claude", "{intent: wait, id: other}")
 	item := home.task(ref, "work/0")
@@ -261,9 +263,9 @@ func TestInboxRefuses(t *testing.T) {
 	}
 }
 
-// A large request is named in the inbox and read in its thread.
+// TestInboxShortens: the inbox names a large request, which is read in its thread.
 func TestInboxShortens(t *testing.T) {
-	home := newParty(t, meshtest.New(t), "home", nil)
+	home := newMeshNode(t, meshtest.New(t), "home", nil)
 	ref := home.request("claude", "{intent: look, context: ["+strings.Repeat("'"+strings.Repeat("many words ", 900)+"', ", 9)+"the end]}")
 	item := home.task(ref, "work/0")
 	if len(item.Payload) > 2000 || !strings.Contains(string(item.Payload), `"shortened":true`) {
@@ -273,9 +275,9 @@ func TestInboxShortens(t *testing.T) {
 	home.want(ref, thread.Completed)
 }
 
-// A question whose thread went on is asked no more.
+// TestStaleQuestionsAreWithdrawn: a question whose thread has moved on is withdrawn.
 func TestStaleQuestionsAreWithdrawn(t *testing.T) {
-	home := newParty(t, meshtest.New(t), "home", nil)
+	home := newMeshNode(t, meshtest.New(t), "home", nil)
 	home.executor("bob")
 	pending := func(n int) (asks []acl.Ask) {
 		t.Helper()
@@ -295,7 +297,7 @@ func TestStaleQuestionsAreWithdrawn(t *testing.T) {
 		asks := pending(1)
 		return strings.Contains(string(asks[0].Body), `"serial":4`)
 	})
-	home.do(thread.OwnerID, "- reply: {re: "+ref+", confirm: true}\n") // at another door
+	home.do(thread.OwnerID, "- reply: {re: "+ref+", confirm: true}\n") // elsewhere
 	pending(0)
 	home.want(ref, thread.InProgress)
 
@@ -305,9 +307,10 @@ func TestStaleQuestionsAreWithdrawn(t *testing.T) {
 	pending(0)
 }
 
-// The rules for what leaves hold for answers from the inbox: the owner is asked, and says exactly what was shown.
+// TestInboxAnswerWaitsForTheOwner: the rules for outgoing messages apply to answers from the inbox: the owner is asked,
+// and exactly the shown answer is sent.
 func TestInboxAnswerWaitsForTheOwner(t *testing.T) {
-	home := newPartyWith(t, meshtest.New(t), "home", nil, func(c *node.Config) { c.Outbound = node.OutboundPolicy{Mode: acl.Approval} })
+	home := newMeshNodeWith(t, meshtest.New(t), "home", nil, func(c *node.Config) { c.Outbound = node.OutboundPolicy{Mode: acl.Approval} })
 	held := func(ref string) (node.Item, acl.Ask) {
 		t.Helper()
 		item := home.task(ref, "work/0")
@@ -315,7 +318,7 @@ func TestInboxAnswerWaitsForTheOwner(t *testing.T) {
 		if !strings.Contains(body, `"state":"held"`) {
 			t.Fatalf("reply = %s", body)
 		}
-		home.ends(item, node.ItemHeld)
+		home.waitItem(item, node.ItemHeld)
 		home.want(ref, thread.Received)
 		if body := home.reply(item.ID, text("eight"), 409); !strings.Contains(body, "waits for the owner") {
 			t.Errorf("a second answer: %s", body)
@@ -335,17 +338,17 @@ func TestInboxAnswerWaitsForTheOwner(t *testing.T) {
 	ref := home.request("claude", "{intent: how many eggs?}")
 	item, ask := held(ref)
 	decide(ask, "reject", 200)
-	home.ends(item, node.ItemNew)
+	home.waitItem(item, node.ItemNew)
 	home.want(ref, thread.Received)
 	item, ask = held(ref)
 	decide(ask, "approve", 200)
-	home.ends(item, node.ItemAnswered)
+	home.waitItem(item, node.ItemAnswered)
 	home.want(ref, thread.Completed)
 
 	ref = home.request("claude", "{intent: how many spoons?}")
 	item, ask = held(ref)
 	home.do("claude", "- cancel: {re: "+ref+"}\n")
-	home.ends(item, node.ItemWithdrawn)
+	home.waitItem(item, node.ItemWithdrawn)
 	decide(ask, "approve", 409)
 	home.want(ref, thread.Cancelled)
 
@@ -353,7 +356,7 @@ func TestInboxAnswerWaitsForTheOwner(t *testing.T) {
 	_, ask = held(ref)
 	home.executor("bob")
 	home.status("bob", ref, "claimed")
-	decide(ask, "approve", 409) // whether or not the inbox has heard of it
+	decide(ask, "approve", 409) // whether or not the inbox has changed yet
 	home.want(ref, thread.Claimed)
 
 	ref = home.request("claude", "{intent: how many plates?}")
@@ -365,9 +368,9 @@ func TestInboxAnswerWaitsForTheOwner(t *testing.T) {
 	home.want(ref, thread.Completed)
 }
 
-// An answer that may not leave does not.
+// TestInboxAnswerMayNotLeave: an answer that may not leave is not sent.
 func TestInboxAnswerMayNotLeave(t *testing.T) {
-	home := newPartyWith(t, meshtest.New(t), "home", nil, func(c *node.Config) { c.Outbound = node.OutboundPolicy{Mode: acl.Allowlist, Allow: []string{"am_x"}} })
+	home := newMeshNodeWith(t, meshtest.New(t), "home", nil, func(c *node.Config) { c.Outbound = node.OutboundPolicy{Mode: acl.Allowlist, Allow: []string{"am_x"}} })
 	ref := home.request("claude", "{intent: look}")
 	home.reply(home.task(ref, "work/0").ID, text("done"), 403)
 	home.want(ref, thread.Received)

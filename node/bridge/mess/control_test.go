@@ -23,8 +23,8 @@ import (
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
-// decide answers the one question of a kind that waits for the owner of p.
-func (p *party) decide(kind string, choice acl.Choice) {
+// decide answers the only question of a kind that waits for the owner of p.
+func (p *meshNode) decide(kind string, choice acl.Choice) {
 	p.t.Helper()
 	var ask acl.Ask
 	eventually(p.t.(*testing.T), "a question of kind "+kind, func() bool {
@@ -41,8 +41,8 @@ func (p *party) decide(kind string, choice acl.Choice) {
 	}
 }
 
-// said returns all that was said in a thread, as text.
-func (p *party) said(ref string) string {
+// said returns all messages of a thread as text.
+func (p *meshNode) said(ref string) string {
 	p.t.Helper()
 	messages, err := p.Messages(p.t.Context(), ref)
 	if err != nil {
@@ -55,20 +55,20 @@ func (p *party) said(ref string) string {
 	return text.String()
 }
 
-// pair is a node that asks and one that does, whose owner wants to be asked about strangers.
-func pair(t *testing.T, mode acl.Mode) (home, away *party) {
+// pair returns a node that asks, and one that works and whose owner decides about strangers.
+func pair(t *testing.T, mode acl.Mode) (home, away *meshNode) {
 	mesh := meshtest.New(t)
-	away = newPartyWith(t, mesh, "away", nil, func(c *node.Config) { c.Policy.Mode = mode })
+	away = newMeshNodeWith(t, mesh, "away", nil, func(c *node.Config) { c.Policy.Mode = mode })
 	away.executor("bob")
-	home = newParty(t, mesh, "home", func(c *Config) {
+	home = newMeshNode(t, mesh, "home", func(c *Config) {
 		c.Route = true
-		c.Mesh = lists(c.Mesh, away.node.ID())
+		c.Mesh = listAgents(c.Mesh, away.node.ID())
 	})
 	return home, away
 }
 
-// A peer whose owner is asked first answers pending_approval: the thread is held, with when more may be heard. What comes
-// after the owner's yes goes on from there (MESS section 12).
+// TestPendingApproval: a peer whose owner is asked first answers pending_approval. The thread is held, with the time
+// when more may be heard, and continues after the owner's yes (MESS section 12).
 func TestPendingApproval(t *testing.T) {
 	home, away := pair(t, acl.Approval)
 	ref := home.request("client", "{id: look, intent: look into the fridge}")
@@ -89,7 +89,7 @@ func TestPendingApproval(t *testing.T) {
 	home.reaches(ref, thread.InProgress)
 	away.do("bob", "- response: {re: "+there+", content: [milk]}")
 	home.reaches(ref, thread.Completed)
-	// A response after the close lands in the same thread (MESS-39).
+	// A response after the close reaches the same thread (MESS-39).
 	away.do("bob", "- response: {re: "+there+", content: [and eggs]}")
 	eventually(t, "the late response", func() bool { return strings.Contains(home.said(ref), "and eggs") })
 	home.want(ref, thread.Completed)
@@ -98,7 +98,7 @@ func TestPendingApproval(t *testing.T) {
 	}
 }
 
-// A peer whose owner says no has declined.
+// TestRejectedByPeer: a peer whose owner says no has declined.
 func TestRejectedByPeer(t *testing.T) {
 	home, away := pair(t, acl.Approval)
 	home.executor("carol")
@@ -117,13 +117,14 @@ func TestRejectedByPeer(t *testing.T) {
 	home.status("carol", ref, "claimed")
 }
 
-// Who declined is not asked again: the next agent that the directory lists is, and when none is left the thread ends.
+// TestNextAgentIsAsked: an agent that declined is not asked again. The next one in the directory is, and if none is
+// left, the thread ends.
 func TestNextAgentIsAsked(t *testing.T) {
 	mesh := meshtest.New(t)
-	first, second := newParty(t, mesh, "first", nil), newParty(t, mesh, "second", nil)
-	home := newParty(t, mesh, "home", func(c *Config) {
+	first, second := newMeshNode(t, mesh, "first", nil), newMeshNode(t, mesh, "second", nil)
+	home := newMeshNode(t, mesh, "home", func(c *Config) {
 		c.Route = true
-		c.Mesh = lists(c.Mesh, first.node.ID(), second.node.ID())
+		c.Mesh = listAgents(c.Mesh, first.node.ID(), second.node.ID())
 	})
 	ref := home.request("client", "{intent: look into the fridge}")
 	first.status(thread.OwnerID, first.theirs(), "declined, reason: not today")
@@ -133,17 +134,17 @@ func TestNextAgentIsAsked(t *testing.T) {
 	}
 }
 
-// counting counts what is asked of the records.
-type counting struct {
+// countingStore is a store that counts the calls to its records.
+type countingStore struct {
 	store.Store
 	lists atomic.Int64
 }
 
-func (c *counting) Records() store.Records { return countingRecords{c.Store.Records(), c} }
+func (c *countingStore) Records() store.Records { return countingRecords{c.Store.Records(), c} }
 
 type countingRecords struct {
 	store.Records
-	c *counting
+	c *countingStore
 }
 
 func (r countingRecords) List(ctx context.Context, ns, term, after string, limit int, now time.Time) (store.RecordPage, error) {
@@ -153,8 +154,8 @@ func (r countingRecords) List(ctx context.Context, ns, term, after string, limit
 	return r.Records.List(ctx, ns, term, after, limit, now)
 }
 
-// An idle bridge sleeps: nothing is looked at until something happens, and then it is told at once. What cannot be told
-// is tried again ever more seldom.
+// TestIdleBridgeSleeps: an idle bridge reads nothing until something happens, and then delivers the notice at once. A
+// notice that cannot be delivered is tried again with growing pauses.
 func TestIdleBridgeSleeps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, err := bolt.Open(t.Context(), filepath.Join(t.TempDir(), "mess.db"), bolt.Config{MinFree: -1})
@@ -162,11 +163,11 @@ func TestIdleBridgeSleeps(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer s.Close()
-		c := &counting{Store: s}
+		c := &countingStore{Store: s}
 		l := labOn(t, c)
 		b, err := New(Config{
 			Exchange: l.Exchange, Store: c, Notices: notify.New(notify.Config{Records: s.Records()}),
-			Mesh: failing{bridgetest.NewMesh(nil, s)},
+			Mesh: brokenMesh{bridgetest.NewMesh(nil, s)},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -196,9 +197,9 @@ func TestIdleBridgeSleeps(t *testing.T) {
 	})
 }
 
-// failing is a mesh in which nothing can be sent or found.
-type failing struct{ bridge.Mesh }
+// brokenMesh is a mesh that sends nothing and finds nothing.
+type brokenMesh struct{ bridge.Mesh }
 
-func (failing) Find(context.Context, client.Query) ([]wire.Card, error) {
+func (brokenMesh) Find(context.Context, client.Query) ([]wire.Card, error) {
 	return nil, wire.ErrUnavailable
 }

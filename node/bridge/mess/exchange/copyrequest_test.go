@@ -15,7 +15,8 @@ const bigJob = `{id: big, intent: clean up, precision: exact, priority: urgent, 
     context: [the key is under the mat, {image: 'data:image/png;base64,iVBORw0KGgo='}], response_hint: [image],
     constraints: {location: home, environment: [indoor], timing: {expires: 2h, urgency: soon}}}`
 
-// The parts of a split are the same job: who works on one must be able to do it, and must be told what the requester said.
+// TestPartsOfASplitKeepWhatTheWorkNeeds: each part of a split inherits the capabilities, the context and the limits of
+// the original request, so that its executor can do the work.
 func TestPartsOfASplitKeepWhatTheWorkNeeds(t *testing.T) {
 	l := newLab(t)
 	l.executor("roomba", "vacuum-floor", "stairs")
@@ -25,7 +26,7 @@ func TestPartsOfASplitKeepWhatTheWorkNeeds(t *testing.T) {
 	l.status("roomba", ref, "claimed")
 	l.do("roomba", `- suggestion: {id: s, type: split, re: `+ref+`, proposed: [upstairs, {intent: downstairs},
     {intent: the tap, priority: normal, requires: [plumbing], context: [it drips], constraints: {location: kitchen, timing: {urgency: now}}}]}`)
-	time.Sleep(3 * time.Millisecond) // a span from now on would be another one
+	time.Sleep(3 * time.Millisecond) // a duration that starts now would end later
 	made := l.do("alice", "- reply: {re: s, accept: true}").Created
 	if len(made) != 3 {
 		t.Fatalf("made %v", made)
@@ -47,7 +48,7 @@ func TestPartsOfASplitKeepWhatTheWorkNeeds(t *testing.T) {
 	l.refuse(404, "roomba", "- status: {re: "+made[2]+", code: claimed}")
 }
 
-// What several requests are merged to asks for all that they asked for.
+// TestMergeKeepsWhatTheWorkNeeds: a merged request asks for everything that the original requests asked for.
 func TestMergeKeepsWhatTheWorkNeeds(t *testing.T) {
 	l := newLab(t)
 	l.executor("bob", "driving", "cooking")
@@ -64,7 +65,8 @@ func TestMergeKeepsWhatTheWorkNeeds(t *testing.T) {
 	if n := strings.Count(string(body.JSON()), "cash only"); n != 1 {
 		t.Errorf("%s says the same %d times", body.JSON(), n)
 	}
-	if th := l.thread(made); th.Urgency != "soon" || len(th.DependsOn) != 1 || th.Only != "" { // eve cannot cook
+	// eve cannot cook, so the thread is offered to all
+	if th := l.thread(made); th.Urgency != "soon" || len(th.DependsOn) != 1 || th.Only != "" {
 		t.Errorf("merged = %+v", th)
 	}
 	l.refuse(404, "eve", "- status: {re: "+made+", code: claimed}")
@@ -74,7 +76,8 @@ func TestMergeKeepsWhatTheWorkNeeds(t *testing.T) {
 	l.says(l.asks("bob", l.do("alice", "- reply: {re: m, accept: true}").Created[0]), `"location":"home"`, `"intent":"a; b; c"`)
 }
 
-// Large inline data stands beside a thread. It goes along, and two of one name stay two.
+// TestSuccessorsHaveTheFiles: the attachments of a thread are copied to its successors, and two files of the same name
+// stay two.
 func TestSuccessorsHaveTheFiles(t *testing.T) {
 	l := newLab(t)
 	l.executor("bob")
@@ -84,7 +87,7 @@ func TestSuccessorsHaveTheFiles(t *testing.T) {
 	}
 	files := func(ref string) (out []string) {
 		t.Helper()
-		filesIn(l.asks("bob", ref), func(name string) {
+		eachFile(l.asks("bob", ref), func(name string) {
 			a, err := l.Attachment(t.Context(), actor("bob"), ref, name)
 			if err != nil || len(a.Data) != thread.MaxInline || a.Size != thread.MaxInline {
 				t.Errorf("%s of %s: %d bytes, %v", name, ref, len(a.Data), err)
@@ -112,11 +115,11 @@ func TestSuccessorsHaveTheFiles(t *testing.T) {
 	}
 	large := l.request("alice", "{intent: a, context: ["+picture("1")+strings.Repeat(", "+picture("2"), 20)+"]}")
 	l.do("bob", "- suggestion: {id: s, type: split, re: "+large+", proposed: ["+strings.TrimSuffix(strings.Repeat("x, ", 50), ", ")+"]}")
-	l.refuse(409, "alice", "- reply: {re: s, accept: true}") // fifty times as much
+	l.refuse(409, "alice", "- reply: {re: s, accept: true}") // fifty copies are too large
 	l.want(large, thread.Received)
 }
 
-// A thread that waits for another one goes on waiting in other words.
+// TestSuccessorsWaitForTheSame: the successor of a thread has its dependencies.
 func TestSuccessorsWaitForTheSame(t *testing.T) {
 	l := newLab(t)
 	l.executor("bob")
@@ -134,7 +137,8 @@ func TestSuccessorsWaitForTheSame(t *testing.T) {
 	}
 }
 
-// Who says yes is told what came of it, and the thread tells it in the order in which it was.
+// TestYesNamesWhatItMade: the ack of an accepted suggestion names the new threads, and the thread shows the events in
+// order.
 func TestYesNamesWhatItMade(t *testing.T) {
 	for _, lax := range []bool{false, true} {
 		l := newLab(t)
@@ -166,7 +170,7 @@ func TestYesNamesWhatItMade(t *testing.T) {
 	}
 }
 
-// All of it may stand in one block.
+// TestSplitInTheBlockOfItsRequest: a request, a suggestion to split it and the acceptance may stand in one block.
 func TestSplitInTheBlockOfItsRequest(t *testing.T) {
 	l := newLab(t)
 	r := l.do(thread.OwnerID, "- request: {id: a, intent: a, context: [the key]}\n- suggestion: {id: s, type: split, re: a, proposed: [x, y]}\n- reply: {re: s, accept: true}")
@@ -176,7 +180,7 @@ func TestSplitInTheBlockOfItsRequest(t *testing.T) {
 	l.says(l.asks(thread.OwnerID, r.Created[2]), `"the key"`)
 }
 
-// What is made one does not wait for itself.
+// TestMergedThreadsDoNotWaitForThemselves: a merged thread does not depend on the threads that it replaces.
 func TestMergedThreadsDoNotWaitForThemselves(t *testing.T) {
 	l := newLab(t)
 	first := l.request("alice", "{id: first, intent: a}")

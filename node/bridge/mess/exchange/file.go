@@ -11,18 +11,19 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
-// File is a file that a block names and that becomes one of the thread: the owner's, by file://, or one that lies with a
-// foreign thread.
+// File is a file that a block names and that becomes an attachment: a file of the owner (file://), or one that lies
+// with a foreign thread.
 type File struct {
-	Lost       string // why it could not be had; "" where data is it
+	Failure    string // why the file is missing; "" if Data has it
 	Name, Mime string
 	Data       []byte
-	copied     bool // it is no file of the owner's but that of an older thread (see [tx.whole])
+	copied     bool // it is an attachment of an older thread, not a file of the owner (see [tx.copyRequest])
 }
 
-// readOwn reads the files that a block names, where a folder for them is configured; else the references stay text.
-func (t *tx) readOwn(b thread.Block) error {
-	t.own = maps.Clone(t.opts.Files)
+// readOwnerFiles reads the files that a block of the owner names, if a folder for them is configured. Otherwise the
+// references stay text.
+func (t *tx) readOwnerFiles(b thread.Block) error {
+	t.files = maps.Clone(t.opts.Files)
 	if t.x.cfg.Files == "" || !t.who.Owner {
 		return nil
 	}
@@ -33,28 +34,29 @@ func (t *tx) readOwn(b thread.Block) error {
 				continue
 			}
 			uri := thread.ResourceURI(c.Members()[0].Key, c.At(0))
-			if _, have := t.own[uri]; have || len(uri) < 5 || !strings.EqualFold(uri[:5], "file:") {
+			if _, have := t.files[uri]; have || len(uri) < 5 || !strings.EqualFold(uri[:5], "file:") {
 				continue
 			}
 			name, ok := strings.CutPrefix(uri[5:], "//")
 			if !ok {
 				return thread.Bad(thread.EntryPath(i, e)+"."+thread.ContentKey[e.Type], "a file is named by file://NAME")
 			}
-			f, err := readOwn(t.x.cfg.Files, name)
+			f, err := readOwnerFile(t.x.cfg.Files, name)
 			if err != nil {
-				return at400(err, thread.EntryPath(i, e)+"."+thread.ContentKey[e.Type])
+				return withEntryPath(err, thread.EntryPath(i, e)+"."+thread.ContentKey[e.Type])
 			}
-			if t.own == nil {
-				t.own = map[string]File{}
+			if t.files == nil {
+				t.files = map[string]File{}
 			}
-			t.own[uri] = f
+			t.files[uri] = f
 		}
 	}
 	return nil
 }
 
-// readOwn reads a regular file below dir, through an os.Root: no name and no link leads out of it (MESS-63).
-func readOwn(dir, name string) (f File, err error) {
+// readOwnerFile reads a regular file below dir through an os.Root: neither its name nor a symbolic link leads out of
+// dir (MESS-63).
+func readOwnerFile(dir, name string) (f File, err error) {
 	const outside = "must lie in the folder mess.attachments, without .. or %"
 	if filepath.IsAbs(name) {
 		if name, err = filepath.Rel(dir, name); err != nil {

@@ -13,26 +13,26 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// deaf is a way to a foreign exchange that loses answers.
-type deaf struct {
+// lossyProxy is a proxy to a foreign exchange that loses answers.
+type lossyProxy struct {
 	to   atomic.Pointer[http.Handler]
 	mu   sync.Mutex
-	lose map[string]int    // by method: so many answers to come
-	keys map[string]string // of calls that came: once → method and path
+	lose map[string]int    // by method: how many of the next answers are lost
+	keys map[string]string // Idempotency-Key → method and path
 }
 
-// newDeaf is newAbroad through such a way.
-func newDeaf(t *testing.T) (*abroad, *deaf) {
+// newLossyProxy is newForeignLink behind such a proxy.
+func newLossyProxy(t *testing.T) (*foreignLink, *lossyProxy) {
 	t.Helper()
-	d := &deaf{lose: map[string]int{}, keys: map[string]string{}}
+	d := &lossyProxy{lose: map[string]int{}, keys: map[string]string{}}
 	srv := httptest.NewServer(d)
 	t.Cleanup(srv.Close)
-	a := newAbroad(t, func(c *Config) { c.Links[0].URL = srv.URL })
+	a := newForeignLink(t, func(c *Config) { c.Links[0].URL = srv.URL })
 	d.to.Store(&a.srv.Config.Handler)
 	return a, d
 }
 
-func (d *deaf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (d *lossyProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	to := d.to.Load()
 	if to == nil {
 		http.Error(w, "not yet", http.StatusServiceUnavailable)
@@ -55,15 +55,15 @@ func (d *deaf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	panic(http.ErrAbortHandler) // the connection ends
 }
 
-func (d *deaf) loseNext(method string) {
+func (d *lossyProxy) loseNext(method string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.lose[method]++
 }
 
-// An answer that is lost on the way is no refusal: the same is said again under the same name.
+// TestLostAnswerThroughALink: a lost answer is not a refusal: the same call is repeated with the same Idempotency-Key.
 func TestLostAnswerThroughALink(t *testing.T) {
-	a, d := newDeaf(t)
+	a, d := newLossyProxy(t)
 	here, there := a.ask("{id: water, intent: water the roses}")
 	a.set(there, `{"status":"needs_input","message":"how much?"}`)
 	a.home.reaches(here, thread.NeedsInput)
@@ -93,9 +93,10 @@ func TestLostAnswerThroughALink(t *testing.T) {
 	}
 }
 
-// A request without an id is one thread, although the answer to the first try is lost.
+// TestLostAnswerToARequestThroughALink: a request without an id becomes one thread, even if the answer to the first
+// attempt is lost.
 func TestLostAnswerToARequestThroughALink(t *testing.T) {
-	a, d := newDeaf(t)
+	a, d := newLossyProxy(t)
 	l := a.home.bridge.links[0]
 	payload := wire.Obj(wire.TextField("action", "ask"), wire.TextField("question", "is the door open?"))
 	delivery := func(id string) bridge.Delivery {
@@ -103,9 +104,9 @@ func TestLostAnswerToARequestThroughALink(t *testing.T) {
 		return bridge.Delivery{ID: id, Address: l.Address().String(), Message: m}
 	}
 	d.loseNext(http.MethodPost)
-	// Over a connection that was used before, net/http itself sends again what has a name: then this one comes.
+	// On a reused connection, net/http itself repeats a call with an Idempotency-Key: then that repetition arrives.
 	_ = l.Deliver(t.Context(), delivery("a"))
-	for _, id := range []string{"a", "b"} { // the second says the same, and is another
+	for _, id := range []string{"a", "b"} { // the second has the same content and is another request
 		if err := l.Deliver(t.Context(), delivery(id)); err != nil {
 			t.Fatal(err)
 		}
@@ -116,9 +117,10 @@ func TestLostAnswerToARequestThroughALink(t *testing.T) {
 	}
 }
 
-// What the owner asks for there under a name is asked for once, and says the second time what came of it.
+// TestRequestForALinkSentAgain: a call of the owner with an Idempotency-Key sends its request once, and its repetition
+// gets the same answer.
 func TestRequestForALinkSentAgain(t *testing.T) {
-	a := newAbroad(t, nil)
+	a := newForeignLink(t, nil)
 	var first string
 	for range 2 {
 		code, v := a.owner("send/garden", `[{"request":{"intent":"fix the tap"}}]`, "Idempotency-Key", "one")

@@ -20,46 +20,46 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// The kinds of questions to the owner.
+// Kinds of questions to the owner.
 const (
-	askRegister = "mess-registration" // somebody registered on the exchange (MESS-57)
+	askRegister = "mess-registration" // an executor registered on the exchange (MESS-57)
 	askConfirm  = "mess-confirmation" // an executor asks the owner, who is the requester
-	askRoute    = "mess-route"        // an agent of the directory could do what nobody here can (MESS-44)
-	askHeld     = "mess-request"      // a request that waits for the owner
+	askRoute    = "mess-route"        // an agent in the directory could do what nobody here can (MESS-44)
+	askHeld     = "mess-request"      // a request waits for the owner
 )
 
-// How soon what could not be told is tried again, at first and at last.
+// Retry pauses of notices, and the longest sleep while a notice waits: the clock may be set meanwhile.
 const (
-	firstAgain = time.Second
-	lastAgain  = time.Minute
-	lookAgain  = time.Minute // for a notice that waits: the clock may be set meanwhile
+	minNoticeRetry = time.Second
+	maxNoticeRetry = time.Minute
+	maxNoticeSleep = time.Minute
 )
 
-// carry tells what must be told until ctx ends. It sleeps until there is something: news, a moment that a notice waits
-// for, or the next try of what failed.
-func (b *Bridge) carry(ctx context.Context) error {
-	if err := b.x.Load(); err != nil { // first, so that what an earlier process left to be told does not hold the start up
+// runNotifier delivers notices until ctx ends. It sleeps until there is a new notice, a waiting notice is due, or
+// failed notices can be tried again.
+func (b *Bridge) runNotifier(ctx context.Context) error {
+	if err := b.x.Load(); err != nil { // in the background, so that old notices do not delay the start
 		return err
 	}
-	pause := firstAgain
+	pause := minNoticeRetry
 	for {
-		next, err := b.round(ctx)
+		next, err := b.deliverNotices(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
 		if err != nil {
-			b.log.Error("what waits could not be told", "error", err)
+			b.log.Error("notices could not be delivered", "error", err)
 		}
 		var sleep <-chan time.Time
 		switch {
 		case err != nil || next.tried:
 			sleep = time.After(pause)
-			pause = min(2*pause, lastAgain)
+			pause = min(2*pause, maxNoticeRetry)
 		case !next.at.IsZero():
-			sleep = time.After(min(max(time.Until(next.at), time.Millisecond), lookAgain))
-			pause = firstAgain
+			sleep = time.After(min(max(time.Until(next.at), time.Millisecond), maxNoticeSleep))
+			pause = minNoticeRetry
 		default:
-			pause = firstAgain
+			pause = minNoticeRetry
 		}
 		select {
 		case <-ctx.Done():
@@ -70,16 +70,16 @@ func (b *Bridge) carry(ctx context.Context) error {
 	}
 }
 
-// later says when the courier has something to do again.
-type later struct {
-	tried bool      // something could not be told, or taken in
+// notifierWait is when the notifier must work again.
+type notifierWait struct {
+	tried bool      // a notice or control message failed and needs a retry
 	at    time.Time // a notice waits until then
 }
 
-// round takes in what peers said aside and tells every notice once. One that cannot be told now stays; those behind it
-// are told.
-func (b *Bridge) round(ctx context.Context) (next later, err error) {
-	if next.tried, err = b.takeAsides(ctx); err != nil {
+// deliverNotices applies the control messages and delivers every notice once. A notice that cannot be delivered now
+// stays and does not delay the others.
+func (b *Bridge) deliverNotices(ctx context.Context) (next notifierWait, err error) {
+	if next.tried, err = b.applyControls(ctx); err != nil {
 		return next, err
 	}
 	for after := ""; ; {
@@ -88,8 +88,8 @@ func (b *Bridge) round(ctx context.Context) (next later, err error) {
 			return next, err
 		}
 		for _, n := range notices {
-			until, err := b.tell(ctx, n)
-			if e, refused := errors.AsType[*wire.Error](err); refused && !e.Retry { // it will not be told, ever
+			until, err := b.deliverNotice(ctx, n)
+			if e, refused := errors.AsType[*wire.Error](err); refused && !e.Retry { // it can never be delivered
 				b.log.Warn("a notice was dropped", "to", n.To, "thread", n.Ref, "error", err)
 				err = b.records.Apply(ctx, []store.Change{n.Done()}, time.Now())
 			}
@@ -110,8 +110,8 @@ func (b *Bridge) round(ctx context.Context) (next later, err error) {
 	}
 }
 
-// tell tells one notice; what it changes includes the notice's end. until says that it waits on purpose.
-func (b *Bridge) tell(ctx context.Context, n exchange.Notice) (until time.Time, err error) {
+// deliverNotice delivers a notice and removes it in the same unit. until is set if the notice waits on purpose.
+func (b *Bridge) deliverNotice(ctx context.Context, n exchange.Notice) (until time.Time, err error) {
 	done := []store.Change{n.Done()}
 	t, err := b.x.Read(ctx, n.Ref, time.Now())
 	switch {
@@ -119,16 +119,16 @@ func (b *Bridge) tell(ctx context.Context, n exchange.Notice) (until time.Time, 
 	case err != nil:
 		return until, err
 	case n.To == thread.OwnerID:
-		return until, b.tellOwner(ctx, t, n, done)
+		return until, b.notifyOwner(ctx, t, n, done)
 	case n.To == exchange.ToDirectory:
-		return until, b.toDirectory(ctx, t, done)
+		return until, b.offerToDirectory(ctx, t, done)
 	case n.Kind == exchange.NoticeTaken:
-		return until, b.takeBack(ctx, t, n.To, done)
+		return until, b.withdrawOffer(ctx, t, n.To, done)
 	case t.Peers[n.To].Conv != "":
-		return b.tellPeer(ctx, t, n, done)
+		return b.sendToPeer(ctx, t, n, done)
 	case n.Kind == exchange.NoticeOffer:
 		err := b.records.Apply(ctx, done, time.Now())
-		if err == nil { // else somebody else tells it
+		if err == nil { // else another process has delivered it
 			b.pushes.send(ctx, b.x.Executors.Get(n.To), t)
 		}
 		return until, err
@@ -136,11 +136,11 @@ func (b *Bridge) tell(ctx context.Context, n exchange.Notice) (until time.Time, 
 	return until, b.records.Apply(ctx, done, time.Now())
 }
 
-// completionWait is how long the close of a completed thread waits for its response.
+// completionWait is how long the close of a completed thread waits for the response.
 const completionWait = 10 * time.Minute
 
-// tellPeer sends a message of a thread into the mesh.
-func (b *Bridge) tellPeer(ctx context.Context, t *thread.Thread, n exchange.Notice, done []store.Change) (until time.Time, err error) {
+// sendToPeer sends a message of a thread to a peer of the mesh.
+func (b *Bridge) sendToPeer(ctx context.Context, t *thread.Thread, n exchange.Notice, done []store.Change) (until time.Time, err error) {
 	m, err := b.x.Message(ctx, t.Ref, n.Serial)
 	if errors.Is(err, store.ErrNotFound) {
 		return until, b.records.Apply(ctx, done, time.Now())
@@ -152,7 +152,7 @@ func (b *Bridge) tellPeer(ctx context.Context, t *thread.Thread, n exchange.Noti
 	if end := t.Ended.Add(completionWait); n.To == t.Requester && t.Status == thread.Completed && said(m.Mess.Len()-1) == "status" && time.Now().Before(end) {
 		return end, nil // the response follows, and the close goes with it
 	}
-	l, err := b.letter(ctx, t, n.To, m)
+	l, err := b.newOutgoing(ctx, t, n.To, m)
 	if err != nil {
 		return until, err
 	}
@@ -164,24 +164,25 @@ func (b *Bridge) tellPeer(ctx context.Context, t *thread.Thread, n exchange.Noti
 	case errors.Is(err, store.ErrNotFound):
 	case err != nil:
 		return until, err
-	case said(0) != "response": // it was said with the close
+	case said(0) != "response": // it was sent with the close
 		return until, b.records.Apply(ctx, done, time.Now())
 	default:
-		l = late(l, wire.MessageID(closed.Body))
+		l = lateResponse(l, wire.MessageID(closed.Body))
 	}
-	mark := l.Records // of the close, where this is one
+	mark := l.Records // the mark of the close, if this is one
 	l.Records = append(slices.Clone(l.Records), done...)
 	id, err := b.send(ctx, l)
-	if err == nil && len(mark) > 0 && id != "" { // a late response names it; without, it names the conversation alone
+	// a late response names the close; without the close's id it names only the conversation
+	if err == nil && len(mark) > 0 && id != "" {
 		mark[0].Record.Body, mark[0].IfRev = []byte(id), store.Any
 		err = b.records.Apply(ctx, mark, time.Now())
 	}
 	return until, err
 }
 
-// takeBack cancels a thread where it was sent: it has ended, or somebody else has claimed it. Who was asked knows but this
-// one word of who asks.
-func (b *Bridge) takeBack(ctx context.Context, t *thread.Thread, to string, done []store.Change) error {
+// withdrawOffer cancels a thread at a peer to which it was sent, because the thread has ended or somebody else has
+// claimed it. The peer learns nothing else.
+func (b *Bridge) withdrawOffer(ctx context.Context, t *thread.Thread, to string, done []store.Change) error {
 	p := t.Peers[to]
 	body := wire.Obj(wire.TextField("re", cmp.Or(p.Name, t.Ref)))
 	why := "somebody else has taken it"
@@ -201,23 +202,24 @@ func (b *Bridge) takeBack(ctx context.Context, t *thread.Thread, to string, done
 	return err
 }
 
-// send sends into the mesh. The id is that of the message, "" if the owner is asked first.
+// send sends a message into the mesh. The id is "" if the owner is asked first.
 func (b *Bridge) send(ctx context.Context, out bridge.Outgoing) (wire.MessageID, error) {
 	sent, err := b.cfg.Mesh.Send(ctx, out)
-	if refused, ok := errors.AsType[*wire.Error](err); ok && refused.Code == wire.ConversationClosed { // nobody is there any more
+	// the peer has ended the conversation
+	if refused, ok := errors.AsType[*wire.Error](err); ok && refused.Code == wire.ConversationClosed {
 		return "", b.records.Apply(ctx, out.Records, time.Now())
 	}
-	if err == nil && sent.State == owner.SendHeld { // the owner decides about it from now on
+	if err == nil && sent.State == owner.SendHeld { // the owner decides about it
 		err = b.records.Apply(ctx, out.Records, time.Now())
 	}
 	return sent.MessageID, err
 }
 
-// closedKey is the record that a conversation with a peer was closed; its body is the id of the close.
+// closedKey returns the key of the record that a conversation was closed; its body is the id of the close.
 func closedKey(to, conv string) string { return "closed/" + exchange.IDKey(to, conv) }
 
-// late is a response after the close: a conversation of its own (MESS-39).
-func late(l bridge.Outgoing, last wire.MessageID) bridge.Outgoing {
+// lateResponse turns a message after the close into a response in a conversation of its own (MESS-39).
+func lateResponse(l bridge.Outgoing, last wire.MessageID) bridge.Outgoing {
 	meta := wire.Obj(wire.TextField("mess_conversation", string(l.Conv)))
 	if last != "" {
 		meta = meta.With("in_reply_to", wire.Text(string(last)))
@@ -231,10 +233,11 @@ func late(l bridge.Outgoing, last wire.MessageID) bridge.Outgoing {
 	return l
 }
 
-// tellOwner puts a notice into the owner's box, and what is to be done about the thread on the owner's desk.
-func (b *Bridge) tellOwner(ctx context.Context, t *thread.Thread, n exchange.Notice, done []store.Change) error {
-	if n.Kind == exchange.NoticeTurn || strings.HasPrefix(t.Turn(), thread.TurnConfirm+"/") { // of a question the owner is told with it
-		return b.lay(ctx, t, done)
+// notifyOwner adds a notice for the owner and updates the owner's inbox and questions.
+func (b *Bridge) notifyOwner(ctx context.Context, t *thread.Thread, n exchange.Notice, done []store.Change) error {
+	// the question itself comes with a notice
+	if n.Kind == exchange.NoticeTurn || strings.HasPrefix(t.Turn(), thread.TurnConfirm+"/") {
+		return b.updateOwner(ctx, t, done)
 	}
 	notice := notify.Notice{Kind: "mess", Title: fmt.Sprintf("MESS %s: %s", t.Ref, t.Status), At: time.Now()}
 	switch {
@@ -247,12 +250,12 @@ func (b *Bridge) tellOwner(ctx context.Context, t *thread.Thread, n exchange.Not
 	case t.Requester == thread.OwnerID && t.Status == thread.NeedsInput:
 		notice.Text = "agentmesh inbox, or agentmesh mess show " + t.Ref + ", then agentmesh mess answer " + t.Ref + " FIELD=VALUE"
 	}
-	return b.lay(ctx, t, append(done, b.cfg.Notices.Change(notice)))
+	return b.updateOwner(ctx, t, append(done, b.cfg.Notices.Change(notice)))
 }
 
-// toDirectory looks for agents that could do what nobody here can.
-func (b *Bridge) toDirectory(ctx context.Context, t *thread.Thread, done []store.Change) error {
-	list, err := b.candidates(ctx, t)
+// offerToDirectory looks in the directory for agents that can do what nobody here can.
+func (b *Bridge) offerToDirectory(ctx context.Context, t *thread.Thread, done []store.Change) error {
+	list, err := b.findAgents(ctx, t)
 	if err != nil {
 		return err
 	}
@@ -269,18 +272,19 @@ func (b *Bridge) toDirectory(ctx context.Context, t *thread.Thread, done []store
 	if len(list) > 10 {
 		list = list[:10]
 	}
-	question, err := b.question(ctx, askRoute, t, askBody{Candidates: list}, "an agent of the directory could do what a request asks for")
+	question, err := b.newQuestion(ctx, askRoute, t, askBody{Candidates: list}, "an agent of the directory could do what a request asks for")
 	if err != nil {
 		return err
 	}
 	err = b.ask(ctx, append(slices.Clone(done), question...))
-	if errors.Is(err, store.ErrQuota) && t.Requester != thread.OwnerID { // enough waits for the owner, whose inbox has the request
+	// enough questions wait, and the inbox shows the request
+	if errors.Is(err, store.ErrQuota) && t.Requester != thread.OwnerID {
 		return b.records.Apply(ctx, done, time.Now())
 	}
 	return err
 }
 
-// resolverFunc carries out the owner's word on one kind of question.
+// resolverFunc carries out the owner's decision about one kind of question.
 type resolverFunc func(ctx context.Context, body askBody, yes bool, changes []store.Change) error
 
 // Resolve implements [acl.Resolver].
@@ -295,7 +299,8 @@ func (f resolverFunc) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) 
 	return f(ctx, body, d.Choice.Approves(), d.Changes)
 }
 
-func (b *Bridge) resolvers() {
+// registerResolvers registers what follows from the owner's decisions.
+func (b *Bridge) registerResolvers() {
 	owner := exchange.Owner("approval")
 	act := func(ctx context.Context, e thread.Entry, opts exchange.Options) error {
 		_, err := b.x.Do(ctx, owner, thread.Block{e}, opts)
@@ -310,7 +315,8 @@ func (b *Bridge) resolvers() {
 	b.cfg.Mesh.Asks().Handle(askConfirm, resolverFunc(func(ctx context.Context, body askBody, yes bool, changes []store.Change) error {
 		opts := exchange.Options{Records: changes}
 		if yes {
-			opts.Re, opts.IfSerial = body.Ref, cmp.Or(body.Serial, -1) // none: it was asked before questions named one
+			// an old question without a serial matches no message
+			opts.Re, opts.IfSerial = body.Ref, cmp.Or(body.Serial, -1)
 		}
 		return act(ctx, thread.Entry{Type: "reply", Body: re(body.Ref, wire.Field("confirm", wire.Bool(yes)))}, opts)
 	}))

@@ -30,20 +30,21 @@ func serve(t *testing.T, h http.Handler) string {
 	return srv.URL
 }
 
-// standin behaves as the two public exchange servers were seen to (teaguesterling/git-messe-af at 96dbd6b). Nobody
-// enforces anything: every key reads and changes every thread, an answer moves no thread, any state follows any other.
+// publicServer behaves like the two public exchange servers (teaguesterling/git-messe-af at 96dbd6b). They enforce
+// nothing: every key reads and changes every thread, an answer does not change the state, and any state may follow any
+// other.
 //
-// The Node server takes every word as a status, shows no message for a change of status, and has no ack. The PHP server
-// knows only the words in phpWords, shows a message for each change, dates in whole seconds, and writes nothing of a PATCH
-// whose status it does not know.
-type standin struct {
+// The Node server accepts any word as a status, shows no message for a change of status, and has no ack. The PHP server
+// accepts only the words in phpStatuses, shows a message for each change, dates in whole seconds, and ignores a PATCH
+// with an unknown status.
+type publicServer struct {
 	php    bool
-	closed string // why it takes no requests, "" if it does
+	closed string // the reason for which it accepts no requests, or ""
 
 	mu      sync.Mutex
 	keys    map[string][2]string // key → exchange, executor
 	threads []*publicThread
-	calls   []string // who says which status, in order
+	calls   []string // actor and status of each PATCH, in order
 	refs    int
 }
 
@@ -67,28 +68,28 @@ type publicMessage struct {
 	Mess json.RawMessage `json:"mess"`
 }
 
-var phpWords = []string{"pending", "claimed", "in-progress", "needs-input", "completed", "rejected", "cancelled", "expired"}
+var phpStatuses = []string{"pending", "claimed", "in-progress", "needs-input", "completed", "rejected", "cancelled", "expired"}
 
-func (s *standin) now() string {
+func (s *publicServer) now() string {
 	if s.php {
 		return time.Now().UTC().Format(time.RFC3339)
 	}
 	return time.Now().UTC().Format("2006-01-02T15:04:05.000Z")
 }
 
-func (s *standin) fail(w http.ResponseWriter, status int, text string) {
+func (s *publicServer) fail(w http.ResponseWriter, status int, text string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(map[string]string{"error": text})
 }
 
-func (s *standin) answer(w http.ResponseWriter, status int, v any) {
+func (s *publicServer) answer(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(v)
 }
 
-func (s *standin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *publicServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	rest, ok := strings.CutPrefix(strings.TrimSuffix(r.URL.Path, "/"), "/api/v1/exchanges/")
@@ -124,7 +125,7 @@ func (s *standin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (s *standin) register(w http.ResponseWriter, r *http.Request, exchange string) {
+func (s *publicServer) register(w http.ResponseWriter, r *http.Request, exchange string) {
 	var body struct {
 		ID string `json:"executor_id"`
 	}
@@ -143,7 +144,7 @@ func (s *standin) register(w http.ResponseWriter, r *http.Request, exchange stri
 	s.answer(w, http.StatusCreated, map[string]string{"executor_id": body.ID, "api_key": key, "message": "Save this API key"})
 }
 
-func (s *standin) list(w http.ResponseWriter, exchange string) {
+func (s *publicServer) list(w http.ResponseWriter, exchange string) {
 	list := []publicThread{}
 	for _, t := range s.threads {
 		if t.exchange == exchange {
@@ -157,7 +158,7 @@ func (s *standin) list(w http.ResponseWriter, exchange string) {
 	s.answer(w, http.StatusOK, map[string]any{"threads": list})
 }
 
-func (s *standin) create(w http.ResponseWriter, r *http.Request, exchange, who string) {
+func (s *publicServer) create(w http.ResponseWriter, r *http.Request, exchange, who string) {
 	if s.closed != "" {
 		s.fail(w, http.StatusForbidden, s.closed)
 		return
@@ -195,7 +196,7 @@ func (t *publicThread) say(who, at, mess string) {
 	t.Messages = append(t.Messages, &publicMessage{From: who, At: at, Mess: json.RawMessage(mess)})
 }
 
-func (s *standin) thread(w http.ResponseWriter, r *http.Request, exchange, who, ref string) {
+func (s *publicServer) thread(w http.ResponseWriter, r *http.Request, exchange, who, ref string) {
 	i := slices.IndexFunc(s.threads, func(t *publicThread) bool { return t.exchange == exchange && t.Ref == ref })
 	switch {
 	case i < 0:
@@ -221,7 +222,7 @@ func (s *standin) thread(w http.ResponseWriter, r *http.Request, exchange, who, 
 	s.calls = append(s.calls, strings.TrimSpace(who+" "+body.Status))
 	now := s.now()
 	if body.Status != "" && body.Status != t.Status {
-		if s.php && !slices.Contains(phpWords, body.Status) {
+		if s.php && !slices.Contains(phpStatuses, body.Status) {
 			s.fail(w, http.StatusBadRequest, "Invalid status")
 			return
 		}
@@ -245,8 +246,8 @@ func (s *standin) thread(w http.ResponseWriter, r *http.Request, exchange, who, 
 	s.answer(w, http.StatusOK, map[string]string{"ref": t.Ref, "status": t.Status})
 }
 
-// said returns the statuses of the PATCHes by somebody, in order.
-func (s *standin) said(who string) string {
+// said returns the statuses of the PATCHes of an actor, in order.
+func (s *publicServer) said(who string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []string
@@ -258,45 +259,45 @@ func (s *standin) said(who string) string {
 	return strings.Join(out, ",")
 }
 
-// town is a public exchange with an executor bob, a requester carol, and a node with a link to it.
-type town struct {
+// publicLink is a public exchange with an executor bob and a requester carol, and a node with a link to it.
+type publicLink struct {
 	t        *testing.T
-	standin  *standin // nil: a real server
+	server   *publicServer // nil for a real server
 	base     string
 	exchange string
-	home     *party
+	home     *meshNode
 	keys     map[string]string
 }
 
-// towns are the servers that the tests of links run against: the stand-ins, or the real one at AGENTMESH_MESS.
-func towns(t *testing.T, test func(t *testing.T, begin func(change func(*Config)) *town)) {
+// eachPublicServer runs a test against the servers for links: the stand-ins, or the real one at AGENTMESH_MESS.
+func eachPublicServer(t *testing.T, test func(t *testing.T, begin func(change func(*Config)) *publicLink)) {
 	t.Helper()
 	if base := os.Getenv("AGENTMESH_MESS"); base != "" {
 		t.Run("real", func(t *testing.T) {
-			test(t, func(change func(*Config)) *town { return newTown(t, nil, base, change) })
+			test(t, func(change func(*Config)) *publicLink { return newPublicLink(t, nil, base, change) })
 		})
 		return
 	}
 	for name, php := range map[string]bool{"node": false, "php": true} {
 		t.Run(name, func(t *testing.T) {
-			test(t, func(change func(*Config)) *town {
-				s := &standin{php: php, keys: map[string][2]string{}}
-				return newTown(t, s, serve(t, s), change)
+			test(t, func(change func(*Config)) *publicLink {
+				s := &publicServer{php: php, keys: map[string][2]string{}}
+				return newPublicLink(t, s, serve(t, s), change)
 			})
 		})
 	}
 }
 
-func newTown(t *testing.T, s *standin, base string, change func(*Config)) *town {
+func newPublicLink(t *testing.T, s *publicServer, base string, change func(*Config)) *publicLink {
 	t.Helper()
-	w := &town{t: t, standin: s, base: strings.TrimSuffix(base, "/"), exchange: "t" + strings.ToLower(rand.Text()[:10]), keys: map[string]string{}}
+	w := &publicLink{t: t, server: s, base: strings.TrimSuffix(base, "/"), exchange: "t" + strings.ToLower(rand.Text()[:10]), keys: map[string]string{}}
 	for _, who := range []string{"us", "bob", "carol"} {
 		_, v := w.call("", http.MethodPost, "register", `{"executor_id":"`+who+`"}`)
 		if w.keys[who] = v.GetStr("api_key"); w.keys[who] == "" {
 			t.Fatalf("no key for %s", who)
 		}
 	}
-	w.home = newParty(t, meshtest.New(t), "home", func(c *Config) {
+	w.home = newMeshNode(t, meshtest.New(t), "home", func(c *Config) {
 		c.HTTP = client.NewHTTP(client.HTTPConfig{Local: true})
 		c.Links = []bridge.Link{{Name: "town", Kind: Kind, URL: w.base, Exchange: w.exchange}}
 		c.Tokens = map[string]client.Credential{"town": client.Credential(w.keys["us"])}
@@ -307,8 +308,8 @@ func newTown(t *testing.T, s *standin, base string, change func(*Config)) *town 
 	return w
 }
 
-// call makes a call with somebody's key.
-func (w *town) call(who, method, path, body string) (int, wire.Value) {
+// call makes a call with the key of who.
+func (w *publicLink) call(who, method, path, body string) (int, wire.Value) {
 	w.t.Helper()
 	req, err := http.NewRequestWithContext(w.t.Context(), method, w.base+"/api/v1/exchanges/"+w.exchange+"/"+path, bytes.NewReader([]byte(body)))
 	if err != nil {
@@ -331,8 +332,8 @@ func (w *town) call(who, method, path, body string) (int, wire.Value) {
 	return resp.StatusCode, v
 }
 
-// set has somebody PATCH a thread there, in the words that the server knows; more are further members.
-func (w *town) set(who, there string, code thread.Code, more string) {
+// set makes a PATCH of a thread there as who, with a status word that the server knows; more are further members.
+func (w *publicLink) set(who, there string, code thread.Code, more string) {
 	w.t.Helper()
 	bodies := []string{`{` + more + `}`}
 	if code != "" {
@@ -347,26 +348,26 @@ func (w *town) set(who, there string, code thread.Code, more string) {
 			w.t.Fatalf("PATCH %s: %d %s", body, status, v.JSON())
 		}
 	}
-	w.poke()
+	w.wakePoll()
 }
 
-func (w *town) poke() { w.home.bridge.links[0].poke() }
+func (w *publicLink) wakePoll() { w.home.bridge.links[0].wakePoll() }
 
-func (w *town) thread(there string) wire.Value {
+func (w *publicLink) thread(there string) wire.Value {
 	w.t.Helper()
 	_, v := w.call("bob", http.MethodGet, "requests/"+there, "")
 	t, _ := v.Get("thread")
 	return t
 }
 
-func (w *town) status(there string) thread.Code {
+func (w *publicLink) status(there string) thread.Code {
 	w.t.Helper()
 	c, _ := thread.ParseCode(w.thread(there).GetStr("status"))
 	return c
 }
 
-// only returns the thread there with an intent.
-func (w *town) only(intent string) (there string) {
+// only returns the thread with an intent there.
+func (w *publicLink) only(intent string) (there string) {
 	w.t.Helper()
 	eventually(w.t, intent+" over there", func() bool {
 		_, v := w.call("bob", http.MethodGet, "requests", "")
@@ -381,20 +382,20 @@ func (w *town) only(intent string) (there string) {
 	return there
 }
 
-// ask sends a request of our owner's there.
-func (w *town) ask(intent string) (here, there string) {
+// ask sends a request of our owner there.
+func (w *publicLink) ask(intent string) (here, there string) {
 	w.t.Helper()
 	here = w.home.request(thread.OwnerID, "{id: "+intent+", intent: "+intent+"}")
 	w.home.sendThrough(here)
 	return here, w.only(intent)
 }
 
-// offered has carol ask for something there, which our owner may take on.
-func (w *town) offered(intent string) (there, here string) {
+// offered opens a request of carol there that our owner may claim.
+func (w *publicLink) offered(intent string) (there, here string) {
 	w.t.Helper()
 	if status, v := w.call("carol", http.MethodPost, "requests", `{"intent":"`+intent+`"}`); status != http.StatusCreated {
 		w.t.Fatalf("%d %s", status, v.JSON())
 	}
-	w.poke()
+	w.wakePoll()
 	return w.only(intent), w.home.arrived(intent)
 }

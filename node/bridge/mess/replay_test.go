@@ -18,9 +18,10 @@ import (
 
 const contentType = "Content-Type"
 
-// What is sent again under the same name, because its answer was lost, gets the same answer and changes nothing.
+// TestSentAgain: a call that is repeated with the same Idempotency-Key, because its answer was lost, gets the same
+// answer and changes nothing.
 func TestSentAgain(t *testing.T) {
-	s := newSite(t, nil)
+	s := newHTTPLab(t, nil)
 	bob, agent := s.register("bob"), s.register("agent")
 	again := func(status int, key, method, path, body, name string, headers ...string) string {
 		t.Helper()
@@ -28,7 +29,7 @@ func TestSentAgain(t *testing.T) {
 		if got != status {
 			t.Fatalf("%s %s: %d %s, want %d", method, path, got, first, status)
 		}
-		time.Sleep(2 * time.Millisecond) // an answer that is made anew has another time
+		time.Sleep(2 * time.Millisecond) // a second answer would have another time
 		got, second := s.call(key, method, path, body, append(headers, "Idempotency-Key", name)...)
 		if got != status || second != first {
 			t.Errorf("%s %s again: %d %s, want %s", method, path, got, second, first)
@@ -42,7 +43,7 @@ func TestSentAgain(t *testing.T) {
 	if n := threads(); n != 3 {
 		t.Fatalf("%d threads, want 3", n)
 	}
-	again(201, bob, "POST", "requests", `{"intent":"come and look"}`, "k1") // another's name
+	again(201, bob, "POST", "requests", `{"intent":"come and look"}`, "k1") // of another executor
 	again(201, agent, "POST", "requests", `{"intent":"come and look"}`, "k3")
 	if n := threads(); n != 5 {
 		t.Fatalf("%d threads, want 5", n)
@@ -60,7 +61,7 @@ func TestSentAgain(t *testing.T) {
 
 	no := s.request("agent", "{intent: swim}")
 	carol := s.register("carol")
-	again(200, carol, "PATCH", "requests/"+no, `{"status":"declined"}`, "no") // and does not see it any more
+	again(200, carol, "PATCH", "requests/"+no, `{"status":"declined"}`, "no") // and does not see the thread any more
 
 	for name, c := range map[string]struct {
 		path, body, key string
@@ -79,11 +80,11 @@ func TestSentAgain(t *testing.T) {
 		}
 	}
 
-	// What was refused is judged anew, and what was taken is known after a restart.
+	// A refused call is judged again, and an accepted one is known after a restart.
 	late := s.request("agent", "{intent: late}")
 	s.want(409, bob, "PATCH", "requests/"+late, `{"status":"expired"}`, "Idempotency-Key", "late")
 	again(200, bob, "PATCH", "requests/"+late, `{"status":"claimed"}`, "late")
-	s.door.Exchange = labOn(t, s.store).Exchange
+	s.server.Exchange = labOn(t, s.store).Exchange
 	if got, text := s.call(bob, "PATCH", "requests/"+late, `{"status":"claimed"}`, "Idempotency-Key", "late"); got != 200 || !strings.Contains(text, late) {
 		t.Errorf("after a restart: %d %s", got, text)
 	}
@@ -92,9 +93,9 @@ func TestSentAgain(t *testing.T) {
 	}
 }
 
-// Copies that come at the same time are one.
+// TestSentAgainAtOnce: concurrent copies of a call are one.
 func TestSentAgainAtOnce(t *testing.T) {
-	s := newSite(t, nil)
+	s := newHTTPLab(t, nil)
 	agent := s.register("agent")
 	answers := make([]string, 16)
 	var all sync.WaitGroup
@@ -115,9 +116,9 @@ func TestSentAgainAtOnce(t *testing.T) {
 	}
 }
 
-// What is kept for who sends again is bounded, in number, in size and in time.
+// TestKeptAnswersAreBounded: the stored answers are bounded in number, size and time.
 func TestKeptAnswersAreBounded(t *testing.T) {
-	s := newSite(t, nil)
+	s := newHTTPLab(t, nil)
 	agent, bob := s.register("agent"), s.register("bob")
 	const body = `[{"request":{"intent":"come"}}]`
 	s.want(201, agent, "POST", "messages", body, contentType, "application/json", "Idempotency-Key", "first")
@@ -148,7 +149,7 @@ func TestKeptAnswersAreBounded(t *testing.T) {
 	s.want(201, agent, "POST", "messages", body, contentType, "application/json")
 	s.want(201, bob, "POST", "messages", body, contentType, "application/json", "Idempotency-Key", "his own")
 
-	// An answer that is too large to be kept: one that changes nothing is given anew.
+	// An answer that is too large to be stored is computed again, if its call changes nothing.
 	for i := range 600 {
 		s.request("agent", fmt.Sprintf("{intent: %s%d}", strings.Repeat("x", 490), i))
 	}
@@ -160,20 +161,20 @@ func TestKeptAnswersAreBounded(t *testing.T) {
 	}
 }
 
-// dying is a store whose process ends after it has written a thread.
-type dying struct {
+// crashingStore is a store whose process ends after it has written a thread.
+type crashingStore struct {
 	store.Store
 	dead *bool
 }
 
-type dyingRecords struct {
+type crashingRecords struct {
 	store.Records
 	dead *bool
 }
 
-func (d dying) Records() store.Records { return dyingRecords{d.Store.Records(), d.dead} }
+func (d crashingStore) Records() store.Records { return crashingRecords{d.Store.Records(), d.dead} }
 
-func (d dyingRecords) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
+func (d crashingRecords) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
 	if *d.dead {
 		return store.ErrUnavailable
 	}
@@ -183,8 +184,8 @@ func (d dyingRecords) Apply(ctx context.Context, changes []store.Change, now tim
 	return d.Records.Apply(ctx, changes, now)
 }
 
-// A message of the mesh is answered with the ref of the thread that it made, also where the process died as soon as the
-// thread was there.
+// TestReceivedAgainAfterACrash: a repeated message of the mesh is answered with the ref of its thread, even if the
+// process died as soon as the thread was stored.
 func TestReceivedAgainAfterACrash(t *testing.T) {
 	l := newLab(t)
 	dead := false
@@ -198,7 +199,7 @@ func TestReceivedAgainAfterACrash(t *testing.T) {
 		}
 		return b.Receive(t.Context(), m)
 	}
-	_, _ = receive(dying{l.store, &dead}) // nobody hears this answer
+	_, _ = receive(crashingStore{l.store, &dead}) // this answer is lost
 	if !dead {
 		t.Fatal("it did not die")
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// closeWith closes the conversation in which a thread was sent, and says something with it.
-func (p *party) closeWith(ref string, to wire.AgentID, list string) {
+// closeWith closes the conversation in which a thread was sent, with a block in the close.
+func (p *meshNode) closeWith(ref string, to wire.AgentID, list string) {
 	p.t.Helper()
 	v, err := wire.Parse([]byte(`{"action":"close","status":"failed","reason":"no_longer_needed","mess":` + list + `}`))
 	if err != nil {
@@ -26,18 +26,19 @@ func (p *party) closeWith(ref string, to wire.AgentID, list string) {
 	}
 }
 
-// A close opens no thread: whose requests the owner wants to see first would have others carried out unseen.
+// TestCloseOpensNoThread: a close opens no thread, because no access rule holds it: a peer whose requests the owner
+// wants to see first could otherwise have them carried out unseen.
 func TestCloseOpensNoThread(t *testing.T) {
 	home, away := pair(t, acl.Approval)
 	ref := home.request("client", "{intent: look into the fridge}")
 	home.reaches(ref, thread.Held)
 	home.closeWith(ref, away.node.ID(), `[{"request":{"intent":"empty the fridge"}}]`)
-	eventually(t, "the close", func() bool { // it takes the question back
+	eventually(t, "the close", func() bool { // the close withdraws the question
 		asks, _, err := away.node.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 1, time.Now())
 		return err == nil && len(asks) == 0
 	})
 	eventually(t, "the end of what was said aside", func() bool {
-		page, err := away.bridge.records.List(t.Context(), nsAside, "", "", 1, time.Now())
+		page, err := away.bridge.records.List(t.Context(), nsControl, "", "", 1, time.Now())
 		return err == nil && len(page.Records) == 0
 	})
 	if page, err := away.List(t.Context(), exchange.Owner("test"), "", "", 10); err != nil || len(page.Threads) != 0 {
@@ -45,17 +46,17 @@ func TestCloseOpensNoThread(t *testing.T) {
 	}
 }
 
-// What a peer said aside and cannot be taken in now keeps nobody else waiting: neither what others said nor what the
-// exchange has to tell.
+// TestOnePeerHoldsNobodyUp: a control message that cannot be applied now delays neither the messages of others nor the
+// notices of the exchange.
 func TestOnePeerHoldsNobodyUp(t *testing.T) {
 	mesh := meshtest.New(t)
-	away := newParty(t, mesh, "away", nil)
+	away := newMeshNode(t, mesh, "away", nil)
 	away.executor("bob")
 	buckets := rate.NewBuckets(rate.PerHour(1), 1, 10)
-	home := newParty(t, mesh, "home", func(c *Config) {
+	home := newMeshNode(t, mesh, "home", func(c *Config) {
 		c.Exchange.LimitThreads(buckets, 1)
 		c.Route = true
-		c.Mesh = lists(c.Mesh, away.node.ID())
+		c.Mesh = listAgents(c.Mesh, away.node.ID())
 	})
 	home.executor("carol")
 	ref := home.request("client", "{id: look, intent: look into the fridge}")
@@ -65,12 +66,12 @@ func TestOnePeerHoldsNobodyUp(t *testing.T) {
 	there := away.theirs()
 	away.status("bob", there, "claimed")
 	home.reaches(ref, thread.Claimed)
-	if _, ok := buckets.Take(string(away.node.ID()), time.Now()); !ok { // the one that it may open in an hour
+	if _, ok := buckets.Take(string(away.node.ID()), time.Now()); !ok { // the only thread that it may open in an hour
 		t.Fatal("the peer opened a thread")
 	}
 	away.closeWith(there, home.node.ID(), `[{"status":{"re":"look","code":"delegated","delegated_to":"carol"}}]`)
 	eventually(t, "what the peer said", func() bool {
-		page, err := home.bridge.records.List(t.Context(), nsAside, "", "", 1, time.Now())
+		page, err := home.bridge.records.List(t.Context(), nsControl, "", "", 1, time.Now())
 		return err == nil && len(page.Records) == 1
 	})
 	second := home.request("another", "{intent: paint the fridge, requires: [painting]}")

@@ -14,40 +14,40 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// party is a node with an exchange.
-type party struct {
+// meshNode is a node with an exchange.
+type meshNode struct {
 	*lab
 	node   *meshtest.Member
 	bridge *Bridge
 }
 
-// finding is a mesh with another directory.
-type finding struct {
+// directoryMesh is a mesh with another directory.
+type directoryMesh struct {
 	bridge.Mesh
 	find func(client.Query) ([]wire.Card, error)
 }
 
-func (m finding) Find(_ context.Context, q client.Query) ([]wire.Card, error) { return m.find(q) }
+func (m directoryMesh) Find(_ context.Context, q client.Query) ([]wire.Card, error) { return m.find(q) }
 
-// lists returns a mesh whose directory lists agents for everything.
-func lists(m bridge.Mesh, agents ...wire.AgentID) bridge.Mesh {
+// listAgents returns a mesh whose directory lists these agents for every query.
+func listAgents(m bridge.Mesh, agents ...wire.AgentID) bridge.Mesh {
 	var cards []wire.Card
 	for _, id := range agents {
 		cards = append(cards, wire.Card{ID: id})
 	}
-	return finding{m, func(client.Query) ([]wire.Card, error) { return cards, nil }}
+	return directoryMesh{m, func(client.Query) ([]wire.Card, error) { return cards, nil }}
 }
 
-// newParty starts a node with a bridge; change sets what a test needs.
-func newParty(t *testing.T, mesh *meshtest.Mesh, name string, change func(*Config)) *party {
+// newMeshNode starts a node with a bridge; change adapts its configuration.
+func newMeshNode(t *testing.T, mesh *meshtest.Mesh, name string, change func(*Config)) *meshNode {
 	t.Helper()
-	return newPartyWith(t, mesh, name, change, func(*node.Config) {})
+	return newMeshNodeWith(t, mesh, name, change, func(*node.Config) {})
 }
 
-// newPartyWith is newParty with a node of another configuration.
-func newPartyWith(t *testing.T, mesh *meshtest.Mesh, name string, change func(*Config), more func(*node.Config)) *party {
+// newMeshNodeWith is newMeshNode with a different node configuration.
+func newMeshNodeWith(t *testing.T, mesh *meshtest.Mesh, name string, change func(*Config), more func(*node.Config)) *meshNode {
 	t.Helper()
-	p := &party{}
+	p := &meshNode{}
 	first := mesh.Node(name, more)
 	first.Stop()
 	p.node = mesh.Copy(first, more)
@@ -83,14 +83,14 @@ func newPartyWith(t *testing.T, mesh *meshtest.Mesh, name string, change func(*C
 	return p
 }
 
-func (p *party) reaches(ref string, code thread.Code) *thread.Thread {
+func (p *meshNode) reaches(ref string, code thread.Code) *thread.Thread {
 	p.t.Helper()
 	eventually(p.t.(*testing.T), ref+" "+string(code), func() bool { return p.thread(ref).Status == code })
 	return p.thread(ref)
 }
 
-// theirs returns the one thread that came from the mesh.
-func (p *party) theirs() string {
+// theirs returns the only thread that came from the mesh.
+func (p *meshNode) theirs() string {
 	p.t.Helper()
 	var ref string
 	eventually(p.t.(*testing.T), "a thread from the mesh", func() bool {

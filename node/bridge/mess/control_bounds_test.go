@@ -14,7 +14,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// One peer keeps so much aside and for so long, and takes no place of another.
+// TestAsidesAreBounded: the number and the age of one peer's control messages are bounded, and they take no place of
+// another peer.
 func TestAsidesAreBounded(t *testing.T) {
 	l := newLab(t)
 	b, err := New(Config{Exchange: l.Exchange, Store: l.store})
@@ -26,7 +27,7 @@ func TestAsidesAreBounded(t *testing.T) {
 			Peer: wire.AgentID(peer), MessageID: wire.MessageID(id), ConvID: "conv_1", Intent: Intent, Payload: wire.Obj(),
 		}), time.Now())
 	}
-	for i := range maxAsides {
+	for i := range maxControls {
 		if err := say("am_loud", fmt.Sprint("msg_", i)); err != nil {
 			t.Fatal(err)
 		}
@@ -40,13 +41,14 @@ func TestAsidesAreBounded(t *testing.T) {
 	if err := say("am_quiet", "msg_0"); err != nil {
 		t.Errorf("another peer: %v", err)
 	}
-	page, err := l.store.Records().List(t.Context(), nsAside, "", "", 1, time.Now().Add(keepAside+time.Second))
+	page, err := l.store.Records().List(t.Context(), nsControl, "", "", 1, time.Now().Add(controlLifetime+time.Second))
 	if err != nil || len(page.Records) != 0 {
 		t.Errorf("%d are kept for ever, %v", len(page.Records), err)
 	}
 }
 
-// What waits is tried ever more seldom, so much of one peer in a round and no more, and is applied when it can be.
+// TestAsidesWaitLonger: waiting control messages are tried with growing pauses, a bounded number of one peer in each
+// round, and are applied when that is possible.
 func TestAsidesWaitLonger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t)
@@ -57,7 +59,7 @@ func TestAsidesWaitLonger(t *testing.T) {
 			t.Fatal(err)
 		}
 		l.executor("carol")
-		const said = 3 * asideFailed
+		const said = 3 * maxControlFailures
 		claim := func(peer string) string {
 			ref := l.request("agent"+peer+fmt.Sprint(time.Now().UnixNano()), "{intent: look}")
 			err := l.OfferTo(t.Context(), ref, peer, "", nil, func(_ string, _ wire.Value, changes []store.Change) error {
@@ -80,9 +82,9 @@ func TestAsidesWaitLonger(t *testing.T) {
 			}
 		}
 		due := func() (n int) {
-			for _, key := range l.kept(nsAside) {
-				rec, err := l.store.Records().Get(t.Context(), nsAside, key, time.Now())
-				var a waitingAside
+			for _, key := range l.kept(nsControl) {
+				rec, err := l.store.Records().Get(t.Context(), nsControl, key, time.Now())
+				var a storedControl
 				if err != nil || json.Unmarshal(rec.Body, &a) != nil || len(rec.Terms) != 1 || rec.Expires.IsZero() {
 					t.Fatalf("%s: %+v, %v", key, rec, err)
 				}
@@ -92,26 +94,27 @@ func TestAsidesWaitLonger(t *testing.T) {
 			}
 			return n
 		}
-		if buckets.Take("am_loud", time.Now()); due() != said { // it may open none now
+		if buckets.Take("am_loud", time.Now()); due() != said { // it may open no thread now
 			t.Fatalf("%d are due", due())
 		}
-		if waits, err := b.takeAsides(t.Context()); err != nil || !waits || due() != said-asideFailed {
+		if waits, err := b.applyControls(t.Context()); err != nil || !waits || due() != said-maxControlFailures {
 			t.Errorf("after a round %d are due, %t, %v", due(), waits, err)
 		}
 		l.LimitThreads(nil, 0)
 		for range 3 {
-			time.Sleep(lastAside)
-			if _, err := b.takeAsides(t.Context()); err != nil {
+			time.Sleep(maxControlRetry)
+			if _, err := b.applyControls(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if n := len(l.kept(nsAside)); n != 0 {
+		if n := len(l.kept(nsControl)); n != 0 {
 			t.Errorf("%d are left", n)
 		}
 	})
 }
 
-// The courier is woken by what a peer says aside, and not by what the courier itself puts off or removes.
+// TestCourierDoesNotWakeItself: new control messages wake the notifier, but not those that the notifier itself
+// postpones or removes.
 func TestCourierDoesNotWakeItself(t *testing.T) {
 	l := newLab(t)
 	b, err := New(Config{Exchange: l.Exchange, Store: l.store})

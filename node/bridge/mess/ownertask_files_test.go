@@ -13,15 +13,16 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// A document that is not allowed makes the thread no other for who must answer: the item and the question follow it.
+// TestRefusedDocumentLeavesTheTurn: a document that is refused does not change whose turn it is: the item and the
+// question follow the thread.
 func TestRefusedDocumentLeavesTheTurn(t *testing.T) {
-	home := newParty(t, meshtest.New(t), "home", nil)
+	home := newMeshNode(t, meshtest.New(t), "home", nil)
 	home.executor("bob")
 	refuse := func(ref, said string) {
 		t.Helper()
 		m := thread.Message{From: "bob", At: time.Now(), Mess: mustParse(t, said).Tree()}
 		mark := store.Change{Record: store.Record{NS: exchange.NSSeen, Key: "file/" + ref + "/" + said}}
-		if err := home.KeepRefused(t.Context(), ref, m, "not allowed", nil, mark); err != nil {
+		if err := home.StoreRefusal(t.Context(), ref, m, "not allowed", nil, mark); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -47,9 +48,9 @@ func TestRefusedDocumentLeavesTheTurn(t *testing.T) {
 	}
 }
 
-// A thread that is taken over from files is the owner's turn like any other.
+// TestImportedThreadIsATask: a thread that is adopted from files becomes the owner's task like any other.
 func TestImportedThreadIsATask(t *testing.T) {
-	home := newParty(t, meshtest.New(t), "home", nil)
+	home := newMeshNode(t, meshtest.New(t), "home", nil)
 	file := "ref: 2026-03-01-001\nrequestor: claude\nstatus: received\nintent: look\ncreated: 2026-03-01T10:00:00Z\nupdated: 2026-03-01T10:00:00Z\n" +
 		"---\nfrom: claude\nreceived: 2026-03-01T10:00:00Z\nMESS:\n  - request: {intent: look}\n"
 	list, err := home.Import(t.Context(), [][][]byte{{[]byte(file)}})
@@ -59,5 +60,5 @@ func TestImportedThreadIsATask(t *testing.T) {
 	item := home.task(list[0].Ref, "work/0")
 	home.reply(item.ID, text("seen"), 200)
 	home.want(list[0].Ref, thread.Completed)
-	home.ends(item, node.ItemAnswered)
+	home.waitItem(item, node.ItemAnswered)
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Attachment is a file of a thread. Its bytes are never interpreted here.
+// Attachment is a file of a thread. The exchange never interprets its bytes.
 type Attachment struct {
 	Name string `json:"name"` // att-003-image-photo.jpg
 	Mime string `json:"mime"`
@@ -27,12 +27,12 @@ type Attachment struct {
 	Data []byte `json:"data,omitempty"`
 }
 
-// detach moves large inline data of an entry to attachments of the thread (MESS-58), and the files of the owner's that it
-// names (MESS-63).
+// detach moves large inline data of an entry to attachments of the thread (MESS-58), and the owner's files that the
+// entry names (MESS-63).
 func (t *tx) detach(th *thread.Thread, e thread.Entry) thread.Entry {
 	key := thread.ContentKey[e.Type]
 	list, ok := e.Body.Get(key)
-	if !ok || list.Kind() != wire.Array || len(list.JSON()) < thread.MaxInline && len(t.own) == 0 {
+	if !ok || list.Kind() != wire.Array || len(list.JSON()) < thread.MaxInline && len(t.files) == 0 {
 		return e
 	}
 	elems := slices.Collect(list.Elems())
@@ -48,18 +48,19 @@ func (t *tx) detach(th *thread.Thread, e thread.Entry) thread.Entry {
 	return e
 }
 
-// moveOut stores one large data URI, or a file of the owner's, and returns the stored form of the content (MESS-10).
+// moveOut stores a large data URI, or a file that the block names, as an attachment, and returns the stored form of the
+// content (MESS-10). It reports false if v stays as it is.
 func (t *tx) moveOut(th *thread.Thread, kind string, v wire.Value, n int) (wire.Value, bool) {
 	uri, name := thread.ResourceURI(kind, v), v.GetStr("name")
 	foreign := v.GetStr("resource")
-	own, ok := t.own[cmp.Or(uri, foreign)]
+	own, ok := t.files[cmp.Or(uri, foreign)]
 	mime, raw := own.Mime, own.Data
 	if ok && uri == "" {
-		if own.Lost == "" && th.Taken+len(raw) > thread.MaxThread {
-			own.Lost = "the files of the thread are too large together"
+		if own.Failure == "" && th.Taken+len(raw) > thread.MaxThread {
+			own.Failure = "the files of the thread are too large together"
 		}
-		if own.Lost != "" { // it is said where it would be
-			return v.With(thread.NotFetched, wire.Text(own.Lost)), true
+		if own.Failure != "" { // the content keeps its place and carries the reason
+			return v.With(thread.NotFetched, wire.Text(own.Failure)), true
 		}
 		th.Taken += len(raw)
 	}
@@ -76,14 +77,14 @@ func (t *tx) moveOut(th *thread.Thread, kind string, v wire.Value, n int) (wire.
 		}
 	}
 	if own.copied {
-		t.copied += len(raw)
+		t.copiedBytes += len(raw)
 	}
 	name = cmp.Or(name, own.Name)
 	file := func() string {
 		return thread.AttachmentFile(th.Serial, kind, strings.TrimSuffix(fmt.Sprintf("%d-%s", n, name[max(0, len(name)-80):]), "-"), mime)
 	}
 	a := Attachment{Name: file(), Mime: mime, Size: len(raw), Data: raw}
-	for t.brings(th, a) { // another entry of the same message has one in this place
+	for t.hasAttachment(th, a) { // another entry of the message has an attachment of this name
 		n += thread.MaxContent
 		a.Name = file()
 	}
@@ -91,8 +92,8 @@ func (t *tx) moveOut(th *thread.Thread, kind string, v wire.Value, n int) (wire.
 	return a.Tree(name), true
 }
 
-// brings says whether the block has an attachment of this name already.
-func (t *tx) brings(th *thread.Thread, a Attachment) bool {
+// hasAttachment reports whether the block already adds an attachment of this name.
+func (t *tx) hasAttachment(th *thread.Thread, a Attachment) bool {
 	key := th.Ref + "/" + a.Name
 	return slices.ContainsFunc(t.changes, func(c store.Change) bool { return c.Record.NS == NSFiles && c.Record.Key == key })
 }
@@ -101,7 +102,7 @@ func (a Attachment) record(ref string) store.Record {
 	return store.Record{NS: NSFiles, Key: ref + "/" + a.Name, Body: thread.Encode(a)}
 }
 
-// Tree is the stored form.
+// Tree returns the stored form of the content, under the name that its sender gave to the file.
 func (a Attachment) Tree(name string) wire.Value {
 	v := wire.Obj(
 		wire.TextField("file", a.Name), wire.TextField("mime", a.Mime),
@@ -113,7 +114,7 @@ func (a Attachment) Tree(name string) wire.Value {
 	return v
 }
 
-// KeepAttachment stores a file with a thread. It fails with [store.ErrConflict] if the thread has one of this name.
+// KeepAttachment stores a file with a thread. The error is [store.ErrConflict] if the thread has a file of this name.
 func (x *Exchange) KeepAttachment(ctx context.Context, ref string, a Attachment) error {
 	return x.records.Apply(ctx, []store.Change{{Record: a.record(ref)}}, time.Now())
 }
@@ -124,7 +125,7 @@ func (x *Exchange) Attachment(ctx context.Context, who Actor, ref, file string) 
 		return Attachment{}, err
 	}
 	if !thread.AttachmentName.MatchString(file) {
-		return Attachment{}, thread.Bad("file", "is no name of an attachment")
+		return Attachment{}, thread.Bad("file", "is not the name of an attachment")
 	}
 	rec, err := x.records.Get(ctx, NSFiles, ref+"/"+file, time.Now())
 	if errors.Is(err, store.ErrNotFound) {
@@ -142,7 +143,7 @@ func (x *Exchange) Attachment(ctx context.Context, who Actor, ref, file string) 
 
 const shareKey = "share/key"
 
-// shareSecret returns the key of all addresses. It makes the key once.
+// shareSecret returns the key behind all share tokens, and creates it on the first call.
 func (x *Exchange) shareSecret(ctx context.Context) ([]byte, error) {
 	for range maxConflicts {
 		rec, err := x.records.Get(ctx, NSMeta, shareKey, time.Now())
@@ -162,13 +163,13 @@ func (x *Exchange) shareSecret(ctx context.Context) ([]byte, error) {
 	return nil, store.ErrConflict
 }
 
-// ShareToken returns what the address of a file must carry.
+// ShareToken returns the token that the address of a shared file must carry.
 func (x *Exchange) ShareToken(ctx context.Context, ref, file string) (string, error) {
 	key, err := x.shareSecret(ctx)
 	if err != nil {
 		return "", err
 	}
 	mac := hmac.New(sha256.New, key)
-	mac.Write([]byte(ref + "/" + file)) // neither may hold a slash
+	mac.Write([]byte(ref + "/" + file)) // neither part contains a slash
 	return hex.EncodeToString(mac.Sum(nil)), nil
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// slow is a store in which it takes time to read the messages of a thread, as writing its files does on a disk.
+// slow is a store that takes time to read the messages of a thread, as writing its files does on a disk.
 type slow struct {
 	store.Store
 	by time.Duration
@@ -33,12 +33,13 @@ func (r slowRecords) List(ctx context.Context, ns, term, after string, limit int
 	return r.Records.List(ctx, ns, term, after, limit, now)
 }
 
-// However long a fresh directory takes to be written, or a full one to be read, what others add is seen soon: meanwhile,
-// and after. It was not for minutes, because the next look waited fifty times as long as the writing had taken.
+// TestMirrorLooksWhileItWrites: additions of others are seen soon, even while a new directory is written or a full one
+// is read, and afterwards. It once took minutes, because the next poll waited fifty times as long as the writing had
+// taken.
 func TestMirrorLooksWhileItWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const threads, each = 60, time.Second
-		s := newShelfOn(t, func(s store.Store) store.Store { return &slow{s, each} })
+		s := newFolderLabOn(t, func(s store.Store) store.Store { return &slow{s, each} })
 		s.executor("bob")
 		var refs []string
 		for range threads {
@@ -67,17 +68,17 @@ func TestMirrorLooksWhileItWrites(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-		if log := s.log.String(); !strings.Contains(log, "thread files are written") || !strings.Contains(log, "left=") {
+		if log := s.log.String(); !strings.Contains(log, "writing thread files") || !strings.Contains(log, "left=") {
 			t.Errorf("the log does not say how far it is:\n%s", log)
 		}
 	})
 }
 
-// A directory that is full at the start is read with a word now and then.
+// TestMirrorSaysHowFarItRead: reading a full directory at the start logs its progress.
 func TestMirrorSaysHowFarItRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slower := &slow{}
-		s := newShelfOn(t, func(s store.Store) store.Store { slower.Store = s; return slower })
+		s := newFolderLabOn(t, func(s store.Store) store.Store { slower.Store = s; return slower })
 		for range 30 {
 			s.request("agent", "{intent: look, priority: normal}")
 		}
@@ -89,21 +90,21 @@ func TestMirrorSaysHowFarItRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer root.Close()
-		if err := again.missed(t.Context(), root); err != nil {
+		if err := again.catchUp(t.Context(), root); err != nil {
 			t.Fatal(err)
 		}
-		if log := s.log.String(); strings.Count(log, "thread files are read") != 2 || !strings.Contains(log, "of=30") {
+		if log := s.log.String(); strings.Count(log, "reading thread files") != 2 || !strings.Contains(log, "of=30") {
 			t.Errorf("the log does not say how far it is:\n%s", log)
 		}
 	})
 }
 
-// What others added was taken in during a look: that is no reason to look less often.
+// TestNextLook: the time for imports in a poll does not make polls less frequent.
 func TestNextLook(t *testing.T) {
 	for took, want := range map[time.Duration]time.Duration{
-		0: PollEvery, 50 * time.Millisecond: PollEvery, 200 * time.Millisecond: 10 * time.Second, time.Minute: pollAtMost,
+		0: PollEvery, 50 * time.Millisecond: PollEvery, 200 * time.Millisecond: 10 * time.Second, time.Minute: maxPollInterval,
 	} {
-		if got := nextLook(took); got != want {
+		if got := nextPoll(took); got != want {
 			t.Errorf("nextLook(%v) = %v, want %v", took, got, want)
 		}
 	}

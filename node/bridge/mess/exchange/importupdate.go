@@ -11,13 +11,13 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// TakeIn takes the documents of a file that are not ours: a new thread as it stands, a known one through the same
-// transition rules as everybody (MESS-51).
-func (x *Exchange) TakeIn(ctx context.Context, f thread.ParsedFile) error {
+// ImportUpdate applies the documents of a thread file that are not from this exchange. An unknown thread is adopted as
+// it stands; for a known one, the usual transition rules hold (MESS-51).
+func (x *Exchange) ImportUpdate(ctx context.Context, f thread.ParsedFile) error {
 	t, err := x.Read(ctx, f.Thread.Ref, time.Now())
 	if errors.Is(err, store.ErrNotFound) {
 		if !f.Thread.Status.Open() && time.Since(f.Thread.Updated) > x.cfg.Retention {
-			return nil // it is kept no longer: the file alone stays
+			return nil // past its retention here: only the file stays
 		}
 		_, err = x.Adopt(ctx, []thread.ParsedFile{f})
 		return err
@@ -29,7 +29,7 @@ func (x *Exchange) TakeIn(ctx context.Context, f thread.ParsedFile) error {
 	if err != nil {
 		return err
 	}
-	ours := make(map[string]bool) // whether the file has it
+	ours := make(map[string]bool) // digest → whether the file has the document
 	for _, doc := range thread.DocumentsOf(t, messages) {
 		ours[thread.Digest(doc.Without("received"))] = false
 	}
@@ -43,27 +43,28 @@ func (x *Exchange) TakeIn(ctx context.Context, f thread.ParsedFile) error {
 			}
 			continue
 		}
-		if err := x.takeDocument(ctx, t, doc); err != nil {
+		if err := x.importDocument(ctx, t, doc); err != nil {
 			return err
 		}
 	}
-	if x.Mirror != nil && (missing > 0 || f.Thread.Status != t.Status || f.Thread.Holder != t.Holder) { // a crash came before the files were written
+	// the exchange crashed before it wrote the files
+	if x.Mirror != nil && (missing > 0 || f.Thread.Status != t.Status || f.Thread.Holder != t.Holder) {
 		x.Mirror([]string{t.Ref})
 	}
 	return nil
 }
 
-// takeDocument takes one document of somebody, once.
-func (x *Exchange) takeDocument(ctx context.Context, t *thread.Thread, doc wire.Value) error {
+// importDocument applies one document of a thread file, once.
+func (x *Exchange) importDocument(ctx context.Context, t *thread.Thread, doc wire.Value) error {
 	m, b, err := thread.ReadDocument(doc, t)
 	if err != nil || thread.IsAck(b) || m.From == thread.ExchangeID {
-		return nil // not said by anybody
+		return nil // not a message of a participant
 	}
 	mark := store.Change{Record: store.Record{NS: NSSeen, Key: "file/" + t.Ref + "/" + thread.Digest(doc)}}
 	if _, err := x.records.Get(ctx, NSSeen, mark.Record.Key, time.Now()); err == nil {
 		return nil
 	}
-	err = foreign(b)
+	err = checkFileBlock(b)
 	if err == nil {
 		who := WriterOfFiles(m.From)
 		_, err = x.Do(ctx, who, b, Options{Lax: true, Re: t.Ref, Records: []store.Change{mark}})
@@ -71,23 +72,23 @@ func (x *Exchange) takeDocument(ctx context.Context, t *thread.Thread, doc wire.
 	if e, refused := errors.AsType[*wire.Error](err); !refused || e.Retry {
 		return err
 	}
-	return x.KeepRefused(ctx, t.Ref, m, thread.PublicText(err), nil, mark)
+	return x.StoreRefusal(ctx, t.Ref, m, thread.PublicText(err), nil, mark)
 }
 
-// foreign refuses what does not belong into the file of a thread. Whoever writes there may speak in any name, about this
-// thread: who is registered on the exchange, with what capabilities, and what else is asked for is said with a key.
-func foreign(b thread.Block) error {
+// checkFileBlock refuses entries that do not belong in the file of a thread. A writer of the file may speak in
+// any name, but only about this thread: registrations, capabilities and new requests need an API key.
+func checkFileBlock(b thread.Block) error {
 	for i, e := range b {
 		if e.Type == "request" || e.Type == "config" {
-			return thread.Bad(thread.EntryPath(i, e), "does not belong into a thread")
+			return thread.Bad(thread.EntryPath(i, e), "does not belong in the file of a thread")
 		}
 	}
 	return nil
 }
 
-// KeepRefused keeps a message that the state machine did not allow, in one unit with more: nothing that somebody wrote is
-// lost.
-func (x *Exchange) KeepRefused(ctx context.Context, ref string, m thread.Message, note string, once *Once, more ...store.Change) error {
+// StoreRefusal stores a message that the state machine refused, in one unit with more, so that nothing that a
+// participant wrote is lost.
+func (x *Exchange) StoreRefusal(ctx context.Context, ref string, m thread.Message, note string, once *ReplayKey, more ...store.Change) error {
 	for range maxConflicts {
 		tx := x.begin(Actor{ID: m.From, Channel: thread.ChannelRefused, system: true}, Options{Records: more})
 		t, err := tx.load(ctx, ref)
@@ -99,10 +100,10 @@ func (x *Exchange) KeepRefused(ctx context.Context, ref string, m thread.Message
 		if err != nil {
 			return err
 		}
-		tx.quiet = true
-		tx.add(t, m.From, b)
-		x.log.Info("what was said in a thread is not allowed", "thread", ref, "reason", note)
-		if err := tx.remember(once); err != nil {
+		tx.silent = true
+		tx.appendMessage(t, m.From, b)
+		x.log.Info("a message was refused and is kept with its thread", "thread", ref, "reason", note)
+		if err := tx.saveReplay(once); err != nil {
 			return err
 		}
 		if err := tx.commit(ctx); !errors.Is(err, store.ErrConflict) {
@@ -112,7 +113,7 @@ func (x *Exchange) KeepRefused(ctx context.Context, ref string, m thread.Message
 	return nil
 }
 
-// Attachments lists the files of a thread, but for uploads that no message names.
+// Attachments returns the names of the files of a thread, except uploads that no message names yet.
 func (x *Exchange) Attachments(ctx context.Context, ref string) ([]string, error) {
 	var names []string
 	marks, err := uploads{x.records}.marks(ctx, ref, time.Now())

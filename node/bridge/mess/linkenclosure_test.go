@@ -15,10 +15,10 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// text is what the file of a thread says.
-func (s *shed) text(r *dirRemote, there string) string {
+// text returns the text of a thread's files.
+func (s *sharedFolder) text(r *dirRemote, there string) string {
 	s.t.Helper()
-	if _, err := r.changed(s.t.Context()); err != nil { // pulled
+	if _, err := r.list(s.t.Context()); err != nil { // pulled
 		s.t.Fatal(err)
 	}
 	root, err := folder.OpenLayout(r.dir)
@@ -34,11 +34,12 @@ func (s *shed) text(r *dirRemote, there string) string {
 	return string(data)
 }
 
-// Files of ours lie beside a thread in a folder, however large, also where nobody reaches our listener.
+// TestPhotoIntoADirectory: files of ours are stored beside a thread in a folder, however large, even without a public
+// listener.
 func TestPhotoIntoADirectory(t *testing.T) {
 	for name, inGit := range map[string]bool{"plain": false, "git": true} {
 		t.Run(name, func(t *testing.T) {
-			s := newShed(t, inGit, nil)
+			s := newSharedFolder(t, inGit, nil)
 			large := append(smallPhoto[:8:8], bytes.Repeat([]byte("q"), 3<<20)...)
 			where := s.home.request(thread.OwnerID, "{id: draft, intent: draft}")
 			secret, err := s.home.Upload(t.Context(), exchange.Owner("test"), where, "secret.png", smallPhoto)
@@ -46,7 +47,7 @@ func TestPhotoIntoADirectory(t *testing.T) {
 				t.Fatal(err)
 			}
 			s.home.do(thread.OwnerID, "- note: {re: draft, context: ["+string(secret.JSON())+"]}")
-			// Whoever asks here may write what looks like an address of ours.
+			// A requester here may write what looks like an address of ours.
 			here := s.home.request("client", `{id: saw, intent: saw the log, context: [{image: "`+dataURI("image/png", large[:thread.MaxInline+8])+`"}, {image: "`+
 				enclosure(where, secret.At(0).GetStr("file"), strings.Repeat("0", 64))+`"}]}`)
 			s.home.sendThrough(here)
@@ -67,7 +68,7 @@ func TestPhotoIntoADirectory(t *testing.T) {
 				t.Error("a file of another thread lies there")
 			}
 
-			// The other way: who asks there gets the photo of who works here.
+			// In the other direction: a requester there gets the photo of an executor here.
 			asked := s.create("carol", "{id: look, intent: look}")
 			answer := s.home.arrived("look")
 			s.home.do(thread.OwnerID, "- status: {re: "+answer+", code: claimed}")
@@ -86,7 +87,7 @@ func TestPhotoIntoADirectory(t *testing.T) {
 			}
 			eventually(t, "the result there", func() bool {
 				v, err := bob.view(t.Context(), asked)
-				if _, pulled := bob.changed(t.Context()); pulled != nil {
+				if _, pulled := bob.list(t.Context()); pulled != nil {
 					err = pulled
 				}
 				return err == nil && v.status == thread.Completed
@@ -103,10 +104,10 @@ func TestPhotoIntoADirectory(t *testing.T) {
 	}
 }
 
-// Said again after a crash it is there once, with its file.
+// TestPhotoIntoADirectoryOnce: a message that is posted again after a crash exists once, with its file.
 func TestPhotoIntoADirectoryOnce(t *testing.T) {
 	files := map[string]exchange.Attachment{"content://x/y?token=z": {Name: "att-009-image-y.png", Mime: "image/png", Size: len(smallPhoto), Data: smallPhoto}}
-	r := &dirRemote{dir: t.TempDir(), name: "us", enclosed: func(_ context.Context, uri string) (exchange.Attachment, bool, error) {
+	r := &dirRemote{dir: t.TempDir(), name: "us", findEnclosure: func(_ context.Context, uri string) (exchange.Attachment, bool, error) {
 		a, ok := files[uri]
 		return a, ok, nil
 	}}
@@ -115,7 +116,7 @@ func TestPhotoIntoADirectoryOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := r.say(t.Context(), "", ref, mustParse(t, `- note: {re: x, context: [{image: {uri: "content://x/y?token=z", name: y.png, mime: image/png}}]}`)); err != nil {
+		if err := r.post(t.Context(), "", ref, mustParse(t, `- note: {re: x, context: [{image: {uri: "content://x/y?token=z", name: y.png, mime: image/png}}]}`)); err != nil {
 			t.Fatal(err)
 		}
 	}

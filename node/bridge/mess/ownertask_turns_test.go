@@ -13,8 +13,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// pending waits for the one question to the owner whose body says this.
-func (p *party) pending(text string) (ask acl.Ask) {
+// pending waits for the only question to the owner whose body contains this text.
+func (p *meshNode) pending(text string) (ask acl.Ask) {
 	p.t.Helper()
 	eventually(p.t.(*testing.T), "a question with "+text, func() bool {
 		asks, _, err := p.node.Asks().List(p.t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
@@ -27,8 +27,8 @@ func (p *party) pending(text string) (ask acl.Ask) {
 	return ask
 }
 
-// fill opens as many questions of a kind as may be open, and returns what holds one of the places.
-func (p *party) fill(kind string) store.Record {
+// fill opens as many questions of a kind as may be open, and returns one of them.
+func (p *meshNode) fill(kind string) store.Record {
 	p.t.Helper()
 	var changes []store.Change
 	for i := range 200 {
@@ -40,9 +40,10 @@ func (p *party) fill(kind string) store.Record {
 	return changes[0].Record
 }
 
-// Who is answered is who asks, also after the owner said something: the rules for what leaves go by it.
+// TestTaskIsOfWhoAsks: an answer goes to the requester, even if the owner wrote last: the rules for outgoing
+// messages depend on it.
 func TestTaskIsOfWhoAsks(t *testing.T) {
-	home := newParty(t, meshtest.New(t), "home", nil)
+	home := newMeshNode(t, meshtest.New(t), "home", nil)
 	home.executor("bob")
 	ref := home.request(thread.OwnerID, "{intent: look into the fridge}")
 	home.status("bob", ref, "claimed")
@@ -56,9 +57,9 @@ func TestTaskIsOfWhoAsks(t *testing.T) {
 	}
 }
 
-// An agent that may answer takes no request back, and ends none in the name of the exchange.
+// TestTaskTakesWhatWorkSays: an agent that may answer cannot cancel a request or end it in the name of the exchange.
 func TestTaskTakesWhatWorkSays(t *testing.T) {
-	home := newParty(t, meshtest.New(t), "home", nil)
+	home := newMeshNode(t, meshtest.New(t), "home", nil)
 	ref := home.request("claude", "{intent: look}")
 	item := home.task(ref, "work/0")
 	for _, code := range []string{"cancelled", "expired", "superseded", "received"} {
@@ -69,9 +70,9 @@ func TestTaskTakesWhatWorkSays(t *testing.T) {
 	home.want(ref, thread.InProgress)
 }
 
-// What an executor says after it asked for a yes does not take the place of what it asked.
+// TestConfirmationIsNotBuried: a later message of an executor does not replace its question.
 func TestConfirmationIsNotBuried(t *testing.T) {
-	home := newParty(t, meshtest.New(t), "home", nil)
+	home := newMeshNode(t, meshtest.New(t), "home", nil)
 	home.executor("bob")
 	ref := home.request(thread.OwnerID, "{intent: look into the fridge}")
 	home.status("bob", ref, "claimed")
@@ -86,9 +87,9 @@ func TestConfirmationIsNotBuried(t *testing.T) {
 	}
 }
 
-// Of a request that waits for the owner's word the owner is asked once there is room among the questions.
+// TestHeldIsAskedWhenThereIsRoom: the owner is asked about a held request as soon as there is room for the question.
 func TestHeldIsAskedWhenThereIsRoom(t *testing.T) {
-	home := newParty(t, meshtest.New(t), "home", nil)
+	home := newMeshNode(t, meshtest.New(t), "home", nil)
 	slot := home.fill(askHeld)
 	res, err := home.Do(t.Context(), actor("claude"), mustParse(t, "- request: {intent: look into the cellar}\n"), exchange.Options{Hold: true})
 	if err != nil {
@@ -99,14 +100,15 @@ func TestHeldIsAskedWhenThereIsRoom(t *testing.T) {
 	if err := home.store.Records().Apply(t.Context(), []store.Change{free}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	home.WakeTeller()
+	home.WakeNotifier()
 	home.pending("the cellar")
 }
 
-// Where enough waits for the owner, strangers do not have the directory asked again and again: the inbox has their request.
+// TestFullQueueAsksNoDirectory: if enough questions wait for the owner, requests of strangers do not make the directory
+// work again and again: the inbox has the request.
 func TestFullQueueAsksNoDirectory(t *testing.T) {
-	home := newParty(t, meshtest.New(t), "home", func(c *Config) {
-		c.Mesh = lists(c.Mesh, "am_x")
+	home := newMeshNode(t, meshtest.New(t), "home", func(c *Config) {
+		c.Mesh = listAgents(c.Mesh, "am_x")
 	})
 	home.fill(askRoute)
 	home.task(home.request("claude", "{intent: look}"), "work/0")

@@ -13,17 +13,17 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// A file of ours that goes to a folder behind a link lies there beside the thread, as the files of others do (MESS-46). The
-// message of the mesh that takes it there has an address in its place, which nobody else can write: what others say in our
-// threads may look like one.
+// A file of ours that goes to a folder behind a link is stored beside the thread there, like the files of others
+// (MESS-46). The mesh message that brings it has an address in its place. The address has a token, because texts of
+// others in our threads may look like such an address.
 
-// enclosure is the address of a file of a thread of ours.
+// enclosure returns the address of a file of a thread of ours.
 func enclosure(ref, file, token string) string {
 	return "content://" + ref + "/" + file + "?token=" + token
 }
 
-// enclosed returns the file that an address of [enclosure] names.
-func (l *link) enclosed(ctx context.Context, uri string) (exchange.Attachment, bool, error) {
+// findEnclosure returns the file that an address of [enclosure] names.
+func (l *link) findEnclosure(ctx context.Context, uri string) (exchange.Attachment, bool, error) {
 	at, token, ok := strings.Cut(uri, "?token=")
 	ref, file, named := thread.SplitResource(at)
 	if !ok || !named {
@@ -35,14 +35,15 @@ func (l *link) enclosed(ctx context.Context, uri string) (exchange.Attachment, b
 	}
 	a, err := l.x.Attachment(ctx, exchange.Owner("link"), ref, file)
 	if e, refused := errors.AsType[*wire.Error](err); refused && !e.Retry {
-		return a, false, nil // it went with its thread
+		return a, false, nil // the file was removed with its thread
 	}
 	return a, err == nil, err
 }
 
-// filed puts files in the place of the addresses in a block, under the names that they have with the message of this serial.
-func (r *dirRemote) filed(ctx context.Context, b thread.Block, serial int) (thread.Block, []exchange.Attachment, error) {
-	if r.enclosed == nil {
+// extractEnclosures replaces the addresses in a block by files, under the names that they have in the message with this
+// serial.
+func (r *dirRemote) extractEnclosures(ctx context.Context, b thread.Block, serial int) (thread.Block, []exchange.Attachment, error) {
+	if r.findEnclosure == nil {
 		return b, nil, nil
 	}
 	var files []exchange.Attachment
@@ -51,12 +52,12 @@ func (r *dirRemote) filed(ctx context.Context, b thread.Block, serial int) (thre
 		if !strings.HasPrefix(uri, "content://") {
 			return v, nil
 		}
-		a, ok, err := r.enclosed(ctx, uri)
+		a, ok, err := r.findEnclosure(ctx, uri)
 		if err != nil || !ok {
 			return v, err
 		}
 		name := v.GetStr("name")
-		if thread.AttachmentName.MatchString(name) { // it had none but that
+		if thread.AttachmentName.MatchString(name) { // the address was its only name
 			name = thread.AttachmentTail(name)
 		}
 		end := name[max(0, len(name)-80):]

@@ -16,37 +16,38 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// What the owner is to do about threads: a task in the inbox for what is offered to the owner and for the questions to
-// the owner (MESS section 12), and questions in the approval queue for what needs a yes or no. All of it follows from
-// the thread alone, and is made so again whenever the owner's turn changes, through whichever door.
+// The owner's work on threads: a task in the inbox for an offer and for questions to the owner (MESS section 12), and a
+// question in the approval queue for a yes or no. All of it follows from the thread alone, and is computed again
+// whenever the owner's turn changes, through any transport.
 
-// about is the name of a thread beyond this package.
-func about(ref string) string { return Kind + "/" + ref }
+// aboutThread returns the name of a thread outside of this package.
+func aboutThread(ref string) string { return Kind + "/" + ref }
 
-// lay makes the owner's inbox and approval queue say of a thread what is to be done about it now.
-func (b *Bridge) lay(ctx context.Context, t *thread.Thread, changes []store.Change) error {
-	changes, err := b.asking(ctx, t, changes)
+// updateOwner makes the owner's inbox and questions show what the owner can now do about a thread.
+func (b *Bridge) updateOwner(ctx context.Context, t *thread.Thread, changes []store.Change) error {
+	changes, err := b.updateQuestions(ctx, t, changes)
 	if err != nil {
 		return err
 	}
 	if b.cfg.Mesh == nil {
 		return b.records.Apply(ctx, changes, time.Now())
 	}
-	task, err := b.task(ctx, t)
+	task, err := b.newTask(ctx, t)
 	if err != nil {
 		return err
 	}
 	return b.cfg.Mesh.PutTask(ctx, task, changes)
 }
 
-// asking withdraws the questions about a thread that are no longer to be asked, and adds the one that is.
-func (b *Bridge) asking(ctx context.Context, t *thread.Thread, changes []store.Change) ([]store.Change, error) {
+// updateQuestions adds the changes that withdraw outdated questions about a thread, and the one that asks the current
+// question.
+func (b *Bridge) updateQuestions(ctx context.Context, t *thread.Thread, changes []store.Change) ([]store.Change, error) {
 	if b.cfg.Mesh == nil {
 		return changes, nil
 	}
 	kind, title := questionOf(t)
 	asked := false
-	stale, err := b.cfg.Mesh.Asks().WithdrawAbout(ctx, about(t.Ref), func(a acl.Ask) bool {
+	stale, err := b.cfg.Mesh.Asks().WithdrawAbout(ctx, aboutThread(t.Ref), func(a acl.Ask) bool {
 		switch a.Kind {
 		case askConfirm:
 			var body askBody
@@ -69,49 +70,50 @@ func (b *Bridge) asking(ctx context.Context, t *thread.Thread, changes []store.C
 	if kind == "" || asked {
 		return changes, nil
 	}
-	question, err := b.question(ctx, kind, t, askBody{}, title)
+	question, err := b.newQuestion(ctx, kind, t, askBody{}, title)
 	return append(changes, question...), err
 }
 
-// questionOf names the question of a yes or no that the owner's turn is, and what it says in our words; "" for none. What the
-// owner held back is asked by nobody.
+// questionOf returns the kind and title of the question in the owner's turn, or "". A thread that the owner holds back
+// is not asked about again.
 func questionOf(t *thread.Thread) (kind, title string) {
 	switch turn := t.Turn(); {
 	case strings.HasPrefix(turn, thread.TurnConfirm+"/"):
 		return askConfirm, "an executor wants to act and asks you to confirm"
 	case turn == thread.TurnRelease && t.History[len(t.History)-1].By != thread.OwnerID:
-		return askHeld, "a request needs your word before anybody acts on it"
+		return askHeld, "a request needs your approval before anybody acts on it"
 	}
 	return "", ""
 }
 
-// maxTask bounds the words of others in a task. What is longer is read in the thread.
+// maxTask bounds the text of others in a task. The thread has the full text.
 const maxTask = 64 << 10
 
-// task is what the inbox shows of the owner's turn.
-func (b *Bridge) task(ctx context.Context, t *thread.Thread) (bridge.Task, error) {
+// newTask returns the inbox task for the owner's turn. Its Turn is "" if there is nothing to do.
+func (b *Bridge) newTask(ctx context.Context, t *thread.Thread) (bridge.Task, error) {
 	kind, n, _ := strings.Cut(t.Turn(), "/")
-	task := bridge.Task{About: about(t.Ref), Done: t.History[len(t.History)-1].By == thread.OwnerID}
+	task := bridge.Task{About: aboutThread(t.Ref), Done: t.History[len(t.History)-1].By == thread.OwnerID}
 	switch kind {
 	case thread.TurnWork, thread.TurnAnswer:
 	case thread.TurnSuggestion:
 		return b.suggestionTask(t, task), nil
 	default:
-		if kind == "" && len(t.Suggestions) > 0 && !task.Done { // a word to one need not be in the history
-			last, err := b.newest(ctx, t.Ref, t.Serial, func(m thread.Message) bool { return m.From != thread.ExchangeID })
+		// a decision about a suggestion need not be in the history
+		if kind == "" && len(t.Suggestions) > 0 && !task.Done {
+			last, err := b.newestMessage(ctx, t.Ref, t.Serial, func(m thread.Message) bool { return m.From != thread.ExchangeID })
 			task.Done = last.From == thread.OwnerID
 			return task, err
 		}
 		return task, nil
 	}
-	serial, from := t.Serial, t.Requester // what was answered, or asked
+	serial, from := t.Serial, t.Requester // the message to answer
 	if n == "0" {
 		serial = 1
 	}
 	if kind == thread.TurnAnswer {
 		from = t.Holder
 	}
-	m, err := b.newest(ctx, t.Ref, serial, func(m thread.Message) bool { return m.From == from })
+	m, err := b.newestMessage(ctx, t.Ref, serial, func(m thread.Message) bool { return m.From == from })
 	if err != nil {
 		return task, err
 	}
@@ -130,7 +132,7 @@ func (b *Bridge) task(ctx context.Context, t *thread.Thread) (bridge.Task, error
 	return task, nil
 }
 
-// senderOf says who wrote something in a thread, and how that is known.
+// senderOf returns the author of a message in a thread, and how the author is verified.
 func senderOf(t *thread.Thread, from string) (id wire.AgentID, name, proof string) {
 	if p, ok := t.Peers[from]; ok || strings.HasPrefix(from, "am_") {
 		if p.Address != "" {
@@ -141,7 +143,7 @@ func senderOf(t *thread.Thread, from string) (id wire.AgentID, name, proof strin
 	return bridge.Address{Kind: Kind, Peer: from}.Pseudonym(), wire.OneLine(from, 128), bridge.VerifiedBearer
 }
 
-// actionIn names a list by its first entry.
+// actionIn returns the type of the first entry of a list.
 func actionIn(list wire.Value) string {
 	b, err := thread.FromTree(list)
 	if err != nil {
@@ -150,7 +152,7 @@ func actionIn(list wire.Value) string {
 	return b.Action()
 }
 
-// Answer implements [bridge.Answerer]: the owner answers a task from the inbox.
+// Answer implements [bridge.Answerer]: the owner answers a task in the inbox.
 func (b *Bridge) Answer(ctx context.Context, a bridge.Answer) (wire.Value, error) {
 	ref := strings.TrimPrefix(a.About, Kind+"/")
 	owner := exchange.Owner("inbox")
@@ -168,8 +170,8 @@ func (b *Bridge) Answer(ctx context.Context, a bridge.Answer) (wire.Value, error
 	return ackPayload(res), err
 }
 
-// parseAnswer reads what the owner says to a task: a MESS list in mess, as between agents; {"action": "accept"} or
-// "decline" to an offer; {"answers": {field: text}} to questions; or a text, which is the result, or the answer.
+// parseAnswer reads the owner's answer to a task: a MESS list in mess, as between agents; {"action": "accept"} or
+// "decline" for an offer; {"answers": {field: text}} for questions; or a text, which is the result or the answer.
 func parseAnswer(t *thread.Thread, a bridge.Answer) (thread.Block, error) {
 	kind, _, _ := strings.Cut(a.Turn, "/")
 	re := wire.Obj(wire.TextField("re", t.Ref))
@@ -215,14 +217,14 @@ func parseAnswer(t *thread.Thread, a bridge.Answer) (thread.Block, error) {
 	return nil, thread.Bad("", explainTurn(t, kind))
 }
 
-// sayable are the entries that a task takes, by the kind of its turn. A yes or no is given to a question in the approval
-// queue, and not by whoever may answer what came in. Of the states those of who works are taken: to cancel a request, or to
-// end it in another way, is not.
-var sayable = map[string][]string{
+// taskEntries are the entry types that a task accepts, by the kind of its turn. A yes or no belongs to a question in
+// the approval queue. A task accepts only the states of an executor at work: an answer must not cancel a request or end
+// it in another way.
+var taskEntries = map[string][]string{
 	thread.TurnWork: {"v", "status", "response"}, thread.TurnAnswer: {"v", "answer", "reply"}, thread.TurnSuggestion: {"v", "reply"},
 }
 
-// parseOwnerBlock reads a list of the owner's about this thread alone.
+// parseOwnerBlock reads a list of the owner that must be about this thread only.
 func parseOwnerBlock(t *thread.Thread, list wire.Value, kind string) (thread.Block, error) {
 	b, err := thread.FromTree(list)
 	if err != nil {
@@ -238,7 +240,7 @@ func parseOwnerBlock(t *thread.Thread, list wire.Value, kind string) (thread.Blo
 		re, named := e.Body.Get("re")
 		one, _ := re.Str()
 		switch {
-		case !slices.Contains(sayable[kind], e.Type) || confirms || accepts != (kind == thread.TurnSuggestion && e.Type == "reply") || coded && code != thread.Claimed && !slices.Contains(thread.WorkingCodes, code):
+		case !slices.Contains(taskEntries[kind], e.Type) || confirms || accepts != (kind == thread.TurnSuggestion && e.Type == "reply") || coded && code != thread.Claimed && !slices.Contains(thread.WorkingCodes, code):
 			return nil, thread.Bad(thread.EntryPath(i, e), "does not answer this: "+explainTurn(t, kind))
 		case named && one != t.Ref:
 			return nil, thread.Bad(thread.EntryPath(i, e)+".re", "must be "+t.Ref+", or be left out")
@@ -249,7 +251,7 @@ func parseOwnerBlock(t *thread.Thread, list wire.Value, kind string) (thread.Blo
 	return b, nil
 }
 
-// explainTurn says what a task takes.
+// explainTurn returns the answers that a task accepts, for the owner.
 func explainTurn(t *thread.Thread, kind string) string {
 	if kind == thread.TurnSuggestion {
 		return "answer with --action accept or decline"
@@ -266,7 +268,7 @@ func explainTurn(t *thread.Thread, kind string) string {
 	return "answer with a text, which is the result, with --action accept or decline, or with {\"mess\": […]}"
 }
 
-// suggestionTask adds to a task what is suggested.
+// suggestionTask completes a task with the newest open suggestion.
 func (b *Bridge) suggestionTask(t *thread.Thread, task bridge.Task) bridge.Task {
 	s := t.Suggestions[t.OpenSuggestion()-1]
 	task.Turn, task.Intent = t.Turn(), Intent

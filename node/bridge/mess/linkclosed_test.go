@@ -16,7 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// When a foreign thread is no longer ours to do.
+// TestOverThere: cases in which a foreign thread no longer needs work here.
 func TestOverThere(t *testing.T) {
 	end := func(code, reason string) []thread.Message {
 		body := wire.Obj(wire.TextField("code", code), wire.TextField("reason", reason))
@@ -45,17 +45,17 @@ func TestOverThere(t *testing.T) {
 		{"ended without", remoteView{status: thread.Expired, messages: end("received", "x")}, "us", knownThread{}, free, "it is expired there"},
 		{"gone", remoteView{gone: true}, "us", knownThread{}, free, "the exchange does not show it any more"},
 	} {
-		if got := c.v.over(c.self, c.k, c.t); got != c.want {
+		if got := c.v.closedReason(c.self, c.k, c.t); got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}
 }
 
-// A list that is too short for all threads: those it does not show are looked at one by one, so many in a poll, and ever
-// more seldom while they are there.
+// TestHiddenThreadsAreLookedAtSeldom: if a list is too short for all threads, the missing ones are checked one by one,
+// a bounded number in each poll, and with growing pauses while they exist.
 func TestHiddenThreadsAreLookedAtSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, remote, _ := newBoard(t)
+		l, remote, _ := newListRemote(t)
 		x, threads := l.x, map[string]string{} // there → here
 		for i := range 2*maxMissing + 5 {
 			there := "there" + strconv.Itoa(i)
@@ -92,7 +92,7 @@ func TestHiddenThreadsAreLookedAtSeldom(t *testing.T) {
 		if each := looks / len(threads); each < 6 || each > 14 {
 			t.Errorf("each was looked at %d times in an hour", each)
 		}
-		// What is not there any more ends, and is looked at no longer.
+		// A thread that no longer exists ends here, and is not checked again.
 		for there := range threads {
 			remote.fails[there] = &client.SendError{Status: http.StatusNotFound}
 		}
@@ -110,8 +110,8 @@ func TestHiddenThreadsAreLookedAtSeldom(t *testing.T) {
 		if n := poll(); n != 0 || open != 0 {
 			t.Errorf("%d were looked at when all have ended", n)
 		}
-		// One that is listed is looked at where it changed, and not beside that.
-		remote.list = []remoteThread{{"there0", "from-there0", "1"}}
+		// A listed thread is checked when it has changed, and not besides.
+		remote.listed = []remoteThread{{"there0", "from-there0", "1"}}
 		if poll(); len(remote.reads) > 1 || slices.Contains(remote.reads, "there1") {
 			t.Errorf("read: %v", remote.reads)
 		}

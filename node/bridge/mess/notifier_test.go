@@ -21,8 +21,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// told waits for an event about the approval queue, as the page that is open gets it.
-func told(t *testing.T, events <-chan node.Event, state string) {
+// waitEvent waits for an event about the approval queue, as an open page gets it.
+func waitEvent(t *testing.T, events <-chan node.Event, state string) {
 	t.Helper()
 	deadline := time.After(time.Minute)
 	for {
@@ -37,8 +37,8 @@ func told(t *testing.T, events <-chan node.Event, state string) {
 	}
 }
 
-// noticesOf counts the owner's notices of a kind that say something.
-func (p *party) noticesOf(kind, text string) (n int) {
+// noticesOf returns the number of the owner's notices of a kind with this text.
+func (p *meshNode) noticesOf(kind, text string) (n int) {
 	p.t.Helper()
 	list, _, err := p.node.Notices.List(p.t.Context(), "", 1000, time.Now())
 	if err != nil {
@@ -52,15 +52,16 @@ func (p *party) noticesOf(kind, text string) (n int) {
 	return n
 }
 
-// Whatever the exchange asks, the owner is told, once, and an open page sees it come and go.
+// TestOwnerIsToldOfQuestions: for every question of the exchange the owner gets one notice, and an open page sees the
+// question come and go.
 func TestOwnerIsToldOfQuestions(t *testing.T) {
-	home := newParty(t, meshtest.New(t), "home", nil)
+	home := newMeshNode(t, meshtest.New(t), "home", nil)
 	home.executor("bob")
 	events, stop := home.node.Watch()
 	defer stop()
 	ref := home.request(thread.OwnerID, "{intent: look into the fridge}")
 	home.status("bob", ref, "needs_confirmation, action: eat it")
-	told(t, events, "pending")
+	waitEvent(t, events, "pending")
 	asks, _, err := home.node.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
 	if err != nil || len(asks) != 1 || !strings.Contains(string(asks[0].Body), `"action":"eat it"`) {
 		t.Errorf("asks = %+v, %v, want one that says what is to be confirmed", asks, err)
@@ -72,19 +73,20 @@ func TestOwnerIsToldOfQuestions(t *testing.T) {
 		t.Errorf("and %d beside it", n)
 	}
 	home.do(thread.OwnerID, "- reply: {re: "+ref+", confirm: false}\n")
-	told(t, events, "withdrawn")
+	waitEvent(t, events, "withdrawn")
 }
 
-// A registration that waits is told of, and asked about no more once it was approved at another door.
+// TestOwnerIsToldOfRegistrations: the owner gets a notice of a pending registration, and its question is withdrawn when
+// it is approved elsewhere.
 func TestOwnerIsToldOfRegistrations(t *testing.T) {
-	home := newParty(t, meshtest.New(t), "home", func(c *Config) {
+	home := newMeshNode(t, meshtest.New(t), "home", func(c *Config) {
 		c.Exchange = exchange.New(exchange.Config{Store: c.Store, Registration: "approval"})
 	})
 	events, stop := home.node.Watch()
 	defer stop()
 	e := echo.New()
-	home.bridge.door.Mount(e)
-	owner.Mount(e.Group("/owner"), home.bridge.door.Operations()...)
+	home.bridge.server.Mount(e)
+	owner.Mount(e.Group("/owner"), home.bridge.server.Operations()...)
 	call := func(path, body string) *httptest.ResponseRecorder {
 		t.Helper()
 		r := httptest.NewRequestWithContext(t.Context(), "POST", path, strings.NewReader(body))
@@ -95,7 +97,7 @@ func TestOwnerIsToldOfRegistrations(t *testing.T) {
 	if w := call("/api/v1/exchanges/home/register", `{"executor_id":"eve"}`); w.Code != 201 {
 		t.Fatalf("%d %s", w.Code, w.Body)
 	}
-	told(t, events, "pending")
+	waitEvent(t, events, "pending")
 	if n := home.noticesOf("approval", "wants to join"); n != 1 {
 		t.Errorf("%d notices, want one", n)
 	}
@@ -106,7 +108,7 @@ func TestOwnerIsToldOfRegistrations(t *testing.T) {
 	if w := call("/owner/mess/exchange/executors/eve/approve", ""); w.Code != 200 {
 		t.Fatalf("%d %s", w.Code, w.Body)
 	}
-	told(t, events, "withdrawn")
+	waitEvent(t, events, "withdrawn")
 	if _, err := home.node.Asks().Decide(t.Context(), asks[0].ID, asks[0].Hash, acl.Reject, "test", time.Now()); !errors.Is(err, acl.ErrAskGone) {
 		t.Errorf("a No to the old question: %v", err)
 	}
@@ -115,16 +117,16 @@ func TestOwnerIsToldOfRegistrations(t *testing.T) {
 	}
 }
 
-// Who is asked about a request is shown what it says, not its intent alone.
+// TestQuestionsShowTheRequest: a question to the owner shows the messages of the request, not only its intent.
 func TestQuestionsShowTheRequest(t *testing.T) {
-	home := newParty(t, meshtest.New(t), "home", nil)
+	home := newMeshNode(t, meshtest.New(t), "home", nil)
 	ref := home.request("claude", "{intent: look, requires: [ladder], confirm_before: true, compensation: {shells: 5}, context: [the cellar]}")
 	long := home.request("claude", "{intent: look, context: ["+strings.Repeat("'"+strings.Repeat("many words ", 900)+"', ", 9)+"x]}")
 	for _, c := range []struct{ ref, kind, want string }{
 		{ref, askHeld, `"shells":5`}, {ref, askHeld, `"confirm_before":true`}, {ref, askRoute, `"requires":["ladder"]`}, {ref, askRoute, "the cellar"},
 		{ref, askRoute, `"agent_id":"am_x"`}, {long, askHeld, `"shortened":true`},
 	} {
-		changes, err := home.bridge.question(t.Context(), c.kind, home.thread(c.ref), askBody{Candidates: []Agent{{ID: "am_x"}}}, "a question")
+		changes, err := home.bridge.newQuestion(t.Context(), c.kind, home.thread(c.ref), askBody{Candidates: []Agent{{ID: "am_x"}}}, "a question")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -138,11 +140,11 @@ func TestQuestionsShowTheRequest(t *testing.T) {
 	}
 }
 
-// Two units of one millisecond tell of one thread, and neither takes the place of the other.
+// TestNoticesOfOneMillisecond: two units of one millisecond add notices of one thread, and neither replaces the other.
 func TestNoticesOfOneMillisecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t)
-		l.Hears = func(id string) bool { return id == "alice" }
+		l.WantsNotices = func(id string) bool { return id == "alice" }
 		ref := l.request("alice", "{intent: look}")
 		for range 3 {
 			l.status(thread.OwnerID, ref, "in_progress, message: so it goes")
@@ -160,14 +162,15 @@ func TestNoticesOfOneMillisecond(t *testing.T) {
 	})
 }
 
-// A notice is stored with the transition it tells of: a process that dies between the two tells it afterwards, once.
+// TestNoticesOutliveTheProcess: a notice is stored with its transition, so a process that dies in between delivers it
+// after the restart, once.
 func TestNoticesOutliveTheProcess(t *testing.T) {
 	l := newLab(t)
 	box := notify.New(notify.Config{Records: l.store.Records()})
 	if _, err := New(Config{Exchange: l.Exchange, Store: l.store, Notices: box}); err != nil {
 		t.Fatal(err)
 	}
-	l.request("agent", "{intent: look}") // the process ends here: nothing was told yet
+	l.request("agent", "{intent: look}") // the process ends here: no notice was delivered yet
 	again := labOn(t, l.store)
 	b, err := New(Config{Exchange: again.Exchange, Store: l.store, Notices: box})
 	if err != nil {
@@ -185,18 +188,18 @@ func TestNoticesOutliveTheProcess(t *testing.T) {
 		t.Fatal("it was told before")
 	}
 	for range 3 {
-		if _, err := b.round(t.Context()); err != nil {
+		if _, err := b.deliverNotices(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if n := count(); n != 1 {
 		t.Errorf("it was told %d times", n)
 	}
-	// What the owner may do is said with it, and is what the commands do.
+	// The notice names what the owner can do, and the commands do that.
 	ask := again.request(thread.OwnerID, "{intent: look}")
 	again.executor("bob")
 	again.status("bob", ask, "needs_input, questions: [{field: q, question: Why?}]")
-	if _, err := b.round(t.Context()); err != nil {
+	if _, err := b.deliverNotices(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	list, _, err := box.List(t.Context(), "", 100, time.Now())

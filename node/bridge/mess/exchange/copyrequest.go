@@ -11,18 +11,18 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// What takes the place of a request says what the work needs, in full: who works on it sees the older threads only where it
-// has a part in them.
+// An executor of a new thread may have no access to the older threads that it replaces. The new request is therefore
+// complete: it contains everything that the work needs, with files.
 
-// maxCopied bounds the files that one unit reads for new threads, and what it writes of them.
+// maxCopied bounds the attachments that one unit reads, and writes, for new threads.
 const maxCopied = 64 << 20
 
 var errCopies = thread.Conflict("the files of the request are too large to be copied to the new threads")
 
-// whole returns the request of a thread for what takes its place. The files that stand beside the thread go along: they are
-// named by addresses that mean something in this transaction alone, and become attachments of the thread that names them.
-func (t *tx) whole(ctx context.Context, th *thread.Thread) (wire.Value, error) {
-	body, err := t.original(ctx, th)
+// copyRequest returns the request of a thread for use in a successor. Attachments of the thread get addresses that are
+// valid in this transaction only; the new thread that names one gets a copy of the file.
+func (t *tx) copyRequest(ctx context.Context, th *thread.Thread) (wire.Value, error) {
+	body, err := t.originalRequest(ctx, th)
 	if err != nil {
 		return body, err
 	}
@@ -35,22 +35,22 @@ func (t *tx) whole(ctx context.Context, th *thread.Thread) (wire.Value, error) {
 		if c.Len() != 1 || thread.ResourceURI(c.Members()[0].Key, wire.Text("any")) == "" || !thread.AttachmentName.MatchString(c.At(0).GetStr("file")) {
 			continue
 		}
-		rec, err := t.kept(ctx, NSFiles, th.Ref+"/"+c.At(0).GetStr("file"))
+		rec, err := t.readRecord(ctx, NSFiles, th.Ref+"/"+c.At(0).GetStr("file"))
 		if IgnoreMissing(err) != nil {
 			return body, err
 		}
 		var a Attachment
 		if err != nil || json.Unmarshal(rec.Body, &a) != nil {
-			continue // named and never there
+			continue // named, but never stored
 		}
-		if t.read += len(a.Data); t.read > maxCopied {
+		if t.readBytes += len(a.Data); t.readBytes > maxCopied {
 			return body, errCopies
 		}
 		uri := "copy:" + rand.Text()
-		if t.own == nil {
-			t.own = map[string]File{}
+		if t.files == nil {
+			t.files = map[string]File{}
 		}
-		t.own[uri] = File{Mime: a.Mime, Data: a.Data, copied: true}
+		t.files[uri] = File{Mime: a.Mime, Data: a.Data, copied: true}
 		form := wire.Obj(wire.TextField("uri", uri))
 		if name, ok := c.At(0).Get("name"); ok {
 			form = form.With("name", name)
@@ -60,8 +60,8 @@ func (t *tx) whole(ctx context.Context, th *thread.Thread) (wire.Value, error) {
 	return body.With("context", wire.Arr(elems...)), nil
 }
 
-// kept returns a record as this block leaves it.
-func (t *tx) kept(ctx context.Context, ns, key string) (store.Record, error) {
+// readRecord returns a record as this block leaves it.
+func (t *tx) readRecord(ctx context.Context, ns, key string) (store.Record, error) {
 	i := slices.IndexFunc(t.changes, func(c store.Change) bool { return c.Record.NS == ns && c.Record.Key == key && !c.Delete })
 	if i >= 0 {
 		return t.changes[i].Record, nil
@@ -69,8 +69,9 @@ func (t *tx) kept(ctx context.Context, ns, key string) (store.Record, error) {
 	return t.x.records.Get(ctx, ns, key, t.now)
 }
 
-// leadTo says whether one of the threads is one of others, or waits for one, by however many steps. Beyond a bound it may.
-func (t *tx) leadTo(ctx context.Context, refs, others []string, seen map[string]bool) (bool, error) {
+// reaches reports whether one of the threads is one of others, or waits for one of them, directly or indirectly. It
+// gives up with true after 1000 threads.
+func (t *tx) reaches(ctx context.Context, refs, others []string, seen map[string]bool) (bool, error) {
 	for _, ref := range refs {
 		if slices.Contains(others, ref) || len(seen) > 1000 {
 			return true, nil
@@ -86,7 +87,7 @@ func (t *tx) leadTo(ctx context.Context, refs, others []string, seen map[string]
 			}
 			continue
 		}
-		if found, err := t.leadTo(ctx, slices.Concat(th.DependsOn, th.Successors), others, seen); found || err != nil {
+		if found, err := t.reaches(ctx, slices.Concat(th.DependsOn, th.Successors), others, seen); found || err != nil {
 			return found, err
 		}
 	}

@@ -15,15 +15,15 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// site is an exchange behind HTTP.
-type site struct {
+// httpLab is an exchange behind HTTP.
+type httpLab struct {
 	*lab
-	t    testing.TB
-	door *rest.Server
-	srv  *httptest.Server
+	t      testing.TB
+	server *rest.Server
+	srv    *httptest.Server
 }
 
-func newSite(t testing.TB, change func(*exchange.Config)) *site {
+func newHTTPLab(t testing.TB, change func(*exchange.Config)) *httpLab {
 	l := newLab(t)
 	cfg := exchange.Config{Store: l.store, Registration: "open", ThreadsPerHour: -1, CallsPerMinute: -1, RegistrationsPerHour: -1}
 	if change != nil {
@@ -35,13 +35,13 @@ func newSite(t testing.TB, change func(*exchange.Config)) *site {
 	d.Mount(e)
 	owner.Mount(e.Group("/owner"), d.Operations()...)
 	e.HTTPErrorHandler = func(err error, c echo.Context) { _ = d.WriteError(c, err) }
-	s := &site{lab: l, t: t, door: d, srv: httptest.NewServer(e)}
+	s := &httpLab{lab: l, t: t, server: d, srv: httptest.NewServer(e)}
 	t.Cleanup(s.srv.Close)
 	return s
 }
 
 // call makes a call with a key and returns status and body. path is below the exchange, or absolute.
-func (s *site) call(key, method, path, body string, headers ...string) (int, string) {
+func (s *httpLab) call(key, method, path, body string, headers ...string) (int, string) {
 	s.t.Helper()
 	if !strings.HasPrefix(path, "/") {
 		path = "/api/v1/exchanges/home/" + path
@@ -75,7 +75,7 @@ func (s *site) call(key, method, path, body string, headers ...string) (int, str
 	return resp.StatusCode, string(data)
 }
 
-func (s *site) want(status int, key, method, path, body string, headers ...string) wire.Value {
+func (s *httpLab) want(status int, key, method, path, body string, headers ...string) wire.Value {
 	s.t.Helper()
 	got, text := s.call(key, method, path, body, headers...)
 	if got != status {
@@ -85,7 +85,7 @@ func (s *site) want(status int, key, method, path, body string, headers ...strin
 	return v
 }
 
-func (s *site) register(id string) string {
+func (s *httpLab) register(id string) string {
 	s.t.Helper()
 	return s.want(201, "", "POST", "register", `{"executor_id":"`+id+`","display_name":"D","capabilities":["knife"]}`).GetStr("api_key")
 }

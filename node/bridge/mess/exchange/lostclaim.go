@@ -1,0 +1,87 @@
+package exchange
+
+import (
+	"context"
+	"net/http"
+	"slices"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// An executor that was offered a thread and claims it too late learns only that another executor has it (MESS-22): not
+// the state of the thread, and not the holder. The offer already told it that the thread exists.
+
+// hasLost reports whether the actor was offered a thread that somebody else has claimed. It is false for an executor
+// that registered after the claim.
+func (x *Exchange) hasLost(who Actor, t *thread.Thread) bool {
+	switch {
+	case t.Holder == "" || who.ID == t.Holder || who.ID == t.Requester:
+		return false
+	case t.Peers[who.ID].Offered && t.IsOfferedTo(who.ID):
+		return true
+	}
+	c := x.Executors.get(who.ID)
+	return c != nil && t.Offered && x.Executors.canClaim(who.ID, t) && !c.Created.After(t.ClaimedAt())
+}
+
+// explainClaim returns the error for a claim that failed with err: [thread.ErrTaken] if the claim came too late,
+// otherwise err.
+func (t *tx) explainClaim(ctx context.Context, err error, code thread.Code, re []string) error {
+	if code == thread.Claimed && IsStatus(err, http.StatusNotFound) && t.hasLostAny(ctx, re) {
+		return thread.ErrTaken
+	}
+	return err
+}
+
+// hasLostAny reports whether the actor has lost the thread that one of the names means. An empty list names the thread
+// of the call.
+func (t *tx) hasLostAny(ctx context.Context, re []string) bool {
+	if len(re) == 0 {
+		re = []string{t.opts.Re}
+	}
+	return slices.ContainsFunc(re, func(name string) bool {
+		_, ok := thread.Resolve(lostView{view{t, ctx}}, name, t.x.id)
+		return ok
+	})
+}
+
+// IsTooLate reports whether the actor may know only that somebody else has claimed the thread.
+func (x *Exchange) IsTooLate(ctx context.Context, who Actor, ref string) bool {
+	return x.begin(who, Options{Re: ref}).hasLostAny(ctx, nil)
+}
+
+// lostView resolves the threads that the actor has lost to another executor.
+type lostView struct{ view }
+
+func (v lostView) HasThread(ref string) bool {
+	th, err := v.t.load(v.ctx, ref)
+	return err == nil && v.t.x.hasLost(v.t.who, th)
+}
+
+func (v lostView) SuggestionThread(string) (string, bool) { return "", false }
+
+func (v lostView) QuestionThread(string) (string, bool) { return "", false }
+
+func (v lostView) Newest() (string, bool) { return "", false }
+
+func (v lostView) NewestWith(id string) (string, bool) {
+	c := v.t.x.Executors.get(v.t.who.ID)
+	if c == nil {
+		return "", false
+	}
+	ref, ok := v.t.x.index.newestByClientID(id, func(e *entry) bool { return e.holder != "" && c.hasAll(e.needs) })
+	return ref, ok && v.HasThread(ref)
+}
+
+// hasPart reports whether the actor takes part in a thread: as its requester or holder, as a peer to which it was sent,
+// as the owner, or as a writer of thread files. An executor that only may claim the thread does not.
+func (x *Exchange) hasPart(who Actor, t *thread.Thread) bool {
+	return who.file || t.Peers[who.ID].Offered || x.roles(who, t).Has(thread.AsRequester|thread.AsHolder|thread.AsOwner|thread.AsExchange)
+}
+
+// IsStatus reports whether err is a *wire.Error with this HTTP status.
+func IsStatus(err error, status int) bool {
+	e, ok := err.(*wire.Error)
+	return ok && e.Status == status
+}

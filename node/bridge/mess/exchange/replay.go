@@ -1,0 +1,134 @@
+package exchange
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// A sender that lost the answer to a block sends the block again. If the block has a replay key, its answer is stored
+// in the same unit as its effect. A repetition gets the stored answer and changes nothing.
+
+// ReplayKey identifies a block that may be sent again.
+type ReplayKey struct {
+	key    string // key of the replay record
+	digest string // digest of the content; "" if the key belongs to one content
+	keep   time.Duration
+	of     string // quota: at most maxCallReplays records for this term; "" means no bound
+}
+
+const (
+	// keepCallReplays is how long the answer to a call is kept; maxCallReplays bounds them for each API key.
+	keepCallReplays = 24 * time.Hour
+	maxCallReplays  = 10_000
+	// keepMessageReplays is how long the answer to a mesh message is kept.
+	keepMessageReplays = 30 * 24 * time.Hour
+	// maxReplaySize bounds a stored answer: responses to queries may be large.
+	maxReplaySize = wire.MaxMessage
+)
+
+// errOtherContent has the status that the draft of the Idempotency-Key header requires.
+var errOtherContent = &wire.Error{Code: wire.InvalidMessage, Status: http.StatusUnprocessableEntity, Message: "Idempotency-Key: was used for something else"}
+
+// NewMessageReplay returns the key of a mesh message of a peer.
+func NewMessageReplay(peer, id string) *ReplayKey {
+	return &ReplayKey{key: "mesh/" + IDKey(peer, id), keep: keepMessageReplays}
+}
+
+// NewCallReplay returns the key of a call with an Idempotency-Key. content is everything that the call says.
+func NewCallReplay(who Actor, name string, content wire.Value) *ReplayKey {
+	o := &ReplayKey{key: "call/" + IDKey(who.ID, name), digest: thread.Digest(content), keep: keepCallReplays}
+	if !who.Owner {
+		o.of = "call/" + IDKey(who.ID, "")
+	}
+	return o
+}
+
+// replayRecord is the stored form of a [Result].
+type replayRecord struct {
+	Digest  string      `json:"digest,omitempty"`
+	Mess    wire.Value  `json:"mess"`
+	Created []string    `json:"created,omitempty"`
+	Ref     string      `json:"ref,omitempty"`
+	Status  thread.Code `json:"status,omitempty"`
+}
+
+// FindAnswer returns the stored answer to a block; found is false if the block is new. A nil key finds nothing.
+func (x *Exchange) FindAnswer(ctx context.Context, o *ReplayKey) (r Result, found bool, err error) {
+	if o == nil {
+		return r, false, nil
+	}
+	rec, err := x.records.Get(ctx, NSSeen, o.key, time.Now())
+	if errors.Is(err, store.ErrNotFound) {
+		return r, false, nil
+	}
+	if err != nil {
+		return r, false, err
+	}
+	var kept replayRecord
+	if err := json.Unmarshal(rec.Body, &kept); err != nil {
+		return r, false, fmt.Errorf("decode a kept answer: %w", err)
+	}
+	if kept.Digest != o.digest {
+		return r, false, errOtherContent
+	}
+	r = Result{Created: kept.Created, Ref: kept.Ref, Status: kept.Status}
+	if kept.Mess.Len() > 0 {
+		r.Answers, err = thread.FromTree(kept.Mess)
+	}
+	return r, true, err
+}
+
+// saveReplay adds the answer of the block to its changes. A large answer to queries alone is not stored, because
+// queries can simply be answered again.
+func (t *tx) saveReplay(o *ReplayKey) error {
+	if o == nil {
+		return nil
+	}
+	r := t.result
+	body := thread.Encode(replayRecord{Digest: o.digest, Mess: r.Answers.Tree(), Created: r.Created, Ref: r.Ref, Status: r.Status})
+	if len(body) > maxReplaySize {
+		if len(t.changes) == 0 && len(t.order) == 0 {
+			return nil
+		}
+		return thread.TooLarge("the answer is too large to be kept: send queries in a block of their own")
+	}
+	c := store.Change{Record: store.Record{NS: NSSeen, Key: o.key, Body: body, Expires: t.now.Add(o.keep)}}
+	if o.of != "" {
+		c.Record.Terms, c.Max = []string{o.of}, maxCallReplays
+	}
+	t.changes = append(t.changes, c)
+	return nil
+}
+
+// setResultThread sets the thread of the result: the one that the block was about, or created.
+func (t *tx) setResultThread(ctx context.Context) error {
+	ref := t.opts.Re
+	if made, ok := t.result.RequestRef(); ok && ref == "" && t.threads[made] != nil {
+		ref = made
+	}
+	if ref == "" {
+		return nil
+	}
+	th, err := t.load(ctx, ref)
+	if err != nil {
+		return IgnoreMissing(err)
+	}
+	t.result.Ref, t.result.Status = ref, th.Status
+	return nil
+}
+
+// explainQuota returns a rate-limit error if the caller has used up its replay keys for a day, otherwise err.
+func explainQuota(err error, o *ReplayKey) error {
+	if o != nil && o.of != "" && errors.Is(err, store.ErrQuota) {
+		return newRateLimitError("too many calls with an Idempotency-Key in a day", time.Hour)
+	}
+	return err
+}

@@ -1,0 +1,41 @@
+package folder
+
+import (
+	"log/slog"
+	"time"
+)
+
+// PollEvery is the usual interval between polls of a directory (MESS-51).
+const PollEvery = 5 * time.Second
+
+// A directory with very many threads is polled less often: a poll may take at most one in pollShare of the time, and
+// the interval is at most maxPollInterval.
+const (
+	pollShare       = 50
+	maxPollInterval = time.Minute
+)
+
+// nextPoll returns the interval until the next poll after one that took this long, without the time for imports and
+// writes.
+func nextPoll(took time.Duration) time.Duration {
+	return min(max(PollEvery, pollShare*took), maxPollInterval)
+}
+
+// progressInterval is the interval between progress messages of a long pass.
+const progressInterval = 10 * time.Second
+
+// progress reports on one pass over many threads.
+type progress struct {
+	log  *slog.Logger
+	next time.Time
+}
+
+func newProgress(log *slog.Logger) progress { return progress{log, time.Now().Add(progressInterval)} }
+
+// report logs a message if the last one is old enough.
+func (p *progress) report(text string, args ...any) {
+	if now := time.Now(); !now.Before(p.next) {
+		p.next = now.Add(progressInterval)
+		p.log.Info(text, args...)
+	}
+}
