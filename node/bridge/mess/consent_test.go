@@ -34,16 +34,16 @@ func TestConsentIsNoClaim(t *testing.T) {
 			carol := a.register("carol")
 			there := a.want(201, carol, "POST", "requests", `{"intent":"mow the lawn","confirm_before":true}`).GetStr("ref")
 			a.wakePoll()
-			here := a.home.theirs()
-			a.home.reaches(here, thread.Held)
+			here := a.home.waitMeshThread()
+			a.home.waitStatus(here, thread.Held)
 			c.decide(a, there, here)
-			a.home.reaches(here, c.want)
+			a.home.waitStatus(here, c.want)
 			eventually(t, "our no", func() bool { return len(a.thread(there).Declined) == 1 })
 			if th := a.want(200, carol, "GET", "requests/"+there, ""); strings.Contains(string(th.JSON()), `"held"`) || a.thread(there).Status != thread.Received {
 				t.Errorf("there it is %s", th.JSON())
 			}
 			a.set(there, `{"status":"needs_confirmation","mess":[{"status":{"code":"needs_confirmation","action":"mow"}}]}`)
-			if n := a.home.noticesOf("mess", "may not"); n != 0 {
+			if n := a.home.countNotices("mess", "may not"); n != 0 {
 				t.Errorf("the owner is told of %d refusals", n)
 			}
 		})
@@ -57,7 +57,7 @@ func TestOurOwnWordsDoNotComeBack(t *testing.T) {
 	carol := a.register("carol")
 	there := a.want(201, carol, "POST", "requests", `{"intent":"mow the lawn","confirm_before":true}`).GetStr("ref")
 	a.wakePoll()
-	here := a.home.theirs()
+	here := a.home.waitMeshThread()
 	a.home.decide(askHeld, acl.Approve)
 	a.home.reply(a.home.task(here, "work/0").ID, `{"action":"accept"}`, 200)
 	eventually(t, "the claim over there", func() bool { return a.thread(there).Holder == "us" })
@@ -71,7 +71,7 @@ func TestOurOwnWordsDoNotComeBack(t *testing.T) {
 	eventually(t, "the question over there", func() bool { return a.thread(there).Status == thread.NeedsConfirmation })
 	a.want(200, carol, "PATCH", "requests/"+there, `{"mess":[{"reply":{"confirm":true}}]}`)
 	a.wakePoll()
-	a.home.reaches(here, thread.InProgress)
+	a.home.waitStatus(here, thread.InProgress)
 	asks, _, err := a.home.node.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
 	if err != nil || len(asks) != 0 {
 		t.Errorf("the owner is asked %+v, %v", asks, err)
@@ -87,7 +87,7 @@ func TestEndOfWhatWeClaimedThroughALink(t *testing.T) {
 	for name, how := range map[string]string{"cancel": "- cancel: {re: %, reason: we move out}", "status": "- status: {re: %, code: cancelled, reason: we move out}"} {
 		t.Run(name, func(t *testing.T) {
 			a := newForeignLink(t, nil)
-			there, here, task := a.offered(`{"intent":"mow the lawn"}`)
+			there, here, task := a.offerRequest(`{"intent":"mow the lawn"}`)
 			a.home.reply(task.ID, `{"action":"accept"}`, 200)
 			eventually(t, "the claim over there", func() bool { return a.thread(there).Holder == "us" })
 			a.home.do(thread.OwnerID, strings.ReplaceAll(how, "%", here))
@@ -105,8 +105,8 @@ func TestOneNoOfSeveralThroughTheMesh(t *testing.T) {
 	home, away := pair(t, acl.Open)
 	away.executor("carol")
 	ref := home.request("client", "{id: look, intent: look into the fridge}")
-	there := away.theirs()
+	there := away.waitMeshThread()
 	away.status("bob", there, "declined, reason: no time")
 	away.status("carol", there, "claimed")
-	home.reaches(ref, thread.Claimed)
+	home.waitStatus(ref, thread.Claimed)
 }

@@ -31,7 +31,7 @@ func (p *meshNode) closeWith(ref string, to wire.AgentID, list string) {
 func TestCloseOpensNoThread(t *testing.T) {
 	home, away := pair(t, acl.Approval)
 	ref := home.request("client", "{intent: look into the fridge}")
-	home.reaches(ref, thread.Held)
+	home.waitStatus(ref, thread.Held)
 	home.closeWith(ref, away.node.ID(), `[{"request":{"intent":"empty the fridge"}}]`)
 	eventually(t, "the close", func() bool { // the close withdraws the question
 		asks, _, err := away.node.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 1, time.Now())
@@ -63,9 +63,9 @@ func TestOnePeerHoldsNobodyUp(t *testing.T) {
 	if err := home.bridge.offerTo(t.Context(), ref, string(away.node.ID()), "", nil); err != nil {
 		t.Fatal(err)
 	}
-	there := away.theirs()
+	there := away.waitMeshThread()
 	away.status("bob", there, "claimed")
-	home.reaches(ref, thread.Claimed)
+	home.waitStatus(ref, thread.Claimed)
 	if _, ok := buckets.Take(string(away.node.ID()), time.Now()); !ok { // the only thread that it may open in an hour
 		t.Fatal("the peer opened a thread")
 	}

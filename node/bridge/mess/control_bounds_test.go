@@ -82,7 +82,7 @@ func TestAsidesWaitLonger(t *testing.T) {
 			}
 		}
 		due := func() (n int) {
-			for _, key := range l.kept(nsControl) {
+			for _, key := range l.keys(nsControl) {
 				rec, err := l.store.Records().Get(t.Context(), nsControl, key, time.Now())
 				var a storedControl
 				if err != nil || json.Unmarshal(rec.Body, &a) != nil || len(rec.Terms) != 1 || rec.Expires.IsZero() {
@@ -107,7 +107,7 @@ func TestAsidesWaitLonger(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if n := len(l.kept(nsControl)); n != 0 {
+		if n := len(l.keys(nsControl)); n != 0 {
 			t.Errorf("%d are left", n)
 		}
 	})

@@ -41,8 +41,8 @@ func (p *meshNode) decide(kind string, choice acl.Choice) {
 	}
 }
 
-// said returns all messages of a thread as text.
-func (p *meshNode) said(ref string) string {
+// allText returns all messages of a thread as text.
+func (p *meshNode) allText(ref string) string {
 	p.t.Helper()
 	messages, err := p.Messages(p.t.Context(), ref)
 	if err != nil {
@@ -72,26 +72,26 @@ func pair(t *testing.T, mode acl.Mode) (home, away *meshNode) {
 func TestPendingApproval(t *testing.T) {
 	home, away := pair(t, acl.Approval)
 	ref := home.request("client", "{id: look, intent: look into the fridge}")
-	th := home.reaches(ref, thread.Held)
-	if text := home.said(ref); th.Holder != "" || !strings.Contains(text, `"resume_eta"`) || !strings.Contains(text, `"reason"`) {
+	th := home.waitStatus(ref, thread.Held)
+	if text := home.allText(ref); th.Holder != "" || !strings.Contains(text, `"resume_eta"`) || !strings.Contains(text, `"reason"`) {
 		t.Errorf("held by %q: %s", th.Holder, text)
 	}
 	away.decide("message", acl.Approve)
-	there := away.theirs()
-	home.reaches(ref, thread.Received)
+	there := away.waitMeshThread()
+	home.waitStatus(ref, thread.Received)
 	away.status("bob", there, "claimed, eta: 5m")
-	if th := home.reaches(ref, thread.Claimed); th.Holder != string(away.node.ID()) {
+	if th := home.waitStatus(ref, thread.Claimed); th.Holder != string(away.node.ID()) {
 		t.Errorf("holder = %q", th.Holder)
 	}
 	away.status("bob", there, "held, reason: lunch")
-	home.reaches(ref, thread.Held)
+	home.waitStatus(ref, thread.Held)
 	away.status("bob", there, "in_progress")
-	home.reaches(ref, thread.InProgress)
+	home.waitStatus(ref, thread.InProgress)
 	away.do("bob", "- response: {re: "+there+", content: [milk]}")
-	home.reaches(ref, thread.Completed)
+	home.waitStatus(ref, thread.Completed)
 	// A response after the close reaches the same thread (MESS-39).
 	away.do("bob", "- response: {re: "+there+", content: [and eggs]}")
-	eventually(t, "the late response", func() bool { return strings.Contains(home.said(ref), "and eggs") })
+	eventually(t, "the late response", func() bool { return strings.Contains(home.allText(ref), "and eggs") })
 	home.want(ref, thread.Completed)
 	if page, err := home.List(t.Context(), exchange.Owner("test"), "", "", 10); err != nil || len(page.Threads) != 1 {
 		t.Errorf("%d threads, %v", len(page.Threads), err)
@@ -106,10 +106,10 @@ func TestRejectedByPeer(t *testing.T) {
 	if err := home.bridge.offerTo(t.Context(), ref, string(away.node.ID()), "", nil); err != nil {
 		t.Fatal(err)
 	}
-	home.reaches(ref, thread.Held)
+	home.waitStatus(ref, thread.Held)
 	home.refuse(404, "carol", "- status: {re: "+ref+", code: claimed}")
 	away.decide("message", acl.Reject)
-	th := home.reaches(ref, thread.Received)
+	th := home.waitStatus(ref, thread.Received)
 	eventually(t, "the peer's no", func() bool { return len(home.thread(ref).Declined) == 1 })
 	if th.Holder != "" {
 		t.Errorf("holder = %q", th.Holder)
@@ -127,9 +127,9 @@ func TestNextAgentIsAsked(t *testing.T) {
 		c.Mesh = listAgents(c.Mesh, first.node.ID(), second.node.ID())
 	})
 	ref := home.request("client", "{intent: look into the fridge}")
-	first.status(thread.OwnerID, first.theirs(), "declined, reason: not today")
-	second.status(thread.OwnerID, second.theirs(), "declined, reason: nor here")
-	if th := home.reaches(ref, thread.Declined); len(th.Declined) != 2 {
+	first.status(thread.OwnerID, first.waitMeshThread(), "declined, reason: not today")
+	second.status(thread.OwnerID, second.waitMeshThread(), "declined, reason: nor here")
+	if th := home.waitStatus(ref, thread.Declined); len(th.Declined) != 2 {
 		t.Errorf("declined by %v", th.Declined)
 	}
 }

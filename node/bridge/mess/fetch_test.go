@@ -42,17 +42,17 @@ func TestSharedAttachment(t *testing.T) {
 	})
 	ref := home.request("client", "{intent: look into the fridge}")
 	photo := bytes.Repeat([]byte("\xff\xd8\xffphoto"), 50_000)
-	there := away.theirs()
+	there := away.waitMeshThread()
 	away.status("bob", there, "claimed")
 	away.do("bob", "- response: {re: "+there+", content: [{image: \""+dataURI("image/jpeg", photo)+"\"}]}")
-	home.reaches(ref, thread.Completed)
+	home.waitStatus(ref, thread.Completed)
 	messages, err := home.Messages(t.Context(), ref)
 	if err != nil {
 		t.Fatal(err)
 	}
 	refs := listReferences(messages[len(messages)-1])
 	if len(refs) != 1 || !strings.HasPrefix(refs[0].uri, srv.URL) || len(refs[0].digest) != 64 {
-		t.Fatalf("references = %+v in %.300s", refs, home.said(ref))
+		t.Fatalf("references = %+v in %.300s", refs, home.allText(ref))
 	}
 	for range 2 { // the second time it is stored already
 		a, err := home.bridge.Fetch(t.Context(), ref, refs[0].uri)

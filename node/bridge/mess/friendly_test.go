@@ -13,8 +13,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
-// refused returns the text with which a block is refused.
-func (l *lab) refused(who, block string) string {
+// refusalText returns the text with which a block is refused.
+func (l *lab) refusalText(who, block string) string {
 	l.t.Helper()
 	_, err := l.try(who, block)
 	if err == nil {
@@ -44,7 +44,7 @@ func TestRefusalsNameWhatIsWrong(t *testing.T) {
 		{"bob", duty("availability: schedule, schedule: '0 1 1 1 noday'"), "executor.schedule: the day of the week must be from 0 to 7"},
 		{"bob", duty("availability: schedule, schedule: '0 9 * *'"), "executor.schedule: must be a cron expression of five fields: minute, hour, day of the month, month, day of the week"},
 	} {
-		if got := l.refused(tt.who, tt.block); !strings.HasSuffix(got, tt.want) {
+		if got := l.refusalText(tt.who, tt.block); !strings.HasSuffix(got, tt.want) {
 			t.Errorf("%s: %s, want %s", tt.block, got, tt.want)
 		}
 	}
@@ -85,7 +85,7 @@ func TestExpiryInThePastIsRefused(t *testing.T) {
 		l := newLab(t)
 		l.executor("bob")
 		for _, when := range []string{"needed_by: '1999-01-01T00:00:00Z'", "constraints: {timing: {expires: '1999-01-01T00:00:00Z'}}"} {
-			if got := l.refused("agent", "- request: {intent: x, "+when+"}"); !strings.Contains(got, "MESS[0].request.") || !strings.HasSuffix(got, "lies in the past") {
+			if got := l.refusalText("agent", "- request: {intent: x, "+when+"}"); !strings.Contains(got, "MESS[0].request.") || !strings.HasSuffix(got, "lies in the past") {
 				t.Errorf("%s: %s", when, got)
 			}
 			r, err := l.Do(t.Context(), actor("am_peer"), mustParse(t, "- request: {intent: x, "+when+"}"), exchange.Options{Peer: &thread.Peer{Conv: "conv_1"}})
@@ -146,10 +146,10 @@ func TestFileSchemeInAnySpelling(t *testing.T) {
 	}
 	l.Exchange = exchange.New(exchange.Config{Store: l.store, Files: dir, ThreadsPerHour: -1, CallsPerMinute: -1, RegistrationsPerHour: -1})
 	for _, uri := range []string{"file://x.txt", "FILE://x.txt", "File://" + dir + "/x.txt"} {
-		l.says(l.asks(thread.OwnerID, l.request(thread.OwnerID, "{intent: read, context: [{file: '"+uri+"'}]}")), `"file":"att-001-file-`)
+		l.wantText(l.readRequest(thread.OwnerID, l.request(thread.OwnerID, "{intent: read, context: [{file: '"+uri+"'}]}")), `"file":"att-001-file-`)
 	}
 	for _, uri := range []string{"file:x.txt", "FILE:/x.txt"} {
-		if got := l.refused(thread.OwnerID, "- request: {intent: read, context: [{file: '"+uri+"'}]}"); !strings.Contains(got, "file://NAME") {
+		if got := l.refusalText(thread.OwnerID, "- request: {intent: read, context: [{file: '"+uri+"'}]}"); !strings.Contains(got, "file://NAME") {
 			t.Errorf("%s: %s", uri, got)
 		}
 	}

@@ -132,8 +132,8 @@ func mustParse(t testing.TB, text string) thread.Block {
 	return b
 }
 
-// kept returns the keys of a namespace.
-func (l *lab) kept(ns string) (keys []string) {
+// keys returns the keys of a namespace.
+func (l *lab) keys(ns string) (keys []string) {
 	l.t.Helper()
 	for after := ""; ; {
 		page, err := l.store.Records().List(l.t.Context(), ns, "", after, 1000, time.Now())
@@ -165,8 +165,8 @@ func eventually(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// asks returns the request of a thread as who, an executor, reads it.
-func (l *lab) asks(who, ref string) wire.Value {
+// readRequest returns the request of a thread as who, an executor, reads it.
+func (l *lab) readRequest(who, ref string) wire.Value {
 	l.t.Helper()
 	th, err := l.Thread(l.t.Context(), actor(who), ref)
 	if err != nil {
@@ -180,8 +180,8 @@ func (l *lab) asks(who, ref string) wire.Value {
 	return body
 }
 
-// says checks that a request contains these texts, in JSON.
-func (l *lab) says(body wire.Value, want ...string) {
+// wantText checks that a request contains these texts, in JSON.
+func (l *lab) wantText(body wire.Value, want ...string) {
 	l.t.Helper()
 	for _, text := range want {
 		if !strings.Contains(string(body.JSON()), text) {
@@ -253,7 +253,7 @@ func threadFolder(tb testing.TB, dir, state string, files int) {
 	}
 }
 
-func there(name string) bool {
+func exists(name string) bool {
 	_, err := os.Lstat(name)
 	return err == nil
 }

@@ -69,7 +69,7 @@ func TestForeignThreadsAreBounded(t *testing.T) {
 	}
 	for ref, want := range map[string]string{last: "1", other: "1", over: "", old: "2"} {
 		if k, _, err := l.load(t.Context(), ref); err != nil || k.Updated != want {
-			t.Errorf("%s is restState as of %q, %v; want %q", ref, k.Updated, err, want)
+			t.Errorf("%s is remembered as of %q, %v; want %q", ref, k.Updated, err, want)
 		}
 	}
 	if _, waits := l.postponed[over]; !waits {
@@ -107,7 +107,7 @@ func TestOwnThreadsAreAlwaysRemembered(t *testing.T) {
 	m := wire.Message{Conversation: "conv_ours", Payload: wire.Obj(wire.Field("mess", request.Tree()))}
 	for range 2 { // the second time it is about the existing thread
 		if err := l.Deliver(t.Context(), bridge.Delivery{ID: "a", Address: l.Address().String(), Message: m}); err != nil {
-			t.Errorf("it cannot be restState: %v", err)
+			t.Errorf("it cannot be remembered: %v", err)
 		}
 	}
 	if maker.made != 1 {
@@ -135,8 +135,8 @@ func (b *createRemote) create(context.Context, string, wire.Value) (string, erro
 	return b.next, nil
 }
 
-// sized returns a block whose list has n bytes.
-func sized(n int) thread.Block {
+// newBlock returns a block whose list has n bytes.
+func newBlock(n int) thread.Block {
 	b := thread.Block{{Type: "request", Body: wire.Obj(wire.TextField("intent", "look"), wire.TextField("x", ""))}}
 	b[0].Body = b[0].Body.With("x", wire.Text(strings.Repeat("x", n-len(b.Tree().JSON()))))
 	return b
@@ -148,14 +148,14 @@ const largestInbound = wire.MaxMessage - 8<<10
 // are received.
 func TestLargeForeignBlock(t *testing.T) {
 	l, remote, desk := newListRemote(t)
-	if _, err := l.inbound("bob", "1", sized(largestInbound)); err != nil {
+	if _, err := l.inbound("bob", "1", newBlock(largestInbound)); err != nil {
 		t.Errorf("the largest that fits: %v", err)
 	}
-	if _, err := l.inbound("bob", "2", sized(largestInbound+1)); statusOf(err) != http.StatusRequestEntityTooLarge {
+	if _, err := l.inbound("bob", "2", newBlock(largestInbound+1)); statusOf(err) != http.StatusRequestEntityTooLarge {
 		t.Errorf("one byte more: %v", err)
 	}
 	large := &oneThreadRemote{listRemote: remote}
-	for _, b := range []thread.Block{sized(100), sized(largestInbound + 1), sized(200)} {
+	for _, b := range []thread.Block{newBlock(100), newBlock(largestInbound + 1), newBlock(200)} {
 		large.says = append(large.says, thread.Message{Serial: len(large.says) + 1, From: "bob", Mess: b.Tree()})
 	}
 	l.remote = large
@@ -190,10 +190,10 @@ func TestLargestForeignBlockComesIn(t *testing.T) {
 	})
 	l := home.bridge.links[0]
 	bob := strings.Repeat("b", 64)
-	if err := l.accept(t.Context(), bob, "2026-01-31-001", "1", sized(largestInbound), knownThread{Conv: l.convOf("2026-01-31-001")}); err != nil {
+	if err := l.accept(t.Context(), bob, "2026-01-31-001", "1", newBlock(largestInbound), knownThread{Conv: l.convOf("2026-01-31-001")}); err != nil {
 		t.Fatal(err)
 	}
-	th := home.thread(home.theirs())
+	th := home.thread(home.waitMeshThread())
 	messages, err := home.Messages(t.Context(), th.Ref)
 	if err != nil || len(messages) == 0 || len(messages[0].Mess.JSON()) < largestInbound {
 		t.Errorf("it came in with %d messages, %v", len(messages), err)

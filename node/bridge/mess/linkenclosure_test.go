@@ -70,7 +70,7 @@ func TestPhotoIntoADirectory(t *testing.T) {
 
 			// In the other direction: a requester there gets the photo of an executor here.
 			asked := s.create("carol", "{id: look, intent: look}")
-			answer := s.home.arrived("look")
+			answer := s.home.waitThread("look")
 			s.home.do(thread.OwnerID, "- status: {re: "+answer+", code: claimed}")
 			var content []wire.Value
 			for _, data := range [][]byte{smallPhoto, large} {

@@ -34,13 +34,13 @@ func (a *foreignLink) deliverPhoto(there string, data []byte) (file string) {
 	return entry.At(0).GetStr("file")
 }
 
-// photoOf returns the picture of a thread as the owner gets it: by page, files, REST and name, which all name our
+// readPhoto returns the picture of a thread as the owner gets it: by page, files, REST and name, which all name our
 // thread.
-func (p *meshNode) photoOf(here, there string) (data []byte) {
+func (p *meshNode) readPhoto(here, there string) (data []byte) {
 	p.t.Helper()
 	names, err := p.Attachments(p.t.Context(), here)
 	if err != nil || len(names) != 1 {
-		p.t.Fatalf("attachments of %s: %v, %v in %s", here, names, err, p.said(here))
+		p.t.Fatalf("attachments of %s: %v, %v in %s", here, names, err, p.allText(here))
 	}
 	a, err := p.Attachment(p.t.Context(), exchange.Owner("test"), here, names[0])
 	if err != nil || a.Mime != "image/png" {
@@ -53,7 +53,7 @@ func (p *meshNode) photoOf(here, there string) (data []byte) {
 	th := p.thread(here)
 	i := slices.IndexFunc(messages, func(m thread.Message) bool { return len(viewMessage(here, m).Images) == 1 })
 	if i < 0 || viewMessage(here, messages[i]).Images[0] != here+"/"+names[0] {
-		p.t.Errorf("the page shows no picture: %s", p.said(here))
+		p.t.Errorf("the page shows no picture: %s", p.allText(here))
 	}
 	if text := thread.ThreadText(th, messages); !strings.Contains(text, "file: "+names[0]) || strings.Contains(text, "content://"+there+"/att-002-image") {
 		p.t.Errorf("the file says %s", text)
@@ -73,8 +73,8 @@ func TestPhotoThroughALink(t *testing.T) {
 			a.home.request(thread.OwnerID, "{id: other, intent: so that refs differ}")
 			here, there := a.ask("{id: water, intent: water the roses}")
 			a.deliverPhoto(there, data)
-			a.home.reaches(here, thread.Completed)
-			if got := a.home.photoOf(here, there); !bytes.Equal(got, data) {
+			a.home.waitStatus(here, thread.Completed)
+			if got := a.home.readPhoto(here, there); !bytes.Equal(got, data) {
 				t.Errorf("%d bytes came, want %d", len(got), len(data))
 			}
 		})
@@ -89,8 +89,8 @@ func TestPhotoOfARequestThroughALink(t *testing.T) {
 	photo := dataURI("image/png", append(smallPhoto[:8:8], bytes.Repeat([]byte("q"), thread.MaxInline)...))
 	there := a.want(201, carol, "POST", "requests", `{"intent":"what is this?","context":[{"image":"`+photo+`"}]}`).GetStr("ref")
 	a.wakePoll()
-	here := a.home.arrived("what is this?")
-	if got := a.home.photoOf(here, there); len(got) != 8+thread.MaxInline {
+	here := a.home.waitThread("what is this?")
+	if got := a.home.readPhoto(here, there); len(got) != 8+thread.MaxInline {
 		t.Errorf("%d bytes came", len(got))
 	}
 }
@@ -111,12 +111,12 @@ func TestPhotoThatIsNotThere(t *testing.T) {
 		{"image":{"resource":"content://`+other+`/att-002-image-secret.png","mime":"image/png","size":3008}},
 		{"image":{"resource":"content://`+there+`/../../keys","mime":"image/png","size":5}},
 		{"image":{"resource":"http://127.0.0.1:9/att-001-image-x.png","mime":"image/png","size":5}}]}}]}`)
-	a.home.reaches(here, thread.Completed)
-	eventually(t, "the result", func() bool { return strings.Contains(a.home.said(here), "wet") })
+	a.home.waitStatus(here, thread.Completed)
+	eventually(t, "the result", func() bool { return strings.Contains(a.home.allText(here), "wet") })
 	if names, err := a.home.Attachments(t.Context(), here); err != nil || len(names) != 0 {
 		t.Errorf("attachments = %v, %v", names, err)
 	}
-	said := a.home.said(here)
+	said := a.home.allText(here)
 	if n := strings.Count(said, `"not_fetched":"the exchange answers Not Found"`); n != 1 {
 		t.Errorf("%d files are said to be missing: %s", n, said)
 	}
@@ -242,11 +242,11 @@ func TestPhotoInADirectory(t *testing.T) {
 			}
 			s.say("bob", there, "- status: {re: x, code: completed}\n- response: {re: x, content: [sawn, {image: {file: att-002-image-photo.png, mime: image/png, size: 3008}},"+
 				" {file: {file: att-002-file-passwd.txt, mime: text/plain, size: 1}}]}")
-			s.home.reaches(here, thread.Completed)
-			if got := s.home.photoOf(here, there); !bytes.Equal(got, smallPhoto) {
+			s.home.waitStatus(here, thread.Completed)
+			if got := s.home.readPhoto(here, there); !bytes.Equal(got, smallPhoto) {
 				t.Errorf("%d bytes came", len(got))
 			}
-			if said := s.home.said(here); !strings.Contains(said, `"not_fetched":"it is not a regular file`) {
+			if said := s.home.allText(here); !strings.Contains(said, `"not_fetched":"it is not a regular file`) {
 				t.Errorf("it says %s", said)
 			}
 		})

@@ -16,12 +16,12 @@ import (
 	"github.com/agentmesh/agentmesh/node/meshtest"
 )
 
-// offered opens a request there that our owner may claim.
-func (a *foreignLink) offered(body string) (there, here string, task node.Item) {
+// offerRequest opens a request there that our owner may claim.
+func (a *foreignLink) offerRequest(body string) (there, here string, task node.Item) {
 	a.t.Helper()
 	there = a.want(201, a.register("carol"), "POST", "requests", body).GetStr("ref")
 	a.wakePoll()
-	here = a.home.theirs()
+	here = a.home.waitMeshThread()
 	return there, here, a.home.task(here, "work/0")
 }
 
@@ -31,11 +31,11 @@ func TestTakenThereGoesHere(t *testing.T) {
 	for name, as := range map[string]string{"we know who we are there": "us", "we do not": ""} {
 		t.Run(name, func(t *testing.T) {
 			a := newForeignLink(t, func(c *Config) { c.Links[0].Options = map[string]string{"as": as} })
-			there, here, task := a.offered(`{"intent":"mow the lawn"}`)
+			there, here, task := a.offerRequest(`{"intent":"mow the lawn"}`)
 			a.set(there, `{"status":"claimed"}`)
-			a.home.reaches(here, thread.Cancelled)
+			a.home.waitStatus(here, thread.Cancelled)
 			a.home.waitItem(task, node.ItemWithdrawn)
-			if n := a.home.noticesOf("mess", "refused"); n != 0 {
+			if n := a.home.countNotices("mess", "refused"); n != 0 {
 				t.Errorf("the owner, who did nothing, is told of %d refusals", n)
 			}
 		})
@@ -71,19 +71,19 @@ func TestEndedThereWhileWeWork(t *testing.T) {
 			if strings.HasPrefix(name, "held") {
 				body = `{"intent":"mow the lawn","needed_by":"` + time.Now().Add(6*time.Second).UTC().Format(time.RFC3339Nano) + `"}`
 			}
-			there, here, task := a.offered(body)
+			there, here, task := a.offerRequest(body)
 			a.home.reply(task.ID, `{"action":"accept"}`, 200)
 			eventually(t, "the claim over there", func() bool { return a.thread(there).Holder == "us" })
 			a.bob = a.us
 			c.end(a, there)
 			a.bob = bob
 			a.wakePoll()
-			a.home.reaches(here, thread.Cancelled)
+			a.home.waitStatus(here, thread.Cancelled)
 			a.home.waitItem(task, node.ItemWithdrawn)
-			if text := a.home.said(here); !strings.Contains(text, c.why) {
+			if text := a.home.allText(here); !strings.Contains(text, c.why) {
 				t.Errorf("it says %s", text)
 			}
-			if n := a.home.noticesOf("mess", "refused"); n != 0 {
+			if n := a.home.countNotices("mess", "refused"); n != 0 {
 				t.Errorf("%d notices of a refusal, and nothing was said", n)
 			}
 		})
@@ -100,25 +100,25 @@ func TestForeignRefIsAnotherThreadHere(t *testing.T) {
 		t.Fatalf("%s there and %s here: the test needs one ref for both", there, ours)
 	}
 	a.wakePoll()
-	here := a.home.arrived("mow the lawn")
+	here := a.home.waitThread("mow the lawn")
 	a.want(200, carol, "PATCH", "requests/"+there, `{"status":"cancelled","message":"it rains"}`)
 	a.wakePoll()
-	a.home.reaches(here, thread.Cancelled)
+	a.home.waitStatus(here, thread.Cancelled)
 	a.home.want(ours, thread.Received)
 }
 
-// arrived waits for the thread with an intent.
-func (p *meshNode) arrived(intent string) (ref string) {
+// waitThread waits for the thread with an intent.
+func (p *meshNode) waitThread(intent string) (ref string) {
 	p.t.Helper()
 	eventually(p.t.(*testing.T), intent, func() bool {
-		ref = p.localThread(intent)
+		ref = p.findThread(intent)
 		return ref != ""
 	})
 	return ref
 }
 
-// localThread returns the thread with an intent, or "".
-func (p *meshNode) localThread(intent string) string {
+// findThread returns the thread with an intent, or "".
+func (p *meshNode) findThread(intent string) string {
 	p.t.Helper()
 	page, err := p.List(p.t.Context(), exchange.Owner("test"), "", "", 100)
 	if err != nil {
@@ -183,7 +183,7 @@ func newSharedFolder(t *testing.T, inGit bool, before func(side func(string) *di
 		run(base, "init", "-q", "--bare", "-b", "main", "origin")
 		s.side = func(name string) *dirRemote {
 			dir := filepath.Join(base, name)
-			if !there(dir) {
+			if !exists(dir) {
 				run(base, "clone", "-q", "origin", name)
 			}
 			return &dirRemote{dir: dir, name: name, git: true}
@@ -235,17 +235,17 @@ func TestDirectoryIsFollowed(t *testing.T) {
 				old.say("bob", done, "- status: {re: x, code: completed}")
 			})
 			saw := s.create("neighbour", "{id: saw, intent: lend me a saw}")
-			here := s.home.arrived("lend me a saw")
+			here := s.home.waitThread("lend me a saw")
 			task := s.home.task(here, "work/0")
 			s.say("bob", saw, "- status: {re: x, code: claimed}")
-			s.home.reaches(here, thread.Cancelled)
+			s.home.waitStatus(here, thread.Cancelled)
 			s.home.waitItem(task, node.ItemWithdrawn)
-			if ref := s.home.localThread("what was done long ago"); ref != "" {
+			if ref := s.home.findThread("what was done long ago"); ref != "" {
 				t.Errorf("what was done before we came is here as %s", ref)
 			}
 
 			drill := s.create("neighbour", "{id: drill, intent: lend me a drill}")
-			here = s.home.arrived("lend me a drill")
+			here = s.home.waitThread("lend me a drill")
 			s.home.reply(s.home.task(here, "work/0").ID, `{"action":"accept"}`, 200)
 			us := s.side("neighbour")
 			state := func(ref string) thread.Code {
@@ -260,18 +260,18 @@ func TestDirectoryIsFollowed(t *testing.T) {
 			}
 			eventually(t, "the claim in the directory", func() bool { return state(drill) == thread.Claimed })
 			s.edit("neighbour", drill, "status: claimed", "status: superseded")
-			s.home.reaches(here, thread.Cancelled)
+			s.home.waitStatus(here, thread.Cancelled)
 
 			ladder := s.create("neighbour", "{id: ladder, intent: lend me a ladder}")
-			here = s.home.arrived("lend me a ladder")
+			here = s.home.waitThread("lend me a ladder")
 			s.edit("neighbour", ladder, "", "")
-			s.home.reaches(here, thread.Cancelled)
+			s.home.waitStatus(here, thread.Cancelled)
 
 			if inGit {
 				return
 			}
 			s.create("neighbour", "{id: rake, intent: lend me a rake}")
-			here = s.home.arrived("lend me a rake")
+			here = s.home.waitThread("lend me a rake")
 			dir := filepath.Join(s.side("us").dir, "exchange")
 			if err := os.Rename(dir, dir+"-elsewhere"); err != nil {
 				t.Fatal(err)
@@ -325,13 +325,13 @@ func (s *sharedFolder) edit(name, there, old, with string) {
 // TestTheirOwnerAnswers: the owner of a foreign exchange may answer for the requester.
 func TestTheirOwnerAnswers(t *testing.T) {
 	a := newForeignLink(t, nil)
-	there, here, task := a.offered(`{"intent":"mow the lawn"}`)
+	there, here, task := a.offerRequest(`{"intent":"mow the lawn"}`)
 	a.home.reply(task.ID, `{"mess":[{"status":{"code":"needs_input","questions":[{"field":"side","question":"Which side?"}]}}]}`, 200)
 	eventually(t, "the question over there", func() bool { return a.thread(there).Status == thread.NeedsInput })
 	a.do(thread.OwnerID, "- reply: {re: "+there+", answers: {side: the left one}}")
 	a.wakePoll()
-	a.home.reaches(here, thread.InProgress)
-	if text := a.home.said(here); !strings.Contains(text, "the left one") {
+	a.home.waitStatus(here, thread.InProgress)
+	if text := a.home.allText(here); !strings.Contains(text, "the left one") {
 		t.Errorf("it says %s", text)
 	}
 }

@@ -138,7 +138,7 @@ func TestGitDirectoryRecovers(t *testing.T) {
 	if _, err := us.list(ctx); err == nil {
 		t.Error("a conflict was merged")
 	}
-	if there(filepath.Join(us.dir, ".git", "rebase-merge")) {
+	if exists(filepath.Join(us.dir, ".git", "rebase-merge")) {
 		t.Error("a rebase was left half done")
 	}
 }

@@ -38,8 +38,8 @@ func TestLinkRegistersItself(t *testing.T) {
 		}
 		w.set("bob", there, thread.Claimed, "")
 		w.set("bob", there, thread.Completed, result("wet"))
-		w.home.reaches(here, thread.Completed)
-		if n := w.home.titled("mess", "registered"); n != 1 {
+		w.home.waitStatus(here, thread.Completed)
+		if n := w.home.countTitles("mess", "registered"); n != 1 {
 			t.Errorf("%d notices of the registration", n)
 		}
 		again, err := newLink(w.home.bridge.links[0].cfg)
@@ -100,7 +100,7 @@ func TestForgottenLinkRegistersAgain(t *testing.T) {
 	s.keys = map[string][2]string{}
 	s.mu.Unlock()
 	w.wakePoll()
-	eventually(t, "the second registration", func() bool { w.wakePoll(); return w.home.titled("mess", "registered") == 2 })
+	eventually(t, "the second registration", func() bool { w.wakePoll(); return w.home.countTitles("mess", "registered") == 2 })
 	w.home.linkReaches(bridge.LinkUp)
 }
 

@@ -9,10 +9,10 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
-// goesOn waits until a thread here has a message that it continues there as another one.
-func (p *meshNode) goesOn(ref, as string) {
+// waitSuccessor waits until a thread here has a message that it continues there as another one.
+func (p *meshNode) waitSuccessor(ref, as string) {
 	p.t.Helper()
-	eventually(p.t.(*testing.T), ref+" goes on as "+as, func() bool { return strings.Contains(p.said(ref), "goes on there as "+as) })
+	eventually(p.t.(*testing.T), ref+" goes on as "+as, func() bool { return strings.Contains(p.allText(ref), "goes on there as "+as) })
 }
 
 // TestDelegatedThroughALink: an executor there delegates a request of ours. Our thread stays open and follows the
@@ -26,31 +26,31 @@ func TestDelegatedThroughALink(t *testing.T) {
 			here, there := a.ask("{id: water, intent: water the roses}")
 			depends := a.home.request(thread.OwnerID, "{intent: look at the roses, constraints: {depends_on: [water]}}")
 			a.set(there, `{"status":"claimed"}`)
-			a.home.reaches(here, thread.Claimed)
+			a.home.waitStatus(here, thread.Claimed)
 			if strings.HasPrefix(name, "after") {
 				remote := a.home.bridge.links[0].remote.(*restRemote)
 				remote.setState(restState{})
 			}
 			a.set(there, `{"mess":[{"status":{"re":"`+there+`","code":"delegated","delegated_to":"carol"}}]}`)
 			goesOn := a.thread(there).Successors[0]
-			a.home.goesOn(here, goesOn)
+			a.home.waitSuccessor(here, goesOn)
 			a.home.want(here, thread.Claimed)
 			a.home.refuse(404, "carol", "- status: {re: "+here+", code: in_progress}")
 
 			a.want(200, carol, "PATCH", "requests/"+goesOn, `{"status":"needs_input","message":"how much?"}`)
 			a.wakePoll()
-			a.home.reaches(here, thread.NeedsInput)
+			a.home.waitStatus(here, thread.NeedsInput)
 			a.home.do(thread.OwnerID, "- reply: {re: "+here+", answers: {amount: a lot}}")
 			eventually(t, "the answer over there", func() bool { return a.thread(goesOn).Status == thread.InProgress })
 
 			a.want(200, carol, "PATCH", "requests/"+goesOn, `{"mess":[{"status":{"re":"`+goesOn+`","code":"delegated","delegated_to":"bob"}}]}`)
 			a.wakePoll()
 			ends := a.thread(goesOn).Successors[0]
-			a.home.goesOn(here, ends)
+			a.home.waitSuccessor(here, ends)
 			a.set(ends, `{"status":"completed","mess":[{"response":{"re":"`+ends+`","content":["wet"]}}]}`)
-			a.home.reaches(here, thread.Completed)
-			eventually(t, "the result", func() bool { return strings.Contains(a.home.said(here), "wet") })
-			a.home.reaches(depends, thread.Received)
+			a.home.waitStatus(here, thread.Completed)
+			eventually(t, "the result", func() bool { return strings.Contains(a.home.allText(here), "wet") })
+			a.home.waitStatus(depends, thread.Received)
 			if list, err := a.home.List(t.Context(), exchange.Owner("test"), "", "", 10); err != nil || len(list.Threads) != 2 {
 				t.Errorf("%d threads, %v: what we asked for came back as somebody's request", len(list.Threads), err)
 			}
@@ -65,7 +65,7 @@ func TestCancelOfADelegatedThread(t *testing.T) {
 	here, there := a.ask("{id: water, intent: water the roses}")
 	a.set(there, `{"mess":[{"status":{"re":"`+there+`","code":"delegated","delegated_to":"carol"}}]}`)
 	goesOn := a.thread(there).Successors[0]
-	a.home.goesOn(here, goesOn)
+	a.home.waitSuccessor(here, goesOn)
 	a.home.do(thread.OwnerID, "- cancel: {re: "+here+", reason: it rains}")
 	eventually(t, "the cancel over there", func() bool { return a.thread(goesOn).Status == thread.Cancelled })
 	a.home.want(here, thread.Cancelled)
@@ -79,21 +79,21 @@ func TestDelegatedElsewhere(t *testing.T) {
 	carol := a.register("carol")
 	other, theirs := a.want(201, carol, "POST", "requests", `{"intent":"mow the lawn"}`).GetStr("ref"), ""
 	a.wakePoll()
-	theirs = a.home.arrived("mow the lawn")
+	theirs = a.home.waitThread("mow the lawn")
 	here := a.home.request(thread.OwnerID, "{id: water, intent: water the roses}")
 	a.home.sendThrough(here)
 	there := a.only("water the roses")
 	a.set(there, `{"mess":[{"status":{"re":"`+there+`","code":"delegated","delegated_to":"dave","ref":"`+other+`"}}]}`)
-	if th := a.home.reaches(here, thread.Delegated); len(th.Successors) != 0 {
+	if th := a.home.waitStatus(here, thread.Delegated); len(th.Successors) != 0 {
 		t.Errorf("successors = %v", th.Successors)
 	}
-	if text := a.home.said(here); strings.Contains(text, other) {
+	if text := a.home.allText(here); strings.Contains(text, other) {
 		t.Errorf("it says %s", text)
 	}
 	a.home.want(theirs, thread.Received) // and is followed as before
 	a.want(200, carol, "PATCH", "requests/"+other, `{"status":"cancelled"}`)
 	a.wakePoll()
-	a.home.reaches(theirs, thread.Cancelled)
+	a.home.waitStatus(theirs, thread.Cancelled)
 }
 
 // sendThrough sends a thread to the exchange behind the first link.
@@ -127,10 +127,10 @@ func TestDelegatedInADirectory(t *testing.T) {
 	here, there := s.request("{id: saw, intent: saw the log}")
 	goesOn := s.create("us", "{id: again, intent: saw the log}") // the owner of the directory writes it in our name
 	s.say("bob", there, "- status: {re: x, code: delegated, delegated_to: carol, ref: "+goesOn+"}")
-	s.home.goesOn(here, goesOn)
+	s.home.waitSuccessor(here, goesOn)
 	s.say("carol", goesOn, "- status: {re: x, code: claimed}\n- status: {re: x, code: completed}\n- response: {re: x, content: [sawn]}")
-	s.home.reaches(here, thread.Completed)
-	if text := s.home.said(here); !strings.Contains(text, "sawn") {
+	s.home.waitStatus(here, thread.Completed)
+	if text := s.home.allText(here); !strings.Contains(text, "sawn") {
 		t.Errorf("it says %s", text)
 	}
 }
@@ -139,18 +139,18 @@ func TestDelegatedThroughTheMesh(t *testing.T) {
 	home, away := pair(t, acl.Open)
 	away.executor("carol")
 	ref := home.request("client", "{id: look, intent: look into the fridge}")
-	there := away.theirs()
+	there := away.waitMeshThread()
 	away.status("bob", there, "claimed")
-	home.reaches(ref, thread.Claimed)
+	home.waitStatus(ref, thread.Claimed)
 	away.status("bob", there, "delegated, delegated_to: carol")
 	goesOn := away.thread(there).Successors[0]
-	home.goesOn(ref, goesOn)
+	home.waitSuccessor(ref, goesOn)
 	away.status("carol", goesOn, "needs_input, questions: [{field: shelf, question: Which shelf?}]")
-	home.reaches(ref, thread.NeedsInput)
+	home.waitStatus(ref, thread.NeedsInput)
 	home.do("client", "- reply: {re: "+ref+", answers: {shelf: the top one}}")
-	away.reaches(goesOn, thread.InProgress)
+	away.waitStatus(goesOn, thread.InProgress)
 	away.do("carol", "- response: {re: "+goesOn+", content: [eggs]}")
-	home.reaches(ref, thread.Completed)
+	home.waitStatus(ref, thread.Completed)
 }
 
 // TestHandedOnAtHome: a delegation among our own executors is not reported to the exchange of the requester.
@@ -158,7 +158,7 @@ func TestHandedOnAtHome(t *testing.T) {
 	a := newForeignLink(t, func(c *Config) { c.Links[0].Options = map[string]string{"as": "us"} })
 	a.home.executor("eve")
 	a.home.executor("dan")
-	there, here, _ := a.offered(`{"intent":"mow the lawn"}`)
+	there, here, _ := a.offerRequest(`{"intent":"mow the lawn"}`)
 	a.home.status("eve", here, "in_progress")
 	eventually(t, "the claim over there", func() bool { return a.thread(there).Status == thread.InProgress })
 	a.home.status("eve", here, "delegated, delegated_to: dan")
@@ -170,7 +170,7 @@ func TestHandedOnAtHome(t *testing.T) {
 	if th := a.thread(there); len(th.Successors) != 0 || th.Holder != "us" {
 		t.Errorf("there it is %+v", th)
 	}
-	if n := a.home.noticesOf("mess", "may not follow"); n != 0 {
+	if n := a.home.countNotices("mess", "may not follow"); n != 0 {
 		t.Errorf("the owner is told of %d refusals", n)
 	}
 }
@@ -179,11 +179,11 @@ func TestHandedOnAtHome(t *testing.T) {
 func TestDelegatedWithAClose(t *testing.T) {
 	home, away := pair(t, acl.Open)
 	ref := home.request("client", "{id: look, intent: look into the fridge}")
-	there := away.theirs()
+	there := away.waitMeshThread()
 	away.status("bob", there, "claimed")
-	home.reaches(ref, thread.Claimed)
+	home.waitStatus(ref, thread.Claimed)
 	away.closeWith(there, home.node.ID(), `[{"status":{"re":"look","code":"delegated","delegated_to":"x","ref":"2026-01-01-001"}}]`)
-	if th := home.reaches(ref, thread.Delegated); len(th.Successors) != 0 {
+	if th := home.waitStatus(ref, thread.Delegated); len(th.Successors) != 0 {
 		t.Errorf("successors = %v", th.Successors)
 	}
 }

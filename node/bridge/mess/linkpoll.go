@@ -68,7 +68,7 @@ func (l *link) updateUnderLock(ctx context.Context, ref string, change func(*kno
 	return l.save(ctx, ref, k)
 }
 
-// maxKnown bounds the foreign threads that are restState, because the other side chooses its list. It applies to each
+// maxKnown bounds the foreign threads that are remembered, because the other side chooses its list. It applies to each
 // of sixteen parts of a link's threads.
 const maxKnown = 10_000
 
@@ -94,7 +94,7 @@ const (
 	firstPause    = folder.PollEvery
 	lastPause     = 10 * time.Minute
 	maxFailed     = 20      // failing threads in one poll, before the rest waits for the next poll
-	maxRemembered = 100_000 // threads that are restState in memory
+	maxRemembered = 100_000 // threads that are remembered in memory
 )
 
 // errUnreachable ends a poll: the exchange failed, not a thread.
@@ -146,9 +146,9 @@ func (l *link) followList(ctx context.Context, list []remoteThread, self string)
 		clear(l.known)
 	}
 	failed := 0
-	tired := map[string]bool{} // peers that have reached a limit of ours
+	overLimit := map[string]bool{} // peers that have reached a limit of ours
 	for _, r := range l.addRetries(list) {
-		if l.known[r.ref] == r.updated || r.requester != "" && tired[r.requester] {
+		if l.known[r.ref] == r.updated || r.requester != "" && overLimit[r.requester] {
 			continue
 		}
 		p, waits := l.postponed[r.ref]
@@ -171,7 +171,7 @@ func (l *link) followList(ctx context.Context, list []remoteThread, self string)
 		case ctx.Err() != nil, errors.Is(err, errUnreachable), errors.Is(err, store.ErrUnavailable):
 			return err
 		case !there && refused && e.Retry:
-			tired[r.requester] = true
+			overLimit[r.requester] = true
 		default:
 			failed++
 		}

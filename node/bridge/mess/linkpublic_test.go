@@ -19,8 +19,8 @@ func result(text string) string {
 	return `,"mess":[{"response":{"re":"last","content":["` + text + `"]}}]`
 }
 
-// asked returns the number of questions of a thread that the owner got.
-func (p *meshNode) asked(here string) (n int) {
+// countAsks returns the number of questions of a thread that the owner got.
+func (p *meshNode) countAsks(here string) (n int) {
 	p.t.Helper()
 	for _, e := range p.thread(here).History {
 		if thread.Code(e.Action) == thread.NeedsInput {
@@ -38,16 +38,16 @@ func TestQuestionThenResult(t *testing.T) {
 		w := begin(nil)
 		here, there := w.ask("water")
 		w.set("bob", there, thread.Claimed, "")
-		w.home.reaches(here, thread.Claimed)
+		w.home.waitStatus(here, thread.Claimed)
 		w.set("bob", there, thread.NeedsInput, ","+question)
-		th := w.home.reaches(here, thread.NeedsInput)
+		th := w.home.waitStatus(here, thread.NeedsInput)
 		if len(th.Questions) != 1 || th.Questions[0].Question != "How much?" {
 			t.Errorf("the questions are %+v", th.Questions)
 		}
 		w.set("bob", there, thread.Completed, result("wet"))
-		w.home.reaches(here, thread.Completed)
-		eventually(t, "the result", func() bool { return strings.Contains(w.home.said(here), "wet") })
-		if n := w.home.asked(here); n != 1 {
+		w.home.waitStatus(here, thread.Completed)
+		eventually(t, "the result", func() bool { return strings.Contains(w.home.allText(here), "wet") })
+		if n := w.home.countAsks(here); n != 1 {
 			t.Errorf("the owner was asked %d times", n)
 		}
 	})
@@ -61,7 +61,7 @@ func TestQuestionAnswerResult(t *testing.T) {
 		here, there := w.ask("water")
 		w.set("bob", there, thread.Claimed, "")
 		w.set("bob", there, thread.NeedsInput, ","+question)
-		w.home.reaches(here, thread.NeedsInput)
+		w.home.waitStatus(here, thread.NeedsInput)
 		w.home.do(thread.OwnerID, "- reply: {re: water, answers: {much: a lot}}")
 		eventually(t, "the answer over there", func() bool { return w.status(there) == thread.InProgress })
 		if text := string(w.thread(there).JSON()); !strings.Contains(text, "a lot") {
@@ -76,12 +76,12 @@ func TestQuestionAnswerResult(t *testing.T) {
 		w.home.do(thread.OwnerID, "- reply: {re: water, answers: {when: now}}")
 		eventually(t, "the answer over there", func() bool { return w.status(there) == thread.InProgress })
 		w.set("bob", there, thread.Completed, result("wet"))
-		w.home.reaches(here, thread.Completed)
-		eventually(t, "the result", func() bool { return strings.Contains(w.home.said(here), "wet") })
-		if n := w.home.asked(here); n != 2 {
+		w.home.waitStatus(here, thread.Completed)
+		eventually(t, "the result", func() bool { return strings.Contains(w.home.allText(here), "wet") })
+		if n := w.home.countAsks(here); n != 2 {
 			t.Errorf("the owner was asked %d times", n)
 		}
-		if n := w.home.titled("mess", "refused"); n != 0 {
+		if n := w.home.countTitles("mess", "refused"); n != 0 {
 			t.Errorf("%d notices of a refusal", n)
 		}
 	})
@@ -96,7 +96,7 @@ func TestQuestionRightAfterAnswer(t *testing.T) {
 	wait := func(n int) { // for question n, or for as long as a check may take
 		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		defer cancel()
-		for tick := time.Tick(10 * time.Millisecond); ctx.Err() == nil && w.home.asked(here) < n; <-tick {
+		for tick := time.Tick(10 * time.Millisecond); ctx.Err() == nil && w.home.countAsks(here) < n; <-tick {
 		}
 	}
 	w = newPublicLink(t, s, serve(t, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -110,7 +110,7 @@ func TestQuestionRightAfterAnswer(t *testing.T) {
 			wait(3)
 		}
 		s.ServeHTTP(rw, r)
-		if bytes.Contains(body, []byte(`"in-progress"`)) && w.home.asked(here) == 1 {
+		if bytes.Contains(body, []byte(`"in-progress"`)) && w.home.countAsks(here) == 1 {
 			w.set("bob", there, thread.NeedsInput, `,"mess":[{"status":{"re":"last","code":"needs_input","questions":[{"field":"when","question":"When?"}]}}]`)
 			wait(2)
 		}
@@ -118,16 +118,16 @@ func TestQuestionRightAfterAnswer(t *testing.T) {
 	here, there = w.ask("water")
 	w.set("bob", there, thread.Claimed, "")
 	w.set("bob", there, thread.NeedsInput, ","+question)
-	w.home.reaches(here, thread.NeedsInput)
+	w.home.waitStatus(here, thread.NeedsInput)
 	w.home.do(thread.OwnerID, "- reply: {re: water, answers: {much: a lot}}")
-	eventually(t, "the second question", func() bool { return w.home.asked(here) == 2 })
+	eventually(t, "the second question", func() bool { return w.home.countAsks(here) == 2 })
 	w.home.do(thread.OwnerID, "- reply: {re: water, answers: {when: now}}")
 	eventually(t, "the answer over there", func() bool {
 		return strings.Contains(string(w.thread(there).JSON()), "now") && w.status(there) == thread.InProgress
 	})
 	w.set("bob", there, thread.Completed, result("wet"))
-	w.home.reaches(here, thread.Completed)
-	if n := w.home.asked(here); n != 2 {
+	w.home.waitStatus(here, thread.Completed)
+	if n := w.home.countAsks(here); n != 2 {
 		t.Errorf("the owner was asked %d times, want 2", n)
 	}
 }
@@ -140,12 +140,12 @@ func TestOldQuestionIsNotAskedAgain(t *testing.T) {
 		here, there := w.ask("water")
 		w.set("bob", there, thread.Claimed, "")
 		w.set("bob", there, thread.NeedsInput, ","+question)
-		w.home.reaches(here, thread.NeedsInput)
+		w.home.waitStatus(here, thread.NeedsInput)
 		w.home.do(thread.OwnerID, "- reply: {re: water, answers: {much: a lot}}")
 		eventually(t, "the answer over there", func() bool { return strings.Contains(string(w.thread(there).JSON()), "a lot") })
 		w.set("bob", there, "", `"mess":[{"response":{"re":"last","content":["I have the can"]}}]`)
-		eventually(t, "what was said after it", func() bool { return strings.Contains(w.home.said(here), "the can") })
-		if n := w.home.asked(here); n != 1 {
+		eventually(t, "what was said after it", func() bool { return strings.Contains(w.home.allText(here), "the can") })
+		if n := w.home.countAsks(here); n != 1 {
 			t.Errorf("the owner was asked %d times", n)
 		}
 	})
@@ -156,14 +156,14 @@ func TestOldQuestionIsNotAskedAgain(t *testing.T) {
 func TestWorkOnAPublicServer(t *testing.T) {
 	eachPublicServer(t, func(t *testing.T, begin func(func(*Config)) *publicLink) {
 		w := begin(nil)
-		there, here := w.offered("mow")
+		there, here := w.offerRequest("mow")
 		w.home.status(thread.OwnerID, here, "needs_input, questions: [{field: side, question: Which side?}]")
 		eventually(t, "the question over there", func() bool { return w.status(there) == thread.NeedsInput })
 		if th := w.thread(there); th.GetStr("executor_id") != "us" || !strings.Contains(string(th.JSON()), "Which side?") {
 			t.Errorf("there it is %s", th.JSON())
 		}
 		w.set("carol", there, "", `"mess":[{"answer":{"re":"last","value":"the left one"}}]`)
-		w.home.reaches(here, thread.InProgress)
+		w.home.waitStatus(here, thread.InProgress)
 		w.home.status(thread.OwnerID, here, "held, reason: it rains")
 		eventually(t, "what the server may have no word for", func() bool { return strings.Contains(string(w.thread(there).JSON()), "it rains") })
 		w.home.status(thread.OwnerID, here, "in_progress")
@@ -172,7 +172,7 @@ func TestWorkOnAPublicServer(t *testing.T) {
 			return w.status(there) == thread.Completed && strings.Contains(string(w.thread(there).JSON()), "mown")
 		})
 		w.home.want(here, thread.Completed)
-		if n := w.home.titled("mess", "refused"); n != 0 {
+		if n := w.home.countTitles("mess", "refused"); n != 0 {
 			t.Errorf("%d notices of a refusal", n)
 		}
 		if w.server == nil {
@@ -182,7 +182,7 @@ func TestWorkOnAPublicServer(t *testing.T) {
 		if w.server.php { // the code is tried once, and then known
 			want = "claimed,needs_input,needs-input,held,,in-progress,completed"
 		}
-		if got := w.server.said("us"); got != want {
+		if got := w.server.statusCalls("us"); got != want {
 			t.Errorf("we said %s, want %s", got, want)
 		}
 	})
@@ -191,7 +191,7 @@ func TestWorkOnAPublicServer(t *testing.T) {
 // TestSpellingIsRemembered: the link remembers the status codes that a server knows, also after a restart.
 func TestSpellingIsRemembered(t *testing.T) {
 	w := newPublicServerLink(t, true)
-	there, here := w.offered("mow")
+	there, here := w.offerRequest("mow")
 	w.home.status(thread.OwnerID, here, "in_progress")
 	eventually(t, "the work over there", func() bool { return w.status(there) == thread.InProgress })
 	l, err := newLink(w.home.bridge.links[0].cfg)
@@ -205,7 +205,7 @@ func TestSpellingIsRemembered(t *testing.T) {
 	if err := l.remote.post(t.Context(), "", there, mustParse(t, "- status: {re: x, code: needs_input, questions: [{field: a, question: b}]}")); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := w.server.said("us"), "claimed,in_progress,in-progress,needs-input"; got != want {
+	if got, want := w.server.statusCalls("us"), "claimed,in_progress,in-progress,needs-input"; got != want {
 		t.Errorf("we said %s, want %s", got, want)
 	}
 }
@@ -221,7 +221,7 @@ func newPublicServerLink(t *testing.T, php bool) (w *publicLink) {
 func TestLateClaimOnAPublicServer(t *testing.T) {
 	eachPublicServer(t, func(t *testing.T, begin func(func(*Config)) *publicLink) {
 		w := begin(nil)
-		there, here := w.offered("mow")
+		there, here := w.offerRequest("mow")
 		l := w.home.bridge.links[0]
 		l.createMu.Lock() // the link receives nothing
 		if status, v := w.call("bob", http.MethodPatch, "requests/"+there, `{"status":"claimed"}`); status != http.StatusOK {
@@ -229,7 +229,7 @@ func TestLateClaimOnAPublicServer(t *testing.T) {
 		}
 		w.home.status(thread.OwnerID, here, "claimed")
 		l.createMu.Unlock()
-		w.home.reaches(here, thread.Cancelled)
+		w.home.waitStatus(here, thread.Cancelled)
 		if by := w.thread(there).GetStr("executor_id"); by != "bob" {
 			t.Errorf("there it is held by %s", by)
 		}
@@ -243,12 +243,14 @@ func TestUnfollowedIsShown(t *testing.T) {
 		w := begin(nil)
 		here, there := w.ask("water")
 		w.set("bob", there, thread.Claimed, "")
-		w.home.reaches(here, thread.Claimed)
+		w.home.waitStatus(here, thread.Claimed)
 		w.home.do(thread.OwnerID, "- cancel: {re: water, reason: it rains}")
 		eventually(t, "the cancel over there", func() bool { return w.status(there) == thread.Cancelled })
 		w.set("bob", there, thread.Completed, result("wet all the same"))
-		eventually(t, "the notice", func() bool { return w.home.titled("mess", here) > 0 && w.home.titled("mess", "cannot follow") > 0 })
-		eventually(t, "the result", func() bool { return strings.Contains(w.home.said(here), "wet all the same") })
+		eventually(t, "the notice", func() bool {
+			return w.home.countTitles("mess", here) > 0 && w.home.countTitles("mess", "cannot follow") > 0
+		})
+		eventually(t, "the result", func() bool { return strings.Contains(w.home.allText(here), "wet all the same") })
 		w.home.want(here, thread.Cancelled)
 	})
 }
@@ -259,9 +261,9 @@ func TestTwoMessagesInOneSecond(t *testing.T) {
 	w := newPublicServerLink(t, true)
 	here, there := w.ask("water")
 	w.set("bob", there, thread.Claimed, "")
-	w.home.reaches(here, thread.Claimed)
+	w.home.waitStatus(here, thread.Claimed)
 	for _, text := range []string{"one", "two", "three"} {
 		w.set("bob", there, "", `"mess":[{"response":{"re":"last","content":["`+text+`"]}}]`)
-		eventually(t, text, func() bool { return strings.Contains(w.home.said(here), text) })
+		eventually(t, text, func() bool { return strings.Contains(w.home.allText(here), text) })
 	}
 }

@@ -66,7 +66,7 @@ func TestLostAnswerThroughALink(t *testing.T) {
 	a, d := newLossyProxy(t)
 	here, there := a.ask("{id: water, intent: water the roses}")
 	a.set(there, `{"status":"needs_input","message":"how much?"}`)
-	a.home.reaches(here, thread.NeedsInput)
+	a.home.waitStatus(here, thread.NeedsInput)
 	d.loseNext(http.MethodPatch)
 	a.home.do(thread.OwnerID, "- reply: {re: water, answers: {amount: a lot}}")
 	said := func() int {
@@ -80,8 +80,8 @@ func TestLostAnswerThroughALink(t *testing.T) {
 	}
 	eventually(t, "the second try", func() bool { return said() == 2 })
 	a.set(there, `{"status":"completed","mess":[{"response":{"re":"`+there+`","content":["wet"]}}]}`)
-	a.home.reaches(here, thread.Completed)
-	if n := a.home.noticesOf("mess", "asks nothing") + a.home.noticesOf("mess", "refused"); n != 0 {
+	a.home.waitStatus(here, thread.Completed)
+	if n := a.home.countNotices("mess", "asks nothing") + a.home.countNotices("mess", "refused"); n != 0 {
 		t.Error("the owner is told of a refusal that was none")
 	}
 	answers := 0

@@ -66,11 +66,11 @@ func TestRequestForALinkAlone(t *testing.T) {
 	}
 	there := a.only("fix the tap")
 	a.set(there, `{"status":"completed","mess":[{"response":{"re":"`+there+`","content":["done"]}}]}`)
-	a.home.reaches(first, thread.Completed)
-	a.home.reaches(second, thread.Received)
+	a.home.waitStatus(first, thread.Completed)
+	a.home.waitStatus(second, thread.Received)
 	a.wakePoll()
 	a.set(a.only("paint"), `{"status":"claimed"}`)
-	a.home.reaches(second, thread.Claimed)
+	a.home.waitStatus(second, thread.Claimed)
 	if len(asked) > 0 {
 		t.Errorf("the directory was asked for %v", <-asked)
 	}
@@ -101,8 +101,8 @@ func TestRequestThatALinkRefuses(t *testing.T) {
 	_, v := a.owner("send/town", `[{"request":{"intent":"fix the tap"}}]`)
 	list, _ := v.Get("threads")
 	ref := list.At(0).GetStr("ref")
-	a.home.reaches(ref, thread.Declined)
-	if text := a.home.said(ref); !strings.Contains(text, s.closed) {
+	a.home.waitStatus(ref, thread.Declined)
+	if text := a.home.allText(ref); !strings.Contains(text, s.closed) {
 		t.Errorf("it says %s", text)
 	}
 }
@@ -115,13 +115,13 @@ func TestLateClaimThroughALink(t *testing.T) {
 	a.home.executor("here")
 	there := a.want(201, carol, "POST", "requests", `{"intent":"mow the lawn"}`).GetStr("ref")
 	a.wakePoll()
-	here := a.home.theirs()
-	see := a.blind()
+	here := a.home.waitMeshThread()
+	see := a.hideLink()
 	a.set(there, `{"status":"claimed"}`)
 	a.home.status("here", here, "claimed")
 	see()
-	a.home.reaches(here, thread.Cancelled)
-	eventually(t, "the notice", func() bool { return a.home.noticesOf("mess", "does not show it any more") == 1 })
+	a.home.waitStatus(here, thread.Cancelled)
+	eventually(t, "the notice", func() bool { return a.home.countNotices("mess", "does not show it any more") == 1 })
 	if th := a.thread(there); th.Status != thread.Claimed || th.Holder != "bob" {
 		t.Errorf("there it is %s by %s", th.Status, th.Holder)
 	}

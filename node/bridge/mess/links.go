@@ -109,12 +109,12 @@ func (b *Bridge) requestThrough(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	block, once, err := b.server.ReadBlock(c, "send", l.Name())
+	block, replay, err := b.server.ReadBlock(c, "send", l.Name())
 	if err != nil {
 		return err
 	}
 	ctx := c.Request().Context()
-	res, err := b.x.Do(ctx, exchange.Owner("cli"), block, exchange.Options{Only: string(l.Address().Pseudonym()), Records: l.MarkUnsent(), Replay: once})
+	res, err := b.x.Do(ctx, exchange.Owner("cli"), block, exchange.Options{Only: string(l.Address().Pseudonym()), Records: l.MarkUnsent(), Replay: replay})
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 func TestSplitOfARequestFromALinkIsMadeOnce(t *testing.T) {
 	a := newForeignLink(t, nil)
 	a.home.executor("dave")
-	there, here, _ := a.offered(`{"intent":"mow and rake"}`)
+	there, here, _ := a.offerRequest(`{"intent":"mow and rake"}`)
 	a.home.status("dave", here, "claimed")
 	eventually(t, "the claim over there", func() bool { return a.thread(there).Holder == "us" })
 	a.home.do("dave", "- suggestion: {id: s1, type: split, re: "+here+", proposed: [{intent: mow}, {intent: rake}], reason: two jobs}")
@@ -22,9 +22,9 @@ func TestSplitOfARequestFromALinkIsMadeOnce(t *testing.T) {
 	}
 	a.do("carol", "- reply: {re: s1, accept: true}")
 	a.wakePoll()
-	a.home.reaches(here, thread.Cancelled)
-	a.home.arrived("mow")
-	a.home.arrived("rake")
+	a.home.waitStatus(here, thread.Cancelled)
+	a.home.waitThread("mow")
+	a.home.waitThread("rake")
 	page, err := a.home.List(t.Context(), exchange.Owner("test"), "", "", 100)
 	if err != nil || len(page.Threads) != 3 {
 		t.Errorf("%d threads here, want the whole and its two parts: %+v, %v", len(page.Threads), page.Threads, err)

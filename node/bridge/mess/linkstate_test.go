@@ -53,8 +53,8 @@ func newForeignLink(t *testing.T, change func(*Config)) *foreignLink {
 	return a
 }
 
-// blind hides changes there from the link until the test calls see.
-func (a *foreignLink) blind() (see func()) {
+// hideLink hides changes there from the link until the test calls see.
+func (a *foreignLink) hideLink() (see func()) {
 	held := make(chan struct{})
 	a.mu.Lock()
 	a.held = held
@@ -103,15 +103,15 @@ func TestRefusalEndsNoConversation(t *testing.T) {
 	a := newForeignLink(t, nil)
 	here, there := a.ask("{id: water, intent: water the roses}")
 	a.set(there, `{"status":"needs_input","message":"how much?"}`)
-	a.home.reaches(here, thread.NeedsInput)
-	see := a.blind()
+	a.home.waitStatus(here, thread.NeedsInput)
+	see := a.hideLink()
 	a.set(there, `{"status":"in_progress","message":"I found the can"}`)
 	a.home.do(thread.OwnerID, "- reply: {re: water, answers: {amount: a lot}}")
-	eventually(t, "the notice", func() bool { return a.home.noticesOf("mess", "asks nothing") == 1 })
+	eventually(t, "the notice", func() bool { return a.home.countNotices("mess", "asks nothing") == 1 })
 	see()
 	a.set(there, `{"status":"completed","mess":[{"response":{"re":"`+there+`","content":["wet"]}}]}`)
-	a.home.reaches(here, thread.Completed)
-	eventually(t, "the result", func() bool { return strings.Contains(a.home.said(here), "wet") })
+	a.home.waitStatus(here, thread.Completed)
+	eventually(t, "the result", func() bool { return strings.Contains(a.home.allText(here), "wet") })
 }
 
 // TestLoneResponseCompletesThroughALink: a response alone completes a thread there (MESS-26), and here.
@@ -119,14 +119,14 @@ func TestLoneResponseCompletesThroughALink(t *testing.T) {
 	a := newForeignLink(t, nil)
 	here, there := a.ask("{id: water, intent: water the roses}")
 	a.set(there, `{"status":"claimed"}`)
-	a.home.reaches(here, thread.Claimed)
+	a.home.waitStatus(here, thread.Claimed)
 	a.do("bob", "- response: {re: "+there+", content: [wet]}")
 	a.wakePoll()
-	a.home.reaches(here, thread.Completed)
-	eventually(t, "the result", func() bool { return strings.Contains(a.home.said(here), "wet") })
+	a.home.waitStatus(here, thread.Completed)
+	eventually(t, "the result", func() bool { return strings.Contains(a.home.allText(here), "wet") })
 	a.do("bob", "- response: {re: "+there+", content: [and weeded]}")
 	a.wakePoll()
-	eventually(t, "the late response", func() bool { return strings.Contains(a.home.said(here), "weeded") })
+	eventually(t, "the late response", func() bool { return strings.Contains(a.home.allText(here), "weeded") })
 }
 
 // TestEndsThroughALink: a thread that ends there without a message of an executor ends here too.
@@ -157,12 +157,12 @@ func TestEndsThroughALink(t *testing.T) {
 			here, there := a.ask(c.request)
 			if c.claimed {
 				a.set(there, `{"status":"claimed"}`)
-				a.home.reaches(here, thread.Claimed)
+				a.home.waitStatus(here, thread.Claimed)
 			}
 			c.end(a, there)
 			a.wakePoll()
-			a.home.reaches(here, c.want)
-			if text := a.home.said(here); !strings.Contains(text, c.why) {
+			a.home.waitStatus(here, c.want)
+			if text := a.home.allText(here); !strings.Contains(text, c.why) {
 				t.Errorf("it says %s", text)
 			}
 		})
@@ -177,19 +177,19 @@ func TestOneNoOfSeveralThroughALink(t *testing.T) {
 	a.want(200, carol, "PATCH", "requests/"+there, `{"status":"declined"}`)
 	a.wakePoll()
 	a.set(there, `{"status":"claimed"}`)
-	a.home.reaches(here, thread.Claimed)
+	a.home.waitStatus(here, thread.Claimed)
 }
 
 // TestEndsThroughTheMesh: the exchange of an agent ends a thread that was sent to it, and it ends here.
 func TestEndsThroughTheMesh(t *testing.T) {
 	home, away := pair(t, acl.Open)
 	ref := home.request("client", "{intent: look into the fridge}")
-	there := away.theirs()
+	there := away.waitMeshThread()
 	away.status("bob", there, "claimed")
-	home.reaches(ref, thread.Claimed)
+	home.waitStatus(ref, thread.Claimed)
 	away.do(thread.OwnerID, "- cancel: {re: "+there+", reason: the fridge is gone}")
-	home.reaches(ref, thread.Cancelled)
-	if text := home.said(ref); !strings.Contains(text, "the fridge is gone") {
+	home.waitStatus(ref, thread.Cancelled)
+	if text := home.allText(ref); !strings.Contains(text, "the fridge is gone") {
 		t.Errorf("it says %s", text)
 	}
 }

@@ -46,18 +46,18 @@ func (a *remoteWork) ask(intent string) (here, there string) {
 	here = a.home.request(a.who, "{id: "+intent+", intent: "+intent+"}")
 	a.send(here)
 	away := &meshNode{lab: a.away}
-	return here, away.arrived(intent)
+	return here, away.waitThread(intent)
 }
 
-// says sends a block there.
-func (a *remoteWork) says(who, block string) {
+// post sends a block there.
+func (a *remoteWork) post(who, block string) {
 	a.t.Helper()
 	a.away.do(who, block)
 	a.wakePoll()
 }
 
-// suggested waits for a suggestion here that can be answered by its id.
-func (a *remoteWork) suggested(here, id string) {
+// waitSuggestion waits for a suggestion here that can be answered by its id.
+func (a *remoteWork) waitSuggestion(here, id string) {
 	a.t.Helper()
 	eventually(a.t, "the suggestion "+id, func() bool {
 		th := a.home.thread(here)
@@ -66,8 +66,8 @@ func (a *remoteWork) suggested(here, id string) {
 	})
 }
 
-// decided waits until a suggestion is decided there.
-func (a *remoteWork) decided(there, id, want string) {
+// waitDecision waits until a suggestion is decided there.
+func (a *remoteWork) waitDecision(there, id, want string) {
 	a.t.Helper()
 	eventually(a.t, "the word about "+id+" over there", func() bool {
 		return slices.ContainsFunc(a.away.thread(there).Suggestions, func(s thread.Suggestion) bool { return s.ID == id && s.Decided == want })
@@ -93,27 +93,27 @@ func TestForeignSuggestions(t *testing.T) {
 	}{
 		"delegate": {"{executor: carol}", func(t *testing.T, a *remoteWork, here, there, _ string, _ bool) {
 			goesOn := a.away.thread(there).Successors[0]
-			a.home.goesOn(here, goesOn)
-			a.says("carol", "- status: {re: "+goesOn+", code: completed}\n- response: {re: "+goesOn+", content: [wet]}")
-			a.home.reaches(here, thread.Completed)
+			a.home.waitSuccessor(here, goesOn)
+			a.post("carol", "- status: {re: "+goesOn+", code: completed}\n- response: {re: "+goesOn+", content: [wet]}")
+			a.home.waitStatus(here, thread.Completed)
 		}},
 		"split": {"[roses, lawn]", func(t *testing.T, a *remoteWork, here, there, _ string, _ bool) {
-			if th := a.home.reaches(here, thread.Superseded); len(th.Successors) != 0 {
+			if th := a.home.waitStatus(here, thread.Superseded); len(th.Successors) != 0 {
 				t.Errorf("successors = %v", th.Successors)
 			}
 			for _, part := range a.away.thread(there).Successors {
-				if text := a.home.said(here); !strings.Contains(text, part) || !strings.Contains(text, "not followed") {
+				if text := a.home.allText(here); !strings.Contains(text, part) || !strings.Contains(text, "not followed") {
 					t.Errorf("it says nothing of %s: %s", part, text)
 				}
-				a.says("bob", "- status: {re: "+part+", code: claimed}")
+				a.post("bob", "- status: {re: "+part+", code: claimed}")
 			}
 			a.home.want(here, thread.Superseded)
 		}},
 		"merge": {"{combined_intent: both}", func(t *testing.T, a *remoteWork, here, there, other string, _ bool) {
-			a.home.reaches(here, thread.Superseded)
-			a.home.reaches(other, thread.Superseded)
+			a.home.waitStatus(here, thread.Superseded)
+			a.home.waitStatus(other, thread.Superseded)
 			for _, ref := range []string{here, other} {
-				if text := a.home.said(ref); !strings.Contains(text, a.away.thread(there).Successors[0]) {
+				if text := a.home.allText(ref); !strings.Contains(text, a.away.thread(there).Successors[0]) {
 					t.Errorf("it says %s", text)
 				}
 				if s := a.home.thread(ref).FindSuggestion("s1"); s != nil {
@@ -122,17 +122,17 @@ func TestForeignSuggestions(t *testing.T) {
 			}
 		}},
 		"defer": {"{until: 2h}", func(t *testing.T, a *remoteWork, here, there, _ string, claimed bool) {
-			if th := a.home.reaches(here, thread.Waiting); (th.Holder != "") != claimed {
+			if th := a.home.waitStatus(here, thread.Waiting); (th.Holder != "") != claimed {
 				t.Errorf("it is held by %q", th.Holder)
 			}
-			if text := a.home.said(here); !strings.Contains(text, "available_at") {
+			if text := a.home.allText(here); !strings.Contains(text, "available_at") {
 				t.Errorf("it says %s", text)
 			}
 			if !claimed {
-				a.says(thread.OwnerID, "- status: {re: "+there+", code: received}")
-				a.home.reaches(here, thread.Received)
-				a.says("carol", "- status: {re: "+there+", code: claimed}")
-				a.home.reaches(here, thread.Claimed)
+				a.post(thread.OwnerID, "- status: {re: "+there+", code: received}")
+				a.home.waitStatus(here, thread.Received)
+				a.post("carol", "- status: {re: "+there+", code: claimed}")
+				a.home.waitStatus(here, thread.Claimed)
 			}
 		}},
 		"alternative": {"{intent: pray for rain}", func(t *testing.T, a *remoteWork, here, there, _ string, claimed bool) {
@@ -141,8 +141,8 @@ func TestForeignSuggestions(t *testing.T) {
 				want = thread.Claimed
 			}
 			a.home.want(here, want)
-			a.says("bob", "- suggestion: {id: s3, type: alternative, re: "+there+", reason: another}")
-			a.suggested(here, "s3")
+			a.post("bob", "- suggestion: {id: s3, type: alternative, re: "+there+", reason: another}")
+			a.waitSuggestion(here, "s3")
 		}},
 	}
 	for way, begin := range elsewhere(t) {
@@ -162,18 +162,18 @@ func TestForeignSuggestions(t *testing.T) {
 						re, threads = "["+there+", "+second+"]", append(threads, other)
 					}
 					if claimed {
-						a.says("bob", "- status: {re: "+there+", code: claimed}")
-						a.home.reaches(here, thread.Claimed)
+						a.post("bob", "- status: {re: "+there+", code: claimed}")
+						a.home.waitStatus(here, thread.Claimed)
 					}
 					if way == "link" { // is another executor
 						a.home.executor("carol")
 					}
-					a.says("bob", "- suggestion: {id: s1, type: "+kind+", re: "+re+", proposed: "+c.proposed+", reason: better so}\n"+
+					a.post("bob", "- suggestion: {id: s1, type: "+kind+", re: "+re+", proposed: "+c.proposed+", reason: better so}\n"+
 						"- suggestion: {id: s2, type: alternative, re: "+there+", reason: why not}")
 					for _, ref := range threads {
-						a.suggested(ref, "s1")
+						a.waitSuggestion(ref, "s1")
 					}
-					a.suggested(here, "s2")
+					a.waitSuggestion(here, "s2")
 					return a, here, there, other
 				}
 				t.Run(name+", yes", func(t *testing.T) {
@@ -184,18 +184,18 @@ func TestForeignSuggestions(t *testing.T) {
 						t.Errorf("%d threads were opened here", got-n)
 					}
 					a.wakePoll()
-					a.decided(there, "s1", "accepted")
+					a.waitDecision(there, "s1", "accepted")
 					a.wakePoll()
 					c.accepted(t, a, here, there, other, claimed)
-					a.decided(there, "s2", "")
+					a.waitDecision(there, "s2", "")
 					a.home.refuse(http.StatusNotFound, a.who, "- reply: {re: s1, accept: true}")
 				})
 				t.Run(name+", no", func(t *testing.T) {
 					a, here, there, _ := start(t)
 					was := a.home.thread(here).Status
 					a.home.do(a.who, "- reply: {re: s1, accept: false, reason: as I said}")
-					a.decided(there, "s1", "refused")
-					a.decided(there, "s2", "")
+					a.waitDecision(there, "s1", "refused")
+					a.waitDecision(there, "s2", "")
 					a.home.want(here, was)
 					a.away.want(there, was)
 				})
@@ -211,7 +211,7 @@ func TestSuggestionsInADirectory(t *testing.T) {
 	here, there := s.request("{id: saw, intent: saw the log}")
 	a := &remoteWork{t: t, home: s.home}
 	s.say("bob", there, "- suggestion: {id: s1, type: delegate, re: x, proposed: carol}\n- suggestion: {id: s2, type: defer, re: x, proposed: when it is dry}")
-	a.suggested(here, "s2") // a suggestion that we could not carry out arrives too
+	a.waitSuggestion(here, "s2") // a suggestion that we could not carry out arrives too
 	s.home.do(thread.OwnerID, "- reply: {re: s1, accept: true}\n- reply: {re: s2, accept: false}")
 	eventually(t, "the words in the directory", func() bool {
 		v, err := s.side("bob").view(t.Context(), there)
@@ -231,24 +231,24 @@ func TestSuggestionsOfOthers(t *testing.T) {
 	a := &remoteWork{t: t, home: home, away: away.lab, who: "client", send: func(string) {}, wakePoll: func() {}}
 	here, there := a.ask("water")
 	second, secondThere := a.ask("weed")
-	a.says("bob", "- suggestion: {id: theirs, type: split, re: "+there+", proposed: [roses, lawn]}")
-	a.suggested(here, "theirs")
+	a.post("bob", "- suggestion: {id: theirs, type: split, re: "+there+", proposed: [roses, lawn]}")
+	a.waitSuggestion(here, "theirs")
 	home.executor("eve")
 	home.do("eve", "- suggestion: {id: ours, type: alternative, re: "+here+", reason: it rains}\n")
-	a.says("bob", "- status: {re: "+there+", code: claimed}")
-	home.reaches(here, thread.Claimed)
+	a.post("bob", "- status: {re: "+there+", code: claimed}")
+	home.waitStatus(here, thread.Claimed)
 	home.do("client", "- reply: {re: ours, accept: true}")
 	home.do("client", "- reply: {re: theirs, accept: false}") // arrives after the other one would have
-	a.decided(there, "theirs", "refused")
-	if text := (&meshNode{lab: away.lab}).said(there); strings.Contains(text, `"accept":true`) {
+	a.waitDecision(there, "theirs", "refused")
+	if text := (&meshNode{lab: away.lab}).allText(there); strings.Contains(text, `"accept":true`) {
 		t.Errorf("there it says %s", text)
 	}
 
-	a.says("bob", "- suggestion: {id: late, type: split, re: "+secondThere+", proposed: [roses, lawn]}")
-	a.suggested(second, "late")
+	a.post("bob", "- suggestion: {id: late, type: split, re: "+secondThere+", proposed: [roses, lawn]}")
+	a.waitSuggestion(second, "late")
 	home.status("eve", second, "claimed")
 	home.refuse(http.StatusConflict, "client", "- reply: {re: late, accept: true}")
-	away.reaches(secondThere, thread.Cancelled)
+	away.waitStatus(secondThere, thread.Cancelled)
 	home.do("client", "- reply: {re: late, accept: false}")
 	home.want(second, thread.Claimed)
 }
@@ -262,25 +262,25 @@ func TestSuggestionThatIsRefusedThere(t *testing.T) {
 	both := &remoteWork{t: t, home: a.home, away: a.lab}
 	a.do("bob", "- suggestion: {id: s1, type: delegate, re: "+there+", proposed: nobody}\n- suggestion: {id: s2, type: split, re: "+there+", proposed: [roses, lawn]}")
 	a.wakePoll()
-	both.suggested(here, "s2")
+	both.waitSuggestion(here, "s2")
 	a.home.do(thread.OwnerID, "- reply: {re: s1, accept: true}")
-	eventually(t, "the notice", func() bool { return a.home.noticesOf("mess", "no such executor") == 1 })
-	both.decided(there, "s1", "")
-	both.decided(there, "s2", "")
+	eventually(t, "the notice", func() bool { return a.home.countNotices("mess", "no such executor") == 1 })
+	both.waitDecision(there, "s1", "")
+	both.waitDecision(there, "s2", "")
 	a.home.want(here, thread.Received)
 
 	home, away := pair(t, acl.Open)
 	both = &remoteWork{t: t, home: home, away: away.lab, who: "client", send: func(string) {}, wakePoll: func() {}}
 	here, there = both.ask("water")
-	both.says("bob", "- suggestion: {id: s1, type: split, re: "+there+", proposed: [roses, lawn]}\n- suggestion: {id: s2, type: split, re: "+there+", proposed: [a, b]}")
-	both.suggested(here, "s1")
-	both.suggested(here, "s2")
+	both.post("bob", "- suggestion: {id: s1, type: split, re: "+there+", proposed: [roses, lawn]}\n- suggestion: {id: s2, type: split, re: "+there+", proposed: [a, b]}")
+	both.waitSuggestion(here, "s1")
+	both.waitSuggestion(here, "s2")
 	away.do(thread.OwnerID, "- reply: {re: "+there+", accept: false}")
-	both.decided(there, "s2", "refused")
+	both.waitDecision(there, "s2", "refused")
 	home.do("client", "- reply: {re: s2, accept: true}")
-	both.says("bob", "- status: {re: "+there+", code: claimed}")
-	home.reaches(here, thread.Claimed)
+	both.post("bob", "- status: {re: "+there+", code: claimed}")
+	home.waitStatus(here, thread.Claimed)
 	home.do("client", "- reply: {re: s1, accept: false}")
-	both.decided(there, "s1", "refused")
+	both.waitDecision(there, "s1", "refused")
 	away.want(there, thread.Claimed)
 }

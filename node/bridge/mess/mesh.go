@@ -36,8 +36,8 @@ func (b *Bridge) Handle(ctx context.Context, c bridge.Call) (bridge.Reply, error
 // Receive applies a message and returns the payload of the reply. A repeated message changes nothing and gets the same
 // reply. The error is a *wire.Error, or one of the store.
 func (b *Bridge) Receive(ctx context.Context, m bridge.Call) (wire.Value, error) {
-	once := exchange.NewMessageReplay(string(m.From), string(m.ID))
-	if kept, found, err := b.x.FindAnswer(ctx, once); found || err != nil {
+	replay := exchange.NewMessageReplay(string(m.From), string(m.ID))
+	if kept, found, err := b.x.FindAnswer(ctx, replay); found || err != nil {
 		return ackPayload(kept), err
 	}
 	list, _ := m.Payload.Get("mess")
@@ -66,7 +66,7 @@ func (b *Bridge) Receive(ctx context.Context, m bridge.Call) (wire.Value, error)
 			return wire.Value{}, thread.Missing("no such thread")
 		}
 	}
-	opts.Replay = once
+	opts.Replay = replay
 	l := b.linkOf(m.Address)
 	if l != nil {
 		if opts.Files, err = l.FetchAll(ctx, string(m.Conv), block); err != nil {
@@ -251,9 +251,9 @@ func refusalFor(err error) *wire.Error {
 		return wire.ErrUnavailable.Because(err)
 	}
 	if e.Status == http.StatusNotFound || e.Status == http.StatusForbidden {
-		told := *e
-		told.Code = wire.Unauthorized
-		return &told
+		changed := *e
+		changed.Code = wire.Unauthorized
+		return &changed
 	}
 	return e
 }

@@ -36,20 +36,20 @@ func TestThroughTheMesh(t *testing.T) {
 	})
 	away.executor("roomba", "vacuum-floor")
 	ref := home.request("client", "{id: vacuum-kitchen, intent: vacuum the kitchen, requires: [vacuum-floor]}")
-	there := away.theirs()
+	there := away.waitMeshThread()
 	if th := away.thread(there); th.Requester != string(home.node.ID()) || th.Intent != "vacuum the kitchen" {
 		t.Fatalf("it arrived as %+v", th)
 	}
 	away.status("roomba", there, "claimed, eta: 5m")
-	if th := home.reaches(ref, thread.Claimed); th.Holder != string(away.node.ID()) {
+	if th := home.waitStatus(ref, thread.Claimed); th.Holder != string(away.node.ID()) {
 		t.Errorf("holder = %q", th.Holder)
 	}
 	away.status("roomba", there, "needs_input, questions: [{field: where, question: Which area?, options: [sink, stove]}]")
-	home.reaches(ref, thread.NeedsInput)
+	home.waitStatus(ref, thread.NeedsInput)
 	home.do("client", "- reply: {re: vacuum-kitchen, answers: {where: sink}}")
-	away.reaches(there, thread.InProgress)
+	away.waitStatus(there, thread.InProgress)
 	away.do("roomba", "- response: {re: "+there+", content: [{confirmation: true}, clean]}")
-	home.reaches(ref, thread.Completed)
+	home.waitStatus(ref, thread.Completed)
 	messages, err := home.Messages(t.Context(), ref)
 	if err != nil || !strings.Contains(string(messages[len(messages)-1].Mess.JSON()), "clean") {
 		t.Errorf("messages = %+v, %v", messages, err)
@@ -82,18 +82,18 @@ func TestOwnerIsAskedFirst(t *testing.T) {
 	})
 	ref := home.request(thread.OwnerID, "{intent: move the piano, compensation: {shells: 5}}")
 	home.decide(askRoute, acl.Approve)
-	there := away.theirs()
-	away.reaches(there, thread.Held)
+	there := away.waitMeshThread()
+	away.waitStatus(there, thread.Held)
 	away.refuse(404, "bob", "- status: {re: "+there+", code: claimed}")
-	home.reaches(ref, thread.Held)
+	home.waitStatus(ref, thread.Held)
 	away.decide(askHeld, acl.Approve)
-	away.reaches(there, thread.Received)
+	away.waitStatus(there, thread.Received)
 	away.status("bob", there, "needs_confirmation, action: through the window")
-	home.reaches(ref, thread.NeedsConfirmation)
+	home.waitStatus(ref, thread.NeedsConfirmation)
 	home.decide(askConfirm, acl.Approve)
-	away.reaches(there, thread.InProgress)
+	away.waitStatus(there, thread.InProgress)
 	away.status("bob", there, "failed, reason: too heavy")
-	if th := home.reaches(ref, thread.Failed); th.Holder != string(away.node.ID()) {
+	if th := home.waitStatus(ref, thread.Failed); th.Holder != string(away.node.ID()) {
 		t.Errorf("holder = %q", th.Holder)
 	}
 }
@@ -123,10 +123,10 @@ func TestRESTLink(t *testing.T) {
 	})
 	foreign.want(200, bob, "PATCH", "requests/"+there, `{"status":"claimed"}`)
 	home.bridge.links[0].wakePoll()
-	home.reaches(ref, thread.Claimed)
+	home.waitStatus(ref, thread.Claimed)
 	foreign.want(200, bob, "PATCH", "requests/"+there, `{"status":"needs_input","message":"how much?"}`)
 	home.bridge.links[0].wakePoll()
-	home.reaches(ref, thread.NeedsInput)
+	home.waitStatus(ref, thread.NeedsInput)
 	remote := home.bridge.links[0].remote.(*restRemote)
 	// as with a data directory without our name: our own messages come back and are not somebody else's
 	remote.setState(restState{})
@@ -134,11 +134,11 @@ func TestRESTLink(t *testing.T) {
 	eventually(t, "the answer over there", func() bool { return foreign.thread(there).Status == thread.InProgress })
 	foreign.want(200, bob, "PATCH", "requests/"+there, `{"status":"completed","mess":[{"response":{"re":"`+there+`","content":["wet"]}}]}`)
 	home.bridge.links[0].wakePoll()
-	home.reaches(ref, thread.Completed)
+	home.waitStatus(ref, thread.Completed)
 	if convs, err := home.node.Store.Steps().Conversations(t.Context(), "", 0, 10, time.Now()); err != nil || len(convs.Conversations) != 1 {
 		t.Errorf("%d conversations, %v", len(convs.Conversations), err)
 	}
-	if n := strings.Count(home.said(ref), "a lot"); n != 1 {
+	if n := strings.Count(home.allText(ref), "a lot"); n != 1 {
 		t.Errorf("the answer is in the thread %d times", n)
 	}
 	if err := home.bridge.Test(t.Context(), "garden"); err != nil {
@@ -168,7 +168,7 @@ func TestDirectoryLink(t *testing.T) {
 		t.Fatal(err)
 	}
 	home.bridge.links[0].wakePoll()
-	ref := home.theirs()
+	ref := home.waitMeshThread()
 	if th := home.thread(ref); th.Intent != "lend me a saw" || !strings.HasPrefix(th.Requester, "am_") {
 		t.Fatalf("it came in as %+v", th)
 	}
@@ -190,7 +190,7 @@ func TestDirectoryLink(t *testing.T) {
 		t.Fatal(err)
 	}
 	home.bridge.links[0].wakePoll()
-	home.reaches(ref, thread.Cancelled)
+	home.waitStatus(ref, thread.Cancelled)
 }
 
 // TestRubbishExchange: a link to something other than an exchange fails visibly: nothing hangs, and nothing is

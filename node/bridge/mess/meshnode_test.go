@@ -83,14 +83,14 @@ func newMeshNodeWith(t *testing.T, mesh *meshtest.Mesh, name string, change func
 	return p
 }
 
-func (p *meshNode) reaches(ref string, code thread.Code) *thread.Thread {
+func (p *meshNode) waitStatus(ref string, code thread.Code) *thread.Thread {
 	p.t.Helper()
 	eventually(p.t.(*testing.T), ref+" "+string(code), func() bool { return p.thread(ref).Status == code })
 	return p.thread(ref)
 }
 
-// theirs returns the only thread that came from the mesh.
-func (p *meshNode) theirs() string {
+// waitMeshThread returns the only thread that came from the mesh.
+func (p *meshNode) waitMeshThread() string {
 	p.t.Helper()
 	var ref string
 	eventually(p.t.(*testing.T), "a thread from the mesh", func() bool {

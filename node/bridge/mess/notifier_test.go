@@ -37,8 +37,8 @@ func waitEvent(t *testing.T, events <-chan node.Event, state string) {
 	}
 }
 
-// noticesOf returns the number of the owner's notices of a kind with this text.
-func (p *meshNode) noticesOf(kind, text string) (n int) {
+// countNotices returns the number of the owner's notices of a kind with this text.
+func (p *meshNode) countNotices(kind, text string) (n int) {
 	p.t.Helper()
 	list, _, err := p.node.Notices.List(p.t.Context(), "", 1000, time.Now())
 	if err != nil {
@@ -66,10 +66,10 @@ func TestOwnerIsToldOfQuestions(t *testing.T) {
 	if err != nil || len(asks) != 1 || !strings.Contains(string(asks[0].Body), `"action":"eat it"`) {
 		t.Errorf("asks = %+v, %v, want one that says what is to be confirmed", asks, err)
 	}
-	if n := home.noticesOf("approval", "asks you to confirm"); n != 1 {
+	if n := home.countNotices("approval", "asks you to confirm"); n != 1 {
 		t.Errorf("%d notices of the question, want one", n)
 	}
-	if n := home.noticesOf("mess", ""); n != 0 {
+	if n := home.countNotices("mess", ""); n != 0 {
 		t.Errorf("and %d beside it", n)
 	}
 	home.do(thread.OwnerID, "- reply: {re: "+ref+", confirm: false}\n")
@@ -98,7 +98,7 @@ func TestOwnerIsToldOfRegistrations(t *testing.T) {
 		t.Fatalf("%d %s", w.Code, w.Body)
 	}
 	waitEvent(t, events, "pending")
-	if n := home.noticesOf("approval", "wants to join"); n != 1 {
+	if n := home.countNotices("approval", "wants to join"); n != 1 {
 		t.Errorf("%d notices, want one", n)
 	}
 	asks, _, err := home.node.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())

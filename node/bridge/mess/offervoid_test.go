@@ -55,7 +55,7 @@ func TestOfferInADirectoryIsVoid(t *testing.T) {
 				s := newSharedFolder(t, inGit, nil)
 				here := s.home.request(thread.OwnerID, "{id: saw, intent: lend me a saw, needed_by: \""+time.Now().Add(6*time.Second).UTC().Format(time.RFC3339Nano)+"\"}")
 				there := s.sendAway(here)
-				s.home.reaches(here, thread.Expired)
+				s.home.waitStatus(here, thread.Expired)
 				s.waitRemoteState(there, thread.Cancelled)
 			})
 		})
@@ -86,17 +86,17 @@ func TestOfferIsVoid(t *testing.T) {
 			t.Run(name+", "+what, func(t *testing.T) {
 				home, away := pair(t, acl.Open)
 				ref := home.request("client", "{id: look, intent: look into the fridge}")
-				there := away.theirs()
+				there := away.waitMeshThread()
 				home.executor("eve")
 				if claimed {
 					away.status("bob", there, "claimed")
-					home.reaches(ref, thread.Claimed)
+					home.waitStatus(ref, thread.Claimed)
 				}
 				c.end(home, ref)
 				home.want(ref, c.want)
-				away.reaches(there, thread.Cancelled)
+				away.waitStatus(there, thread.Cancelled)
 				for _, p := range []*meshNode{home, away} {
-					if n := p.noticesOf("undelivered", ""); n != 0 {
+					if n := p.countNotices("undelivered", ""); n != 0 {
 						t.Errorf("%d messages could not be delivered", n)
 					}
 				}
@@ -112,7 +112,7 @@ func TestOfferIsVoidWhileItsOwnerIsAsked(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			home, away := pair(t, acl.Approval)
 			ref := home.request("client", "{id: look, intent: look into the fridge}")
-			home.reaches(ref, thread.Held)
+			home.waitStatus(ref, thread.Held)
 			home.do("client", how)
 			eventually(t, "the end of the question", func() bool {
 				asks, _, err := away.node.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
@@ -126,9 +126,9 @@ func TestOfferIsVoidWhileItsOwnerIsAsked(t *testing.T) {
 	t.Run("held back", func(t *testing.T) {
 		home, away := pair(t, acl.Open)
 		ref := home.request("client", "{id: look, intent: look into the fridge, confirm_before: true}")
-		home.reaches(ref, thread.Held)
-		there := away.theirs()
+		home.waitStatus(ref, thread.Held)
+		there := away.waitMeshThread()
 		home.do("client", "- cancel: {re: look}")
-		away.reaches(there, thread.Cancelled)
+		away.waitStatus(there, thread.Cancelled)
 	})
 }

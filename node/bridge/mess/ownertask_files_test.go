@@ -39,10 +39,10 @@ func TestRefusedDocumentLeavesTheTurn(t *testing.T) {
 	home.want(ref, thread.InProgress)
 
 	home.status("bob", ref, "needs_confirmation, action: sell the house")
-	home.pending("sell the house")
+	home.waitQuestion("sell the house")
 	refuse(ref, "- status: {code: needs_confirmation, action: buy milk}\n")
-	home.pending("sell the house")
-	ask := home.pending(fmt.Sprintf(`"serial":%d`, home.thread(ref).Serial))
+	home.waitQuestion("sell the house")
+	ask := home.waitQuestion(fmt.Sprintf(`"serial":%d`, home.thread(ref).Serial))
 	if strings.Contains(string(ask.Body), "buy milk") {
 		t.Errorf("the owner is shown %s", ask.Body)
 	}

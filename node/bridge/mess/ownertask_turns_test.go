@@ -13,8 +13,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// pending waits for the only question to the owner whose body contains this text.
-func (p *meshNode) pending(text string) (ask acl.Ask) {
+// waitQuestion waits for the only question to the owner whose body contains this text.
+func (p *meshNode) waitQuestion(text string) (ask acl.Ask) {
 	p.t.Helper()
 	eventually(p.t.(*testing.T), "a question with "+text, func() bool {
 		asks, _, err := p.node.Asks().List(p.t.Context(), acl.AskFilter{State: acl.AskPending}, "", 10, time.Now())
@@ -82,7 +82,7 @@ func TestConfirmationIsNotBuried(t *testing.T) {
 		fmt.Fprintf(&much, "- remark: {re: %s, text: buy milk}\n", ref)
 	}
 	home.do("bob", much.String())
-	if ask := home.pending(`"serial":63`); !strings.Contains(string(ask.Body), "sell the house") {
+	if ask := home.waitQuestion(`"serial":63`); !strings.Contains(string(ask.Body), "sell the house") {
 		t.Errorf("the owner is shown %s", ask.Body)
 	}
 }
@@ -101,7 +101,7 @@ func TestHeldIsAskedWhenThereIsRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	home.WakeNotifier()
-	home.pending("the cellar")
+	home.waitQuestion("the cellar")
 }
 
 // TestFullQueueAsksNoDirectory: if enough questions wait for the owner, requests of strangers do not make the directory

@@ -188,7 +188,7 @@ func (p *pages) act(c echo.Context) error {
 	if errors.Is(err, http.ErrNotMultipart) {
 		err = r.ParseForm()
 	}
-	if _, over := errors.AsType[*http.MaxBytesError](err); over {
+	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
 		return thread.TooLarge("the photo is larger than 10 MiB")
 	}
 	if err != nil {

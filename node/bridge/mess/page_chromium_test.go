@@ -18,8 +18,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi/browsertest"
 )
 
-// noisy returns a picture that does not compress, so that it becomes an attachment.
-func noisy(t *testing.T, name string) []byte {
+// noisePicture returns a picture that does not compress, so that it becomes an attachment.
+func noisePicture(t *testing.T, name string) []byte {
 	t.Helper()
 	img := image.NewRGBA(image.Rect(0, 0, 900, 200))
 	noise := rand.NewChaCha8([32]byte{})
@@ -86,7 +86,7 @@ func TestPageInBrowser(t *testing.T) {
 	l := newLab(t)
 	tab, base := openPage(t, l)
 	photo := filepath.Join(t.TempDir(), "photo.png")
-	data := noisy(t, photo)
+	data := noisePicture(t, photo)
 	if len(data) < thread.MaxInline {
 		t.Fatalf("the photo has %d bytes", len(data))
 	}

@@ -12,16 +12,16 @@ import (
 func TestPeerHoldsAfterItsApproval(t *testing.T) {
 	home, away := pair(t, acl.Approval)
 	ref := home.request("client", "{id: look, intent: look into the fridge, confirm_before: true}")
-	home.reaches(ref, thread.Held)
+	home.waitStatus(ref, thread.Held)
 	away.decide("message", acl.Approve)
-	there := away.theirs()
+	there := away.waitMeshThread()
 	away.want(there, thread.Held)
 	eventually(t, "the peer's hold", func() bool { return home.thread(ref).Parked == thread.ParkedPeer })
 	home.want(ref, thread.Held)
 	away.decide(askHeld, acl.Approve)
-	home.reaches(ref, thread.Received)
+	home.waitStatus(ref, thread.Received)
 	away.status("bob", there, "claimed")
-	home.reaches(ref, thread.Claimed)
+	home.waitStatus(ref, thread.Claimed)
 }
 
 // TestCancelNamesTwice: one cancel may name a thread twice, by its ref and as the last one.

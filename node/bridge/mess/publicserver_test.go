@@ -246,8 +246,8 @@ func (s *publicServer) thread(w http.ResponseWriter, r *http.Request, exchange, 
 	s.answer(w, http.StatusOK, map[string]string{"ref": t.Ref, "status": t.Status})
 }
 
-// said returns the statuses of the PATCHes of an actor, in order.
-func (s *publicServer) said(who string) string {
+// statusCalls returns the statuses of the PATCHes of an actor, in order.
+func (s *publicServer) statusCalls(who string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []string
@@ -390,12 +390,12 @@ func (w *publicLink) ask(intent string) (here, there string) {
 	return here, w.only(intent)
 }
 
-// offered opens a request of carol there that our owner may claim.
-func (w *publicLink) offered(intent string) (there, here string) {
+// offerRequest opens a request of carol there that our owner may claim.
+func (w *publicLink) offerRequest(intent string) (there, here string) {
 	w.t.Helper()
 	if status, v := w.call("carol", http.MethodPost, "requests", `{"intent":"`+intent+`"}`); status != http.StatusCreated {
 		w.t.Fatalf("%d %s", status, v.JSON())
 	}
 	w.wakePoll()
-	return w.only(intent), w.home.arrived(intent)
+	return w.only(intent), w.home.waitThread(intent)
 }

@@ -19,9 +19,9 @@ func TestCancelOfWhatWasSentAway(t *testing.T) {
 	t.Run("through the mesh", func(t *testing.T) {
 		home, away := pair(t, acl.Open)
 		ref := home.request("client", "{id: look, intent: look into the fridge}")
-		there := away.theirs()
+		there := away.waitMeshThread()
 		home.do("client", "- cancel: {re: "+ref+"}")
-		away.reaches(there, thread.Cancelled)
+		away.waitStatus(there, thread.Cancelled)
 	})
 }
 
@@ -40,9 +40,9 @@ func TestClaimOfWhatWasSentAway(t *testing.T) {
 	t.Run("through the mesh", func(t *testing.T) {
 		home, away := pair(t, acl.Open)
 		ref := home.request("client", "{id: look, intent: look into the fridge}")
-		there := away.theirs()
+		there := away.waitMeshThread()
 		home.do(thread.OwnerID, "- response: {re: "+ref+", content: [eggs]}")
-		away.reaches(there, thread.Cancelled)
+		away.waitStatus(there, thread.Cancelled)
 		home.want(ref, thread.Completed)
 	})
 }

@@ -22,7 +22,7 @@ func TestSmallAttachmentsTravel(t *testing.T) {
 		c.Mesh = listAgents(c.Mesh, away.node.ID())
 	})
 	ref := home.request("client", "{intent: look into the fridge}")
-	there := away.theirs()
+	there := away.waitMeshThread()
 	var content []wire.Value
 	for i, data := range [][]byte{[]byte("\xff\xd8\xffsmall"), bytes.Repeat([]byte("a"), 40<<10), bytes.Repeat([]byte("b"), 40<<10), bytes.Repeat([]byte("c"), 40<<10), bytes.Repeat([]byte("d"), 60<<10)} {
 		entry, err := away.Upload(t.Context(), exchange.Owner("test"), there, "photo"+strconv.Itoa(i)+".jpg", data)
@@ -36,8 +36,8 @@ func TestSmallAttachmentsTravel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	home.reaches(ref, thread.Completed)
-	said := home.said(ref)
+	home.waitStatus(ref, thread.Completed)
+	said := home.allText(ref)
 	if !strings.Contains(said, dataURI("image/jpeg", []byte("\xff\xd8\xffsmall"))) {
 		t.Errorf("the small photo did not travel: %.500s", said)
 	}

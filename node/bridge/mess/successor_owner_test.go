@@ -13,17 +13,17 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// peer sends a block as a mesh agent whose messages are let in.
-func (l *lab) peer(block string) (exchange.Result, error) {
+// doAsPeer sends a block as a mesh agent whose messages are let in.
+func (l *lab) doAsPeer(block string) (exchange.Result, error) {
 	l.t.Helper()
 	b := mustParse(l.t, block)
 	return l.Do(l.t.Context(), exchange.Actor{ID: "am_peer", Channel: "agentmesh"}, b, exchange.Options{Peer: &thread.Peer{Conv: "conv_1"}, External: "conv_1", Hold: b.WantsOwner()})
 }
 
-// asked makes a request of the peer.
-func (l *lab) asked(body string) string {
+// requestAsPeer makes a request of the peer.
+func (l *lab) requestAsPeer(body string) string {
 	l.t.Helper()
-	r, err := l.peer("- request: " + body + "\n")
+	r, err := l.doAsPeer("- request: " + body + "\n")
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -56,14 +56,14 @@ func TestSuggestedWordsWaitForTheOwner(t *testing.T) {
 			l.executor("carol")
 			var refs []string
 			for _, body := range c.requests {
-				ref := l.asked(body)
+				ref := l.requestAsPeer(body)
 				if l.thread(ref).Parked == thread.ParkedApproval {
 					l.status(thread.OwnerID, ref, "received")
 				}
 				refs = append(refs, ref)
 			}
 			l.do("bob", "- suggestion: {id: s, reason: better so, "+fmt.Sprintf(c.suggest, strings.Join(refs, ", "))+"}\n")
-			r, err := l.peer("- reply: {re: s, accept: true}\n")
+			r, err := l.doAsPeer("- reply: {re: s, accept: true}\n")
 			if err != nil || len(r.Created) != len(c.held) {
 				t.Fatalf("made %v, %v", r.Created, err)
 			}
@@ -90,15 +90,15 @@ func TestHeldBackIsNotReplaced(t *testing.T) {
 		l := newLab(t)
 		l.executor("bob")
 		l.executor("carol")
-		ref := l.asked("{intent: look}")
+		ref := l.requestAsPeer("{intent: look}")
 		head, re := ref, ref
 		if kind == "merge" {
-			head = l.asked("{intent: sweep}")
+			head = l.requestAsPeer("{intent: sweep}")
 			re = head + ", " + ref
 		}
 		l.do("bob", "- suggestion: {id: s, type: "+kind+", re: ["+re+"], proposed: "+proposed+", reason: better so}\n")
 		l.status(thread.OwnerID, ref, "held, reason: not before I have looked")
-		if r, err := l.peer("- reply: {re: s, accept: true}\n"); statusOf(err) != http.StatusConflict {
+		if r, err := l.doAsPeer("- reply: {re: s, accept: true}\n"); statusOf(err) != http.StatusConflict {
 			t.Errorf("%s: made %v, %v", kind, r.Created, err)
 		}
 		if th := l.want(ref, thread.Held); th.Parked != thread.ParkedApproval || !th.NotBefore.IsZero() {
@@ -127,11 +127,11 @@ func TestOwnerIsAskedAboutParts(t *testing.T) {
 		}
 	}
 	say("request", "- request: {intent: look into the fridge}\n")
-	there := away.theirs()
+	there := away.waitMeshThread()
 	away.do("bob", "- suggestion: {id: s, type: split, re: "+there+", proposed: [{intent: sell the house, compensation: {shells: 9}}, b], reason: r}\n")
 	say("reply", "- reply: {re: s, accept: true}\n")
 	away.want(there, thread.Superseded)
-	if ask := away.pending("sell the house"); ask.Kind != askHeld {
+	if ask := away.waitQuestion("sell the house"); ask.Kind != askHeld {
 		t.Errorf("the question is of kind %s", ask.Kind)
 	}
 }

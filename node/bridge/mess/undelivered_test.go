@@ -29,8 +29,8 @@ func (m holdingMesh) Send(ctx context.Context, out bridge.Outgoing) (owner.Sent,
 	return m.Mesh.Send(ctx, out)
 }
 
-// titled returns the number of the owner's notices of a kind with this title.
-func (p *meshNode) titled(kind, text string) (n int) {
+// countTitles returns the number of the owner's notices of a kind with this title.
+func (p *meshNode) countTitles(kind, text string) (n int) {
 	p.t.Helper()
 	list, _, err := p.node.Notices.List(p.t.Context(), "", 1000, time.Now())
 	if err != nil {
@@ -56,15 +56,15 @@ func TestLateClaimThroughTheMesh(t *testing.T) {
 		c.Mesh = holdingMesh{listAgents(c.Mesh, away.node.ID()), &lost}
 	})
 	ref := home.request("client", "{id: look, intent: look into the fridge}")
-	there := away.theirs()
+	there := away.waitMeshThread()
 	lost.Store(true) // the two messages cross
 	home.do("client", "- cancel: {re: look}")
 	away.status("bob", there, "claimed")
-	th := away.reaches(there, thread.Cancelled)
-	if th.Holder != "bob" || !strings.Contains(away.said(there), "too late") {
-		t.Errorf("%+v says %s", th, away.said(there))
+	th := away.waitStatus(there, thread.Cancelled)
+	if th.Holder != "bob" || !strings.Contains(away.allText(there), "too late") {
+		t.Errorf("%+v says %s", th, away.allText(there))
 	}
-	if n := away.titled("undelivered", there); n != 1 {
+	if n := away.countTitles("undelivered", there); n != 1 {
 		t.Errorf("%d notices with the ref, want one", n)
 	}
 	away.refuse(409, "bob", "- status: {re: "+there+", code: completed}")
@@ -82,7 +82,7 @@ func TestLateClaimThroughTheMesh(t *testing.T) {
 		conv, err := conversations.Decode(convs.Conversations[0])
 		return err == nil && conv.State == conversations.Failed
 	})
-	if n := home.titled("undelivered", ""); n != 0 {
+	if n := home.countTitles("undelivered", ""); n != 0 {
 		t.Errorf("home is told of %d messages that could not be delivered", n)
 	}
 }

@@ -33,15 +33,15 @@ func TestPartsOfASplitKeepWhatTheWorkNeeds(t *testing.T) {
 	}
 	ends := `"expires":"` + wire.FormatTime(l.thread(ref).Deadline) + `"`
 	for _, part := range made[:2] {
-		l.says(l.asks("roomba", part), `"requires":["vacuum-floor",{"stairs":{"level":2}}]`, `the key is under the mat`, `iVBORw0KGgo=`, `"location":"home"`,
+		l.wantText(l.readRequest("roomba", part), `"requires":["vacuum-floor",{"stairs":{"level":2}}]`, `the key is under the mat`, `iVBORw0KGgo=`, `"location":"home"`,
 			`"environment":["indoor"]`, `"urgency":"soon"`, ends, `"priority":"urgent"`, `"precision":"exact"`, `"response_hint":["image"]`, `{"ref":"`+ref+`"}`)
 		if th := l.thread(part); th.Urgency != "soon" || th.Priority != "urgent" {
 			t.Errorf("%s has urgency %s and priority %s", part, th.Urgency, th.Priority)
 		}
 		l.refuse(404, "bob", "- status: {re: "+part+", code: claimed}")
 	}
-	own := l.asks("plumber", made[2])
-	l.says(own, `"requires":["plumbing"]`, "it drips", `"location":"kitchen"`, `"environment":["indoor"]`, `"urgency":"now"`, ends, `"priority":"normal"`)
+	own := l.readRequest("plumber", made[2])
+	l.wantText(own, `"requires":["plumbing"]`, "it drips", `"location":"kitchen"`, `"environment":["indoor"]`, `"urgency":"now"`, ends, `"priority":"normal"`)
 	if strings.Contains(string(own.JSON()), "under the mat") {
 		t.Errorf("%s has the context of the whole beside its own", own.JSON())
 	}
@@ -59,8 +59,8 @@ func TestMergeKeepsWhatTheWorkNeeds(t *testing.T) {
 	two := l.request("alice", "{intent: fry onions, precision: exact, requires: [cooking, driving], needed_by: '2099-01-01T10:00:00Z', context: [cash only, {url: 'https://pan.example'}], response_hint: [text, image], constraints: {location: home, environment: [indoor], timing: {urgency: soon}}}")
 	l.do("bob", "- suggestion: {id: m, type: merge, re: ["+one+", "+two+"], proposed: {executor: eve, combined_intent: onions}}")
 	made := l.do("alice", "- reply: {re: m, accept: true}").Created[0]
-	body := l.asks("bob", made)
-	l.says(body, `"requires":["driving","cooking"]`, `"two kilos"`, "pan.example", `{"location":"the market"}`, `{"location":"home"}`, `"environment":["indoor"]`,
+	body := l.readRequest("bob", made)
+	l.wantText(body, `"requires":["driving","cooking"]`, `"two kilos"`, "pan.example", `{"location":"the market"}`, `{"location":"home"}`, `"environment":["indoor"]`,
 		`"urgency":"soon"`, `"precision":"exact"`, `"response_hint":["text","image"]`, "2099-01-01T10:00:00", `"depends_on":["`+l.thread(one).DependsOn[0]+`"]`)
 	if n := strings.Count(string(body.JSON()), "cash only"); n != 1 {
 		t.Errorf("%s says the same %d times", body.JSON(), n)
@@ -73,7 +73,7 @@ func TestMergeKeepsWhatTheWorkNeeds(t *testing.T) {
 
 	here := []string{l.request("alice", "{intent: a, constraints: {location: home}}"), l.request("alice", "{intent: b, constraints: {location: home}}"), l.request("alice", "{intent: c}")}
 	l.do("bob", "- suggestion: {id: m, type: merge, re: ["+strings.Join(here, ", ")+"], proposed: {}}")
-	l.says(l.asks("bob", l.do("alice", "- reply: {re: m, accept: true}").Created[0]), `"location":"home"`, `"intent":"a; b; c"`)
+	l.wantText(l.readRequest("bob", l.do("alice", "- reply: {re: m, accept: true}").Created[0]), `"location":"home"`, `"intent":"a; b; c"`)
 }
 
 // TestSuccessorsHaveTheFiles: the attachments of a thread are copied to its successors, and two files of the same name
@@ -87,7 +87,7 @@ func TestSuccessorsHaveTheFiles(t *testing.T) {
 	}
 	files := func(ref string) (out []string) {
 		t.Helper()
-		eachFile(l.asks("bob", ref), func(name string) {
+		eachFile(l.readRequest("bob", ref), func(name string) {
 			a, err := l.Attachment(t.Context(), actor("bob"), ref, name)
 			if err != nil || len(a.Data) != thread.MaxInline || a.Size != thread.MaxInline {
 				t.Errorf("%s of %s: %d bytes, %v", name, ref, len(a.Data), err)
@@ -177,7 +177,7 @@ func TestSplitInTheBlockOfItsRequest(t *testing.T) {
 	if len(r.Created) != 3 {
 		t.Fatalf("made %v", r.Created)
 	}
-	l.says(l.asks(thread.OwnerID, r.Created[2]), `"the key"`)
+	l.wantText(l.readRequest(thread.OwnerID, r.Created[2]), `"the key"`)
 }
 
 // TestMergedThreadsDoNotWaitForThemselves: a merged thread does not depend on the threads that it replaces.

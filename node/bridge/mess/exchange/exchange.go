@@ -193,7 +193,7 @@ func WriterOfFiles(id string) Actor { return Actor{ID: id, Channel: "file", file
 
 // Options say how [Exchange.Do] applies a block, and what else changes in the same unit.
 type Options struct {
-	// Lax allows stripMetadata codes, and only appends a response without a status: for PATCH and thread files
+	// Lax allows bare codes, and only appends a response without a status: for PATCH and thread files
 	// (MESS-20, MESS-26).
 	Lax bool
 	// Re is the thread that entries without re are about. With Lax, entries may be about no other thread.

@@ -30,7 +30,7 @@ func TestFullThread(t *testing.T) {
 	l.status("bob", busy, "claimed")
 	long := strings.Repeat("z", 16<<10)
 	step := strings.Repeat("- status: {re: "+busy+", code: in_progress, message: "+long+"}\n- status: {re: "+busy+", code: held, reason: x, message: "+long+"}\n", 20)
-	for l.refusedNot("bob", step) {
+	for l.accepts("bob", step) {
 	}
 	th := l.thread(busy)
 	if n := len(thread.Encode(th)); n > 4<<20 || len(th.History) > thread.MaxEvents {
@@ -51,7 +51,7 @@ func TestFullThread(t *testing.T) {
 	l.want(ends.Ref, thread.Expired)
 }
 
-func (l *lab) refusedNot(who, block string) bool {
+func (l *lab) accepts(who, block string) bool {
 	_, err := l.try(who, block)
 	return err == nil
 }

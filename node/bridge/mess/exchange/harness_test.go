@@ -131,8 +131,8 @@ func mustParse(t testing.TB, text string) thread.Block {
 	return b
 }
 
-// kept returns the keys of a namespace.
-func (l *lab) kept(ns string) (keys []string) {
+// keys returns the keys of a namespace.
+func (l *lab) keys(ns string) (keys []string) {
 	l.t.Helper()
 	for after := ""; ; {
 		page, err := l.store.Records().List(l.t.Context(), ns, "", after, 1000, time.Now())
@@ -148,20 +148,20 @@ func (l *lab) kept(ns string) (keys []string) {
 	}
 }
 
-// brittle is a store whose writes fail while down is set.
-type brittle struct {
+// failingStore is a store whose writes fail while down is set.
+type failingStore struct {
 	store.Store
 	down atomic.Bool
 }
 
-func (b *brittle) Records() store.Records { return brittleRecords{b.Store.Records(), b} }
+func (b *failingStore) Records() store.Records { return failingRecords{b.Store.Records(), b} }
 
-type brittleRecords struct {
+type failingRecords struct {
 	store.Records
-	b *brittle
+	b *failingStore
 }
 
-func (r brittleRecords) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
+func (r failingRecords) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
 	if r.b.down.Load() {
 		return errors.New("the disk is full")
 	}
@@ -184,8 +184,8 @@ func eventually(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// asks returns the request of a thread as who, an executor, reads it.
-func (l *lab) asks(who, ref string) wire.Value {
+// readRequest returns the request of a thread as who, an executor, reads it.
+func (l *lab) readRequest(who, ref string) wire.Value {
 	l.t.Helper()
 	th, err := l.Thread(l.t.Context(), actor(who), ref)
 	if err != nil {
@@ -199,8 +199,8 @@ func (l *lab) asks(who, ref string) wire.Value {
 	return body
 }
 
-// says checks that a request contains these texts, in JSON.
-func (l *lab) says(body wire.Value, want ...string) {
+// wantText checks that a request contains these texts, in JSON.
+func (l *lab) wantText(body wire.Value, want ...string) {
 	l.t.Helper()
 	for _, text := range want {
 		if !strings.Contains(string(body.JSON()), text) {

@@ -88,7 +88,7 @@ func checkFileBlock(b thread.Block) error {
 
 // StoreRefusal stores a message that the state machine refused, in one unit with more, so that nothing that a
 // participant wrote is lost.
-func (x *Exchange) StoreRefusal(ctx context.Context, ref string, m thread.Message, note string, once *ReplayKey, more ...store.Change) error {
+func (x *Exchange) StoreRefusal(ctx context.Context, ref string, m thread.Message, note string, replay *ReplayKey, more ...store.Change) error {
 	for range maxConflicts {
 		tx := x.begin(Actor{ID: m.From, Channel: thread.ChannelRefused, system: true}, Options{Records: more})
 		t, err := tx.load(ctx, ref)
@@ -103,7 +103,7 @@ func (x *Exchange) StoreRefusal(ctx context.Context, ref string, m thread.Messag
 		tx.silent = true
 		tx.appendMessage(t, m.From, b)
 		x.log.Info("a message was refused and is kept with its thread", "thread", ref, "reason", note)
-		if err := tx.saveReplay(once); err != nil {
+		if err := tx.saveReplay(replay); err != nil {
 			return err
 		}
 		if err := tx.commit(ctx); !errors.Is(err, store.ErrConflict) {

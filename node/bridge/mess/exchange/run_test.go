@@ -51,7 +51,7 @@ func TestMergeOfWhatIsGone(t *testing.T) {
 func TestDeadlinesOutliveAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t)
-		b := &brittle{Store: l.store}
+		b := &failingStore{Store: l.store}
 		l.records = b.Records()
 		refs := []string{l.request("agent", "{intent: a, constraints: {timing: {expires: 1h}}}"), l.request("agent", "{intent: b, constraints: {timing: {expires: 1h}}}")}
 		ctx, cancel := context.WithCancel(t.Context())

@@ -12,20 +12,20 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// onceStore is a store that fails after a number of units.
-type onceStore struct {
+// limitedStore is a store that fails after a number of units.
+type limitedStore struct {
 	store.Store
 	units atomic.Int64 // that still work
 }
 
-func (o *onceStore) Records() store.Records { return onceRecords{o.Store.Records(), o} }
+func (o *limitedStore) Records() store.Records { return limitedRecords{o.Store.Records(), o} }
 
-type onceRecords struct {
+type limitedRecords struct {
 	store.Records
-	o *onceStore
+	o *limitedStore
 }
 
-func (r onceRecords) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
+func (r limitedRecords) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
 	if r.o.units.Add(-1) < 0 {
 		return errors.New("the disk is full")
 	}
@@ -38,7 +38,7 @@ func TestCommittedIsNoError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t)
 		defer l.store.Close()
-		o := &onceStore{Store: l.store}
+		o := &limitedStore{Store: l.store}
 		o.units.Store(100)
 		l.records = o.Records()
 		ctx, cancel := context.WithCancel(t.Context())

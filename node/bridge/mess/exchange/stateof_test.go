@@ -35,8 +35,8 @@ func TestResponseBesideAStatusOfSeveral(t *testing.T) {
 	}
 }
 
-// crowd returns a block about a name that many threads have and the sender may not see: resolving it is slow.
-func crowd(l *lab, entries int, first string, re func(i int) string) thread.Block {
+// repeatingBlock returns a block about a name that many threads have and the sender may not see: resolving it is slow.
+func repeatingBlock(l *lab, entries int, first string, re func(i int) string) thread.Block {
 	l.t.Helper()
 	l.executor("eve")
 	for i := range maxClientIDScan {
@@ -96,7 +96,7 @@ func BenchmarkMissedStatuses(b *testing.B) {
 		for kind, first := range map[string]string{"statuses": "", "response": "- response: {re: mine, content: [x]}\n"} {
 			b.Run(name+"/"+kind, func(b *testing.B) {
 				l := newLab(b)
-				block := crowd(l, entries, first, re)
+				block := repeatingBlock(l, entries, first, re)
 				l.request("agent", "{id: mine, intent: mine}")
 				l.status("eve", "mine", "claimed")
 				for b.Loop() {

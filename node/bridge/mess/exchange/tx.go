@@ -191,9 +191,9 @@ func withEntryPath(err error, path string) error {
 	if !ok || len(e.Message) > 5 && e.Message[:5] == "MESS[" {
 		return err
 	}
-	told := *e
-	told.Message = path + ": " + e.Message
-	return &told
+	changed := *e
+	changed.Message = path + ": " + e.Message
+	return &changed
 }
 
 // applyEntry applies one entry.

@@ -19,8 +19,8 @@ import (
 // that of any executor.
 func (t *tx) follow(th *thread.Thread, s thread.Status, e thread.Entry) (done bool, err error) {
 	by := t.who.ID
-	nobody := th.Holder == "" // the peer has not told us of an executor
-	parks := nobody && (s.Code == thread.Held || s.Code == thread.Waiting)
+	unclaimed := th.Holder == "" // the peer has not told us of an executor
+	parks := unclaimed && (s.Code == thread.Held || s.Code == thread.Waiting)
 	goesOn := e.Successor()
 	switch {
 	case t.opts.Sent == "":
@@ -29,9 +29,9 @@ func (t *tx) follow(th *thread.Thread, s thread.Status, e thread.Entry) (done bo
 		return false, nil
 	case th.Status.Terminal() && s.Code != th.Status:
 		return true, thread.Conflict("the thread is %s", th.Status)
-	case !nobody && th.Holder != by:
+	case !unclaimed && th.Holder != by:
 		return true, thread.ErrTaken
-	case nobody && (!th.IsOfferedTo(by) || !th.IsClaimable() && !th.WaitsForPeer() && !th.Status.Terminal()):
+	case unclaimed && (!th.IsOfferedTo(by) || !th.IsClaimable() && !th.WaitsForPeer() && !th.Status.Terminal()):
 		return true, thread.Conflict("the thread is %s", th.Status)
 	}
 	switch body := s.Body; {
@@ -51,10 +51,10 @@ func (t *tx) follow(th *thread.Thread, s thread.Status, e thread.Entry) (done bo
 		}
 		th.Parked = waits
 		t.post(th, e)
-	case nobody && slices.Contains([]thread.Code{thread.Declined, thread.Failed, thread.Cancelled, thread.Expired}, s.Code):
+	case unclaimed && slices.Contains([]thread.Code{thread.Declined, thread.Failed, thread.Cancelled, thread.Expired}, s.Code):
 		t.withdrawPeer(th, s, e)
 	default:
-		if nobody && s.Code != thread.Superseded && s.Code != thread.Received {
+		if unclaimed && s.Code != thread.Superseded && s.Code != thread.Received {
 			th.Claim(by, t.now)
 		}
 		if s.Code == thread.Received { // the peer's executor gave it back
@@ -68,15 +68,15 @@ func (t *tx) follow(th *thread.Thread, s thread.Status, e thread.Entry) (done bo
 			body = body.With("executor", wire.Text(by))
 		}
 		t.post(th, thread.Entry{Type: "status", Body: describeSuccessors(body)})
-		if nobody && th.Holder != "" {
+		if unclaimed && th.Holder != "" {
 			t.recordClaim(th)
 		}
 	}
 	return true, nil
 }
 
-// withdrawPeer handles a peer that has not claimed the thread and now will not. If nobody else may claim the thread, it
-// ends with the peer's status (MESS-24).
+// withdrawPeer handles a peer that has not claimed the thread and now will not. If unclaimed else may claim the thread,
+// it ends with the peer's status (MESS-24).
 func (t *tx) withdrawPeer(th *thread.Thread, s thread.Status, e thread.Entry) {
 	th.Declined = append(th.Declined, t.who.ID)
 	if t.x.Executors.hasNoCandidate(th) && (t.x.WantsNotices == nil || !t.x.WantsNotices(ToDirectory)) {

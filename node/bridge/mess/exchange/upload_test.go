@@ -47,7 +47,7 @@ func TestUploadsWithoutAMessageGo(t *testing.T) {
 			t.Errorf("%s is there: %t, want %t", file, !want, want)
 		}
 	}
-	if left := l.kept(NSUploads); len(left) != 0 {
+	if left := l.keys(NSUploads); len(left) != 0 {
 		t.Errorf("marks are left: %v", left)
 	}
 }
@@ -85,7 +85,7 @@ func TestUploadedAgain(t *testing.T) {
 		t.Errorf("another file is %s too", first)
 	}
 	l.do(thread.OwnerID, "- status: {re: "+ref+", code: claimed}\n- suggestion: {id: s, type: alternative, re: "+ref+", proposed: {file: "+first+"}, reason: r}")
-	for i := len(l.kept(NSUploads)); i < maxUploads; i++ {
+	for i := len(l.keys(NSUploads)); i < maxUploads; i++ {
 		l.put(ref, fmt.Sprint("f", i, ".txt"), "x")
 	}
 	if _, err := l.Upload(t.Context(), Owner("test"), ref, "more.txt", []byte("x")); statusOf(err) != http.StatusConflict {
@@ -96,25 +96,25 @@ func TestUploadedAgain(t *testing.T) {
 	if err := l.remove(t.Context(), ref, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	if left := slices.Concat(l.kept(NSUploads), l.kept(NSFiles)); len(left) != 2 || !strings.HasPrefix(left[0], other) {
+	if left := slices.Concat(l.keys(NSUploads), l.keys(NSFiles)); len(left) != 2 || !strings.HasPrefix(left[0], other) {
 		t.Errorf("left: %v", left)
 	}
 }
 
-// meanwhile calls do before a file is removed.
-type meanwhile struct {
+// hookedStore calls do before a file is removed.
+type hookedStore struct {
 	store.Store
 	do func()
 }
 
-type meanwhileRecords struct {
+type hookedRecords struct {
 	store.Records
 	do func()
 }
 
-func (m meanwhile) Records() store.Records { return meanwhileRecords{m.Store.Records(), m.do} }
+func (m hookedStore) Records() store.Records { return hookedRecords{m.Store.Records(), m.do} }
 
-func (m meanwhileRecords) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
+func (m hookedRecords) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
 	for _, c := range changes {
 		if c.Delete && c.Record.NS == NSFiles {
 			m.do()
@@ -128,7 +128,7 @@ func TestUploadIsNamedAtTheLastMoment(t *testing.T) {
 	l := newLab(t)
 	ref := l.request("agent", "{intent: look}")
 	file := l.put(ref, "photo.jpg", "photo")
-	slow := labOn(t, meanwhile{l.store, func() {
+	slow := labOn(t, hookedStore{l.store, func() {
 		l.do(thread.OwnerID, "- response: {re: "+ref+", content: [{image: {file: "+file+", mime: image/jpeg, size: 5}}]}")
 	}})
 	if n, err := (uploads{slow.records}).removeOld(t.Context(), time.Now().Add(keepUploads)); n != 0 || err != nil {

@@ -104,8 +104,8 @@ func mustParse(t testing.TB, text string) thread.Block {
 	return b
 }
 
-// kept returns the keys of a namespace.
-func (l *lab) kept(ns string) (keys []string) {
+// keys returns the keys of a namespace.
+func (l *lab) keys(ns string) (keys []string) {
 	l.t.Helper()
 	for after := ""; ; {
 		page, err := l.store.Records().List(l.t.Context(), ns, "", after, 1000, time.Now())
@@ -121,20 +121,20 @@ func (l *lab) kept(ns string) (keys []string) {
 	}
 }
 
-// brittle is a store whose writes fail while down is set.
-type brittle struct {
+// failingStore is a store whose writes fail while down is set.
+type failingStore struct {
 	store.Store
 	down atomic.Bool
 }
 
-func (b *brittle) Records() store.Records { return brittleRecords{b.Store.Records(), b} }
+func (b *failingStore) Records() store.Records { return failingRecords{b.Store.Records(), b} }
 
-type brittleRecords struct {
+type failingRecords struct {
 	store.Records
-	b *brittle
+	b *failingStore
 }
 
-func (r brittleRecords) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
+func (r failingRecords) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
 	if r.b.down.Load() {
 		return errors.New("the disk is full")
 	}
@@ -214,7 +214,7 @@ func threadFolder(tb testing.TB, dir, state string, files int) {
 	}
 }
 
-func there(name string) bool {
+func exists(name string) bool {
 	_, err := os.Lstat(name)
 	return err == nil
 }

@@ -83,14 +83,14 @@ func TestMirrorGoesOn(t *testing.T) {
 	if err := s.m.sync(t.Context(), s.root); err == nil || !strings.Contains(err.Error(), first) {
 		t.Errorf("the thread that could not be written: %v", err)
 	}
-	if !there(s.file(thread.Received, second)) {
+	if !exists(s.file(thread.Received, second)) {
 		t.Error("the other thread was not written")
 	}
 	if err := os.Remove(s.at(thread.Received, first)); err != nil {
 		t.Fatal(err)
 	}
 	s.sync()
-	if !there(s.file(thread.Received, first)) {
+	if !exists(s.file(thread.Received, first)) {
 		t.Error("it was not written afterwards")
 	}
 }
@@ -168,7 +168,7 @@ func TestThreadFileSpeaksOfItsThread(t *testing.T) {
 // TestMirrorReadsAgain: an update that could not be stored, or exceeded a limit, is applied later. A file that cannot
 // be parsed is read again when it changes, not in every poll.
 func TestMirrorReadsAgain(t *testing.T) {
-	b := &brittle{}
+	b := &failingStore{}
 	s := newFolderLabOn(t, func(s store.Store) store.Store { b.Store = s; return b })
 	s.executor("bob")
 	ref := s.request("agent", "{intent: look, priority: normal}")
@@ -288,7 +288,7 @@ func TestMirrorThreadInTwoFolders(t *testing.T) {
 	s.sync()
 	s.sync()
 	s.want(ref, thread.Claimed)
-	if there(s.at(thread.Received, ref)) || !there(s.at(thread.Claimed, ref, "att-001-image-a.png")) {
+	if exists(s.at(thread.Received, ref)) || !exists(s.at(thread.Claimed, ref, "att-001-image-a.png")) {
 		t.Error("the thread is not one again")
 	}
 }
@@ -351,7 +351,7 @@ func TestPurge(t *testing.T) {
 		t.Fatalf("%d threads went, %v", n, err)
 	}
 	for _, ns := range []string{exchange.NSThreads, exchange.NSMessages, exchange.NSFiles, exchange.NSSeen, exchange.NSMeta, exchange.NSIDs} {
-		for _, key := range s.kept(ns) {
+		for _, key := range s.keys(ns) {
 			if strings.Contains(key, old) || key == "conv/"+exchange.IDKey("am_peer", "conv_1") || key == exchange.IDKey("agent", "roses") {
 				t.Errorf("%s is kept in %s", key, ns)
 			}

@@ -50,7 +50,7 @@ func TestMirrorLooksWhileItWrites(t *testing.T) {
 		go func() { done <- s.m.Run(ctx) }()
 		claim := func(ref string) {
 			t.Helper()
-			if !there(s.file(thread.Received, ref)) {
+			if !exists(s.file(thread.Received, ref)) {
 				t.Fatalf("%s is not written", ref)
 			}
 			s.add(s.file(thread.Received, ref), "from: bob\nreceived: 2026-02-01T10:00:00Z\nMESS:\n- status: {re: "+ref+", code: claimed}\n")
@@ -59,7 +59,7 @@ func TestMirrorLooksWhileItWrites(t *testing.T) {
 		}
 		time.Sleep(4 * each)
 		claim(refs[0])
-		if there(s.file(thread.Received, refs[threads-1])) {
+		if exists(s.file(thread.Received, refs[threads-1])) {
 			t.Error("all was written before the claim: the test says nothing")
 		}
 		time.Sleep(2 * threads * each)

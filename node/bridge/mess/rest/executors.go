@@ -190,11 +190,11 @@ func (r *call) messages() error {
 	if !who.Owner {
 		who.Channel = "messages"
 	}
-	once, err := r.readReplayKey(block.Tree())
+	replay, err := r.readReplayKey(block.Tree())
 	if err != nil {
 		return err
 	}
-	res, err := r.Exchange.Do(req.Context(), who, block, exchange.Options{Replay: once})
+	res, err := r.Exchange.Do(req.Context(), who, block, exchange.Options{Replay: replay})
 	if err != nil {
 		return err
 	}

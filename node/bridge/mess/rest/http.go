@@ -234,7 +234,7 @@ func (r *call) body(max int64) ([]byte, error) {
 		return nil, thread.TooLarge(fmt.Sprintf("the body is larger than %d MiB", max>>20))
 	}
 	data, err := io.ReadAll(http.MaxBytesReader(r.c.Response().Writer, req.Body, max))
-	if _, over := errors.AsType[*http.MaxBytesError](err); over {
+	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
 		return nil, thread.TooLarge(fmt.Sprintf("the body is larger than %d MiB", max>>20))
 	}
 	if err != nil {
@@ -288,12 +288,12 @@ func (d *Server) ReadBlock(c echo.Context, path ...string) (thread.Block, *excha
 	if err != nil {
 		return nil, nil, err
 	}
-	once, err := r.readReplayKey(v)
+	replay, err := r.readReplayKey(v)
 	if err != nil {
 		return nil, nil, err
 	}
 	block, err := thread.FromTree(v)
-	return block, once, err
+	return block, replay, err
 }
 
 // PublicRoutes returns the routes that are not only for the owner; {} stands for a segment. openapi.yaml describes

@@ -89,12 +89,12 @@ func (r *call) create() error {
 	if err := trimEntryPath(thread.Entry{Type: "request", Body: v}.Check("request", time.Now(), false)); err != nil {
 		return err
 	}
-	once, err := r.readReplayKey(v)
+	replay, err := r.readReplayKey(v)
 	if err != nil {
 		return err
 	}
 	ctx := r.c.Request().Context()
-	res, err := r.Exchange.Do(ctx, r.who, thread.Block{{Type: "request", Body: v}}, exchange.Options{Replay: once})
+	res, err := r.Exchange.Do(ctx, r.who, thread.Block{{Type: "request", Body: v}}, exchange.Options{Replay: replay})
 	if err != nil {
 		return err
 	}
@@ -126,9 +126,9 @@ func trimEntryPath(err error) error {
 	if !ok {
 		return err
 	}
-	told := *e
-	told.Message = strings.TrimPrefix(e.Message, "request.")
-	return &told
+	changed := *e
+	changed.Message = strings.TrimPrefix(e.Message, "request.")
+	return &changed
 }
 
 // show handles GET requests/{ref}.
@@ -212,11 +212,11 @@ func (r *call) patch() error {
 	if err != nil {
 		return err
 	}
-	once, err := r.readReplayKey(v)
+	replay, err := r.readReplayKey(v)
 	if err != nil {
 		return err
 	}
-	if kept, found, err := r.Exchange.FindAnswer(ctx, once); err != nil {
+	if kept, found, err := r.Exchange.FindAnswer(ctx, replay); err != nil {
 		return err
 	} else if found { // the first call may have hidden the thread from the caller
 		return r.respondState(http.StatusOK, kept)
@@ -238,7 +238,7 @@ func (r *call) patch() error {
 	if err != nil {
 		return err
 	}
-	res, err := r.Exchange.Do(ctx, r.who, block, exchange.Options{Lax: true, Re: t.Ref, Set: set, IfSerial: serial, Replay: once})
+	res, err := r.Exchange.Do(ctx, r.who, block, exchange.Options{Lax: true, Re: t.Ref, Set: set, IfSerial: serial, Replay: replay})
 	if err == thread.ErrMoved { // errors.Is would compare only the code
 		return thread.ErrNoMatch
 	}
