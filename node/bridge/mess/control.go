@@ -70,8 +70,8 @@ func (b *Bridge) Observe(in bridge.Inbound) []store.Change {
 // OnCommit implements [bridge.Observer]. It wakes the notifier for new control messages, but not for those that the
 // notifier itself postpones or removes.
 func (b *Bridge) OnCommit(changes []store.Change) {
-	said := func(c store.Change) bool { return c.Record.NS == nsControl && c.IfRev == store.Any && !c.Delete }
-	if slices.ContainsFunc(changes, said) {
+	isNew := func(c store.Change) bool { return c.Record.NS == nsControl && c.IfRev == store.Any && !c.Delete }
+	if slices.ContainsFunc(changes, isNew) {
 		b.x.WakeNotifier()
 	}
 }
@@ -146,19 +146,19 @@ func (b *Bridge) applyControl(ctx context.Context, key string, a controlMessage)
 // there is nothing to apply.
 func (b *Bridge) controlPayload(ctx context.Context, a controlMessage) (wire.Value, error) {
 	if list, ok := a.Payload.Get("mess"); ok && list.Kind() == wire.Array {
-		said, err := thread.FromTree(list)
+		entries, err := thread.FromTree(list)
 		if err != nil {
 			return wire.Value{}, err
 		}
 		// The sender has no permission to open a thread.
-		said = slices.DeleteFunc(said, func(e thread.Entry) bool { return e.Type == "request" })
-		for i, e := range said { // a closed conversation has no successor
+		entries = slices.DeleteFunc(entries, func(e thread.Entry) bool { return e.Type == "request" })
+		for i, e := range entries { // a closed conversation has no successor
 			if e.Successor() != "" {
-				said[i].Body = e.Body.Without("ref")
+				entries[i].Body = e.Body.Without("ref")
 			}
 		}
-		if len(said) > 0 {
-			return a.Payload.With("mess", said.Tree()), nil
+		if len(entries) > 0 {
+			return a.Payload.With("mess", entries.Tree()), nil
 		}
 	}
 	ref, ok := b.x.OfferedIn(ctx, string(a.From), string(a.Conv))

@@ -148,8 +148,8 @@ func (b *Bridge) sendToPeer(ctx context.Context, t *thread.Thread, n exchange.No
 	if err != nil {
 		return until, err
 	}
-	said := func(i int) string { return m.Mess.At(i).Members()[0].Key }
-	if end := t.Ended.Add(completionWait); n.To == t.Requester && t.Status == thread.Completed && said(m.Mess.Len()-1) == "status" && time.Now().Before(end) {
+	typeAt := func(i int) string { return m.Mess.At(i).Members()[0].Key }
+	if end := t.Ended.Add(completionWait); n.To == t.Requester && t.Status == thread.Completed && typeAt(m.Mess.Len()-1) == "status" && time.Now().Before(end) {
 		return end, nil // the response follows, and the close goes with it
 	}
 	l, err := b.newOutgoing(ctx, t, n.To, m)
@@ -164,7 +164,7 @@ func (b *Bridge) sendToPeer(ctx context.Context, t *thread.Thread, n exchange.No
 	case errors.Is(err, store.ErrNotFound):
 	case err != nil:
 		return until, err
-	case said(0) != "response": // it was sent with the close
+	case typeAt(0) != "response": // it was sent with the close
 		return until, b.records.Apply(ctx, done, time.Now())
 	default:
 		l = lateResponse(l, wire.MessageID(closed.Body))

@@ -148,20 +148,20 @@ func (t *tx) applyConfig(ctx context.Context, e thread.Entry, path string) error
 		t.ack(e, "routing")
 		return nil
 	}
-	say := c.Executor
-	if !t.who.Owner && say.ID != t.who.ID {
+	wanted := c.Executor
+	if !t.who.Owner && wanted.ID != t.who.ID {
 		return thread.Forbidden("an executor may only configure itself")
 	}
-	if thread.IsReserved(say.ID) {
+	if thread.IsReserved(wanted.ID) {
 		return thread.Bad(path+".executor.id", "is reserved")
 	}
-	if slices.ContainsFunc(t.executors, func(e *Executor) bool { return e.ID == say.ID }) {
+	if slices.ContainsFunc(t.executors, func(e *Executor) bool { return e.ID == wanted.ID }) {
 		return thread.Bad(path+".executor", "is set up twice in the block")
 	}
-	ex, err := t.x.Executors.read(ctx, say.ID)
+	ex, err := t.x.Executors.read(ctx, wanted.ID)
 	switch {
 	case errors.Is(err, store.ErrNotFound) && t.who.Owner:
-		ex = &Executor{ID: say.ID, Created: t.now, rev: store.Absent}
+		ex = &Executor{ID: wanted.ID, Created: t.now, rev: store.Absent}
 	case errors.Is(err, store.ErrNotFound):
 		return thread.Forbidden("the executor is not registered: register first")
 	case err != nil:
@@ -169,9 +169,9 @@ func (t *tx) applyConfig(ctx context.Context, e thread.Entry, path string) error
 	case ex.Pending && !t.who.Owner:
 		return errPending
 	}
-	ex.Capabilities, ex.Availability, ex.Schedule, ex.Timezone = say.Capabilities, say.Availability, say.Schedule, say.Timezone
-	if say.Name != "" {
-		ex.Name = say.Name
+	ex.Capabilities, ex.Availability, ex.Schedule, ex.Timezone = wanted.Capabilities, wanted.Availability, wanted.Schedule, wanted.Timezone
+	if wanted.Name != "" {
+		ex.Name = wanted.Name
 	}
 	ex.Seen = time.Time{}
 	if !t.who.Owner {
