@@ -10,9 +10,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
-// TestConsentIsNoClaim: a thread that only waits for our owner is not claimed there, so other executors can still
+// TestConsentDoesNotClaim: a thread that only waits for our owner is not claimed there, so other executors can still
 // claim it. Our owner's no is that of one executor (MESS-24).
-func TestConsentIsNoClaim(t *testing.T) {
+func TestConsentDoesNotClaim(t *testing.T) {
 	for name, c := range map[string]struct {
 		decide func(a *foreignLink, there, here string)
 		want   thread.Code // of our thread
@@ -50,9 +50,9 @@ func TestConsentIsNoClaim(t *testing.T) {
 	}
 }
 
-// TestOurOwnWordsDoNotComeBack: with the owner's consent the thread is claimed there, and our own messages there do not
+// TestOwnMessagesDoNotComeBack: with the owner's consent the thread is claimed there, and our own messages there do not
 // come back to us, neither as a thread nor as a question. We do not know our name there.
-func TestOurOwnWordsDoNotComeBack(t *testing.T) {
+func TestOwnMessagesDoNotComeBack(t *testing.T) {
 	a := newForeignLink(t, func(c *Config) { c.Links[0].Policy.Access = string(acl.Approval) })
 	carol := a.register("carol")
 	there := a.want(201, carol, "POST", "requests", `{"intent":"mow the lawn","confirm_before":true}`).GetStr("ref")
@@ -81,9 +81,9 @@ func TestOurOwnWordsDoNotComeBack(t *testing.T) {
 	}
 }
 
-// TestEndOfWhatWeClaimedThroughALink: if our owner ends a thread that an executor here has claimed, the thread fails
+// TestOwnerEndsAClaimedForeignThread: if our owner ends a thread that an executor here has claimed, the thread fails
 // there.
-func TestEndOfWhatWeClaimedThroughALink(t *testing.T) {
+func TestOwnerEndsAClaimedForeignThread(t *testing.T) {
 	for name, how := range map[string]string{"cancel": "- cancel: {re: %, reason: we move out}", "status": "- status: {re: %, code: cancelled, reason: we move out}"} {
 		t.Run(name, func(t *testing.T) {
 			a := newForeignLink(t, nil)

@@ -14,9 +14,9 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// TestAsidesAreBounded: the number and the age of one peer's control messages are bounded, and they take no place of
-// another peer.
-func TestAsidesAreBounded(t *testing.T) {
+// TestControlMessagesAreBounded: the number and the age of one peer's control messages are bounded, and they take no
+// place of another peer.
+func TestControlMessagesAreBounded(t *testing.T) {
 	l := newLab(t)
 	b, err := New(Config{Exchange: l.Exchange, Store: l.store})
 	if err != nil {
@@ -47,9 +47,9 @@ func TestAsidesAreBounded(t *testing.T) {
 	}
 }
 
-// TestAsidesWaitLonger: waiting control messages are tried with growing pauses, a bounded number of one peer in each
-// round, and are applied when that is possible.
-func TestAsidesWaitLonger(t *testing.T) {
+// TestControlMessagesWaitLonger: waiting control messages are tried with growing pauses, a bounded number of one peer
+// in each round, and are applied when that is possible.
+func TestControlMessagesWaitLonger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t)
 		buckets := rate.NewBuckets(rate.PerHour(10_000), 1, 100)
@@ -113,9 +113,9 @@ func TestAsidesWaitLonger(t *testing.T) {
 	})
 }
 
-// TestCourierDoesNotWakeItself: new control messages wake the notifier, but not those that the notifier itself
+// TestNotifierDoesNotWakeItself: new control messages wake the notifier, but not those that the notifier itself
 // postpones or removes.
-func TestCourierDoesNotWakeItself(t *testing.T) {
+func TestNotifierDoesNotWakeItself(t *testing.T) {
 	l := newLab(t)
 	b, err := New(Config{Exchange: l.Exchange, Store: l.store})
 	if err != nil {

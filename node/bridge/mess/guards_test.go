@@ -30,8 +30,8 @@ func TestNothingIsMergedAcrossRequesters(t *testing.T) {
 	}
 }
 
-// TestFetchedIsWhatWasNamed: fetched content is stored only if it has the digest that the message names.
-func TestFetchedIsWhatWasNamed(t *testing.T) {
+// TestFetchChecksTheDigest: fetched content is stored only if it has the digest that the message names.
+func TestFetchChecksTheDigest(t *testing.T) {
 	l := newLab(t)
 	ref := l.request("agent", "{intent: look}")
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("picture")) }))

@@ -16,8 +16,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// TestOverThere: cases in which a foreign thread no longer needs work here.
-func TestOverThere(t *testing.T) {
+// TestClosedReason: cases in which a foreign thread no longer needs work here.
+func TestClosedReason(t *testing.T) {
 	end := func(code, reason string) []thread.Message {
 		body := wire.Obj(wire.TextField("code", code), wire.TextField("reason", reason))
 		return []thread.Message{{From: "carol"}, {From: "exchange", Mess: thread.Block{{Type: "status", Body: body}}.Tree()}}

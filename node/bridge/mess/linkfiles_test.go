@@ -313,9 +313,9 @@ func TestPhotosThroughALinkAreBounded(t *testing.T) {
 	}
 }
 
-// TestPhotoIsFetchedAnew: after a crash a message is received again, without its prefetched files; files belong to the
+// TestPhotoIsFetchedAgain: after a crash a message is received again, without its prefetched files; files belong to the
 // conversation of their thread only.
-func TestPhotoIsFetchedAnew(t *testing.T) {
+func TestPhotoIsFetchedAgain(t *testing.T) {
 	const there = "2026-01-31-001"
 	l, remote, _ := newListRemote(t)
 	l.remote = &photoRemote{listRemote: remote}

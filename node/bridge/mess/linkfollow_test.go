@@ -25,9 +25,9 @@ func (a *foreignLink) offerRequest(body string) (there, here string, task node.I
 	return there, here, a.home.task(here, "work/0")
 }
 
-// TestTakenThereGoesHere: a task leaves our inbox when another executor there claims the thread, even if nobody here
-// tried to. The exchange does not show us the thread any more.
-func TestTakenThereGoesHere(t *testing.T) {
+// TestClaimElsewhereEndsTheTask: a task leaves our inbox when another executor there claims the thread, even if nobody
+// here tried to. The exchange does not show us the thread any more.
+func TestClaimElsewhereEndsTheTask(t *testing.T) {
 	for name, as := range map[string]string{"we know who we are there": "us", "we do not": ""} {
 		t.Run(name, func(t *testing.T) {
 			a := newForeignLink(t, func(c *Config) { c.Links[0].Options = map[string]string{"as": as} })
@@ -132,9 +132,9 @@ func (p *meshNode) findThread(intent string) string {
 	return ""
 }
 
-// TestOverThereBeforeItIsLetIn: the question about a request that the owner has not let in is withdrawn when somebody
+// TestRequestEndsBeforeItIsLetIn: the question about a request that the owner has not let in is withdrawn when somebody
 // else claims it there; a request that had ended before does not come in at all.
-func TestOverThereBeforeItIsLetIn(t *testing.T) {
+func TestRequestEndsBeforeItIsLetIn(t *testing.T) {
 	a := newForeignLink(t, func(c *Config) { c.Links[0].Policy.Access = string(acl.Approval) })
 	if _, err := a.home.node.Attach(LinkKind(), a.home.bridge.cfg.Links); err != nil {
 		t.Fatal(err)

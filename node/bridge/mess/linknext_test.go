@@ -153,8 +153,9 @@ func TestDelegatedThroughTheMesh(t *testing.T) {
 	home.waitStatus(ref, thread.Completed)
 }
 
-// TestHandedOnAtHome: a delegation among our own executors is not reported to the exchange of the requester.
-func TestHandedOnAtHome(t *testing.T) {
+// TestLocalDelegationIsNotReported: a delegation among our own executors is not reported to the exchange of the
+// requester.
+func TestLocalDelegationIsNotReported(t *testing.T) {
 	a := newForeignLink(t, func(c *Config) { c.Links[0].Options = map[string]string{"as": "us"} })
 	a.home.executor("eve")
 	a.home.executor("dan")

@@ -193,9 +193,9 @@ func TestDirectoryLink(t *testing.T) {
 	home.waitStatus(ref, thread.Cancelled)
 }
 
-// TestRubbishExchange: a link to something other than an exchange fails visibly: nothing hangs, and nothing is
+// TestLinkToSomethingElse: a link to something other than an exchange fails visibly: nothing hangs, and nothing is
 // received.
-func TestRubbishExchange(t *testing.T) {
+func TestLinkToSomethingElse(t *testing.T) {
 	e := echo.New()
 	answers := []string{"", "[]", `{"threads":3}`, `{"threads":[{"ref":"../../x"},{"ref":3},7]}`, strings.Repeat("[", 10_000), `{"thread":{"messages":[{"mess":3}]}}`}
 	n := 0

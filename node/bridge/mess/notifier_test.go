@@ -52,9 +52,9 @@ func (p *meshNode) countNotices(kind, text string) (n int) {
 	return n
 }
 
-// TestOwnerIsToldOfQuestions: for every question of the exchange the owner gets one notice, and an open page sees the
-// question come and go.
-func TestOwnerIsToldOfQuestions(t *testing.T) {
+// TestOwnerGetsNoticesOfQuestions: for every question of the exchange the owner gets one notice, and an open page sees
+// the question come and go.
+func TestOwnerGetsNoticesOfQuestions(t *testing.T) {
 	home := newMeshNode(t, meshtest.New(t), "home", nil)
 	home.executor("bob")
 	events, stop := home.node.Watch()
@@ -76,9 +76,9 @@ func TestOwnerIsToldOfQuestions(t *testing.T) {
 	waitEvent(t, events, "withdrawn")
 }
 
-// TestOwnerIsToldOfRegistrations: the owner gets a notice of a pending registration, and its question is withdrawn when
-// it is approved elsewhere.
-func TestOwnerIsToldOfRegistrations(t *testing.T) {
+// TestOwnerGetsNoticesOfRegistrations: the owner gets a notice of a pending registration, and its question is withdrawn
+// when it is approved elsewhere.
+func TestOwnerGetsNoticesOfRegistrations(t *testing.T) {
 	home := newMeshNode(t, meshtest.New(t), "home", func(c *Config) {
 		c.Exchange = exchange.New(exchange.Config{Store: c.Store, Registration: "approval"})
 	})

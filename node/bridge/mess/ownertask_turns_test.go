@@ -40,9 +40,9 @@ func (p *meshNode) fill(kind string) store.Record {
 	return changes[0].Record
 }
 
-// TestTaskIsOfWhoAsks: an answer goes to the requester, even if the owner wrote last: the rules for outgoing
+// TestAnswerGoesToTheRequester: an answer goes to the requester, even if the owner wrote last: the rules for outgoing
 // messages depend on it.
-func TestTaskIsOfWhoAsks(t *testing.T) {
+func TestAnswerGoesToTheRequester(t *testing.T) {
 	home := newMeshNode(t, meshtest.New(t), "home", nil)
 	home.executor("bob")
 	ref := home.request(thread.OwnerID, "{intent: look into the fridge}")
@@ -57,8 +57,8 @@ func TestTaskIsOfWhoAsks(t *testing.T) {
 	}
 }
 
-// TestTaskTakesWhatWorkSays: an agent that may answer cannot cancel a request or end it in the name of the exchange.
-func TestTaskTakesWhatWorkSays(t *testing.T) {
+// TestTaskAcceptsOnlyWork: an agent that may answer cannot cancel a request or end it in the name of the exchange.
+func TestTaskAcceptsOnlyWork(t *testing.T) {
 	home := newMeshNode(t, meshtest.New(t), "home", nil)
 	ref := home.request("claude", "{intent: look}")
 	item := home.task(ref, "work/0")

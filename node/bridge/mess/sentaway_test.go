@@ -7,9 +7,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
-// TestCancelOfWhatWasSentAway: cancelling a thread that was sent away, and that nobody there has claimed, withdraws it
+// TestCancelOfASentThread: cancelling a thread that was sent away, and that nobody there has claimed, withdraws it
 // there too.
-func TestCancelOfWhatWasSentAway(t *testing.T) {
+func TestCancelOfASentThread(t *testing.T) {
 	t.Run("through a link", func(t *testing.T) {
 		a := newForeignLink(t, nil)
 		here, there := a.ask("{id: water, intent: water the roses}")
@@ -25,9 +25,9 @@ func TestCancelOfWhatWasSentAway(t *testing.T) {
 	})
 }
 
-// TestClaimOfWhatWasSentAway: if an executor here claims a thread that was sent away, it is withdrawn there, so that
+// TestLocalClaimOfASentThread: if an executor here claims a thread that was sent away, it is withdrawn there, so that
 // the work is done once.
-func TestClaimOfWhatWasSentAway(t *testing.T) {
+func TestLocalClaimOfASentThread(t *testing.T) {
 	t.Run("through a link", func(t *testing.T) {
 		a := newForeignLink(t, nil)
 		a.home.executor("eve")

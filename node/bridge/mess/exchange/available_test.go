@@ -7,8 +7,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
-// TestWhatCanBeHad: a query for capabilities also returns those of approved executors.
-func TestWhatCanBeHad(t *testing.T) {
+// TestAvailableCapabilities: a query for capabilities also returns those of approved executors.
+func TestAvailableCapabilities(t *testing.T) {
 	l := newLab(t)
 	list, err := ParseCapabilities([]byte("id: take-photo\ndescription: Photos\ntags: [visual]\n"))
 	if err != nil || l.Executors.AddCapabilities(t.Context(), list) != nil {

@@ -137,9 +137,9 @@ func TestSuccessorsWaitForTheSame(t *testing.T) {
 	}
 }
 
-// TestYesNamesWhatItMade: the ack of an accepted suggestion names the new threads, and the thread shows the events in
+// TestAckNamesNewThreads: the ack of an accepted suggestion names the new threads, and the thread shows the events in
 // order.
-func TestYesNamesWhatItMade(t *testing.T) {
+func TestAckNamesNewThreads(t *testing.T) {
 	for _, lax := range []bool{false, true} {
 		l := newLab(t)
 		l.executor("bob")

@@ -51,9 +51,9 @@ func TestTakenKeyStaysAway(t *testing.T) {
 	}
 }
 
-// TestRosterKeepsTheNewest: an older version of an executor never replaces a newer one, and a claim changes only the
+// TestExecutorsKeepTheNewest: an older version of an executor never replaces a newer one, and a claim changes only the
 // claim times.
-func TestRosterKeepsTheNewest(t *testing.T) {
+func TestExecutorsKeepTheNewest(t *testing.T) {
 	r := newExecutors(Config{})
 	r.put(&Executor{ID: "eve", KeyHash: "abc", Version: 1})
 	r.put(&Executor{ID: "eve", Pending: true, Version: 3})

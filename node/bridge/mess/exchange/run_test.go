@@ -32,8 +32,8 @@ func TestPurgeInOneRound(t *testing.T) {
 	}
 }
 
-// TestMergeOfWhatIsGone: accepting a merge of a thread that no longer exists is refused.
-func TestMergeOfWhatIsGone(t *testing.T) {
+// TestMergeOfRemovedThread: accepting a merge of a thread that no longer exists is refused.
+func TestMergeOfRemovedThread(t *testing.T) {
 	l := newLab(t)
 	l.executor("bob")
 	a, b := l.request("agent", "{intent: a}"), l.request("agent", "{intent: b}")
