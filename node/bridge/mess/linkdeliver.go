@@ -47,7 +47,7 @@ func (l *link) Deliver(ctx context.Context, d bridge.Delivery) error {
 	} else {
 		err = l.postToTheirs(ctx, key, ref, k, block.ForExchange(ref))
 	}
-	if reason, no := refusalReason(err); no { // the conversation goes on: the state of the thread may still change
+	if reason, refused := refusalReason(err); refused { // the conversation goes on: the state of the thread may still change
 		err = l.notifyRefusal(ctx, ref, reason)
 	}
 	l.wakePoll()
@@ -65,7 +65,7 @@ func (l *link) open(ctx context.Context, id string, k knownThread, block thread.
 		return errors.New("mess: nothing there is known by this conversation")
 	}
 	err := l.create(ctx, idempotencyKey(id, ""), k, block[i].Body)
-	if reason, no := refusalReason(err); no {
+	if reason, refused := refusalReason(err); refused {
 		return l.decline(ctx, k.Conv, reason, err)
 	}
 	if err != nil {
@@ -110,7 +110,7 @@ func (l *link) postToOurs(ctx context.Context, key, ref string, k knownThread, b
 		err = l.remote.post(ctx, key+"-state", ref, state)
 		v.status = next
 	}
-	if _, no := refusalReason(err); no { // the answer was accepted, and that is what counts
+	if _, refused := refusalReason(err); refused { // the answer was accepted, and that is what counts
 		l.log.Info("the state after an answer was refused", "link", l.cfg.Name, "thread", ref, "error", err)
 		return nil
 	}
@@ -155,9 +155,9 @@ func (l *link) claim(ctx context.Context, key, ref string, k knownThread, claim 
 		return false, nil
 	}
 	v, err := l.remote.view(ctx, ref)
-	_, no := refusalReason(err)
+	_, refused := refusalReason(err)
 	switch self := l.remote.self(ctx); {
-	case no, err == nil && v.gone:
+	case refused, err == nil && v.gone:
 		return true, l.loseThread(ctx, ref, k, "the exchange does not show it any more")
 	case err != nil:
 		return false, err
@@ -172,7 +172,7 @@ func (l *link) claim(ctx context.Context, key, ref string, k knownThread, claim 
 			return false, err
 		}
 		err := l.remote.post(ctx, key, ref, claim)
-		if reason, no := refusalReason(err); no {
+		if reason, refused := refusalReason(err); refused {
 			return true, l.loseThread(ctx, ref, k, reason)
 		}
 		if err != nil {
