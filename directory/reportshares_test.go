@@ -74,7 +74,7 @@ func TestReportsAreShared(t *testing.T) {
 				t.Errorf("a report of another network: %v", err)
 			}
 			for i := range 4 {
-				if err := report(71, apitest.Hosted(i)); err != nil {
+				if err := report(71, apitest.HostedAddr(i)); err != nil {
 					t.Errorf("report %d from a hosting provider: %v", i, err)
 				}
 			}

@@ -33,8 +33,8 @@ type (
 	}
 )
 
-// Counting takes time proportional to the number of cards. Each page is therefore counted at most once in nameCountAge, for
-// all clients and all limits.
+// Counting takes time proportional to the number of cards. Each page is therefore counted at most once in nameCountAge,
+// for all clients and all limits.
 const (
 	nameCountAge    = 10 * time.Second
 	maxCountedPages = 64 // cached pages

@@ -39,16 +39,16 @@ func TestAdopt(t *testing.T) {
 		defer stop()
 		synctest.Wait()
 		first := n.ID()
-		if !slices.Equal(reference.Listed(), []wire.AgentID{first}) || own.cards[string(first)] == "" {
-			t.Fatalf("the node is %s, listed as %v and in %v", first, reference.Listed(), own.cards)
+		if !slices.Equal(reference.IDs(), []wire.AgentID{first}) || own.cards[string(first)] == "" {
+			t.Fatalf("the node is %s, listed as %v and in %v", first, reference.IDs(), own.cards)
 		}
 
 		reference.Restart()
 		time.Sleep(20 * time.Minute)
 		synctest.Wait()
 		l := n.Listings()[0]
-		if n.ID() != first || len(reference.Listed()) != 0 || !l.Refused || !strings.Contains(l.Hint, "register --adopt --directory "+at) {
-			t.Fatalf("after a restart of the directory the node is %s, listed as %v: %+v", n.ID(), reference.Listed(), l)
+		if n.ID() != first || len(reference.IDs()) != 0 || !l.Refused || !strings.Contains(l.Hint, "register --adopt --directory "+at) {
+			t.Fatalf("after a restart of the directory the node is %s, listed as %v: %+v", n.ID(), reference.IDs(), l)
 		}
 		if _, err := n.Adopt(t.Context(), ""); err == nil {
 			t.Error("two directories give the node an id at once")
@@ -58,8 +58,8 @@ func TestAdopt(t *testing.T) {
 		}
 		synctest.Wait()
 		second := n.ID()
-		if second == first || !slices.Equal(reference.Listed(), []wire.AgentID{second}) || n.Listings()[0].State != node.Registered {
-			t.Errorf("the node is %s, listed as %v: %+v", second, reference.Listed(), n.Listings()[0])
+		if second == first || !slices.Equal(reference.IDs(), []wire.AgentID{second}) || n.Listings()[0].State != node.Registered {
+			t.Errorf("the node is %s, listed as %v: %+v", second, reference.IDs(), n.Listings()[0])
 		}
 		if own.cards[string(second)] == "" || len(own.cards) != 1 {
 			t.Errorf("the other directory lists %v, want only %s", own.cards, second)
@@ -69,8 +69,8 @@ func TestAdopt(t *testing.T) {
 		defer stop()
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if n.ID() != second || len(own.cards) != 1 || len(reference.Listed()) != 1 {
-			t.Errorf("after a restart the node is %s, listed as %v and in %v", n.ID(), reference.Listed(), own.cards)
+		if n.ID() != second || len(own.cards) != 1 || len(reference.IDs()) != 1 {
+			t.Errorf("after a restart the node is %s, listed as %v and in %v", n.ID(), reference.IDs(), own.cards)
 		}
 	})
 }

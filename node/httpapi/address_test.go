@@ -208,23 +208,23 @@ func TestProbe(t *testing.T) {
 		stranger := getFrom(s, "127.0.0.1:5", "/health?probe=guessed", "203.0.113.9")
 		secret := s.ExpectProbe()
 		getFrom(s, "127.0.0.1:5", "/health?probe=guessed", "203.0.113.9")
-		if _, seen := s.Probed(secret); seen {
+		if _, seen := s.ProbeClient(secret); seen {
 			t.Error("another request is taken for the probe")
 		}
 		w := getFrom(s, "127.0.0.1:5", "/health?probe="+secret, "2001:db8::1, 203.0.113.9")
 		if w.Body.String() != stranger.Body.String() {
 			t.Errorf("the probe is answered %s, others %s", w.Body, stranger.Body)
 		}
-		if client, seen := s.Probed(secret); !seen || client != netip.MustParseAddr("203.0.113.9") {
-			t.Errorf("Probed = %v, %v", client, seen)
+		if client, seen := s.ProbeClient(secret); !seen || client != netip.MustParseAddr("203.0.113.9") {
+			t.Errorf("ProbeClient = %v, %v", client, seen)
 		}
-		if _, seen := s.Probed(""); seen {
+		if _, seen := s.ProbeClient(""); seen {
 			t.Error("an empty secret is answered")
 		}
 		secret = s.ExpectProbe()
 		time.Sleep(probeLife)
 		getFrom(s, "127.0.0.1:5", "/health?probe="+secret)
-		if _, seen := s.Probed(secret); seen {
+		if _, seen := s.ProbeClient(secret); seen {
 			t.Error("a secret works after its end")
 		}
 	})

@@ -179,7 +179,7 @@ func (s *Server) Clients() *ClientStatus {
 	return &ClientStatus{s.cfg.hasProxy(), s.clients.unknown, s.clients.last}
 }
 
-// ExpectProbe returns a secret. After anyone sends GET /health?probe=SECRET, [Server.Probed] returns the client of that
+// ExpectProbe returns a secret. After anyone sends GET /health?probe=SECRET, [Server.ProbeClient] returns the client of that
 // request. Only the last secret is valid, for a minute.
 func (s *Server) ExpectProbe() string {
 	s.clients.mu.Lock()
@@ -188,8 +188,8 @@ func (s *Server) ExpectProbe() string {
 	return s.clients.probe.secret
 }
 
-// Probed returns the client of the request with the secret, and whether that request has arrived.
-func (s *Server) Probed(secret string) (client netip.Addr, seen bool) {
+// ProbeClient returns the client of the request with the secret, and whether that request has arrived.
+func (s *Server) ProbeClient(secret string) (client netip.Addr, seen bool) {
 	s.clients.mu.Lock()
 	defer s.clients.mu.Unlock()
 	p := s.clients.probe

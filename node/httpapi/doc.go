@@ -3,9 +3,10 @@
 // A service mounts its routes on [Server.Echo] and returns errors. This package turns an error into the error body of
 // the specification (AM-27, AM-28), the status and the log line. It also
 //
-// - decodes bodies ([Body]) and writes JSON ([JSON], [Raw]);
-// - identifies the client of a request ([ClientAddr]);
-// - applies the limits of the listener: time-outs and sizes (AM-76), numbers of connections, the loopback-only hosts and cross-origin checks of the local profile (AM-82), and the limit per address ([Addresses], AM-43).
+//   - decodes bodies ([Body]) and writes JSON ([JSON], [Raw]);
+//   - identifies the client of a request ([ClientAddr]);
+//   - applies the limits of the listener: time-outs and sizes (AM-76), numbers of connections, the loopback-only hosts
+//     and cross-origin checks of the local profile (AM-82), and the limit per address ([Addresses], AM-43).
 //
 // [Owner] is the second listener, for the owner alone (AM-77). openapi.yaml describes the public routes of all
 // services; [OpenAPI] returns it.

@@ -36,8 +36,8 @@ func (r *Reference) Restart() {
 	clear(r.cards)
 }
 
-// Listed returns the ids of all registered cards.
-func (r *Reference) Listed() []wire.AgentID {
+// IDs returns the ids of all registered cards.
+func (r *Reference) IDs() []wire.AgentID {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Sorted(maps.Keys(r.cards))

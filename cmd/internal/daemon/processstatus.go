@@ -59,7 +59,7 @@ func (p *Process) probeOperations() []owner.Operation {
 			return httpapi.JSON(c, http.StatusOK, ClientProbe{p.edge.ExpectProbe()})
 		}),
 		owner.Raw(http.MethodGet, "/clients/probes/:probe", owner.Read, func(c echo.Context) error {
-			addr, seen := p.edge.Probed(c.Param("probe"))
+			addr, seen := p.edge.ProbeClient(c.Param("probe"))
 			if addr == rate.Unknown {
 				return httpapi.JSON(c, http.StatusOK, SeenClient{Seen: seen, Unknown: true})
 			}

@@ -51,7 +51,7 @@ func TestExchangeUnderAFlood(t *testing.T) {
 				door.Dial(http.StatusUnauthorized, apitest.Newcomer, "GET", apiPath+"requests", "", "Authorization", "Bearer misspelled")
 				answer := door.Dial(http.StatusCreated, apitest.Newcomer, "POST", apiPath+"register", `{"executor_id":"newcomer"}`)
 				for i := range 8 {
-					door.Dial(http.StatusCreated, apitest.Hosted(i), "POST", apiPath+"register", fmt.Sprintf(`{"executor_id":"hosted-%d"}`, i))
+					door.Dial(http.StatusCreated, apitest.HostedAddr(i), "POST", apiPath+"register", fmt.Sprintf(`{"executor_id":"hosted-%d"}`, i))
 				}
 				want := http.StatusOK
 				if mode == "approval" {

@@ -47,7 +47,7 @@ func TestJoinsUnderAFlood(t *testing.T) {
 			door.Dial(http.StatusForbidden, apitest.Newcomer, "GET", "/participants", "", bearer("misspelled")...)
 			door.Dial(http.StatusOK, apitest.Newcomer, "GET", "/participants", "", bearer("bob-token")...)
 			for i := range 30 {
-				door.Dial(http.StatusForbidden, apitest.Hosted(i), "GET", "/participants", "", bearer("old-token")...)
+				door.Dial(http.StatusForbidden, apitest.HostedAddr(i), "GET", "/participants", "", bearer("old-token")...)
 			}
 			join("alice-token", apitest.Newcomer.String())
 			known.Want("system/presence")

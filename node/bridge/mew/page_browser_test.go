@@ -78,7 +78,7 @@ func TestPageInBrowser(t *testing.T) {
 		propose(alice, "p1", "</script><script>alert(2)</script>")
 		tb.Shows("</script><script>alert(2)</script>")
 		key := mewtest.Key(t, r.G.Space("lab").View(), "p1")
-		tb.Settled()
+		tb.WaitUntilStable()
 		tb.Submit("#approve-" + key)
 		if req := alice.Until("mcp/request"); mewtest.About(req) != "p1" {
 			t.Errorf("approved with %s", req.JSON())
@@ -86,7 +86,7 @@ func TestPageInBrowser(t *testing.T) {
 		tb.Shows("Sent.")
 		propose(alice, "p2", "burn")
 		tb.Shows("burn")
-		tb.Settled()
+		tb.WaitUntilStable()
 		tb.Submit("#reject-" + mewtest.Key(t, r.G.Space("lab").View(), "p2"))
 		if no := alice.Until("mcp/reject"); mewtest.About(no) != "p2" {
 			t.Errorf("rejected with %s", no.JSON())
@@ -99,7 +99,7 @@ func TestPageInBrowser(t *testing.T) {
 		tb.Shows("<b>thought</b>")
 		// A click on a button that stays in place works during any number of changes, also in the moment of a
 		// change.
-		tb.Settled()
+		tb.WaitUntilStable()
 		tb.Leaves()
 		browsertest.Eval[bool](tb, `(document.body.addEventListener("htmx:afterSwap", () => {
 			const button = document.getElementById("cancel-r1"), at = button.getBoundingClientRect();
@@ -114,7 +114,7 @@ func TestPageInBrowser(t *testing.T) {
 		tb.Do(chromedp.SendKeys("#text", "to <all>"))
 		alice.Send(`{"kind":"chat","payload":{"text":"what passes meanwhile"}}`)
 		tb.Shows("what passes meanwhile")
-		tb.Settled()
+		tb.WaitUntilStable()
 		tb.Submit("#chat") // the typed text is still there
 		said := alice.Until("chat")
 		for said.GetStr("from") != gateway.OperatorName {
@@ -123,11 +123,11 @@ func TestPageInBrowser(t *testing.T) {
 		if mewtest.Text(mewtest.Payload(said, "text")) != "to <all>" {
 			t.Errorf("the owner says %s", said.JSON())
 		}
-		tb.Settled()
+		tb.WaitUntilStable()
 		tb.Submit("#pause-alice")
 		alice.Until("participant/pause")
 		tb.Until(`document.querySelector(".tag.warn")`)
-		tb.Settled()
+		tb.WaitUntilStable()
 		tb.Submit("#resume-alice")
 		alice.Until("participant/resume")
 	})
@@ -146,7 +146,7 @@ func TestPageInBrowser(t *testing.T) {
 		propose(cat, "p3", "purr")
 		tb.Shows("purr")
 		tb.Until(`fetched() >= before + 2`)
-		tb.Settled()
+		tb.WaitUntilStable()
 		tb.Submit("#approve-" + mewtest.Key(t, b.Spaces()[0].View(), "p3"))
 		if req := cat.FromNode("mcp/request"); mewtest.About(req) != "p3" {
 			t.Errorf("approved with %s", req.JSON())
@@ -155,7 +155,7 @@ func TestPageInBrowser(t *testing.T) {
 		await(t, func() bool { return b.Links()[0].State == bridge.LinkDown })
 		tb.Open(p.url+"mew/link/home", p.token)
 		tb.Shows("shut this node down")
-		tb.Settled()
+		tb.WaitUntilStable()
 		tb.Click("#connect")
 		tb.Shows("The link connects now.")
 		await(t, func() bool { return b.Links()[0].State == bridge.LinkUp })

@@ -29,7 +29,7 @@ func eachNetwork(t *testing.T, play func(t *testing.T, attacker func(i int) []ra
 
 var newcomer = rate.AddrSources(apitest.Newcomer)
 
-func hosted(i int) []rate.Source { return rate.AddrSources(apitest.Hosted(i)) }
+func hosted(i int) []rate.Source { return rate.AddrSources(apitest.HostedAddr(i)) }
 
 // codeFrom is like [rig.code] for a message from the given sources.
 func (r *rig) codeFrom(sources []rate.Source, peer string, d message.Draft) message.Code {

@@ -205,9 +205,9 @@ func TestEndpointUnderAFlood(t *testing.T) {
 			serve(apitest.Newcomer, "am_newcomer@agentmesh")
 			door.Dial(http.StatusUnauthorized, apitest.Newcomer, "POST", messages, ping("am_late@agentmesh", true), headers...)
 			for i := range 8 {
-				serve(apitest.Hosted(i), fmt.Sprintf("am_hosted%d@agentmesh", i))
+				serve(apitest.HostedAddr(i), fmt.Sprintf("am_hosted%d@agentmesh", i))
 			}
-			door.Dial(http.StatusOK, apitest.Hosted(9), "POST", messages, ping(cat, false), headers...)
+			door.Dial(http.StatusOK, apitest.HostedAddr(9), "POST", messages, ping(cat, false), headers...)
 			door.CheckMemory()
 		})
 	}

@@ -37,8 +37,8 @@ func (n Network) Addr(i int) netip.Addr {
 // Newcomer is an honest client in a network of its own.
 var Newcomer = netip.MustParseAddr("198.51.100.7")
 
-// Hosted returns the address of one of 256 honest clients at the same hosting provider.
-func Hosted(i int) netip.Addr { return netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}) }
+// HostedAddr returns the address of one of 256 honest clients at the same hosting provider.
+func HostedAddr(i int) netip.Addr { return netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}) }
 
 // ServedWithin is how long a newcomer may wait during a flood.
 const ServedWithin = 5 * time.Second

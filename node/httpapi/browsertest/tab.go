@@ -223,9 +223,9 @@ func (tb *Tab) press(selector string) bool {
 	return err != nil || !refused // on the next page clickTaken is undefined
 }
 
-// Settled waits until the owner's page takes clicks again after a change, and no other change is in flight. The page
+// WaitUntilStable waits until the owner's page takes clicks again after a change, and no other change is in flight. The page
 // may fetch its content again when it starts to follow changes.
-func (tb *Tab) Settled() {
+func (tb *Tab) WaitUntilStable() {
 	tb.t.Helper()
 	tb.Until(`!document.body.dataset.events || document.getElementById("stream").textContent === "Live"`)
 	tb.Until(`(() => {

@@ -92,7 +92,7 @@ func browserStranger(t *testing.T, browser context.Context) {
 	if shown := browsertest.Eval[string](tb.Tab, `document.querySelector(".hash").textContent`); shown != ask.Hash {
 		t.Errorf("the page shows the hash %s, want %s", shown, ask.Hash)
 	}
-	tb.Settled()
+	tb.WaitUntilStable()
 	tb.Click(`button[value="approve"]`)
 	tb.Shows("Approved. The message is released.")
 	final := meshtest.Post(t, sarah.URL, raw)
@@ -112,7 +112,7 @@ func browserKeyboard(t *testing.T, browser context.Context) {
 	tb.Until(`document.activeElement.id === "secret"`) // ready to type
 	tb.Do(chromedp.KeyEvent(tb.page.token), chromedp.KeyEvent("\r"))
 	tb.Shows("By keyboard")
-	tb.Settled()
+	tb.WaitUntilStable()
 	tb.Do(chromedp.KeyEvent("\t"))
 	tb.Until(`document.activeElement.className === "skip" && document.activeElement.getBoundingClientRect().top >= 0`)
 	tb.Do(chromedp.KeyEvent("\r"))
@@ -281,7 +281,7 @@ func browserGuardsClicks(t *testing.T, browser context.Context) {
 	if ask := onlyAsk(t, sarah); ask.ID == first.ID {
 		t.Error("the second question was decided")
 	}
-	tb.Settled()
+	tb.WaitUntilStable()
 	tb.Click(`button[value="always"]`)
 	tb.Shows("this sender may write from now on")
 }

@@ -38,7 +38,7 @@ func TestRelayUnderAFlood(t *testing.T) {
 			door.Dial(http.StatusUnauthorized, apitest.Newcomer, "GET", "/arc?token=misspelled", "", connects...)
 			answer := door.Dial(http.StatusOK, apitest.Newcomer, "POST", "/register", `{"agent_id":"newcomer"}`)
 			for i := range 8 {
-				door.Dial(http.StatusOK, apitest.Hosted(i), "POST", "/register", "")
+				door.Dial(http.StatusOK, apitest.HostedAddr(i), "POST", "/register", "")
 			}
 			_, token, _ := strings.Cut(answer, `"token":"`)
 			token, _, _ = strings.Cut(token, `"`)
