@@ -74,5 +74,5 @@ func (r *Registry) ownerHandOver(c echo.Context) error {
 	if err := r.HandOver(c.Request().Context(), pathID(c), order.Reason, owner.Door(c)); err != nil {
 		return err
 	}
-	return httpapi.JSON(c, http.StatusOK, Ordered{})
+	return httpapi.JSON(c, http.StatusOK, OrderResult{})
 }

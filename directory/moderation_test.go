@@ -85,8 +85,8 @@ func TestBans(t *testing.T) {
 			}
 		}
 	}
-	ban := func(what string) Ordered {
-		return operate[Ordered](w, 200, "POST", "/directory/bans", fmt.Sprintf(`{"what":%q,"reason":"spam"}`, what))
+	ban := func(what string) OrderResult {
+		return operate[OrderResult](w, 200, "POST", "/directory/bans", fmt.Sprintf(`{"what":%q,"reason":"spam"}`, what))
 	}
 	if done := ban("evil.example"); done.Removed != 1 || done.Ban.Kind != BanHost {
 		t.Errorf("ban of the host = %+v", done)
@@ -129,11 +129,11 @@ func TestBans(t *testing.T) {
 	if len(list.Bans) != 4 || list.Bans[0].Reason != "spam" || list.Bans[0].At.IsZero() {
 		t.Errorf("bans: %+v", list)
 	}
-	operate[Ordered](w, 200, "POST", "/directory/bans/lift", `{"what":"evil.example","reason":"sorry"}`)
+	operate[OrderResult](w, 200, "POST", "/directory/bans/lift", `{"what":"evil.example","reason":"sorry"}`)
 	w.register(alice, evil)
-	operate[Ordered](w, 404, "POST", "/directory/bans/lift", `{"what":"evil.example","reason":"sorry"}`)
+	operate[OrderResult](w, 404, "POST", "/directory/bans/lift", `{"what":"evil.example","reason":"sorry"}`)
 	for _, bad := range []string{`{"what":"am_x"}`, `{"reason":"x"}`, `{"what":"x y","reason":"x"}`, `{"what":"am_x","reason":"` + strings.Repeat("x", 301) + `"}`} {
-		operate[Ordered](w, 400, "POST", "/directory/bans", bad)
+		operate[OrderResult](w, 400, "POST", "/directory/bans", bad)
 	}
 	var lines []string
 	for _, d := range decisions {
@@ -160,13 +160,13 @@ func TestBansOfAnother(t *testing.T) {
 
 func TestRemove(t *testing.T) {
 	w := newWorldWithCards(t, 2)
-	operate[Ordered](w, 200, "POST", "/directory/cards/am_000/remove", `{"reason":"asked by mail"}`)
+	operate[OrderResult](w, 200, "POST", "/directory/cards/am_000/remove", `{"reason":"asked by mail"}`)
 	want(t, w.do("GET", "/v1/agents/am_000", ""), 404, "AGENT_UNAVAILABLE")
 	want(t, w.do("POST", "/v1/agents", string(testCard("am_000").JSON()), withBearer(bob)...), 409, "") // still its owner's
-	operate[Ordered](w, 404, "POST", "/directory/cards/am_000/remove", `{"reason":"again"}`)
-	operate[Ordered](w, 400, "POST", "/directory/cards/am_001/remove", `{}`)
+	operate[OrderResult](w, 404, "POST", "/directory/cards/am_000/remove", `{"reason":"again"}`)
+	operate[OrderResult](w, 400, "POST", "/directory/cards/am_001/remove", `{}`)
 	w.register(alice, testCard("am_000"))
-	list := operate[ListedPage](w, 200, "GET", "/directory/cards?q=agent", "")
+	list := operate[OperatorCardPage](w, 200, "GET", "/directory/cards?q=agent", "")
 	if len(list.Cards) != 2 || list.Cards[0].Host != "am-000.example" || len(list.Cards[0].Key) != 64 || list.Cards[0].Owner != list.Cards[1].Owner {
 		t.Errorf("cards: %+v", list)
 	}
@@ -258,8 +258,8 @@ func TestReports(t *testing.T) {
 func TestExportImport(t *testing.T) {
 	from, to := newWorldWithCards(t, 250), newWorld(t)
 	to.register(bob, testCard("am_007", text("name", "Another")))
-	operate[Ordered](to, 200, "POST", "/directory/bans", `{"what":"am_009","reason":"x"}`)
-	var total Imported
+	operate[OrderResult](to, 200, "POST", "/directory/bans", `{"what":"am_009","reason":"x"}`)
+	var total ImportResult
 	after := uint64(0)
 	for {
 		page := operate[ExportPage](from, 200, "GET", fmt.Sprint("/directory/export?after=", after), "")
@@ -267,13 +267,13 @@ func TestExportImport(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		done := operate[Imported](to, 200, "POST", "/directory/import", string(order))
+		done := operate[ImportResult](to, 200, "POST", "/directory/import", string(order))
 		total.Added, total.Skipped, total.Refused = total.Added+done.Added, total.Skipped+done.Skipped, total.Refused+done.Refused
 		if after = page.After; after == 0 {
 			break
 		}
 	}
-	if want := (Imported{Added: 248, Skipped: 1, Refused: 1}); total != want {
+	if want := (ImportResult{Added: 248, Skipped: 1, Refused: 1}); total != want {
 		t.Errorf("import = %+v, want %+v", total, want)
 	}
 	want(t, to.do("PUT", "/v1/agents/am_100", "", withBearer(bob)...), 403, "")
@@ -282,8 +282,8 @@ func TestExportImport(t *testing.T) {
 	if a != b {
 		t.Errorf("record before %s and after %s", a, b)
 	}
-	operate[Imported](to, 400, "POST", "/directory/import", `{"cards":[],"reason":""}`)
-	operate[Imported](to, 400, "POST", "/directory/import", `{"cards":`)
+	operate[ImportResult](to, 400, "POST", "/directory/import", `{"cards":[],"reason":""}`)
+	operate[ImportResult](to, 400, "POST", "/directory/import", `{"cards":`)
 }
 
 // TestBannedAtTheRelay: a banned party cannot send messages or reports, and a ban empties the mailbox.
@@ -293,7 +293,7 @@ func TestBannedAtTheRelay(t *testing.T) {
 	wantReceipt(t, w.do("POST", "/v1/mailbox/am_carol", testMessage("2", "am_bob", "am_carol")), 202)
 	ban := func(what string) {
 		t.Helper()
-		operate[Ordered](w, 200, "POST", "/directory/bans", fmt.Sprintf(`{"what":%q,"reason":"spam"}`, what))
+		operate[OrderResult](w, 200, "POST", "/directory/bans", fmt.Sprintf(`{"what":%q,"reason":"spam"}`, what))
 	}
 	ban("am_bob")
 	want(t, w.do("POST", "/v1/mailbox/am_alice", testMessage("3", "am_bob", "am_alice")), 403, "UNAUTHORIZED")

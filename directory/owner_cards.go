@@ -36,8 +36,8 @@ func (r *Registry) moderation() []owner.Operation {
 	}
 }
 
-// Listed is a card as the operator sees it.
-type Listed struct {
+// OperatorCard is a card as the operator sees it.
+type OperatorCard struct {
 	AgentID      wire.AgentID      `json:"agent_id"`
 	Name         string            `json:"name"`
 	Host         string            `json:"host"`
@@ -48,10 +48,10 @@ type Listed struct {
 	Verification wire.Verification `json:"verification"`
 }
 
-// ListedPage is a page of cards; Cursor goes into the next request.
-type ListedPage struct {
-	Cards  []Listed `json:"items"`
-	Cursor string   `json:"cursor,omitempty"`
+// OperatorCardPage is a page of cards; Cursor goes into the next request.
+type OperatorCardPage struct {
+	Cards  []OperatorCard `json:"items"`
+	Cursor string         `json:"cursor,omitempty"`
 }
 
 func (r *Registry) ownerCards(c echo.Context) error {
@@ -64,9 +64,9 @@ func (r *Registry) ownerCards(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	page := ListedPage{Cards: make([]Listed, 0, len(found.cards)), Cursor: found.cursor}
+	page := OperatorCardPage{Cards: make([]OperatorCard, 0, len(found.cards)), Cursor: found.cursor}
 	for _, card := range found.cards {
-		line, err := r.newListedCard(card, now)
+		line, err := r.newOperatorCard(card, now)
 		if err != nil {
 			return err
 		}
@@ -75,16 +75,16 @@ func (r *Registry) ownerCards(c echo.Context) error {
 	return httpapi.JSON(c, http.StatusOK, page)
 }
 
-func (r *Registry) newListedCard(c store.Card, now time.Time) (Listed, error) {
+func (r *Registry) newOperatorCard(c store.Card, now time.Time) (OperatorCard, error) {
 	m, err := parseMeta(c)
 	if err != nil {
-		return Listed{}, err
+		return OperatorCard{}, err
 	}
 	card, err := r.parseStoredCard(c)
 	if err != nil {
-		return Listed{}, err
+		return OperatorCard{}, err
 	}
-	line := Listed{
+	line := OperatorCard{
 		AgentID: card.ID, Name: card.Name, Host: endpointHost(card), Owner: shortOwner(c.Owner), Registered: c.Registered,
 		Expires: c.Expires, Verification: m.verification(now),
 	}
@@ -100,8 +100,8 @@ type Order struct {
 	Reason string `json:"reason"`
 }
 
-// Ordered is the response to an Order: the ban as it was parsed, and the number of removed cards.
-type Ordered struct {
+// OrderResult is the response to an Order: the ban as it was parsed, and the number of removed cards.
+type OrderResult struct {
 	Ban     *Ban `json:"ban,omitempty"`
 	Removed int  `json:"removed"`
 }
@@ -114,7 +114,7 @@ func (r *Registry) ownerRemove(c echo.Context) error {
 	if err := r.Remove(c.Request().Context(), pathID(c), order.Reason, owner.Door(c)); err != nil {
 		return err
 	}
-	return httpapi.JSON(c, http.StatusOK, Ordered{Removed: 1})
+	return httpapi.JSON(c, http.StatusOK, OrderResult{Removed: 1})
 }
 
 // decodeBan reads the ban from a request.
@@ -137,7 +137,7 @@ func (r *Registry) ownerBan(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return httpapi.JSON(c, http.StatusOK, Ordered{&ban, removed})
+	return httpapi.JSON(c, http.StatusOK, OrderResult{&ban, removed})
 }
 
 func (r *Registry) ownerUnban(c echo.Context) error {
@@ -152,7 +152,7 @@ func (r *Registry) ownerUnban(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return httpapi.JSON(c, http.StatusOK, Ordered{Ban: &ban})
+	return httpapi.JSON(c, http.StatusOK, OrderResult{Ban: &ban})
 }
 
 // notFound returns the operator's 404, which may say more than a stranger's.
@@ -213,8 +213,8 @@ func (r *Registry) ownerExport(c echo.Context) error {
 
 // ImportOrder is the request body of an import.
 type ImportOrder struct {
-	Cards  []Exported `json:"cards"`
-	Reason string     `json:"reason"`
+	Cards  []CardExport `json:"cards"`
+	Reason string       `json:"reason"`
 }
 
 func (r *Registry) ownerImport(c echo.Context) error {

@@ -13,8 +13,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Exported is a card that moves from one directory to another of the same operator. It is one line of an export.
-type Exported struct {
+// CardExport is a card that moves from one directory to another of the same operator. It is one line of an export.
+type CardExport struct {
 	Card       wire.Value      `json:"card"`
 	Owner      string          `json:"owner"` // hex SHA-256 of the credential
 	Registered time.Time       `json:"registered_at"`
@@ -25,8 +25,8 @@ type Exported struct {
 
 // ExportPage is a page of an export. After goes into the next request; it is 0 on the last page.
 type ExportPage struct {
-	Cards []Exported `json:"cards"`
-	After uint64     `json:"after,omitempty"`
+	Cards []CardExport `json:"cards"`
+	After uint64       `json:"after,omitempty"`
 }
 
 const exportPage = 100
@@ -37,13 +37,13 @@ func (r *Registry) Export(ctx context.Context, after uint64) (ExportPage, error)
 	if err != nil {
 		return ExportPage{}, fmt.Errorf("export cards: %w", err)
 	}
-	page := ExportPage{Cards: make([]Exported, 0, len(found.Cards))}
+	page := ExportPage{Cards: make([]CardExport, 0, len(found.Cards))}
 	for _, c := range found.Cards {
 		tree, err := wire.ParseObject(c.Body)
 		if err != nil {
 			return ExportPage{}, fmt.Errorf("read card %s: %w", c.ID, err)
 		}
-		page.Cards = append(page.Cards, Exported{tree, hex.EncodeToString(c.Owner[:]), c.Registered, c.Updated, c.Expires, c.Meta})
+		page.Cards = append(page.Cards, CardExport{tree, hex.EncodeToString(c.Owner[:]), c.Registered, c.Updated, c.Expires, c.Meta})
 	}
 	if found.Next != nil {
 		page.After = found.Next.Seq
@@ -51,8 +51,8 @@ func (r *Registry) Export(ctx context.Context, after uint64) (ExportPage, error)
 	return page, nil
 }
 
-// Imported counts what became of the lines of an import.
-type Imported struct {
+// ImportResult counts what became of the lines of an import.
+type ImportResult struct {
 	Added   int `json:"added"`
 	Skipped int `json:"skipped"` // the id is already registered here, or the card has expired
 	Refused int `json:"refused"` // the card breaks a rule of this directory, or is banned
@@ -61,8 +61,8 @@ type Imported struct {
 // Import adds cards from [Registry.Export] of another directory, with their owners and their key proofs. A card whose
 // id is already registered stays unchanged. Import does not take over what the other directory verified of endpoints:
 // this directory probes them itself.
-func (r *Registry) Import(ctx context.Context, cards []Exported, reason, by string) (Imported, error) {
-	var done Imported
+func (r *Registry) Import(ctx context.Context, cards []CardExport, reason, by string) (ImportResult, error) {
+	var done ImportResult
 	if err := checkReason(reason); err != nil {
 		return done, err
 	}
@@ -100,7 +100,7 @@ func (r *Registry) Import(ctx context.Context, cards []Exported, reason, by stri
 }
 
 // importCard checks an exported card and returns its row.
-func (r *Registry) importCard(ctx context.Context, e Exported, now time.Time) (store.PutCard, error) {
+func (r *Registry) importCard(ctx context.Context, e CardExport, now time.Time) (store.PutCard, error) {
 	card, err := r.parseCard(e.Card.JSON())
 	if err != nil {
 		return store.PutCard{}, err

@@ -56,7 +56,7 @@ func (c *cardsListCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	all, err := pages[directory.Listed](ctx, o, "directory/cards", query, "cursor", c.Limit)
+	all, err := pages[directory.OperatorCard](ctx, o, "directory/cards", query, "cursor", c.Limit)
 	if err := errors.Join(err, o.Close()); err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func (c *cardsListCmd) Run(ctx context.Context, a *app) error {
 	return nil
 }
 
-func proven(l directory.Listed) string {
+func proven(l directory.OperatorCard) string {
 	var list []string
 	if l.Verification.Key != nil {
 		list = append(list, "key")
@@ -117,8 +117,8 @@ type cardsRemoveCmd struct {
 }
 
 func (c *cardsRemoveCmd) Run(ctx context.Context, a *app) error {
-	order := post[directory.Ordered]("directory/cards/"+url.PathEscape(c.ID)+"/remove", directory.Order{Reason: c.Reason})
-	return ask(ctx, a, c.JSON, order, func(directory.Ordered) { a.Note("removed") })
+	order := post[directory.OrderResult]("directory/cards/"+url.PathEscape(c.ID)+"/remove", directory.Order{Reason: c.Reason})
+	return ask(ctx, a, c.JSON, order, func(directory.OrderResult) { a.Note("removed") })
 }
 
 type cardsHandoverCmd struct {
@@ -128,8 +128,8 @@ type cardsHandoverCmd struct {
 }
 
 func (c *cardsHandoverCmd) Run(ctx context.Context, a *app) error {
-	order := post[directory.Ordered]("directory/cards/"+url.PathEscape(c.ID)+"/handover", directory.Order{Reason: c.Reason})
-	return ask(ctx, a, c.JSON, order, func(directory.Ordered) {
+	order := post[directory.OrderResult]("directory/cards/"+url.PathEscape(c.ID)+"/handover", directory.Order{Reason: c.Reason})
+	return ask(ctx, a, c.JSON, order, func(directory.OrderResult) {
 		a.Note("the next registration that proves the key of the card takes it over")
 	})
 }
@@ -141,7 +141,7 @@ type cardsBanCmd struct {
 }
 
 func (c *cardsBanCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, post[directory.Ordered]("directory/bans", directory.Order{What: c.What, Reason: c.Reason}), func(done directory.Ordered) {
+	return ask(ctx, a, c.JSON, post[directory.OrderResult]("directory/bans", directory.Order{What: c.What, Reason: c.Reason}), func(done directory.OrderResult) {
 		a.Note("banned %s %s; %d cards removed", done.Ban.Kind, terminal.Clean(done.Ban.Value), done.Removed)
 	})
 }
@@ -153,7 +153,7 @@ type cardsUnbanCmd struct {
 }
 
 func (c *cardsUnbanCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, post[directory.Ordered]("directory/bans/lift", directory.Order{What: c.What, Reason: c.Reason}), func(done directory.Ordered) {
+	return ask(ctx, a, c.JSON, post[directory.OrderResult]("directory/bans/lift", directory.Order{What: c.What, Reason: c.Reason}), func(done directory.OrderResult) {
 		a.Note("%s %s may register again", done.Ban.Kind, terminal.Clean(done.Ban.Value))
 	})
 }
@@ -304,7 +304,7 @@ func (c *cardsImportCmd) Run(ctx context.Context, a *app) error {
 	return nil
 }
 
-func (c *cardsImportCmd) send(ctx context.Context, o *daemon.Client, in io.Reader) (total directory.Imported, err error) {
+func (c *cardsImportCmd) send(ctx context.Context, o *daemon.Client, in io.Reader) (total directory.ImportResult, err error) {
 	var lines []json.RawMessage
 	size := 0
 	flush := func() error {
@@ -318,7 +318,7 @@ func (c *cardsImportCmd) send(ctx context.Context, o *daemon.Client, in io.Reade
 		if err != nil {
 			return err
 		}
-		done, err := daemon.Decode[directory.Imported](raw)
+		done, err := daemon.Decode[directory.ImportResult](raw)
 		total.Added, total.Skipped, total.Refused = total.Added+done.Added, total.Skipped+done.Skipped, total.Refused+done.Refused
 		lines, size = nil, 0
 		return err

@@ -159,10 +159,10 @@ func (m *Mesh) Import(name string, card wire.Card) {
 	m.t.Helper()
 	owner := credential.HashOf(string(registration.Credential(client.Credential("credential-of-"+name), m.Directory())))
 	now := time.Now()
-	line := directory.Exported{
+	line := directory.CardExport{
 		Card: card.Tree, Owner: hex.EncodeToString(owner[:]), Registered: now, Updated: now, Expires: now.Add(24 * time.Hour), Meta: []byte("{}"),
 	}
-	done, err := m.reg.Import(context.Background(), []directory.Exported{line}, "test", "test")
+	done, err := m.reg.Import(context.Background(), []directory.CardExport{line}, "test", "test")
 	if err != nil || done.Added != 1 {
 		m.t.Fatalf("import %s: %+v, %v", name, done, err)
 	}
