@@ -15,35 +15,35 @@ import (
 
 var _ bridge.Receiver = (*Node)(nil)
 
-// acceptance is one message on its way through lines 9 to 16 of the receive table. The fields below in are what
-// the lines learn, each for the ones after it.
+// acceptance is one message on its way through lines 9 to 16 of the receive table. Each line fills in some of the
+// fields below in, and the lines after it use them.
 type acceptance struct {
 	n  *Node
 	in bridge.Inbound
 
-	now      time.Time
-	key      store.ConvKey
-	standing acl.Standing
-	stranger bool       // the owner does not know the sender, and did not write first
-	charged  bool       // limits are charged once, however often the step is decided again
-	drawn    acl.Charge // what was charged to the node's own limits
-	unit     *conversations.Unit
-	verdict  acl.Verdict
-	known    bool   // the action is one of the specification
-	held     bool   // it waits for the owner
-	hook     *run   // has the message; nil if none has
-	takes    bool   // with it the peer takes our accept, which waited for its answer
-	event    string // UID of the agreed event that it takes back
-	seal     seal
-	route    Route
+	now            time.Time
+	key            store.ConvKey
+	standing       acl.Standing
+	stranger       bool       // the owner does not know the sender and did not write to the sender first
+	charged        bool       // limits are charged once, even if the unit is decided again
+	drawn          acl.Charge // what was charged to the node's own limits
+	unit           *conversations.Unit
+	verdict        acl.Verdict
+	actionKnown    bool   // the specification defines the action
+	held           bool   // the message waits for the owner
+	hook           *run   // the run that handles the message; nil if no hook does
+	confirmsAccept bool   // the message confirms our accept, which waited for the peer's answer
+	event          string // UID of the agreed event that the message cancels
+	seal           seal
+	route          Route
 }
 
-// Accept takes a message whose sender is established through lines 9 to 16: clock and replay, access, limits,
+// Accept takes a message from an established sender through lines 9 to 16: clock and replay, access, limits,
 // conversation, intent, approval, handler. A foreign message has no clock and no signature of its own; its bridge
-// vouches for it. The error is a *[wire.Error], and then nothing was changed but the limits.
+// vouches for it. Every error is a *[wire.Error]. If Accept returns an error, it changed nothing except the limits.
 func (n *Node) Accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, error) {
 	out, err := n.accept(ctx, in)
-	n.decided(ctx, in, out, err)
+	n.logMessage(ctx, in, out, err)
 	return out, err
 }
 
@@ -54,17 +54,17 @@ func (n *Node) accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, e
 		route: n.route(in.Intent),
 	}
 	waiting, cancel := context.WithTimeout(ctx, n.cfg.SyncDeadline)
-	leave, err := n.flights.enter(waiting, string(in.Peer)+" "+string(in.MessageID))
+	leave, err := n.acceptLock.lock(waiting, string(in.Peer)+" "+string(in.MessageID))
 	cancel()
 	if err != nil {
-		return n.stillRunning(ctx, in, err)
+		return n.answerRunning(ctx, in, err)
 	}
 	defer leave()
 	out, err := a.commit(ctx)
-	if a.foundNoPlace(err) && a.verdict == acl.HoldSender { // another message had the last place first: find out whose place this one may take
+	if a.isHoldsFull(err) && a.verdict == acl.HoldSender { // another message took the last place: ask again which place this message may take
 		out, err = a.commit(ctx)
 	}
-	if a.foundNoPlace(err) {
+	if a.isHoldsFull(err) {
 		err = wire.ErrHoldsFull.Because(err)
 	}
 	switch {
@@ -72,20 +72,20 @@ func (n *Node) accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, e
 		return bridge.Outcome{}, wire.ErrUnavailable
 	case err != nil:
 		if errors.Is(err, wire.ErrHoldsFull) {
-			a.giveBack()
+			a.refundCharge()
 		}
-		n.countRefused(in.Principal, a.refusedBy(err), err)
+		n.countRefusal(in.Principal, a.refusedBy(err), err)
 		return bridge.Outcome{}, unavailable(err)
 	}
-	if a.hook != nil && !a.hook.late {
+	if a.hook != nil && !a.hook.unattended {
 		out = a.hook.await(ctx, out)
 	}
-	a.countAdmitted(out)
+	a.countAdmission(out)
 	return out, nil
 }
 
-// commit takes the message in, in one unit (AM-26). A copy that another process accepted meanwhile is found as a repeat
-// when the unit is decided again.
+// commit stores the accepted message in one unit (AM-26). If another process accepted a copy meanwhile, the unit is
+// decided again and finds the message as a repeat.
 func (a *acceptance) commit(ctx context.Context) (out bridge.Outcome, err error) {
 	err = a.n.book.Do(ctx, a.key, func(u *conversations.Unit) (err error) {
 		a.unit, a.now, a.held, a.hook = u, u.Now, false, nil
@@ -95,68 +95,68 @@ func (a *acceptance) commit(ctx context.Context) (out bridge.Outcome, err error)
 	return out, err
 }
 
-// foundNoPlace reports whether the store refused the unit because all places for messages that wait are taken.
-func (a *acceptance) foundNoPlace(err error) bool {
+// isHoldsFull reports whether the store refused the unit because no more messages may wait for the owner.
+func (a *acceptance) isHoldsFull(err error) bool {
 	return a.held && !isRefusal(err) && errors.Is(err, store.ErrQuota)
 }
 
-// stillRunning answers a repeat that waited for its twin as long as a sender is made to wait: with the answer
-// that is stored so far (AM-21).
-func (n *Node) stillRunning(ctx context.Context, in bridge.Inbound, cause error) (bridge.Outcome, error) {
+// answerRunning answers a repeat that waited for its twin until the sync deadline with the answer stored so far
+// (AM-21).
+func (n *Node) answerRunning(ctx context.Context, in bridge.Inbound, cause error) (bridge.Outcome, error) {
 	rec, err := n.store.Steps().FindReplay(ctx, string(in.Peer), string(in.MessageID), time.Now())
 	switch {
 	case err == nil && rec.Digest == in.Digest:
-		return repeat(rec)
+		return storedAnswer(rec)
 	case err == nil:
 		return bridge.Outcome{}, wire.ErrIDReused
 	}
 	return bridge.Outcome{}, wire.ErrUnavailable.Because(cause)
 }
 
-// repeat is the stored answer. It is gone where the owner deleted the conversation, and the message stays accepted.
-func repeat(rec store.Replay) (bridge.Outcome, error) {
+// storedAnswer returns the stored answer to a repeat. It is gone if the owner deleted the conversation.
+func storedAnswer(rec store.Replay) (bridge.Outcome, error) {
 	if rec.Status == 0 {
 		return bridge.Outcome{}, wire.ErrConversationClosed
 	}
 	return bridge.Outcome{Status: rec.Status, Raw: rec.Answer, Duplicate: true}, nil
 }
 
-// decide runs lines 9 to 16 once, and fills the unit that takes the message in.
+// decide runs lines 9 to 16 once and fills the unit that accepts the message.
 func (a *acceptance) decide(ctx context.Context) (out bridge.Outcome, err error) {
-	if out, done, err := a.repeated(ctx); done || err != nil { // lines 9, 10
+	if out, done, err := a.checkReplay(ctx); done || err != nil { // lines 9, 10
 		return out, err
 	}
-	if err := a.admit(ctx); err != nil { // lines 11, 12
+	if err := a.checkSender(ctx); err != nil { // lines 11, 12
 		return bridge.Outcome{}, err
 	}
 	if err := a.unseal(ctx); err != nil {
 		return bridge.Outcome{}, err
 	}
 	if a.in.Payload.GetStr("action") == wire.ActionClose { // line 13
-		return a.close(ctx)
+		return a.acceptClose(ctx)
 	}
-	if err := a.live(); err != nil {
+	if err := a.checkOpen(); err != nil {
 		return bridge.Outcome{}, err
 	}
-	if err := a.understood(); err != nil { // line 14
+	if err := a.checkIntent(); err != nil { // line 14
 		return bridge.Outcome{}, err
 	}
-	if out, done, err := a.takeBack(ctx); done || err != nil {
+	if out, done, err := a.cancelHeld(ctx); done || err != nil {
 		return out, err
 	}
-	a.event = eventOf(a.in.Intent, a.in.Payload, a.unit.Conversation())
+	a.event = cancelledEventUID(a.in.Intent, a.in.Payload, a.unit.Conversation())
 	if a.mustHold() { // line 15
 		return a.hold(ctx)
 	}
-	if err := a.received(ctx, conversations.Received); err != nil {
+	if err := a.recordMessage(ctx, conversations.Received); err != nil {
 		return bridge.Outcome{}, err
 	}
 	if conv := a.unit.Conversation(); conv.Unclear == a.in.MessageID && a.in.MessageID != "" { // AM-88
-		a.takes = false
+		a.confirmsAccept = false
 		if _, ok := conv.Clarification(a.in.MessageID); !ok {
 			return a.toOwner(ctx)
 		}
-		a.route = clarifying
+		a.route = clarifyRoute
 	}
 	if a.route.Handler != nil { // line 16
 		return a.run(ctx)
@@ -164,9 +164,9 @@ func (a *acceptance) decide(ctx context.Context) (out bridge.Outcome, err error)
 	return a.toInbox(ctx)
 }
 
-// repeated is lines 9 and 10. An exact repeat gets its stored answer whatever its age; for anything else the
-// clock comes first, so that an old message with a reused id is told about its age (AM-24).
-func (a *acceptance) repeated(ctx context.Context) (bridge.Outcome, bool, error) {
+// checkReplay implements lines 9 and 10. An exact repeat gets its stored answer, whatever its age. Otherwise the clock
+// comes first, so that an old message with a reused id is refused for its age (AM-24). done: out is the final answer.
+func (a *acceptance) checkReplay(ctx context.Context) (bridge.Outcome, bool, error) {
 	steps := a.n.store.Steps()
 	rec, err := steps.FindReplay(ctx, string(a.in.Peer), string(a.in.MessageID), a.now)
 	found := err == nil
@@ -174,11 +174,11 @@ func (a *acceptance) repeated(ctx context.Context) (bridge.Outcome, bool, error)
 		return bridge.Outcome{}, false, err
 	}
 	if found && rec.Digest == a.in.Digest {
-		out, err := repeat(rec)
+		out, err := storedAnswer(rec)
 		return out, true, err
 	}
 	if a.in.Native != nil {
-		if err := a.n.verifier.Timely(*a.in.Native, a.arrived()); err != nil {
+		if err := a.n.verifier.Timely(*a.in.Native, a.arrivedAt()); err != nil {
 			return bridge.Outcome{}, false, err
 		}
 	}
@@ -190,8 +190,8 @@ func (a *acceptance) repeated(ctx context.Context) (bridge.Outcome, bool, error)
 		return bridge.Outcome{}, false, nil
 	}
 	rec, err = steps.FindReplay(ctx, string(a.in.Peer), first, a.now)
-	if err == nil && rec.Conv == a.key { // AM-48: signed anew, but known
-		out, err := repeat(rec)
+	if err == nil && rec.Conv == a.key { // AM-48: the same message under a new signature
+		out, err := storedAnswer(rec)
 		return out, true, err
 	}
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
@@ -200,8 +200,8 @@ func (a *acceptance) repeated(ctx context.Context) (bridge.Outcome, bool, error)
 	return bridge.Outcome{}, false, nil
 }
 
-// arrived is the time that line 9 judges by: for mail, that of its receipt by the relay (AM-20).
-func (a *acceptance) arrived() time.Time {
+// arrivedAt returns the time that line 9 judges by. For mail it is when the mailbox received the message (AM-20).
+func (a *acceptance) arrivedAt() time.Time {
 	if a.in.Unattended {
 		return a.in.Received
 	}
@@ -213,53 +213,53 @@ func resendOf(payload wire.Value) string {
 	return meta.GetStr("resend_of")
 }
 
-// admit is lines 11 and 12: who may, and how often.
-func (a *acceptance) admit(ctx context.Context) (err error) {
+// checkSender implements lines 11 and 12: access and limits.
+func (a *acceptance) checkSender(ctx context.Context) (err error) {
 	if a.standing, err = a.n.rules.Standing(ctx, a.in.Principal, a.now); err != nil {
 		return err
 	}
 	conv := a.unit.Conversation()
 	if !a.unit.New() && conv.Address != a.in.Address {
-		// Anybody may take the id that stands for a foreign peer: it is not let into that peer's conversations.
+		// Anybody may register the id that stands for a foreign peer, but must not enter that peer's conversations.
 		return wire.ErrNotAllowed
 	}
-	if err := a.judge(ctx); err != nil {
+	if err := a.checkAccess(ctx); err != nil {
 		return err
 	}
 	if err := a.charge(); err != nil {
 		return err
 	}
-	if err := a.openable(ctx); err != nil {
+	if err := a.checkOpenLimit(ctx); err != nil {
 		return err
 	}
-	return a.room()
+	return a.checkSize()
 }
 
-// judge is the access rule of line 11. A seal hides whether the message cancels what was agreed: it is judged once more
-// when it is open.
-func (a *acceptance) judge(ctx context.Context) (err error) {
+// checkAccess applies the access rule of line 11. Because a seal hides whether the message cancels an agreed event,
+// unseal calls checkAccess a second time with the opened payload.
+func (a *acceptance) checkAccess(ctx context.Context) (err error) {
 	conv := a.unit.Conversation()
-	expected := conv.WroteFirst || a.cancels(ctx, conv)
+	expected := conv.WroteFirst || a.isCancellation(ctx, conv)
 	a.verdict, err = a.n.policyFor(a.in.Address).Admit(a.standing, expected)
-	if a.verdict == acl.HoldSender && len(conv.Let) > 0 { // the owner lets the sender go on here (AM-34)
+	if a.verdict == acl.HoldSender && len(conv.Let) > 0 { // the owner lets the sender go on in this conversation (AM-34)
 		a.verdict, expected = acl.Admitted, true
 	}
 	a.stranger = !a.standing.Known() && !expected
-	if a.in.Unproven != nil && err == nil { // the id may be let in, but the sender may be somebody else (AM-2)
+	if a.in.Unproven != nil && err == nil { // the id may be let in, but the key may belong to somebody else (AM-2)
 		a.verdict, a.stranger = acl.HoldSender, true
 	}
 	return err
 }
 
-// Why a message is not kept.
+// The reasons for which checkSize refuses a message.
 var (
 	errConversationFull = errors.New("the conversation is full")
-	errKeptFull         = errors.New("open conversations hold all that may be kept")
+	errKeptFull         = errors.New("open conversations already take all the space for messages")
 )
 
-// room is the part of line 12 that counts bytes. A close is always taken, because it makes room. Who is refused may
-// come back when silence has ended the conversation, and learns of that.
-func (a *acceptance) room() error {
+// checkSize implements the part of line 12 that counts bytes. A close is always accepted, because it frees space. A
+// refusal names the time to retry: after the idle time, when silence has ended the conversation.
+func (a *acceptance) checkSize() error {
 	switch {
 	case a.in.Payload.GetStr("action") == wire.ActionClose:
 		return nil
@@ -271,8 +271,8 @@ func (a *acceptance) room() error {
 	return nil
 }
 
-// live is line 13 for anything but a close.
-func (a *acceptance) live() error {
+// checkOpen implements line 13 for every action except a close.
+func (a *acceptance) checkOpen() error {
 	if a.unit.New() {
 		return nil
 	}
@@ -286,15 +286,15 @@ func (a *acceptance) live() error {
 	return nil
 }
 
-// understood is line 14: the intent is one this node takes, and the payload has its shape.
-func (a *acceptance) understood() (err error) {
+// checkIntent implements line 14: this node accepts the intent, and the payload has its shape.
+func (a *acceptance) checkIntent() (err error) {
 	conv := a.unit.Conversation()
-	ours := a.n.Card().Supports(a.in.Intent) || a.route.Handler != nil ||
+	isSupported := a.n.Card().Supports(a.in.Intent) || a.route.Handler != nil ||
 		a.in.Address != "" || conv.WroteFirst && conv.Intent == a.in.Intent // AM-30, AM-70
-	if !ours || !a.in.Intent.Standard() && !a.in.Intent.Custom() {
+	if !isSupported || !a.in.Intent.Standard() && !a.in.Intent.Custom() {
 		return wire.ErrIntent
 	}
-	a.known, err = wire.CheckPayload(a.in.Intent, a.in.Payload)
+	a.actionKnown, err = wire.CheckPayload(a.in.Intent, a.in.Payload)
 	if field, ok := errors.AsType[*wire.FieldError](err); ok {
 		return wire.ErrPayload.WithField(field)
 	}
@@ -306,15 +306,15 @@ func (a *acceptance) understood() (err error) {
 	return err
 }
 
-// close answers a close with its echo, which is the agreement that "completed" asks for (AM-39).
-func (a *acceptance) close(ctx context.Context) (bridge.Outcome, error) {
+// acceptClose answers a close with its echo. The echo is the agreement that the status "completed" requires (AM-39).
+func (a *acceptance) acceptClose(ctx context.Context) (bridge.Outcome, error) {
 	if a.unit.New() {
 		return bridge.Outcome{}, wire.ErrConversationClosed
 	}
-	if err := a.received(ctx, conversations.ClosedByPeer); err != nil {
+	if err := a.recordMessage(ctx, conversations.ClosedByPeer); err != nil {
 		return bridge.Outcome{}, err
 	}
-	if _, err := a.n.withdraw(ctx, a.unit, all); err != nil {
+	if _, err := a.n.withdrawAsks(ctx, a.unit, anyAsk); err != nil {
 		return bridge.Outcome{}, err
 	}
 	if err := acceptCounts(ctx, a.unit, a.newItem(ItemNew), ""); err != nil {
@@ -329,38 +329,38 @@ func (a *acceptance) close(ctx context.Context) (bridge.Outcome, error) {
 	return a.answer(ctx, http.StatusOK, echo)
 }
 
-// toInbox is line 16 where no hook wants the message: the owner's agent reads it when it likes (AM-71, AM-74).
+// toInbox implements line 16 for a message that no hook handles: the owner's agent reads it later (AM-71, AM-74).
 func (a *acceptance) toInbox(ctx context.Context) (bridge.Outcome, error) {
 	item := a.newItem(ItemNew)
 	a.unit.Add(item.change())
 	if err := acceptCounts(ctx, a.unit, item, ""); err != nil {
 		return bridge.Outcome{}, err
 	}
-	return a.answer(ctx, http.StatusOK, received())
+	return a.answer(ctx, http.StatusOK, receiptPayload())
 }
 
-// toOwner puts an accept that does not say what it accepts before the owner. The answer tells its sender to wait, so that
-// the sender does not take the event for agreed (AM-88).
+// toOwner shows the owner an accept that does not say what it accepts. The answer tells its sender to wait, so that the
+// sender does not assume that the event is agreed (AM-88).
 func (a *acceptance) toOwner(ctx context.Context) (bridge.Outcome, error) {
 	item := a.newItem(ItemNew)
 	item.Pending, item.Note = true, noteUnclear
 	a.unit.Add(item.change(), a.n.notices.Change(a.n.notice("message", a.in.Peer, a.in.Name, a.key, a.now)))
-	return a.answer(ctx, http.StatusAccepted, pending(a.now, reasonIntent))
+	return a.answer(ctx, http.StatusAccepted, pendingPayload(a.now, reasonIntent))
 }
 
-func received() wire.Value { return actionOf(wire.ActionReceived) }
+func receiptPayload() wire.Value { return actionOf(wire.ActionReceived) }
 
-// actionOf is a payload that is an action alone.
+// actionOf returns a payload that consists of an action alone.
 func actionOf(action string) wire.Value {
 	return wire.Obj(wire.Member{Key: "action", Value: wire.Text(action)})
 }
 
-// received records the message in its conversation and transcript.
-func (a *acceptance) received(ctx context.Context, kind conversations.Kind) error {
+// recordMessage records the message in its conversation and transcript.
+func (a *acceptance) recordMessage(ctx context.Context, kind conversations.Kind) error {
 	err := a.unit.Record(ctx, conversations.Event{
 		Kind: kind, At: a.now, Intent: a.in.Intent, Payload: a.in.Payload, Principal: a.in.Principal, Address: a.in.Address,
 		Idle: a.n.bridges.silence(a.in.Intent), Sealed: a.seal.sealed, Recipient: a.seal.back, Deadline: a.in.Deadline, Purge: a.in.Purge,
-		ID: a.in.MessageID, Answers: conversations.AnswersIn(a.in.Payload), Written: a.written(),
+		ID: a.in.MessageID, Answers: conversations.AnswersIn(a.in.Payload), Written: a.writtenAt(),
 		Name: a.in.Name, Waits: a.held,
 	})
 	if err != nil {
@@ -370,21 +370,21 @@ func (a *acceptance) received(ctx context.Context, kind conversations.Kind) erro
 	return nil
 }
 
-// written is when the sender says that it wrote the message.
-func (a *acceptance) written() time.Time {
+// writtenAt returns the time at which the sender says that it wrote the message.
+func (a *acceptance) writtenAt() time.Time {
 	if a.in.Time.IsZero() {
 		return a.now
 	}
 	return a.in.Time
 }
 
-// answer signs payload as the reply and makes it part of the unit.
+// answer signs payload as the reply and adds it to the unit.
 func (a *acceptance) answer(ctx context.Context, status int, payload wire.Value) (bridge.Outcome, error) {
 	reply, err := a.n.sign(a.draft(payload))
 	if err != nil {
 		return bridge.Outcome{}, err
 	}
-	if a.unit.Conversation().State == conversations.Open { // the echo of a close is no event any more
+	if a.unit.Conversation().State == conversations.Open { // after a close the echo is not recorded as an event
 		err := a.unit.Record(ctx, conversations.Event{
 			Kind: conversations.Replied, At: a.now, Intent: a.in.Intent, Payload: payload,
 			ID: reply.Message.ID, Answers: a.in.MessageID, Direct: true,
@@ -393,18 +393,18 @@ func (a *acceptance) answer(ctx context.Context, status int, payload wire.Value)
 			return bridge.Outcome{}, err
 		}
 	}
-	a.unit.Append(reply.entry())
-	return a.accepted(status, reply), nil
+	a.unit.Append(reply.transcriptEntry())
+	return a.complete(status, reply), nil
 }
 
-// draft is a message of ours to the peer in this conversation.
+// draft returns an unsigned message from us to the peer in this conversation.
 func (a *acceptance) draft(payload wire.Value) wire.Draft {
 	return wire.Draft{Conversation: a.in.ConvID, To: a.in.Peer, Time: a.now, Intent: a.in.Intent, Payload: payload}
 }
 
-// accepted completes the unit: a repeat of the message gets this reply.
-func (a *acceptance) accepted(status int, reply signed) bridge.Outcome {
-	a.unit.Add(a.opened()...)
+// complete adds the records and the replay record to the unit: a repeat of the message gets this reply.
+func (a *acceptance) complete(status int, reply signedMessage) bridge.Outcome {
+	a.unit.Add(a.openedRecord()...)
 	a.unit.Add(a.in.Records...)
 	a.unit.Replay = &store.Replay{
 		Sender: string(a.in.Peer), MessageID: string(a.in.MessageID), Digest: a.in.Digest,
@@ -414,7 +414,7 @@ func (a *acceptance) accepted(status int, reply signed) bridge.Outcome {
 	return bridge.Outcome{Status: status, Reply: &reply.Message, Raw: reply.Raw}
 }
 
-// replayFor is how long a record is kept at least (AM-23): beyond any window, and beyond the longest stay in a relay.
+// replayFor returns the minimum lifetime of a replay record (AM-23), longer than any time window or stay in a mailbox.
 func (n *Node) replayFor() time.Duration {
 	const relayTTL = 7 * 24 * time.Hour
 	w := n.window
@@ -423,7 +423,7 @@ func (n *Node) replayFor() time.Duration {
 
 func isConflict(err error) bool { return conversations.IsConflict(err) }
 
-// isRefusal reports whether an error says what is wrong with a message, and is not the store's.
+// isRefusal reports whether err is a refusal of the message, and not an error of the store.
 func isRefusal(err error) bool {
 	_, refused := errors.AsType[*wire.Error](err)
 	return refused

@@ -21,8 +21,8 @@ import (
 
 const booking = wire.Intent("com.example.booking")
 
-// sends has the member's owner write.
-func sends(t *testing.T, m *meshtest.Member, to wire.AgentID, conv wire.ConversationID, intent wire.Intent, payload string) {
+// sendAsOwner sends a message for the member's owner.
+func sendAsOwner(t *testing.T, m *meshtest.Member, to wire.AgentID, conv wire.ConversationID, intent wire.Intent, payload string) {
 	t.Helper()
 	v, err := wire.Parse([]byte(payload))
 	if err != nil {
@@ -33,8 +33,8 @@ func sends(t *testing.T, m *meshtest.Member, to wire.AgentID, conv wire.Conversa
 	}
 }
 
-// TestAnswerToOurMessage is AM-30: whom our owner wrote to may answer there, in every mode, with the intent we used;
-// not elsewhere, and not if blocked.
+// TestAnswerToOurMessage (AM-30): a peer to which our owner wrote may answer in that conversation, in every access
+// mode, with the intent that we used. It may not write elsewhere, and not at all if it is blocked.
 func TestAnswerToOurMessage(t *testing.T) {
 	t.Parallel()
 	elsewhere := map[acl.Mode]wire.Code{acl.Open: "", acl.Allowlist: wire.Unauthorized, acl.Approval: ""}
@@ -45,7 +45,7 @@ func TestAnswerToOurMessage(t *testing.T) {
 			sarah := mesh.Node("sarah", func(cfg *node.Config) {
 				cfg.Policy = acl.Policy{Mode: m, Hold: []acl.HoldRule{{Intent: "com.example.*", Hold: acl.Never}}}
 			})
-			sends(t, sarah, chris.ID, "conv_one", booking, `{"table":"for two"}`)
+			sendAsOwner(t, sarah, chris.ID, "conv_one", booking, `{"table":"for two"}`)
 			post := func(conv wire.ConversationID, intent wire.Intent, payload string) meshtest.Answer {
 				return sarah.Post(chris.Sign(in(conv, chris.Draft(sarah.ID(), intent, payload))))
 			}
@@ -65,8 +65,8 @@ func TestAnswerToOurMessage(t *testing.T) {
 	}
 }
 
-// TestOurAnswerIsNoInvitation: that the owner, or a hook, answered in a conversation does not let its peer in
-// (AM-30 is about whom we wrote to first).
+// TestOurAnswerIsNoInvitation: an answer of the owner or a hook in a conversation does not let its peer in. AM-30 is
+// about peers to which we wrote first.
 func TestOurAnswerIsNoInvitation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
@@ -76,7 +76,7 @@ func TestOurAnswerIsNoInvitation(t *testing.T) {
 			return sarah.Post(chris.Sign(in("conv_one", chris.Draft(sarah.ID(), wire.Deliver, hello))))
 		}
 		must(t, post(), http.StatusAccepted)
-		decide(t, sarah, theAsk(t, sarah), acl.Approve) // once
+		decide(t, sarah, theAsk(t, sarah), acl.Approve) // this message only
 		status := sarah.Call("POST", "/reply", map[string]any{
 			"conversation": "conv_one", "payload": json.RawMessage(hello),
 		}, nil)
@@ -88,7 +88,8 @@ func TestOurAnswerIsNoInvitation(t *testing.T) {
 	})
 }
 
-// TestTakingBackIsTheSendersOwn is AM-36: only the sender, only in the conversation, and with a hold of either kind.
+// TestTakingBackIsTheSendersOwn (AM-36): only the sender can cancel a held message, and only in its conversation. A
+// hold because of the intent can be cancelled too.
 func TestTakingBackIsTheSendersOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
@@ -112,7 +113,8 @@ func TestTakingBackIsTheSendersOwn(t *testing.T) {
 	})
 }
 
-// TestNoticesTellNoText is AM-36: a notice says who and what kind, an agreed event also title, time and place.
+// TestNoticesTellNoText (AM-36): a notice names the peer and the kind. Only the notice of an agreed event also has
+// title, time and place.
 func TestNoticesTellNoText(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
@@ -124,7 +126,7 @@ func TestNoticesTellNoText(t *testing.T) {
 		if got := notices(); !strings.Contains(got, `"approval"`) || strings.Contains(got, "tulip") {
 			t.Errorf("notices = %s", got)
 		}
-		sends(t, sarah, chris.ID, "conv_two", wire.Schedule, propose)
+		sendAsOwner(t, sarah, chris.ID, "conv_two", wire.Schedule, propose)
 		offered := transcriptOf(t, sarah, chris.ID, "conv_two")[0].MessageID
 		accept := `{"action":"accept","selected_time":"2026-02-21T10:00:00-08:00","location":"Blue \u001b[31mBottle","note":"tulip",` +
 			`"metadata":{"in_reply_to":"` + offered + `"}}`
@@ -136,21 +138,21 @@ func TestNoticesTellNoText(t *testing.T) {
 	})
 }
 
-// schemas holds one intent to having a table.
-type schemas struct{}
+// tableSchema requires a table in the payload of the booking intent.
+type tableSchema struct{}
 
-func (schemas) Check(intent wire.Intent, payload wire.Value) error {
+func (tableSchema) Check(intent wire.Intent, payload wire.Value) error {
 	if intent == booking && payload.GetStr("table") == "" {
 		return errors.New("table is missing: secret detail")
 	}
 	return nil
 }
 
-// TestIntents is AM-69 and AM-70 on the way in.
+// TestIntents checks AM-69 and AM-70 for received messages.
 func TestIntents(t *testing.T) {
 	t.Parallel()
 	var seen []hook.Call
-	told := handler(func(_ context.Context, c hook.Call) (hook.Answer, error) {
+	recordCall := handler(func(_ context.Context, c hook.Call) (hook.Answer, error) {
 		seen = append(seen, c)
 		return hook.Answer{}, nil
 	})
@@ -167,16 +169,16 @@ func TestIntents(t *testing.T) {
 		{name: "known action", intent: wire.Schedule, payload: `{"action":"accept"}`, status: 200, known: true},
 		{name: "unknown mesh intent", intent: "mesh.poll", payload: `{"action":"ask"}`, status: 422},
 		{name: "custom intent that the card lacks", intent: booking, payload: `{}`, status: 422},
-		{name: "no custom intent", intent: "booking", payload: `{}`, status: 422},
+		{name: "neither a standard nor a custom intent", intent: "booking", payload: `{}`, status: 422},
 		{name: "custom intent with a hook", intent: booking, payload: `{"any":1}`, status: 200, hooked: true,
 			configure: func(cfg *node.Config) {
-				cfg.Routes = []node.Route{{Pattern: "com.example.*", Name: "test", Handler: told}}
+				cfg.Routes = []node.Route{{Pattern: "com.example.*", Name: "test", Handler: recordCall}}
 			}},
-		{name: "custom intent on the card, without a rule", intent: booking, payload: `{}`, status: 202, known: true, configure: bookable},
+		{name: "custom intent on the card, without a rule", intent: booking, payload: `{}`, status: 202, known: true, configure: withBooking},
 		{name: "custom intent that fits its schema", intent: booking, payload: `{"table":"two"}`, status: 202, known: true,
-			configure: func(cfg *node.Config) { bookable(cfg); cfg.Schemas = schemas{} }},
+			configure: func(cfg *node.Config) { withBooking(cfg); cfg.Schemas = tableSchema{} }},
 		{name: "custom intent that does not", intent: booking, payload: `{"table":1}`, status: 400,
-			configure: func(cfg *node.Config) { bookable(cfg); cfg.Schemas = schemas{} }},
+			configure: func(cfg *node.Config) { withBooking(cfg); cfg.Schemas = tableSchema{} }},
 	}
 	for _, c := range cases {
 		synctest.Test(t, func(t *testing.T) {
@@ -205,8 +207,8 @@ func TestIntents(t *testing.T) {
 	}
 }
 
-// bookable puts the custom intent on the card.
-func bookable(cfg *node.Config) {
+// withBooking adds the custom intent to the card.
+func withBooking(cfg *node.Config) {
 	tree := cfg.Identity.Card.Tree.With("intents", wire.Texts(append(wire.StandardIntents(), booking)))
 	card, err := wire.ParseCard(tree, wire.CardRules{AllowHTTP: func(string) bool { return true }})
 	if err != nil {
@@ -215,7 +217,7 @@ func bookable(cfg *node.Config) {
 	cfg.Identity.Card = card
 }
 
-// TestPauseIsDurable is AM-86: line 5, over a restart, until the owner says otherwise. The card can still be read.
+// TestPauseIsDurable (AM-86): a pause holds over a restart until the owner ends it, and the card can still be read.
 func TestPauseIsDurable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
@@ -224,7 +226,7 @@ func TestPauseIsDurable(t *testing.T) {
 		raw := chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))
 		var status struct{ Paused bool }
 		if sarah.Call("POST", "/pause", nil, &status); !status.Paused {
-			t.Error("status says that it is not paused")
+			t.Error("the status does not report the pause")
 		}
 		again := mesh.Restart(sarah, open)
 		a := again.Post(raw)
@@ -232,14 +234,14 @@ func TestPauseIsDurable(t *testing.T) {
 			t.Errorf("paused: %d %s", a.Status, a.Body)
 		}
 		if again.Call("POST", "/resume", nil, &status); status.Paused {
-			t.Error("status says that it is paused")
+			t.Error("the status still reports a pause")
 		}
 		must(t, mesh.Restart(again, open).Post(raw), http.StatusOK)
 	})
 }
 
-// TestKeyChange is AM-11: a key that the directory swapped is refused, the owner is asked once, and only the owner's
-// word pins it.
+// TestKeyChange (AM-11): a key that the directory swapped is refused, the owner is asked once, and only the owner's
+// approval pins the new key.
 func TestKeyChange(t *testing.T) {
 	t.Parallel()
 	for _, choice := range []acl.Choice{acl.Approve, acl.Reject, acl.Block} {

@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// withEndpoint puts an endpoint on the node's card.
+// withEndpoint sets the endpoint on the node's card.
 func withEndpoint(t *testing.T, cfg *node.Config, endpoint string) {
 	t.Helper()
 	card, err := wire.ParseCard(cfg.Identity.Card.Tree.With("endpoint", wire.Text(endpoint)), wire.CardRules{})
@@ -23,19 +23,19 @@ func withEndpoint(t *testing.T, cfg *node.Config, endpoint string) {
 	cfg.Identity.Card = card
 }
 
-// TestAdopt: a directory that gives ids of its own and forgot the node can be joined again by the owner's word. The node
-// then has the new id everywhere, and the entry under the old one is withdrawn (AM-57).
+// TestAdopt: a directory that assigns ids and forgot the node can be joined again if the owner approves. The node then
+// has the new id everywhere, and the registration under the old id is withdrawn (AM-57).
 func TestAdopt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const at = "https://reference.test/v1"
 		dir := t.TempDir()
-		reference, own := &meshtest.Reference{}, &registry{}
+		reference, own := &meshtest.Reference{}, &memoryDirectory{}
 		join := func(cfg *node.Config) {
 			d := client.NewDirectory(at, cfg.HTTP, client.InProcess(reference))
 			cfg.Directories = append([]*client.Directory{d}, cfg.Directories...)
 			withEndpoint(t, cfg, "https://lone.test/agentmesh")
 		}
-		n, stop := keptNode(t, dir, join, own)
+		n, stop := registeredNode(t, dir, join, own)
 		defer stop()
 		synctest.Wait()
 		first := n.ID()
@@ -51,7 +51,7 @@ func TestAdopt(t *testing.T) {
 			t.Fatalf("after a restart of the directory the node is %s, listed as %v: %+v", n.ID(), reference.IDs(), l)
 		}
 		if _, err := n.Adopt(t.Context(), ""); err == nil {
-			t.Error("two directories give the node an id at once")
+			t.Error("two directories may assign an id at once")
 		}
 		if _, err := n.Adopt(t.Context(), at); err != nil {
 			t.Fatal(err)
@@ -65,7 +65,7 @@ func TestAdopt(t *testing.T) {
 			t.Errorf("the other directory lists %v, want only %s", own.cards, second)
 		}
 		stop()
-		n, stop = keptNode(t, dir, join, own)
+		n, stop = registeredNode(t, dir, join, own)
 		defer stop()
 		time.Sleep(time.Hour)
 		synctest.Wait()
@@ -75,11 +75,12 @@ func TestAdopt(t *testing.T) {
 	})
 }
 
-// TestAdoptBesideOwnDirectory: a node that is listed in a directory which kept its id joins one that gives ids.
+// TestAdoptBesideOwnDirectory: a node that is registered under its own id in one directory joins another that assigns
+// ids.
 func TestAdoptBesideOwnDirectory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		own, minting := &registry{}, &registry{replace: "am_0123456789abcdef"}
-		n, stop := keptNode(t, t.TempDir(), nil, own, minting)
+		own, minting := &memoryDirectory{}, &memoryDirectory{assignedID: "am_0123456789abcdef"}
+		n, stop := registeredNode(t, t.TempDir(), nil, own, minting)
 		defer stop()
 		synctest.Wait()
 		first := n.ID()
@@ -96,29 +97,29 @@ func TestAdoptBesideOwnDirectory(t *testing.T) {
 	})
 }
 
-// TestAdoptForeignID: an id that belongs to another key is not taken over (AM-2).
+// TestAdoptForeignID: the node does not adopt an id that belongs to another key (AM-2).
 func TestAdoptForeignID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		minting := &registry{replace: string(meshtest.Key("victim").Public().AgentID())}
-		n, stop := keptNode(t, t.TempDir(), nil, minting)
+		minting := &memoryDirectory{assignedID: string(meshtest.Key("victim").Public().AgentID())}
+		n, stop := registeredNode(t, t.TempDir(), nil, minting)
 		defer stop()
 		synctest.Wait()
 		first := n.ID()
 		if _, err := n.Adopt(t.Context(), ""); err != nil {
 			t.Fatal(err)
 		}
-		if l := n.Listings()[0]; n.ID() != first || string(first) == minting.replace || l.State != node.Pending || l.Error == "" {
+		if l := n.Listings()[0]; n.ID() != first || string(first) == minting.assignedID || l.State != node.Pending || l.Error == "" {
 			t.Errorf("the node is %s: %+v", n.ID(), l)
 		}
 	})
 }
 
-// TestAdoptedMailbox: the endpoint of a node that is reached through a mailbox follows its id, in the directory as well.
+// TestAdoptedMailbox: the endpoint of a node that uses a mailbox changes with its id, in the directory as well.
 func TestAdoptedMailbox(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		minting := &registry{replace: "am_0123456789abcdef"}
+		minting := &memoryDirectory{assignedID: "am_0123456789abcdef"}
 		var old wire.AgentID
-		n, stop := keptNode(t, t.TempDir(), func(cfg *node.Config) {
+		n, stop := registeredNode(t, t.TempDir(), func(cfg *node.Config) {
 			old = cfg.Identity.Card.ID
 			withEndpoint(t, cfg, "https://relay.test/v1/mailbox/"+string(old))
 		}, minting)
@@ -128,7 +129,7 @@ func TestAdoptedMailbox(t *testing.T) {
 			t.Errorf("the endpoint is %s, want %s", n.Card().Endpoint, want)
 		}
 		if got := minting.log(); len(got) != 2 || got[1] != "PUT 200" {
-			t.Errorf("the directory was told %v, want the card with the new endpoint", got)
+			t.Errorf("the directory got %v, want the card with the new endpoint", got)
 		}
 	})
 }

@@ -23,27 +23,27 @@ const (
 	proposeCoffee  = `{"action":"propose","event":{"title":"Coffee","proposed_times":["2036-02-21T10:00:00-08:00"],"duration":"30m","location":"Blue Bottle"}}`
 )
 
-// answering adds to a payload which message it answers.
-func answering(payload wire.Value, id wire.MessageID) wire.Value {
+// inReplyTo adds the id of the answered message to a payload.
+func inReplyTo(payload wire.Value, id wire.MessageID) wire.Value {
 	meta, _ := payload.Get("metadata")
 	return payload.With("metadata", meta.With("in_reply_to", wire.Text(string(id))))
 }
 
-// withBook keeps agreed events, so that the test can look at them.
+// withBook configures a book of agreed events that the test can read.
 func withBook(cfg *node.Config) {
 	cfg.Policy.Mode = acl.Open
 	cfg.Policy.Hold = []acl.HoldRule{{Intent: "mesh.negotiate", Hold: acl.Never}}
 	cfg.Agreed = calendar.NewBook(calendar.BookConfig{Records: cfg.Store.Records()})
 }
 
-// shownConversation is what the owner sees of a conversation.
+// shownConversation is a conversation as the owner sees it.
 type shownConversation struct {
 	State     conversations.State
 	Proposal  *owner.Proposal
 	Agreement *owner.Agreement
 }
 
-func shown(t *testing.T, m *meshtest.Member, conv wire.ConversationID) (v shownConversation) {
+func showConversation(t *testing.T, m *meshtest.Member, conv wire.ConversationID) (v shownConversation) {
 	t.Helper()
 	if status := m.Call("GET", "/conversations/"+string(conv), nil, &v); status != http.StatusOK {
 		t.Fatalf("show %s: %d", conv, status)
@@ -51,16 +51,16 @@ func shown(t *testing.T, m *meshtest.Member, conv wire.ConversationID) (v shownC
 	return v
 }
 
-// isAgreed reports whether anything at a member says that something was agreed in a conversation.
+// isAgreed reports whether a member shows an agreement in a conversation in any way: state, notice, event or view.
 func isAgreed(t *testing.T, m *meshtest.Member, conv wire.ConversationID) bool {
 	t.Helper()
-	v := shown(t, m, conv)
-	return v.State == conversations.Completed || agreements(t, m) > 0 || len(agreedEvents(t, m)) > 0 ||
+	v := showConversation(t, m, conv)
+	return v.State == conversations.Completed || countAgreed(t, m) > 0 || len(agreedEvents(t, m)) > 0 ||
 		v.Agreement != nil && v.Agreement.Standing == owner.StandingAgreed
 }
 
-// changed are accepts that name something that was not offered, with what the owner must see as proposed.
-var changed = []struct{ name, intent, propose, accept, proposed string }{
+// changedAccepts are accepts of something that was not offered, with the text that the owner must see as proposed.
+var changedAccepts = []struct{ name, intent, propose, accept, proposed string }{
 	{"time", "mesh.schedule", proposeCoffee, `{"action":"accept","selected_time":"2036-02-21T03:00:00-08:00"}`, "T03:00"},
 	{"title", "mesh.schedule", proposeCoffee, `{"action":"accept","event":{"title":"Dinner"}}`, "Dinner"},
 	{"place", "mesh.schedule", proposeCoffee, `{"action":"accept","location":"My house"}`, "My house"},
@@ -69,10 +69,10 @@ var changed = []struct{ name, intent, propose, accept, proposed string }{
 	{"description", "mesh.negotiate", proposeDeal, `{"action":"accept","terms":{"description":"An app"}}`, "An app"},
 }
 
-// TestAcceptRewritesNothing is AM-88: an accept that names something else is a counter-proposal, whichever way it comes.
-// The conversation stays open, nobody is told of an agreement, and nothing is in the calendar.
+// TestAcceptRewritesNothing (AM-88): an accept that names something else is a counter-proposal, whether it is a reply
+// or a message. The conversation stays open, nobody gets notice of an agreement, and the calendar stays empty.
 func TestAcceptRewritesNothing(t *testing.T) {
-	for _, c := range changed {
+	for _, c := range changedAccepts {
 		for _, way := range []string{"reply", "message"} {
 			t.Run(c.name+" by "+way, func(t *testing.T) {
 				mesh := meshtest.New(t)
@@ -90,17 +90,17 @@ func TestAcceptRewritesNothing(t *testing.T) {
 					must(t, sarah.Post(ann.Sign(d)), http.StatusOK)
 				}
 				if isAgreed(t, sarah, "conv_one") {
-					t.Errorf("it was taken for an agreement: %+v", shown(t, sarah, "conv_one"))
+					t.Errorf("it counts as an agreement: %+v", showConversation(t, sarah, "conv_one"))
 				}
-				v := shown(t, sarah, "conv_one")
+				v := showConversation(t, sarah, "conv_one")
 				if v.Proposal == nil || v.Proposal.By != conversations.Theirs || !strings.Contains(v.Proposal.String(), c.proposed) {
 					t.Fatalf("proposed is %+v, want theirs with %q", v.Proposal, c.proposed)
 				}
-				// What the owner then accepts is the counter-proposal.
+				// If the owner accepts now, that is an accept of the counter-proposal.
 				ann.answers(ann.says(`{"action":"received"}`))
-				out.Payload = parsed(t, `{"action":"accept"}`)
+				out.Payload = parsePayload(t, `{"action":"accept"}`)
 				mustSend(t, sarah.Node, out, 10*time.Second)
-				if v = shown(t, sarah, "conv_one"); v.State != conversations.Completed || !strings.Contains(v.Agreement.String(), c.proposed) {
+				if v = showConversation(t, sarah, "conv_one"); v.State != conversations.Completed || !strings.Contains(v.Agreement.String(), c.proposed) {
 					t.Errorf("after our accept of it: %+v", v)
 				}
 			})
@@ -108,8 +108,8 @@ func TestAcceptRewritesNothing(t *testing.T) {
 	}
 }
 
-// TestAgreementIsNotEdited is AM-88: after an agreement another accept changes nothing, and a later proposal only once it
-// is accepted.
+// TestAgreementIsNotEdited (AM-88): another accept does not change an agreement, and a later proposal changes it only
+// after its acceptance.
 func TestAgreementIsNotEdited(t *testing.T) {
 	other := `{"action":"accept","selected_time":"2036-02-21T14:00:00-08:00"}`
 	same := `{"action":"accept","selected_time":"2036-02-21T18:00:00Z"}`
@@ -139,28 +139,28 @@ func TestAgreementIsNotEdited(t *testing.T) {
 			out := outgoing(t, ann.ID, wire.Schedule, `{"action":"accept","selected_time":"2036-02-21T10:00:00-08:00"}`)
 			out.Conv = "conv_one"
 			mustSend(t, sarah.Node, out, 10*time.Second)
-			if v := shown(t, sarah, "conv_one"); v.Agreement == nil {
+			if v := showConversation(t, sarah, "conv_one"); v.Agreement == nil {
 				t.Fatalf("after our accept: %+v", v)
 			}
 			say(c.then)
 			if c.reply != "" {
-				out.Payload = parsed(t, c.reply)
+				out.Payload = parsePayload(t, c.reply)
 				mustSend(t, sarah.Node, out, 10*time.Second)
 			}
-			v, events := shown(t, sarah, "conv_one"), agreedEvents(t, sarah)
+			v, events := showConversation(t, sarah, "conv_one"), agreedEvents(t, sarah)
 			want := time.Date(2036, 2, 21, c.hour+8, 0, 0, 0, time.UTC)
 			if v.Agreement == nil || v.Agreement.Standing != owner.StandingAgreed || len(events) != 1 || !events[0].Start.Equal(want) {
 				t.Errorf("agreed on %+v, in the calendar %+v, want %v", v.Agreement, events, want)
 			}
-			if n := agreements(t, sarah); n != c.tells || (v.Proposal != nil) != c.proposed {
-				t.Errorf("told %d times, want %d; proposed %+v", n, c.tells, v.Proposal)
+			if n := countAgreed(t, sarah); n != c.tells || (v.Proposal != nil) != c.proposed {
+				t.Errorf("%d notices, want %d; proposed %+v", n, c.tells, v.Proposal)
 			}
 		})
 	}
 }
 
-// TestAcceptOfAnAccept is AM-88: what answers our accept with an accept confirms it if it names nothing different;
-// otherwise it is a counter-proposal, and ours does not count.
+// TestAcceptOfAnAccept (AM-88): an accept in answer to our accept confirms it if it names nothing different. Otherwise
+// it is a counter-proposal, and our accept does not count.
 func TestAcceptOfAnAccept(t *testing.T) {
 	for reply, agrees := range map[string]bool{
 		`{"action":"accept"}`: true,
@@ -179,13 +179,13 @@ func TestAcceptOfAnAccept(t *testing.T) {
 		out.Conv = "conv_one"
 		mustSend(t, sarah.Node, out, 10*time.Second)
 		if got := isAgreed(t, sarah, "conv_one"); got != agrees {
-			t.Errorf("%s: agreed is %v, want %v: %+v", reply, got, agrees, shown(t, sarah, "conv_one"))
+			t.Errorf("%s: agreed is %v, want %v: %+v", reply, got, agrees, showConversation(t, sarah, "conv_one"))
 		}
 	}
 }
 
-// TestOurAcceptWaitsForItsAnswer is AM-88: our accept counts when the peer's verified reply is neither an error nor
-// pending_approval. Until then nobody calls it agreed.
+// TestOurAcceptWaitsForItsAnswer (AM-88): our accept counts once the peer's verified reply is neither an error nor
+// pending_approval. Until then nothing shows an agreement.
 func TestOurAcceptWaitsForItsAnswer(t *testing.T) {
 	mesh := meshtest.New(t)
 	ann := newPeer(t, mesh, "ann")
@@ -213,14 +213,14 @@ func TestOurAcceptWaitsForItsAnswer(t *testing.T) {
 			out.Conv = "conv_one"
 			mustSend(t, sarah.Node, out, 10*time.Second)
 			if isAgreed(t, sarah, "conv_one") {
-				t.Errorf("it is called agreed: %+v", shown(t, sarah, "conv_one"))
+				t.Errorf("it is called agreed: %+v", showConversation(t, sarah, "conv_one"))
 			}
 		})
 	}
 }
 
-// TestAmbiguousAccept is AM-88: an accept that selects none of several times is answered once with a counter-proposal of
-// one of them, then with pending_approval: it waits for the owner.
+// TestAmbiguousAccept (AM-88): the first accept that selects none of several times is answered with a counter-proposal
+// of one of them. The next one is answered with pending_approval, and the owner decides.
 func TestAmbiguousAccept(t *testing.T) {
 	mesh := meshtest.New(t)
 	ann := newPeer(t, mesh, "ann")
@@ -242,7 +242,7 @@ func TestAmbiguousAccept(t *testing.T) {
 				t.Helper()
 				d := in("conv_one", ann.Draft(sarah.ID(), wire.Schedule, payload))
 				if answers != "" {
-					d.Payload = answering(d.Payload, answers)
+					d.Payload = inReplyTo(d.Payload, answers)
 				}
 				return sarah.Post(ann.Sign(d)).Message(t, sarah)
 			}
@@ -271,9 +271,9 @@ func TestAmbiguousAccept(t *testing.T) {
 				t.Fatalf("the answer is %s", counter.Payload.JSON())
 			}
 			if isAgreed(t, sarah, "conv_one") {
-				t.Errorf("it is called agreed: %+v", shown(t, sarah, "conv_one"))
+				t.Errorf("it is called agreed: %+v", showConversation(t, sarah, "conv_one"))
 			}
-			if way == "twice" { // the next ambiguous one goes to the owner
+			if way == "twice" { // the second ambiguous accept goes to the owner
 				if m := say(`{"action":"accept"}`, "msg_of_nobody"); m.Action() != wire.ActionPending {
 					t.Errorf("the next one is answered with %s", m.Payload.JSON())
 				}
@@ -285,7 +285,7 @@ func TestAmbiguousAccept(t *testing.T) {
 			if m := say(`{"action":"accept"}`, counter.ID); m.Action() != wire.ActionReceived {
 				t.Errorf("the accept of our counter-proposal is answered with %s", m.Payload.JSON())
 			}
-			v := shown(t, sarah, "conv_one")
+			v := showConversation(t, sarah, "conv_one")
 			if v.Agreement == nil || v.Agreement.Time != "2036-02-21T10:00:00-08:00" || v.State != conversations.Completed {
 				t.Errorf("after the accept of our counter-proposal: %+v", v)
 			}
@@ -293,14 +293,14 @@ func TestAmbiguousAccept(t *testing.T) {
 	}
 }
 
-// TestOwnAmbiguousAccept is AM-88: no command of ours sends an accept that does not say what it accepts.
+// TestOwnAmbiguousAccept (AM-88): no command of ours sends an accept that does not say what it accepts.
 func TestOwnAmbiguousAccept(t *testing.T) {
 	mesh := meshtest.New(t)
 	ann := newPeer(t, mesh, "ann")
 	ann.answers(ann.says(`{"action":"received"}`))
 	sarah := mesh.Node("sarah", func(cfg *node.Config) {
 		withBook(cfg)
-		cfg.Outbound.Approve = []string{"mesh.schedule"} // nor is the owner asked about it
+		cfg.Outbound.Approve = []string{"mesh.schedule"} // and the owner is not asked about it
 	})
 	for _, payload := range []string{proposeCoffee, proposeSeveral} {
 		must(t, sarah.Post(ann.Sign(in("conv_one", ann.Draft(sarah.ID(), wire.Schedule, payload)))), http.StatusOK)
@@ -309,7 +309,7 @@ func TestOwnAmbiguousAccept(t *testing.T) {
 	if err != nil || len(items) != 2 {
 		t.Fatalf("%d items, %v", len(items), err)
 	}
-	accept := parsed(t, `{"action":"accept"}`)
+	accept := parsePayload(t, `{"action":"accept"}`)
 	for name, c := range map[string]struct {
 		path string
 		body any
@@ -319,7 +319,7 @@ func TestOwnAmbiguousAccept(t *testing.T) {
 		"reply":           {"/reply", map[string]any{"conversation": "conv_one", "payload": accept}, "selects none"},
 		"of the first":    {"/reply", map[string]any{"item": items[0].ID, "payload": accept}, "not the proposal that stands"},
 		"of the second":   {"/reply", map[string]any{"item": items[1].ID, "payload": accept}, "selects none"},
-		"to another time": {"/reply", map[string]any{"item": items[0].ID, "payload": parsed(t, `{"action":"accept","selected_time":"2036-02-21T10:00:00-08:00"}`)}, "not the proposal that stands"},
+		"to another time": {"/reply", map[string]any{"item": items[0].ID, "payload": parsePayload(t, `{"action":"accept","selected_time":"2036-02-21T10:00:00-08:00"}`)}, "not the proposal that stands"},
 	} {
 		body, err := json.Marshal(c.body)
 		if err != nil {
@@ -334,15 +334,15 @@ func TestOwnAmbiguousAccept(t *testing.T) {
 	}
 }
 
-// TestAcceptOfAnEarlierProposal is AM-88: an accept belongs to the proposal that it answers, or to the one that had
-// arrived when it was written. It never counts for a later one.
+// TestAcceptOfAnEarlierProposal (AM-88): an accept belongs to the proposal that it names, or to the one that had
+// arrived when it was written. It never counts for a later proposal.
 func TestAcceptOfAnEarlierProposal(t *testing.T) {
 	later := strings.ReplaceAll(proposeCoffee, "T10:00", "T11:00")
 	for name, c := range map[string]struct {
 		accept func(first wire.MessageID, d wire.Draft) wire.Draft
 		agrees bool
 	}{
-		"names the first":            {accept: func(first wire.MessageID, d wire.Draft) wire.Draft { d.Payload = answering(d.Payload, first); return d }},
+		"names the first":            {accept: func(first wire.MessageID, d wire.Draft) wire.Draft { d.Payload = inReplyTo(d.Payload, first); return d }},
 		"was written before":         {accept: func(_ wire.MessageID, d wire.Draft) wire.Draft { d.Time = d.Time.Add(-time.Minute); return d }},
 		"names nothing, and follows": {accept: func(_ wire.MessageID, d wire.Draft) wire.Draft { return d }, agrees: true},
 	} {
@@ -354,7 +354,7 @@ func TestAcceptOfAnEarlierProposal(t *testing.T) {
 			out := outgoing(t, ann.ID, wire.Schedule, proposeCoffee)
 			out.Conv = "conv_one"
 			first := mustSend(t, sarah.Node, out, 10*time.Second).MessageID
-			out.Payload = parsed(t, later)
+			out.Payload = parsePayload(t, later)
 			mustSend(t, sarah.Node, out, 10*time.Second)
 			d := c.accept(first, in("conv_one", ann.Draft(sarah.ID(), wire.Schedule, `{"action":"accept"}`)))
 			answer := sarah.Post(ann.Sign(d)).Message(t, sarah)
@@ -365,8 +365,8 @@ func TestAcceptOfAnEarlierProposal(t *testing.T) {
 	}
 }
 
-// TestCrossingProposals: two nodes propose at the same moment, and both owners accept what they got. Nothing is agreed
-// that the other side does not agree to.
+// TestCrossingProposals: two nodes send proposals at the same moment, and both owners accept what they got. The two
+// sides never show different agreements.
 func TestCrossingProposals(t *testing.T) {
 	for range 5 {
 		mesh := meshtest.New(t)
@@ -383,7 +383,7 @@ func TestCrossingProposals(t *testing.T) {
 		both(proposeCoffee, strings.ReplaceAll(proposeCoffee, "T10:00", "T11:00"))
 		for range 3 {
 			both(`{"action":"accept"}`, `{"action":"accept"}`)
-			waitFor(t, "both have sent what they have to say", func() bool {
+			waitFor(t, "both outboxes are empty", func() bool {
 				for _, m := range sides {
 					if list, _, err := m.Outbox(t.Context(), node.SendQueued, "", 10); err != nil || len(list) > 0 {
 						return false
@@ -392,7 +392,7 @@ func TestCrossingProposals(t *testing.T) {
 				return true
 			})
 		}
-		one, two := shown(t, sides[0], "conv_one"), shown(t, sides[1], "conv_one")
+		one, two := showConversation(t, sides[0], "conv_one"), showConversation(t, sides[1], "conv_one")
 		if one.Agreement != nil && two.Agreement != nil && one.Agreement.Time != two.Agreement.Time {
 			t.Errorf("they agreed on %s and %s", one.Agreement, two.Agreement)
 		}
@@ -402,8 +402,8 @@ func TestCrossingProposals(t *testing.T) {
 	}
 }
 
-// TestSpecifiedFlows plays §5 and §10 of the specification, and accepts as the reference agent writes them, between two
-// nodes: both end completed, with the same agreement.
+// TestSpecifiedFlows plays §5 and §10 of the specification between two nodes, and accepts in the form that the
+// reference agent writes. Both conversations end completed, with the same agreement.
 func TestSpecifiedFlows(t *testing.T) {
 	for _, c := range []struct {
 		name, intent string
@@ -431,8 +431,8 @@ func TestSpecifiedFlows(t *testing.T) {
 				mustSend(t, sides[i%2].Node, out, 10*time.Second)
 			}
 			for _, m := range sides {
-				waitFor(t, m.Name+" has completed", func() bool { return shown(t, m, "conv_one").State == conversations.Completed })
-				if v := shown(t, m, "conv_one"); v.Agreement == nil || v.Agreement.String() != c.want {
+				waitFor(t, m.Name+" has completed", func() bool { return showConversation(t, m, "conv_one").State == conversations.Completed })
+				if v := showConversation(t, m, "conv_one"); v.Agreement == nil || v.Agreement.String() != c.want {
 					t.Errorf("%s agreed on %+v, want %s", m.Name, v.Agreement, c.want)
 				}
 			}
@@ -440,13 +440,14 @@ func TestSpecifiedFlows(t *testing.T) {
 	}
 }
 
-// TestCancelledEverywhere is AM-88: a cancel, in another conversation as well, a decline after the accept and a failed
-// close mark the agreement at both sides, with the side that cancelled, and take the event out of both calendars.
+// TestCancelledEverywhere (AM-88): a cancel (also in another conversation), a decline after the accept, and a failed
+// close mark the agreement as cancelled on both sides, name the side that cancelled, and remove the event from both
+// calendars.
 func TestCancelledEverywhere(t *testing.T) {
 	for _, c := range []struct {
 		name, payload string
 		conv          wire.ConversationID
-		open          bool // the opener does not close it
+		open          bool // the conversation stays open after the agreement
 	}{
 		{"cancel elsewhere", `{"action":"cancel","metadata":{"agreed_in":"conv_one"}}`, "", false},
 		{"cancel", `{"action":"cancel"}`, "conv_one", true},
@@ -460,7 +461,7 @@ func TestCancelledEverywhere(t *testing.T) {
 			out.Conv = "conv_one"
 			back := outgoing(t, chris.ID(), wire.Schedule, `{"action":"accept"}`)
 			back.Conv = "conv_one"
-			if c.open { // a conversation that another intent opened is not closed by itself
+			if c.open { // if another intent opened the conversation, the opener does not close it automatically
 				first := outgoing(t, sarah.ID(), wire.Deliver, hello)
 				first.Conv = "conv_one"
 				mustSend(t, chris.Node, first, 10*time.Second)
@@ -469,7 +470,7 @@ func TestCancelledEverywhere(t *testing.T) {
 			mustSend(t, sarah.Node, back, 10*time.Second)
 			for _, m := range []*meshtest.Member{chris, sarah} {
 				waitFor(t, m.Name+" has agreed", func() bool {
-					v := shown(t, m, "conv_one")
+					v := showConversation(t, m, "conv_one")
 					return v.Agreement != nil && v.Agreement.Standing == owner.StandingAgreed && (c.open || v.State == conversations.Completed)
 				})
 			}
@@ -477,7 +478,7 @@ func TestCancelledEverywhere(t *testing.T) {
 			end.Conv = c.conv
 			mustSend(t, chris.Node, end, 10*time.Second)
 			for m, by := range map[*meshtest.Member]conversations.Side{chris: conversations.Ours, sarah: conversations.Theirs} {
-				v := shown(t, m, "conv_one")
+				v := showConversation(t, m, "conv_one")
 				if v.Agreement == nil || v.Agreement.Standing != owner.StandingCancelled || v.Agreement.Cancelled.By != by || v.Agreement.Cancelled.At.IsZero() {
 					t.Errorf("%s shows %+v", m.Name, v.Agreement)
 				}
@@ -489,7 +490,8 @@ func TestCancelledEverywhere(t *testing.T) {
 	}
 }
 
-// TestFailedIsNotCalledAgreed: a conversation that fails after an agreement, because a message cannot be delivered, says so.
+// TestFailedIsNotCalledAgreed: if a conversation fails after an agreement, because a message cannot be delivered, the
+// agreement is shown as failed.
 func TestFailedIsNotCalledAgreed(t *testing.T) {
 	mesh := meshtest.New(t)
 	ann := newPeer(t, mesh, "ann")
@@ -499,13 +501,13 @@ func TestFailedIsNotCalledAgreed(t *testing.T) {
 	out := outgoing(t, ann.ID, wire.Schedule, `{"action":"accept"}`)
 	out.Conv = "conv_one"
 	mustSend(t, sarah.Node, out, 10*time.Second)
-	if v := shown(t, sarah, "conv_one"); v.Agreement == nil || v.Agreement.Standing != owner.StandingAgreed {
+	if v := showConversation(t, sarah, "conv_one"); v.Agreement == nil || v.Agreement.Standing != owner.StandingAgreed {
 		t.Fatalf("after our accept: %+v", v.Agreement)
 	}
 	ann.answers(status(http.StatusForbidden))
-	out.Payload = parsed(t, proposeSeveral)
+	out.Payload = parsePayload(t, proposeSeveral)
 	mustSend(t, sarah.Node, out, 10*time.Second)
-	if v := shown(t, sarah, "conv_one"); v.State != conversations.Failed || v.Agreement.Standing != owner.StandingFailed {
+	if v := showConversation(t, sarah, "conv_one"); v.State != conversations.Failed || v.Agreement.Standing != owner.StandingFailed {
 		t.Errorf("after a failed delivery: %s, %+v", v.State, v.Agreement)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// viewProposal returns what is proposed and not agreed, nil if that is nothing.
+// viewProposal returns the proposal that is not agreed yet, or nil without one.
 func viewProposal(conv conversations.Conversation) *owner.Proposal {
 	if conv.Proposal == nil || conv.Proposal.Accepted {
 		return nil
@@ -23,7 +23,7 @@ func viewProposal(conv conversations.Conversation) *owner.Proposal {
 	return v
 }
 
-// viewAgreement returns what was agreed and what became of it, nil if nothing was agreed.
+// viewAgreement returns what was agreed and what became of it, or nil if nothing was agreed.
 func (n *Node) viewAgreement(ctx context.Context, conv conversations.Conversation, now time.Time) (*owner.Agreement, error) {
 	a, err := n.agreement(ctx, conv, now)
 	if err != nil || a == nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// TestHookAnswerKinds is AM-72: what each kind of answer becomes, for a sender who still waits and for one who has
-// its 202 already (AM-22, AM-32).
+// TestHookAnswerKinds (AM-72): what becomes of each kind of answer, for a sender that still waits and for one that
+// already has its 202 (AM-22, AM-32).
 func TestHookAnswerKinds(t *testing.T) {
 	t.Parallel()
 	cases := []struct {
@@ -32,7 +32,7 @@ func TestHookAnswerKinds(t *testing.T) {
 		state      node.ItemState
 		transcript []string // in time
 
-		lateAction string // what a repeat gets when the hook was late
+		lateAction string // the answer to a repeat if the hook was late
 		lateState  node.ItemState
 		late       []string
 	}{
@@ -80,7 +80,7 @@ func TestHookAnswerKinds(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				mesh := meshtest.InMemory(t)
 				chris := mesh.Stranger("chris")
-				sarah := mesh.Node("sarah", hooked(func(context.Context, hook.Call) (hook.Answer, error) {
+				sarah := mesh.Node("sarah", configureHook(func(context.Context, hook.Call) (hook.Answer, error) {
 					if late {
 						time.Sleep(time.Minute)
 					}
@@ -120,12 +120,13 @@ func TestHookAnswerKinds(t *testing.T) {
 	}
 }
 
-// TestHookHoldsTooMuch: beyond the sixteen holds of a conversation the message stays with the owner instead (AM-33).
+// TestHookHoldsTooMuch: a conversation has at most sixteen holds; beyond them the message fails and stays with the
+// owner (AM-33).
 func TestHookHoldsTooMuch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
 		chris := mesh.Stranger("chris")
-		sarah := mesh.Node("sarah", hooked(func(context.Context, hook.Call) (hook.Answer, error) {
+		sarah := mesh.Node("sarah", configureHook(func(context.Context, hook.Call) (hook.Answer, error) {
 			return hook.Answer{Hold: "ask"}, nil
 		}))
 		for range 17 {
@@ -146,13 +147,13 @@ func TestHookHoldsTooMuch(t *testing.T) {
 	})
 }
 
-// TestConversationEndsWhileAHookWorks: what the peer closed is not answered any more, and the transcript says what the
-// sender was told.
+// TestConversationEndsWhileAHookWorks: a hook's answer is not sent after the peer closed the conversation, and the
+// transcript shows the answer that the sender got.
 func TestConversationEndsWhileAHookWorks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
 		chris := mesh.Stranger("chris")
-		sarah := mesh.Node("sarah", hooked(func(context.Context, hook.Call) (hook.Answer, error) {
+		sarah := mesh.Node("sarah", configureHook(func(context.Context, hook.Call) (hook.Answer, error) {
 			time.Sleep(time.Second)
 			return hook.Answer{}, nil
 		}))
@@ -171,13 +172,13 @@ func TestConversationEndsWhileAHookWorks(t *testing.T) {
 	})
 }
 
-// TestDeletedWhileAHookWorks: a conversation that the owner deleted does not come back with the hook's answer.
+// TestDeletedWhileAHookWorks: the answer of a hook does not restore a conversation that the owner deleted.
 func TestDeletedWhileAHookWorks(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			mesh := meshtest.InMemory(t)
 			chris := mesh.Stranger("chris")
-			sarah := mesh.Node("sarah", hooked(func(context.Context, hook.Call) (hook.Answer, error) {
+			sarah := mesh.Node("sarah", configureHook(func(context.Context, hook.Call) (hook.Answer, error) {
 				time.Sleep(time.Second)
 				return says(t, `{"action":"deliver","message":{"body":"ok"}}`), nil
 			}, func(cfg *node.Config) {
@@ -204,8 +205,8 @@ func TestDeletedWhileAHookWorks(t *testing.T) {
 	}
 }
 
-// TestQueueIsBounded is AM-75: four hooks at once, 256 at work or waiting; a message beyond is refused before it is
-// accepted, and succeeds later under the same id.
+// TestQueueIsBounded (AM-75): at most four hooks run at once, and 256 run or wait. A further message is refused before
+// it is accepted, and succeeds later under the same id.
 func TestQueueIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -213,11 +214,11 @@ func TestQueueIsBounded(t *testing.T) {
 		chris := mesh.Stranger("chris")
 		release := make(chan struct{})
 		started := make(chan struct{}, 300)
-		sarah := mesh.Node("sarah", hooked(func(context.Context, hook.Call) (hook.Answer, error) {
+		sarah := mesh.Node("sarah", configureHook(func(context.Context, hook.Call) (hook.Answer, error) {
 			started <- struct{}{}
 			<-release
 			return hook.Answer{}, nil
-		}, unlimited, func(cfg *node.Config) { cfg.Policy.Allow = []string{string(chris.ID)} })) // strangers have less
+		}, unlimited, func(cfg *node.Config) { cfg.Policy.Allow = []string{string(chris.ID)} })) // strangers may use only a part
 		for range 256 {
 			go sarah.Receive(context.Background(), chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello)))
 		}
@@ -243,8 +244,8 @@ func TestQueueIsBounded(t *testing.T) {
 	})
 }
 
-// TestAcceptInOurNegotiation is AM-39 where the peer's accept is held, as it is by default, or goes to a hook: the
-// answer leaves first, then the close that we, who opened the conversation, send.
+// TestAcceptInOurNegotiation (AM-39): if the peer's accept is held (the default) or goes to a hook, the answer leaves
+// first, and then our close, because we opened the conversation.
 func TestAcceptInOurNegotiation(t *testing.T) {
 	for _, withHook := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -253,7 +254,7 @@ func TestAcceptInOurNegotiation(t *testing.T) {
 			configure := func(cfg *node.Config) {
 				unlimited(cfg)
 				if withHook {
-					hooked(func(context.Context, hook.Call) (hook.Answer, error) { return hook.Answer{}, nil })(cfg)
+					configureHook(func(context.Context, hook.Call) (hook.Answer, error) { return hook.Answer{}, nil })(cfg)
 					cfg.Policy.Hold = []acl.HoldRule{{Intent: "*", Hold: acl.Never}}
 				}
 			}
@@ -268,12 +269,12 @@ func TestAcceptInOurNegotiation(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !withHook { // an offer of ours commits the owner as well
+			if !withHook { // our offer commits the owner too, so the owner must approve it
 				decide(t, sarah, theAsk(t, sarah), acl.Approve)
 			}
 			accept := chris.Draft(sarah.ID(), wire.Negotiate, `{"action":"accept"}`)
 			offered := transcriptOf(t, sarah, chris.ID, "conv_one")[0].MessageID
-			accept.Payload = answering(accept.Payload, wire.MessageID(offered))
+			accept.Payload = inReplyTo(accept.Payload, wire.MessageID(offered))
 			raw := chris.Sign(in("conv_one", accept))
 			a := sarah.Post(raw)
 			want := []string{"out propose", "in accept", "out received", "out close"}
@@ -297,14 +298,14 @@ func TestAcceptInOurNegotiation(t *testing.T) {
 	}
 }
 
-// TestBusyConversation: what many senders of one conversation are told at the same moment is all in its transcript, and
-// every message gets its reply.
+// TestBusyConversation: if many messages of one conversation arrive at once, every one gets its reply, and the
+// transcript has all of them.
 func TestBusyConversation(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
 		chris := mesh.Stranger("chris")
-		sarah := mesh.Node("sarah", hooked(func(context.Context, hook.Call) (hook.Answer, error) {
+		sarah := mesh.Node("sarah", configureHook(func(context.Context, hook.Call) (hook.Answer, error) {
 			time.Sleep(time.Minute)
 			return hook.Answer{}, nil
 		}, unlimited))
@@ -327,8 +328,8 @@ func TestBusyConversation(t *testing.T) {
 	})
 }
 
-// TestHookCannotLeaveItsConversation: whatever a hook names, its answer goes to the sender of the message, in the
-// conversation of the message.
+// TestHookCannotLeaveItsConversation: whatever a hook names in its output, its answer goes to the sender of the
+// message, in the conversation of the message.
 func TestHookCannotLeaveItsConversation(t *testing.T) {
 	for name, said := range map[string]string{
 		"in the payload":  `{"payload":{"action":"confirmed","conversation_id":"conv_other","to":"am_mallory","metadata":{"in_reply_to":"msg_other"}}}`,
@@ -339,7 +340,7 @@ func TestHookCannotLeaveItsConversation(t *testing.T) {
 			mesh := meshtest.InMemory(t)
 			chris, ann := mesh.Stranger("chris"), mesh.Stranger("ann")
 			program := hook.Exec{Argv: []string{"sh", "-c", `cat >/dev/null; printf %s "$0"`, said}}
-			sarah := mesh.Node("sarah", hooked(program.Handle))
+			sarah := mesh.Node("sarah", configureHook(program.Handle))
 			other := ann.Draft(sarah.ID(), "mesh.message", hello)
 			other.Conversation = "conv_other"
 			sarah.Post(ann.Sign(other))

@@ -10,8 +10,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// answerWait waits for the answer of a foreign peer. It comes as a message of its own, at any time after the delivery of
-// ours, and not as the reply to that delivery.
+// answerWait waits for the answer of a foreign peer. A foreign peer does not answer in the reply to our delivery; its
+// answer is a separate message that can come at any time afterwards.
 type answerWait struct {
 	n      *Node
 	events <-chan Event
@@ -19,14 +19,14 @@ type answerWait struct {
 	since  time.Time
 }
 
-// expectAnswer starts to watch for answers. Call it before the message can leave, and stop it in the end.
+// expectAnswer starts to watch for answers. Call it before the message can leave, and call stop at the end.
 func (n *Node) expectAnswer() answerWait {
 	events, stop := n.Watch()
 	return answerWait{n: n, events: events, stop: stop, since: time.Now()}
 }
 
-// SendForAnswer is [Node.Send] for a caller that wants the answer of a foreign peer, too. It waits up to wait for both.
-// Receipts and pending_approval do not end the wait; they are returned if nothing else comes.
+// SendForAnswer is [Node.Send] for a caller that also wants the answer of a foreign peer. It waits up to wait for both.
+// Receipts and pending_approval do not end the wait; they are returned if nothing better comes.
 func (n *Node) SendForAnswer(ctx context.Context, out Outgoing, wait time.Duration) (Sent, error) {
 	if wait <= 0 || out.Address == "" {
 		return n.Send(ctx, out, wait)
@@ -34,38 +34,38 @@ func (n *Node) SendForAnswer(ctx context.Context, out Outgoing, wait time.Durati
 	w := n.expectAnswer()
 	defer w.stop()
 	sent, err := n.Send(ctx, out, wait)
-	if err != nil || out.closes() {
+	if err != nil || out.isClose() {
 		return sent, err
 	}
-	return w.answer(ctx, store.ConvKey{Peer: string(out.To), ID: string(sent.Conversation)}, sent, wait), nil
+	return w.awaitAnswer(ctx, store.ConvKey{Peer: string(out.To), ID: string(sent.Conversation)}, sent, wait), nil
 }
 
-// answer adds to sent what the peer says in the conversation until wait is over, counted from the beginning. In a node
-// that does not run, which only makes the first delivery for a command, nothing comes in later: there the answer is one
-// that came with the delivery.
-func (w answerWait) answer(ctx context.Context, key store.ConvKey, sent Sent, wait time.Duration) Sent {
+// awaitAnswer adds to sent what the peer says in the conversation within wait, counted from the creation of w. A node
+// that does not run, such as one that a command opens for a first delivery, receives nothing later. There awaitAnswer
+// returns only an answer that came with the delivery.
+func (w answerWait) awaitAnswer(ctx context.Context, key store.ConvKey, sent Sent, wait time.Duration) Sent {
 	if sent.State != SendDelivered || sent.Reply != nil {
 		return sent
 	}
 	ctx, cancel := context.WithDeadline(ctx, w.since.Add(wait))
 	defer cancel()
 	for {
-		said, final, err := w.said(context.WithoutCancel(ctx), key)
+		found, final, err := w.findAnswer(context.WithoutCancel(ctx), key)
 		if err != nil {
 			w.n.log.WarnContext(ctx, "look for an answer", "conversation_id", key.ID, "err", err)
 			return sent
 		}
-		if said.Kind() == wire.Object {
-			sent.ReplyTree, sent.Hint = said, ""
+		if found.Kind() == wire.Object {
+			sent.ReplyTree, sent.Hint = found, ""
 		}
-		if final || !w.n.running.Load() || !w.changed(ctx, key) {
+		if final || !w.n.running.Load() || !w.awaitChange(ctx, key) {
 			return sent
 		}
 	}
 }
 
-// changed waits until something may have happened in the conversation. It returns false if ctx or the node ended first.
-func (w answerWait) changed(ctx context.Context, key store.ConvKey) bool {
+// awaitChange waits until something may have changed in the conversation. It returns false if ctx or the node ended.
+func (w answerWait) awaitChange(ctx context.Context, key store.ConvKey) bool {
 	for {
 		select {
 		case ev, open := <-w.events:
@@ -73,7 +73,7 @@ func (w answerWait) changed(ctx context.Context, key store.ConvKey) bool {
 			case !open:
 				return false
 			case ev.Topic == TopicReset, ev.Topic == TopicNotices, ev.Peer == key.Peer && ev.Conversation == key.ID:
-				return true // a close is known by its notice alone
+				return true // a close produces only a notice
 			}
 		case <-ctx.Done():
 			return false
@@ -81,15 +81,14 @@ func (w answerWait) changed(ctx context.Context, key store.ConvKey) bool {
 	}
 }
 
-// said returns the first answer that the peer gave since the wait began, or else its newest status message. final
-// reports whether nothing better can come: it is an answer, or the conversation has ended. What is held for the owner
-// does not count.
-func (w answerWait) said(ctx context.Context, key store.ConvKey) (message wire.Value, final bool, err error) {
+// findAnswer returns the first answer that the peer gave since the wait began, or else its newest status message. final
+// reports that nothing better can come: an answer, or the end of the conversation. Held messages do not count.
+func (w answerWait) findAnswer(ctx context.Context, key store.ConvKey) (message wire.Value, final bool, err error) {
 	thread, err := w.n.book.Load(ctx, key, time.Now())
 	if err != nil {
 		return message, false, err
 	}
-	over := thread.New() || thread.Conversation().At(time.Now(), w.n.book.IdleFor()) != conversations.Open
+	ended := thread.New() || thread.Conversation().At(time.Now(), w.n.book.IdleFor()) != conversations.Open
 	items, err := w.n.itemsOf(ctx, key)
 	if err != nil {
 		return message, false, err
@@ -112,5 +111,5 @@ func (w answerWait) said(ctx context.Context, key store.ConvKey) (message wire.V
 			return message, true, nil
 		}
 	}
-	return message, over, nil
+	return message, ended, nil
 }

@@ -17,12 +17,13 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// A sender that waits gets what the foreign peer answers, which comes as a message of its own: with the delivery, or
-// seconds later behind a receipt. Without an answer it gets the receipt when its time is up, and a close ends the wait.
+// TestWaitForForeignAnswer: a sender that waits gets the answer of a foreign peer, which comes as a separate message:
+// during the delivery, or later after a receipt. Without an answer the sender gets the receipt at the end of its wait.
+// A close ends the wait.
 func TestWaitForForeignAnswer(t *testing.T) {
 	const answer = `{"action":"deliver","message":{"body":"fine"}}`
 	type word struct {
-		after   time.Duration // since the delivery; 0 is within it
+		after   time.Duration // since the delivery; 0: during the delivery
 		payload string
 	}
 	for _, tt := range []struct {
@@ -104,7 +105,8 @@ func TestWaitForForeignAnswer(t *testing.T) {
 	}
 }
 
-// A command that opens the node for its own delivery takes the answer that came with it, and waits for no other.
+// TestWaitInANodeThatDoesNotRun: a command that opens the node for its own delivery gets an answer that came with the
+// delivery, and does not wait for a later one.
 func TestWaitInANodeThatDoesNotRun(t *testing.T) {
 	var sarah *lone
 	out := to("ann", "conv_1", "hello")

@@ -17,13 +17,13 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// messageResolver carries out what the owner decided about held messages (AM-34, AM-35).
+// messageResolver carries out the owner's decisions about held messages (AM-34, AM-35).
 type messageResolver struct{ n *Node }
 
-// Resolve applies the decision and its effect on the first message in one unit; those behind it follow, each in a unit
-// of its own. A store.ErrConflict has it called again.
+// Resolve applies the decision and its effect on the first message in one unit. The messages that wait behind it
+// follow, each in a unit of its own. If Resolve returns store.ErrConflict, the caller calls it again.
 func (r messageResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) error {
-	v, err := r.n.verdict(ask, d)
+	v, err := r.n.newHeldDecision(ask, d)
 	if err != nil {
 		return err
 	}
@@ -31,38 +31,38 @@ func (r messageResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisio
 	if err != nil {
 		return err
 	}
-	r.n.carryOutTail(context.WithoutCancel(ctx), d.Tail, v.running)
+	r.n.resolveQueue(context.WithoutCancel(ctx), d.Tail, v.running)
 	return nil
 }
 
-// verdict is one decision on its way.
-type verdict struct {
+// heldDecision is a decision about one held message while it is carried out.
+type heldDecision struct {
 	n    *Node
 	ask  acl.Ask
 	d    acl.Decision
 	held owner.HeldBody
 
 	item    Item
-	message wire.Message // as received; its zero value for a foreign message
+	message wire.Message // as received; the zero value for a foreign message
 	payload wire.Value
 	unit    *conversations.Unit
-	running <-chan struct{} // closed when the hook that it started is done; nil if it started none
+	running <-chan struct{} // closed when the hook that the decision started is done; nil if it started no hook
 }
 
-func (n *Node) verdict(ask acl.Ask, d acl.Decision) (*verdict, error) {
-	v := &verdict{n: n, ask: ask, d: d}
+func (n *Node) newHeldDecision(ask acl.Ask, d acl.Decision) (*heldDecision, error) {
+	v := &heldDecision{n: n, ask: ask, d: d}
 	if err := json.Unmarshal(ask.Body, &v.held); err != nil {
 		return nil, fmt.Errorf("decode question: %w", err)
 	}
 	return v, nil
 }
 
-// isFirst reports whether the message is the one that the decision began with; what the decision says about the sender
-// is stored with that one.
-func (v *verdict) isFirst() bool { return v.ask.Behind == "" }
+// isFirst reports whether the message is the one that the owner decided about. The rule about the sender
+// is stored with that message, and not with the messages behind it.
+func (v *heldDecision) isFirst() bool { return v.ask.Behind == "" }
 
-// carryOut puts what the decision does to its message into the unit.
-func (v *verdict) carryOut(ctx context.Context, u *conversations.Unit) (err error) {
+// carryOut adds the effect of the decision on its message to the unit.
+func (v *heldDecision) carryOut(ctx context.Context, u *conversations.Unit) (err error) {
 	v.unit, v.running = u, nil
 	u.Add(v.d.Changes...)
 	if v.item, err = v.n.Item(ctx, v.held.Item); err != nil {
@@ -81,14 +81,14 @@ func (v *verdict) carryOut(ctx context.Context, u *conversations.Unit) (err erro
 		return v.refuse(ctx)
 	}
 	if err := v.item.checkShown(v.payload, v.message, v.held.Payload, cmp.Or(v.ask.OwnHash, v.ask.Hash)); err != nil {
-		return v.n.notShown(v.ask, err)
+		return v.n.logNotShown(v.ask, err)
 	}
 	return v.release(ctx)
 }
 
-// checkShown compares the item, its payload and the message that it came in with what the owner approved: the digest of
-// the message, and the payload that the question shows. A message that came sealed or over a bridge is stored in another
-// form than it was signed in, so its payload is compared with the question alone.
+// checkShown compares the item, its payload and its original message with what the owner approved: the digest of the
+// message, and the payload that the question shows. A sealed message, or one that came over a bridge, is not stored in
+// the form in which it was signed, so only its payload is compared with the question.
 func (i Item) checkShown(payload wire.Value, message wire.Message, question json.RawMessage, approved string) error {
 	shown, err := wire.Parse(question)
 	if err != nil {
@@ -96,39 +96,38 @@ func (i Item) checkShown(payload wire.Value, message wire.Message, question json
 	}
 	switch {
 	case i.Digest != approved:
-		return errors.New("the inbox item is of another message")
+		return errors.New("the inbox item belongs to another message")
 	case !isSamePayload(payload, shown):
-		return errors.New("the payload of the inbox item is another one")
+		return errors.New("the payload of the inbox item differs from the one shown")
 	case i.Address != "":
 		return nil
 	case hexOf(signing.Digest(message.Tree.Without("signature"))) != approved:
-		return errors.New("the message in the transcript is another one")
+		return errors.New("the message in the transcript differs from the one approved")
 	case !i.Sealed && !isSamePayload(message.Payload, shown):
-		return errors.New("the payload in the transcript is another one")
+		return errors.New("the payload in the transcript differs from the one shown")
 	}
 	return nil
 }
 
-// isSamePayload compares in the form in which the inbox keeps payloads.
+// isSamePayload compares two payloads in the canonical form that the inbox stores.
 func isSamePayload(a, b wire.Value) bool {
 	return bytes.Equal(signing.Canonical(a, signing.JCS), signing.Canonical(b, signing.JCS))
 }
 
-// notShown logs why a question is not carried out. The question stays.
-func (n *Node) notShown(ask acl.Ask, why error) error {
-	n.log.Error("an approved question is not what is stored", "ask", ask.ID, "kind", ask.Kind, "err", why)
+// logNotShown logs why an approved question is not carried out and returns acl.ErrNotShown. The question stays open.
+func (n *Node) logNotShown(ask acl.Ask, why error) error {
+	n.log.Error("an approved question differs from what is stored", "ask", ask.ID, "kind", ask.Kind, "err", why)
 	return acl.ErrNotShown
 }
 
-// release lets the message go on to its handler, if it still may: the block list and the access mode are asked
-// again (AM-25, AM-34).
-func (v *verdict) release(ctx context.Context) error {
+// release passes the message on to its handler, after it checked block list and access mode again (AM-25, AM-34).
+func (v *heldDecision) release(ctx context.Context) error {
 	standing, err := v.n.rules.Standing(ctx, v.ask.Subject, v.d.Now)
 	if err != nil {
 		return err
 	}
 	conv := v.unit.Conversation()
-	event, cancelled, err := v.n.takenBack(ctx, v.item.Cancels, v.payload, v.item.key(), conversations.Theirs, v.d.Now)
+	event, cancelled, err := v.n.cancelChanges(ctx, v.item.Cancels, v.payload, v.item.key(), conversations.Theirs, v.d.Now)
 	if err != nil {
 		return err
 	}
@@ -145,12 +144,12 @@ func (v *verdict) release(ctx context.Context) error {
 	case conv.At(v.d.Now, v.n.book.IdleFor()) != conversations.Open:
 		return wire.ErrConversationClosed
 	}
-	accepted, err := v.n.acceptKey(ctx, v.item.Peer, v.held.Unproven, v.d.Now)
+	accepted, err := v.n.pinChanges(ctx, v.item.Peer, v.held.Unproven, v.d.Now)
 	if err != nil {
 		return err
 	}
 	v.unit.Add(append(accepted, cancelled...)...)
-	if v.d.Choice == acl.ApproveAlways && v.isFirst() && standing != acl.Allowed { // who is on the list stays there (AM-29)
+	if v.d.Choice == acl.ApproveAlways && v.isFirst() && standing != acl.Allowed { // a peer on the allowlist stays allowed (AM-29)
 		v.unit.Add(v.n.rules.Change(v.ask.Subject, acl.Approved, v.d.Now))
 	}
 	if v.d.Choice == acl.ApproveConversation {
@@ -165,8 +164,8 @@ func (v *verdict) release(ctx context.Context) error {
 	return v.releaseToInbox(ctx)
 }
 
-// releaseToHook starts the hook that has messages of this kind.
-func (v *verdict) releaseToHook(route Route) error {
+// releaseToHook starts the hook that handles the message's intent.
+func (v *heldDecision) releaseToHook(route Route) error {
 	give, err := v.n.runs.reserve()
 	if err != nil {
 		return err
@@ -177,7 +176,7 @@ func (v *verdict) releaseToHook(route Route) error {
 	v.unit.Otherwise(give)
 	ended := make(chan struct{})
 	done := func() { give(); close(ended) }
-	r := &run{n: v.n, itemID: v.item.ID, message: v.message, payload: v.payload, route: route, done: done, late: true}
+	r := &run{n: v.n, itemID: v.item.ID, message: v.message, payload: v.payload, route: route, done: done, unattended: true}
 	v.unit.Then(func() {
 		v.running = ended
 		v.n.start(r)
@@ -185,50 +184,50 @@ func (v *verdict) releaseToHook(route Route) error {
 	return nil
 }
 
-// releaseToInbox puts the message before the owner's agent and tells the sender that it got through.
-func (v *verdict) releaseToInbox(ctx context.Context) error {
+// releaseToInbox passes the message to the owner's agent and tells the sender that the message arrived.
+func (v *heldDecision) releaseToInbox(ctx context.Context) error {
 	v.item.State = ItemNew
 	v.unit.Add(v.item.change())
-	if err := v.reply(ctx, received()); err != nil {
+	if err := v.reply(ctx, receiptPayload()); err != nil {
 		return err
 	}
 	return acceptCounts(ctx, v.unit, v.item, "") // after the reply: it may close the conversation
 }
 
-// refuse tells the sender, and remembers the refusal: for the conversation, and for the sender if the question was the
-// sender (AM-35). With the conversation ends whatever else was asked in it.
-func (v *verdict) refuse(ctx context.Context) error {
+// refuse tells the sender about the refusal and remembers it: for the conversation, and for the sender if the question
+// was about the sender (AM-35). Every other question in the conversation ends with it.
+func (v *heldDecision) refuse(ctx context.Context) error {
 	switch {
 	case !v.isFirst():
 	case v.d.Choice == acl.Block:
 		v.unit.Add(v.n.rules.Change(v.ask.Subject, acl.Blocked, v.d.Now))
-	case v.held.Hold == "sender" && v.held.Unproven == nil: // else the agent whose id it is would be refused with the other
+	case v.held.Hold == "sender" && v.held.Unproven == nil: // the rightful owner of an unproven id must not be rejected with the impostor
 		v.unit.Add(v.n.rules.Change(v.ask.Subject, acl.Rejected, v.d.Now))
 	}
 	v.item.State = ItemRejected
 	v.unit.Add(v.item.change())
 	conv := v.unit.Conversation()
 	if conv.At(v.d.Now, v.n.book.IdleFor()) != conversations.Open {
-		if conv.Rejected { // the sender has its close; a repeat of this message gets one too
-			return v.storeReply(rejection(wire.OwnerRejected))
+		if conv.Rejected { // the sender already got the close; a repeat of this message gets a close too
+			return v.storeReply(rejectionPayload(wire.OwnerRejected))
 		}
 		return nil
 	}
 	others := func(ask acl.Ask) bool { return ask.ID != v.ask.ID && !v.unit.Changes(acl.AskNamespace, ask.ID) }
-	if _, err := v.n.withdraw(ctx, v.unit, others); err != nil {
+	if _, err := v.n.withdrawAsks(ctx, v.unit, others); err != nil {
 		return err
 	}
 	if err := v.unit.Record(ctx, conversations.Event{Kind: conversations.OwnerRejected, At: v.d.Now, Intent: v.item.Intent}); err != nil {
 		return err
 	}
 	if v.held.Unproven != nil {
-		return v.storeReply(rejection(wire.OwnerRejected)) // nothing leaves to a key that the owner does not accept
+		return v.storeReply(rejectionPayload(wire.OwnerRejected)) // nothing is sent to a key that the owner does not accept
 	}
-	return v.reply(ctx, rejection(wire.OwnerRejected))
+	return v.reply(ctx, rejectionPayload(wire.OwnerRejected))
 }
 
-// rejection is the close that ends a conversation which will not go on (AM-35).
-func rejection(reason wire.Code) wire.Value {
+// rejectionPayload returns the payload of the close that ends a refused conversation (AM-35).
+func rejectionPayload(reason wire.Code) wire.Value {
 	return wire.Obj(
 		wire.Member{Key: "action", Value: wire.Text(wire.ActionClose)},
 		wire.Member{Key: "status", Value: wire.Text("failed")},
@@ -236,15 +235,15 @@ func rejection(reason wire.Code) wire.Value {
 	)
 }
 
-// reply sends payload as a new message and makes it the answer that a repeat of the held message gets (AM-22).
-func (v *verdict) reply(ctx context.Context, payload wire.Value) error {
+// reply sends payload as a new message, and stores it as the answer to a repeat of the held message (AM-22).
+func (v *heldDecision) reply(ctx context.Context, payload wire.Value) error {
 	_, raw, err := v.n.enqueue(ctx, v.unit, v.item.reply(payload))
 	v.unit.Answer = v.item.answer(http.StatusOK, raw)
 	return err
 }
 
-// storeReply is reply without sending: the sender gets the message if it repeats its own.
-func (v *verdict) storeReply(payload wire.Value) error {
+// storeReply is reply without sending: the sender gets payload when it repeats its message.
+func (v *heldDecision) storeReply(payload wire.Value) error {
 	out := v.item.reply(payload)
 	s, err := v.n.sign(wire.Draft{
 		Conversation: out.Conv, To: out.To, Time: v.d.Now, Intent: out.Intent,
@@ -253,25 +252,24 @@ func (v *verdict) storeReply(payload wire.Value) error {
 	if err != nil {
 		return err
 	}
-	v.unit.Append(s.entry())
+	v.unit.Append(s.transcriptEntry())
 	v.unit.Answer = v.item.answer(http.StatusOK, s.Raw)
 	return nil
 }
 
-// reply is an answer to the item that leaves through the outbox. The caller also stores it as the item's answer, with
-// [Item.answer].
+// reply returns an answer that leaves through the outbox. The caller also stores it as the item's, see [Item.answer].
 func (i Item) reply(payload wire.Value) Outgoing {
 	return Outgoing{
 		To: i.Peer, Address: i.Address, Conv: i.Conversation, Intent: i.Intent, Payload: payload,
-		InReplyTo: i.MessageID, Via: "node", fetchable: i.repeats(),
+		InReplyTo: i.MessageID, Via: "node", fetchable: i.canRepeat(),
 	}
 }
 
-// repeats reports whether the sender of the item can repeat it to fetch the stored answer: a peer of this protocol, and
-// a message that it sent on its own.
-func (i Item) repeats() bool { return i.Kind == kindMessage && i.Address == "" }
+// canRepeat reports whether the sender of the item can fetch the stored answer by repeating its message. This is true for
+// a native peer that sent the message on its own.
+func (i Item) canRepeat() bool { return i.Kind == kindMessage && i.Address == "" }
 
-// answer replaces what a repeat of the item's message is answered with.
+// answer returns the replay record by which a repeat of the item's message gets raw; nil if the digest is not valid.
 func (i Item) answer(status int, raw []byte) *store.Replay {
 	digest, err := decodeDigest(i.Digest)
 	if err != nil {

@@ -11,14 +11,14 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// viewAsk returns the question with all that is decided with it.
+// viewAsk returns the question with all messages that are decided with it.
 func (n *Node) viewAsk(ctx context.Context, ask acl.Ask) (owner.Approval, error) {
 	v := owner.Approval{Ask: ask}
 	var about struct {
 		Name    string          `json:"name"`
 		Payload json.RawMessage `json:"payload"`
 	}
-	if json.Unmarshal(ask.Body, &about) == nil { // else a bridge's own
+	if json.Unmarshal(ask.Body, &about) == nil { // a bridge's question may have another body
 		v.Name, v.Summary = wire.OneLine(about.Name, 100), summaryOf(about.Payload)
 	}
 	if ask.Kind != askMessage {
@@ -42,7 +42,7 @@ func (n *Node) viewAsk(ctx context.Context, ask acl.Ask) (owner.Approval, error)
 	return v, nil
 }
 
-// viewAsks is viewAsk for a list.
+// viewAsks returns the views of a list of questions, see [Node.viewAsk].
 func (n *Node) viewAsks(ctx context.Context, asks []acl.Ask) ([]owner.Approval, error) {
 	views := make([]owner.Approval, 0, len(asks))
 	for _, ask := range asks {
@@ -55,10 +55,10 @@ func (n *Node) viewAsks(ctx context.Context, asks []acl.Ask) ([]owner.Approval, 
 	return views, nil
 }
 
-// maxSummary is the length of a summary in bytes.
+// maxSummary is the maximum length of a summary in bytes.
 const maxSummary = 160
 
-// summaryOf returns what a payload says on a line: its subject or words, or else the first text in it.
+// summaryOf returns one line about a payload: its subject or body, or else the first text in it.
 func summaryOf(payload json.RawMessage) string {
 	v, err := wire.ParseObject(payload)
 	if err != nil {
@@ -83,7 +83,7 @@ func textAt(v wire.Value, path string) string {
 	return textAt(inner, rest)
 }
 
-// firstText returns the first text inside a value, at most so many levels deep.
+// firstText returns the first text inside a value, at most levels deep.
 func firstText(v wire.Value, levels int) string {
 	if text, ok := v.Str(); ok || levels == 0 {
 		return text

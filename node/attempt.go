@@ -15,137 +15,138 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// attemptTime bounds one attempt, whatever a transport does. A peer's answer takes at most 30 s (AM-45).
+// attemptTime bounds one attempt, whatever a transport does. A peer may take up to 30 s to answer (AM-45).
 const attemptTime = 45 * time.Second
 
-// attempt makes one attempt to deliver the letter with this id; first reports that none has begun. It returns when the next one is due, zero where the letter is done.
-// Where the process ends meanwhile, the letter stays in flight and is taken up at the next start.
+// attempt makes one attempt to deliver the outbox entry with this id. first reports whether this is the first attempt
+// since the entry was stored. attempt returns when the next attempt is due, or the zero time if the entry is done. If
+// the process ends during the attempt, the entry stays in flight, and the next start tries it again.
 func (n *Node) attempt(ctx context.Context, id string, first bool) (due time.Time) {
-	l, err := n.letter(ctx, id)
+	e, err := n.loadEntry(ctx, id)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return time.Time{}
-	case err == nil && l.State != SendQueued: // it ended with one before it
-		n.outbox.tell(l.ID, l.sent())
+	case err == nil && e.State != SendQueued: // it ended with an earlier entry of its conversation
+		n.outbox.notifyWaiter(e.ID, e.sent())
 		return time.Time{}
 	case err != nil:
-		n.log.Warn("read letter", "letter", id, "err", err)
+		n.log.Warn("read outbox entry", "letter", id, "err", err)
 		return time.Now().Add(sendPauses[0])
 	}
-	if !first || time.Since(l.Signed) >= sameBytes {
-		l.Processed = l.Processed || l.InFlight && !first // nobody saw how that attempt ended
-		if l, err = n.prepare(ctx, l); err != nil {
-			return n.undelivered(ctx, l, err)
+	if !first || time.Since(e.Signed) >= sameBytes {
+		e.Processed = e.Processed || e.InFlight && !first // the outcome of that attempt is unknown
+		if e, err = n.prepare(ctx, e); err != nil {
+			return n.retryOrEnd(ctx, e, err)
 		}
 	}
-	m, err := n.current(&l)
+	m, err := n.currentMessage(&e)
 	if err != nil {
-		return n.undelivered(ctx, l, err)
+		return n.retryOrEnd(ctx, e, err)
 	}
-	transport, err := n.transport(l)
+	transport, err := n.transport(e)
 	if err != nil {
-		return n.undelivered(ctx, l, err)
+		return n.retryOrEnd(ctx, e, err)
 	}
 	deliver, cancel := context.WithTimeout(ctx, attemptTime)
 	defer cancel()
 	got, err := transport.Deliver(deliver, bridge.Delivery{
-		ID: l.ID, To: l.To, Address: l.Address, Message: m, Raw: l.Raw, Attempt: l.Attempts + 1,
+		ID: e.ID, To: e.To, Address: e.Address, Message: m, Raw: e.Raw, Attempt: e.Attempts + 1,
 	})
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return time.Now() // stopping: the outcome is for the next start
+		return time.Now() // the node stops: the next start finds out the outcome
 	case errors.Is(err, client.ErrReplyUnverified):
-		return n.unverified(ctx, l, err)
-	case err != nil && l.Action == wire.ActionClose && isClosed(err):
-		return n.delivered(ctx, l, bridge.Delivered{}) // AM-38: it was closed already
+		return n.endWithBadReply(ctx, e, err)
+	case err != nil && e.Action == wire.ActionClose && isConversationClosed(err):
+		return n.endWithSuccess(ctx, e, bridge.Delivered{}) // AM-38: the conversation was closed already
 	case err != nil:
-		return n.undelivered(ctx, l, err)
+		return n.retryOrEnd(ctx, e, err)
 	}
-	return n.delivered(ctx, l, got)
+	return n.endWithSuccess(ctx, e, got)
 }
 
-func isClosed(err error) bool {
+func isConversationClosed(err error) bool {
 	e, ok := errors.AsType[*client.SendError](err)
 	return ok && e.Refusal != nil && e.Refusal.Code == wire.ConversationClosed
 }
 
-// laterError is a failure from before anything was sent, which may be over the next time.
-type laterError struct{ error }
+// retryableError is a failure before anything was sent; a later attempt may succeed.
+type retryableError struct{ error }
 
-func (e laterError) Unwrap() error { return e.error }
+func (e retryableError) Unwrap() error { return e.error }
 
-// errUnknownDelivery ends a letter that cannot be sent again without the risk of doing it twice (AM-48).
+// errUnknownDelivery ends an outbox entry that the peer might process twice if it were sent again (AM-48).
 var errUnknownDelivery = errors.New("it may have been delivered, and its signature is too old to send it again")
 
-// prepare makes a letter ready for another attempt, durably: it is in flight, and signed anew where its signature is
-// too old. That is allowed where no attempt can have been processed, or where the peer knows resends (AM-48).
-func (n *Node) prepare(ctx context.Context, l Letter) (Letter, error) {
+// prepare stores that an outbox entry is in flight, signed again if its signature is too old. Signing again is allowed
+// only if no attempt can have been processed, or if the peer recognizes resends (AM-48).
+func (n *Node) prepare(ctx context.Context, e OutboxEntry) (OutboxEntry, error) {
 	now := time.Now()
-	if l.Address == "" && now.Sub(l.Signed) >= sameBytes {
-		if l.Processed {
+	if e.Address == "" && now.Sub(e.Signed) >= sameBytes {
+		if e.Processed {
 			knows, err := false, error(nil)
-			if !l.Doubtful {
-				knows, err = n.knowsResends(ctx, l.To)
+			if !e.Doubtful {
+				knows, err = n.knowsResends(ctx, e.To)
 			}
 			switch {
 			case err != nil:
-				return l, laterError{err}
-			case !knows && !n.clock.Reliable(): // the signature may be young enough when the clock is right again
-				return l, laterError{errUnknownDelivery}
+				return e, retryableError{err}
+			case !knows && !n.clock.Reliable(): // with the right time the signature may turn out to be young enough
+				return e, retryableError{errUnknownDelivery}
 			case !knows:
-				return l, errUnknownDelivery
+				return e, errUnknownDelivery
 			}
 		}
-		if err := n.signAnew(&l, now); err != nil {
-			return l, err
+		if err := n.signAgain(&e, now); err != nil {
+			return e, err
 		}
 	}
-	l.InFlight = true
-	if err := n.store.Records().Apply(ctx, []store.Change{l.change()}, now); err != nil {
-		return l, laterError{fmt.Errorf("store letter: %w", err)}
+	e.InFlight = true
+	if err := n.store.Records().Apply(ctx, []store.Change{e.change()}, now); err != nil {
+		return e, retryableError{fmt.Errorf("store outbox entry: %w", err)}
 	}
-	stored, err := n.letter(ctx, l.ID)
+	stored, err := n.loadEntry(ctx, e.ID)
 	if err != nil {
-		return l, laterError{fmt.Errorf("read letter: %w", err)}
+		return e, retryableError{fmt.Errorf("read outbox entry: %w", err)}
 	}
 	return stored, nil
 }
 
-// signAnew gives the letter a new id, time and signature; resend_of names the first id.
-func (n *Node) signAnew(l *Letter, now time.Time) error {
-	m, err := l.message()
+// signAgain gives the entry a new id, time and signature; resend_of names the first id.
+func (n *Node) signAgain(e *OutboxEntry, now time.Time) error {
+	m, err := e.message()
 	if err != nil {
 		return err
 	}
 	s, err := n.sign(wire.Draft{
-		Conversation: l.Conversation, To: l.To, Time: now, Intent: l.Intent,
-		Payload: withMeta(m.Payload, "resend_of", string(l.First)),
+		Conversation: e.Conversation, To: e.To, Time: now, Intent: e.Intent,
+		Payload: withMeta(m.Payload, "resend_of", string(e.First)),
 	})
 	if err != nil {
 		return err
 	}
-	l.MessageID, l.Signed, l.Raw, l.Signer = s.Message.ID, now, s.Raw, n.fingerprint()
+	e.MessageID, e.Signed, e.Raw, e.Signer = s.Message.ID, now, s.Raw, n.fingerprint()
 	return nil
 }
 
-// current returns what goes out now. After a rotation the same message gets a signature of the new key, because the
-// peer may know only that one; what tells a repetition covers no signature (AM-17).
-func (n *Node) current(l *Letter) (wire.Message, error) {
-	m, err := l.message()
-	if err != nil || l.Signer == n.fingerprint() {
+// currentMessage returns the message to send. After a key rotation it has a new signature, because the peer may know
+// only the new key. A repeat is still recognized, because its digest covers no signature (AM-17).
+func (n *Node) currentMessage(e *OutboxEntry) (wire.Message, error) {
+	m, err := e.message()
+	if err != nil || e.Signer == n.fingerprint() {
 		return m, err
 	}
 	tree, err := n.registrar.Identity().Key.SignValue(m.Tree.Without("signature"))
 	if err != nil {
 		return m, fmt.Errorf("sign message: %w", err)
 	}
-	l.Raw, l.Signer = tree.JSON(), n.fingerprint()
+	e.Raw, e.Signer = tree.JSON(), n.fingerprint()
 	return wire.ParseMessage(tree)
 }
 
 func (n *Node) fingerprint() string { return n.registrar.Identity().Key.Public().Fingerprint() }
 
-// knowsResends asks whether the peer's endpoint is one of ours, by the document that says so (AM-81).
+// knowsResends reports whether the peer's endpoint recognizes resends, by its well-known document (AM-81).
 func (n *Node) knowsResends(ctx context.Context, id wire.AgentID) (bool, error) {
 	peer, err := n.cards.Find(ctx, id, time.Now())
 	if err != nil {
@@ -178,30 +179,30 @@ func (n *Node) knowsResends(ctx context.Context, id wire.AgentID) (bool, error) 
 	return err == nil && resp.StatusCode == http.StatusOK && doc.GetStr("agent_id") == string(id), nil
 }
 
-// transport returns what delivers to the letter's address.
-func (n *Node) transport(l Letter) (bridge.Transport, error) {
-	if l.Address == "" {
+// transport returns the transport that delivers to the entry's address.
+func (n *Node) transport(e OutboxEntry) (bridge.Transport, error) {
+	if e.Address == "" {
 		return endpoint{n}, nil
 	}
-	to, err := bridge.ParseAddress(l.Address)
+	to, err := bridge.ParseAddress(e.Address)
 	if err != nil {
 		return nil, err
 	}
-	if a, ok := n.bridges.of(to.Kind); ok {
+	if a, ok := n.bridges.find(to.Kind); ok {
 		if a.Screens || n.cfg.PersonalData == nil {
 			return a.service, nil
 		}
 		return screened{a.service, n}, nil
 	}
-	return nil, laterError{fmt.Errorf("no bridge delivers to %s addresses", to.Kind)}
+	return nil, retryableError{fmt.Errorf("no bridge delivers to %s addresses", to.Kind)}
 }
 
-// endpoint is the transport to agents of this protocol: HTTP to what their card names (AM-45).
+// endpoint is the transport to native agents: HTTP to the endpoint on their card (AM-45).
 type endpoint struct{ n *Node }
 
 var _ bridge.Transport = endpoint{}
 
-// Deliver posts the message and verifies the answer. An answer that is no reply of the peer's is
+// Deliver posts the message and verifies the answer. If it is not the peer's reply, it returns
 // client.ErrReplyUnverified.
 func (e endpoint) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error) {
 	peer, err := e.n.cards.Find(ctx, d.To, time.Now())
@@ -209,13 +210,13 @@ func (e endpoint) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delive
 	case errors.Is(err, client.ErrUnknownAgent), errors.Is(err, client.ErrUnusableCard):
 		return bridge.Delivered{}, err
 	case err != nil:
-		return bridge.Delivered{}, laterError{err} // also a changed key: the owner may accept it
+		return bridge.Delivered{}, retryableError{err} // also for a changed key, which the owner may accept
 	}
-	if out, carried, err := e.n.carry(ctx, d, peer); carried {
+	if out, handled, err := e.n.tryCarriers(ctx, d, peer); handled {
 		return out, err
 	}
 	answer, err := e.n.cfg.HTTP.Send(ctx, peer, d.Raw)
-	if err != nil && e.n.moved(ctx, &peer, err) {
+	if err != nil && e.n.fetchMovedCard(ctx, &peer, err) {
 		answer, err = e.n.cfg.HTTP.Send(ctx, peer, d.Raw)
 	}
 	if err != nil {
@@ -238,14 +239,15 @@ func (e endpoint) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delive
 	return bridge.Delivered{Reply: &reply, Raw: answer.Body, Digest: checked.Digest}, nil
 }
 
-// movedGap is how often the card of a peer that cannot be reached is fetched past the cache at most: less than the pause
-// before the second attempt, so that a burst of messages asks once and the second attempt asks again.
+// movedGap is the minimum time between two fetches of an unreachable peer's card past the cache. It is shorter than the
+// pause before the second attempt, so that a burst of messages fetches once and the second attempt fetches again.
 const movedGap = 3 * time.Second
 
-// moved fetches the card of a peer again after a delivery that cannot have reached it, and reports whether the card now
-// names another endpoint (AM-86). Then it replaces peer. A final failure asks the directory in any case, an endpoint that
-// does not answer at most once within movedGap. A key that the pinned one does not vouch for is not followed.
-func (n *Node) moved(ctx context.Context, peer *client.Peer, cause error) bool {
+// fetchMovedCard fetches the card of a peer again after a delivery that cannot have reached it. If the card names
+// another endpoint, it replaces *peer and returns true (AM-86). After a final failure it always asks the directory;
+// for an endpoint that does not answer it asks at most once within movedGap. It does not follow a key that the pinned
+// key does not vouch for.
+func (n *Node) fetchMovedCard(ctx context.Context, peer *client.Peer, cause error) bool {
 	failed, ok := errors.AsType[*client.SendError](cause)
 	if !ok || failed.Processed || failed.Retry && failed.Status != 0 {
 		return false
@@ -263,7 +265,7 @@ func (n *Node) moved(ctx context.Context, peer *client.Peer, cause error) bool {
 	return true
 }
 
-// replyDigest is what tells the reply from another message under its id.
+// replyDigest returns the digest that distinguishes the reply from another message with the same id.
 func replyDigest(d bridge.Delivered) [32]byte {
 	if d.Digest != ([32]byte{}) {
 		return d.Digest

@@ -16,14 +16,14 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// countAdmitted adds a message that was let in to its sum. What is held has a line of its own, with its question.
-func (a *acceptance) countAdmitted(out bridge.Outcome) {
+// countAdmission adds an admitted message to the sums of the audit log. A held message has its own line.
+func (a *acceptance) countAdmission(out bridge.Outcome) {
 	if !out.Duplicate && !out.Held {
 		a.n.audit.Count(acl.AuditEntry{At: a.now, Kind: acl.AuditAdmitted, Subject: a.in.Principal, Rule: a.admittedBy()})
 	}
 }
 
-// admittedBy names the rule of line 11 that lets the sender in.
+// admittedBy names the rule of line 11 that admitted the sender.
 func (a *acceptance) admittedBy() string {
 	switch {
 	case a.unit != nil && a.unit.Conversation().WroteFirst:
@@ -34,7 +34,7 @@ func (a *acceptance) admittedBy() string {
 	return "access.mode=" + string(a.n.modeFor(a.in.Address))
 }
 
-// refusedBy names the rule that keeps a sender out whose signature is good.
+// refusedBy names the rule that refused a sender whose signature is good.
 func (a *acceptance) refusedBy(err error) string {
 	switch {
 	case errors.Is(err, wire.ErrNotAllowed) && a.standing != acl.Blocked:
@@ -45,8 +45,8 @@ func (a *acceptance) refusedBy(err error) string {
 	return codeOf(err)
 }
 
-// countRefused adds a refusal to its sum. What is our own trouble is none.
-func (n *Node) countRefused(principal, rule string, err error) {
+// countRefusal adds a refusal to the sums of the audit log. It does not count faults of the node itself.
+func (n *Node) countRefusal(principal, rule string, err error) {
 	e, ok := errors.AsType[*wire.Error](err)
 	if !ok || e.Status >= http.StatusInternalServerError {
 		return
@@ -54,14 +54,14 @@ func (n *Node) countRefused(principal, rule string, err error) {
 	n.audit.Count(acl.AuditEntry{At: time.Now(), Kind: acl.AuditRefused, Subject: principal, Rule: rule, Note: e.Message})
 }
 
-// countUnproven adds a refusal from before line 8 was passed to its sum. It names nobody, because anybody may have
-// written that name, but for one on the block list, which the owner wrote.
+// countUnproven counts a refusal that came before line 8. It names no sender, because anybody may have written that
+// name. The exception is a sender on the block list, because the owner wrote that name.
 func (n *Node) countUnproven(in bridge.Inbound, err error) {
 	if errors.Is(err, wire.ErrNotAllowed) {
-		n.countRefused(in.Principal, "peer="+string(acl.Blocked), err)
+		n.countRefusal(in.Principal, "peer="+string(acl.Blocked), err)
 		return
 	}
-	n.countRefused("", codeOf(err), err)
+	n.countRefusal("", codeOf(err), err)
 }
 
 func codeOf(err error) string {
@@ -73,7 +73,7 @@ func codeOf(err error) string {
 
 const keyPolicy = "policy"
 
-// auditPolicy writes a line where the node starts with other rules than it had before.
+// auditPolicy writes a line if the node starts with other rules than the last time.
 func (n *Node) auditPolicy(ctx context.Context, now time.Time) error {
 	policy, links := n.policy(), make(map[string]acl.Mode)
 	n.bridges.modes.Range(func(link, mode any) bool {
@@ -105,5 +105,5 @@ func (n *Node) auditPolicy(ctx context.Context, now time.Time) error {
 		Rule: fmt.Sprintf("access.mode=%s outgoing.mode=%s", n.mode(), n.cfg.Outbound.mode()),
 		Note: fmt.Sprintf("%d allowed, %d blocked, %d hold rules", len(policy.Allow), len(policy.Block), len(policy.Hold)),
 	}
-	return n.keep(ctx, keyPolicy, []byte(digest), now, n.audit.Change(entry))
+	return n.saveState(ctx, keyPolicy, []byte(digest), now, n.audit.Change(entry))
 }

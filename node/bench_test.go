@@ -10,7 +10,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// BenchmarkReceive measures one message of a known peer from its bytes to the signed answer, in a conversation of its own.
+// BenchmarkReceive measures the reception of a message of a known peer, from its bytes to the signed answer, each in a
+// new conversation.
 func BenchmarkReceive(b *testing.B) {
 	mesh := meshtest.New(b)
 	chris := mesh.Stranger("chris")
@@ -28,7 +29,7 @@ func BenchmarkReceive(b *testing.B) {
 	}
 }
 
-// BenchmarkSend measures the unit that puts a message of ours into its conversation and the outbox.
+// BenchmarkSend measures the unit that adds a message to its conversation and the outbox.
 func BenchmarkSend(b *testing.B) {
 	mesh := meshtest.New(b)
 	chris := mesh.Stranger("chris")

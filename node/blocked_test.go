@@ -15,14 +15,15 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// TestBlockedSenderRunsNothingAgain: a block counts for a hook that a restart interrupted as well (AM-25).
+// TestBlockedSenderRunsNothingAgain: a hook that a restart interrupted does not run again for a sender blocked since
+// (AM-25).
 func TestBlockedSenderRunsNothingAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
 		chris := mesh.Stranger("chris")
 		d := in("conv_one", chris.Draft("", wire.Deliver, hello))
-		killed := killedAtWork(t, mesh, nil, one(func(to wire.AgentID) []byte { d.To = to; return chris.Sign(d) }))
-		again := mesh.Restart(killed, hooked(func(context.Context, hook.Call) (hook.Answer, error) {
+		killed := killWhileRunning(t, mesh, nil, oneBody(func(to wire.AgentID) []byte { d.To = to; return chris.Sign(d) }))
+		again := mesh.Restart(killed, configureHook(func(context.Context, hook.Call) (hook.Answer, error) {
 			t.Error("the hook ran for a blocked sender")
 			return hook.Answer{}, nil
 		}))
@@ -38,7 +39,7 @@ func TestBlockedSenderRunsNothingAgain(t *testing.T) {
 	})
 }
 
-// TestConversationPages: the pages of a state are full, and none comes twice.
+// TestConversationPages: the pages of a filtered list are full, and no conversation appears twice.
 func TestConversationPages(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Stranger("chris")

@@ -19,21 +19,21 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// bridges is what is attached to a node. The zero value is ready to use, and safe for concurrent use.
+// bridges holds the bridges connected to a node. The zero value is ready to use and safe for concurrent use.
 type bridges struct {
 	modes sync.Map // "kind:link" to acl.Mode
 
 	mu       sync.RWMutex
-	attached []attached // in order; replaced, never changed
+	attached []attached // in order of connection; the slice is replaced, never changed
 }
 
-// attached is a kind and what serves it.
+// attached is a kind with the service that implements it.
 type attached struct {
 	bridge.Kind
 	service bridge.Transport
 }
 
-// links returns the links of a service, and false if it is a transport without links.
+// links returns the links of a service, or false if it is a transport without links.
 func (a attached) links() ([]bridge.LinkStatus, bool) {
 	linked, ok := a.service.(interface{ Links() []bridge.LinkStatus })
 	if !ok {
@@ -42,15 +42,14 @@ func (a attached) links() ([]bridge.LinkStatus, bool) {
 	return linked.Links(), true
 }
 
-// handles reports whether the bridge handles messages of an intent.
-func (a attached) handles(intent wire.Intent) bool {
+// canHandle reports whether the bridge handles messages of an intent.
+func (a attached) canHandle(intent wire.Intent) bool {
 	links, _ := a.links()
 	return acl.Match(a.Intents, string(intent)) && (a.Native || len(links) > 0)
 }
 
-// Attach takes the links of a kind under the node's access rules: policy.access of a link decides about everybody behind
-// it, whatever the bridge calls them. The error names each key of a policy that the kind does not honor. It returns the
-// node as the bridge sees it.
+// Attach puts the links of a kind under the node's access rules: policy.access of a link decides about everybody behind
+// it. It returns the node as the bridge sees it. The error names each policy key that the kind does not honor.
 func (n *Node) Attach(kind bridge.Kind, links []bridge.Link) (bridge.Mesh, error) {
 	for _, l := range links {
 		var wrong []error
@@ -65,8 +64,9 @@ func (n *Node) Attach(kind bridge.Kind, links []bridge.Link) (bridge.Mesh, error
 	return mesh{n, kind.Name}, nil
 }
 
-// Connect has service carry the messages of the node to addresses of the kind. As far as it implements them, it is also
-// the kind's [bridge.Handler], [bridge.Observer], [bridge.FailureObserver], [bridge.Answerer] and [bridge.Carrier].
+// Connect makes service deliver the node's messages to addresses of the kind. If service also implements
+// [bridge.Handler], [bridge.Observer], [bridge.FailureObserver], [bridge.Answerer] or [bridge.Carrier], it has that
+// role for the kind.
 func (n *Node) Connect(kind bridge.Kind, service bridge.Transport) {
 	n.bridges.mu.Lock()
 	defer n.bridges.mu.Unlock()
@@ -79,8 +79,8 @@ func (b *bridges) all() []attached {
 	return b.attached
 }
 
-// of returns what serves a kind.
-func (b *bridges) of(kind string) (attached, bool) {
+// find returns the kind with the given name and its service.
+func (b *bridges) find(kind string) (attached, bool) {
 	for _, a := range b.all() {
 		if a.Name == kind {
 			return a, true
@@ -89,8 +89,8 @@ func (b *bridges) of(kind string) (attached, bool) {
 	return attached{}, false
 }
 
-func (b *bridges) serves(kind string) bool {
-	_, ok := b.of(kind)
+func (b *bridges) hasKind(kind string) bool {
+	_, ok := b.find(kind)
 	return ok
 }
 
@@ -98,14 +98,14 @@ func (b *bridges) serves(kind string) bool {
 func (b *bridges) route(intent wire.Intent) (Route, bool) {
 	for _, a := range b.all() {
 		h, ok := a.service.(bridge.Handler)
-		if ok && a.handles(intent) {
+		if ok && a.canHandle(intent) {
 			return Route{Pattern: a.Intents, Name: a.Name, Handler: bridgeHandler{h}, Repeatable: a.Repeatable, Foreign: true, Receipts: a.Receipts}, true
 		}
 	}
 	return Route{}, false
 }
 
-// bridgeHandler hands messages to a bridge.
+// bridgeHandler passes messages to a bridge.
 type bridgeHandler struct{ bridge.Handler }
 
 // Handle implements [hook.Handler].
@@ -121,7 +121,7 @@ func (h bridgeHandler) Handle(ctx context.Context, c hook.Call) (hook.Answer, er
 	return hook.Answer{Payload: r.Payload, Hold: r.Hold, Err: r.Refusal}, err
 }
 
-// silence returns how long conversations of an intent may be silent, 0 for as long as others.
+// silence returns how long conversations of an intent may be silent, or 0 for the default.
 func (b *bridges) silence(intent wire.Intent) time.Duration {
 	for _, a := range b.all() {
 		if d := a.Silence[intent]; d > 0 {
@@ -131,9 +131,9 @@ func (b *bridges) silence(intent wire.Intent) time.Duration {
 	return 0
 }
 
-// checkAddress returns why an attempt to deliver to an address is not worth making, in words for the owner.
+// checkAddress returns an error if the address names a link that is not configured. The error text is for the owner.
 func (b *bridges) checkAddress(to bridge.Address) error {
-	a, _ := b.of(to.Kind)
+	a, _ := b.find(to.Kind)
 	links, ok := a.links()
 	if !ok || to.Link == a.Inbound {
 		return nil
@@ -148,7 +148,7 @@ func (b *bridges) checkAddress(to bridge.Address) error {
 	return fmt.Errorf("there is no %s link %s; configured: %s", to.Kind, to.Link, cmp.Or(strings.Join(names, ", "), "none"))
 }
 
-// observe returns what bridges change in the step that takes in.
+// observe returns the changes that bridges add to the unit that accepts in.
 func (b *bridges) observe(in bridge.Inbound) []store.Change {
 	var changes []store.Change
 	for _, a := range b.all() {
@@ -159,8 +159,8 @@ func (b *bridges) observe(in bridge.Inbound) []store.Change {
 	return changes
 }
 
-// committed tells bridges what was committed.
-func (b *bridges) committed(changes []store.Change) {
+// reportCommit tells the bridges about committed changes.
+func (b *bridges) reportCommit(changes []store.Change) {
 	for _, a := range b.all() {
 		if o, ok := a.service.(bridge.Observer); ok {
 			o.OnCommit(changes)
@@ -168,11 +168,11 @@ func (b *bridges) committed(changes []store.Change) {
 	}
 }
 
-// undelivered tells bridges of an outbox entry that is given up, see [bridge.FailureObserver].
-func (b *bridges) undelivered(ctx context.Context, l Letter) (about string, quiet bool, changes []store.Change) {
-	u := bridge.Undelivered{To: l.To, Address: l.Address, ConvID: l.Conversation, MessageID: l.MessageID, Intent: l.Intent, Status: l.Status}
-	if l.Err != nil {
-		u.Code, u.Reason = l.Err.Code, l.Err.Message
+// reportFailure tells the bridges about an outbox entry that failed for good, see [bridge.FailureObserver].
+func (b *bridges) reportFailure(ctx context.Context, e OutboxEntry) (about string, quiet bool, changes []store.Change) {
+	u := bridge.Undelivered{To: e.To, Address: e.Address, ConvID: e.Conversation, MessageID: e.MessageID, Intent: e.Intent, Status: e.Status}
+	if e.Err != nil {
+		u.Code, u.Reason = e.Err.Code, e.Err.Message
 	}
 	for _, a := range b.all() {
 		if o, ok := a.service.(bridge.FailureObserver); ok {
@@ -183,7 +183,7 @@ func (b *bridges) undelivered(ctx context.Context, l Letter) (about string, quie
 	return about, quiet, changes
 }
 
-// policy returns the access policy with the hold rules of bridges behind those of the owner.
+// policy returns the access policy, with the hold rules of bridges after those of the owner.
 func (n *Node) policy() acl.Policy {
 	p := n.cfg.Policy
 	for _, a := range n.bridges.all() {
@@ -192,8 +192,8 @@ func (n *Node) policy() acl.Policy {
 	return p
 }
 
-// linkMode returns the access mode of a link with the given policy.access. The default is approval, except that a link
-// lets nobody ask if the node itself takes messages from listed peers only.
+// linkMode returns the access mode of a link with the given policy.access. The default is approval, or allowlist if the
+// node itself accepts messages from listed peers only.
 func (n *Node) linkMode(access acl.Mode) acl.Mode {
 	switch {
 	case access != "":
@@ -204,8 +204,8 @@ func (n *Node) linkMode(access acl.Mode) acl.Mode {
 	return acl.Approval
 }
 
-// modeFor returns the access mode for the peer with a foreign address: that of its link. For a native peer, whose address
-// is empty, and for a foreign one that came to a service of this process and not over a link, it is the node's own.
+// modeFor returns the access mode for the peer with a foreign address: that of its link. The node's own mode applies to
+// native peers, whose address is empty, and to foreign ones that did not come over a link.
 func (n *Node) modeFor(address string) acl.Mode {
 	if m, ok := n.bridges.modes.Load(linkOf(address)); ok {
 		return m.(acl.Mode)
@@ -220,8 +220,8 @@ func (n *Node) policyFor(address string) acl.Policy {
 	return p
 }
 
-// bridgeAsked tells the owner that a bridge asks something: its question comes without a notice of its own.
-func (n *Node) bridgeAsked(ask acl.Ask) []store.Change {
+// noticeBridgeAsk returns the notice about a question of a bridge, which does not come with a notice of its own.
+func (n *Node) noticeBridgeAsk(ask acl.Ask) []store.Change {
 	if isOwnKind(ask.Kind) {
 		return nil
 	}
@@ -230,13 +230,13 @@ func (n *Node) bridgeAsked(ask acl.Ask) []store.Change {
 	})}
 }
 
-// isOwnKind reports whether a question is one of the node's, and not a bridge's.
+// isOwnKind reports whether a question is the node's own, and not a bridge's.
 func isOwnKind(kind string) bool {
 	return slices.Contains([]string{askMessage, askOutgoing, askTask, askInterrupted, askKeyChange}, kind)
 }
 
-// screened is the transport of a bridge that does not look for personal data itself: it tells the owner when such data
-// leaves, and lets it leave (MS-40).
+// screened is the transport of a bridge that does not look for personal data itself. It notifies the owner when
+// personal data leaves, and lets it leave (MS-40).
 type screened struct {
 	bridge.Transport
 	n *Node
@@ -244,7 +244,7 @@ type screened struct {
 
 // Deliver implements [bridge.Transport].
 func (s screened) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error) {
-	if d.Attempt > 1 { // once for a message
+	if d.Attempt > 1 { // one notice for each message
 		return s.Transport.Deliver(ctx, d)
 	}
 	if types := s.n.cfg.PersonalData(d.Message.Payload.Without("metadata")); len(types) > 0 {
@@ -260,8 +260,8 @@ func (s screened) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delive
 	return s.Transport.Deliver(ctx, d)
 }
 
-// carry has the carriers try a delivery; carried is false if none knows a way.
-func (n *Node) carry(ctx context.Context, d bridge.Delivery, peer client.Peer) (out bridge.Delivered, carried bool, err error) {
+// tryCarriers offers a delivery to the carriers; carried is false if none of them has a way to the peer.
+func (n *Node) tryCarriers(ctx context.Context, d bridge.Delivery, peer client.Peer) (out bridge.Delivered, handled bool, err error) {
 	for _, a := range n.bridges.all() {
 		c, ok := a.service.(bridge.Carrier)
 		if !ok {
@@ -272,15 +272,15 @@ func (n *Node) carry(ctx context.Context, d bridge.Delivery, peer client.Peer) (
 			continue
 		}
 		if err == nil {
-			out, err = n.readCarried(ctx, d, peer, answer)
+			out, err = n.readCarrierAnswer(ctx, d, peer, answer)
 		}
 		return out, true, err
 	}
 	return out, false, nil
 }
 
-// readCarried reads what a carrier brought back: the signed reply, or why the other side refused.
-func (n *Node) readCarried(ctx context.Context, d bridge.Delivery, peer client.Peer, answer []byte) (bridge.Delivered, error) {
+// readCarrierAnswer reads the answer that a carrier returned: the signed reply, or the reason of a refusal.
+func (n *Node) readCarrierAnswer(ctx context.Context, d bridge.Delivery, peer client.Peer, answer []byte) (bridge.Delivered, error) {
 	v, err := wire.ParseObject(answer)
 	if err != nil {
 		return bridge.Delivered{}, err

@@ -17,13 +17,14 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// metaAgreedIn names the conversation in which an event was agreed: that one has ended (AM-39), so whoever cancels the
-// event says so in another (AM-87).
+// metaAgreedIn names the conversation in which an event was agreed. That conversation has ended (AM-39), so a
+// cancellation comes in another one and names it (AM-87).
 const metaAgreedIn = "agreed_in"
 
-// eventOf returns the UID of the agreed event that a message takes back, "" if it takes back none. The UID is made of the
-// peer that the conversation is with, so nobody reaches an event of others. before is the conversation without the message.
-func eventOf(intent wire.Intent, payload wire.Value, before conversations.Conversation) string {
+// cancelledEventUID returns the UID of the agreed event that a message cancels, or "" if it cancels no event. The UID
+// contains the peer of the conversation, so no peer can cancel the events of others. before is the conversation without
+// the message.
+func cancelledEventUID(intent wire.Intent, payload wire.Value, before conversations.Conversation) string {
 	in := before.Key.ID
 	switch payload.GetStr("action") {
 	case "cancel", "decline":
@@ -43,14 +44,14 @@ func eventOf(intent wire.Intent, payload wire.Value, before conversations.Conver
 	return calendar.UID(before.Key.Peer, in)
 }
 
-// unbook is the contributor that reacts to a message that takes an agreed event back: the event goes out of the calendar,
-// its agreement is marked, and the owner is notified if it was the peer who did so.
+// unbook is a contributor that reacts to a message that cancels an agreed event. It removes the event from the
+// calendar, marks its agreement, and notifies the owner if the peer cancelled.
 func (n *Node) unbook(ctx context.Context, u *conversations.Unit, before conversations.Conversation, e conversations.Event) error {
 	by, payload := conversations.Ours, e.Payload
 	switch e.Kind {
 	case conversations.Sent, conversations.Replied, conversations.ClosedByUs:
 	case conversations.OwnerRejected:
-		payload = rejection(wire.OwnerRejected)
+		payload = rejectionPayload(wire.OwnerRejected)
 	case conversations.Received, conversations.ClosedByPeer:
 		if e.Waits {
 			return nil
@@ -59,7 +60,7 @@ func (n *Node) unbook(ctx context.Context, u *conversations.Unit, before convers
 	default:
 		return nil
 	}
-	event, changes, err := n.takenBack(ctx, eventOf(e.Intent, payload, before), payload, before.Key, by, u.Now)
+	event, changes, err := n.cancelChanges(ctx, cancelledEventUID(e.Intent, payload, before), payload, before.Key, by, u.Now)
 	if err != nil {
 		return err
 	}
@@ -70,13 +71,13 @@ func (n *Node) unbook(ctx context.Context, u *conversations.Unit, before convers
 	return nil
 }
 
-// takenBack returns the changes that take an agreed event back, none if uid is empty. event is what goes out of the
-// calendar, its zero value if nothing does.
-func (n *Node) takenBack(ctx context.Context, uid string, payload wire.Value, key store.ConvKey, by conversations.Side, now time.Time) (event calendar.Event, changes []store.Change, err error) {
+// cancelChanges returns the changes that cancel an agreed event, or none if uid is empty. event is the event that
+// leaves the calendar; it is the zero value if no event does.
+func (n *Node) cancelChanges(ctx context.Context, uid string, payload wire.Value, key store.ConvKey, by conversations.Side, now time.Time) (event calendar.Event, changes []store.Change, err error) {
 	if uid == "" {
 		return event, nil, nil
 	}
-	marks, err := n.markCancelled(ctx, payload, key, by, now)
+	marks, err := n.markCancellation(ctx, payload, key, by, now)
 	if err != nil || n.cfg.Agreed == nil {
 		return event, marks, err
 	}
@@ -84,7 +85,7 @@ func (n *Node) takenBack(ctx context.Context, uid string, payload wire.Value, ke
 	return event, append(changes, marks...), err
 }
 
-// cancelNotice tells the owner that the peer cancelled an event.
+// cancelNotice returns the notice that the peer cancelled an event.
 func (n *Node) cancelNotice(e calendar.Event, key store.ConvKey, name string, now time.Time) store.Change {
 	notice := n.notice(notify.Cancelled, wire.AgentID(key.Peer), name, key, now)
 	notice.Title = "cancelled: " + e.Title
@@ -92,13 +93,13 @@ func (n *Node) cancelNotice(e calendar.Event, key store.ConvKey, name string, no
 	return n.notices.Change(notice)
 }
 
-// nsCancelled holds the agreements that were cancelled from another conversation, by the UID of their event: the
-// conversation in which an event was agreed has ended (AM-87).
+// nsCancelled holds the agreements that were cancelled from another conversation, by the UID of their event, because
+// the conversation in which an event was agreed has ended (AM-87).
 const nsCancelled = "agreement-cancelled"
 
-// markCancelled returns the change that marks the agreement of another conversation as cancelled, if the message is a
-// cancel or decline of mesh.schedule that names one in force with the same peer.
-func (n *Node) markCancelled(ctx context.Context, payload wire.Value, here store.ConvKey, by conversations.Side, now time.Time) ([]store.Change, error) {
+// markCancellation returns the change that marks the agreement of another conversation as cancelled. It returns none
+// unless the message is a cancel or decline that names an agreement in force with the same peer.
+func (n *Node) markCancellation(ctx context.Context, payload wire.Value, here store.ConvKey, by conversations.Side, now time.Time) ([]store.Change, error) {
 	action, in := payload.GetStr("action"), conversations.AgreedIn(payload)
 	if action != "cancel" && action != "decline" || in == "" || in == here.ID {
 		return nil, nil
@@ -116,7 +117,7 @@ func (n *Node) markCancelled(ctx context.Context, payload wire.Value, here store
 	}}}, nil
 }
 
-// agreement returns what was agreed in a conversation, nil if nothing was, with the mark of a later cancellation.
+// agreement returns what was agreed in a conversation, with the mark of a later cancellation; nil if nothing was.
 func (n *Node) agreement(ctx context.Context, conv conversations.Conversation, now time.Time) (*conversations.Agreement, error) {
 	if !conv.InForce() {
 		return conv.Agreement, nil
@@ -139,24 +140,24 @@ func (n *Node) agreement(ctx context.Context, conv conversations.Conversation, n
 	return &a, nil
 }
 
-// cancels reports whether the message takes back an event that its sender agreed with us. It may in every mode, as it may
-// answer where our owner wrote (AM-30). One that is sealed is taken for a cancel until it is open.
-func (a *acceptance) cancels(ctx context.Context, before conversations.Conversation) bool {
+// isCancellation reports whether the message cancels an event that its sender agreed with us. It is admitted in every
+// access mode, like an answer (AM-30). A sealed message counts as a cancellation until it is opened.
+func (a *acceptance) isCancellation(ctx context.Context, before conversations.Conversation) bool {
 	payload := a.in.Payload
 	if conversations.IsSealed(payload) {
 		payload = payload.With("action", wire.Text("cancel"))
 	}
-	_, changes, err := a.n.takenBack(ctx, eventOf(a.in.Intent, payload, before), payload, a.key, conversations.Theirs, a.now)
+	_, changes, err := a.n.cancelChanges(ctx, cancelledEventUID(a.in.Intent, payload, before), payload, a.key, conversations.Theirs, a.now)
 	return err == nil && len(changes) > 0
 }
 
-// ErrNoEvent: nothing was agreed under that name, or more than one thing.
+// ErrNoEvent means that no agreed event has the given name, or that several do.
 var ErrNoEvent = &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: "no agreed event has this id, or more than one begins with it"}
 
-// CancelEvent cancels an agreed event, named by its UID or a unique part of one: it goes out of the owner's calendar, and
-// the peer is told, in a new conversation: the one in which it was agreed may have ended at the other side already.
+// CancelEvent cancels an agreed event, named by its UID or a unique beginning of the UID. It removes the event from the
+// owner's calendar and tells the peer in a new conversation, because the peer may already have ended the old one.
 func (n *Node) CancelEvent(ctx context.Context, name, reason string, wait time.Duration) (Sent, error) {
-	e, err := n.event(ctx, name)
+	e, err := n.findEvent(ctx, name)
 	if err != nil {
 		return Sent{}, err
 	}
@@ -177,8 +178,8 @@ func (n *Node) CancelEvent(ctx context.Context, name, reason string, wait time.D
 	return n.Send(ctx, out, wait)
 }
 
-// event finds an agreed event.
-func (n *Node) event(ctx context.Context, name string) (calendar.Event, error) {
+// findEvent finds an agreed event by its UID or a unique beginning of the UID.
+func (n *Node) findEvent(ctx context.Context, name string) (calendar.Event, error) {
 	if n.cfg.Agreed == nil || name == "" {
 		return calendar.Event{}, ErrNoEvent
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// filing is scheduling with a folder that agreed events are written to.
-func filing(t *testing.T, dir string, day time.Time, from, until int) func(*node.Config) {
+// withCalendarFolder is scheduling with a folder to which agreed events are written.
+func withCalendarFolder(t *testing.T, dir string, day time.Time, from, until int) func(*node.Config) {
 	return func(cfg *node.Config) {
 		scheduling(t, day, from, until, calendar.Limits{Accept: true, Strangers: true})(cfg)
 		book := calendar.NewBook(calendar.BookConfig{Records: cfg.Store.Records(), Writer: calendar.Folder{Path: dir}})
@@ -30,8 +30,8 @@ func filing(t *testing.T, dir string, day time.Time, from, until int) func(*node
 	}
 }
 
-// filed counts the .ics files in a folder.
-func filed(dir string) int {
+// countFiles counts the .ics files in a folder.
+func countFiles(dir string) int {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return 0
@@ -45,8 +45,8 @@ func filed(dir string) int {
 	return n
 }
 
-// told counts the notices of a kind.
-func told(t *testing.T, m *meshtest.Member, kind string) (n int) {
+// countNotices counts the notices of a kind.
+func countNotices(t *testing.T, m *meshtest.Member, kind string) (n int) {
 	t.Helper()
 	list, _, err := m.Notices.List(t.Context(), "", 100, time.Now())
 	if err != nil {
@@ -60,7 +60,7 @@ func told(t *testing.T, m *meshtest.Member, kind string) (n int) {
 	return n
 }
 
-// agree has chris propose coffee to sarah, who accepts, and waits until both have it in their folders.
+// agree makes chris propose coffee to sarah, who accepts, and waits until both have the event in their folders.
 func agree(t *testing.T, chris, sarah *meshtest.Member, day time.Time, conv wire.ConversationID, seal node.SealChoice, dirs ...string) {
 	t.Helper()
 	out := node.Outgoing{To: sarah.ID(), Intent: wire.Schedule, Payload: coffee(t, day.Add(14*time.Hour)), Conv: conv, Seal: seal, Via: "owner"}
@@ -68,23 +68,23 @@ func agree(t *testing.T, chris, sarah *meshtest.Member, day time.Time, conv wire
 	waitFor(t, "the event is agreed", func() bool {
 		back := node.Outgoing{To: chris.ID(), Conv: out.Conv}
 		return convState(t, chris.Store, out) == conversations.Completed && convState(t, sarah.Store, back) == conversations.Completed &&
-			filed(dirs[0]) == 1 && filed(dirs[1]) == 1
+			countFiles(dirs[0]) == 1 && countFiles(dirs[1]) == 1
 	})
 }
 
-// TestCancelEvent is AM-87: an event that was agreed goes out of both calendars when either side cancels it, although the
-// conversation in which it was agreed has ended; the other owner is told once, and told what.
+// TestCancelEvent (AM-87): if either side cancels an agreed event, it leaves both calendars, although the conversation
+// in which it was agreed has ended. The other owner gets one notice that names the event.
 func TestCancelEvent(t *testing.T) {
 	for _, c := range []struct {
 		name    string
-		byOpen  bool // by who opened the conversation
+		byOpen  bool // the opener of the conversation cancels
 		seal    node.SealChoice
-		mode    acl.Mode // of who gets it
-		outlook []string // what waits for the owner of who cancels
-		holds   bool     // a cancel waits for the owner of who gets it
+		mode    acl.Mode // of the other side
+		outlook []string // the canceller's intents that its own owner must approve
+		holds   bool     // the other side's owner must approve a cancel
 	}{
-		{name: "by who proposed", byOpen: true, mode: acl.Open},
-		{name: "by who accepted", mode: acl.Open},
+		{name: "by the proposer", byOpen: true, mode: acl.Open},
+		{name: "by the acceptor", mode: acl.Open},
 		{name: "to an owner who asks about strangers", byOpen: true, mode: acl.Approval},
 		{name: "to an owner with a list", mode: acl.Allowlist},
 		{name: "sealed", byOpen: true, mode: acl.Open, seal: node.Sealed},
@@ -95,7 +95,7 @@ func TestCancelEvent(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			day, mesh := workday(), meshtest.New(t)
 			dirs := []string{t.TempDir(), t.TempDir()}
-			cfgs := []func(*node.Config){filing(t, dirs[0], day, 12, 13), filing(t, dirs[1], day, 9, 12)}
+			cfgs := []func(*node.Config){withCalendarFolder(t, dirs[0], day, 12, 13), withCalendarFolder(t, dirs[1], day, 9, 12)}
 			chris, sarah := mesh.Node("chris", cfgs[0]), mesh.Node("sarah", cfgs[1])
 			agree(t, chris, sarah, day, "conv_coffee", c.seal, dirs...)
 			from, to := chris, sarah
@@ -110,7 +110,7 @@ func TestCancelEvent(t *testing.T) {
 					cfg.Policy.Hold = []acl.HoldRule{{Intent: "mesh.schedule", Actions: []string{"cancel"}, Hold: acl.Always}}
 				}
 			})
-			if _, err := to.Register(t.Context(), ""); err != nil { // at its new address, before anybody looks it up
+			if _, err := to.Register(t.Context(), ""); err != nil { // at its new address, before another node looks it up
 				t.Fatal(err)
 			}
 			from = mesh.Restart(from, func(cfg *node.Config) { cfgFrom(cfg); cfg.Outbound.Approve = c.outlook })
@@ -140,26 +140,26 @@ func TestCancelEvent(t *testing.T) {
 			if c.holds {
 				decide(t, to, theAsk(t, to), acl.Approve)
 			}
-			waitFor(t, "both calendars are without it", func() bool {
-				return len(agreedEvents(t, from)) == 0 && len(agreedEvents(t, to)) == 0 && filed(dirs[0]) == 0 && filed(dirs[1]) == 0
+			waitFor(t, "both calendars are empty", func() bool {
+				return len(agreedEvents(t, from)) == 0 && len(agreedEvents(t, to)) == 0 && countFiles(dirs[0]) == 0 && countFiles(dirs[1]) == 0
 			})
-			if n := told(t, to, notify.Cancelled); n != 1 || told(t, from, notify.Cancelled) != 0 {
-				t.Errorf("told %d times, and who cancelled %d times", n, told(t, from, notify.Cancelled))
+			if n := countNotices(t, to, notify.Cancelled); n != 1 || countNotices(t, from, notify.Cancelled) != 0 {
+				t.Errorf("%d notices at the other side, %d at the side that cancelled", n, countNotices(t, from, notify.Cancelled))
 			}
 			if c.seal != "" {
 				if said, _ := conversations.ReadContent(transcriptOf(t, from, to.ID(), sent.Conversation)[0]); !said.Sealed {
-					t.Error("what was agreed sealed was cancelled in the open")
+					t.Error("the cancellation of a sealed agreement is not sealed")
 				}
 			}
 		})
 	}
 }
 
-// TestCancelOfOthers: who did not agree an event does not cancel it, whatever it names.
+// TestCancelOfOthers: a peer cannot cancel an event that it did not agree to, whatever it names.
 func TestCancelOfOthers(t *testing.T) {
 	day, mesh := workday(), meshtest.New(t)
 	dirs := []string{t.TempDir(), t.TempDir()}
-	chris, sarah := mesh.Node("chris", filing(t, dirs[0], day, 12, 13)), mesh.Node("sarah", filing(t, dirs[1], day, 9, 12))
+	chris, sarah := mesh.Node("chris", withCalendarFolder(t, dirs[0], day, 12, 13)), mesh.Node("sarah", withCalendarFolder(t, dirs[1], day, 9, 12))
 	agree(t, chris, sarah, day, "conv_coffee", "", dirs...)
 	mallory := mesh.Stranger("mallory")
 	for _, conv := range []wire.ConversationID{"conv_coffee", "conv_other"} {
@@ -171,27 +171,27 @@ func TestCancelOfOthers(t *testing.T) {
 			must(t, meshtest.Post(t, sarah.URL, mallory.Sign(d)), http.StatusOK)
 		}
 	}
-	// Nor does its own word about another thing.
+	// Messages of the peer about other things do not cancel it either.
 	mustSend(t, chris.Node, outgoing(t, sarah.ID(), wire.Deliver, `{"action":"cancel","metadata":{"agreed_in":"conv_coffee"}}`), 30*time.Second)
 	mustSend(t, chris.Node, outgoing(t, sarah.ID(), wire.Schedule, `{"action":"cancel","metadata":{"agreed_in":"conv_none"}}`), 30*time.Second)
-	if len(agreedEvents(t, sarah)) != 1 || told(t, sarah, notify.Cancelled) != 0 {
-		t.Errorf("the event was cancelled: %d left, told %d times", len(agreedEvents(t, sarah)), told(t, sarah, notify.Cancelled))
+	if len(agreedEvents(t, sarah)) != 1 || countNotices(t, sarah, notify.Cancelled) != 0 {
+		t.Errorf("the event was cancelled: %d left, %d notices", len(agreedEvents(t, sarah)), countNotices(t, sarah, notify.Cancelled))
 	}
 }
 
-// TestSealIsNoWayIn: what is sealed is taken for the cancel that its sender may send in every mode until it is open, and is
-// refused then where it is something else.
+// TestSealIsNoWayIn: until it is opened, a sealed message counts as a cancellation, which is admitted in every mode.
+// If it turns out to be something else, it is refused.
 func TestSealIsNoWayIn(t *testing.T) {
 	day, mesh := workday(), meshtest.New(t)
 	dirs := []string{t.TempDir(), t.TempDir()}
-	cfg := filing(t, dirs[1], day, 9, 12)
-	chris, sarah := mesh.Node("chris", filing(t, dirs[0], day, 12, 13)), mesh.Node("sarah", cfg)
+	cfg := withCalendarFolder(t, dirs[1], day, 9, 12)
+	chris, sarah := mesh.Node("chris", withCalendarFolder(t, dirs[0], day, 12, 13)), mesh.Node("sarah", cfg)
 	agree(t, chris, sarah, day, "conv_coffee", node.Sealed, dirs...)
 	sarah = mesh.Restart(sarah, func(c *node.Config) { cfg(c); c.Policy.Mode = acl.Allowlist })
 	if _, err := sarah.Register(t.Context(), ""); err != nil { // at its new address
 		t.Fatal(err)
 	}
-	chris = mesh.Restart(chris, filing(t, dirs[0], day, 12, 13)) // looks for the address anew
+	chris = mesh.Restart(chris, withCalendarFolder(t, dirs[0], day, 12, 13)) // looks up the new address
 	payload := coffee(t, day.Add(15*time.Hour)).With("metadata", wire.Obj(wire.Member{Key: "agreed_in", Value: wire.Text("conv_coffee")}))
 	out := node.Outgoing{To: sarah.ID(), Intent: wire.Schedule, Payload: payload, Seal: node.Sealed, Via: "owner"}
 	if sent, err := chris.Send(t.Context(), out, 30*time.Second); err != nil || sent.State != node.SendFailed || sent.Status != http.StatusForbidden {
@@ -202,8 +202,8 @@ func TestSealIsNoWayIn(t *testing.T) {
 	}
 }
 
-// aboutCoffee returns what posts a payload about an appointment, always in the same conversation.
-func aboutCoffee(t *testing.T, from *meshtest.Stranger, to *meshtest.Member) func(payload string, status int) {
+// coffeePoster returns a function that posts a payload about an appointment, always in the same conversation.
+func coffeePoster(t *testing.T, from *meshtest.Stranger, to *meshtest.Member) func(payload string, status int) {
 	return func(payload string, status int) {
 		t.Helper()
 		d := from.Draft(to.ID(), wire.Schedule, payload)
@@ -212,17 +212,17 @@ func aboutCoffee(t *testing.T, from *meshtest.Stranger, to *meshtest.Member) fun
 	}
 }
 
-// TestHeldDecline: a decline after the accept that waits for the owner leaves the event alone until the owner decides. Then
-// it is off either way: rejecting the decline closes the conversation as failed, which cancels what was agreed (AM-88).
+// TestHeldDecline: a held decline after the accept leaves the event alone until the owner decides. Then the event is
+// cancelled either way: rejecting the decline closes the conversation as failed, which cancels the agreement (AM-88).
 func TestHeldDecline(t *testing.T) {
 	for _, choice := range []acl.Choice{acl.Approve, acl.Reject} {
 		day, mesh, dir := workday(), meshtest.New(t), t.TempDir()
 		sarah := mesh.Node("sarah", func(cfg *node.Config) {
-			filing(t, dir, day, 9, 12)(cfg)
+			withCalendarFolder(t, dir, day, 9, 12)(cfg)
 			cfg.Policy.Hold = []acl.HoldRule{{Intent: "mesh.schedule", Actions: []string{"decline"}, Hold: acl.Always}}
 		})
 		chris := mesh.Stranger("chris")
-		say := aboutCoffee(t, chris, sarah)
+		say := coffeePoster(t, chris, sarah)
 		say(string(coffee(t, day.Add(14*time.Hour)).JSON()), http.StatusOK)
 		say(`{"action":"decline"}`, http.StatusAccepted)
 		if len(agreedEvents(t, sarah)) != 1 {
@@ -230,19 +230,19 @@ func TestHeldDecline(t *testing.T) {
 		}
 		decide(t, sarah, theAsk(t, sarah), choice)
 		tells := map[acl.Choice]int{acl.Approve: 1, acl.Reject: 0}[choice]
-		if n := len(agreedEvents(t, sarah)); n != 0 || told(t, sarah, notify.Cancelled) != tells {
-			t.Errorf("%s: %d events, told %d times, want none and %d", choice, n, told(t, sarah, notify.Cancelled), tells)
+		if n := len(agreedEvents(t, sarah)); n != 0 || countNotices(t, sarah, notify.Cancelled) != tells {
+			t.Errorf("%s: %d events, %d notices, want none and %d", choice, n, countNotices(t, sarah, notify.Cancelled), tells)
 		}
 	}
 }
 
-// TestSecondThoughts: while the conversation is open, a decline after the accept takes the event back, another proposal
-// that is accepted moves it, and a decline of such a proposal leaves it where it was.
+// TestSecondThoughts: while the conversation is open, a decline after the accept cancels the event, another accepted
+// proposal moves it, and a decline of such a proposal leaves it unchanged.
 func TestSecondThoughts(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		then  []string
-		hour  int // of the event that stands at the end; 0 for none
+		hour  int // of the event that remains; 0 for none
 		tells int
 	}{
 		{"declined after all", []string{`{"action":"decline"}`}, 0, 1},
@@ -255,8 +255,8 @@ func TestSecondThoughts(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			day, mesh := workday(), meshtest.New(t)
 			dir := t.TempDir()
-			sarah := mesh.Node("sarah", filing(t, dir, day, 9, 12))
-			chris := mesh.Stranger("chris") // who opens, and never closes
+			sarah := mesh.Node("sarah", withCalendarFolder(t, dir, day, 9, 12))
+			chris := mesh.Stranger("chris") // opens the conversation and never closes it
 			say := func(payload string) {
 				t.Helper()
 				if len(payload) == 2 { // an hour
@@ -268,7 +268,7 @@ func TestSecondThoughts(t *testing.T) {
 				must(t, meshtest.Post(t, sarah.URL, chris.Sign(d)), http.StatusOK)
 			}
 			say("14")
-			waitFor(t, "the event is filed", func() bool { return filed(dir) == 1 })
+			waitFor(t, "the event is filed", func() bool { return countFiles(dir) == 1 })
 			for _, payload := range c.then {
 				say(payload)
 			}
@@ -279,28 +279,28 @@ func TestSecondThoughts(t *testing.T) {
 			case c.hour != 0 && (len(events) != 1 || !events[0].Start.Equal(day.Add(time.Duration(c.hour)*time.Hour))):
 				t.Errorf("events = %+v, want one at %d", events, c.hour)
 			}
-			waitFor(t, "the folder follows", func() bool { return filed(dir) == len(events) })
-			if n := told(t, sarah, notify.Cancelled); n != c.tells {
-				t.Errorf("told %d times, want %d", n, c.tells)
+			waitFor(t, "the folder follows", func() bool { return countFiles(dir) == len(events) })
+			if n := countNotices(t, sarah, notify.Cancelled); n != c.tells {
+				t.Errorf("%d notices, want %d", n, c.tells)
 			}
 		})
 	}
 }
 
-// TestCancelWithAMoveThatWaits: a cancel takes back the event as well where a move of it waits for the owner.
+// TestCancelWithAMoveThatWaits: a cancel also cancels the event if a move of it waits for the owner.
 func TestCancelWithAMoveThatWaits(t *testing.T) {
 	day, mesh, dir := workday(), meshtest.New(t), t.TempDir()
 	sarah := mesh.Node("sarah", func(cfg *node.Config) {
-		filing(t, dir, day, 9, 12)(cfg)
+		withCalendarFolder(t, dir, day, 9, 12)(cfg)
 		cfg.Policy.Hold = []acl.HoldRule{{Intent: "mesh.schedule", Actions: []string{"counter"}, Hold: acl.Always}}
 	})
 	chris := mesh.Stranger("chris")
-	say := aboutCoffee(t, chris, sarah)
+	say := coffeePoster(t, chris, sarah)
 	proposal := coffee(t, day.Add(14*time.Hour))
 	say(string(proposal.JSON()), http.StatusOK)
 	say(string(proposal.With("action", wire.Text("counter")).JSON()), http.StatusAccepted)
 	say(`{"action":"cancel"}`, http.StatusOK)
-	if n := len(agreedEvents(t, sarah)); n != 0 || told(t, sarah, notify.Cancelled) != 1 || len(pendingAsks(t, sarah)) != 0 {
-		t.Errorf("%d events, told %d times, %d questions", n, told(t, sarah, notify.Cancelled), len(pendingAsks(t, sarah)))
+	if n := len(agreedEvents(t, sarah)); n != 0 || countNotices(t, sarah, notify.Cancelled) != 1 || len(pendingAsks(t, sarah)) != 0 {
+		t.Errorf("%d events, %d notices, %d questions", n, countNotices(t, sarah, notify.Cancelled), len(pendingAsks(t, sarah)))
 	}
 }

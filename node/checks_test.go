@@ -14,8 +14,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// TestWhichErrorWins holds the order of the receive table (AM-24): each case is wrong in two neighbouring lines at
-// least, and the lower line answers. Nothing is stored for any of them.
+// TestWhichErrorWins checks the order of the receive table (AM-24): each case violates at least two neighboring lines,
+// and the earlier line answers. None of the cases stores anything.
 func TestWhichErrorWins(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Stranger("chris")
@@ -177,7 +177,7 @@ func TestWhichErrorWins(t *testing.T) {
 			},
 			want: wire.ErrPayload,
 		}, {
-			name: "a close of an unknown conversation opens none",
+			name: "a close does not open an unknown conversation",
 			body: func(sarah *meshtest.Member) []byte {
 				return chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, closing))
 			},
@@ -209,7 +209,7 @@ func TestWhichErrorWins(t *testing.T) {
 
 func pause(t *testing.T, m *meshtest.Member) {
 	t.Helper()
-	if err := m.SetPaused(t.Context(), true, "test"); err != nil {
+	if err := m.SetPause(t.Context(), true, "test"); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -22,14 +22,13 @@ func in(conv wire.ConversationID, d wire.Draft) wire.Draft {
 	return d
 }
 
-// unlimited leaves the message limits out of a test that is about something else.
+// unlimited switches the message limits off for a test about something else.
 func unlimited(cfg *node.Config) {
 	cfg.Policy.Mode = acl.Open
 	cfg.Rates = acl.Rates{}
 }
 
-// TestTimeWindow is AM-20: both ends belong to the window, a second beyond is outside. Outside, the repeat of what
-// was accepted still gets its answer (line 9).
+// TestTimeWindow (AM-20): both ends belong to the time window; a message a second beyond them is refused.
 func TestTimeWindow(t *testing.T) {
 	t.Parallel()
 	cases := []struct {
@@ -58,8 +57,8 @@ func TestTimeWindow(t *testing.T) {
 	}
 }
 
-// TestRepeatAfterAnHour is AM-21: an exact repeat gets the stored bytes whatever its age; other bytes under the id are
-// told about their age first and, with a good clock, about the id.
+// TestRepeatAfterAnHour (AM-21): an exact repeat gets the stored bytes, whatever its age. Other bytes under the same
+// id are refused for their age or, with a valid time, for the id.
 func TestRepeatAfterAnHour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
@@ -89,7 +88,7 @@ func TestRepeatAfterAnHour(t *testing.T) {
 	})
 }
 
-// TestConversationExpires is AM-38: after 24 h without a message, to the second; a message restarts the clock.
+// TestConversationExpires (AM-38): a conversation expires exactly 24 h after its last message.
 func TestConversationExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
@@ -121,7 +120,7 @@ func TestConversationExpires(t *testing.T) {
 	})
 }
 
-// TestHoldSuspendsTheClock is AM-40: while the owner is asked, the 24 h do not run.
+// TestHoldSuspendsTheClock (AM-40): the 24 h do not run while a question to the owner is open.
 func TestHoldSuspendsTheClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
@@ -131,7 +130,7 @@ func TestHoldSuspendsTheClock(t *testing.T) {
 		time.Sleep(3 * 24 * time.Hour)
 		decide(t, sarah, theAsk(t, sarah), acl.ApproveAlways)
 		must(t, sarah.Post(raw), http.StatusOK)
-		time.Sleep(24*time.Hour - time.Second) // they run from the decision
+		time.Sleep(24*time.Hour - time.Second) // counted from the decision
 		must(t, sarah.Post(chris.Sign(in("conv_one", chris.Draft(sarah.ID(), wire.Deliver, hello)))), http.StatusOK)
 		time.Sleep(24 * time.Hour)
 		if a := sarah.Post(chris.Sign(in("conv_one", chris.Draft(sarah.ID(), wire.Deliver, hello)))); a.Code() != wire.ConversationClosed {
@@ -140,7 +139,7 @@ func TestHoldSuspendsTheClock(t *testing.T) {
 	})
 }
 
-// TestHoldExpires is AM-33: after seven days the question is over, to the second, and its sender may ask again.
+// TestHoldExpires (AM-33): a question expires after exactly seven days, and then its sender may ask again.
 func TestHoldExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
@@ -170,7 +169,7 @@ func TestHoldExpires(t *testing.T) {
 	})
 }
 
-// TestLimits is AM-41: which message of an hour is refused, and what Retry-After says.
+// TestLimits (AM-41): which message within an hour is refused, and with which Retry-After.
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	cases := []struct {
@@ -198,7 +197,7 @@ func TestLimits(t *testing.T) {
 			mesh := meshtest.InMemory(t)
 			chris := mesh.Stranger("chris")
 			sarah := mesh.Node("sarah", func(cfg *node.Config) {
-				cfg.Policy = acl.Policy{Mode: acl.Allowlist, Allow: []string{string(chris.ID)}} // known: not half of the total
+				cfg.Policy = acl.Policy{Mode: acl.Allowlist, Allow: []string{string(chris.ID)}} // a known peer may use the whole total
 				cfg.Rates = c.rates
 			})
 			for i := range c.allowed {
@@ -216,8 +215,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestStrangersGetHalf is AM-42: whatever strangers send, a peer that the owner knows is served. Nothing tells where these
-// strangers write from, so that a quarter of what strangers have is left to others.
+// TestStrangersGetHalf (AM-42): a peer that the owner knows is served, whatever strangers send. The source of these
+// strangers is unknown, so they share one source, which leaves a quarter of the strangers' half to others.
 func TestStrangersGetHalf(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -240,7 +239,7 @@ func TestStrangersGetHalf(t *testing.T) {
 	})
 }
 
-// TestLimitsAreOff: 0 switches a limit off, and an exempt sender has none (AM-44).
+// TestLimitsAreOff: 0 switches a limit off, and an exempt sender has no limit (AM-44).
 func TestLimitsAreOff(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -260,7 +259,7 @@ func TestLimitsAreOff(t *testing.T) {
 	})
 }
 
-// TestLimitsSurviveARestart is AM-44: what was spent is stored once a minute, and when the node stops.
+// TestLimitsSurviveARestart (AM-44): the used limits are stored once a minute, and when the node stops.
 func TestLimitsSurviveARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
@@ -275,7 +274,7 @@ func TestLimitsSurviveARestart(t *testing.T) {
 			must(t, post(sarah, chris), http.StatusOK)
 		}
 		time.Sleep(61 * time.Second)
-		killed := mesh.Copy(sarah, rates) // without a word of farewell: what the minute stored
+		killed := mesh.Copy(sarah, rates) // a crash: only the last minute's state is stored
 		if a := post(killed, chris); a.Code() != wire.RateLimited {
 			t.Errorf("after a crash: %d %s", a.Status, a.Body)
 		}

@@ -18,11 +18,11 @@ import (
 	"github.com/agentmesh/agentmesh/store/storetest"
 )
 
-// TestClockStepOfTheOutbox: an attempt that fails while the clock is wrong is repeated after the pause that was meant, and
+// TestClockStepOfTheOutbox: an attempt that fails while the clock is wrong is repeated after the intended pause, and
 // the message is not given up an hour early.
 func TestClockStepOfTheOutbox(t *testing.T) {
 	storetest.ClockSteps(t, func(t *testing.T, by time.Duration) {
-		pauses := []time.Duration{60 * time.Hour, 11*time.Hour + 30*time.Minute} // as the peer asks; together not 72 hours
+		pauses := []time.Duration{60 * time.Hour, 11*time.Hour + 30*time.Minute} // what the peer asks for; less than 72 hours together
 		w := &wireTransport{}
 		w.deliver = func(context.Context, bridge.Delivery) (bridge.Delivered, error) {
 			if n := len(w.deliveries()); n <= len(pauses) {
@@ -39,8 +39,8 @@ func TestClockStepOfTheOutbox(t *testing.T) {
 		storetest.StepClock(t, 0)
 		time.Sleep(11*time.Hour + 15*time.Minute)
 		synctest.Wait()
-		if letter := theLetter(t, l.Node); letter.State != node.SendDelivered {
-			t.Errorf("the message is %s: %v", letter.State, letter.Err)
+		if entry := theEntry(t, l.Node); entry.State != node.SendDelivered {
+			t.Errorf("the message is %s: %v", entry.State, entry.Err)
 		}
 		for i, want := range []time.Duration{0, 60 * time.Hour, 71*time.Hour + 30*time.Minute} {
 			if i >= len(w.at) || w.at[i].Sub(began).Round(time.Minute) != want {
@@ -50,7 +50,7 @@ func TestClockStepOfTheOutbox(t *testing.T) {
 	})
 }
 
-// carrier carries every message.
+// carrier is a bridge that carries every message.
 type carrier struct {
 	bridge.Transport
 	carry func(message []byte) ([]byte, error)
@@ -61,8 +61,8 @@ func (c carrier) Carry(_ context.Context, _ wire.AgentID, message []byte) ([]byt
 	return answer, true, err
 }
 
-// TestClockStepOfADoubtfulMessage: a message that may have arrived is sent again under its signature, which only a wrong
-// clock makes too old.
+// TestClockStepOfADoubtfulMessage: a message that may have arrived is sent again with its signature, which seems too
+// old only because the clock is wrong.
 func TestClockStepOfADoubtfulMessage(t *testing.T) {
 	storetest.ClockSteps(t, func(t *testing.T, by time.Duration) {
 		mesh := meshtest.InMemory(t)
@@ -77,16 +77,16 @@ func TestClockStepOfADoubtfulMessage(t *testing.T) {
 		sarah.Start()
 		mustSend(t, sarah.Node, outgoing(t, ann.ID(), "mesh.message", hello), 0)
 		synctest.Wait()
-		edit(t, sarah, "outbox", theLetter(t, sarah.Node).ID, `"maybe_processed":true`, `"maybe_processed":true,"resend_maybe_processed":true`)
+		edit(t, sarah, "outbox", theEntry(t, sarah.Node).ID, `"maybe_processed":true`, `"maybe_processed":true,"resend_maybe_processed":true`)
 		time.Sleep(4 * time.Minute)
 		storetest.StepClock(t, by)
-		time.Sleep(61 * time.Second) // with the second attempt
+		time.Sleep(61 * time.Second) // includes the second attempt
 		storetest.StepClock(t, 0)
 		up.Store(true)
 		time.Sleep(6 * time.Minute)
 		synctest.Wait()
-		if letter := theLetter(t, sarah.Node); letter.State != node.SendDelivered {
-			t.Errorf("the message is %s: %v", letter.State, letter.Err)
+		if entry := theEntry(t, sarah.Node); entry.State != node.SendDelivered {
+			t.Errorf("the message is %s: %v", entry.State, entry.Err)
 		}
 	})
 }

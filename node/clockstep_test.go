@@ -14,8 +14,8 @@ import (
 	"github.com/agentmesh/agentmesh/store/storetest"
 )
 
-// TestClockStep: while the clock is wrong no question ends and no stored answer is lost, and no sender is locked out when it
-// is right again.
+// TestClockStep: while the clock is wrong, no question expires and no stored answer is lost. When the clock is right
+// again, no sender is locked out.
 func TestClockStep(t *testing.T) {
 	storetest.ClockSteps(t, func(t *testing.T, by time.Duration) {
 		mesh := meshtest.InMemory(t)
@@ -27,7 +27,7 @@ func TestClockStep(t *testing.T) {
 		time.Sleep(time.Until(ask.Expires) - 30*time.Minute)
 
 		storetest.StepClock(t, by)
-		time.Sleep(25 * time.Minute) // sweeps and alarms come and go
+		time.Sleep(25 * time.Minute) // several sweeps and alarms
 		storetest.StepClock(t, 0)
 
 		decide(t, sarah, ask, acl.ApproveAlways)
@@ -35,7 +35,7 @@ func TestClockStep(t *testing.T) {
 		must(t, answer, http.StatusOK)
 
 		storetest.StepClock(t, by)
-		for range 60 { // a conversation's messages of an hour
+		for range 60 { // the messages of a conversation for an hour
 			sarah.Post(chris.Sign(in("conv_busy", chris.Draft(sarah.ID(), wire.Deliver, hello))))
 		}
 		storetest.StepClock(t, 0)

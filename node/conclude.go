@@ -12,9 +12,9 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// conclude is the contributor that reacts to an accept that counts. If it makes an agreement, the unit also stores the
-// notice of an agreed event (AM-36), its place in the calendar, and the close that the opener of the conversation sends
-// (AM-39).
+// conclude is a contributor that reacts to an accept that counts. If the accept makes an agreement, the unit also
+// stores the notice of an agreed event (AM-36), the event's place in the calendar, and the close that the opener of
+// the conversation sends (AM-39).
 func (n *Node) conclude(ctx context.Context, u *conversations.Unit, before conversations.Conversation, e conversations.Event) error {
 	conv := u.Conversation()
 	if e.Kind != conversations.AcceptCounts || conv.Agreement == before.Agreement {
@@ -40,9 +40,9 @@ func (n *Node) conclude(ctx context.Context, u *conversations.Unit, before conve
 	return err
 }
 
-// acceptCounts makes an accept count that a message takes which was received and answered: the message may be the
-// accept, or take one of ours that waited. own is the reply that left on the connection, if one did: it may be an accept
-// as well.
+// acceptCounts records that an accept counts once a message was received and answered. The message may be the accept
+// itself, or the answer to an accept of ours. own is the id of the reply that left on the connection, or "" if none
+// did; that reply may be an accept too.
 func acceptCounts(ctx context.Context, u *conversations.Unit, item Item, own wire.MessageID) error {
 	accept := item.MessageID
 	switch a := u.Conversation().Accept; {
@@ -58,7 +58,7 @@ func acceptCounts(ctx context.Context, u *conversations.Unit, item Item, own wir
 	return u.Record(ctx, conversations.Event{Kind: conversations.AcceptCounts, At: u.Now, ID: accept, Name: item.PeerName})
 }
 
-// agreedText writes title, time and place of an agreed event. The peer wrote them; [notify.Box] strips and caps.
+// agreedText returns the title, and a line with time and place. The peer wrote them; [notify.Box] cleans them.
 func agreedText(a conversations.Agreement, name string) (title, text string) {
 	title = a.Title
 	if title == "" {
@@ -82,14 +82,14 @@ func agreedText(a conversations.Agreement, name string) (title, text string) {
 	return title, strings.Join(parts, " ")
 }
 
-// noticeTitles say what happened without a word of the message (AM-36).
+// noticeTitles are the titles of notices by kind. They contain no text of the message (AM-36).
 var noticeTitles = map[string]string{
 	"message":     "a message came in",
 	"approval":    "a message waits for your decision",
 	"outgoing":    "a message of yours waits for your decision",
 	"handoff":     "somebody asks to talk to you",
 	"expiring":    "something waits for you and will soon expire",
-	"listing":     "a directory will soon list you no more",
+	"listing":     "a directory will soon stop listing you",
 	"unanswered":  "your agent did not answer a message",
 	"hook-failed": "your agent could not answer a message",
 	"interrupted": "a restart interrupted your agent",
@@ -99,7 +99,7 @@ var noticeTitles = map[string]string{
 	kindUnreadable: "a sealed message could not be opened",
 }
 
-// notice describes an event in a conversation.
+// notice returns a notice about a conversation.
 func (n *Node) notice(kind string, peer wire.AgentID, name string, key store.ConvKey, now time.Time) notify.Notice {
 	who := string(peer)
 	if name != "" {

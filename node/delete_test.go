@@ -9,8 +9,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// TestReplayAfterDelete is THREATS row 4 after the owner deleted the conversation: what was captured does not open it
-// again while its time would let it in, and the deleted answer is not told.
+// TestReplayAfterDelete (THREATS 4): after the owner deleted a conversation, a captured message does not open it again
+// while its timestamp is still valid, and the deleted answer is not returned.
 func TestReplayAfterDelete(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Stranger("chris")
@@ -25,7 +25,7 @@ func TestReplayAfterDelete(t *testing.T) {
 	resent := d
 	resent.ID = wire.NewMessageID()
 	resent.Payload = d.Payload.With("metadata", wire.Obj(wire.Member{Key: "resend_of", Value: wire.Text(string(d.ID))}))
-	for name, body := range map[string][]byte{"replay": raw, "signed anew": chris.Sign(resent)} {
+	for name, body := range map[string][]byte{"replay": raw, "signed again": chris.Sign(resent)} {
 		if a := meshtest.Post(t, sarah.URL, body); a.Code() != wire.ConversationClosed {
 			t.Errorf("%s: %d %s, want %s", name, a.Status, a.Body, wire.ConversationClosed)
 		}
@@ -35,8 +35,8 @@ func TestReplayAfterDelete(t *testing.T) {
 	}
 }
 
-// TestDeleteLeavesNothing: with the conversation go its inbox items, and what was asked about it no longer keeps its
-// sender from asking anew (AM-33).
+// TestDeleteLeavesNothing: the inbox items of a deleted conversation are deleted, and its questions no longer keep the
+// sender from asking again (AM-33).
 func TestDeleteLeavesNothing(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Stranger("chris")

@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	eventsKept   = 1024 // events that a stream which comes back can be given
-	eventsQueued = 64   // events that wait for one watcher; more become one that says so
-	maxStreams   = 64   // streams of events at once, of agents and of pages
+	maxKeptEvents   = 1024 // the newest events, which a stream that reconnects can still get
+	maxQueuedEvents = 64   // events that wait for one watcher; if more come, one reset replaces them
+	maxStreams      = 64   // event streams open at once, for agents and pages together
 )
 
-// Topic is what an event is about: a list of the owner API.
+// Topic names the list of the owner API that an event is about.
 type Topic = owner.Topic
 
 const (
@@ -33,23 +33,23 @@ const (
 	TopicStatus        = owner.TopicStatus
 )
 
-// Event says that something changed.
+// Event reports that something changed.
 type Event = owner.Event
 
-// Watch returns what happens from now on, until stop is called or the node ends; then the channel is closed. A watcher
-// that is slow loses events and is told so by one of [TopicReset]; it holds up nobody. stop may be called twice.
+// Watch returns a channel of events that closes when stop is called or the node ends. A slow watcher delays nobody: it
+// loses events and gets an event with [TopicReset] instead. stop may be called twice.
 func (n *Node) Watch() (events <-chan Event, stop func()) {
 	w, _, _ := n.events.watch("")
-	return w.ch, func() { n.events.leave(w) }
+	return w.ch, func() { n.events.unwatch(w) }
 }
 
-// events hands what happens to everybody who watches.
+// events passes every event to all watchers.
 type events struct {
-	epoch string // tells ids of this process from those of others
+	epoch string // distinguishes event ids of this process from those of others
 
 	mu       sync.Mutex
 	seq      uint64
-	kept     []Event // ring, by seq modulo its length
+	ring     []Event // ring, by seq modulo its length
 	watchers map[*watcher]struct{}
 	closed   bool
 }
@@ -58,16 +58,16 @@ type watcher struct{ ch chan Event }
 
 func newEvents(now time.Time) *events {
 	return &events{
-		epoch: strconv.FormatInt(now.UnixMilli(), 36), kept: make([]Event, eventsKept), watchers: make(map[*watcher]struct{}),
+		epoch: strconv.FormatInt(now.UnixMilli(), 36), ring: make([]Event, maxKeptEvents), watchers: make(map[*watcher]struct{}),
 	}
 }
 
-// id is the event's name, for a stream that wants to go on after it.
+// id returns the id of an event; a stream that reconnects sends it to continue after that event.
 func (e *events) id(seq uint64) string { return e.epoch + "-" + strconv.FormatUint(seq, 10) }
 
-// watch adds a watcher. missed is what happened after the event named last; whole is false where that cannot be said.
-func (e *events) watch(last string) (w *watcher, missed []Event, whole bool) {
-	w = &watcher{ch: make(chan Event, eventsQueued)}
+// watch adds a watcher. missed holds the events after the id last; whole reports that they are all known.
+func (e *events) watch(last string) (w *watcher, missed []Event, complete bool) {
+	w = &watcher{ch: make(chan Event, maxQueuedEvents)}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
@@ -80,16 +80,16 @@ func (e *events) watch(last string) (w *watcher, missed []Event, whole bool) {
 	}
 	epoch, number, _ := strings.Cut(last, "-")
 	after, err := strconv.ParseUint(number, 10, 64)
-	if err != nil || epoch != e.epoch || after > e.seq || e.seq-after > eventsKept {
+	if err != nil || epoch != e.epoch || after > e.seq || e.seq-after > maxKeptEvents {
 		return w, nil, false
 	}
 	for seq := after + 1; seq <= e.seq; seq++ {
-		missed = append(missed, e.kept[seq%eventsKept])
+		missed = append(missed, e.ring[seq%maxKeptEvents])
 	}
 	return w, missed, true
 }
 
-func (e *events) leave(w *watcher) {
+func (e *events) unwatch(w *watcher) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if _, ok := e.watchers[w]; ok {
@@ -98,7 +98,7 @@ func (e *events) leave(w *watcher) {
 	}
 }
 
-// close ends every watch.
+// close closes the channels of all watchers.
 func (e *events) close() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -109,21 +109,22 @@ func (e *events) close() {
 	}
 }
 
-// publish tells everybody and waits for nobody.
+// publish sends the events to all watchers without blocking.
 func (e *events) publish(list ...Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, ev := range list {
 		e.seq++
 		ev.Seq = e.seq
-		e.kept[e.seq%eventsKept] = ev
+		e.ring[e.seq%maxKeptEvents] = ev
 		for w := range e.watchers {
 			w.give(ev)
 		}
 	}
 }
 
-// give needs the lock of events: nobody else sends. What does not fit becomes one reset.
+// give sends an event to the watcher. If the channel is full, one reset replaces everything in it. The caller must hold
+// events.mu, so that nobody else sends meanwhile.
 func (w *watcher) give(ev Event) {
 	select {
 	case w.ch <- ev:
@@ -141,34 +142,34 @@ func (w *watcher) give(ev Event) {
 	w.ch <- Event{Topic: TopicReset}
 }
 
-// observe has the node and its parts learn of every change that is committed in this process.
+// observe makes the node and its parts observe every change that is committed in this process.
 func (n *Node) observe() {
 	n.store.OnCommit(func(changes []store.Change) {
 		if slices.ContainsFunc(changes, func(c store.Change) bool { return c.Record.NS == nsInbox }) {
-			n.fresh.give()
+			n.inboxChanged.broadcast()
 		}
 		n.events.publish(eventsOf(changes)...)
-		n.bridges.committed(changes)
+		n.bridges.reportCommit(changes)
 	})
-	n.store.OnCommit(n.ends.committed)
-	n.store.OnCommit(n.notices.Committed)
-	n.store.OnCommit(n.outbox.committed)
+	n.store.OnCommit(n.expiryAlarm.onCommit)
+	n.store.OnCommit(n.notices.OnCommit)
+	n.store.OnCommit(n.outbox.onCommit)
 	n.store.OnCommit(n.asks.Committed)
 	if n.cfg.Agreed != nil {
 		n.store.OnCommit(n.cfg.Agreed.OnCommit)
 	}
 }
 
-// topicOf says which list shows records of a namespace.
+// topicOf maps a record namespace to the list that shows its records.
 var topicOf = map[string]Topic{
 	nsInbox: TopicInbox, acl.AskNamespace: TopicApprovals, nsOutbox: TopicOutbox, "notices": TopicNotices,
 	"rules": TopicPeers, "recipients": TopicPeers, nsAliases: TopicPeers,
 }
 
-// eventsOf are the events of a committed step: one for each record that a list shows, and one for each conversation.
+// eventsOf returns the events of a committed step: one for each listed record, and one for each conversation.
 func eventsOf(changes []store.Change) []Event {
 	var list []Event
-	told := make(map[string]bool, 1)
+	reported := make(map[string]bool, 1)
 	for _, c := range changes {
 		topic, ok := topicOf[c.Record.NS]
 		if !ok {
@@ -184,8 +185,8 @@ func eventsOf(changes []store.Change) []Event {
 				continue
 			}
 			ev.Peer, ev.Conversation, _ = strings.Cut(conv, "/")
-			if !told[conv] {
-				told[conv] = true
+			if !reported[conv] {
+				reported[conv] = true
 				list = append(list, Event{Topic: TopicConversations, ID: ev.Conversation, Peer: ev.Peer, Conversation: ev.Conversation})
 			}
 		}
@@ -197,12 +198,12 @@ func eventsOf(changes []store.Change) []Event {
 	return list
 }
 
-// streams bounds the connections that stay open to tell what happens. Pages and agents share it.
+// streams limits the open event streams. Pages and agents share the limit.
 type streams struct{ room chan struct{} }
 
 func newStreams() streams { return streams{make(chan struct{}, maxStreams)} }
 
-// enter takes a place; ok is false where there is none.
+// enter takes one of the places; ok is false if all are taken.
 func (s streams) enter() (leave func(), ok bool) {
 	select {
 	case s.room <- struct{}{}:

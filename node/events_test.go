@@ -16,7 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// TestWatch: what a committed step changes is told once for each entry and once for its conversation.
+// TestWatch: a committed step causes one event for each record and one for its conversation.
 func TestWatch(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Stranger("chris")
@@ -42,8 +42,8 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestWatcherThatSleeps: ten thousand events leave a watcher who takes none with at most what it can hold and one
-// reset, and hold up nobody.
+// TestWatcherThatSleeps: of ten thousand events, a watcher that reads none gets at most what its channel holds and one
+// reset, and it does not block the others.
 func TestWatcherThatSleeps(t *testing.T) {
 	mesh := meshtest.New(t)
 	sarah := mesh.Node("sarah", open)
@@ -51,7 +51,7 @@ func TestWatcherThatSleeps(t *testing.T) {
 	defer stop()
 	const many = 10_000
 	for i := range many {
-		if err := sarah.SetPaused(t.Context(), i%2 == 0, "test"); err != nil {
+		if err := sarah.SetPause(t.Context(), i%2 == 0, "test"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -67,7 +67,7 @@ func TestWatcherThatSleeps(t *testing.T) {
 	}
 }
 
-// sse is a reader of server-sent events.
+// sse reads server-sent events.
 type sse struct {
 	t    *testing.T
 	in   *bufio.Scanner
@@ -93,7 +93,7 @@ func stream(t *testing.T, url, last string) *sse {
 	}
 	s := &sse{t: t, in: bufio.NewScanner(resp.Body), stop: func() { cancel(); resp.Body.Close() }}
 	t.Cleanup(s.stop)
-	s.block() // "retry:": now the watch is on
+	s.block() // "retry:": from now on the stream is open
 	return s
 }
 
@@ -111,7 +111,7 @@ func (s *sse) block() map[string]string {
 	return nil
 }
 
-// next is the next event and its id.
+// next returns the next event and its id.
 func (s *sse) next() (ev node.Event, id string) {
 	s.t.Helper()
 	f := s.block()
@@ -121,8 +121,8 @@ func (s *sse) next() (ev node.Event, id string) {
 	return ev, f["id"]
 }
 
-// TestEventStream: a stream tells what comes in, and one that was cut goes on after the last event it saw; where that
-// cannot be, it says so first.
+// TestEventStream: a stream reports new items, and a stream that reconnects continues after the last event that it
+// saw. If that is not possible, it starts with a reset.
 func TestEventStream(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Stranger("chris")
@@ -156,7 +156,7 @@ func TestEventStream(t *testing.T) {
 	}
 }
 
-// TestEventStreamsAreBounded: the sixty-fifth stream is refused, and a place comes back when a stream ends.
+// TestEventStreamsAreBounded: the sixty-fifth stream is refused, and a place becomes free when a stream ends.
 func TestEventStreamsAreBounded(t *testing.T) {
 	mesh := meshtest.New(t)
 	sarah := mesh.Node("sarah", open)
@@ -182,7 +182,7 @@ func TestEventStreamsAreBounded(t *testing.T) {
 	}
 }
 
-// TestStreamsEndWithTheNode: a node that stops leaves nobody listening to nothing.
+// TestStreamsEndWithTheNode: all watches end when the node stops.
 func TestStreamsEndWithTheNode(t *testing.T) {
 	mesh := meshtest.New(t)
 	sarah := mesh.Node("sarah", open)

@@ -12,17 +12,17 @@ import (
 )
 
 const (
-	nsWarned    = "warned" // what the owner was told will expire; key: what
+	nsWarned    = "warned" // what the owner was warned about; the key names it
 	warnListing = 3 * 24 * time.Hour
-	warnAtMost  = 24 * time.Hour // before a question expires; less where it lives shorter than a week
+	warnAtMost  = 24 * time.Hour // before a question expires; less if questions expire in less than a week
 )
 
-// warnBefore is how long before its end the owner is told of a question.
+// warnBefore returns how long before its end the owner is warned that a question expires.
 func (n *Node) warnBefore() time.Duration { return min(warnAtMost, n.cfg.HoldFor/7) }
 
-// warn tells the owner, once each, of what waits and will soon expire: questions, and places in directories that could
-// not be renewed.
-func (n *Node) warn(ctx context.Context, now time.Time) error {
+// warnOfExpiry warns the owner once about each question and each directory listing that will soon expire. It warns
+// about a listing only if its renewal failed.
+func (n *Node) warnOfExpiry(ctx context.Context, now time.Time) error {
 	for after := ""; ; {
 		asks, next, err := n.asks.List(ctx, acl.AskFilter{State: acl.AskPending}, after, 100, now)
 		if err != nil {
@@ -38,11 +38,11 @@ func (n *Node) warn(ctx context.Context, now time.Time) error {
 			}
 			what := ask.Title
 			if ask.Kind == askMessage {
-				what = "a message of " + bridge.Party(view.Name, view.Address(), view.Subject) // none of its words (AM-36)
+				what = "a message of " + bridge.Party(view.Name, view.Address(), view.Subject) // no text of the message (AM-36)
 			}
 			notice := n.notice("expiring", "", "", ask.Conv, now)
 			notice.Peer, notice.Text = "", fmt.Sprintf("%s, until %s", what, ask.Expires.UTC().Format("2 Jan 15:04 MST"))
-			if err := n.tellOnce(ctx, ask.ID, ask.Expires, n.notices.Change(notice), now); err != nil {
+			if err := n.notifyOnce(ctx, ask.ID, ask.Expires, n.notices.Change(notice), now); err != nil {
 				return err
 			}
 		}
@@ -58,15 +58,15 @@ func (n *Node) warn(ctx context.Context, now time.Time) error {
 		notice := n.notice("listing", "", "", store.ConvKey{}, now)
 		notice.Text = fmt.Sprintf("%s, until %s: %s", l.Directory, l.Expires.UTC().Format("2 Jan 15:04 MST"), l.Error)
 		day := now.UTC().Format(time.DateOnly)
-		if err := n.tellOnce(ctx, "listing/"+l.Directory+"/"+day, l.Expires, n.notices.Change(notice), now); err != nil {
+		if err := n.notifyOnce(ctx, "listing/"+l.Directory+"/"+day, l.Expires, n.notices.Change(notice), now); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// auditExpired writes down, once each, that nobody decided about a question: nothing is stored when it expires.
-func (n *Node) auditExpired(ctx context.Context, now time.Time) error {
+// auditExpiry writes one audit line for each question that expired undecided, because its expiry stores nothing.
+func (n *Node) auditExpiry(ctx context.Context, now time.Time) error {
 	for after := ""; ; {
 		asks, next, err := n.asks.List(ctx, acl.AskFilter{State: acl.AskExpired}, after, 100, now)
 		if err != nil {
@@ -74,7 +74,7 @@ func (n *Node) auditExpired(ctx context.Context, now time.Time) error {
 		}
 		for _, ask := range asks {
 			if !ask.Displaced.IsZero() {
-				continue // its line was written with the displacement
+				continue // the audit line was written when the question was displaced
 			}
 			mark := "expired/" + ask.ID
 			_, err := n.store.Records().Get(ctx, nsWarned, mark, now)
@@ -88,8 +88,8 @@ func (n *Node) auditExpired(ctx context.Context, now time.Time) error {
 				At: ask.Expires, Kind: acl.AuditExpired, Subject: ask.Subject, Rule: ask.Rule, Ask: ask.ID, AskKind: ask.Kind,
 				Conversation: ask.Conv.ID, Digest: ask.Hash,
 			})
-			const longer = 60 * 24 * time.Hour // than the ask can be read
-			if err := n.tellOnce(ctx, mark, now.Add(longer), entry, now); err != nil {
+			const longer = 60 * 24 * time.Hour // longer than the question can be read
+			if err := n.notifyOnce(ctx, mark, now.Add(longer), entry, now); err != nil {
 				return err
 			}
 		}
@@ -99,9 +99,9 @@ func (n *Node) auditExpired(ctx context.Context, now time.Time) error {
 	}
 }
 
-// tellOnce publishes a notice, or whatever else is to be stored once, what it is about was told before.
-func (n *Node) tellOnce(ctx context.Context, what string, until time.Time, notice store.Change, now time.Time) error {
-	changes := []store.Change{notice, {Record: store.Record{NS: nsWarned, Key: what, Body: []byte("{}"), Expires: until}}}
+// notifyOnce stores change, unless a change was stored for the same what before. change is usually a notice.
+func (n *Node) notifyOnce(ctx context.Context, what string, until time.Time, change store.Change, now time.Time) error {
+	changes := []store.Change{change, {Record: store.Record{NS: nsWarned, Key: what, Body: []byte("{}"), Expires: until}}}
 	err := n.store.Records().Apply(ctx, changes, now)
 	if errors.Is(err, store.ErrConflict) {
 		return nil

@@ -31,8 +31,8 @@ func noticesOf(t *testing.T, m *meshtest.Member, kind string) (texts []string) {
 	return texts
 }
 
-// TestExpiringIsTold: a day before nobody can decide any more the owner is told, once, also over a restart; what was
-// decided is not worth a word.
+// TestExpiringIsTold: the owner gets one notice a day before a question expires, also over a restart, and none about a
+// decided question.
 func TestExpiringIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
@@ -64,8 +64,8 @@ func TestExpiringIsTold(t *testing.T) {
 	})
 }
 
-// TestHoldsEndInTime: within a minute after nobody can decide any more a held message is no longer held, whenever the
-// question was asked, also where it ended while no process ran.
+// TestHoldsEndInTime: a held message is settled within a minute after its question expires, whenever the question was
+// opened, and also if it expired while no process ran.
 func TestHoldsEndInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
@@ -113,15 +113,15 @@ func TestHoldsEndInTime(t *testing.T) {
 	})
 }
 
-// TestInterruptedItemExpires: when nobody decides whether a hook runs again, the message stays with the owner, who can
-// answer it. The item kept its state for ever.
+// TestInterruptedItemExpires: if nobody decides in time whether a hook may run again, the message stays with the
+// owner, who can answer it. Earlier the item kept its state forever.
 func TestInterruptedItemExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
 		chris := mesh.Stranger("chris")
 		d := in("conv_one", chris.Draft("", wire.Deliver, hello))
-		killed := killedAtWork(t, mesh, nil, one(func(to wire.AgentID) []byte { d.To = to; return chris.Sign(d) }))
-		again := mesh.Restart(killed, hooked(func(context.Context, hook.Call) (hook.Answer, error) { return hook.Answer{}, nil }))
+		killed := killWhileRunning(t, mesh, nil, oneBody(func(to wire.AgentID) []byte { d.To = to; return chris.Sign(d) }))
+		again := mesh.Restart(killed, configureHook(func(context.Context, hook.Call) (hook.Answer, error) { return hook.Answer{}, nil }))
 		again.Start()
 		synctest.Wait()
 		theAsk(t, again)
@@ -132,7 +132,8 @@ func TestInterruptedItemExpires(t *testing.T) {
 	})
 }
 
-// TestHandoffIsItsOwnKind: who may write and asks for a person is told apart, so that the owner can be woken for it.
+// TestHandoffIsItsOwnKind: a known peer that asks for a person causes a notice of its own kind, so that it can wake the
+// owner.
 func TestHandoffIsItsOwnKind(t *testing.T) {
 	mesh := meshtest.InMemory(t)
 	chris := mesh.Stranger("chris")

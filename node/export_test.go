@@ -16,8 +16,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// exported is what the owner API writes of a conversation between two nodes, seen by the first, and its lines.
-func exported(t *testing.T) []string {
+// exportLines returns the lines of an export of a conversation between two nodes, as the first node sees it.
+func exportLines(t *testing.T) []string {
 	t.Helper()
 	mesh := meshtest.New(t)
 	sarah := mesh.Node("sarah", open)
@@ -36,10 +36,10 @@ func exported(t *testing.T) []string {
 	return strings.SplitAfter(strings.TrimSuffix(string(answer.Body), "\n"), "\n")
 }
 
-// TestExport: an export verifies with nothing but itself; changing, dropping, moving or repeating any one line is found,
-// and so is any changed letter in it.
+// TestExport: an export can be verified without other data. Changing, dropping, moving or repeating any line is
+// detected, and so is a changed byte in it.
 func TestExport(t *testing.T) {
-	lines := exported(t)
+	lines := exportLines(t)
 	whole := strings.Join(lines, "")
 	report, err := conversations.VerifyExport(strings.NewReader(whole))
 	if err != nil {
@@ -80,9 +80,9 @@ func TestExport(t *testing.T) {
 	broken("a line without end", whole[:len(whole)-2]+strings.Repeat(" ", 2<<20))
 }
 
-// TestExportByAnother: somebody who has the messages cannot seal them as the node that had them.
+// TestExportByAnother: a person who has the messages cannot forge the closing line of the node that exported them.
 func TestExportByAnother(t *testing.T) {
-	lines := exported(t)
+	lines := exportLines(t)
 	var b bytes.Buffer
 	b.WriteString(strings.Join(lines[:len(lines)-1], ""))
 	forger := meshtest.Key("forger")
@@ -96,13 +96,13 @@ func TestExportByAnother(t *testing.T) {
 	}
 	b.Write(seal.JSON())
 	if _, err := conversations.VerifyExport(&b); !errors.Is(err, conversations.ErrExport) {
-		t.Errorf("a seal of somebody else: %v, want ErrExport", err)
+		t.Errorf("a closing line by another key: %v, want ErrExport", err)
 	}
 }
 
-// TestExportSealedWrongly: the closing line must be that of this export, also where the node's own key signed it.
+// TestExportSealedWrongly: the closing line must belong to this export, even if the node's own key signed it.
 func TestExportSealedWrongly(t *testing.T) {
-	lines := exported(t)
+	lines := exportLines(t)
 	closing, err := wire.ParseObject([]byte(lines[len(lines)-1]))
 	if err != nil {
 		t.Fatal(err)

@@ -24,9 +24,9 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// TestFloodOfBadSignatures is THREATS row 27: while 500 bad signatures a second arrive, some of them under the slowest
-// kind of key there is, a known sender is served as if nothing were. The local profile has no limits for addresses,
-// so every one of them is verified.
+// TestFloodOfBadSignatures (THREATS 27): while 500 bad signatures a second arrive, some of them under the slowest kind
+// of key, a known sender is served as usual. The local profile has no limits for addresses, so every signature is
+// verified.
 func TestFloodOfBadSignatures(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes five seconds or more")
@@ -79,13 +79,13 @@ func TestFloodOfBadSignatures(t *testing.T) {
 
 	forger := chris.Forger("mallory")
 	bad := slices.Repeat([][]byte{forger.Sign(forger.Draft(sarah.ID(), wire.Deliver, hello))}, burst)
-	bad[0] = tampered(t, slow.Sign(slow.Draft(sarah.ID(), wire.Deliver, hello)))
+	bad[0] = tamper(t, slow.Sign(slow.Draft(sarah.ID(), wire.Deliver, hello)))
 	var mu sync.Mutex
 	answers := map[int]int{}
 	flood := func(ctx context.Context) {
 		var group sync.WaitGroup
 		defer group.Wait()
-		places := make(chan struct{}, 256) // as many connections as one address may have
+		places := make(chan struct{}, 256) // the maximum number of connections of one address
 		tick := time.NewTicker(every)
 		defer tick.Stop()
 		for ctx.Err() == nil {
@@ -107,8 +107,8 @@ func TestFloodOfBadSignatures(t *testing.T) {
 		}
 	}
 
-	// A machine that is busy with other things is slow without a flood as well, before it or after it, and may be for a
-	// moment only.
+	// A machine that is busy with other work is slow without a flood too, and perhaps only for a moment. So the test
+	// measures before and after the flood, and tries several times.
 	const idle, tries = 20 * time.Millisecond, 3
 	var slowest time.Duration
 	for try := 1; ; try++ {
@@ -135,7 +135,7 @@ func TestFloodOfBadSignatures(t *testing.T) {
 	}
 	for status := range answers {
 		if status != http.StatusUnauthorized && status != http.StatusServiceUnavailable {
-			t.Errorf("the flood was answered %v, want 401, and 503 where it waited too long", answers)
+			t.Errorf("the flood was answered %v, want only 401, or 503 after too long a wait", answers)
 		}
 	}
 	if answers[http.StatusUnauthorized] < good {
@@ -143,7 +143,7 @@ func TestFloodOfBadSignatures(t *testing.T) {
 	}
 }
 
-// slowStranger is a stranger with an OpenPGP key on the curve that takes longest.
+// slowStranger returns a stranger with an OpenPGP key on the slowest curve.
 func slowStranger(t *testing.T, mesh *meshtest.Mesh) *meshtest.Stranger {
 	t.Helper()
 	entity, err := openpgp.NewEntity("Slow", "", "slow@example.com", &packet.Config{Algorithm: packet.PubKeyAlgoECDSA, Curve: packet.CurveNistP521})
@@ -175,8 +175,8 @@ func slowStranger(t *testing.T, mesh *meshtest.Mesh) *meshtest.Stranger {
 	return s
 }
 
-// tampered changes what was signed.
-func tampered(t *testing.T, raw []byte) []byte {
+// tamper returns raw with a changed body.
+func tamper(t *testing.T, raw []byte) []byte {
 	t.Helper()
 	changed := bytes.Replace(raw, []byte(`"body":"hello"`), []byte(`"body":"hullo"`), 1)
 	if bytes.Equal(changed, raw) {

@@ -12,8 +12,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 )
 
-// TestManyFollowersFail: when a message fails for good, everything that waits behind it in its conversation does,
-// however much that is (AM-47).
+// TestManyFollowersFail: when a message fails for good, all messages that wait behind it in its conversation fail,
+// however many they are (AM-47).
 func TestManyFollowersFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const queued = 620
@@ -37,7 +37,7 @@ func TestManyFollowersFail(t *testing.T) {
 		began := time.Now()
 		close(release)
 		if sent := <-told; sent.State != node.SendFailed || time.Since(began) > time.Minute {
-			t.Errorf("who waited for the last one is told %+v after %v", sent, time.Since(began))
+			t.Errorf("the sender of the last message got %+v after %v", sent, time.Since(began))
 		}
 		synctest.Wait()
 		if got := w.deliveries(); len(got) != 1 {
@@ -45,7 +45,7 @@ func TestManyFollowersFail(t *testing.T) {
 		}
 		letters, _, err := l.Outbox(t.Context(), node.SendFailed, "", 1000)
 		if err != nil || len(letters) != queued+1 {
-			t.Errorf("%d letters have failed, %v; want %d", len(letters), err, queued+1)
+			t.Errorf("%d entries have failed, %v; want %d", len(letters), err, queued+1)
 		}
 	})
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// inbound is a message from a principal at an address, native where that is empty.
+// inbound returns a message from a principal at an address. An empty address makes it native.
 func inbound(out node.Outgoing, principal, address string) bridge.Inbound {
 	id := wire.NewMessageID()
 	return bridge.Inbound{
@@ -23,8 +23,8 @@ func inbound(out node.Outgoing, principal, address string) bridge.Inbound {
 	}
 }
 
-// A message that must be gone by a time is gone then: from inbox, transcript, questions and stored answers. A deadline
-// ends the wait for the owner, too.
+// TestForeignMessageIsPurged: a message with a purge time is deleted everywhere by then: inbox, transcript, questions
+// and stored answers. A deadline also ends the wait for the owner.
 func TestForeignMessageIsPurged(t *testing.T) {
 	sarah := loneNode(t, t.TempDir(), &wireTransport{deliver: takes}, mode(acl.Approval))
 	out := to("ann", "conv_1", "hello")
@@ -62,8 +62,8 @@ func TestForeignMessageIsPurged(t *testing.T) {
 	}
 }
 
-// TestForeignConversationStaysForeign: the id that stands for a foreign peer can be registered by anybody. Who has it
-// gets no say in the peer's conversation, which our owner's word opens to the peer in every mode (AM-30), and gets
+// TestForeignConversationStaysForeign: anybody can register the id that stands for a foreign peer. Such an agent
+// cannot join the peer's conversation, which our owner's message opened to the peer in every mode (AM-30), and gets
 // none of our messages there.
 func TestForeignConversationStaysForeign(t *testing.T) {
 	wires := &wireTransport{deliver: takes}

@@ -26,16 +26,16 @@ const (
 	askKeyChange   = owner.AskKeyChange
 )
 
-// Why a sender waits, as it is told. Fixed texts: they tell nothing about the owner.
+// The reasons that a waiting sender is given. The texts are fixed, so that they reveal nothing about the owner.
 const (
 	reasonSender = "The owner of this agent approves new contacts."
 	reasonIntent = "The owner of this agent decides on requests of this kind."
 	reasonSlow   = "The agent is working on it."
 )
 
-// mustHold is line 15: the owner decides first.
+// mustHold implements line 15: it reports whether the owner decides about the message first.
 func (a *acceptance) mustHold() bool {
-	if a.verdict == acl.HoldSender || a.in.Hold || a.passesOn() {
+	if a.verdict == acl.HoldSender || a.in.Hold || a.isForwardingSealed() {
 		return true
 	}
 	conv := a.unit.Conversation()
@@ -45,17 +45,17 @@ func (a *acceptance) mustHold() bool {
 	return a.n.policy().HoldIntent(a.in.Intent, a.in.Payload.GetStr("action"), a.route.Handler != nil, conv.WroteFirst)
 }
 
-// passesOn says whether the handler would take what was sealed to this node to a foreign network, where others read it.
-func (a *acceptance) passesOn() bool { return a.seal.sealed && a.route.Foreign }
+// isForwardingSealed reports whether the handler would forward a message sealed to this node to a foreign network.
+func (a *acceptance) isForwardingSealed() bool { return a.seal.sealed && a.route.Foreign }
 
-// hold stores the message as a question to the owner, or behind the one about its sender that waits, and answers with a
-// signed pending_approval (AM-32, AM-33).
+// hold stores the message with a question to the owner, or behind the pending question about its sender, and answers
+// with a signed pending_approval (AM-32, AM-33).
 func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
 	a.held = true
 	stranger := a.verdict == acl.HoldSender
 	item := a.newItem(ItemHeld)
 	item.Pending = true
-	ask, changes, err := a.ask(ctx, item, stranger)
+	ask, changes, err := a.openAsk(ctx, item, stranger)
 	if errors.Is(err, store.ErrQuota) {
 		return bridge.Outcome{}, wire.ErrHoldsFull.Because(err)
 	}
@@ -65,17 +65,17 @@ func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
 	item.Ask = ask.ID
 	a.unit.Add(changes...)
 	a.unit.Add(item.change())
-	if err := a.received(ctx, conversations.Received); err != nil {
+	if err := a.recordMessage(ctx, conversations.Received); err != nil {
 		return bridge.Outcome{}, err
 	}
 	err = a.unit.Record(ctx, conversations.Event{Kind: conversations.HoldOpened, At: a.now, Until: ask.Expires})
 	if err != nil {
 		return bridge.Outcome{}, err
 	}
-	if ask.Behind == "" { // a sender that waits already is not news
+	if ask.Behind == "" { // the owner already knows that a sender waits if there is a question about it
 		kind := "approval"
 		if a.in.Intent == wire.Handoff && !stranger {
-			kind = "handoff" // a stranger is one that waits, whatever it asks for
+			kind = "handoff" // a stranger gets the notice of a waiting sender, whatever the intent
 		}
 		a.unit.Add(a.n.notices.Change(a.n.notice(kind, a.in.Peer, a.in.Name, a.key, a.now)))
 	}
@@ -83,24 +83,24 @@ func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
 	if stranger {
 		reason = reasonSender
 	}
-	out, err := a.answer(ctx, http.StatusAccepted, pending(a.now, reason))
+	out, err := a.answer(ctx, http.StatusAccepted, pendingPayload(a.now, reason))
 	out.Held, out.Ask = err == nil, ask.ID
 	if ask.Behind != "" && a.in.Native == nil {
-		out.Reply = nil // a foreign peer hears once that the owner decides
+		out.Reply = nil // a foreign peer learns only once that the owner decides
 	}
 	return out, err
 }
 
-// ask returns the question about the message, with the changes that open it.
-func (a *acceptance) ask(ctx context.Context, item Item, stranger bool) (acl.Ask, []store.Change, error) {
+// openAsk returns the question about the message and the changes that open it.
+func (a *acceptance) openAsk(ctx context.Context, item Item, stranger bool) (acl.Ask, []store.Change, error) {
 	hold, rule, why := "intent", "hold="+string(a.in.Intent), ""
 	if stranger {
 		hold, rule = "sender", a.senderRule()
 	}
-	if a.passesOn() {
-		why = "it came sealed, and " + a.route.Name + " would pass it on open to a foreign network"
+	if a.isForwardingSealed() {
+		why = "it came sealed, and " + a.route.Name + " would forward it unsealed to a foreign network"
 	}
-	ask := a.question(item, hold, why)
+	ask := a.newAsk(item, hold, why)
 	ask.Rule, ask.Purge = rule, a.in.Purge
 	ask.Expires = conversations.Sooner(ask.Expires, conversations.Sooner(a.in.Deadline, a.in.Purge))
 	if stranger {
@@ -110,8 +110,8 @@ func (a *acceptance) ask(ctx context.Context, item Item, stranger bool) (acl.Ask
 	return ask, changes, nil
 }
 
-// question asks the owner about item.
-func (a *acceptance) question(item Item, hold, reason string) acl.Ask {
+// newAsk returns a question about item, not stored yet. reason is why the message is held, "" if hold says it all.
+func (a *acceptance) newAsk(item Item, hold, reason string) acl.Ask {
 	body, err := json.Marshal(owner.HeldBody{
 		Item: item.ID, Hold: hold, From: item.Peer, Address: item.Address, Name: item.PeerName,
 		Proof: item.Verified, Intent: item.Intent, Reason: reason, Sealed: item.Sealed, Payload: item.Payload,
@@ -121,14 +121,14 @@ func (a *acceptance) question(item Item, hold, reason string) acl.Ask {
 		panic(fmt.Sprintf("encode question: %v", err)) // only fields we filled
 	}
 	return acl.Ask{
-		ID: acl.NewAskID(a.now), Kind: askMessage, Subject: item.acts(), Conv: a.key,
+		ID: acl.NewAskID(a.now), Kind: askMessage, Subject: item.subject(), Conv: a.key,
 		Title: fmt.Sprintf("%s from %s", item.Intent, item.Peer), Body: body, Hash: item.Digest, Size: len(item.Payload),
 		Choices: []acl.Choice{acl.Approve, acl.ApproveConversation, acl.ApproveAlways, acl.Reject, acl.Block},
 		Created: a.now, Expires: a.now.Add(a.n.cfg.HoldFor),
 	}
 }
 
-// senderRule is why the owner decides on the sender.
+// senderRule names the rule that makes the owner decide about the sender.
 func (a *acceptance) senderRule() string {
 	if a.in.Unproven != nil {
 		return RuleUnproven
@@ -136,8 +136,8 @@ func (a *acceptance) senderRule() string {
 	return "access.mode=" + string(a.n.modeFor(a.in.Address))
 }
 
-// senderSlot is the place that the question about the sender takes. A key that the owner must accept first has a place of
-// its own, so that nothing which another key signed under the same id is decided with it.
+// senderSlot returns the place that the question about the sender takes. A key that the owner must accept first has a
+// place of its own, so that messages signed by another key under the same id are not decided with it.
 func (a *acceptance) senderSlot() acl.Slot {
 	holder := a.in.Principal
 	if a.in.Unproven != nil {
@@ -148,8 +148,8 @@ func (a *acceptance) senderSlot() acl.Slot {
 	return slot
 }
 
-// pending is the payload of AM-32.
-func pending(now time.Time, reason string) wire.Value {
+// pendingPayload returns the payload of AM-32.
+func pendingPayload(now time.Time, reason string) wire.Value {
 	return wire.Obj(
 		wire.Member{Key: "action", Value: wire.Text(wire.ActionPending)},
 		wire.Member{Key: "estimated_response", Value: wire.Text(wire.FormatTime(now.Add(wire.OwnerDecides)))},

@@ -16,7 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// pendingAsks returns what waits for the member's owner.
+// pendingAsks returns the open questions to the member's owner.
 func pendingAsks(t *testing.T, m *meshtest.Member) []acl.Ask {
 	t.Helper()
 	asks, _, err := m.Asks().List(t.Context(), acl.AskFilter{State: acl.AskPending}, "", 1000, time.Now())
@@ -26,7 +26,7 @@ func pendingAsks(t *testing.T, m *meshtest.Member) []acl.Ask {
 	return asks
 }
 
-// theAsk returns the one thing that waits.
+// theAsk returns the only open question.
 func theAsk(t *testing.T, m *meshtest.Member) acl.Ask {
 	t.Helper()
 	asks := pendingAsks(t, m)
@@ -43,8 +43,8 @@ func decide(t *testing.T, m *meshtest.Member, ask acl.Ask, choice acl.Choice) {
 	}
 }
 
-// TestUnknownSenderIsHeld is AM-31 to AM-33 and AM-22: the signed 202, and the final answer for a sender that repeats
-// the message after the owner has decided.
+// TestUnknownSenderIsHeld (AM-22, AM-31 to AM-33): an unknown sender gets a signed 202. If it repeats the message
+// after the owner's decision, it gets the final answer.
 func TestUnknownSenderIsHeld(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Stranger("chris")
@@ -70,7 +70,7 @@ func TestUnknownSenderIsHeld(t *testing.T) {
 	must(t, next, http.StatusOK) // the sender is approved
 }
 
-// TestSensitiveIntentIsHeld is AM-31 for intents: also a known sender waits.
+// TestSensitiveIntentIsHeld (AM-31): messages with a sensitive intent are held for known senders too.
 func TestSensitiveIntentIsHeld(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Stranger("chris")
@@ -86,7 +86,7 @@ func TestSensitiveIntentIsHeld(t *testing.T) {
 		{wire.Negotiate, `{"action":"reject"}`, 200},
 		{wire.Handoff, `{"action":"request_human","reason":"talk"}`, 202},
 		{wire.RequestInfo, `{"action":"ask","question":"when?"}`, 200},
-		{wire.Handoff, `{"action":"received","reason":"not what it says"}`, 202},
+		{wire.Handoff, `{"action":"received","reason":"not a real receipt"}`, 202},
 	}
 	for _, c := range cases {
 		a := meshtest.Post(t, sarah.URL, chris.Sign(chris.Draft(sarah.ID(), c.intent, c.payload)))
@@ -96,7 +96,8 @@ func TestSensitiveIntentIsHeld(t *testing.T) {
 	}
 }
 
-// TestKnownSenderHoldsAreBounded is AM-33: sixteen holds in a conversation, then 429 and nothing stored.
+// TestKnownSenderHoldsAreBounded (AM-33): after sixteen holds in a conversation, a message gets 429 and nothing is
+// stored.
 func TestKnownSenderHoldsAreBounded(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Stranger("chris")
@@ -118,7 +119,8 @@ func TestKnownSenderHoldsAreBounded(t *testing.T) {
 	}
 }
 
-// TestReject is AM-35: the conversation is over, the sender is remembered, another conversation is refused too.
+// TestReject (AM-35): a rejection ends the conversation and is remembered: messages in other conversations are refused
+// too.
 func TestReject(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Stranger("chris")
@@ -142,7 +144,7 @@ func TestReject(t *testing.T) {
 	must(t, meshtest.Post(t, sarah.URL, chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusAccepted)
 }
 
-// TestApproveAfterBlock is THREATS row 30: the block list is asked again when a held message is released.
+// TestApproveAfterBlock (THREATS 30): the block list is checked again when a held message is released.
 func TestApproveAfterBlock(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Stranger("chris")
@@ -154,10 +156,10 @@ func TestApproveAfterBlock(t *testing.T) {
 	if !errors.Is(err, wire.ErrNotAllowed) {
 		t.Errorf("approve a blocked sender: %v, want %v", err, wire.ErrNotAllowed)
 	}
-	theAsk(t, sarah) // it still waits
+	theAsk(t, sarah) // the question is still open
 }
 
-// TestApproveAnotherHash is THREATS row 30: what is approved is what was shown.
+// TestApproveAnotherHash (THREATS 30): only the message that was shown can be approved.
 func TestApproveAnotherHash(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Stranger("chris")
@@ -171,7 +173,7 @@ func TestApproveAnotherHash(t *testing.T) {
 	theAsk(t, sarah)
 }
 
-// TestTwoDeciders: of an approval and a rejection at once exactly one happens.
+// TestTwoDeciders: of several concurrent decisions about a question, exactly one succeeds.
 func TestTwoDeciders(t *testing.T) {
 	mesh := meshtest.New(t)
 	sarah := mesh.Node("sarah", mode(acl.Approval))
@@ -203,7 +205,7 @@ func TestTwoDeciders(t *testing.T) {
 	}
 }
 
-// TestSenderTakesItBack is AM-36.
+// TestSenderTakesItBack (AM-36): a cancel or close by the sender withdraws its held message.
 func TestSenderTakesItBack(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Stranger("chris")
@@ -228,7 +230,7 @@ func TestSenderTakesItBack(t *testing.T) {
 	}
 }
 
-// TestAllowlistModeIgnoresApprovals is AM-29.
+// TestAllowlistModeIgnoresApprovals (AM-29): in allowlist mode an approved sender is refused like a blocked one.
 func TestAllowlistModeIgnoresApprovals(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Stranger("chris")
@@ -249,7 +251,7 @@ func TestAllowlistModeIgnoresApprovals(t *testing.T) {
 	must(t, post(), http.StatusOK)
 }
 
-// TestCancelLeavesOurAsks: what a peer cancels is what it sent. What the owner is asked about a message of ours stays.
+// TestCancelLeavesOurAsks: a peer can cancel only its own messages. A question about a message of ours stays open.
 func TestCancelLeavesOurAsks(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Stranger("chris")
@@ -279,7 +281,7 @@ func TestCancelLeavesOurAsks(t *testing.T) {
 	}
 }
 
-// TestRejectEndsTheConversation: what else waited in it does not wait any more (AM-35).
+// TestRejectEndsTheConversation: the other held messages of a rejected conversation are withdrawn (AM-35).
 func TestRejectEndsTheConversation(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Stranger("chris")
@@ -300,7 +302,7 @@ func TestRejectEndsTheConversation(t *testing.T) {
 	}
 }
 
-// TestBlockAfterTheEnd: the owner can block who sent a held message also when its conversation has ended meanwhile.
+// TestBlockAfterTheEnd: the owner can block the sender of a held message even after the conversation has ended.
 func TestBlockAfterTheEnd(t *testing.T) {
 	mesh := meshtest.New(t)
 	ann := newPeer(t, mesh, "ann")
@@ -317,7 +319,7 @@ func TestBlockAfterTheEnd(t *testing.T) {
 	}
 }
 
-// TestAlwaysKeepsTheAllowed: approving a message of somebody on the allowlist does not take it off (AM-29).
+// TestAlwaysKeepsTheAllowed: approving a message of a peer on the allowlist keeps the peer on the list (AM-29).
 func TestAlwaysKeepsTheAllowed(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Stranger("chris")

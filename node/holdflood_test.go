@@ -18,9 +18,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// TestHoldsOfManyStrangers: a hundred thousand strangers who all want to be held are two hundred questions, a bounded
-// number of notices and lines in the audit log, and the next known peer is served. Nothing but the holds limits them
-// here: no allowance, no signature to check.
+// TestHoldsOfManyStrangers: many strangers that all want to be held cause at most two hundred questions and a bounded
+// number of notices and audit lines, and the next known peer is served. Only the holds limit them in this test: there
+// are neither allowances nor signatures.
 func TestHoldsOfManyStrangers(t *testing.T) {
 	const many = 20_000
 	mesh := meshtest.InMemory(t)
@@ -30,7 +30,7 @@ func TestHoldsOfManyStrangers(t *testing.T) {
 		cfg.Policy.Allow = []string{string(friend.ID)}
 		cfg.Rates = acl.Rates{}
 	})
-	payload := parsed(t, hello)
+	payload := parsePayload(t, hello)
 	from := make(chan int)
 	var group sync.WaitGroup
 	var mu sync.Mutex
@@ -77,12 +77,12 @@ func TestHoldsOfManyStrangers(t *testing.T) {
 		t.Errorf("%d conversations, %v, want those of the holds", len(page.Conversations), err)
 	}
 	if n := len(sarah.Audit().Recent(5000)); n > 1001 {
-		t.Errorf("%d sums are kept, want a bound", n)
+		t.Errorf("%d sums are kept, want at most 1001", n)
 	}
 	must(t, sarah.Post(friend.Sign(friend.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusOK)
 }
 
-// TestHoldsComeAndGo: a stranger who takes back and asks again tells the owner no more often than any other.
+// TestHoldsComeAndGo: a stranger who cancels and asks again many times causes no more notices than others.
 func TestHoldsComeAndGo(t *testing.T) {
 	mesh := meshtest.InMemory(t)
 	chris := mesh.Stranger("chris")
@@ -101,8 +101,8 @@ func TestHoldsComeAndGo(t *testing.T) {
 	}
 }
 
-// TestTwoDoorsDecide: the same question decided through the owner API by two doors at once: one wins, the other is told
-// what was decided, by which hash; the log has one line.
+// TestTwoDoorsDecide: if two doors decide about the same question at once, one succeeds. The other gets the decision
+// that was made and by whom; the audit log has one line.
 func TestTwoDoorsDecide(t *testing.T) {
 	mesh := meshtest.New(t)
 	sarah := mesh.Node("sarah", mode(acl.Approval))
@@ -133,7 +133,7 @@ func TestTwoDoorsDecide(t *testing.T) {
 			case a.Status == http.StatusOK && won < 0:
 				won = j
 			case a.Status == http.StatusOK:
-				t.Errorf("two decisions stand: %v and %v", doors[won], doors[j])
+				t.Errorf("two decisions succeeded: %v and %v", doors[won], doors[j])
 			case a.Status != http.StatusConflict:
 				t.Errorf("%v: %d %s", doors[j], a.Status, a.Body)
 			}

@@ -21,7 +21,7 @@ const (
 	sweepEvery = 10 * time.Minute
 )
 
-// restore reads what the node knew when it stopped: whether it was paused, and how much of its limits was spent.
+// restore reads the stored state of the node: the pause, the limits already used, and unfinished work.
 func (n *Node) restore(ctx context.Context) error {
 	now := time.Now()
 	recs := n.store.Records()
@@ -43,7 +43,7 @@ func (n *Node) restore(ctx context.Context) error {
 	case !errors.Is(err, store.ErrNotFound):
 		return err
 	}
-	if err := errors.Join(n.findInterrupted(ctx), n.findTails(ctx)); err != nil {
+	if err := errors.Join(n.findInterruptedRuns(ctx), n.findUnfinishedDecisions(ctx)); err != nil {
 		return err
 	}
 	if err := n.auditPolicy(ctx, now); err != nil {
@@ -52,8 +52,8 @@ func (n *Node) restore(ctx context.Context) error {
 	return n.registrar.Restore(ctx, now)
 }
 
-// SetPaused closes or opens line 5 for every message, durably (AM-86). by is the door that the owner used.
-func (n *Node) SetPaused(ctx context.Context, paused bool, by string) error {
+// SetPause closes or opens line 5 for every message, durably (AM-86). by names the door that the owner used.
+func (n *Node) SetPause(ctx context.Context, paused bool, by string) error {
 	body, err := json.Marshal(paused)
 	if err != nil {
 		return err
@@ -62,7 +62,7 @@ func (n *Node) SetPaused(ctx context.Context, paused bool, by string) error {
 	if paused {
 		entry.Kind = acl.AuditPause
 	}
-	if err := n.keep(ctx, keyPaused, body, entry.At, n.audit.Change(entry)); err != nil {
+	if err := n.saveState(ctx, keyPaused, body, entry.At, n.audit.Change(entry)); err != nil {
 		return err
 	}
 	n.paused.Store(paused)
@@ -70,28 +70,28 @@ func (n *Node) SetPaused(ctx context.Context, paused bool, by string) error {
 	return nil
 }
 
-// Paused says whether the node takes no messages.
-func (n *Node) Paused() bool { return n.paused.Load() }
+// IsPaused reports whether the node refuses all messages.
+func (n *Node) IsPaused() bool { return n.paused.Load() }
 
-func (n *Node) keep(ctx context.Context, key string, body []byte, now time.Time, more ...store.Change) error {
+func (n *Node) saveState(ctx context.Context, key string, body []byte, now time.Time, more ...store.Change) error {
 	change := store.Change{Record: store.Record{NS: nsState, Key: key, Body: body}, IfRev: store.Any}
 	return n.store.Records().Apply(ctx, append(more, change), now)
 }
 
-// saveMeter stores how much of the limits is spent, unless that is what was stored last: an idle node writes nothing.
+// saveMeter stores how much of the limits is used, unless that has not changed: an idle node writes nothing.
 func (n *Node) saveMeter(ctx context.Context, now time.Time) error {
 	spent := n.meter.Snapshot(now)
 	if bytes.Equal(spent, n.savedMeter) {
 		return nil
 	}
-	if err := n.keep(ctx, keyMeter, spent, now); err != nil {
+	if err := n.saveState(ctx, keyMeter, spent, now); err != nil {
 		return err
 	}
 	n.savedMeter = spent
 	return nil
 }
 
-// housekeep stores the limits once a minute and reclaims space (AM-44, AM-23).
+// housekeep stores the limits once a minute, reminds agents, and removes what has expired (AM-44, AM-23).
 func (n *Node) housekeep(ctx context.Context) {
 	meter := time.NewTicker(meterEvery)
 	defer meter.Stop()
@@ -112,21 +112,21 @@ func (n *Node) housekeep(ctx context.Context) {
 				n.log.Warn("remind agents", "err", err)
 			}
 		case now := <-sweep.C:
-			if n.clock.Reliable() { // what is deleted does not come back with the right time
+			if n.clock.Reliable() { // a wrong clock must not delete what is still valid
 				n.sweep(ctx, now)
 			}
 		}
 	}
 }
 
-// sweep drops what has expired, and the oldest conversations that have ended beyond MaxKept and MaxBytes.
+// sweep removes expired records, and the oldest ended conversations beyond MaxKept and MaxBytes.
 func (n *Node) sweep(ctx context.Context, now time.Time) {
 	if err := n.clock.Sweep(ctx, n.store); err != nil {
 		n.log.Warn("sweep", "err", err)
 		return
 	}
-	n.ends.sooner(now) // a bridge may have asked without our knowing
-	if err := n.warn(ctx, now); err != nil {
+	n.expiryAlarm.advance(now) // a bridge in another process may have opened a question
+	if err := n.warnOfExpiry(ctx, now); err != nil {
 		n.log.Warn("warn of what expires", "err", err)
 	}
 	if err := n.trim(ctx, now); err != nil {
@@ -134,8 +134,8 @@ func (n *Node) sweep(ctx context.Context, now time.Time) {
 	}
 }
 
-// settleHeld ends the wait of messages about which the owner can no longer decide (AM-33, AM-75).
-func (n *Node) settleHeld(ctx context.Context, now time.Time) error {
+// settleExpiredItems settles the messages about which the owner can no longer decide (AM-33, AM-75).
+func (n *Node) settleExpiredItems(ctx context.Context, now time.Time) error {
 	const page = 50 // each may be as large as a message
 	for _, state := range []ItemState{ItemHeld, ItemInterrupted} {
 		for after := ""; ; {
@@ -144,7 +144,7 @@ func (n *Node) settleHeld(ctx context.Context, now time.Time) error {
 				return err
 			}
 			for _, item := range items {
-				if err := n.settleOne(ctx, item, now); err != nil {
+				if err := n.settleExpiredItem(ctx, item, now); err != nil {
 					return err
 				}
 			}
@@ -156,9 +156,9 @@ func (n *Node) settleHeld(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// settleOne ends the wait of an item whose question has expired. A message that the owner has let in, and that only the
-// answer to it or another run of its hook waited, is the owner's to answer.
-func (n *Node) settleOne(ctx context.Context, item Item, now time.Time) error {
+// settleExpiredItem settles an item whose question has expired. If the owner had let the message in, and only its
+// answer or another run waited, the item fails and stays for the owner to answer.
+func (n *Node) settleExpiredItem(ctx context.Context, item Item, now time.Time) error {
 	ask, err := n.asks.Get(ctx, item.Ask, now)
 	switch {
 	case err != nil && !errors.Is(err, store.ErrNotFound):
@@ -168,16 +168,16 @@ func (n *Node) settleOne(ctx context.Context, item Item, now time.Time) error {
 	}
 	switch {
 	case item.State == ItemInterrupted:
-		item.State, item.Note = ItemFailed, "nobody decided in time whether the agent runs again"
+		item.State, item.Note = ItemFailed, "nobody decided in time whether the agent may run again"
 	case ask.Kind == askOutgoing, ask.Kind == askTask:
-		item.State, item.Note = ItemFailed, "nobody decided in time whether the answer leaves"
+		item.State, item.Note = ItemFailed, "nobody decided in time whether the answer may leave"
 	default:
 		item.State = ItemExpired
 	}
 	if err == nil && !ask.Displaced.IsZero() {
 		err = n.endHold(ctx, item, ask, now)
 	} else {
-		err = n.changeItem(ctx, item, nil)
+		err = n.storeItem(ctx, item, nil)
 	}
 	if isConflict(err) {
 		return nil
@@ -185,8 +185,7 @@ func (n *Node) settleOne(ctx context.Context, item Item, now time.Time) error {
 	return err
 }
 
-// endHold ends the wait of an item whose question lost its place before its time: its conversation need not stay open for
-// the answer.
+// endHold settles an item whose question was displaced before it expired. The conversation no longer stays open for it.
 func (n *Node) endHold(ctx context.Context, item Item, ask acl.Ask, now time.Time) error {
 	return n.book.Try(ctx, item.key(), now, func(u *conversations.Unit) error {
 		u.Add(item.change())
@@ -197,17 +196,18 @@ func (n *Node) endHold(ctx context.Context, item Item, ask acl.Ask, now time.Tim
 	})
 }
 
-// trim bounds the conversations that are kept. They come newest first, so what lies beyond MaxKept and MaxBytes is
-// oldest. Open ones stay; while they alone are too many bytes, strangers cannot add to them, so that they end.
+// trim bounds the kept conversations. The list is newest first, so the conversations beyond MaxKept and MaxBytes are
+// the oldest. Open conversations stay. If they alone exceed MaxBytes, trim sets n.overfull, and strangers cannot add
+// messages, so that silence ends their conversations.
 func (n *Node) trim(ctx context.Context, now time.Time) error {
 	bytes := int64(0)
 	open := conversations.Filter{State: conversations.Open}
-	if err := n.each(ctx, open, now, func(c conversations.Conversation) error { bytes += c.Bytes; return nil }); err != nil {
+	if err := n.eachConversation(ctx, open, now, func(c conversations.Conversation) error { bytes += c.Bytes; return nil }); err != nil {
 		return err
 	}
 	n.overfull.Store(bytes > n.cfg.MaxBytes)
 	kept := 0
-	return n.each(ctx, conversations.Filter{}, now, func(c conversations.Conversation) error {
+	return n.eachConversation(ctx, conversations.Filter{}, now, func(c conversations.Conversation) error {
 		kept++
 		if c.State == conversations.Open {
 			return nil
@@ -215,27 +215,27 @@ func (n *Node) trim(ctx context.Context, now time.Time) error {
 		if bytes += c.Bytes; kept <= n.cfg.MaxKept && bytes <= n.cfg.MaxBytes {
 			return nil
 		}
-		if err := n.forget(ctx, c.Key); err != nil && !isConflict(err) && !errors.Is(err, store.ErrNotFound) {
+		if err := n.deleteConversation(ctx, c.Key); err != nil && !isConflict(err) && !errors.Is(err, store.ErrNotFound) {
 			return err
 		}
 		return nil
 	})
 }
 
-// forget removes a conversation with its messages in the inbox, its letters that have ended and what the owner was
-// asked in it. What still waits in the outbox leaves all the same.
-func (n *Node) forget(ctx context.Context, key store.ConvKey) error {
+// deleteConversation removes a conversation with its inbox items, its ended outbox entries and its questions. Outbox
+// entries that still wait are delivered all the same.
+func (n *Node) deleteConversation(ctx context.Context, key store.ConvKey) error {
 	return n.book.Do(ctx, key, func(u *conversations.Unit) error {
 		u.Delete()
 		asks, err := n.asks.Forget(ctx, key, u.Now)
 		if err != nil {
 			return err
 		}
-		letters, err := n.endedLetters(ctx, key)
+		entryChanges, err := n.endedEntryChanges(ctx, key)
 		if err != nil {
 			return err
 		}
-		u.Add(append(asks, letters...)...)
+		u.Add(append(asks, entryChanges...)...)
 		items, err := n.itemsOf(ctx, key)
 		for _, item := range items {
 			u.Add(store.Change{Record: store.Record{NS: nsInbox, Key: item.ID}, IfRev: store.Any, Delete: true})
@@ -244,8 +244,8 @@ func (n *Node) forget(ctx context.Context, key store.ConvKey) error {
 	})
 }
 
-// each calls do for the conversations that f names, newest first.
-func (n *Node) each(ctx context.Context, f conversations.Filter, now time.Time, do func(conversations.Conversation) error) error {
+// eachConversation calls do for each conversation that f selects, newest first, until do returns an error.
+func (n *Node) eachConversation(ctx context.Context, f conversations.Filter, now time.Time, do func(conversations.Conversation) error) error {
 	const page = 500
 	for before := uint64(0); ; {
 		p, err := n.book.List(ctx, f, before, page, now)

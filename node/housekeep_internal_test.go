@@ -10,7 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
-// An idle node leaves the disk alone: the limits are stored when they have changed, and not again.
+// TestIdleNodeWritesNothing: the used limits are stored only after they have changed.
 func TestIdleNodeWritesNothing(t *testing.T) {
 	s, err := bolt.Open(t.Context(), filepath.Join(t.TempDir(), "node.db"), bolt.Config{})
 	if err != nil {
@@ -32,10 +32,10 @@ func TestIdleNodeWritesNothing(t *testing.T) {
 	}
 	first := revision()
 	if again := revision(); again != first {
-		t.Errorf("nothing changed, and it was written again: revision %d, want %d", again, first)
+		t.Errorf("nothing changed, but it was written again: revision %d, want %d", again, first)
 	}
 	n.meter.Charge(acl.Charge{Sender: "am_chris", Conv: store.ConvKey{Peer: "am_chris", ID: "conv_one"}, New: true}, now)
 	if spent := revision(); spent == first {
-		t.Error("limits were spent, and it was not written")
+		t.Error("limits were used, but not written")
 	}
 }

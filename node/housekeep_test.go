@@ -19,7 +19,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// TestKeptConversationsAreBounded: beyond MaxKept the oldest that ended go, and never an open one.
+// TestKeptConversationsAreBounded: beyond MaxKept the oldest ended conversations are removed, and never an open one.
 func TestKeptConversationsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
@@ -51,8 +51,8 @@ func TestKeptConversationsAreBounded(t *testing.T) {
 	})
 }
 
-// TestRetention is AM-40 and AM-23: a conversation is kept for thirty days after it ended, its replay record as long as
-// it is open.
+// TestRetention (AM-23, AM-40): a conversation is kept for thirty days after its end, and a replay record as long as
+// its conversation is open.
 func TestRetention(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -78,7 +78,7 @@ func TestRetention(t *testing.T) {
 	})
 }
 
-// TestSenderHoldsAreBounded is AM-33: two hundred strangers may wait for the owner, the next is told to come back.
+// TestSenderHoldsAreBounded (AM-33): two hundred strangers may wait for the owner; the next one must come back later.
 func TestSenderHoldsAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -106,12 +106,12 @@ func TestSenderHoldsAreBounded(t *testing.T) {
 	})
 }
 
-// TestHookClosesWithoutStatus: that is no answer, so the message stays with the owner.
+// TestHookClosesWithoutStatus: a close without a status is not a valid answer, so the message stays with the owner.
 func TestHookClosesWithoutStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
 		chris := mesh.Stranger("chris")
-		sarah := mesh.Node("sarah", hooked(func(context.Context, hook.Call) (hook.Answer, error) {
+		sarah := mesh.Node("sarah", configureHook(func(context.Context, hook.Call) (hook.Answer, error) {
 			return says(t, `{"action":"close"}`), nil
 		}))
 		must(t, sarah.Post(chris.Sign(in("conv_one", chris.Draft(sarah.ID(), wire.Deliver, hello)))), http.StatusAccepted)
@@ -122,8 +122,8 @@ func TestHookClosesWithoutStatus(t *testing.T) {
 	})
 }
 
-// TestInboundRecords is the bridge's part of AM-26: its records change in the step that accepts a message, and where
-// none does, not at all.
+// TestInboundRecords (AM-26): the records of a bridge change in the step that accepts a message. If no step accepts it,
+// they do not change.
 func TestInboundRecords(t *testing.T) {
 	t.Parallel()
 	cases := []struct {
@@ -137,9 +137,9 @@ func TestInboundRecords(t *testing.T) {
 		{name: "repeats", payload: hello, repeats: 3, want: "1"},
 		{name: "held", configure: mode(acl.Approval), payload: hello, want: "1"},
 		{name: "hook", payload: hello, want: "1",
-			configure: hooked(func(context.Context, hook.Call) (hook.Answer, error) { return hook.Answer{}, nil })},
+			configure: configureHook(func(context.Context, hook.Call) (hook.Answer, error) { return hook.Answer{}, nil })},
 		{name: "hook that fails", payload: hello, want: "1",
-			configure: hooked(func(context.Context, hook.Call) (hook.Answer, error) { panic("oops") })},
+			configure: configureHook(func(context.Context, hook.Call) (hook.Answer, error) { panic("oops") })},
 		{name: "not on the allowlist", configure: mode(acl.Allowlist), payload: hello},
 		{name: "over the limit", configure: func(cfg *node.Config) { cfg.Policy.Mode, cfg.Rates = acl.Open, acl.Rates{Total: 1} }, payload: hello},
 		{name: "bad payload", payload: `{"action":"deliver"}`},
@@ -176,7 +176,7 @@ func TestInboundRecords(t *testing.T) {
 	}
 }
 
-// bridgedFrom returns a maker of messages of a foreign peer.
+// bridgedFrom returns a function that makes messages of a foreign peer.
 func bridgedFrom(t *testing.T, address string) func(id wire.MessageID, payload string) bridge.Inbound {
 	t.Helper()
 	a, err := bridge.ParseAddress(address)

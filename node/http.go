@@ -11,16 +11,16 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// Path is where a node listens.
+// Path is the HTTP path of a node's endpoint.
 const Path = "/agentmesh"
 
-// Mount adds the endpoint. addresses is the guard of the public listener (line 2), nil for none.
+// Mount adds the endpoint to e. addresses is the guard of the public listener (line 2); nil means no guard.
 func (n *Node) Mount(e *echo.Echo, addresses *httpapi.Addresses) {
 	e.GET(Path, n.getCard)
 	e.POST(Path, func(c echo.Context) error { return n.postMessage(c, addresses) })
 }
 
-// getCard lets anyone compare the card at the endpoint with the one in a directory (AM-63).
+// getCard serves the node's card, so that anyone can compare it with the card in a directory (AM-63).
 func (n *Node) getCard(c echo.Context) error {
 	c.Response().Header().Set("Cache-Control", "public, max-age=300")
 	return httpapi.Raw(c, http.StatusOK, n.Card().WithoutPrivateLists().JSON()) // AM-6
@@ -52,7 +52,7 @@ func (n *Node) postMessage(c echo.Context, addresses *httpapi.Addresses) error {
 	return httpapi.Raw(c, out.Status, out.Raw)
 }
 
-// WellKnown is the document of AM-81.
+// WellKnown returns the document of AM-81.
 func (n *Node) WellKnown() wire.WellKnown {
 	doc := wire.WellKnown{
 		AgentMesh: wire.Version, AgentID: n.ID(), Endpoint: n.Card().Endpoint,

@@ -19,7 +19,7 @@ import (
 
 const nsInbox = "inbox"
 
-// ItemState is what became of an inbox item.
+// ItemState is the state of an inbox item.
 type ItemState = owner.ItemState
 
 const (
@@ -35,7 +35,7 @@ const (
 	ItemInterrupted = owner.ItemInterrupted
 )
 
-func (i Item) answerable() error {
+func (i Item) checkAnswerable() error {
 	if !i.State.IsUnanswered() {
 		return ErrAnswered
 	}
@@ -48,7 +48,7 @@ type Item struct {
 	rev store.Rev
 }
 
-// newItem returns the record of an accepted message.
+// newItem returns the inbox item of an accepted message.
 func (a *acceptance) newItem(state ItemState) Item {
 	in := a.in
 	item := Item{Item: owner.Item{
@@ -56,8 +56,8 @@ func (a *acceptance) newItem(state ItemState) Item {
 		Peer: in.Peer, PeerName: in.Name, Address: in.Address,
 		Conversation: in.ConvID, MessageID: in.MessageID, Intent: in.Intent,
 		Payload: signing.Canonical(in.Payload, signing.JCS), Verified: in.Verified, Trust: string(a.standing),
-		ActionKnown: a.known, Sealed: a.seal.sealed,
-		Cancels: a.event, Takes: a.takes, At: a.now, Digest: fmt.Sprintf("%x", in.Digest),
+		ActionKnown: a.actionKnown, Sealed: a.seal.sealed,
+		Cancels: a.event, Takes: a.confirmsAccept, At: a.now, Digest: fmt.Sprintf("%x", in.Digest),
 		Expires: conversations.Sooner(a.now.Add(a.n.cfg.Retention), in.Purge),
 	}}
 	if in.Principal != string(in.Peer) {
@@ -66,7 +66,7 @@ func (a *acceptance) newItem(state ItemState) Item {
 	return item
 }
 
-// newItemID returns a unique id whose order is the order of arrival.
+// newItemID returns a unique id. Ids sort in the order of arrival.
 func newItemID(at time.Time) string {
 	return fmt.Sprintf("in_%012x%03x%s", at.UnixMilli(), at.UnixMicro()%1000, strings.ToLower(rand.Text()[:8]))
 }
@@ -75,15 +75,15 @@ func (i Item) key() store.ConvKey {
 	return store.ConvKey{Peer: string(i.Peer), ID: string(i.Conversation)}
 }
 
-// acts is who access rules act on.
-func (i Item) acts() string {
+// subject returns the principal that access rules apply to.
+func (i Item) subject() string {
 	if i.Principal != "" {
 		return i.Principal
 	}
 	return string(i.Peer)
 }
 
-// change writes the item if its revision is still the one it was read at.
+// change returns the change that stores the item. The change fails if the stored item has changed since it was read.
 func (i Item) change() store.Change {
 	body, err := json.Marshal(i.Item)
 	if err != nil {
@@ -95,7 +95,7 @@ func (i Item) change() store.Change {
 	}}
 }
 
-// termWoken finds the items that an agent was woken for and has not dealt with.
+// termWoken finds the items for which an agent was woken and has not answered yet.
 const termWoken = "woken"
 
 func (i Item) terms() []string {
@@ -103,7 +103,7 @@ func (i Item) terms() []string {
 	switch {
 	case i.Kind != kindTask:
 		terms = append(terms, convTerm(i.key()))
-	case i.answerable() == nil:
+	case i.checkAnswerable() == nil:
 		terms = append(terms, aboutTerm(i.About))
 	}
 	if i.State == ItemNew && !i.Woken.IsZero() {
@@ -121,7 +121,7 @@ func decodeItem(r store.Record) (Item, error) {
 	return i, nil
 }
 
-// Item returns one inbox item; store.ErrNotFound where there is none.
+// Item returns one inbox item, or store.ErrNotFound if it does not exist.
 func (n *Node) Item(ctx context.Context, id string) (Item, error) {
 	r, err := n.store.Records().Get(ctx, nsInbox, id, time.Now())
 	if err != nil {
@@ -130,8 +130,8 @@ func (n *Node) Item(ctx context.Context, id string) (Item, error) {
 	return decodeItem(r)
 }
 
-// Inbox lists items in the order of their arrival, those in state (all where it is empty), after the item named
-// after. next is empty on the last page.
+// Inbox lists the items in the given state, in the order of their arrival. An empty state selects all items. after is
+// the id of the last item of the previous page, "" for the first page. next is empty on the last page.
 func (n *Node) Inbox(ctx context.Context, state ItemState, after string, limit int) (items []Item, next string, err error) {
 	term := ""
 	if state != "" {
@@ -151,12 +151,12 @@ func (n *Node) Inbox(ctx context.Context, state ItemState, after string, limit i
 	return items, page.Next, nil
 }
 
-// WaitInbox is [Node.Inbox] that waits up to wait for a first item.
+// WaitInbox is [Node.Inbox] for a caller that waits up to wait until the list is not empty.
 func (n *Node) WaitInbox(ctx context.Context, state ItemState, after string, limit int, wait time.Duration) ([]Item, string, error) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	for {
-		news := n.fresh.wait()
+		news := n.inboxChanged.wait()
 		items, next, err := n.Inbox(context.WithoutCancel(ctx), state, after, limit)
 		if err != nil || len(items) > 0 {
 			return items, next, err
@@ -183,10 +183,10 @@ func (n *Node) Acknowledge(ctx context.Context, id string) (Item, error) {
 	return item, err
 }
 
-// noConversation is the key of a unit that changes records alone.
+// noConversation is the key of a unit that changes only records.
 var noConversation store.ConvKey
 
-// itemsOf returns the items of a conversation that are in one of states, in any where none is named.
+// itemsOf returns the items of a conversation that are in one of states, or all of them if states is empty.
 func (n *Node) itemsOf(ctx context.Context, key store.ConvKey, states ...ItemState) (items []Item, err error) {
 	for after := ""; ; {
 		page, err := n.store.Records().List(ctx, nsInbox, convTerm(key), after, 100, time.Now())
@@ -210,15 +210,15 @@ func (n *Node) itemsOf(ctx context.Context, key store.ConvKey, states ...ItemSta
 
 func convTerm(key store.ConvKey) string { return "conv:" + key.Peer + "/" + key.ID }
 
-// call is what a hook is told about the item.
-func (n *Node) call(ctx context.Context, item Item, m wire.Message, conv conversations.Conversation) hook.Call {
-	const history = 20 // entries a hook is shown; older ones are in the owner API
+// newHookCall returns what a hook gets for the item.
+func (n *Node) newHookCall(ctx context.Context, item Item, m wire.Message, conv conversations.Conversation) hook.Call {
+	const history = 20 // transcript entries that a hook gets; the owner API has the older ones
 	after := conv.Entries - min(conv.Entries, history)
 	entries, err := n.book.Transcript(ctx, item.key(), after, history)
 	if err != nil {
 		n.log.Warn("read transcript for hook", "conversation", item.Conversation, "err", err)
 	}
-	if m.ID == "" { // of a foreign peer
+	if m.ID == "" { // a foreign message
 		m = wire.Message{
 			ID: item.MessageID, Conversation: item.Conversation, From: item.Peer, To: n.ID(), Time: item.At, Intent: item.Intent,
 		}

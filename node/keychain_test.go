@@ -14,7 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// keyring keeps what a node's configuration would keep over restarts: the keys, and the secret of its bearers.
+// keyring is what a node's configuration keeps over restarts: the keys, and the secret of its bearers.
 type keyring struct {
 	keys       []*signing.PrivateKey // the last is the current one
 	lostFirst  bool
@@ -26,7 +26,7 @@ func newKeyring() *keyring {
 	return &keyring{keys: []*signing.PrivateKey{meshtest.Key("lone")}, credential: client.NewCredential()}
 }
 
-// configure lets a node use the ring and join directories.
+// configure returns a configuration that uses the keyring and joins directories.
 func (r *keyring) configure(t *testing.T, meshes ...*meshtest.Mesh) func(*node.Config) {
 	return func(cfg *node.Config) {
 		for _, m := range meshes {
@@ -77,8 +77,8 @@ func rotate(t *testing.T, l *lone, n int) {
 	}
 }
 
-// links counts the links of the key chain on the node's card.
-func links(l *lone) int {
+// countLinks counts the links of the key chain on the node's card.
+func countLinks(l *lone) int {
 	chain := l.Card().KeyChain()
 	if chain == "" {
 		return 0
@@ -86,8 +86,8 @@ func links(l *lone) int {
 	return strings.Count(chain, " ") + 1
 }
 
-// joined registers a node everywhere and returns what each directory says of its id.
-func joined(t *testing.T, l *lone, meshes ...*meshtest.Mesh) (ids []string) {
+// register registers a node everywhere and returns how each directory verified its id.
+func register(t *testing.T, l *lone, meshes ...*meshtest.Mesh) (ids []string) {
 	t.Helper()
 	list, err := l.Register(t.Context(), "")
 	if err != nil {
@@ -106,53 +106,53 @@ func joined(t *testing.T, l *lone, meshes ...*meshtest.Mesh) (ids []string) {
 	return ids
 }
 
-// TestRotatedIDJoinsAnotherDirectory: a rotated key leads to the id by the chain on the card, over a restart too, so a
-// directory that never saw the first key takes the card (AM-2, THREATS 34).
+// TestRotatedIDJoinsAnotherDirectory: the chain on the card leads from the id to a rotated key, also after a restart.
+// So a directory that never saw the first key accepts the card (AM-2, THREATS 34).
 func TestRotatedIDJoinsAnotherDirectory(t *testing.T) {
 	first, second, ring, dir := meshtest.New(t), meshtest.New(t), newKeyring(), t.TempDir()
-	ring.lostFirst = true // the chain needs no key but the current one
+	ring.lostFirst = true // the chain needs only the current key
 	l := loneNode(t, dir, &wireTransport{deliver: takes}, ring.configure(t, first))
 	id := l.ID()
-	joined(t, l, first)
+	register(t, l, first)
 	rotate(t, l, 2)
-	if got := links(l); got != 2 {
+	if got := countLinks(l); got != 2 {
 		t.Errorf("the chain has %d links, want 2", got)
 	}
 	l.stop()
 	l = loneNode(t, dir, &wireTransport{deliver: takes}, ring.configure(t, first, second))
-	if got := joined(t, l, first, second); got[0] != "derived" || got[1] != "derived" || l.ID() != id {
+	if got := register(t, l, first, second); got[0] != "derived" || got[1] != "derived" || l.ID() != id {
 		t.Errorf("the directories say %v of %s, want derived and %s", got, l.ID(), id)
 	}
 }
 
-// TestRotationCutShort: a rotation whose key could not be stored leaves the chain as it was, also after a restart.
+// TestRotationCutShort: a rotation that could not store its key leaves the chain unchanged, also after a restart.
 func TestRotationCutShort(t *testing.T) {
 	mesh, other, ring, dir := meshtest.New(t), meshtest.New(t), newKeyring(), t.TempDir()
 	ring.lostFirst = true
 	l := loneNode(t, dir, &wireTransport{deliver: takes}, ring.configure(t, mesh))
-	joined(t, l, mesh)
+	register(t, l, mesh)
 	rotate(t, l, 1)
 	ring.breaks = true
 	if _, err := l.RotateKey(t.Context()); err == nil {
-		t.Fatal("a key that was not stored is used")
+		t.Fatal("a key that was not stored is in use")
 	}
 	l.stop()
 	ring.breaks = false
 	l = loneNode(t, dir, &wireTransport{deliver: takes}, ring.configure(t, mesh, other))
-	if got := joined(t, l, mesh, other); links(l) != 1 || got[1] != "derived" {
-		t.Errorf("after the restart: %d links, %v", links(l), got)
+	if got := register(t, l, mesh, other); countLinks(l) != 1 || got[1] != "derived" {
+		t.Errorf("after the restart: %d links, %v", countLinks(l), got)
 	}
 }
 
-// TestKeyChainWithoutRecord: an agent that an earlier version rotated, and one whose chain is full, begin a chain with the
-// key that the id is derived from, if it was kept. Without that key the directories that list the agent go on, and a new
-// one refuses the id and says why.
+// TestKeyChainWithoutRecord: if an earlier version rotated the key of an agent, or if its chain is full, the agent
+// begins a chain with the key that the id is derived from, provided that key was kept. Without that key, the
+// directories that list the agent continue, and a new one refuses the id and says why.
 func TestKeyChainWithoutRecord(t *testing.T) {
 	t.Run("earlier version", func(t *testing.T) {
 		for _, lost := range []bool{false, true} {
 			mesh, other, ring := meshtest.New(t), meshtest.New(t), newKeyring()
 			old := loneNode(t, t.TempDir(), &wireTransport{deliver: takes}, ring.configure(t, mesh))
-			joined(t, old, mesh)
+			register(t, old, mesh)
 			old.stop()
 			ring.keys, ring.lostFirst = append(ring.keys, meshtest.Key("second")), lost
 			l := loneNode(t, t.TempDir(), &wireTransport{deliver: takes}, ring.configure(t, mesh, other)) // no record of a chain
@@ -160,8 +160,8 @@ func TestKeyChainWithoutRecord(t *testing.T) {
 			if err != nil || list[0].State != node.Registered {
 				t.Fatalf("lost %v: %+v, %v", lost, list, err)
 			}
-			if !lost && (list[1].State != node.Registered || links(l) != 1) {
-				t.Errorf("with the first key: %+v, %d links", list[1], links(l))
+			if !lost && (list[1].State != node.Registered || countLinks(l) != 1) {
+				t.Errorf("with the first key: %+v, %d links", list[1], countLinks(l))
 			}
 			if lost && (!list[1].Refused || !strings.Contains(list[1].Error, wire.ErrIDReserved.Message) || list[1].Hint == "") {
 				t.Errorf("without the first key: %+v", list[1])
@@ -172,12 +172,12 @@ func TestKeyChainWithoutRecord(t *testing.T) {
 		ring := newKeyring()
 		l := loneNode(t, t.TempDir(), &wireTransport{deliver: takes}, ring.configure(t))
 		rotate(t, l, signing.MaxKeyChain)
-		if got := links(l); got != signing.MaxKeyChain {
+		if got := countLinks(l); got != signing.MaxKeyChain {
 			t.Errorf("%d links, want %d", got, signing.MaxKeyChain)
 		}
 		rotate(t, l, 1)
-		if err := signing.ProvesID(l.Card(), ring.keys[len(ring.keys)-1].Public(), time.Now()); err != nil || links(l) != 1 {
-			t.Errorf("after a rotation more: %d links, %v", links(l), err)
+		if err := signing.ProvesID(l.Card(), ring.keys[len(ring.keys)-1].Public(), time.Now()); err != nil || countLinks(l) != 1 {
+			t.Errorf("after a rotation more: %d links, %v", countLinks(l), err)
 		}
 		ring.lostFirst = true
 		rotate(t, l, signing.MaxKeyChain)

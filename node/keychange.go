@@ -13,17 +13,17 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// keyChanged puts a peer's changed key before the owner (AM-11). The message that showed it was refused.
-func (n *Node) keyChanged(ctx context.Context, change client.KeyChange) {
+// reportKeyChange asks the owner about a peer's changed key (AM-11). The message that was signed with it was refused.
+func (n *Node) reportKeyChange(ctx context.Context, change client.KeyChange) {
 	if err := n.askKeyChange(ctx, change); err != nil && !errors.Is(err, store.ErrConflict) {
 		n.log.Error("ask about changed key", "peer", change.Agent, "err", err)
 	}
 }
 
-// askKeyChange opens one question per peer; a further change while it waits is a conflict.
+// askKeyChange opens one question for each peer. A further change while it waits is store.ErrConflict.
 func (n *Node) askKeyChange(ctx context.Context, change client.KeyChange) error {
 	now := time.Now()
-	body, err := json.Marshal(changedKey{
+	body, err := json.Marshal(keyChangeAsk{
 		Agent: change.Agent, Directory: change.Directory, Old: change.Old, New: change.New,
 	})
 	if err != nil {
@@ -38,20 +38,20 @@ func (n *Node) askKeyChange(ctx context.Context, change client.KeyChange) error 
 	return n.store.Records().Apply(ctx, append(changes, n.notices.Change(notice)), now)
 }
 
-// changedKey is the body of an askKeyChange question.
-type changedKey struct {
+// keyChangeAsk is the body of an askKeyChange question.
+type keyChangeAsk struct {
 	Agent     wire.AgentID `json:"agent_id"`
 	Directory string       `json:"directory"`
 	Old       string       `json:"old"` // fingerprints
 	New       string       `json:"new"`
 }
 
-// keyChangeResolver pins the new key where the owner accepts it.
+// keyChangeResolver pins the new key if the owner accepts it.
 type keyChangeResolver struct{ n *Node }
 
-// Resolve pins the key that the owner was shown, no other.
+// Resolve pins exactly the key that the owner was shown.
 func (r keyChangeResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) error {
-	var body changedKey
+	var body keyChangeAsk
 	if err := json.Unmarshal(ask.Body, &body); err != nil {
 		return fmt.Errorf("decode question: %w", err)
 	}
@@ -59,7 +59,7 @@ func (r keyChangeResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decis
 	switch d.Choice {
 	case acl.Approve:
 		if body.New != ask.Hash || string(body.Agent) != ask.Subject {
-			return r.n.notShown(ask, errors.New("the question names another agent or key"))
+			return r.n.logNotShown(ask, errors.New("the question was opened for another agent or key"))
 		}
 		repin, err := r.n.cards.RepinChanges(ctx, body.Agent, body.New, d.Now)
 		if err != nil {

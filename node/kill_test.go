@@ -24,11 +24,11 @@ import (
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
-// killEnv holds the path of the store that [TestKillChild] works on until it is killed.
+// killEnv names the environment variable with the path of the store that [TestKillChild] uses until it is killed.
 const killEnv = "NODE_TEST_KILL"
 
-// killable is the node that is killed and later audited: messages go to a hook that is sometimes late, requests for a
-// person are held, everything else is for the inbox.
+// killable returns the node that is killed and later audited. A hook that is sometimes late gets its scheduling
+// messages, requests for a person are held, and everything else goes to the inbox.
 func killable(t *testing.T, path string) (*meshtest.Member, *meshtest.Stranger) {
 	t.Helper()
 	s, err := bolt.Open(t.Context(), path, bolt.Config{})
@@ -37,7 +37,7 @@ func killable(t *testing.T, path string) (*meshtest.Member, *meshtest.Stranger) 
 	}
 	t.Cleanup(func() { s.Close() })
 	mesh := meshtest.InMemory(t)
-	chris := mesh.Stranger("chris") // before the node looks for it
+	chris := mesh.Stranger("chris") // registered before the node looks it up
 	sarah := mesh.Node("sarah", func(cfg *node.Config) {
 		cfg.Store, cfg.Policy.Mode, cfg.Rates = s, acl.Open, acl.Rates{}
 		cfg.SyncDeadline = 5 * time.Millisecond
@@ -54,12 +54,12 @@ func killable(t *testing.T, path string) (*meshtest.Member, *meshtest.Stranger) 
 	return sarah, chris
 }
 
-// TestKillChild is the process that [TestKill] kills: it puts its own node under load, approves what is held, and says
-// what was acknowledged.
+// TestKillChild is the process that [TestKill] kills. It puts its own node under load, approves held messages, and
+// prints what was acknowledged.
 func TestKillChild(t *testing.T) {
 	path := os.Getenv(killEnv)
 	if path == "" {
-		t.Skip("it is the child of TestKill")
+		t.Skip("this is the child process of TestKill")
 	}
 	sarah, chris := killable(t, path)
 	var mu sync.Mutex
@@ -86,7 +86,7 @@ func TestKillChild(t *testing.T) {
 				raw := chris.Sign(d)
 				out, err := sarah.Receive(t.Context(), raw)
 				if err != nil {
-					continue // the holds of a conversation are full
+					continue // the conversation has the maximum number of holds
 				}
 				say("took", string(d.ID), fmt.Sprint(out.Status), encode(raw), encode(out.Raw))
 				if out.Held {
@@ -106,18 +106,19 @@ func TestKillChild(t *testing.T) {
 
 func encode(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
 
-// took is a message that was acknowledged before the kill.
-type took struct {
+// acknowledged is a message that was acknowledged before the kill.
+type acknowledged struct {
 	status      string
 	raw, answer []byte
 }
 
-// TestKill kills a real process that takes messages and approvals, twice, and looks for everything that it acknowledged
-// (AM-21, AM-26, AM-75): in the transcript once, with the answer that was given, never answered twice, every chain whole.
+// TestKill kills a real process that receives messages and decides approvals, twice. Everything that it acknowledged
+// must be stored (AM-21, AM-26, AM-75): once in the transcript, with the given answer, not answered twice, in intact
+// chains.
 func TestKill(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "sarah.db")
-	messages, approved := map[string]took{}, map[string]string{}
+	messages, approved := map[string]acknowledged{}, map[string]string{}
 	for range 2 {
 		child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKillChild$")
 		child.Env = append(os.Environ(), killEnv+"="+path)
@@ -132,7 +133,7 @@ func TestKill(t *testing.T) {
 		for in := bufio.NewReader(stdout); ; lines++ {
 			line, err := in.ReadString('\n')
 			if err != nil {
-				break // the last line may be half a line
+				break // the last line may be incomplete
 			}
 			if lines == 100 {
 				if err := child.Process.Kill(); err != nil {
@@ -143,7 +144,7 @@ func TestKill(t *testing.T) {
 			case "took":
 				raw, _ := base64.RawURLEncoding.DecodeString(f[3])
 				answer, _ := base64.RawURLEncoding.DecodeString(f[4])
-				messages[f[1]] = took{f[2], raw, answer}
+				messages[f[1]] = acknowledged{f[2], raw, answer}
 			case "approved":
 				approved[f[1]] = f[2]
 			default:
@@ -155,7 +156,7 @@ func TestKill(t *testing.T) {
 		}
 	}
 	sarah, _ := killable(t, path)
-	settled(t, sarah)
+	awaitIdle(t, sarah)
 	auditMessages(t, sarah, messages)
 	for id, message := range approved {
 		if ask, err := sarah.Asks().Get(t.Context(), id, time.Now()); err != nil || ask.State != acl.AskApproved {
@@ -163,12 +164,12 @@ func TestKill(t *testing.T) {
 		}
 	}
 	if len(messages) == 0 || len(approved) == 0 {
-		t.Errorf("%d messages and %d approvals were acknowledged: too few to see anything", len(messages), len(approved))
+		t.Errorf("%d messages and %d approvals were acknowledged: too few for the test", len(messages), len(approved))
 	}
 }
 
-// settled waits until no hook works any more.
-func settled(t *testing.T, m *meshtest.Member) {
+// awaitIdle waits until no hook is running.
+func awaitIdle(t *testing.T, m *meshtest.Member) {
 	t.Helper()
 	deadline := time.After(time.Minute)
 	for {
@@ -182,12 +183,12 @@ func settled(t *testing.T, m *meshtest.Member) {
 		select {
 		case <-time.After(5 * time.Millisecond):
 		case <-deadline:
-			t.Fatalf("still at work: %+v", items)
+			t.Fatalf("still running: %+v", items)
 		}
 	}
 }
 
-func auditMessages(t *testing.T, sarah *meshtest.Member, messages map[string]took) {
+func auditMessages(t *testing.T, sarah *meshtest.Member, messages map[string]acknowledged) {
 	t.Helper()
 	in, out, replies, items := map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}
 	book := conversations.Book{Steps: sarah.Store.Steps()}

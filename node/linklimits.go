@@ -17,20 +17,19 @@ import (
 // nsOpened has a record for each conversation that the other side of a metered link opened.
 const nsOpened = "node/opened"
 
-// fullFor is the time after which the sender of a message should try again when too many conversations are open.
+// fullFor is how long a sender should wait before it retries when a link has too many open conversations.
 const fullFor = 10 * time.Minute
 
-// metered reports whether the meter of a link stands in for the node's own limits.
-func (a *acceptance) metered() bool { return a.in.Meter != nil && a.in.Native == nil }
+// isMetered reports whether the meter of a link replaces the node's own limits for the message.
+func (a *acceptance) isMetered() bool { return a.in.Meter != nil && a.in.Native == nil }
 
-// charge is the part of line 12 that counts messages (AM-41). Limits are charged once, however often the step is
-// decided again.
+// charge implements the part of line 12 that counts messages (AM-41). It charges once, however often it is called.
 func (a *acceptance) charge() error {
 	if a.charged {
 		return nil
 	}
 	var wait time.Duration
-	if a.metered() {
+	if a.isMetered() {
 		wait, a.charged = a.in.Meter.Charge(a.in.Draw, a.now)
 	} else {
 		a.drawn = acl.Charge{Sender: a.in.Principal, Conv: a.key, New: a.unit.New(), Known: !a.stranger, Sources: a.in.Sources}
@@ -42,26 +41,26 @@ func (a *acceptance) charge() error {
 	return nil
 }
 
-// giveBack undoes the charge of a message that is refused for want of a place: it used up nothing (AM-41).
-func (a *acceptance) giveBack() {
-	if a.charged && !a.metered() {
+// refundCharge undoes the charge of a message that is refused because no place is free (AM-41).
+func (a *acceptance) refundCharge() {
+	if a.charged && !a.isMetered() {
 		a.n.meter.Return(a.drawn, time.Now())
 		a.charged = false
 	}
 }
 
-// linkOf returns the link of a foreign address, as in "mew:lab".
+// linkOf returns the link of a foreign address, for example "mew:lab".
 func linkOf(address string) string {
 	link, _, _ := strings.Cut(address, "/")
 	return link
 }
 
-// openable refuses a message that would open one conversation too many over its link.
-func (a *acceptance) openable(ctx context.Context) error {
-	if !a.metered() || !a.unit.New() || a.in.Meter.MaxOpen() == 0 {
+// checkOpenLimit refuses a message that would open one conversation too many over its link.
+func (a *acceptance) checkOpenLimit(ctx context.Context) error {
+	if !a.isMetered() || !a.unit.New() || a.in.Meter.MaxOpen() == 0 {
 		return nil
 	}
-	n, err := a.n.countOpened(ctx, linkOf(a.in.Address), a.in.Meter.MaxOpen(), a.now)
+	n, err := a.n.countOpenConversations(ctx, linkOf(a.in.Address), a.in.Meter.MaxOpen(), a.now)
 	switch {
 	case err != nil:
 		return err
@@ -71,10 +70,10 @@ func (a *acceptance) openable(ctx context.Context) error {
 	return nil
 }
 
-// opened returns the record of a conversation that this message opens over a metered link. It may outlive the
-// conversation: [Node.countOpened] removes it then.
-func (a *acceptance) opened() []store.Change {
-	if !a.metered() || !a.unit.New() || a.in.Meter.MaxOpen() == 0 {
+// openedRecord returns the record of a conversation that this message opens over a metered link. The record may outlive
+// the conversation; [Node.countOpenConversations] removes it then.
+func (a *acceptance) openedRecord() []store.Change {
+	if !a.isMetered() || !a.unit.New() || a.in.Meter.MaxOpen() == 0 {
 		return nil
 	}
 	body, err := json.Marshal(a.key)
@@ -87,9 +86,9 @@ func (a *acceptance) opened() []store.Change {
 	}}}
 }
 
-// countOpened returns how many conversations that were opened over a link are still open, at most enough. It looks at
-// the conversations themselves only if there are that many records.
-func (n *Node) countOpened(ctx context.Context, link string, enough int, now time.Time) (int, error) {
+// countOpenConversations returns how many conversations that were opened over a link are still open, at most enough. It
+// looks at the conversations themselves only if there are that many records.
+func (n *Node) countOpenConversations(ctx context.Context, link string, enough int, now time.Time) (int, error) {
 	var all []store.Record
 	for after, more := "", true; more && len(all) < enough; more = after != "" {
 		page, err := n.store.Records().List(ctx, nsOpened, link, after, 100, now)
@@ -101,7 +100,7 @@ func (n *Node) countOpened(ctx context.Context, link string, enough int, now tim
 	if len(all) < enough {
 		return len(all), nil
 	}
-	var over []store.Change
+	var ended []store.Change
 	for _, rec := range all {
 		var key store.ConvKey
 		if err := json.Unmarshal(rec.Body, &key); err != nil {
@@ -113,15 +112,15 @@ func (n *Node) countOpened(ctx context.Context, link string, enough int, now tim
 		}
 		conv := thread.Conversation()
 		if thread.New() || conv.At(now, n.book.IdleFor()) != conversations.Open {
-			over = append(over, store.Change{IfRev: store.Any, Delete: true, Record: store.Record{NS: nsOpened, Key: rec.Key}})
+			ended = append(ended, store.Change{IfRev: store.Any, Delete: true, Record: store.Record{NS: nsOpened, Key: rec.Key}})
 		}
 	}
-	if len(over) > 0 {
-		if err := n.store.Records().Apply(ctx, over, now); err != nil {
+	if len(ended) > 0 {
+		if err := n.store.Records().Apply(ctx, ended, now); err != nil {
 			return 0, err
 		}
 	}
-	return len(all) - len(over), nil
+	return len(all) - len(ended), nil
 }
 
-var errManyOpen = errors.New("the link has as many open conversations as it may")
+var errManyOpen = errors.New("the link has as many open conversations as it is allowed")

@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// overLink is a message of a stranger in a conversation of its own, over a link with a meter.
+// overLink returns a message of a stranger in its own conversation, over a link with a meter.
 func overLink(m *bridge.LinkMeter, conv string) bridge.Inbound {
 	out := to("ann", wire.ConversationID("conv_"+conv), "hello")
 	in := inbound(out, "wire:test", out.Address)
@@ -21,18 +21,18 @@ func overLink(m *bridge.LinkMeter, conv string) bridge.Inbound {
 	return in
 }
 
-// tightly is a node that takes ten messages an hour.
-func tightly(t *testing.T) *lone {
+// limitedNode returns a node that accepts ten messages an hour.
+func limitedNode(t *testing.T) *lone {
 	return loneNode(t, t.TempDir(), &wireTransport{deliver: takes}, mode(acl.Open), func(c *node.Config) {
 		c.Rates = acl.Rates{NewConversations: 2, Conversation: 5, Total: 10}
 	})
 }
 
-// What comes over a link with a meter draws nothing from what the node takes from others, and has limits of its own
-// (AM-41, MEW-Q4).
+// TestLinkHasItsOwnLimits: a message over a link with a meter uses nothing of the node's own limits, and has the
+// limits of the link (AM-41, MEW-Q4).
 func TestLinkHasItsOwnLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := tightly(t)
+		l := limitedNode(t)
 		defer l.stop()
 		meter := bridge.NewLinkMeter(bridge.LinkLimits{Messages: 30, ToolCalls: 5})
 		for n := range 30 {
@@ -70,9 +70,10 @@ func accept(t *testing.T, l *lone, in bridge.Inbound) error {
 	return err
 }
 
-// A signed AgentMesh message stays under the node's own limits, whatever link carried it (AM-41).
+// TestSignedMessageOverLinkIsCharged: a signed AgentMesh message is charged to the node's own limits, whatever link
+// carried it (AM-41).
 func TestSignedMessageOverLinkIsCharged(t *testing.T) {
-	l := tightly(t)
+	l := limitedNode(t)
 	meter := bridge.NewLinkMeter(bridge.LinkLimits{})
 	for n := range 3 {
 		in := overLink(meter, fmt.Sprint(n))
@@ -83,7 +84,8 @@ func TestSignedMessageOverLinkIsCharged(t *testing.T) {
 	}
 }
 
-// A link has so many open conversations and no more, over a restart as well; one that ended makes room (MEW-Q4).
+// TestLinkOpenConversations: a link may have a maximum number of open conversations, also over a restart, and an ended
+// one frees a place (MEW-Q4).
 func TestLinkOpenConversations(t *testing.T) {
 	dir := t.TempDir()
 	meter := bridge.NewLinkMeter(bridge.LinkLimits{Conversations: 3})
@@ -113,6 +115,6 @@ func TestLinkOpenConversations(t *testing.T) {
 		t.Errorf("after one ended: %v", err)
 	}
 	if err := accept(t, l, overLink(meter, "newer")); !errors.Is(err, wire.ErrRateLimited) {
-		t.Errorf("with the room taken again: %v, want it limited", err)
+		t.Errorf("after the place was taken again: %v, want it limited", err)
 	}
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// TestMailBehindAStranger: what a node cannot take now, and must ask for again, keeps its place in the mailbox and
-// nobody else's mail back. In approval mode that is every stranger's second message, until the owner has decided.
+// TestMailBehindAStranger: mail that a node cannot accept yet stays in the mailbox and does not delay the mail of
+// others. In approval mode that is every stranger's second message, until the owner has decided.
 func TestMailBehindAStranger(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris, ann := mesh.Stranger("chris"), mesh.Stranger("ann")
@@ -37,7 +37,7 @@ func TestMailBehindAStranger(t *testing.T) {
 		must(t, meshtest.Post(t, mesh.URL+"/mailbox/"+string(sarah.ID()), from.Sign(d)), http.StatusAccepted)
 		return d.ID
 	}
-	for i := range 40 { // more than two pages with what is to come, and as much as one sender may leave
+	for i := range 40 { // together with the mail below more than two pages, and as much as one sender may leave
 		post(chris, wire.ConversationID(fmt.Sprintf("conv_%d", i)))
 	}
 	for _, name := range []string{"dora", "emil"} {
@@ -49,7 +49,7 @@ func TestMailBehindAStranger(t *testing.T) {
 	wanted := []wire.MessageID{post(ann, "conv_ann"), post(ann, "conv_ann")}
 
 	sarah = mesh.Restart(sarah, configure)
-	waitFor(t, "the mail of whom the owner knows", func() bool {
+	waitFor(t, "the mail of the known peer", func() bool {
 		items, _, err := sarah.Inbox(t.Context(), node.ItemNew, "", 10)
 		return err == nil && len(items) == 2 && items[0].MessageID == wanted[0] && items[1].MessageID == wanted[1]
 	})
@@ -58,8 +58,8 @@ func TestMailBehindAStranger(t *testing.T) {
 	}
 }
 
-// TestRelayThatDoesNotWait: a relay that says at once that nothing is there, because it has no place for one more who
-// waits or does not know how, is not asked again and again.
+// TestRelayThatDoesNotWait: a directory that answers a poll at once with no mail, because it has no place for another
+// waiting poll or does not support waiting, is not polled in a tight loop.
 func TestRelayThatDoesNotWait(t *testing.T) {
 	t.Parallel()
 	mesh := meshtest.New(t)
@@ -101,8 +101,8 @@ func TestRelayThatDoesNotWait(t *testing.T) {
 	}
 }
 
-// TestMailboxAfterTheRegistration: the relay knows nobody who is not registered, so it is not asked before, and no log
-// begins with a warning about that.
+// TestMailboxAfterTheRegistration: a directory has no mailbox for an unregistered node, so the node registers before
+// its first poll, and the log does not begin with a warning.
 func TestMailboxAfterTheRegistration(t *testing.T) {
 	t.Parallel()
 	mesh := meshtest.New(t)
@@ -112,7 +112,7 @@ func TestMailboxAfterTheRegistration(t *testing.T) {
 	}
 	base.Path = ""
 	directory := httputil.NewSingleHostReverseProxy(base)
-	polled := make(chan bool, 100) // whether the registration was tried
+	polled := make(chan bool, 100) // reports that the registration was tried
 	early := make(chan struct{}, 100)
 	var tried atomic.Bool
 	relay := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -123,7 +123,7 @@ func TestMailboxAfterTheRegistration(t *testing.T) {
 		case r.Method == http.MethodPost:
 			select {
 			case <-early:
-			case <-time.After(300 * time.Millisecond): // for who asks early
+			case <-time.After(300 * time.Millisecond): // gives an early poll time to come first
 			}
 			defer tried.Store(true)
 		}
@@ -137,6 +137,6 @@ func TestMailboxAfterTheRegistration(t *testing.T) {
 		cfg.Directories = []*client.Directory{cfg.Relay}
 	}).Start()
 	if !<-polled {
-		t.Error("the mailbox was asked for before the registration was tried")
+		t.Error("the mailbox was polled before the registration was tried")
 	}
 }

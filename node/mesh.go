@@ -101,6 +101,6 @@ func (m mesh) Follow(ctx context.Context, seen func(bridge.Event)) {
 func (m mesh) PutTask(ctx context.Context, t bridge.Task, changes []store.Change) error {
 	return m.n.book.Do(ctx, noConversation, func(u *conversations.Unit) error {
 		u.Add(changes...)
-		return m.n.lay(ctx, u, t)
+		return m.n.updateTask(ctx, u, t)
 	})
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// TestPeerThatMoved: a message that its peer's old endpoint refuses for good goes to the endpoint that the peer's card names
-// now, although the old card may still be used for minutes (AM-86).
+// TestPeerThatMoved: if the old endpoint of a peer refuses a message for good, the message goes to the endpoint that
+// the peer's card names now, although the cached old card is still valid for minutes (AM-86).
 func TestPeerThatMoved(t *testing.T) {
 	mesh := meshtest.New(t)
 	before := newPeer(t, mesh, "ann")
@@ -27,14 +27,14 @@ func TestPeerThatMoved(t *testing.T) {
 	send(node.SendDelivered)
 	after := newPeer(t, mesh, "ann") // the same agent at another endpoint
 	after.answers(after.says(`{"action":"received"}`))
-	before.answers(func(w http.ResponseWriter, _ wire.Message) { // it may have done what the message asks
+	before.answers(func(w http.ResponseWriter, _ wire.Message) { // the peer may have processed the message
 		w.WriteHeader(http.StatusInternalServerError)
 		w.Write([]byte(`{"error":{"code":"AGENT_UNAVAILABLE","message":"broken","retry":false}}`))
 	})
 	out := before.message(t, "hello")
 	out.Conv = "conv_2"
 	if sent := mustSend(t, chris.Node, out, 10*time.Second); sent.State != node.SendFailed || len(after.got()) != 0 {
-		t.Fatalf("sent = %+v after an answer that leaves it open what happened, want it failed", sent)
+		t.Fatalf("sent = %+v after an answer that leaves the outcome open, want it failed", sent)
 	}
 	before.answers(status(http.StatusNotFound))
 	send(node.SendDelivered)
@@ -44,11 +44,12 @@ func TestPeerThatMoved(t *testing.T) {
 	after.answers(status(http.StatusNotFound))
 	send(node.SendFailed)
 	if got := len(after.got()); got != 2 {
-		t.Errorf("%d attempts at an endpoint that stays the same, want 1 more", got)
+		t.Errorf("%d attempts at an endpoint that has not changed, want 1 more", got)
 	}
 }
 
-// TestMovedPeerWithAnotherKey: an endpoint on a card with a key that the pinned one does not vouch for is not followed.
+// TestMovedPeerWithAnotherKey: a node does not follow an endpoint on a card whose key the pinned key does not vouch
+// for.
 func TestMovedPeerWithAnotherKey(t *testing.T) {
 	mesh := meshtest.New(t)
 	before := newPeer(t, mesh, "ann")

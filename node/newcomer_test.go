@@ -23,8 +23,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// beside configures a node in the process of a directory, as serve does, that also asks other directories.
-func beside(own *meshtest.Mesh, others ...*meshtest.Mesh) func(*node.Config) {
+// withOwnDirectory configures a node in the process of a directory, as serve does, that also uses other directories.
+func withOwnDirectory(own *meshtest.Mesh, others ...*meshtest.Mesh) func(*node.Config) {
 	return func(cfg *node.Config) {
 		cfg.Directories = []*client.Directory{client.NewDirectory(own.URL, nil, client.InProcess(own.Public))}
 		for _, m := range others {
@@ -34,8 +34,8 @@ func beside(own *meshtest.Mesh, others ...*meshtest.Mesh) func(*node.Config) {
 	}
 }
 
-// behindProxy serves the node in the public profile behind a proxy that names its clients. The returned function posts a
-// message from an address.
+// behindProxy serves the node in the public profile behind a proxy that forwards client addresses. The returned
+// function posts a message from an address.
 func behindProxy(t *testing.T, m *meshtest.Member) func(from string, raw []byte) (status int) {
 	t.Helper()
 	edge := httpapi.New(httpapi.Config{
@@ -63,15 +63,15 @@ func behindProxy(t *testing.T, m *meshtest.Member) func(from string, raw []byte)
 	}
 }
 
-// TestNewcomerIsServedInAFlood is THREATS row 31 at the doors of the node: one attacker with 60 cards on 6 tokens and made-up
-// senders floods messages, holds and look-ups from one address. A newcomer from another address is held within 5 seconds,
-// whether our own directory or another one has its card, and a peer that the owner knows is served.
+// TestNewcomerIsServedInAFlood (THREATS 31): one attacker with 60 cards on 6 tokens, and with made-up senders, floods
+// a node with messages, holds and look-ups from one address. Still a newcomer from another address is held within 5
+// seconds, whether our own directory or another one has its card, and a known peer is served.
 func TestNewcomerIsServedInAFlood(t *testing.T) {
 	const evil = "203.0.113.66"
 	own, other := meshtest.New(t), meshtest.New(t)
 	friend, newcomer, stranger := own.Stranger("friend"), own.Stranger("newcomer"), other.Stranger("stranger")
 	sarah := own.Node("sarah", func(cfg *node.Config) {
-		beside(own, other)(cfg)
+		withOwnDirectory(own, other)(cfg)
 		cfg.Policy = acl.Policy{Mode: acl.Approval, Allow: []string{string(friend.ID)}}
 	})
 	post := behindProxy(t, sarah)
@@ -81,7 +81,7 @@ func TestNewcomerIsServedInAFlood(t *testing.T) {
 	}
 	var mu sync.Mutex
 	answers := map[int]int{}
-	spent := make(chan struct{}) // closed when the attacker has all that it gets
+	spent := make(chan struct{}) // closed when the attacker has used up its share
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var flood sync.WaitGroup
@@ -119,7 +119,7 @@ func TestNewcomerIsServedInAFlood(t *testing.T) {
 	stop()
 	flood.Wait()
 	t.Logf("the flood was answered %v", answers)
-	if held := answers[http.StatusAccepted]; held > 26 { // one may have come back meanwhile
+	if held := answers[http.StatusAccepted]; held > 26 { // one token may have been refilled meanwhile
 		t.Errorf("%d messages of the attacker were held, want half of what strangers have", held)
 	}
 	if n := len(pendingAsks(t, sarah)); n > 28 {
@@ -127,7 +127,8 @@ func TestNewcomerIsServedInAFlood(t *testing.T) {
 	}
 }
 
-// TestSlowFloodLeavesRoom: an attacker that takes each token as it comes back, for hours, does not keep a node closed.
+// TestSlowFloodLeavesRoom: an attacker that uses every token as soon as it is refilled, for hours, does not lock
+// others out.
 func TestSlowFloodLeavesRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
@@ -166,7 +167,7 @@ func TestSlowFloodLeavesRoom(t *testing.T) {
 	})
 }
 
-// TestManyBehindOneRoof: honest agents of one hosting provider, or of one mailbox relay, are not taken for one attacker.
+// TestManyBehindOneRoof: honest agents of one hosting provider, or of one mailbox relay, do not count as one attacker.
 func TestManyBehindOneRoof(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
@@ -186,8 +187,9 @@ func TestManyBehindOneRoof(t *testing.T) {
 	})
 }
 
-// TestFullHoldList is AM-33: 200 cards from one address fill the list. A newcomer from another one gets the newest of their
-// places; who lost it may write again once there is room. What is refused for want of a place uses up nothing (AM-41).
+// TestFullHoldList (AM-33): 200 cards from one address fill the list of holds. A newcomer from another address takes
+// the newest of their places, and its loser may write again when there is room. A message that is refused because no
+// place is free uses up nothing (AM-41).
 func TestFullHoldList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
@@ -217,7 +219,7 @@ func TestFullHoldList(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		late := mesh.Stranger("late")
-		for range 30 { // more than it may open in an hour
+		for range 30 { // more conversations than it may open in an hour
 			if _, err := send(late, late.Draft(sarah.ID(), wire.Deliver, hello), evil); !errors.Is(err, wire.ErrHoldsFull) {
 				t.Fatalf("one more card of the attacker: %v, want %v", err, wire.ErrHoldsFull)
 			}
@@ -246,28 +248,28 @@ func TestFullHoldList(t *testing.T) {
 		}
 		sarah.Call("GET", "/conversations/"+string(last.Conversation), nil, &conv)
 		if len(conv.Held) != 0 {
-			t.Errorf("the conversation of what lost its place is held until %v", conv.Held)
+			t.Errorf("the conversation of the displaced message is held until %v", conv.Held)
 		}
 
 		if status, err := send(loser, last, evil); status != http.StatusAccepted {
-			t.Errorf("exact repeat of what lost its place: %d, %v, want the stored answer", status, err)
+			t.Errorf("exact repeat of the displaced message: %d, %v, want the stored answer", status, err)
 		}
 		anew := loser.Draft(sarah.ID(), wire.Schedule, propose)
 		if _, err := send(loser, anew, evil); !errors.Is(err, wire.ErrHoldsFull) {
-			t.Errorf("a new message of who lost its place: %v, want %v", err, wire.ErrHoldsFull)
+			t.Errorf("a new message of the displaced sender: %v, want %v", err, wire.ErrHoldsFull)
 		}
 		if status, err := send(firstOne, in(first.Conversation, firstOne.Draft(sarah.ID(), wire.Schedule, `{"action":"cancel"}`)), evil); status != http.StatusOK {
 			t.Errorf("cancel of a held message while the list is full: %d, %v", status, err)
 		}
 		if status, err := send(loser, anew, evil); status != http.StatusAccepted {
-			t.Errorf("a new message of who lost its place, once there is room: %d, %v, want it held", status, err)
+			t.Errorf("a new message of the displaced sender when there is room: %d, %v, want it held", status, err)
 		}
 		if status, err := send(firstOne, in(first.Conversation, firstOne.Draft(sarah.ID(), wire.Schedule, closing)), evil); status != http.StatusOK {
 			t.Errorf("close while the list is full: %d, %v", status, err)
 		}
 		decide(t, sarah, pendingAsks(t, sarah)[0], acl.Reject)
 		if status, err := send(late, late.Draft(sarah.ID(), wire.Deliver, hello), evil); status != http.StatusAccepted {
-			t.Errorf("who was refused 30 times for want of a place, once there is room: %d, %v, want it held", status, err)
+			t.Errorf("a sender that was refused 30 times, when there is room: %d, %v, want it held", status, err)
 		}
 	})
 }

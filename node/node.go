@@ -24,8 +24,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// The deadlines of AM-32, AM-33 and AM-74. They nest: a hook that answers within SyncDeadline reaches the sender,
-// whose client gives up after 30 s, on the connection it came on.
+// The deadlines of AM-32, AM-33 and AM-74. SyncDeadline is below the 30 s after which a sender's client gives up, so a
+// hook that answers in time answers on the connection of the message.
 const (
 	DefaultSyncDeadline = 20 * time.Second
 	DefaultRemindAfter  = 15 * time.Minute
@@ -35,66 +35,64 @@ const (
 	maxHookQueue        = 256 // hooks running or waiting for their turn
 )
 
-// Config is what a node is made of. The fields without a remark are required.
+// Config configures a node. A field is required unless its comment says what its zero value means.
 type Config struct {
 	Store       store.Store
-	Directories []*client.Directory // what the node joins and asks, in order (AM-86); may be empty
-	// Relay is the one of Directories in which the node has its mailbox; nil for a node that is reached at an address.
+	Directories []*client.Directory // where the node registers and looks for agents, in order (AM-86); may be empty
+	// Relay is the one of Directories whose mailbox is the node's endpoint; nil for a node with a public address.
 	Relay      *client.Directory
-	Credential client.Credential // what the node's cards are registered with
-	// CredentialOf returns a name for the credential that the card of an agent was registered with at the one of Directories
-	// that is in this process, "" if it does not know. Nil: nobody knows.
+	Credential client.Credential // the credential for registering the node's cards
+	// CredentialOf returns a name for the credential that registered an agent's card in the directory of this process,
+	// one of Directories. It returns "" if it does not know. Nil means that it never knows.
 	CredentialOf func(ctx context.Context, id wire.AgentID) (string, error)
 	HTTP         *client.HTTP
-	Cards        client.CardsConfig // Directories, HTTP, Records and OnKeyChange are filled in here
+	Cards        client.CardsConfig // the node fills in Directories, HTTP, Records and OnKeyChange
 	Window       client.Window      // zero fields: the default of AM-20
 
 	Identity Identity
-	Age      []*signing.PrivateKey // open what is sealed to the age recipient on the card, now or before (AM-85)
+	Age      []*signing.PrivateKey // open messages that are sealed to the current or an earlier age recipient (AM-85)
 
 	Policy   acl.Policy
-	Outbound OutboundPolicy // AM-50; the zero value lets everything out
+	Outbound OutboundPolicy // AM-50; the zero value permits everything
 	Rates    acl.Rates
-	Exempt   []string // principals that no message limit touches (AM-44)
+	Exempt   []string // principals without message limits (AM-44)
 
-	Routes  []Route        // hooks by intent pattern, first match wins; no match is the inbox
+	Routes  []Route        // hooks by intent pattern; the first match wins; without a match the inbox gets the message
 	Schemas PayloadSchemas // for custom intents (AM-70); nil checks none
-	// PersonalData returns the kinds of personal data in a payload, for what leaves over bridges (MS-40). nil finds none.
+	// PersonalData returns the kinds of personal data in a payload that leaves over a bridge (MS-40). Nil finds none.
 	PersonalData func(wire.Value) []string
 
 	Notices *notify.Box
 	Audit   *acl.Audit     // nil: one of the node's own over Store
-	Agreed  *calendar.Book // takes agreed events to the owner's calendar; nil: a notice is all there is
+	Agreed  *calendar.Book // adds agreed events to the owner's calendar; nil: the owner gets only a notice
 
 	SyncDeadline time.Duration // zero: DefaultSyncDeadline
 	HookTimeout  time.Duration // zero: hook.DefaultTimeout
 	HoldFor      time.Duration // zero: DefaultHoldFor
-	RemindAfter  time.Duration // an agent that answers later is reminded once; zero: DefaultRemindAfter, negative: never
+	RemindAfter  time.Duration // after this time a silent agent is reminded once; zero: DefaultRemindAfter, negative: never
 	Idle         time.Duration // conversations expire after it; zero: 24 h
 	Retention    time.Duration // ended conversations and inbox items go after it; zero: DefaultRetention
-	MaxKept      int           // conversations kept at most, oldest ended ones go first; zero: 100,000
-	MaxBytes     int64         // of messages in all of them, likewise; zero: 8 GiB
-	MaxConvBytes int64         // of messages in one of them, which then is full; zero: 64 MiB
-
-	// SaveKey stores a new signing key and the card with it durably, and keeps the key before it, before a rotation uses
-	// the new one; nil refuses rotation.
+	MaxKept      int           // conversations kept at most; the oldest ended ones are removed first; zero: 100,000
+	MaxBytes     int64         // bytes of messages in all conversations, likewise; zero: 8 GiB
+	MaxConvBytes int64         // bytes of messages in one conversation, which then is full; zero: 64 MiB
+	// SaveKey durably stores a new signing key and its card, and keeps the previous key. A rotation calls it before it
+	// uses the new key. Nil refuses rotation.
 	SaveKey func(key *signing.PrivateKey, card wire.Value) error
-	// RetiredKey returns a key that SaveKey has kept, by its fingerprint: until every directory has followed a rotation it
-	// must vouch for the new one, also after a restart. Nil: none is kept.
+	// RetiredKey returns a key that SaveKey has kept, by its fingerprint. An old key must vouch for the new one until
+	// every directory has followed the rotation, also after a restart. Nil means that no key is kept.
 	RetiredKey func(fingerprint string) (*signing.PrivateKey, error)
-	// FirstKey returns the key that SaveKey has kept and that id is derived from, to begin a key chain with (AM-2). Nil:
-	// none is kept.
+	// FirstKey returns the kept key that id is derived from; a key chain begins with it (AM-2). Nil: no key is kept.
 	FirstKey func(id wire.AgentID) (*signing.PrivateKey, error)
 	Logger   *slog.Logger     // nil logs nothing
 	Metrics  *httpapi.Metrics // nil counts nothing
-	// Process returns the part of the owner's status that is about the process; nil for none.
+	// Process returns the part of the owner's status that describes the process; nil omits it.
 	Process func(context.Context) httpapi.ProcessStatus
 }
 
-// Identity is who the node is: its signing key and the card that says so.
+// Identity is the node's signing key and the card that names it.
 type Identity = registration.Identity
 
-// Listing is how the node stands in one directory (AM-83).
+// Listing is the state of the node's registration in one directory (AM-83).
 type Listing = owner.Listing
 
 // The states of a [Listing].
@@ -104,9 +102,9 @@ const (
 	Withdrawn  = owner.Withdrawn
 )
 
-// PayloadSchemas holds payloads of custom intents to a schema of the owner's.
+// PayloadSchemas checks payloads of custom intents against the owner's schemas.
 type PayloadSchemas interface {
-	// Check returns why the payload does not fit, nil where it does or where the intent has no schema.
+	// Check returns why the payload does not fit, or nil if it fits or the intent has no schema.
 	Check(intent wire.Intent, payload wire.Value) error
 }
 
@@ -115,46 +113,46 @@ type Node struct {
 	cfg      Config
 	log      *slog.Logger
 	paused   atomic.Bool
-	running  atomic.Bool // Run has begun: what comes in is taken in
-	overfull atomic.Bool // more is kept than MaxBytes, and none of it may go
+	running  atomic.Bool // Run has begun: the node receives messages
+	overfull atomic.Bool // open conversations alone exceed MaxBytes
 	started  time.Time
 	clock    *store.WallClock
 
 	store      *store.Observed
 	book       *conversations.Book
 	rules      *acl.Rules
-	recipients *acl.Rules // to whom our side may write without asking
+	recipients *acl.Rules // recipients to whom our side may write without asking
 	asks       *acl.Asks
 	audit      *acl.Audit
 	meter      *acl.Meter
-	savedMeter []byte // what saveMeter stored last; its own
+	savedMeter []byte // what saveMeter stored last; only saveMeter uses it
 	cards      *client.Cards
 	verifier   *client.Verifier
 	window     client.Window // with the defaults filled in
 	notices    *notify.Box
 
-	flights   flights  // one acceptance per sender and message id at a time
-	runs      runs     // hooks under way
-	refusals  refusals // the newest messages that were not taken in
-	fresh     signal   // wakes who waits for the inbox
-	mail      signal   // wakes the readers of mailboxes
-	ends      *alarm   // when the next question ends
-	events    *events  // tells who watches
-	streams   streams  // connections that tell what happens
-	outbox    *deliveries
-	released  released // messages of ours that the owner let go
-	registrar *registration.Registrar
-	tally     tally
+	acceptLock     keyedLock // one acceptance per sender and message id at a time
+	runs           runPool   // hooks that run or wait
+	refusals       refusals  // the newest refused messages
+	inboxChanged   signal    // wakes callers that wait for the inbox
+	mailArrived    signal    // wakes the mailbox readers
+	expiryAlarm    *alarm    // when the next question expires
+	events         *events   // passes events to watchers
+	streams        streams   // limits the event streams
+	outbox         *deliveries
+	releaseWaiters releaseWaiters // passes approved messages to the callers that wait for them
+	registrar      *registration.Registrar
+	counters       counters
 
-	interrupted []string    // items whose hooks worked when the process before this one ended
-	tails       [][]acl.Ask // decisions that an earlier process left undone, each in order
+	interrupted []string    // items whose hooks were running when the previous process ended
+	unfinished  [][]acl.Ask // decisions that an earlier process left unfinished, each in order
 
 	bridges bridges
 
 	background sync.WaitGroup
 }
 
-// New makes a node. It starts nothing: that is [Node.Run].
+// New makes a node from cfg. It starts no background work; [Node.Run] does.
 func New(ctx context.Context, cfg Config) (*Node, error) {
 	if cfg.Store == nil || cfg.HTTP == nil || cfg.Notices == nil || cfg.Identity.Key == nil {
 		return nil, errors.New("node: config is incomplete")
@@ -188,20 +186,20 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 		rules:   acl.NewRules(cfg.Store.Records(), cfg.Policy),
 		asks:    acl.NewAsks(cfg.Store),
 
-		recipients: acl.NewRecipients(cfg.Store.Records()),
-		meter:      acl.NewMeter(cfg.Rates, cfg.Exempt...),
-		notices:    cfg.Notices,
-		flights:    flights{under: make(map[string]*flight)},
-		runs:       newRuns(),
-		ends:       newAlarm(),
-		events:     newEvents(time.Now()),
-		streams:    newStreams(),
+		recipients:  acl.NewRecipients(cfg.Store.Records()),
+		meter:       acl.NewMeter(cfg.Rates, cfg.Exempt...),
+		notices:     cfg.Notices,
+		acceptLock:  keyedLock{locks: make(map[string]*keyLock)},
+		runs:        newRunPool(),
+		expiryAlarm: newAlarm(),
+		events:      newEvents(time.Now()),
+		streams:     newStreams(),
 	}
 	n.audit = cfg.Audit
 	if n.audit == nil {
 		n.audit = acl.NewAudit(cfg.Store.Records(), acl.AuditConfig{Logger: cfg.Logger})
 	}
-	n.notices.OnChanged(func() { n.events.publish(Event{Topic: TopicStatus}) })
+	n.notices.OnStatusChange(func() { n.events.publish(Event{Topic: TopicStatus}) })
 	n.audit.OnSeal(func() { n.events.publish(Event{Topic: TopicAudit}) })
 	n.asks.Log(n.audit)
 	n.asks.Handle(askMessage, messageResolver{n})
@@ -210,7 +208,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 	n.asks.Handle(askInterrupted, interruptedResolver{n})
 	n.asks.Handle(askKeyChange, keyChangeResolver{n})
 	cfg.Cards.Directories, cfg.Cards.HTTP, cfg.Cards.Records = cfg.Directories, cfg.HTTP, cfg.Store.Records()
-	cfg.Cards.OnKeyChange = n.keyChanged
+	cfg.Cards.OnKeyChange = n.reportKeyChange
 	n.cards = client.NewCards(cfg.Cards)
 	n.verifier = &client.Verifier{Cards: n.cards, Window: cfg.Window}
 	n.outbox = newDeliveries(n)
@@ -219,19 +217,19 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 		RetiredKey: cfg.RetiredKey, FirstKey: cfg.FirstKey, Logger: cfg.Logger,
 		Pause: func(failures int) time.Duration { return pauseAfter(failures, 0) },
 	})
-	n.asks.OnDecision(n.answered)
-	n.asks.OnOpen(n.bridgeAsked)
+	n.asks.OnDecision(n.logDecision)
+	n.asks.OnOpen(n.noticeBridgeAsk)
 	n.book.Contributors = []conversations.Contributor{n.unbook, n.conclude}
 	n.observe()
-	n.measure(cfg.Metrics)
+	n.registerMetrics(cfg.Metrics)
 	if err := n.restore(ctx); err != nil {
 		return nil, fmt.Errorf("restore node state: %w", err)
 	}
 	return n, nil
 }
 
-// Run works until ctx ends: it delivers what waits in the outbox, keeps the node listed, runs hooks that a crash
-// interrupted, and reclaims what has expired. It returns when everything it started has stopped.
+// Run works until ctx ends: it delivers the outbox, keeps the node registered, reads its mailboxes, recovers
+// interrupted hooks, and removes what has expired. It returns when everything that it started has stopped.
 func (n *Node) Run(ctx context.Context) error {
 	n.running.Store(true)
 	n.background.Go(func() { n.recoverRuns(ctx) })
@@ -240,9 +238,9 @@ func (n *Node) Run(ctx context.Context) error {
 	n.background.Go(func() { n.notices.Run(ctx) })
 	n.background.Go(func() { n.audit.Run(ctx) })
 	n.background.Go(func() { n.housekeep(ctx) })
-	n.background.Go(func() { n.ends.watch(ctx, n.endQuestions) })
+	n.background.Go(func() { n.expiryAlarm.watch(ctx, n.settleExpiredAsks) })
 	for _, d := range n.cfg.Directories {
-		n.background.Go(func() { n.takeMail(ctx, d) })
+		n.background.Go(func() { n.readMailbox(ctx, d) })
 	}
 	<-ctx.Done()
 	n.events.close()
@@ -257,22 +255,22 @@ func (n *Node) ID() wire.AgentID { return n.registrar.Identity().Card.ID }
 // Card returns the card that the node publishes.
 func (n *Node) Card() wire.Card { return n.registrar.Identity().Card }
 
-// Asks returns the queue of what waits for the owner, so that bridges can add kinds of their own.
+// Asks returns the queue of questions to the owner, so that bridges can add kinds of their own.
 func (n *Node) Asks() *acl.Asks { return n.asks }
 
-// Audit returns the log of decisions, so that bridges and commands can add lines of their own.
+// Audit returns the audit log, so that bridges and commands can add lines of their own.
 func (n *Node) Audit() *acl.Audit { return n.audit }
 
-// signed is a message of ours, ready to leave.
-type signed struct {
+// signedMessage is a message from us, ready to leave.
+type signedMessage struct {
 	Message wire.Message
 	Raw     []byte   // the bytes that leave
 	Digest  [32]byte // SHA-256 of what was signed
-	Key     []byte   // opens it where it is sealed
+	Key     []byte   // opens the message if it is sealed
 }
 
-// sign makes the message that d describes, from this node.
-func (n *Node) sign(d wire.Draft) (signed, error) {
+// sign signs the message that d describes in the name of this node.
+func (n *Node) sign(d wire.Draft) (signedMessage, error) {
 	id := n.registrar.Identity()
 	d.From = id.Card.ID
 	if d.ID == "" {
@@ -281,21 +279,21 @@ func (n *Node) sign(d wire.Draft) (signed, error) {
 	tree := d.Tree()
 	whole, err := id.Key.SignValue(tree)
 	if err != nil {
-		return signed{}, fmt.Errorf("sign message: %w", err)
+		return signedMessage{}, fmt.Errorf("sign message: %w", err)
 	}
 	m, err := wire.ParseMessage(whole)
 	if err != nil {
-		return signed{}, fmt.Errorf("check own message: %w", err)
+		return signedMessage{}, fmt.Errorf("check own message: %w", err)
 	}
-	return signed{Message: m, Raw: whole.JSON(), Digest: signing.Digest(tree)}, nil
+	return signedMessage{Message: m, Raw: whole.JSON(), Digest: signing.Digest(tree)}, nil
 }
 
-// entry is the transcript entry of a message of ours.
-func (s signed) entry() store.Entry {
+// transcriptEntry returns the transcript entry of the message.
+func (s signedMessage) transcriptEntry() store.Entry {
 	return store.Entry{Out: true, MessageID: string(s.Message.ID), At: s.Message.Time, Raw: s.Raw, Digest: s.Digest, Key: s.Key}
 }
 
-// parseOwn reads a message of ours that was stored, with the digest of what was signed.
+// parseOwn parses a stored message of ours, and returns it with the digest of what was signed.
 func parseOwn(raw []byte) (wire.Message, [32]byte, error) {
 	tree, err := wire.ParseObject(raw)
 	if err != nil {
@@ -312,9 +310,9 @@ func orDefault(d, def time.Duration) time.Duration {
 	return d
 }
 
-// unavailable translates a store error for the sender: what cannot be made durable is not acknowledged (AM-26). What
-// may be over soon says so, for a sender gives up on an internal error (AM-47): so does a damaged row, which the owner
-// replaces from a backup.
+// unavailable translates an error of the store for the sender: a message that cannot be made durable is not
+// acknowledged (AM-26). A fault that may pass becomes wire.ErrUnavailable, because senders give up after an internal
+// error (AM-47). A damaged row counts as such a fault, because the owner can restore it from a backup.
 func unavailable(err error) error {
 	if _, ok := errors.AsType[*wire.Error](err); ok {
 		return err
@@ -326,7 +324,7 @@ func unavailable(err error) error {
 	return wire.ErrInternal.Because(err)
 }
 
-// Listings returns how the node stands in every configured directory.
+// Listings returns the state of the node's registration in each configured directory.
 func (n *Node) Listings() []Listing { return n.registrar.Listings() }
 
 // Register is [registration.Registrar.Register].

@@ -14,15 +14,15 @@ import (
 	"github.com/agentmesh/agentmesh/node/meshtest"
 )
 
-// TestEveryRouteIsDescribed compares what a process with both roles mounts with openapi.yaml: neither has more. HEAD
-// goes with GET. Each bridge compares its own.
+// TestEveryRouteIsDescribed compares the mounted routes of a process with both roles with openapi.yaml: they must be
+// the same. HEAD belongs to GET. Each bridge has its own test.
 func TestEveryRouteIsDescribed(t *testing.T) {
 	edge := httpapi.New(httpapi.Config{Local: true})
 	directory.New(directory.Config{Store: meshtest.Store(t), Local: true}).Mount(edge.Echo())
 	meshtest.InMemory(t).Node("sarah", open).Mount(edge.Echo(), edge.Addresses())
 	var mounted []string
 	for _, r := range edge.Echo().Routes() {
-		if r.Method != http.MethodHead && !strings.HasPrefix(r.Path, "/static/") { // style and icon, named by their content
+		if r.Method != http.MethodHead && !strings.HasPrefix(r.Path, "/static/") { // style and icon, whose names contain a hash
 			path := strings.NewReplacer(":id", "{agent_id}", ":relay", "{relay_id}").Replace(r.Path)
 			mounted = append(mounted, r.Method+" "+path)
 		}

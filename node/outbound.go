@@ -13,19 +13,19 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// OutboundPolicy says to whom our side may write, and what the owner sees first (AM-50). It holds for every message that
-// somebody on our side wants to say: of the owner's commands, of an agent that uses them, of hooks and their answers,
-// of bridges. What the protocol itself says is not meant: receipts, the echo of a close, the refusal that the owner
-// decided on. The zero value lets everything out that does not commit the owner (AM-31).
+// OutboundPolicy decides to whom our side may write, and which messages the owner sees first (AM-50). It applies to
+// every message that somebody on our side wants to send: the owner's commands, an agent that uses them, hooks and
+// their answers, bridges. It does not apply to messages of the protocol itself: receipts, the echo of a close, and the
+// refusal that the owner decided on. The zero value permits every message that does not commit the owner (AM-31).
 type OutboundPolicy struct {
-	// Mode is for recipients what access.mode is for senders. Empty: allowlist where Allow has entries, else open.
+	// Mode is for recipients what access.mode is for senders. Empty means allowlist if Allow has entries, else open.
 	Mode    acl.Mode `yaml:"mode"`
 	Allow   []string `yaml:"allow"`   // agent ids and foreign addresses
 	Seal    Sealing  `yaml:"seal"`    // empty: SealOff
 	Approve []string `yaml:"approve"` // patterns of intents (see [acl.Match]) that wait for the owner
 }
 
-// Validate says what is wrong with a policy that came from a configuration file.
+// Validate returns an error if a policy from a configuration file is not valid.
 func (p OutboundPolicy) Validate() error {
 	if !slices.Contains([]acl.Mode{"", acl.Open, acl.Allowlist, acl.Approval}, p.Mode) {
 		return fmt.Errorf("outgoing mode %q: must be open, allowlist or approval", p.Mode)
@@ -51,43 +51,43 @@ func (p OutboundPolicy) mode() acl.Mode {
 	return acl.Open
 }
 
-func (p OutboundPolicy) lists(out Outgoing) bool {
+func (p OutboundPolicy) isListed(out Outgoing) bool {
 	return slices.Contains(p.Allow, principal(out)) || slices.Contains(p.Allow, string(out.To))
 }
 
-// permission is what the owner's rules say about a message of ours that may leave.
+// permission is the result of the owner's rules for a message of ours that may leave.
 type permission struct {
-	asks   bool   // the owner decides first
-	rule   string // that says so
-	always bool   // the question is the recipient, so the owner may answer it for good
+	needsOwner  bool   // the owner decides first
+	rule        string // the rule that decided
+	allowAlways bool   // the question is about the recipient, so the owner may approve it for good
 }
 
-// permit asks the owner's rules about a message that somebody on our side wants to say. The error is ErrBlocked or
-// ErrOutbound, or the store's. Every door leads through here: there is no other way for words of ours to leave.
+// permit applies the owner's rules to a message that somebody on our side wants to send. The error is ErrBlocked,
+// ErrOutbound, or an error of the store. Every such message passes permit before it leaves.
 func (n *Node) permit(ctx context.Context, out Outgoing, now time.Time) (permission, error) {
 	who, rules := principal(out), n.cfg.Outbound
 	standing, err := n.rules.Standing(ctx, who, now)
 	if err != nil {
 		return permission{}, err
 	}
-	listed, mode := rules.lists(out), rules.mode()
+	listed, mode := rules.isListed(out), rules.mode()
 	switch {
 	case standing == acl.Blocked:
 		return permission{}, ErrBlocked
 	case mode == acl.Allowlist && !listed:
 		return permission{}, ErrOutbound
-	case out.closes() && out.Payload.Len() == 2: // action and status: nothing that could be decided
+	case out.isClose() && out.Payload.Len() == 2: // action and status: the owner has nothing to decide
 		return permission{rule: "close"}, nil
 	case out.unproven != nil:
-		return permission{asks: true, rule: RuleUnproven}, nil
+		return permission{needsOwner: true, rule: RuleUnproven}, nil
 	}
 	for _, pattern := range rules.Approve {
 		if acl.Match(pattern, string(out.Intent)) {
-			return permission{asks: true, rule: "outgoing.approve=" + pattern}, nil
+			return permission{needsOwner: true, rule: "outgoing.approve=" + pattern}, nil
 		}
 	}
 	if n.policy().HoldOutgoing(out.Intent, out.Payload.GetStr("action"), n.route(out.Intent).Handler != nil) {
-		return permission{asks: true, rule: "hold=" + string(out.Intent)}, nil
+		return permission{needsOwner: true, rule: "hold=" + string(out.Intent)}, nil
 	}
 	switch {
 	case listed:
@@ -102,46 +102,46 @@ func (n *Node) permit(ctx context.Context, out Outgoing, now time.Time) (permiss
 	if remembered == acl.Approved {
 		return permission{rule: "recipient=approved"}, nil
 	}
-	return permission{asks: true, rule: "outgoing.mode=" + string(mode), always: true}, nil
+	return permission{needsOwner: true, rule: "outgoing.mode=" + string(mode), allowAlways: true}, nil
 }
 
-// countSent adds a message of ours that left without a question to its sum in the audit log.
+// countSent adds a message that left without a question to the sums of the audit log.
 func (n *Node) countSent(out Outgoing, p permission) {
 	n.audit.Count(acl.AuditEntry{At: time.Now(), Kind: acl.AuditSent, Subject: principal(out), Rule: p.rule, Note: "via " + out.Via})
 }
 
-// recipient is what is known about who would get a message, as the owner is shown it.
-type recipient struct {
+// recipientInfo is what the owner sees about the recipient of a message.
+type recipientInfo struct {
 	Name        string    `json:"name,omitempty"` // from its card: untrusted text
 	Endpoint    string    `json:"endpoint,omitempty"`
-	Directory   string    `json:"directory,omitempty"` // that lists it; empty where the owner gave the card
+	Directory   string    `json:"directory,omitempty"` // that lists it; empty if the owner gave the card
 	Fingerprint string    `json:"fingerprint,omitempty"`
-	Pinned      time.Time `json:"pinned,omitzero"`    // since when we know it by this key; zero: not yet
-	KeyProof    time.Time `json:"key_proof,omitzero"` // when it proved to the directory that it has the key
+	Pinned      time.Time `json:"pinned,omitzero"`    // since when we know the agent by this key; zero: not yet
+	KeyProof    time.Time `json:"key_proof,omitzero"` // when it proved possession of the key to the directory
 	KeyChanged  time.Time `json:"key_changed,omitzero"`
-	ID          string    `json:"id,omitempty"` // "derived": the id leads to the key
+	ID          string    `json:"id,omitempty"` // "derived": the id is computed from the key
 	Foreign     bool      `json:"foreign,omitempty"`
-	Error       string    `json:"error,omitempty"` // why less is known
-	// Unproven is the key that approval accepts as the recipient's.
+	Error       string    `json:"error,omitempty"` // why some fields are not known
+	// Unproven is the key that the owner's approval would accept as the recipient's.
 	Unproven *bridge.UnprovenKey `json:"unproven,omitempty"`
 }
 
 const recordTime = 5 * time.Second
 
-// recipientOf looks up who would get the message. It makes calls, so no step may be open.
-func (n *Node) recipientOf(ctx context.Context, out Outgoing) recipient {
+// lookUpRecipient looks up the recipient of the message. It makes network calls, so no step may be open.
+func (n *Node) lookUpRecipient(ctx context.Context, out Outgoing) recipientInfo {
 	if out.Address != "" {
-		return recipient{Foreign: true}
+		return recipientInfo{Foreign: true}
 	}
 	peer, err := n.cards.Find(ctx, out.To, time.Now())
-	doubtful, unproven := doubtIn(err)
+	doubtful, unproven := unprovenIn(err)
 	if unproven != nil {
 		peer, err = doubtful, nil
 	}
 	if err != nil {
-		return recipient{Error: wire.OneLine(err.Error(), 200)}
+		return recipientInfo{Error: wire.OneLine(err.Error(), 200)}
 	}
-	r := recipient{
+	r := recipientInfo{
 		Unproven: unproven,
 		Name:     wire.OneLine(peer.Card.Name, 100), Endpoint: wire.OneLine(peer.Card.Endpoint, 300), Directory: peer.Directory,
 		Fingerprint: peer.Key.Fingerprint(), Pinned: peer.Pinned.UTC(),
@@ -170,13 +170,13 @@ func (n *Node) recipientOf(ctx context.Context, out Outgoing) recipient {
 	return r
 }
 
-// stillThem says whether the recipient has the key that the owner was shown.
-func (n *Node) stillThem(ctx context.Context, out Outgoing, shown recipient) error {
+// checkRecipientKey returns an error if the recipient no longer has the key that the owner was shown.
+func (n *Node) checkRecipientKey(ctx context.Context, out Outgoing, shown recipientInfo) error {
 	if out.Address != "" || shown.Fingerprint == "" {
 		return nil
 	}
 	peer, err := n.cards.Find(ctx, out.To, time.Now())
-	if doubtful, unproven := doubtIn(err); unproven != nil {
+	if doubtful, unproven := unprovenIn(err); unproven != nil {
 		peer, err = doubtful, nil
 	}
 	switch {

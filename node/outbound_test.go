@@ -31,7 +31,7 @@ func outgoing(t *testing.T, to wire.AgentID, intent wire.Intent, payload string)
 	return node.Outgoing{To: to, Intent: intent, Payload: v, Via: "owner"}
 }
 
-// TestOutgoingMode is AM-50: to whom our side may write, whichever door it uses.
+// TestOutgoingMode (AM-50): to whom our side may write, through every door.
 func TestOutgoingMode(t *testing.T) {
 	cases := []struct {
 		name   string
@@ -44,14 +44,14 @@ func TestOutgoingMode(t *testing.T) {
 		{"a list is an allowlist", node.OutboundPolicy{Allow: []string{"am_else"}}, nil, "", node.ErrOutbound},
 		{"open with a list", node.OutboundPolicy{Mode: acl.Open, Allow: []string{"am_else"}}, nil, node.SendQueued, nil},
 		{"allowlist, nobody on it", node.OutboundPolicy{Mode: acl.Allowlist}, nil, "", node.ErrOutbound},
-		{"allowlist ignores what was approved", node.OutboundPolicy{Mode: acl.Allowlist}, write, "", node.ErrOutbound},
+		{"allowlist ignores what was approved", node.OutboundPolicy{Mode: acl.Allowlist}, allowWrite, "", node.ErrOutbound},
 		{"approval", node.OutboundPolicy{Mode: acl.Approval}, nil, node.SendHeld, nil},
-		{"approval, remembered", node.OutboundPolicy{Mode: acl.Approval}, write, node.SendQueued, nil},
-		{"who may write to us is no recipient", node.OutboundPolicy{Mode: acl.Approval}, peerWord("allow"), node.SendHeld, nil},
-		{"blocked", node.OutboundPolicy{}, peerWord("block"), "", node.ErrBlocked},
+		{"approval, remembered", node.OutboundPolicy{Mode: acl.Approval}, allowWrite, node.SendQueued, nil},
+		{"a peer that may write to us", node.OutboundPolicy{Mode: acl.Approval}, changePeer("allow"), node.SendHeld, nil},
+		{"blocked", node.OutboundPolicy{}, changePeer("block"), "", node.ErrBlocked},
 		{"blocked beats remembered", node.OutboundPolicy{Mode: acl.Approval}, func(m *meshtest.Member, to string) {
-			write(m, to)
-			peerWord("block")(m, to)
+			allowWrite(m, to)
+			changePeer("block")(m, to)
 		}, "", node.ErrBlocked},
 	}
 	for _, c := range cases {
@@ -74,16 +74,16 @@ func TestOutgoingMode(t *testing.T) {
 	}
 }
 
-func peerWord(action string) func(*meshtest.Member, string) {
+func changePeer(action string) func(*meshtest.Member, string) {
 	return func(m *meshtest.Member, to string) {
 		m.Call("POST", "/peers/"+to, map[string]string{"action": action}, nil)
 	}
 }
 
-func write(m *meshtest.Member, to string) { peerWord("write")(m, to) }
+func allowWrite(m *meshtest.Member, to string) { changePeer("write")(m, to) }
 
-// TestCommitmentsWaitAtEveryDoor is AM-31 for what leaves: an offer does not go out unseen by the owner's API, a
-// bridge or a hook, neither on the connection nor late.
+// TestCommitmentsWaitAtEveryDoor (AM-31): an offer of ours is held for the owner, whether the owner API, a bridge or a
+// hook sends it, on the connection or later.
 func TestCommitmentsWaitAtEveryDoor(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -128,8 +128,8 @@ func TestCommitmentsWaitAtEveryDoor(t *testing.T) {
 	}
 }
 
-// TestHookAnswerWaits: what a hook wants to answer waits for the owner where it commits the owner; its sender is told
-// to wait, and gets the answer or not as the owner decides.
+// TestHookAnswerWaits: a hook's answer that commits the owner is held. The sender gets a pending answer, and the hook's
+// answer only if the owner approves it.
 func TestHookAnswerWaits(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		for _, choice := range []acl.Choice{acl.Approve, acl.Reject} {
@@ -140,7 +140,7 @@ func TestHookAnswerWaits(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				sarah := mesh.Node("sarah", hooked(func(context.Context, hook.Call) (hook.Answer, error) {
+				sarah := mesh.Node("sarah", configureHook(func(context.Context, hook.Call) (hook.Answer, error) {
 					if late {
 						time.Sleep(time.Minute)
 					}
@@ -183,12 +183,12 @@ func TestHookAnswerWaits(t *testing.T) {
 	}
 }
 
-// TestHookCannotWriteOffTheList: outgoing.mode binds hooks; the message stays with the owner.
+// TestHookCannotWriteOffTheList: outgoing.mode applies to hooks too; the message stays with the owner.
 func TestHookCannotWriteOffTheList(t *testing.T) {
 	mesh := meshtest.InMemory(t)
 	chris := mesh.Stranger("chris")
 	answer, _ := wire.Parse([]byte(`{"action":"deliver","message":{"body":"the secret"}}`))
-	sarah := mesh.Node("sarah", hooked(func(context.Context, hook.Call) (hook.Answer, error) {
+	sarah := mesh.Node("sarah", configureHook(func(context.Context, hook.Call) (hook.Answer, error) {
 		return hook.Answer{Payload: &answer}, nil
 	}, func(cfg *node.Config) { cfg.Outbound.Mode = acl.Allowlist }))
 	a := sarah.Post(chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello)))
@@ -202,8 +202,7 @@ func TestHookCannotWriteOffTheList(t *testing.T) {
 	}
 }
 
-// TestOutgoingShowsTheRecipient: the owner sees to whom, by which key, proven where; what changes afterwards is not
-// what was approved.
+// TestOutgoingShowsTheRecipient: the owner sees the recipient, its key, and where the key was proven.
 func TestOutgoingShowsTheRecipient(t *testing.T) {
 	mesh := meshtest.New(t)
 	ann := mesh.Node("ann", open)
@@ -237,8 +236,8 @@ func TestOutgoingShowsTheRecipient(t *testing.T) {
 	}
 }
 
-// TestOutgoingIsCheckedAgain: a block, a shorter list and another key between the question and the answer count, and
-// the message waits on (AM-34).
+// TestOutgoingIsCheckedAgain: a block, a shorter list or another key between the question and its approval prevents the
+// message, and the question stays open (AM-34).
 func TestOutgoingIsCheckedAgain(t *testing.T) {
 	mesh := meshtest.New(t)
 	ann := mesh.Stranger("ann")
@@ -253,9 +252,9 @@ func TestOutgoingIsCheckedAgain(t *testing.T) {
 		}
 		theAsk(t, m)
 	}
-	peerWord("block")(chris, string(ann.ID))
+	changePeer("block")(chris, string(ann.ID))
 	try(chris, node.ErrBlocked)
-	peerWord("forget")(chris, string(ann.ID))
+	changePeer("forget")(chris, string(ann.ID))
 	chris = mesh.Restart(chris, func(cfg *node.Config) { cfg.Outbound.Mode = acl.Allowlist })
 	try(chris, node.ErrOutbound)
 	chris = mesh.Restart(chris, nil)
@@ -266,7 +265,8 @@ func TestOutgoingIsCheckedAgain(t *testing.T) {
 	try(chris, node.ErrRecipientChanged)
 }
 
-// TestOutgoingSuspendsTheClock is AM-40 for a question about a message of ours: the conversation outlives its day.
+// TestOutgoingSuspendsTheClock (AM-40): while a message of ours is held, the idle time of its conversation does not
+// run.
 func TestOutgoingSuspendsTheClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
@@ -282,7 +282,7 @@ func TestOutgoingSuspendsTheClock(t *testing.T) {
 		key := store.ConvKey{Peer: string(ann.ID), ID: "conv_one"}
 		equal(t, "transcript", transcript(t, chris, key), []string{"in reject", "out received", "out propose"})
 		must(t, chris.Post(ann.Sign(in("conv_one", ann.Draft(chris.ID(), wire.Negotiate, `{"action":"reject"}`)))), http.StatusOK)
-		// Decided, so that its hold suspends nothing any more.
+		// After the decision the hold no longer suspends the clock.
 		time.Sleep(25 * time.Hour)
 		late := chris.Post(ann.Sign(in("conv_one", ann.Draft(chris.ID(), wire.Negotiate, `{"action":"reject"}`))))
 		if late.Code() != wire.ConversationClosed {
@@ -291,7 +291,8 @@ func TestOutgoingSuspendsTheClock(t *testing.T) {
 	})
 }
 
-// TestOutgoingAsksAreBounded: an agent that runs wild fills its own queue, and the conversations of others go on.
+// TestOutgoingAsksAreBounded: an agent that sends without limit fills only its own queue of questions; other messages
+// still leave.
 func TestOutgoingAsksAreBounded(t *testing.T) {
 	mesh := meshtest.InMemory(t)
 	ann := mesh.Stranger("ann")
@@ -307,10 +308,10 @@ func TestOutgoingAsksAreBounded(t *testing.T) {
 	}
 }
 
-// TestApproveAndWait: whoever lets a message of ours go may wait for what becomes of it, and gets the verified answer.
+// TestApproveAndWait: a caller that approves a message of ours may wait for its delivery, and gets the verified answer.
 func TestApproveAndWait(t *testing.T) {
 	mesh := meshtest.New(t)
-	sarah := mesh.Node("sarah", hooked(func(context.Context, hook.Call) (hook.Answer, error) {
+	sarah := mesh.Node("sarah", configureHook(func(context.Context, hook.Call) (hook.Answer, error) {
 		return hook.Answer{Payload: new(outgoing(t, "am_x", wire.Deliver, secretReply).Payload)}, nil
 	}))
 	chris := mesh.Node("chris", func(cfg *node.Config) { cfg.Outbound.Approve = []string{"*"} })
@@ -335,7 +336,7 @@ func TestApproveAndWait(t *testing.T) {
 			t.Errorf("waiting %d s: %s %s, want %s", wait, decided.Sent.State, decided.Sent.Reply, want)
 		}
 	}
-	// A rejected one has nothing to wait for.
+	// After a rejection there is nothing to wait for.
 	mustSend(t, chris.Node, outgoing(t, sarah.ID(), wire.Deliver, hello), 0)
 	ask := theAsk(t, chris)
 	rejected := chris.Ask("POST", "/approvals/"+ask.ID, fmt.Appendf(nil, `{"choice":"reject","hash":%q,"wait_seconds":30}`, ask.Hash))
@@ -344,7 +345,7 @@ func TestApproveAndWait(t *testing.T) {
 	}
 }
 
-// A rule of a bridge about its own intents comes behind those of the owner.
+// TestHoldRuleOfABridge: a bridge's rule about its own intents comes after the owner's rules.
 func TestHoldRuleOfABridge(t *testing.T) {
 	const query = wire.Intent("xyz.example.query")
 	for _, tt := range []struct {
@@ -355,7 +356,7 @@ func TestHoldRuleOfABridge(t *testing.T) {
 	}{
 		{"without it", nil, false, node.SendHeld},
 		{"with it", nil, true, node.SendDelivered},
-		{"the owner says otherwise", []acl.HoldRule{{Intent: "xyz.example.*", Hold: acl.Always}}, true, node.SendHeld},
+		{"the owner's rule first", []acl.HoldRule{{Intent: "xyz.example.*", Hold: acl.Always}}, true, node.SendHeld},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			sarah := loneNode(t, t.TempDir(), &wireTransport{deliver: takes}, func(c *node.Config) { c.Policy.Hold = tt.owner })

@@ -23,7 +23,7 @@ import (
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
-// wireTransport is a network in memory, so that time can be synthetic.
+// wireTransport is a network in memory, for tests with synthetic time.
 type wireTransport struct {
 	deliver func(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error)
 
@@ -40,7 +40,7 @@ func (t *wireTransport) Deliver(ctx context.Context, d bridge.Delivery) (bridge.
 	return t.deliver(ctx, d)
 }
 
-// deliveries returns what arrived so far, by its text.
+// deliveries returns the texts of the messages that have arrived so far.
 func (t *wireTransport) deliveries() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -56,7 +56,7 @@ func takes(context.Context, bridge.Delivery) (bridge.Delivered, error) {
 	return bridge.Delivered{}, nil
 }
 
-func fails(err error) func(context.Context, bridge.Delivery) (bridge.Delivered, error) {
+func failWith(err error) func(context.Context, bridge.Delivery) (bridge.Delivered, error) {
 	return func(context.Context, bridge.Delivery) (bridge.Delivered, error) { return bridge.Delivered{}, err }
 }
 
@@ -70,11 +70,11 @@ func testStore(t *testing.T, dir string) store.Store {
 	return s
 }
 
-// lone is a node without directories whose messages leave over a wire.
+// lone is a node without directories that sends over a wireTransport.
 type lone struct {
 	*node.Node
 	store store.Store
-	stop  func() // the node, then its store
+	stop  func() // stops the node, then closes its store
 }
 
 // loneNode starts a node on the database in dir.
@@ -112,7 +112,7 @@ func loneNode(t *testing.T, dir string, wires bridge.Transport, configure ...fun
 	return l
 }
 
-// to is a message to a peer on the wire.
+// to returns a message to a peer on the wire.
 func to(peer string, conv wire.ConversationID, body string) node.Outgoing {
 	a := bridge.Address{Kind: "wire", Link: "test", Peer: peer}
 	return node.Outgoing{
@@ -133,11 +133,11 @@ func mustSend(t *testing.T, n *node.Node, out node.Outgoing, wait time.Duration)
 	return sent
 }
 
-func theLetter(t *testing.T, n *node.Node) node.Letter {
+func theEntry(t *testing.T, n *node.Node) node.OutboxEntry {
 	t.Helper()
 	letters, _, err := n.Outbox(t.Context(), "", "", 10)
 	if err != nil || len(letters) != 1 {
-		t.Fatalf("outbox = %v, %v, want one letter", letters, err)
+		t.Fatalf("outbox = %v, %v, want one entry", letters, err)
 	}
 	return letters[0]
 }
@@ -168,10 +168,10 @@ func convState(t *testing.T, s store.Store, out node.Outgoing) conversations.Sta
 	return conv.State
 }
 
-// TestSendSchedule holds the waits of AM-47, a fifth more or less, and the end after 72 h.
+// TestSendSchedule checks the pauses of AM-47, with a jitter of a fifth, and the end after 72 h.
 func TestSendSchedule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &wireTransport{deliver: fails(&client.SendError{Retry: true})}
+		w := &wireTransport{deliver: failWith(&client.SendError{Retry: true})}
 		l := loneNode(t, t.TempDir(), w)
 		defer l.stop()
 		out := to("ann", "conv_1", "hello")
@@ -198,8 +198,8 @@ func TestSendSchedule(t *testing.T) {
 		if last > 72*time.Hour || last < 68*time.Hour {
 			t.Errorf("the last attempt came after %v, want about 72 h", last)
 		}
-		if letter := theLetter(t, l.Node); letter.State != node.SendFailed {
-			t.Errorf("letter is %s, want failed", letter.State)
+		if entry := theEntry(t, l.Node); entry.State != node.SendFailed {
+			t.Errorf("entry is %s, want failed", entry.State)
 		}
 		if kinds := noticeKinds(t, l.store); !slices.Equal(kinds, []string{"undelivered"}) {
 			t.Errorf("notices %v, want undelivered", kinds)
@@ -209,7 +209,7 @@ func TestSendSchedule(t *testing.T) {
 
 func TestRetryAfterWinsIfLonger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &wireTransport{deliver: fails(&client.SendError{Retry: true, After: 20 * time.Minute})}
+		w := &wireTransport{deliver: failWith(&client.SendError{Retry: true, After: 20 * time.Minute})}
 		l := loneNode(t, t.TempDir(), w)
 		defer l.stop()
 		mustSend(t, l.Node, to("ann", "conv_1", "hello"), time.Minute)
@@ -224,8 +224,8 @@ func TestRetryAfterWinsIfLonger(t *testing.T) {
 	})
 }
 
-// TestRestartMidQueue: what a process leaves behind, the next one delivers, once and in order, and the bytes of an
-// attempt that was cut off go out again unchanged (AM-46, AM-48).
+// TestRestartMidQueue: the next process delivers what the previous one left, once and in order. An interrupted attempt
+// is repeated with the same bytes (AM-46, AM-48).
 func TestRestartMidQueue(t *testing.T) {
 	dir := t.TempDir()
 	begun := make(chan struct{})
@@ -251,16 +251,16 @@ func TestRestartMidQueue(t *testing.T) {
 		t.Errorf("after the restart: %s", diff)
 	}
 	if string(first.seen[0].Raw) != string(second.seen[0].Raw) {
-		t.Error("the message that was cut off went out with other bytes")
+		t.Error("the interrupted message was sent with other bytes")
 	}
 	letters, _, err := l.Outbox(t.Context(), "", "", 10)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, letter := range letters {
-		if letter.State != node.SendDelivered || letter.Processed != (i == 0) {
-			t.Errorf("letter %d is %s, maybe processed %v; want delivered, and only the first may have been processed before",
-				i, letter.State, letter.Processed)
+	for i, entry := range letters {
+		if entry.State != node.SendDelivered || entry.Processed != (i == 0) {
+			t.Errorf("entry %d is %s, maybe processed %v; want delivered, and only the first may have been processed before",
+				i, entry.State, entry.Processed)
 		}
 	}
 	row, err := l.store.Steps().Conversation(t.Context(), store.ConvKey{Peer: string(out.To), ID: "conv_1"}, time.Now())
@@ -269,7 +269,8 @@ func TestRestartMidQueue(t *testing.T) {
 	}
 }
 
-// TestFinalFailure: the conversation has failed, what was to follow is not sent, the owner is told; a close still is.
+// TestFinalFailure: after a final failure the conversation has failed, its later messages are not sent, and the owner
+// gets a notice. A close is still sent.
 func TestFinalFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -295,11 +296,11 @@ func TestFinalFailure(t *testing.T) {
 		synctest.Wait()
 		letters, _, err := l.Outbox(t.Context(), "", "", 10)
 		if err != nil || len(letters) != 3 {
-			t.Fatalf("letters: %v, %v, want three", letters, err)
+			t.Fatalf("entries: %v, %v, want three", letters, err)
 		}
 		for i, want := range []node.SendState{node.SendFailed, node.SendFailed, node.SendDelivered} {
 			if letters[i].State != want {
-				t.Errorf("letter %d is %s, want %s", i, letters[i].State, want)
+				t.Errorf("entry %d is %s, want %s", i, letters[i].State, want)
 			}
 		}
 		if got := letters[0].Err.Message; got != "no such participant[2J" {
@@ -317,7 +318,7 @@ func TestFinalFailure(t *testing.T) {
 	})
 }
 
-// TestSendRefuses: what cannot be sent changes nothing.
+// TestSendRefuses: a message that cannot be sent changes nothing.
 func TestSendRefuses(t *testing.T) {
 	w := &wireTransport{deliver: takes}
 	l := loneNode(t, t.TempDir(), w, func(cfg *node.Config) {

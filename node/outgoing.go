@@ -15,18 +15,19 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// maxOutgoingAsks bounds the messages of ours that wait for the owner.
+// maxOutgoingAsks bounds how many of our messages may wait for the owner.
 const maxOutgoingAsks = 200
 
-// outgoingAsk is the body of an askOutgoing question: exactly what leaves, and to whom.
+// outgoingAsk is the body of an askOutgoing question: exactly what is sent, and to whom.
 type outgoingAsk struct {
 	Outgoing
-	Recipient recipient `json:"recipient"`
-	Sealed    bool      `json:"sealed,omitempty"` // only the recipient will read it
+	Recipient recipientInfo `json:"recipient"`
+	Sealed    bool          `json:"sealed,omitempty"` // the message will be sealed to the recipient
 }
 
-// question asks the owner about a message of ours. The hash covers the recipient's key as well as the payload.
-func (n *Node) outgoingQuestion(out Outgoing, to recipient, p permission, now time.Time) (acl.Ask, []store.Change, error) {
+// newOutgoingAsk returns a question about our message and the changes that open it. The hash covers the recipient's
+// key.
+func (n *Node) newOutgoingAsk(out Outgoing, to recipientInfo, p permission, now time.Time) (acl.Ask, []store.Change, error) {
 	body, err := json.Marshal(outgoingAsk{out, to, out.sealTo != ""})
 	if err != nil {
 		return acl.Ask{}, nil, fmt.Errorf("encode outgoing message: %w", err)
@@ -36,7 +37,7 @@ func (n *Node) outgoingQuestion(out Outgoing, to recipient, p permission, now ti
 		return acl.Ask{}, nil, fmt.Errorf("encode outgoing message: %w", err)
 	}
 	choices := []acl.Choice{acl.Approve, acl.Reject}
-	if p.always {
+	if p.allowAlways {
 		choices = []acl.Choice{acl.Approve, acl.ApproveAlways, acl.Reject}
 	}
 	id := acl.NewAskID(now)
@@ -50,13 +51,13 @@ func (n *Node) outgoingQuestion(out Outgoing, to recipient, p permission, now ti
 	return ask, append(changes, n.notices.Change(notice)), nil
 }
 
-// askOutgoing puts a message of ours before the owner (AM-50). It is neither signed nor part of its conversation until
-// the owner lets it go; the clock of that conversation waits (AM-40).
+// askOutgoing asks the owner about a message of ours (AM-50). The message is neither signed nor part of its
+// conversation until the owner approves it. Meanwhile the idle time of the conversation does not run (AM-40).
 func (n *Node) askOutgoing(ctx context.Context, out Outgoing, p permission) (Sent, error) {
-	to := n.recipientOf(ctx, out)
+	to := n.lookUpRecipient(ctx, out)
 	var ask acl.Ask
 	err := n.book.Do(ctx, out.key(), func(u *conversations.Unit) (err error) {
-		ask, err = n.openOutgoing(ctx, u, out, to, p)
+		ask, err = n.openOutgoingAsk(ctx, u, out, to, p)
 		return err
 	})
 	if errors.Is(err, store.ErrQuota) {
@@ -73,8 +74,8 @@ func (n *Node) askOutgoing(ctx context.Context, out Outgoing, p permission) (Sen
 	return sent, nil
 }
 
-func (n *Node) openOutgoing(ctx context.Context, u *conversations.Unit, out Outgoing, to recipient, p permission) (acl.Ask, error) {
-	ask, changes, err := n.outgoingQuestion(out, to, p, u.Now)
+func (n *Node) openOutgoingAsk(ctx context.Context, u *conversations.Unit, out Outgoing, to recipientInfo, p permission) (acl.Ask, error) {
+	ask, changes, err := n.newOutgoingAsk(out, to, p, u.Now)
 	if err != nil {
 		return acl.Ask{}, err
 	}
@@ -94,18 +95,17 @@ func (n *Node) openOutgoing(ctx context.Context, u *conversations.Unit, out Outg
 	if err != nil {
 		return acl.Ask{}, err
 	}
-	if item.State != ItemHeld { // else another question about it waits, and is taken back when this answer leaves
+	if item.State != ItemHeld { // else another question about the item waits; it is withdrawn when this answer leaves
 		item.State, item.Ask = ItemHeld, ask.ID
 		u.Add(item.change())
 	}
 	return ask, nil
 }
 
-// outgoingResolver carries out what the owner decided about a message of ours.
+// outgoingResolver carries out the owner's decisions about messages of ours.
 type outgoingResolver struct{ n *Node }
 
-// Resolve sends the message, or drops it. The block list, the outbound allowlist and the recipient's key are asked
-// again.
+// Resolve sends or drops the message. Before it sends, it checks block list, allowlist and recipient's key again.
 func (r outgoingResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) error {
 	var body outgoingAsk
 	if err := json.Unmarshal(ask.Body, &body); err != nil {
@@ -117,21 +117,21 @@ func (r outgoingResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisi
 		return r.drop(ctx, ask, out, d)
 	}
 	if err := ask.CheckBody(); err != nil {
-		return r.n.notShown(ask, err)
+		return r.n.logNotShown(ask, err)
 	}
 	if _, err := r.n.permit(ctx, out, d.Now); err != nil {
 		return err
 	}
-	if err := r.n.stillThem(ctx, out, body.Recipient); err != nil {
+	if err := r.n.checkRecipientKey(ctx, out, body.Recipient); err != nil {
 		return err
 	}
-	if err := r.n.sealing(ctx, &out, d.Now); err != nil {
+	if err := r.n.resolveSeal(ctx, &out, d.Now); err != nil {
 		return err
 	}
 	if body.Sealed && out.sealTo == "" {
 		return ErrCannotSeal.At("you were shown it as sealed")
 	}
-	changes, err := r.n.acceptKey(ctx, out.To, body.Recipient.Unproven, d.Now)
+	changes, err := r.n.pinChanges(ctx, out.To, body.Recipient.Unproven, d.Now)
 	if err != nil {
 		return err
 	}
@@ -146,24 +146,24 @@ func (r outgoingResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisi
 		return p.fill(ctx)
 	}))
 	if err == nil {
-		r.n.released.give(ask.ID, left)
+		r.n.releaseWaiters.give(ask.ID, left)
 	}
 	return err
 }
 
-// released hands messages of ours that the owner let go to who waits for what becomes of them.
-type released struct {
+// releaseWaiters passes approved messages to the callers that wait for their delivery.
+type releaseWaiters struct {
 	mu      sync.Mutex
-	waiting map[string]chan posted // by question
+	waiting map[string]chan queuedMessage // by question id
 }
 
-// expect waits for the message of a question; the caller must end it.
-func (r *released) expect(ask string) (left <-chan posted, end func()) {
-	ch := make(chan posted, 1)
+// expect returns a channel for the message of a question when the owner approves it. The caller must call end.
+func (r *releaseWaiters) expect(ask string) (left <-chan queuedMessage, end func()) {
+	ch := make(chan queuedMessage, 1)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.waiting == nil {
-		r.waiting = make(map[string]chan posted)
+		r.waiting = make(map[string]chan queuedMessage)
 	}
 	r.waiting[ask] = ch
 	return ch, func() {
@@ -173,27 +173,27 @@ func (r *released) expect(ask string) (left <-chan posted, end func()) {
 			delete(r.waiting, ask)
 		}
 		select {
-		case p := <-ch: // somebody else's decision let it go
-			p.letGo()
+		case p := <-ch: // a decision through another door released it
+			p.unwatch()
 		default:
 		}
 	}
 }
 
-// give hands a message over, or lets it go where nobody waits.
-func (r *released) give(ask string, p posted) {
+// give passes a message to the caller that waits for it. If nobody waits, give stops watching its delivery.
+func (r *releaseWaiters) give(ask string, p queuedMessage) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	ch := r.waiting[ask]
 	if ch == nil {
-		p.letGo()
+		p.unwatch()
 		return
 	}
 	delete(r.waiting, ask)
-	ch <- p // it has room for one, and is given once
+	ch <- p // does not block: the channel has room for one message, and gets one
 }
 
-// drop ends the wait of a message that does not leave. The message that it would have answered is the owner's again.
+// drop stores that a message is not sent. An inbox item that the message would have answered waits for the owner again.
 func (r outgoingResolver) drop(ctx context.Context, ask acl.Ask, out Outgoing, d acl.Decision) error {
 	n := r.n
 	return n.book.Try(ctx, out.key(), d.Now, func(u *conversations.Unit) error {
@@ -218,9 +218,9 @@ func (r outgoingResolver) drop(ctx context.Context, ask acl.Ask, out Outgoing, d
 	})
 }
 
-const noteNotSent = "you did not let the answer out that waited"
+const noteNotSent = "you did not approve the answer that waited"
 
-// ErrAsksFull: too many messages of ours wait for the owner.
+// ErrAsksFull means that too many of our messages wait for the owner.
 var ErrAsksFull = &wire.Error{Code: wire.RateLimited, Status: 429, Retry: true, Message: "too many messages wait for your approval"}
 
 var _ acl.Resolver = outgoingResolver{}

@@ -31,14 +31,15 @@ func (o OwnerAPI) FindApproval(ctx context.Context, id string) (owner.Approval, 
 	return o.n.viewAsk(ctx, ask)
 }
 
-// findAsk is findItem for what waits for the owner. A message that waits behind another is found as that one.
+// findAsk returns the question whose id, or a unique beginning of it, the owner named. For a message that waits behind
+// another one it returns the question about the first message.
 func (o OwnerAPI) findAsk(ctx context.Context, id string) (acl.Ask, error) {
 	ask, err := o.n.asks.Get(ctx, id, time.Now())
 	if errors.Is(err, store.ErrNotFound) {
 		var next []acl.Ask
 		next, _, err = o.n.asks.List(ctx, acl.AskFilter{Each: true}, id, 2, time.Now())
 		if err == nil {
-			ask, err = theOne(next, func(a acl.Ask) string { return a.ID }, id)
+			ask, err = uniqueMatch(next, func(a acl.Ask) string { return a.ID }, id)
 		}
 	}
 	if err == nil && ask.Behind != "" {
@@ -53,7 +54,7 @@ func (o OwnerAPI) Decide(ctx context.Context, id string, d owner.Decision, wait 
 	if err != nil {
 		return owner.Decided{}, err
 	}
-	left, end := o.n.released.expect(ask.ID)
+	left, end := o.n.releaseWaiters.expect(ask.ID)
 	defer end()
 	answer := o.n.expectAnswer()
 	defer answer.stop()
@@ -65,11 +66,11 @@ func (o OwnerAPI) Decide(ctx context.Context, id string, d owner.Decision, wait 
 	select {
 	case p := <-left:
 		sent := p.await(ctx, wait)
-		if wait > 0 && p.out.Address != "" && !p.out.closes() {
-			sent = answer.answer(ctx, p.out.key(), sent, wait)
+		if wait > 0 && p.out.Address != "" && !p.out.isClose() {
+			sent = answer.awaitAnswer(ctx, p.out.key(), sent, wait)
 		}
 		decided.Sent = &sent
-	default: // it was none, or not approved
+	default: // the question was not about a message to send, or it was not approved
 		if ask.Kind == askTask && ask.State == acl.AskApproved {
 			decided.Sent = &Sent{State: SendDelivered}
 		}
@@ -82,7 +83,7 @@ func (o OwnerAPI) RejectStrangers(ctx context.Context, by string) (int, error) {
 	rejected, err := o.n.RejectStrangers(ctx, by)
 	if err != nil {
 		o.n.log.Warn("reject strangers", "rejected", rejected, "err", err)
-		return rejected, owner.Fault(http.StatusConflict, fmt.Sprintf("%d were rejected, and some could not be", rejected), "see agentmesh approvals list, and repeat")
+		return rejected, owner.Fault(http.StatusConflict, fmt.Sprintf("%d senders were rejected, but some could not be", rejected), "see agentmesh approvals list, and try again")
 	}
 	return rejected, nil
 }

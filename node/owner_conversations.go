@@ -14,8 +14,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// view returns a conversation as the owner sees it.
-func (o OwnerAPI) view(ctx context.Context, conv conversations.Conversation, now time.Time) (v owner.Conversation, err error) {
+// viewConversation returns a conversation as the owner sees it.
+func (o OwnerAPI) viewConversation(ctx context.Context, conv conversations.Conversation, now time.Time) (v owner.Conversation, err error) {
 	v = owner.Conversation{
 		ID: conv.Key.ID, Peer: conv.Key.Peer, State: conv.At(now, o.n.book.IdleFor()), Rejected: conv.Rejected, Mine: conv.Mine, Sealed: conv.Sealed,
 		Intent: conv.Intent, Opened: conv.Opened, Last: conv.Last, Holds: conv.Holds(now), Entries: conv.Entries,
@@ -56,7 +56,7 @@ func (o OwnerAPI) ListConversations(ctx context.Context, state conversations.Sta
 			return list, err
 		}
 		for _, conv := range page.Conversations {
-			v, err := o.view(ctx, conv, now)
+			v, err := o.viewConversation(ctx, conv, now)
 			if err != nil {
 				return list, err
 			}
@@ -69,8 +69,9 @@ func (o OwnerAPI) ListConversations(ctx context.Context, state conversations.Sta
 	return list, nil
 }
 
-// conversation finds what the owner named: by id or unique beginning of one, where two peers use the same id also by peer.
-func (o OwnerAPI) conversation(ctx context.Context, id, peer string) (store.ConvKey, error) {
+// resolveConversation finds the conversation that the owner named by its id or a unique beginning of the id. If two
+// peers use the same id, the owner must name the peer too.
+func (o OwnerAPI) resolveConversation(ctx context.Context, id, peer string) (store.ConvKey, error) {
 	if id == "" {
 		return store.ConvKey{}, owner.Fault(http.StatusBadRequest, "name a conversation", "list them with: agentmesh conversations list")
 	}
@@ -108,31 +109,31 @@ func (o OwnerAPI) conversation(ctx context.Context, id, peer string) (store.Conv
 	case len(found) == 0:
 		return store.ConvKey{}, owner.Fault(http.StatusNotFound, "there is no such conversation", "list them with: agentmesh conversations list")
 	case len(found) > 1 && (found[0].ID != id || found[1].ID == id):
-		return store.ConvKey{}, owner.Fault(http.StatusConflict, "more than one conversation fits", "name more of its id, or its peer")
+		return store.ConvKey{}, owner.Fault(http.StatusConflict, "more than one conversation matches", "name more of its id, or its peer")
 	}
 	return found[0], nil
 }
 
 // ReadTranscript implements [owner.Conversations].
 func (o OwnerAPI) ReadTranscript(ctx context.Context, id, peer string, after uint64) (t owner.Transcript, err error) {
-	key, err := o.conversation(ctx, id, peer)
+	key, err := o.resolveConversation(ctx, id, peer)
 	if err != nil {
 		return t, err
 	}
 	now := time.Now()
-	conv, err := o.load(ctx, key, now)
+	conv, err := o.loadConversation(ctx, key, now)
 	if err != nil {
 		return t, err
 	}
-	if t.Transcript, t.Next, err = o.transcript(ctx, conv, after); err != nil {
+	if t.Transcript, t.Next, err = o.readTranscript(ctx, conv, after); err != nil {
 		return t, err
 	}
-	t.Conversation, err = o.view(ctx, conv, now)
+	t.Conversation, err = o.viewConversation(ctx, conv, now)
 	return t, err
 }
 
-// load reads a conversation that is there.
-func (o OwnerAPI) load(ctx context.Context, key store.ConvKey, now time.Time) (conversations.Conversation, error) {
+// loadConversation returns a stored conversation, or store.ErrNotFound.
+func (o OwnerAPI) loadConversation(ctx context.Context, key store.ConvKey, now time.Time) (conversations.Conversation, error) {
 	row, err := o.n.store.Steps().Conversation(ctx, key, now)
 	if err != nil {
 		return conversations.Conversation{}, err
@@ -140,8 +141,8 @@ func (o OwnerAPI) load(ctx context.Context, key store.ConvKey, now time.Time) (c
 	return conversations.Decode(row)
 }
 
-// transcript returns a page of a transcript, the entries after the one numbered after. next is 0 on the last page.
-func (o OwnerAPI) transcript(ctx context.Context, conv conversations.Conversation, after uint64) (views []owner.Entry, next uint64, err error) {
+// readTranscript returns a page of a transcript, the entries after the one numbered after. next is 0 on the last page.
+func (o OwnerAPI) readTranscript(ctx context.Context, conv conversations.Conversation, after uint64) (views []owner.Entry, next uint64, err error) {
 	const maxEntries, maxBytes, atOnce = 500, 4 << 20, 16
 	views = []owner.Entry{}
 	for bytes := 0; after < conv.Entries && len(views) < maxEntries && bytes < maxBytes; {
@@ -166,11 +167,11 @@ func (o OwnerAPI) transcript(ctx context.Context, conv conversations.Conversatio
 
 // CloseConversation implements [owner.Conversations].
 func (o OwnerAPI) CloseConversation(ctx context.Context, id string, in owner.Close, wait time.Duration) (Sent, error) {
-	key, err := o.conversation(ctx, id, in.Peer)
+	key, err := o.resolveConversation(ctx, id, in.Peer)
 	if err != nil {
 		return Sent{}, err
 	}
-	out, err := o.continuing(ctx, key)
+	out, err := o.newFollowUp(ctx, key)
 	if err != nil {
 		return Sent{}, err
 	}
@@ -183,9 +184,9 @@ func (o OwnerAPI) CloseConversation(ctx context.Context, id string, in owner.Clo
 
 // DeleteConversation implements [owner.Conversations].
 func (o OwnerAPI) DeleteConversation(ctx context.Context, id, peer string) error {
-	key, err := o.conversation(ctx, id, peer)
+	key, err := o.resolveConversation(ctx, id, peer)
 	if err != nil {
 		return err
 	}
-	return o.n.forget(ctx, key)
+	return o.n.deleteConversation(ctx, key)
 }

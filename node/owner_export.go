@@ -10,10 +10,10 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// OpenExport implements [owner.Conversations]; see [conversations.VerifyExport] for the file.
+// OpenExport implements [owner.Conversations]. [conversations.VerifyExport] describes the file.
 func (o OwnerAPI) OpenExport(ctx context.Context, id, peer string, opened bool) (func(http.ResponseWriter) error, error) {
 	now := time.Now()
-	key, err := o.conversation(ctx, id, peer)
+	key, err := o.resolveConversation(ctx, id, peer)
 	if err != nil {
 		return nil, err
 	}
@@ -42,7 +42,7 @@ func (o OwnerAPI) OpenExport(ctx context.Context, id, peer string, opened bool) 
 			if err != nil {
 				return err
 			}
-			if len(entries) == 0 { // deleted meanwhile: without a seal the file is no export
+			if len(entries) == 0 { // deleted meanwhile: a file without a closing line is not a valid export
 				return nil
 			}
 			for _, e := range entries {
@@ -56,8 +56,8 @@ func (o OwnerAPI) OpenExport(ctx context.Context, id, peer string, opened bool) 
 	}, nil
 }
 
-// exportKeys collects the keys that the two sides may have signed with: ours, the pinned one of the peer, and what the
-// directories remember of earlier ones. A directory that does not answer leaves its part out.
+// exportKeys collects the keys that the two sides may have signed with: our key, the pinned key of the peer, and the
+// earlier keys that the directories remember. It skips a directory that does not answer.
 func (o OwnerAPI) exportKeys(ctx context.Context, id *Identity, peer wire.AgentID, now time.Time) []conversations.ExportKey {
 	keys := []conversations.ExportKey{{Agent: id.Card.ID, PublicKey: id.Key.PublicText()}}
 	add := func(agent wire.AgentID, text string) {
@@ -73,7 +73,7 @@ func (o OwnerAPI) exportKeys(ctx context.Context, id *Identity, peer wire.AgentI
 		for _, agent := range []wire.AgentID{id.Card.ID, peer} {
 			history, err := d.Keys(ctx, agent)
 			if err != nil {
-				continue // a foreign pseudonym is in no directory, and a stranger may have left it
+				continue // no directory lists a foreign pseudonym, and a stranger may have left this one
 			}
 			for _, k := range history.Keys[max(0, len(history.Keys)-maxExportKeys):] {
 				add(agent, k.PublicKey)
@@ -83,5 +83,5 @@ func (o OwnerAPI) exportKeys(ctx context.Context, id *Identity, peer wire.AgentI
 	return keys
 }
 
-// maxExportKeys bounds the keys of one side, the newest count.
+// maxExportKeys bounds the keys of one side; the newest ones are kept.
 const maxExportKeys = 16

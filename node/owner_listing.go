@@ -17,7 +17,7 @@ func (o OwnerAPI) Card() wire.Card { return o.n.Card() }
 func (o OwnerAPI) RegisterIn(ctx context.Context, in owner.Register, by string) ([]Listing, error) {
 	do, what := o.n.Register, "register"
 	if in.Adopt {
-		do, what = o.n.Adopt, "register and adopt the id that the directory gives"
+		do, what = o.n.Adopt, "register and adopt the id that the directory assigns"
 	}
 	if err := o.auditListing(ctx, what, in.Directory, by); err != nil {
 		return nil, err
@@ -38,7 +38,7 @@ func (o OwnerAPI) WithdrawFrom(ctx context.Context, in owner.Withdraw, by string
 	return o.n.Withdraw(ctx, in.Directory)
 }
 
-// auditListing writes down what the owner is about to do with the node's registrations.
+// auditListing writes an audit line about a change that the owner is about to make to the node's registrations.
 func (o OwnerAPI) auditListing(ctx context.Context, what, directory, by string) error {
 	return o.n.audit.Add(ctx, acl.AuditEntry{
 		At: time.Now(), Kind: acl.AuditRegistration, Subject: string(o.n.ID()), By: by, Note: what, Rule: wire.OneLine(directory, 200),

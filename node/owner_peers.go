@@ -22,7 +22,7 @@ const nsAliases = "aliases" // key: alias; body: agent id or principal; term "pe
 
 var aliasForm = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 
-// ListPeers implements [owner.Peers]: it lists everyone whom the node remembers by rules, aliases and pinned keys.
+// ListPeers implements [owner.Peers]: it lists every peer that the node knows from rules, aliases and pinned keys.
 func (o OwnerAPI) ListPeers(ctx context.Context) ([]owner.Peer, error) {
 	n := o.n
 	now := time.Now()
@@ -146,7 +146,7 @@ func (o OwnerAPI) AddPeer(ctx context.Context, in owner.NewPeer, by string) (own
 	}, nil
 }
 
-// fetchCard gets a card from where the owner says it is.
+// fetchCard fetches a card from the URL that the owner gave.
 func (o OwnerAPI) fetchCard(ctx context.Context, from string) (wire.Value, error) {
 	u, err := url.Parse(from)
 	if err != nil || u.Scheme != "https" && u.Scheme != "http" {
@@ -163,7 +163,7 @@ func (o OwnerAPI) fetchCard(ctx context.Context, from string) (wire.Value, error
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return wire.Value{}, errors.New("it answered " + resp.Status)
+		return wire.Value{}, errors.New("the server answered " + resp.Status)
 	}
 	body, err := client.ReadAll(resp, wire.MaxCard)
 	if err != nil {
@@ -174,7 +174,7 @@ func (o OwnerAPI) fetchCard(ctx context.Context, from string) (wire.Value, error
 
 // ChangePeer implements [owner.Peers].
 func (o OwnerAPI) ChangePeer(ctx context.Context, name string, change owner.PeerChange, by string) (owner.Peer, error) {
-	id, err := o.principal(ctx, name)
+	id, err := o.resolvePrincipal(ctx, name)
 	if err == nil {
 		err = o.changePeer(ctx, id, change, by)
 	}
@@ -185,7 +185,7 @@ func (o OwnerAPI) ChangePeer(ctx context.Context, name string, change owner.Peer
 	return owner.Peer{ID: string(id), Standing: standing}, err
 }
 
-// changePeer carries out an order about a peer, with its line in the audit log.
+// changePeer applies a change to a peer and writes the audit line.
 func (o OwnerAPI) changePeer(ctx context.Context, id wire.AgentID, change owner.PeerChange, by string) error {
 	n := o.n
 	peer, now := string(id), time.Now()
@@ -265,12 +265,12 @@ func (o OwnerAPI) dropAliases(ctx context.Context, peer string) error {
 	return o.n.store.Records().Apply(ctx, changes, time.Now())
 }
 
-// Peer turns what the owner typed, an alias or an id, into an agent id.
+// Peer returns the agent id that an alias, an id or a foreign address stands for. Its errors are for the owner.
 func (n *Node) Peer(ctx context.Context, name string) (wire.AgentID, error) {
 	return n.OwnerAPI().resolvePeer(ctx, name)
 }
 
-// resolvePeer turns what the owner typed into an agent id: an alias, an id, or a foreign address.
+// resolvePeer returns the agent id for what the owner typed: an alias or an id.
 func (o OwnerAPI) resolvePeer(ctx context.Context, s string) (wire.AgentID, error) {
 	r, err := o.n.store.Records().Get(ctx, nsAliases, s, time.Now())
 	switch {
@@ -284,9 +284,9 @@ func (o OwnerAPI) resolvePeer(ctx context.Context, s string) (wire.AgentID, erro
 	return "", owner.Fault(http.StatusNotFound, "no such peer", "name an agent id (am_…) or an alias; find agents with: agentmesh discover")
 }
 
-// principal is resolvePeer for rules, which are also about foreign addresses and about those who stand for many, such as
-// a space: whoever a rule is remembered of.
-func (o OwnerAPI) principal(ctx context.Context, s string) (wire.AgentID, error) {
+// resolvePrincipal is resolvePeer for rules. A rule may also be about a foreign address, or about a principal that
+// stands for many agents, such as a space, if the node already has a rule about it.
+func (o OwnerAPI) resolvePrincipal(ctx context.Context, s string) (wire.AgentID, error) {
 	id, err := o.resolvePeer(ctx, s)
 	if err == nil {
 		return id, nil

@@ -14,7 +14,7 @@ import (
 
 // Send implements [owner.Messages].
 func (o OwnerAPI) Send(ctx context.Context, m owner.NewMessage, wait time.Duration) (Sent, error) {
-	to, address, err := o.recipientNamed(ctx, m.To)
+	to, address, err := o.resolveRecipient(ctx, m.To)
 	if err != nil {
 		return Sent{}, err
 	}
@@ -28,10 +28,10 @@ func (o OwnerAPI) Send(ctx context.Context, m owner.NewMessage, wait time.Durati
 	return sent, err
 }
 
-// recipientNamed turns what the owner typed into an agent id, and the address where it is that of a foreign peer
-// ("agentrelay:free/agent-042").
-func (o OwnerAPI) recipientNamed(ctx context.Context, name string) (to wire.AgentID, address string, err error) {
-	if a, err := bridge.ParseAddress(name); err == nil && o.n.bridges.serves(a.Kind) {
+// resolveRecipient returns the agent id for what the owner typed. If the owner typed a foreign address, such as
+// "agentrelay:free/agent-042", it also returns the address.
+func (o OwnerAPI) resolveRecipient(ctx context.Context, name string) (to wire.AgentID, address string, err error) {
+	if a, err := bridge.ParseAddress(name); err == nil && o.n.bridges.hasKind(a.Kind) {
 		return a.Pseudonym(), name, nil
 	}
 	to, err = o.resolvePeer(ctx, name)
@@ -49,15 +49,15 @@ func (o OwnerAPI) Reply(ctx context.Context, m owner.NewReply, wait time.Duratio
 		if item.Kind == kindTask {
 			return o.answerTask(ctx, item, m.Payload, m.Seal)
 		}
-		if out, err = o.answering(ctx, item); err != nil {
+		if out, err = o.newAnswer(ctx, item); err != nil {
 			return Sent{}, err
 		}
 	} else {
-		key, err := o.conversation(ctx, m.Conversation, m.Peer)
+		key, err := o.resolveConversation(ctx, m.Conversation, m.Peer)
 		if err != nil {
 			return Sent{}, err
 		}
-		if out, err = o.replying(ctx, key); err != nil {
+		if out, err = o.newReply(ctx, key); err != nil {
 			return Sent{}, err
 		}
 	}
@@ -68,7 +68,7 @@ func (o OwnerAPI) Reply(ctx context.Context, m owner.NewReply, wait time.Duratio
 	return o.send(ctx, out, wait)
 }
 
-// answerTask answers a task, which its bridge takes at once.
+// answerTask answers a task of a bridge. The bridge takes the answer at once.
 func (o OwnerAPI) answerTask(ctx context.Context, item Item, payload wire.Value, seal SealChoice) (Sent, error) {
 	if seal == Sealed {
 		return Sent{}, owner.Fault(http.StatusBadRequest, "a task of a bridge cannot be answered sealed", "")
@@ -77,9 +77,9 @@ func (o OwnerAPI) answerTask(ctx context.Context, item Item, payload wire.Value,
 	return sent, explainSeal(err)
 }
 
-// replying is a message that goes on in a conversation, and answers the newest message that waits there, if one does.
-func (o OwnerAPI) replying(ctx context.Context, key store.ConvKey) (Outgoing, error) {
-	out, err := o.continuing(ctx, key)
+// newReply returns a message that continues a conversation. It answers the newest message that waits there, if any.
+func (o OwnerAPI) newReply(ctx context.Context, key store.ConvKey) (Outgoing, error) {
+	out, err := o.newFollowUp(ctx, key)
 	if err != nil {
 		return Outgoing{}, err
 	}
@@ -95,12 +95,12 @@ func (o OwnerAPI) replying(ctx context.Context, key store.ConvKey) (Outgoing, er
 	return out, nil
 }
 
-// answering is a message that answers one inbox item, if nobody else has.
-func (o OwnerAPI) answering(ctx context.Context, item Item) (Outgoing, error) {
-	if err := item.answerable(); err != nil {
+// newAnswer returns a message that answers one inbox item. It returns ErrAnswered if the item does not wait any more.
+func (o OwnerAPI) newAnswer(ctx context.Context, item Item) (Outgoing, error) {
+	if err := item.checkAnswerable(); err != nil {
 		return Outgoing{}, err
 	}
-	out, err := o.continuing(ctx, item.key())
+	out, err := o.newFollowUp(ctx, item.key())
 	if err != nil {
 		return Outgoing{}, err
 	}
@@ -111,9 +111,9 @@ func (o OwnerAPI) answering(ctx context.Context, item Item) (Outgoing, error) {
 	return out, nil
 }
 
-// continuing is a message that goes on in a conversation: same peer, same intent.
-func (o OwnerAPI) continuing(ctx context.Context, key store.ConvKey) (Outgoing, error) {
-	conv, err := o.load(ctx, key, time.Now())
+// newFollowUp returns a message that continues a conversation: same peer, same intent.
+func (o OwnerAPI) newFollowUp(ctx context.Context, key store.ConvKey) (Outgoing, error) {
+	conv, err := o.loadConversation(ctx, key, time.Now())
 	if err != nil {
 		return Outgoing{}, err
 	}
@@ -122,16 +122,16 @@ func (o OwnerAPI) continuing(ctx context.Context, key store.ConvKey) (Outgoing, 
 	}, nil
 }
 
-// send sends what the owner wrote, once it is well formed.
+// send checks the form of a message that the owner wrote, and sends it.
 func (o OwnerAPI) send(ctx context.Context, out Outgoing, wait time.Duration) (Sent, error) {
 	if !out.Seal.IsValid() {
-		return Sent{}, owner.Fault(http.StatusBadRequest, "seal must be seal or open", "leave it out for what outgoing.seal says")
+		return Sent{}, owner.Fault(http.StatusBadRequest, "seal must be seal or open", "leave it out to follow outgoing.seal")
 	}
 	if out.Payload.Kind() != wire.Object {
 		return Sent{}, owner.Fault(http.StatusBadRequest, "payload must be a JSON object", "")
 	}
 	if !out.Intent.Standard() && !out.Intent.Custom() {
-		return Sent{}, owner.Fault(http.StatusBadRequest, "intent is neither a mesh.* nor a reverse-domain name", "for example mesh.schedule, com.example.invoice")
+		return Sent{}, owner.Fault(http.StatusBadRequest, "intent is neither a mesh.* name nor a reverse-domain name", "for example mesh.schedule, com.example.invoice")
 	}
 	if _, err := wire.CheckPayload(out.Intent, out.Payload); err != nil {
 		return Sent{}, owner.Fault(http.StatusBadRequest, err.Error(), "")
@@ -143,10 +143,10 @@ func (o OwnerAPI) send(ctx context.Context, out Outgoing, wait time.Duration) (S
 	return sent, explainSeal(err)
 }
 
-// explainSeal says what to do if a message cannot be sealed.
+// explainSeal adds a hint to the error of a message that cannot be sealed.
 func explainSeal(err error) error {
 	if errors.Is(err, ErrCannotSeal) {
-		return owner.Fault(http.StatusUnprocessableEntity, wire.OneLine(err.Error(), 300), "a card that its owner gave you counts as proven: agentmesh peers add FILE")
+		return owner.Fault(http.StatusUnprocessableEntity, wire.OneLine(err.Error(), 300), "a card that its owner gave you counts as proven; add it with: agentmesh peers add FILE")
 	}
 	return err
 }
@@ -162,10 +162,10 @@ func (o OwnerAPI) CancelEvent(ctx context.Context, m owner.Cancellation, wait ti
 
 // ListOutbox implements [owner.Messages].
 func (o OwnerAPI) ListOutbox(ctx context.Context, state SendState, after string, limit int) (owner.List[owner.OutboxEntry], error) {
-	letters, next, err := o.n.Outbox(ctx, state, after, limit)
-	list := make([]owner.OutboxEntry, len(letters))
-	for i, l := range letters {
-		list[i] = l.OutboxEntry
+	entries, next, err := o.n.Outbox(ctx, state, after, limit)
+	list := make([]owner.OutboxEntry, len(entries))
+	for i, e := range entries {
+		list[i] = e.OutboxEntry
 	}
 	return owner.Page(list, next), err
 }

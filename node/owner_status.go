@@ -11,7 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// statusCap bounds what status counts; beyond it the owner sees "1000".
+// statusCap bounds what Status counts; for more, the owner sees "1000".
 const statusCap = 1000
 
 // Status implements [owner.Control].
@@ -31,7 +31,7 @@ func (o OwnerAPI) Overview(ctx context.Context, most int) (owner.Status, error) 
 		return owner.Status{}, err
 	}
 	outbox := n.outbox.Counts()
-	if outbox["queued"] == 0 { // what waits in the store if nothing delivers
+	if outbox["queued"] == 0 { // nothing delivers in this process: count what the store has
 		outbox["queued"], err = count(most, func(after string, limit int) (int, string, error) {
 			page, next, err := n.Outbox(ctx, SendQueued, after, limit)
 			return len(page), next, err
@@ -40,7 +40,7 @@ func (o OwnerAPI) Overview(ctx context.Context, most int) (owner.Status, error) 
 			return owner.Status{}, err
 		}
 	}
-	told, err := n.notices.Status(ctx, now)
+	notifyStatus, err := n.notices.Status(ctx, now)
 	if err != nil {
 		return owner.Status{}, err
 	}
@@ -51,12 +51,12 @@ func (o OwnerAPI) Overview(ctx context.Context, most int) (owner.Status, error) 
 	}
 	return owner.Status{
 		ProcessStatus: process, AgentID: id.Card.ID, Name: id.Card.Name, Endpoint: id.Card.Endpoint, Fingerprint: id.Key.Public().Fingerprint(),
-		Paused: n.Paused(), Started: n.started, Mode: n.mode(), Outgoing: n.cfg.Outbound.mode(), Directories: n.Listings(),
-		Inbox: items, Approvals: asks, Outbox: outbox, Store: n.storeState(ctx), Notify: told,
+		Paused: n.IsPaused(), Started: n.started, Mode: n.mode(), Outgoing: n.cfg.Outbound.mode(), Directories: n.Listings(),
+		Inbox: items, Approvals: asks, Outbox: outbox, Store: n.storeState(ctx), Notify: notifyStatus,
 	}, nil
 }
 
-// CountItems counts what is new in the inbox, up to most.
+// CountItems counts the new items of the inbox, up to most.
 func (o OwnerAPI) CountItems(ctx context.Context, most int) (int, error) {
 	return count(most, func(after string, limit int) (int, string, error) {
 		page, next, err := o.n.Inbox(ctx, ItemNew, after, limit)
@@ -64,7 +64,7 @@ func (o OwnerAPI) CountItems(ctx context.Context, most int) (int, error) {
 	})
 }
 
-// CountApprovals counts what waits for a decision, up to most.
+// CountApprovals counts the pending questions, up to most.
 func (o OwnerAPI) CountApprovals(ctx context.Context, most int) (int, error) {
 	return count(most, func(after string, limit int) (int, string, error) {
 		page, next, err := o.n.asks.List(ctx, acl.AskFilter{State: acl.AskPending}, after, limit, time.Now())
@@ -72,7 +72,7 @@ func (o OwnerAPI) CountApprovals(ctx context.Context, most int) (int, error) {
 	})
 }
 
-// Limits returns what the node allows.
+// Limits returns the node's limits and modes.
 func (o OwnerAPI) Limits() owner.Limits {
 	cfg := o.n.cfg
 	return owner.Limits{
@@ -81,22 +81,22 @@ func (o OwnerAPI) Limits() owner.Limits {
 	}
 }
 
-// Refusals returns what was refused since the process started, newest first. The channel closes with the next one.
+// Refusals returns the messages refused since the process started, newest first. next closes at the next refusal.
 func (o OwnerAPI) Refusals() (list []owner.Refusal, next <-chan struct{}) {
-	next = o.n.refusals.news.wait() // from here on nothing is missed
+	next = o.n.refusals.news.wait() // before the list is read, so that no refusal is missed
 	return o.n.refusals.newest(), next
 }
 
 // Watch is [Node.Watch].
 func (o OwnerAPI) Watch() (<-chan Event, func()) { return o.n.Watch() }
 
-// Paused reports whether the node takes no messages.
-func (o OwnerAPI) Paused() bool { return o.n.Paused() }
+// Paused reports whether the node refuses all messages.
+func (o OwnerAPI) Paused() bool { return o.n.IsPaused() }
 
-// Audit returns the log of decisions.
+// Audit returns the audit log.
 func (o OwnerAPI) Audit() *acl.Audit { return o.n.audit }
 
-// Aliases returns what the owner calls the peers: one alias of each that has any.
+// Aliases returns one alias for each peer that has any, by the peer's id.
 func (o OwnerAPI) Aliases(ctx context.Context) (map[string]string, error) {
 	names := make(map[string]string)
 	err := o.eachRecord(ctx, nsAliases, time.Now(), func(r store.Record) {
@@ -112,7 +112,7 @@ func (o OwnerAPI) CheckTranscript(ctx context.Context, peer, id string) error {
 	return o.n.book.Check(ctx, store.ConvKey{Peer: peer, ID: id}, time.Now())
 }
 
-// count counts what a list holds, up to most, a few at a time: each may be as large as a message.
+// count returns the length of a list, up to most. It reads small pages, because an entry may be as large as a message.
 func count(most int, list func(after string, limit int) (n int, next string, err error)) (total int, err error) {
 	const page = 50
 	for after := ""; total < most; {

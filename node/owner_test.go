@@ -18,8 +18,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// TestOwnerRefuses goes through the owner API with bad requests: the status, and what the message must say so that a
-// person knows what to do.
+// TestOwnerRefuses sends bad requests to the owner API, and checks the status and the part of the message that tells
+// the owner what to do.
 func TestOwnerRefuses(t *testing.T) {
 	t.Parallel()
 	mesh := meshtest.InMemory(t)
@@ -102,7 +102,7 @@ func TestOwnerRefuses(t *testing.T) {
 			Error struct{ Code, Message string }
 		}
 		if err := json.Unmarshal(a.Body, &got); err != nil || got.Error.Code == "" {
-			t.Errorf("%s %s %s: %s is no error body", c.method, c.path, c.body, a.Body)
+			t.Errorf("%s %s %s: %s is not an error body", c.method, c.path, c.body, a.Body)
 		}
 		if a.Status != c.status || !strings.Contains(got.Error.Message, c.says) {
 			t.Errorf("%s %.60s %.80s: %d %s, want %d %q", c.method, c.path, c.body, a.Status, a.Body, c.status, c.says)
@@ -113,7 +113,8 @@ func TestOwnerRefuses(t *testing.T) {
 	}
 }
 
-// TestOwnerLists: every list is {items, next}, walks in pages without a gap or a repetition, and an empty one has items.
+// TestOwnerLists: every list has the form {items, next} and pages without a gap or a repetition, and an empty list has
+// items.
 func TestOwnerLists(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -123,7 +124,7 @@ func TestOwnerLists(t *testing.T) {
 		for i := range 7 {
 			chris := mesh.Stranger(fmt.Sprintf("chris-%d", i))
 			must(t, sarah.Post(chris.Sign(chris.Draft(sarah.ID(), wire.Handoff, talk))), http.StatusAccepted)
-			sends(t, sarah, chris.ID, "", wire.Deliver, hello)
+			sendAsOwner(t, sarah, chris.ID, "", wire.Deliver, hello)
 			sarah.Call("POST", "/peers/"+string(chris.ID), map[string]string{"action": "alias", "alias": fmt.Sprintf("chris-%d", i)}, nil)
 		}
 		for path, want := range map[string]int{
@@ -164,7 +165,8 @@ func TestOwnerLists(t *testing.T) {
 	})
 }
 
-// TestOwnerNamesThings: aliases, unique beginnings, the same conversation id of two peers.
+// TestOwnerNamesThings: the owner may use aliases and unique beginnings of ids, also if two peers use the same
+// conversation id.
 func TestOwnerNamesThings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
@@ -184,7 +186,7 @@ func TestOwnerNamesThings(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		common := 0 // of all ids
+		common := 0 // length of the common beginning of all ids
 		for items[0].ID[common] == items[len(items)-1].ID[common] {
 			common++
 		}
@@ -260,7 +262,7 @@ func TestOwnerWaitsForTheInbox(t *testing.T) {
 		}
 		id := theItem(t, sarah).ID
 		var item node.Item
-		for range 2 { // twice is once
+		for range 2 { // a second acknowledgement changes nothing
 			if sarah.Call("POST", "/inbox/"+id+"/ack", nil, &item); item.State != node.ItemRead {
 				t.Errorf("acknowledged item = %+v", item)
 			}
@@ -268,8 +270,8 @@ func TestOwnerWaitsForTheInbox(t *testing.T) {
 	})
 }
 
-// TestHostileTextIsData is THREATS row 28: names and bodies come out of the owner API as JSON strings, escaped where a
-// terminal would act on them, and nothing of them gets into another field.
+// TestHostileTextIsData (THREATS 28): the owner API returns names and bodies as JSON strings, with control characters
+// escaped, and no part of them gets into another field.
 func TestHostileTextIsData(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
@@ -292,7 +294,7 @@ func TestHostileTextIsData(t *testing.T) {
 	})
 }
 
-// ownerPage returns a page of the owner's page.
+// ownerPage returns the HTML of one of the owner's pages.
 func ownerPage(t *testing.T, m *meshtest.Member, path string) string {
 	t.Helper()
 	private := httpapi.NewOwner(httpapi.OwnerConfig{})

@@ -16,12 +16,12 @@ import (
 // OwnerAPI returns the node as the owner API sees it.
 func (n *Node) OwnerAPI() OwnerAPI { return OwnerAPI{n} }
 
-// OwnerAPI carries out what the owner API asks of a node. Its errors are for the owner.
+// OwnerAPI implements the owner API of a node. Its errors are for the owner.
 type OwnerAPI struct{ n *Node }
 
 var _ owner.Node = OwnerAPI{}
 
-// Operations returns the node's part of the owner API. Everything that the command line does goes through it.
+// Operations returns the node's part of the owner API. The command line uses nothing else.
 func (o OwnerAPI) Operations() []owner.Operation {
 	return append(owner.Operations(o), owner.AuditOperations(o.n.audit)...)
 }
@@ -51,7 +51,7 @@ func (o OwnerAPI) Acknowledge(ctx context.Context, id string) (owner.Item, error
 	return item.Item, err
 }
 
-// findItem returns the item whose id, or the unique beginning of it, the owner named.
+// findItem returns the item whose id, or a unique beginning of it, the owner named.
 func (o OwnerAPI) findItem(ctx context.Context, id string) (Item, error) {
 	item, err := o.n.Item(ctx, id)
 	if !errors.Is(err, store.ErrNotFound) {
@@ -61,19 +61,19 @@ func (o OwnerAPI) findItem(ctx context.Context, id string) (Item, error) {
 	if err != nil {
 		return Item{}, err
 	}
-	return theOne(behind, func(i Item) string { return i.ID }, id)
+	return uniqueMatch(behind, func(i Item) string { return i.ID }, id)
 }
 
-// theOne returns the entry that beginning names alone, of the first two that come behind it.
-func theOne[T any](behind []T, id func(T) string, beginning string) (one T, err error) {
-	fits := slices.DeleteFunc(behind, func(e T) bool { return !strings.HasPrefix(id(e), beginning) })
-	switch len(fits) {
+// uniqueMatch returns the only entry whose id starts with beginning, of the first two entries after beginning.
+func uniqueMatch[T any](behind []T, id func(T) string, beginning string) (match T, err error) {
+	matches := slices.DeleteFunc(behind, func(e T) bool { return !strings.HasPrefix(id(e), beginning) })
+	switch len(matches) {
 	case 0:
-		return one, store.ErrNotFound
+		return match, store.ErrNotFound
 	case 1:
-		return fits[0], nil
+		return matches[0], nil
 	}
-	return one, owner.Fault(http.StatusConflict, "more than one entry fits", "name more of its id")
+	return match, owner.Fault(http.StatusConflict, "more than one entry matches", "name more of its id")
 }
 
 // ListNotices implements [owner.Control].
@@ -84,7 +84,7 @@ func (o OwnerAPI) ListNotices(ctx context.Context, after string, limit int) (own
 
 // SetPaused implements [owner.Control].
 func (o OwnerAPI) SetPaused(ctx context.Context, paused bool, by string) error {
-	return o.n.SetPaused(ctx, paused, by)
+	return o.n.SetPause(ctx, paused, by)
 }
 
 // FollowEvents implements [owner.Events].
@@ -97,6 +97,6 @@ func (o OwnerAPI) FollowEvents(last string) (owner.EventStream, error) {
 	return owner.EventStream{
 		Events: w.ch, Missed: missed, Whole: whole,
 		Name: func(ev Event) string { return o.n.events.id(ev.Seq) },
-		Stop: func() { o.n.events.leave(w); leave() },
+		Stop: func() { o.n.events.unwatch(w); leave() },
 	}, nil
 }

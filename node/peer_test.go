@@ -16,10 +16,10 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// peer is an agent whose endpoint answers as the test says.
+// peer is an agent whose endpoint answers as the test wants.
 type peer struct {
 	*meshtest.Stranger
-	serves bool // the document of AM-81
+	serves bool // serves the well-known document of AM-81
 
 	mu     sync.Mutex
 	answer func(w http.ResponseWriter, m wire.Message)
@@ -59,7 +59,7 @@ func newPeer(t *testing.T, mesh *meshtest.Mesh, name string) *peer {
 	return p
 }
 
-// answers says how the peer answers from now on.
+// answers sets how the peer answers from now on.
 func (p *peer) answers(how func(w http.ResponseWriter, m wire.Message)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -72,14 +72,14 @@ func (p *peer) got() []wire.Message {
 	return slices.Clone(p.seen)
 }
 
-// reply is the peer's answer to m.
+// reply returns the peer's answer to m.
 func (p *peer) reply(m wire.Message, payload string) wire.Draft {
 	d := p.Draft(m.From, m.Intent, payload)
 	d.Conversation = m.Conversation
 	return d
 }
 
-// says answers every message with a signed payload.
+// says returns a handler that answers every message with a signed payload.
 func (p *peer) says(payload string) func(http.ResponseWriter, wire.Message) {
 	return func(w http.ResponseWriter, m wire.Message) { w.Write(p.Sign(p.reply(m, payload))) }
 }
@@ -93,14 +93,14 @@ func status(code int, header ...string) func(http.ResponseWriter, wire.Message) 
 	}
 }
 
-func tells(code int, body string) func(http.ResponseWriter, wire.Message) {
+func statusWithBody(code int, body string) func(http.ResponseWriter, wire.Message) {
 	return func(w http.ResponseWriter, _ wire.Message) {
 		w.WriteHeader(code)
 		io.WriteString(w, body)
 	}
 }
 
-// message is a mesh.message to the peer.
+// message returns a mesh.message to the peer.
 func (p *peer) message(t *testing.T, body string) node.Outgoing {
 	t.Helper()
 	out := to("", "conv_1", body)
@@ -108,7 +108,7 @@ func (p *peer) message(t *testing.T, body string) node.Outgoing {
 	return out
 }
 
-// impatient gives up on a peer after a short while.
+// impatient configures a node that waits only briefly for a peer's answer.
 func impatient(t *testing.T) func(*node.Config) {
 	return func(cfg *node.Config) {
 		cfg.HTTP = client.NewHTTP(client.HTTPConfig{Local: true, Answer: 500 * time.Millisecond})

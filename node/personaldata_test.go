@@ -15,8 +15,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// TestPersonalDataOnBridges: personal data leaves over a bridge that does not look for it, and the owner is told of its
-// kinds, once for a message (MS-40).
+// TestPersonalDataOnBridges: if personal data leaves over a bridge that does not look for it, the owner gets one
+// notice for the message, with the kinds of data (MS-40).
 func TestPersonalDataOnBridges(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
@@ -65,7 +65,7 @@ func TestPersonalDataOnBridges(t *testing.T) {
 					told = append(told, n.Text)
 				}
 				if err != nil || strings.Join(told, ", ") != tt.want {
-					t.Errorf("the owner was told %q, %v, want %q", told, err, tt.want)
+					t.Errorf("the owner's notices are %q, %v, want %q", told, err, tt.want)
 				}
 			})
 		})

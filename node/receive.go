@@ -17,25 +17,26 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Receive is [Node.ReceiveFrom] for a body of which nothing tells where it came from.
+// Receive is [Node.ReceiveFrom] for a body of unknown origin.
 func (n *Node) Receive(ctx context.Context, body []byte) (bridge.Outcome, error) {
 	return n.ReceiveFrom(ctx, body, nil)
 }
 
-// ReceiveFrom takes the body of a POST to the endpoint through the whole receive table. The body was measured and the
-// address charged before (lines 1 and 2). from are the sources of the request. The error is a *[wire.Error].
+// ReceiveFrom takes the body of a POST to the endpoint through lines 3 to 16 of the receive table. The caller has
+// measured the body and charged the address (lines 1 and 2). from are the sources. Every error is a *[wire.Error].
 func (n *Node) ReceiveFrom(ctx context.Context, body []byte, from []rate.Source) (bridge.Outcome, error) {
-	in, err := n.read(ctx, body, from) // lines 3 to 8
+	in, err := n.readMessage(ctx, body, from) // lines 3 to 8
 	if err != nil {
-		n.decided(ctx, in, bridge.Outcome{}, err)
+		n.logMessage(ctx, in, bridge.Outcome{}, err)
 		n.countUnproven(in, err)
 		return bridge.Outcome{}, err
 	}
 	return n.Accept(ctx, in) // lines 9 to 16
 }
 
-// read is lines 3 to 8: what the message says and who wrote it. Beside an error, in is what the message claims.
-func (n *Node) read(ctx context.Context, body []byte, from []rate.Source) (in bridge.Inbound, err error) {
+// readMessage implements lines 3 to 8: it parses the message and authenticates the sender. If it returns an error, in
+// holds what the message claims, without proof.
+func (n *Node) readMessage(ctx context.Context, body []byte, from []rate.Source) (in bridge.Inbound, err error) {
 	m, err := n.verifier.Read(body) // lines 3, 4
 	if err != nil {
 		return in, err
@@ -44,7 +45,7 @@ func (n *Node) read(ctx context.Context, body []byte, from []rate.Source) (in br
 		Principal: string(m.From), Peer: m.From, MessageID: m.ID, ConvID: m.Conversation, Intent: m.Intent, Payload: m.Payload,
 		Time: m.Time, Raw: body, Native: &m,
 	}
-	standing, err := n.addressed(ctx, m) // lines 5, 6
+	standing, err := n.checkRecipient(ctx, m) // lines 5, 6
 	if err != nil {
 		return in, err
 	}
@@ -57,14 +58,14 @@ func (n *Node) read(ctx context.Context, body []byte, from []rate.Source) (in br
 		return in, err
 	}
 	in.Name, in.Verified, in.Digest, in.Received = checked.Card.Name, bridge.VerifiedSignature, checked.Digest, time.Now()
-	in.Unproven = doubtOf(checked.Peer)
+	in.Unproven = unprovenKeyOf(checked.Peer)
 	return in, nil
 }
 
-// addressed is lines 5 and 6: the message is for this agent, the owner lets messages in, the sender is not blocked.
-// The block list stands before the signature because it saves work (AM-25). standing is that of the agent that the message
-// names as its sender.
-func (n *Node) addressed(ctx context.Context, m wire.Message) (standing acl.Standing, err error) {
+// checkRecipient implements lines 5 and 6: the message is for this agent, the node is not paused, and the sender is not
+// blocked. It checks the block list before the signature, because that saves work (AM-25). standing is the standing of
+// the agent that the message names as its sender.
+func (n *Node) checkRecipient(ctx context.Context, m wire.Message) (standing acl.Standing, err error) {
 	if m.To != n.ID() {
 		return "", wire.ErrRecipient
 	}
@@ -81,8 +82,9 @@ func (n *Node) addressed(ctx context.Context, m wire.Message) (standing acl.Stan
 	return standing, nil
 }
 
-// sourcesOf returns the sources of a message of peer that came from the given ones, and whether the peer's endpoint is
-// proven: then its host is a source, unless it is that of a mailbox, which many agents have (AM-42).
+// sourcesOf returns the sources of a message: those in from, the credential of the peer's card, and the peer's host.
+// The host counts only if proven reports true: the endpoint is proven and not a mailbox, which many agents share
+// (AM-42).
 func (n *Node) sourcesOf(ctx context.Context, peer client.Peer, from []rate.Source) (sources []rate.Source, proven bool, err error) {
 	sources = slices.Clone(from)
 	own := slices.ContainsFunc(n.cfg.Directories, func(d *client.Directory) bool { return d.IsInside() && d.Base == peer.Directory })
@@ -102,8 +104,8 @@ func (n *Node) sourcesOf(ctx context.Context, peer client.Peer, from []rate.Sour
 	return append(sources, rate.Source{Key: "host:" + strings.ToLower(u.Hostname()), Width: 1}), true, nil
 }
 
-// original returns the message of an item as it was received; the zero Message for a foreign one.
-func (n *Node) original(ctx context.Context, item Item) (wire.Message, error) {
+// originalMessage returns the message of an item as it was received, or the zero Message for a foreign item.
+func (n *Node) originalMessage(ctx context.Context, item Item) (wire.Message, error) {
 	if item.Address != "" {
 		return wire.Message{}, nil
 	}
@@ -129,5 +131,5 @@ func (n *Node) original(ctx context.Context, item Item) (wire.Message, error) {
 	}
 }
 
-// isBadSignature says whether an address is charged for the refusal as for a forgery (AM-43).
+// isBadSignature reports whether the sending address is charged for the refusal as for a forgery (AM-43).
 func isBadSignature(err error) bool { return errors.Is(err, wire.ErrSignature) }

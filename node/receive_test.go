@@ -22,14 +22,14 @@ const (
 	closing = `{"action":"close","status":"completed"}`
 )
 
-// open configures a node that takes everything but limits.
+// open configures a node that accepts every sender.
 func open(cfg *node.Config) { cfg.Policy.Mode = acl.Open }
 
 func mode(m acl.Mode) func(*node.Config) {
 	return func(cfg *node.Config) { cfg.Policy.Mode = m }
 }
 
-// state is everything a message may change, as far as an owner can see it.
+// state returns the numbers of everything that a message may create, as the owner sees them.
 func state(t *testing.T, m *meshtest.Member) string {
 	t.Helper()
 	ctx := t.Context()
@@ -55,7 +55,7 @@ func must(t *testing.T, a meshtest.Answer, status int) {
 	}
 }
 
-// openAndClose leaves conv_closed behind.
+// openAndClose makes chris open and close the conversation conv_closed.
 func openAndClose(t *testing.T, chris *meshtest.Stranger, sarah *meshtest.Member) {
 	t.Helper()
 	for _, payload := range []string{hello, closing} {
@@ -65,7 +65,7 @@ func openAndClose(t *testing.T, chris *meshtest.Stranger, sarah *meshtest.Member
 	}
 }
 
-// TestReceiveAnswers is the way of a message that nothing stands against: a signed answer, a transcript, an inbox item.
+// TestReceiveAnswers: an accepted message gets a signed answer, a transcript and an inbox item.
 func TestReceiveAnswers(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Stranger("chris")
@@ -108,7 +108,7 @@ func TestReceiveAnswers(t *testing.T) {
 	}
 }
 
-// TestEveryFieldIsSigned is THREATS row 3: no field can be changed, added or taken away.
+// TestEveryFieldIsSigned (THREATS 3): no field of a message can be changed, added or removed.
 func TestEveryFieldIsSigned(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Stranger("chris")
@@ -118,7 +118,7 @@ func TestEveryFieldIsSigned(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	must(t, meshtest.Post(t, sarah.URL, signed.JSON()), http.StatusOK) // an unknown field is covered, not refused
+	must(t, meshtest.Post(t, sarah.URL, signed.JSON()), http.StatusOK) // an unknown field is signed too, and not refused
 	changed := map[string]wire.Value{
 		"agentmesh": wire.Text("0.1.1"), "message_id": wire.Text("msg_other"), "conversation_id": wire.Text("conv_other"),
 		"timestamp": wire.Text(wire.FormatTime(time.Now().Add(time.Second))), "intent": wire.Text("mesh.handoff"),
@@ -130,11 +130,11 @@ func TestEveryFieldIsSigned(t *testing.T) {
 		}
 	}
 	if a := meshtest.Post(t, sarah.URL, signed.Without("x-extra").JSON()); a.Code() != wire.InvalidSignature {
-		t.Errorf("field taken away: %d %s, want %s", a.Status, a.Body, wire.InvalidSignature)
+		t.Errorf("field removed: %d %s, want %s", a.Status, a.Body, wire.InvalidSignature)
 	}
 }
 
-// TestStrangersConversationsAreApart is AM-37.
+// TestStrangersConversationsAreApart (AM-37): a sender cannot close another sender's conversation with the same id.
 func TestStrangersConversationsAreApart(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris, mallory := mesh.Stranger("chris"), mesh.Stranger("mallory")
@@ -151,7 +151,7 @@ func TestStrangersConversationsAreApart(t *testing.T) {
 	must(t, meshtest.Post(t, sarah.URL, chris.Sign(again)), http.StatusOK)
 }
 
-// TestClose is AM-38 and AM-39.
+// TestClose (AM-38, AM-39): a close gets its echo, and afterwards the conversation takes no more messages.
 func TestClose(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Stranger("chris")
@@ -178,7 +178,7 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// TestCardAtTheEndpoint is AM-6: the lists of who may write are nobody's business, wherever the card is asked for.
+// TestCardAtTheEndpoint (AM-6): the card at the endpoint does not show the lists of allowed and blocked agents.
 func TestCardAtTheEndpoint(t *testing.T) {
 	mesh := meshtest.New(t)
 	sarah := mesh.Node("sarah", func(cfg *node.Config) {

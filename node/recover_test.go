@@ -21,15 +21,15 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// killedAtWork returns a member whose process ended while its hook worked on the messages that make returns: the
-// records say "running", and no sender was told anything.
-func killedAtWork(t *testing.T, mesh *meshtest.Mesh, old *meshtest.Member, bodies func(to wire.AgentID) [][]byte) *meshtest.Member {
+// killWhileRunning returns a member whose process ended while its hook worked on the messages that bodies returns: the
+// items are stored as running, and no sender got an answer.
+func killWhileRunning(t *testing.T, mesh *meshtest.Mesh, old *meshtest.Member, bodies func(to wire.AgentID) [][]byte) *meshtest.Member {
 	t.Helper()
 	const never = 30 * time.Minute
 	dead := make(chan struct{})
-	configure := hooked(func(context.Context, hook.Call) (hook.Answer, error) {
+	configure := configureHook(func(context.Context, hook.Call) (hook.Answer, error) {
 		<-dead
-		runtime.Goexit() // a killed process says nothing
+		runtime.Goexit() // a killed process does not answer
 		panic("unreachable")
 	}, unlimited, func(cfg *node.Config) { cfg.SyncDeadline = never })
 	m := old
@@ -42,7 +42,7 @@ func killedAtWork(t *testing.T, mesh *meshtest.Mesh, old *meshtest.Member, bodie
 		go m.Receive(context.Background(), body)
 	}
 	synctest.Wait()
-	t.Cleanup(func() { // after what came later has stopped
+	t.Cleanup(func() { // runs after the nodes that were started later have stopped
 		close(dead)
 		time.Sleep(never)
 		synctest.Wait()
@@ -50,32 +50,32 @@ func killedAtWork(t *testing.T, mesh *meshtest.Mesh, old *meshtest.Member, bodie
 	return m
 }
 
-func one(body func(to wire.AgentID) []byte) func(wire.AgentID) [][]byte {
+func oneBody(body func(to wire.AgentID) []byte) func(wire.AgentID) [][]byte {
 	return func(to wire.AgentID) [][]byte { return [][]byte{body(to)} }
 }
 
-// calls notes what a hook was called for.
-type calls struct {
+// callLog records the calls of a hook.
+type callLog struct {
 	mu   sync.Mutex
 	seen []string
 }
 
-func (c *calls) note(call hook.Call) {
+func (c *callLog) add(call hook.Call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.seen = append(c.seen, fmt.Sprintf("%s attempt %d", call.Message.ID, call.Attempt))
 }
 
-func (c *calls) all() []string {
+func (c *callLog) all() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.seen
 }
 
-// repeatable lets the hook run again after a crash, as that of a webhook.
+// repeatable allows the hook to run again after a crash, like a webhook.
 func repeatable(cfg *node.Config) { cfg.Routes[0].Repeatable = true }
 
-// transcript reads a conversation as "in action", "out action", after it has checked its chain.
+// transcript checks the chain of a conversation and returns its messages as "in action" or "out action".
 func transcript(t *testing.T, m *meshtest.Member, key store.ConvKey) (turns []string) {
 	t.Helper()
 	book := conversations.Book{Steps: m.Store.Steps()}
@@ -108,20 +108,20 @@ func equal(t *testing.T, what string, got, want []string) {
 	}
 }
 
-// TestRepeatableHookRunsAgain is AM-75 for a webhook: after a crash it runs again under the same message id; reply
-// and transcript happen once.
+// TestRepeatableHookRunsAgain (AM-75): after a crash a repeatable hook runs again under the same message id. The reply
+// is sent and stored only once.
 func TestRepeatableHookRunsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
 		chris := mesh.Stranger("chris")
 		d := in("conv_one", chris.Draft("", wire.Deliver, hello))
-		killed := killedAtWork(t, mesh, nil, one(func(to wire.AgentID) []byte { d.To = to; return chris.Sign(d) }))
+		killed := killWhileRunning(t, mesh, nil, oneBody(func(to wire.AgentID) []byte { d.To = to; return chris.Sign(d) }))
 		if item := theItem(t, killed); item.State != node.ItemRunning || item.Attempt != 1 {
 			t.Fatalf("item = %+v", item)
 		}
-		var seen calls
-		again := mesh.Restart(killed, hooked(func(_ context.Context, c hook.Call) (hook.Answer, error) {
-			seen.note(c)
+		var seen callLog
+		again := mesh.Restart(killed, configureHook(func(_ context.Context, c hook.Call) (hook.Answer, error) {
+			seen.add(c)
 			if c.Message.Payload.GetStr("action") != "deliver" {
 				t.Error("the hook did not get the message")
 			}
@@ -140,8 +140,8 @@ func TestRepeatableHookRunsAgain(t *testing.T) {
 		if got := final.Message(t, again); got.Action() != "deliver" || got.Meta("in_reply_to") != string(d.ID) {
 			t.Errorf("repeat = %s", final.Body)
 		}
-		once := mesh.Restart(again, hooked(func(_ context.Context, c hook.Call) (hook.Answer, error) {
-			seen.note(c)
+		once := mesh.Restart(again, configureHook(func(_ context.Context, c hook.Call) (hook.Answer, error) {
+			seen.add(c)
 			return hook.Answer{}, nil
 		}, repeatable))
 		once.Start()
@@ -152,18 +152,18 @@ func TestRepeatableHookRunsAgain(t *testing.T) {
 	})
 }
 
-// TestOtherHookAsksTheOwner is AM-75 for an exec: the owner says whether it runs again; where not, the message waits
-// in the inbox, and its answer is what the sender's repeat gets (AM-22).
+// TestOtherHookAsksTheOwner (AM-75): the owner decides if a hook that is not repeatable runs again. After a rejection
+// the message waits in the inbox, and the sender's repeat gets the owner's answer (AM-22).
 func TestOtherHookAsksTheOwner(t *testing.T) {
 	for _, choice := range []acl.Choice{acl.Approve, acl.Reject} {
 		synctest.Test(t, func(t *testing.T) {
 			mesh := meshtest.InMemory(t)
 			chris := mesh.Stranger("chris")
 			d := in("conv_one", chris.Draft("", wire.Deliver, hello))
-			killed := killedAtWork(t, mesh, nil, one(func(to wire.AgentID) []byte { d.To = to; return chris.Sign(d) }))
-			var seen calls
-			again := mesh.Restart(killed, hooked(func(_ context.Context, c hook.Call) (hook.Answer, error) {
-				seen.note(c)
+			killed := killWhileRunning(t, mesh, nil, oneBody(func(to wire.AgentID) []byte { d.To = to; return chris.Sign(d) }))
+			var seen callLog
+			again := mesh.Restart(killed, configureHook(func(_ context.Context, c hook.Call) (hook.Answer, error) {
+				seen.add(c)
 				return says(t, `{"action":"deliver","message":{"body":"done"}}`), nil
 			}))
 			again.Start()
@@ -203,15 +203,16 @@ func TestOtherHookAsksTheOwner(t *testing.T) {
 	}
 }
 
-// TestStopWhileAHookWorks: the sender gets its 202, not a hanging connection, and the next start takes it up.
+// TestStopWhileAHookWorks: when the node stops, the sender gets its 202 at once, and the next start runs the hook
+// again.
 func TestStopWhileAHookWorks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
 		chris := mesh.Stranger("chris")
-		var seen calls
+		var seen callLog
 		first := true
 		h := func(ctx context.Context, c hook.Call) (hook.Answer, error) {
-			seen.note(c)
+			seen.add(c)
 			if first {
 				first = false
 				<-ctx.Done()
@@ -219,7 +220,7 @@ func TestStopWhileAHookWorks(t *testing.T) {
 			}
 			return says(t, `{"action":"deliver","message":{"body":"done"}}`), nil
 		}
-		sarah := mesh.Node("sarah", hooked(h, repeatable))
+		sarah := mesh.Node("sarah", configureHook(h, repeatable))
 		sarah.Start()
 		d := in("conv_one", chris.Draft(sarah.ID(), wire.Deliver, hello))
 		answered := make(chan meshtest.Answer, 1)
@@ -234,7 +235,7 @@ func TestStopWhileAHookWorks(t *testing.T) {
 		if item := theItem(t, sarah); item.State != node.ItemRunning {
 			t.Errorf("item = %+v, want it to be recovered", item)
 		}
-		again := mesh.Restart(sarah, hooked(h, repeatable))
+		again := mesh.Restart(sarah, configureHook(h, repeatable))
 		again.Start()
 		synctest.Wait()
 		equal(t, "calls", seen.all(), []string{string(d.ID) + " attempt 1", string(d.ID) + " attempt 2"})
@@ -243,15 +244,15 @@ func TestStopWhileAHookWorks(t *testing.T) {
 	})
 }
 
-// TestStartTakesUpOnlyTheOld: what comes in before [node.Node.Run] is not taken for what a crash left behind.
+// TestStartTakesUpOnlyTheOld: a message received before [node.Node.Run] does not count as left by a crash.
 func TestStartTakesUpOnlyTheOld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
 		chris := mesh.Stranger("chris")
 		release := make(chan struct{})
-		var seen calls
-		sarah := mesh.Node("sarah", hooked(func(_ context.Context, c hook.Call) (hook.Answer, error) {
-			seen.note(c)
+		var seen callLog
+		sarah := mesh.Node("sarah", configureHook(func(_ context.Context, c hook.Call) (hook.Answer, error) {
+			seen.add(c)
 			<-release
 			return hook.Answer{}, nil
 		}, repeatable))
@@ -267,7 +268,8 @@ func TestStartTakesUpOnlyTheOld(t *testing.T) {
 	})
 }
 
-// TestMoreInterruptedThanRoom: a node starts however much a crash left behind, and works it off.
+// TestMoreInterruptedThanRoom: a node starts even if a crash left more runs than the queue has room for, and does them
+// all.
 func TestMoreInterruptedThanRoom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -280,9 +282,9 @@ func TestMoreInterruptedThanRoom(t *testing.T) {
 			}
 			return bodies
 		}
-		killed := killedAtWork(t, mesh, nil, many)
-		killed = killedAtWork(t, mesh, killed, many)
-		again := mesh.Restart(killed, hooked(func(context.Context, hook.Call) (hook.Answer, error) {
+		killed := killWhileRunning(t, mesh, nil, many)
+		killed = killWhileRunning(t, mesh, killed, many)
+		again := mesh.Restart(killed, configureHook(func(context.Context, hook.Call) (hook.Answer, error) {
 			time.Sleep(time.Second)
 			return hook.Answer{}, nil
 		}, repeatable))
@@ -295,19 +297,19 @@ func TestMoreInterruptedThanRoom(t *testing.T) {
 	})
 }
 
-// TestRecoverWhatWasDeleted: an item whose conversation the owner deleted does not keep the node from starting.
+// TestRecoverWhatWasDeleted: an item whose conversation the owner deleted does not prevent the node from starting.
 func TestRecoverWhatWasDeleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
 		chris := mesh.Stranger("chris")
-		killed := killedAtWork(t, mesh, nil, one(func(to wire.AgentID) []byte {
+		killed := killWhileRunning(t, mesh, nil, oneBody(func(to wire.AgentID) []byte {
 			return chris.Sign(in("conv_one", chris.Draft(to, wire.Deliver, hello)))
 		}))
 		key := store.ConvKey{Peer: string(chris.ID), ID: "conv_one"}
 		if err := killed.Store.Steps().Forget(t.Context(), key, store.Any, nil, time.Now()); err != nil {
 			t.Fatal(err)
 		}
-		again := mesh.Restart(killed, hooked(func(context.Context, hook.Call) (hook.Answer, error) {
+		again := mesh.Restart(killed, configureHook(func(context.Context, hook.Call) (hook.Answer, error) {
 			return hook.Answer{}, nil
 		}, repeatable))
 		again.Start()
@@ -321,15 +323,16 @@ func TestRecoverWhatWasDeleted(t *testing.T) {
 	})
 }
 
-// TestCloseWithdrawsWhatWasInterrupted: with the conversation over nobody has to decide, or could (AM-36).
+// TestCloseWithdrawsWhatWasInterrupted: when the conversation ends, the question about an interrupted hook is withdrawn
+// (AM-36).
 func TestCloseWithdrawsWhatWasInterrupted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
 		chris := mesh.Stranger("chris")
-		killed := killedAtWork(t, mesh, nil, one(func(to wire.AgentID) []byte {
+		killed := killWhileRunning(t, mesh, nil, oneBody(func(to wire.AgentID) []byte {
 			return chris.Sign(in("conv_one", chris.Draft(to, wire.Deliver, hello)))
 		}))
-		again := mesh.Restart(killed, hooked(func(context.Context, hook.Call) (hook.Answer, error) {
+		again := mesh.Restart(killed, configureHook(func(context.Context, hook.Call) (hook.Answer, error) {
 			return hook.Answer{}, nil
 		}))
 		again.Start()

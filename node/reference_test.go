@@ -15,8 +15,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// TestOtherClients replays, byte for byte and at the time when they were signed, what other implementations sent: the
-// reference's canonical form and the defaults of Python and Go (AM-14).
+// TestOtherClients replays messages that other implementations sent, byte for byte and at the time of their signature:
+// the canonical form of the reference and the defaults of Python and Go (AM-14).
 func TestOtherClients(t *testing.T) {
 	files, err := filepath.Glob("testdata/reference/*.txtar")
 	if err != nil || len(files) < 3 {
@@ -30,7 +30,7 @@ func TestOtherClients(t *testing.T) {
 				time.Sleep(time.Until(first.Time))
 				mesh := meshtest.InMemory(t)
 				card := recordedCard(t, exchanges, first.To)
-				mesh.Import("sarah", card) // the recorded id is that of a key which we do not have
+				mesh.Import("sarah", card) // we do not have the key of the recorded id
 				sarah := mesh.Node("sarah", func(cfg *node.Config) {
 					cfg.Policy.Mode = acl.Open
 					cfg.Identity.Card = card
@@ -67,7 +67,7 @@ func firstMessage(t *testing.T, exchanges []apitest.Exchange) wire.Message {
 	return wire.Message{}
 }
 
-// recordedCard returns the card that the client found for id, with a key that we have.
+// recordedCard returns the card that the client found for id, with one of our keys.
 func recordedCard(t *testing.T, exchanges []apitest.Exchange, id wire.AgentID) wire.Card {
 	t.Helper()
 	for _, x := range exchanges {

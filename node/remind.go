@@ -12,8 +12,7 @@ import (
 
 const noteUnanswered = "your agent was woken twice and did not answer"
 
-// remind wakes once more the agents that said they would answer later and have not, and after that tells the owner
-// (AM-73).
+// remind wakes agents again that announced a later answer, and finally notifies the owner (AM-73).
 func (n *Node) remind(ctx context.Context, now time.Time) error {
 	if n.cfg.RemindAfter < 0 {
 		return nil
@@ -31,8 +30,8 @@ func (n *Node) remind(ctx context.Context, now time.Time) error {
 			if now.Sub(item.Woken) < n.cfg.RemindAfter {
 				continue
 			}
-			switch err := n.remindOf(ctx, item, now); {
-			case errors.Is(err, wire.ErrUnavailable): // too many hooks at work: in a minute
+			switch err := n.remindItem(ctx, item, now); {
+			case errors.Is(err, wire.ErrUnavailable): // too many hooks are running: try again in a minute
 				return nil
 			case err != nil && !isConflict(err):
 				return err
@@ -44,22 +43,22 @@ func (n *Node) remind(ctx context.Context, now time.Time) error {
 	}
 }
 
-// remindOf deals with one message: its agent is woken again, or, where it was, the owner is told.
-func (n *Node) remindOf(ctx context.Context, item Item, now time.Time) error {
+// remindItem wakes the agent of one item again. If that happened before, it notifies the owner instead.
+func (n *Node) remindItem(ctx context.Context, item Item, now time.Time) error {
 	thread, err := n.book.Load(ctx, item.key(), now)
 	if err != nil {
 		return err
 	}
 	route := n.route(item.Intent)
-	over := thread.New() || thread.Conversation().At(now, n.book.IdleFor()) != conversations.Open
+	ended := thread.New() || thread.Conversation().At(now, n.book.IdleFor()) != conversations.Open
 	switch {
-	case over || route.Handler == nil: // nobody to remind, or nothing to answer any more
+	case ended || route.Handler == nil: // nobody is left to remind, or the conversation has ended
 		item.Woken = time.Time{}
-		return n.changeItem(ctx, item, nil)
+		return n.storeItem(ctx, item, nil)
 	case !item.Reminded.IsZero():
 		item.Woken, item.Note = time.Time{}, noteUnanswered
 		notice := n.notice("unanswered", item.Peer, item.PeerName, item.key(), now)
-		return n.changeItem(ctx, item, []store.Change{n.notices.Change(notice)})
+		return n.storeItem(ctx, item, []store.Change{n.notices.Change(notice)})
 	}
 	done, err := n.runs.reserve()
 	if err != nil {

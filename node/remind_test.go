@@ -17,7 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// sleeper is an agent that says it answers later.
+// sleeper is an agent that always announces a later answer.
 type sleeper struct {
 	mu    sync.Mutex
 	calls []string
@@ -36,37 +36,37 @@ func (s *sleeper) woken() []string {
 	return s.calls
 }
 
-var twice = []string{"attempt 1 reminder false", "attempt 2 reminder true"}
+var firstAndReminder = []string{"attempt 1 reminder false", "attempt 2 reminder true"}
 
-func asleep(s *sleeper) func(*node.Config) {
+func withSleeper(s *sleeper) func(*node.Config) {
 	return func(cfg *node.Config) {
 		cfg.Policy.Mode = acl.Open
 		cfg.Routes = []node.Route{{Pattern: "mesh.*", Name: "sleeper", Handler: s}}
 	}
 }
 
-// TestAgentIsRemindedOnce: an agent that does not answer is woken a second time, over a restart too, and then its owner
-// is told, once. The message waits in the inbox all the while.
+// TestAgentIsRemindedOnce: an agent that does not answer is woken a second time, also over a restart, and then its
+// owner gets one notice. The message stays in the inbox.
 func TestAgentIsRemindedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
 		chris := mesh.Stranger("chris")
 		s := &sleeper{}
-		sarah := mesh.Node("sarah", asleep(s))
+		sarah := mesh.Node("sarah", withSleeper(s))
 		sarah.Start()
 		raw := chris.Sign(in("conv_one", chris.Draft(sarah.ID(), wire.Deliver, hello)))
 		must(t, sarah.Post(raw), http.StatusAccepted)
 		time.Sleep(14 * time.Minute)
-		equal(t, "calls before", s.woken(), twice[:1])
-		again := mesh.Restart(sarah, asleep(s))
+		equal(t, "calls before", s.woken(), firstAndReminder[:1])
+		again := mesh.Restart(sarah, withSleeper(s))
 		again.Start()
 		time.Sleep(5 * time.Minute)
-		equal(t, "calls after", s.woken(), twice)
+		equal(t, "calls after", s.woken(), firstAndReminder)
 		if got := noticesOf(t, again, "unanswered"); len(got) != 0 {
-			t.Errorf("told too early: %q", got)
+			t.Errorf("notices too early: %q", got)
 		}
 		time.Sleep(20 * time.Hour)
-		equal(t, "calls in the end", s.woken(), twice)
+		equal(t, "calls in the end", s.woken(), firstAndReminder)
 		if got := noticesOf(t, again, "unanswered"); len(got) != 1 {
 			t.Errorf("notices = %q, want one", got)
 		}
@@ -76,8 +76,8 @@ func TestAgentIsRemindedOnce(t *testing.T) {
 	})
 }
 
-// TestNoReminder: an answer, an acknowledgement, an answer that waits for the owner and the end of the conversation are
-// each reason enough to leave the agent alone.
+// TestNoReminder: an agent is not reminded after an answer, an acknowledgement, a held answer, or the end of the
+// conversation.
 func TestNoReminder(t *testing.T) {
 	for name, act := range map[string]func(t *testing.T, m *meshtest.Member, chris *meshtest.Stranger){
 		"answered": func(t *testing.T, m *meshtest.Member, _ *meshtest.Stranger) {
@@ -108,13 +108,13 @@ func TestNoReminder(t *testing.T) {
 				mesh := meshtest.InMemory(t)
 				chris := mesh.Stranger("chris")
 				s := &sleeper{}
-				sarah := mesh.Node("sarah", asleep(s))
+				sarah := mesh.Node("sarah", withSleeper(s))
 				sarah.Start()
 				must(t, sarah.Post(chris.Sign(in("conv_one", chris.Draft(sarah.ID(), wire.Deliver, hello)))), http.StatusAccepted)
 				synctest.Wait()
 				act(t, sarah, chris)
 				time.Sleep(2 * time.Hour)
-				equal(t, "calls", s.woken(), twice[:1])
+				equal(t, "calls", s.woken(), firstAndReminder[:1])
 				if got := noticesOf(t, sarah, "unanswered"); len(got) != 0 {
 					t.Errorf("notices = %q", got)
 				}

@@ -11,7 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// TestExactRepeat is AM-21: the same bytes get the same answer, whatever their age, and do nothing twice.
+// TestExactRepeat (AM-21): the same bytes get the same answer, whatever their age, and have no further effect.
 func TestExactRepeat(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Stranger("chris")
@@ -29,7 +29,7 @@ func TestExactRepeat(t *testing.T) {
 	}
 }
 
-// TestManyCopiesAtOnce is AM-21 under a race: one acceptance, one answer for all.
+// TestManyCopiesAtOnce (AM-21): of many copies that arrive at once, one is accepted, and all get the same answer.
 func TestManyCopiesAtOnce(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Stranger("chris")
@@ -52,8 +52,8 @@ func TestManyCopiesAtOnce(t *testing.T) {
 	}
 }
 
-// TestTwoBodiesUnderOneID is THREATS row 5 under a race: of two contents that arrive together under one id, one is
-// accepted, and every copy of the other is refused (AM-21).
+// TestTwoBodiesUnderOneID (THREATS 5): if two messages with the same id arrive at once, one is accepted, and every
+// copy of the other is refused (AM-21).
 func TestTwoBodiesUnderOneID(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Stranger("chris")
@@ -88,7 +88,7 @@ func TestTwoBodiesUnderOneID(t *testing.T) {
 	}
 }
 
-// TestReplayElsewhere is THREATS row 4: a message to one agent is worth nothing at another.
+// TestReplayElsewhere (THREATS 4): a message to one agent is refused by another.
 func TestReplayElsewhere(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Stranger("chris")
@@ -100,7 +100,7 @@ func TestReplayElsewhere(t *testing.T) {
 	}
 }
 
-// TestResendIsKnown is AM-48 on the receiving side: a message signed anew gets the answer of the first.
+// TestResendIsKnown (AM-48): a message that its sender signed again gets the answer to the first one.
 func TestResendIsKnown(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Stranger("chris")
@@ -119,7 +119,7 @@ func TestResendIsKnown(t *testing.T) {
 		t.Errorf("state = %s, want %s", got, want)
 	}
 
-	// One that names a message of another conversation is a message like any other.
+	// A message that names one of another conversation is an ordinary message.
 	resent.ID, resent.Conversation = wire.NewMessageID(), "conv_other"
 	a = meshtest.Post(t, sarah.URL, chris.Sign(resent))
 	if must(t, a, http.StatusOK); bytes.Equal(a.Body, first.Body) {

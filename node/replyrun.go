@@ -8,22 +8,22 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// What an item is: a message that came in, or a synchronous answer to one of ours.
+// The kinds of inbox items: a message that came in, or a synchronous answer to one of our messages.
 const (
 	kindMessage = "message"
 	kindReply   = "reply"
 )
 
-// replyRun makes the run of a hook that takes the reply, nil where none does or where there is no room: then the reply is
-// for the inbox. What the hook says leaves through the outbox; where it says nothing, nothing leaves, for two hooks that
-// thank each other would never end.
-func (n *Node) replyRun(item *Item, m *wire.Message, conv conversations.Conversation) *run {
+// newReplyRun returns the run of the hook that handles a synchronous reply. It returns nil if no hook does or no room
+// is free; then the reply stays in the inbox. The hook's answer leaves through the outbox. A hook that says nothing
+// causes no message, because two hooks that thank each other would never stop.
+func (n *Node) newReplyRun(item *Item, m *wire.Message, conv conversations.Conversation) *run {
 	route := n.route(m.Intent)
 	if conv.Unclear == m.ID {
 		if _, ok := conv.Clarification(m.ID); !ok {
 			return nil
 		}
-		route = clarifying
+		route = clarifyRoute
 	}
 	if route.Handler == nil || !route.Replies || !item.ActionKnown || m.Action() == wire.ActionClose {
 		return nil
@@ -33,17 +33,17 @@ func (n *Node) replyRun(item *Item, m *wire.Message, conv conversations.Conversa
 		return nil
 	}
 	item.State, item.Route, item.Attempt = ItemRunning, route.Name, 1
-	return &run{n: n, itemID: item.ID, message: *m, payload: m.Payload, route: route, done: done, late: true}
+	return &run{n: n, itemID: item.ID, message: *m, payload: m.Payload, route: route, done: done, unattended: true}
 }
 
-// clarifying is the route of an ambiguous accept: it is answered with our offer, and one time (AM-88).
-var clarifying = Route{Name: "agreement", Repeatable: true, Replies: true, Handler: clarifier{}}
+// clarifyRoute is the route of an ambiguous accept: it is answered with our offer and a single time (AM-88).
+var clarifyRoute = Route{Name: "agreement", Repeatable: true, Replies: true, Handler: clarifier{}}
 
-const noteUnclear = "it accepts, but it does not say which of the proposals or times: ask, or propose one time"
+const noteUnclear = "this accepts, but does not say which of the proposals or times: ask, or propose a single time"
 
 type clarifier struct{}
 
-// Handle never fails: what cannot be said again is for the owner.
+// Handle repeats our offer with a single time. If it cannot, it leaves the message to the owner. It never fails.
 func (clarifier) Handle(_ context.Context, c hook.Call) (hook.Answer, error) {
 	payload, ok := c.Conversation.Clarification(c.Message.ID)
 	if !ok {
@@ -52,8 +52,8 @@ func (clarifier) Handle(_ context.Context, c hook.Call) (hook.Answer, error) {
 	return hook.Answer{Payload: &payload}, nil
 }
 
-// leave leaves a reply that a hook did not answer to the owner, who is told where the hook said why.
-func (s *settlement) leave() {
+// leaveToOwner leaves a reply that the hook did not answer in the inbox, with a notice if the hook gave a reason.
+func (s *hookOutcome) leaveToOwner() {
 	s.item.State = ItemNew
 	if s.answer.Hold == "" {
 		return

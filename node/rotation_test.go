@@ -21,8 +21,8 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// TestKeeperRotates over a real directory: the id stays, peers have what they need to follow without asking anybody, and
-// one that does not know the new key yet gets the message later (AM-60).
+// TestKeeperRotates: a rotation keeps the id, and the directory has what peers need to accept the new key by
+// themselves. A peer that does not know the new key yet gets the message later (AM-60).
 func TestKeeperRotates(t *testing.T) {
 	mesh := meshtest.New(t)
 	var saved *signing.PrivateKey
@@ -47,12 +47,12 @@ func TestKeeperRotates(t *testing.T) {
 	if err != nil || len(keys.Keys) != 2 || keys.Keys[1].PreviousProof == "" {
 		t.Errorf("keys at the directory: %+v, %v", keys, err)
 	}
-	// Sarah fetched the card a moment ago and asks no sooner than a minute later (AM-11): that is no reason to give up.
+	// Sarah has just fetched the card and fetches it again after a minute at the earliest (AM-11). We must not give up.
 	sent := mustSend(t, chris.Node, out, 10*time.Second)
 	if sent.State != node.SendQueued || sent.Err.Code != wire.InvalidSignature {
 		t.Errorf("after: %+v, want another attempt", sent)
 	}
-	// What she sends herself has its answer at once: she looks for the key that the answer is signed with.
+	// Her own message gets its answer at once: she looks up the key that signed the answer.
 	back := out
 	back.To, back.Conv = chris.ID(), "conv_2"
 	if sent := mustSend(t, sarah.Node, back, 30*time.Second); sent.State != node.SendDelivered || sent.Reply == nil {
@@ -63,10 +63,10 @@ func TestKeeperRotates(t *testing.T) {
 	}
 }
 
-// TestLetterAfterRotation: the message is the same one, under a signature that the peer can check.
+// TestLetterAfterRotation: after a rotation a queued message is sent with the same id and a signature of the new key.
 func TestLetterAfterRotation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &wireTransport{deliver: fails(&client.SendError{Retry: true})}
+		w := &wireTransport{deliver: failWith(&client.SendError{Retry: true})}
 		l := loneNode(t, t.TempDir(), w, func(cfg *node.Config) {
 			cfg.SaveKey = func(*signing.PrivateKey, wire.Value) error { return nil }
 		})
@@ -89,21 +89,21 @@ func TestLetterAfterRotation(t *testing.T) {
 	})
 }
 
-// cut is a way to a directory that can be cut.
-type cut struct{ off atomic.Bool }
+// cutLine is a connection to a directory that the test can cut.
+type cutLine struct{ off atomic.Bool }
 
-func (c *cut) RoundTrip(r *http.Request) (*http.Response, error) {
+func (c *cutLine) RoundTrip(r *http.Request) (*http.Response, error) {
 	if c.off.Load() {
 		return nil, errors.New("the line is cut")
 	}
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// TestRotationOverRestart: a directory that could not be reached during a rotation gets both proofs after a restart, and
-// the old private key never stands in the database. Where it is lost, the directory gets a replaced key (AM-60).
+// TestRotationOverRestart: a directory that was unreachable during a rotation gets both proofs after a restart, and
+// the old private key is never in the database. If the old key is lost, the directory gets a replaced key (AM-60).
 func TestRotationOverRestart(t *testing.T) {
 	for _, lost := range []bool{false, true} {
-		mesh, dir, line := meshtest.New(t), t.TempDir(), &cut{}
+		mesh, dir, line := meshtest.New(t), t.TempDir(), &cutLine{}
 		old := meshtest.Key("lone")
 		var next *signing.PrivateKey
 		configure := func(cfg *node.Config) {

@@ -14,17 +14,17 @@ type Route struct {
 	Pattern    string       // see [acl.Match]
 	Name       string       // for status and log
 	Handler    hook.Handler // nil: the inbox
-	Repeatable bool         // may run again after a crash that came while it worked (AM-75)
-	Foreign    bool         // takes messages on to a foreign network: a sealed one waits for the owner
-	Replies    bool         // also takes synchronous answers to messages of ours, which else are for the inbox
-	Receipts   string       // action of answers to messages of ours that say no more than that those arrived; "": none
+	Repeatable bool         // may run again after a crash during its run (AM-75)
+	Foreign    bool         // forwards messages to a foreign network: a sealed one waits for the owner
+	Replies    bool         // also handles synchronous answers to our messages, which otherwise go to the inbox
+	Receipts   string       // the action of answers that say only that our message arrived; "": none
 }
 
-// route returns the first configured route that matches, else that of a bridge, else the inbox.
+// route returns the first configured route that matches, else the route of a bridge, else the inbox.
 func (n *Node) route(intent wire.Intent) Route {
 	bridged, ok := n.bridges.route(intent)
 	for _, r := range n.cfg.Routes {
-		if ok && r.Pattern == "*" { // a bridge goes before a hook for everything
+		if ok && r.Pattern == "*" { // a bridge takes precedence over a hook for everything
 			break
 		}
 		if acl.Match(r.Pattern, string(intent)) {
@@ -37,10 +37,10 @@ func (n *Node) route(intent wire.Intent) Route {
 	return Route{Pattern: "*", Name: "inbox"}
 }
 
-// pause waits between two attempts; false means that ctx ended first.
+// pause waits for d. It returns false if ctx ended first.
 func pause(ctx context.Context, d time.Duration) bool { return pauseOr(ctx, d, nil) }
 
-// pauseOr is pause that news ends early.
+// pauseOr is pause that also ends when news closes.
 func pauseOr(ctx context.Context, d time.Duration, news <-chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -15,33 +15,33 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// run is one hook at work on one accepted message. Its sender may still be waiting on the connection; whoever
-// comes first, hook or deadline, decides by settled whether the reply goes that way or through the outbox.
+// run is one call of a hook for one accepted message. Its sender may still wait on the connection. The hook and the
+// deadline race to set settled: the winner decides whether the reply leaves on the connection or through the outbox.
 type run struct {
 	n       *Node
 	itemID  string
 	message wire.Message
 	payload wire.Value
 	route   Route
-	done    func() // gives the room back
+	done    func() // gives back the reserved room in the queue
 
-	to     *recipient // who would get the reply, once the owner must be shown
-	sealTo *string    // what the agent's answer is sealed to, once it gave one
+	to     *recipientInfo // the recipient of the reply, once the owner must approve it
+	sealTo *string        // what the hook's answer is sealed to, once there is an answer
 
-	stranger bool // it shares what strangers have of the hooks
+	stranger bool // the run counts against the strangers' share of the hooks
 
-	late        bool        // nobody waits on a connection
-	provisional signed      // what the sender gets if the hook takes too long
-	settled     atomic.Bool // the one who sets it decides
+	unattended  bool          // nobody waits on a connection
+	provisional signedMessage // what the sender gets if the hook takes too long
+	settled     atomic.Bool   // set by the first of hook and deadline
 	result      chan bridge.Outcome
 }
 
-// start works on r in the background until it ends or the node stops.
+// start works on r in the background until the run ends or the node stops.
 func (n *Node) start(r *run) {
 	ctx, cancel := context.WithCancel(context.Background())
 	n.runs.mu.Lock()
 	defer n.runs.mu.Unlock()
-	if n.runs.stopping() {
+	if n.runs.isStopping() {
 		cancel()
 		r.done()
 		return
@@ -59,8 +59,8 @@ func (n *Node) start(r *run) {
 	})
 }
 
-// run is line 16 for a hook. The message is accepted with a provisional answer first; the hook's reply, if it comes in
-// time, goes out on the connection (AM-26, AM-32).
+// run implements line 16 for a hook. It first accepts the message with a provisional answer. If the hook's reply comes
+// in time, it leaves on the connection instead (AM-26, AM-32).
 func (a *acceptance) run(ctx context.Context) (bridge.Outcome, error) {
 	done, err := a.n.runs.reserveFor(a.stranger)
 	if err != nil {
@@ -69,7 +69,7 @@ func (a *acceptance) run(ctx context.Context) (bridge.Outcome, error) {
 	a.unit.Otherwise(done)
 	item := a.newItem(ItemRunning)
 	item.Route, item.Attempt = a.route.Name, 1
-	provisional, err := a.n.sign(a.draft(pending(a.now, reasonSlow)))
+	provisional, err := a.n.sign(a.draft(pendingPayload(a.now, reasonSlow)))
 	if err != nil {
 		return bridge.Outcome{}, err
 	}
@@ -79,15 +79,15 @@ func (a *acceptance) run(ctx context.Context) (bridge.Outcome, error) {
 	}
 	r := &run{
 		n: a.n, itemID: item.ID, message: message, payload: a.in.Payload, route: a.route, done: done,
-		stranger: a.stranger, result: make(chan bridge.Outcome, 1), late: a.in.Unattended, provisional: provisional,
+		stranger: a.stranger, result: make(chan bridge.Outcome, 1), unattended: a.in.Unattended, provisional: provisional,
 	}
 	a.hook = r
 	a.unit.Add(item.change())
 	a.unit.Then(func() { a.n.start(r) })
-	return a.accepted(http.StatusAccepted, provisional), nil
+	return a.complete(http.StatusAccepted, provisional), nil
 }
 
-// await returns what the hook answers within the deadline, else the provisional answer.
+// await returns the hook's answer if it comes within the deadline, else the provisional answer.
 func (r *run) await(ctx context.Context, provisional bridge.Outcome) bridge.Outcome {
 	timer := time.NewTimer(r.n.cfg.SyncDeadline)
 	defer timer.Stop()
@@ -101,17 +101,17 @@ func (r *run) await(ctx context.Context, provisional bridge.Outcome) bridge.Outc
 	if !r.settled.CompareAndSwap(false, true) {
 		return <-r.result // the hook was first and is storing its reply
 	}
-	if err := r.n.toldPending(context.WithoutCancel(ctx), r.itemID, r.provisional); err != nil {
+	if err := r.n.recordPending(context.WithoutCancel(ctx), r.itemID, r.provisional); err != nil {
 		r.n.log.Warn("record pending answer", "item", r.itemID, "err", err)
 	}
 	return provisional
 }
 
-// work runs the hook and stores what came of it. A panic in a handler costs its message, not the node.
+// work runs the hook and stores the outcome. A panic in a handler fails only its own run, not the node.
 func (r *run) work(ctx context.Context) {
-	leave, err := r.n.runs.turn(ctx, r.stranger)
+	leave, err := r.n.runs.awaitTurn(ctx, r.stranger)
 	if err != nil {
-		r.failed(ctx, err)
+		r.fail(ctx, err)
 		return
 	}
 	answer, err := func() (answer hook.Answer, err error) {
@@ -121,12 +121,12 @@ func (r *run) work(ctx context.Context) {
 				err = fmt.Errorf("hook panicked: %v", p)
 			}
 		}()
-		ctx, cancel := context.WithTimeout(ctx, r.n.cfg.HookTimeout) // from its turn on, however long it waited for it
+		ctx, cancel := context.WithTimeout(ctx, r.n.cfg.HookTimeout) // counted from its turn, not from the start of the wait
 		defer cancel()
 		return r.call(ctx)
 	}()
 	if err != nil {
-		r.failed(ctx, err)
+		r.fail(ctx, err)
 		return
 	}
 	r.settle(context.WithoutCancel(ctx), answer, nil)
@@ -141,25 +141,26 @@ func (r *run) call(ctx context.Context) (hook.Answer, error) {
 	if err != nil {
 		return hook.Answer{}, err
 	}
-	return r.route.Handler.Handle(ctx, r.n.call(ctx, item, r.message, thread.Conversation()))
+	return r.route.Handler.Handle(ctx, r.n.newHookCall(ctx, item, r.message, thread.Conversation()))
 }
 
-// failed keeps the message for the owner. A node that is stopping leaves it "running": that is what recovery is for.
-func (r *run) failed(ctx context.Context, err error) {
-	if r.n.runs.stopping() {
+// fail leaves the message to the owner. In a node that stops, the item stays "running", and the next start recovers it.
+func (r *run) fail(ctx context.Context, err error) {
+	if r.n.runs.isStopping() {
 		return
 	}
 	r.n.log.Warn("hook failed", "route", r.route.Name, "item", r.itemID, "err", err)
 	r.settle(context.WithoutCancel(ctx), hook.Answer{}, err)
 }
 
-// settle decides who carries the reply and stores it, exactly once (AM-26, AM-75). An answer that cannot become a reply,
-// for the queue it needs is full or the conversation cannot take it, is a failed hook: the message stays with the owner.
+// settle stores the outcome of the hook exactly once, and decides whether the reply leaves on the connection (AM-26,
+// AM-75). If the answer cannot be sent, because a queue is full or the conversation refuses it, the hook counts as
+// failed and the message stays with the owner.
 func (r *run) settle(ctx context.Context, answer hook.Answer, hookErr error) {
-	s := &settlement{run: r, late: r.late || !r.settled.CompareAndSwap(false, true), answer: answer, err: hookErr}
+	s := &hookOutcome{run: r, viaOutbox: r.unattended || !r.settled.CompareAndSwap(false, true), answer: answer, err: hookErr}
 	out, err := s.commit(ctx)
 	if _, refused := errors.AsType[*wire.Error](err); err != nil && hookErr == nil && (refused || errors.Is(err, store.ErrQuota)) {
-		r.n.log.Warn("hook's answer cannot be sent", "route", r.route.Name, "item", r.itemID, "err", err)
+		r.n.log.Warn("the hook's answer cannot be sent", "route", r.route.Name, "item", r.itemID, "err", err)
 		s.err = err
 		out, err = s.commit(ctx)
 	}
@@ -167,15 +168,15 @@ func (r *run) settle(ctx context.Context, answer hook.Answer, hookErr error) {
 		r.n.log.Error("store hook reply", "item", r.itemID, "err", err) // the item stays "running" until the next start
 		out = s.provisional(ctx)
 	}
-	if !s.late {
+	if !s.viaOutbox {
 		r.result <- out
 	}
 }
 
-// toldPending records that the sender was given the provisional answer, which then belongs into the transcript.
-func (n *Node) toldPending(ctx context.Context, itemID string, provisional signed) error {
+// recordPending records that the sender got the provisional answer, and adds that answer to the transcript.
+func (n *Node) recordPending(ctx context.Context, itemID string, provisional signedMessage) error {
 	item, err := n.Item(ctx, itemID)
-	if errors.Is(err, store.ErrNotFound) { // the owner deleted it meanwhile
+	if errors.Is(err, store.ErrNotFound) { // the owner deleted the conversation meanwhile
 		return nil
 	}
 	if err != nil {
@@ -183,14 +184,14 @@ func (n *Node) toldPending(ctx context.Context, itemID string, provisional signe
 	}
 	return n.book.Insist(ctx, item.key(), func(u *conversations.Unit) error {
 		item, err := n.Item(ctx, itemID)
-		if errors.Is(err, store.ErrNotFound) || u.New() { // likewise
+		if errors.Is(err, store.ErrNotFound) || u.New() { // deleted meanwhile
 			return nil
 		}
 		if err != nil || item.Pending {
 			return err
 		}
 		item.Pending = true
-		u.Append(provisional.entry())
+		u.Append(provisional.transcriptEntry())
 		u.Add(item.change())
 		return nil
 	})

@@ -15,13 +15,13 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// handler lets a function be the agent behind a node.
+// handler makes a function the agent behind a node.
 type handler func(context.Context, hook.Call) (hook.Answer, error)
 
 func (h handler) Handle(ctx context.Context, c hook.Call) (hook.Answer, error) { return h(ctx, c) }
 
-// hooked configures a node whose mesh.* messages go to h.
-func hooked(h handler, more ...func(*node.Config)) func(*node.Config) {
+// configureHook configures a node that passes mesh.* messages to h.
+func configureHook(h handler, more ...func(*node.Config)) func(*node.Config) {
 	return func(cfg *node.Config) {
 		cfg.Policy.Mode = acl.Open
 		cfg.Routes = []node.Route{{Pattern: "mesh.*", Name: "test", Handler: h}}
@@ -50,12 +50,12 @@ func theItem(t *testing.T, m *meshtest.Member) node.Item {
 	return items[0]
 }
 
-// TestHookAnswersInTime: the reply goes out on the connection, and a repeat gets the same bytes without a second run.
+// TestHookAnswersInTime: the reply leaves on the connection, and a repeat gets the same bytes without a second run.
 func TestHookAnswersInTime(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Stranger("chris")
 	calls := 0
-	sarah := mesh.Node("sarah", hooked(func(_ context.Context, c hook.Call) (hook.Answer, error) {
+	sarah := mesh.Node("sarah", configureHook(func(_ context.Context, c hook.Call) (hook.Answer, error) {
 		calls++
 		if c.Sender.AgentID != chris.ID || c.Sender.Verified != "signature" || c.Attempt != 1 || !c.ActionKnown {
 			t.Errorf("call = %+v", c)
@@ -76,7 +76,7 @@ func TestHookAnswersInTime(t *testing.T) {
 	}
 }
 
-// TestHookThatFails: the sender gets a pending_approval, the message stays with the owner (AM-75).
+// TestHookThatFails: if a hook fails, the sender gets a pending_approval, and the message stays with the owner (AM-75).
 func TestHookThatFails(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Stranger("chris")
@@ -87,7 +87,7 @@ func TestHookThatFails(t *testing.T) {
 		"panics": func(context.Context, hook.Call) (hook.Answer, error) { panic("oops") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			sarah := mesh.Node("sarah-"+name, hooked(h))
+			sarah := mesh.Node("sarah-"+name, configureHook(h))
 			a := meshtest.Post(t, sarah.URL, chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello)))
 			must(t, a, http.StatusAccepted)
 			if got := a.Message(t, sarah).Action(); got != wire.ActionPending {
@@ -100,13 +100,13 @@ func TestHookThatFails(t *testing.T) {
 	}
 }
 
-// TestHookThatIsLate: the sender has its 202 at the deadline; the reply follows through the outbox, exactly once, and
-// is what a repeat gets (AM-22, AM-32).
+// TestHookThatIsLate: the sender gets a 202 at the deadline. The reply follows through the outbox, exactly once, and is
+// also the answer to a repeat (AM-22, AM-32).
 func TestHookThatIsLate(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Node("chris", open)
 	release := make(chan struct{})
-	sarah := mesh.Node("sarah", hooked(func(ctx context.Context, c hook.Call) (hook.Answer, error) {
+	sarah := mesh.Node("sarah", configureHook(func(ctx context.Context, c hook.Call) (hook.Answer, error) {
 		select {
 		case <-release:
 		case <-ctx.Done():
@@ -135,11 +135,11 @@ func TestHookThatIsLate(t *testing.T) {
 	}
 }
 
-// TestHookRefuses and holds: the two other things a hook may say (AM-72).
+// TestHookRefuses: a hook may refuse a message (AM-72), and a repeat gets the same refusal.
 func TestHookRefuses(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Stranger("chris")
-	sarah := mesh.Node("sarah", hooked(func(context.Context, hook.Call) (hook.Answer, error) {
+	sarah := mesh.Node("sarah", configureHook(func(context.Context, hook.Call) (hook.Answer, error) {
 		return hook.Answer{Err: wire.ErrOwnerRejected}, nil
 	}))
 	raw := chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))
@@ -156,7 +156,7 @@ func TestHookHolds(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Stranger("chris")
 	attempts := 0
-	sarah := mesh.Node("sarah", hooked(func(context.Context, hook.Call) (hook.Answer, error) {
+	sarah := mesh.Node("sarah", configureHook(func(context.Context, hook.Call) (hook.Answer, error) {
 		if attempts++; attempts == 1 {
 			return hook.Answer{Hold: "it wants money"}, nil
 		}

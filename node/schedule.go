@@ -9,8 +9,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// agreedEvent returns the change that brings an agreed event to the owner's calendar, none where the messages do not say
-// when it is: then the notice is all there is. The texts are a peer's, so they are cleaned and cut here.
+// agreedEvent returns the change that adds an agreed event to the owner's calendar, or none if the messages do not say
+// when the event is. The texts come from the peer, so they are cleaned and shortened here.
 func (n *Node) agreedEvent(conv conversations.Conversation, peer wire.AgentID, name string, now time.Time) []store.Change {
 	start, ok := wire.ParseInstant(conv.Agreement.Time)
 	length, known := calendar.ParseLength(conv.Agreement.Duration)

@@ -17,7 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// workday is a working day at least three days ahead, at midnight UTC.
+// workday returns midnight UTC of a working day at least three days ahead.
 func workday() time.Time {
 	d := time.Now().UTC().Truncate(24*time.Hour).AddDate(0, 0, 3)
 	for d.Weekday() == time.Saturday || d.Weekday() == time.Sunday {
@@ -26,7 +26,8 @@ func workday() time.Time {
 	return d
 }
 
-// scheduling is a node that answers mesh.schedule from a calendar in which the hours from to until of the day are busy.
+// scheduling configures a node that answers mesh.schedule from a calendar that is busy between the hours from and
+// until of the day.
 func scheduling(t *testing.T, day time.Time, from, until int, limits calendar.Limits) func(*node.Config) {
 	t.Helper()
 	dir := t.TempDir()
@@ -65,7 +66,7 @@ func coffee(t *testing.T, at ...time.Time) wire.Value {
 	)
 }
 
-// agreedEvents lists what stands in the book of a member.
+// agreedEvents lists the events in the book of a member.
 func agreedEvents(t *testing.T, m *meshtest.Member) []calendar.Event {
 	t.Helper()
 	events, err := calendar.NewBook(calendar.BookConfig{Records: m.Store.Records()}).Events(t.Context(), time.Now())
@@ -75,8 +76,8 @@ func agreedEvents(t *testing.T, m *meshtest.Member) []calendar.Event {
 	return events
 }
 
-// TestTwoCalendars: the coffee of the specification is agreed by two calendars, and nobody types: the proposed time is
-// taken at Sarah's, her first offer is taken at Chris's, the second one fits both.
+// TestTwoCalendars: two calendars agree on the coffee of the specification without their owners. The proposed time is
+// busy for Sarah, her first offer is busy for Chris, and the second one fits both.
 func TestTwoCalendars(t *testing.T) {
 	day := workday()
 	mesh := meshtest.New(t)
@@ -95,13 +96,13 @@ func TestTwoCalendars(t *testing.T) {
 			events[0].Title != "Coffee" || events[0].Location != "Sightglass" {
 			t.Errorf("%s: agreed events = %+v, want coffee at %v", m.Name, events, day.Add(13*time.Hour))
 		}
-		if n := agreements(t, m); n != 1 {
-			t.Errorf("%s: the owner was told of %d agreements, want 1", m.Name, n)
+		if n := countAgreed(t, m); n != 1 {
+			t.Errorf("%s: the owner got %d notices of agreements, want 1", m.Name, n)
 		}
 	}
 }
 
-// TestCalendarAsks: a time that fits waits for the owner, who sees why, and whose approval agrees to it.
+// TestCalendarAsks: a time that fits waits for the owner, who sees the reason and agrees by approving.
 func TestCalendarAsks(t *testing.T) {
 	day := workday()
 	mesh := meshtest.New(t)

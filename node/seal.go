@@ -15,17 +15,17 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Sealing says which messages of ours are sealed to their recipient (AM-85). In a conversation in which somebody
-// sealed, ours are sealed whatever it says.
+// Sealing decides which of our messages are sealed to their recipient (AM-85). In a conversation in which anybody
+// sealed a message, ours are sealed whatever the value is.
 type Sealing string
 
 const (
-	SealOff     Sealing = "off"     // none; the default
-	SealPrefer  Sealing = "prefer"  // those whose recipient can open them
-	SealRequire Sealing = "require" // all: what cannot be sealed does not leave
+	SealOff     Sealing = "off"     // no message; the default
+	SealPrefer  Sealing = "prefer"  // messages whose recipient can open them
+	SealRequire Sealing = "require" // every message: one that cannot be sealed does not leave
 )
 
-// SealChoice is what somebody on our side wants for one message; empty leaves it to the rules.
+// SealChoice is the choice for a single message. Empty leaves the decision to the rules.
 type SealChoice = owner.SealChoice
 
 const (
@@ -33,19 +33,19 @@ const (
 	Unsealed = owner.Unsealed
 )
 
-// ErrMustSeal: the owner's rule seals every message.
+// ErrMustSeal means that the owner's rule requires a seal, and the caller wants none.
 var ErrMustSeal = &wire.Error{Code: wire.Unauthorized, Status: http.StatusForbidden, Message: "outgoing.seal is require: a message cannot leave open"}
 
-// ErrCannotSeal: a message that must be sealed cannot be.
+// ErrCannotSeal means that a message that must be sealed cannot be.
 var ErrCannotSeal = &wire.Error{Code: wire.InvalidMessage, Status: http.StatusUnprocessableEntity, Message: "the message cannot be sealed"}
 
-// sealTo returns the age recipient that a message of ours is sealed to, "" where it leaves open. It may ask a directory,
-// so no step may be open. A close and what the protocol itself says are never sealed.
-func (n *Node) sealTo(ctx context.Context, out Outgoing, conv conversations.Conversation) (string, error) {
+// sealRecipient returns the age recipient that a message of ours is sealed to, or "" if it leaves unsealed. It may ask
+// a directory, so no step may be open. A close and the messages of the protocol itself are never sealed.
+func (n *Node) sealRecipient(ctx context.Context, out Outgoing, conv conversations.Conversation) (string, error) {
 	rule := n.cfg.Outbound.Seal
 	must := out.Seal == Sealed || rule == SealRequire || conv.Sealed && out.Seal != Unsealed
 	switch {
-	case out.closes():
+	case out.isClose():
 		return "", nil
 	case out.Seal == Unsealed && rule == SealRequire:
 		return "", ErrMustSeal
@@ -57,14 +57,14 @@ func (n *Node) sealTo(ctx context.Context, out Outgoing, conv conversations.Conv
 		}
 		return "", nil
 	case conv.PeerRecipient != "":
-		return conv.PeerRecipient, nil // it said so itself, under its signature
+		return conv.PeerRecipient, nil // the peer named it under its own signature
 	}
 	recipient, err := n.cards.Recipient(ctx, out.To, must, time.Now())
 	switch {
 	case err == nil:
 		return recipient, nil
 	case !must:
-		return "", nil // Send says what is wrong with the recipient, if anything is
+		return "", nil // Send reports what is wrong with the recipient, if anything is
 	case errors.Is(err, client.ErrNoRecipient):
 		return "", ErrCannotSeal.At("the recipient's card names no age recipient").Because(err)
 	case errors.Is(err, client.ErrUnproven):
@@ -78,30 +78,29 @@ func (n *Node) sealTo(ctx context.Context, out Outgoing, conv conversations.Conv
 	return "", wire.ErrUnavailable.Because(err)
 }
 
-// sealing sets what out is sealed to, and checks that it still fits into a message.
-func (n *Node) sealing(ctx context.Context, out *Outgoing, now time.Time) error {
+// resolveSeal sets out.sealTo, and checks that the sealed payload still fits into a message.
+func (n *Node) resolveSeal(ctx context.Context, out *Outgoing, now time.Time) error {
 	thread, err := n.book.Load(ctx, out.key(), now)
 	if err != nil {
 		return err
 	}
-	if out.sealTo, err = n.sealTo(ctx, *out, thread.Conversation()); err != nil || out.sealTo == "" {
+	if out.sealTo, err = n.sealRecipient(ctx, *out, thread.Conversation()); err != nil || out.sealTo == "" {
 		return err
 	}
-	return sealable(out.Payload)
+	return checkSealable(out.Payload)
 }
 
-// sealable says whether a payload fits into a message when it is sealed: base64 takes a third more, and the seal itself
-// less than a kibibyte.
-func sealable(payload wire.Value) error {
+// checkSealable returns an error if a sealed payload does not fit into a message. Sealing adds a third and a kibibyte.
+func checkSealable(payload wire.Value) error {
 	const most = conversations.MaxPayload/4*3 - 1<<10
 	if size := len(payload.JSON()); size > most {
-		return ErrCannotSeal.At(fmt.Sprintf("a payload that is sealed must be at most %d bytes", most))
+		return ErrCannotSeal.At(fmt.Sprintf("a payload to be sealed may have at most %d bytes", most))
 	}
 	return nil
 }
 
-// signFor is [Node.sign] for a message that is sealed to recipient; "" seals nothing.
-func (n *Node) signFor(d wire.Draft, recipient string) (signed, error) {
+// signFor is [Node.sign] for a message that is sealed to recipient; "" does not seal it.
+func (n *Node) signFor(d wire.Draft, recipient string) (signedMessage, error) {
 	if recipient == "" {
 		return n.sign(d)
 	}
@@ -110,7 +109,7 @@ func (n *Node) signFor(d wire.Draft, recipient string) (signed, error) {
 	by := conversations.Sealer{Agent: card.ID, Recipient: meta.GetStr("age_recipient")}
 	sealed, key, err := by.Seal(d.Payload, recipient)
 	if err != nil {
-		return signed{}, fmt.Errorf("seal message: %w", err)
+		return signedMessage{}, fmt.Errorf("seal message: %w", err)
 	}
 	d.Payload = sealed
 	s, err := n.sign(d)
@@ -118,18 +117,18 @@ func (n *Node) signFor(d wire.Draft, recipient string) (signed, error) {
 	return s, err
 }
 
-// seal is what is known of the seal of a message that came in; the zero value is that of an open one.
+// seal describes the seal of a received message; the zero value means that it was not sealed.
 type seal struct {
 	sealed bool
 	key    []byte // opens this message
-	back   string // what its sender wants answers sealed to
+	back   string // the age recipient to which its sender wants answers sealed
 }
 
-// unseal opens a sealed payload, after line 12 and before line 13: the lines after it judge what is inside. A message
-// that cannot be opened is refused, whatever the reason, and its owner is told.
+// unseal opens a sealed payload between lines 12 and 13, so that the later lines judge the opened payload. A message
+// that cannot be opened is refused with the same error whatever the reason, and the owner gets a notice.
 func (a *acceptance) unseal(ctx context.Context) error {
 	defer func() {
-		a.takes = a.unit.Conversation().Accept.IsTakenBy(a.in.Payload)
+		a.confirmsAccept = a.unit.Conversation().Accept.IsTakenBy(a.in.Payload)
 	}()
 	if !conversations.IsSealed(a.in.Payload) {
 		return nil
@@ -148,12 +147,12 @@ func (a *acceptance) unseal(ctx context.Context) error {
 	}
 	a.in.Payload = o.Payload
 	a.seal = seal{sealed: true, key: o.Key, back: o.By.Recipient}
-	return a.judge(ctx)
+	return a.checkAccess(ctx)
 }
 
-const kindUnreadable = "unreadable" // the notice of a message that could not be opened
+const kindUnreadable = "unreadable" // the kind of notice about a message that could not be opened
 
-// unsealReply opens the answer to a message of ours. One that cannot be opened is kept as it came, with a note.
+// unsealReply opens a synchronous answer. If the answer cannot be opened, it is kept as it came, and note says so.
 func (n *Node) unsealReply(d bridge.Delivered) (reply wire.Message, s seal, note string) {
 	reply = *d.Reply
 	if !conversations.IsSealed(reply.Payload) {

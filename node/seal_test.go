@@ -23,12 +23,12 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// agentFunc is an agent behind a node, as a function.
+// agentFunc makes a function the agent behind a node.
 type agentFunc func(hook.Call) hook.Answer
 
 func (h agentFunc) Handle(_ context.Context, c hook.Call) (hook.Answer, error) { return h(c), nil }
 
-// answers makes a route that answers every message with payload and keeps what it was told.
+// answers configures a route that answers every message with payload and records its calls.
 func answers(payload string, calls chan<- hook.Call) func(*node.Config) {
 	return func(cfg *node.Config) {
 		cfg.Routes = []node.Route{{Pattern: "*", Name: "agent", Handler: agentFunc(func(c hook.Call) hook.Answer {
@@ -56,8 +56,8 @@ const (
 	secretReply = `{"action":"deliver","message":{"body":"the answer to the secret"}}`
 )
 
-// TestSealed is AM-85 between two nodes: what is said is nowhere on the way, both owners read it, the agent behind the
-// node gets what was inside and is told, and its answer is sealed because the question was.
+// TestSealed (AM-85): between two nodes a sealed message is nowhere in the open, and both owners can read it. The agent
+// behind the node gets the opened payload and the information that it was sealed, and its answer is sealed too.
 func TestSealed(t *testing.T) {
 	mesh := meshtest.New(t)
 	calls := make(chan hook.Call, 10)
@@ -71,7 +71,7 @@ func TestSealed(t *testing.T) {
 	}
 	call := <-calls
 	if !call.Sealed || string(call.Payload) != secretBody {
-		t.Errorf("the agent was told %s, sealed %v", call.Payload, call.Sealed)
+		t.Errorf("the agent got %s, sealed %v", call.Payload, call.Sealed)
 	}
 	for who, entries := range map[string][]store.Entry{
 		"chris": transcriptOf(t, chris, sarah.ID(), "conv_sealed"), "sarah": transcriptOf(t, sarah, chris.ID(), "conv_sealed"),
@@ -89,12 +89,13 @@ func TestSealed(t *testing.T) {
 			}
 		}
 	}
-	// A second message needs no word: the conversation is sealed, and sarah's own next one is sealed to what chris named.
+	// The second message needs no choice: the conversation is sealed, and sarah's next message is sealed to the
+	// recipient that chris named.
 	again := mustSend(t, chris.Node, node.Outgoing{To: sarah.ID(), Conv: "conv_sealed", Intent: wire.Deliver, Payload: out.Payload, Via: "owner"}, 30*time.Second)
 	if again.State != node.SendDelivered || !(<-calls).Sealed {
 		t.Errorf("the second message = %+v", again)
 	}
-	// A close says nothing that could be sealed, and a wrapped one is refused: it goes open.
+	// A close contains nothing to seal, and a sealed close would be refused, so it leaves unsealed.
 	closed := outgoing(t, sarah.ID(), wire.Deliver, closing)
 	closed.Conv = "conv_sealed"
 	mustSend(t, chris.Node, closed, 30*time.Second)
@@ -104,7 +105,7 @@ func TestSealed(t *testing.T) {
 	}
 }
 
-// TestSealedLengthSaysNothing: an accept is as long as a decline.
+// TestSealedLengthSaysNothing: a sealed accept is as long as a sealed decline.
 func TestSealedLengthSaysNothing(t *testing.T) {
 	mesh := meshtest.New(t)
 	sarah := mesh.Node("sarah", open)
@@ -122,7 +123,7 @@ func TestSealedLengthSaysNothing(t *testing.T) {
 	}
 }
 
-// sealedBy is a message of a stranger with something sealed in it.
+// sealedBy returns a message of a stranger with a sealed payload.
 func sealedBy(t *testing.T, s *meshtest.Stranger, to wire.AgentID, intent wire.Intent, file []byte) wire.Draft {
 	t.Helper()
 	return s.Draft(to, intent, `{"action":"sealed","age":"`+base64.StdEncoding.EncodeToString(file)+`"}`)
@@ -150,8 +151,9 @@ func ageFile(t *testing.T, text string, recipients ...string) []byte {
 	return b.Bytes()
 }
 
-// named is a payload as its sender seals it: with its name inside, where it is an object.
-func named(payload string, by wire.AgentID) string {
+// withSealer adds the sealer's agent id to a payload, as its sender would. It returns a payload that is not an object
+// unchanged.
+func withSealer(payload string, by wire.AgentID) string {
 	v, err := wire.ParseObject([]byte(payload))
 	if err != nil {
 		return payload
@@ -160,8 +162,8 @@ func named(payload string, by wire.AgentID) string {
 	return string(v.With("metadata", wire.Obj(wire.Member{Key: "sealed_by", Value: sealer})).JSON())
 }
 
-// TestSealedIsJudgedAsOpen: whatever the owner's rules do with an open message they do with the same one sealed
-// (lines 13 to 15), an accept that commits the owner above all.
+// TestSealedIsJudgedAsOpen: the owner's rules (lines 13 to 15) treat a sealed message like the same message unsealed,
+// above all an accept that commits the owner.
 func TestSealedIsJudgedAsOpen(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Stranger("chris")
@@ -183,7 +185,7 @@ func TestSealedIsJudgedAsOpen(t *testing.T) {
 		sarah := mesh.Node("sarah-"+string(rune('a'+i)), mode(c.mode))
 		twin := mesh.Node("twin-"+string(rune('a'+i)), mode(c.mode))
 		open := meshtest.Post(t, twin.URL, chris.Sign(chris.Draft(twin.ID(), c.intent, c.payload)))
-		sealed := meshtest.Post(t, sarah.URL, chris.Sign(sealedBy(t, chris, sarah.ID(), c.intent, ageFile(t, named(c.payload, chris.ID), mesh.Age(sarah.Name).PublicText()))))
+		sealed := meshtest.Post(t, sarah.URL, chris.Sign(sealedBy(t, chris, sarah.ID(), c.intent, ageFile(t, withSealer(c.payload, chris.ID), mesh.Age(sarah.Name).PublicText()))))
 		if open.Status != sealed.Status || open.Code() != sealed.Code() || state(t, sarah) != state(t, twin) {
 			t.Errorf("%s %s: open %d %s %s, sealed %d %s %s", c.intent, c.payload,
 				open.Status, open.Code(), state(t, twin), sealed.Status, sealed.Code(), state(t, sarah))
@@ -198,13 +200,14 @@ func TestSealedIsJudgedAsOpen(t *testing.T) {
 	}
 }
 
-// TestSealedRefused: what cannot be opened changes nothing, gets one answer whatever the reason, and the owner is told.
+// TestSealedRefused: a message that cannot be opened changes nothing, gets the same answer whatever the reason, and
+// causes a notice.
 func TestSealedRefused(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris, mallory := mesh.Stranger("chris"), mesh.Stranger("mallory")
 	sarah := mesh.Node("sarah", func(cfg *node.Config) { cfg.Policy.Mode, cfg.Rates = acl.Open, acl.Rates{} })
 	mine, other := mesh.Age("sarah").PublicText(), mesh.Age("other").PublicText()
-	inner := func(payload string) []byte { return ageFile(t, named(payload, chris.ID), mine) }
+	inner := func(payload string) []byte { return ageFile(t, withSealer(payload, chris.ID), mine) }
 	many := slices.Repeat([]string{other}, 60)
 	stolen, _, err := conversations.Sealer{Agent: chris.ID, Recipient: other}.Seal(outgoing(t, sarah.ID(), wire.Deliver, secretBody).Payload, mine)
 	if err != nil {
@@ -215,7 +218,7 @@ func TestSealedRefused(t *testing.T) {
 		name string
 		body []byte
 	}{
-		{"to another key", chris.Sign(sealedBy(t, chris, sarah.ID(), wire.Deliver, ageFile(t, named(hello, chris.ID), other)))},
+		{"to another key", chris.Sign(sealedBy(t, chris, sarah.ID(), wire.Deliver, ageFile(t, withSealer(hello, chris.ID), other)))},
 		{"sealed twice", chris.Sign(sealedBy(t, chris, sarah.ID(), wire.Deliver, inner(`{"action":"sealed","age":"`+base64.StdEncoding.EncodeToString(inner(hello))+`"}`)))},
 		{"a close inside", chris.Sign(sealedBy(t, chris, sarah.ID(), wire.Deliver, inner(closing)))},
 		{"no JSON inside", chris.Sign(sealedBy(t, chris, sarah.ID(), wire.Deliver, inner("hello")))},
@@ -227,9 +230,9 @@ func TestSealedRefused(t *testing.T) {
 		{"base64 without padding", chris.Sign(raw(`{"action":"sealed","age":"` + strings.TrimRight(base64.StdEncoding.EncodeToString(inner(hello+" ")), "=") + `x"}`))},
 		{"nothing", chris.Sign(raw(`{"action":"sealed"}`))},
 		{"a number", chris.Sign(raw(`{"action":"sealed","age":7}`))},
-		{"sixty recipients", chris.Sign(sealedBy(t, chris, sarah.ID(), wire.Deliver, ageFile(t, named(hello, chris.ID), append(many, mine)...)))},
+		{"sixty recipients", chris.Sign(sealedBy(t, chris, sarah.ID(), wire.Deliver, ageFile(t, withSealer(hello, chris.ID), append(many, mine)...)))},
 		{"nobody's name inside", chris.Sign(sealedBy(t, chris, sarah.ID(), wire.Deliver, ageFile(t, hello, mine)))},
-		{"an empty name inside", chris.Sign(sealedBy(t, chris, sarah.ID(), wire.Deliver, ageFile(t, named(hello, ""), mine)))},
+		{"an empty name inside", chris.Sign(sealedBy(t, chris, sarah.ID(), wire.Deliver, ageFile(t, withSealer(hello, ""), mine)))},
 		{"taken over from another agent", mallory.Sign(mallory.Draft(sarah.ID(), wire.Deliver, string(stolen.JSON())))},
 	}
 	before := state(t, sarah)
@@ -239,7 +242,7 @@ func TestSealedRefused(t *testing.T) {
 			t.Errorf("%s: %d %s", c.name, a.Status, a.Body)
 		}
 		if a.Status == http.StatusBadRequest && len(a.Body) != len(wire.ErrSealed.AppendJSON(nil)) {
-			t.Errorf("%s: the answer says more: %s", c.name, a.Body)
+			t.Errorf("%s: the answer reveals more: %s", c.name, a.Body)
 		}
 	}
 	if after := state(t, sarah); after != before {
@@ -249,7 +252,7 @@ func TestSealedRefused(t *testing.T) {
 	if err != nil || len(notices) != len(cases) || notices[0].Kind != "unreadable" {
 		t.Errorf("%d notices, %v, want one for each", len(notices), err)
 	}
-	// A forged signature is told the same, sealed or not, and nothing is opened for it.
+	// A message with a forged signature gets the same answer, sealed or not, and is not opened.
 	forger := mesh.Stranger("chris").Forger("mallory")
 	for _, body := range [][]byte{
 		forger.Sign(sealedBy(t, forger, sarah.ID(), wire.Deliver, inner(hello))), forger.Sign(forger.Draft(sarah.ID(), wire.Deliver, hello)),
@@ -261,7 +264,7 @@ func TestSealedRefused(t *testing.T) {
 	if stored, _, err := sarah.Notices.List(t.Context(), "", 100, time.Now()); err != nil || len(stored) != len(cases) {
 		t.Errorf("%d notices after a forgery, %v", len(stored), err)
 	}
-	// What is over the size of a message never gets that far, and what fits is opened whole.
+	// A payload that is too large is refused before it is opened, and one that fits is opened completely.
 	big := `{"action":"deliver","message":{"body":"` + strings.Repeat("x", 256<<10) + `"}}`
 	if a := meshtest.Post(t, sarah.URL, chris.Sign(sealedBy(t, chris, sarah.ID(), wire.Deliver, inner(big)))); a.Status != http.StatusRequestEntityTooLarge {
 		t.Errorf("256 KiB inside: %d %s", a.Status, a.Body)
@@ -271,7 +274,8 @@ func TestSealedRefused(t *testing.T) {
 	must(t, meshtest.Post(t, sarah.URL, chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusOK)
 }
 
-// TestSealedExport: an export says what is sealed and shows nothing of it; with the owner's word it shows it and proves it.
+// TestSealedExport: an export marks sealed messages and hides their text. If the owner asks for it, the export
+// contains the text with a proof.
 func TestSealedExport(t *testing.T) {
 	mesh := meshtest.New(t)
 	calls := make(chan hook.Call, 1)
@@ -295,7 +299,7 @@ func TestSealedExport(t *testing.T) {
 	if err != nil || report.Sealed != 2 || report.Opened != 2 || !strings.Contains(opened, "the answer to the secret") {
 		t.Errorf("report = %+v, %v", report, err)
 	}
-	// The words that are shown cannot be others than those that were sealed, even by who can seal the export.
+	// The shown text cannot differ from the sealed text, even if the forger can write the closing line of the export.
 	lines := strings.SplitAfter(opened, "\n")
 	for _, change := range [][2]string{{"the secret of", "the prize of_"}, {`"opened":`, `"Opened":`}} {
 		changed := strings.Replace(lines[1], change[0], change[1], 1)
@@ -316,7 +320,7 @@ func TestSealedExport(t *testing.T) {
 	}
 }
 
-// TestSealedApproval: a message of ours that waits for the owner is shown as sealed, and leaves only sealed.
+// TestSealedApproval: the owner sees that a held message will be sealed, and it leaves only sealed.
 func TestSealedApproval(t *testing.T) {
 	mesh := meshtest.New(t)
 	sarah := mesh.Node("sarah", open)
@@ -328,13 +332,13 @@ func TestSealedApproval(t *testing.T) {
 	}
 	ask := theAsk(t, chris)
 	if !bytes.Contains(ask.Body, []byte(`"sealed":true`)) {
-		t.Errorf("the owner is shown %s", ask.Body)
+		t.Errorf("the owner sees %s", ask.Body)
 	}
 	if _, err := chris.Asks().Decide(t.Context(), ask.ID, ask.Hash, acl.Approve, "test", time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	if said, _ := conversations.ReadContent(transcriptOf(t, chris, sarah.ID(), "conv_wait")[0]); !said.Sealed {
-		t.Error("it left open")
+		t.Error("it left unsealed")
 	}
 	waitFor(t, "the sealed message to arrive", func() bool {
 		items, _, err := sarah.Inbox(t.Context(), "", "", 10)
@@ -342,7 +346,8 @@ func TestSealedApproval(t *testing.T) {
 	})
 }
 
-// TestSealedApprovalStaysSealed: what the owner approved as sealed does not leave open because the rule changed meanwhile.
+// TestSealedApprovalStaysSealed: a message that the owner approved as sealed does not leave unsealed after the rule
+// changed.
 func TestSealedApprovalStaysSealed(t *testing.T) {
 	mesh := meshtest.New(t)
 	sarah := mesh.Node("sarah", open)
@@ -357,7 +362,7 @@ func TestSealedApprovalStaysSealed(t *testing.T) {
 	}
 	ask := theAsk(t, chris)
 	if !bytes.Contains(ask.Body, []byte(`"sealed":true`)) {
-		t.Fatalf("the owner is shown %s", ask.Body)
+		t.Fatalf("the owner sees %s", ask.Body)
 	}
 	chris = mesh.Restart(chris, rule(node.SealOff))
 	if _, err := chris.Asks().Decide(t.Context(), ask.ID, ask.Hash, acl.Approve, "test", time.Now()); !errors.Is(err, node.ErrCannotSeal) {
@@ -369,13 +374,13 @@ func TestSealedApprovalStaysSealed(t *testing.T) {
 	}
 }
 
-// TestSealedAnswerToNobody: an agent's answer that must be sealed and cannot be stays with the owner.
+// TestSealedAnswerToNobody: a hook's answer that must be sealed but cannot be stays with the owner.
 func TestSealedAnswerToNobody(t *testing.T) {
 	mesh := meshtest.New(t)
 	calls := make(chan hook.Call, 1)
 	sarah := mesh.Node("sarah", answers(secretReply, calls))
 	chris := mesh.Stranger("chris") // without an age recipient
-	body := chris.Sign(sealedBy(t, chris, sarah.ID(), wire.Deliver, ageFile(t, named(hello, chris.ID), mesh.Age("sarah").PublicText())))
+	body := chris.Sign(sealedBy(t, chris, sarah.ID(), wire.Deliver, ageFile(t, withSealer(hello, chris.ID), mesh.Age("sarah").PublicText())))
 	must(t, meshtest.Post(t, sarah.URL, body), http.StatusAccepted)
 	items, _, err := sarah.Inbox(t.Context(), node.ItemFailed, "", 10)
 	if err != nil || len(items) != 1 || !strings.Contains(items[0].Note, "sealed") {
@@ -383,7 +388,7 @@ func TestSealedAnswerToNobody(t *testing.T) {
 	}
 	for _, e := range transcriptOf(t, sarah, chris.ID, items[0].Conversation) {
 		if bytes.Contains(e.Raw, []byte("the answer")) {
-			t.Errorf("it left open: %s", e.Raw)
+			t.Errorf("it left unsealed: %s", e.Raw)
 		}
 	}
 }

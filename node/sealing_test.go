@@ -18,8 +18,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// TestSealingRules is who is sealed to: what the owner's rule and the sender's word make of a recipient that can open, and
-// of one that cannot. What must be sealed and cannot be does not leave.
+// TestSealingRules: which messages are sealed, depending on the owner's rule, the sender's choice, and whether the
+// recipient can open them. A message that must be sealed but cannot be does not leave.
 func TestSealingRules(t *testing.T) {
 	mesh := meshtest.New(t)
 	able := mesh.Node("able", open)
@@ -63,7 +63,7 @@ func TestSealingRules(t *testing.T) {
 	}
 	big := outgoing(t, able.ID(), wire.Deliver, `{"action":"deliver","message":{"body":"`+strings.Repeat("x", 200<<10)+`"}}`)
 	if _, err := able.Send(t.Context(), node.Outgoing{To: unable.ID(), Intent: big.Intent, Payload: big.Payload}, 0); err != nil {
-		t.Errorf("200 KiB open: %v", err)
+		t.Errorf("200 KiB unsealed: %v", err)
 	}
 	if big.Seal = node.Sealed; big.Payload.Len() > 0 {
 		if _, err := unable.Send(t.Context(), big, 0); !errors.Is(err, node.ErrCannotSeal) {
@@ -76,10 +76,10 @@ func TestSealingRules(t *testing.T) {
 	}
 }
 
-// swaps is a directory that answers with another text in place of one.
-type swaps struct{ from, to string }
+// replacingTransport is a connection that replaces a text in every answer.
+type replacingTransport struct{ from, to string }
 
-func (s swaps) RoundTrip(r *http.Request) (*http.Response, error) {
+func (s replacingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := http.DefaultTransport.RoundTrip(r)
 	if err != nil {
 		return nil, err
@@ -95,12 +95,12 @@ func (s swaps) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// TestSealedToTheDirectory: a directory that puts a recipient of its own on a card could read what is sealed to it. The
-// agent's key did not sign that card, so nothing that must be sealed leaves.
+// TestSealedToTheDirectory: a directory that puts its own age recipient on a card could read messages sealed to it.
+// Because the agent's key did not sign that card, no message that must be sealed leaves.
 func TestSealedToTheDirectory(t *testing.T) {
 	mesh := meshtest.New(t)
 	sarah := mesh.Node("sarah", open)
-	liar := client.NewDirectory(mesh.Directory().Base, client.NewHTTP(client.HTTPConfig{Local: true}), swaps{mesh.Age("sarah").PublicText(), mesh.Age("directory").PublicText()})
+	liar := client.NewDirectory(mesh.Directory().Base, client.NewHTTP(client.HTTPConfig{Local: true}), replacingTransport{mesh.Age("sarah").PublicText(), mesh.Age("directory").PublicText()})
 	chris := mesh.Node("chris", func(cfg *node.Config) { cfg.Directories = []*client.Directory{liar} })
 	out := outgoing(t, sarah.ID(), wire.Deliver, secretBody)
 	out.Seal = node.Sealed
@@ -112,14 +112,14 @@ func TestSealedToTheDirectory(t *testing.T) {
 	}
 }
 
-// TestSealedStaysHere: neither a peer of a foreign network nor a bridge's handler gets open what was sealed.
+// TestSealedStaysHere: neither a peer of a foreign network nor a bridge's handler gets a sealed message unsealed.
 func TestSealedStaysHere(t *testing.T) {
 	wires := &wireTransport{deliver: takes}
 	lone := loneNode(t, t.TempDir(), wires, func(cfg *node.Config) { cfg.Outbound.Seal = node.SealRequire })
 	if _, err := lone.Send(t.Context(), to("ann", "conv_1", "hello"), 0); !errors.Is(err, node.ErrCannotSeal) {
 		t.Errorf("to a foreign peer: %v, want ErrCannotSeal", err)
 	}
-	// A sealed payload that a foreign peer got hold of is not opened for it.
+	// A sealed payload that comes from a foreign peer is not opened.
 	in := to("ann", "conv_2", "hello")
 	in.Payload = wire.Obj(wire.Member{Key: "action", Value: wire.Text("sealed")}, wire.Member{Key: "age", Value: wire.Text("YWdl")})
 	if _, err := lone.Accept(t.Context(), inbound(in, "wire:test", in.Address)); !errors.Is(err, wire.ErrSealed) && !errors.Is(err, wire.ErrNotAllowed) {
@@ -141,18 +141,18 @@ func TestSealedStaysHere(t *testing.T) {
 	}
 	ask := theAsk(t, sarah)
 	if !bytes.Contains(ask.Body, []byte("foreign network")) {
-		t.Errorf("the owner is not told why: %s", ask.Body)
+		t.Errorf("the question does not say why: %s", ask.Body)
 	}
 	if _, err := sarah.Asks().Decide(t.Context(), ask.ID, ask.Hash, acl.Approve, "test", time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	if c := <-calls; !c.Sealed || !c.Approved || string(c.Payload) != secretBody {
-		t.Errorf("after the approval the bridge is told %s", c.Payload)
+		t.Errorf("after the approval the bridge gets %s", c.Payload)
 	}
 }
 
-// TestSealedOfStrangerStaysHere: the owner who is asked whether a stranger may write is told as well that its sealed message
-// would go on open: letting it in passes it on.
+// TestSealedOfStrangerStaysHere: the question about a stranger also says that its sealed message would be forwarded
+// unsealed, because approving the stranger forwards it.
 func TestSealedOfStrangerStaysHere(t *testing.T) {
 	mesh := meshtest.New(t)
 	calls := make(chan hook.Call, 1)
@@ -167,6 +167,6 @@ func TestSealedOfStrangerStaysHere(t *testing.T) {
 		t.Fatalf("sent = %+v, %d calls: the bridge got it", sent, len(calls))
 	}
 	if ask := theAsk(t, sarah); !bytes.Contains(ask.Body, []byte(`"hold":"sender"`)) || !bytes.Contains(ask.Body, []byte("foreign network")) {
-		t.Errorf("the owner is not told that it goes on open: %s", ask.Body)
+		t.Errorf("the question does not say that the message would be forwarded unsealed: %s", ask.Body)
 	}
 }

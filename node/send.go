@@ -19,32 +19,30 @@ import (
 type Outgoing struct {
 	To        wire.AgentID        `json:"to"`
 	Address   string              `json:"address,omitempty"`         // of a foreign peer; To is its pseudonym
-	Conv      wire.ConversationID `json:"conversation_id,omitempty"` // empty opens one
+	Conv      wire.ConversationID `json:"conversation_id,omitempty"` // empty: the message opens one
 	Intent    wire.Intent         `json:"intent"`
 	Payload   wire.Value          `json:"payload"`
 	InReplyTo wire.MessageID      `json:"in_reply_to,omitempty"` // the message that it answers
 	Answers   string              `json:"answers,omitempty"`     // the inbox item that it answers
-	Once      bool                `json:"once,omitempty"`        // only if nobody has answered that item
+	Once      bool                `json:"once,omitempty"`        // send only if nobody has answered that item
 	Via       string              `json:"via"`                   // "owner", "hook", "bridge", "node"
 	Seal      SealChoice          `json:"seal,omitempty"`
-	Deadline  time.Time           `json:"deadline,omitzero"` // of the conversation that it opens; zero: silence ends it
-
-	// Records change in the step that stores the message; not where the owner is asked first.
+	Deadline  time.Time           `json:"deadline,omitzero"` // of the conversation that it opens; zero: the conversation ends after silence
+	// Records change in the step that stores the message. They are lost if the owner must approve the message first.
 	Records []store.Change `json:"-"`
 
-	letter    string    // id of its letter, where somebody waits for it
-	fetchable bool      // the step that stores it also stores it as the answer to a message of the peer (AM-22)
-	waited    time.Time // where the owner was asked: when that question would have expired
-	sealTo    string    // age recipient; empty where it leaves open
-
-	unproven *bridge.UnprovenKey // the recipient's, which the owner must accept first
+	entryID   string              // id of its outbox entry, if somebody waits for it
+	fetchable bool                // the same step stores the message as the answer to a message of the peer (AM-22)
+	waited    time.Time           // if the owner was asked: when that question would have expired
+	sealTo    string              // age recipient; empty: the message leaves unsealed
+	unproven  *bridge.UnprovenKey // the recipient's key, which the owner must accept first
 }
 
 func (o Outgoing) key() store.ConvKey { return store.ConvKey{Peer: string(o.To), ID: string(o.Conv)} }
 
-func (o Outgoing) closes() bool { return o.Payload.GetStr("action") == wire.ActionClose }
+func (o Outgoing) isClose() bool { return o.Payload.GetStr("action") == wire.ActionClose }
 
-// SendState is what became of a message of ours.
+// SendState is the state of a message that we send.
 type SendState = owner.SendState
 
 const (
@@ -56,58 +54,58 @@ const (
 	SendHeld       = owner.SendHeld
 )
 
-// Sent is what is known of a message when [Node.Send] returns.
+// Sent is what is known about a message when [Node.Send] returns.
 type Sent = owner.Sent
 
-// SendFailure is why the newest attempt failed.
+// SendFailure says why the newest attempt failed.
 type SendFailure = owner.SendFailure
 
-// ErrNoRecipient: no configured directory lists the agent and the owner gave no card of it (AM-45).
+// ErrNoRecipient means that no configured directory lists the agent and the owner gave no card of it (AM-45).
 var ErrNoRecipient = &wire.Error{Code: wire.AgentUnavailable, Status: http.StatusNotFound, Message: "no configured directory lists this agent"}
 
-// ErrOutbound: the outbound allowlist does not name the recipient (AM-50).
+// ErrOutbound means that the outbound allowlist does not name the recipient (AM-50).
 var ErrOutbound = &wire.Error{Code: wire.Unauthorized, Status: http.StatusForbidden, Message: "the outbound allowlist does not name this agent"}
 
-// ErrBlocked: the owner blocked the recipient.
+// ErrBlocked means that the owner blocked the recipient.
 var ErrBlocked = &wire.Error{Code: wire.Unauthorized, Status: http.StatusForbidden, Message: "you blocked this agent"}
 
-// ErrRecipientChanged: the recipient's key is not the one that the owner was shown.
+// ErrRecipientChanged means that the recipient's key differs from the one that the owner was shown.
 var ErrRecipientChanged = &wire.Error{
 	Code: wire.InvalidSignature, Status: http.StatusConflict, Message: "the recipient's key is not the one you were shown; reject this and send it again",
 }
 
-// ErrOutboxFull: too many messages wait for delivery.
+// ErrOutboxFull means that too many messages wait for delivery.
 var ErrOutboxFull = &wire.Error{Code: wire.AgentUnavailable, Status: http.StatusServiceUnavailable, Retry: true, Message: "too many messages wait for delivery"}
 
-// ErrConversationFull: the transcript holds as much as one may. A close is still sent.
+// ErrConversationFull means that the transcript has reached its maximum size. A close is still sent.
 var ErrConversationFull = &wire.Error{
 	Code: wire.RateLimited, Status: http.StatusTooManyRequests, Message: "the conversation is full; close it and start a new one",
 }
 
-// ErrAnswered: the inbox item that the message answers was answered, or waits for nobody any more.
+// ErrAnswered means that the inbox item was answered already, or no longer waits for an answer.
 var ErrAnswered = &wire.Error{Code: wire.InvalidMessage, Status: http.StatusConflict, Message: "this inbox item does not wait for an answer any more"}
 
-// Send sends a message, or asks the owner first where the outbound policy says so. The message is stored before the
-// first attempt (AM-46); then Send waits up to wait for what that attempt brings. Nothing was changed where it returns
-// an error: a *[wire.Error] that says what is wrong with the message, or the store's.
+// Send sends a message, or asks the owner first if the outbound policy requires it. The message is stored before the
+// first attempt (AM-46); then Send waits up to wait for the outcome of that attempt. If Send returns an error, it
+// changed nothing: the error is a *[wire.Error] that says what is wrong with the message, or an error of the store.
 func (n *Node) Send(ctx context.Context, out Outgoing, wait time.Duration) (Sent, error) {
 	if out.Conv == "" {
 		out.Conv = wire.NewConversationID()
 	}
-	if err := n.sendable(ctx, &out); err != nil {
+	if err := n.checkSendable(ctx, &out); err != nil {
 		return Sent{}, err
 	}
-	if err := n.accepting(ctx, &out, time.Now()); err != nil {
+	if err := n.bindAccept(ctx, &out, time.Now()); err != nil {
 		return Sent{}, err
 	}
-	if err := n.sealing(ctx, &out, time.Now()); err != nil {
+	if err := n.resolveSeal(ctx, &out, time.Now()); err != nil {
 		return Sent{}, err
 	}
 	p, err := n.permit(ctx, out, time.Now())
 	switch {
 	case err != nil:
 		return Sent{}, err
-	case p.asks:
+	case p.needsOwner:
 		return n.askOutgoing(ctx, out, p)
 	}
 	left, err := n.dispatch(ctx, out)
@@ -119,8 +117,8 @@ func (n *Node) Send(ctx context.Context, out Outgoing, wait time.Duration) (Sent
 	return sent, nil
 }
 
-// sendable checks what the caller wants before anything is stored, and writes the payload as it will leave.
-func (n *Node) sendable(ctx context.Context, out *Outgoing) error {
+// checkSendable checks and normalizes the message before anything is stored.
+func (n *Node) checkSendable(ctx context.Context, out *Outgoing) error {
 	switch {
 	case !out.To.Valid() || !out.Conv.Valid():
 		return wire.ErrSchema.At("to and conversation must be ids")
@@ -148,13 +146,13 @@ func (n *Node) sendable(ctx context.Context, out *Outgoing) error {
 	if errors.Is(err, client.ErrUnknownAgent) {
 		return ErrNoRecipient
 	}
-	_, out.unproven = doubtIn(err)
-	return nil // whatever else is wrong with the recipient may be over by the time of the attempt
+	_, out.unproven = unprovenIn(err)
+	return nil // any other fault of the recipient may have passed by the time of the attempt
 }
 
-// dispatch makes the message part of its conversation and of the outbox in one unit. The caller must await what it
-// returns, or let it go.
-func (n *Node) dispatch(ctx context.Context, out Outgoing) (posted, error) {
+// dispatch adds the message to conversation and outbox in one unit. The caller must call await or unwatch on the
+// result.
+func (n *Node) dispatch(ctx context.Context, out Outgoing) (queuedMessage, error) {
 	p := posting{n: n, out: out}
 	err := n.book.Do(ctx, out.key(), func(u *conversations.Unit) error {
 		p.unit, p.out = u, out
@@ -163,17 +161,17 @@ func (n *Node) dispatch(ctx context.Context, out Outgoing) (posted, error) {
 	return p.done(err)
 }
 
-// posted is a message in the outbox.
-type posted struct {
-	out    Outgoing
-	queued Sent
-	first  <-chan Sent // what the first attempt brings
-	letGo  func()      // of first
+// queuedMessage is a message that was put into the outbox.
+type queuedMessage struct {
+	out     Outgoing
+	queued  Sent
+	first   <-chan Sent // receives the outcome of the first attempt
+	unwatch func()      // stops watching for that outcome
 }
 
-// await waits up to wait for what the first attempt brings.
-func (p posted) await(ctx context.Context, wait time.Duration) Sent {
-	defer p.letGo()
+// await waits up to wait for the outcome of the first attempt.
+func (p queuedMessage) await(ctx context.Context, wait time.Duration) Sent {
+	defer p.unwatch()
 	if wait <= 0 {
 		return p.queued
 	}
@@ -188,30 +186,30 @@ func (p posted) await(ctx context.Context, wait time.Duration) Sent {
 	return p.queued
 }
 
-// posting is the unit of a message that leaves.
+// posting builds the unit of a message that leaves.
 type posting struct {
 	n     *Node
 	out   Outgoing
 	unit  *conversations.Unit
 	item  Item         // the inbox item that the message answers; zero if it answers none
-	sent  wire.Message // as it was signed
-	first <-chan Sent  // what the first attempt brings
+	sent  wire.Message // the signed message
+	first <-chan Sent  // receives the outcome of the first attempt
 }
 
-// done returns the message once its unit is committed.
-func (p *posting) done(err error) (posted, error) {
+// done returns the queued message after its unit was committed, or translates err, the error of the commit.
+func (p *posting) done(err error) (queuedMessage, error) {
 	if errors.Is(err, store.ErrQuota) && !isRefusal(err) {
 		err = ErrOutboxFull
 	}
 	if err != nil {
-		return posted{}, err
+		return queuedMessage{}, err
 	}
 	queued := Sent{MessageID: p.sent.ID, Conversation: p.sent.Conversation, State: SendQueued}
-	letter := p.out.letter
-	return posted{out: p.out, queued: queued, first: p.first, letGo: func() { p.n.outbox.unwatch(letter) }}, nil
+	entryID := p.out.entryID
+	return queuedMessage{out: p.out, queued: queued, first: p.first, unwatch: func() { p.n.outbox.unwatch(entryID) }}, nil
 }
 
-// fill puts the message into the unit. What the unit changes already is what its caller decided.
+// fill adds the message to the unit. It respects the changes that the caller has already added.
 func (p *posting) fill(ctx context.Context) (err error) {
 	u := p.unit
 	p.item = Item{}
@@ -219,12 +217,12 @@ func (p *posting) fill(ctx context.Context) (err error) {
 		if p.item, err = p.n.Item(ctx, p.out.Answers); err != nil {
 			return err
 		}
-		p.out.fetchable = p.item.Pending && p.item.repeats()
+		p.out.fetchable = p.item.Pending && p.item.canRepeat()
 	}
 	if !u.New() {
-		p.out.Address = u.Conversation().Address // whoever has the same id elsewhere is not meant
+		p.out.Address = u.Conversation().Address // not an agent with the same id in another network
 	}
-	if u.Full() && !p.out.closes() {
+	if u.Full() && !p.out.isClose() {
 		return ErrConversationFull
 	}
 	if !p.out.waited.IsZero() && !u.New() {
@@ -233,46 +231,46 @@ func (p *posting) fill(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	p.out.letter = p.n.outbox.NewID(u.Now) // after the load, so that ids are in the order of the conversation
+	p.out.entryID = p.n.outbox.NewID(u.Now) // after the conversation was loaded, so that ids sort in its order
 	m, raw, err := p.n.enqueue(ctx, u, p.out)
 	if err != nil {
 		return err
 	}
-	if err := p.takeBack(ctx); err != nil {
+	if err := p.withdrawOnClose(ctx); err != nil {
 		return err
 	}
 	if err := p.answer(ctx, raw); err != nil {
 		return err
 	}
 	u.Add(p.out.Records...)
-	p.sent, p.first = m, p.n.outbox.watch(p.out.letter)
-	letter := p.out.letter
-	u.Otherwise(func() { p.n.outbox.unwatch(letter) })
+	p.sent, p.first = m, p.n.outbox.watch(p.out.entryID)
+	entryID := p.out.entryID
+	u.Otherwise(func() { p.n.outbox.unwatch(entryID) })
 	return nil
 }
 
-// takeBack withdraws what waits for the owner in a conversation that we close, except what the unit decides.
-func (p *posting) takeBack(ctx context.Context) error {
-	if !p.out.closes() {
+// withdrawOnClose withdraws the questions in a conversation that we close, except those that the unit decides.
+func (p *posting) withdrawOnClose(ctx context.Context) error {
+	if !p.out.isClose() {
 		return nil
 	}
-	_, err := p.n.withdraw(ctx, p.unit, func(ask acl.Ask) bool { return !p.unit.Changes(acl.AskNamespace, ask.ID) })
+	_, err := p.n.withdrawAsks(ctx, p.unit, func(ask acl.Ask) bool { return !p.unit.Changes(acl.AskNamespace, ask.ID) })
 	return err
 }
 
-// answer marks the inbox item that the message answers; a repetition of a message that was told to wait gets this one
-// from now on (AM-22). The unit takes back what the owner was asked about the item.
+// answer marks the inbox item that the message answers. If its sender got a provisional answer, a repeat of its message
+// now gets this one (AM-22). answer also withdraws the question about the item.
 func (p *posting) answer(ctx context.Context, raw []byte) error {
 	if p.out.Answers == "" {
 		return nil
 	}
 	item, u := p.item, p.unit
 	if p.out.Once {
-		if err := item.answerable(); err != nil {
+		if err := item.checkAnswerable(); err != nil {
 			return err
 		}
 	}
-	if item.State == ItemHeld && !p.out.closes() && !u.Changes(acl.AskNamespace, item.Ask) { // a close takes every question back
+	if item.State == ItemHeld && !p.out.isClose() && !u.Changes(acl.AskNamespace, item.Ask) { // a close withdraws every question anyway
 		var ends []time.Time
 		gone, err := p.n.asks.Withdraw(ctx, p.out.key(), func(ask acl.Ask) bool {
 			if ask.ID == item.Ask {
@@ -298,7 +296,7 @@ func (p *posting) answer(ctx context.Context, raw []byte) error {
 	return acceptCounts(ctx, u, item, "") // an accept may have waited for this answer
 }
 
-// enqueue signs a message and puts it into the unit: into the conversation, the transcript and the outbox.
+// enqueue signs a message and adds it to the unit: to the conversation, the transcript and the outbox.
 func (n *Node) enqueue(ctx context.Context, u *conversations.Unit, out Outgoing) (wire.Message, []byte, error) {
 	if out.InReplyTo != "" {
 		out.Payload = withMeta(out.Payload, "in_reply_to", string(out.InReplyTo)) // AM-16, AM-34
@@ -315,33 +313,33 @@ func (n *Node) enqueue(ctx context.Context, u *conversations.Unit, out Outgoing)
 	}
 	event.ID, event.Answers = s.Message.ID, out.InReplyTo
 	switch {
-	case out.closes():
+	case out.isClose():
 		event.Kind = conversations.ClosedByUs
 	case out.InReplyTo != "":
 		event.Kind = conversations.Replied
 	}
-	// The close that tells of a rejection follows the rejection, which ended the conversation already (AM-35).
-	if !out.closes() || !u.Conversation().Rejected {
+	// The close that reports a rejection comes after the rejection, which has already ended the conversation (AM-35).
+	if !out.isClose() || !u.Conversation().Rejected {
 		if err := u.Record(ctx, event); err != nil {
 			return wire.Message{}, nil, err
 		}
 	}
-	u.Append(s.entry())
-	if out.letter == "" {
-		out.letter = n.outbox.NewID(u.Now)
+	u.Append(s.transcriptEntry())
+	if out.entryID == "" {
+		out.entryID = n.outbox.NewID(u.Now)
 	}
-	letter := Letter{Raw: s.Raw, Signer: n.fingerprint(), OutboxEntry: owner.OutboxEntry{
-		ID: out.letter, State: SendQueued, To: out.To, Address: out.Address, Conversation: out.Conv,
+	entry := OutboxEntry{Raw: s.Raw, Signer: n.fingerprint(), OutboxEntry: owner.OutboxEntry{
+		ID: out.entryID, State: SendQueued, To: out.To, Address: out.Address, Conversation: out.Conv,
 		MessageID: s.Message.ID, First: s.Message.ID, Intent: out.Intent, Action: out.Payload.GetStr("action"), Via: out.Via,
 		Created: u.Now, Signed: u.Now, InFlight: true, Fetchable: out.fetchable,
 	}}
-	change := letter.change()
+	change := entry.change()
 	change.Max = maxQueued
 	u.Add(change)
 	return s.Message, s.Raw, nil
 }
 
-// principal is who access rules act on at the other side, as far as the sender of a first message knows it.
+// principal returns the principal of the recipient that access rules apply to, as far as it is known before an answer.
 func principal(out Outgoing) string {
 	if out.Address != "" {
 		return out.Address
@@ -349,15 +347,15 @@ func principal(out Outgoing) string {
 	return string(out.To)
 }
 
-// withMeta sets one of our extensions (AM-16).
+// withMeta sets one of our extensions in the payload's metadata (AM-16).
 func withMeta(payload wire.Value, key, value string) wire.Value {
 	meta, _ := payload.Get("metadata")
 	return payload.With("metadata", meta.With(key, wire.Text(value)))
 }
 
-// accepting makes an accept answer the proposal that stands, unless its sender named what it answers, and refuses one
-// that does not say what it accepts (AM-88).
-func (n *Node) accepting(ctx context.Context, out *Outgoing, now time.Time) error {
+// bindAccept makes an accept answer the current proposal, unless the sender named the message that it answers. It
+// refuses an accept that does not say what it accepts (AM-88).
+func (n *Node) bindAccept(ctx context.Context, out *Outgoing, now time.Time) error {
 	if out.Payload.GetStr("action") != "accept" || out.Intent != wire.Schedule && out.Intent != wire.Negotiate {
 		return nil
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// TestDeliveryOutcomes holds AM-18, AM-47 and AM-49 over real HTTP.
+// TestDeliveryOutcomes checks AM-18, AM-47 and AM-49 over real HTTP.
 func TestDeliveryOutcomes(t *testing.T) {
 	const refusal = `{"error":{"code":%q,"message":"no\u001b[2J","retry":%v}}`
 	mesh := meshtest.New(t)
@@ -28,36 +28,36 @@ func TestDeliveryOutcomes(t *testing.T) {
 		name      string
 		answer    func(w http.ResponseWriter, m wire.Message)
 		want      node.SendState
-		processed bool // with queued: what a later resend must reckon with
+		processed bool // if queued: whether the peer may have processed the message
 		wait      time.Duration
 		hint      string
 	}{
 		{name: "reply", answer: ann.says(`{"action":"confirmed"}`), want: node.SendDelivered},
 		{name: "503", answer: status(503), want: node.SendQueued},
 		{name: "503 and later", answer: status(503, "Retry-After", "120"), want: node.SendQueued, wait: 2 * time.Minute},
-		{name: "429", answer: tells(429, fmt.Sprintf(refusal, "RATE_LIMITED", true)), want: node.SendQueued},
+		{name: "429", answer: statusWithBody(429, fmt.Sprintf(refusal, "RATE_LIMITED", true)), want: node.SendQueued},
 		{name: "500", answer: status(500), want: node.SendQueued, processed: true},
 		{name: "408", answer: status(408), want: node.SendQueued, processed: true},
 		{name: "reset", answer: func(http.ResponseWriter, wire.Message) { panic(http.ErrAbortHandler) }, want: node.SendQueued, processed: true},
 		{name: "hang", answer: func(http.ResponseWriter, wire.Message) { <-hung }, want: node.SendQueued, processed: true},
-		{name: "400 retry", answer: tells(400, fmt.Sprintf(refusal, "AGENT_UNAVAILABLE", true)), want: node.SendQueued, processed: true},
-		{name: "503 no retry", answer: tells(503, fmt.Sprintf(refusal, "AGENT_UNAVAILABLE", false)), want: node.SendFailed},
+		{name: "400 retry", answer: statusWithBody(400, fmt.Sprintf(refusal, "AGENT_UNAVAILABLE", true)), want: node.SendQueued, processed: true},
+		{name: "503 no retry", answer: statusWithBody(503, fmt.Sprintf(refusal, "AGENT_UNAVAILABLE", false)), want: node.SendFailed},
 		{name: "redirect", answer: status(302, "Location", "http://127.0.0.1:1/"), want: node.SendFailed},
-		{name: "not allowed", answer: tells(403, fmt.Sprintf(refusal, "UNAUTHORIZED", false)), want: node.SendFailed},
+		{name: "not allowed", answer: statusWithBody(403, fmt.Sprintf(refusal, "UNAUTHORIZED", false)), want: node.SendFailed},
 		{name: "404", answer: status(404), want: node.SendFailed},
 		{name: "our clock", answer: func(w http.ResponseWriter, _ wire.Message) {
 			w.Header().Set("Date", time.Now().Add(time.Hour).UTC().Format(http.TimeFormat))
-			tells(400, fmt.Sprintf(refusal, "INVALID_MESSAGE", false))(w, wire.Message{})
+			statusWithBody(400, fmt.Sprintf(refusal, "INVALID_MESSAGE", false))(w, wire.Message{})
 		}, want: node.SendFailed, hint: "clock"},
 		{name: "no content", answer: status(204), want: node.SendDelivered},
 		{name: "empty", answer: status(200), want: node.SendDelivered},
-		{name: "relay", answer: tells(202, `{"relay_id":"relay_1","status":"queued"}`), want: node.SendDelivered, hint: "kept for the peer"},
+		{name: "relay", answer: statusWithBody(202, `{"relay_id":"relay_1","status":"queued"}`), want: node.SendDelivered, hint: "kept for the peer"},
 		{name: "pending", answer: func(w http.ResponseWriter, m wire.Message) {
 			w.WriteHeader(202)
 			ann.says(`{"action":"pending_approval"}`)(w, m)
 		}, want: node.SendDelivered, hint: "owner decides"},
-		{name: "unsigned", answer: tells(200, `{"action":"confirmed"}`), want: node.SendUnverified},
-		{name: "text", answer: tells(200, `OK`), want: node.SendUnverified},
+		{name: "unsigned", answer: statusWithBody(200, `{"action":"confirmed"}`), want: node.SendUnverified},
+		{name: "text", answer: statusWithBody(200, `OK`), want: node.SendUnverified},
 		{name: "another signer", answer: func(w http.ResponseWriter, m wire.Message) {
 			w.Write(mallory.Sign(ann.reply(m, `{"action":"confirmed"}`)))
 		}, want: node.SendUnverified},
@@ -99,18 +99,18 @@ func TestDeliveryOutcomes(t *testing.T) {
 			if sent.State != c.want || !strings.Contains(sent.Hint, c.hint) {
 				t.Fatalf("sent = %+v, want %s, hint %q", sent, c.want, c.hint)
 			}
-			letter := theLetter(t, chris.Node)
-			if letter.State != c.want || letter.Processed != c.processed {
-				t.Errorf("letter is %s, maybe processed %v; want %s, %v", letter.State, letter.Processed, c.want, c.processed)
+			entry := theEntry(t, chris.Node)
+			if entry.State != c.want || entry.Processed != c.processed {
+				t.Errorf("entry is %s, maybe processed %v; want %s, %v", entry.State, entry.Processed, c.want, c.processed)
 			}
 			if c.want == node.SendQueued {
 				least := max(4*time.Second, c.wait)
-				if wait := letter.Due.Sub(letter.Signed); wait < least || wait > least+10*time.Second {
+				if wait := entry.Due.Sub(entry.Signed); wait < least || wait > least+10*time.Second {
 					t.Errorf("next attempt after %v, want %v or a little more", wait, least)
 				}
 			}
 			if sent.Err != nil && strings.ContainsRune(sent.Err.Message, 0x1b) {
-				t.Errorf("the peer's text reaches the owner raw: %q", sent.Err.Message)
+				t.Errorf("the peer's text reaches the owner unescaped: %q", sent.Err.Message)
 			}
 			items, _, err := chris.Inbox(t.Context(), "", "", 10)
 			if err != nil {
@@ -134,8 +134,8 @@ func TestDeliveryOutcomes(t *testing.T) {
 	}
 }
 
-// TestReplyIsNotTakenTwice: a peer that answers with a reply it gave before has said nothing new, and posting that
-// reply to our endpoint changes nothing either (THREATS 4).
+// TestReplyIsNotTakenTwice: a peer that repeats an earlier reply has no further effect, and neither has the same reply
+// posted to our endpoint (THREATS 4).
 func TestReplyIsNotTakenTwice(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Node("chris", nil)
@@ -151,7 +151,7 @@ func TestReplyIsNotTakenTwice(t *testing.T) {
 		t.Fatalf("first: %+v", sent)
 	}
 	if sent := mustSend(t, chris.Node, ann.message(t, "2"), 10*time.Second); sent.Reply != nil {
-		t.Errorf("second: %+v, want no reply handed on", sent)
+		t.Errorf("second: %+v, want no reply passed on", sent)
 	}
 	for range 2 {
 		must(t, meshtest.Post(t, chris.URL, reply), http.StatusOK)
@@ -160,7 +160,7 @@ func TestReplyIsNotTakenTwice(t *testing.T) {
 		t.Errorf("state: %s", got)
 	}
 
-	// The same id with other content is no reply.
+	// A message with the same id and other content is not a valid reply.
 	first, err := wire.ParseObject(reply)
 	if err != nil {
 		t.Fatal(err)
@@ -175,7 +175,7 @@ func TestReplyIsNotTakenTwice(t *testing.T) {
 	}
 }
 
-// TestOurCloseIsDone: a close that meets a closed conversation has done its work (AM-38).
+// TestOurCloseIsDone: a close of a conversation that the peer has closed already counts as delivered (AM-38).
 func TestOurCloseIsDone(t *testing.T) {
 	mesh := meshtest.New(t)
 	chris := mesh.Node("chris", nil)
@@ -202,8 +202,8 @@ func TestOurCloseIsDone(t *testing.T) {
 	}
 }
 
-// TestAgreement is the flow of the specification, once over the accept that the opener sends and once over the one
-// that it gets: both sides end completed, both owners are told (AM-36, AM-39).
+// TestAgreement plays the flow of the specification, once with an accept by the opener and once with an accept by the
+// other side. Both sides end completed, and both owners get a notice (AM-36, AM-39).
 func TestAgreement(t *testing.T) {
 	for _, accepts := range []string{"opener", "other"} {
 		t.Run(accepts, func(t *testing.T) {
@@ -242,7 +242,7 @@ func TestAgreement(t *testing.T) {
 					agreed = agreed || n.Kind == "agreed" && n.Title == "Coffee" && strings.Contains(n.Text, "Blue Bottle") && strings.Contains(n.Text, "10:00")
 				}
 				if !agreed {
-					t.Errorf("%s's owner was not told of title, time and place: %+v", side.Name, list)
+					t.Errorf("%s's owner got no notice with title, time and place: %+v", side.Name, list)
 				}
 			}
 			letters, _, err := chris.Outbox(t.Context(), "", "", 10)
@@ -257,7 +257,7 @@ func TestAgreement(t *testing.T) {
 	}
 }
 
-// waitFor polls what happens in the background of real servers.
+// waitFor polls until done returns true, and fails after a minute. It is for work in the background of real servers.
 func waitFor(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -272,7 +272,7 @@ func waitFor(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// TestOutboundApproval: what waits for the owner has not left, and leaves unchanged (AM-50).
+// TestOutboundApproval: a message that waits for the owner has not left, and leaves unchanged (AM-50).
 func TestOutboundApproval(t *testing.T) {
 	mesh := meshtest.New(t)
 	ann := newPeer(t, mesh, "ann")
@@ -297,10 +297,10 @@ func TestOutboundApproval(t *testing.T) {
 			Payload wire.Value
 		}
 		if err := json.Unmarshal(ask.Body, &shown); err != nil || shown.To != ann.ID || shown.Payload.GetStr("action") != "deliver" {
-			t.Errorf("the owner is shown %s, %v", ask.Body, err)
+			t.Errorf("the owner sees %s, %v", ask.Body, err)
 		}
 		if _, err := chris.Asks().Decide(t.Context(), ask.ID, "another hash", c.choice, "test", time.Now()); err == nil {
-			t.Error("a decision about something else counts")
+			t.Error("a decision with another hash counts")
 		}
 		decide(t, chris, ask, c.choice)
 		if c.leaves > 0 {
@@ -312,7 +312,8 @@ func TestOutboundApproval(t *testing.T) {
 	}
 }
 
-// TestCloseCarriesNothingOut: a close leaves without the owner's word, what travels in one does not (AM-50).
+// TestCloseCarriesNothingOut: a plain close leaves without the owner's approval, but one with further text does not
+// (AM-50).
 func TestCloseCarriesNothingOut(t *testing.T) {
 	mesh := meshtest.New(t)
 	ann := newPeer(t, mesh, "ann")
@@ -334,6 +335,6 @@ func TestCloseCarriesNothingOut(t *testing.T) {
 	mustSend(t, chris.Node, opening, 10*time.Second)
 	out.Payload, _ = wire.Parse([]byte(closing))
 	if sent := mustSend(t, chris.Node, out, 10*time.Second); sent.State != node.SendDelivered {
-		t.Errorf("a mere close = %+v, want it delivered", sent)
+		t.Errorf("a plain close = %+v, want it delivered", sent)
 	}
 }

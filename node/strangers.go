@@ -16,12 +16,12 @@ import (
 )
 
 const (
-	rejectBatch = 20 // questions that are decided at once
+	rejectBatch = 20 // questions decided at once
 )
 
-// RejectStrangers rejects each sender that waits now and that the owner does not know, as if the owner did so one by one:
-// each is remembered (AM-35). It decides several questions at once, so that they share the writes to the disk. It goes on
-// after an error, which leaves a question as it was, and returns how many it rejected. by names the door.
+// RejectStrangers rejects every sender that waits now and is unknown to the owner, as if the owner rejected them one by
+// one, and remembers each rejection (AM-35). It decides several questions at once, so that they share disk writes. It
+// continues after an error, which leaves a question unchanged, and returns the number of rejections. by names the door.
 func (n *Node) RejectStrangers(ctx context.Context, by string) (rejected int, err error) {
 	began := time.Now()
 	var done atomic.Int64
@@ -32,7 +32,7 @@ func (n *Node) RejectStrangers(ctx context.Context, by string) (rejected int, er
 		}
 		var group errgroup.Group
 		for _, ask := range asks {
-			if ask.Created.After(began) { // with those that come in meanwhile this would never end
+			if ask.Created.After(began) { // with the questions that arrive meanwhile, this would never end
 				next = ""
 				break
 			}
@@ -45,8 +45,7 @@ func (n *Node) RejectStrangers(ctx context.Context, by string) (rejected int, er
 	}
 }
 
-// rejectStranger rejects the sender that a question is about, if the question is whether a sender that the owner does not
-// know may write. It counts the rejection in done.
+// rejectStranger rejects the sender of a question if the owner does not know the sender, and counts that in done.
 func (n *Node) rejectStranger(ctx context.Context, ask acl.Ask, by string, done *atomic.Int64) error {
 	if !isAboutSender(ask) {
 		return nil
@@ -66,7 +65,7 @@ func (n *Node) rejectStranger(ctx context.Context, ask acl.Ask, by string, done 
 	return nil
 }
 
-// isAboutSender reports whether the question is whether a sender may write at all.
+// isAboutSender reports whether the question asks if a sender may write at all.
 func isAboutSender(ask acl.Ask) bool {
 	var held owner.HeldBody
 	return ask.Kind == askMessage && json.Unmarshal(ask.Body, &held) == nil && held.Hold == "sender"

@@ -13,8 +13,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// TestRejectAllStrangers: the owner empties a list that somebody has filled at once. Each sender is rejected until the owner
-// lifts it (AM-35); what known senders and our own side ask stays.
+// TestRejectAllStrangers: the owner can empty a flooded list at once. Each sender stays rejected until the owner lifts
+// that (AM-35). Questions about known senders and about messages of ours stay open.
 func TestRejectAllStrangers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mesh := meshtest.InMemory(t)
@@ -27,7 +27,7 @@ func TestRejectAllStrangers(t *testing.T) {
 		var last *meshtest.Stranger
 		for i := range many {
 			last = mesh.Stranger(fmt.Sprintf("evil-%d", i))
-			for range 1 + i%2 { // every other one waits with two messages
+			for range 1 + i%2 { // every other stranger sends two messages
 				must(t, sarah.Post(last.Sign(last.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusAccepted)
 				time.Sleep(time.Millisecond)
 			}
@@ -44,10 +44,10 @@ func TestRejectAllStrangers(t *testing.T) {
 			return done.Rejected
 		}
 		if n := reject(); n != many {
-			t.Errorf("%d were rejected, want %d", n, many)
+			t.Errorf("%d senders were rejected, want %d", n, many)
 		}
 		if asks := pendingAsks(t, sarah); len(asks) != 1 || asks[0].Subject != string(friend.ID) {
-			t.Errorf("%d questions wait, want that of the friend", len(asks))
+			t.Errorf("%d questions are open, want only the friend's", len(asks))
 		}
 		if items, _, err := sarah.Inbox(t.Context(), node.ItemRejected, "", 1000); err != nil || len(items) != many+many/2 {
 			t.Errorf("%d messages are rejected, %v, want %d", len(items), err, many+many/2)
@@ -56,7 +56,7 @@ func TestRejectAllStrangers(t *testing.T) {
 			t.Errorf("a rejected sender again: %d %s", a.Status, a.Body)
 		}
 		if n := reject(); n != 0 {
-			t.Errorf("%d were rejected a second time", n)
+			t.Errorf("%d senders were rejected a second time", n)
 		}
 	})
 }

@@ -16,19 +16,19 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// kindTask is an item that a bridge laid into the inbox. It is in no conversation: its bridge takes the answer.
+// kindTask is the kind of an item that a bridge added. It is in no conversation: its bridge takes the answer.
 const kindTask = "task"
 
-// aboutTerm finds the items that can still be answered about a matter.
+// aboutTerm returns the term of the items about a matter that can still be answered.
 func aboutTerm(about string) string { return "about:" + about }
 
-// lay adds what becomes of the items about a matter, and a new one if none stands.
-func (n *Node) lay(ctx context.Context, u *conversations.Unit, t bridge.Task) error {
+// updateTask updates the items about a matter, and adds a new item if none of them is open.
+func (n *Node) updateTask(ctx context.Context, u *conversations.Unit, t bridge.Task) error {
 	page, err := n.store.Records().List(ctx, nsInbox, aboutTerm(t.About), "", 100, u.Now)
 	if err != nil {
 		return err
 	}
-	stands := false
+	isOpen := false
 	for _, rec := range page.Records {
 		item, err := decodeItem(rec)
 		if err != nil {
@@ -42,13 +42,13 @@ func (n *Node) lay(ctx context.Context, u *conversations.Unit, t bridge.Task) er
 				item.State = ItemAnswered
 			}
 		case t.Taken && item.State == ItemNew:
-			stands, item.State = true, ItemRead
+			isOpen, item.State = true, ItemRead
 		default:
-			stands = true
+			isOpen = true
 			continue
 		}
 		u.Add(item.change())
-		if held { // an answer to it waits for the owner
+		if held { // an answer to the item waits for the owner
 			stale, err := n.asks.WithdrawAbout(ctx, t.About, func(a acl.Ask) bool { return a.ID == item.Ask }, u.Now)
 			if err != nil {
 				return err
@@ -56,7 +56,7 @@ func (n *Node) lay(ctx context.Context, u *conversations.Unit, t bridge.Task) er
 			u.Add(stale...)
 		}
 	}
-	if t.Turn != "" && !stands {
+	if t.Turn != "" && !isOpen {
 		u.Add(n.newTask(t, u.Now).change())
 	}
 	return nil
@@ -74,7 +74,7 @@ func (n *Node) newTask(t bridge.Task, now time.Time) Item {
 	return item
 }
 
-// answerTask hands the answer to a task to its bridge, or asks the owner first where the rules for what leaves say so.
+// answerTask passes the answer to a task on to its bridge, or asks the owner first if the outbound rules require it.
 func (n *Node) answerTask(ctx context.Context, item Item, payload wire.Value) (Sent, error) {
 	if payload.Kind() != wire.Object {
 		return Sent{}, owner.Fault(http.StatusBadRequest, "payload must be a JSON object", "")
@@ -87,7 +87,7 @@ func (n *Node) answerTask(ctx context.Context, item Item, payload wire.Value) (S
 	if err != nil {
 		return Sent{}, err
 	}
-	if p.asks {
+	if p.needsOwner {
 		return n.askTaskAnswer(ctx, item, out, p)
 	}
 	result, err := n.deliverAnswer(ctx, item, payload, nil)
@@ -98,16 +98,17 @@ func (n *Node) answerTask(ctx context.Context, item Item, payload wire.Value) (S
 	return Sent{State: SendDelivered, ReplyTree: result}, nil
 }
 
-// deliverAnswer hands an answer to the bridge of a task, in one unit with changes. Of two that answer one task, one does.
+// deliverAnswer passes an answer to the bridge of a task, in one unit with changes. Of two answers to a task, one
+// succeeds.
 func (n *Node) deliverAnswer(ctx context.Context, item Item, payload wire.Value, changes []store.Change) (wire.Value, error) {
 	kind, _, _ := strings.Cut(item.About, "/")
-	served, _ := n.bridges.of(kind)
+	served, _ := n.bridges.find(kind)
 	a, ok := served.service.(bridge.Answerer)
 	if !ok {
 		return wire.Value{}, owner.Fault(http.StatusConflict, "nothing here serves "+kind+" any more", "mark it as read: agentmesh inbox ack "+item.ID)
 	}
 	for {
-		if err := item.answerable(); err != nil {
+		if err := item.checkAnswerable(); err != nil {
 			return wire.Value{}, err
 		}
 		result, err := a.Answer(ctx, bridge.Answer{
@@ -123,10 +124,10 @@ func (n *Node) deliverAnswer(ctx context.Context, item Item, payload wire.Value,
 		if err == nil {
 			return result, nil
 		}
-		now, again := n.Item(ctx, item.ID)
-		if again != nil || now.rev == item.rev {
+		now, getErr := n.Item(ctx, item.ID)
+		if getErr != nil || now.rev == item.rev {
 			return wire.Value{}, err
 		}
-		item = now // somebody was faster with it: what they did says whether there is still something to answer
+		item = now // another caller changed the item first: check whether it can still be answered
 	}
 }

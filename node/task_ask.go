@@ -13,18 +13,18 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// taskAnswer is the body of an askTask question: exactly what would be said, to whom, and to what.
+// taskAnswer is the body of an askTask question: exactly what is said, to whom, and about what.
 type taskAnswer struct {
 	Item    string          `json:"item"`
 	About   string          `json:"about"`
 	To      wire.AgentID    `json:"to"`
 	Name    string          `json:"name,omitempty"` // untrusted text
 	Intent  wire.Intent     `json:"intent"`
-	Asked   json.RawMessage `json:"asked"` // what is answered; untrusted text
+	Asked   json.RawMessage `json:"asked"` // the payload of the task; untrusted text
 	Payload wire.Value      `json:"payload"`
 }
 
-// askTaskAnswer puts the answer to a task before the owner (AM-50). The task waits meanwhile.
+// askTaskAnswer asks the owner about the answer to a task (AM-50). The task is held meanwhile.
 func (n *Node) askTaskAnswer(ctx context.Context, item Item, out Outgoing, p permission) (Sent, error) {
 	now := time.Now()
 	body, err := json.Marshal(taskAnswer{item.ID, item.About, item.Peer, item.PeerName, item.Intent, item.Payload, out.Payload})
@@ -36,7 +36,7 @@ func (n *Node) askTaskAnswer(ctx context.Context, item Item, out Outgoing, p per
 		return Sent{}, wire.ErrSyntax.Because(err)
 	}
 	choices := []acl.Choice{acl.Approve, acl.Reject}
-	if p.always {
+	if p.allowAlways {
 		choices = []acl.Choice{acl.Approve, acl.ApproveAlways, acl.Reject}
 	}
 	id := acl.NewAskID(now)
@@ -46,7 +46,7 @@ func (n *Node) askTaskAnswer(ctx context.Context, item Item, out Outgoing, p per
 	}, acl.Slot{Key: "outgoing/" + id, Term: "outgoing", Max: maxOutgoingAsks})
 	item.State, item.Ask = ItemHeld, ask.ID
 	notice := n.notice("outgoing", item.Peer, item.PeerName, store.ConvKey{}, now)
-	err = n.changeItem(ctx, item, append(changes, n.notices.Change(notice)))
+	err = n.storeItem(ctx, item, append(changes, n.notices.Change(notice)))
 	switch {
 	case isConflict(err):
 		return Sent{}, ErrAnswered
@@ -58,10 +58,10 @@ func (n *Node) askTaskAnswer(ctx context.Context, item Item, out Outgoing, p per
 	return Sent{State: SendHeld, Ask: ask.ID, Hint: "it waits for the owner: agentmesh approvals show " + ask.ID}, nil
 }
 
-// taskResolver carries out what the owner decided about the answer to a task.
+// taskResolver carries out the owner's decisions about answers to tasks.
 type taskResolver struct{ n *Node }
 
-// Resolve says it, or leaves the task to be answered otherwise. The rules for what leaves are asked again.
+// Resolve delivers the answer, or makes the task wait for another answer. It applies the outbound rules again.
 func (r taskResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) error {
 	n := r.n
 	var body taskAnswer
@@ -85,7 +85,7 @@ func (r taskResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) 
 		return ErrAnswered
 	}
 	if err := ask.CheckBody(); err != nil {
-		return n.notShown(ask, err)
+		return n.logNotShown(ask, err)
 	}
 	if _, err := n.permit(ctx, Outgoing{To: item.Peer, Intent: body.Intent, Payload: body.Payload}, d.Now); err != nil {
 		return err

@@ -10,13 +10,14 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// TestUnavailable: a sender must come back after what passes by itself; an internal error it takes as final (AM-47).
+// TestUnavailable: a fault that may pass becomes wire.ErrUnavailable, because senders give up after an internal error
+// (AM-47).
 func TestUnavailable(t *testing.T) {
 	for cause, want := range map[error]*wire.Error{
 		store.ErrUnavailable:     wire.ErrUnavailable,
 		store.ErrConflict:        wire.ErrUnavailable,
 		store.ErrQuota:           wire.ErrUnavailable, // the outbox is full
-		context.Canceled:         wire.ErrUnavailable, // the process is stopping
+		context.Canceled:         wire.ErrUnavailable, // the process stops
 		context.DeadlineExceeded: wire.ErrUnavailable,
 		store.ErrNotFound:        wire.ErrInternal,
 		wire.ErrIntent:           wire.ErrIntent,

@@ -13,16 +13,16 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// RuleUnproven is the rule of a question about an agent whose id does not lead to its key (AM-2).
+// RuleUnproven is the rule of a question about an agent whose id is not derived from its key (AM-2).
 const RuleUnproven = owner.RuleUnproven
 
-// ErrOtherKey: the key that the owner was shown is not the one that the agent is known by since.
+// ErrOtherKey means that the owner was shown another key than the one accepted for the agent since.
 var ErrOtherKey = &wire.Error{
 	Code: wire.InvalidSignature, Status: http.StatusConflict, Message: "another key of this agent was accepted meanwhile; reject this",
 }
 
-// doubtOf returns the key of a peer that the owner must accept first, nil if there is nothing to accept.
-func doubtOf(peer client.Peer) *bridge.UnprovenKey {
+// unprovenKeyOf returns the key of a peer that the owner must accept first, or nil if there is nothing to accept.
+func unprovenKeyOf(peer client.Peer) *bridge.UnprovenKey {
 	if !peer.IsDoubtful() {
 		return nil
 	}
@@ -32,17 +32,17 @@ func doubtOf(peer client.Peer) *bridge.UnprovenKey {
 	}
 }
 
-// doubtIn returns the peer and its key that the owner must accept first, from the error of a look-up.
-func doubtIn(err error) (client.Peer, *bridge.UnprovenKey) {
+// unprovenIn returns the peer in the error of a look-up with the key that the owner must accept first, or nil.
+func unprovenIn(err error) (client.Peer, *bridge.UnprovenKey) {
 	e, ok := errors.AsType[*client.UnprovenError](err)
 	if !ok {
 		return client.Peer{}, nil
 	}
-	return e.Peer, doubtOf(e.Peer)
+	return e.Peer, unprovenKeyOf(e.Peer)
 }
 
-// acceptKey returns the changes that pin the key of an agent as the owner was shown it; none for nil.
-func (n *Node) acceptKey(ctx context.Context, agent wire.AgentID, shown *bridge.UnprovenKey, now time.Time) ([]store.Change, error) {
+// pinChanges returns the changes that pin the key that the owner was shown, or none if shown is nil.
+func (n *Node) pinChanges(ctx context.Context, agent wire.AgentID, shown *bridge.UnprovenKey, now time.Time) ([]store.Change, error) {
 	if shown == nil {
 		return nil, nil
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// newSquatter is a peer with a key of its own that a directory lists under the id of victim. The directory is one that
-// does not care: ours would refuse it (see TestDerivedIDIsReserved).
+// newSquatter returns a peer with its own key that a directory lists under the id of victim. The directory of the test
+// allows that; ours refuses it (see TestDerivedIDIsReserved).
 func newSquatter(t *testing.T, mesh *meshtest.Mesh, name, victim string) *peer {
 	t.Helper()
 	p := newPeer(t, mesh, name)
@@ -37,8 +37,8 @@ func newSquatter(t *testing.T, mesh *meshtest.Mesh, name, victim string) *peer {
 	return p
 }
 
-// joins lets a node use the directories of meshes in their order.
-func joins(meshes ...*meshtest.Mesh) func(*node.Config) {
+// useDirectories configures a node that uses the directories of meshes in their order.
+func useDirectories(meshes ...*meshtest.Mesh) func(*node.Config) {
 	return func(cfg *node.Config) {
 		open(cfg)
 		cfg.Directories = nil
@@ -48,8 +48,8 @@ func joins(meshes ...*meshtest.Mesh) func(*node.Config) {
 	}
 }
 
-// unprovenIn returns what a question says about a key that does not prove the id.
-func unprovenIn(t *testing.T, ask acl.Ask) bridge.UnprovenKey {
+// shownUnproven returns the unproven key that a question shows.
+func shownUnproven(t *testing.T, ask acl.Ask) bridge.UnprovenKey {
 	t.Helper()
 	var body struct {
 		Unproven  bridge.UnprovenKey `json:"unproven"`
@@ -66,8 +66,8 @@ func unprovenIn(t *testing.T, ask acl.Ask) bridge.UnprovenKey {
 	return body.Recipient.Unproven
 }
 
-// TestSendToSquattedID: before a first message leaves to a derived id that does not lead to the card's key, the owner is
-// asked, even where every rule lets it out (AM-2, THREATS 34). What the owner accepts is the key that was shown.
+// TestSendToSquattedID: before the first message to a derived id that does not lead to the card's key, the owner is
+// asked, even if every rule permits the message (AM-2, THREATS 34). The owner accepts exactly the key that was shown.
 func TestSendToSquattedID(t *testing.T) {
 	t.Parallel()
 	for _, choice := range []acl.Choice{acl.Approve, acl.Reject} {
@@ -87,7 +87,7 @@ func TestSendToSquattedID(t *testing.T) {
 			t.Errorf("%d messages left before the owner decided", n)
 		}
 		ask := theAsk(t, chris)
-		shown := unprovenIn(t, ask)
+		shown := shownUnproven(t, ask)
 		if ask.Kind != "outgoing" || ask.Rule != node.RuleUnproven || shown.Fingerprint != mallory.Key.Public().Fingerprint() || shown.Directory != mesh.URL {
 			t.Errorf("ask %s by %s, unproven %+v", ask.Kind, ask.Rule, shown)
 		}
@@ -109,12 +109,12 @@ func TestSendToSquattedID(t *testing.T) {
 			}
 		}
 		if chris.Call("GET", "/peers", nil, &peers); len(peers.Items) != 1 || !peers.Items[0].Unproven {
-			t.Errorf("peers = %+v, want the key shown as not proven", peers)
+			t.Errorf("peers = %+v, want the key shown as unproven", peers)
 		}
 	}
 }
 
-// TestUnprovenKeyChangesBeforeApproval: the owner who accepts one key does not accept another that is there by then.
+// TestUnprovenKeyChangesBeforeApproval: an approval of one key does not accept another key that replaced it meanwhile.
 func TestUnprovenKeyChangesBeforeApproval(t *testing.T) {
 	t.Parallel()
 	mesh := meshtest.New(t)
@@ -127,15 +127,15 @@ func TestUnprovenKeyChangesBeforeApproval(t *testing.T) {
 	if _, err := mesh.Directory().Renew(t.Context(), card, owner, meshtest.Key("eve")); err != nil {
 		t.Fatal(err)
 	}
-	chris = mesh.Restart(chris, open) // as after the ten minutes for which a card is good
+	chris = mesh.Restart(chris, open) // a restart empties the card cache, like the end of its ten minutes
 	_, err := chris.Asks().Decide(t.Context(), ask.ID, ask.Hash, acl.Approve, "test", time.Now())
 	if !errors.Is(err, node.ErrRecipientChanged) || len(mallory.got()) != 0 {
 		t.Errorf("approve = %v, %d messages left", err, len(mallory.got()))
 	}
 }
 
-// TestSquattedSenderIsHeld: what a squatter writes waits for the owner in every mode, also under an id that the owner lets
-// in. The squatter's key is not pinned before, and a refusal does not fall on the agent whose id it is.
+// TestSquattedSenderIsHeld: a message of a squatter waits for the owner in every mode, even under an allowed id. The
+// squatter's key is not pinned before, and a rejection does not affect the agent whose id it is.
 func TestSquattedSenderIsHeld(t *testing.T) {
 	t.Parallel()
 	for name, configure := range map[string]func(*node.Config, wire.AgentID){
@@ -148,24 +148,24 @@ func TestSquattedSenderIsHeld(t *testing.T) {
 		for _, choice := range []acl.Choice{acl.Approve, acl.Reject} {
 			foreign, honest := meshtest.New(t), meshtest.New(t)
 			mallory := newSquatter(t, foreign, "mallory", "ann")
-			chris := foreign.Node("chris", func(cfg *node.Config) { joins(foreign, honest)(cfg); configure(cfg, mallory.ID) })
+			chris := foreign.Node("chris", func(cfg *node.Config) { useDirectories(foreign, honest)(cfg); configure(cfg, mallory.ID) })
 			write := func(s *meshtest.Stranger) meshtest.Answer {
 				return meshtest.Post(t, chris.URL, s.Sign(s.Draft(chris.ID(), wire.Deliver, hello)))
 			}
 			must(t, write(mallory.Stranger), http.StatusAccepted)
 			ask := theAsk(t, chris)
-			if shown := unprovenIn(t, ask); ask.Kind != "message" || ask.Rule != node.RuleUnproven || shown.Fingerprint != mallory.Key.Public().Fingerprint() {
+			if shown := shownUnproven(t, ask); ask.Kind != "message" || ask.Rule != node.RuleUnproven || shown.Fingerprint != mallory.Key.Public().Fingerprint() {
 				t.Errorf("%s: ask %s by %s, unproven %+v", name, ask.Kind, ask.Rule, shown)
 			}
 			decide(t, chris, ask, choice)
 			if choice == acl.Approve {
-				if name != "approval" { // there the next one waits as everybody's
+				if name != "approval" { // in approval mode the next message waits like everybody's
 					must(t, write(mallory.Stranger), http.StatusOK)
 				}
 				continue
 			}
 			ann := honest.Stranger("ann")
-			chris = foreign.Restart(chris, func(cfg *node.Config) { joins(foreign, honest)(cfg); configure(cfg, ann.ID) })
+			chris = foreign.Restart(chris, func(cfg *node.Config) { useDirectories(foreign, honest)(cfg); configure(cfg, ann.ID) })
 			want := http.StatusOK
 			if name == "approval" {
 				want = http.StatusAccepted
@@ -175,8 +175,8 @@ func TestSquattedSenderIsHeld(t *testing.T) {
 	}
 }
 
-// TestProvenCardWins: of several directories the one whose card proves the id counts, whatever the order, and a squatter
-// in the first keeps nobody from finding the agent in the second (AM-86).
+// TestProvenCardWins: of several directories, the one whose card proves the id counts, whatever their order. A
+// squatter in the first directory does not hide the agent in the second (AM-86).
 func TestProvenCardWins(t *testing.T) {
 	t.Parallel()
 	foreign, honest := meshtest.New(t), meshtest.New(t)
@@ -184,27 +184,27 @@ func TestProvenCardWins(t *testing.T) {
 	ann := newPeer(t, honest, "ann")
 	ann.answers(ann.says(`{"action":"received"}`))
 	for i, order := range [][]*meshtest.Mesh{{foreign, honest}, {honest, foreign}} {
-		chris := foreign.Node([]string{"chris", "carl"}[i], joins(order...))
+		chris := foreign.Node([]string{"chris", "carl"}[i], useDirectories(order...))
 		if sent := mustSend(t, chris.Node, ann.message(t, "hello"), 10*time.Second); sent.State != node.SendDelivered {
 			t.Errorf("order %d: sent = %+v %+v", i, sent, sent.Err)
 		}
 		if len(ann.got()) != i+1 || len(mallory.got()) != 0 {
 			t.Errorf("order %d: ann got %d, mallory %d", i, len(ann.got()), len(mallory.got()))
 		}
-		sarah := foreign.Node([]string{"sarah", "sam"}[i], joins(order...)) // has not met ann
+		sarah := foreign.Node([]string{"sarah", "sam"}[i], useDirectories(order...)) // has not met ann
 		must(t, meshtest.Post(t, sarah.URL, ann.Sign(ann.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusOK)
 		must(t, meshtest.Post(t, sarah.URL, mallory.Sign(mallory.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusUnauthorized)
 	}
 }
 
-// TestPinsOfBeforeStay: who was pinned before ids had to lead to keys is written to and read as before.
+// TestPinsOfBeforeStay: messages to and from an agent that was pinned before ids had to lead to keys work as before.
 func TestPinsOfBeforeStay(t *testing.T) {
 	t.Parallel()
 	mesh := meshtest.New(t)
 	mallory := newSquatter(t, mesh, "mallory", "ann")
 	chris := mesh.Node("chris", open)
 	if status := chris.Call("POST", "/peers/"+string(mallory.ID), map[string]string{"action": "repin", "fingerprint": "ed25519:00"}, nil); status != http.StatusConflict {
-		t.Errorf("repin of a key that nobody shows = %d", status)
+		t.Errorf("repin of an unknown key = %d", status)
 	}
 	repin := map[string]string{"action": "repin", "fingerprint": mallory.Key.Public().Fingerprint()}
 	if status := chris.Call("POST", "/peers/"+string(mallory.ID), repin, nil); status != http.StatusOK {
@@ -217,13 +217,13 @@ func TestPinsOfBeforeStay(t *testing.T) {
 	must(t, meshtest.Post(t, chris.URL, mallory.Sign(mallory.Draft(chris.ID(), wire.Deliver, hello))), http.StatusOK)
 }
 
-// TestLetterToSquattedID: a letter that was queued while no directory answered does not go to a squatter either. It fails
-// and says what to do.
+// TestLetterToSquattedID: a message that was queued while no directory answered does not go to a squatter either. It
+// fails with a hint.
 func TestLetterToSquattedID(t *testing.T) {
 	t.Parallel()
 	mesh := meshtest.New(t)
 	mallory := newSquatter(t, mesh, "mallory", "ann")
-	line := &cut{}
+	line := &cutLine{}
 	line.off.Store(true)
 	chris := mesh.Node("chris", func(cfg *node.Config) {
 		open(cfg)
@@ -233,28 +233,28 @@ func TestLetterToSquattedID(t *testing.T) {
 		t.Fatalf("sent = %+v", sent)
 	}
 	line.off.Store(false)
-	waitFor(t, "the letter fails", func() bool { return theLetter(t, chris.Node).State == node.SendFailed })
-	if l := theLetter(t, chris.Node); l.Err == nil || !strings.Contains(l.Hint, "peers repin") || len(mallory.got()) != 0 {
-		t.Errorf("letter = %+v %+v, %d messages left", l, l.Err, len(mallory.got()))
+	waitFor(t, "the entry fails", func() bool { return theEntry(t, chris.Node).State == node.SendFailed })
+	if e := theEntry(t, chris.Node); e.Err == nil || !strings.Contains(e.Hint, "peers repin") || len(mallory.got()) != 0 {
+		t.Errorf("entry = %+v %+v, %d messages left", e, e.Err, len(mallory.got()))
 	}
 }
 
-// TestSquatterAndOwnerWaitApart: what the agent itself writes is not decided with what a squatter wrote under its id.
+// TestSquatterAndOwnerWaitApart: messages of an agent are not decided together with those of a squatter under its id.
 func TestSquatterAndOwnerWaitApart(t *testing.T) {
 	t.Parallel()
 	foreign, honest := meshtest.New(t), meshtest.New(t)
 	mallory := newSquatter(t, foreign, "mallory", "ann")
-	configure := func(cfg *node.Config) { joins(foreign, honest)(cfg); cfg.Policy.Mode = acl.Approval }
+	configure := func(cfg *node.Config) { useDirectories(foreign, honest)(cfg); cfg.Policy.Mode = acl.Approval }
 	chris := foreign.Node("chris", configure)
 	must(t, meshtest.Post(t, chris.URL, mallory.Sign(mallory.Draft(chris.ID(), wire.Deliver, hello))), http.StatusAccepted)
 	ann := honest.Stranger("ann")
-	chris = foreign.Restart(chris, configure) // as after the ten minutes for which a card is good
+	chris = foreign.Restart(chris, configure) // a restart empties the card cache, like the end of its ten minutes
 	must(t, meshtest.Post(t, chris.URL, ann.Sign(ann.Draft(chris.ID(), wire.Deliver, hello))), http.StatusAccepted)
 	asks := pendingAsks(t, chris)
 	if len(asks) != 2 || asks[0].Rule != node.RuleUnproven || asks[1].Rule != "access.mode=approval" {
 		t.Fatalf("asks: %+v", asks)
 	}
-	// The agent's key is pinned by now, so the squatter's cannot be accepted any more.
+	// The agent's key is pinned now, so the squatter's key cannot be accepted any more.
 	if _, err := chris.Asks().Decide(t.Context(), asks[0].ID, asks[0].Hash, acl.Approve, "test", time.Now()); !errors.Is(err, node.ErrOtherKey) {
 		t.Errorf("approve the squatter = %v", err)
 	}

@@ -10,18 +10,18 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 )
 
-// takeBack lets the sender cancel what it sent and what waits for the owner (AM-36), and with that the event which it
-// cancels (AM-87). It is never held itself. What the owner is asked about messages of ours is not the sender's to take back.
-func (a *acceptance) takeBack(ctx context.Context) (bridge.Outcome, bool, error) {
+// cancelHeld lets the sender cancel its own held messages (AM-36), and the event that it cancels (AM-87). The
+// cancellation is never held. Questions about messages of ours are not the sender's to cancel.
+func (a *acceptance) cancelHeld(ctx context.Context) (bridge.Outcome, bool, error) {
 	action := a.in.Payload.GetStr("action")
 	if action != "withdraw" && action != "cancel" || a.unit.Conversation().Holds(a.now) == 0 {
 		return bridge.Outcome{}, false, nil
 	}
-	freed, err := a.n.withdraw(ctx, a.unit, func(ask acl.Ask) bool { return ask.Kind == askMessage })
+	freed, err := a.n.withdrawAsks(ctx, a.unit, func(ask acl.Ask) bool { return ask.Kind == askMessage })
 	if err != nil || len(freed) == 0 {
 		return bridge.Outcome{}, false, err
 	}
-	if err := a.received(ctx, conversations.Received); err != nil {
+	if err := a.recordMessage(ctx, conversations.Received); err != nil {
 		return bridge.Outcome{}, false, err
 	}
 	for _, ask := range freed {
@@ -29,13 +29,13 @@ func (a *acceptance) takeBack(ctx context.Context) (bridge.Outcome, bool, error)
 			return bridge.Outcome{}, false, err
 		}
 	}
-	out, err := a.answer(ctx, http.StatusOK, received())
+	out, err := a.answer(ctx, http.StatusOK, receiptPayload())
 	return out, true, err
 }
 
-// withdraw takes back those pending questions of the unit's conversation that which names, and the held items that they
-// are about. It returns the questions.
-func (n *Node) withdraw(ctx context.Context, u *conversations.Unit, which func(acl.Ask) bool) (gone []acl.Ask, err error) {
+// withdrawAsks withdraws the pending questions of the unit's conversation that which selects, and the held items that
+// they are about. It returns the withdrawn questions.
+func (n *Node) withdrawAsks(ctx context.Context, u *conversations.Unit, which func(acl.Ask) bool) (gone []acl.Ask, err error) {
 	key := u.Conversation().Key
 	changes, err := n.asks.Withdraw(ctx, key, func(ask acl.Ask) bool {
 		named := which(ask)
@@ -61,5 +61,5 @@ func (n *Node) withdraw(ctx context.Context, u *conversations.Unit, which func(a
 	return gone, nil
 }
 
-// all names every question.
-func all(acl.Ask) bool { return true }
+// anyAsk selects every question.
+func anyAsk(acl.Ask) bool { return true }

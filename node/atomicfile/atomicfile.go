@@ -1,4 +1,4 @@
-// Package atomicfile replaces files whole: after a crash there is the old file or the new one, never half of it.
+// Package atomicfile replaces whole files: after a crash, the file is either the old one or the new one, never a mix.
 package atomicfile
 
 import (
@@ -11,7 +11,7 @@ import (
 	"path/filepath"
 )
 
-// Write replaces the file at path, with mode 0600, by data. When it returns nil, the file and its name are durable.
+// Write replaces the file at path with data, mode 0600. When it returns nil, the content and the name are durable.
 func Write(path string, data []byte) error {
 	return WriteFunc(path, func(f *os.File) error {
 		_, err := f.Write(data)
@@ -19,7 +19,7 @@ func Write(path string, data []byte) error {
 	})
 }
 
-// WriteFunc is [Write] for what fill writes. If fill fails, the file at path stays as it was.
+// WriteFunc is [Write] for content that fill writes. If fill fails, the file at path is unchanged.
 func WriteFunc(path string, fill func(*os.File) error) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*") // mode 0600
 	if err != nil {
@@ -44,7 +44,7 @@ func WriteFunc(path string, fill func(*os.File) error) (err error) {
 	return nil
 }
 
-// WriteNew is [Write] for a file that must not exist: then the error is fs.ErrExist, and the file stays as it was.
+// WriteNew is [Write] for a new file. If the file exists already, it returns fs.ErrExist and leaves the file unchanged.
 func WriteNew(path string, data []byte) error {
 	if _, err := os.Lstat(path); err == nil {
 		return &fs.PathError{Op: "create", Path: path, Err: fs.ErrExist}
@@ -54,19 +54,19 @@ func WriteNew(path string, data []byte) error {
 	if err := Write(temp, data); err != nil {
 		return err
 	}
-	if err := os.Link(temp, path); err != nil { // unlike a rename it never replaces
+	if err := os.Link(temp, path); err != nil { // unlike a rename, a link never replaces a file
 		return err
 	}
 	SyncDir(filepath.Dir(path))
 	return nil
 }
 
-// WriteIn is [Write] beneath a root, whose links lead nowhere else. Only the content is durable: a caller that needs
-// the name as well syncs the directory.
+// WriteIn is [Write] inside root; symbolic links out of root are refused. Only the content is durable: a caller that
+// needs a durable name must sync the directory.
 func WriteIn(root *os.Root, name string, data []byte) error {
 	temp := path.Join(path.Dir(name), "."+path.Base(name)+".tmp")
 	if err := root.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err // a link of somebody else's perhaps, to which nothing is written
+		return err // it may be somebody else's link, which must not be written through
 	}
 	f, err := root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -82,7 +82,7 @@ func WriteIn(root *os.Root, name string, data []byte) error {
 	return root.Rename(temp, name)
 }
 
-// SyncDir makes the names in a directory durable if the system can. Windows cannot, and there is nothing better to do.
+// SyncDir makes the names in a directory durable if the system supports that. Windows does not.
 func SyncDir(dir string) {
 	if d, err := os.Open(dir); err == nil {
 		d.Sync()

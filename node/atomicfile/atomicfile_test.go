@@ -30,7 +30,7 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// TestFailedWrite: a write that fails half-way leaves the old file, and nothing beside it.
+// TestFailedWrite: a write that fails half-way keeps the old file and leaves no temporary file.
 func TestFailedWrite(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "file")
@@ -73,8 +73,8 @@ func TestWriteNew(t *testing.T) {
 	}
 }
 
-// TestWriteIn: a link that waits under the temporary name is not written through, and one that leads out of the root
-// is refused.
+// TestWriteIn: a link under the temporary name is not written through, and a link that leads out of the root is
+// refused.
 func TestWriteIn(t *testing.T) {
 	dir, outside := t.TempDir(), filepath.Join(t.TempDir(), "outside")
 	root, err := os.OpenRoot(dir)

@@ -9,8 +9,8 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// FuzzHookAnswer: whatever a hook prints, what comes of it can be signed as AM-15 has it, fits a message, and has the
-// shape of its intent.
+// FuzzHookAnswer: whatever a hook prints, an accepted answer can be signed as AM-15 requires, fits into a message, and
+// has the shape of its intent.
 func FuzzHookAnswer(f *testing.F) {
 	for _, s := range []string{
 		`{"payload":{"action":"deliver","message":{"body":"hi"}}}`, `{"payload":{"action":"x","n":1e3,"metadata":{"resend_of":"y"}}}`,
@@ -25,13 +25,13 @@ func FuzzHookAnswer(f *testing.F) {
 		}
 		p := *got.Payload
 		if text := p.JSON(); !bytes.Equal(text, signing.Canonical(p, signing.JCS)) || !bytes.Equal(text, signing.Canonical(p, signing.ES)) || len(text) > conversations.MaxPayload {
-			t.Errorf("payload %s has no one canonical form", text)
+			t.Errorf("payload %s has no single canonical form", text)
 		}
 		if _, err := wire.CheckPayload(wire.Deliver, p); err != nil {
 			t.Errorf("payload %s: %v", p.JSON(), err)
 		}
 		if meta, _ := p.Get("metadata"); meta.GetStr("resend_of") != "" || meta.GetStr("in_reply_to") != "" {
-			t.Errorf("payload %s claims what only the node may say", p.JSON())
+			t.Errorf("payload %s sets metadata that only the node may set", p.JSON())
 		}
 	})
 }

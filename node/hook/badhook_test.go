@@ -15,7 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/hook"
 )
 
-// TestHookThatPoursOut: a hook that answers a gigabyte is cut off after what an answer may have, and costs no memory.
+// TestHookThatPoursOut: an answer of a gigabyte is cut off at the maximum size and costs no memory.
 func TestHookThatPoursOut(t *testing.T) {
 	var poured atomic.Int64
 	url, c := hookServer(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -38,12 +38,12 @@ func TestHookThatPoursOut(t *testing.T) {
 		t.Errorf("%d MiB were allocated", grown>>20)
 	}
 	if poured.Load() >= 1<<30 {
-		t.Error("all of it was taken")
+		t.Error("the whole answer was read")
 	}
 }
 
-// TestReminderIsARunOfItsOwn: the reminder has an id of its own, or a receiver that drops repetitions would drop it;
-// a repetition of the reminder has the same.
+// TestReminderIsARunOfItsOwn: a reminder has its own id, because a receiver that drops repeats would drop it
+// otherwise. A repeat of the reminder has the same id.
 func TestReminderIsARunOfItsOwn(t *testing.T) {
 	var ids, texts []string
 	url, c := hookServer(t, func(w http.ResponseWriter, r *http.Request) {

@@ -10,17 +10,18 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Calendar answers mesh.schedule from the owner's calendars. Each call reads the calendars again, so its route is repeatable.
+// Calendar answers mesh.schedule from the owner's calendars. Each call reads the calendars again, so its route is
+// repeatable.
 type Calendar struct{ Scheduler *calendar.Scheduler }
 
 var _ Handler = Calendar{}
 
-// Handle never fails: what the calendars cannot answer is held for the owner.
+// Handle answers from the calendars, and holds the message for the owner if it cannot. It never fails.
 func (h Calendar) Handle(ctx context.Context, c Call) (Answer, error) {
 	q := calendar.Question{
 		Conversation: c.Conversation.Key.Peer + "/" + c.Conversation.Key.ID,
 		Known:        c.Sender.Trust != "" || c.Conversation.Mine,
-		Rounds:       countered(c.History),
+		Rounds:       countCounters(c.History),
 		Approved:     c.Approved,
 	}
 	if p := c.Conversation.Proposal; p != nil && p.By == conversations.Theirs && p.Message == c.Message.ID {
@@ -39,8 +40,8 @@ func (h Calendar) Handle(ctx context.Context, c Call) (Answer, error) {
 	return Answer{Payload: &r.Payload}, nil
 }
 
-// countered counts the times that we offered others.
-func countered(history []store.Entry) (n int) {
+// countCounters returns how often we made a counterproposal.
+func countCounters(history []store.Entry) (n int) {
 	for _, e := range history {
 		if said, ok := conversations.ReadContent(e); ok && e.Out && said.Payload.GetStr("action") == "counter" {
 			n++

@@ -10,18 +10,18 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Exec runs a program for each message: the message as JSON on standard input, the answer from standard output
-// (AM-74). A program that exits with another status than 0 failed, whatever it wrote.
+// Exec runs a program for each message. The program gets the message as JSON on standard input and writes the answer to
+// standard output (AM-74). A program that exits with another status than 0 has failed, whatever it wrote.
 type Exec struct {
-	Argv   []string // fixed; nothing is added to it
-	Dir    string   // empty: that of this process
-	Env    []string // the whole environment; nil: a PATH of the usual places
+	Argv   []string // fixed; nothing from a message is added
+	Dir    string   // empty: the directory of this process
+	Env    []string // the whole environment; nil: a PATH with the usual directories
 	Logger *slog.Logger
 }
 
 var _ Handler = Exec{}
 
-// Handle runs the program once. Its standard error goes to the log.
+// Handle runs the program once. It logs the end of the program's standard error.
 func (h Exec) Handle(ctx context.Context, c Call) (Answer, error) {
 	ctx, cancel := boundedContext(ctx)
 	defer cancel()
@@ -36,13 +36,13 @@ func (h Exec) Handle(ctx context.Context, c Call) (Answer, error) {
 	}
 	switch {
 	case errors.Is(err, subprocess.ErrOutputTooLarge):
-		return Answer{}, failed(TooLarge, name, err)
+		return Answer{}, newError(TooLarge, name, err)
 	case err != nil:
-		return Answer{}, failed(Crashed, name, err)
+		return Answer{}, newError(Crashed, name, err)
 	}
 	answer, err := parseAnswer(result.Output, c.Message.Intent)
 	if err != nil {
-		return Answer{}, failed(Malformed, name, err)
+		return Answer{}, newError(Malformed, name, err)
 	}
 	return answer, nil
 }

@@ -13,15 +13,15 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Handler is the agent behind the node, as one route reaches it: [Exec], [Webhook], [OpenClaw].
+// Handler is the agent behind the node, as a route reaches it: [Exec], [Webhook], [OpenClaw], [Calendar].
 //
-// Handle must end when ctx does. It is called at least once for a message and told the attempt (AM-75). Its error is
-// a *[Error]; the message then stays with the owner.
+// Handle must return when ctx ends. It may be called more than once for a message; Call.Attempt counts the calls
+// (AM-75). Its error is a *[Error]; the message then stays with the owner.
 type Handler interface {
 	Handle(ctx context.Context, c Call) (Answer, error)
 }
 
-// Call is one message for a handler. Everything a peer wrote in it is untrusted text.
+// Call is one message for a handler. Everything in it that a peer wrote is untrusted text.
 type Call struct {
 	Message      wire.Message // of a foreign peer: without Tree and signature
 	Payload      []byte       // canonical form of what was verified (AM-13)
@@ -29,16 +29,16 @@ type Call struct {
 	History      []store.Entry // the conversation so far, bounded
 	Sender       Sender
 	ActionKnown  bool
-	Sealed       bool // it came sealed (AM-85); Payload is what was inside, and an answer is sealed as well
+	Sealed       bool // it came sealed (AM-85); Payload is the opened payload, and the answer is sealed too
 	Attempt      int  // 1 for the first
-	Reply        bool // the message answers one of ours on its connection; see [Route].Replies
-	Approved     bool // the owner was asked about the message and let it through
-	// Reminder says that the handler was told of the message before and answered that the reply comes later. It did not
-	// come. There is one reminder.
+	Reply        bool // the message answers one of ours on its connection; see node.Route.Replies
+	Approved     bool // the owner approved the message
+	// Reminder reports that the handler got the message before and announced a later reply, which did not come. There
+	// is at most one reminder.
 	Reminder bool
 }
 
-// event is the type of the call, and id is its own, stable over repetitions.
+// event returns the type of the call and its id. The id is stable over repeats.
 func (c Call) event() (kind, id string) {
 	if c.Reminder {
 		return "message.reminder", string(c.Message.ID) + "-reminder"
@@ -46,7 +46,7 @@ func (c Call) event() (kind, id string) {
 	return "message.received", string(c.Message.ID)
 }
 
-// Sender is who wrote, and what the owner thinks of it.
+// Sender describes the author of a message and the owner's rule about it.
 type Sender struct {
 	AgentID  wire.AgentID
 	Name     string // from its card: untrusted text
@@ -54,69 +54,70 @@ type Sender struct {
 	Trust    string // the standing: "allowed", "approved", "" for a stranger
 }
 
-// Answer is what a handler says (AM-72). The zero value is nothing, which is answered with "received" (AM-71).
+// Answer is the answer of a handler (AM-72). The zero value means that it has nothing to say: the node answers
+// "received" (AM-71).
 type Answer struct {
 	Payload *wire.Value // the reply
-	Hold    string      // why the owner must decide; shown to the owner alone
+	Hold    string      // why the owner must decide; only the owner sees it
 	Err     *wire.Error // wire.ErrIntent or wire.ErrOwnerRejected
-	Async   bool        // the reply comes later through the owner API
+	Async   bool        // the reply will come later through the owner API
 }
 
-// Fault is how a handler failed.
+// Fault classifies how a handler failed.
 type Fault string
 
 const (
-	Timeout     Fault = "timeout"     // it hung and was stopped
-	Crashed     Fault = "crashed"     // it could not be run, or said that it failed
+	Timeout     Fault = "timeout"     // it did not answer in time and was stopped
+	Crashed     Fault = "crashed"     // it could not run, or reported a failure
 	Unreachable Fault = "unreachable" // its URL did not answer
-	Malformed   Fault = "rubbish"     // what it said is not an answer
-	TooLarge    Fault = "too-large"   // it said too much
+	Malformed   Fault = "rubbish"     // its output is not an answer
+	TooLarge    Fault = "too-large"   // its output is too large
 )
 
-// Error is a handler that failed. Its text is for the log: it may quote what the handler printed, made printable.
+// Error reports that a handler failed. Its text is for the log: it may quote the handler's output, made printable.
 type Error struct {
 	Fault Fault
-	Route string // what was called: a program, a host
+	Route string // the program or host that was called
 	cause error
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("hook %s: %s: %v", e.Route, e.Fault, e.cause) }
 func (e *Error) Unwrap() error { return e.cause }
 
-func failed(fault Fault, route string, cause error) error {
+func newError(fault Fault, route string, cause error) error {
 	if errors.Is(cause, context.DeadlineExceeded) {
 		fault = Timeout
 	}
 	return &Error{Fault: fault, Route: route, cause: cause}
 }
 
-// DefaultTimeout is how long a handler may take if nothing else is said (AM-74).
+// DefaultTimeout bounds a call whose context has no deadline (AM-74).
 const DefaultTimeout = 5 * time.Minute
 
 const (
 	maxOutput  = 256 << 10 // AM-72
-	maxHistory = 64 << 10  // of the conversation so far, in bytes of messages
+	maxHistory = 64 << 10  // bytes of earlier messages of the conversation
 )
 
-// parseAnswer reads what a handler said about a message of intent. It can say a payload, a hold or an error and
-// nothing else, so that it never reaches the envelope.
-func parseAnswer(said []byte, intent wire.Intent) (Answer, error) {
-	if len(strings.TrimSpace(string(said))) == 0 {
+// parseAnswer parses a handler's answer to a message of the given intent. An answer can contain only a payload, a hold
+// or an error, so that a handler cannot set other fields of the message.
+func parseAnswer(output []byte, intent wire.Intent) (Answer, error) {
+	if len(strings.TrimSpace(string(output))) == 0 {
 		return Answer{}, nil
 	}
-	v, err := wire.ParseObject(said)
+	v, err := wire.ParseObject(output)
 	if err != nil {
-		return Answer{}, fmt.Errorf("its answer is not one strict JSON object: %w", err)
+		return Answer{}, fmt.Errorf("the answer is not one strict JSON object: %w", err)
 	}
 	if v.Len() == 0 {
 		return Answer{}, nil
 	}
 	if v.Len() > 1 {
-		return Answer{}, errors.New("its answer must have one member: payload, hold or error")
+		return Answer{}, errors.New("the answer must have exactly one member: payload, hold or error")
 	}
 	member := v.Members()[0]
 	if member.Value.Kind() != wire.Object {
-		return Answer{}, errors.New("the member of its answer must be an object")
+		return Answer{}, errors.New("the member of the answer must be an object")
 	}
 	switch member.Key {
 	case "payload":
@@ -137,10 +138,10 @@ func parseAnswer(said []byte, intent wire.Intent) (Answer, error) {
 		}
 		return Answer{}, errors.New("error.code must be INTENT_NOT_SUPPORTED or OWNER_REJECTED")
 	}
-	return Answer{}, errors.New("its answer must have one member: payload, hold or error")
+	return Answer{}, errors.New("the answer must have exactly one member: payload, hold or error")
 }
 
-// document is what a hook is told (AM-72).
+// document returns the JSON document that a hook gets (AM-72).
 func (c Call) document() []byte {
 	m := c.Message
 	kind, _ := c.event()
@@ -180,7 +181,7 @@ func (c Call) document() []byte {
 	).JSON()
 }
 
-// history is the newest of the conversation that fits, oldest first, without the message itself.
+// history returns the newest messages of the conversation that fit, oldest first, without the message itself.
 func (c Call) history() wire.Value {
 	room := maxHistory
 	var turns []wire.Value
@@ -208,7 +209,7 @@ func (c Call) history() wire.Value {
 	return wire.Arr(turns...)
 }
 
-// loggerOr returns a logger that can be used.
+// loggerOr returns l, or a logger that discards everything if l is nil.
 func loggerOr(l *slog.Logger) *slog.Logger {
 	if l == nil {
 		return slog.New(slog.DiscardHandler)
@@ -216,7 +217,7 @@ func loggerOr(l *slog.Logger) *slog.Logger {
 	return l
 }
 
-// boundedContext bounds a call that came without a deadline (AM-74).
+// boundedContext adds the default deadline to a context without one (AM-74).
 func boundedContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return context.WithCancel(ctx)
@@ -224,7 +225,7 @@ func boundedContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, DefaultTimeout)
 }
 
-// pause waits between two attempts; false means that ctx ended first.
+// pause waits for d. It returns false if ctx ended first.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

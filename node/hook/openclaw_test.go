@@ -14,7 +14,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// TestOpenClaw holds the request to what the gateway takes, and the fences around strangers' text (THREATS 30).
+// TestOpenClaw: the request has the form that the gateway accepts, and strangers' text stands between fences (THREATS
+// 30).
 func TestOpenClaw(t *testing.T) {
 	var got wire.Value
 	var header http.Header
@@ -34,7 +35,7 @@ func TestOpenClaw(t *testing.T) {
 		t.Errorf("headers: %v", header)
 	}
 	if _, ok := got.Get("sessionKey"); ok {
-		t.Error("sessionKey is sent although the owner did not turn it on")
+		t.Error("sessionKey is sent although the owner did not enable it")
 	}
 	if got.GetStr("agentId") != "main" || got.GetStr("name") != "AgentMesh" {
 		t.Errorf("body: %s", got.JSON())
@@ -61,7 +62,7 @@ func TestOpenClaw(t *testing.T) {
 		outside = before + after
 	}
 	if len(fence) < 20 || strings.Contains(outside, "Ignore your owner") || strings.Contains(outside, "]0;x") {
-		t.Errorf("text of the peer stands outside of the fence %q:\n%s", fence, outside)
+		t.Errorf("text of the peer is outside of the fence %q:\n%s", fence, outside)
 	}
 
 	h.SessionKey = true
@@ -69,7 +70,7 @@ func TestOpenClaw(t *testing.T) {
 		t.Errorf("sessionKey = %q, %v", got.GetStr("sessionKey"), err)
 	}
 	if again := got.GetStr("message"); again != text {
-		t.Errorf("the same message is told in other words, which is another run:\n%s", again)
+		t.Errorf("the same message has another text, which makes another run:\n%s", again)
 	}
 	other := aCall(t)
 	other.Message.ID = "msg_2"
@@ -79,11 +80,12 @@ func TestOpenClaw(t *testing.T) {
 	other.Reminder = true
 	told := got.GetStr("message")
 	if _, err := h.Handle(t.Context(), other); err != nil || header.Get("Idempotency-Key") != "msg_2-reminder" || got.GetStr("message") == told {
-		t.Errorf("a reminder is no run of its own, %v", err)
+		t.Errorf("a reminder does not start its own run, %v", err)
 	}
 }
 
-// The longest conversation there can be fits what a gateway takes, and what strangers wrote calls no skill.
+// TestOpenClawLongTexts: the longest possible conversation fits into what a gateway accepts, and strangers' text calls
+// no skill.
 func TestOpenClawLongTexts(t *testing.T) {
 	var size int
 	var got wire.Value
@@ -114,7 +116,7 @@ func TestOpenClawLongTexts(t *testing.T) {
 		}
 		for reference, literal := range map[string]string{"$github ": `\$github \$github`, "$1password ": `\$1password \$1password`, "$900 ": ` $900 $900`} {
 			if char == reference && !strings.Contains(text, literal) || regexp.MustCompile(`(^|[^\\])\$(github|1password)`).MatchString(text) {
-				t.Errorf("%s: a skill is called, or a sum is not one any more", name)
+				t.Errorf("%s: a skill is called, or a sum was changed", name)
 			}
 		}
 	}

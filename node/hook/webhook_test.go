@@ -6,7 +6,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 )
 
-// TestWebhookVector is the example of the Standard Webhooks specification.
+// TestWebhookVector checks the example of the Standard Webhooks specification.
 func TestWebhookVector(t *testing.T) {
 	secret, err := client.ParseWebhookSecret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
 	if err != nil {

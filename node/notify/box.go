@@ -12,57 +12,57 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Content says how much a notice may tell.
+// Content controls how much a notice tells.
 type Content string
 
 const (
 	Summary Content = "summary" // title, time and place of an agreed event; the default
-	None    Content = "none"    // that something happened, and with whom
+	None    Content = "none"    // only that something happened, and with whom
 )
 
 // Config configures [New]. Records is required.
 type Config struct {
 	Records store.Records
-	Content Content // empty: Summary
-	Target  Target  // nil: notices are listed and logged
-	Kinds   []string
-	// Urgent are the kinds that are told in quiet hours as well.
+	Content Content  // empty: Summary
+	Target  Target   // nil: notices are only listed and logged
+	Kinds   []string // the kinds that the target gets; empty: all
+	// Urgent are the kinds that are sent in quiet hours as well.
 	Urgent []string
 	Quiet  Quiet
-	Batch  time.Duration // how long notices are gathered; zero: 10 s
-	Keep   time.Duration // how long they can be listed; zero: 30 days
+	Batch  time.Duration // how long notices are collected into one batch; zero: 10 s
+	Keep   time.Duration // how long notices can be listed; zero: 30 days
 	Logger *slog.Logger  // gets one line per notice; nil discards
-	// Changed is called when telling the owner began to fail or works again; nil calls nothing.
+	// Changed is called when the target begins to fail and when it works again; nil means no call.
 	Changed func()
 }
 
 const (
 	defaultBatch = 10 * time.Second
 	defaultKeep  = 30 * 24 * time.Hour
-	sendTime     = time.Minute // for one call of the target, whatever it does
+	sendTimeout  = time.Minute // bounds one call of the target
 
-	maxBatch  = 50   // notices that are told one by one
-	maxTaken  = 1000 // and those that are only counted
-	perHour   = 60   // records of one kind in an hour; more are one record that counts
-	checkBack = time.Minute
+	maxBatch   = 50   // notices that a batch lists
+	maxCounted = 1000 // notices that a batch counts, including the listed ones
+	perHour    = 60   // records of one kind in an hour; one more record counts the rest
+	checkBack  = time.Minute
 )
 
-// Box is where notices go. It is safe for concurrent use.
+// Box stores notices and sends them to the target. It is safe for concurrent use.
 type Box struct {
-	cfg  Config
-	kick chan struct{}
+	cfg    Config
+	wakeup chan struct{}
 
 	mu    sync.Mutex
-	hours map[string]*hour // by kind, which are ours
+	hours map[string]*hourCount // by kind
 }
 
-// hour is how many notices of a kind there were since it began.
-type hour struct {
+// hourCount counts the notices of a kind in one hour.
+type hourCount struct {
 	since time.Time
 	count int
 }
 
-// New makes a box. It starts nothing: that is [Box.Run].
+// New makes a box. It starts no background work; [Box.Run] does.
 func New(cfg Config) *Box {
 	if cfg.Content == "" {
 		cfg.Content = Summary
@@ -76,15 +76,16 @@ func New(cfg Config) *Box {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Box{cfg: cfg, kick: make(chan struct{}, 1), hours: make(map[string]*hour)}
+	return &Box{cfg: cfg, wakeup: make(chan struct{}, 1), hours: make(map[string]*hourCount)}
 }
 
-// OnChanged has f called when telling the owner began to fail or works again. It is for set-up.
-func (b *Box) OnChanged(f func()) { b.cfg.Changed = f }
+// OnStatusChange sets the function that is called when the target begins to fail and when it works again. Call it
+// before [Box.Run].
+func (b *Box) OnStatusChange(f func()) { b.cfg.Changed = f }
 
-// Change returns the record of a notice, for the step that it is about. Kind and Title are ours, unless Kind is
-// [Agreed] or [Cancelled]: then Title and Text hold what a peer wrote and are left out where the content is None (AM-36). Of a flood
-// of one kind most become one record that counts them.
+// Change returns the record of a notice, to be stored in the step that the notice is about. If Kind is [Agreed] or
+// [Cancelled], Title and Text hold text of a peer, which is left out if the content is None (AM-36). For every other
+// kind they must not contain text of a peer. In a flood of one kind, one record counts most of the notices.
 func (b *Box) Change(n Notice) store.Change {
 	if b.cfg.Content == None {
 		switch n.Kind {
@@ -98,68 +99,69 @@ func (b *Box) Change(n Notice) store.Change {
 	n.At = n.At.UTC()
 	n.Conversation = wire.ConversationID(n.Conv.ID)
 	ifRev := store.Absent
-	if since, over := b.over(n.Kind, n.At); over > 0 {
+	if since, excess := b.countExcess(n.Kind, n.At); excess > 0 {
 		n.ID = fmt.Sprintf("note_%012x%s", since.UnixMilli(), wire.OneLine(n.Kind, 40))
-		n.Text, n.Peer, n.Conv, n.Conversation = fmt.Sprintf("and %d more of the kind within the hour", over), "", store.ConvKey{}, ""
-		n.Count, ifRev = over, store.Any
+		n.Text, n.Peer, n.Conv, n.Conversation = fmt.Sprintf("and %d more of this kind within the hour", excess), "", store.ConvKey{}, ""
+		n.Count, ifRev = excess, store.Any
 	}
 	if n.ID == "" {
 		n.ID = newID(n.At)
 	}
 	rec := n.record(b.cfg.Keep)
-	if b.tells(n.Kind) {
+	if b.isForTarget(n.Kind) {
 		rec.Terms = []string{termTodo}
 	}
 	return store.Change{Record: rec, IfRev: ifRev}
 }
 
-// over counts a notice. Where there were too many of its kind, it says since when and how many.
-func (b *Box) over(kind string, at time.Time) (since time.Time, over int) {
+// countExcess counts a notice. It returns how many notices of its kind are over the limit of the hour that began at
+// since.
+func (b *Box) countExcess(kind string, at time.Time) (since time.Time, excess int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	h := b.hours[kind]
-	if h == nil || at.Sub(h.since).Abs() >= time.Hour { // or the clock was set back; steps come a little out of order
-		h = &hour{since: at}
+	if h == nil || at.Sub(h.since).Abs() >= time.Hour { // Abs: the clock may be set back, and steps come slightly out of order
+		h = &hourCount{since: at}
 		b.hours[kind] = h
 	}
 	h.count++
 	return h.since, max(0, h.count-perHour)
 }
 
-// tells says whether the target gets notices of a kind.
-func (b *Box) tells(kind string) bool {
+// isForTarget reports whether the target gets notices of a kind.
+func (b *Box) isForTarget(kind string) bool {
 	return b.cfg.Target != nil && (len(b.cfg.Kinds) == 0 || slices.Contains(b.cfg.Kinds, kind))
 }
 
-// Committed logs the notices among the changes of a unit that is committed, and has the owner told. It never blocks. It
-// is an observer for [store.Observed.OnCommit].
-func (b *Box) Committed(changes []store.Change) {
+// OnCommit logs the notices among committed changes and wakes Run. It never blocks. Register it with
+// [store.Observed.OnCommit].
+func (b *Box) OnCommit(changes []store.Change) {
 	for _, c := range changes {
 		if c.Record.NS != Namespace || c.Delete || c.IfRev != store.Absent && c.IfRev != store.Any {
-			continue // no notice, or the mark that the owner was told of one
+			continue // not a notice, or only the removal of its todo mark
 		}
 		n, err := decode(c.Record.Body)
 		if err != nil {
 			b.cfg.Logger.Error("publish notice", "err", err)
 			continue
 		}
-		if n.Count == 0 || n.Count&(n.Count-1) == 0 { // of a flood, ever fewer lines
+		if n.Count == 0 || n.Count&(n.Count-1) == 0 { // in a flood, log only counts that are powers of two
 			b.cfg.Logger.Info("notice", "kind", n.Kind, "title", n.Title, "text", n.Text, "peer", n.Peer, "conversation", n.Conversation)
 		}
-		if b.tells(n.Kind) {
-			b.poke()
+		if b.isForTarget(n.Kind) {
+			b.wake()
 		}
 	}
 }
 
-func (b *Box) poke() {
+func (b *Box) wake() {
 	select {
-	case b.kick <- struct{}{}:
+	case b.wakeup <- struct{}{}:
 	default:
 	}
 }
 
-// List returns at most limit notices, oldest first, after the id named after. next is empty on the last page.
+// List returns at most limit notices with ids after after, oldest first. next is empty on the last page.
 func (b *Box) List(ctx context.Context, after string, limit int, now time.Time) (notices []Notice, next string, err error) {
 	page, err := b.cfg.Records.List(ctx, Namespace, "", after, limit, now)
 	if err != nil {

@@ -1,8 +1,10 @@
-// Package notify tells the owner what happened: a [Notice] is a record that is written in the step that it is about,
-// so that none is lost, and then a line in the log and, where one is configured, a run of the owner's command.
+// Package notify tells the owner what happened. A [Notice] is a record that is stored in the step that it is about, so
+// that no notice is lost. Afterwards it becomes a line in the log and, if a target is configured, a call of the
+// owner's command or webhook.
 //
-// A notice carries no text of a message, but for the title, time and place of an agreed event (AM-36). What a peer
-// wrote is capped and stripped here, whoever made the notice. It decides nothing and asks nothing: that is acl.Ask.
+// A notice contains no text of a message, except the title, time and place of an agreed event (AM-36). This package
+// shortens and cleans text of peers, whoever made the notice. A notice decides nothing and asks nothing; acl.Ask does.
 //
-// Start with [New]; put [Box.Change] into the step, register [Box.Committed] as an observer of the store, and run [Box.Run].
+// Start with [New]; add [Box.Change] to the step, register [Box.OnCommit] as an observer of the store, and run
+// [Box.Run].
 package notify

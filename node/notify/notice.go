@@ -11,11 +11,11 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Namespace is where notices are kept.
+// Namespace is the record namespace of notices.
 const Namespace = "notices"
 
-// The kinds of notices that quote a peer: title, time and place of an event that was agreed, and of one that its peer
-// cancelled.
+// The kinds of notices that quote a peer: they have the title, time and place of an agreed event, and of one that the
+// peer cancelled.
 const (
 	Agreed    = "agreed"
 	Cancelled = "cancelled"
@@ -23,16 +23,16 @@ const (
 
 // Notice is one thing that the owner should know.
 type Notice struct {
-	ID    string        `json:"id"` // order of ids is order of creation
+	ID    string        `json:"id"` // ids sort in the order of creation
 	Kind  string        `json:"kind"`
 	Title string        `json:"title"`
 	Text  string        `json:"text,omitempty"`
 	At    time.Time     `json:"at"`
 	Conv  store.ConvKey `json:"-"`
 	Peer  wire.AgentID  `json:"peer,omitempty"`
-	Count int           `json:"count,omitempty"` // of how many of its kind this one speaks, beside those that are listed
+	Count int           `json:"count,omitempty"` // how many notices of its kind this one stands for; 0: only itself
 
-	Conversation wire.ConversationID `json:"conversation_id,omitempty"` // of Conv
+	Conversation wire.ConversationID `json:"conversation_id,omitempty"` // the id in Conv
 }
 
 const (
@@ -55,14 +55,15 @@ func (n Notice) record(keep time.Duration) store.Record {
 // termTodo marks the notices that the target has not got yet.
 const termTodo = "todo"
 
-// waiting is a notice that the target has not got yet, as it was read.
-type waiting struct {
+// pendingNotice is a notice that the target has not got yet, with its record as it was read.
+type pendingNotice struct {
 	Notice
 	rec store.Record
 }
 
-// told is the change that takes its mark away, unless it grew meanwhile.
-func (w waiting) told() store.Change {
+// clearMark returns the change that removes its todo mark. The change fails if the notice has changed since it was
+// read.
+func (w pendingNotice) clearMark() store.Change {
 	rec := w.rec
 	rec.Terms = nil
 	return store.Change{Record: rec, IfRev: w.rec.Rev}

@@ -6,14 +6,15 @@ import (
 	"time"
 )
 
-// Quiet is the part of each day in which only what is urgent is told. The zero value is none.
+// Quiet is the part of each day in which only urgent notices are sent. The zero value means no quiet
+// hours.
 type Quiet struct {
-	from, to int // minutes of the day, by the clock on the wall
+	from, to int // minutes of the day in zone
 	zone     *time.Location
 }
 
-// ParseQuiet reads hours such as "22:00-07:00" in a time zone such as "Europe/Berlin"; empty: that of the machine. No
-// hours are no quiet.
+// ParseQuiet parses hours such as "22:00-07:00" in a time zone such as "Europe/Berlin". An empty zone means the zone of
+// the machine. Empty hours mean no quiet hours.
 func ParseQuiet(hours, zone string) (Quiet, error) {
 	if hours == "" {
 		return Quiet{}, nil
@@ -34,7 +35,7 @@ func ParseQuiet(hours, zone string) (Quiet, error) {
 	return Quiet{from.Hour()*60 + from.Minute(), to.Hour()*60 + to.Minute(), where}, nil
 }
 
-// At says whether it is quiet at t. An hour that a clock change skips or repeats is judged by what the clock shows.
+// At reports whether t is in the quiet hours. In an hour that a clock change skips or repeats, the shown time decides.
 func (q Quiet) At(t time.Time) bool {
 	if q.zone == nil {
 		return false
@@ -47,8 +48,8 @@ func (q Quiet) At(t time.Time) bool {
 	return now >= q.from || now < q.to
 }
 
-// End is when it stops being quiet, t itself where it is not. It looks at every minute, because a computed hour may not
-// exist on the day of a clock change.
+// End returns when the quiet hours at t end, or t if t is not in quiet hours. It checks every minute, because a
+// computed hour may not exist on the day of a clock change.
 func (q Quiet) End(t time.Time) time.Time {
 	const longest = 26 * 60
 	for range longest {

@@ -16,22 +16,22 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Target is a way to the owner. Send returns nil once the batch is on it, and must end when ctx does. It may get a batch
-// again after an error or a crash.
+// Target delivers notices to the owner. Send returns nil once the batch is delivered, and must return when ctx ends.
+// After an error or a crash, Send may get the same batch again.
 type Target interface {
-	Name() string // for status and log; no secret
+	Name() string // for status and log; contains no secret
 	Send(ctx context.Context, b Batch) error
 }
 
-// Batch is what is told at once.
+// Batch holds the notices that are sent together.
 type Batch struct {
-	ID      string // the same when it is told again
+	ID      string // the same when the batch is sent again
 	Notices []Notice
-	More    int  // waited as well and are only counted
-	Urgent  bool // one of them is
+	More    int  // further notices that are only counted
+	Urgent  bool // at least one listed notice is urgent
 }
 
-// Title is one line of our words: nothing that a peer wrote, so that it may stand in a header.
+// Title returns a title in fixed words. It contains no text of a peer, so that it may be used in a header.
 func (b Batch) Title() string {
 	if n := len(b.Notices) + b.More; n > 1 {
 		return fmt.Sprintf("AgentMesh: %d notices", n)
@@ -41,7 +41,7 @@ func (b Batch) Title() string {
 
 func kindTitle(kind string) string { return strings.ReplaceAll(kind, "-", " ") }
 
-// Text is the batch for people, a line for each notice.
+// Text returns the batch for people, with one line for each notice.
 func (b Batch) Text() string {
 	var s strings.Builder
 	for _, n := range b.Notices {
@@ -57,28 +57,28 @@ func (b Batch) Text() string {
 	return s.String()
 }
 
-// Format is how a target is told.
+// Format is the format in which a target gets a batch.
 type Format string
 
 const (
-	JSON Format = "json" // of a command: one object a line; of a webhook: one document
-	Text Format = "text" // a line for each notice
-	Ntfy Format = "ntfy" // a webhook as ntfy takes it: the text, with title and priority in headers
+	JSON Format = "json" // for a command: one object per line; for a webhook: one document
+	Text Format = "text" // one line for each notice
+	Ntfy Format = "ntfy" // for a webhook of ntfy: the text, with title and priority in headers
 )
 
-// Command tells the owner by a program of the owner's, on its standard input.
+// Command runs a program of the owner with the notices on its standard input.
 type Command struct {
 	Argv   []string
-	Env    []string // its whole environment; see [subprocess.Command]
+	Env    []string // the whole environment; see [subprocess.Command]
 	Format Format
 }
 
 var _ Target = Command{}
 
-// Name is the program.
+// Name returns the name of the program.
 func (c Command) Name() string { return "command " + c.Argv[0] }
 
-// Send runs the program. Another exit status than 0 is an error.
+// Send runs the program. An exit status other than 0 is an error.
 func (c Command) Send(ctx context.Context, b Batch) error {
 	input := []byte(b.Text())
 	if c.Format != Text {
@@ -98,18 +98,18 @@ func (c Command) Send(ctx context.Context, b Batch) error {
 	return err
 }
 
-// Webhook tells the owner by a POST to a URL of the owner's, which may be anywhere, loopback included.
+// Webhook posts notices to a URL of the owner. Any host is allowed, including loopback.
 type Webhook struct {
 	URL     string
 	Format  Format
-	Secrets []client.WebhookSecret // sign it (Standard Webhooks)
-	Token   client.Credential      // or the bearer, where the receiver wants one
+	Secrets []client.WebhookSecret // sign the request (Standard Webhooks)
+	Token   client.Credential      // the bearer token, if the receiver requires one
 	HTTP    *client.HTTP
 }
 
 var _ Target = Webhook{}
 
-// Name is the host, because the path may be a secret, as a topic of ntfy is.
+// Name returns the host. The path may be a secret, like a topic of ntfy.
 func (w Webhook) Name() string {
 	req, err := http.NewRequest(http.MethodPost, w.URL, nil)
 	if err != nil {
@@ -118,7 +118,7 @@ func (w Webhook) Name() string {
 	return "webhook " + req.URL.Host
 }
 
-// Send makes one call. Only a 2xx counts, and of the answer nothing is used.
+// Send makes one call. Only a 2xx status counts as success, and the body of the answer is ignored.
 func (w Webhook) Send(ctx context.Context, b Batch) error {
 	body, kind := []byte(b.Text()), "text/plain; charset=utf-8"
 	if w.Format == JSON || w.Format == "" {
@@ -126,7 +126,7 @@ func (w Webhook) Send(ctx context.Context, b Batch) error {
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.URL, bytes.NewReader(body))
 	if err != nil {
-		return errors.New("the URL is not one")
+		return errors.New("the URL is not valid")
 	}
 	req.Header = client.WebhookHeader(b.ID, body, w.Secrets, time.Now())
 	req.Header.Set("Content-Type", kind)
@@ -140,7 +140,7 @@ func (w Webhook) Send(ctx context.Context, b Batch) error {
 	resp, err := w.HTTP.Do(ctx, client.Owner, req)
 	if err != nil {
 		if u, ok := errors.AsType[*url.Error](err); ok {
-			err = u.Err // without the URL, whose path may be a secret
+			err = u.Err // without the URL, because its path may be a secret
 		}
 		return fmt.Errorf("call %s: %w", w.Name(), err)
 	}
@@ -154,7 +154,7 @@ func (w Webhook) Send(ctx context.Context, b Batch) error {
 	return nil
 }
 
-// document is the batch for programs.
+// document returns the batch as a JSON document.
 func (b Batch) document() []byte {
 	list := make([]wire.Value, len(b.Notices))
 	for i, n := range b.Notices {

@@ -14,14 +14,14 @@ import (
 	"github.com/agentmesh/agentmesh/node/notify"
 )
 
-func owned(t *testing.T) *client.HTTP {
+func newClient(t *testing.T) *client.HTTP {
 	t.Helper()
 	h := client.NewHTTP(client.HTTPConfig{})
 	t.Cleanup(h.Close)
 	return h
 }
 
-var two = notify.Batch{
+var twoNotices = notify.Batch{
 	ID: "note_1", Urgent: true, More: 3,
 	Notices: []notify.Notice{
 		{ID: "note_1", Kind: "handoff", Title: "somebody asks for you", Text: "Ann (am_ann)", At: time.Unix(1700000000, 0), Peer: "am_ann"},
@@ -29,8 +29,8 @@ var two = notify.Batch{
 	},
 }
 
-// TestWebhookFormats: a signed document, and what ntfy takes: a text with title and priority, behind a bearer. What a
-// peer wrote never gets into a header.
+// TestWebhookFormats: a webhook gets a signed document. An ntfy server gets a text, with title and priority in
+// headers, and a bearer token. Text of a peer never gets into a header.
 func TestWebhookFormats(t *testing.T) {
 	secret, err := client.ParseWebhookSecret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
 	if err != nil {
@@ -43,8 +43,8 @@ func TestWebhookFormats(t *testing.T) {
 		got, body = r, string(data)
 	}))
 	defer srv.Close()
-	hook := notify.Webhook{URL: srv.URL + "/topic", Secrets: []client.WebhookSecret{secret}, HTTP: owned(t)}
-	if err := hook.Send(t.Context(), two); err != nil {
+	hook := notify.Webhook{URL: srv.URL + "/topic", Secrets: []client.WebhookSecret{secret}, HTTP: newClient(t)}
+	if err := hook.Send(t.Context(), twoNotices); err != nil {
 		t.Fatal(err)
 	}
 	if want := secret.Sign("note_1", got.Header.Get("Webhook-Timestamp"), []byte(body)); got.Header.Get("Webhook-Signature") != want {
@@ -55,8 +55,8 @@ func TestWebhookFormats(t *testing.T) {
 			t.Errorf("document %s lacks %s", body, want)
 		}
 	}
-	hook = notify.Webhook{URL: srv.URL + "/topic", Format: notify.Ntfy, Token: "tk_secret", HTTP: owned(t)}
-	if err := hook.Send(t.Context(), two); err != nil {
+	hook = notify.Webhook{URL: srv.URL + "/topic", Format: notify.Ntfy, Token: "tk_secret", HTTP: newClient(t)}
+	if err := hook.Send(t.Context(), twoNotices); err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{
@@ -72,7 +72,8 @@ func TestWebhookFormats(t *testing.T) {
 	}
 }
 
-// TestWebhookFails: refused, unreachable, endless, hanging; the error names no path, which may be a secret.
+// TestWebhookFails: a target that refuses, is unreachable, floods or hangs is an error, which does not contain the
+// path, because the path may be a secret.
 func TestWebhookFails(t *testing.T) {
 	release := make(chan struct{})
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -99,10 +100,10 @@ func TestWebhookFails(t *testing.T) {
 	defer close(release)
 	gone := httptest.NewServer(nil)
 	gone.Close()
-	h := owned(t)
+	h := newClient(t)
 	for _, target := range []string{srv.URL + "/secret/500", srv.URL + "/secret/moved", srv.URL + "/secret/hangs", srv.URL + "/secret/floods", gone.URL + "/secret"} {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		err := notify.Webhook{URL: target, Format: notify.Ntfy, HTTP: h}.Send(ctx, two)
+		err := notify.Webhook{URL: target, Format: notify.Ntfy, HTTP: h}.Send(ctx, twoNotices)
 		cancel()
 		if err == nil || strings.Contains(fmt.Sprint(err), "secret") {
 			t.Errorf("%s: error %v, want one that names no path", target, err)

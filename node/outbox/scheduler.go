@@ -1,10 +1,10 @@
 // Package outbox decides when and in which order the entries of an outbox are delivered.
 //
-// It knows no message and no transport: [Config.Attempt] makes one attempt and stores how it ended. The entries
-// themselves are in the store, and a [Scheduler] is rebuilt from them at start. It keeps the order within a
-// conversation and nowhere else (AM-46), and bounds the attempts at once, in all and to one peer (AM-79).
+// It knows nothing about messages and transports: [Config.Attempt] makes one attempt and stores its outcome. The
+// entries are in the store, and a [Scheduler] loads them at the start. It keeps the order within a conversation, but
+// not between conversations (AM-46), and bounds the concurrent attempts, both in total and to one peer (AM-79).
 //
-// Start with [New]; call [Scheduler.Add] for what is committed, and [Scheduler.Run].
+// Start with [New]; call [Scheduler.Add] for committed entries, and [Scheduler.Run].
 package outbox
 
 import (
@@ -23,13 +23,13 @@ import (
 )
 
 const (
-	maxDeliveries = 32 // attempts at once
-	maxPerPeer    = 4  // of them to one peer, so that one which hangs does not hold up the others (AM-79)
+	maxDeliveries = 32 // concurrent attempts
+	maxPerPeer    = 4  // concurrent attempts to one peer, so that a peer that hangs does not delay the others (AM-79)
 	loadPage      = 500
-	loadPause     = 5 * time.Second // after a store that could not be read
+	loadPause     = 5 * time.Second // before the store is read again after an error
 )
 
-// Entry is what is known here of one entry that waits for its delivery.
+// Entry describes an outbox entry that waits for its delivery.
 type Entry struct {
 	ID       string // see [Scheduler.NewID]
 	Conv     store.ConvKey
@@ -39,56 +39,56 @@ type Entry struct {
 
 // Config configures [New]. Everything is required.
 type Config struct {
-	// Load returns at most limit waiting entries after the id named after; next is empty on the last page.
+	// Load returns at most limit waiting entries with ids after after; next is empty on the last page.
 	Load func(ctx context.Context, after string, limit int) (entries []Entry, next string, err error)
-	// Attempt makes one attempt and returns when the next one is due, the zero time if there is none. first reports
-	// that no attempt for the entry has begun, although it is stored as in flight.
+	// Attempt makes one attempt and returns when the next attempt is due, or the zero time if the entry is done. first
+	// reports that no attempt has begun yet, although the entry is stored as in flight.
 	Attempt func(ctx context.Context, id string, first bool) (due time.Time)
 	Logger  *slog.Logger
 }
 
-// Scheduler schedules the attempts. It is safe for concurrent use.
+// Scheduler schedules delivery attempts. It is safe for concurrent use.
 type Scheduler struct {
-	cfg  Config
-	kick chan struct{} // holds one token when there may be something to do
+	cfg    Config
+	wakeup chan struct{} // holds one token if there may be something to do
 
 	mu     sync.Mutex
-	queues map[store.ConvKey]*queue // with at least one entry
-	ready  queueHeap                // queues without an attempt under way, by when they are due
-	peers  map[string]*peerLoad     // with an attempt under way
-	active int                      // attempts under way
-	last   int64                    // of NewID
-	turns  uint64                   // attempts that began
+	queues map[store.ConvKey]*queue // each has at least one entry
+	ready  queueHeap                // queues without an active attempt, by the time at which they are due
+	peers  map[string]*peerLoad     // peers with an active attempt
+	active int                      // number of active attempts
+	last   int64                    // the number in the last id of NewID
+	turns  uint64                   // number of attempts that have begun
 }
 
 // queue holds the entries of one conversation.
 type queue struct {
 	key     store.ConvKey
-	entries []waiting // in the order of their ids
-	turn    uint64    // when its last attempt began, in [Scheduler.turns]
+	entries []queuedEntry // in the order of their ids
+	turn    uint64        // the value of [Scheduler.turns] when its last attempt began
 }
 
-// waiting is an entry in a queue.
-type waiting struct {
+// queuedEntry is an entry in a queue.
+type queuedEntry struct {
 	id    string
 	due   time.Time
-	first bool // it is stored as in flight for its first attempt, and no attempt has begun
+	first bool // stored as in flight for its first attempt, which has not begun
 }
 
-// peerLoad counts the attempts to one peer. Queues that are due beyond its share are parked.
+// peerLoad counts the active attempts to one peer. Due queues beyond maxPerPeer are parked.
 type peerLoad struct {
 	active int
 	parked []*queue
 }
 
-// New returns a scheduler without entries. It starts nothing.
+// New returns a scheduler without entries. It starts no background work.
 func New(cfg Config) *Scheduler {
 	return &Scheduler{
-		cfg: cfg, kick: make(chan struct{}, 1), queues: make(map[store.ConvKey]*queue), peers: make(map[string]*peerLoad),
+		cfg: cfg, wakeup: make(chan struct{}, 1), queues: make(map[store.ConvKey]*queue), peers: make(map[string]*peerLoad),
 	}
 }
 
-// NewID returns an id that sorts after every id that this process gave before.
+// NewID returns an id that sorts after every id that the scheduler returned before.
 func (s *Scheduler) NewID(now time.Time) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,7 +96,8 @@ func (s *Scheduler) NewID(now time.Time) string {
 	return fmt.Sprintf("out_%014x", s.last)
 }
 
-// Counts returns how many entries wait or are on their way ("queued"), and how many are on their way ("delivering").
+// Counts returns the number of entries in the queues ("queued"), and how many of them are being delivered
+// ("delivering").
 func (s *Scheduler) Counts() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,7 +108,7 @@ func (s *Scheduler) Counts() map[string]int {
 	return map[string]int{"queued": queued, "delivering": s.active}
 }
 
-// IsBusy reports whether an attempt is under way or due.
+// IsBusy reports whether an attempt is active or due.
 func (s *Scheduler) IsBusy(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,23 +122,24 @@ func (s *Scheduler) Add(entries ...Entry) {
 	}
 }
 
-// add puts entries into their queues, except those that are there.
+// add puts entries into their queues, except those that are queued already. stored reports that this process has just
+// stored them, so that no attempt has begun.
 func (s *Scheduler) add(entries []Entry, stored bool) {
 	s.mu.Lock()
 	for _, e := range entries {
 		if n, err := strconv.ParseInt(strings.TrimPrefix(e.ID, "out_"), 16, 64); err == nil {
-			s.last = max(s.last, n) // whatever the clock did meanwhile
+			s.last = max(s.last, n) // ids keep growing even if the clock was set back
 		}
 		q := s.queues[e.Conv]
 		if q == nil {
 			q = &queue{key: e.Conv}
 			s.queues[e.Conv] = q
 		}
-		at, found := slices.BinarySearchFunc(q.entries, e.ID, func(w waiting, id string) int { return strings.Compare(w.id, id) })
+		at, found := slices.BinarySearchFunc(q.entries, e.ID, func(w queuedEntry, id string) int { return strings.Compare(w.id, id) })
 		if found {
 			continue
 		}
-		w := waiting{id: e.ID, due: e.Due, first: e.InFlight && (stored || at > 0)}
+		w := queuedEntry{id: e.ID, due: e.Due, first: e.InFlight && (stored || at > 0)}
 		q.entries = slices.Insert(q.entries, at, w)
 		if len(q.entries) == 1 {
 			heap.Push(&s.ready, q)
@@ -146,17 +148,17 @@ func (s *Scheduler) add(entries []Entry, stored bool) {
 		}
 	}
 	s.mu.Unlock()
-	s.poke()
+	s.wake()
 }
 
-func (s *Scheduler) poke() {
+func (s *Scheduler) wake() {
 	select {
-	case s.kick <- struct{}{}:
+	case s.wakeup <- struct{}{}:
 	default:
 	}
 }
 
-// Run makes the attempts until ctx ends, and returns when those under way have ended.
+// Run makes attempts until ctx ends, and returns when the active ones have ended.
 func (s *Scheduler) Run(ctx context.Context) {
 	for {
 		err := s.load(ctx)
@@ -179,15 +181,15 @@ func (s *Scheduler) Run(ctx context.Context) {
 		case <-ctx.Done():
 			timer.Stop()
 			return
-		case <-s.kick:
+		case <-s.wakeup:
 		case <-timer.C:
 		}
 		timer.Stop()
 	}
 }
 
-// load takes up what an earlier process left. Only the first entry of a queue can have been on its way when that process
-// ended, and then nobody knows what became of it (AM-48).
+// load queues the entries that an earlier process left. Only the first entry of a queue can have been in flight when
+// that process ended, and the outcome of its attempt is unknown (AM-48).
 func (s *Scheduler) load(ctx context.Context) error {
 	for after := ""; ; {
 		entries, next, err := s.cfg.Load(ctx, after, loadPage)
@@ -203,7 +205,7 @@ func (s *Scheduler) load(ctx context.Context) error {
 
 // dispatch starts the attempts that are due and returns how long to wait for the next one.
 func (s *Scheduler) dispatch(ctx context.Context, attempts *sync.WaitGroup) time.Duration {
-	const idle = 10 * time.Minute // what a process before this one put off is due by the wall clock, which may be set
+	const idle = 10 * time.Minute // stored due times follow the wall clock, which may be set meanwhile
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
@@ -227,16 +229,17 @@ func (s *Scheduler) dispatch(ctx context.Context, attempts *sync.WaitGroup) time
 		s.active++
 		s.turns++
 		q.turn = s.turns
-		attempts.Go(func() { s.end(q, head.id, s.cfg.Attempt(ctx, head.id, head.first)) })
+		attempts.Go(func() { s.finish(q, head.id, s.cfg.Attempt(ctx, head.id, head.first)) })
 	}
 	return idle
 }
 
-// end puts a queue back after an attempt for the entry with this id. A zero due means that the entry is done. It
-// need not be the first any more: units are reported in another order than they were committed.
-func (s *Scheduler) end(q *queue, id string, due time.Time) {
+// finish puts a queue back after an attempt for the entry with this id. A zero due means that the entry is done. The
+// entry need not be the first of its queue any more, because units may be reported in another order than they were
+// committed.
+func (s *Scheduler) finish(q *queue, id string, due time.Time) {
 	s.mu.Lock()
-	at := slices.IndexFunc(q.entries, func(w waiting) bool { return w.id == id })
+	at := slices.IndexFunc(q.entries, func(w queuedEntry) bool { return w.id == id })
 	if due.IsZero() {
 		q.entries = slices.Delete(q.entries, at, at+1)
 	} else {
@@ -244,7 +247,7 @@ func (s *Scheduler) end(q *queue, id string, due time.Time) {
 	}
 	if len(q.entries) > 0 {
 		if head := &q.entries[0]; head.due.IsZero() {
-			head.due = time.Now() // behind the conversations that have waited for their turn
+			head.due = time.Now() // after the conversations that already wait for their turn
 		}
 		heap.Push(&s.ready, q)
 	} else {
@@ -260,11 +263,11 @@ func (s *Scheduler) end(q *queue, id string, due time.Time) {
 		delete(s.peers, q.key.Peer)
 	}
 	s.mu.Unlock()
-	s.poke()
+	s.wake()
 }
 
-// queueHeap orders queues by when their first entry is due; of those that are due together, the one that waits longest is
-// first.
+// queueHeap orders queues by the due time of their first entry. Of queues that are due at the same time, the one whose
+// last attempt began earliest comes first.
 type queueHeap []*queue
 
 func (h queueHeap) Len() int      { return len(h) }

@@ -12,8 +12,8 @@ var conv = store.ConvKey{Peer: "am_ann", ID: "conv_1"}
 
 func inFlight(n int) Entry { return Entry{ID: fmt.Sprintf("out_%014x", n), Conv: conv, InFlight: true} }
 
-// TestLoadBehindANewEntry: what an earlier process may have sent is known as such, although an entry of this one came into
-// its queue before.
+// TestLoadBehindANewEntry: entries of an earlier process count as possibly sent, even if a new entry was queued before
+// they were loaded.
 func TestLoadBehindANewEntry(t *testing.T) {
 	t.Parallel()
 	s := New(Config{})
@@ -26,25 +26,25 @@ func TestLoadBehindANewEntry(t *testing.T) {
 	}
 }
 
-// TestQueuesOfOneMoment: queues that are due together have their turns in the order in which they had them last.
+// TestQueuesOfOneMoment: queues that are due at the same time take turns in the order of their last attempts.
 func TestQueuesOfOneMoment(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	h := queueHeap{}
 	for _, turn := range []uint64{3, 1, 2} {
-		h = append(h, &queue{turn: turn, entries: []waiting{{due: now}}})
+		h = append(h, &queue{turn: turn, entries: []queuedEntry{{due: now}}})
 	}
 	if h.Less(0, 1) || !h.Less(1, 2) || !h.Less(2, 0) {
-		t.Error("the turns do not decide")
+		t.Error("the order of the last attempts does not decide")
 	}
 	h[0].entries[0].due = now.Add(-time.Nanosecond)
 	if !h.Less(0, 1) {
-		t.Error("what is due earlier does not go first")
+		t.Error("the queue that is due earlier does not go first")
 	}
 }
 
-// TestQueueKeepsALateEntry: of two units the second may be reported first, and be under way when the first entry comes
-// into its queue. The entry that ends then is the one that was under way.
+// TestQueueKeepsALateEntry: the second of two units may be reported first, and its attempt may be active when the first
+// entry reaches the queue. The end of that attempt removes its own entry, and not the first one.
 func TestQueueKeepsALateEntry(t *testing.T) {
 	t.Parallel()
 	for _, due := range []time.Time{{}, time.Now().Add(time.Hour)} {
@@ -54,7 +54,7 @@ func TestQueueKeepsALateEntry(t *testing.T) {
 		s.ready.Pop()
 		s.peers[conv.Peer], s.active = &peerLoad{active: 1}, 1
 		s.Add(inFlight(1))
-		s.end(q, inFlight(2).ID, due)
+		s.finish(q, inFlight(2).ID, due)
 		if len(q.entries) == 0 || q.entries[0].id != inFlight(1).ID || q.entries[0].due.After(time.Now()) || len(s.ready) != 1 {
 			t.Errorf("due %v: queue = %+v, want the first entry ready", due, q.entries)
 		}

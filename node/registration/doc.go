@@ -1,6 +1,7 @@
-// Package registration keeps a node listed: it registers the card in every configured directory, renews it in time, follows
-// an id that a directory gives, and takes the directories along when the signing key is rotated. It owns the node's
-// identity, which is the key and the card, because all of these change it.
+// Package registration keeps a node registered. It registers the card in every configured directory, renews it in
+// time, adopts an id that a directory assigns, and updates the directories when the signing key is rotated. It owns
+// the node's identity, the key and the card, because all of these change it.
 //
-// [New] and [Registrar.Restore] make a registrar, [Registrar.Run] looks after the directories. It knows nothing of messages.
+// [New] and [Registrar.Restore] make a registrar, and [Registrar.Run] does the work. The package knows nothing about
+// messages.
 package registration

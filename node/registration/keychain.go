@@ -22,9 +22,9 @@ func withKeyChain(card wire.Value, chain string) wire.Value {
 	return card.With("metadata", meta.With(wire.MetaKeyChain, wire.Text(chain)))
 }
 
-// chainTo returns the key chain that leads from the key that the node's id is derived from to key, which takes the place
-// of the current one (AM-2). It is "" if the id is not derived from a key, or if no key at hand can vouch: then directories
-// that do not list the node yet refuse the id, and agents that do not know the node ask their owners.
+// chainTo returns the key chain that leads from the key that the node's id is derived from to key, which replaces the
+// current key (AM-2). It returns "" if the id is not derived from a key, or if no available key can vouch. Then
+// directories that do not list the node yet refuse the id, and agents that do not know the node ask their owners.
 func (r *Registrar) chainTo(key *signing.PrivateKey, now time.Time) string {
 	own := r.identity.Load()
 	id := own.Card.ID
@@ -41,8 +41,9 @@ func (r *Registrar) chainTo(key *signing.PrivateKey, now time.Time) string {
 	return r.chainFromFirst(id, key, now, err)
 }
 
-// chainFromFirst is a chain of one link, by the retired key that the id is derived from. It takes the place of a chain that
-// is full, or that was never written because an earlier version rotated the key. why says what is wrong with the chain.
+// chainFromFirst returns a chain of one link, made with the retired key that the id is derived from. It replaces a
+// chain that is full, or one that an earlier version did not write when it rotated the key. why says what is wrong
+// with the old chain.
 func (r *Registrar) chainFromFirst(id wire.AgentID, key *signing.PrivateKey, now time.Time, why error) string {
 	var first *signing.PrivateKey
 	var err error = fs.ErrNotExist
@@ -50,7 +51,7 @@ func (r *Registrar) chainFromFirst(id wire.AgentID, key *signing.PrivateKey, now
 		first, err = r.cfg.FirstKey(id)
 	}
 	if err == nil && first.Public().AgentID() != id {
-		err = errors.New("it is another key")
+		err = errors.New("the stored key does not match the agent id")
 	}
 	var chain string
 	if err == nil {
@@ -64,9 +65,9 @@ func (r *Registrar) chainFromFirst(id wire.AgentID, key *signing.PrivateKey, now
 	return chain
 }
 
-// chainAtStart returns the key chain for the card of a node that starts, "" if the card needs none or the node has none. stored
-// is the one that the last rotation stored before the new key was in place: if that rotation was cut short, the chain has
-// one link too many.
+// chainAtStart returns the key chain for the card of a node that starts, or "" if the card needs none or the node has
+// none. stored is the chain that the last rotation stored before it replaced the key. If that rotation was interrupted,
+// the chain has one link too many.
 func (r *Registrar) chainAtStart(stored string, now time.Time) string {
 	own := r.identity.Load()
 	key := own.Key.Public()
@@ -87,7 +88,7 @@ func (r *Registrar) chainAtStart(stored string, now time.Time) string {
 	return r.chainFromFirst(own.Card.ID, own.Key, now, err)
 }
 
-// cutLast returns a key chain without its last link.
+// cutLast returns a key chain without its last link; ok is false if it has only one link.
 func cutLast(chain string) (rest string, ok bool) {
 	i := strings.LastIndexByte(chain, ' ')
 	if i < 0 {

@@ -11,7 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-func (p *place) listing(now time.Time) owner.Listing {
+func (p *registration) listing(now time.Time) owner.Listing {
 	s := p.state
 	l := owner.Listing{
 		Directory: s.Directory, AgentID: s.AgentID, State: owner.Pending, Registered: s.Registered, Expires: s.Expires,
@@ -26,111 +26,111 @@ func (p *place) listing(now time.Time) owner.Listing {
 	return l
 }
 
-// Listings says how the node stands everywhere.
+// Listings returns the state of the registration in each directory.
 func (r *Registrar) Listings() []owner.Listing {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	list := make([]owner.Listing, len(r.places))
-	for i, p := range r.places {
+	list := make([]owner.Listing, len(r.registrations))
+	for i, p := range r.registrations {
 		list[i] = p.listing(time.Now())
 	}
 	return list
 }
 
-// Register registers the node, or renews its card, in one configured directory or in all, also where it was
-// withdrawn. What went wrong stands in the listings.
+// Register registers the node in one configured directory, or in all if directory is empty, and renews its card if it
+// is registered already. It also ends an earlier withdrawal. The listings report failures.
 func (r *Registrar) Register(ctx context.Context, directory string) ([]owner.Listing, error) {
-	return r.enter(ctx, directory, renewing)
+	return r.registerIn(ctx, directory, visitAndRenew)
 }
 
-// Adopt is Register in one directory whose id the node takes over, if the directory gives one of its own. The other
-// directories then list the node under the new id, and no longer under the old one. Peers meet a new agent.
+// Adopt is Register in a directory whose assigned id the node adopts, if the directory assigns one. The other
+// directories then list the node under the new id and no longer under the old one. To peers the node is a new agent.
 func (r *Registrar) Adopt(ctx context.Context, directory string) ([]owner.Listing, error) {
-	if directory == "" && len(r.places) > 1 {
+	if directory == "" && len(r.registrations) > 1 {
 		return nil, owner.Fault(http.StatusBadRequest, "an id can be taken over from one directory only", "name it with --directory URL")
 	}
-	return r.enter(ctx, directory, adopting)
+	return r.registerIn(ctx, directory, visitAndAdopt)
 }
 
-// enter visits directories, also where the node was withdrawn.
-func (r *Registrar) enter(ctx context.Context, directory string, how visiting) ([]owner.Listing, error) {
-	return r.each(ctx, directory, func(p *place) {
+// registerIn visits directories, including those from which the node was withdrawn.
+func (r *Registrar) registerIn(ctx context.Context, directory string, how visitMode) ([]owner.Listing, error) {
+	return r.each(ctx, directory, func(p *registration) {
 		r.mu.Lock()
 		p.state.Withdrawn = false
 		r.mu.Unlock()
-		r.tend(ctx, p, how)
+		r.update(ctx, p, how)
 	})
 }
 
-// Withdraw takes the node out of one configured directory or of all, until it is registered again.
+// Withdraw removes the node from one configured directory, or from all if directory is empty, until it registers again.
 func (r *Registrar) Withdraw(ctx context.Context, directory string) ([]owner.Listing, error) {
-	return r.each(ctx, directory, func(p *place) {
+	return r.each(ctx, directory, func(p *registration) {
 		if err := r.withdraw(ctx, p); err != nil {
 			r.cfg.Logger.Warn("withdraw", "directory", p.dir.Base, "err", err)
 		}
 	})
 }
 
-// at returns the places that a command means: one, or all if directory is empty.
-func (r *Registrar) at(directory string) ([]*place, error) {
+// selectDirectories returns the registration in one directory, or in all if directory is empty.
+func (r *Registrar) selectDirectories(directory string) ([]*registration, error) {
 	if directory == "" {
-		return r.places, nil
+		return r.registrations, nil
 	}
-	for _, p := range r.places {
+	for _, p := range r.registrations {
 		if p.dir.Base == directory {
-			return []*place{p}, nil
+			return []*registration{p}, nil
 		}
 	}
 	return nil, owner.Fault(http.StatusNotFound, "no such directory is configured", "see: agentmesh status")
 }
 
-// Directories returns the directories that a command means: one, or all if directory is empty.
+// Directories returns one configured directory, or all if directory is empty.
 func (r *Registrar) Directories(directory string) ([]*client.Directory, error) {
-	places, err := r.at(directory)
+	registrations, err := r.selectDirectories(directory)
 	var list []*client.Directory
-	for _, p := range places {
+	for _, p := range registrations {
 		list = append(list, p.dir)
 	}
 	return list, err
 }
 
-func (r *Registrar) each(ctx context.Context, directory string, do func(*place)) ([]owner.Listing, error) {
-	places, err := r.at(directory)
+func (r *Registrar) each(ctx context.Context, directory string, do func(*registration)) ([]owner.Listing, error) {
+	registrations, err := r.selectDirectories(directory)
 	if err != nil {
 		return nil, err
 	}
 	r.work.Lock()
 	defer r.work.Unlock()
-	list := make([]owner.Listing, 0, len(places))
-	for _, p := range places {
+	list := make([]owner.Listing, 0, len(registrations))
+	for _, p := range registrations {
 		do(p)
 		r.mu.Lock()
 		list = append(list, p.listing(time.Now()))
 		r.mu.Unlock()
 	}
-	r.poke()
+	r.wake()
 	return list, ctx.Err()
 }
 
-func (r *Registrar) poke() {
+func (r *Registrar) wake() {
 	select {
-	case r.kick <- struct{}{}:
+	case r.wakeup <- struct{}{}:
 	default:
 	}
 }
 
-func (r *Registrar) withdraw(ctx context.Context, p *place) error {
+func (r *Registrar) withdraw(ctx context.Context, p *registration) error {
 	r.mu.Lock()
 	s := p.state
 	r.mu.Unlock()
 	id := s.AgentID
 	if id == "" {
-		id = r.ID() // it may list us from a time of which we know nothing any more
+		id = r.ID() // the directory may list us since a time of which we have no record
 	}
 	if err := p.dir.Withdraw(ctx, id, r.Credential(p.dir)); err != nil && !errors.Is(err, client.ErrUnknownAgent) {
 		s.Error, s.Hint = wire.OneLine(err.Error(), 300), client.HintOf(err)
-		s.Withdrawn = s.AgentID == "" // then nothing is kept up there, and nothing is tried any more
-		return errors.Join(err, r.put(ctx, p, s, time.Now().Add(checkEvery)))
+		s.Withdrawn = s.AgentID == "" // then nothing is registered, and the node does not try again
+		return errors.Join(err, r.setState(ctx, p, s, time.Now().Add(checkEvery)))
 	}
-	return r.put(ctx, p, placeState{Directory: s.Directory, Withdrawn: true}, time.Time{})
+	return r.setState(ctx, p, registrationState{Directory: s.Directory, Withdrawn: true}, time.Time{})
 }

@@ -9,13 +9,14 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// register puts the card into a directory. One that gives an id of its own is followed if nobody knows the node by
-// another one yet, or if the owner says so: a node has one agent id, which is what it signs as (AM-57). Else the entry is
-// taken back, because messages to it would be refused and messages of ours would not be found under it.
-func (r *Registrar) register(ctx context.Context, p *place, s *placeState, how visiting) error {
+// register registers the card in a directory. If the directory assigns another id, the node adopts it, provided that
+// nobody knows the node by its current id yet, or that the owner asked for it. A node has only one agent id, because it
+// signs with it (AM-57). In any other case it withdraws the registration: messages to the assigned id would be refused,
+// and recipients would not find our messages under it.
+func (r *Registrar) register(ctx context.Context, p *registration, s *registrationState, how visitMode) error {
 	id := r.identity.Load()
 	credential := r.Credential(p.dir)
-	if err := r.leave(ctx, p, s, id.Card.ID); err != nil {
+	if err := r.withdrawOldID(ctx, p, s, id.Card.ID); err != nil {
 		return err
 	}
 	reg, listed, err := p.dir.Register(ctx, id.Card.WithoutPrivateLists(), credential, id.Key)
@@ -26,13 +27,13 @@ func (r *Registrar) register(ctx context.Context, p *place, s *placeState, how v
 		if reg.AgentID.HasDerivedShape() && reg.AgentID != id.Key.Public().AgentID() {
 			return errForeignID
 		}
-		follow, err := r.nobodyKnowsUs(ctx, p)
+		follow, err := r.canChangeID(ctx, p)
 		if err != nil {
 			return err
 		}
-		if !follow && how != adopting {
+		if !follow && how != visitAndAdopt {
 			if err := p.dir.Withdraw(ctx, reg.AgentID, credential); err != nil {
-				r.cfg.Logger.Warn("take back entry", "directory", s.Directory, "agent_id", reg.AgentID, "err", err)
+				r.cfg.Logger.Warn("withdraw registration", "directory", s.Directory, "agent_id", reg.AgentID, "err", err)
 			}
 			s.AgentID = ""
 			return &otherIDError{s.Directory}
@@ -41,26 +42,26 @@ func (r *Registrar) register(ctx context.Context, p *place, s *placeState, how v
 			return err
 		}
 		r.cfg.Logger.Info("the agent id has changed", "from", id.Card.ID, "to", reg.AgentID, "directory", s.Directory)
-		r.visitOthers(p)
+		r.scheduleOthers(p)
 		id = r.identity.Load()
 	}
-	s.listed(reg, cardDigest(listed), time.Now())
+	s.recordSuccess(reg, cardDigest(listed), time.Now())
 	r.cfg.Logger.Info("registered", "directory", s.Directory, "agent_id", reg.AgentID, "expires", reg.ExpiresAt)
 	card := id.Card.WithoutPrivateLists()
 	if s.Card == cardDigest(card) {
 		return nil
 	}
-	if reg, err = p.dir.Renew(ctx, card, credential, id.Key); err != nil { // with the id, the endpoint of a mailbox has changed
+	if reg, err = p.dir.Renew(ctx, card, credential, id.Key); err != nil { // a mailbox endpoint changes with the id
 		return err
 	}
-	s.listed(reg, cardDigest(card), time.Now())
+	s.recordSuccess(reg, cardDigest(card), time.Now())
 	return nil
 }
 
-var errForeignID = errors.New("the directory gives an agent id that belongs to another key (AM-2)")
+var errForeignID = errors.New("the directory assigns an agent id that belongs to another key (AM-2)")
 
-// leave withdraws the entry that a directory still has under an id that the node had before.
-func (r *Registrar) leave(ctx context.Context, p *place, s *placeState, now wire.AgentID) error {
+// withdrawOldID withdraws the registration that a directory still has under an earlier id of the node.
+func (r *Registrar) withdrawOldID(ctx context.Context, p *registration, s *registrationState, now wire.AgentID) error {
 	if s.AgentID == "" || s.AgentID == now {
 		return nil
 	}
@@ -72,34 +73,35 @@ func (r *Registrar) leave(ctx context.Context, p *place, s *placeState, now wire
 	return nil
 }
 
-// visitOthers has every directory except here visited soon.
-func (r *Registrar) visitOthers(here *place) {
+// scheduleOthers makes Run visit every directory except here soon.
+func (r *Registrar) scheduleOthers(here *registration) {
 	r.mu.Lock()
-	for _, p := range r.places {
+	for _, p := range r.registrations {
 		if p != here {
 			p.next = time.Time{}
 		}
 	}
 	r.mu.Unlock()
-	r.poke()
+	r.wake()
 }
 
-// otherIDError refuses a directory that gives the node another id than the one by which it is known.
+// otherIDError refuses a directory that assigns an id to a node that is already known by another one.
 type otherIDError struct{ directory string }
 
 func (e *otherIDError) Error() string {
-	return "the directory gives every agent an id of its own, and this node is known by another one already"
+	return "the directory assigns its own agent ids, and this node is already known by another id"
 }
 
-// Hint says what a person can do.
+// Hint tells the owner what to do.
 func (e *otherIDError) Hint() string {
-	return "agentmesh register --adopt --directory " + e.directory + " takes the new id; peers then know the node only by that (docs/operations.md, Adopted ids)"
+	return "to use the new id, run: agentmesh register --adopt --directory " + e.directory + "; peers then know the node only by that id (docs/operations.md, Adopted ids)"
 }
 
-// nobodyKnowsUs reports whether the node's id may still change: no other directory lists it, and nobody has talked to it.
-func (r *Registrar) nobodyKnowsUs(ctx context.Context, here *place) (bool, error) {
+// canChangeID reports whether the node's id may still change: no other directory lists it, and no peer has a
+// conversation with it.
+func (r *Registrar) canChangeID(ctx context.Context, here *registration) (bool, error) {
 	r.mu.Lock()
-	for _, p := range r.places {
+	for _, p := range r.registrations {
 		if p != here && p.state.AgentID != "" {
 			r.mu.Unlock()
 			return false, nil

@@ -23,91 +23,94 @@ import (
 
 const (
 	checkEvery    = 15 * time.Minute // how soon a directory that lost the card gets it again
-	maxKeeperWait = time.Hour        // between two tries while something is wrong
+	maxRetryPause = time.Hour        // the longest pause between two attempts after failures
 )
 
-// Identity is who the node is: its signing key and the card that says so.
+// Identity is the node's signing key and the card that names it.
 type Identity struct {
 	Key  *signing.PrivateKey
 	Card wire.Card
 }
 
-// Config is what a registrar is made of.
+// Config configures a [Registrar].
 type Config struct {
 	Identity    Identity
 	Directories []*client.Directory
-	// Credential is the secret from which bearers for directories are derived; empty: the registrar makes one and keeps it.
+	// Credential is the secret from which the bearers for directories are derived. Empty: the registrar makes and
+	// stores one.
 	Credential client.Credential
 	Store      store.Store
-	// SaveKey keeps a new signing key, and the card that has it, before it is used; nil: the key cannot be rotated.
+	// SaveKey stores a new signing key and its card before the key is used. Nil: the key cannot be rotated.
 	SaveKey func(key *signing.PrivateKey, card wire.Value) error
-	// RetiredKey returns a signing key from before a rotation by its fingerprint, and FirstKey the one that an agent id is
-	// derived from. nil finds none.
+	// RetiredKey returns an earlier signing key by its fingerprint, and FirstKey the key that an agent id is derived
+	// from. Nil finds no key.
 	RetiredKey func(fingerprint string) (*signing.PrivateKey, error)
 	FirstKey   func(id wire.AgentID) (*signing.PrivateKey, error)
-	// Pause returns how long to wait after so many failures in a row.
+	// Pause returns how long to wait after the given number of failures in a row.
 	Pause  func(failures int) time.Duration
 	Logger *slog.Logger
 }
 
-// Registrar keeps the node listed in every configured directory, and its identity. One call is under way at a time: an id
-// that one directory gives is known before the next one is asked. It is safe for concurrent use.
+// Registrar keeps the node registered in every configured directory, and holds its identity. It makes one call to a
+// directory at a time, so that an id that one directory assigns is known before the next directory is asked. It is safe
+// for concurrent use.
 type Registrar struct {
 	cfg      Config
 	identity atomic.Pointer[Identity]
-	kick     chan struct{}
+	wakeup   chan struct{}
 
-	work    sync.Mutex                     // held over calls to directories; guards retired
-	retired map[string]*signing.PrivateKey // keys from before a rotation, by fingerprint
+	work    sync.Mutex                     // held during calls to directories; guards retired
+	retired map[string]*signing.PrivateKey // earlier keys, by fingerprint
 
-	mu     sync.Mutex // guards what places hold, and moved
-	places []*place
-	moved  chan struct{} // closed when a place stands otherwise than it did
+	mu            sync.Mutex // guards the contents of places, and moved
+	registrations []*registration
+	changed       chan struct{} // closed and replaced when the state of a registration is stored
 
 	rotated atomic.Int64 // when the key last changed, in Unix seconds
 }
 
-// place is one directory and what is known of our card there.
-type place struct {
+// registration is a directory and the state of the node's card there.
+type registration struct {
 	dir   *client.Directory
-	state placeState
+	state registrationState
 	next  time.Time
 }
 
-// placeState is what a restart must know of a place.
-type placeState struct {
+// registrationState is the part of a registration that is stored.
+type registrationState struct {
 	Directory  string       `json:"directory"`
 	AgentID    wire.AgentID `json:"agent_id,omitempty"` // empty: not registered
 	Registered time.Time    `json:"registered,omitzero"`
 	Expires    time.Time    `json:"expires,omitzero"`
 	RenewAt    time.Time    `json:"renew_at,omitzero"`
-	Card       string       `json:"card,omitempty"` // hex digest of the card that it has
+	Card       string       `json:"card,omitempty"` // hex digest of the card that the directory has
 	Withdrawn  bool         `json:"withdrawn,omitempty"`
 	Error      string       `json:"error,omitempty"`
 	Hint       string       `json:"hint,omitempty"`
 	Refused    bool         `json:"refused,omitempty"`
 	Failures   int          `json:"failures,omitempty"`
-	// PreviousKey is the fingerprint of the key that the directory still lists, until it has followed a rotation (AM-60).
+	// PreviousKey is the fingerprint of the key that the directory still lists, until it has followed a rotation
+	// (AM-60).
 	PreviousKey string `json:"previous_key,omitempty"`
 }
 
-// New returns a registrar that knows nothing of an earlier process, see [Registrar.Restore].
+// New returns a registrar without the state of an earlier process; [Registrar.Restore] reads that.
 func New(cfg Config) *Registrar {
-	r := &Registrar{cfg: cfg, kick: make(chan struct{}, 1), moved: make(chan struct{}), retired: make(map[string]*signing.PrivateKey)}
+	r := &Registrar{cfg: cfg, wakeup: make(chan struct{}, 1), changed: make(chan struct{}), retired: make(map[string]*signing.PrivateKey)}
 	r.identity.Store(&cfg.Identity)
 	for _, d := range cfg.Directories {
-		r.places = append(r.places, &place{dir: d, state: placeState{Directory: d.Base}})
+		r.registrations = append(r.registrations, &registration{dir: d, state: registrationState{Directory: d.Base}})
 	}
 	return r
 }
 
-// Identity returns who the node is now. The caller must not change it.
+// Identity returns the node's current identity. The caller must not change it.
 func (r *Registrar) Identity() *Identity { return r.identity.Load() }
 
 // ID returns the node's agent id.
 func (r *Registrar) ID() wire.AgentID { return r.identity.Load().Card.ID }
 
-// namespace has the records of the registrar, beside other state of the node.
+// namespace holds the records of the registrar, next to other state of the node.
 const namespace = "node"
 
 const (
@@ -115,31 +118,31 @@ const (
 	keyCredential = "credential"
 )
 
-func (p *place) recordKey() string {
+func (p *registration) recordKey() string {
 	sum := sha256.Sum256([]byte(p.dir.StoredName()))
 	return "directory/" + hex.EncodeToString(sum[:])
 }
 
-// Restore reads what an earlier process knew.
+// Restore reads the state that an earlier process stored.
 func (r *Registrar) Restore(ctx context.Context, now time.Time) error {
 	id := nodeID{AgentID: r.ID()}
-	if _, err := r.recall(ctx, keyNodeID, &id, now); err != nil {
+	if _, err := r.loadRecord(ctx, keyNodeID, &id, now); err != nil {
 		return err
 	}
-	if err := r.rename(id); err != nil {
+	if err := r.setID(id); err != nil {
 		return err
 	}
-	for _, p := range r.places {
-		if _, err := r.recall(ctx, p.recordKey(), &p.state, now); err != nil {
+	for _, p := range r.registrations {
+		if _, err := r.loadRecord(ctx, p.recordKey(), &p.state, now); err != nil {
 			return err
 		}
-		p.state.Directory = p.dir.Base // it may have moved
+		p.state.Directory = p.dir.Base // the directory may have a new address
 	}
 	return r.restoreCredential(ctx, now)
 }
 
-// recall reads a record of the node's own state; false where there is none.
-func (r *Registrar) recall(ctx context.Context, key string, dst any, now time.Time) (bool, error) {
+// loadRecord reads a record of the node's state into dst. It returns false if the record does not exist.
+func (r *Registrar) loadRecord(ctx context.Context, key string, dst any, now time.Time) (bool, error) {
 	rec, err := r.cfg.Store.Records().Get(ctx, namespace, key, now)
 	if errors.Is(err, store.ErrNotFound) {
 		return false, nil
@@ -153,18 +156,18 @@ func (r *Registrar) recall(ctx context.Context, key string, dst any, now time.Ti
 	return true, nil
 }
 
-// keep writes a record of the node's own state.
-func (r *Registrar) keep(ctx context.Context, key string, body []byte, now time.Time) error {
+// storeRecord writes a record of the node's state.
+func (r *Registrar) storeRecord(ctx context.Context, key string, body []byte, now time.Time) error {
 	return r.cfg.Store.Records().Apply(ctx, []store.Change{{Record: store.Record{NS: namespace, Key: key, Body: body}, IfRev: store.Any}}, now)
 }
 
-// restoreCredential makes sure that there is a secret to derive bearers from.
+// restoreCredential reads the secret from which bearers are derived. If the store has no secret yet, it makes and stores one.
 func (r *Registrar) restoreCredential(ctx context.Context, now time.Time) error {
 	if r.cfg.Credential != "" {
 		return nil
 	}
 	var kept string
-	if ok, err := r.recall(ctx, keyCredential, &kept, now); err != nil {
+	if ok, err := r.loadRecord(ctx, keyCredential, &kept, now); err != nil {
 		return err
 	} else if !ok {
 		kept = string(client.NewCredential())
@@ -172,7 +175,7 @@ func (r *Registrar) restoreCredential(ctx context.Context, now time.Time) error 
 		if err != nil {
 			return err
 		}
-		if err := r.keep(ctx, keyCredential, body, now); err != nil {
+		if err := r.storeRecord(ctx, keyCredential, body, now); err != nil {
 			return err
 		}
 	}
@@ -180,12 +183,12 @@ func (r *Registrar) restoreCredential(ctx context.Context, now time.Time) error 
 	return nil
 }
 
-// Credential is the bearer for one directory, made of the node's secret, so that no directory learns the bearer for
-// another one and there is one secret to keep.
+// Credential derives the bearer for one directory from the node's secret. No directory learns the bearer for another
+// one, and the node has to store only one secret.
 func Credential(secret client.Credential, d *client.Directory) client.Credential {
 	bearer, err := hkdf.Key(sha256.New, []byte(secret), nil, "agentmesh-credential "+d.StoredName(), 32)
 	if err != nil {
-		panic(fmt.Sprintf("derive credential: %v", err)) // only for a length that HKDF cannot make
+		panic(fmt.Sprintf("derive credential: %v", err)) // only for a length that HKDF cannot produce
 	}
 	return client.Credential(hex.EncodeToString(bearer))
 }
@@ -195,21 +198,21 @@ func (r *Registrar) Credential(d *client.Directory) client.Credential {
 	return Credential(r.cfg.Credential, d)
 }
 
-// Run looks after every directory when it is due, until ctx ends.
+// Run visits every directory when it is due, until ctx ends.
 func (r *Registrar) Run(ctx context.Context) {
 	for {
 		wait := checkEvery
-		for _, p := range r.places {
+		for _, p := range r.registrations {
 			if !r.due(p, time.Now()) {
 				continue
 			}
 			r.work.Lock()
-			r.tend(ctx, p, ifNeeded)
+			r.update(ctx, p, visitIfDue)
 			r.work.Unlock()
 		}
 		now := time.Now()
 		r.mu.Lock()
-		for _, p := range r.places {
+		for _, p := range r.registrations {
 			if !p.state.Withdrawn {
 				wait = min(wait, max(p.next.Sub(now), 0))
 			}
@@ -220,36 +223,36 @@ func (r *Registrar) Run(ctx context.Context) {
 		case <-ctx.Done():
 			timer.Stop()
 			return
-		case <-r.kick:
+		case <-r.wakeup:
 		case <-timer.C:
 		}
 		timer.Stop()
 	}
 }
 
-func (r *Registrar) due(p *place, now time.Time) bool {
+func (r *Registrar) due(p *registration, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return !p.state.Withdrawn && !p.next.After(now)
 }
 
-// visiting says how a directory is visited.
-type visiting uint8
+// visitMode controls what a visit to a directory does.
+type visitMode uint8
 
 const (
-	ifNeeded visiting = iota // renew only if the card has changed or its renewal is due
-	renewing                 // renew in any case
-	adopting                 // likewise, and take over the id that the directory gives
+	visitIfDue    visitMode = iota // renew only if the card has changed or its renewal is due
+	visitAndRenew                  // always renew
+	visitAndAdopt                  // always renew, and adopt the id that the directory assigns
 )
 
-// tend does what a place needs now and stores how it stands. The caller holds work.
-func (r *Registrar) tend(ctx context.Context, p *place, how visiting) {
+// update visits a directory and stores the resulting state. The caller must hold r.work.
+func (r *Registrar) update(ctx context.Context, p *registration, how visitMode) {
 	r.mu.Lock()
 	s := p.state
 	r.mu.Unlock()
 	err := r.visit(ctx, p, &s, how)
 	if err != nil && ctx.Err() != nil {
-		return // stopping
+		return // the node stops
 	}
 	now := time.Now()
 	next := now.Add(client.Jitter(checkEvery))
@@ -267,42 +270,42 @@ func (r *Registrar) tend(ctx context.Context, p *place, how visiting) {
 		} else if _, refused := errors.AsType[*otherIDError](err); refused {
 			s.Refused = true
 		}
-		next = now.Add(max(min(r.cfg.Pause(s.Failures), maxKeeperWait), after))
+		next = now.Add(max(min(r.cfg.Pause(s.Failures), maxRetryPause), after))
 		r.cfg.Logger.Warn("keep listed", "directory", s.Directory, "err", s.Error, "hint", s.Hint, "next", next)
 	} else {
 		s.Failures = 0
 	}
-	if err := r.put(ctx, p, s, next); err != nil {
-		r.cfg.Logger.Error("store directory state", "directory", s.Directory, "err", err) // the directory tells it again
+	if err := r.setState(ctx, p, s, next); err != nil {
+		r.cfg.Logger.Error("store directory state", "directory", s.Directory, "err", err) // the next visit finds it out again
 	}
 }
 
-// AwaitListed waits until the directory at d's base lists the node, and reports whether it does: not if ctx ends first.
-func (r *Registrar) AwaitListed(ctx context.Context, d *client.Directory) bool {
+// AwaitListing waits until the directory at d's base lists the node. It returns false if ctx ends first.
+func (r *Registrar) AwaitListing(ctx context.Context, d *client.Directory) bool {
 	for ctx.Err() == nil {
 		r.mu.Lock()
-		moved := r.moved
-		i := slices.IndexFunc(r.places, func(p *place) bool { return p.dir.Base == d.Base })
-		listed := i < 0 || r.places[i].state.AgentID == r.ID() && !r.places[i].state.Withdrawn
+		changed := r.changed
+		i := slices.IndexFunc(r.registrations, func(p *registration) bool { return p.dir.Base == d.Base })
+		listed := i < 0 || r.registrations[i].state.AgentID == r.ID() && !r.registrations[i].state.Withdrawn
 		r.mu.Unlock()
 		if listed {
 			return true
 		}
 		select {
 		case <-ctx.Done():
-		case <-moved:
+		case <-changed:
 		}
 	}
 	return false
 }
 
-// put remembers how a place stands.
-func (r *Registrar) put(ctx context.Context, p *place, s placeState, next time.Time) error {
+// setState sets and stores the state of a registration, and wakes the callers of AwaitListing.
+func (r *Registrar) setState(ctx context.Context, p *registration, s registrationState, next time.Time) error {
 	r.mu.Lock()
 	changed := p.state != s
 	p.state, p.next = s, next
-	close(r.moved)
-	r.moved = make(chan struct{})
+	close(r.changed)
+	r.changed = make(chan struct{})
 	r.mu.Unlock()
 	if !changed {
 		return nil
@@ -311,11 +314,11 @@ func (r *Registrar) put(ctx context.Context, p *place, s placeState, next time.T
 	if err != nil {
 		return err
 	}
-	return r.keep(context.WithoutCancel(ctx), p.recordKey(), body, time.Now())
+	return r.storeRecord(context.WithoutCancel(ctx), p.recordKey(), body, time.Now())
 }
 
-// visit registers, renews or only looks, and fills s by what the directory says.
-func (r *Registrar) visit(ctx context.Context, p *place, s *placeState, how visiting) error {
+// visit registers or renews the card, or only checks that it is listed. It fills s with the directory's answer.
+func (r *Registrar) visit(ctx context.Context, p *registration, s *registrationState, how visitMode) error {
 	id := r.identity.Load()
 	card := id.Card.WithoutPrivateLists() // AM-6
 	digest := cardDigest(card)
@@ -323,10 +326,10 @@ func (r *Registrar) visit(ctx context.Context, p *place, s *placeState, how visi
 	switch {
 	case s.AgentID != id.Card.ID:
 		return r.register(ctx, p, s, how)
-	case how == ifNeeded && s.Card == digest && now.Before(s.RenewAt):
+	case how == visitIfDue && s.Card == digest && now.Before(s.RenewAt):
 		_, err := p.dir.Card(ctx, id.Card.ID)
 		if errors.Is(err, client.ErrUnknownAgent) {
-			return r.register(ctx, p, s, how) // it was lost
+			return r.register(ctx, p, s, how) // the directory lost it
 		}
 		return err
 	}
@@ -337,18 +340,19 @@ func (r *Registrar) visit(ctx context.Context, p *place, s *placeState, how visi
 	} else {
 		reg, err = p.dir.Renew(ctx, card, r.Credential(p.dir), id.Key)
 	}
-	if errors.Is(err, client.ErrUnknownAgent) || errors.Is(err, client.ErrCredential) { // it was lost, or our credential was
+	if errors.Is(err, client.ErrUnknownAgent) || errors.Is(err, client.ErrCredential) { // the directory lost the card or our credential
 		return r.register(ctx, p, s, how)
 	}
 	if err != nil {
 		return err
 	}
-	s.listed(reg, digest, now)
+	s.recordSuccess(reg, digest, now)
 	return nil
 }
 
-// listed notes a registration or renewal. The next one is due at half of its lifetime, a tenth more or less.
-func (s *placeState) listed(reg wire.Registered, digest string, now time.Time) {
+// recordSuccess records a registration or renewal. The next renewal is due after half of the lifetime, plus or minus a
+// tenth.
+func (s *registrationState) recordSuccess(reg wire.Registered, digest string, now time.Time) {
 	s.AgentID, s.Card, s.PreviousKey = reg.AgentID, digest, ""
 	s.Expires = reg.ExpiresAt.UTC()
 	s.Registered = cmp.Or(reg.RegisteredAt.UTC(), s.Registered, now.UTC())

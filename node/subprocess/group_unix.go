@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// ownGroup gives the command a process group of its own, which is what is killed when its time is over.
+// ownGroup puts the command into its own process group, and makes cancellation kill the group.
 func ownGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error {
@@ -16,10 +16,10 @@ func ownGroup(cmd *exec.Cmd) {
 	}
 }
 
-// killGroup kills what is left of the group. Its id cannot have been given to others while a member lives; where
-// none does, the kill reaches nobody.
+// killGroup kills the remaining processes of the group. The system does not reuse the group's id while a member lives;
+// if no member lives, the kill has no effect.
 func killGroup(cmd *exec.Cmd) {
 	if cmd.Process != nil {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // no group left is no fault
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // an error means that the group has ended
 	}
 }

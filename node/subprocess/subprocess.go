@@ -1,7 +1,7 @@
 // Package subprocess runs one of the owner's commands on data that strangers wrote.
 //
-// It is for the exec hook and for notices. The argument vector comes from the configuration and no shell reads it;
-// what a stranger wrote goes to standard input alone (AM-74). It knows nothing of messages. Start with [Command.Run].
+// The exec hook and notices use it. The argument vector comes from the configuration, and no shell reads it. Strangers'
+// data goes only to standard input (AM-74). The package knows nothing about messages. Start with [Command.Run].
 package subprocess
 
 import (
@@ -13,34 +13,35 @@ import (
 	"time"
 )
 
-// defaultPath is all that a command inherits where the configuration sets no environment.
+// defaultPath is the environment of a command if the configuration sets none.
 const defaultPath = "PATH=/usr/local/bin:/usr/bin:/bin"
 
 const (
-	tailSize  = 4 << 10         // of standard error, for the log
-	killGrace = 2 * time.Second // until the pipes of a killed command are closed by force
+	tailSize  = 4 << 10         // bytes of standard error that are kept for the log
+	killGrace = 2 * time.Second // after this time the pipes of a killed command are closed
 )
 
-// ErrOutputTooLarge: the command wrote more than it may. It was killed.
+// ErrOutputTooLarge means that the command wrote more than MaxOutput and was killed.
 var ErrOutputTooLarge = errors.New("the command wrote too much")
 
-// Command is a program of the owner's. It is safe for concurrent use.
+// Command is a program of the owner. It is safe for concurrent use.
 type Command struct {
-	Argv []string // Argv[0] is looked up in the PATH of this process; nothing is added to it
-	Dir  string   // empty: that of this process
-	// Env is the whole environment. Nil: a PATH of the usual places, and nothing of this process.
+	Argv []string // Argv[0] is looked up in the PATH of this process; nothing is added
+	Dir  string   // empty: the directory of this process
+	// Env is the whole environment. Nil: a PATH with the usual directories, and nothing from this process.
 	Env       []string
-	MaxOutput int // bytes of standard output
+	MaxOutput int // maximum bytes of standard output
 }
 
-// Result is what a command wrote.
+// Result is the output of a command.
 type Result struct {
 	Output []byte
-	Tail   string // the end of standard error; the caller must not trust it with a terminal
+	Tail   string // the end of standard error; not safe to print on a terminal
 }
 
-// Run runs the command with input on its standard input until it ends or ctx does. Then its whole process group is
-// killed, so that nothing it started outlives it. Of an error that came after the start, Result.Tail says more.
+// Run runs the command with input on its standard input, until the command or ctx ends. Then it kills the command's
+// whole process group, so that no process started by the command survives. If the command failed after its start,
+// Result.Tail has details.
 func (c Command) Run(ctx context.Context, input []byte) (Result, error) {
 	if len(c.Argv) == 0 {
 		return Result{}, errors.New("the command is empty")
@@ -53,7 +54,7 @@ func (c Command) Run(ctx context.Context, input []byte) (Result, error) {
 		cmd.Env = []string{defaultPath}
 	}
 	cmd.Stdin = bytes.NewReader(input)
-	out := &capped{max: c.MaxOutput, over: func() { cancel(ErrOutputTooLarge) }}
+	out := &cappedWriter{max: c.MaxOutput, over: func() { cancel(ErrOutputTooLarge) }}
 	tail := &tailWriter{}
 	cmd.Stdout, cmd.Stderr = out, tail
 	cmd.WaitDelay = killGrace
@@ -67,22 +68,22 @@ func (c Command) Run(ctx context.Context, input []byte) (Result, error) {
 	case ctx.Err() != nil && err != nil:
 		return result, fmt.Errorf("killed: %w", context.Cause(ctx))
 	case errors.Is(err, exec.ErrWaitDelay):
-		return result, nil // it ended well; a child held its pipes, and is dead now
+		return result, nil // the command succeeded; a child that held its pipes was killed
 	case err != nil:
 		return result, fmt.Errorf("run: %w", err)
 	}
 	return result, nil
 }
 
-// capped keeps at most max bytes and says when there were more.
-type capped struct {
+// cappedWriter keeps at most max bytes, and calls over if more are written.
+type cappedWriter struct {
 	buf  bytes.Buffer
 	max  int
 	full bool
 	over func()
 }
 
-func (w *capped) Write(p []byte) (int, error) {
+func (w *cappedWriter) Write(p []byte) (int, error) {
 	if w.full || w.buf.Len()+len(p) > w.max {
 		w.full = true
 		w.over()
@@ -91,7 +92,7 @@ func (w *capped) Write(p []byte) (int, error) {
 	return w.buf.Write(p)
 }
 
-// tailWriter keeps the last bytes.
+// tailWriter keeps the last tailSize bytes.
 type tailWriter struct{ buf []byte }
 
 func (w *tailWriter) Write(p []byte) (int, error) {

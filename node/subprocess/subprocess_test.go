@@ -18,7 +18,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/subprocess"
 )
 
-// TestMain lets this binary be the program that the tests run.
+// TestMain makes this binary act as the program that the tests run.
 func TestMain(m *testing.M) {
 	if len(os.Args) != 3 || os.Args[1] != "as" {
 		os.Exit(m.Run())
@@ -62,14 +62,14 @@ func TestRun(t *testing.T) {
 		t.Errorf("flood: %v, want ErrOutputTooLarge", err)
 	}
 	if _, err = (subprocess.Command{Argv: []string{"/no/such/program"}}).Run(t.Context(), nil); err == nil {
-		t.Error("a program that is not there: no error")
+		t.Error("a missing program: no error")
 	}
 	if _, err = (subprocess.Command{}).Run(t.Context(), nil); err == nil {
 		t.Error("an empty command: no error")
 	}
 }
 
-// TestEnvironment: nothing of this process reaches the command, secrets in its environment least of all (AM-74).
+// TestEnvironment: nothing from this process reaches the command, least of all secrets in its environment (AM-74).
 func TestEnvironment(t *testing.T) {
 	t.Setenv("AGENTMESH_TEST_SECRET", "hunter2")
 	got, err := program("environment").Run(t.Context(), nil)
@@ -83,7 +83,7 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// TestKilled: a command that hangs is killed with everything it started.
+// TestKilled: a command that hangs is killed with every process that it started.
 func TestKilled(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("looks for the child in /proc")
@@ -95,7 +95,7 @@ func TestKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer out.Close()
-	// The shell passes the pid of its child out of band, because Run returns output only at the end.
+	// The shell passes the pid of its child through a pipe, because Run returns output only at the end.
 	c := subprocess.Command{Argv: []string{"/bin/sh", "-c", "sleep 600 & echo $! >" + fdPath(in) + "; wait"}, MaxOutput: 1 << 10}
 	done := make(chan error, 1)
 	go func() {
@@ -115,12 +115,12 @@ func TestKilled(t *testing.T) {
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("Run = %v, want Canceled", err)
 	}
-	if !gone(t, pid) {
+	if !waitGone(t, pid) {
 		t.Errorf("process %d outlives its command", pid)
 	}
 }
 
-// TestNothingIsLeftBehind: a command that ends well leaves no process of its own, not even one that closed its pipes.
+// TestNothingIsLeftBehind: after a command succeeds, none of its processes is left, not even one that closed its pipes.
 func TestNothingIsLeftBehind(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("looks for the child in /proc")
@@ -141,7 +141,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !gone(t, pid) {
+			if !waitGone(t, pid) {
 				t.Errorf("process %d outlives its command", pid)
 				if left, err := os.FindProcess(pid); err == nil {
 					_ = left.Kill()
@@ -153,8 +153,9 @@ func TestNothingIsLeftBehind(t *testing.T) {
 
 func fdPath(f *os.File) string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), f.Fd()) }
 
-// gone waits until the process is dead; a zombie that nobody reaps in a container counts as dead.
-func gone(t *testing.T, pid int) bool {
+// waitGone reports whether the process ends within the time limit. A zombie that nobody reaps in a container counts as
+// ended.
+func waitGone(t *testing.T, pid int) bool {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()

@@ -175,7 +175,7 @@ func (p *Process) assemble(ctx context.Context, base string) error {
 		}
 	}
 	if p.node == nil { // else the node did
-		p.store.OnCommit(p.notices.Committed)
+		p.store.OnCommit(p.notices.OnCommit)
 		owner.Mount(p.owner.Group(), owner.AuditOperations(p.audit)...)
 		owner.Mount(p.owner.Group(), p.statusOperations()...)
 	}
@@ -408,7 +408,7 @@ func (p *Process) Attempted(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, SendWait*time.Second)
 	defer cancel()
-	p.node.Attempted(ctx)
+	p.node.AwaitAttempts(ctx)
 }
 
 // offBelowOne turns the 0 that switches a limit off here into the negative number that does so below.

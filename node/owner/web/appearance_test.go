@@ -27,7 +27,7 @@ func serveFullPage(t *testing.T) (*ownerPage, []string) {
 			t.Fatal("nonsense is accepted")
 		}
 	}
-	if err := sarah.SetPaused(t.Context(), true, "test"); err != nil {
+	if err := sarah.SetPause(t.Context(), true, "test"); err != nil {
 		t.Fatal(err)
 	}
 	p := servePage(t, sarah)

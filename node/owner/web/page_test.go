@@ -110,8 +110,8 @@ func TestPageTalks(t *testing.T) {
 		if status, body := p.post("pause", url.Values{"paused": {value}}); status != http.StatusOK || !strings.Contains(body, want) {
 			t.Errorf("pause %s: %d", value, status)
 		}
-		if sarah.Paused() != (value == "yes") {
-			t.Errorf("paused = %t", sarah.Paused())
+		if sarah.IsPaused() != (value == "yes") {
+			t.Errorf("paused = %t", sarah.IsPaused())
 		}
 	}
 }
@@ -246,7 +246,7 @@ func TestPageLog(t *testing.T) {
 	sarah := mesh.Node("sarah", nil)
 	p := servePage(t, sarah)
 	for i := range 40 {
-		if err := sarah.SetPaused(t.Context(), i%2 == 0, fmt.Sprintf("door-%d", i)); err != nil {
+		if err := sarah.SetPause(t.Context(), i%2 == 0, fmt.Sprintf("door-%d", i)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -1,0 +1,45 @@
+package node
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestAlarm: an alarm without a time never wakes anybody, a set time wakes once, and a flood of times wakes only once
+// per minCheckGap.
+func TestAlarm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAlarm()
+		ctx, stop := context.WithCancel(t.Context())
+		var woken atomic.Int64
+		done := make(chan struct{})
+		go func() { defer close(done); a.watch(ctx, func(context.Context, time.Time) { woken.Add(1) }) }()
+		look := func(name string, want int64) {
+			t.Helper()
+			synctest.Wait()
+			if got := woken.Load(); got != want {
+				t.Errorf("%s: woken %d times, want %d", name, got, want)
+			}
+		}
+		look("at the start", 1)
+		time.Sleep(1000 * time.Hour)
+		look("nothing to end", 1)
+		a.advance(time.Now().Add(2 * time.Hour))
+		a.advance(time.Now().Add(time.Hour))
+		a.advance(time.Now().Add(3 * time.Hour))
+		time.Sleep(time.Hour - time.Second)
+		look("before the end", 1)
+		time.Sleep(time.Second)
+		look("at the end", 2)
+		for range 60 {
+			a.advance(time.Now())
+			time.Sleep(time.Second)
+		}
+		look("a flood of ends", 4)
+		stop()
+		<-done
+	})
+}

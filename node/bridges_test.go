@@ -1,0 +1,76 @@
+package node_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// TestAttachAccess: a foreign message is judged by the access mode of its link, or by that of the node if it came over
+// no link.
+func TestAttachAccess(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		node    acl.Mode
+		access  string
+		address string
+		want    string // held, refused or taken
+	}{
+		{"allowlist under an open node", acl.Open, "allowlist", "fax:home/bob", "refused"},
+		{"the default asks", acl.Open, "", "fax:home/bob", "held"},
+		{"the default asks under approval", "", "", "fax:home/bob", "held"},
+		{"the default is as strict as an allowlist", acl.Allowlist, "", "fax:home/bob", "refused"},
+		{"approval under an allowlist", acl.Allowlist, "approval", "fax:home/bob", "held"},
+		{"open under an allowlist", acl.Allowlist, "open", "fax:home/bob", "taken"},
+		{"no link", acl.Open, "allowlist", "fax:in/bob", "taken"},
+		{"a link of another kind", acl.Open, "allowlist", "pigeon:home/bob", "taken"},
+		{"a peer with a slash", acl.Open, "allowlist", "fax:home/in/bob", "refused"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			home := meshtest.New(t).Node("home", func(c *node.Config) { c.Policy.Mode = tt.node })
+			if _, err := home.Attach(bridge.Kind{Name: "fax"}, []bridge.Link{{Name: "home", Policy: bridge.LinkPolicy{Access: tt.access}}}); err != nil {
+				t.Fatal(err)
+			}
+			address, err := bridge.ParseAddress(tt.address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			payload, err := wire.Parse([]byte(`{"action":"deliver","message":{"body":"hello"}}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			out, err := home.Accept(t.Context(), bridge.Inbound{
+				Principal: "whatever the bridge calls it", Peer: address.Pseudonym(), Address: tt.address, Verified: bridge.VerifiedNone,
+				MessageID: "msg_0123456789abcdef0123456789abcdef", ConvID: "conv_0123456789abcdef0123456789abcdef",
+				Intent: wire.Deliver, Payload: payload,
+			})
+			got := "taken"
+			switch {
+			case err != nil:
+				got = "refused"
+			case out.Held:
+				got = "held"
+			}
+			if got != tt.want {
+				t.Errorf("the message is %s (%v), want it %s", got, err, tt.want)
+			}
+		})
+	}
+}
+
+// TestAttachRefusesKeys: Attach refuses a policy key that the kind would ignore.
+func TestAttachRefusesKeys(t *testing.T) {
+	home := meshtest.New(t).Node("home", nil)
+	link := bridge.Link{Name: "home", Policy: bridge.LinkPolicy{Route: "directory", Broadcast: true}}
+	_, err := home.Attach(bridge.Kind{Name: "fax"}, []bridge.Link{link})
+	for _, want := range []string{"remove policy.route of link home", "remove policy.broadcast of link home", "fax links use policy.access"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Attach() = %v, want %q in it", err, want)
+		}
+	}
+}

@@ -1,0 +1,87 @@
+package node_test
+
+import (
+	"context"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/hook"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+const acceptPayload = `{"action":"accept","selected_time":"2026-02-21T10:00:00-08:00"}`
+
+// countAgreed counts the notices of agreed events.
+func countAgreed(t *testing.T, m *meshtest.Member) (n int) {
+	t.Helper()
+	list, _, err := m.Notices.List(t.Context(), "", 100, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, notice := range list {
+		if notice.Kind == notify.Agreed {
+			n++
+		}
+	}
+	return n
+}
+
+// TestNobodyAgreesWithItself: a peer that accepts its own proposal has no agreement with us. The owner gets no notice
+// of an agreement, and a conversation that we opened is not closed as completed (AM-36, AM-39).
+func TestNobodyAgreesWithItself(t *testing.T) {
+	mesh := meshtest.New(t)
+	ann := newPeer(t, mesh, "ann")
+	ann.answers(ann.says(`{"action":"received"}`))
+	sarah := mesh.Node("sarah", open)
+	for name, ours := range map[string]bool{"a stranger's conversation": false, "ours": true} {
+		out := node.Outgoing{To: ann.ID, Intent: wire.Schedule, Conv: "conv_stranger", Via: "owner"}
+		if ours {
+			out.Conv = "conv_ours"
+			out.Payload, _ = wire.Parse([]byte(propose))
+			mustSend(t, sarah.Node, out, 10*time.Second)
+		}
+		for _, payload := range []string{propose, acceptPayload} {
+			d := ann.Draft(sarah.ID(), wire.Schedule, payload)
+			d.Conversation = out.Conv
+			must(t, meshtest.Post(t, sarah.URL, ann.Sign(d)), http.StatusOK)
+		}
+		if n := countAgreed(t, sarah); n != 0 {
+			t.Errorf("%s: the owner got %d notices of agreements", name, n)
+		}
+		if got := convState(t, sarah.Store, out); got != conversations.Open {
+			t.Errorf("%s: the conversation is %s, want open", name, got)
+		}
+	}
+}
+
+// TestHookAgrees: an accept by a hook on the connection is an agreement as well (AM-36).
+func TestHookAgrees(t *testing.T) {
+	mesh := meshtest.New(t)
+	chris := mesh.Stranger("chris")
+	sarah := mesh.Node("sarah", configureHook(func(context.Context, hook.Call) (hook.Answer, error) {
+		return says(t, acceptPayload), nil
+	}))
+	must(t, meshtest.Post(t, sarah.URL, chris.Sign(chris.Draft(sarah.ID(), wire.Schedule, propose))), http.StatusOK)
+	if n := countAgreed(t, sarah); n != 1 {
+		t.Errorf("the owner got %d notices of agreements, want 1", n)
+	}
+}
+
+// TestHookCloses: a close by a hook on the connection closes the conversation on our side too (AM-38).
+func TestHookCloses(t *testing.T) {
+	mesh := meshtest.New(t)
+	chris := mesh.Stranger("chris")
+	sarah := mesh.Node("sarah", configureHook(func(context.Context, hook.Call) (hook.Answer, error) {
+		return says(t, closing), nil
+	}))
+	d := chris.Draft(sarah.ID(), wire.Deliver, hello)
+	must(t, meshtest.Post(t, sarah.URL, chris.Sign(d)), http.StatusOK)
+	if got := convState(t, sarah.Store, node.Outgoing{To: chris.ID, Conv: d.Conversation}); got != conversations.Completed {
+		t.Errorf("conversation is %s, want completed", got)
+	}
+}

@@ -1,0 +1,387 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// deliveryOutcome builds the one unit in which an outbox entry ends, with everything that follows from its outcome.
+type deliveryOutcome struct {
+	n     *Node
+	entry OutboxEntry
+	unit  *conversations.Unit
+	name  string // of the peer, from its card
+	sent  Sent
+	run   *run // the run that handles the reply; nil if the inbox gets it
+	seal  seal // of the reply
+}
+
+// endEntry ends an outbox entry in one unit, to which fill adds the outcome. If the store refuses the unit, the entry
+// stays in flight: it is sent again, and the peer recognizes the repeat by its id. endEntry returns when to try again,
+// or the zero time if the entry has ended.
+func (n *Node) endEntry(ctx context.Context, e OutboxEntry, fill func(context.Context, *deliveryOutcome) error) time.Time {
+	ctx = context.WithoutCancel(ctx) // the peer has acted: store that even if the node stops
+	err := n.book.Do(ctx, e.key(), func(u *conversations.Unit) error {
+		o := &deliveryOutcome{n: n, entry: e, unit: u}
+		o.entry.InFlight, o.entry.Due, o.entry.Attempts = false, time.Time{}, e.Attempts+1
+		o.entry.Ended, o.entry.Keep = u.Now.UTC(), conversations.Sooner(u.Now.Add(n.cfg.Retention), u.Conversation().Purge)
+		if err := fill(ctx, o); err != nil {
+			return err
+		}
+		reply, tree := o.sent.Reply, o.sent.ReplyTree
+		o.sent = o.entry.sent()
+		o.sent.Reply, o.sent.ReplyTree, o.sent.ReplySealed = reply, tree, o.seal.sealed
+		u.Add(o.entry.change())
+		u.Then(func() {
+			n.logDelivery(o.entry, string(o.entry.State), o.entry.Err.String())
+			n.outbox.notifyWaiter(e.ID, o.sent)
+			if o.run != nil {
+				n.start(o.run)
+			}
+		})
+		return nil
+	})
+	if err != nil {
+		n.log.Error("store outcome of delivery", "letter", e.ID, "err", err)
+		return time.Now().Add(sendPauses[0])
+	}
+	return time.Time{}
+}
+
+// endWithSuccess ends an entry that the peer accepted, or that a mailbox or relay keeps for the peer.
+func (n *Node) endWithSuccess(ctx context.Context, e OutboxEntry, d bridge.Delivered) time.Time {
+	e.State, e.Status, e.Err, e.Hint = SendDelivered, http.StatusOK, nil, ""
+	if d.Queued {
+		e.Status, e.Hint = http.StatusAccepted, "it is kept for the peer; the reply comes later"
+	}
+	return n.endEntry(ctx, e, func(ctx context.Context, o *deliveryOutcome) error {
+		if o.unit.New() { // the owner deleted the conversation meanwhile
+			return nil
+		}
+		if err := o.recordArrival(ctx, d); err != nil || d.Reply == nil {
+			return err
+		}
+		seen, err := n.store.Steps().FindReplay(ctx, string(e.To), string(d.Reply.ID), o.unit.Now)
+		switch {
+		case errors.Is(err, store.ErrNotFound):
+			return o.reply(ctx, d)
+		case err != nil:
+			return err
+		case seen.Digest == replyDigest(d):
+			return nil // the stored answer to a repeat, which came in before (AM-22): it has no further effect
+		}
+		o.entry.State = SendUnverified // THREATS 4: the reply reuses the id of another message
+		o.entry.Err = &SendFailure{Code: wire.InvalidSignature, Message: client.ErrReplyUnverified.Error()}
+		o.addNotice("reply-unverified", titleUnverified)
+		return nil
+	})
+}
+
+// recordArrival records that the peer has the message, and since when by the peer's own clock.
+func (o *deliveryOutcome) recordArrival(ctx context.Context, d bridge.Delivered) error {
+	since := o.unit.Now
+	if d.Reply != nil && !d.Reply.Time.IsZero() {
+		since = d.Reply.Time
+	}
+	return o.unit.Record(ctx, conversations.Event{
+		Kind: conversations.Delivered, At: o.unit.Now, ID: o.entry.First, Answers: o.entry.MessageID, Written: since,
+	})
+}
+
+const titleUnverified = "an answer could not be verified"
+
+// endWithBadReply ends an entry whose answer is not a valid reply of the peer. Nothing of the answer is kept (AM-18).
+func (n *Node) endWithBadReply(ctx context.Context, e OutboxEntry, cause error) time.Time {
+	e.State, e.Status = SendUnverified, http.StatusOK
+	e.Err = &SendFailure{Code: wire.InvalidSignature, Message: wire.OneLine(cause.Error(), 300)}
+	e.Hint = "the peer accepted the message, but its answer cannot be trusted"
+	return n.endEntry(ctx, e, func(_ context.Context, o *deliveryOutcome) error {
+		o.addNotice("reply-unverified", titleUnverified)
+		return nil
+	})
+}
+
+// retryOrEnd postpones an entry to its next attempt, or ends it (AM-47). It returns when the next attempt is due.
+func (n *Node) retryOrEnd(ctx context.Context, e OutboxEntry, cause error) time.Time {
+	f := failureOf(cause)
+	e.Status, e.Err, e.Hint = f.status, f.reported, f.hint
+	if f.reported.Code == wire.InvalidSignature && n.registrar.IsRotationRecent() {
+		f.retry, f.processed = true, false // the peer may not know the new key yet
+	}
+	e.Processed = e.Processed || f.processed
+	e.Doubtful = e.Doubtful || f.processed && e.MessageID != e.First
+	if _, retryable := errors.AsType[retryableError](cause); errors.Is(cause, errUnknownDelivery) && !retryable {
+		e.State = SendUnknown
+		e.Hint = "ask the peer whether it has the message before you send it again"
+		return n.endEntry(ctx, e, func(_ context.Context, o *deliveryOutcome) error {
+			o.addNotice("unknown", "it is not known whether a message was delivered")
+			return nil
+		})
+	}
+	now := time.Now()
+	due := now.Add(pauseAfter(e.Attempts+1, f.after))
+	if !f.retry || due.After(e.Created.Add(giveUpAfter)) && n.clock.Reliable() {
+		return n.endWithFailure(ctx, e)
+	}
+	e.InFlight, e.Attempts, e.Due = false, e.Attempts+1, due.UTC()
+	n.logDelivery(e, outcomePostponed, cause.Error())
+	if err := n.store.Records().Apply(context.WithoutCancel(ctx), []store.Change{e.change()}, now); err != nil {
+		n.log.Error("store outbox entry", "letter", e.ID, "err", err) // the stored entry stays in flight, which is the safe state
+	}
+	n.outbox.notifyWaiter(e.ID, e.sent())
+	return due
+}
+
+// endWithFailure ends an entry for good. The conversation fails with it, unless the peer can still fetch the message by
+// repeating its own (AM-22). The owner gets a notice, except about a receipt that the peer can fetch, or if a bridge asks
+// for silence.
+func (n *Node) endWithFailure(ctx context.Context, e OutboxEntry) time.Time {
+	e.State = SendFailed
+	title, quiet := "a message could not be delivered", false
+	if e.Fetchable {
+		title, quiet = "an answer could not be delivered", e.Action == wire.ActionReceived
+		e.Hint = strings.TrimSuffix("the peer gets it when it repeats its message; "+e.Hint, "; ")
+	}
+	return n.endEntry(ctx, e, func(ctx context.Context, o *deliveryOutcome) error {
+		if !e.Fetchable {
+			if err := o.failConversation(ctx); err != nil {
+				return err
+			}
+		}
+		about, silent, changes := n.bridges.reportFailure(ctx, o.entry)
+		o.unit.Add(changes...)
+		text := title
+		if about != "" {
+			text += ": " + about
+		}
+		if !quiet && !silent {
+			o.addNotice("undelivered", text)
+		}
+		return nil
+	})
+}
+
+// failConversation ends the conversation of an entry that cannot be delivered. Later messages in the conversation fail
+// as well. A close is still sent, so that the peer may learn of the end.
+func (o *deliveryOutcome) failConversation(ctx context.Context) error {
+	if !o.unit.New() {
+		if err := o.unit.Record(ctx, conversations.Event{Kind: conversations.DeliveryFailed, At: o.unit.Now}); err != nil {
+			return err
+		}
+	}
+	for after := o.entry.ID; after != ""; { // bounded by the size of a transcript
+		followers, next, err := o.n.listEntries(ctx, waitTerm(o.entry.key()), after, 500)
+		if err != nil {
+			return err
+		}
+		for _, f := range followers {
+			if f.Action == wire.ActionClose {
+				continue
+			}
+			f.State, f.InFlight, f.Due = SendFailed, false, time.Time{}
+			f.Err = &SendFailure{Message: "an earlier message of the conversation could not be delivered"}
+			f.Ended, f.Keep = o.unit.Now.UTC(), o.unit.Now.Add(o.n.cfg.Retention)
+			o.unit.Add(f.change())
+		}
+		after = next
+	}
+	return nil
+}
+
+// addNotice adds a notice to the owner to the unit.
+func (o *deliveryOutcome) addNotice(kind, title string) {
+	notice := o.n.notice(kind, o.entry.To, "", o.entry.key(), o.unit.Now)
+	notice.Title = title
+	if o.entry.Hint != "" {
+		notice.Text += ": " + o.entry.Hint
+	}
+	o.unit.Add(o.n.notices.Change(notice))
+}
+
+// reply adds a verified synchronous reply to the unit: conversation, transcript, inbox and agreement. It also stores a
+// replay record, so that the same message is not accepted a second time if it also arrives another way.
+func (o *deliveryOutcome) reply(ctx context.Context, d bridge.Delivered) error {
+	digest := replyDigest(d)
+	opened, seal, note := o.n.unsealReply(d)
+	m, action := &opened, opened.Action()
+	o.seal, o.name = seal, o.n.nameOf(ctx, o.entry)
+	lives, err := o.record(ctx, m, action)
+	if err != nil {
+		return err
+	}
+	o.unit.Append(store.Entry{MessageID: string(m.ID), At: o.unit.Now, Raw: d.Raw, Digest: digest, Key: seal.key})
+	o.sent.Reply, o.sent.ReplyTree = m, m.Tree
+	if seal.sealed {
+		o.sent.ReplyTree = m.Tree.With("payload", m.Payload)
+	}
+	if note != "" {
+		o.addNotice(kindUnreadable, noticeTitles[kindUnreadable])
+	}
+	if action == wire.ActionPending || action == wire.ActionClose && o.entry.Action != wire.ActionClose {
+		o.unit.Add(o.n.bridges.observe(bridge.Inbound{
+			Principal: principal(Outgoing{To: o.entry.To, Address: o.entry.Address}), Peer: o.entry.To, Address: o.entry.Address,
+			MessageID: m.ID, ConvID: m.Conversation, Intent: m.Intent, Payload: m.Payload, Time: m.Time, Received: o.unit.Now,
+			Raw: d.Raw, Digest: digest, Native: m,
+		})...)
+	}
+	if action == wire.ActionPending {
+		o.entry.Status, o.entry.Hint = http.StatusAccepted, "the peer's owner decides; the answer comes later"
+	}
+	ack, err := o.n.sign(wire.Draft{
+		Conversation: o.entry.Conversation, To: o.entry.To, Time: o.unit.Now, Intent: m.Intent, Payload: receiptPayload(),
+	})
+	if err != nil {
+		return err
+	}
+	o.unit.Replay = &store.Replay{
+		Sender: string(o.entry.To), MessageID: string(m.ID), Digest: digest, Conv: o.entry.key(),
+		Status: http.StatusOK, Answer: ack.Raw, Expires: o.unit.Now.Add(o.n.replayFor()),
+	}
+	if !o.isReceipt(m.Intent, action) {
+		item, err := o.newItem(ctx, m, digest)
+		if err != nil {
+			return err
+		}
+		if item.Sealed = seal.sealed; note != "" {
+			item.ActionKnown, item.Note = false, note
+		}
+		if lives {
+			o.run = o.n.newReplyRun(&item, m, o.unit.Conversation())
+		}
+		if o.run != nil {
+			o.unit.Otherwise(o.run.done)
+		}
+		if o.run == nil && o.unit.Conversation().Unclear == m.ID {
+			item.Note = noteUnclear
+			o.addNotice("message", noticeTitles["message"])
+		}
+		o.unit.Add(item.change())
+	}
+	if action == wire.ActionPending || note != "" {
+		return nil
+	}
+	return o.countAccept(ctx, m)
+}
+
+// isReceipt reports whether an answer says only that our message arrived, or that it waits for the peer's owner. The
+// transcript keeps such an answer; the inbox shows only what somebody may want to read.
+func (o *deliveryOutcome) isReceipt(intent wire.Intent, action string) bool {
+	return action == wire.ActionReceived || action == wire.ActionPending || o.entry.Action == wire.ActionClose ||
+		action != "" && action == o.n.route(intent).Receipts
+}
+
+// countAccept records an accept that counts now: ours, because the peer answered it, or the reply itself.
+func (o *deliveryOutcome) countAccept(ctx context.Context, m *wire.Message) error {
+	accept := m.ID
+	switch conv := o.unit.Conversation(); {
+	case o.entry.Action == "accept" && conv.Awaits(o.entry.First):
+		accept = o.entry.First
+	case conv.Accept == nil || conv.Accept.By == conversations.Ours:
+		return nil
+	}
+	return o.unit.Record(ctx, conversations.Event{Kind: conversations.AcceptCounts, At: o.unit.Now, ID: accept, Name: o.name})
+}
+
+// record records the reply as an event of the conversation. lives is false if the conversation has ended meanwhile, or
+// if the reply is the echo of our close. Such a reply is kept in the transcript, but is not an event (AM-39).
+func (o *deliveryOutcome) record(ctx context.Context, m *wire.Message, action string) (lives bool, err error) {
+	if o.entry.Action == wire.ActionClose {
+		return false, nil
+	}
+	event := conversations.Event{
+		Kind: conversations.Received, At: o.unit.Now, Intent: m.Intent, Payload: m.Payload, Principal: o.unit.Conversation().Principal,
+		Sealed: o.seal.sealed, Recipient: o.seal.back, ID: m.ID, Answers: o.entry.First, Written: m.Time, Name: o.name,
+	}
+	if action == wire.ActionClose {
+		event.Kind = conversations.ClosedByPeer
+	}
+	err = o.unit.Record(ctx, event)
+	if _, refused := errors.AsType[*wire.Error](err); refused {
+		return false, nil
+	}
+	if err != nil || action == wire.ActionClose {
+		return false, err
+	}
+	if action == wire.ActionPending { // AM-40: its hold suspends our clock as well
+		event = conversations.Event{Kind: conversations.HeldByPeer, At: o.unit.Now, Until: o.unit.Now.Add(o.n.cfg.HoldFor), ID: o.entry.First}
+		return true, o.unit.Record(ctx, event)
+	}
+	return true, nil
+}
+
+// newItem returns the inbox item of the reply.
+func (o *deliveryOutcome) newItem(ctx context.Context, m *wire.Message, digest [32]byte) (Item, error) {
+	c := o.unit.Conversation()
+	standing, err := o.n.rules.Standing(ctx, c.Principal, o.unit.Now)
+	if err != nil {
+		return Item{}, err
+	}
+	item := Item{Item: owner.Item{
+		ID: newItemID(o.unit.Now), State: ItemNew, Kind: kindReply, Peer: o.entry.To, PeerName: o.name, Address: o.entry.Address,
+		Conversation: o.entry.Conversation, MessageID: m.ID, Intent: m.Intent,
+		Payload: signing.Canonical(m.Payload, signing.JCS), Verified: bridge.VerifiedSignature, Trust: string(standing),
+		At: o.unit.Now, Digest: hexOf(digest), Expires: o.unit.Now.Add(o.n.cfg.Retention),
+	}}
+	if o.entry.Address != "" {
+		item.Verified, item.Principal = bridge.VerifiedNone, c.Principal
+	}
+	item.ActionKnown, err = wire.CheckPayload(m.Intent, m.Payload)
+	if err != nil {
+		item.ActionKnown, item.Note = false, wire.OneLine(fmt.Sprintf("the reply does not have the shape of its intent: %v", err), 300)
+	}
+	return item, nil
+}
+
+// nameOf returns the name on the peer's card, or "" if it is not known. The card is cached right after a delivery.
+func (n *Node) nameOf(ctx context.Context, e OutboxEntry) string {
+	if e.Address != "" {
+		return ""
+	}
+	peer, err := n.cards.Find(ctx, e.To, time.Now())
+	if err != nil {
+		return ""
+	}
+	return wire.OneLine(peer.Card.Name, 100)
+}
+
+// failure classifies why an attempt failed, as AM-47 and AM-48 require.
+type failure struct {
+	retry, processed bool
+	after            time.Duration
+	status           int
+	reported         *SendFailure
+	hint             string
+}
+
+func failureOf(err error) failure {
+	f := failure{reported: &SendFailure{Message: wire.OneLine(err.Error(), 300)}}
+	if e, ok := errors.AsType[*client.SendError](err); ok {
+		f.retry, f.processed, f.after, f.status, f.hint = e.Retry, e.Processed, e.After, e.Status, e.Hint()
+		if e.Refusal != nil {
+			f.reported = &SendFailure{Code: e.Refusal.Code, Message: e.Refusal.Message}
+		}
+		return f
+	}
+	if _, retryable := errors.AsType[retryableError](err); retryable {
+		f.retry = true
+	}
+	if e, ok := errors.AsType[*client.UnprovenError](err); ok {
+		f.hint = e.Hint()
+	}
+	if errors.Is(err, client.ErrUnknownAgent) {
+		f.reported.Code, f.hint = wire.AgentUnavailable, "no configured directory lists the agent any more"
+	}
+	return f
+}

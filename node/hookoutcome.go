@@ -1,0 +1,266 @@
+package node
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/hook"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// hookOutcome builds the second unit of a message that a hook handles.
+type hookOutcome struct {
+	run       *run
+	viaOutbox bool
+	answer    hook.Answer
+	err       error
+
+	item Item
+	unit *conversations.Unit
+}
+
+// commit stores the outcome of the hook. It changes nothing if the item was settled in another way meanwhile.
+func (s *hookOutcome) commit(ctx context.Context) (out bridge.Outcome, err error) {
+	n := s.run.n
+	item, err := n.Item(ctx, s.run.itemID)
+	if errors.Is(err, store.ErrNotFound) { // deleted meanwhile
+		return bridge.Outcome{Status: http.StatusServiceUnavailable, Raw: wire.ErrUnavailable.AppendJSON(nil)}, nil
+	}
+	if err != nil {
+		return out, err
+	}
+	err = n.book.Insist(ctx, item.key(), func(u *conversations.Unit) (err error) {
+		s.unit = u
+		out, err = s.fill(ctx)
+		return err
+	})
+	return out, err
+}
+
+func (s *hookOutcome) fill(ctx context.Context) (out bridge.Outcome, err error) {
+	s.item, err = s.run.n.Item(ctx, s.run.itemID)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return out, err
+	}
+	if err != nil || s.item.State != ItemRunning {
+		return s.provisional(ctx), nil // deleted or answered in another way meanwhile
+	}
+	if out, err = s.decide(ctx); err == nil {
+		s.unit.Add(s.item.change())
+	}
+	return out, err
+}
+
+// decide fills the item and the unit according to the hook's answer.
+func (s *hookOutcome) decide(ctx context.Context) (bridge.Outcome, error) {
+	n := s.run.n
+	switch {
+	case s.unit.New():
+		s.item.State, s.item.Note = ItemFailed, noteDeleted
+		return s.provisional(ctx), nil
+	case s.unit.Conversation().At(s.unit.Now, n.book.IdleFor()) != conversations.Open:
+		s.item.State, s.item.Note = ItemFailed, "the conversation ended before the agent answered"
+		return s.answerPending(ctx)
+	case s.err != nil:
+		s.item.State, s.item.Note = ItemFailed, hookFailureNote(s.err)
+		s.unit.Add(n.notices.Change(n.notice("hook-failed", s.item.Peer, s.item.PeerName, s.item.key(), s.unit.Now)))
+		return s.answerPending(ctx)
+	case s.answer.Async:
+		s.item.State, s.item.Woken = ItemNew, s.unit.Now
+		return s.answerPending(ctx)
+	case s.item.Kind == kindReply && s.answer.Payload == nil:
+		s.leaveToOwner()
+		return s.provisional(ctx), nil
+	case s.answer.Hold != "":
+		return s.hold(ctx)
+	case s.answer.Err != nil:
+		return s.refuse(ctx)
+	}
+	payload := receiptPayload()
+	if s.answer.Payload != nil {
+		payload = *s.answer.Payload
+		if held, err := s.checkOutgoing(ctx, payload); held || err != nil {
+			return s.provisional(ctx), err
+		}
+	}
+	s.item.State = ItemAnswered
+	out, err := s.reply(ctx, payload)
+	if err != nil {
+		return out, err
+	}
+	// Record the accept after the reply, because it may close the conversation. An accept of ours that leaves through
+	// the outbox counts only when the peer has answered it.
+	var own wire.MessageID
+	if out.Reply != nil {
+		own = out.Reply.ID
+	}
+	return out, acceptCounts(ctx, s.unit, s.item, own)
+}
+
+// checkOutgoing applies the owner's rules to the hook's answer (AM-50). If held is true, the answer waits for the
+// owner, and the sender gets the provisional answer.
+func (s *hookOutcome) checkOutgoing(ctx context.Context, payload wire.Value) (held bool, err error) {
+	n := s.run.n
+	out := s.item.reply(payload)
+	out.Via, out.Answers = "hook", s.item.ID
+	if s.run.sealTo == nil { // once, even if the unit is decided again, because this may ask a directory
+		recipient, err := n.sealRecipient(ctx, out, s.unit.Conversation())
+		if err == nil && recipient != "" {
+			err = checkSealable(payload)
+		}
+		if err != nil {
+			return false, err
+		}
+		s.run.sealTo = &recipient
+	}
+	out.sealTo = *s.run.sealTo
+	p, err := n.permit(ctx, out, s.unit.Now)
+	if err != nil {
+		return false, err
+	}
+	if !p.needsOwner {
+		s.unit.Then(func() { n.countSent(out, p) })
+		return false, nil
+	}
+	if s.run.to == nil {
+		to := n.lookUpRecipient(ctx, out)
+		s.run.to = &to
+	}
+	ask, changes, err := n.newOutgoingAsk(out, *s.run.to, p, s.unit.Now)
+	if err != nil {
+		return false, err
+	}
+	s.item.State, s.item.Ask = ItemHeld, ask.ID
+	event := conversations.Event{Kind: conversations.HoldOpened, At: s.unit.Now, Until: ask.Expires}
+	if err := s.unit.Record(ctx, event); err != nil {
+		return false, err
+	}
+	s.unit.Add(changes...)
+	_, err = s.answerPending(ctx)
+	return true, err
+}
+
+// sealRecipient returns what the reply is sealed to. A message of the node itself is not sealed.
+func (s *hookOutcome) sealRecipient() string {
+	if s.run.sealTo == nil {
+		return ""
+	}
+	return *s.run.sealTo
+}
+
+// reply answers on the connection, or through the outbox if nobody waits on the connection any more.
+func (s *hookOutcome) reply(ctx context.Context, payload wire.Value) (bridge.Outcome, error) {
+	n := s.run.n
+	if s.viaOutbox {
+		answer := s.item.reply(payload)
+		answer.sealTo = s.sealRecipient()
+		_, raw, err := n.enqueue(ctx, s.unit, answer)
+		s.unit.Answer = s.item.answer(http.StatusOK, raw)
+		return bridge.Outcome{}, err
+	}
+	reply, err := n.signFor(wire.Draft{
+		Conversation: s.item.Conversation, To: s.item.Peer, Time: s.unit.Now, Intent: s.item.Intent, Payload: payload,
+	}, s.sealRecipient())
+	if err != nil {
+		return bridge.Outcome{}, err
+	}
+	event := conversations.Event{
+		Kind: conversations.Replied, At: s.unit.Now, Intent: s.item.Intent, Payload: payload, Sealed: s.sealRecipient() != "",
+		ID: reply.Message.ID, Answers: s.item.MessageID, Direct: true,
+	}
+	if payload.GetStr("action") == wire.ActionClose {
+		event.Kind = conversations.ClosedByUs
+	}
+	if err := s.unit.Record(ctx, event); err != nil {
+		return bridge.Outcome{}, err
+	}
+	s.unit.Append(reply.transcriptEntry())
+	s.unit.Answer = s.item.answer(http.StatusOK, reply.Raw)
+	return bridge.Outcome{Status: http.StatusOK, Reply: &reply.Message, Raw: reply.Raw}, nil
+}
+
+// hold asks the owner about the message, because the hook requested that.
+func (s *hookOutcome) hold(ctx context.Context) (bridge.Outcome, error) {
+	a := acceptance{n: s.run.n, key: s.item.key(), now: s.unit.Now}
+	ask := a.newAsk(s.item, "intent", s.answer.Hold)
+	ask, changes := s.run.n.asks.Open(ask, acl.ConversationSlot(a.key, ask.ID))
+	s.item.State, s.item.Ask = ItemHeld, ask.ID
+	err := s.unit.Record(ctx, conversations.Event{Kind: conversations.HoldOpened, At: s.unit.Now, Until: ask.Expires})
+	if err != nil {
+		return bridge.Outcome{}, err
+	}
+	notice := s.run.n.notice("approval", s.item.Peer, s.item.PeerName, s.item.key(), s.unit.Now)
+	s.unit.Add(append(changes, s.run.n.notices.Change(notice))...)
+	return s.answerPending(ctx)
+}
+
+// refuse passes on the hook's refusal: as an error to a sender who waits, as a failed close to one who does not.
+func (s *hookOutcome) refuse(ctx context.Context) (bridge.Outcome, error) {
+	s.item.State = ItemRejected
+	if s.viaOutbox {
+		return s.reply(ctx, rejectionPayload(s.answer.Err.Code))
+	}
+	raw := s.answer.Err.AppendJSON(nil)
+	s.unit.Answer = s.item.answer(s.answer.Err.Status, raw)
+	return bridge.Outcome{Status: s.answer.Err.Status, Raw: raw}, nil
+}
+
+// answerPending tells the sender that its message is stored but not answered yet, with the stored provisional answer.
+func (s *hookOutcome) answerPending(ctx context.Context) (bridge.Outcome, error) {
+	if s.viaOutbox {
+		return bridge.Outcome{}, nil
+	}
+	out := s.provisional(ctx)
+	if out.Raw == nil {
+		return out, wire.ErrUnavailable
+	}
+	reply := store.Entry{Out: true, At: s.unit.Now, Raw: out.Raw}
+	if m, digest, err := parseOwn(out.Raw); err == nil {
+		reply.MessageID, reply.At, reply.Digest = string(m.ID), m.Time, digest
+		out.Reply = &m
+	}
+	s.unit.Append(reply)
+	s.item.Pending = true
+	return out, nil
+}
+
+// provisional returns the 202 that the first unit stored.
+func (s *hookOutcome) provisional(ctx context.Context) bridge.Outcome {
+	rec, err := s.run.n.store.Steps().FindReplay(ctx, string(s.item.Peer), string(s.item.MessageID), time.Now())
+	if err != nil {
+		return bridge.Outcome{Status: http.StatusServiceUnavailable, Raw: wire.ErrUnavailable.AppendJSON(nil)}
+	}
+	return bridge.Outcome{Status: rec.Status, Raw: rec.Answer}
+}
+
+// hookFailureNote returns the note for the owner about a failed hook. The hook's own output stays in the log.
+func hookFailureNote(err error) string {
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return "the hook took too long"
+	case errors.Is(err, ErrOutbound), errors.Is(err, ErrBlocked):
+		return "your rules do not let your agent write to this peer"
+	case errors.Is(err, ErrCannotSeal):
+		return wire.OneLine("the answer must be sealed: "+err.Error(), 300)
+	}
+	if refusal, ok := errors.AsType[*wire.Error](err); ok && refusal.Status == http.StatusConflict {
+		return wire.OneLine("the answer cannot be sent: "+refusal.Message, 300)
+	}
+	return "the hook failed; see the log"
+}
+
+func decodeDigest(s string) (d [32]byte, err error) {
+	b, err := hex.DecodeString(s)
+	if err != nil || len(b) != len(d) {
+		return d, fmt.Errorf("bad digest in the store")
+	}
+	return [32]byte(b), nil
+}

@@ -1,0 +1,203 @@
+package notify
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+const (
+	nsStatus  = "notify"
+	keyStatus = "state"
+)
+
+// pauses are the pauses after the first failures; the last one repeats.
+var pauses = [...]time.Duration{30 * time.Second, 2 * time.Minute, 10 * time.Minute, 30 * time.Minute, time.Hour}
+
+// Status is the state of the delivery of notices to the owner. It survives a restart.
+type Status struct {
+	Target   string    `json:"target,omitempty"` // empty: no target is configured
+	Waiting  int       `json:"waiting"`          // notices that the target has not got yet, at most 1000
+	Quiet    bool      `json:"quiet,omitempty"`
+	Last     time.Time `json:"last,omitzero"` // when the target last accepted a batch
+	Failures int       `json:"failures,omitempty"`
+	Error    string    `json:"error,omitempty"`
+	Since    time.Time `json:"failing_since,omitzero"`
+	Next     time.Time `json:"next,omitzero"` // the next attempt after a failure
+}
+
+// Status returns the state of the delivery, or the zero Status if no target is configured.
+func (b *Box) Status(ctx context.Context, now time.Time) (Status, error) {
+	if b.cfg.Target == nil {
+		return Status{}, nil
+	}
+	s, err := b.loadStatus(ctx, now)
+	if err != nil {
+		return Status{}, err
+	}
+	pending, err := b.listPending(ctx, now)
+	s.Target, s.Waiting, s.Quiet = b.cfg.Target.Name(), len(pending), b.cfg.Quiet.At(now)
+	return s, err
+}
+
+func (b *Box) loadStatus(ctx context.Context, now time.Time) (s Status, err error) {
+	rec, err := b.cfg.Records.Get(ctx, nsStatus, keyStatus, now)
+	if errors.Is(err, store.ErrNotFound) {
+		return Status{}, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(rec.Body, &s)
+	}
+	if err != nil {
+		return Status{}, fmt.Errorf("read state of notices: %w", err)
+	}
+	return s, nil
+}
+
+// change returns the change that stores the state.
+func (s Status) change() store.Change {
+	s.Target, s.Waiting, s.Quiet = "", 0, false
+	body, err := json.Marshal(s)
+	if err != nil {
+		panic(fmt.Sprintf("notify: encode: %v", err)) // only fields we filled
+	}
+	return store.Change{Record: store.Record{NS: nsStatus, Key: keyStatus, Body: body}, IfRev: store.Any}
+}
+
+// listPending lists the notices that the target has not got yet, oldest first, at most maxCounted.
+func (b *Box) listPending(ctx context.Context, now time.Time) (pending []pendingNotice, err error) {
+	for after := ""; len(pending) < maxCounted; {
+		page, err := b.cfg.Records.List(ctx, Namespace, termTodo, after, 100, now)
+		if err != nil {
+			return nil, fmt.Errorf("list notices: %w", err)
+		}
+		for _, r := range page.Records {
+			n, err := decode(r.Body)
+			if err != nil {
+				return nil, err
+			}
+			pending = append(pending, pendingNotice{n, r})
+		}
+		if after = page.Next; after == "" {
+			break
+		}
+	}
+	return pending, nil
+}
+
+// Run sends the notices that the target has not got yet, in batches, one batch at a time, until ctx ends. The remaining
+// ones are sent after the next start.
+func (b *Box) Run(ctx context.Context) {
+	if b.cfg.Target == nil {
+		return
+	}
+	for ctx.Err() == nil {
+		next, err := b.sendDue(ctx, time.Now())
+		if err != nil && ctx.Err() == nil {
+			b.cfg.Logger.Error("send notices to the owner", "err", err)
+			next = time.Now().Add(checkBack)
+		}
+		var due <-chan time.Time
+		var timer *time.Timer
+		if !next.IsZero() {
+			timer = time.NewTimer(min(time.Until(next), checkBack)) // the clock may be set back meanwhile
+			due = timer.C
+		}
+		select {
+		case <-ctx.Done():
+		case <-due:
+		case <-b.wakeup:
+		}
+		if timer != nil {
+			timer.Stop()
+		}
+	}
+}
+
+// sendDue sends the notices that are due. It returns when to check again, or the zero time to wait for a new notice.
+func (b *Box) sendDue(ctx context.Context, now time.Time) (next time.Time, err error) {
+	pending, err := b.listPending(ctx, now)
+	if err != nil || len(pending) == 0 {
+		return time.Time{}, err
+	}
+	s, err := b.loadStatus(ctx, now)
+	if err != nil {
+		return time.Time{}, err
+	}
+	due := pending
+	if b.cfg.Quiet.At(now) {
+		due = slices.DeleteFunc(slices.Clone(pending), func(w pendingNotice) bool { return !slices.Contains(b.cfg.Urgent, w.Kind) })
+	}
+	switch {
+	case len(due) == 0:
+		return b.cfg.Quiet.End(now), nil
+	case now.Before(s.Next):
+		return s.Next, nil
+	}
+	if batchEnd := due[0].At.Add(b.cfg.Batch); now.Before(batchEnd) {
+		return batchEnd, nil
+	}
+	if err := b.send(ctx, due, s); err != nil {
+		return time.Time{}, err
+	}
+	return time.Now(), nil
+}
+
+// send makes one attempt and stores the outcome.
+func (b *Box) send(ctx context.Context, due []pendingNotice, s Status) error {
+	batch := Batch{ID: due[0].ID}
+	for _, w := range due[:min(len(due), maxBatch)] {
+		batch.Notices = append(batch.Notices, w.Notice)
+		batch.Urgent = batch.Urgent || slices.Contains(b.cfg.Urgent, w.Kind)
+	}
+	batch.More = len(due) - len(batch.Notices)
+	call, cancel := context.WithTimeout(ctx, sendTimeout)
+	err := b.cfg.Target.Send(call, batch)
+	cancel()
+	if ctx.Err() != nil && err != nil {
+		return ctx.Err() // the node stops: this is not a failure of the target
+	}
+	ctx = context.WithoutCancel(ctx)
+	now := time.Now()
+	failed := s.Failures > 0
+	if err != nil {
+		if s.Failures == 0 {
+			s.Since = now.UTC()
+		}
+		s.Failures++
+		s.Error, s.Next = wire.OneLine(err.Error(), maxText), now.Add(pauses[min(s.Failures, len(pauses))-1]).UTC()
+		b.cfg.Logger.Warn("notices could not be sent to the owner", "target", b.cfg.Target.Name(), "failures", s.Failures, "next", s.Next, "err", s.Error)
+		err = b.cfg.Records.Apply(ctx, []store.Change{s.change()}, now)
+	} else {
+		s = Status{Last: now.UTC()}
+		err = b.clearMarks(ctx, due, s, now)
+	}
+	if b.cfg.Changed != nil && failed != (s.Failures > 0) {
+		b.cfg.Changed()
+	}
+	return err
+}
+
+// clearMarks removes the todo marks of the sent notices, except of those that have changed meanwhile.
+func (b *Box) clearMarks(ctx context.Context, due []pendingNotice, s Status, now time.Time) error {
+	changes := []store.Change{s.change()}
+	for _, w := range due {
+		changes = append(changes, w.clearMark())
+	}
+	err := b.cfg.Records.Apply(ctx, changes, now)
+	if !errors.Is(err, store.ErrConflict) {
+		return err
+	}
+	for _, c := range changes {
+		if err := b.cfg.Records.Apply(ctx, []store.Change{c}, now); err != nil && !errors.Is(err, store.ErrConflict) {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,148 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+const (
+	nsOutbox  = "outbox"
+	maxQueued = 10_000 // entries that wait for delivery
+
+	giveUpAfter = 72 * time.Hour   // AM-47
+	sameBytes   = 14 * time.Minute // how long the same signed bytes may be sent (AM-48)
+)
+
+// OutboxEntry is one of our messages in the outbox, as it is stored.
+type OutboxEntry struct {
+	owner.OutboxEntry
+	Signer string    `json:"-"` // fingerprint of the key that signed Raw
+	Keep   time.Time `json:"-"` // when the record of an ended entry expires
+
+	Raw []byte `json:"-"` // the signed bytes to send
+	rev store.Rev
+}
+
+// storedEntry is the form in which a record holds an outbox entry.
+type storedEntry struct {
+	OutboxEntry
+	Signer string `json:"signer"`
+	Raw    []byte `json:"raw,omitempty"`
+}
+
+func (e OutboxEntry) key() store.ConvKey {
+	return store.ConvKey{Peer: string(e.To), ID: string(e.Conversation)}
+}
+
+func waitTerm(key store.ConvKey) string { return "wait:" + key.Peer + "/" + key.ID }
+
+// change returns the change that stores the entry. The change fails if the stored entry has changed since it was read.
+// A queued entry can also be found by its conversation.
+func (e OutboxEntry) change() store.Change {
+	body, err := json.Marshal(storedEntry{OutboxEntry: e, Signer: e.Signer, Raw: e.Raw})
+	if err != nil {
+		panic(fmt.Sprintf("encode outbox entry: %v", err)) // only fields we filled
+	}
+	terms := []string{"state:" + string(e.State), convTerm(e.key())}
+	if e.State == SendQueued {
+		terms = append(terms, waitTerm(e.key()))
+	}
+	return store.Change{IfRev: e.rev, Record: store.Record{NS: nsOutbox, Key: e.ID, Body: body, Terms: terms, Expires: e.Keep}}
+}
+
+func decodeEntry(r store.Record) (OutboxEntry, error) {
+	var s storedEntry
+	if err := json.Unmarshal(r.Body, &s); err != nil {
+		return OutboxEntry{}, fmt.Errorf("decode outbox entry: %w", err)
+	}
+	e := s.OutboxEntry
+	e.Raw, e.Signer, e.rev, e.Keep = s.Raw, s.Signer, r.Rev, r.Expires
+	return e, nil
+}
+
+// sent returns the entry's state for its sender, under the first message id.
+func (e OutboxEntry) sent() Sent {
+	return Sent{
+		MessageID: e.First, Conversation: e.Conversation, State: e.State, Status: e.Status, Err: e.Err, Hint: e.Hint,
+	}
+}
+
+// message returns the message to send.
+func (e OutboxEntry) message() (wire.Message, error) {
+	tree, err := wire.ParseObject(e.Raw)
+	if err != nil {
+		return wire.Message{}, fmt.Errorf("read own message: %w", err)
+	}
+	return wire.ParseMessage(tree)
+}
+
+// Outbox lists the entries in the given state, in the order of sending. An empty state selects all entries. after is
+// the id of the last entry of the previous page, "" for the first page. next is empty on the last page.
+func (n *Node) Outbox(ctx context.Context, state SendState, after string, limit int) (entries []OutboxEntry, next string, err error) {
+	term := ""
+	if state != "" {
+		term = "state:" + string(state)
+	}
+	return n.listEntries(ctx, term, after, limit)
+}
+
+func (n *Node) listEntries(ctx context.Context, term, after string, limit int) (entries []OutboxEntry, next string, err error) {
+	page, err := n.store.Records().List(ctx, nsOutbox, term, after, limit, time.Now())
+	if err != nil {
+		return nil, "", fmt.Errorf("list outbox: %w", err)
+	}
+	for _, r := range page.Records {
+		e, err := decodeEntry(r)
+		if err != nil {
+			return nil, "", err
+		}
+		entries = append(entries, e)
+	}
+	return entries, page.Next, nil
+}
+
+// endedEntryChanges returns the changes that delete the ended outbox entries of a conversation.
+func (n *Node) endedEntryChanges(ctx context.Context, key store.ConvKey) (changes []store.Change, err error) {
+	for after := ""; ; {
+		entries, next, err := n.listEntries(ctx, convTerm(key), after, 100)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			if e.State != SendQueued {
+				gone := store.Change{Record: store.Record{NS: nsOutbox, Key: e.ID}, IfRev: e.rev, Delete: true}
+				changes = append(changes, gone)
+			}
+		}
+		if after = next; after == "" {
+			return changes, nil
+		}
+	}
+}
+
+func (n *Node) loadEntry(ctx context.Context, id string) (OutboxEntry, error) {
+	r, err := n.store.Records().Get(ctx, nsOutbox, id, time.Now())
+	if err != nil {
+		return OutboxEntry{}, err
+	}
+	return decodeEntry(r)
+}
+
+// sendPauses are the pauses after the first attempts; the last pause repeats (AM-47).
+var sendPauses = [...]time.Duration{
+	5 * time.Second, 30 * time.Second, 2 * time.Minute, 10 * time.Minute, 30 * time.Minute, time.Hour, 3 * time.Hour,
+}
+
+// pauseAfter returns the pause after the given number of attempts, with jitter, or the longer one that the peer asked
+// for.
+func pauseAfter(attempts int, asked time.Duration) time.Duration {
+	d := sendPauses[min(max(attempts, 1), len(sendPauses))-1]
+	return max(client.Jitter(d), asked)
+}

@@ -1,0 +1,126 @@
+package node_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// TestConversationsTakeTurns: among many conversations with one peer, no conversation is delivered to its end while
+// others have not begun, and a postponed one takes its turn when it is due.
+func TestConversationsTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const convs, each = 8, 10
+		hold := make(chan struct{})
+		failed := false
+		w := &wireTransport{}
+		w.deliver = func(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error) {
+			<-hold
+			time.Sleep(time.Second)
+			if d.Message.Conversation == "conv_0" && !failed {
+				failed = true
+				return bridge.Delivered{}, &client.SendError{Retry: true}
+			}
+			return bridge.Delivered{}, nil
+		}
+		l := loneNode(t, t.TempDir(), w)
+		defer l.stop()
+		for n := range each {
+			for conv := range convs {
+				mustSend(t, l.Node, to("ann", wire.ConversationID(fmt.Sprintf("conv_%d", conv)), fmt.Sprint(n)), 0)
+			}
+		}
+		close(hold)
+		time.Sleep(convs*each*time.Second + time.Minute)
+		synctest.Wait()
+		if len(w.seen) != convs*each+1 {
+			t.Fatalf("%d deliveries, want %d", len(w.seen), convs*each+1)
+		}
+		seen := map[wire.ConversationID]int{}
+		for i, d := range w.seen {
+			conv := d.Message.Conversation
+			seen[conv]++
+			for other := range convs {
+				behind := seen[wire.ConversationID(fmt.Sprintf("conv_%d", other))]
+				if other > 0 && conv != "conv_0" && seen[conv]-behind > 2 {
+					t.Fatalf("delivery %d: %s is at its message %d, conv_%d at %d", i, conv, seen[conv], other, behind)
+				}
+			}
+			if conv == "conv_0" && seen[conv] == 2 && w.at[i].Sub(w.at[0]) > 10*time.Second {
+				t.Errorf("the message that was postponed for five seconds had its turn after %v", w.at[i].Sub(w.at[0]))
+			}
+		}
+	})
+}
+
+// TestOrderWithinConversations: a message that waits delays the later messages of its own conversation and no others
+// (AM-46).
+func TestOrderWithinConversations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		tries := 0
+		w := &wireTransport{}
+		w.deliver = func(_ context.Context, d bridge.Delivery) (bridge.Delivered, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if d.Message.Conversation == "conv_slow" {
+				if tries++; tries <= 2 {
+					return bridge.Delivered{}, &client.SendError{Retry: true}
+				}
+			}
+			return bridge.Delivered{}, nil
+		}
+		l := loneNode(t, t.TempDir(), w)
+		defer l.stop()
+		for _, body := range []string{"1", "2", "3"} {
+			mustSend(t, l.Node, to("ann", "conv_slow", body), 0)
+		}
+		mustSend(t, l.Node, to("ann", "conv_other", "a"), time.Minute)
+		synctest.Wait()
+		if got := w.deliveries(); !slices.Contains(got, "a") || slices.Contains(got, "2") {
+			t.Errorf("at first: %v, want a beside 1", got)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		got := slices.DeleteFunc(w.deliveries(), func(s string) bool { return s == "a" })
+		if diff := cmp.Diff([]string{"1", "1", "1", "2", "3"}, got); diff != "" {
+			t.Errorf("order: %s", diff)
+		}
+	})
+}
+
+// TestOnePeerDoesNotStarveOthers: forty conversations with a peer that hangs do not delay messages to other peers.
+func TestOnePeerDoesNotStarveOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &wireTransport{}
+		w.deliver = func(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error) {
+			if d.Address == "wire:test/hangs" {
+				<-ctx.Done()
+				return bridge.Delivered{}, &client.SendError{Retry: true}
+			}
+			return bridge.Delivered{}, nil
+		}
+		l := loneNode(t, t.TempDir(), w)
+		defer l.stop()
+		for i := range 40 {
+			mustSend(t, l.Node, to("hangs", wire.ConversationID(fmt.Sprint("conv_", i)), "x"), 0)
+		}
+		if sent := mustSend(t, l.Node, to("ann", "conv_1", "hello"), time.Second); sent.State != node.SendDelivered {
+			t.Errorf("message to another peer is %s, want delivered", sent.State)
+		}
+		if n := len(w.deliveries()); n > 5 {
+			t.Errorf("%d attempts at once, want 4 to the peer that hangs", n)
+		}
+	})
+}
