@@ -89,6 +89,9 @@ func TestVoting(t *testing.T) {
 	if got := list(b2.ask("command", `{"command":"history"}`), "messages", "type"); len(got) == 0 || got[0] != "vote_result" {
 		t.Errorf("history %v", got)
 	}
+	if got := list(b2.ask("command", `{"command":"search","query":"rejected"}`), "messages", "type"); len(got) != 1 || got[0] != "vote_result" {
+		t.Errorf("a search for the status of a result finds %v", got)
+	}
 }
 
 // TestProposalsBounded: an agent may open only so many proposals a day (AR-44).
