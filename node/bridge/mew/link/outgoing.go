@@ -21,6 +21,7 @@ func (e *refusedBySpace) Error() string { return "the space refused the envelope
 
 var (
 	errNotJoined = errors.New("the node is not in the space now")
+	errEchoes    = errors.New("too many messages wait for the space to repeat them, or this one does already; try again in a moment")
 	errMayNot    = errors.New("the node's capabilities in the space do not allow this")
 )
 
@@ -96,7 +97,7 @@ func (m *membership) sayFor(ctx context.Context, s envelope.Draft) (answer wire.
 	}
 	if len(m.echoes) >= maxEchoes || m.echoes[s.ID] != nil {
 		m.mu.Unlock()
-		return answer, errNotJoined
+		return answer, errEchoes
 	}
 	err = m.put(&s)
 	if err == nil {
