@@ -131,7 +131,7 @@ func (c *CalDAV) Put(ctx context.Context, e Event) error {
 // Remove deletes the event from the collection.
 func (c *CalDAV) Remove(ctx context.Context, uid string) error {
 	err := c.client.RemoveAll(ctx, c.object(uid))
-	if err != nil && !strings.Contains(err.Error(), "404") {
+	if err != nil && !strings.HasPrefix(err.Error(), "404 ") { // the library keeps its type of HTTP errors to itself
 		return fmt.Errorf("remove event: %w", err)
 	}
 	return nil

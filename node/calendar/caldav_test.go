@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -283,5 +284,29 @@ func TestCalDAVSendsNowhereElse(t *testing.T) {
 	}
 	if n := hits.Load(); n != 0 {
 		t.Errorf("the other server was called %d times", n)
+	}
+}
+
+// TestRemoveReportsFailure checks that an error counts as success only if its status is 404, whatever its text says.
+func TestRemoveReportsFailure(t *testing.T) {
+	for _, tt := range []struct {
+		status  int
+		removed bool
+	}{{http.StatusNoContent, true}, {http.StatusNotFound, true}, {http.StatusInternalServerError, false}} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "text/plain")
+			w.WriteHeader(tt.status)
+			if tt.status >= 300 {
+				io.WriteString(w, "the disk failed with code 404")
+			}
+		}))
+		defer srv.Close()
+		c, err := calendar.NewCalDAV(srv.URL+"/", "sarah", "hunter2", http.DefaultClient.Do)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Remove(t.Context(), "uid"); (err == nil) != tt.removed {
+			t.Errorf("Remove() on status %d = %v", tt.status, err)
+		}
 	}
 }
