@@ -3,6 +3,7 @@ package websocket
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"strings"
 )
 
 // Type is the kind of a message: text or binary.
@@ -63,10 +64,14 @@ func encode(op byte, payload []byte) *Frame {
 	return &Frame{bytes: append(b, payload...), head: len(b)}
 }
 
-// closeFrame encodes a close frame. It cuts the reason to the size of a control frame.
+// closeFrame encodes a close frame. It cuts the reason to the size of a control frame, between two characters: the reason
+// must be UTF-8 (RFC 6455 §5.5.1).
 func closeFrame(code int, reason string) *Frame {
 	payload := binary.BigEndian.AppendUint16(nil, uint16(code))
-	payload = append(payload, reason[:min(len(reason), maxControlPayload-len(payload))]...)
+	if room := maxControlPayload - len(payload); len(reason) > room {
+		reason = strings.ToValidUTF8(reason[:room], "")
+	}
+	payload = append(payload, reason...)
 	return encode(opClose, payload)
 }
 

@@ -140,6 +140,19 @@ func TestClosedByPeer(t *testing.T) {
 	}
 }
 
+// TestLongCloseReason checks that a reason is cut between two characters: a half one would be a protocol error.
+func TestLongCloseReason(t *testing.T) {
+	target := serve(t, websocket.Options{}, func(c *websocket.Conn) {
+		c.Close(4403, strings.Repeat("ü", 100))
+		wantClose(t, c, 4403, false)
+	})
+	_, _, err := dial(t, target, websocket.Options{}).Read()
+	ce, ok := errors.AsType[*websocket.CloseError](err)
+	if want := strings.Repeat("ü", 61); !ok || ce.Code != 4403 || ce.Reason != want {
+		t.Errorf("Read = %v, want the code and the reason %q", err, want)
+	}
+}
+
 // TestCoalescing: queued frames leave together: the reader sees thousands of frames, the network few writes.
 func TestCoalescing(t *testing.T) {
 	const frames = 2000
