@@ -94,7 +94,7 @@ func (p *pages) showLimits(c echo.Context) error {
 			{"Strangers together", "half of that, shared by source"},
 		},
 		Holds: []ruleView{
-			{"Waiting messages of one stranger", "1"},
+			{"Waiting messages of one stranger", "16, at most 64 KiB"},
 			{"Of all strangers", formatNumber(int64(acl.SenderSlot("").Max))},
 			{"Of a known sender, in one conversation", "16"},
 			{"A question waits", formatDays(limits.HoldFor)},
