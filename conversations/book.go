@@ -137,12 +137,12 @@ func (b *Book) Check(ctx context.Context, key store.ConvKey, now time.Time) erro
 func Decode(row store.Conversation) (Conversation, error) {
 	var body struct {
 		Conversation
-		legacy
+		legacyAgreement
 	}
 	if err := json.Unmarshal(row.Body, &body); err != nil {
 		return Conversation{}, fmt.Errorf("decode conversation: %w", err)
 	}
-	c := body.Conversation.upgrade(body.legacy)
+	c := body.Conversation.upgrade(body.legacyAgreement)
 	c.Key, c.Entries = row.Key, row.Entries
 	return c, nil
 }

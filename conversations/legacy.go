@@ -1,21 +1,21 @@
 package conversations
 
-// legacy holds what rows of earlier versions contain about an agreement: which side's proposal stands, and which side
-// sent an accept.
-type legacy struct {
+// legacyAgreement holds the fields by which earlier versions stored an agreement: whose proposal stands, which sides
+// sent an accept, and whether our accept waits for the peer's owner.
+type legacyAgreement struct {
 	Proposal       Side `json:"proposal"`
 	AcceptSent     bool `json:"accept_sent"`
 	AcceptReceived bool `json:"accept_received"`
 	AcceptHeld     bool `json:"accept_held"`
 }
 
-// upgrade converts the agreement of a row that an earlier version wrote. Such a row does not show whether an accept
-// that was sent, or that waits for the owner, counts already. In an open conversation, such an accept waits for the
-// next answer.
-func (c Conversation) upgrade(old legacy) Conversation {
+// upgrade converts the agreement of a row that an earlier version wrote. If our accept was sent, or a message waits for
+// our owner, the row does not show whether an accept counts already. While the conversation is open, upgrade
+// therefore stores it as an accept that does not count yet, and the next answer decides.
+func (c Conversation) upgrade(old legacyAgreement) Conversation {
 	if old.Proposal == "" {
 		if c.Agreement != nil && c.Agreement.At.IsZero() {
-			c.Agreement = nil // the agreement was cancelled, or never proposed
+			c.Agreement = nil // earlier versions left terms here that nobody proposed, or whose agreement was cancelled
 		}
 		return c
 	}
@@ -24,18 +24,18 @@ func (c Conversation) upgrade(old legacy) Conversation {
 		terms = c.Agreement.terms()
 	}
 	c.Agreement = nil
-	by := Theirs
+	acceptor := Theirs
 	if old.Proposal == Theirs {
-		by = Ours
+		acceptor = Ours
 	}
 	c.Proposal = &Proposal{Terms: terms, By: old.Proposal, Intent: c.Intent}
 	switch {
-	case !old.AcceptSent && !old.AcceptReceived || c.State == Failed:
+	case !old.AcceptSent && !old.AcceptReceived || c.State == Failed: // only a proposal, no accept that could count
 	case c.State == Open && (old.AcceptSent || len(c.Held) > 0):
-		c.Accept = &Acceptance{Terms: terms, By: by, Held: old.AcceptHeld}
+		c.Accept = &Acceptance{Terms: terms, By: acceptor, Held: old.AcceptHeld}
 	default:
 		c.Proposal.Accepted = true
-		c.Agreement = Acceptance{Terms: terms, By: by}.agreement(c.Intent, c.Last)
+		c.Agreement = Acceptance{Terms: terms, By: acceptor}.agreement(c.Intent, c.Last)
 	}
 	return c
 }

@@ -11,40 +11,42 @@ import (
 )
 
 // ErrSpent refuses an invite code that has no uses left.
-var ErrSpent = errors.New("credential: the invite was used before")
+var ErrSpent = errors.New("credential: the invite has no uses left")
 
-// Code is an invite code as its owner sees it. The code itself is shown only once, when it is issued.
+// Code describes an invite code to the operator of the service. It does not contain the secret, which is shown only
+// once, when the code is issued.
 type Code struct {
 	ID      string    `json:"id"`
 	Label   string    `json:"label,omitempty"`
 	Created time.Time `json:"created_at"`
 	Expires time.Time `json:"expires_at"`
-	Uses    int       `json:"uses,omitempty"` // how many registrations it allows; 0 means 1
-	Count   int       `json:"used,omitempty"` // how many registrations it has allowed
-	Used    time.Time `json:"used_at,omitzero"`
-	UsedBy  string    `json:"used_by,omitempty"` // the last agent that it let in
+	Uses    int       `json:"uses,omitempty"`    // how many registrations it allows in all; 0 means 1
+	Count   int       `json:"used,omitempty"`    // how many registrations it has allowed
+	Used    time.Time `json:"used_at,omitzero"`  // when it was last used
+	UsedBy  string    `json:"used_by,omitempty"` // the last agent that registered with it
 }
 
 // Left returns how many registrations the code still allows.
 func (c Code) Left() int {
 	if c.Count == 0 && !c.Used.IsZero() {
-		return 0 // the code was used before there were codes with several uses
+		return 0 // an older version, in which each code had one use, wrote no Count
 	}
 	return max(1, c.Uses) - c.Count
 }
 
-// Invites are the invite codes of a service, stored as records under the names of their hashes. Its methods return
-// changes for the unit of the service.
+// Invites stores the invite codes of a service as records. The key of a record is derived from the hash of its code.
+// The methods Issue, Redeem and Revoke store nothing themselves: they return changes, which the service commits
+// together with its own.
 type Invites struct {
 	Records store.Records
 	NS      string
-	Name    func(Hash) string // key of a record: Hash.Name or Hash.String
+	Name    func(Hash) string // makes the key of a record: Hash.Name or Hash.String
 	Max     int               // number of codes, including used ones; 0 means no limit
-	Forget  bool              // a code is removed after its last use; otherwise when it expires
+	Forget  bool              // removes a code after its last use; otherwise it stays until it expires
 }
 
-// Issue returns the entry of a new code and the change that stores it. The change fails with store.ErrQuota if Max
-// codes exist.
+// Issue returns the description of a new code, which is c with its ID, and the change that stores it. The change fails
+// with store.ErrQuota if Max codes exist.
 func (v Invites) Issue(code string, c Code) (Code, store.Change) {
 	c.ID = v.Name(HashOf(code))
 	change := v.change(c, store.Absent)
@@ -60,9 +62,9 @@ func (v Invites) change(c Code, rev store.Rev) store.Change {
 	return store.Change{Record: store.Record{NS: v.NS, Key: c.ID, Body: body, Expires: c.Expires}, IfRev: rev}
 }
 
-// Redeem returns the entry of a code after its use by an agent, and the change that stores the use. Apply the change in
-// the unit that registers the agent, so that two agents cannot use the code at once. The error is store.ErrNotFound for
-// an unknown code, and [ErrSpent] if the code has no uses left.
+// Redeem returns the description of a code after one more use, by the agent by, and the change that stores this use.
+// Apply the change in the unit that registers the agent, so that two agents cannot share one use. The error is
+// store.ErrNotFound for an unknown code, and [ErrSpent] if the code has no uses left.
 func (v Invites) Redeem(ctx context.Context, code, by string, now time.Time) (Code, store.Change, error) {
 	rec, err := v.Records.Get(ctx, v.NS, v.Name(HashOf(code)), now)
 	if err != nil {
@@ -90,7 +92,8 @@ func decodeCode(rec store.Record) (Code, error) {
 	return c, nil
 }
 
-// List returns codes in the order of their ids, including used ones, until they expire.
+// List returns at most limit codes after the id after, in the order of their ids. It includes codes without uses left,
+// unless Forget is set, and omits expired codes. next continues the list and is empty at its end.
 func (v Invites) List(ctx context.Context, after string, limit int, now time.Time) (codes []Code, next string, err error) {
 	page, err := v.Records.List(ctx, v.NS, "", after, limit, now)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 // Source is the origin of a draw: an address, the network around it, a credential, a host.
 type Source struct {
 	Key   string `json:"key"`
-	Width int    `json:"width"` // its part of the pool, in shares: 1, 2 or 4
+	Width int    `json:"width"` // how many shares of a pool the source may draw: 1, 2 or 4
 }
 
 // AddrSources returns the sources of an address: an IPv4 address and its /24, or the /64, /56 and /48 of an IPv6
@@ -30,17 +30,18 @@ func AddrSources(addr netip.Addr) []Source {
 	return sources
 }
 
-// Pool is a token bucket that all strangers share fairly (AM-42). While more than half of it is left, anybody draws.
-// Below that, a draw is refused if one of its sources has drawn its share, a fifth of the pool, within the time in
-// which the pool fills. A draw without sources counts for its id, and stops at a quarter of the pool. A Pool is safe
-// for concurrent use. A nil *Pool is a limit that is switched off.
+// Pool is a token bucket that all strangers share fairly (AM-42). While more than half of the tokens are left, every
+// draw succeeds. Below that, each source of a draw needs tokens of its own: a share is a fifth of the pool, a source
+// has [Source.Width] shares, and they come back in the time in which an empty pool fills. A draw without sources counts
+// against the caller's id instead, and must leave a quarter of the pool. A Pool is safe for concurrent use. A nil *Pool
+// is a limit that is switched off.
 type Pool struct {
-	n       int
+	n       int // size in tokens
 	refused atomic.Uint64
 
 	mu     sync.Mutex       // makes one draw from several buckets atomic
-	all    *Buckets         // one bucket
-	shares map[int]*Buckets // by width
+	all    *Buckets         // the pool itself, as one bucket
+	shares map[int]*Buckets // a bucket for each source, by width
 }
 
 // fairParts is the number of shares of a pool.
@@ -51,20 +52,21 @@ func NewPool(limit Limit, n int) *Pool {
 	p := &Pool{n: n, all: NewBuckets(limit, n, 1), shares: make(map[int]*Buckets)}
 	share := max(1, n/fairParts)
 	for _, width := range []int{1, 2, 4} {
-		// A source is full again when the pool is, so only a few buckets are not full. The bound is never reached.
+		// The bucket of a source refills in the same time as the pool. Few draws succeed in that time, so few buckets
+		// are not full at once, and the bound of 16n is never reached.
 		refill := Limit(float64(limit) * float64(share*width) / float64(n))
 		p.shares[width] = NewBuckets(refill, share*width, 16*n)
 	}
 	return p
 }
 
-// Peek returns how long a draw must wait, or 0.
+// Peek returns how long a draw must wait, or 0 if it need not wait. It takes no token.
 func (p *Pool) Peek(sources []Source, id string, now time.Time) time.Duration {
 	wait, _ := p.draw(sources, id, now, false)
 	return wait
 }
 
-// Take takes a token, or returns how long to wait for one. Without sources, the draw counts for id.
+// Take takes a token, or returns how long to wait for one. Without sources, the draw counts against id.
 func (p *Pool) Take(sources []Source, id string, now time.Time) (wait time.Duration, ok bool) {
 	return p.draw(sources, id, now, true)
 }
@@ -75,19 +77,19 @@ func (p *Pool) draw(sources []Source, id string, now time.Time, take bool) (wait
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	reserve := 0 // tokens that this draw must leave for others
+	reserve := 0 // tokens that this draw must leave in the pool
 	if len(sources) == 0 {
 		reserve = p.n / 4
 	}
 	sources = sourcesOrID(sources, id)
-	wait = p.waitFor(p.n/2, now) // until the half that is open to all has a token
+	wait = p.waitFor(p.n/2, now) // until the pool is more than half full, when every draw succeeds
 	if wait > 0 {
-		contested := p.waitFor(reserve, now)
+		fairWait := p.waitFor(reserve, now) // until the shares of all sources permit the draw
 		for _, s := range sources {
-			drawn, _ := p.shares[s.Width].isEmpty(s.Key, now)
-			contested = max(contested, drawn)
+			shareWait, _ := p.shares[s.Width].isEmpty(s.Key, now)
+			fairWait = max(fairWait, shareWait)
 		}
-		wait = min(wait, contested)
+		wait = min(wait, fairWait)
 	}
 	if wait > 0 {
 		p.refused.Add(1)
@@ -115,7 +117,7 @@ func (p *Pool) Return(sources []Source, id string, now time.Time) {
 	}
 }
 
-// sourcesOrID returns what a draw counts for: its sources or, if it has none, its id.
+// sourcesOrID returns the sources that a draw counts against. A draw without sources counts against its id.
 func sourcesOrID(sources []Source, id string) []Source {
 	if len(sources) == 0 {
 		return []Source{{"id:" + id, 1}}
@@ -123,15 +125,15 @@ func sourcesOrID(sources []Source, id string) []Source {
 	return sources
 }
 
-// waitFor returns how long it takes until the pool has more than left tokens.
-func (p *Pool) waitFor(left int, now time.Time) time.Duration {
+// waitFor returns how long it takes until the pool has more than reserve tokens.
+func (p *Pool) waitFor(reserve int, now time.Time) time.Duration {
 	p.all.mu.Lock()
 	defer p.all.mu.Unlock()
 	now = p.all.clock(now)
-	return max(0, p.all.debt("", now)+time.Duration(left+1)*p.all.interval-p.all.whole)
+	return max(0, p.all.debt("", now)+time.Duration(reserve+1)*p.all.interval-p.all.whole)
 }
 
-// Refusals returns how many draws had to wait.
+// Refusals returns how often Peek and Take made a caller wait.
 func (p *Pool) Refusals() uint64 {
 	if p == nil {
 		return 0
@@ -145,7 +147,7 @@ type poolSnapshot struct {
 	Shares map[int]json.RawMessage `json:"shares,omitempty"`
 }
 
-// Snapshot returns what was drawn, for [Pool.Restore].
+// Snapshot returns the tokens that were drawn and have not come back, for [Pool.Restore].
 func (p *Pool) Snapshot(now time.Time) []byte {
 	var s poolSnapshot
 	if p != nil {

@@ -25,15 +25,15 @@ type None struct{}
 
 // Operation is one call of the owner API.
 type Operation struct {
-	Method  string
-	Path    string // below /owner; ":name" is a parameter, "*" the rest
+	Method  string // empty if the handler accepts several methods and checks them itself
+	Path    string // below /owner; ":name" stands for one segment, "*" for the rest of the path
 	Right   Right
-	Request reflect.Type // of the JSON body; nil if the operation takes no body or reads another format
+	Request reflect.Type // of the JSON body; nil if the request has no body or the handler reads it in another format
 	Answer  reflect.Type // of the JSON answer; nil if the answer has no body or another format, such as a stream
 	Handle  echo.HandlerFunc
 }
 
-// Raw returns an operation whose handler reads the request and writes the answer itself.
+// Raw returns an operation without JSON bodies of a fixed type: handle itself reads the request and writes the answer.
 func Raw(method, path string, right Right, handle echo.HandlerFunc) Operation {
 	return Operation{Method: method, Path: path, Right: right, Handle: handle}
 }
@@ -41,7 +41,7 @@ func Raw(method, path string, right Right, handle echo.HandlerFunc) Operation {
 // Mount adds operations to the routes below /owner.
 func Mount(g *echo.Group, operations ...Operation) {
 	for _, op := range operations {
-		if op.Method == "" { // the handler checks the method
+		if op.Method == "" {
 			g.Any(op.Path, op.Handle)
 			continue
 		}
@@ -49,8 +49,8 @@ func Mount(g *echo.Group, operations ...Operation) {
 	}
 }
 
-// Endpoint is an operation without its handler: what both sides of a call agree on. In is the JSON body of the
-// request, Out that of the answer; [None] means no body.
+// Endpoint is the part of an operation that the server and its clients share. In is the type of the JSON body of the
+// request, Out the type of the JSON body of the answer; [None] means that there is no body.
 type Endpoint[In, Out any] struct {
 	Method string
 	Path   string // as in [Operation]
@@ -87,19 +87,20 @@ func bodyType[T any]() reflect.Type {
 	return nil
 }
 
-// Call returns a call of the operation. It replaces each parameter of the path with one of params, escaped.
+// Call returns a call of the operation without a body. It fills the parameters of the path with params, in order and
+// escaped.
 func (e Endpoint[In, Out]) Call(params ...string) Call[Out] {
 	return Call[Out]{Method: e.Method, Path: strings.TrimPrefix(fillPath(e.Path, params), "/")}
 }
 
-// With returns a call of the operation with a body.
+// With returns a call of the operation with the body in. It fills the path like [Endpoint.Call].
 func (e Endpoint[In, Out]) With(in In, params ...string) Call[Out] {
 	c := e.Call(params...)
 	c.Body = in
 	return c
 }
 
-// fillPath replaces the parameters of a path.
+// fillPath replaces each ":name" segment of a path with the next of params, escaped. It panics if there are too few.
 func fillPath(path string, params []string) string {
 	parts := strings.Split(path, "/")
 	for i, part := range parts {
@@ -107,7 +108,7 @@ func fillPath(path string, params []string) string {
 			continue
 		}
 		if len(params) == 0 {
-			panic("owner: " + path + " lacks a parameter") // a mistake in the calling code
+			panic("owner: " + path + ": too few parameters for the path") // a mistake in the calling code
 		}
 		parts[i], params = escape(params[0]), params[1:]
 	}

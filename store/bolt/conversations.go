@@ -168,7 +168,7 @@ func (s steps) Conversations(ctx context.Context, term string, before uint64, li
 				conv, ok, err = convBySeq(tx, seq)
 			}
 			if !ok && err == nil {
-				err = fmt.Errorf("%w: conversation %x is listed and missing", ErrDamaged, seq)
+				err = fmt.Errorf("%w: conversation %x is listed but has no row", ErrDamaged, seq)
 			}
 			if err != nil {
 				s.s.damage.note("left out of a list", err)

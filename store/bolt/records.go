@@ -18,7 +18,7 @@ const (
 	maxKey        = 512
 	maxRecordTerm = 512
 	maxListTerms  = 4
-	maxMax        = 10_000
+	maxQuota      = 10_000 // the largest Max of a change
 )
 
 // records implements [store.Records].
@@ -31,15 +31,17 @@ func recordKey(ns, key string) []byte {
 	return append(key1(make([]byte, 0, 1+len(ns)+len(key)), ns), key...)
 }
 
-// termKey returns the row key of a record under one of its terms, or, with an empty key, the prefix of all such keys.
+// termKey returns the key of the row that lists a record under one of its terms. With an empty key, it returns the
+// prefix of all such rows of the term.
 func termKey(ns, term, key string) []byte {
 	return append(key2(key1(make([]byte, 0, 3+len(ns)+len(term)+len(key)), ns), term), key...)
 }
 
-// isLive reports whether an entry that ends at expires still exists at now.
+// isLive reports whether a row with the given expiry has not expired at now. A zero expiry never
+// expires.
 func isLive(expires, now time.Time) bool { return expires.IsZero() || now.Before(expires) }
 
-// recordAt returns a record, live or not. ok is false if the record does not exist.
+// recordAt returns a record, even if it has expired. ok is false if it has no row.
 func recordAt(tx *bbolt.Tx, ns, key string) (rec store.Record, ok bool, err error) {
 	row, err := bucketRecords.in(tx).get(recordKey(ns, key))
 	if row == nil || err != nil {
@@ -69,17 +71,17 @@ func (r records) Apply(ctx context.Context, changes []store.Change, now time.Tim
 func checkChange(c store.Change) error {
 	switch rec := c.Record; {
 	case rec.NS == "" || len(rec.NS) > maxNS:
-		return fmt.Errorf("record namespace has %d bytes, not 1 to %d", len(rec.NS), maxNS)
+		return fmt.Errorf("record namespace has %d bytes, must have 1 to %d", len(rec.NS), maxNS)
 	case rec.Key == "" || len(rec.Key) > maxKey:
-		return fmt.Errorf("record key has %d bytes, not 1 to %d", len(rec.Key), maxKey)
+		return fmt.Errorf("record key has %d bytes, must have 1 to %d", len(rec.Key), maxKey)
 	case len(rec.Terms) > maxListTerms:
 		return fmt.Errorf("record has %d terms, more than %d", len(rec.Terms), maxListTerms)
-	case c.Max < 0 || c.Max > maxMax:
-		return fmt.Errorf("record maximum %d is not 0 to %d", c.Max, maxMax)
+	case c.Max < 0 || c.Max > maxQuota:
+		return fmt.Errorf("record quota is %d, must be 0 to %d", c.Max, maxQuota)
 	}
 	for _, term := range c.Record.Terms {
 		if term == "" || len(term) > maxRecordTerm {
-			return fmt.Errorf("record term has %d bytes, not 1 to %d", len(term), maxRecordTerm)
+			return fmt.Errorf("record term has %d bytes, must have 1 to %d", len(term), maxRecordTerm)
 		}
 	}
 	return nil
@@ -95,35 +97,35 @@ type recordWrite struct {
 // planRecords checks changes and returns a function that writes them under one revision.
 func planRecords(t *txn, changes []store.Change, now time.Time) (func(store.Rev) error, error) {
 	writes := make([]recordWrite, 0, len(changes))
-	grown := make(map[countOf]int) // by the earlier changes of the unit
+	growth := make(map[countOf]int) // how the earlier changes of the unit change the counts
 	for i, change := range changes {
 		if err := checkChange(change); err != nil {
 			return nil, err
 		}
 		for _, before := range changes[:i] {
 			if before.Record.NS == change.Record.NS && before.Record.Key == change.Record.Key {
-				return nil, errors.New("the same record occurs twice in a unit")
+				return nil, errors.New("a unit must not change the same record twice")
 			}
 		}
 		old, exists, err := recordAt(t.Tx, change.Record.NS, change.Record.Key)
 		if err != nil {
 			return nil, err
 		}
-		there := exists && isLive(old.Expires, now)
-		if !revFits(change.IfRev, there, old.Rev) {
+		live := exists && isLive(old.Expires, now)
+		if !revFits(change.IfRev, live, old.Rev) {
 			return nil, fmt.Errorf("record of %s: %w", change.Record.NS, store.ErrConflict)
 		}
-		if err := t.checkMax(change, there, now, grown); err != nil {
+		if err := t.checkMax(change, live, now, growth); err != nil {
 			return nil, err
 		}
-		if there {
+		if live {
 			for key := range countsOf(old) {
-				grown[key]--
+				growth[key]--
 			}
 		}
 		if !change.Delete {
 			for key := range countsOf(change.Record) {
-				grown[key]++
+				growth[key]++
 			}
 		}
 		writes = append(writes, recordWrite{change, old, exists})
@@ -138,20 +140,21 @@ func planRecords(t *txn, changes []store.Change, now time.Time) (func(store.Rev)
 	}, nil
 }
 
-// revFits reports whether a row satisfies the precondition want: there means that it is live, with the revision have.
-func revFits(want store.Rev, there bool, have store.Rev) bool {
+// revFits reports whether a row satisfies the precondition want of a change. live is true if the row exists and has not
+// expired; have is its revision.
+func revFits(want store.Rev, live bool, have store.Rev) bool {
 	switch want {
 	case store.Any:
 		return true
 	case store.Absent:
-		return !there
+		return !live
 	}
-	return there && want == have
+	return live && want == have
 }
 
 // checkMax returns ErrQuota for a new record if its namespace and first term already have c.Max records.
-func (t *txn) checkMax(c store.Change, there bool, now time.Time, grown map[countOf]int) error {
-	if c.Max == 0 || c.Delete || there {
+func (t *txn) checkMax(c store.Change, live bool, now time.Time, growth map[countOf]int) error {
+	if c.Max == 0 || c.Delete || live {
 		return nil
 	}
 	key := countOf{ns: c.Record.NS}
@@ -162,7 +165,7 @@ func (t *txn) checkMax(c store.Change, there bool, now time.Time, grown map[coun
 	if err != nil {
 		return err
 	}
-	if n+grown[key] >= c.Max {
+	if n+growth[key] >= c.Max {
 		return fmt.Errorf("%w: %d records of %s", store.ErrQuota, c.Max, c.Record.NS)
 	}
 	return nil
@@ -177,7 +180,7 @@ func (w recordWrite) write(t *txn, rev store.Rev) error {
 	}
 	rec := w.change.Record
 	rec.Rev = rev
-	scheduled := int64(noTime)
+	scheduled := int64(noTime) // when the sweep is already due to visit the record
 	if w.exists {
 		scheduled = deadline(w.old.Expires)
 		t.counts.remove(w.old)
@@ -206,7 +209,8 @@ func (w recordWrite) write(t *txn, rev store.Rev) error {
 	return scheduleSweep(t.Tx, kindRecord, key, scheduled, deadline(rec.Expires))
 }
 
-// deleteRecord removes the row of a record and its terms. Its row in bucketExpiries stays until it is due.
+// deleteRecord removes the row of a record and the rows of its terms. The row in bucketExpiries stays until the sweep
+// reaches it.
 func deleteRecord(t *txn, rec store.Record) error {
 	if err := bucketRecords.in(t.Tx).delete(recordKey(rec.NS, rec.Key)); err != nil {
 		return err
@@ -242,7 +246,7 @@ func (r records) List(ctx context.Context, ns, term, after string, limit int, no
 		return store.RecordPage{}, errLimit
 	}
 	if ns == "" || len(ns) > maxNS || len(term) > maxRecordTerm {
-		return store.RecordPage{}, errors.New("list records: namespace or term is out of bounds")
+		return store.RecordPage{}, errors.New("list records: namespace is empty or too long, or term is too long")
 	}
 	var page store.RecordPage
 	err := r.s.view(ctx, func(tx *bbolt.Tx) error {
@@ -265,7 +269,7 @@ func (r records) List(ctx context.Context, ns, term, after string, limit int, no
 					return err
 				}
 				if row.value == nil {
-					return fmt.Errorf("%w: record %q %q is listed and missing", ErrDamaged, ns, key)
+					return fmt.Errorf("%w: record %q %q has a term but no row", ErrDamaged, ns, key)
 				}
 			}
 			rec, err := decodeRecord(ns, key, row.value)

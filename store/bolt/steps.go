@@ -132,17 +132,17 @@ func planConv(t *txn, step store.Step) (func(store.Rev) error, error) {
 	if err != nil {
 		return nil, err
 	}
-	there := exists && isLive(old.Expires, step.Now)
-	if !revFits(conv.Rev, there, old.Rev) {
+	live := exists && isLive(old.Expires, step.Now)
+	if !revFits(conv.Rev, live, old.Rev) {
 		return nil, fmt.Errorf("conversation: %w", store.ErrConflict)
 	}
 	return func(rev store.Rev) error {
-		if exists && !there {
+		if exists && !live {
 			if err := deleteConv(t, old); err != nil {
 				return err
 			}
 		}
-		if there {
+		if live {
 			conv.Seq, conv.Entries = old.Seq, old.Entries
 		} else {
 			old = store.Conversation{}

@@ -25,8 +25,8 @@ func commitMetrics(m *httpapi.Metrics) func(bolt.Commit) {
 func storeMetrics(m *httpapi.Metrics, s *bolt.Store) {
 	m.Gauge("store_queue", "Units that wait for the next commit.", func() float64 { return float64(s.Stats().Queued) })
 	m.Gauge("store_database_bytes", "Size of the database file.", func() float64 { return float64(s.Stats().FileBytes) })
-	m.Gauge("store_free_bytes", "Bytes of it in free pages, which are used before the file grows.", func() float64 { return float64(s.Stats().FreeBytes) })
-	m.Gauge("store_writable", "1 while writes are taken, 0 after a failed commit until the file was reopened.", func() float64 {
+	m.Gauge("store_free_bytes", "Bytes of the database file in free pages, which are reused before the file grows.", func() float64 { return float64(s.Stats().FreeBytes) })
+	m.Gauge("store_writable", "1 while the store accepts writes, 0 from a failed commit until the file is reopened.", func() float64 {
 		if s.Stats().Writable {
 			return 1
 		}

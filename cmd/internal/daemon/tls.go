@@ -50,8 +50,8 @@ func (p *Process) newCertificate() (*certs.Source, error) {
 	return s, nil
 }
 
-// ACMEFolder is where the data directory keeps what an authority gave: a certificate of one that is for trying out must not
-// stay when the authority is changed.
+// ACMEFolder is the folder of a certificate authority in the data directory. Each authority has its own, so that a
+// certificate of a trial authority is not used after the owner changes to another one.
 func ACMEFolder(authority string) string {
 	name := "unnamed"
 	if u, err := url.Parse(authority); err == nil && u.Host != "" {
@@ -77,7 +77,7 @@ func (p *Process) tlsConfig() *tls.Config {
 
 // watchCertificate shows to health, metrics and owner how the certificate is.
 func (p *Process) watchCertificate() {
-	p.metrics.Gauge("certificate_expires_seconds", "When the listener's certificate ends, in seconds since 1970; NaN without TLS of its own, and before there is one.", func() float64 {
+	p.metrics.Gauge("certificate_expires_seconds", "When the listener's certificate ends, in seconds since 1970; NaN if the listener has no certificate.", func() float64 {
 		if p.certs == nil {
 			return math.NaN()
 		}

@@ -44,7 +44,7 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 	if _, _, err := readRecord(ctx, b.records, nsConversations, convKey(d.Address, string(d.Message.Conversation)), &t, now); err != nil {
 		return bridge.Delivered{}, err
 	}
-	drafts, err := b.drafts(d, t, to)
+	drafts, err := b.newDrafts(d, t)
 	if err != nil || len(drafts) == 0 {
 		return bridge.Delivered{}, err
 	}

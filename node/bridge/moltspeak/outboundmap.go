@@ -8,26 +8,27 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// drafts maps a message of the node to MoltSpeak messages (§10). The list is empty if there is nothing to send.
-func (b *Bridge) drafts(d bridge.Delivery, t convState, to message.Agent) ([]message.Draft, error) {
+// newDrafts returns the MoltSpeak messages that carry a message of the node (§10). The
+// list is empty if MoltSpeak has no such message. t is the state of the conversation.
+func (b *Bridge) newDrafts(d bridge.Delivery, t convState) ([]message.Draft, error) {
 	m := d.Message
 	payload := m.Payload.Without("metadata")
 	act := m.Action()
 	if t.Re != "" {
 		return b.respondTo(t, payload, act), nil
 	}
-	p := payload
+	p := payload // of the draft
 	switch {
 	case act == wire.ActionPending || act == wire.ActionReceived:
 		return nil, nil // MoltSpeak has no such message
 	case act == wire.ActionClose && m.Intent != wire.RequestInfo && m.Intent != IntentQuery && m.Intent != IntentTool && m.Intent != IntentStream:
-		end := "complete"
+		outcome := "complete"
 		if payload.GetStr("status") == "failed" {
-			end = "cancel"
+			outcome = "cancel"
 		}
-		return []message.Draft{{Op: message.OpTask, P: wire.Obj(wire.TextField("action", end), wire.TextField("task_id", string(m.Conversation)))}}, nil
+		return []message.Draft{{Op: message.OpTask, P: wire.Obj(wire.TextField("action", outcome), wire.TextField("task_id", string(m.Conversation)))}}, nil
 	case act == wire.ActionClose:
-		return nil, nil // a query ends with its answer
+		return nil, nil // these end with their answer, so MoltSpeak needs no close
 	case m.Intent == wire.RequestInfo && act == "ask":
 		return []message.Draft{{Op: message.OpQuery, P: wire.Obj(wire.TextField("domain", ownDomain), wire.TextField("intent", "ask"), wire.Field("params", payload.Without("action")))}}, nil
 	case m.Intent == IntentQuery:
@@ -47,17 +48,19 @@ func (b *Bridge) drafts(d bridge.Delivery, t convState, to message.Agent) ([]mes
 		wire.TextField("type", string(m.Intent)), wire.Field("params", payload))}}, nil
 }
 
-// checkDraft refuses a payload that the peer would refuse.
+// checkDraft returns a list with the draft, or an error if its payload breaks the rules of MoltSpeak for its operation.
 func checkDraft(d message.Draft) ([]message.Draft, error) {
 	if _, e := (message.Message{Op: d.Op, P: d.P}).Payload(); e != nil {
-		return nil, fmt.Errorf("moltspeak: the payload does not fit the protocol: %w", e)
+		return nil, fmt.Errorf("moltspeak: the payload is not valid for this operation: %w", e)
 	}
 	return []message.Draft{d}, nil
 }
 
-// respondTo maps an answer to the waiting message of a peer.
+// respondTo returns the respond that carries our payload as the answer to the peer's message t.Re. It returns nil for a
+// close after the final answer.
 func (b *Bridge) respondTo(t convState, payload wire.Value, act string) []message.Draft {
-	// Older records have no Native.
+	// In a record of an older version, Native is false even if the peer uses AgentMesh payloads. The operation and the
+	// intent show that such a peer does.
 	r := toRespond(payload, t.Native || t.Op == message.OpTask && wire.Intent(t.Intent).Standard())
 	if act == wire.ActionPending || act == wire.ActionReceived || act == wire.ActionClose {
 		r.Data = payload

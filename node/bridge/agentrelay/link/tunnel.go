@@ -14,27 +14,28 @@ import (
 
 const (
 	tunnelType      = "agentmesh"
-	tunnelPatience  = 25 * time.Second
-	tunnelPerMinute = 60 // of one peer: the node signs each answer
+	tunnelTimeout   = 25 * time.Second // how long a sender waits for an answer
+	tunnelPerMinute = 60               // messages of one peer; bounded because the node signs each answer
 	maxWaiting      = 256
 )
 
-// waiters holds the goroutines that wait for frames with a ref: replies in the tunnel, and answers of the relay to
-// commands.
+// waiters holds the goroutines that wait for an answer: a reply through the tunnel, or the relay's answer to a command.
+// The ref of a frame tells what the frame answers.
 type waiters struct {
 	mu  sync.Mutex
-	all map[string]chan wire.Value
+	all map[string]chan wire.Value // by waitKey
 }
 
 func waitKey(from, ref string) string { return from + "\x00" + ref }
 
-// add starts to wait for a frame from a peer with a ref. The caller must call stop.
+// add registers a waiter for the frame of the sender from that has the given ref. The caller must call stop. The error
+// means that too many goroutines wait already, or that one waits for the same answer.
 func (w *waiters) add(from, ref string) (answers <-chan wire.Value, stop func(), err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	key := waitKey(from, ref)
 	if len(w.all) >= maxWaiting || w.all[key] != nil {
-		return nil, nil, errors.New("too many requests wait for an answer over this link; try again later")
+		return nil, nil, errors.New("this message or too many others already wait for an answer over this link; try again later")
 	}
 	ch := make(chan wire.Value, 1)
 	w.all[key] = ch
@@ -45,8 +46,8 @@ func (w *waiters) add(from, ref string) (answers <-chan wire.Value, stop func(),
 	}, nil
 }
 
-// handToWaiter hands a frame to the goroutine that waits for it and reports whether there is one: a reply in the
-// tunnel, or the answer of the relay to a command.
+// handToWaiter hands the payload of a frame to the goroutine that waits for it. It reports whether one does. Only a
+// reply through the tunnel and the relay's answer to a command can have a waiter.
 func (l *Link) handToWaiter(tree wire.Value) bool {
 	from, ref := tree.GetStr("from"), tree.GetStr("ref")
 	if ref == "" || from != frame.RelayID && tree.GetStr("type") != tunnelType {
@@ -70,12 +71,12 @@ func (l *Link) handToWaiter(tree wire.Value) bool {
 // not the relay, proves who wrote it.
 func (l *Link) handleTunnel(ctx context.Context, h *incoming) {
 	message := h.payload
-	// An answer has the ref of another message. An answer for which nobody waits gets no answer: otherwise two nodes
-	// would answer each other forever.
-	_, refusal := message.Get("error")
-	answers := h.ref != "" && h.ref != message.GetStr("message_id")
+	// A frame whose ref is not the id of its own message is an answer. Nobody waits for this one, and it gets no
+	// answer: otherwise two nodes would answer each other forever.
+	_, isRefusal := message.Get("error")
+	isAnswer := h.ref != "" && h.ref != message.GetStr("message_id")
 	raw := message.JSON()
-	if refusal || answers || message.Kind() != wire.Object || len(raw) > frame.MaxPayload {
+	if isRefusal || isAnswer || message.Kind() != wire.Object || len(raw) > frame.MaxPayload {
 		return
 	}
 	if _, ok := l.tunnels.TakeOver(h.from, time.Now()); !ok {
@@ -84,11 +85,11 @@ func (l *Link) handleTunnel(ctx context.Context, h *incoming) {
 	out, err := l.cfg.Mesh.Receive(ctx, raw)
 	answer := out.Raw
 	if err != nil {
-		told, ok := errors.AsType[*wire.Error](err)
+		refusal, ok := errors.AsType[*wire.Error](err)
 		if !ok {
-			told = wire.ErrUnavailable
+			refusal = wire.ErrUnavailable
 		}
-		answer = told.AppendJSON(nil)
+		answer = refusal.AppendJSON(nil)
 		l.log.Info("a tunnelled message was refused", "peer", h.from, "err", err)
 	}
 	if len(answer) == 0 {
@@ -99,7 +100,7 @@ func (l *Link) handleTunnel(ctx context.Context, h *incoming) {
 	}
 }
 
-// tunnelFrame wraps a signed message. It reports false if the message is too large.
+// tunnelFrame wraps a signed message in a frame. ok is false if the message is too large or not valid JSON for a relay.
 func tunnelFrame(to, ref string, message []byte) (data []byte, ok bool) {
 	v, err := wire.ParseForeign(message, frame.MaxDepth, frame.MaxValues)
 	if err != nil || len(message) > frame.MaxPayload {
@@ -108,14 +109,14 @@ func tunnelFrame(to, ref string, message []byte) (data []byte, ok bool) {
 	return frame.Request(to, tunnelType, ref, v).JSON(), true
 }
 
-// Carry sends a signed message through a tunnel to the agent to, if the owner said behind which peer of the links that
-// agent is. It returns the agent's answer, which is not verified yet. carried is false if the owner said nothing about
-// to.
-func Carry(ctx context.Context, links []*Link, to wire.AgentID, message []byte) (answer []byte, carried bool, err error) {
+// Carry sends a signed message through a tunnel to the recipient, if the owner has assigned the recipient's agent id to
+// a peer of one of the links. It returns the recipient's answer, which is not verified yet. carried is false if no peer
+// of a configured link has that agent id.
+func Carry(ctx context.Context, links []*Link, recipient wire.AgentID, message []byte) (answer []byte, carried bool, err error) {
 	if len(links) == 0 {
 		return nil, false, nil
 	}
-	page, err := links[0].convStore.records.List(ctx, nsPeers, "agent:"+string(to), "", 10, time.Now())
+	page, err := links[0].convStore.records.List(ctx, nsPeers, "agent:"+string(recipient), "", 10, time.Now())
 	if err != nil {
 		return nil, false, err
 	}
@@ -140,7 +141,7 @@ func (l *Link) sendTunnel(ctx context.Context, peer string, message []byte) ([]b
 	ref := v.GetStr("message_id")
 	data, ok := tunnelFrame(peer, ref, message)
 	if !ok {
-		return nil, undeliverableError{"the message has more than the 60 KB that the tunnel takes"}
+		return nil, undeliverableError{"the message is larger than 60 KiB, which is the limit of the tunnel"}
 	}
 	if wait := l.sender.budget.Take(time.Now()); wait > 0 {
 		return nil, retryLater(wait, overBudget)
@@ -153,12 +154,12 @@ func (l *Link) sendTunnel(ctx context.Context, peer string, message []byte) ([]b
 	if err := l.sender.write(data); err != nil {
 		return nil, retryLater(0, l.offlineReason())
 	}
-	ctx, cancel := context.WithTimeout(ctx, tunnelPatience)
+	ctx, cancel := context.WithTimeout(ctx, tunnelTimeout)
 	defer cancel()
 	select {
 	case v := <-answers:
 		return v.JSON(), nil
-	case <-ctx.Done(): // the same bytes again find the stored answer (AM-21)
+	case <-ctx.Done(): // a retry sends the same bytes and gets the stored answer (AM-21)
 		return nil, retryLater(0, "no answer came through the tunnel")
 	}
 }

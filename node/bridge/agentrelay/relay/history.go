@@ -15,13 +15,13 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// nsHistory is the namespace of the messages that the history extension stores, in their order.
+// nsHistory is the namespace in which the history extension stores messages. Its keys sort by time.
 const nsHistory = "agentrelay/history"
 
 const (
 	defaultKeep     = 7 * 24 * time.Hour
 	defaultMessages = 10_000
-	maxHistoryBytes = 32 << 20 // of frames; their search text takes about as much again
+	maxHistoryBytes = 32 << 20 // total size of the frames; their search texts need about as much memory again
 	sweepBatch      = 500
 )
 
@@ -34,18 +34,18 @@ type entry struct {
 	to       []string
 	all      bool   // a broadcast
 	raw      []byte // the frame as it was delivered
-	words    string // the searchable text, lower case; empty: not searchable
+	text     string // the searchable text in lower case; empty if the message is not searchable
 }
 
 func (e *entry) key() string { return fmt.Sprintf("%014d-%012d-%s", e.ts, e.seq, e.id) }
 
-// history stores a bounded number of messages: on disk and, all of them, in memory.
+// history stores a bounded number of messages, each of them both on disk and in memory.
 type history struct {
 	records store.Records
 	keep    time.Duration
 	max     int
 
-	searching sync.Mutex
+	searching sync.Mutex // held by the one search that runs
 	sweeping  sync.Mutex // taken before mu
 
 	mu    sync.Mutex
@@ -89,21 +89,21 @@ func readEntry(raw []byte) (*entry, error) {
 	}
 	e.all = slices.Contains(e.to, frame.Everybody)
 	payload, _ := v.Get("payload")
-	e.words = frame.SearchText(e.kind, payload)
+	e.text = frame.SearchText(e.kind, payload)
 	return e, nil
 }
 
 // isKept reports whether the message goes into the history. Its sender may opt out (AR-46).
 func (d *delivery) isKept() bool {
-	out, _ := d.frame.Tree.Get("agentmesh_nostore")
-	no, _ := out.Boolean()
-	return !no
+	v, _ := d.frame.Tree.Get("agentmesh_nostore")
+	optedOut, _ := v.Boolean()
+	return !optedOut
 }
 
 func (d *delivery) newEntry() *entry {
 	return &entry{
 		id: d.id, from: d.from, kind: d.frame.Type, ts: d.ts, seq: d.seq, to: d.frame.To, all: d.frame.IsBroadcast(), raw: d.bytes,
-		words: frame.SearchText(d.frame.Type, d.frame.Payload),
+		text: frame.SearchText(d.frame.Type, d.frame.Payload),
 	}
 }
 
@@ -122,7 +122,7 @@ func (h *history) change(e *entry) store.Change {
 // append stores a message durably.
 func (h *history) append(ctx context.Context, e *entry) error {
 	now := time.Now()
-	if h.isOverfull(now) { // a sender that is faster than the regular sweep sweeps itself
+	if h.isOverfull(now) { // senders fill the history faster than the regular sweep empties it: sweep now
 		if err := h.sweep(ctx, now); err != nil {
 			return err
 		}
@@ -141,7 +141,8 @@ func (h *history) isOverfull(now time.Time) bool {
 	return h.countExcess(now) >= sweepBatch || h.bytes > maxHistoryBytes*5/4
 }
 
-// insert makes a stored message visible, in its place: the commits of two senders may end in either order.
+// insert adds a stored message to the list at the position of its key. That is not always the end, because the commits
+// of two senders may finish in either order.
 func (h *history) insert(e *entry) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -155,7 +156,7 @@ func (h *history) insert(e *entry) {
 func (h *history) snapshot(now time.Time) []*entry {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return slices.Clone(h.list[h.countExcess(now):]) // insert moves entries of the list
+	return slices.Clone(h.list[h.countExcess(now):]) // a copy, because insert reorders the list in place
 }
 
 // countExcess returns how many of the oldest messages exceed a bound. The caller holds h.mu.
@@ -196,20 +197,21 @@ func (h *history) sweep(ctx context.Context, now time.Time) error {
 	}
 }
 
-// isVisibleTo reports whether agent a could have received the message: it was sent after a registered, to everybody, to
-// a, or by a (AR-46). An earlier holder of the same id is another agent.
-func (e *entry) isVisibleTo(a registration) bool {
-	if e.ts <= a.Since.UnixMilli() { // register returns only in the next millisecond
+// isVisibleTo reports whether an agent may see the message: the message is newer than the agent's registration, and it
+// is a broadcast, or the agent is its sender or a recipient (AR-46). An agent does not see the messages of an earlier
+// agent that had the same id.
+func (e *entry) isVisibleTo(agent registration) bool {
+	if e.ts <= agent.Since.UnixMilli() { // register waits for the next millisecond, so the agent's own messages are newer
 		return false
 	}
-	return e.all || e.from == a.ID || slices.Contains(e.to, a.ID)
+	return e.all || e.from == agent.ID || slices.Contains(e.to, agent.ID)
 }
 
 // visibleTo returns the messages that an agent may see, oldest first.
-func (h *history) visibleTo(a registration, now time.Time) []*entry {
+func (h *history) visibleTo(agent registration, now time.Time) []*entry {
 	var out []*entry
 	for _, e := range h.snapshot(now) {
-		if e.isVisibleTo(a) {
+		if e.isVisibleTo(agent) {
 			out = append(out, e)
 		}
 	}
@@ -227,7 +229,7 @@ func splitQuery(query string) []string {
 	return out
 }
 
-// score counts the words of a query that occur in a text.
+// score returns how many words of a query occur in a text, also inside longer words.
 func score(query []string, text string) int {
 	n := 0
 	for _, w := range query {
@@ -238,9 +240,10 @@ func score(query []string, text string) int {
 	return n
 }
 
-// search returns at most limit visible messages that have words of the query. Those with most of the words come first,
-// and of these the newest. Each search reads the whole history, so only one runs at a time.
-func (h *history) search(a registration, query string, limit int, now time.Time) []*entry {
+// search returns at most limit messages that the agent may see and that contain a word of the query. Messages with more
+// of the words come first; of two messages with equally many words, the newer one comes first. Each search reads the
+// whole history, so only one runs at a time.
+func (h *history) search(agent registration, query string, limit int, now time.Time) []*entry {
 	type hit struct {
 		e     *entry
 		score int
@@ -249,8 +252,8 @@ func (h *history) search(a registration, query string, limit int, now time.Time)
 	defer h.searching.Unlock()
 	terms := splitQuery(query)
 	var hits []hit
-	for _, e := range h.visibleTo(a, now) {
-		if n := score(terms, e.words); n > 0 {
+	for _, e := range h.visibleTo(agent, now) {
+		if n := score(terms, e.text); n > 0 {
 			hits = append(hits, hit{e, n})
 		}
 	}

@@ -59,7 +59,7 @@ func TestPause(t *testing.T) {
 				t.Errorf("paused, %s: %q, want %q", kind, got, want)
 			}
 		}
-		if f := s.judgeFrame(s.members.byName["alice"], "stream-1", 1, []byte("#stream-1#x")); f == nil || f.Reason != "participant_paused" {
+		if f := s.checkFrame(s.members.byName["alice"], "stream-1", 1, []byte("#stream-1#x")); f == nil || f.Reason != "participant_paused" {
 			t.Errorf("a frame of a paused participant: %v", f)
 		}
 		time.Sleep(59 * time.Second)

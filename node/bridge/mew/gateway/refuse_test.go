@@ -47,7 +47,7 @@ func TestErrors(t *testing.T) {
 		{"stream", streams, `{"id":"e12","kind":"stream/close","payload":{"stream_id":"stream-9"}}`,
 			`{"error":"stream_not_found","message":"There is no such stream"}`, 404, "whole"},
 		{"stream of another", streams, `{"id":"e13","kind":"stream/close","payload":{"stream_id":"stream-1"}}`,
-			`{"error":"unauthorized","message":"Only the owner, a writer or a target closes a stream"}`, 403, "whole"},
+			`{"error":"unauthorized","message":"Only the owner, a writer or a target may close a stream"}`, 403, "whole"},
 		{"writers of another", streams, `{"id":"e14","kind":"stream/grant-write","payload":{"stream_id":"stream-1","participant_id":"bob"}}`,
 			`{"error":"unauthorized","message":"Only the owner of the stream may do this"}`, 403, "whole"},
 	} {

@@ -139,7 +139,7 @@ func (g *Gateway) readMessages(ses *session) {
 			g.log.Debug("a connection ended", "space", ses.space.cfg.ID, "participant", ses.m.name, "why", err)
 			return
 		}
-		if id, ok := splitFrame(data); ok {
+		if id, ok := frameStreamID(data); ok {
 			ses.space.handleFrame(ses.m, id, typ, data)
 			continue
 		}

@@ -14,40 +14,39 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// These bounds apply to streams. Streams end with the process (MEW-Q5).
+// Bounds on the streams of a space. Streams are only in memory and end with the process (MEW-Q5).
 const (
-	maxStreams     = 4096
-	maxOwnStreams  = 256
-	ownerMayBeAway = 5 * time.Minute // MEW-52
+	maxStreams       = 4096
+	maxMemberStreams = 256             // of one participant
+	maxOwnerAbsence  = 5 * time.Minute // MEW-52
 
-	// maxStreamFields and the next two bound the descriptions of streams in a welcome, in bytes (MEW-Q4): one stream,
-	// one owner, all.
-	maxStreamFields = 64 << 10
-	maxOwnFields    = 256 << 10
-	maxAllFields    = 512 << 10
+	// These bound the descriptions of streams in a welcome, in bytes (MEW-Q4).
+	maxDescription       = 64 << 10  // of one stream
+	maxOwnerDescriptions = 256 << 10 // of all streams of one owner
+	maxAllDescriptions   = 512 << 10 // of all streams of a space
 )
 
-// stream is an open stream (MEW-43 to MEW-52). It refers to members, because the ids of members change when they
-// reconnect.
+// stream is an open stream (MEW-43 to MEW-52). Its fields point to members instead of storing their ids, because a
+// member has another id after it reconnects.
 type stream struct {
 	id        string
 	owner     *member
 	writers   []*member // besides the owner
 	target    []*member // nil: everybody
 	request   wire.Value
-	size      int // bytes of its description when it was opened
-	requestID string
-	openID    string
+	size      int    // bytes of its description when it was opened
+	requestID string // id of the stream/request
+	openID    string // id of the gateway's stream/open
 	created   time.Time
 	orphaned  time.Time // when the owner left; zero while the owner is present
 }
 
 // streams holds the streams of a space. The lock of the space guards it.
 type streams struct {
-	members   *members
-	open      map[string]*stream
-	lastNo    int                // number of the last id that the gateway issued
-	announced map[string]*member // stream ids that participants announced, with the participants
+	members    *members
+	open       map[string]*stream // by id
+	lastNumber int                // in the last stream id that the gateway issued
+	announced  map[string]*member // the participant that announced a stream id, by that id
 }
 
 func (st *stream) canWrite(m *member) bool { return st.owner == m || slices.Contains(st.writers, m) }
@@ -70,8 +69,8 @@ func (ss *streams) request(p *submission) *envelope.Refusal {
 	if fault != nil {
 		return fault
 	}
-	if len(p.Payload.JSON()) > maxStreamFields {
-		return envelope.RefuseShape("the payload of a stream/request is larger than " + strconv.Itoa(maxStreamFields) + " bytes")
+	if len(p.Payload.JSON()) > maxDescription {
+		return envelope.RefuseShape("the payload of a stream/request is larger than " + strconv.Itoa(maxDescription) + " bytes")
 	}
 	st := &stream{owner: p.by, target: target, request: p.Payload, requestID: p.ID, created: time.Now()}
 	st.size = len(st.describe().JSON())
@@ -95,8 +94,8 @@ func (ss *streams) request(p *submission) *envelope.Refusal {
 	return nil
 }
 
-// checkLimits refuses to let m own st if m or the space has too many other streams, or too long descriptions of streams
-// (MEW-Q4).
+// checkLimits returns a refusal if m cannot become the owner of st: m or the space already has the maximum number of
+// other streams, or the descriptions of their streams would be too long with st (MEW-Q4).
 func (ss *streams) checkLimits(m *member, st *stream) *envelope.Refusal {
 	all, allSize, own, ownSize := 0, st.size, 0, st.size
 	for _, other := range ss.open {
@@ -111,9 +110,9 @@ func (ss *streams) checkLimits(m *member, st *stream) *envelope.Refusal {
 		}
 	}
 	switch {
-	case all >= maxStreams || own >= maxOwnStreams:
+	case all >= maxStreams || own >= maxMemberStreams:
 		return envelope.RefuseStream(400, "invalid_operation", "Too many streams are open")
-	case ownSize > maxOwnFields || allSize > maxAllFields:
+	case ownSize > maxOwnerDescriptions || allSize > maxAllDescriptions:
 		return envelope.RefuseStream(400, "invalid_operation", "The descriptions of the open streams are too long: close a stream, or shorten this description")
 	}
 	return nil
@@ -121,32 +120,33 @@ func (ss *streams) checkLimits(m *member, st *stream) *envelope.Refusal {
 
 const streamPrefix = "stream-"
 
-// nextID returns a new stream id that no participant announced.
+// nextID issues a new stream id that no participant has announced.
 func (ss *streams) nextID() string {
 	for {
-		ss.lastNo++
-		if id := streamPrefix + strconv.Itoa(ss.lastNo); ss.announced[id] == nil {
+		ss.lastNumber++
+		if id := streamPrefix + strconv.Itoa(ss.lastNumber); ss.announced[id] == nil {
 			return id
 		}
 	}
 }
 
-// isIssued reports whether the gateway issued a stream id, now or earlier.
+// isIssued reports whether the gateway has issued a stream id, for an open or a closed stream.
 func (ss *streams) isIssued(id string) bool {
-	n, ok := streamNo(id)
-	return ok && n <= ss.lastNo && ss.announced[id] == nil
+	n, ok := streamNumber(id)
+	return ok && n <= ss.lastNumber && ss.announced[id] == nil
 }
 
-// streamNo returns the number in a stream id of the form that the gateway issues.
-func streamNo(id string) (n int, ok bool) {
+// streamNumber returns the number in a stream id. ok is false if the id does not have the form of the gateway's own
+// ids.
+func streamNumber(id string) (n int, ok bool) {
 	rest, ok := strings.CutPrefix(id, streamPrefix)
 	n, err := strconv.Atoi(rest)
 	return n, ok && err == nil && 0 < n && n <= math.MaxInt32 && strconv.Itoa(n) == rest
 }
 
-// announce records the id of a stream that a participant of a drop-in space opens by itself (MEW-8), so that the
-// gateway does not issue this id. The gateway transports no frames of such a stream. An id of another form needs no
-// record, because the gateway never issues it.
+// announce records the id of a stream that a participant of a drop-in space opens without the gateway (MEW-8), so that
+// the gateway does not issue this id. The gateway carries no frames of such a stream. It records only ids of the form
+// that it issues itself.
 func (ss *streams) announce(p *submission) *envelope.Refusal {
 	id := p.Payload.GetStr("stream_id")
 	if id == "" || len(id) > envelope.MaxID {
@@ -155,23 +155,24 @@ func (ss *streams) announce(p *submission) *envelope.Refusal {
 	if ss.isIssued(id) {
 		return envelope.RefuseStream(403, "unauthorized", "The gateway issued this stream id")
 	}
-	if _, mayGiveOut := streamNo(id); !mayGiveOut || ss.announced[id] != nil {
+	if _, ownForm := streamNumber(id); !ownForm || ss.announced[id] != nil {
 		return nil
 	}
-	own := 0
+	count := 0 // ids that this participant has announced
 	for _, m := range ss.announced {
 		if m == p.by {
-			own++
+			count++
 		}
 	}
-	if own >= maxOwnStreams || len(ss.announced) >= maxStreams {
+	if count >= maxMemberStreams || len(ss.announced) >= maxStreams {
 		return envelope.RefuseStream(400, "invalid_operation", "Too many stream ids were announced")
 	}
 	ss.announced[strings.Clone(id)] = p.by
 	return nil
 }
 
-// targets returns the targets of a request, nil for everybody (MEW-45).
+// targets returns the participants that a stream/request names as targets, or nil if the stream is for everybody
+// (MEW-45).
 func (ss *streams) targets(payload wire.Value) ([]*member, *envelope.Refusal) {
 	v, ok := payload.Get("target")
 	if !ok || v.IsNull() || v.Kind() == wire.Array && v.Len() == 0 {
@@ -198,8 +199,8 @@ func (ss *streams) targets(payload wire.Value) ([]*member, *envelope.Refusal) {
 	return out, nil
 }
 
-// splitFrame returns the stream id of a stream frame, #stream#data (spec 3.10.3). ok is false for any other message.
-func splitFrame(data []byte) (id string, ok bool) {
+// frameStreamID returns the stream id of a frame of the form #id#data (spec 3.10.3). ok is false for any other message.
+func frameStreamID(data []byte) (id string, ok bool) {
 	if len(data) == 0 || data[0] != '#' {
 		return "", false
 	}
@@ -210,19 +211,20 @@ func splitFrame(data []byte) (id string, ok bool) {
 	return string(data[1 : 1+end]), true
 }
 
-// handleFrame delivers a stream frame, byte for byte and with its own type (MEW-46, MEW-47).
+// handleFrame delivers a stream frame with unchanged bytes and the same WebSocket message type (MEW-46, MEW-47).
 func (s *Space) handleFrame(m *member, id string, typ websocket.Type, data []byte) {
 	f := websocket.Of(typ, data)
 	s.mu.Lock()
 	defer s.unlock()
-	if fault := s.judgeFrame(m, id, typ, data); fault != nil {
+	if fault := s.checkFrame(m, id, typ, data); fault != nil {
 		s.out.tell(m, fault.Envelope(m.runtime, ""))
 		return
 	}
 	s.out.sendFrame(f, s.streams.open[id].target)
 }
 
-func (s *Space) judgeFrame(m *member, id string, typ websocket.Type, data []byte) *envelope.Refusal {
+// checkFrame returns a refusal if m may not send a frame of the stream id now. The caller holds s.mu.
+func (s *Space) checkFrame(m *member, id string, typ websocket.Type, data []byte) *envelope.Refusal {
 	if s.rates != nil {
 		if wait, ok := s.rates.Take(m.name, time.Now()); !ok {
 			return envelope.RefuseRate(wait)
@@ -240,13 +242,13 @@ func (s *Space) judgeFrame(m *member, id string, typ websocket.Type, data []byte
 	return nil
 }
 
-// close closes a stream. The envelope names the stream by its id or, in correlation_id, by its request or its open
-// (MEW-48).
+// close closes a stream. The envelope names the stream by its stream_id or, in correlation_id, by the id of its
+// stream/request or stream/open (MEW-48).
 func (ss *streams) close(p *submission) *envelope.Refusal {
 	var found *stream
 	if id := p.Payload.GetStr("stream_id"); id != "" {
 		if ss.members.dropIn && !ss.isIssued(id) {
-			return nil // the participants announced the stream themselves
+			return nil // a participant announced the stream, so the gateway has nothing to close
 		}
 		found = ss.open[id]
 	} else {
@@ -264,13 +266,14 @@ func (ss *streams) close(p *submission) *envelope.Refusal {
 		return envelope.RefuseStream(404, "stream_not_found", "There is no such stream")
 	}
 	if !found.canWrite(p.by) && !slices.Contains(found.target, p.by) {
-		return envelope.RefuseStream(403, "unauthorized", "Only the owner, a writer or a target closes a stream")
+		return envelope.RefuseStream(403, "unauthorized", "Only the owner, a writer or a target may close a stream")
 	}
 	delete(ss.open, found.id)
 	return nil
 }
 
-// findOwn returns the stream of an envelope that only the owner of the stream may send (MEW-49).
+// findOwn returns the stream that an envelope names, or a refusal if its sender does not own that stream (MEW-49). It
+// marks the envelope as silent: the gateway announces the result instead of the envelope.
 func (ss *streams) findOwn(p *submission) (*stream, *envelope.Refusal) {
 	p.silent = true
 	st := ss.open[p.Payload.GetStr("stream_id")]
@@ -315,7 +318,7 @@ func (ss *streams) revokeWrite(p *submission) *envelope.Refusal {
 	id := p.Payload.GetStr("participant_id")
 	m := ss.members.find(id)
 	if m == st.owner {
-		return envelope.RefuseStream(400, "invalid_operation", "The owner cannot give up writing")
+		return envelope.RefuseStream(400, "invalid_operation", "The owner's right to write cannot be revoked")
 	}
 	if m != nil {
 		st.writers = slices.DeleteFunc(st.writers, func(w *member) bool { return w == m })
@@ -325,7 +328,7 @@ func (ss *streams) revokeWrite(p *submission) *envelope.Refusal {
 	return nil
 }
 
-// transfer gives a stream to another owner. The previous owner may no longer write (C7).
+// transfer gives a stream to another owner. The previous owner may no longer write.
 func (ss *streams) transfer(p *submission) *envelope.Refusal {
 	st, fault := ss.findOwn(p)
 	if fault != nil {
@@ -344,7 +347,8 @@ func (ss *streams) transfer(p *submission) *envelope.Refusal {
 	return nil
 }
 
-// announceWriters announces the result of the envelope in place of the envelope, and returns the writers to HTTP.
+// announceWriters adds the gateway's announcement of who may write now, which is broadcast instead of the submitted
+// envelope. It also puts the writers into the answer to a sender that submitted the envelope by HTTP.
 func announceWriters(p *submission, st *stream, kind, status string, about ...wire.Member) {
 	members := append([]wire.Member{wire.TextField("stream_id", st.id)}, about...)
 	members = append(members, wire.Field("authorized_writers", st.writerIDs()))
@@ -359,8 +363,8 @@ func announceWriters(p *submission, st *stream, kind, status string, about ...wi
 	p.after = append(p.after, envelope.Outgoing{From: envelope.FromStream, Kind: kind, Correlation: []string{p.ID}, Payload: wire.Obj(members...)})
 }
 
-// leave removes a participant that left from the writers of streams, and starts the time in which it may return to its
-// own streams (MEW-51, MEW-52). It returns the envelopes to announce.
+// leave handles the departure of a participant (MEW-51, MEW-52). The participant loses the right to write to the
+// streams of others. Its own streams stay open for maxOwnerAbsence. leave returns the envelopes to announce.
 func (ss *streams) leave(m *member) (tell []envelope.Outgoing) {
 	for _, st := range ss.listByAge() {
 		if st.owner == m {
@@ -374,14 +378,14 @@ func (ss *streams) leave(m *member) (tell []envelope.Outgoing) {
 	return tell
 }
 
-// endOrphans closes the streams whose owner stayed away too long. It returns the envelopes to announce.
+// endOrphans closes the streams whose owner has been away for maxOwnerAbsence. It returns the envelopes to announce.
 func (ss *streams) endOrphans(now time.Time) (tell []envelope.Outgoing) {
 	for _, st := range ss.listByAge() {
 		switch {
 		case st.orphaned.IsZero():
 		case st.owner.isPresent():
 			st.orphaned = time.Time{}
-		case now.Sub(st.orphaned) >= ownerMayBeAway:
+		case now.Sub(st.orphaned) >= maxOwnerAbsence:
 			delete(ss.open, st.id)
 			tell = append(tell, envelope.Outgoing{From: envelope.FromStream, Kind: envelope.KindStreamClose, Correlation: []string{st.openID}, Payload: wire.Obj(
 				wire.TextField("stream_id", st.id), wire.TextField("reason", "timeout"))})
@@ -400,14 +404,14 @@ func (ss *streams) listByAge() []*stream {
 	return out
 }
 
-// list describes the streams to a participant that joins. cut reports whether it left some out, because writers who
-// were added later can make the descriptions too long for a welcome.
+// list returns the descriptions of the streams, for the welcome of a participant that joins. cut reports whether some
+// streams are missing: writers that were added later can make the descriptions too long for a welcome.
 func (ss *streams) list() (list wire.Value, cut bool) {
 	var out []wire.Value
 	size := 0
 	for _, st := range ss.listByAge() {
 		v := st.describe()
-		if size += len(v.JSON()); size > maxAllFields {
+		if size += len(v.JSON()); size > maxAllDescriptions {
 			return wire.Arr(out...), true
 		}
 		out = append(out, v)
@@ -415,7 +419,7 @@ func (ss *streams) list() (list wire.Value, cut bool) {
 	return wire.Arr(out...), false
 }
 
-// describe returns the request of a stream, and then the fields that only the gateway sets (MEW-35).
+// describe returns the payload of the stream/request with the fields that only the gateway sets (MEW-35).
 func (st *stream) describe() wire.Value {
 	v := st.request.Without("stream_id", "owner", "authorized_writers", "created")
 	if st.target != nil {

@@ -45,11 +45,11 @@ func TestAnnouncedStream(t *testing.T) {
 	say(200, `{"kind":"stream/close","payload":{"stream_id":"stream-2"}}`)
 	say(404, `{"kind":"stream/close","payload":{"stream_id":"stream-2"}}`)
 	say(400, `{"kind":"stream/open","payload":{}}`)
-	for n := range maxOwnStreams - 1 {
+	for n := range maxMemberStreams - 1 {
 		say(200, fmt.Sprintf(`{"kind":"stream/open","payload":{"stream_id":"stream-%d"}}`, 100+n))
 	}
 	say(400, `{"kind":"stream/open","payload":{"stream_id":"stream-99"}}`)
-	for n := range maxOwnStreams + 1 { // the gateway never issues these ids, so it does not remember them
+	for n := range maxMemberStreams + 1 { // the gateway never issues these ids, so it does not remember them
 		id := fmt.Sprintf("own-%d", n)
 		say(200, `{"kind":"stream/open","payload":{"stream_id":"`+id+`"}}`)
 		say(200, `{"kind":"stream/close","payload":{"stream_id":"`+id+`"}}`)
@@ -214,11 +214,11 @@ func TestTransferToAFullOwner(t *testing.T) {
 	give := func(id string) (int, string) {
 		return say("alice", `{"kind":"stream/transfer-ownership","payload":{"stream_id":"`+id+`","new_owner":"bob"}}`)
 	}
-	long := strings.Repeat("x", maxStreamFields-4096)
+	long := strings.Repeat("x", maxDescription-4096)
 	for range 3 {
 		open("bob", long)
 	}
-	for range maxOwnStreams - 4 {
+	for range maxMemberStreams - 4 {
 		open("bob", "")
 	}
 	if code, body := give(open("alice", long)); code != 400 || !strings.Contains(body, "are too long") {
@@ -289,7 +289,7 @@ func TestOrphanedStream(t *testing.T) {
 		say(s, "alice", `{"kind":"stream/request","payload":{}}`) // over HTTP: alice is not connected
 		feed := s.Watch()
 		defer feed.Close()
-		time.Sleep(ownerMayBeAway - time.Second)
+		time.Sleep(maxOwnerAbsence - time.Second)
 		s.tick(time.Now())
 		if len(s.streams.open) != 1 {
 			t.Fatal("the stream ended too early")
@@ -311,13 +311,13 @@ func FuzzSplitFrame(f *testing.F) {
 	f.Add([]byte("#"))
 	f.Add([]byte(`{"kind":"chat"}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		id, ok := splitFrame(data)
+		id, ok := frameStreamID(data)
 		if !ok {
 			return
 		}
 		head := "#" + id + "#"
 		if strings.Contains(id, "#") || string(data[:len(head)]) != head {
-			t.Errorf("splitFrame(%q) = %q", data, id)
+			t.Errorf("frameStreamID(%q) = %q", data, id)
 		}
 	})
 }

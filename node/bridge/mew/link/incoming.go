@@ -20,12 +20,15 @@ func parseFromGateway(data []byte) (envelope.Envelope, bool) {
 	return e, fault == nil && (len(data) <= envelope.MaxEnvelope || e.Kind == envelope.KindWelcome)
 }
 
+// maxLinkCapabilities bounds the capabilities that the link takes from a welcome.
 const maxLinkCapabilities = 1024
 
+// maxPause bounds the time that a participant can pause this node for.
 const maxPause = 30 * 24 * time.Hour
 
-// handle handles one message of the space: it keeps track of the space, obeys control messages to this node, and
-// returns an envelope that is for the node itself. It ignores messages that are not envelopes.
+// handle processes one message from the gateway: it updates our view of the space and obeys control messages to this
+// node. If the envelope is for the node itself, handle returns it as a job and true. It ignores messages that are not
+// envelopes.
 func (m *membership) handle(ctx context.Context, conn *websocket.Conn, data []byte) (job, bool) {
 	e, ok := parseFromGateway(data)
 	if !ok || e.From == "" || e.ID == "" {
@@ -37,8 +40,8 @@ func (m *membership) handle(ctx context.Context, conn *websocket.Conn, data []by
 		return job{}, false
 	}
 	m.mu.Lock()
-	in, me := m.conn != nil, m.space.me
-	if in {
+	proceed, me := m.conn != nil, m.space.me // without a connection, the node has not joined
+	if proceed {
 		if envelope.RuleOf(e.Kind).Kept {
 			j.e.Detach()
 		}
@@ -54,10 +57,10 @@ func (m *membership) handle(ctx context.Context, conn *websocket.Conn, data []by
 	}
 	if e.From == me { // our own envelope does not go to the node (MEW-L6)
 		m.endWait(e.ID, outcome{})
-		in = false
+		proceed = false
 	}
 	m.mu.Unlock()
-	if !in {
+	if !proceed {
 		return job{}, false
 	}
 	if slices.Contains(e.To, me) && m.obey(ctx, &j.e) {
@@ -66,7 +69,8 @@ func (m *membership) handle(ctx context.Context, conn *websocket.Conn, data []by
 	return j, m.isForNode(&j.e, me)
 }
 
-// isForNode reports whether an envelope is for the node: addressed to it, or about something that it waits for.
+// isForNode reports whether an envelope goes to the node: it is addressed to the node, or it refers to an earlier
+// envelope in which the node may have a part.
 func (m *membership) isForNode(e *envelope.Envelope, me string) bool {
 	toUs := slices.Contains(e.To, me)
 	switch e.Kind {
@@ -98,11 +102,11 @@ func (m *membership) handleSystem(ctx context.Context, conn *websocket.Conn, e *
 			m.space.handlePresence(e)
 		}
 		m.feeds.Tell(e.Tree.JSON())
-	case e.Kind == envelope.KindError && (e.From == envelope.FromSystem || e.From == envelope.FromStream): // only these two senders are the gateway
+	case e.Kind == envelope.KindError && (e.From == envelope.FromSystem || e.From == envelope.FromStream): // only the gateway sends as these two
 		for _, id := range e.Correlation {
 			m.endWait(id, outcome{err: refusalOf(e.Payload)})
 		}
-	case e.Kind == envelope.KindInviteAck && e.From == envelope.FromSystem: // its token is only for the inviter, so it enters no feed
+	case e.Kind == envelope.KindInviteAck && e.From == envelope.FromSystem: // not for the feeds: the token in it is only for the inviter
 		for _, id := range e.Correlation {
 			m.endWait(id, outcome{answer: e.Payload})
 		}
@@ -113,8 +117,9 @@ func (m *membership) handleSystem(ctx context.Context, conn *websocket.Conn, e *
 	m.mu.Unlock()
 }
 
-// handleWelcome stores what the gateway says about this node and the space. Every welcome counts, because it also
-// reports changed capabilities (MEW-34). first reports whether the node joined with it. The caller holds m.mu.
+// handleWelcome stores what the gateway says about this node and the space. Later welcomes on the same connection
+// report changed capabilities (MEW-34). first reports whether this welcome is the first on its connection, so that the
+// node has just joined. The caller holds m.mu.
 func (m *membership) handleWelcome(conn *websocket.Conn, e *envelope.Envelope) (first bool) {
 	you, _ := e.Payload.Get("you")
 	id := you.GetStr("id")
@@ -138,7 +143,7 @@ func (m *membership) handleWelcome(conn *websocket.Conn, e *envelope.Envelope) (
 		caps, _ := v.Get("capabilities")
 		m.space.addParticipant(v.GetStr("id"), caps)
 	}
-	if streams, ok := e.Payload.Get("active_streams"); ok { // the member is absent after a change of rights
+	if streams, ok := e.Payload.Get("active_streams"); ok { // a welcome after a change of rights has no active_streams
 		m.space.streams = nil
 		for v := range streams.Elems() {
 			m.space.openStream(v)
@@ -155,8 +160,8 @@ func (m *membership) handleWelcome(conn *websocket.Conn, e *envelope.Envelope) (
 	return first
 }
 
-// obey handles a control message to this node (MEW-L5). The gateway decides who may send one. obey returns false if e
-// is not a control message.
+// obey carries out a control message to this node (MEW-L5). It checks no rights, because the gateway decides who may
+// send control messages. It returns false if e is not a control message.
 func (m *membership) obey(ctx context.Context, e *envelope.Envelope) bool {
 	switch e.Kind {
 	case envelope.KindPause:
@@ -165,7 +170,7 @@ func (m *membership) obey(ctx context.Context, e *envelope.Envelope) bool {
 		m.mu.Lock()
 		m.pause.stop()
 		m.mu.Unlock()
-	case envelope.KindRequestStatus, envelope.KindForget: // the link stores no context that it could forget in part
+	case envelope.KindRequestStatus, envelope.KindForget: // the link cannot forget a part of its context, so it only answers
 		m.answer(e, envelope.KindStatus, m.statusPayload(ctx))
 	case envelope.KindCompact:
 		m.answer(e, envelope.KindCompactDone, wire.Obj(wire.Field("skipped", wire.Bool(true)),
@@ -178,7 +183,7 @@ func (m *membership) obey(ctx context.Context, e *envelope.Envelope) bool {
 	case envelope.KindShutdown:
 		m.shutDown(e)
 	case envelope.KindGrant:
-		if e.Payload.GetStr("recipient") == m.name() {
+		if e.Payload.GetStr("recipient") == m.selfID() {
 			m.answer(e, envelope.KindGrantAck, wire.Obj(wire.TextField("status", "accepted")))
 		}
 	default:
@@ -187,14 +192,14 @@ func (m *membership) obey(ctx context.Context, e *envelope.Envelope) bool {
 	return true
 }
 
-// name returns the id of this node in the space.
-func (m *membership) name() string {
+// selfID returns the id of this node in the space.
+func (m *membership) selfID() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.space.me
 }
 
-// answer sends an envelope to the sender of another one.
+// answer sends an envelope to the sender of e, as the answer to e.
 func (m *membership) answer(e *envelope.Envelope, kind string, payload wire.Value) {
 	err := m.tell(envelope.Draft{Kind: kind, To: []string{e.From}, Correlation: []string{e.ID}, Payload: payload})
 	if err != nil {
@@ -216,7 +221,7 @@ func (m *membership) beginPause(e *envelope.Envelope) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.pause.stop()
-	m.pause.on, m.pause.by = true, e.ID
+	m.pause.on, m.pause.cause = true, e.ID
 	v, _ := e.Payload.Get("timeout_seconds")
 	wait, ok := envelope.ParseSeconds(v, maxPause)
 	if !ok {
@@ -227,11 +232,12 @@ func (m *membership) beginPause(e *envelope.Envelope) {
 	m.pause.timer = time.AfterFunc(wait, func() { m.endPause(id) })
 }
 
-// endPause ends a pause whose time is over, and tells the space.
+// endPause ends the pause that the envelope id began, after its time is over, and sends participant/resume. It does
+// nothing if another envelope has ended or replaced that pause.
 func (m *membership) endPause(id string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.pause.on || m.pause.by != id {
+	if !m.pause.on || m.pause.cause != id {
 		return
 	}
 	m.pause.stop()
@@ -242,7 +248,7 @@ func (m *membership) endPause(id string) {
 	}
 }
 
-// shutDown leaves the space until the owner connects the link again (MEW-L5).
+// shutDown leaves the space. The link stays down until the owner connects it again (MEW-L5).
 func (m *membership) shutDown(e *envelope.Envelope) {
 	m.answer(e, envelope.KindChatAcknowledge, wire.Obj(wire.TextField("status", "received")))
 	m.setDown("a participant shut this node down")

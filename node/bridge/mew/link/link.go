@@ -94,7 +94,7 @@ func (l *Link) View() view.Space { return l.space.view() }
 func (l *Link) Watch() *view.Feed { return l.space.feeds.Watch() }
 
 // Name returns the id of this node in the space.
-func (l *Link) Name() string { return l.space.name() }
+func (l *Link) Name() string { return l.space.selfID() }
 
 // Connect makes the link connect now, even if it is down.
 func (l *Link) Connect() { l.space.connect() }

@@ -368,7 +368,7 @@ func (m *membership) pauseLeft() time.Duration {
 type pauseState struct {
 	on    bool
 	until time.Time // zero: until a participant resumes the node
-	by    string    // id of the pause envelope
+	cause string    // id of the envelope that began the pause
 	timer *time.Timer
 }
 
