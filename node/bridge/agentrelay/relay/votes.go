@@ -263,7 +263,7 @@ func (r *Relay) newResult(p *proposal) *entry {
 	e.ts, e.seq = r.nextStamp()
 	votes := wire.Obj(wire.Field("approve", wire.Int(int64(approve))), wire.Field("reject", wire.Int(int64(reject))))
 	payload := wire.Obj(wire.TextField("status", p.Status), wire.Field("votes", votes), wire.Field("quorum", wire.Int(int64(p.Quorum))))
-	e.words = frame.SearchText(e.kind, payload)
+	e.text = frame.SearchText(e.kind, payload)
 	e.raw = frame.Notice{ID: e.id, Type: e.kind, To: frame.Everybody, Ref: p.ID, TS: e.ts, Payload: payload}.Encode()
 	return e
 }
