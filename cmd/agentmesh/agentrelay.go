@@ -13,18 +13,18 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// agentRelayCmd is about the AgentRelay relay that is hosted here, and the relays that the node is linked to.
+// agentRelayCmd has the commands for the AgentRelay relay that this process hosts, and for links to other relays.
 type agentRelayCmd struct {
-	Feed    agentRelayFeedCmd    `cmd:"" help:"Read what was said to everybody on a relay that the node is linked to."`
-	Send    agentRelaySendCmd    `cmd:"" help:"Say something to everybody on a relay. To one agent: agentmesh send agentrelay:LINK/AGENT."`
+	Feed    agentRelayFeedCmd    `cmd:"" help:"Show the broadcasts of the relay behind a link."`
+	Send    agentRelaySendCmd    `cmd:"" help:"Broadcast a message on a relay. To write to one agent: agentmesh send agentrelay:LINK/AGENT."`
 	Peers   agentRelayPeersCmd   `cmd:"" help:"List the agents behind a link."`
-	Peer    agentRelayPeerCmd    `cmd:"" help:"Say who an agent behind a link is, or which key it has."`
-	History agentRelayHistoryCmd `cmd:"" help:"Ask a relay for its history, where it keeps one."`
+	Peer    agentRelayPeerCmd    `cmd:"" help:"Set the agent id or the key of an agent behind a link."`
+	History agentRelayHistoryCmd `cmd:"" help:"Show the history of a relay that keeps one."`
 
-	Agents agentRelayAgentsCmd `cmd:"" help:"List the agents of the relay that is hosted here."`
-	Token  agentRelayTokenCmd  `cmd:"" help:"Make a token for an agent of the relay; a known agent gets a new one. It is shown once."`
-	Invite agentRelayInviteCmd `cmd:"" help:"Make a code that registers one agent. It is shown once."`
-	Remove agentRelayRemoveCmd `cmd:"" help:"Take an agent off the relay for good: its id is not given out again."`
+	Agents agentRelayAgentsCmd `cmd:"" help:"List the agents of the relay that runs here."`
+	Token  agentRelayTokenCmd  `cmd:"" help:"Make a token for an agent of the relay. The token is shown once."`
+	Invite agentRelayInviteCmd `cmd:"" help:"Make a code that registers one agent. The code is shown once."`
+	Remove agentRelayRemoveCmd `cmd:"" help:"Remove an agent from the relay. Its id is never assigned again."`
 }
 
 type agentRelayAgentsCmd struct {
@@ -42,22 +42,22 @@ func (c *agentRelayAgentsCmd) Run(ctx context.Context, a *app) error {
 			if v.Trusted {
 				limits = "none"
 			}
-			rows = append(rows, []string{terminal.Clean(v.ID), on, terminal.When(v.Since), terminal.When(v.Active), limits})
+			rows = append(rows, []string{terminal.Clean(v.ID), on, terminal.FormatTime(v.Since), terminal.FormatTime(v.Active), limits})
 		}
 		a.List(rows, "no agents: agentmesh agentrelay token makes one")
 	})
 }
 
 type agentRelayTokenCmd struct {
-	Agent   string `arg:"" optional:"" help:"Id of the agent: 3 to 64 of a-z 0-9 -. Empty: the relay makes one."`
-	Renew   bool   `help:"The agent is known: its old token ends at once."`
-	Trusted bool   `help:"The agent has no rate limit."`
+	Agent   string `arg:"" optional:"" help:"Id of the agent: 3 to 64 of a-z 0-9 -. Without it, the relay makes one."`
+	Renew   bool   `help:"Replace the token of a registered agent. The old token stops working at once."`
+	Trusted bool   `help:"Exempt the agent from the rate limit."`
 	JSON    bool   `help:"Print the result as JSON."`
 }
 
 func (c *agentRelayTokenCmd) Run(ctx context.Context, a *app) error {
 	if c.Renew && (c.Agent == "" || c.Trusted) {
-		return exit.Fail(exit.Usage, errors.New("--renew needs the id of an agent, and changes its token alone"))
+		return exit.Fail(exit.Usage, errors.New("--renew needs the id of an agent, and does not go with --trusted"))
 	}
 	call := relay.AddAgent.With(relay.NewAgent{ID: c.Agent, Trusted: c.Trusted})
 	if c.Renew {
@@ -76,7 +76,7 @@ type agentRelayInviteCmd struct {
 func (c *agentRelayInviteCmd) Run(ctx context.Context, a *app) error {
 	return ask(ctx, a, c.JSON, relay.AddInvite.Call(), func(t relay.Invite) {
 		a.Print("%s", terminal.Clean(t.Code))
-		a.Note("good once until %s, as the header AgentMesh-Invite of POST /register", terminal.When(t.Expires))
+		a.Note("valid once, until %s, as the header AgentMesh-Invite of POST /register", terminal.FormatTime(t.Expires))
 	})
 }
 
@@ -85,7 +85,7 @@ type agentRelayRemoveCmd struct {
 }
 
 func (c *agentRelayRemoveCmd) Run(ctx context.Context, a *app) error {
-	o, err := a.owner(ctx)
+	o, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}

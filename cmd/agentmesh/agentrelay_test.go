@@ -17,7 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// arcAgent is an agent on the relay of a process.
+// arcAgent is an agent that is connected to the relay of a process.
 type arcAgent struct {
 	t    *testing.T
 	conn *websocket.Conn
@@ -37,7 +37,7 @@ func registerARC(t *testing.T, base, id string) (token string) {
 	return got.Token
 }
 
-// connectARC connects and takes the welcome.
+// connectARC connects an agent and reads the welcome frame.
 func connectARC(t *testing.T, base, token string) *arcAgent {
 	t.Helper()
 	dial := func(ctx context.Context, u *url.URL) (net.Conn, error) {
@@ -71,8 +71,8 @@ func (a *arcAgent) send(frame string) {
 
 func (a *arcAgent) next() wire.Value {
 	a.t.Helper()
-	late := time.AfterFunc(time.Minute, a.conn.Abort)
-	defer late.Stop()
+	timeout := time.AfterFunc(time.Minute, a.conn.Abort)
+	defer timeout.Stop()
 	_, data, err := a.conn.Read()
 	if err != nil {
 		a.t.Fatal(err)
@@ -84,12 +84,12 @@ func (a *arcAgent) next() wire.Value {
 	return v
 }
 
-// A relay with all extensions, in a process that is killed: ids, tokens, history and an open vote are there again, and a
-// query is answered from the process's own directory and that history.
+// TestRelaySurvivesKill kills the process of a relay with all extensions. After the restart, the relay still has its ids,
+// tokens, history and an open vote, and answers a query from its own directory and the history.
 func TestRelaySurvivesKill(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "relay")
 	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "AGENTMESH_") })
-	var server *served
+	var server *serveProcess
 	serve := func() {
 		var err error
 		if server, err = startServe(dir, []string{"--name", "Calendar agent", "--set=agentrelay.extensions=semantic,voting,history"}, env); err != nil {
@@ -99,9 +99,9 @@ func TestRelaySurvivesKill(t *testing.T) {
 	kill := func() { server.Process.Kill(); server.Wait() }
 	serve()
 	defer func() { kill() }()
-	tokens := [2]string{registerARC(t, server.where.URL, "alice"), registerARC(t, server.where.URL, "bob")}
+	tokens := [2]string{registerARC(t, server.info.URL, "alice"), registerARC(t, server.info.URL, "bob")}
 	connect := func() (alice, bob *arcAgent) {
-		return connectARC(t, server.where.URL, tokens[0]), connectARC(t, server.where.URL, tokens[1])
+		return connectARC(t, server.info.URL, tokens[0]), connectARC(t, server.info.URL, tokens[1])
 	}
 	alice, bob := connect()
 	alice.send(`{"to":["*"],"type":"thought","payload":"my calendar is full"}`)
@@ -127,7 +127,7 @@ func TestRelaySurvivesKill(t *testing.T) {
 			t.Errorf("query_result %s, want %s in it", found.JSON(), want)
 		}
 	}
-	bob.send(vote) // one vote of an agent counts, also across the restart
+	bob.send(vote) // the relay counts only one vote per agent, also across the restart
 	alice.send(vote)
 	for _, a := range []*arcAgent{alice, bob} {
 		f := a.next()

@@ -16,7 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// linkPath is where the owner API has a link, or something of it.
+// linkPath returns the path of a link, or of a resource below it, in the owner API.
 func linkPath(parts ...string) string {
 	escaped := make([]string, len(parts))
 	for i, p := range parts {
@@ -27,7 +27,7 @@ func linkPath(parts ...string) string {
 
 type agentRelayFeedCmd struct {
 	Link  string `arg:"" help:"Name of the link."`
-	Limit int    `default:"50" help:"Items, 1 to 1000."`
+	Limit int    `default:"50" help:"Maximum number of items, 1 to 1000."`
 	JSON  bool   `help:"Print the result as JSON."`
 }
 
@@ -37,13 +37,13 @@ func (c *agentRelayFeedCmd) Run(ctx context.Context, a *app) error {
 	return ask(ctx, a, c.JSON, call, func(page owner.List[link.FeedItem]) {
 		rows := [][]string{{"AT", "FROM", "TYPE", "TEXT"}}
 		for _, i := range page.Items {
-			said := i.Note
-			if said == "" {
-				said = string(i.Payload)
+			text := i.Note
+			if text == "" {
+				text = string(i.Payload)
 			}
-			rows = append(rows, []string{terminal.When(i.At), terminal.Clean(i.From), orDash(terminal.Short(i.Type, 20)), terminal.Short(said, 100)})
+			rows = append(rows, []string{terminal.FormatTime(i.At), terminal.Clean(i.From), orDash(terminal.Truncate(i.Type, 20)), terminal.Truncate(text, 100)})
 		}
-		a.List(rows, "nothing was said since agentmesh serve began; what was broadcast while the link was away is lost")
+		a.List(rows, "no broadcasts since agentmesh serve started; broadcasts are lost while the link is down")
 	})
 }
 
@@ -59,29 +59,29 @@ func (c *agentRelayPeersCmd) Run(ctx context.Context, a *app) error {
 			key := "no"
 			switch {
 			case p.Pending != "":
-				key = "another key waits"
+				key = "another key waits for you"
 			case p.ByOwner:
 				key = "your key"
 			case p.Recipient != "":
 				key = "first key"
 			}
-			rows = append(rows, []string{terminal.Clean(p.Address), orDash(string(p.Agent)), key, orDash(terminal.Short(strings.Join(p.Skills, ", "), 60))})
+			rows = append(rows, []string{terminal.Clean(p.Address), orDash(string(p.Agent)), key, orDash(terminal.Truncate(strings.Join(p.Skills, ", "), 60))})
 		}
-		a.List(rows, "no peers: nobody wrote since agentmesh serve began")
+		a.List(rows, "no peers: nobody has written since agentmesh serve started")
 	})
 }
 
 type agentRelayPeerCmd struct {
 	Link   string  `arg:"" help:"Name of the link."`
 	Peer   string  `arg:"" help:"Id of the agent on the relay."`
-	Agent  *string `placeholder:"AGENT" help:"Agent id (am_…) whom messages through the tunnel reach there; empty ends it."`
-	AgeKey *string `placeholder:"KEY" help:"Key that messages are encrypted to (age1…); empty forgets it."`
+	Agent  *string `placeholder:"AGENT" help:"Agent id (am_…) that messages through the tunnel reach. Empty: end the tunnel."`
+	AgeKey *string `placeholder:"KEY" help:"Key to encrypt messages to (age1…). Empty: forget the key."`
 	JSON   bool    `help:"Print the result as JSON."`
 }
 
 func (c *agentRelayPeerCmd) Run(ctx context.Context, a *app) error {
 	if c.Agent == nil && c.AgeKey == nil {
-		return exit.Fail(exit.Usage, errors.New("say what you know of it: --agent, --age-key"))
+		return exit.Fail(exit.Usage, errors.New("needs --agent, --age-key or both"))
 	}
 	change := link.ChangePeer.With(link.PeerChange{Agent: (*wire.AgentID)(c.Agent), Recipient: c.AgeKey}, c.Link, c.Peer)
 	return ask(ctx, a, c.JSON, change, func(p link.Peer) {
@@ -92,12 +92,12 @@ func (c *agentRelayPeerCmd) Run(ctx context.Context, a *app) error {
 type agentRelaySendCmd struct {
 	Link    string `arg:"" help:"Name of the link."`
 	Payload string `arg:"" help:"A text, or JSON with --raw."`
-	Type    string `default:"thought" help:"Type: thought, question, announcement, discovery…"`
-	Ref     string `placeholder:"ID" help:"What it refers to."`
-	Raw     bool   `help:"The payload is JSON."`
+	Type    string `default:"thought" help:"Type of the message: thought, question, announcement, discovery…"`
+	Ref     string `placeholder:"ID" help:"Id of the message that this one refers to."`
+	Raw     bool   `help:"Read the payload as JSON."`
 }
 
-// Run says something to everybody. One agent is written to with agentmesh send, in a conversation.
+// Run broadcasts a message. Messages to one agent belong to a conversation and go through agentmesh send.
 func (c *agentRelaySendCmd) Run(ctx context.Context, a *app) error {
 	payload := wire.Text(c.Payload)
 	if c.Raw {
@@ -106,7 +106,7 @@ func (c *agentRelaySendCmd) Run(ctx context.Context, a *app) error {
 			return exit.Fail(exit.Input, err)
 		}
 	}
-	o, err := a.owner(ctx)
+	o, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -118,18 +118,18 @@ func (c *agentRelaySendCmd) Run(ctx context.Context, a *app) error {
 	if err := errors.Join(err, o.Close()); err != nil {
 		return err
 	}
-	a.Note("written to the relay; nobody acknowledges a broadcast")
+	a.Note("sent to the relay; broadcasts are not acknowledged")
 	return nil
 }
 
 type agentRelayHistoryCmd struct {
 	Link   string `arg:"" help:"Name of the link."`
-	Search string `placeholder:"WORDS" help:"Only messages with these words, best first."`
-	Limit  int    `default:"50" help:"Messages, 1 to 100."`
+	Search string `placeholder:"WORDS" help:"List only messages with these words, best match first."`
+	Limit  int    `default:"50" help:"Maximum number of messages, 1 to 100."`
 	JSON   bool   `help:"Print the result as JSON."`
 }
 
-// relayHistory is what a relay answers to a search of its history.
+// relayHistory is a relay's answer to a search of its history.
 type relayHistory struct {
 	Messages []struct {
 		From    string          `json:"from"`
@@ -144,19 +144,19 @@ func (c *agentRelayHistoryCmd) Run(ctx context.Context, a *app) error {
 		Query   string `json:"query,omitempty"`
 		Limit   int    `json:"limit"`
 	}
-	what := command{"history", "", c.Limit}
+	payload := command{"history", "", c.Limit}
 	if c.Search != "" {
-		what = command{"search", c.Search, c.Limit}
+		payload = command{"search", c.Search, c.Limit}
 	}
 	call := post[relayHistory](linkPath(c.Link, "command"), struct {
 		Type    string  `json:"type"`
 		Payload command `json:"payload"`
-	}{"command", what})
+	}{"command", payload})
 	return ask(ctx, a, c.JSON, call, func(r relayHistory) {
 		rows := [][]string{{"FROM", "TYPE", "TEXT"}}
 		for _, m := range r.Messages {
-			rows = append(rows, []string{terminal.Short(m.From, 64), orDash(terminal.Short(m.Type, 20)), terminal.Short(string(m.Payload), 100)})
+			rows = append(rows, []string{terminal.Truncate(m.From, 64), orDash(terminal.Truncate(m.Type, 20)), terminal.Truncate(string(m.Payload), 100)})
 		}
-		a.List(rows, "the relay shows no messages")
+		a.List(rows, "the relay returned no messages")
 	})
 }

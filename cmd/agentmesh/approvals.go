@@ -15,15 +15,15 @@ import (
 )
 
 type approvalsCmd struct {
-	List    approvalsListCmd    `cmd:"" default:"withargs" help:"List what waits for you."`
-	Show    approvalsShowCmd    `cmd:"" help:"Show one, with everything you would agree to."`
-	Approve approvalsApproveCmd `cmd:"" help:"Approve one."`
-	Reject  approvalsRejectCmd  `cmd:"" help:"Reject one, or all strangers that wait."`
+	List    approvalsListCmd    `cmd:"" default:"withargs" help:"List the approvals that wait for you."`
+	Show    approvalsShowCmd    `cmd:"" help:"Show an approval with everything that you would agree to."`
+	Approve approvalsApproveCmd `cmd:"" help:"Approve a message or a request."`
+	Reject  approvalsRejectCmd  `cmd:"" help:"Reject a message or a request, or all strangers that wait."`
 }
 
 type approvalsListCmd struct {
-	State string `default:"pending" enum:"pending,approved,rejected,withdrawn,expired,all" help:"Only those in this state: ${enum}."`
-	Limit int    `default:"50" help:"At most so many."`
+	State string `default:"pending" enum:"pending,approved,rejected,withdrawn,expired,all" help:"List only approvals in this state: ${enum}."`
+	Limit int    `default:"50" help:"Maximum number of approvals."`
 	JSON  bool   `help:"Print the result as JSON."`
 }
 
@@ -36,15 +36,15 @@ func (c *approvalsListCmd) Run(ctx context.Context, a *app) error {
 	return ask(ctx, a, c.JSON, owner.ListApprovals.Call().Ask(query), func(page owner.List[owner.Approval]) {
 		rows := [][]string{{"ID", "KIND", "FROM", "WHAT", "SINCE", "STATE"}}
 		for _, k := range page.Items {
-			what := terminal.Short(k.Says(), 60)
+			what := terminal.Truncate(k.Says(), 60)
 			if k.Waiting > 0 {
 				what += fmt.Sprintf(" (and %d more)", k.Waiting)
 			}
-			rows = append(rows, []string{k.ID, k.Kind, terminal.Short(bridge.Party(k.Name, k.Address(), k.Subject), 40), what, terminal.When(k.Created), string(k.State)})
+			rows = append(rows, []string{k.ID, k.Kind, terminal.Truncate(bridge.Party(k.Name, k.Address(), k.Subject), 40), what, terminal.FormatTime(k.Created), string(k.State)})
 		}
 		none := "nothing waits for you"
 		if state != "pending" {
-			none = "no approval is in this state"
+			none = "no approvals in this state"
 		}
 		a.List(rows, none)
 	})
@@ -56,13 +56,13 @@ type approvalsShowCmd struct {
 }
 
 func (c *approvalsShowCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, owner.ShowApproval.Call(c.ID), a.showAsk)
+	return ask(ctx, a, c.JSON, owner.ShowApproval.Call(c.ID), a.showApproval)
 }
 
-func (a *app) showAsk(k owner.Approval) {
+func (a *app) showApproval(k owner.Approval) {
 	rows := [][]string{
 		{"id", k.ID}, {"kind", k.Kind}, {"from", bridge.Party(k.Name, k.Address(), k.Subject)}, {"says", k.Says()}, {"about", k.Subject}, {"because", orDash(k.Rule)},
-		{"state", string(k.State)}, {"since", terminal.When(k.Created)}, {"expires", terminal.When(k.Expires)}, {"hash", k.Hash},
+		{"state", string(k.State)}, {"since", terminal.FormatTime(k.Created)}, {"expires", terminal.FormatTime(k.Expires)}, {"hash", k.Hash},
 	}
 	if k.Conv.ID != "" {
 		rows = append(rows, []string{"conversation", k.Conv.ID})
@@ -71,13 +71,13 @@ func (a *app) showAsk(k owner.Approval) {
 		rows = append(rows, []string{"messages", fmt.Sprintf("%d, decided together", 1+k.Waiting)})
 	}
 	if !k.Decided.IsZero() {
-		rows = append(rows, []string{"decided", terminal.When(k.Decided) + " by " + k.By + ": " + string(k.Choice)})
+		rows = append(rows, []string{"decided", terminal.FormatTime(k.Decided) + " by " + k.By + ": " + string(k.Choice)})
 	}
 	a.Table(rows)
 	if len(k.Messages) > 1 {
 		a.Print("untrusted text from the other side:")
 		for i, m := range k.Messages {
-			a.Print("message %d of %d, %s, %s in %s, hash %s", i+1, len(k.Messages), terminal.When(m.At), m.Intent, m.Conversation, m.Hash)
+			a.Print("message %d of %d, %s, %s in %s, hash %s", i+1, len(k.Messages), terminal.FormatTime(m.At), m.Intent, m.Conversation, m.Hash)
 			a.Print("%s", terminal.CleanJSON(m.Payload))
 		}
 		return
@@ -85,9 +85,9 @@ func (a *app) showAsk(k owner.Approval) {
 	if len(k.Body) > 0 {
 		switch k.Kind {
 		case "outgoing":
-			a.Print("exactly this leaves, to this recipient:")
+			a.Print("exactly this is sent to this recipient:")
 		case "task":
-			a.Print("exactly this payload is said; what it answers is untrusted text from the other side:")
+			a.Print("exactly this payload is sent; the text that it answers is untrusted text from the other side:")
 		default:
 			a.Print("untrusted text from the other side:")
 		}
@@ -97,10 +97,10 @@ func (a *app) showAsk(k owner.Approval) {
 
 type approvalsApproveCmd struct {
 	ID     string `arg:"" help:"Id of the approval."`
-	Hash   string `placeholder:"HEX" help:"Approve only if it still has this hash (from show)."`
-	Always bool   `xor:"how" help:"Let this agent in, or messages to it out, from now on."`
-	// Conversation applies only to messages that come in.
-	Conversation bool `xor:"how" help:"Let what this agent says later in this conversation in without asking."`
+	Hash   string `placeholder:"HEX" help:"Approve only if the approval still has this hash, which show prints."`
+	Always bool   `xor:"how" help:"Always allow messages from this agent or, for an outgoing message, to this agent."`
+	// Conversation applies only to incoming messages.
+	Conversation bool `xor:"how" help:"Also allow later messages from this agent in this conversation."`
 	JSON         bool `help:"Print the result as JSON."`
 }
 
@@ -117,21 +117,21 @@ func (c *approvalsApproveCmd) Run(ctx context.Context, a *app) error {
 
 type approvalsRejectCmd struct {
 	ID    string `arg:"" optional:"" help:"Id of the approval."`
-	Hash  string `placeholder:"HEX" help:"Reject only if it still has this hash (from show)."`
+	Hash  string `placeholder:"HEX" help:"Reject only if the approval still has this hash, which show prints."`
 	Block bool   `help:"Block this agent from now on."`
-	// Strangers is for a list that somebody has filled.
-	Strangers bool `name:"all-strangers" help:"Reject every sender that waits and that you do not know. Each stays rejected until you allow or forget it (agentmesh peers allow, peers forget)."`
+	// Strangers empties a list that somebody has flooded.
+	Strangers bool `name:"all-strangers" help:"Reject all unknown senders that wait. Each stays rejected until you run agentmesh peers allow or agentmesh peers forget."`
 	JSON      bool `help:"Print the result as JSON."`
 }
 
 func (c *approvalsRejectCmd) Run(ctx context.Context, a *app) error {
 	switch {
 	case c.Strangers && (c.ID != "" || c.Hash != "" || c.Block):
-		return exit.FailHint(exit.Usage, errors.New("--all-strangers goes with no id, --hash or --block"), "agentmesh approvals reject --all-strangers")
+		return exit.FailHint(exit.Usage, errors.New("--all-strangers does not go with an id, --hash or --block"), "agentmesh approvals reject --all-strangers")
 	case c.Strangers:
 		return a.rejectStrangers(ctx, c.JSON)
 	case c.ID == "":
-		return exit.FailHint(exit.Usage, errors.New("no id is given"), "agentmesh approvals list shows the ids")
+		return exit.FailHint(exit.Usage, errors.New("the id is missing"), "list the ids with: agentmesh approvals list")
 	}
 	choice := acl.Reject
 	if c.Block {
@@ -140,9 +140,9 @@ func (c *approvalsRejectCmd) Run(ctx context.Context, a *app) error {
 	return a.decide(ctx, c.ID, c.Hash, choice, c.JSON)
 }
 
-// decide carries out a choice about exactly what is there now, or, with a hash, about what the owner saw (AM-34).
+// decide applies a choice to an approval as it is now or, with a hash, only to the content that the owner saw (AM-34).
 func (a *app) decide(ctx context.Context, id, hash string, choice acl.Choice, asJSON bool) error {
-	answer, err := a.settle(ctx, func(o *daemon.Client) (json.RawMessage, error) {
+	answer, err := a.callAndDeliver(ctx, func(o *daemon.Client) (json.RawMessage, error) {
 		return decideApproval(ctx, o, id, hash, choice)
 	})
 	if err != nil {
@@ -159,9 +159,9 @@ func (a *app) decide(ctx context.Context, id, hash string, choice acl.Choice, as
 	return nil
 }
 
-// rejectStrangers rejects every unknown sender that waits.
+// rejectStrangers rejects all unknown senders that wait.
 func (a *app) rejectStrangers(ctx context.Context, asJSON bool) error {
-	answer, err := a.settle(ctx, func(o *daemon.Client) (json.RawMessage, error) {
+	answer, err := a.callAndDeliver(ctx, func(o *daemon.Client) (json.RawMessage, error) {
 		return daemon.Raw(ctx, o, owner.RejectStrangers.With(owner.Rejection{By: "cli"}))
 	})
 	if err != nil {
@@ -175,32 +175,32 @@ func (a *app) rejectStrangers(ctx context.Context, asJSON bool) error {
 		return err
 	}
 	if result.Rejected == 0 {
-		a.Print("no stranger waits")
+		a.Print("no strangers wait")
 		return nil
 	}
 	a.Print("rejected %d; each stays rejected until you allow or forget it", result.Rejected)
 	return nil
 }
 
-// settle makes a call that has messages of ours leave, and gives them the time to if no serve runs.
-func (a *app) settle(ctx context.Context, call func(*daemon.Client) (json.RawMessage, error)) (json.RawMessage, error) {
-	o, err := a.owner(ctx)
+// callAndDeliver makes a call that may queue messages. If no serve runs, it attempts to deliver them before it returns.
+func (a *app) callAndDeliver(ctx context.Context, call func(*daemon.Client) (json.RawMessage, error)) (json.RawMessage, error) {
+	o, err := a.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
 	stop := func() {}
-	if o.Here != nil { // no serve runs, so what leaves now must leave from here
-		stop = o.Here.Deliver(ctx)
+	if o.Local != nil { // no serve runs that would deliver the messages
+		stop = o.Local.Deliver(ctx)
 	}
 	raw, err := call(o)
-	if err == nil && o.Here != nil {
-		o.Here.Attempted(ctx)
+	if err == nil && o.Local != nil {
+		o.Local.AwaitAttempts(ctx)
 	}
 	stop()
 	return raw, errors.Join(err, o.Close())
 }
 
-// decide carries out a choice about what has this hash, or about what is there now if hash is empty.
+// decideApproval applies a choice to the content with this hash, or to the current content if hash is empty.
 func decideApproval(ctx context.Context, o *daemon.Client, id, hash string, choice acl.Choice) (json.RawMessage, error) {
 	if hash == "" {
 		k, err := daemon.Fetch(ctx, o, owner.ShowApproval.Call(id))

@@ -17,33 +17,33 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// auditCmd lists the log of decisions, oldest first. With --json it is the export that agentmesh verify checks.
+// auditCmd prints the audit log, oldest entry first. With --json, its output is the export that agentmesh verify checks.
 type auditCmd struct {
-	Since  string `placeholder:"TIME" help:"Only what happened since then: 2026-02-21, an RFC 3339 time, or a duration back from now (36h, 7d)."`
-	Kind   string `placeholder:"KIND" default:"" enum:",admitted,refused,held,decided,withdrawn,expired,sent,rule,key,registration,token,operator,pause,resume,policy" help:"Only entries of this kind: admitted, refused, held, decided, withdrawn, expired, sent, rule, key, registration, token, operator, pause, resume, policy."`
-	Peer   string `placeholder:"AGENT" help:"Only entries about this agent or address."`
-	Follow bool   `help:"Go on and print what is added, until interrupted."`
+	Since  string `placeholder:"TIME" help:"List only entries since this time: 2026-02-21, an RFC 3339 time, or a duration back from now (36h, 7d)."`
+	Kind   string `placeholder:"KIND" default:"" enum:",admitted,refused,held,decided,withdrawn,expired,sent,rule,key,registration,token,operator,pause,resume,policy" help:"List only entries of this kind: admitted, refused, held, decided, withdrawn, expired, sent, rule, key, registration, token, operator, pause, resume, policy."`
+	Peer   string `placeholder:"AGENT" help:"List only entries about this agent or address."`
+	Follow bool   `help:"Keep printing new entries until interrupted."`
 	JSON   bool   `help:"Print one JSON object for each entry."`
 }
 
-// followAudit is how often a followed log is read.
-const followAudit = 2 * time.Second
+// auditPollInterval is how often --follow reads the log.
+const auditPollInterval = 2 * time.Second
 
 func (c *auditCmd) Run(ctx context.Context, a *app) error {
 	since, err := sinceTime(c.Since, time.Now())
 	if err != nil {
 		return exit.Fail(exit.Usage, err)
 	}
-	o, err := a.owner(ctx)
+	o, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
 	after, err := c.print(ctx, a, o, since, "")
 	if err == nil && after == "" && !c.Follow && !c.JSON {
-		a.Note("no entry is of that kind, time and agent")
+		a.Note("no entries match")
 	}
 	for c.Follow && err == nil && ctx.Err() == nil {
-		timer := time.NewTimer(followAudit)
+		timer := time.NewTimer(auditPollInterval)
 		select {
 		case <-timer.C:
 			after, err = c.print(ctx, a, o, since, after)
@@ -57,7 +57,7 @@ func (c *auditCmd) Run(ctx context.Context, a *app) error {
 	return errors.Join(err, o.Close())
 }
 
-// print prints the entries after the one numbered after, and returns the number of the last.
+// print prints the entries that follow the entry with the number after. It returns the number of the last entry.
 func (c *auditCmd) print(ctx context.Context, a *app, o *daemon.Client, since, after string) (last string, err error) {
 	for {
 		query := params("kind", c.Kind, "peer", c.Peer, "since", since, "after", after, "limit", "500")
@@ -76,7 +76,7 @@ func (c *auditCmd) print(ctx context.Context, a *app, o *daemon.Client, since, a
 			}
 			after = fmt.Sprint(e.N)
 			if c.JSON {
-				a.Print("%s", terminal.EscapeUnseen(line))
+				a.Print("%s", terminal.EscapeUnsafe(line))
 			} else {
 				a.showEntry(e)
 			}
@@ -88,9 +88,9 @@ func (c *auditCmd) print(ctx context.Context, a *app, o *daemon.Client, since, a
 }
 
 func (a *app) showEntry(e acl.AuditEntry) {
-	parts := []string{fmt.Sprint(e.N), terminal.When(e.At), string(e.Kind)}
+	parts := []string{fmt.Sprint(e.N), terminal.FormatTime(e.At), string(e.Kind)}
 	if e.Count > 0 {
-		parts = append(parts, fmt.Sprintf("%d times until %s", e.Count, terminal.When(e.Until)))
+		parts = append(parts, fmt.Sprintf("%d times until %s", e.Count, terminal.FormatTime(e.Until)))
 	}
 	for _, p := range []struct{ label, value string }{
 		{"", string(e.Choice)}, {"", e.AskKind}, {"about ", e.Subject}, {"by ", e.By}, {"because ", e.Rule}, {"", e.Ask}, {"in ", e.Conversation}, {"(", e.Note},
@@ -107,7 +107,7 @@ func (a *app) showEntry(e acl.AuditEntry) {
 	a.Print("%s", strings.Join(parts, " "))
 }
 
-// sinceTime reads when a list shall begin, as the owner API wants it.
+// sinceTime converts the value of --since into the time format of the owner API.
 func sinceTime(text string, now time.Time) (string, error) {
 	if text == "" {
 		return "", nil
@@ -123,7 +123,7 @@ func sinceTime(text string, now time.Time) (string, error) {
 	return "", errors.New("--since must be a date, a time such as 2026-02-21T10:00:00Z, or a duration such as 36h")
 }
 
-// verifyAudit checks an exported log.
+// verifyAudit checks the hash chain of an exported log.
 func verifyAudit(in io.Reader) (acl.AuditSpan, error) {
 	span, err := acl.VerifyAudit(in)
 	switch {

@@ -12,17 +12,17 @@ import (
 )
 
 type backupCmd struct {
-	File       string   `arg:"" help:"File to write, which must not exist, or - for standard output. It will hold the private keys."`
-	Recipient  []string `placeholder:"AGE1" sep:"none" help:"Encrypt to this age recipient; may be repeated."`
-	Passphrase bool     `help:"Encrypt with a passphrase: AGENTMESH_PASSPHRASE_FILE, or asked for."`
+	File       string   `arg:"" help:"File to write, which must not exist, or - for standard output. It will contain the private keys."`
+	Recipient  []string `placeholder:"AGE1" sep:"none" help:"Encrypt to this age recipient. Repeat for more recipients."`
+	Passphrase bool     `help:"Encrypt with a passphrase, from AGENTMESH_PASSPHRASE_FILE or a prompt."`
 }
 
 func (c *backupCmd) Run(ctx context.Context, a *app) (err error) {
-	lock, err := c.lock(a)
+	encryption, err := c.newEncryption(a)
 	if err != nil {
 		return err
 	}
-	o, err := a.owner(ctx)
+	o, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -32,51 +32,51 @@ func (c *backupCmd) Run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	defer resp.Body.Close()
-	data := &terminal.Counted{Reader: resp.Body}
-	stop := a.Working("writing the backup", data.String)
+	data := &terminal.CountingReader{Reader: resp.Body}
+	stop := a.StartProgress("writing the backup", data.String)
 	defer stop()
 	if c.File == "-" {
-		if err := datadir.CopyArchive(a.Out, data, lock); err != nil {
-			return datadir.RoomFault(fmt.Errorf("write backup: %w", err))
+		if err := datadir.CopyArchive(a.Out, data, encryption); err != nil {
+			return datadir.ExplainDiskFull(fmt.Errorf("write backup: %w", err))
 		}
 		return nil
 	}
-	n, about, err := datadir.SaveArchive(c.File, data, lock)
+	n, about, err := datadir.SaveArchive(c.File, data, encryption)
 	stop()
 	if err != nil {
 		return err
 	}
 	a.noteLeftOut(about)
-	holds := "it holds the private keys"
-	if lock != nil {
-		holds = "it is encrypted; keep its key elsewhere than here"
+	advice := "it contains the private keys"
+	if encryption != nil {
+		advice = "it is encrypted; keep its key on another machine"
 	}
-	a.Note("wrote %d bytes to %s; %s", n, c.File, holds)
+	a.Note("wrote %d bytes to %s; %s", n, c.File, advice)
 	return nil
 }
 
-// lock is how the archive is encrypted, nil where it is not.
-func (c *backupCmd) lock(a *app) (*signing.AgeFile, error) {
+// newEncryption returns the encryption of the archive that the user chose, or nil for none.
+func (c *backupCmd) newEncryption(a *app) (*signing.AgeFile, error) {
 	switch {
 	case c.Passphrase && len(c.Recipient) > 0:
-		return nil, exit.Fail(exit.Usage, errors.New("an archive is encrypted to recipients or with a passphrase, not both"))
+		return nil, exit.Fail(exit.Usage, errors.New("give --recipient or --passphrase, not both"))
 	case c.Passphrase:
-		passphrase, err := a.newSecret("the backup")
+		passphrase, err := a.readNewPassphrase("the backup")
 		if err != nil {
 			return nil, exit.Fail(exit.Usage, err)
 		}
 		return signing.NewAgeFile(nil, passphrase)
 	case len(c.Recipient) > 0:
-		lock, err := signing.NewAgeFile(c.Recipient, nil)
+		encryption, err := signing.NewAgeFile(c.Recipient, nil)
 		if err != nil {
 			return nil, exit.FailHint(exit.Usage, err, "age-keygen makes a key and prints its recipient")
 		}
-		return lock, nil
+		return encryption, nil
 	}
 	return nil, nil
 }
 
-// noteLeftOut warns of what is not in an archive.
+// noteLeftOut warns about files that are not in an archive.
 func (a *app) noteLeftOut(about datadir.Manifest) {
 	for _, what := range about.LeftOut {
 		a.Note("not in the backup: %s", terminal.Clean(what))

@@ -17,12 +17,12 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// calendarCmd shows what the node knows about the owner's time, and proposes events out of it.
+// calendarCmd shows the owner's calendars, and proposes and cancels events.
 type calendarCmd struct {
-	Show    calendarShowCmd    `cmd:"" default:"withargs" help:"Read the calendars and show busy times, agreed events and what is odd."`
-	Free    calendarFreeCmd    `cmd:"" help:"Show free times."`
-	Propose calendarProposeCmd `cmd:"" help:"Propose an event to an agent at free times of yours."`
-	Cancel  calendarCancelCmd  `cmd:"" help:"Cancel an agreed event: it leaves both calendars."`
+	Show    calendarShowCmd    `cmd:"" default:"withargs" help:"Show busy times, agreed events, and problems in the calendars."`
+	Free    calendarFreeCmd    `cmd:"" help:"List free times."`
+	Propose calendarProposeCmd `cmd:"" help:"Propose an event to an agent at times when you are free."`
+	Cancel  calendarCancelCmd  `cmd:"" help:"Cancel an agreed event and remove it from both calendars."`
 }
 
 type calendarShowCmd struct {
@@ -33,11 +33,11 @@ func (c *calendarShowCmd) Run(ctx context.Context, a *app) error {
 	return ask(ctx, a, c.JSON, get[daemon.CalendarView]("calendar", nil), func(v daemon.CalendarView) {
 		rows := [][]string{{"zone", v.Zone}}
 		for _, b := range v.Busy {
-			rows = append(rows, []string{"busy", span(b.Start, b.End)})
+			rows = append(rows, []string{"busy", formatSpan(b.Start, b.End)})
 		}
 		for _, e := range v.Agreed {
-			start := e.Start.In(zoneOf(v.Zone))
-			rows = append(rows, []string{"agreed", span(start, start.Add(e.Duration)) + "  " + e.Title + " with " + e.With + "  " + e.UID})
+			start := e.Start.In(parseZone(v.Zone))
+			rows = append(rows, []string{"agreed", formatSpan(start, start.Add(e.Duration)) + "  " + e.Title + " with " + e.With + "  " + e.UID})
 		}
 		a.Table(rows)
 		for _, p := range v.Problems {
@@ -46,8 +46,8 @@ func (c *calendarShowCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// zoneOf is the owner's zone as the answer names it.
-func zoneOf(name string) *time.Location {
+// parseZone returns the owner's time zone from an answer of the owner API, or UTC if this machine does not know the zone.
+func parseZone(name string) *time.Location {
 	zone, err := calendar.ParseZone(name)
 	if err != nil {
 		return time.UTC
@@ -55,13 +55,13 @@ func zoneOf(name string) *time.Location {
 	return zone
 }
 
-func span(from, to time.Time) string {
+func formatSpan(from, to time.Time) string {
 	return from.Format("Mon 2 Jan 15:04") + " - " + to.Format("Mon 2 Jan 15:04")
 }
 
 type calendarFreeCmd struct {
-	Around   string `placeholder:"TIME" help:"Look around this time, such as 2026-02-21T10:00:00-08:00 (default: now)."`
-	Duration string `default:"30m" help:"How long it is to be."`
+	Around   string `placeholder:"TIME" help:"Search around this time, such as 2026-02-21T10:00:00-08:00 (default: now)."`
+	Duration string `default:"30m" help:"Length of the event."`
 	JSON     bool   `help:"Print the result as JSON."`
 }
 
@@ -82,15 +82,15 @@ func freeQuery(around, duration string) url.Values {
 
 type calendarProposeCmd struct {
 	Agent    string `arg:"" help:"Agent id or alias."`
-	Title    string `arg:"" help:"What it is about."`
-	Around   string `placeholder:"TIME" help:"Look around this time, such as 2026-02-21T10:00:00-08:00 (default: now)."`
-	Duration string `default:"30m" help:"How long it is to be."`
-	Location string `placeholder:"TEXT" help:"Where."`
+	Title    string `arg:"" help:"Title of the event."`
+	Around   string `placeholder:"TIME" help:"Search around this time, such as 2026-02-21T10:00:00-08:00 (default: now)."`
+	Duration string `default:"30m" help:"Length of the event."`
+	Location string `placeholder:"TEXT" help:"Place of the event."`
 	JSON     bool   `help:"Print the result as JSON."`
 }
 
 func (c *calendarProposeCmd) Run(ctx context.Context, a *app) error {
-	o, err := a.owner(ctx)
+	o, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -116,19 +116,19 @@ func (c *calendarProposeCmd) Run(ctx context.Context, a *app) error {
 		event = append(event, wire.Member{Key: "location", Value: wire.Text(c.Location)})
 	}
 	payload := wire.Obj(wire.Member{Key: "action", Value: wire.Text("propose")}, wire.Member{Key: "event", Value: wire.Obj(event...)})
-	send := sendCmd{To: c.Agent, Payload: string(payload.JSON()), content: content{Intent: string(wire.Schedule), Wait: true, JSON: c.JSON}}
+	send := sendCmd{To: c.Agent, Payload: string(payload.JSON()), sendFlags: sendFlags{Intent: string(wire.Schedule), Wait: true, JSON: c.JSON}}
 	return send.Run(ctx, a)
 }
 
 type calendarCancelCmd struct {
-	Event  string `arg:"" help:"Id of the event, or the beginning of one; agentmesh calendar shows it."`
-	Reason string `placeholder:"TEXT" help:"Why, for the other side."`
-	Wait   bool   `help:"Wait until the other side was told."`
+	Event  string `arg:"" help:"Id of the event, or the beginning of the id. agentmesh calendar lists the ids."`
+	Reason string `placeholder:"TEXT" help:"Reason, for the other side."`
+	Wait   bool   `help:"Wait until the other side has the message."`
 	JSON   bool   `help:"Print the result as JSON."`
 }
 
 func (c *calendarCancelCmd) Run(ctx context.Context, a *app) error {
-	return a.send(ctx, content{Wait: c.Wait, JSON: c.JSON}, func(wait int) owner.Call[owner.Sent] {
+	return a.send(ctx, sendFlags{Wait: c.Wait, JSON: c.JSON}, func(wait int) owner.Call[owner.Sent] {
 		return owner.CancelEvent.With(owner.Cancellation{Event: c.Event, Reason: c.Reason, WaitSeconds: wait})
 	})
 }

@@ -16,11 +16,11 @@ import (
 type cardCmd struct {
 	Show     cardShowCmd     `cmd:"" default:"withargs" help:"Print the agent's own card."`
 	Get      cardGetCmd      `cmd:"" help:"Print the card of another agent."`
-	Validate cardValidateCmd `cmd:"" help:"Check a card: exit 0 good, 65 not."`
+	Validate cardValidateCmd `cmd:"" help:"Check a card. Exit code 0: valid, 65: invalid."`
 }
 
 type cardShowCmd struct {
-	JSON bool `help:"Print the result as JSON; it is JSON anyway."`
+	JSON bool `help:"Accepted for uniformity: the result is always JSON."`
 }
 
 func (c *cardShowCmd) Run(ctx context.Context, a *app) error {
@@ -29,24 +29,24 @@ func (c *cardShowCmd) Run(ctx context.Context, a *app) error {
 
 type cardGetCmd struct {
 	Agent string `arg:"" help:"Agent id or alias."`
-	JSON  bool   `help:"Print the result as JSON; it is JSON anyway."`
+	JSON  bool   `help:"Accepted for uniformity: the result is always JSON."`
 }
 
 func (c *cardGetCmd) Run(ctx context.Context, a *app) error {
 	return a.showJSON(ctx, get[wire.Value]("cards/"+url.PathEscape(c.Agent), nil))
 }
 
-// showJSON prints an answer that is a document anyway.
+// showJSON makes a call and prints the answer as JSON.
 func (a *app) showJSON(ctx context.Context, c owner.Call[wire.Value]) error {
 	return ask(ctx, a, true, c, func(wire.Value) {})
 }
 
 type cardValidateCmd struct {
-	File string `arg:"" help:"A card, - for standard input."`
+	File string `arg:"" help:"File with a card, or - for standard input."`
 	JSON bool   `help:"Print the result as JSON."`
 }
 
-// cardReport is what a card says about its key.
+// cardReport is the result of card validate.
 type cardReport struct {
 	AgentID     string `json:"agent_id"`
 	Name        string `json:"name"`
@@ -60,13 +60,13 @@ func (c *cardValidateCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	anyHost := func(string) bool { return true } // where an endpoint may be is the reader's profile, not the card's form
+	anyHost := func(string) bool { return true } // the reader's profile decides which endpoints it accepts
 	card, err := wire.ParseCard(v, wire.CardRules{AllowHTTP: anyHost})
 	if err != nil {
 		return exit.Fail(exit.Input, fmt.Errorf("card refused: %w", err))
 	}
 	if n := len(v.JSON()); n > wire.MaxCard {
-		return exit.Fail(exit.Input, fmt.Errorf("card refused: it has %d bytes, at most %d", n, wire.MaxCard))
+		return exit.Fail(exit.Input, fmt.Errorf("card refused: it has %d bytes, the limit is %d", n, wire.MaxCard))
 	}
 	key, err := signing.ParsePublicKey(card.PublicKey)
 	if err == nil {
@@ -76,11 +76,11 @@ func (c *cardValidateCmd) Run(a *app) error {
 		return exit.Fail(exit.Input, fmt.Errorf("card refused: public_key: %w", err))
 	}
 	if card.PrivateLists() {
-		a.Note("the card publishes an allowlist or block list; directories drop it (AM-6)")
+		a.Note("the card publishes an allowlist or a block list; directories drop such lists") // AM-6
 	}
 	unproven := signing.ProvesID(card, key, time.Now())
 	if unproven != nil && card.ID.HasDerivedShape() {
-		a.Note("directories refuse this id, which is reserved for the key that it is derived from: %v", unproven)
+		a.Note("directories refuse this id, which only the key that it is derived from may use: %v", unproven)
 	}
 	r := cardReport{string(card.ID), card.Name, string(key.Kind()), key.Fingerprint(), unproven == nil}
 	if c.JSON {

@@ -20,27 +20,27 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// cardsCmd is the operator's hand on the directory that this process hosts. Everything that changes it needs a reason,
-// which stands in the audit log and, for removals, in the public feed of changes.
+// cardsCmd has the commands for the operator of the directory that this process hosts. Every change needs a reason, which
+// the audit log records. The public feed of changes also shows the reasons of removals.
 type cardsCmd struct {
 	List     cardsListCmd     `cmd:"" help:"List cards as the operator sees them."`
-	Remove   cardsRemoveCmd   `cmd:"" help:"Take a card out. Its owner may register again unless banned."`
-	Handover cardsHandoverCmd `cmd:"" help:"Let an owner who lost the credential have the card back: whoever proves its key next."`
-	Ban      cardsBanCmd      `cmd:"" help:"Keep out an id, a key, a host or an address range, and remove its cards."`
-	Unban    cardsUnbanCmd    `cmd:"" help:"Let a banned party in again."`
-	Bans     cardsBansCmd     `cmd:"" help:"List who is banned."`
-	Reports  cardsReportsCmd  `cmd:"" help:"List what people reported about cards."`
-	Dismiss  cardsDismissCmd  `cmd:"" help:"Drop a report that is dealt with."`
-	Export   cardsExportCmd   `cmd:"" help:"Write all cards with their owners and proofs, one JSON object a line."`
-	Import   cardsImportCmd   `cmd:"" help:"Take over cards that export wrote. Cards that are here already stay."`
+	Remove   cardsRemoveCmd   `cmd:"" help:"Remove a card. Its owner may register it again unless banned."`
+	Handover cardsHandoverCmd `cmd:"" help:"Give a card back to an owner who lost the credential: the next registration that proves the card's key gets it."`
+	Ban      cardsBanCmd      `cmd:"" help:"Ban an id, a key, a host or an address range, and remove its cards."`
+	Unban    cardsUnbanCmd    `cmd:"" help:"Lift a ban."`
+	Bans     cardsBansCmd     `cmd:"" help:"List the bans."`
+	Reports  cardsReportsCmd  `cmd:"" help:"List the reports about cards."`
+	Dismiss  cardsDismissCmd  `cmd:"" help:"Delete a report."`
+	Export   cardsExportCmd   `cmd:"" help:"Write all cards with their owners and proofs, one JSON object per line."`
+	Import   cardsImportCmd   `cmd:"" help:"Add the cards of an export. Existing cards stay unchanged."`
 }
 
 type cardsListCmd struct {
 	Query      string   `arg:"" optional:"" help:"Words in name or description."`
-	Capability []string `placeholder:"TAG" sep:"none" help:"Only cards with this capability; may be repeated."`
-	Owner      string   `placeholder:"TEXT" help:"Only cards whose owner has these words in the name."`
-	Verified   []string `placeholder:"CHECK" sep:"none" enum:"key,endpoint,alive" help:"Only cards that passed a check: key, endpoint or alive; may be repeated."`
-	Limit      int      `default:"100" help:"At most so many."`
+	Capability []string `placeholder:"TAG" sep:"none" help:"List only cards with this capability. Repeat for more."`
+	Owner      string   `placeholder:"TEXT" help:"List only cards whose owner's name contains these words."`
+	Verified   []string `placeholder:"CHECK" sep:"none" enum:"key,endpoint,alive" help:"List only cards that passed this check: key, endpoint or alive. Repeat for more."`
+	Limit      int      `default:"100" help:"Maximum number of cards."`
 	JSON       bool     `help:"Print the result as JSON."`
 }
 
@@ -52,11 +52,11 @@ func (c *cardsListCmd) Run(ctx context.Context, a *app) error {
 	for _, v := range c.Verified {
 		query.Add("verified", v)
 	}
-	o, err := a.owner(ctx)
+	o, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
-	all, err := pages[directory.OperatorCard](ctx, o, "directory/cards", query, "cursor", c.Limit)
+	all, err := fetchPages[directory.OperatorCard](ctx, o, "directory/cards", query, "cursor", c.Limit)
 	if err := errors.Join(err, o.Close()); err != nil {
 		return err
 	}
@@ -65,13 +65,13 @@ func (c *cardsListCmd) Run(ctx context.Context, a *app) error {
 	}
 	rows := [][]string{{"AGENT", "NAME", "HOST", "OWNER", "EXPIRES", "PROVEN"}}
 	for _, l := range all {
-		rows = append(rows, []string{string(l.AgentID), terminal.Short(l.Name, 40), terminal.Short(l.Host, 40), l.Owner, terminal.When(l.Expires), orDash(proven(l))})
+		rows = append(rows, []string{string(l.AgentID), terminal.Truncate(l.Name, 40), terminal.Truncate(l.Host, 40), l.Owner, terminal.FormatTime(l.Expires), orDash(joinProofs(l))})
 	}
 	a.List(rows, "no cards")
 	return nil
 }
 
-func proven(l directory.OperatorCard) string {
+func joinProofs(l directory.OperatorCard) string {
 	var list []string
 	if l.Verification.Key != nil {
 		list = append(list, "key")
@@ -85,9 +85,8 @@ func proven(l directory.OperatorCard) string {
 	return strings.Join(list, ",")
 }
 
-// pages reads the items of all pages of a list, at most limit of them. The parameter named by is where the next page
-// begins: the answer's cursor or next.
-func pages[T any](ctx context.Context, o *daemon.Client, path string, query url.Values, by string, limit int) ([]T, error) {
+// fetchPages reads up to limit items of a list, page by page. nextParam is the query parameter for the next page.
+func fetchPages[T any](ctx context.Context, o *daemon.Client, path string, query url.Values, nextParam string, limit int) ([]T, error) {
 	all := []T{}
 	for {
 		raw, err := o.Call(ctx, http.MethodGet, path, query, nil)
@@ -106,13 +105,13 @@ func pages[T any](ctx context.Context, o *daemon.Client, path string, query url.
 		if page.Cursor+page.Next == "" || len(all) >= limit {
 			return all[:min(len(all), limit)], nil
 		}
-		query.Set(by, page.Cursor+page.Next)
+		query.Set(nextParam, page.Cursor+page.Next)
 	}
 }
 
 type cardsRemoveCmd struct {
 	ID     string `arg:"" help:"Id of the agent."`
-	Reason string `required:"" placeholder:"TEXT" help:"Why. Everybody can read it in the feed of changes."`
+	Reason string `required:"" placeholder:"TEXT" help:"Reason, which everybody can read in the feed of changes."`
 	JSON   bool   `help:"Print the result as JSON."`
 }
 
@@ -123,20 +122,20 @@ func (c *cardsRemoveCmd) Run(ctx context.Context, a *app) error {
 
 type cardsHandoverCmd struct {
 	ID     string `arg:"" help:"Id of the agent."`
-	Reason string `required:"" placeholder:"TEXT" help:"Why; it stands in the audit log."`
+	Reason string `required:"" placeholder:"TEXT" help:"Reason, for the audit log."`
 	JSON   bool   `help:"Print the result as JSON."`
 }
 
 func (c *cardsHandoverCmd) Run(ctx context.Context, a *app) error {
 	order := post[directory.OrderResult]("directory/cards/"+url.PathEscape(c.ID)+"/handover", directory.Order{Reason: c.Reason})
 	return ask(ctx, a, c.JSON, order, func(directory.OrderResult) {
-		a.Note("the next registration that proves the key of the card takes it over")
+		a.Note("the next registration that proves the key of the card gets the card")
 	})
 }
 
 type cardsBanCmd struct {
-	What   string `arg:"" help:"An agent id, a key or its fingerprint, a host (and all below it), an address or a range like 203.0.113.0/24."`
-	Reason string `required:"" placeholder:"TEXT" help:"Why. It stands with the removed cards in the feed of changes."`
+	What   string `arg:"" help:"An agent id, a key or its fingerprint, a host (with its subdomains), an address, or a range such as 203.0.113.0/24."`
+	Reason string `required:"" placeholder:"TEXT" help:"Reason, which the feed of changes shows with the removed cards."`
 	JSON   bool   `help:"Print the result as JSON."`
 }
 
@@ -147,8 +146,8 @@ func (c *cardsBanCmd) Run(ctx context.Context, a *app) error {
 }
 
 type cardsUnbanCmd struct {
-	What   string `arg:"" help:"As in ban."`
-	Reason string `required:"" placeholder:"TEXT" help:"Why."`
+	What   string `arg:"" help:"The banned id, key, host, address or range, as given to ban."`
+	Reason string `required:"" placeholder:"TEXT" help:"Reason, for the audit log."`
 	JSON   bool   `help:"Print the result as JSON."`
 }
 
@@ -158,19 +157,19 @@ func (c *cardsUnbanCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// everything is more than any list of the operator has.
-const everything = 100_000
+// noLimit is more than any list of the operator has.
+const noLimit = 100_000
 
 type cardsBansCmd struct {
 	JSON bool `help:"Print the result as JSON."`
 }
 
 func (c *cardsBansCmd) Run(ctx context.Context, a *app) error {
-	o, err := a.owner(ctx)
+	o, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
-	all, err := pages[directory.Ban](ctx, o, "directory/bans", url.Values{}, "after", everything)
+	all, err := fetchPages[directory.Ban](ctx, o, "directory/bans", url.Values{}, "after", noLimit)
 	if err := errors.Join(err, o.Close()); err != nil {
 		return err
 	}
@@ -179,23 +178,23 @@ func (c *cardsBansCmd) Run(ctx context.Context, a *app) error {
 	}
 	rows := [][]string{{"KIND", "VALUE", "SINCE", "REASON"}}
 	for _, b := range all {
-		rows = append(rows, []string{string(b.Kind), terminal.Clean(b.Value), terminal.When(b.At), terminal.Short(b.Reason, 80)})
+		rows = append(rows, []string{string(b.Kind), terminal.Clean(b.Value), terminal.FormatTime(b.At), terminal.Truncate(b.Reason, 80)})
 	}
 	a.List(rows, "nobody is banned")
 	return nil
 }
 
 type cardsReportsCmd struct {
-	ID   string `arg:"" optional:"" help:"Only reports of this agent."`
+	ID   string `arg:"" optional:"" help:"List only reports about this agent."`
 	JSON bool   `help:"Print the result as JSON."`
 }
 
 func (c *cardsReportsCmd) Run(ctx context.Context, a *app) error {
-	o, err := a.owner(ctx)
+	o, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
-	all, err := pages[directory.Report](ctx, o, "directory/reports", params("agent_id", c.ID), "after", everything)
+	all, err := fetchPages[directory.Report](ctx, o, "directory/reports", params("agent_id", c.ID), "after", noLimit)
 	if err := errors.Join(err, o.Close()); err != nil {
 		return err
 	}
@@ -204,7 +203,7 @@ func (c *cardsReportsCmd) Run(ctx context.Context, a *app) error {
 	}
 	rows := [][]string{{"REPORT", "AGENT", "KIND", "FROM", "AT", "TEXT"}}
 	for _, r := range all {
-		rows = append(rows, []string{r.ID, terminal.Clean(string(r.AgentID)), r.Kind, r.From, terminal.When(r.At), terminal.Short(r.Text, 80)})
+		rows = append(rows, []string{r.ID, terminal.Clean(string(r.AgentID)), r.Kind, r.From, terminal.FormatTime(r.At), terminal.Truncate(r.Text, 80)})
 	}
 	a.List(rows, "no reports")
 	return nil
@@ -215,7 +214,7 @@ type cardsDismissCmd struct {
 }
 
 func (c *cardsDismissCmd) Run(ctx context.Context, a *app) error {
-	o, err := a.owner(ctx)
+	o, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -230,7 +229,7 @@ func (c *cardsDismissCmd) Run(ctx context.Context, a *app) error {
 type cardsExportCmd struct{}
 
 func (c *cardsExportCmd) Run(ctx context.Context, a *app) error {
-	o, err := a.owner(ctx)
+	o, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -252,7 +251,7 @@ func (c *cardsExportCmd) Run(ctx context.Context, a *app) error {
 			break
 		}
 		for _, line := range page.Cards {
-			_, _ = out.Write(append(line, '\n')) // Flush tells
+			_, _ = out.Write(append(line, '\n')) // Flush returns the error
 		}
 		n += len(page.Cards)
 		if after = page.After; after == 0 {
@@ -267,16 +266,16 @@ func (c *cardsExportCmd) Run(ctx context.Context, a *app) error {
 }
 
 type cardsImportCmd struct {
-	File   string `arg:"" help:"File that export wrote, - for standard input."`
-	Reason string `required:"" placeholder:"TEXT" help:"Why; it stands in the audit log."`
+	File   string `arg:"" help:"File that export wrote, or - for standard input."`
+	Reason string `required:"" placeholder:"TEXT" help:"Reason, for the audit log."`
 	JSON   bool   `help:"Print the result as JSON."`
 }
 
-// An import travels in orders of this size.
+// An import is sent in batches of this size.
 const (
 	importLines = 100
 	importBytes = 8 << 20
-	importLine  = 1 << 20 // a card with all its retired keys
+	importLine  = 1 << 20 // longest line: a card with all its retired keys
 )
 
 func (c *cardsImportCmd) Run(ctx context.Context, a *app) error {
@@ -289,7 +288,7 @@ func (c *cardsImportCmd) Run(ctx context.Context, a *app) error {
 		defer file.Close()
 		in = file
 	}
-	o, err := a.owner(ctx)
+	o, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -331,7 +330,7 @@ func (c *cardsImportCmd) send(ctx context.Context, o *daemon.Client, in io.Reade
 			continue
 		}
 		if !json.Valid(line) {
-			return total, exit.Fail(exit.Input, fmt.Errorf("line %d is no JSON object", n))
+			return total, exit.Fail(exit.Input, fmt.Errorf("line %d is not valid JSON", n))
 		}
 		lines, size = append(lines, bytes.Clone(line)), size+len(line)
 		if len(lines) == importLines || size > importBytes {

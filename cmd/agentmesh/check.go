@@ -8,7 +8,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 )
 
-// checkCmd reads everything in the data directory and says what is wrong with it. It needs the database for itself.
+// checkCmd reads everything in the data directory and reports problems. It needs exclusive use of the database.
 type checkCmd struct {
 	JSON bool `help:"Print the result as JSON."`
 }
@@ -18,8 +18,8 @@ func (c *checkCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	stop := a.Working("reading "+dir, nil)
-	r, err := datadir.Dir(dir).Check(ctx, a.passphrase)
+	stop := a.StartProgress("reading "+dir, nil)
+	r, err := datadir.Dir(dir).Check(ctx, a.readKeyPassphrase)
 	stop()
 	if err != nil {
 		return err
@@ -31,11 +31,11 @@ func (c *checkCmd) Run(ctx context.Context, a *app) error {
 			a.Print("%s", terminal.Clean(p))
 		}
 		if r.OK {
-			a.Print("ok: %d conversations, every transcript whole", r.Conversations)
+			a.Print("ok: %d conversations, every transcript is complete", r.Conversations)
 		}
 	}
 	if err == nil && !r.OK {
-		err = exit.Quietly(exit.No)
+		err = exit.FailSilently(exit.No)
 	}
 	return err
 }

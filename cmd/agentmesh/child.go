@@ -20,16 +20,16 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// child is a serve of the demo, in a process of its own.
+// child is an agentmesh serve that the demo runs in a process of its own.
 type child struct {
 	name  string
-	where daemon.Where
+	info  daemon.ServeInfo
 	owner *daemon.Client
 	cmd   *exec.Cmd
-	log   string // file with what it writes to standard error
+	log   string // file with the standard error of the process
 }
 
-// spawn starts a serve in the local profile on a free port and waits until it says where it runs.
+// spawn starts a serve in the local profile on a free port and waits until it answers.
 func (d *demo) spawn(ctx context.Context, self, name string, args ...string) (*child, error) {
 	c := &child{name: name, log: filepath.Join(d.dir, name+".log")}
 	log, err := os.OpenFile(c.log, os.O_CREATE|os.O_WRONLY, 0o600)
@@ -49,7 +49,7 @@ func (d *demo) spawn(ctx context.Context, self, name string, args ...string) (*c
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 	if err := c.awaitStart(ctx, out); err != nil {
-		return nil, errors.Join(fmt.Errorf("start %s: %w", name, err), c.stop(), c.tail())
+		return nil, errors.Join(fmt.Errorf("start %s: %w", name, err), c.stop(), c.logTail())
 	}
 	if c.owner = daemon.Running(ctx, data); c.owner == nil {
 		return nil, errors.Join(fmt.Errorf("start %s: its owner API does not answer", name), c.stop())
@@ -57,21 +57,21 @@ func (d *demo) spawn(ctx context.Context, self, name string, args ...string) (*c
 	return c, nil
 }
 
-// cleanEnviron leaves out the variables that configure agentmesh: the demo is the same on every machine.
+// cleanEnviron removes the variables that configure agentmesh, so that the demo is the same on every machine.
 func cleanEnviron(environ []string) []string {
 	return slices.DeleteFunc(slices.Clone(environ), func(e string) bool { return strings.HasPrefix(e, "AGENTMESH_") })
 }
 
-// awaitStart reads the line in which serve says where it runs.
+// awaitStart reads the line with the addresses that serve prints when it answers.
 func (c *child) awaitStart(ctx context.Context, out io.Reader) error {
 	line := make(chan error, 1)
 	go func() {
 		data, err := bufio.NewReader(out).ReadBytes('\n')
 		if err != nil {
-			line <- errors.New("it ended before it ran")
+			line <- errors.New("the process ended before it answered")
 			return
 		}
-		line <- json.Unmarshal(data, &c.where)
+		line <- json.Unmarshal(data, &c.info)
 	}()
 	select {
 	case err := <-line:
@@ -86,7 +86,7 @@ func (c *child) stop() error {
 	if c.owner != nil {
 		c.owner.Close()
 	}
-	if runtime.GOOS == "windows" { // has no interrupt for others
+	if runtime.GOOS == "windows" { // cannot interrupt another process
 		c.cmd.Process.Kill()
 		c.cmd.Wait()
 		return nil
@@ -97,7 +97,7 @@ func (c *child) stop() error {
 	select {
 	case err := <-done:
 		if err != nil {
-			return fmt.Errorf("%s ended badly: %w", c.name, err)
+			return fmt.Errorf("%s failed: %w", c.name, err)
 		}
 		return nil
 	case <-time.After(15 * time.Second):
@@ -106,7 +106,7 @@ func (c *child) stop() error {
 	}
 }
 
-// stop ends whoever was started, agents before the directory.
+// stop ends the processes of the demo, the agents before the directory.
 func (d *demo) stop() error {
 	var faults []error
 	for _, c := range []*child{d.sarah, d.chris, d.directory} {
@@ -117,8 +117,8 @@ func (d *demo) stop() error {
 	return errors.Join(faults...)
 }
 
-// tail is what the process wrote last, as an error; nil where it wrote nothing.
-func (c *child) tail() error {
+// logTail returns the end of the process's log as an error, or nil if the log is empty.
+func (c *child) logTail() error {
 	data, err := os.ReadFile(c.log)
 	if err != nil || len(data) == 0 {
 		return err
@@ -126,19 +126,19 @@ func (c *child) tail() error {
 	return fmt.Errorf("%s wrote: %s", c.name, data[max(0, len(data)-2000):])
 }
 
-// logs is what every process wrote last, for a demo that failed.
-func (d *demo) logs() error {
+// logTails returns the ends of all logs as an error, for a demo that failed.
+func (d *demo) logTails() error {
 	var faults []error
 	for _, c := range []*child{d.directory, d.chris, d.sarah} {
 		if c != nil {
-			faults = append(faults, c.tail())
+			faults = append(faults, c.logTail())
 		}
 	}
 	return errors.Join(faults...)
 }
 
-// until asks again, every few milliseconds, until done says so or ctx ends.
-func until(ctx context.Context, what string, done func() (bool, error)) error {
+// poll calls done every few milliseconds until it returns true or an error, or ctx ends. what is the text of that error.
+func poll(ctx context.Context, what string, done func() (bool, error)) error {
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()
 	for {
@@ -153,9 +153,9 @@ func until(ctx context.Context, what string, done func() (bool, error)) error {
 	}
 }
 
-// listed waits until every directory of the agent lists it.
-func (c *child) listed(ctx context.Context) error {
-	return until(ctx, c.name+"'s agent is not listed", func() (bool, error) {
+// awaitRegistration waits until every directory of the agent lists it.
+func (c *child) awaitRegistration(ctx context.Context) error {
+	return poll(ctx, c.name+"'s agent is not listed", func() (bool, error) {
 		s, err := daemon.Fetch(ctx, c.owner, owner.ShowStatus.Call())
 		if err != nil {
 			return false, err
@@ -169,9 +169,9 @@ func (c *child) listed(ctx context.Context) error {
 	})
 }
 
-// completed waits until the conversation has ended well.
-func (c *child) completed(ctx context.Context, conv string) (state string, err error) {
-	err = until(ctx, c.name+"'s conversation is not completed", func() (bool, error) {
+// awaitCompletion waits until the conversation is completed, and returns its last state.
+func (c *child) awaitCompletion(ctx context.Context, conv string) (state string, err error) {
+	err = poll(ctx, c.name+"'s conversation is not completed", func() (bool, error) {
 		v, err := daemon.Fetch(ctx, c.owner, owner.ShowConversation.Call(conv))
 		state = string(v.State)
 		return state == "completed", err
@@ -179,8 +179,8 @@ func (c *child) completed(ctx context.Context, conv string) (state string, err e
 	return state, err
 }
 
-// say sends a mesh.schedule message and returns the verified reply.
-func (c *child) say(ctx context.Context, to wire.AgentID, conv string, payload wire.Value) (wire.Message, error) {
+// sendSchedule sends a mesh.schedule message and returns the verified reply.
+func (c *child) sendSchedule(ctx context.Context, to wire.AgentID, conv string, payload wire.Value) (wire.Message, error) {
 	s, err := daemon.Fetch(ctx, c.owner, owner.SendMessage.With(owner.NewMessage{
 		To: string(to), Conversation: wire.ConversationID(conv), Intent: wire.Schedule, Payload: payload, WaitSeconds: daemon.SendWait,
 	}))

@@ -19,8 +19,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// AM-84: who sends with a clock that is off is told by how much. The peer's answer is that of a peer whose clock is an
-// hour ahead.
+// TestClockOffIsTold: a command whose message is refused because of a wrong clock prints how wrong the clock is (AM-84).
+// The peer answers as if its clock were an hour ahead.
 func TestClockOffIsTold(t *testing.T) {
 	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "AGENTMESH_") })
 	peer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -37,7 +37,7 @@ func TestClockOffIsTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { sarah.Process.Signal(os.Interrupt); sarah.Wait() })
-	behind, err := url.Parse(sarah.where.URL)
+	behind, err := url.Parse(sarah.info.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,14 +51,14 @@ func TestClockOffIsTold(t *testing.T) {
 	})
 	front.Start()
 	dir := filepath.Join(t.TempDir(), "chris")
-	chris, err := startServe(dir, []string{"--roles=node", "--directory=" + sarah.where.Directory}, env)
+	chris, err := startServe(dir, []string{"--roles=node", "--directory=" + sarah.info.Directory}, env)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { chris.Process.Signal(os.Interrupt); chris.Wait() })
-	var said bytes.Buffer
-	code := run(t.Context(), []string{"--data", dir, "send", string(sarah.where.AgentID), "hello", "--wait"}, strings.NewReader(""), &said, &said)
-	if told := regexp.MustCompile("this machine's clock is about (1h0m|59m).*s behind the peer's"); code == exit.OK || !told.MatchString(said.String()) {
-		t.Errorf("send = %d:\n%s", code, said.String())
+	var out bytes.Buffer
+	code := run(t.Context(), []string{"--data", dir, "send", string(sarah.info.AgentID), "hello", "--wait"}, strings.NewReader(""), &out, &out)
+	if want := regexp.MustCompile("this machine's clock is about (1h0m|59m).*s behind the peer's"); code == exit.OK || !want.MatchString(out.String()) {
+		t.Errorf("send = %d:\n%s", code, out.String())
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
 )
 
-// compactCmd gives the database's free pages back to the disk. It needs the database for itself.
+// compactCmd returns the database's free pages to the disk. It needs exclusive use of the database.
 type compactCmd struct {
 	JSON bool `help:"Print the result as JSON."`
 }
@@ -22,7 +22,7 @@ func (c *compactCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	var r compactReport
-	stop := a.Working("compacting "+datadir.FileDatabase, nil)
+	stop := a.StartProgress("compacting "+datadir.FileDatabase, nil)
 	r.Before, r.After, err = datadir.Dir(dir).Compact(ctx)
 	stop()
 	if err != nil {
@@ -32,9 +32,9 @@ func (c *compactCmd) Run(ctx context.Context, a *app) error {
 		return a.JSON(r)
 	}
 	if r.After == r.Before {
-		a.Print("%s has %d bytes and nothing to give back", datadir.FileDatabase, r.Before)
+		a.Print("%s has %d bytes and no free space", datadir.FileDatabase, r.Before)
 		return nil
 	}
-	a.Print("%s had %d bytes and has %d", datadir.FileDatabase, r.Before, r.After)
+	a.Print("%s had %d bytes and now has %d", datadir.FileDatabase, r.Before, r.After)
 	return nil
 }

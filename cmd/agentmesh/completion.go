@@ -10,7 +10,7 @@ type completionCmd struct {
 	Shell string `arg:"" enum:"bash,zsh,fish" help:"Shell: ${enum}."`
 }
 
-// completionScripts ask this program what may come next, so they never grow old.
+// completionScripts call the program for the candidates, so that they stay right when commands change.
 var completionScripts = map[string]string{
 	"bash": `_agentmesh() { local IFS=$'\n'; COMPREPLY=($(agentmesh complete -- "${COMP_WORDS[@]:1:COMP_CWORD}")); }
 complete -o default -F _agentmesh agentmesh
@@ -27,9 +27,9 @@ func (c *completionCmd) Run(a *app) error {
 	return err
 }
 
-// completeCmd prints what may stand in place of the last word.
+// completeCmd prints the candidates for the last word of a command line.
 type completeCmd struct {
-	Words []string `arg:"" optional:"" passthrough:"" help:"The words after the program's name; the last one is begun."`
+	Words []string `arg:"" optional:"" passthrough:"" help:"The words after the program's name. The last word is incomplete."`
 }
 
 func (c *completeCmd) Run(a *app) error {
@@ -44,13 +44,13 @@ func (c *completeCmd) Run(a *app) error {
 	return nil
 }
 
-// complete lists the commands, or the flags, that the last word may become.
+// complete returns the commands or flags that begin with the last word.
 func complete(node *kong.Node, words []string) []string {
 	last := ""
 	if len(words) > 0 {
 		last = words[len(words)-1]
 		for _, w := range words[:len(words)-1] {
-			if next := subcommand(node, w); next != nil {
+			if next := findSubcommand(node, w); next != nil {
 				node = next
 			}
 		}
@@ -62,7 +62,7 @@ func complete(node *kong.Node, words []string) []string {
 		}
 	}
 	if strings.HasPrefix(last, "-") {
-		if node.DefaultCmd != nil { // it may be left out, its flags may not
+		if node.DefaultCmd != nil { // the user may omit the default command and still give its flags
 			node = node.DefaultCmd
 		}
 		for _, group := range node.AllFlags(true) {
@@ -80,7 +80,7 @@ func complete(node *kong.Node, words []string) []string {
 	return out
 }
 
-func subcommand(node *kong.Node, name string) *kong.Node {
+func findSubcommand(node *kong.Node, name string) *kong.Node {
 	for _, n := range node.Children {
 		if n.Name == name {
 			return n

@@ -20,7 +20,7 @@ type configCheckCmd struct {
 type configReport struct {
 	File    string   `json:"file"`
 	Profile string   `json:"profile"`
-	Opened  []string `json:"opened"` // guards that an explicit setting opens (AM-82)
+	Opened  []string `json:"opened"` // guards that a setting opens (AM-82)
 	Unknown []string `json:"unknown_environment,omitempty"`
 	Missing []string `json:"missing_programs,omitempty"`
 }
@@ -30,11 +30,11 @@ func (c *configCheckCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	cfg, err := src.LoadChecked(daemon.LinkKinds())
+	cfg, err := src.LoadAndCheck(daemon.LinkKinds())
 	if err != nil {
 		return err
 	}
-	report := configReport{File: src.File, Profile: "local", Opened: cfg.Opened(), Unknown: config.UnknownEnv(a.environ), Missing: src.MissingPrograms(cfg)}
+	report := configReport{File: src.File, Profile: "local", Opened: cfg.OpenGuards(), Unknown: config.UnknownEnv(a.environ), Missing: src.MissingPrograms(cfg)}
 	if cfg.Public() {
 		report.Profile = "public"
 	}
@@ -47,7 +47,7 @@ func (c *configCheckCmd) Run(a *app) error {
 		a.Print("guard opened: %s", o)
 	}
 	for _, name := range report.Unknown {
-		a.Note("%s sets nothing", name)
+		a.Note("the environment variable %s sets nothing", name)
 	}
 	for _, m := range report.Missing {
 		a.Note("%s", terminal.Clean(m))

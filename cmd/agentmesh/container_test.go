@@ -16,11 +16,11 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 )
 
-// instruction is one of a container file.
+// instruction is an instruction of a container file.
 type instruction struct{ name, args string }
 
-// containerfile reads docs/operations/Containerfile into its stages.
-func containerfile(t *testing.T) [][]instruction {
+// readContainerfile parses docs/operations/Containerfile into its stages.
+func readContainerfile(t *testing.T) [][]instruction {
 	t.Helper()
 	data, err := os.ReadFile("../../docs/operations/Containerfile")
 	if err != nil {
@@ -37,16 +37,16 @@ func containerfile(t *testing.T) [][]instruction {
 			stages = append(stages, nil)
 		}
 		if len(stages) == 0 || strings.HasSuffix(line, `\`) {
-			t.Fatalf("this test does not read %q", line)
+			t.Fatalf("this test cannot parse %q", line)
 		}
 		stages[len(stages)-1] = append(stages[len(stages)-1], instruction{name, args})
 	}
 	return stages
 }
 
-// TestContainerfile: no engine runs where the tests run, so what it would meet is looked at here.
+// TestContainerfile checks the container file without a container engine, which the test machines do not have.
 func TestContainerfile(t *testing.T) {
-	stages := containerfile(t)
+	stages := readContainerfile(t)
 	if len(stages) != 2 {
 		t.Fatalf("%d stages, want 2", len(stages))
 	}
@@ -66,7 +66,7 @@ func TestContainerfile(t *testing.T) {
 		words := strings.Fields(i.args)
 		for _, source := range words[:len(words)-1] {
 			if _, err := os.Stat(filepath.Join("../..", source)); err != nil {
-				t.Errorf("COPY of what is not there: %v", err)
+				t.Errorf("COPY of a missing file: %v", err)
 			}
 		}
 	}
@@ -113,11 +113,11 @@ func TestContainerfile(t *testing.T) {
 
 var environmentFlag = regexp.MustCompile(`-e (AGENTMESH_[A-Z_]+)=(\S+)`)
 
-// TestContainerEnvironment: what the image and the command of docs/operations.md set makes a configuration that serve
-// takes, and sets nothing that does not exist.
+// TestContainerEnvironment: the environment variables of the image and of the command in docs/operations.md are known,
+// and serve accepts the configuration that they make.
 func TestContainerEnvironment(t *testing.T) {
 	var environ []string
-	for _, i := range containerfile(t)[1] {
+	for _, i := range readContainerfile(t)[1] {
 		if i.name == "ENV" {
 			environ = append(environ, i.args)
 		}
@@ -145,7 +145,7 @@ func TestContainerEnvironment(t *testing.T) {
 	}
 }
 
-// TestContainerBuild runs the build of the container file as it is written, but for where it writes.
+// TestContainerBuild runs the build commands of the container file, with another output folder.
 func TestContainerBuild(t *testing.T) {
 	if testing.Short() || runtime.GOOS == "windows" {
 		t.Skip("it compiles everything, in a shell")
@@ -153,7 +153,7 @@ func TestContainerBuild(t *testing.T) {
 	t.Parallel()
 	out := t.TempDir()
 	ran := 0
-	for _, i := range containerfile(t)[0] {
+	for _, i := range readContainerfile(t)[0] {
 		if i.name != "RUN" {
 			continue
 		}

@@ -19,14 +19,13 @@ import (
 type conversationsCmd struct {
 	List   conversationsListCmd   `cmd:"" default:"withargs" help:"List conversations, newest first."`
 	Show   conversationsShowCmd   `cmd:"" help:"Show a conversation and its transcript."`
-	Export conversationsExportCmd `cmd:"" help:"Write a conversation to a file that agentmesh verify checks offline."`
+	Export conversationsExportCmd `cmd:"" help:"Write a conversation to a file that agentmesh verify can check offline."`
 	Close  conversationsCloseCmd  `cmd:"" help:"Close a conversation."`
 	Delete conversationsDeleteCmd `cmd:"" help:"Delete a conversation and its transcript."`
 }
 
-// other names the other side of a conversation: of a peer on another network the address, because its agent id is a
-// pseudonym.
-func other(c owner.Conversation) string {
+// otherSide names the other side of a conversation: by its address if its agent id is only a pseudonym.
+func otherSide(c owner.Conversation) string {
 	if c.Principal != "" {
 		return terminal.Clean(c.Principal)
 	}
@@ -34,8 +33,8 @@ func other(c owner.Conversation) string {
 }
 
 type conversationsListCmd struct {
-	State string `placeholder:"STATE" help:"Only open, completed, failed or expired ones."`
-	Limit int    `default:"50" help:"At most so many."`
+	State string `placeholder:"STATE" help:"List only conversations in this state: open, completed, failed or expired."`
+	Limit int    `default:"50" help:"Maximum number of conversations."`
 	JSON  bool   `help:"Print the result as JSON."`
 }
 
@@ -44,28 +43,28 @@ func (c *conversationsListCmd) Run(ctx context.Context, a *app) error {
 	return ask(ctx, a, c.JSON, owner.ListConversations.Call().Ask(query), func(page owner.ConversationList) {
 		rows := [][]string{{"CONVERSATION", "PEER", "STATE", "INTENT", "LAST"}}
 		for _, v := range page.Items {
-			rows = append(rows, []string{v.ID, other(v), string(v.State), string(v.Intent), terminal.When(v.Last)})
+			rows = append(rows, []string{v.ID, otherSide(v), string(v.State), string(v.Intent), terminal.FormatTime(v.Last)})
 		}
 		none := "no conversations yet"
 		if c.State != "" {
-			none = "no conversation is in this state"
+			none = "no conversations in this state"
 		}
 		a.List(rows, none)
 	})
 }
 
 type conversationsShowCmd struct {
-	ID   string `arg:"" help:"Conversation id, or the beginning of one."`
-	Peer string `placeholder:"AGENT" help:"The other agent, where two conversations have the same id."`
+	ID   string `arg:"" help:"Conversation id, or the beginning of the id."`
+	Peer string `placeholder:"AGENT" help:"The other agent, if two conversations have the same id."`
 	JSON bool   `help:"Print the result as JSON."`
 }
 
 func (c *conversationsShowCmd) Run(ctx context.Context, a *app) error {
-	o, err := a.owner(ctx)
+	o, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
-	all := wholeConversation{entries: []json.RawMessage{}}
+	all := fullConversation{entries: []json.RawMessage{}}
 	first := true
 	err = readConversation(ctx, o, c.ID, c.Peer, func(page owner.Transcript, raw json.RawMessage) error {
 		if c.JSON {
@@ -84,7 +83,7 @@ func (c *conversationsShowCmd) Run(ctx context.Context, a *app) error {
 	return a.JSON(all)
 }
 
-// conversation reads a conversation and calls do for each page of its transcript.
+// readConversation reads a conversation and calls do for each page of its transcript.
 func readConversation(ctx context.Context, o *daemon.Client, id, peer string, do func(page owner.Transcript, raw json.RawMessage) error) error {
 	for after := uint64(0); ; {
 		query := params("peer", peer, "after", strconv.FormatUint(after, 10))
@@ -102,17 +101,17 @@ func readConversation(ctx context.Context, o *daemon.Client, id, peer string, do
 		if after = page.Next; after == 0 {
 			return nil
 		}
-		id, peer = page.ID, page.Peer // id may have been the beginning of one
+		id, peer = page.ID, page.Peer // the caller may have given only the beginning of the id
 	}
 }
 
-// wholeConversation is what the owner API says of a conversation, with the transcripts of all pages as one.
-type wholeConversation struct {
-	fields  map[string]json.RawMessage // of the newest page
+// fullConversation is a conversation from the owner API with the complete transcript from all pages.
+type fullConversation struct {
+	fields  map[string]json.RawMessage // of the last page
 	entries []json.RawMessage
 }
 
-func (w *wholeConversation) add(page json.RawMessage) error {
+func (w *fullConversation) add(page json.RawMessage) error {
 	w.fields = nil
 	if err := json.Unmarshal(page, &w.fields); err != nil {
 		return exit.Fail(exit.Unavailable, fmt.Errorf("read the answer: %w", err))
@@ -127,8 +126,8 @@ func (w *wholeConversation) add(page json.RawMessage) error {
 	return nil
 }
 
-// MarshalJSON writes the fields by name, the transcript where it belongs among them.
-func (w wholeConversation) MarshalJSON() ([]byte, error) {
+// MarshalJSON writes the fields and the transcript, sorted by name.
+func (w fullConversation) MarshalJSON() ([]byte, error) {
 	all := maps.Clone(w.fields)
 	transcript, err := json.Marshal(w.entries)
 	all["transcript"] = transcript
@@ -141,9 +140,9 @@ func (w wholeConversation) MarshalJSON() ([]byte, error) {
 func (a *app) showConversation(v owner.Conversation) {
 	rows := [][]string{{"conversation", v.ID}, {"peer", v.Peer}}
 	if v.Principal != "" {
-		rows = append(rows, []string{"address", other(v)})
+		rows = append(rows, []string{"address", otherSide(v)})
 	}
-	rows = append(rows, [][]string{{"state", string(v.State)}, {"intent", string(v.Intent)}, {"opened", terminal.When(v.Opened)}, {"last", terminal.When(v.Last)}}...)
+	rows = append(rows, [][]string{{"state", string(v.State)}, {"intent", string(v.Intent)}, {"opened", terminal.FormatTime(v.Opened)}, {"last", terminal.FormatTime(v.Last)}}...)
 	if v.Agreement != nil {
 		rows = append(rows, []string{string(v.Agreement.Standing), agreementLine(*v.Agreement)})
 	}
@@ -159,29 +158,29 @@ func (a *app) showTranscript(entries []owner.Entry) {
 		if e.Direction == "out" {
 			sign = ">"
 		}
-		said := payloadLine(e.Message)
+		text := payloadLine(e.Message)
 		switch {
 		case e.Opened != nil:
-			said = "sealed: " + payloadLine(e.Opened.JSON())
+			text = "sealed: " + payloadLine(e.Opened.JSON())
 		case e.Sealed:
-			said = "sealed, and cannot be opened"
+			text = "sealed, and cannot be opened"
 		}
-		a.Print("%s %s %s %s", terminal.When(e.At), sign, terminal.Clean(e.MessageID), said)
+		a.Print("%s %s %s %s", terminal.FormatTime(e.At), sign, terminal.Clean(e.MessageID), text)
 	}
 }
 
-// agreementLine writes what was agreed on a line, and why it does not hold if it does not.
+// agreementLine describes an agreement on one line, with the reason if it no longer holds.
 func agreementLine(g owner.Agreement) string {
 	switch g.Standing {
 	case owner.StandingCancelled:
-		return fmt.Sprintf("%s; by %s, %s", g.Agreement, sides[g.Cancelled.By], terminal.When(g.Cancelled.At))
+		return fmt.Sprintf("%s; by %s, %s", g.Agreement, sides[g.Cancelled.By], terminal.FormatTime(g.Cancelled.At))
 	case owner.StandingFailed:
 		return g.Agreement.String() + "; ask the other side whether it still holds"
 	}
 	return g.Agreement.String()
 }
 
-// proposalLine writes what is proposed on a line, and how far it got.
+// proposalLine describes a proposal and its state on one line.
 func proposalLine(p owner.Proposal) string {
 	line := fmt.Sprintf("by %s: %s", sides[p.By], p.Terms)
 	if p.Accepted != "" {
@@ -189,47 +188,47 @@ func proposalLine(p owner.Proposal) string {
 		if p.Selected != "" {
 			line += " for " + p.Selected
 		}
-		line += ", which waits for an answer"
+		line += ", waiting for an answer"
 	}
 	return line
 }
 
 var sides = map[conversations.Side]string{conversations.Ours: "us", conversations.Theirs: "them"}
 
-// payloadLine shows the payload of a message; what is no message is shown whole.
+// payloadLine returns the payload of a message on one line. It returns any other JSON value as it is.
 func payloadLine(message json.RawMessage) string {
 	v, err := wire.Parse(message)
 	if err != nil {
-		return terminal.Short(string(message), 500)
+		return terminal.Truncate(string(message), 500)
 	}
 	if payload, ok := v.Get("payload"); ok {
 		v = payload
 	}
-	return terminal.Short(string(v.JSON()), 500)
+	return terminal.Truncate(string(v.JSON()), 500)
 }
 
 type conversationsCloseCmd struct {
-	ID     string `arg:"" help:"Conversation id, or the beginning of one."`
-	Peer   string `placeholder:"AGENT" help:"The other agent, where two conversations have the same id."`
-	Status string `default:"completed" enum:"completed,failed" help:"How it ended: ${enum}."`
+	ID     string `arg:"" help:"Conversation id, or the beginning of the id."`
+	Peer   string `placeholder:"AGENT" help:"The other agent, if two conversations have the same id."`
+	Status string `default:"completed" enum:"completed,failed" help:"Final state of the conversation: ${enum}."`
 	Wait   bool   `help:"Wait for the other side's answer."`
 	JSON   bool   `help:"Print the result as JSON."`
 }
 
 func (c *conversationsCloseCmd) Run(ctx context.Context, a *app) error {
-	return a.send(ctx, content{Wait: c.Wait, JSON: c.JSON}, func(wait int) owner.Call[owner.Sent] {
+	return a.send(ctx, sendFlags{Wait: c.Wait, JSON: c.JSON}, func(wait int) owner.Call[owner.Sent] {
 		return owner.CloseConversation.With(owner.Close{Peer: c.Peer, Status: c.Status, WaitSeconds: wait}, c.ID)
 	})
 }
 
 type conversationsDeleteCmd struct {
-	ID   string `arg:"" help:"Conversation id, or the beginning of one."`
-	Peer string `placeholder:"AGENT" help:"The other agent, where two conversations have the same id."`
+	ID   string `arg:"" help:"Conversation id, or the beginning of the id."`
+	Peer string `placeholder:"AGENT" help:"The other agent, if two conversations have the same id."`
 	JSON bool   `help:"Print the result as JSON."`
 }
 
 func (c *conversationsDeleteCmd) Run(ctx context.Context, a *app) error {
-	o, err := a.owner(ctx)
+	o, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -239,7 +238,7 @@ func (c *conversationsDeleteCmd) Run(ctx context.Context, a *app) error {
 	}
 	if c.JSON {
 		return a.JSON(struct {
-			ID      string `json:"conversation_id"` // as it was named
+			ID      string `json:"conversation_id"` // as the user gave it
 			Deleted bool   `json:"deleted"`
 		}{c.ID, true})
 	}

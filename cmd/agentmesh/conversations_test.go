@@ -11,8 +11,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// TestConversationPages: a conversation that the owner API tells in pages is read to the end, of the one peer that the
-// first page named, and --json prints it as one.
+// TestConversationPages: readConversation reads all pages of a conversation with the peer that the first page names, and
+// fullConversation joins them for --json.
 func TestConversationPages(t *testing.T) {
 	pages := map[string]string{
 		"/owner/conversations/be?after=0":                `{"conversation_id":"conv_be","peer":"am_p","transcript":[{"n":1},{"n":2}],"entries":3,"next":2}`,
@@ -26,7 +26,7 @@ func TestConversationPages(t *testing.T) {
 		}
 		fmt.Fprint(w, page)
 	}))}}}
-	all := wholeConversation{entries: []json.RawMessage{}}
+	all := fullConversation{entries: []json.RawMessage{}}
 	lines := 0
 	err := readConversation(t.Context(), o, "be", "", func(page owner.Transcript, raw json.RawMessage) error {
 		lines += len(page.Transcript)
@@ -38,11 +38,11 @@ func TestConversationPages(t *testing.T) {
 	got, err := json.Marshal(all)
 	want := `{"conversation_id":"conv_be","entries":3,"peer":"am_p","transcript":[{"n":1},{"n":2},{"n":3}]}`
 	if err != nil || string(got) != want {
-		t.Errorf("as one: %s, %v, want %s", got, err, want)
+		t.Errorf("joined: %s, %v, want %s", got, err, want)
 	}
 }
 
-// TestTokenPages: all pages of a list are one list.
+// TestTokenPages: listTokens joins all pages of the list.
 func TestTokenPages(t *testing.T) {
 	pages := map[string]string{
 		"/owner/tokens":         `{"tokens":[{"id":"a"},{"id":"b"}],"next":"b"}`,
@@ -63,6 +63,6 @@ func TestTokenPages(t *testing.T) {
 	}
 	got, err := json.Marshal(all)
 	if want := `{"items":[{"id":"a"},{"id":"b"},{"id":"c"}]}`; err != nil || string(got) != want {
-		t.Errorf("tokens() = %s, %v, want %s", got, err, want)
+		t.Errorf("listTokens() = %s, %v, want %s", got, err, want)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 )
 
-// corpora returns a folder of third-party test data, or skips.
+// corpora returns a folder of third-party test data, or skips the test.
 func corpora(t *testing.T, elem ...string) string {
 	t.Helper()
 	root := os.Getenv("AGENTMESH_CORPORA")
@@ -23,8 +23,8 @@ func corpora(t *testing.T, elem ...string) string {
 	return filepath.Join(append([]string{root}, elem...)...)
 }
 
-// files lists the files of a folder that match.
-func files(t *testing.T, dir, pattern string) []string {
+// mustGlob returns the files in a folder that match a pattern. It fails the test if no file matches.
+func mustGlob(t *testing.T, dir, pattern string) []string {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(dir, pattern))
 	if err != nil || len(names) == 0 {
@@ -33,17 +33,18 @@ func files(t *testing.T, dir, pattern string) []string {
 	return names
 }
 
-// try runs a command in this process.
-func try(args ...string) (code int, out, errOut string) {
+// runCommand runs a command in this process and returns its exit code and outputs.
+func runCommand(args ...string) (code int, out, errOut string) {
 	var o, e bytes.Buffer
 	code = run(context.Background(), args, strings.NewReader(""), &o, &e)
 	return code, o.String(), e.String()
 }
 
-// The command prints what RFC 8785's own test data wants, byte for byte, and refuses what is no object.
+// TestCanonicalCommandOnJCS: message canonical prints exactly the expected bytes for the test data of RFC 8785, and
+// refuses inputs that are not objects.
 func TestCanonicalCommandOnJCS(t *testing.T) {
 	dir := corpora(t, "jcs-cyberphone", "testdata")
-	for _, name := range files(t, filepath.Join(dir, "input"), "*.json") {
+	for _, name := range mustGlob(t, filepath.Join(dir, "input"), "*.json") {
 		input, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
@@ -52,10 +53,10 @@ func TestCanonicalCommandOnJCS(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		code, out, errOut := try("message", "canonical", name)
+		code, out, errOut := runCommand("message", "canonical", name)
 		if !bytes.HasPrefix(bytes.TrimSpace(input), []byte("{")) {
 			if code != exit.Input {
-				t.Errorf("%s: exit %d, want %d: it is no object", filepath.Base(name), code, exit.Input)
+				t.Errorf("%s: exit %d, want %d: it is not an object", filepath.Base(name), code, exit.Input)
 			}
 			continue
 		}
@@ -65,27 +66,28 @@ func TestCanonicalCommandOnJCS(t *testing.T) {
 	}
 }
 
-// Every text of JSONTestSuite that is no JSON is exit 65 and one line; every object that is JSON passes, but for
-// duplicate keys.
+// TestCanonicalCommandOnJSONTestSuite: message canonical exits with 65 and one line for every invalid text of
+// JSONTestSuite, and accepts every valid object except those with duplicate keys.
 func TestCanonicalCommandOnJSONTestSuite(t *testing.T) {
 	dir := corpora(t, "jsontestsuite", "test_parsing")
-	for _, name := range files(t, dir, "n_*.json") {
-		if code, out, errOut := try("message", "canonical", name); code != exit.Input || out != "" || strings.Count(errOut, "\n") != 1 {
+	for _, name := range mustGlob(t, dir, "n_*.json") {
+		if code, out, errOut := runCommand("message", "canonical", name); code != exit.Input || out != "" || strings.Count(errOut, "\n") != 1 {
 			t.Errorf("%s: exit %d, printed %q and %q", filepath.Base(name), code, out, errOut)
 		}
 	}
-	for _, name := range files(t, dir, "y_object*.json") {
+	for _, name := range mustGlob(t, dir, "y_object*.json") {
 		want := exit.OK
 		if strings.Contains(name, "duplicated_key") {
 			want = exit.Input
 		}
-		if code, _, errOut := try("message", "canonical", name); code != want {
+		if code, _, errOut := runCommand("message", "canonical", name); code != want {
 			t.Errorf("%s: exit %d, want %d: %s", filepath.Base(name), code, want, errOut)
 		}
 	}
 }
 
-// THREATS 28: no naughty string gets a control character to the terminal.
+// TestCleanOnNaughtyStrings: Clean removes the control characters of all strings in the Big List of Naughty Strings
+// (THREATS 28).
 func TestCleanOnNaughtyStrings(t *testing.T) {
 	data, err := os.ReadFile(corpora(t, "blns", "blns.json"))
 	if err != nil {
@@ -97,8 +99,8 @@ func TestCleanOnNaughtyStrings(t *testing.T) {
 	}
 	for _, s := range list {
 		for _, r := range terminal.Clean(s) {
-			if terminal.Unseen(r) {
-				t.Errorf("clean(%q) lets %U through", s, r)
+			if terminal.IsUnsafe(r) {
+				t.Errorf("Clean(%q) contains %U", s, r)
 			}
 		}
 	}

@@ -25,11 +25,11 @@ import (
 
 const (
 	crashRounds = 3
-	crashLoad   = 1200 * time.Millisecond // before each kill, at least
+	crashLoad   = 1200 * time.Millisecond // minimum time before each kill
 )
 
-// TestCrash kills the real process with SIGKILL under a load of registrations, messages and approvals, restarts it
-// and audits: nothing that was acknowledged is lost, and no message is accepted or answered twice.
+// TestCrash kills the real process with SIGKILL under a load of registrations, messages and approvals, and restarts it.
+// Nothing that the process acknowledged is lost, and no message is accepted or answered twice.
 func TestCrash(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no SIGKILL on Windows")
@@ -45,30 +45,30 @@ func TestCrash(t *testing.T) {
 	c.start()
 	c.audit()
 	t.Logf("acknowledged: %d registrations, %d messages, %d approvals; unknown: %d messages; later replies: %d",
-		len(c.cards), len(c.answers), len(c.approvals), len(c.unknown), len(c.late))
+		len(c.cards), len(c.answers), len(c.approvals), len(c.unknown), len(c.lateReplies))
 }
 
-// crash is the process under test and what it acknowledged.
+// crash is the process under test with everything that it has acknowledged.
 type crash struct {
 	t    *testing.T
 	dir  string
 	http *client.HTTP
 
-	server *served
+	server *serveProcess
 	owner  *daemon.Client
 
-	sender  *signing.PrivateKey
-	replies *httptest.Server // the sender's endpoint
+	sender   *signing.PrivateKey
+	endpoint *httptest.Server // of the sender
 
-	mu        sync.Mutex
-	cards     []wire.AgentID               // acknowledged with 201
-	answers   map[wire.MessageID]roundTrip // acknowledged with 200 or 202
-	unknown   map[wire.MessageID]roundTrip // sent, and the process died
-	approvals map[string]bool              // acknowledged with 200
-	late      map[string][]wire.MessageID  // replies that came to the sender, by the message they answer
+	mu          sync.Mutex
+	cards       []wire.AgentID               // acknowledged with 201
+	answers     map[wire.MessageID]roundTrip // acknowledged with 200 or 202
+	unknown     map[wire.MessageID]roundTrip // sent, but the process died before it answered
+	approvals   map[string]bool              // acknowledged with 200
+	lateReplies map[string][]wire.MessageID  // replies to the sender's endpoint, by the message that they answer
 }
 
-// roundTrip is a message and the answer it got.
+// roundTrip is a message with its answer.
 type roundTrip struct {
 	sent   []byte
 	status int
@@ -79,11 +79,11 @@ func newCrash(t *testing.T) *crash {
 	c := &crash{
 		t: t, dir: t.TempDir() + "/data", http: client.NewHTTP(client.HTTPConfig{Local: true}),
 		answers: map[wire.MessageID]roundTrip{}, unknown: map[wire.MessageID]roundTrip{},
-		approvals: map[string]bool{}, late: map[string][]wire.MessageID{},
+		approvals: map[string]bool{}, lateReplies: map[string][]wire.MessageID{},
 	}
 	t.Cleanup(c.http.Close)
-	c.replies = httptest.NewServer(http.HandlerFunc(c.takeReply))
-	t.Cleanup(c.replies.Close)
+	c.endpoint = httptest.NewServer(http.HandlerFunc(c.recordReply))
+	t.Cleanup(c.endpoint.Close)
 	var err error
 	if c.sender, err = signing.GenerateEd25519(); err != nil {
 		t.Fatal(err)
@@ -96,8 +96,8 @@ func newCrash(t *testing.T) *crash {
 	return c
 }
 
-// takeReply is the sender's endpoint: it notes what answers which message.
-func (c *crash) takeReply(w http.ResponseWriter, r *http.Request) {
+// recordReply handles the requests to the sender's endpoint. It records which message each reply answers.
+func (c *crash) recordReply(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		return
@@ -113,18 +113,18 @@ func (c *crash) takeReply(w http.ResponseWriter, r *http.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	to := m.Meta("in_reply_to")
-	if !slices.Contains(c.late[to], m.ID) {
-		c.late[to] = append(c.late[to], m.ID)
+	if !slices.Contains(c.lateReplies[to], m.ID) {
+		c.lateReplies[to] = append(c.lateReplies[to], m.ID)
 	}
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// start runs serve on the same data again.
+// start runs serve on the same data again, open and without limits, and registers the sender.
 func (c *crash) start() {
 	c.t.Helper()
 	c.serve("--set=access.mode=open", "--set=limits.messages_new_conversations=0", "--set=limits.messages_conversation=0",
 		"--set=limits.messages_total=0")
-	if _, _, err := c.directory().Register(c.t.Context(), c.card(c.sender, c.replies.URL), "the-credential-of-the-sender", c.sender); err != nil {
+	if _, _, err := c.directory().Register(c.t.Context(), c.card(c.sender, c.endpoint.URL), "the-credential-of-the-sender", c.sender); err != nil {
 		c.t.Fatal(err)
 	}
 }
@@ -149,7 +149,7 @@ func (c *crash) kill() {
 }
 
 func (c *crash) directory() *client.Directory {
-	return client.NewDirectory(c.server.where.Directory, c.http, nil)
+	return client.NewDirectory(c.server.info.Directory, c.http, nil)
 }
 
 func (c *crash) card(key *signing.PrivateKey, endpoint string) wire.Value {
@@ -164,18 +164,18 @@ func (c *crash) card(key *signing.PrivateKey, endpoint string) wire.Value {
 	)
 }
 
-// untilLoaded waits for d, and then, where the machine is slow, until the process has acknowledged something of each kind.
-func untilLoaded(t *testing.T, d time.Duration, reached func() bool) {
+// waitForLoad waits for d and then, on a slow machine, until the process has acknowledged something of each kind.
+func waitForLoad(t *testing.T, d time.Duration, reached func() bool) {
 	t.Helper()
 	<-time.After(d)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := until(ctx, "the load did not reach every kind of acknowledgement", func() (bool, error) { return reached(), nil }); err != nil {
+	if err := poll(ctx, "the load did not reach every kind of acknowledgement", func() (bool, error) { return reached(), nil }); err != nil {
 		t.Error(err)
 	}
 }
 
-// load works the process from many sides for d, and then kills it in the midst of it.
+// load sends many kinds of requests to the process for d, and then kills it while they are running.
 func (c *crash) load(d time.Duration) {
 	ctx, cancel := context.WithCancel(c.t.Context())
 	var work sync.WaitGroup
@@ -183,7 +183,7 @@ func (c *crash) load(d time.Duration) {
 		work.Go(func() {
 			for ctx.Err() == nil {
 				if step(ctx) != nil {
-					return // the process is gone
+					return // the process has been killed
 				}
 			}
 		})
@@ -200,7 +200,7 @@ func (c *crash) load(d time.Duration) {
 		})
 	}
 	forever(c.approve)
-	untilLoaded(c.t, d, func() bool {
+	waitForLoad(c.t, d, func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return len(c.cards) > 0 && len(c.answers) > 0 && len(c.approvals) > 0
@@ -225,14 +225,14 @@ func (c *crash) register(ctx context.Context) error {
 	return nil
 }
 
-// message sends one message in a conversation of its own.
+// message sends one message in a new conversation.
 func (c *crash) message(ctx context.Context, intent wire.Intent, payload string) error {
 	v, err := wire.Parse([]byte(payload))
 	if err != nil {
 		return err
 	}
 	d := wire.Draft{
-		ID: wire.NewMessageID(), Conversation: wire.NewConversationID(), From: c.sender.Public().AgentID(), To: c.server.where.AgentID,
+		ID: wire.NewMessageID(), Conversation: wire.NewConversationID(), From: c.sender.Public().AgentID(), To: c.server.info.AgentID,
 		Time: time.Now(), Intent: intent, Payload: v,
 	}
 	signed, err := c.sender.SignValue(d.Tree())
@@ -254,11 +254,11 @@ func (c *crash) message(ctx context.Context, intent wire.Intent, payload string)
 }
 
 func (c *crash) post(ctx context.Context, body []byte) (int, []byte, error) {
-	return passOn(ctx, http.MethodPost, c.server.where.Endpoint, body)
+	return sendJSON(ctx, http.MethodPost, c.server.info.Endpoint, body)
 }
 
-// passOn sends JSON and returns the whole answer.
-func passOn(ctx context.Context, method, url string, body []byte) (int, []byte, error) {
+// sendJSON sends JSON and returns the status and the body of the answer.
+func sendJSON(ctx context.Context, method, url string, body []byte) (int, []byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
 	if err != nil {
 		return 0, nil, err
@@ -273,7 +273,7 @@ func passOn(ctx context.Context, method, url string, body []byte) (int, []byte, 
 	return resp.StatusCode, answer, err
 }
 
-// approve lets the oldest held messages through.
+// approve approves the oldest held messages.
 func (c *crash) approve(ctx context.Context) error {
 	raw, err := c.owner.Call(ctx, "GET", "approvals", params("state", "pending", "limit", "5"), nil)
 	if err != nil {
@@ -294,7 +294,7 @@ func (c *crash) approve(ctx context.Context) error {
 	return nil
 }
 
-// audit compares what the process acknowledged with what it knows.
+// audit checks that the process still has everything that it acknowledged.
 func (c *crash) audit() {
 	ctx, t := c.t.Context(), c.t
 	for _, id := range c.cards {
@@ -317,7 +317,7 @@ func (c *crash) audit() {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// A held message that was approved meanwhile answers with its final reply (AM-22).
+		// If a held message was approved meanwhile, the repetition gets the final reply (AM-22).
 		if e.status == http.StatusOK && (status != e.status || !bytes.Equal(answer, e.answer)) {
 			t.Errorf("%s was answered %d %s, now %d %s", id, e.status, e.answer, status, answer)
 		}
@@ -335,7 +335,7 @@ func (c *crash) audit() {
 	c.auditReplies()
 }
 
-// auditInbox wants every message in the inbox once: the acknowledged ones and those that were sent again.
+// auditInbox checks that every message is in the inbox exactly once, whether it was acknowledged or sent again.
 func (c *crash) auditInbox(ctx context.Context) {
 	seen := map[wire.MessageID]int{}
 	for after := ""; ; {
@@ -368,11 +368,11 @@ func (c *crash) auditInbox(ctx context.Context) {
 	}
 }
 
-// drain waits until every reply has left.
+// drain waits until the outbox is empty.
 func (c *crash) drain(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	err := until(ctx, "replies still wait in the outbox", func() (bool, error) {
+	err := poll(ctx, "replies still wait in the outbox", func() (bool, error) {
 		raw, err := c.owner.Call(ctx, "GET", "status", nil, nil)
 		if err != nil {
 			return false, err
@@ -385,14 +385,14 @@ func (c *crash) drain(ctx context.Context) {
 	}
 }
 
-// auditReplies wants every approved message answered, and none by two different messages.
+// auditReplies checks that every approved message was answered, and none by two different messages.
 func (c *crash) auditReplies() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.late) < len(c.approvals) {
-		c.t.Errorf("%d messages were approved, %d answered", len(c.approvals), len(c.late))
+	if len(c.lateReplies) < len(c.approvals) {
+		c.t.Errorf("%d messages were approved, %d answered", len(c.approvals), len(c.lateReplies))
 	}
-	for to, ids := range c.late {
+	for to, ids := range c.lateReplies {
 		if len(ids) > 1 {
 			c.t.Errorf("%s was answered by %v", to, ids)
 		}

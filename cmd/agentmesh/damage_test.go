@@ -14,16 +14,17 @@ import (
 	"github.com/agentmesh/agentmesh/node/meshtest"
 )
 
-// TestDamagedRowsAreNotServed changes a bit of a card, of a message and of an inbox item in the database of a process: each
-// of them is answered with 503 and none of its bytes, everything else is served, and check names the rows (THREATS 37).
+// TestDamagedRowsAreNotServed changes a bit of a card, of a message and of an inbox item in the database. The process
+// answers a request for one of them with 503 and without its bytes, serves everything else, and check names the damaged
+// rows (THREATS 37).
 func TestDamagedRowsAreNotServed(t *testing.T) {
 	t.Parallel()
 	const whole, flipped = "nobody-reads-this", "nobody-reads-thiq"
-	f := front{t: t, header: "X-Forwarded-For", client: http.DefaultClient, serve: &tlsServe{t: t, data: filepath.Join(t.TempDir(), "data")}}
+	f := frontend{t: t, header: "X-Forwarded-For", client: http.DefaultClient, serve: &tlsServe{t: t, data: filepath.Join(t.TempDir(), "data")}}
 	serve := func() {
 		t.Helper()
 		f.serve.run([]string{"--set", "access.mode=open"})
-		f.address = "http://" + f.serve.where.Address
+		f.address = "http://" + f.serve.info.Address
 	}
 	get := func(want int, path string) string {
 		t.Helper()
@@ -89,11 +90,11 @@ func TestDamagedRowsAreNotServed(t *testing.T) {
 	}
 }
 
-// runAt runs a command on a data directory and returns what it printed.
+// runAt runs a command on a data directory, checks its exit code, and returns its output.
 func runAt(t *testing.T, data string, exit int, args ...string) []byte {
 	t.Helper()
 	cmd := agentmeshAt(data, args...)
-	out, _ := cmd.CombinedOutput() // the exit code says more than the error
+	out, _ := cmd.CombinedOutput() // the exit code is checked below
 	if code := cmd.ProcessState.ExitCode(); code != exit {
 		t.Fatalf("agentmesh %v exits %d, want %d: %s", args, code, exit, out)
 	}

@@ -20,10 +20,10 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// demoCmd runs the scheduling flow of the specification (§10) for real: three processes of this program, each with
-// a data directory of its own, and nothing between them but signed HTTP.
+// demoCmd runs the scheduling flow of the specification (§10) for real: three processes of this program, each with its
+// own data directory, which communicate only by HTTP with signed messages.
 type demoCmd struct {
-	Keep bool `help:"Leave directory and agents running, with some sample cards, until ctrl-c."`
+	Keep bool `help:"Keep directory and agents running, with some sample cards, until ctrl-c."`
 	JSON bool `help:"Print the result as JSON."`
 }
 
@@ -43,7 +43,7 @@ func (c *demoCmd) Run(ctx context.Context, a *app) (err error) {
 	defer cancel()
 	result, err := d.run(limited)
 	if err != nil {
-		return errors.Join(exit.Fail(exit.Unavailable, err), d.logs())
+		return errors.Join(exit.Fail(exit.Unavailable, err), d.logTails())
 	}
 	if c.JSON {
 		err = a.JSON(result)
@@ -51,12 +51,12 @@ func (c *demoCmd) Run(ctx context.Context, a *app) (err error) {
 		a.showDemo(result)
 	}
 	if err != nil || !c.Keep {
-		return errors.Join(err, result.fault())
+		return errors.Join(err, result.err())
 	}
-	return errors.Join(d.keep(ctx), result.fault())
+	return errors.Join(d.keepRunning(ctx), result.err())
 }
 
-// demo is the cast.
+// demo holds the processes of a running demo.
 type demo struct {
 	app   *app
 	dir   string
@@ -65,14 +65,14 @@ type demo struct {
 	directory, chris, sarah *child
 }
 
-// demoResult is what the demo shows.
+// demoResult is the result of the demo.
 type demoResult struct {
 	Transcript []demoLine        `json:"transcript"`
-	States     map[string]string `json:"states"`  // of the conversation, by owner
-	Notices    map[string]string `json:"notices"` // what each owner was told
+	States     map[string]string `json:"states"`  // state of the conversation, by owner
+	Notices    map[string]string `json:"notices"` // the notice about the agreed event, by owner
 }
 
-// demoLine is one message. Verified is the outcome of a check made here, with the key from the directory.
+// demoLine is one message. Verified reports whether the demo could verify the signature with the key in the directory.
 type demoLine struct {
 	From     string          `json:"from"`
 	To       string          `json:"to"`
@@ -84,7 +84,8 @@ type demoLine struct {
 	Payload  json.RawMessage `json:"payload"`
 }
 
-func (r demoResult) fault() error {
+// err returns an error if a signature does not verify.
+func (r demoResult) err() error {
 	for _, l := range r.Transcript {
 		if !l.Verified {
 			return exit.Fail(exit.No, errors.New("a signature of the transcript does not verify"))
@@ -93,32 +94,32 @@ func (r demoResult) fault() error {
 	return nil
 }
 
-func (d *demo) say(format string, args ...any) {
+func (d *demo) note(format string, args ...any) {
 	if !d.quiet {
 		d.app.Note(format, args...)
 	}
 }
 
-// run plays the flow to its end.
+// run runs the whole flow.
 func (d *demo) run(ctx context.Context) (demoResult, error) {
 	if err := d.start(ctx); err != nil {
 		return demoResult{}, err
 	}
-	sarah, err := d.find(ctx)
+	sarah, err := d.findSarah(ctx)
 	if err != nil {
 		return demoResult{}, err
 	}
-	d.say("Chris's agent found %s by q=sarah&capability=scheduling", sarah)
+	d.note("Chris's agent found %s by q=sarah&capability=scheduling", sarah)
 	conv, err := d.negotiate(ctx, sarah)
 	if err != nil {
 		return demoResult{}, err
 	}
 	result := demoResult{States: map[string]string{}, Notices: map[string]string{}}
 	for _, c := range []*child{d.chris, d.sarah} {
-		if result.States[c.name], err = c.completed(ctx, conv); err != nil {
+		if result.States[c.name], err = c.awaitCompletion(ctx, conv); err != nil {
 			return demoResult{}, err
 		}
-		if result.Notices[c.name], err = c.agreed(ctx); err != nil {
+		if result.Notices[c.name], err = c.agreementNotice(ctx); err != nil {
 			return demoResult{}, err
 		}
 	}
@@ -126,7 +127,7 @@ func (d *demo) run(ctx context.Context) (demoResult, error) {
 	return result, err
 }
 
-// start brings up the three processes. Sarah lets Chris's agent in, and nobody else.
+// start starts the three processes. Sarah's node only lets Chris's agent in.
 func (d *demo) start(ctx context.Context) (err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -135,31 +136,31 @@ func (d *demo) start(ctx context.Context) (err error) {
 	if d.directory, err = d.spawn(ctx, self, "directory", "--roles=directory"); err != nil {
 		return err
 	}
-	at := "--directory=" + d.directory.where.Directory
-	d.say("a directory runs at %s", d.directory.where.Directory)
-	if d.chris, err = d.spawn(ctx, self, "Chris", "--roles=node", at, "--name=Chris's Assistant"); err != nil {
+	join := "--directory=" + d.directory.info.Directory
+	d.note("a directory runs at %s", d.directory.info.Directory)
+	if d.chris, err = d.spawn(ctx, self, "Chris", "--roles=node", join, "--name=Chris's Assistant"); err != nil {
 		return err
 	}
 	hook := wire.Arr(wire.Obj(
 		wire.Member{Key: "intent", Value: wire.Text(string(wire.Schedule))},
 		wire.Member{Key: "exec", Value: wire.Texts([]string{self, "demo-hook"})},
 	))
-	d.sarah, err = d.spawn(ctx, self, "Sarah", "--roles=node", at, "--name=Sarah's Assistant",
-		"--set=access.allow="+string(d.chris.where.AgentID), "--set=hooks="+string(hook.JSON()))
+	d.sarah, err = d.spawn(ctx, self, "Sarah", "--roles=node", join, "--name=Sarah's Assistant",
+		"--set=access.allow="+string(d.chris.info.AgentID), "--set=hooks="+string(hook.JSON()))
 	if err != nil {
 		return err
 	}
 	for _, c := range []*child{d.chris, d.sarah} {
-		if err := c.listed(ctx); err != nil {
+		if err := c.awaitRegistration(ctx); err != nil {
 			return err
 		}
-		d.say("%s's agent %s runs at %s", c.name, c.where.AgentID, c.where.Endpoint)
+		d.note("%s's agent %s runs at %s", c.name, c.info.AgentID, c.info.Endpoint)
 	}
 	return nil
 }
 
-// find asks the directory as Chris's agent.
-func (d *demo) find(ctx context.Context) (wire.AgentID, error) {
+// findSarah searches the directory for Sarah's agent, as Chris's agent.
+func (d *demo) findSarah(ctx context.Context) (wire.AgentID, error) {
 	query := url.Values{"q": {"sarah"}, "capability": {"scheduling"}}
 	page, err := daemon.Fetch(ctx, d.chris.owner, owner.Discover.Call().Ask(query))
 	if err != nil {
@@ -171,7 +172,7 @@ func (d *demo) find(ctx context.Context) (wire.AgentID, error) {
 	return wire.AgentID(page.Items[0].Listing.Agents[0].GetStr("agent_id")), nil
 }
 
-// negotiate proposes, reads the counter that Sarah's hook makes, and accepts it.
+// negotiate proposes an event, checks that Sarah's hook answers with a counter, and accepts it.
 func (d *demo) negotiate(ctx context.Context, sarah wire.AgentID) (conv string, err error) {
 	first := nextFriday(time.Now())
 	event := wire.Obj(
@@ -181,7 +182,7 @@ func (d *demo) negotiate(ctx context.Context, sarah wire.AgentID) (conv string, 
 		})},
 		wire.Member{Key: "duration", Value: wire.Text("30m")},
 	)
-	reply, err := d.chris.say(ctx, sarah, "", wire.Obj(
+	reply, err := d.chris.sendSchedule(ctx, sarah, "", wire.Obj(
 		wire.Member{Key: "action", Value: wire.Text("propose")},
 		wire.Member{Key: "event", Value: event},
 	))
@@ -192,20 +193,19 @@ func (d *demo) negotiate(ctx context.Context, sarah wire.AgentID) (conv string, 
 		return "", fmt.Errorf("propose: Sarah's agent answered %q, want a counter", got)
 	}
 	conv = string(reply.Conversation)
-	if _, err := d.chris.say(ctx, sarah, conv, wire.Obj(wire.Member{Key: "action", Value: wire.Text("accept")})); err != nil {
+	if _, err := d.chris.sendSchedule(ctx, sarah, conv, wire.Obj(wire.Member{Key: "action", Value: wire.Text("accept")})); err != nil {
 		return "", fmt.Errorf("accept: %w", err)
 	}
 	return conv, nil
 }
 
-// nextFriday is ten in the morning of the next Friday that is at least a day away.
+// nextFriday returns ten in the morning of the next Friday that is at least a day away.
 func nextFriday(now time.Time) time.Time {
 	t := time.Date(now.Year(), now.Month(), now.Day()+2, 10, 0, 0, 0, now.Location())
 	return t.AddDate(0, 0, int(time.Friday-t.Weekday()+7)%7)
 }
 
-// transcript reads the conversation on Chris's side and checks every signature with the key that the directory
-// lists for its sender.
+// transcript reads the conversation from Chris's node and verifies every signature with the key in the directory.
 func (d *demo) transcript(ctx context.Context, conv string) ([]demoLine, error) {
 	var entries []owner.Entry
 	err := readConversation(ctx, d.chris.owner, conv, "", func(page owner.Transcript, _ json.RawMessage) error {
@@ -217,8 +217,8 @@ func (d *demo) transcript(ctx context.Context, conv string) ([]demoLine, error) 
 	}
 	calls := client.NewHTTP(client.HTTPConfig{Local: true})
 	defer calls.Close()
-	directory := client.NewDirectory(d.directory.where.Directory, calls, nil)
-	names := map[wire.AgentID]string{d.chris.where.AgentID: d.chris.name, d.sarah.where.AgentID: d.sarah.name}
+	directory := client.NewDirectory(d.directory.info.Directory, calls, nil)
+	names := map[wire.AgentID]string{d.chris.info.AgentID: d.chris.name, d.sarah.info.AgentID: d.sarah.name}
 	var lines []demoLine
 	for _, e := range entries {
 		v, err := wire.ParseObject(e.Message)
@@ -230,15 +230,16 @@ func (d *demo) transcript(ctx context.Context, conv string) ([]demoLine, error) 
 			return nil, fmt.Errorf("read the transcript: %w", err)
 		}
 		line := demoLine{From: names[m.From], To: names[m.To], FromID: m.From, ToID: m.To, Action: m.Action(), Payload: m.Payload.JSON()}
-		if checked, err := checkLine(ctx, directory, m); err == nil {
-			line.Verified, line.Form = true, checked.Form.String()
+		if signature, err := verifyWithCard(ctx, directory, m); err == nil {
+			line.Verified, line.Form = true, signature.Form.String()
 		}
 		lines = append(lines, line)
 	}
 	return lines, nil
 }
 
-func checkLine(ctx context.Context, directory *client.Directory, m wire.Message) (signing.Verified, error) {
+// verifyWithCard verifies a message with the key on the sender's card in the directory.
+func verifyWithCard(ctx context.Context, directory *client.Directory, m wire.Message) (signing.Verified, error) {
 	card, err := directory.Card(ctx, m.From)
 	if err != nil {
 		return signing.Verified{}, err
@@ -247,7 +248,7 @@ func checkLine(ctx context.Context, directory *client.Directory, m wire.Message)
 	if err != nil {
 		return signing.Verified{}, err
 	}
-	return key.VerifyValue(m.Tree.Without("signature"), m.Signature, signedAround(m.Time), time.Now())
+	return key.VerifyValue(m.Tree.Without("signature"), m.Signature, signatureWindow(m.Time), time.Now())
 }
 
 func (a *app) showDemo(r demoResult) {
@@ -258,16 +259,16 @@ func (a *app) showDemo(r demoResult) {
 			mark = "SIGNATURE BAD"
 		}
 		a.Print("%-5s → %-5s  %-8s  %s", l.From, l.To, terminal.Clean(l.Action), mark)
-		a.Print("               %s", terminal.Short(string(l.Payload), 200))
+		a.Print("               %s", terminal.Truncate(string(l.Payload), 200))
 	}
 	a.Print("")
 	for _, name := range []string{"Chris", "Sarah"} {
-		a.Print("%s's side: conversation %s, told: %s", name, r.States[name], terminal.Clean(r.Notices[name]))
+		a.Print("%s's side: conversation %s, notice: %s", name, r.States[name], terminal.Clean(r.Notices[name]))
 	}
 }
 
-// agreed is the notice that an event was agreed.
-func (c *child) agreed(ctx context.Context) (string, error) {
+// agreementNotice returns the notice to the owner about the agreed event.
+func (c *child) agreementNotice(ctx context.Context) (string, error) {
 	page, err := daemon.Fetch(ctx, c.owner, owner.ListNotices.Call())
 	if err != nil {
 		return "", fmt.Errorf("read %s's notices: %w", c.name, err)
@@ -277,29 +278,29 @@ func (c *child) agreed(ctx context.Context) (string, error) {
 			return n.Title + ": " + n.Text, nil
 		}
 	}
-	return "", fmt.Errorf("%s was not told", c.name)
+	return "", fmt.Errorf("%s has no notice about the agreed event", c.name)
 }
 
-// keep leaves everything running for curl until ctx ends.
-func (d *demo) keep(ctx context.Context) error {
-	if err := d.samples(ctx); err != nil {
+// keepRunning registers sample cards and keeps the processes running until ctx ends.
+func (d *demo) keepRunning(ctx context.Context) error {
+	if err := d.registerSamples(ctx); err != nil {
 		return exit.Fail(exit.Unavailable, err)
 	}
 	a := d.app
-	a.Note("directory and agents go on running, ctrl-c stops them; try:")
-	a.Note("  curl '%s/agents?q=sarah'", d.directory.where.Directory)
-	a.Note("  curl '%s/agents?capability=translation'", d.directory.where.Directory)
+	a.Note("directory and agents keep running; stop them with ctrl-c; try:")
+	a.Note("  curl '%s/agents?q=sarah'", d.directory.info.Directory)
+	a.Note("  curl '%s/agents?capability=translation'", d.directory.info.Directory)
 	a.Note("  agentmesh --data %s inbox", filepath.Join(d.dir, "Sarah"))
 	a.Note("  agentmesh --data %s conversations", filepath.Join(d.dir, "Chris"))
 	<-ctx.Done()
 	return nil
 }
 
-// samples registers cards of agents that do not run, so that there is something to find.
-func (d *demo) samples(ctx context.Context) error {
+// registerSamples registers cards of agents that do not run, so that the user has more cards to search.
+func (d *demo) registerSamples(ctx context.Context) error {
 	calls := client.NewHTTP(client.HTTPConfig{Local: true})
 	defer calls.Close()
-	directory := client.NewDirectory(d.directory.where.Directory, calls, nil)
+	directory := client.NewDirectory(d.directory.info.Directory, calls, nil)
 	for _, s := range []struct{ name, about, capability string }{
 		{"Ada's Translator", "Translates letters between English, French and German.", "translation"},
 		{"Bean & Leaf Orders", "Takes orders for coffee beans and tea.", "commerce"},

@@ -7,8 +7,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// demoHookCmd is Sarah's agent in the demo: an exec hook as docs describe it (AM-72, AM-74), one JSON document in,
-// one out. It prefers 45 minutes and its own café, and agrees to what is agreed.
+// demoHookCmd is Sarah's agent in the demo: an exec hook (AM-72, AM-74), which reads one JSON document and writes one. It
+// answers a proposal with a counter for 45 minutes at its own café, and an accept with an accept.
 type demoHookCmd struct{}
 
 func (c *demoHookCmd) Run(a *app) error {
@@ -18,9 +18,9 @@ func (c *demoHookCmd) Run(a *app) error {
 	}
 	message, _ := call.Get("message")
 	payload, _ := message.Get("payload")
-	answer, ok := sarahSays(payload)
+	answer, ok := answerAsSarah(payload)
 	if !ok {
-		return nil // nothing to say: the sender gets {"action":"received"}
+		return nil // without an answer, the sender gets {"action":"received"}
 	}
 	line, err := json.Marshal(struct {
 		Payload wire.Value `json:"payload"`
@@ -32,7 +32,7 @@ func (c *demoHookCmd) Run(a *app) error {
 	return nil
 }
 
-func sarahSays(payload wire.Value) (wire.Value, bool) {
+func answerAsSarah(payload wire.Value) (wire.Value, bool) {
 	switch payload.GetStr("action") {
 	case "propose":
 		event, _ := payload.Get("event")

@@ -11,25 +11,25 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 )
 
-// directoryCmd is about directories as such.
+// directoryCmd has the commands about directories.
 type directoryCmd struct {
-	Mirror directoryMirrorCmd `cmd:"" help:"Serve a read-only copy of another directory that checks every card itself."`
+	Mirror directoryMirrorCmd `cmd:"" help:"Serve a read-only copy of another directory. The copy verifies every card itself."`
 }
 
-// directoryMirrorCmd runs a directory that follows another one's feed of changes. It keeps a data directory of its own.
+// directoryMirrorCmd runs a directory that follows the feed of another directory. It has its own data directory.
 type directoryMirrorCmd struct {
-	URL  string `arg:"" help:"Base URL of the directory, https://directory.example.com/v1."`
-	JSON bool   `help:"Print where everything runs as one line of JSON."`
+	URL  string `arg:"" help:"Base URL of the directory, such as https://directory.example.com/v1."`
+	JSON bool   `help:"Print the addresses as one line of JSON."`
 }
 
 func (c *directoryMirrorCmd) Run(ctx context.Context, a *app) error {
 	u, err := url.Parse(c.URL)
 	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
-		return exit.FailHint(exit.Usage, fmt.Errorf("%s is no URL", terminal.Clean(c.URL)), "name the base URL of a directory, which usually ends in /v1")
+		return exit.FailHint(exit.Usage, fmt.Errorf("%s is not an http or https URL", terminal.Clean(c.URL)), "name the base URL of a directory, which usually ends in /v1")
 	}
 	roles := config.RoleDirectory
 	a.globals.Roles = &roles
-	a.quietest = slog.LevelDebug
+	a.minLogLevel = slog.LevelDebug
 	o, err := a.options()
 	if err != nil {
 		return err

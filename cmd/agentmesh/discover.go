@@ -14,9 +14,9 @@ import (
 
 type discoverCmd struct {
 	Query      string   `arg:"" optional:"" help:"Words in name or description."`
-	Capability []string `placeholder:"TAG" sep:"none" help:"Only agents with this capability; may be repeated."`
-	Intent     []string `placeholder:"INTENT" sep:"none" help:"Only agents that take this intent; may be repeated."`
-	Limit      int      `default:"20" help:"At most so many, 1 to 100."`
+	Capability []string `placeholder:"TAG" sep:"none" help:"List only agents with this capability. Repeat for more."`
+	Intent     []string `placeholder:"INTENT" sep:"none" help:"List only agents that accept this intent. Repeat for more."`
+	Limit      int      `default:"20" help:"Maximum number of agents per directory, 1 to 100."`
 	JSON       bool     `help:"Print the result as JSON."`
 }
 
@@ -28,13 +28,13 @@ func (c *discoverCmd) Run(ctx context.Context, a *app) error {
 	for _, v := range c.Intent {
 		query.Add("intent", v)
 	}
-	page, err := answer(ctx, a, c.JSON, owner.Discover.Call().Ask(query), a.showFound)
+	page, err := askFor(ctx, a, c.JSON, owner.Discover.Call().Ask(query), a.showFound)
 	if err != nil {
 		return err
 	}
 	for _, f := range page.Items {
 		if f.Error != "" {
-			return exit.Quietly(exit.Unavailable)
+			return exit.FailSilently(exit.Unavailable)
 		}
 	}
 	return nil
@@ -42,7 +42,7 @@ func (c *discoverCmd) Run(ctx context.Context, a *app) error {
 
 func (a *app) showFound(page owner.List[owner.Found]) {
 	if len(page.Items) == 0 {
-		a.Note("the node has no directory to ask")
+		a.Note("the node has no directory to search; name one with --directory URL")
 		return
 	}
 	rows := [][]string{{"AGENT", "NAME", "CAPABILITIES", "DESCRIPTION"}}
@@ -63,23 +63,23 @@ func (a *app) showFound(page owner.List[owner.Found]) {
 				unproven = true
 			}
 			rows = append(rows, []string{
-				id, terminal.Short(card.GetStr("name"), 40), terminal.Short(texts(card, "capabilities"), 40), terminal.Short(card.GetStr("description"), 60),
+				id, terminal.Truncate(card.GetStr("name"), 40), terminal.Truncate(joinTexts(card, "capabilities"), 40), terminal.Truncate(card.GetStr("description"), 60),
 			})
 		}
 	}
 	if unproven {
-		a.Note("not proven: the id is made of another key than the one on the card, so somebody else may have registered it")
+		a.Note("not proven: the id is derived from another key than the one on the card, so somebody else may have registered it")
 	}
 	switch {
 	case len(rows) > 1:
 		a.Table(rows)
 	case asked > 0:
-		a.Note("no agent found")
+		a.Note("no agents found")
 	}
 }
 
-// texts joins the strings of a list.
-func texts(v wire.Value, key string) string {
+// joinTexts returns the strings of the list at key, separated by commas.
+func joinTexts(v wire.Value, key string) string {
 	list, _ := v.Get(key)
 	var out []string
 	for e := range list.Elems() {

@@ -12,10 +12,11 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 )
 
-// TestDiskFull backs up to and restores onto a file system with too little room: both say so and leave nothing.
+// TestDiskFull runs backup, restore and compact on a file system that is too small. Each reports the full disk and leaves
+// no files behind.
 func TestDiskFull(t *testing.T) {
 	if err := exec.Command("unshare", "-rm", "true").Run(); err != nil {
-		t.Skipf("no mounts of one's own: %v", err)
+		t.Skipf("cannot mount file systems: %v", err)
 	}
 	data, archive := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "archive.zip")
 	mustRun(t, data, "init")
@@ -31,12 +32,12 @@ func TestDiskFull(t *testing.T) {
 		"restore":          {"--data", filepath.Join(small, "data"), "restore", archive},
 	} {
 		cmd := exec.Command("unshare", append([]string{"-rm", "sh", "-c", script, small, agentmeshBinary(os.Environ())}, args...)...)
-		var said strings.Builder
-		cmd.Stderr = &said
+		var errOut strings.Builder
+		cmd.Stderr = &errOut
 		left, err := cmd.Output()
 		ended, _ := errors.AsType[*exec.ExitError](err)
-		if ended == nil || ended.ExitCode() != exit.Unavailable || !strings.Contains(said.String(), "no space left on device; make room") {
-			t.Errorf("%s: %v\n%s", name, err, said.String())
+		if ended == nil || ended.ExitCode() != exit.Unavailable || !strings.Contains(errOut.String(), "no space left on device; make room") {
+			t.Errorf("%s: %v\n%s", name, err, errOut.String())
 		}
 		if len(left) > 0 {
 			t.Errorf("%s left behind %s", name, left)
@@ -67,6 +68,6 @@ func TestDiskFull(t *testing.T) {
 
 func randomBytes(n int) []byte {
 	b := make([]byte, n)
-	rand.Read(b) // it does not fail
+	rand.Read(b) // never fails
 	return b
 }

@@ -8,10 +8,9 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 )
 
-// doctorCmd looks at a node from inside and from outside and says what to do about what is wrong. It changes
-// nothing, and it works whether a serve runs or not: what only a running one can show is a warning then.
+// doctorCmd examines a node from inside and outside. It changes nothing and does not need a running serve.
 type doctorCmd struct {
-	URL  string `arg:"" optional:"" help:"Look at the agent at this URL instead, as a directory and its peers see it, or at the directory there."`
+	URL  string `arg:"" optional:"" help:"Examine the agent or directory at this URL instead, as its peers see it."`
 	JSON bool   `help:"Print the result as JSON."`
 }
 
@@ -25,7 +24,7 @@ func (c *doctorCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	report, err := doctor.Examine(ctx, doctor.Options{
-		Dir: datadir.Dir(dir), Source: src, Directories: a.globals.Directory, Version: thisBuild().Version, Passphrase: a.passphrase,
+		Dir: datadir.Dir(dir), Source: src, Directories: a.globals.Directory, Version: thisBuild().Version, Passphrase: a.readKeyPassphrase,
 	}, c.URL)
 	if err != nil {
 		return err
@@ -36,7 +35,7 @@ func (c *doctorCmd) Run(ctx context.Context, a *app) error {
 		a.showDoctor(report)
 	}
 	if err == nil && !report.OK {
-		err = exit.Quietly(exit.No)
+		err = exit.FailSilently(exit.No)
 	}
 	return err
 }

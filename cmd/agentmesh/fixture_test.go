@@ -8,15 +8,15 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// fixtures holds backups that programs of earlier schemas made, and the scripts that made them. A script finds it as
+// fixtures is the folder with backups that earlier versions made, and the scripts that made them. Scripts find it in
 // $FIXTURES.
 var fixtures = filepath.Join("testdata", "fixtures")
 
 // fixtureEnv names the script in fixtures that TestMakeFixture runs.
 const fixtureEnv = "AGENTMESH_TEST_FIXTURE"
 
-// TestMakeFixture makes the backups of one schema with the program as it is, for example with
-// AGENTMESH_TEST_FIXTURE=schema-1. A backup is never made again: it is what a program of that time wrote.
+// TestMakeFixture makes the backups of one schema with the current program, for example with
+// AGENTMESH_TEST_FIXTURE=schema-1. Never make an existing backup again: it must be the work of the earlier version.
 func TestMakeFixture(t *testing.T) {
 	name := os.Getenv(fixtureEnv)
 	if name == "" {

@@ -14,33 +14,34 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// flaky stands before an endpoint. It makes every message wait up to 300 ms, fails one in twenty and resets the
-// connection of one in fifty: half of both before the endpoint has the message, half after it has answered. The dice
-// fall alike at every run. Repetitions are spared, so that no letter waits for its third attempt.
+// flaky is an unreliable proxy in front of an endpoint. It delays every message by up to 300 ms, fails one in twenty and
+// resets the connection of one in fifty: half of both before the endpoint gets the message, half after the endpoint has
+// answered. The random numbers are the same in every run. Repeated messages get no fault, so that no outbox entry needs a
+// third attempt.
 type flaky struct {
-	endpoint atomic.Pointer[string] // where messages go
-	taken    atomic.Int64           // messages that the endpoint took and whose sender was told
+	endpoint atomic.Pointer[string] // URL of the endpoint
+	accepted atomic.Int64           // messages that the endpoint accepted and whose sender got the answer
 
 	mu      sync.Mutex
 	dice    *rand.Rand
 	seen    map[wire.MessageID]bool
 	failed  int
 	resets  int
-	refused int // the endpoint was not there
+	refused int // messages for which the endpoint was down
 }
 
 func newFlaky() *flaky {
 	return &flaky{dice: rand.New(rand.NewPCG(1, 2)), seen: map[wire.MessageID]bool{}}
 }
 
-// mischief is what happens to one message.
-type mischief struct {
+// fault is the treatment of one message.
+type fault struct {
 	wait        time.Duration
 	fail, reset bool
-	late        bool // only after the endpoint has answered
+	afterwards  bool // fail or reset only after the endpoint has answered
 }
 
-func (f *flaky) roll(body []byte) (m mischief) {
+func (f *flaky) roll(body []byte) (m fault) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	m.wait = time.Duration(f.dice.Int64N(int64(300 * time.Millisecond)))
@@ -51,7 +52,7 @@ func (f *flaky) roll(body []byte) (m mischief) {
 	}
 	f.seen[id] = true
 	n := f.dice.IntN(1000)
-	m.late = n%2 == 0
+	m.afterwards = n%2 == 0
 	switch {
 	case n < 50:
 		m.fail = true
@@ -68,20 +69,20 @@ func (f *flaky) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
-	var m mischief
+	var m fault
 	if r.Method == http.MethodPost {
 		m = f.roll(body)
 	}
 	<-time.After(m.wait)
-	if m.fail && !m.late {
+	if m.fail && !m.afterwards {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
 	}
-	if m.reset && !m.late {
+	if m.reset && !m.afterwards {
 		reset(w)
 		return
 	}
-	// What is on its way arrives, also when its sender has died.
+	// A message that has left its sender arrives even if the sender dies meanwhile.
 	status, answer, err := f.forward(context.WithoutCancel(r.Context()), r.Method, body)
 	switch {
 	case err != nil:
@@ -97,7 +98,7 @@ func (f *flaky) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(status)
 		if _, err := w.Write(answer); err == nil && r.Method == http.MethodPost && status < 300 {
-			f.taken.Add(1)
+			f.accepted.Add(1)
 		}
 	}
 }
@@ -107,10 +108,10 @@ func (f *flaky) forward(ctx context.Context, method string, body []byte) (int, [
 	if endpoint == nil {
 		return 0, nil, errors.New("the endpoint has not started")
 	}
-	return passOn(ctx, method, *endpoint, body)
+	return sendJSON(ctx, method, *endpoint, body)
 }
 
-// reset begins an answer and resets the connection in the middle of it.
+// reset writes the beginning of an answer and then resets the connection.
 func reset(w http.ResponseWriter) {
 	conn, buf, err := w.(http.Hijacker).Hijack()
 	if err != nil {

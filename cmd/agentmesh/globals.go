@@ -11,28 +11,27 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 )
 
-// settings turns the flags into settings, the fixed ones first, so that --set has the last word.
+// settings turns the flags into settings. The flags for single keys come first, so that --set overrides them.
 func (g Globals) settings() ([]config.Setting, error) {
 	var out []config.Setting
-	fixed := func(flag, key string, value *string) {
+	add := func(flag, key string, value *string) {
 		if value != nil {
 			out = append(out, config.Setting{Key: key, Value: *value, From: flag})
 		}
 	}
 	if g.TLS != nil {
-		expanded, err := forName(*g.TLS)
-		if err != nil {
+		var err error
+		if out, err = expandTLS(*g.TLS); err != nil {
 			return nil, err
 		}
-		out = expanded
 	}
-	fixed("--tls-cert", "tls.cert_file", g.TLSCert)
-	fixed("--tls-key", "tls.key_file", g.TLSKey)
-	fixed("--listen", "listen", g.Listen)
-	fixed("--public-url", "public_url", g.PublicURL)
-	fixed("--name", "name", g.Name)
-	fixed("--roles", "roles", g.Roles)
-	fixed("--via-relay", "via_relay", g.ViaRelay)
+	add("--tls-cert", "tls.cert_file", g.TLSCert)
+	add("--tls-key", "tls.key_file", g.TLSKey)
+	add("--listen", "listen", g.Listen)
+	add("--public-url", "public_url", g.PublicURL)
+	add("--name", "name", g.Name)
+	add("--roles", "roles", g.Roles)
+	add("--via-relay", "via_relay", g.ViaRelay)
 	if len(g.Directory) > 0 {
 		out = append(out, config.Setting{Key: "directories", Value: strings.Join(g.Directory, ","), From: "--directory"})
 	}
@@ -46,14 +45,14 @@ func (g Globals) settings() ([]config.Setting, error) {
 	return out, nil
 }
 
-// forName is what --tls NAME stands for.
-func forName(name string) ([]config.Setting, error) {
+// expandTLS returns the settings that --tls NAME stands for.
+func expandTLS(name string) ([]config.Setting, error) {
 	host, port, err := net.SplitHostPort(name)
 	if err != nil {
 		host, port = name, "443"
 	}
 	if u, err := url.Parse("https://" + name); err != nil || u.Host != name || host == "" {
-		return nil, exit.FailHint(exit.Usage, fmt.Errorf("--tls %s is no name", terminal.Clean(name)), "write the name alone, such as mesh.example.org")
+		return nil, exit.FailHint(exit.Usage, fmt.Errorf("--tls %s is not a host name", terminal.Clean(name)), "write only the name, such as mesh.example.org")
 	}
 	var out []config.Setting
 	for _, s := range []struct{ key, value string }{

@@ -7,7 +7,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 )
 
-// --tls NAME is all that a public node needs, and flags beside it win.
+// TestTLSFlag: --tls NAME sets everything that a public node needs, and other flags override it.
 func TestTLSFlag(t *testing.T) {
 	load := func(g Globals) (config.Config, error) {
 		settings, err := g.settings()

@@ -19,17 +19,17 @@ import (
 )
 
 type inboxCmd struct {
-	List inboxListCmd `cmd:"" default:"withargs" help:"List what came in, or follow it."`
-	Wait inboxWaitCmd `cmd:"" help:"Wait for the oldest item that nobody dealt with, and print it as JSON. It comes again until it is answered or acknowledged."`
-	Show inboxShowCmd `cmd:"" help:"Show one item."`
+	List inboxListCmd `cmd:"" default:"withargs" help:"List incoming messages, or follow them."`
+	Wait inboxWaitCmd `cmd:"" help:"Wait for the oldest new item and print it as JSON. The same item is printed until it is answered or acknowledged."`
+	Show inboxShowCmd `cmd:"" help:"Show an item."`
 	Ack  inboxAckCmd  `cmd:"" help:"Mark an item as read."`
 }
 
 type inboxListCmd struct {
-	State  string `placeholder:"STATE" help:"Only new, read, running, answered, held, rejected, withdrawn, expired, failed or interrupted ones."`
-	After  string `placeholder:"ID" help:"Only what came after this item."`
-	Limit  int    `default:"50" help:"At most so many: the newest ones; with --after, or with --json, the oldest ones, where next in the JSON is for --after."`
-	Follow bool   `help:"Go on and print what comes in, until interrupted. With --json one line each."`
+	State  string `placeholder:"STATE" help:"List only items in this state: new, read, running, answered, held, rejected, withdrawn, expired, failed or interrupted."`
+	After  string `placeholder:"ID" help:"List only items that came after this one."`
+	Limit  int    `default:"50" help:"Maximum number of items: the newest ones, or with --after or --json the oldest ones. Give next from the JSON to --after for more."`
+	Follow bool   `help:"Keep printing new items until interrupted. With --json, one line each."`
 	JSON   bool   `help:"Print the result as JSON."`
 }
 
@@ -47,13 +47,13 @@ func (c *inboxListCmd) query(after string) url.Values {
 	return params("state", c.State, "after", after, "limit", fmt.Sprint(c.Limit))
 }
 
-// followWait is how long one long poll waits.
-const followWait = 50
+// pollSeconds is how long one long poll waits.
+const pollSeconds = 50
 
-// follow prints items as they come in until the user stops it; with a state, whenever an item enters it, as one does
-// that was held and is let in after newer ones.
+// follow prints items as they come in until the user stops it. With --state, it prints an item whenever it enters that
+// state: the owner may admit a held item after newer ones.
 func (c *inboxListCmd) follow(ctx context.Context, a *app) error {
-	o, err := a.owner(ctx)
+	o, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -73,10 +73,10 @@ type follower struct {
 	seen map[string]bool
 }
 
-const maxFollowed = 100_000 // ids that are remembered
+const maxSeen = 100_000 // ids that a follower remembers
 
 func (f *follower) run(ctx context.Context) error {
-	resp, err := f.o.Do(ctx, owner.StreamEvents.Method, "events", params("topics", "inbox"), nil) // first, so that nothing falls between
+	resp, err := f.o.Do(ctx, owner.StreamEvents.Method, "events", params("topics", "inbox"), nil) // before list, so that no item is missed
 	if err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func (f *follower) run(ctx context.Context) error {
 	return exit.Fail(exit.Unavailable, errors.New("the running agentmesh ended the stream"))
 }
 
-// list prints what is there and was not printed.
+// list prints the items in the inbox that were not printed before.
 func (f *follower) list(ctx context.Context) error {
 	for after := f.c.After; ; {
 		raw, err := f.o.Call(ctx, "GET", "inbox", f.c.query(after), nil)
@@ -147,32 +147,32 @@ func (f *follower) show(raw json.RawMessage) error {
 	if err != nil || f.seen[i.ID] || f.c.State != "" && string(i.State) != f.c.State {
 		return err
 	}
-	if len(f.seen) >= maxFollowed {
+	if len(f.seen) >= maxSeen {
 		clear(f.seen)
 	}
 	f.seen[i.ID] = true
 	if f.c.JSON {
-		f.a.Print("%s", terminal.EscapeUnseen(raw))
+		f.a.Print("%s", terminal.EscapeUnsafe(raw))
 	} else {
 		f.a.showLine(i)
 	}
 	return nil
 }
 
-// inboxWaitCmd is for agents: wait, work, then reply or ack, and wait again. Nothing is lost where the agent dies in
-// between, because an item stays new until then.
+// inboxWaitCmd is for agents: wait, work, reply or ack, and wait again. If the agent dies in between, no item is lost,
+// because an item stays new until a reply or an ack.
 type inboxWaitCmd struct {
-	Timeout time.Duration `default:"50s" help:"How long to wait; 0 for ever. Exits with 75 where nothing came."`
+	Timeout time.Duration `default:"50s" help:"How long to wait; 0 waits forever. After the timeout, the exit code is 75."`
 }
 
 func (c *inboxWaitCmd) Run(ctx context.Context, a *app) error {
-	o, err := a.owner(ctx)
+	o, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
 	end := time.Now().Add(c.Timeout)
 	for ctx.Err() == nil {
-		wait := followWait * time.Second
+		wait := pollSeconds * time.Second
 		if c.Timeout > 0 {
 			wait = min(wait, time.Until(end))
 		}
@@ -189,18 +189,18 @@ func (c *inboxWaitCmd) Run(ctx context.Context, a *app) error {
 			return errors.Join(a.JSON(page.Items[0]), o.Close())
 		}
 		if c.Timeout > 0 && !time.Now().Before(end) {
-			return errors.Join(o.Close(), exit.Quietly(exit.TryAgain))
+			return errors.Join(o.Close(), exit.FailSilently(exit.TryAgain))
 		}
 	}
-	return errors.Join(o.Close(), exit.Quietly(exit.TryAgain))
+	return errors.Join(o.Close(), exit.FailSilently(exit.TryAgain))
 }
 
 func (a *app) showLine(i owner.Item) {
 	from := string(i.Peer)
 	if i.PeerName != "" {
-		from = terminal.Short(i.PeerName, 40) + " (" + from + ")"
+		from = terminal.Truncate(i.PeerName, 40) + " (" + from + ")"
 	}
-	a.Print("%s %s %-11s %s %s %s %s", terminal.Clean(i.ID), terminal.When(i.At), i.State, terminal.Clean(from), terminal.Clean(cmp.Or(string(i.Conversation), i.About)), terminal.Clean(string(i.Intent)), terminal.Short(string(i.Payload), 300))
+	a.Print("%s %s %-11s %s %s %s %s", terminal.Clean(i.ID), terminal.FormatTime(i.At), i.State, terminal.Clean(from), terminal.Clean(cmp.Or(string(i.Conversation), i.About)), terminal.Clean(string(i.Intent)), terminal.Truncate(string(i.Payload), 300))
 }
 
 type inboxShowCmd struct {
@@ -214,12 +214,12 @@ func (c *inboxShowCmd) Run(ctx context.Context, a *app) error {
 
 func (a *app) showItem(i owner.Item) {
 	rows := [][]string{{"id", i.ID}, {"state", string(i.State)}, {"from", string(i.Peer)}, {"name", i.PeerName}}
-	if i.About != "" { // a task: its bridge judged who may ask
+	if i.About != "" { // a task: its bridge has decided about its sender
 		rows = append(rows, []string{"about", i.About})
 	} else {
 		rows = append(rows, []string{"trust", i.Trust}, []string{"conversation", string(i.Conversation)})
 	}
-	rows = append(rows, []string{"intent", string(i.Intent)}, []string{"at", terminal.When(i.At)})
+	rows = append(rows, []string{"intent", string(i.Intent)}, []string{"at", terminal.FormatTime(i.At)})
 	if i.Sealed {
 		rows = append(rows, []string{"sealed", "only you and the sender can read it"})
 	}
@@ -232,9 +232,9 @@ func (a *app) showItem(i owner.Item) {
 	switch waits := i.State == owner.ItemNew || i.State == owner.ItemRead; {
 	case i.About == "" || !waits:
 	case strings.HasPrefix(i.Turn, thread.TurnSuggestion+"/"):
-		a.Hint("agentmesh reply %s --action accept does what is suggested, --action decline does not", terminal.Clean(i.ID))
+		a.Hint("agentmesh reply %s --action accept follows the suggestion, --action decline rejects it", terminal.Clean(i.ID))
 	default:
-		a.Hint("agentmesh reply %s 'a text' answers it; --action accept takes it on, --action decline does not", terminal.Clean(i.ID))
+		a.Hint("agentmesh reply %s 'a text' answers the task; --action accept accepts it, --action decline declines it", terminal.Clean(i.ID))
 	}
 }
 

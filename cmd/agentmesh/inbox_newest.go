@@ -11,13 +11,13 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// A person reads the newest items; a program goes through all of them, from the oldest on, and has --json and --after for
-// it. The inbox is kept in the order of arrival, so the newest are found by reading from a moment on, farther back where too
-// little came in since.
+// People read the newest items. Programs read all items from the oldest on, with --json and --after. The owner API lists
+// items in the order of arrival, so the newest items are found by reading from some moment on, and from an earlier moment
+// if there are too few.
 
-// show prints what a person wants to see of the inbox, and how to see more.
+// show prints the newest items for a person, or those after --after, and explains how to see more.
 func (c *inboxListCmd) show(ctx context.Context, a *app) error {
-	o, err := a.owner(ctx)
+	o, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -33,35 +33,35 @@ func (c *inboxListCmd) show(ctx context.Context, a *app) error {
 	}
 	switch {
 	case more && c.After != "" && len(list) > 0:
-		a.Note("there are newer items: --after %s lists them", terminal.Clean(list[len(list)-1].ID))
+		a.Note("there are newer items: list them with --after %s", terminal.Clean(list[len(list)-1].ID))
 	case more && c.State == "":
-		a.Note("there are older items: --limit says how many to list, --state new lists what waits")
+		a.Note("there are older items: list more with --limit, or only new ones with --state new")
 	case more:
-		a.Note("there are older items: --limit says how many to list")
+		a.Note("there are older items: list more with --limit")
 	case len(list) > 0:
 	case c.State != "" || c.After != "":
-		a.Note("no item of the inbox is like that")
+		a.Note("no items match")
 	default:
-		a.Note("nothing came in yet")
-		a.Hint("agentmesh inbox --follow waits for it; agentmesh approvals shows what waits for you")
+		a.Note("the inbox is empty")
+		a.Hint("agentmesh inbox --follow waits for messages; agentmesh approvals lists what waits for you")
 	}
 	return nil
 }
 
-// page reads items after a key, oldest first, and says whether more follow.
+// page reads the items after an id, oldest first, and reports whether more follow.
 func (c *inboxListCmd) page(ctx context.Context, o *daemon.Client, after string) (list []owner.Item, more bool, err error) {
 	page, err := daemon.Fetch(ctx, o, owner.ListInbox.Call().Ask(c.query(after)))
 	return page.Items, page.Next != "", err
 }
 
-// oldestItem is how far back the inbox is read.
-const oldestItem = 10 * 365 * 24 * time.Hour
+// maxWindow is how far back newest reads the inbox.
+const maxWindow = 10 * 365 * 24 * time.Hour
 
-// newest returns as many items as are to be listed, oldest first.
+// newest returns the newest items, up to the limit, oldest first.
 func (c *inboxListCmd) newest(ctx context.Context, o *daemon.Client, now time.Time) ([]owner.Item, error) {
 	for window := time.Minute; ; window *= 4 {
 		var found []owner.Item
-		after, more := fmt.Sprintf("in_%012x", now.Add(-window).UnixMilli()), true // as the ids of items begin
+		after, more := fmt.Sprintf("in_%012x", now.Add(-window).UnixMilli()), true // ids of items begin with their time
 		for more {
 			list, next, err := c.page(ctx, o, after)
 			if err != nil {
@@ -73,7 +73,7 @@ func (c *inboxListCmd) newest(ctx context.Context, o *daemon.Client, now time.Ti
 				after = list[len(list)-1].ID
 			}
 		}
-		if len(found) == c.Limit || window > oldestItem {
+		if len(found) == c.Limit || window > maxWindow {
 			return found, nil
 		}
 	}

@@ -15,17 +15,17 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// direct is the transport of an owner API in this process.
-type direct struct{ http.Handler }
+// handlerTransport answers requests with a handler in this process.
+type handlerTransport struct{ http.Handler }
 
-func (d direct) RoundTrip(r *http.Request) (*http.Response, error) {
+func (d handlerTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	w := httptest.NewRecorder()
 	d.ServeHTTP(w, r)
 	return w.Result(), nil
 }
 
-// The newest items are found wherever they lie: years ago, all in one moment, or stamped by a clock that was ahead. Not
-// all of a long inbox is read for them.
+// TestNewestItems: newest finds the newest items if they are years old, of one moment, or stamped by a clock that
+// was ahead, and does not read all of a long inbox.
 func TestNewestItems(t *testing.T) {
 	now := time.Now()
 	id := func(ago time.Duration, n int) string {
@@ -58,7 +58,7 @@ func TestNewestItems(t *testing.T) {
 			}
 			_, _ = w.Write(answer.JSON())
 		})
-		c, o := &inboxListCmd{Limit: 5}, &daemon.Client{Client: owner.Client{HTTP: &http.Client{Transport: direct{api}}}}
+		c, o := &inboxListCmd{Limit: 5}, &daemon.Client{Client: owner.Client{HTTP: &http.Client{Transport: handlerTransport{api}}}}
 		list, err := c.newest(t.Context(), o, now)
 		var got []string
 		for _, i := range list {

@@ -10,7 +10,7 @@ import (
 
 // initCmd makes a new agent; serve does the same on its first run.
 type initCmd struct {
-	Encrypt bool `help:"Encrypt the two private keys with a passphrase, which every start then needs."`
+	Encrypt bool `help:"Encrypt the private keys with a passphrase, which every start then needs."`
 	JSON    bool `help:"Print the result as JSON."`
 }
 
@@ -20,18 +20,18 @@ func (c *initCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if o.Dir.HasAgent() {
-		return exit.FailHint(exit.Config, fmt.Errorf("there is an agent in %s", o.Dir), "look at it with: agentmesh keys show")
+		return exit.FailHint(exit.Config, fmt.Errorf("there is already an agent in %s", o.Dir), "show it with: agentmesh keys show")
 	}
 	var passphrase []byte
 	if c.Encrypt {
-		if passphrase, err = a.newSecret("the signing key"); err != nil {
+		if passphrase, err = a.readNewPassphrase("the signing key"); err != nil {
 			return exit.Fail(exit.Usage, err)
 		}
 	}
 	if err := daemon.Init(ctx, o, passphrase); err != nil {
 		return err
 	}
-	keys, err := a.publicKeys(ctx)
+	keys, err := a.readPublicKeys(ctx)
 	if err != nil {
 		return err
 	}
@@ -39,6 +39,6 @@ func (c *initCmd) Run(ctx context.Context, a *app) error {
 		return a.JSON(keys)
 	}
 	a.Table([][]string{{"agent", keys.AgentID}, {"name", o.Config.Name}, {"key", keys.Fingerprint}, {"age", keys.AgeRecipient}, {"data", string(o.Dir)}})
-	a.Note("back up %s: whoever has its keys is this agent", o.Dir)
+	a.Note("back up %s: anyone who has its keys can act as this agent", o.Dir)
 	return nil
 }

@@ -19,12 +19,12 @@ import (
 
 type keysCmd struct {
 	Show     keysShowCmd     `cmd:"" default:"withargs" help:"Show the agent's id and public keys."`
-	Generate keysGenerateCmd `cmd:"" help:"Make a key file that has nothing to do with the agent."`
+	Generate keysGenerateCmd `cmd:"" help:"Make a key file. The agent's own keys stay as they are."`
 	Export   keysExportCmd   `cmd:"" name:"export-public" help:"Print the agent's public signing key."`
-	Rotate   keysRotateCmd   `cmd:"" help:"Make a new signing key; the old one vouches for it (AM-60)."`
+	Rotate   keysRotateCmd   `cmd:"" help:"Replace the signing key by a new one. The old key vouches for the new one."` // AM-60
 }
 
-// publicKeys is what keys show prints.
+// publicKeys is the result of keys show.
 type publicKeys struct {
 	AgentID      string `json:"agent_id"`
 	Derived      bool   `json:"id_is_derived"`
@@ -34,8 +34,8 @@ type publicKeys struct {
 	AgeRecipient string `json:"age_recipient,omitempty"`
 }
 
-// ownCard is the agent's card: as a running serve has it, else as stored, which needs neither passphrase nor database.
-func (a *app) ownCard(ctx context.Context) (wire.Value, error) {
+// readOwnCard returns the agent's card from the running serve or, without passphrase and database, the stored card.
+func (a *app) readOwnCard(ctx context.Context) (wire.Value, error) {
 	dir, err := a.dataDir()
 	if err != nil {
 		return wire.Value{}, err
@@ -54,8 +54,8 @@ func (a *app) ownCard(ctx context.Context) (wire.Value, error) {
 	return card, err
 }
 
-func (a *app) publicKeys(ctx context.Context) (publicKeys, error) {
-	card, err := a.ownCard(ctx)
+func (a *app) readPublicKeys(ctx context.Context) (publicKeys, error) {
+	card, err := a.readOwnCard(ctx)
 	if err != nil {
 		return publicKeys{}, err
 	}
@@ -76,7 +76,7 @@ type keysShowCmd struct {
 }
 
 func (c *keysShowCmd) Run(ctx context.Context, a *app) error {
-	k, err := a.publicKeys(ctx)
+	k, err := a.readPublicKeys(ctx)
 	if err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func (c *keysShowCmd) Run(ctx context.Context, a *app) error {
 type keysExportCmd struct{}
 
 func (c *keysExportCmd) Run(ctx context.Context, a *app) error {
-	k, err := a.publicKeys(ctx)
+	k, err := a.readPublicKeys(ctx)
 	if err != nil {
 		return err
 	}
@@ -102,7 +102,7 @@ func (c *keysExportCmd) Run(ctx context.Context, a *app) error {
 type keysGenerateCmd struct {
 	Kind    string `default:"ed25519" enum:"ed25519,age" help:"Kind of key: ${enum}."`
 	Encrypt bool   `help:"Encrypt the file with a passphrase."`
-	File    string `arg:"" help:"File to write; it must not exist."`
+	File    string `arg:"" help:"File to write, which must not exist."`
 }
 
 func (c *keysGenerateCmd) Run(a *app) error {
@@ -112,13 +112,13 @@ func (c *keysGenerateCmd) Run(a *app) error {
 	}
 	var passphrase []byte
 	if c.Encrypt {
-		if passphrase, err = a.passphrase(); err != nil {
+		if passphrase, err = a.readKeyPassphrase(); err != nil {
 			return exit.Fail(exit.Usage, err)
 		}
 	}
 	err = signing.WriteKeyFile(c.File, key, passphrase)
 	if errors.Is(err, fs.ErrExist) {
-		return exit.FailHint(exit.Input, fmt.Errorf("%s exists", c.File), "keys are never overwritten: name another file")
+		return exit.FailHint(exit.Input, fmt.Errorf("%s exists", c.File), "name another file: agentmesh never overwrites keys")
 	}
 	if err != nil {
 		return exit.Fail(exit.Input, err)
@@ -132,10 +132,10 @@ type keysRotateCmd struct {
 }
 
 func (c *keysRotateCmd) Run(ctx context.Context, a *app) error {
-	if err := a.atDirectories(ctx, c.JSON, owner.RotateKey.Call()); err != nil || c.JSON {
+	if err := a.askDirectories(ctx, c.JSON, owner.RotateKey.Call()); err != nil || c.JSON {
 		return err
 	}
-	k, err := a.publicKeys(ctx)
+	k, err := a.readPublicKeys(ctx)
 	if err != nil {
 		return err
 	}

@@ -15,11 +15,11 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// linksCmd is about connections to other networks.
+// linksCmd has the commands for links to other networks.
 type linksCmd struct {
-	List   linksListCmd   `cmd:"" default:"withargs" help:"List the configured links and how they stand."`
-	Status linksStatusCmd `cmd:"" help:"Say how one link stands."`
-	Test   linksTestCmd   `cmd:"" help:"Connect a link anew and say what is wrong with it."`
+	List   linksListCmd   `cmd:"" default:"withargs" help:"List the configured links and their state."`
+	Status linksStatusCmd `cmd:"" help:"Show the state of a link."`
+	Test   linksTestCmd   `cmd:"" help:"Connect a link again and report problems."`
 }
 
 type linksListCmd struct {
@@ -29,12 +29,12 @@ type linksListCmd struct {
 func (c *linksListCmd) Run(ctx context.Context, a *app) error {
 	return ask(ctx, a, c.JSON, get[owner.List[bridge.LinkStatus]]("links", nil), func(page owner.List[bridge.LinkStatus]) {
 		if len(page.Items) == 0 {
-			a.Note("no links are configured; docs/config.md tells how")
+			a.Note("no links are configured; docs/config.md explains how to add one")
 			return
 		}
 		rows := [][]string{{"LINK", "KIND", "STATE", "SINCE", "PEERS", "TO"}}
 		for _, l := range page.Items {
-			rows = append(rows, []string{l.Name, l.Kind, string(l.State), terminal.When(l.Since), strconv.Itoa(l.Peers), l.To})
+			rows = append(rows, []string{l.Name, l.Kind, string(l.State), terminal.FormatTime(l.Since), strconv.Itoa(l.Peers), l.To})
 		}
 		a.Table(rows)
 	})
@@ -46,7 +46,7 @@ type linksStatusCmd struct {
 }
 
 func (c *linksStatusCmd) Run(ctx context.Context, a *app) error {
-	o, err := a.owner(ctx)
+	o, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -66,8 +66,8 @@ func (c *linksStatusCmd) Run(ctx context.Context, a *app) error {
 			return a.JSON(l)
 		}
 		a.Table([][]string{
-			{"link", l.Name}, {"kind", l.Kind}, {"to", l.To}, {"state", string(l.State)}, {"since", terminal.When(l.Since)},
-			{"peers", strconv.Itoa(l.Peers)}, {"next try", terminal.When(l.Retry)}, {"last error", orDash(l.Error)},
+			{"link", l.Name}, {"kind", l.Kind}, {"to", l.To}, {"state", string(l.State)}, {"since", terminal.FormatTime(l.Since)},
+			{"peers", strconv.Itoa(l.Peers)}, {"next try", terminal.FormatTime(l.Retry)}, {"last error", orDash(l.Error)},
 		})
 		return nil
 	}
@@ -80,7 +80,7 @@ type linksTestCmd struct {
 }
 
 func (c *linksTestCmd) Run(ctx context.Context, a *app) error {
-	result, err := answer(ctx, a, c.JSON, post[daemon.LinkTest]("links/"+url.PathEscape(c.Link)+"/test", nil), func(t daemon.LinkTest) {
+	result, err := askFor(ctx, a, c.JSON, post[daemon.LinkTest]("links/"+url.PathEscape(c.Link)+"/test", nil), func(t daemon.LinkTest) {
 		if t.OK {
 			a.Print("%s: works", terminal.Clean(t.Name))
 		}

@@ -1,13 +1,12 @@
-// Command agentmesh is an AgentMesh directory and a signed-messaging node in one binary, and the tools around
-// them.
+// Command agentmesh is an AgentMesh directory, a signed-messaging node, and the tools around them in one binary.
 //
-// `agentmesh serve` is the process that runs; nearly every other command is a question to it, over the owner API
-// on a Unix socket in the data directory. Where no serve runs, the same handlers run inside the command on the
-// locked database, so a command behaves the same either way.
+// `agentmesh serve` is the long-running process. Nearly every other command calls it through the owner API, over a Unix
+// socket in the data directory. If no serve runs, the command opens the database and runs the same handlers itself, so it
+// behaves the same way.
 //
-// This package is the only place that reads flags, environment and configuration, that handles signals and that
-// exits. What an agent, a directory, a message is, it leaves to the packages below; here they are made and
-// connected by cmd/internal/daemon. One command per file.
+// Only this package and the packages in cmd/internal read flags, environment and configuration, and only this package
+// handles signals and exits. cmd/internal/daemon makes and connects the services, which other packages implement. Each
+// command has its own file.
 package main
 
 import (
@@ -21,7 +20,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	_ "time/tzdata" // a static binary may run where no zones are installed
+	_ "time/tzdata" // a static binary may run on a machine without time zone files
 
 	"github.com/alecthomas/kong"
 
@@ -45,82 +44,82 @@ type commands struct {
 	Globals
 
 	Init   initCmd   `cmd:"" group:"run" help:"Make a new agent: keys, card, database."`
-	Serve  serveCmd  `cmd:"" group:"run" help:"Run directory and node; makes an agent on its first run."`
-	Page   pageCmd   `cmd:"" group:"run" help:"Open the owner's page in a browser: prints its address with a code to sign in."`
-	Audit  auditCmd  `cmd:"" group:"run" help:"Who was let in, refused and approved, by which rule, by whom."`
-	Status statusCmd `cmd:"" group:"run" help:"Say how the node is doing."`
-	Doctor doctorCmd `cmd:"" group:"run" help:"Examine the node from inside and outside, and say what to do."`
-	Pause  pauseCmd  `cmd:"" group:"run" help:"Take no messages until resume."`
-	Resume resumeCmd `cmd:"" group:"run" help:"Take messages again."`
-	Demo   demoCmd   `cmd:"" group:"run" help:"Play the scheduling flow with three processes on this machine."`
+	Serve  serveCmd  `cmd:"" group:"run" help:"Run directory and node. The first run makes an agent."`
+	Page   pageCmd   `cmd:"" group:"run" help:"Print the address of the owner's page, with a code to sign in."`
+	Audit  auditCmd  `cmd:"" group:"run" help:"Print the log of decisions: what was admitted, refused or approved, by whom, under which rule."`
+	Status statusCmd `cmd:"" group:"run" help:"Show the state of the node."`
+	Doctor doctorCmd `cmd:"" group:"run" help:"Examine the node from inside and outside, and recommend fixes."`
+	Pause  pauseCmd  `cmd:"" group:"run" help:"Refuse messages until resume."`
+	Resume resumeCmd `cmd:"" group:"run" help:"Accept messages again after pause."`
+	Demo   demoCmd   `cmd:"" group:"run" help:"Run the scheduling flow with three processes on this machine."`
 
 	Discover      discoverCmd      `cmd:"" group:"mesh" help:"Find agents in the node's directories."`
-	Card          cardCmd          `cmd:"" group:"mesh" help:"The agent's own card, and those of others."`
+	Card          cardCmd          `cmd:"" group:"mesh" help:"Show and check cards, your own and those of others."`
 	Register      registerCmd      `cmd:"" group:"mesh" help:"Register or renew the card in the node's directories now."`
-	Withdraw      withdrawCmd      `cmd:"" group:"mesh" help:"Take the card out of the node's directories."`
+	Withdraw      withdrawCmd      `cmd:"" group:"mesh" help:"Withdraw the card from the node's directories."`
 	Send          sendCmd          `cmd:"" group:"mesh" help:"Send a message."`
-	Reply         replyCmd         `cmd:"" group:"mesh" help:"Answer in a conversation."`
-	Inbox         inboxCmd         `cmd:"" group:"mesh" help:"What came in."`
-	Approvals     approvalsCmd     `cmd:"" group:"mesh" help:"What waits for your decision."`
-	Conversations conversationsCmd `cmd:"" group:"mesh" help:"Conversations and their transcripts."`
-	Peers         peersCmd         `cmd:"" group:"mesh" help:"What you decided about other agents."`
+	Reply         replyCmd         `cmd:"" group:"mesh" help:"Reply in a conversation."`
+	Inbox         inboxCmd         `cmd:"" group:"mesh" help:"List, follow and acknowledge incoming messages."`
+	Approvals     approvalsCmd     `cmd:"" group:"mesh" help:"List and decide the messages and requests that wait for you."`
+	Conversations conversationsCmd `cmd:"" group:"mesh" help:"List, show, export and close conversations."`
+	Peers         peersCmd         `cmd:"" group:"mesh" help:"Manage your rules, aliases and keys for other agents."`
 
-	Calendar calendarCmd `cmd:"" group:"mesh" help:"Your free times, and events that were agreed."`
+	Calendar calendarCmd `cmd:"" group:"mesh" help:"Show free times and agreed events, and propose or cancel events."`
 
-	Links      linksCmd      `cmd:"" group:"mesh" help:"Connections to other networks."`
-	Mess       messCmd       `cmd:"" group:"mesh" help:"Ask for something in the physical world, and do what others ask for."`
-	Mew        mewCmd        `cmd:"" group:"mesh" help:"MEW spaces: those that are served here, and those that the node takes part in."`
-	AgentRelay agentRelayCmd `cmd:"" name:"agentrelay" group:"mesh" help:"AgentRelay: the relay that is hosted here, and the relays that the node is linked to."`
+	Links      linksCmd      `cmd:"" group:"mesh" help:"Show and test links to other networks."`
+	Mess       messCmd       `cmd:"" group:"mesh" help:"Request work in the physical world, and carry out requests of others (MESS)."`
+	Mew        mewCmd        `cmd:"" group:"mesh" help:"Use MEW spaces that run here, and spaces behind links."`
+	AgentRelay agentRelayCmd `cmd:"" name:"agentrelay" group:"mesh" help:"Manage the AgentRelay relay that runs here, and use relays behind links."`
 
-	Moltspeak moltspeakCmd `cmd:"" group:"mesh" help:"MoltSpeak agents: query, delegate, call tools, consents."`
+	Moltspeak moltspeakCmd `cmd:"" group:"mesh" help:"Query MoltSpeak agents, delegate tasks, call tools, and manage consents."`
 
-	Keys    keysCmd      `cmd:"" group:"data" help:"Signing and encryption keys."`
+	Keys    keysCmd      `cmd:"" group:"data" help:"Show, make and rotate keys."`
 	Mirrors directoryCmd `cmd:"" name:"directory" group:"run" help:"Mirror another directory."`
-	Cards   cardsCmd     `cmd:"" group:"data" help:"The operator's hand on the directory: list, remove, ban, import, export."`
-	Token   tokenCmd     `cmd:"" group:"data" help:"Invite codes of the directory."`
-	Config  configCmd    `cmd:"" group:"data" help:"The configuration."`
-	Check   checkCmd     `cmd:"" group:"data" help:"Read the whole data directory and say what is wrong with it."`
-	Compact compactCmd   `cmd:"" group:"data" help:"Give the database's free space back to the disk, while nothing serves."`
-	Backup  backupCmd    `cmd:"" group:"data" help:"Write one archive of the whole data directory, also while serving."`
+	Cards   cardsCmd     `cmd:"" group:"data" help:"Manage the cards of the directory that runs here: list, remove, ban, import, export."`
+	Token   tokenCmd     `cmd:"" group:"data" help:"Manage invite codes of the directory that runs here."`
+	Config  configCmd    `cmd:"" group:"data" help:"Check the configuration."`
+	Check   checkCmd     `cmd:"" group:"data" help:"Check the whole data directory, while no serve runs."`
+	Compact compactCmd   `cmd:"" group:"data" help:"Return the database's free space to the disk, while no serve runs."`
+	Backup  backupCmd    `cmd:"" group:"data" help:"Write the whole data directory to one archive, also while serve runs."`
 	Restore restoreCmd   `cmd:"" group:"data" help:"Unpack an archive into a new data directory."`
 
-	Skill      skillCmd      `cmd:"" group:"data" help:"The skill for OpenClaw agents."`
-	Verify     verifyCmd     `cmd:"" group:"data" help:"Check an exported conversation or audit log, offline."`
-	Message    messageCmd    `cmd:"" group:"debug" help:"Look into messages of any implementation."`
+	Skill      skillCmd      `cmd:"" group:"data" help:"Install or print the skill for OpenClaw agents."`
+	Verify     verifyCmd     `cmd:"" group:"data" help:"Check an exported conversation or audit log offline."`
+	Message    messageCmd    `cmd:"" group:"debug" help:"Sign and verify messages of any implementation."`
 	Version    versionCmd    `cmd:"" group:"debug" help:"Print version and build."`
-	Completion completionCmd `cmd:"" group:"debug" help:"Print a completion script: source <(agentmesh completion bash)."`
-	Man        manCmd        `cmd:"" group:"debug" help:"Print the manual, or write all its pages."`
-	Complete   completeCmd   `cmd:"" hidden:"" help:"What may come next on the command line."`
-	DemoHook   demoHookCmd   `cmd:"" hidden:"" help:"The agent behind Sarah's node in the demo."`
+	Completion completionCmd `cmd:"" group:"debug" help:"Print a completion script, for example: source <(agentmesh completion bash)."`
+	Man        manCmd        `cmd:"" group:"debug" help:"Print a manual page, or write all pages."`
+	Complete   completeCmd   `cmd:"" hidden:"" help:"Print the candidates for the last word of a command line."`
+	DemoHook   demoHookCmd   `cmd:"" hidden:"" help:"Answer messages as Sarah's agent in the demo."`
 }
 
 // Globals are the flags that every command has.
 type Globals struct {
 	Data string   `placeholder:"DIR" env:"AGENTMESH_DATA" help:"Data directory (default: agentmesh in the user's configuration directory)."`
-	File string   `name:"config" placeholder:"FILE" env:"AGENTMESH_CONFIG" help:"Configuration file (default: agentmesh.yaml in the data directory, where it exists)."`
-	Set  []string `placeholder:"KEY=VALUE" sep:"none" help:"Set any key of the configuration; may be repeated."`
+	File string   `name:"config" placeholder:"FILE" env:"AGENTMESH_CONFIG" help:"Configuration file (default: agentmesh.yaml in the data directory, if it exists)."`
+	Set  []string `placeholder:"KEY=VALUE" sep:"none" help:"Set a configuration key, for example --set access.mode=open. Repeat for more keys."`
 
 	Listen    *string  `placeholder:"HOST:PORT" help:"Same as --set listen=…"`
 	PublicURL *string  `name:"public-url" placeholder:"URL" help:"Same as --set public_url=…"`
-	TLS       *string  `name:"tls" placeholder:"NAME" help:"Be https://NAME: get a certificate from Let's Encrypt, whose terms you accept by it, and listen on 443 and 80."`
+	TLS       *string  `name:"tls" placeholder:"NAME" help:"Serve https://NAME on ports 443 and 80, with a certificate from Let's Encrypt. With this flag you accept the terms of Let's Encrypt."`
 	TLSCert   *string  `name:"tls-cert" placeholder:"FILE" help:"Same as --set tls.cert_file=…"`
 	TLSKey    *string  `name:"tls-key" placeholder:"FILE" help:"Same as --set tls.key_file=…"`
 	Name      *string  `placeholder:"TEXT" help:"Same as --set name=…"`
-	Directory []string `placeholder:"URL" sep:"none" help:"Same as --set directories=…; may be repeated."`
-	ViaRelay  *string  `name:"via-relay" placeholder:"URL" help:"Same as --set via_relay=…: be reached through a directory's mailbox relay."`
+	Directory []string `placeholder:"URL" sep:"none" help:"Same as --set directories=… Repeat for more directories."`
+	ViaRelay  *string  `name:"via-relay" placeholder:"URL" help:"Same as --set via_relay=…: receive messages through the mailbox of a directory."`
 	Roles     *string  `placeholder:"ROLES" help:"Same as --set roles=…"`
 }
 
-// app is what a command runs in.
+// app holds what every command needs.
 type app struct {
 	terminal.UI
-	globals  Globals
-	environ  []string
-	quietest slog.Level // log lines below it are left out: commands that answer a question say little
+	globals     Globals
+	environ     []string
+	minLogLevel slog.Level // lower log levels are dropped; serve sets it to debug, other commands log only warnings
 }
 
-// helpFor is the command that says how what was typed is meant.
-func helpFor(err error) string {
+// helpCommand returns the command that prints the help for a command line that cannot be parsed.
+func helpCommand(err error) string {
 	var hint strings.Builder
 	hint.WriteString("agentmesh")
 	if wrong, ok := errors.AsType[*kong.ParseError](err); ok && wrong.Context != nil {
@@ -133,33 +132,33 @@ func helpFor(err error) string {
 	return hint.String() + " --help"
 }
 
-// stopped is how kong's wish to exit (--help) comes back out of the parser.
-type stopped int
+// exitPanic is the value of the panic that replaces kong's call of os.Exit, for example after --help.
+type exitPanic int
 
-// run is the whole program but for the process around it.
+// run runs the program with the given arguments and files, and returns its exit code.
 func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) (code int) {
 	var cli commands
-	a := &app{UI: terminal.UI{In: in, Out: out, Err: errOut}, environ: os.Environ(), quietest: slog.LevelWarn}
+	a := &app{UI: terminal.UI{In: in, Out: out, Err: errOut}, environ: os.Environ(), minLogLevel: slog.LevelWarn}
 	defer func() {
-		if s, ok := recover().(stopped); ok {
+		if s, ok := recover().(exitPanic); ok {
 			if code = int(s); len(args) == 0 {
 				code = exit.Usage
 			}
 		}
 	}()
-	if len(args) == 0 { // who does not know what to type is told, though nothing was asked
-		_, _ = newParser(&cli, errOut, errOut).Parse([]string{"--help"}) // ends in stopped
+	if len(args) == 0 { // print the help to standard error
+		_, _ = newParser(&cli, errOut, errOut).Parse([]string{"--help"}) // ends in an exitPanic
 	}
 	parser := newParser(&cli, out, errOut)
 	parsed, err := parser.Parse(args)
 	if err != nil {
 		a.Note("%v", err)
-		a.Hint(helpFor(err))
+		a.Hint(helpCommand(err))
 		return exit.Usage
 	}
 	a.globals = cli.Globals
 	parsed.BindTo(ctx, (*context.Context)(nil))
-	return a.report(parsed.Run(a))
+	return a.reportError(parsed.Run(a))
 }
 
 func newParser(cli *commands, out, errOut io.Writer) *kong.Kong {
@@ -167,17 +166,17 @@ func newParser(cli *commands, out, errOut io.Writer) *kong.Kong {
 		kong.Name("agentmesh"),
 		kong.Description("A directory and a signed-messaging node for AgentMesh 0.1.0-draft."),
 		kong.Writers(out, errOut),
-		kong.Exit(func(code int) { panic(stopped(code)) }),
+		kong.Exit(func(code int) { panic(exitPanic(code)) }),
 		kong.ExplicitGroups([]kong.Group{
 			{Key: "run", Title: "Run:"}, {Key: "mesh", Title: "Talk to other agents:"},
-			{Key: "data", Title: "Look after the data:"}, {Key: "debug", Title: "Debug:"},
+			{Key: "data", Title: "Manage the data:"}, {Key: "debug", Title: "Debug:"},
 		}),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),
 	)
 }
 
-// report prints an error, what to do about it on its last line, and returns the exit code.
-func (a *app) report(err error) int {
+// reportError prints an error with its hint on the last line, and returns the exit code.
+func (a *app) reportError(err error) int {
 	if err == nil {
 		return exit.OK
 	}
@@ -195,7 +194,7 @@ func (a *app) report(err error) int {
 	return exit.Code(err)
 }
 
-// dataDir returns the data directory that the command works on.
+// dataDir returns the data directory for the command.
 func (a *app) dataDir() (string, error) {
 	if a.globals.Data != "" {
 		return filepath.Abs(a.globals.Data)
@@ -216,7 +215,7 @@ func (a *app) configFile() (string, bool, error) {
 	return filepath.Join(dir, datadir.FileConfig), false, err
 }
 
-// source says where the configuration of this command comes from.
+// source returns the sources of the command's configuration.
 func (a *app) source() (config.Source, error) {
 	file, required, err := a.configFile()
 	if err != nil {
@@ -226,29 +225,29 @@ func (a *app) source() (config.Source, error) {
 	return config.Source{File: file, Required: required, Environ: a.environ, Settings: settings}, err
 }
 
-// logger returns the process's own log.
-func (a *app) logger(c config.Log) *slog.Logger {
+// newLogger returns the logger of the process.
+func (a *app) newLogger(c config.Log) *slog.Logger {
 	var level slog.Level
-	_ = level.UnmarshalText([]byte(c.Level)) // checked with the configuration
-	opts := &slog.HandlerOptions{Level: max(level, a.quietest)}
+	_ = level.UnmarshalText([]byte(c.Level)) // config.Check has validated the level
+	opts := &slog.HandlerOptions{Level: max(level, a.minLogLevel)}
 	if c.Format == "json" || c.Format == "auto" && !terminal.IsTerminal(a.Err) {
 		return slog.New(slog.NewJSONHandler(a.Err, opts))
 	}
 	return slog.New(slog.NewTextHandler(a.Err, opts))
 }
 
-// options returns what a process of this command works on.
+// options returns the options for a process of this command.
 func (a *app) options() (daemon.Options, error) {
 	src, err := a.source()
 	if err != nil {
 		return daemon.Options{}, err
 	}
-	cfg, err := src.LoadChecked(daemon.LinkKinds())
+	cfg, err := src.LoadAndCheck(daemon.LinkKinds())
 	if err != nil {
 		return daemon.Options{}, err
 	}
 	dir, err := a.dataDir()
 	return daemon.Options{
-		Config: cfg, Source: src, Dir: datadir.Dir(dir), Build: thisBuild(), Passphrase: a.passphrase, Note: a.Note, Logger: a.logger(cfg.Log),
+		Config: cfg, Source: src, Dir: datadir.Dir(dir), Build: thisBuild(), Passphrase: a.readKeyPassphrase, Note: a.Note, Logger: a.newLogger(cfg.Log),
 	}, err
 }

@@ -18,13 +18,13 @@ var update = flag.Bool("update", false, "write the generated documents and the e
 
 func TestMain(m *testing.M) {
 	flag.Set("test.parallel", "6") // scripts mostly wait for processes; -parallel overrides it
-	signing.PassphraseWork = 2     // of this process, and of those that scripts start
+	signing.PassphraseWork = 2     // also applies to the processes that scripts start
 	testscript.Main(m, map[string]func(){
 		"agentmesh": main,
 	})
 }
 
-// Every command must be usable without reading the source: its help names it and what it does.
+// TestEveryCommandHasHelp: every command and every flag has a help text.
 func TestEveryCommandHasHelp(t *testing.T) {
 	var cli commands
 	for _, node := range newParser(&cli, os.Stdout, os.Stderr).Model.Leaves(true) {
@@ -41,7 +41,7 @@ func TestEveryCommandHasHelp(t *testing.T) {
 
 var ansi = regexp.MustCompile("\x1b")
 
-// THREATS 28: what a stranger wrote cannot move the cursor, ring, or reorder the line.
+// TestClean: a stranger's text cannot move the cursor, ring the bell, or reorder the line (THREATS 28).
 func TestClean(t *testing.T) {
 	for _, tc := range []struct{ in, want string }{
 		{"plain text, Zoë, 日本語 🎉", "plain text, Zoë, 日本語 🎉"},
@@ -54,12 +54,12 @@ func TestClean(t *testing.T) {
 		{"\u2028\u2029\x00\x7f", "\uFFFD\uFFFD\uFFFD\uFFFD"},
 	} {
 		if got := terminal.Clean(tc.in); got != tc.want || ansi.MatchString(got) {
-			t.Errorf("clean(%q) = %q, want %q", tc.in, got, tc.want)
+			t.Errorf("Clean(%q) = %q, want %q", tc.in, got, tc.want)
 		}
 	}
 }
 
-// An error text is cleaned as well: it may carry what a peer sent.
+// TestReportCleans: error texts are cleaned, because they may contain a peer's text.
 func TestReportCleans(t *testing.T) {
 	errOut, err := os.Create(filepath.Join(t.TempDir(), "err"))
 	if err != nil {

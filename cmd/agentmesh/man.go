@@ -14,11 +14,11 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 )
 
-// manCmd writes the manual: agentmesh.1, and a page for each command with its subcommands. The pages are made of
-// the grammar that parses the command line, so they never say something else than the program.
+// manCmd writes the manual: agentmesh.1, and one page for each command with its subcommands. The pages are generated from
+// the grammar of the command line, so they always match the program.
 type manCmd struct {
-	Page string `arg:"" optional:"" help:"Command whose page to print; without it the first page: agentmesh man send | man -l -"`
-	Dir  string `placeholder:"DIR" help:"Write all pages into this directory instead."`
+	Page string `arg:"" optional:"" help:"Command whose page to print (default: the main page). For example: agentmesh man send | man -l -"`
+	Dir  string `placeholder:"DIR" help:"Write all pages into this directory."`
 }
 
 func (c *manCmd) Run(a *app) error {
@@ -37,7 +37,7 @@ func (c *manCmd) Run(a *app) error {
 			return err
 		}
 	}
-	return exit.FailHint(exit.Usage, fmt.Errorf("there is no page for %s", terminal.Clean(c.Page)), "agentmesh --help lists the commands")
+	return exit.FailHint(exit.Usage, fmt.Errorf("there is no page for %s", terminal.Clean(c.Page)), "list the commands with: agentmesh --help")
 }
 
 func (a *app) writeManual(dir string, pages []manPage) error {
@@ -58,17 +58,17 @@ func (a *app) writeManual(dir string, pages []manPage) error {
 // manPage is one page of section 1.
 type manPage struct{ name, text string }
 
-// manual makes all pages.
+// manual generates all pages.
 func manual(root *kong.Node, b daemon.Build) []manPage {
-	pages := []manPage{frontPage(root, b)}
-	for _, cmd := range shown(root.Children) {
+	pages := []manPage{mainPage(root, b)}
+	for _, cmd := range withoutHidden(root.Children) {
 		pages = append(pages, commandPage(cmd, b))
 	}
 	return pages
 }
 
-// shown leaves out the hidden commands.
-func shown(nodes []*kong.Node) []*kong.Node {
+// withoutHidden returns the nodes that are not hidden.
+func withoutHidden(nodes []*kong.Node) []*kong.Node {
 	var out []*kong.Node
 	for _, n := range nodes {
 		if !n.Hidden {
@@ -78,7 +78,7 @@ func shown(nodes []*kong.Node) []*kong.Node {
 	return out
 }
 
-func frontPage(root *kong.Node, b daemon.Build) manPage {
+func mainPage(root *kong.Node, b daemon.Build) manPage {
 	var r roff
 	r.title("agentmesh", b)
 	r.section("NAME")
@@ -91,7 +91,7 @@ func frontPage(root *kong.Node, b daemon.Build) manPage {
 	}
 	r.section("COMMANDS")
 	group := ""
-	for _, cmd := range shown(root.Children) {
+	for _, cmd := range withoutHidden(root.Children) {
 		if g := cmd.ClosestGroup(); g != nil && g.Title != group {
 			group = g.Title
 			r.subsection(strings.TrimSuffix(group, ":"))
@@ -99,7 +99,7 @@ func frontPage(root *kong.Node, b daemon.Build) manPage {
 		r.item(`\fBagentmesh\-`+escape(cmd.Name)+`\fR(1)`, cmd.Help)
 	}
 	r.section("OPTIONS")
-	r.paragraph("Every command has these:")
+	r.paragraph("Every command has these options:")
 	r.flags(root.Flags)
 	r.section("EXIT STATUS")
 	for _, e := range exit.Meanings {
@@ -128,7 +128,7 @@ func commandPage(cmd *kong.Node, b daemon.Build) manPage {
 	r.text(name + " - " + strings.TrimSuffix(cmd.Help, "."))
 	leaves := []*kong.Node{cmd}
 	if !cmd.Leaf() {
-		leaves = shown(cmd.Leaves(true))
+		leaves = withoutHidden(cmd.Leaves(true))
 	}
 	r.section("SYNOPSIS")
 	for i, leaf := range leaves {
@@ -144,22 +144,22 @@ func commandPage(cmd *kong.Node, b daemon.Build) manPage {
 		}
 		r.paragraph(leaf.Help)
 		if leaf.Parent != nil && leaf.Parent.DefaultCmd == leaf {
-			r.paragraph("This is what " + commandPath(leaf.Parent) + " does where no subcommand is named.")
+			r.paragraph("This is the default: " + commandPath(leaf.Parent) + " runs it without a subcommand.")
 		}
 		for _, p := range leaf.Positional {
-			r.item(`\fI`+escape(strings.ToUpper(p.Name))+`\fR`, filled(p.Help, p.Enum))
+			r.item(`\fI`+escape(strings.ToUpper(p.Name))+`\fR`, expandEnum(p.Help, p.Enum))
 		}
 		r.flags(leaf.Flags)
 	}
-	r.section("EVERYTHING ELSE")
-	r.paragraph("The options of all commands, the exit status, environment and files are in agentmesh(1).")
+	r.section("NOTES")
+	r.paragraph("agentmesh(1) describes the options of all commands, the exit status, the environment and the files.")
 	r.examples(manExamples[cmd.Name])
 	r.section("SEE ALSO")
 	r.request(seeAlso(cmd.Name, cmd.Parent))
 	return manPage{name, r.String()}
 }
 
-// commandPath is the words of a command.
+// commandPath returns the words of a command, such as "agentmesh peers add".
 func commandPath(n *kong.Node) string {
 	if n.Parent == nil {
 		return n.Name
@@ -167,7 +167,7 @@ func commandPath(n *kong.Node) string {
 	return commandPath(n.Parent) + " " + n.Name
 }
 
-// seeAlso names the pages of the same group; the first page names none, because it lists them all.
+// seeAlso returns references to the pages of the same group. The main page lists all pages, so it refers to none of them.
 func seeAlso(name string, root *kong.Node) string {
 	if name == "" {
 		return ".BR age (1),\n.BR curl (1)"
@@ -179,7 +179,7 @@ func seeAlso(name string, root *kong.Node) string {
 			group = n.Group
 		}
 	}
-	for _, n := range shown(root.Children) {
+	for _, n := range withoutHidden(root.Children) {
 		if n.Name != name && n.Group == group {
 			refs = append(refs, `.BR agentmesh\-`+escape(n.Name)+" (1)")
 		}

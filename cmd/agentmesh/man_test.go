@@ -16,7 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 )
 
-// testManual makes the pages of a build that says where it comes from.
+// testManual generates the pages for a build with a version and a date.
 func testManual(t *testing.T) (*kong.Node, []manPage) {
 	t.Helper()
 	var cli commands
@@ -24,10 +24,10 @@ func testManual(t *testing.T) (*kong.Node, []manPage) {
 	return root, manual(root, daemon.Build{Version: "0.1.0", Date: "2026-11-21T04:05:06Z"})
 }
 
-// requests are the macros that the pages may use; a line that begins with another dot is text that roff would eat.
+// requests matches the macros that the pages may use. Roff would drop any other line that begins with a dot.
 var requests = regexp.MustCompile(`^\.(TH|SH|SS|PP|TP|B|I|BR|RS|RE|nf|fi|nh|ad|br)( |$)`)
 
-// TestManual: every command that is shown has a page, and every flag and exit code is on one.
+// TestManual: every visible command has a well-formed page with all its flags.
 func TestManual(t *testing.T) {
 	root, pages := testManual(t)
 	texts := map[string]string{}
@@ -77,7 +77,7 @@ func TestManual(t *testing.T) {
 	}
 }
 
-// TestManualPagesAreWellFormed asks the formatters themselves, where one is installed.
+// TestManualPagesAreWellFormed checks the pages with groff and mandoc, if they are installed.
 func TestManualPagesAreWellFormed(t *testing.T) {
 	type checker struct {
 		program string
@@ -107,12 +107,12 @@ func TestManualPagesAreWellFormed(t *testing.T) {
 	}
 }
 
-// TestManualExamplesParse: every example is a command line that the grammar takes.
+// TestManualExamplesParse: the parser accepts every example.
 func TestManualExamplesParse(t *testing.T) {
 	root, _ := testManual(t)
 	for name, list := range manExamples {
-		if name != "" && subcommand(root, name) == nil {
-			t.Errorf("there are examples for %s, which is no command", name)
+		if name != "" && findSubcommand(root, name) == nil {
+			t.Errorf("there are examples for %s, which is not a command", name)
 		}
 		for _, e := range list {
 			for line := range strings.Lines(e.command) {
@@ -126,7 +126,7 @@ func TestManualExamplesParse(t *testing.T) {
 	}
 }
 
-// shellWords splits a line as a shell does one without variables.
+// shellWords splits a line into words as a shell does. It does not support variables.
 func shellWords(line string) []string {
 	var words []string
 	var word strings.Builder
@@ -156,7 +156,7 @@ func shellWords(line string) []string {
 	return words
 }
 
-// Text that looks like roff stays text.
+// TestRoffEscapes: text that looks like roff stays text.
 func TestRoffEscapes(t *testing.T) {
 	for _, tc := range []struct{ in, want string }{
 		{".PP is text", `\&.PP is text`},

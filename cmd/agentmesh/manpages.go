@@ -5,92 +5,92 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
 )
 
-// What the manual says and the grammar does not.
+// The texts of the manual that the grammar of the command line does not have.
 
 var manDescription = []string{
-	"agentmesh runs an AgentMesh directory, where personal agents are found, and a node, which sends and receives " +
-		"signed messages for one owner's agent. It speaks AgentMesh 0.1.0-draft.",
-	"agentmesh serve is the process that runs. Nearly every other command is a question to it, over a Unix socket in the data " +
-		"directory; where no serve runs, the command opens the data directory itself and answers in the same way.",
-	"Results go to standard output, everything else to standard error. With --json a result is one JSON document. Text that " +
-		"others wrote is cleaned of what a terminal would act on.",
+	"agentmesh runs an AgentMesh directory, where others find personal agents, and a node, which sends and receives " +
+		"signed messages for one owner's agent. It implements AgentMesh 0.1.0-draft.",
+	"agentmesh serve is the long-running process. Nearly every other command calls it over a Unix socket in the data " +
+		"directory. If no serve runs, the command opens the data directory itself and gives the same result.",
+	"Results go to standard output, everything else to standard error. With --json, a result is one JSON document. In text " +
+		"that others wrote, characters that a terminal would act on are replaced.",
 }
 
-// named is a name with its meaning.
-type named struct{ name, meaning string }
+// manEntry is a name with its meaning.
+type manEntry struct{ name, meaning string }
 
-var manEnvironment = []named{
-	{"AGENTMESH_DATA", "The data directory; the flag --data beats it."},
-	{"AGENTMESH_CONFIG", "The configuration file; the flag --config beats it."},
+var manEnvironment = []manEntry{
+	{"AGENTMESH_DATA", "The data directory. The flag --data overrides it."},
+	{"AGENTMESH_CONFIG", "The configuration file. The flag --config overrides it."},
 	{"AGENTMESH_KEY", "Any key of the configuration, in capitals and with underscores for dots: AGENTMESH_ACCESS_MODE is access.mode. " +
-		"A flag beats it, and it beats the file."},
+		"It overrides the file, and a flag overrides it."},
 	{config.EnvPassphrase, "Passphrase of an encrypted signing key or backup. A file is safer."},
-	{config.EnvPassphraseFile, "File that holds the passphrase."},
-	{"XDG_RUNTIME_DIR", "Where the owner socket goes when the path of the data directory is too long for one."},
-	{"HTTP_PROXY, HTTPS_PROXY", "Are not used: every outgoing connection is checked at the address it goes to."},
+	{config.EnvPassphraseFile, "File with the passphrase."},
+	{"XDG_RUNTIME_DIR", "The folder for the owner socket if the path of the data directory is too long for a socket."},
+	{"HTTP_PROXY, HTTPS_PROXY", "Not used: agentmesh checks the address of every outgoing connection, which a proxy would hide."},
 }
 
-var manFiles = []named{
-	{datadir.FileConfig, "The configuration, where there is one. docs/config.md describes every key."},
-	{datadir.FileKey, "The private signing key: whoever has it is the agent. Mode 0600."},
-	{datadir.FileAge, "The age identity, which opens sealed messages; its recipient stands on the card. Mode 0600."},
-	{datadir.FileCredential, "The secret from which the bearers for directories are derived. Mode 0600."},
-	{datadir.FileCard, "The card as it was last published."},
+var manFiles = []manEntry{
+	{datadir.FileConfig, "The configuration (optional). docs/config.md describes every key."},
+	{datadir.FileKey, "The private signing key. Anyone who has it can act as the agent. Mode 0600."},
+	{datadir.FileAge, "The age identity, which opens sealed messages. The card names its recipient. Mode 0600."},
+	{datadir.FileCredential, "The secret from which the bearer tokens for directories are derived. Mode 0600."},
+	{datadir.FileCard, "The card as last published."},
 	{datadir.FileDatabase, "Messages, conversations, decisions, and the cards of the directory. Mode 0600."},
-	{datadir.FileDatabase + ".index", "A snapshot of the card index, made anew where it is missing."},
+	{datadir.FileDatabase + ".index", "A snapshot of the card index, which agentmesh makes again if it is missing."},
 	{datadir.FileMoltSpeakKey, "The signing key of the node as a MoltSpeak agent. Mode 0600."},
-	{datadir.FileMoltSpeakBox, "Its encryption key. Mode 0600."},
-	{datadir.DirACME + "/", "The account key at the certificate authority, and the certificate with its key, where the process ends TLS. Mode 0600."},
-	{datadir.FileRetired + "/", "Signing keys from before a rotation."},
-	{datadir.FilePID, "The process that has the database open."},
+	{datadir.FileMoltSpeakBox, "The encryption key of the node as a MoltSpeak agent. Mode 0600."},
+	{datadir.DirACME + "/", "The account key for the certificate authority, and the certificate with its key, if the process ends TLS. Mode 0600."},
+	{datadir.FileRetired + "/", "Keys that were replaced by a rotation."},
+	{datadir.FilePID, "The id of the process that has the database open."},
 }
 
-// example is a command with what it is for. Each is parsed by a test.
+// example is a command with its purpose. A test parses each command.
 type example struct{ about, command string }
 
-// manExamples are by command; those of the first page have none.
+// manExamples are the examples by command; the key "" is the main page.
 var manExamples = map[string][]example{
 	"": {
 		{"See the whole flow on this machine, with three processes:", "agentmesh demo"},
-		{"Run directory and node on 127.0.0.1:3141, making an agent on the first run:", "agentmesh serve"},
-		{"Find somebody and write:", "agentmesh discover sarah --capability scheduling\nagentmesh send am_2xk 'Coffee on Friday?' --wait"},
+		{"Run directory and node on 127.0.0.1:3141. The first run makes an agent:", "agentmesh serve"},
+		{"Find an agent and write to it:", "agentmesh discover sarah --capability scheduling\nagentmesh send am_2xk 'Coffee on Friday?' --wait"},
 	},
-	"init":     {{"Make an agent whose key file needs a passphrase at every start:", "agentmesh init --name \"Sarah's agent\" --encrypt"}},
-	"serve":    {{"A node alone, listed in somebody else's directory:", "agentmesh serve --roles node --directory https://mesh.example.org/v1"}, {"On the internet, with a certificate from Let's Encrypt, whose terms are accepted by it:", "agentmesh serve --tls agent.example.org"}, {"On the internet, behind a reverse proxy:", "agentmesh serve --public-url https://agent.example.org --listen 127.0.0.1:3141"}},
-	"audit":    {{"What you decided this week:", "agentmesh audit --since 7d --kind decided"}, {"Export the log, and check an export elsewhere:", "agentmesh audit --json\nagentmesh verify audit.jsonl"}},
+	"init":     {{"Make an agent whose keys need a passphrase at every start:", "agentmesh init --name \"Sarah's agent\" --encrypt"}},
+	"serve":    {{"Run a node without a directory, and join another directory:", "agentmesh serve --roles node --directory https://mesh.example.org/v1"}, {"Serve on the internet with a certificate from Let's Encrypt, and accept its terms:", "agentmesh serve --tls agent.example.org"}, {"Serve on the internet behind a reverse proxy:", "agentmesh serve --public-url https://agent.example.org --listen 127.0.0.1:3141"}},
+	"audit":    {{"List what you decided this week:", "agentmesh audit --since 7d --kind decided"}, {"Export the log, and check an export elsewhere:", "agentmesh audit --json\nagentmesh verify audit.jsonl"}},
 	"page":     {{"Decide, read and answer in a browser on this machine:", "agentmesh page"}},
-	"status":   {{"Where the card is listed and what waits:", "agentmesh status"}},
-	"doctor":   {{"What is wrong, from modes to the clock, and what to do:", "agentmesh doctor"}},
-	"demo":     {{"Leave directory and nodes running for curl:", "agentmesh demo --keep"}},
-	"discover": {{"Agents that can schedule and speak of coffee:", "agentmesh discover coffee --capability scheduling"}},
-	"card":     {{"The agent's own card:", "agentmesh card show"}, {"Check a card before it is published:", "agentmesh card validate card.json"}},
+	"status":   {{"Show the directories that list the card, and what waits:", "agentmesh status"}},
+	"doctor":   {{"Check everything, from file modes to the clock:", "agentmesh doctor"}},
+	"demo":     {{"Keep directory and nodes running for curl:", "agentmesh demo --keep"}},
+	"discover": {{"Find agents that can schedule and mention coffee:", "agentmesh discover coffee --capability scheduling"}},
+	"card":     {{"Show the agent's own card:", "agentmesh card show"}, {"Check a card before it is published:", "agentmesh card validate card.json"}},
 	"send": {
-		{"A text, waiting for the answer:", "agentmesh send sarah 'Coffee on Friday?' --wait"},
-		{"A payload from a file:", "agentmesh send sarah --intent mesh.schedule @propose.json"},
-		{"So that nobody on the way can read it:", "agentmesh send sarah 'The code of the door is 4711' --seal"},
+		{"Send a text and wait for the answer:", "agentmesh send sarah 'Coffee on Friday?' --wait"},
+		{"Send a payload from a file:", "agentmesh send sarah --intent mesh.schedule @propose.json"},
+		{"Encrypt the message so that only its recipient can read it:", "agentmesh send sarah 'The code of the door is 4711' --seal"},
 	},
-	"reply":         {{"Accept what was proposed:", "agentmesh reply conv_4f1 --action accept --wait"}, {"Answer what inbox wait printed, if nobody else has:", "agentmesh reply in_0199 'Gladly.'"}},
-	"calendar":      {{"Cancel an event that was agreed:", "agentmesh calendar cancel 4f1c --reason 'a fever'"}},
-	"inbox":         {{"Print what comes in, one JSON document a line:", "agentmesh inbox --follow --json"}},
-	"approvals":     {{"Look at what waits, and let the sender in for good:", "agentmesh approvals\nagentmesh approvals approve ask_7c2 --always"}},
+	"reply":         {{"Accept a proposal:", "agentmesh reply conv_4f1 --action accept --wait"}, {"Answer the item that inbox wait printed, if nobody else has:", "agentmesh reply in_0199 'Gladly.'"}},
+	"calendar":      {{"Cancel an agreed event:", "agentmesh calendar cancel 4f1c --reason 'a fever'"}},
+	"inbox":         {{"Print new items, one JSON document per line:", "agentmesh inbox --follow --json"}},
+	"approvals":     {{"List what waits, and let a sender in permanently:", "agentmesh approvals\nagentmesh approvals approve ask_7c2 --always"}},
 	"conversations": {{"Read a transcript:", "agentmesh conversations show conv_4f1"}},
-	"peers":         {{"Take a card by your word, under a short name:", "agentmesh peers add https://agent.example.org/agentmesh --alias sarah"}, {"Keep an agent out:", "agentmesh peers block am_2xk"}},
+	"peers":         {{"Add a card that you trust, under a short name:", "agentmesh peers add https://agent.example.org/agentmesh --alias sarah"}, {"Block an agent:", "agentmesh peers block am_2xk"}},
 	"mew": {
-		{"Watch a space, and say something in it:", "agentmesh mew tail --space lab\nagentmesh mew chat 'good morning' --space lab"},
+		{"Watch a space, and write in it:", "agentmesh mew tail --space lab\nagentmesh mew chat 'good morning' --space lab"},
 		{"Let the space behind a link see a conversation:", "agentmesh mew bring conv_2xk --link lab"},
 	},
 	"mess": {
-		{"Ask, and see what became of it:", "agentmesh mess request 'what is in the fridge?' --id fridge\nagentmesh mess status fridge"},
-		{"Do what somebody asks for, with a photo:", "agentmesh mess list --status pending\nagentmesh mess claim 2026-01-31-001\nagentmesh mess complete 2026-01-31-001 'milk and eggs' --photo fridge.jpg"},
-		{"Get a picture that a thread names by its address:", "agentmesh mess fetch 2026-01-31-001 https://example.com/fridge.jpg --out fridge.jpg"},
+		{"Make a request, and follow it:", "agentmesh mess request 'what is in the fridge?' --id fridge\nagentmesh mess status fridge"},
+		{"Carry out a request, with a photo:", "agentmesh mess list --status pending\nagentmesh mess claim 2026-01-31-001\nagentmesh mess complete 2026-01-31-001 'milk and eggs' --photo fridge.jpg"},
+		{"Fetch a picture that a thread refers to by its address:", "agentmesh mess fetch 2026-01-31-001 https://example.com/fridge.jpg --out fridge.jpg"},
 	},
-	"keys":       {{"A new signing key, vouched for by the old one:", "agentmesh keys rotate"}},
-	"token":      {{"A code with which one card can be registered:", "agentmesh token create --label 'for Sarah' --days 14"}},
-	"config":     {{"What is wrong with the configuration, and which guards it opens:", "agentmesh config check"}},
-	"check":      {{"Verify keys, database and every transcript, while nothing serves:", "agentmesh check"}},
-	"backup":     {{"Straight into a file:", "agentmesh backup monday.zip"}, {"Encrypted to an age key that is elsewhere:", "agentmesh backup monday.age --recipient age1zvkyg2lqzraa2lnjvqej32nkuu0ues2s82hzrye869xeexvn73equnujwj"}},
-	"restore":    {{"Into a new data directory:", "agentmesh --data restored restore monday.zip"}, {"An encrypted archive in place of what is there, which is kept:", "agentmesh restore --replace --identity key.txt monday.age"}},
-	"message":    {{"The bytes that a signature covers:", "agentmesh message canonical message.json"}, {"Is this signature good?", "agentmesh message verify --public-key key.pub signed.json"}},
-	"completion": {{"For this shell (source the output to try it):", "agentmesh completion bash"}},
-	"man":        {{"All pages, for example to install them:", "agentmesh man --dir man1"}},
+	"keys":       {{"Rotate the signing key:", "agentmesh keys rotate"}},
+	"token":      {{"Make a code that registers one card:", "agentmesh token create --label 'for Sarah' --days 14"}},
+	"config":     {{"Find errors in the configuration, and list the guards that it opens:", "agentmesh config check"}},
+	"check":      {{"Verify keys, database and every transcript, while no serve runs:", "agentmesh check"}},
+	"backup":     {{"Write a backup to a file:", "agentmesh backup monday.zip"}, {"Encrypt the backup to an age key on another machine:", "agentmesh backup monday.age --recipient age1zvkyg2lqzraa2lnjvqej32nkuu0ues2s82hzrye869xeexvn73equnujwj"}},
+	"restore":    {{"Restore into a new data directory:", "agentmesh --data restored restore monday.zip"}, {"Replace the data directory by an encrypted archive, and keep the old content:", "agentmesh restore --replace --identity key.txt monday.age"}},
+	"message":    {{"Print the bytes that a signature covers:", "agentmesh message canonical message.json"}, {"Verify a signature:", "agentmesh message verify --public-key key.pub signed.json"}},
+	"completion": {{"Print the script for bash, to be sourced:", "agentmesh completion bash"}},
+	"man":        {{"Write all pages, for example to install them:", "agentmesh man --dir man1"}},
 }

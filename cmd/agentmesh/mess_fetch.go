@@ -17,19 +17,19 @@ import (
 
 type messFetchCmd struct {
 	Ref        string `arg:"" help:"Ref of the thread."`
-	Attachment string `arg:"" help:"The name of a file of the thread (att-…), or an address that a message names: https, or content:// behind a link. Danger: its server learns that you look."`
-	Out        string `short:"o" placeholder:"FILE" help:"Write the file there, - is standard output; without it, it is kept with the thread alone."`
+	Attachment string `arg:"" help:"Name of a file of the thread (att-…), or an address in a message: https, or content:// behind a link. Danger: the server at the address learns that you fetch the file."`
+	Out        string `short:"o" placeholder:"FILE" help:"Write the file to FILE, or to standard output for -. Without it, the file is only kept with the thread."`
 	JSON       bool   `help:"Print the result as JSON."`
 }
 
 func (c *messFetchCmd) Run(ctx context.Context, a *app) (err error) {
 	if c.Ref == "" || c.Attachment == "" {
-		return errNoName
+		return errEmptyRef
 	}
 	if c.Out == "-" && c.JSON {
-		return exit.Fail(exit.Usage, errors.New("--out - writes the file to standard output, where --json would go"))
+		return exit.Fail(exit.Usage, errors.New("--out - and --json both write to standard output: use one of them"))
 	}
-	o, err := a.owner(ctx)
+	o, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -44,19 +44,19 @@ func (c *messFetchCmd) Run(ctx context.Context, a *app) (err error) {
 			return exit.Fail(exit.Unavailable, fmt.Errorf("read the answer: %w", err))
 		}
 	} else if c.Out == "" {
-		return exit.FailHint(exit.Usage, errors.New("a file of the thread is kept with it already: --out says where to write it"), "agentmesh mess fetch "+terminal.Clean(c.Ref)+" "+terminal.Clean(c.Attachment)+" --out photo.jpg")
+		return exit.FailHint(exit.Usage, errors.New("the file is already kept with the thread: name a file to write with --out"), "agentmesh mess fetch "+terminal.Clean(c.Ref)+" "+terminal.Clean(c.Attachment)+" --out photo.jpg")
 	}
 	if c.Out != "" {
-		data, err := messAttachment(ctx, o, c.Ref, got.File)
+		data, err := fetchAttachment(ctx, o, c.Ref, got.File)
 		if err != nil {
 			return err
 		}
 		got.Size = len(data)
 		if c.Out == "-" {
 			if got.File != c.Attachment {
-				a.Note("it is kept as %s, %d bytes", terminal.Clean(got.File), got.Size)
+				a.Note("kept with the thread as %s, %d bytes", terminal.Clean(got.File), got.Size)
 			}
-			return a.Pour(data, "agentmesh mess fetch "+terminal.Clean(c.Ref)+" "+terminal.Clean(got.File)+" --out "+terminal.Clean(got.File))
+			return a.WriteFile(data, "agentmesh mess fetch "+terminal.Clean(c.Ref)+" "+terminal.Clean(got.File)+" --out "+terminal.Clean(got.File))
 		}
 		if err := os.WriteFile(c.Out, data, 0o600); err != nil {
 			return exit.Fail(exit.Input, err)

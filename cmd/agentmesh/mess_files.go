@@ -19,7 +19,7 @@ import (
 )
 
 type messImportCmd struct {
-	Path string `arg:"" help:"A thread file, or the directory that holds exchange/, or one below that."`
+	Path string `arg:"" help:"A thread file, the directory that contains exchange/, or a directory below it."`
 	JSON bool   `help:"Print the result as JSON."`
 }
 
@@ -29,7 +29,7 @@ func (c *messImportCmd) Run(ctx context.Context, a *app) error {
 		return exit.Fail(exit.Input, err)
 	}
 	if info.IsDir() {
-		return c.directory(ctx, a)
+		return c.importDirectory(ctx, a)
 	}
 	if info.Size() > thread.MaxDocument {
 		return exit.Fail(exit.Input, fmt.Errorf("%s is larger than 2 MiB", terminal.Clean(c.Path)))
@@ -38,7 +38,7 @@ func (c *messImportCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return exit.Fail(exit.Input, err)
 	}
-	o, err := a.owner(ctx)
+	o, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -53,13 +53,13 @@ func (c *messImportCmd) Run(ctx context.Context, a *app) error {
 	return nil
 }
 
-// directory has the running process read the directory, with a line of progress now and then.
-func (c *messImportCmd) directory(ctx context.Context, a *app) error {
+// importDirectory lets the running process import the directory, and prints its progress.
+func (c *messImportCmd) importDirectory(ctx context.Context, a *app) error {
 	dir, err := filepath.Abs(c.Path)
 	if err != nil {
 		return err
 	}
-	o, err := a.owner(ctx)
+	o, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -77,39 +77,39 @@ func (c *messImportCmd) directory(ctx context.Context, a *app) error {
 			a.Note("%d of %d thread files read", last.Done, last.All)
 		}
 	}
-	return errors.Join(c.ended(a, last), o.Close())
+	return errors.Join(c.report(a, last), o.Close())
 }
 
-// ended says what came of it. Files that could not be read are a failure, and the others are imported all the same.
-func (c *messImportCmd) ended(a *app, last folder.ImportProgress) error {
+// report prints the result of an import. Files that could not be read are an error, but the other files are imported.
+func (c *messImportCmd) report(a *app, last folder.ImportProgress) error {
 	switch {
 	case !last.Ended:
-		return exit.Fail(exit.Unavailable, errors.New("the import was cut short"))
+		return exit.Fail(exit.Unavailable, errors.New("the import was interrupted; run it again"))
 	case last.Error != "":
 		return exit.Fail(exit.Input, fmt.Errorf("%s: %s", terminal.Clean(c.Path), terminal.Clean(last.Error)))
 	}
 	for _, reason := range last.Reasons {
-		a.Note("left alone: %s", terminal.Clean(reason))
+		a.Note("not imported: %s", terminal.Clean(reason))
 	}
 	if c.JSON {
 		if err := a.JSON(last); err != nil {
 			return err
 		}
 	} else {
-		text := numberOf(last.Imported.Imported, "thread") + " imported"
+		text := countText(last.Imported.Imported, "thread") + " imported"
 		if last.Here > 0 {
-			text += fmt.Sprintf(", %d here already", last.Here)
+			text += fmt.Sprintf(", %d already here", last.Here)
 		}
 		a.Print("%s", text)
 	}
 	if last.Left > 0 {
-		return exit.Fail(exit.Input, errors.New(numberOf(last.Left, "file")+" could not be read"))
+		return exit.Fail(exit.Input, errors.New(countText(last.Left, "file")+" could not be read"))
 	}
 	return nil
 }
 
-// numberOf is a number of things.
-func numberOf(n int, thing string) string {
+// countText returns a number with its noun, such as "1 file" or "2 files".
+func countText(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing
 	}
@@ -118,13 +118,13 @@ func numberOf(n int, thing string) string {
 
 type messExportCmd struct {
 	Ref  string `arg:"" help:"Ref of the thread."`
-	Dir  string `placeholder:"DIR" help:"Write the thread with its attachments below this directory, as exchange/state=…/REF/; it is made where it is not there."`
+	Dir  string `placeholder:"DIR" help:"Write the thread with its attachments below this directory, as exchange/state=…/REF/. The directory is created if necessary."`
 	JSON bool   `help:"Print the result as JSON."`
 }
 
 func (c *messExportCmd) Run(ctx context.Context, a *app) error {
 	if c.Dir != "" {
-		return c.directory(ctx, a)
+		return c.exportDirectory(ctx, a)
 	}
 	v, err := messCall(ctx, a, http.MethodGet, "export/"+url.PathEscape(c.Ref), params("format", "v1"), nil)
 	if err != nil {
@@ -133,18 +133,18 @@ func (c *messExportCmd) Run(ctx context.Context, a *app) error {
 	if c.JSON {
 		return a.JSON(json.RawMessage(v.JSON()))
 	}
-	fmt.Fprint(a.Out, v.GetStr("content")) // our own writer quotes what a terminal would act on
+	fmt.Fprint(a.Out, v.GetStr("content")) // the YAML writer has quoted unsafe characters
 	return nil
 }
 
-// exported is the answer of --json.
-type exported struct {
+// exportReport is the result of mess export --dir --json.
+type exportReport struct {
 	Ref   string   `json:"ref"`
 	Files []string `json:"files"`
 }
 
-// directory writes the files here, so that they belong to who asks for them.
-func (c *messExportCmd) directory(ctx context.Context, a *app) (err error) {
+// exportDirectory writes the files in this process, so that they belong to the user who runs the command.
+func (c *messExportCmd) exportDirectory(ctx context.Context, a *app) (err error) {
 	v, err := messCall(ctx, a, http.MethodGet, "export/"+url.PathEscape(c.Ref), params("format", "v2"), nil)
 	if err != nil {
 		return err
@@ -153,21 +153,21 @@ func (c *messExportCmd) directory(ctx context.Context, a *app) (err error) {
 	if err := json.Unmarshal(v.JSON(), &thread); err != nil {
 		return exit.Fail(exit.Unavailable, fmt.Errorf("read the answer: %w", err))
 	}
-	o, err := a.owner(ctx)
+	o, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, o.Close()) }()
-	names, err := thread.Write(c.Dir, func(name string) ([]byte, error) { return messAttachment(ctx, o, thread.Ref, name) })
+	names, err := thread.Write(c.Dir, func(name string) ([]byte, error) { return fetchAttachment(ctx, o, thread.Ref, name) })
 	if err != nil {
-		if _, told := errors.AsType[*exit.Error](err); told {
+		if _, hasCode := errors.AsType[*exit.Error](err); hasCode {
 			return err
 		}
 		return exit.Fail(exit.Input, err)
 	}
 	slices.Sort(names)
 	if c.JSON {
-		return a.JSON(exported{thread.Ref, names})
+		return a.JSON(exportReport{thread.Ref, names})
 	}
 	for _, name := range names {
 		a.Print("%s", terminal.Clean(name))
@@ -175,7 +175,7 @@ func (c *messExportCmd) directory(ctx context.Context, a *app) (err error) {
 	return nil
 }
 
-// messAttachment gets a file of a thread.
-func messAttachment(ctx context.Context, o *daemon.Client, ref, name string) ([]byte, error) {
+// fetchAttachment returns the content of a file of a thread.
+func fetchAttachment(ctx context.Context, o *daemon.Client, ref, name string) ([]byte, error) {
 	return callBytes(ctx, o, http.MethodGet, "http://localhost/owner/"+messAPI+"requests/"+url.PathEscape(ref)+"/attachments/"+url.PathEscape(name), nil)
 }

@@ -6,12 +6,12 @@ import (
 	"net/url"
 )
 
-// messKeyCmd gives an executor the key that the REST of the exchange asks for: one that the owner set up has none, and
-// one may lose its own. --take ends a key that got into wrong hands.
+// messKeyCmd makes the API key with which an executor calls the exchange over HTTP. An executor that the owner set up has
+// no key, and an executor may lose its key. --take revokes a key that was leaked.
 type messKeyCmd struct {
-	messOut
+	messOutput
 	Executor string `arg:"" help:"Id of the executor."`
-	Take     bool   `help:"Take the key away; nothing is offered to the executor until it is given one."`
+	Take     bool   `help:"Revoke the key. The executor gets no offers until it has a new key."`
 }
 
 func (c *messKeyCmd) Run(ctx context.Context, a *app) error {

@@ -12,9 +12,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// messRequestTo makes the requests of a block for the exchange behind a link, and for nobody else.
-func messRequestTo(ctx context.Context, a *app, out messOut, b thread.Block, link string) error {
-	raw, err := messOnce(ctx, a, http.MethodPost, "mess/send/"+url.PathEscape(link), b.Tree().JSON(), nil)
+// messSendToLink sends the requests in a block only to the exchange behind a link.
+func messSendToLink(ctx context.Context, a *app, out messOutput, b thread.Block, link string) error {
+	raw, err := messCallIdempotent(ctx, a, http.MethodPost, "mess/send/"+url.PathEscape(link), b.Tree().JSON(), nil)
 	if err != nil {
 		return err
 	}
@@ -29,8 +29,8 @@ func messRequestTo(ctx context.Context, a *app, out messOut, b thread.Block, lin
 		later, _ := t.Get("later")
 		switch yes, _ := sent.Boolean(); {
 		case yes:
-		case later.Kind() == wire.True: // it waits for another request, or for its time
-			a.Note("%s is %s and was not sent to %s yet: it goes there when that is over", ref, status, terminal.Clean(link))
+		case later.Kind() == wire.True: // the request waits for another request, or for its time
+			a.Note("%s is %s and not yet sent to %s: it is sent when it no longer has to wait", ref, status, terminal.Clean(link))
 		default:
 			a.Note("%s is %s and was not sent to %s", ref, status, terminal.Clean(link))
 		}

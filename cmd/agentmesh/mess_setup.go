@@ -15,11 +15,11 @@ import (
 )
 
 type messExecutorsCmd struct {
-	messOut
-	Add        string   `placeholder:"ID" help:"Set up an executor, or change one: of that, only what is given."`
-	Title      *string  `placeholder:"TEXT" help:"With --add: what people call it."`
-	Capability []string `placeholder:"CAPABILITY" help:"With --add: what it can do, instead of what it could; may be repeated."`
-	Schedule   *string  `placeholder:"CRON" help:"With --add: when it is available, as five fields; '' is always."`
+	messOutput
+	Add        string   `placeholder:"ID" help:"Add an executor, or change the given properties of an existing one."`
+	Title      *string  `placeholder:"TEXT" help:"With --add: the executor's displayed name."`
+	Capability []string `placeholder:"CAPABILITY" help:"With --add: a capability. Repeat for more. They replace the old capabilities."`
+	Schedule   *string  `placeholder:"CRON" help:"With --add: the times when the executor is available, in cron's five fields; '' means always."`
 	Zone       *string  `placeholder:"ZONE" help:"With --add: the time zone of the schedule, such as Europe/Berlin."`
 }
 
@@ -39,7 +39,7 @@ func (c *messExecutorsCmd) Run(ctx context.Context, a *app) error {
 	return c.show(a, v)
 }
 
-// add changes the executor, and sets it up where it is not there.
+// add changes the executor, or adds it if it does not exist.
 func (c *messExecutorsCmd) add(ctx context.Context, a *app) error {
 	change := wire.Obj()
 	for _, m := range []struct {
@@ -84,13 +84,13 @@ func (c *messExecutorsCmd) add(ctx context.Context, a *app) error {
 }
 
 type messRouteCmd struct {
-	messOut
-	File string `placeholder:"FILE" help:"Set the rules of this file: a config block, the list of rules alone, or what this command prints; - reads standard input."`
+	messOutput
+	File string `placeholder:"FILE" help:"Set the rules from this file: a config block, a list of rules, or the output of this command; - reads standard input."`
 }
 
 func (c *messRouteCmd) Run(ctx context.Context, a *app) error {
 	if c.File != "" {
-		block, err := messRead(a, c.File, thread.ParseRules)
+		block, err := parseFile(a, c.File, thread.ParseRules)
 		if err != nil {
 			return err
 		}
@@ -103,15 +103,15 @@ func (c *messRouteCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if c.File != "" {
-		if err := messNobody(ctx, a, v); err != nil {
+		if err := noteUnknownExecutors(ctx, a, v); err != nil {
 			return err
 		}
 	}
 	return c.show(a, v)
 }
 
-// messNobody says which executors the rules prefer that are not there: they may come, or their names may be misspelt.
-func messNobody(ctx context.Context, a *app, routing wire.Value) error {
+// noteUnknownExecutors notes which executors in the rules are not registered: they may come later, or be misspelled.
+func noteUnknownExecutors(ctx context.Context, a *app, routing wire.Value) error {
 	v, err := messCall(ctx, a, http.MethodGet, "executors", nil, nil)
 	if err != nil {
 		return err
@@ -121,22 +121,22 @@ func messNobody(ctx context.Context, a *app, routing wire.Value) error {
 	for e := range list.Elems() {
 		ids = append(ids, e.GetStr("id"))
 	}
-	told := map[string]bool{}
+	noted := map[string]bool{}
 	rules, _ := routing.Get("rules")
 	for rule := range rules.Elems() {
 		for _, key := range []string{"prefer", "default"} {
 			prefer, _ := rule.Get(key)
 			for id := range prefer.Elems() {
 				name, _ := id.Str()
-				if told[name] || slices.Contains(ids, name) {
+				if noted[name] || slices.Contains(ids, name) {
 					continue
 				}
-				told[name] = true
-				near := ""
+				noted[name] = true
+				suggestion := ""
 				if meant := wire.Near(name, ids); meant != "" {
-					near = fmt.Sprintf(", did you mean %s?", terminal.Clean(meant))
+					suggestion = fmt.Sprintf(", did you mean %s?", terminal.Clean(meant))
 				}
-				a.Note("no executor %s is registered%s", terminal.Clean(name), near)
+				a.Note("no executor %s is registered%s", terminal.Clean(name), suggestion)
 			}
 		}
 	}

@@ -16,35 +16,35 @@ import (
 )
 
 type messUpdateCmd struct {
-	messOut
+	messOutput
 	Ref     string `arg:"" help:"Ref of the thread."`
 	Status  string `arg:"" optional:"" help:"The new status."`
-	Message string `placeholder:"TEXT" help:"A word about it."`
-	Reason  string `placeholder:"TEXT" help:"Why: for failed, declined and held."`
-	Ask     string `placeholder:"TEXT" help:"A question to the requester; sets needs_input."`
-	Confirm string `placeholder:"TEXT" help:"What you would do, for the requester to confirm; sets needs_confirmation."`
-	File    string `placeholder:"FILE" help:"Send this block instead; an entry without re is about REF; - reads standard input."`
+	Message string `placeholder:"TEXT" help:"Message about the status."`
+	Reason  string `placeholder:"TEXT" help:"Reason, for failed, declined and held."`
+	Ask     string `placeholder:"TEXT" help:"Ask the requester a question and set needs_input."`
+	Confirm string `placeholder:"TEXT" help:"Ask the requester to confirm this action and set needs_confirmation."`
+	File    string `placeholder:"FILE" help:"Send the block in this file. An entry without re is about REF. - reads standard input."`
 }
 
 func (c *messUpdateCmd) Run(ctx context.Context, a *app) error {
-	said := 0
+	given := 0
 	for _, way := range []string{c.Status, c.Ask, c.Confirm, c.File} {
 		if way != "" {
-			said++
+			given++
 		}
 	}
-	if said != 1 || c.File != "" && (c.Message != "" || c.Reason != "") {
-		return exit.FailHint(exit.Usage, errors.New("needs one of a status, --ask, --confirm and --file; --message and --reason go with the first three"), "agentmesh mess update REF in_progress")
+	if given != 1 || c.File != "" && (c.Message != "" || c.Reason != "") {
+		return exit.FailHint(exit.Usage, errors.New("needs exactly one of a status, --ask, --confirm and --file; --message and --reason do not go with --file"), "agentmesh mess update REF in_progress")
 	}
 	if c.File != "" {
-		b, err := messRead(a, c.File, thread.Parse)
+		b, err := parseFile(a, c.File, thread.Parse)
 		if err != nil {
 			return err
 		}
-		return messSend(ctx, a, c.messOut, aboutThread(b, c.Ref))
+		return messSend(ctx, a, c.messOutput, setThread(b, c.Ref))
 	}
 	if c.Status != "" {
-		if err := c.complete(); err != nil {
+		if err := c.checkStatus(); err != nil {
 			return err
 		}
 	}
@@ -64,23 +64,23 @@ func (c *messUpdateCmd) Run(ctx context.Context, a *app) error {
 	if c.Reason != "" {
 		more = append(more, wire.TextField("reason", c.Reason))
 	}
-	return messStatus(ctx, a, c.messOut, c.Ref, code, more...)
+	return messSetStatus(ctx, a, c.messOutput, c.Ref, code, more...)
 }
 
-// complete says what a status needs besides itself, in terms of the flags.
-func (c *messUpdateCmd) complete() error {
-	code, err := messCode(c.Status)
+// checkStatus returns an error that names the missing flag if the status needs more than its code.
+func (c *messUpdateCmd) checkStatus() error {
+	code, err := parseStatus(c.Status)
 	if err != nil {
 		return err
 	}
 	needs := ""
 	switch code {
 	case thread.NeedsInput:
-		needs = "needs_input is set by --ask, with the question"
+		needs = "set needs_input with --ask and the question"
 	case thread.NeedsConfirmation:
-		needs = "needs_confirmation is set by --confirm, with what you would do"
+		needs = "set needs_confirmation with --confirm and the action"
 	case thread.Waiting, thread.Retrying, thread.Partial, thread.Expired, thread.Superseded, thread.Delegated:
-		needs = string(code) + " says more than flags can: write it as a block, for --file"
+		needs = string(code) + " needs more than flags can express: write it as a block and send it with --file"
 	case thread.Failed, thread.Declined:
 		if c.Reason == "" {
 			needs = string(code) + " needs --reason"
@@ -92,8 +92,8 @@ func (c *messUpdateCmd) complete() error {
 	return nil
 }
 
-// messCode reads a status that somebody typed.
-func messCode(text string) (thread.Code, error) {
+// parseStatus parses a status that the user typed.
+func parseStatus(text string) (thread.Code, error) {
 	code, ok := thread.ParseCode(text)
 	if ok {
 		return code, nil
@@ -102,11 +102,12 @@ func messCode(text string) (thread.Code, error) {
 	for _, c := range thread.Codes() {
 		all = append(all, string(c))
 	}
-	return "", exit.Fail(exit.Usage, fmt.Errorf("%s is no status; there are: %s", terminal.Clean(text), strings.Join(all, ", ")))
+	return "", exit.Fail(exit.Usage, fmt.Errorf("%s is not a status; use one of %s", terminal.Clean(text), strings.Join(all, ", ")))
 }
 
-// messMissing names what a refused block speaks of and is not there: the exchange quotes nothing that it was sent.
-func messMissing(ctx context.Context, a *app, b thread.Block, refused error) error {
+// explainMissing replaces the exchange's refusal of a block that refers to a missing thread by an error that names the
+// thread. The exchange never quotes its input.
+func explainMissing(ctx context.Context, a *app, b thread.Block, refused error) error {
 	if !strings.HasSuffix(refused.Error(), "names nothing that is there") {
 		return refused
 	}
@@ -135,8 +136,8 @@ func messMissing(ctx context.Context, a *app, b thread.Block, refused error) err
 	return refused
 }
 
-// aboutThread has the entries of a block that name no thread name this one.
-func aboutThread(b thread.Block, ref string) thread.Block {
+// setThread sets the thread of all entries in a block that do not name one.
+func setThread(b thread.Block, ref string) thread.Block {
 	for i, e := range b {
 		_, named := e.Body.Get("re")
 		if !named && e.Body.Kind() == wire.Object && slices.Contains([]string{"status", "response", "reply", "answer", "cancel"}, e.Type) {

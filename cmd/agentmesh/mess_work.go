@@ -21,25 +21,25 @@ import (
 )
 
 type messCompleteCmd struct {
-	messOut
+	messOutput
 	Ref   string   `arg:"" help:"Ref of the thread."`
-	Text  []string `arg:"" optional:"" help:"The result, in words."`
-	Photo []string `placeholder:"FILE" help:"A photo or another file to deliver; at most 10 MiB; may be repeated."`
+	Text  []string `arg:"" optional:"" help:"The result, as texts."`
+	Photo []string `placeholder:"FILE" help:"Deliver a photo or another file of at most 10 MiB. Repeat for more."`
 }
 
-// Run uploads the files, then completes the thread with all of it.
+// Run uploads the files, then completes the thread with the files and the texts.
 func (c *messCompleteCmd) Run(ctx context.Context, a *app) error {
 	if slices.ContainsFunc(c.Text, func(text string) bool { return strings.TrimSpace(text) == "" }) {
 		return exit.FailHint(exit.Usage, errors.New("the result is empty"), "agentmesh mess complete REF 'all clean'")
 	}
-	for _, name := range c.Photo { // all of them, before one is sent
-		if err := messUploadable(name); err != nil {
+	for _, name := range c.Photo { // check all files before uploading the first
+		if err := checkUpload(name); err != nil {
 			return err
 		}
 	}
 	var content []wire.Value
 	for _, name := range c.Photo {
-		entry, err := messUpload(ctx, a, c.Ref, name)
+		entry, err := upload(ctx, a, c.Ref, name)
 		if err != nil {
 			return err
 		}
@@ -52,35 +52,35 @@ func (c *messCompleteCmd) Run(ctx context.Context, a *app) error {
 		content = append(content, wire.Obj(wire.Member{Key: "confirmation", Value: wire.Bool(true)}))
 	}
 	body := wire.Obj(wire.TextField("re", c.Ref), wire.Member{Key: "content", Value: wire.Arr(content...)})
-	return messSend(ctx, a, c.messOut, thread.Block{{Type: "response", Body: body}})
+	return messSend(ctx, a, c.messOutput, thread.Block{{Type: "response", Body: body}})
 }
 
-// messUploadable says whether a file can be delivered.
-func messUploadable(name string) error {
+// checkUpload returns an error if a file cannot be delivered.
+func checkUpload(name string) error {
 	info, err := os.Stat(name)
 	switch {
 	case err != nil:
 		return exit.Fail(exit.Input, err)
 	case !info.Mode().IsRegular():
-		return exit.Fail(exit.Input, fmt.Errorf("%s is no file", terminal.Clean(name)))
+		return exit.Fail(exit.Input, fmt.Errorf("%s is not a regular file", terminal.Clean(name)))
 	case info.Size() == 0:
 		return exit.Fail(exit.Input, fmt.Errorf("%s is empty", terminal.Clean(name)))
 	case info.Size() > thread.MaxUpload:
-		return exit.Fail(exit.Input, fmt.Errorf("%s is larger than %d MiB, which is the most that can be delivered", terminal.Clean(name), thread.MaxUpload>>20))
+		return exit.Fail(exit.Input, fmt.Errorf("%s is larger than the limit of %d MiB", terminal.Clean(name), thread.MaxUpload>>20))
 	}
 	return nil
 }
 
-// messUpload hands a file to the thread and returns the content entry that shows it.
-func messUpload(ctx context.Context, a *app, ref, name string) (wire.Value, error) {
+// upload attaches a file to the thread and returns the content entry that refers to it.
+func upload(ctx context.Context, a *app, ref, name string) (wire.Value, error) {
 	if ref == "" {
-		return wire.Value{}, errNoName
+		return wire.Value{}, errEmptyRef
 	}
 	data, err := os.ReadFile(name)
 	if err != nil {
 		return wire.Value{}, exit.Fail(exit.Input, err)
 	}
-	o, err := a.owner(ctx)
+	o, err := a.connect(ctx)
 	if err != nil {
 		return wire.Value{}, err
 	}
@@ -92,7 +92,7 @@ func messUpload(ctx context.Context, a *app, ref, name string) (wire.Value, erro
 	return wire.Parse(raw)
 }
 
-// raw sends bytes that are no JSON.
+// callBytes makes a call whose body is not JSON, and returns the body of the answer.
 func callBytes(ctx context.Context, o *daemon.Client, method, target string, data []byte) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, target, bytes.NewReader(data))
 	if err != nil {
@@ -102,7 +102,7 @@ func callBytes(ctx context.Context, o *daemon.Client, method, target string, dat
 	return readBytes(o, req)
 }
 
-// bytes makes a call and returns the body of the answer as it came.
+// readBytes sends a request to the owner API and returns the body of the answer.
 func readBytes(o *daemon.Client, req *http.Request) ([]byte, error) {
 	resp, err := o.HTTP.Do(req)
 	if err != nil {

@@ -14,18 +14,18 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// messageCmd is for people who debug another implementation: it needs no data directory and no network.
+// messageCmd has the commands for people who debug another implementation. They need no data directory and no network.
 type messageCmd struct {
 	Canonical messageCanonicalCmd `cmd:"" help:"Print the bytes that a signature covers: the object without its top-level signature, in canonical form."`
-	Sign      messageSignCmd      `cmd:"" help:"Print the message with a signature."`
-	Verify    messageVerifyCmd    `cmd:"" help:"Check a signature: exit 0 good, 1 bad, 65 malformed or refused key."`
+	Sign      messageSignCmd      `cmd:"" help:"Sign a message and print it."`
+	Verify    messageVerifyCmd    `cmd:"" help:"Verify a signature. Exit code 0: valid, 1: invalid, 65: malformed message or refused key."`
 }
 
-// maxInput bounds what is read from a file or standard input; the strict reader has limits of its own.
+// maxInput bounds the size of a file or of standard input. The JSON parser has stricter limits.
 const maxInput = 16 << 20
 
-// read returns the content of a file, or of standard input for "-".
-func (a *app) read(name string) ([]byte, error) {
+// readInput returns the content of a file, or of standard input for "-".
+func (a *app) readInput(name string) ([]byte, error) {
 	in := a.In
 	if name != "-" {
 		f, err := os.Open(name)
@@ -45,9 +45,9 @@ func (a *app) read(name string) ([]byte, error) {
 	return data, nil
 }
 
-// readObject reads one strict JSON object (AM-12).
+// readObject reads one JSON object from a file or standard input with the strict parser (AM-12).
 func (a *app) readObject(name string) (wire.Value, error) {
-	data, err := a.read(name)
+	data, err := a.readInput(name)
 	if err != nil {
 		return wire.Value{}, err
 	}
@@ -59,8 +59,8 @@ func (a *app) readObject(name string) (wire.Value, error) {
 }
 
 type messageCanonicalCmd struct {
-	Form string `default:"jcs" enum:"jcs,plain,es,ascii,html" help:"Canonical form: ${enum} (AM-14)."`
-	File string `arg:"" help:"A JSON object, - for standard input."`
+	Form string `default:"jcs" enum:"jcs,plain,es,ascii,html" help:"Canonical form: ${enum}."` // AM-14
+	File string `arg:"" help:"File with a JSON object, or - for standard input."`
 }
 
 func (c *messageCanonicalCmd) Run(a *app) error {
@@ -78,7 +78,7 @@ func (c *messageCanonicalCmd) Run(a *app) error {
 
 type messageSignCmd struct {
 	Key  string `required:"" placeholder:"FILE" help:"Private key: Ed25519 (PKCS#8 PEM), age identity, or OpenPGP."`
-	File string `arg:"" help:"A message, - for standard input. A signature that is there is replaced."`
+	File string `arg:"" help:"File with a message, or - for standard input. An existing signature is replaced."`
 }
 
 func (c *messageSignCmd) Run(a *app) error {
@@ -101,9 +101,9 @@ func (c *messageSignCmd) Run(a *app) error {
 	return nil
 }
 
-// readKey reads a private key of somebody who debugs: a file that others may read is worth a word, not a refusal.
+// readKey reads a private key for debugging. It warns about a file that other users may read, but does not refuse it.
 func (a *app) readKey(file string) (*signing.PrivateKey, error) {
-	key, err := signing.ReadKeyFile(file, a.passphrase)
+	key, err := signing.ReadKeyFile(file, a.readKeyPassphrase)
 	if errors.Is(err, signing.ErrKeyFileMode) {
 		a.Note("%s may be read by other users of this machine", file)
 		var data []byte
@@ -118,9 +118,9 @@ func (a *app) readKey(file string) (*signing.PrivateKey, error) {
 }
 
 type messageVerifyCmd struct {
-	PublicKey string `required:"" placeholder:"FILE|KEY" help:"Public key, in any spelling a card may have, or a file with one."`
+	PublicKey string `required:"" placeholder:"FILE|KEY" help:"Public key, in any format that a card may use, or a file with the key."`
 	JSON      bool   `help:"Print the result as JSON."`
-	File      string `arg:"" help:"A signed message, - for standard input."`
+	File      string `arg:"" help:"File with a signed message, or - for standard input."`
 }
 
 // verdict is the result of a verification.
@@ -129,10 +129,10 @@ type verdict struct {
 	Form        string `json:"form,omitempty"` // the canonical form that matched
 	Key         string `json:"key"`            // fingerprint
 	Kind        string `json:"kind"`
-	DerivedID   string `json:"derived_id"` // what the key certifies itself (AM-2)
+	DerivedID   string `json:"derived_id"` // the agent id that is derived from the key (AM-2)
 	From        string `json:"from"`
 	DerivedFrom bool   `json:"from_is_derived"`
-	Digest      string `json:"digest,omitempty"` // SHA-256 of the bytes that were signed
+	Digest      string `json:"digest,omitempty"` // SHA-256 of the signed bytes
 	Reason      string `json:"reason,omitempty"`
 }
 
@@ -145,7 +145,7 @@ func (c *messageVerifyCmd) Run(a *app) error {
 	if err != nil {
 		return exit.Fail(exit.Input, fmt.Errorf("refused: %w", err))
 	}
-	key, err := publicKey(c.PublicKey)
+	key, err := readPublicKey(c.PublicKey)
 	if err != nil {
 		return err
 	}
@@ -157,7 +157,7 @@ func (c *messageVerifyCmd) Run(a *app) error {
 		Key: key.Fingerprint(), Kind: string(key.Kind()),
 		DerivedID: string(key.AgentID()), From: string(m.From), DerivedFrom: m.From == key.AgentID(),
 	}
-	checked, err := key.VerifyValue(v.Without("signature"), m.Signature, signedAround(m.Time), now)
+	checked, err := key.VerifyValue(v.Without("signature"), m.Signature, signatureWindow(m.Time), now)
 	if err != nil {
 		out.Reason = err.Error()
 	} else {
@@ -167,7 +167,7 @@ func (c *messageVerifyCmd) Run(a *app) error {
 		return err
 	}
 	if !out.Verified {
-		return exit.Quietly(exit.No)
+		return exit.FailSilently(exit.No)
 	}
 	return nil
 }
@@ -177,22 +177,22 @@ func (a *app) showVerdict(v verdict, asJSON bool) error {
 	case asJSON:
 		return a.JSON(v)
 	case v.Verified:
-		a.Print("good signature: canonical form %s, key %s", v.Form, v.Key)
+		a.Print("valid signature: canonical form %s, key %s", v.Form, v.Key)
 	default:
 		a.Print("%s", v.Reason)
 	}
 	return nil
 }
 
-// signedAround is when an OpenPGP signature of a message of time t may have been made: the window of AM-20, seen
-// from the message, since a message on file has no now.
-func signedAround(t time.Time) signing.Window {
+// signatureWindow returns the window in which the OpenPGP signature of a message with time t must have been made. It is
+// the window of AM-20, but around the time of the message, because a stored message may be old.
+func signatureWindow(t time.Time) signing.Window {
 	w := config.Default().Window
 	return signing.Window{From: t.Add(-w.Future), To: t.Add(w.Past)}
 }
 
-// publicKey reads a key from a file of that name, or from the text itself.
-func publicKey(fileOrText string) (*signing.PublicKey, error) {
+// readPublicKey parses a public key from the file of that name or, if the file does not exist, from the text itself.
+func readPublicKey(fileOrText string) (*signing.PublicKey, error) {
 	text := fileOrText
 	data, err := os.ReadFile(fileOrText)
 	switch pathErr, isPath := errors.AsType[*fs.PathError](err); {

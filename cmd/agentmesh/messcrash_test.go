@@ -18,11 +18,11 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// messCrash is an exchange in a real process and what it acknowledged.
+// messCrash is an exchange in a real process with everything that it has acknowledged.
 type messCrash struct {
 	t      *testing.T
 	dir    string
-	server *served
+	server *serveProcess
 	keys   map[string]string
 
 	mu      sync.Mutex
@@ -31,8 +31,8 @@ type messCrash struct {
 	done    map[string]bool   // acknowledged completions
 }
 
-// TestMESSCrash kills the process in the midst of requests, claims that race, and completions: what was acknowledged
-// stands afterwards, nobody's claim went to another, and the thread directory catches up.
+// TestMESSCrash kills the process during requests, racing claims and completions. Afterwards, the exchange has everything
+// that it acknowledged, no claim has moved to another executor, and the thread directory catches up.
 func TestMESSCrash(t *testing.T) {
 	if runtime.GOOS == "windows" || testing.Short() {
 		t.Skip("no SIGKILL on Windows, or -short")
@@ -80,9 +80,9 @@ func (c *messCrash) kill() {
 	c.server = nil
 }
 
-// call returns 0 where the process is gone.
+// call makes a call and returns its status, or 0 if the process has been killed.
 func (c *messCrash) call(ctx context.Context, key, method, path, body string) (int, wire.Value) {
-	req, err := http.NewRequestWithContext(ctx, method, c.server.where.URL+"/api/v1/exchanges/home/"+path, bytes.NewReader([]byte(body)))
+	req, err := http.NewRequestWithContext(ctx, method, c.server.info.URL+"/api/v1/exchanges/home/"+path, bytes.NewReader([]byte(body)))
 	if err != nil {
 		return 0, wire.Value{}
 	}
@@ -107,13 +107,13 @@ func (c *messCrash) load() {
 	for w := range 4 {
 		work.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ {
-				if !c.one(ctx, fmt.Sprintf("%d-%d-%d", time.Now().UnixNano(), w, i)) {
+				if !c.runThread(ctx, fmt.Sprintf("%d-%d-%d", time.Now().UnixNano(), w, i)) {
 					return
 				}
 			}
 		})
 	}
-	untilLoaded(c.t, crashLoad, func() bool {
+	waitForLoad(c.t, crashLoad, func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return len(c.done) > 0
@@ -126,8 +126,9 @@ func (c *messCrash) load() {
 	c.server = nil
 }
 
-// one makes a thread, lets two executors race for it, and completes it. It says whether the process still answers.
-func (c *messCrash) one(ctx context.Context, id string) bool {
+// runThread makes a thread, lets two executors race for it, and completes it. It reports whether the process still
+// answers.
+func (c *messCrash) runThread(ctx context.Context, id string) bool {
 	status, v := c.call(ctx, c.keys["agent"], http.MethodPost, "requests", `{"intent":"look","id":"`+id+`"}`)
 	ref := v.GetStr("ref")
 	if status != http.StatusCreated {
@@ -186,7 +187,7 @@ func (c *messCrash) audit() {
 	}
 }
 
-// auditFiles wants the files of a thread in the folder of its state, and in no other.
+// auditFiles checks that the files of a thread are in the folder of its state and in no other folder.
 func (c *messCrash) auditFiles(ref, state string) {
 	deadline := time.Now().Add(2 * time.Minute)
 	for {

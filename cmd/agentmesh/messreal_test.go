@@ -16,14 +16,14 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// messClient is a client of the exchange of a real process, with a key of its own.
+// messClient is a client of the exchange in a real process, with its own key.
 type messClient struct {
 	t    *testing.T
 	base string
 	key  string
 }
 
-// do makes a call and returns its answer; one that is refused fails the test unless may says so.
+// do makes a call and returns its answer. A refusal fails the test unless its status is in may.
 func (c messClient) do(ctx context.Context, method, path, kind, body string, may ...int) wire.Value {
 	c.t.Helper()
 	req, err := http.NewRequestWithContext(ctx, method, c.base+"/api/v1/exchanges/home/"+path, strings.NewReader(body))
@@ -53,8 +53,8 @@ func (c messClient) do(ctx context.Context, method, path, kind, body string, may
 	return v
 }
 
-// say posts a raw block in YAML.
-func (c messClient) say(block string) wire.Value {
+// post posts a raw block in YAML.
+func (c messClient) post(block string) wire.Value {
 	c.t.Helper()
 	return c.do(c.t.Context(), http.MethodPost, "messages", "application/yaml", block)
 }
@@ -65,8 +65,8 @@ func (c messClient) thread(ref string) wire.Value {
 	return t
 }
 
-// household starts a process and registers who takes part.
-func household(t *testing.T, who map[string]string) map[string]messClient {
+// startHousehold starts a process and registers clients with the given capabilities.
+func startHousehold(t *testing.T, who map[string]string) map[string]messClient {
 	t.Helper()
 	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "AGENTMESH_") })
 	s, err := startServe(filepath.Join(t.TempDir(), "data"), []string{"--set=mess.calls_per_minute=0"}, env)
@@ -76,7 +76,7 @@ func household(t *testing.T, who map[string]string) map[string]messClient {
 	t.Cleanup(func() { s.Process.Signal(os.Interrupt); s.Wait() })
 	out := map[string]messClient{}
 	for id, capabilities := range who {
-		c := messClient{t: t, base: s.where.URL}
+		c := messClient{t: t, base: s.info.URL}
 		list := `[]`
 		if capabilities != "" {
 			list = `["` + strings.ReplaceAll(capabilities, " ", `","`) + `"]`
@@ -87,8 +87,9 @@ func household(t *testing.T, who map[string]string) map[string]messClient {
 	return out
 }
 
-// works is an executor that takes what it may and does it, until ctx ends: it knows nothing of the others.
-func (c messClient) works(ctx context.Context, did func(intent string)) {
+// work acts as an executor until ctx ends: it claims and completes every request that it is offered. It knows nothing
+// about the other executors.
+func (c messClient) work(ctx context.Context, did func(intent string)) {
 	for ctx.Err() == nil {
 		list, _ := c.do(ctx, http.MethodGet, "requests?status=pending", "", "").Get("threads")
 		for th := range list.Elems() {
@@ -103,10 +104,10 @@ func (c messClient) works(ctx context.Context, did func(intent string)) {
 	}
 }
 
-// The batch of the specification over HTTP in a real process: three executors of different capabilities look for work on
-// their own, and the onions are bought, brought and diced in this order.
+// TestOnionsForReal runs the batch of the specification over HTTP in a real process: three executors with different
+// capabilities look for work independently, and the onions are bought, delivered and diced in this order.
 func TestOnionsForReal(t *testing.T) {
-	who := household(t, map[string]string{
+	who := startHousehold(t, map[string]string{
 		"agent": "", "instacart-proxy": "buy", "courier": "deliver", "kitchen-robot": "precision-knife-work home-kitchen-access",
 	})
 	var mu sync.Mutex
@@ -116,14 +117,14 @@ func TestOnionsForReal(t *testing.T) {
 	var work sync.WaitGroup
 	for _, id := range []string{"kitchen-robot", "courier", "instacart-proxy"} {
 		work.Go(func() {
-			who[id].works(ctx, func(intent string) {
+			who[id].work(ctx, func(intent string) {
 				mu.Lock()
 				defer mu.Unlock()
 				order = append(order, id+": "+intent)
 			})
 		})
 	}
-	ack := who["agent"].say(`MESS:
+	ack := who["agent"].post(`MESS:
 - request:
     id: dice-onions
     intent: dice the onions, medium dice
@@ -147,13 +148,13 @@ func TestOnionsForReal(t *testing.T) {
 	work.Wait()
 	want := "instacart-proxy: buy yellow onions, courier: deliver onions to home, kitchen-robot: dice the onions, medium dice"
 	if got := strings.Join(order, ", "); got != want {
-		t.Errorf("done were %s; want %s", got, want)
+		t.Errorf("the executors did %s; want %s", got, want)
 	}
 }
 
-// The conversation of the specification's appendix, as raw blocks in YAML to a real process.
+// TestAppendixForReal sends the conversation of the specification's appendix to a real process, as raw blocks in YAML.
 func TestAppendixForReal(t *testing.T) {
-	who := household(t, map[string]string{"agent": "", "teague-phone": "take-photo check-visual", "kitchen-helper": "operate-appliance home-kitchen-access"})
+	who := startHousehold(t, map[string]string{"agent": "", "teague-phone": "take-photo check-visual", "kitchen-helper": "operate-appliance home-kitchen-access"})
 	agent, phone, helper := who["agent"], who["teague-phone"], who["kitchen-helper"]
 	refOf := func(v wire.Value) string {
 		t.Helper()
@@ -163,7 +164,7 @@ func TestAppendixForReal(t *testing.T) {
 		}
 		return block[0].Body.GetStr("ref")
 	}
-	dinner := refOf(agent.say(`MESS:
+	dinner := refOf(agent.post(`MESS:
 - v: 1.0.0
 - request:
     id: dinner-check
@@ -171,8 +172,8 @@ func TestAppendixForReal(t *testing.T) {
     context: [Planning dinner for 4, Kids prefer pasta or rice dishes]
     response_hint: [text, image]
 `))
-	phone.say("MESS:\n- status: {re: dinner-check, code: claimed, executor: household:teague-phone}\n")
-	phone.say(`MESS:
+	phone.post("MESS:\n- status: {re: dinner-check, code: claimed, executor: household:teague-phone}\n")
+	phone.post(`MESS:
 - response:
     re: dinner-check
     content:
@@ -182,7 +183,7 @@ func TestAppendixForReal(t *testing.T) {
       Pantry: rice, pasta, soy sauce, honey
     notes: chicken should be used tonight
 `)
-	rice := refOf(agent.say(`MESS:
+	rice := refOf(agent.post(`MESS:
 - request:
     id: start-rice
     intent: start rice cooker with 2 cups rice
@@ -190,8 +191,8 @@ func TestAppendixForReal(t *testing.T) {
     context: [{ref: dinner-check}, Making stir fry with the chicken]
     requires: [operate-appliance, home-kitchen-access]
 `))
-	phone.do(t.Context(), http.MethodGet, "requests/"+rice, "", "", http.StatusNotFound) // it could not do it: for it, it is not there
-	helper.say(`MESS:
+	phone.do(t.Context(), http.MethodGet, "requests/"+rice, "", "", http.StatusNotFound) // executors without the capabilities do not see the thread
+	helper.post(`MESS:
 - status:
     re: start-rice
     code: needs_confirmation
@@ -199,8 +200,8 @@ func TestAppendixForReal(t *testing.T) {
     action: start rice cooker (2 cups white rice, 2.5 cups water)
     consequences: rice will be ready in ~25 minutes
 `)
-	agent.say("MESS:\n- reply: {re: start-rice, confirm: true}\n")
-	helper.say("MESS:\n- response: {re: start-rice, content: [{confirmation: true}, \"Rice cooker started, will be ready at 5:30pm\"]}\n")
+	agent.post("MESS:\n- reply: {re: start-rice, confirm: true}\n")
+	helper.post("MESS:\n- response: {re: start-rice, content: [{confirmation: true}, \"Rice cooker started, will be ready at 5:30pm\"]}\n")
 	for ref, want := range map[string]string{dinner: "chicken thighs", rice: "ready at 5:30pm"} {
 		th := agent.thread(ref)
 		if th.GetStr("status") != "completed" || !strings.Contains(string(th.JSON()), want) {

@@ -27,10 +27,11 @@ const (
 	metricsEnd   = "<!-- /metrics -->\n"
 )
 
-// TestDocsMetrics holds the table of docs/operations.md to what a process serves, over the owner's TCP listener.
+// TestDocsMetrics compares the table in docs/operations.md with the metrics that a process serves on the owner's TCP
+// listener.
 func TestDocsMetrics(t *testing.T) {
 	if runtime.GOOS != "linux" {
-		t.Skip("the metrics of the operating system's process differ between systems; the table has those of Linux")
+		t.Skip("the process metrics differ between operating systems; the table has those of Linux")
 	}
 	dir := filepath.Join(t.TempDir(), "data")
 	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "AGENTMESH_") })
@@ -39,24 +40,24 @@ func TestDocsMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { server.Process.Signal(os.Interrupt); server.Wait() })
-	resp, err := http.Get(server.where.URL + "/v1/agents") // the series of requests begin with the first one
+	resp, err := http.Get(server.info.URL + "/v1/agents") // the metrics of requests appear with the first request
 	if err != nil {
 		t.Fatal(err)
 	}
 	resp.Body.Close()
-	if status, _ := scrapeOwner(t, server.where, ""); status != http.StatusUnauthorized {
+	if status, _ := scrapeOwner(t, server.info, ""); status != http.StatusUnauthorized {
 		t.Errorf("a scrape without the token = %d, want 401", status)
 	}
 	token, err := os.ReadFile(filepath.Join(dir, "owner.token"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	scrapeOwner(t, server.where, string(token)) // the owner's own requests are counted as well
-	status, body := scrapeOwner(t, server.where, string(token))
+	scrapeOwner(t, server.info, string(token)) // requests to the owner API are counted, too
+	status, body := scrapeOwner(t, server.info, string(token))
 	if status != http.StatusOK {
 		t.Fatalf("a scrape with the token = %d: %s", status, body)
 	}
-	for name, secret := range secretsIn(t, dir, server.where) { // THREATS 29
+	for name, secret := range secretsIn(t, dir, server.info) { // THREATS 29
 		if strings.Contains(body, secret) {
 			t.Errorf("%s is in the metrics", name)
 		}
@@ -88,7 +89,7 @@ func TestDocsMetrics(t *testing.T) {
 	switch {
 	case old == want:
 	case !*update:
-		t.Errorf("the metrics of docs/operations.md are not those of the program; run go test ./cmd/agentmesh -run Docs -update\n%s", table.String())
+		t.Errorf("the metrics in docs/operations.md differ from those of the program; run go test ./cmd/agentmesh -run Docs -update\n%s", table.String())
 	default:
 		if err := os.WriteFile(path, []byte(before+metricsBegin+want+metricsEnd+after), 0o644); err != nil {
 			t.Fatal(err)
@@ -97,7 +98,7 @@ func TestDocsMetrics(t *testing.T) {
 }
 
 // scrapeOwner reads /metrics from the owner's TCP listener.
-func scrapeOwner(t *testing.T, w daemon.Where, token string) (status int, body string) {
+func scrapeOwner(t *testing.T, w daemon.ServeInfo, token string) (status int, body string) {
 	t.Helper()
 	req, err := http.NewRequest(http.MethodGet, strings.TrimSuffix(strings.TrimSuffix(w.OwnerAPI, "/"), "/owner")+"/metrics", nil)
 	if err != nil {
@@ -118,7 +119,7 @@ func scrapeOwner(t *testing.T, w daemon.Where, token string) (status int, body s
 	return resp.StatusCode, string(data)
 }
 
-// metricRows reads the names, types and label keys of a scrape, in its order.
+// metricRows parses a scrape and returns the names, types and label keys of its metrics, in order.
 func metricRows(t *testing.T, body string) []metricRow {
 	t.Helper()
 	var rows []metricRow
@@ -152,7 +153,8 @@ func metricRows(t *testing.T, body string) []metricRow {
 	return rows
 }
 
-// The limiters are named in the text, because the table has no values of labels.
+// TestDocsLimiters: docs/operations.md names every limiter in its text, because the table does not show the values of
+// labels.
 func TestDocsLimiters(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	server, err := startServe(dir, []string{"--set=owner_api.listen=127.0.0.1:0"}, os.Environ())
@@ -164,7 +166,7 @@ func TestDocsLimiters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, body := scrapeOwner(t, server.where, string(token))
+	_, body := scrapeOwner(t, server.info, string(token))
 	doc, err := os.ReadFile(filepath.Join("..", "..", "docs", "operations.md"))
 	if err != nil {
 		t.Fatal(err)

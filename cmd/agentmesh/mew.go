@@ -23,38 +23,38 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mew/gateway"
 )
 
-// mewCmd is about MEW spaces.
+// mewCmd has the commands for MEW spaces.
 type mewCmd struct {
-	Spaces   mewSpacesCmd   `cmd:"" default:"withargs" help:"List the spaces that are hosted here and those that links go to."`
-	Status   mewStatusCmd   `cmd:"" help:"Show a space: who is there and may do what, proposals, reasoning, streams; or ask a participant."`
-	Tail     mewTailCmd     `cmd:"" help:"Print envelopes as they pass."`
-	Chat     mewChatCmd     `cmd:"" help:"Say something."`
-	Propose  mewProposeCmd  `cmd:"" help:"Propose that somebody calls a tool."`
-	Approve  mewApproveCmd  `cmd:"" help:"Send what somebody proposed as a request."`
-	Reject   mewRejectCmd   `cmd:"" help:"Reject what somebody proposed."`
-	Cancel   mewCancelCmd   `cmd:"" help:"Tell a participant to stop reasoning."`
+	Spaces   mewSpacesCmd   `cmd:"" default:"withargs" help:"List the spaces that run here and the spaces behind links."`
+	Status   mewStatusCmd   `cmd:"" help:"Show a space with its participants, capabilities, proposals, reasoning and streams, or ask a participant for its status."`
+	Tail     mewTailCmd     `cmd:"" help:"Print the envelopes of a space as they arrive."`
+	Chat     mewChatCmd     `cmd:"" help:"Send a chat message."`
+	Propose  mewProposeCmd  `cmd:"" help:"Propose a tool call."`
+	Approve  mewApproveCmd  `cmd:"" help:"Approve a proposal and send it as a request."`
+	Reject   mewRejectCmd   `cmd:"" help:"Reject a proposal."`
+	Cancel   mewCancelCmd   `cmd:"" help:"Ask a participant to stop reasoning."`
 	Pause    mewPauseCmd    `cmd:"" help:"Pause a participant."`
-	Resume   mewResumeCmd   `cmd:"" help:"Let a paused participant go on."`
-	Shutdown mewShutdownCmd `cmd:"" help:"Tell a participant to leave."`
-	Grant    mewGrantCmd    `cmd:"" help:"Give a participant capabilities."`
-	Revoke   mewRevokeCmd   `cmd:"" help:"Take capabilities from a participant."`
-	Invite   mewInviteCmd   `cmd:"" help:"Invite somebody; prints the token."`
-	Kick     mewKickCmd     `cmd:"" help:"Throw a participant out."`
+	Resume   mewResumeCmd   `cmd:"" help:"Resume a paused participant."`
+	Shutdown mewShutdownCmd `cmd:"" help:"Ask a participant to leave."`
+	Grant    mewGrantCmd    `cmd:"" help:"Grant capabilities to a participant."`
+	Revoke   mewRevokeCmd   `cmd:"" help:"Revoke capabilities of a participant."`
+	Invite   mewInviteCmd   `cmd:"" help:"Invite a participant and print its token."`
+	Kick     mewKickCmd     `cmd:"" help:"Remove a participant and revoke its token."`
 	Bring    mewBringCmd    `cmd:"" help:"Let a space see an AgentMesh conversation."`
-	Connect  mewConnectCmd  `cmd:"" help:"Connect a link now, also one that was shut down or thrown out."`
+	Connect  mewConnectCmd  `cmd:"" help:"Connect a link now, even after a shutdown or a kick."`
 	Gateway  mewGatewayCmd  `cmd:"" help:"Serve the space of a space.yaml to MEW clients, in place of the reference gateway."`
 }
 
-// mewGatewayCmd serves one space from the files of the reference implementation, and needs no agent (MEW-D1).
+// mewGatewayCmd serves one space from the files of the reference implementation. It needs no agent (MEW-D1).
 type mewGatewayCmd struct {
-	Action      string `arg:"" optional:"" default:"start" enum:"start" hidden:"" help:"Accepted as the reference has it."`
-	Port        uint16 `short:"p" default:"8080" help:"Port on the loopback addresses; 0 takes a free one."`
-	LogLevel    string `short:"l" default:"info" enum:"error,warn,info,debug" help:"What is logged: error, warn, info or debug."`
-	SpaceConfig string `short:"s" default:"./space.yaml" placeholder:"FILE" help:"The space."`
-	NoAutoStart bool   `help:"Accepted and implied: participants are never started."`
+	Action      string `arg:"" optional:"" default:"start" enum:"start" hidden:"" help:"Accepted for compatibility with the reference gateway."`
+	Port        uint16 `short:"p" default:"8080" help:"Port on the loopback addresses; 0 chooses a free port."`
+	LogLevel    string `short:"l" default:"info" enum:"error,warn,info,debug" help:"Log level: error, warn, info or debug."`
+	SpaceConfig string `short:"s" default:"./space.yaml" placeholder:"FILE" help:"Configuration file of the space."`
+	NoAutoStart bool   `help:"Accepted for compatibility: agentmesh never starts participants."`
 }
 
-// databaseName is the database of a gateway in its state folder: what lasts of its participants.
+// mewDatabase is the database of a gateway in its state folder, with the lasting state of its participants.
 const mewDatabase = "gateway.db"
 
 func (c *mewGatewayCmd) Run(ctx context.Context, a *app) (err error) {
@@ -105,7 +105,7 @@ func (c *mewGatewayCmd) Run(ctx context.Context, a *app) (err error) {
 	return serveGateway(ctx, g, audit, listeners, log)
 }
 
-// console is where the command talks to: standard output and, where it is named, a file (MEW-D1).
+// console returns the writer for the gateway's messages: standard output and the file GATEWAY_LOG_FILE, if set (MEW-D1).
 func (c *mewGatewayCmd) console(a *app) (io.Writer, func() error, error) {
 	name := os.Getenv("GATEWAY_LOG_FILE")
 	if name == "" {
@@ -118,7 +118,7 @@ func (c *mewGatewayCmd) console(a *app) (io.Writer, func() error, error) {
 	return io.MultiWriter(a.Out, f), f.Close, nil
 }
 
-// listen opens the loopback addresses, because clients say localhost, and whatever --listen adds (MEW-D2).
+// listen opens both loopback addresses, because clients connect to localhost, and the address of --listen (MEW-D2).
 func (c *mewGatewayCmd) listen(more *string) ([]net.Listener, int, error) {
 	first, err := daemon.Listen(net.JoinHostPort("127.0.0.1", strconv.Itoa(int(c.Port))), "--port")
 	if err != nil {
@@ -146,7 +146,7 @@ func (c *mewGatewayCmd) listen(more *string) ([]net.Listener, int, error) {
 	return out, port, nil
 }
 
-// The limits of the gateway's own listener; sockets have theirs (AM-76).
+// The time limits of the gateway's HTTP server. WebSocket connections have limits of their own (AM-76).
 const (
 	mewHeaderTimeout = 5 * time.Second
 	mewReadTimeout   = 15 * time.Second
@@ -154,7 +154,7 @@ const (
 	mewStopTimeout   = 4 * time.Second
 )
 
-// serveGateway answers until ctx ends, and returns when everything has stopped.
+// serveGateway runs the gateway until ctx ends, and returns after all its parts have stopped.
 func serveGateway(ctx context.Context, g *gateway.Gateway, audit *acl.Audit, listeners []net.Listener, log *slog.Logger) error {
 	srv := &http.Server{
 		Handler: g, ReadHeaderTimeout: mewHeaderTimeout, ReadTimeout: mewReadTimeout, WriteTimeout: mewWriteTimeout,
@@ -173,9 +173,9 @@ func serveGateway(ctx context.Context, g *gateway.Gateway, audit *acl.Audit, lis
 	}
 	all.Go(func() error {
 		<-ctx.Done()
-		patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), mewStopTimeout)
+		stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), mewStopTimeout)
 		defer cancel()
-		if err := srv.Shutdown(patience); err != nil {
+		if err := srv.Shutdown(stopCtx); err != nil {
 			return srv.Close()
 		}
 		return nil

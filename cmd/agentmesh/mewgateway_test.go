@@ -24,7 +24,7 @@ participants:
   human: {tokens: [human-token], capabilities: ["*"]}
 `
 
-// gateway runs `agentmesh mew gateway` on a free port until the context ends.
+// runGateway runs `agentmesh mew gateway` on a free port until the context ends.
 func runGateway(ctx context.Context, t *testing.T, dir string, flags ...string) (port string, done chan int) {
 	t.Helper()
 	out, in := io.Pipe()
@@ -42,13 +42,14 @@ func runGateway(ctx context.Context, t *testing.T, dir string, flags ...string) 
 	go io.Copy(io.Discard, lines)
 	port, ok := strings.CutPrefix(strings.TrimSpace(first), "Gateway listening on port ")
 	if !ok {
-		t.Fatalf("the gateway said %q", first)
+		t.Fatalf("the gateway printed %q", first)
 	}
 	return port, done
 }
 
-// The gateway runs from a space.yaml alone, with the flags of the reference, on both loopback addresses; when it is told
-// to stop it says so to its clients, and what lasts is there the next time.
+// TestMewGateway: the gateway runs with only a space.yaml and the flags of the reference gateway, on both loopback
+// addresses. When it stops, it closes its clients' connections with 1001, and it keeps invited participants across the
+// restart.
 func TestMewGateway(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "space.yaml"), []byte(gatewaySpace), 0o600); err != nil {
@@ -92,8 +93,8 @@ func TestMewGateway(t *testing.T) {
 	if code := <-done; code != exit.OK {
 		t.Errorf("the gateway ended with %d", code)
 	}
-	if said, err := os.ReadFile(console); err != nil || !strings.Contains(string(said), "Gateway listening on port "+port) {
-		t.Errorf("the console log holds %q, %v", said, err)
+	if log, err := os.ReadFile(console); err != nil || !strings.Contains(string(log), "Gateway listening on port "+port) {
+		t.Errorf("the console log holds %q, %v", log, err)
 	}
 
 	ctx, cancel = context.WithCancel(t.Context())
@@ -120,7 +121,7 @@ func TestMewGateway(t *testing.T) {
 	}
 }
 
-// A space file that cannot be read stops it, as does a port that is taken.
+// TestMewGatewayRefuses: the gateway does not start with an invalid space file, a port in use, or an unknown log level.
 func TestMewGatewayRefuses(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "space.yaml")
@@ -134,7 +135,7 @@ func TestMewGatewayRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	if code := start("-p", "0"); code != exit.Config {
-		t.Errorf("with a token for two: %d, want %d", code, exit.Config)
+		t.Errorf("with one token for two participants: %d, want %d", code, exit.Config)
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -143,9 +144,9 @@ func TestMewGatewayRefuses(t *testing.T) {
 	defer l.Close()
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	if code := start("-p", port); code != exit.Unavailable {
-		t.Errorf("on a port that is taken: %d, want %d", code, exit.Unavailable)
+		t.Errorf("with a port in use: %d, want %d", code, exit.Unavailable)
 	}
 	if code := start("-l", "loud"); code != exit.Usage {
-		t.Errorf("with a level that is none: %d, want %d", code, exit.Usage)
+		t.Errorf("with an unknown log level: %d, want %d", code, exit.Usage)
 	}
 }

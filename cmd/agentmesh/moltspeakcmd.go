@@ -19,18 +19,18 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// moltspeakCmd is about MoltSpeak agents.
+// moltspeakCmd has the commands for MoltSpeak agents.
 type moltspeakCmd struct {
-	Status  moltspeakStatusCmd  `cmd:"" default:"withargs" help:"Show who the node is to MoltSpeak agents."`
+	Status  moltspeakStatusCmd  `cmd:"" default:"withargs" help:"Show the node's name, keys and endpoint as a MoltSpeak agent."`
 	Query   moltspeakQueryCmd   `cmd:"" help:"Ask a MoltSpeak agent for information."`
 	Task    moltspeakTaskCmd    `cmd:"" help:"Delegate a task to a MoltSpeak agent."`
 	Tool    moltspeakToolCmd    `cmd:"" help:"Call a tool of a MoltSpeak agent."`
 	Stream  moltspeakStreamCmd  `cmd:"" help:"Send a file to a MoltSpeak agent as a stream."`
-	Search  moltspeakSearchCmd  `cmd:"" help:"Find MoltSpeak agents in the registry that a link names."`
+	Search  moltspeakSearchCmd  `cmd:"" help:"Find MoltSpeak agents in the registry of a link."`
 	Peers   moltspeakPeersCmd   `cmd:"" help:"List MoltSpeak agents and their pinned keys."`
-	Grant   moltspeakGrantCmd   `cmd:"" help:"Prove a capability for an agent: pii, query, task or stream without a session."`
-	Unpin   moltspeakUnpinCmd   `cmd:"" help:"Forget the pinned key of an agent; the next one that it shows is pinned."`
-	Consent moltspeakConsentCmd `cmd:"" help:"Consents to personal data that you gave."`
+	Grant   moltspeakGrantCmd   `cmd:"" help:"Grant a capability to an agent: pii, query, task, or stream without a session."`
+	Unpin   moltspeakUnpinCmd   `cmd:"" help:"Forget the pinned key of an agent. The next key that the agent shows is pinned."`
+	Consent moltspeakConsentCmd `cmd:"" help:"List and revoke your consents to personal data."`
 }
 
 type moltspeakStatusCmd struct {
@@ -44,9 +44,9 @@ func (c *moltspeakStatusCmd) Run(ctx context.Context, a *app) error {
 			{"sessions", fmt.Sprint(s.Sessions)},
 		}
 		for _, r := range s.Registries {
-			state := "does not list us: " + r.Error
+			state := "does not list the node: " + r.Error
 			if r.Error == "" {
-				state = "lists us, " + terminal.When(r.Registered)
+				state = "lists the node, " + terminal.FormatTime(r.Registered)
 			}
 			rows = append(rows, []string{"registry", r.URL + " " + state})
 		}
@@ -54,13 +54,13 @@ func (c *moltspeakStatusCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// moltspeakTarget is whom a command speaks to, and how its answer is shown.
+// moltspeakTarget names the agent that a command writes to.
 type moltspeakTarget struct {
 	Link string `arg:"" help:"Name of the link."`
 	Peer string `arg:"" help:"The agent, as agent@org."`
 }
 
-func (t moltspeakTarget) send(ctx context.Context, a *app, c content, intent wire.Intent, payload wire.Value) error {
+func (t moltspeakTarget) send(ctx context.Context, a *app, c sendFlags, intent wire.Intent, payload wire.Value) error {
 	return a.send(ctx, c, func(wait int) owner.Call[owner.Sent] {
 		return post[owner.Sent]("moltspeak/send", struct {
 			Link    string      `json:"link"`
@@ -72,38 +72,38 @@ func (t moltspeakTarget) send(ctx context.Context, a *app, c content, intent wir
 	})
 }
 
-// object reads a JSON object of an argument; the empty text is none.
-func (a *app) object(text string) (wire.Value, error) {
+// parseObjectArg parses an argument that is a JSON object. An empty text means an empty object.
+func parseObjectArg(text string) (wire.Value, error) {
 	if text == "" {
 		return wire.Obj(), nil
 	}
 	v, err := wire.ParseObject([]byte(text))
 	if err != nil {
-		return v, exit.Fail(exit.Input, fmt.Errorf("%s is no JSON object", terminal.Clean(text)))
+		return v, exit.Fail(exit.Input, fmt.Errorf("%s is not a JSON object", terminal.Clean(text)))
 	}
 	return v, nil
 }
 
-type moltspeakOut struct {
+type moltspeakSendFlags struct {
 	Wait    bool `help:"Wait for the answer and print it."`
-	Approve bool `help:"Approve it at once, with what is printed, where it would wait for you. For your own hand, never for an agent."`
+	Approve bool `help:"If the message waits for you, print it and approve it at once. Only for people: an agent must not use this flag."`
 	JSON    bool `help:"Print the result as JSON."`
 }
 
-func (o moltspeakOut) content() content {
-	return content{Wait: o.Wait, Approve: o.Approve, JSON: o.JSON}
+func (f moltspeakSendFlags) sendFlags() sendFlags {
+	return sendFlags{Wait: f.Wait, Approve: f.Approve, JSON: f.JSON}
 }
 
 type moltspeakQueryCmd struct {
 	moltspeakTarget
-	Domain string `arg:"" help:"What it is about, such as weather."`
+	Domain string `arg:"" help:"Domain of the query, such as weather."`
 	Params string `arg:"" optional:"" help:"Parameters, as a JSON object."`
-	Intent string `placeholder:"NAME" help:"What is wanted, such as forecast."`
-	moltspeakOut
+	Intent string `placeholder:"NAME" help:"Intent of the query, such as forecast."`
+	moltspeakSendFlags
 }
 
 func (c *moltspeakQueryCmd) Run(ctx context.Context, a *app) error {
-	params, err := a.object(c.Params)
+	params, err := parseObjectArg(c.Params)
 	if err != nil {
 		return err
 	}
@@ -114,20 +114,20 @@ func (c *moltspeakQueryCmd) Run(ctx context.Context, a *app) error {
 	if params.Len() > 0 {
 		p = p.With("params", params)
 	}
-	return c.send(ctx, a, c.content(), moltspeak.IntentQuery, p)
+	return c.send(ctx, a, c.sendFlags(), moltspeak.IntentQuery, p)
 }
 
 type moltspeakTaskCmd struct {
 	moltspeakTarget
 	Type        string    `arg:"" help:"Kind of task, such as research."`
 	Params      string    `arg:"" optional:"" help:"Parameters, as a JSON object."`
-	Description string    `placeholder:"TEXT" help:"What is to be done, in words."`
-	Deadline    time.Time `placeholder:"TIME" help:"Until when, such as 2026-12-01T12:00:00Z."`
-	moltspeakOut
+	Description string    `placeholder:"TEXT" help:"Description of the task."`
+	Deadline    time.Time `placeholder:"TIME" help:"Deadline, such as 2026-12-01T12:00:00Z."`
+	moltspeakSendFlags
 }
 
 func (c *moltspeakTaskCmd) Run(ctx context.Context, a *app) error {
-	params, err := a.object(c.Params)
+	params, err := parseObjectArg(c.Params)
 	if err != nil {
 		return err
 	}
@@ -141,38 +141,38 @@ func (c *moltspeakTaskCmd) Run(ctx context.Context, a *app) error {
 	if !c.Deadline.IsZero() {
 		p = p.With("deadline", wire.Int(c.Deadline.UnixMilli()))
 	}
-	return c.send(ctx, a, c.content(), moltspeak.IntentTask, p)
+	return c.send(ctx, a, c.sendFlags(), moltspeak.IntentTask, p)
 }
 
 type moltspeakToolCmd struct {
 	moltspeakTarget
 	Tool  string `arg:"" help:"Name of the tool."`
-	Input string `arg:"" optional:"" help:"Its input, as a JSON object."`
-	moltspeakOut
+	Input string `arg:"" optional:"" help:"Input of the tool, as a JSON object."`
+	moltspeakSendFlags
 }
 
 func (c *moltspeakToolCmd) Run(ctx context.Context, a *app) error {
-	input, err := a.object(c.Input)
+	input, err := parseObjectArg(c.Input)
 	if err != nil {
 		return err
 	}
-	return c.send(ctx, a, c.content(), moltspeak.IntentTool, wire.Obj(
+	return c.send(ctx, a, c.sendFlags(), moltspeak.IntentTool, wire.Obj(
 		wire.Member{Key: "action", Value: wire.Text("invoke")}, wire.Member{Key: "tool", Value: wire.Text(c.Tool)}, wire.Member{Key: "input", Value: input},
 	))
 }
 
 type moltspeakStreamCmd struct {
 	moltspeakTarget
-	File        string `arg:"" help:"The file, or - for standard input. Text if it is UTF-8, else binary."`
-	ContentType string `placeholder:"TYPE" help:"What it is, such as text/csv."`
-	moltspeakOut
+	File        string `arg:"" help:"File to send, or - for standard input. A UTF-8 file is sent as text, any other as binary data."`
+	ContentType string `placeholder:"TYPE" help:"Content type of the file, such as text/csv."`
+	moltspeakSendFlags
 }
 
-// maxStreamed is what fits into one message of the node, with room for the rest of it.
-const maxStreamed = wire.MaxMessage - 4<<10
+// maxStreamPayload is the largest payload of a stream. It must fit into one message of the node.
+const maxStreamPayload = wire.MaxMessage - 4<<10
 
 func (c *moltspeakStreamCmd) Run(ctx context.Context, a *app) error {
-	data, err := a.read(c.File)
+	data, err := a.readInput(c.File)
 	if err != nil {
 		return err
 	}
@@ -184,23 +184,23 @@ func (c *moltspeakStreamCmd) Run(ctx context.Context, a *app) error {
 	if c.ContentType != "" {
 		p = p.With("content_type", wire.Text(c.ContentType))
 	}
-	if p = p.With("data", wire.Text(text)); len(p.JSON()) > maxStreamed {
-		return exit.Fail(exit.Input, fmt.Errorf("%s is too large: a stream is one message of the node, at most %d KiB as JSON", terminal.Clean(c.File), maxStreamed>>10))
+	if p = p.With("data", wire.Text(text)); len(p.JSON()) > maxStreamPayload {
+		return exit.Fail(exit.Input, fmt.Errorf("%s is too large: a stream is one message of the node, at most %d KiB as JSON", terminal.Clean(c.File), maxStreamPayload>>10))
 	}
-	return c.send(ctx, a, c.content(), moltspeak.IntentStream, p)
+	return c.send(ctx, a, c.sendFlags(), moltspeak.IntentStream, p)
 }
 
 type moltspeakSearchCmd struct {
 	Link       string `arg:"" help:"Name of a link with a registry_url."`
 	Text       string `arg:"" optional:"" help:"Part of a name, an organisation, a description or a capability."`
-	Capability string `placeholder:"NAME" help:"Only agents with this capability."`
-	Org        string `placeholder:"NAME" help:"Only agents of this organisation."`
+	Capability string `placeholder:"NAME" help:"List only agents with this capability."`
+	Org        string `placeholder:"NAME" help:"List only agents of this organisation."`
 	JSON       bool   `help:"Print the result as JSON."`
 }
 
 func (c *moltspeakSearchCmd) Run(ctx context.Context, a *app) error {
 	if c.Text == "" && c.Capability == "" && c.Org == "" {
-		return exit.Fail(exit.Usage, errors.New("say what to look for: a text, --capability or --org"))
+		return exit.Fail(exit.Usage, errors.New("needs a text, --capability or --org to search for"))
 	}
 	query := url.Values{"link": {c.Link}, "q": {c.Text}, "capability": {c.Capability}, "org": {c.Org}}
 	return ask(ctx, a, c.JSON, get[owner.List[moltspeak.Entry]]("moltspeak/search", query), func(page owner.List[moltspeak.Entry]) {
@@ -208,7 +208,7 @@ func (c *moltspeakSearchCmd) Run(ctx context.Context, a *app) error {
 		for _, e := range page.Items {
 			rows = append(rows, []string{e.ID, orDash(e.Endpoint), orDash(strings.Join(e.Capabilities, ",")), orDash(e.Description)})
 		}
-		a.List(rows, "the registry lists no such agent")
+		a.List(rows, "the registry lists no matching agents")
 	})
 }
 
@@ -225,7 +225,7 @@ func (c *moltspeakPeersCmd) Run(ctx context.Context, a *app) error {
 				attested = append(attested, claim.Capability+" by "+claim.Org)
 			}
 			rows = append(rows, []string{
-				p.Name, terminal.When(p.First), p.Key, orDash(p.Vouched), orDash(strings.Join(p.Granted, ",")), orDash(strings.Join(attested, ", ")), orDash(p.Refused),
+				p.Name, terminal.FormatTime(p.First), p.Key, orDash(p.Vouched), orDash(strings.Join(p.Granted, ",")), orDash(strings.Join(attested, ", ")), orDash(p.Refused),
 			})
 		}
 		a.List(rows, "no MoltSpeak agent has written yet")
@@ -234,8 +234,8 @@ func (c *moltspeakPeersCmd) Run(ctx context.Context, a *app) error {
 
 type moltspeakGrantCmd struct {
 	Peer       string `arg:"" help:"The agent, as agent@org."`
-	Capability string `arg:"" enum:"pii,query,task,stream" help:"One of pii, query, task, stream."`
-	Revoke     bool   `help:"Take it back."`
+	Capability string `arg:"" enum:"pii,query,task,stream" help:"Capability: pii, query, task or stream."`
+	Revoke     bool   `help:"Revoke the capability."`
 }
 
 func (c *moltspeakGrantCmd) Run(ctx context.Context, a *app) error {
@@ -244,7 +244,7 @@ func (c *moltspeakGrantCmd) Run(ctx context.Context, a *app) error {
 		method = http.MethodDelete
 	}
 	path := "moltspeak/peers/" + url.PathEscape(c.Peer) + "/granted/" + url.PathEscape(c.Capability)
-	return a.moltspeakDone(ctx, method, path, "%s: done", c.Peer)
+	return a.moltspeakCall(ctx, method, path, "%s: done", c.Peer)
 }
 
 type moltspeakUnpinCmd struct {
@@ -252,11 +252,12 @@ type moltspeakUnpinCmd struct {
 }
 
 func (c *moltspeakUnpinCmd) Run(ctx context.Context, a *app) error {
-	return a.moltspeakDone(ctx, http.MethodDelete, "moltspeak/peers/"+url.PathEscape(c.Peer), "%s: forgotten", c.Peer)
+	return a.moltspeakCall(ctx, http.MethodDelete, "moltspeak/peers/"+url.PathEscape(c.Peer), "%s: forgotten", c.Peer)
 }
 
-func (a *app) moltspeakDone(ctx context.Context, method, path, format, subject string) error {
-	o, err := a.owner(ctx)
+// moltspeakCall makes a call without a body and prints format with subject.
+func (a *app) moltspeakCall(ctx context.Context, method, path, format, subject string) error {
+	o, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -268,10 +269,10 @@ func (a *app) moltspeakDone(ctx context.Context, method, path, format, subject s
 	return nil
 }
 
-// moltspeakConsentCmd is about consents.
+// moltspeakConsentCmd has the commands for consents.
 type moltspeakConsentCmd struct {
-	List   moltspeakConsentListCmd   `cmd:"" default:"withargs" help:"List consents, also those that have ended."`
-	Revoke moltspeakConsentRevokeCmd `cmd:"" help:"Take a consent back, at once."`
+	List   moltspeakConsentListCmd   `cmd:"" default:"withargs" help:"List your consents, including ended ones."`
+	Revoke moltspeakConsentRevokeCmd `cmd:"" help:"Revoke a consent, with immediate effect."`
 }
 
 type moltspeakConsentListCmd struct {
@@ -291,14 +292,14 @@ func (c *moltspeakConsentListCmd) Run(ctx context.Context, a *app) error {
 			case time.Now().Unix() >= g.Expires:
 				state = "expired"
 			}
-			rows = append(rows, []string{g.ID, g.Peer, strings.Join(g.Scope, ","), orDash(limits(g.Constraints)), g.Purpose, terminal.When(time.Unix(g.Expires, 0)), state})
+			rows = append(rows, []string{g.ID, g.Peer, strings.Join(g.Scope, ","), orDash(describeConstraints(g.Constraints)), g.Purpose, terminal.FormatTime(time.Unix(g.Expires, 0)), state})
 		}
 		a.List(rows, "you have given no consent")
 	})
 }
 
-// limits are the constraints of a consent in words.
-func limits(c message.Constraints) string {
+// describeConstraints describes the constraints of a consent.
+func describeConstraints(c message.Constraints) string {
 	var words []string
 	for _, l := range []struct {
 		set  bool
@@ -316,5 +317,5 @@ type moltspeakConsentRevokeCmd struct {
 }
 
 func (c *moltspeakConsentRevokeCmd) Run(ctx context.Context, a *app) error {
-	return a.moltspeakDone(ctx, http.MethodDelete, "moltspeak/consents/"+url.PathEscape(c.Consent), "%s: revoked", c.Consent)
+	return a.moltspeakCall(ctx, http.MethodDelete, "moltspeak/consents/"+url.PathEscape(c.Consent), "%s: revoked", c.Consent)
 }

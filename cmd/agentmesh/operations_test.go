@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 )
 
-// blocks returns the fenced blocks of a document that begin with this line, without their fences.
+// blocks returns the contents of the fenced blocks of a document whose first line is fence.
 func blocks(t *testing.T, name, fence string) []string {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("..", "..", name))
@@ -31,16 +31,16 @@ func blocks(t *testing.T, name, fence string) []string {
 	return list
 }
 
-// TestOperations holds docs/operations.md to the script that plays its commands.
+// TestOperations: a script runs every command in docs/operations.md.
 func TestOperations(t *testing.T) {
 	script, err := txtar.ParseFile("testdata/operations.txtar")
 	if err != nil {
 		t.Fatal(err)
 	}
-	played := map[string]bool{}
+	tested := map[string]bool{}
 	for line := range strings.Lines(string(script.Comment)) {
 		if command, ok := strings.CutPrefix(strings.TrimSpace(line), "exec "); ok {
-			played[command] = true
+			tested[command] = true
 		}
 	}
 	list := blocks(t, "docs/operations.md", "<!-- operations -->\n```sh")
@@ -49,14 +49,14 @@ func TestOperations(t *testing.T) {
 	}
 	for _, block := range list {
 		for line := range strings.Lines(block) {
-			if command := strings.TrimSpace(line); !played[command] {
-				t.Errorf("no script plays %q", command)
+			if command := strings.TrimSpace(line); !tested[command] {
+				t.Errorf("no script runs %q", command)
 			}
 		}
 	}
 }
 
-// TestDocsConfigurations: every configuration that a document shows is one that config check accepts.
+// TestDocsConfigurations: config check accepts every configuration in the documents.
 func TestDocsConfigurations(t *testing.T) {
 	found := 0
 	for _, name := range []string{"docs/walkthrough.md", "docs/operations.md", "docs/architecture.md"} {
@@ -80,8 +80,8 @@ func TestDocsConfigurations(t *testing.T) {
 	}
 }
 
-// TestSystemdUnit asks systemd itself about the unit of docs/operations.md: whether it is one, and how exposed the
-// service is, from 0 to 10.
+// TestSystemdUnit checks the unit in docs/operations.md with systemd-analyze: its syntax, and how exposed the service is,
+// on a scale from 0 to 10.
 func TestSystemdUnit(t *testing.T) {
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {
@@ -94,7 +94,7 @@ func TestSystemdUnit(t *testing.T) {
 	if len(units) != 1 {
 		t.Fatalf("docs/operations.md has %d units, want 1", len(units))
 	}
-	self, err := os.Executable() // systemd wants the program to be there
+	self, err := os.Executable() // systemd-analyze requires that the program exists
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,8 +109,8 @@ func TestSystemdUnit(t *testing.T) {
 	if out, err := exec.Command(analyze, "verify", file).CombinedOutput(); err != nil || len(out) > 0 {
 		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
 	}
-	const most = "20" // tenths
-	if out, err := exec.Command(analyze, "security", "--offline=yes", "--no-pager", "--threshold="+most, file).CombinedOutput(); err != nil {
+	const maxExposure = "20" // in tenths
+	if out, err := exec.Command(analyze, "security", "--offline=yes", "--no-pager", "--threshold="+maxExposure, file).CombinedOutput(); err != nil {
 		if strings.Contains(string(out), "unrecognized option") {
 			t.Skip("systemd is older than 250")
 		}

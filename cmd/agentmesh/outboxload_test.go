@@ -27,12 +27,12 @@ const (
 	loadMessages      = 400
 	loadConversations = 40
 	loadEach          = loadMessages / loadConversations
-	loadTime          = 6 * time.Minute // a quiet machine needs less than one
+	loadTime          = 6 * time.Minute // an idle machine needs less than one minute
 )
 
-// TestOutboxUnderLoad sends four hundred messages in forty conversations to a peer that fails, dawdles and resets
-// connections, and kills one side twice meanwhile. Each message arrives once, in the order of its conversation, and each
-// has its answer (AM-21, AM-46 to AM-48).
+// TestOutboxUnderLoad sends four hundred messages in forty conversations to a peer that fails, delays messages and resets
+// connections, and kills one side twice meanwhile. Each message arrives once, in the order of its conversation, and gets
+// its answer (AM-21, AM-46 to AM-48).
 func TestOutboxUnderLoad(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS == "windows" {
@@ -50,23 +50,23 @@ func TestOutboxUnderLoad(t *testing.T) {
 			begun := time.Now()
 			l.start(ctx, &l.sender)
 			l.start(ctx, &l.receiver)
-			// The first kill is while messages are still being given to the outbox, the second one while it works.
-			for _, dead := range []func() bool{
-				func() bool { return l.given.Load() >= loadMessages/2 && l.peer.taken.Load() >= 10 },
-				func() bool { return l.given.Load() == loadMessages && l.peer.taken.Load() >= loadMessages/2 },
+			// The first kill happens while messages are still put into the outbox, the second while the outbox delivers.
+			for _, killNow := range []func() bool{
+				func() bool { return l.queued.Load() >= loadMessages/2 && l.peer.accepted.Load() >= 10 },
+				func() bool { return l.queued.Load() == loadMessages && l.peer.accepted.Load() >= loadMessages/2 },
 			} {
 				work, stop := context.WithCancel(ctx)
 				var writers sync.WaitGroup
 				l.write(work, &writers)
-				l.await(ctx, "the moment of the kill", dead)
-				dies := &l.sender
+				l.await(ctx, "the moment of the kill", killNow)
+				node := &l.sender
 				if victim == "receiver" {
-					dies = &l.receiver
+					node = &l.receiver
 				}
-				dies.kill()
+				node.kill()
 				stop()
 				writers.Wait()
-				l.start(ctx, dies)
+				l.start(ctx, node)
 				l.recount(ctx)
 			}
 			l.await(ctx, "an empty outbox", func() bool { return l.waiting(ctx) == 0 })
@@ -76,7 +76,7 @@ func TestOutboxUnderLoad(t *testing.T) {
 	}
 }
 
-// outboxLoad is a sender, a flaky peer, and the directory in which they find each other, each a process.
+// outboxLoad has the processes of a sender, a receiver behind a flaky proxy, and their directory.
 type outboxLoad struct {
 	t      *testing.T
 	peer   *flaky
@@ -84,15 +84,15 @@ type outboxLoad struct {
 	// receiver is behind peer.
 	receiver loadNode
 
-	next  [loadConversations]int // messages of each conversation that the sender has; a writer owns its own
-	given atomic.Int64           // their sum
+	next   [loadConversations]int // number of messages that the sender has, by conversation; each writer owns its conversations
+	queued atomic.Int64           // sum of next
 }
 
-// loadNode is a serve that is killed and started again on the same data.
+// loadNode is a serve that the test kills and starts again on the same data.
 type loadNode struct {
 	data   string
 	args   []string
-	server *served
+	server *serveProcess
 	owner  *daemon.Client
 }
 
@@ -113,7 +113,7 @@ func newOutboxLoad(t *testing.T) *outboxLoad {
 	directory := &loadNode{data: filepath.Join(t.TempDir(), "directory"), args: []string{"--roles=directory"}}
 	l.launch(directory)
 	args := []string{
-		"--roles=node", "--directory=" + directory.server.where.Directory, "--set=access.mode=open", "--set=log.level=warn",
+		"--roles=node", "--directory=" + directory.server.info.Directory, "--set=access.mode=open", "--set=log.level=warn",
 		"--set=limits.messages_new_conversations=0", "--set=limits.messages_conversation=0", "--set=limits.messages_total=0",
 	}
 	l.sender = loadNode{data: filepath.Join(t.TempDir(), "sender"), args: args}
@@ -137,30 +137,30 @@ func (l *outboxLoad) launch(n *loadNode) {
 	}
 }
 
-// start runs the node, and waits until the directory lists it.
+// start runs the node and waits until the directory lists it.
 func (l *outboxLoad) start(ctx context.Context, n *loadNode) {
 	l.t.Helper()
 	l.launch(n)
 	if n == &l.receiver {
-		behind := n.server.where.URL + "/agentmesh"
+		behind := n.server.info.URL + "/agentmesh"
 		l.peer.endpoint.Store(&behind)
 	}
 	c := child{name: filepath.Base(n.data), owner: n.owner}
-	if err := c.listed(ctx); err != nil {
+	if err := c.awaitRegistration(ctx); err != nil {
 		l.t.Fatal(err)
 	}
 }
 
 func loadConversation(conv int) string { return fmt.Sprintf("conv_load_%02d", conv) }
 
-// write gives the sender what it does not have yet, until ctx ends or the sender is gone.
+// write sends the messages that the sender does not have yet, until ctx ends or the sender is killed.
 func (l *outboxLoad) write(ctx context.Context, writers *sync.WaitGroup) {
-	const atOnce = 4
-	to, api := l.receiver.server.where.AgentID, l.sender.owner
-	for worker := range atOnce {
+	const workers = 4
+	to, api := l.receiver.server.info.AgentID, l.sender.owner
+	for worker := range workers {
 		writers.Go(func() {
 			for seq := range loadEach {
-				for conv := worker; conv < loadConversations; conv += atOnce {
+				for conv := worker; conv < loadConversations; conv += workers {
 					if l.next[conv] > seq {
 						continue
 					}
@@ -175,15 +175,15 @@ func (l *outboxLoad) write(ctx context.Context, writers *sync.WaitGroup) {
 						return
 					}
 					l.next[conv]++
-					l.given.Add(1)
+					l.queued.Add(1)
 				}
 			}
 		})
 	}
 }
 
-// recount asks the sender what it has. Everything that it acknowledged is there, and of each conversation at most the
-// message that was under way besides.
+// recount reads which messages the sender has after a kill. It must have every message that it acknowledged, and at most
+// one more in each conversation: the message whose acknowledgement was lost.
 func (l *outboxLoad) recount(ctx context.Context) {
 	l.t.Helper()
 	for conv := range loadConversations {
@@ -191,13 +191,13 @@ func (l *outboxLoad) recount(ctx context.Context) {
 		if has < l.next[conv] || has > l.next[conv]+1 {
 			l.t.Fatalf("the sender has %d messages of conversation %d, %d were acknowledged", has, conv, l.next[conv])
 		}
-		l.given.Add(int64(has - l.next[conv]))
+		l.queued.Add(int64(has - l.next[conv]))
 		l.next[conv] = has
 	}
 }
 
-// bodies are the texts of the messages that a node sent or received in a conversation, in the order of its transcript.
-// An answer without text is "".
+// bodies returns the texts of the messages that a node sent or received in a conversation, in the order of the
+// transcript. An answer without a text counts as "".
 func (l *outboxLoad) bodies(ctx context.Context, n *loadNode, conv int, direction string) []string {
 	l.t.Helper()
 	var texts []string
@@ -221,17 +221,17 @@ func (l *outboxLoad) bodies(ctx context.Context, n *loadNode, conv int, directio
 	return texts
 }
 
-// await waits until done says so.
+// await waits until done returns true.
 func (l *outboxLoad) await(ctx context.Context, what string, done func() bool) {
 	l.t.Helper()
-	err := until(ctx, what, func() (bool, error) {
+	err := poll(ctx, what, func() (bool, error) {
 		if l.t.Failed() {
-			return false, errors.New("it has failed before")
+			return false, errors.New("the test has already failed")
 		}
 		return done(), nil
 	})
 	if err != nil {
-		l.t.Fatalf("%v; %d messages given, %d taken, %d wait", err, l.given.Load(), l.peer.taken.Load(), l.waiting(l.t.Context()))
+		l.t.Fatalf("%v; %d messages queued, %d accepted, %d wait", err, l.queued.Load(), l.peer.accepted.Load(), l.waiting(l.t.Context()))
 	}
 }
 
@@ -247,7 +247,7 @@ func (l *outboxLoad) waiting(ctx context.Context) int {
 	return s.Outbox["queued"] + s.Outbox["delivering"]
 }
 
-// audit compares what both sides have with what was sent.
+// audit checks that both sides have every message and every answer once and in order.
 func (l *outboxLoad) audit(ctx context.Context) {
 	var want []string
 	for seq := range loadEach {
@@ -268,25 +268,25 @@ func (l *outboxLoad) audit(ctx context.Context) {
 			}
 		}
 	}
-	letters := l.count(ctx, &l.sender, "outbox")
-	if len(letters) != loadMessages {
-		l.t.Errorf("%d letters in the outbox, want %d", len(letters), loadMessages)
+	outbox := l.count(ctx, &l.sender, "outbox")
+	if len(outbox) != loadMessages {
+		l.t.Errorf("%d entries in the outbox, want %d", len(outbox), loadMessages)
 	}
-	if ended := l.count(ctx, &l.sender, "outbox", "state", "delivered"); len(ended) != loadMessages {
-		l.t.Errorf("%d letters are delivered, want %d", len(ended), loadMessages)
+	if delivered := l.count(ctx, &l.sender, "outbox", "state", "delivered"); len(delivered) != loadMessages {
+		l.t.Errorf("%d outbox entries are delivered, want %d", len(delivered), loadMessages)
 	}
 	inbox := l.count(ctx, &l.receiver, "inbox")
 	if len(inbox) != loadMessages {
 		l.t.Errorf("%d messages in the receiver's inbox, want %d", len(inbox), loadMessages)
 	}
 	for id, n := range inbox {
-		if n != 1 || letters[id] != 1 {
-			l.t.Errorf("%s is in the inbox %d times and in the outbox %d times", id, n, letters[id])
+		if n != 1 || outbox[id] != 1 {
+			l.t.Errorf("%s is in the inbox %d times and in the outbox %d times", id, n, outbox[id])
 		}
 	}
 }
 
-// count walks a list of the owner API and counts how often each message stands there.
+// count reads all pages of a list of the owner API and counts the occurrences of each message.
 func (l *outboxLoad) count(ctx context.Context, n *loadNode, list string, filter ...string) map[string]int {
 	l.t.Helper()
 	seen := map[string]int{}

@@ -12,9 +12,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// owner finds the owner API. Where another process has the data directory it waits for that to answer, or to let go.
-// The caller closes it.
-func (a *app) owner(ctx context.Context) (*daemon.Client, error) {
+// connect returns a client of the owner API, of the running serve or of this process. See [daemon.Connect]. The caller
+// closes the client.
+func (a *app) connect(ctx context.Context) (*daemon.Client, error) {
 	dir, err := a.dataDir()
 	if err != nil {
 		return nil, err
@@ -22,25 +22,25 @@ func (a *app) owner(ctx context.Context) (*daemon.Client, error) {
 	return daemon.Connect(ctx, datadir.Dir(dir), a.options)
 }
 
-// ask makes one call to the owner API and shows the answer: as it came with asJSON, or else with show.
+// ask makes one call to the owner API and shows the answer: as JSON if asJSON, or else with show.
 func ask[T any](ctx context.Context, a *app, asJSON bool, c owner.Call[T], show func(T)) error {
-	_, err := answer(ctx, a, asJSON, c, show)
+	_, err := askFor(ctx, a, asJSON, c, show)
 	return err
 }
 
-// answer is [ask] for a command that also wants to know what the answer was.
-func answer[T any](ctx context.Context, a *app, asJSON bool, c owner.Call[T], show func(T)) (T, error) {
-	o, err := a.owner(ctx)
+// askFor is like [ask], and also returns the answer.
+func askFor[T any](ctx context.Context, a *app, asJSON bool, c owner.Call[T], show func(T)) (T, error) {
+	o, err := a.connect(ctx)
 	if err != nil {
 		var none T
 		return none, err
 	}
 	raw, err := daemon.Raw(ctx, o, c)
-	return present(a, asJSON, raw, errors.Join(err, o.Close()), show)
+	return showAnswer(a, asJSON, raw, errors.Join(err, o.Close()), show)
 }
 
-// present shows an answer of the owner API.
-func present[T any](a *app, asJSON bool, raw json.RawMessage, err error, show func(T)) (T, error) {
+// showAnswer parses an answer of the owner API, shows it like [ask], and returns it. It returns err if err is not nil.
+func showAnswer[T any](a *app, asJSON bool, raw json.RawMessage, err error, show func(T)) (T, error) {
 	var none T
 	if err != nil {
 		return none, err
@@ -56,16 +56,17 @@ func present[T any](a *app, asJSON bool, raw json.RawMessage, err error, show fu
 	return v, nil
 }
 
-// get and post make calls of operations that have no endpoint, because their services define none.
+// get returns a GET call for an operation that does not define an endpoint.
 func get[T any](path string, query url.Values) owner.Call[T] {
 	return owner.Call[T]{Method: http.MethodGet, Path: path, Query: query}
 }
 
+// post returns a POST call for an operation that does not define an endpoint.
 func post[T any](path string, body any) owner.Call[T] {
 	return owner.Call[T]{Method: http.MethodPost, Path: path, Body: body}
 }
 
-// params makes query parameters of pairs, leaving out empty values.
+// params returns query parameters from pairs of names and values. It omits empty values.
 func params(pairs ...string) url.Values {
 	q := url.Values{}
 	for i := 0; i+1 < len(pairs); i += 2 {

@@ -24,17 +24,17 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// ownerAPI has the configuration of a process, the calls that [TestOwnerAnswers] makes to it, and what it answered when
-// they were recorded.
+// ownerAPI is the folder with the configuration of a process, and the calls of [TestOwnerAnswers] with their recorded
+// answers.
 const ownerAPI = "testdata/ownerapi"
 
 // recordedCall is one request to the owner API with its answer.
 type recordedCall struct {
 	head               string // the lines before the answer
 	method, path, body string
-	from               string // the message, as "conversation intent payload", that a stranger posts before the call
-	save               string // name=regular expression: what later calls use as {name}
-	read               string // how far the answer of a stream is read: up to this text; "none": only the status counts
+	from               string // a message, as "conversation intent payload", that a stranger posts before the call
+	save               string // name=regular expression: saves its first group for later calls, which use it as {name}
+	read               string // for a stream: read the answer up to this text; "none": record only the status
 	answer             string
 }
 
@@ -75,9 +75,9 @@ func readCalls(t *testing.T, file string) []recordedCall {
 	return list
 }
 
-// TestOwnerAnswers makes calls of every operation of the owner API, good ones and bad ones, to a process with all roles
-// and bridges, and compares the answers with those that were recorded. Scripts and agents read these answers: a change
-// of one is a change of the API. With -update it records them.
+// TestOwnerAnswers makes valid and invalid calls of every operation of the owner API, to a process with all roles and
+// bridges, and compares the answers with the recorded ones. Scripts and agents read these answers, so a changed answer is
+// a change of the API. With -update, the test records the answers.
 func TestOwnerAnswers(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.CopyFS(dir, os.DirFS(ownerAPI)); err != nil {
@@ -90,16 +90,16 @@ func TestOwnerAnswers(t *testing.T) {
 	if err := (&initCmd{}).Run(t.Context(), a); err != nil {
 		t.Fatal(err)
 	}
-	o, err := a.owner(t.Context())
+	o, err := a.connect(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer o.Close()
 	chris := meshtest.Card(t, "chris", "http://127.0.0.1:9/agentmesh")
-	r := &ownerReplay{t: t, p: o.Here, saved: map[string]string{
-		"self": string(o.Here.AgentID()), "chris": string(chris.ID), "card": string(chris.Tree.JSON()),
+	r := &ownerReplay{t: t, p: o.Local, saved: map[string]string{
+		"self": string(o.Local.AgentID()), "chris": string(chris.ID), "card": string(chris.Tree.JSON()),
 	}, seen: map[string]string{}, tried: map[string][2]bool{}}
-	r.server = httptest.NewServer(o.Here.OwnerAPI().Handler())
+	r.server = httptest.NewServer(o.Local.OwnerAPI().Handler())
 	defer r.server.Close()
 	r.hide(dir, "DIR")
 	file := filepath.Join(ownerAPI, "answers.txt")
@@ -122,21 +122,21 @@ func TestOwnerAnswers(t *testing.T) {
 	}
 }
 
-// ownerReplay makes calls and writes down what is answered.
+// ownerReplay makes calls and formats their answers for the record.
 type ownerReplay struct {
 	t      *testing.T
 	p      *daemon.Process
 	server *httptest.Server
 	saved  map[string]string  // by name
 	hidden []string           // pairs for a replacer
-	seen   map[string]string  // ids, by what stands for them
-	tried  map[string][2]bool // by route: a call that was granted, and one that was refused
+	seen   map[string]string  // the stable name of each id
+	tried  map[string][2]bool // by route: whether a call was granted, and whether one was refused
 }
 
-// hide has a text that differs from run to run written as another.
+// hide records that a text that differs between runs is replaced by another text.
 func (r *ownerReplay) hide(text, as string) { r.hidden = append(r.hidden, text, as) }
 
-// call makes a call and returns the answer in the form in which it is recorded.
+// call makes a call and returns the answer in the format of the record.
 func (r *ownerReplay) call(c recordedCall) string {
 	r.t.Helper()
 	if c.from != "" {
@@ -189,7 +189,7 @@ func (r *ownerReplay) call(c recordedCall) string {
 	if c.read == "none" || len(answer) == 0 {
 		return head
 	}
-	return head + "\n" + strings.ReplaceAll(strings.TrimSpace(r.normal(string(answer))), "\n\n", "\n")
+	return head + "\n" + strings.ReplaceAll(strings.TrimSpace(r.normalize(string(answer))), "\n\n", "\n")
 }
 
 func (r *ownerReplay) fill(s string) string {
@@ -231,7 +231,7 @@ func (r *ownerReplay) receive(from string) {
 	}
 }
 
-// differing matches what differs from run to run, besides ids: times, keys, digests, sizes of messages.
+// differing matches the texts that differ between runs, besides ids: times, keys, digests, sizes of messages.
 var differing = []struct {
 	form *regexp.Regexp
 	as   string
@@ -251,8 +251,8 @@ var differing = []struct {
 
 var someID = regexp.MustCompile(`\b(in|ask|out|note)_[0-9a-f]{11,}\w*|\b(am|conv|msg|arc|tok)_[A-Za-z0-9_.~-]{6,}|\benv-[a-z0-9]{20,}|\b\d{4}-\d\d-\d\d-\d{3}\b`)
 
-// normal returns an answer with what differs from run to run written in one way: ids by their first appearance.
-func (r *ownerReplay) normal(text string) string {
+// normalize replaces the texts that differ between runs, and numbers ids in the order of their first appearance.
+func (r *ownerReplay) normalize(text string) string {
 	text = strings.NewReplacer(r.hidden...).Replace(text)
 	for _, v := range differing {
 		text = v.form.ReplaceAllString(text, v.as)
@@ -269,7 +269,7 @@ func (r *ownerReplay) normal(text string) string {
 	})
 }
 
-// remember notes that the route of a call was tried.
+// remember records whether a call of the route was granted or refused.
 func (r *ownerReplay) remember(c recordedCall, path string, status int) {
 	e := r.p.OwnerAPI().Echo()
 	ctx := e.AcquireContext()
@@ -283,7 +283,7 @@ func (r *ownerReplay) remember(c recordedCall, path string, status int) {
 	r.tried[route] = tried
 }
 
-// takesNothing are routes without parameters and body, so there is no wrong call.
+// takesNothing are routes without parameters and body. They have no invalid calls.
 var takesNothing = []string{
 	"GET /owner/version", "GET /owner/status", "GET /owner/certificate", "POST /owner/backup", "GET /owner/links", "POST /owner/pause",
 	"POST /owner/resume", "GET /owner/card", "GET /owner/peers", "GET /owner/calendar", "POST /owner/keys/rotate",
@@ -293,7 +293,7 @@ var takesNothing = []string{
 	"GET /owner/agentrelay/agents", "POST /owner/agentrelay/invites",
 }
 
-// needsOthers are routes that grant nothing before somebody else has done something that does not happen here.
+// needsOthers are routes that refuse every call until another party has done something that this test does not do.
 var needsOthers = []string{
 	"POST /owner/sign-in", "POST /owner/calendar/cancel", "DELETE /owner/directory/reports/:report", "POST /owner/mess/fetch/:ref",
 	"POST /owner/mew/spaces/:name/proposals/:proposal", "POST /owner/mew/links/:name/proposals/:proposal",
@@ -303,7 +303,7 @@ var needsOthers = []string{
 	"POST /owner/agentrelay/links/:link/broadcast", "POST /owner/agentrelay/links/:link/command",
 }
 
-// checkCoverage fails the test if an operation was not called, rightly and wrongly.
+// checkCoverage fails the test unless every operation has a granted and a refused call.
 func (r *ownerReplay) checkCoverage() {
 	for _, route := range r.p.OwnerAPI().Echo().Routes() {
 		if !strings.HasPrefix(route.Path, "/owner/") || strings.HasPrefix(route.Path, "/owner/page") || route.Method == "echo_route_not_found" {

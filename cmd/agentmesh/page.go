@@ -6,7 +6,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi"
 )
 
-// pageCmd opens the owner's page.
+// pageCmd prints the address of the owner's page with a code to sign in.
 type pageCmd struct {
 	JSON bool `help:"Print the result as JSON."`
 }
@@ -14,7 +14,7 @@ type pageCmd struct {
 func (c *pageCmd) Run(ctx context.Context, a *app) error {
 	return ask(ctx, a, c.JSON, post[httpapi.SignIn]("sign-in", nil), func(in httpapi.SignIn) {
 		a.Print("%slogin#%s", in.URL, in.Code)
-		a.Note("open it in a browser on this machine and sign in")
-		a.Note("or open %s and type the code %s, which is good once, until %s", in.URL, in.Code, in.Expires.Local().Format("15:04:05"))
+		a.Note("open the address in a browser on this machine and sign in")
+		a.Note("or open %s and type the code %s, which is valid once, until %s", in.URL, in.Code, in.Expires.Local().Format("15:04:05"))
 	})
 }

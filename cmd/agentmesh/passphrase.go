@@ -12,10 +12,11 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-func (a *app) passphrase() ([]byte, error) { return a.secretFor("the signing key") }
+// readKeyPassphrase returns the passphrase of the signing key.
+func (a *app) readKeyPassphrase() ([]byte, error) { return a.readPassphrase("the signing key") }
 
-// secretFor is the passphrase of something. On a terminal it is asked for.
-func (a *app) secretFor(what string) ([]byte, error) {
+// readPassphrase returns the passphrase of what, from the environment or from a prompt on the terminal.
+func (a *app) readPassphrase(what string) ([]byte, error) {
 	if file, ok := config.Lookup(a.environ, config.EnvPassphraseFile); ok {
 		data, err := os.ReadFile(file)
 		if err != nil {
@@ -35,9 +36,9 @@ func (a *app) secretFor(what string) ([]byte, error) {
 	return term.ReadPassword(int(in.Fd()))
 }
 
-// newSecret is the passphrase of something new. On a terminal it is asked for twice: a slip would lock its owner out.
-func (a *app) newSecret(what string) ([]byte, error) {
-	text, err := a.secretFor(what)
+// readNewPassphrase returns a new passphrase. It prompts twice, because a typing error would lock the owner out.
+func (a *app) readNewPassphrase(what string) ([]byte, error) {
+	text, err := a.readPassphrase(what)
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +50,7 @@ func (a *app) newSecret(what string) ([]byte, error) {
 			return text, nil
 		}
 	}
-	again, err := a.secretFor(what + ", once more")
+	again, err := a.readPassphrase(what + ", once more")
 	if err != nil {
 		return nil, err
 	}

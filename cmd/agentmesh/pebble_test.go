@@ -29,21 +29,21 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 )
 
-// pebble is Let's Encrypt's test authority in a process of its own. It asks 127.0.0.1 for every name, at the ports that
-// a node of the test listens on.
+// pebble is Let's Encrypt's test authority in a process of its own. It validates every name at 127.0.0.1, on the ports on
+// which the test's node listens.
 type pebble struct {
 	directory string // URL
-	root      string // file with the authority that its own HTTPS is trusted by
-	httpPort  string // where it asks for HTTP-01
-	tlsPort   string // … and for TLS-ALPN-01
+	root      string // file with the certificate of its own HTTPS server
+	httpPort  string // port for HTTP-01
+	tlsPort   string // port for TLS-ALPN-01
 	manage    string
 	config    string
 	dns       string
 	log       *lockedBuffer
 }
 
-// pebbleFor prepares a pebble whose certificates live so long. start runs it.
-func pebbleFor(t *testing.T, validity time.Duration) *pebble {
+// newPebble configures a pebble that issues certificates with the given validity. Its method start runs the process.
+func newPebble(t *testing.T, validity time.Duration) *pebble {
 	t.Helper()
 	if _, err := exec.LookPath("pebble"); err != nil {
 		if os.Getenv("AGENTMESH_TOOLS") == "required" {
@@ -94,7 +94,7 @@ func (p *pebble) start(t *testing.T) {
 	})
 }
 
-// roots are the authorities that signed what pebble gave out.
+// roots returns the root certificates of the certificates that pebble issues.
 func (p *pebble) roots(t *testing.T) *x509.CertPool {
 	t.Helper()
 	own, err := os.ReadFile(p.root)
@@ -117,10 +117,10 @@ func (p *pebble) roots(t *testing.T) *x509.CertPool {
 	return roots
 }
 
-// orders counts what was asked of pebble.
+// orders returns the number of objects that pebble has stored for its clients.
 func (p *pebble) orders() int { return strings.Count(p.log.String(), "to the db") }
 
-// lockedBuffer is what a process writes.
+// lockedBuffer collects the output of a process. It may be read while the process runs.
 type lockedBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -138,7 +138,7 @@ func (b *lockedBuffer) String() string {
 	return b.buf.String()
 }
 
-// waitFor repeats done until it says so, for two minutes at most.
+// waitFor calls done until it returns true, for at most two minutes.
 func waitFor(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for end := time.Now().Add(2 * time.Minute); !done(); time.Sleep(50 * time.Millisecond) {
@@ -159,7 +159,7 @@ func freePort(t *testing.T) string {
 	return port
 }
 
-// writeCertificate writes a certificate that signed itself, for names and addresses, and its key.
+// writeCertificate writes a self-signed certificate for names and addresses, and its key.
 func writeCertificate(t *testing.T, certFile, keyFile string, life time.Duration, names ...string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -196,7 +196,7 @@ func writeCertificate(t *testing.T, certFile, keyFile string, life time.Duration
 	}
 }
 
-// serveDNS answers every question over TCP: names are at 127.0.0.1 and have nothing else.
+// serveDNS runs a DNS server over TCP. Every name has the address 127.0.0.1 and no other records.
 func serveDNS(t *testing.T) (address string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -247,8 +247,8 @@ func answerDNS(conn net.Conn) {
 	conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(answer))), answer...))
 }
 
-// certificateOf asks a running serve for the state of its certificate.
-func certificateOf(t *testing.T, data string) daemon.Certificate {
+// readCertificate asks a running serve for the state of its certificate.
+func readCertificate(t *testing.T, data string) daemon.Certificate {
 	t.Helper()
 	o := daemon.Running(t.Context(), data)
 	if o == nil {

@@ -9,14 +9,14 @@ import (
 )
 
 type peersCmd struct {
-	List   peersListCmd   `cmd:"" default:"withargs" help:"List the agents you said something about."`
-	Add    peersAddCmd    `cmd:"" help:"Take a card from a file or a URL, by your word."`
-	Allow  peersAllowCmd  `cmd:"" help:"Let an agent in."`
-	Block  peersBlockCmd  `cmd:"" help:"Keep an agent out; beats everything else."`
-	Write  peersWriteCmd  `cmd:"" help:"Let every message to an agent out, where outgoing.mode is approval."`
-	Forget peersForgetCmd `cmd:"" help:"Forget rules, aliases, pinned key and given card of an agent."`
-	Alias  peersAliasCmd  `cmd:"" help:"Give an agent a short name of yours."`
-	Repin  peersRepinCmd  `cmd:"" help:"Accept another key of an agent, or one that its id does not prove."`
+	List   peersListCmd   `cmd:"" default:"withargs" help:"List the agents that you have made decisions about."`
+	Add    peersAddCmd    `cmd:"" help:"Add an agent by a card that you trust, from a file or a URL."`
+	Allow  peersAllowCmd  `cmd:"" help:"Allow messages from an agent."`
+	Block  peersBlockCmd  `cmd:"" help:"Block an agent. This overrides all other rules."`
+	Write  peersWriteCmd  `cmd:"" help:"Allow all messages to an agent, even if outgoing.mode is approval."`
+	Forget peersForgetCmd `cmd:"" help:"Forget an agent's rules, aliases, pinned key and added card."`
+	Alias  peersAliasCmd  `cmd:"" help:"Give an agent a short name."`
+	Repin  peersRepinCmd  `cmd:"" help:"Accept a new key of an agent, or a key that its id does not prove."`
 }
 
 type peersListCmd struct {
@@ -27,15 +27,15 @@ func (c *peersListCmd) Run(ctx context.Context, a *app) error {
 	return ask(ctx, a, c.JSON, owner.ListPeers.Call(), func(page owner.List[owner.Peer]) {
 		rows := [][]string{{"AGENT", "ALIAS", "STANDING", "SINCE", "KEY"}}
 		for _, p := range page.Items {
-			rows = append(rows, []string{p.ID, orDash(strings.Join(p.Aliases, ",")), orDash(string(p.Standing)), terminal.When(p.Since), pinOf(p)})
+			rows = append(rows, []string{p.ID, orDash(strings.Join(p.Aliases, ",")), orDash(string(p.Standing)), terminal.FormatTime(p.Since), describePin(p)})
 		}
-		a.List(rows, "you said nothing about other agents yet")
+		a.List(rows, "you have made no decisions about other agents yet")
 	})
 }
 
-// pinOf tells how long the key of the peer is remembered, for good because of what the owner did or as long as there is
-// room, and whether the agent id leads to it.
-func pinOf(p owner.Peer) string {
+// describePin describes how the node keeps the key of the peer: "kept" permanently because of the owner's decision, or
+// only "seen" and kept as long as there is room. It adds whether the agent id proves the key.
+func describePin(p owner.Peer) string {
 	text := "-"
 	switch {
 	case p.Given:
@@ -57,8 +57,8 @@ func orDash(s string) string {
 }
 
 type peersAddCmd struct {
-	Card  string `arg:"" help:"File with a card, - for standard input, or the URL of one (an agent's endpoint serves its card)."`
-	Alias string `placeholder:"NAME" help:"A short name of yours for it."`
+	Card  string `arg:"" help:"File with a card, - for standard input, or the URL of a card, such as an agent's endpoint."`
+	Alias string `placeholder:"NAME" help:"Short name for the agent."`
 	JSON  bool   `help:"Print the result as JSON."`
 }
 
@@ -76,19 +76,19 @@ func (c *peersAddCmd) Run(ctx context.Context, a *app) error {
 	return ask(ctx, a, c.JSON, owner.AddPeer.With(in), func(p owner.AddedPeer) {
 		a.Table([][]string{{"agent", string(p.ID)}, {"name", p.Name}, {"endpoint", p.Endpoint}, {"key", p.Fingerprint}})
 		if p.Unproven {
-			a.Note("not proven: the id is made of another key, and the card has no key chain from that key to this one; the card counts by your word")
+			a.Note("not proven: the id is derived from another key, and the card has no key chain from that key to this one; the node trusts the card because you added it")
 		}
 	})
 }
 
 func (a *app) changePeer(ctx context.Context, asJSON bool, id string, change owner.PeerChange) error {
 	return ask(ctx, a, asJSON, owner.ChangePeer.With(change, id), func(p owner.Peer) {
-		a.Print("%s: %s", terminal.Clean(p.ID), terminal.Clean(outcomeOf(change, p)))
+		a.Print("%s: %s", terminal.Clean(p.ID), terminal.Clean(describeChange(change, p)))
 	})
 }
 
-// outcomeOf says what came of a change.
-func outcomeOf(c owner.PeerChange, p owner.Peer) string {
+// describeChange describes the result of a change.
+func describeChange(c owner.PeerChange, p owner.Peer) string {
 	switch c.Action {
 	case "alias":
 		return "alias " + c.Alias
@@ -97,14 +97,14 @@ func outcomeOf(c owner.PeerChange, p owner.Peer) string {
 	case "repin":
 		return "key accepted"
 	case "write":
-		return "messages to it leave without a question"
+		return "messages to this agent leave without approval"
 	case "no-write":
-		return "messages to it wait for you"
+		return "messages to this agent wait for you"
 	}
 	return string(p.Standing)
 }
 
-// agentArg is the argument of commands about one agent.
+// agentArg has the arguments of commands about one agent.
 type agentArg struct {
 	Agent string `arg:"" help:"Agent id or alias."`
 	JSON  bool   `help:"Print the result as JSON."`
@@ -124,7 +124,7 @@ func (c *peersBlockCmd) Run(ctx context.Context, a *app) error {
 
 type peersWriteCmd struct {
 	agentArg
-	Ask bool `help:"Take it back: ask again where outgoing.mode is approval."`
+	Ask bool `help:"Undo the permission: messages to the agent wait for you again if outgoing.mode is approval."`
 }
 
 func (c *peersWriteCmd) Run(ctx context.Context, a *app) error {

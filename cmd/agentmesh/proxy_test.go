@@ -22,30 +22,30 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// Addresses of clients as the tests pretend them: all of them really come from this machine.
+// The client addresses that the tests pretend. All requests really come from this machine.
 const (
 	headerTestClient = "X-Test-Client"
 	attackerAddr     = "198.51.100.66"
 	honestAddr       = "203.0.113.9"
 )
 
-// front is what stands before a process: a reverse proxy or a tunnel, which ends TLS.
-type front struct {
+// frontend is a process behind a reverse proxy or a tunnel that ends TLS.
+type frontend struct {
 	t       *testing.T
 	serve   *tlsServe
 	flags   []string
 	address string
-	header  string // in which a test says which client calls
+	header  string // request header with which a test names the client
 	client  *http.Client
 	cert    string
 }
 
-// startFront starts the README's proxy command behind a front. forward, if not nil, changes what the proxy passes on. If
-// forward is nil, the front is a tunnel.
-func startFront(t *testing.T, forward func(*httputil.ProxyRequest), more ...string) *front {
+// startFrontend starts the README's proxy command behind a reverse proxy that changes requests with forward, or behind a
+// tunnel if forward is nil.
+func startFrontend(t *testing.T, forward func(*httputil.ProxyRequest), more ...string) *frontend {
 	t.Helper()
 	dir := t.TempDir()
-	f := &front{t: t, cert: filepath.Join(dir, "cert.pem"), header: headerTestClient}
+	f := &frontend{t: t, cert: filepath.Join(dir, "cert.pem"), header: headerTestClient}
 	keyFile := filepath.Join(dir, "key.pem")
 	writeCertificate(t, f.cert, keyFile, 90*24*time.Hour, "127.0.0.1")
 	pair, err := tls.LoadX509KeyPair(f.cert, keyFile)
@@ -65,22 +65,22 @@ func startFront(t *testing.T, forward func(*httputil.ProxyRequest), more ...stri
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true,
 	}}
 	if forward == nil {
-		go tunnel(l, f.serve.where.Address)
+		go tunnel(l, f.serve.info.Address)
 		return f
 	}
 	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
-		r.SetURL(&url.URL{Scheme: "http", Host: f.serve.where.Address})
+		r.SetURL(&url.URL{Scheme: "http", Host: f.serve.info.Address})
 		r.Out.Header["X-Forwarded-For"] = r.In.Header["X-Forwarded-For"]
 		forward(r)
 		r.Out.Header.Del(headerTestClient)
 	}}
-	srv := &http.Server{Handler: proxy, ErrorLog: log.New(io.Discard, "", 0)} // doctor's look at the certificate ends early
+	srv := &http.Server{Handler: proxy, ErrorLog: log.New(io.Discard, "", 0)} // doctor closes its connection after the TLS handshake
 	go srv.Serve(l)
 	t.Cleanup(func() { srv.Close() })
 	return f
 }
 
-// tunnel carries connections to an address, as ssh -R and HAProxy in TCP mode do.
+// tunnel forwards connections to an address, as ssh -R and HAProxy in TCP mode do.
 func tunnel(l net.Listener, to string) {
 	for {
 		conn, err := l.Accept()
@@ -104,12 +104,12 @@ func tunnel(l net.Listener, to string) {
 }
 
 // post sends a body from a client's address, with headers in pairs.
-func (f *front) post(from, path string, body []byte, headers ...string) (int, string) {
+func (f *frontend) post(from, path string, body []byte, headers ...string) (int, string) {
 	return f.call(http.MethodPost, from, path, body, headers...)
 }
 
 // call makes a request from a client's address, with headers in pairs.
-func (f *front) call(method, from, path string, body []byte, headers ...string) (int, string) {
+func (f *frontend) call(method, from, path string, body []byte, headers ...string) (int, string) {
 	req, err := http.NewRequestWithContext(f.t.Context(), method, f.address+path, bytes.NewReader(body))
 	if err != nil {
 		f.t.Error(err)
@@ -133,14 +133,14 @@ func (f *front) call(method, from, path string, body []byte, headers ...string) 
 	return resp.StatusCode, string(text)
 }
 
-// register lists the agent of a name from an address.
-func (f *front) register(from, name string) wire.Card {
+// register registers the card of a named agent, from a client address.
+func (f *frontend) register(from, name string) wire.Card {
 	f.t.Helper()
 	return f.registerWith(from, name, "credential-of-"+name)
 }
 
-// registerWith lists the agent of a name with a credential that others may have too.
-func (f *front) registerWith(from, name, credential string) wire.Card {
+// registerWith is like register, with a credential that several agents may share.
+func (f *frontend) registerWith(from, name, credential string) wire.Card {
 	f.t.Helper()
 	card := meshtest.Card(f.t, name, "https://"+name+".example.org/agentmesh")
 	if status, body := f.post(from, "/v1/agents", card.Tree.JSON(), "Authorization", "Bearer "+credential); status != http.StatusCreated {
@@ -149,15 +149,15 @@ func (f *front) registerWith(from, name, credential string) wire.Card {
 	return card
 }
 
-// message returns a message of an agent to the process with a text, signed by any key.
-func (f *front) message(from wire.AgentID, key *signing.PrivateKey, text string) []byte {
+// message returns a message from an agent to the process, with a text, signed with any key.
+func (f *frontend) message(from wire.AgentID, key *signing.PrivateKey, text string) []byte {
 	f.t.Helper()
 	payload, err := wire.ParseObject([]byte(`{"action":"deliver","message":{"body":"` + text + `"}}`))
 	if err != nil {
 		f.t.Fatal(err)
 	}
 	draft := wire.Draft{
-		ID: wire.NewMessageID(), Conversation: wire.NewConversationID(), From: from, To: f.serve.where.AgentID,
+		ID: wire.NewMessageID(), Conversation: wire.NewConversationID(), From: from, To: f.serve.info.AgentID,
 		Time: time.Now(), Intent: wire.Deliver, Payload: payload,
 	}
 	signed, err := key.SignValue(draft.Tree())
@@ -167,8 +167,8 @@ func (f *front) message(from wire.AgentID, key *signing.PrivateKey, text string)
 	return signed.JSON()
 }
 
-// command runs a command on the data directory of the process and returns what it printed.
-func (f *front) command(name string) string {
+// command runs a command on the data directory of the process and returns its output.
+func (f *frontend) command(name string) string {
 	f.t.Helper()
 	args := []string{name}
 	if name == "doctor" {
@@ -183,40 +183,40 @@ func (f *front) command(name string) string {
 	return string(out)
 }
 
-// TestForgersBehindProxies: thirty forged messages, some of which name another client in X-Forwarded-For, shut that client
-// out neither behind a proxy that sets the header, nor behind one that does not, nor through a tunnel; status and doctor
-// say what the process sees (AM-43, THREATS 33).
+// TestForgersBehindProxies sends thirty forged messages, some with another client's address in X-Forwarded-For. The other
+// client is not shut out, behind a proxy that sets the header, behind a proxy that does not, or through a tunnel, and
+// status and doctor report what the process sees (AM-43, THREATS 33).
 func TestForgersBehindProxies(t *testing.T) {
 	t.Parallel()
-	sets := func(r *httputil.ProxyRequest) { // as nginx with $proxy_add_x_forwarded_for
+	appendClient := func(r *httputil.ProxyRequest) { // as nginx with $proxy_add_x_forwarded_for
 		client := r.In.Header.Get(headerTestClient)
 		if client == "" {
 			client = "203.0.113.77"
 		}
 		r.Out.Header["X-Forwarded-For"] = append(r.Out.Header["X-Forwarded-For"], client)
 	}
-	drops := func(r *httputil.ProxyRequest) { r.Out.Header.Del("X-Forwarded-For") }
-	passes := func(*httputil.ProxyRequest) {} // as nginx without proxy_set_header
+	removeHeader := func(r *httputil.ProxyRequest) { r.Out.Header.Del("X-Forwarded-For") }
+	keepHeader := func(*httputil.ProxyRequest) {} // as nginx without proxy_set_header
 	const none = "network.trusted_proxies=none"
-	const sharedRow = `(?m)^clients +\d+ requests did not say who their client is`
+	const sharedRow = `(?m)^clients +\d+ requests did not name their client`
 	for name, tt := range map[string]struct {
 		forward func(*httputil.ProxyRequest)
 		more    []string
-		barred  bool   // the attacker, at its own address
-		doctor  string // its line about clients
-		status  bool   // says that clients share
+		barred  bool   // the attacker's own address is refused
+		doctor  string // the line of doctor about clients
+		status  bool   // status reports that clients share an allowance
 	}{
-		"a proxy that sets the header":        {sets, nil, true, `ok +clients +they are told apart`, false},
-		"a listed proxy that sets the header": {sets, []string{"--set", "network.trusted_proxies=127.0.0.1/32"}, true, `ok +clients +they are told apart`, false},
-		"a proxy without the header":          {drops, nil, false, `warn +clients +the proxy does not say who its clients are`, true},
-		"a listed proxy without the header":   {drops, []string{"--set", "network.trusted_proxies=127.0.0.1/32"}, false, `warn +clients +the proxy does not say`, true},
-		"a proxy that passes the header on":   {passes, nil, false, `fail +clients +a forged X-Forwarded-For is believed`, true},
-		"a tunnel":                            {nil, nil, false, `fail +clients +a forged X-Forwarded-For is believed`, true},
-		"a tunnel that is told of":            {nil, []string{"--set", none}, false, `ok +clients +a tunnel hides them`, true},
+		"a proxy that sets the header":        {appendClient, nil, true, `ok +clients +the process distinguishes clients`, false},
+		"a listed proxy that sets the header": {appendClient, []string{"--set", "network.trusted_proxies=127.0.0.1/32"}, true, `ok +clients +the process distinguishes clients`, false},
+		"a proxy without the header":          {removeHeader, nil, false, `warn +clients +the proxy does not name its clients`, true},
+		"a listed proxy without the header":   {removeHeader, []string{"--set", "network.trusted_proxies=127.0.0.1/32"}, false, `warn +clients +the proxy does not name`, true},
+		"a proxy that passes the header on":   {keepHeader, nil, false, `fail +clients +a forged X-Forwarded-For is trusted`, true},
+		"a tunnel":                            {nil, nil, false, `fail +clients +a forged X-Forwarded-For is trusted`, true},
+		"a tunnel in the configuration":       {nil, []string{"--set", none}, false, `ok +clients +a tunnel hides the clients`, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := startFront(t, tt.forward, tt.more...)
+			f := startFrontend(t, tt.forward, tt.more...)
 			victim, honest := f.register(attackerAddr, "victim"), f.register(honestAddr, "honest")
 			var forgers sync.WaitGroup
 			for i := range 30 {

@@ -15,11 +15,10 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 )
 
-// placeholder is what stands for an id: in a document as it is shown, in the script as a variable.
+// placeholder matches the notation for ids: with an ellipsis in documents, as a variable in scripts.
 var placeholder = regexp.MustCompile(`(am_|ask_|conv_)…|\$[A-Za-z_]+`)
 
-// TestWalkthrough holds docs/walkthrough.md to the script that plays it: the same files, and no command that the
-// script does not run.
+// TestWalkthrough: docs/walkthrough.md shows the same files as its script, and only commands that the script runs.
 func TestWalkthrough(t *testing.T) {
 	data, err := os.ReadFile("../../docs/walkthrough.md")
 	if err != nil {
@@ -31,7 +30,7 @@ func TestWalkthrough(t *testing.T) {
 	}
 	for _, f := range script.Files {
 		if !strings.Contains(string(data), "\n"+string(f.Data)+"```\n") {
-			t.Errorf("the walk-through does not show %s as the script has it", f.Name)
+			t.Errorf("docs/walkthrough.md lacks %s, or shows another content than the script", f.Name)
 		}
 	}
 	played := map[string]bool{}
@@ -49,15 +48,14 @@ func TestWalkthrough(t *testing.T) {
 		for line := range strings.Lines(block) {
 			command := placeholder.ReplaceAllString(strings.TrimSpace(line), "*")
 			if !played[command] {
-				t.Errorf("no script plays %q", strings.TrimSpace(line))
+				t.Errorf("no script runs %q", strings.TrimSpace(line))
 			}
 		}
 	}
 }
 
-// shell runs lines of a document as a user's shell does, but ends at the first that fails; curl fails where a server
-// refuses.
-func shell(t *testing.T, dir string, env []string, lines string) string {
+// runShell runs lines of a document in a shell. It stops at the first error. An HTTP error makes curl fail.
+func runShell(t *testing.T, dir string, env []string, lines string) string {
 	t.Helper()
 	for _, program := range []string{"bash", "curl", "awk"} {
 		if _, err := exec.LookPath(program); err != nil {
@@ -74,8 +72,8 @@ func shell(t *testing.T, dir string, env []string, lines string) string {
 	return string(out)
 }
 
-// TestReadmeCurl types what the README shows of curl and of messages, in the order in which it is shown, against a
-// serve on another port, until the owner's answer has been read. The conversation is then still open (AM-22).
+// TestReadmeCurl runs the README's blocks about curl and messages in order, against a serve on another port. At the end,
+// the conversation is still open (AM-22).
 func TestReadmeCurl(t *testing.T) {
 	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "AGENTMESH_") })
 	dir := t.TempDir()
@@ -91,31 +89,31 @@ func TestReadmeCurl(t *testing.T) {
 	}
 	env = append(env, "AGENTMESH_DATA="+filepath.Join(dir, "data"))
 	for _, block := range played[1:] {
-		block = strings.ReplaceAll(block, "127.0.0.1:3141", server.where.Address)
-		block = strings.ReplaceAll(block, "am_…", string(server.where.AgentID))
+		block = strings.ReplaceAll(block, "127.0.0.1:3141", server.info.Address)
+		block = strings.ReplaceAll(block, "am_…", string(server.info.AgentID))
 		if strings.Contains(block, "ask_…") {
-			waiting := regexp.MustCompile(`ask_\w+`).FindString(shell(t, dir, env, "agentmesh approvals --json"))
+			waiting := regexp.MustCompile(`ask_\w+`).FindString(runShell(t, dir, env, "agentmesh approvals --json"))
 			block = strings.ReplaceAll(block, "ask_…", waiting)
 		}
-		all.WriteString(shell(t, dir, env, block))
+		all.WriteString(runShell(t, dir, env, block))
 	}
-	for _, want := range []string{`"agent_id":"am_by-curl"`, "pending_approval", string(server.where.AgentID), `"body":"hello, curl"`, "good"} {
+	for _, want := range []string{`"agent_id":"am_by-curl"`, "pending_approval", string(server.info.AgentID), `"body":"hello, curl"`, "valid signature"} {
 		if !strings.Contains(all.String(), want) {
-			t.Errorf("nothing says %q:\n%s", want, all.String())
+			t.Errorf("the output lacks %q:\n%s", want, all.String())
 		}
 	}
 	idle := regexp.MustCompile(`"delivering": 0,\s+"queued": 0`)
 	for range 200 { // until the node has given up both answers
-		if idle.MatchString(shell(t, dir, env, "agentmesh status --json")) {
+		if idle.MatchString(runShell(t, dir, env, "agentmesh status --json")) {
 			break
 		}
 	}
-	if got := shell(t, dir, env, "agentmesh conversations --json"); !strings.Contains(got, `"state": "open"`) {
+	if got := runShell(t, dir, env, "agentmesh conversations --json"); !strings.Contains(got, `"state": "open"`) {
 		t.Errorf("in the end the conversation is not open: %s", got)
 	}
 }
 
-// TestReadmeInstall installs the command as the README says, with a GOPATH of its own.
+// TestReadmeInstall installs the command as in the README, with a temporary GOPATH.
 func TestReadmeInstall(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it links the program")
@@ -126,21 +124,21 @@ func TestReadmeInstall(t *testing.T) {
 	}
 	env := append(os.Environ(), "GOPATH="+t.TempDir(), "GOBIN=", "GOMODCACHE="+strings.TrimSpace(string(modules)))
 	for _, block := range blocks(t, "README.md", "<!-- played by TestReadmeInstall -->\n```sh") {
-		out := shell(t, "../..", env, block+"\"$(go env GOPATH)/bin/agentmesh\" version\nPATH=\"${PATH##*:}\" agentmesh version\n")
+		out := runShell(t, "../..", env, block+"\"$(go env GOPATH)/bin/agentmesh\" version\nPATH=\"${PATH##*:}\" agentmesh version\n")
 		if strings.Count(out, "agentmesh ") != 2 {
 			t.Errorf("what was installed says %q", out)
 		}
 	}
 }
 
-// snippet is a block of shell lines in a document, with the line before it.
+// snippet matches a block of shell lines in a document, with the line before it.
 var snippet = regexp.MustCompile("(?m)^(.*)\n```sh\n((?s:.*?))```$")
 
-// marked says how a snippet is tested: a script or test plays it, or it is not run for a reason.
-var marked = regexp.MustCompile(`^<!-- (walkthrough|operations|played by (\S+)|not run: .{10,}) -->$`)
+// snippetMark matches the line before a snippet: it names the script or test that runs it, or the reason not to run it.
+var snippetMark = regexp.MustCompile(`^<!-- (walkthrough|operations|played by (\S+)|not run: .{10,}) -->$`)
 
-// TestSnippets: every block of commands in the README and in docs names what plays it, and every line of one that
-// calls agentmesh is one that the program understands.
+// TestSnippets: every block of commands in the README and in docs names the test or script that runs it, and the parser
+// accepts every call of agentmesh in it.
 func TestSnippets(t *testing.T) {
 	found := 0
 	check := func(name string) {
@@ -153,15 +151,15 @@ func TestSnippets(t *testing.T) {
 				continue // a file
 			}
 			found++
-			mark := marked.FindStringSubmatch(m[1])
-			if filepath.Base(name) == "SKILL.md" { // an agent reads it; TestSkillIsPlayed holds it
+			mark := snippetMark.FindStringSubmatch(m[1])
+			if filepath.Base(name) == "SKILL.md" { // tested by TestSkillIsPlayed, and has no marks because agents read it
 			} else if mark == nil {
-				t.Errorf("%s: nothing says what plays this; write <!-- played by TestName --> or <!-- not run: why --> in the line before it:\n%s", name, m[2])
+				t.Errorf("%s: this block names no test; write <!-- played by TestName --> or <!-- not run: why --> in the line before it:\n%s", name, m[2])
 			} else if mark[2] != "" && !playerExists(t, mark[2]) {
 				t.Errorf("%s: there is no %s", name, mark[2])
 			}
 			for line := range strings.Lines(m[2]) {
-				for _, command := range calls(line) {
+				for _, command := range agentmeshCalls(line) {
 					var cli commands
 					if _, err := newParser(&cli, io.Discard, io.Discard).Parse(shellWords(command)[1:]); err != nil {
 						t.Errorf("%s: %s: %v", name, command, err)
@@ -178,7 +176,7 @@ func TestSnippets(t *testing.T) {
 	}
 }
 
-// playerExists says whether a test or a script of that name is there.
+// playerExists reports whether there is a test or a script of that name.
 func playerExists(t *testing.T, name string) bool {
 	t.Helper()
 	if strings.HasPrefix(name, "testdata/") {
@@ -201,8 +199,8 @@ var (
 	redirection  = regexp.MustCompile(`\s[<>].*`)
 )
 
-// calls returns the calls of agentmesh in a shell line.
-func calls(line string) []string {
+// agentmeshCalls returns the calls of agentmesh in a shell line.
+func agentmeshCalls(line string) []string {
 	var out []string
 	for _, part := range shellJoin.Split(shellComment.ReplaceAllString(line, ""), -1) {
 		part = strings.TrimSpace(redirection.ReplaceAllString(part, ""))
@@ -213,7 +211,7 @@ func calls(line string) []string {
 	return out
 }
 
-// The README shows how to start, in lines that a reader can paste.
+// TestReadmeNamesTheCommands: the README shows the first commands as lines that a reader can paste.
 func TestReadmeNamesTheCommands(t *testing.T) {
 	data, err := os.ReadFile("../../README.md")
 	if err != nil {
@@ -228,7 +226,7 @@ func TestReadmeNamesTheCommands(t *testing.T) {
 
 var inlineCommand = regexp.MustCompile("`agentmesh ([^`]+)`")
 
-// TestInlineCommands: a command that a document names in passing exists, with the flags that it names.
+// TestInlineCommands: every command that a document names in its text exists, with the named flags.
 func TestInlineCommands(t *testing.T) {
 	var cli commands
 	root := newParser(&cli, io.Discard, io.Discard).Model.Node
@@ -244,7 +242,7 @@ func TestInlineCommands(t *testing.T) {
 			for _, word := range shellWords(m[1]) {
 				flag, isFlag := strings.CutPrefix(word, "--")
 				flag, _, _ = strings.Cut(flag, "=")
-				if next := subcommand(node, word); next != nil {
+				if next := findSubcommand(node, word); next != nil {
 					node = next
 				} else if isFlag && !slices.Contains(complete(node, []string{"--" + flag}), "--"+flag) {
 					t.Errorf("%s: %s has no flag --%s: %s", name, commandPath(node), flag, m[0])
@@ -263,7 +261,7 @@ func TestInlineCommands(t *testing.T) {
 	}
 }
 
-// documents are the README and what lies in docs.
+// documents returns the README and the Markdown files in docs.
 func documents(t *testing.T) []string {
 	t.Helper()
 	names := []string{"../../README.md"}

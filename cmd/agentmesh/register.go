@@ -8,18 +8,18 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// The directories that these commands mean are the configured ones; --directory narrows them to one.
-
+// registerCmd registers the card in all configured directories, or in the one that --directory names.
 type registerCmd struct {
-	Adopt bool `help:"Take over the id that the directory gives, if it gives one of its own. Peers then know the node only by its new id."`
+	Adopt bool `help:"Adopt the new id if the directory assigns one. Peers then know the node only by the new id."`
 	JSON  bool `help:"Print the result as JSON."`
 }
 
+// withdrawCmd withdraws the card from all configured directories, or from the one that --directory names.
 type withdrawCmd struct {
 	JSON bool `help:"Print the result as JSON."`
 }
 
-// oneDirectory is the directory that the user named, "" for all.
+// oneDirectory returns the directory if the user named exactly one, else "".
 func (g Globals) oneDirectory() string {
 	if len(g.Directory) == 1 {
 		return g.Directory[0]
@@ -28,20 +28,20 @@ func (g Globals) oneDirectory() string {
 }
 
 func (c *registerCmd) Run(ctx context.Context, a *app) error {
-	return a.atDirectories(ctx, c.JSON, owner.RegisterCard.With(owner.Register{Directory: a.globals.oneDirectory(), Adopt: c.Adopt}))
+	return a.askDirectories(ctx, c.JSON, owner.RegisterCard.With(owner.Register{Directory: a.globals.oneDirectory(), Adopt: c.Adopt}))
 }
 
 func (c *withdrawCmd) Run(ctx context.Context, a *app) error {
-	return a.atDirectories(ctx, c.JSON, owner.WithdrawCard.With(owner.Withdraw{Directory: a.globals.oneDirectory()}))
+	return a.askDirectories(ctx, c.JSON, owner.WithdrawCard.With(owner.Withdraw{Directory: a.globals.oneDirectory()}))
 }
 
-// atDirectories makes a call that has one result per directory. It fails when any of them failed.
-func (a *app) atDirectories(ctx context.Context, asJSON bool, c owner.Call[owner.List[owner.Listing]]) error {
+// askDirectories makes a call that has one result per directory. It returns an error if any directory failed.
+func (a *app) askDirectories(ctx context.Context, asJSON bool, c owner.Call[owner.List[owner.Listing]]) error {
 	show := func(page owner.List[owner.Listing]) {
 		for _, r := range page.Items {
 			line := r.Directory + ": " + string(r.State)
 			if !r.Expires.IsZero() {
-				line += ", expires " + terminal.When(r.Expires)
+				line += ", expires " + terminal.FormatTime(r.Expires)
 			}
 			if r.Error != "" {
 				line += ": " + r.Error
@@ -52,7 +52,7 @@ func (a *app) atDirectories(ctx context.Context, asJSON bool, c owner.Call[owner
 			}
 		}
 	}
-	page, err := answer(ctx, a, asJSON, c, show)
+	page, err := askFor(ctx, a, asJSON, c, show)
 	if err != nil {
 		return err
 	}
@@ -63,11 +63,11 @@ func (a *app) atDirectories(ctx context.Context, asJSON bool, c owner.Call[owner
 		case r.Refused && code == exit.OK:
 			code = exit.Forbidden
 		case !r.Refused:
-			code = exit.Unavailable // it is worth another attempt
+			code = exit.Unavailable // another attempt may succeed
 		}
 	}
 	if code != exit.OK {
-		return exit.Quietly(code)
+		return exit.FailSilently(code)
 	}
 	return nil
 }

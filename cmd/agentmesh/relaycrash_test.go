@@ -21,8 +21,8 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// TestRelayCrash kills the real process with SIGKILL while mail is being accepted and acknowledged: what the relay took is
-// there afterwards, once and byte for byte, and what its reader acknowledged is not.
+// TestRelayCrash kills the real process with SIGKILL while it accepts mail and acknowledgements. Afterwards, the mailbox
+// has every accepted message once and byte for byte, except those that its reader acknowledged.
 func TestRelayCrash(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no SIGKILL on Windows")
@@ -32,7 +32,7 @@ func TestRelayCrash(t *testing.T) {
 	}
 	c := newCrash(t)
 	var boxes []*mailUser
-	taken, read := 0, 0
+	accepted, read := 0, 0
 	for range crashRounds {
 		c.serve("--roles=directory")
 		boxes = append(boxes, c.mailLoad(crashLoad)...)
@@ -40,13 +40,13 @@ func TestRelayCrash(t *testing.T) {
 	c.serve("--roles=directory")
 	for _, b := range boxes {
 		b.audit(c)
-		taken, read = taken+len(b.taken), read+len(b.read)
+		accepted, read = accepted+len(b.accepted), read+len(b.read)
 	}
-	t.Logf("the relay took %d messages for %d mailboxes; %d were acknowledged by their reader", taken, len(boxes), read)
+	t.Logf("the relay accepted %d messages for %d mailboxes; their readers acknowledged %d", accepted, len(boxes), read)
 }
 
-// TestRelayStops: when the process is asked to stop while a message passes through, its sender is told that it waits, and
-// it does.
+// TestRelayStops: if the process stops during a pass-through, the sender gets the answer that the message waits in the
+// mailbox, and the message does.
 func TestRelayStops(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no SIGTERM on Windows")
@@ -67,8 +67,8 @@ func TestRelayStops(t *testing.T) {
 	}()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := until(ctx, "the reader is not connected", func() (bool, error) {
-		resp, err := http.Get(c.server.where.URL + "/health")
+	if err := poll(ctx, "the reader is not connected", func() (bool, error) {
+		resp, err := http.Get(c.server.info.URL + "/health")
 		if err != nil {
 			return false, err
 		}
@@ -85,8 +85,8 @@ func TestRelayStops(t *testing.T) {
 	if err := c.server.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-wrote; err != nil || len(u.taken) != 1 {
-		t.Errorf("the sender gets %d receipts, %v", len(u.taken), err)
+	if err := <-wrote; err != nil || len(u.accepted) != 1 {
+		t.Errorf("the sender gets %d receipts, %v", len(u.accepted), err)
 	}
 	if err := c.server.Wait(); err != nil {
 		t.Errorf("the process ends with %v", err)
@@ -96,33 +96,33 @@ func TestRelayStops(t *testing.T) {
 	u.audit(c)
 }
 
-// mailUser is a mailbox, who writes to it, and what both were told.
+// mailUser is a mailbox with one sender, and the answers that both got.
 type mailUser struct {
 	credential  client.Credential
 	box, sender *signing.PrivateKey
-	taken       map[string][]byte // relay id: what was sent
-	read        []string          // relay ids whose acknowledgement was answered
-	inDoubt     string            // the relay id whose acknowledgement was not
+	accepted    map[string][]byte // sent messages by relay id
+	read        []string          // relay ids whose acknowledgement got an answer
+	inDoubt     string            // the relay id whose acknowledgement got no answer
 }
 
-// mailLoad writes to mailboxes from many sides for d, and then kills the process in the midst of it.
+// mailLoad writes to and reads many mailboxes for d, and then kills the process while the calls are running.
 func (c *crash) mailLoad(d time.Duration) []*mailUser {
 	ctx, cancel := context.WithCancel(c.t.Context())
 	var mu sync.Mutex
 	var all []*mailUser
-	var read atomic.Bool // and therefore taken
+	var read atomic.Bool // a message was read, and therefore also accepted
 	var work sync.WaitGroup
 	for range 8 {
 		work.Go(func() {
 			for ctx.Err() == nil {
 				u, err := c.newMailUser(ctx)
 				if err != nil {
-					return // the process is gone
+					return // the process has been killed
 				}
 				mu.Lock()
 				all = append(all, u)
 				mu.Unlock()
-				for n := 0; n < 40 && err == nil; n++ { // one sender has a tenth of a mailbox
+				for n := 0; n < 40 && err == nil; n++ { // one sender may fill a tenth of a mailbox
 					err = u.write(ctx, c)
 					if n%4 == 3 && err == nil {
 						if err = u.readOne(ctx, c); err == nil {
@@ -136,7 +136,7 @@ func (c *crash) mailLoad(d time.Duration) []*mailUser {
 			}
 		})
 	}
-	untilLoaded(c.t, d, read.Load)
+	waitForLoad(c.t, d, read.Load)
 	c.kill()
 	cancel()
 	work.Wait()
@@ -144,13 +144,13 @@ func (c *crash) mailLoad(d time.Duration) []*mailUser {
 }
 
 func (c *crash) newMailUser(ctx context.Context) (*mailUser, error) {
-	u := &mailUser{credential: client.NewCredential(), taken: make(map[string][]byte)}
+	u := &mailUser{credential: client.NewCredential(), accepted: make(map[string][]byte)}
 	for _, key := range []**signing.PrivateKey{&u.box, &u.sender} {
 		var err error
 		if *key, err = signing.GenerateEd25519(); err != nil {
 			return nil, err
 		}
-		card := c.card(*key, c.server.where.Directory+"/mailbox/"+string((*key).Public().AgentID()))
+		card := c.card(*key, c.server.info.Directory+"/mailbox/"+string((*key).Public().AgentID()))
 		if _, _, err := c.directory().Register(ctx, card, u.credential, *key); err != nil {
 			return nil, err
 		}
@@ -167,7 +167,7 @@ func (u *mailUser) write(ctx context.Context, c *crash) error {
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.server.where.Directory+"/mailbox/"+string(to), bytes.NewReader(signed.JSON()))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.server.info.Directory+"/mailbox/"+string(to), bytes.NewReader(signed.JSON()))
 	if err != nil {
 		return err
 	}
@@ -187,13 +187,13 @@ func (u *mailUser) write(ctx context.Context, c *crash) error {
 	if err := json.Unmarshal(answer, &receipt); err != nil || resp.StatusCode != http.StatusAccepted || !strings.HasPrefix(receipt.RelayID, "relay_") {
 		c.t.Errorf("the mailbox answers %d %s", resp.StatusCode, answer)
 	}
-	u.taken[receipt.RelayID] = signed.JSON()
+	u.accepted[receipt.RelayID] = signed.JSON()
 	return nil
 }
 
-// readOne acknowledges any message that waits.
+// readOne acknowledges any one message that waits.
 func (u *mailUser) readOne(ctx context.Context, c *crash) error {
-	for id := range u.taken {
+	for id := range u.accepted {
 		if slices.Contains(u.read, id) {
 			continue
 		}
@@ -206,13 +206,13 @@ func (u *mailUser) readOne(ctx context.Context, c *crash) error {
 	return nil
 }
 
-// audit compares what the relay told with what it has.
+// audit compares the mailbox with the answers of the relay.
 func (u *mailUser) audit(c *crash) {
 	items, err := c.directory().Mail(c.t.Context(), u.credential, u.box.Public().AgentID(), "", 0)
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	want := maps.Clone(u.taken)
+	want := maps.Clone(u.accepted)
 	for _, id := range u.read {
 		delete(want, id)
 	}
@@ -224,7 +224,7 @@ func (u *mailUser) audit(c *crash) {
 		case slices.Contains(u.read, item.ID):
 			c.t.Errorf("%s waits again after it was acknowledged", item.ID)
 		case !known:
-			unknown++ // it was stored when its sender lost the connection
+			unknown++ // the message was stored, but its sender got no answer
 		}
 		delete(want, item.ID)
 	}

@@ -10,9 +10,9 @@ import (
 )
 
 type restoreCmd struct {
-	File     string `arg:"" help:"Archive that backup wrote, encrypted or not. The data directory must be empty or missing."`
-	Identity string `placeholder:"FILE" help:"File with the age identity of an encrypted archive; - is standard input."`
-	Replace  bool   `help:"Put the archive in place of what the data directory holds, which is kept in a folder replaced-… in it."`
+	File     string `arg:"" help:"Archive that backup wrote. Without --replace, the data directory must be empty or missing."`
+	Identity string `placeholder:"FILE" help:"File with the age identity for an encrypted archive; - reads standard input."`
+	Replace  bool   `help:"Replace the content of the data directory. The old content is kept in a folder replaced-… in the directory."`
 }
 
 func (c *restoreCmd) Run(ctx context.Context, a *app) error {
@@ -20,29 +20,29 @@ func (c *restoreCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	archive, err := datadir.OpenArchive(c.File, c.identity(a), func() ([]byte, error) { return a.secretFor("the backup") })
+	archive, err := datadir.OpenArchive(c.File, c.identityReader(a), func() ([]byte, error) { return a.readPassphrase("the backup") })
 	if err != nil {
 		return err
 	}
 	defer archive.Close()
-	stop := a.Working("unpacking and checking the archive", nil)
+	stop := a.StartProgress("unpacking and checking the archive", nil)
 	kept, err := datadir.Dir(dir).Restore(ctx, archive, c.Replace)
 	stop()
 	if err != nil {
 		return err
 	}
 	a.noteLeftOut(archive.About)
-	a.Note("restored %s into %s, backed up %s", orDash(terminal.Clean(archive.About.AgentID)), dir, terminal.When(archive.About.Made))
+	a.Note("restored %s into %s, backed up %s", orDash(terminal.Clean(archive.About.AgentID)), dir, terminal.FormatTime(archive.About.Made))
 	if kept != "" {
-		a.Note("what was there before is in %s; delete it when you are sure: it holds private keys", kept)
+		a.Note("the old content is in %s; delete it when you no longer need it: it contains private keys", kept)
 	}
 	return nil
 }
 
 const maxIdentityFile = 1 << 20
 
-// identity returns what reads the age identities that the user named, nil for none.
-func (c *restoreCmd) identity(a *app) func() ([]byte, error) {
+// identityReader returns a function that reads the age identities, or nil if the user named none.
+func (c *restoreCmd) identityReader(a *app) func() ([]byte, error) {
 	switch c.Identity {
 	case "":
 		return nil

@@ -11,13 +11,13 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 )
 
-// roff writes a manual page in the macros of man(7). What is given as text is escaped here; a request and the label
-// of an item are written as they are.
+// roff writes a manual page with the macros of man(7). It escapes texts. It writes requests and the labels of items
+// unchanged.
 type roff struct{ strings.Builder }
 
 func (r *roff) request(line string) { r.WriteString(line + "\n") }
 
-// title begins a page. Its date is that of the commit, so that one commit makes one page.
+// title begins a page. The date is the date of the commit, so that builds of one commit make the same page.
 func (r *roff) title(name string, b daemon.Build) {
 	date := ""
 	if t, err := time.Parse(time.RFC3339, b.Date); err == nil {
@@ -32,7 +32,7 @@ func (r *roff) subsection(name string) { r.request(`.SS "` + escape(name) + `"`)
 func (r *roff) text(s string)          { r.request(roffLine(s)) }
 func (r *roff) paragraph(s string)     { r.request(".PP\n" + roffLine(s)) }
 
-// item is a label with what it means below it.
+// item writes a label with its meaning below.
 func (r *roff) item(label, meaning string) {
 	r.request(".TP\n" + label + "\n" + roffLine(meaning))
 }
@@ -63,7 +63,7 @@ func (r *roff) flags(flags []*kong.Flag) {
 		if !f.IsBool() {
 			label += `=\fI` + escape(strings.ToUpper(strings.Trim(f.FormatPlaceHolder(), `"`))) + `\fR`
 		}
-		text := filled(f.Help, f.Enum)
+		text := expandEnum(f.Help, f.Enum)
 		if f.HasDefault && !f.IsBool() && f.Default != "" {
 			text += " Default: " + f.Default + "."
 		}
@@ -74,7 +74,7 @@ func (r *roff) flags(flags []*kong.Flag) {
 	}
 }
 
-// examples shows what to type.
+// examples writes the section of examples.
 func (r *roff) examples(list []example) {
 	if len(list) == 0 {
 		return
@@ -86,12 +86,12 @@ func (r *roff) examples(list []example) {
 	}
 }
 
-// filled puts the permitted values into a help text, which kong does as late as it prints it.
-func filled(help, enum string) string {
+// expandEnum replaces ${enum} in a help text by the permitted values. Kong does this only when it prints a help text.
+func expandEnum(help, enum string) string {
 	return strings.ReplaceAll(help, "${enum}", strings.ReplaceAll(enum, ",", ", "))
 }
 
-// roffLine escapes a line of text. One that begins with a dot or a quote would be a request.
+// roffLine escapes a line of text. A line that begins with a dot or a quote would otherwise be a request.
 func roffLine(s string) string {
 	s = escape(s)
 	if strings.HasPrefix(s, ".") || strings.HasPrefix(s, "'") {
@@ -100,8 +100,8 @@ func roffLine(s string) string {
 	return s
 }
 
-// escape keeps roff from reading text as its own: a backslash, a hyphen that must stay one when it is copied, quotes
-// that it would make pretty, and what is not ASCII.
+// escape escapes the characters that roff would change: backslashes, quotes, hyphens, which must stay hyphens when the
+// user copies them, and characters outside ASCII.
 func escape(s string) string {
 	var b strings.Builder
 	for _, r := range s {

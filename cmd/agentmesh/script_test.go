@@ -28,12 +28,13 @@ import (
 	"github.com/agentmesh/agentmesh/node/meshtest"
 )
 
-// TestScripts runs one script per command or flow; each says what a user types, sees and gets as exit code.
+// TestScripts runs the scripts in testdata, one for each command or flow. Each script has the commands of a user with
+// their output and exit codes.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, scriptParams("testdata"))
 }
 
-// scriptParams are how the scripts in dir run.
+// scriptParams returns the parameters for the scripts in dir.
 func scriptParams(dir string) testscript.Params {
 	return testscript.Params{
 		Dir:                 dir,
@@ -68,8 +69,9 @@ func scriptParams(dir string) testscript.Params {
 	}
 }
 
-// reference NAME starts a stand-in for the reference directory, which gives every card an id of its own, and puts its base
-// URL into NAME_DIRECTORY. reference -restart NAME makes it forget every card.
+// reference implements the script command "reference NAME". The command starts a stand-in for the reference directory,
+// which assigns its own id to every card, and sets NAME_DIRECTORY to its base URL. "reference -restart NAME" makes it
+// forget every card.
 func reference(ts *testscript.TestScript, neg bool, args []string) {
 	running := ts.Value(referencesKey{}).(map[string]*meshtest.Reference)
 	switch {
@@ -87,7 +89,7 @@ func reference(ts *testscript.TestScript, neg bool, args []string) {
 
 type referencesKey struct{}
 
-// exits CODE COMMAND… runs a command and checks its exit code. Both outputs are shown in the log.
+// exits implements the script command "exits CODE COMMAND…". It runs a command and checks its exit code.
 func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: exits code command [args...]")
@@ -105,14 +107,15 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// exactly FILE compares standard output with a file but for the file's last line break.
+// exactly implements the script command "exactly FILE". It compares standard output with a file, except for the file's
+// last line break.
 func exactly(ts *testscript.TestScript, neg bool, args []string) {
 	if got, want := ts.ReadFile("stdout"), strings.TrimSuffix(ts.ReadFile(args[0]), "\n"); got != want {
 		ts.Fatalf("stdout is %q, want %q", got, want)
 	}
 }
 
-// serversKey finds the servers of a script.
+// serversKey is the key of a script's servers.
 type serversKey struct{}
 
 // servers are the serve processes that a script started.
@@ -129,15 +132,15 @@ func (s *servers) take(name string) *exec.Cmd {
 	return cmd
 }
 
-// start NAME ARGS… runs a serve with its data in a folder of that name on a free port, waits until it works, and
-// sets NAME_URL, NAME_DIRECTORY, NAME_ENDPOINT and NAME_ID.
+// start implements the script command "start NAME ARGS…". It runs a serve on a free port, with its data in the folder
+// NAME, waits until it answers, and sets NAME_URL, NAME_DIRECTORY, NAME_ENDPOINT and NAME_ID.
 func start(ts *testscript.TestScript, neg bool, args []string) {
 	name := args[0]
 	server, err := startServe(ts.MkAbs(name), args[1:], scriptEnv(ts))
 	ts.Check(err)
-	where := server.where
-	if where.Profile == "local" && !slices.Contains(args, "--directory") {
-		ts.Check(server.awaitListed())
+	info := server.info
+	if info.Profile == "local" && !slices.Contains(args, "--directory") {
+		ts.Check(server.awaitListing())
 	}
 	s := ts.Value(serversKey{}).(*servers)
 	s.mu.Lock()
@@ -149,15 +152,15 @@ func start(ts *testscript.TestScript, neg bool, args []string) {
 			cmd.Wait()
 		}
 	})
-	ts.Setenv(name+"_URL", where.URL)
-	ts.Setenv(name+"_PORT", where.Address)
-	ts.Setenv(name+"_DIRECTORY", where.Directory)
-	ts.Setenv(name+"_ENDPOINT", where.Endpoint)
-	ts.Setenv(name+"_ID", string(where.AgentID))
-	ts.Setenv(name+"_OWNER", where.OwnerAPI)
+	ts.Setenv(name+"_URL", info.URL)
+	ts.Setenv(name+"_PORT", info.Address)
+	ts.Setenv(name+"_DIRECTORY", info.Directory)
+	ts.Setenv(name+"_ENDPOINT", info.Endpoint)
+	ts.Setenv(name+"_ID", string(info.AgentID))
+	ts.Setenv(name+"_OWNER", info.OwnerAPI)
 }
 
-// scriptEnv is the environment of a script without the data directory that its commands default to.
+// scriptEnv returns the environment of a script, without the default data directory of its commands.
 func scriptEnv(ts *testscript.TestScript) []string {
 	var env []string
 	for _, name := range []string{"PATH", "HOME", "TMPDIR", "SystemRoot", "GORACE"} {
@@ -169,18 +172,18 @@ func scriptEnv(ts *testscript.TestScript) []string {
 	return env
 }
 
-// served is a serve in a process of its own. Its log may be read once it has ended.
-type served struct {
+// serveProcess is a serve in a process of its own. Its log may be read after the process has ended.
+type serveProcess struct {
 	*exec.Cmd
-	where daemon.Where
-	log   *bytes.Buffer
+	info daemon.ServeInfo
+	log  *bytes.Buffer
 }
 
-// startServe starts this test binary as agentmesh serve and reads the line in which it says where it runs.
-func startServe(data string, args, env []string) (*served, error) {
+// startServe starts this test binary as agentmesh serve and reads the line with its addresses.
+func startServe(data string, args, env []string) (*serveProcess, error) {
 	cmd := exec.Command(agentmeshBinary(env), append([]string{"serve", "--json", "--data", data, "--listen", "127.0.0.1:0"}, args...)...)
 	cmd.Dir, cmd.Env = filepath.Dir(data), env
-	s := &served{Cmd: cmd, log: &bytes.Buffer{}}
+	s := &serveProcess{Cmd: cmd, log: &bytes.Buffer{}}
 	cmd.Stderr = s.log
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -191,7 +194,7 @@ func startServe(data string, args, env []string) (*served, error) {
 	}
 	line, err := bufio.NewReader(out).ReadBytes('\n')
 	if err == nil {
-		err = json.Unmarshal(line, &s.where)
+		err = json.Unmarshal(line, &s.info)
 	}
 	if err != nil {
 		cmd.Process.Kill()
@@ -201,30 +204,30 @@ func startServe(data string, args, env []string) (*served, error) {
 	return s, nil
 }
 
-// awaitListed waits until the server's own directory lists its agent. The list is asked, because others than the
-// registrant may read a card by its id for a moment before lists have it. A server prints its line after some seconds in any
-// case, and on a machine that does much else its agent may not be listed by then.
-func (s *served) awaitListed() error {
-	if s.where.Directory == "" || s.where.AgentID == "" {
+// awaitListing waits until the server's own directory lists its agent. It reads the list, because a card can be read by
+// its id shortly before the list has it. The server waits for this, too, but only for a few seconds, which may be too
+// short on a busy machine.
+func (s *serveProcess) awaitListing() error {
+	if s.info.Directory == "" || s.info.AgentID == "" {
 		return nil
 	}
 	for end := time.Now().Add(time.Minute); ; <-time.After(20 * time.Millisecond) {
-		resp, err := http.Get(s.where.Directory + "/agents?limit=100")
+		resp, err := http.Get(s.info.Directory + "/agents?limit=100")
 		if err == nil {
 			var list []byte
 			list, err = client.ReadAll(resp, 1<<20)
-			if bytes.Contains(list, []byte(s.where.AgentID)) {
+			if bytes.Contains(list, []byte(s.info.AgentID)) {
 				return nil
 			}
-			err = errors.Join(err, errors.New("it is not in the list"))
+			err = errors.Join(err, errors.New("the agent is not in the list"))
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("the directory does not list %s: %w", s.where.AgentID, err)
+			return fmt.Errorf("the directory does not list %s: %w", s.info.AgentID, err)
 		}
 	}
 }
 
-// agentmeshBinary is the copy of this test binary that testscript put first on the path under the command's name.
+// agentmeshBinary returns the copy of this test binary that testscript put first in PATH under the command's name.
 func agentmeshBinary(env []string) string {
 	path, _ := config.Lookup(env, "PATH")
 	for _, dir := range filepath.SplitList(path) {
@@ -237,7 +240,8 @@ func agentmeshBinary(env []string) string {
 	return "agentmesh"
 }
 
-// halt NAME interrupts a serve and wants it to end well; halt -kill NAME kills it.
+// halt implements the script command "halt NAME", which interrupts a serve and checks that it exits without an error, and
+// "halt -kill NAME", which kills it.
 func halt(ts *testscript.TestScript, neg bool, args []string) {
 	kill := args[0] == "-kill"
 	name := args[len(args)-1]
@@ -254,8 +258,8 @@ func halt(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(cmd.Wait())
 }
 
-// http METHOD URL [FILE] [HEADER: VALUE]… makes a request and writes status and body to the file "answer". What is
-// not of the owner API must be as openapi.yaml says.
+// request implements the script command "http METHOD URL [FILE] [HEADER: VALUE]…". It makes a request and writes status
+// and body to the file "answer". Except for the owner API, request and answer must conform to openapi.yaml.
 func request(ts *testscript.TestScript, neg bool, args []string) {
 	var sent string
 	if len(args) > 2 && args[2] != "" {
@@ -285,7 +289,8 @@ func request(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs("answer"), []byte(answer), 0o600))
 }
 
-// eventually PATTERN COMMAND… repeats a command until its standard output matches.
+// eventually implements the script command "eventually PATTERN COMMAND…". It repeats a command until its standard output
+// matches.
 func eventually(ts *testscript.TestScript, neg bool, args []string) {
 	pattern := regexp.MustCompile("(?m)" + args[0])
 	deadline := time.After(time.Minute)
@@ -305,7 +310,8 @@ func eventually(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// capture NAME PATTERN sets a variable to the first group of a pattern in the last standard output.
+// capture implements the script command "capture NAME PATTERN". It sets a variable to the first group of the pattern in
+// the last standard output.
 func capture(ts *testscript.TestScript, neg bool, args []string) {
 	m := regexp.MustCompile("(?m)" + args[1]).FindStringSubmatch(ts.ReadFile("stdout"))
 	if len(m) < 2 {

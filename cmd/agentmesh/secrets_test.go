@@ -15,8 +15,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/registration"
 )
 
-// TestSecretsStaySecret runs a serve that logs everything and commands against it, and looks for every secret of
-// the data directory in all that they wrote (THREATS 29).
+// TestSecretsStaySecret runs a serve with debug logging and many commands, and searches all their output for the secrets
+// of the data directory (THREATS 29).
 func TestSecretsStaySecret(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "AGENTMESH_") })
@@ -24,30 +24,30 @@ func TestSecretsStaySecret(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := secretsIn(t, dir, server.where)
-	var said bytes.Buffer
+	before := secretsIn(t, dir, server.info)
+	var out bytes.Buffer
 	for _, args := range [][]string{
 		{"status"}, {"card", "show"}, {"keys", "show"}, {"keys", "rotate"}, {"register"}, {"discover"}, {"withdraw"}, {"register", "--json"},
 		{"send", "am_nobody", "hello"}, {"peers"}, {"inbox", "--json"}, {"config", "check", "--json"}, {"token", "list", "--json"}, {"version"},
 	} {
-		run(context.Background(), append([]string{"--data", dir}, args...), strings.NewReader(""), &said, &said)
+		run(context.Background(), append([]string{"--data", dir}, args...), strings.NewReader(""), &out, &out)
 	}
 	server.Process.Signal(os.Interrupt)
 	server.Wait()
-	run(context.Background(), []string{"--data", dir, "check", "--json"}, strings.NewReader(""), &said, &said)
-	said.Write(server.log.Bytes())
-	if !strings.Contains(said.String(), `"level":"DEBUG"`) {
-		t.Error("the log has no debug lines, so it proves little")
+	run(context.Background(), []string{"--data", dir, "check", "--json"}, strings.NewReader(""), &out, &out)
+	out.Write(server.log.Bytes())
+	if !strings.Contains(out.String(), `"level":"DEBUG"`) {
+		t.Error("the log has no debug lines, so the test proves little")
 	}
 	for name, secret := range before {
-		if strings.Contains(said.String(), secret) {
-			t.Errorf("%s was written to an output", name)
+		if strings.Contains(out.String(), secret) {
+			t.Errorf("the output contains the secret %s", name)
 		}
 	}
 }
 
-// secretsIn reads what must not be printed.
-func secretsIn(t *testing.T, dir string, w daemon.Where) map[string]string {
+// secretsIn returns the secrets of a data directory, by name.
+func secretsIn(t *testing.T, dir string, w daemon.ServeInfo) map[string]string {
 	t.Helper()
 	out := map[string]string{}
 	for _, name := range []string{datadir.FileKey, datadir.FileAge, datadir.FileCredential, "owner.token"} {

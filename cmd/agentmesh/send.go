@@ -15,32 +15,32 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// sending makes a call that sends a message and waits so many seconds for what comes of it.
-type sending func(waitSeconds int) owner.Call[owner.Sent]
+// sendCall returns a call that sends a message and waits up to waitSeconds for the result.
+type sendCall func(waitSeconds int) owner.Call[owner.Sent]
 
-// content is what a message says, as flags and arguments of send and reply.
-type content struct {
-	Intent string `placeholder:"INTENT" help:"Intent of the message (send: mesh.message; reply: that of the conversation)."`
-	Action string `placeholder:"NAME" help:"A payload that is an action alone: accept, decline, cancel, withdraw…"`
-	Seal   bool   `xor:"seal" help:"Encrypt it so that only its recipient can read it. In a conversation where somebody sealed, that is so by itself."`
-	Open   bool   `xor:"seal" help:"Do not encrypt it, whatever outgoing.seal prefers."`
+// sendFlags are the flags for the content and the delivery of a message.
+type sendFlags struct {
+	Intent string `placeholder:"INTENT" help:"Intent of the message (default: mesh.message for send, the intent of the conversation for reply)."`
+	Action string `placeholder:"NAME" help:"Send a payload with only this action: accept, decline, cancel, withdraw…"`
+	Seal   bool   `xor:"seal" help:"Encrypt the message so that only its recipient can read it. In a conversation with a sealed message, this is the default."`
+	Open   bool   `xor:"seal" help:"Do not encrypt the message, even if outgoing.seal is prefer."`
 	Wait   bool   `help:"Wait for the answer and print it."`
-	// The owner's hand: what an agent types must never have it.
-	Approve bool `help:"Approve it at once, with what is printed, where it would wait for you. For your own hand, never for an agent."`
+	// Approve is the owner's own decision: an agent must never be able to use it.
+	Approve bool `help:"If the message waits for you, print it and approve it at once. Only for people: an agent must not use this flag."`
 	JSON    bool `help:"Print the result as JSON."`
 
-	answers bool // it answers somebody
+	isReply bool // the message answers another one
 }
 
-// payload reads the payload: a JSON object, @FILE, - for standard input, or a text, which becomes mesh.message.
-func (c *content) payload(a *app, text string) (wire.Value, error) {
+// payload returns the payload from an argument: a JSON object, @FILE, - for standard input, or a text for mesh.message.
+func (c *sendFlags) payload(a *app, text string) (wire.Value, error) {
 	switch {
 	case c.Action != "" && text != "":
 		return wire.Value{}, exit.Fail(exit.Usage, errors.New("give an action or a payload, not both"))
 	case c.Action != "":
 		return wire.Obj(wire.Member{Key: "action", Value: wire.Text(c.Action)}), nil
 	case text == "":
-		return wire.Value{}, exit.Fail(exit.Usage, errors.New("there is nothing to say: give a payload, a text or --action"))
+		return wire.Value{}, exit.Fail(exit.Usage, errors.New("the message is empty: give a payload, a text or --action"))
 	case text == "-":
 		return a.readObject("-")
 	case strings.HasPrefix(text, "@"):
@@ -52,7 +52,7 @@ func (c *content) payload(a *app, text string) (wire.Value, error) {
 		}
 		return v, nil
 	case c.Intent != "" && c.Intent != string(wire.Deliver):
-		return wire.Value{}, exit.FailHint(exit.Usage, fmt.Errorf("%s needs a JSON object as payload", c.Intent), "for example '"+examplePayload(wire.Intent(c.Intent), c.answers)+"'")
+		return wire.Value{}, exit.FailHint(exit.Usage, fmt.Errorf("%s needs a JSON object as payload", c.Intent), "for example '"+examplePayload(wire.Intent(c.Intent), c.isReply)+"'")
 	}
 	c.Intent = string(wire.Deliver)
 	body := wire.Obj(wire.Member{Key: "body", Value: wire.Text(text)})
@@ -62,16 +62,16 @@ func (c *content) payload(a *app, text string) (wire.Value, error) {
 	), nil
 }
 
-// examplePayload returns a payload of the intent, as JSON: one that opens a conversation, or one that answers.
-func examplePayload(intent wire.Intent, answers bool) string {
+// examplePayload returns an example of a payload of the intent, as JSON, for a first message or for a reply.
+func examplePayload(intent wire.Intent, isReply bool) string {
 	switch intent {
 	case wire.RequestInfo:
-		if answers {
+		if isReply {
 			return `{"action":"answer","answer":"…"}`
 		}
 		return `{"action":"ask","question":"…"}`
 	case wire.Schedule, wire.Negotiate:
-		if answers {
+		if isReply {
 			return `{"action":"accept"}`
 		}
 	}
@@ -86,8 +86,8 @@ func examplePayload(intent wire.Intent, answers bool) string {
 	return `{"action":"…"}`
 }
 
-// seal is the choice as the owner API takes it.
-func (c *content) seal() owner.SealChoice {
+// sealChoice returns the choice between --seal and --open for the owner API.
+func (c *sendFlags) sealChoice() owner.SealChoice {
 	switch {
 	case c.Seal:
 		return owner.Sealed
@@ -99,9 +99,9 @@ func (c *content) seal() owner.SealChoice {
 
 type sendCmd struct {
 	To           string `arg:"" help:"Agent id or alias."`
-	Payload      string `arg:"" optional:"" help:"JSON object, @FILE, - for standard input, or a text to deliver."`
-	Conversation string `placeholder:"CONVERSATION" help:"Go on in this conversation."`
-	content
+	Payload      string `arg:"" optional:"" help:"Text, JSON object, @FILE, or - for standard input."`
+	Conversation string `placeholder:"CONVERSATION" help:"Continue this conversation."`
+	sendFlags
 }
 
 func (c *sendCmd) Run(ctx context.Context, a *app) error {
@@ -112,23 +112,23 @@ func (c *sendCmd) Run(ctx context.Context, a *app) error {
 	if c.Intent == "" {
 		c.Intent = string(wire.Deliver)
 	}
-	return a.send(ctx, c.content, func(wait int) owner.Call[owner.Sent] {
+	return a.send(ctx, c.sendFlags, func(wait int) owner.Call[owner.Sent] {
 		return owner.SendMessage.With(owner.NewMessage{
 			To: c.To, Conversation: wire.ConversationID(c.Conversation), Intent: wire.Intent(c.Intent), Payload: payload,
-			Seal: c.seal(), WaitSeconds: wait,
+			Seal: c.sealChoice(), WaitSeconds: wait,
 		})
 	})
 }
 
 type replyCmd struct {
-	Conversation string `arg:"" help:"Conversation id, or the beginning of one; or the id of an inbox item, which is answered only if nobody else has. A task of a bridge is answered by its item."`
-	Payload      string `arg:"" optional:"" help:"JSON object, @FILE, - for standard input, or a text to deliver."`
-	Peer         string `placeholder:"AGENT" help:"The other agent, where two conversations have the same id."`
-	content
+	Conversation string `arg:"" help:"Conversation id, the beginning of the id, or the id of an inbox item. An item is answered only if nobody else has answered it. To answer a task of a bridge, give its item."`
+	Payload      string `arg:"" optional:"" help:"Text, JSON object, @FILE, or - for standard input."`
+	Peer         string `placeholder:"AGENT" help:"The other agent, if two conversations have the same id."`
+	sendFlags
 }
 
 func (c *replyCmd) Run(ctx context.Context, a *app) error {
-	c.answers = true
+	c.isReply = true
 	payload, err := c.payload(a, c.Payload)
 	if err != nil {
 		return err
@@ -137,46 +137,45 @@ func (c *replyCmd) Run(ctx context.Context, a *app) error {
 	if strings.HasPrefix(conversation, "in_") {
 		conversation, item = "", conversation
 	}
-	return a.send(ctx, c.content, func(wait int) owner.Call[owner.Sent] {
+	return a.send(ctx, c.sendFlags, func(wait int) owner.Call[owner.Sent] {
 		return owner.Reply.With(owner.NewReply{
 			Conversation: conversation, Item: item, Peer: c.Peer, Intent: wire.Intent(c.Intent), Payload: payload,
-			Seal: c.seal(), WaitSeconds: wait,
+			Seal: c.sealChoice(), WaitSeconds: wait,
 		})
 	})
 }
 
-// send makes a call that sends a message, and shows what became of it. Where no serve runs this process makes the
-// first attempt itself, and so always waits for it.
-func (a *app) send(ctx context.Context, c content, s sending) error {
-	o, err := a.owner(ctx)
+// send makes a call that sends a message, and shows the result. If no serve runs, this process makes the first attempt
+// itself and always waits for it.
+func (a *app) send(ctx context.Context, c sendFlags, call sendCall) error {
+	o, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
 	wait := c.Wait
 	stop := func() {}
-	asked := wait
-	if o.Here != nil {
+	if o.Local != nil {
 		wait = true
-		stop = o.Here.Deliver(ctx)
+		stop = o.Local.Deliver(ctx)
 	}
 	seconds := 0
 	if wait {
 		seconds = daemon.SendWait
 	}
-	answer, err := daemon.Raw(ctx, o, s(seconds))
+	answer, err := daemon.Raw(ctx, o, call(seconds))
 	if err == nil && c.Approve {
 		answer, err = a.approveSent(ctx, o, answer, seconds)
 	}
 	stop()
-	result, err := present(a, c.JSON, answer, errors.Join(err, o.Close()), a.showSent)
+	result, err := showAnswer(a, c.JSON, answer, errors.Join(err, o.Close()), a.showSent)
 	if err != nil {
 		return err
 	}
-	return outcome(result, asked)
+	return sendError(result, c.Wait)
 }
 
-// approveSent shows what waits and approves exactly that, by its hash, and waits up to seconds for what becomes of it.
-// What does not wait is left alone.
+// approveSent prints a held message, approves exactly this content by its hash, and waits up to seconds for the result.
+// It returns answer unchanged if the message is not held.
 func (a *app) approveSent(ctx context.Context, o *daemon.Client, answer json.RawMessage, seconds int) (json.RawMessage, error) {
 	held, err := daemon.Decode[owner.Sent](answer)
 	if err != nil || held.State != owner.SendHeld || held.Ask == "" {
@@ -187,7 +186,7 @@ func (a *app) approveSent(ctx context.Context, o *daemon.Client, answer json.Raw
 		return nil, err
 	}
 	if k.Rule == owner.RuleUnproven {
-		a.Note("not approved by --approve: who the recipient is must be decided first")
+		a.Note("not approved by --approve: first decide whether you trust the recipient's key")
 		return answer, nil
 	}
 	for line := range strings.Lines(terminal.CleanJSON(k.Body)) {
@@ -208,7 +207,7 @@ func (a *app) approveSent(ctx context.Context, o *daemon.Client, answer json.Raw
 func (a *app) showSent(s owner.Sent) {
 	if s.MessageID != "" {
 		a.Print("%s %s in %s", s.State, terminal.Clean(string(s.MessageID)), terminal.Clean(string(s.Conversation)))
-	} else { // an answer to a task of a bridge is no message
+	} else { // an answer to a task of a bridge is not a message
 		a.Print("%s", s.State)
 	}
 	if s.ReplyTree.Kind() == wire.Object {
@@ -217,7 +216,7 @@ func (a *app) showSent(s owner.Sent) {
 	if s.Err != nil {
 		a.Note("%s", terminal.Clean(s.Err.String()))
 		if s.State == owner.SendQueued {
-			a.Hint("it stays in the outbox; agentmesh serve goes on trying")
+			a.Hint("the message stays in the outbox; agentmesh serve keeps trying")
 		}
 	}
 	if s.Hint != "" {
@@ -225,18 +224,17 @@ func (a *app) showSent(s owner.Sent) {
 	}
 }
 
-// outcome is the exit code of a sending. A message that is still queued is what was asked for, unless the user wanted
-// to wait for its answer.
-func outcome(s owner.Sent, waited bool) error {
+// sendError returns an error with the exit code for a result, or nil. A queued message is an error only with --wait.
+func sendError(s owner.Sent, wait bool) error {
 	switch s.State {
 	case owner.SendQueued:
-		if waited {
-			return exit.Quietly(exit.TryAgain)
+		if wait {
+			return exit.FailSilently(exit.TryAgain)
 		}
 	case owner.SendFailed, owner.SendUnverified:
-		return exit.Quietly(exit.No)
+		return exit.FailSilently(exit.No)
 	case owner.SendUnknown:
-		return exit.Quietly(exit.Unavailable)
+		return exit.FailSilently(exit.Unavailable)
 	}
 	return nil
 }

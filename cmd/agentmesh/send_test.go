@@ -9,11 +9,11 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// A text for an intent that needs an object is refused with an example of that very intent.
+// TestExamplePayload: the error for a text with an intent that needs a JSON object has an example of that intent.
 func TestExamplePayload(t *testing.T) {
 	for _, intent := range []wire.Intent{wire.RequestInfo, wire.Schedule, wire.Negotiate, wire.Handoff} {
-		for _, answers := range []bool{false, true} {
-			c := content{Intent: string(intent), answers: answers}
+		for _, isReply := range []bool{false, true} {
+			c := sendFlags{Intent: string(intent), isReply: isReply}
 			_, err := c.payload(&app{}, "tea at four")
 			failed, ok := errors.AsType[*exit.Error](err)
 			if !ok {
@@ -24,9 +24,9 @@ func TestExamplePayload(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: example %q: %v", intent, example, err)
 			}
-			// An answer to a question has an action of its own choice (AM-69).
+			// An answer to a question may have any action (AM-69).
 			known, err := wire.CheckPayload(intent, payload)
-			if err != nil || !known && !(intent == wire.RequestInfo && answers) {
+			if err != nil || !known && !(intent == wire.RequestInfo && isReply) {
 				t.Errorf("%s: example %s: known %v, %v, want a payload of the intent", intent, example, known, err)
 			}
 		}

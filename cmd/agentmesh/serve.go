@@ -10,13 +10,13 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 )
 
-// serveCmd runs directory and node on one listener until it is told to stop.
+// serveCmd runs directory and node on one listener until a signal stops it.
 type serveCmd struct {
-	JSON bool `help:"Print where everything runs as one line of JSON."`
+	JSON bool `help:"Print the addresses as one line of JSON."`
 }
 
 func (c *serveCmd) Run(ctx context.Context, a *app) error {
-	a.quietest = slog.LevelDebug
+	a.minLogLevel = slog.LevelDebug
 	o, err := a.options()
 	if err != nil {
 		return err
@@ -27,14 +27,14 @@ func (c *serveCmd) Run(ctx context.Context, a *app) error {
 	return a.serve(ctx, o, c.JSON)
 }
 
-// serve runs a process until it is told to stop, and prints where everything runs.
+// serve runs a process until ctx ends. It prints the addresses once everything answers.
 func (a *app) serve(ctx context.Context, o daemon.Options, asJSON bool) (err error) {
 	p, err := daemon.OpenToServe(ctx, o)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.Close()) }()
-	return p.Serve(ctx, func(ctx context.Context, w daemon.Where) error {
+	return p.Serve(ctx, func(ctx context.Context, w daemon.ServeInfo) error {
 		if asJSON {
 			line, err := json.Marshal(w)
 			a.Print("%s", line)
@@ -44,27 +44,27 @@ func (a *app) serve(ctx context.Context, o daemon.Options, asJSON bool) (err err
 		if o.Config.Public() {
 			listening = listenerState(w.Address, p.AwaitCertificate(ctx))
 		}
-		a.announce(w, listening)
+		a.showServeInfo(w, listening)
 		return nil
 	})
 }
 
-// listenerState says how the listener speaks, for whoever has just started it.
+// listenerState describes the listener and its certificate for the user who has just started it.
 func listenerState(address string, c daemon.Certificate) string {
 	switch {
 	case !c.TLS:
-		return address + " without TLS: your reverse proxy ends it"
+		return address + " without TLS: your reverse proxy must end TLS"
 	case !c.NotAfter.IsZero():
-		return address + " with TLS, certificate until " + terminal.When(c.NotAfter)
+		return address + " with TLS, certificate until " + terminal.FormatTime(c.NotAfter)
 	case c.Error != "":
-		return address + " with TLS, and nobody can connect yet: " + terminal.Clean(c.Error)
+		return address + " with TLS, but nobody can connect yet: " + terminal.Clean(c.Error)
 	default:
-		return address + " with TLS, and waits for the certificate"
+		return address + " with TLS, waiting for the certificate"
 	}
 }
 
-// announce prints what runs, where, and what to try.
-func (a *app) announce(w daemon.Where, listening string) {
+// showServeInfo prints the addresses of a serve, and commands to try.
+func (a *app) showServeInfo(w daemon.ServeInfo, listening string) {
 	rows := [][]string{}
 	add := func(what, value string) {
 		if value != "" {
@@ -76,7 +76,7 @@ func (a *app) announce(w daemon.Where, listening string) {
 	add("agent", string(w.AgentID))
 	add("name", w.Name)
 	add("data", w.Data)
-	add("owner API", w.Socket+" (that is how the other commands reach it)")
+	add("owner API", w.Socket+" (used by the other commands)")
 	add("and on", w.OwnerAPI)
 	add("listening on", listening)
 	a.Print("agentmesh is running in the %s profile, ctrl-c stops it", w.Profile)

@@ -21,7 +21,7 @@ import (
 
 // skillCmd brings AgentMesh to an OpenClaw agent.
 type skillCmd struct {
-	Install skillInstallCmd `cmd:"" help:"Install the skill, make an agent, hand its messages to the gateway, and serve."`
+	Install skillInstallCmd `cmd:"" help:"Install the skill, make an agent, configure its hook to the OpenClaw gateway, and serve."`
 	Show    skillShowCmd    `cmd:"" help:"Print SKILL.md."`
 }
 
@@ -33,20 +33,20 @@ func (c *skillShowCmd) Run(a *app) error {
 }
 
 type skillInstallCmd struct {
-	To        string `placeholder:"DIR" help:"Folder of skills (default: .openclaw/skills in your home)."`
-	Gateway   string `default:"http://127.0.0.1:18789/hooks/agent" help:"Hook of the gateway that wakes the agent."`
-	TokenFile string `placeholder:"FILE" help:"File with the gateway's hooks.token. Without it messages stay in the inbox."`
-	Agent     string `placeholder:"ID" help:"Which of the gateway's agents is meant."`
-	NoServe   bool   `help:"Stop before agentmesh serve."`
-	Force     bool   `help:"Replace a skill or configuration file that is there and differs."`
+	To        string `placeholder:"DIR" help:"Folder of skills (default: .openclaw/skills in your home directory)."`
+	Gateway   string `default:"http://127.0.0.1:18789/hooks/agent" help:"URL of the gateway's hook that wakes the agent."`
+	TokenFile string `placeholder:"FILE" help:"File with the gateway's hooks.token. Without it, messages stay in the inbox."`
+	Agent     string `placeholder:"ID" help:"Id of the gateway's agent that gets the messages."`
+	NoServe   bool   `help:"Do not start agentmesh serve."`
+	Force     bool   `help:"Replace an existing skill or configuration file that differs."`
 }
 
 func (c *skillInstallCmd) Run(ctx context.Context, a *app) error {
-	folder, err := c.folder()
+	folder, err := c.skillFolder()
 	if err != nil {
 		return err
 	}
-	if err := c.put(a, filepath.Join(folder, "agentmesh", "SKILL.md"), openclaw.Skill); err != nil {
+	if err := c.writeFile(a, filepath.Join(folder, "agentmesh", "SKILL.md"), openclaw.Skill); err != nil {
 		return err
 	}
 	dir, err := a.dataDir()
@@ -65,13 +65,13 @@ func (c *skillInstallCmd) Run(ctx context.Context, a *app) error {
 		}
 	}
 	if c.NoServe {
-		a.Hint("agentmesh serve registers the node and takes messages")
+		a.Hint("agentmesh serve registers the node and accepts messages")
 		return nil
 	}
 	return (&serveCmd{}).Run(ctx, a)
 }
 
-func (c *skillInstallCmd) folder() (string, error) {
+func (c *skillInstallCmd) skillFolder() (string, error) {
 	if c.To != "" {
 		return filepath.Abs(c.To)
 	}
@@ -82,7 +82,7 @@ func (c *skillInstallCmd) folder() (string, error) {
 	return filepath.Join(home, ".openclaw", "skills"), nil
 }
 
-// skillConfig is what install keeps in the configuration, so that the next serve does the same.
+// skillConfig is the configuration that skill install writes, so that the next serve uses the same settings.
 type skillConfig struct {
 	Name        string      `yaml:"name,omitempty"`
 	PublicURL   string      `yaml:"public_url,omitempty"`
@@ -98,19 +98,19 @@ type skillHook struct {
 	SecretFile string `yaml:"secret_file"`
 }
 
-// configure writes a configuration that hands every message to the gateway, and says who and where the node is as far
-// as the flags do.
+// configure writes a configuration with a hook that hands every message to the gateway, and with the name and the
+// addresses that the flags set.
 func (c *skillInstallCmd) configure(a *app) error {
-	given := func(flag *string) string {
+	value := func(flag *string) string {
 		if flag == nil {
 			return ""
 		}
 		return *flag
 	}
 	g := a.globals
-	config := skillConfig{Name: given(g.Name), PublicURL: given(g.PublicURL), Directories: g.Directory, ViaRelay: given(g.ViaRelay)}
+	config := skillConfig{Name: value(g.Name), PublicURL: value(g.PublicURL), Directories: g.Directory, ViaRelay: value(g.ViaRelay)}
 	if c.TokenFile != "" {
-		token, err := c.token()
+		token, err := c.tokenPath()
 		if err != nil {
 			return err
 		}
@@ -127,31 +127,31 @@ func (c *skillInstallCmd) configure(a *app) error {
 	if err != nil {
 		return err
 	}
-	return c.put(a, file, text)
+	return c.writeFile(a, file, text)
 }
 
-// token is the path of the file with the gateway's token.
-func (c *skillInstallCmd) token() (string, error) {
+// tokenPath returns the absolute path of the file with the gateway's token, which must not be empty.
+func (c *skillInstallCmd) tokenPath() (string, error) {
 	token, err := filepath.Abs(c.TokenFile)
 	if err != nil {
 		return "", exit.Fail(exit.Input, err)
 	}
 	if data, err := os.ReadFile(token); err != nil {
-		return "", exit.FailHint(exit.Input, err, "it must hold the hooks.token of the gateway")
+		return "", exit.FailHint(exit.Input, err, "the file must contain the hooks.token of the gateway")
 	} else if len(bytes.TrimSpace(data)) == 0 {
-		return "", exit.FailHint(exit.Input, fmt.Errorf("%s is empty", token), "it must hold the hooks.token of the gateway")
+		return "", exit.FailHint(exit.Input, fmt.Errorf("%s is empty", token), "the file must contain the hooks.token of the gateway")
 	}
 	return token, nil
 }
 
-// put writes a file that is not there, and leaves one alone that says something else.
-func (c *skillInstallCmd) put(a *app, name string, text []byte) error {
-	there, err := os.ReadFile(name)
+// writeFile writes a file. It replaces an existing file with other content only with --force.
+func (c *skillInstallCmd) writeFile(a *app, name string, text []byte) error {
+	existing, err := os.ReadFile(name)
 	switch {
-	case err == nil && bytes.Equal(there, text):
+	case err == nil && bytes.Equal(existing, text):
 		return nil
 	case err == nil && !c.Force:
-		return exit.FailHint(exit.Config, fmt.Errorf("%s is there and differs", name), "look at it, and say --force to replace it")
+		return exit.FailHint(exit.Config, fmt.Errorf("%s exists and differs", name), "look at the file, and add --force to replace it")
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return exit.Fail(exit.Config, err)
 	}

@@ -20,9 +20,9 @@ import (
 	"github.com/agentmesh/agentmesh/docs/openclaw"
 )
 
-// startOpenClaw runs the command gateway NAME TOKEN: it starts a stand-in for an OpenClaw gateway with one agent, main, and default settings. It behaves
-// as the documentation says that docs/openclaw/README.md names. It sets NAME_URL to its hook, and appends the message of
-// each run to the file NAME.
+// startOpenClaw implements the script command "gateway NAME TOKEN". It starts a stand-in for an OpenClaw gateway with one
+// agent, main, and default settings, which behaves according to the documentation that docs/openclaw/README.md names. It
+// sets NAME_URL to the gateway's hook. The gateway appends the message of each run to the file NAME.
 func startOpenClaw(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: gateway name token")
@@ -37,7 +37,7 @@ type standInGateway struct {
 	file, token string
 
 	mu   sync.Mutex
-	runs map[string]string // by idempotency key and what is dispatched
+	runs map[string]string // by idempotency key and request body
 }
 
 func (g *standInGateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -84,7 +84,7 @@ func (g *standInGateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// run starts a run, or names the one that the same request started.
+// run starts a run and returns its id. A repeated request gets the id of its first run.
 func (g *standInGateway) run(key, dispatched, message string) (string, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -104,8 +104,7 @@ func (g *standInGateway) run(key, dispatched, message string) (string, error) {
 	return g.runs[same], nil
 }
 
-// TestSkillFrontMatter: a gateway ignores what it does not know without a word, so nothing may be there that it does
-// not know.
+// TestSkillFrontMatter: the front matter has only fields that a gateway knows, because a gateway silently ignores others.
 func TestSkillFrontMatter(t *testing.T) {
 	_, rest, ok := strings.Cut(string(openclaw.Skill), "---\n")
 	head, body, closed := strings.Cut(rest, "\n---\n")
@@ -174,22 +173,22 @@ var (
 	standIn  = regexp.MustCompile(`\b(?:AGENT|NAME|CONVERSATION|TIME|ITEM|ASK)\b`)
 )
 
-// TestSkillIsPlayed: every command of SKILL.md stands, in its order, in the script that plays it, with variables for the
-// words in capitals; quotes aside, which the two write in their own ways.
+// TestSkillIsPlayed: the script skill.txtar runs every command of SKILL.md in order, with variables for the words in
+// capitals. The test ignores quotes, whose rules differ.
 func TestSkillIsPlayed(t *testing.T) {
 	script, err := os.ReadFile(filepath.Join("testdata", "skill.txtar"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	played := normal(variable.ReplaceAllString(string(script), "X"))
+	played := normalizeCommands(variable.ReplaceAllString(string(script), "X"))
 	commands := 0
 	for _, block := range shBlock.FindAllStringSubmatch(string(openclaw.Skill), -1) {
 		for line := range strings.Lines(block[1]) {
-			command := normal(standIn.ReplaceAllString(strings.TrimSpace(line), "X"))
+			command := normalizeCommands(standIn.ReplaceAllString(strings.TrimSpace(line), "X"))
 			commands++
 			at := strings.Index(played, command)
 			if at < 0 {
-				t.Errorf("SKILL.md: %q is not played, or not in this place", strings.TrimSpace(line))
+				t.Errorf("SKILL.md: the script does not run %q, or not in this order", strings.TrimSpace(line))
 				continue
 			}
 			played = played[at+len(command):]
@@ -200,8 +199,8 @@ func TestSkillIsPlayed(t *testing.T) {
 	}
 }
 
-// normal drops quotes, whose rules differ, and the times of an example.
-func normal(text string) string {
+// normalizeCommands removes quotes, whose rules differ, and replaces the times of examples.
+func normalizeCommands(text string) string {
 	text = regexp.MustCompile(`"\d{4}-\d\d-\d\dT[^"]*"`).ReplaceAllString(text, `"X"`)
 	return strings.NewReplacer("'", "", `"`, "").Replace(text)
 }

@@ -21,28 +21,28 @@ type statusCmd struct {
 // partStatus is the state of one part of the process.
 type partStatus struct {
 	Status    string `json:"status"`
-	Agents    int    `json:"agents"`    // cards in the directory
-	Connected int    `json:"connected"` // agents that wait for mail
+	Agents    int    `json:"agents"`    // number of cards in the directory
+	Connected int    `json:"connected"` // number of agents connected to the mailbox relay
 }
 
 func (c *statusCmd) Run(ctx context.Context, a *app) error {
-	o, err := a.owner(ctx)
+	o, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
-	if o.Here != nil {
+	if o.Local != nil {
 		a.Note("no serve runs on this data directory, so nobody can reach it")
 	}
 	answer, err := daemon.Raw(ctx, o, owner.ShowStatus.Call())
-	s, err := present(a, c.JSON, answer, errors.Join(err, o.Close()), a.showStatus)
+	s, err := showAnswer(a, c.JSON, answer, errors.Join(err, o.Close()), a.showStatus)
 	if err == nil && s.Store != "ok" {
-		return exit.Quietly(exit.TryAgain) // so that who asks for its health is told
+		return exit.FailSilently(exit.TryAgain) // so that a health check fails
 	}
 	return err
 }
 
 func (a *app) showStatus(s owner.Status) {
-	state := "takes messages"
+	state := "accepts messages"
 	if s.Paused {
 		state = "paused"
 	}
@@ -61,9 +61,9 @@ func (a *app) showStatus(s owner.Status) {
 	}
 	rows = append(rows, partRows(partsOf(s))...)
 	if c := s.Clients; c != nil && c.Unknown > 0 {
-		text := fmt.Sprintf("%d requests did not say who their client is, the last one %s: all such clients share one allowance", c.Unknown, terminal.When(c.LastUnknown))
+		text := fmt.Sprintf("%d requests did not name their client, the last one %s: all such clients share one allowance", c.Unknown, terminal.FormatTime(c.LastUnknown))
 		if c.Proxy {
-			text += "; agentmesh doctor says what to do"
+			text += "; agentmesh doctor recommends a fix"
 		}
 		rows = append(rows, []string{"clients", text})
 	}
@@ -74,7 +74,7 @@ func (a *app) showStatus(s owner.Status) {
 		text := n.Target
 		switch {
 		case n.Error != "":
-			text += fmt.Sprintf(": fails since %s, %d notices wait, next attempt %s: %s", terminal.When(n.Since), n.Waiting, terminal.When(n.Next), n.Error)
+			text += fmt.Sprintf(": fails since %s, %d notices wait, next attempt %s: %s", terminal.FormatTime(n.Since), n.Waiting, terminal.FormatTime(n.Next), n.Error)
 		case n.Quiet:
 			text += fmt.Sprintf(": quiet hours, %d notices wait", n.Waiting)
 		case n.Waiting > 0:
@@ -85,7 +85,7 @@ func (a *app) showStatus(s owner.Status) {
 	for _, d := range s.Directories {
 		text := d.Directory + ": " + string(d.State)
 		if !d.Expires.IsZero() {
-			text += ", expires " + terminal.When(d.Expires)
+			text += ", expires " + terminal.FormatTime(d.Expires)
 		}
 		if d.Error != "" {
 			text += ", last error: " + d.Error
@@ -98,16 +98,16 @@ func (a *app) showStatus(s owner.Status) {
 	a.Table(rows)
 }
 
-// partsOf returns the parts of the process as the commands show them.
+// partsOf returns the status of each part of the process.
 func partsOf(s owner.Status) map[string]partStatus {
 	parts := make(map[string]partStatus)
 	if data, err := json.Marshal(s.Parts); err == nil {
-		_ = json.Unmarshal(data, &parts) // a part that is written in another way is not shown
+		_ = json.Unmarshal(data, &parts) // parts with another format are not shown
 	}
 	return parts
 }
 
-// partRows shows the parts of a directory, and every other part that is not well.
+// partRows returns rows for the directory and its mailboxes, and for every other part whose status is not ok.
 func partRows(parts map[string]partStatus) (rows [][]string) {
 	for _, name := range slices.Sorted(maps.Keys(parts)) {
 		switch part := parts[name]; {

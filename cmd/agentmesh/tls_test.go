@@ -20,17 +20,17 @@ import (
 
 const meshName = "mesh.example.org"
 
-// tlsServe is a serve of the test that ends TLS itself.
+// tlsServe is a serve that ends TLS itself.
 type tlsServe struct {
 	t     *testing.T
 	data  string
 	roots *x509.CertPool
-	*served
+	*serveProcess
 	secure, plain string // addresses
 	authority     string
 }
 
-// serveTLS starts a serve that asks p, and kills it when the test ends.
+// serveTLS starts a serve that gets its certificate from p, and kills it when the test ends.
 func serveTLS(t *testing.T, p *pebble, data string, plain bool, more ...string) *tlsServe {
 	t.Helper()
 	s := &tlsServe{t: t, data: data, secure: "127.0.0.1:" + p.tlsPort, authority: p.directory}
@@ -45,10 +45,10 @@ func serveTLS(t *testing.T, p *pebble, data string, plain bool, more ...string) 
 func (s *tlsServe) run(args []string, env ...string) {
 	s.t.Helper()
 	var err error
-	if s.served, err = startServe(s.data, args, append(os.Environ(), env...)); err != nil {
+	if s.serveProcess, err = startServe(s.data, args, append(os.Environ(), env...)); err != nil {
 		s.t.Fatal(err)
 	}
-	server := s.served
+	server := s.serveProcess
 	s.t.Cleanup(func() {
 		server.Process.Kill()
 		server.Wait()
@@ -58,18 +58,18 @@ func (s *tlsServe) run(args []string, env ...string) {
 	})
 }
 
-// stop ends the process well.
+// stop interrupts the process, which must exit without an error.
 func (s *tlsServe) stop() {
 	s.t.Helper()
 	if err := s.Process.Signal(os.Interrupt); err != nil {
 		s.t.Fatal(err)
 	}
 	if err := s.Wait(); err != nil {
-		s.t.Fatalf("serve ended badly: %v\n%s", err, s.log)
+		s.t.Fatalf("serve failed: %v\n%s", err, s.log)
 	}
 }
 
-// dial connects as a peer of that name does.
+// dial connects with a server name, as a peer does.
 func (s *tlsServe) dial(name string) (tls.ConnectionState, error) {
 	d := tls.Dialer{NetDialer: &net.Dialer{Timeout: 10 * time.Second}, Config: &tls.Config{RootCAs: s.roots, ServerName: name}}
 	conn, err := d.DialContext(s.t.Context(), "tcp", s.secure)
@@ -80,7 +80,7 @@ func (s *tlsServe) dial(name string) (tls.ConnectionState, error) {
 	return conn.(*tls.Conn).ConnectionState(), nil
 }
 
-// leaf waits for the certificate.
+// leaf waits until serve has a certificate, and returns it.
 func (s *tlsServe) leaf() *x509.Certificate {
 	s.t.Helper()
 	var leaf *x509.Certificate
@@ -94,7 +94,7 @@ func (s *tlsServe) leaf() *x509.Certificate {
 	return leaf
 }
 
-// get asks over https, as at the public URL.
+// get makes a GET request over https to the public name.
 func (s *tlsServe) get(path string) *http.Response {
 	s.t.Helper()
 	c := http.Client{Transport: &http.Transport{
@@ -117,17 +117,17 @@ func (s *tlsServe) answer(resp *http.Response, err error) *http.Response {
 	return resp
 }
 
-// TestTLS plays "it lives on the internet": one flag gets a certificate from a real authority and everything that
-// strangers see of it is right; names that are not ours make nothing happen; a restart asks for nothing.
+// TestTLS: one flag gets a certificate from a real authority, and the HTTPS and HTTP listeners behave as strangers must
+// see them. Connections with foreign names and a restart make no requests to the authority.
 func TestTLS(t *testing.T) {
 	t.Parallel()
-	p := pebbleFor(t, 90*24*time.Hour)
+	p := newPebble(t, 90*24*time.Hour)
 	p.start(t)
 	s := serveTLS(t, p, filepath.Join(t.TempDir(), "data"), true)
 	s.roots = p.roots(t)
 	leaf := s.leaf()
-	if got := certificateOf(t, s.data); !got.TLS || got.Error != "" || !got.NotAfter.Equal(leaf.NotAfter) || got.Authority != p.directory {
-		t.Errorf("the owner is told %+v, the certificate ends %v", got, leaf.NotAfter)
+	if got := readCertificate(t, s.data); !got.TLS || got.Error != "" || !got.NotAfter.Equal(leaf.NotAfter) || got.Authority != p.directory {
+		t.Errorf("the owner API reports %+v, the certificate ends %v", got, leaf.NotAfter)
 	}
 
 	resp := s.get("/readyz")
@@ -143,7 +143,7 @@ func TestTLS(t *testing.T) {
 
 	before := p.orders()
 	if before == 0 {
-		t.Error("pebble's log tells nothing of what was asked: this test sees too little")
+		t.Error("pebble's log shows no stored objects: this test sees too little")
 	}
 	s.flood(300)
 	if state, err := s.dial(meshName); err != nil || !state.PeerCertificates[0].Equal(leaf) {
@@ -163,7 +163,7 @@ func TestTLS(t *testing.T) {
 	s.stop()
 }
 
-// checkPlain: plain HTTP leads to https and to nothing else.
+// checkPlain checks that plain HTTP only redirects to https.
 func (s *tlsServe) checkPlain() {
 	s.t.Helper()
 	c := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
@@ -193,7 +193,7 @@ func (s *tlsServe) checkPlain() {
 	}
 }
 
-// checkModes: account key and certificate are the owner's alone, and nothing else is kept.
+// checkModes checks that only the owner may read the account key and the certificate, and that nothing else is stored.
 func (s *tlsServe) checkModes() {
 	s.t.Helper()
 	dir := filepath.Join(s.data, daemon.ACMEFolder(s.authority))
@@ -212,7 +212,7 @@ func (s *tlsServe) checkModes() {
 	}
 }
 
-// checkBackup: a restored node has its certificate and nobody else reads it.
+// checkBackup checks that a restored data directory has the certificate, with the right modes.
 func (s *tlsServe) checkBackup() {
 	s.t.Helper()
 	archive, restored := filepath.Join(s.t.TempDir(), "archive.zip"), filepath.Join(s.t.TempDir(), "data")
@@ -226,11 +226,11 @@ func (s *tlsServe) checkOldTLS() {
 	conn, err := tls.Dial("tcp", s.secure, &tls.Config{RootCAs: s.roots, ServerName: meshName, MaxVersion: tls.VersionTLS11})
 	if err == nil {
 		conn.Close()
-		s.t.Error("TLS 1.1 is spoken")
+		s.t.Error("serve accepts TLS 1.1")
 	}
 }
 
-// flood connects under n names that are not ours, and under none, with and without the protocol of a challenge.
+// flood connects with n foreign server names, and without a name, with and without the protocol of a challenge.
 func (s *tlsServe) flood(n int) {
 	s.t.Helper()
 	names := make(chan string)
@@ -264,31 +264,31 @@ func (s *tlsServe) flood(n int) {
 	s.checkModes()
 }
 
-// TestTLSChallenges: each challenge alone is enough.
+// TestTLSChallenges: each kind of challenge is sufficient by itself.
 func TestTLSChallenges(t *testing.T) {
 	t.Parallel()
 	t.Run("TLS-ALPN-01", func(t *testing.T) {
-		p := pebbleFor(t, time.Hour)
+		p := newPebble(t, time.Hour)
 		p.start(t)
 		s := serveTLS(t, p, filepath.Join(t.TempDir(), "data"), false)
 		s.roots = p.roots(t)
 		s.leaf()
 	})
 	t.Run("HTTP-01", func(t *testing.T) {
-		p := pebbleFor(t, time.Hour)
+		p := newPebble(t, time.Hour)
 		p.start(t)
 		asked := *p
-		asked.tlsPort = freePort(t) // pebble finds nobody at its own
+		asked.tlsPort = freePort(t) // nobody listens on the port that pebble connects to
 		s := serveTLS(t, &asked, filepath.Join(t.TempDir(), "data"), true)
 		s.roots = p.roots(t)
 		s.leaf()
 	})
 }
 
-// TestTLSRenewal: a certificate is replaced in time, while connections come in.
+// TestTLSRenewal: serve replaces a certificate before it expires, without refusing connections.
 func TestTLSRenewal(t *testing.T) {
 	t.Parallel()
-	p := pebbleFor(t, 45*time.Second)
+	p := newPebble(t, 45*time.Second)
 	p.start(t)
 	s := serveTLS(t, p, filepath.Join(t.TempDir(), "data"), true)
 	s.roots = p.roots(t)
@@ -302,13 +302,13 @@ func TestTLSRenewal(t *testing.T) {
 	})
 }
 
-// TestTLSWithoutAuthority: a process that gets no certificate runs on, says why in the authority's words, and gets one
-// when the reason is gone.
+// TestTLSWithoutAuthority: a process that gets no certificate keeps running, reports the authority's reason, and gets a
+// certificate as soon as it is possible.
 func TestTLSWithoutAuthority(t *testing.T) {
 	t.Parallel()
-	p := pebbleFor(t, time.Hour)
+	p := newPebble(t, time.Hour)
 	s := serveTLS(t, p, filepath.Join(t.TempDir(), "data"), true)
-	waitFor(t, "the reason", func() bool { return strings.Contains(certificateOf(t, s.data).Error, "refused") })
+	waitFor(t, "the reason", func() bool { return strings.Contains(readCertificate(t, s.data).Error, "refused") })
 	if _, err := s.dial(meshName); err == nil {
 		t.Error("somebody could connect")
 	}
@@ -317,13 +317,13 @@ func TestTLSWithoutAuthority(t *testing.T) {
 	s.leaf()
 	s.stop()
 
-	lost := pebbleFor(t, time.Hour) // it asks at ports where nobody is
+	lost := newPebble(t, time.Hour) // connects to ports on which nobody listens
 	lost.start(t)
 	asked := *lost
 	asked.tlsPort, asked.httpPort = freePort(t), freePort(t)
 	s = serveTLS(t, &asked, filepath.Join(t.TempDir(), "data"), true)
-	waitFor(t, "the authority's words", func() bool {
-		told := certificateOf(t, s.data).Error
-		return strings.Contains(told, "the authority reports: http-01: ") && strings.Contains(told, lost.httpPort)
+	waitFor(t, "the authority's reason", func() bool {
+		reason := readCertificate(t, s.data).Error
+		return strings.Contains(reason, "the authority reports: http-01: ") && strings.Contains(reason, lost.httpPort)
 	})
 }

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// TestTLSFiles: a certificate of one's own is served, read again, and doctor tells how it is, from inside and outside.
+// TestTLSFiles: serve uses the owner's certificate and reads it again when it changes. doctor reports its state from
+// inside and outside.
 func TestTLSFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -35,16 +36,16 @@ func TestTLSFiles(t *testing.T) {
 		t.Helper()
 		for _, want := range lines {
 			if !regexp.MustCompile("(?m)^" + want).MatchString(out) {
-				t.Errorf("doctor does not say %q:\n%s", want, out)
+				t.Errorf("the output of doctor lacks %q:\n%s", want, out)
 			}
 		}
 	}
-	expect(doctor(certFile), `ok +TLS +the process has a certificate until `, `ok +name +127.0.0.1 is at 127.0.0.1`, `ok +certificate +good until .*, TLS 1.3`, `ok +endpoint +https:`)
+	expect(doctor(certFile), `ok +TLS +the process has a certificate, valid until `, `ok +name +127.0.0.1 is at 127.0.0.1`, `ok +certificate +valid until .*, TLS 1.3`, `ok +endpoint +https:`)
 
 	writeCertificate(t, certFile, keyFile, 5*24*time.Hour, "127.0.0.1")
-	end := certificateOf(t, s.data).NotAfter
-	waitFor(t, "the new certificate", func() bool { return certificateOf(t, s.data).NotAfter.Before(end) })
-	expect(doctor(certFile), `warn +certificate +good for 4 more days`, `ok +endpoint`)
+	end := readCertificate(t, s.data).NotAfter
+	waitFor(t, "the new certificate", func() bool { return readCertificate(t, s.data).NotAfter.Before(end) })
+	expect(doctor(certFile), `warn +certificate +valid for 4 more days`, `ok +endpoint`)
 
 	trusted := filepath.Join(dir, "trusted.pem")
 	good, err := os.ReadFile(certFile)
@@ -57,16 +58,16 @@ func TestTLSFiles(t *testing.T) {
 	if err := os.WriteFile(certFile, []byte("nothing"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "the fault", func() bool { return certificateOf(t, s.data).Error != "" })
-	expect(doctor(trusted), `warn +TLS +the certificate, good until .*, cannot be replaced: `, `ok +endpoint`)
+	waitFor(t, "the fault", func() bool { return readCertificate(t, s.data).Error != "" })
+	expect(doctor(trusted), `warn +TLS +the certificate, valid until .*, cannot be replaced: `, `ok +endpoint`)
 	other, otherKey := filepath.Join(dir, "other.pem"), filepath.Join(dir, "other.key")
 	writeCertificate(t, other, otherKey, time.Hour, "127.0.0.1")
 	expect(doctor(other), `fail +certificate +`, ` +do: get a certificate for the name from a public authority`)
 	s.stop()
-	expect(doctor(trusted), `warn +serve +none runs`, `fail +certificate +.*refused`, ` +do: is something listening there`)
+	expect(doctor(trusted), `warn +serve +no agentmesh serve runs`, `fail +certificate +.*refused`, ` +do: is a process listening there`)
 }
 
-// TestTLSWebSocket: connections that are upgraded work through TLS of our own as well.
+// TestTLSWebSocket: WebSocket connections also work if serve itself ends TLS.
 func TestTLSWebSocket(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -15,18 +15,18 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// tokenCmd issues the codes that a directory in mode invite asks for (AM-56).
+// tokenCmd manages the codes that a directory in mode invite requires (AM-56).
 type tokenCmd struct {
-	Create tokenCreateCmd `cmd:"" help:"Make a code with which cards can be registered. It is shown once."`
-	List   tokenListCmd   `cmd:"" help:"List the codes that were made."`
-	Revoke tokenRevokeCmd `cmd:"" help:"Make a code useless."`
+	Create tokenCreateCmd `cmd:"" help:"Make a code that registers cards. The code is shown once."`
+	List   tokenListCmd   `cmd:"" help:"List the codes."`
+	Revoke tokenRevokeCmd `cmd:"" help:"Revoke a code."`
 }
 
 type tokenCreateCmd struct {
-	Label   string    `placeholder:"TEXT" help:"What it is for."`
-	Days    int       `default:"7" help:"How many days it is good."`
-	Uses    int       `default:"1" help:"How many cards it brings in, 1 to 1000."`
-	Expires time.Time `placeholder:"TIME" help:"When it ends, as 2026-12-31T00:00:00Z, in place of --days."`
+	Label   string    `placeholder:"TEXT" help:"Label that token list shows."`
+	Days    int       `default:"7" help:"Number of days until the code expires."`
+	Uses    int       `default:"1" help:"Number of cards that the code can register, 1 to 1000."`
+	Expires time.Time `placeholder:"TIME" help:"Expiry time, such as 2026-12-31T00:00:00Z, instead of --days."`
 	JSON    bool      `help:"Print the result as JSON."`
 }
 
@@ -36,9 +36,9 @@ func (c *tokenCreateCmd) Run(ctx context.Context, a *app) error {
 		a.Print("%s", terminal.Clean(t.Code))
 		times := "once"
 		if t.Uses > 1 {
-			times = fmt.Sprintf("%d times, beside a credential of the agent's own,", t.Uses)
+			times = fmt.Sprintf("%d times, together with each agent's own credential,", t.Uses)
 		}
-		a.Note("id %s, good %s until %s", terminal.Clean(t.ID), times, terminal.When(t.Expires))
+		a.Note("id %s, valid %s until %s", terminal.Clean(t.ID), times, terminal.FormatTime(t.Expires))
 	})
 }
 
@@ -47,7 +47,7 @@ type tokenListCmd struct {
 }
 
 func (c *tokenListCmd) Run(ctx context.Context, a *app) error {
-	o, err := a.owner(ctx)
+	o, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -64,13 +64,13 @@ func (c *tokenListCmd) Run(ctx context.Context, a *app) error {
 		if err != nil {
 			return err
 		}
-		rows = append(rows, []string{t.ID, terminal.When(t.Expires), fmt.Sprintf("%d/%d", t.Count, max(1, t.Uses)), terminal.When(t.Used), orDash(t.UsedBy), terminal.Short(t.Label, 60)})
+		rows = append(rows, []string{t.ID, terminal.FormatTime(t.Expires), fmt.Sprintf("%d/%d", t.Count, max(1, t.Uses)), terminal.FormatTime(t.Used), orDash(t.UsedBy), terminal.Truncate(t.Label, 60)})
 	}
 	a.List(rows, "no codes: agentmesh token create makes one")
 	return nil
 }
 
-// tokens reads the codes of all pages.
+// listTokens reads the codes from all pages.
 func listTokens(ctx context.Context, o *daemon.Client) (owner.List[json.RawMessage], error) {
 	all := owner.List[json.RawMessage]{Items: []json.RawMessage{}}
 	for after := ""; ; {
@@ -98,7 +98,7 @@ type tokenRevokeCmd struct {
 }
 
 func (c *tokenRevokeCmd) Run(ctx context.Context, a *app) error {
-	o, err := a.owner(ctx)
+	o, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}

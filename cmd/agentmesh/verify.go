@@ -20,16 +20,16 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// conversationsExportCmd writes a conversation to a file that proves itself.
+// conversationsExportCmd writes a conversation to a file that agentmesh verify can check without the node.
 type conversationsExportCmd struct {
-	ID     string `arg:"" help:"Conversation id, or the beginning of one."`
-	Peer   string `placeholder:"AGENT" help:"The other agent, where two conversations have the same id."`
-	Opened bool   `help:"Show what was sealed, with the key of each such message. Whoever has the file can read them."`
+	ID     string `arg:"" help:"Conversation id, or the beginning of the id."`
+	Peer   string `placeholder:"AGENT" help:"The other agent, if two conversations have the same id."`
+	Opened bool   `help:"Include the key of each sealed message, so that anyone who has the file can read these messages."`
 	Output string `short:"o" placeholder:"FILE" help:"Write to a file instead of standard output."`
 }
 
 func (c *conversationsExportCmd) Run(ctx context.Context, a *app) (err error) {
-	o, err := a.owner(ctx)
+	o, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -47,7 +47,7 @@ func (c *conversationsExportCmd) Run(ctx context.Context, a *app) (err error) {
 		_, err = io.Copy(a.Out, resp.Body)
 		return err
 	}
-	const maxExport = 128 << 20 // a conversation holds 64 MiB, written in base64
+	const maxExport = 128 << 20 // a transcript has up to 64 MiB, and the export encodes it in base64
 	data, err := client.ReadAll(resp, maxExport)
 	if err != nil {
 		return exit.Fail(exit.Unavailable, fmt.Errorf("read the export: %w", err))
@@ -55,18 +55,18 @@ func (c *conversationsExportCmd) Run(ctx context.Context, a *app) (err error) {
 	if err := atomicfile.Write(c.Output, data); err != nil {
 		return exit.Fail(exit.Input, err)
 	}
-	a.Note("written to %s; agentmesh verify %s checks it", terminal.Clean(c.Output), terminal.Clean(c.Output))
+	a.Note("wrote %s; check it with: agentmesh verify %s", terminal.Clean(c.Output), terminal.Clean(c.Output))
 	return nil
 }
 
-// verifyCmd checks exports, offline.
+// verifyCmd checks exports offline.
 type verifyCmd struct {
-	File string `arg:"" help:"An export of a conversation or of the audit log; - for standard input."`
+	File string `arg:"" help:"Export of a conversation or of the audit log, or - for standard input."`
 	JSON bool   `help:"Print the result as JSON."`
 }
 
-// verified is what the command prints.
-type verified struct {
+// verification is the result of agentmesh verify.
+type verification struct {
 	Kind         string        `json:"kind"` // "conversation" or "audit"
 	Self         string        `json:"self,omitempty"`
 	Peer         string        `json:"peer,omitempty"`
@@ -77,10 +77,10 @@ type verified struct {
 	Signatures   int           `json:"verified_signatures,omitempty"`
 	Unsigned     int           `json:"unsigned,omitempty"`
 	Sealed       int           `json:"sealed,omitempty"`
-	Opened       int           `json:"opened,omitempty"` // of the sealed ones
+	Opened       int           `json:"opened,omitempty"` // number of sealed messages with their key
 	Keys         []verifiedKey `json:"keys,omitempty"`
 	Prev         string        `json:"prev,omitempty"` // hash before the first entry of a log
-	Hash         string        `json:"hash,omitempty"` // of its last
+	Hash         string        `json:"hash,omitempty"` // hash of the last entry of a log
 	First        uint64        `json:"first,omitempty"`
 	Last         uint64        `json:"last,omitempty"`
 }
@@ -105,7 +105,7 @@ func (c *verifyCmd) Run(_ context.Context, a *app) error {
 	if err != nil && !errors.Is(err, io.EOF) {
 		return exit.Fail(exit.Input, fmt.Errorf("read export: %w", err))
 	}
-	var v verified
+	var v verification
 	if strings.Contains(string(head), `"agentmesh_export"`) {
 		v, err = verifyConversation(text)
 	} else {
@@ -120,16 +120,16 @@ func (c *verifyCmd) Run(_ context.Context, a *app) error {
 	if c.JSON {
 		return a.JSON(v)
 	}
-	a.showVerified(v)
+	a.showVerification(v)
 	return nil
 }
 
-func verifyConversation(r io.Reader) (verified, error) {
+func verifyConversation(r io.Reader) (verification, error) {
 	report, err := conversations.VerifyExport(r)
 	if err != nil {
-		return verified{}, err
+		return verification{}, err
 	}
-	v := verified{
+	v := verification{
 		Kind: "conversation", Self: string(report.Self), Peer: report.Peer, Conversation: string(report.Conversation),
 		State: string(report.State), Exported: report.Exported, Entries: report.Entries,
 		Signatures: report.Verified, Unsigned: report.Unsigned, Sealed: report.Sealed, Opened: report.Opened,
@@ -137,35 +137,35 @@ func verifyConversation(r io.Reader) (verified, error) {
 	for _, k := range report.Keys {
 		key, err := signing.ParsePublicKey(k.PublicKey)
 		if err != nil {
-			return verified{}, err
+			return verification{}, err
 		}
 		v.Keys = append(v.Keys, verifiedKey{string(k.Agent), key.Fingerprint()})
 	}
 	return v, nil
 }
 
-func verifyLog(r io.Reader) (verified, error) {
+func verifyLog(r io.Reader) (verification, error) {
 	span, err := verifyAudit(r)
 	if err != nil {
-		return verified{}, err
+		return verification{}, err
 	}
-	return verified{Kind: "audit", Entries: span.Last - span.First + 1, First: span.First, Last: span.Last, Prev: span.Prev, Hash: span.Hash}, nil
+	return verification{Kind: "audit", Entries: span.Last - span.First + 1, First: span.First, Last: span.Last, Prev: span.Prev, Hash: span.Hash}, nil
 }
 
-func (a *app) showVerified(v verified) {
+func (a *app) showVerification(v verification) {
 	if v.Kind == "audit" {
 		a.Print("intact: audit entries %d to %d", v.First, v.Last)
-		a.Print("before the first: %s", terminal.Clean(v.Prev))
-		a.Print("hash of the last: %s", terminal.Clean(v.Hash))
+		a.Print("hash before the first entry: %s", terminal.Clean(v.Prev))
+		a.Print("hash of the last entry: %s", terminal.Clean(v.Hash))
 		return
 	}
 	a.Print("intact: conversation %s between %s and %s, %s", terminal.Clean(v.Conversation), terminal.Clean(v.Self), terminal.Clean(v.Peer), terminal.Clean(v.State))
-	a.Print("%d messages, %d with a signature that verifies, %d that carry none, exported %s", v.Entries, v.Signatures, v.Unsigned, terminal.When(v.Exported))
+	a.Print("%d messages, %d with a valid signature, %d without a signature, exported %s", v.Entries, v.Signatures, v.Unsigned, terminal.FormatTime(v.Exported))
 	if v.Sealed > 0 {
-		a.Print("%d sealed messages, %d of them opened by a key in the file", v.Sealed, v.Opened)
+		a.Print("%d sealed messages, %d of them with their key in the file", v.Sealed, v.Opened)
 	}
 	for _, k := range v.Keys {
 		a.Print("key of %s: %s", terminal.Clean(k.Agent), terminal.Clean(k.Fingerprint))
 	}
-	a.Hint("the file cannot prove whose the keys are: compare their fingerprints with the agents' owners")
+	a.Hint("the file cannot prove who owns the keys: compare the fingerprints with the agents' owners")
 }

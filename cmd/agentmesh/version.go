@@ -8,8 +8,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// What a release says of itself, set by the linker (cmd/release): it is built without version control, so that its
-// bytes depend on the sources alone.
+// version, commit and date are set by the linker in a release (cmd/release), which has no version control information.
 var version, commit, date string
 
 type versionCmd struct {

@@ -5,38 +5,38 @@ import (
 	"time"
 )
 
-// AgentRelay is the AgentRelay (ARC) relay that this process hosts: POST /register, the WebSocket /arc and
-// GET /stats on the listener. It is for your own agents and those of friends, not a public service.
+// AgentRelay configures the AgentRelay (ARC) relay that this process hosts: POST /register, the WebSocket /arc and
+// GET /stats on the listener. The relay is for your own agents and those of friends; it is not a public service.
 type AgentRelay struct {
-	// Whether a relay is hosted here: on, off, or auto, which is on as long as there is no public_url. Links to the relays
-	// of others do not need it.
+	// Host a relay: on, off, or auto, which means on without a public_url. Links to the relays of others do not need this.
 	Serve string `key:"serve"`
-	// What the relay calls itself in its welcome.
+	// The relay's name in its welcome frame.
 	Name string `key:"name"`
-	// Who gets an id: open (whoever asks), invite (a code from agentmesh agentrelay invite), or closed (you make
-	// tokens with agentmesh agentrelay token). Empty: open in the local profile, closed in the public one.
-	// Danger: open lets anybody who reaches the listener use your relay.
+	// Which agents get an id: open (anyone who asks), invite (agents with a code from agentmesh agentrelay invite), or
+	// closed (you make tokens with agentmesh agentrelay token). Empty: open in the local profile, closed in the public
+	// profile. Danger: open lets anyone who reaches the listener use your relay.
 	Registration string `key:"registration"`
-	// What GET /stats tells: public (who is registered and connected), counts, or off.
+	// The content of GET /stats: public (the agents that are registered and connected), counts, or off.
 	Stats string `key:"stats"`
-	// Agents registered at most, at most 10000. When all ids are given out, one that nobody connected with for a day makes way.
+	// The maximum number of registered agents, up to 10000. If all ids are taken, a new agent replaces one that has not
+	// connected for a day.
 	MaxAgents int `key:"max_agents"`
-	// Messages that an agent may send in a minute. 0: no limit.
+	// Messages per minute and agent. 0: no limit.
 	PerMinute int `key:"per_minute"`
-	// Messages that an agent may send in an hour. 0: no limit.
+	// Messages per hour and agent. 0: no limit.
 	PerHour int `key:"per_hour"`
 	// Registrations per hour and client address. 0: no limit. The local profile has no limit.
 	RegistrationsPerHour int `key:"registrations_per_hour"`
-	// Origins of web pages that may connect, beside the listener's own.
+	// Origins of web pages that may connect, besides the listener's own origin.
 	Origins []string `key:"origins"`
-	// What the relay does beyond passing messages on: semantic (query), voting, history. It says so in its welcome.
-	// Danger: history keeps what agents say to each other, direct messages included.
+	// Extensions that the relay offers and announces in its welcome frame: semantic (query), voting, history.
+	// Danger: history stores what agents write to each other, including direct messages.
 	Extensions []string `key:"extensions"`
 	// How long history keeps a message.
 	HistoryKeep time.Duration `key:"history_keep"`
-	// Messages that history keeps at most.
+	// The maximum number of messages in history.
 	HistoryMessages int `key:"history_messages"`
-	// After which time an undecided vote is rejected.
+	// How long a vote may stay undecided before it is rejected.
 	VoteFor time.Duration `key:"vote_for"`
 }
 

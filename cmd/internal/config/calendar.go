@@ -6,12 +6,12 @@ import (
 	"github.com/agentmesh/agentmesh/node/calendar"
 )
 
-// Calendar lets the node answer mesh.schedule from the owner's calendars. It is on as soon as files or url is set,
-// and then comes before every hook.
+// Calendar lets the node answer mesh.schedule from the owner's calendars. Setting files or url turns it on. It then
+// answers before every hook.
 type Calendar struct {
-	// Files and folders of .ics files in which the owner's busy times stand.
+	// Files, and folders of .ics files, with the owner's busy times.
 	Files []string `key:"files"`
-	// URL of a CalDAV calendar, https or on this machine.
+	// URL of a CalDAV calendar: https, or on this machine.
 	URL string `key:"url"`
 	// User name at the CalDAV server.
 	User string `key:"user"`
@@ -19,28 +19,28 @@ type Calendar struct {
 	PasswordFile string `key:"password_file"`
 	// Environment variable with the same content.
 	PasswordEnv string `key:"password_env"`
-	// Folder that agreed events are written to as .ics files. Empty: they go to url, where it is set.
+	// Folder to which the node writes agreed events as .ics files. Empty: it writes them to url, if url is set.
 	Folder string `key:"folder"`
 
-	// The owner's time zone, such as Europe/Berlin. Empty: that of the machine.
+	// The owner's time zone, such as Europe/Berlin. Empty: the zone of the machine.
 	Zone string `key:"zone"`
-	// When the owner may be met, such as "mon-thu 09:00-12:00 13:00-17:00, fri 09:00-12:00".
+	// The hours in which the owner can meet, such as "mon-thu 09:00-12:00 13:00-17:00, fri 09:00-12:00".
 	Hours string `key:"hours"`
-	// Time kept free before and after an event.
+	// Time to keep free before and after an event.
 	Buffer time.Duration `key:"buffer"`
-	// How far ahead an event must be at least.
+	// The earliest start of an event, counted from now.
 	Notice time.Duration `key:"notice"`
-	// How far ahead an event may be at most.
+	// The latest start of an event, counted from now.
 	Horizon time.Duration `key:"horizon"`
 
-	// Agree to times that fit without asking the owner. Otherwise only other times are offered.
-	// Danger: an agent that is let in may then fill free time, within the limits below.
+	// Accept proposed times that fit without asking the owner. Otherwise the node only offers other times.
+	// Danger: an agent that you have let in permanently can then fill your free time, within the limits below.
 	Accept bool `key:"accept"`
-	// Agree also with senders that the owner has not let in for good.
+	// Accept times of senders that the owner has not let in permanently, too.
 	Strangers bool `key:"strangers"`
-	// How long an event may be that is agreed to without asking.
+	// The longest event that the node accepts without asking.
 	MaxDuration time.Duration `key:"max_duration"`
-	// How many events may be agreed to for one day without asking.
+	// The number of events per day that the node accepts without asking.
 	PerDay int `key:"per_day"`
 }
 
@@ -50,7 +50,7 @@ func defaultCalendar() Calendar {
 	}
 }
 
-// On says whether the node answers mesh.schedule from a calendar.
+// On reports whether the node answers mesh.schedule from a calendar.
 func (c Calendar) On() bool { return len(c.Files) > 0 || c.URL != "" }
 
 func (c Calendar) check(p *problems) {

@@ -15,11 +15,12 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// LoadChecked reads the configuration and refuses one that makes no sense. kinds are those of links.
-func (s Source) LoadChecked(kinds []bridge.Kind) (Config, error) {
+// LoadAndCheck reads the configuration and returns every problem in it as one error. kinds are the kinds of links that
+// the program has.
+func (s Source) LoadAndCheck(kinds []bridge.Kind) (Config, error) {
 	c, err := Load(s)
 	if err == nil {
-		err = s.locate(c.Check(kinds))
+		err = s.addLines(c.Check(kinds))
 	}
 	if err != nil {
 		return c, exit.Fail(exit.Config, err)
@@ -27,7 +28,7 @@ func (s Source) LoadChecked(kinds []bridge.Kind) (Config, error) {
 	return c, nil
 }
 
-// Check returns what is wrong with the values, everything at once. kinds are those of links.
+// Check returns all problems with the values, joined, or nil. kinds are the kinds of links that the program has.
 func (c Config) Check(kinds []bridge.Kind) error {
 	var p problems
 	c.checkEdge(&p)
@@ -56,7 +57,7 @@ func (c Config) Check(kinds []bridge.Kind) error {
 	p.principals("limits.exempt", ids)
 	for i, s := range c.Schemas {
 		if !wire.Intent(s.Intent).Custom() {
-			p.add(fmt.Sprintf("schemas[%d].intent", i), fmt.Sprintf("%q is no custom intent such as com.example.invoice", s.Intent))
+			p.add(fmt.Sprintf("schemas[%d].intent", i), fmt.Sprintf("%q is not a custom intent such as com.example.invoice", s.Intent))
 		}
 	}
 	c.checkLinks(&p, kinds)
@@ -70,10 +71,10 @@ func (c Config) Check(kinds []bridge.Kind) error {
 	p.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
 	p.oneOf("log.format", c.Log.Format, "auto", "text", "json")
 	if c.Timeouts.Sync > Default().Timeouts.Sync {
-		p.add("timeouts.sync", "must be at most 20s: deadlines nest (AM-32)")
+		p.add("timeouts.sync", "must be at most 20s: the sender's own wait must outlast it")
 	}
 	if c.Window.Past > day || c.Window.Future > day {
-		p.add("window", "must be at most 24h (AM-20)")
+		p.add("window", "must be at most 24h")
 	}
 	return errors.Join(p...)
 }
@@ -83,8 +84,8 @@ func (c Config) checkEdge(p *problems) {
 	switch {
 	case err != nil:
 		p.add("listen", "must be host:port")
-	case !c.Public() && !loopback(host):
-		p.add("listen", fmt.Sprintf("%s is not loopback: set public_url to the URL others reach you by, or listen on 127.0.0.1 (AM-82)", c.Listen))
+	case !c.Public() && !isLoopback(host):
+		p.add("listen", fmt.Sprintf("%s is not loopback: set public_url to the URL under which others reach you, or listen on 127.0.0.1", c.Listen)) // AM-82
 	}
 	if c.Public() {
 		c.checkPublicURL(p)
@@ -98,19 +99,19 @@ func (c Config) checkEdge(p *problems) {
 	}
 	for _, d := range c.Directories {
 		if !isHTTP(d) {
-			p.add("directories", fmt.Sprintf("%q is no URL", d))
+			p.add("directories", fmt.Sprintf("%q is not an http or https URL", d))
 		}
 	}
 	switch {
 	case c.ViaRelay == "":
 	case !isHTTP(c.ViaRelay):
-		p.add("via_relay", fmt.Sprintf("%q is no URL", c.ViaRelay))
+		p.add("via_relay", fmt.Sprintf("%q is not an http or https URL", c.ViaRelay))
 	case c.Card.Endpoint != "":
 		p.add("via_relay", "the mailbox is the endpoint: leave card.endpoint empty")
 	}
 	if c.OwnerAPI.Listen != "" {
-		if host, _, err := net.SplitHostPort(c.OwnerAPI.Listen); err != nil || !loopback(host) {
-			p.add("owner_api.listen", "must be a loopback address and a port (AM-77)")
+		if host, _, err := net.SplitHostPort(c.OwnerAPI.Listen); err != nil || !isLoopback(host) {
+			p.add("owner_api.listen", "must be a loopback address and a port") // AM-77
 		}
 	}
 }
@@ -120,8 +121,8 @@ func isHTTP(text string) bool {
 	return err == nil && u.Host != "" && (u.Scheme == "http" || u.Scheme == "https")
 }
 
-// Joined are the directories that the configuration names: that of the mailbox first.
-func (c Config) Joined() []string {
+// DirectoryURLs returns the directories that the configuration names, the one with the mailbox first.
+func (c Config) DirectoryURLs() []string {
 	if relay := strings.TrimRight(c.ViaRelay, "/"); relay != "" {
 		rest := slices.DeleteFunc(slices.Clone(c.Directories), func(d string) bool { return strings.TrimRight(d, "/") == relay })
 		return append([]string{relay}, rest...)
@@ -135,13 +136,13 @@ func (c Config) checkPublicURL(p *problems) {
 	case err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "":
 		p.add("public_url", "must be an absolute URL without user, query and fragment")
 	case u.Scheme == "https":
-	case u.Scheme != "http" || !c.privateHost(u.Hostname()):
-		p.add("public_url", "must be https; http works only for an address inside network.allow_private (AM-80)")
+	case u.Scheme != "http" || !c.isPrivateHost(u.Hostname()):
+		p.add("public_url", "must be https; http works only for an address inside network.allow_private") // AM-80
 	}
 }
 
-// privateHost says whether host is an address for which http is allowed.
-func (c Config) privateHost(host string) bool {
+// isPrivateHost reports whether host is an address in network.allow_private, for which http is allowed.
+func (c Config) isPrivateHost(host string) bool {
 	addr, err := netip.ParseAddr(host)
 	return err == nil && slices.ContainsFunc(c.Network.AllowPrivate, func(n netip.Prefix) bool { return n.Contains(addr) })
 }
@@ -185,14 +186,14 @@ func (h Hook) check(p *problems, key string) {
 	}
 }
 
-// loopback says whether a listener on host is reachable from this machine alone.
-func loopback(host string) bool {
+// isLoopback reports whether a listener on host can be reached only from this machine.
+func isLoopback(host string) bool {
 	addr, err := netip.ParseAddr(host)
 	return err == nil && addr.IsLoopback() || host == "localhost"
 }
 
-// Opened lists the guards of AM-82 that the configuration opens, as "key: what that means".
-func (c Config) Opened() []string {
+// OpenGuards returns the guards of AM-82 that the configuration opens, as "key: consequence".
+func (c Config) OpenGuards() []string {
 	def := Default()
 	var out []string
 	add := func(cond bool, format string, args ...any) {
@@ -200,7 +201,7 @@ func (c Config) Opened() []string {
 			out = append(out, fmt.Sprintf(format, args...))
 		}
 	}
-	add(c.Access.Mode == "open", "access.mode: any registered agent is let in")
+	add(c.Access.Mode == "open", "access.mode: any registered agent may write")
 	add(c.Calendar.Accept && c.Calendar.Strangers, "calendar.strangers: anyone who reaches the node may fill free time")
 	for _, r := range c.Hold {
 		add(r.Hold == "never", "hold: %s never waits for the owner", r.Intent)
@@ -208,13 +209,13 @@ func (c Config) Opened() []string {
 	add(c.Limits.MessagesNewConversations == 0, "limits.messages_new_conversations: off")
 	add(c.Limits.MessagesConversation == 0, "limits.messages_conversation: off")
 	add(c.Limits.MessagesTotal == 0, "limits.messages_total: off")
-	add(len(c.Limits.Exempt) > 0, "limits.exempt: %d agents, links and networks have no limits", len(c.Limits.Exempt))
+	add(len(c.Limits.Exempt) > 0, "limits.exempt: %d agents, links or networks have no limits", len(c.Limits.Exempt))
 	for _, l := range c.Links {
 		add(l.Policy.Limits.Off(), "links: a limit of %s is off", l.Name)
 	}
 	add(c.Window.Past > def.Window.Past, "window.past: messages of %s are accepted", c.Window.Past)
 	add(c.Window.Future > def.Window.Future, "window.future: messages from %s ahead are accepted", c.Window.Future)
-	add(len(c.Network.AllowPrivate) > 0, "network.allow_private: cards may aim requests, over http too, at %s", prefixes(c.Network.AllowPrivate))
+	add(len(c.Network.AllowPrivate) > 0, "network.allow_private: cards may direct requests, also over http, to %s", formatPrefixes(c.Network.AllowPrivate))
 	add(len(c.Network.CORSOrigins) > 0, "network.cors_origins: pages of %s may call the listener", strings.Join(c.Network.CORSOrigins, ", "))
 	if c.Public() {
 		add(c.Limits.RequestsPerMinute == 0, "limits.requests_per_minute: off")
@@ -223,13 +224,13 @@ func (c Config) Opened() []string {
 		add(c.Registration.PerHour == 0, "registration.per_hour: off")
 		add(c.Network.MaxConnections == 0, "network.max_connections: off")
 		add(c.Network.MaxConnectionsPerAddress == 0, "network.max_connections_per_address: off")
-		proxies := c.Network.TrustedProxies.Listed()
-		add(len(proxies) > 0, "network.trusted_proxies: X-Forwarded-For is believed from %s", prefixes(proxies))
+		proxies := c.Network.TrustedProxies.Prefixes()
+		add(len(proxies) > 0, "network.trusted_proxies: X-Forwarded-For from %s is trusted", formatPrefixes(proxies))
 	}
 	return out
 }
 
-func prefixes(list []netip.Prefix) string {
+func formatPrefixes(list []netip.Prefix) string {
 	out := make([]string, len(list))
 	for i, p := range list {
 		out[i] = p.String()
@@ -237,7 +238,7 @@ func prefixes(list []netip.Prefix) string {
 	return strings.Join(out, ", ")
 }
 
-// problems collects what is wrong.
+// problems collects everything that a check finds.
 type problems []error
 
 func (p *problems) add(key, reason string) { *p = append(*p, problem{key, reason}) }
@@ -256,7 +257,7 @@ func (p *problems) oneOf(key, value string, allowed ...string) {
 	}
 }
 
-// principals checks what limits name: agents, links, and foreign peers.
+// principals checks the ids in a list of limits: agents, links, and foreign peers.
 func (p *problems) principals(key string, ids []string) {
 	for _, id := range ids {
 		if !wire.AgentID(id).Valid() && !bridge.ValidPrincipal(id) {
@@ -268,7 +269,7 @@ func (p *problems) principals(key string, ids []string) {
 func (p *problems) agents(key string, ids []string) {
 	for _, id := range ids {
 		if !wire.AgentID(id).Valid() {
-			p.add(key, fmt.Sprintf("%q is no agent id", id))
+			p.add(key, fmt.Sprintf("%q is not an agent id (am_…)", id))
 		}
 	}
 }

@@ -1,5 +1,5 @@
-// Package config has the configuration of the program: its keys with their defaults and meaning, how file, environment
-// and flags set them, and which values make no sense.
+// Package config defines the configuration of the program: its keys with their defaults and meaning, how the file,
+// the environment and flags set them, and which values are refused.
 package config
 
 import (
@@ -10,158 +10,160 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 )
 
-// Config is everything that can be set. It is the single source of the YAML key (the tag), of the environment
-// variable (AGENTMESH_ and the key in capitals, dots as underscores), of --set key=value, and of docs/config.md,
-// which is made from the comments below: meaning, and where there is one, the danger.
+// Config holds every setting. It is the single source of the YAML key (the tag), of the environment variable
+// (AGENTMESH_ and the key in capitals, dots as underscores), of --set key=value, and of docs/config.md, which is
+// generated from the comments below: each comment gives the meaning and, if there is one, the danger.
 //
-// What is set later wins: defaults, file, environment, flags. No secret stands in the file itself.
+// Later sources win: defaults, file, environment, flags. The file itself never contains a secret.
 type Config struct {
-	// What other owners see as the agent's name.
+	// The agent's name, as other owners see it.
 	Name string `key:"name"`
-	// What the agent does, in a sentence.
+	// One sentence about what the agent does.
 	Description string `key:"description"`
 	// The person behind the agent.
 	Owner Owner `key:"owner"`
 
-	// Address and port of the one listener. Without public_url it must be a loopback address.
+	// Address and port of the listener. Without public_url this must be a loopback address.
 	Listen string `key:"listen"`
-	// The https base URL under which others reach the listener. Setting it makes the process public: every guard of
-	// AM-82 is on. TLS is ended by your reverse proxy, or by the listener itself where tls says so.
+	// The https base URL under which others reach the listener. Setting it makes the process public and turns every
+	// guard on. Your reverse proxy ends TLS, unless tls gives the listener a certificate of its own.
 	PublicURL string `key:"public_url"`
 	// The certificate of the listener. The flag --tls NAME sets public_url, listen, acme, accept_terms and plain_listen.
 	TLS TLS `key:"tls"`
-	// What the process does: directory, node, or both.
+	// The roles of the process: directory, node, or both.
 	Roles []string `key:"roles"`
-	// Base URLs (…/v1) of the directories that the node joins and asks, in this order. Empty: its own.
+	// Base URLs (…/v1) of the directories that the node joins and searches, in this order. Empty: the directory in its
+	// own process.
 	Directories []string `key:"directories"`
-	// Base URL (…/v1) of a directory whose mailbox relay takes the node's messages, for a node that nobody can connect
-	// to. Its mailbox there is the endpoint on the card, and the node joins that directory first (AM-66).
+	// Base URL (…/v1) of a directory whose mailbox receives the node's messages, for a node that nobody can connect to.
+	// The card then names this mailbox as its endpoint, and the node joins this directory before the others.
 	ViaRelay string `key:"via_relay"`
 
-	// File with the invite code for directories that ask for one.
+	// File with the invite code for directories that require one.
 	InviteFile string `key:"invite_file"`
 
-	// What the card says beside name, owner and key.
+	// The parts of the card besides name, owner and key.
 	Card Card `key:"card"`
-	// Who may write to the node.
+	// Decides which agents may write to the node.
 	Access Access `key:"access"`
-	// Messages that wait for the owner, beyond what is held anyway in both directions (AM-31): offers and acceptances of
-	// mesh.negotiate, mesh.handoff, custom intents without a hook. The first rule that matches decides.
+	// Rules that decide which messages wait for the owner. If no rule matches, these wait in both directions: offers and
+	// acceptances of mesh.negotiate, mesh.handoff, and custom intents without a hook. The first rule that matches decides.
 	Hold []HoldRule `key:"hold"`
-	// The agent behind the node, by intent (AM-72 to AM-75). The first hook that matches takes the message; no match
-	// is the inbox. Each hook has exactly one of exec, webhook, openclaw and inbox.
+	// The programs and URLs that answer messages, by intent. The first hook that matches gets the message; without a
+	// match the message goes to the inbox. Each hook has exactly one of exec, webhook, openclaw and inbox.
 	Hooks []Hook `key:"hooks"`
-	// The owner's calendars, from which mesh.schedule is answered.
+	// The owner's calendars, from which the node answers mesh.schedule.
 	Calendar Calendar `key:"calendar"`
-	// JSON Schemas that payloads of custom intents must fit (AM-70).
+	// JSON Schemas for the payloads of custom intents. A payload that does not fit is refused.
 	Schemas []Schema `key:"schemas"`
 	// Time limits of hooks and holds.
 	Timeouts Timeouts `key:"timeouts"`
-	// What the node may send.
+	// Decides what the node may send.
 	Outgoing Outgoing `key:"outgoing"`
-	// How conversations age and how much is kept.
+	// How long conversations live, and how much of them is kept.
 	Conversations Conversations `key:"conversations"`
 	// Limits on messages and requests.
 	Limits Limits `key:"limits"`
-	// The log of decisions: agentmesh audit.
+	// The log of decisions, which agentmesh audit shows.
 	Audit Audit `key:"audit"`
-	// Which clock differences are accepted in messages (AM-20). 24h is a ceiling.
+	// The clock differences that the node accepts in messages. At most 24h each.
 	Window Window `key:"window"`
 
-	// Connections to other networks, each through the bridge of its kind.
+	// Connections to other networks. Each link uses the bridge of its kind.
 	Links []bridge.Link `key:"links"`
 	// The MESS exchange of this process.
 	MESS MESS `key:"mess"`
-	// MEW spaces that are hosted here.
+	// The MEW spaces that this process hosts.
 	MEW MEW `key:"mew"`
-	// The AgentRelay relay that is hosted here.
+	// The AgentRelay relay that this process hosts.
 	AgentRelay AgentRelay `key:"agentrelay"`
 	// The node as a MoltSpeak agent.
 	MoltSpeak MoltSpeak `key:"moltspeak"`
 
-	// How the directory takes cards.
+	// How the directory accepts cards.
 	Registration Registration `key:"registration"`
-	// The edge of the process towards the network.
+	// How the process meets the network.
 	Network Network `key:"network"`
 	// The API for the owner. The Unix socket in the data directory is always there.
 	OwnerAPI OwnerAPI `key:"owner_api"`
-	// How the owner is told.
+	// How the node notifies the owner.
 	Notify Notify `key:"notify"`
-	// What is logged, to standard error.
+	// The log of the process, on standard error.
 	Log Log `key:"log"`
-	// Free bytes on the disk below which nothing is accepted any more, so that it is never the disk that says no.
+	// The number of free bytes on the disk below which the process accepts nothing, so that the disk never fills up.
 	MinFreeDisk int `key:"min_free_disk"`
 }
 
 // Owner is the person behind the agent.
 type Owner struct {
-	// Published on the card; empty publishes no owner.
+	// Published on the card. Empty: the card names no owner.
 	Name string `key:"name"`
-	// An address such as an e-mail. Published on the card, for everyone, as soon as it is set.
+	// An address, such as an e-mail address. Published on the card, for everyone, as soon as it is set.
 	Contact string `key:"contact"`
 }
 
-// Card is what the card says beside name, owner and key.
+// Card holds the parts of the card besides name, owner and key.
 type Card struct {
-	// Tags that others find the agent by.
+	// Tags by which others find the agent.
 	Capabilities []string `key:"capabilities"`
-	// Intents that the node takes. An intent that is not listed is refused, but for answers to own messages.
+	// Intents that the node accepts. It refuses all others, except answers to messages of its own.
 	Intents []string `key:"intents"`
-	// The URL that others send to, where it differs from <public_url>/agentmesh.
+	// The URL that others send to, if it differs from <public_url>/agentmesh.
 	Endpoint string `key:"endpoint"`
 }
 
-// Access says who may write to the node (AM-29).
+// Access decides which agents may write to the node (AM-29).
 type Access struct {
-	// open (anyone), allowlist (only those in allow), or approval (unknown senders wait for the owner).
+	// open (anyone), allowlist (only agents in allow), or approval (messages of unknown senders wait for the owner).
 	// Danger: open lets any registered agent reach your hooks.
 	Mode string `key:"mode"`
-	// Agent ids that are always let in, unless blocked.
+	// Agent ids that are always let in, unless they are blocked.
 	Allow []string `key:"allow"`
-	// Agent ids that are never let in. Wins over everything.
+	// Agent ids that are never let in. This wins over everything else.
 	Block []string `key:"block"`
 }
 
-// HoldRule says whether messages of an intent wait for the owner.
+// HoldRule decides whether messages of an intent wait for the owner.
 type HoldRule struct {
 	// An intent, a prefix that ends in .*, or *.
 	Intent string `key:"intent"`
-	// Actions that the rule is about. Empty: every action.
+	// Actions that the rule applies to. Empty: every action.
 	Actions []string `key:"actions"`
-	// in (to you), out (from you: your commands, hooks and bridges) or empty for both.
+	// in (to you), out (from you: your commands, hooks and bridges), or empty for both.
 	Direction string `key:"direction"`
-	// always or never. Danger: never lets a hook commit you without a question.
+	// always or never. Danger: never lets a hook commit you without asking you.
 	Hold string `key:"hold"`
 }
 
-// Hook hands messages to the agent behind the node.
+// Hook hands messages to the program or URL behind the node.
 type Hook struct {
-	// A name for logs and the inbox; empty: the kind and the intent.
+	// A name for logs and the inbox. Empty: the kind and the intent.
 	Name string `key:"name"`
 	// An intent, a prefix that ends in .*, or *.
 	Intent string `key:"intent"`
-	// A program and its arguments: no shell, JSON on standard input, answer on standard output. A name without a
-	// slash is looked up.
+	// A program and its arguments. It runs without a shell, reads JSON on standard input and answers on standard output.
+	// PATH is searched for a name without a slash.
 	Exec []string `key:"exec"`
-	// The exec may run again for the same message after a crash. Otherwise the owner is asked.
+	// The exec may run again for the same message after a crash. Otherwise the node asks the owner.
 	Repeatable bool `key:"repeatable"`
 	// A URL that gets a signed POST (Standard Webhooks).
 	Webhook string `key:"webhook"`
-	// A URL of OpenClaw's POST /hooks/agent. It gives no result: the sender waits, the reply comes by the owner API.
+	// The URL of OpenClaw's POST /hooks/agent. OpenClaw returns no result: the sender waits, and the reply comes later
+	// through the owner API.
 	OpenClaw string `key:"openclaw"`
-	// Which of OpenClaw's agents is meant.
+	// The OpenClaw agent to call.
 	OpenClawAgent string `key:"openclaw_agent"`
-	// Give OpenClaw a session per conversation. Danger: the sender chooses the conversation.
+	// Give OpenClaw one session per conversation. Danger: the sender chooses the conversation.
 	OpenClawSession bool `key:"openclaw_session"`
 	// Leave the messages in the inbox.
 	Inbox bool `key:"inbox"`
-	// File with the secrets of the webhook (whsec_…, one per line, the first signs new ones) or the bearer of OpenClaw.
+	// File with the secrets of the webhook (whsec_…, one per line, the first one signs) or with OpenClaw's bearer token.
 	SecretFile string `key:"secret_file"`
 	// Environment variable with the same content.
 	SecretEnv string `key:"secret_env"`
 }
 
-// Schema holds payloads of one custom intent to a schema.
+// Schema names the JSON Schema for the payloads of one custom intent.
 type Schema struct {
 	// The custom intent.
 	Intent string `key:"intent"`
@@ -169,123 +171,126 @@ type Schema struct {
 	File string `key:"file"`
 }
 
-// Timeouts are time limits of hooks and holds.
+// Timeouts holds the time limits of hooks and holds.
 type Timeouts struct {
-	// How long the sender waits for a hook before it gets pending_approval. At most 20s (AM-32).
+	// How long a sender waits for a hook before it gets pending_approval. At most 20s.
 	Sync time.Duration `key:"sync"`
-	// When a hook that still runs is killed.
+	// How long a hook may run before it is killed.
 	Hook time.Duration `key:"hook"`
 	// How long a held message waits for the owner before it expires.
 	Hold time.Duration `key:"hold"`
-	// When an agent that answers later (openclaw, a webhook that said 202) is reminded, once; as long again, and the
-	// owner is told. 0 reminds nobody.
+	// How long to wait for an agent that answers later (openclaw, or a webhook that returned 202) before the node reminds
+	// it, once. After the same time again, the node notifies the owner. 0 turns reminders off.
 	Remind time.Duration `key:"remind"`
 }
 
-// Outgoing says what the node may send (AM-50). It binds commands, hooks, their answers, and bridges alike.
+// Outgoing decides what the node may send (AM-50). It applies to commands, hooks, answers of hooks, and bridges alike.
 type Outgoing struct {
-	// open (to anyone), allowlist (only to those in allow), or approval (each message waits for the owner, but to those
-	// in allow and those whom the owner approved for good). Empty: allowlist where allow has entries, else open.
+	// open (to anyone), allowlist (only to agents in allow), or approval (each message waits for the owner, except to
+	// agents in allow and agents that the owner has approved permanently). Empty: allowlist if allow has entries, else
+	// open.
 	Mode string `key:"mode"`
-	// Agent ids, and addresses of foreign peers, that may be written to.
+	// Agent ids, and addresses of foreign peers, that the node may write to.
 	Allow []string `key:"allow"`
 	// Intents (or prefixes that end in .*, or *) whose messages wait for the owner before they leave.
 	Approve []string `key:"approve"`
-	// off, prefer (messages whose recipient can open them are sealed to it) or require (what cannot be sealed does not
-	// leave). Answers in a conversation in which somebody sealed are sealed in any case.
+	// off, prefer (seal a message if its recipient can open it) or require (do not send what cannot be sealed). In a
+	// conversation with a sealed message, answers are sealed in any case.
 	Seal string `key:"seal"`
 }
 
-// Conversations says how conversations age and how much is kept.
+// Conversations limits how long conversations live and how much of them is kept.
 type Conversations struct {
-	// An open conversation without a message expires after it.
+	// An open conversation expires after this time without a message.
 	Idle time.Duration `key:"idle"`
-	// Ended conversations, their transcripts and inbox items go after it.
+	// Ended conversations are deleted after this time, with their transcripts and inbox items.
 	Retention time.Duration `key:"retention"`
-	// Conversations kept at most; the oldest ended ones go first.
+	// The maximum number of conversations. The oldest ended ones are deleted first.
 	MaxKept int `key:"max_kept"`
-	// Bytes of messages kept at most in all conversations; the oldest ended ones go first. Beside its transcript a
-	// message stands in the inbox, and our answer in the record against replay.
+	// The maximum number of bytes of messages in all transcripts. The oldest ended conversations are deleted first. The
+	// disk needs more than this: a message is also in the inbox, and our answer also in the replay record.
 	MaxBytes int64 `key:"max_bytes"`
 }
 
 // Limits are limits on messages and requests. 0 switches a limit off.
 type Limits struct {
-	// New conversations per hour and sender (AM-41).
+	// New conversations per hour and sender.
 	MessagesNewConversations int `key:"messages_new_conversations"`
-	// Messages per hour and conversation (AM-41).
+	// Messages per hour and conversation.
 	MessagesConversation int `key:"messages_conversation"`
-	// Messages per hour from everyone together (AM-41).
+	// Messages per hour from all senders together.
 	MessagesTotal int `key:"messages_total"`
-	// Requests per minute and client address, in the public profile (AM-43).
+	// Requests per minute and client address, in the public profile.
 	RequestsPerMinute int `key:"requests_per_minute"`
-	// Exceptions from the limits (AM-44): agent ids, links (mew:lab) and foreign peers (agentrelay:free/owl) that no message limit
-	// touches, and addresses and CIDRs of clients that no request limit touches.
+	// Exceptions from the limits: agent ids, links (mew:lab) and foreign peers (agentrelay:free/owl) that have no message
+	// limits, and addresses and CIDRs of clients that have no request limits.
 	Exempt []string `key:"exempt"`
 }
 
 // Audit bounds the log of decisions.
 type Audit struct {
-	// Entries kept at most; the oldest go first.
+	// The maximum number of entries. The oldest are deleted first.
 	MaxEntries int `key:"max_entries"`
-	// Entries go after it.
+	// Entries are deleted after this time.
 	Keep time.Duration `key:"keep"`
 }
 
-// Window says which clock differences are accepted in messages (AM-20).
+// Window holds the clock differences that the node accepts in messages (AM-20).
 type Window struct {
 	// How old a message may be.
 	Past time.Duration `key:"past"`
-	// How far ahead its clock may be.
+	// How far in the future the time of a message may be.
 	Future time.Duration `key:"future"`
 }
 
-// Registration says how the directory takes cards (AM-56, AM-58).
+// Registration decides how the directory accepts cards (AM-56, AM-58).
 type Registration struct {
-	// open (any bearer becomes the card's credential), invite (a code from `agentmesh token create`), or closed.
+	// open (any bearer token becomes the card's credential), invite (a code from `agentmesh token create`), or closed.
 	Mode string `key:"mode"`
-	// Cards per credential; 0 for any number. Off in the local profile.
+	// Cards per credential. 0: no limit. The local profile has no limit.
 	CardsPerToken int `key:"cards_per_token"`
-	// Cards per endpoint host; 0 for any number. Off in the local profile.
+	// Cards per endpoint host. 0: no limit. The local profile has no limit.
 	CardsPerHost int `key:"cards_per_host"`
-	// Registrations per hour and client address; 0 for any number. Off in the local profile.
+	// Registrations per hour and client address. 0: no limit. The local profile has no limit.
 	PerHour int `key:"per_hour"`
 }
 
-// Network is the edge of the process towards the network.
+// Network holds the settings for connections of the process with the network.
 type Network struct {
-	// CIDRs of private networks whose agents may be called, over http as well (AM-80).
-	// Danger: whoever puts a card into your directory may then aim requests at them.
+	// CIDRs of private networks in which the node may call agents, also over http.
+	// Danger: anyone who can put a card into your directory can then direct requests to these networks.
 	AllowPrivate []netip.Prefix `key:"allow_private"`
-	// CIDRs of reverse proxies whose X-Forwarded-For is believed. Empty: with a public_url and no tls, connections from
-	// this machine are the proxy's, if nobody else can connect. The word none: the header is never believed; needed behind
-	// a TCP tunnel. With an https public_url and no tls, plain HTTP is taken from proxies and from this machine alone.
+	// CIDRs of reverse proxies whose X-Forwarded-For the process trusts. Empty: with a public_url and without tls,
+	// connections from this machine count as the proxy's, provided that nobody else can connect. The word none: never
+	// trust the header; you need this behind a TCP tunnel. With an https public_url and without tls, the process accepts
+	// plain HTTP only from the proxies and from this machine.
 	TrustedProxies trustedProxies `key:"trusted_proxies"`
 	// Origins of web pages that may call the listener.
 	CORSOrigins []string `key:"cors_origins"`
-	// Connections at once.
+	// The maximum number of simultaneous connections.
 	MaxConnections int `key:"max_connections"`
-	// Connections at once from one address, in the public profile.
+	// The maximum number of simultaneous connections from one address, in the public profile.
 	MaxConnectionsPerAddress int `key:"max_connections_per_address"`
 }
 
-// OwnerAPI is the loopback listener of the owner's API.
+// OwnerAPI configures the loopback listener of the owner's API.
 type OwnerAPI struct {
-	// A loopback address and port for the API behind a token (the file owner.token in the data directory).
-	// Empty: the Unix socket alone.
+	// A loopback address and port for the API. Clients need the token in the file owner.token of the data directory.
+	// Empty: only the Unix socket.
 	Listen string `key:"listen"`
-	// Host names it answers to, beside loopback ones.
+	// Host names that the API answers to, besides loopback names.
 	Hosts []string `key:"hosts"`
 }
 
-// Log says what is logged.
+// Log configures the log.
 type Log struct {
 	// debug, info, warn or error.
 	Level string `key:"level"`
-	// text, json, or auto: text where standard error is a terminal, JSON otherwise.
+	// text, json, or auto: text if standard error is a terminal, otherwise JSON.
 	Format string `key:"format"`
 }
 
+// Default returns the configuration that applies if nothing is set.
 func Default() Config {
 	return Config{
 		Name:        "My agent",
@@ -320,12 +325,14 @@ func Default() Config {
 }
 
 const (
-	day           = 24 * time.Hour
+	day = 24 * time.Hour
+
+	// RoleDirectory and RoleNode are the roles of a process.
 	RoleDirectory = "directory"
 	RoleNode      = "node"
 )
 
-// Public says whether the process is in the public profile (AM-82).
+// Public reports whether the process runs in the public profile (AM-82).
 func (c Config) Public() bool { return c.PublicURL != "" }
 
 // Has reports whether the process has a role.

@@ -18,7 +18,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak"
 )
 
-// kinds are those of links that the program has.
+// kinds are the kinds of links that the program has.
 var kinds = []bridge.Kind{mess.LinkKind(), link.LinkKind(), agentrelay.LinkKind(), moltspeak.LinkKind()}
 
 func TestConfigLayers(t *testing.T) {
@@ -48,18 +48,19 @@ func TestConfigLayers(t *testing.T) {
 	want.Hooks = []Hook{{Intent: "mesh.*", Exec: []string{"./a", "b c"}}}
 	got.Network, want.Network = Network{}, Network{} // netip has unexported fields; the next test reads them
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("loadConfig (-want +got):\n%s", diff)
+		t.Errorf("Load (-want +got):\n%s", diff)
 	}
 }
 
-// The public profile has every guard on until a setting opens it, and each opened one is reported (AM-82).
-func TestConfigOpened(t *testing.T) {
+// TestOpenGuards: the public profile has every guard on until a setting opens it, and OpenGuards reports each open one
+// (AM-82).
+func TestOpenGuards(t *testing.T) {
 	c := Default()
-	if got := c.Opened(); len(got) > 0 {
+	if got := c.OpenGuards(); len(got) > 0 {
 		t.Errorf("the default opens %q", got)
 	}
 	c.PublicURL = "https://mesh.example.org"
-	if got := c.Opened(); len(got) > 0 {
+	if got := c.OpenGuards(); len(got) > 0 {
 		t.Errorf("the public default opens %q", got)
 	}
 	for _, s := range []string{
@@ -76,7 +77,7 @@ func TestConfigOpened(t *testing.T) {
 			t.Errorf("%s: %v", s, err)
 			continue
 		}
-		if got := c.Opened(); len(got) != 1 || !strings.HasPrefix(got[0], key+":") {
+		if got := c.OpenGuards(); len(got) != 1 || !strings.HasPrefix(got[0], key+":") {
 			t.Errorf("%s opens %q, want one guard named %s", s, got, key)
 		}
 		if err := c.Check(kinds); err != nil {
@@ -105,12 +106,12 @@ func TestUnknownKey(t *testing.T) {
 func TestParseDuration(t *testing.T) {
 	for text, want := range map[string]time.Duration{"0": 0, "90s": 90 * time.Second, "1h30m": 90 * time.Minute, "30d": 30 * day} {
 		if got, err := ParseDuration(text); err != nil || got != want {
-			t.Errorf("parseDuration(%q) = %v, %v, want %v", text, got, err, want)
+			t.Errorf("ParseDuration(%q) = %v, %v, want %v", text, got, err, want)
 		}
 	}
 	for _, text := range []string{"", "-1h", "d", "-1d", "1.5d", "99999d", "soon", "30"} {
 		if got, err := ParseDuration(text); err == nil {
-			t.Errorf("parseDuration(%q) = %v, want an error", text, got)
+			t.Errorf("ParseDuration(%q) = %v, want an error", text, got)
 		}
 	}
 }
@@ -135,7 +136,7 @@ func FuzzConfig(f *testing.F) {
 	})
 }
 
-// TestLinks: links are read with all they may say, kinds are checked, and a slip names its line.
+// TestLinks: Load reads every key of a link, Check refuses unknown kinds, and an error names its line.
 func TestLinks(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "agentmesh.yaml")
 	write := func(text string) {
@@ -183,7 +184,7 @@ links:
 		t.Fatal(err)
 	}
 	if err := c.Check(kinds); err == nil || !strings.Contains(err.Error(), `"mew:" is none of these`) {
-		t.Errorf("check() = %v, want the exempt that is nobody", err)
+		t.Errorf("Check() = %v, want the invalid entry of limits.exempt", err)
 	}
 	write("links: [{name: a, kind: fax, url: 'https://fax.example'}]")
 	c, err = Load(Source{File: file})
@@ -191,11 +192,12 @@ links:
 		t.Fatal(err)
 	}
 	if err := c.Check(kinds); err == nil || !strings.Contains(err.Error(), `links[0].kind: "fax"`) {
-		t.Errorf("check() = %v, want the unknown kind", err)
+		t.Errorf("Check() = %v, want the unknown kind", err)
 	}
 }
 
-// Each kind of link refuses the keys of a policy that its bridge does not read, in a line with key and fix.
+// TestLinkPolicyKeys: each kind of link refuses the policy keys that its bridge does not read. The error names the key
+// and the fix.
 func TestLinkPolicyKeys(t *testing.T) {
 	set := map[string]string{
 		"policy.access": "access: allowlist", "policy.route": "route: directory", "policy.encrypt": "encrypt: always", "policy.tools": "tools: [discover]",
@@ -234,11 +236,12 @@ func TestLinkPolicyKeys(t *testing.T) {
 	}
 }
 
-// policy.access of a MoltSpeak link says nothing about anybody until the link names its peer.
+// TestMoltSpeakAccessNeedsPeer: policy.access of a MoltSpeak link has no effect until the link names its peer, so Check
+// refuses it.
 func TestMoltSpeakAccessNeedsPeer(t *testing.T) {
 	c := Default()
 	c.Links = []bridge.Link{{Name: "far", Kind: "moltspeak", URL: "https://far.example", Policy: bridge.LinkPolicy{Access: "open"}}}
 	if err := c.Check(kinds); err == nil || !strings.Contains(err.Error(), "add options.peer (agent@org) to link far") {
-		t.Errorf("check() = %v, want policy.access refused", err)
+		t.Errorf("Check() = %v, want policy.access refused", err)
 	}
 }

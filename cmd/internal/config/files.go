@@ -13,19 +13,19 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 )
 
-// LinkToken reads the secret of a link; empty where it has none.
+// LinkToken reads the secret of a link. It returns "" if the link has no secret.
 func (s Source) LinkToken(l bridge.Link) (client.Credential, error) {
 	text, err := s.Secret("link "+l.Name, l.TokenFile, l.TokenEnv)
 	return client.Credential(text), err
 }
 
-// Secret reads a secret from the file or the environment variable that the configuration names; empty where it names
-// neither.
+// Secret reads a secret from the file or the environment variable that the configuration names. It returns "" if the
+// configuration names neither. of appears in errors, such as "link home".
 func (s Source) Secret(of, file, env string) (string, error) {
 	var text string
 	switch {
 	case file != "":
-		data, err := os.ReadFile(s.Beside(file))
+		data, err := os.ReadFile(s.ResolvePath(file))
 		if err != nil {
 			return "", fmt.Errorf("%s: read secret: %w", of, err)
 		}
@@ -41,23 +41,24 @@ func (s Source) Secret(of, file, env string) (string, error) {
 	return text, nil
 }
 
-// Argv resolves the program of a command: a bare name is left to PATH.
-func (s Source) Argv(command []string) []string {
+// ResolveCommand resolves the program of a command like [Source.ResolvePath]. A name without a slash stays as it is: it
+// is looked up in PATH.
+func (s Source) ResolveCommand(command []string) []string {
 	if len(command) == 0 || !strings.ContainsAny(command[0], `/\`) {
 		return command
 	}
-	return append([]string{s.Beside(command[0])}, command[1:]...)
+	return append([]string{s.ResolvePath(command[0])}, command[1:]...)
 }
 
-// MissingPrograms names the programs of hooks that could not be started now. The configuration is right all the same: a
-// program may come later, and a message that finds none is told to the owner.
+// MissingPrograms describes the programs of hooks that could not be started now. They are not errors of the
+// configuration: a program may be installed later, and the node notifies the owner of a message whose hook fails.
 func (s Source) MissingPrograms(cfg Config) []string {
 	var out []string
 	for i, h := range cfg.Hooks {
 		if len(h.Exec) == 0 {
 			continue
 		}
-		program := s.Argv(h.Exec)[0]
+		program := s.ResolveCommand(h.Exec)[0]
 		if _, err := exec.LookPath(program); errors.Is(err, fs.ErrPermission) {
 			out = append(out, fmt.Sprintf("hooks[%d].exec: %s is not executable: chmod +x", i, program))
 		} else if err != nil {
@@ -67,8 +68,8 @@ func (s Source) MissingPrograms(cfg Config) []string {
 	return out
 }
 
-// Beside resolves a relative path against the folder of the configuration file.
-func (s Source) Beside(name string) string {
+// ResolvePath resolves a relative path against the folder of the configuration file.
+func (s Source) ResolvePath(name string) string {
 	if filepath.IsAbs(name) {
 		return name
 	}
@@ -79,11 +80,12 @@ func (s Source) Beside(name string) string {
 	return abs
 }
 
-// SecretLines reads the lines of a secret from a file or from an environment variable, never none.
+// SecretLines reads the lines of a secret from a file or an environment variable. It returns at least one line or an
+// error.
 func (s Source) SecretLines(file, env string) ([]string, error) {
 	text := os.Getenv(env)
 	if file != "" {
-		data, err := os.ReadFile(s.Beside(file))
+		data, err := os.ReadFile(s.ResolvePath(file))
 		if err != nil {
 			return nil, fmt.Errorf("read secret_file: %w", err)
 		}

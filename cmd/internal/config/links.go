@@ -6,8 +6,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 )
 
-// checkLinks finds what is wrong with the links as they are written, among it each key of a policy that the kind of the
-// link does not honor. The bridges check the rest of what one kind alone needs.
+// checkLinks reports problems with the links, including each policy key that the kind of the link does not use. The
+// bridges check the requirements of their own kind.
 func (c Config) checkLinks(p *problems, kinds []bridge.Kind) {
 	if err := bridge.ValidateLinks(c.Links); err != nil {
 		p.add("links", err.Error())

@@ -17,16 +17,16 @@ type Setting struct {
 	From       string // how the user wrote it: "--listen"
 }
 
-// Source says where a configuration comes from.
+// Source names the places from which a configuration is read.
 type Source struct {
 	File     string // YAML
-	Required bool   // the user named the file, so it must be there
+	Required bool   // the user named the file, so it must exist
 	Environ  []string
 	Settings []Setting
 }
 
-// Load reads a configuration: defaults, file, environment, flags, each over the one before. It does not
-// judge what the values mean together; that is [Config.Check].
+// Load reads a configuration: defaults, file, environment, flags. Each source overrides the ones before it. Load
+// reports values that it cannot parse; [Config.Check] reports values that do not fit together.
 func Load(src Source) (Config, error) {
 	c := Default()
 	root := reflect.ValueOf(&c).Elem()
@@ -60,6 +60,7 @@ func Load(src Source) (Config, error) {
 	return c, nil
 }
 
+// Lookup returns the value of a variable in environ. If a variable is set twice, the last value counts.
 func Lookup(environ []string, name string) (string, bool) {
 	for _, e := range slices.Backward(environ) {
 		if value, ok := strings.CutPrefix(e, name+"="); ok {
@@ -69,7 +70,7 @@ func Lookup(environ []string, name string) (string, bool) {
 	return "", false
 }
 
-// leaf is one key that can be set by a single text.
+// leaf is one key that a single text can set.
 type leaf struct {
 	key   string // "access.mode"
 	index []int  // for reflect.Value.FieldByIndex
@@ -80,7 +81,7 @@ func (l leaf) env() string {
 	return "AGENTMESH_" + strings.ToUpper(strings.ReplaceAll(l.key, ".", "_"))
 }
 
-// leaves lists the keys of a configuration in the order of the struct. A list of structs is one leaf.
+// leaves returns the keys of a configuration in the order of the struct. A list of structs is one leaf.
 func leaves(t reflect.Type) []leaf {
 	var out []leaf
 	for i := range t.NumField() {
@@ -109,8 +110,8 @@ func findLeaf(t reflect.Type, key string) (leaf, error) {
 	return leaf{}, unknownKey(key, keys)
 }
 
-// setText sets a leaf from the environment or a flag. A string is taken as it stands, a list of strings may be
-// written with commas, anything else is YAML.
+// setText sets a leaf from the environment or a flag. It takes a string literally, splits a list of strings at commas,
+// and reads everything else as YAML.
 func setText(root reflect.Value, l leaf, text, from string) error {
 	v := root.FieldByIndex(l.index)
 	if v.Kind() == reflect.String {
@@ -125,20 +126,20 @@ func setText(root reflect.Value, l leaf, text, from string) error {
 		return err
 	}
 	d := decoder{file: from}
-	return d.value(n, v, l.key)
+	return d.decode(n, v, l.key)
 }
 
-// Where the passphrase of an encrypted key file or backup comes from, in this order; never from the command line, which
-// other users of the machine can see.
+// EnvPassphraseFile and EnvPassphrase supply the passphrase of an encrypted key file or backup, in this order. A flag
+// would show the passphrase to other users of the machine.
 const (
 	EnvPassphraseFile = "AGENTMESH_PASSPHRASE_FILE"
 	EnvPassphrase     = "AGENTMESH_PASSPHRASE"
 )
 
-// notKeys are the variables of this project that are no configuration.
+// notKeys are the variables of this project that are not configuration keys.
 var notKeys = []string{"AGENTMESH_DATA", "AGENTMESH_CONFIG", "AGENTMESH_CORPORA", EnvPassphrase, EnvPassphraseFile}
 
-// UnknownEnv lists variables that look like ours and set nothing.
+// UnknownEnv returns the variables that begin with AGENTMESH_ and set nothing.
 func UnknownEnv(environ []string) []string {
 	known := slices.Clone(notKeys)
 	for _, l := range leaves(reflect.TypeFor[Config]()) {

@@ -11,39 +11,39 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// MEW is the MEW spaces that this process hosts: GET /ws and /participants* on the listener. Without a space
-// nothing of MEW is served.
+// MEW configures the MEW spaces that this process hosts: GET /ws and /participants* on the listener. Without a space
+// the process serves no MEW routes.
 type MEW struct {
 	// The spaces.
 	Spaces []MEWSpace `key:"spaces"`
-	// Origins of web pages that may connect and call, beside the listener's own.
+	// Origins of web pages that may connect and call, besides the listener's own origin.
 	Origins []string `key:"origins"`
 }
 
-// MEWSpace is one space. Nobody in it gets a right that the giver does not have; you are the participant owner.
+// MEWSpace is one space. A participant can only grant rights that it has itself. You are the participant owner.
 type MEWSpace struct {
-	// Unique; clients name it in /ws?space=.
+	// A unique id. Clients name it in /ws?space=.
 	ID string `key:"id"`
-	// What it is called.
+	// The displayed name.
 	Name string `key:"name"`
-	// Who may join, beside whom you invite with agentmesh mew invite.
+	// The participants that may join, besides those that you invite with agentmesh mew invite.
 	Participants []MEWParticipant `key:"participants"`
-	// Capabilities of participants that have no list of their own: a kind such as mcp/proposal, or a pattern as JSON.
+	// Capabilities of participants without a list of their own: a kind such as mcp/proposal, or a pattern as JSON.
 	Defaults []string `key:"defaults"`
-	// Envelopes and frames that each participant may send in a minute. 0: no limit.
+	// Envelopes and WebSocket frames that each participant may send per minute. 0: no limit.
 	RatePerMinute int `key:"rate_per_minute"`
 }
 
 // MEWParticipant is one participant of a space.
 type MEWParticipant struct {
-	// Its name in the space.
+	// The participant's name in the space.
 	Name string `key:"name"`
-	// What it may send: kinds, or patterns as JSON. Empty: the defaults of the space.
-	// Danger: capability/grant, space/invite and space/kick let it decide about others.
+	// The messages that the participant may send: kinds, or patterns as JSON. Empty: the defaults of the space.
+	// Danger: capability/grant, space/invite and space/kick let the participant decide about others.
 	Capabilities []string `key:"capabilities"`
-	// File with its token. Without file and variable it cannot join until you invite it.
+	// File with the participant's token. Without a file and a variable, the participant cannot join until you invite it.
 	TokenFile string `key:"token_file"`
-	// Environment variable with its token.
+	// Environment variable with the participant's token.
 	TokenEnv string `key:"token_env"`
 }
 
@@ -56,7 +56,7 @@ func (c MEW) check(p *problems) {
 		if s.RatePerMinute < 0 {
 			p.add(key+".rate_per_minute", "must not be negative")
 		}
-		if _, err := mewCapabilities(s.Defaults); err != nil {
+		if _, err := parseCapabilities(s.Defaults); err != nil {
 			p.add(key+".defaults", err.Error())
 		}
 		for j, part := range s.Participants {
@@ -65,17 +65,17 @@ func (c MEW) check(p *problems) {
 				p.add(key+".name", "must not be empty")
 			}
 			if part.TokenFile != "" && part.TokenEnv != "" {
-				p.add(key, "token_file or token_env, not both")
+				p.add(key, "has both token_file and token_env")
 			}
-			if _, err := mewCapabilities(part.Capabilities); err != nil {
+			if _, err := parseCapabilities(part.Capabilities); err != nil {
 				p.add(key+".capabilities", err.Error())
 			}
 		}
 	}
 }
 
-// mewCapabilities reads capabilities as the configuration writes them. Nil where there are none.
-func mewCapabilities(list []string) ([]capability.Capability, error) {
+// parseCapabilities reads capabilities in the notation of the configuration. It returns nil for an empty list.
+func parseCapabilities(list []string) ([]capability.Capability, error) {
 	var out []capability.Capability
 	for _, s := range list {
 		v := wire.Text(s)
@@ -94,21 +94,22 @@ func mewCapabilities(list []string) ([]capability.Capability, error) {
 	return out, nil
 }
 
-// MEWSpace is a space with the tokens of its participants.
-func (s Source) MEWSpace(c MEWSpace) (gateway.SpaceConfig, error) {
+// LoadMEWSpace returns the configuration of a space with the tokens of its participants, which it reads from files and
+// environment variables.
+func (s Source) LoadMEWSpace(c MEWSpace) (gateway.SpaceConfig, error) {
 	out := gateway.SpaceConfig{ID: c.ID, Name: c.Name, RatePerMinute: c.RatePerMinute}
 	var err error
-	if out.Defaults, err = mewCapabilities(c.Defaults); err != nil {
+	if out.Defaults, err = parseCapabilities(c.Defaults); err != nil {
 		return out, err
 	}
 	for _, p := range c.Participants {
 		part := gateway.Participant{Name: p.Name}
-		if part.Capabilities, err = mewCapabilities(p.Capabilities); err != nil {
+		if part.Capabilities, err = parseCapabilities(p.Capabilities); err != nil {
 			return out, err
 		}
 		token := os.Getenv(p.TokenEnv)
 		if p.TokenFile != "" {
-			data, err := os.ReadFile(s.Beside(p.TokenFile))
+			data, err := os.ReadFile(s.ResolvePath(p.TokenFile))
 			if err != nil {
 				return out, fmt.Errorf("participant %s: read token_file: %w", p.Name, err)
 			}

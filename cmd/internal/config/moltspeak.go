@@ -7,43 +7,43 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// MoltSpeak is the node as a MoltSpeak agent: POST /moltspeak/v0.1/message and /batch, WebSocket /stream.
+// MoltSpeak configures the node as a MoltSpeak agent: POST /moltspeak/v0.1/message and /batch, WebSocket /stream.
 type MoltSpeak struct {
-	// Whether others reach the endpoint: on, off, or auto, which is on as long as there is no public_url.
+	// Serve the endpoint to others: on, off, or auto, which means on without a public_url.
 	Serve string `key:"serve"`
-	// Name of the agent: A-Z a-z 0-9 _ and -. Empty: the agent id, which then must have no dot.
+	// Name of the agent: A-Z a-z 0-9 _ and -. Empty: the agent id, which then must not contain a dot.
 	Agent string `key:"agent"`
-	// Name of its organisation. Danger: agents of the same organisation may hand it secrets.
+	// Name of the agent's organisation. Danger: agents of the same organisation may hand it secrets.
 	Org string `key:"org"`
-	// Domains of queries that go to the hook of xyz.moltspeak.query. Other queries come as mesh.request_info.
+	// Domains of queries that go to the hook of xyz.moltspeak.query. Other queries arrive as mesh.request_info.
 	Domains []string `key:"domains"`
-	// Tools that peers may list and ask for. A hook of xyz.moltspeak.tool runs them.
+	// Tools that peers may list and call. A hook of xyz.moltspeak.tool runs them.
 	Tools []MoltSpeakTool `key:"tools"`
-	// Peers (agent@org) whose confidential messages may come unencrypted.
+	// Peers (agent@org) whose confidential messages may arrive unencrypted.
 	PlainConf []string `key:"plain_conf"`
 	// Peers (agent@org) whose personal data reaches inbox and hooks unmasked.
-	// Danger: it is then also kept in the inbox and shown there.
+	// Danger: the inbox then also stores and shows that data.
 	Reveal []string `key:"reveal"`
-	// A program and its arguments that gets secrets of agents of the same organisation, which you allowed, on standard input
-	// as JSON, and answers with JSON. Empty: secrets are refused.
+	// A program and its arguments. It gets secrets from agents of the same organisation that you have allowed, on standard
+	// input as JSON, and answers with JSON. Empty: the node refuses secrets.
 	SecretCommand []string `key:"secret_command"`
-	// Origins of web pages that may open the WebSocket, beside the listener's own.
+	// Origins of web pages that may open the WebSocket, besides the listener's own origin.
 	Origins []string `key:"origins"`
-	// Serve the directory's cards, and agents that register, in the shape of the MoltSpeak registry: /api/v1/agents,
+	// Serve the directory's cards, and agents that register, in the format of the MoltSpeak registry: /api/v1/agents,
 	// /api/v1/search.
 	Registry bool `key:"registry"`
-	// Who may register there: token (a bearer of the client's choosing guards its entry) or none.
-	// Danger: with none anybody may change and delete every entry; it is for development.
+	// How entries of the registry are protected: token (a bearer token that the client chooses guards its entry) or none.
+	// Danger: with none, anyone can change and delete every entry. Use none only for development.
 	RegistryAuth string `key:"registry_auth"`
 }
 
-// MoltSpeakTool is a tool that is offered.
+// MoltSpeakTool is a tool that the node offers.
 type MoltSpeakTool struct {
-	// Its name.
+	// The tool's name.
 	Name string `key:"name"`
-	// What it does, for who lists the tools.
+	// A description of the tool, for peers that list the tools.
 	Description string `key:"description"`
-	// Peers (agent@org) that may call it without asking you. Empty: you decide on every call.
+	// Peers (agent@org) that may call the tool without asking you. Empty: you decide on every call.
 	Peers []string `key:"peers"`
 }
 
@@ -78,8 +78,8 @@ func (c MoltSpeak) check(p *problems) {
 	}
 }
 
-// MoltSpeakAgent is who the node is to MoltSpeak agents, and whether they reach it. An agent id with a dot is no name
-// there: then moltspeak.agent must name one (MS-22).
+// MoltSpeakAgent returns the node's name for MoltSpeak agents, and whether the node serves them. MoltSpeak names have no
+// dots: if the agent id has one, moltspeak.agent must set a name (MS-22).
 func (c Config) MoltSpeakAgent(id wire.AgentID) (agent message.Agent, serve bool) {
 	name := c.MoltSpeak.Agent
 	if name == "" {

@@ -9,38 +9,38 @@ import (
 	"github.com/agentmesh/agentmesh/node/notify"
 )
 
-// Notify says how the owner is told. At most one of command and webhook.
+// Notify configures how the node notifies its owner. At most one of command and webhook is set.
 type Notify struct {
-	// A program and its arguments that gets the notices of a while on standard input.
+	// A program and its arguments. It gets each batch of notices on standard input.
 	Command []string `key:"command"`
-	// A URL of yours that gets them by POST. It may be on this machine.
+	// A URL of yours that gets each batch by POST. It may be on this machine.
 	Webhook string `key:"webhook"`
-	// json (of a command: a line for each notice; of a webhook: one document), text (for people), or ntfy (a webhook as
-	// ntfy takes it: the text, with title and priority in headers).
+	// json (for a command, one line per notice; for a webhook, one document), text (for people), or ntfy (a webhook in the
+	// form that ntfy expects: the text, with title and priority in headers).
 	Format string `key:"format"`
-	// File with the secrets that sign the webhook (whsec_…, one per line), or the bearer that the receiver wants.
+	// File with the secrets that sign the webhook (whsec_…, one per line), or with the bearer token that ntfy requires.
 	SecretFile string `key:"secret_file"`
 	// Environment variable with the same content.
 	SecretEnv string `key:"secret_env"`
-	// Kinds of notices that are told: approval, outgoing, handoff, expiring, unanswered, agreed, cancelled, closed,
-	// key-change, unreadable (a sealed message that could not be opened), hook-failed, interrupted, undelivered, unknown, reply-unverified, reported (a card of our directory),
-	// personal (data that left over a bridge), and those of bridges. Empty: all.
+	// Kinds of notices that the node sends: approval, outgoing, handoff, expiring, unanswered, agreed, cancelled, closed,
+	// key-change, unreadable (a sealed message that could not be opened), hook-failed, interrupted, undelivered, unknown,
+	// reply-unverified, reported (a card of our directory), personal (data that left over a bridge), and the kinds of
+	// bridges. Empty: all.
 	Kinds []string `key:"kinds"`
-	// Hours in which only urgent kinds are told, such as 22:00-07:00; the rest follows when they end.
+	// Hours in which the node sends only urgent kinds, such as 22:00-07:00. It sends the other notices afterwards.
 	Quiet string `key:"quiet"`
-	// Time zone of quiet, such as Europe/Berlin. Empty: that of the machine.
+	// Time zone of quiet, such as Europe/Berlin. Empty: the zone of the machine.
 	Zone string `key:"zone"`
-	// Kinds that are told in quiet hours too, such as handoff and expiring.
+	// Kinds that the node sends in quiet hours too, such as handoff and expiring.
 	Urgent []string `key:"urgent"`
-	// How long notices are gathered before they are told at once.
+	// How long the node collects notices before it sends them as one batch.
 	Batch time.Duration `key:"batch"`
-	// summary (an agreed meeting is told with title, time and place) or none.
+	// summary (a notice of an agreed meeting contains its title, time and place) or none.
 	Content string `key:"content"`
 }
 
 var noticeKind = regexp.MustCompile(`^[a-z][a-z0-9-]{0,39}$`)
 
-// check says what is wrong with how the owner is told.
 func (c Notify) check(p *problems) {
 	p.oneOf("notify.content", c.Content, "summary", "none")
 	p.oneOf("notify.format", c.Format, "json", "text", "ntfy")
@@ -61,7 +61,7 @@ func (c Notify) check(p *problems) {
 	for key, kinds := range map[string][]string{"notify.kinds": c.Kinds, "notify.urgent": c.Urgent} {
 		for _, k := range kinds {
 			if !noticeKind.MatchString(k) {
-				p.add(key, fmt.Sprintf("%q is no kind of notice", k))
+				p.add(key, fmt.Sprintf("%q cannot be a kind of notice: use a-z, 0-9 and -", k))
 			}
 		}
 	}

@@ -7,8 +7,7 @@ import (
 	"github.com/agentmesh/agentmesh/node"
 )
 
-// What the configuration means to the packages below.
-
+// Policy returns the access policy that the configuration describes.
 func (c Config) Policy() acl.Policy {
 	p := acl.Policy{Mode: acl.Mode(c.Access.Mode), Allow: c.Access.Allow, Block: c.Access.Block}
 	for _, r := range c.Hold {
@@ -19,10 +18,12 @@ func (c Config) Policy() acl.Policy {
 	return p
 }
 
+// Outbound returns the policy for outgoing messages.
 func (c Config) Outbound() node.OutboundPolicy {
 	return node.OutboundPolicy{Mode: acl.Mode(c.Outgoing.Mode), Allow: c.Outgoing.Allow, Approve: c.Outgoing.Approve, Seal: node.Sealing(c.Outgoing.Seal)}
 }
 
+// Rates returns the limits on messages.
 func (c Config) Rates() acl.Rates {
 	return acl.Rates{
 		NewConversations: c.Limits.MessagesNewConversations,
@@ -31,7 +32,7 @@ func (c Config) Rates() acl.Rates {
 	}
 }
 
-// Exempt sorts who has no limits into agents and networks.
+// Exempt splits limits.exempt into principals, which have no message limits, and networks, which have no request limits.
 func (c Config) Exempt() (agents []string, networks []netip.Prefix) {
 	for _, e := range c.Limits.Exempt {
 		if n, err := netip.ParsePrefix(e); err == nil {
@@ -45,6 +46,7 @@ func (c Config) Exempt() (agents []string, networks []netip.Prefix) {
 	return agents, networks
 }
 
+// Label returns the hook's name, or its kind and intent if it has no name.
 func (h Hook) Label() string {
 	kind := "inbox"
 	switch {

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// trustedProxies are the networks of reverse proxies, or the word none.
+// trustedProxies holds the networks of reverse proxies, or the word none as a single invalid prefix.
 type trustedProxies []netip.Prefix
 
-// UnmarshalText reads what is not a YAML list: none, or networks with commas.
+// UnmarshalText reads a text that is not a YAML list: the word none, or networks separated by commas.
 func (t *trustedProxies) UnmarshalText(text []byte) error {
 	if string(text) == "none" {
 		*t = trustedProxies{{}} // a prefix that contains nothing
@@ -31,15 +31,15 @@ func (t *trustedProxies) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Listed returns the networks that were named.
-func (t trustedProxies) Listed() []netip.Prefix {
+// Prefixes returns the networks that the user named.
+func (t trustedProxies) Prefixes() []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(t), func(p netip.Prefix) bool { return !p.IsValid() })
 }
 
-// ProxyHere reports whether connections from this machine are taken for those of the reverse proxy (AM-43): nothing else
-// was said, and nobody else can connect, or plain HTTP is for the proxy alone.
-func (c Config) ProxyHere() bool {
+// TrustsLocalProxy reports whether connections from this machine count as the reverse proxy's (AM-43). They do if
+// trusted_proxies is not set and either only this machine can connect or plain HTTP is reserved for the proxy.
+func (c Config) TrustsLocalProxy() bool {
 	host, _, err := net.SplitHostPort(c.Listen)
-	alone := err == nil && loopback(host) || strings.HasPrefix(c.PublicURL, "https:")
+	alone := err == nil && isLoopback(host) || strings.HasPrefix(c.PublicURL, "https:")
 	return c.Public() && !c.TLS.On() && len(c.Network.TrustedProxies) == 0 && alone
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestTrustedProxies: the key takes a list or the word none, in the file and elsewhere.
+// TestTrustedProxies: the key accepts a list or the word none, in the file, the environment and flags.
 func TestTrustedProxies(t *testing.T) {
 	two := []netip.Prefix{netip.MustParsePrefix("10.0.0.1/32"), netip.MustParsePrefix("fd00::/8")}
 	for _, tt := range []struct {
@@ -40,14 +40,15 @@ func TestTrustedProxies(t *testing.T) {
 			continue
 		}
 		for from, got := range map[string]trustedProxies{"file": file.Network.TrustedProxies, "flag": flag.Network.TrustedProxies} {
-			if !reflect.DeepEqual(append([]netip.Prefix{}, got.Listed()...), append([]netip.Prefix{}, tt.want...)) || (len(got) > len(got.Listed())) != tt.none {
+			if !reflect.DeepEqual(append([]netip.Prefix{}, got.Prefixes()...), append([]netip.Prefix{}, tt.want...)) || (len(got) > len(got.Prefixes())) != tt.none {
 				t.Errorf("%s in a %s is %v, want %v, none: %v", tt.text, from, got, tt.want, tt.none)
 			}
 		}
 	}
 }
 
-// TestProxyHere: connections from this machine are the proxy's only in the public profile without TLS and without another word (AM-43).
+// TestProxyHere: connections from this machine count as the proxy's only in the public profile, without TLS, and
+// with nothing in trusted_proxies (AM-43).
 func TestProxyHere(t *testing.T) {
 	for _, tt := range []struct {
 		settings string
@@ -72,10 +73,10 @@ func TestProxyHere(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := c.ProxyHere(); got != tt.want {
-			t.Errorf("%q: proxyHere() = %v, want %v", tt.settings, got, tt.want)
+		if got := c.TrustsLocalProxy(); got != tt.want {
+			t.Errorf("%q: TrustsLocalProxy() = %v, want %v", tt.settings, got, tt.want)
 		}
-		for _, guard := range c.Opened() {
+		for _, guard := range c.OpenGuards() {
 			if strings.HasPrefix(guard, "network.trusted_proxies") != strings.Contains(tt.settings, "10.0.0.1/32") && !strings.HasPrefix(guard, "network.allow_private") {
 				t.Errorf("%q opens %q", tt.settings, guard)
 			}

@@ -8,34 +8,34 @@ import (
 	"strings"
 )
 
-// TLS says where the listener's certificate comes from. Empty: the listener speaks plain HTTP, and a reverse
-// proxy ends TLS.
+// TLS configures the listener's certificate. If TLS is empty, the listener speaks plain HTTP, and a reverse proxy ends
+// TLS.
 type TLS struct {
-	// Get a certificate for the host of public_url from an authority that speaks ACME, and renew it.
+	// Get a certificate for the host of public_url from an ACME authority, and renew it.
 	ACME bool `key:"acme"`
-	// You accept the terms of that authority. acme needs it.
+	// Accept the terms of that authority. acme requires this.
 	AcceptTerms bool `key:"accept_terms"`
-	// Directory URL of the authority; without it, Let's Encrypt.
+	// Directory URL of the authority.
 	Authority string `key:"authority"`
-	// A mail address that the authority may write to.
+	// A mail address to which the authority may write.
 	Contact string `key:"contact"`
-	// Address and port of a second listener, for plain HTTP: it answers the authority (HTTP-01) and sends readers to
-	// https. Port 80 of public_url must lead there. Empty: there is none, and the authority asks on port 443
-	// (TLS-ALPN-01), which must lead to listen.
+	// Address and port of a second listener, for plain HTTP. It answers the authority (HTTP-01) and redirects browsers to
+	// https. Forward port 80 of public_url to it. Empty: no second listener; the authority connects to port 443
+	// (TLS-ALPN-01), which you must forward to listen.
 	PlainListen string `key:"plain_listen"`
-	// File with your own certificate and its chain, PEM, instead of acme. It is read again when it changes.
+	// File with your own certificate and its chain (PEM), instead of acme. The process reads it again when it changes.
 	CertFile string `key:"cert_file"`
-	// File with its private key. Danger: whoever may read it can be you.
+	// File with the private key of the certificate. Danger: anyone who can read it can impersonate you.
 	KeyFile string `key:"key_file"`
 }
 
-// LetsEncrypt is the authority where none is named.
+// LetsEncrypt is the directory URL of the default authority.
 const LetsEncrypt = "https://acme-v02.api.letsencrypt.org/directory"
 
-// On says whether the listener ends TLS.
+// On reports whether the listener ends TLS.
 func (t TLS) On() bool { return t.ACME || t.CertFile != "" }
 
-// checkTLS says what is wrong about certificates.
+// checkTLS reports problems with the settings of the certificate.
 func (c Config) checkTLS(p *problems) {
 	t := c.TLS
 	u, err := url.Parse(c.PublicURL)
@@ -76,9 +76,9 @@ func (t TLS) checkACME(p *problems, host string) {
 		p.add("tls.accept_terms", "must be true: read the terms of the authority (of Let's Encrypt: https://letsencrypt.org/repository/)")
 	}
 	if u, err := url.Parse(t.Authority); err != nil || u.Scheme != "https" || u.Host == "" {
-		p.add("tls.authority", fmt.Sprintf("%q is no https URL", t.Authority))
+		p.add("tls.authority", fmt.Sprintf("%q is not an https URL", t.Authority))
 	}
 	if t.Contact != "" && (!strings.Contains(t.Contact, "@") || strings.ContainsAny(t.Contact, ": ?,")) {
-		p.add("tls.contact", fmt.Sprintf("%q is no mail address", t.Contact))
+		p.add("tls.contact", fmt.Sprintf("%q is not a mail address", t.Contact))
 	}
 }

@@ -12,21 +12,21 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// problem is a value that makes no sense.
+// problem is a value that the program cannot work with.
 type problem struct{ key, reason string }
 
 func (p problem) Error() string { return p.key + ": " + p.reason }
 
-// locate adds file and line to the problems whose key stands in the configuration file. What environment or flags set
-// has none.
-func (s Source) locate(err error) error {
+// addLines adds file and line to the problems whose key is in the configuration file. Problems with values that the
+// environment or a flag set stay as they are.
+func (s Source) addLines(err error) error {
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
 		return err
 	}
 	data, readErr := os.ReadFile(s.File)
 	if readErr != nil {
-		return err // there is no file: nothing stands in it
+		return err // without a file, no problem has a line
 	}
 	root, parseErr := parseYAML(s.File, data)
 	if parseErr != nil {
@@ -44,7 +44,7 @@ func (s Source) locate(err error) error {
 	return errors.Join(out...)
 }
 
-// overrides says whether environment or flags set the key, or what it lies in.
+// overrides reports whether the environment or a flag sets the key or a table or list that contains it.
 func (s Source) overrides(key string) bool {
 	for _, l := range leaves(reflect.TypeFor[Config]()) {
 		if rest, ok := strings.CutPrefix(key, l.key); !ok || rest != "" && !strings.ContainsAny(rest[:1], ".[") {
@@ -64,7 +64,8 @@ func (s Source) overrides(key string) bool {
 
 var keyStep = regexp.MustCompile(`[^.\[\]]+`)
 
-// lineOf returns the line of a key such as "hooks[0].intent", or of as much of it as stands in the file; 0 for none.
+// lineOf returns the line of a key such as "hooks[0].intent", or of the longest part of it that the file has. It
+// returns 0 if the file has no part of the key.
 func lineOf(n *yaml.Node, key string) (line int) {
 	for _, step := range keyStep.FindAllString(key, -1) {
 		next := (*yaml.Node)(nil)

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"encoding"
 	"fmt"
 	"reflect"
@@ -17,16 +18,16 @@ import (
 // maxConfig bounds the configuration file.
 const maxConfig = 1 << 20
 
-// loadFile sets what the YAML text in data says.
+// loadFile sets the values in the YAML text data.
 func loadFile(root reflect.Value, file string, data []byte) error {
 	n, err := parseYAML(file, data)
 	if err != nil || n == nil {
 		return err
 	}
-	return (&decoder{file: file}).value(n, root, "")
+	return (&decoder{file: file}).decode(n, root, "")
 }
 
-// parseYAML returns the root node of a text, nil for an empty one.
+// parseYAML returns the root node of a text, or nil if the text is empty.
 func parseYAML(file string, data []byte) (*yaml.Node, error) {
 	if len(data) > maxConfig {
 		return nil, fmt.Errorf("%s: larger than %d bytes", file, maxConfig)
@@ -48,39 +49,40 @@ func (d *decoder) fail(n *yaml.Node, key, format string, args ...any) error {
 	return fmt.Errorf("%s:%d: %s: %s", d.file, n.Line, key, fmt.Sprintf(format, args...))
 }
 
-// isTable says whether a type is written as a mapping.
+// isTable reports whether a type is written as a mapping.
 func isTable(t reflect.Type) bool { return t.Kind() == reflect.Struct && !isText(t) }
 
-// isText says whether a type reads itself from a text.
+// isText reports whether a type implements encoding.TextUnmarshaler.
 func isText(t reflect.Type) bool {
 	return reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
 }
 
-func (d *decoder) value(n *yaml.Node, v reflect.Value, key string) error {
+// decode sets v, whose key is key, from a node.
+func (d *decoder) decode(n *yaml.Node, v reflect.Value, key string) error {
 	switch {
 	case n == nil || n.Tag == "!!null":
 		v.SetZero()
 		return nil
 	case n.Kind == yaml.AliasNode || n.Anchor != "":
-		return d.fail(n, key, "anchors and aliases are not used here")
+		return d.fail(n, key, "anchors and aliases are not supported: write the value out")
 	case isTable(v.Type()):
-		return d.table(n, v, key)
+		return d.decodeTable(n, v, key)
 	case v.Kind() == reflect.Slice && !(isText(v.Type()) && n.Kind == yaml.ScalarNode):
-		return d.list(n, v, key)
+		return d.decodeList(n, v, key)
 	case v.Kind() == reflect.Map:
-		return d.texts(n, v, key)
+		return d.decodeMap(n, v, key)
 	case n.Kind != yaml.ScalarNode:
 		return d.fail(n, key, "needs a single value")
 	}
-	if err := scalar(n.Value, v); err != nil {
+	if err := setScalar(n.Value, v); err != nil {
 		return d.fail(n, key, "%v", err)
 	}
 	return nil
 }
 
-func (d *decoder) table(n *yaml.Node, v reflect.Value, prefix string) error {
+func (d *decoder) decodeTable(n *yaml.Node, v reflect.Value, prefix string) error {
 	if n.Kind != yaml.MappingNode {
-		return d.fail(n, orRoot(prefix), "needs keys and values")
+		return d.fail(n, cmp.Or(prefix, "the file"), "needs keys and values")
 	}
 	fields := make(map[string]int)
 	var keys []string
@@ -94,26 +96,26 @@ func (d *decoder) table(n *yaml.Node, v reflect.Value, prefix string) error {
 		name, val := n.Content[i], n.Content[i+1]
 		field, ok := fields[name.Value]
 		if !ok {
-			return fmt.Errorf("%s:%d: %w", d.file, name.Line, unknownKey(join(prefix, name.Value), prefixed(prefix, keys)))
+			return fmt.Errorf("%s:%d: %w", d.file, name.Line, unknownKey(join(prefix, name.Value), joinAll(prefix, keys)))
 		}
 		if slices.Contains(seen, name.Value) {
 			return d.fail(name, join(prefix, name.Value), "is set twice")
 		}
 		seen = append(seen, name.Value)
-		if err := d.value(val, v.Field(field), join(prefix, name.Value)); err != nil {
+		if err := d.decode(val, v.Field(field), join(prefix, name.Value)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (d *decoder) list(n *yaml.Node, v reflect.Value, key string) error {
+func (d *decoder) decodeList(n *yaml.Node, v reflect.Value, key string) error {
 	if n.Kind != yaml.SequenceNode {
 		return d.fail(n, key, "needs a list")
 	}
 	out := reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content))
 	for i, elem := range n.Content {
-		if err := d.value(elem, out.Index(i), fmt.Sprintf("%s[%d]", key, i)); err != nil {
+		if err := d.decode(elem, out.Index(i), fmt.Sprintf("%s[%d]", key, i)); err != nil {
 			return err
 		}
 	}
@@ -121,8 +123,8 @@ func (d *decoder) list(n *yaml.Node, v reflect.Value, key string) error {
 	return nil
 }
 
-// texts reads a map of texts, whose keys are the user's.
-func (d *decoder) texts(n *yaml.Node, v reflect.Value, key string) error {
+// decodeMap reads a map of strings. The user chooses its keys.
+func (d *decoder) decodeMap(n *yaml.Node, v reflect.Value, key string) error {
 	if n.Kind != yaml.MappingNode {
 		return d.fail(n, key, "needs keys and values")
 	}
@@ -141,8 +143,8 @@ func (d *decoder) texts(n *yaml.Node, v reflect.Value, key string) error {
 	return nil
 }
 
-// scalar sets v from the text of a YAML scalar.
-func scalar(text string, v reflect.Value) error {
+// setScalar sets v from the text of a YAML scalar.
+func setScalar(text string, v reflect.Value) error {
 	if isText(v.Type()) {
 		return v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(text))
 	}
@@ -163,16 +165,16 @@ func scalar(text string, v reflect.Value) error {
 	case reflect.Int, reflect.Int64:
 		n, err := strconv.ParseInt(text, 10, v.Type().Bits())
 		if err != nil || n < 0 {
-			return fmt.Errorf("%q is no whole number", text)
+			return fmt.Errorf("%q is not a whole number from 0 up", text)
 		}
 		v.SetInt(n)
 	default:
-		panic("config: no way to read a " + v.Type().String())
+		panic("config: cannot read a " + v.Type().String())
 	}
 	return nil
 }
 
-// ParseDuration reads Go's notation and whole days ("30d").
+// ParseDuration reads a duration in Go's notation or in whole days ("30d").
 func ParseDuration(text string) (time.Duration, error) {
 	if days, ok := strings.CutSuffix(text, "d"); ok {
 		if n, err := strconv.Atoi(days); err == nil && 0 <= n && n <= 3650 {
@@ -181,7 +183,7 @@ func ParseDuration(text string) (time.Duration, error) {
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d < 0 {
-		return 0, fmt.Errorf("%q is no duration such as 90s, 15m, 24h or 30d", text)
+		return 0, fmt.Errorf("%q is not a duration such as 90s, 15m, 24h or 30d", text)
 	}
 	return d, nil
 }
@@ -193,7 +195,7 @@ func join(prefix, key string) string {
 	return prefix + "." + key
 }
 
-func prefixed(prefix string, keys []string) []string {
+func joinAll(prefix string, keys []string) []string {
 	out := make([]string, len(keys))
 	for i, k := range keys {
 		out[i] = join(prefix, k)
@@ -201,14 +203,7 @@ func prefixed(prefix string, keys []string) []string {
 	return out
 }
 
-func orRoot(key string) string {
-	if key == "" {
-		return "the file"
-	}
-	return key
-}
-
-// unknownKey names a key that is not there, and the one that was probably meant.
+// unknownKey returns an error that names an unknown key and the key that the user probably meant.
 func unknownKey(key string, known []string) error {
 	best := wire.Near(key, known)
 	if best == "" {

@@ -16,7 +16,8 @@ import (
 
 var _ bridge.Service = (*agentrelay.Bridge)(nil)
 
-// newAgentRelay makes the part of AgentRelay that the configuration asks for; nil where it asks for none.
+// newAgentRelay makes the AgentRelay bridge with the relay and the links in the configuration. It returns nil if the
+// configuration has neither.
 func newAgentRelay(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, error) {
 	serve := p.cfg.AgentRelay.Serve == "on" || p.cfg.AgentRelay.Serve == "auto" && !p.cfg.Public() // AR-36
 	if !serve && len(links) == 0 {
@@ -48,7 +49,7 @@ func newAgentRelay(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Ser
 	return agentrelay.New(cfg)
 }
 
-// relayConfig is what the configuration means to the relay.
+// relayConfig returns the configuration of the relay.
 func (p *Process) relayConfig() relay.Config {
 	c := p.cfg.AgentRelay
 	mode, registrations := credential.Closed, offBelowOne(c.RegistrationsPerHour)
@@ -64,13 +65,14 @@ func (p *Process) relayConfig() relay.Config {
 			Semantic: has("semantic"), Voting: has("voting"), History: has("history"),
 			Keep: c.HistoryKeep, MaxMessages: c.HistoryMessages, VoteFor: c.VoteFor,
 		},
-		Search: p.searchFor(), Logger: p.log,
+		Search: p.newRelaySearch(), Logger: p.log,
 	}
 }
 
-// searchFor asks the directories that the node joined, else the one in this process; nil where there is none.
-func (p *Process) searchFor() relay.Search {
-	from := p.joined
+// newRelaySearch returns a search in the directories that the node joins, or in the directory of this process if the
+// node joins none. It returns nil without a directory.
+func (p *Process) newRelaySearch() relay.Search {
+	from := p.directories
 	if len(from) == 0 && p.registry != nil {
 		from = []*client.Directory{client.NewDirectory(p.base+"/v1", p.http, client.InProcess(p.edge.Internal()))}
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Registrations at the relay have no limit in the local profile, as those at the directory.
+// TestRelayRegistrationsPerHour: in the local profile, the relay does not limit registrations, like the directory.
 func TestRelayRegistrationsPerHour(t *testing.T) {
 	for _, tt := range []struct {
 		name, public string

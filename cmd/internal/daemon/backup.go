@@ -10,7 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// backupTime is how long a reader of the stream may take. Nobody waits for it but the backup itself.
+// backupTime is how long a client may take to read the archive.
 const backupTime = 24 * time.Hour
 
 // backupOperations returns the operation that streams an archive.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -24,17 +23,17 @@ import (
 // linkConfig is a configured link with its secret.
 type linkConfig struct {
 	bridge.Link
-	Token client.Credential // empty where it has none
+	Token client.Credential // "" for a link without a secret
 }
 
-// bridgeKind makes the bridge to one protocol. mesh is nil in a process without a node. make returns nil if there is nothing
-// to do: no link of the kind is configured, and nothing of it is served.
+// bridgeKind makes the bridge for one protocol. mesh is nil in a process without a node. make returns a nil bridge if the
+// configuration has no link of the kind and does not serve the protocol.
 type bridgeKind struct {
 	bridge.Kind
 	make func(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, error)
 }
 
-// bridgeKinds are the protocols that the process speaks beside its own.
+// bridgeKinds returns the kinds for all foreign protocols.
 func bridgeKinds() []bridgeKind {
 	return []bridgeKind{
 		{mess.LinkKind(), newMESS},
@@ -44,7 +43,7 @@ func bridgeKinds() []bridgeKind {
 	}
 }
 
-// LinkKinds lists what a link's kind may be.
+// LinkKinds returns the kinds of links that the program has.
 func LinkKinds() []bridge.Kind {
 	var out []bridge.Kind
 	for _, k := range bridgeKinds() {
@@ -53,7 +52,7 @@ func LinkKinds() []bridge.Kind {
 	return out
 }
 
-// addBridges makes the bridges that the configuration asks for, once the node stands.
+// addBridges makes the bridges in the configuration and mounts their routes. The node must exist.
 func (p *Process) addBridges() error {
 	for _, kind := range bridgeKinds() {
 		var links []linkConfig
@@ -94,7 +93,7 @@ func (p *Process) addBridges() error {
 	return nil
 }
 
-// linkOperations returns what the owner may ask about links of any kind.
+// linkOperations returns the operations of the owner API for links of all kinds.
 func (p *Process) linkOperations() []owner.Operation {
 	return []owner.Operation{
 		owner.Raw(http.MethodGet, "/links", owner.Read, func(c echo.Context) error {
@@ -102,20 +101,19 @@ func (p *Process) linkOperations() []owner.Operation {
 		}),
 		owner.Raw(http.MethodPost, "/links/:name/test", owner.Decide, func(c echo.Context) error {
 			name := c.Param("name")
-			for _, b := range p.bridges {
-				if slices.ContainsFunc(b.Links(), func(l bridge.LinkStatus) bool { return l.Name == name }) {
-					if err := httpapi.KeepOpen(c, linkTestTime); err != nil {
-						return err
-					}
-					return httpapi.JSON(c, http.StatusOK, testLink(c.Request().Context(), b, name))
-				}
+			b := p.findBridge(name)
+			if b == nil {
+				return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: "there is no such link; list the links with: agentmesh links list"}
 			}
-			return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: "there is no such link; agentmesh links list names them"}
+			if err := httpapi.KeepOpen(c, linkTestTime); err != nil {
+				return err
+			}
+			return httpapi.JSON(c, http.StatusOK, testLink(c.Request().Context(), b, name))
 		}),
 	}
 }
 
-// links says how all links stand.
+// links returns the status of all links.
 func (p *Process) links() []bridge.LinkStatus {
 	out := []bridge.LinkStatus{}
 	for _, b := range p.bridges {
@@ -124,7 +122,7 @@ func (p *Process) links() []bridge.LinkStatus {
 	return out
 }
 
-// LinkTest is the outcome of a test.
+// LinkTest is the result of testing a link.
 type LinkTest struct {
 	Name  string `json:"name"`
 	OK    bool   `json:"ok"`

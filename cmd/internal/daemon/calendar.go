@@ -12,37 +12,37 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-const calendarSpan = 14 * 24 * time.Hour // what is shown
+const calendarSpan = 14 * 24 * time.Hour // how far ahead the owner sees busy times
 
-// calendarBusy is a busy time as the owner sees it.
+// calendarBusy is a busy time in [CalendarView].
 type calendarBusy struct {
 	Start time.Time `json:"start"`
 	End   time.Time `json:"end"`
 }
 
-// CalendarView is what GET /owner/calendar answers.
+// CalendarView is the answer to GET /owner/calendar.
 type CalendarView struct {
 	Zone     string             `json:"zone"`
-	Busy     []calendarBusy     `json:"busy"` // of the next 14 days
+	Busy     []calendarBusy     `json:"busy"` // in the next 14 days
 	Agreed   []calendar.Event   `json:"agreed"`
 	Problems []calendar.Problem `json:"problems"`
 }
 
-// CalendarFree is what GET /owner/calendar/free answers.
+// CalendarFree is the answer to GET /owner/calendar/free.
 type CalendarFree struct {
 	Duration string      `json:"duration"`
 	Free     []time.Time `json:"free"`
 }
 
-// calendarOperations returns the calendar's part of the owner API; s is nil if there is no calendar.
+// calendarOperations returns the operations of the owner API for the calendar. s is nil if no calendar is configured.
 func (p *Process) calendarOperations(s *calendar.Scheduler) []owner.Operation {
 	look := func(c echo.Context) (calendar.View, error) {
 		if s == nil {
-			return calendar.View{}, ownerFault(http.StatusNotFound, "no calendar is configured; set calendar.files or calendar.url")
+			return calendar.View{}, newOwnerError(http.StatusNotFound, "no calendar is configured; set calendar.files or calendar.url")
 		}
 		view, err := s.Planner.Look(c.Request().Context(), "", time.Now())
 		if err != nil {
-			return view, ownerFault(http.StatusConflict, err.Error())
+			return view, newOwnerError(http.StatusConflict, err.Error())
 		}
 		return view, nil
 	}
@@ -88,19 +88,19 @@ func freeParams(c echo.Context) (near time.Time, length time.Duration, err error
 	if text := c.QueryParam("around"); text != "" {
 		var ok bool
 		if near, ok = wire.ParseTime(text); !ok {
-			return near, 0, ownerFault(http.StatusBadRequest, "around must be a time such as 2026-02-21T10:00:00-08:00")
+			return near, 0, newOwnerError(http.StatusBadRequest, "around must be a time such as 2026-02-21T10:00:00-08:00")
 		}
 	}
 	if text := c.QueryParam("duration"); text != "" {
 		var ok bool
 		if length, ok = calendar.ParseLength(text); !ok {
-			return near, 0, ownerFault(http.StatusBadRequest, "duration must be a length such as 45m or 1h30m")
+			return near, 0, newOwnerError(http.StatusBadRequest, "duration must be a length such as 45m or 1h30m")
 		}
 	}
 	return near, length, nil
 }
 
-// ownerFault is a refusal of the owner API.
-func ownerFault(status int, message string) error {
+// newOwnerError returns an error of the owner API.
+func newOwnerError(status int, message string) error {
 	return &wire.Error{Code: wire.InvalidMessage, Status: status, Message: message}
 }

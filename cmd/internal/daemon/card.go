@@ -13,11 +13,12 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-const MetaAgeRecipient = "age_recipient" // AM-7
+// MetaAgeRecipient is the member of a card's metadata with the recipient of the age key (AM-7).
+const MetaAgeRecipient = "age_recipient"
 
-// buildCard makes the card that the configuration and the keys describe, for a process that is reached at base.
-// The agent id stays the one of the stored card: a directory may have given it (AM-57), and a rotated key no longer
-// derives it. Nor is a name forgotten that init or an earlier serve was given, where the configuration has none.
+// buildCard makes the card from the configuration and the keys, for a process that others reach at base. It keeps the
+// agent id of the stored card, because a directory may have assigned it (AM-57) and a rotated key does not derive it. It
+// also keeps the stored name, which init or an earlier serve set, unless the configuration has a name.
 func buildCard(c config.Config, s datadir.Secrets, stored wire.Value, base string) (wire.Card, error) {
 	id := stored.GetStr("agent_id")
 	if id == "" {
@@ -59,25 +60,25 @@ func buildCard(c config.Config, s datadir.Secrets, stored wire.Value, base strin
 			wire.Member{Key: "software", Value: wire.Text("agentmesh")},
 		)},
 	)...)
-	card, err := wire.ParseCard(tree, wire.CardRules{AllowHTTP: func(string) bool { return true }}) // it is our own
+	card, err := wire.ParseCard(tree, wire.CardRules{AllowHTTP: func(string) bool { return true }})
 	if err != nil {
-		return wire.Card{}, exit.Fail(exit.Config, fmt.Errorf("the configuration makes no valid card: %w", err))
+		return wire.Card{}, exit.Fail(exit.Config, fmt.Errorf("the configuration does not make a valid card: %w", err))
 	}
 	return card, nil
 }
 
-// localBase is where the process is reached if nothing else is known: public_url, or the configured listener.
-func localBase(c config.Config) string {
+// configuredBase returns the base URL that the configuration gives for the process: public_url, or the listener.
+func configuredBase(c config.Config) string {
 	if c.Public() {
 		return strings.TrimRight(c.PublicURL, "/")
 	}
-	if host, ok := strings.CutSuffix(c.Listen, ":0"); ok { // any free port: serve will know which
+	if host, ok := strings.CutSuffix(c.Listen, ":0"); ok { // any free port: only serve knows which
 		return "http://" + host + ":3141"
 	}
 	return "http://" + c.Listen
 }
 
-// lastBase returns where the last serve was reached, for a process that does not listen.
+// lastBase returns the base URL of the last serve, for a process that does not listen.
 func lastBase(h datadir.Dir, c config.Config) (string, error) {
 	card, err := h.Card()
 	if err != nil {
@@ -86,17 +87,17 @@ func lastBase(h datadir.Dir, c config.Config) (string, error) {
 	if base, ok := strings.CutSuffix(card.GetStr("endpoint"), node.Path); ok && !c.Public() {
 		return base, nil
 	}
-	return localBase(c), nil
+	return configuredBase(c), nil
 }
 
-// isForCard reports whether an address below base belongs on a card: one of this machine only where the agent itself is reached
-// there, and there alone.
-func isForCard(c config.Config, base, endpoint string) bool {
+// isPublishable reports whether a card may name a URL below base. A loopback URL may be named only if others reach the
+// agent itself at a loopback URL and nowhere else.
+func isPublishable(c config.Config, base, endpoint string) bool {
 	return !IsLoopback(base) || !c.Public() && c.ViaRelay == "" && IsLoopback(endpoint)
 }
 
-// initialise makes keys, credential and card where the directory holds no agent.
-func (p *Process) initialise(passphrase []byte, base string) error {
+// createAgent makes keys, credential and card if the data directory has no agent.
+func (p *Process) createAgent(passphrase []byte, base string) error {
 	if p.home.HasAgent() {
 		return nil
 	}
@@ -119,7 +120,7 @@ func (p *Process) initialise(passphrase []byte, base string) error {
 	return p.home.SaveCard(card.Tree)
 }
 
-// IsLoopback says whether a URL names this machine.
+// IsLoopback reports whether the host of a URL is a loopback address or localhost.
 func IsLoopback(target string) bool {
 	u, err := url.Parse(target)
 	if err != nil {

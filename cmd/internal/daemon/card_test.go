@@ -10,8 +10,8 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// TestCardSaysWhatTheOwnerSaid is AM-4 and AM-6: nothing about the person, and no list of others, is published that
-// the owner did not write for it.
+// TestCardSaysWhatTheOwnerSaid: the card publishes nothing about the person that the owner did not configure for it, and
+// no list of other agents (AM-4, AM-6).
 func TestCardSaysWhatTheOwnerSaid(t *testing.T) {
 	key, err := signing.GenerateEd25519()
 	if err != nil {
@@ -53,7 +53,7 @@ func TestCardSaysWhatTheOwnerSaid(t *testing.T) {
 	}
 }
 
-// TestLoopbackIsNotPublished: an address of this machine is on the card of an agent that is reached on this machine alone.
+// TestLoopbackIsNotPublished: only the card of an agent that is reached only on this machine names a loopback URL.
 func TestLoopbackIsNotPublished(t *testing.T) {
 	const here, there = "http://127.0.0.1:3141", "https://mesh.example.org"
 	for _, tc := range []struct {
@@ -71,7 +71,7 @@ func TestLoopbackIsNotPublished(t *testing.T) {
 	} {
 		c := config.Default()
 		tc.change(&c)
-		if got := isForCard(c, tc.base, tc.endpoint); got != tc.want {
+		if got := isPublishable(c, tc.base, tc.endpoint); got != tc.want {
 			t.Errorf("%s: %t, want %t", tc.name, got, tc.want)
 		}
 	}

@@ -19,25 +19,25 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Client is the owner API: of the serve that runs on the data directory, or of the same handlers in this process.
+// Client calls the owner API: of the serve that runs on the data directory, or of the same handlers in this process.
 type Client struct {
 	owner.Client
-	shut  func() error
-	Here  *Process // the process behind it if that is this one
-	home  datadir.Dir
-	quiet bool // it is another process, and has not answered yet
+	close      func() error
+	Local      *Process // the process that answers if it is this one, else nil
+	home       datadir.Dir
+	unanswered bool // another process answers, and it has not answered yet
 }
 
-// ownerPatience is how long a running process may take to answer the first call.
-const ownerPatience = 10 * time.Second
+// firstAnswerTimeout is how long a running process may take to answer the first call.
+const firstAnswerTimeout = 10 * time.Second
 
-// awaitAnswer returns an error if the running process has the owner's socket and does not answer. Calls themselves are
-// not bounded: one may wait for a peer, or for the owner.
+// awaitAnswer returns an error if the running process has the owner's socket but does not answer. It makes a call of its
+// own, because real calls have no time limit: they may wait for a peer or for the owner.
 func (o *Client) awaitAnswer(ctx context.Context) error {
-	if !o.quiet {
+	if !o.unanswered {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, ownerPatience)
+	ctx, cancel := context.WithTimeout(ctx, firstAnswerTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost/owner/version", nil)
 	if err != nil {
@@ -45,18 +45,19 @@ func (o *Client) awaitAnswer(ctx context.Context) error {
 	}
 	resp, err := o.HTTP.Do(req)
 	if errors.Is(err, context.DeadlineExceeded) {
-		return exit.FailHint(exit.Unavailable, fmt.Errorf("%s has the data directory %s and has not answered for %s", o.home.Holder(), string(o.home), ownerPatience),
+		return exit.FailHint(exit.Unavailable, fmt.Errorf("%s uses the data directory %s and has not answered for %s", o.home.Holder(), string(o.home), firstAnswerTimeout),
 			"look at its log, and stop it if it hangs")
 	}
 	if err != nil {
 		return exit.Fail(exit.Unavailable, fmt.Errorf("ask the running agentmesh: %w", err))
 	}
-	o.quiet = false
+	o.unanswered = false
 	return resp.Body.Close()
 }
 
-// Connect finds the owner API. Where another process has the data directory it waits for that to answer, or to let go.
-// need returns the options of a process, which is made if none serves. The caller closes the client.
+// Connect returns a client of the owner API. If no serve runs, it opens the data directory in this process, with the
+// options that need returns. If another process uses the directory, it waits until that process answers or releases the
+// directory. The caller closes the client.
 func Connect(ctx context.Context, dir datadir.Dir, need func() (Options, error)) (c *Client, err error) {
 	if c := Running(ctx, string(dir)); c != nil {
 		return c, nil
@@ -66,24 +67,24 @@ func Connect(ctx context.Context, dir datadir.Dir, need func() (Options, error))
 		return nil, err
 	}
 	switch {
-	case dir.LostDatabase():
+	case dir.HasLostDatabase():
 		return nil, exit.FailHint(exit.Config, fmt.Errorf("%s: %w", dir.Path(datadir.FileDatabase), datadir.ErrNoDatabase),
 			"restore a backup into a new directory, or let agentmesh serve start with an empty one")
 	case !dir.HasDatabase():
 		return nil, datadir.NoAgent(string(dir))
 	case !dir.HasAgent():
-		o.Config.Roles = []string{config.RoleDirectory} // a directory alone ran here
+		o.Config.Roles = []string{config.RoleDirectory} // a directory without a node ran here
 	}
-	err = dir.WaitFree(ctx, commandWait, o.Note, func() (done bool, err error) {
-		if c = Running(ctx, string(dir)); c == nil { // a serve that starts has the database before it answers
-			c, err = inProcess(ctx, o)
+	err = dir.WaitUntilFree(ctx, commandWait, o.Note, func() (done bool, err error) {
+		if c = Running(ctx, string(dir)); c == nil { // a starting serve opens the database before it answers
+			c, err = openLocal(ctx, o)
 		}
 		return c != nil, err
 	})
 	return c, err
 }
 
-// Running returns the owner API of the serve that has the directory, nil where none answers.
+// Running returns a client of the serve that uses the directory, or nil if no process listens on the owner's socket.
 func Running(ctx context.Context, dir string) *Client {
 	socket, err := httpapi.OwnerSocket(dir)
 	if err != nil {
@@ -100,15 +101,15 @@ func Running(ctx context.Context, dir string) *Client {
 	conn.Close()
 	transport := &http.Transport{DialContext: dial}
 	return &Client{
-		home:   datadir.Dir(dir),
-		quiet:  true,
-		Client: owner.Client{HTTP: &http.Client{Transport: transport}, Door: "cli"},
-		shut:   func() error { transport.CloseIdleConnections(); return nil },
+		home:       datadir.Dir(dir),
+		unanswered: true,
+		Client:     owner.Client{HTTP: &http.Client{Transport: transport}, Door: "cli"},
+		close:      func() error { transport.CloseIdleConnections(); return nil },
 	}
 }
 
-// inProcess opens the data directory and answers the owner API from here, as serve would.
-func inProcess(ctx context.Context, o Options) (*Client, error) {
+// openLocal opens the data directory in this process and returns a client of its owner API.
+func openLocal(ctx context.Context, o Options) (*Client, error) {
 	p, err := open(ctx, o)
 	if err != nil {
 		return nil, err
@@ -122,16 +123,16 @@ func inProcess(ctx context.Context, o Options) (*Client, error) {
 	}
 	return &Client{
 		Client: owner.Client{HTTP: &http.Client{Transport: client.InProcess(p.owner.Handler())}, Door: "cli"},
-		shut:   p.Close,
-		Here:   p,
+		close:  p.Close,
+		Local:  p,
 		home:   p.home,
 	}, nil
 }
 
-// Close ends the connection, or the process behind it if that is this one.
-func (o *Client) Close() error { return o.shut() }
+// Close ends the connection, or closes the [Process] if it is in this process.
+func (o *Client) Close() error { return o.close() }
 
-// Do makes one call and returns the answer, which the caller closes. Its errors carry an exit code.
+// Do makes one call and returns the answer, which the caller closes. Its errors have an exit code.
 func (o *Client) Do(ctx context.Context, method, path string, query url.Values, body any) (*http.Response, error) {
 	if err := o.awaitAnswer(ctx); err != nil {
 		return nil, err
@@ -149,25 +150,25 @@ func (o *Client) Call(ctx context.Context, method, path string, query url.Values
 	return raw, o.Explain(err)
 }
 
-// Explain gives an error of the owner API its exit code and says what to do.
+// Explain gives an error of the owner API its exit code and, if possible, a hint.
 func (o *Client) Explain(err error) error {
 	e, refused := errors.AsType[*wire.Error](err)
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, owner.ErrNotServed) && o.Here != nil && o.Here.node == nil:
+	case errors.Is(err, owner.ErrNotServed) && o.Local != nil && o.Local.node == nil:
 		return datadir.NoAgent(string(o.home))
 	case errors.Is(err, owner.ErrNotServed):
-		return exit.FailHint(exit.Unavailable, err, "its configuration may lack the role node or directory, a link of the kind, or mess.serve, moltspeak.serve or agentrelay.serve: docs/config.md")
+		return exit.FailHint(exit.Unavailable, err, "check its configuration (docs/config.md): the role node or directory, a link of the kind, or mess.serve, moltspeak.serve or agentrelay.serve may be missing")
 	case !refused:
 		return exit.Fail(exit.Unavailable, err)
 	case e.Status == http.StatusNotFound && e.Code == wire.AgentUnavailable:
-		return exit.FailHint(exit.Code(e), errors.New(e.Message), "find agents with: agentmesh discover, or take a card that you were given with: agentmesh peers add")
+		return exit.FailHint(exit.Code(e), errors.New(e.Message), "find agents with: agentmesh discover, or add a card that somebody gave you with: agentmesh peers add")
 	}
 	return exit.Fail(exit.Code(e), errors.New(e.Message))
 }
 
-// Decode reads an answer of the owner API into the parts that a command shows.
+// Decode parses an answer of the owner API.
 func Decode[T any](raw json.RawMessage) (T, error) {
 	var v T
 	if err := json.Unmarshal(raw, &v); err != nil {
@@ -176,12 +177,12 @@ func Decode[T any](raw json.RawMessage) (T, error) {
 	return v, nil
 }
 
-// Raw makes a call and returns its answer as it came.
+// Raw makes a call and returns the JSON of the answer.
 func Raw[T any](ctx context.Context, o *Client, c owner.Call[T]) (json.RawMessage, error) {
 	return o.Call(ctx, c.Method, c.Path, c.Query, c.Body)
 }
 
-// Fetch makes a call and returns its answer.
+// Fetch makes a call and returns the parsed answer.
 func Fetch[T any](ctx context.Context, o *Client, c owner.Call[T]) (T, error) {
 	raw, err := Raw(ctx, o, c)
 	if err != nil {

@@ -12,25 +12,25 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// silent is a process that takes connections and never answers.
-type silent struct{}
+// silentTransport stands for a process that accepts connections and never answers.
+type silentTransport struct{}
 
-func (silent) RoundTrip(r *http.Request) (*http.Response, error) {
+func (silentTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	<-r.Context().Done()
 	return nil, r.Context().Err()
 }
 
-// TestCommandGivesUpOnASilentServe: a command waited for ever for a process that hangs.
+// TestCommandGivesUpOnASilentServe: a command once waited forever for a process that hangs.
 func TestCommandGivesUpOnASilentServe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := &Client{Client: owner.Client{HTTP: &http.Client{Transport: silent{}}}, home: datadir.Dir("data"), quiet: true}
+		o := &Client{Client: owner.Client{HTTP: &http.Client{Transport: silentTransport{}}}, home: datadir.Dir("data"), unanswered: true}
 		began := time.Now()
 		_, err := o.Call(t.Context(), http.MethodGet, "status", nil, nil)
 		if err == nil || !strings.Contains(err.Error(), "has not answered for 10s") || exit.Code(err) != exit.Unavailable {
 			t.Errorf("call = %v, want the exit code %d and how long it waited", err, exit.Unavailable)
 		}
-		if took := time.Since(began); took != ownerPatience {
-			t.Errorf("it gave up after %v, want %v", took, ownerPatience)
+		if took := time.Since(began); took != firstAnswerTimeout {
+			t.Errorf("call gave up after %v, want %v", took, firstAnswerTimeout)
 		}
 	})
 }

@@ -18,17 +18,17 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// prepare makes everything that can fail before the process answers its first request.
+// prepare does everything that can fail before the process answers its first request.
 func (p *Process) prepare(ctx context.Context, base string) error {
 	if p.cfg.Has(config.RoleNode) {
-		if err := p.initialise(nil, base); err != nil {
+		if err := p.createAgent(nil, base); err != nil {
 			return err
 		}
 		switch lost, err := p.home.ReplaceCredential(); {
 		case err != nil:
 			return err
 		case lost:
-			p.log.Warn("the credential was lost and a new one made; a directory that lists the card takes it when the reservation has ended, or by its operator")
+			p.log.Warn("the credential was lost, so a new one was made; a directory that lists the card accepts it after registration and reservation have ended, or after its operator runs agentmesh cards handover")
 		}
 	}
 	var err error
@@ -49,17 +49,17 @@ func (p *Process) prepare(ctx context.Context, base string) error {
 		}
 	}
 	if err := p.owner.Listen(); err != nil {
-		return p.ownerFault(err)
+		return p.explainOwnerListen(err)
 	}
 	return nil
 }
 
-// Listen opens a listener at the address that a flag or key names.
+// Listen opens a listener. key is the flag or configuration key of the address, for hints.
 func Listen(address, key string) (net.Listener, error) {
 	l, err := net.Listen("tcp", address)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, exit.FailHint(exit.Unavailable, fmt.Errorf("%s is in use", address), "choose another port with "+key+", or stop what has it")
+		return nil, exit.FailHint(exit.Unavailable, fmt.Errorf("%s is in use", address), "choose another port with "+key+", or stop the program that uses it")
 	case errors.Is(err, syscall.EACCES):
 		return nil, exit.FailHint(exit.Forbidden, fmt.Errorf("not permitted to listen on %s", address), "allow it (AmbientCapabilities=CAP_NET_BIND_SERVICE in a unit, or setcap cap_net_bind_service=+ep on the program), or choose a port from 1024 up with "+key)
 	case err != nil:
@@ -68,32 +68,33 @@ func Listen(address, key string) (net.Listener, error) {
 	return l, nil
 }
 
-// reachedAt returns the URL under which others reach what listens there.
-func reachedAt(c config.Config, l net.Listener) string {
+// baseURL returns the base URL under which others reach the listener.
+func baseURL(c config.Config, l net.Listener) string {
 	if c.Public() {
 		return strings.TrimRight(c.PublicURL, "/")
 	}
 	return "http://" + l.Addr().String()
 }
 
-func (p *Process) ownerFault(err error) error {
+// explainOwnerListen gives the error of the owner API's listeners its exit code and a hint.
+func (p *Process) explainOwnerListen(err error) error {
 	switch {
 	case errors.Is(err, httpapi.ErrOwnerInUse):
 		return p.home.InUse()
 	case errors.Is(err, syscall.EADDRINUSE):
-		return exit.FailHint(exit.Unavailable, fmt.Errorf("%s is in use", p.cfg.OwnerAPI.Listen), "choose another port with owner_api.listen, or stop what has it")
+		return exit.FailHint(exit.Unavailable, fmt.Errorf("%s is in use", p.cfg.OwnerAPI.Listen), "choose another port with owner_api.listen, or stop the program that uses it")
 	}
 	return exit.Fail(exit.Config, err)
 }
 
-// Serve runs everything until ctx ends or a part fails, and returns when all parts have stopped. started is called
-// once everything answers.
-func (p *Process) Serve(ctx context.Context, started func(context.Context, Where) error) error {
+// Serve runs all parts of the process until ctx ends or a part fails, and returns after all parts have stopped. It calls
+// started once, when everything answers.
+func (p *Process) Serve(ctx context.Context, started func(context.Context, ServeInfo) error) error {
 	listener, err := Listen(p.cfg.Listen, "--listen")
 	if err != nil {
 		return err
 	}
-	base := reachedAt(p.cfg, listener)
+	base := baseURL(p.cfg, listener)
 	if err := p.prepare(ctx, base); err != nil {
 		return errors.Join(err, listener.Close())
 	}
@@ -123,9 +124,9 @@ func (p *Process) Serve(ctx context.Context, started func(context.Context, Where
 		g.Go(func() error { return b.Run(ctx) })
 	}
 	g.Go(func() error {
-		w, err := p.where(ctx, listener.Addr().String(), base)
+		info, err := p.serveInfo(ctx, listener.Addr().String(), base)
 		if err == nil && ctx.Err() == nil {
-			err = started(ctx, w)
+			err = started(ctx, info)
 		}
 		if err == nil && p.mirror != "" {
 			p.registry.Follow(ctx, client.NewDirectory(p.mirror, p.http, nil))
@@ -135,20 +136,19 @@ func (p *Process) Serve(ctx context.Context, started func(context.Context, Where
 	return g.Wait()
 }
 
-// runNode runs the node until ctx ends, and keeps the card that it ends with: a directory may have given it
-// another id.
+// runNode runs the node until ctx ends, and then saves its card, because a directory may have assigned another id.
 func (p *Process) runNode(ctx context.Context) error {
 	err := p.node.Run(ctx)
 	if ctx.Err() != nil && errors.Is(err, store.ErrUnavailable) {
-		p.log.Warn("the limits of the last minute are not stored", "err", err)
-		err = nil // a full disk is no reason to end badly
+		p.log.Warn("the counts of the last minute for limits were not stored", "err", err)
+		err = nil // a full disk does not make the end of the process a failure
 	}
 	return errors.Join(err, p.home.SaveCard(p.node.Card().Tree))
 }
 
 const sweepEvery = 10 * time.Minute
 
-// sweep reclaims what has expired where no node does.
+// sweep removes expired rows in a process without a node. A node sweeps by itself.
 func (p *Process) sweep(ctx context.Context) {
 	ticker := time.NewTicker(sweepEvery)
 	defer ticker.Stop()

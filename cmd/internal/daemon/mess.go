@@ -11,7 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 )
 
-// newMESS makes the MESS exchange of this process and its links, once the node stands.
+// newMESS makes the MESS exchange of this process and the links to other exchanges. It returns nil without a node.
 func newMESS(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, error) {
 	if p.node == nil {
 		return nil, nil
@@ -19,7 +19,7 @@ func newMESS(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, 
 	c := p.cfg.MESS
 	invite := ""
 	if c.InviteFile != "" {
-		data, err := os.ReadFile(p.src.Beside(c.InviteFile))
+		data, err := os.ReadFile(p.src.ResolvePath(c.InviteFile))
 		if err != nil {
 			return nil, fmt.Errorf("read mess.invite_file: %w", err)
 		}
@@ -31,7 +31,7 @@ func newMESS(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, 
 	}
 	files := c.Attachments
 	if files != "" {
-		files = p.src.Beside(files)
+		files = p.src.ResolvePath(files)
 	}
 	cfg := mess.Config{
 		Exchange: exchange.New(exchange.Config{
@@ -43,12 +43,12 @@ func newMESS(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, 
 		Tokens: map[string]client.Credential{}, Mesh: mesh, Notices: p.notices, Store: p.store, HTTP: p.http, Logger: p.log,
 	}
 	if c.Directory != "" {
-		cfg.Mirror = p.src.Beside(c.Directory)
+		cfg.Mirror = p.src.ResolvePath(c.Directory)
 	}
 	for _, l := range links {
 		link := l.Link
 		if link.Dir != "" {
-			link.Dir = p.src.Beside(link.Dir)
+			link.Dir = p.src.ResolvePath(link.Dir)
 		}
 		cfg.Links, cfg.Tokens[l.Name] = append(cfg.Links, link), l.Token
 	}

@@ -5,9 +5,7 @@ import (
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
-// What is measured of the store. Its package knows no metrics: it tells of commits and answers questions.
-
-// commitMetrics returns what counts group commits.
+// commitMetrics adds the metrics of group commits, and returns the callback that observes each commit.
 func commitMetrics(m *httpapi.Metrics) func(bolt.Commit) {
 	units := m.Histogram("store_commit_units", "Units in one commit.", []float64{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024})
 	size := m.Histogram("store_commit_bytes", "Bytes of the pages that one commit wrote.",
@@ -21,8 +19,8 @@ func commitMetrics(m *httpapi.Metrics) func(bolt.Commit) {
 	}
 }
 
-// storeMetrics makes the gauges of an open database.
-func storeMetrics(m *httpapi.Metrics, s *bolt.Store) {
+// addStoreGauges adds the gauges of an open database.
+func addStoreGauges(m *httpapi.Metrics, s *bolt.Store) {
 	m.Gauge("store_queue", "Units that wait for the next commit.", func() float64 { return float64(s.Stats().Queued) })
 	m.Gauge("store_database_bytes", "Size of the database file.", func() float64 { return float64(s.Stats().FileBytes) })
 	m.Gauge("store_free_bytes", "Bytes of the database file in free pages, which are reused before the file grows.", func() float64 { return float64(s.Stats().FreeBytes) })

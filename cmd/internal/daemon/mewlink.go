@@ -11,7 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 )
 
-// newMewLinks makes the participant's side of MEW: the node in the spaces of others.
+// newMewLinks makes the bridge with the node's links to MEW spaces that others host.
 func (p *Process) newMewLinks(links []linkConfig, mesh bridge.Mesh) (*link.Bridge, error) {
 	cfg := link.Config{
 		Mesh: mesh, Tokens: map[string]client.Credential{}, Records: p.store.Records(), Steps: p.store.Steps(), Logger: p.log,

@@ -19,15 +19,16 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// mewService is what of MEW this process runs: the spaces that it hosts, and the links to spaces of others.
+// mewService is the MEW bridge: the spaces that this process hosts, and the links to spaces of others.
 type mewService struct {
 	*link.Bridge
-	gateway *gateway.Gateway // nil: none is hosted
+	gateway *gateway.Gateway // nil if this process hosts no space
 }
 
 var _ bridge.Service = (*mewService)(nil)
 
-// newMew makes the part of MEW that the configuration asks for; nil where it asks for none.
+// newMew makes the MEW bridge with the spaces and the links in the configuration. It returns nil if the configuration has
+// neither.
 func newMew(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, error) {
 	if len(p.cfg.MEW.Spaces) == 0 && len(links) == 0 {
 		return nil, nil
@@ -41,10 +42,10 @@ func newMew(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, e
 	}
 	cfg := gateway.Config{
 		Records: p.store.Records(), Audit: p.audit, PublicURL: socketURL(p.base), Origins: p.cfg.MEW.Origins,
-		CORSOrigins: p.cfg.MEW.Origins, Logger: p.log, Invited: p.mewInvited,
+		CORSOrigins: p.cfg.MEW.Origins, Logger: p.log, Invited: p.noticeInvitation,
 	}
 	for _, s := range p.cfg.MEW.Spaces {
-		space, err := p.src.MEWSpace(s)
+		space, err := p.src.LoadMEWSpace(s)
 		if err != nil {
 			return nil, fmt.Errorf("space %s: %w", s.ID, err)
 		}
@@ -57,36 +58,36 @@ func newMew(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, e
 	return &mewService{Bridge: b, gateway: g}, nil
 }
 
-// mewInvited tells the owner of an invite that named an address: whoever sends the invitation needs the token, which
-// the inviter has.
-func (p *Process) mewInvited(i gateway.Invitation) store.Change {
+// noticeInvitation returns the notice to the owner about an invitation to an e-mail address. The gateway does not send
+// mail: the inviter, who has the token, must send the invitation.
+func (p *Process) noticeInvitation(i gateway.Invitation) store.Change {
 	return p.notices.Change(notify.Notice{
 		Kind: "mew-invited", Title: "somebody was invited to a MEW space", At: time.Now(),
 		Text: fmt.Sprintf("%s to space %s, invitation for %s, %s", i.Participant, i.Space, i.Email, i.URL),
 	})
 }
 
-// socketURL is where WebSockets reach the listener.
+// socketURL returns the WebSocket URL for the listener's base URL.
 func socketURL(base string) string {
 	return "ws" + strings.TrimPrefix(base, "http")
 }
 
-// Mount adds what MEW clients call, where a space is hosted.
+// Mount adds the routes for MEW clients if this process hosts a space.
 func (m *mewService) Mount(e *echo.Echo) {
 	if m.gateway != nil {
 		mew.Mount(e, m.gateway)
 	}
 }
 
-// Operations returns the owner API of both sides.
+// Operations returns the operations of the owner API for the spaces and the links.
 func (m *mewService) Operations() []owner.Operation {
 	return mew.Operations(m.gateway, m.Bridge)
 }
 
-// MountPage adds the spaces of both sides to the owner's page.
+// MountPage adds the hosted and the joined spaces to the owner's page.
 func (m *mewService) MountPage(pages *httpapi.Pages) { mew.MountPages(pages, m.gateway, m.Bridge) }
 
-// Run hosts the spaces and keeps the links until ctx ends.
+// Run runs the spaces and the links until ctx ends.
 func (m *mewService) Run(ctx context.Context) error {
 	all, ctx := errgroup.WithContext(ctx)
 	all.Go(func() error { return m.Bridge.Run(ctx) })

@@ -14,13 +14,14 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// secretTime and secretOutput bound the command that gets secrets.
+// secretTime and secretOutput bound the running time and the output of moltspeak.secret_command.
 const (
 	secretTime   = 30 * time.Second
 	secretOutput = 64 << 10
 )
 
-// newMoltSpeak makes the node a MoltSpeak agent, where it serves as one or has links.
+// newMoltSpeak makes the MoltSpeak bridge. It returns nil without a node, or if the configuration has no MoltSpeak
+// endpoint, registry or link.
 func newMoltSpeak(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, error) {
 	c := p.cfg.MoltSpeak
 	if p.node == nil {
@@ -42,11 +43,11 @@ func newMoltSpeak(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Serv
 	if serve {
 		cfg.URL = p.base + "/moltspeak/v0.1"
 	}
-	for _, d := range p.joined {
+	for _, d := range p.directories {
 		cfg.Directories = append(cfg.Directories, d)
 	}
 	cfg.OnOtherKey = func(ctx context.Context, address bridge.Address) {
-		p.tell(ctx, notify.Notice{
+		p.notifyOwner(ctx, notify.Notice{
 			Kind: "key-change", Title: "a MoltSpeak agent shows another key than the pinned one, and is refused", At: time.Now(),
 			Text: address.String() + "; agentmesh moltspeak peers", Peer: address.Pseudonym(),
 		})
@@ -58,7 +59,7 @@ func newMoltSpeak(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Serv
 		cfg.Tools = append(cfg.Tools, moltspeak.ToolInfo{Name: t.Name, Description: t.Description, Peers: t.Peers})
 	}
 	if len(c.SecretCommand) > 0 {
-		cfg.Secret = secretCommand(subprocess.Command{Argv: p.src.Argv(c.SecretCommand), MaxOutput: secretOutput})
+		cfg.Secret = newSecretHandler(subprocess.Command{Argv: p.src.ResolveCommand(c.SecretCommand), MaxOutput: secretOutput})
 	}
 	for _, l := range links {
 		cfg.Links, cfg.Tokens[l.Name] = append(cfg.Links, l.Link), l.Token
@@ -66,9 +67,9 @@ func newMoltSpeak(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Serv
 	return moltspeak.New(cfg)
 }
 
-// withMoltSpeak tells MoltSpeak agents on the card where they reach the node, unless they cannot, and by which keys they
-// know it, as flat strings (MS-22, AM-4).
-func (p *Process) withMoltSpeak(card wire.Card, base string) (wire.Card, error) {
+// addMoltSpeakMetadata adds the node's MoltSpeak name, its keys and, if others can reach it, its MoltSpeak URL to the
+// card, as flat strings (MS-22, AM-4). It returns the card unchanged if the node does not serve MoltSpeak.
+func (p *Process) addMoltSpeakMetadata(card wire.Card, base string) (wire.Card, error) {
 	agent, serve := p.cfg.MoltSpeakAgent(card.ID)
 	if !serve {
 		return card, nil
@@ -78,7 +79,7 @@ func (p *Process) withMoltSpeak(card wire.Card, base string) (wire.Card, error) 
 		return card, err
 	}
 	meta, _ := card.Tree.Get("metadata")
-	if isForCard(p.cfg, base, card.Endpoint) {
+	if isPublishable(p.cfg, base, card.Endpoint) {
 		meta = meta.With("moltspeak", wire.Text(base+"/moltspeak/v0.1"))
 	}
 	for _, m := range []struct{ key, value string }{
@@ -90,9 +91,9 @@ func (p *Process) withMoltSpeak(card wire.Card, base string) (wire.Card, error) 
 	return wire.ParseCard(card.Tree.With("metadata", meta), wire.CardRules{AllowHTTP: func(string) bool { return true }})
 }
 
-// secretCommand hands a secret to a command in memory. What the command wrote to standard error is dropped: it may
-// hold the secret.
-func secretCommand(cmd subprocess.Command) func(context.Context, string, wire.Value) (wire.Value, error) {
+// newSecretHandler returns a function that passes a secret to a command on standard input. It drops the command's
+// standard error, which may contain the secret.
+func newSecretHandler(cmd subprocess.Command) func(context.Context, string, wire.Value) (wire.Value, error) {
 	return func(ctx context.Context, from string, p wire.Value) (wire.Value, error) {
 		ctx, cancel := context.WithTimeout(ctx, secretTime)
 		defer cancel()

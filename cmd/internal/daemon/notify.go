@@ -8,8 +8,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// notifier makes what tells the owner.
-func (p *Process) notifier() (*notify.Box, error) {
+// newNotifier makes the store and sender of notices to the owner.
+func (p *Process) newNotifier() (*notify.Box, error) {
 	c := p.cfg.Notify
 	quiet, err := notify.ParseQuiet(c.Quiet, c.Zone)
 	if err != nil {
@@ -21,11 +21,11 @@ func (p *Process) notifier() (*notify.Box, error) {
 	}
 	switch {
 	case len(c.Command) > 0:
-		cfg.Target = notify.Command{Argv: p.src.Argv(c.Command), Format: notify.Format(c.Format)}
+		cfg.Target = notify.Command{Argv: p.src.ResolveCommand(c.Command), Format: notify.Format(c.Format)}
 	case c.Webhook != "":
 		hook := notify.Webhook{URL: c.Webhook, Format: notify.Format(c.Format), HTTP: p.http}
 		if c.SecretFile+c.SecretEnv != "" {
-			if err := p.sign(&hook); err != nil {
+			if err := p.setSecrets(&hook); err != nil {
 				return nil, err
 			}
 		}
@@ -34,8 +34,8 @@ func (p *Process) notifier() (*notify.Box, error) {
 	return notify.New(cfg), nil
 }
 
-// sign gives the webhook its secrets: those of the Standard Webhooks, or a bearer.
-func (p *Process) sign(hook *notify.Webhook) error {
+// setSecrets sets the webhook's secrets: those of Standard Webhooks, or the bearer token for ntfy.
+func (p *Process) setSecrets(hook *notify.Webhook) error {
 	lines, err := p.src.SecretLines(p.cfg.Notify.SecretFile, p.cfg.Notify.SecretEnv)
 	if err != nil {
 		return err
@@ -54,8 +54,8 @@ func (p *Process) sign(hook *notify.Webhook) error {
 	return nil
 }
 
-// tell gives the owner a notice that belongs to no step.
-func (p *Process) tell(ctx context.Context, n notify.Notice) {
+// notifyOwner stores a notice to the owner by itself, not as part of a step. It logs an error.
+func (p *Process) notifyOwner(ctx context.Context, n notify.Notice) {
 	if err := p.store.Records().Apply(ctx, []store.Change{p.notices.Change(n)}, n.At); err != nil {
 		p.log.ErrorContext(ctx, "store notice", "err", err)
 	}

@@ -15,12 +15,12 @@ import (
 //go:embed page/*.html
 var pageFiles embed.FS
 
-// mountPages puts the owner's page together: the node's part, the links, and what bridges add.
+// mountPages mounts the owner's page: the node's part, the links, and the pages of bridges.
 func (p *Process) mountPages() {
 	pages := p.owner.Pages()
 	if p.node != nil {
 		web.Mount(pages, p.node.OwnerAPI(), p.log)
-	} else { // a directory alone has no owner's agent to show
+	} else { // a process without a node shows only links
 		pages.Group().GET("/", func(c echo.Context) error { return httpapi.Done(c, "links", "") })
 	}
 	p.mountLinksPage(pages)
@@ -31,10 +31,10 @@ func (p *Process) mountPages() {
 	}
 }
 
-// linksView is what the page about links shows.
+// linksView is the data of the page about links.
 type linksView struct {
 	Links  []bridge.LinkStatus
-	Tested *LinkTest // the outcome of a test that was asked for
+	Tested *LinkTest // the result of a test, if the owner asked for one
 }
 
 func (p *Process) mountLinksPage(pages *httpapi.Pages) {
@@ -52,7 +52,7 @@ func (p *Process) mountLinksPage(pages *httpapi.Pages) {
 		if err != nil {
 			return err
 		}
-		b := p.bridgeOf(form.Get("link"))
+		b := p.findBridge(form.Get("link"))
 		if b == nil {
 			return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: "there is no such link"}
 		}
@@ -64,8 +64,8 @@ func (p *Process) mountLinksPage(pages *httpapi.Pages) {
 	})
 }
 
-// bridgeOf returns the bridge that has the link, nil where none does.
-func (p *Process) bridgeOf(link string) bridge.Service {
+// findBridge returns the bridge with the named link, or nil.
+func (p *Process) findBridge(link string) bridge.Service {
 	for _, b := range p.bridges {
 		for _, l := range b.Links() {
 			if l.Name == link {

@@ -1,6 +1,6 @@
-// Package daemon has one process on one data directory: it makes and connects the services that the configuration asks
-// for, listens, mounts their operations on the owner API, and stops them in order. A command reaches the owner API through
-// its [Client], of a process that serves or of one made for the call.
+// Package daemon runs one process on one data directory. A [Process] makes and connects the services in the
+// configuration, listens, mounts their operations on the owner API, and stops them in order. A command calls the owner
+// API through a [Client], either of a running serve or of a Process that is made for the call.
 package daemon
 
 import (
@@ -40,10 +40,11 @@ import (
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
-// SendWait is how long a command waits for an answer: the time a peer has for it, and some for the way (AM-32).
+// SendWait is how long a command waits for an answer, in seconds: the time that a peer has to answer, and some time for
+// the delivery (AM-32).
 const SendWait = 40
 
-// Process is everything that runs on one data directory, made and connected here and nowhere else.
+// Process holds everything that runs on one data directory. This package alone makes and connects the services.
 type Process struct {
 	cfg     config.Config
 	src     config.Source
@@ -51,30 +52,30 @@ type Process struct {
 	log     *slog.Logger
 	metrics *httpapi.Metrics
 	home    datadir.Dir
-	release func() // of the pid file
+	release func() // removes the pid file
 	secrets datadir.Secrets
 
-	passphrase func() ([]byte, error) // of the key files; whoever types it types it once
+	passphrase func() ([]byte, error) // of the key files; it prompts the user at most once
 
-	db       *bolt.Store
-	store    *store.Observed // what the services use: db, reporting what they commit
-	http     *client.HTTP
-	edge     *httpapi.Server
-	certs    *certs.Source // of a serve, nil where the listener speaks plain HTTP
-	plain    net.Listener  // beside one with TLS, nil where there is none
-	owner    *httpapi.Owner
-	registry *directory.Registry // nil without the role
-	mirror   string              // what the registry follows, "" if it is no mirror
-	node     *node.Node          // nil without the role
-	notices  *notify.Box
-	audit    *acl.Audit
-	joined   []*client.Directory // what the node joins and asks
-	bridges  []bridge.Service
-	base     string         // URL under which others reach the listener
-	events   *calendar.Book // nil where the owner has no calendar
+	db          *bolt.Store
+	store       *store.Observed // db for the services, with callbacks on commits
+	http        *client.HTTP
+	edge        *httpapi.Server
+	certs       *certs.Source // of a serve; nil if the listener speaks plain HTTP
+	plain       net.Listener  // the plain HTTP listener beside one with TLS; nil if not configured
+	owner       *httpapi.Owner
+	registry    *directory.Registry // nil without the role directory
+	mirror      string              // URL of the directory that the registry mirrors, or ""
+	node        *node.Node          // nil without the role node
+	notices     *notify.Box
+	audit       *acl.Audit
+	directories []*client.Directory // the directories that the node joins and searches
+	bridges     []bridge.Service
+	base        string         // URL under which others reach the listener
+	events      *calendar.Book // nil if the owner has no calendar
 }
 
-// Build is what a version of the program says.
+// Build describes the version of the program.
 type Build struct {
 	Version  string `json:"version"`
 	Commit   string `json:"commit,omitempty"`
@@ -84,19 +85,19 @@ type Build struct {
 	Platform string `json:"platform"`
 }
 
-// Options says what a process works on.
+// Options configures a process.
 type Options struct {
 	Config     config.Config
 	Source     config.Source
 	Dir        datadir.Dir
-	Mirror     string // base URL of the directory that the one of this process follows, "" for none
+	Mirror     string // base URL of the directory that the directory of this process mirrors, or ""
 	Build      Build
-	Passphrase func() ([]byte, error)           // of the key files
+	Passphrase func() ([]byte, error)           // returns the passphrase of the key files
 	Note       func(format string, args ...any) // tells the user that the process waits
 	Logger     *slog.Logger
 }
 
-// open takes the data directory for this process and opens its database.
+// open locks the data directory for this process and opens its database.
 func open(ctx context.Context, o Options) (*Process, error) {
 	h, err := datadir.Open(string(o.Dir))
 	if err != nil {
@@ -106,8 +107,8 @@ func open(ctx context.Context, o Options) (*Process, error) {
 		cfg: o.Config, src: o.Source, build: o.Build, home: h, log: o.Logger, metrics: httpapi.NewMetrics(o.Build.Version),
 		mirror: o.Mirror, passphrase: sync.OnceValues(o.Passphrase),
 	}
-	if h.LostDatabase() {
-		p.log.Warn("the database is missing: a new one is made, which knows nothing of what happened before", "path", h.Path(datadir.FileDatabase))
+	if h.HasLostDatabase() {
+		p.log.Warn("the database is missing, so a new, empty one is made", "path", h.Path(datadir.FileDatabase))
 	}
 	p.db, p.release, err = h.OpenStore(ctx, bolt.Config{
 		Logger: p.log, MinFree: offBelowOne(int64(o.Config.MinFreeDisk)), Committed: commitMetrics(p.metrics),
@@ -116,23 +117,24 @@ func open(ctx context.Context, o Options) (*Process, error) {
 		return nil, err
 	}
 	p.store = store.Observe(p.db)
-	storeMetrics(p.metrics, p.db)
+	addStoreGauges(p.metrics, p.db)
 	return p, nil
 }
 
-// Close lets go of the data directory.
+// Close closes the database and releases the data directory.
 func (p *Process) Close() error {
 	if p.http != nil {
 		p.http.Close()
 	}
 	if p.plain != nil {
-		_ = p.plain.Close() // served or not, it goes
+		_ = p.plain.Close() // Serve may have closed it already
 	}
-	p.release() // before the lock goes, after which the pid file is somebody else's
+	p.release() // before the database unlocks: afterwards another process may own the pid file
 	return p.store.Close()
 }
 
-// assemble makes the services of a process that is reached at base, and their routes. Nothing runs yet.
+// assemble makes the services and mounts their routes. base is the URL under which others reach the process. It starts
+// nothing.
 func (p *Process) assemble(ctx context.Context, base string) error {
 	p.base = base
 	p.http = client.NewHTTP(client.HTTPConfig{
@@ -141,7 +143,7 @@ func (p *Process) assemble(ctx context.Context, base string) error {
 	_, exempt := p.cfg.Exempt()
 	p.edge = httpapi.New(httpapi.Config{
 		Local: !p.cfg.Public(), PublicURL: p.cfg.PublicURL, TLS: p.tlsConfig(),
-		TrustedProxies: p.cfg.Network.TrustedProxies.Listed(), ProxyHere: p.cfg.ProxyHere(),
+		TrustedProxies: p.cfg.Network.TrustedProxies.Prefixes(), ProxyHere: p.cfg.TrustsLocalProxy(),
 		CORSOrigins: p.cfg.Network.CORSOrigins, RequestsPerMinute: offBelowOne(p.cfg.Limits.RequestsPerMinute), Exempt: exempt,
 		MaxConns: offBelowOne(p.cfg.Network.MaxConnections), MaxConnsPerAddr: offBelowOne(p.cfg.Network.MaxConnectionsPerAddress),
 		Version: p.build.Version, Logger: p.log, Metrics: p.metrics,
@@ -163,7 +165,7 @@ func (p *Process) assemble(ctx context.Context, base string) error {
 		}
 	}
 	var err error
-	if p.notices, err = p.notifier(); err != nil {
+	if p.notices, err = p.newNotifier(); err != nil {
 		return exit.Fail(exit.Config, fmt.Errorf("notify: %w", err))
 	}
 	if p.cfg.Has(config.RoleDirectory) {
@@ -174,7 +176,7 @@ func (p *Process) assemble(ctx context.Context, base string) error {
 			return err
 		}
 	}
-	if p.node == nil { // else the node did
+	if p.node == nil { // a node does this by itself
 		p.store.OnCommit(p.notices.OnCommit)
 		owner.Mount(p.owner.Group(), owner.AuditOperations(p.audit)...)
 		owner.Mount(p.owner.Group(), p.statusOperations()...)
@@ -182,7 +184,7 @@ func (p *Process) assemble(ctx context.Context, base string) error {
 	return p.addBridges()
 }
 
-// OwnDirectory is the name by which the node remembers the directory in its own process.
+// OwnDirectory is the alias of the directory in the node's own process.
 const OwnDirectory = "own"
 
 func (p *Process) addDirectory(base string) {
@@ -217,13 +219,13 @@ func (p *Process) addNode(ctx context.Context, base string) error {
 	if err != nil {
 		return err
 	}
-	if card, err = p.withMoltSpeak(card, base); err != nil {
+	if card, err = p.addMoltSpeakMetadata(card, base); err != nil {
 		return err
 	}
-	if p.joined, err = p.directories(base + "/v1"); err != nil {
+	if p.directories, err = p.newDirectories(base + "/v1"); err != nil {
 		return err
 	}
-	routes, err := p.routes()
+	routes, err := p.newRoutes()
 	if err != nil {
 		return err
 	}
@@ -231,7 +233,7 @@ func (p *Process) addNode(ctx context.Context, base string) error {
 	if err != nil {
 		return err
 	}
-	schemas, err := p.schemas()
+	schemas, err := p.compileSchemas()
 	if err != nil {
 		return err
 	}
@@ -242,11 +244,11 @@ func (p *Process) addNode(ctx context.Context, base string) error {
 	exempt, _ := p.cfg.Exempt()
 	p.node, err = node.New(ctx, node.Config{
 		CredentialOf: credentialOf,
-		Store:        p.store, Directories: p.joined, Relay: p.relay(), Credential: p.secrets.Credential, HTTP: p.http,
+		Store:        p.store, Directories: p.directories, Relay: p.mailboxDirectory(), Credential: p.secrets.Credential, HTTP: p.http,
 		Window:   client.Window{Past: p.cfg.Window.Past, Future: p.cfg.Window.Future},
-		Identity: node.Identity{Key: p.secrets.Key, Card: card}, Age: append([]*signing.PrivateKey{p.secrets.Age}, p.secrets.AgesBefore...),
+		Identity: node.Identity{Key: p.secrets.Key, Card: card}, Age: append([]*signing.PrivateKey{p.secrets.Age}, p.secrets.OldAges...),
 		Policy: p.cfg.Policy(), Outbound: p.cfg.Outbound(), Rates: p.cfg.Rates(), Exempt: exempt,
-		Routes: scheduled(scheduler, routes), Schemas: schemas, Notices: p.notices, Audit: p.audit, Agreed: p.events,
+		Routes: prependCalendar(scheduler, routes), Schemas: schemas, Notices: p.notices, Audit: p.audit, Agreed: p.events,
 		SyncDeadline: p.cfg.Timeouts.Sync, HookTimeout: p.cfg.Timeouts.Hook, HoldFor: p.cfg.Timeouts.Hold, RemindAfter: offBelowOne(p.cfg.Timeouts.Remind),
 		Idle: p.cfg.Conversations.Idle, Retention: p.cfg.Conversations.Retention, MaxKept: p.cfg.Conversations.MaxKept,
 		MaxBytes: p.cfg.Conversations.MaxBytes, PersonalData: personal.Types, SaveKey: p.saveKey, RetiredKey: p.retiredKey, FirstKey: p.firstKey, Logger: p.log, Metrics: p.metrics,
@@ -275,14 +277,14 @@ func (p *Process) addNode(ctx context.Context, base string) error {
 	return nil
 }
 
-// directories returns the directories that the node joins: the configured ones, or its own. Its own is reached in
-// this process, so that it works before the listener answers and behind any proxy.
-func (p *Process) directories(own string) ([]*client.Directory, error) {
-	invite, err := p.invite()
+// newDirectories returns clients for the directories that the node joins: the configured ones, or its own. The node calls
+// its own directory in this process, so that the calls work before the listener answers and behind any proxy.
+func (p *Process) newDirectories(own string) ([]*client.Directory, error) {
+	invite, err := p.readInvite()
 	if err != nil {
 		return nil, err
 	}
-	urls := p.cfg.Joined()
+	urls := p.cfg.DirectoryURLs()
 	if len(urls) == 0 && p.registry != nil {
 		urls = []string{own}
 	}
@@ -295,40 +297,41 @@ func (p *Process) directories(own string) ([]*client.Directory, error) {
 		d := client.NewDirectory(u, p.http, inside)
 		d.Invite = invite
 		if inside != nil {
-			d.Alias = OwnDirectory // its URL changes with --listen and public_url
+			d.Alias = OwnDirectory // the URL changes with --listen and public_url
 		}
 		out = append(out, d)
 	}
 	return out, nil
 }
 
-// relay is the directory that has the node's mailbox: the first one that it joins.
-func (p *Process) relay() *client.Directory {
-	if p.cfg.ViaRelay == "" || len(p.joined) == 0 {
+// mailboxDirectory returns the directory with the node's mailbox, which is the first that the node joins, or nil if the
+// node has no mailbox.
+func (p *Process) mailboxDirectory() *client.Directory {
+	if p.cfg.ViaRelay == "" || len(p.directories) == 0 {
 		return nil
 	}
-	return p.joined[0]
+	return p.directories[0]
 }
 
-func (p *Process) invite() (client.Credential, error) {
+func (p *Process) readInvite() (client.Credential, error) {
 	if p.cfg.InviteFile == "" {
 		return "", nil
 	}
-	data, err := os.ReadFile(p.src.Beside(p.cfg.InviteFile))
+	data, err := os.ReadFile(p.src.ResolvePath(p.cfg.InviteFile))
 	if err != nil {
 		return "", exit.Fail(exit.Config, fmt.Errorf("read invite_file: %w", err))
 	}
 	return client.Credential(strings.TrimSpace(string(data))), nil
 }
 
-// saveKey keeps a rotated key, encrypted as the old one was, and the card that has it.
+// saveKey saves a new signing key after a rotation, encrypted if the old one was, and the card with the new key.
 func (p *Process) saveKey(key *signing.PrivateKey, card wire.Value) error {
 	var passphrase []byte
-	asked := func() (text []byte, err error) {
+	ask := func() (text []byte, err error) {
 		passphrase, err = p.passphrase()
 		return passphrase, err
 	}
-	old, err := p.home.Secrets(asked) // asks for the passphrase only where there is one
+	old, err := p.home.Secrets(ask) // calls ask only if a key is encrypted
 	if err != nil {
 		return err
 	}
@@ -338,18 +341,18 @@ func (p *Process) saveKey(key *signing.PrivateKey, card wire.Value) error {
 	return p.home.SaveCard(card)
 }
 
-// retiredKey reads a signing key from before a rotation.
+// retiredKey reads a signing key that was rotated.
 func (p *Process) retiredKey(fingerprint string) (*signing.PrivateKey, error) {
 	_, digits, _ := strings.Cut(fingerprint, ":")
 	return signing.ReadKeyFile(p.home.RetiredKey(digits), p.passphrase)
 }
 
-// firstKey reads the signing key that an agent id is derived from, if it was kept when it was rotated.
+// firstKey reads the signing key from which an agent id is derived, if it is among the retired keys.
 func (p *Process) firstKey(id wire.AgentID) (*signing.PrivateKey, error) {
 	return signing.ReadKeyFile(p.home.RetiredKey(id.KeyDigits()), p.passphrase)
 }
 
-// operations returns the part of the owner API that is about the process, not about a service.
+// operations returns the operations of the owner API that concern the process and not one of its services.
 func (p *Process) operations() []owner.Operation {
 	return slices.Concat(p.backupOperations(), p.probeOperations(), []owner.Operation{
 		owner.Raw(http.MethodGet, "/certificate", owner.Read, p.ownerCertificate),
@@ -373,12 +376,12 @@ func (p *Process) ownerCard(c echo.Context) error {
 	}
 	var last error = wire.ErrNoAgent
 	var unproven wire.Value
-	for _, d := range p.joined {
+	for _, d := range p.directories {
 		card, err := d.Card(ctx, id)
 		switch {
 		case err == nil && client.CheckCardID(card, time.Now()) == nil:
 			return httpapi.Raw(c, http.StatusOK, card.JSON())
-		case err == nil && unproven.IsNull(): // gives way to a card of a later directory that proves the id (AM-86)
+		case err == nil && unproven.IsNull(): // a later directory may have a card that proves the id (AM-86)
 			unproven = card
 		case err != nil && !errors.Is(err, client.ErrUnknownAgent):
 			last = wire.ErrNoDirectory.Because(err)
@@ -390,7 +393,7 @@ func (p *Process) ownerCard(c echo.Context) error {
 	return last
 }
 
-// Deliver works on the outbox for the length of one command. The returned function stops it and waits for it.
+// Deliver delivers the outbox in the background during one command, until the caller calls stop. stop waits for the end.
 func (p *Process) Deliver(ctx context.Context) (stop func()) {
 	if p.node == nil {
 		return func() {}
@@ -401,8 +404,8 @@ func (p *Process) Deliver(ctx context.Context) (stop func()) {
 	return func() { cancel(); running.Wait() }
 }
 
-// Attempted waits, as long as a command waits for an answer, until deliver has tried what is due.
-func (p *Process) Attempted(ctx context.Context) {
+// AwaitAttempts waits until [Process.Deliver] has attempted every due outbox entry, but no longer than [SendWait].
+func (p *Process) AwaitAttempts(ctx context.Context) {
 	if p.node == nil {
 		return
 	}
@@ -411,7 +414,8 @@ func (p *Process) Attempted(ctx context.Context) {
 	p.node.AwaitAttempts(ctx)
 }
 
-// offBelowOne turns the 0 that switches a limit off here into the negative number that does so below.
+// offBelowOne turns 0, which switches a limit off in the configuration, into the negative number that switches it off in
+// the services.
 func offBelowOne[T int | int64 | time.Duration](n T) T {
 	if n == 0 {
 		return -1
@@ -419,22 +423,22 @@ func offBelowOne[T int | int64 | time.Duration](n T) T {
 	return n
 }
 
-// Init makes a new agent.
+// Init makes a new agent in the data directory, unless it has one.
 func Init(ctx context.Context, o Options, passphrase []byte) error {
-	p, err := open(ctx, o) // so that two at once do not make two agents
+	p, err := open(ctx, o) // locks the directory, so that two commands cannot make two agents
 	if err != nil {
 		return err
 	}
-	return errors.Join(p.initialise(passphrase, localBase(o.Config)), p.Close())
+	return errors.Join(p.createAgent(passphrase, configuredBase(o.Config)), p.Close())
 }
 
 // OwnerAPI returns the listener of the owner API.
 func (p *Process) OwnerAPI() *httpapi.Owner { return p.owner }
 
-// AgentID returns the id of the node.
+// AgentID returns the agent id of the node. The process must have one.
 func (p *Process) AgentID() wire.AgentID { return p.node.ID() }
 
-// auditOperator writes what the operator of the directory did into the audit log.
+// auditOperator returns the audit entry for a decision of the directory's operator.
 func (p *Process) auditOperator(d directory.Decision) store.Change {
 	entry := acl.AuditEntry{At: d.At, Kind: acl.AuditOperator, Subject: d.Subject, By: d.By, Choice: acl.Choice(d.Choice), Note: d.Note}
 	if strings.HasPrefix(d.Choice, "token-") {
@@ -443,5 +447,5 @@ func (p *Process) auditOperator(d directory.Decision) store.Change {
 	return p.audit.Change(entry)
 }
 
-// Listener returns the routes of the listener that is open to others.
+// Listener returns the handler of the listener that others reach.
 func (p *Process) Listener() http.Handler { return p.edge.Internal() }

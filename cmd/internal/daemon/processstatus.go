@@ -14,7 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// processStatus returns the part of the status that is about the process, whatever its roles are.
+// processStatus returns the part of the status that every process has, whatever its roles are.
 func (p *Process) processStatus(ctx context.Context) httpapi.ProcessStatus {
 	s := httpapi.ProcessStatus{Roles: p.cfg.Roles, Profile: "local", URL: p.base, Parts: p.edge.Parts(ctx), Clients: p.edge.Clients()}
 	if p.cfg.Public() {
@@ -23,13 +23,14 @@ func (p *Process) processStatus(ctx context.Context) httpapi.ProcessStatus {
 	return s
 }
 
-// statusOperations returns the status of a process without a node. A node serves its own, with that of the process in it.
+// statusOperations returns the status operation of a process without a node. A node has its own status operation, which
+// includes the status of the process.
 func (p *Process) statusOperations() []owner.Operation {
 	started := time.Now()
 	return []owner.Operation{
 		owner.Raw(http.MethodGet, "/status", owner.Read, func(c echo.Context) error {
 			ctx := c.Request().Context()
-			told, err := p.notices.Status(ctx, time.Now())
+			notices, err := p.notices.Status(ctx, time.Now())
 			if err != nil {
 				return err
 			}
@@ -42,17 +43,18 @@ func (p *Process) statusOperations() []owner.Operation {
 				Started time.Time     `json:"started"`
 				Store   string        `json:"store"`
 				Notify  notify.Status `json:"notify"`
-			}{p.processStatus(ctx), started, store, told})
+			}{p.processStatus(ctx), started, store, notices})
 		}),
 	}
 }
 
-// ClientProbe is the secret of a request whose client the owner wants to know.
+// ClientProbe is the secret with which doctor marks its request to the public URL.
 type ClientProbe struct {
 	Probe string `json:"probe"`
 }
 
-// probeOperations lets the owner find out which client the process sees of a request that comes through the public URL.
+// probeOperations returns the operations with which the owner finds out which client address the process sees for a
+// request through the public URL.
 func (p *Process) probeOperations() []owner.Operation {
 	return []owner.Operation{
 		owner.Raw(http.MethodPost, "/clients/probes", owner.Decide, func(c echo.Context) error {
@@ -68,7 +70,7 @@ func (p *Process) probeOperations() []owner.Operation {
 	}
 }
 
-// SeenClient is what the process saw of the request that doctor sent to the public URL.
+// SeenClient is the client address that the process saw for a request with a [ClientProbe].
 type SeenClient struct {
 	Seen    bool       `json:"seen"`
 	Unknown bool       `json:"unknown"`

@@ -14,7 +14,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// addCalendar makes what answers from the owner's calendars, nil where there is none.
+// addCalendar makes the scheduler for the owner's calendars, and sets p.events. It returns nil if no calendar is
+// configured.
 func (p *Process) addCalendar() (*calendar.Scheduler, error) {
 	c := p.cfg.Calendar
 	if !c.On() {
@@ -23,7 +24,7 @@ func (p *Process) addCalendar() (*calendar.Scheduler, error) {
 	book := calendar.BookConfig{Records: p.store.Records(), Failed: p.eventNotWritten, Logger: p.log}
 	var sources []calendar.Source
 	for _, f := range c.Files {
-		sources = append(sources, calendar.Files{Path: p.src.Beside(f)})
+		sources = append(sources, calendar.Files{Path: p.src.ResolvePath(f)})
 	}
 	if c.URL != "" {
 		password, err := p.src.Secret("calendar", c.PasswordFile, c.PasswordEnv)
@@ -38,7 +39,7 @@ func (p *Process) addCalendar() (*calendar.Scheduler, error) {
 		book.Writer = dav
 	}
 	if c.Folder != "" {
-		book.Writer = calendar.Folder{Path: p.src.Beside(c.Folder)}
+		book.Writer = calendar.Folder{Path: p.src.ResolvePath(c.Folder)}
 	}
 	p.events = calendar.NewBook(book)
 	zone, err := calendar.ParseZone(c.Zone)
@@ -65,16 +66,16 @@ func (p *Process) doForOwner(req *http.Request) (*http.Response, error) {
 	return p.http.Do(req.Context(), client.Owner, req)
 }
 
-// eventNotWritten tells the owner that an agreed event did not reach the calendar; it is tried again.
+// eventNotWritten notifies the owner that an agreed event was not written to the calendar. The book tries again.
 func (p *Process) eventNotWritten(ctx context.Context, e calendar.Event, _ error) {
-	p.tell(ctx, notify.Notice{
+	p.notifyOwner(ctx, notify.Notice{
 		Kind: "calendar", Title: "an agreed event could not be written to the calendar", At: time.Now(),
 		Text: e.Start.Format("Mon 2 Jan 2006 15:04 -07:00") + "; it is tried again",
 	})
 }
 
-// scheduled puts the calendar before the hooks.
-func scheduled(s *calendar.Scheduler, hooks []node.Route) []node.Route {
+// prependCalendar puts the route of the calendar before the hooks. It returns the hooks if s is nil.
+func prependCalendar(s *calendar.Scheduler, hooks []node.Route) []node.Route {
 	if s == nil {
 		return hooks
 	}

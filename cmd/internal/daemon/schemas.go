@@ -12,18 +12,18 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// schemas holds payloads of custom intents to the owner's JSON Schemas (AM-70).
-type schemas map[wire.Intent]*jsonschema.Schema
+// payloadSchemas are the owner's JSON Schemas for payloads of custom intents (AM-70).
+type payloadSchemas map[wire.Intent]*jsonschema.Schema
 
-var _ node.PayloadSchemas = schemas{}
+var _ node.PayloadSchemas = payloadSchemas{}
 
-// schemas compiles the configured files. They may refer to other files beside them, never to the network.
-func (p *Process) schemas() (schemas, error) {
-	out := schemas{}
+// compileSchemas compiles the configured files. Schemas may refer to other files, but never to the network.
+func (p *Process) compileSchemas() (payloadSchemas, error) {
+	out := payloadSchemas{}
 	for i, s := range p.cfg.Schemas {
 		compiler := jsonschema.NewCompiler()
 		compiler.AssertFormat()
-		compiled, err := compiler.Compile(p.src.Beside(s.File))
+		compiled, err := compiler.Compile(p.src.ResolvePath(s.File))
 		if err != nil {
 			return nil, exit.Fail(exit.Config, fmt.Errorf("schemas[%d]: %w", i, err))
 		}
@@ -32,9 +32,9 @@ func (p *Process) schemas() (schemas, error) {
 	return out, nil
 }
 
-// Check says why a payload does not fit its intent's schema. The schema's own words are for the log: they quote
-// the payload.
-func (s schemas) Check(intent wire.Intent, payload wire.Value) error {
+// Check returns an error if a payload does not fit the schema of its intent. The error quotes the payload, so it is only
+// for the log.
+func (s payloadSchemas) Check(intent wire.Intent, payload wire.Value) error {
 	schema, ok := s[intent]
 	if !ok {
 		return nil

@@ -10,11 +10,11 @@ import (
 	"github.com/agentmesh/agentmesh/node/hook"
 )
 
-// routes makes the hooks.
-func (p *Process) routes() ([]node.Route, error) {
+// newRoutes makes the routes to the hooks in the configuration.
+func (p *Process) newRoutes() ([]node.Route, error) {
 	var out []node.Route
 	for i, h := range p.cfg.Hooks {
-		handler, err := p.handler(h)
+		handler, err := p.newHandler(h)
 		if err != nil {
 			return nil, exit.Fail(exit.Config, fmt.Errorf("hooks[%d]: %w", i, err))
 		}
@@ -23,11 +23,11 @@ func (p *Process) routes() ([]node.Route, error) {
 	return out, nil
 }
 
-// handler makes the agent behind a hook; nil is the inbox.
-func (p *Process) handler(h config.Hook) (hook.Handler, error) {
+// newHandler makes the handler of a hook. A nil handler means the inbox.
+func (p *Process) newHandler(h config.Hook) (hook.Handler, error) {
 	switch {
 	case len(h.Exec) > 0:
-		return hook.Exec{Argv: p.src.Argv(h.Exec), Logger: p.log}, nil
+		return hook.Exec{Argv: p.src.ResolveCommand(h.Exec), Logger: p.log}, nil
 	case h.Webhook != "":
 		lines, err := p.src.SecretLines(h.SecretFile, h.SecretEnv)
 		if err != nil {

@@ -20,10 +20,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi/certs"
 )
 
-// What the process does about TLS: where it is configured, certs has the certificate, the edge ends TLS with it, and
-// a second listener answers plain HTTP.
-
-// newCertificate returns the source of the listener's certificate, nil where a proxy ends TLS.
+// newCertificate returns the source of the listener's certificate, or nil if the listener speaks plain HTTP because a
+// proxy ends TLS.
 func (p *Process) newCertificate() (*certs.Source, error) {
 	t := p.cfg.TLS
 	if !t.On() {
@@ -37,7 +35,7 @@ func (p *Process) newCertificate() (*certs.Source, error) {
 	if t.ACME {
 		return certs.ACME(certs.ACMEConfig{
 			Host: host, Authority: t.Authority, Contact: t.Contact, Dir: p.home.Path(ACMEFolder(t.Authority)), Plain: t.PlainListen != "",
-			Transport: ownerCalls{p}, Logger: p.log, UserAgent: "agentmesh/" + p.build.Version,
+			Transport: ownerTransport{p}, Logger: p.log, UserAgent: "agentmesh/" + p.build.Version,
 		}), nil
 	}
 	s, err := certs.Files(host, t.CertFile, t.KeyFile, p.log)
@@ -50,8 +48,8 @@ func (p *Process) newCertificate() (*certs.Source, error) {
 	return s, nil
 }
 
-// ACMEFolder is the folder of a certificate authority in the data directory. Each authority has its own, so that a
-// certificate of a trial authority is not used after the owner changes to another one.
+// ACMEFolder returns the folder of the data directory for the account and the certificate of an authority. Each authority
+// has its own folder, so that the certificate of a staging authority is not used after the authority has changed.
 func ACMEFolder(authority string) string {
 	name := "unnamed"
 	if u, err := url.Parse(authority); err == nil && u.Host != "" {
@@ -60,14 +58,14 @@ func ACMEFolder(authority string) string {
 	return filepath.Join(datadir.DirACME, name)
 }
 
-// ownerCalls are calls of a process to a URL that the owner configured.
-type ownerCalls struct{ p *Process }
+// ownerTransport calls URLs that the owner configured.
+type ownerTransport struct{ p *Process }
 
-func (o ownerCalls) RoundTrip(req *http.Request) (*http.Response, error) {
+func (o ownerTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return o.p.http.Do(req.Context(), client.Owner, req)
 }
 
-// tlsConfig is for the listener, nil where it speaks plain HTTP.
+// tlsConfig returns the TLS configuration of the listener, or nil if the listener speaks plain HTTP.
 func (p *Process) tlsConfig() *tls.Config {
 	if p.certs == nil {
 		return nil
@@ -75,7 +73,7 @@ func (p *Process) tlsConfig() *tls.Config {
 	return p.certs.Config()
 }
 
-// watchCertificate shows to health, metrics and owner how the certificate is.
+// watchCertificate adds the state of the certificate to the metrics and the health document.
 func (p *Process) watchCertificate() {
 	p.metrics.Gauge("certificate_expires_seconds", "When the listener's certificate ends, in seconds since 1970; NaN if the listener has no certificate.", func() float64 {
 		if p.certs == nil {
@@ -95,12 +93,12 @@ func (p *Process) watchCertificate() {
 	})
 }
 
-// Certificate is what the owner API tells about the listener's certificate.
+// Certificate is the state of the listener's certificate in the owner API.
 type Certificate struct {
 	TLS       bool      `json:"tls"`                 // the listener ends TLS
-	Authority string    `json:"authority,omitempty"` // of whom it is asked, empty for files of the owner's
+	Authority string    `json:"authority,omitempty"` // the ACME authority, or "" for files of the owner
 	NotAfter  time.Time `json:"not_after,omitzero"`
-	Error     string    `json:"error,omitempty"` // of the last attempt to get or replace it
+	Error     string    `json:"error,omitempty"` // of the last attempt to get or replace the certificate
 }
 
 func (p *Process) certificate() Certificate {
@@ -122,13 +120,14 @@ func (p *Process) ownerCertificate(c echo.Context) error {
 	return httpapi.JSON(c, http.StatusOK, p.certificate())
 }
 
-// certificateWithin is how long start-up waits for the first certificate, to say whether it came.
-const certificateWithin = 20 * time.Second
+// certificateWait is how long AwaitCertificate waits.
+const certificateWait = 20 * time.Second
 
-// AwaitCertificate waits for the first certificate of a serve that just started, and returns how it stands.
+// AwaitCertificate waits for the first certificate of a serve that has just started, and returns the state of the
+// certificate.
 func (p *Process) AwaitCertificate(ctx context.Context) Certificate {
 	if p.certs != nil {
-		ctx, cancel := context.WithTimeout(ctx, certificateWithin)
+		ctx, cancel := context.WithTimeout(ctx, certificateWait)
 		defer cancel()
 		p.certs.Await(ctx)
 	}

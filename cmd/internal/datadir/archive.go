@@ -20,23 +20,24 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// An archive is a zip: the manifest, the files of the data directory with their modes, and a consistent copy of the
-// database. A zip can be written without knowing sizes before, so a backup streams. It holds the private keys.
+// An archive is a zip file with the manifest, the files of the data directory with their modes, and a consistent copy
+// of the database. It contains the private keys. A zip can be written without knowing the sizes in advance, so a backup
+// can be streamed.
 
 const fileManifest = "agentmesh-backup.json"
 
-// Manifest says what an archive is.
+// Manifest describes an archive.
 type Manifest struct {
 	Format  int       `json:"format"`
 	AgentID string    `json:"agent_id,omitempty"`
 	Made    time.Time `json:"made"`
-	Version string    `json:"version"`
-	LeftOut []string  `json:"left_out,omitempty"` // of the data directory, with the reason
+	Version string    `json:"version"`            // of the program that made it
+	LeftOut []string  `json:"left_out,omitempty"` // files of the data directory, each with the reason
 }
 
 const archiveFormat = 1
 
-// WriteArchive writes an archive of the data directory to w. version is that of the program.
+// WriteArchive writes an archive of the data directory to w. version is the version of the program.
 func (h Dir) WriteArchive(ctx context.Context, w io.Writer, s store.Store, version string) error {
 	z := zip.NewWriter(w)
 	card, err := h.Card()
@@ -48,19 +49,19 @@ func (h Dir) WriteArchive(ctx context.Context, w io.Writer, s store.Store, versi
 		return fmt.Errorf("read the data directory: %w", err)
 	}
 	defer root.Close()
-	held, err := h.contents(root)
+	content, err := collectFiles(root)
 	if err != nil {
 		return err
 	}
-	about, err := json.Marshal(Manifest{archiveFormat, card.GetStr("agent_id"), time.Now().UTC(), version, held.leftOut})
+	about, err := json.Marshal(Manifest{archiveFormat, card.GetStr("agent_id"), time.Now().UTC(), version, content.leftOut})
 	if err != nil {
 		return fmt.Errorf("write manifest: %w", err)
 	}
 	if err := add(z, fileManifest, 0o600, bytes.NewReader(about)); err != nil {
 		return err
 	}
-	for _, name := range held.files {
-		if err := addFile(z, root, name); err != nil && !errors.Is(err, fs.ErrNotExist) { // gone meanwhile is fine
+	for _, name := range content.files {
+		if err := addFile(z, root, name); err != nil && !errors.Is(err, fs.ErrNotExist) { // a file may have been deleted meanwhile
 			return err
 		}
 	}
@@ -74,7 +75,7 @@ func (h Dir) WriteArchive(ctx context.Context, w io.Writer, s store.Store, versi
 	return z.Close()
 }
 
-// addFile copies a file with its mode. One that grows meanwhile is cut at what a backup takes of all of them.
+// addFile copies a file with its mode. It copies at most maxOwnBytes, in case the file grows meanwhile.
 func addFile(z *zip.Writer, root *os.Root, name string) error {
 	f, err := root.Open(name)
 	if err != nil {
@@ -101,7 +102,7 @@ func add(z *zip.Writer, name string, mode fs.FileMode, r io.Reader) error {
 	return nil
 }
 
-// CopyArchive copies an archive, through lock where there is one.
+// CopyArchive copies an archive to w, and encrypts it if lock is not nil.
 func CopyArchive(w io.Writer, archive io.Reader, lock *signing.AgeFile) error {
 	if lock == nil {
 		_, err := io.Copy(w, archive)
@@ -112,12 +113,13 @@ func CopyArchive(w io.Writer, archive io.Reader, lock *signing.AgeFile) error {
 		return err
 	}
 	if _, err := io.Copy(sealed, archive); err != nil {
-		return err // not closed: half an archive must not look like a whole one
+		return err // sealed stays open, so that half an archive does not look like a whole one
 	}
 	return sealed.Close()
 }
 
-// SaveArchive writes an archive next to its place, reads its table of contents back, and only then gives it its name.
+// SaveArchive writes an archive to a temporary file beside name, reads its table of contents back, and only then renames
+// it to name. It returns the size of the file and its manifest. An existing file is an error.
 func SaveArchive(name string, r io.Reader, lock *signing.AgeFile) (n int64, about Manifest, err error) {
 	if _, err := os.Lstat(name); err == nil {
 		return 0, about, exit.Fail(exit.Input, fmt.Errorf("%s exists", name))
@@ -128,11 +130,11 @@ func SaveArchive(name string, r io.Reader, lock *signing.AgeFile) (n int64, abou
 	}
 	defer os.Remove(tmp.Name())
 	if err := errors.Join(CopyArchive(tmp, r, lock), tmp.Sync()); err != nil {
-		return n, about, RoomFault(errors.Join(fmt.Errorf("write backup: %w", err), tmp.Close()))
+		return n, about, ExplainDiskFull(errors.Join(fmt.Errorf("write backup: %w", err), tmp.Close()))
 	}
 	n, about, err = readBack(tmp, lock)
 	if err := errors.Join(err, tmp.Close()); err != nil {
-		return n, about, exit.Fail(exit.Unavailable, fmt.Errorf("the backup is not whole: %w", err))
+		return n, about, exit.Fail(exit.Unavailable, fmt.Errorf("the backup is incomplete: %w", err))
 	}
 	if err := os.Rename(tmp.Name(), name); err != nil {
 		return n, about, exit.Fail(exit.Input, fmt.Errorf("write backup: %w", err))
@@ -141,7 +143,7 @@ func SaveArchive(name string, r io.Reader, lock *signing.AgeFile) (n int64, abou
 	return n, about, nil
 }
 
-// readBack reads the table of contents of an archive that was just written.
+// readBack reads the size and the manifest of an archive that was just written.
 func readBack(f *os.File, lock *signing.AgeFile) (n int64, about Manifest, err error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -161,8 +163,8 @@ func readBack(f *os.File, lock *signing.AgeFile) (n int64, about Manifest, err e
 	return info.Size(), about, err
 }
 
-// RoomFault says what a full disk means; other errors are as they are.
-func RoomFault(err error) error {
+// ExplainDiskFull gives a failed write its exit code, and a hint if the disk is full.
+func ExplainDiskFull(err error) error {
 	if errors.Is(err, syscall.ENOSPC) {
 		return exit.FailHint(exit.Unavailable, err, "make room on the disk; nothing was changed")
 	}

@@ -14,14 +14,15 @@ import (
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
-// Report is what a check found.
+// Report is the result of [Dir.Check].
 type Report struct {
 	OK            bool     `json:"ok"`
 	Conversations int      `json:"conversations"`
 	Problems      []string `json:"problems"`
 }
 
-// Check reads everything in the data directory. It needs the database for itself. passphrase is of the keys.
+// Check verifies the keys, the card, the database and every transcript in the data directory. It needs exclusive use of
+// the database. passphrase supplies the passphrase of the keys.
 func (h Dir) Check(ctx context.Context, passphrase func() ([]byte, error)) (Report, error) {
 	report := Report{Problems: []string{}}
 	if _, err := os.Stat(string(h)); err != nil {
@@ -36,7 +37,7 @@ func (h Dir) Check(ctx context.Context, passphrase func() ([]byte, error)) (Repo
 	if h.HasAgent() {
 		report.add(h.CheckSecrets(passphrase))
 	}
-	if h.LostDatabase() {
+	if h.HasLostDatabase() {
 		report.add(fmt.Errorf("%s: %w", h.Path(FileDatabase), ErrNoDatabase))
 	}
 	if h.HasDatabase() {
@@ -60,7 +61,7 @@ func (r *Report) add(err error) {
 	}
 }
 
-// CheckSecrets says whether keys and card are there, readable and of one agent.
+// CheckSecrets returns an error unless the keys and the card exist, can be read and belong to the same agent.
 func (h Dir) CheckSecrets(passphrase func() ([]byte, error)) error {
 	s, err := h.Secrets(passphrase)
 	if err != nil {

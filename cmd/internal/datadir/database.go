@@ -12,73 +12,74 @@ import (
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
-// OpenStore opens the database, and says that this process has it until release is called.
+// OpenStore opens the database and records this process as its holder until the caller calls release.
 func (h Dir) OpenStore(ctx context.Context, cfg bolt.Config) (s *bolt.Store, release func(), err error) {
 	if s, err = bolt.Open(ctx, h.Path(FileDatabase), cfg); err != nil {
-		return nil, nil, h.openFault(err)
+		return nil, nil, h.explainOpen(err)
 	}
-	if release, err = h.hold(); err != nil {
+	if release, err = h.writePID(); err != nil {
 		return nil, nil, errors.Join(err, s.Close())
 	}
-	h.dropUnfinished()
+	h.removeStaleRestores()
 	return s, release, nil
 }
 
-// OpenDatabase opens a database that lies outside a data directory.
+// OpenDatabase opens a database file outside a data directory.
 func OpenDatabase(ctx context.Context, file string, log *slog.Logger) (store.Store, error) {
 	return bolt.Open(ctx, file, bolt.Config{Logger: log})
 }
 
-// Free returns the free bytes on the disk of the directory.
-func (h Dir) Free() (int64, error) { return bolt.Free(string(h)) }
+// FreeBytes returns the free bytes on the disk of the directory.
+func (h Dir) FreeBytes() (int64, error) { return bolt.Free(string(h)) }
 
-// openFault says what a database that cannot be opened means to the user.
-func (h Dir) openFault(err error) error {
+// explainOpen gives the error of a database that cannot be opened its exit code and a hint.
+func (h Dir) explainOpen(err error) error {
 	switch {
 	case errors.Is(err, bolt.ErrLocked):
 		return h.InUse()
 	case errors.Is(err, bolt.ErrFileMode):
 		return exit.FailHint(exit.Config, err, "chmod 600 "+h.Path(FileDatabase))
 	case errors.Is(err, bolt.ErrNewerSchema):
-		return exit.FailHint(exit.Config, err, "use the newer agentmesh; docs/operations.md, Upgrade, says how to go back")
+		return exit.FailHint(exit.Config, err, "use the newer agentmesh; docs/operations.md, Upgrade, explains how to go back")
 	case errors.Is(err, store.ErrUnavailable):
 		return exit.FailHint(exit.Unavailable, err, "make room on the disk; nothing was changed")
 	case errors.Is(err, bolt.ErrDamaged):
-		return exit.FailHint(exit.Config, err, "agentmesh check says more; agentmesh restore brings a backup into a new directory")
+		return exit.FailHint(exit.Config, err, "agentmesh check shows details; agentmesh restore unpacks a backup into a new directory")
 	}
 	return exit.Fail(exit.Config, err)
 }
 
-// ErrInUse is the error of a data directory that another process has.
+// ErrInUse is the error for a data directory that another process uses.
 var ErrInUse = errors.New("in use")
 
-// WaitFree calls take until it gets the data directory, at most for as long as wait; done ends it before that. note tells the user. What
-// is refused for another reason than [ErrInUse] stays refused.
-func (h Dir) WaitFree(ctx context.Context, wait time.Duration, note func(string, ...any), take func() (done bool, err error)) error {
+// WaitUntilFree calls take again and again while it returns [ErrInUse], for at most wait. It returns the last error of
+// take as soon as take reports done or fails for another reason. note tells the user about a longer wait.
+func (h Dir) WaitUntilFree(ctx context.Context, wait time.Duration, note func(string, ...any), take func() (done bool, err error)) error {
 	const (
-		tellAfter = time.Second // from when on the user is told
-		askAgain  = 100 * time.Millisecond
+		noteAfter  = time.Second
+		retryAfter = 100 * time.Millisecond
 	)
-	begun, told := time.Now(), false
+	begun, noted := time.Now(), false
 	for {
 		done, err := take()
 		waited := time.Since(begun)
 		if done || !errors.Is(err, ErrInUse) || waited >= wait {
 			return err
 		}
-		if !told && waited >= tellAfter {
-			told = true
-			note("waiting for %s to let go of %s", h.Holder(), string(h))
+		if !noted && waited >= noteAfter {
+			noted = true
+			note("waiting for %s to release %s", h.Holder(), string(h))
 		}
 		select {
 		case <-ctx.Done():
 			return err
-		case <-time.After(askAgain):
+		case <-time.After(retryAfter):
 		}
 	}
 }
 
-// Compact gives the database's free pages back to the disk, and returns its sizes. It needs the database for itself.
+// Compact returns the database's free pages to the disk. It returns the sizes before and after, in bytes, and needs
+// exclusive use of the database.
 func (h Dir) Compact(ctx context.Context) (before, after int64, err error) {
 	if !h.HasDatabase() {
 		return 0, 0, NoAgent(string(h))
@@ -89,9 +90,9 @@ func (h Dir) Compact(ctx context.Context) (before, after int64, err error) {
 	before, after, err = bolt.CompactInPlace(ctx, h.Path(FileDatabase))
 	switch {
 	case errors.Is(err, syscall.ENOSPC):
-		return 0, 0, RoomFault(err)
+		return 0, 0, ExplainDiskFull(err)
 	case err != nil:
-		return 0, 0, h.openFault(err)
+		return 0, 0, h.explainOpen(err)
 	}
 	return before, after, nil
 }

@@ -1,5 +1,5 @@
-// Package datadir has the data directory of an agent: its secrets, its card and its database, and how the whole is backed
-// up, restored, checked and compacted.
+// Package datadir manages the data directory of an agent: its secrets, its card and its database. It also backs up,
+// restores, checks and compacts the directory. Start with [Open].
 package datadir
 
 import (
@@ -24,23 +24,25 @@ import (
 // The files of a data directory.
 const (
 	FileKey        = "signing.key" // the private signing key
-	FileAge        = "age.key"     // the age identity; its recipient stands on the card
-	FileCredential = "credential"  // the bearer that owns the card in directories
-	FileCard       = "card.json"   // the card as last published; it keeps the agent id
+	FileAge        = "age.key"     // the age identity; the card names its recipient
+	FileCredential = "credential"  // the bearer token that owns the card in directories
+	FileCard       = "card.json"   // the card as last published, with the agent id
 	FileDatabase   = "agentmesh.db"
 	FileConfig     = "agentmesh.yaml"
-	FilePID        = "pid" // of the process that has the database open
-	FileRetired    = "retired-keys"
-	DirACME        = "acme" // a folder for each ACME authority: account key and certificate
+	FilePID        = "pid"          // id of the process that has the database open
+	FileRetired    = "retired-keys" // a folder of keys that were rotated
+	DirACME        = "acme"         // a folder for each ACME authority: account key and certificate
 )
 
-// Dir is a data directory: everything that one agent owns. It is 0700, and what is secret in it is 0600.
+// Dir is the path of a data directory, which holds everything that one agent owns. Its mode is 0700, and the mode of
+// the secrets in it is 0600.
 type Dir string
 
+// Path returns the path of a file in the directory.
 func (h Dir) Path(name string) string { return filepath.Join(string(h), name) }
 
-// Open returns the data directory, made where it is missing. One that other users may look into is refused. A
-// restore that was decided and not finished is finished.
+// Open returns the data directory and creates it if it does not exist. It refuses a directory that other users may read.
+// It finishes a restore that was interrupted after its decision point (see replace.go).
 func Open(dir string) (Dir, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", exit.FailHint(exit.Config, fmt.Errorf("make the data directory: %w", err), "name another one with --data")
@@ -58,40 +60,44 @@ func Open(dir string) (Dir, error) {
 	return Dir(dir), nil
 }
 
-// HasAgent says whether the directory holds an agent.
+// HasAgent reports whether the directory holds an agent.
 func (h Dir) HasAgent() bool {
 	_, err := os.Lstat(h.Path(FileCard))
 	return err == nil
 }
 
-// HasDatabase says whether a serve or an init ran here. A file without a byte is what is left of a database.
+// HasDatabase reports whether the directory has a database, which serve and init create. An empty file does not count:
+// it is the remainder of a lost database.
 func (h Dir) HasDatabase() bool {
 	info, err := os.Stat(h.Path(FileDatabase))
 	return err == nil && info.Size() > 0 || err != nil && !errors.Is(err, fs.ErrNotExist)
 }
 
-// LostDatabase says whether there is an agent whose database has gone: it is made before the card.
-func (h Dir) LostDatabase() bool { return h.HasAgent() && !h.HasDatabase() }
+// HasLostDatabase reports whether the directory has an agent without a database. The database is created before the
+// card, so it must have been lost.
+func (h Dir) HasLostDatabase() bool { return h.HasAgent() && !h.HasDatabase() }
 
+// ErrNoDatabase is the error for a lost database.
 var ErrNoDatabase = errors.New("the database is missing")
 
+// NoAgent returns the error for a directory without an agent.
 func NoAgent(dir string) error {
 	return exit.FailHint(exit.Config, fmt.Errorf("there is no agent in %s", dir), "make one with: agentmesh init, or start with: agentmesh serve")
 }
 
-// maxAgesBefore bounds the age keys that are read beside the one on the card.
-const maxAgesBefore = 4
+// maxOldAges bounds the number of retired age keys that are read.
+const maxOldAges = 4
 
-// Secrets are what a data directory holds beside the database.
+// Secrets are the secrets of an agent, which the data directory holds besides the database.
 type Secrets struct {
 	Key        *signing.PrivateKey
-	Age        *signing.PrivateKey   // the age identity: its recipient is on the card
-	AgesBefore []*signing.PrivateKey // that were on it, and open what is still sealed to them
+	Age        *signing.PrivateKey   // the age identity; the card names its recipient
+	OldAges    []*signing.PrivateKey // retired age identities, which open messages that are still sealed to them
 	Credential client.Credential
 }
 
-// Create makes what is missing of a new agent's secrets. passphrase, where it is not nil, encrypts both keys.
-// In a directory that holds an agent already nothing is made anew: a lost key is a restore, not a new identity.
+// Create makes the secrets of a new agent, except those that exist already. If passphrase is not nil, it encrypts both
+// keys. Call Create only for a directory without an agent: a lost key must be restored, or the agent gets a new identity.
 func (h Dir) Create(passphrase []byte) error {
 	key, err := signing.GenerateEd25519()
 	if err != nil {
@@ -113,7 +119,7 @@ func (h Dir) Create(passphrase []byte) error {
 	return nil
 }
 
-// GenerateKey makes a key of a kind: ed25519 or age.
+// GenerateKey makes a key of the given kind: ed25519 or age.
 func GenerateKey(kind string) (*signing.PrivateKey, error) {
 	if kind == string(signing.KindEd25519) {
 		return signing.GenerateEd25519()
@@ -125,7 +131,7 @@ func GenerateKey(kind string) (*signing.PrivateKey, error) {
 	return signing.ParsePrivateKey([]byte(identity))
 }
 
-// writeNew writes a file of mode 0600 whole or not at all; one that exists stays.
+// writeNew atomically writes a file with mode 0600. It leaves an existing file unchanged.
 func (h Dir) writeNew(name, content string) error {
 	if _, err := os.Lstat(h.Path(name)); err == nil {
 		return nil
@@ -133,52 +139,53 @@ func (h Dir) writeNew(name, content string) error {
 	return atomicfile.Write(h.Path(name), []byte(content))
 }
 
-// Secrets reads the secrets. A file that other users may read stops here (AM-7).
+// Secrets reads the secrets. It refuses a file that other users may read (AM-7).
 func (h Dir) Secrets(passphrase func() ([]byte, error)) (Secrets, error) {
 	var s Secrets
 	var err error
 	if s.Key, err = signing.ReadKeyFile(h.Path(FileKey), passphrase); err != nil {
-		return s, h.secretFault(FileKey, err)
+		return s, h.explainSecret(FileKey, err)
 	}
 	if s.Age, err = signing.ReadKeyFile(h.Path(FileAge), passphrase); err != nil {
-		return s, h.secretFault(FileAge, err)
+		return s, h.explainSecret(FileAge, err)
 	}
 	if s.Age.Public().Kind() != signing.KindAge {
-		return s, h.secretFault(FileAge, errors.New("no age identity"))
+		return s, h.explainSecret(FileAge, errors.New("the file does not hold an age identity"))
 	}
-	before, err := filepath.Glob(filepath.Join(h.Path(FileRetired), FileAge+"*"))
+	old, err := filepath.Glob(filepath.Join(h.Path(FileRetired), FileAge+"*"))
 	if err != nil {
-		return s, h.secretFault(FileRetired, err)
+		return s, h.explainSecret(FileRetired, err)
 	}
-	for _, path := range before[:min(len(before), maxAgesBefore)] {
+	for _, path := range old[:min(len(old), maxOldAges)] {
 		key, err := signing.ReadKeyFile(path, passphrase)
 		if err != nil {
 			return s, exit.Fail(exit.Config, fmt.Errorf("%s: %w", path, err))
 		}
-		s.AgesBefore = append(s.AgesBefore, key)
+		s.OldAges = append(s.OldAges, key)
 	}
 	credential, err := h.readSecret(FileCredential)
 	if err != nil {
-		return s, h.secretFault(FileCredential, err)
+		return s, h.explainSecret(FileCredential, err)
 	}
 	s.Credential = client.Credential(bytes.TrimSpace(credential))
 	return s, nil
 }
 
-func (h Dir) secretFault(name string, err error) error {
+// explainSecret gives the error of a secret that cannot be read its exit code and a hint.
+func (h Dir) explainSecret(name string, err error) error {
 	err = fmt.Errorf("%s: %w", h.Path(name), err)
 	switch {
 	case errors.Is(err, signing.ErrKeyFileMode):
 		return exit.FailHint(exit.Config, err, "chmod 600 "+h.Path(name))
 	case errors.Is(err, fs.ErrNotExist) && name == FileCredential:
-		return exit.FailHint(exit.Config, err, "restore it from a backup, or let agentmesh serve make a new one, which directories take when the card has ended")
+		return exit.FailHint(exit.Config, err, "restore it from a backup, or let agentmesh serve make a new one, which directories accept after registration and reservation of the card have ended")
 	case errors.Is(err, fs.ErrNotExist):
 		return exit.FailHint(exit.Config, err, "restore it from a backup, or make a new key that peers have to accept: agentmesh keys generate"+kindFlag(name)+" "+h.Path(name))
 	}
 	return exit.Fail(exit.Config, err)
 }
 
-// kindFlag is the flag with which keys generate makes a key for a file of the data directory.
+// kindFlag returns the flag for agentmesh keys generate that makes the right kind of key for a file.
 func kindFlag(name string) string {
 	if name == FileAge {
 		return " --kind age"
@@ -186,7 +193,7 @@ func kindFlag(name string) string {
 	return ""
 }
 
-// readSecret reads a file that nobody else may read.
+// readSecret reads a file, and refuses a file that other users may read.
 func (h Dir) readSecret(name string) ([]byte, error) {
 	info, err := os.Lstat(h.Path(name))
 	if err != nil {
@@ -198,7 +205,7 @@ func (h Dir) readSecret(name string) ([]byte, error) {
 	return os.ReadFile(h.Path(name))
 }
 
-// Card reads the stored card; a null value where there is none.
+// Card reads the stored card. It returns a null value if the directory has no card.
 func (h Dir) Card() (wire.Value, error) {
 	data, err := os.ReadFile(h.Path(FileCard))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -214,7 +221,7 @@ func (h Dir) Card() (wire.Value, error) {
 	return v, nil
 }
 
-// SaveCard stores the card whole.
+// SaveCard atomically stores the card.
 func (h Dir) SaveCard(card wire.Value) error {
 	if err := atomicfile.Write(h.Path(FileCard), append(card.JSON(), '\n')); err != nil {
 		return exit.Fail(exit.Config, fmt.Errorf("write the card: %w", err))
@@ -222,27 +229,27 @@ func (h Dir) SaveCard(card wire.Value) error {
 	return nil
 }
 
-// RetiredKey names the file of a signing key from before a rotation, by the first digits of its fingerprint.
+// RetiredKey returns the file of a signing key that was rotated. digits are the first digits of its fingerprint.
 func (h Dir) RetiredKey(digits string) string {
 	return filepath.Join(h.Path(FileRetired), FileKey+"."+digits[:min(len(digits), 16)])
 }
 
-// SaveKey puts a new signing key in place of the old one, which is kept as it was, encrypted or not: until every directory
-// has the new card, only the old key can vouch for the new one (AM-60).
-func (h Dir) SaveKey(key, was *signing.PrivateKey, passphrase []byte) error {
+// SaveKey replaces the signing key and keeps the file of the old key, encrypted or not, in the folder of retired keys.
+// Until every directory has the new card, only the old key can vouch for the new one (AM-60).
+func (h Dir) SaveKey(key, old *signing.PrivateKey, passphrase []byte) error {
 	next := h.Path(FileKey + "." + strings.ToLower(rand.Text()[:8]))
 	if err := signing.WriteKeyFile(next, key, passphrase); err != nil {
 		return fmt.Errorf("write the new signing key: %w", err)
 	}
-	old, err := os.ReadFile(h.Path(FileKey))
+	oldFile, err := os.ReadFile(h.Path(FileKey))
 	if err != nil {
 		return fmt.Errorf("keep the old signing key: %w", err)
 	}
 	if err := os.MkdirAll(h.Path(FileRetired), 0o700); err != nil {
 		return fmt.Errorf("keep the old signing key: %w", err)
 	}
-	_, digits, _ := strings.Cut(was.Public().Fingerprint(), ":")
-	if err := atomicfile.Write(h.RetiredKey(digits), old); err != nil {
+	_, digits, _ := strings.Cut(old.Public().Fingerprint(), ":")
+	if err := atomicfile.Write(h.RetiredKey(digits), oldFile); err != nil {
 		return fmt.Errorf("keep the old signing key: %w", err)
 	}
 	if err := os.Rename(next, h.Path(FileKey)); err != nil {
@@ -251,8 +258,8 @@ func (h Dir) SaveKey(key, was *signing.PrivateKey, passphrase []byte) error {
 	return nil
 }
 
-// pid is the process that has the database open, 0 where nobody says so.
-func (h Dir) pid() int {
+// readPID returns the id of the process that has the database open, or 0 if the pid file does not name one.
+func (h Dir) readPID() int {
 	data, err := os.ReadFile(h.Path(FilePID))
 	if err != nil {
 		return 0
@@ -264,28 +271,29 @@ func (h Dir) pid() int {
 	return pid
 }
 
-// Holder names the process that has the database open.
+// Holder describes the process that has the database open.
 func (h Dir) Holder() string {
-	if pid := h.pid(); pid > 0 {
+	if pid := h.readPID(); pid > 0 {
 		return fmt.Sprintf("pid %d", pid)
 	}
 	return "another process"
 }
 
-// InUse says who has the database.
+// InUse returns the error for a directory that another process uses. The error names the process.
 func (h Dir) InUse() error {
 	return exit.FailHint(exit.Unavailable, fmt.Errorf("the data directory %s is %w by %s", string(h), ErrInUse, h.Holder()), "stop it, or use another directory with --data")
 }
 
-// hold says that this process has the database open; the returned function takes it back.
-func (h Dir) hold() (release func(), err error) {
+// writePID records in the pid file that this process has the database open. The returned function removes the file.
+func (h Dir) writePID() (release func(), err error) {
 	if err := atomicfile.Write(h.Path(FilePID), []byte(strconv.Itoa(os.Getpid())+"\n")); err != nil {
 		return nil, exit.Fail(exit.Config, fmt.Errorf("write the pid file: %w", err))
 	}
-	return func() { os.Remove(h.Path(FilePID)) }, nil // a file that stays names a pid that is gone; the lock decides
+	return func() { os.Remove(h.Path(FilePID)) }, nil // a stale pid file is harmless: the lock decides
 }
 
-// ReplaceCredential makes a new credential if it was lost (AM-83): unlike the keys it is not who the agent is.
+// ReplaceCredential makes a new credential if the old one was lost (AM-83), and reports whether it was. Unlike the keys,
+// the credential is not part of the agent's identity.
 func (h Dir) ReplaceCredential() (lost bool, err error) {
 	if _, err := os.Lstat(h.Path(FileCredential)); !errors.Is(err, fs.ErrNotExist) {
 		return false, nil

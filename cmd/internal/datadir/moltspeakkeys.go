@@ -9,13 +9,13 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// The keys of the node as a MoltSpeak agent, never those of AgentMesh (MS-22).
+// The key files of the node as a MoltSpeak agent. They are separate from the keys of AgentMesh (MS-22).
 const (
 	FileMoltSpeakKey = "moltspeak.key"
 	FileMoltSpeakBox = "moltspeak-box.key"
 )
 
-// MoltSpeakKeys reads the two keys, made where they are missing.
+// MoltSpeakKeys reads the signing key and the box key of the MoltSpeak agent, and creates the keys that do not exist.
 func (h Dir) MoltSpeakKeys() (*signing.PrivateKey, *signing.BoxKey, error) {
 	if _, err := os.Lstat(h.Path(FileMoltSpeakKey)); errors.Is(err, fs.ErrNotExist) {
 		key, err := signing.GenerateEd25519()
@@ -37,11 +37,11 @@ func (h Dir) MoltSpeakKeys() (*signing.PrivateKey, *signing.BoxKey, error) {
 	}
 	key, err := signing.ReadKeyFile(h.Path(FileMoltSpeakKey), nil)
 	if err != nil {
-		return nil, nil, h.secretFault(FileMoltSpeakKey, err)
+		return nil, nil, h.explainSecret(FileMoltSpeakKey, err)
 	}
 	box, err := signing.ReadBoxKeyFile(h.Path(FileMoltSpeakBox))
 	if err != nil {
-		return nil, nil, h.secretFault(FileMoltSpeakBox, err)
+		return nil, nil, h.explainSecret(FileMoltSpeakBox, err)
 	}
 	return key, box, nil
 }

@@ -14,16 +14,16 @@ import (
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
-// A restore unpacks into a folder of the data directory, so that it works where nothing beside the directory may be
-// written, in a container's volume or for a service's user. Once checked, that folder gets the name by which every
-// process knows what the directory shall hold, and from then on whoever is killed, the next one to open the directory
-// goes on:
+// A restore unpacks the archive into a folder inside the data directory, because a container's volume or a service's
+// user may not be able to write beside the directory. After the check, the restore renames this folder. The rename is
+// the decision point: if a process is killed later, the next process that opens the directory finishes the restore.
 //
-//	.agentmesh-restore-*      being unpacked, of no meaning to anybody
-//	.agentmesh-replace-TIME   what the directory shall hold; everything else goes to replaced-TIME, then it is renamed to
-//	.agentmesh-place-TIME     whose files go up into the directory, the database last
+//	.agentmesh-restore-*      the archive while it is unpacked; other processes ignore it
+//	.agentmesh-replace-TIME   the future content of the directory; everything else moves to replaced-TIME, then the
+//	                          folder is renamed to
+//	.agentmesh-place-TIME     its files move up into the directory, the database last
 //
-// Who works on it holds the lock of the new database.
+// A process that works on a restore holds the lock of the new database.
 const (
 	PrefixRestore  = ".agentmesh-restore-"
 	prefixReplace  = ".agentmesh-replace-"
@@ -31,9 +31,9 @@ const (
 	prefixReplaced = "replaced-"
 )
 
-// held lists what the directory holds, and what unfinished restores left there. What earlier restores put aside and
-// what a file system makes for itself are neither.
-func (h Dir) held() (names, left []string, err error) {
+// listEntries returns the names of the agent's entries in the directory, and the folders that killed restores left
+// there before their decision point. It skips folders of decided restores and entries of the file system.
+func (h Dir) listEntries() (names, stale []string, err error) {
 	entries, err := os.ReadDir(string(h))
 	if err != nil {
 		return nil, nil, err
@@ -41,35 +41,36 @@ func (h Dir) held() (names, left []string, err error) {
 	for _, e := range entries {
 		switch name := e.Name(); {
 		case strings.HasPrefix(name, PrefixRestore):
-			left = append(left, name)
+			stale = append(stale, name)
 		case name == "lost+found", isReplacement(name):
 		default:
 			names = append(names, name)
 		}
 	}
-	return names, left, nil
+	return names, stale, nil
 }
 
-// dropUnfinished removes what restores left that were killed before they were decided: it holds private keys. A restore
-// that runs keeps others from opening the database, so whoever has it open may call this.
-func (h Dir) dropUnfinished() {
-	_, left, err := h.held()
+// removeStaleRestores removes the folders of restores that were killed before their decision point, because they contain
+// private keys. The caller must have the database open: a running restore keeps others from opening it.
+func (h Dir) removeStaleRestores() {
+	_, stale, err := h.listEntries()
 	if err != nil {
-		return // somebody else says what is wrong with the directory
+		return // other code reports an unreadable directory
 	}
-	for _, name := range left {
-		_ = os.RemoveAll(h.Path(name)) // what stays is tried again next time
+	for _, name := range stale {
+		_ = os.RemoveAll(h.Path(name)) // the next call tries again
 	}
 }
 
-// isReplacement says whether a name of the data directory belongs to a restore that was decided.
+// isReplacement reports whether a name in the data directory belongs to a restore after its decision point.
 func isReplacement(name string) bool {
 	return strings.HasPrefix(name, prefixReplace) || strings.HasPrefix(name, prefixPlace) || strings.HasPrefix(name, prefixReplaced)
 }
 
-// replaceWith puts what stage holds in place of all that the directory holds. kept is where that went, "" for nothing.
+// replaceWith replaces the content of the directory with the content of the folder stage. It returns the folder that
+// keeps the old content, or "" if the directory was empty.
 func (h Dir) replaceWith(stage string) (kept string, err error) {
-	held, _, err := h.held()
+	names, _, err := h.listEntries()
 	if err != nil {
 		return "", err
 	}
@@ -78,13 +79,13 @@ func (h Dir) replaceWith(stage string) (kept string, err error) {
 		return "", exit.Fail(exit.Config, fmt.Errorf("restore: %w", err))
 	}
 	atomicfile.SyncDir(string(h))
-	if len(held) > 0 {
+	if len(names) > 0 {
 		kept = h.Path(prefixReplaced + id)
 	}
 	return kept, h.finishReplace()
 }
 
-// finishReplace goes on with a restore that was decided; mostly there is none.
+// finishReplace finishes a restore that was interrupted after its decision point, if there is one.
 func (h Dir) finishReplace() error {
 	entries, err := os.ReadDir(string(h))
 	if err != nil {
@@ -96,35 +97,35 @@ func (h Dir) finishReplace() error {
 			if !ok {
 				continue
 			}
-			err := h.finish(id, phase)
+			err := h.finishPhase(id, phase)
 			if errors.Is(err, bolt.ErrLocked) {
 				return h.InUse()
 			}
 			if err != nil {
-				return exit.FailHint(exit.Config, fmt.Errorf("finish a restore: %w", err), "the next command on this data directory goes on with it")
+				return exit.FailHint(exit.Config, fmt.Errorf("finish a restore: %w", err), "the next command on this data directory continues the restore")
 			}
 		}
 	}
 	return nil
 }
 
-// finish does what is left to do from a phase on.
-func (h Dir) finish(id, phase string) error {
+// finishPhase runs the remaining phases of a restore, beginning with phase.
+func (h Dir) finishPhase(id, phase string) error {
 	release, err := bolt.Hold(filepath.Join(h.Path(phase+id), FileDatabase))
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && phase == prefixPlace: // its last file has gone up
+	case errors.Is(err, fs.ErrNotExist) && phase == prefixPlace: // the last file has been moved
 		return removeEmpty(h.Path(phase + id))
 	case err != nil:
 		return err
 	}
 	defer release()
 	if phase == prefixReplace {
-		held, _, err := h.held()
+		names, _, err := h.listEntries()
 		if err != nil {
 			return err
 		}
-		if len(held) > 0 {
-			if err := h.move(string(h), h.Path(prefixReplaced+id), held); err != nil {
+		if len(names) > 0 {
+			if err := moveEntries(string(h), h.Path(prefixReplaced+id), names); err != nil {
 				return err
 			}
 		}
@@ -144,14 +145,14 @@ func (h Dir) finish(id, phase string) error {
 			names = append(names, e.Name())
 		}
 	}
-	if err := h.move(from, string(h), append(names, FileDatabase)); err != nil {
+	if err := moveEntries(from, string(h), append(names, FileDatabase)); err != nil {
 		return err
 	}
 	return removeEmpty(from)
 }
 
-// move renames entries of a directory into another, in their order.
-func (h Dir) move(from, to string, names []string) error {
+// moveEntries moves entries from one directory into another, in the given order.
+func moveEntries(from, to string, names []string) error {
 	if err := os.MkdirAll(to, 0o700); err != nil {
 		return err
 	}
@@ -165,7 +166,7 @@ func (h Dir) move(from, to string, names []string) error {
 	return nil
 }
 
-// removeEmpty removes a directory that another process may have removed just now.
+// removeEmpty removes an empty directory. It succeeds if another process has just removed the directory.
 func removeEmpty(dir string) error {
 	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

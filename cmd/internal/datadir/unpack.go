@@ -20,14 +20,14 @@ import (
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
-// Restore puts what an archive holds into the data directory: into an empty one, or with replace in place of what it
-// holds. kept is where that went, "" for nothing.
+// Restore unpacks an archive into the data directory. The directory must be empty, unless replace is set. kept is the
+// folder that keeps the old content, or "" if the directory was empty.
 func (h Dir) Restore(ctx context.Context, archive *Archive, replace bool) (kept string, err error) {
 	_, missing := os.Stat(string(h))
 	if h, err = Open(string(h)); err != nil {
 		return "", err
 	}
-	release, err := h.mayReplace(replace)
+	release, err := h.lockForRestore(replace)
 	if err != nil {
 		return "", err
 	}
@@ -37,44 +37,44 @@ func (h Dir) Restore(ctx context.Context, archive *Archive, replace bool) (kept 
 		return "", exit.Fail(exit.Config, fmt.Errorf("restore: %w", err))
 	}
 	defer func() {
-		_ = os.RemoveAll(stage) // it has another name where all went well
+		_ = os.RemoveAll(stage) // a successful restore has renamed it
 		if errors.Is(missing, fs.ErrNotExist) {
-			_ = os.Remove(string(h)) // works where nothing came into it
+			_ = os.Remove(string(h)) // fails, as it should, if the directory is not empty
 		}
 	}()
 	if err := unpack(archive.zip, stage); err != nil {
 		return "", err
 	}
-	if err := Dir(stage).checkRestored(ctx); err != nil {
+	if err := Dir(stage).verifyRestore(ctx); err != nil {
 		return "", exit.Fail(exit.Input, fmt.Errorf("the archive: %w", err))
 	}
 	return h.replaceWith(stage)
 }
 
-// mayReplace refuses a directory that holds something, unless told, or that a process uses. It keeps the database
-// that is there from being opened until release.
-func (h Dir) mayReplace(replace bool) (release func(), err error) {
-	held, _, err := h.held()
+// lockForRestore refuses a directory that another process uses, and a directory with content unless replace is set. It
+// keeps other processes from opening the existing database until the caller calls release.
+func (h Dir) lockForRestore(replace bool) (release func(), err error) {
+	names, _, err := h.listEntries()
 	if err != nil {
 		return nil, exit.Fail(exit.Config, fmt.Errorf("restore: %w", err))
 	}
 	switch {
-	case len(held) == 0:
-		h.dropUnfinished()
+	case len(names) == 0:
+		h.removeStaleRestores()
 		return func() {}, nil
 	case !replace:
-		return nil, exit.FailHint(exit.Config, fmt.Errorf("the data directory %s is not empty", string(h)), "restore into a new one with --data, or say --replace")
+		return nil, exit.FailHint(exit.Config, fmt.Errorf("the data directory %s is not empty", string(h)), "restore into a new directory with --data, or add --replace")
 	}
 	release, err = bolt.Hold(h.Path(FileDatabase))
 	if errors.Is(err, bolt.ErrLocked) {
 		return nil, h.InUse()
 	}
-	h.dropUnfinished()
-	return release, nil // what is missing or damaged nobody uses
+	h.removeStaleRestores()
+	return release, nil // any other error means a missing or damaged database, which no process can use
 }
 
-// checkRestored says whether what was unpacked is a data directory that works.
-func (h Dir) checkRestored(ctx context.Context) error {
+// verifyRestore checks the database and, as far as possible without a passphrase, the keys of an unpacked archive.
+func (h Dir) verifyRestore(ctx context.Context) error {
 	if err := bolt.Check(ctx, h.Path(FileDatabase)); err != nil {
 		return err
 	}
@@ -95,11 +95,11 @@ type Archive struct {
 	About Manifest
 }
 
-// Close closes the file.
+// Close closes the archive's file.
 func (a *Archive) Close() error { return a.file.Close() }
 
-// OpenArchive opens an archive and, if it is encrypted, decrypts what is read of it: with identities, nil if none are
-// named, or with a passphrase.
+// OpenArchive opens an archive. If the archive is encrypted, it is decrypted with the age identities that identity
+// returns, or with a passphrase. identity is nil if the user named no identity file.
 func OpenArchive(file string, identity, passphrase func() ([]byte, error)) (_ *Archive, err error) {
 	f, err := os.Open(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -119,7 +119,7 @@ func OpenArchive(file string, identity, passphrase func() ([]byte, error)) (_ *A
 	}
 	plain, size := io.ReaderAt(f), info.Size()
 	head := make([]byte, 32)
-	n, _ := f.ReadAt(head, 0) // what is too short is no archive either
+	n, _ := f.ReadAt(head, 0) // a file that is too short fails below
 	if signing.IsAgeFile(head[:n]) {
 		if plain, size, err = decrypt(f, size, identity, passphrase); err != nil {
 			return nil, err
@@ -147,7 +147,7 @@ func decrypt(f *os.File, size int64, identity, passphrase func() ([]byte, error)
 	plain, length, err := signing.OpenAgeFile(f, size, identities, passphrase)
 	switch {
 	case errors.Is(err, signing.ErrAge) && identity == nil:
-		return nil, 0, exit.FailHint(exit.Input, errors.New("the archive is encrypted, and nothing here opens it"), "name the file with its age identity: --identity FILE")
+		return nil, 0, exit.FailHint(exit.Input, errors.New("the archive is encrypted, and no passphrase opens it"), "name the file with its age identity: --identity FILE")
 	case errors.Is(err, signing.ErrAge):
 		return nil, 0, exit.Fail(exit.Input, errors.New("the archive is encrypted to another key or with another passphrase"))
 	case err != nil:
@@ -160,7 +160,7 @@ func readManifest(z *zip.Reader) (Manifest, error) {
 	var m Manifest
 	f, err := z.Open(fileManifest)
 	if err != nil {
-		return m, exit.Fail(exit.Input, errors.New("this is no backup of agentmesh"))
+		return m, exit.Fail(exit.Input, errors.New("the file is not a backup that agentmesh backup wrote"))
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, 1<<18))
@@ -171,29 +171,29 @@ func readManifest(z *zip.Reader) (Manifest, error) {
 	case err != nil:
 		return m, exit.Fail(exit.Input, fmt.Errorf("read archive: %w", err))
 	case m.Format != archiveFormat:
-		return m, exit.Fail(exit.Input, fmt.Errorf("the archive has format %d, this program reads %d", m.Format, archiveFormat))
+		return m, exit.Fail(exit.Input, fmt.Errorf("the archive has format %d, this program reads format %d", m.Format, archiveFormat))
 	}
 	return m, nil
 }
 
-// unpack writes the files of an archive, and refuses an archive that holds what no backup does.
+// unpack writes the files of an archive into dir. It refuses an archive with entries that no backup contains.
 func unpack(z *zip.Reader, dir string) error {
-	root, err := os.OpenRoot(dir) // no name leads out of it
+	root, err := os.OpenRoot(dir) // no entry can write outside dir
 	if err != nil {
 		return exit.Fail(exit.Config, err)
 	}
 	defer root.Close()
 	if len(z.File) > 2*maxOwnFiles {
-		return exit.Fail(exit.Input, errors.New("the archive holds more files than a backup does"))
+		return exit.Fail(exit.Input, errors.New("the archive holds more files than any backup"))
 	}
-	own := int64(maxOwnBytes + maxOwnBytes/16) // the program's files as well
+	own := int64(maxOwnBytes + maxOwnBytes/16) // leaves room for the program's files
 	for _, f := range z.File {
-		if f.Name == fileManifest || f.Name == httpapi.SocketPointerFile { // an old backup may hold the latter
+		if f.Name == fileManifest || f.Name == httpapi.SocketPointerFile { // old backups may hold a socket pointer
 			continue
 		}
 		isDatabase := f.Name == FileDatabase
 		if !fs.ValidPath(f.Name) || !filepath.IsLocal(filepath.FromSlash(f.Name)) || !f.Mode().IsRegular() || !isDatabase && isTransientPath(f.Name) {
-			return exit.Fail(exit.Input, fmt.Errorf("the archive holds %q, which no backup does", f.Name))
+			return exit.Fail(exit.Input, fmt.Errorf("the archive holds %q, which no backup contains", f.Name))
 		}
 		mode, limit := f.Mode().Perm(), own
 		if isDatabase {
@@ -204,7 +204,7 @@ func unpack(z *zip.Reader, dir string) error {
 		}
 		n, err := unpackFile(root, f, mode, limit)
 		if errors.Is(err, syscall.ENOSPC) {
-			return RoomFault(fmt.Errorf("unpack %q: %w", f.Name, err))
+			return ExplainDiskFull(fmt.Errorf("unpack %q: %w", f.Name, err))
 		}
 		if err != nil {
 			return exit.Fail(exit.Input, fmt.Errorf("unpack %q: %w", f.Name, err))
@@ -216,9 +216,9 @@ func unpack(z *zip.Reader, dir string) error {
 	return nil
 }
 
-var errTooMuch = errors.New("the archive holds more than a backup does")
+var errTooMuch = errors.New("the archive holds more data than any backup")
 
-// unpackFile writes one file of at most limit bytes, and the directories that it lies in.
+// unpackFile writes one file and its parent directories. It returns the size of the file, which must be less than limit.
 func unpackFile(root *os.Root, f *zip.File, mode fs.FileMode, limit int64) (n int64, err error) {
 	in, err := f.Open()
 	if err != nil {

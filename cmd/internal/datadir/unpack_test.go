@@ -14,7 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi"
 )
 
-// A restore writes nothing outside its directory, whatever an archive names.
+// TestUnpackRefuses: a restore writes nothing outside its directory, whatever names an archive contains.
 func TestUnpackRefuses(t *testing.T) {
 	tests := []struct {
 		name string
@@ -36,8 +36,8 @@ func TestUnpackRefuses(t *testing.T) {
 			if tt.name == "twice" {
 				names = append(names, tt.name)
 			}
-			if err := unpack(archiveOf(t, tt.mode, names...), dir); err == nil {
-				t.Error("unpack() accepted it")
+			if err := unpack(newArchive(t, tt.mode, names...), dir); err == nil {
+				t.Error("unpack accepted the archive")
 			}
 			if entries, err := os.ReadDir(parent); err != nil || len(entries) != 1 {
 				t.Errorf("beside the directory: %v, %v", entries, err)
@@ -47,10 +47,11 @@ func TestUnpackRefuses(t *testing.T) {
 }
 
 // TestUnpackLeavesOutTheSocketPointer: a restored pointer would name the socket of the process that was backed up, and
-// this process could not serve. Backups of earlier versions hold one if the path of the data directory was long.
+// then the restored agent could not serve. Backups of earlier versions contain a pointer if the path of the data
+// directory was long.
 func TestUnpackLeavesOutTheSocketPointer(t *testing.T) {
 	dir := t.TempDir()
-	if err := unpack(archiveOf(t, 0o600, FileKey, httpapi.SocketPointerFile), dir); err != nil {
+	if err := unpack(newArchive(t, 0o600, FileKey, httpapi.SocketPointerFile), dir); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Lstat(filepath.Join(dir, httpapi.SocketPointerFile)); !errors.Is(err, fs.ErrNotExist) {
@@ -58,11 +59,11 @@ func TestUnpackLeavesOutTheSocketPointer(t *testing.T) {
 	}
 }
 
-// TestManifestFormat: an archive of a later format is refused before anything of it is unpacked, and so is one without a format.
+// TestManifestFormat: an archive of a later format, or without a format, is refused before any of it is unpacked.
 func TestManifestFormat(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"format":1}`:    "",
-		`{"format":2}`:    "the archive has format 2, this program reads 1",
+		`{"format":2}`:    "the archive has format 2, this program reads format 1",
 		`{"format":0}`:    "the archive has format 0",
 		`{}`:              "the archive has format 0",
 		`{"format":"1"}`:  "read archive",
@@ -91,10 +92,11 @@ func TestManifestFormat(t *testing.T) {
 	}
 }
 
-// What only the owner may read stays so, whatever mode an archive gives it, and no mode is more than permissions.
+// TestUnpackModes: private files stay readable only for the owner, whatever mode the archive gives them, and unpack
+// applies only the permission bits of a mode.
 func TestUnpackModes(t *testing.T) {
 	dir := t.TempDir()
-	if err := unpack(archiveOf(t, 0o755|fs.ModeSetuid, FileKey, FileDatabase, "retired-keys/old", "hooks/run"), dir); err != nil {
+	if err := unpack(newArchive(t, 0o755|fs.ModeSetuid, FileKey, FileDatabase, "retired-keys/old", "hooks/run"), dir); err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]fs.FileMode{FileKey: 0o600, FileDatabase: 0o600, "retired-keys/old": 0o600, "hooks/run": 0o755} {
@@ -108,7 +110,7 @@ func TestUnpackModes(t *testing.T) {
 	}
 }
 
-func archiveOf(t *testing.T, mode fs.FileMode, names ...string) *zip.Reader {
+func newArchive(t *testing.T, mode fs.FileMode, names ...string) *zip.Reader {
 	t.Helper()
 	var out bytes.Buffer
 	z := zip.NewWriter(&out)

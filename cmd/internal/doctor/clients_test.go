@@ -8,7 +8,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 )
 
-// TestDoctorClients: what doctor says about each client that the process may have seen.
+// TestDoctorClients checks the finding for each client that the process may have seen.
 func TestDoctorClients(t *testing.T) {
 	forged, other := forgedAddr(), netip.MustParseAddr("203.0.113.9")
 	if forged == forgedAddr() || !netip.MustParsePrefix("2001:db8::/32").Contains(forged) {
@@ -18,20 +18,20 @@ func TestDoctorClients(t *testing.T) {
 		seen  daemon.SeenClient
 		proxy bool
 		state string
-		says  string
+		text  string
 	}{
 		{daemon.SeenClient{}, true, findingFail, "did not reach this process"},
-		{daemon.SeenClient{Seen: true, Client: forged}, true, findingFail, "forged X-Forwarded-For is believed"},
-		{daemon.SeenClient{Seen: true, Unknown: true}, true, findingWarn, "does not say who its clients are"},
-		{daemon.SeenClient{Seen: true, Unknown: true}, false, findingOK, "a tunnel hides them"},
+		{daemon.SeenClient{Seen: true, Client: forged}, true, findingFail, "forged X-Forwarded-For is trusted"},
+		{daemon.SeenClient{Seen: true, Unknown: true}, true, findingWarn, "does not name its clients"},
+		{daemon.SeenClient{Seen: true, Unknown: true}, false, findingOK, "a tunnel hides the clients"},
 		{daemon.SeenClient{Seen: true, Client: netip.MustParseAddr("127.0.0.1")}, true, findingWarn, "limits.exempt"},
-		{daemon.SeenClient{Seen: true, Client: other}, true, findingOK, "told apart"},
-		{daemon.SeenClient{Seen: true, Client: other}, false, findingOK, "told apart"},
+		{daemon.SeenClient{Seen: true, Client: other}, true, findingOK, "distinguishes clients"},
+		{daemon.SeenClient{Seen: true, Client: other}, false, findingOK, "distinguishes clients"},
 	} {
 		var d examination
-		d.judgeClient(tt.seen, forged, tt.proxy)
-		if len(d.found) != 1 || d.found[0].State != tt.state || !strings.Contains(d.found[0].Text, tt.says) || (tt.state == findingOK) != (d.found[0].Do == "") {
-			t.Errorf("%+v: found %+v, want %s, %q", tt.seen, d.found, tt.state, tt.says)
+		d.reportClient(tt.seen, forged, tt.proxy)
+		if len(d.found) != 1 || d.found[0].State != tt.state || !strings.Contains(d.found[0].Text, tt.text) || (tt.state == findingOK) != (d.found[0].Do == "") {
+			t.Errorf("%+v: found %+v, want %s, %q", tt.seen, d.found, tt.state, tt.text)
 		}
 	}
 }

@@ -15,21 +15,18 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// What doctor says about a directory somewhere else: whether it lists agents, gives their cards as it lists them, says
-// that it is well, and has the right time.
-
-// namesDirectory says whether a URL can only mean a directory.
-func namesDirectory(u *url.URL) bool {
+// isDirectoryURL reports whether the path of a URL belongs to a directory and not to an agent.
+func isDirectoryURL(u *url.URL) bool {
 	path := strings.TrimSuffix(strings.TrimRight(u.Path, "/"), "/agents")
 	return strings.HasSuffix(path, "/v1")
 }
 
-// directoryURLs are where the directory may be that somebody means by u.
+// directoryURLs returns the base URLs to try for a directory, if the user gave u.
 func directoryURLs(u *url.URL) []string {
 	origin := u.Scheme + "://" + u.Host
 	named := origin + strings.TrimSuffix(strings.TrimRight(u.Path, "/"), "/agents")
 	switch {
-	case namesDirectory(u):
+	case isDirectoryURL(u):
 		return []string{named}
 	case named == origin:
 		return []string{origin + "/v1", origin}
@@ -37,10 +34,11 @@ func directoryURLs(u *url.URL) []string {
 	return []string{named + "/v1", named, origin + "/v1"}
 }
 
-// directory examines the directory at u. It is false, and nothing was said, where there is none.
-func (d *examination) directory(ctx context.Context, h *client.HTTP, reach client.Reach, u *url.URL) bool {
+// checkDirectory examines the directory at u as its users see it: whether it lists agents, returns each card as listed,
+// reports good health, and has the right time. It returns false, without a finding, if u is not a directory.
+func (d *examination) checkDirectory(ctx context.Context, h *client.HTTP, reach client.Reach, u *url.URL) bool {
 	for _, base := range directoryURLs(u) {
-		s, err := look(ctx, h, reach, base+"/agents?limit=1")
+		s, err := get(ctx, h, reach, base+"/agents?limit=1")
 		if err != nil || s.status != http.StatusOK {
 			continue
 		}
@@ -50,31 +48,31 @@ func (d *examination) directory(ctx context.Context, h *client.HTTP, reach clien
 			continue
 		}
 		if s.dated {
-			d.clock(base, s.ahead)
+			d.checkClock(base, s.ahead)
 		}
 		if agents.Len() == 0 {
 			d.ok("directory", "%s answers and lists no agent yet", terminal.Clean(base))
 		} else {
 			d.ok("directory", "%s answers and lists agents", terminal.Clean(base))
 		}
-		d.service(ctx, h, reach, u.Scheme+"://"+u.Host)
+		d.checkHealth(ctx, h, reach, u.Scheme+"://"+u.Host)
 		for card := range agents.Elems() {
-			d.listedCard(ctx, h, reach, base, card)
+			d.checkListedCard(ctx, h, reach, base, card)
 		}
 		return true
 	}
 	return false
 }
 
-// service reads the health document, which a directory of this project has.
-func (d *examination) service(ctx context.Context, h *client.HTTP, reach client.Reach, origin string) {
-	s, err := look(ctx, h, reach, origin+"/health")
+// checkHealth reads the health document. Only directories of this project have one.
+func (d *examination) checkHealth(ctx context.Context, h *client.HTTP, reach client.Reach, origin string) {
+	s, err := get(ctx, h, reach, origin+"/health")
 	var doc struct {
 		Status string
 		Parts  map[string]struct{ Status string }
 	}
 	if err != nil || s.status != http.StatusOK || json.Unmarshal(s.body, &doc) != nil || doc.Status == "" {
-		return // it need not have one
+		return // other directories need not have one
 	}
 	var unwell []string
 	for name, part := range doc.Parts {
@@ -85,43 +83,43 @@ func (d *examination) service(ctx context.Context, h *client.HTTP, reach client.
 	slices.Sort(unwell)
 	switch said := terminal.Clean(strings.Join(unwell, ", ")); {
 	case doc.Status != "ok":
-		d.fail("service", "its operator looks with: agentmesh doctor", "%s says that it is %s: %s", terminal.Clean(origin), terminal.Clean(doc.Status), said)
+		d.fail("service", "its operator can run: agentmesh doctor", "%s reports that it is %s: %s", terminal.Clean(origin), terminal.Clean(doc.Status), said)
 	case len(unwell) > 0:
-		d.warn("service", "its operator looks with: agentmesh doctor", "%s says: %s", terminal.Clean(origin), said)
+		d.warn("service", "its operator can run: agentmesh doctor", "%s reports: %s", terminal.Clean(origin), said)
 	default:
 		d.ok("service", "every part works")
 	}
 }
 
-// listedCard looks a card up that a list shows.
-func (d *examination) listedCard(ctx context.Context, h *client.HTTP, reach client.Reach, base string, listed wire.Value) {
+// checkListedCard fetches a card that the list shows and compares the two.
+func (d *examination) checkListedCard(ctx context.Context, h *client.HTTP, reach client.Reach, base string, listed wire.Value) {
 	const check = "cards"
 	id := wire.AgentID(listed.GetStr("agent_id"))
 	if !id.Valid() {
 		d.fail(check, "peers refuse such a card", "the list shows a card without a valid agent_id")
 		return
 	}
-	s, err := look(ctx, h, reach, base+"/agents/"+url.PathEscape(string(id)))
+	s, err := get(ctx, h, reach, base+"/agents/"+url.PathEscape(string(id)))
 	if err != nil || s.status != http.StatusOK {
-		d.fail(check, "does a proxy pass every path on, and answers longer than a list?", "the card of %s is listed and cannot be got", id)
+		d.fail(check, "does a proxy forward every path, and answers longer than a list?", "the card of %s is listed but cannot be fetched", id)
 		return
 	}
 	card, err := wire.ParseObject(s.body)
 	switch {
 	case err != nil:
-		d.fail(check, "a proxy must change neither paths nor bodies", "the card of %s is no JSON object", id)
+		d.fail(check, "a proxy must change neither paths nor bodies", "the card of %s is not a JSON object", id)
 		return
 	case !bytes.Equal(signing.Canonical(card, signing.JCS), signing.Canonical(listed, signing.JCS)):
-		d.warn(check, "a cache in between may be old", "the card of %s is another one than the list shows", id)
+		d.warn(check, "a cache in between may be out of date", "the card of %s differs from the one in the list", id)
 		return
 	}
-	s, err = look(ctx, h, reach, base+"/agents/"+url.PathEscape(string(id))+"/record")
+	s, err = get(ctx, h, reach, base+"/agents/"+url.PathEscape(string(id))+"/record")
 	var record struct {
 		Verification struct{ Key string }
 	}
 	if err == nil && s.status == http.StatusOK && json.Unmarshal(s.body, &record) == nil && record.Verification.Key != "" {
-		d.ok(check, "that of %s comes as it is listed, with its key proven", id)
+		d.ok(check, "the card of %s is the same as in the list, and its key is proven", id)
 		return
 	}
-	d.ok(check, "that of %s comes as it is listed", id)
+	d.ok(check, "the card of %s is the same as in the list", id)
 }

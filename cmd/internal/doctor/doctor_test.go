@@ -9,7 +9,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// TestDoctorClock: AM-84, what a clock that is off means depends on the direction.
+// TestDoctorClock: how serious a wrong clock is depends on its direction (AM-84).
 func TestDoctorClock(t *testing.T) {
 	for _, tc := range []struct {
 		ahead time.Duration
@@ -25,17 +25,18 @@ func TestDoctorClock(t *testing.T) {
 		{-16 * time.Minute, findingFail, "16m0s behind"},
 	} {
 		d := examination{cfg: config.Default()}
-		d.clock("https://mesh.example.org/v1", tc.ahead)
+		d.checkClock("https://mesh.example.org/v1", tc.ahead)
 		if len(d.found) != 1 || d.found[0].State != tc.state || !strings.Contains(d.found[0].Text, tc.text) {
-			t.Errorf("clock(%v) found %+v, want %s, %q", tc.ahead, d.found, tc.state, tc.text)
+			t.Errorf("checkClock(%v) found %+v, want %s, %q", tc.ahead, d.found, tc.state, tc.text)
 		}
 		if tc.state != findingOK && !strings.Contains(d.found[0].Do, "time service") {
-			t.Errorf("clock(%v) says to do %q", tc.ahead, d.found[0].Do)
+			t.Errorf("checkClock(%v) says to do %q", tc.ahead, d.found[0].Do)
 		}
 	}
 }
 
-// TestDoctorDifferences: what a directory adds, drops by rule or writes in another order is no difference.
+// TestDoctorDifferences: members that a directory adds, drops by rule or writes in another order do not count as
+// differences.
 func TestDoctorDifferences(t *testing.T) {
 	parse := func(s string) wire.Value {
 		v, err := wire.ParseObject([]byte(s))
@@ -44,14 +45,14 @@ func TestDoctorDifferences(t *testing.T) {
 		}
 		return v
 	}
-	ours := parse(`{"agent_id":"am_a","endpoint":"https://a.example/agentmesh","metadata":{"x":1,"y":2},"access_control":{"mode":"open","allowlist":["am_b"]}}`)
+	own := parse(`{"agent_id":"am_a","endpoint":"https://a.example/agentmesh","metadata":{"x":1,"y":2},"access_control":{"mode":"open","allowlist":["am_b"]}}`)
 	for listed, want := range map[string]string{
 		`{"agent_id":"am_a","endpoint":"https://a.example/agentmesh","metadata":{"y":2,"x":1},"registered_at":"2026-11-21T00:00:00Z"}`: "",
 		`{"agent_id":"am_a","endpoint":"https://b.example/agentmesh","metadata":{"x":1,"y":2}}`:                                        "endpoint",
 		`{"agent_id":"am_a"}`: "endpoint,metadata",
 	} {
-		if got := strings.Join(differences(ours, parse(listed)), ","); got != want {
-			t.Errorf("differences(%s) = %q, want %q", listed, got, want)
+		if got := strings.Join(diffCards(own, parse(listed)), ","); got != want {
+			t.Errorf("diffCards(%s) = %q, want %q", listed, got, want)
 		}
 	}
 }

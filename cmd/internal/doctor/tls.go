@@ -9,8 +9,9 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 )
 
-// ownCertificate asks the process how it stands with its certificate: outside one sees only that there is none.
-func (d *examination) ownCertificate(ctx context.Context, o *daemon.Client) {
+// checkOwnCertificate asks the process for the state of its certificate. The process knows why it has no certificate;
+// from outside, one sees only that it is missing.
+func (d *examination) checkOwnCertificate(ctx context.Context, o *daemon.Client) {
 	const check = "TLS"
 	raw, err := o.Call(ctx, http.MethodGet, "certificate", nil, nil)
 	if err != nil {
@@ -22,14 +23,14 @@ func (d *examination) ownCertificate(ctx context.Context, o *daemon.Client) {
 	}
 	do := "correct tls.cert_file and tls.key_file; they are read again within seconds"
 	if c.Authority != "" {
-		do = "does the name lead here, and are ports 443 and 80 open? the log says when it is tried again"
+		do = "does the name point here, and are ports 443 and 80 open? the log says when the process tries again"
 	}
 	switch {
 	case c.NotAfter.Before(time.Now()):
-		d.fail(check, do, "the process has no good certificate: %s", terminal.Clean(c.Error))
+		d.fail(check, do, "the process has no valid certificate: %s", terminal.Clean(c.Error))
 	case c.Error != "":
-		d.warn(check, do, "the certificate, good until %s, cannot be replaced: %s", terminal.When(c.NotAfter), terminal.Clean(c.Error))
+		d.warn(check, do, "the certificate, valid until %s, cannot be replaced: %s", terminal.FormatTime(c.NotAfter), terminal.Clean(c.Error))
 	default:
-		d.ok(check, "the process has a certificate until %s", terminal.When(c.NotAfter))
+		d.ok(check, "the process has a certificate, valid until %s", terminal.FormatTime(c.NotAfter))
 	}
 }

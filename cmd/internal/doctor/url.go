@@ -23,35 +23,33 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// What doctor says about an agent somewhere else: name, certificate, clock, and whether the endpoint proof of a
-// directory (AM-63) would go well. It needs no agent of one's own. A directory is judged in doctor_directory.go.
+// expiresSoon is the remaining lifetime of a certificate below which checkCertificate warns.
+const expiresSoon = 14 * 24 * time.Hour
 
-// soon is how long before its end a certificate is worth a word.
-const soon = 14 * 24 * time.Hour
-
-// visit examines the agent at a URL, its endpoint or the public URL of its node, or the directory there.
-func (d *examination) visit(ctx context.Context, target string) error {
+// examineURL examines an agent elsewhere, by its endpoint or the public URL of its node, or a directory. It checks name,
+// certificate and clock, and whether a directory could prove the endpoint (AM-63). The caller needs no agent.
+func (d *examination) examineURL(ctx context.Context, target string) error {
 	u, err := url.Parse(target)
 	if err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" {
-		return exit.FailHint(exit.Usage, fmt.Errorf("%s is no URL", terminal.Clean(target)), "name an endpoint like https://host.example/agentmesh, the public URL of a node, or a directory")
+		return exit.FailHint(exit.Usage, fmt.Errorf("%s is not an http or https URL", terminal.Clean(target)), "name an endpoint like https://host.example/agentmesh, the public URL of a node, or a directory")
 	}
 	if d.cfg, err = config.Load(d.opts.Source); err != nil {
 		d.cfg = config.Default()
 	}
 	local := daemon.IsLoopback(target)
-	if !d.resolve(ctx, u, local) || !d.certificate(ctx, u) {
+	if !d.checkName(ctx, u, local) || !d.checkCertificate(ctx, u) {
 		return nil
 	}
-	h, reach := d.outside(local)
+	h, reach := d.newPeerClient(local)
 	defer h.Close()
-	if namesDirectory(u) && d.directory(ctx, h, reach, u) {
+	if isDirectoryURL(u) && d.checkDirectory(ctx, h, reach, u) {
 		return nil
 	}
-	where, listedAt, ok := d.find(ctx, h, reach, u)
+	endpoint, listedAt, ok := d.findCard(ctx, h, reach, u)
 	if !ok {
 		return nil
 	}
-	d.prove(ctx, h, reach, where)
+	d.checkEndpointProof(ctx, h, reach, endpoint)
 	urls := d.opts.Directories
 	if len(urls) == 0 {
 		urls = d.cfg.Directories
@@ -63,14 +61,14 @@ func (d *examination) visit(ctx context.Context, target string) error {
 		d.warn("registration", "name one: --directory URL", "no directory to compare the card with")
 	}
 	for _, base := range urls {
-		d.listing(ctx, h, strings.TrimRight(base, "/"))
+		d.checkListing(ctx, h, strings.TrimRight(base, "/"))
 	}
 	return nil
 }
 
-// outside returns the guarded client that a peer elsewhere would use, or one on this machine if local, and what it may
-// reach. The caller closes the client.
-func (d *examination) outside(local bool) (*client.HTTP, client.Reach) {
+// newPeerClient returns an HTTP client with the address guard of a peer elsewhere, or of a peer on this machine if local,
+// and the addresses that it may reach. The caller closes the client.
+func (d *examination) newPeerClient(local bool) (*client.HTTP, client.Reach) {
 	h := client.NewHTTP(client.HTTPConfig{Local: local, AllowPrivate: d.cfg.Network.AllowPrivate, Version: d.opts.Version})
 	if local {
 		return h, client.Loopback
@@ -78,55 +76,55 @@ func (d *examination) outside(local bool) (*client.HTTP, client.Reach) {
 	return h, client.Public
 }
 
-// resolve looks the host's name up.
-func (d *examination) resolve(ctx context.Context, u *url.URL, local bool) bool {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// checkName looks up the host's name. Unless local, the name must not have an address in a private network.
+func (d *examination) checkName(ctx context.Context, u *url.URL, local bool) bool {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", u.Hostname())
 	if err != nil {
-		d.fail("name", "make a DNS record for it, or wait until it is known everywhere", "%s has no address: %s", terminal.Clean(u.Hostname()), terminal.Clean(err.Error()))
+		d.fail("name", "make a DNS record for the name, or wait until it has spread", "%s has no address: %s", terminal.Clean(u.Hostname()), terminal.Clean(err.Error()))
 		return false
 	}
 	var list []string
-	inside := false
+	private := false
 	for _, a := range addrs {
 		a = a.Unmap()
 		list = append(list, a.String())
-		inside = inside || !local && hidden(a) && !slices.ContainsFunc(d.cfg.Network.AllowPrivate, func(p netip.Prefix) bool { return p.Contains(a) })
+		private = private || !local && isPrivate(a) && !slices.ContainsFunc(d.cfg.Network.AllowPrivate, func(p netip.Prefix) bool { return p.Contains(a) })
 	}
-	if inside {
-		d.fail("name", "peers on the internet refuse such addresses: point the name at a public one", "%s is at %s", terminal.Clean(u.Hostname()), strings.Join(list, ", "))
+	if private {
+		d.fail("name", "peers on the internet refuse such addresses: point the name at a public address", "%s is at %s", terminal.Clean(u.Hostname()), strings.Join(list, ", "))
 		return false
 	}
 	d.ok("name", "%s is at %s", terminal.Clean(u.Hostname()), strings.Join(list, ", "))
 	return true
 }
 
-// hidden says whether an address is one that nobody outside reaches. The client's guard knows many more.
-func hidden(a netip.Addr) bool {
+// isPrivate reports whether an address cannot be reached from the internet. The client's guard knows more such addresses.
+func isPrivate(a netip.Addr) bool {
 	return a.IsPrivate() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsUnspecified() || a.IsMulticast()
 }
 
-// certificate connects as a peer does and looks at when the certificate ends.
-func (d *examination) certificate(ctx context.Context, u *url.URL) bool {
+// checkCertificate connects as a peer does and checks the certificate and its remaining lifetime.
+func (d *examination) checkCertificate(ctx context.Context, u *url.URL) bool {
 	if u.Scheme == "http" {
 		if !daemon.IsLoopback(u.String()) {
-			d.fail("certificate", "serve https: cards with http endpoints are refused (AM-5)", "%s is not encrypted", terminal.Clean(u.String()))
+			d.fail("certificate", "serve https: directories and peers refuse cards with http endpoints", "%s is not encrypted", terminal.Clean(u.String())) // AM-5
 			return false
 		}
-		d.ok("certificate", "none is needed on this machine")
+		d.ok("certificate", "not needed on this machine")
 		return true
 	}
 	port := u.Port()
 	if port == "" {
 		port = "443"
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	dialer := tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS12, ServerName: u.Hostname()}}
 	conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(u.Hostname(), port))
 	if err != nil {
-		do := "is something listening there, and does the firewall let it in? from behind a router that does not lead home its own address, ask elsewhere: agentmesh doctor URL"
+		do := "is a process listening there, and does the firewall allow connections? if your router cannot reach its own public address, run agentmesh doctor URL from elsewhere"
 		if _, bad := errors.AsType[*tls.CertificateVerificationError](err); bad {
 			do = "get a certificate for the name from a public authority, and send its whole chain"
 		}
@@ -134,54 +132,54 @@ func (d *examination) certificate(ctx context.Context, u *url.URL) bool {
 		return false
 	}
 	defer conn.Close()
-	state := conn.(*tls.Conn).ConnectionState() // a tls.Dialer's connection is one
+	state := conn.(*tls.Conn).ConnectionState() // a tls.Dialer always returns a *tls.Conn
 	end := state.PeerCertificates[0].NotAfter
-	if left := time.Until(end); left < soon {
-		d.warn("certificate", "renew it", "good for %d more days, %s", int(left.Hours()/24), tls.VersionName(state.Version))
+	if left := time.Until(end); left < expiresSoon {
+		d.warn("certificate", "renew it", "valid for %d more days, %s", int(left.Hours()/24), tls.VersionName(state.Version))
 		return true
 	}
-	d.ok("certificate", "good until %s, %s", terminal.When(end), tls.VersionName(state.Version))
+	d.ok("certificate", "valid until %s, %s", terminal.FormatTime(end), tls.VersionName(state.Version))
 	return true
 }
 
-// find gets the card from the URL itself, or from the endpoint that the node there names, and with it the directory
-// that the node is listed in.
-func (d *examination) find(ctx context.Context, h *client.HTTP, reach client.Reach, u *url.URL) (where, listedAt string, ok bool) {
-	known, knownErr := look(ctx, h, reach, u.Scheme+"://"+u.Host+"/.well-known/agentmesh.json")
+// findCard fetches the card from the URL itself, or from the endpoint in the node's well-known document. It returns that
+// endpoint, and the directory that the well-known document names.
+func (d *examination) findCard(ctx context.Context, h *client.HTTP, reach client.Reach, u *url.URL) (endpoint, listedAt string, ok bool) {
+	known, knownErr := get(ctx, h, reach, u.Scheme+"://"+u.Host+"/.well-known/agentmesh.json")
 	var doc wire.WellKnown
 	if knownErr == nil && known.status == http.StatusOK && json.Unmarshal(known.body, &doc) == nil {
 		listedAt = doc.Directory
 	}
-	where = u.String()
-	s, err := look(ctx, h, reach, where)
+	endpoint = u.String()
+	s, err := get(ctx, h, reach, endpoint)
 	if err == nil && s.status != http.StatusOK || err == nil && !isCard(s.body) {
 		if doc.Endpoint != "" {
-			where = doc.Endpoint
-			s, err = look(ctx, h, reach, where)
+			endpoint = doc.Endpoint
+			s, err = get(ctx, h, reach, endpoint)
 		}
 	}
 	guard, refused := errors.AsType[*client.GuardError](err)
 	switch {
 	case refused:
-		d.fail("endpoint", "give it a public name and https, on port 443 or from 1024 up", "no peer would connect to %s: %s", terminal.Clean(where), terminal.Clean(guard.Error()))
+		d.fail("endpoint", "give it a public name and https, on port 443 or from 1024 up", "no peer would connect to %s: %s", terminal.Clean(endpoint), terminal.Clean(guard.Error()))
 		return "", "", false
 	case err != nil:
-		d.fail("endpoint", "is the reverse proxy up, and does it pass the request on?", "%s cannot be reached: %s", terminal.Clean(where), terminal.Clean(err.Error()))
+		d.fail("endpoint", "is the reverse proxy up, and does it forward the request?", "%s cannot be reached: %s", terminal.Clean(endpoint), terminal.Clean(err.Error()))
 		return "", "", false
 	}
 	card := s.status == http.StatusOK && isCard(s.body)
-	if !card && doc.Endpoint == "" && d.directory(ctx, h, reach, u) {
+	if !card && doc.Endpoint == "" && d.checkDirectory(ctx, h, reach, u) {
 		return "", "", false
 	}
 	if s.dated {
-		d.clock(u.Scheme+"://"+u.Host, s.ahead)
+		d.checkClock(u.Scheme+"://"+u.Host, s.ahead)
 	}
 	if !card {
-		d.fail("endpoint", "a node answers GET at its endpoint with its card; is it another path?", "%s answers %d and no card", terminal.Clean(where), s.status)
+		d.fail("endpoint", "a node answers GET at its endpoint with its card; is the path right?", "%s answers %d without a card", terminal.Clean(endpoint), s.status)
 		return "", "", false
 	}
 	d.card, err = wire.ParseObject(s.body)
-	return where, listedAt, err == nil
+	return endpoint, listedAt, err == nil
 }
 
 func isCard(body []byte) bool {
@@ -189,14 +187,14 @@ func isCard(body []byte) bool {
 	return err == nil && wire.AgentID(v.GetStr("agent_id")).Valid()
 }
 
-// prove does what a directory does to prove an endpoint (AM-63), and looks at the card as a directory would.
-func (d *examination) prove(ctx context.Context, h *client.HTTP, reach client.Reach, where string) {
+// checkEndpointProof validates the card and proves its endpoint (AM-63) as a directory does.
+func (d *examination) checkEndpointProof(ctx context.Context, h *client.HTTP, reach client.Reach, endpoint string) {
 	card, err := wire.ParseCard(d.card, wire.CardRules{AllowHTTP: func(string) bool { return reach == client.Loopback }})
 	if field, bad := errors.AsType[*wire.FieldError](err); bad {
-		d.fail("card", "correct it: no directory takes it so", "%s", field.Error())
+		d.fail("card", "correct it: no directory accepts this card", "%s", field.Error())
 		return
 	}
-	if card.Endpoint != where {
+	if card.Endpoint != endpoint {
 		d.fail("card", "card.endpoint must be the address under which the node answers", "the card names %s", terminal.Clean(card.Endpoint))
 	}
 	if err := directory.CheckEndpoint(ctx, h, reach, card, "agentmesh-doctor"); err != nil {

@@ -1,4 +1,4 @@
-// Package exit has the exit codes of the program, and the errors that carry one through packages that do not exit.
+// Package exit defines the exit codes of the program, and errors that carry an exit code up to main.
 package exit
 
 import (
@@ -20,25 +20,25 @@ const (
 	Config      = 78 // the configuration or the data directory is wrong
 )
 
-// Meaning is what docs/cli.md says of a code.
+// Meaning describes an exit code in docs/cli.md.
 type Meaning struct {
 	Code int
 	Text string
 }
 
-// Meanings is the table of docs/cli.md.
+// Meanings is the table of exit codes in docs/cli.md.
 var Meanings = []Meaning{
 	{OK, "done"},
-	{No, "no: the signature is bad, there is no such thing, the peer or the owner refused"},
+	{No, "no: the signature is invalid, the thing does not exist, or the peer or the owner refused"},
 	{Usage, "the command line is wrong"},
 	{Input, "the input is malformed or refused"},
 	{Unavailable, "a peer, a directory or the local server cannot be reached, or the port or data directory is in use"},
-	{TryAgain, "not now: it may work later; of status: the store takes no writes"},
+	{TryAgain, "not now: try again later; for status: the store accepts no writes"},
 	{Forbidden, "not permitted"},
 	{Config, "the configuration or the data directory is wrong"},
 }
 
-// Error is an error with the code to exit with and, where we know one, a hint what to do.
+// Error is an error with an exit code and, if possible, a hint about what to do next.
 type Error struct {
 	Code int
 	Err  error
@@ -51,12 +51,12 @@ func (e *Error) Unwrap() error { return e.Err }
 // Fail gives an error its exit code.
 func Fail(code int, err error) error { return &Error{Code: code, Err: err} }
 
-// FailHint gives an error its exit code and says what to do about it.
+// FailHint gives an error its exit code and a hint about what to do next.
 func FailHint(code int, err error, hint string) error {
 	return &Error{Code: code, Err: err, Hint: hint}
 }
 
-// Code decides what an error means to a shell.
+// Code returns the exit code for an error.
 func Code(err error) int {
 	if err == nil {
 		return OK
@@ -80,5 +80,5 @@ func Code(err error) int {
 	return No
 }
 
-// Quietly is a failure whose reason was printed as a result already.
-func Quietly(code int) error { return &Error{Code: code} }
+// FailSilently returns a failure without a text, for a command that has already printed the reason as its result.
+func FailSilently(code int) error { return &Error{Code: code} }

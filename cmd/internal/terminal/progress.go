@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// How long something may take before the user is told that it goes on, and how often.
+// StartProgress prints its first line after progressAfter, and another line every progressEvery.
 const (
 	progressAfter = 2 * time.Second
 	progressEvery = 5 * time.Second
 )
 
-// Working tells the user from time to time that something long goes on. The returned function ends it; after that
-// nothing more is said. done, where it is not nil, says how far it came.
-func (u *UI) Working(what string, done func() string) (stop func()) {
+// StartProgress tells the user from time to time that an operation is still running, until the caller calls stop. It
+// prints nothing after stop has returned. If done is not nil, its text describes the progress.
+func (u *UI) StartProgress(what string, done func() string) (stop func()) {
 	begun := time.Now()
 	ended := make(chan struct{})
 	var running sync.WaitGroup
@@ -40,16 +40,16 @@ func (u *UI) Working(what string, done func() string) (stop func()) {
 	return sync.OnceFunc(func() { close(ended); running.Wait() })
 }
 
-// Counted is a reader that knows how much was read of it.
-type Counted struct {
+// CountingReader counts the bytes that are read from it. Its String describes the count.
+type CountingReader struct {
 	io.Reader
 	n atomic.Int64
 }
 
-func (c *Counted) Read(p []byte) (int, error) {
+func (c *CountingReader) Read(p []byte) (int, error) {
 	n, err := c.Reader.Read(p)
 	c.n.Add(int64(n))
 	return n, err
 }
 
-func (c *Counted) String() string { return fmt.Sprintf("%d MiB so far", c.n.Load()>>20) }
+func (c *CountingReader) String() string { return fmt.Sprintf("%d MiB so far", c.n.Load()>>20) }

@@ -9,19 +9,20 @@ import (
 	"time"
 )
 
-// TestWorking: what is short says nothing, what is long says so now and then, and nothing comes after the end.
-func TestWorking(t *testing.T) {
+// TestStartProgress: a short operation prints nothing, a long one prints a line now and then, and nothing is printed
+// after stop.
+func TestStartProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		u := UI{Err: &out}
-		stop := u.Working("checking", nil)
+		stop := u.StartProgress("checking", nil)
 		time.Sleep(progressAfter - time.Millisecond)
 		stop()
 		if out.Len() > 0 {
-			t.Errorf("something short said %q", out.String())
+			t.Errorf("a short operation printed %q", out.String())
 		}
-		data := &Counted{Reader: strings.NewReader("x")}
-		stop = u.Working("writing", data.String)
+		data := &CountingReader{Reader: strings.NewReader("x")}
+		stop = u.StartProgress("writing", data.String)
 		if _, err := io.ReadAll(data); err != nil {
 			t.Fatal(err)
 		}
@@ -31,7 +32,7 @@ func TestWorking(t *testing.T) {
 		time.Sleep(time.Hour)
 		want := "agentmesh: still writing, 0 MiB so far, for 2s now\nagentmesh: still writing, 0 MiB so far, for 7s now\n"
 		if out.String() != want || data.n.Load() != 1 {
-			t.Errorf("something long said %q, want %q", out.String(), want)
+			t.Errorf("a long operation printed %q, want %q", out.String(), want)
 		}
 	})
 }

@@ -1,5 +1,5 @@
-// Package terminal has how the commands speak to the user: lines, tables, JSON, progress, and texts of strangers made
-// harmless.
+// Package terminal writes the output of the commands: lines, tables, JSON and progress. It makes the texts of strangers
+// harmless before they reach a terminal.
 package terminal
 
 import (
@@ -21,11 +21,9 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 )
 
-// How the commands speak: results go to standard output, everything else to standard error behind "agentmesh: ";
-// lower case, no full stop, a hint where we know one; no colour, so nothing to switch off. With --json the result
-// is one JSON document. Text that a stranger wrote passes [Clean] before it reaches a terminal (THREATS 28).
-
-// UI is the terminal, or what stands in for it.
+// UI is the terminal, or a test's stand-in for it. Results go to Out, everything else to Err with the prefix
+// "agentmesh: ", in lower case and without a full stop. With --json the result is one JSON document. Nothing is colored.
+// Text that a stranger wrote must pass [Clean] before it reaches a terminal (THREATS 28).
 type UI struct {
 	In  io.Reader
 	Out io.Writer
@@ -37,12 +35,12 @@ func (u *UI) Print(format string, args ...any) {
 	fmt.Fprintf(u.Out, format+"\n", args...)
 }
 
-// Note tells the user something that is not the result.
+// Note writes a line that is not part of the result.
 func (u *UI) Note(format string, args ...any) {
 	fmt.Fprintf(u.Err, "agentmesh: "+format+"\n", args...)
 }
 
-// Hint says what to do.
+// Hint writes a line about what to do next.
 func (u *UI) Hint(format string, args ...any) {
 	fmt.Fprintf(u.Err, "hint: "+format+"\n", args...)
 }
@@ -53,16 +51,16 @@ func (u *UI) JSON(v any) error {
 	if err != nil {
 		return fmt.Errorf("write JSON: %w", err)
 	}
-	_, err = fmt.Fprintf(u.Out, "%s\n", EscapeUnseen(data))
+	_, err = fmt.Fprintf(u.Out, "%s\n", EscapeUnsafe(data))
 	return err
 }
 
-// EscapeUnseen escapes in JSON what a terminal would act on instead of showing it. Such characters can only stand
-// inside strings.
-func EscapeUnseen(data []byte) []byte {
+// EscapeUnsafe escapes the characters in JSON that a terminal would act on instead of showing them. In valid JSON such
+// characters occur only inside strings.
+func EscapeUnsafe(data []byte) []byte {
 	out := make([]byte, 0, len(data))
 	for _, r := range string(data) {
-		if r == '\n' || !Unseen(r) {
+		if r == '\n' || !IsUnsafe(r) {
 			out = utf8.AppendRune(out, r)
 			continue
 		}
@@ -73,27 +71,28 @@ func EscapeUnseen(data []byte) []byte {
 	return out
 }
 
-// Unseen says whether a terminal may act on r: control characters and those that reorder or hide text.
-func Unseen(r rune) bool {
+// IsUnsafe reports whether a terminal may act on r: control characters, and characters that reorder or hide text.
+func IsUnsafe(r rune) bool {
 	return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029'
 }
 
-// Pour writes a stranger's file to standard output as it is; to a terminal only what that shows and does not act on.
-func (u *UI) Pour(data []byte, instead string) error {
-	if IsTerminal(u.Out) && !plain(data) {
-		return exit.FailHint(exit.Usage, errors.New("the file is no plain text, and standard output is a terminal"), instead)
+// WriteFile writes a stranger's file to standard output unchanged. If standard output is a terminal, it refuses a file
+// that is not plain text, with the given hint.
+func (u *UI) WriteFile(data []byte, hint string) error {
+	if IsTerminal(u.Out) && !isPlainText(data) {
+		return exit.FailHint(exit.Usage, errors.New("the file is not plain text, and standard output is a terminal"), hint)
 	}
 	_, err := u.Out.Write(data)
 	return err
 }
 
-// plain says whether a terminal shows a file as text: UTF-8 without what it may act on, but for tabs and ends of lines.
-func plain(data []byte) bool {
+// isPlainText reports whether a file is UTF-8 without unsafe characters, except tabs and line ends.
+func isPlainText(data []byte) bool {
 	text := strings.ReplaceAll(string(data), "\r\n", "\n")
-	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return r != '\n' && r != '\t' && Unseen(r) })
+	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return r != '\n' && r != '\t' && IsUnsafe(r) })
 }
 
-// Table writes rows in aligned columns. Every cell is cleaned.
+// Table writes rows in aligned columns. It cleans every cell.
 func (u *UI) Table(rows [][]string) {
 	w := tabwriter.NewWriter(u.Out, 0, 8, 2, ' ', 0)
 	for _, row := range rows {
@@ -102,11 +101,11 @@ func (u *UI) Table(rows [][]string) {
 		}
 		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
-	w.Flush() // an error here is an error of stdout, which the next write meets again
+	w.Flush() // an error of stdout occurs again at the next write
 }
 
-// List is a table whose first row are its heads. Where there is nothing below them it says so, on standard error: a
-// script then reads nothing.
+// List writes a table whose first row has the column heads. Without further rows it writes none to standard error
+// instead, so that a script reads nothing.
 func (u *UI) List(rows [][]string, none string) {
 	if len(rows) < 2 {
 		u.Note("%s", none)
@@ -115,21 +114,22 @@ func (u *UI) List(rows [][]string, none string) {
 	u.Table(rows)
 }
 
-// Clean makes a stranger's text harmless for a terminal: control characters, the invisible ones that reorder
-// text, and line breaks become a visible mark or a blank, and invalid UTF-8 the replacement character.
+// Clean makes a stranger's text harmless for a terminal. Line breaks and tabs become blanks. Other unsafe characters and
+// invalid UTF-8 become the replacement character.
 func Clean(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
 		case r == '\n' || r == '\t' || r == '\r':
 			return ' '
-		case Unseen(r):
+		case IsUnsafe(r):
 			return unicode.ReplacementChar
 		}
 		return r
 	}, strings.ToValidUTF8(s, string(unicode.ReplacementChar)))
 }
 
-// CleanJSON indents a stranger's JSON for a terminal. Its line breaks are ours: those inside strings are escaped.
+// CleanJSON indents a stranger's JSON for a terminal. The line breaks come from the indentation: JSON escapes those
+// inside strings.
 func CleanJSON(data []byte) string {
 	var b bytes.Buffer
 	if err := json.Indent(&b, data, "", "  "); err != nil {
@@ -142,8 +142,8 @@ func CleanJSON(data []byte) string {
 	return strings.TrimSuffix(out.String(), "\n")
 }
 
-// Short cuts a text for a column.
-func Short(s string, n int) string {
+// Truncate cleans a text and cuts it to n characters, for a column of a table.
+func Truncate(s string, n int) string {
 	r := []rune(Clean(s))
 	if len(r) <= n {
 		return string(r)
@@ -151,14 +151,15 @@ func Short(s string, n int) string {
 	return string(r[:n-1]) + "…"
 }
 
-// When writes a time for people.
-func When(t time.Time) string {
+// FormatTime formats a time for people, or "-" for the zero time.
+func FormatTime(t time.Time) string {
 	if t.IsZero() {
 		return "-"
 	}
 	return t.Local().Format("2006-01-02 15:04:05")
 }
 
+// IsTerminal reports whether w is a terminal.
 func IsTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))

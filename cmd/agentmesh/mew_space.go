@@ -23,29 +23,29 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// mewWhere names a space: one that is hosted here, or one that a link goes to.
-type mewWhere struct {
-	Space string `help:"The space, where it is hosted here." placeholder:"ID"`
-	Link  string `help:"The link, where the space is hosted elsewhere." placeholder:"NAME"`
+// mewTarget names a space that this process hosts, or a link to a space elsewhere.
+type mewTarget struct {
+	Space string `help:"Id of a space that runs here." placeholder:"ID"`
+	Link  string `help:"Name of a link to a space elsewhere." placeholder:"NAME"`
 }
 
-// mewSpaces is what mew spaces shows.
+// mewSpaces is the result of mew spaces.
 type mewSpaces struct {
 	Hosted []mew.SpaceSummary `json:"hosted"`
 	Linked []mew.LinkSummary  `json:"linked"`
 }
 
-// mewSpacesOf lists both kinds. What is not configured is empty.
-func mewSpacesOf(ctx context.Context, o *daemon.Client) (out mewSpaces, err error) {
-	if out.Hosted, err = listed[mew.SpaceSummary](ctx, o, "mew/spaces"); err != nil {
+// listMewSpaces returns the hosted spaces and the links. A list is empty if the process does not serve it.
+func listMewSpaces(ctx context.Context, o *daemon.Client) (out mewSpaces, err error) {
+	if out.Hosted, err = listOrEmpty[mew.SpaceSummary](ctx, o, "mew/spaces"); err != nil {
 		return out, err
 	}
-	out.Linked, err = listed[mew.LinkSummary](ctx, o, "mew/links")
+	out.Linked, err = listOrEmpty[mew.LinkSummary](ctx, o, "mew/links")
 	return out, err
 }
 
-// listed asks for a list that may not be served at all; then it is empty.
-func listed[T any](ctx context.Context, o *daemon.Client, path string) ([]T, error) {
+// listOrEmpty reads a list from the owner API. The list is empty if the process does not serve it.
+func listOrEmpty[T any](ctx context.Context, o *daemon.Client, path string) ([]T, error) {
 	raw, err := tryGet(ctx, o, path)
 	if err != nil || raw == nil {
 		return []T{}, err
@@ -54,7 +54,7 @@ func listed[T any](ctx context.Context, o *daemon.Client, path string) ([]T, err
 	return append([]T{}, page.Items...), err
 }
 
-// try asks for what may not be served at all; then it returns nothing.
+// tryGet makes a GET call. It returns nil if the process does not serve the path.
 func tryGet(ctx context.Context, o *daemon.Client, path string) (json.RawMessage, error) {
 	raw, err := o.Call(ctx, http.MethodGet, path, nil, nil)
 	if err != nil && exit.Code(err) == exit.Unavailable && strings.Contains(err.Error(), "does not serve this") {
@@ -63,8 +63,8 @@ func tryGet(ctx context.Context, o *daemon.Client, path string) (json.RawMessage
 	return raw, err
 }
 
-// path is where the owner API has the space. Where nothing is named, the only one is meant.
-func (w mewWhere) path(ctx context.Context, o *daemon.Client) (string, error) {
+// path returns the path of the space in the owner API. If the user named none, there must be exactly one space or link.
+func (w mewTarget) path(ctx context.Context, o *daemon.Client) (string, error) {
 	switch {
 	case w.Space != "" && w.Link != "":
 		return "", exit.Fail(exit.Usage, errors.New("name --space or --link, not both"))
@@ -73,13 +73,13 @@ func (w mewWhere) path(ctx context.Context, o *daemon.Client) (string, error) {
 	case w.Link != "":
 		return "mew/links/" + url.PathEscape(w.Link), nil
 	}
-	all, err := mewSpacesOf(ctx, o)
+	all, err := listMewSpaces(ctx, o)
 	if err != nil {
 		return "", err
 	}
 	switch {
 	case len(all.Hosted)+len(all.Linked) == 0:
-		return "", exit.FailHint(exit.Input, errors.New("there is no MEW space here"), "mew.spaces and links in the configuration; see docs/bridges/mew.md")
+		return "", exit.FailHint(exit.Input, errors.New("there is no MEW space here"), "add one to mew.spaces or links in the configuration: docs/bridges/mew.md")
 	case len(all.Hosted)+len(all.Linked) > 1:
 		return "", exit.FailHint(exit.Input, errors.New("there is more than one space: name --space or --link"), "agentmesh mew spaces")
 	case len(all.Hosted) == 1:
@@ -88,14 +88,14 @@ func (w mewWhere) path(ctx context.Context, o *daemon.Client) (string, error) {
 	return "mew/links/" + url.PathEscape(all.Linked[0].Link), nil
 }
 
-// at runs f with the owner API and the path of the space. live needs a serve that runs: a space lives in it.
-func (w mewWhere) at(ctx context.Context, a *app, live bool, f func(o *daemon.Client, path string) error) error {
-	o, err := a.owner(ctx)
+// withSpace runs f with a client of the owner API and the path of the space. If live is set, a serve must be running.
+func (w mewTarget) withSpace(ctx context.Context, a *app, live bool, f func(o *daemon.Client, path string) error) error {
+	o, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
-	if live && o.Here != nil {
-		return errors.Join(exit.FailHint(exit.Unavailable, errors.New("no agentmesh runs here, and a space lives in one"), "agentmesh serve"), o.Close())
+	if live && o.Local != nil {
+		return errors.Join(exit.FailHint(exit.Unavailable, errors.New("no agentmesh serve runs here, and only serve runs spaces"), "start it with: agentmesh serve"), o.Close())
 	}
 	path, err := w.path(ctx, o)
 	if err == nil {
@@ -104,7 +104,7 @@ func (w mewWhere) at(ctx context.Context, a *app, live bool, f func(o *daemon.Cl
 	return errors.Join(err, o.Close())
 }
 
-// mewEnvelope is an envelope that a command writes. The space fills in the rest.
+// mewEnvelope is an envelope from a command. The space adds the other members.
 type mewEnvelope struct {
 	ID          string   `json:"id,omitempty"`
 	Kind        string   `json:"kind"`
@@ -114,27 +114,27 @@ type mewEnvelope struct {
 	Payload     any      `json:"payload"`
 }
 
-// say sends an envelope as the owner, or as this node where the space is elsewhere.
-func (w mewWhere) say(ctx context.Context, a *app, asJSON bool, e mewEnvelope, done string) error {
-	return w.at(ctx, a, true, func(o *daemon.Client, path string) error {
+// send sends an envelope as the owner of a space here, or as this node in a space elsewhere. done describes success.
+func (w mewTarget) send(ctx context.Context, a *app, asJSON bool, e mewEnvelope, done string) error {
+	return w.withSpace(ctx, a, true, func(o *daemon.Client, path string) error {
 		raw, err := o.Call(ctx, http.MethodPost, path+"/messages", nil, e)
-		_, err = present(a, asJSON, raw, err, func(got mewSaid) {
+		_, err = showAnswer(a, asJSON, raw, err, func(got mewSendResult) {
 			a.Print("%s (%s)", done, terminal.Clean(got.ID))
-			if nobody := got.unheard(e); nobody != "" {
-				a.Note("%s, and a space keeps nothing for those who are away", terminal.Clean(nobody))
+			if absent := got.describeAbsent(e); absent != "" {
+				a.Note("%s; a space does not keep envelopes for absent participants", terminal.Clean(absent))
 			}
 			if got.Token != "" {
 				a.Print("token: %s", terminal.Clean(got.Token))
 				a.Print("connect to: %s", terminal.Clean(got.URL))
-				a.Note("the token is shown this once; whoever has it is the participant")
+				a.Note("the token is shown only once; anyone who has it can act as the participant")
 			}
 		})
 		return err
 	})
 }
 
-// mewSaid is what a space answers to an envelope.
-type mewSaid struct {
+// mewSendResult is a space's answer to an envelope.
+type mewSendResult struct {
 	ID     string `json:"id"`
 	Status string `json:"status"`
 	Token  string `json:"token"`
@@ -144,11 +144,11 @@ type mewSaid struct {
 	Absent    []string `json:"absent"`
 }
 
-// unheard says who did not get an envelope that only those get who are connected; "" if there is nothing to say.
-func (s mewSaid) unheard(e mewEnvelope) string {
+// describeAbsent names the participants that missed an envelope because they are not connected, or returns "".
+func (s mewSendResult) describeAbsent(e mewEnvelope) string {
 	switch {
 	case strings.HasPrefix(e.Kind, "space/"), strings.HasPrefix(e.Kind, "capability/"):
-		return "" // acts on those who are away as well
+		return "" // applies to absent participants, too
 	case len(s.Absent) > 0:
 		return "not connected: " + strings.Join(s.Absent, ", ")
 	case s.Listeners == 0:
@@ -162,11 +162,11 @@ type mewSpacesCmd struct {
 }
 
 func (c *mewSpacesCmd) Run(ctx context.Context, a *app) error {
-	o, err := a.owner(ctx)
+	o, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
-	all, err := mewSpacesOf(ctx, o)
+	all, err := listMewSpaces(ctx, o)
 	if err = errors.Join(err, o.Close()); err != nil {
 		return err
 	}
@@ -180,20 +180,20 @@ func (c *mewSpacesCmd) Run(ctx context.Context, a *app) error {
 	for _, l := range all.Linked {
 		rows = append(rows, []string{l.Space, "link " + l.Link, string(l.State), strconv.Itoa(l.Participants), strconv.Itoa(l.Streams), strconv.Itoa(l.Proposals)})
 	}
-	a.List(rows, "no space is hosted here and no link goes to one; docs/bridges/mew.md tells how")
+	a.List(rows, "no spaces and no links to spaces are configured; docs/bridges/mew.md explains how to add them")
 	return nil
 }
 
 type mewStatusCmd struct {
-	Participant string `arg:"" optional:"" help:"Ask this participant how it stands."`
-	mewWhere
+	Participant string `arg:"" optional:"" help:"Participant to ask for its status."`
+	mewTarget
 	JSON bool `help:"Print the result as JSON."`
 }
 
 func (c *mewStatusCmd) Run(ctx context.Context, a *app) error {
 	if c.Participant != "" {
-		e := mewEnvelope{ID: mewID(), Kind: "participant/request-status", To: []string{c.Participant}, Payload: struct{}{}}
-		return c.await(ctx, a, e, "participant/status", func(v wire.Value) error {
+		e := mewEnvelope{ID: newMewID(), Kind: "participant/request-status", To: []string{c.Participant}, Payload: struct{}{}}
+		return c.sendAndAwait(ctx, a, e, "participant/status", func(v wire.Value) error {
 			if c.JSON {
 				return a.JSON(v)
 			}
@@ -202,16 +202,16 @@ func (c *mewStatusCmd) Run(ctx context.Context, a *app) error {
 			return nil
 		})
 	}
-	return c.at(ctx, a, false, func(o *daemon.Client, path string) error {
+	return c.withSpace(ctx, a, false, func(o *daemon.Client, path string) error {
 		raw, err := o.Call(ctx, http.MethodGet, path, nil, nil)
-		_, err = present(a, c.JSON, raw, err, a.showSpace)
+		_, err = showAnswer(a, c.JSON, raw, err, a.showSpace)
 		return err
 	})
 }
 
-func mewID() string { return "cli-" + strconv.FormatInt(time.Now().UnixNano(), 36) }
+func newMewID() string { return "cli-" + strconv.FormatInt(time.Now().UnixNano(), 36) }
 
-// showSpace prints a space. Everything in it is the words of others.
+// showSpace prints a space. All texts in it are from others and must be cleaned.
 func (a *app) showSpace(s view.Space) {
 	rows := [][]string{{"PARTICIPANT", "ID", "STATE", "CAPABILITIES"}}
 	for _, p := range s.Participants {
@@ -235,10 +235,10 @@ func (a *app) showSpace(s view.Space) {
 	}
 	a.List(rows, "nobody is there")
 	for _, p := range s.Proposals {
-		a.Print("proposal %s from %s, %s: %s", p.Key, terminal.Clean(p.From), terminal.When(p.At), terminal.Clean(string(p.Payload[:min(len(p.Payload), 300)])))
+		a.Print("proposal %s from %s, %s: %s", p.Key, terminal.Clean(p.From), terminal.FormatTime(p.At), terminal.Clean(string(p.Payload[:min(len(p.Payload), 300)])))
 	}
 	for _, r := range s.Reasoning {
-		a.Print("reasoning %s of %s since %s", terminal.Clean(r.ID), terminal.Clean(r.From), terminal.When(r.Since))
+		a.Print("reasoning %s of %s since %s", terminal.Clean(r.ID), terminal.Clean(r.From), terminal.FormatTime(r.Since))
 	}
 	for _, raw := range s.Streams {
 		a.Print("stream %s", terminal.Clean(string(raw[:min(len(raw), 300)])))
@@ -246,15 +246,15 @@ func (a *app) showSpace(s view.Space) {
 }
 
 type mewTailCmd struct {
-	mewWhere
-	Count int  `help:"Stop after so many envelopes; 0 goes on." short:"n"`
-	JSON  bool `help:"Print envelopes as they are, one in a line."`
+	mewTarget
+	Count int  `help:"Stop after this number of envelopes; 0 never stops." short:"n"`
+	JSON  bool `help:"Print envelopes as JSON, one per line."`
 }
 
 func (c *mewTailCmd) Run(ctx context.Context, a *app) error {
-	return c.at(ctx, a, true, func(o *daemon.Client, path string) error {
+	return c.withSpace(ctx, a, true, func(o *daemon.Client, path string) error {
 		n := 0
-		err := mewEvents(ctx, o, path, nil, func(raw string, v wire.Value) (bool, error) {
+		err := followMewEvents(ctx, o, path, nil, func(raw string, v wire.Value) (bool, error) {
 			if c.JSON {
 				a.Print("%s", raw)
 			} else {
@@ -270,7 +270,7 @@ func (c *mewTailCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// mewLine is an envelope in a line.
+// mewLine describes an envelope on one line.
 func mewLine(v wire.Value) string {
 	payload, _ := v.Get("payload")
 	to, _ := v.Get("to")
@@ -297,8 +297,9 @@ func mewLine(v wire.Value) string {
 	return terminal.Clean(fmt.Sprintf("%s %s%s %s %s: %s", ts, v.GetStr("from"), arrow, v.GetStr("kind"), v.GetStr("id"), text))
 }
 
-// mewEvents follows the envelopes of a space. begun is called once it listens.
-func mewEvents(ctx context.Context, o *daemon.Client, path string, begun func() error, seen func(string, wire.Value) (bool, error), a *app) error {
+// followMewEvents calls seen for each envelope of a space until seen returns true. It calls begun, which may be nil, when
+// the stream has begun.
+func followMewEvents(ctx context.Context, o *daemon.Client, path string, begun func() error, seen func(string, wire.Value) (bool, error), a *app) error {
 	resp, err := o.Do(ctx, http.MethodGet, path+"/events", nil, nil)
 	if err != nil {
 		return err
@@ -320,7 +321,7 @@ func mewEvents(ctx context.Context, o *daemon.Client, path string, begun func() 
 		case line == "event: lost":
 			lost = true
 		case ok && lost:
-			a.Note("%s envelopes were lost: they came faster than they were read", terminal.Clean(data))
+			a.Note("%s envelopes were lost: they came faster than this command read them", terminal.Clean(data))
 			lost = false
 		case ok:
 			v, err := wire.ParseForeign([]byte(data), 64, 1<<17)
@@ -338,14 +339,14 @@ func mewEvents(ctx context.Context, o *daemon.Client, path string, begun func() 
 	return exit.Fail(exit.Unavailable, errors.New("the running agentmesh ended the stream"))
 }
 
-const mewPatience = 10 * time.Second
+const mewAnswerTimeout = 10 * time.Second
 
-// await says something and waits for the answer of this kind.
-func (w mewWhere) await(ctx context.Context, a *app, e mewEnvelope, kind string, show func(wire.Value) error) error {
-	ctx, cancel := context.WithTimeout(ctx, mewPatience)
+// sendAndAwait sends an envelope, waits for an answer of the given kind, and shows it.
+func (w mewTarget) sendAndAwait(ctx context.Context, a *app, e mewEnvelope, kind string, show func(wire.Value) error) error {
+	ctx, cancel := context.WithTimeout(ctx, mewAnswerTimeout)
 	defer cancel()
-	return w.at(ctx, a, true, func(o *daemon.Client, path string) error {
-		err := mewEvents(ctx, o, path, func() error {
+	return w.withSpace(ctx, a, true, func(o *daemon.Client, path string) error {
+		err := followMewEvents(ctx, o, path, func() error {
 			_, err := o.Call(ctx, http.MethodPost, path+"/messages", nil, e)
 			return err
 		}, func(_ string, v wire.Value) (bool, error) {
@@ -358,7 +359,7 @@ func (w mewWhere) await(ctx context.Context, a *app, e mewEnvelope, kind string,
 			return false, nil
 		}, a)
 		if ctx.Err() != nil {
-			return exit.Fail(exit.Unavailable, errors.New("no answer came"))
+			return exit.Fail(exit.Unavailable, fmt.Errorf("no answer within %s", mewAnswerTimeout))
 		}
 		return err
 	})
@@ -371,26 +372,26 @@ type mewConnectCmd struct {
 
 func (c *mewConnectCmd) Run(ctx context.Context, a *app) error {
 	return ask(ctx, a, c.JSON, post[bridge.LinkStatus]("mew/links/"+url.PathEscape(c.Link)+"/connect", nil), func(l bridge.LinkStatus) {
-		a.Print("%s is %s; it connects now", terminal.Clean(l.Name), l.State)
+		a.Print("%s is %s and connects now", terminal.Clean(l.Name), l.State)
 	})
 }
 
 type mewBringCmd struct {
-	Conversation string `arg:"" help:"Id of a conversation, or its beginning."`
-	Link         string `required:"" help:"The link to the space." placeholder:"NAME"`
-	Stop         bool   `help:"The space sees nothing more of it."`
+	Conversation string `arg:"" help:"Conversation id, or the beginning of the id."`
+	Link         string `required:"" help:"Name of the link to the space." placeholder:"NAME"`
+	Stop         bool   `help:"Stop showing the conversation to the space."`
 	JSON         bool   `help:"Print the result as JSON."`
 }
 
-// mewBringing names a conversation for a space.
-type mewBringing struct {
+// mewShare names a conversation that a space may see, or may no longer see.
+type mewShare struct {
 	Peer         string `json:"peer"`
 	Conversation string `json:"conversation_id"`
 	Stop         bool   `json:"stop"`
 }
 
 func (c *mewBringCmd) Run(ctx context.Context, a *app) error {
-	o, err := a.owner(ctx)
+	o, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -404,10 +405,10 @@ func (c *mewBringCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	raw, err = o.Call(ctx, http.MethodPost, "mew/links/"+url.PathEscape(c.Link)+"/conversations", nil,
-		mewBringing{Peer: conv.Peer, Conversation: conv.ID, Stop: c.Stop})
-	_, err = present(a, c.JSON, raw, err, func(b mewBringing) {
+		mewShare{Peer: conv.Peer, Conversation: conv.ID, Stop: c.Stop})
+	_, err = showAnswer(a, c.JSON, raw, err, func(b mewShare) {
 		if b.Stop {
-			a.Print("the space behind %s sees nothing more of %s", terminal.Clean(c.Link), terminal.Clean(b.Conversation))
+			a.Print("the space behind %s no longer sees %s", terminal.Clean(c.Link), terminal.Clean(b.Conversation))
 			return
 		}
 		a.Print("the space behind %s sees %s from now on", terminal.Clean(c.Link), terminal.Clean(b.Conversation))

@@ -10,7 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 )
 
-// config check names file, line and key of a value that makes no sense, where it stands in the file.
+// TestConfigCheckNamesLines: config check names the file, line and key of each invalid value in the file.
 func TestConfigCheckNamesLines(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "bad.yaml")
 	text := "name: x\naccess:\n  mode: nonsense\nlog: {level: loud, format: odd}\nhooks:\n  - intent: mesh.schedule\n    inbox: true\n" +
@@ -18,9 +18,9 @@ func TestConfigCheckNamesLines(t *testing.T) {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	var said bytes.Buffer
+	var out bytes.Buffer
 	args := []string{"config", "check", "--config", file, "--set", "log.format=odder", "--set", "registration.mode=never"}
-	if code := run(t.Context(), args, strings.NewReader(""), &said, &said); code != exit.Config {
+	if code := run(t.Context(), args, strings.NewReader(""), &out, &out); code != exit.Config {
 		t.Errorf("config check = %d, want %d", code, exit.Config)
 	}
 	for _, want := range []string{
@@ -32,8 +32,8 @@ func TestConfigCheckNamesLines(t *testing.T) {
 		`agentmesh: log.format: "odder"`, // a flag set it
 		`agentmesh: registration.mode: "never"`,
 	} {
-		if !strings.Contains(said.String(), want) {
-			t.Errorf("it does not say %s:\n%s", want, said.String())
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the output lacks %s:\n%s", want, out.String())
 		}
 	}
 }

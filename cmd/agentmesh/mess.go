@@ -20,53 +20,53 @@ import (
 	"github.com/agentmesh/agentmesh/node/yamltree"
 )
 
-// messCmd asks for things in the physical world, and does them.
+// messCmd has the commands for the exchange of this process: requests, their threads, and executors.
 type messCmd struct {
-	Request      messRequestCmd      `cmd:"" help:"Ask for something to be done."`
-	Status       messStatusCmd       `cmd:"" help:"Say where threads stand."`
+	Request      messRequestCmd      `cmd:"" help:"Request work in the physical world."`
+	Status       messStatusCmd       `cmd:"" help:"Show the status of requests."`
 	List         messListCmd         `cmd:"" help:"List threads, newest change first."`
-	Show         messShowCmd         `cmd:"" help:"Show a thread with all that was said in it, as YAML."`
-	Claim        messClaimCmd        `cmd:"" help:"Take a thread on."`
+	Show         messShowCmd         `cmd:"" help:"Show a thread with all its messages, as YAML."`
+	Claim        messClaimCmd        `cmd:"" help:"Claim a thread."`
 	Update       messUpdateCmd       `cmd:"" help:"Set a status, or send any block about a thread."`
-	Answer       messAnswerCmd       `cmd:"" help:"Answer what an executor asks."`
-	Confirm      messConfirmCmd      `cmd:"" help:"Let an executor act, or not."`
+	Answer       messAnswerCmd       `cmd:"" help:"Answer the questions of an executor."`
+	Confirm      messConfirmCmd      `cmd:"" help:"Allow or forbid an action that an executor has asked about."`
 	Complete     messCompleteCmd     `cmd:"" help:"Deliver the result of a thread."`
-	Fetch        messFetchCmd        `cmd:"" help:"Get a file of a thread, also one that a message refers to by address."`
-	Cancel       messCancelCmd       `cmd:"" help:"Take requests back."`
-	Capabilities messCapabilitiesCmd `cmd:"" help:"What can be done here: the catalogue, and what executors claim beside it."`
-	Executors    messExecutorsCmd    `cmd:"" help:"Who is registered here, and adding somebody."`
-	Key          messKeyCmd          `cmd:"" help:"Give an executor a key, or take its key away."`
-	Route        messRouteCmd        `cmd:"" help:"The routing rules, and setting them."`
-	Import       messImportCmd       `cmd:"" help:"Take over threads from MESSE-AF files."`
+	Fetch        messFetchCmd        `cmd:"" help:"Fetch a file of a thread, or a file that a message refers to by address."`
+	Cancel       messCancelCmd       `cmd:"" help:"Cancel requests."`
+	Capabilities messCapabilitiesCmd `cmd:"" help:"List the capabilities in the catalogue and of executors, or add to the catalogue."`
+	Executors    messExecutorsCmd    `cmd:"" help:"List the executors, or add and change one."`
+	Key          messKeyCmd          `cmd:"" help:"Make a new API key for an executor, or revoke its key."`
+	Route        messRouteCmd        `cmd:"" help:"Show or set the routing rules."`
+	Import       messImportCmd       `cmd:"" help:"Import threads from MESSE-AF files."`
 	Export       messExportCmd       `cmd:"" help:"Write a thread as a MESSE-AF file."`
 }
 
-// messOut is what every command of the kind prints: YAML, or JSON.
-type messOut struct {
+// messOutput is the output of mess commands: YAML, or JSON with --json.
+type messOutput struct {
 	JSON bool `help:"Print the result as JSON."`
 }
 
-func (o messOut) show(a *app, v wire.Value) error {
+func (o messOutput) show(a *app, v wire.Value) error {
 	if o.JSON {
 		return a.JSON(json.RawMessage(v.JSON()))
 	}
 	for line := range strings.Lines(string(yamltree.Append(nil, v))) {
-		a.Print("%s", terminal.Clean(strings.TrimSuffix(line, "\n"))) // our writer quotes what a terminal would act on; this is the second lock
+		a.Print("%s", terminal.Clean(strings.TrimSuffix(line, "\n"))) // a second protection: the YAML writer already quotes unsafe characters
 	}
 	return nil
 }
 
 const messAPI = "mess/exchange/"
 
-// errNoName is for a ref or an id that a script left empty: the path with it would be one of something else.
-var errNoName = exit.FailHint(exit.Usage, errors.New("the ref or id is empty"), "agentmesh mess list")
+// errEmptyRef is the error for an empty ref or id, for example from a script: the path would mean another resource.
+var errEmptyRef = exit.FailHint(exit.Usage, errors.New("the ref or id is empty"), "agentmesh mess list")
 
-// messCall makes one call to the owner's door of the exchange.
+// messCall makes one call to the exchange through the owner API.
 func messCall(ctx context.Context, a *app, method, path string, query url.Values, body any) (wire.Value, error) {
 	if strings.HasSuffix(path, "/") || strings.Contains(path, "//") {
-		return wire.Value{}, errNoName
+		return wire.Value{}, errEmptyRef
 	}
-	o, err := a.owner(ctx)
+	o, err := a.connect(ctx)
 	if err != nil {
 		return wire.Value{}, err
 	}
@@ -74,20 +74,20 @@ func messCall(ctx context.Context, a *app, method, path string, query url.Values
 	if err = errors.Join(err, o.Close()); err != nil {
 		return wire.Value{}, err
 	}
-	return messAnswer(raw)
+	return parseMessAnswer(raw)
 }
 
-// messPost sends a block to the owner's door of the exchange.
+// messPost sends a block to the exchange through the owner API.
 func messPost(ctx context.Context, a *app, b thread.Block) (wire.Value, error) {
-	raw, err := messOnce(ctx, a, http.MethodPost, messAPI+"messages", b.Tree().JSON(), nil)
+	raw, err := messCallIdempotent(ctx, a, http.MethodPost, messAPI+"messages", b.Tree().JSON(), nil)
 	if err != nil {
 		return wire.Value{}, err
 	}
-	return messAnswer(raw)
+	return parseMessAnswer(raw)
 }
 
-// messAnswer reads what the exchange answers.
-func messAnswer(raw []byte) (wire.Value, error) {
+// parseMessAnswer parses an answer of the exchange.
+func parseMessAnswer(raw []byte) (wire.Value, error) {
 	v, err := wire.ParseLimits(raw, 2*wire.MaxDepth, 1_000_000)
 	if err != nil {
 		return v, exit.Fail(exit.Unavailable, fmt.Errorf("read the answer: %w", err))
@@ -95,17 +95,17 @@ func messAnswer(raw []byte) (wire.Value, error) {
 	return v, nil
 }
 
-// messSend sends a block as the owner and prints the acks.
-func messSend(ctx context.Context, a *app, out messOut, b thread.Block) error {
+// messSend sends a block as the owner and prints the acknowledgements.
+func messSend(ctx context.Context, a *app, out messOutput, b thread.Block) error {
 	v, err := messPost(ctx, a, b)
 	if err != nil {
-		return messMissing(ctx, a, b, err)
+		return explainMissing(ctx, a, b, err)
 	}
 	return out.show(a, v)
 }
 
-// messRead has a file read, or standard input where the name is "-". What is wrong with it is said with its name.
-func messRead[T any](a *app, name string, parse func([]byte) (T, error)) (out T, err error) {
+// parseFile reads and parses a file, or standard input if name is "-". Errors name the file.
+func parseFile[T any](a *app, name string, parse func([]byte) (T, error)) (out T, err error) {
 	in := a.In
 	if name != "-" {
 		f, err := os.Open(name)
@@ -120,12 +120,12 @@ func messRead[T any](a *app, name string, parse func([]byte) (T, error)) (out T,
 		return out, exit.Fail(exit.Input, err)
 	}
 	if out, err = parse(data); err != nil {
-		return out, exit.Fail(exit.Input, fmt.Errorf("%s: %w", inputName(name), reasonOf(err)))
+		return out, exit.Fail(exit.Input, fmt.Errorf("%s: %w", inputName(name), withoutCode(err)))
 	}
 	return out, nil
 }
 
-// inputName is what a message calls a file.
+// inputName returns the name of an input file for error messages.
 func inputName(name string) string {
 	if name == "-" {
 		return "standard input"
@@ -133,8 +133,8 @@ func inputName(name string) string {
 	return terminal.Clean(name)
 }
 
-// reasonOf is a refusal without its code, which says nothing to who sent no message.
-func reasonOf(err error) error {
+// withoutCode returns a wire error without its code, which has no meaning for the reader of a file.
+func withoutCode(err error) error {
 	if e, ok := errors.AsType[*wire.Error](err); ok {
 		return errors.New(e.Message)
 	}
@@ -142,42 +142,42 @@ func reasonOf(err error) error {
 }
 
 type messRequestCmd struct {
-	messOut
-	Intent   string   `arg:"" optional:"" help:"What should be done."`
-	File     string   `placeholder:"FILE" help:"A block in YAML or JSON; - reads standard input."`
-	ID       string   `placeholder:"ID" help:"A name of yours for the request."`
-	Context  []string `placeholder:"TEXT" sep:"none" help:"What whoever does it should know; may be repeated."`
-	Requires []string `placeholder:"CAPABILITY" help:"What whoever does it must be able to; may be repeated."`
-	Priority string   `placeholder:"PRIORITY" help:"background, normal, elevated or urgent."`
-	Expires  string   `placeholder:"WHEN" help:"A time or a duration after which nobody needs it any more: 2h, 3d."`
-	Confirm  bool     `help:"Have the executor ask before it acts."`
-	Link     string   `placeholder:"LINK" help:"Send it to the foreign exchange behind a link."`
+	messOutput
+	Intent   string   `arg:"" optional:"" help:"The work to do, as a text."`
+	File     string   `placeholder:"FILE" help:"Read the request from a block in YAML or JSON; - reads standard input."`
+	ID       string   `placeholder:"ID" help:"Give the request this name."`
+	Context  []string `placeholder:"TEXT" sep:"none" help:"Information for the executor. Repeat for more."`
+	Requires []string `placeholder:"CAPABILITY" help:"Capability that the executor must have. Repeat for more."`
+	Priority string   `placeholder:"PRIORITY" help:"Priority: background, normal, elevated or urgent."`
+	Expires  string   `placeholder:"WHEN" help:"Time or duration after which the request expires: 2h, 3d."`
+	Confirm  bool     `help:"Make the executor ask before it acts."`
+	Link     string   `placeholder:"LINK" help:"Send the request to the foreign exchange behind this link."`
 }
 
 func (c *messRequestCmd) Run(ctx context.Context, a *app) error {
 	if (c.Intent == "") == (c.File == "") {
-		return exit.FailHint(exit.Usage, errors.New("needs a text or --file, and not both"), "agentmesh mess request 'what is in the fridge?'")
+		return exit.FailHint(exit.Usage, errors.New("needs a text or --file, not both"), "agentmesh mess request 'what is in the fridge?'")
 	}
 	block := thread.Block{{Type: "request", Body: c.body()}}
 	if c.File != "" {
 		if c.body().Len() > 1 {
-			return exit.Fail(exit.Usage, errors.New("with --file the whole request stands in the file: only --link and --json go with it"))
+			return exit.Fail(exit.Usage, errors.New("--file contains the whole request: only --link and --json go with it"))
 		}
 		var err error
-		if block, err = messRead(a, c.File, thread.Parse); err != nil {
+		if block, err = parseFile(a, c.File, thread.Parse); err != nil {
 			return err
 		}
 	}
 	if c.Link != "" {
-		return messRequestTo(ctx, a, c.messOut, block, c.Link)
+		return messSendToLink(ctx, a, c.messOutput, block, c.Link)
 	}
-	return messSend(ctx, a, c.messOut, block)
+	return messSend(ctx, a, c.messOutput, block)
 }
 
 func (c *messRequestCmd) body() wire.Value {
 	body := wire.Obj(wire.TextField("intent", c.Intent))
-	add := func(key string, v wire.Value, there bool) {
-		if there {
+	add := func(key string, v wire.Value, set bool) {
+		if set {
 			body = body.With(key, v)
 		}
 	}
@@ -191,16 +191,16 @@ func (c *messRequestCmd) body() wire.Value {
 }
 
 type messStatusCmd struct {
-	messOut
-	Refs  []string `arg:"" optional:"" help:"Refs or names of requests; the newest changes without one."`
-	Limit int      `default:"50" help:"At most so many, where none is named."`
+	messOutput
+	Refs  []string `arg:"" optional:"" help:"Refs or names of requests. Without them, the requests with the newest changes."`
+	Limit int      `default:"50" help:"Maximum number of requests if none is named."`
 }
 
 func (c *messStatusCmd) Run(ctx context.Context, a *app) error {
 	query := wire.Obj(wire.TextField("type", "status"))
 	if len(c.Refs) > 0 {
 		query = query.With("filter", wire.Obj(wire.Member{Key: "re", Value: wire.Texts(c.Refs)}))
-		return messSend(ctx, a, c.messOut, thread.Block{{Type: "query", Body: query}})
+		return messSend(ctx, a, c.messOutput, thread.Block{{Type: "query", Body: query}})
 	}
 	if c.Limit < 1 {
 		return exit.Fail(exit.Usage, errors.New("--limit must be 1 or more"))
@@ -209,24 +209,24 @@ func (c *messStatusCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	v, more := firstRequests(v, c.Limit)
+	v, more := limitRequests(v, c.Limit)
 	if err := c.show(a, v); err != nil {
 		return err
 	}
 	if more {
-		a.Note("there are more threads: --limit says how many to list")
+		a.Note("there are more threads: list more with --limit")
 	}
 	return nil
 }
 
-// firstRequests is an answer with no more than so many requests in each of its lists, and whether there were more.
-func firstRequests(v wire.Value, limit int) (wire.Value, bool) {
+// limitRequests cuts each list of requests in an answer to limit entries, and reports whether it cut any.
+func limitRequests(v wire.Value, limit int) (wire.Value, bool) {
 	switch v.Kind() {
 	case wire.Array:
 		elems, more := slices.Collect(v.Elems()), false
 		for i := range elems {
 			var cut bool
-			elems[i], cut = firstRequests(elems[i], limit)
+			elems[i], cut = limitRequests(elems[i], limit)
 			more = more || cut
 		}
 		return wire.Arr(elems...), more
@@ -238,7 +238,7 @@ func firstRequests(v wire.Value, limit int) (wire.Value, bool) {
 				continue
 			}
 			var cut bool
-			members[i].Value, cut = firstRequests(m.Value, limit)
+			members[i].Value, cut = limitRequests(m.Value, limit)
 			more = more || cut
 		}
 		return wire.Obj(members...), more
@@ -247,21 +247,21 @@ func firstRequests(v wire.Value, limit int) (wire.Value, bool) {
 }
 
 type messListCmd struct {
-	Status string `placeholder:"STATUS" help:"Only threads in this state."`
-	Limit  int    `default:"50" help:"At most so many."`
+	Status string `placeholder:"STATUS" help:"List only threads with this status."`
+	Limit  int    `default:"50" help:"Maximum number of threads."`
 	JSON   bool   `help:"Print the result as JSON."`
 }
 
 func (c *messListCmd) Run(ctx context.Context, a *app) error {
 	if c.Status != "" {
-		if _, err := messCode(c.Status); err != nil {
+		if _, err := parseStatus(c.Status); err != nil {
 			return err
 		}
 	}
 	if c.Limit < 1 {
 		return exit.Fail(exit.Usage, errors.New("--limit must be 1 or more"))
 	}
-	const page = 1000 // that the exchange gives at once
+	const page = 1000 // threads in one answer of the exchange
 	list, v := []wire.Value{}, wire.Value{}
 	for more := true; more && len(list) < c.Limit; {
 		var err error
@@ -279,19 +279,19 @@ func (c *messListCmd) Run(ctx context.Context, a *app) error {
 	rows := [][]string{{"REF", "STATUS", "PRIORITY", "FROM", "EXECUTOR", "INTENT"}}
 	for _, t := range list {
 		rows = append(rows, []string{
-			t.GetStr("ref"), t.GetStr("status"), t.GetStr("priority"), terminal.Short(t.GetStr("requestor_id"), 24),
-			terminal.Short(orDash(t.GetStr("executor_id")), 24), terminal.Short(t.GetStr("intent"), 60),
+			t.GetStr("ref"), t.GetStr("status"), t.GetStr("priority"), terminal.Truncate(t.GetStr("requestor_id"), 24),
+			terminal.Truncate(orDash(t.GetStr("executor_id")), 24), terminal.Truncate(t.GetStr("intent"), 60),
 		})
 	}
-	a.List(rows, "no thread is there")
+	a.List(rows, "no threads")
 	if v.GetStr("next") != "" {
-		a.Note("there are more threads: --limit says how many to list")
+		a.Note("there are more threads: list more with --limit")
 	}
 	return nil
 }
 
 type messShowCmd struct {
-	messOut
+	messOutput
 	Ref string `arg:"" help:"Ref of the thread."`
 }
 
@@ -301,21 +301,21 @@ func (c *messShowCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if !c.JSON {
-		a.Note("what others wrote is untrusted text")
+		a.Note("texts of others are untrusted")
 	}
 	return c.show(a, v)
 }
 
-// messStatus sets a status of a thread.
-func messStatus(ctx context.Context, a *app, out messOut, ref, code string, more ...wire.Member) error {
+// messSetStatus sends a status for a thread, with further members of its body.
+func messSetStatus(ctx context.Context, a *app, out messOutput, ref, code string, more ...wire.Member) error {
 	body := wire.Obj(append([]wire.Member{wire.TextField("re", ref), wire.TextField("code", code)}, more...)...)
 	return messSend(ctx, a, out, thread.Block{{Type: "status", Body: body}})
 }
 
 type messClaimCmd struct {
-	messOut
+	messOutput
 	Ref string `arg:"" help:"Ref of the thread."`
-	ETA string `placeholder:"WHEN" help:"When it will be done: a time or a duration."`
+	ETA string `placeholder:"WHEN" help:"Expected time of completion, or the duration until then."`
 }
 
 func (c *messClaimCmd) Run(ctx context.Context, a *app) error {
@@ -323,13 +323,13 @@ func (c *messClaimCmd) Run(ctx context.Context, a *app) error {
 	if c.ETA != "" {
 		more = append(more, wire.TextField("eta", c.ETA))
 	}
-	return messStatus(ctx, a, c.messOut, c.Ref, "claimed", more...)
+	return messSetStatus(ctx, a, c.messOutput, c.Ref, "claimed", more...)
 }
 
 type messCancelCmd struct {
-	messOut
+	messOutput
 	Refs   []string `arg:"" help:"Refs or names of requests."`
-	Reason string   `placeholder:"TEXT" help:"Why."`
+	Reason string   `placeholder:"TEXT" help:"Reason."`
 }
 
 func (c *messCancelCmd) Run(ctx context.Context, a *app) error {
@@ -337,18 +337,18 @@ func (c *messCancelCmd) Run(ctx context.Context, a *app) error {
 	if c.Reason != "" {
 		body = body.With("reason", wire.Text(c.Reason))
 	}
-	return messSend(ctx, a, c.messOut, thread.Block{{Type: "cancel", Body: body}})
+	return messSend(ctx, a, c.messOutput, thread.Block{{Type: "cancel", Body: body}})
 }
 
 type messCapabilitiesCmd struct {
-	messOut
-	Tag []string `placeholder:"TAG" help:"Only what has one of these tags."`
-	Add string   `placeholder:"FILE" help:"Add the YAML documents of this file to the catalogue, or the list that this command prints; - reads standard input."`
+	messOutput
+	Tag []string `placeholder:"TAG" help:"List only capabilities with one of these tags."`
+	Add string   `placeholder:"FILE" help:"Add the YAML documents in this file to the catalogue, or a list in the format of this command's output; - reads standard input."`
 }
 
 func (c *messCapabilitiesCmd) Run(ctx context.Context, a *app) error {
 	if c.Add != "" {
-		list, err := messRead(a, c.Add, exchange.ParseCapabilities)
+		list, err := parseFile(a, c.Add, exchange.ParseCapabilities)
 		if err != nil {
 			return err
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
 )
 
-// agentAt is the agent of a data directory, by `agentmesh check` and the card.
+// agentAt runs `agentmesh check` on a data directory and returns the agent id on its card.
 func agentAt(t *testing.T, dir string) string {
 	t.Helper()
 	if out, err := agentmeshAt(dir, "check").CombinedOutput(); err != nil {
@@ -36,8 +36,8 @@ func mustRun(t *testing.T, dir string, args ...string) {
 	}
 }
 
-// TestRestoreKilled: whenever a restore is killed, the directory holds one whole agent, the one before or the one of
-// the archive, and the next restore works.
+// TestRestoreKilled: whenever a restore is killed, the directory contains one complete agent, either the old one or the
+// one from the archive, and the next restore works.
 func TestRestoreKilled(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no SIGKILL on Windows")
@@ -84,7 +84,7 @@ func TestRestoreKilled(t *testing.T) {
 	}
 	mustRun(t, dir, "status")
 	if _, err := os.Stat(filepath.Join(dir, datadir.PrefixRestore+"left")); !os.IsNotExist(err) {
-		t.Errorf("the next command leaves what a killed restore left: %v", err)
+		t.Errorf("the next command did not remove the folder of a killed restore: %v", err)
 	}
 	t.Logf("killed %d restores: %v", rounds, seen)
 	mustRun(t, dir, "restore", "--replace", archive)

@@ -15,19 +15,17 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 )
 
-// Commands that say something in a space, as its owner or as this node.
-
-// mewReason is why somebody is told to do something.
+// mewReason is the payload of envelopes that only give a reason.
 type mewReason struct {
 	Reason string `json:"reason,omitempty"`
 }
 
 type mewChatCmd struct {
-	Text     string   `arg:"" help:"What to say."`
-	To       []string `help:"Participants; without it everybody." placeholder:"ID"`
-	Context  string   `help:"Thread that it belongs to." placeholder:"ID"`
-	Markdown bool     `help:"The text is Markdown."`
-	mewWhere
+	Text     string   `arg:"" help:"Text of the message."`
+	To       []string `help:"Recipients (default: all participants)." placeholder:"ID"`
+	Context  string   `help:"Id of the thread that the message belongs to." placeholder:"ID"`
+	Markdown bool     `help:"Mark the text as Markdown."`
+	mewTarget
 	JSON bool `help:"Print the result as JSON."`
 }
 
@@ -42,14 +40,14 @@ func (c *mewChatCmd) Run(ctx context.Context, a *app) error {
 	if c.Markdown {
 		format = "markdown"
 	}
-	return c.say(ctx, a, c.JSON, mewEnvelope{Kind: "chat", To: c.To, Context: c.Context, Payload: mewText{c.Text, format}}, "said")
+	return c.send(ctx, a, c.JSON, mewEnvelope{Kind: "chat", To: c.To, Context: c.Context, Payload: mewText{c.Text, format}}, "sent")
 }
 
 type mewProposeCmd struct {
-	Tool      string   `arg:"" help:"Name of the tool that somebody may call."`
-	Arguments string   `arg:"" optional:"" default:"{}" help:"Its arguments, as JSON."`
+	Tool      string   `arg:"" help:"Name of the tool to call."`
+	Arguments string   `arg:"" optional:"" default:"{}" help:"Arguments of the tool, as a JSON object."`
 	To        []string `help:"Participants that have the tool." placeholder:"ID"`
-	mewWhere
+	mewTarget
 	JSON bool `help:"Print the result as JSON."`
 }
 
@@ -69,60 +67,60 @@ func (c *mewProposeCmd) Run(ctx context.Context, a *app) error {
 		return exit.Fail(exit.Usage, errors.New("arguments must be a JSON object"))
 	}
 	payload := mewToolCall{"tools/call", mewToolParams{c.Tool, json.RawMessage(c.Arguments)}}
-	return c.say(ctx, a, c.JSON, mewEnvelope{Kind: "mcp/proposal", To: c.To, Payload: payload}, "proposed")
+	return c.send(ctx, a, c.JSON, mewEnvelope{Kind: "mcp/proposal", To: c.To, Payload: payload}, "proposed")
 }
 
-// mewDecision is the owner's word on a proposal.
+// mewDecision is the owner's decision about a proposal.
 type mewDecision struct {
 	Approve bool   `json:"approve"`
 	Reason  string `json:"reason,omitempty"`
 }
 
-func (w mewWhere) settle(ctx context.Context, a *app, asJSON bool, proposal string, d mewDecision, done string) error {
-	return w.at(ctx, a, true, func(o *daemon.Client, path string) error {
+func (w mewTarget) decide(ctx context.Context, a *app, asJSON bool, proposal string, d mewDecision, done string) error {
+	return w.withSpace(ctx, a, true, func(o *daemon.Client, path string) error {
 		raw, err := o.Call(ctx, http.MethodPost, path+"/proposals/"+url.PathEscape(proposal), nil, d)
-		_, err = present(a, asJSON, raw, err, func(got mewSaid) { a.Print("%s (%s)", done, terminal.Clean(got.ID)) })
+		_, err = showAnswer(a, asJSON, raw, err, func(got mewSendResult) { a.Print("%s (%s)", done, terminal.Clean(got.ID)) })
 		return err
 	})
 }
 
 type mewApproveCmd struct {
-	Proposal string `arg:"" help:"Key of a proposal that waits; mew status lists them."`
-	mewWhere
+	Proposal string `arg:"" help:"Key of a waiting proposal, from mew status."`
+	mewTarget
 	JSON bool `help:"Print the result as JSON."`
 }
 
 func (c *mewApproveCmd) Run(ctx context.Context, a *app) error {
-	return c.settle(ctx, a, c.JSON, c.Proposal, mewDecision{Approve: true}, "sent as a request")
+	return c.decide(ctx, a, c.JSON, c.Proposal, mewDecision{Approve: true}, "sent as a request")
 }
 
 type mewRejectCmd struct {
-	Proposal string `arg:"" help:"Key of a proposal that waits; mew status lists them."`
+	Proposal string `arg:"" help:"Key of a waiting proposal, from mew status."`
 	Reason   string `default:"disagree" help:"Reason code: disagree, unsafe, policy, busy, …"`
-	mewWhere
+	mewTarget
 	JSON bool `help:"Print the result as JSON."`
 }
 
 func (c *mewRejectCmd) Run(ctx context.Context, a *app) error {
-	return c.settle(ctx, a, c.JSON, c.Proposal, mewDecision{Reason: c.Reason}, "rejected")
+	return c.decide(ctx, a, c.JSON, c.Proposal, mewDecision{Reason: c.Reason}, "rejected")
 }
 
 type mewCancelCmd struct {
-	Sequence string `arg:"" help:"Id of the reasoning; mew status lists those that go on."`
-	Reason   string `help:"Why."`
-	mewWhere
+	Sequence string `arg:"" help:"Id of the reasoning, from mew status."`
+	Reason   string `help:"Reason."`
+	mewTarget
 	JSON bool `help:"Print the result as JSON."`
 }
 
 func (c *mewCancelCmd) Run(ctx context.Context, a *app) error {
-	return c.say(ctx, a, c.JSON, mewEnvelope{Kind: "reasoning/cancel", Context: c.Sequence, Payload: mewReason{c.Reason}}, "told to stop")
+	return c.send(ctx, a, c.JSON, mewEnvelope{Kind: "reasoning/cancel", Context: c.Sequence, Payload: mewReason{c.Reason}}, "asked to stop")
 }
 
 type mewPauseCmd struct {
 	Participant string        `arg:"" help:"Id of the participant."`
-	For         time.Duration `help:"How long; without it until somebody resumes it." placeholder:"5m"`
-	Reason      string        `help:"Why."`
-	mewWhere
+	For         time.Duration `help:"Length of the pause (default: until mew resume)." placeholder:"5m"`
+	Reason      string        `help:"Reason."`
+	mewTarget
 	JSON bool `help:"Print the result as JSON."`
 }
 
@@ -137,33 +135,33 @@ func (c *mewPauseCmd) Run(ctx context.Context, a *app) error {
 		return exit.Fail(exit.Usage, errors.New("--for must not be negative"))
 	}
 	e := mewEnvelope{Kind: "participant/pause", To: []string{c.Participant}, Payload: mewPause{c.Reason, c.For.Seconds()}}
-	return c.say(ctx, a, c.JSON, e, "paused")
+	return c.send(ctx, a, c.JSON, e, "paused")
 }
 
 type mewResumeCmd struct {
 	Participant string `arg:"" help:"Id of the participant."`
-	Reason      string `help:"Why."`
-	mewWhere
+	Reason      string `help:"Reason."`
+	mewTarget
 	JSON bool `help:"Print the result as JSON."`
 }
 
 func (c *mewResumeCmd) Run(ctx context.Context, a *app) error {
-	return c.say(ctx, a, c.JSON, mewEnvelope{Kind: "participant/resume", To: []string{c.Participant}, Payload: mewReason{c.Reason}}, "resumed")
+	return c.send(ctx, a, c.JSON, mewEnvelope{Kind: "participant/resume", To: []string{c.Participant}, Payload: mewReason{c.Reason}}, "resumed")
 }
 
 type mewShutdownCmd struct {
 	Participant string `arg:"" help:"Id of the participant."`
-	Reason      string `help:"Why."`
-	mewWhere
+	Reason      string `help:"Reason."`
+	mewTarget
 	JSON bool `help:"Print the result as JSON."`
 }
 
 func (c *mewShutdownCmd) Run(ctx context.Context, a *app) error {
-	return c.say(ctx, a, c.JSON, mewEnvelope{Kind: "participant/shutdown", To: []string{c.Participant}, Payload: mewReason{c.Reason}}, "told to leave")
+	return c.send(ctx, a, c.JSON, mewEnvelope{Kind: "participant/shutdown", To: []string{c.Participant}, Payload: mewReason{c.Reason}}, "asked to leave")
 }
 
-// mewRights reads capabilities as the configuration writes them: a kind, or a pattern as JSON.
-func mewRights(list []string) ([]json.RawMessage, error) {
+// encodeCapabilities converts capabilities from the notation of the configuration (a kind, or a pattern as JSON) to JSON.
+func encodeCapabilities(list []string) ([]json.RawMessage, error) {
 	out := []json.RawMessage{}
 	for _, s := range list {
 		if !strings.HasPrefix(s, "{") {
@@ -193,48 +191,48 @@ type mewGrant struct {
 }
 
 type mewGrantCmd struct {
-	Participant string   `arg:"" help:"Who gets it."`
+	Participant string   `arg:"" help:"Id of the participant."`
 	Capability  []string `arg:"" help:"A kind such as mcp/request, or a pattern as JSON."`
-	Reason      string   `help:"Why."`
-	mewWhere
+	Reason      string   `help:"Reason."`
+	mewTarget
 	JSON bool `help:"Print the result as JSON."`
 }
 
 func (c *mewGrantCmd) Run(ctx context.Context, a *app) error {
-	rights, err := mewRights(c.Capability)
+	capabilities, err := encodeCapabilities(c.Capability)
 	if err != nil {
 		return err
 	}
-	return c.say(ctx, a, c.JSON, mewEnvelope{Kind: "capability/grant", To: []string{c.Participant},
-		Payload: mewGrant{Recipient: c.Participant, Capabilities: rights, Reason: c.Reason}}, "granted")
+	return c.send(ctx, a, c.JSON, mewEnvelope{Kind: "capability/grant", To: []string{c.Participant},
+		Payload: mewGrant{Recipient: c.Participant, Capabilities: capabilities, Reason: c.Reason}}, "granted")
 }
 
 type mewRevokeCmd struct {
-	Participant string   `arg:"" help:"Who loses it."`
-	Capability  []string `arg:"" optional:"" help:"What is contained in one of these goes."`
-	Grant       string   `help:"Id of the grant that ends; mew status --json shows them." placeholder:"ID"`
-	Reason      string   `help:"Why."`
-	mewWhere
+	Participant string   `arg:"" help:"Id of the participant."`
+	Capability  []string `arg:"" optional:"" help:"Capabilities to revoke, with all capabilities that they contain."`
+	Grant       string   `help:"Id of a grant to revoke, from mew status --json." placeholder:"ID"`
+	Reason      string   `help:"Reason."`
+	mewTarget
 	JSON bool `help:"Print the result as JSON."`
 }
 
 func (c *mewRevokeCmd) Run(ctx context.Context, a *app) error {
 	if (c.Grant == "") == (len(c.Capability) == 0) {
-		return exit.Fail(exit.Usage, errors.New("name capabilities or --grant, and not both"))
+		return exit.Fail(exit.Usage, errors.New("name capabilities or --grant, not both"))
 	}
-	rights, err := mewRights(c.Capability)
+	capabilities, err := encodeCapabilities(c.Capability)
 	if err != nil {
 		return err
 	}
-	return c.say(ctx, a, c.JSON, mewEnvelope{Kind: "capability/revoke", To: []string{c.Participant},
-		Payload: mewGrant{Recipient: c.Participant, Grant: c.Grant, Capabilities: rights, Reason: c.Reason}}, "revoked")
+	return c.send(ctx, a, c.JSON, mewEnvelope{Kind: "capability/revoke", To: []string{c.Participant},
+		Payload: mewGrant{Recipient: c.Participant, Grant: c.Grant, Capabilities: capabilities, Reason: c.Reason}}, "revoked")
 }
 
 type mewInviteCmd struct {
 	Name       string   `arg:"" help:"Name of the new participant."`
-	Capability []string `arg:"" optional:"" help:"What it may do from the start: kinds, or patterns as JSON."`
-	Reason     string   `help:"Why."`
-	mewWhere
+	Capability []string `arg:"" optional:"" help:"Initial capabilities: kinds, or patterns as JSON."`
+	Reason     string   `help:"Reason."`
+	mewTarget
 	JSON bool `help:"Print the result as JSON."`
 }
 
@@ -246,26 +244,26 @@ type mewInvitation struct {
 }
 
 func (c *mewInviteCmd) Run(ctx context.Context, a *app) error {
-	rights, err := mewRights(c.Capability)
+	capabilities, err := encodeCapabilities(c.Capability)
 	if err != nil {
 		return err
 	}
-	return c.say(ctx, a, c.JSON, mewEnvelope{Kind: "space/invite", Payload: mewInvitation{c.Name, rights, c.Reason}}, "invited "+terminal.Clean(c.Name))
+	return c.send(ctx, a, c.JSON, mewEnvelope{Kind: "space/invite", Payload: mewInvitation{c.Name, capabilities, c.Reason}}, "invited "+terminal.Clean(c.Name))
 }
 
 type mewKickCmd struct {
-	Participant string `arg:"" help:"Who is thrown out. Its token works no more."`
-	Reason      string `help:"Why."`
-	mewWhere
+	Participant string `arg:"" help:"Id of the participant."`
+	Reason      string `help:"Reason."`
+	mewTarget
 	JSON bool `help:"Print the result as JSON."`
 }
 
-// mewKicking is the payload of space/kick.
-type mewKicking struct {
+// mewKick is the payload of space/kick.
+type mewKick struct {
 	Participant string `json:"participant_id"`
 	Reason      string `json:"reason,omitempty"`
 }
 
 func (c *mewKickCmd) Run(ctx context.Context, a *app) error {
-	return c.say(ctx, a, c.JSON, mewEnvelope{Kind: "space/kick", Payload: mewKicking{c.Participant, c.Reason}}, "thrown out")
+	return c.send(ctx, a, c.JSON, mewEnvelope{Kind: "space/kick", Payload: mewKick{c.Participant, c.Reason}}, "removed")
 }

@@ -14,51 +14,51 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi"
 )
 
-// Bounds of what an archive takes of the owner's own files, such as hook scripts and schemas.
+// Bounds on the owner's own files in an archive, such as hook scripts and schemas.
 const (
 	maxOwnFiles = 10_000
 	maxOwnBytes = 1 << 30
 	maxLeftOut  = 50 // names in a manifest
 )
 
-// programFiles lists the small files of a data directory that the program wrote or reads by name.
+// programFiles are the small files of a data directory that the program writes, or reads by name.
 var programFiles = []string{FileKey, FileAge, FileCredential, FileCard, FileConfig, FileMoltSpeakKey, FileMoltSpeakBox}
 
-// isProgramFile says whether a file is the program's, so that nobody but the owner may read it wherever it is restored.
+// isProgramFile reports whether a file belongs to the program. A restore makes such files readable only for the owner.
 func isProgramFile(name string) bool {
 	return slices.Contains(programFiles, name) || path.Dir(name) == FileRetired || strings.HasPrefix(name, DirACME+"/") || isRelayToken(name)
 }
 
-// contents is what an archive holds beside the manifest and the database.
-type contents struct {
+// archiveContent lists the files of an archive besides the manifest and the database.
+type archiveContent struct {
 	files   []string // slash-separated, from the data directory
-	bytes   int64    // of the owner's own files
-	leftOut []string // what should be there and is not, with the reason
+	bytes   int64    // total size of the owner's own files
+	leftOut []string // files that are not in the archive, each with the reason
 }
 
-// contents finds every regular file beneath the data directory but those of the moment and other backups. Links are
-// not followed: what they name lies elsewhere, or is in the archive anyway.
-func (h Dir) contents(root *os.Root) (contents, error) {
-	var c contents
+// collectFiles finds the regular files in a data directory, except transient files and other backups. It does not follow
+// links: a link points outside the directory, or to a file that is in the archive anyway.
+func collectFiles(root *os.Root) (archiveContent, error) {
+	var c archiveContent
 	err := fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
 		switch {
 		case name == ".":
 			return err
-		case errors.Is(err, fs.ErrNotExist): // gone meanwhile
+		case errors.Is(err, fs.ErrNotExist): // deleted meanwhile
 		case err != nil:
-			c.leave(name, "cannot be read")
+			c.omit(name, "cannot be read")
 		case d.IsDir():
 			if isTransient(name) {
 				return fs.SkipDir
 			}
 			if _, err := root.Lstat(path.Join(name, FileDatabase)); err == nil {
-				c.leave(name, "another data directory")
+				c.omit(name, "another data directory")
 				return fs.SkipDir
 			}
 		case d.Type()&fs.ModeSymlink != 0:
-			c.leave(name, "a symbolic link")
+			c.omit(name, "a symbolic link")
 		case d.Type().IsRegular() && !isTransient(name) && name != httpapi.SocketPointerFile:
-			c.take(root, name)
+			c.add(root, name)
 		}
 		return nil
 	})
@@ -68,29 +68,31 @@ func (h Dir) contents(root *os.Root) (contents, error) {
 	return c, nil
 }
 
-func (c *contents) leave(name, why string) {
+// omit notes that a file is not in the archive.
+func (c *archiveContent) omit(name, why string) {
 	if len(c.leftOut) < maxLeftOut {
 		c.leftOut = append(c.leftOut, fmt.Sprintf("%.200s: %s", name, why))
 	}
 }
 
-func (c *contents) take(root *os.Root, name string) {
-	size, backup, err := peek(root, name)
+// add adds a regular file, unless it is a backup, unreadable, or beyond the bounds.
+func (c *archiveContent) add(root *os.Root, name string) {
+	size, backup, err := inspectFile(root, name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) || backup:
 	case err != nil:
-		c.leave(name, "cannot be read")
+		c.omit(name, "cannot be read")
 	case isProgramFile(name):
 		c.files = append(c.files, name)
 	case len(c.files) >= maxOwnFiles || c.bytes+size > maxOwnBytes:
-		c.leave(name, fmt.Sprintf("a backup takes %d files and %d MiB of your own", maxOwnFiles, maxOwnBytes>>20))
+		c.omit(name, fmt.Sprintf("a backup has room for %d files and %d MiB of your own", maxOwnFiles, maxOwnBytes>>20))
 	default:
 		c.files, c.bytes = append(c.files, name), c.bytes+size
 	}
 }
 
-// peek returns the size of a file that can be read, and whether it is an archive of ours, by its first entry.
-func peek(root *os.Root, name string) (size int64, backup bool, err error) {
+// inspectFile opens a file and returns its size and whether it is an archive of this program, judged by its first entry.
+func inspectFile(root *os.Root, name string) (size int64, backup bool, err error) {
 	f, err := root.Open(name)
 	if err != nil {
 		return 0, false, err
@@ -110,11 +112,11 @@ func peek(root *os.Root, name string) (size int64, backup bool, err error) {
 	return info.Size(), backup, nil
 }
 
-// transientFiles lists what belongs to one process or is copied in another way, at the top of a data directory.
+// transientFiles are the files at the top of a data directory that belong to one process or are copied in another way.
 var transientFiles = []string{httpapi.SessionsFile, httpapi.SocketFile, FilePID, fileManifest, FileDatabase}
 
-// isTransient reports whether a file is of no use to another process: the pid, the owner's socket, the sessions, the
-// database with the files beside it, and the unfinished work of writeWhole, backup and restore.
+// isTransient reports whether a file or folder has no place among the copied files: the pid file, the owner's socket,
+// the sessions, the database with the files beside it, and temporary files of atomic writes, backup and restore.
 func isTransient(name string) bool {
 	dir, base := path.Split(name)
 	if dir == "" && (slices.Contains(transientFiles, base) || strings.HasPrefix(base, FileDatabase+".")) {
@@ -124,7 +126,7 @@ func isTransient(name string) bool {
 		slices.ContainsFunc(append([]string{FilePID}, programFiles...), func(of string) bool { return strings.HasPrefix(base, "."+of+".") })
 }
 
-// isTransientPath says whether a file, or a folder that it lies in, is transient.
+// isTransientPath reports whether a file, or a folder that contains it, is transient.
 func isTransientPath(name string) bool {
 	for ; name != "."; name = path.Dir(name) {
 		if isTransient(name) {
@@ -134,7 +136,7 @@ func isTransientPath(name string) bool {
 	return false
 }
 
-// isRelayToken says whether a file of the data directory is the token of a link that registered itself.
+// isRelayToken reports whether a file of the data directory is the token of an AgentRelay link that registered itself.
 func isRelayToken(name string) bool {
 	return strings.HasPrefix(name, "agentrelay-") && strings.HasSuffix(name, ".json")
 }

@@ -17,10 +17,10 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi"
 )
 
-// fakeOwner answers the owner API of a data directory.
+// fakeOwner serves h as the owner API of a new data directory.
 func fakeOwner(t *testing.T, h http.HandlerFunc) (dir string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "am") // short: a socket lies in it
+	dir, err := os.MkdirTemp("", "am") // short, because the paths of sockets have a length limit
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,8 @@ func fakeOwner(t *testing.T, h http.HandlerFunc) (dir string) {
 	return dir
 }
 
-// What is lost on the way is sent once more under the same name; what was refused is not.
+// TestMESSIsSentAgain: a command repeats a lost call once, with the same idempotency key, and does not repeat a refused
+// call.
 func TestMESSIsSentAgain(t *testing.T) {
 	type sent struct{ path, key, match, body string }
 	const nothing, connection, answer, always = 0, 1, 2, 3
@@ -73,7 +74,7 @@ func TestMESSIsSentAgain(t *testing.T) {
 		mu.Lock()
 		got, lose = nil, what
 		mu.Unlock()
-		code, out, errOut := try(append([]string{"--data", dir, "mess"}, args...)...)
+		code, out, errOut := runCommand(append([]string{"--data", dir, "mess"}, args...)...)
 		if code != want {
 			t.Fatalf("%v: exit %d, want %d: %s", args, code, want, errOut)
 		}
@@ -81,7 +82,7 @@ func TestMESSIsSentAgain(t *testing.T) {
 		defer mu.Unlock()
 		return slices.Clone(got), out
 	}
-	names := map[string]bool{}
+	keys := map[string]bool{}
 	for _, args := range [][]string{
 		{"request", "come and look"}, {"request", "--link", "garden", "come"}, {"update", "r", "in_progress"}, {"complete", "r", "done"}, {"cancel", "r"}, {"answer", "r", "yes"}, {"confirm", "r"},
 	} {
@@ -96,21 +97,22 @@ func TestMESSIsSentAgain(t *testing.T) {
 					t.Errorf("%v: sent %+v and %+v", args, calls[0], c)
 				}
 			}
-			if names[calls[0].key] {
-				t.Error("two calls have the same name")
+			if keys[calls[0].key] {
+				t.Error("two commands used the same idempotency key")
 			}
-			names[calls[0].key] = true
+			keys[calls[0].key] = true
 		}
 	}
 	if calls, _ := run(exit.No, nothing, "request", "refuse this"); len(calls) != 1 {
-		t.Errorf("what was refused is sent %d times", len(calls))
+		t.Errorf("a refused request was sent %d times, want once", len(calls))
 	}
 	if calls, _ := run(exit.Unavailable, always, "request", "come"); len(calls) != 2 {
-		t.Errorf("what cannot be sent is sent %d times", len(calls))
+		t.Errorf("a request that is always lost was sent %d times, want twice", len(calls))
 	}
 }
 
-// A terminal gets text alone, and no sequence that it would act on; a pipe gets the file.
+// TestMESSFetchToStandardOutput: a terminal gets only plain text, without sequences that it would act on. A pipe gets
+// every file unchanged.
 func TestMESSFetchToStandardOutput(t *testing.T) {
 	var file string
 	dir := fakeOwner(t, func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write([]byte(file)) })

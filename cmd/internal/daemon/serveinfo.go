@@ -9,12 +9,12 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Where says what runs where.
-type Where struct {
+// ServeInfo tells the user what a serve runs and under which addresses.
+type ServeInfo struct {
 	PID       int          `json:"pid"`
 	Profile   string       `json:"profile"`
 	Address   string       `json:"address"` // of the listener
-	URL       string       `json:"url"`     // under which others reach it
+	URL       string       `json:"url"`     // base URL under which others reach the listener
 	Directory string       `json:"directory,omitempty"`
 	Endpoint  string       `json:"endpoint,omitempty"`
 	AgentID   wire.AgentID `json:"agent_id,omitempty"`
@@ -24,10 +24,10 @@ type Where struct {
 	OwnerAPI  string       `json:"owner_api,omitempty"`
 }
 
-// where returns what runs where once it works.
-func (p *Process) where(ctx context.Context, address, base string) (Where, error) {
-	p.awaitListed(ctx)
-	w := Where{PID: os.Getpid(), Profile: "local", Address: address, URL: base, Data: string(p.home)}
+// serveInfo waits until the node is registered at the directory of this process, and describes the running serve.
+func (p *Process) serveInfo(ctx context.Context, address, base string) (ServeInfo, error) {
+	p.awaitRegistration(ctx)
+	w := ServeInfo{PID: os.Getpid(), Profile: "local", Address: address, URL: base, Data: string(p.home)}
 	if p.cfg.Public() {
 		w.Profile = "public"
 	}
@@ -46,15 +46,16 @@ func (p *Process) where(ctx context.Context, address, base string) (Where, error
 	return w, err
 }
 
-// listedWithin is how long start-up waits for the node's own directory to list it.
-const listedWithin = 5 * time.Second
+// registrationWait is how long awaitRegistration waits.
+const registrationWait = 5 * time.Second
 
-// awaitListed waits until the process's own directory lists its node, so that what is printed works when pasted.
-func (p *Process) awaitListed(ctx context.Context) {
+// awaitRegistration waits until the directory of this process lists the node, so that the user can paste the commands
+// that serve prints.
+func (p *Process) awaitRegistration(ctx context.Context) {
 	if p.node == nil || p.registry == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, listedWithin)
+	ctx, cancel := context.WithTimeout(ctx, registrationWait)
 	defer cancel()
 	ticker := time.NewTicker(10 * time.Millisecond)
 	defer ticker.Stop()

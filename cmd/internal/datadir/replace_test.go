@@ -9,20 +9,22 @@ import (
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
-// TestFinishReplace goes on from every state that a kill leaves after the decision.
+// TestFinishReplace: Open finishes a restore from every state in which a kill can leave it after the decision point.
 func TestFinishReplace(t *testing.T) {
 	const id = "20260101-000000.000"
 	for name, tt := range map[string]struct {
-		old, aside, replace, place, up []string // entries: of before, and of the archive
-		keeps                          []string
+		// The files in the data directory and its folders: old and moved are from before the restore, the others are
+		// from the archive.
+		old, moved, replace, place, final []string
+		keeps                             []string // the files in replaced-TIME afterwards
 	}{
-		"decided":          {old: []string{"a", "b", "old"}, replace: []string{"a", "b", "c"}, keeps: []string{"a", "b", "old"}},
-		"half aside":       {old: []string{"b"}, aside: []string{"a", "old"}, replace: []string{"a", "b", "c"}, keeps: []string{"a", "b", "old"}},
-		"all aside":        {aside: []string{"a", "b"}, replace: []string{"a", "b", "c"}, keeps: []string{"a", "b"}},
-		"nothing was":      {replace: []string{"a", "b", "c"}},
-		"nothing up":       {aside: []string{"a"}, place: []string{"a", "b", "c"}, keeps: []string{"a"}},
-		"half up":          {aside: []string{"a"}, up: []string{"a"}, place: []string{"b", "c"}, keeps: []string{"a"}},
-		"but the database": {aside: []string{"a"}, up: []string{"a", "b", "c"}, place: []string{}, keeps: []string{"a"}},
+		"decided":           {old: []string{"a", "b", "old"}, replace: []string{"a", "b", "c"}, keeps: []string{"a", "b", "old"}},
+		"half moved away":   {old: []string{"b"}, moved: []string{"a", "old"}, replace: []string{"a", "b", "c"}, keeps: []string{"a", "b", "old"}},
+		"all moved away":    {moved: []string{"a", "b"}, replace: []string{"a", "b", "c"}, keeps: []string{"a", "b"}},
+		"directory empty":   {replace: []string{"a", "b", "c"}},
+		"nothing in place":  {moved: []string{"a"}, place: []string{"a", "b", "c"}, keeps: []string{"a"}},
+		"half in place":     {moved: []string{"a"}, final: []string{"a"}, place: []string{"b", "c"}, keeps: []string{"a"}},
+		"only the database": {moved: []string{"a"}, final: []string{"a", "b", "c"}, place: []string{}, keeps: []string{"a"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := Dir(filepath.Join(t.TempDir(), "data"))
@@ -37,10 +39,10 @@ func TestFinishReplace(t *testing.T) {
 				}
 			}
 			put(string(h), "old", tt.old)
-			put(h.Path(prefixReplaced+id), "old", tt.aside)
+			put(h.Path(prefixReplaced+id), "old", tt.moved)
 			put(h.Path(prefixReplace+id), "new", tt.replace)
 			put(h.Path(prefixPlace+id), "new", tt.place)
-			put(string(h), "new", tt.up)
+			put(string(h), "new", tt.final)
 			database := prefixPlace
 			if tt.replace != nil {
 				database = prefixReplace
@@ -53,7 +55,7 @@ func TestFinishReplace(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, err := Open(string(h)); exit.Code(err) != exit.Unavailable {
-				t.Errorf("while another process works on it: %v", err)
+				t.Errorf("Open while another process finishes the restore = %v, want exit code %d", err, exit.Unavailable)
 			}
 			if err := s.Close(); err != nil {
 				t.Fatal(err)

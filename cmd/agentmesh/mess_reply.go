@@ -14,21 +14,21 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// messSaying is what commands need that answer a thread as it was read.
-type messSaying struct {
-	messOut
+// messReply is the common part of commands that reply in a thread.
+type messReply struct {
+	messOutput
 	Ref    string `arg:"" help:"Ref of the thread."`
-	Serial int    `placeholder:"N" help:"Only if message N is the newest still: the serial that mess show has."`
+	Serial int    `placeholder:"N" help:"Reply only if message N is still the newest. mess show prints the serial."`
 }
 
-// messThread is what the commands need of a thread.
+// messThread is the state of a thread to which a command replies.
 type messThread struct {
 	ref    string
 	serial string // of the newest message
-	wants  string // what its executor asked last to be allowed
+	action string // the action that the executor last asked to confirm
 }
 
-func (c messSaying) read(ctx context.Context, a *app) (t messThread, err error) {
+func (c messReply) read(ctx context.Context, a *app) (t messThread, err error) {
 	v, err := messCall(ctx, a, http.MethodGet, "requests/"+url.PathEscape(c.Ref), nil, nil)
 	if err != nil {
 		return t, err
@@ -41,7 +41,7 @@ func (c messSaying) read(ctx context.Context, a *app) (t messThread, err error) 
 		list, _ := m.Get("mess")
 		for e := range list.Elems() {
 			if status, _ := e.Get("status"); status.GetStr("code") == "needs_confirmation" {
-				t.wants = status.GetStr("action")
+				t.action = status.GetStr("action")
 			}
 		}
 	}
@@ -51,14 +51,14 @@ func (c messSaying) read(ctx context.Context, a *app) (t messThread, err error) 
 	return t, nil
 }
 
-// say sends an entry about the thread, if nobody has said anything since it was read.
-func (c messSaying) say(ctx context.Context, a *app, t messThread, e thread.Entry) error {
+// send sends an entry about the thread. The exchange refuses it if the thread has a newer message than t.serial.
+func (c messReply) send(ctx context.Context, a *app, t messThread, e thread.Entry) error {
 	body := wire.Obj(wire.Member{Key: "mess", Value: thread.Block{e}.Tree()}).JSON()
-	raw, err := messOnce(ctx, a, http.MethodPatch, messAPI+"requests/"+url.PathEscape(t.ref), body, map[string]string{"If-Match": `"` + t.serial + `"`})
+	raw, err := messCallIdempotent(ctx, a, http.MethodPatch, messAPI+"requests/"+url.PathEscape(t.ref), body, map[string]string{"If-Match": `"` + t.serial + `"`})
 	if err != nil {
 		return err
 	}
-	v, err := messAnswer(raw)
+	v, err := parseMessAnswer(raw)
 	if err != nil {
 		return err
 	}
@@ -66,8 +66,8 @@ func (c messSaying) say(ctx context.Context, a *app, t messThread, e thread.Entr
 }
 
 type messAnswerCmd struct {
-	messSaying
-	Answers []string `arg:"" help:"FIELD=VALUE, or one text where one thing is asked."`
+	messReply
+	Answers []string `arg:"" help:"FIELD=VALUE for each question, or a text if there is one question."`
 }
 
 func (c *messAnswerCmd) Run(ctx context.Context, a *app) error {
@@ -76,37 +76,38 @@ func (c *messAnswerCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if len(c.Answers) == 1 && !strings.Contains(c.Answers[0], "=") {
-		return c.say(ctx, a, t, thread.Entry{Type: "answer", Body: wire.Obj(wire.TextField("re", t.ref), wire.TextField("value", c.Answers[0]))})
+		return c.send(ctx, a, t, thread.Entry{Type: "answer", Body: wire.Obj(wire.TextField("re", t.ref), wire.TextField("value", c.Answers[0]))})
 	}
 	answers := wire.Obj()
 	for _, pair := range c.Answers {
 		key, value, ok := strings.Cut(pair, "=")
 		if !ok || key == "" {
-			return exit.Fail(exit.Usage, errors.New("an answer is FIELD=VALUE"))
+			return exit.Fail(exit.Usage, errors.New("write each answer as FIELD=VALUE"))
 		}
 		answers = answers.With(key, wire.Text(value))
 	}
-	return c.say(ctx, a, t, thread.Entry{Type: "reply", Body: wire.Obj(wire.TextField("re", t.ref), wire.Member{Key: "answers", Value: answers})})
+	return c.send(ctx, a, t, thread.Entry{Type: "reply", Body: wire.Obj(wire.TextField("re", t.ref), wire.Member{Key: "answers", Value: answers})})
 }
 
 type messConfirmCmd struct {
-	messSaying
-	No     bool   `help:"Do not let it act."`
-	Reason string `placeholder:"TEXT" help:"Why."`
+	messReply
+	No     bool   `help:"Forbid the action."`
+	Reason string `placeholder:"TEXT" help:"Reason."`
 }
 
-// Run says what is confirmed: exactly that, and nothing that is asked by the time that the answer arrives.
+// Run prints the action and confirms exactly that action: the exchange refuses the reply if the executor has asked for
+// something else meanwhile.
 func (c *messConfirmCmd) Run(ctx context.Context, a *app) error {
 	t, err := c.read(ctx, a)
 	if err != nil {
 		return err
 	}
-	if c.Serial == 0 && t.wants != "" {
-		a.Note("it wants to: %s", terminal.Short(t.wants, 300))
+	if c.Serial == 0 && t.action != "" {
+		a.Note("the executor asks to: %s", terminal.Truncate(t.action, 300))
 	}
 	body := wire.Obj(wire.TextField("re", t.ref), wire.Member{Key: "confirm", Value: wire.Bool(!c.No)})
 	if c.Reason != "" {
 		body = body.With("reason", wire.Text(c.Reason))
 	}
-	return c.say(ctx, a, t, thread.Entry{Type: "reply", Body: body})
+	return c.send(ctx, a, t, thread.Entry{Type: "reply", Body: body})
 }

@@ -12,12 +12,12 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// messOnce makes a call that changes something, under a name of its own. Where the running agentmesh goes away before it has
-// answered, the same call is made once more: what came of it the first time counts.
-func messOnce(ctx context.Context, a *app, method, path string, body []byte, header map[string]string) ([]byte, error) {
-	name := rand.Text()
+// messCallIdempotent makes a call that changes something, with an idempotency key. If the running agentmesh goes away
+// before it answers, the call is repeated once. The repetition returns the result of the first call if there is one.
+func messCallIdempotent(ctx context.Context, a *app, method, path string, body []byte, header map[string]string) ([]byte, error) {
+	key := rand.Text()
 	attempt := func() (raw []byte, err error) {
-		o, err := a.owner(ctx)
+		o, err := a.connect(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -28,9 +28,9 @@ func messOnce(ctx context.Context, a *app, method, path string, body []byte, hea
 		}
 		req.Header.Set(owner.DoorHeader, "cli")
 		req.Header.Set("Content-Type", "application/json")
-		req.Header.Set("Idempotency-Key", name)
-		for key, value := range header {
-			req.Header.Set(key, value)
+		req.Header.Set("Idempotency-Key", key)
+		for name, value := range header {
+			req.Header.Set(name, value)
 		}
 		return readBytes(o, req)
 	}

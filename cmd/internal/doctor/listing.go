@@ -1,0 +1,194 @@
+package doctor
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/config"
+	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+)
+
+// checkTimeout bounds one request, name lookup or TLS handshake.
+const checkTimeout = 10 * time.Second
+
+// answer is the answer to one request.
+type answer struct {
+	status int
+	body   []byte
+	ahead  time.Duration // how far this machine's clock is ahead of the other's, if dated
+	dated  bool          // the answer has a Date header
+}
+
+func get(ctx context.Context, h *client.HTTP, reach client.Reach, target string) (answer, error) {
+	return getWith(ctx, h, reach, target, http.Header{})
+}
+
+// getWith is get with headers for the request.
+func getWith(ctx context.Context, h *client.HTTP, reach client.Reach, target string, header http.Header) (answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
+	if err != nil {
+		return answer{}, err
+	}
+	req.Header = header
+	req.Header.Set("Accept", "application/json")
+	resp, err := h.Do(ctx, reach, req)
+	if err != nil {
+		return answer{}, err
+	}
+	s := answer{status: resp.StatusCode}
+	if date, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
+		s.ahead, s.dated = time.Since(date), true
+	}
+	s.body, err = client.ReadAll(resp, client.MaxAnswer)
+	return s, err
+}
+
+// checkListings asks each directory of the node for the node's card.
+func (d *examination) checkListings(ctx context.Context, h *client.HTTP) {
+	urls := d.cfg.DirectoryURLs()
+	if d.status != nil && len(d.opts.Directories) == 0 { // the directories that the running node really uses
+		urls = nil
+		for _, joined := range d.status.Directories {
+			urls = append(urls, joined.Directory)
+			if joined.Error != "" {
+				d.fail("registration", "agentmesh register shows details", "%s: %s", terminal.Clean(joined.Directory), terminal.Clean(joined.Error))
+			}
+		}
+	}
+	if len(urls) == 0 && (d.status != nil || !d.cfg.Has(config.RoleDirectory)) {
+		d.warn("directory", "name one: --directory URL, or directories in the configuration", "no directory is configured: nobody can find the agent, and peers must add its card by hand")
+	}
+	for _, u := range urls {
+		d.checkListing(ctx, h, strings.TrimRight(u, "/"))
+	}
+}
+
+func (d *examination) checkListing(ctx context.Context, h *client.HTTP, base string) {
+	id := d.card.GetStr("agent_id")
+	s, err := get(ctx, h, client.Owner, base+"/agents/"+url.PathEscape(id))
+	if err != nil {
+		d.fail("directory", "is the URL right, and does this machine reach the network?", "%s cannot be reached: %s", terminal.Clean(base), terminal.Clean(err.Error()))
+		return
+	}
+	if s.dated {
+		d.checkClock(base, s.ahead)
+	}
+	switch {
+	case s.status == http.StatusNotFound:
+		d.fail("directory", d.orServe("agentmesh register"), "%s does not list the agent", terminal.Clean(base))
+		return
+	case s.status != http.StatusOK:
+		d.fail("directory", "is it the URL of an AgentMesh directory? it ends in /v1", "%s answers %d", terminal.Clean(base), s.status)
+		return
+	}
+	listed, err := wire.ParseObject(s.body)
+	if err != nil {
+		d.fail("directory", "is it the URL of an AgentMesh directory? it ends in /v1", "%s does not answer with a card", terminal.Clean(base))
+		return
+	}
+	if differ := diffCards(d.card, listed); len(differ) > 0 {
+		d.fail("registration", d.orServe("agentmesh register"), "the card that %s lists differs from %s in: %s", terminal.Clean(base), datadir.FileCard, strings.Join(differ, ", "))
+		return
+	}
+	d.ok("registration", "%s lists the current card", terminal.Clean(base))
+}
+
+// orServe returns command if a serve runs. Without one, a registration would soon expire, so it recommends serve instead.
+func (d *examination) orServe(command string) string {
+	if d.running {
+		return command
+	}
+	return "agentmesh serve, which registers and renews by itself"
+}
+
+// diffCards returns the names of the members of own that listed lacks or has with another value. It ignores members that
+// a directory adds, and access_control, whose lists a directory drops (AM-6).
+func diffCards(own, listed wire.Value) []string {
+	var out []string
+	for _, m := range own.Members() {
+		if m.Key == "access_control" {
+			continue
+		}
+		other, _ := listed.Get(m.Key)
+		if !bytes.Equal(signing.Canonical(m.Value, signing.JCS), signing.Canonical(other, signing.JCS)) {
+			out = append(out, m.Key)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// clockTolerance is the clock difference from which on checkClock warns.
+const clockTolerance = 30 * time.Second
+
+// checkClock compares this machine's clock with the Date of an answer (AM-84). Receivers tolerate less of a clock that
+// is ahead than of one that is behind.
+func (d *examination) checkClock(base string, ahead time.Duration) {
+	const do = "run a time service: receivers refuse signed messages outside their time window"
+	off, text := ahead.Abs(), "%s behind that of %s"
+	if ahead > 0 {
+		text = "%s ahead of that of %s"
+	}
+	text = fmt.Sprintf("this machine's clock is "+text, off.Round(time.Second), terminal.Clean(base))
+	switch {
+	case ahead > d.cfg.Window.Future || -ahead > d.cfg.Window.Past:
+		d.fail("clock", do, "%s", text)
+	case off > clockTolerance:
+		d.warn("clock", do, "%s", text)
+	default:
+		d.ok("clock", "agrees with that of %s", terminal.Clean(base))
+	}
+}
+
+// checkEndpoint fetches the card from the endpoint that the card names. It uses the same address guard as peers: no peer
+// of this project connects to an address that the guard refuses.
+func (d *examination) checkEndpoint(ctx context.Context, h *client.HTTP, local bool) {
+	const check = "endpoint"
+	target := d.card.GetStr("endpoint")
+	reach := client.Public
+	if local {
+		if !d.running {
+			return
+		}
+		reach = client.Loopback
+	}
+	s, err := get(ctx, h, reach, target)
+	guard, refused := errors.AsType[*client.GuardError](err)
+	switch {
+	case refused:
+		d.fail(check, "give it a public name and https: public_url, or card.endpoint", "no peer would connect to %s: %s", terminal.Clean(target), terminal.Clean(guard.Error()))
+	case err != nil:
+		d.fail(check, "is the reverse proxy up, the name right, the certificate valid? (docs/operations.md)", "%s cannot be reached: %s", terminal.Clean(target), terminal.Clean(err.Error()))
+	case s.status != http.StatusOK:
+		d.fail(check, "the reverse proxy must forward every path", "%s answers %d", terminal.Clean(target), s.status)
+	default:
+		d.checkEndpointCard(target, s.body)
+	}
+}
+
+func (d *examination) checkEndpointCard(target string, body []byte) {
+	const check = "endpoint"
+	card, err := wire.ParseObject(body)
+	id := d.card.GetStr("agent_id")
+	switch {
+	case err != nil || card.GetStr("agent_id") == "":
+		d.fail(check, "the reverse proxy must change neither paths nor bodies", "%s does not answer with a card", terminal.Clean(target))
+	case card.GetStr("agent_id") != id || card.GetStr("public_key") != d.card.GetStr("public_key"):
+		d.fail(check, "does another agent run at this endpoint, or an old copy of this agent?", "%s answers as %s", terminal.Clean(target), terminal.Clean(card.GetStr("agent_id")))
+	default:
+		d.ok(check, "%s answers with the card", terminal.Clean(target))
+	}
+}
