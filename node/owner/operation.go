@@ -50,7 +50,7 @@ func Mount(g *echo.Group, operations ...Operation) {
 }
 
 // Endpoint is the part of an operation that the server and its clients share. In is the type of the JSON body of the
-// request, Out the type of the JSON body of the answer; [None] means that there is no body.
+// request, Out the type of the JSON body of the answer; [None] stands for a missing body.
 type Endpoint[In, Out any] struct {
 	Method string
 	Path   string // as in [Operation]

@@ -20,7 +20,7 @@ const (
 	maxMemberStreams = 256             // of one participant
 	maxOwnerAbsence  = 5 * time.Minute // MEW-52
 
-	// These bound the descriptions of streams in a welcome, in bytes (MEW-Q4).
+	// maxDescription and the next two bound the descriptions of streams in a welcome, in bytes (MEW-Q4).
 	maxDescription       = 64 << 10  // of one stream
 	maxOwnerDescriptions = 256 << 10 // of all streams of one owner
 	maxAllDescriptions   = 512 << 10 // of all streams of a space
