@@ -46,7 +46,7 @@ func decodePlace(rec store.Record) (place, error) {
 
 // fullSlots holds the slots of a term, as they were counted when all of them were taken.
 type fullSlots struct {
-	rate.Crowd[*place]
+	rate.FairTable[*place]
 	at   time.Time
 	term string
 }
@@ -55,7 +55,7 @@ func newFullSlots(term string, places []place, now time.Time) *fullSlots {
 	c := &fullSlots{at: now, term: term}
 	slices.SortFunc(places, func(a, b place) int { return cmp.Compare(a.Ask, b.Ask) }) // the newest gives way first
 	for _, p := range places {
-		c.Add(rate.Place[*place]{Key: &p, Sources: p.Sources, Last: p.Proven})
+		c.Add(rate.Entry[*place]{Key: &p, Sources: p.Sources, GivesWayLast: p.Proven})
 	}
 	return c
 }
@@ -73,7 +73,7 @@ func (q *Asks) Committed(changes []store.Change) {
 // must give way.
 func (q *Asks) MakeRoom(ctx context.Context, slot Slot, now time.Time) ([]store.Change, error) {
 	if c := q.full.Load(); c != nil && c.term == slot.Term && now.Sub(c.at).Abs() < fullFor {
-		if _, ok := c.Victim(slot.Sources, 1); !ok {
+		if _, ok := c.FindDisplaceable(slot.Sources, 1); !ok {
 			return nil, store.ErrQuota
 		}
 	}
@@ -91,12 +91,12 @@ func (q *Asks) MakeRoom(ctx context.Context, slot Slot, now time.Time) ([]store.
 		}
 	}
 	c := newFullSlots(slot.Term, places, now)
-	victim, ok := c.Victim(slot.Sources, 1)
+	displaced, ok := c.FindDisplaceable(slot.Sources, 1)
 	if !ok {
 		q.full.Store(c)
 		return nil, store.ErrQuota
 	}
-	return q.displace(ctx, victim, now)
+	return q.displace(ctx, displaced, now)
 }
 
 // displace returns the changes that end the ask with the slot p, and the asks behind it, which expire now. The changes

@@ -28,7 +28,7 @@ func TestPlacesAreShared(t *testing.T) {
 		ask := func(sources []rate.Source, proven bool) bool {
 			asked++
 			if len(places) == most {
-				gone, ok := newFullSlots("sender", places, time.Time{}).Victim(sources, 1)
+				gone, ok := newFullSlots("sender", places, time.Time{}).FindDisplaceable(sources, 1)
 				if !ok {
 					return false
 				}

@@ -136,15 +136,15 @@ func makeReportRoom(all []store.Record, card wire.AgentID, from []rate.Source) (
 		}
 	}
 	slices.SortFunc(reports, func(a, b Report) int { return a.At.Compare(b.At) })
-	var crowd rate.Crowd[string]
+	var table rate.FairTable[string]
 	for _, r := range reports {
-		crowd.Add(rate.Place[string]{Key: r.ID, Sources: r.sources()})
+		table.Add(rate.Entry[string]{Key: r.ID, Sources: r.sources()})
 	}
-	victim, ok := crowd.Victim(from, 1)
+	displaced, ok := table.FindDisplaceable(from, 1)
 	if !ok {
 		return nil, wire.ErrQuota
 	}
-	return []store.Change{{Record: store.Record{NS: reportNS, Key: victim}, IfRev: store.Any, Delete: true}}, nil
+	return []store.Change{{Record: store.Record{NS: reportNS, Key: displaced}, IfRev: store.Any, Delete: true}}, nil
 }
 
 // sources returns the sources that the report counts for, none if its client is unknown.

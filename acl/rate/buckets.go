@@ -19,30 +19,30 @@ func PerHour(n int) Limit { return Limit(float64(n) / 3600) }
 // PerMinute returns the limit of n tokens per minute.
 func PerMinute(n int) Limit { return Limit(float64(n) / 60) }
 
-// Buckets are token buckets of one size, by key. They are safe for concurrent use. A nil *Buckets is a limit that is
-// switched off and never refuses.
+// Buckets holds a token bucket for each key. All its buckets have the same size, and there are never more than maxKeys
+// of them. It is safe for concurrent use. A nil *Buckets is a limit that is switched off and never refuses.
 type Buckets struct {
 	interval time.Duration // time in which one token comes back
-	whole    time.Duration // time in which an empty bucket becomes full
+	maxDebt  time.Duration // time in which an empty bucket becomes full
 	maxKeys  int
 	refused  atomic.Uint64
 
 	mu    sync.Mutex
 	keys  map[string]*bucket
-	order fullHeap      // all buckets, with the one that is full first on top
-	last  time.Time     // latest time by the buckets' own clock
-	ahead time.Duration // how far the own clock is ahead of the callers' clock
+	order fullHeap      // all buckets; on top is the one that becomes full before the others
+	last  time.Time     // latest time that clock returned
+	ahead time.Duration // what clock adds to the callers' time
 }
 
-// stepBack is how far the callers' clock may run back before that counts as a step of the clock. Concurrent callers may
-// pass times that are slightly out of order.
-const stepBack = time.Second
+// maxDisorder bounds how far the times of concurrent callers may be out of order. A larger difference means that the
+// callers' clock was set back.
+const maxDisorder = time.Second
 
-// clock returns the time by the buckets' own clock, which never runs back. Otherwise a clock that is set back by an
-// hour would make every wait an hour longer.
+// clock converts the callers' time to a time that never runs back. Without it, a clock that is set back by an hour
+// would make every wait an hour longer.
 func (b *Buckets) clock(now time.Time) time.Time {
 	now = now.Add(b.ahead)
-	if back := b.last.Sub(now); back > stepBack {
+	if back := b.last.Sub(now); back > maxDisorder {
 		b.ahead += back
 		now = b.last
 	}
@@ -53,13 +53,13 @@ func (b *Buckets) clock(now time.Time) time.Time {
 }
 
 type bucket struct {
-	key   string
-	full  time.Time // when it will be full, or became full
-	index int       // position in order
+	key    string
+	fullAt time.Time // when it will be full, or became full
+	index  int       // position in order
 }
 
-// NewBuckets returns at most maxKeys buckets that hold burst tokens and refill by limit. It panics if one of the three
-// is not positive.
+// NewBuckets returns Buckets for at most maxKeys keys. Each bucket holds burst tokens and refills at the given limit.
+// NewBuckets panics if an argument is not positive.
 func NewBuckets(limit Limit, burst, maxKeys int) *Buckets {
 	if limit <= 0 || math.IsInf(float64(limit), 0) || burst <= 0 || maxKeys <= 0 {
 		panic(fmt.Sprintf("rate: limit %v, burst %d, %d keys: must be positive", limit, burst, maxKeys))
@@ -67,7 +67,7 @@ func NewBuckets(limit Limit, burst, maxKeys int) *Buckets {
 	interval := time.Duration(math.Round(float64(time.Second) / float64(limit)))
 	return &Buckets{
 		interval: interval,
-		whole:    interval * time.Duration(burst),
+		maxDebt:  interval * time.Duration(burst),
 		maxKeys:  maxKeys,
 		keys:     make(map[string]*bucket),
 	}
@@ -88,7 +88,8 @@ func (b *Buckets) Peek(key string, now time.Time) time.Duration {
 	return wait
 }
 
-// Take takes a token of key, or returns how long to wait for one.
+// Take takes a token from the bucket of key, or returns how long key must wait for one. While maxKeys buckets exist, a
+// key without a bucket waits until one of them is full.
 func (b *Buckets) Take(key string, now time.Time) (wait time.Duration, ok bool) {
 	if b == nil {
 		return 0, true
@@ -104,9 +105,9 @@ func (b *Buckets) Take(key string, now time.Time) (wait time.Duration, ok bool) 
 	return 0, true
 }
 
-// TakeOver is [Buckets.Take], except that at the bound, a key without a bucket does not wait: it replaces the bucket
-// that is closest to full. Use it for keys that strangers can invent.
-func (b *Buckets) TakeOver(key string, now time.Time) (wait time.Duration, ok bool) {
+// TakeOrReplace is like [Buckets.Take], except that a key without a bucket never waits: while maxKeys buckets exist,
+// its bucket replaces the one that is closest to full. Use it for keys that strangers can invent.
+func (b *Buckets) TakeOrReplace(key string, now time.Time) (wait time.Duration, ok bool) {
 	if b == nil {
 		return 0, true
 	}
@@ -123,7 +124,7 @@ func (b *Buckets) TakeOver(key string, now time.Time) (wait time.Duration, ok bo
 	return 0, true
 }
 
-// Refusals returns how often Peek and Take made a caller wait.
+// Refusals returns how often Peek, Take and TakeOrReplace made a caller wait.
 func (b *Buckets) Refusals() uint64 {
 	if b == nil {
 		return 0
@@ -131,17 +132,18 @@ func (b *Buckets) Refusals() uint64 {
 	return b.refused.Load()
 }
 
-// wait returns how long key must wait. At the bound, a key without a bucket waits until the first bucket is full.
+// wait returns how long key must wait for a token. While maxKeys buckets exist, a key without a bucket waits until one
+// of them is full.
 func (b *Buckets) wait(key string, now time.Time) time.Duration {
 	if !b.has(key) && len(b.keys) >= b.maxKeys {
 		return b.timeToFull(b.order[0], now)
 	}
-	return max(0, b.debt(key, now)+b.interval-b.whole)
+	return max(0, b.debt(key, now)+b.interval-b.maxDebt)
 }
 
 func (b *Buckets) has(key string) bool { return b.keys[key] != nil }
 
-// hasRoom reports whether key has a bucket, or can get one without the loss of a bucket that is not full.
+// hasRoom reports whether key has a bucket or can get one. A new bucket may replace only a bucket that is full.
 func (b *Buckets) hasRoom(key string, now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -149,8 +151,8 @@ func (b *Buckets) hasRoom(key string, now time.Time) bool {
 	return b.has(key) || len(b.keys) < b.maxKeys || b.timeToFull(b.order[0], now) == 0
 }
 
-// add takes a token of key even from an empty bucket, and at the bound removes the bucket that is closest to full. A
-// bucket never owes more than all its tokens.
+// add takes a token from the bucket of key. Unlike [Buckets.Take] it never refuses: an empty bucket stays empty, and a
+// new bucket may replace the one that is closest to full.
 func (b *Buckets) add(key string, now time.Time) {
 	if b == nil {
 		return
@@ -158,10 +160,10 @@ func (b *Buckets) add(key string, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now = b.clock(now)
-	b.set(key, min(b.debt(key, now)+b.interval, b.whole), now)
+	b.set(key, min(b.debt(key, now)+b.interval, b.maxDebt), now)
 }
 
-// Return gives back a token that key took.
+// Return puts a token that key took back into its bucket.
 func (b *Buckets) Return(key string, now time.Time) {
 	if b == nil {
 		return
@@ -174,8 +176,8 @@ func (b *Buckets) Return(key string, now time.Time) {
 	}
 }
 
-// isEmpty reports whether key has an empty bucket, and how long until a token comes back. Unlike [Buckets.Peek], it
-// never makes a key without a bucket wait.
+// isEmpty reports whether the bucket of key is empty, and how long key must wait for a token. A key without a bucket
+// never waits, unlike in [Buckets.Peek].
 func (b *Buckets) isEmpty(key string, now time.Time) (wait time.Duration, empty bool) {
 	if b == nil {
 		return 0, false
@@ -184,12 +186,12 @@ func (b *Buckets) isEmpty(key string, now time.Time) (wait time.Duration, empty 
 	defer b.mu.Unlock()
 	now = b.clock(now)
 	if b.has(key) {
-		wait = max(0, b.debt(key, now)+b.interval-b.whole)
+		wait = max(0, b.debt(key, now)+b.interval-b.maxDebt)
 	}
 	return wait, wait > 0
 }
 
-// debt returns the time after which the bucket of key is full.
+// debt returns how long the bucket of key needs to become full, or 0 if key has no bucket.
 func (b *Buckets) debt(key string, now time.Time) time.Duration {
 	if k := b.keys[key]; k != nil {
 		return b.timeToFull(k, now)
@@ -197,27 +199,28 @@ func (b *Buckets) debt(key string, now time.Time) time.Duration {
 	return 0
 }
 
-// timeToFull returns the time after which a bucket is full, which is at most that of an empty bucket.
+// timeToFull returns how long a bucket needs to become full: at most b.maxDebt, even if the clock was set back.
 func (b *Buckets) timeToFull(k *bucket, now time.Time) time.Duration {
-	return min(max(0, k.full.Sub(now)), b.whole)
+	return min(max(0, k.fullAt.Sub(now)), b.maxDebt)
 }
 
-// set makes the bucket of key full after debt. At the bound, a new bucket replaces the one that is closest to full.
+// set stores that the bucket of key needs debt to become full. If key has no bucket, set adds one. If maxKeys buckets
+// exist, the new bucket replaces the one that is closest to full.
 func (b *Buckets) set(key string, debt time.Duration, now time.Time) {
 	if k := b.keys[key]; k != nil {
-		k.full = now.Add(debt)
+		k.fullAt = now.Add(debt)
 		heap.Fix(&b.order, k.index)
 		return
 	}
 	if len(b.keys) >= b.maxKeys {
 		delete(b.keys, heap.Pop(&b.order).(*bucket).key)
 	}
-	k := &bucket{key: key, full: now.Add(debt)}
+	k := &bucket{key: key, fullAt: now.Add(debt)}
 	b.keys[key] = k
 	heap.Push(&b.order, k)
 }
 
-// Snapshot returns the buckets that are not full, for [Buckets.Restore], to the millisecond.
+// Snapshot encodes the buckets that are not full, for [Buckets.Restore]. Times are cut to milliseconds.
 func (b *Buckets) Snapshot(now time.Time) []byte {
 	owed := map[string]int64{}
 	if b != nil {
@@ -237,8 +240,8 @@ func (b *Buckets) Snapshot(now time.Time) []byte {
 	return data
 }
 
-// Restore adds the buckets of a snapshot. The snapshot may have been taken under another limit; its values are cut to
-// the bounds of b.
+// Restore adds the buckets of a snapshot, which may have been taken under another limit. A bucket of the snapshot is at
+// worst empty, and Restore ignores the buckets for which b has no room.
 func (b *Buckets) Restore(data []byte, now time.Time) error {
 	var owed map[string]int64
 	if err := json.Unmarshal(data, &owed); err != nil {
@@ -253,18 +256,18 @@ func (b *Buckets) Restore(data []byte, now time.Time) error {
 		if len(b.keys) >= b.maxKeys {
 			break
 		}
-		if debt := min(time.UnixMilli(full).Sub(now), b.whole); debt > 0 {
+		if debt := min(time.UnixMilli(full).Sub(now), b.maxDebt); debt > 0 {
 			b.set(key, debt, b.clock(now))
 		}
 	}
 	return nil
 }
 
-// fullHeap is a heap of buckets, ordered by the time at which they are full.
+// fullHeap is a [heap.Interface] of buckets, ordered by the time at which they are full.
 type fullHeap []*bucket
 
 func (f fullHeap) Len() int           { return len(f) }
-func (f fullHeap) Less(i, j int) bool { return f[i].full.Before(f[j].full) }
+func (f fullHeap) Less(i, j int) bool { return f[i].fullAt.Before(f[j].fullAt) }
 func (f fullHeap) Swap(i, j int) {
 	f[i], f[j] = f[j], f[i]
 	f[i].index, f[j].index = i, j

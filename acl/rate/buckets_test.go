@@ -258,21 +258,21 @@ func BenchmarkTake(b *testing.B) {
 	}
 }
 
-// TestTakeOver checks that at the bound, TakeOver serves a key without a bucket, and still limits the others.
-func TestTakeOver(t *testing.T) {
+// TestTakeOrReplace checks that at the bound, TakeOrReplace serves a key without a bucket, and still limits the others.
+func TestTakeOrReplace(t *testing.T) {
 	b, now := rate.NewBuckets(rate.PerMinute(2), 2, 10), time.Now()
 	for i := range 10 {
 		for range 2 {
-			b.TakeOver(fmt.Sprint("evil", i), now)
+			b.TakeOrReplace(fmt.Sprint("evil", i), now)
 		}
 	}
-	if _, ok := b.TakeOver("evil5", now); ok {
+	if _, ok := b.TakeOrReplace("evil5", now); ok {
 		t.Error("a key has more than its limit")
 	}
 	if _, ok := b.Take("newcomer", now); ok {
 		t.Error("Take serves a key without a bucket at the bound")
 	}
-	if _, ok := b.TakeOver("newcomer", now); !ok {
-		t.Error("TakeOver refuses a key without a bucket")
+	if _, ok := b.TakeOrReplace("newcomer", now); !ok {
+		t.Error("TakeOrReplace refuses a key without a bucket")
 	}
 }

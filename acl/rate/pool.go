@@ -130,7 +130,7 @@ func (p *Pool) waitFor(reserve int, now time.Time) time.Duration {
 	p.all.mu.Lock()
 	defer p.all.mu.Unlock()
 	now = p.all.clock(now)
-	return max(0, p.all.debt("", now)+time.Duration(reserve+1)*p.all.interval-p.all.whole)
+	return max(0, p.all.debt("", now)+time.Duration(reserve+1)*p.all.interval-p.all.maxDebt)
 }
 
 // Refusals returns how often Peek and Take made a caller wait.

@@ -60,7 +60,7 @@ func random32() string {
 
 // challenge returns the one challenge that a peer may answer. A fresh hello gets a new challenge. Any other hello may
 // be a recording, so it gets the waiting challenge. If there are too many challenges of this kind of peer, expired
-// ones go first; then a stranger replaces one of another stranger whose source has more (AM-42), or gets none.
+// ones go first; then a stranger displaces one of a stranger whose source has more (AM-42), or gets none.
 func (h *handshakes) challenge(peer, key, hello string, fresh, known bool, sources []rate.Source, now time.Time) (string, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -88,14 +88,14 @@ func (h *handshakes) displace(known bool, sources []rate.Source) bool {
 		return false
 	}
 	byAge := func(a, b string) int { return h.challenges[a].expires.Compare(h.challenges[b].expires) }
-	var crowd rate.Crowd[string]
+	var table rate.FairTable[string]
 	for _, peer := range slices.SortedFunc(maps.Keys(h.challenges), byAge) {
 		if c := h.challenges[peer]; !c.known {
-			crowd.Add(rate.Place[string]{Key: peer, Sources: c.sources})
+			table.Add(rate.Entry[string]{Key: peer, Sources: c.sources})
 		}
 	}
-	victim, ok := crowd.Victim(sources, 1)
-	delete(h.challenges, victim)
+	displaced, ok := table.FindDisplaceable(sources, 1)
+	delete(h.challenges, displaced)
 	return ok
 }
 
@@ -160,27 +160,27 @@ func (h *handshakes) open(peer string, c challenge, secret []byte, now time.Time
 // to displace a known peer.
 func (h *handshakes) makeRoom(c challenge) bool {
 	strangers := 0
-	var known, unknown rate.Crowd[string]
+	var known, unknown rate.FairTable[string]
 	latestFirst := func(a, b string) int { return h.sessions[b].active.Compare(h.sessions[a].active) }
 	for _, peer := range slices.SortedFunc(maps.Keys(h.sessions), latestFirst) {
 		if s := h.sessions[peer]; s.known {
-			known.Add(rate.Place[string]{Key: peer})
+			known.Add(rate.Entry[string]{Key: peer})
 		} else {
-			unknown.Add(rate.Place[string]{Key: peer, Sources: s.sources})
+			unknown.Add(rate.Entry[string]{Key: peer, Sources: s.sources})
 			strangers++
 		}
 	}
 	full := len(h.sessions) >= maxSessions
 	switch {
 	case full && strangers > 0, !c.known && strangers >= strangersSessions:
-		victim, ok := unknown.Victim(c.sources, 1)
+		displaced, ok := unknown.FindDisplaceable(c.sources, 1)
 		if !ok {
-			victim, _ = unknown.ForcedVictim()
+			displaced, _ = unknown.FindHeaviest()
 		}
-		delete(h.sessions, victim)
+		delete(h.sessions, displaced)
 	case full && c.known:
-		victim, _ := known.ForcedVictim()
-		delete(h.sessions, victim)
+		displaced, _ := known.FindHeaviest()
+		delete(h.sessions, displaced)
 	case full:
 		return false
 	}

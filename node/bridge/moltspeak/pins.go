@@ -19,18 +19,18 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// How many pins are stored, and for how long those of strangers.
+// How many pins are stored, and how long the pins of strangers stay.
 const (
-	maxChosen    = 10_000
+	maxChosen    = 10_000 // pins of peers that we called or the owner decided about
 	maxStrangers = 5_000
 
-	forgetEmpty    = 24 * time.Hour    // of a stranger without a conversation and without a question to the owner
-	forgetStranger = keepConversations // of any other stranger
-	forgetEvery    = time.Hour
-	forgetWhenFull = time.Minute
+	forgetEmpty    = 24 * time.Hour    // silence of a stranger without a conversation and without a question to the owner
+	forgetStranger = keepConversations // silence of any other stranger
+	forgetEvery    = time.Hour         // between two sweeps
+	forgetWhenFull = time.Minute       // between two sweeps while there is no room for a new pin
 )
 
-// pins are the pinned keys of peers, with what else is stored about each peer.
+// pins stores a record for each peer: the pinned key, and what else is known about the peer.
 type pins struct {
 	records    store.Records
 	links      []bridge.Link
@@ -43,8 +43,8 @@ type pins struct {
 	swept      atomic.Int64                                      // time of the last sweep, in Unix seconds
 
 	mu    sync.Mutex
-	at    time.Time // when the pins of strangers were last counted; that happens only while all places are taken
-	crowd *rate.Crowd[pinPlace]
+	at    time.Time                 // when table was made
+	table *rate.FairTable[pinEntry] // the pins of strangers; only made when there is no room for another one
 }
 
 func newPins(cfg Config, listed *listedKeys) *pins {
@@ -77,8 +77,8 @@ func (pins *pins) address(a message.Agent) bridge.Address {
 	return out
 }
 
-// check finds the key of a sender: the pinned key, or else the claimed key, which the caller pins after the signature
-// verified (MS-23). It never uses a key that only an envelope names (MS-20).
+// check finds the key of a sender: the pinned key, or else the claimed key, which the caller pins once the signature
+// has verified (MS-23). It never uses a key that only an envelope names (MS-20).
 func (pins *pins) check(c *request) (peer, *signing.PublicKey, *message.Error) {
 	ctx, from, now := c.ctx, c.m.From, c.now
 	p, known, err := pins.get(ctx, from.Name(), now)
@@ -91,12 +91,12 @@ func (pins *pins) check(c *request) (peer, *signing.PublicKey, *message.Error) {
 	text := p.Key
 	if !known {
 		text = from.Key
-		if text == "" { // without a claim, only listed keys can tell
-			w, e := pins.listed.lookup(c)
+		if text == "" { // the sender claims no key, so only a listed key can be used
+			found, e := pins.listed.lookup(c)
 			if e != nil {
 				return p, nil, e
 			}
-			text = w.key
+			text = found.key
 		}
 		p = peer{Name: from.Name(), Key: text, First: now.UTC(), rev: store.Absent}
 	}
@@ -107,7 +107,7 @@ func (pins *pins) check(c *request) (peer, *signing.PublicKey, *message.Error) {
 	return p, key, nil
 }
 
-// refuseKey refuses a key other than the pinned one and notifies the owner. It must not cost a write each time.
+// refuseKey refuses a key other than the pinned one. At most hourly per peer, it stores the key and tells the owner.
 func (pins *pins) refuseKey(ctx context.Context, from message.Agent, p peer, now time.Time) *message.Error {
 	pins.log.WarnContext(ctx, "moltspeak: a peer shows another key than the pinned one", "peer", from.Name())
 	_, first := pins.notices.Take(from.Name(), now)
@@ -123,7 +123,7 @@ func (pins *pins) refuseKey(ctx context.Context, from message.Agent, p peer, now
 	return message.Fail(message.CodeAuthFailed)
 }
 
-// update stores what a verified message says about its sender, if it is new.
+// update stores what a verified message says about its sender, if the stored record lacks it.
 func (pins *pins) update(c *request) *message.Error {
 	p := c.peer
 	if c.m.From.EncKey != "" && p.EncKey == "" {
@@ -166,7 +166,7 @@ func (pins *pins) update(c *request) *message.Error {
 	case err != nil && !errors.Is(err, store.ErrConflict):
 		return message.Fail(message.CodeInternal).Because(err)
 	}
-	again, known, readErr := pins.get(c.ctx, p.Name, c.now) // another message may have been first
+	again, known, readErr := pins.get(c.ctx, p.Name, c.now) // another message may have pinned a key meanwhile
 	switch {
 	case readErr != nil:
 		return message.Fail(message.CodeInternal).Because(readErr)
@@ -195,16 +195,16 @@ func (pins *pins) run(ctx context.Context) {
 	}
 }
 
-// isDue reports whether a sweep is due, and lets only one caller do it. While the clock is in doubt, no sweep is due.
+// isDue reports whether a sweep is due, to only one of concurrent callers. While the clock is in doubt, none is due.
 func (pins *pins) isDue(now time.Time, after time.Duration) bool {
 	last := pins.swept.Load()
 	since := now.Sub(time.Unix(last, 0)).Abs() // absolute, because the clock may have been set back
 	return since >= after && pins.clock.Reliable() && pins.swept.CompareAndSwap(last, now.Unix())
 }
 
-// forgetStrangers deletes the pins of strangers that left nothing behind a day ago, or wrote nothing for as long as a
-// conversation lives. A peer that the owner admitted meanwhile is not a stranger. Its pin stays, because otherwise
-// another agent could take its name and with it the owner's permission.
+// forgetStrangers deletes the pins of strangers that were silent for a day and have neither a conversation nor a
+// question to the owner, or that were silent for keepConversations. A peer that the owner admitted meanwhile is not a
+// stranger: its pin stays, because otherwise another agent could take its name and with it the owner's permission.
 func (pins *pins) forgetStrangers(ctx context.Context, now time.Time) error {
 	for after := ""; ; {
 		page, err := pins.records.List(ctx, nsPeers, "stranger", after, 500, now)
@@ -236,23 +236,23 @@ func (pins *pins) forgetStrangers(ctx context.Context, now time.Time) error {
 
 // applyEach applies independent changes: all at once or, if one of them fails because it is outdated, one by one.
 func (pins *pins) applyEach(ctx context.Context, changes []store.Change, now time.Time) error {
-	late := func(err error) bool { return errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrQuota) }
+	isOutdated := func(err error) bool { return errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrQuota) }
 	if len(changes) == 0 {
 		return nil
 	}
 	err := pins.records.Apply(ctx, changes, now)
-	if !late(err) {
+	if !isOutdated(err) {
 		return err
 	}
 	for _, change := range changes {
-		if err := pins.records.Apply(ctx, []store.Change{change}, now); err != nil && !late(err) {
+		if err := pins.records.Apply(ctx, []store.Change{change}, now); err != nil && !isOutdated(err) {
 			return err
 		}
 	}
 	return nil
 }
 
-// review returns the change to the pin of a stranger, or nil if it stays.
+// review returns the change to the pin of a stranger, which deletes it or sets Chosen, or nil if the pin stays.
 func (pins *pins) review(ctx context.Context, p peer, now time.Time) (*store.Change, error) {
 	name, ok := message.ParseName(p.Name)
 	if !ok {
@@ -289,42 +289,42 @@ func beganConversation(ctx context.Context, records store.Records, address bridg
 	return len(threads.Records) > 0, err
 }
 
-// pinCrowdFor is how long a count of the pins is used, because counting reads all of them.
-const pinCrowdFor = time.Second
+// countFor is how long pins.table is used. Making it is expensive, because that reads all pins of strangers.
+const countFor = time.Second
 
-type pinPlace struct {
+type pinEntry struct {
 	name string
 	rev  store.Rev
 }
 
-// displace stores the pin of a stranger in place of another stranger's pin whose source has more (AM-42). The newest
-// pin of that source goes; pins with a conversation go last; pins that the owner is asked about never go. It fails
-// with store.ErrQuota if no pin may go.
+// displace stores the pin of a stranger in place of the newest pin of a source that holds more pins (AM-42). Pins with
+// a conversation are displaced last, and pins that the owner is asked about never. If no pin may be displaced, displace
+// fails with store.ErrQuota.
 func (pins *pins) displace(ctx context.Context, p peer, now time.Time) error {
 	pins.mu.Lock()
 	defer pins.mu.Unlock()
-	if pins.crowd == nil || now.Sub(pins.at).Abs() >= pinCrowdFor {
+	if pins.table == nil || now.Sub(pins.at).Abs() >= countFor {
 		if err := pins.count(ctx, now); err != nil {
 			return err
 		}
 	}
-	victim, err := pins.victim(ctx, p, now)
+	displaced, err := pins.findDisplaceable(ctx, p, now)
 	if err != nil {
 		return err
 	}
-	gone := store.Change{IfRev: victim.rev, Delete: true, Record: store.Record{NS: nsPeers, Key: victim.name}}
-	if err := pins.records.Apply(ctx, []store.Change{gone, p.change()}, now); err != nil {
-		pins.crowd = nil // the pin may have changed since it was counted
+	deletion := store.Change{IfRev: displaced.rev, Delete: true, Record: store.Record{NS: nsPeers, Key: displaced.name}}
+	if err := pins.records.Apply(ctx, []store.Change{deletion, p.change()}, now); err != nil {
+		pins.table = nil // the pin may have changed since it was counted
 		if errors.Is(err, store.ErrConflict) {
 			return errors.Join(store.ErrQuota, err)
 		}
 		return err
 	}
-	pins.crowd.Remove(victim)
+	pins.table.Remove(displaced)
 	return nil
 }
 
-// count counts the pins of strangers, oldest first. The caller holds pins.mu.
+// count makes pins.table from the pins of strangers, oldest first. The caller holds pins.mu.
 func (pins *pins) count(ctx context.Context, now time.Time) error {
 	var all []peer
 	for rec, err := range store.AllRecords(ctx, pins.records, nsPeers, "stranger", now) {
@@ -338,37 +338,37 @@ func (pins *pins) count(ctx context.Context, now time.Time) error {
 		all = append(all, p)
 	}
 	slices.SortFunc(all, func(x, y peer) int { return cmp.Or(x.First.Compare(y.First), cmp.Compare(x.Name, y.Name)) })
-	crowd := new(rate.Crowd[pinPlace])
+	table := new(rate.FairTable[pinEntry])
 	for _, p := range all {
-		crowd.Add(rate.Place[pinPlace]{Key: pinPlace{p.Name, p.rev}, Sources: p.Sources})
+		table.Add(rate.Entry[pinEntry]{Key: pinEntry{p.Name, p.rev}, Sources: p.Sources})
 	}
-	pins.crowd, pins.at = crowd, now
+	pins.table, pins.at = table, now
 	return nil
 }
 
-// victim returns the pin that p may displace. The caller holds pins.mu.
-func (pins *pins) victim(ctx context.Context, p peer, now time.Time) (pinPlace, error) {
-	crowd, postponed := pins.crowd, make(map[pinPlace]bool)
+// findDisplaceable returns the pin that p may displace. The caller holds pins.mu.
+func (pins *pins) findDisplaceable(ctx context.Context, p peer, now time.Time) (pinEntry, error) {
+	table, postponed := pins.table, make(map[pinEntry]bool)
 	for {
-		victim, ok := crowd.Victim(p.Sources, 1)
-		name, _ := message.ParseName(victim.name)
+		displaced, ok := table.FindDisplaceable(p.Sources, 1)
+		name, _ := message.ParseName(displaced.name)
 		if !ok {
-			return victim, store.ErrQuota
+			return displaced, store.ErrQuota
 		}
 		address := pins.address(name)
 		asked, _, err := pins.mesh.Asks().List(ctx, acl.AskFilter{Subject: address.String(), State: acl.AskPending}, "", 100, now)
 		if err != nil {
-			return victim, err
+			return displaced, err
 		}
 		if len(asked) > 0 {
-			crowd.Remove(victim)
+			table.Remove(displaced)
 			continue
 		}
 		began, err := beganConversation(ctx, pins.records, address, now)
-		if err != nil || !began || postponed[victim] {
-			return victim, err
+		if err != nil || !began || postponed[displaced] {
+			return displaced, err
 		}
-		crowd.Postpone(victim)
-		postponed[victim] = true
+		table.Postpone(displaced)
+		postponed[displaced] = true
 	}
 }

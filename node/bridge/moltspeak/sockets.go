@@ -34,7 +34,7 @@ type sockets struct {
 
 func newSockets() *sockets { return &sockets{all: make(map[*websocket.Conn]*socket)} }
 
-// add registers a connection. If too many are not bound, it closes the longest waiting one of the largest source.
+// add registers a connection. If too many are not bound, it closes the oldest of these of the source that has most.
 func (s *sockets) add(c *websocket.Conn, sources []rate.Source) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -43,13 +43,13 @@ func (s *sockets) add(c *websocket.Conn, sources []rate.Source) bool {
 	}
 	waiting := func(o *socket) bool { return o.peer == "" }
 	if s.count(waiting) >= unboundSockets {
-		crowd := s.crowd(waiting, func(a, b *socket) int { return b.since.Compare(a.since) })
-		victim, ok := crowd.Victim(sources, 1)
+		table := s.table(waiting, func(a, b *socket) int { return b.since.Compare(a.since) })
+		displaced, ok := table.FindDisplaceable(sources, 1)
 		if !ok {
-			victim, _ = crowd.ForcedVictim()
+			displaced, _ = table.FindHeaviest()
 		}
-		victim.conn.Abort()
-		delete(s.all, victim.conn)
+		displaced.conn.Abort()
+		delete(s.all, displaced.conn)
 	}
 	hello := time.AfterFunc(helloTime, func() { c.Close(websocket.CodeProtocol, "nothing bound the stream in time") })
 	s.all[c] = &socket{conn: c, sources: sources, since: time.Now(), hello: hello}
@@ -58,7 +58,7 @@ func (s *sockets) add(c *websocket.Conn, sources []rate.Source) bool {
 }
 
 // bind makes c a stream of peer. It returns false if the peer, or its kind of peers, has too many streams. A stranger
-// replaces a stream of another stranger whose source has more (AM-42).
+// displaces a stream of another stranger whose source has more streams (AM-42).
 func (s *sockets) bind(c *websocket.Conn, peer string, known bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,13 +76,13 @@ func (s *sockets) bind(c *websocket.Conn, peer string, known bool) bool {
 		return false
 	}
 	if s.count(kind) >= bound {
-		crowd := s.crowd(kind, func(a, b *socket) int { return a.since.Compare(b.since) })
-		victim, ok := crowd.Victim(it.sources, 1)
+		table := s.table(kind, func(a, b *socket) int { return a.since.Compare(b.since) })
+		displaced, ok := table.FindDisplaceable(it.sources, 1)
 		if known || !ok {
 			return false
 		}
-		victim.conn.Close(websocket.CodeTryLater, "too many streams")
-		delete(s.all, victim.conn)
+		displaced.conn.Close(websocket.CodeTryLater, "too many streams")
+		delete(s.all, displaced.conn)
 	}
 	it.peer, it.known, it.since = peer, known, time.Now()
 	return true
@@ -97,15 +97,15 @@ func (s *sockets) count(which func(*socket) bool) (n int) {
 	return n
 }
 
-// crowd returns the connections of one kind, in the given order.
-func (s *sockets) crowd(which func(*socket) bool, order func(a, b *socket) int) *rate.Crowd[*socket] {
-	crowd := new(rate.Crowd[*socket])
+// table returns a table of the connections of one kind, added in the given order.
+func (s *sockets) table(which func(*socket) bool, order func(a, b *socket) int) *rate.FairTable[*socket] {
+	table := new(rate.FairTable[*socket])
 	for _, o := range slices.SortedFunc(maps.Values(s.all), order) {
 		if which(o) {
-			crowd.Add(rate.Place[*socket]{Key: o, Sources: o.sources})
+			table.Add(rate.Entry[*socket]{Key: o, Sources: o.sources})
 		}
 	}
-	return crowd
+	return table
 }
 
 func (s *sockets) remove(c *websocket.Conn) {

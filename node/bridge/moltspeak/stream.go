@@ -111,14 +111,14 @@ func (s *streams) displace(in *openStream, size func(*openStream) int, more int)
 	if in.known {
 		return false
 	}
-	var crowd rate.Crowd[string]
+	var table rate.FairTable[string]
 	for _, key := range slices.SortedFunc(maps.Keys(s.open), func(a, b string) int { return s.open[a].began.Compare(s.open[b].began) }) {
 		if o := s.open[key]; !o.known && o != in {
-			crowd.Add(rate.Place[string]{Key: key, Sources: o.sources, Size: size(o)})
+			table.Add(rate.Entry[string]{Key: key, Sources: o.sources, Size: size(o)})
 		}
 	}
-	victim, ok := crowd.Victim(in.sources, more)
-	s.drop(victim)
+	displaced, ok := table.FindDisplaceable(in.sources, more)
+	s.drop(displaced)
 	return ok
 }
 

@@ -24,15 +24,15 @@ type sender struct {
 
 	mu      sync.Mutex
 	conn    *websocket.Conn
-	answers *rate.Windows       // the part of the budget for answers; the rest is for messages of the owner
-	unsent  *rate.Turns[[]byte] // answers that wait for the connection or the budget
-	resume  *time.Timer         // sends them when the budget allows; nil if none wait for the budget
+	answers *rate.Windows           // the part of the budget for answers; the rest is for messages of the owner
+	unsent  *rate.FairQueue[[]byte] // answers that wait for the connection or the budget
+	resume  *time.Timer             // sends them when the budget allows; nil if none wait for the budget
 }
 
 func newSender() *sender {
 	return &sender{
 		budget: rate.NewWindows(ownPerMinute, ownPerHour), answers: rate.NewWindows(ownPerMinute*2/3, ownPerHour*2/3),
-		unsent: rate.NewTurns[[]byte](maxUnsent),
+		unsent: rate.NewFairQueue[[]byte](maxUnsent),
 	}
 }
 

@@ -79,7 +79,7 @@ func (l *Link) handleTunnel(ctx context.Context, h *incoming) {
 	if isRefusal || isAnswer || message.Kind() != wire.Object || len(raw) > frame.MaxPayload {
 		return
 	}
-	if _, ok := l.tunnels.TakeOver(h.from, time.Now()); !ok {
+	if _, ok := l.tunnels.TakeOrReplace(h.from, time.Now()); !ok {
 		return
 	}
 	out, err := l.cfg.Mesh.Receive(ctx, raw)

@@ -7,7 +7,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl/rate"
 )
 
-func TestCrowd(t *testing.T) {
+func TestFairTable(t *testing.T) {
 	from := func(addr string) []rate.Source {
 		if addr == "" {
 			return nil
@@ -26,7 +26,7 @@ func TestCrowd(t *testing.T) {
 		size     int    // "" if no place gives way
 		want     string // "": no place
 	}{
-		{"the newest of the thickest", []has{{"a", "192.0.2.1", 0, false}, {"b", "192.0.2.1", 0, false}, {"c", "198.51.100.1", 0, false}}, "203.0.113.1", 1, "b"},
+		{"the newest of the source that has most", []has{{"a", "192.0.2.1", 0, false}, {"b", "192.0.2.1", 0, false}, {"c", "198.51.100.1", 0, false}}, "203.0.113.1", 1, "b"},
 		{"nobody has more than the newcomer", []has{{"a", "192.0.2.1", 0, false}, {"b", "198.51.100.1", 0, false}}, "203.0.113.1", 1, ""},
 		{"the newcomer's own network has most", []has{{"a", "192.0.2.1", 0, false}, {"b", "192.0.2.2", 0, false}, {"c", "192.0.2.3", 0, false}}, "192.0.2.4", 1, ""},
 		{"a network counts like one address with two shares", []has{{"a", "192.0.2.1", 0, false}, {"b", "192.0.2.2", 0, false}, {"c", "192.0.2.3", 0, false}, {"d", "192.0.2.4", 0, false}}, "198.51.100.1", 1, "d"},
@@ -38,43 +38,43 @@ func TestCrowd(t *testing.T) {
 		{"nobody tells a newcomer without a source from them", []has{{"a", "", 0, false}, {"b", "", 0, false}}, "", 1, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			var c rate.Crowd[string]
+			var c rate.FairTable[string]
 			for _, p := range tc.places {
-				c.Add(rate.Place[string]{Key: p.key, Sources: from(p.addr), Size: p.size, Last: p.last})
+				c.Add(rate.Entry[string]{Key: p.key, Sources: from(p.addr), Size: p.size, GivesWayLast: p.last})
 			}
-			if got, ok := c.Victim(from(tc.newcomer), tc.size); got != tc.want || ok != (tc.want != "") {
-				t.Errorf("Victim() = %q, %v, want %q", got, ok, tc.want)
+			if got, ok := c.FindDisplaceable(from(tc.newcomer), tc.size); got != tc.want || ok != (tc.want != "") {
+				t.Errorf("FindDisplaceable() = %q, %v, want %q", got, ok, tc.want)
 			}
-			if _, ok := c.ForcedVictim(); !ok {
-				t.Error("ForcedVictim() found no place")
+			if _, ok := c.FindHeaviest(); !ok {
+				t.Error("FindHeaviest() found no place")
 			}
 		})
 	}
 }
 
-func TestCrowdChanges(t *testing.T) {
-	var c rate.Crowd[string]
+func TestFairTableChanges(t *testing.T) {
+	var c rate.FairTable[string]
 	sources := rate.AddrSources(netip.MustParseAddr("192.0.2.1"))
-	if _, ok := c.ForcedVictim(); ok {
+	if _, ok := c.FindHeaviest(); ok {
 		t.Error("an empty table has a place to give")
 	}
 	for _, key := range []string{"a", "b", "c"} {
-		c.Add(rate.Place[string]{Key: key, Sources: sources})
+		c.Add(rate.Entry[string]{Key: key, Sources: sources})
 	}
 	c.Postpone("c")
-	if got, _ := c.Victim(nil, 1); got != "b" {
+	if got, _ := c.FindDisplaceable(nil, 1); got != "b" {
 		t.Errorf("with c postponed, %q gives way, want b", got)
 	}
 	c.Remove("b")
-	if got, _ := c.Victim(nil, 1); got != "a" {
+	if got, _ := c.FindDisplaceable(nil, 1); got != "a" {
 		t.Errorf("with b removed, %q gives way, want a", got)
 	}
 	c.Remove("a")
 	c.Remove("unknown")
-	if got, _ := c.ForcedVictim(); got != "c" {
+	if got, _ := c.FindHeaviest(); got != "c" {
 		t.Errorf("%q is left, want c", got)
 	}
-	if got, ok := c.Victim(rate.AddrSources(netip.MustParseAddr("198.51.100.1")), 1); ok {
+	if got, ok := c.FindDisplaceable(rate.AddrSources(netip.MustParseAddr("198.51.100.1")), 1); ok {
 		t.Errorf("a table of one place gives way with %q", got)
 	}
 }

@@ -6,10 +6,10 @@ import (
 	"testing"
 )
 
-// TestTurns checks that a key that adds items without end does not delay the items of another key.
-func TestTurns(t *testing.T) {
+// TestFairQueue checks that a key that adds items without end does not delay the items of another key.
+func TestFairQueue(t *testing.T) {
 	const most = 1000
-	q := NewTurns[string](most)
+	q := NewFairQueue[string](most)
 	take := func() string {
 		first := q.First()
 		q.RemoveFirst()

@@ -1,0 +1,97 @@
+package rate
+
+// Entry is an entry of a bounded table that strangers share.
+type Entry[K comparable] struct {
+	Key          K
+	Sources      []Source // the sources to which the entry is charged
+	Size         int      // how much of the table it takes; 0 means 1
+	GivesWayLast bool     // the other entries of its source are displaced before it
+}
+
+// FairTable records which sources hold the entries of a full table, so that a newcomer can displace one of them
+// (AM-42): an entry of the source that holds most, if that source still holds more than the newcomer's source
+// afterwards. Entries without a source are charged to one wide network. A table that is not full needs no FairTable.
+// A FairTable is not safe for concurrent use.
+type FairTable[K comparable] struct {
+	entries []Entry[K]
+	held    map[string]int // total size of the entries, by the key of a source
+}
+
+// Add adds an entry. Of the entries of one source, the last added is displaced first, so the order of the calls decides
+// whether old or new entries are kept.
+func (t *FairTable[K]) Add(e Entry[K]) {
+	if t.held == nil {
+		t.held = make(map[string]int)
+	}
+	e.Size = max(1, e.Size)
+	t.entries = append(t.entries, e)
+	for _, s := range sourcesOrWidest(e.Sources) {
+		t.held[s.Key] += e.Size
+	}
+}
+
+// Remove removes the entry with this key.
+func (t *FairTable[K]) Remove(key K) {
+	for i, e := range t.entries {
+		if e.Key == key {
+			t.entries = append(t.entries[:i], t.entries[i+1:]...)
+			for _, s := range sourcesOrWidest(e.Sources) {
+				t.held[s.Key] -= e.Size
+			}
+			return
+		}
+	}
+}
+
+// Postpone sets GivesWayLast of the entry with this key.
+func (t *FairTable[K]) Postpone(key K) {
+	for i := range t.entries {
+		if t.entries[i].Key == key {
+			t.entries[i].GivesWayLast = true
+		}
+	}
+}
+
+// maxWidth is the width of the widest network.
+const maxWidth = 4
+
+// sourcesOrWidest returns the sources to which an entry is charged: its own or, if it has none, one source of the
+// widest network.
+func sourcesOrWidest(sources []Source) []Source {
+	if len(sources) == 0 {
+		return []Source{{Width: maxWidth}}
+	}
+	return sources
+}
+
+// load returns the largest load of the sources if each of them held more in addition. The load of a source is the total
+// size of its entries, multiplied by maxWidth and divided by its own width, so that a wide network may hold more.
+func (t *FairTable[K]) load(sources []Source, more int) (load int) {
+	for _, s := range sourcesOrWidest(sources) {
+		load = max(load, (t.held[s.Key]+more)*maxWidth/max(1, s.Width))
+	}
+	return load
+}
+
+// FindDisplaceable returns the entry that a newcomer of this size from the sources may displace. ok is false if no
+// source would then still hold more than the newcomer's source.
+func (t *FairTable[K]) FindDisplaceable(sources []Source, size int) (key K, ok bool) {
+	return t.find(t.load(sources, max(1, size)))
+}
+
+// FindHeaviest returns an entry of the source that holds most, for a newcomer that must get room whatever its own
+// sources hold. ok is false if the table is empty.
+func (t *FairTable[K]) FindHeaviest() (key K, ok bool) { return t.find(-1) }
+
+// find returns the entry that is displaced first among the entries whose load is above least.
+func (t *FairTable[K]) find(least int) (key K, ok bool) {
+	var found Entry[K]
+	most := least
+	for _, e := range t.entries {
+		load := t.load(e.Sources, 0)
+		if load > most || ok && load == most && (found.GivesWayLast || !e.GivesWayLast) {
+			found, most, ok = e, load, true
+		}
+	}
+	return found.Key, ok
+}
