@@ -10,17 +10,17 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Verdict is the meaning of an accept for the proposal that it answers (AM-88).
+// Verdict is what an accept means for the proposal that it answers (AM-88).
 type Verdict string
 
 const (
-	Agreed    Verdict = "agreed"    // both sides have accepted the same terms
-	Counter   Verdict = "counter"   // it names something that was not offered, so it is a new proposal
-	Ambiguous Verdict = "ambiguous" // several times were offered and it selects none of them
+	Agreed    Verdict = "agreed"    // the accept names nothing that was not offered
+	Counter   Verdict = "counter"   // the accept names something that was not offered, so it counts as a new proposal
+	Ambiguous Verdict = "ambiguous" // several times were offered, and the accept selects none of them
 )
 
 // Terms are what a proposal offers or an agreement contains: an event of mesh.schedule, or the terms of mesh.negotiate.
-// The texts come from a peer. They are untrusted, and cut to a bounded length.
+// The texts come from a peer, so they are untrusted. They are cut to a bounded length.
 type Terms struct {
 	Title       string   `json:"title,omitempty"`
 	Times       []string `json:"times,omitempty"` // as the sender wrote them
@@ -31,21 +31,21 @@ type Terms struct {
 	Conditions  []string `json:"conditions,omitempty"`
 }
 
-// Agree returns the meaning of an accept for a proposal, and the resulting terms: the agreed terms, or the terms of the
-// counter-proposal. Agreed terms are part of the proposal: at most one of its times, and its other terms unchanged,
-// except that an accept may name the place if the proposal left it open.
-func Agree(p Proposal, accept wire.Value) (Verdict, Terms) {
+// JudgeAccept returns what an accept means for proposal p, and the resulting terms: the agreed terms for Agreed, the
+// terms of the new proposal for Counter, and none for Ambiguous. Agreed terms are those of p with at most one of its
+// times, and with the place from the accept if p left the place open.
+func JudgeAccept(p Proposal, accept wire.Value) (Verdict, Terms) {
 	n := readTerms(p.Intent, accept)
 	selected := n.selected
 	if len(selected) == 0 && len(n.Times) == 1 {
-		selected = n.Times
+		selected = n.Times // the only time that the accept names is its choice
 	}
 	isOffered := func(at string) bool { return hasTime(p.Times, at) }
-	offersAll := !slices.ContainsFunc(slices.Concat(n.selected, n.Times), func(at string) bool { return !isOffered(at) })
+	allOffered := !slices.ContainsFunc(slices.Concat(n.selected, n.Times), func(at string) bool { return !isOffered(at) })
 	switch {
-	case offersAll && len(selected) == 0 && len(p.Times) > 1:
+	case allOffered && len(selected) == 0 && len(p.Times) > 1:
 		return Ambiguous, Terms{}
-	case !offersAll || len(selected) > 1 || n.contradicts || !p.Terms.admits(n.Terms):
+	case !allOffered || len(selected) > 1 || n.contradicts || !p.Terms.admits(n.Terms):
 		return Counter, p.Terms.changedBy(n)
 	}
 	agreed := p.Terms
@@ -59,7 +59,7 @@ func Agree(p Proposal, accept wire.Value) (Verdict, Terms) {
 	return Agreed, agreed
 }
 
-// admits reports whether an accept that names these terms, apart from times, accepts t.
+// admits reports whether an accept that names these terms changes nothing in t. It does not compare times.
 func (t Terms) admits(named Terms) bool {
 	same := func(offered, named string) bool { return named == "" || named == offered }
 	return same(t.Title, named.Title) && same(t.Duration, named.Duration) &&
@@ -96,7 +96,7 @@ func (t Terms) changedBy(n namedTerms) Terms {
 	return t
 }
 
-// namedTerms are the terms that a payload names. Times holds its proposed_times.
+// namedTerms are the terms that a payload names. Times contains its proposed_times.
 type namedTerms struct {
 	Terms
 	selected    []string // the distinct values of selected_time
@@ -111,29 +111,30 @@ func (n namedTerms) times() []string {
 	return n.Times
 }
 
-// readTerms reads the terms that a payload of mesh.schedule or mesh.negotiate names. Absent, null, "", [] and {} name
-// nothing. A member of the wrong type names its JSON text, so that it cannot pass for an offered value.
+// readTerms reads the terms that a payload of mesh.schedule or mesh.negotiate names. A member that is absent, null, "",
+// [] or {} names nothing. A member of the wrong type counts as its JSON text, which then differs from every offered
+// value.
 func readTerms(intent wire.Intent, payload wire.Value) (n namedTerms) {
 	if intent == wire.Negotiate {
 		terms, _ := payload.Get("terms")
-		n.name(&n.Description, terms, "description", maxDescription)
-		n.name(&n.Price, terms, "price", maxText)
+		n.read(&n.Description, terms, "description", maxDescription)
+		n.read(&n.Price, terms, "price", maxText)
 		if list, ok := terms.Get("conditions"); ok {
 			n.Conditions = cutList(textsOf(list, maxText), maxConditions)
 		}
 		if terms.Kind() != wire.Object {
-			n.name(&n.Description, payload, "terms", maxDescription)
+			n.read(&n.Description, payload, "terms", maxDescription)
 		}
 		return n
 	}
 	event, _ := payload.Get("event")
 	if event.Kind() != wire.Object {
-		n.name(&n.Title, payload, "event", maxText)
+		n.read(&n.Title, payload, "event", maxText)
 	}
 	for _, from := range []wire.Value{event, payload} {
-		n.name(&n.Title, from, "title", maxText)
-		n.name(&n.Duration, from, "duration", maxText)
-		n.name(&n.Location, from, "location", maxText)
+		n.read(&n.Title, from, "title", maxText)
+		n.read(&n.Duration, from, "duration", maxText)
+		n.read(&n.Location, from, "location", maxText)
 		if list, ok := from.Get("proposed_times"); ok {
 			n.Times = addTimes(n.Times, textsOf(list, maxTime))
 		}
@@ -144,9 +145,9 @@ func readTerms(intent wire.Intent, payload wire.Value) (n namedTerms) {
 	return n
 }
 
-// name stores the text that a member names in term, if there is one. If term already has another text, n contradicts
-// itself.
-func (n *namedTerms) name(term *string, from wire.Value, member string, limit int) {
+// read copies the text of a member of from to *term, a field of n. If *term already has another text, it sets
+// n.contradicts instead.
+func (n *namedTerms) read(term *string, from wire.Value, member string, limit int) {
 	v, _ := from.Get(member)
 	switch text := cut(textOf(v), limit); {
 	case *term == "":
@@ -156,7 +157,7 @@ func (n *namedTerms) name(term *string, from wire.Value, member string, limit in
 	}
 }
 
-// textOf returns the text that a member names, or "" if it names nothing.
+// textOf returns the text of v: the JSON text if v is not a string, or "" if v names nothing.
 func textOf(v wire.Value) string {
 	text, isText := v.Str()
 	switch {
@@ -168,7 +169,8 @@ func textOf(v wire.Value) string {
 	return string(v.JSON())
 }
 
-// textsOf returns the texts of a list. A single text counts as a list of one.
+// textsOf returns the texts of a list, each cut to limit characters. A value that is not a list counts as a list of
+// one.
 func textsOf(list wire.Value, limit int) (texts []string) {
 	elems := slices.Values([]wire.Value{list})
 	if list.Kind() == wire.Array {
@@ -182,7 +184,7 @@ func textsOf(list wire.Value, limit int) (texts []string) {
 	return texts
 }
 
-// addTimes appends the times that the list does not have, up to maxTimes.
+// addTimes appends the times that the list does not contain yet, until the list has maxTimes.
 func addTimes(list, more []string) []string {
 	for _, at := range more {
 		if len(list) < maxTimes && !hasTime(list, at) {
@@ -196,7 +198,8 @@ func hasTime(list []string, at string) bool {
 	return slices.ContainsFunc(list, func(other string) bool { return sameTime(other, at) })
 }
 
-// sameTime compares two times of payloads: as instants if both have an offset, otherwise byte for byte.
+// sameTime reports whether two times from payloads are equal: as instants if both have an offset, otherwise byte for
+// byte.
 func sameTime(a, b string) bool {
 	ta, okA := wire.ParseInstant(a)
 	tb, okB := wire.ParseInstant(b)
@@ -215,7 +218,8 @@ const (
 	maxConditions  = 16
 )
 
-// cut shortens a text. It replaces the rest with a hash, so that two different texts stay different.
+// cut shortens a text to limit characters. Its end becomes a hash of the whole text, so that different texts stay
+// different.
 func cut(s string, limit int) string {
 	runes := []rune(s)
 	if len(runes) <= limit {
@@ -226,7 +230,7 @@ func cut(s string, limit int) string {
 	return string(runes[:limit-len([]rune(rest))]) + rest
 }
 
-// cutList shortens a list in the same way.
+// cutList shortens a list to limit elements. The last one becomes a hash of the whole list.
 func cutList(list []string, limit int) []string {
 	if len(list) <= limit {
 		return list
@@ -235,7 +239,8 @@ func cutList(list []string, limit int) []string {
 	return append(list[:limit-1:limit-1], fmt.Sprintf("…%x", sum[:12]))
 }
 
-// isCut reports whether a text of the terms was shortened, so that the terms cannot be repeated in a message.
+// isCut reports whether a text or a list of the terms may have been shortened. Such terms cannot be repeated in a
+// message.
 func (t Terms) isCut() bool {
 	atLimit := func(s string, limit int) bool { return len([]rune(s)) == limit && strings.Contains(s, "…") }
 	return atLimit(t.Title, maxText) || atLimit(t.Duration, maxText) || atLimit(t.Location, maxText) ||
@@ -244,8 +249,9 @@ func (t Terms) isCut() bool {
 		slices.ContainsFunc(t.Times, func(s string) bool { return atLimit(s, maxTime) })
 }
 
-// isAfter reports whether a message was written after a moment. written is the time by the sender's clock, which may be
-// as coarse as a second.
+// isAfter reports whether a message may have been written after moment. written is the sender's timestamp. If it has no
+// fraction, or only milliseconds, the sender may have rounded it down, so isAfter adds one such unit. It returns false
+// if moment is zero.
 func isAfter(written, moment time.Time) bool {
 	switch {
 	case written.Nanosecond() == 0:

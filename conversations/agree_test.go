@@ -19,9 +19,9 @@ const (
 	elsewhere = "Sightglass"
 )
 
-// TestAgree checks AM-88: whether an accept agrees, selects nothing, or is a proposal of its own depends on what it
+// TestJudgeAccept checks AM-88: whether an accept agrees, selects nothing, or is a proposal of its own depends on what it
 // names.
-func TestAgree(t *testing.T) {
+func TestJudgeAccept(t *testing.T) {
 	one := conversations.Terms{Title: "Coffee", Times: []string{ten}, Duration: "30m", Location: "Blue Bottle"}
 	several := one
 	several.Times = []string{ten, two}
@@ -85,7 +85,7 @@ func TestAgree(t *testing.T) {
 			if tt.offer.Description != "" {
 				intent = wire.Negotiate
 			}
-			verdict, terms := conversations.Agree(proposalOf(t, intent, tt.offer), payload(t, tt.accept))
+			verdict, terms := conversations.JudgeAccept(proposalOf(t, intent, tt.offer), payload(t, tt.accept))
 			want := tt.terms
 			if tt.want == conversations.Agreed { // texts that are too long are cut
 				want = proposalOf(t, intent, tt.terms).Terms
@@ -141,7 +141,7 @@ func TestLongTextsStayDifferent(t *testing.T) {
 		`{"terms":{"description":"` + start + `$500"}}`: conversations.Agreed,
 		`{"terms":{"description":"` + start + `$600"}}`: conversations.Counter,
 	} {
-		if got, _ := conversations.Agree(p, payload(t, accept)); got != want {
+		if got, _ := conversations.JudgeAccept(p, payload(t, accept)); got != want {
 			t.Errorf("verdict = %s, want %s", got, want)
 		}
 	}

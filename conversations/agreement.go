@@ -228,7 +228,7 @@ func (c Conversation) accept(e Event, from Side) (Conversation, error) {
 		c.Unclear = e.ID
 		return c, nil
 	case first != nil: // it answers or repeats an accept, which is never edited
-		verdict, terms := Agree(Proposal{Terms: first.Terms, Intent: e.Intent}, e.Payload)
+		verdict, terms := JudgeAccept(Proposal{Terms: first.Terms, Intent: e.Intent}, e.Payload)
 		if verdict == Counter || verdict == Agreed && terms.Location != first.Location {
 			return c.propose(e, from, terms), nil
 		}
@@ -236,7 +236,7 @@ func (c Conversation) accept(e Event, from Side) (Conversation, error) {
 	case p.By == from: // a side cannot accept its own proposal
 		return c, nil
 	}
-	verdict, terms := Agree(*p, e.Payload)
+	verdict, terms := JudgeAccept(*p, e.Payload)
 	switch {
 	case verdict == Counter:
 		return c.propose(e, from, terms), nil
