@@ -2,69 +2,70 @@ package envelope
 
 import "strings"
 
-// Rule says what the protocol demands of a kind, besides a capability. An envelope of a kind with the zero Rule is only
-// delivered.
+// Rule is what the protocol demands of the envelopes of a kind, in addition to a capability of the sender. The zero
+// Rule demands nothing more, but a participant that is paused or shut down may not send such an envelope.
 type Rule struct {
-	Reserved   bool // only the gateway sends it (MEW-8, MEW-54)
-	DropIn     bool // participants of a drop-in space may send it too
-	Correlated bool // correlation_id is required
-	Context    bool // context is required (MEW-18)
-	Paused     bool // a paused participant may send it (MEW-37)
-	Shutdown   bool // a participant that was shut down may send it (MEW-42)
-	Kept       bool // a receiver remembers parts of it after its delivery; see [Envelope.Detach]
+	GatewayOnly      bool // participants may not send it (MEW-8, MEW-54)
+	OrDropIn         bool // with GatewayOnly: participants of a drop-in space may send it as well
+	NeedsCorrelation bool // correlation_id is required
+	NeedsContext     bool // context is required (MEW-18)
+	WhilePaused      bool // a paused participant may send it (MEW-37)
+	AfterShutdown    bool // a participant that was shut down may send it (MEW-42)
+	Remembered       bool // receivers keep parts of the envelope after its delivery; see [Envelope.Detach]
 }
 
 // Rules maps the kinds of MEW-8 to their rules.
 var Rules = map[string]Rule{
 	KindChat:             {},
-	KindChatAcknowledge:  {Correlated: true, Paused: true, Shutdown: true},
-	KindChatCancel:       {Correlated: true, Paused: true},
+	KindChatAcknowledge:  {NeedsCorrelation: true, WhilePaused: true, AfterShutdown: true},
+	KindChatCancel:       {NeedsCorrelation: true, WhilePaused: true},
 	KindRequest:          {},
 	KindResponse:         {},
-	KindProposal:         {Kept: true},
-	KindWithdraw:         {Correlated: true, Paused: true},
-	KindReject:           {Correlated: true, Paused: true},
-	KindReasoningStart:   {Kept: true},
-	KindReasoningThought: {Context: true},
-	KindReasoningEnd:     {Context: true},
-	KindReasoningCancel:  {Context: true, Paused: true},
-	KindGrant:            {Kept: true},
+	KindProposal:         {Remembered: true},
+	KindWithdraw:         {NeedsCorrelation: true, WhilePaused: true},
+	KindReject:           {NeedsCorrelation: true, WhilePaused: true},
+	KindReasoningStart:   {Remembered: true},
+	KindReasoningThought: {NeedsContext: true},
+	KindReasoningEnd:     {NeedsContext: true},
+	KindReasoningCancel:  {NeedsContext: true, WhilePaused: true},
+	KindGrant:            {Remembered: true},
 	KindRevoke:           {},
-	KindGrantAck:         {Paused: true},
-	KindInvite:           {Kept: true},
-	KindInviteAck:        {Reserved: true},
+	KindGrantAck:         {WhilePaused: true},
+	KindInvite:           {Remembered: true},
+	KindInviteAck:        {GatewayOnly: true},
 	KindKick:             {},
-	KindPause:            {Kept: true},
-	KindResume:           {Paused: true},
-	KindStatus:           {Paused: true, Shutdown: true},
-	KindRequestStatus:    {Paused: true},
-	KindForget:           {Paused: true},
+	KindPause:            {Remembered: true},
+	KindResume:           {WhilePaused: true},
+	KindStatus:           {WhilePaused: true, AfterShutdown: true},
+	KindRequestStatus:    {WhilePaused: true},
+	KindForget:           {WhilePaused: true},
 	KindCompact:          {},
-	KindCompactDone:      {Paused: true, Shutdown: true},
-	KindClear:            {Paused: true},
+	KindCompactDone:      {WhilePaused: true, AfterShutdown: true},
+	KindClear:            {WhilePaused: true},
 	KindRestart:          {},
-	KindShutdown:         {Paused: true},
-	KindStreamRequest:    {Kept: true},
-	KindStreamOpen:       {Reserved: true, DropIn: true, Kept: true},
-	KindStreamClose:      {Paused: true, Shutdown: true},
+	KindShutdown:         {WhilePaused: true},
+	KindStreamRequest:    {Remembered: true},
+	KindStreamOpen:       {GatewayOnly: true, OrDropIn: true, Remembered: true},
+	KindStreamClose:      {WhilePaused: true, AfterShutdown: true},
 	KindStreamGrant:      {},
 	KindStreamRevoke:     {},
 	KindStreamTransfer:   {},
-	KindStreamGranted:    {Reserved: true},
-	KindStreamRevoked:    {Reserved: true},
-	KindStreamMoved:      {Reserved: true},
-	KindPresence:         {Reserved: true},
-	KindWelcome:          {Reserved: true},
-	KindError:            {Reserved: true},
+	KindStreamGranted:    {GatewayOnly: true},
+	KindStreamRevoked:    {GatewayOnly: true},
+	KindStreamMoved:      {GatewayOnly: true},
+	KindPresence:         {GatewayOnly: true},
+	KindWelcome:          {GatewayOnly: true},
+	KindError:            {GatewayOnly: true},
 }
 
-// IsSystem reports whether only the gateway may send envelopes of this kind. The kind need not be a known one.
+// IsSystem reports whether only the gateway may send envelopes of this kind, which may be a kind that MEW-8 does not
+// list.
 func IsSystem(kind string) bool { return strings.HasPrefix(kind, "system/") }
 
-// RuleOf returns the rule of any kind.
+// RuleOf returns the rule of a kind. For an unknown kind that participants may send, it returns the zero Rule.
 func RuleOf(kind string) Rule {
 	if IsSystem(kind) {
-		return Rule{Reserved: true}
+		return Rule{GatewayOnly: true}
 	}
 	return Rules[kind]
 }

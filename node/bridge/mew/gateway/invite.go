@@ -14,13 +14,13 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Invitation describes an invite with an address to the operator (MEW-28). It lacks the token, which only the inviter
-// gets. Participant and Email are text of the inviter, made printable.
+// Invitation is what the operator learns about an invite that names an email address (MEW-28). It does not contain the
+// token, which only the inviter gets. The inviter wrote Participant and Email; both are made printable.
 type Invitation struct {
 	Space, Participant, Email, URL string
 }
 
-// invite creates a participant and sends its token to the inviter alone (MEW-27).
+// invite creates a participant and sends the participant's token to the inviter alone (MEW-27).
 func (s *Space) invite(p *submission) *envelope.Refusal {
 	p.silent = true
 	name := p.Payload.GetStr("participant_id")
@@ -40,11 +40,11 @@ func (s *Space) invite(p *submission) *envelope.Refusal {
 			return fault
 		}
 	}
-	var tell *Invitation
+	var invitation *Invitation // for the operator, if there is an address
 	if email := p.Payload.GetStr("email"); email != "" && s.gate.Invited != nil {
-		tell = &Invitation{Space: s.cfg.ID, Participant: name, Email: envelope.ToPrintable(email, 254), URL: s.connectionURL()}
+		invitation = &Invitation{Space: s.cfg.ID, Participant: name, Email: envelope.ToPrintable(email, 254), URL: s.connectionURL()}
 	}
-	token, fault := s.addInvitee(p.by, name, caps, tell)
+	token, fault := s.addInvitee(p.by, name, caps, invitation)
 	if fault != nil {
 		return fault
 	}
@@ -68,8 +68,10 @@ func (s *Space) invite(p *submission) *envelope.Refusal {
 	return nil
 }
 
-// addInvitee creates a participant with a new token, durably. It returns an empty token if the name is taken.
-func (s *Space) addInvitee(who *member, name string, caps []capability.Capability, tell *Invitation) (token string, fault *envelope.Refusal) {
+// addInvitee stores a participant with a new token, and the notice to the operator if invitation is not nil. A
+// participant that was kicked gets its name back, without its old tokens and grants. If the name is taken, addInvitee
+// returns an empty token.
+func (s *Space) addInvitee(inviter *member, name string, caps []capability.Capability, invitation *Invitation) (token string, fault *envelope.Refusal) {
 	m := s.members.byName[name]
 	switch {
 	case m != nil && !m.record.Barred, m == nil && s.members.byID[name] != nil:
@@ -78,19 +80,19 @@ func (s *Space) addInvitee(who *member, name string, caps []capability.Capabilit
 		return "", envelope.RefuseWith(503, "unavailable", "The space is full")
 	}
 	token = newToken()
-	fresh := m == nil
-	if fresh {
+	isNew := m == nil
+	if isNew {
 		m = s.members.add(name, nil)
 	}
 	e := s.edit()
-	l := e.record(m)
-	l.Invited, l.Barred, l.Since = true, false, time.Now().UTC()
-	l.Own, l.own = encodeAll(caps), caps
-	l.Tokens, l.Grants, l.Masks = []string{credential.HashOf(token).String()}, nil, nil
-	if tell != nil {
-		e.more = append(e.more, s.gate.Invited(*tell))
+	rec := e.record(m)
+	rec.Invited, rec.Barred, rec.Since = true, false, time.Now().UTC()
+	rec.Own, rec.own = encodeAll(caps), caps
+	rec.Tokens, rec.Grants, rec.Masks = []string{credential.HashOf(token).String()}, nil, nil
+	if invitation != nil {
+		e.more = append(e.more, s.gate.Invited(*invitation))
 	}
-	fault = e.commit(s.auditEntry(who, envelope.KindInvite, name, "created"))
+	fault = e.commit(s.auditEntry(inviter, envelope.KindInvite, name, "created"))
 	if fault == nil && s.tokens.keep != nil {
 		if err := s.tokens.keep(name, token); err != nil {
 			s.gate.Logger.Error("write the token of an invited participant", "space", s.cfg.ID, "err", err)
@@ -98,7 +100,7 @@ func (s *Space) addInvitee(who *member, name string, caps []capability.Capabilit
 		}
 	}
 	if fault != nil {
-		if fresh {
+		if isNew {
 			delete(s.members.byName, name)
 		}
 		return "", fault
@@ -107,7 +109,7 @@ func (s *Space) addInvitee(who *member, name string, caps []capability.Capabilit
 	return token, nil
 }
 
-// kick disconnects a participant and bars its tokens (MEW-30).
+// kick disconnects a participant and invalidates its tokens for good (MEW-30).
 func (s *Space) kick(p *submission) *envelope.Refusal {
 	m := s.members.find(p.Payload.GetStr("participant_id"))
 	if m == nil {
@@ -117,14 +119,14 @@ func (s *Space) kick(p *submission) *envelope.Refusal {
 		return fault
 	}
 	e := s.edit()
-	l := e.record(m)
-	l.Barred = true
+	rec := e.record(m)
+	rec.Barred = true
 	for _, h := range s.tokens.hashesOf(s.cfg.ID, m.name) {
-		if !slices.Contains(l.Dead, h) {
-			l.Dead = append(l.Dead, h)
+		if !slices.Contains(rec.Dead, h) {
+			rec.Dead = append(rec.Dead, h)
 		}
 	}
-	l.Tokens = nil
+	rec.Tokens = nil
 	if fault := e.commit(s.auditEntry(p.by, p.Kind, m.name, "kicked")); fault != nil {
 		return fault
 	}
@@ -132,7 +134,7 @@ func (s *Space) kick(p *submission) *envelope.Refusal {
 	return nil
 }
 
-// disconnect ends the connection and the output log of a participant.
+// disconnect closes the connection of a participant, and ends the participation of its output log (MEW-D6).
 func (s *Space) disconnect(m *member) {
 	if m.virtualOn {
 		m.virtualOn = false

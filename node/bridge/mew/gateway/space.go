@@ -106,7 +106,7 @@ func (s *Space) judge(p *submission) *envelope.Refusal {
 		return envelope.RefuseWith(403, "identity_mismatch", "from must be "+p.by.runtime)
 	}
 	r := envelope.RuleOf(p.Kind)
-	if r.Reserved && !(r.DropIn && s.cfg.DropIn) { // MEW-54
+	if r.GatewayOnly && !(r.OrDropIn && s.cfg.DropIn) { // MEW-54
 		return envelope.RefuseReservedKind(p.Kind)
 	}
 	if s.rates != nil {
@@ -121,13 +121,13 @@ func (s *Space) judge(p *submission) *envelope.Refusal {
 	if fault := s.checkCapabilities(p); fault != nil {
 		return fault
 	}
-	if r.Kept {
+	if r.Remembered {
 		p.Detach()
 	}
 	switch {
-	case r.Correlated && len(p.Correlation) == 0:
+	case r.NeedsCorrelation && len(p.Correlation) == 0:
 		return envelope.RefuseShape(p.Kind + " needs a correlation_id")
-	case r.Context && p.Context == "":
+	case r.NeedsContext && p.Context == "":
 		return envelope.RefuseShape(p.Kind + " needs the context that its sequence began with")
 	}
 	p.to = slices.Clone(p.Envelope.To)
@@ -156,9 +156,9 @@ func (p *submission) fill() {
 // checkState refuses envelopes of a participant that is paused or shut down (MEW-37, MEW-42).
 func (s *Space) checkState(m *member, r envelope.Rule) *envelope.Refusal {
 	switch {
-	case m.down && !r.Shutdown:
+	case m.down && !r.AfterShutdown:
 		return envelope.RefuseName(403, "participant_shutdown")
-	case !r.Paused && m.isPaused(time.Now()):
+	case !r.WhilePaused && m.isPaused(time.Now()):
 		return envelope.RefuseDuringPause(m.pausedUntil)
 	}
 	return nil

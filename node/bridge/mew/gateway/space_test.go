@@ -71,7 +71,7 @@ func TestKinds(t *testing.T) {
 	}
 	n := 0
 	for kind, rule := range envelope.Rules {
-		if rule.Reserved || actions[kind] != nil && kind != envelope.KindProposal && kind != envelope.KindWithdraw && kind != envelope.KindPause && kind != envelope.KindResume {
+		if rule.GatewayOnly || actions[kind] != nil && kind != envelope.KindProposal && kind != envelope.KindWithdraw && kind != envelope.KindPause && kind != envelope.KindResume {
 			continue
 		}
 		admin.Send(fmt.Sprintf(`{"id":%q,"kind":%q,"correlation_id":["c"],"context":"x","payload":{}}`, kind, kind))

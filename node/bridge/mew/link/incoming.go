@@ -42,7 +42,7 @@ func (m *membership) handle(ctx context.Context, conn *websocket.Conn, data []by
 	m.mu.Lock()
 	proceed, me := m.conn != nil, m.space.me // without a connection, the node has not joined
 	if proceed {
-		if envelope.RuleOf(e.Kind).Kept {
+		if envelope.RuleOf(e.Kind).Remembered {
 			j.e.Detach()
 		}
 		if _, listed := m.space.participants[e.From]; !listed && e.From != me && len(m.space.unlisted) < maxParticipants && len(e.From) <= envelope.MaxName {

@@ -62,7 +62,7 @@ func (m *membership) checkSend(s envelope.Draft) error {
 	switch {
 	case m.conn == nil:
 		return errNotJoined
-	case m.pause.on && !envelope.RuleOf(s.Kind).Paused:
+	case m.pause.on && !envelope.RuleOf(s.Kind).WhilePaused:
 		return m.pause.err()
 	case !m.space.allows(s):
 		return errMayNot

@@ -58,7 +58,7 @@ const (
 var boardSalt = rand.Text()
 
 // Observe updates the board with an accepted envelope. The board shares no memory with the message; see
-// [envelope.Rule].Kept.
+// [envelope.Rule].Remembered.
 func (b *Board) Observe(e *envelope.Envelope, at time.Time) {
 	switch e.Kind {
 	case envelope.KindProposal:
