@@ -11,8 +11,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Mesh is the node as every bridge sees it: a bridge receives, sends, searches and asks through it. It is safe for
-// concurrent use.
+// Mesh is the interface of the node for bridges. Through it a bridge hands in messages, sends, searches and asks the
+// owner. It is safe for concurrent use.
 type Mesh interface {
 	Receiver
 
@@ -21,45 +21,47 @@ type Mesh interface {
 	// Receive takes a signed AgentMesh message that arrived over a foreign network and runs the whole receive path on
 	// it. The error is a *[wire.Error].
 	Receive(ctx context.Context, message []byte) (Outcome, error)
-	// Send sends a message under the owner's rules for what leaves.
+	// Send sends a message if the owner's rules for outgoing messages allow it. If the rules demand an approval, the
+	// node asks the owner first.
 	Send(ctx context.Context, out Outgoing) (owner.Sent, error)
 	// Find searches the directories that the node joined and returns at most q.Limit cards. The content of cards is
 	// untrusted. If all directories fail, the error is that of the last one.
 	Find(ctx context.Context, q client.Query) ([]wire.Card, error)
-	// Follow calls seen for each event of the node until ctx ends. A slow caller loses events; an event with Missing
-	// set reports the loss.
-	Follow(ctx context.Context, seen func(Event))
-	// Decide carries out the owner's decision about the message that waits in a conversation. The error is a
-	// *[wire.Error] if no message waits there any more.
+	// Follow calls handle for each event of the node until ctx ends. If handle is slow, events are lost, and an event
+	// with Missing set reports the loss.
+	Follow(ctx context.Context, handle func(Event))
+	// Decide carries out the owner's decision about the message that waits in a conversation. If no message waits there
+	// any more, the error is a *[wire.Error].
 	Decide(ctx context.Context, conv store.ConvKey, approve bool) error
 	// Standing returns what the owner's rules say about a principal.
 	Standing(ctx context.Context, principal string, now time.Time) (acl.Standing, error)
 	// Asks returns the store of questions to the owner. A bridge adds questions of its own kinds.
 	Asks() *acl.Asks
-	// PutTask makes t the only open task about its matter (t.About) in the owner's inbox, in one unit with changes. It
-	// keeps an open task with the same turn and ends every other task about the matter. It fails with
-	// store.ErrConflict if a record in changes was changed meanwhile; the caller may retry with the same arguments.
+	// PutTask makes t the only open task about t.About in the owner's inbox, in one unit with changes. It keeps an open
+	// task with the same Turn and ends every other task with the same About. If t.Turn is empty, it only ends tasks. It
+	// fails with store.ErrConflict if a record in changes was changed meanwhile; the caller may retry with the same
+	// arguments.
 	PutTask(ctx context.Context, t Task, changes []store.Change) error
 }
 
 // Outgoing is a message that a bridge sends into the mesh or to a foreign peer.
 type Outgoing struct {
 	To       wire.AgentID
-	Address  string              // of a foreign peer; To is its pseudonym
-	Conv     wire.ConversationID // empty opens one
+	Address  string              // of a foreign peer, whose pseudonym is To; empty for an agent of the mesh
+	Conv     wire.ConversationID // empty: the message opens a new conversation
 	Intent   wire.Intent
 	Payload  wire.Value
-	Records  []store.Change // change in the unit that stores the message, unless the owner is asked first
-	Deadline time.Time      // of the conversation that it opens; zero: silence ends it
+	Records  []store.Change // stored in the unit that stores the message; ignored if the owner is asked first
+	Deadline time.Time      // of the conversation that the message opens; zero: the conversation expires by silence
 	ByOwner  bool           // the owner wrote the message, and the bridge passes it on
 	Wait     time.Duration  // how long to wait for the answer
 }
 
-// Event is a change in the node.
+// Event is a change in the node. One of its fields is set.
 type Event struct {
-	Item    *ItemState    // a message of a foreign peer has a new state in the inbox
-	Conv    store.ConvKey // a conversation got a new entry
-	Missing bool          // events were lost: the reader must read everything again
+	Item    *ItemState    // a message of a foreign peer that has a new state in the inbox
+	Conv    store.ConvKey // a conversation that has a new entry
+	Missing bool          // events were lost, so the reader must read everything again
 }
 
 // ItemState is the state of a message in the owner's inbox.
@@ -71,22 +73,22 @@ type ItemState struct {
 	State        owner.ItemState
 }
 
-// Task is the next thing to do about a matter, such as a thread. The owner or an agent of the owner does it.
+// Task is the next thing to do about a subject such as a thread. The owner or an agent of the owner does it.
 type Task struct {
-	// About names the matter: bridge kind, "/" and the bridge's own id, as in "mess/2026-11-22-001". Its page has this
-	// path.
+	// About names the subject: the kind of the bridge, "/" and the bridge's own id, as in "mess/2026-11-22-001". It is
+	// also the path of the subject on the owner's page.
 	About string
-	// Turn identifies what is to be done, as in "answer/3"; the bridge chooses it. A different task has a different
-	// Turn. It is empty if nothing is to be done.
+	// Turn identifies what is to be done about the subject, as in "answer/3". The bridge chooses it. Two tasks with the
+	// same About have different Turns. Turn is empty if nothing is left to do.
 	Turn  string
-	Taken bool // somebody here agreed to do it
-	Done  bool // with an empty Turn: the owner already did it in another way, such as on the page
+	Taken bool // the owner has already agreed to do the task
+	Done  bool // with an empty Turn: the owner did the last task outside of the inbox, such as on the page
 
-	// The peer that asks, and its request, if Turn is not empty. Name and Payload are the peer's text, as in a
-	// message.
-	Peer    wire.AgentID // of the mesh, or a pseudonym that no peer of a link has
+	// If Turn is not empty: the peer that asks, and its request. The peer wrote Name and Payload, so they are
+	// untrusted.
+	Peer    wire.AgentID // an agent of the mesh, or a pseudonym
 	Name    string
-	Proof   string // VerifiedBearer and so on
+	Proof   string // how Peer is verified, such as VerifiedBearer
 	Intent  wire.Intent
 	Payload wire.Value
 }

@@ -12,12 +12,12 @@ import (
 // Config configures [NewPlanner]. Zero fields have the default value.
 type Config struct {
 	Sources  []Source       // at least one
-	Zone     *time.Location // of the owner; nil: UTC
+	Zone     *time.Location // the owner's time zone; nil: UTC
 	Hours    Hours          // the zero value: [DefaultHours]
 	Buffer   time.Duration  // kept free before and after an event
 	Notice   time.Duration  // minimum time from now to an event; zero: 2 h
 	Horizon  time.Duration  // maximum time from now to an event; zero: 60 days
-	Step     time.Duration  // free times begin at multiples of it; zero: 30 min
+	Step     time.Duration  // suggested times begin at multiples of Step; zero: 30 min
 	Patience time.Duration  // time limit for reading all calendars; zero: 10 s
 }
 
@@ -26,7 +26,7 @@ const (
 	defaultHorizon  = 60 * 24 * time.Hour
 	defaultStep     = 30 * time.Minute
 	defaultPatience = 10 * time.Second
-	margin          = 24 * time.Hour // read around the requested time, for buffers
+	margin          = 24 * time.Hour // added before and after a time that is checked, for buffers and working hours
 )
 
 // Planner knows when the owner has time. It is safe for concurrent use.
@@ -34,13 +34,14 @@ type Planner struct {
 	cfg Config
 
 	mu       sync.Mutex
-	reserved []reservation // times promised in an answer that are not in a calendar yet
+	reserved []reservation // times that an answer promised, and that may not be in a calendar yet
 }
 
+// reservation is a time that is promised to a conversation.
 type reservation struct {
 	Interval
-	owner string
-	until time.Time
+	conversation string
+	until        time.Time
 }
 
 const (
@@ -48,7 +49,7 @@ const (
 	maxReserved = 1000
 )
 
-// NewPlanner returns a planner over the sources.
+// NewPlanner returns a planner that reads cfg.Sources.
 func NewPlanner(cfg Config) (*Planner, error) {
 	if len(cfg.Sources) == 0 {
 		return nil, errors.New("calendar: no source of busy times")
@@ -66,6 +67,7 @@ func NewPlanner(cfg Config) (*Planner, error) {
 	return &Planner{cfg: cfg}, nil
 }
 
+// orDefault returns d, or otherwise if d is zero.
 func orDefault(d, otherwise time.Duration) time.Duration {
 	if d == 0 {
 		return otherwise
@@ -73,7 +75,7 @@ func orDefault(d, otherwise time.Duration) time.Duration {
 	return d
 }
 
-// View is the owner's time at the moment of one read, including times promised to others.
+// View is what the calendars contained when they were read once, together with the times that are promised to others.
 type View struct {
 	Problems []Problem // errors in the calendars
 
@@ -82,9 +84,9 @@ type View struct {
 	busy    []Interval // merged
 }
 
-// Look reads every source. reader is the conversation that asks: times promised to it are free for it. An error means
-// that a calendar could not be read; then only the owner can decide.
-func (p *Planner) Look(ctx context.Context, reader string, now time.Time) (View, error) {
+// Look reads every source. conversation is the one that asks: times that are promised to it count as free. If a
+// calendar cannot be read, Look returns an error, and only the owner can decide.
+func (p *Planner) Look(ctx context.Context, conversation string, now time.Time) (View, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.Patience)
 	defer cancel()
 	v := View{planner: p, now: now}
@@ -99,7 +101,7 @@ func (p *Planner) Look(ctx context.Context, reader string, now time.Time) (View,
 	}
 	p.mu.Lock()
 	for _, r := range p.reserved {
-		if r.owner != reader && now.Before(r.until) {
+		if r.conversation != conversation && now.Before(r.until) {
 			v.busy = append(v.busy, r.Interval)
 		}
 	}
@@ -108,21 +110,21 @@ func (p *Planner) Look(ctx context.Context, reader string, now time.Time) (View,
 	return v, nil
 }
 
-// Busy lists the busy times in the order of time.
+// Busy returns the busy times in chronological order.
 func (v View) Busy() []Interval { return slices.Clone(v.busy) }
 
-// Verdict is whether a time is free, and if not, why.
+// Verdict is the result of [View.Judge]: Free, or the reason why an event cannot take place.
 type Verdict string
 
 const (
 	Free    Verdict = "free"
 	Taken   Verdict = "taken"
-	Outside Verdict = "outside hours"
-	TooSoon Verdict = "too soon"
-	TooFar  Verdict = "too far ahead"
+	Outside Verdict = "outside hours" // not within Config.Hours
+	TooSoon Verdict = "too soon"      // see Config.Notice
+	TooFar  Verdict = "too far ahead" // see Config.Horizon
 )
 
-// Judge returns whether an event can take place at a time.
+// Judge returns whether an event of length d can begin at start.
 func (v View) Judge(start time.Time, d time.Duration) Verdict {
 	cfg := v.planner.cfg
 	event := Interval{start, start.Add(d)}
@@ -145,17 +147,18 @@ func (v View) Judge(start time.Time, d time.Duration) Verdict {
 	return Free
 }
 
-// searchDays is how far around the requested time Near searches.
+// searchDays is how many days before and after the requested time Near searches.
 const searchDays = 14
 
-// Near lists up to n free times for an event of length d: those closest to wished, in the order of time.
-func (v View) Near(wished time.Time, d time.Duration, n int) []time.Time {
+// Near returns up to n free times for an event of length d, in chronological order: those closest to the requested
+// time. They are at least d and at least an hour apart.
+func (v View) Near(requested time.Time, d time.Duration, n int) []time.Time {
 	cfg := v.planner.cfg
 	earliest := v.now.Add(cfg.Notice)
-	if wished.Before(earliest) {
-		wished = earliest
+	if requested.Before(earliest) {
+		requested = earliest
 	}
-	window := Interval{wished.AddDate(0, 0, -searchDays), wished.AddDate(0, 0, searchDays)}
+	window := Interval{requested.AddDate(0, 0, -searchDays), requested.AddDate(0, 0, searchDays)}
 	if window.Start.Before(earliest) {
 		window.Start = earliest
 	}
@@ -168,7 +171,7 @@ func (v View) Near(wished time.Time, d time.Duration, n int) []time.Time {
 		}
 	}
 	slices.SortStableFunc(available, func(a, b time.Time) int {
-		return int(a.Sub(wished).Abs()/time.Second) - int(b.Sub(wished).Abs()/time.Second)
+		return int(a.Sub(requested).Abs()/time.Second) - int(b.Sub(requested).Abs()/time.Second)
 	})
 	apart := max(d, time.Hour)
 	var out []time.Time
@@ -182,7 +185,7 @@ func (v View) Near(wished time.Time, d time.Duration, n int) []time.Time {
 	return out
 }
 
-// ceil rounds up to the next multiple of step on the owner's wall clock.
+// ceil rounds t up to a multiple of step by the wall clock in zone.
 func ceil(t time.Time, step time.Duration, zone *time.Location) time.Time {
 	_, offset := t.In(zone).Zone()
 	shift := time.Duration(offset) * time.Second
@@ -193,25 +196,26 @@ func ceil(t time.Time, step time.Duration, zone *time.Location) time.Time {
 	return whole.Add(-shift)
 }
 
-// Reserve promises a time to owner until it is in a calendar. A later promise to the same owner replaces the earlier
-// one. It returns false if the time is promised to another owner, or if too many promises are open.
-func (p *Planner) Reserve(owner string, i Interval, now time.Time) bool {
+// Reserve promises a time to a conversation for ten minutes, in which the agreed event gets into a calendar. A later
+// promise to the same conversation replaces the earlier one. Reserve returns false if the time is promised to another
+// conversation, or if too many promises are open.
+func (p *Planner) Reserve(conversation string, i Interval, now time.Time) bool {
 	padded := Interval{i.Start.Add(-p.cfg.Buffer), i.End.Add(p.cfg.Buffer)}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.reserved = slices.DeleteFunc(p.reserved, func(r reservation) bool { return !now.Before(r.until) || r.owner == owner })
+	p.reserved = slices.DeleteFunc(p.reserved, func(r reservation) bool { return !now.Before(r.until) || r.conversation == conversation })
 	taken := slices.ContainsFunc(p.reserved, func(r reservation) bool { return r.overlaps(padded) })
 	if taken || len(p.reserved) >= maxReserved {
 		return false
 	}
-	p.reserved = append(p.reserved, reservation{i, owner, now.Add(reserveFor)})
+	p.reserved = append(p.reserved, reservation{i, conversation, now.Add(reserveFor)})
 	return true
 }
 
 // Zone returns the owner's zone.
 func (p *Planner) Zone() *time.Location { return p.cfg.Zone }
 
-// ParseZone loads a zone by its name in the time zone database. The empty name is the zone of the machine.
+// ParseZone loads a zone by its name in the time zone database. For an empty name it returns the zone of the machine.
 func ParseZone(name string) (*time.Location, error) {
 	if name == "" {
 		return time.Local, nil

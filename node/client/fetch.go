@@ -11,19 +11,20 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// ErrUnusableCard: a card exists, but it violates the rules for cards, or its key cannot be used.
+// ErrUnusableCard means that a card exists but violates the rules for cards, or that its key cannot be used.
 var ErrUnusableCard = errors.New("the card is not usable")
 
-// missError is the error of a failed look-up that is cached.
+// missError is the error of a look-up that the cache answers with an earlier failure.
 type missError struct {
-	err  error
-	left time.Duration
+	err  error         // of the earlier look-up
+	left time.Duration // until the cache forgets the failure
 }
 
 func (e *missError) Error() string { return e.err.Error() }
 func (e *missError) Unwrap() error { return e.err }
 
-// publicError returns the error that a stranger gets about a failed look-up (lines 7 and 8).
+// publicError returns the error that a stranger gets about a failed look-up (docs/protocol.md, receive table, lines 7
+// and 8).
 func publicError(err error) error {
 	if refusal, ok := errors.AsType[*wire.Error](err); ok {
 		return refusal
@@ -44,14 +45,17 @@ func publicError(err error) error {
 	return wire.ErrUnavailable.Because(err)
 }
 
-// isCacheable reports whether a failure concerns the agent or its directory, and not this call or our store.
+// isCacheable reports whether a failure may be cached, because the agent or its directory caused it. Failures of this
+// call or of our store may not.
 func isCacheable(err error) bool {
 	public := publicError(err)
 	return !errors.Is(public, wire.ErrUnavailable)
 }
 
-// fetch finds the agent's card: the card from the owner or, without one, the card in the first directory that lists the
-// agent with the pinned key (or with any key if no key is pinned). old is the entry to revalidate, if any.
+// fetch finds the agent's card: the card that our owner added or, if there is none, the card in the first directory
+// that lists the agent with the pinned key (or with any key if no key is pinned). With refresh, fetch asks the
+// directories even if our owner added a card. old is the entry to revalidate, and may be nil. pay pays for the look-up;
+// nil means that the look-up is free.
 func (c *Cards) fetch(ctx context.Context, id wire.AgentID, old *entry, refresh bool, pay *payment, now time.Time) (*entry, error) {
 	pin, err := c.loadPin(ctx, id, now)
 	if err != nil {
@@ -74,10 +78,13 @@ func (c *Cards) fetch(ctx context.Context, id wire.AgentID, old *entry, refresh 
 	return found, err
 }
 
-// ask asks the directories in order. It goes on to the next directory if one cannot be reached, lists a key that we
-// must not follow, or lists a card whose id does not lead to its key (AM-86). If no directory gives a usable card, an
-// unreachable directory is a reason to try again later, a key that we must not follow is reported to the owner, and a
-// card whose id does not lead to its key is returned for the owner to decide.
+// ask asks the directories in order, and returns the first card with the pinned key or with a key that the pinned key
+// vouches for (AM-86). If no directory lists such a card, the first of these cases decides:
+//
+//   - A directory could not be reached: ask returns [ErrUnreachable], so the caller tries again later.
+//   - A directory lists a key that the pinned key does not vouch for: ask reports it to the owner.
+//   - A card is doubtful ([Peer.IsDoubtful]): ask returns it, and the owner decides.
+//   - A card is not usable: ask returns [ErrUnusableCard].
 func (c *Cards) ask(ctx context.Context, id wire.AgentID, pin storedPin, old, fromOwner *entry, pay *payment, now time.Time) (*entry, error) {
 	var unreachable, unusable error
 	var change *offeredKey
@@ -129,11 +136,12 @@ func (c *Cards) ask(ctx context.Context, id wire.AgentID, pin storedPin, old, fr
 	return nil, ErrUnknownAgent
 }
 
-// newEntry returns the entry for the answer of a directory. old is the entry that was revalidated.
+// newEntry returns the entry for the answer of a directory. If the answer is that the card is unchanged, newEntry
+// copies old.
 func (c *Cards) newEntry(d *Directory, f Fetched, old *entry, now time.Time) (*entry, error) {
 	if f.NotModified {
 		e := *old
-		e.fetched, e.asked, e.suspect, e.peer.Until = now, now, false, until(now, f.Fresh)
+		e.fetched, e.asked, e.suspect, e.peer.Until = now, now, false, nextLookup(now, f.Fresh)
 		e.peer.Pinned, e.peer.ownerPin, e.peer.keyPinned = time.Time{}, false, false
 		e.peer.EndpointProven = f.EndpointProven
 		return &e, nil
@@ -142,12 +150,12 @@ func (c *Cards) newEntry(d *Directory, f Fetched, old *entry, now time.Time) (*e
 	if err != nil {
 		return nil, err
 	}
-	peer.Directory, peer.Until, peer.EndpointProven = d.Base, until(now, f.Fresh), f.EndpointProven
+	peer.Directory, peer.Until, peer.EndpointProven = d.Base, nextLookup(now, f.Fresh), f.EndpointProven
 	return &entry{peer: peer, etag: f.ETag, from: d, fetched: now, asked: now}, nil
 }
 
-// order returns the directories in the order in which they are asked: first the directory where the agent was pinned,
-// so that an id that was registered elsewhere does not come before it, then the others as configured (AM-86).
+// order returns the directories in the order in which they are asked (AM-86): first the directory where the agent was
+// pinned, then the others as configured. Otherwise somebody could register the id in a directory that is asked earlier.
 func (c *Cards) order(pinnedAt string) []*Directory {
 	i := slices.IndexFunc(c.cfg.Directories, func(d *Directory) bool { return d.Base == pinnedAt })
 	if i <= 0 {
@@ -157,15 +165,16 @@ func (c *Cards) order(pinnedAt string) []*Directory {
 	return slices.Insert(slices.Delete(list, i, i+1), 0, c.cfg.Directories[i])
 }
 
-// until returns when a card must be looked up again (AM-45, AM-59). A negative age means that the directory sets none.
-func until(now time.Time, age time.Duration) time.Time {
+// nextLookup returns when a card must be looked up again (AM-45, AM-59). age is how long the directory lets it be
+// cached; a negative age means that the directory sets no limit.
+func nextLookup(now time.Time, age time.Duration) time.Time {
 	if age < 0 {
 		return now.Add(maxFresh)
 	}
 	return now.Add(min(age, maxFresh))
 }
 
-// read makes a peer of a card. It checks the card's rules, and that its key can be used now.
+// read converts a card to a [Peer]. It checks the rules for cards, and that the card's key can be used now.
 func (c *Cards) read(v wire.Value, reach Reach, now time.Time) (Peer, error) {
 	card, err := wire.ParseCard(v, wire.CardRules{AllowHTTP: c.cfg.HTTP.AllowHTTP(reach)})
 	if err != nil {
@@ -181,7 +190,7 @@ func (c *Cards) read(v wire.Value, reach Reach, now time.Time) (Peer, error) {
 	return Peer{Card: card, Key: key, Reach: reach, Unproven: checkID(card, key, now)}, nil
 }
 
-// ownerCard returns the entry of a card from the owner, or nil.
+// ownerCard returns an entry for the card that our owner added, or nil if there is none.
 func (c *Cards) ownerCard(ctx context.Context, id wire.AgentID, pin storedPin, now time.Time) (*entry, error) {
 	if c.cfg.Records == nil {
 		return nil, nil
@@ -212,7 +221,7 @@ func (c *Cards) ownerEntry(card wire.Value, now time.Time) (*entry, error) {
 	return &entry{peer: peer, fetched: now, asked: now}, nil
 }
 
-// ownerReach returns the reach of the owner's cards (AM-82).
+// ownerReach returns where the endpoints of cards that our owner added may be (AM-82).
 func (c *Cards) ownerReach() Reach {
 	if c.cfg.HTTP.cfg.Local {
 		return Loopback
@@ -220,14 +229,14 @@ func (c *Cards) ownerReach() Reach {
 	return Public
 }
 
-// offeredKey is a key that a directory lists and that we must not follow.
+// offeredKey is a key that a directory lists, and that must not replace the pinned key without the owner.
 type offeredKey struct {
 	peer Peer
-	why  error
+	why  error // why the pinned key does not vouch for it
 }
 
-// KeyChangedError: the agent has another key than the pinned one, and the pinned key does not vouch for it. The owner
-// decides.
+// KeyChangedError means that the agent's key is not the pinned key, and that the pinned key does not vouch for it. The
+// owner decides.
 type KeyChangedError struct {
 	KeyChange
 	cause error
@@ -237,10 +246,10 @@ func (e *KeyChangedError) Error() string {
 	return fmt.Sprintf("the key of %s changed without a proof by its old key (was %s, is %s)", e.Agent, e.Old, e.New)
 }
 
-// Unwrap returns why the new key was not followed.
+// Unwrap returns why the new key was not accepted.
 func (e *KeyChangedError) Unwrap() error { return e.cause }
 
 // Hint returns what a person can do.
 func (e *KeyChangedError) Hint() string {
-	return "ask its owner over another channel, then accept or refuse the new key"
+	return "ask the owner of that agent over another channel, then accept or refuse the new key"
 }
