@@ -52,7 +52,7 @@ func isCacheable(err error) bool {
 	return !errors.Is(public, wire.ErrUnavailable)
 }
 
-// fetch finds the agent's card: the card that our owner added or, if there is none, the card in the first directory
+// fetch finds the agent's card: the card that our owner added, otherwise the card in the first directory
 // that lists the agent with the pinned key (or with any key if no key is pinned). With refresh, fetch asks the
 // directories even if our owner added a card. old is the entry to revalidate, and may be nil. pay pays for the look-up;
 // nil means that the look-up is free.
@@ -190,7 +190,7 @@ func (c *Cards) read(v wire.Value, reach Reach, now time.Time) (Peer, error) {
 	return Peer{Card: card, Key: key, Reach: reach, Unproven: checkID(card, key, now)}, nil
 }
 
-// ownerCard returns an entry for the card that our owner added, or nil if there is none.
+// ownerCard returns an entry for the card that our owner added, or nil if the owner added no card.
 func (c *Cards) ownerCard(ctx context.Context, id wire.AgentID, pin storedPin, now time.Time) (*entry, error) {
 	if c.cfg.Records == nil {
 		return nil, nil

@@ -27,7 +27,7 @@ const (
 	forgetEmpty    = 24 * time.Hour    // silence of a stranger without a conversation and without a question to the owner
 	forgetStranger = keepConversations // silence of any other stranger
 	forgetEvery    = time.Hour         // between two sweeps
-	forgetWhenFull = time.Minute       // between two sweeps while there is no room for a new pin
+	forgetWhenFull = time.Minute       // between two sweeps while a new pin finds no room
 )
 
 // pins stores a record for each peer: the pinned key, and what else is known about the peer.
@@ -44,7 +44,7 @@ type pins struct {
 
 	mu    sync.Mutex
 	at    time.Time                 // when table was made
-	table *rate.FairTable[pinEntry] // the pins of strangers; only made when there is no room for another one
+	table *rate.FairTable[pinEntry] // the pins of strangers; made only while all places for them are taken
 }
 
 func newPins(cfg Config, listed *listedKeys) *pins {
