@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
 	"strings"
 	"time"
@@ -38,7 +37,7 @@ type moltspeakStatusCmd struct {
 }
 
 func (c *moltspeakStatusCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, get[moltspeak.Status]("moltspeak", nil), func(s moltspeak.Status) {
+	return ask(ctx, a, c.JSON, moltspeak.ShowStatus.Call(), func(s moltspeak.Status) {
 		rows := [][]string{
 			{"agent", s.Agent}, {"key", s.Key}, {"encryption key", s.EncKey}, {"endpoint", orDash(s.URL)},
 			{"sessions", fmt.Sprint(s.Sessions)},
@@ -62,13 +61,7 @@ type moltspeakTarget struct {
 
 func (t moltspeakTarget) send(ctx context.Context, a *app, c sendFlags, intent wire.Intent, payload wire.Value) error {
 	return a.send(ctx, c, func(wait int) owner.Call[owner.Sent] {
-		return post[owner.Sent]("moltspeak/send", struct {
-			Link    string      `json:"link"`
-			Peer    string      `json:"peer"`
-			Intent  wire.Intent `json:"intent"`
-			Payload wire.Value  `json:"payload"`
-			Wait    bool        `json:"wait"`
-		}{t.Link, t.Peer, intent, payload, wait > 0})
+		return moltspeak.SendMessage.With(moltspeak.NewMessage{Link: t.Link, Peer: t.Peer, Intent: intent, Payload: payload, Wait: wait > 0})
 	})
 }
 
@@ -203,7 +196,7 @@ func (c *moltspeakSearchCmd) Run(ctx context.Context, a *app) error {
 		return exit.Fail(exit.Usage, errors.New("needs a text, --capability or --org to search for"))
 	}
 	query := url.Values{"link": {c.Link}, "q": {c.Text}, "capability": {c.Capability}, "org": {c.Org}}
-	return ask(ctx, a, c.JSON, get[owner.List[moltspeak.Entry]]("moltspeak/search", query), func(page owner.List[moltspeak.Entry]) {
+	return ask(ctx, a, c.JSON, moltspeak.SearchAgents.Call().Ask(query), func(page owner.List[moltspeak.Entry]) {
 		rows := [][]string{{"AGENT", "ENDPOINT", "CAPABILITIES", "DESCRIPTION"}}
 		for _, e := range page.Items {
 			rows = append(rows, []string{e.ID, orDash(e.Endpoint), orDash(strings.Join(e.Capabilities, ",")), orDash(e.Description)})
@@ -217,7 +210,7 @@ type moltspeakPeersCmd struct {
 }
 
 func (c *moltspeakPeersCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, get[owner.List[moltspeak.PeerView]]("moltspeak/peers", nil), func(page owner.List[moltspeak.PeerView]) {
+	return ask(ctx, a, c.JSON, moltspeak.ListPeers.Call(), func(page owner.List[moltspeak.PeerView]) {
 		rows := [][]string{{"AGENT", "FIRST SEEN", "KEY", "LISTED BY", "GRANTED", "ATTESTED", "REFUSED KEY"}}
 		for _, p := range page.Items {
 			var attested []string
@@ -239,12 +232,11 @@ type moltspeakGrantCmd struct {
 }
 
 func (c *moltspeakGrantCmd) Run(ctx context.Context, a *app) error {
-	method := http.MethodPut
+	change := moltspeak.GrantCapability
 	if c.Revoke {
-		method = http.MethodDelete
+		change = moltspeak.RevokeCapability
 	}
-	path := "moltspeak/peers/" + url.PathEscape(c.Peer) + "/granted/" + url.PathEscape(c.Capability)
-	return a.moltspeakCall(ctx, method, path, "%s: done", c.Peer)
+	return ask(ctx, a, false, change.Call(c.Peer, c.Capability), func(moltspeak.Done) { a.Print("%s: done", terminal.Clean(c.Peer)) })
 }
 
 type moltspeakUnpinCmd struct {
@@ -252,21 +244,7 @@ type moltspeakUnpinCmd struct {
 }
 
 func (c *moltspeakUnpinCmd) Run(ctx context.Context, a *app) error {
-	return a.moltspeakCall(ctx, http.MethodDelete, "moltspeak/peers/"+url.PathEscape(c.Peer), "%s: forgotten", c.Peer)
-}
-
-// moltspeakCall makes a call without a body and prints format with subject.
-func (a *app) moltspeakCall(ctx context.Context, method, path, format, subject string) error {
-	o, err := a.connect(ctx)
-	if err != nil {
-		return err
-	}
-	_, err = o.Call(ctx, method, path, nil, nil)
-	if err = errors.Join(err, o.Close()); err != nil {
-		return err
-	}
-	a.Print(format, terminal.Clean(subject))
-	return nil
+	return ask(ctx, a, false, moltspeak.UnpinPeer.Call(c.Peer), func(moltspeak.Done) { a.Print("%s: forgotten", terminal.Clean(c.Peer)) })
 }
 
 // moltspeakConsentCmd has the commands for consents.
@@ -280,7 +258,7 @@ type moltspeakConsentListCmd struct {
 }
 
 func (c *moltspeakConsentListCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, get[owner.List[moltspeak.Grant]]("moltspeak/consents", nil), func(page owner.List[moltspeak.Grant]) {
+	return ask(ctx, a, c.JSON, moltspeak.ListConsents.Call(), func(page owner.List[moltspeak.Grant]) {
 		rows := [][]string{{"CONSENT", "AGENT", "SCOPE", "LIMITS", "PURPOSE", "UNTIL", "STATE"}}
 		for _, g := range page.Items {
 			state := "live"
@@ -317,5 +295,5 @@ type moltspeakConsentRevokeCmd struct {
 }
 
 func (c *moltspeakConsentRevokeCmd) Run(ctx context.Context, a *app) error {
-	return a.moltspeakCall(ctx, http.MethodDelete, "moltspeak/consents/"+url.PathEscape(c.Consent), "%s: revoked", c.Consent)
+	return ask(ctx, a, false, moltspeak.RevokeConsent.Call(c.Consent), func(moltspeak.Done) { a.Print("%s: revoked", terminal.Clean(c.Consent)) })
 }

@@ -51,48 +51,72 @@ type Status struct {
 // sendWait is how long a command waits for an answer: the peer's time for it, plus some for the network (AM-32).
 const sendWait = 40 * time.Second
 
+// NewMessage starts a conversation with an agent behind a link.
+type NewMessage struct {
+	Link    string      `json:"link"`
+	Peer    string      `json:"peer"` // agent@org
+	Intent  wire.Intent `json:"intent"`
+	Payload wire.Value  `json:"payload,omitzero"`
+	Wait    bool        `json:"wait"` // for the answer
+}
+
+// Done is the answer of an operation that has nothing to show.
+type Done struct {
+	OK bool `json:"ok"`
+}
+
+// The owner's operations of the bridge.
+var (
+	ShowStatus       = owner.Endpoint[owner.None, Status]{Method: http.MethodGet, Path: "/moltspeak", Right: owner.Read}
+	SearchAgents     = owner.Endpoint[owner.None, owner.List[Entry]]{Method: http.MethodGet, Path: "/moltspeak/search", Right: owner.Read}
+	SendMessage      = owner.Endpoint[NewMessage, owner.Sent]{Method: http.MethodPost, Path: "/moltspeak/send", Right: owner.Send}
+	ListConsents     = owner.Endpoint[owner.None, owner.List[Grant]]{Method: http.MethodGet, Path: "/moltspeak/consents", Right: owner.Read}
+	RevokeConsent    = owner.Endpoint[owner.None, Done]{Method: http.MethodDelete, Path: "/moltspeak/consents/:id", Right: owner.Decide}
+	ListPeers        = owner.Endpoint[owner.None, owner.List[PeerView]]{Method: http.MethodGet, Path: "/moltspeak/peers", Right: owner.Read}
+	UnpinPeer        = owner.Endpoint[owner.None, Done]{Method: http.MethodDelete, Path: "/moltspeak/peers/:name", Right: owner.Decide}
+	GrantCapability  = owner.Endpoint[owner.None, Done]{Method: http.MethodPut, Path: "/moltspeak/peers/:name/granted/:capability", Right: owner.Decide}
+	RevokeCapability = owner.Endpoint[owner.None, Done]{Method: http.MethodDelete, Path: "/moltspeak/peers/:name/granted/:capability", Right: owner.Decide}
+)
+
 // Operations returns the bridge's operations of the owner API.
 func (b *Bridge) Operations() []owner.Operation {
 	return []owner.Operation{
-		owner.Raw(http.MethodGet, "/moltspeak", owner.Read, func(c echo.Context) error {
-			return httpapi.JSON(c, http.StatusOK, Status{
+		ShowStatus.Serve(func(echo.Context, owner.None) (Status, error) {
+			return Status{
 				Agent: b.self.Name(), Key: b.self.Key, EncKey: b.self.EncKey, URL: b.cfg.URL, Serving: b.cfg.Serve, Sessions: b.handshake.count(time.Now()), Registries: b.registrar.list(),
-			})
+			}, nil
 		}),
-		owner.Raw(http.MethodGet, "/moltspeak/search", owner.Read, b.ownerSearch),
-		owner.Raw(http.MethodPost, "/moltspeak/send", owner.Send, b.ownerSend),
-		owner.Raw(http.MethodGet, "/moltspeak/consents", owner.Read, func(c echo.Context) error {
+		SearchAgents.Serve(b.ownerSearch),
+		SendMessage.Serve(b.ownerSend),
+		ListConsents.Serve(func(c echo.Context, _ owner.None) (owner.List[Grant], error) {
 			list, err := b.grants.list(c.Request().Context(), "", time.Now())
-			if err != nil {
-				return err
-			}
-			return httpapi.JSON(c, http.StatusOK, owner.List[Grant]{Items: list})
+			return owner.List[Grant]{Items: list}, err
 		}),
-		owner.Raw(http.MethodDelete, "/moltspeak/consents/:id", owner.Decide, func(c echo.Context) error {
-			return done(c, b.grants.revoke(c.Request().Context(), c.Param("id"), time.Now()))
+		RevokeConsent.Serve(func(c echo.Context, _ owner.None) (Done, error) {
+			return Done{true}, b.grants.revoke(c.Request().Context(), c.Param("id"), time.Now())
 		}),
-		owner.Raw(http.MethodGet, "/moltspeak/peers", owner.Read, func(c echo.Context) error {
+		ListPeers.Serve(func(c echo.Context, _ owner.None) (owner.List[PeerView], error) {
 			list, err := b.peers(c.Request().Context())
-			if err != nil {
-				return err
-			}
-			return httpapi.JSON(c, http.StatusOK, owner.List[PeerView]{Items: list})
+			return owner.List[PeerView]{Items: list}, err
 		}),
-		owner.Raw(http.MethodDelete, "/moltspeak/peers/:name", owner.Decide, func(c echo.Context) error { return done(c, b.Unpin(c.Request().Context(), c.Param("name"))) }),
-		owner.Raw(http.MethodPut, "/moltspeak/peers/:name/granted/:capability", owner.Decide, func(c echo.Context) error {
-			return done(c, b.Prove(c.Request().Context(), c.Param("name"), c.Param("capability"), true))
+		UnpinPeer.Serve(func(c echo.Context, _ owner.None) (Done, error) {
+			return Done{true}, b.Unpin(c.Request().Context(), c.Param("name"))
 		}),
-		owner.Raw(http.MethodDelete, "/moltspeak/peers/:name/granted/:capability", owner.Decide, func(c echo.Context) error {
-			return done(c, b.Prove(c.Request().Context(), c.Param("name"), c.Param("capability"), false))
+		GrantCapability.Serve(func(c echo.Context, _ owner.None) (Done, error) {
+			return Done{true}, b.Prove(c.Request().Context(), c.Param("name"), c.Param("capability"), true)
+		}),
+		RevokeCapability.Serve(func(c echo.Context, _ owner.None) (Done, error) {
+			return Done{true}, b.Prove(c.Request().Context(), c.Param("name"), c.Param("capability"), false)
 		}),
 	}
 }
 
 // ownerSearch searches the registry of a link.
-func (b *Bridge) ownerSearch(c echo.Context) error {
+func (b *Bridge) ownerSearch(c echo.Context, _ owner.None) (owner.List[Entry], error) {
+	var none owner.List[Entry]
 	r, ok := b.registrar.registryOf(c.QueryParam("link"))
 	if !ok {
-		return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: "there is no such link with a registry_url"}
+		return none, &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: "there is no such link with a registry_url"}
 	}
 	query := url.Values{"limit": {"50"}}
 	for _, key := range []string{"capability", "org", "q"} {
@@ -102,21 +126,9 @@ func (b *Bridge) ownerSearch(c echo.Context) error {
 	}
 	found, err := r.search(c.Request().Context(), query)
 	if err != nil {
-		return &wire.Error{Code: wire.AgentUnavailable, Status: http.StatusBadGateway, Message: "the registry cannot be searched now"}
+		return none, &wire.Error{Code: wire.AgentUnavailable, Status: http.StatusBadGateway, Message: "the registry cannot be searched now"}
 	}
-	return httpapi.JSON(c, http.StatusOK, owner.List[Entry]{Items: found})
-}
-
-func done(c echo.Context, err error) error {
-	if errors.Is(err, store.ErrNotFound) {
-		return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: "there is no such entry"}
-	}
-	if err != nil {
-		return err
-	}
-	return httpapi.JSON(c, http.StatusOK, struct {
-		OK bool `json:"ok"`
-	}{true})
+	return owner.List[Entry]{Items: found}, nil
 }
 
 func (b *Bridge) peers(ctx context.Context) ([]PeerView, error) {
@@ -237,42 +249,24 @@ func (b *Bridge) handshakeCall(ctx context.Context, l bridge.Link, where string,
 }
 
 // ownerSend starts a conversation with an agent behind a link.
-func (b *Bridge) ownerSend(c echo.Context) error {
-	raw, err := httpapi.Body(c, wire.MaxMessage)
-	if err != nil {
-		return err
-	}
-	req, err := wire.ParseObject(raw)
-	if err != nil {
-		return wire.ErrSyntax.Because(err)
-	}
-	address := bridge.Address{Kind: Kind, Link: req.GetStr("link"), Peer: req.GetStr("peer")}
+func (b *Bridge) ownerSend(c echo.Context, in NewMessage) (sent owner.Sent, err error) {
+	address := bridge.Address{Kind: Kind, Link: in.Link, Peer: in.Peer}
 	if _, ok := message.ParseName(address.Peer); !ok || address.Validate() != nil {
-		return wire.ErrQuery.At("a MoltSpeak agent is named by link and agent@org")
+		return sent, wire.ErrQuery.At("a MoltSpeak agent is named by link and agent@org")
 	}
-	payload, _ := req.Get("payload")
-	wait := time.Duration(0)
-	if w, ok := req.Get("wait"); ok {
-		if yes, _ := w.Boolean(); yes {
-			wait = sendWait
-			if err := httpapi.KeepOpen(c, wait+10*time.Second); err != nil {
-				return err
-			}
+	out := bridge.Outgoing{To: address.Pseudonym(), Address: address.String(), Intent: in.Intent, Payload: in.Payload, ByOwner: true}
+	if in.Wait {
+		out.Wait = sendWait
+		if err := httpapi.KeepOpen(c, sendWait+10*time.Second); err != nil {
+			return sent, err
 		}
 	}
-	out := bridge.Outgoing{
-		To: address.Pseudonym(), Address: address.String(), Intent: wire.Intent(req.GetStr("intent")), Payload: payload, ByOwner: true, Wait: wait,
-	}
-	if ms, ok := payload.Get("deadline"); ok && out.Intent == IntentTask { // it also ends our side of the task (MS-33)
+	if ms, ok := in.Payload.Get("deadline"); ok && in.Intent == IntentTask { // it also ends our side of the task (MS-33)
 		if token, isNumber := ms.Num(); isNumber {
 			if n, err := strconv.ParseInt(token, 10, 64); err == nil && n > 0 {
 				out.Deadline = time.UnixMilli(n)
 			}
 		}
 	}
-	sent, err := b.cfg.Mesh.Send(c.Request().Context(), out)
-	if err != nil {
-		return err
-	}
-	return httpapi.JSON(c, http.StatusOK, sent)
+	return b.cfg.Mesh.Send(c.Request().Context(), out)
 }
