@@ -12,16 +12,16 @@ import (
 )
 
 const (
-	nsWarned    = "warned" // what the owner was warned about; the key names it
-	warnListing = 3 * 24 * time.Hour
-	warnAtMost  = 24 * time.Hour // before a question expires; less if questions expire in less than a week
+	nsWarned    = "warned"           // one record for each warning and audit line that notifyOnce has stored
+	warnListing = 3 * 24 * time.Hour // how long before the end of a listing the warnings start
+	warnAtMost  = 24 * time.Hour     // see warnBefore
 )
 
-// warnBefore returns how long before its end the owner is warned that a question expires.
+// warnBefore returns how long before a question expires the owner is warned: a seventh of its lifetime, at most a day.
 func (n *Node) warnBefore() time.Duration { return min(warnAtMost, n.cfg.HoldFor/7) }
 
-// warnOfExpiry warns the owner once about each question and each directory listing that will soon expire. It warns
-// about a listing only if its renewal failed.
+// warnOfExpiry warns the owner about questions and directory listings that will soon expire: once about each question,
+// and once a day about each listing whose renewal failed.
 func (n *Node) warnOfExpiry(ctx context.Context, now time.Time) error {
 	for after := ""; ; {
 		asks, next, err := n.asks.List(ctx, acl.AskFilter{State: acl.AskPending}, after, 100, now)
@@ -36,12 +36,12 @@ func (n *Node) warnOfExpiry(ctx context.Context, now time.Time) error {
 			if err != nil {
 				return err
 			}
-			what := ask.Title
+			title := ask.Title
 			if ask.Kind == askMessage {
-				what = "a message of " + bridge.Party(view.Name, view.Address(), view.Subject) // no text of the message (AM-36)
+				title = "a message of " + bridge.Party(view.Name, view.Address(), view.Subject) // not its text (AM-36)
 			}
 			notice := n.notice("expiring", "", "", ask.Conv, now)
-			notice.Peer, notice.Text = "", fmt.Sprintf("%s, until %s", what, ask.Expires.UTC().Format("2 Jan 15:04 MST"))
+			notice.Peer, notice.Text = "", fmt.Sprintf("%s, until %s", title, ask.Expires.UTC().Format("2 Jan 15:04 MST"))
 			if err := n.notifyOnce(ctx, ask.ID, ask.Expires, n.notices.Change(notice), now); err != nil {
 				return err
 			}
@@ -65,7 +65,8 @@ func (n *Node) warnOfExpiry(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// auditExpiry writes one audit line for each question that expired undecided, because its expiry stores nothing.
+// auditExpiry writes one audit line for each question that expired before the owner decided. Nothing else records the
+// expiry: a question expires without a write to the store.
 func (n *Node) auditExpiry(ctx context.Context, now time.Time) error {
 	for after := ""; ; {
 		asks, next, err := n.asks.List(ctx, acl.AskFilter{State: acl.AskExpired}, after, 100, now)
@@ -88,8 +89,8 @@ func (n *Node) auditExpiry(ctx context.Context, now time.Time) error {
 				At: ask.Expires, Kind: acl.AuditExpired, Subject: ask.Subject, Rule: ask.Rule, Ask: ask.ID, AskKind: ask.Kind,
 				Conversation: ask.Conv.ID, Digest: ask.Hash,
 			})
-			const longer = 60 * 24 * time.Hour // longer than the question can be read
-			if err := n.notifyOnce(ctx, mark, now.Add(longer), entry, now); err != nil {
+			const keepMark = 60 * 24 * time.Hour // must be longer than the store keeps an expired question
+			if err := n.notifyOnce(ctx, mark, now.Add(keepMark), entry, now); err != nil {
 				return err
 			}
 		}
@@ -99,9 +100,10 @@ func (n *Node) auditExpiry(ctx context.Context, now time.Time) error {
 	}
 }
 
-// notifyOnce stores change, unless a change was stored for the same what before. change is usually a notice.
-func (n *Node) notifyOnce(ctx context.Context, what string, until time.Time, change store.Change, now time.Time) error {
-	changes := []store.Change{change, {Record: store.Record{NS: nsWarned, Key: what, Body: []byte("{}"), Expires: until}}}
+// notifyOnce stores change, which is a notice or an audit line, unless an earlier call with the same key did. The node
+// remembers key until the given time.
+func (n *Node) notifyOnce(ctx context.Context, key string, until time.Time, change store.Change, now time.Time) error {
+	changes := []store.Change{change, {Record: store.Record{NS: nsWarned, Key: key, Body: []byte("{}"), Expires: until}}}
 	err := n.store.Records().Apply(ctx, changes, now)
 	if errors.Is(err, store.ErrConflict) {
 		return nil

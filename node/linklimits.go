@@ -14,16 +14,17 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// nsOpened has a record for each conversation that the other side of a metered link opened.
+// nsOpened is the namespace with one record for each conversation that a peer opened over a metered link.
 const nsOpened = "node/opened"
 
 // fullFor is how long a sender should wait before it retries when a link has too many open conversations.
 const fullFor = 10 * time.Minute
 
-// isMetered reports whether the meter of a link replaces the node's own limits for the message.
+// isMetered reports whether the message came over a link with a meter, which then replaces the node's own limits.
 func (a *acceptance) isMetered() bool { return a.in.Meter != nil && a.in.Native == nil }
 
-// charge implements the part of line 12 that counts messages (AM-41). It charges once, however often it is called.
+// charge implements the part of line 12 of the receive table that counts messages (AM-41). Only the first successful
+// call charges the message.
 func (a *acceptance) charge() error {
 	if a.charged {
 		return nil
@@ -41,7 +42,8 @@ func (a *acceptance) charge() error {
 	return nil
 }
 
-// refundCharge undoes the charge of a message that is refused because no place is free (AM-41).
+// refundCharge undoes the charge of a message that was refused because too many messages wait for the owner (AM-41). A
+// link's own meter gives nothing back.
 func (a *acceptance) refundCharge() {
 	if a.charged && !a.isMetered() {
 		a.n.meter.Return(a.drawn, time.Now())
@@ -55,7 +57,7 @@ func linkOf(address string) string {
 	return link
 }
 
-// checkOpenLimit refuses a message that would open one conversation too many over its link.
+// checkOpenLimit refuses a message that would exceed the limit of open conversations over its link.
 func (a *acceptance) checkOpenLimit(ctx context.Context) error {
 	if !a.isMetered() || !a.unit.New() || a.in.Meter.MaxOpen() == 0 {
 		return nil
@@ -70,15 +72,15 @@ func (a *acceptance) checkOpenLimit(ctx context.Context) error {
 	return nil
 }
 
-// openedRecord returns the record of a conversation that this message opens over a metered link. The record may outlive
-// the conversation; [Node.countOpenConversations] removes it then.
+// openedRecord returns the change that records a conversation that this message opens over a metered link. The record
+// may outlive the conversation; if so, [Node.countOpenConversations] removes the record.
 func (a *acceptance) openedRecord() []store.Change {
 	if !a.isMetered() || !a.unit.New() || a.in.Meter.MaxOpen() == 0 {
 		return nil
 	}
 	body, err := json.Marshal(a.key)
 	if err != nil {
-		panic(fmt.Sprintf("encode conversation key: %v", err)) // two strings
+		panic(fmt.Sprintf("encode conversation key: %v", err)) // a key is two strings, which always encode
 	}
 	return []store.Change{{IfRev: store.Any, Record: store.Record{
 		NS: nsOpened, Key: a.key.Peer + "/" + a.key.ID, Body: body, Terms: []string{linkOf(a.in.Address)},
@@ -86,18 +88,19 @@ func (a *acceptance) openedRecord() []store.Change {
 	}}}
 }
 
-// countOpenConversations returns how many conversations that were opened over a link are still open, at most enough. It
-// looks at the conversations themselves only if there are that many records.
-func (n *Node) countOpenConversations(ctx context.Context, link string, enough int, now time.Time) (int, error) {
+// countOpenConversations returns how many open conversations count against the limit of a link. If there are fewer
+// records than limit, it returns their number, although some of the conversations may have ended. Otherwise it loads
+// the conversations and removes the records of those that have ended.
+func (n *Node) countOpenConversations(ctx context.Context, link string, limit int, now time.Time) (int, error) {
 	var all []store.Record
-	for after, more := "", true; more && len(all) < enough; more = after != "" {
+	for after, more := "", true; more && len(all) < limit; more = after != "" {
 		page, err := n.store.Records().List(ctx, nsOpened, link, after, 100, now)
 		if err != nil {
 			return 0, err
 		}
 		all, after = append(all, page.Records...), page.Next
 	}
-	if len(all) < enough {
+	if len(all) < limit {
 		return len(all), nil
 	}
 	var ended []store.Change

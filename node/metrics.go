@@ -28,9 +28,9 @@ const outcomePostponed = "put_off"
 
 // counters are the metrics of the node's decisions.
 type counters struct {
-	accepted   map[string]*httpapi.Counter    // messages by outcome, except refused ones
-	refused    map[wire.Code]*httpapi.Counter // messages
-	deliveries map[string]*httpapi.Counter    // attempts by outcome
+	accepted   map[string]*httpapi.Counter    // messages that were not refused, by outcome
+	refused    map[wire.Code]*httpapi.Counter // refused messages, by error code
+	deliveries map[string]*httpapi.Counter    // delivery attempts, by outcome
 }
 
 // registerMetrics registers the node's metrics with m.
@@ -38,16 +38,16 @@ func (n *Node) registerMetrics(m *httpapi.Metrics) {
 	t := counters{
 		accepted: map[string]*httpapi.Counter{}, refused: map[wire.Code]*httpapi.Counter{}, deliveries: map[string]*httpapi.Counter{},
 	}
-	message := func(outcome string, code wire.Code) *httpapi.Counter {
+	messageCounter := func(outcome string, code wire.Code) *httpapi.Counter {
 		return m.Counter("messages_total", "Messages that were received and read, by outcome; code is set for refused ones.",
 			"outcome", outcome, "code", string(code))
 	}
 	for _, outcome := range []string{outcomeAccepted, outcomeHeld, outcomeRepeated} {
-		t.accepted[outcome] = message(outcome, "")
+		t.accepted[outcome] = messageCounter(outcome, "")
 	}
 	for _, row := range wire.Table() {
 		if t.refused[row.Code] == nil {
-			t.refused[row.Code] = message(outcomeRefused, row.Code)
+			t.refused[row.Code] = messageCounter(outcomeRefused, row.Code)
 		}
 	}
 	for _, outcome := range []string{string(SendDelivered), string(SendUnverified), string(SendFailed), string(SendUnknown), outcomePostponed} {
@@ -67,6 +67,7 @@ func (n *Node) registerMetrics(m *httpapi.Metrics) {
 	}
 }
 
+// countOpenAsks returns how many questions wait for the owner, at most statusCap, or NaN if the store fails.
 func (n *Node) countOpenAsks() float64 {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -80,8 +81,8 @@ func (n *Node) countOpenAsks() float64 {
 	return float64(open)
 }
 
-// logMessage counts a received message and logs it in one line. in holds what is known about the message; its sender is
-// proven unless the signature was refused. Floods and repeats are logged at debug level.
+// logMessage counts a received message and logs it in one line. in holds what is known about the message. Do not rely
+// on its sender if err refuses the signature. Repeats, and refusals because of a rate limit, are logged at debug level.
 func (n *Node) logMessage(ctx context.Context, in bridge.Inbound, out bridge.Outcome, err error) {
 	level, outcome := slog.LevelInfo, outcomeAccepted
 	refusal, refused := errors.AsType[*wire.Error](err)
@@ -126,6 +127,7 @@ func (n *Node) logMessage(ctx context.Context, in bridge.Inbound, out bridge.Out
 	n.log.LogAttrs(ctx, level, "message", attrs...)
 }
 
+// refusalLevel returns the log level of a refusal, by its HTTP status.
 func refusalLevel(e *wire.Error) slog.Level {
 	switch e.Status {
 	case http.StatusTooManyRequests:
@@ -138,7 +140,7 @@ func refusalLevel(e *wire.Error) slog.Level {
 	return slog.LevelInfo
 }
 
-// logDelivery counts an attempt to deliver and logs it in one line. cause says why it failed, "" if it did not.
+// logDelivery counts an attempt to deliver and logs it in one line. cause says why the attempt failed, or is empty.
 func (n *Node) logDelivery(e OutboxEntry, outcome, cause string) {
 	n.counters.deliveries[outcome].Inc()
 	level := slog.LevelInfo

@@ -29,6 +29,7 @@ func (o OwnerAPI) viewConversation(ctx context.Context, conv conversations.Conve
 	return v, err
 }
 
+// viewEntry returns a transcript entry as the owner sees it, with the opened payload of a sealed message.
 func viewEntry(e store.Entry) owner.Entry {
 	v := owner.Entry{
 		N: e.N, Direction: "in", At: e.At, MessageID: e.MessageID, Message: json.RawMessage(e.Raw), Chain: hexOf(e.Chain),
@@ -39,9 +40,9 @@ func viewEntry(e store.Entry) owner.Entry {
 	if !json.Valid(e.Raw) { // a foreign message need not be JSON
 		v.Message = wire.Text(string(e.Raw)).JSON()
 	}
-	if said, ok := conversations.ReadContent(e); ok && said.Sealed {
-		if v.Sealed = true; !conversations.IsSealed(said.Payload) {
-			v.Opened = &said.Payload
+	if content, ok := conversations.ReadContent(e); ok && content.Sealed {
+		if v.Sealed = true; !conversations.IsSealed(content.Payload) {
+			v.Opened = &content.Payload
 		}
 	}
 	return v
@@ -69,8 +70,9 @@ func (o OwnerAPI) ListConversations(ctx context.Context, state conversations.Sta
 	return list, nil
 }
 
-// resolveConversation finds the conversation that the owner named by its id or a unique beginning of the id. If two
-// peers use the same id, the owner must name the peer too.
+// resolveConversation returns the key of the conversation that the owner named by its id or by a unique prefix of the
+// id. An exact id wins over a prefix. If two peers use the same id, the owner must name the peer too. peer may be
+// empty.
 func (o OwnerAPI) resolveConversation(ctx context.Context, id, peer string) (store.ConvKey, error) {
 	if id == "" {
 		return store.ConvKey{}, owner.Fault(http.StatusBadRequest, "name a conversation", "list them with: agentmesh conversations list")
@@ -88,7 +90,7 @@ func (o OwnerAPI) resolveConversation(ctx context.Context, id, peer string) (sto
 			return exact, err
 		}
 	}
-	var found []store.ConvKey
+	var found []store.ConvKey // exact matches come first
 	for before := uint64(0); ; {
 		page, err := o.n.book.List(ctx, conversations.Filter{Peer: peer}, before, 500, time.Now())
 		if err != nil {
@@ -132,7 +134,7 @@ func (o OwnerAPI) ReadTranscript(ctx context.Context, id, peer string, after uin
 	return t, err
 }
 
-// loadConversation returns a stored conversation, or store.ErrNotFound.
+// loadConversation returns a stored conversation. The error is store.ErrNotFound if none is stored.
 func (o OwnerAPI) loadConversation(ctx context.Context, key store.ConvKey, now time.Time) (conversations.Conversation, error) {
 	row, err := o.n.store.Steps().Conversation(ctx, key, now)
 	if err != nil {
@@ -141,13 +143,14 @@ func (o OwnerAPI) loadConversation(ctx context.Context, key store.ConvKey, now t
 	return conversations.Decode(row)
 }
 
-// readTranscript returns a page of a transcript, the entries after the one numbered after. next is 0 on the last page.
+// readTranscript returns a page of a transcript. The page starts behind the entry with the number after. next is the
+// value of after for the next page, or 0 on the last page.
 func (o OwnerAPI) readTranscript(ctx context.Context, conv conversations.Conversation, after uint64) (views []owner.Entry, next uint64, err error) {
-	const maxEntries, maxBytes, atOnce = 500, 4 << 20, 16
+	const maxEntries, maxBytes, batch = 500, 4 << 20, 16
 	views = []owner.Entry{}
 	for bytes := 0; after < conv.Entries && len(views) < maxEntries && bytes < maxBytes; {
-		entries, err := o.n.book.Transcript(ctx, conv.Key, after, min(atOnce, maxEntries-len(views)))
-		if err != nil || len(entries) == 0 { // deleted meanwhile
+		entries, err := o.n.book.Transcript(ctx, conv.Key, after, min(batch, maxEntries-len(views)))
+		if err != nil || len(entries) == 0 { // no entries: deleted meanwhile
 			return views, 0, err
 		}
 		for _, e := range entries {

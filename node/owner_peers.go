@@ -265,7 +265,7 @@ func (o OwnerAPI) dropAliases(ctx context.Context, peer string) error {
 	return o.n.store.Records().Apply(ctx, changes, time.Now())
 }
 
-// Peer returns the agent id that an alias, an id or a foreign address stands for. Its errors are for the owner.
+// Peer returns the agent id for an alias or an id that the owner typed. The texts of its errors are for the owner.
 func (n *Node) Peer(ctx context.Context, name string) (wire.AgentID, error) {
 	return n.OwnerAPI().resolvePeer(ctx, name)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// interruptedRun is the body of an askInterrupted question.
+// interruptedRun is the body of an askInterrupted question: the message whose hook was interrupted.
 type interruptedRun struct {
 	Item   string          `json:"item"`
 	From   wire.AgentID    `json:"from"`
@@ -23,9 +23,9 @@ type interruptedRun struct {
 	Load   json.RawMessage `json:"payload"`
 }
 
-// recoverRuns finishes what the previous process left: decisions about held messages, and hooks that were running. It
-// runs a repeatable route again under the same message id. For any other route it asks the owner, because the hook may
-// have done its work (AM-75). Work that fails now is left for the next start.
+// recoverRuns finishes what the previous process left: decisions about held messages, and hooks that were running. If
+// the route is repeatable, recoverRuns runs the hook again with the same message id. Otherwise it asks the owner,
+// because the hook may have done its work (AM-75). Items that cannot be recovered now wait for the next start.
 func (n *Node) recoverRuns(ctx context.Context) {
 	for _, tail := range n.unfinished {
 		n.resolveQueue(context.WithoutCancel(ctx), tail, nil)
@@ -37,7 +37,8 @@ func (n *Node) recoverRuns(ctx context.Context) {
 	}
 }
 
-// findInterruptedRuns lists the items whose hooks were running, before this process receives its first message.
+// findInterruptedRuns lists the items whose hooks were running when the previous process ended. It must be called
+// before the node receives its first message.
 func (n *Node) findInterruptedRuns(ctx context.Context) error {
 	for after := ""; ; {
 		items, next, err := n.Inbox(ctx, ItemRunning, after, 500)
@@ -53,6 +54,7 @@ func (n *Node) findInterruptedRuns(ctx context.Context) error {
 	}
 }
 
+// recoverRun recovers one item, see recoverRuns.
 func (n *Node) recoverRun(ctx context.Context, id string) error {
 	if err := n.recordProvisional(ctx, id); err != nil {
 		return err
@@ -75,8 +77,9 @@ func (n *Node) recoverRun(ctx context.Context, id string) error {
 	return n.askAboutRun(ctx, item)
 }
 
-// recordProvisional adds the provisional answer to the transcript. From now on the reply goes through the outbox, and a
-// sender that repeats the message gets the provisional answer.
+// recordProvisional adds the provisional answer to the transcript, unless that was done before. From then on the reply
+// goes through the outbox, and a sender that repeats the message gets the provisional answer. If the conversation was
+// deleted, the item fails.
 func (n *Node) recordProvisional(ctx context.Context, id string) error {
 	item, err := n.Item(ctx, id)
 	if err != nil || item.Pending || item.Kind == kindReply {
@@ -125,8 +128,8 @@ func (n *Node) askAboutRun(ctx context.Context, item Item) error {
 	return n.storeItem(ctx, item, append(changes, notice))
 }
 
-// runAgain starts the hook of an item again. It stores decided, the changes of the owner's decision, with the item; nil
-// if nobody had to decide. done gives back the reserved room in the queue.
+// runAgain starts the hook of an item again. decided are the changes of the owner's decision, which are stored with the
+// item; nil if nobody had to decide. done frees the place in the queue that the caller reserved.
 func (n *Node) runAgain(ctx context.Context, item Item, route Route, decided []store.Change, done func()) error {
 	r, err := n.prepareRerun(ctx, &item, route)
 	if err == nil {
@@ -141,6 +144,7 @@ func (n *Node) runAgain(ctx context.Context, item Item, route Route, decided []s
 	return nil
 }
 
+// prepareRerun returns a new run for an item and marks the item as running; the caller must store the item.
 func (n *Node) prepareRerun(ctx context.Context, item *Item, route Route) (*run, error) {
 	payload, message, err := n.readItem(ctx, *item)
 	if err != nil {
@@ -151,7 +155,7 @@ func (n *Node) prepareRerun(ctx context.Context, item *Item, route Route) (*run,
 	return &run{n: n, itemID: item.ID, message: message, payload: payload, route: route, unattended: true}, nil
 }
 
-// readItem returns the payload of an item and the message in which it came.
+// readItem returns the payload of an item and the message that contained it.
 func (n *Node) readItem(ctx context.Context, item Item) (payload wire.Value, message wire.Message, err error) {
 	if payload, err = wire.Parse(item.Payload); err != nil {
 		return payload, message, fmt.Errorf("read stored payload: %w", err)
@@ -163,8 +167,9 @@ func (n *Node) readItem(ctx context.Context, item Item) (payload wire.Value, mes
 // interruptedResolver carries out the owner's decisions about interrupted hooks.
 type interruptedResolver struct{ n *Node }
 
-// Resolve runs the hook again if the message is still what the owner was shown. Otherwise, or if the owner rejects the
-// run, the message stays in the inbox for the owner to answer.
+// Resolve runs the hook again if the owner approves. If the owner rejects the run, or no hook handles the intent any
+// more, the message stays in the inbox for the owner to answer. An approval fails, and the question stays open, if the
+// stored message differs from what the owner was shown.
 func (r interruptedResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) error {
 	var body interruptedRun
 	if err := json.Unmarshal(ask.Body, &body); err != nil {

@@ -10,9 +10,11 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
+// noteUnanswered is the note on an item whose agent did not answer after a reminder.
 const noteUnanswered = "your agent was woken twice and did not answer"
 
-// remind wakes agents again that announced a later answer, and finally notifies the owner (AM-73).
+// remind wakes each agent that promised a later answer and did not send it. If an agent stays silent after the
+// reminder, remind notifies the owner (AM-73).
 func (n *Node) remind(ctx context.Context, now time.Time) error {
 	if n.cfg.RemindAfter < 0 {
 		return nil
@@ -31,7 +33,7 @@ func (n *Node) remind(ctx context.Context, now time.Time) error {
 				continue
 			}
 			switch err := n.remindItem(ctx, item, now); {
-			case errors.Is(err, wire.ErrUnavailable): // too many hooks are running: try again in a minute
+			case errors.Is(err, wire.ErrUnavailable): // too many hooks are running: the next call tries again
 				return nil
 			case err != nil && !isConflict(err):
 				return err
@@ -43,7 +45,7 @@ func (n *Node) remind(ctx context.Context, now time.Time) error {
 	}
 }
 
-// remindItem wakes the agent of one item again. If that happened before, it notifies the owner instead.
+// remindItem wakes the agent of one item again, or notifies the owner if the agent was reminded before.
 func (n *Node) remindItem(ctx context.Context, item Item, now time.Time) error {
 	thread, err := n.book.Load(ctx, item.key(), now)
 	if err != nil {
@@ -52,7 +54,7 @@ func (n *Node) remindItem(ctx context.Context, item Item, now time.Time) error {
 	route := n.route(item.Intent)
 	ended := thread.New() || thread.Conversation().At(now, n.book.IdleFor()) != conversations.Open
 	switch {
-	case ended || route.Handler == nil: // nobody is left to remind, or the conversation has ended
+	case ended || route.Handler == nil: // the conversation has ended, or no hook is left to remind
 		item.Woken = time.Time{}
 		return n.storeItem(ctx, item, nil)
 	case !item.Reminded.IsZero():

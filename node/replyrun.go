@@ -8,15 +8,16 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// The kinds of inbox items: a message that came in, or a synchronous answer to one of our messages.
+// The kinds of inbox items: a message that the peer sent on its own, or the synchronous reply to a message of ours.
 const (
 	kindMessage = "message"
 	kindReply   = "reply"
 )
 
-// newReplyRun returns the run of the hook that handles a synchronous reply. It returns nil if no hook does or no room
-// is free; then the reply stays in the inbox. The hook's answer leaves through the outbox. A hook that says nothing
-// causes no message, because two hooks that thank each other would never stop.
+// newReplyRun returns the run of the hook that handles a synchronous reply, and marks item as running. It returns nil
+// if no hook handles the reply or the queue of runs is full; then the reply stays in the inbox. The hook's answer
+// leaves through the outbox. If the hook gives no answer, the node sends nothing, not even a receipt: two nodes that
+// confirm each other's replies would never stop.
 func (n *Node) newReplyRun(item *Item, m *wire.Message, conv conversations.Conversation) *run {
 	route := n.route(m.Intent)
 	if conv.Unclear == m.ID {
@@ -36,14 +37,18 @@ func (n *Node) newReplyRun(item *Item, m *wire.Message, conv conversations.Conve
 	return &run{n: n, itemID: item.ID, message: *m, payload: m.Payload, route: route, done: done, unattended: true}
 }
 
-// clarifyRoute is the route of an ambiguous accept: it is answered with our offer and a single time (AM-88).
+// clarifyRoute is the route of an ambiguous accept. The node answers such an accept with our offer again, reduced to a
+// single time (AM-88).
 var clarifyRoute = Route{Name: "agreement", Repeatable: true, Replies: true, Handler: clarifier{}}
 
+// noteUnclear is the note on an ambiguous accept that the owner must answer.
 const noteUnclear = "this accepts, but does not say which of the proposals or times: ask, or propose a single time"
 
+// clarifier is the hook that answers ambiguous accepts.
 type clarifier struct{}
 
-// Handle repeats our offer with a single time. If it cannot, it leaves the message to the owner. It never fails.
+// Handle repeats our offer with a single time. If that is not possible, it leaves the message to the owner.
+// The error is always nil.
 func (clarifier) Handle(_ context.Context, c hook.Call) (hook.Answer, error) {
 	payload, ok := c.Conversation.Clarification(c.Message.ID)
 	if !ok {
@@ -52,7 +57,8 @@ func (clarifier) Handle(_ context.Context, c hook.Call) (hook.Answer, error) {
 	return hook.Answer{Payload: &payload}, nil
 }
 
-// leaveToOwner leaves a reply that the hook did not answer in the inbox, with a notice if the hook gave a reason.
+// leaveToOwner puts a reply that the hook did not answer back into the inbox. If the hook gave a reason, the owner gets
+// a notice.
 func (s *hookOutcome) leaveToOwner() {
 	s.item.State = ItemNew
 	if s.answer.Hold == "" {

@@ -15,25 +15,26 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// run is one call of a hook for one accepted message. Its sender may still wait on the connection. The hook and the
-// deadline race to set settled: the winner decides whether the reply leaves on the connection or through the outbox.
+// run is one call of a hook for one accepted message. The sender of the message may still wait on the connection. The
+// hook and the deadline race to set settled. If the hook wins, its reply leaves on the connection, otherwise through
+// the outbox.
 type run struct {
 	n       *Node
 	itemID  string
 	message wire.Message
 	payload wire.Value
 	route   Route
-	done    func() // gives back the reserved room in the queue
+	done    func() // frees the reserved place in the queue
 
-	to     *recipientInfo // the recipient of the reply, once the owner must approve it
-	sealTo *string        // what the hook's answer is sealed to, once there is an answer
+	to     *recipientInfo // the recipient of the answer; nil until the owner must approve the answer
+	sealTo *string        // the age recipient of the answer, "" for an open answer; nil until there is an answer
 
 	stranger bool // the run counts against the strangers' share of the hooks
 
-	unattended  bool          // nobody waits on a connection
-	provisional signedMessage // what the sender gets if the hook takes too long
-	settled     atomic.Bool   // set by the first of hook and deadline
-	result      chan bridge.Outcome
+	unattended  bool                // the sender does not wait on a connection
+	provisional signedMessage       // the answer that the sender gets if the hook takes too long
+	settled     atomic.Bool         // set by the hook or by the deadline, whichever comes first
+	result      chan bridge.Outcome // receives the reply if it leaves on the connection
 }
 
 // start works on r in the background until the run ends or the node stops.
@@ -59,8 +60,8 @@ func (n *Node) start(r *run) {
 	})
 }
 
-// run implements line 16 for a hook. It first accepts the message with a provisional answer. If the hook's reply comes
-// in time, it leaves on the connection instead (AM-26, AM-32).
+// run implements line 16 of the receive table for a message that a hook handles. It accepts the message with a
+// provisional answer. If the hook's reply comes in time, the sender gets that reply instead (AM-26, AM-32).
 func (a *acceptance) run(ctx context.Context) (bridge.Outcome, error) {
 	done, err := a.n.runs.reserveFor(a.stranger)
 	if err != nil {
@@ -87,7 +88,8 @@ func (a *acceptance) run(ctx context.Context) (bridge.Outcome, error) {
 	return a.complete(http.StatusAccepted, provisional), nil
 }
 
-// await returns the hook's answer if it comes within the deadline, else the provisional answer.
+// await returns the hook's answer if it comes before the deadline. Otherwise it records and returns the provisional
+// answer.
 func (r *run) await(ctx context.Context, provisional bridge.Outcome) bridge.Outcome {
 	timer := time.NewTimer(r.n.cfg.SyncDeadline)
 	defer timer.Stop()
@@ -121,7 +123,7 @@ func (r *run) work(ctx context.Context) {
 				err = fmt.Errorf("hook panicked: %v", p)
 			}
 		}()
-		ctx, cancel := context.WithTimeout(ctx, r.n.cfg.HookTimeout) // counted from its turn, not from the start of the wait
+		ctx, cancel := context.WithTimeout(ctx, r.n.cfg.HookTimeout) // the time in the queue does not count
 		defer cancel()
 		return r.call(ctx)
 	}()
@@ -132,6 +134,7 @@ func (r *run) work(ctx context.Context) {
 	r.settle(context.WithoutCancel(ctx), answer, nil)
 }
 
+// call passes the message to the hook and returns the hook's answer.
 func (r *run) call(ctx context.Context) (hook.Answer, error) {
 	item, err := r.n.Item(ctx, r.itemID)
 	if err != nil {
@@ -144,7 +147,8 @@ func (r *run) call(ctx context.Context) (hook.Answer, error) {
 	return r.route.Handler.Handle(ctx, r.n.newHookCall(ctx, item, r.message, thread.Conversation()))
 }
 
-// fail leaves the message to the owner. In a node that stops, the item stays "running", and the next start recovers it.
+// fail leaves the message to the owner. If the node is stopping, the item stays "running" instead, and the next start
+// recovers it.
 func (r *run) fail(ctx context.Context, err error) {
 	if r.n.runs.isStopping() {
 		return
@@ -153,9 +157,9 @@ func (r *run) fail(ctx context.Context, err error) {
 	r.settle(context.WithoutCancel(ctx), hook.Answer{}, err)
 }
 
-// settle stores the outcome of the hook exactly once, and decides whether the reply leaves on the connection (AM-26,
-// AM-75). If the answer cannot be sent, because a queue is full or the conversation refuses it, the hook counts as
-// failed and the message stays with the owner.
+// settle stores the outcome of the hook exactly once, and decides whether the reply leaves on the connection or through
+// the outbox (AM-26, AM-75). If the answer cannot be sent, because a queue is full or the conversation refuses the
+// answer, settle treats the hook as failed and leaves the message to the owner.
 func (r *run) settle(ctx context.Context, answer hook.Answer, hookErr error) {
 	s := &hookOutcome{run: r, viaOutbox: r.unattended || !r.settled.CompareAndSwap(false, true), answer: answer, err: hookErr}
 	out, err := s.commit(ctx)

@@ -18,24 +18,25 @@ import (
 // Outgoing is a message that somebody on our side wants to send.
 type Outgoing struct {
 	To        wire.AgentID        `json:"to"`
-	Address   string              `json:"address,omitempty"`         // of a foreign peer; To is its pseudonym
-	Conv      wire.ConversationID `json:"conversation_id,omitempty"` // empty: the message opens one
+	Address   string              `json:"address,omitempty"`         // foreign address of the peer; To is its pseudonym
+	Conv      wire.ConversationID `json:"conversation_id,omitempty"` // empty: the message opens a new conversation
 	Intent    wire.Intent         `json:"intent"`
 	Payload   wire.Value          `json:"payload"`
-	InReplyTo wire.MessageID      `json:"in_reply_to,omitempty"` // the message that it answers
-	Answers   string              `json:"answers,omitempty"`     // the inbox item that it answers
-	Once      bool                `json:"once,omitempty"`        // send only if nobody has answered that item
+	InReplyTo wire.MessageID      `json:"in_reply_to,omitempty"` // the peer's message that this one answers
+	Answers   string              `json:"answers,omitempty"`     // the id of the inbox item that this message answers
+	Once      bool                `json:"once,omitempty"`        // send only if that item still waits for an answer
 	Via       string              `json:"via"`                   // "owner", "hook", "bridge", "node"
 	Seal      SealChoice          `json:"seal,omitempty"`
-	Deadline  time.Time           `json:"deadline,omitzero"` // of the conversation that it opens; zero: the conversation ends after silence
-	// Records change in the step that stores the message. They are lost if the owner must approve the message first.
+	Deadline  time.Time           `json:"deadline,omitzero"` // of the conversation that the message opens; zero: none
+	// Records are changes for the step that stores the message. They are lost if the owner must approve the message
+	// first.
 	Records []store.Change `json:"-"`
 
-	entryID   string              // id of its outbox entry, if somebody waits for it
+	entryID   string              // id of the outbox entry; if it is empty, enqueue makes one
 	fetchable bool                // the same step stores the message as the answer to a message of the peer (AM-22)
-	waited    time.Time           // if the owner was asked: when that question would have expired
+	waited    time.Time           // when the question to the owner would have expired; zero: the owner was not asked
 	sealTo    string              // age recipient; empty: the message leaves unsealed
-	unproven  *bridge.UnprovenKey // the recipient's key, which the owner must accept first
+	unproven  *bridge.UnprovenKey // set if the owner must accept the recipient's key first
 }
 
 func (o Outgoing) key() store.ConvKey { return store.ConvKey{Peer: string(o.To), ID: string(o.Conv)} }
@@ -57,10 +58,10 @@ const (
 // Sent is what is known about a message when [Node.Send] returns.
 type Sent = owner.Sent
 
-// SendFailure says why the newest attempt failed.
+// SendFailure describes why the newest attempt failed.
 type SendFailure = owner.SendFailure
 
-// ErrNoRecipient means that no configured directory lists the agent and the owner gave no card of it (AM-45).
+// ErrNoRecipient means that no configured directory lists the agent and the owner has not added its card (AM-45).
 var ErrNoRecipient = &wire.Error{Code: wire.AgentUnavailable, Status: http.StatusNotFound, Message: "no configured directory lists this agent"}
 
 // ErrOutbound means that the outbound allowlist does not name the recipient (AM-50).
@@ -85,9 +86,10 @@ var ErrConversationFull = &wire.Error{
 // ErrAnswered means that the inbox item was answered already, or no longer waits for an answer.
 var ErrAnswered = &wire.Error{Code: wire.InvalidMessage, Status: http.StatusConflict, Message: "this inbox item does not wait for an answer any more"}
 
-// Send sends a message, or asks the owner first if the outbound policy requires it. The message is stored before the
-// first attempt (AM-46); then Send waits up to wait for the outcome of that attempt. If Send returns an error, it
-// changed nothing: the error is a *[wire.Error] that says what is wrong with the message, or an error of the store.
+// Send sends a message, or asks the owner first if the outbound policy requires it. Send stores the message before the
+// first attempt (AM-46), and then waits for the outcome of that attempt, but not longer than wait. If Send returns an
+// error, nothing was stored. The error is a *[wire.Error] that says what is wrong with the message, or an error of the
+// store.
 func (n *Node) Send(ctx context.Context, out Outgoing, wait time.Duration) (Sent, error) {
 	if out.Conv == "" {
 		out.Conv = wire.NewConversationID()
@@ -108,16 +110,16 @@ func (n *Node) Send(ctx context.Context, out Outgoing, wait time.Duration) (Sent
 	case p.needsOwner:
 		return n.askOutgoing(ctx, out, p)
 	}
-	left, err := n.dispatch(ctx, out)
+	queued, err := n.dispatch(ctx, out)
 	if err != nil {
 		return Sent{}, err
 	}
-	sent := left.await(ctx, wait)
+	sent := queued.await(ctx, wait)
 	n.countSent(out, p)
 	return sent, nil
 }
 
-// checkSendable checks and normalizes the message before anything is stored.
+// checkSendable checks and normalizes the message before anything is stored. It also looks up the recipient.
 func (n *Node) checkSendable(ctx context.Context, out *Outgoing) error {
 	switch {
 	case !out.To.Valid() || !out.Conv.Valid():
@@ -147,11 +149,11 @@ func (n *Node) checkSendable(ctx context.Context, out *Outgoing) error {
 		return ErrNoRecipient
 	}
 	_, out.unproven = unprovenIn(err)
-	return nil // any other fault of the recipient may have passed by the time of the attempt
+	return nil // other look-up errors may be gone when the message is delivered
 }
 
-// dispatch adds the message to conversation and outbox in one unit. The caller must call await or unwatch on the
-// result.
+// dispatch adds the message to its conversation and to the outbox in one unit. The caller must call await or unwatch on
+// the result.
 func (n *Node) dispatch(ctx context.Context, out Outgoing) (queuedMessage, error) {
 	p := posting{n: n, out: out}
 	err := n.book.Do(ctx, out.key(), func(u *conversations.Unit) error {
@@ -161,15 +163,15 @@ func (n *Node) dispatch(ctx context.Context, out Outgoing) (queuedMessage, error
 	return p.done(err)
 }
 
-// queuedMessage is a message that was put into the outbox.
+// queuedMessage is a message in the outbox whose first attempt is watched.
 type queuedMessage struct {
 	out     Outgoing
 	queued  Sent
 	first   <-chan Sent // receives the outcome of the first attempt
-	unwatch func()      // stops watching for that outcome
+	unwatch func()      // stops the watch; no outcome is received afterwards
 }
 
-// await waits up to wait for the outcome of the first attempt.
+// await returns the outcome of the first attempt, or the state "queued" if wait passes first.
 func (p queuedMessage) await(ctx context.Context, wait time.Duration) Sent {
 	defer p.unwatch()
 	if wait <= 0 {
@@ -186,7 +188,7 @@ func (p queuedMessage) await(ctx context.Context, wait time.Duration) Sent {
 	return p.queued
 }
 
-// posting builds the unit of a message that leaves.
+// posting builds the unit that stores an outgoing message.
 type posting struct {
 	n     *Node
 	out   Outgoing
@@ -196,7 +198,8 @@ type posting struct {
 	first <-chan Sent  // receives the outcome of the first attempt
 }
 
-// done returns the queued message after its unit was committed, or translates err, the error of the commit.
+// done returns the queued message. err is the result of the commit; if it is not nil, done returns it translated for
+// the caller.
 func (p *posting) done(err error) (queuedMessage, error) {
 	if errors.Is(err, store.ErrQuota) && !isRefusal(err) {
 		err = ErrOutboxFull
@@ -209,7 +212,8 @@ func (p *posting) done(err error) (queuedMessage, error) {
 	return queuedMessage{out: p.out, queued: queued, first: p.first, unwatch: func() { p.n.outbox.unwatch(entryID) }}, nil
 }
 
-// fill adds the message to the unit. It respects the changes that the caller has already added.
+// fill adds the message and everything that follows from it to the unit. It does not withdraw a question that the
+// caller's changes already decide.
 func (p *posting) fill(ctx context.Context) (err error) {
 	u := p.unit
 	p.item = Item{}
@@ -220,7 +224,7 @@ func (p *posting) fill(ctx context.Context) (err error) {
 		p.out.fetchable = p.item.Pending && p.item.canRepeat()
 	}
 	if !u.New() {
-		p.out.Address = u.Conversation().Address // not an agent with the same id in another network
+		p.out.Address = u.Conversation().Address // another network may have an agent with the same id
 	}
 	if u.Full() && !p.out.isClose() {
 		return ErrConversationFull
@@ -231,7 +235,7 @@ func (p *posting) fill(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	p.out.entryID = p.n.outbox.NewID(u.Now) // after the conversation was loaded, so that ids sort in its order
+	p.out.entryID = p.n.outbox.NewID(u.Now) // after the conversation was loaded, so that entry ids sort in its order
 	m, raw, err := p.n.enqueue(ctx, u, p.out)
 	if err != nil {
 		return err
@@ -249,7 +253,7 @@ func (p *posting) fill(ctx context.Context) (err error) {
 	return nil
 }
 
-// withdrawOnClose withdraws the questions in a conversation that we close, except those that the unit decides.
+// withdrawOnClose withdraws the open questions of a conversation that we close, except those that the unit decides.
 func (p *posting) withdrawOnClose(ctx context.Context) error {
 	if !p.out.isClose() {
 		return nil
@@ -258,8 +262,8 @@ func (p *posting) withdrawOnClose(ctx context.Context) error {
 	return err
 }
 
-// answer marks the inbox item that the message answers. If its sender got a provisional answer, a repeat of its message
-// now gets this one (AM-22). answer also withdraws the question about the item.
+// answer marks the inbox item as answered and withdraws the question about it. If the peer got a provisional answer, a
+// repeat of the peer's message gets raw from now on (AM-22).
 func (p *posting) answer(ctx context.Context, raw []byte) error {
 	if p.out.Answers == "" {
 		return nil
@@ -271,18 +275,18 @@ func (p *posting) answer(ctx context.Context, raw []byte) error {
 		}
 	}
 	if item.State == ItemHeld && !p.out.isClose() && !u.Changes(acl.AskNamespace, item.Ask) { // a close withdraws every question anyway
-		var ends []time.Time
-		gone, err := p.n.asks.Withdraw(ctx, p.out.key(), func(ask acl.Ask) bool {
+		var expiries []time.Time
+		withdrawn, err := p.n.asks.Withdraw(ctx, p.out.key(), func(ask acl.Ask) bool {
 			if ask.ID == item.Ask {
-				ends = append(ends, ask.Expires)
+				expiries = append(expiries, ask.Expires)
 			}
 			return ask.ID == item.Ask
 		}, u.Now)
 		if err != nil {
 			return err
 		}
-		u.Add(gone...)
-		for _, end := range ends {
+		u.Add(withdrawn...)
+		for _, end := range expiries {
 			if err := u.Record(ctx, conversations.Event{Kind: conversations.HoldEnded, At: u.Now, Until: end}); err != nil {
 				return err
 			}
@@ -318,7 +322,7 @@ func (n *Node) enqueue(ctx context.Context, u *conversations.Unit, out Outgoing)
 	case out.InReplyTo != "":
 		event.Kind = conversations.Replied
 	}
-	// The close that reports a rejection comes after the rejection, which has already ended the conversation (AM-35).
+	// A rejection has already ended the conversation, so the close that reports the rejection is not an event (AM-35).
 	if !out.isClose() || !u.Conversation().Rejected {
 		if err := u.Record(ctx, event); err != nil {
 			return wire.Message{}, nil, err
@@ -339,7 +343,8 @@ func (n *Node) enqueue(ctx context.Context, u *conversations.Unit, out Outgoing)
 	return s.Message, s.Raw, nil
 }
 
-// principal returns the principal of the recipient that access rules apply to, as far as it is known before an answer.
+// principal returns the principal that access rules apply to: the recipient's foreign address, or else its agent id. A
+// more exact principal is unknown until the recipient answers.
 func principal(out Outgoing) string {
 	if out.Address != "" {
 		return out.Address
@@ -353,8 +358,8 @@ func withMeta(payload wire.Value, key, value string) wire.Value {
 	return payload.With("metadata", meta.With(key, wire.Text(value)))
 }
 
-// bindAccept makes an accept answer the current proposal, unless the sender named the message that it answers. It
-// refuses an accept that does not say what it accepts (AM-88).
+// bindAccept makes an accept refer to the current proposal, unless the caller answers one particular inbox item. It
+// refuses an accept that does not say which proposal or time it accepts (AM-88).
 func (n *Node) bindAccept(ctx context.Context, out *Outgoing, now time.Time) error {
 	if out.Payload.GetStr("action") != "accept" || out.Intent != wire.Schedule && out.Intent != wire.Negotiate {
 		return nil

@@ -13,18 +13,18 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// taskAnswer is the body of an askTask question: exactly what is said, to whom, and about what.
+// taskAnswer is the body of an askTask question: the answer, its recipient, and the task that it answers.
 type taskAnswer struct {
-	Item    string          `json:"item"`
-	About   string          `json:"about"`
+	Item    string          `json:"item"`  // id of the task in the inbox
+	About   string          `json:"about"` // the matter of the task, such as "mess/2026-11-22-001"
 	To      wire.AgentID    `json:"to"`
 	Name    string          `json:"name,omitempty"` // untrusted text
 	Intent  wire.Intent     `json:"intent"`
-	Asked   json.RawMessage `json:"asked"` // the payload of the task; untrusted text
-	Payload wire.Value      `json:"payload"`
+	Asked   json.RawMessage `json:"asked"`   // the payload of the task; untrusted text
+	Payload wire.Value      `json:"payload"` // the answer
 }
 
-// askTaskAnswer asks the owner about the answer to a task (AM-50). The task is held meanwhile.
+// askTaskAnswer asks the owner to approve the answer to a task (AM-50). The task is held until the owner decides.
 func (n *Node) askTaskAnswer(ctx context.Context, item Item, out Outgoing, p permission) (Sent, error) {
 	now := time.Now()
 	body, err := json.Marshal(taskAnswer{item.ID, item.About, item.Peer, item.PeerName, item.Intent, item.Payload, out.Payload})
@@ -61,7 +61,8 @@ func (n *Node) askTaskAnswer(ctx context.Context, item Item, out Outgoing, p per
 // taskResolver carries out the owner's decisions about answers to tasks.
 type taskResolver struct{ n *Node }
 
-// Resolve delivers the answer, or makes the task wait for another answer. It applies the outbound rules again.
+// Resolve delivers an approved answer, after it checked the outbound rules again. If the owner rejects the answer, the
+// task goes back to the inbox and waits for another answer.
 func (r taskResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) error {
 	n := r.n
 	var body taskAnswer
@@ -72,16 +73,16 @@ func (r taskResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) 
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return err
 	}
-	waits := err == nil && item.State == ItemHeld && item.Ask == ask.ID
+	stillHeld := err == nil && item.State == ItemHeld && item.Ask == ask.ID
 	if d.Choice != acl.Approve && d.Choice != acl.ApproveAlways {
 		changes := d.Changes
-		if waits {
+		if stillHeld {
 			item.State, item.Note = ItemNew, noteNotSent
 			changes = append(changes, item.change())
 		}
 		return n.store.Records().Apply(ctx, changes, d.Now)
 	}
-	if !waits {
+	if !stillHeld {
 		return ErrAnswered
 	}
 	if err := ask.CheckBody(); err != nil {
