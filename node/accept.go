@@ -15,8 +15,8 @@ import (
 
 var _ bridge.Receiver = (*Node)(nil)
 
-// acceptance is one message on its way through lines 9 to 16 of the receive table. Each line fills in some of the
-// fields below in, and the lines after it use them.
+// acceptance is one message on its way through lines 9 to 16 of the receive table. The lines set the fields after n and
+// in, and later lines use them.
 type acceptance struct {
 	n  *Node
 	in bridge.Inbound
@@ -25,7 +25,7 @@ type acceptance struct {
 	key            store.ConvKey
 	standing       acl.Standing
 	stranger       bool       // the owner does not know the sender and did not write to the sender first
-	charged        bool       // limits are charged once, even if the unit is decided again
+	charged        bool       // so that a unit that is decided again charges only once
 	drawn          acl.Charge // what was charged to the node's own limits
 	unit           *conversations.Unit
 	verdict        acl.Verdict
@@ -39,8 +39,9 @@ type acceptance struct {
 }
 
 // Accept takes a message from an established sender through lines 9 to 16: clock and replay, access, limits,
-// conversation, intent, approval, handler. A foreign message has no clock and no signature of its own; its bridge
-// vouches for it. Every error is a *[wire.Error]. If Accept returns an error, it changed nothing except the limits.
+// conversation, intent, approval, handler. A foreign message has neither a clock nor a signature of its own; the bridge
+// that received it vouches for the message. Every error is a *[wire.Error]. After an error, nothing has changed except
+// the limits.
 func (n *Node) Accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, error) {
 	out, err := n.accept(ctx, in)
 	n.logMessage(ctx, in, out, err)
@@ -61,7 +62,7 @@ func (n *Node) accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, e
 	}
 	defer leave()
 	out, err := a.commit(ctx)
-	if a.isHoldsFull(err) && a.verdict == acl.HoldSender { // another message took the last place: ask again which place this message may take
+	if a.isHoldsFull(err) && a.verdict == acl.HoldSender { // another message took the last place: try once more
 		out, err = a.commit(ctx)
 	}
 	if a.isHoldsFull(err) {
@@ -100,8 +101,8 @@ func (a *acceptance) isHoldsFull(err error) bool {
 	return a.held && !isRefusal(err) && errors.Is(err, store.ErrQuota)
 }
 
-// answerRunning answers a repeat that waited for its twin until the sync deadline with the answer stored so far
-// (AM-21).
+// answerRunning answers a message that waited until the sync deadline because another copy of it is being accepted. The
+// answer is what is stored for that copy by now (AM-21). cause is why the wait ended.
 func (n *Node) answerRunning(ctx context.Context, in bridge.Inbound, cause error) (bridge.Outcome, error) {
 	rec, err := n.store.Steps().FindReplay(ctx, string(in.Peer), string(in.MessageID), time.Now())
 	switch {
@@ -113,7 +114,8 @@ func (n *Node) answerRunning(ctx context.Context, in bridge.Inbound, cause error
 	return bridge.Outcome{}, wire.ErrUnavailable.Because(cause)
 }
 
-// storedAnswer returns the stored answer to a repeat. It is gone if the owner deleted the conversation.
+// storedAnswer returns the stored answer to a repeat, or an error if the owner deleted the conversation with the
+// answer.
 func storedAnswer(rec store.Replay) (bridge.Outcome, error) {
 	if rec.Status == 0 {
 		return bridge.Outcome{}, wire.ErrConversationClosed
@@ -165,7 +167,8 @@ func (a *acceptance) decide(ctx context.Context) (out bridge.Outcome, err error)
 }
 
 // checkReplay implements lines 9 and 10. An exact repeat gets its stored answer, whatever its age. Otherwise the clock
-// comes first, so that an old message with a reused id is refused for its age (AM-24). done: out is the final answer.
+// comes first, so that an old message with a reused id is refused for its age (AM-24). The result is true if the
+// outcome is the final answer.
 func (a *acceptance) checkReplay(ctx context.Context) (bridge.Outcome, bool, error) {
 	steps := a.n.store.Steps()
 	rec, err := steps.FindReplay(ctx, string(a.in.Peer), string(a.in.MessageID), a.now)
@@ -190,7 +193,7 @@ func (a *acceptance) checkReplay(ctx context.Context) (bridge.Outcome, bool, err
 		return bridge.Outcome{}, false, nil
 	}
 	rec, err = steps.FindReplay(ctx, string(a.in.Peer), first, a.now)
-	if err == nil && rec.Conv == a.key { // AM-48: the same message under a new signature
+	if err == nil && rec.Conv == a.key { // AM-48: the sender signed the same message again
 		out, err := storedAnswer(rec)
 		return out, true, err
 	}
@@ -200,7 +203,8 @@ func (a *acceptance) checkReplay(ctx context.Context) (bridge.Outcome, bool, err
 	return bridge.Outcome{}, false, nil
 }
 
-// arrivedAt returns the time that line 9 judges by. For mail it is when the mailbox received the message (AM-20).
+// arrivedAt returns the arrival time with which line 9 compares the message. A message that waited in a mailbox arrived
+// when the mailbox received it (AM-20).
 func (a *acceptance) arrivedAt() time.Time {
 	if a.in.Unattended {
 		return a.in.Received
@@ -208,6 +212,7 @@ func (a *acceptance) arrivedAt() time.Time {
 	return a.now
 }
 
+// resendOf returns the id of the earlier message that the sender signed again as this one, or "".
 func resendOf(payload wire.Value) string {
 	meta, _ := payload.Get("metadata")
 	return meta.GetStr("resend_of")
@@ -220,7 +225,7 @@ func (a *acceptance) checkSender(ctx context.Context) (err error) {
 	}
 	conv := a.unit.Conversation()
 	if !a.unit.New() && conv.Address != a.in.Address {
-		// Anybody may register the id that stands for a foreign peer, but must not enter that peer's conversations.
+		// Anybody may register the pseudonym of a foreign peer, but must not get into that peer's conversations.
 		return wire.ErrNotAllowed
 	}
 	if err := a.checkAccess(ctx); err != nil {
@@ -241,11 +246,11 @@ func (a *acceptance) checkAccess(ctx context.Context) (err error) {
 	conv := a.unit.Conversation()
 	expected := conv.WroteFirst || a.isCancellation(ctx, conv)
 	a.verdict, err = a.n.policyFor(a.in.Address).Admit(a.standing, expected)
-	if a.verdict == acl.HoldSender && len(conv.Let) > 0 { // the owner lets the sender go on in this conversation (AM-34)
+	if a.verdict == acl.HoldSender && len(conv.Let) > 0 { // the owner admitted the sender to this conversation (AM-34)
 		a.verdict, expected = acl.Admitted, true
 	}
 	a.stranger = !a.standing.Known() && !expected
-	if a.in.Unproven != nil && err == nil { // the id may be let in, but the key may belong to somebody else (AM-2)
+	if a.in.Unproven != nil && err == nil { // the key may not belong to the id that the owner allowed (AM-2)
 		a.verdict, a.stranger = acl.HoldSender, true
 	}
 	return err
@@ -257,8 +262,9 @@ var (
 	errKeptFull         = errors.New("open conversations already take all the space for messages")
 )
 
-// checkSize implements the part of line 12 that counts bytes. A close is always accepted, because it frees space. A
-// refusal names the time to retry: after the idle time, when silence has ended the conversation.
+// checkSize implements the part of line 12 that counts bytes. It never refuses a close, because a close frees space. If
+// the conversation is full, the sender may retry after the idle time, when silence has ended the conversation. If open
+// conversations take all the space, a stranger may retry after the next sweep.
 func (a *acceptance) checkSize() error {
 	switch {
 	case a.in.Payload.GetStr("action") == wire.ActionClose:
@@ -286,7 +292,7 @@ func (a *acceptance) checkOpen() error {
 	return nil
 }
 
-// checkIntent implements line 14: this node accepts the intent, and the payload has its shape.
+// checkIntent implements line 14: the node accepts the intent, and the payload has the shape that the intent requires.
 func (a *acceptance) checkIntent() (err error) {
 	conv := a.unit.Conversation()
 	isSupported := a.n.Card().Supports(a.in.Intent) || a.route.Handler != nil ||
@@ -306,7 +312,8 @@ func (a *acceptance) checkIntent() (err error) {
 	return err
 }
 
-// acceptClose answers a close with its echo. The echo is the agreement that the status "completed" requires (AM-39).
+// acceptClose answers a close with a close of the same status. That echo is the consent that the status "completed"
+// requires (AM-39).
 func (a *acceptance) acceptClose(ctx context.Context) (bridge.Outcome, error) {
 	if a.unit.New() {
 		return bridge.Outcome{}, wire.ErrConversationClosed
@@ -329,7 +336,8 @@ func (a *acceptance) acceptClose(ctx context.Context) (bridge.Outcome, error) {
 	return a.answer(ctx, http.StatusOK, echo)
 }
 
-// toInbox implements line 16 for a message that no hook handles: the owner's agent reads it later (AM-71, AM-74).
+// toInbox implements line 16 for a message that no hook handles: the owner or the owner's agent
+// reads it later (AM-71, AM-74).
 func (a *acceptance) toInbox(ctx context.Context) (bridge.Outcome, error) {
 	item := a.newItem(ItemNew)
 	a.unit.Add(item.change())
@@ -339,8 +347,8 @@ func (a *acceptance) toInbox(ctx context.Context) (bridge.Outcome, error) {
 	return a.answer(ctx, http.StatusOK, receiptPayload())
 }
 
-// toOwner shows the owner an accept that does not say what it accepts. The answer tells its sender to wait, so that the
-// sender does not assume that the event is agreed (AM-88).
+// toOwner puts an accept that does not say what it accepts into the owner's inbox. The answer tells the sender to wait,
+// so that the sender does not assume that the event is agreed (AM-88).
 func (a *acceptance) toOwner(ctx context.Context) (bridge.Outcome, error) {
 	item := a.newItem(ItemNew)
 	item.Pending, item.Note = true, noteUnclear
@@ -348,6 +356,7 @@ func (a *acceptance) toOwner(ctx context.Context) (bridge.Outcome, error) {
 	return a.answer(ctx, http.StatusAccepted, pendingPayload(a.now, reasonIntent))
 }
 
+// receiptPayload returns the payload of a receipt.
 func receiptPayload() wire.Value { return actionOf(wire.ActionReceived) }
 
 // actionOf returns a payload that consists of an action alone.
@@ -402,7 +411,8 @@ func (a *acceptance) draft(payload wire.Value) wire.Draft {
 	return wire.Draft{Conversation: a.in.ConvID, To: a.in.Peer, Time: a.now, Intent: a.in.Intent, Payload: payload}
 }
 
-// complete adds the records and the replay record to the unit: a repeat of the message gets this reply.
+// complete adds the records of the message to the unit, and the replay record, so that a repeat of the message gets the
+// same reply.
 func (a *acceptance) complete(status int, reply signedMessage) bridge.Outcome {
 	a.unit.Add(a.openedRecord()...)
 	a.unit.Add(a.in.Records...)
@@ -414,7 +424,8 @@ func (a *acceptance) complete(status int, reply signedMessage) bridge.Outcome {
 	return bridge.Outcome{Status: status, Reply: &reply.Message, Raw: reply.Raw}
 }
 
-// replayFor returns the minimum lifetime of a replay record (AM-23), longer than any time window or stay in a mailbox.
+// replayFor returns how long a replay record is kept (AM-23): longer than the time window is wide and than a mailbox
+// keeps a message.
 func (n *Node) replayFor() time.Duration {
 	const relayTTL = 7 * 24 * time.Hour
 	w := n.window
@@ -423,7 +434,7 @@ func (n *Node) replayFor() time.Duration {
 
 func isConflict(err error) bool { return conversations.IsConflict(err) }
 
-// isRefusal reports whether err is a refusal of the message, and not an error of the store.
+// isRefusal reports whether err refuses the message. Otherwise err is an error of the store.
 func isRefusal(err error) bool {
 	_, refused := errors.AsType[*wire.Error](err)
 	return refused

@@ -20,8 +20,8 @@ import (
 // messageResolver carries out the owner's decisions about held messages (AM-34, AM-35).
 type messageResolver struct{ n *Node }
 
-// Resolve applies the decision and its effect on the first message in one unit. The messages that wait behind it
-// follow, each in a unit of its own. If Resolve returns store.ErrConflict, the caller calls it again.
+// Resolve applies the decision and its effect on the first message in one unit. The messages that wait behind the first
+// one follow, each in a unit of its own. If Resolve returns store.ErrConflict, the caller must call it again.
 func (r messageResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) error {
 	v, err := r.n.newHeldDecision(ask, d)
 	if err != nil {
@@ -35,7 +35,7 @@ func (r messageResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisio
 	return nil
 }
 
-// heldDecision is a decision about one held message while it is carried out.
+// heldDecision carries out the owner's decision about one held message.
 type heldDecision struct {
 	n    *Node
 	ask  acl.Ask
@@ -49,6 +49,7 @@ type heldDecision struct {
 	running <-chan struct{} // closed when the hook that the decision started is done; nil if it started no hook
 }
 
+// newHeldDecision returns the decision d about the held message of ask.
 func (n *Node) newHeldDecision(ask acl.Ask, d acl.Decision) (*heldDecision, error) {
 	v := &heldDecision{n: n, ask: ask, d: d}
 	if err := json.Unmarshal(ask.Body, &v.held); err != nil {
@@ -57,11 +58,11 @@ func (n *Node) newHeldDecision(ask acl.Ask, d acl.Decision) (*heldDecision, erro
 	return v, nil
 }
 
-// isFirst reports whether the message is the one that the owner decided about. The rule about the sender
-// is stored with that message, and not with the messages behind it.
+// isFirst reports whether the message is the first one of its question. The rule about the sender is stored in the unit
+// of the first message only.
 func (v *heldDecision) isFirst() bool { return v.ask.Behind == "" }
 
-// carryOut adds the effect of the decision on its message to the unit.
+// carryOut adds the effect of the decision on the message to the unit.
 func (v *heldDecision) carryOut(ctx context.Context, u *conversations.Unit) (err error) {
 	v.unit, v.running = u, nil
 	u.Add(v.d.Changes...)
@@ -87,8 +88,9 @@ func (v *heldDecision) carryOut(ctx context.Context, u *conversations.Unit) (err
 }
 
 // checkShown compares the item, its payload and its original message with what the owner approved: the digest of the
-// message, and the payload that the question shows. A sealed message, or one that came over a bridge, is not stored in
-// the form in which it was signed, so only its payload is compared with the question.
+// message, and the payload in the question. Of a message that came over a bridge, it compares only the digest and the
+// payload of the item, because the transcript has no signed original. The original of a sealed message has a sealed
+// payload, so checkShown compares its digest, but not its payload.
 func (i Item) checkShown(payload wire.Value, message wire.Message, question json.RawMessage, approved string) error {
 	shown, err := wire.Parse(question)
 	if err != nil {
@@ -120,7 +122,7 @@ func (n *Node) logNotShown(ask acl.Ask, why error) error {
 	return acl.ErrNotShown
 }
 
-// release passes the message on to its handler, after it checked block list and access mode again (AM-25, AM-34).
+// release checks the block list and the access mode again, and then passes the message to its handler (AM-25, AM-34).
 func (v *heldDecision) release(ctx context.Context) error {
 	standing, err := v.n.rules.Standing(ctx, v.ask.Subject, v.d.Now)
 	if err != nil {
@@ -166,16 +168,16 @@ func (v *heldDecision) release(ctx context.Context) error {
 
 // releaseToHook starts the hook that handles the message's intent.
 func (v *heldDecision) releaseToHook(route Route) error {
-	give, err := v.n.runs.reserve()
+	freePlace, err := v.n.runs.reserve()
 	if err != nil {
 		return err
 	}
 	v.item.State, v.item.Route, v.item.Let = ItemRunning, route.Name, true
 	v.item.Attempt++
 	v.unit.Add(v.item.change())
-	v.unit.Otherwise(give)
+	v.unit.Otherwise(freePlace)
 	ended := make(chan struct{})
-	done := func() { give(); close(ended) }
+	done := func() { freePlace(); close(ended) }
 	r := &run{n: v.n, itemID: v.item.ID, message: v.message, payload: v.payload, route: route, done: done, unattended: true}
 	v.unit.Then(func() {
 		v.running = ended
@@ -184,31 +186,31 @@ func (v *heldDecision) releaseToHook(route Route) error {
 	return nil
 }
 
-// releaseToInbox passes the message to the owner's agent and tells the sender that the message arrived.
+// releaseToInbox puts the message into the inbox as new and sends the sender a receipt.
 func (v *heldDecision) releaseToInbox(ctx context.Context) error {
 	v.item.State = ItemNew
 	v.unit.Add(v.item.change())
 	if err := v.reply(ctx, receiptPayload()); err != nil {
 		return err
 	}
-	return acceptCounts(ctx, v.unit, v.item, "") // after the reply: it may close the conversation
+	return acceptCounts(ctx, v.unit, v.item, "") // after the reply, because this may close the conversation
 }
 
-// refuse tells the sender about the refusal and remembers it: for the conversation, and for the sender if the question
-// was about the sender (AM-35). Every other question in the conversation ends with it.
+// refuse tells the sender about the refusal and ends the conversation with its other questions. If the question was
+// about the sender, refuse also stores a rule that rejects the sender (AM-35).
 func (v *heldDecision) refuse(ctx context.Context) error {
 	switch {
 	case !v.isFirst():
 	case v.d.Choice == acl.Block:
 		v.unit.Add(v.n.rules.Change(v.ask.Subject, acl.Blocked, v.d.Now))
-	case v.held.Hold == "sender" && v.held.Unproven == nil: // the rightful owner of an unproven id must not be rejected with the impostor
+	case v.held.Hold == "sender" && v.held.Unproven == nil: // the id may really belong to somebody else
 		v.unit.Add(v.n.rules.Change(v.ask.Subject, acl.Rejected, v.d.Now))
 	}
 	v.item.State = ItemRejected
 	v.unit.Add(v.item.change())
 	conv := v.unit.Conversation()
 	if conv.At(v.d.Now, v.n.book.IdleFor()) != conversations.Open {
-		if conv.Rejected { // the sender already got the close; a repeat of this message gets a close too
+		if conv.Rejected { // the sender got the close before; a repeat of this message gets a close too
 			return v.storeReply(rejectionPayload(wire.OwnerRejected))
 		}
 		return nil
@@ -242,7 +244,7 @@ func (v *heldDecision) reply(ctx context.Context, payload wire.Value) error {
 	return err
 }
 
-// storeReply is reply without sending: the sender gets payload when it repeats its message.
+// storeReply is like reply, but sends nothing: the sender gets payload only if it repeats its message.
 func (v *heldDecision) storeReply(payload wire.Value) error {
 	out := v.item.reply(payload)
 	s, err := v.n.sign(wire.Draft{
@@ -257,7 +259,8 @@ func (v *heldDecision) storeReply(payload wire.Value) error {
 	return nil
 }
 
-// reply returns an answer that leaves through the outbox. The caller also stores it as the item's, see [Item.answer].
+// reply returns an answer to the item that leaves through the outbox. The caller must also store it for a repeat of the
+// item's message, see [Item.answer].
 func (i Item) reply(payload wire.Value) Outgoing {
 	return Outgoing{
 		To: i.Peer, Address: i.Address, Conv: i.Conversation, Intent: i.Intent, Payload: payload,
@@ -265,8 +268,8 @@ func (i Item) reply(payload wire.Value) Outgoing {
 	}
 }
 
-// canRepeat reports whether the sender of the item can fetch the stored answer by repeating its message. This is true for
-// a native peer that sent the message on its own.
+// canRepeat reports whether the sender of the item can fetch the stored answer by repeating its message. This is true
+// for a native peer, unless the item is its synchronous reply to a message of ours.
 func (i Item) canRepeat() bool { return i.Kind == kindMessage && i.Address == "" }
 
 // answer returns the replay record by which a repeat of the item's message gets raw; nil if the digest is not valid.

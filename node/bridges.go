@@ -27,13 +27,13 @@ type bridges struct {
 	attached []attached // in order of connection; the slice is replaced, never changed
 }
 
-// attached is a kind with the service that implements it.
+// attached is a kind of bridge with the service that implements it.
 type attached struct {
 	bridge.Kind
 	service bridge.Transport
 }
 
-// links returns the links of a service, or false if it is a transport without links.
+// links returns the links of the service, or false if the service has no method Links.
 func (a attached) links() ([]bridge.LinkStatus, bool) {
 	linked, ok := a.service.(interface{ Links() []bridge.LinkStatus })
 	if !ok {
@@ -42,14 +42,16 @@ func (a attached) links() ([]bridge.LinkStatus, bool) {
 	return linked.Links(), true
 }
 
-// canHandle reports whether the bridge handles messages of an intent.
+// canHandle reports whether the bridge handles messages of an intent. A bridge whose kind is not native needs a link
+// for that.
 func (a attached) canHandle(intent wire.Intent) bool {
 	links, _ := a.links()
 	return acl.Match(a.Intents, string(intent)) && (a.Native || len(links) > 0)
 }
 
-// Attach puts the links of a kind under the node's access rules: policy.access of a link decides about everybody behind
-// it. It returns the node as the bridge sees it. The error names each policy key that the kind does not honor.
+// Attach puts the links of a kind under the node's access rules: policy.access of a link applies to every peer behind
+// that link. Attach returns the node as the bridge sees it. The error names each policy key that the kind does not
+// support.
 func (n *Node) Attach(kind bridge.Kind, links []bridge.Link) (bridge.Mesh, error) {
 	for _, l := range links {
 		var wrong []error
@@ -148,7 +150,7 @@ func (b *bridges) checkAddress(to bridge.Address) error {
 	return fmt.Errorf("there is no %s link %s; configured: %s", to.Kind, to.Link, cmp.Or(strings.Join(names, ", "), "none"))
 }
 
-// observe returns the changes that bridges add to the unit that accepts in.
+// observe returns the changes that the bridges add to the unit that accepts the message in.
 func (b *bridges) observe(in bridge.Inbound) []store.Change {
 	var changes []store.Change
 	for _, a := range b.all() {
@@ -168,7 +170,8 @@ func (b *bridges) reportCommit(changes []store.Change) {
 	}
 }
 
-// reportFailure tells the bridges about an outbox entry that failed for good, see [bridge.FailureObserver].
+// reportFailure tells the bridges about an outbox entry that failed for good. about is what the message was about, for
+// the notice to the owner; quiet suppresses that notice. See [bridge.FailureObserver].
 func (b *bridges) reportFailure(ctx context.Context, e OutboxEntry) (about string, quiet bool, changes []store.Change) {
 	u := bridge.Undelivered{To: e.To, Address: e.Address, ConvID: e.Conversation, MessageID: e.MessageID, Intent: e.Intent, Status: e.Status}
 	if e.Err != nil {
@@ -176,14 +179,14 @@ func (b *bridges) reportFailure(ctx context.Context, e OutboxEntry) (about strin
 	}
 	for _, a := range b.all() {
 		if o, ok := a.service.(bridge.FailureObserver); ok {
-			what, silent, more := o.Undelivered(ctx, u)
-			about, quiet, changes = cmp.Or(about, what), quiet || silent, append(changes, more...)
+			subject, silent, more := o.Undelivered(ctx, u)
+			about, quiet, changes = cmp.Or(about, subject), quiet || silent, append(changes, more...)
 		}
 	}
 	return about, quiet, changes
 }
 
-// policy returns the access policy, with the hold rules of bridges after those of the owner.
+// policy returns the owner's access policy, with the hold rules of the bridges added at the end.
 func (n *Node) policy() acl.Policy {
 	p := n.cfg.Policy
 	for _, a := range n.bridges.all() {
@@ -204,8 +207,8 @@ func (n *Node) linkMode(access acl.Mode) acl.Mode {
 	return acl.Approval
 }
 
-// modeFor returns the access mode for the peer with a foreign address: that of its link. The node's own mode applies to
-// native peers, whose address is empty, and to foreign ones that did not come over a link.
+// modeFor returns the access mode for a peer with the given foreign address: the mode of the link in the address. The
+// node's own mode applies to native peers, whose address is empty, and to foreign peers that did not come over a link.
 func (n *Node) modeFor(address string) acl.Mode {
 	if m, ok := n.bridges.modes.Load(linkOf(address)); ok {
 		return m.(acl.Mode)
@@ -213,14 +216,15 @@ func (n *Node) modeFor(address string) acl.Mode {
 	return n.mode()
 }
 
-// policyFor returns the access policy for the peer with a foreign address, see [Node.modeFor].
+// policyFor returns the access policy for a peer with the given foreign address, see [Node.modeFor].
 func (n *Node) policyFor(address string) acl.Policy {
 	p := n.policy()
 	p.Mode = n.modeFor(address)
 	return p
 }
 
-// noticeBridgeAsk returns the notice about a question of a bridge, which does not come with a notice of its own.
+// noticeBridgeAsk returns the notice about a question if a bridge opened it. The node's own questions already come with
+// notices.
 func (n *Node) noticeBridgeAsk(ask acl.Ask) []store.Change {
 	if isOwnKind(ask.Kind) {
 		return nil
@@ -235,8 +239,8 @@ func isOwnKind(kind string) bool {
 	return slices.Contains([]string{askMessage, askOutgoing, askTask, askInterrupted, askKeyChange}, kind)
 }
 
-// screened is the transport of a bridge that does not look for personal data itself. It notifies the owner when
-// personal data leaves, and lets it leave (MS-40).
+// screened wraps the transport of a bridge that does not itself look for personal data. It notifies the owner about a
+// message with personal data, and delivers the message nevertheless (MS-40).
 type screened struct {
 	bridge.Transport
 	n *Node
@@ -260,7 +264,7 @@ func (s screened) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delive
 	return s.Transport.Deliver(ctx, d)
 }
 
-// tryCarriers offers a delivery to the carriers; carried is false if none of them has a way to the peer.
+// tryCarriers offers a delivery to the carriers in turn. handled is false if none of them has a way to the peer.
 func (n *Node) tryCarriers(ctx context.Context, d bridge.Delivery, peer client.Peer) (out bridge.Delivered, handled bool, err error) {
 	for _, a := range n.bridges.all() {
 		c, ok := a.service.(bridge.Carrier)
@@ -279,7 +283,7 @@ func (n *Node) tryCarriers(ctx context.Context, d bridge.Delivery, peer client.P
 	return out, false, nil
 }
 
-// readCarrierAnswer reads the answer that a carrier returned: the signed reply, or the reason of a refusal.
+// readCarrierAnswer reads the answer that a carrier returned: the signed reply, or an error.
 func (n *Node) readCarrierAnswer(ctx context.Context, d bridge.Delivery, peer client.Peer, answer []byte) (bridge.Delivered, error) {
 	v, err := wire.ParseObject(answer)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// deliveries schedules the outbox entries and tells waiting callers about their outcome.
+// deliveries schedules the outbox entries and passes the outcome of an attempt to the caller that waits for it.
 type deliveries struct {
 	*outbox.Scheduler
 	log *slog.Logger
@@ -42,12 +42,14 @@ func (d *deliveries) watch(id string) <-chan Sent {
 	return ch
 }
 
+// unwatch ends the watch of an entry.
 func (d *deliveries) unwatch(id string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.waiters, id)
 }
 
+// notifyWaiter passes the outcome of an attempt to the caller that watches the entry, if there is one.
 func (d *deliveries) notifyWaiter(id string, sent Sent) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -57,6 +59,7 @@ func (d *deliveries) notifyWaiter(id string, sent Sent) {
 	}
 }
 
+// queueEntry returns what the scheduler needs to know about the entry.
 func (e OutboxEntry) queueEntry() outbox.Entry {
 	return outbox.Entry{ID: e.ID, Conv: e.key(), Due: e.Due, InFlight: e.InFlight}
 }
@@ -69,20 +72,20 @@ func (d *deliveries) onCommit(changes []store.Change) {
 		}
 		e, err := decodeEntry(c.Record)
 		if err != nil {
-			d.log.Error("read outbox entry", "letter", c.Record.Key, "err", err) // this node wrote the record
+			d.log.Error("read outbox entry", "letter", c.Record.Key, "err", err) // a bug: this node wrote the record
 			continue
 		}
 		d.Add(e.queueEntry())
 	}
 }
 
-// Deliver works on the outbox until ctx ends, and does nothing else that [Node.Run] does. It is for a command that
-// opens the node for a moment and must not answer messages, register or run hooks.
+// Deliver delivers the outbox until ctx ends. It does only this part of [Node.Run], for a command that opens the node
+// for a moment and must not answer messages, register cards or run hooks.
 func (n *Node) Deliver(ctx context.Context) { n.outbox.Run(ctx) }
 
-// AwaitAttempts waits until every due entry was tried once, or until ctx ends. It is for a caller of Deliver.
+// AwaitAttempts waits until no entry is due or in flight, or until ctx ends. Call it while Deliver runs.
 func (n *Node) AwaitAttempts(ctx context.Context) {
-	const look = 20 * time.Millisecond
-	for n.outbox.IsBusy(time.Now()) && pause(ctx, look) {
+	const pollEvery = 20 * time.Millisecond
+	for n.outbox.IsBusy(time.Now()) && pause(ctx, pollEvery) {
 	}
 }

@@ -17,22 +17,23 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// deliveryOutcome builds the one unit in which an outbox entry ends, with everything that follows from its outcome.
+// deliveryOutcome builds the unit that ends an outbox entry. The unit contains everything that follows from the outcome
+// of the delivery.
 type deliveryOutcome struct {
 	n     *Node
 	entry OutboxEntry
 	unit  *conversations.Unit
-	name  string // of the peer, from its card
+	name  string // the peer's name, from its card
 	sent  Sent
 	run   *run // the run that handles the reply; nil if the inbox gets it
-	seal  seal // of the reply
+	seal  seal // how the reply is sealed
 }
 
-// endEntry ends an outbox entry in one unit, to which fill adds the outcome. If the store refuses the unit, the entry
-// stays in flight: it is sent again, and the peer recognizes the repeat by its id. endEntry returns when to try again,
-// or the zero time if the entry has ended.
+// endEntry ends an outbox entry in one unit, to which fill adds the outcome. It returns the zero time if the entry has
+// ended. If the unit cannot be stored, the entry stays in flight, and endEntry returns when the node must send the
+// message again; the peer recognizes the repeat by the message id.
 func (n *Node) endEntry(ctx context.Context, e OutboxEntry, fill func(context.Context, *deliveryOutcome) error) time.Time {
-	ctx = context.WithoutCancel(ctx) // the peer has acted: store that even if the node stops
+	ctx = context.WithoutCancel(ctx) // the peer has the message: store the outcome even if the node stops
 	err := n.book.Do(ctx, e.key(), func(u *conversations.Unit) error {
 		o := &deliveryOutcome{n: n, entry: e, unit: u}
 		o.entry.InFlight, o.entry.Due, o.entry.Attempts = false, time.Time{}, e.Attempts+1
@@ -60,7 +61,7 @@ func (n *Node) endEntry(ctx context.Context, e OutboxEntry, fill func(context.Co
 	return time.Time{}
 }
 
-// endWithSuccess ends an entry that the peer accepted, or that a mailbox or relay keeps for the peer.
+// endWithSuccess ends an entry whose message the peer accepted, or a mailbox or relay stored for the peer.
 func (n *Node) endWithSuccess(ctx context.Context, e OutboxEntry, d bridge.Delivered) time.Time {
 	e.State, e.Status, e.Err, e.Hint = SendDelivered, http.StatusOK, nil, ""
 	if d.Queued {
@@ -80,7 +81,7 @@ func (n *Node) endWithSuccess(ctx context.Context, e OutboxEntry, d bridge.Deliv
 		case err != nil:
 			return err
 		case seen.Digest == replyDigest(d):
-			return nil // the stored answer to a repeat, which came in before (AM-22): it has no further effect
+			return nil // the peer repeated a reply that was stored before (AM-22)
 		}
 		o.entry.State = SendUnverified // THREATS 4: the reply reuses the id of another message
 		o.entry.Err = &SendFailure{Code: wire.InvalidSignature, Message: client.ErrReplyUnverified.Error()}
@@ -89,7 +90,8 @@ func (n *Node) endWithSuccess(ctx context.Context, e OutboxEntry, d bridge.Deliv
 	})
 }
 
-// recordArrival records that the peer has the message, and since when by the peer's own clock.
+// recordArrival records that the peer has the message, and since when: at the time of its reply, by the peer's clock,
+// or else now.
 func (o *deliveryOutcome) recordArrival(ctx context.Context, d bridge.Delivered) error {
 	since := o.unit.Now
 	if d.Reply != nil && !d.Reply.Time.IsZero() {
@@ -102,7 +104,7 @@ func (o *deliveryOutcome) recordArrival(ctx context.Context, d bridge.Delivered)
 
 const titleUnverified = "an answer could not be verified"
 
-// endWithBadReply ends an entry whose answer is not a valid reply of the peer. Nothing of the answer is kept (AM-18).
+// endWithBadReply ends an entry whose answer is not a valid reply of the peer. The node discards the answer (AM-18).
 func (n *Node) endWithBadReply(ctx context.Context, e OutboxEntry, cause error) time.Time {
 	e.State, e.Status = SendUnverified, http.StatusOK
 	e.Err = &SendFailure{Code: wire.InvalidSignature, Message: wire.OneLine(cause.Error(), 300)}
@@ -144,9 +146,9 @@ func (n *Node) retryOrEnd(ctx context.Context, e OutboxEntry, cause error) time.
 	return due
 }
 
-// endWithFailure ends an entry for good. The conversation fails with it, unless the peer can still fetch the message by
-// repeating its own (AM-22). The owner gets a notice, except about a receipt that the peer can fetch, or if a bridge asks
-// for silence.
+// endWithFailure ends an entry that the node will not try to deliver any more. The conversation fails too, unless the
+// peer can still fetch the message by repeating its own message (AM-22). The owner gets a notice, unless the message is
+// a receipt that the peer can fetch, or a bridge suppresses the notice.
 func (n *Node) endWithFailure(ctx context.Context, e OutboxEntry) time.Time {
 	e.State = SendFailed
 	title, quiet := "a message could not be delivered", false
@@ -174,7 +176,7 @@ func (n *Node) endWithFailure(ctx context.Context, e OutboxEntry) time.Time {
 }
 
 // failConversation ends the conversation of an entry that cannot be delivered. Later messages in the conversation fail
-// as well. A close is still sent, so that the peer may learn of the end.
+// as well. A close is still sent, so that the peer may learn that the conversation has ended.
 func (o *deliveryOutcome) failConversation(ctx context.Context) error {
 	if !o.unit.New() {
 		if err := o.unit.Record(ctx, conversations.Event{Kind: conversations.DeliveryFailed, At: o.unit.Now}); err != nil {
@@ -211,13 +213,13 @@ func (o *deliveryOutcome) addNotice(kind, title string) {
 }
 
 // reply adds a verified synchronous reply to the unit: conversation, transcript, inbox and agreement. It also stores a
-// replay record, so that the same message is not accepted a second time if it also arrives another way.
+// replay record, so that the node does not accept the reply a second time if it also arrives as a message.
 func (o *deliveryOutcome) reply(ctx context.Context, d bridge.Delivered) error {
 	digest := replyDigest(d)
 	opened, seal, note := o.n.unsealReply(d)
 	m, action := &opened, opened.Action()
 	o.seal, o.name = seal, o.n.nameOf(ctx, o.entry)
-	lives, err := o.record(ctx, m, action)
+	isOpen, err := o.record(ctx, m, action)
 	if err != nil {
 		return err
 	}
@@ -257,7 +259,7 @@ func (o *deliveryOutcome) reply(ctx context.Context, d bridge.Delivered) error {
 		if item.Sealed = seal.sealed; note != "" {
 			item.ActionKnown, item.Note = false, note
 		}
-		if lives {
+		if isOpen {
 			o.run = o.n.newReplyRun(&item, m, o.unit.Conversation())
 		}
 		if o.run != nil {
@@ -276,13 +278,14 @@ func (o *deliveryOutcome) reply(ctx context.Context, d bridge.Delivered) error {
 }
 
 // isReceipt reports whether an answer says only that our message arrived, or that it waits for the peer's owner. The
-// transcript keeps such an answer; the inbox shows only what somebody may want to read.
+// transcript keeps such an answer, but the inbox does not show it.
 func (o *deliveryOutcome) isReceipt(intent wire.Intent, action string) bool {
 	return action == wire.ActionReceived || action == wire.ActionPending || o.entry.Action == wire.ActionClose ||
 		action != "" && action == o.n.route(intent).Receipts
 }
 
-// countAccept records an accept that counts now: ours, because the peer answered it, or the reply itself.
+// countAccept records that an accept counts now: our accept, because the peer has answered it, or the peer's accept in
+// the reply. Without such an accept it does nothing.
 func (o *deliveryOutcome) countAccept(ctx context.Context, m *wire.Message) error {
 	accept := m.ID
 	switch conv := o.unit.Conversation(); {
@@ -294,9 +297,10 @@ func (o *deliveryOutcome) countAccept(ctx context.Context, m *wire.Message) erro
 	return o.unit.Record(ctx, conversations.Event{Kind: conversations.AcceptCounts, At: o.unit.Now, ID: accept, Name: o.name})
 }
 
-// record records the reply as an event of the conversation. lives is false if the conversation has ended meanwhile, or
-// if the reply is the echo of our close. Such a reply is kept in the transcript, but is not an event (AM-39).
-func (o *deliveryOutcome) record(ctx context.Context, m *wire.Message, action string) (lives bool, err error) {
+// record records the reply as an event of the conversation. isOpen reports whether the conversation is open afterwards.
+// A reply after the end of the conversation, such as the echo of our close, is kept in the transcript, but is not an
+// event (AM-39).
+func (o *deliveryOutcome) record(ctx context.Context, m *wire.Message, action string) (isOpen bool, err error) {
 	if o.entry.Action == wire.ActionClose {
 		return false, nil
 	}
@@ -314,7 +318,7 @@ func (o *deliveryOutcome) record(ctx context.Context, m *wire.Message, action st
 	if err != nil || action == wire.ActionClose {
 		return false, err
 	}
-	if action == wire.ActionPending { // AM-40: its hold suspends our clock as well
+	if action == wire.ActionPending { // AM-40: while the peer's owner decides, our idle time does not run
 		event = conversations.Event{Kind: conversations.HeldByPeer, At: o.unit.Now, Until: o.unit.Now.Add(o.n.cfg.HoldFor), ID: o.entry.First}
 		return true, o.unit.Record(ctx, event)
 	}
@@ -344,7 +348,8 @@ func (o *deliveryOutcome) newItem(ctx context.Context, m *wire.Message, digest [
 	return item, nil
 }
 
-// nameOf returns the name on the peer's card, or "" if it is not known. The card is cached right after a delivery.
+// nameOf returns the name on the peer's card, or "" if the card is not known. After a delivery the card is in the
+// cache.
 func (n *Node) nameOf(ctx context.Context, e OutboxEntry) string {
 	if e.Address != "" {
 		return ""
@@ -365,6 +370,7 @@ type failure struct {
 	hint             string
 }
 
+// failureOf classifies the error of an attempt.
 func failureOf(err error) failure {
 	f := failure{reported: &SendFailure{Message: wire.OneLine(err.Error(), 300)}}
 	if e, ok := errors.AsType[*client.SendError](err); ok {

@@ -17,7 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// The kinds of questions a node asks its owner; bridges add their own.
+// The kinds of questions that a node asks its owner; bridges add other kinds.
 const (
 	askMessage     = owner.AskMessage
 	askOutgoing    = owner.AskOutgoing
@@ -26,14 +26,15 @@ const (
 	askKeyChange   = owner.AskKeyChange
 )
 
-// The reasons that a waiting sender is given. The texts are fixed, so that they reveal nothing about the owner.
+// The reasons that the node gives to a waiting sender. The texts are fixed, so that they reveal nothing about the
+// owner.
 const (
 	reasonSender = "The owner of this agent approves new contacts."
 	reasonIntent = "The owner of this agent decides on requests of this kind."
 	reasonSlow   = "The agent is working on it."
 )
 
-// mustHold implements line 15: it reports whether the owner decides about the message first.
+// mustHold implements line 15: it reports whether the message must wait for the owner's decision.
 func (a *acceptance) mustHold() bool {
 	if a.verdict == acl.HoldSender || a.in.Hold || a.isForwardingSealed() {
 		return true
@@ -48,8 +49,8 @@ func (a *acceptance) mustHold() bool {
 // isForwardingSealed reports whether the handler would forward a message sealed to this node to a foreign network.
 func (a *acceptance) isForwardingSealed() bool { return a.seal.sealed && a.route.Foreign }
 
-// hold stores the message with a question to the owner, or behind the pending question about its sender, and answers
-// with a signed pending_approval (AM-32, AM-33).
+// hold stores the message and opens a question to the owner, and answers with a signed pending_approval (AM-32, AM-33).
+// If a question about the sender is already pending, the message waits behind that question.
 func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
 	a.held = true
 	stranger := a.verdict == acl.HoldSender
@@ -72,7 +73,7 @@ func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
 	if err != nil {
 		return bridge.Outcome{}, err
 	}
-	if ask.Behind == "" { // the owner already knows that a sender waits if there is a question about it
+	if ask.Behind == "" { // otherwise the owner already got a notice about the sender
 		kind := "approval"
 		if a.in.Intent == wire.Handoff && !stranger {
 			kind = "handoff" // a stranger gets the notice of a waiting sender, whatever the intent
@@ -86,7 +87,7 @@ func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
 	out, err := a.answer(ctx, http.StatusAccepted, pendingPayload(a.now, reason))
 	out.Held, out.Ask = err == nil, ask.ID
 	if ask.Behind != "" && a.in.Native == nil {
-		out.Reply = nil // a foreign peer learns only once that the owner decides
+		out.Reply = nil // a foreign peer is informed only about the first of its waiting messages
 	}
 	return out, err
 }
@@ -110,7 +111,8 @@ func (a *acceptance) openAsk(ctx context.Context, item Item, stranger bool) (acl
 	return ask, changes, nil
 }
 
-// newAsk returns a question about item, not stored yet. reason is why the message is held, "" if hold says it all.
+// newAsk returns a question about item; the caller must store it. reason says why the message is held; it is empty if
+// hold is reason enough.
 func (a *acceptance) newAsk(item Item, hold, reason string) acl.Ask {
 	body, err := json.Marshal(owner.HeldBody{
 		Item: item.ID, Hold: hold, From: item.Peer, Address: item.Address, Name: item.PeerName,
@@ -118,7 +120,7 @@ func (a *acceptance) newAsk(item Item, hold, reason string) acl.Ask {
 		Unproven: a.in.Unproven,
 	})
 	if err != nil {
-		panic(fmt.Sprintf("encode question: %v", err)) // only fields we filled
+		panic(fmt.Sprintf("encode question: %v", err)) // the body consists of strings and checked JSON
 	}
 	return acl.Ask{
 		ID: acl.NewAskID(a.now), Kind: askMessage, Subject: item.subject(), Conv: a.key,
@@ -136,8 +138,8 @@ func (a *acceptance) senderRule() string {
 	return "access.mode=" + string(a.n.modeFor(a.in.Address))
 }
 
-// senderSlot returns the place that the question about the sender takes. A key that the owner must accept first has a
-// place of its own, so that messages signed by another key under the same id are not decided with it.
+// senderSlot returns the slot for the question about the sender. If the owner must accept the sender's key first, that
+// key has a slot of its own: one decision must not cover messages that other keys signed under the same id.
 func (a *acceptance) senderSlot() acl.Slot {
 	holder := a.in.Principal
 	if a.in.Unproven != nil {
@@ -148,7 +150,7 @@ func (a *acceptance) senderSlot() acl.Slot {
 	return slot
 }
 
-// pendingPayload returns the payload of AM-32.
+// pendingPayload returns the payload of a pending_approval with the given reason (AM-32).
 func pendingPayload(now time.Time, reason string) wire.Value {
 	return wire.Obj(
 		wire.Member{Key: "action", Value: wire.Text(wire.ActionPending)},

@@ -16,18 +16,19 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// hookOutcome builds the second unit of a message that a hook handles.
+// hookOutcome builds the unit that stores the outcome of a hook. An earlier unit accepted the message.
 type hookOutcome struct {
 	run       *run
-	viaOutbox bool
+	viaOutbox bool // the sender does not wait any more: the reply leaves through the outbox
 	answer    hook.Answer
-	err       error
+	err       error // why the hook failed; nil if it answered
 
 	item Item
 	unit *conversations.Unit
 }
 
-// commit stores the outcome of the hook. It changes nothing if the item was settled in another way meanwhile.
+// commit stores the outcome of the hook. It changes nothing if the item is not running any more, because it was
+// answered or deleted meanwhile.
 func (s *hookOutcome) commit(ctx context.Context) (out bridge.Outcome, err error) {
 	n := s.run.n
 	item, err := n.Item(ctx, s.run.itemID)
@@ -45,13 +46,14 @@ func (s *hookOutcome) commit(ctx context.Context) (out bridge.Outcome, err error
 	return out, err
 }
 
+// fill adds the outcome to the unit, see commit.
 func (s *hookOutcome) fill(ctx context.Context) (out bridge.Outcome, err error) {
 	s.item, err = s.run.n.Item(ctx, s.run.itemID)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return out, err
 	}
 	if err != nil || s.item.State != ItemRunning {
-		return s.provisional(ctx), nil // deleted or answered in another way meanwhile
+		return s.provisional(ctx), nil // deleted, or answered by the owner, meanwhile
 	}
 	if out, err = s.decide(ctx); err == nil {
 		s.unit.Add(s.item.change())
@@ -111,7 +113,7 @@ func (s *hookOutcome) checkOutgoing(ctx context.Context, payload wire.Value) (he
 	n := s.run.n
 	out := s.item.reply(payload)
 	out.Via, out.Answers = "hook", s.item.ID
-	if s.run.sealTo == nil { // once, even if the unit is decided again, because this may ask a directory
+	if s.run.sealTo == nil { // only once, even if the unit is decided again: the look-up may ask a directory
 		recipient, err := n.sealRecipient(ctx, out, s.unit.Conversation())
 		if err == nil && recipient != "" {
 			err = checkSealable(payload)
@@ -148,7 +150,8 @@ func (s *hookOutcome) checkOutgoing(ctx context.Context, payload wire.Value) (he
 	return true, err
 }
 
-// sealRecipient returns what the reply is sealed to. A message of the node itself is not sealed.
+// sealRecipient returns the age recipient of the reply, or "" for an open reply. The node's own replies, such as
+// receipts, are open.
 func (s *hookOutcome) sealRecipient() string {
 	if s.run.sealTo == nil {
 		return ""
@@ -202,7 +205,8 @@ func (s *hookOutcome) hold(ctx context.Context) (bridge.Outcome, error) {
 	return s.answerPending(ctx)
 }
 
-// refuse passes on the hook's refusal: as an error to a sender who waits, as a failed close to one who does not.
+// refuse passes the hook's refusal to the sender: as an error if the sender still waits on the connection, and
+// otherwise as a close with the status "failed".
 func (s *hookOutcome) refuse(ctx context.Context) (bridge.Outcome, error) {
 	s.item.State = ItemRejected
 	if s.viaOutbox {
@@ -213,7 +217,7 @@ func (s *hookOutcome) refuse(ctx context.Context) (bridge.Outcome, error) {
 	return bridge.Outcome{Status: s.answer.Err.Status, Raw: raw}, nil
 }
 
-// answerPending tells the sender that its message is stored but not answered yet, with the stored provisional answer.
+// answerPending gives the provisional answer to a sender that waits on the connection, and adds it to the transcript.
 func (s *hookOutcome) answerPending(ctx context.Context) (bridge.Outcome, error) {
 	if s.viaOutbox {
 		return bridge.Outcome{}, nil
@@ -232,7 +236,7 @@ func (s *hookOutcome) answerPending(ctx context.Context) (bridge.Outcome, error)
 	return out, nil
 }
 
-// provisional returns the 202 that the first unit stored.
+// provisional returns the provisional answer that was stored when the message was accepted.
 func (s *hookOutcome) provisional(ctx context.Context) bridge.Outcome {
 	rec, err := s.run.n.store.Steps().FindReplay(ctx, string(s.item.Peer), string(s.item.MessageID), time.Now())
 	if err != nil {
@@ -257,6 +261,7 @@ func hookFailureNote(err error) string {
 	return "the hook failed; see the log"
 }
 
+// decodeDigest decodes a digest that is stored in hexadecimal.
 func decodeDigest(s string) (d [32]byte, err error) {
 	b, err := hex.DecodeString(s)
 	if err != nil || len(b) != len(d) {

@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// mesh is the node as the bridge of one kind sees it.
+// mesh is what a bridge of one kind sees of the node.
 type mesh struct {
 	n    *Node
 	kind string

@@ -24,33 +24,34 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// The deadlines of AM-32, AM-33 and AM-74. SyncDeadline is below the 30 s after which a sender's client gives up, so a
-// hook that answers in time answers on the connection of the message.
+// The default deadlines of AM-32, AM-33 and AM-74, and the limits of AM-75. A sender's client gives up after 30
+// seconds. DefaultSyncDeadline is shorter, so that the client still gets an answer on its connection.
 const (
 	DefaultSyncDeadline = 20 * time.Second
 	DefaultRemindAfter  = 15 * time.Minute
 	DefaultHoldFor      = 7 * 24 * time.Hour
 	DefaultRetention    = 30 * 24 * time.Hour
-	maxHookRuns         = 4   // hooks at once (AM-75)
-	maxHookQueue        = 256 // hooks running or waiting for their turn
+	maxHookRuns         = 4   // hooks that run at once
+	maxHookQueue        = 256 // hooks that run or wait for their turn
 )
 
 // Config configures a node. A field is required unless its comment says what its zero value means.
 type Config struct {
 	Store       store.Store
 	Directories []*client.Directory // where the node registers and looks for agents, in order (AM-86); may be empty
-	// Relay is the one of Directories whose mailbox is the node's endpoint; nil for a node with a public address.
+	// Relay is the directory, one of Directories, whose mailbox is the node's endpoint. It is nil for a node with a
+	// public address.
 	Relay      *client.Directory
 	Credential client.Credential // the credential for registering the node's cards
 	// CredentialOf returns a name for the credential that registered an agent's card in the directory of this process,
-	// one of Directories. It returns "" if it does not know. Nil means that it never knows.
+	// one of Directories. It returns "" if the credential is not known. Nil means that no credential is known.
 	CredentialOf func(ctx context.Context, id wire.AgentID) (string, error)
 	HTTP         *client.HTTP
 	Cards        client.CardsConfig // the node fills in Directories, HTTP, Records and OnKeyChange
 	Window       client.Window      // zero fields: the default of AM-20
 
 	Identity Identity
-	Age      []*signing.PrivateKey // open messages that are sealed to the current or an earlier age recipient (AM-85)
+	Age      []*signing.PrivateKey // keys that open sealed messages: the current one and earlier ones (AM-85)
 
 	Policy   acl.Policy
 	Outbound OutboundPolicy // AM-50; the zero value permits everything
@@ -63,25 +64,26 @@ type Config struct {
 	PersonalData func(wire.Value) []string
 
 	Notices *notify.Box
-	Audit   *acl.Audit     // nil: one of the node's own over Store
+	Audit   *acl.Audit     // nil: the node makes one over Store
 	Agreed  *calendar.Book // adds agreed events to the owner's calendar; nil: the owner gets only a notice
 
 	SyncDeadline time.Duration // zero: DefaultSyncDeadline
 	HookTimeout  time.Duration // zero: hook.DefaultTimeout
 	HoldFor      time.Duration // zero: DefaultHoldFor
 	RemindAfter  time.Duration // after this time a silent agent is reminded once; zero: DefaultRemindAfter, negative: never
-	Idle         time.Duration // conversations expire after it; zero: 24 h
-	Retention    time.Duration // ended conversations and inbox items go after it; zero: DefaultRetention
+	Idle         time.Duration // an open conversation expires after this silence; zero: 24 h
+	Retention    time.Duration // age at which ended conversations and inbox items are removed; zero: DefaultRetention
 	MaxKept      int           // conversations kept at most; the oldest ended ones are removed first; zero: 100,000
-	MaxBytes     int64         // bytes of messages in all conversations, likewise; zero: 8 GiB
-	MaxConvBytes int64         // bytes of messages in one conversation, which then is full; zero: 64 MiB
+	MaxBytes     int64         // bytes of messages kept in all conversations at most, like MaxKept; zero: 8 GiB
+	MaxConvBytes int64         // bytes of messages at which one conversation is full; zero: 64 MiB
 	// SaveKey durably stores a new signing key and its card, and keeps the previous key. A rotation calls it before it
 	// uses the new key. Nil refuses rotation.
 	SaveKey func(key *signing.PrivateKey, card wire.Value) error
-	// RetiredKey returns a key that SaveKey has kept, by its fingerprint. An old key must vouch for the new one until
-	// every directory has followed the rotation, also after a restart. Nil means that no key is kept.
+	// RetiredKey returns a previous key that SaveKey has kept, by its fingerprint. The previous key must vouch for the
+	// new one until every directory knows the new one, even after a restart. Nil means that no key is kept.
 	RetiredKey func(fingerprint string) (*signing.PrivateKey, error)
-	// FirstKey returns the kept key that id is derived from; a key chain begins with it (AM-2). Nil: no key is kept.
+	// FirstKey returns the kept key from which id is derived, with which a key chain begins (AM-2). Nil: no key is
+	// kept.
 	FirstKey func(id wire.AgentID) (*signing.PrivateKey, error)
 	Logger   *slog.Logger     // nil logs nothing
 	Metrics  *httpapi.Metrics // nil counts nothing
@@ -104,7 +106,8 @@ const (
 
 // PayloadSchemas checks payloads of custom intents against the owner's schemas.
 type PayloadSchemas interface {
-	// Check returns why the payload does not fit, or nil if it fits or the intent has no schema.
+	// Check returns why the payload does not match the schema of the intent, or nil. An intent without a schema
+	// matches.
 	Check(intent wire.Intent, payload wire.Value) error
 }
 
@@ -113,8 +116,8 @@ type Node struct {
 	cfg      Config
 	log      *slog.Logger
 	paused   atomic.Bool
-	running  atomic.Bool // Run has begun: the node receives messages
-	overfull atomic.Bool // open conversations alone exceed MaxBytes
+	running  atomic.Bool // Run was called: the node receives messages
+	overfull atomic.Bool // open conversations alone exceed MaxBytes, so strangers are refused
 	started  time.Time
 	clock    *store.WallClock
 
@@ -125,7 +128,7 @@ type Node struct {
 	asks       *acl.Asks
 	audit      *acl.Audit
 	meter      *acl.Meter
-	savedMeter []byte // what saveMeter stored last; only saveMeter uses it
+	savedMeter []byte // the bytes that saveMeter stored last; only saveMeter uses them
 	cards      *client.Cards
 	verifier   *client.Verifier
 	window     client.Window // with the defaults filled in
@@ -136,7 +139,7 @@ type Node struct {
 	refusals       refusals  // the newest refused messages
 	inboxChanged   signal    // wakes callers that wait for the inbox
 	mailArrived    signal    // wakes the mailbox readers
-	expiryAlarm    *alarm    // when the next question expires
+	expiryAlarm    *alarm    // runs a function when the next question expires
 	events         *events   // passes events to watchers
 	streams        streams   // limits the event streams
 	outbox         *deliveries
@@ -228,7 +231,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 	return n, nil
 }
 
-// Run works until ctx ends: it delivers the outbox, keeps the node registered, reads its mailboxes, recovers
+// Run runs the node until ctx ends: it delivers the outbox, keeps the node registered, reads its mailboxes, recovers
 // interrupted hooks, and removes what has expired. It returns when everything that it started has stopped.
 func (n *Node) Run(ctx context.Context) error {
 	n.running.Store(true)
@@ -255,7 +258,7 @@ func (n *Node) ID() wire.AgentID { return n.registrar.Identity().Card.ID }
 // Card returns the card that the node publishes.
 func (n *Node) Card() wire.Card { return n.registrar.Identity().Card }
 
-// Asks returns the queue of questions to the owner, so that bridges can add kinds of their own.
+// Asks returns the queue of questions to the owner, so that bridges can add their own kinds of questions.
 func (n *Node) Asks() *acl.Asks { return n.asks }
 
 // Audit returns the audit log, so that bridges and commands can add lines of their own.
@@ -269,7 +272,7 @@ type signedMessage struct {
 	Key     []byte   // opens the message if it is sealed
 }
 
-// sign signs the message that d describes in the name of this node.
+// sign makes the message that d describes and signs it with the key of this node.
 func (n *Node) sign(d wire.Draft) (signedMessage, error) {
 	id := n.registrar.Identity()
 	d.From = id.Card.ID
@@ -293,7 +296,7 @@ func (s signedMessage) transcriptEntry() store.Entry {
 	return store.Entry{Out: true, MessageID: string(s.Message.ID), At: s.Message.Time, Raw: s.Raw, Digest: s.Digest, Key: s.Key}
 }
 
-// parseOwn parses a stored message of ours, and returns it with the digest of what was signed.
+// parseOwn parses a stored message of ours and computes the digest that was signed.
 func parseOwn(raw []byte) (wire.Message, [32]byte, error) {
 	tree, err := wire.ParseObject(raw)
 	if err != nil {

@@ -15,18 +15,19 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// maxOutgoingAsks bounds how many of our messages may wait for the owner.
+// maxOutgoingAsks is the maximum number of our messages that may wait for the owner.
 const maxOutgoingAsks = 200
 
-// outgoingAsk is the body of an askOutgoing question: exactly what is sent, and to whom.
+// outgoingAsk is the body of an askOutgoing question: the message exactly as it would be
+// sent, and its recipient.
 type outgoingAsk struct {
 	Outgoing
 	Recipient recipientInfo `json:"recipient"`
 	Sealed    bool          `json:"sealed,omitempty"` // the message will be sealed to the recipient
 }
 
-// newOutgoingAsk returns a question about our message and the changes that open it. The hash covers the recipient's
-// key.
+// newOutgoingAsk returns a question about our message and the changes that open the question. The hash that the owner
+// approves covers the recipient's key too.
 func (n *Node) newOutgoingAsk(out Outgoing, to recipientInfo, p permission, now time.Time) (acl.Ask, []store.Change, error) {
 	body, err := json.Marshal(outgoingAsk{out, to, out.sealTo != ""})
 	if err != nil {
@@ -74,6 +75,7 @@ func (n *Node) askOutgoing(ctx context.Context, out Outgoing, p permission) (Sen
 	return sent, nil
 }
 
+// openOutgoingAsk adds the question about our message to the unit, and holds the inbox item that the message answers.
 func (n *Node) openOutgoingAsk(ctx context.Context, u *conversations.Unit, out Outgoing, to recipientInfo, p permission) (acl.Ask, error) {
 	ask, changes, err := n.newOutgoingAsk(out, to, p, u.Now)
 	if err != nil {
@@ -95,7 +97,7 @@ func (n *Node) openOutgoingAsk(ctx context.Context, u *conversations.Unit, out O
 	if err != nil {
 		return acl.Ask{}, err
 	}
-	if item.State != ItemHeld { // else another question about the item waits; it is withdrawn when this answer leaves
+	if item.State != ItemHeld { // otherwise an earlier question about the item is open; answer withdraws it
 		item.State, item.Ask = ItemHeld, ask.ID
 		u.Add(item.change())
 	}
@@ -105,7 +107,8 @@ func (n *Node) openOutgoingAsk(ctx context.Context, u *conversations.Unit, out O
 // outgoingResolver carries out the owner's decisions about messages of ours.
 type outgoingResolver struct{ n *Node }
 
-// Resolve sends or drops the message. Before it sends, it checks block list, allowlist and recipient's key again.
+// Resolve sends or drops the message. Before Resolve sends, it checks the block list, the allowlist and
+// the recipient's key again.
 func (r outgoingResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) error {
 	var body outgoingAsk
 	if err := json.Unmarshal(ask.Body, &body); err != nil {
@@ -136,7 +139,7 @@ func (r outgoingResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisi
 		return err
 	}
 	p := posting{n: r.n, out: out}
-	left, err := p.done(r.n.book.Try(ctx, out.key(), d.Now, func(u *conversations.Unit) error {
+	queued, err := p.done(r.n.book.Try(ctx, out.key(), d.Now, func(u *conversations.Unit) error {
 		p.unit = u
 		u.Add(changes...)
 		u.Add(d.Changes...)
@@ -146,7 +149,7 @@ func (r outgoingResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisi
 		return p.fill(ctx)
 	}))
 	if err == nil {
-		r.n.releaseWaiters.give(ask.ID, left)
+		r.n.releaseWaiters.give(ask.ID, queued)
 	}
 	return err
 }
@@ -157,8 +160,9 @@ type releaseWaiters struct {
 	waiting map[string]chan queuedMessage // by question id
 }
 
-// expect returns a channel for the message of a question when the owner approves it. The caller must call end.
-func (r *releaseWaiters) expect(ask string) (left <-chan queuedMessage, end func()) {
+// expect returns a channel that receives the message of the question ask when the owner approves it. The caller must
+// call end.
+func (r *releaseWaiters) expect(ask string) (released <-chan queuedMessage, end func()) {
 	ch := make(chan queuedMessage, 1)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -173,7 +177,7 @@ func (r *releaseWaiters) expect(ask string) (left <-chan queuedMessage, end func
 			delete(r.waiting, ask)
 		}
 		select {
-		case p := <-ch: // a decision through another door released it
+		case p := <-ch: // the owner approved it elsewhere, and nobody received it
 			p.unwatch()
 		default:
 		}
@@ -193,7 +197,7 @@ func (r *releaseWaiters) give(ask string, p queuedMessage) {
 	ch <- p // does not block: the channel has room for one message, and gets one
 }
 
-// drop stores that a message is not sent. An inbox item that the message would have answered waits for the owner again.
+// drop stores that the message is not sent. If the message was an answer to an inbox item, the item is new again.
 func (r outgoingResolver) drop(ctx context.Context, ask acl.Ask, out Outgoing, d acl.Decision) error {
 	n := r.n
 	return n.book.Try(ctx, out.key(), d.Now, func(u *conversations.Unit) error {
@@ -218,6 +222,7 @@ func (r outgoingResolver) drop(ctx context.Context, ask acl.Ask, out Outgoing, d
 	})
 }
 
+// noteNotSent is the note on an inbox item whose answer the owner did not approve.
 const noteNotSent = "you did not approve the answer that waited"
 
 // ErrAsksFull means that too many of our messages wait for the owner.

@@ -23,7 +23,8 @@ func (n *Node) Receive(ctx context.Context, body []byte) (bridge.Outcome, error)
 }
 
 // ReceiveFrom takes the body of a POST to the endpoint through lines 3 to 16 of the receive table. The caller has
-// measured the body and charged the address (lines 1 and 2). from are the sources. Every error is a *[wire.Error].
+// checked the size of the body and charged the sender's address (lines 1 and 2). from are the sources of the request.
+// Every error is a *[wire.Error].
 func (n *Node) ReceiveFrom(ctx context.Context, body []byte, from []rate.Source) (bridge.Outcome, error) {
 	in, err := n.readMessage(ctx, body, from) // lines 3 to 8
 	if err != nil {
@@ -35,7 +36,7 @@ func (n *Node) ReceiveFrom(ctx context.Context, body []byte, from []rate.Source)
 }
 
 // readMessage implements lines 3 to 8: it parses the message and authenticates the sender. If it returns an error, in
-// holds what the message claims, without proof.
+// holds what the message claims about itself, which is not proven.
 func (n *Node) readMessage(ctx context.Context, body []byte, from []rate.Source) (in bridge.Inbound, err error) {
 	m, err := n.verifier.Read(body) // lines 3, 4
 	if err != nil {
@@ -63,8 +64,8 @@ func (n *Node) readMessage(ctx context.Context, body []byte, from []rate.Source)
 }
 
 // checkRecipient implements lines 5 and 6: the message is for this agent, the node is not paused, and the sender is not
-// blocked. It checks the block list before the signature, because that saves work (AM-25). standing is the standing of
-// the agent that the message names as its sender.
+// blocked. The block list comes before the signature, because a look-up is cheaper than a verification (AM-25).
+// standing is the standing of the agent that the message names as its sender.
 func (n *Node) checkRecipient(ctx context.Context, m wire.Message) (standing acl.Standing, err error) {
 	if m.To != n.ID() {
 		return "", wire.ErrRecipient
@@ -82,13 +83,13 @@ func (n *Node) checkRecipient(ctx context.Context, m wire.Message) (standing acl
 	return standing, nil
 }
 
-// sourcesOf returns the sources of a message: those in from, the credential of the peer's card, and the peer's host.
-// The host counts only if proven reports true: the endpoint is proven and not a mailbox, which many agents share
-// (AM-42).
+// sourcesOf returns the sources of a message: those in from, the credential that registered the peer's card, and the
+// peer's host. The host is a source only if the peer's endpoint is proven and is not a mailbox, because many agents
+// share the host of a mailbox (AM-42). proven reports whether the host is among the sources.
 func (n *Node) sourcesOf(ctx context.Context, peer client.Peer, from []rate.Source) (sources []rate.Source, proven bool, err error) {
 	sources = slices.Clone(from)
-	own := slices.ContainsFunc(n.cfg.Directories, func(d *client.Directory) bool { return d.IsInside() && d.Base == peer.Directory })
-	if own && n.cfg.CredentialOf != nil {
+	inside := slices.ContainsFunc(n.cfg.Directories, func(d *client.Directory) bool { return d.IsInside() && d.Base == peer.Directory })
+	if inside && n.cfg.CredentialOf != nil {
 		credential, err := n.cfg.CredentialOf(ctx, peer.Card.ID)
 		if err != nil {
 			return nil, false, unavailable(err)
@@ -131,5 +132,6 @@ func (n *Node) originalMessage(ctx context.Context, item Item) (wire.Message, er
 	}
 }
 
-// isBadSignature reports whether the sending address is charged for the refusal as for a forgery (AM-43).
+// isBadSignature reports whether err refuses a bad signature, which is charged to the sending address as a forgery
+// (AM-43).
 func isBadSignature(err error) bool { return errors.Is(err, wire.ErrSignature) }
