@@ -17,7 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// auditCmd prints the audit log, oldest entry first. With --json, its output is the export that agentmesh verify checks.
+// auditCmd prints the audit log, oldest entry first. Its output with --json is the export that agentmesh verify checks.
 type auditCmd struct {
 	Since  string `placeholder:"TIME" help:"List only entries since this time: 2026-02-21, an RFC 3339 time, or a duration back from now (36h, 7d)."`
 	Kind   string `placeholder:"KIND" default:"" enum:",admitted,refused,held,decided,withdrawn,expired,sent,rule,key,registration,token,operator,pause,resume,policy" help:"List only entries of this kind: admitted, refused, held, decided, withdrawn, expired, sent, rule, key, registration, token, operator, pause, resume, policy."`
@@ -26,7 +26,7 @@ type auditCmd struct {
 	JSON   bool   `help:"Print one JSON object for each entry."`
 }
 
-// auditPollInterval is how often --follow reads the log.
+// auditPollInterval is the pause between two reads of the log with --follow.
 const auditPollInterval = 2 * time.Second
 
 func (c *auditCmd) Run(ctx context.Context, a *app) error {
@@ -57,7 +57,8 @@ func (c *auditCmd) Run(ctx context.Context, a *app) error {
 	return errors.Join(err, o.Close())
 }
 
-// print prints the entries that follow the entry with the number after. It returns the number of the last entry.
+// print prints the entries after the entry with number after, or all entries if after is empty. last is the number of
+// the last entry that it printed, or after if it printed none.
 func (c *auditCmd) print(ctx context.Context, a *app, o *daemon.Client, since, after string) (last string, err error) {
 	for {
 		query := params("kind", c.Kind, "peer", c.Peer, "since", since, "after", after, "limit", "500")
@@ -87,6 +88,7 @@ func (c *auditCmd) print(ctx context.Context, a *app, o *daemon.Client, since, a
 	}
 }
 
+// showEntry prints an entry as one line for people.
 func (a *app) showEntry(e acl.AuditEntry) {
 	parts := []string{fmt.Sprint(e.N), terminal.FormatTime(e.At), string(e.Kind)}
 	if e.Count > 0 {

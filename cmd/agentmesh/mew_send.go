@@ -15,7 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 )
 
-// mewReason is the payload of envelopes that only give a reason.
+// mewReason is the payload of an envelope that carries a reason and nothing else.
 type mewReason struct {
 	Reason string `json:"reason,omitempty"`
 }
@@ -29,7 +29,7 @@ type mewChatCmd struct {
 	JSON bool `help:"Print the result as JSON."`
 }
 
-// mewText is the payload of a chat.
+// mewText is the payload of a chat envelope.
 type mewText struct {
 	Text   string `json:"text"`
 	Format string `json:"format"`
@@ -51,7 +51,7 @@ type mewProposeCmd struct {
 	JSON bool `help:"Print the result as JSON."`
 }
 
-// mewToolCall is the payload of a proposal.
+// mewToolCall is the payload of an mcp/proposal envelope.
 type mewToolCall struct {
 	Method string        `json:"method"`
 	Params mewToolParams `json:"params"`
@@ -76,6 +76,7 @@ type mewDecision struct {
 	Reason  string `json:"reason,omitempty"`
 }
 
+// decide sends the owner's decision about a proposal, and prints done with the id of the resulting envelope.
 func (w mewTarget) decide(ctx context.Context, a *app, asJSON bool, proposal string, d mewDecision, done string) error {
 	return w.withSpace(ctx, a, true, func(o *daemon.Client, path string) error {
 		raw, err := o.Call(ctx, http.MethodPost, path+"/proposals/"+url.PathEscape(proposal), nil, d)
@@ -160,7 +161,7 @@ func (c *mewShutdownCmd) Run(ctx context.Context, a *app) error {
 	return c.send(ctx, a, c.JSON, mewEnvelope{Kind: "participant/shutdown", To: []string{c.Participant}, Payload: mewReason{c.Reason}}, "asked to leave")
 }
 
-// encodeCapabilities converts capabilities from the notation of the configuration (a kind, or a pattern as JSON) to JSON.
+// encodeCapabilities returns capabilities as JSON. Each is written as in the configuration: a kind, or a JSON pattern.
 func encodeCapabilities(list []string) ([]json.RawMessage, error) {
 	out := []json.RawMessage{}
 	for _, s := range list {

@@ -33,8 +33,9 @@ func (c *peersListCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-// describePin describes how the node keeps the key of the peer: "kept" permanently because of the owner's decision, or
-// only "seen" and kept as long as there is room. It adds whether the agent id proves the key.
+// describePin describes the peer's key at the node: "kept" for a key that stays because of a decision of the owner,
+// "seen" for a key that is kept only as long as there is room, and "-" for none. It adds "not proven" if the agent id
+// is derived from another key.
 func describePin(p owner.Peer) string {
 	text := "-"
 	switch {
@@ -87,7 +88,7 @@ func (a *app) changePeer(ctx context.Context, asJSON bool, id string, change own
 	})
 }
 
-// describeChange describes the result of a change.
+// describeChange describes what change c did to the peer, which is now p.
 func describeChange(c owner.PeerChange, p owner.Peer) string {
 	switch c.Action {
 	case "alias":
@@ -104,7 +105,7 @@ func describeChange(c owner.PeerChange, p owner.Peer) string {
 	return string(p.Standing)
 }
 
-// agentArg has the arguments of commands about one agent.
+// agentArg holds the argument and the flag that all commands about one agent have.
 type agentArg struct {
 	Agent string `arg:"" help:"Agent id or alias."`
 	JSON  bool   `help:"Print the result as JSON."`

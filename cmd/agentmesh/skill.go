@@ -19,7 +19,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/atomicfile"
 )
 
-// skillCmd brings AgentMesh to an OpenClaw agent.
+// skillCmd has the commands that make AgentMesh a skill of an OpenClaw agent.
 type skillCmd struct {
 	Install skillInstallCmd `cmd:"" help:"Install the skill, make an agent, configure its hook to the OpenClaw gateway, and serve."`
 	Show    skillShowCmd    `cmd:"" help:"Print SKILL.md."`
@@ -82,7 +82,7 @@ func (c *skillInstallCmd) skillFolder() (string, error) {
 	return filepath.Join(home, ".openclaw", "skills"), nil
 }
 
-// skillConfig is the configuration that skill install writes, so that the next serve uses the same settings.
+// skillConfig is the configuration that skill install writes, so that a later agentmesh serve uses the same settings.
 type skillConfig struct {
 	Name        string      `yaml:"name,omitempty"`
 	PublicURL   string      `yaml:"public_url,omitempty"`
@@ -98,17 +98,17 @@ type skillHook struct {
 	SecretFile string `yaml:"secret_file"`
 }
 
-// configure writes a configuration with a hook that hands every message to the gateway, and with the name and the
-// addresses that the flags set.
+// configure writes the configuration file with the name and the addresses that the flags set. If --token-file is given,
+// the file also has a hook that hands every message to the gateway. Without any of these flags it writes nothing.
 func (c *skillInstallCmd) configure(a *app) error {
-	value := func(flag *string) string {
+	orEmpty := func(flag *string) string {
 		if flag == nil {
 			return ""
 		}
 		return *flag
 	}
 	g := a.globals
-	config := skillConfig{Name: value(g.Name), PublicURL: value(g.PublicURL), Directories: g.Directory, ViaRelay: value(g.ViaRelay)}
+	config := skillConfig{Name: orEmpty(g.Name), PublicURL: orEmpty(g.PublicURL), Directories: g.Directory, ViaRelay: orEmpty(g.ViaRelay)}
 	if c.TokenFile != "" {
 		token, err := c.tokenPath()
 		if err != nil {
@@ -130,7 +130,7 @@ func (c *skillInstallCmd) configure(a *app) error {
 	return c.writeFile(a, file, text)
 }
 
-// tokenPath returns the absolute path of the file with the gateway's token, which must not be empty.
+// tokenPath returns the absolute path of the file with the gateway's token. An empty file is an error.
 func (c *skillInstallCmd) tokenPath() (string, error) {
 	token, err := filepath.Abs(c.TokenFile)
 	if err != nil {
@@ -144,7 +144,7 @@ func (c *skillInstallCmd) tokenPath() (string, error) {
 	return token, nil
 }
 
-// writeFile writes a file. It replaces an existing file with other content only with --force.
+// writeFile writes text to a file. If the file exists and differs, it is replaced only if --force is given.
 func (c *skillInstallCmd) writeFile(a *app, name string, text []byte) error {
 	existing, err := os.ReadFile(name)
 	switch {

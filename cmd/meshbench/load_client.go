@@ -18,20 +18,20 @@ import (
 	"time"
 )
 
-// messageKind describes the messages that a load client sends to a server, and how the server delivers them.
+// messageKind describes the messages that a load client sends to one kind of server, and how that server delivers them.
 type messageKind struct {
 	path string // path of the WebSocket
-	// message makes a complete message of messageSize bytes with a mark and a number. The server must add nothing
-	// except what its protocol requires.
+	// message returns a message of messageSize bytes that contains the mark and the number. It has every field that the
+	// protocol lets the sender set, so that the server adds as little as possible.
 	message func(mark, number string) string
-	// delivered returns the message as receivers get it, or another text of the same length with the mark at the same
-	// place. nil means that receivers get the message as it was sent.
+	// delivered returns a text that has the length of the message at a receiver, and the mark at the same offset. It is
+	// nil if receivers get the message as it was sent.
 	delivered func(sent string) string
 	welcomed  bool // the server greets each new connection
 }
 
-// loadClient is one sender and its receivers on one server. Its connections are raw sockets that parse as little as
-// possible, because the load must cost less than the server that it measures.
+// loadClient is one sender and its receivers on one server. It uses raw sockets and parses as little as possible,
+// because making the load must cost less processor time than the server that it measures.
 type loadClient struct {
 	messageKind
 	server    *child
@@ -39,33 +39,34 @@ type loadClient struct {
 	receivers []net.Conn
 	mark      string // in every message of this load client
 	size      int    // size of a message at a receiver
-	digits    int    // offset of the message number
+	digits    int    // offset of the message number in a message at a receiver
 
-	left  [maxWindow]atomic.Int64 // receivers that have not got the message in this slot of the window
-	slots chan struct{}           // free slots
-	took  [maxWindow]time.Time    // when the message in a slot was sent
-	sent  int64
-	batch []byte
+	// The message with number n occupies slot n modulo maxWindow until every receiver has it.
+	missing [maxWindow]atomic.Int64 // by slot: how many receivers do not have the message yet
+	sentAt  [maxWindow]time.Time    // by slot: when the message was sent
+	freed   chan struct{}           // has a value for each slot that became free
+	sent    int64                   // number of messages sent
+	batch   []byte
 
 	readers sync.WaitGroup
 	closing atomic.Bool
 	faults  chan error
 	mu      sync.Mutex
-	lat     []time.Duration
+	delays  []time.Duration // from sending a message to its last delivery
 }
 
 const (
-	maxWindow   = 1024
-	messageSize = 256
-	numberWidth = 12
+	maxWindow   = 1024 // messages in flight
+	messageSize = 256  // bytes
+	numberWidth = 12   // digits of a message number
 )
 
-// padMessage returns head and tail with as many x between them as a message needs.
+// padMessage joins head and tail with as many x as the message needs to have messageSize bytes.
 func padMessage(head, tail string) string {
 	return head + strings.Repeat("x", max(0, messageSize-len(head)-len(tail))) + tail
 }
 
-// dialSocket opens a WebSocket to a server; a token goes into the header.
+// dialSocket opens a WebSocket to a server. A token that is not empty is sent as a bearer token.
 func dialSocket(ctx context.Context, base, path, token string) (net.Conn, error) {
 	u, err := url.Parse(base)
 	if err != nil {
@@ -95,11 +96,11 @@ func dialSocket(ctx context.Context, base, path, token string) (net.Conn, error)
 	return conn, nil
 }
 
-// newLoadClient connects a sender and n receivers, each with its own place on the server. If the server greets new
-// connections, newLoadClient waits for each greeting: after the handshake alone a connection may not be joined to the
-// others yet.
-func newLoadClient(ctx context.Context, to *host, what messageKind, n int) (*loadClient, error) {
-	c := &loadClient{messageKind: what, server: to.child, slots: make(chan struct{}, maxWindow), faults: make(chan error, n+1)}
+// newLoadClient connects a sender and n receivers, each as a participant of its own. If the server greets new
+// connections, newLoadClient waits for each greeting, because a server may finish the handshake before it delivers
+// messages to the connection.
+func newLoadClient(ctx context.Context, to *host, kind messageKind, n int) (*loadClient, error) {
+	c := &loadClient{messageKind: kind, server: to.child, freed: make(chan struct{}, maxWindow), faults: make(chan error, n+1)}
 	c.mark = fmt.Sprintf("bench-%08x-", time.Now().UnixNano()&0xffffffff)
 	sample := c.next()
 	if c.delivered != nil {
@@ -151,7 +152,7 @@ func (c *loadClient) next() string {
 	return c.message(c.mark, fmt.Sprintf("%0*d", numberWidth, c.sent))
 }
 
-// receive counts the messages of this load client and checks their order.
+// receive reads frames until the connection ends. It counts the messages of this load client and checks their order.
 func (c *loadClient) receive(in *bufio.Reader) error {
 	next := int64(-1)
 	for {
@@ -201,6 +202,7 @@ func (c *loadClient) receive(in *bufio.Reader) error {
 	}
 }
 
+// closeFrame is the first byte of a close frame.
 const closeFrame = 0x88
 
 // connectionError returns the error for a connection that ended: nil if we closed it.
@@ -223,17 +225,17 @@ func (c *loadClient) number(message []byte) (int64, bool) {
 	return n, true
 }
 
-// countDelivery counts one delivery. The last delivery of a message frees its slot in the window.
+// countDelivery counts one delivery of message n. The last delivery of a message frees its slot.
 func (c *loadClient) countDelivery(n int64) {
 	slot := n % maxWindow
-	if c.left[slot].Add(-1) > 0 {
+	if c.missing[slot].Add(-1) > 0 {
 		return
 	}
-	took := time.Since(c.took[slot])
+	delay := time.Since(c.sentAt[slot])
 	c.mu.Lock()
-	c.lat = append(c.lat, took)
+	c.delays = append(c.delays, delay)
 	c.mu.Unlock()
-	c.slots <- struct{}{}
+	c.freed <- struct{}{}
 }
 
 // run keeps w messages in flight for d.
@@ -248,8 +250,8 @@ func (c *loadClient) run(ctx context.Context, w int, d time.Duration) (sample, e
 			}
 			free = 1
 		}
-		for free < w && len(c.slots) > 0 {
-			<-c.slots
+		for free < w && len(c.freed) > 0 {
+			<-c.freed
 			free++
 		}
 		if err := c.send(free); err != nil {
@@ -263,8 +265,9 @@ func (c *loadClient) run(ctx context.Context, w int, d time.Duration) (sample, e
 	return c.finish(before, start, first), ctx.Err()
 }
 
-// runAtRate sends batches of w messages for d, in whole periods, so that there are rate deliveries per second. If it is
-// behind schedule, it sends the next batches at once, as long as at most maxWindow messages are in flight.
+// runAtRate sends one batch of w messages per period, for at least d. The period is such that the receivers together
+// get rate messages per second. If runAtRate is behind schedule, it sends the next batch at once, but it never has more
+// than maxWindow messages in flight.
 func (c *loadClient) runAtRate(ctx context.Context, w int, d time.Duration, rate int) (sample, error) {
 	w = min(w, maxWindow)
 	period := time.Duration(float64(w*len(c.receivers)) / float64(rate) * float64(time.Second))
@@ -281,8 +284,8 @@ func (c *loadClient) runAtRate(ctx context.Context, w int, d time.Duration, rate
 			}
 			free += need
 		}
-		for len(c.slots) > 0 {
-			<-c.slots
+		for len(c.freed) > 0 {
+			<-c.freed
 			free++
 		}
 		if err := c.send(w); err != nil {
@@ -299,28 +302,28 @@ func (c *loadClient) runAtRate(ctx context.Context, w int, d time.Duration, rate
 	return c.finish(before, start, first), nil
 }
 
-// begin discards the figures of the previous round and returns the processor time that the server has used so far.
+// begin starts a round: it discards the delays of the previous round and returns the server's processor time so far.
 func (c *loadClient) begin() time.Duration {
-	for len(c.slots) > 0 {
-		<-c.slots
+	for len(c.freed) > 0 {
+		<-c.freed
 	}
 	c.mu.Lock()
-	c.lat = nil
+	c.delays = nil
 	c.mu.Unlock()
 	return c.server.cpu()
 }
 
-// finish returns the sample of a round.
+// finish returns the sample of the round that began at start with message number first. before is what begin returned.
 func (c *loadClient) finish(before time.Duration, start time.Time, first int64) sample {
 	s := sample{Ops: int(c.sent-first) * len(c.receivers), Elapsed: time.Since(start), CPU: c.server.cpu() - before}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	slices.Sort(c.lat)
-	s.P50, s.P99 = quantile(c.lat, 0.50), quantile(c.lat, 0.99)
+	slices.Sort(c.delays)
+	s.P50, s.P99 = quantile(c.delays, 0.50), quantile(c.delays, 0.99)
 	return s
 }
 
-// send writes the next n messages at once.
+// send sends the next n messages with one write.
 func (c *loadClient) send(n int) error {
 	c.batch = c.batch[:0]
 	for range n {
@@ -332,18 +335,18 @@ func (c *loadClient) send(n int) error {
 	return nil
 }
 
-// await waits until n more messages have arrived at all receivers.
+// await waits until n more slots are free: until n more messages have arrived at every receiver.
 func (c *loadClient) await(n int) error {
-	late := time.NewTimer(30 * time.Second)
-	defer late.Stop()
+	timeout := time.NewTimer(30 * time.Second)
+	defer timeout.Stop()
 	for range n {
 		select {
-		case <-c.slots:
+		case <-c.freed:
 		case err := <-c.faults:
 			return err
-		case <-late.C:
+		case <-timeout.C:
 			for i := max(0, c.sent-maxWindow); i < c.sent; i++ {
-				if missing := c.left[i%maxWindow].Load(); missing > 0 {
+				if missing := c.missing[i%maxWindow].Load(); missing > 0 {
 					return fmt.Errorf("message %d of %d has not arrived at %d receivers in 30 s", i, c.sent, missing)
 				}
 			}
@@ -353,12 +356,12 @@ func (c *loadClient) await(n int) error {
 	return nil
 }
 
-// append adds the frame of the next message, masked with zeros.
+// append adds the frame of the next message to dst. The frame's mask is zero, so that the text needs no masking.
 func (c *loadClient) append(dst []byte) []byte {
 	text := c.next()
 	slot := c.sent % maxWindow
-	c.took[slot] = time.Now()
-	c.left[slot].Store(int64(len(c.receivers)))
+	c.sentAt[slot] = time.Now()
+	c.missing[slot].Store(int64(len(c.receivers)))
 	c.sent++
 	dst = append(dst, 0x81, 0x80|126)
 	dst = binary.BigEndian.AppendUint16(dst, uint16(len(text)))

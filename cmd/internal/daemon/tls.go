@@ -20,8 +20,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi/certs"
 )
 
-// newCertificate returns the source of the listener's certificate, or nil if the listener speaks plain HTTP because a
-// proxy ends TLS.
+// newCertificate returns the source of the listener's certificate. It returns nil if the configuration names none: the
+// listener then speaks plain HTTP.
 func (p *Process) newCertificate() (*certs.Source, error) {
 	t := p.cfg.TLS
 	if !t.On() {
@@ -48,8 +48,9 @@ func (p *Process) newCertificate() (*certs.Source, error) {
 	return s, nil
 }
 
-// ACMEFolder returns the folder of the data directory for the account and the certificate of an authority. Each authority
-// has its own folder, so that the certificate of a staging authority is not used after the authority has changed.
+// ACMEFolder returns the folder for the account and the certificate of an authority, relative to the data directory.
+// Each authority has its own folder, so that the certificate of a staging authority is not used after the owner has
+// switched to another authority.
 func ACMEFolder(authority string) string {
 	name := "unnamed"
 	if u, err := url.Parse(authority); err == nil && u.Host != "" {
@@ -58,7 +59,7 @@ func ACMEFolder(authority string) string {
 	return filepath.Join(datadir.DirACME, name)
 }
 
-// ownerTransport calls URLs that the owner configured.
+// ownerTransport is the http.RoundTripper for URLs that the owner configured. They may be at any address.
 type ownerTransport struct{ p *Process }
 
 func (o ownerTransport) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -95,10 +96,10 @@ func (p *Process) watchCertificate() {
 
 // Certificate is the state of the listener's certificate in the owner API.
 type Certificate struct {
-	TLS       bool      `json:"tls"`                 // the listener ends TLS
+	TLS       bool      `json:"tls"`                 // the listener speaks TLS
 	Authority string    `json:"authority,omitempty"` // the ACME authority, or "" for files of the owner
 	NotAfter  time.Time `json:"not_after,omitzero"`
-	Error     string    `json:"error,omitempty"` // of the last attempt to get or replace the certificate
+	Error     string    `json:"error,omitempty"` // why the last attempt to get or replace the certificate failed
 }
 
 func (p *Process) certificate() Certificate {
@@ -120,11 +121,11 @@ func (p *Process) ownerCertificate(c echo.Context) error {
 	return httpapi.JSON(c, http.StatusOK, p.certificate())
 }
 
-// certificateWait is how long AwaitCertificate waits.
+// certificateWait is the longest wait of AwaitCertificate.
 const certificateWait = 20 * time.Second
 
-// AwaitCertificate waits for the first certificate of a serve that has just started, and returns the state of the
-// certificate.
+// AwaitCertificate waits until a process that has just started has its first certificate, but no longer than
+// certificateWait. It returns the state of the certificate.
 func (p *Process) AwaitCertificate(ctx context.Context) Certificate {
 	if p.certs != nil {
 		ctx, cancel := context.WithTimeout(ctx, certificateWait)

@@ -25,7 +25,7 @@ import (
 const (
 	FileKey        = "signing.key" // the private signing key
 	FileAge        = "age.key"     // the age identity; the card names its recipient
-	FileCredential = "credential"  // the bearer token that owns the card in directories
+	FileCredential = "credential"  // the secret from which the bearer token for each directory is derived
 	FileCard       = "card.json"   // the card as last published, with the agent id
 	FileDatabase   = "agentmesh.db"
 	FileConfig     = "agentmesh.yaml"

@@ -14,21 +14,23 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// A control message is a message of a peer that no handler sees: it closes the conversation, or reports that the peer's
-// owner is asked first. It is stored in the unit that receives it, and applied to the thread soon after.
+// A control message is a message of a peer that reaches no handler: it closes the conversation, or reports that the
+// peer asks its owner first. The bridge stores it in the unit that receives it, and applies it to the thread soon
+// after.
 
 // nsControl is the namespace of stored control messages.
 const nsControl = "mess/aside"
 
-// Bounds on the control messages of one peer that wait: their number (a further close is refused for now), and how long
-// they are kept.
+// maxControls bounds the stored control messages of one peer; a further close is refused for now. controlLifetime is
+// how long one is kept.
 const (
 	maxControls     = 200
 	controlLifetime = 7 * 24 * time.Hour
 )
 
-// Retries of control messages that cannot be applied: with growing pauses, and at most maxControlFailures of one peer
-// in a round. Notices wait for the round.
+// A control message that cannot be applied is tried again after a pause, which grows from minControlRetry to
+// maxControlRetry. If maxControlFailures messages of one peer have failed in a round, the others of that peer wait for
+// the next round, because notices are delivered only after the round.
 const (
 	minControlRetry    = time.Second
 	maxControlRetry    = 10 * time.Minute
@@ -44,15 +46,15 @@ type controlMessage struct {
 	Payload wire.Value          `json:"payload"`
 }
 
-func (a controlMessage) toCall() bridge.Call {
-	return bridge.Call{From: a.From, Address: a.Address, Conv: a.Conv, ID: a.ID, Payload: a.Payload}
+func (m controlMessage) toCall() bridge.Call {
+	return bridge.Call{From: m.From, Address: m.Address, Conv: m.Conv, ID: m.ID, Payload: m.Payload}
 }
 
 // storedControl is a control message with its retry state.
 type storedControl struct {
 	controlMessage
-	Pause time.Duration `json:"pause,omitempty"` // since the last attempt
-	Again time.Time     `json:"again,omitzero"`
+	Pause time.Duration `json:"pause,omitempty"` // between the last attempt and the next one
+	Again time.Time     `json:"again,omitzero"`  // time of the next attempt
 }
 
 // Observe implements [bridge.Observer]. It stores control messages.
@@ -67,8 +69,8 @@ func (b *Bridge) Observe(in bridge.Inbound) []store.Change {
 	}}}
 }
 
-// OnCommit implements [bridge.Observer]. It wakes the notifier for new control messages, but not for those that the
-// notifier itself postpones or removes.
+// OnCommit implements [bridge.Observer]. It wakes the notifier, which applies control messages, if a new one was
+// stored. The notifier's own changes, which postpone or remove control messages, do not wake it.
 func (b *Bridge) OnCommit(changes []store.Change) {
 	isNew := func(c store.Change) bool { return c.Record.NS == nsControl && c.IfRev == store.Any && !c.Delete }
 	if slices.ContainsFunc(changes, isNew) {
@@ -76,8 +78,8 @@ func (b *Bridge) OnCommit(changes []store.Change) {
 	}
 }
 
-// applyControls applies the stored control messages. One that cannot be applied now waits, and delays no other:
-// otherwise a peer over its limit would delay everybody.
+// applyControls applies the stored control messages. A message that cannot be applied now does not delay the others:
+// otherwise a peer that has reached a limit would delay all other peers. waits reports whether such a message is left.
 func (b *Bridge) applyControls(ctx context.Context) (waits bool, err error) {
 	failed := map[wire.AgentID]int{}
 	for after := ""; ; {
@@ -86,20 +88,20 @@ func (b *Bridge) applyControls(ctx context.Context) (waits bool, err error) {
 			return waits, err
 		}
 		for _, rec := range page.Records {
-			var a storedControl
-			if err := json.Unmarshal(rec.Body, &a); err == nil && (failed[a.From] >= maxControlFailures || time.Now().Before(a.Again)) {
+			var m storedControl
+			if err := json.Unmarshal(rec.Body, &m); err == nil && (failed[m.From] >= maxControlFailures || time.Now().Before(m.Again)) {
 				waits = true
 				continue
 			}
-			err := b.applyControl(ctx, rec.Key, a.controlMessage)
+			err := b.applyControl(ctx, rec.Key, m.controlMessage)
 			if ctx.Err() != nil {
 				return waits, ctx.Err()
 			}
 			if err != nil {
 				b.log.Info("a control message waits", "error", err)
 				waits = true
-				failed[a.From]++
-				if err := b.postponeControl(ctx, rec, a); err != nil {
+				failed[m.From]++
+				if err := b.postponeControl(ctx, rec, m); err != nil {
 					return waits, err
 				}
 			}
@@ -110,47 +112,49 @@ func (b *Bridge) applyControls(ctx context.Context) (waits bool, err error) {
 	}
 }
 
-// postponeControl stores when a control message is tried again.
-func (b *Bridge) postponeControl(ctx context.Context, rec store.Record, a storedControl) error {
-	a.Pause = min(max(2*a.Pause, minControlRetry), maxControlRetry)
-	a.Again = time.Now().Add(a.Pause)
+// postponeControl stores the time of the next attempt for a control message, after twice the previous pause.
+func (b *Bridge) postponeControl(ctx context.Context, rec store.Record, m storedControl) error {
+	m.Pause = min(max(2*m.Pause, minControlRetry), maxControlRetry)
+	m.Again = time.Now().Add(m.Pause)
 	rev := rec.Rev
-	rec.Body = thread.Encode(a)
+	rec.Body = thread.Encode(m)
 	err := b.records.Apply(ctx, []store.Change{{Record: rec, IfRev: rev}}, time.Now())
 	if errors.Is(err, store.ErrConflict) {
-		return nil // the peer has sent it again meanwhile
+		return nil // the peer has sent the message again meanwhile
 	}
 	return err
 }
 
-func (b *Bridge) applyControl(ctx context.Context, key string, a controlMessage) error {
-	if a.Payload.GetStr("action") == actionTooLate {
-		return b.cancelTooLate(ctx, key, a)
+// applyControl applies a stored control message and removes it. If a later attempt may succeed, it returns an error and
+// keeps the message.
+func (b *Bridge) applyControl(ctx context.Context, key string, m controlMessage) error {
+	if m.Payload.GetStr("action") == actionTooLate {
+		return b.cancelTooLate(ctx, key, m)
 	}
-	if a.ID != "" {
-		in, err := a.toCall(), error(nil)
-		if in.Payload, err = b.controlPayload(ctx, a); err == nil && !in.Payload.IsNull() {
+	if m.ID != "" {
+		in, err := m.toCall(), error(nil)
+		if in.Payload, err = b.controlPayload(ctx, m); err == nil && !in.Payload.IsNull() {
 			_, err = b.Receive(ctx, in)
 		}
 		if e, refused := errors.AsType[*wire.Error](err); err != nil && (!refused || e.Retry) {
 			return err
 		} else if refused {
-			b.log.Info("a control message was refused", "peer", a.From, "error", e.Message)
+			b.log.Info("a control message was refused", "peer", m.From, "error", e.Message)
 		}
 	}
 	return b.records.Apply(ctx, []store.Change{{Record: store.Record{NS: nsControl, Key: key}, IfRev: store.Any, Delete: true}}, time.Now())
 }
 
-// controlPayload returns the MESS payload of a control message: the list that it carries, without entries that open
-// threads; or else a status with the meaning of its action for the thread that we sent (MESS section 12). It is null if
-// there is nothing to apply.
-func (b *Bridge) controlPayload(ctx context.Context, a controlMessage) (wire.Value, error) {
-	if list, ok := a.Payload.Get("mess"); ok && list.Kind() == wire.Array {
+// controlPayload returns the MESS payload of a control message. If the message carries a MESS list with anything except
+// requests, that is the list without them. Otherwise it is a status that says what the message's action means for the
+// thread that we sent to the peer (MESS section 12). The payload is null if there is nothing to apply.
+func (b *Bridge) controlPayload(ctx context.Context, m controlMessage) (wire.Value, error) {
+	if list, ok := m.Payload.Get("mess"); ok && list.Kind() == wire.Array {
 		entries, err := thread.FromTree(list)
 		if err != nil {
 			return wire.Value{}, err
 		}
-		// The sender has no permission to open a thread.
+		// a control message must not open a thread
 		entries = slices.DeleteFunc(entries, func(e thread.Entry) bool { return e.Type == "request" })
 		for i, e := range entries { // a closed conversation has no successor
 			if e.Successor() != "" {
@@ -158,10 +162,10 @@ func (b *Bridge) controlPayload(ctx context.Context, a controlMessage) (wire.Val
 			}
 		}
 		if len(entries) > 0 {
-			return a.Payload.With("mess", entries.Tree()), nil
+			return m.Payload.With("mess", entries.Tree()), nil
 		}
 	}
-	ref, ok := b.x.OfferedIn(ctx, string(a.From), string(a.Conv))
+	ref, ok := b.x.OfferedIn(ctx, string(m.From), string(m.Conv))
 	if !ok {
 		return wire.Value{}, nil
 	}
@@ -169,15 +173,15 @@ func (b *Bridge) controlPayload(ctx context.Context, a controlMessage) (wire.Val
 	if err != nil {
 		return wire.Value{}, exchange.IgnoreMissing(err)
 	}
-	reason := wire.TextField("reason", a.Payload.GetStr("reason"))
-	whenever := func(s string) bool { _, ok := thread.TimeOrSpan(s, time.Now()); return ok }
+	reason := wire.TextField("reason", m.Payload.GetStr("reason"))
+	isTime := func(s string) bool { _, ok := thread.TimeOrSpan(s, time.Now()); return ok }
 	code, more := thread.Held, []wire.Member{reason}
-	switch eta := a.Payload.GetStr("estimated_response"); {
-	case a.Payload.GetStr("action") == wire.ActionPending && t.Holder != "":
-		return wire.Value{}, nil // it is about an answer of ours; a holder reports itself when it waits
-	case a.Payload.GetStr("action") != wire.ActionPending:
-		code = closeCode(t, string(a.From), a.Payload)
-	case whenever(eta):
+	switch eta := m.Payload.GetStr("estimated_response"); {
+	case m.Payload.GetStr("action") == wire.ActionPending && t.Holder != "":
+		return wire.Value{}, nil // the message is about an answer of ours; a holder that waits sends a status
+	case m.Payload.GetStr("action") != wire.ActionPending:
+		code = closeCode(t, string(m.From), m.Payload)
+	case isTime(eta):
 		more = append(more, wire.TextField("resume_eta", eta))
 	}
 	if code == "" {
@@ -185,11 +189,12 @@ func (b *Bridge) controlPayload(ctx context.Context, a controlMessage) (wire.Val
 	}
 	body := wire.Obj(append([]wire.Member{{Key: "re", Value: wire.Text(ref)}, {Key: "code", Value: wire.Text(string(code))}}, more...)...)
 	return wire.Obj(
-		wire.TextField("action", a.Payload.GetStr("action")),
+		wire.TextField("action", m.Payload.GetStr("action")),
 		wire.Field("mess", thread.Block{{Type: "status", Body: body}}.Tree())), nil
 }
 
-// closeCode returns the state that a close without a block means for a thread that was offered to the peer, or "".
+// closeCode returns the state to which a close without a MESS list moves a thread that was offered to the peer. It
+// returns "" if the thread has ended already.
 func closeCode(t *thread.Thread, peer string, payload wire.Value) thread.Code {
 	switch {
 	case !t.Status.Open():

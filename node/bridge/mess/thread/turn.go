@@ -4,17 +4,18 @@ import (
 	"strconv"
 )
 
-// Kinds of turns: what the owner can do about a thread.
+// Kinds of turns. It is the owner's turn in a thread if the owner can do something about the thread.
 const (
-	TurnWork       = "work"       // may claim the thread, or holds it
-	TurnAnswer     = "answer"     // must answer a question about the owner's own request
-	TurnConfirm    = "confirm"    // must confirm or refuse an action of an executor
-	TurnRelease    = "release"    // must let the thread in before anybody acts
-	TurnSuggestion = "suggestion" // must decide about a suggestion to the owner's own request
+	TurnWork       = "work"       // the owner may claim the thread, or holds it
+	TurnAnswer     = "answer"     // an executor waits for an answer about the owner's request
+	TurnConfirm    = "confirm"    // an executor waits until the owner confirms or refuses an action
+	TurnRelease    = "release"    // the thread waits until the owner lets it in
+	TurnSuggestion = "suggestion" // the owner can decide about a suggestion to change the owner's request
 )
 
-// Turn returns what the owner can do about the thread, or "" for nothing: a kind and, after a slash, a part that
-// distinguishes this turn from the previous one of the same kind.
+// Turn returns the owner's turn in the thread, or "" if the owner can do nothing about it. A turn is a kind and, except
+// for TurnRelease, a slash and a number. The number changes when the same kind of turn comes again, for example with
+// another question.
 func (t *Thread) Turn() string {
 	switch mine := t.Requester == OwnerID; {
 	case mine && t.Status == NeedsInput:
@@ -26,13 +27,13 @@ func (t *Thread) Turn() string {
 	case mine && t.Status.Open() && t.OpenSuggestion() > 0:
 		return TurnSuggestion + "/" + strconv.Itoa(t.OpenSuggestion())
 	case !mine && t.Offered && t.IsClaimable() && t.IsOfferedTo(OwnerID), !mine && t.Holder == OwnerID && t.Status.Open() && !t.AwaitsRequester():
-		asked := 0
+		questions := 0
 		for _, e := range t.History {
 			if c := Code(e.Action); c == NeedsInput || c == NeedsConfirmation {
-				asked++
+				questions++
 			}
 		}
-		return TurnWork + "/" + strconv.Itoa(asked)
+		return TurnWork + "/" + strconv.Itoa(questions)
 	}
 	return ""
 }
