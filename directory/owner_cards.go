@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	maxOrderBody  = 40 << 10 // a ban may name a whole key
+	maxOrderBody  = 40 << 10 // enough for a ban that contains a whole public key
 	maxImportBody = 16 << 20
-	ownerPage     = 100
+	ownerPage     = 100 // bans or reports
 )
 
 // moderation returns the operations by which the operator removes, bans, exports and imports cards and reads reports.
@@ -42,13 +42,13 @@ type OperatorCard struct {
 	Name         string            `json:"name"`
 	Host         string            `json:"host"`
 	Key          string            `json:"key"`   // fingerprint
-	Owner        string            `json:"owner"` // start of the credential's hash: the same for all cards of one owner
+	Owner        string            `json:"owner"` // start of the credential's hash; all cards of one owner have the same
 	Registered   time.Time         `json:"registered_at"`
 	Expires      time.Time         `json:"expires_at"`
 	Verification wire.Verification `json:"verification"`
 }
 
-// OperatorCardPage is a page of cards; Cursor goes into the next request.
+// OperatorCardPage is a page of cards. Cursor is the parameter "cursor" of the request for the next page.
 type OperatorCardPage struct {
 	Cards  []OperatorCard `json:"items"`
 	Cursor string         `json:"cursor,omitempty"`
@@ -66,11 +66,11 @@ func (r *Registry) ownerCards(c echo.Context) error {
 	}
 	page := OperatorCardPage{Cards: make([]OperatorCard, 0, len(found.cards)), Cursor: found.cursor}
 	for _, card := range found.cards {
-		line, err := r.newOperatorCard(card, now)
+		item, err := r.newOperatorCard(card, now)
 		if err != nil {
 			return err
 		}
-		page.Cards = append(page.Cards, line)
+		page.Cards = append(page.Cards, item)
 	}
 	return httpapi.JSON(c, http.StatusOK, page)
 }
@@ -84,23 +84,25 @@ func (r *Registry) newOperatorCard(c store.Card, now time.Time) (OperatorCard, e
 	if err != nil {
 		return OperatorCard{}, err
 	}
-	line := OperatorCard{
+	item := OperatorCard{
 		AgentID: card.ID, Name: card.Name, Host: endpointHost(card), Owner: shortOwner(c.Owner), Registered: c.Registered,
 		Expires: c.Expires, Verification: m.verification(now),
 	}
 	if key, err := r.keys.Parse(card.PublicKey); err == nil {
-		line.Key = fingerprint(key)
+		item.Key = fingerprint(key)
 	}
-	return line, nil
+	return item, nil
 }
 
-// Order is an instruction of the operator, with the reason. In a ban the field What names the party.
+// Order is an instruction of the operator and the reason for it. For a ban, What is the banned party in any form that
+// [ParseBan] accepts; other orders have no What.
 type Order struct {
 	What   string `json:"what,omitempty"`
 	Reason string `json:"reason"`
 }
 
-// OrderResult is the response to an Order: the ban as it was parsed, and the number of removed cards.
+// OrderResult is the response to an Order: the ban as the directory parsed it, if the order was a ban, and the number
+// of cards that the order removed.
 type OrderResult struct {
 	Ban     *Ban `json:"ban,omitempty"`
 	Removed int  `json:"removed"`
@@ -117,7 +119,7 @@ func (r *Registry) ownerRemove(c echo.Context) error {
 	return httpapi.JSON(c, http.StatusOK, OrderResult{Removed: 1})
 }
 
-// decodeBan reads the ban from a request.
+// decodeBan returns the ban that a request sets or lifts.
 func (r *Registry) decodeBan(c echo.Context) (Ban, error) {
 	var order Order
 	if err := decode(c, maxOrderBody, &order); err != nil {
@@ -155,12 +157,12 @@ func (r *Registry) ownerUnban(c echo.Context) error {
 	return httpapi.JSON(c, http.StatusOK, OrderResult{Ban: &ban})
 }
 
-// notFound returns the operator's 404, which may say more than a stranger's.
+// notFound returns a 404 for the operator, whose message may say more than the 404 that strangers get.
 func notFound(message string) error {
 	return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: message}
 }
 
-// BanPage and ReportPage are pages; Next goes into the parameter after of the next request.
+// BanPage and ReportPage are pages of a list. Next is the parameter "after" of the request for the next page.
 type (
 	BanPage struct {
 		Bans []Ban  `json:"items"`
@@ -226,9 +228,9 @@ func (r *Registry) ownerImport(c echo.Context) error {
 	if err := decodeImport(data, &order); err != nil {
 		return err
 	}
-	done, err := r.Import(c.Request().Context(), order.Cards, order.Reason, owner.Door(c))
+	result, err := r.Import(c.Request().Context(), order.Cards, order.Reason, owner.Door(c))
 	if err != nil {
 		return err
 	}
-	return httpapi.JSON(c, http.StatusOK, done)
+	return httpapi.JSON(c, http.StatusOK, result)
 }

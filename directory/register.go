@@ -11,12 +11,12 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// attempts bounds how often a write that lost a race is tried again. Each loss means that another writer changed the
-// same card, so only an owner who races against himself reaches the bound.
+// attempts bounds how often a write that loses a race is tried. Each loss means that another writer changed the same
+// card, so only an owner whose own requests race with each other reaches the bound.
 const attempts = 32
 
-// Register registers a card (POST, AM-51): 201. If the credential already owns the id, Register renews the card or
-// takes back the reserved id.
+// Register registers a card (POST, AM-51; the response is 201). If the credential already owns the id, Register renews
+// the card, or lists it again if it was withdrawn or has expired.
 func (r *Registry) Register(ctx context.Context, s Submission) (wire.Registered, error) {
 	if r.cfg.ReadOnly {
 		return wire.Registered{}, errMirror
@@ -45,17 +45,17 @@ func (r *Registry) Register(ctx context.Context, s Submission) (wire.Registered,
 	return done, err
 }
 
-// registration is one POST whose card is valid.
+// registration is one POST request whose card is valid.
 type registration struct {
 	r       *Registry
 	s       Submission
 	c       candidate
 	owner   [32]byte
 	now     time.Time
-	charged bool // the client address was charged for it
+	charged bool // the client address was charged for this registration
 }
 
-// run tries to register until no other writer interferes.
+// run tries to register until no other writer interferes, at most attempts times.
 func (g *registration) run(ctx context.Context) (wire.Registered, error) {
 	for range attempts {
 		done, err := g.try(ctx)
@@ -66,8 +66,9 @@ func (g *registration) run(ctx context.Context) (wire.Registered, error) {
 	return wire.Registered{}, wire.ErrUnavailable.Because(errors.New("lost every race for the id"))
 }
 
-// try makes the remaining checks in the order of AM-51 (mode, key proof, quotas, id) and stores the card. On
-// [store.ErrConflict] or [store.ErrReserved] another writer was faster, and the caller may try again.
+// try checks the bans, makes the remaining checks in the order of AM-51 (mode, key proof, quotas, id) and stores the
+// card. If it returns [store.ErrConflict] or [store.ErrReserved], another writer was faster, and the caller may try
+// again.
 func (g *registration) try(ctx context.Context) (wire.Registered, error) {
 	r := g.r
 	if err := r.checkBan(ctx, g.c.card.ID, g.c.key, g.c.host, g.s.Client, g.now); err != nil {
@@ -111,7 +112,8 @@ func (g *registration) try(ctx context.Context) (wire.Registered, error) {
 	return done, err
 }
 
-// replace stores a card in place of one of the same owner: a renewal, a change or a revival.
+// replace stores a card in place of a card of the same owner. It renews or changes that card, or lists it again after
+// it was withdrawn or has expired.
 func (r *Registry) replace(ctx context.Context, held store.Card, s Submission, t target, c candidate, now time.Time) (wire.Registered, error) {
 	proof, err := r.checkProof(s, t, c, now)
 	if err != nil {
@@ -126,13 +128,13 @@ func (r *Registry) replace(ctx context.Context, held store.Card, s Submission, t
 		return wire.Registered{}, err
 	}
 	put := store.PutCard{Card: row, IfRev: held.Rev, Now: now}
-	if !held.Live(now) || !sameCounts(held.Counts, row.Counts) { // a card that is counted already is not refused
+	if !held.Live(now) || !sameCounts(held.Counts, row.Counts) { // quotas do not refuse a card that they already count
 		put.Quotas = r.quotas(held.Owner, c)
 	}
 	return r.put(ctx, put, c.card, "renewed")
 }
 
-// put stores a card, and queues the first probe of its endpoint. The word what goes into the log.
+// put stores a card and queues the first probe of its endpoint. what is the verb of the log line, such as "renewed".
 func (r *Registry) put(ctx context.Context, put store.PutCard, card wire.Card, what string) (wire.Registered, error) {
 	stored, err := r.cards.Put(ctx, put)
 	switch {
@@ -154,13 +156,13 @@ func (r *Registry) put(ctx context.Context, put store.PutCard, card wire.Card, w
 
 // newRow returns the stored form of a card that expires thirty days from now (AM-55).
 func newRow(c candidate, owner [32]byte, m meta, now time.Time) (store.Card, error) {
-	kept, err := m.encode()
+	encoded, err := m.encode()
 	if err != nil {
 		return store.Card{}, err
 	}
-	found, counts := searchTerms(c.card), []string{tokenCount(owner)}
+	terms, counts := searchTerms(c.card), []string{tokenCount(owner)}
 	if c.mailbox {
-		found = append(found, mailboxTerm(owner))
+		terms = append(terms, mailboxTerm(owner))
 	} else {
 		counts = append(counts, hostCount(c.host))
 	}
@@ -168,9 +170,9 @@ func newRow(c candidate, owner [32]byte, m meta, now time.Time) (store.Card, err
 	return store.Card{
 		ID:            string(c.card.ID),
 		Body:          c.served,
-		Meta:          kept,
+		Meta:          encoded,
 		Owner:         owner,
-		Terms:         m.replaceCheckTerms(found, now),
+		Terms:         m.replaceCheckTerms(terms, now),
 		Counts:        counts,
 		Registered:    now,
 		Updated:       now,
@@ -179,8 +181,8 @@ func newRow(c candidate, owner [32]byte, m meta, now time.Time) (store.Card, err
 	}, nil
 }
 
-// Renew replaces the card of id by its owner (PUT): 200. An empty body renews the card unchanged. The checks are 401,
-// 404, 403, then the body (AM-51).
+// Renew replaces the card of id for its owner (PUT; the response is 200). An empty body renews the card unchanged. The
+// checks come in the order of AM-51: first the ones for 401, 404 and 403, then those of the body.
 func (r *Registry) Renew(ctx context.Context, id wire.AgentID, s Submission) (wire.Registered, error) {
 	if r.cfg.ReadOnly {
 		return wire.Registered{}, errMirror
@@ -229,7 +231,7 @@ func (r *Registry) renew(ctx context.Context, held store.Card, body []byte, s Su
 	return r.replace(ctx, held, s, to, c, now)
 }
 
-// Withdraw removes the card of id for its owner (DELETE). The id stays reserved for the owner (AM-55).
+// Withdraw removes the card of id for its owner (DELETE). The id stays reserved for that owner for a while (AM-55).
 func (r *Registry) Withdraw(ctx context.Context, id wire.AgentID, s Submission) error {
 	if r.cfg.ReadOnly {
 		return errMirror

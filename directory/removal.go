@@ -15,10 +15,10 @@ import (
 const (
 	removedNS   = "removed"
 	maxReason   = 300                  // bytes of the operator's reason
-	removalLife = 400 * 24 * time.Hour // longer than a tombstone stays in the feed
+	removalLife = 400 * 24 * time.Hour // longer than a tombstone stays in the change feed
 )
 
-// Removal records that the operator removed a card, and why. GET /changes shows the reason to everybody.
+// Removal records that the operator removed a card, and why. GET /changes shows the reason to anyone.
 type Removal struct {
 	AgentID wire.AgentID `json:"agent_id"`
 	Reason  string       `json:"reason"`
@@ -33,21 +33,21 @@ func checkReason(reason string) error {
 	return nil
 }
 
-// getRemoval returns the last removal of the card of id by the operator, or [store.ErrNotFound].
+// getRemoval returns the operator's last removal of the card of id, or [store.ErrNotFound].
 func (r *Registry) getRemoval(ctx context.Context, id wire.AgentID, now time.Time) (Removal, error) {
 	rec, err := r.recs.Get(ctx, removedNS, string(id), now)
 	if err != nil {
 		return Removal{}, err
 	}
-	var done Removal
-	if err := json.Unmarshal(rec.Body, &done); err != nil {
+	var removal Removal
+	if err := json.Unmarshal(rec.Body, &removal); err != nil {
 		return Removal{}, fmt.Errorf("read removal of %s: %w", id, err)
 	}
-	return done, nil
+	return removal, nil
 }
 
 // Remove removes the card of id for the operator. The id stays reserved for its owner, who may register again unless a
-// ban applies. An unknown id is [wire.ErrNoAgent].
+// ban applies. by names the operator in the audit log. For an unknown id Remove returns [wire.ErrNoAgent].
 func (r *Registry) Remove(ctx context.Context, id wire.AgentID, reason, by string) error {
 	if err := checkReason(reason); err != nil {
 		return err
@@ -70,23 +70,24 @@ func (r *Registry) Remove(ctx context.Context, id wire.AgentID, reason, by strin
 	return nil
 }
 
-func removalChange(done Removal) (store.Change, error) {
-	body, err := json.Marshal(done)
+// removalChange returns the change that stores removal.
+func removalChange(removal Removal) (store.Change, error) {
+	body, err := json.Marshal(removal)
 	if err != nil {
 		return store.Change{}, fmt.Errorf("write removal: %w", err)
 	}
-	rec := store.Record{NS: removedNS, Key: string(done.AgentID), Body: body, Expires: done.At.Add(removalLife)}
+	rec := store.Record{NS: removedNS, Key: string(removal.AgentID), Body: body, Expires: removal.At.Add(removalLife)}
 	return store.Change{Record: rec, IfRev: store.Any}, nil
 }
 
-// afterWrite drops the cached view of a card and wakes readers of the feed. Callers call it after each write of a card,
-// even if the outcome is unknown.
+// afterWrite drops the cached view of a card and wakes readers of the change feed. It must be called after each attempt
+// to write a card, even if it is unknown whether the write succeeded.
 func (r *Registry) afterWrite(id string) {
 	r.views.drop(id)
 	r.changes.notify()
 }
 
-// audit returns the changes that write a decision of the operator into the audit log.
+// audit returns the changes that write a decision of the operator into the audit log, or nil without an audit log.
 func (r *Registry) audit(at time.Time, subject, choice, note, by string) []store.Change {
 	if r.cfg.Audit == nil {
 		return nil

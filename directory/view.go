@@ -18,31 +18,31 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// cardView is a card with its response headers, built once for each revision. All responses share the header values, so
-// nobody may change them.
+// cardView is a card with its response headers, built once for each revision. All responses share the header slices, so
+// handlers must not change them.
 type cardView struct {
 	rev     store.Rev
 	expires time.Time
-	until   time.Time // when verification changes; zero for never
+	until   time.Time // when verification changes without a write of the card; zero for never
 
 	etag, modified, length []string
 	updated                time.Time // in whole seconds, like Last-Modified
 	header                 []string  // AgentMesh-Verification
 	verification           []byte    // JSON
 
-	body []byte    // nil if it is too large to cache
+	body []byte    // nil if loadView has not read it, or it is too large to cache
 	read time.Time // when body was read from the store
 }
 
 const (
-	maxKeptBody = 8 << 10
-	// maxKeptAge bounds how long a cached body is served without reading the store. A write of this process removes it
-	// at once; a write of another instance on the same store is visible within this time. Caches outside may keep a
-	// card for cardAge.
+	maxKeptBody = 8 << 10 // bytes of a body in the cache
+	// maxKeptAge bounds how long a cached body is served without reading the store. A write by this process removes the
+	// body at once; a write by another instance on the same store is visible within this time. HTTP caches of clients
+	// may keep a card for cardAge.
 	maxKeptAge = 5 * time.Second
 )
 
-// isCurrent reports whether the verification in the view is still right at now.
+// isCurrent reports whether the verification in the view is still correct at now.
 func (v *cardView) isCurrent(now time.Time) bool { return v.until.IsZero() || now.Before(v.until) }
 
 // canServe reports whether the view may be served at now without reading the store.
@@ -51,8 +51,8 @@ func (v *cardView) canServe(now time.Time) bool {
 	return v.body != nil && 0 <= age && age < maxKeptAge && v.isCurrent(now) && (v.expires.IsZero() || now.Before(v.expires))
 }
 
-// viewCache keeps the most recently used views. A view enters only if no card was written since the view was read.
-// Otherwise a slow reader could bring back what a writer has removed.
+// viewCache keeps the most recently used views. It accepts a view only if no card was written since the reader asked
+// for the generation. Otherwise a slow reader could bring back a view that a writer has removed.
 type viewCache struct {
 	byID *lru.Cache[string, *cardView]
 
@@ -68,12 +68,15 @@ func newViewCache(n int) *viewCache {
 	return &viewCache{byID: byID}
 }
 
+// generation returns the number of writes so far. A reader calls it before it reads a card, and hands the result to
+// add.
 func (vs *viewCache) generation() uint64 {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	return vs.gen
 }
 
+// add caches v unless a card was written since generation returned gen.
 func (vs *viewCache) add(id string, v *cardView, gen uint64) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
@@ -82,7 +85,7 @@ func (vs *viewCache) add(id string, v *cardView, gen uint64) {
 	}
 }
 
-// drop removes a card that was written.
+// drop removes the view of a card that was written, and starts a new generation.
 func (vs *viewCache) drop(id string) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
@@ -92,9 +95,9 @@ func (vs *viewCache) drop(id string) {
 
 // loadView returns the view of a live card, with its body.
 func (r *Registry) loadView(ctx context.Context, id wire.AgentID, now time.Time) (*cardView, []byte, error) {
-	known, ok := r.views.byID.Get(string(id))
-	if ok && known.canServe(now) {
-		return known, known.body, nil
+	cached, ok := r.views.byID.Get(string(id))
+	if ok && cached.canServe(now) {
+		return cached, cached.body, nil
 	}
 	gen := r.views.generation()
 	card, err := r.get(ctx, id, now)
@@ -102,8 +105,8 @@ func (r *Registry) loadView(ctx context.Context, id wire.AgentID, now time.Time)
 		return nil, nil, err
 	}
 	var v *cardView
-	if ok && known.rev == card.Rev && known.isCurrent(now) {
-		v = new(*known) // the cached view may be in use
+	if ok && cached.rev == card.Rev && cached.isCurrent(now) {
+		v = new(*cached) // a response may be using the cached view
 	} else if v, err = newView(card, now); err != nil {
 		return nil, nil, err
 	}
@@ -114,7 +117,8 @@ func (r *Registry) loadView(ctx context.Context, id wire.AgentID, now time.Time)
 	return v, card.Body, nil
 }
 
-// view returns the view of card c, which the caller read after generation gen.
+// view returns the view of c, from the cache if possible. gen is the generation before the caller read c. The view may
+// have no body.
 func (r *Registry) view(c store.Card, gen uint64, now time.Time) (*cardView, error) {
 	if v, ok := r.views.byID.Get(c.ID); ok && v.rev == c.Rev && v.isCurrent(now) {
 		return v, nil
@@ -133,7 +137,7 @@ func newView(c store.Card, now time.Time) (*cardView, error) {
 		return nil, err
 	}
 	shown := m.verification(now)
-	beside, err := json.Marshal(shown)
+	encoded, err := json.Marshal(shown)
 	if err != nil {
 		return nil, fmt.Errorf("write verification: %w", err)
 	}
@@ -145,7 +149,7 @@ func newView(c store.Card, now time.Time) (*cardView, error) {
 		length:       []string{strconv.Itoa(len(c.Body))},
 		updated:      c.Updated.UTC().Truncate(time.Second),
 		header:       []string{"key=" + stamp(shown.Key) + "; endpoint=" + stamp(shown.Endpoint) + "; alive=" + stamp(shown.Alive)},
-		verification: beside,
+		verification: encoded,
 	}
 	if end := m.distrustEnd(); now.Before(end) {
 		v.until = end
@@ -153,13 +157,13 @@ func newView(c store.Card, now time.Time) (*cardView, error) {
 	return v, nil
 }
 
-// etag returns a strong validator of a body.
+// etag returns a strong ETag for a body.
 func etag(body []byte) string {
 	sum := sha256.Sum256(body)
 	return `"` + base64.RawURLEncoding.EncodeToString(sum[:15]) + `"`
 }
 
-// stamp formats a time for the header of AM-61; nil is "null".
+// stamp formats a time for the header AgentMesh-Verification (AM-61); nil becomes "null".
 func stamp(t *time.Time) string {
 	if t == nil {
 		return "null"
@@ -179,7 +183,7 @@ func (r *Registry) get(ctx context.Context, id wire.AgentID, now time.Time) (sto
 	return c, err
 }
 
-// Get returns the card of id as it is served. An unknown or expired card is [wire.ErrNoAgent].
+// Get returns the card of id as the directory serves it, or [wire.ErrNoAgent] if no live card has this id.
 func (r *Registry) Get(ctx context.Context, id wire.AgentID) (wire.Value, error) {
 	c, err := r.get(ctx, id, clock())
 	if err != nil {
@@ -199,7 +203,7 @@ func (r *Registry) Record(ctx context.Context, id wire.AgentID) (wire.CardRecord
 	return rec, err
 }
 
-// newRecord returns the public record of a stored card, and its meta.
+// newRecord returns the public record of a stored card, and the meta that the record was built from.
 func newRecord(c store.Card, now time.Time) (wire.CardRecord, meta, error) {
 	tree, err := wire.ParseObject(c.Body)
 	if err != nil {

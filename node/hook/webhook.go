@@ -17,15 +17,16 @@ import (
 // any host is allowed, including loopback.
 type Webhook struct {
 	URL     string
-	Secrets []client.WebhookSecret // each one signs, so that a new secret can be rolled out before the old one is removed
+	Secrets []client.WebhookSecret // all of them sign, so that the owner can add a new secret before removing the old one
 	HTTP    *client.HTTP
 	Logger  *slog.Logger
 }
 
 var _ Handler = Webhook{}
 
-// Handle posts the message until the URL accepts it, under the same webhook-id. An empty answer means that the hook has
-// nothing to say; status 202 means that the reply comes later through the owner API.
+// Handle posts the message, and after a temporary failure posts it again under the same webhook-id, four times at most.
+// An empty answer means that the hook has nothing to say. An empty answer with status 202 means that the reply will
+// come later through the owner API.
 func (h Webhook) Handle(ctx context.Context, c Call) (Answer, error) {
 	body := c.document()
 	_, id := c.event()
@@ -54,9 +55,10 @@ type poster struct {
 	log    *slog.Logger
 }
 
-// pauses are the pauses between attempts. The message is stored meanwhile, and its sender has got a 202.
+// pauses are the waits between attempts. The message is already stored, and its sender already has a 202.
 var pauses = [...]time.Duration{time.Second, 5 * time.Second, 25 * time.Second}
 
+// name returns the host of the URL, for errors and the log.
 func (h poster) name() string {
 	u, err := url.Parse(h.url)
 	if err != nil {
@@ -65,21 +67,21 @@ func (h poster) name() string {
 	return u.Host
 }
 
-// post returns the first 2xx answer.
-func (h poster) post(ctx context.Context, body []byte) (status int, said []byte, err error) {
+// post returns the status and body of the first 2xx answer. Its error is a *[Error].
+func (h poster) post(ctx context.Context, body []byte) (status int, output []byte, err error) {
 	ctx, cancel := boundedContext(ctx)
 	defer cancel()
 	for attempt := 0; ; attempt++ {
-		status, said, err = h.postOnce(ctx, body)
-		again := err != nil && ctx.Err() == nil && !errors.Is(err, client.ErrAnswerTooLarge)
+		status, output, err = h.postOnce(ctx, body)
+		temporary := err != nil && ctx.Err() == nil && !errors.Is(err, client.ErrAnswerTooLarge)
 		if err == nil {
 			if status >= 200 && status < 300 {
-				return status, said, nil
+				return status, output, nil
 			}
 			err = fmt.Errorf("the server answered HTTP %d", status)
-			again = status >= 500 || status == http.StatusTooManyRequests || status == http.StatusRequestTimeout
+			temporary = status >= 500 || status == http.StatusTooManyRequests || status == http.StatusRequestTimeout
 		}
-		if !again || attempt == len(pauses) || !pause(ctx, pauses[attempt]) {
+		if !temporary || attempt == len(pauses) || !pause(ctx, pauses[attempt]) {
 			break
 		}
 		h.log.Info("retry webhook", "hook", h.name(), "attempt", attempt+2, "err", err)
@@ -95,7 +97,8 @@ func (h poster) post(ctx context.Context, body []byte) (status int, said []byte,
 	return 0, nil, newError(Unreachable, h.name(), err)
 }
 
-func (h poster) postOnce(ctx context.Context, body []byte) (status int, said []byte, err error) {
+// postOnce makes one request. An answer with any status is not an error.
+func (h poster) postOnce(ctx context.Context, body []byte) (status int, output []byte, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.url, bytes.NewReader(body))
 	if err != nil {
 		return 0, nil, err
@@ -107,9 +110,9 @@ func (h poster) postOnce(ctx context.Context, body []byte) (status int, said []b
 	if err != nil {
 		return 0, nil, err
 	}
-	said, err = client.ReadAll(resp, maxOutput)
+	output, err = client.ReadAll(resp, maxOutput)
 	if err != nil {
 		return 0, nil, err
 	}
-	return resp.StatusCode, said, nil
+	return resp.StatusCode, output, nil
 }

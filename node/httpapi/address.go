@@ -17,14 +17,15 @@ const (
 	defaultRequests = 120 // a minute
 	maxFaults       = 10  // bad signatures a minute
 	faultPenalty    = 10 * time.Minute
-	maxAddresses    = 1 << 16 // of each kind
+	maxAddresses    = 1 << 16 // that each limit remembers
 
 	faultDelay = time.Second // before the response to an unknown client that made a fault
 	maxDelayed = 256         // responses that are delayed at the same time
 )
 
-// Addresses limits the requests of each client address (AM-43): a stranger is charged by address until a signature is
-// verified. The zero value, the nil pointer and the limits of the local profile allow everything (AM-82).
+// Addresses limits the requests of each client address (AM-43). Until a signature is verified, a stranger's requests
+// count against the stranger's address. The zero value, a nil pointer and the Addresses of the local profile allow
+// everything (AM-82).
 type Addresses struct {
 	exempt   []netip.Prefix
 	requests *rate.Allowance
@@ -48,7 +49,8 @@ func newAddresses(cfg Config) *Addresses {
 	return a
 }
 
-// Allow takes one request from the allowance of an address. If it refuses, wait is how long the address must wait.
+// Allow takes one request from the allowance of an address. If the allowance is used up, or the address has a penalty,
+// ok is false and wait is how long the client must wait.
 func (a *Addresses) Allow(addr netip.Addr) (wait time.Duration, ok bool) {
 	if a.isExempt(addr) {
 		return 0, true
@@ -60,8 +62,8 @@ func (a *Addresses) Allow(addr netip.Addr) (wait time.Duration, ok bool) {
 	return a.requests.Take(addr, now)
 }
 
-// Fault counts a bad signature of the address: after ten within a minute the address is refused for ten minutes. An
-// unknown client is never refused for faults; instead its response is delayed, see [Addresses.Delay].
+// Fault counts a bad signature of a client at addr. After ten within a minute, the address is refused for ten minutes.
+// An unknown client is never refused for faults; its response is delayed instead, see [Addresses.Delay].
 func (a *Addresses) Fault(ctx context.Context, addr netip.Addr) {
 	if a.isExempt(addr) {
 		return
@@ -70,9 +72,9 @@ func (a *Addresses) Fault(ctx context.Context, addr netip.Addr) {
 	a.Delay(ctx, addr)
 }
 
-// Delay waits a second if addr is the address of unknown clients. Several clients share that address, so a fault may
-// only cost its own sender's time. Delay returns when ctx ends, and does not wait if too many responses are delayed
-// already.
+// Delay waits a second if addr is [rate.Unknown]. Many clients share that address, so a fault must cost only the time
+// of the client that made it. Delay returns early if ctx ends, and does not wait if too many responses are already
+// delayed.
 func (a *Addresses) Delay(ctx context.Context, addr netip.Addr) {
 	if addr != rate.Unknown || a.isExempt(addr) {
 		return
@@ -91,13 +93,13 @@ func (a *Addresses) Delay(ctx context.Context, addr netip.Addr) {
 	}
 }
 
-// isExempt reports whether no limit applies to the address. A request without an address came over our own socket, or
-// from a caller in this process.
+// isExempt reports whether no limit applies to the address. A request without an address came over the Unix socket of
+// this process, or from a caller in this process.
 func (a *Addresses) isExempt(addr netip.Addr) bool {
 	return a == nil || a.faults == nil || !addr.IsValid() || isIn(a.exempt, addr)
 }
 
-// Check is Allow for the client of c. It returns a *[wire.Error].
+// Check calls Allow for the client that made the request c. Its error is a *[wire.Error].
 func (a *Addresses) Check(c echo.Context) error {
 	if wait, ok := a.Allow(ClientAddr(c)); !ok {
 		return wire.ErrRateLimited.After(wait)
@@ -105,7 +107,7 @@ func (a *Addresses) Check(c echo.Context) error {
 	return nil
 }
 
-// Sources returns the sources that the request c is charged to (AM-42): none for an unknown or exempt client.
+// Sources returns the sources that the request c is charged to (AM-42), and none for an unknown or exempt client.
 func (a *Addresses) Sources(c echo.Context) []rate.Source {
 	addr := ClientAddr(c)
 	if a.isExempt(addr) {
@@ -114,7 +116,7 @@ func (a *Addresses) Sources(c echo.Context) []rate.Source {
 	return rate.AddrSources(addr)
 }
 
-// Guard applies Check to every request of a route.
+// Guard is middleware that applies Check to every request of a route.
 func (a *Addresses) Guard(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if err := a.Check(c); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// withKeyChain returns card with chain in its metadata, or without a key chain if chain is "".
+// withKeyChain returns card with chain as the key chain in its metadata, or without a key chain if chain is "".
 func withKeyChain(card wire.Value, chain string) wire.Value {
 	meta, _ := card.Get("metadata")
 	if chain == "" {
@@ -22,9 +22,10 @@ func withKeyChain(card wire.Value, chain string) wire.Value {
 	return card.With("metadata", meta.With(wire.MetaKeyChain, wire.Text(chain)))
 }
 
-// chainTo returns the key chain that leads from the key that the node's id is derived from to key, which replaces the
-// current key (AM-2). It returns "" if the id is not derived from a key, or if no available key can vouch. Then
-// directories that do not list the node yet refuse the id, and agents that do not know the node ask their owners.
+// chainTo returns the key chain for a rotation to key (AM-2). The chain starts at the key that the node's id is derived
+// from, and ends at key. It is "" if the id is not derived from a key, or if no available key can vouch for the new
+// key. In the second case, directories that do not list the node yet refuse the id, and agents that do not know the
+// node ask their owners.
 func (r *Registrar) chainTo(key *signing.PrivateKey, now time.Time) string {
 	own := r.identity.Load()
 	id := own.Card.ID
@@ -41,9 +42,10 @@ func (r *Registrar) chainTo(key *signing.PrivateKey, now time.Time) string {
 	return r.chainFromFirst(id, key, now, err)
 }
 
-// chainFromFirst returns a chain of one link, made with the retired key that the id is derived from. It replaces a
-// chain that is full, or one that an earlier version did not write when it rotated the key. why says what is wrong
-// with the old chain.
+// chainFromFirst returns a chain of one link to key, signed with the first key: the retired key that the id is derived
+// from. Callers use it if the old chain is full, or is missing because an earlier version rotated the key without
+// writing a chain. why is what is wrong with the old chain. If there is no usable first key, chainFromFirst logs why
+// and returns "".
 func (r *Registrar) chainFromFirst(id wire.AgentID, key *signing.PrivateKey, now time.Time, why error) string {
 	var first *signing.PrivateKey
 	var err error = fs.ErrNotExist
@@ -65,9 +67,9 @@ func (r *Registrar) chainFromFirst(id wire.AgentID, key *signing.PrivateKey, now
 	return chain
 }
 
-// chainAtStart returns the key chain for the card of a node that starts, or "" if the card needs none or the node has
-// none. stored is the chain that the last rotation stored before it replaced the key. If that rotation was interrupted,
-// the chain has one link too many.
+// chainAtStart returns the key chain for the card of a node that starts, or "" if the card needs none or no chain leads
+// to the node's key. stored is the chain that the last rotation stored. A rotation stores the chain before it replaces
+// the key, so after an interrupted rotation the stored chain has one link too many.
 func (r *Registrar) chainAtStart(stored string, now time.Time) string {
 	own := r.identity.Load()
 	key := own.Key.Public()
@@ -88,7 +90,7 @@ func (r *Registrar) chainAtStart(stored string, now time.Time) string {
 	return r.chainFromFirst(own.Card.ID, own.Key, now, err)
 }
 
-// cutLast returns a key chain without its last link; ok is false if it has only one link.
+// cutLast returns chain without its last link; ok is false if chain has at most one link.
 func cutLast(chain string) (rest string, ok bool) {
 	i := strings.LastIndexByte(chain, ' ')
 	if i < 0 {

@@ -29,6 +29,7 @@ type description struct {
 	routers.Router
 }
 
+// document returns the OpenAPI document, which it parses once.
 var document = sync.OnceValues(func() (description, error) {
 	loader := openapi3.NewLoader()
 	doc, err := loader.LoadFromData(httpapi.OpenAPI())
@@ -38,15 +39,16 @@ var document = sync.OnceValues(func() (description, error) {
 	if err := doc.Validate(loader.Context); err != nil {
 		return description{}, fmt.Errorf("openapi.yaml: %w", err)
 	}
-	for _, kind := range []string{"text/html", "application/yaml", "text/yaml", "application/x-yaml"} { // the module treats these as bytes
+	// Read these kinds as plain bytes.
+	for _, kind := range []string{"text/html", "application/yaml", "text/yaml", "application/x-yaml"} {
 		openapi3filter.RegisterBodyDecoder(kind, openapi3filter.FileBodyDecoder)
 	}
 	router, err := gorillamux.NewRouter(doc)
 	return description{doc, router}, err
 })
 
-// Operations lists the operations that the document has under one of the tags, as "GET /v1/agents/{agent_id}", sorted.
-// The tests of a service compare this list with its routes.
+// Operations returns the sorted operations of the document that have at least one of the tags, in the form
+// "GET /v1/agents/{agent_id}". The tests of a service compare this list with its routes.
 func Operations(t testing.TB, tags ...string) []string {
 	t.Helper()
 	doc, err := document()
@@ -65,11 +67,11 @@ func Operations(t testing.TB, tags ...string) []string {
 	return list
 }
 
-// Check returns h with a check of every response, and of every request that h accepted, against the OpenAPI document. A
-// difference fails the test. For a benchmark Check returns h itself.
+// Check wraps h so that every response, and every request that h accepted, is checked against the OpenAPI document. A
+// difference fails the test. In a benchmark Check returns h itself.
 func Check(t testing.TB, h http.Handler) http.Handler {
 	t.Helper()
-	if _, measured := t.(*testing.B); measured {
+	if _, isBenchmark := t.(*testing.B); isBenchmark {
 		return h
 	}
 	if _, err := document(); err != nil {
@@ -87,19 +89,20 @@ func Check(t testing.TB, h http.Handler) http.Handler {
 	})
 }
 
-// Compare returns how an exchange differs from the document, for tests that talk to a real process. sent and body are
-// the bodies of the request and the response; Compare does not read the body of r.
+// Compare returns an error that describes how a request or its response differs from the document, or nil. It is for
+// tests that talk to a real process. sent is the body of the request, and body that of the response; Compare does not
+// read the body of r.
 func Compare(r *http.Request, sent []byte, status int, header http.Header, body []byte) error {
 	doc, err := document()
 	if err != nil {
 		return err
 	}
 	if header.Get("Content-Encoding") == "gzip" && r.Method != http.MethodHead {
-		packed, err := gzip.NewReader(bytes.NewReader(body))
+		unzipped, err := gzip.NewReader(bytes.NewReader(body))
 		if err != nil {
 			return err
 		}
-		if body, err = io.ReadAll(packed); err != nil {
+		if body, err = io.ReadAll(unzipped); err != nil {
 			return err
 		}
 	}
@@ -136,18 +139,19 @@ func isBodyless(status int) bool {
 	return status == http.StatusNoContent || status == http.StatusNotModified || status == http.StatusSwitchingProtocols
 }
 
-// checkUnknownRoute checks the response to a route or method that is not in the document.
+// checkUnknownRoute checks the response to a request whose route or method is not in the document. missing is the error
+// of the look-up of the route.
 func checkUnknownRoute(missing error, method string, status int, header http.Header, body []byte) error {
 	want := http.StatusNotFound
 	if errors.Is(missing, routers.ErrMethodNotAllowed) {
 		want = http.StatusMethodNotAllowed
 	}
-	// The listener may refuse the host, another origin or an address before it routes the request.
-	before := []int{http.StatusBadRequest, http.StatusForbidden, http.StatusTooManyRequests}
+	// The listener may refuse a request for its host, origin or client address before it looks for a route.
+	early := []int{http.StatusBadRequest, http.StatusForbidden, http.StatusTooManyRequests}
 	switch {
 	case method == http.MethodOptions && status == http.StatusNoContent: // a preflight request
 		return nil
-	case status != want && !slices.Contains(before, status):
+	case status != want && !slices.Contains(early, status):
 		return missing
 	case status == http.StatusMethodNotAllowed && header.Get("Allow") == "":
 		return errors.New("405 without Allow")
@@ -157,7 +161,7 @@ func checkUnknownRoute(missing error, method string, status int, header http.Hea
 	return checkErrorBody(body)
 }
 
-// checkErrorBody returns an error if body is not an error body.
+// checkErrorBody returns an error unless body is an error body: the JSON object that every error response has.
 func checkErrorBody(body []byte) error {
 	var doc struct {
 		Error *struct {
@@ -177,7 +181,7 @@ func checkErrorBody(body []byte) error {
 	return nil
 }
 
-// teeBody copies what the handler reads of a body.
+// teeBody is a request body that copies what the handler reads from it.
 type teeBody struct {
 	io.Reader
 	io.Closer
@@ -187,7 +191,7 @@ type teeBody struct {
 type recorder struct {
 	http.ResponseWriter
 	status int
-	begun  bool
+	begun  bool // the status was sent
 	body   bytes.Buffer
 }
 
@@ -204,7 +208,7 @@ func (r *recorder) Write(p []byte) (int, error) {
 	return r.ResponseWriter.Write(p)
 }
 
-// Hijack is called for a WebSocket. The bytes after it are not HTTP and are not checked.
+// Hijack takes over the connection for a WebSocket. What follows on the connection is not HTTP and is not checked.
 func (r *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	r.begun, r.status = true, http.StatusSwitchingProtocols
 	return http.NewResponseController(r.ResponseWriter).Hijack()

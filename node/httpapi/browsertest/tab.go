@@ -15,16 +15,16 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// patience bounds every wait for the browser, also on a busy machine.
+// patience bounds every wait for the browser. It is long enough for a busy machine.
 const patience = 60 * time.Second
 
-// Tab is a browser tab with its own cookies. At its end it fails the test if a script failed, a policy blocked
-// something, or a dialog opened.
+// Tab is a browser tab with its own cookies. When the test ends, Tab fails the test if a script of the page failed, a
+// browser policy blocked something, or a dialog opened.
 type Tab struct {
 	t   testing.TB
 	ctx context.Context
 
-	scriptless bool
+	scriptless bool // scripts are turned off
 
 	mu       sync.Mutex
 	problems []string
@@ -68,7 +68,7 @@ func NewTab(t testing.TB, browser context.Context) *Tab {
 	return tb
 }
 
-// addProblem records a problem that the browser reported.
+// addProblem records a problem that the browser reported, for the end of the test.
 func (tb *Tab) addProblem(text string) {
 	tb.mu.Lock()
 	defer tb.mu.Unlock()
@@ -92,8 +92,8 @@ func (tb *Tab) Do(actions ...chromedp.Action[chromedp.Void]) {
 	}
 }
 
-// try runs an action and reports whether its node was still there. A script sees a new page before the driver does, so
-// the driver may look for a node of the previous page.
+// try runs an action and reports whether its DOM node still existed. Scripts see a new page before chromedp does, so
+// chromedp may look for a node of the previous page.
 func (tb *Tab) try(action chromedp.Action[chromedp.Void]) bool {
 	tb.t.Helper()
 	ctx, cancel := context.WithTimeout(tb.ctx, patience)
@@ -106,7 +106,7 @@ func (tb *Tab) try(action chromedp.Action[chromedp.Void]) bool {
 	return !isStale
 }
 
-// text returns the text of the page, for messages of tests.
+// text returns the visible text of the page, for failure messages.
 func (tb *Tab) text() string {
 	ctx, cancel := context.WithTimeout(tb.ctx, 5*time.Second)
 	defer cancel()
@@ -170,9 +170,9 @@ func (tb *Tab) Open(url, secret string) {
 	}
 }
 
-// Click clicks the element that selector finds, after it has stopped moving: layout, or an image that is still loading,
-// would move it from under the pointer. Click tries again if the page changed under the pointer all the same, or
-// refused the click because it had just changed.
+// Click clicks the element that selector finds. It first waits until the element stops moving, because layout or a late
+// image could move the element away from the pointer. Click tries again if the page changed under the pointer anyway,
+// or if the owner's page refused the click because its list had just changed.
 func (tb *Tab) Click(selector string) {
 	tb.t.Helper()
 	for end := time.Now().Add(patience); ; {
@@ -185,8 +185,8 @@ func (tb *Tab) Click(selector string) {
 	}
 }
 
-// press clicks the element that selector finds. It reports whether the page took the click or was replaced by another
-// page.
+// press waits until the element that selector finds stands still, and clicks it once. It reports whether the page
+// accepted the click or was replaced by another page.
 func (tb *Tab) press(selector string) bool {
 	tb.t.Helper()
 	place := fmt.Sprintf(`(() => {
@@ -194,18 +194,19 @@ func (tb *Tab) press(selector string) bool {
 		const ready = r && document.readyState === "complete" && [...document.images].every(i => i.complete);
 		return ready ? [r.left, r.top + scrollY, r.width, r.height].join() : "";
 	})()`, selector)
-	for was := ""; ; time.Sleep(50 * time.Millisecond) {
+	for previous := ""; ; time.Sleep(50 * time.Millisecond) {
 		tb.Until(place)
-		is := Eval[string](tb, place)
-		if is == was && is != "" {
+		current := Eval[string](tb, place)
+		if current == previous && current != "" {
 			break
 		}
-		was = is
+		previous = current
 	}
 	if tb.scriptless { // without scripts nothing moves and no click is refused
 		return tb.try(chromedp.Click(selector))
 	}
-	// The owner's page refuses a click in the capture phase, in document.
+	// To refuse a click, the owner's page stops the event in the capture phase at document. A refused click therefore
+	// never reaches this listener on window, which runs in the bubbling phase.
 	if !Eval[bool](tb, fmt.Sprintf(`(() => {
 		const on = (e) => e.target instanceof Element && e.target.closest(%q);
 		window.clickTaken = false;
@@ -220,11 +221,11 @@ func (tb *Tab) press(selector string) bool {
 	ctx, cancel := context.WithTimeout(tb.ctx, patience)
 	defer cancel()
 	refused, err := chromedp.Run(ctx, chromedp.Evaluate[bool](`window.clickTaken === false`))
-	return err != nil || !refused // on the next page clickTaken is undefined
+	return err != nil || !refused // if the next page has loaded, clickTaken is undefined there
 }
 
-// WaitUntilStable waits until the owner's page takes clicks again after a change, and no other change is in flight. The page
-// may fetch its content again when it starts to follow changes.
+// WaitUntilStable waits until the owner's page accepts clicks again after a change, and no further change is in flight.
+// The page may fetch its content again when its event stream connects, so WaitUntilStable waits for the stream first.
 func (tb *Tab) WaitUntilStable() {
 	tb.t.Helper()
 	tb.Until(`!document.body.dataset.events || document.getElementById("stream").textContent === "Live"`)
@@ -237,7 +238,7 @@ func (tb *Tab) WaitUntilStable() {
 	tb.Until(`(window.changeSeen = performance.now())`)
 }
 
-// Live waits until the owner's page follows changes.
+// Live waits until the owner's page has loaded and its event stream is connected.
 func (tb *Tab) Live() {
 	tb.t.Helper()
 	tb.Until(`!window.leaving && document.readyState === "complete" && document.getElementById("stream").textContent === "Live"`)
@@ -249,8 +250,8 @@ func (tb *Tab) Leaves() {
 	tb.Until(`(window.leaving = true)`)
 }
 
-// Submit clicks a button of a form on the owner's page and waits for the next page, as [Tab.Live] does. Before that,
-// the page could miss changes and lose typed text.
+// Submit clicks a form button on the owner's page, then waits until the next page is live (see [Tab.Live]). Until it is
+// live, the next page could miss changes and lose typed text.
 func (tb *Tab) Submit(selector string) {
 	tb.t.Helper()
 	tb.Leaves()
@@ -271,7 +272,7 @@ func (tb *Tab) WithoutScript() {
 	Call(tb, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
 }
 
-// Call sends a command of the browser's protocol to the tab.
+// Call sends a command of the Chrome DevTools Protocol to the tab and returns its result.
 func Call[P, R any](tb *Tab, cmd cdp.Command[P, R], params P) R {
 	tb.t.Helper()
 	ctx, cancel := context.WithTimeout(tb.ctx, patience)
