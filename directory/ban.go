@@ -30,8 +30,8 @@ const (
 	BanNetwork BanKind = "network" // client addresses that may not register
 )
 
-// Ban keeps a party out. Each registration and renewal of a banned party gets [wire.ErrBanned], whatever kind the ban
-// is.
+// Ban keeps a party out. Each registration and renewal of a banned party fails with [wire.ErrBanned], for every kind of
+// ban.
 type Ban struct {
 	Kind   BanKind   `json:"kind"`
 	Value  string    `json:"value"`
@@ -42,7 +42,7 @@ type Ban struct {
 const (
 	banNS        = "bans"
 	maxBans      = 10_000
-	banCacheTime = 10 * time.Second // how long bans are cached: after this a ban of another instance takes effect
+	banCacheTime = 10 * time.Second // how long bans are cached; a ban that another instance set takes effect after this time
 	banPage      = 500
 )
 
@@ -82,7 +82,7 @@ func fingerprint(key *signing.PublicKey) string {
 	return sum
 }
 
-// shortOwner returns the head of a credential's hash, by which an operator sees which cards have one owner.
+// shortOwner returns the start of a credential's hash. It shows an operator which cards have the same owner.
 func shortOwner(owner [32]byte) string { return hex.EncodeToString(owner[:6]) }
 
 // bans caches all bans in memory, because every registration checks them.
@@ -314,7 +314,7 @@ func (r *Registry) parseStoredCard(c store.Card) (wire.Card, error) {
 // noClient is the address of a caller in this process.
 var noClient netip.Addr
 
-// addressKey returns how reports name their sender: by as much of its address as limits distinguish (/64 for IPv6).
+// addressKey returns the name of a sender in reports: as much of its address as limits distinguish (/64 for IPv6).
 func addressKey(client netip.Addr) string {
 	switch {
 	case !client.IsValid():

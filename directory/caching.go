@@ -45,7 +45,7 @@ func respondBody(c echo.Context, data []byte) error {
 // accepts that.
 func respondList(c echo.Context, data []byte) error { return respondCacheable(c, data, listAge) }
 
-// respondCacheable is respondList with a Cache-Control of the caller's choice.
+// respondCacheable does the same as respondList, with a Cache-Control of the caller's choice.
 func respondCacheable(c echo.Context, data []byte, cache string) error {
 	h := c.Response().Header()
 	plain := etag(data)

@@ -10,7 +10,7 @@ import (
 // Limits of messages that pass through (AM-67).
 const (
 	replyWithin      = 25 * time.Second // since the message arrived: handler 20 s < relay 25 s < client 30 s
-	takeWithin       = 3 * time.Second  // otherwise the agent has disconnected between two polls
+	takeWithin       = 3 * time.Second  // after this the agent counts as disconnected between two polls
 	connectedFor     = 3 * time.Second  // an agent counts as connected for this long after a poll
 	maxTransit       = 64               // messages to the agents of one owner that pass through at once
 	transitShare     = 8                // of one sender; all unknown senders share this number
@@ -63,8 +63,8 @@ type waiter struct {
 	stranger bool
 }
 
-// join registers a poll; the caller must call leave on the result. If too many polls wait already, the
-// poll does not wait: it gets only what is stored.
+// join registers a poll; the caller must call leave on the result. If too many polls are already waiting, the new poll
+// does not wait and gets only stored mail.
 func (c *connections) join(owner [32]byte, waits, mailbox bool) *waiter {
 	w := &waiter{c, owner, waits, !mailbox}
 	if !waits {
@@ -145,8 +145,8 @@ func (conn *connection) notify() {
 	conn.wake = make(chan struct{})
 }
 
-// offer queues a message for a connected agent. It reports false if no agent is connected or too many messages pass
-// through already.
+// offer queues a message for a connected agent. It returns false if no agent is connected, or if too many messages are
+// already passing through.
 func (c *connections) offer(owner [32]byte, o *transit, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -208,7 +208,7 @@ func (c *connections) find(owner [32]byte, id string) *transit {
 	return nil
 }
 
-// withdraw ends the wait for a reply, and no reply is accepted after it. It reports false if a reply came before.
+// withdraw ends the wait for a reply; later replies are refused. It returns false if a reply has already come.
 func (c *connections) withdraw(owner [32]byte, o *transit) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -226,8 +226,8 @@ func (c *connections) withdraw(owner [32]byte, o *transit) bool {
 	return true
 }
 
-// reply delivers a reply to the waiting sender. It reports false if no sender waits, because it left or got a reply
-// already.
+// reply delivers a reply to the waiting sender. It returns false if no sender waits for it, because the sender has left
+// or already has a reply.
 func (c *connections) reply(owner [32]byte, id string, a transitReply) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -235,7 +235,7 @@ func (c *connections) reply(owner [32]byte, id string, a transitReply) bool {
 	if conn == nil || conn.transits[id] == nil {
 		return false
 	}
-	conn.transits[id].answer <- a // it holds one, and the offer goes with it
+	conn.transits[id].answer <- a // does not block: the channel has room for one reply, and the transit is deleted with it
 	delete(conn.transits, id)
 	return true
 }

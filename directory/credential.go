@@ -53,8 +53,8 @@ func (r *Registry) checkThrottle(client netip.Addr, now time.Time) error {
 	return nil
 }
 
-// checkThrottleUnlessKnown is checkThrottle for a bearer token that must be the credential of some card. Any address
-// may use the credential of an existing card.
+// checkThrottleUnlessKnown calls checkThrottle unless the bearer token is the credential of some card: even a throttled
+// address may use the credential of an existing card.
 func (r *Registry) checkThrottleUnlessKnown(ctx context.Context, bearer string, client netip.Addr, now time.Time) error {
 	refused := r.checkThrottle(client, now)
 	if refused == nil {
@@ -75,8 +75,8 @@ func (r *Registry) countFailure(ctx context.Context, client netip.Addr, now time
 	}
 }
 
-// getForOwner returns the card of id to its owner. An unknown id is 404 and a wrong credential 403, in this order
-// (AM-51). With revive, an expired card whose id is still reserved is returned too (AM-55); a withdrawn card comes back
+// getForOwner returns the card of id to its owner. It fails with 404 for an unknown id and then with 403 for a wrong
+// credential, in this order (AM-51). With revive, an expired card whose id is still reserved is returned too (AM-55); a withdrawn card comes back
 // only by POST.
 //
 // The credential is compared even if the id is unknown, so that an unknown id takes as long as a foreign one.

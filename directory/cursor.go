@@ -108,7 +108,7 @@ func (r *Registry) openCursor(ctx context.Context, text string, p plan, now time
 	return store.Position{Tier: d.Tier, Seq: d.Seq}, err
 }
 
-// openDoc is openCursor, with the whole content.
+// openDoc does the same as openCursor, but returns the whole content of the cursor.
 func (r *Registry) openDoc(ctx context.Context, text string, p plan, now time.Time) (cursorDoc, error) {
 	key, err := r.cursors.get(ctx, r.recs, now)
 	if err != nil {

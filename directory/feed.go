@@ -124,7 +124,7 @@ func (r *Registry) awaitChanges(ctx context.Context, after uint64, limit int, wa
 			return nil, nil
 		case <-poll.C:
 		case <-changed:
-			changed = nil // closed for good; from now on only the ticker and the timer count
+			changed = nil // this channel stays closed; from now on only the ticker and the timer matter
 		}
 		if lines, err = r.cards.Changes(ctx, after, limit+1); err != nil || len(lines) > 0 {
 			return lines, err

@@ -15,8 +15,8 @@ import (
 )
 
 // HandOver gives a card back to an owner who lost its credential, before registration and reservation end (AM-83). The
-// next registration of the id that proves the card's key takes the card over, whatever its credential. An unknown id is
-// [wire.ErrNoAgent].
+// next registration of the id that proves the card's key takes the card over, whatever its credential. For an unknown
+// id HandOver returns [wire.ErrNoAgent].
 func (r *Registry) HandOver(ctx context.Context, id wire.AgentID, reason, by string) error {
 	if err := checkReason(reason); err != nil {
 		return err

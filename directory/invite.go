@@ -59,7 +59,8 @@ func (r *Registry) Tokens(ctx context.Context, after string, limit int) (tokens 
 	return invitesIn(r.recs).List(ctx, after, limit, clock())
 }
 
-// RevokeToken makes a code invalid. Cards that were registered with it stay. An unknown id is [wire.ErrRoute].
+// RevokeToken makes a code invalid. Cards that were registered with the code stay. For an unknown id it returns
+// [wire.ErrRoute].
 func (r *Registry) RevokeToken(ctx context.Context, id string) error {
 	now := clock()
 	if len(id) != len(tokenID("")) {

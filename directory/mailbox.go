@@ -51,7 +51,7 @@ type storedMail struct {
 	key string
 }
 
-// newMailKey returns a key that sorts after every key before, within the same millisecond too: a message of a
+// newMailKey returns a key that sorts after every earlier key, even within the same millisecond, because a message of a
 // conversation must not overtake an earlier one.
 func (r *Registry) newMailKey(now time.Time) string {
 	for {
@@ -246,8 +246,8 @@ func (r *Registry) deleteMail(ctx context.Context, now time.Time, keys ...string
 	return nil
 }
 
-// Acknowledge removes a message from its mailbox. A repeated call succeeds. An id that the credential did not get is
-// [wire.ErrRoute].
+// Acknowledge removes a message from its mailbox. A repeated call succeeds. For an id that this directory did not give
+// to the credential, Acknowledge returns [wire.ErrRoute].
 func (r *Registry) Acknowledge(ctx context.Context, bearer, relayID string) error {
 	now := clock()
 	key, err := r.openRelayID(ctx, credential.HashOf(bearer), relayID, now)

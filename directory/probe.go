@@ -65,7 +65,7 @@ func (r *Registry) Run(ctx context.Context) {
 		if due.Stop(); !again.IsZero() { // otherwise the next card wakes the loop
 			due.Reset(time.Until(again))
 		}
-		pause(ctx, queuePause) // after new cards too, so that a flood of them is handled together
+		pause(ctx, queuePause) // also after new cards, so that many of them are handled together
 	}
 	close(work)
 	running.Wait()
@@ -109,8 +109,8 @@ func (r *Registry) walkCards(ctx context.Context) {
 	}
 }
 
-// nextProbe returns when the endpoint is to be probed next. It is the zero time, and so at once, if the endpoint was
-// never probed.
+// nextProbe returns when the endpoint is to be probed next. If the endpoint was never probed, it returns the zero time,
+// which means at once.
 func (m meta) nextProbe(id string) time.Time {
 	switch {
 	case m.Probed.IsZero():
@@ -217,7 +217,7 @@ func CheckEndpoint(ctx context.Context, h *client.HTTP, reach client.Reach, card
 	return sameKey(card.PublicKey, tree.GetStr("public_key"))
 }
 
-// saveProbe stores the result of a probe of card, unless the card's key or endpoint has changed since.
+// saveProbe stores the result of a probe of card, unless the key or the endpoint of the card has changed since then.
 func (r *Registry) saveProbe(ctx context.Context, card wire.Card, answered bool) error {
 	for range attempts {
 		now := clock()

@@ -108,7 +108,7 @@ var errUnknownBearer = wire.ErrNoBearer.At("no card in this directory has this t
 // acknowledged.
 //
 // During a call with Wait the agents of the credential are connected: messages for their mailboxes pass through
-// (AM-67). A credential without a card is 401.
+// (AM-67). For a credential without a card, Mail fails with 401.
 func (r *Registry) Mail(ctx context.Context, bearer string, q MailQuery) ([]RelayItem, error) {
 	now := clock()
 	owner := credential.HashOf(bearer)
@@ -214,10 +214,10 @@ func (r *Registry) mailboxes(ctx context.Context, owner [32]byte, box wire.Agent
 	return slices.DeleteFunc(page.Cards, func(c store.Card) bool { return !credential.Hash(c.Owner).Equal(owner) }), nil
 }
 
-// connectionNoted is the least time between two notes of a connection beside a card: each note is a write.
+// connectionNoted is the least time between two records of a connection of the same agent, because each is a write.
 const connectionNoted = 6 * time.Hour
 
-// recordConnection notes that the agents of the mailboxes are connected. This connection is their endpoint proof
+// recordConnection stores that the agents of the mailboxes are connected. This connection is their endpoint proof
 // (AM-66).
 func (r *Registry) recordConnection(ctx context.Context, boxes []store.Card, now time.Time) {
 	for _, c := range boxes {

@@ -147,7 +147,7 @@ func makeReportRoom(all []store.Record, card wire.AgentID, from []rate.Source) (
 	return []store.Change{{Record: store.Record{NS: reportNS, Key: displaced}, IfRev: store.Any, Delete: true}}, nil
 }
 
-// sources returns the sources that the report counts for, none if its client is unknown.
+// sources returns the sources that the report counts against, or none if its client is unknown.
 func (r Report) sources() []rate.Source {
 	if prefix, err := netip.ParsePrefix(r.From); err == nil {
 		return rate.AddrSources(prefix.Addr())
@@ -175,7 +175,7 @@ func (r *Registry) Reports(ctx context.Context, id wire.AgentID, after string, l
 	return list, page.Next, nil
 }
 
-// DismissReport deletes a report that the operator has read. An unknown report is [wire.ErrRoute].
+// DismissReport deletes a report that the operator has read. For an unknown report it returns [wire.ErrRoute].
 func (r *Registry) DismissReport(ctx context.Context, id string) error {
 	now := clock()
 	if len(id) != len(tokenID("")) {

@@ -88,7 +88,7 @@ type Query struct {
 type plan struct {
 	query   store.CardQuery
 	filters [filterSize]byte
-	nothing bool // it cannot match any card
+	nothing bool // the query cannot match any card
 }
 
 // plan validates a query and returns how to run it. The error is a *[wire.Error].

@@ -14,11 +14,11 @@ import (
 
 // Submission is what a client sends with POST or PUT.
 type Submission struct {
-	// Body reads the card. It is called when the order of AM-51 comes to the body; nil is an empty body.
+	// Body reads the card. It is called only after the checks that AM-51 puts before the body; nil is an empty body.
 	Body func() ([]byte, error)
 	// Bearer is the credential.
 	Bearer string
-	// Invite is an invite code beside a credential of the client's own choice. If it is "", the bearer may be the code.
+	// Invite is an invite code for a client that chose its own credential. If it is "", Bearer may be the code.
 	Invite string
 	// Proof and PreviousProof are the headers of AM-62 and AM-60; "" if the request has none.
 	Proof, PreviousProof string
@@ -45,7 +45,7 @@ type candidate struct {
 	mailbox   bool // the endpoint is the agent's mailbox here (AM-66)
 }
 
-// parseCard parses a card under AM-4, AM-5 and AM-12.
+// parseCard parses a card according to AM-4, AM-5 and AM-12.
 func (r *Registry) parseCard(body []byte) (wire.Card, error) {
 	if len(body) > wire.MaxCard {
 		return wire.Card{}, wire.ErrTooLarge

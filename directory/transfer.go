@@ -23,7 +23,7 @@ type CardExport struct {
 	Meta       json.RawMessage `json:"meta"` // proofs and retired keys
 }
 
-// ExportPage is a page of an export. After goes into the next request; it is 0 on the last page.
+// ExportPage is a page of an export. After is the parameter "after" of the next request, or 0 on the last page.
 type ExportPage struct {
 	Cards []CardExport `json:"cards"`
 	After uint64       `json:"after,omitempty"`

@@ -12,9 +12,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Body reads a JSON body of at most max bytes (the first line of the receive table). A larger body is
-// [wire.ErrTooLarge] (413). Another media type, a charset other than UTF-8, or a content encoding is 415. If the
-// request has neither body nor Content-Type, Body returns nil.
+// Body reads a JSON body of at most max bytes (the first line of the receive table). It returns
+// [wire.ErrTooLarge] (413) for a larger body, and a 415 for another media type, a charset other than UTF-8 or a content
+// encoding. If the request has neither body nor Content-Type, Body returns nil.
 func Body(c echo.Context, max int) ([]byte, error) {
 	r := c.Request()
 	if err := checkBodyHeaders(r.Header, r.ContentLength, max); err != nil {

@@ -26,7 +26,7 @@ type clients struct {
 
 	mu      sync.Mutex
 	unknown uint64    // requests of unknown clients
-	last    time.Time // of these requests
+	last    time.Time // of the last such request
 	warned  time.Time
 	probe   clientProbe
 }
@@ -135,7 +135,7 @@ func isIn(list []netip.Prefix, addr netip.Addr) bool {
 	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// noteUnknown counts a request if its client is unknown, and logs that once a day.
+// noteUnknown counts a request if its client is unknown, and logs a warning at most once a day.
 func (s *clients) noteUnknown(r *http.Request, log *slog.Logger) {
 	if s.clientOf(r) != rate.Unknown {
 		return
@@ -161,7 +161,7 @@ func (s *clients) noteUnknown(r *http.Request, log *slog.Logger) {
 
 // ClientStatus reports to the owner whether the clients of a process can be distinguished.
 type ClientStatus struct {
-	// Proxy is whether the X-Forwarded-For of some proxy is trusted.
+	// Proxy reports whether the X-Forwarded-For of some proxy is trusted.
 	Proxy bool `json:"proxy"`
 	// Unknown counts requests of unknown clients since the process started. They share one allowance.
 	Unknown uint64 `json:"unknown"`
@@ -169,7 +169,7 @@ type ClientStatus struct {
 	LastUnknown time.Time `json:"last_unknown,omitzero"`
 }
 
-// Clients returns whether clients can be distinguished; nil in the local profile.
+// Clients returns whether clients can be distinguished, or nil in the local profile.
 func (s *Server) Clients() *ClientStatus {
 	if s.cfg.Local {
 		return nil
@@ -179,8 +179,8 @@ func (s *Server) Clients() *ClientStatus {
 	return &ClientStatus{s.cfg.hasProxy(), s.clients.unknown, s.clients.last}
 }
 
-// ExpectProbe returns a secret. After anyone sends GET /health?probe=SECRET, [Server.ProbeClient] returns the client of that
-// request. Only the last secret is valid, for a minute.
+// ExpectProbe returns a new secret. After someone sends GET /health?probe=SECRET, [Server.ProbeClient] returns the
+// client of that request. Only the newest secret is valid, for a minute.
 func (s *Server) ExpectProbe() string {
 	s.clients.mu.Lock()
 	defer s.clients.mu.Unlock()

@@ -21,7 +21,7 @@ const (
 	// StreamBeat is how long an event stream may be silent before its sender calls [EventStream.Beat].
 	StreamBeat = 20 * time.Second
 
-	streamPatience = 45 * time.Second // with a reader that reads nothing
+	streamPatience = 45 * time.Second // how long a write waits for a reader that reads nothing
 )
 
 // EventStream writes server-sent events to one reader. Every error means that the reader has gone: it closed the

@@ -27,7 +27,7 @@ func publicGate(cfg Config, clients *clients) *gate {
 		if stay {
 			c.Response().Header()[headerStrictTransport] = strictTransport
 		}
-		if cfg.Local { // isInternal is called last because it walks the request's contexts
+		if cfg.Local { // isInternal comes last because it searches the request's contexts
 			if !LoopbackHost(r.Host) && !isInternal(r) {
 				return false, wire.ErrForeignHost
 			}
@@ -41,8 +41,8 @@ func publicGate(cfg Config, clients *clients) *gate {
 	}}
 }
 
-// checkOrigin is cross.Check, which accepts every GET, except that it also refuses an upgrade by GET from another
-// origin: a page of that origin could read and write the channel.
+// checkOrigin calls cross.Check, which accepts every GET. It also refuses a GET from another origin that upgrades the
+// connection, because a page of that origin could then read and write the channel.
 func checkOrigin(cross *http.CrossOriginProtection, r *http.Request) error {
 	if r.Header.Get("Upgrade") == "" {
 		return cross.Check(r)

@@ -19,8 +19,8 @@ import (
 type OwnerConfig struct {
 	// Dir is the data directory, which holds the socket and the token.
 	Dir string
-	// RuntimeDir holds the socket if its path in Dir would be too long ($XDG_RUNTIME_DIR). "" is a new directory below
-	// the system's temporary directory.
+	// RuntimeDir holds the socket if its path in Dir would be too long ($XDG_RUNTIME_DIR). "" means a new directory
+	// below the system's temporary directory.
 	RuntimeDir string
 	// Listen is a loopback address ("127.0.0.1:0") that serves the same routes to clients with the token; "" for none.
 	Listen string
@@ -44,12 +44,12 @@ type Owner struct {
 	socket net.Listener
 	opened chan net.Listener // a TCP listener that was opened while Serve runs
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	tcp   net.Listener
 	token tokenHash
 }
 
-// NewOwner returns an owner's listener without routes of services.
+// NewOwner returns an owner's listener to which services have not added routes yet.
 func NewOwner(cfg OwnerConfig) *Owner {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -202,7 +202,7 @@ func (o *Owner) Open() (net.Addr, error) {
 	return o.tcp.Addr(), nil
 }
 
-// errNotServing means that this is a command without a running serve, which has no listener.
+// errNotServing means that this process is a command that does not serve, and so has no listener.
 var errNotServing = &wire.Error{
 	Code: wire.AgentUnavailable, Status: http.StatusServiceUnavailable,
 	Message: "agentmesh serve is not running; start it on this data directory to open the page",

@@ -81,7 +81,7 @@ type View struct {
 	Topics []string // the topics that cause a new fetch of the live region
 	Self   string   // path and query for the next fetch of this page; "" is those of the request
 	Said   string   // what the previous form did
-	Wrong  string   // what was wrong with the previous form
+	Wrong  string   // the error of the previous form
 	Data   any
 }
 
@@ -237,7 +237,7 @@ func (p *Pages) navigation(ctx context.Context, path string) []navItem {
 }
 
 // Done answers a form that succeeded: it redirects the browser to a page that shows the result. did names one of the
-// texts that the page knows. A free text would let a link put words into the page.
+// texts that the page knows. If it were free text, a link could put any words into the page.
 func Done(c echo.Context, path, did string) error {
 	target := pageURL(path)
 	if did != "" {

@@ -35,8 +35,8 @@ func (o *Owner) mountPages() {
 	o.group.POST("/sign-in", o.signIn)
 }
 
-// isPage reports whether the route of a request is part of the page. path must be the path by which echo routes, so
-// that no variant of a path is judged as one route and served as another.
+// isPage reports whether the route of a request is part of the page. path must be the path by which echo routes.
+// Otherwise a variant of a path could be checked as one route and served as another.
 func isPage(path string) bool { return path == PagePath || strings.HasPrefix(path, PagePath+"/") }
 
 // secretParams are names under which people put secrets into URLs.

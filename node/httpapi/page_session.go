@@ -27,13 +27,13 @@ const SessionsFile = "owner.sessions"
 
 const (
 	sessionLife = 7 * 24 * time.Hour
-	maxSessions = 32 // a new one beyond this ends the oldest
+	maxSessions = 32 // one more ends the oldest session
 	codeLife    = 5 * time.Minute
 	keepExpired = 24 * time.Hour // how long an expired session is stored: the clock may be wrong
 )
 
-// sessions holds the sessions of browsers that have signed in. Of sessions and sign-in codes it stores only the
-// SHA-256.
+// sessions holds the sessions of browsers that have signed in. It keeps sessions and sign-in codes only as SHA-256
+// hashes.
 type sessions struct {
 	path string
 

@@ -95,8 +95,8 @@ func placeSocket(dir, runtimeDir string) (string, error) {
 	return path, atomicfile.Write(pointer, []byte(path+"\n"))
 }
 
-// shortDir makes a directory that only we can enter: below runtimeDir with a name derived from dir. Without runtimeDir
-// it makes a new directory with a random name, because anybody could create a predictable one first.
+// shortDir makes a directory that only our user can enter: below runtimeDir with a name derived from dir. Without
+// runtimeDir it makes a new directory with a random name, because anybody could create a predictable one first.
 func shortDir(dir, runtimeDir string) (string, error) {
 	if runtimeDir == "" {
 		return os.MkdirTemp("", "agentmesh-")

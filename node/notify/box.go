@@ -138,7 +138,7 @@ func (b *Box) isForTarget(kind string) bool {
 func (b *Box) OnCommit(changes []store.Change) {
 	for _, c := range changes {
 		if c.Record.NS != Namespace || c.Delete || c.IfRev != store.Absent && c.IfRev != store.Any {
-			continue // not a notice, or only the removal of its todo mark
+			continue // not a notice, or only the removal of a todo mark
 		}
 		n, err := decode(c.Record.Body)
 		if err != nil {

@@ -61,8 +61,8 @@ type pendingNotice struct {
 	rec store.Record
 }
 
-// clearMark returns the change that removes its todo mark. The change fails if the notice has changed since it was
-// read.
+// clearMark returns the change that removes the todo mark of the notice. The change fails if the notice has changed
+// since it was read.
 func (w pendingNotice) clearMark() store.Change {
 	rec := w.rec
 	rec.Terms = nil

@@ -52,8 +52,8 @@ func (r *Registrar) setID(id nodeID) error {
 	return r.setIdentity(old.Key, withKeyChain(card, r.chainAtStart(id.KeyChain, time.Now())))
 }
 
-// setIdentity makes key and tree the node's key and card. The configured card passed all checks already, so this allows
-// every host.
+// setIdentity makes key and tree the node's key and card. The configured card has already passed all checks, so
+// setIdentity allows every host.
 func (r *Registrar) setIdentity(key *signing.PrivateKey, tree wire.Value) error {
 	card, err := wire.ParseCard(tree, wire.CardRules{AllowHTTP: func(string) bool { return true }})
 	if err != nil {
@@ -63,9 +63,9 @@ func (r *Registrar) setIdentity(key *signing.PrivateKey, tree wire.Value) error 
 	return nil
 }
 
-// RotateKey gives the node a new signing key. It sends each directory proofs by both keys, so that peers accept the
-// new one (AM-60). The agent id stays. A directory that has not followed yet needs the old key, which is never stored
-// in the database.
+// RotateKey gives the node a new signing key. It sends each directory proofs by both keys, so that peers accept the new
+// one (AM-60). The agent id stays the same. A directory that has not followed the rotation yet needs a proof by the old
+// key, which is never stored in the database.
 func (r *Registrar) RotateKey(ctx context.Context) ([]owner.Listing, error) {
 	if r.cfg.SaveKey == nil {
 		return nil, owner.Fault(http.StatusConflict, "this node cannot store a new key", "")

@@ -44,8 +44,8 @@ func (r *Registrar) chainTo(key *signing.PrivateKey, now time.Time) string {
 
 // chainFromFirst returns a chain of one link to key, signed with the first key: the retired key that the id is derived
 // from. Callers use it if the old chain is full, or is missing because an earlier version rotated the key without
-// writing a chain. why is what is wrong with the old chain. If there is no usable first key, chainFromFirst logs why
-// and returns "".
+// writing a chain. why is what is wrong with the old chain. If the first key is missing or does not match the id,
+// chainFromFirst logs both reasons and returns "".
 func (r *Registrar) chainFromFirst(id wire.AgentID, key *signing.PrivateKey, now time.Time, why error) string {
 	var first *signing.PrivateKey
 	var err error = fs.ErrNotExist

@@ -37,8 +37,8 @@ func (r *Registrar) Listings() []owner.Listing {
 	return list
 }
 
-// Register registers the node in one configured directory, or in all if directory is empty, and renews its card if it
-// is registered already. It also ends an earlier withdrawal. The listings report failures.
+// Register registers the node in one configured directory, or in all if directory is empty. If the node is already
+// registered there, Register renews its card. It also ends an earlier withdrawal. The listings report failures.
 func (r *Registrar) Register(ctx context.Context, directory string) ([]owner.Listing, error) {
 	return r.registerIn(ctx, directory, visitAndRenew)
 }

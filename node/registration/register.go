@@ -10,9 +10,9 @@ import (
 )
 
 // register registers the card in a directory. If the directory assigns another id, the node adopts it, provided that
-// nobody knows the node by its current id yet, or that the owner asked for it. A node has only one agent id, because it
-// signs with it (AM-57). In any other case it withdraws the registration: messages to the assigned id would be refused,
-// and recipients would not find our messages under it.
+// nobody knows the node by its current id yet, or that the owner asked for it. A node has only one agent id, because
+// that id is in every message that it signs (AM-57). In any other case the node withdraws the registration: messages to
+// the assigned id would be refused, and recipients would not find our messages under it.
 func (r *Registrar) register(ctx context.Context, p *registration, s *registrationState, how visitMode) error {
 	id := r.identity.Load()
 	credential := r.Credential(p.dir)
@@ -73,7 +73,7 @@ func (r *Registrar) withdrawOldID(ctx context.Context, p *registration, s *regis
 	return nil
 }
 
-// scheduleOthers makes Run visit every directory except here soon.
+// scheduleOthers makes Run soon visit every directory except here.
 func (r *Registrar) scheduleOthers(here *registration) {
 	r.mu.Lock()
 	for _, p := range r.registrations {

@@ -62,7 +62,7 @@ type Registrar struct {
 	work    sync.Mutex                     // held during calls to directories; guards retired
 	retired map[string]*signing.PrivateKey // earlier keys, by fingerprint
 
-	mu            sync.Mutex // guards the contents of places, and moved
+	mu            sync.Mutex // guards the contents of registrations, and changed
 	registrations []*registration
 	changed       chan struct{} // closed and replaced when the state of a registration is stored
 
@@ -161,7 +161,8 @@ func (r *Registrar) storeRecord(ctx context.Context, key string, body []byte, no
 	return r.cfg.Store.Records().Apply(ctx, []store.Change{{Record: store.Record{NS: namespace, Key: key, Body: body}, IfRev: store.Any}}, now)
 }
 
-// restoreCredential reads the secret from which bearers are derived. If the store has no secret yet, it makes and stores one.
+// restoreCredential reads the secret from which bearers are derived. If the store has no secret yet, it makes and
+// stores one.
 func (r *Registrar) restoreCredential(ctx context.Context, now time.Time) error {
 	if r.cfg.Credential != "" {
 		return nil

@@ -208,7 +208,8 @@ func (r *recorder) Write(p []byte) (int, error) {
 	return r.ResponseWriter.Write(p)
 }
 
-// Hijack takes over the connection for a WebSocket. What follows on the connection is not HTTP and is not checked.
+// Hijack takes over the connection for a WebSocket. The bytes that follow on the connection are not HTTP, and are not
+// checked.
 func (r *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	r.begun, r.status = true, http.StatusSwitchingProtocols
 	return http.NewResponseController(r.ResponseWriter).Hijack()

@@ -19,7 +19,7 @@ type Exchange struct {
 	Name         string
 	Method, Path string
 	Header       http.Header
-	Body         []byte // as sent, byte for byte
+	Body         []byte // exactly as it was sent
 	Status       int
 	Answer       []byte
 }
