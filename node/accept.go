@@ -114,8 +114,8 @@ func (n *Node) answerRunning(ctx context.Context, in bridge.Inbound, cause error
 	return bridge.Outcome{}, wire.ErrUnavailable.Because(cause)
 }
 
-// storedAnswer returns the stored answer to a repeat, or an error if the owner deleted the conversation with the
-// answer.
+// storedAnswer returns the stored answer to a repeat, or wire.ErrConversationClosed if the owner deleted the
+// conversation.
 func storedAnswer(rec store.Replay) (bridge.Outcome, error) {
 	if rec.Status == 0 {
 		return bridge.Outcome{}, wire.ErrConversationClosed
@@ -250,7 +250,7 @@ func (a *acceptance) checkAccess(ctx context.Context) (err error) {
 		a.verdict, expected = acl.Admitted, true
 	}
 	a.stranger = !a.standing.Known() && !expected
-	if a.in.Unproven != nil && err == nil { // the key may not belong to the id that the owner allowed (AM-2)
+	if a.in.Unproven != nil && err == nil { // nothing proves that the key belongs to the id (AM-2)
 		a.verdict, a.stranger = acl.HoldSender, true
 	}
 	return err
@@ -336,8 +336,8 @@ func (a *acceptance) acceptClose(ctx context.Context) (bridge.Outcome, error) {
 	return a.answer(ctx, http.StatusOK, echo)
 }
 
-// toInbox implements line 16 for a message that no hook handles: the owner or the owner's agent
-// reads it later (AM-71, AM-74).
+// toInbox implements line 16 for a message that no hook handles: the owner or the owner's agent reads it
+// later (AM-71, AM-74).
 func (a *acceptance) toInbox(ctx context.Context) (bridge.Outcome, error) {
 	item := a.newItem(ItemNew)
 	a.unit.Add(item.change())

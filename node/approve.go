@@ -196,8 +196,9 @@ func (v *heldDecision) releaseToInbox(ctx context.Context) error {
 	return acceptCounts(ctx, v.unit, v.item, "") // after the reply, because this may close the conversation
 }
 
-// refuse tells the sender about the refusal and ends the conversation with its other questions. If the question was
-// about the sender, refuse also stores a rule that rejects the sender (AM-35).
+// refuse tells the sender about the refusal and ends the conversation with its other questions (AM-35). For the first
+// message it also stores a rule: one that blocks the sender if the owner chose that, or else one that rejects the
+// sender if the question was about the sender.
 func (v *heldDecision) refuse(ctx context.Context) error {
 	switch {
 	case !v.isFirst():

@@ -40,9 +40,9 @@ func (n *Node) conclude(ctx context.Context, u *conversations.Unit, before conve
 	return err
 }
 
-// acceptCounts records that an accept counts once a message was received and answered. The message may be the accept
-// itself, or the answer to an accept of ours. own is the id of the reply that left on the connection, or "" if none
-// did; that reply may be an accept too.
+// acceptCounts records that an accept counts, if the received message of item makes one count. The message may be the
+// peer's accept, which counts when it is answered, or the answer to an accept of ours. own is the id of our reply that
+// left on the connection, which may be an accept too, or "".
 func acceptCounts(ctx context.Context, u *conversations.Unit, item Item, own wire.MessageID) error {
 	accept := item.MessageID
 	switch a := u.Conversation().Accept; {
@@ -58,7 +58,8 @@ func acceptCounts(ctx context.Context, u *conversations.Unit, item Item, own wir
 	return u.Record(ctx, conversations.Event{Kind: conversations.AcceptCounts, At: u.Now, ID: accept, Name: item.PeerName})
 }
 
-// agreedText returns the title, and a line with time and place. The peer wrote them; [notify.Box] cleans them.
+// agreedText returns the title of an agreed event, and a line with its time and place. The peer may have written these
+// texts; [notify.Box] cleans them.
 func agreedText(a conversations.Agreement, name string) (title, text string) {
 	title = a.Title
 	if title == "" {

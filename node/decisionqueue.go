@@ -12,16 +12,16 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// The pauses before a queued message is tried again, after the store or the hooks had no room.
+// The shortest and the longest pause before a queued message is tried again, if the store failed or no hook was free.
 const (
 	firstQueuePause = time.Second
 	maxQueuePause   = 10 * time.Minute
 )
 
-// resolveQueue carries out a decision about the messages that wait behind the first one, in their order. running
-// closes when the hook that handles the message before them is done; nil if no hook does. Once a hook is running,
-// resolveQueue returns and continues in the background. The decision is stored in the ended questions, so after a
-// crash the next start continues.
+// resolveQueue carries out a decision about the messages that wait behind the first one, in their order. running is
+// closed when the hook that handles the message before them is done; it is nil if no hook does. If resolveQueue must
+// wait, for a hook or after an error, it continues in the background. The decision is stored in the ended questions, so
+// after a crash the next start continues.
 func (n *Node) resolveQueue(ctx context.Context, tail []acl.Ask, running <-chan struct{}) {
 	tail, running = n.resolveReady(ctx, tail, running)
 	if len(tail) == 0 {
@@ -65,7 +65,8 @@ func (n *Node) resolveReady(ctx context.Context, tail []acl.Ask, running <-chan 
 	return tail, running
 }
 
-// resolveQueuedAsk carries out the decision about one message, unless that is done. After an error, try again.
+// resolveQueuedAsk carries out the decision about one message, unless that was done before. After an error, the caller
+// must try again.
 func (n *Node) resolveQueuedAsk(ctx context.Context, ask acl.Ask) (running <-chan struct{}, err error) {
 	v, err := n.newHeldDecision(ask, acl.Decision{Choice: ask.Choice, By: ask.By})
 	if err != nil {
@@ -90,8 +91,8 @@ func (n *Node) resolveQueuedAsk(ctx context.Context, ask acl.Ask) (running <-cha
 	return v.running, err
 }
 
-// dropQueuedItem settles a message that can no longer be released as decided. If its conversation has ended, the owner
-// still gets the approved message. If its sender has been refused since, the message stays out.
+// dropQueuedItem settles a message that can no longer be released as decided. If the conversation has ended,
+// the owner still gets the approved message. If the sender was refused meanwhile, the message is not let in.
 func (n *Node) dropQueuedItem(ctx context.Context, item Item, refusal *wire.Error) error {
 	item.State = ItemRejected
 	if errors.Is(refusal, wire.ErrConversationClosed) {
@@ -101,7 +102,8 @@ func (n *Node) dropQueuedItem(ctx context.Context, item Item, refusal *wire.Erro
 	return n.storeItem(ctx, item, nil)
 }
 
-// findUnfinishedDecisions lists the decisions that earlier processes left unfinished between their first message and their last.
+// findUnfinishedDecisions lists the decisions that earlier processes carried out for their first message, but not for
+// all messages behind it.
 func (n *Node) findUnfinishedDecisions(ctx context.Context) error {
 	behind := make(map[string][]acl.Ask) // by the id of the question that was decided
 	for after := ""; ; {

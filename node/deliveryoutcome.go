@@ -33,7 +33,7 @@ type deliveryOutcome struct {
 // ended. If the unit cannot be stored, the entry stays in flight, and endEntry returns when the node must send the
 // message again; the peer recognizes the repeat by the message id.
 func (n *Node) endEntry(ctx context.Context, e OutboxEntry, fill func(context.Context, *deliveryOutcome) error) time.Time {
-	ctx = context.WithoutCancel(ctx) // the peer has the message: store the outcome even if the node stops
+	ctx = context.WithoutCancel(ctx) // the attempt is over: store its outcome even if the node stops
 	err := n.book.Do(ctx, e.key(), func(u *conversations.Unit) error {
 		o := &deliveryOutcome{n: n, entry: e, unit: u}
 		o.entry.InFlight, o.entry.Due, o.entry.Attempts = false, time.Time{}, e.Attempts+1

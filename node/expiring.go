@@ -17,7 +17,7 @@ const (
 	warnAtMost  = 24 * time.Hour     // see warnBefore
 )
 
-// warnBefore returns how long before a question expires the owner is warned: a seventh of its lifetime, at most a day.
+// warnBefore returns how long before a question expires the owner is warned: a seventh of HoldFor, at most a day.
 func (n *Node) warnBefore() time.Duration { return min(warnAtMost, n.cfg.HoldFor/7) }
 
 // warnOfExpiry warns the owner about questions and directory listings that will soon expire: once about each question,

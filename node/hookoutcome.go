@@ -19,7 +19,7 @@ import (
 // hookOutcome builds the unit that stores the outcome of a hook. An earlier unit accepted the message.
 type hookOutcome struct {
 	run       *run
-	viaOutbox bool // the sender does not wait any more: the reply leaves through the outbox
+	viaOutbox bool // nobody waits on the connection: the reply leaves through the outbox
 	answer    hook.Answer
 	err       error // why the hook failed; nil if it answered
 

@@ -52,7 +52,7 @@ func (n *Node) restore(ctx context.Context) error {
 	return n.registrar.Restore(ctx, now)
 }
 
-// SetPause closes or opens line 5 for every message, durably (AM-86). by names the door that the owner used.
+// SetPause closes or opens line 5 for every message, durably (AM-86). by names what the owner used, such as the page.
 func (n *Node) SetPause(ctx context.Context, paused bool, by string) error {
 	body, err := json.Marshal(paused)
 	if err != nil {
@@ -78,7 +78,7 @@ func (n *Node) saveState(ctx context.Context, key string, body []byte, now time.
 	return n.store.Records().Apply(ctx, append(more, change), now)
 }
 
-// saveMeter stores how much of the limits is used, unless that has not changed: an idle node writes nothing.
+// saveMeter stores how much of the limits is used, if the amount has changed. So an idle node writes nothing.
 func (n *Node) saveMeter(ctx context.Context, now time.Time) error {
 	spent := n.meter.Snapshot(now)
 	if bytes.Equal(spent, n.savedMeter) {
@@ -156,8 +156,8 @@ func (n *Node) settleExpiredItems(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// settleExpiredItem settles an item whose question has expired. If the owner had let the message in, and only its
-// answer or another run waited, the item fails and stays for the owner to answer.
+// settleExpiredItem settles an item whose question has expired. If the question was not about the message itself, but
+// about its answer or about another run, the item fails, and the owner can still answer it.
 func (n *Node) settleExpiredItem(ctx context.Context, item Item, now time.Time) error {
 	ask, err := n.asks.Get(ctx, item.Ask, now)
 	switch {
@@ -185,7 +185,8 @@ func (n *Node) settleExpiredItem(ctx context.Context, item Item, now time.Time) 
 	return err
 }
 
-// endHold settles an item whose question was displaced before it expired. The conversation no longer stays open for it.
+// endHold settles an item whose question was displaced before it expired. The question no longer keeps the conversation
+// open.
 func (n *Node) endHold(ctx context.Context, item Item, ask acl.Ask, now time.Time) error {
 	return n.book.Try(ctx, item.key(), now, func(u *conversations.Unit) error {
 		u.Add(item.change())
@@ -223,7 +224,7 @@ func (n *Node) trim(ctx context.Context, now time.Time) error {
 }
 
 // deleteConversation removes a conversation with its inbox items, its ended outbox entries and its questions. Outbox
-// entries that still wait are delivered all the same.
+// entries that still wait are delivered nevertheless.
 func (n *Node) deleteConversation(ctx context.Context, key store.ConvKey) error {
 	return n.book.Do(ctx, key, func(u *conversations.Unit) error {
 		u.Delete()

@@ -18,8 +18,8 @@ import (
 // maxOutgoingAsks is the maximum number of our messages that may wait for the owner.
 const maxOutgoingAsks = 200
 
-// outgoingAsk is the body of an askOutgoing question: the message exactly as it would be
-// sent, and its recipient.
+// outgoingAsk is the body of an askOutgoing question: the message exactly as it would be sent, and its
+// recipient.
 type outgoingAsk struct {
 	Outgoing
 	Recipient recipientInfo `json:"recipient"`
@@ -107,8 +107,8 @@ func (n *Node) openOutgoingAsk(ctx context.Context, u *conversations.Unit, out O
 // outgoingResolver carries out the owner's decisions about messages of ours.
 type outgoingResolver struct{ n *Node }
 
-// Resolve sends or drops the message. Before Resolve sends, it checks the block list, the allowlist and
-// the recipient's key again.
+// Resolve sends or drops the message. Before it sends, it checks the block list, the allowlist and the recipient's key
+// again.
 func (r outgoingResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) error {
 	var body outgoingAsk
 	if err := json.Unmarshal(ask.Body, &body); err != nil {

@@ -16,7 +16,7 @@ import (
 // RuleUnproven is the rule of a question about an agent whose id is not derived from its key (AM-2).
 const RuleUnproven = owner.RuleUnproven
 
-// ErrOtherKey means that the owner was shown another key than the one accepted for the agent since.
+// ErrOtherKey means that another key of the agent was accepted after the owner was asked about this one.
 var ErrOtherKey = &wire.Error{
 	Code: wire.InvalidSignature, Status: http.StatusConflict, Message: "another key of this agent was accepted meanwhile; reject this",
 }
