@@ -15,7 +15,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi"
 )
 
-// isCached reports whether the client has a current copy: one with an entity tag in tags, or one made since updated.
+// isCached reports whether the client has a current copy: a copy with one of the tags or, if the client sent no entity
+// tag, a copy that is not older than updated.
 func isCached(req *http.Request, updated time.Time, tags ...string) bool {
 	if match := req.Header.Get("If-None-Match"); match != "" {
 		for tag := range strings.SplitSeq(match, ",") {
@@ -41,8 +42,8 @@ func respondBody(c echo.Context, data []byte) error {
 	return httpapi.Raw(c, http.StatusOK, data)
 }
 
-// respondList answers with JSON that may be cached briefly. It has its own entity tag and is compressed if the client
-// accepts that.
+// respondList answers with JSON that caches may keep briefly. The response has an entity tag of its own, and is
+// compressed if the client accepts that.
 func respondList(c echo.Context, data []byte) error { return respondCacheable(c, data, listAge) }
 
 // respondCacheable does the same as respondList, with a Cache-Control of the caller's choice.

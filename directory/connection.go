@@ -10,10 +10,10 @@ import (
 // Limits of messages that pass through (AM-67).
 const (
 	replyWithin      = 25 * time.Second // since the message arrived: handler 20 s < relay 25 s < client 30 s
-	takeWithin       = 3 * time.Second  // after this the agent counts as disconnected between two polls
+	takeWithin       = 3 * time.Second  // for a poll to fetch the message; after this the agent counts as disconnected
 	connectedFor     = 3 * time.Second  // an agent counts as connected for this long after a poll
 	maxTransit       = 64               // messages to the agents of one owner that pass through at once
-	transitShare     = 8                // of one sender; all unknown senders share this number
+	transitShare     = 8                // of these from one sender; all unknown senders together count as one
 	maxConnections   = 1 << 16          // credentials that are tracked as connected
 	maxStrangerPolls = 512              // waiting polls whose credential has no mailbox: anybody can have a credential
 )

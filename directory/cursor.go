@@ -92,7 +92,7 @@ func filterHash(all, prefixes, whole []string, prefix string) (sum [filterSize]b
 	return sum
 }
 
-// cursor returns a cursor to the position pos, behind the card last.
+// cursor returns a cursor to the position pos, which follows the card with the id last.
 func (r *Registry) cursor(ctx context.Context, last string, pos store.Position, p plan, now time.Time) (string, error) {
 	key, err := r.cursors.get(ctx, r.recs, now)
 	if err != nil {

@@ -117,7 +117,7 @@ func (r *Registry) getAgent(c echo.Context) error {
 	return respondBody(c, card)
 }
 
-// maxAge returns the Cache-Control of a card. A cached copy ends with the card.
+// maxAge returns the Cache-Control of a card. No cached copy outlives the card.
 func maxAge(expires, now time.Time) []string {
 	left := expires.Sub(now)
 	if expires.IsZero() || left >= cardAge {

@@ -37,13 +37,13 @@ type NewToken struct {
 	Uses    int       `json:"uses,omitempty"`      // number of registrations, 1 to 1000; 0 is 1
 }
 
-// IssuedToken is the response to a NewToken. It is the only place that shows the code.
+// IssuedToken is the response to a NewToken. Only this response contains the code.
 type IssuedToken struct {
 	Token
 	Code string `json:"code"`
 }
 
-// TokenList is a page of invite codes; Next goes into the parameter after of the next request.
+// TokenList is a page of invite codes. Next is the parameter "after" of the request for the next page.
 type TokenList struct {
 	Tokens []Token `json:"tokens"`
 	Next   string  `json:"next,omitempty"`

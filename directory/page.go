@@ -150,7 +150,7 @@ func dropInvisible(s string) string {
 	}, s)
 }
 
-// dropUnprintable drops the names that a form field cannot suggest.
+// dropUnprintable drops names with invisible characters, because a form field cannot show these in its suggestions.
 func dropUnprintable(list []NameCount) []NameCount {
 	return slices.DeleteFunc(list, func(t NameCount) bool { return dropInvisible(t.Name) != t.Name })
 }

@@ -10,14 +10,14 @@ const (
 	hostPause    = time.Minute // between two probes of one host (AM-63)
 	maxQueue     = 10_000      // cards in the queue
 	maxHostQueue = 100         // queued cards of one host; the next walk finds the others
-	maxHosts     = 1 << 16     // hosts whose pause is remembered; no other host is probed
+	maxHosts     = 1 << 16     // hosts whose pause is remembered; while there are so many, no other host is probed
 )
 
 // probeTarget is a card whose endpoint is to be probed.
 type probeTarget struct{ id, host string }
 
-// probeQueue decides when each endpoint is probed. It lets through one card of a host per minute, however many cards
-// name that host, so that nobody can make the directory attack a host (AM-63). It is safe for concurrent use.
+// probeQueue decides when each endpoint is probed. It allows one probe of a host per minute, however many cards name
+// that host, so that nobody can make the directory attack a host (AM-63). It is safe for concurrent use.
 type probeQueue struct {
 	mu     sync.Mutex
 	line   []probeTarget

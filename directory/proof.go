@@ -111,8 +111,8 @@ func (m *meta) setProof(p validProof, now time.Time) {
 	}
 }
 
-// nextMeta returns the meta of a card that replaces held (AM-60). A new key must prove itself. With a proof by the old
-// key too, the change is a rotation, otherwise a replacement.
+// nextMeta returns the meta of a card that replaces held (AM-60). A new key needs a key proof. If the old key proves
+// the change too, the change is a rotation, otherwise a replacement.
 func (r *Registry) nextMeta(held store.Card, s Submission, c candidate, p validProof, now time.Time) (meta, error) {
 	m, err := parseMeta(held)
 	if err != nil {
@@ -128,7 +128,7 @@ func (r *Registry) nextMeta(held store.Card, s Submission, c candidate, p validP
 	m.Derived, m.HandedOver = c.hasDerivedID(now), false
 	if old, err := r.keys.Parse(before); err == nil && old.Kind() == c.key.Kind() && bytes.Equal(old.Canonical(), c.key.Canonical()) {
 		if p.header != "" || !bytes.Equal(held.Body, c.served) {
-			m.setProof(p, now) // an old proof does not cover another text
+			m.setProof(p, now) // the old proof does not cover the changed card
 		}
 		return m, nil
 	}
@@ -143,7 +143,7 @@ func (r *Registry) nextMeta(held store.Card, s Submission, c candidate, p validP
 	m.Retired = append(m.Retired, retired)
 	m.Retired = m.Retired[max(0, len(m.Retired)-maxRetired):]
 	m.Current = wire.KeyChange{Since: now}
-	m.forgetEndpoint() // the proof was for the other key
+	m.forgetEndpoint() // the proof was for a card with the old key
 	m.setProof(p, now)
 	if s.PreviousProof == "" {
 		m.Replaced = now

@@ -175,19 +175,19 @@ func (r *Registry) page(ctx context.Context, q Query, now time.Time) (page, erro
 	found, err := r.cards.List(ctx, p.query)
 	if fit := countFitting(found.Cards); fit < len(found.Cards) {
 		p.query.Limit = fit
-		found, err = r.cards.List(ctx, p.query) // for the position after the shorter page
+		found, err = r.cards.List(ctx, p.query) // again, for the position after the shorter page
 	}
 	if err != nil {
 		return page{}, fmt.Errorf("search: %w", err)
 	}
-	done := page{cards: found.Cards}
+	result := page{cards: found.Cards}
 	if found.Next != nil && len(found.Cards) > 0 {
-		done.cursor, err = r.cursor(ctx, found.Cards[len(found.Cards)-1].ID, *found.Next, p, now)
+		result.cursor, err = r.cursor(ctx, found.Cards[len(found.Cards)-1].ID, *found.Next, p, now)
 	}
-	return done, err
+	return result, err
 }
 
-// countFitting returns how many of the first cards fit on one page, at least one.
+// countFitting returns how many cards from the start of the list fit on one page; it is at least one.
 func countFitting(cards []store.Card) int {
 	size := 0
 	for i := range cards {

@@ -117,8 +117,8 @@ func (r *Registry) loadView(ctx context.Context, id wire.AgentID, now time.Time)
 	return v, card.Body, nil
 }
 
-// view returns the view of c, from the cache if possible. gen is the generation before the caller read c. The view may
-// have no body.
+// view returns the view of c, from the cache if possible. gen is the generation from before the caller read c. The
+// view may have no body.
 func (r *Registry) view(c store.Card, gen uint64, now time.Time) (*cardView, error) {
 	if v, ok := r.views.byID.Get(c.ID); ok && v.rev == c.Rev && v.isCurrent(now) {
 		return v, nil

@@ -24,9 +24,9 @@ type Webhook struct {
 
 var _ Handler = Webhook{}
 
-// Handle posts the message, and after a temporary failure posts it again under the same webhook-id, four times at most.
-// An empty answer means that the hook has nothing to say. An empty answer with status 202 means that the reply will
-// come later through the owner API.
+// Handle posts the message. After a temporary failure it posts the message again under the same webhook-id, and gives
+// up after four attempts. An empty answer means that the hook has nothing to say. An empty answer with status 202 means
+// that the reply will come later through the owner API.
 func (h Webhook) Handle(ctx context.Context, c Call) (Answer, error) {
 	body := c.document()
 	_, id := c.event()

@@ -15,8 +15,8 @@ const (
 )
 
 // limitConns bounds the connections of l: all of them, per address, and per network, so that one network cannot use up
-// all connections (AM-76). A connection above a limit is closed at once, because waiting would fill the backlog with an
-// attacker's connections.
+// all connections (AM-76). A connection above a limit is closed at once, because waiting would fill the queue
+// of the listening socket with an attacker's connections.
 func limitConns(l net.Listener, cfg Config, counts *connCounts) net.Listener {
 	c := &conns{
 		Listener: l,

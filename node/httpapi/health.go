@@ -66,7 +66,7 @@ func (s *Server) WellKnown(doc func() wire.WellKnown) {
 }
 
 func (h *health) mount(e *echo.Echo, clients *clients) {
-	// A process that answers is alive: if a part fails, /health is still 200, and /readyz is not.
+	// A process that answers is alive. If a part of it fails, /health still answers 200, but /readyz does not.
 	e.Match([]string{http.MethodGet, http.MethodHead}, "/health", func(c echo.Context) error {
 		clients.recordProbe(c)
 		doc, _ := h.document(c.Request().Context())

@@ -106,7 +106,8 @@ func (r *requests) add(kind requestKind) requestCell {
 	return cell
 }
 
-// methodClass reports whether a request reads or writes. It has few results, because a client can invent any method.
+// methodClass returns whether a request reads or writes. Metrics use the class and not the method, because a client can
+// invent any number of methods.
 func methodClass(method string) string {
 	switch method {
 	case http.MethodGet, http.MethodHead:

@@ -125,11 +125,11 @@ func (r *Registrar) withdraw(ctx context.Context, p *registration) error {
 	r.mu.Unlock()
 	id := s.AgentID
 	if id == "" {
-		id = r.ID() // the directory may list us since a time of which we have no record
+		id = r.ID() // the directory may list the node although our records do not
 	}
 	if err := p.dir.Withdraw(ctx, id, r.Credential(p.dir)); err != nil && !errors.Is(err, client.ErrUnknownAgent) {
 		s.Error, s.Hint = wire.OneLine(err.Error(), 300), client.HintOf(err)
-		s.Withdrawn = s.AgentID == "" // then nothing is registered, and the node does not try again
+		s.Withdrawn = s.AgentID == "" // if we have no record of a registration, do not try again
 		return errors.Join(err, r.setState(ctx, p, s, time.Now().Add(checkEvery)))
 	}
 	return r.setState(ctx, p, registrationState{Directory: s.Directory, Withdrawn: true}, time.Time{})

@@ -21,8 +21,8 @@ import (
 // Source is a certificate that is replaced while the listener serves. It is safe for concurrent use.
 type Source struct {
 	log *slog.Logger
-	// fetch returns the newest certificate and when to fetch again. If it returns none, the previous certificate stays.
-	// An error beside a certificate is for the owner.
+	// fetch returns the newest certificate and when to fetch again. If it returns no certificate, the previous one
+	// stays in use. An error that comes with a certificate is for the owner.
 	fetch     func(context.Context) (*tls.Certificate, time.Duration, error)
 	answer    func(*tls.ClientHelloInfo) (*tls.Certificate, error) // returns a certificate to use in place of current, or nil
 	protocols []string                                             // ALPN protocols in addition to those of HTTP
@@ -42,7 +42,7 @@ type State struct {
 	Err      error     // why the last attempt to get or replace it failed
 }
 
-// Valid returns why clients cannot connect now, or nil if the certificate is valid.
+// Valid returns an error that explains why clients cannot connect now, or nil if the certificate is valid.
 func (s State) Valid(now time.Time) error {
 	switch {
 	case s.NotAfter.IsZero() && s.Err != nil:
