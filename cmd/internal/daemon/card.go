@@ -17,8 +17,8 @@ import (
 const MetaAgeRecipient = "age_recipient"
 
 // buildCard makes the card from the configuration and the keys, for a process that others reach at base. It keeps the
-// agent id of the stored card, because a directory may have assigned it (AM-57) and a rotated key does not derive it. It
-// also keeps the stored name, which init or an earlier serve set, unless the configuration has a name.
+// agent id of the stored card, because a directory may have assigned it (AM-57) and a rotated key does not derive it.
+// It also keeps the stored name, which init or an earlier serve set, unless the configuration has a name.
 func buildCard(c config.Config, s datadir.Secrets, stored wire.Value, base string) (wire.Card, error) {
 	id := stored.GetStr("agent_id")
 	if id == "" {
@@ -90,8 +90,8 @@ func lastBase(h datadir.Dir, c config.Config) (string, error) {
 	return configuredBase(c), nil
 }
 
-// isPublishable reports whether a card may name a URL below base. A loopback URL may be named only if others reach the
-// agent itself at a loopback URL and nowhere else.
+// isPublishable reports whether a card may name a URL below base. A card may name a loopback URL only if the agent's
+// endpoint is a loopback URL too and no public URL or mailbox is configured.
 func isPublishable(c config.Config, base, endpoint string) bool {
 	return !IsLoopback(base) || !c.Public() && c.ViaRelay == "" && IsLoopback(endpoint)
 }

@@ -23,16 +23,16 @@ import (
 type Client struct {
 	owner.Client
 	close      func() error
-	Local      *Process // the process that answers if it is this one, else nil
+	Local      *Process // this process if it answers the calls itself, else nil
 	home       datadir.Dir
-	unanswered bool // another process answers, and it has not answered yet
+	unanswered bool // another process must answer, and has not answered a call yet
 }
 
 // firstAnswerTimeout is how long a running process may take to answer the first call.
 const firstAnswerTimeout = 10 * time.Second
 
-// awaitAnswer returns an error if the running process has the owner's socket but does not answer. It makes a call of its
-// own, because real calls have no time limit: they may wait for a peer or for the owner.
+// awaitAnswer returns an error if the running process has the owner's socket but does not answer. It makes a
+// separate call with a time limit. Real calls have none, because they may wait for a peer or for the owner.
 func (o *Client) awaitAnswer(ctx context.Context) error {
 	if !o.unanswered {
 		return nil
@@ -150,7 +150,7 @@ func (o *Client) Call(ctx context.Context, method, path string, query url.Values
 	return raw, o.Explain(err)
 }
 
-// Explain gives an error of the owner API its exit code and, if possible, a hint.
+// Explain adds an exit code to an error of the owner API and, if possible, a hint.
 func (o *Client) Explain(err error) error {
 	e, refused := errors.AsType[*wire.Error](err)
 	switch {

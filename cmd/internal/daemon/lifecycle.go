@@ -76,7 +76,7 @@ func baseURL(c config.Config, l net.Listener) string {
 	return "http://" + l.Addr().String()
 }
 
-// explainOwnerListen gives the error of the owner API's listeners its exit code and a hint.
+// explainOwnerListen adds an exit code and a hint to an error of the owner API's listeners.
 func (p *Process) explainOwnerListen(err error) error {
 	switch {
 	case errors.Is(err, httpapi.ErrOwnerInUse):
@@ -87,8 +87,8 @@ func (p *Process) explainOwnerListen(err error) error {
 	return exit.Fail(exit.Config, err)
 }
 
-// Serve runs all parts of the process until ctx ends or a part fails, and returns after all parts have stopped. It calls
-// started once, when everything answers.
+// Serve runs all parts of the process until ctx ends or a part fails, and returns after all parts have stopped. It
+// calls started once, when everything answers.
 func (p *Process) Serve(ctx context.Context, started func(context.Context, ServeInfo) error) error {
 	listener, err := Listen(p.cfg.Listen, "--listen")
 	if err != nil {

@@ -75,7 +75,7 @@ func (h Dir) WriteArchive(ctx context.Context, w io.Writer, s store.Store, versi
 	return z.Close()
 }
 
-// addFile copies a file with its mode. It copies at most maxOwnBytes, in case the file grows meanwhile.
+// addFile copies a file with its mode. It copies at most maxOwnBytes, because the file may grow meanwhile.
 func addFile(z *zip.Writer, root *os.Root, name string) error {
 	f, err := root.Open(name)
 	if err != nil {
@@ -118,8 +118,8 @@ func CopyArchive(w io.Writer, archive io.Reader, lock *signing.AgeFile) error {
 	return sealed.Close()
 }
 
-// SaveArchive writes an archive to a temporary file beside name, reads its table of contents back, and only then renames
-// it to name. It returns the size of the file and its manifest. An existing file is an error.
+// SaveArchive writes an archive to a temporary file beside name, reads its table of contents back, and only then
+// renames it to name. It returns the size of the file and its manifest. An existing file is an error.
 func SaveArchive(name string, r io.Reader, lock *signing.AgeFile) (n int64, about Manifest, err error) {
 	if _, err := os.Lstat(name); err == nil {
 		return 0, about, exit.Fail(exit.Input, fmt.Errorf("%s exists", name))
@@ -163,7 +163,7 @@ func readBack(f *os.File, lock *signing.AgeFile) (n int64, about Manifest, err e
 	return info.Size(), about, err
 }
 
-// ExplainDiskFull gives a failed write its exit code, and a hint if the disk is full.
+// ExplainDiskFull adds an exit code to the error of a failed write, and a hint if the disk is full.
 func ExplainDiskFull(err error) error {
 	if errors.Is(err, syscall.ENOSPC) {
 		return exit.FailHint(exit.Unavailable, err, "make room on the disk; nothing was changed")

@@ -18,7 +18,7 @@ import (
 const (
 	maxOwnFiles = 10_000
 	maxOwnBytes = 1 << 30
-	maxLeftOut  = 50 // names in a manifest
+	maxLeftOut  = 50 // omitted files that a manifest names
 )
 
 // programFiles are the small files of a data directory that the program writes, or reads by name.
@@ -31,13 +31,13 @@ func isProgramFile(name string) bool {
 
 // archiveContent lists the files of an archive besides the manifest and the database.
 type archiveContent struct {
-	files   []string // slash-separated, from the data directory
+	files   []string // slash-separated paths below the data directory
 	bytes   int64    // total size of the owner's own files
 	leftOut []string // files that are not in the archive, each with the reason
 }
 
-// collectFiles finds the regular files in a data directory, except transient files and other backups. It does not follow
-// links: a link points outside the directory, or to a file that is in the archive anyway.
+// collectFiles finds the regular files in a data directory, except transient files and other backups. It does not
+// follow links: a link points outside the directory, or to a file that is in the archive anyway.
 func collectFiles(root *os.Root) (archiveContent, error) {
 	var c archiveContent
 	err := fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
@@ -91,7 +91,8 @@ func (c *archiveContent) add(root *os.Root, name string) {
 	}
 }
 
-// inspectFile opens a file and returns its size and whether it is an archive of this program, judged by its first entry.
+// inspectFile opens a file and returns its size and whether it is an archive of this program, judged by its first
+// entry.
 func inspectFile(root *os.Root, name string) (size int64, backup bool, err error) {
 	f, err := root.Open(name)
 	if err != nil {
@@ -115,8 +116,8 @@ func inspectFile(root *os.Root, name string) (size int64, backup bool, err error
 // transientFiles are the files at the top of a data directory that belong to one process or are copied in another way.
 var transientFiles = []string{httpapi.SessionsFile, httpapi.SocketFile, FilePID, fileManifest, FileDatabase}
 
-// isTransient reports whether a file or folder has no place among the copied files: the pid file, the owner's socket,
-// the sessions, the database with the files beside it, and temporary files of atomic writes, backup and restore.
+// isTransient reports whether a file or folder is not copied into an archive: the pid file, the owner's socket, the
+// sessions, the database with the files beside it, and temporary files of atomic writes, backup and restore.
 func isTransient(name string) bool {
 	dir, base := path.Split(name)
 	if dir == "" && (slices.Contains(transientFiles, base) || strings.HasPrefix(base, FileDatabase+".")) {

@@ -32,7 +32,7 @@ func OpenDatabase(ctx context.Context, file string, log *slog.Logger) (store.Sto
 // FreeBytes returns the free bytes on the disk of the directory.
 func (h Dir) FreeBytes() (int64, error) { return bolt.Free(string(h)) }
 
-// explainOpen gives the error of a database that cannot be opened its exit code and a hint.
+// explainOpen adds an exit code and a hint to the error err, for a database that cannot be opened.
 func (h Dir) explainOpen(err error) error {
 	switch {
 	case errors.Is(err, bolt.ErrLocked):
@@ -52,8 +52,8 @@ func (h Dir) explainOpen(err error) error {
 // ErrInUse is the error for a data directory that another process uses.
 var ErrInUse = errors.New("in use")
 
-// WaitUntilFree calls take again and again while it returns [ErrInUse], for at most wait. It returns the last error of
-// take as soon as take reports done or fails for another reason. note tells the user about a longer wait.
+// WaitUntilFree calls take repeatedly until take reports done or no longer returns [ErrInUse], or until wait has passed
+// or ctx ends. It returns the last error of take. note tells the user about a wait of more than a second.
 func (h Dir) WaitUntilFree(ctx context.Context, wait time.Duration, note func(string, ...any), take func() (done bool, err error)) error {
 	const (
 		noteAfter  = time.Second

@@ -41,8 +41,8 @@ type Dir string
 // Path returns the path of a file in the directory.
 func (h Dir) Path(name string) string { return filepath.Join(string(h), name) }
 
-// Open returns the data directory and creates it if it does not exist. It refuses a directory that other users may read.
-// It finishes a restore that was interrupted after its decision point (see replace.go).
+// Open returns the data directory and creates it if it does not exist. It refuses a directory that other users may
+// read. It finishes a restore that was interrupted after its decision point (see replace.go).
 func Open(dir string) (Dir, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", exit.FailHint(exit.Config, fmt.Errorf("make the data directory: %w", err), "name another one with --data")
@@ -66,8 +66,8 @@ func (h Dir) HasAgent() bool {
 	return err == nil
 }
 
-// HasDatabase reports whether the directory has a database, which serve and init create. An empty file does not count:
-// it is the remainder of a lost database.
+// HasDatabase reports whether the directory has a database, which serve and init create. An empty file does not count,
+// because it is what remains of a lost database. A file that cannot be examined counts.
 func (h Dir) HasDatabase() bool {
 	info, err := os.Stat(h.Path(FileDatabase))
 	return err == nil && info.Size() > 0 || err != nil && !errors.Is(err, fs.ErrNotExist)
@@ -88,7 +88,7 @@ func NoAgent(dir string) error {
 // maxOldAges bounds the number of retired age keys that are read.
 const maxOldAges = 4
 
-// Secrets are the secrets of an agent, which the data directory holds besides the database.
+// Secrets are the secrets of an agent. Each is a file of the data directory, beside the database.
 type Secrets struct {
 	Key        *signing.PrivateKey
 	Age        *signing.PrivateKey   // the age identity; the card names its recipient
@@ -97,7 +97,8 @@ type Secrets struct {
 }
 
 // Create makes the secrets of a new agent, except those that exist already. If passphrase is not nil, it encrypts both
-// keys. Call Create only for a directory without an agent: a lost key must be restored, or the agent gets a new identity.
+// keys. Call Create only for a directory without an agent: a lost key must be restored, or the agent gets a new
+// identity.
 func (h Dir) Create(passphrase []byte) error {
 	key, err := signing.GenerateEd25519()
 	if err != nil {
@@ -171,7 +172,7 @@ func (h Dir) Secrets(passphrase func() ([]byte, error)) (Secrets, error) {
 	return s, nil
 }
 
-// explainSecret gives the error of a secret that cannot be read its exit code and a hint.
+// explainSecret adds an exit code and a hint to the error err, for a secret that cannot be read.
 func (h Dir) explainSecret(name string, err error) error {
 	err = fmt.Errorf("%s: %w", h.Path(name), err)
 	switch {
@@ -229,13 +230,13 @@ func (h Dir) SaveCard(card wire.Value) error {
 	return nil
 }
 
-// RetiredKey returns the file of a signing key that was rotated. digits are the first digits of its fingerprint.
+// RetiredKey returns the path of a signing key that was rotated. digits are the digits of its fingerprint.
 func (h Dir) RetiredKey(digits string) string {
 	return filepath.Join(h.Path(FileRetired), FileKey+"."+digits[:min(len(digits), 16)])
 }
 
-// SaveKey replaces the signing key and keeps the file of the old key, encrypted or not, in the folder of retired keys.
-// Until every directory has the new card, only the old key can vouch for the new one (AM-60).
+// SaveKey replaces the signing key. It keeps the file of the old key as it is, encrypted or not, in the folder of
+// retired keys: until every directory has the new card, only the old key can vouch for the new one (AM-60).
 func (h Dir) SaveKey(key, old *signing.PrivateKey, passphrase []byte) error {
 	next := h.Path(FileKey + "." + strings.ToLower(rand.Text()[:8]))
 	if err := signing.WriteKeyFile(next, key, passphrase); err != nil {
@@ -292,8 +293,8 @@ func (h Dir) writePID() (release func(), err error) {
 	return func() { os.Remove(h.Path(FilePID)) }, nil // a stale pid file is harmless: the lock decides
 }
 
-// ReplaceCredential makes a new credential if the old one was lost (AM-83), and reports whether it was. Unlike the keys,
-// the credential is not part of the agent's identity.
+// ReplaceCredential makes a new credential if the old one was lost (AM-83), and reports whether it was. Unlike the
+// keys, the credential is not part of the agent's identity.
 func (h Dir) ReplaceCredential() (lost bool, err error) {
 	if _, err := os.Lstat(h.Path(FileCredential)); !errors.Is(err, fs.ErrNotExist) {
 		return false, nil

@@ -31,8 +31,8 @@ const (
 	prefixReplaced = "replaced-"
 )
 
-// listEntries returns the names of the agent's entries in the directory, and the folders that killed restores left
-// there before their decision point. It skips folders of decided restores and entries of the file system.
+// listEntries returns the names of the agent's entries in the directory. stale are the folders of restores that were
+// killed before their decision point. Folders of later restores, and lost+found, are in neither list.
 func (h Dir) listEntries() (names, stale []string, err error) {
 	entries, err := os.ReadDir(string(h))
 	if err != nil {
@@ -50,8 +50,8 @@ func (h Dir) listEntries() (names, stale []string, err error) {
 	return names, stale, nil
 }
 
-// removeStaleRestores removes the folders of restores that were killed before their decision point, because they contain
-// private keys. The caller must have the database open: a running restore keeps others from opening it.
+// removeStaleRestores removes the folders of restores that were killed before their decision point. These folders
+// contain private keys. The caller must hold the database, if there is one, because a running restore holds it too.
 func (h Dir) removeStaleRestores() {
 	_, stale, err := h.listEntries()
 	if err != nil {
@@ -109,7 +109,7 @@ func (h Dir) finishReplace() error {
 	return nil
 }
 
-// finishPhase runs the remaining phases of a restore, beginning with phase.
+// finishPhase runs the remaining phases of the restore with this id, beginning with phase.
 func (h Dir) finishPhase(id, phase string) error {
 	release, err := bolt.Hold(filepath.Join(h.Path(phase+id), FileDatabase))
 	switch {

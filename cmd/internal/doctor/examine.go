@@ -156,8 +156,8 @@ func (d *examination) checkOwnDirectory(ctx context.Context, target string, loca
 	}
 }
 
-// checkEndpointHost checks the name and the certificate of the endpoint as a peer does. named is the result of this check
-// for the URL process, which also counts for an endpoint at the same host.
+// checkEndpointHost checks the name and the certificate of the endpoint as a peer does. process is the public URL of
+// the process, and named is the result of the same check for it. An endpoint at the same host is not checked again.
 func (d *examination) checkEndpointHost(ctx context.Context, process string, named bool) bool {
 	u, err := url.Parse(d.card.GetStr("endpoint"))
 	if err != nil || u.Scheme != "https" {

@@ -106,7 +106,8 @@ func (d *examination) checkListing(ctx context.Context, h *client.HTTP, base str
 	d.ok("registration", "%s lists the current card", terminal.Clean(base))
 }
 
-// orServe returns command if a serve runs. Without one, a registration would soon expire, so it recommends serve instead.
+// orServe returns command if a serve runs, and otherwise the command that starts one: without a serve, a registration
+// would soon expire.
 func (d *examination) orServe(command string) string {
 	if d.running {
 		return command
@@ -114,8 +115,8 @@ func (d *examination) orServe(command string) string {
 	return "agentmesh serve, which registers and renews by itself"
 }
 
-// diffCards returns the names of the members of own that listed lacks or has with another value. It ignores members that
-// a directory adds, and access_control, whose lists a directory drops (AM-6).
+// diffCards returns the names of the members of own that listed lacks or has with another value. It ignores members
+// that a directory adds, and access_control, whose lists a directory drops (AM-6).
 func diffCards(own, listed wire.Value) []string {
 	var out []string
 	for _, m := range own.Members() {
@@ -131,11 +132,11 @@ func diffCards(own, listed wire.Value) []string {
 	return out
 }
 
-// clockTolerance is the clock difference from which on checkClock warns.
+// clockTolerance is the clock difference above which checkClock warns.
 const clockTolerance = 30 * time.Second
 
-// checkClock compares this machine's clock with the Date of an answer (AM-84). Receivers tolerate less of a clock that
-// is ahead than of one that is behind.
+// checkClock compares this machine's clock with the Date of an answer (AM-84). Receivers tolerate a smaller difference
+// if the sender's clock is ahead than if it is behind.
 func (d *examination) checkClock(base string, ahead time.Duration) {
 	const do = "run a time service: receivers refuse signed messages outside their time window"
 	off, text := ahead.Abs(), "%s behind that of %s"
@@ -153,8 +154,8 @@ func (d *examination) checkClock(base string, ahead time.Duration) {
 	}
 }
 
-// checkEndpoint fetches the card from the endpoint that the card names. It uses the same address guard as peers: no peer
-// of this project connects to an address that the guard refuses.
+// checkEndpoint fetches the card from the endpoint that the card names. It uses the same address guard as peers: no
+// peer of this project connects to an address that the guard refuses.
 func (d *examination) checkEndpoint(ctx context.Context, h *client.HTTP, local bool) {
 	const check = "endpoint"
 	target := d.card.GetStr("endpoint")

@@ -22,8 +22,8 @@ import (
 )
 
 // UI is the terminal, or a test's stand-in for it. Results go to Out, everything else to Err with the prefix
-// "agentmesh: ", in lower case and without a full stop. With --json the result is one JSON document. Nothing is colored.
-// Text that a stranger wrote must pass [Clean] before it reaches a terminal (THREATS 28).
+// "agentmesh: ", in lower case and without a full stop. With --json the result is one JSON document. Nothing is
+// colored. Text that a stranger wrote must pass [Clean] before it reaches a terminal (THREATS 28).
 type UI struct {
 	In  io.Reader
 	Out io.Writer
@@ -104,8 +104,8 @@ func (u *UI) Table(rows [][]string) {
 	w.Flush() // an error of stdout occurs again at the next write
 }
 
-// List writes a table whose first row has the column heads. Without further rows it writes none to standard error
-// instead, so that a script reads nothing.
+// List writes a table whose first row has the column heads. If that is the only row, it writes the text none to
+// standard error instead, so that a script reads nothing.
 func (u *UI) List(rows [][]string, none string) {
 	if len(rows) < 2 {
 		u.Note("%s", none)
@@ -114,8 +114,8 @@ func (u *UI) List(rows [][]string, none string) {
 	u.Table(rows)
 }
 
-// Clean makes a stranger's text harmless for a terminal. Line breaks and tabs become blanks. Other unsafe characters and
-// invalid UTF-8 become the replacement character.
+// Clean makes a stranger's text harmless for a terminal. Line breaks and tabs become blanks. Other unsafe characters
+// and invalid UTF-8 become the replacement character.
 func Clean(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

@@ -28,8 +28,8 @@ const Kind = "mess"
 // Intent is the intent of messages that carry a MESS list between agents (MESS section 12).
 const Intent wire.Intent = "com.github.teaguesterling.mess.request"
 
-// Config is the configuration of a bridge. Exchange and Store are required. Links use the exchange too, so there is
-// always one; strangers reach it only if Serve is set.
+// Config is the configuration of a bridge. Exchange and Store are required: even if Serve is not set, and strangers
+// cannot reach the exchange, the links use it.
 type Config struct {
 	Exchange *exchange.Exchange
 	Serve    bool
@@ -55,7 +55,7 @@ type Agent struct {
 	Name string       `json:"name,omitempty"`
 }
 
-// Bridge connects the exchange to the mesh. It offers threads to agents and to the owner, takes requests of agents in,
+// Bridge connects the exchange to the mesh. It offers threads to agents and to the owner, accepts requests from agents,
 // and runs the links to foreign exchanges. [New] starts nothing; see [Bridge.Run].
 type Bridge struct {
 	cfg     Config
@@ -114,7 +114,7 @@ func (b *Bridge) Operations() []owner.Operation {
 		owner.Raw(http.MethodPost, "/mess/fetch/:ref", owner.Decide, b.ownerFetch))
 }
 
-// Run works until ctx ends: deadlines, notices, the mirror and the links.
+// Run runs the exchange, the notifier, the mirror and the links until ctx ends.
 func (b *Bridge) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	defer b.pushes.all.Wait()

@@ -1,7 +1,7 @@
 // Package mess connects a MESS 1.0.0 exchange to AgentMesh. MESS carries requests for the physical world to whoever can
 // do them: a person, a robot or a service.
 //
-// [Bridge] offers the requests of an exchange to mesh agents and to the owner, takes requests of agents in, and is the
+// [Bridge] offers the requests of an exchange to mesh agents and to the owner, accepts requests from agents, and is the
 // client of foreign exchanges (links). The other parts of MESS are packages of their own: thread has the blocks and the
 // state machine, exchange keeps the threads, rest serves them over HTTP, and folder mirrors them as files.
 //

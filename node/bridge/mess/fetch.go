@@ -24,18 +24,19 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Nothing that a message names is fetched when the message comes. The owner may fetch one thing at a time (MESS-63).
+// The bridge fetches nothing that a message names when the message arrives. The owner may fetch one thing at a time
+// (MESS-63).
 
-// reference is something outside that a message of a thread names.
+// reference is the address of something outside of a thread that a message of the thread names.
 type reference struct {
 	serial          int
 	kind, uri, name string
 	digest          string // "" if the message has none
 }
 
-// file returns the name under which the fetched content is stored. The prefix begins depends only on the address;
-// attachments that came inline have a number there.
-func (r reference) file(name, mime string) (file, begins string) {
+// file returns the name under which the fetched content is stored, and the prefix of that name. The prefix depends only
+// on the reference, so that an earlier fetch is found. Names of inline attachments have a number there, not a hash.
+func (r reference) file(name, mime string) (file, prefix string) {
 	sum := sha256.Sum256([]byte(r.uri))
 	label := hex.EncodeToString(sum[:6]) + "-"
 	return thread.AttachmentFile(r.serial, r.kind, label+name[max(0, len(name)-60):], mime), fmt.Sprintf("att-%03d-%s-%s", r.serial, r.kind, label)
@@ -154,9 +155,9 @@ func storedReference(ctx context.Context, x *exchange.Exchange, ref string, r re
 	if err != nil {
 		return exchange.Attachment{}, err
 	}
-	_, begins := r.file("", "")
+	_, prefix := r.file("", "")
 	for _, name := range names {
-		if strings.HasPrefix(name, begins) {
+		if strings.HasPrefix(name, prefix) {
 			return x.Attachment(ctx, exchange.Owner("fetch"), ref, name)
 		}
 	}

@@ -86,9 +86,9 @@ type link struct {
 	retry   chan struct{} // the owner has tested the link successfully
 
 	// Used only by the goroutine that polls.
-	known     map[string]string    // thread → its date in the list when all of it was received
+	known     map[string]string    // thread → its date in the list when we had received all of its messages
 	postponed map[string]postponed // threads that failed and are tried again later
-	unsettled map[string]postponed // threads that were checked, and whose date does not exclude a further change
+	unsettled map[string]postponed // threads that may have changed after their check without a new date
 	unlisted  map[string]postponed // by conversation: threads that are open here and missing in the list
 	// conversations of threads that the owner may still let in; nil until they are loaded
 	awaiting map[string]bool

@@ -57,8 +57,8 @@ func (l *link) Deliver(ctx context.Context, d bridge.Delivery) error {
 // idempotencyKey returns the Idempotency-Key of a delivery to a thread; ref is "" for a new thread.
 func idempotencyKey(id, ref string) string { return "agentmesh-" + hashOf(id, ref) }
 
-// open opens a thread there. After a crash the same request is sent again; an exchange that knows client ids or
-// idempotency keys keeps it one.
+// open opens a thread there. After a crash the link sends the same request again. An exchange that recognizes client
+// ids or idempotency keys then creates only one thread.
 func (l *link) open(ctx context.Context, id string, k knownThread, block thread.Block) error {
 	i := slices.IndexFunc(block, func(e thread.Entry) bool { return e.Type == "request" })
 	if i < 0 {
@@ -120,8 +120,8 @@ func (l *link) postToOurs(ctx context.Context, key, ref string, k knownThread, b
 	return l.updateUnderLock(ctx, ref, func(k *knownThread) { k.State = next })
 }
 
-// postToTheirs posts a block to a thread that somebody else opened there. Work needs a claim first, in a call of its
-// own: a server that does not know the following state would refuse the whole call.
+// postToTheirs posts a block to a thread that somebody else opened there. If the block is about work, a separate call
+// claims the thread first: a server that does not know the state in the block would refuse a call with both.
 func (l *link) postToTheirs(ctx context.Context, key, ref string, k knownThread, b thread.Block) error {
 	var claim, rest thread.Block
 	works := false
@@ -222,22 +222,22 @@ func (l *link) notifyRefusal(ctx context.Context, ref, reason string) error {
 	return nil
 }
 
-// decline declines our thread that the other side will not accept, in the name of that side. For a delivery without a
-// thread of ours it returns because.
-func (l *link) decline(ctx context.Context, conv, reason string, because error) error {
+// decline declines a thread of ours, in the name of the other side, because that side refused it with the error cause.
+// It returns cause if the conversation has no thread of ours.
+func (l *link) decline(ctx context.Context, conv, reason string, cause error) error {
 	if _, ok := l.x.OfferedIn(ctx, l.pseudonym(thread.ExchangeID), conv); !ok {
-		return because
+		return cause
 	}
 	no := wire.Obj(wire.TextField("re", "last"), wire.TextField("code", string(thread.Declined)), wire.TextField("reason", reason))
 	if err := l.acceptEntry(ctx, thread.ExchangeID, conv, "declined", thread.Entry{Type: "status", Body: no}); err != nil {
-		return errors.Join(because, err)
+		return errors.Join(cause, err)
 	}
 	return nil
 }
 
 // toBlock returns the block for a message of the mesh. A message with another intent becomes a request for text, and a
-// message without a meaning there becomes an empty block. The block does not name the executor here that works on a
-// thread, and a delegation here leaves the thread open there.
+// message that means nothing in MESS becomes an empty block. The block hides which executor works on a thread here. It
+// omits a delegation here, so that the thread stays open there.
 func toBlock(m wire.Message) (thread.Block, error) {
 	if list, ok := m.Payload.Get("mess"); ok {
 		b, err := thread.FromTree(list)
@@ -270,7 +270,7 @@ func toBlock(m wire.Message) (thread.Block, error) {
 	return thread.Block{{Type: "request", Body: body}}, nil
 }
 
-// Plain text from the owner to a peer of a link, a question or a message, becomes a request for text there and no
+// A question or a message in plain text from the owner to a peer of a link becomes a request for text there, without a
 // thread here. Answers come back as text in the same intent, and the end of the request closes the conversation.
 
 // acceptText hands the text of a block to the node, if it has any.

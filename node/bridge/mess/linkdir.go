@@ -317,7 +317,7 @@ func (r *dirRemote) attachment(_ context.Context, ref, file string) ([]byte, err
 // isGone reports whether the directory no longer has a thread. An empty directory reports false: it may not be mounted
 // or synchronized.
 func (r *dirRemote) isGone(root *os.Root, ref string) (bool, error) {
-	for range 2 { // it may be on the move
+	for range 2 { // the first look may miss a file that moves to another folder meanwhile
 		if at, _ := folder.Find(root, ref); at != "" {
 			return false, nil
 		}

@@ -14,8 +14,8 @@ import (
 )
 
 // A file of ours that goes to a folder behind a link is stored beside the thread there, like the files of others
-// (MESS-46). The mesh message that brings it has an address in its place. The address has a token, because texts of
-// others in our threads may look like such an address.
+// (MESS-46). The mesh message that brings the file has an address in its place. The address contains a token, because a
+// text that somebody else writes in our thread may look like such an address.
 
 // enclosure returns the address of a file of a thread of ours.
 func enclosure(ref, file, token string) string {
@@ -40,8 +40,8 @@ func (l *link) findEnclosure(ctx context.Context, uri string) (exchange.Attachme
 	return a, err == nil, err
 }
 
-// extractEnclosures replaces the addresses in a block by files, under the names that they have in the message with this
-// serial.
+// extractEnclosures replaces the addresses in a block by files, and returns these files. Their names contain serial,
+// the number of the message.
 func (r *dirRemote) extractEnclosures(ctx context.Context, b thread.Block, serial int) (thread.Block, []exchange.Attachment, error) {
 	if r.findEnclosure == nil {
 		return b, nil, nil

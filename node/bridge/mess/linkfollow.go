@@ -17,10 +17,10 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// The exchange behind a link is right about its own threads. A link checks a thread, receives its new messages, and
-// then takes over the state that the exchange shows, if no message has reported it. Our thread follows that state,
-// whatever our own state table says (see tx_follow.go). A message that it cannot follow stays in the thread, and a
-// notice tells the owner.
+// The exchange behind a link is the authority for its own threads. A link checks a thread, receives its new messages,
+// and then takes over the state that the exchange shows, if no message has reported it. Our thread follows that state,
+// even where our own state machine would refuse it (see tx_follow.go). A message that our thread cannot follow stays in
+// the thread, and a notice tells the owner.
 
 // remoteView is a foreign thread at one moment.
 type remoteView struct {
@@ -59,14 +59,15 @@ func (l *link) follow(ctx context.Context, r remoteThread, k knownThread, self s
 	return l.followTheirs(ctx, r, k, v, self)
 }
 
-// isHidden reports whether a refusal means that the thread does not exist, or not for us. The same key has just listed
-// threads.
+// isHidden reports whether a refusal means that the thread does not exist, or that we may not see it. The refusal is
+// not about our key, because the same key has just listed threads.
 func isHidden(e *client.SendError) bool {
 	return e.Status == http.StatusNotFound || e.Status == http.StatusForbidden || e.Status == http.StatusGone
 }
 
-// followOurs receives the messages of others in a thread that we opened, one at a time, each with the count that
-// remembers it, and then the state that the exchange shows. k.State is the last state that our thread received.
+// followOurs receives the messages of others in a thread that we opened, one at a time. With each message it stores how
+// many have been received. It then receives the state that the exchange shows. k.State is the last state that our
+// thread received.
 func (l *link) followOurs(ctx context.Context, r remoteThread, k knownThread, v remoteView, self string) error {
 	for i := k.Seen; i < len(v.messages) && k.Next == ""; i++ {
 		m := v.messages[i]
@@ -117,9 +118,10 @@ func (l *link) followOurs(ctx context.Context, r remoteThread, k knownThread, v 
 	return l.save(ctx, r.ref, k)
 }
 
-// relevantEntries returns the entries of message number i that matter to a thread of ours. An end that differs from the
-// state that the exchange shows is ignored: one executor of several declined (MESS-24), or a server without rules went
-// on. A status without details is ignored if a later message repeats it with details, as the PHP server writes a PATCH.
+// relevantEntries returns the entries of message number i that matter to a thread of ours. It omits an end that differs
+// from the state that the exchange shows: perhaps one executor of several declined (MESS-24), or a server without a
+// state machine continued the thread. It omits a status without details if a later message repeats the status with
+// details: the PHP server writes a PATCH in this way.
 func (v remoteView) relevantEntries(i int) thread.Block {
 	b, err := thread.FromTree(v.messages[i].Mess)
 	if err != nil {
@@ -169,9 +171,9 @@ func (l *link) stateUpdate(ctx context.Context, v remoteView, k knownThread) (th
 	return thread.Block{{Type: "status", Body: body}}, nil
 }
 
-// followTheirs receives what the requester of a foreign thread says, and answers of anybody: the owner of that exchange
-// may answer for the requester. The state of the thread shows what others do to it. The task is ours only while the
-// exchange says so.
+// followTheirs receives what the requester of a foreign thread says, and answers from anybody, because the owner of
+// that exchange may answer for the requester. The state of the thread shows what others do to it. If the exchange no
+// longer lets us do the task, our copy is canceled.
 func (l *link) followTheirs(ctx context.Context, r remoteThread, k knownThread, v remoteView, self string) error {
 	if k.Seen == 0 {
 		requester := cmp.Or(r.requester, v.requester)
@@ -214,14 +216,14 @@ func (l *link) followTheirs(ctx context.Context, r remoteThread, k knownThread, 
 	return l.save(ctx, r.ref, k)
 }
 
-// opener returns the sender of the request, or otherwise if no message has one.
-func (v remoteView) opener(otherwise string) string {
+// opener returns the sender of the request, or fallback if no message contains the request.
+func (v remoteView) opener(fallback string) string {
 	for _, m := range v.messages {
 		if b, err := thread.FromTree(m.Mess); err == nil && m.From != "" && b.Has("request") {
 			return m.From
 		}
 	}
-	return otherwise
+	return fallback
 }
 
 // closedReason reports why a thread that somebody else opened there needs no work here, or "" if it does. local is our
@@ -239,7 +241,7 @@ func (v remoteView) closedReason(self string, k knownThread, local *thread.Threa
 	return wire.OneLine(v.holder, 64) + " has taken it there"
 }
 
-// endReason returns the reason that the newest message gives for an end, or "".
+// endReason returns the newest message's reason for the end of the thread, or "" if it gives none.
 func (v remoteView) endReason() string {
 	if len(v.messages) == 0 {
 		return ""

@@ -29,8 +29,8 @@ func (r *dirRemote) gitOutput(ctx context.Context, args ...string) ([]byte, erro
 	return res.Output, nil
 }
 
-// pull brings in what others pushed, and puts commits on top that a crash kept us from pushing. An empty repository is
-// not an error.
+// pull gets what others pushed. If a crash kept us from pushing commits, pull rebases these commits. An empty
+// repository is not an error.
 func (r *dirRemote) pull(ctx context.Context) error {
 	if !r.git {
 		return nil
@@ -48,7 +48,7 @@ func (r *dirRemote) isRemoteEmpty(ctx context.Context) bool {
 	return err == nil && len(heads) == 0
 }
 
-// push pushes. The first push of a clone of an empty repository creates the branch and follows it.
+// push pushes our commits. The first push from a clone of an empty repository creates the branch there and tracks it.
 func (r *dirRemote) push(ctx context.Context) error {
 	if r.runGit(ctx, "rev-parse", "-q", "--verify", "@{u}") != nil {
 		return r.runGit(ctx, "push", "-q", "-u", "origin", "HEAD")

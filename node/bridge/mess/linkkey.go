@@ -161,8 +161,8 @@ func (r *restRemote) register(ctx context.Context, v restState) (restState, erro
 	return v, nil
 }
 
-// onlyExchange returns the exchange that a server names as its own, or "". Public servers create any exchange on
-// request.
+// onlyExchange returns the exchange that a server names as its own, or "". Public servers name none: they create any
+// exchange that a client asks for.
 func (r *restRemote) onlyExchange(ctx context.Context) string {
 	answer, err := r.plain(ctx, http.MethodGet, strings.TrimSuffix(r.base, "/")+"/health", nil, http.Header{}, 64<<10)
 	if err != nil {
@@ -175,8 +175,8 @@ func (r *restRemote) onlyExchange(ctx context.Context) string {
 	return ""
 }
 
-// checkKey reads an answer for what it means for a registered key. A key that the exchange no longer knows is dropped,
-// once, and we register again. A key that is not approved yet stays.
+// checkKey decides, from the error of a call, whether the key of our registration is still good. If the exchange no
+// longer knows the key, checkKey drops it, once, and the link registers again. A key that is not approved yet stays.
 func (r *restRemote) checkKey(ctx context.Context, path string, err error) error {
 	e, refused := errors.AsType[*client.SendError](err)
 	r.mu.Lock()

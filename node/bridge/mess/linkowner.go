@@ -59,7 +59,7 @@ func (l *link) Address() bridge.Address {
 }
 
 // Send sends a thread to the exchange behind the link, if the thread may be claimed now. sent reports whether the
-// thread is there, now or since earlier.
+// exchange has the thread, from this call or an earlier one.
 func (l *link) Send(ctx context.Context, ref string) (t *thread.Thread, sent bool, err error) {
 	to := string(l.Address().Pseudonym())
 	if err := l.cfg.Offer(ctx, ref, to, l.Address().String(), nil); err != nil {
@@ -132,7 +132,7 @@ func (l *link) withdrawRequest(ctx context.Context, k knownThread, why string) e
 	return nil
 }
 
-// acceptEntry hands an entry to the node that the other side did not send literally.
+// acceptEntry hands the node an entry that the link made: it says what the other side did, but not in its words.
 func (l *link) acceptEntry(ctx context.Context, peer, conv, what string, e thread.Entry) error {
 	in, err := l.inbound(peer, conv+"/"+what, thread.Block{e})
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 type knownThread struct {
 	Conv    string      `json:"conv"`
 	Seen    int         `json:"seen"`             // messages that were received
-	Updated string      `json:"updated"`          // its date in the list when all of it was received
+	Updated string      `json:"updated"`          // its date in the list when we had received all of its messages
 	Mine    bool        `json:"mine"`             // we opened it
 	State   thread.Code `json:"state,omitempty"`  // the last state from the exchange
 	Peer    string      `json:"peer,omitempty"`   // its requester, if we did not open it
@@ -100,12 +100,12 @@ const (
 // errUnreachable ends a poll: the exchange failed, not a thread.
 var errUnreachable = errors.New("the exchange does not answer")
 
-// errOwnRequest is the result for a request that we made there ourselves, but not through this link. It is not offered
-// here. It may still become known as ours, by a late answer or as the successor of a thread, and is then followed.
+// errOwnRequest is the result for a request that we made there ourselves, but not through this link. The request is not
+// offered here. If a late answer or a delegation shows that it belongs to a thread of ours, the link follows it.
 var errOwnRequest = errors.New("the request is our own")
 
-// poll receives everything new. A thread that cannot be read or received now waits by itself, so its author delays
-// nobody else behind the link.
+// poll receives everything new. A thread that cannot be read or received now is tried again later and does not delay
+// other threads, so that its author cannot hold up the link.
 func (l *link) poll(ctx context.Context) error {
 	list, err := l.remote.list(ctx)
 	if err != nil {

@@ -31,7 +31,7 @@ type restRemote struct {
 
 	mu         sync.Mutex
 	state      *restState // nil until it is loaded
-	keyDropped bool       // our registered key was refused, and no call has worked since
+	keyDropped bool       // our registered key was refused, and no call has succeeded since
 	small      bool       // lists are read in small pages, because a large one was too large
 }
 
@@ -236,8 +236,8 @@ func isUnknownStatus(err error) bool {
 	return ok && e.Status == http.StatusBadRequest && e.Refusal != nil && strings.Contains(strings.ToLower(e.Refusal.Message), "invalid status")
 }
 
-// Pages of a list: one page of a thousand threads or, if that is too large, some small ones. The texts of others are in
-// it.
+// A list is read as one page of a thousand threads or, if that page is too large, as some small pages. A page may be
+// large because it contains texts of others.
 const (
 	smallPage = 100
 	maxPages  = 10

@@ -102,8 +102,8 @@ func (b *Bridge) findLink(name string) (*link, error) {
 }
 
 // requestThrough handles POST /mess/send/:link: it applies a block of the owner whose requests are only for the
-// exchange behind the link. The answer has the acks, and tells for each request whether it was sent. A request that
-// waits is sent when it may be claimed.
+// exchange behind the link. The answer has the acks, and says for each request whether it was sent. A request that
+// waits for something is sent as soon as it may be claimed.
 func (b *Bridge) requestThrough(c echo.Context) error {
 	l, err := b.findLink(c.Param("link"))
 	if err != nil {

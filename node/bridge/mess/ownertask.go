@@ -20,7 +20,7 @@ import (
 // question in the approval queue for a yes or no. All of it follows from the thread alone, and is computed again
 // whenever the owner's turn changes, through any transport.
 
-// aboutThread returns the name of a thread outside of this package.
+// aboutThread returns the name of a thread for other packages, such as the subject of a question.
 func aboutThread(ref string) string { return Kind + "/" + ref }
 
 // updateOwner makes the owner's inbox and questions show what the owner can now do about a thread.

@@ -24,8 +24,8 @@ type askBody struct {
 	Said       wire.Value `json:"said,omitzero"`
 }
 
-// newQuestion returns the changes that ask the owner about a thread. The question shows the status that asks, or else
-// the request.
+// newQuestion returns the changes that ask the owner about a thread. The question shows the status with which the
+// executor asks, or else the request.
 func (b *Bridge) newQuestion(ctx context.Context, kind string, t *thread.Thread, more askBody, title string) ([]store.Change, error) {
 	m, err := b.questionMessage(ctx, t, kind)
 	if err != nil {
@@ -54,11 +54,11 @@ func (b *Bridge) questionMessage(ctx context.Context, t *thread.Thread, kind str
 	})
 }
 
-// newestMessage returns the newest message of a thread up to serial for which is reports true, or else the first
+// newestMessage returns the newest message of a thread, up to serial, for which matches reports true, or else the first
 // message. Refused messages do not count.
-func (b *Bridge) newestMessage(ctx context.Context, ref string, serial int, is func(thread.Message) bool) (m thread.Message, err error) {
+func (b *Bridge) newestMessage(ctx context.Context, ref string, serial int, matches func(thread.Message) bool) (m thread.Message, err error) {
 	for ; serial >= 1; serial-- {
-		if m, err = b.x.Message(ctx, ref, serial); err != nil || m.Channel != thread.ChannelRefused && is(m) {
+		if m, err = b.x.Message(ctx, ref, serial); err != nil || m.Channel != thread.ChannelRefused && matches(m) {
 			return m, err
 		}
 	}

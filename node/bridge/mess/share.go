@@ -21,8 +21,8 @@ import (
 const maxInlineTotal = 2 * thread.MaxInline
 
 // shareAttachments returns a block in a form that can be sent: small attachments inline, larger ones as addresses of
-// ours. Without a public listener only the name of a larger one is sent. For a folder behind a link all are addresses,
-// from which the link makes files.
+// ours. Without a public listener only the name of a larger one is sent. For a folder behind a link all
+// attachments are sent as addresses, and the link stores them as files.
 func (b *Bridge) shareAttachments(ctx context.Context, ref string, block thread.Block, to string) (thread.Block, error) {
 	room := maxInlineTotal
 	l := b.linkOf(to)

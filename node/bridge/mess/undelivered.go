@@ -12,10 +12,11 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// A peer refuses a message of ours that comes too late: its requester has ended the thread meanwhile, or given it to
-// somebody else. The refusal ends the conversation, so the thread ends here too.
+// A peer refuses a message of ours that comes too late: the requester at the peer has ended the thread meanwhile, or
+// given it to somebody else. The refusal ends the conversation, so the thread ends here too.
 
-// actionTooLate marks a control message about a message of ours. Messages of peers never become one.
+// actionTooLate marks a control message that the bridge itself stores when a peer has refused a message of ours. A
+// message from a peer never becomes such a control message.
 const actionTooLate = "given_up"
 
 // Undelivered implements [bridge.FailureObserver].
@@ -51,9 +52,9 @@ func isTooLate(u bridge.Undelivered) bool {
 }
 
 // cancelTooLate ends the thread of a message that came too late.
-func (b *Bridge) cancelTooLate(ctx context.Context, key string, a controlMessage) error {
+func (b *Bridge) cancelTooLate(ctx context.Context, key string, m controlMessage) error {
 	done := []store.Change{{Record: store.Record{NS: nsControl, Key: key}, IfRev: store.Any, Delete: true}}
-	ref, ok := b.x.RequestIn(string(a.From), string(a.Conv))
+	ref, ok := b.x.RequestIn(string(m.From), string(m.Conv))
 	if !ok {
 		return b.records.Apply(ctx, done, time.Now())
 	}

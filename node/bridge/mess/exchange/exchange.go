@@ -216,8 +216,8 @@ type Options struct {
 	Peer *thread.Peer
 	// External is stored with new threads for the bridge.
 	External string
-	// Sent is set if the thread Re was sent to the actor, who may then speak about it without having claimed it. If the
-	// actor's exchange holds the thread, it is parked here for this reason.
+	// Sent is set if the thread Re was sent to the actor, who may then speak about the thread without a claim. Its
+	// value is the reason for which the thread is parked here while the actor's exchange holds it back.
 	Sent string
 	// Follow marks the actor as the exchange behind a link, whose word about the thread that was sent to it is final.
 	Follow bool
@@ -391,7 +391,7 @@ func (x *Exchange) MessagesOf(ctx context.Context, t *thread.Thread) ([]thread.M
 }
 
 // canSee implements MESS-56: requesters see their threads, executors see the threads that they hold or may claim, the
-// owner sees all. For anybody else the thread does not exist, in reading as in writing. The one exception is
+// owner sees all. For anybody else the thread does not exist, whether they read or write. The one exception is
 // [Exchange.hasLost].
 func (x *Exchange) canSee(who Actor, t *thread.Thread) bool {
 	switch {

@@ -10,8 +10,9 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Notice is a message in a thread about which somebody must hear. It is stored in the unit that stores the message, and
-// removed in the unit that delivers it, so each notice is delivered exactly once, even after a restart (MESS-28).
+// Notice says that the bridge must tell somebody about a message in a thread. It is stored in the unit that stores the
+// message, and removed in the unit that delivers it, so each notice is delivered exactly once, even after a restart
+// (MESS-28).
 type Notice struct {
 	To     string `json:"to"` // an executor, a requester, the owner, or ToDirectory
 	Kind   string `json:"kind"`

@@ -105,7 +105,7 @@ func (x *Exchange) tick(ctx context.Context, now time.Time) (next time.Time, err
 }
 
 // settleAfterCommit checks the threads that wait for the threads of a committed unit, and the new threads that must
-// wait. The unit stands, so a failure here is not reported to its sender: the check is repeated later.
+// wait. The unit is committed, so its sender does not learn of a failure here: the check is repeated later.
 func (x *Exchange) settleAfterCommit(ctx context.Context, t *tx) {
 	ended := t.endedRefs()
 	for _, ref := range t.result.Created { // its dependencies may have ended meanwhile
@@ -283,8 +283,8 @@ type alarm struct {
 	ref string
 }
 
-// nextMilli returns the first whole millisecond that is not before at. Units are dated in whole milliseconds, and in
-// the one before nothing is due yet.
+// nextMilli returns the first whole millisecond that is not before at. Units are dated in whole milliseconds, and
+// nothing is due yet in the millisecond before at.
 func nextMilli(at time.Time) time.Time {
 	return at.Add(time.Millisecond - time.Nanosecond).Truncate(time.Millisecond)
 }

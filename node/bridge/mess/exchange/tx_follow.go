@@ -11,9 +11,9 @@ import (
 )
 
 // This file applies what peers say about threads that were sent to them (Options.Sent). The exchange behind a link is
-// right about its own threads (Options.Follow): our thread takes the state that it reports, even if section 5 would not
-// let an executor set that state. A mesh agent is bound by section 5. Only states that no executor but only an exchange
-// may set are taken from its exchange.
+// the authority for its own threads (Options.Follow): our thread takes the state that this exchange reports, even if
+// section 5 would not let an executor set that state. A mesh agent is bound by section 5, with one exception: its
+// exchange may report the states that only an exchange may set.
 
 // follow applies a status from the peer to which the thread was sent. done is false if the status must be treated as
 // that of any executor.
@@ -75,8 +75,8 @@ func (t *tx) follow(th *thread.Thread, s thread.Status, e thread.Entry) (done bo
 	return true, nil
 }
 
-// withdrawPeer handles a peer that has not claimed the thread and now will not. If unclaimed else may claim the thread,
-// it ends with the peer's status (MESS-24).
+// withdrawPeer handles a peer that has not claimed the thread and now never will. If nobody else may claim the thread,
+// the thread ends with the peer's status (MESS-24).
 func (t *tx) withdrawPeer(th *thread.Thread, s thread.Status, e thread.Entry) {
 	th.Declined = append(th.Declined, t.who.ID)
 	if t.x.Executors.hasNoCandidate(th) && (t.x.WantsNotices == nil || !t.x.WantsNotices(ToDirectory)) {
@@ -88,8 +88,8 @@ func (t *tx) withdrawPeer(th *thread.Thread, s thread.Status, e thread.Entry) {
 	}
 }
 
-// continueAs keeps our thread open after the peer delegated its thread to another one: the peer now knows the thread as
-// that one. An open question of the older thread is dropped.
+// continueAs keeps our thread open after the peer delegated its own thread to a successor. From now on, the successor
+// is the peer's name for our thread. An open question of the older thread is dropped.
 func (t *tx) continueAs(th *thread.Thread, s thread.Status, as string) {
 	if p := th.Peers[t.who.ID]; p.Address == "" {
 		p.Name = as
