@@ -55,7 +55,7 @@ func (n *notifier) listen() (changed <-chan struct{}, leave func(), ok bool) {
 	}, true
 }
 
-// feedPlan binds the cursors of the feed to the feed: no other list accepts them.
+// feedPlan ties the cursors of the feed to it: no other list accepts them.
 var feedPlan = plan{filters: filterHash([]string{"changes"}, nil, nil, "")}
 
 // Changes returns at most limit changes of cards after the position since ("" is the beginning). If nothing

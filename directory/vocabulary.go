@@ -55,7 +55,8 @@ type nameCountCache struct {
 	pages map[countKey]countedPage
 }
 
-// get returns a page, counting one page at a time. Callers that waited for a count get it from the cache.
+// get returns a page from the cache, or counts it. Only one page is counted at a time; callers that waited for a count
+// get its result from the cache.
 func (ts *nameCountCache) get(ctx context.Context, cards store.Cards, key countKey, now time.Time) ([]store.TermCount, error) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -73,7 +74,7 @@ func (ts *nameCountCache) get(ctx context.Context, cards store.Cards, key countK
 		if len(ts.pages) < maxCountedPages {
 			break
 		}
-		delete(ts.pages, other) // a random page: a client with many requests cannot choose which
+		delete(ts.pages, other) // a random page, so that a client with many requests cannot choose it
 	}
 	ts.pages[key] = countedPage{now, counts}
 	return counts, nil

@@ -18,7 +18,7 @@ import (
 // the metrics and the log line.
 type gate struct {
 	log   *slog.Logger
-	meter *requests // nil measures nothing
+	meter *requests // counts the requests; nil counts none
 	// admit refuses requests that this listener must not answer, or answers them itself (done).
 	admit func(c echo.Context) (done bool, err error)
 }

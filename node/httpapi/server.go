@@ -70,7 +70,8 @@ type Server struct {
 	health    health
 }
 
-// New returns a server with its common routes: /health, /readyz, /.well-known/agentmesh.json and /openapi.yaml.
+// New returns a server with the routes that every service has: /health, /readyz, /.well-known/agentmesh.json and
+// /openapi.yaml.
 func New(cfg Config) *Server {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
