@@ -47,7 +47,8 @@ func (r *Registry) getRemoval(ctx context.Context, id wire.AgentID, now time.Tim
 }
 
 // Remove removes the card of id for the operator. The id stays reserved for its owner, who may register again unless a
-// ban applies. by names the operator in the audit log. For an unknown id Remove returns [wire.ErrNoAgent].
+// ban applies. by is the interface that the order came from, for the audit log. For an unknown id Remove returns
+// [wire.ErrNoAgent].
 func (r *Registry) Remove(ctx context.Context, id wire.AgentID, reason, by string) error {
 	if err := checkReason(reason); err != nil {
 		return err
@@ -98,5 +99,5 @@ func (r *Registry) audit(at time.Time, subject, choice, note, by string) []store
 // Decision is a decision of the operator, for the audit log.
 type Decision struct {
 	At                        time.Time
-	Subject, Choice, Note, By string
+	Subject, Choice, Note, By string // By is the interface that the decision came from
 }
