@@ -145,7 +145,7 @@ func TestTunnelTooLarge(t *testing.T) {
 		t.Fatalf("Send() = %+v, %v, want it failed", sent, err)
 	}
 	entries, _, err := sarah.Outbox(t.Context(), "", "", 10)
-	if err != nil || len(entries) != 1 || entries[0].Err == nil || !strings.Contains(entries[0].Err.Message, "60 KB") {
+	if err != nil || len(entries) != 1 || entries[0].Err == nil || !strings.Contains(entries[0].Err.Message, "60 KiB") {
 		t.Errorf("the outbox does not say why: %+v, %v", entries[0].Err, err)
 	}
 }
