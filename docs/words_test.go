@@ -152,18 +152,33 @@ func docOf(d *ast.GenDecl, own *ast.CommentGroup) *ast.CommentGroup {
 	return d.Doc
 }
 
-// eachGoFile parses each Go file of the module.
+// goFile is a parsed Go file of the module.
+type goFile struct {
+	name string
+	fset *token.FileSet
+	file *ast.File
+}
+
+// goFiles holds the Go files of the module once [eachGoFile] has parsed them.
+var goFiles []goFile
+
+// eachGoFile calls f with each Go file of the module. The files are parsed at the first call.
 func eachGoFile(t *testing.T, f func(name string, fset *token.FileSet, file *ast.File)) {
 	t.Helper()
-	eachFile(t, func(name string, data []byte) {
-		if !strings.HasSuffix(name, ".go") {
-			return
-		}
-		fset := token.NewFileSet()
-		file, err := parser.ParseFile(fset, name, data, parser.ParseComments)
-		if err != nil {
-			t.Fatal(err)
-		}
-		f(name, fset, file)
-	})
+	if goFiles == nil {
+		eachFile(t, func(name string, data []byte) {
+			if !strings.HasSuffix(name, ".go") {
+				return
+			}
+			fset := token.NewFileSet()
+			file, err := parser.ParseFile(fset, name, data, parser.ParseComments)
+			if err != nil {
+				t.Fatal(err)
+			}
+			goFiles = append(goFiles, goFile{name, fset, file})
+		})
+	}
+	for _, g := range goFiles {
+		f(g.name, g.fset, g.file)
+	}
 }
