@@ -383,13 +383,6 @@ type mewBringCmd struct {
 	JSON         bool   `help:"Print the result as JSON."`
 }
 
-// mewShare names a conversation that a space may see, or may no longer see.
-type mewShare struct {
-	Peer         string `json:"peer"`
-	Conversation string `json:"conversation_id"`
-	Stop         bool   `json:"stop"`
-}
-
 func (c *mewBringCmd) Run(ctx context.Context, a *app) error {
 	o, err := a.connect(ctx)
 	if err != nil {
@@ -405,8 +398,8 @@ func (c *mewBringCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	raw, err = o.Call(ctx, http.MethodPost, "mew/links/"+url.PathEscape(c.Link)+"/conversations", nil,
-		mewShare{Peer: conv.Peer, Conversation: conv.ID, Stop: c.Stop})
-	_, err = showAnswer(a, c.JSON, raw, err, func(b mewShare) {
+		mew.ShareRequest{Peer: conv.Peer, Conversation: conv.ID, Stop: c.Stop})
+	_, err = showAnswer(a, c.JSON, raw, err, func(b mew.ShareRequest) {
 		if b.Stop {
 			a.Print("the space behind %s no longer sees %s", terminal.Clean(c.Link), terminal.Clean(b.Conversation))
 			return

@@ -121,15 +121,15 @@ func connect(c echo.Context, l *link.Link) error {
 	return httpapi.JSON(c, http.StatusOK, l.Status())
 }
 
-// shareRequest names a conversation that a space may see, or no longer may see.
-type shareRequest struct {
+// ShareRequest names a conversation that a space may see, or no longer may see.
+type ShareRequest struct {
 	Peer         string `json:"peer"`
 	Conversation string `json:"conversation_id"`
 	Stop         bool   `json:"stop"`
 }
 
 func share(c echo.Context, l *link.Link) error {
-	var in shareRequest
+	var in ShareRequest
 	if err := readOwner(c, &in); err != nil {
 		return err
 	}
