@@ -76,6 +76,7 @@ var lines = []struct {
 	{"cmd/internal/datadir", 7},
 	{"cmd/internal/daemon", 8},
 	{"cmd/internal/doctor", 8},
+	{"cmd/internal/manual", 8},
 
 	{"node/bridge/*/*", 5}, // the parts of a bridge; the codecs are on line 2
 

@@ -12,16 +12,16 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/manual"
 )
 
 // testManual generates the pages for a build with a version and a date.
-func testManual(t *testing.T) (*kong.Node, []manPage) {
+func testManual(t *testing.T) (*kong.Node, []manual.Page) {
 	t.Helper()
 	var cli commands
 	root := newParser(&cli, io.Discard, io.Discard).Model.Node
-	return root, manual(root, daemon.Build{Version: "0.1.0", Date: "2026-11-21T04:05:06Z"})
+	return root, manual.Pages(root, "0.1.0", "2026-11-21T04:05:06Z")
 }
 
 // requests matches the macros that the pages may use. Roff would drop any other line that begins with a dot.
@@ -32,14 +32,14 @@ func TestManual(t *testing.T) {
 	root, pages := testManual(t)
 	texts := map[string]string{}
 	for _, p := range pages {
-		texts[p.name] = p.text
-		if !strings.HasPrefix(p.text, `.TH "`) || !strings.Contains(p.text, `"2026\-11\-21" "agentmesh 0.1.0"`) {
-			t.Errorf("%s does not begin with a title: %.80q", p.name, p.text)
+		texts[p.Name] = p.Text
+		if !strings.HasPrefix(p.Text, `.TH "`) || !strings.Contains(p.Text, `"2026\-11\-21" "agentmesh 0.1.0"`) {
+			t.Errorf("%s does not begin with a title: %.80q", p.Name, p.Text)
 		}
 		indent := 0
-		for n, line := range strings.Split(p.text, "\n") {
+		for n, line := range strings.Split(p.Text, "\n") {
 			if strings.HasPrefix(line, ".") && !requests.MatchString(line) || strings.HasPrefix(line, "'") {
-				t.Errorf("%s.1:%d: roff would take %q for a request", p.name, n+1, line)
+				t.Errorf("%s.1:%d: roff would take %q for a request", p.Name, n+1, line)
 			}
 			if strings.HasPrefix(line, ".RS") {
 				indent++
@@ -48,11 +48,11 @@ func TestManual(t *testing.T) {
 			}
 		}
 		if indent != 0 {
-			t.Errorf("%s: indentation is left open", p.name)
+			t.Errorf("%s: indentation is left open", p.Name)
 		}
 		for _, section := range []string{"NAME", "SYNOPSIS", "DESCRIPTION", "SEE ALSO"} {
-			if !strings.Contains(p.text, "\n.SH "+section+"\n") {
-				t.Errorf("%s has no section %s", p.name, section)
+			if !strings.Contains(p.Text, "\n.SH "+section+"\n") {
+				t.Errorf("%s has no section %s", p.Name, section)
 			}
 		}
 	}
@@ -67,8 +67,8 @@ func TestManual(t *testing.T) {
 			top = top.Parent
 		}
 		for _, f := range leaf.Flags {
-			if want := `\fB\-\-` + escape(f.Name) + `\fR`; !strings.Contains(texts["agentmesh-"+top.Name], want) {
-				t.Errorf("%s --%s is on no page", commandPath(leaf), f.Name)
+			if want := `\fB\-\-` + strings.ReplaceAll(f.Name, "-", `\-`) + `\fR`; !strings.Contains(texts["agentmesh-"+top.Name], want) {
+				t.Errorf("%s --%s is on no page", manual.CommandPath(leaf), f.Name)
 			}
 		}
 	}
@@ -96,9 +96,9 @@ func TestManualPagesAreWellFormed(t *testing.T) {
 		found = true
 		for _, p := range pages {
 			cmd := exec.Command(program, c.args...)
-			cmd.Stdin = strings.NewReader(p.text)
+			cmd.Stdin = strings.NewReader(p.Text)
 			if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
-				t.Errorf("%s on %s: %v\n%s", c.program, p.name, err, out)
+				t.Errorf("%s on %s: %v\n%s", c.program, p.Name, err, out)
 			}
 		}
 	}
@@ -110,12 +110,12 @@ func TestManualPagesAreWellFormed(t *testing.T) {
 // TestManualExamplesParse: the parser accepts every example.
 func TestManualExamplesParse(t *testing.T) {
 	root, _ := testManual(t)
-	for name, list := range manExamples {
+	for name, list := range manual.Examples {
 		if name != "" && findSubcommand(root, name) == nil {
 			t.Errorf("there are examples for %s, which is not a command", name)
 		}
 		for _, e := range list {
-			for line := range strings.Lines(e.command) {
+			for line := range strings.Lines(e.Command) {
 				words := shellWords(strings.TrimSpace(line))
 				var cli commands
 				if _, err := newParser(&cli, io.Discard, io.Discard).Parse(words[1:]); err != nil || words[0] != "agentmesh" {
@@ -154,21 +154,6 @@ func shellWords(line string) []string {
 		words = append(words, word.String())
 	}
 	return words
-}
-
-// TestRoffEscapes: text that looks like roff stays text.
-func TestRoffEscapes(t *testing.T) {
-	for _, tc := range []struct{ in, want string }{
-		{".PP is text", `\&.PP is text`},
-		{"'quoted", `\(aqquoted`},
-		{`a\fBb`, `a\efBb`},
-		{"--json", `\-\-json`},
-		{"Zoë", `Zo\[u00EB]`},
-	} {
-		if got := roffLine(tc.in); got != tc.want {
-			t.Errorf("roffLine(%q) = %q, want %q", tc.in, got, tc.want)
-		}
-	}
 }
 
 func TestManCommand(t *testing.T) {

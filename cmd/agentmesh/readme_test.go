@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/manual"
 	"github.com/rogpeppe/go-internal/txtar"
 )
 
@@ -245,7 +246,7 @@ func TestInlineCommands(t *testing.T) {
 				if next := findSubcommand(node, word); next != nil {
 					node = next
 				} else if isFlag && !slices.Contains(complete(node, []string{"--" + flag}), "--"+flag) {
-					t.Errorf("%s: %s has no flag --%s: %s", name, commandPath(node), flag, m[0])
+					t.Errorf("%s: %s has no flag --%s: %s", name, manual.CommandPath(node), flag, m[0])
 				}
 			}
 			if node == root {

@@ -1,4 +1,4 @@
-package main
+package manual
 
 import (
 	"fmt"
@@ -7,8 +7,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/alecthomas/kong"
-
-	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 )
 
 // roff writes a manual page with the macros of man(7). It escapes texts. It writes requests and the labels of items
@@ -18,12 +16,12 @@ type roff struct{ strings.Builder }
 func (r *roff) request(line string) { r.WriteString(line + "\n") }
 
 // title begins a page. The date is the date of the commit, so that builds of one commit make the same page.
-func (r *roff) title(name string, b daemon.Build) {
+func (r *roff) title(name string, b build) {
 	date := ""
-	if t, err := time.Parse(time.RFC3339, b.Date); err == nil {
+	if t, err := time.Parse(time.RFC3339, b.date); err == nil {
 		date = t.UTC().Format(time.DateOnly)
 	}
-	r.request(fmt.Sprintf(`.TH "%s" "1" "%s" "agentmesh %s" "AgentMesh"`, escape(strings.ToUpper(name)), escape(date), escape(b.Version)))
+	r.request(fmt.Sprintf(`.TH "%s" "1" "%s" "agentmesh %s" "AgentMesh"`, escape(strings.ToUpper(name)), escape(date), escape(b.version)))
 	r.request(".nh\n.ad l")
 }
 
@@ -38,7 +36,7 @@ func (r *roff) item(label, meaning string) {
 }
 
 func (r *roff) synopsis(leaf *kong.Node) {
-	r.request(`\fB` + escape(commandPath(leaf)) + `\fR`)
+	r.request(`\fB` + escape(CommandPath(leaf)) + `\fR`)
 	if len(leaf.Flags) > 0 {
 		r.request("[flags]")
 	}
@@ -75,14 +73,14 @@ func (r *roff) flags(flags []*kong.Flag) {
 }
 
 // examples writes the section of examples.
-func (r *roff) examples(list []example) {
+func (r *roff) examples(list []Example) {
 	if len(list) == 0 {
 		return
 	}
 	r.section("EXAMPLES")
 	for _, e := range list {
-		r.paragraph(e.about)
-		r.request(".PP\n.RS 4\n.nf\n" + roffLine(e.command) + "\n.fi\n.RE")
+		r.paragraph(e.About)
+		r.request(".PP\n.RS 4\n.nf\n" + roffLine(e.Command) + "\n.fi\n.RE")
 	}
 }
 

@@ -1,4 +1,4 @@
-package main
+package manual
 
 import (
 	"github.com/agentmesh/agentmesh/cmd/internal/config"
@@ -7,7 +7,7 @@ import (
 
 // The texts of the manual that the grammar of the command line does not have.
 
-var manDescription = []string{
+var description = []string{
 	"agentmesh runs an AgentMesh directory, where others find personal agents, and a node, which sends and receives " +
 		"signed messages for one owner's agent. It implements AgentMesh 0.1.0-draft.",
 	"agentmesh serve is the long-running process. Nearly every other command calls it over a Unix socket in the data " +
@@ -16,10 +16,10 @@ var manDescription = []string{
 		"that others wrote, characters that a terminal would act on are replaced.",
 }
 
-// manEntry is a name with its meaning.
-type manEntry struct{ name, meaning string }
+// entry is a name with its meaning.
+type entry struct{ name, meaning string }
 
-var manEnvironment = []manEntry{
+var environment = []entry{
 	{"AGENTMESH_DATA", "The data directory. The flag --data overrides it."},
 	{"AGENTMESH_CONFIG", "The configuration file. The flag --config overrides it."},
 	{"AGENTMESH_KEY", "Any key of the configuration, in capitals and with underscores for dots: AGENTMESH_ACCESS_MODE is access.mode. " +
@@ -30,7 +30,7 @@ var manEnvironment = []manEntry{
 	{"HTTP_PROXY, HTTPS_PROXY", "Not used: agentmesh checks the address of every outgoing connection, which a proxy would hide."},
 }
 
-var manFiles = []manEntry{
+var files = []entry{
 	{datadir.FileConfig, "The configuration (optional). docs/config.md describes every key."},
 	{datadir.FileKey, "The private signing key. Anyone who has it can act as the agent. Mode 0600."},
 	{datadir.FileAge, "The age identity, which opens sealed messages. The card names its recipient. Mode 0600."},
@@ -45,11 +45,11 @@ var manFiles = []manEntry{
 	{datadir.FilePID, "The id of the process that has the database open."},
 }
 
-// example is a command with its purpose. A test parses each command.
-type example struct{ about, command string }
+// Example is a command with its purpose.
+type Example struct{ About, Command string }
 
-// manExamples are the examples by command; the key "" is the main page.
-var manExamples = map[string][]example{
+// Examples are the examples by command; the key "" is the main page.
+var Examples = map[string][]Example{
 	"": {
 		{"See the whole flow on this machine, with three processes:", "agentmesh demo"},
 		{"Run directory and node on 127.0.0.1:3141. The first run makes an agent:", "agentmesh serve"},
