@@ -62,6 +62,7 @@ var lines = []struct {
 
 	{"node/bridge", 4},
 	{"node/hook", 4},
+	{"node/mailreader", 4},
 	{"node/outbox", 4},
 	{"node/registration", 4},
 	{"node/owner/web", 4},

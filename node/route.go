@@ -38,16 +38,11 @@ func (n *Node) route(intent wire.Intent) Route {
 }
 
 // pause waits for d. It returns false if ctx ended first.
-func pause(ctx context.Context, d time.Duration) bool { return pauseOr(ctx, d, nil) }
-
-// pauseOr is pause that also ends when news closes.
-func pauseOr(ctx context.Context, d time.Duration, news <-chan struct{}) bool {
+func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		return true
-	case <-news:
 		return true
 	case <-ctx.Done():
 		return false

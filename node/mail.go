@@ -1,0 +1,105 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/mailreader"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+const maxMailAge = 7 * 24 * time.Hour // the maximum age of mail (AM-20, AM-68)
+
+// MailWaits makes the node look into its mailboxes now. The directory in the same process calls it.
+func (n *Node) MailWaits() { n.mailArrived.broadcast() }
+
+// readMailbox reads the mailbox at dir until ctx ends. Mail that waited there is answered through the outbox.
+func (n *Node) readMailbox(ctx context.Context, dir *client.Directory) {
+	mailreader.New(mailreader.Config{
+		Node: mailbox{n}, Dir: dir, Endpoint: n.cfg.Relay != nil && n.cfg.Relay.Base == dir.Base, News: n.mailArrived.wait, Logger: n.log,
+	}).Run(ctx)
+}
+
+// mailbox is the node as the reader of its mailboxes sees it.
+type mailbox struct{ n *Node }
+
+// ID implements [mailreader.Node].
+func (m mailbox) ID() wire.AgentID { return m.n.ID() }
+
+// AwaitListing implements [mailreader.Node].
+func (m mailbox) AwaitListing(ctx context.Context, dir *client.Directory) bool {
+	return m.n.registrar.AwaitListing(ctx, dir)
+}
+
+// Credential implements [mailreader.Node].
+func (m mailbox) Credential(dir *client.Directory) client.Credential {
+	return m.n.registrar.Credential(dir)
+}
+
+// AnswerNow implements [mailreader.Node].
+func (m mailbox) AnswerNow(ctx context.Context, item client.RelayItem) []byte {
+	out, err := m.n.Receive(ctx, item.Message)
+	if refused, ok := errors.AsType[*wire.Error](err); ok {
+		return refused.AppendJSON(nil)
+	} else if err != nil {
+		return nil
+	}
+	return out.Raw
+}
+
+// AcceptMail implements [mailreader.Node]. The message is judged at the time when the mailbox received it (AM-20). Nobody
+// waits for the answer.
+func (m mailbox) AcceptMail(ctx context.Context, item client.RelayItem) error {
+	n := m.n
+	now := time.Now()
+	if item.Created.Before(now.Add(-maxMailAge)) {
+		n.log.Info("mail is too old", "relay_id", item.ID, "created", item.Created)
+		return nil
+	}
+	in, err := n.readMessage(ctx, item.Message, nil) // its origin is unknown
+	if err == nil {
+		in.Received, in.Unattended = item.Created, true
+		if in.Received.After(now) {
+			in.Received = now // the directory's clock is ahead
+		}
+		var out bridge.Outcome
+		if out, err = n.Accept(ctx, in); err == nil && out.Duplicate && out.Status == http.StatusOK {
+			err = n.enqueueAnswer(ctx, out.Raw, now) // the answer came too late for the pass-through
+		}
+	}
+	refused, ok := errors.AsType[*wire.Error](err)
+	switch {
+	case err == nil:
+		return nil
+	case ok && !refused.Retry:
+		n.log.Info("mail refused", "relay_id", item.ID, "code", refused.Code, "reason", refused.Message)
+		return nil
+	}
+	return err
+}
+
+// enqueueAnswer sends an answer of ours that is already signed and stored through the outbox. If its receiver gets a
+// second copy, it recognizes the message id (AM-21).
+func (n *Node) enqueueAnswer(ctx context.Context, raw []byte, now time.Time) error {
+	tree, err := wire.ParseObject(raw)
+	if err != nil {
+		return err
+	}
+	m, err := wire.ParseMessage(tree)
+	if err != nil {
+		return err
+	}
+	entry := OutboxEntry{Raw: raw, Signer: n.fingerprint(), OutboxEntry: owner.OutboxEntry{
+		ID: n.outbox.NewID(now), State: SendQueued, To: m.To, Conversation: m.Conversation, MessageID: m.ID, First: m.ID,
+		Intent: m.Intent, Action: m.Action(), Created: now, Signed: m.Time, InFlight: true, Fetchable: true,
+	}}
+	change := entry.change()
+	change.Max = maxQueued
+	return n.store.Records().Apply(ctx, []store.Change{change}, now)
+}
