@@ -151,7 +151,7 @@ func (n *Node) observe() {
 		n.events.publish(eventsOf(changes)...)
 		n.bridges.reportCommit(changes)
 	})
-	n.store.OnCommit(n.expiryAlarm.onCommit)
+	n.store.OnCommit(n.expiryAlarm.OnCommit)
 	n.store.OnCommit(n.notices.OnCommit)
 	n.store.OnCommit(n.outbox.onCommit)
 	n.store.OnCommit(n.asks.Committed)

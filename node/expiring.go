@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
@@ -109,4 +110,38 @@ func (n *Node) notifyOnce(ctx context.Context, key string, until time.Time, chan
 		return nil
 	}
 	return err
+}
+
+// settleExpiredAsks settles the messages whose question has expired. After an error it sets the alarm to try again soon.
+func (n *Node) settleExpiredAsks(ctx context.Context, now time.Time) {
+	if !n.clock.Reliable() { // an expired question is still expired when the clock is right again
+		n.expiryAlarm.Advance(now.Add(sweepEvery))
+		return
+	}
+	if err := n.settleAndRearm(ctx, now); err != nil && ctx.Err() == nil {
+		n.log.Warn("settle held messages", "err", err)
+		n.expiryAlarm.Advance(now) // the alarm waits before it checks again
+	}
+}
+
+// settleAndRearm settles and audits the expired questions, and sets the alarm for the next one.
+func (n *Node) settleAndRearm(ctx context.Context, now time.Time) error {
+	if err := n.settleExpiredItems(ctx, now); err != nil {
+		return err
+	}
+	if err := n.auditExpiry(ctx, now); err != nil {
+		return err
+	}
+	for after := ""; ; {
+		asks, next, err := n.asks.List(ctx, acl.AskFilter{State: acl.AskPending}, after, 100, now)
+		if err != nil {
+			return err
+		}
+		if len(asks) > 0 {
+			n.expiryAlarm.Advance(slices.MinFunc(asks, func(x, y acl.Ask) int { return x.Expires.Compare(y.Expires) }).Expires)
+		}
+		if after = next; after == "" {
+			return nil
+		}
+	}
 }

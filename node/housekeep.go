@@ -125,7 +125,7 @@ func (n *Node) sweep(ctx context.Context, now time.Time) {
 		n.log.Warn("sweep", "err", err)
 		return
 	}
-	n.expiryAlarm.advance(now) // a bridge in another process may have opened a question
+	n.expiryAlarm.Advance(now) // a bridge in another process may have opened a question
 	if err := n.warnOfExpiry(ctx, now); err != nil {
 		n.log.Warn("warn of what expires", "err", err)
 	}

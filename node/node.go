@@ -134,14 +134,14 @@ type Node struct {
 	window     client.Window // with the defaults filled in
 	notices    *notify.Box
 
-	acceptLock     keyedLock // one acceptance per sender and message id at a time
-	runs           runPool   // hooks that run or wait
-	refusals       refusals  // the newest refused messages
-	inboxChanged   signal    // wakes callers that wait for the inbox
-	mailArrived    signal    // wakes the mailbox readers
-	expiryAlarm    *alarm    // runs a function when the next question expires
-	events         *events   // passes events to watchers
-	streams        streams   // limits the event streams
+	acceptLock     keyedLock  // one acceptance per sender and message id at a time
+	runs           runPool    // hooks that run or wait
+	refusals       refusals   // the newest refused messages
+	inboxChanged   signal     // wakes callers that wait for the inbox
+	mailArrived    signal     // wakes the mailbox readers
+	expiryAlarm    *acl.Alarm // runs a function when the next question expires
+	events         *events    // passes events to watchers
+	streams        streams    // limits the event streams
 	outbox         *deliveries
 	releaseWaiters releaseWaiters // passes approved messages to the callers that wait for them
 	registrar      *registration.Registrar
@@ -194,7 +194,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 		notices:     cfg.Notices,
 		acceptLock:  keyedLock{locks: make(map[string]*keyLock)},
 		runs:        newRunPool(),
-		expiryAlarm: newAlarm(),
+		expiryAlarm: acl.NewAlarm(),
 		events:      newEvents(time.Now()),
 		streams:     newStreams(),
 	}
@@ -241,7 +241,7 @@ func (n *Node) Run(ctx context.Context) error {
 	n.background.Go(func() { n.notices.Run(ctx) })
 	n.background.Go(func() { n.audit.Run(ctx) })
 	n.background.Go(func() { n.housekeep(ctx) })
-	n.background.Go(func() { n.expiryAlarm.watch(ctx, n.settleExpiredAsks) })
+	n.background.Go(func() { n.expiryAlarm.Watch(ctx, n.settleExpiredAsks) })
 	for _, d := range n.cfg.Directories {
 		n.background.Go(func() { n.readMailbox(ctx, d) })
 	}

@@ -1,4 +1,4 @@
-package node
+package acl
 
 import (
 	"context"
@@ -12,11 +12,11 @@ import (
 // per minCheckGap.
 func TestAlarm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAlarm()
+		a := NewAlarm()
 		ctx, stop := context.WithCancel(t.Context())
 		var woken atomic.Int64
 		done := make(chan struct{})
-		go func() { defer close(done); a.watch(ctx, func(context.Context, time.Time) { woken.Add(1) }) }()
+		go func() { defer close(done); a.Watch(ctx, func(context.Context, time.Time) { woken.Add(1) }) }()
 		look := func(name string, want int64) {
 			t.Helper()
 			synctest.Wait()
@@ -27,15 +27,15 @@ func TestAlarm(t *testing.T) {
 		look("at the start", 1)
 		time.Sleep(1000 * time.Hour)
 		look("nothing to end", 1)
-		a.advance(time.Now().Add(2 * time.Hour))
-		a.advance(time.Now().Add(time.Hour))
-		a.advance(time.Now().Add(3 * time.Hour))
+		a.Advance(time.Now().Add(2 * time.Hour))
+		a.Advance(time.Now().Add(time.Hour))
+		a.Advance(time.Now().Add(3 * time.Hour))
 		time.Sleep(time.Hour - time.Second)
 		look("before the end", 1)
 		time.Sleep(time.Second)
 		look("at the end", 2)
 		for range 60 {
-			a.advance(time.Now())
+			a.Advance(time.Now())
 			time.Sleep(time.Second)
 		}
 		look("a flood of ends", 4)

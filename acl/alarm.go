@@ -1,0 +1,95 @@
+package acl
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// maxSleep is the longest sleep before the alarm compares its time with the clock again. A timer that was set while the
+// clock was an hour slow would otherwise fire an hour late.
+const maxSleep = 10 * time.Minute
+
+// minCheckGap is the minimum time between two checks for expired questions. Each check reads every question that waits
+// for a decision, so questions that expire shortly after one another are settled in one check.
+const minCheckGap = 30 * time.Second
+
+// Alarm holds the time at which the next undecided question expires.
+type Alarm struct {
+	changed chan struct{} // has room for one signal that at is earlier now
+
+	mu sync.Mutex
+	at time.Time // the zero time: no question expires
+}
+
+// NewAlarm returns an alarm that is not set.
+func NewAlarm() *Alarm { return &Alarm{changed: make(chan struct{}, 1)} }
+
+// Advance sets the alarm to at, unless it is already set to an earlier time.
+func (a *Alarm) Advance(at time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.at.IsZero() && !at.Before(a.at) {
+		return
+	}
+	a.at = at
+	select {
+	case a.changed <- struct{}{}:
+	default:
+	}
+}
+
+// next returns the time that the alarm is set to.
+func (a *Alarm) next() time.Time {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.at
+}
+
+// clear unsets the alarm.
+func (a *Alarm) clear() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.at = time.Time{}
+}
+
+// OnCommit sets the alarm for the questions that a committed unit opens.
+func (a *Alarm) OnCommit(changes []store.Change) {
+	for _, c := range changes {
+		if end, ok := Opens(c); ok {
+			a.Advance(end)
+		}
+	}
+}
+
+// Watch calls check at the start and each time the alarm goes off, until ctx ends. In between it sleeps.
+func (a *Alarm) Watch(ctx context.Context, check func(ctx context.Context, now time.Time)) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	checked := time.Time{}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.changed:
+			if at := a.next(); !at.IsZero() {
+				timer.Reset(a.wait(at, checked))
+			}
+		case now := <-timer.C:
+			if at := a.next(); at.After(now) {
+				timer.Reset(a.wait(at, checked))
+				continue
+			}
+			checked = now
+			a.clear() // check sets it again for the questions that expire later
+			check(ctx, checked)
+		}
+	}
+}
+
+// wait returns how long to sleep for an alarm set to at. checked is the time of the last check.
+func (a *Alarm) wait(at, checked time.Time) time.Duration {
+	return min(max(time.Until(at), time.Until(checked.Add(minCheckGap))), maxSleep)
+}
