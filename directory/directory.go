@@ -23,6 +23,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/directory/mailbox"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/notify"
@@ -111,9 +112,9 @@ type Registry struct {
 	changes     *notifier
 	templates   templates // set by Mount
 	probeQueue  *probeQueue
-	connections *connections
+	connections *mailbox.Connections
 	onMail      func(to wire.AgentID) // called for each message that is stored; nil for no call
-	mailUsage   mailUsage
+	mailUsage   mailbox.Counts
 	lastMail    atomic.Int64       // the time of the newest message, see newMailKey
 	keeping     singleflight.Group // messages that are being stored, by digest
 	bans        bans
@@ -150,7 +151,7 @@ func New(cfg Config) *Registry {
 		changes: newNotifier(),
 
 		probeQueue:  newProbeQueue(),
-		connections: newConnections(),
+		connections: mailbox.NewConnections(),
 
 		reporters: rate.NewAllowance(rate.PerHour(reportsPerHour), reportsPerHour, maxClients),
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/directory/mailbox"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 )
 
@@ -66,17 +67,17 @@ func (r *Registry) RelayHealth(ctx context.Context) (any, error) {
 	return struct {
 		Status    string `json:"status"`
 		Connected int    `json:"connected"` // owners whose agents are waiting for mail now
-	}{map[bool]string{false: "ok", true: "full"}[full], r.connections.count()}, nil
+	}{map[bool]string{false: "ok", true: "full"}[full], r.connections.Count()}, nil
 }
 
 // mailTotal returns how much mail is stored in all mailboxes together, and whether the relay is full.
-func (r *Registry) mailTotal(ctx context.Context) (all usage, full bool, err error) {
+func (r *Registry) mailTotal(ctx context.Context) (all mailbox.Usage, full bool, err error) {
 	now := clock()
 	counts, err := r.loadMailUsage(ctx, now)
 	if err != nil {
-		return usage{}, false, err
+		return mailbox.Usage{}, false, err
 	}
-	all, full = counts.total(now)
+	all, full = counts.Total(now)
 	return all, full, nil
 }
 

@@ -14,8 +14,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentmesh/agentmesh/directory/mailbox"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
+	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -164,7 +166,15 @@ func TestRelayHealth(t *testing.T) {
 		stop := w.agent(alice, func(RelayItem) (string, bool) { return "", true })
 		synctest.Wait()
 		wantRelay(200, `{"status":"ok","connected":1}`)
-		w.reg.mailUsage.all.n = maxAllMail
+		counts, err := w.reg.loadMailUsage(t.Context(), clock())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range mailbox.MaxAllMail { // one message per mailbox
+			if err := counts.Admit(fmt.Sprint(i), mailbox.Mail{Box: wire.AgentID(fmt.Sprint("am_", i)), Created: clock()}, clock()); err != nil {
+				t.Fatal(err)
+			}
+		}
 		wantRelay(200, `{"status":"full","connected":1}`)
 		want(t, w.do("POST", "/v1/relay", testMessage("1", "am_alice", "am_bob"), withBearer(alice)...), 503, "AGENT_UNAVAILABLE")
 		stop()

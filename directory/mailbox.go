@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl/credential"
+	"github.com/agentmesh/agentmesh/directory/mailbox"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
@@ -26,7 +27,6 @@ const (
 	mailTextNS = "relay-text" // the message itself
 	mailSeenNS = "relay-seen" // digests of recent messages, each with its relay id
 
-	mailLife     = 7 * 24 * time.Hour                        // AM-68
 	mailSeenLife = client.DefaultPast + client.DefaultFuture // for as long as the same bytes are accepted (AM-20)
 	maxMailPage  = 100
 
@@ -36,18 +36,9 @@ const (
 	mailKeyLen = 16 + 10
 )
 
-// mail describes a stored message.
-type mail struct {
-	Box     wire.AgentID        `json:"box"`
-	From    wire.AgentID        `json:"from,omitempty"` // "" if the sender has no card here
-	Conv    wire.ConversationID `json:"conversation"`
-	Size    int                 `json:"size"`
-	Created time.Time           `json:"created_at"`
-}
-
-// storedMail is a mail with its key.
+// storedMail is a message with its key.
 type storedMail struct {
-	mail
+	mailbox.Mail
 	key string
 }
 
@@ -137,26 +128,26 @@ func (r *Registry) storeNewMail(ctx context.Context, p posting, seen string, now
 	if err != nil {
 		return "", err
 	}
-	m := mail{Box: p.msg.To, From: p.sender, Conv: p.msg.Conversation, Size: len(p.raw), Created: now}
+	m := mailbox.Mail{Box: p.msg.To, From: p.sender, Conv: p.msg.Conversation, Size: len(p.raw), Created: now}
 	body, err := json.Marshal(m)
 	if err != nil {
 		return "", fmt.Errorf("write mail: %w", err)
 	}
-	key, expires := r.newMailKey(now), now.Add(mailLife)
+	key, expires := r.newMailKey(now), now.Add(mailbox.Life)
 	id, err := r.relayID(ctx, p.box.Owner, key, now)
 	if err != nil {
 		return "", err
 	}
-	if err := counts.admit(key, m, now); err != nil {
+	if err := counts.Admit(key, m, now); err != nil {
 		return "", err
 	}
 	err = r.recs.Apply(ctx, []store.Change{
 		{Record: store.Record{NS: mailSeenNS, Key: seen, Body: []byte(id), Expires: now.Add(mailSeenLife)}},
-		{Record: store.Record{NS: mailNS, Key: key, Body: body, Terms: []string{boxTerm(m.Box), ownerTerm(p.box.Owner)}, Expires: expires}, Max: maxMail},
+		{Record: store.Record{NS: mailNS, Key: key, Body: body, Terms: []string{boxTerm(m.Box), ownerTerm(p.box.Owner)}, Expires: expires}, Max: mailbox.MaxMail},
 		{Record: store.Record{NS: mailTextNS, Key: key, Body: p.raw, Expires: expires}},
 	}, now)
 	if err != nil {
-		counts.remove(key)
+		counts.Remove(key)
 	}
 	switch {
 	case errors.Is(err, store.ErrConflict): // another instance was faster
@@ -166,7 +157,7 @@ func (r *Registry) storeNewMail(ctx context.Context, p posting, seen string, now
 	case err != nil:
 		return "", fmt.Errorf("keep mail: %w", err)
 	}
-	r.connections.notify(p.box.Owner)
+	r.connections.Notify(p.box.Owner)
 	if r.onMail != nil {
 		r.onMail(m.Box)
 	}
@@ -195,7 +186,7 @@ func (r *Registry) listMail(ctx context.Context, term, after string, limit int, 
 		}
 		for _, rec := range page.Records {
 			m := storedMail{key: rec.Key}
-			if err := json.Unmarshal(rec.Body, &m.mail); err != nil {
+			if err := json.Unmarshal(rec.Body, &m.Mail); err != nil {
 				return nil, fmt.Errorf("read mail %s: %w", rec.Key, err)
 			}
 			list = append(list, m)
@@ -241,7 +232,7 @@ func (r *Registry) deleteMail(ctx context.Context, now time.Time, keys ...string
 		return err
 	}
 	for _, key := range keys {
-		counts.remove(key)
+		counts.Remove(key)
 	}
 	return nil
 }
@@ -258,4 +249,22 @@ func (r *Registry) Acknowledge(ctx context.Context, bearer, relayID string) erro
 		return fmt.Errorf("acknowledge mail: %w", err)
 	}
 	return nil
+}
+
+// loadMailUsage returns the counts of waiting mail. The first call builds them from the mail in the store.
+func (r *Registry) loadMailUsage(ctx context.Context, now time.Time) (*mailbox.Counts, error) {
+	return &r.mailUsage, r.mailUsage.Load(now, func(add func(string, mailbox.Mail)) error {
+		for after, more := "", true; more; {
+			list, err := r.listMail(ctx, "", after, mailbox.MaxMail, now)
+			if err != nil {
+				return err
+			}
+			for _, m := range list {
+				add(m.key, m.Mail)
+				after = m.key
+			}
+			more = len(list) == mailbox.MaxMail
+		}
+		return nil
+	})
 }

@@ -29,14 +29,14 @@ func (r *Registry) addMetrics(m *httpapi.Metrics) {
 		n, err := r.countAgents(ctx, clock())
 		return float64(n), err
 	}))
-	m.Gauge("relay_connected", "Owners of mailboxes whose agents are connected.", func() float64 { return float64(r.connections.count()) })
+	m.Gauge("relay_connected", "Owners of mailboxes whose agents are connected.", func() float64 { return float64(r.connections.Count()) })
 	m.Gauge("relay_waiting_messages", "Messages that wait in all mailboxes; the limit is 100000.", gauge(func(ctx context.Context) (float64, error) {
 		all, _, err := r.mailTotal(ctx)
-		return float64(all.n), err
+		return float64(all.N), err
 	}))
 	m.Gauge("relay_waiting_bytes", "Bytes of the messages that wait in all mailboxes; the limit is 4 GiB.", gauge(func(ctx context.Context) (float64, error) {
 		all, _, err := r.mailTotal(ctx)
-		return float64(all.size), err
+		return float64(all.Size), err
 	}))
 	m.Gauge("endpoints_waiting", "Cards whose endpoint waits to be probed.", func() float64 { return float64(r.probeQueue.len()) })
 	m.LimiterFunc("registrations-of-address", r.hourly.Refusals)

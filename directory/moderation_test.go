@@ -307,7 +307,7 @@ func TestBannedAtTheRelay(t *testing.T) {
 		t.Errorf("%d messages wait for Alice", len(got))
 	}
 	ban("am_carol")
-	if all, _ := w.reg.mailUsage.total(clock()); all.n != 2 {
-		t.Errorf("%d messages wait, want 2 and none for the banned agent", all.n)
+	if all, _ := w.reg.mailUsage.Total(clock()); all.N != 2 {
+		t.Errorf("%d messages wait, want 2 and none for the banned agent", all.N)
 	}
 }

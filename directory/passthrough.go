@@ -6,51 +6,25 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/agentmesh/agentmesh/directory/mailbox"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // passThrough offers a message to a connected agent and waits for the reply. It returns false if no agent is connected,
 // or if none fetched or answered the message in time.
-func (r *Registry) passThrough(ctx context.Context, p posting, now time.Time) (transitReply, bool) {
+func (r *Registry) passThrough(ctx context.Context, p posting, now time.Time) (mailbox.Reply, bool) {
 	id, err := r.relayID(ctx, p.box.Owner, r.newMailKey(now), now)
 	if err != nil {
-		return transitReply{}, false // storing the message fails too
+		return mailbox.Reply{}, false // storing the message fails too
 	}
-	o := &transit{
-		id: id, sender: p.sender, msg: p.msg, raw: p.raw, created: now, replyBy: now.Add(replyWithin),
-		taken: make(chan struct{}), answer: make(chan transitReply, 1),
-	}
-	owner := p.box.Owner
-	if !r.connections.offer(owner, o, time.Now()) {
-		return transitReply{}, false
-	}
-	taken := time.NewTimer(takeWithin)
-	defer taken.Stop()
-	end := time.NewTimer(replyWithin)
-	defer end.Stop()
-	has := (<-chan struct{})(o.taken)
-	for {
-		select {
-		case a := <-o.answer:
-			return a, true
-		case <-has:
-			taken.Stop()
-			has = nil // do not receive from the closed channel again
-			continue
-		case <-taken.C:
-		case <-end.C:
-		case <-ctx.Done():
-		}
-		if r.connections.withdraw(owner, o) {
-			return transitReply{}, false
-		}
-		return <-o.answer, true // the reply came at the same moment
-	}
+	return r.connections.PassThrough(ctx, p.box.Owner, &mailbox.Transit{
+		ID: id, Sender: p.sender, Message: p.msg, Raw: p.raw, Created: now, ReplyBy: now.Add(mailbox.ReplyWithin),
+	})
 }
 
 // checkReply validates an agent's reply to a message that passed through, and returns the status that the sender gets
 // with it.
-func checkReply(o *transit, raw []byte) (status int, err error) {
+func checkReply(o *mailbox.Transit, raw []byte) (status int, err error) {
 	tree, err := wire.ParseObject(raw)
 	if err != nil {
 		return 0, wire.ErrSyntax.Because(err)
@@ -62,7 +36,7 @@ func checkReply(o *transit, raw []byte) (status int, err error) {
 	if field, ok := errors.AsType[*wire.FieldError](err); ok {
 		return 0, wire.ErrSchema.WithField(field)
 	}
-	if m.From != o.msg.To || m.To != o.msg.From || m.Conversation != o.msg.Conversation {
+	if m.From != o.Message.To || m.To != o.Message.From || m.Conversation != o.Message.Conversation {
 		return 0, wire.ErrRecipient.At("the reply must be by the agent, to the sender, in the same conversation")
 	}
 	if m.Action() == "pending_approval" {

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentmesh/agentmesh/directory/mailbox"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -68,8 +69,8 @@ func TestForgedSendersLeavePlaces(t *testing.T) { // THREATS 26, AM-67
 		}
 		senders.Wait()
 		mu.Lock()
-		if passed["ghosts"] != transitShare || passed["am_dave"] != transitShare || passed["am_bob"] != 1 {
-			t.Errorf("passed through: %d of strangers and %d of Dave, want %d of each; %d of Bob", passed["ghosts"], passed["am_dave"], transitShare, passed["am_bob"])
+		if passed["ghosts"] != mailbox.TransitShare || passed["am_dave"] != mailbox.TransitShare || passed["am_bob"] != 1 {
+			t.Errorf("passed through: %d of strangers and %d of Dave, want %d of each; %d of Bob", passed["ghosts"], passed["am_dave"], mailbox.TransitShare, passed["am_bob"])
 		}
 		mu.Unlock()
 		stop()
@@ -153,8 +154,8 @@ func TestSlowReader(t *testing.T) {
 			t.Errorf("the slow reader then gets %d bytes, %v", n, err)
 		}
 		slow.Close()
-		if all, _ := w.reg.mailUsage.total(clock()); all.n != 40 {
-			t.Errorf("%d messages are left", all.n)
+		if all, _ := w.reg.mailUsage.Total(clock()); all.N != 40 {
+			t.Errorf("%d messages are left", all.N)
 		}
 		cancel()
 		if err := <-served; err != nil {

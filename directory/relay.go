@@ -131,14 +131,14 @@ func (r *Registry) Mail(ctx context.Context, bearer string, q MailQuery) ([]Rela
 		}
 	}
 	r.recordConnection(ctx, boxes, now)
-	waiter := r.connections.join(owner, q.Wait > 0, len(boxes) > 0)
-	defer waiter.leave()
+	waiter := r.connections.Join(owner, q.Wait > 0, len(boxes) > 0)
+	defer waiter.Leave()
 	end := time.NewTimer(min(q.Wait, maxWait))
 	defer end.Stop()
 	for {
-		changed := waiter.wakeChannel()
+		changed := waiter.WakeChannel()
 		items, err := r.collectMail(ctx, owner, q, after, clock())
-		if err != nil || len(items) > 0 || !waiter.waits {
+		if err != nil || len(items) > 0 || !waiter.Waits() {
 			return items, err
 		}
 		select {
@@ -154,9 +154,9 @@ func (r *Registry) Mail(ctx context.Context, bearer string, q MailQuery) ([]Rela
 // collectMail returns the mail that is there now, without waiting.
 func (r *Registry) collectMail(ctx context.Context, owner [32]byte, q MailQuery, after string, now time.Time) ([]RelayItem, error) {
 	items, size := make([]RelayItem, 0, 4), 0
-	for _, o := range r.connections.take(owner, q.Box, q.Conversation, q.Limit) {
-		items = append(items, RelayItem{o.id, o.raw, wire.FormatTime(o.created), wire.FormatTime(o.replyBy)})
-		size += len(o.raw)
+	for _, o := range r.connections.Take(owner, q.Box, q.Conversation, q.Limit) {
+		items = append(items, RelayItem{o.ID, o.Raw, wire.FormatTime(o.Created), wire.FormatTime(o.ReplyBy)})
+		size += len(o.Raw)
 	}
 	term := ownerTerm(owner)
 	if q.Box != "" {

@@ -10,6 +10,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/acl/credential"
+	"github.com/agentmesh/agentmesh/directory/mailbox"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -156,7 +157,7 @@ func (r *Registry) postReply(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	o := r.connections.find(credential.HashOf(bearer), c.Param("relay"))
+	o := r.connections.Find(credential.HashOf(bearer), c.Param("relay"))
 	if o == nil {
 		return wire.ErrLateReply
 	}
@@ -164,7 +165,7 @@ func (r *Registry) postReply(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	if !r.connections.reply(credential.HashOf(bearer), o.id, transitReply{status, raw}) {
+	if !r.connections.Reply(credential.HashOf(bearer), o.ID, mailbox.Reply{Status: status, Body: raw}) {
 		return wire.ErrLateReply
 	}
 	return httpapi.JSON(c, http.StatusOK, struct {
@@ -209,12 +210,12 @@ func (r *Registry) postMailbox(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := httpapi.KeepOpen(c, replyWithin+10*time.Second); err != nil {
+	if err := httpapi.KeepOpen(c, mailbox.ReplyWithin+10*time.Second); err != nil {
 		return err
 	}
 	if answer, ok := r.passThrough(ctx, p, now); ok {
 		r.counters.passed.Inc()
-		return httpapi.Raw(c, answer.status, answer.body)
+		return httpapi.Raw(c, answer.Status, answer.Body)
 	}
 	relayID, err := r.countOutcome(r.storeMail(ctx, p, now))
 	if err != nil {

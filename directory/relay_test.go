@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/agentmesh/agentmesh/directory/mailbox"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -111,7 +112,7 @@ func TestRelay(t *testing.T) { // AM-64, AM-65
 		if got := w.mail(alice, ""); len(got) != 1 || string(got[0].Message) != other {
 			t.Errorf("after the acknowledgement: %v", got)
 		}
-		time.Sleep(mailLife) // AM-68
+		time.Sleep(mailbox.Life) // AM-68
 		if got := w.mail(alice, ""); len(got) != 0 {
 			t.Errorf("after a week: %v", got)
 		}
@@ -229,7 +230,7 @@ func TestPassThrough(t *testing.T) { // AM-67
 			t.Errorf("who never connected has %+v, %v", rec.Verification, err)
 		}
 		stop()
-		time.Sleep(connectedFor + time.Second)
+		time.Sleep(mailbox.ConnectedFor + time.Second)
 		// Without a connected agent the message goes to the mailbox at once.
 		start := time.Now()
 		wantReceipt(t, w.do("POST", "/v1/mailbox/am_alice", message), 202)
@@ -268,8 +269,8 @@ func TestAgentDiesMidCall(t *testing.T) { // AM-67
 		message := testMessage("1", "am_bob", "am_alice")
 		start := time.Now()
 		wantReceipt(t, w.do("POST", "/v1/mailbox/am_alice", message), 202)
-		if took := time.Since(start); took != replyWithin {
-			t.Errorf("the sender waited %v, want %v", took, replyWithin)
+		if took := time.Since(start); took != mailbox.ReplyWithin {
+			t.Errorf("the sender waited %v, want %v", took, mailbox.ReplyWithin)
 		}
 		synctest.Wait()
 		want(t, w.do("POST", "/v1/relay/"+taken.RelayID+"/reply", testMessage("r", "am_alice", "am_bob"), withBearer(alice)...), 409, "INVALID_MESSAGE")
@@ -310,7 +311,7 @@ func TestMailWakesThePoll(t *testing.T) { // AM-65
 		if items := <-got; len(items) != 1 || time.Since(start) != 0 {
 			t.Errorf("the poll gets %v after %v", items, time.Since(start))
 		}
-		if n := w.reg.connections.count(); n != 0 {
+		if n := w.reg.connections.Count(); n != 0 {
 			t.Errorf("%d are connected", n)
 		}
 	})
@@ -332,7 +333,7 @@ func TestPollsOfStrangers(t *testing.T) { // AM-65
 			return items, time.Since(start)
 		}
 		var strangers sync.WaitGroup
-		for range maxStrangerPolls - 1 {
+		for range mailbox.MaxStrangerPolls - 1 {
 			strangers.Go(func() {
 				if items, took := poll(dora); len(items) != 0 || took != maxWait {
 					t.Errorf("a stranger's poll gets %v after %v", items, took)
@@ -351,8 +352,8 @@ func TestPollsOfStrangers(t *testing.T) { // AM-65
 		time.Sleep(time.Second)
 		wantReceipt(t, w.do("POST", "/v1/relay", testMessage("1", "am_alice", "am_bob"), withBearer(alice)...), 201)
 		strangers.Wait()
-		if w.reg.connections.strangers != 0 {
-			t.Errorf("%d strangers are counted when all have gone", w.reg.connections.strangers)
+		if w.reg.connections.Strangers() != 0 {
+			t.Errorf("%d strangers are counted when all have gone", w.reg.connections.Strangers())
 		}
 	})
 }

@@ -66,6 +66,8 @@ var lines = []struct {
 	{"node/outbox", 4},
 	{"node/registration", 4},
 	{"node/owner/web", 4},
+	{"directory/mailbox", 4},
+	{"directory/discovery", 4},
 
 	{"node/meshtest", 7},
 	{"node/bridge/bridgetest", 7},

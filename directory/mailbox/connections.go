@@ -1,0 +1,297 @@
+package mailbox
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Limits of messages that pass through (AM-67).
+const (
+	ReplyWithin      = 25 * time.Second // since the message arrived: handler 20 s < relay 25 s < client 30 s
+	takeWithin       = 3 * time.Second  // for a poll to fetch the message; after this the agent counts as disconnected
+	ConnectedFor     = 3 * time.Second  // an agent counts as connected for this long after a poll
+	maxTransit       = 64               // messages to the agents of one owner that pass through at once
+	TransitShare     = 8                // of these from one sender; all unknown senders together count as one
+	maxConnections   = 1 << 16          // credentials that are tracked as connected
+	MaxStrangerPolls = 512              // waiting polls whose credential has no mailbox: anybody can have a credential
+)
+
+// Connections holds the credentials whose agents are polling for mail, with the messages that pass through to them. It
+// is in memory only: a message that is lost in a crash was not answered, so its sender sends it again.
+type Connections struct {
+	mu        sync.Mutex
+	all       map[[32]byte]*connection
+	strangers int
+}
+
+// connection is one credential whose agents poll.
+type connection struct {
+	wake     chan struct{} // closed by the next notify
+	waiters  int           // waiting polls
+	seen     time.Time     // when the last poll ended
+	transits map[string]*Transit
+	pending  []*Transit // not fetched by a poll yet, oldest first
+}
+
+// Transit is a message that passes through.
+type Transit struct {
+	ID      string
+	Sender  wire.AgentID // "" if its signature could not be verified
+	Message wire.Message
+	Raw     []byte
+	Created time.Time
+	ReplyBy time.Time
+	taken   chan struct{} // closed when a poll has fetched the message
+	answer  chan Reply    // has capacity for one
+}
+
+// Reply is the response that the sender gets.
+type Reply struct {
+	Status int
+	Body   []byte
+}
+
+// NewConnections returns connections without any agent.
+func NewConnections() *Connections { return &Connections{all: make(map[[32]byte]*connection)} }
+
+// Waiter is one poll of a credential.
+type Waiter struct {
+	conns    *Connections
+	owner    [32]byte
+	waits    bool
+	stranger bool
+}
+
+// Waits reports whether the poll may wait for mail.
+func (w *Waiter) Waits() bool { return w.waits }
+
+// Join registers a poll; the caller must call Leave on the result. If too many polls are already waiting, the new poll
+// does not wait and gets only stored mail.
+func (c *Connections) Join(owner [32]byte, waits, mailbox bool) *Waiter {
+	w := &Waiter{c, owner, waits, !mailbox}
+	if !waits {
+		return w
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if w.stranger && c.strangers >= MaxStrangerPolls {
+		w.waits = false
+		return w
+	}
+	conn := c.all[owner]
+	if conn == nil {
+		if len(c.all) >= maxConnections {
+			c.forget(time.Now())
+		}
+		if len(c.all) >= maxConnections {
+			w.waits = false
+			return w
+		}
+		conn = &connection{wake: make(chan struct{}), transits: make(map[string]*Transit)}
+		c.all[owner] = conn
+	}
+	conn.waiters++
+	if w.stranger {
+		c.strangers++
+	}
+	return w
+}
+
+// forget removes connections without a recent poll. The caller holds mu.
+func (c *Connections) forget(now time.Time) {
+	for owner, conn := range c.all {
+		if conn.waiters == 0 && len(conn.transits) == 0 && now.Sub(conn.seen) > ConnectedFor {
+			delete(c.all, owner)
+		}
+	}
+}
+
+// WakeChannel returns a channel that the next new message closes. It is nil, and so never ready, for a poll that does
+// not wait.
+func (w *Waiter) WakeChannel() <-chan struct{} {
+	w.conns.mu.Lock()
+	defer w.conns.mu.Unlock()
+	if conn := w.conns.all[w.owner]; w.waits && conn != nil {
+		return conn.wake
+	}
+	return nil
+}
+
+// Leave ends the poll.
+func (w *Waiter) Leave() {
+	if !w.waits {
+		return
+	}
+	w.conns.mu.Lock()
+	defer w.conns.mu.Unlock()
+	conn := w.conns.all[w.owner]
+	conn.waiters--
+	conn.seen = time.Now()
+	if w.stranger {
+		w.conns.strangers--
+	}
+}
+
+// Notify wakes the polls of a credential.
+func (c *Connections) Notify(owner [32]byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if conn := c.all[owner]; conn != nil {
+		conn.notify()
+	}
+}
+
+// notify wakes the polls of this connection. The caller holds Connections.mu.
+func (conn *connection) notify() {
+	close(conn.wake)
+	conn.wake = make(chan struct{})
+}
+
+// PassThrough offers a message to a connected agent of owner and waits for the reply. It returns false if no agent is
+// connected, or if none fetched or answered the message in time.
+func (c *Connections) PassThrough(ctx context.Context, owner [32]byte, o *Transit) (Reply, bool) {
+	o.taken, o.answer = make(chan struct{}), make(chan Reply, 1)
+	if !c.offer(owner, o, time.Now()) {
+		return Reply{}, false
+	}
+	taken := time.NewTimer(takeWithin)
+	defer taken.Stop()
+	end := time.NewTimer(ReplyWithin)
+	defer end.Stop()
+	has := (<-chan struct{})(o.taken)
+	for {
+		select {
+		case a := <-o.answer:
+			return a, true
+		case <-has:
+			taken.Stop()
+			has = nil // do not receive from the closed channel again
+			continue
+		case <-taken.C:
+		case <-end.C:
+		case <-ctx.Done():
+		}
+		if c.withdraw(owner, o) {
+			return Reply{}, false
+		}
+		return <-o.answer, true // the reply came at the same moment
+	}
+}
+
+// offer queues a message for a connected agent. It returns false if no agent is connected, or if too many messages are
+// already passing through.
+func (c *Connections) offer(owner [32]byte, o *Transit, now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	conn := c.all[owner]
+	if conn == nil || conn.waiters == 0 && now.Sub(conn.seen) > ConnectedFor || !conn.hasRoom(o.Sender) {
+		return false
+	}
+	conn.transits[o.ID] = o
+	conn.pending = append(conn.pending, o)
+	conn.notify()
+	return true
+}
+
+// hasRoom reports whether another message of sender may pass through.
+func (conn *connection) hasRoom(sender wire.AgentID) bool {
+	if len(conn.transits) >= maxTransit {
+		return false
+	}
+	n := 0
+	for _, o := range conn.transits {
+		if o.Sender == sender {
+			n++
+		}
+	}
+	return n < TransitShare
+}
+
+// Take returns at most limit queued messages to a poll, and marks them as fetched. box and conv select messages; ""
+// selects all.
+func (c *Connections) Take(owner [32]byte, box wire.AgentID, conv wire.ConversationID, limit int) []*Transit {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	conn := c.all[owner]
+	if conn == nil {
+		return nil
+	}
+	var taken []*Transit
+	rest := conn.pending[:0]
+	for _, o := range conn.pending {
+		if len(taken) == limit || box != "" && o.Message.To != box || conv != "" && o.Message.Conversation != conv {
+			rest = append(rest, o)
+			continue
+		}
+		close(o.taken)
+		taken = append(taken, o)
+	}
+	clear(conn.pending[len(rest):])
+	conn.pending = rest
+	return taken
+}
+
+// Find returns the message with this id that passes through to an agent of owner, or nil.
+func (c *Connections) Find(owner [32]byte, id string) *Transit {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if conn := c.all[owner]; conn != nil {
+		return conn.transits[id]
+	}
+	return nil
+}
+
+// withdraw ends the wait for a reply; later replies are refused. It returns false if a reply has already come.
+func (c *Connections) withdraw(owner [32]byte, o *Transit) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	conn := c.all[owner]
+	if conn == nil || conn.transits[o.ID] == nil {
+		return false
+	}
+	delete(conn.transits, o.ID)
+	for i, p := range conn.pending {
+		if p == o {
+			conn.pending = append(conn.pending[:i], conn.pending[i+1:]...)
+			break
+		}
+	}
+	return true
+}
+
+// Reply delivers a reply to the waiting sender. It returns false if no sender waits for it, because the sender has left
+// or already has a reply.
+func (c *Connections) Reply(owner [32]byte, id string, a Reply) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	conn := c.all[owner]
+	if conn == nil || conn.transits[id] == nil {
+		return false
+	}
+	conn.transits[id].answer <- a // does not block: the channel has room for one reply, and the transit is deleted with it
+	delete(conn.transits, id)
+	return true
+}
+
+// Strangers returns the number of waiting polls whose credential has no mailbox.
+func (c *Connections) Strangers() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.strangers
+}
+
+// Count returns the number of credentials with a waiting poll.
+func (c *Connections) Count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := 0
+	for _, conn := range c.all {
+		if conn.waiters > 0 {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,158 @@
+package mailbox
+
+import (
+	"sync"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Life is how long a message waits (AM-68).
+const Life = 7 * 24 * time.Hour
+
+// Bounds of mailboxes (AM-68).
+const (
+	MaxMail      = 500      // messages in a mailbox
+	MaxMailBytes = 50 << 20 // bytes of the messages in a mailbox
+	Share        = 10       // one sender may use a tenth of a mailbox; all unknown senders together use another tenth
+
+	// MaxAllMail and MaxAllMailBytes bound all mailboxes together. Once half of either is used, only mailboxes below a
+	// tenth of their own limit take more mail, so that a few large mailboxes cannot use up everything.
+	MaxAllMail      = 100_000
+	MaxAllMailBytes = 4 << 30
+
+	sweepEvery = time.Minute // between two removals of expired mail from the counts
+)
+
+// Mail describes a message that waits in a mailbox.
+type Mail struct {
+	Box     wire.AgentID        `json:"box"`
+	From    wire.AgentID        `json:"from,omitempty"` // "" if the sender has no card here
+	Conv    wire.ConversationID `json:"conversation"`
+	Size    int                 `json:"size"`
+	Created time.Time           `json:"created_at"`
+}
+
+// Counts counts in memory the mail that waits in mailboxes. A message is counted before it is stored and under a
+// lock, so the limits hold even if several senders write at once. A flood beyond a limit causes no store access.
+// Counts is safe for concurrent use.
+type Counts struct {
+	mu     sync.Mutex
+	loaded bool            // the counts include the stored mail
+	swept  time.Time       // when sweep last ran
+	mails  map[string]Mail // by the key of the message in the store
+	all    Usage           // of all mailboxes together
+	boxes  map[wire.AgentID]Usage
+	shares map[senderInBox]Usage
+}
+
+// Usage is a number of messages and their size in bytes.
+type Usage struct{ N, Size int }
+
+func (u Usage) with(m Mail) Usage      { return Usage{u.N + 1, u.Size + m.Size} }
+func (u Usage) without(m Mail) Usage   { return Usage{u.N - 1, u.Size - m.Size} }
+func (u Usage) exceeds(max Usage) bool { return u.N > max.N || u.Size > max.Size }
+
+// senderInBox is one sender's part of a mailbox. from is "" for all unknown senders.
+type senderInBox struct{ box, from wire.AgentID }
+
+// mailboxLimit returns how much one mailbox may hold; all is what all mailboxes together hold now. The zero Usage means
+// that the relay is full.
+func mailboxLimit(all Usage) Usage {
+	switch {
+	case all.exceeds(Usage{MaxAllMail - 1, MaxAllMailBytes - wire.MaxMessage}):
+		return Usage{}
+	case all.exceeds(Usage{MaxAllMail / 2, MaxAllMailBytes / 2}):
+		return Usage{MaxMail / 10, MaxMailBytes / 10}
+	}
+	return Usage{MaxMail, MaxMailBytes}
+}
+
+// Admit counts a message that is about to be stored, or returns an error that names the limit that the message would
+// exceed.
+func (u *Counts) Admit(key string, m Mail, now time.Time) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.sweep(now)
+	limit, part := mailboxLimit(u.all), senderInBox{m.Box, m.From}
+	switch {
+	case limit == Usage{}:
+		return wire.ErrUnavailable.At("the relay is full").After(time.Hour)
+	case u.shares[part].with(m).exceeds(Usage{limit.N / Share, limit.Size / Share}):
+		return wire.ErrRateLimited.At("too much mail of one sender waits").After(time.Hour)
+	case u.boxes[m.Box].with(m).exceeds(limit):
+		return wire.ErrUnavailable.At("the mailbox is full").After(time.Hour)
+	}
+	u.add(key, m)
+	return nil
+}
+
+// add counts a message. The caller holds mu.
+func (u *Counts) add(key string, m Mail) {
+	part := senderInBox{m.Box, m.From}
+	u.mails[key] = m
+	u.all, u.boxes[m.Box], u.shares[part] = u.all.with(m), u.boxes[m.Box].with(m), u.shares[part].with(m)
+}
+
+// Remove removes from the counts a message that was deleted or could not be stored. An unknown key is ignored.
+func (u *Counts) Remove(key string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.drop(key)
+}
+
+// drop does the work of Remove. The caller holds mu.
+func (u *Counts) drop(key string) {
+	m, ok := u.mails[key]
+	if !ok {
+		return
+	}
+	delete(u.mails, key)
+	u.all = u.all.without(m)
+	part := senderInBox{m.Box, m.From}
+	if u.boxes[m.Box] = u.boxes[m.Box].without(m); u.boxes[m.Box].N == 0 {
+		delete(u.boxes, m.Box)
+	}
+	if u.shares[part] = u.shares[part].without(m); u.shares[part].N == 0 {
+		delete(u.shares, part)
+	}
+}
+
+// sweep removes expired mail from the counts, at most once per sweepEvery. The caller holds mu.
+func (u *Counts) sweep(now time.Time) {
+	if now.Sub(u.swept).Abs() < sweepEvery {
+		return
+	}
+	u.swept = now
+	for key, m := range u.mails {
+		if !now.Before(m.Created.Add(Life)) {
+			u.drop(key)
+		}
+	}
+}
+
+// Total returns the Usage of all mailboxes together, and whether the relay is so full that not even an empty mailbox
+// takes a message.
+func (u *Counts) Total(now time.Time) (all Usage, full bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.sweep(now)
+	return u.all, mailboxLimit(u.all) == Usage{}
+}
+
+// Load builds the counts from the stored mail, unless an earlier call did. each calls its argument for each stored
+// message. After an error the next call tries again.
+func (u *Counts) Load(now time.Time, each func(add func(key string, m Mail)) error) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.loaded {
+		return nil
+	}
+	u.mails, u.boxes, u.shares = make(map[string]Mail), make(map[wire.AgentID]Usage), make(map[senderInBox]Usage)
+	u.all, u.swept = Usage{}, now
+	if err := each(u.add); err != nil {
+		return err
+	}
+	u.loaded = true
+	return nil
+}
