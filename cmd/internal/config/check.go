@@ -114,6 +114,10 @@ func (c Config) checkEdge(p *problems) {
 			p.add("owner_api.listen", "must be a loopback address and a port") // AM-77
 		}
 	}
+	p.oneOf("agent_door.mode", c.AgentDoor.Mode, "0600", "0660", "0666")
+	if c.AgentDoor.TokenFile != "" && c.OwnerAPI.Listen == "" {
+		p.add("agent_door.token_file", "needs owner_api.listen, such as 127.0.0.1:3149")
+	}
 }
 
 func isHTTP(text string) bool {
@@ -217,6 +221,7 @@ func (c Config) OpenGuards() []string {
 	add(c.Window.Future > def.Window.Future, "window.future: messages from %s ahead are accepted", c.Window.Future)
 	add(len(c.Network.AllowPrivate) > 0, "network.allow_private: cards may direct requests, also over http, to %s", formatPrefixes(c.Network.AllowPrivate))
 	add(len(c.Network.CORSOrigins) > 0, "network.cors_origins: pages of %s may call the listener", strings.Join(c.Network.CORSOrigins, ", "))
+	add(c.AgentDoor.Mode == "0666" && c.AgentDoor.Socket != "", "agent_door.mode: every user of this machine may read your messages and send")
 	if c.Public() {
 		add(c.Limits.RequestsPerMinute == 0, "limits.requests_per_minute: off")
 		add(c.Registration.CardsPerToken == 0, "registration.cards_per_token: off")

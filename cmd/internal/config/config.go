@@ -86,6 +86,8 @@ type Config struct {
 	Network Network `key:"network"`
 	// The API for the owner. The Unix socket in the data directory is always there.
 	OwnerAPI OwnerAPI `key:"owner_api"`
+	// The agent's door: the part of the API that reads and sends and decides nothing. Give it to your agent.
+	AgentDoor AgentDoor `key:"agent_door"`
 	// How the node notifies the owner.
 	Notify Notify `key:"notify"`
 	// The log of the process, on standard error.
@@ -282,6 +284,22 @@ type OwnerAPI struct {
 	Hosts []string `key:"hosts"`
 }
 
+// AgentDoor configures the door for the owner's agent. It must lie outside the data directory, because whoever can open
+// files there can also open the owner's socket.
+type AgentDoor struct {
+	// The path of the Unix socket. Hooks find it in AGENTMESH_AGENT_SOCKET. Empty: no socket.
+	Socket string `key:"socket"`
+	// The group of the socket and the token file, a name or a number, if the agent runs as another user. The user of
+	// agentmesh must be in it. Empty: the group stays as it is.
+	Group string `key:"group"`
+	// The octal permissions of the socket: 0600 (only the user of agentmesh), 0660 (also the group) or 0666.
+	// Danger: with 0666 every user of this machine can read your messages and send in your name.
+	Mode string `key:"mode"`
+	// A file with a token for clients of owner_api.listen that may use this door only. The process makes the file if it
+	// does not exist. Empty: no token.
+	TokenFile string `key:"token_file"`
+}
+
 // Log configures the log.
 type Log struct {
 	// debug, info, warn or error.
@@ -319,6 +337,7 @@ func Default() Config {
 		Registration: Registration{Mode: "open", CardsPerToken: 10, CardsPerHost: 10, PerHour: 20},
 		Network:      Network{MaxConnections: 10_000, MaxConnectionsPerAddress: 256},
 		Notify:       Notify{Content: "summary", Format: "json", Batch: 10 * time.Second},
+		AgentDoor:    AgentDoor{Mode: "0600"},
 		Log:          Log{Level: "info", Format: "auto"},
 		MinFreeDisk:  64 << 20,
 	}
