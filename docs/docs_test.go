@@ -100,6 +100,7 @@ var sameLine = map[string][]string{
 
 	"node/bridge/bridgetest": {"node/meshtest"},
 	"node/owner":             {"node/notify"}, // the status has the state of notifications
+	"node/bridge":            {"node/hook"},   // bridges pass on what hooks report
 }
 
 // choosesEngine lists the packages that may import an engine of the store.

@@ -168,7 +168,7 @@ func (v *heldDecision) release(ctx context.Context) error {
 
 // releaseToHook starts the hook that handles the message's intent.
 func (v *heldDecision) releaseToHook(route Route) error {
-	freePlace, err := v.n.runs.reserve()
+	freePlace, err := v.n.runs.Reserve()
 	if err != nil {
 		return err
 	}

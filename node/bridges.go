@@ -21,7 +21,8 @@ import (
 
 // bridges holds the bridges connected to a node. The zero value is ready to use and safe for concurrent use.
 type bridges struct {
-	modes sync.Map // "kind:link" to acl.Mode
+	modes    sync.Map // "kind:link" to acl.Mode
+	progress bridge.ProgressFeed
 
 	mu       sync.RWMutex
 	attached []attached // in order of connection; the slice is replaced, never changed

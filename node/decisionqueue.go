@@ -27,24 +27,19 @@ func (n *Node) resolveQueue(ctx context.Context, tail []acl.Ask, running <-chan 
 	if len(tail) == 0 {
 		return
 	}
-	n.runs.mu.Lock()
-	defer n.runs.mu.Unlock()
-	if n.runs.isStopping() {
-		return
-	}
-	n.runs.group.Go(func() {
+	n.runs.Go(func(context.Context) {
 		for pause := firstQueuePause; len(tail) > 0; pause = min(2*pause, maxQueuePause) {
 			again := time.After(pause)
 			if running != nil {
 				again, pause = nil, firstQueuePause
 			}
 			select {
-			case <-n.runs.stopped:
+			case <-n.runs.Stopped():
 				return
 			case <-running:
 			case <-again:
 			}
-			if n.runs.isStopping() { // stopping also ends the hooks
+			if n.runs.IsStopping() { // stopping also ends the hooks
 				return
 			}
 			tail, running = n.resolveReady(ctx, tail, nil)

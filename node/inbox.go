@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -223,10 +224,16 @@ func (n *Node) newHookCall(ctx context.Context, item Item, m wire.Message, conv 
 			ID: item.MessageID, Conversation: item.Conversation, From: item.Peer, To: n.ID(), Time: item.At, Intent: item.Intent,
 		}
 	}
+	var progress func(hook.Result)
+	if item.Address != "" {
+		progress = func(r hook.Result) {
+			n.bridges.progress.Publish(bridge.Progress{Address: item.Address, MessageID: item.MessageID, Conversation: item.Conversation, Result: r})
+		}
+	}
 	return hook.Call{
 		Message: m, Payload: item.Payload, Conversation: conv, History: entries,
 		Sender:      hook.Sender{AgentID: item.Peer, Name: item.PeerName, Verified: item.Verified, Trust: item.Trust},
 		ActionKnown: item.ActionKnown, Sealed: item.Sealed, Attempt: item.Attempt, Approved: item.Let, Reply: item.Kind == kindReply,
-		Reminder: !item.Reminded.IsZero(),
+		Reminder: !item.Reminded.IsZero(), Progress: progress,
 	}
 }

@@ -72,6 +72,8 @@ func (m mesh) Find(ctx context.Context, q client.Query) ([]wire.Card, error) {
 func (m mesh) Follow(ctx context.Context, seen func(bridge.Event)) {
 	events, stop := m.n.Watch()
 	defer stop()
+	progress, leave := m.n.bridges.progress.Follow()
+	defer leave()
 	for {
 		select {
 		case ev, ok := <-events:
@@ -91,6 +93,8 @@ func (m mesh) Follow(ctx context.Context, seen func(bridge.Event)) {
 					}})
 				}
 			}
+		case p := <-progress:
+			seen(bridge.Event{Progress: &p})
 		case <-ctx.Done():
 			return
 		}

@@ -59,8 +59,8 @@ func (n *Node) registerMetrics(m *httpapi.Metrics) {
 			func() float64 { return float64(n.outbox.Counts()[state]) }, "state", state)
 	}
 	const hooks = "Hooks that run, and hooks that wait for their turn."
-	m.Gauge("hooks", hooks, func() float64 { return float64(len(n.runs.slots)) }, "state", "running")
-	m.Gauge("hooks", hooks, func() float64 { return float64(max(0, len(n.runs.room)-len(n.runs.slots))) }, "state", "waiting")
+	m.Gauge("hooks", hooks, func() float64 { return float64(n.runs.Running()) }, "state", "running")
+	m.Gauge("hooks", hooks, func() float64 { return float64(n.runs.Waiting()) }, "state", "waiting")
 	m.Gauge("asks_open", "Questions that wait for the owner; at most 1000 are counted.", n.countOpenAsks)
 	for _, limit := range acl.MeterLimits() {
 		m.LimiterFunc("messages-"+limit, func() uint64 { return n.meter.Refusals(limit) })

@@ -135,7 +135,7 @@ type Node struct {
 	notices    *notify.Box
 
 	acceptLock     keyedLock  // one acceptance per sender and message id at a time
-	runs           runPool    // hooks that run or wait
+	runs           *hook.Pool // hooks that run or wait
 	refusals       refusals   // the newest refused messages
 	inboxChanged   signal     // wakes callers that wait for the inbox
 	mailArrived    signal     // wakes the mailbox readers
@@ -193,7 +193,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 		meter:       acl.NewMeter(cfg.Rates, cfg.Exempt...),
 		notices:     cfg.Notices,
 		acceptLock:  keyedLock{locks: make(map[string]*keyLock)},
-		runs:        newRunPool(),
+		runs:        hook.NewPool(maxHookRuns, maxHookQueue),
 		expiryAlarm: acl.NewAlarm(),
 		events:      newEvents(time.Now()),
 		streams:     newStreams(),
@@ -247,7 +247,7 @@ func (n *Node) Run(ctx context.Context) error {
 	}
 	<-ctx.Done()
 	n.events.close()
-	n.runs.stop()
+	n.runs.Stop()
 	n.background.Wait()
 	return n.saveMeter(context.WithoutCancel(ctx), time.Now())
 }

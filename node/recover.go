@@ -68,7 +68,7 @@ func (n *Node) recoverRun(ctx context.Context, id string) error {
 		item.State = ItemNew
 		return n.storeItem(ctx, item, nil)
 	case route.Repeatable:
-		done, err := n.runs.awaitRoom(ctx)
+		done, err := n.runs.AwaitRoom(ctx)
 		if err != nil {
 			return err
 		}
@@ -195,7 +195,7 @@ func (r interruptedResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Dec
 		if err := item.checkShown(payload, message, body.Load, ask.Hash); err != nil {
 			return r.n.logNotShown(ask, err)
 		}
-		done, err := r.n.runs.reserve()
+		done, err := r.n.runs.Reserve()
 		if err != nil {
 			return err
 		}

@@ -62,7 +62,7 @@ func (n *Node) remindItem(ctx context.Context, item Item, now time.Time) error {
 		notice := n.notice("unanswered", item.Peer, item.PeerName, item.key(), now)
 		return n.storeItem(ctx, item, []store.Change{n.notices.Change(notice)})
 	}
-	done, err := n.runs.reserve()
+	done, err := n.runs.Reserve()
 	if err != nil {
 		return err
 	}

@@ -29,7 +29,7 @@ func (n *Node) newReplyRun(item *Item, m *wire.Message, conv conversations.Conve
 	if route.Handler == nil || !route.Replies || !item.ActionKnown || m.Action() == wire.ActionClose {
 		return nil
 	}
-	done, err := n.runs.reserve()
+	done, err := n.runs.Reserve()
 	if err != nil {
 		return nil
 	}

@@ -39,31 +39,18 @@ type run struct {
 
 // start works on r in the background until the run ends or the node stops.
 func (n *Node) start(r *run) {
-	ctx, cancel := context.WithCancel(context.Background())
-	n.runs.mu.Lock()
-	defer n.runs.mu.Unlock()
-	if n.runs.isStopping() {
-		cancel()
-		r.done()
-		return
-	}
-	n.runs.cancels[r] = cancel
-	n.runs.group.Go(func() {
-		defer func() {
-			cancel()
-			n.runs.mu.Lock()
-			delete(n.runs.cancels, r)
-			n.runs.mu.Unlock()
-			r.done()
-		}()
+	if !n.runs.Go(func(ctx context.Context) {
+		defer r.done()
 		r.work(ctx)
-	})
+	}) {
+		r.done()
+	}
 }
 
 // run implements line 16 of the receive table for a message that a hook handles. It accepts the message with a
 // provisional answer. If the hook's reply comes in time, the sender gets that reply instead (AM-26, AM-32).
 func (a *acceptance) run(ctx context.Context) (bridge.Outcome, error) {
-	done, err := a.n.runs.reserveFor(a.stranger)
+	done, err := a.n.runs.ReserveFor(a.stranger)
 	if err != nil {
 		return bridge.Outcome{}, err
 	}
@@ -98,7 +85,7 @@ func (r *run) await(ctx context.Context, provisional bridge.Outcome) bridge.Outc
 		return out
 	case <-timer.C:
 	case <-ctx.Done():
-	case <-r.n.runs.stopped:
+	case <-r.n.runs.Stopped():
 	}
 	if !r.settled.CompareAndSwap(false, true) {
 		return <-r.result // the hook was first and is storing its reply
@@ -111,7 +98,7 @@ func (r *run) await(ctx context.Context, provisional bridge.Outcome) bridge.Outc
 
 // work runs the hook and stores the outcome. A panic in a handler fails only its own run, not the node.
 func (r *run) work(ctx context.Context) {
-	leave, err := r.n.runs.awaitTurn(ctx, r.stranger)
+	leave, err := r.n.runs.AwaitTurn(ctx, r.stranger)
 	if err != nil {
 		r.fail(ctx, err)
 		return
@@ -150,7 +137,7 @@ func (r *run) call(ctx context.Context) (hook.Answer, error) {
 // fail leaves the message to the owner. If the node is stopping, the item stays "running" instead, and the next start
 // recovers it.
 func (r *run) fail(ctx context.Context, err error) {
-	if r.n.runs.isStopping() {
+	if r.n.runs.IsStopping() {
 		return
 	}
 	r.n.log.Warn("hook failed", "route", r.route.Name, "item", r.itemID, "err", err)

@@ -15,6 +15,8 @@ func FuzzHookAnswer(f *testing.F) {
 	for _, s := range []string{
 		`{"payload":{"action":"deliver","message":{"body":"hi"}}}`, `{"payload":{"action":"x","n":1e3,"metadata":{"resend_of":"y"}}}`,
 		`{"hold":{"reason":"why"}}`, `{"error":{"code":"OWNER_REJECTED"}}`, "", "{}", "rubbish", `{"payload":{"action":"x","10":1}}`,
+		`{"artifacts":[{"id":"a","parts":[{"text":"x"},{"raw":"AA=="},{"url":"https://example.com"},{"data":{"a":[1]}}]}]}`,
+		"{\"task\":{\"state\":\"working\"}}\n{\"task\":{\"state\":\"completed\",\"text\":\"x\"}}",
 	} {
 		f.Add([]byte(s))
 	}

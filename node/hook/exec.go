@@ -2,7 +2,6 @@ package hook
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"path/filepath"
 
@@ -11,7 +10,7 @@ import (
 )
 
 // Exec runs a program for each message. The program gets the message as JSON on standard input and writes the answer to
-// standard output (AM-74). A program that exits with another status than 0 has failed, whatever it wrote.
+// standard output (AM-74), or a stream of which the last line is the answer. A program that exits with another status than 0 has failed, whatever it wrote.
 type Exec struct {
 	Argv   []string // fixed; nothing from a message is added
 	Dir    string   // empty: the directory of this process
@@ -29,20 +28,18 @@ func (h Exec) Handle(ctx context.Context, c Call) (Answer, error) {
 	if len(h.Argv) > 0 {
 		name = filepath.Base(h.Argv[0])
 	}
-	command := subprocess.Command{Argv: h.Argv, Dir: h.Dir, Env: h.Env, MaxOutput: maxOutput}
+	answer := &answerReader{intent: c.Message.Intent, progress: c.Progress}
+	command := subprocess.Command{Argv: h.Argv, Dir: h.Dir, Env: h.Env, MaxOutput: maxOutput, Stdout: answer}
 	result, err := command.Run(ctx, c.document())
 	if result.Tail != "" {
 		loggerOr(h.Logger).Info("hook wrote to standard error", "hook", name, "message", c.Message.ID, "tail", wire.OneLine(result.Tail, 2000))
 	}
-	switch {
-	case errors.Is(err, subprocess.ErrOutputTooLarge):
-		return Answer{}, newError(TooLarge, name, err)
-	case err != nil:
-		return Answer{}, newError(Crashed, name, err)
+	if answer.err == nil && err != nil {
+		return Answer{}, newError(faultOf(err, Crashed), name, err)
 	}
-	answer, err := parseAnswer(result.Output, c.Message.Intent)
+	said, err := answer.finish()
 	if err != nil {
-		return Answer{}, newError(Malformed, name, err)
+		return Answer{}, newError(faultOf(err, Malformed), name, err)
 	}
-	return answer, nil
+	return said, nil
 }

@@ -5,10 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/subprocess"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -36,6 +37,9 @@ type Call struct {
 	// Reminder reports that the handler got the message before and announced a later reply, which did not come. There
 	// is at most one reminder.
 	Reminder bool
+	// Progress gets what the handler reports before it answers. It does not block, and it may lose reports. Nil: nobody
+	// listens.
+	Progress func(Result)
 }
 
 // event returns the type of the call and its id. The id is stable over repeats.
@@ -57,7 +61,7 @@ type Sender struct {
 // Answer is the answer of a handler (AM-72). The zero value means that it has nothing to say: the node answers
 // "received" (AM-71).
 type Answer struct {
-	Payload *wire.Value // the reply
+	Payload *wire.Value // the reply; [ReadResult] returns the result in it
 	Hold    string      // why the owner must decide; only the owner sees it
 	Err     *wire.Error // wire.ErrIntent or wire.ErrOwnerRejected
 	Async   bool        // the reply will come later through the owner API
@@ -91,6 +95,14 @@ func newError(fault Fault, route string, cause error) error {
 	return &Error{Fault: fault, Route: route, cause: cause}
 }
 
+// faultOf returns TooLarge if the handler said too much, and otherwise fault.
+func faultOf(err error, fault Fault) Fault {
+	if errors.Is(err, errTooLarge) || errors.Is(err, subprocess.ErrOutputTooLarge) || errors.Is(err, client.ErrAnswerTooLarge) {
+		return TooLarge
+	}
+	return fault
+}
+
 // DefaultTimeout bounds a call whose context has no deadline (AM-74).
 const DefaultTimeout = 5 * time.Minute
 
@@ -98,48 +110,6 @@ const (
 	maxOutput  = 256 << 10 // AM-72
 	maxHistory = 64 << 10  // bytes of earlier messages of the conversation
 )
-
-// parseAnswer parses a handler's answer to a message of the given intent. An answer can contain only a payload, a hold
-// or an error, so that a handler cannot set other fields of the message.
-func parseAnswer(output []byte, intent wire.Intent) (Answer, error) {
-	if len(strings.TrimSpace(string(output))) == 0 {
-		return Answer{}, nil
-	}
-	v, err := wire.ParseObject(output)
-	if err != nil {
-		return Answer{}, fmt.Errorf("the answer is not one strict JSON object: %w", err)
-	}
-	if v.Len() == 0 {
-		return Answer{}, nil
-	}
-	if v.Len() > 1 {
-		return Answer{}, errors.New("the answer must have exactly one member: payload, hold or error")
-	}
-	member := v.Members()[0]
-	if member.Value.Kind() != wire.Object {
-		return Answer{}, errors.New("the member of the answer must be an object")
-	}
-	switch member.Key {
-	case "payload":
-		payload, err := conversations.CheckOwn(intent, member.Value)
-		return Answer{Payload: &payload}, err
-	case "hold":
-		reason := member.Value.GetStr("reason")
-		if reason == "" {
-			reason = "the agent asks for a decision"
-		}
-		return Answer{Hold: wire.OneLine(reason, 500)}, nil
-	case "error":
-		switch wire.Code(member.Value.GetStr("code")) {
-		case wire.IntentNotSupported:
-			return Answer{Err: wire.ErrIntent}, nil
-		case wire.OwnerRejected:
-			return Answer{Err: wire.ErrOwnerRejected}, nil
-		}
-		return Answer{}, errors.New("error.code must be INTENT_NOT_SUPPORTED or OWNER_REJECTED")
-	}
-	return Answer{}, errors.New("the answer must have exactly one member: payload, hold or error")
-}
 
 // document returns the JSON document that a hook gets (AM-72).
 func (c Call) document() []byte {

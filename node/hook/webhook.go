@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"mime"
 	"net/http"
 	"net/url"
 	"time"
@@ -26,11 +27,13 @@ var _ Handler = Webhook{}
 
 // Handle posts the message. After a temporary failure it posts the message again under the same webhook-id, and gives
 // up after four attempts. An empty answer means that the hook has nothing to say. An empty answer with status 202 means
-// that the reply will come later through the owner API.
+// that the reply will come later through the owner API. An answer of the type application/x-ndjson is a stream; the
+// request is not repeated once it has begun.
 func (h Webhook) Handle(ctx context.Context, c Call) (Answer, error) {
 	body := c.document()
 	_, id := c.event()
-	target := poster{url: h.URL, http: h.HTTP, log: loggerOr(h.Logger), header: func(now time.Time) http.Header {
+	stream := &answerReader{intent: c.Message.Intent, progress: c.Progress}
+	target := poster{url: h.URL, stream: stream, http: h.HTTP, log: loggerOr(h.Logger), header: func(now time.Time) http.Header {
 		return client.WebhookHeader(id, body, h.Secrets, now)
 	}}
 	status, output, err := target.post(ctx, body)
@@ -40,9 +43,12 @@ func (h Webhook) Handle(ctx context.Context, c Call) (Answer, error) {
 	if status == http.StatusAccepted && len(bytes.TrimSpace(output)) == 0 {
 		return Answer{Async: true}, nil
 	}
-	answer, err := parseAnswer(output, c.Message.Intent)
+	if !stream.isStream {
+		_, _ = stream.Write(output) // finish returns the error
+	}
+	answer, err := stream.finish()
 	if err != nil {
-		return Answer{}, newError(Malformed, target.name(), err)
+		return Answer{}, newError(faultOf(err, Malformed), target.name(), err)
 	}
 	return answer, nil
 }
@@ -53,6 +59,7 @@ type poster struct {
 	http   *client.HTTP
 	header func(now time.Time) http.Header
 	log    *slog.Logger
+	stream *answerReader // gets the body of an answer that is a stream; nil: no streams
 }
 
 // pauses are the waits between attempts. The message is already stored, and its sender already has a 202.
@@ -73,7 +80,7 @@ func (h poster) post(ctx context.Context, body []byte) (status int, output []byt
 	defer cancel()
 	for attempt := 0; ; attempt++ {
 		status, output, err = h.postOnce(ctx, body)
-		temporary := err != nil && ctx.Err() == nil && !errors.Is(err, client.ErrAnswerTooLarge)
+		temporary := err != nil && status == 0 && ctx.Err() == nil && !errors.Is(err, client.ErrAnswerTooLarge)
 		if err == nil {
 			if status >= 200 && status < 300 {
 				return status, output, nil
@@ -97,7 +104,11 @@ func (h poster) post(ctx context.Context, body []byte) (status int, output []byt
 	return 0, nil, newError(Unreachable, h.name(), err)
 }
 
-// postOnce makes one request. An answer with any status is not an error.
+// streamType is the media type of an answer that is a stream: one JSON object on each line.
+const streamType = "application/x-ndjson"
+
+// postOnce makes one request. An answer with any status is not an error. If a stream breaks off, it returns the status
+// and an error.
 func (h poster) postOnce(ctx context.Context, body []byte) (status int, output []byte, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.url, bytes.NewReader(body))
 	if err != nil {
@@ -106,9 +117,17 @@ func (h poster) postOnce(ctx context.Context, body []byte) (status int, output [
 	req.Header = h.header(time.Now())
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json")
+	if h.stream != nil {
+		req.Header.Set("Accept", "application/json, "+streamType)
+	}
 	resp, err := h.http.Do(ctx, client.Owner, req)
 	if err != nil {
 		return 0, nil, err
+	}
+	mediaType, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	if h.stream != nil && mediaType == streamType && resp.StatusCode == http.StatusOK {
+		h.stream.isStream = true
+		return resp.StatusCode, nil, h.stream.readFrom(resp.Body)
 	}
 	output, err = client.ReadAll(resp, maxOutput)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os/exec"
 	"time"
 )
@@ -31,6 +32,9 @@ type Command struct {
 	// Env is the whole environment. Nil: a PATH with the usual directories, and nothing from this process.
 	Env       []string
 	MaxOutput int // maximum bytes of standard output
+	// Stdout gets the output while the command runs; an error of Stdout kills the command, and Run returns the error.
+	// Nil: Run returns the output in Result.Output.
+	Stdout io.Writer
 }
 
 // Result is the output of a command.
@@ -54,17 +58,21 @@ func (c Command) Run(ctx context.Context, input []byte) (Result, error) {
 		cmd.Env = []string{defaultPath}
 	}
 	cmd.Stdin = bytes.NewReader(input)
-	out := &cappedWriter{max: c.MaxOutput, over: func() { cancel(ErrOutputTooLarge) }}
+	var output bytes.Buffer
+	out := &cappedWriter{to: c.Stdout, room: c.MaxOutput, stop: cancel}
+	if c.Stdout == nil {
+		out.to = &output
+	}
 	tail := &tailWriter{}
 	cmd.Stdout, cmd.Stderr = out, tail
 	cmd.WaitDelay = killGrace
 	ownGroup(cmd)
 	err := cmd.Run()
 	killGroup(cmd) // what it left behind
-	result := Result{Output: out.buf.Bytes(), Tail: tail.String()}
+	result := Result{Output: output.Bytes(), Tail: tail.String()}
 	switch {
-	case out.full:
-		return Result{Tail: result.Tail}, ErrOutputTooLarge
+	case out.err != nil:
+		return Result{Tail: result.Tail}, out.err
 	case ctx.Err() != nil && err != nil:
 		return result, fmt.Errorf("killed: %w", context.Cause(ctx))
 	case errors.Is(err, exec.ErrWaitDelay):
@@ -75,21 +83,29 @@ func (c Command) Run(ctx context.Context, input []byte) (Result, error) {
 	return result, nil
 }
 
-// cappedWriter keeps at most max bytes, and calls over if more are written.
+// cappedWriter passes at most room bytes on. If more are written, or to returns an error, it calls stop.
 type cappedWriter struct {
-	buf  bytes.Buffer
-	max  int
-	full bool
-	over func()
+	to   io.Writer
+	room int
+	err  error // why it stopped
+	stop func(error)
 }
 
 func (w *cappedWriter) Write(p []byte) (int, error) {
-	if w.full || w.buf.Len()+len(p) > w.max {
-		w.full = true
-		w.over()
-		return 0, ErrOutputTooLarge
+	if w.err == nil {
+		if w.room -= len(p); w.room < 0 {
+			w.err = ErrOutputTooLarge
+		} else {
+			_, w.err = w.to.Write(p)
+		}
+		if w.err != nil {
+			w.stop(w.err)
+		}
 	}
-	return w.buf.Write(p)
+	if w.err != nil {
+		return 0, w.err
+	}
+	return len(p), nil
 }
 
 // tailWriter keeps the last tailSize bytes.

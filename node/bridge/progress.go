@@ -1,0 +1,56 @@
+package bridge
+
+import (
+	"sync"
+
+	"github.com/agentmesh/agentmesh/node/hook"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Progress is what a hook reports about a message of a foreign peer before it answers. It is a hint: it is not stored,
+// and it may be lost. The answer has everything that counts.
+type Progress struct {
+	Address      string // of the peer
+	MessageID    wire.MessageID
+	Conversation wire.ConversationID
+	Result       hook.Result
+}
+
+// maxQueuedProgress bounds the reports that wait for one follower; more are dropped. A report has at most the size of a
+// hook's output, 256 KiB.
+const maxQueuedProgress = 32
+
+// ProgressFeed passes progress to its followers without blocking. The zero value is ready to use, and it is safe for
+// concurrent use.
+type ProgressFeed struct {
+	mu        sync.Mutex
+	followers map[chan Progress]struct{}
+}
+
+// Publish gives p to every follower that has room for it.
+func (f *ProgressFeed) Publish(p Progress) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for ch := range f.followers {
+		select {
+		case ch <- p:
+		default:
+		}
+	}
+}
+
+// Follow returns a channel of reports. The caller must call stop in the end; the channel stays open.
+func (f *ProgressFeed) Follow() (reports <-chan Progress, stop func()) {
+	ch := make(chan Progress, maxQueuedProgress)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.followers == nil {
+		f.followers = make(map[chan Progress]struct{})
+	}
+	f.followers[ch] = struct{}{}
+	return ch, func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.followers, ch)
+	}
+}

@@ -1,0 +1,252 @@
+package hook
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// answerReader is a writer that parses the output of a hook: one JSON object, or a stream of objects, one on each line.
+// The last object is the answer, and the objects before it are progress. The caller bounds the size of the output.
+type answerReader struct {
+	intent   wire.Intent
+	progress func(Result) // gets each object that reports progress, as soon as its line ends; may be nil
+	isStream bool         // set by the caller, or if the first line is a complete object
+
+	buf     []byte // output that is not parsed yet
+	scanned int    // bytes of buf without a line end
+	whole   bool   // the output is one object over several lines
+	last    object // the last object
+	result  Result // of all objects together
+	err     error
+}
+
+var _ io.Writer = (*answerReader)(nil)
+
+// Write parses the lines that are complete. Its error is the first error in the stream; nothing after it is parsed.
+func (r *answerReader) Write(p []byte) (int, error) {
+	if r.err != nil {
+		return 0, r.err
+	}
+	r.buf = append(r.buf, p...)
+	for !r.whole {
+		i := bytes.IndexByte(r.buf[r.scanned:], '\n')
+		if i < 0 {
+			r.scanned = len(r.buf)
+			break
+		}
+		end := r.scanned + i
+		line := bytes.TrimSpace(r.buf[:end])
+		if len(line) > 0 && !r.isStream {
+			if _, err := wire.ParseObject(line); err != nil {
+				r.whole = true
+				break
+			}
+			r.isStream = true
+		}
+		if len(line) > 0 {
+			if r.err = r.take(line); r.err != nil {
+				return 0, r.err
+			}
+		}
+		r.buf, r.scanned = r.buf[end+1:], 0
+	}
+	return len(p), nil
+}
+
+// readFrom reads and closes the body of an answer that is a stream, at most maxOutput bytes. Errors in the objects are
+// left to finish.
+func (r *answerReader) readFrom(body io.ReadCloser) error {
+	defer body.Close()
+	n, err := io.Copy(r, io.LimitReader(body, maxOutput+1))
+	switch {
+	case r.err != nil:
+		return nil
+	case err != nil:
+		return fmt.Errorf("read the stream: %w", err)
+	case n > maxOutput:
+		return client.ErrAnswerTooLarge
+	}
+	return nil
+}
+
+// take parses one object of the output.
+func (r *answerReader) take(text []byte) error {
+	if r.last.isFinal() {
+		return errors.New("something follows the object that ends the answer")
+	}
+	o, err := parseObject(text)
+	if err != nil {
+		return err
+	}
+	r.last = o
+	if err := r.result.merge(o.result); err != nil {
+		return err
+	}
+	if !o.isFinal() && !o.result.isZero() && r.progress != nil {
+		r.progress(o.result)
+	}
+	return nil
+}
+
+// finish returns the answer after the end of the output.
+func (r *answerReader) finish() (Answer, error) {
+	if rest := bytes.TrimSpace(r.buf); r.err == nil && len(rest) > 0 {
+		r.err = r.take(rest)
+	}
+	if r.err != nil {
+		return Answer{}, r.err
+	}
+	o := r.last
+	switch {
+	case o.hold != "":
+		return Answer{Hold: o.hold}, nil
+	case o.refusal != nil:
+		return Answer{Err: o.refusal}, nil
+	case o.payload == nil && r.result.isZero():
+		return Answer{}, nil
+	case r.result.Task != nil && r.result.Task.State == TaskWorking:
+		if o.result.Task != nil {
+			return Answer{Async: true}, nil
+		}
+		r.result.Task = nil // the artifacts or the message after it complete the task
+	}
+	payload, err := r.result.payload(r.intent, o.payload)
+	if err != nil {
+		return Answer{}, err
+	}
+	return Answer{Payload: &payload}, nil
+}
+
+// parseAnswer parses the whole output of a handler for a message of the given intent. An answer can contain only what
+// an [object] contains, so that a handler cannot set other fields of the message.
+func parseAnswer(output []byte, intent wire.Intent) (Answer, error) {
+	r := answerReader{intent: intent}
+	if _, err := r.Write(output); err != nil {
+		return Answer{}, err
+	}
+	return r.finish()
+}
+
+// object is one JSON object of a hook's output. At most one of hold, refusal and the other members is set.
+type object struct {
+	payload *wire.Value
+	result  Result
+	hold    string
+	refusal *wire.Error
+}
+
+// isFinal reports whether nothing may follow the object in a stream.
+func (o object) isFinal() bool {
+	return o.payload != nil || o.hold != "" || o.refusal != nil || o.result.Task != nil && o.result.Task.State != TaskWorking
+}
+
+const errMembers = "the answer must have only payload, task and artifacts, or hold alone, or error alone"
+
+func parseObject(text []byte) (o object, err error) {
+	v, err := wire.ParseObject(text)
+	if err != nil {
+		return o, fmt.Errorf("the answer is not one strict JSON object: %w", err)
+	}
+	for _, m := range v.Members() {
+		alone := m.Key == "hold" || m.Key == "error"
+		if alone && v.Len() > 1 {
+			return o, errors.New(errMembers)
+		}
+		if (alone || m.Key == "payload") && m.Value.Kind() != wire.Object {
+			return o, fmt.Errorf("%s must be an object", m.Key)
+		}
+		switch m.Key {
+		case "payload":
+			o.payload = &m.Value
+		case "hold":
+			if o.hold = wire.OneLine(m.Value.GetStr("reason"), 500); o.hold == "" {
+				o.hold = "the agent asks for a decision"
+			}
+		case "error":
+			if o.refusal, err = readRefusal(m.Value); err != nil {
+				return o, err
+			}
+		case "task", "artifacts":
+		default:
+			return o, errors.New(errMembers)
+		}
+	}
+	if o.result, err = ReadResult(v); err != nil {
+		return o, err
+	}
+	if o.payload != nil && o.result.Task != nil && o.result.Task.State == TaskWorking {
+		return o, errors.New("a payload ends the answer, so task.state cannot be working")
+	}
+	return o, nil
+}
+
+func readRefusal(v wire.Value) (*wire.Error, error) {
+	switch wire.Code(v.GetStr("code")) {
+	case wire.IntentNotSupported:
+		return wire.ErrIntent, nil
+	case wire.OwnerRejected:
+		return wire.ErrOwnerRejected, nil
+	}
+	return nil, errors.New("error.code must be INTENT_NOT_SUPPORTED or OWNER_REJECTED")
+}
+
+// errTooLarge means that an answer does not fit into a message.
+var errTooLarge = fmt.Errorf("the answer does not fit into a message of %d bytes", conversations.MaxPayload)
+
+// payload returns the payload of the reply that carries the result. Without a message of the hook, the text of the
+// result becomes the message, because a peer may not know results.
+func (r Result) payload(intent wire.Intent, message *wire.Value) (wire.Value, error) {
+	if message == nil {
+		message = new(TextPayload(intent, r.summary()))
+	}
+	payload := r.AddTo(*message)
+	if len(payload.JSON()) > conversations.MaxPayload {
+		return wire.Value{}, errTooLarge
+	}
+	return conversations.CheckOwn(intent, payload)
+}
+
+// summary returns the result as a text: that of the task, else the texts of the artifacts, else how many artifacts
+// there are.
+func (r Result) summary() string {
+	const most = 16 << 10 // the texts are in the artifacts as well
+	if r.Task != nil && r.Task.Text != "" {
+		return r.Task.Text
+	}
+	var texts []string
+	size := 0
+	for _, a := range r.Artifacts {
+		for _, p := range a.Parts {
+			if p.Text != nil && size+len(*p.Text) <= most {
+				texts = append(texts, *p.Text)
+				size += len(*p.Text)
+			}
+		}
+	}
+	state := TaskCompleted
+	if r.Task != nil {
+		state = r.Task.State
+	}
+	switch n := len(r.Artifacts); {
+	case size > 0:
+		return strings.Join(texts, "\n")
+	case n > 0:
+		return fmt.Sprintf("%s, %d artifacts", state, n)
+	}
+	return strings.ReplaceAll(string(state), "_", " ")
+}
+
+// TextPayload returns the payload of a reply of the given intent that says only text.
+func TextPayload(intent wire.Intent, text string) wire.Value {
+	if intent == wire.Deliver {
+		return wire.Obj(wire.TextField("action", "deliver"), wire.Field("message", wire.Obj(wire.TextField("body", text))))
+	}
+	return wire.Obj(wire.TextField("action", "answer"), wire.TextField("answer", text))
+}

@@ -1,0 +1,127 @@
+package hook
+
+import (
+	"context"
+	"sync"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Pool bounds the hooks that run at once (AM-75), and stops them. It is safe for concurrent use.
+type Pool struct {
+	slots chan struct{} // one for each hook that runs
+	room  chan struct{} // one for each hook that runs or waits for its turn
+
+	// The strangers' share of both: three quarters. The rest is left to known peers.
+	strangerSlots, strangerRoom chan struct{}
+
+	ctx    context.Context // of all work; ended by Stop
+	cancel context.CancelFunc
+	mu     sync.Mutex // held to start work, so that Stop waits for all of it
+	group  sync.WaitGroup
+}
+
+// NewPool returns a pool in which at most running hooks run at once, and at most queued hooks run or wait.
+func NewPool(running, queued int) *Pool {
+	p := &Pool{
+		slots: make(chan struct{}, running), room: make(chan struct{}, queued),
+		strangerSlots: make(chan struct{}, running*3/4), strangerRoom: make(chan struct{}, queued*3/4),
+	}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	return p
+}
+
+// Running returns how many hooks run.
+func (p *Pool) Running() int { return len(p.slots) }
+
+// Waiting returns how many hooks wait for their turn.
+func (p *Pool) Waiting() int { return max(0, len(p.room)-len(p.slots)) }
+
+// Stopped returns a channel that closes when the pool stops.
+func (p *Pool) Stopped() <-chan struct{} { return p.ctx.Done() }
+
+// IsStopping reports whether Stop was called.
+func (p *Pool) IsStopping() bool { return p.ctx.Err() != nil }
+
+// Go runs work in the background with a context that Stop ends. It returns false, and does not run work, if the pool
+// is stopping.
+func (p *Pool) Go(work func(ctx context.Context)) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.IsStopping() {
+		return false
+	}
+	p.group.Go(func() { work(p.ctx) })
+	return true
+}
+
+// Reserve takes room for one hook before its message is accepted, or returns wire.ErrUnavailable; done gives it back.
+func (p *Pool) Reserve() (done func(), err error) {
+	select {
+	case p.room <- struct{}{}:
+		return sync.OnceFunc(func() { <-p.room }), nil
+	default:
+		return nil, wire.ErrUnavailable
+	}
+}
+
+// ReserveFor is Reserve for the message of a stranger or of a known peer.
+func (p *Pool) ReserveFor(stranger bool) (done func(), err error) {
+	if !stranger {
+		return p.Reserve()
+	}
+	select {
+	case p.strangerRoom <- struct{}{}:
+	default:
+		return nil, wire.ErrUnavailable
+	}
+	give, err := p.Reserve()
+	if err != nil {
+		<-p.strangerRoom
+		return nil, err
+	}
+	return sync.OnceFunc(func() { give(); <-p.strangerRoom }), nil
+}
+
+// AwaitRoom is Reserve that waits for room instead of failing.
+func (p *Pool) AwaitRoom(ctx context.Context) (done func(), err error) {
+	select {
+	case p.room <- struct{}{}:
+		return sync.OnceFunc(func() { <-p.room }), nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// AwaitTurn waits until a hook may run; leave ends its turn. A stranger's hook takes one of the strangers' slots first,
+// so that a stranger who waits holds no slot that a known peer could use.
+func (p *Pool) AwaitTurn(ctx context.Context, stranger bool) (leave func(), err error) {
+	taken := []chan struct{}{p.slots}
+	if stranger {
+		taken = []chan struct{}{p.strangerSlots, p.slots}
+	}
+	for i, slots := range taken {
+		select {
+		case slots <- struct{}{}:
+		case <-ctx.Done():
+			for _, slots := range taken[:i] {
+				<-slots
+			}
+			return nil, ctx.Err()
+		}
+	}
+	return func() {
+		for _, slots := range taken {
+			<-slots
+		}
+	}, nil
+}
+
+// Stop ends the context of all work and waits for it. The items of the hooks stay "running", and the next start
+// recovers them.
+func (p *Pool) Stop() {
+	p.mu.Lock()
+	p.cancel()
+	p.mu.Unlock()
+	p.group.Wait()
+}

@@ -1,0 +1,329 @@
+package hook
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Result is what an agent reports about its work beside the message: the state of the task and the artifacts that it
+// made. Between agents of the mesh a result travels in the members "task" and "artifacts" of a reply's payload, so the
+// store and conversations need to know nothing about it. The zero value is a completed task without artifacts.
+type Result struct {
+	Task      *Task // nil: completed
+	Artifacts []Artifact
+}
+
+// Task is the state of the work that a message asked for.
+type Task struct {
+	State TaskState
+	Text  string // for people; at most 16 KiB
+}
+
+// TaskState is a state of a [Task], as docs/hooks.md lists them.
+type TaskState string
+
+const (
+	TaskWorking       TaskState = "working"        // the reply comes later
+	TaskInputRequired TaskState = "input_required" // the agent needs an answer from the sender first
+	TaskCompleted     TaskState = "completed"
+	TaskFailed        TaskState = "failed"
+	TaskRejected      TaskState = "rejected" // the agent does not do this
+	TaskCanceled      TaskState = "canceled"
+)
+
+func (s TaskState) isKnown() bool {
+	switch s {
+	case TaskWorking, TaskInputRequired, TaskCompleted, TaskFailed, TaskRejected, TaskCanceled:
+		return true
+	}
+	return false
+}
+
+// Artifact is something that an agent made, in one or more parts.
+type Artifact struct {
+	ID, Name, Description string
+	// In a stream of results, Append adds Parts to the artifact with the same ID, instead of replacing it, and Last
+	// reports that nothing more will be added.
+	Append, Last bool
+	Parts        []Part
+}
+
+// Part is a piece of an artifact. Exactly one of Text, Raw, URL and Data is set.
+type Part struct {
+	Text      *string
+	Raw       []byte // the bytes of a file; not nil if the part is a file, even an empty one
+	URL       string // absolute, http or https
+	Data      *wire.Value
+	MediaType string // of Text, Raw or what URL points to; "" if unknown
+	Filename  string // without a folder
+}
+
+// The bounds of a result. The bound on a message (AM-72) limits its total size.
+const (
+	maxTaskText  = 16 << 10 // bytes
+	maxArtifacts = 64
+	maxParts     = 256 // of one artifact
+	maxLabel     = 256 // bytes of an id, a name, a media type or a file name
+	maxAbout     = 4 << 10
+	maxPartURL   = 2 << 10
+	maxDataDepth = 16
+)
+
+// ReadResult returns the result in a payload. It returns the zero value if the payload has none. The error describes
+// members that are not a valid result, or that are larger than the bounds; a reader then treats the payload as one
+// without a result. All texts of a peer's result are untrusted.
+func ReadResult(payload wire.Value) (Result, error) {
+	var r Result
+	var err error
+	if v, ok := payload.Get("task"); ok {
+		if r.Task, err = readTask(v); err != nil {
+			return Result{}, err
+		}
+	}
+	if v, ok := payload.Get("artifacts"); ok {
+		if r.Artifacts, err = readArtifacts(v); err != nil {
+			return Result{}, err
+		}
+	}
+	return r, nil
+}
+
+// AddTo returns payload with the result in its members "task" and "artifacts".
+func (r Result) AddTo(payload wire.Value) wire.Value {
+	if r.Task != nil {
+		task := []wire.Member{wire.TextField("state", string(r.Task.State))}
+		payload = payload.With("task", wire.Obj(appendText(task, "text", r.Task.Text)...))
+	}
+	if len(r.Artifacts) > 0 {
+		var list []wire.Value
+		for _, a := range r.Artifacts {
+			list = append(list, a.tree())
+		}
+		payload = payload.With("artifacts", wire.Arr(list...))
+	}
+	return payload
+}
+
+func (r Result) isZero() bool { return r.Task == nil && len(r.Artifacts) == 0 }
+
+// merge adds a later result of the same stream to r.
+func (r *Result) merge(later Result) error {
+	if later.Task != nil {
+		r.Task = later.Task
+	}
+	for _, a := range later.Artifacts {
+		if err := r.addArtifact(a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Result) addArtifact(a Artifact) error {
+	join := a.Append
+	a.Append, a.Last = false, false // they have a meaning only in a stream
+	for i := range r.Artifacts {
+		old := &r.Artifacts[i]
+		if a.ID == "" || old.ID != a.ID {
+			continue
+		}
+		if !join {
+			*old = a
+			return nil
+		}
+		for _, p := range a.Parts {
+			old.Parts = appendPart(old.Parts, p)
+		}
+		if len(old.Parts) > maxParts {
+			return fmt.Errorf("artifact %q has more than %d parts", a.ID, maxParts)
+		}
+		return nil
+	}
+	if len(r.Artifacts) == maxArtifacts {
+		return fmt.Errorf("there are more than %d artifacts", maxArtifacts)
+	}
+	r.Artifacts = append(r.Artifacts, a)
+	return nil
+}
+
+// appendPart adds a part to a list. A text continues the text before it, so that an artifact that is streamed word by
+// word ends as one part.
+func appendPart(parts []Part, p Part) []Part {
+	if n := len(parts); n > 0 && p.Text != nil && p.Filename == "" {
+		if last := parts[n-1]; last.Text != nil && last.Filename == "" && last.MediaType == p.MediaType {
+			last.Text = new(*last.Text + *p.Text)
+			return append(parts[:n-1:n-1], last)
+		}
+	}
+	return append(parts, p)
+}
+
+func readTask(v wire.Value) (*Task, error) {
+	if v.Kind() != wire.Object {
+		return nil, errors.New("task must be an object")
+	}
+	f := memberReader{v: v, what: "task"}
+	t := &Task{State: TaskState(f.text("state", maxLabel)), Text: f.text("text", maxTaskText)}
+	if f.err == nil && !t.State.isKnown() {
+		f.err = errors.New("task.state must be working, input_required, completed, failed, rejected or canceled")
+	}
+	return t, f.err
+}
+
+func readArtifacts(v wire.Value) ([]Artifact, error) {
+	if v.Kind() != wire.Array {
+		return nil, errors.New("artifacts must be an array")
+	}
+	if v.Len() > maxArtifacts {
+		return nil, fmt.Errorf("there are more than %d artifacts", maxArtifacts)
+	}
+	var list []Artifact
+	for v := range v.Elems() {
+		a, err := readArtifact(v)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, a)
+	}
+	return list, nil
+}
+
+func readArtifact(v wire.Value) (Artifact, error) {
+	f := memberReader{v: v, what: "an artifact"}
+	a := Artifact{
+		ID: f.text("id", maxLabel), Name: f.text("name", maxLabel), Description: f.text("description", maxAbout),
+		Append: f.boolean("append"), Last: f.boolean("last"),
+	}
+	parts, _ := v.Get("parts")
+	switch {
+	case f.err != nil:
+		return a, f.err
+	case parts.Kind() != wire.Array || parts.Len() == 0:
+		return a, errors.New("an artifact needs at least one part")
+	case parts.Len() > maxParts:
+		return a, fmt.Errorf("an artifact has more than %d parts", maxParts)
+	case a.Append && a.ID == "":
+		return a, errors.New("an artifact with append needs an id")
+	}
+	for v := range parts.Elems() {
+		p, err := readPart(v)
+		if err != nil {
+			return a, err
+		}
+		a.Parts = append(a.Parts, p)
+	}
+	return a, nil
+}
+
+func readPart(v wire.Value) (p Part, err error) {
+	f := memberReader{v: v, what: "a part"}
+	p.MediaType, p.Filename = f.text("media_type", maxLabel), f.text("filename", maxLabel)
+	if f.err == nil && (p.Filename == ".." || strings.ContainsAny(p.Filename, "/\\\x00")) {
+		f.err = errors.New("a filename must not name a folder")
+	}
+	kinds := 0
+	for _, key := range []string{"text", "raw", "url", "data"} {
+		if _, ok := v.Get(key); !ok || f.err != nil {
+			continue
+		}
+		kinds++
+		switch key {
+		case "text":
+			p.Text = new(f.text(key, wire.MaxMessage))
+		case "raw":
+			if p.Raw, err = base64.StdEncoding.DecodeString(f.text(key, wire.MaxMessage)); err != nil {
+				return p, errors.New("raw must be base64")
+			}
+		case "url":
+			p.URL = f.text(key, maxPartURL)
+			if u, err := url.Parse(p.URL); f.err == nil && (err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http") {
+				f.err = errors.New("url must be an http or https URL")
+			}
+		case "data":
+			data, _ := v.Get(key)
+			if _, err := wire.ParseLimits(data.JSON(), maxDataDepth, wire.MaxValues); err != nil {
+				return p, fmt.Errorf("data must have at most %d levels: %w", maxDataDepth, err)
+			}
+			p.Data = &data
+		}
+	}
+	if f.err == nil && kinds != 1 {
+		f.err = errors.New("a part must have exactly one of text, raw, url and data")
+	}
+	return p, f.err
+}
+
+func (a Artifact) tree() wire.Value {
+	var m []wire.Member
+	m = appendText(m, "id", a.ID)
+	m = appendText(m, "name", a.Name)
+	m = appendText(m, "description", a.Description)
+	if a.Append {
+		m = append(m, wire.Field("append", wire.Bool(true)))
+	}
+	if a.Last {
+		m = append(m, wire.Field("last", wire.Bool(true)))
+	}
+	var parts []wire.Value
+	for _, p := range a.Parts {
+		parts = append(parts, p.tree())
+	}
+	return wire.Obj(append(m, wire.Field("parts", wire.Arr(parts...)))...)
+}
+
+func (p Part) tree() wire.Value {
+	var m []wire.Member
+	switch {
+	case p.Text != nil:
+		m = append(m, wire.TextField("text", *p.Text))
+	case p.Data != nil:
+		m = append(m, wire.Field("data", *p.Data))
+	case p.URL != "":
+		m = append(m, wire.TextField("url", p.URL))
+	default:
+		m = append(m, wire.TextField("raw", base64.StdEncoding.EncodeToString(p.Raw)))
+	}
+	m = appendText(m, "media_type", p.MediaType)
+	return wire.Obj(appendText(m, "filename", p.Filename)...)
+}
+
+// appendText adds a member, unless its text is empty.
+func appendText(members []wire.Member, key, text string) []wire.Member {
+	if text == "" {
+		return members
+	}
+	return append(members, wire.TextField(key, text))
+}
+
+// memberReader reads optional members of an object, and keeps the first error.
+type memberReader struct {
+	v    wire.Value
+	what string
+	err  error
+}
+
+func (f *memberReader) text(key string, most int) string {
+	v, ok := f.v.Get(key)
+	if !ok {
+		return ""
+	}
+	text, isText := v.Str()
+	if f.err == nil && (!isText || len(text) > most) {
+		f.err = fmt.Errorf("%s of %s must be a text of at most %d bytes", key, f.what, most)
+	}
+	return text
+}
+
+func (f *memberReader) boolean(key string) bool {
+	v, ok := f.v.Get(key)
+	b, isBool := v.Boolean()
+	if ok && !isBool && f.err == nil {
+		f.err = fmt.Errorf("%s of %s must be true or false", key, f.what)
+	}
+	return b
+}
