@@ -34,6 +34,11 @@ require (
 )
 
 require (
+	github.com/a2aproject/a2a-go/v2 v2.4.0
+	github.com/google/uuid v1.6.0 // indirect
+)
+
+require (
 	github.com/go-json-experiment/json v0.0.0-20260213210345-44df1a37e875 // indirect
 	rsc.io/qr v0.2.0
 )

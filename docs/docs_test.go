@@ -55,6 +55,7 @@ var lines = []struct {
 	{"node/bridge/mew/envelope", 2},
 	{"node/bridge/moltspeak/message", 2},
 	{"node/bridge/moltspeak/personal", 2},
+	{"node/bridge/a2a/message", 2},
 
 	{"node/calendar", 3},
 	{"node/notify", 3},

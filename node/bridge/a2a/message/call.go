@@ -1,0 +1,303 @@
+package message
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Bounds of everything that a stranger sends (A2A-G4).
+const (
+	MaxBody   = 1 << 20
+	maxDepth  = 32
+	maxValues = 20_000
+	maxID     = 128 // characters of a message, task, context or configuration id
+	maxParts  = 64
+)
+
+// Binding is one of the two transports that we serve.
+type Binding string
+
+const (
+	JSONRPC  Binding = "JSONRPC"
+	HTTPJSON Binding = "HTTP+JSON"
+)
+
+// The methods of A2A 1.0 (A2A-5).
+const (
+	SendMessage      = "SendMessage"
+	SendStreaming    = "SendStreamingMessage"
+	GetTask          = "GetTask"
+	ListTasks        = "ListTasks"
+	CancelTask       = "CancelTask"
+	SubscribeToTask  = "SubscribeToTask"
+	CreatePush       = "CreateTaskPushNotificationConfig"
+	GetPush          = "GetTaskPushNotificationConfig"
+	ListPush         = "ListTaskPushNotificationConfigs"
+	DeletePush       = "DeleteTaskPushNotificationConfig"
+	GetExtendedCard  = "GetExtendedAgentCard"
+	HeaderVersion    = "A2A-Version"
+	HeaderExtensions = "A2A-Extensions"
+	MediaType        = "application/a2a+json"
+)
+
+// aliases are the names of methods in A2A 0.3, which some clients of 1.0 still use.
+var aliases = map[string]string{
+	"message/send": SendMessage, "message/stream": SendStreaming, "tasks/get": GetTask, "tasks/list": ListTasks, "tasks/cancel": CancelTask,
+	"tasks/resubscribe": SubscribeToTask, "tasks/pushNotificationConfig/set": CreatePush, "tasks/pushNotificationConfig/get": GetPush,
+	"tasks/pushNotificationConfig/list": ListPush, "tasks/pushNotificationConfig/delete": DeletePush,
+	"agent/getAuthenticatedExtendedCard": GetExtendedCard,
+}
+
+var methods = []string{
+	SendMessage, SendStreaming, GetTask, ListTasks, CancelTask, SubscribeToTask, CreatePush, GetPush, ListPush, DeletePush, GetExtendedCard,
+}
+
+// Call is one request, whichever binding it came over.
+type Call struct {
+	Binding Binding
+	Method  string
+	ID      wire.Value // of a JSON-RPC request
+	Params  wire.Value // an object
+	Tenant  string     // the agent behind a URL that several share; "" if the client names none
+}
+
+// Streams reports whether the answer to the call is a stream of events.
+func (c Call) Streams() bool { return c.Method == SendStreaming || c.Method == SubscribeToTask }
+
+// Answer returns the body of a successful answer.
+func (c Call) Answer(result wire.Value) []byte {
+	if c.Binding == HTTPJSON {
+		return result.JSON()
+	}
+	return wire.Obj(wire.TextField("jsonrpc", "2.0"), wire.Field("id", c.ID), wire.Field("result", result)).JSON()
+}
+
+// Refuse returns status and body of an answer that refuses the call.
+func (c Call) Refuse(e *Error) (status int, body []byte) {
+	if c.Binding == HTTPJSON {
+		return e.REST()
+	}
+	return e.RPC(c.ID)
+}
+
+// parseBody reads a body strictly: one JSON object without duplicate keys, with bounded depth and number of values.
+func parseBody(body []byte) (wire.Value, *Error) {
+	if len(body) > MaxBody {
+		return wire.Value{}, ErrTooLarge
+	}
+	v, err := wire.ParseForeign(body, maxDepth, maxValues)
+	if err != nil || v.Kind() != wire.Object {
+		return wire.Value{}, ErrParse.Because(err)
+	}
+	return v, nil
+}
+
+// ReadRPC reads a JSON-RPC request. Even with an error, the Call has the binding and, if it could be read, the id, so
+// that [Call.Refuse] works. version is the value of A2A-Version; see [CheckVersion].
+func ReadRPC(body []byte, version string) (Call, *Error) {
+	c := Call{Binding: JSONRPC}
+	v, e := parseBody(body)
+	if e != nil {
+		return c, e
+	}
+	id, hasID := v.Get("id")
+	if text, ok := id.Str(); ok && len(text) <= 2*maxID || id.Kind() == wire.Number {
+		c.ID = id
+	}
+	method, isText := v.Get("method")
+	c.Method, _ = method.Str()
+	switch {
+	case v.GetStr("jsonrpc") != "2.0", !hasID || c.ID.IsNull(), !isText || c.Method == "":
+		return c, ErrRequest
+	}
+	c.Params, _ = v.Get("params")
+	if c.Params.IsNull() {
+		c.Params = wire.Obj()
+	}
+	if c.Params.Kind() != wire.Object {
+		return c, ErrParams.At("params must be an object")
+	}
+	name, isAlias := aliases[c.Method]
+	if isAlias {
+		c.Method = name
+	}
+	if !slices.Contains(methods, c.Method) {
+		return c, ErrMethod
+	}
+	c.Tenant = c.Params.GetStr("tenant")
+	return c, c.checkVersion(version, isAlias)
+}
+
+// checkVersion implements A2A-7 and A2A-D2: version 1.0 is served, whatever the patch number. An empty version counts as
+// 1.0 if method or body have the form of 1.0.
+func (c Call) checkVersion(version string, alias bool) *Error {
+	version = strings.TrimSpace(version)
+	old := false
+	switch m, _ := c.Params.Get("message"); {
+	case c.Method == SendMessage || c.Method == SendStreaming:
+		role := m.GetStr("role")
+		old = role == "user" || role == "agent" || m.GetStr("kind") != ""
+	default:
+		old = alias
+	}
+	major, rest, _ := strings.Cut(version, ".")
+	minor, _, _ := strings.Cut(rest, ".")
+	if version == "" && !old || major == "1" && minor == "0" {
+		return nil
+	}
+	return ErrVersion
+}
+
+// ReadREST reads a request of the HTTP+JSON binding. path is relative to the URL of the interface: "/tasks/t1:cancel",
+// or "/tenant/tasks/t1:cancel". Subscribing works with GET and POST, because the specification and its proto differ
+// (A2A-6).
+func ReadREST(method, path string, query url.Values, body []byte, version string) (Call, *Error) {
+	c := Call{Binding: HTTPJSON, Params: wire.Obj()}
+	segments := strings.Split(strings.Trim(path, "/"), "/")
+	if len(segments) > 1 && segments[0] != "tasks" {
+		c.Tenant, segments = segments[0], segments[1:]
+	}
+	verb := ""
+	if last := segments[len(segments)-1]; len(segments) <= 2 {
+		segments[len(segments)-1], verb, _ = strings.Cut(last, ":")
+	}
+	segments = append(segments, "", "", "")
+	task, sub, config := segments[1], segments[2], segments[3]
+	shape := method + " " + segments[0]
+	if verb != "" {
+		shape += ":" + verb
+	}
+	switch parts := len(segments) - 3; {
+	case shape == "POST message:send" && parts == 1:
+		c.Method = SendMessage
+	case shape == "POST message:stream" && parts == 1:
+		c.Method = SendStreaming
+	case shape == "GET extendedAgentCard" && parts == 1:
+		c.Method = GetExtendedCard
+	case shape == "GET tasks" && parts == 1:
+		c.Method = ListTasks
+	case shape == "GET tasks" && parts == 2:
+		c.Method = GetTask
+	case shape == "POST tasks:cancel" && parts == 2:
+		c.Method = CancelTask
+	case (shape == "GET tasks:subscribe" || shape == "POST tasks:subscribe") && parts == 2:
+		c.Method = SubscribeToTask
+	case shape == "POST tasks" && sub == "pushNotificationConfigs" && parts == 3:
+		c.Method = CreatePush
+	case shape == "GET tasks" && sub == "pushNotificationConfigs" && parts == 3:
+		c.Method = ListPush
+	case shape == "GET tasks" && sub == "pushNotificationConfigs" && parts == 4:
+		c.Method = GetPush
+	case shape == "DELETE tasks" && sub == "pushNotificationConfigs" && parts == 4:
+		c.Method = DeletePush
+	default:
+		return c, ErrMethod
+	}
+	if method == http.MethodPost && len(body) > 0 {
+		var e *Error
+		if c.Params, e = parseBody(body); e != nil {
+			return c, e
+		}
+	}
+	c.Params = withQuery(c.Params, query)
+	if task != "" {
+		key := "taskId"
+		if sub == "" {
+			key = "id"
+		}
+		c.Params = c.Params.With(key, wire.Text(task))
+	}
+	if config != "" {
+		c.Params = c.Params.With("id", wire.Text(config))
+	}
+	return c, c.checkVersion(version, false)
+}
+
+// withQuery adds the parameters of a URL to params. Numbers and booleans get the types that a JSON body gives them.
+func withQuery(params wire.Value, query url.Values) wire.Value {
+	for _, key := range []string{"contextId", "status", "pageToken", "statusTimestampAfter"} {
+		if query.Has(key) {
+			params = params.With(key, wire.Text(query.Get(key)))
+		}
+	}
+	for _, key := range []string{"historyLength", "pageSize"} {
+		if n, err := strconv.ParseInt(query.Get(key), 10, 32); err == nil {
+			params = params.With(key, wire.Int(n))
+		} else if query.Has(key) {
+			params = params.With(key, wire.Text(query.Get(key))) // refused where it is read
+		}
+	}
+	if query.Has("includeArtifacts") {
+		params = params.With("includeArtifacts", wire.Bool(query.Get("includeArtifacts") == "true"))
+	}
+	return params
+}
+
+// Decode fills the Go form of the parameters, such as a type of the package a2a.
+func (c Call) Decode(into any) *Error {
+	if err := json.Unmarshal(c.Params.JSON(), into); err != nil {
+		return ErrParams.Because(err)
+	}
+	return nil
+}
+
+// ID returns the id in a member of the parameters, which must have 1 to 128 characters.
+func (c Call) IDOf(member string) (string, *Error) {
+	id := c.Params.GetStr(member)
+	if id == "" || len(id) > maxID {
+		return "", ErrParams.At(member + " must be an id of 1 to 128 characters")
+	}
+	return id, nil
+}
+
+// HistoryLength returns the number of messages that the caller wants, or -1 if it does not say.
+func (c Call) HistoryLength() (int, *Error) { return historyLength(c.Params) }
+
+func historyLength(v wire.Value) (int, *Error) {
+	n, ok := v.Get("historyLength")
+	if !ok || n.IsNull() {
+		return -1, nil
+	}
+	if token, isNumber := n.Num(); isNumber {
+		if i, err := strconv.ParseInt(token, 10, 32); err == nil && i >= 0 {
+			return int(i), nil
+		}
+	}
+	return 0, ErrParams.At("historyLength must be a whole number from 0")
+}
+
+func intOf(v wire.Value, key string) int {
+	n, _ := v.Get(key)
+	token, _ := n.Num()
+	i, _ := strconv.ParseInt(token, 10, 32)
+	return int(i)
+}
+
+// ExtensionsIn returns the extensions that a client names in the header A2A-Extensions.
+func ExtensionsIn(header http.Header) []string {
+	var out []string
+	for _, line := range header.Values(HeaderExtensions) {
+		for uri := range strings.SplitSeq(line, ",") {
+			if uri = strings.TrimSpace(uri); uri != "" && len(uri) <= 256 && len(out) < 16 {
+				out = append(out, uri)
+			}
+		}
+	}
+	return out
+}
+
+// CheckExtensions returns [ErrExtensionRequired] if the client does not name one of the required extensions (A2A-7).
+func CheckExtensions(required, named []string) *Error {
+	for _, uri := range required {
+		if !slices.Contains(named, uri) {
+			return ErrExtensionRequired
+		}
+	}
+	return nil
+}

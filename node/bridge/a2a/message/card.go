@@ -1,0 +1,127 @@
+package message
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"strings"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+)
+
+// The well-known paths of a card (A2A-1) and of its keys (A2A-D5). Older clients ask for the second path.
+const (
+	PathCard    = "/.well-known/agent-card.json"
+	PathOldCard = "/.well-known/agent.json"
+	PathKeys    = "/.well-known/jwks.json"
+)
+
+// CardInfo is what an agent card is made from.
+type CardInfo struct {
+	Card      wire.Card
+	URL       string // of both interfaces
+	Tenant    string // of the interfaces, if several agents share the URL
+	Directory string // that lists the card; "" for none
+	Version   string // of the program
+	Token     bool   // callers need a bearer token
+	Streaming bool
+	Push      bool
+	Extended  bool
+}
+
+// NewCard returns the agent card for a card of the mesh (A2A-2): one skill for each capability, and our extension with
+// id, key and digest of the card.
+func NewCard(i CardInfo) a2a.AgentCard {
+	c := i.Card
+	text := c.Description
+	if text == "" {
+		text = c.Name + ", an agent of the mesh"
+	}
+	digest := signing.Digest(c.Tree)
+	params := map[string]any{"agent_id": string(c.ID), "key": c.PublicKey, "card_digest": "sha256:" + hex.EncodeToString(digest[:])}
+	if i.Directory != "" {
+		params["directory"] = i.Directory
+	}
+	card := a2a.AgentCard{
+		Name: c.Name, Description: text, Version: i.Version,
+		DefaultInputModes:  []string{"text/plain", "application/json"},
+		DefaultOutputModes: []string{"text/plain", "application/json"},
+		Capabilities: a2a.AgentCapabilities{
+			Streaming: i.Streaming, PushNotifications: i.Push, ExtendedAgentCard: i.Extended,
+			Extensions: []a2a.AgentExtension{{
+				URI: Extension, Description: "the agent of the mesh behind this card, and its own intents", Params: params,
+			}},
+		},
+	}
+	for _, binding := range []a2a.TransportProtocol{a2a.TransportProtocolJSONRPC, a2a.TransportProtocolHTTPJSON} {
+		face := a2a.NewAgentInterface(i.URL, binding)
+		face.Tenant = i.Tenant
+		card.SupportedInterfaces = append(card.SupportedInterfaces, face)
+	}
+	if i.Token {
+		card.SecuritySchemes = a2a.NamedSecuritySchemes{"bearer": a2a.HTTPAuthSecurityScheme{
+			Scheme: "Bearer", Description: "a token from the owner of this agent",
+		}}
+		// There is no securityRequirements: the SDKs for Go and JavaScript disagree about its form and refuse each other's.
+	}
+	tags := []string{}
+	for _, intent := range c.Intents {
+		tags = append(tags, string(intent))
+	}
+	if len(tags) == 0 {
+		tags = append(tags, string(wire.Deliver))
+	}
+	for _, capability := range c.Capabilities {
+		card.Skills = append(card.Skills, a2a.AgentSkill{ID: capability, Name: capability, Description: text, Tags: tags})
+	}
+	if len(card.Skills) == 0 {
+		card.Skills = []a2a.AgentSkill{{ID: "message", Name: "message", Description: text, Tags: tags}}
+	}
+	return card
+}
+
+// Tree returns the JSON tree of a card.
+func Tree(card a2a.AgentCard) (wire.Value, error) {
+	data, err := json.Marshal(card)
+	if err != nil {
+		return wire.Value{}, err
+	}
+	return wire.Parse(data)
+}
+
+// MaxCard is the largest card of another agent in bytes.
+const MaxCard = 256 << 10
+
+// ReadCard reads the card of another agent as a tree. It does not decode the card into the type of the SDK, which
+// refuses the security requirements that other SDKs write.
+func ReadCard(data []byte) (wire.Value, error) {
+	tree, err := wire.ParseForeign(data, maxDepth, maxValues)
+	if err == nil && tree.Kind() != wire.Object {
+		err = errors.New("the card is not a JSON object")
+	}
+	return tree, err
+}
+
+// Interface is where and how an agent is reached.
+type Interface struct {
+	URL     string
+	Binding Binding
+	Tenant  string
+}
+
+// FindInterface returns the interface of a card that we use: A2A 1.0 over JSON-RPC, or else over HTTP+JSON.
+func FindInterface(card wire.Value) (Interface, bool) {
+	list, _ := card.Get("supportedInterfaces")
+	for _, binding := range []Binding{JSONRPC, HTTPJSON} {
+		for face := range list.Elems() {
+			version := face.GetStr("protocolVersion")
+			if (version == "1.0" || strings.HasPrefix(version, "1.0.")) && face.GetStr("protocolBinding") == string(binding) && face.GetStr("url") != "" {
+				return Interface{URL: strings.TrimRight(face.GetStr("url"), "/"), Binding: binding, Tenant: face.GetStr("tenant")}, true
+			}
+		}
+	}
+	return Interface{}, false
+}

@@ -1,0 +1,198 @@
+package message
+
+import (
+	"errors"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Error is a refusal of an A2A request. Its public part comes from the table in this file and quotes nothing from the
+// request. Two errors of the same row match under [errors.Is].
+type Error struct {
+	Code    int    // of JSON-RPC
+	Status  int    // of HTTP+JSON
+	Name    string // canonical code of google.rpc: "NOT_FOUND"
+	Reason  string // "TASK_NOT_FOUND"
+	Message string
+	After   time.Duration // sent as Retry-After; 0 means no header
+
+	outer bool // the JSON-RPC answer has the status too, because the request failed before the protocol
+	cause error
+}
+
+func (e *Error) Error() string {
+	if e.cause != nil {
+		return e.Message + ": " + e.cause.Error()
+	}
+	return e.Message
+}
+
+// Unwrap returns the private cause, which is never sent.
+func (e *Error) Unwrap() error { return e.cause }
+
+// Is reports whether target is an error of the same row.
+func (e *Error) Is(target error) bool {
+	t, ok := target.(*Error)
+	return ok && t.Code == e.Code && t.Reason == e.Reason
+}
+
+// At returns a copy that appends detail, a fixed text of our code, to the public message.
+func (e *Error) At(detail string) *Error {
+	c := *e
+	c.Message += ": " + detail
+	return &c
+}
+
+// Because returns a copy with a private cause.
+func (e *Error) Because(cause error) *Error {
+	c := *e
+	c.cause = cause
+	return &c
+}
+
+// Domain is the domain of the reasons of A2A (A2A-8).
+const Domain = "a2a-protocol.org"
+
+const typeErrorInfo = "type.googleapis.com/google.rpc.ErrorInfo"
+
+// The errors of JSON-RPC, of A2A-8, and of requests that fail before the protocol.
+var (
+	ErrParse   = row(-32700, http.StatusBadRequest, "INVALID_ARGUMENT", "PARSE_ERROR", "the body is not one strict JSON object")
+	ErrRequest = row(-32600, http.StatusBadRequest, "INVALID_ARGUMENT", "INVALID_REQUEST", "the body is not a JSON-RPC 2.0 request")
+	ErrMethod  = row(-32601, http.StatusNotFound, "NOT_FOUND", "METHOD_NOT_FOUND", "there is no such method")
+	ErrParams  = row(-32602, http.StatusBadRequest, "INVALID_ARGUMENT", "INVALID_PARAMS", "the parameters are not acceptable")
+	ErrFault   = row(-32603, http.StatusInternalServerError, "INTERNAL", "INTERNAL_ERROR", "internal error")
+
+	ErrTaskNotFound      = row(-32001, http.StatusNotFound, "NOT_FOUND", "TASK_NOT_FOUND", "there is no such task")
+	ErrNotCancelable     = row(-32002, http.StatusBadRequest, "FAILED_PRECONDITION", "TASK_NOT_CANCELABLE", "the task has ended")
+	ErrPushUnsupported   = row(-32003, http.StatusBadRequest, "FAILED_PRECONDITION", "PUSH_NOTIFICATION_NOT_SUPPORTED", "push notifications are not supported")
+	ErrUnsupported       = row(-32004, http.StatusBadRequest, "FAILED_PRECONDITION", "UNSUPPORTED_OPERATION", "the operation is not supported")
+	ErrContentType       = row(-32005, http.StatusBadRequest, "INVALID_ARGUMENT", "CONTENT_TYPE_NOT_SUPPORTED", "the media type is not supported")
+	ErrAgentResponse     = row(-32006, http.StatusInternalServerError, "INTERNAL", "INVALID_AGENT_RESPONSE", "the agent gave an invalid answer")
+	ErrNoExtendedCard    = row(-32007, http.StatusBadRequest, "FAILED_PRECONDITION", "EXTENDED_AGENT_CARD_NOT_CONFIGURED", "there is no extended card")
+	ErrExtensionRequired = row(-32008, http.StatusBadRequest, "FAILED_PRECONDITION", "EXTENSION_SUPPORT_REQUIRED", "the client must support a required extension")
+	ErrVersion           = row(-32009, http.StatusBadRequest, "FAILED_PRECONDITION", "VERSION_NOT_SUPPORTED", "this agent speaks A2A 1.0")
+
+	ErrUnauthenticated = outer(-31401, http.StatusUnauthorized, "UNAUTHENTICATED", "a valid bearer token is required")
+	ErrForbidden       = outer(-31403, http.StatusForbidden, "PERMISSION_DENIED", "the caller may not contact this agent")
+	ErrTooLarge        = outer(-32000, http.StatusRequestEntityTooLarge, "OUT_OF_RANGE", "the body is too large")
+	ErrMediaType       = outer(-32005, http.StatusUnsupportedMediaType, "UNIMPLEMENTED", "the media type must be application/json or application/a2a+json")
+	ErrBusy            = outer(-32000, http.StatusTooManyRequests, "RESOURCE_EXHAUSTED", "too many requests")
+	ErrUnavailable     = outer(-32000, http.StatusServiceUnavailable, "UNAVAILABLE", "the agent cannot take the request now")
+)
+
+// isA2A reports whether A2A itself defines the code.
+func (e *Error) isA2A() bool { return e.Code <= -32001 && e.Code >= -32099 && !e.outer }
+
+func row(code, status int, name, reason, message string) *Error {
+	return &Error{Code: code, Status: status, Name: name, Reason: reason, Message: message}
+}
+
+func outer(code, status int, name, message string) *Error {
+	return &Error{Code: code, Status: status, Name: name, Reason: name, Message: message, outer: true}
+}
+
+// Errors returns the rows of the table, which are shared and must not be changed.
+func Errors() []*Error {
+	return []*Error{
+		ErrParse, ErrRequest, ErrMethod, ErrParams, ErrFault, ErrTaskNotFound, ErrNotCancelable, ErrPushUnsupported,
+		ErrUnsupported, ErrContentType, ErrAgentResponse, ErrNoExtendedCard, ErrExtensionRequired, ErrVersion,
+		ErrUnauthenticated, ErrForbidden, ErrTooLarge, ErrMediaType, ErrBusy, ErrUnavailable,
+	}
+}
+
+// FromMesh returns the A2A error for a refusal of the node.
+func FromMesh(err error) *Error {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e
+	}
+	e, ok := errors.AsType[*wire.Error](err)
+	if !ok {
+		return ErrUnavailable.Because(err)
+	}
+	out := ErrFault
+	switch {
+	case errors.Is(e, wire.ErrIDReused):
+		out = ErrParams.At("the message id was used before with other content")
+	case errors.Is(e, wire.ErrMediaType), errors.Is(e, wire.ErrContentEncoding):
+		out = ErrMediaType
+	case e.Code == wire.ConversationClosed:
+		out = ErrUnsupported.At("the context has ended")
+	case e.Code == wire.IntentNotSupported:
+		out = ErrUnsupported.At("this agent does not support the intent")
+	case e.Status == http.StatusRequestEntityTooLarge:
+		out = ErrTooLarge
+	case e.Status == http.StatusTooManyRequests:
+		out = ErrBusy
+	case e.Status == http.StatusServiceUnavailable:
+		out = ErrUnavailable
+	case e.Status == http.StatusForbidden:
+		out = ErrForbidden
+	case e.Status == http.StatusUnauthorized:
+		out = ErrUnauthenticated
+	case e.Status == http.StatusBadRequest:
+		out = ErrParams
+	}
+	out = out.Because(err)
+	out.After = e.RetryAfter
+	return out
+}
+
+// details returns the array of objects that explains the error. Errors of A2A must carry an ErrorInfo (A2A-8).
+func (e *Error) details() wire.Value {
+	return wire.Arr(wire.Obj(
+		wire.TextField("@type", typeErrorInfo), wire.TextField("reason", e.Reason), wire.TextField("domain", Domain),
+	))
+}
+
+// RPC returns the JSON-RPC answer to the request with the given id, and its HTTP status.
+func (e *Error) RPC(id wire.Value) (status int, body []byte) {
+	status = http.StatusOK
+	if e.outer {
+		status = e.Status
+	}
+	return status, wire.Obj(
+		wire.TextField("jsonrpc", "2.0"), wire.Field("id", id), wire.Field("error", wire.Obj(
+			wire.Field("code", wire.Int(int64(e.Code))), wire.TextField("message", e.Message), wire.Field("data", e.details()),
+		)),
+	).JSON()
+}
+
+// REST returns the answer of the HTTP+JSON binding, in the form of AIP-193.
+func (e *Error) REST() (status int, body []byte) {
+	return e.Status, wire.Obj(wire.Field("error", wire.Obj(
+		wire.Field("code", wire.Int(int64(e.Status))), wire.TextField("status", e.Name), wire.TextField("message", e.Message),
+		wire.Field("details", e.details()),
+	))).JSON()
+}
+
+// ReadError returns the error in an answer of another agent: of the "error" member in either binding. status is that of
+// HTTP. An unknown error keeps its code and gets the reason "". The message of the other agent is one line of at most
+// 300 characters.
+func ReadError(status int, v wire.Value) *Error {
+	code := intOf(v, "code")
+	reason := ""
+	list, _ := v.Get("details")
+	if list.Kind() != wire.Array {
+		list, _ = v.Get("data")
+	}
+	for d := range list.Elems() {
+		if d.GetStr("domain") == Domain {
+			reason = d.GetStr("reason")
+		}
+	}
+	e := &Error{Code: code, Status: status, Name: "UNKNOWN"}
+	i := slices.IndexFunc(Errors(), func(e *Error) bool { return reason != "" && e.Reason == reason || reason == "" && e.Code == code })
+	if i >= 0 {
+		found := *Errors()[i]
+		e = &found
+		e.Status = max(status, found.Status)
+	}
+	if text := wire.OneLine(v.GetStr("message"), 300); text != "" {
+		e.Message = text
+	}
+	return e
+}

@@ -1,0 +1,228 @@
+package message
+
+import (
+	"encoding/base64"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Extension is the URI of our extension. On a card it names the agent of the mesh behind the A2A agent. In the metadata
+// of a message or artifact it names the intent of the one data part, which then is a payload of the mesh.
+const Extension = "urn:agentmesh:a2a:v1"
+
+// Message is a message of a client, checked.
+type Message struct {
+	ID        string
+	ContextID string // "" if the client names none
+	TaskID    string // "" for a new task
+	Parts     []wire.Value
+	Tree      wire.Value // as received
+}
+
+// ReadMessage checks the member "message" of the parameters of SendMessage: ids of at most 128 characters, the role of
+// a user, and 1 to 64 parts with exactly one content each (A2A-4).
+func ReadMessage(params wire.Value) (Message, *Error) {
+	v, _ := params.Get("message")
+	m := Message{ID: v.GetStr("messageId"), ContextID: v.GetStr("contextId"), TaskID: v.GetStr("taskId"), Tree: v}
+	switch {
+	case v.Kind() != wire.Object:
+		return m, ErrParams.At("message must be an object")
+	case !isID(m.ID):
+		return m, ErrParams.At("message.messageId must have 1 to 128 printable characters")
+	case v.GetStr("role") != "ROLE_USER":
+		return m, ErrParams.At("message.role must be ROLE_USER")
+	case m.ContextID != "" && !isID(m.ContextID):
+		return m, ErrParams.At("message.contextId must have at most 128 printable characters")
+	case m.TaskID != "" && !isID(m.TaskID):
+		return m, ErrTaskNotFound
+	}
+	parts, _ := v.Get("parts")
+	if parts.Kind() != wire.Array || parts.Len() == 0 || parts.Len() > maxParts {
+		return m, ErrParams.At("message.parts must have 1 to 64 entries")
+	}
+	for part := range parts.Elems() {
+		if !isPart(part, "mediaType") {
+			return m, ErrParams.At("a part needs exactly one of text, raw, url and data")
+		}
+		m.Parts = append(m.Parts, part)
+	}
+	if meta, ok := v.Get("metadata"); ok && !meta.IsNull() && meta.Kind() != wire.Object {
+		return m, ErrParams.At("message.metadata must be an object")
+	}
+	return m, nil
+}
+
+func isID(s string) bool {
+	return s != "" && len(s) <= maxID && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == 0x7f || r > 0xffff })
+}
+
+// contents are the members of a part that carry its content.
+var contents = []string{"text", "raw", "url", "data"}
+
+// isPart reports whether v is a part with exactly one content. mediaType is the name of the member with the media type:
+// "mediaType" in A2A, "media_type" in payloads of the mesh.
+func isPart(v wire.Value, mediaType string) bool {
+	if v.Kind() != wire.Object {
+		return false
+	}
+	n := 0
+	for _, key := range contents {
+		content, ok := v.Get(key)
+		if !ok || content.IsNull() && key != "data" {
+			continue
+		}
+		text, isText := content.Str()
+		switch {
+		case key == "data":
+		case !isText:
+			return false
+		case key == "raw" && !isBase64(text):
+			return false
+		case key == "url":
+			if u, err := url.Parse(text); err != nil || text == "" || u.Scheme == "" {
+				return false
+			}
+		}
+		n++
+	}
+	for _, key := range []string{mediaType, "filename"} {
+		if text, ok := v.Get(key); ok && !text.IsNull() && (text.Kind() != wire.String || len(v.GetStr(key)) > 256) {
+			return false
+		}
+	}
+	return n == 1
+}
+
+// isBase64 reports whether s is base64 in one of the forms that ProtoJSON accepts.
+func isBase64(s string) bool {
+	s = strings.TrimRight(strings.NewReplacer("-", "+", "_", "/").Replace(s), "=")
+	_, err := base64.RawStdEncoding.DecodeString(s)
+	return err == nil && !strings.ContainsAny(s, "\r\n")
+}
+
+// toMesh returns a part in the form that payloads of the mesh have.
+func toMesh(part wire.Value) wire.Value { return renamePart(part, "mediaType", "media_type") }
+
+// fromMesh is the reverse of toMesh.
+func fromMesh(part wire.Value) wire.Value { return renamePart(part, "media_type", "mediaType") }
+
+func renamePart(part wire.Value, from, to string) wire.Value {
+	var out []wire.Member
+	for _, key := range append(slices.Clone(contents), "filename", from) {
+		v, ok := part.Get(key)
+		text, isText := v.Str()
+		if !ok || v.IsNull() && key != "data" || isText && text == "" && key != "text" && key != "data" {
+			continue
+		}
+		if key == from {
+			key = to
+		}
+		out = append(out, wire.Field(key, v))
+	}
+	return wire.Obj(out...)
+}
+
+// textOf joins the text parts with line breaks.
+func textOf(parts []wire.Value) string {
+	var lines []string
+	for _, part := range parts {
+		if text, ok := part.Get("text"); ok && text.Kind() == wire.String {
+			lines = append(lines, part.GetStr("text"))
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// native returns the intent and the payload in parts whose metadata carry our extension.
+func native(metadata wire.Value, parts []wire.Value) (wire.Intent, wire.Value, bool) {
+	ext, _ := metadata.Get(Extension)
+	intent := wire.Intent(ext.GetStr("intent"))
+	if !intent.Valid() || len(parts) != 1 {
+		return "", wire.Value{}, false
+	}
+	payload, _ := parts[0].Get("data")
+	return intent, payload, payload.Kind() == wire.Object
+}
+
+// Payload maps the message to an intent and a payload. A message with our extension carries both. Any other message
+// becomes a mesh.message that asks for a reply: the text parts are its body, and if there are other parts, the member
+// "parts" has all of them.
+func (m Message) Payload() (wire.Intent, wire.Value) {
+	metadata, _ := m.Tree.Get("metadata")
+	if intent, payload, ok := native(metadata, m.Parts); ok {
+		return intent, payload
+	}
+	payload := wire.Obj(wire.TextField("action", "deliver"), wire.Field("message", wire.Obj(
+		wire.TextField("body", textOf(m.Parts)), wire.Field("reply_requested", wire.Bool(true)),
+	)))
+	if slices.ContainsFunc(m.Parts, func(part wire.Value) bool { _, isText := part.Get("text"); return !isText }) {
+		var parts []wire.Value
+		for _, part := range m.Parts {
+			parts = append(parts, toMesh(part))
+		}
+		payload = payload.With("parts", wire.Arr(parts...))
+	}
+	return wire.Deliver, payload
+}
+
+// NewMessage returns the message with which we send a payload to another agent. A mesh.message becomes text; any other
+// payload becomes a data part with our extension, which an agent of the mesh reads back without loss.
+func NewMessage(id, contextID, taskID string, intent wire.Intent, payload wire.Value) wire.Value {
+	m := []wire.Member{wire.TextField("messageId", id), wire.TextField("contextId", contextID)}
+	if taskID != "" {
+		m = append(m, wire.TextField("taskId", taskID))
+	}
+	payload = withoutOurs(payload)
+	parts, metadata := plainParts(intent, payload), wire.Value{}
+	if parts == nil {
+		parts = []wire.Value{wire.Obj(wire.Field("data", payload), wire.TextField("mediaType", "application/json"))}
+		metadata = wire.Obj(wire.Field(Extension, wire.Obj(wire.TextField("intent", string(intent)))))
+	}
+	m = append(m, wire.TextField("role", "ROLE_USER"), wire.Field("parts", wire.Arr(parts...)))
+	if !metadata.IsNull() {
+		m = append(m, wire.Field("metadata", metadata), wire.Field("extensions", wire.Texts([]string{Extension})))
+	}
+	return wire.Obj(m...)
+}
+
+// plainParts returns the parts of a mesh.message that is no more than a body and parts, or nil.
+func plainParts(intent wire.Intent, payload wire.Value) []wire.Value {
+	m, _ := payload.Get("message")
+	body, isText := m.Get("body")
+	if intent != wire.Deliver || payload.GetStr("action") != "deliver" || body.Kind() != wire.String || !isText {
+		return nil
+	}
+	if m.Without("body", "reply_requested").Len() > 0 || payload.Without("action", "message", "parts").Len() > 0 {
+		return nil
+	}
+	list, ok := payload.Get("parts")
+	if !ok {
+		return []wire.Value{wire.Obj(wire.Field("text", body))}
+	}
+	var parts []wire.Value
+	for part := range list.Elems() {
+		if !isPart(part, "media_type") {
+			return nil
+		}
+		parts = append(parts, fromMesh(part))
+	}
+	if len(parts) == 0 || len(parts) > maxParts || textOf(parts) != m.GetStr("body") {
+		return nil
+	}
+	return parts
+}
+
+// withoutOurs returns a payload without the members of metadata that only this node reads.
+func withoutOurs(payload wire.Value) wire.Value {
+	meta, ok := payload.Get("metadata")
+	if !ok {
+		return payload
+	}
+	if meta = meta.Without("bridge", "in_reply_to", "resend_of"); meta.Len() == 0 {
+		return payload.Without("metadata")
+	}
+	return payload.With("metadata", meta)
+}
