@@ -84,9 +84,6 @@ var (
 	ErrUnavailable     = outer(-32000, http.StatusServiceUnavailable, "UNAVAILABLE", "the agent cannot take the request now")
 )
 
-// isA2A reports whether A2A itself defines the code.
-func (e *Error) isA2A() bool { return e.Code <= -32001 && e.Code >= -32099 && !e.outer }
-
 func row(code, status int, name, reason, message string) *Error {
 	return &Error{Code: code, Status: status, Name: name, Reason: reason, Message: message}
 }
