@@ -16,8 +16,8 @@ const (
 	MaxBody   = 1 << 20
 	maxDepth  = 32
 	maxValues = 20_000
-	maxID     = 128 // characters of a message, task, context or configuration id
-	maxParts  = 64
+	maxID     = 128 // bytes of a message, task, context or configuration id
+	maxParts  = 64    // of a message
 )
 
 // Binding is one of the two transports that we serve.
@@ -230,7 +230,7 @@ func withQuery(params wire.Value, query url.Values) wire.Value {
 		if n, err := strconv.ParseInt(query.Get(key), 10, 32); err == nil {
 			params = params.With(key, wire.Int(n))
 		} else if query.Has(key) {
-			params = params.With(key, wire.Text(query.Get(key))) // refused where it is read
+			params = params.With(key, wire.Text(query.Get(key))) // its reader refuses it
 		}
 	}
 	if query.Has("includeArtifacts") {
@@ -247,7 +247,7 @@ func (c Call) Decode(into any) *Error {
 	return nil
 }
 
-// ID returns the id in a member of the parameters, which must have 1 to 128 characters.
+// IDOf returns the id in a member of the parameters, which must have 1 to 128 characters.
 func (c Call) IDOf(member string) (string, *Error) {
 	id := c.Params.GetStr(member)
 	if id == "" || len(id) > maxID {

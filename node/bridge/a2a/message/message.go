@@ -188,7 +188,7 @@ func NewMessage(id, contextID, taskID string, intent wire.Intent, payload wire.V
 	return wire.Obj(m...)
 }
 
-// plainParts returns the parts of a mesh.message that is no more than a body and parts, or nil.
+// plainParts returns the parts of a mesh.message that consists of a body and parts, or nil.
 func plainParts(intent wire.Intent, payload wire.Value) []wire.Value {
 	m, _ := payload.Get("message")
 	body, isText := m.Get("body")

@@ -200,7 +200,7 @@ func fromMeshArtifact(v wire.Value) (artifact wire.Value, ok bool) {
 	list, _ := v.Get("parts")
 	var parts []wire.Value
 	for part := range list.Elems() {
-		if isPart(part, "media_type") && len(parts) < maxParts {
+		if isPart(part, "media_type") && len(parts) < maxArtifactParts {
 			parts = append(parts, fromMesh(part))
 		}
 	}
@@ -226,8 +226,11 @@ type Remote struct {
 	metadata          wire.Value // of a direct message
 }
 
-// Bounds of the answers of other agents.
-const maxArtifacts = 64
+// The bounds of a task, which are those of the result of a hook.
+const (
+	maxArtifacts     = 64
+	maxArtifactParts = 256
+)
 
 // ReadResult reads the result of SendMessage, {"task":…} or {"message":…}, or a bare task as GetTask returns it.
 func ReadResult(v wire.Value) (Remote, *Error) {
@@ -262,7 +265,7 @@ func partsOf(v wire.Value) []wire.Value {
 	list, _ := v.Get("parts")
 	var out []wire.Value
 	for part := range list.Elems() {
-		if isPart(part, "mediaType") && len(out) < maxParts {
+		if isPart(part, "mediaType") && len(out) < maxArtifactParts {
 			out = append(out, part)
 		}
 	}
