@@ -17,7 +17,7 @@ const (
 	maxDepth  = 32
 	maxValues = 20_000
 	maxID     = 128 // bytes of a message, task, context or configuration id
-	maxParts  = 64    // of a message
+	maxParts  = 64  // of a message
 )
 
 // Binding is one of the two transports that we serve.
