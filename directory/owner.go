@@ -24,7 +24,7 @@ const (
 func (r *Registry) Operations() []owner.Operation {
 	return append(r.moderation(), []owner.Operation{
 		owner.Raw(http.MethodPost, "/tokens", owner.Decide, r.postToken),
-		owner.Raw(http.MethodGet, "/tokens", owner.Read, r.getTokens),
+		owner.Raw(http.MethodGet, "/tokens", owner.Decide, r.getTokens),
 		owner.Raw(http.MethodDelete, "/tokens/:token", owner.Decide, r.deleteToken),
 	}...)
 }

@@ -26,12 +26,12 @@ func (r *Registry) moderation() []owner.Operation {
 		owner.Raw(http.MethodGet, "/directory/cards", owner.Read, r.ownerCards),
 		owner.Raw(http.MethodPost, "/directory/cards/:id/remove", owner.Decide, r.ownerRemove),
 		owner.Raw(http.MethodPost, "/directory/cards/:id/handover", owner.Decide, r.ownerHandOver),
-		owner.Raw(http.MethodGet, "/directory/bans", owner.Read, r.ownerBans),
+		owner.Raw(http.MethodGet, "/directory/bans", owner.Decide, r.ownerBans),
 		owner.Raw(http.MethodPost, "/directory/bans", owner.Decide, r.ownerBan),
 		owner.Raw(http.MethodPost, "/directory/bans/lift", owner.Decide, r.ownerUnban),
-		owner.Raw(http.MethodGet, "/directory/reports", owner.Read, r.ownerReports),
+		owner.Raw(http.MethodGet, "/directory/reports", owner.Decide, r.ownerReports),
 		owner.Raw(http.MethodDelete, "/directory/reports/:report", owner.Decide, r.ownerDismiss),
-		owner.Raw(http.MethodGet, "/directory/export", owner.Read, r.ownerExport),
+		owner.Raw(http.MethodGet, "/directory/export", owner.Decide, r.ownerExport),
 		owner.Raw(http.MethodPost, "/directory/import", owner.Decide, r.ownerImport),
 	}
 }

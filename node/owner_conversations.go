@@ -178,6 +178,7 @@ func (o OwnerAPI) CloseConversation(ctx context.Context, id string, in owner.Clo
 	if err != nil {
 		return Sent{}, err
 	}
+	out.Via = via(in.By)
 	out.Payload = wire.Obj(
 		wire.Member{Key: "action", Value: wire.Text(wire.ActionClose)},
 		wire.Member{Key: "status", Value: wire.Text(in.Status)},

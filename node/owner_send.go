@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -22,7 +23,7 @@ func (o OwnerAPI) Send(ctx context.Context, m owner.NewMessage, wait time.Durati
 		return Sent{}, owner.Fault(http.StatusBadRequest, "conversation is not a conversation id", "leave it out to start one")
 	}
 	sent, err := o.send(ctx, Outgoing{
-		To: to, Address: address, Conv: m.Conversation, Intent: m.Intent, Payload: m.Payload, Seal: m.Seal, Via: "owner",
+		To: to, Address: address, Conv: m.Conversation, Intent: m.Intent, Payload: m.Payload, Seal: m.Seal, Via: via(m.By),
 	}, wait)
 	sent.To = to
 	return sent, err
@@ -47,7 +48,7 @@ func (o OwnerAPI) Reply(ctx context.Context, m owner.NewReply, wait time.Duratio
 			return Sent{}, err
 		}
 		if item.Kind == kindTask {
-			return o.answerTask(ctx, item, m.Payload, m.Seal)
+			return o.answerTask(ctx, item, m)
 		}
 		if out, err = o.newAnswer(ctx, item); err != nil {
 			return Sent{}, err
@@ -61,7 +62,7 @@ func (o OwnerAPI) Reply(ctx context.Context, m owner.NewReply, wait time.Duratio
 			return Sent{}, err
 		}
 	}
-	out.Payload, out.Seal = m.Payload, m.Seal
+	out.Payload, out.Seal, out.Via = m.Payload, m.Seal, via(m.By)
 	if m.Intent != "" {
 		out.Intent = m.Intent
 	}
@@ -69,11 +70,11 @@ func (o OwnerAPI) Reply(ctx context.Context, m owner.NewReply, wait time.Duratio
 }
 
 // answerTask answers a task of a bridge. The bridge takes the answer at once.
-func (o OwnerAPI) answerTask(ctx context.Context, item Item, payload wire.Value, seal SealChoice) (Sent, error) {
-	if seal == Sealed {
+func (o OwnerAPI) answerTask(ctx context.Context, item Item, m owner.NewReply) (Sent, error) {
+	if m.Seal == Sealed {
 		return Sent{}, owner.Fault(http.StatusBadRequest, "a task of a bridge cannot be answered sealed", "")
 	}
-	sent, err := o.n.answerTask(ctx, item, payload)
+	sent, err := o.n.answerTask(ctx, item, m.Payload, via(m.By))
 	return sent, explainSeal(err)
 }
 
@@ -136,11 +137,41 @@ func (o OwnerAPI) send(ctx context.Context, out Outgoing, wait time.Duration) (S
 	if _, err := wire.CheckPayload(out.Intent, out.Payload); err != nil {
 		return Sent{}, owner.Fault(http.StatusBadRequest, err.Error(), "")
 	}
+	if err := checkReleased(ctx, o, out); err != nil {
+		return Sent{}, err
+	}
 	sent, err := o.n.SendForAnswer(ctx, out, wait)
 	if errors.Is(err, wire.ErrConversationClosed) {
 		err = owner.Fault(http.StatusConflict, "the conversation has ended", "start a new one with: agentmesh send")
 	}
 	return sent, explainSeal(err)
+}
+
+// via returns the sender of a message that came through a door.
+func via(door string) string {
+	if door == httpapi.DoorOfAgent {
+		return door
+	}
+	return "owner"
+}
+
+// checkReleased returns [httpapi.ErrOwnerDecides] if the owner's agent wrote the message and another message waits for
+// the owner in its conversation, because an answer releases that message.
+func checkReleased(ctx context.Context, o OwnerAPI, out Outgoing) error {
+	if out.Via != httpapi.DoorOfAgent || out.Conv == "" {
+		return nil
+	}
+	held, err := o.n.itemsOf(ctx, out.key(), ItemHeld)
+	for _, item := range held {
+		ask, err := o.findAsk(ctx, item.Ask)
+		if err != nil && !errors.Is(err, store.ErrNotFound) {
+			return err
+		}
+		if err != nil || ask.Kind == askMessage {
+			return httpapi.ErrOwnerDecides
+		}
+	}
+	return err
 }
 
 // explainSeal adds a hint to the error of a message that cannot be sealed.

@@ -28,7 +28,14 @@ func (o OwnerAPI) Operations() []owner.Operation {
 
 // ListItems implements [owner.Inbox].
 func (o OwnerAPI) ListItems(ctx context.Context, q owner.Query) (owner.List[owner.Item], error) {
-	items, next, err := o.n.WaitInbox(ctx, ItemState(q.State), q.After, q.Limit, q.Wait)
+	var items []Item
+	var next string
+	var err error
+	if q.Conversation != "" {
+		items, err = o.n.itemsOf(ctx, store.ConvKey{Peer: q.Peer, ID: q.Conversation})
+	} else {
+		items, next, err = o.n.WaitInbox(ctx, ItemState(q.State), q.After, q.Limit, q.Wait)
+	}
 	list := make([]owner.Item, len(items))
 	for i, item := range items {
 		list[i] = item.Item

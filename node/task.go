@@ -75,14 +75,14 @@ func (n *Node) newTask(t bridge.Task, now time.Time) Item {
 }
 
 // answerTask passes the answer to a task on to its bridge, or asks the owner first if the outbound rules require it.
-func (n *Node) answerTask(ctx context.Context, item Item, payload wire.Value) (Sent, error) {
+func (n *Node) answerTask(ctx context.Context, item Item, payload wire.Value, via string) (Sent, error) {
 	if payload.Kind() != wire.Object {
 		return Sent{}, owner.Fault(http.StatusBadRequest, "payload must be a JSON object", "")
 	}
 	if item.State == ItemHeld {
 		return Sent{}, owner.Fault(http.StatusConflict, "an answer to it waits for the owner", "agentmesh approvals show "+item.Ask)
 	}
-	out := Outgoing{To: item.Peer, Intent: item.Intent, Payload: payload, Via: "owner"}
+	out := Outgoing{To: item.Peer, Intent: item.Intent, Payload: payload, Via: via}
 	p, err := n.permit(ctx, out, time.Now())
 	if err != nil {
 		return Sent{}, err

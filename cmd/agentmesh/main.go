@@ -95,9 +95,10 @@ type commands struct {
 
 // Globals are the flags that every command has.
 type Globals struct {
-	Data string   `placeholder:"DIR" env:"AGENTMESH_DATA" help:"Data directory (default: agentmesh in the user's configuration directory)."`
-	File string   `name:"config" placeholder:"FILE" env:"AGENTMESH_CONFIG" help:"Configuration file (default: agentmesh.yaml in the data directory, if it exists)."`
-	Set  []string `placeholder:"KEY=VALUE" sep:"none" help:"Set a configuration key, for example --set access.mode=open. Repeat for more keys."`
+	Data        string   `placeholder:"DIR" env:"AGENTMESH_DATA" help:"Data directory (default: agentmesh in the user's configuration directory)."`
+	File        string   `name:"config" placeholder:"FILE" env:"AGENTMESH_CONFIG" help:"Configuration file (default: agentmesh.yaml in the data directory, if it exists)."`
+	AgentSocket string   `name:"agent-socket" placeholder:"PATH" env:"AGENTMESH_AGENT_SOCKET" help:"Use the agent's door at this socket, which reads and sends and decides nothing, and not the data directory."`
+	Set         []string `placeholder:"KEY=VALUE" sep:"none" help:"Set a configuration key, for example --set access.mode=open. Repeat for more keys."`
 
 	Listen    *string  `placeholder:"HOST:PORT" help:"Same as --set listen=…"`
 	PublicURL *string  `name:"public-url" placeholder:"URL" help:"Same as --set public_url=…"`

@@ -9,7 +9,7 @@ import (
 	"net/http"
 	"net/url"
 
-	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/httpapi"
 )
 
 // messCallIdempotent makes a call that changes something, with an idempotency key. If the running agentmesh goes away
@@ -26,7 +26,7 @@ func messCallIdempotent(ctx context.Context, a *app, method, path string, body [
 		if err != nil {
 			return nil, err
 		}
-		req.Header.Set(owner.DoorHeader, "cli")
+		req.Header.Set(httpapi.DoorHeader, "cli")
 		req.Header.Set("Content-Type", "application/json")
 		req.Header.Set("Idempotency-Key", key)
 		for name, value := range header {

@@ -15,6 +15,9 @@ import (
 // connect returns a client of the owner API, of the running serve or of this process. See [daemon.Connect]. The caller
 // closes the client.
 func (a *app) connect(ctx context.Context) (*daemon.Client, error) {
+	if a.globals.AgentSocket != "" {
+		return daemon.ConnectAgent(ctx, a.globals.AgentSocket)
+	}
 	dir, err := a.dataDir()
 	if err != nil {
 		return nil, err

@@ -19,8 +19,8 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/meshtest"
-	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -153,7 +153,7 @@ func (r *ownerReplay) call(c recordedCall) string {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	req.Header.Set(owner.DoorHeader, "cli")
+	req.Header.Set(httpapi.DoorHeader, "cli")
 	if body != "" {
 		req.Header.Set("Content-Type", "application/json")
 	}

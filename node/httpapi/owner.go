@@ -24,6 +24,8 @@ type OwnerConfig struct {
 	RuntimeDir string
 	// Listen is a loopback address ("127.0.0.1:0") that serves the same routes to clients with the token; "" for none.
 	Listen string
+	// Agent is the door for the owner's agent.
+	Agent AgentDoor
 	// Hosts are additional names that a request over TCP may carry in Host.
 	Hosts []string
 	// Logger gets one line per request; nil discards them.
@@ -40,13 +42,16 @@ type Owner struct {
 	echo  *echo.Echo
 	group *echo.Group
 	pages *Pages
+	agent *echo.Echo // of the agent's door
 
-	socket net.Listener
-	opened chan net.Listener // a TCP listener that was opened while Serve runs
+	socket      net.Listener
+	agentSocket net.Listener      // nil if not configured
+	opened      chan net.Listener // a TCP listener that was opened while Serve runs
 
-	mu    sync.Mutex // guards the fields below
-	tcp   net.Listener
-	token tokenHash
+	mu         sync.Mutex // guards the fields below
+	tcp        net.Listener
+	token      tokenHash
+	agentToken tokenHash // zero if no token is configured
 }
 
 // NewOwner returns an owner's listener to which services have not added routes yet.
@@ -71,6 +76,7 @@ func NewOwner(cfg OwnerConfig) *Owner {
 		}
 		return o.admitTCP(c, page)
 	}}, echo.ExtractIPDirect())
+	o.agent = o.newAgentEcho()
 	o.group = o.echo.Group("/owner")
 	o.mountPages()
 	if cfg.Metrics != nil {
@@ -86,15 +92,8 @@ type overTCP struct{}
 // in.
 func (o *Owner) admitTCP(c echo.Context, page bool) (done bool, err error) {
 	r := c.Request()
-	host, _, err := net.SplitHostPort(r.Host)
-	if err != nil {
-		host = r.Host
-	}
-	if !LoopbackHost(r.Host) && !slices.Contains(o.cfg.Hosts, host) {
-		return false, wire.ErrForeignHost
-	}
-	if hasSecretInURL(r.URL) {
-		return false, errSecretInURL
+	if err := o.checkHost(r); err != nil {
+		return false, err
 	}
 	o.mu.Lock()
 	own := o.token
@@ -110,6 +109,21 @@ func (o *Owner) admitTCP(c echo.Context, page bool) (done bool, err error) {
 		return false, wire.ErrNoBearer.Because(errors.New("wrong owner token"))
 	}
 	return false, nil
+}
+
+// checkHost checks that a request over TCP names an allowed host and has no secret in its URL.
+func (o *Owner) checkHost(r *http.Request) error {
+	host, _, err := net.SplitHostPort(r.Host)
+	if err != nil {
+		host = r.Host
+	}
+	switch {
+	case !LoopbackHost(r.Host) && !slices.Contains(o.cfg.Hosts, host):
+		return wire.ErrForeignHost
+	case hasSecretInURL(r.URL):
+		return errSecretInURL
+	}
+	return nil
 }
 
 // Group returns the group under /owner to which services add their routes.
@@ -141,8 +155,8 @@ func (o *Owner) Listen() error {
 		return err
 	}
 	o.socket = socket
-	if o.cfg.Listen == "" {
-		return nil
+	if err = o.listenAgent(); err != nil || o.cfg.Listen == "" {
+		return o.closeIf(err)
 	}
 	if !LoopbackHost(o.cfg.Listen) {
 		err = errors.New("listen for the owner: the address is not a loopback one")
@@ -151,12 +165,20 @@ func (o *Owner) Listen() error {
 		err = o.listenTCP(o.cfg.Listen)
 		o.mu.Unlock()
 	}
-	if err != nil {
-		socket.Close()
-		o.socket = nil
-		return err
+	return o.closeIf(err)
+}
+
+// closeIf closes the sockets if err is not nil, and returns err.
+func (o *Owner) closeIf(err error) error {
+	if err == nil {
+		return nil
 	}
-	return nil
+	o.socket.Close()
+	if o.agentSocket != nil {
+		o.agentSocket.Close()
+	}
+	o.socket, o.agentSocket = nil, nil
+	return err
 }
 
 // listenTCP opens the TCP listener. The caller holds mu.
@@ -218,9 +240,12 @@ func (o *Owner) Serve(ctx context.Context) error {
 	defer removeShortDir(o.cfg.Dir, o.socket.Addr().String())
 	defer context.AfterFunc(ctx, o.pages.stop)()
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return serve(ctx, o.echo, o.socket, nil, o.cfg.Logger) })
+	g.Go(func() error { return serve(ctx, http.HandlerFunc(o.pickDoor), o.socket, nil, o.cfg.Logger) })
+	if o.agentSocket != nil {
+		g.Go(func() error { return serve(ctx, o.agent, o.agentSocket, nil, o.cfg.Logger) })
+	}
 	marked := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		o.echo.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), overTCP{}, true)))
+		o.pickDoor(w, r.WithContext(context.WithValue(r.Context(), overTCP{}, true)))
 	})
 	o.mu.Lock()
 	tcp := o.tcp

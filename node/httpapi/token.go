@@ -25,35 +25,40 @@ func (h tokenHash) matches(token string) bool {
 	return subtle.ConstantTimeCompare(sum[:], h[:]) == 1
 }
 
-// loadToken reads the token of the data directory, or makes one. A file that others can read is an error.
+// loadToken reads the owner's token of the data directory, or makes one. A file that others can read is an error.
 func loadToken(dir string) (tokenHash, error) {
-	path := filepath.Join(dir, TokenFile)
+	return readToken(filepath.Join(dir, TokenFile), 0o077, 0o600)
+}
+
+// readToken reads a token from a file, or makes the file with the permissions mode. A file with one of the permissions
+// forbidden is an error.
+func readToken(path string, forbidden, mode fs.FileMode) (tokenHash, error) {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		token := rand.Text()
-		file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 		if err != nil {
-			return tokenHash{}, fmt.Errorf("make owner token: %w", err)
+			return tokenHash{}, fmt.Errorf("make token: %w", err)
 		}
 		_, err = file.WriteString(token + "\n")
 		if err := errors.Join(err, file.Close()); err != nil {
-			return tokenHash{}, fmt.Errorf("make owner token: %w", err)
+			return tokenHash{}, fmt.Errorf("make token: %w", err)
 		}
 		return sha256.Sum256([]byte(token)), nil
 	}
 	if err != nil {
-		return tokenHash{}, fmt.Errorf("read owner token: %w", err)
+		return tokenHash{}, fmt.Errorf("read token: %w", err)
 	}
-	if !info.Mode().IsRegular() || runtime.GOOS != "windows" && info.Mode().Perm()&0o077 != 0 {
-		return tokenHash{}, fmt.Errorf("owner token %s: must be a file that only you can read (chmod 600)", path)
+	if !info.Mode().IsRegular() || runtime.GOOS != "windows" && info.Mode().Perm()&forbidden != 0 {
+		return tokenHash{}, fmt.Errorf("token %s: must be a file that only its readers can open (chmod %o)", path, mode)
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return tokenHash{}, fmt.Errorf("read owner token: %w", err)
+		return tokenHash{}, fmt.Errorf("read token: %w", err)
 	}
 	token := strings.TrimSpace(string(data))
 	if len(token) < 16 {
-		return tokenHash{}, fmt.Errorf("owner token %s: is too short; delete it to get a new one", path)
+		return tokenHash{}, fmt.Errorf("token %s: is too short; delete it to get a new one", path)
 	}
 	return sha256.Sum256([]byte(token)), nil
 }

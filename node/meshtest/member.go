@@ -33,6 +33,7 @@ type Member struct {
 	Notices *notify.Box
 	Public  http.Handler // the endpoint and the other public routes
 	Owner   http.Handler // the owner API, under /owner
+	Agent   http.Handler // the agent's door, under /owner
 
 	t    testing.TB
 	stop func() // stops the node and its listener
@@ -107,7 +108,8 @@ func (m *Mesh) newMember(name string, s store.Store, configure func(*node.Config
 	mem.Public = apitest.Check(m.t, edge.Handler())
 	private := httpapi.NewOwner(httpapi.OwnerConfig{})
 	owner.Mount(private.Group(), mem.OwnerAPI().Operations()...)
-	mem.Owner = private.Handler()
+	owner.MountAgent(private.AgentGroup(), mem.OwnerAPI().Operations()...)
+	mem.Owner, mem.Agent = private.Handler(), private.AgentHandler()
 	if l != nil {
 		srv := &httptest.Server{Listener: l, Config: &http.Server{Handler: mem.Public}}
 		srv.Start()
@@ -191,6 +193,14 @@ func (m *Member) Call(method, path string, body, dst any) int {
 		m.t.Logf("%s %s: %d %s", method, path, a.Status, a.Body)
 	}
 	return a.Status
+}
+
+// CallAgent is [Member.Call] through the agent's door.
+func (m *Member) CallAgent(method, path string, body, dst any) int {
+	m.t.Helper()
+	agent := *m
+	agent.Owner = m.Agent
+	return agent.Call(method, path, body, dst)
 }
 
 // Ask makes a request to the member's owner API with body byte for byte; nil sends no body.

@@ -121,8 +121,8 @@ type Approvals interface {
 
 // The operations of approvals.
 var (
-	ListApprovals   = Endpoint[None, List[Approval]]{http.MethodGet, "/approvals", Read}
-	ShowApproval    = Endpoint[None, Approval]{http.MethodGet, "/approvals/:id", Read}
+	ListApprovals   = Endpoint[None, List[Approval]]{http.MethodGet, "/approvals", Decide}
+	ShowApproval    = Endpoint[None, Approval]{http.MethodGet, "/approvals/:id", Decide}
 	DecideApproval  = Endpoint[Decision, Decided]{http.MethodPost, "/approvals/:id", Decide}
 	RejectStrangers = Endpoint[Rejection, Rejected]{http.MethodPost, "/approvals/reject-strangers", Decide}
 )

@@ -20,7 +20,7 @@ type AuditPage struct {
 
 // ListAudit lists the audit log. The parameters kind, peer and since filter it; a filtered page may be empty although
 // another page follows.
-var ListAudit = Endpoint[None, AuditPage]{http.MethodGet, "/audit", Read}
+var ListAudit = Endpoint[None, AuditPage]{http.MethodGet, "/audit", Decide}
 
 // AuditOperations returns the operation of an audit log, for a process with or without a node.
 func AuditOperations(log *acl.Audit) []Operation {

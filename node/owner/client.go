@@ -11,12 +11,9 @@ import (
 	"net/url"
 
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
-
-// DoorHeader names the interface through which the owner makes a change, for the audit log: "cli", "page". Every
-// caller of the owner API is the owner, so the header is for the record and proves nothing.
-const DoorHeader = "Agentmesh-Door"
 
 // maxAnswer bounds an answer that is read as a whole. The caller reads a stream itself.
 const maxAnswer = 64 << 20
@@ -66,7 +63,7 @@ func (c *Client) Do(ctx context.Context, method, path string, query url.Values, 
 		return nil, err
 	}
 	if c.Door != "" {
-		req.Header.Set(DoorHeader, c.Door)
+		req.Header.Set(httpapi.DoorHeader, c.Door)
 	}
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")

@@ -89,6 +89,7 @@ type Close struct {
 	Peer        string `json:"peer,omitempty"` // needed if two peers use the same conversation id
 	Status      string `json:"status"`         // "completed" or "failed"
 	WaitSeconds int    `json:"wait_seconds"`
+	By          string `json:"-"` // as in [NewMessage]
 }
 
 // Conversations are the conversations of a node. An id may be a unique prefix; peer may be empty.
@@ -106,7 +107,7 @@ type Conversations interface {
 var (
 	ListConversations  = Endpoint[None, ConversationList]{http.MethodGet, "/conversations", Read}
 	ShowConversation   = Endpoint[None, Transcript]{http.MethodGet, "/conversations/:id", Read}
-	ExportConversation = Endpoint[None, None]{http.MethodGet, "/conversations/:id/export", Read}
+	ExportConversation = Endpoint[None, None]{http.MethodGet, "/conversations/:id/export", Decide}
 	CloseConversation  = Endpoint[Close, Sent]{http.MethodPost, "/conversations/:id/close", Send}
 	DeleteConversation = Endpoint[None, None]{http.MethodDelete, "/conversations/:id", Decide}
 )

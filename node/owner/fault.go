@@ -46,11 +46,11 @@ func Explain(err error) error {
 	return err
 }
 
-// doorForm is the form of a name in [DoorHeader].
+// doorForm is the form of a name in [httpapi.DoorHeader].
 var doorForm = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 
-// Door returns the interface that made a request, from [DoorHeader].
-func Door(c echo.Context) string { return doorOf(c.Request().Header.Get(DoorHeader)) }
+// Door returns the interface that made a request, from [httpapi.DoorHeader].
+func Door(c echo.Context) string { return doorOf(c.Request().Header.Get(httpapi.DoorHeader)) }
 
 func doorOf(name string) string {
 	if doorForm.MatchString(name) {

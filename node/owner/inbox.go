@@ -83,7 +83,8 @@ type Item struct {
 
 // Inbox has the messages that were accepted for the owner.
 type Inbox interface {
-	// ListItems lists items in the order of arrival. It waits up to q.Wait for a first item.
+	// ListItems lists items in the order of arrival. It waits up to q.Wait for a first item. If q names a conversation,
+	// it returns all items of that conversation at once.
 	ListItems(ctx context.Context, q Query) (List[Item], error)
 	// FindItem returns the item with an id or a unique prefix of one.
 	FindItem(ctx context.Context, id string) (Item, error)

@@ -32,6 +32,8 @@ type Query struct {
 	Before       uint64
 	Limit        int
 	Wait         time.Duration
+
+	Peer, Conversation string // the agent id of the peer, and the conversation; empty: all
 }
 
 // ReadQuery parses the parameters of a list. A state must be one of states.

@@ -109,6 +109,7 @@ type NewMessage struct {
 	Payload      wire.Value          `json:"payload,omitzero"`
 	Seal         SealChoice          `json:"seal,omitempty"`
 	WaitSeconds  int                 `json:"wait_seconds"`
+	By           string              `json:"-"` // "agent" if it came through the agent's door, else empty
 }
 
 // NewReply answers in a conversation: the newest waiting message, if there is one. With Item it answers only that
@@ -121,6 +122,7 @@ type NewReply struct {
 	Payload      wire.Value  `json:"payload,omitzero"`
 	Seal         SealChoice  `json:"seal,omitempty"`
 	WaitSeconds  int         `json:"wait_seconds"`
+	By           string      `json:"-"` // as in [NewMessage]
 }
 
 // Cancellation cancels an agreed event.

@@ -14,6 +14,14 @@ type Node interface {
 
 // Operations returns the operations of a node.
 func Operations(n Node) []Operation {
+	all := operationsOf(n)
+	for i, op := range operationsOf(agentNode{n}) {
+		all[i].agent = op.Handle
+	}
+	return all
+}
+
+func operationsOf(n Node) []Operation {
 	var all []Operation
 	for _, list := range [][]Operation{
 		controlOperations(n), eventOperations(n), inboxOperations(n), messageOperations(n), approvalOperations(n),

@@ -15,9 +15,11 @@ type Right string
 
 // The rights. Each includes the previous ones.
 const (
-	Read   Right = "read"   // see what exists, and mark it as seen
-	Send   Right = "send"   // write in the owner's name, within the owner's rules for outgoing messages
-	Decide Right = "decide" // change what others may do, and the node itself
+	Read Right = "read" // see what exists, and mark it as seen
+	Send Right = "send" // write in the owner's name, within the owner's rules for outgoing messages
+	// Decide is for the owner alone: change what others may do, and the node itself; send past those rules; see what
+	// waits for the owner's decision, the notices, the audit log and exports.
+	Decide Right = "decide"
 )
 
 // None is the type of a missing request or answer body.
@@ -31,6 +33,8 @@ type Operation struct {
 	Request reflect.Type // of the JSON body; nil if the request has no body or the handler reads it in another format
 	Answer  reflect.Type // of the JSON answer; nil if the answer has no body or another format, such as a stream
 	Handle  echo.HandlerFunc
+
+	agent echo.HandlerFunc // the handler at the agent's door; nil: Handle
 }
 
 // Raw returns an operation without JSON bodies of a fixed type: handle itself reads the request and writes the answer.

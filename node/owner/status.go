@@ -45,7 +45,7 @@ var (
 	ShowStatus  = Endpoint[None, Status]{http.MethodGet, "/status", Read}
 	Pause       = Endpoint[None, Status]{http.MethodPost, "/pause", Decide}
 	Resume      = Endpoint[None, Status]{http.MethodPost, "/resume", Decide}
-	ListNotices = Endpoint[None, List[notify.Notice]]{http.MethodGet, "/notices", Read}
+	ListNotices = Endpoint[None, List[notify.Notice]]{http.MethodGet, "/notices", Decide}
 )
 
 func controlOperations(n Control) []Operation {

@@ -86,9 +86,9 @@ func (p *Process) addBridges() error {
 			p.node.Connect(kind.Kind, b)
 		}
 		b.Mount(p.edge.Echo())
-		owner.Mount(p.owner.Group(), b.Operations()...)
+		p.mountOperations(b.Operations()...)
 	}
-	owner.Mount(p.owner.Group(), p.linkOperations()...)
+	p.mountOperations(p.linkOperations()...)
 	p.mountPages()
 	return nil
 }

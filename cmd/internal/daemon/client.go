@@ -84,12 +84,32 @@ func Connect(ctx context.Context, dir datadir.Dir, need func() (Options, error))
 	return c, err
 }
 
+// ConnectAgent returns a client of the agent's door at a socket. The client needs no access to the data directory.
+func ConnectAgent(ctx context.Context, socket string) (*Client, error) {
+	c := dialSocket(ctx, socket, httpapi.DoorOfAgent)
+	if c == nil {
+		return nil, exit.FailHint(exit.Unavailable, fmt.Errorf("nothing answers at the agent's door %s", socket),
+			"start agentmesh serve with agent_door.socket set to this path, and check that this user may open it")
+	}
+	return c, nil
+}
+
 // Running returns a client of the serve that uses the directory, or nil if no process listens on the owner's socket.
 func Running(ctx context.Context, dir string) *Client {
 	socket, err := httpapi.OwnerSocket(dir)
 	if err != nil {
 		return nil
 	}
+	c := dialSocket(ctx, socket, "cli")
+	if c != nil {
+		c.home = datadir.Dir(dir)
+	}
+	return c
+}
+
+// dialSocket returns a client of the process that listens on a socket, or nil if none does. door is the interface that
+// calls name.
+func dialSocket(ctx context.Context, socket, door string) *Client {
 	var dialer net.Dialer
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return dialer.DialContext(ctx, "unix", socket)
@@ -101,9 +121,8 @@ func Running(ctx context.Context, dir string) *Client {
 	conn.Close()
 	transport := &http.Transport{DialContext: dial}
 	return &Client{
-		home:       datadir.Dir(dir),
 		unanswered: true,
-		Client:     owner.Client{HTTP: &http.Client{Transport: transport}, Door: "cli"},
+		Client:     owner.Client{HTTP: &http.Client{Transport: transport}, Door: door},
 		close:      func() error { transport.CloseIdleConnections(); return nil },
 	}
 }

@@ -7,11 +7,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -150,9 +152,9 @@ func (p *Process) assemble(ctx context.Context, base string) error {
 	})
 	p.owner = httpapi.NewOwner(httpapi.OwnerConfig{
 		Dir: string(p.home), RuntimeDir: os.Getenv("XDG_RUNTIME_DIR"), Listen: p.cfg.OwnerAPI.Listen, Hosts: p.cfg.OwnerAPI.Hosts, Logger: p.log,
-		Metrics: p.metrics,
+		Agent: p.agentDoor(), Metrics: p.metrics,
 	})
-	owner.Mount(p.owner.Group(), p.operations()...)
+	p.mountOperations(p.operations()...)
 	p.audit = acl.NewAudit(p.store.Records(), acl.AuditConfig{
 		MaxEntries: uint64(p.cfg.Audit.MaxEntries), Keep: p.cfg.Audit.Keep, Logger: p.log,
 	})
@@ -178,8 +180,8 @@ func (p *Process) assemble(ctx context.Context, base string) error {
 	}
 	if p.node == nil { // a node does this by itself
 		p.store.OnCommit(p.notices.OnCommit)
-		owner.Mount(p.owner.Group(), owner.AuditOperations(p.audit)...)
-		owner.Mount(p.owner.Group(), p.statusOperations()...)
+		p.mountOperations(owner.AuditOperations(p.audit)...)
+		p.mountOperations(p.statusOperations()...)
 	}
 	return p.addBridges()
 }
@@ -202,7 +204,7 @@ func (p *Process) addDirectory(base string) {
 	cfg.Audit, cfg.HTTP, cfg.ReadOnly, cfg.Metrics, cfg.Notices = p.auditOperator, p.http, p.mirror != "", p.metrics, p.notices
 	p.registry = directory.New(cfg)
 	p.registry.Mount(p.edge.Echo())
-	owner.Mount(p.owner.Group(), p.registry.Operations()...)
+	p.mountOperations(p.registry.Operations()...)
 	p.edge.Health("index", func(ctx context.Context) (any, error) { return nil, p.db.CheckIndex(ctx) })
 	p.edge.Health("directory", p.registry.Health)
 	if p.mirror == "" {
@@ -258,7 +260,7 @@ func (p *Process) addNode(ctx context.Context, base string) error {
 		return exit.Fail(exit.Config, fmt.Errorf("start the node: %w", err))
 	}
 	p.node.Mount(p.edge.Echo(), p.edge.Addresses())
-	owner.Mount(p.owner.Group(), p.node.OwnerAPI().Operations()...)
+	p.mountOperations(p.node.OwnerAPI().Operations()...)
 	if p.registry != nil {
 		p.registry.OnMail(func(to wire.AgentID) {
 			if to == p.node.ID() {
@@ -266,7 +268,7 @@ func (p *Process) addNode(ctx context.Context, base string) error {
 			}
 		})
 	}
-	owner.Mount(p.owner.Group(), p.calendarOperations(scheduler)...)
+	p.mountOperations(p.calendarOperations(scheduler)...)
 	p.edge.WellKnown(func() wire.WellKnown {
 		doc := p.node.WellKnown()
 		if p.registry != nil {
@@ -275,6 +277,26 @@ func (p *Process) addNode(ctx context.Context, base string) error {
 		return doc
 	})
 	return nil
+}
+
+// mountOperations adds operations to the owner API and, if they decide nothing, to the agent's door.
+func (p *Process) mountOperations(operations ...owner.Operation) {
+	owner.Mount(p.owner.Group(), operations...)
+	owner.MountAgent(p.owner.AgentGroup(), operations...)
+}
+
+// agentDoor returns the configuration of the agent's door.
+func (p *Process) agentDoor() httpapi.AgentDoor {
+	cfg := p.cfg.AgentDoor
+	mode, _ := strconv.ParseUint(cfg.Mode, 8, 32) // config.Check has validated it
+	door := httpapi.AgentDoor{Group: cfg.Group, Mode: fs.FileMode(mode)}
+	if cfg.Socket != "" {
+		door.Socket = p.src.ResolvePath(cfg.Socket)
+	}
+	if cfg.TokenFile != "" {
+		door.TokenFile = p.src.ResolvePath(cfg.TokenFile)
+	}
+	return door
 }
 
 // newDirectories returns clients for the directories that the node joins: the configured ones, or its own. The node calls

@@ -104,6 +104,7 @@ func (d *examination) examineHome(ctx context.Context) {
 	d.checkModes()
 	d.checkDisk()
 	configured := d.checkConfiguration()
+	d.checkAgentDoor()
 	d.checkServe(ctx)
 	base, local, named := d.cfg.PublicURL, !d.cfg.Public(), true
 	if d.status != nil { // serve may run with other flags than this command
@@ -341,5 +342,23 @@ func (d *examination) reportStatus(s owner.Status) {
 	}
 	if s.Approvals > 0 {
 		d.warn("approvals", "agentmesh approvals", "%d wait for you", s.Approvals)
+	}
+}
+
+// checkAgentDoor reports what the door for the owner's agent is worth.
+func (d *examination) checkAgentDoor() {
+	const check = "agent's door"
+	door := d.cfg.AgentDoor
+	hooks := slices.ContainsFunc(d.cfg.Hooks, func(h config.Hook) bool { return len(h.Exec) > 0 || h.OpenClaw != "" })
+	own := "agent and owner are the same user of this machine: the door guards against mistakes and against prompt injection " +
+		"through tools, not against a hostile program, which can open the owner's socket"
+	switch {
+	case door.Socket == "" && door.TokenFile == "" && hooks:
+		d.warn(check, "set agent_door.socket to a path outside the data directory", "your hooks have only the owner's socket, through which they can approve and change rules")
+	case door.Socket == "" && door.TokenFile == "":
+	case door.Mode == "0600" && door.Group == "":
+		d.warn(check, "run the agent as another user, and set agent_door.group and agent_door.mode", "%s", own)
+	default:
+		d.ok(check, "other users may read and send, and decide nothing")
 	}
 }

@@ -109,8 +109,8 @@ func (b *Bridge) Mount(e *echo.Echo) {
 // Operations returns the routes for the owner.
 func (b *Bridge) Operations() []owner.Operation {
 	return append(b.server.Operations(),
-		owner.Raw(http.MethodPost, "/mess/send/:ref/:link", owner.Send, b.sendThrough),
-		owner.Raw(http.MethodPost, "/mess/send/:link", owner.Send, b.requestThrough),
+		owner.Raw(http.MethodPost, "/mess/send/:ref/:link", owner.Decide, b.sendThrough),
+		owner.Raw(http.MethodPost, "/mess/send/:link", owner.Decide, b.requestThrough),
 		owner.Raw(http.MethodPost, "/mess/fetch/:ref", owner.Decide, b.ownerFetch))
 }
 

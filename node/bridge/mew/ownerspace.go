@@ -65,7 +65,7 @@ func spaceOperations(below string, find func(name string) (*ownerSpace, error)) 
 	return []owner.Operation{
 		owner.Raw(http.MethodGet, below+"/:name", owner.Read, with(func(c echo.Context, p *ownerSpace) error { return httpapi.JSON(c, http.StatusOK, p.View()) })),
 		owner.Raw(http.MethodGet, below+"/:name/events", owner.Read, with(ownerEvents)),
-		owner.Raw(http.MethodPost, below+"/:name/messages", owner.Send, with(ownerSay)),
+		owner.Raw(http.MethodPost, below+"/:name/messages", owner.Decide, with(ownerSay)),
 		owner.Raw(http.MethodPost, below+"/:name/proposals/:proposal", owner.Decide, with(ownerDecide)),
 	}
 }

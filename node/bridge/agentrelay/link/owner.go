@@ -61,7 +61,7 @@ var (
 	ShowFeed      = owner.Endpoint[owner.None, owner.List[FeedItem]]{Method: http.MethodGet, Path: "/agentrelay/links/:link/feed", Right: owner.Read}
 	ListPeers     = owner.Endpoint[owner.None, owner.List[PeerView]]{Method: http.MethodGet, Path: "/agentrelay/links/:link/peers", Right: owner.Read}
 	ChangePeer    = owner.Endpoint[PeerChange, Peer]{Method: http.MethodPut, Path: "/agentrelay/links/:link/peers/:peer", Right: owner.Decide}
-	SendBroadcast = owner.Endpoint[Broadcast, owner.None]{Method: http.MethodPost, Path: "/agentrelay/links/:link/broadcast", Right: owner.Send}
+	SendBroadcast = owner.Endpoint[Broadcast, owner.None]{Method: http.MethodPost, Path: "/agentrelay/links/:link/broadcast", Right: owner.Decide}
 	SendCommand   = owner.Endpoint[Command, wire.Value]{Method: http.MethodPost, Path: "/agentrelay/links/:link/command", Right: owner.Decide}
 )
 

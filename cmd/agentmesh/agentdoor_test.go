@@ -1,0 +1,79 @@
+package main
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+)
+
+// openToAgent lists the operations that the agent's door carries out. Every other operation of the owner API is
+// refused there. An operation that you add here must not decide anything.
+var openToAgent = strings.Fields(`
+	GET/version GET/certificate GET/status GET/links GET/cards/:id GET/card GET/discover GET/peers GET/events
+	GET/inbox GET/inbox/:id POST/inbox/:id/ack GET/outbox POST/send POST/reply
+	GET/conversations GET/conversations/:id POST/conversations/:id/close
+	GET/calendar GET/calendar/free POST/calendar/cancel GET/clients/probes/:probe GET/directory/cards
+	GET/mew/spaces GET/mew/spaces/:name GET/mew/spaces/:name/events
+	GET/mew/links GET/mew/links/:name GET/mew/links/:name/events GET/mew/links/:name/conversations
+	GET/moltspeak GET/moltspeak/search POST/moltspeak/send GET/moltspeak/consents GET/moltspeak/peers
+	GET/agentrelay/agents GET/agentrelay/links/:link/feed GET/agentrelay/links/:link/peers
+`)
+
+// TestAgentDoorDecidesNothing makes a request for every route of the owner API of a process with all roles and bridges
+// through the agent's door (THREATS row 40).
+func TestAgentDoorDecidesNothing(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS(ownerAPI)); err != nil {
+		t.Fatal(err)
+	}
+	a := &app{
+		UI: terminal.UI{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard}, environ: []string{"AGENTMESH_LOG_LEVEL=error"},
+		globals: Globals{Data: filepath.Join(dir, "data"), File: filepath.Join(dir, "agentmesh.yaml")},
+	}
+	if err := (&initCmd{}).Run(t.Context(), a); err != nil {
+		t.Fatal(err)
+	}
+	o, err := a.connect(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.Close()
+	api := o.Local.OwnerAPI()
+	refused := 0
+	for _, route := range api.Echo().Routes() {
+		path, ok := strings.CutPrefix(route.Path, "/owner")
+		if !ok || strings.HasPrefix(path, "/page") || route.Method == "echo_route_not_found" || path == "" || path == "/*" {
+			continue
+		}
+		if slices.Contains(openToAgent, route.Method+path) {
+			continue
+		}
+		target := strings.NewReplacer(":", "x", "*", "x").Replace(route.Path)
+		w := httptest.NewRecorder()
+		r := httptest.NewRequestWithContext(t.Context(), route.Method, target, strings.NewReader("{}"))
+		r.Header.Set(httpapi.DoorHeader, "cli")
+		api.AgentHandler().ServeHTTP(w, r)
+		if w.Code != http.StatusForbidden || route.Method != http.MethodHead && !strings.Contains(w.Body.String(), "ask the owner") {
+			t.Errorf("%s %s: %d %s, want 403", route.Method, path, w.Code, w.Body)
+		}
+		refused++
+	}
+	if refused < 40 {
+		t.Errorf("%d routes were refused: the test sees too little", refused)
+	}
+	for _, open := range openToAgent {
+		if !slices.ContainsFunc(api.Echo().Routes(), func(r *echo.Route) bool { return r.Method+strings.TrimPrefix(r.Path, "/owner") == open }) {
+			t.Errorf("there is no operation %s", open)
+		}
+	}
+}

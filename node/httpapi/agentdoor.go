@@ -1,0 +1,210 @@
+package httpapi
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"os/user"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// AgentDoor configures the door for the owner's agent. Services add to it the operations that decide nothing; see
+// [Owner.AgentGroup]. Socket and TokenFile must lie outside the data directory.
+type AgentDoor struct {
+	Socket    string      // path of a Unix socket; "" for none
+	Group     string      // name or number of the group of both files; "" leaves it as it is
+	Mode      fs.FileMode // of the socket; 0 means 0600
+	TokenFile string      // file with a token for the TCP listener, made if it does not exist; "" for none
+}
+
+// DoorHeader names the interface through which a request comes, for the audit log: "cli", "page". It proves nothing,
+// because every caller of the owner's listener is the owner. A request that names [DoorOfAgent] gets only what the
+// agent's door offers.
+const DoorHeader = "Agentmesh-Door"
+
+// DoorOfAgent is the value of [DoorHeader] of every request through the agent's door.
+const DoorOfAgent = "agent"
+
+// ErrOwnerDecides means that the agent's door does not offer an operation.
+var ErrOwnerDecides = &wire.Error{
+	Code: wire.Unauthorized, Status: http.StatusForbidden,
+	Message: "only the owner may do this; ask the owner to do it on the owner's page or with the agentmesh command",
+}
+
+// newAgentEcho returns the router of the agent's door. It shares no route with the owner's router: a route that nobody
+// adds here does not exist here.
+func (o *Owner) newAgentEcho() *echo.Echo {
+	cross := http.NewCrossOriginProtection()
+	e := newEcho(&gate{log: o.cfg.Logger, meter: o.cfg.Metrics.ownerRequests(), admit: func(c echo.Context) (bool, error) {
+		Private(c)
+		r := c.Request()
+		r.Header.Set(DoorHeader, DoorOfAgent) // whatever the client claims
+		if err := checkOrigin(cross, r); err != nil {
+			return false, wire.ErrCrossOrigin.Because(err)
+		}
+		if r.Context().Value(overTCP{}) == nil {
+			return false, nil
+		}
+		return false, o.checkHost(r)
+	}}, echo.ExtractIPDirect())
+	refuse := func(echo.Context) error { return ErrOwnerDecides }
+	e.Any(PagePath, refuse)
+	e.Any(PagePath+"/*", refuse)
+	e.Any("/owner/sign-in", refuse)
+	e.Any("/metrics", refuse)
+	return e
+}
+
+// AgentGroup returns the group under /owner of the agent's door.
+func (o *Owner) AgentGroup() *echo.Group { return o.agent.Group("/owner") }
+
+// Agent returns the router of the agent's door, for routes outside of /owner.
+func (o *Owner) Agent() *echo.Echo { return o.agent }
+
+// AgentHandler serves the agent's door, without a token, to callers in this process.
+func (o *Owner) AgentHandler() http.Handler { return o.agent }
+
+// pickDoor serves a request with the router of its door: a request over TCP with the agent's token, and a request that
+// names the agent's door itself, get the agent's.
+func (o *Owner) pickDoor(w http.ResponseWriter, r *http.Request) {
+	over := r.Context().Value(overTCP{}) != nil
+	door := o.echo
+	switch token, ok := Bearer(r); {
+	case over && ok && o.isAgentToken(token):
+		door = o.agent
+	case !over && r.Header.Get(DoorHeader) == DoorOfAgent:
+		door = o.agent
+	}
+	door.ServeHTTP(w, r)
+}
+
+// isAgentToken reports whether token is the agent's.
+func (o *Owner) isAgentToken(token string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.agentToken != tokenHash{} && o.agentToken.matches(token)
+}
+
+// listenAgent opens the socket of the agent's door and reads or makes its token, as configured.
+func (o *Owner) listenAgent() (err error) {
+	door := o.cfg.Agent
+	if door.TokenFile != "" {
+		if err := checkOutside(o.cfg.Dir, door.TokenFile); err != nil {
+			return fmt.Errorf("agent_door.token_file: %w", err)
+		}
+		if o.agentToken, err = readToken(door.TokenFile, 0o007, tokenMode(door.Group)); err != nil {
+			return err
+		}
+		if err := setGroup(door.TokenFile, door.Group); err != nil {
+			return fmt.Errorf("agent_door.token_file: %w", err)
+		}
+	}
+	if door.Socket == "" {
+		return nil
+	}
+	if o.agentSocket, err = listenAgentSocket(o.cfg.Dir, door); err != nil {
+		return fmt.Errorf("agent_door.socket: %w", err)
+	}
+	return nil
+}
+
+// tokenMode returns the permissions of a new token file.
+func tokenMode(group string) fs.FileMode {
+	if group != "" {
+		return 0o640
+	}
+	return 0o600
+}
+
+func listenAgentSocket(dir string, door AgentDoor) (net.Listener, error) {
+	if len(door.Socket) > maxSocket {
+		return nil, fmt.Errorf("%s: path is longer than %d bytes", door.Socket, maxSocket)
+	}
+	if err := os.MkdirAll(filepath.Dir(door.Socket), 0o755); err != nil {
+		return nil, err
+	}
+	if err := checkOutside(dir, door.Socket); err != nil {
+		return nil, err
+	}
+	if conn, err := net.DialTimeout("unix", door.Socket, time.Second); err == nil {
+		conn.Close()
+		return nil, fmt.Errorf("%s: another process listens there", door.Socket)
+	}
+	switch info, err := os.Lstat(door.Socket); {
+	case err == nil && info.Mode().Type() != fs.ModeSocket:
+		return nil, fmt.Errorf("%s: is not a socket; name another path", door.Socket)
+	case err == nil: // left by a killed process
+		if err := os.Remove(door.Socket); err != nil {
+			return nil, err
+		}
+	}
+	l, err := net.Listen("unix", door.Socket)
+	if err != nil {
+		return nil, err
+	}
+	mode := door.Mode
+	if mode == 0 {
+		mode = 0o600
+	}
+	if err := errors.Join(setGroup(door.Socket, door.Group), os.Chmod(door.Socket, mode)); err != nil {
+		l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// checkOutside returns an error if path lies inside the data directory, or in a directory in which every user may
+// replace files.
+func checkOutside(dir, path string) error {
+	parent, err := filepath.EvalSymlinks(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	home, err := filepath.EvalSymlinks(dir)
+	if err == nil {
+		home, err = filepath.Abs(home)
+	}
+	if err == nil {
+		parent, err = filepath.Abs(parent)
+	}
+	if err != nil {
+		return err
+	}
+	if parent == home || strings.HasPrefix(parent, home+string(filepath.Separator)) {
+		return fmt.Errorf("%s lies in the data directory, where the owner's socket is; name a path outside", path)
+	}
+	info, err := os.Stat(parent)
+	if err == nil && runtime.GOOS != "windows" && info.Mode().Perm()&0o002 != 0 && info.Mode()&fs.ModeSticky == 0 {
+		return fmt.Errorf("every user may change %s; name a path in a directory of your own", parent)
+	}
+	return err
+}
+
+// setGroup gives a file to a group. An empty group leaves it as it is.
+func setGroup(path, group string) error {
+	if group == "" {
+		return nil
+	}
+	gid, err := strconv.Atoi(group)
+	if err != nil {
+		g, err := user.LookupGroup(group)
+		if err != nil {
+			return err
+		}
+		if gid, err = strconv.Atoi(g.Gid); err != nil {
+			return err
+		}
+	}
+	return os.Chown(path, -1, gid)
+}

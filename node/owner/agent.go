@@ -1,0 +1,157 @@
+package owner
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// MountAgent adds operations to the routes of the agent's door (DESIGN: two doors of different rights). An operation
+// that is for the owner alone answers with [httpapi.ErrOwnerDecides] there.
+func MountAgent(g *echo.Group, operations ...Operation) {
+	refuse := func(echo.Context) error { return httpapi.ErrOwnerDecides }
+	for _, op := range operations {
+		switch {
+		case op.Right != Read && op.Right != Send:
+			op.Handle = refuse
+		case op.agent != nil:
+			op.Handle = op.agent
+		}
+		Mount(g, op)
+	}
+}
+
+// agentNode is a node as the owner's agent sees it. It shows no message that the owner has not released, because such a
+// message could give orders to the agent. Its messages are marked as the agent's, and a node does not send them in a
+// conversation in which such a message waits, because an answer would release it.
+type agentNode struct{ Node }
+
+// withheld replaces a message that the agent does not get.
+var withheld = json.RawMessage(`{"withheld":"the owner has not released this message"}`)
+
+// hides reports whether the owner has not released the message of an item.
+func (n agentNode) hides(ctx context.Context, item Item) (bool, error) {
+	if item.Ask == "" || !slices.Contains([]ItemState{ItemHeld, ItemRejected, ItemWithdrawn, ItemExpired}, item.State) {
+		return false, nil
+	}
+	ask, err := n.FindApproval(ctx, item.Ask)
+	if errors.Is(err, store.ErrNotFound) {
+		return true, nil
+	}
+	return ask.Kind == AskMessage, err
+}
+
+// hide returns the item without what its sender wrote if the owner has not released it.
+func (n agentNode) hide(ctx context.Context, item Item, err error) (Item, error) {
+	if err != nil {
+		return Item{}, err
+	}
+	hidden, err := n.hides(ctx, item)
+	if hidden {
+		item.PeerName, item.Payload, item.About = "", withheld, ""
+	}
+	return item, err
+}
+
+// ListItems implements [Inbox].
+func (n agentNode) ListItems(ctx context.Context, q Query) (List[Item], error) {
+	list, err := n.Node.ListItems(ctx, q)
+	if err != nil {
+		return list, err
+	}
+	for i, item := range list.Items {
+		if list.Items[i], err = n.hide(ctx, item, nil); err != nil {
+			return List[Item]{}, err
+		}
+	}
+	return list, nil
+}
+
+// FindItem implements [Inbox].
+func (n agentNode) FindItem(ctx context.Context, id string) (Item, error) {
+	item, err := n.Node.FindItem(ctx, id)
+	return n.hide(ctx, item, err)
+}
+
+// Acknowledge implements [Inbox].
+func (n agentNode) Acknowledge(ctx context.Context, id string) (Item, error) {
+	item, err := n.Node.Acknowledge(ctx, id)
+	return n.hide(ctx, item, err)
+}
+
+// listHidden returns the ids of the messages of a conversation that the owner has not released.
+func (n agentNode) listHidden(ctx context.Context, peer, conversation string) (ids []string, err error) {
+	items, err := n.Node.ListItems(ctx, Query{Peer: peer, Conversation: conversation})
+	for _, item := range items.Items {
+		hidden, err := n.hides(ctx, item)
+		if err != nil {
+			return nil, err
+		}
+		if hidden {
+			ids = append(ids, string(item.MessageID))
+		}
+	}
+	return ids, err
+}
+
+// hideProposal removes a proposal that may be part of a message that the owner has not released.
+func hideProposal(c Conversation) Conversation {
+	if c.Holds > 0 || c.Rejected {
+		c.Proposal = nil
+	}
+	return c
+}
+
+// ListConversations implements [Conversations].
+func (n agentNode) ListConversations(ctx context.Context, state conversations.State, before uint64, limit int) (ConversationList, error) {
+	list, err := n.Node.ListConversations(ctx, state, before, limit)
+	for i, c := range list.Items {
+		list.Items[i] = hideProposal(c)
+	}
+	return list, err
+}
+
+// ReadTranscript implements [Conversations].
+func (n agentNode) ReadTranscript(ctx context.Context, id, peer string, after uint64) (Transcript, error) {
+	t, err := n.Node.ReadTranscript(ctx, id, peer, after)
+	if err != nil {
+		return t, err
+	}
+	t.Conversation = hideProposal(t.Conversation)
+	hidden, err := n.listHidden(ctx, t.Peer, t.ID)
+	if err != nil {
+		return Transcript{}, err
+	}
+	for i, e := range t.Transcript {
+		if e.Direction == "in" && slices.Contains(hidden, e.MessageID) {
+			t.Transcript[i].Message, t.Transcript[i].Opened = withheld, nil
+		}
+	}
+	return t, nil
+}
+
+// Send implements [Messages].
+func (n agentNode) Send(ctx context.Context, m NewMessage, wait time.Duration) (Sent, error) {
+	m.By = httpapi.DoorOfAgent
+	return n.Node.Send(ctx, m, wait)
+}
+
+// Reply implements [Messages].
+func (n agentNode) Reply(ctx context.Context, m NewReply, wait time.Duration) (Sent, error) {
+	m.By = httpapi.DoorOfAgent
+	return n.Node.Reply(ctx, m, wait)
+}
+
+// CloseConversation implements [Conversations].
+func (n agentNode) CloseConversation(ctx context.Context, id string, in Close, wait time.Duration) (Sent, error) {
+	in.By = httpapi.DoorOfAgent
+	return n.Node.CloseConversation(ctx, id, in, wait)
+}
