@@ -68,6 +68,8 @@ type Store interface {
 	Cards() Cards
 	Steps() Steps
 	Records() Records
+	Leases() Leases
+	Watcher
 
 	// Sweep reclaims the space of up to about limit entries that are absent at now, and returns how many entries it
 	// looked at. A result below limit means that nothing is left to sweep for this now. Sweep changes no answer, except
@@ -268,7 +270,9 @@ type Step struct {
 	// record does not exist, Answer is ignored.
 	Answer  *Replay
 	Records []Change
-	Now     time.Time
+	// Held is a lease of the caller. If it is lost, the step fails with ErrLeaseLost. Nil: the step needs no lease.
+	Held *Lease
+	Now  time.Time
 }
 
 // Applied is the result of a step.
@@ -286,7 +290,7 @@ type ConvPage struct {
 
 // Steps stores conversations, transcripts and replay records.
 type Steps interface {
-	// Apply applies a whole step or nothing. It checks preconditions in this order: Replay, Answer, Conv.Rev
+	// Apply applies a whole step or nothing. It checks preconditions in this order: Held, Replay, Answer, Conv.Rev
 	// (ErrConflict), Records (ErrConflict, ErrQuota). The engine maintains Seq, Rev and Entries of Conv.
 	Apply(ctx context.Context, step Step) (Applied, error)
 	// FindReplay returns the record of a message that was accepted before, if the record is live or its conversation is
@@ -324,6 +328,8 @@ type Change struct {
 	// Max refuses a new record with ErrQuota if the namespace already has Max live records that carry the first term of
 	// the new record (any record if it has no terms). 0 means no limit; at most 10,000.
 	Max int
+	// Held is a lease of the caller. If it is lost, the unit fails with ErrLeaseLost. Nil: the change needs no lease.
+	Held *Lease
 }
 
 // RecordPage is a page of records in the order of their keys; Next is empty on the last page.

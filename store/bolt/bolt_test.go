@@ -2,8 +2,11 @@ package bolt
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -46,4 +49,71 @@ func TestStore(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) store.Store {
 		return open(t, filepath.Join(t.TempDir(), "mesh.db"), Config{})
 	})
+}
+
+// TestShared runs the suite for several handles. On this engine all of them are in one process.
+func TestShared(t *testing.T) {
+	storetest.RunShared(t, func(t *testing.T, ttl time.Duration) storetest.Shared {
+		s := open(t, filepath.Join(t.TempDir(), "mesh.db"), Config{LeaseTTL: ttl})
+		return storetest.Shared{Handle: func(name string) store.Store { return s.Handle(name) }, Close: s.Close}
+	})
+}
+
+// TestLeasesWithoutEnd: with the default configuration a lease lasts as long as its handle, and nothing renews it.
+func TestLeasesWithoutEnd(t *testing.T) {
+	s := open(t, filepath.Join(t.TempDir(), "mesh.db"), Config{})
+	session := store.NewSession(s.Leases(), slog.New(slog.DiscardHandler))
+	session.Run(t.Context()) // returns: there is nothing to renew
+	other := s.Handle("other")
+	done := false
+	session.Do(t.Context(), "node", func(ctx context.Context, held *store.Lease) {
+		if _, err := other.Leases().Acquire(ctx, "node"); !errors.Is(err, store.ErrLeaseTaken) {
+			t.Errorf("Acquire by another handle = %v, want ErrLeaseTaken", err)
+		}
+		list, err := s.Leases().List(ctx)
+		if err != nil || len(list) != 1 || list[0].Lease != *held || !list[0].Until.IsZero() {
+			t.Errorf("List = %v, %v, want one lease without an end", list, err)
+		}
+		done = true
+	})
+	if !done {
+		t.Error("the duty was not done")
+	}
+	if list, err := s.Leases().List(t.Context()); err != nil || len(list) != 0 {
+		t.Errorf("List = %v, %v after the duty was done, want nothing", list, err)
+	}
+}
+
+// TestFencesGrow: a fence under which something was stored is smaller than every fence after a restart.
+func TestFencesGrow(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "mesh.db")
+	var last uint64
+	for range 3 {
+		s, err := Open(t.Context(), path, Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			lease, err := s.Leases().Acquire(t.Context(), "node")
+			if err != nil || lease.Fence <= last {
+				t.Errorf("Acquire = %v, %v, want a fence above %d", lease, err, last)
+			}
+			last = lease.Fence
+			if err := s.Leases().Release(t.Context(), []store.Lease{lease}); err != nil {
+				t.Error(err)
+			}
+		}
+		lease, err := s.Leases().Acquire(t.Context(), "node")
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = lease.Fence
+		c := store.Change{Record: store.Record{NS: "test", Key: "k"}, IfRev: store.Any, Held: &lease}
+		if err := s.Records().Apply(t.Context(), []store.Change{c}, time.Now()); err != nil {
+			t.Error(err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
 }

@@ -291,6 +291,7 @@ func logChange(t *txn, row *cardRow, ended bool, now time.Time) error {
 		return err
 	}
 	row.change, t.change = n, n
+	t.note(store.WatchCards, row.ID)
 	change := store.CardChange{ID: row.ID, Gone: row.Withdrawn || ended, Withdrawn: row.Withdrawn, At: now}
 	return changes.put(u64(n), encodeChange(changeRow{CardChange: change, seq: row.Seq}))
 }

@@ -48,6 +48,9 @@ type Config struct {
 	InitialMmapSize int
 	// LockTimeout is how long Open waits for another process to close the file. 0 means 200 ms.
 	LockTimeout time.Duration
+	// LeaseTTL is how long a lease lasts without renewal. 0 means as long as its handle: no other process can open the
+	// file, so nobody waits for a lease whose holder is gone.
+	LeaseTTL time.Duration
 	// Committed, if set, is called after every group commit, before the callers get their results. It must be fast.
 	Committed func(Commit)
 }
@@ -89,6 +92,9 @@ type Store struct {
 	through atomic.Uint64 // the newest change that the index contains
 
 	damage    *damageLog
+	self      holder // this handle, for its leases
+	leases    leaseTable
+	watchers  watchers
 	writer    *writer
 	snapshots *snapshotter
 	closing   sync.Once
@@ -106,6 +112,7 @@ func Open(ctx context.Context, path string, cfg Config) (*Store, error) {
 	}
 	cfg = cfg.withDefaults()
 	s := &Store{cfg: cfg, log: cfg.Logger, damage: newDamageLog(cfg.Logger), path: path}
+	s.self.name, s.leases.ttl = "this process", cfg.LeaseTTL
 	if err := s.openFile(); err != nil {
 		return nil, fmt.Errorf("open store %s: %w", path, err)
 	}
@@ -348,6 +355,7 @@ func (s *Store) Close() error {
 	s.closing.Do(func() {
 		s.snapshots.stop()
 		s.writer.close()
+		s.watchers.close()
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.closeErr = s.closeFile()

@@ -102,6 +102,9 @@ func planRecords(t *txn, changes []store.Change, now time.Time) (func(store.Rev)
 		if err := checkChange(change); err != nil {
 			return nil, err
 		}
+		if err := t.leases.check(change.Held, time.Now()); err != nil {
+			return nil, err
+		}
 		for _, before := range changes[:i] {
 			if before.Record.NS == change.Record.NS && before.Record.Key == change.Record.Key {
 				return nil, errors.New("a unit must not change the same record twice")
@@ -172,6 +175,7 @@ func (t *txn) checkMax(c store.Change, live bool, now time.Time, growth map[coun
 }
 
 func (w recordWrite) write(t *txn, rev store.Rev) error {
+	t.note(w.change.Record.NS, w.change.Record.Key)
 	if w.change.Delete {
 		if !w.exists {
 			return nil

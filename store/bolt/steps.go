@@ -47,6 +47,9 @@ func (s steps) Apply(ctx context.Context, step store.Step) (store.Applied, error
 	var applied store.Applied
 	err := s.s.writer.do(ctx, func(t *txn) (func() error, error) {
 		applied = store.Applied{}
+		if err := t.leases.check(step.Held, time.Now()); err != nil {
+			return nil, err
+		}
 		if step.Replay != nil {
 			key, before, err := liveReplay(t.Tx, step.Replay.Sender, step.Replay.MessageID, step.Now)
 			switch {
@@ -78,6 +81,7 @@ func (s steps) Apply(ctx context.Context, step store.Step) (store.Applied, error
 			}
 			if step.Conv != nil {
 				applied.Rev = rev
+				t.noteConv(step.Conv.Key)
 			}
 			if err := conv(rev); err != nil {
 				return err
@@ -171,6 +175,7 @@ func (s steps) Forget(ctx context.Context, key store.ConvKey, ifRev store.Rev, c
 			return nil, err
 		}
 		return func() error {
+			t.noteConv(key)
 			if err := forgetAnswers(t, conv.Seq); err != nil {
 				return err
 			}

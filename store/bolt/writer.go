@@ -28,6 +28,9 @@ type txn struct {
 	damage *damageLog
 	after  []func(*index) // index changes, applied in order after the commit
 	change uint64         // the newest change that was written
+	leases *leaseTable
+	hints  []store.Hint // what was written, if somebody watches
+	watch  bool         // somebody watches
 }
 
 // nextRev returns a new revision. It is called once per unit, so that no two units of a commit share a revision.
@@ -35,6 +38,15 @@ func (t *txn) nextRev() (store.Rev, error) {
 	n, err := bucketMeta.in(t.Tx).b.NextSequence()
 	return store.Rev(n), err
 }
+
+// note adds a hint about an entry that the unit writes.
+func (t *txn) note(ns, key string) {
+	if t.watch {
+		t.hints = append(t.hints, store.Hint{NS: ns, Key: key})
+	}
+}
+
+func (t *txn) noteConv(key store.ConvKey) { t.note(store.WatchConversations, key.Peer+"/"+key.ID) }
 
 const (
 	queued  = iota
@@ -255,7 +267,7 @@ func (w *writer) attempt(group []*unit) (errs []error, failed int, err error) {
 			guard(tx.Rollback)
 		}
 	}()
-	t := &txn{Tx: tx, counts: w.counts, damage: w.s.damage}
+	t := &txn{Tx: tx, counts: w.counts, damage: w.s.damage, leases: &w.s.leases, watch: w.s.watchers.any()}
 	errs = make([]error, len(group))
 	wrote := false
 	for i, u := range group {
@@ -287,6 +299,7 @@ func (w *writer) attempt(group []*unit) (errs []error, failed int, err error) {
 		// The commit is durable, and its callers learn that. Reopening brings the index up to date.
 		w.stop(fmt.Errorf("change card index: %w", err))
 	}
+	w.s.watchers.tell(t.hints)
 	return errs, -1, nil
 }
 

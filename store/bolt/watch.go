@@ -1,0 +1,86 @@
+package bolt
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// maxHints is how many hints a reader of [Store.Watch] may be behind.
+const maxHints = 256
+
+// watchers passes hints about commits on to the readers of [Store.Watch].
+type watchers struct {
+	n atomic.Int32 // length of list
+
+	mu   sync.Mutex
+	list []*watcher
+}
+
+type watcher struct {
+	namespaces []string
+	hints      chan store.Hint
+}
+
+// any reports whether somebody watches.
+func (w *watchers) any() bool { return w.n.Load() > 0 }
+
+func (w *watchers) add(one *watcher) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.list = append(w.list, one)
+	w.n.Store(int32(len(w.list)))
+}
+
+// remove ends a watcher, if it has not ended yet.
+func (w *watchers) remove(one *watcher) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if at := slices.Index(w.list, one); at >= 0 {
+		w.list = slices.Delete(w.list, at, at+1)
+		w.n.Store(int32(len(w.list)))
+		close(one.hints)
+	}
+}
+
+// close ends every watcher.
+func (w *watchers) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, one := range w.list {
+		close(one.hints)
+	}
+	w.list = nil
+	w.n.Store(0)
+}
+
+// tell passes on the hints of a commit. It drops a hint for a watcher that is too far behind.
+func (w *watchers) tell(hints []store.Hint) {
+	if len(hints) == 0 {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, one := range w.list {
+		for _, hint := range hints {
+			if !slices.Contains(one.namespaces, hint.NS) {
+				continue
+			}
+			select {
+			case one.hints <- hint:
+			default:
+			}
+		}
+	}
+}
+
+// Watch implements [store.Watcher]. The channel is also closed when the database closes.
+func (s *Store) Watch(ctx context.Context, namespaces ...string) <-chan store.Hint {
+	one := &watcher{namespaces: slices.Clone(namespaces), hints: make(chan store.Hint, maxHints)}
+	s.watchers.add(one)
+	context.AfterFunc(ctx, func() { s.watchers.remove(one) })
+	return one.hints
+}

@@ -1,0 +1,65 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// The errors of leases. Check for them with [errors.Is].
+var (
+	// ErrLeaseTaken: another handle holds the lease.
+	ErrLeaseTaken = errors.New("store: another process holds the lease")
+	// ErrLeaseLost: the lease in the Held of a unit has ended, or has another holder by now. The unit was not applied.
+	ErrLeaseLost = errors.New("store: the lease is lost")
+)
+
+// Lease is the right to do a duty, such as delivering the outbox. At most one handle has it at a time.
+type Lease struct {
+	Name string
+	// Fence grows whenever the lease changes hands. After a restart it is larger than every fence under which something
+	// was stored.
+	Fence uint64
+}
+
+// LeaseState is a lease that somebody holds.
+type LeaseState struct {
+	Lease
+	Holder string    // what [Leases] calls the handle
+	Until  time.Time // when it ends if it is not renewed; zero: with its handle
+}
+
+// Leases gives a named duty to one handle at a time. Times are those of the engine, because the clocks of processes
+// differ. The methods are safe for concurrent use.
+type Leases interface {
+	// TTL returns how long a lease lasts if it is not renewed. 0 means that a lease lasts until its handle releases it
+	// or closes; then there is nothing to renew.
+	TTL() time.Duration
+	// Acquire takes the lease with this name, of 1 to 64 bytes. If this handle holds it already, Acquire returns it
+	// unchanged. If another handle does, the error is ErrLeaseTaken.
+	Acquire(ctx context.Context, name string) (Lease, error)
+	// Renew extends leases of this handle by a TTL from now, in one call, and returns those that it has lost.
+	Renew(ctx context.Context, held []Lease) (lost []Lease, err error)
+	// Release gives leases back. A lease that is lost already is ignored.
+	Release(ctx context.Context, held []Lease) error
+	// List returns the leases that any handle holds, by name.
+	List(ctx context.Context) ([]LeaseState, error)
+}
+
+// Hint reports that an entry may have changed. Key is the key of a record, the id of a card, or, of a conversation, the
+// peer, "/" and the id.
+type Hint struct{ NS, Key string }
+
+// The namespaces of [Hint] that are not namespaces of records.
+const (
+	WatchCards         = "cards"
+	WatchConversations = "conversations"
+)
+
+// Watcher tells what other handles, or this one, have committed.
+type Watcher interface {
+	// Watch returns a channel with a hint for each committed change in the namespaces, until ctx ends; then the channel
+	// is closed. Hints may repeat, may come in another order than the commits, and are dropped while the channel is
+	// full. So a reader reads the entry itself, and reads everything again from time to time.
+	Watch(ctx context.Context, namespaces ...string) <-chan Hint
+}

@@ -1,0 +1,135 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// retryLease is how long a [Session] waits before it asks again for a lease that another process holds.
+const retryLease = time.Second
+
+// Session does duties while this process holds their leases. It renews all of them in one call. Start with
+// [NewSession]; call [Session.Do] for each duty, and [Session.Run].
+type Session struct {
+	leases Leases
+	log    *slog.Logger
+
+	mu   sync.Mutex
+	held map[Lease]*duty
+}
+
+// duty is a duty that this process does now.
+type duty struct {
+	until time.Time // when the lease has surely not ended yet, by the clock of this process
+	stop  context.CancelCauseFunc
+}
+
+// NewSession returns a session without duties.
+func NewSession(leases Leases, log *slog.Logger) *Session {
+	return &Session{leases: leases, log: log, held: make(map[Lease]*duty)}
+}
+
+// Do does a duty whenever this process holds the lease with this name, until ctx ends. The context of work ends when the
+// lease is lost, with [ErrLeaseLost] as its cause. Do waits for work to return, and then releases the lease. If work
+// returns by itself, the duty is done, and so is Do. work sets the Held of its units to held.
+func (s *Session) Do(ctx context.Context, name string, work func(ctx context.Context, held *Lease)) {
+	for ctx.Err() == nil {
+		asked := time.Now()
+		lease, err := s.leases.Acquire(ctx, name)
+		if err != nil {
+			if !errors.Is(err, ErrLeaseTaken) && ctx.Err() == nil {
+				s.log.Warn("acquire lease", "lease", name, "err", err)
+			}
+			wait(ctx, retryLease)
+			continue
+		}
+		if s.do(ctx, lease, asked, work) {
+			return
+		}
+	}
+}
+
+// do does a duty under a lease that was acquired after the time asked. It reports whether the duty is done.
+func (s *Session) do(ctx context.Context, lease Lease, asked time.Time, work func(context.Context, *Lease)) (done bool) {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	s.mu.Lock()
+	s.held[lease] = &duty{until: asked.Add(s.leases.TTL()), stop: stop}
+	s.mu.Unlock()
+	work(ctx, &lease)
+	s.mu.Lock()
+	delete(s.held, lease)
+	s.mu.Unlock()
+	if errors.Is(context.Cause(ctx), ErrLeaseLost) {
+		s.log.Warn("lost a lease", "lease", lease.Name, "fence", lease.Fence)
+		return false
+	}
+	if err := s.leases.Release(context.WithoutCancel(ctx), []Lease{lease}); err != nil {
+		s.log.Warn("release lease", "lease", lease.Name, "err", err)
+	}
+	return true
+}
+
+// Run renews the leases of this session until ctx ends. If leases last as long as their handle, it returns at once.
+func (s *Session) Run(ctx context.Context) {
+	every := s.leases.TTL() / 3
+	if every == 0 {
+		return
+	}
+	for wait(ctx, every) {
+		s.renew(ctx, every)
+	}
+}
+
+// renew renews every lease once, and stops the duties whose lease is lost or may have ended.
+func (s *Session) renew(ctx context.Context, patience time.Duration) {
+	asked := time.Now()
+	var held []Lease
+	s.mu.Lock()
+	for lease, d := range s.held {
+		if asked.Before(d.until) {
+			held = append(held, lease)
+			continue
+		}
+		d.stop(ErrLeaseLost) // this process stood still
+	}
+	s.mu.Unlock()
+	if len(held) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	lost, err := s.leases.Renew(ctx, held)
+	if err != nil {
+		s.log.Warn("renew leases", "err", err) // the next round stops the duties whose time has run out
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, lease := range held {
+		if d := s.held[lease]; d != nil {
+			d.until = asked.Add(s.leases.TTL())
+		}
+	}
+	for _, lease := range lost {
+		if d := s.held[lease]; d != nil {
+			d.stop(fmt.Errorf("%w: %s", ErrLeaseLost, lease.Name))
+		}
+	}
+}
+
+// wait waits for d. It returns false if ctx ended first.
+func wait(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
