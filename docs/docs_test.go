@@ -94,7 +94,9 @@ var lines = []struct {
 
 // sameLine lists the allowed imports between packages of one line.
 var sameLine = map[string][]string{
-	"store/bolt":          {"store"},
+	"store/bolt":          {"store", "store/cardindex", "store/local"},
+	"store/cardindex":     {"store"},
+	"store/local":         {"store"},
 	"store/storetest":     {"store"},
 	"node/meshtest":       {"node/httpapi/apitest"},
 	"cmd/internal/doctor": {"cmd/internal/daemon"}, // calls the running process

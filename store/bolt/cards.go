@@ -14,6 +14,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/cardindex"
 )
 
 // The largest sizes, in bytes, of the parts of bbolt keys, and the largest number of counts.
@@ -260,11 +261,11 @@ func writeCard(t *txn, row *cardRow, old store.Card, now time.Time) error {
 	if err := scheduleSweep(t.Tx, kindCard, u64(row.Seq), scheduled, cardDue(row.Card)); err != nil {
 		return err
 	}
-	s, terms, expires := slot(row.Seq), row.Terms, deadline(row.Expires)
+	s, terms, expires := cardindex.Slot(row.Seq), row.Terms, deadline(row.Expires)
 	if row.Withdrawn {
-		t.after = append(t.after, func(ix *index) { ix.drop(s, terms) })
+		t.after = append(t.after, func(ix *cardindex.Index) { ix.Drop(s, terms) })
 	} else {
-		t.after = append(t.after, func(ix *index) { ix.put(s, old.Terms, terms, expires) })
+		t.after = append(t.after, func(ix *cardindex.Index) { ix.Put(s, old.Terms, terms, expires) })
 	}
 	return nil
 }
@@ -299,7 +300,7 @@ func logChange(t *txn, row *cardRow, ended bool, now time.Time) error {
 // updateCounts replaces the rows of bucketCounts for a card.
 func updateCounts(t *txn, seq uint64, old, counts []string) error {
 	rows := bucketCounts.in(t.Tx)
-	for gone, text := range diff(old, counts) {
+	for gone, text := range cardindex.Diff(old, counts) {
 		key := binary.BigEndian.AppendUint64(countKey(text), seq)
 		var err error
 		if gone {
@@ -320,8 +321,8 @@ func purgeCard(t *txn, row cardRow, now time.Time) error {
 		if err := logChange(t, &row, true, now); err != nil {
 			return err
 		}
-		s, terms := slot(row.Seq), row.Terms
-		t.after = append(t.after, func(ix *index) { ix.drop(s, terms) })
+		s, terms := cardindex.Slot(row.Seq), row.Terms
+		t.after = append(t.after, func(ix *cardindex.Index) { ix.Drop(s, terms) })
 	}
 	if err := updateCounts(t, row.Seq, row.Counts, nil); err != nil {
 		return err

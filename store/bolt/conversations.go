@@ -11,6 +11,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/cardindex"
 )
 
 // convSeq returns the seq of a conversation, live or not, or nil if it does not exist.
@@ -74,7 +75,7 @@ func writeConv(t *txn, conv, old store.Conversation, step store.Step) error {
 			return err
 		}
 	}
-	for gone, term := range diff(old.Terms, conv.Terms) {
+	for gone, term := range cardindex.Diff(old.Terms, conv.Terms) {
 		key := convTermKey(term, conv.Seq)
 		var err error
 		if gone {

@@ -10,6 +10,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/cardindex"
 )
 
 var errDisk = errors.New("injected: disk")
@@ -81,7 +82,7 @@ func TestIndexFails(t *testing.T) {
 		return func() error {
 			row := cardRow{Card: card}
 			row.Rev = 1
-			t.after = append(t.after, func(*index) { panic("index") })
+			t.after = append(t.after, func(*cardindex.Index) { panic("index") })
 			return writeCard(t, &row, store.Card{}, now)
 		}, nil
 	})

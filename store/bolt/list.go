@@ -3,16 +3,14 @@ package bolt
 import (
 	"context"
 	"errors"
-	"iter"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/RoaringBitmap/roaring/v2"
 	"go.etcd.io/bbolt"
 
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/cardindex"
 )
 
 // The bounds of store.CardQuery.
@@ -36,7 +34,7 @@ func (c cards) List(ctx context.Context, q store.CardQuery) (store.CardPage, err
 	want := q.Limit + 1 // one more than the limit shows that there is a next page
 	page := store.CardPage{Cards: make([]store.Card, 0, min(want, 128))}
 	positions := make([]store.Position, 0, min(want, 128))
-	slots := make([]slot, 0, min(want, 128))
+	slots := make([]cardindex.Slot, 0, min(want, 128))
 	for tier := max(q.After.Tier, 0); tier < len(tiers) && len(page.Cards) < want; tier++ {
 		from := uint64(1)
 		if tier == q.After.Tier {
@@ -44,7 +42,7 @@ func (c cards) List(ctx context.Context, q store.CardQuery) (store.CardPage, err
 		}
 		for more := true; more && from <= math.MaxUint32; {
 			need := want - len(page.Cards)
-			slots = c.s.index.candidates(slots[:0], q, tiers[:tier+1], slot(from), need)
+			slots = c.s.index.Candidates(slots[:0], q, tiers[:tier+1], nanos(q.Now), cardindex.Slot(from), need)
 			if err := c.judge(ctx, slots, q, tiers, tier, &page, &positions); err != nil {
 				return store.CardPage{}, err
 			}
@@ -62,7 +60,7 @@ func (c cards) List(ctx context.Context, q store.CardQuery) (store.CardPage, err
 
 // judge reads the rows of slots and appends the cards that are live and belong to tier. It matches a row in place, and
 // copies only what the page shows.
-func (c cards) judge(ctx context.Context, slots []slot, q store.CardQuery, tiers []store.Tier, tier int, page *store.CardPage, positions *[]store.Position) error {
+func (c cards) judge(ctx context.Context, slots []cardindex.Slot, q store.CardQuery, tiers []store.Tier, tier int, page *store.CardPage, positions *[]store.Position) error {
 	if len(slots) == 0 {
 		return nil
 	}
@@ -132,108 +130,6 @@ func compareTerm(a []byte, b string) int {
 	return 0
 }
 
-// maxProbes is the number of slots of the shortest list that are tested one by one against the other lists, which takes
-// about 50 µs, before candidates computes the whole intersection.
-const maxProbes = 1024
-
-// candidates appends to dst at most n slots that are live, are not before from, and match q with the last of tiers but
-// with no earlier tier. If it appends fewer than n, the list ends there.
-func (ix *index) candidates(dst []slot, q store.CardQuery, tiers []store.Tier, from slot, n int) []slot {
-	ix.mu.RLock()
-	defer ix.mu.RUnlock()
-	last, now := len(tiers)-1, nanos(q.Now)
-	sets := ix.sets(q.All, q.Prefixes, tiers[last])
-	if sets == nil {
-		return dst
-	}
-	var without [][]*posting
-	for _, t := range tiers[:last] {
-		earlier := ix.sets(nil, nil, t)
-		if t.Prefix == "" && len(t.All) == 0 {
-			return dst // the earlier tier matches everything
-		}
-		if earlier != nil {
-			without = append(without, earlier)
-		}
-	}
-	var w walker
-	w.start(sets[0], from)
-	for tried := 0; len(dst) < n; tried++ {
-		s, ok := w.next()
-		if !ok {
-			return dst
-		}
-		if tried == maxProbes && (len(sets) > 1 || len(without) > 0) && sets[0].remaining(s) > maxProbes {
-			rest := intersect(sets)
-			if rest.GetCardinality() > maxProbes { // fewer are cheaper to test one by one against the earlier tiers
-				for _, earlier := range without {
-					rest.AndNot(intersect(earlier))
-				}
-				without = nil
-			}
-			sets = []*posting{{many: rest}}
-			w.start(sets[0], s)
-			continue
-		}
-		if now < ix.expires.get(s) && inAll(sets[1:], s) && !slices.ContainsFunc(without, func(e []*posting) bool { return inAll(e, s) }) {
-			dst = append(dst, s)
-		}
-	}
-	return dst
-}
-
-// sets returns the lists whose intersection matches all, prefixes and t, the shortest first, or nil if one is empty.
-func (ix *index) sets(all, prefixes []string, t store.Tier) []*posting {
-	sets := make([]*posting, 0, len(all)+len(prefixes)+len(t.All)+1)
-	for _, terms := range [2][]string{all, t.All} {
-		for _, term := range terms {
-			list := ix.terms.get(term)
-			if list == nil {
-				return nil
-			}
-			if !slices.Contains(sets, list) {
-				sets = append(sets, list)
-			}
-		}
-	}
-	if t.Prefix != "" {
-		prefixes = append(prefixes[:len(prefixes):len(prefixes)], t.Prefix)
-	}
-	for _, prefix := range prefixes {
-		list := ix.withPrefix(prefix)
-		if list == nil {
-			return nil
-		}
-		sets = append(sets, list)
-	}
-	if len(sets) == 0 {
-		return append(sets, &ix.all)
-	}
-	slices.SortFunc(sets, func(a, b *posting) int { return a.len() - b.len() })
-	return sets
-}
-
-func inAll(sets []*posting, s slot) bool {
-	for _, set := range sets {
-		if !set.contains(s) {
-			return false
-		}
-	}
-	return true
-}
-
-// intersect returns a new bitmap of the slots that are in all sets. sets is not empty, and begins with the shortest.
-func intersect(sets []*posting) *roaring.Bitmap {
-	if len(sets) == 1 {
-		return sets[0].bitmap().Clone()
-	}
-	both := roaring.And(sets[0].bitmap(), sets[1].bitmap())
-	for _, set := range sets[2:] {
-		both.And(set.bitmap())
-	}
-	return both
-}
-
 // Terms implements [store.Cards].
 func (c cards) Terms(ctx context.Context, prefix, after string, limit int, now time.Time) ([]store.TermCount, error) {
 	if err := ctx.Err(); err != nil {
@@ -243,8 +139,8 @@ func (c cards) Terms(ctx context.Context, prefix, after string, limit int, now t
 		return nil, errLimit
 	}
 	var counts []store.TermCount
-	for term := range c.s.index.termsAfter(prefix, after) {
-		if n := c.s.index.countLive(term, nanos(now)); n > 0 {
+	for term := range c.s.index.TermsAfter(prefix, after) {
+		if n := c.s.index.CountLive(term, nanos(now)); n > 0 {
 			counts = append(counts, store.TermCount{Term: term, Count: n})
 		}
 		if len(counts) == limit {
@@ -254,51 +150,13 @@ func (c cards) Terms(ctx context.Context, prefix, after string, limit int, now t
 	return counts, nil
 }
 
-// termsAfter yields the terms that begin with prefix and follow last. It holds mu only while it looks up the next term.
-func (ix *index) termsAfter(prefix, last string) iter.Seq[string] {
-	next := func() (string, bool) {
-		ix.mu.RLock()
-		defer ix.mu.RUnlock()
-		for term := range ix.terms.from(max(prefix, last)) {
-			if term != last {
-				return term, strings.HasPrefix(term, prefix)
-			}
-		}
-		return "", false
-	}
-	return func(yield func(string) bool) {
-		for term, ok := next(); ok && yield(term); term, ok = next() {
-			last = term
-		}
-	}
-}
-
-// countLive returns the number of slots that carry term and are live at now.
-func (ix *index) countLive(term string, now int64) int {
-	ix.mu.RLock()
-	defer ix.mu.RUnlock()
-	list := ix.terms.get(term)
-	if list == nil {
-		return 0
-	}
-	n := 0
-	var w walker
-	w.start(list, 0)
-	for s, ok := w.next(); ok; s, ok = w.next() {
-		if now < ix.expires.get(s) {
-			n++
-		}
-	}
-	return n
-}
-
 // Count implements [store.Cards].
 func (c cards) Count(ctx context.Context, now time.Time) (int, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
 	n, at := 0, nanos(now)
-	for _, expires := range c.s.index.expires.each {
+	for _, expires := range c.s.index.Ends {
 		if at < expires {
 			n++
 		}

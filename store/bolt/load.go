@@ -6,13 +6,11 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"maps"
 	"runtime"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/RoaringBitmap/roaring/v2"
+	"github.com/agentmesh/agentmesh/store/cardindex"
 	"go.etcd.io/bbolt"
 	"golang.org/x/sync/errgroup"
 )
@@ -37,7 +35,7 @@ func (s *Store) loadIndex(ctx context.Context) (built int, err error) {
 		if err := s.catchUp(); err != nil {
 			return 0, err
 		}
-		s.log.Debug("card index loaded from its snapshot", slog.Int("cards", s.index.all.len()), slog.Duration("took", time.Since(start)))
+		s.log.Debug("card index loaded from its snapshot", slog.Int("cards", s.index.Len()), slog.Duration("took", time.Since(start)))
 		return 0, nil
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -46,8 +44,8 @@ func (s *Store) loadIndex(ctx context.Context) (built int, err error) {
 	if err := s.buildIndex(ctx); err != nil {
 		return 0, err
 	}
-	s.log.Debug("card index built from the cards", slog.Int("cards", s.index.all.len()), slog.Duration("took", time.Since(start)))
-	return s.index.all.len(), nil
+	s.log.Debug("card index built from the cards", slog.Int("cards", s.index.Len()), slog.Duration("took", time.Since(start)))
+	return s.index.Len(), nil
 }
 
 // buildIndex fills the index from the cards, which several goroutines read in parts.
@@ -59,36 +57,24 @@ func (s *Store) buildIndex(ctx context.Context) error {
 	}); err != nil {
 		return fmt.Errorf("build card index: %w", err)
 	}
-	parts := make([]partIndex, min(runtime.GOMAXPROCS(0), 4))
+	parts := make([]cardindex.Part, min(runtime.GOMAXPROCS(0), 4))
 	span := last/uint64(len(parts)) + 1
 	var all errgroup.Group
 	for i := range parts {
 		all.Go(func() error {
-			return catchDamage(func() error { return parts[i].gather(ctx, s, uint64(i)*span, uint64(i+1)*span) })
+			return catchDamage(func() error { return s.gather(ctx, &parts[i], uint64(i)*span, uint64(i+1)*span) })
 		})
 	}
 	if err := all.Wait(); err != nil {
 		return fmt.Errorf("build card index: %w", err)
 	}
-	s.index = joinParts(parts)
+	s.index = cardindex.Join(parts)
 	s.through.Store(through)
 	return nil
 }
 
-// partIndex is the index of a range of cards.
-type partIndex struct {
-	lists map[string]*[]slot
-	ends  []end
-}
-
-type end struct {
-	at      slot
-	expires int64
-}
-
-// gather reads the cards with from <= seq < to. It leaves damaged cards out.
-func (p *partIndex) gather(ctx context.Context, s *Store, from, to uint64) error {
-	p.lists = make(map[string]*[]slot)
+// gather adds the cards with from <= seq < to to part. It leaves damaged cards out.
+func (s *Store) gather(ctx context.Context, part *cardindex.Part, from, to uint64) error {
 	return s.db.View(func(tx *bbolt.Tx) error {
 		for row, err := range bucketCards.in(tx).from(u64(from), nil) {
 			seq := number(row.key)
@@ -106,47 +92,20 @@ func (p *partIndex) gather(ctx context.Context, s *Store, from, to uint64) error
 			if head.withdrawn {
 				continue
 			}
-			if len(p.ends)%4096 == 0 && ctx.Err() != nil {
+			if part.Len()%4096 == 0 && ctx.Err() != nil {
 				return ctx.Err()
 			}
-			p.ends = append(p.ends, end{slot(seq), head.expires})
-			for _, term := range head.terms {
-				list := p.lists[term]
-				if list == nil {
-					list = new([]slot)
-					p.lists[strings.Clone(term)] = list
-				}
-				*list = append(*list, slot(seq))
-			}
+			part.Add(cardindex.Slot(seq), head.expires, head.terms)
 		}
 		return nil
 	})
-}
-
-// joinParts makes one index of parts, which are in the order of their slots.
-func joinParts(parts []partIndex) *index {
-	ix := newIndex()
-	terms := make(map[string][]slot, len(parts[0].lists))
-	for _, p := range parts {
-		for _, e := range p.ends {
-			ix.all.add(e.at)
-			ix.expires.set(e.at, e.expires)
-		}
-		for term, list := range p.lists {
-			terms[term] = append(terms[term], *list...)
-		}
-	}
-	for _, term := range slices.Sorted(maps.Keys(terms)) {
-		ix.terms.appendLast(term, newPosting(terms[term]))
-	}
-	return ix
 }
 
 // catchUp brings the index to the newest change in the file. It removes the cards that changed since s.through from
 // every list, because their old terms are no longer known, and then lists them by their rows.
 func (s *Store) catchUp() error {
 	type listing struct {
-		at slot
+		at cardindex.Slot
 		cardHead
 	}
 	dirty := roaring.New()
@@ -164,7 +123,7 @@ func (s *Store) catchUp() error {
 				s.damage.note("left out of the card index", err)
 				continue
 			}
-			at := slot(change.seq)
+			at := cardindex.Slot(change.seq)
 			dirty.Add(at)
 			card, err := cards.get(u64(change.seq))
 			if err == nil && card == nil {
@@ -188,39 +147,11 @@ func (s *Store) catchUp() error {
 		return fmt.Errorf("catch card index up: %w", err)
 	}
 	if !dirty.IsEmpty() {
-		s.index.expunge(dirty)
+		s.index.Expunge(dirty)
 	}
 	for _, l := range changed {
-		s.index.put(l.at, nil, l.terms, l.expires)
+		s.index.Put(l.at, nil, l.terms, l.expires)
 	}
 	s.through.Store(through)
 	return nil
-}
-
-// expunge removes slots from every list.
-func (ix *index) expunge(slots *roaring.Bitmap) {
-	ix.mu.Lock()
-	defer ix.mu.Unlock()
-	for it := slots.Iterator(); it.HasNext(); {
-		ix.expires.set(it.Next(), 0)
-	}
-	clear(ix.prefixes)
-	ix.all.removeAll(slots)
-	kept := dict{}
-	for term, list := range ix.terms.from("") {
-		if list.removeAll(slots); list.len() > 0 {
-			kept.appendLast(term, list)
-		}
-	}
-	ix.terms = kept
-}
-
-func (p *posting) removeAll(slots *roaring.Bitmap) {
-	if p.many == nil {
-		p.few = slices.DeleteFunc(p.few, slots.Contains)
-		return
-	}
-	if p.many.AndNot(slots); p.many.IsEmpty() {
-		p.many = nil
-	}
 }

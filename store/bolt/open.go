@@ -19,6 +19,8 @@ import (
 	berrors "go.etcd.io/bbolt/errors"
 
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/cardindex"
+	"github.com/agentmesh/agentmesh/store/local"
 )
 
 // The errors of Open. Check for them with [errors.Is].
@@ -88,13 +90,13 @@ type Store struct {
 	mu sync.RWMutex
 	db *bbolt.DB
 
-	index   *index
+	index   *cardindex.Index
 	through atomic.Uint64 // the newest change that the index contains
 
 	damage    *damageLog
-	self      holder // this handle, for its leases
-	leases    leaseTable
-	watchers  watchers
+	leases    local.Leases
+	watchers  local.Watchers
+	self      *local.Handle
 	writer    *writer
 	snapshots *snapshotter
 	closing   sync.Once
@@ -112,7 +114,8 @@ func Open(ctx context.Context, path string, cfg Config) (*Store, error) {
 	}
 	cfg = cfg.withDefaults()
 	s := &Store{cfg: cfg, log: cfg.Logger, damage: newDamageLog(cfg.Logger), path: path}
-	s.self.name, s.leases.ttl = "this process", cfg.LeaseTTL
+	s.leases = local.Leases{TTL: cfg.LeaseTTL, Floor: s.fenceFloor, Barrier: s.afterCommit}
+	s.self = s.leases.Handle("this process")
 	if err := s.openFile(); err != nil {
 		return nil, fmt.Errorf("open store %s: %w", path, err)
 	}
@@ -355,7 +358,7 @@ func (s *Store) Close() error {
 	s.closing.Do(func() {
 		s.snapshots.stop()
 		s.writer.close()
-		s.watchers.close()
+		s.watchers.Close()
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.closeErr = s.closeFile()

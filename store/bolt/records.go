@@ -102,7 +102,7 @@ func planRecords(t *txn, changes []store.Change, now time.Time) (func(store.Rev)
 		if err := checkChange(change); err != nil {
 			return nil, err
 		}
-		if err := t.leases.check(change.Held, time.Now()); err != nil {
+		if err := t.leases.Check(change.Held, time.Now()); err != nil {
 			return nil, err
 		}
 		for _, before := range changes[:i] {

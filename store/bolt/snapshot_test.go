@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -15,29 +16,30 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/cardindex"
 )
 
 // contents is what an index contains about the live cards. It leaves out other cards, because a sweep may have removed
 // some of them that the rows, or a snapshot, still list until their reservation ends.
 type contents struct {
-	Terms   map[string][]slot
-	Expires map[slot]int64
-	All     []slot
+	Terms   map[string][]cardindex.Slot
+	Expires map[cardindex.Slot]int64
+	All     []cardindex.Slot
 }
 
-func contentsOf(ix *index, now time.Time) contents {
-	c := contents{Terms: make(map[string][]slot), Expires: make(map[slot]int64)}
-	for at, expires := range ix.expires.each {
+func contentsOf(ix *cardindex.Index, now time.Time) contents {
+	c := contents{Terms: make(map[string][]cardindex.Slot), Expires: make(map[cardindex.Slot]int64)}
+	for at, expires := range ix.Ends {
 		if nanos(now) < expires {
 			c.Expires[at] = expires
 		}
 	}
-	liveSlots := func(list *posting) []slot {
-		return slices.DeleteFunc(list.bitmap().ToArray(), func(at slot) bool { return c.Expires[at] == 0 })
+	find := func(terms ...string) []cardindex.Slot {
+		return ix.Candidates(nil, store.CardQuery{All: terms}, []store.Tier{{}}, nanos(now), 0, math.MaxInt)
 	}
-	c.All = liveSlots(&ix.all)
-	for term, list := range ix.terms.from("") {
-		if slots := liveSlots(list); len(slots) > 0 {
+	c.All = find()
+	for term := range ix.TermsAfter("", "") {
+		if slots := find(term); len(slots) > 0 {
 			c.Terms[term] = slots
 		}
 	}

@@ -47,7 +47,7 @@ func (s steps) Apply(ctx context.Context, step store.Step) (store.Applied, error
 	var applied store.Applied
 	err := s.s.writer.do(ctx, func(t *txn) (func() error, error) {
 		applied = store.Applied{}
-		if err := t.leases.check(step.Held, time.Now()); err != nil {
+		if err := t.leases.Check(step.Held, time.Now()); err != nil {
 			return nil, err
 		}
 		if step.Replay != nil {

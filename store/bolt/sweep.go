@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/agentmesh/agentmesh/store/cardindex"
 	"go.etcd.io/bbolt"
 )
 
@@ -177,8 +178,8 @@ func sweepCard(t *txn, key []byte, now time.Time) (sweepResult, error) {
 		return sweepResult{due: deadline(card.Expires)}, nil
 	}
 	if card.Held(now) {
-		s, terms := slot(card.Seq), card.Terms
-		t.after = append(t.after, func(ix *index) { ix.drop(s, terms) })
+		s, terms := cardindex.Slot(card.Seq), card.Terms
+		t.after = append(t.after, func(ix *cardindex.Index) { ix.Drop(s, terms) })
 		return sweepResult{due: nanos(card.ReservedUntil)}, nil
 	}
 	return sweepResult{due: never}, purgeCard(t, card, now)

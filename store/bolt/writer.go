@@ -14,6 +14,8 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/cardindex"
+	"github.com/agentmesh/agentmesh/store/local"
 )
 
 // plan checks every precondition of a unit and returns a function that then writes the unit, or nil if there is nothing
@@ -26,9 +28,9 @@ type txn struct {
 	*bbolt.Tx
 	counts *liveCounts
 	damage *damageLog
-	after  []func(*index) // index changes, applied in order after the commit
-	change uint64         // the newest change that was written
-	leases *leaseTable
+	after  []func(*cardindex.Index) // index changes, applied in order after the commit
+	change uint64                   // the newest change that was written
+	leases *local.Leases
 	hints  []store.Hint // what was written, if somebody watches
 	watch  bool         // somebody watches
 }
@@ -267,7 +269,7 @@ func (w *writer) attempt(group []*unit) (errs []error, failed int, err error) {
 			guard(tx.Rollback)
 		}
 	}()
-	t := &txn{Tx: tx, counts: w.counts, damage: w.s.damage, leases: &w.s.leases, watch: w.s.watchers.any()}
+	t := &txn{Tx: tx, counts: w.counts, damage: w.s.damage, leases: &w.s.leases, watch: w.s.watchers.Any()}
 	errs = make([]error, len(group))
 	wrote := false
 	for i, u := range group {
@@ -299,7 +301,7 @@ func (w *writer) attempt(group []*unit) (errs []error, failed int, err error) {
 		// The commit is durable, and its callers learn that. Reopening brings the index up to date.
 		w.stop(fmt.Errorf("change card index: %w", err))
 	}
-	w.s.watchers.tell(t.hints)
+	w.s.watchers.Tell(t.hints)
 	return errs, -1, nil
 }
 

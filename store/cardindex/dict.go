@@ -1,4 +1,4 @@
-package bolt
+package cardindex
 
 import (
 	"iter"
@@ -42,7 +42,7 @@ func (d *dict) get(term string) *posting {
 }
 
 // add adds s to the list of term.
-func (d *dict) add(term string, s slot) {
+func (d *dict) add(term string, s Slot) {
 	blk, pos, found := d.seek(term)
 	if !found {
 		d.insert(blk, pos, strings.Clone(term)) // a copy, because term shares memory with the whole row
@@ -68,7 +68,7 @@ func (d *dict) insert(blk, pos int, term string) {
 }
 
 // remove removes s from the list of term. It removes a term whose list is then empty.
-func (d *dict) remove(term string, s slot) {
+func (d *dict) remove(term string, s Slot) {
 	blk, pos, found := d.seek(term)
 	if !found {
 		return

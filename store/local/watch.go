@@ -1,4 +1,4 @@
-package bolt
+package local
 
 import (
 	"context"
@@ -9,11 +9,11 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// maxHints is how many hints a reader of [Store.Watch] may be behind.
+// maxHints is how many hints a reader of [Watchers.Watch] may be behind.
 const maxHints = 256
 
-// watchers passes hints about commits on to the readers of [Store.Watch].
-type watchers struct {
+// Watchers passes hints about commits on to the readers of [Watchers.Watch]. The zero value is ready to use.
+type Watchers struct {
 	n atomic.Int32 // length of list
 
 	mu   sync.Mutex
@@ -25,10 +25,10 @@ type watcher struct {
 	hints      chan store.Hint
 }
 
-// any reports whether somebody watches.
-func (w *watchers) any() bool { return w.n.Load() > 0 }
+// Any reports whether somebody watches.
+func (w *Watchers) Any() bool { return w.n.Load() > 0 }
 
-func (w *watchers) add(one *watcher) {
+func (w *Watchers) add(one *watcher) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.list = append(w.list, one)
@@ -36,7 +36,7 @@ func (w *watchers) add(one *watcher) {
 }
 
 // remove ends a watcher, if it has not ended yet.
-func (w *watchers) remove(one *watcher) {
+func (w *Watchers) remove(one *watcher) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if at := slices.Index(w.list, one); at >= 0 {
@@ -46,8 +46,8 @@ func (w *watchers) remove(one *watcher) {
 	}
 }
 
-// close ends every watcher.
-func (w *watchers) close() {
+// Close ends every watcher.
+func (w *Watchers) Close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, one := range w.list {
@@ -57,8 +57,8 @@ func (w *watchers) close() {
 	w.n.Store(0)
 }
 
-// tell passes on the hints of a commit. It drops a hint for a watcher that is too far behind.
-func (w *watchers) tell(hints []store.Hint) {
+// Tell passes on the hints of a commit. It drops a hint for a watcher that is too far behind.
+func (w *Watchers) Tell(hints []store.Hint) {
 	if len(hints) == 0 {
 		return
 	}
@@ -77,10 +77,10 @@ func (w *watchers) tell(hints []store.Hint) {
 	}
 }
 
-// Watch implements [store.Watcher]. The channel is also closed when the database closes.
-func (s *Store) Watch(ctx context.Context, namespaces ...string) <-chan store.Hint {
+// Watch implements [store.Watcher]. The channel is also closed by Close.
+func (w *Watchers) Watch(ctx context.Context, namespaces ...string) <-chan store.Hint {
 	one := &watcher{namespaces: slices.Clone(namespaces), hints: make(chan store.Hint, maxHints)}
-	s.watchers.add(one)
-	context.AfterFunc(ctx, func() { s.watchers.remove(one) })
+	w.add(one)
+	context.AfterFunc(ctx, func() { w.remove(one) })
 	return one.hints
 }

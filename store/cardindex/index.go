@@ -1,4 +1,7 @@
-package bolt
+// Package cardindex finds cards by their terms, in memory. Engines of the store keep one [Index] each, next to the cards.
+//
+// The index offers candidates and may offer too many: the stored row of a card has the last word.
+package cardindex
 
 import (
 	"cmp"
@@ -10,9 +13,9 @@ import (
 	"github.com/RoaringBitmap/roaring/v2"
 )
 
-// index finds slots by terms. The writer changes it, one card at a time, under mu. A reader holds mu while it gathers
-// one page of candidates. A renewal with the same terms takes no lock.
-type index struct {
+// Index finds slots by terms. One goroutine at a time changes it, one card at a time, under mu. Readers are concurrent; a
+// reader holds mu while it gathers one page of candidates. A renewal with the same terms takes no lock. Start with [New].
+type Index struct {
 	expires expiries
 
 	mu    sync.RWMutex
@@ -25,12 +28,13 @@ type index struct {
 	prefixes map[string]*roaring.Bitmap
 }
 
-func newIndex() *index {
-	return &index{prefixes: make(map[string]*roaring.Bitmap)}
+// New returns an empty index.
+func New() *Index {
+	return &Index{prefixes: make(map[string]*roaring.Bitmap)}
 }
 
-// put lists a card, or moves a listed card from its old terms to new ones, both sorted. It ignores old if s is new.
-func (ix *index) put(s slot, old, terms []string, expires int64) {
+// Put lists a card, or moves a listed card from its old terms to new ones, both sorted. It ignores old if s is new.
+func (ix *Index) Put(s Slot, old, terms []string, expires int64) {
 	listed := ix.expires.get(s) != 0
 	if listed && slices.Equal(old, terms) {
 		ix.expires.set(s, expires)
@@ -46,8 +50,8 @@ func (ix *index) put(s slot, old, terms []string, expires int64) {
 	ix.expires.set(s, expires)
 }
 
-// drop removes a card from the lists of its terms.
-func (ix *index) drop(s slot, terms []string) {
+// Drop removes a card from the lists of its terms.
+func (ix *Index) Drop(s Slot, terms []string) {
 	if ix.expires.get(s) == 0 {
 		return
 	}
@@ -59,8 +63,8 @@ func (ix *index) drop(s slot, terms []string) {
 }
 
 // change replaces the terms of s. The caller holds mu.
-func (ix *index) change(s slot, old, terms []string) {
-	for gone, term := range diff(old, terms) {
+func (ix *Index) change(s Slot, old, terms []string) {
+	for gone, term := range Diff(old, terms) {
 		if gone {
 			ix.terms.remove(term, s)
 		} else {
@@ -78,8 +82,8 @@ func (ix *index) change(s slot, old, terms []string) {
 	}
 }
 
-// diff yields the texts that are in only one of two sorted sets, with true for a text that is only in old.
-func diff(old, terms []string) func(yield func(bool, string) bool) {
+// Diff yields the texts that are in only one of two sorted sets, with true for a text that is only in old.
+func Diff(old, terms []string) func(yield func(bool, string) bool) {
 	return func(yield func(bool, string) bool) {
 		for len(old) > 0 || len(terms) > 0 {
 			order := 0
@@ -122,7 +126,7 @@ const (
 )
 
 // withPrefix returns the slots that carry a term beginning with prefix. The caller holds mu, for reading or writing.
-func (ix *index) withPrefix(prefix string) *posting {
+func (ix *Index) withPrefix(prefix string) *posting {
 	ix.prefixMu.Lock()
 	union := ix.prefixes[prefix]
 	ix.prefixMu.Unlock()
@@ -144,7 +148,7 @@ func (ix *index) withPrefix(prefix string) *posting {
 	case len(lists) == 1:
 		return lists[0]
 	case slots <= prefixGather && len(lists) <= prefixTerms:
-		few := make([]slot, 0, slots)
+		few := make([]Slot, 0, slots)
 		for _, list := range lists {
 			if list.many != nil {
 				few = append(few, list.many.ToArray()...)
@@ -181,7 +185,7 @@ const expiryChunkSize = 1 << 13
 
 type expiryChunk [expiryChunkSize]atomic.Int64
 
-func (e *expiries) get(s slot) int64 {
+func (e *expiries) get(s Slot) int64 {
 	chunks := e.chunks.Load()
 	i := int(s / expiryChunkSize)
 	if chunks == nil || i >= len(*chunks) || (*chunks)[i] == nil {
@@ -190,7 +194,7 @@ func (e *expiries) get(s slot) int64 {
 	return (*chunks)[i][s%expiryChunkSize].Load()
 }
 
-func (e *expiries) set(s slot, at int64) {
+func (e *expiries) set(s Slot, at int64) {
 	var have []*expiryChunk
 	if p := e.chunks.Load(); p != nil {
 		have = *p
@@ -210,7 +214,7 @@ func (e *expiries) set(s slot, at int64) {
 }
 
 // each yields the listed slots with their ends.
-func (e *expiries) each(yield func(slot, int64) bool) {
+func (e *expiries) each(yield func(Slot, int64) bool) {
 	chunks := e.chunks.Load()
 	if chunks == nil {
 		return
@@ -220,9 +224,19 @@ func (e *expiries) each(yield func(slot, int64) bool) {
 			continue
 		}
 		for j := range chunk {
-			if at := chunk[j].Load(); at != 0 && !yield(slot(i*expiryChunkSize+j), at) {
+			if at := chunk[j].Load(); at != 0 && !yield(Slot(i*expiryChunkSize+j), at) {
 				return
 			}
 		}
 	}
 }
+
+// Len returns the number of slots that are listed.
+func (ix *Index) Len() int {
+	ix.mu.RLock()
+	defer ix.mu.RUnlock()
+	return ix.all.len()
+}
+
+// Ends yields the listed slots and the times at which they stop being listed, in Unix nanoseconds.
+func (ix *Index) Ends(yield func(Slot, int64) bool) { ix.expires.each(yield) }

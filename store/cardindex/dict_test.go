@@ -1,4 +1,4 @@
-package bolt
+package cardindex
 
 import (
 	"fmt"
@@ -11,16 +11,16 @@ import (
 // TestDict adds and removes slots at random and compares the dictionary with a map.
 func TestDict(t *testing.T) {
 	var d dict
-	want := make(map[string]map[slot]bool)
+	want := make(map[string]map[Slot]bool)
 	rng := rand.New(rand.NewPCG(3, 4))
 	for range 40_000 {
-		term, s := fmt.Sprintf("t%d", rng.IntN(2000)), slot(rng.IntN(600))
+		term, s := fmt.Sprintf("t%d", rng.IntN(2000)), Slot(rng.IntN(600))
 		if rng.IntN(20) == 0 {
 			term = "common" // long enough to become a bitmap
 		}
 		if rng.IntN(5) < 3 {
 			if d.add(term, s); want[term] == nil {
-				want[term] = make(map[slot]bool)
+				want[term] = make(map[Slot]bool)
 			}
 			want[term][s] = true
 		} else if d.remove(term, s); want[term] != nil {
@@ -37,7 +37,7 @@ func TestDict(t *testing.T) {
 		if !slices.Equal(list.bitmap().ToArray(), slots) || list.len() != len(slots) {
 			t.Fatalf("list of %s differs", term)
 		}
-		for _, from := range []slot{0, 300, 599, 700} {
+		for _, from := range []Slot{0, 300, 599, 700} {
 			i, exact := slices.BinarySearch(slots, from)
 			var w walker
 			w.start(list, from)

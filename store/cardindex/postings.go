@@ -1,4 +1,4 @@
-package bolt
+package cardindex
 
 import (
 	"slices"
@@ -6,8 +6,8 @@ import (
 	"github.com/RoaringBitmap/roaring/v2"
 )
 
-// slot is the place of a card in the index: its Seq.
-type slot = uint32
+// Slot is the place of a card in the index: its Seq.
+type Slot = uint32
 
 // fewMax is the length above which a posting list is a bitmap and not a sorted slice. A bitmap that spans a million
 // slots costs about 1.5 KB before its first element.
@@ -15,19 +15,19 @@ const fewMax = 256
 
 // posting is the ascending set of the slots that carry one term. index.mu guards it.
 type posting struct {
-	few  []slot // while many is nil
+	few  []Slot // while many is nil
 	many *roaring.Bitmap
 }
 
 // newPosting returns a posting of an ascending list.
-func newPosting(slots []slot) *posting {
+func newPosting(slots []Slot) *posting {
 	if len(slots) > fewMax {
 		return &posting{many: roaring.BitmapOf(slots...)}
 	}
 	return &posting{few: slices.Clip(slices.Clone(slots))}
 }
 
-func (p *posting) add(s slot) {
+func (p *posting) add(s Slot) {
 	if p.many != nil {
 		p.many.Add(s)
 		return
@@ -42,7 +42,7 @@ func (p *posting) add(s slot) {
 	}
 }
 
-func (p *posting) remove(s slot) {
+func (p *posting) remove(s Slot) {
 	if p.many != nil {
 		p.many.Remove(s)
 		if p.many.IsEmpty() {
@@ -62,7 +62,7 @@ func (p *posting) len() int {
 	return len(p.few)
 }
 
-func (p *posting) contains(s slot) bool {
+func (p *posting) contains(s Slot) bool {
 	if p.many != nil {
 		return p.many.Contains(s)
 	}
@@ -89,13 +89,13 @@ func (p *posting) addTo(b *roaring.Bitmap) {
 
 // walker iterates over a posting in ascending order.
 type walker struct {
-	few  []slot
+	few  []Slot
 	many roaring.IntIterator
 	bits bool
 }
 
 // start goes to the first slot that is not before from.
-func (w *walker) start(p *posting, from slot) {
+func (w *walker) start(p *posting, from Slot) {
 	w.bits = p.many != nil
 	if w.bits {
 		w.many.Initialize(p.many)
@@ -106,7 +106,7 @@ func (w *walker) start(p *posting, from slot) {
 	w.few = p.few[i:]
 }
 
-func (w *walker) next() (slot, bool) {
+func (w *walker) next() (Slot, bool) {
 	if w.bits {
 		if !w.many.HasNext() {
 			return 0, false
@@ -122,7 +122,7 @@ func (w *walker) next() (slot, bool) {
 }
 
 // remaining returns an upper bound for the number of slots in p after s.
-func (p *posting) remaining(s slot) int {
+func (p *posting) remaining(s Slot) int {
 	if p.many != nil {
 		return int(p.many.GetCardinality() - p.many.Rank(s))
 	}

@@ -1,0 +1,51 @@
+package bolt
+
+import (
+	"context"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/local"
+)
+
+// Handle is a further handle on a database that is open in this process. It has leases of its own, as another process
+// would on an engine that serves several. Tests use it.
+type Handle struct {
+	*Store
+	self *local.Handle
+}
+
+// Handle returns a handle. name is what [store.LeaseState] calls it.
+func (s *Store) Handle(name string) *Handle { return &Handle{s, s.leases.Handle(name)} }
+
+// Leases implements [store.Store].
+func (h *Handle) Leases() store.Leases { return h.self }
+
+// Close releases the leases of the handle. The database stays open.
+func (h *Handle) Close() error {
+	h.self.Close()
+	return nil
+}
+
+// Leases implements [store.Store]. They are in memory, because the lock of the file keeps other processes out.
+func (s *Store) Leases() store.Leases { return s.self }
+
+// Watch implements [store.Watcher]. The channel is also closed when the database closes.
+func (s *Store) Watch(ctx context.Context, namespaces ...string) <-chan store.Hint {
+	return s.watchers.Watch(ctx, namespaces...)
+}
+
+// fenceFloor returns the number above which fences start. Each stored unit raises the sequence of revisions.
+func (s *Store) fenceFloor(ctx context.Context) (floor uint64, err error) {
+	err = s.view(ctx, func(tx *bbolt.Tx) error {
+		floor = bucketMeta.in(tx).b.Sequence() << 20
+		return nil
+	})
+	return floor, err
+}
+
+// afterCommit calls fn between two commits.
+func (s *Store) afterCommit(ctx context.Context, fn func() error) error {
+	return s.writer.do(ctx, func(*txn) (func() error, error) { return nil, fn() })
+}

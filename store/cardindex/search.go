@@ -1,0 +1,151 @@
+package cardindex
+
+import (
+	"iter"
+	"slices"
+	"strings"
+
+	"github.com/RoaringBitmap/roaring/v2"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// maxProbes is the number of slots of the shortest list that are tested one by one against the other lists, which takes
+// about 50 µs, before Candidates computes the whole intersection.
+const maxProbes = 1024
+
+// Candidates appends to dst at most n slots that are live at now, are not before from, and match q with the last of tiers but
+// with no earlier tier. If it appends fewer than n, the list ends there.
+func (ix *Index) Candidates(dst []Slot, q store.CardQuery, tiers []store.Tier, now int64, from Slot, n int) []Slot {
+	ix.mu.RLock()
+	defer ix.mu.RUnlock()
+	last := len(tiers) - 1
+	sets := ix.sets(q.All, q.Prefixes, tiers[last])
+	if sets == nil {
+		return dst
+	}
+	var without [][]*posting
+	for _, t := range tiers[:last] {
+		earlier := ix.sets(nil, nil, t)
+		if t.Prefix == "" && len(t.All) == 0 {
+			return dst // the earlier tier matches everything
+		}
+		if earlier != nil {
+			without = append(without, earlier)
+		}
+	}
+	var w walker
+	w.start(sets[0], from)
+	for tried := 0; len(dst) < n; tried++ {
+		s, ok := w.next()
+		if !ok {
+			return dst
+		}
+		if tried == maxProbes && (len(sets) > 1 || len(without) > 0) && sets[0].remaining(s) > maxProbes {
+			rest := intersect(sets)
+			if rest.GetCardinality() > maxProbes { // fewer are cheaper to test one by one against the earlier tiers
+				for _, earlier := range without {
+					rest.AndNot(intersect(earlier))
+				}
+				without = nil
+			}
+			sets = []*posting{{many: rest}}
+			w.start(sets[0], s)
+			continue
+		}
+		if now < ix.expires.get(s) && inAll(sets[1:], s) && !slices.ContainsFunc(without, func(e []*posting) bool { return inAll(e, s) }) {
+			dst = append(dst, s)
+		}
+	}
+	return dst
+}
+
+// sets returns the lists whose intersection matches all, prefixes and t, the shortest first, or nil if one is empty.
+func (ix *Index) sets(all, prefixes []string, t store.Tier) []*posting {
+	sets := make([]*posting, 0, len(all)+len(prefixes)+len(t.All)+1)
+	for _, terms := range [2][]string{all, t.All} {
+		for _, term := range terms {
+			list := ix.terms.get(term)
+			if list == nil {
+				return nil
+			}
+			if !slices.Contains(sets, list) {
+				sets = append(sets, list)
+			}
+		}
+	}
+	if t.Prefix != "" {
+		prefixes = append(prefixes[:len(prefixes):len(prefixes)], t.Prefix)
+	}
+	for _, prefix := range prefixes {
+		list := ix.withPrefix(prefix)
+		if list == nil {
+			return nil
+		}
+		sets = append(sets, list)
+	}
+	if len(sets) == 0 {
+		return append(sets, &ix.all)
+	}
+	slices.SortFunc(sets, func(a, b *posting) int { return a.len() - b.len() })
+	return sets
+}
+
+func inAll(sets []*posting, s Slot) bool {
+	for _, set := range sets {
+		if !set.contains(s) {
+			return false
+		}
+	}
+	return true
+}
+
+// intersect returns a new bitmap of the slots that are in all sets. sets is not empty, and begins with the shortest.
+func intersect(sets []*posting) *roaring.Bitmap {
+	if len(sets) == 1 {
+		return sets[0].bitmap().Clone()
+	}
+	both := roaring.And(sets[0].bitmap(), sets[1].bitmap())
+	for _, set := range sets[2:] {
+		both.And(set.bitmap())
+	}
+	return both
+}
+
+// TermsAfter yields the terms that begin with prefix and follow last. It holds mu only while it looks up the next term.
+func (ix *Index) TermsAfter(prefix, last string) iter.Seq[string] {
+	next := func() (string, bool) {
+		ix.mu.RLock()
+		defer ix.mu.RUnlock()
+		for term := range ix.terms.from(max(prefix, last)) {
+			if term != last {
+				return term, strings.HasPrefix(term, prefix)
+			}
+		}
+		return "", false
+	}
+	return func(yield func(string) bool) {
+		for term, ok := next(); ok && yield(term); term, ok = next() {
+			last = term
+		}
+	}
+}
+
+// CountLive returns the number of slots that carry term and are live at now.
+func (ix *Index) CountLive(term string, now int64) int {
+	ix.mu.RLock()
+	defer ix.mu.RUnlock()
+	list := ix.terms.get(term)
+	if list == nil {
+		return 0
+	}
+	n := 0
+	var w walker
+	w.start(list, 0)
+	for s, ok := w.next(); ok; s, ok = w.next() {
+		if now < ix.expires.get(s) {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,185 @@
+// Package local implements leases and hints for the handles of one process, in its memory. An engine whose data no other
+// process can open needs nothing else.
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// maxName is the largest size of the name of a lease, in bytes.
+const maxName = 64
+
+// Leases holds the leases of all handles.
+type Leases struct {
+	// TTL is how long a lease lasts without renewal. 0 means as long as its handle.
+	TTL time.Duration
+	// Floor returns a number that is not smaller than 2^20 times the number of units ever stored. The fences start
+	// above it, so that a fence under which something was stored is less than every fence after a restart.
+	Floor func(context.Context) (uint64, error)
+	// Barrier calls fn after the commit that runs now, and before the next one.
+	Barrier func(ctx context.Context, fn func() error) error
+
+	mu   sync.Mutex
+	held map[string]row // by name
+	last uint64         // the newest fence
+}
+
+type row struct {
+	fence  uint64
+	holder *Handle
+	until  time.Time // zero: it ends with its handle
+}
+
+func (r row) isLive(now time.Time) bool {
+	return r.holder != nil && (r.until.IsZero() || now.Before(r.until))
+}
+
+// Check returns ErrLeaseLost unless somebody holds the lease now under its fence. A nil lease passes.
+func (l *Leases) Check(lease *store.Lease, now time.Time) error {
+	if lease == nil {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if have := l.held[lease.Name]; have.fence != lease.Fence || !have.isLive(now) {
+		return fmt.Errorf("%w: %s", store.ErrLeaseLost, lease.Name)
+	}
+	return nil
+}
+
+// take gives a lease to a holder, or extends the one that it has. It returns ErrLeaseTaken if another holder has it, and
+// errEnded if another holder had it and did not release it. With force, it takes such a lease. floor is less than the
+// fence of a new holder.
+func (l *Leases) take(name string, h *Handle, floor uint64, force bool) (store.Lease, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	have := l.held[name]
+	switch {
+	case have.isLive(now) && have.holder == h:
+		return store.Lease{Name: name, Fence: have.fence}, nil
+	case have.isLive(now):
+		return store.Lease{}, store.ErrLeaseTaken
+	case have.holder != nil && !force:
+		return store.Lease{}, errEnded
+	}
+	l.last = max(l.last, floor) + 1
+	if l.held == nil {
+		l.held = make(map[string]row)
+	}
+	l.held[name] = row{fence: l.last, holder: h, until: l.end(now)}
+	return store.Lease{Name: name, Fence: l.last}, nil
+}
+
+// errEnded: the lease has ended, but a unit of its last holder may be in the commit that runs now.
+var errEnded = errors.New("the lease has ended")
+
+func (l *Leases) end(now time.Time) time.Time {
+	if l.TTL == 0 {
+		return time.Time{}
+	}
+	return now.Add(l.TTL)
+}
+
+// Handle is one handle on the data. It implements [store.Leases].
+type Handle struct {
+	leases *Leases
+	name   string
+}
+
+// Handle returns a handle. name is what [store.LeaseState] calls it.
+func (l *Leases) Handle(name string) *Handle { return &Handle{l, name} }
+
+// Close releases the leases of the handle.
+func (h *Handle) Close() {
+	l := h.leases
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for name, have := range l.held {
+		if have.holder == h {
+			delete(l.held, name)
+		}
+	}
+}
+
+// TTL implements [store.Leases].
+func (h *Handle) TTL() time.Duration { return h.leases.TTL }
+
+// Acquire implements [store.Leases].
+func (h *Handle) Acquire(ctx context.Context, name string) (store.Lease, error) {
+	if name == "" || len(name) > maxName {
+		return store.Lease{}, fmt.Errorf("acquire lease: its name has %d bytes, not 1 to %d", len(name), maxName)
+	}
+	floor, err := h.leases.Floor(ctx)
+	if err != nil {
+		return store.Lease{}, err
+	}
+	lease, err := h.leases.take(name, h, floor, false)
+	if !errors.Is(err, errEnded) {
+		return lease, err
+	}
+	err = h.leases.Barrier(ctx, func() error {
+		lease, err = h.leases.take(name, h, floor, true)
+		return err
+	})
+	return lease, err
+}
+
+// owns reports whether the handle holds this lease now. The caller holds the lock.
+func (h *Handle) owns(lease store.Lease, now time.Time) bool {
+	have := h.leases.held[lease.Name]
+	return have.holder == h && have.fence == lease.Fence && have.isLive(now)
+}
+
+// Renew implements [store.Leases].
+func (h *Handle) Renew(ctx context.Context, held []store.Lease) (lost []store.Lease, err error) {
+	l, now := h.leases, time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, lease := range held {
+		if !h.owns(lease, now) {
+			lost = append(lost, lease)
+			continue
+		}
+		l.held[lease.Name] = row{lease.Fence, h, l.end(now)}
+	}
+	return lost, ctx.Err()
+}
+
+// Release implements [store.Leases].
+func (h *Handle) Release(ctx context.Context, held []store.Lease) error {
+	l, now := h.leases, time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, lease := range held {
+		if h.owns(lease, now) {
+			delete(l.held, lease.Name)
+		}
+	}
+	return ctx.Err()
+}
+
+// List implements [store.Leases].
+func (h *Handle) List(ctx context.Context) ([]store.LeaseState, error) {
+	l, now := h.leases, time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var list []store.LeaseState
+	for name, have := range l.held {
+		if have.isLive(now) {
+			list = append(list, store.LeaseState{
+				Lease: store.Lease{Name: name, Fence: have.fence}, Holder: have.holder.name, Until: have.until.UTC(),
+			})
+		}
+	}
+	slices.SortFunc(list, func(a, b store.LeaseState) int { return strings.Compare(a.Name, b.Name) })
+	return list, ctx.Err()
+}
