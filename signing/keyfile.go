@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"runtime"
 
@@ -12,6 +13,7 @@ import (
 	agearmor "filippo.io/age/armor"
 
 	"github.com/agentmesh/agentmesh/node/atomicfile"
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // ErrKeyFileMode means that other users of the machine can read or write a key file (AM-7).
@@ -36,6 +38,31 @@ func ReadKeyFile(path string, passphrase func() ([]byte, error)) (*PrivateKey, e
 		}
 	}
 	return ParsePrivateKey(data)
+}
+
+// ReadPublicKeys reads the public keys of an agent from a file or, if no file has this name, from the text itself. The
+// file or the text is a key, as on a card, or a card. The first key is the public key. After it come the other keys of
+// the card: see [OtherKeys]. No error quotes the text, because it may be a private key.
+func ReadPublicKeys(fileOrText string) ([]*PublicKey, error) {
+	text := fileOrText
+	data, fileErr := os.ReadFile(fileOrText)
+	switch {
+	case fileErr == nil:
+		text = string(data)
+	case errors.Is(fileErr, fs.ErrPermission):
+		return nil, fileErr
+	}
+	if tree, err := wire.ParseObject([]byte(text)); err == nil {
+		metadata, _ := tree.Get("metadata")
+		card := wire.Card{PublicKey: tree.GetStr("public_key"), Metadata: metadata}
+		key, err := ParsePublicKey(card.PublicKey)
+		return append([]*PublicKey{key}, OtherKeys(card, 1+MaxKeyChain)...), err
+	}
+	key, err := ParsePublicKey(text)
+	if err != nil && errors.Is(fileErr, fs.ErrNotExist) {
+		err = fmt.Errorf("there is no file with this name, and the text is not a public key: %w", err)
+	}
+	return []*PublicKey{key}, err
 }
 
 func readPrivateFile(path string) ([]byte, error) {

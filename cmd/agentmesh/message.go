@@ -4,12 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"time"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/config"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 )
@@ -118,7 +118,8 @@ func (a *app) readKey(file string) (*signing.PrivateKey, error) {
 }
 
 type messageVerifyCmd struct {
-	PublicKey string `required:"" placeholder:"FILE|KEY" help:"Public key, in any format that a card may use, or a file with the key."`
+	PublicKey string `required:"" placeholder:"FILE|KEY" help:"Public key, in any format that a card may use, or a file with the key or with the card."`
+	Signed    string `placeholder:"FILE" help:"File with the bytes that the other implementation signed, to show where they differ."`
 	JSON      bool   `help:"Print the result as JSON."`
 	File      string `arg:"" help:"File with a signed message, or - for standard input."`
 }
@@ -134,6 +135,9 @@ type verdict struct {
 	DerivedFrom bool   `json:"from_is_derived"`
 	Digest      string `json:"digest,omitempty"` // SHA-256 of the signed bytes
 	Reason      string `json:"reason,omitempty"`
+	Diagnosis   string `json:"diagnosis,omitempty"`
+	Expected    string `json:"expected,omitempty"` // around the first difference
+	Signed      string `json:"signed,omitempty"`
 }
 
 func (c *messageVerifyCmd) Run(a *app) error {
@@ -145,11 +149,11 @@ func (c *messageVerifyCmd) Run(a *app) error {
 	if err != nil {
 		return exit.Fail(exit.Input, fmt.Errorf("refused: %w", err))
 	}
-	key, err := readPublicKey(c.PublicKey)
+	keys, err := signing.ReadPublicKeys(c.PublicKey)
 	if err != nil {
-		return err
+		return exit.Fail(exit.Input, err)
 	}
-	now := time.Now()
+	key, now := keys[0], time.Now()
 	if err := key.Usable(now); err != nil {
 		return exit.Fail(exit.Input, err)
 	}
@@ -160,6 +164,19 @@ func (c *messageVerifyCmd) Run(a *app) error {
 	checked, err := key.VerifyValue(v.Without("signature"), m.Signature, signatureWindow(m.Time), now)
 	if err != nil {
 		out.Reason = err.Error()
+		const tries = 2000 // a second of work for a message of usual size
+		d := signing.Explain(v, m.Signature, keys, signatureWindow(m.Time), now, tries)
+		if c.Signed != "" {
+			if d.Signed, err = a.readInput(c.Signed); err != nil {
+				return err
+			}
+			d.Mistakes = []string{"the signature is valid for the bytes in the file"}
+			if err = key.Verify(d.Signed, m.Signature, signatureWindow(m.Time), now); err != nil {
+				d.Mistakes = []string{"the signature is not valid for the bytes in the file either, so the key or the signature is another one"}
+			}
+		}
+		out.Diagnosis = d.String()
+		out.Expected, out.Signed = d.Excerpts()
 	} else {
 		out.Verified, out.Form, out.Digest = true, checked.Form.String(), fmt.Sprintf("%x", checked.Digest)
 	}
@@ -180,6 +197,11 @@ func (a *app) showVerdict(v verdict, asJSON bool) error {
 		a.Print("valid signature: canonical form %s, key %s", v.Form, v.Key)
 	default:
 		a.Print("%s", v.Reason)
+		a.Print("%s", v.Diagnosis)
+		if v.Signed != "" || v.Expected != "" {
+			a.Print("must be: %s", terminal.Clean(v.Expected))
+			a.Print("signed:  %s", terminal.Clean(v.Signed))
+		}
 	}
 	return nil
 }
@@ -189,21 +211,4 @@ func (a *app) showVerdict(v verdict, asJSON bool) error {
 func signatureWindow(t time.Time) signing.Window {
 	w := config.Default().Window
 	return signing.Window{From: t.Add(-w.Future), To: t.Add(w.Past)}
-}
-
-// readPublicKey parses a public key from the file of that name or, if the file does not exist, from the text itself.
-func readPublicKey(fileOrText string) (*signing.PublicKey, error) {
-	text := fileOrText
-	data, err := os.ReadFile(fileOrText)
-	switch pathErr, isPath := errors.AsType[*fs.PathError](err); {
-	case err == nil:
-		text = string(data)
-	case isPath && errors.Is(pathErr, fs.ErrPermission):
-		return nil, exit.Fail(exit.Input, err)
-	}
-	key, err := signing.ParsePublicKey(text)
-	if err != nil {
-		return nil, exit.Fail(exit.Input, err)
-	}
-	return key, nil
 }

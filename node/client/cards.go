@@ -92,6 +92,8 @@ type Cards struct {
 	budget *rate.Pool // look-ups for strangers
 	pool   *verifyPool
 
+	explanations *rate.Buckets // explanations of bad signatures, in one bucket
+
 	mu       sync.Mutex
 	cache    *simplelru.LRU[wire.AgentID, *entry]
 	weight   int // total weight of cache
@@ -136,6 +138,7 @@ func NewCards(cfg CardsConfig) *Cards {
 		cfg.Size = defaultSize
 	}
 	c := &Cards{cfg: cfg, budget: newLookups(cfg.LookupsPerMinute), pool: newVerifyPool(), inFlight: make(map[wire.AgentID]*pendingLookup)}
+	c.explanations = rate.NewBuckets(rate.PerMinute(explanationsPerMin), 5, 1)
 	// The sizes are positive, so neither call fails.
 	c.cache, _ = simplelru.NewLRU(cfg.Size, func(_ wire.AgentID, e *entry) { c.weight -= e.weight })
 	c.misses, _ = simplelru.NewLRU[wire.AgentID, miss](cfg.Size, nil)

@@ -95,12 +95,12 @@ func (v *Verifier) check(ctx context.Context, m wire.Message, peer Peer, origin 
 			return Checked{}, wire.ErrSignature.Because(errors.Join(err, refreshErr))
 		}
 		if !changed {
-			return Checked{}, wire.ErrSignature.Because(err)
+			return Checked{}, v.explain(ctx, m, peer, origin, now).Because(err)
 		}
 		if verified, err = verify(fresh.Key); errors.Is(err, wire.ErrUnavailable) {
 			return Checked{}, err
 		} else if err != nil {
-			return Checked{}, wire.ErrSignature.Because(err)
+			return Checked{}, v.explain(ctx, m, fresh, origin, now).Because(err)
 		}
 		peer = fresh
 	}
@@ -110,6 +110,33 @@ func (v *Verifier) check(ctx context.Context, m wire.Message, peer Peer, origin 
 		}
 	}
 	return Checked{peer, verified}, nil
+}
+
+// The bounds of an explanation. A verification tries up to five byte strings and one key.
+const (
+	maxExplained       = 8 << 10 // bytes of the message
+	explainTries       = 24
+	explainOtherKeys   = 2
+	explanationsPerMin = 60
+)
+
+// explain returns the refusal of a bad signature. For a small message of a sender, it adds what the signer did wrong
+// (AM-27). Explanations are limited per process, so that a flood of bad signatures cannot multiply its work.
+func (v *Verifier) explain(ctx context.Context, m wire.Message, peer Peer, origin *Origin, now time.Time) *wire.Error {
+	if origin == nil || len(m.Tree.JSON()) > maxExplained {
+		return wire.ErrSignature
+	}
+	if _, ok := v.Cards.explanations.Take("", now); !ok {
+		return wire.ErrSignature
+	}
+	release, err := v.Cards.pool.acquire(ctx, peer.Key)
+	if err != nil {
+		return wire.ErrSignature
+	}
+	defer release()
+	keys := append([]*signing.PublicKey{peer.Key}, signing.OtherKeys(peer.Card, explainOtherKeys)...)
+	window := v.Window.orDefault().around(m.Time)
+	return wire.ErrSignature.At(signing.Explain(m.Tree, m.Signature, keys, window, now, explainTries).String())
 }
 
 // Timely checks the timestamp of a message that came directly (AM-20). The error is wire.ErrTimeWindow.

@@ -164,3 +164,67 @@ func TestReply(t *testing.T) {
 		}
 	})
 }
+
+// TestExplainedRefusal checks that the refusal of a bad signature explains known mistakes, within its bounds (AM-27).
+func TestExplainedRefusal(t *testing.T) {
+	const plain = "the signature does not verify"
+	synctest.Test(t, func(t *testing.T) {
+		l := newListing()
+		l.put(sarah, key(1))
+		v := &Verifier{Cards: NewCards(CardsConfig{Directories: []*Directory{l.at(home)}, HTTP: NewHTTP(HTTPConfig{}), Records: records(t)})}
+		unsorted := func(payload wire.Value) wire.Message {
+			m := signMessage(t, sarah, "am_me", key(1), time.Now())
+			m.Tree = m.Tree.With("payload", payload)
+			signature, err := key(1).Sign(m.Tree.Without("signature").JSON())
+			if err != nil {
+				t.Fatal(err)
+			}
+			m.Tree, m.Signature = m.Tree.With("signature", wire.Text(signature)), signature
+			return m
+		}
+		refuse := func(m wire.Message) string {
+			t.Helper()
+			_, err := v.Authenticate(t.Context(), m, Origin{}, time.Now())
+			refusal, ok := errors.AsType[*wire.Error](err)
+			if !ok || !errors.Is(err, wire.ErrSignature) {
+				t.Fatalf("Authenticate() = %v, want ErrSignature", err)
+			}
+			return refusal.Message
+		}
+		small := unsorted(wire.Obj(wire.TextField("action", "secret words")))
+		if got := refuse(small); !strings.HasPrefix(got, plain+": the keys are not sorted; offset 22 is 0x6d and must be 0x63; sign the ") || strings.Contains(got, "secret") {
+			t.Errorf("refusal = %q", got)
+		}
+		if got := refuse(unsorted(wire.Obj(wire.TextField("action", strings.Repeat("x", maxExplained))))); got != plain {
+			t.Errorf("refusal of a large message = %q", got)
+		}
+		explained := 1
+		for range 100 {
+			if refuse(small) != plain {
+				explained++
+			}
+		}
+		if explained != 5 {
+			t.Errorf("%d refusals were explained at once, want 5", explained)
+		}
+		time.Sleep(time.Second)
+		if got := refuse(small); got == plain {
+			t.Error("no refusal is explained after a second")
+		}
+		// While the pool for verification is full, nothing is explained.
+		time.Sleep(time.Minute)
+		peer, err := v.Cards.Find(t.Context(), sarah, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range cap(v.Cards.pool.slots) {
+			v.Cards.pool.slots <- struct{}{}
+		}
+		if got := v.explain(t.Context(), small, peer, &Origin{}, time.Now()).Message; got != plain {
+			t.Errorf("refusal with a full pool = %q", got)
+		}
+		if got := v.explain(t.Context(), small, peer, nil, time.Now()).Message; got != plain {
+			t.Errorf("refusal of a reply = %q", got)
+		}
+	})
+}
