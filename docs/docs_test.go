@@ -79,6 +79,7 @@ var lines = []struct {
 	{"cmd/internal/config", 7},
 	{"cmd/internal/datadir", 7},
 	{"cmd/internal/daemon", 8},
+	{"cmd/internal/demo", 8},
 	{"cmd/internal/doctor", 8},
 	{"cmd/internal/manual", 8},
 
@@ -99,6 +100,7 @@ var sameLine = map[string][]string{
 	"store/local":         {"store"},
 	"store/storetest":     {"store"},
 	"node/meshtest":       {"node/httpapi/apitest"},
+	"cmd/internal/demo":   {"cmd/internal/daemon"}, // calls the processes that it started
 	"cmd/internal/doctor": {"cmd/internal/daemon"}, // calls the running process
 
 	"node/bridge/bridgetest": {"node/meshtest"},

@@ -95,7 +95,7 @@ func OtherKeys(card wire.Card, n int) []*PublicKey {
 }
 
 // Excerpts returns the parts of Expected and Signed around the first difference, which the caller must clean before it
-// shows them. They are empty if there is no difference.
+// shows them. They are empty if Difference finds none.
 func (d Diagnosis) Excerpts() (expected, signed string) {
 	const before, after = 24, 24
 	at, ok := d.Difference()

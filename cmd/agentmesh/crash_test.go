@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -395,6 +396,22 @@ func (c *crash) auditReplies() {
 	for to, ids := range c.lateReplies {
 		if len(ids) > 1 {
 			c.t.Errorf("%s was answered by %v", to, ids)
+		}
+	}
+}
+
+// poll calls done every few milliseconds until it returns true or an error, or ctx ends. what is the text of that error.
+func poll(ctx context.Context, what string, done func() (bool, error)) error {
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		if ok, err := done(); ok || err != nil {
+			return err
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w", what, ctx.Err())
 		}
 	}
 }

@@ -145,8 +145,12 @@ func (l *outboxLoad) start(ctx context.Context, n *loadNode) {
 		behind := n.server.info.URL + "/agentmesh"
 		l.peer.endpoint.Store(&behind)
 	}
-	c := child{name: filepath.Base(n.data), owner: n.owner}
-	if err := c.awaitRegistration(ctx); err != nil {
+	err := poll(ctx, filepath.Base(n.data)+" is not listed", func() (bool, error) {
+		s, err := daemon.Fetch(ctx, n.owner, owner.ShowStatus.Call())
+		isMissing := func(d owner.Listing) bool { return d.Expires.IsZero() }
+		return len(s.Directories) > 0 && !slices.ContainsFunc(s.Directories, isMissing), err
+	})
+	if err != nil {
 		l.t.Fatal(err)
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"bufio"
@@ -40,7 +40,7 @@ func (d *demo) spawn(ctx context.Context, self, name string, args ...string) (*c
 	data := filepath.Join(d.dir, name)
 	c.cmd = exec.Command(self, append([]string{"serve", "--json", "--data=" + data, "--listen=127.0.0.1:0", "--set=log.format=text"}, args...)...)
 	c.cmd.Stderr = log
-	c.cmd.Env = cleanEnviron(d.app.environ)
+	c.cmd.Env = cleanEnviron(d.Environ)
 	out, err := c.cmd.StdoutPipe()
 	if err != nil {
 		return nil, err

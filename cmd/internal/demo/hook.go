@@ -1,35 +1,25 @@
-package main
+package demo
 
 import (
 	"encoding/json"
-	"fmt"
 
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// demoHookCmd is Sarah's agent in the demo: an exec hook (AM-72, AM-74), which reads one JSON document and writes one. It
-// answers a proposal with a counter for 45 minutes at its own café, and an accept with an accept.
-type demoHookCmd struct{}
-
-func (c *demoHookCmd) Run(a *app) error {
-	call, err := a.readObject("-")
-	if err != nil {
-		return err
-	}
+// AnswerAsSarah is Sarah's agent in the demo: an exec hook (AM-72, AM-74). It returns the answer to a call, or "" for
+// none; then the sender gets {"action":"received"}. Sarah's agent answers a proposal with a counter for 45 minutes at
+// its own café, and an accept with an accept.
+func AnswerAsSarah(call wire.Value) (string, error) {
 	message, _ := call.Get("message")
 	payload, _ := message.Get("payload")
 	answer, ok := answerAsSarah(payload)
 	if !ok {
-		return nil // without an answer, the sender gets {"action":"received"}
+		return "", nil
 	}
 	line, err := json.Marshal(struct {
 		Payload wire.Value `json:"payload"`
 	}{answer})
-	if err != nil {
-		return fmt.Errorf("write answer: %w", err)
-	}
-	a.Print("%s", line)
-	return nil
+	return string(line), err
 }
 
 func answerAsSarah(payload wire.Value) (wire.Value, bool) {
