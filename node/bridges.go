@@ -138,7 +138,7 @@ func (b *bridges) silence(intent wire.Intent) time.Duration {
 func (b *bridges) checkAddress(to bridge.Address) error {
 	a, _ := b.find(to.Kind)
 	links, ok := a.links()
-	if !ok || to.Link == a.Inbound {
+	if !ok || to.Link == a.Inbound || a.Web && to.Link == bridge.WebLink {
 		return nil
 	}
 	var names []string

@@ -10,6 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -23,6 +24,12 @@ var _ bridge.Mesh = mesh{}
 
 // ID implements [bridge.Mesh].
 func (m mesh) ID() wire.AgentID { return m.n.ID() }
+
+// Identity implements [bridge.Mesh].
+func (m mesh) Identity() (wire.Card, *signing.PrivateKey) {
+	id := m.n.registrar.Identity()
+	return id.Card, id.Key
+}
 
 // Accept implements [bridge.Receiver].
 func (m mesh) Accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, error) {
@@ -88,9 +95,8 @@ func (m mesh) Follow(ctx context.Context, seen func(bridge.Event)) {
 				seen(bridge.Event{Conv: store.ConvKey{Peer: ev.Peer, ID: ev.Conversation}})
 			case TopicInbox:
 				if item, err := m.n.Item(ctx, ev.ID); err == nil && item.Address != "" {
-					seen(bridge.Event{Item: &bridge.ItemState{
-						Address: item.Address, MessageID: item.MessageID, Conversation: item.Conversation, Intent: item.Intent, State: item.State,
-					}})
+					state := stateOf(item)
+					seen(bridge.Event{Item: &state})
 				}
 			}
 		case p := <-progress:
@@ -99,6 +105,20 @@ func (m mesh) Follow(ctx context.Context, seen func(bridge.Event)) {
 			return
 		}
 	}
+}
+
+// stateOf returns what bridges see of an inbox item.
+func stateOf(i Item) bridge.ItemState {
+	return bridge.ItemState{Address: i.Address, MessageID: i.MessageID, Conversation: i.Conversation, Intent: i.Intent, State: i.State}
+}
+
+// Items implements [bridge.Mesh].
+func (m mesh) Items(ctx context.Context, conv store.ConvKey) (out []bridge.ItemState, err error) {
+	items, err := m.n.itemsOf(ctx, conv)
+	for _, item := range items {
+		out = append(out, stateOf(item))
+	}
+	return out, err
 }
 
 // PutTask implements [bridge.Mesh].

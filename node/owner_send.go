@@ -33,7 +33,7 @@ func (o OwnerAPI) Send(ctx context.Context, m owner.NewMessage, wait time.Durati
 // "agentrelay:free/agent-042", it also returns the address.
 func (o OwnerAPI) resolveRecipient(ctx context.Context, name string) (to wire.AgentID, address string, err error) {
 	if a, err := bridge.ParseAddress(name); err == nil && o.n.bridges.hasKind(a.Kind) {
-		return a.Pseudonym(), name, nil
+		return a.Pseudonym(), a.String(), nil
 	}
 	to, err = o.resolvePeer(ctx, name)
 	return to, "", err

@@ -25,9 +25,16 @@ const (
 // String returns the written form, which [ParseAddress] reads.
 func (a Address) String() string { return a.Kind + ":" + a.Link + "/" + a.Peer }
 
+// WebLink is the link name in the addresses of peers that are named by their URL; see [Kind].Web.
+const WebLink = "web"
+
 // ParseAddress reads an address. Kind and link end at the first ":" and the first "/"; the peer may hold both.
+// "a2a:https://host" is short for "a2a:web/https://host".
 func ParseAddress(s string) (Address, error) {
 	kind, rest, ok := strings.Cut(s, ":")
+	if strings.HasPrefix(rest, "https://") || strings.HasPrefix(rest, "http://") {
+		rest = WebLink + "/" + rest
+	}
 	link, peer, slash := strings.Cut(rest, "/")
 	a := Address{Kind: kind, Link: link, Peer: peer}
 	if !ok || !slash {

@@ -43,6 +43,9 @@ type Kind struct {
 	// Inbound is the link name in the addresses of peers that connect to us without a link. It is empty for a kind
 	// whose peers always come over a link.
 	Inbound string
+	// Web reports that the owner may write to a peer by its URL, without a link: to "a2a:https://host". Such a peer has
+	// the link name [WebLink].
+	Web bool
 	// Screens reports that the bridge itself looks for personal data before a message leaves. For other kinds the node
 	// notifies the owner after a message with personal data left.
 	Screens bool

@@ -8,6 +8,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -18,6 +19,8 @@ type Mesh interface {
 
 	// ID returns the node's agent id.
 	ID() wire.AgentID
+	// Identity returns the node's card and the key that signs for it. Both change when the owner rotates the key.
+	Identity() (card wire.Card, key *signing.PrivateKey)
 	// Receive takes a signed AgentMesh message that arrived over a foreign network and runs the whole receive path on
 	// it. The error is a *[wire.Error].
 	Receive(ctx context.Context, message []byte) (Outcome, error)
@@ -30,6 +33,8 @@ type Mesh interface {
 	// Follow calls handle for each event of the node until ctx ends. If handle is slow, events are lost, and an event
 	// with Missing set reports the loss.
 	Follow(ctx context.Context, handle func(Event))
+	// Items returns the state of every message of a foreign peer in a conversation, oldest first.
+	Items(ctx context.Context, conv store.ConvKey) ([]ItemState, error)
 	// Decide carries out the owner's decision about the message that waits in a conversation. If no message waits there
 	// any more, the error is a *[wire.Error].
 	Decide(ctx context.Context, conv store.ConvKey, approve bool) error

@@ -93,6 +93,10 @@ func isPortOpen(port uint16, plain bool) bool {
 	return port == 443 || port >= 1024 || plain && port == 80
 }
 
+// MayCall reports whether a call to the URL can pass the guard, as far as the URL itself tells: its name is resolved, and
+// the address checked, when the call is made.
+func (h *HTTP) MayCall(reach Reach, u *url.URL) bool { return h.checkURL(reach, u) == nil }
+
 // checkURL refuses a URL that can be refused without resolving its name.
 func (h *HTTP) checkURL(reach Reach, u *url.URL) error {
 	refuse := func(reason string) error { return &GuardError{u.Host, reason} }

@@ -13,7 +13,7 @@ import (
 // StreamEvent is one server-sent event. Its texts must not contain line breaks; callers pass fixed texts or JSON.
 type StreamEvent struct {
 	ID   string // what a reader sends back in Last-Event-ID; "" keeps the previous id
-	Name string
+	Name string // "" for an event of the default type
 	Data string
 }
 
@@ -52,7 +52,10 @@ func (s EventStream) Send(events ...StreamEvent) error {
 		if e.ID != "" {
 			b.WriteString("id: " + e.ID + "\n")
 		}
-		b.WriteString("event: " + e.Name + "\ndata: " + e.Data + "\n\n")
+		if e.Name != "" {
+			b.WriteString("event: " + e.Name + "\n")
+		}
+		b.WriteString("data: " + e.Data + "\n\n")
 	}
 	return s.write(b.String())
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -38,6 +39,14 @@ func (m Mesh) Accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, er
 
 // ID implements [bridge.Mesh].
 func (m Mesh) ID() wire.AgentID { return "am_alone" }
+
+// Identity implements [bridge.Mesh]. The card is empty.
+func (m Mesh) Identity() (wire.Card, *signing.PrivateKey) {
+	return wire.Card{}, signing.NewEd25519FromSeed(make([]byte, 32))
+}
+
+// Items implements [bridge.Mesh].
+func (m Mesh) Items(context.Context, store.ConvKey) ([]bridge.ItemState, error) { return nil, nil }
 
 // Receive implements [bridge.Mesh].
 func (m Mesh) Receive(context.Context, []byte) (bridge.Outcome, error) {

@@ -1,0 +1,178 @@
+package a2a
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// syncEvery is how often open tasks are compared with the inbox although no event named them.
+const syncEvery = 5 * time.Minute
+
+// Config is the configuration of a bridge. Mesh, Store and HTTP are required.
+type Config struct {
+	// Serve switches the card and both bindings on.
+	Serve bool
+	// Anonymous lets callers without a token in, as one principal that shares its tasks.
+	Anonymous bool
+	URL       string // under which others reach the listener
+	Directory string // that lists the node; "" for none
+	Version   string // of the program
+	Local     bool   // the local profile: webhooks and agents may be on loopback (AM-82)
+	Addresses *httpapi.Addresses
+
+	Links  []bridge.Link
+	Tokens map[string]client.Credential // by link
+	Mesh   bridge.Mesh
+	Store  store.Store
+	HTTP   *client.HTTP
+	Idle   time.Duration // silence after which a conversation expires; zero means the default
+	Logger *slog.Logger
+}
+
+// Bridge is the A2A side of a node. It is safe for concurrent use.
+type Bridge struct {
+	cfg      Config
+	log      *slog.Logger
+	records  store.Records
+	links    map[string]bridge.Link
+	blockFor time.Duration
+
+	hub      hub
+	contexts contextLocks
+	pushes   *dueQueue // webhooks
+	polls    *dueQueue // tasks of other agents
+
+	mu     sync.Mutex
+	states map[string]bridge.LinkStatus // by link
+}
+
+var _ bridge.Service = (*Bridge)(nil)
+
+// New returns a bridge. [Bridge.Run] starts it.
+func New(cfg Config) (*Bridge, error) {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	b := &Bridge{
+		cfg: cfg, log: cfg.Logger, records: cfg.Store.Records(), links: make(map[string]bridge.Link), blockFor: blockFor,
+		states: make(map[string]bridge.LinkStatus),
+	}
+	b.pushes, b.polls = newDueQueue(b.records, nsPush), newDueQueue(b.records, nsSent)
+	b.pushes.work, b.polls.work = b.notify, b.poll
+	b.pushes.failed = func(err error) { b.log.Warn("a2a: push notifications", "err", err) }
+	b.polls.failed = func(err error) { b.log.Warn("a2a: ask for answers", "err", err) }
+	for _, l := range cfg.Links {
+		if !isName(l.Name) {
+			return nil, fmt.Errorf("link %s: the name is reserved", l.Name)
+		}
+		if l.URL == "" {
+			return nil, fmt.Errorf("link %s: needs the url of an A2A agent", l.Name)
+		}
+		for key, value := range l.Options {
+			if key != "replies" || value != "push" {
+				return nil, fmt.Errorf("link %s: the only option is replies (push)", l.Name)
+			}
+		}
+		b.links[l.Name] = l
+		b.states[l.Name] = bridge.LinkStatus{Name: l.Name, Kind: Kind, To: l.URL, State: bridge.LinkConnecting, Since: time.Now().UTC(), Peers: 1}
+	}
+	return b, nil
+}
+
+// Run delivers push notifications, asks for answers, and keeps the tasks in step with the inbox, until ctx ends.
+func (b *Bridge) Run(ctx context.Context) error {
+	var work sync.WaitGroup
+	defer work.Wait()
+	work.Go(func() { b.pushes.run(ctx) })
+	work.Go(func() { b.polls.run(ctx) })
+	stale := make(chan struct{}, 1)
+	stale <- struct{}{}
+	work.Go(func() {
+		b.cfg.Mesh.Follow(ctx, func(e bridge.Event) {
+			switch {
+			case e.Missing:
+				select {
+				case stale <- struct{}{}:
+				default:
+				}
+			case e.Progress != nil:
+				b.report(ctx, e.Progress)
+			case e.Item != nil:
+				b.follow(ctx, *e.Item)
+			}
+		})
+	})
+	tick := time.NewTicker(syncEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-stale:
+		case <-tick.C:
+		}
+		if err := b.syncAll(ctx); err != nil && ctx.Err() == nil {
+			b.log.WarnContext(ctx, "a2a: compare tasks with the inbox", "err", err)
+		}
+	}
+}
+
+// follow handles a message that has a new state in the inbox.
+func (b *Bridge) follow(ctx context.Context, item bridge.ItemState) {
+	address, err := bridge.ParseAddress(item.Address)
+	if err != nil || address.Kind != Kind {
+		return
+	}
+	key := store.ConvKey{Peer: string(address.Pseudonym()), ID: string(item.Conversation)}
+	if err := b.sync(ctx, key); err != nil && ctx.Err() == nil {
+		b.log.WarnContext(ctx, "a2a: update a task", "err", err)
+	}
+}
+
+// Links returns the status of each link.
+func (b *Bridge) Links() []bridge.LinkStatus {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out := make([]bridge.LinkStatus, 0, len(b.cfg.Links))
+	for _, l := range b.cfg.Links {
+		out = append(out, b.states[l.Name])
+	}
+	return out
+}
+
+// Test fetches the card of the agent behind a link and checks its signature and its key.
+func (b *Bridge) Test(ctx context.Context, link string) error {
+	if _, ok := b.links[link]; !ok {
+		return fmt.Errorf("there is no link %s", link)
+	}
+	_, err := b.resolve(ctx, bridge.Address{Kind: Kind, Link: link, Peer: linkPeer}, true)
+	b.recordLink(link, err)
+	return err
+}
+
+// recordLink stores the outcome of a call over a link.
+func (b *Bridge) recordLink(link string, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s, ok := b.states[link]
+	if !ok {
+		return
+	}
+	state, text := bridge.LinkUp, ""
+	if err != nil {
+		state, text = bridge.LinkConnecting, err.Error()
+	}
+	if s.State != state {
+		s.Since = time.Now().UTC()
+	}
+	s.State, s.Error = state, text
+	b.states[link] = s
+}

@@ -1,0 +1,283 @@
+package a2a
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// nsPeers has what we know about the agents that we write to, by address.
+const nsPeers = "a2a/peers"
+
+const cardFresh = 10 * time.Minute // how long a card is used before it is fetched again
+
+// remote is an agent that we write to.
+type remote struct {
+	Address string            `json:"address"`
+	Name    string            `json:"name,omitempty"` // from its card: untrusted text
+	Face    message.Interface `json:"interface"`
+	Digest  string            `json:"digest"`        // of its card
+	Key     string            `json:"key,omitempty"` // thumbprint of the key that signed the card; "" if nothing did
+	Fetched time.Time         `json:"fetched"`
+
+	token client.Credential
+	reach client.Reach // of the interface
+}
+
+// errPinned means that the card of an agent is not by the key, or not for the address, that we know.
+var errPinned = errors.New("the agent card has changed in a way that its key does not vouch for; if you trust it: agentmesh a2a unpin ADDRESS")
+
+// place returns where the card of an agent is, the token for it, and how far a call may go. A link may lead anywhere,
+// because the owner configured it; a URL that the owner typed passes the guard.
+func (b *Bridge) place(a bridge.Address) (base *url.URL, token client.Credential, reach client.Reach, err error) {
+	text, reach := a.Peer, b.reach()
+	if l, ok := b.links[a.Link]; ok {
+		text, token, reach = l.URL, b.cfg.Tokens[a.Link], client.Owner
+	} else if a.Link != bridge.WebLink {
+		return nil, "", 0, fmt.Errorf("there is no a2a link %s", a.Link)
+	}
+	base, err = url.Parse(text)
+	if err != nil || base.Host == "" {
+		return nil, "", 0, errors.New("an A2A agent is named by an absolute URL")
+	}
+	return base, token, reach, nil
+}
+
+// resolve returns the agent at an address, from its card. The card is fetched again after ten minutes. A signed card
+// must stay signed by the same key; an unsigned card must keep its interface.
+func (b *Bridge) resolve(ctx context.Context, a bridge.Address, fresh bool) (remote, error) {
+	base, token, reach, err := b.place(a)
+	if err != nil {
+		return remote{}, err
+	}
+	now := time.Now()
+	known, rev := remote{}, store.Absent
+	rec, err := b.records.Get(ctx, nsPeers, hash(a.String()), now)
+	switch {
+	case err == nil:
+		rev = rec.Rev
+		if err := json.Unmarshal(rec.Body, &known); err != nil {
+			return remote{}, err
+		}
+	case !errors.Is(err, store.ErrNotFound):
+		return remote{}, &client.SendError{Retry: true}
+	}
+	if fresh || now.Sub(known.Fetched) >= cardFresh {
+		found, err := b.fetchCard(ctx, base, reach)
+		if err != nil {
+			return remote{}, err
+		}
+		changed := known.Address != "" && known.Digest != found.Digest
+		if known.Key != "" && found.Key != known.Key || changed && known.Key == "" && found.Key == "" && found.Face != known.Face {
+			return remote{}, errPinned
+		}
+		found.Address, found.Fetched = a.String(), now.UTC()
+		body, err := json.Marshal(found)
+		if err != nil {
+			return remote{}, err
+		}
+		change := store.Change{IfRev: rev, Record: store.Record{NS: nsPeers, Key: hash(a.String()), Body: body}}
+		if err := b.saveIgnoringConflict(ctx, change); err != nil {
+			return remote{}, &client.SendError{Retry: true}
+		}
+		known = found
+	}
+	known.token, known.reach = token, b.reach()
+	face, err := url.Parse(known.Face.URL)
+	switch {
+	case err != nil:
+		return remote{}, errors.New("the agent card names an interface that is not a URL")
+	case face.Host == base.Host && face.Scheme == base.Scheme:
+		known.reach = reach
+	case token != "":
+		return remote{}, errors.New("the agent card names an interface at another host, which must not get the token of the link")
+	}
+	return known, nil
+}
+
+// unpin forgets an agent, so that its next card is taken as it is.
+func (b *Bridge) unpin(ctx context.Context, address string) error {
+	a, err := bridge.ParseAddress(address)
+	if err != nil {
+		return wire.ErrQuery.At("address must be a2a:LINK/agent or a2a:https://HOST")
+	}
+	rec, err := b.records.Get(ctx, nsPeers, hash(a.String()), time.Now())
+	if err != nil {
+		return wire.ErrNoAgent
+	}
+	return b.forget(ctx, rec)
+}
+
+// fetchCard fetches a card and checks its signature, if it has one that we can check.
+func (b *Bridge) fetchCard(ctx context.Context, base *url.URL, reach client.Reach) (remote, error) {
+	paths := []string{message.PathCard, message.PathOldCard}
+	if strings.HasSuffix(base.Path, ".json") {
+		paths = []string{base.Path}
+	}
+	var data []byte
+	var err error
+	for _, path := range paths {
+		at := url.URL{Scheme: base.Scheme, Host: base.Host, Path: path}
+		status := 0
+		if status, data, err = b.get(ctx, at.String(), reach, message.MaxCard); err != nil {
+			return remote{}, err
+		}
+		if err = nil; status == http.StatusOK {
+			break
+		}
+		err = fmt.Errorf("the agent card at %s answers HTTP %d", base.Host, status)
+		if status >= 500 || status == http.StatusTooManyRequests {
+			return remote{}, &client.SendError{Retry: true, Status: status}
+		}
+	}
+	if err != nil {
+		return remote{}, err
+	}
+	card, err := message.ReadCard(data)
+	if err != nil {
+		return remote{}, fmt.Errorf("read the agent card: %w", err)
+	}
+	face, ok := message.FindInterface(card)
+	if !ok {
+		return remote{}, errors.New("the agent card names no interface for A2A 1.0 over JSON-RPC or HTTP+JSON")
+	}
+	digest := message.Digest(card)
+	found := remote{Name: wire.OneLine(card.GetStr("name"), 100), Face: face, Digest: hex.EncodeToString(digest[:])}
+	found.Key, err = b.signerOf(ctx, card, base, reach)
+	return found, err
+}
+
+// signerOf returns the thumbprint of the key that signed a card, "" for a card without a signature that we can check.
+// A card of which no signature verifies is refused.
+func (b *Bridge) signerOf(ctx context.Context, card wire.Value, base *url.URL, reach client.Reach) (thumbprint string, failed error) {
+	for _, s := range message.SignaturesOf(card) {
+		keySet := &url.URL{Scheme: base.Scheme, Host: base.Host, Path: message.PathKeys}
+		at := reach
+		if u, err := url.Parse(s.KeySet); err == nil && s.KeySet != "" {
+			if keySet = u; u.Host != base.Host || u.Scheme != base.Scheme {
+				at = b.reach() // the card names the URL, so it passes the guard
+			}
+		}
+		status, data, err := b.get(ctx, keySet.String(), at, message.MaxCard)
+		if err != nil {
+			return "", err
+		}
+		keys, err := wire.ParseForeign(data, 8, 2000)
+		if status != http.StatusOK || err != nil {
+			failed = fmt.Errorf("the keys of the agent card cannot be read: HTTP %d", status)
+			continue
+		}
+		if thumbprint, failed = s.Verify(card, keys); failed == nil {
+			return thumbprint, nil
+		}
+	}
+	return "", failed
+}
+
+// get makes one GET.
+func (b *Bridge) get(ctx context.Context, from string, reach client.Reach, limit int) (status int, body []byte, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
+	if err != nil {
+		return 0, nil, err
+	}
+	req.Header.Set("Accept", "application/json")
+	resp, err := b.cfg.HTTP.Do(ctx, reach, req)
+	if _, guarded := errors.AsType[*client.GuardError](err); guarded {
+		return 0, nil, err
+	}
+	if err != nil {
+		return 0, nil, &client.SendError{Retry: true}
+	}
+	body, err = client.ReadAll(resp, limit)
+	if err != nil && !errors.Is(err, client.ErrAnswerTooLarge) {
+		err = &client.SendError{Retry: true, Status: resp.StatusCode}
+	}
+	return resp.StatusCode, body, err
+}
+
+// restPath returns method and path of a call over HTTP+JSON.
+func restPath(method string, params wire.Value) (verb, path string) {
+	id := url.PathEscape(params.GetStr("id"))
+	switch method {
+	case message.GetTask:
+		return http.MethodGet, "/tasks/" + id
+	case message.CancelTask:
+		return http.MethodPost, "/tasks/" + id + ":cancel"
+	case message.ListTasks:
+		return http.MethodGet, "/tasks?historyLength=1&contextId=" + url.QueryEscape(params.GetStr("contextId"))
+	}
+	return http.MethodPost, "/message:send"
+}
+
+// call makes one call and returns its result. The error is a *message.Error if the agent refused the call, and otherwise
+// a *client.SendError that says whether to try again.
+func (b *Bridge) call(ctx context.Context, r remote, method string, params wire.Value) (wire.Value, error) {
+	verb, target := http.MethodPost, r.Face.URL
+	if r.Face.Tenant != "" {
+		params = params.With("tenant", wire.Text(r.Face.Tenant))
+	}
+	body := wire.Obj(wire.TextField("jsonrpc", "2.0"), wire.Field("id", wire.Int(1)), wire.TextField("method", method), wire.Field("params", params)).JSON()
+	if r.Face.Binding == message.HTTPJSON {
+		path := ""
+		if verb, path = restPath(method, params); r.Face.Tenant != "" {
+			target += "/" + url.PathEscape(r.Face.Tenant)
+		}
+		target += path
+		if body = params.Without("id", "tenant").JSON(); verb == http.MethodGet {
+			body = nil
+		}
+	}
+	req, err := http.NewRequestWithContext(ctx, verb, target, bytes.NewReader(body))
+	if err != nil {
+		return wire.Value{}, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, "+message.MediaType)
+	req.Header.Set(message.HeaderVersion, "1.0")
+	req.Header.Set(message.HeaderExtensions, message.Extension)
+	if r.token != "" {
+		req.Header.Set("Authorization", "Bearer "+string(r.token))
+	}
+	resp, err := b.cfg.HTTP.Do(ctx, r.reach, req)
+	if _, guarded := errors.AsType[*client.GuardError](err); guarded {
+		return wire.Value{}, err
+	}
+	if err != nil {
+		return wire.Value{}, &client.SendError{Retry: true, Processed: true}
+	}
+	data, err := client.ReadAll(resp, message.MaxBody)
+	if err != nil {
+		return wire.Value{}, &client.SendError{Retry: !errors.Is(err, client.ErrAnswerTooLarge), Processed: true, Status: resp.StatusCode}
+	}
+	return readAnswer(r.Face.Binding, resp, data)
+}
+
+// readAnswer reads the answer to a call.
+func readAnswer(binding message.Binding, resp *http.Response, data []byte) (wire.Value, error) {
+	v, err := wire.ParseForeign(data, 64, 50_000)
+	if fault, ok := v.Get("error"); err == nil && ok && fault.Kind() == wire.Object {
+		return wire.Value{}, message.ReadError(resp.StatusCode, fault)
+	}
+	result := v
+	if binding == message.JSONRPC {
+		result, _ = v.Get("result")
+	}
+	if err == nil && resp.StatusCode == http.StatusOK && result.Kind() == wire.Object {
+		return result, nil
+	}
+	again := resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests
+	return wire.Value{}, &client.SendError{Retry: again, Processed: resp.StatusCode == http.StatusOK, Status: resp.StatusCode}
+}

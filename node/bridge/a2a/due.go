@@ -1,0 +1,133 @@
+package a2a
+
+import (
+	"context"
+	"encoding/json"
+	"sync"
+	"time"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// The term of the rows that wait to be worked on.
+const termDue = "due"
+
+// Bounds of the calls of one queue at the same time.
+const (
+	maxCalls      = 32
+	maxCallsOfOne = 4 // for one party
+)
+
+// dueRow is what a row of a queue has in common with the others.
+type dueRow struct {
+	Party string    `json:"party"` // the calls of one party must not hold up those of others
+	Due   time.Time `json:"due,omitzero"`
+}
+
+// dueQueue works on the rows of a namespace when they are due. The rows are in the store, so a restart loses none.
+type dueQueue struct {
+	records store.Records
+	ns      string
+	work    func(ctx context.Context, rec store.Record) error // stores the row with its next time, or without the term
+	failed  func(error)
+
+	wake chan struct{}
+
+	mu      sync.Mutex
+	running map[string]string // parties of the rows that are worked on, by key
+}
+
+func newDueQueue(records store.Records, ns string) *dueQueue {
+	return &dueQueue{records: records, ns: ns, wake: make(chan struct{}, 1), running: make(map[string]string)}
+}
+
+// wakeUp makes the queue look for due rows.
+func (q *dueQueue) wakeUp() {
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run works until ctx ends, and returns when every call has ended.
+func (q *dueQueue) run(ctx context.Context) {
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	for {
+		next, err := q.start(ctx, &calls)
+		if err != nil && ctx.Err() == nil {
+			q.failed(err)
+			next = time.Now().Add(10 * time.Second)
+		}
+		timer := time.NewTimer(time.Until(next))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-q.wake:
+			timer.Stop()
+		case <-timer.C:
+		}
+	}
+}
+
+// start starts the calls for the rows that are due, and returns when to look again.
+func (q *dueQueue) start(ctx context.Context, calls *sync.WaitGroup) (next time.Time, err error) {
+	now := time.Now()
+	next = now.Add(time.Minute)
+	for rec, err := range store.AllRecords(ctx, q.records, q.ns, termDue, now) {
+		var row dueRow
+		if err == nil {
+			err = json.Unmarshal(rec.Body, &row)
+		}
+		if err != nil {
+			return next, err
+		}
+		if row.Due.After(now) {
+			if row.Due.Before(next) {
+				next = row.Due
+			}
+			continue
+		}
+		if !q.enter(rec.Key, row.Party) {
+			continue // the end of a call wakes the queue
+		}
+		calls.Go(func() {
+			err := q.work(ctx, rec)
+			q.leave(rec.Key)
+			if err != nil && ctx.Err() == nil {
+				q.failed(err)
+				return // the row is tried again in a minute
+			}
+			q.wakeUp()
+		})
+	}
+	return next, nil
+}
+
+func (q *dueQueue) enter(key, party string) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n := 0
+	for _, p := range q.running {
+		if p == party {
+			n++
+		}
+	}
+	if _, busy := q.running[key]; busy || len(q.running) >= maxCalls || n >= maxCallsOfOne {
+		return false
+	}
+	q.running[key] = party
+	return true
+}
+
+func (q *dueQueue) leave(key string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	delete(q.running, key)
+}
+
+// pauseBefore returns how long to wait before another attempt: a second, doubled for each attempt, at most limit.
+func pauseBefore(attempts int, limit time.Duration) time.Duration {
+	return min(time.Second<<min(attempts, 20), limit)
+}

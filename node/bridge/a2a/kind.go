@@ -1,0 +1,51 @@
+package a2a
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Kind is the kind of links and addresses of this bridge.
+const Kind = "a2a"
+
+// InboundLink is the link name in the addresses of callers without a configured link.
+const InboundLink = "inbound"
+
+// linkPeer is the peer in the address of the agent behind a link: "a2a:claw/agent".
+const linkPeer = "agent"
+
+// anonymous is the name of all callers without a token together.
+const anonymous = "anonymous"
+
+// LinkKind declares A2A to the node.
+func LinkKind() bridge.Kind { return bridge.Kind{Name: Kind, Inbound: InboundLink, Web: true} }
+
+// addressOf returns the address of a caller. The caller whose token has the name of a link is the agent behind it, so
+// that our answers go to the URL of the link, and policy.access of the link applies.
+func (b *Bridge) addressOf(name string) bridge.Address {
+	if _, ok := b.links[name]; ok {
+		return bridge.Address{Kind: Kind, Link: name, Peer: linkPeer}
+	}
+	return bridge.Address{Kind: Kind, Link: InboundLink, Peer: name}
+}
+
+// hash returns a short name for texts that strangers chose.
+func hash(parts ...string) string {
+	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
+	return hex.EncodeToString(sum[:16])
+}
+
+// taskIDOf returns the id of the task that a message opens. The same message of the same caller has the same id, and
+// nobody can guess an id of another caller's task that would be served to them.
+func taskIDOf(address, messageID string) string {
+	h := hash(address, "task", messageID)
+	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
+}
+
+func messageIDOf(address, messageID string) wire.MessageID {
+	return wire.MessageID("msg_" + hash(address, "message", messageID))
+}

@@ -1,0 +1,112 @@
+package a2a
+
+import (
+	"context"
+	"encoding/base64"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+const (
+	defaultPage = 50
+	maxPage     = 100
+)
+
+// listQuery is the parameters of ListTasks.
+type listQuery struct {
+	context, state string
+	after          time.Time // of the state
+	size           int
+	token          string // position after which the page begins; "" for the first page
+}
+
+func readListQuery(p wire.Value) (listQuery, *message.Error) {
+	q := listQuery{context: p.GetStr("contextId"), state: p.GetStr("status"), size: defaultPage}
+	if q.state == "TASK_STATE_UNSPECIFIED" {
+		q.state = ""
+	}
+	if v, ok := p.Get("pageSize"); ok && !v.IsNull() {
+		token, _ := v.Num()
+		n, err := strconv.Atoi(token)
+		if err != nil || n < 0 || n > maxPage {
+			return q, message.ErrParams.At("pageSize must be 1 to 100")
+		}
+		if n > 0 { // 0 is the default value of the proto
+			q.size = n
+		}
+	}
+	if text := p.GetStr("statusTimestampAfter"); text != "" {
+		at, err := time.Parse(time.RFC3339Nano, text)
+		if err != nil {
+			return q, message.ErrParams.At("statusTimestampAfter must be an RFC 3339 time")
+		}
+		q.after = at
+	}
+	if text := p.GetStr("pageToken"); text != "" {
+		token, err := base64.RawURLEncoding.DecodeString(text)
+		if err != nil || len(token) > 256 {
+			return q, message.ErrParams.At("pageToken does not belong to this list")
+		}
+		q.token = string(token)
+	}
+	return q, nil
+}
+
+func (t *taskRow) position() string { return t.last().At.Format(time.RFC3339Nano) + " " + t.ID }
+
+// handleList lists the caller's tasks, newest state first (A2A-11).
+func (b *Bridge) handleList(ctx context.Context, call message.Call, from caller) (wire.Value, error) {
+	q, e := readListQuery(call.Params)
+	if e != nil {
+		return wire.Value{}, e
+	}
+	history, e := call.HistoryLength()
+	if e != nil {
+		return wire.Value{}, e
+	}
+	address := from.address.String()
+	term := ofTerm(address)
+	if q.context != "" {
+		term = contextTerm(address, q.context)
+	}
+	tasks, err := b.tasksWith(ctx, term)
+	if err != nil {
+		return wire.Value{}, err
+	}
+	tasks = slices.DeleteFunc(tasks, func(t *taskRow) bool {
+		return q.state != "" && string(t.last().State) != q.state || !q.after.IsZero() && t.last().At.Before(q.after)
+	})
+	total, next := len(tasks), ""
+	if q.token != "" {
+		i := slices.IndexFunc(tasks, func(t *taskRow) bool { return t.position() == q.token })
+		if i < 0 { // the task has changed: the page begins with the states that are older
+			i = slices.IndexFunc(tasks, func(t *taskRow) bool { return t.position() < q.token }) - 1
+			if i < -1 {
+				i = len(tasks) - 1
+			}
+		}
+		tasks = tasks[i+1:]
+	}
+	if len(tasks) > q.size {
+		tasks = tasks[:q.size]
+		next = base64.RawURLEncoding.EncodeToString([]byte(tasks[q.size-1].position()))
+	}
+	include, _ := call.Params.Get("includeArtifacts")
+	artifacts, _ := include.Boolean()
+	list, known := []wire.Value{}, contents{}
+	for _, t := range tasks {
+		task, err := b.view(ctx, t, max(history, 0), artifacts, known) // without a length, a list has no history
+		if err != nil {
+			return wire.Value{}, err
+		}
+		list = append(list, task.Value())
+	}
+	return wire.Obj(
+		wire.Field("tasks", wire.Arr(list...)), wire.TextField("nextPageToken", next),
+		wire.Field("pageSize", wire.Int(int64(q.size))), wire.Field("totalSize", wire.Int(int64(total))),
+	), nil
+}

@@ -1,0 +1,321 @@
+package a2a
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// nsSent has our side of the conversations with agents that we write to.
+const nsSent = "a2a/sent"
+
+const (
+	pollPause  = time.Minute        // the longest time between two questions about a task
+	pollFor    = 7 * 24 * time.Hour // how long an answer may take
+	inFlightOf = 2 * time.Minute    // how long the next message of a context waits for an answer (OC-4)
+	callTime   = 30 * time.Second
+)
+
+// sentRow is our side of a conversation: the newest message that we sent in it, and the task that it became. While the
+// row has a time, the task works and is asked about.
+type sentRow struct {
+	dueRow
+	Address string              `json:"address"`
+	Conv    wire.ConversationID `json:"conv"`
+	Intent  wire.Intent         `json:"intent"`
+	Message wire.MessageID      `json:"message"` // sent, or about to be sent
+	Context string              `json:"context"`
+	Task    string              `json:"task,omitempty"`
+	State   a2a.TaskState       `json:"state,omitempty"` // "" while the outcome of the call is unknown
+	Started time.Time           `json:"started"`
+	Tries   int                 `json:"tries,omitempty"`
+
+	rev store.Rev
+}
+
+func sentKey(address string, conv wire.ConversationID) string { return hash(address, string(conv)) }
+
+func (r *sentRow) change(now time.Time) store.Change {
+	body, err := json.Marshal(r)
+	if err != nil {
+		panic(err) // texts and times
+	}
+	var terms []string
+	if !r.Due.IsZero() {
+		terms = []string{termDue}
+	}
+	return store.Change{IfRev: r.rev, Record: store.Record{
+		NS: nsSent, Key: sentKey(r.Address, r.Conv), Body: body, Terms: terms, Expires: now.Add(keepOpen),
+	}}
+}
+
+func (b *Bridge) loadSent(ctx context.Context, address string, conv wire.ConversationID) (*sentRow, error) {
+	r := &sentRow{Address: address, Conv: conv, Context: string(conv), rev: store.Absent}
+	rec, err := b.records.Get(ctx, nsSent, sentKey(address, conv), time.Now())
+	if errors.Is(err, store.ErrNotFound) {
+		return r, nil
+	}
+	if err == nil {
+		r.rev, err = rec.Rev, json.Unmarshal(rec.Body, r)
+	}
+	return r, err
+}
+
+// saveSent stores the row and reads it again, for its new revision.
+func (b *Bridge) saveSent(ctx context.Context, r *sentRow) (*sentRow, error) {
+	now := time.Now()
+	if err := b.records.Apply(ctx, []store.Change{r.change(now)}, now); err != nil {
+		return r, err
+	}
+	return b.loadSent(ctx, r.Address, r.Conv)
+}
+
+// Deliver implements [bridge.Transport]. A message to a caller changes the caller's task. A message to another address
+// is a call to that agent.
+func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error) {
+	address, err := bridge.ParseAddress(d.Address)
+	if err != nil || address.Kind != Kind {
+		return bridge.Delivered{}, fmt.Errorf("%q is not an A2A address", d.Address)
+	}
+	if address.Link == InboundLink || b.isAnswer(ctx, d) {
+		if err := b.answer(ctx, d); err != nil {
+			b.log.WarnContext(ctx, "a2a: store an answer", "err", err)
+			return bridge.Delivered{}, &client.SendError{Retry: true}
+		}
+		if b.links[address.Link].Options["replies"] != "push" {
+			return bridge.Delivered{}, nil
+		}
+	}
+	action := d.Message.Action()
+	if action == wire.ActionReceived || action == wire.ActionPending {
+		return bridge.Delivered{}, nil // A2A has no such message to a server
+	}
+	row, err := b.loadSent(ctx, d.Address, d.Message.Conversation)
+	if err != nil {
+		return bridge.Delivered{}, &client.SendError{Retry: true}
+	}
+	if action == wire.ActionClose {
+		return bridge.Delivered{}, b.cancelRemote(ctx, address, row)
+	}
+	return b.sendRemote(ctx, address, row, d)
+}
+
+// isAnswer reports whether a message belongs to a task of the agent behind a link. Such an agent finds the answer in its
+// task. With the option replies: push it also gets it as a message, because it asks about no task (OC-7).
+func (b *Bridge) isAnswer(ctx context.Context, d bridge.Delivery) bool {
+	tasks, err := b.tasksWith(ctx, convTerm(store.ConvKey{Peer: string(d.To), ID: string(d.Message.Conversation)}))
+	return err == nil && len(tasks) > 0
+}
+
+// sendRemote sends a message to another agent, and takes its answer if it came at once.
+func (b *Bridge) sendRemote(ctx context.Context, address bridge.Address, row *sentRow, d bridge.Delivery) (bridge.Delivered, error) {
+	now := time.Now()
+	if row.Message == d.Message.ID && row.State != "" {
+		return bridge.Delivered{Queued: true}, nil // an earlier attempt arrived
+	}
+	if !row.Due.IsZero() && now.Sub(row.Started) < inFlightOf {
+		return bridge.Delivered{}, &client.SendError{Retry: true, After: 2 * time.Second}
+	}
+	peer, err := b.resolve(ctx, address, false)
+	if err != nil {
+		return bridge.Delivered{}, err
+	}
+	unknown := row.Message == d.Message.ID // an earlier attempt may have arrived
+	task := ""
+	if row.State == a2a.TaskStateInputRequired {
+		task = row.Task
+	}
+	row.Message, row.State, row.Intent, row.Started, row.Tries, row.Due = d.Message.ID, "", d.Message.Intent, now.UTC(), 0, time.Time{}
+	row.Party = address.String()
+	if row, err = b.saveSent(ctx, row); err != nil {
+		return bridge.Delivered{}, &client.SendError{Retry: true}
+	}
+	var result wire.Value
+	found := false
+	if unknown {
+		result, found = b.findRemote(ctx, peer, row)
+	}
+	if !found {
+		params := wire.Obj(
+			wire.Field("message", message.NewMessage(string(d.Message.ID), row.Context, task, d.Message.Intent, d.Message.Payload)),
+			wire.Field("configuration", wire.Obj(wire.Field("returnImmediately", wire.Bool(true)))),
+		)
+		result, err = b.call(ctx, peer, message.SendMessage, params)
+		b.recordLink(address.Link, err)
+		if err != nil {
+			return bridge.Delivered{}, asSendError(err)
+		}
+	}
+	if err := b.take(ctx, row, result); err != nil {
+		return bridge.Delivered{}, asSendError(err)
+	}
+	return bridge.Delivered{Queued: true}, nil
+}
+
+// findRemote looks for the task of a message whose call had an unknown outcome, so that the message is not sent twice.
+// Not every agent lists tasks; then the message is sent again with its id.
+func (b *Bridge) findRemote(ctx context.Context, peer remote, row *sentRow) (wire.Value, bool) {
+	list, err := b.call(ctx, peer, message.ListTasks, wire.Obj(wire.TextField("contextId", row.Context), wire.Field("historyLength", wire.Int(1))))
+	if err != nil {
+		return wire.Value{}, false
+	}
+	tasks, _ := list.Get("tasks")
+	for task := range tasks.Elems() {
+		history, _ := task.Get("history")
+		for m := range history.Elems() {
+			if m.GetStr("messageId") == string(row.Message) {
+				return task, true
+			}
+		}
+	}
+	return wire.Value{}, false
+}
+
+// take stores what an agent answered: its task is asked about until it ends, and its result enters the conversation.
+func (b *Bridge) take(ctx context.Context, row *sentRow, result wire.Value) error {
+	r, e := message.ReadResult(result)
+	if e != nil {
+		return e
+	}
+	now := time.Now()
+	row.Task, row.State, row.Due = r.TaskID, r.State, time.Time{}
+	if r.ContextID != "" {
+		row.Context = r.ContextID
+	}
+	if r.IsWaiting() {
+		row.Due = now.Add(min(pauseBefore(row.Tries, pollPause), max(250*time.Millisecond, now.Sub(row.Started)/4)))
+		row.Tries++
+		_, err := b.saveSent(ctx, row)
+		b.polls.wakeUp()
+		return err
+	}
+	if err := b.acceptAnswer(ctx, row, r); err != nil {
+		return err
+	}
+	_, err := b.saveSent(ctx, row)
+	return err
+}
+
+// acceptAnswer hands the answer of an agent to the node.
+func (b *Bridge) acceptAnswer(ctx context.Context, row *sentRow, r message.Remote) error {
+	address, err := bridge.ParseAddress(row.Address)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	intent, payload := r.Payload(row.Intent)
+	meta, _ := payload.Get("metadata")
+	payload = payload.With("metadata", meta.With("in_reply_to", wire.Text(string(row.Message))))
+	if len(payload.JSON()) > wire.MaxMessage {
+		payload = wire.Obj(wire.TextField("action", "deliver"), wire.Field("message", wire.Obj(wire.TextField("body", "(the answer is too large to be stored)"))),
+			wire.Field("metadata", wire.Obj(wire.TextField("in_reply_to", string(row.Message)))))
+	}
+	_, err = b.cfg.Mesh.Accept(ctx, bridge.Inbound{
+		Principal: row.Address, Peer: address.Pseudonym(), Address: row.Address, Name: address.Peer, Verified: bridge.VerifiedNone,
+		MessageID: wire.MessageID("msg_" + hash(row.Address, "answer", string(row.Message), row.Task, string(r.State))), ConvID: row.Conv,
+		Intent: intent, Payload: address.Mark(payload, false), Time: now, Received: now, Raw: payload.JSON(), Digest: signing.Digest(payload),
+		Unattended: true,
+	})
+	if refusal, ok := errors.AsType[*wire.Error](err); ok && !refusal.Retry {
+		b.log.InfoContext(ctx, "a2a: an answer was not accepted", "peer", row.Address, "err", err)
+		return nil
+	}
+	return err
+}
+
+// poll asks about a task that works.
+func (b *Bridge) poll(ctx context.Context, rec store.Record) error {
+	var row sentRow
+	if err := json.Unmarshal(rec.Body, &row); err != nil {
+		return err
+	}
+	row.rev = rec.Rev
+	address, err := bridge.ParseAddress(row.Address)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	peer, err := b.resolve(ctx, address, false)
+	var result wire.Value
+	if err == nil {
+		result, err = b.call(ctx, peer, message.GetTask, wire.Obj(wire.TextField("id", row.Task), wire.Field("historyLength", wire.Int(0))))
+	}
+	if err == nil {
+		err = b.take(ctx, &row, result)
+	}
+	if err == nil || errors.Is(err, store.ErrConflict) {
+		return nil
+	}
+	if failed, ok := errors.AsType[*client.SendError](asSendError(err)); ok && failed.Retry && time.Since(row.Started) < pollFor {
+		row.Due = time.Now().Add(pauseBefore(row.Tries, pollPause))
+		row.Tries++
+		return b.saveIgnoringConflict(ctx, row.change(time.Now()))
+	}
+	// The agent does not know the task any more, or nobody can be asked.
+	b.log.InfoContext(ctx, "a2a: the answer to a message will not come", "peer", row.Address, "err", err)
+	row.Due, row.State = time.Time{}, a2a.TaskStateFailed
+	lost := wire.Obj(wire.TextField("id", row.Task), wire.Field("status", wire.Obj(
+		wire.TextField("state", string(a2a.TaskStateFailed)),
+		wire.Field("message", wire.Obj(wire.Field("parts", wire.Arr(wire.Obj(wire.TextField("text", "the agent no longer knows this task")))))),
+	)))
+	r, e := message.ReadResult(lost)
+	if e != nil {
+		return e
+	}
+	if err := b.acceptAnswer(ctx, &row, r); err != nil {
+		return err
+	}
+	return b.saveIgnoringConflict(ctx, row.change(time.Now()))
+}
+
+// cancelRemote cancels the task that works for us, because we closed its conversation.
+func (b *Bridge) cancelRemote(ctx context.Context, address bridge.Address, row *sentRow) error {
+	if row.Task == "" || row.State.Terminal() || row.State == "" {
+		return nil
+	}
+	peer, err := b.resolve(ctx, address, false)
+	if err != nil {
+		return err
+	}
+	_, err = b.call(ctx, peer, message.CancelTask, wire.Obj(wire.TextField("id", row.Task)))
+	if refusal, ok := errors.AsType[*message.Error](err); ok && refusal.Status < http.StatusInternalServerError {
+		err = nil // it has ended, or the agent does not cancel
+	}
+	if err != nil {
+		return asSendError(err)
+	}
+	row.State, row.Due = a2a.TaskStateCanceled, time.Time{}
+	return b.saveIgnoringConflict(ctx, row.change(time.Now()))
+}
+
+// asSendError returns an error that says to the outbox whether to try again.
+func asSendError(err error) error {
+	refusal, ok := errors.AsType[*message.Error](err)
+	if !ok {
+		return err
+	}
+	code, again := wire.InvalidMessage, refusal.Status == http.StatusTooManyRequests || refusal.Status == http.StatusServiceUnavailable
+	switch refusal.Status {
+	case http.StatusUnauthorized, http.StatusForbidden:
+		code = wire.Unauthorized
+	case http.StatusTooManyRequests:
+		code = wire.RateLimited
+	}
+	if refusal.Status >= http.StatusInternalServerError {
+		code = wire.AgentUnavailable
+	}
+	return &client.SendError{Retry: again, Status: refusal.Status, Refusal: &wire.Error{Code: code, Status: refusal.Status, Message: refusal.Message, Retry: again}}
+}

@@ -1,0 +1,252 @@
+package a2a
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+
+	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// nsPush has the push notification configurations, by task and configuration id.
+const nsPush = "a2a/push"
+
+const (
+	maxConfigs   = 10 // of a task
+	pushAttempts = 12 // of one notification, over about an hour
+	pushPause    = 10 * time.Minute
+	pushTimeout  = 15 * time.Second
+)
+
+// pushRow is a configuration, and how far its notifications got.
+type pushRow struct {
+	dueRow
+	Task   string         `json:"task"`
+	Config a2a.PushConfig `json:"config"`
+	Sent   time.Time      `json:"sent,omitzero"` // of the newest state of the task that was sent or given up
+	Tries  int            `json:"tries,omitempty"`
+}
+
+func pushKey(task, id string) string { return task + "/" + hash(id) }
+
+// change returns the change that stores the row. While the row has a time, it waits for delivery.
+func (r *pushRow) change(rev store.Rev, now time.Time) store.Change {
+	r.Config.TaskID = a2a.TaskID(r.Task)
+	body, err := json.Marshal(r)
+	if err != nil {
+		panic(err) // texts and times
+	}
+	terms := []string{"task:" + r.Task}
+	if !r.Due.IsZero() {
+		terms = append(terms, termDue)
+	}
+	return store.Change{IfRev: rev, Max: maxConfigs, Record: store.Record{
+		NS: nsPush, Key: pushKey(r.Task, r.Config.ID), Body: body, Terms: terms, Expires: now.Add(keepOpen),
+	}}
+}
+
+// readPush checks a configuration. The URL must be one that the guard lets us call (A2A-13): names are resolved, and
+// checked again, at each call.
+func (b *Bridge) readPush(v wire.Value, from caller) (*pushRow, error) {
+	r := &pushRow{dueRow: dueRow{Party: from.name}, Sent: time.Now().UTC()}
+	if err := json.Unmarshal(v.JSON(), &r.Config); err != nil {
+		return nil, message.ErrParams.Because(err)
+	}
+	r.Config.Tenant = ""
+	if r.Config.ID == "" {
+		r.Config.ID = hash(from.name, r.Config.URL)
+	}
+	u, err := url.Parse(r.Config.URL)
+	reach := b.reach()
+	switch {
+	case err != nil || u.Host == "" || u.User != nil || u.Scheme != "https" && u.Scheme != "http" || len(r.Config.URL) > 2048:
+		return nil, message.ErrParams.At("url must be an absolute http or https URL without user info")
+	case !b.cfg.HTTP.MayCall(reach, u):
+		return nil, message.ErrParams.At("url must be an https URL of a public host")
+	case len(r.Config.ID) > 128 || len(r.Config.Token) > 1024 || strings.ContainsAny(r.Config.Token, "\r\n"):
+		return nil, message.ErrParams.At("id has at most 128 bytes, token at most 1024 in one line")
+	}
+	if auth := r.Config.Auth; auth != nil && (strings.ContainsAny(auth.Scheme+auth.Credentials, "\r\n") || len(auth.Scheme+auth.Credentials) > 4096 || auth.Scheme == "") {
+		return nil, message.ErrParams.At("authentication needs a scheme, and has at most 4096 bytes in one line")
+	}
+	return r, nil
+}
+
+// reach is that of URLs that strangers name: public, or this machine in the local profile.
+func (b *Bridge) reach() client.Reach {
+	if b.cfg.Local {
+		return client.Loopback
+	}
+	return client.Public
+}
+
+// pushChanges returns the changes that make the notifications about a task due.
+func (b *Bridge) pushChanges(ctx context.Context, t *taskRow, now time.Time) ([]store.Change, error) {
+	var out []store.Change
+	page, err := b.records.List(ctx, nsPush, "task:"+t.ID, "", maxConfigs, now)
+	if err != nil {
+		return nil, err
+	}
+	for _, rec := range page.Records {
+		var r pushRow
+		if err := json.Unmarshal(rec.Body, &r); err != nil {
+			return nil, err
+		}
+		if r.Due.IsZero() {
+			r.Due = now
+			out = append(out, r.change(rec.Rev, now))
+		}
+	}
+	return out, nil
+}
+
+// notify sends the next state of a task to a webhook. After a failure it is sent again later, so the webhook gets each
+// state at least once, or a dozen attempts failed.
+func (b *Bridge) notify(ctx context.Context, rec store.Record) error {
+	var r pushRow
+	if err := json.Unmarshal(rec.Body, &r); err != nil {
+		return err
+	}
+	now := time.Now()
+	row, err := b.records.Get(ctx, nsTasks, r.Task, now)
+	if errors.Is(err, store.ErrNotFound) {
+		return b.forget(ctx, rec)
+	}
+	if err != nil {
+		return err
+	}
+	t, err := decodeTask(row)
+	if err != nil {
+		return err
+	}
+	states, err := b.views(ctx, t, contents{})
+	if err != nil {
+		return err
+	}
+	for i, v := range states {
+		if !v.task.At.After(r.Sent) {
+			continue
+		}
+		v.task.Artifacts = mergeArtifacts(states[:i+1])
+		failure := b.post(ctx, r.Config, v.task.TaskResult())
+		if ctx.Err() != nil {
+			return nil // the node stops
+		}
+		_, refused := errors.AsType[*client.GuardError](failure)
+		if r.Tries++; failure != nil && !refused && r.Tries < pushAttempts {
+			b.log.InfoContext(ctx, "a2a: a push notification failed", "task", r.Task, "tries", r.Tries, "err", failure)
+			r.Due = now.Add(pauseBefore(r.Tries, pushPause))
+			return b.saveIgnoringConflict(ctx, r.change(rec.Rev, now))
+		}
+		if failure != nil {
+			b.log.WarnContext(ctx, "a2a: gave a push notification up", "task", r.Task, "err", failure)
+		}
+		r.Sent, r.Tries = v.task.At, 0
+	}
+	r.Due = time.Time{}
+	return b.saveIgnoringConflict(ctx, r.change(rec.Rev, now))
+}
+
+// saveIgnoringConflict stores a row. If the row was changed meanwhile, its new state waits to be worked on anyway.
+func (b *Bridge) saveIgnoringConflict(ctx context.Context, c store.Change) error {
+	err := b.records.Apply(ctx, []store.Change{c}, time.Now())
+	if errors.Is(err, store.ErrConflict) {
+		return nil
+	}
+	return err
+}
+
+func (b *Bridge) forget(ctx context.Context, rec store.Record) error {
+	return b.saveIgnoringConflict(ctx, store.Change{IfRev: rec.Rev, Delete: true, Record: store.Record{NS: rec.NS, Key: rec.Key}})
+}
+
+// post sends an event to a webhook.
+func (b *Bridge) post(ctx context.Context, config a2a.PushConfig, event wire.Value) error {
+	ctx, cancel := context.WithTimeout(ctx, pushTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, config.URL, bytes.NewReader(event.JSON()))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", message.MediaType)
+	req.Header.Set(message.HeaderVersion, "1.0")
+	if config.Token != "" {
+		req.Header.Set("X-A2A-Notification-Token", config.Token)
+	}
+	if config.Auth != nil {
+		req.Header.Set("Authorization", strings.TrimSpace(config.Auth.Scheme+" "+config.Auth.Credentials))
+	}
+	resp, err := b.cfg.HTTP.Do(ctx, b.reach(), req)
+	if err != nil {
+		return err
+	}
+	resp.Body.Close()
+	if resp.StatusCode >= 300 {
+		return errors.New(resp.Status)
+	}
+	return nil
+}
+
+// handlePush carries out the four methods about push notification configurations.
+func (b *Bridge) handlePush(ctx context.Context, call message.Call, from caller) (wire.Value, error) {
+	t, err := b.taskIn(ctx, call, from, "taskId")
+	if err != nil {
+		return wire.Value{}, err
+	}
+	now := time.Now()
+	switch call.Method {
+	case message.CreatePush:
+		r, err := b.readPush(call.Params, from)
+		if err != nil {
+			return wire.Value{}, err
+		}
+		r.Task = t.ID
+		err = b.records.Apply(ctx, []store.Change{r.change(store.Any, now)}, now)
+		if errors.Is(err, store.ErrQuota) {
+			err = message.ErrUnsupported.At("the task has ten push notification configurations")
+		}
+		if err != nil {
+			return wire.Value{}, err
+		}
+		return wire.ValueOf(r.Config)
+	case message.ListPush:
+		list := []wire.Value{}
+		page, err := b.records.List(ctx, nsPush, "task:"+t.ID, "", maxConfigs, now)
+		for _, rec := range page.Records {
+			v, e := readConfig(rec)
+			list, err = append(list, v), errors.Join(err, e)
+		}
+		return wire.Obj(wire.Field("configs", wire.Arr(list...)), wire.TextField("nextPageToken", "")), err
+	}
+	id, e := call.IDOf("id")
+	if e != nil {
+		return wire.Value{}, e
+	}
+	rec, err := b.records.Get(ctx, nsPush, pushKey(t.ID, id), now)
+	if errors.Is(err, store.ErrNotFound) {
+		return wire.Value{}, message.ErrTaskNotFound.At("no such push notification configuration")
+	}
+	if err != nil || call.Method == message.GetPush {
+		v, e := readConfig(rec)
+		return v, errors.Join(err, e)
+	}
+	return wire.Obj(), b.forget(ctx, rec)
+}
+
+func readConfig(rec store.Record) (wire.Value, error) {
+	var r pushRow
+	if err := json.Unmarshal(rec.Body, &r); err != nil {
+		return wire.Value{}, err
+	}
+	return wire.ValueOf(r.Config)
+}

@@ -1,0 +1,203 @@
+package a2a
+
+import (
+	"context"
+	"errors"
+	"hash/fnv"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+
+	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// caller is who makes a request.
+type caller struct {
+	name     string
+	address  bridge.Address
+	verified string
+	sources  []rate.Source
+	mesh     bool // it names our extension
+}
+
+// contextLocks serialize the messages of one context, so that two of them do not open two conversations.
+type contextLocks [64]sync.Mutex
+
+func (l *contextLocks) of(key string) *sync.Mutex {
+	h := fnv.New32a()
+	h.Write([]byte(key))
+	return &l[h.Sum32()%uint32(len(l))]
+}
+
+// accept hands a message of a caller to the node and returns its task. The row of the task changes in the unit that
+// accepts the message. The same message again returns the task that it belongs to (A2A-D4).
+func (b *Bridge) accept(ctx context.Context, from caller, m message.Message, push *pushRow) (*taskRow, error) {
+	address := from.address.String()
+	contextID := m.ContextID
+	if contextID == "" && m.TaskID == "" {
+		contextID = "ctx_" + hash(address, m.ID)
+	}
+	var t *taskRow
+	if m.TaskID != "" {
+		found, err := b.findTask(ctx, address, m.TaskID)
+		if err != nil {
+			return nil, err
+		}
+		if contextID != "" && contextID != found.Context {
+			return nil, message.ErrParams.At("message.contextId is not that of the task")
+		}
+		t, contextID = found, found.Context
+	}
+	lock := b.contexts.of(address + " " + contextID)
+	lock.Lock()
+	defer lock.Unlock()
+	in, t, err := b.newInbound(ctx, from, m, contextID, t, push)
+	if err != nil {
+		return nil, err
+	}
+	out, err := b.cfg.Mesh.Accept(ctx, in)
+	if errors.Is(err, store.ErrQuota) && b.evict(ctx, address) == nil {
+		out, err = b.cfg.Mesh.Accept(ctx, in)
+	}
+	if err != nil {
+		return nil, message.FromMesh(err)
+	}
+	if out.Duplicate {
+		return b.findByMessage(ctx, address, in)
+	}
+	entry := logEntry{State: a2a.TaskStateSubmitted}
+	switch {
+	case out.Held:
+		entry = logEntry{State: a2a.TaskStateWorking, Text: message.TextWaits}
+	case out.Status != 200:
+		entry = logEntry{State: a2a.TaskStateWorking, Text: message.TextWorking}
+	}
+	err = b.advance(ctx, t.ID, func(t *taskRow) (logEntry, bool) { // unless the answer was faster
+		return entry, t.last().State == a2a.TaskStateSubmitted && t.last().Reply == ""
+	})
+	if err != nil {
+		return nil, err
+	}
+	return b.findTask(ctx, address, t.ID)
+}
+
+// findByMessage returns the task of a message that was accepted before.
+func (b *Bridge) findByMessage(ctx context.Context, address string, in bridge.Inbound) (*taskRow, error) {
+	tasks, err := b.tasksWith(ctx, ofTerm(address))
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(tasks, func(t *taskRow) bool { return slices.Contains(t.Messages, in.MessageID) })
+	if i < 0 {
+		return nil, message.ErrTaskNotFound
+	}
+	return tasks[i], nil
+}
+
+// newInbound returns the message for the node, and the row of its task with the message. t is the task that the message
+// names, or nil.
+func (b *Bridge) newInbound(ctx context.Context, from caller, m message.Message, contextID string, t *taskRow, push *pushRow) (bridge.Inbound, *taskRow, error) {
+	address, now := from.address.String(), time.Now()
+	id := messageIDOf(address, m.ID)
+	if t != nil {
+		known := slices.Contains(t.Messages, id)
+		switch {
+		case t.last().State.Terminal() && !known: // A2A-9
+			return bridge.Inbound{}, nil, message.ErrUnsupported.At("the task has ended")
+		case len(t.Messages) >= maxMessages && !known:
+			return bridge.Inbound{}, nil, message.ErrUnsupported.At("the task has too many messages")
+		case !known:
+			t.Messages = append(t.Messages, id)
+			t.Log = append(t.Log, logEntry{State: a2a.TaskStateSubmitted, At: later(now, t.last().At)})
+		}
+	} else {
+		conv, err := b.conversationFor(ctx, address, contextID, m.ID)
+		if err != nil {
+			return bridge.Inbound{}, nil, err
+		}
+		t = &taskRow{
+			ID: taskIDOf(address, m.ID), Address: address, Context: contextID, Conv: conv, Mesh: from.mesh,
+			Messages: []wire.MessageID{id}, Log: []logEntry{{State: a2a.TaskStateSubmitted, At: now.UTC()}},
+		}
+	}
+	intent, payload := m.Payload()
+	in := bridge.Inbound{
+		Principal: address, Peer: from.address.Pseudonym(), Address: address, Name: from.name, Verified: from.verified, Sources: from.sources,
+		MessageID: id, ConvID: t.Conv, Intent: intent, Payload: from.address.Mark(payload, from.verified == bridge.VerifiedBearer),
+		Time: now, Received: now, Raw: m.Tree.JSON(), Digest: signing.Digest(m.Tree),
+		Records:    []store.Change{t.change(now)},
+		Unattended: true, // the answer of a hook comes as a delivery, so that it is durable before a caller sees it
+	}
+	if push != nil {
+		push.Task = t.ID
+		in.Records = append(in.Records, push.change(store.Any, now))
+	}
+	if len(in.Payload.JSON()) > wire.MaxMessage {
+		return in, nil, message.ErrTooLarge
+	}
+	return in, t, nil
+}
+
+func later(now, last time.Time) time.Time {
+	if now.After(last) {
+		return now.UTC()
+	}
+	return last.Add(time.Millisecond)
+}
+
+// conversationFor returns the conversation of a context: the one of its newest task if it is open, or a new one
+// (A2A-D3).
+func (b *Bridge) conversationFor(ctx context.Context, address, contextID, messageID string) (wire.ConversationID, error) {
+	tasks, err := b.tasksWith(ctx, contextTerm(address, contextID))
+	if err != nil {
+		return "", err
+	}
+	for _, t := range tasks {
+		open, err := b.isOpen(ctx, t.key())
+		if err != nil {
+			return "", err
+		}
+		if open {
+			return t.Conv, nil
+		}
+	}
+	return wire.ConversationID("conv_" + hash(address, contextID, messageID)), nil
+}
+
+// cancel closes the conversation of a task, as its caller asked. All open tasks of the conversation end.
+func (b *Bridge) cancel(ctx context.Context, from caller, t *taskRow) (*taskRow, error) {
+	if t.last().State.Terminal() {
+		return nil, message.ErrNotCancelable
+	}
+	now := time.Now()
+	payload := wire.Obj(wire.TextField("action", wire.ActionClose), wire.TextField("status", "failed"))
+	in := bridge.Inbound{
+		Principal: t.Address, Peer: from.address.Pseudonym(), Address: t.Address, Name: from.name, Verified: from.verified, Sources: from.sources,
+		MessageID: messageIDOf(t.Address, "cancel "+t.ID), ConvID: t.Conv, Intent: wire.Deliver,
+		Payload: from.address.Mark(payload, from.verified == bridge.VerifiedBearer),
+		Time:    now, Received: now, Raw: payload.JSON(), Digest: signing.Digest(payload),
+	}
+	if _, err := b.cfg.Mesh.Accept(ctx, in); err != nil && !errors.Is(err, wire.ErrConversationClosed) {
+		return nil, message.FromMesh(err)
+	}
+	tasks, err := b.tasksWith(ctx, convTerm(t.key()))
+	if err != nil {
+		return nil, err
+	}
+	for _, other := range tasks {
+		err := b.advance(ctx, other.ID, func(*taskRow) (logEntry, bool) {
+			return logEntry{State: a2a.TaskStateCanceled, Text: message.TextCanceled}, true
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return b.findTask(ctx, t.Address, t.ID)
+}

@@ -1,0 +1,322 @@
+package a2a
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// basePath is the path of both interfaces: JSON-RPC at the path itself, HTTP+JSON below it.
+const basePath = "/a2a/v1"
+
+const (
+	cardAge   = 300 * time.Second // Cache-Control of the card (A2A-1)
+	blockFor  = 25 * time.Second  // A2A-D1
+	checkTime = 5 * time.Second   // how often a waiter reads its task although nobody woke it
+)
+
+// Mount adds the card, its keys and both bindings, if the node serves A2A.
+func (b *Bridge) Mount(e *echo.Echo) {
+	if !b.cfg.Serve {
+		return
+	}
+	get := []string{http.MethodGet, http.MethodHead}
+	for _, path := range []string{message.PathCard, message.PathOldCard} {
+		e.Match(get, path, b.serveCard, httpapi.AnyOrigin)
+	}
+	e.Match(get, message.PathKeys, b.serveKeys, httpapi.AnyOrigin)
+	e.POST(basePath, b.serveRPC)
+	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodDelete} {
+		e.Add(method, basePath+"/*", b.serveREST) // by hand, because a colon in a route begins a parameter
+	}
+}
+
+// card returns the signed agent card. The extended card, for callers with a token, also names the intents as skills.
+func (b *Bridge) card(extended bool) (wire.Value, error) {
+	own, key := b.cfg.Mesh.Identity()
+	if extended {
+		for _, intent := range own.Intents {
+			own.Capabilities = append(slices.Clip(own.Capabilities), string(intent))
+		}
+	}
+	tree, err := message.Tree(message.NewCard(message.CardInfo{
+		Card: own, URL: b.cfg.URL + basePath, Directory: b.cfg.Directory, Version: b.cfg.Version, Token: !b.cfg.Anonymous,
+		Streaming: true, Push: true, Extended: true,
+	}))
+	if err != nil {
+		return tree, err
+	}
+	return message.SignCard(tree, key, b.cfg.URL+message.PathKeys)
+}
+
+func (b *Bridge) serveCard(c echo.Context) error {
+	card, err := b.card(false)
+	if err != nil {
+		return err
+	}
+	return serveCached(c, card.JSON())
+}
+
+func (b *Bridge) serveKeys(c echo.Context) error {
+	_, key := b.cfg.Mesh.Identity()
+	return serveCached(c, message.KeySet(key.Public()).JSON())
+}
+
+// serveCached answers with a document that caches may keep, or with 304 if the client has it.
+func serveCached(c echo.Context, body []byte) error {
+	sum := sha256.Sum256(body)
+	tag := `"` + hex.EncodeToString(sum[:16]) + `"`
+	h := c.Response().Header()
+	h.Set("ETag", tag)
+	h.Set("Cache-Control", "public, max-age="+strconv.Itoa(int(cardAge.Seconds())))
+	if slices.Contains(strings.Split(strings.ReplaceAll(c.Request().Header.Get("If-None-Match"), " ", ""), ","), tag) {
+		return c.NoContent(http.StatusNotModified)
+	}
+	return httpapi.Raw(c, http.StatusOK, body)
+}
+
+func (b *Bridge) serveRPC(c echo.Context) error {
+	read := func(body []byte) (message.Call, *message.Error) { return message.ReadRPC(body, versionOf(c)) }
+	return b.serve(c, message.Call{Binding: message.JSONRPC}, read)
+}
+
+func (b *Bridge) serveREST(c echo.Context) error {
+	r := c.Request()
+	read := func(body []byte) (message.Call, *message.Error) {
+		return message.ReadREST(r.Method, strings.TrimPrefix(r.URL.Path, basePath), r.URL.Query(), body, versionOf(c))
+	}
+	return b.serve(c, message.Call{Binding: message.HTTPJSON}, read)
+}
+
+// versionOf returns the version of A2A that the client asks for, in a header or in the query (A2A-7).
+func versionOf(c echo.Context) string {
+	if v := c.Request().Header.Get(message.HeaderVersion); v != "" {
+		return v
+	}
+	return c.QueryParam(message.HeaderVersion)
+}
+
+// serve handles a request: allowance of the address, token, body, call, answer.
+func (b *Bridge) serve(c echo.Context, call message.Call, read func([]byte) (message.Call, *message.Error)) error {
+	httpapi.Private(c)
+	from, e := b.authenticate(c)
+	if e != nil {
+		return b.refuse(c, call, e)
+	}
+	body, e := readBody(c)
+	if e != nil {
+		return b.refuse(c, call, e)
+	}
+	if call, e = read(body); e != nil {
+		return b.refuse(c, call, e)
+	}
+	if own, _ := b.cfg.Mesh.Identity(); call.Tenant != "" && call.Tenant != string(own.ID) {
+		return b.refuse(c, call, message.ErrTaskNotFound.At("no such tenant"))
+	}
+	named := message.ExtensionsIn(c.Request().Header)
+	if from.mesh = slices.Contains(named, message.Extension); from.mesh {
+		c.Response().Header().Set(message.HeaderExtensions, message.Extension)
+	}
+	if err := httpapi.KeepOpen(c, blockFor+15*time.Second); err != nil {
+		return err
+	}
+	if call.Streams() {
+		return b.serveStream(c, call, from)
+	}
+	result, err := b.handle(c.Request().Context(), call, from)
+	if err != nil {
+		return b.refuse(c, call, message.FromMesh(err))
+	}
+	return respond(c, call.Binding, http.StatusOK, call.Answer(result))
+}
+
+// authenticate finds the caller by its bearer token. Wrong tokens count against the address (AM-43).
+func (b *Bridge) authenticate(c echo.Context) (caller, *message.Error) {
+	ctx := c.Request().Context()
+	if err := b.cfg.Addresses.Check(c); err != nil {
+		return caller{}, message.FromMesh(err)
+	}
+	from := caller{name: anonymous, verified: bridge.VerifiedNone, sources: b.cfg.Addresses.Sources(c)}
+	bearer, ok := httpapi.Bearer(c.Request())
+	switch {
+	case ok:
+		name, found, err := b.findCaller(ctx, bearer)
+		if err != nil {
+			return from, message.ErrUnavailable.Because(err)
+		}
+		if !found {
+			b.cfg.Addresses.Fault(ctx, httpapi.ClientAddr(c))
+			return from, message.ErrUnauthenticated
+		}
+		from.name, from.verified = name, bridge.VerifiedBearer
+	case !b.cfg.Anonymous:
+		return from, message.ErrUnauthenticated
+	}
+	from.address = b.addressOf(from.name)
+	return from, nil
+}
+
+func readBody(c echo.Context) ([]byte, *message.Error) {
+	kind, params, _ := strings.Cut(c.Request().Header.Get("Content-Type"), ";")
+	if strings.TrimSpace(kind) == message.MediaType {
+		c.Request().Header.Set("Content-Type", strings.TrimSuffix("application/json;"+params, ";"))
+	}
+	body, err := httpapi.Body(c, message.MaxBody)
+	if err != nil {
+		if errors.Is(err, wire.ErrSyntax) {
+			return nil, message.ErrParse.Because(err)
+		}
+		return nil, message.FromMesh(err)
+	}
+	return body, nil
+}
+
+func (b *Bridge) refuse(c echo.Context, call message.Call, e *message.Error) error {
+	b.log.DebugContext(c.Request().Context(), "a2a: refused", "method", call.Method, "reason", e.Reason, "cause", e.Unwrap())
+	if e.Status == http.StatusUnauthorized {
+		c.Response().Header().Set("WWW-Authenticate", "Bearer")
+	}
+	if e.After > 0 {
+		c.Response().Header().Set("Retry-After", strconv.FormatInt(int64((e.After+time.Second-1)/time.Second), 10))
+	}
+	status, body := call.Refuse(e)
+	return respond(c, call.Binding, status, body)
+}
+
+func respond(c echo.Context, binding message.Binding, status int, body []byte) error {
+	if binding != message.HTTPJSON {
+		return httpapi.Raw(c, status, body)
+	}
+	return c.Blob(status, message.MediaType, body)
+}
+
+// handle carries out a call that has one answer.
+func (b *Bridge) handle(ctx context.Context, call message.Call, from caller) (wire.Value, error) {
+	if call.Method == message.SendMessage {
+		return b.handleSend(ctx, call, from)
+	}
+	standing, err := b.cfg.Mesh.Standing(ctx, from.address.String(), time.Now())
+	if err != nil {
+		return wire.Value{}, err
+	}
+	if standing == acl.Blocked {
+		return wire.Value{}, message.ErrTaskNotFound
+	}
+	switch call.Method {
+	case message.GetExtendedCard:
+		if from.verified != bridge.VerifiedBearer {
+			return wire.Value{}, message.ErrUnauthenticated
+		}
+		return b.card(true)
+	case message.ListTasks:
+		return b.handleList(ctx, call, from)
+	case message.CreatePush, message.GetPush, message.ListPush, message.DeletePush:
+		return b.handlePush(ctx, call, from)
+	}
+	t, err := b.taskIn(ctx, call, from, "id")
+	if err != nil {
+		return wire.Value{}, err
+	}
+	history, e := call.HistoryLength()
+	if e != nil {
+		return wire.Value{}, e
+	}
+	if call.Method == message.CancelTask {
+		if t, err = b.cancel(ctx, from, t); err != nil {
+			return wire.Value{}, err
+		}
+	}
+	task, err := b.view(ctx, t, history, true, contents{})
+	return task.Value(), err
+}
+
+// taskIn returns the task that a member of the parameters names.
+func (b *Bridge) taskIn(ctx context.Context, call message.Call, from caller, member string) (*taskRow, error) {
+	id, e := call.IDOf(member)
+	if e != nil {
+		return nil, e
+	}
+	return b.findTask(ctx, from.address.String(), id)
+}
+
+// sendOptions is the member "configuration" of SendMessage.
+type sendOptions struct {
+	block   bool
+	history int
+	push    *pushRow
+}
+
+func (b *Bridge) readOptions(call message.Call, from caller) (sendOptions, error) {
+	v, _ := call.Params.Get("configuration")
+	o := sendOptions{block: true}
+	now, _ := v.Get("returnImmediately")
+	if yes, isBool := now.Boolean(); isBool {
+		o.block = !yes
+	} else if old, _ := v.Get("blocking"); old.Kind() == wire.False { // the name in 0.3 (A2A-9)
+		o.block = false
+	}
+	var e *message.Error
+	if o.history, e = (message.Call{Params: v}).HistoryLength(); e != nil {
+		return o, e
+	}
+	if config, ok := v.Get("taskPushNotificationConfig"); ok && !config.IsNull() {
+		row, err := b.readPush(config, from)
+		if err != nil {
+			return o, err
+		}
+		o.push = row
+	}
+	return o, nil
+}
+
+// handleSend accepts a message and waits until its task needs the caller, but not longer than 25 s (A2A-9, A2A-D1).
+func (b *Bridge) handleSend(ctx context.Context, call message.Call, from caller) (wire.Value, error) {
+	m, e := message.ReadMessage(call.Params)
+	if e != nil {
+		return wire.Value{}, e
+	}
+	o, err := b.readOptions(call, from)
+	if err != nil {
+		return wire.Value{}, err
+	}
+	t, err := b.accept(ctx, from, m, o.push)
+	if err != nil {
+		return wire.Value{}, err
+	}
+	if w, ok := b.hub.enter(t.ID, from.name); ok && o.block {
+		defer b.hub.leave(w)
+		waiting, cancel := context.WithTimeout(ctx, b.blockFor)
+		defer cancel()
+		for !t.needsCaller() && waiting.Err() == nil {
+			select {
+			case <-w.changed:
+			case <-time.After(checkTime):
+			case <-waiting.Done():
+			}
+			if t, err = b.findTask(context.WithoutCancel(ctx), t.Address, t.ID); err != nil {
+				return wire.Value{}, err
+			}
+		}
+	} else if ok {
+		b.hub.leave(w)
+	}
+	if t, err = b.findTask(ctx, t.Address, t.ID); err != nil {
+		return wire.Value{}, err
+	}
+	task, err := b.view(ctx, t, o.history, true, contents{})
+	return task.TaskResult(), err
+}

@@ -1,0 +1,176 @@
+package a2a
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// maxStreamTime is how long one stream may stay open; the client can subscribe again.
+const maxStreamTime = time.Hour
+
+// serveStream answers SendStreamingMessage and SubscribeToTask: first the task, then its updates in order, until the task
+// has ended or needs the caller (A2A-12).
+func (b *Bridge) serveStream(c echo.Context, call message.Call, from caller) error {
+	ctx := c.Request().Context()
+	t, err := b.streamedTask(ctx, call, from)
+	if err != nil {
+		return b.refuse(c, call, message.FromMesh(err))
+	}
+	w, ok := b.hub.enter(t.ID, from.name)
+	if !ok {
+		return b.refuse(c, call, message.ErrBusy.At("too many open streams"))
+	}
+	defer b.hub.leave(w)
+	if t, err = b.findTask(ctx, t.Address, t.ID); err != nil { // it may have changed before the waiter was there
+		return b.refuse(c, call, message.FromMesh(err))
+	}
+	task, err := b.view(ctx, t, -1, true, contents{})
+	if err != nil {
+		return b.refuse(c, call, message.FromMesh(err))
+	}
+	s := taskStream{b: b, call: call, out: httpapi.NewEventStream(c), seen: t.last()}
+	if s.send(task.TaskResult()) != nil {
+		return nil // the client has gone
+	}
+	s.follow(ctx, t, w)
+	return nil
+}
+
+// streamedTask returns the task of a stream, which a message opens or a subscription names.
+func (b *Bridge) streamedTask(ctx context.Context, call message.Call, from caller) (*taskRow, error) {
+	if call.Method == message.SubscribeToTask {
+		t, err := b.taskIn(ctx, call, from, "id")
+		if err == nil && t.last().State.Terminal() {
+			err = message.ErrUnsupported.At("the task has ended")
+		}
+		return t, err
+	}
+	m, e := message.ReadMessage(call.Params)
+	if e != nil {
+		return nil, e
+	}
+	o, err := b.readOptions(call, from)
+	if err != nil {
+		return nil, err
+	}
+	return b.accept(ctx, from, m, o.push)
+}
+
+// taskStream writes the updates of one task.
+type taskStream struct {
+	b    *Bridge
+	call message.Call
+	out  httpapi.EventStream
+	seen logEntry // the newest state that was written
+}
+
+func (s *taskStream) send(event wire.Value) error {
+	return s.out.Send(httpapi.StreamEvent{Data: string(s.call.Answer(event))})
+}
+
+// follow writes updates until the stream ends.
+func (s *taskStream) follow(ctx context.Context, t *taskRow, w *waiter) {
+	end := time.NewTimer(maxStreamTime)
+	defer end.Stop()
+	check := time.NewTicker(checkTime)
+	defer check.Stop()
+	beat := time.Now()
+	for !s.isOver(t) {
+		var err error
+		select {
+		case <-ctx.Done():
+			return
+		case <-end.C:
+			return
+		case report := <-w.reports:
+			err = s.send(report)
+		case <-w.changed:
+			t, err = s.update(ctx, t)
+		case <-check.C:
+			if t, err = s.update(ctx, t); err == nil && time.Since(beat) >= httpapi.StreamBeat {
+				beat, err = time.Now(), s.out.Beat()
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// isOver reports whether the last event was written: the task has ended, or our agent asked back.
+func (s *taskStream) isOver(t *taskRow) bool {
+	return s.seen.State.Terminal() || s.seen.State == a2a.TaskStateInputRequired && t.needsCaller()
+}
+
+// update writes the states that are newer than the last one that was written.
+func (s *taskStream) update(ctx context.Context, t *taskRow) (*taskRow, error) {
+	t, err := s.b.findTask(ctx, t.Address, t.ID)
+	if err != nil {
+		return t, err
+	}
+	if !t.last().At.After(s.seen.At) {
+		return t, nil
+	}
+	states, err := s.b.views(ctx, t, contents{})
+	if err != nil {
+		return t, err
+	}
+	for i, v := range states {
+		if !v.task.At.After(s.seen.At) {
+			continue
+		}
+		for _, artifact := range v.artifacts {
+			if err := s.send(v.task.ArtifactUpdate(artifact, false, true)); err != nil {
+				return t, err
+			}
+		}
+		if err := s.send(v.task.StatusUpdate()); err != nil {
+			return t, err
+		}
+		s.seen = t.Log[i]
+	}
+	return t, nil
+}
+
+// report passes what a hook reports before its answer to the streams of the task.
+func (b *Bridge) report(ctx context.Context, p *bridge.Progress) {
+	if b.hub.isIdle() {
+		return
+	}
+	address, err := bridge.ParseAddress(p.Address)
+	if err != nil || address.Kind != Kind {
+		return
+	}
+	t, err := b.findByMessage(ctx, p.Address, bridge.Inbound{MessageID: p.MessageID})
+	if err != nil || t.last().State.Terminal() {
+		return
+	}
+	task := message.Task{ID: t.ID, Context: t.Context, State: a2a.TaskStateWorking, At: time.Now()}
+	var events []wire.Value
+	for _, a := range p.Result.Artifacts {
+		a.ID = cmp.Or(a.ID, "artifact")
+		one := p.Result
+		one.Task, one.Artifacts = nil, append(one.Artifacts[:0:0], a)
+		payload := one.AddTo(wire.Obj(wire.TextField("action", "deliver")))
+		for _, v := range message.ReadReply(wire.Deliver, payload, a.ID, false).Artifacts {
+			events = append(events, task.ArtifactUpdate(v, a.Append, a.Last))
+		}
+	}
+	if p.Result.Task != nil && p.Result.Task.Text != "" {
+		task.Status = task.AgentMessage(hash(t.ID, task.At.String()), p.Result.Task.Text)
+		events = append(events, task.StatusUpdate())
+	}
+	if len(events) > 0 {
+		b.hub.publish(t.ID, events)
+	}
+}

@@ -1,0 +1,365 @@
+package a2a
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// nsTasks has the rows of tasks, by task id.
+const nsTasks = "a2a/tasks"
+
+// Bounds of the tasks of one caller.
+const (
+	maxTasks    = 5000
+	maxMessages = 64  // of a task
+	maxLog      = 128 // states of a task
+	keepEnded   = 7 * 24 * time.Hour
+	keepOpen    = 45 * 24 * time.Hour // longer than a conversation lives
+)
+
+// taskRow is a task. What was said in it is in the transcript of its conversation.
+type taskRow struct {
+	ID       string              `json:"id"`
+	Address  string              `json:"address"` // of the caller
+	Context  string              `json:"context"` // as the caller knows the conversation
+	Conv     wire.ConversationID `json:"conv"`
+	Messages []wire.MessageID    `json:"messages,omitempty"` // of the caller, oldest first
+	Log      []logEntry          `json:"log"`                // states, oldest first; never empty
+	Mesh     bool                `json:"mesh,omitempty"`     // the caller supports our extension
+
+	rev store.Rev
+}
+
+// logEntry is a state of a task.
+type logEntry struct {
+	State a2a.TaskState  `json:"state"`
+	At    time.Time      `json:"at"`
+	Text  string         `json:"text,omitempty"`  // a fixed text of ours
+	Reply wire.MessageID `json:"reply,omitempty"` // our message that brought the state
+}
+
+func (t *taskRow) last() logEntry { return t.Log[len(t.Log)-1] }
+
+func (t *taskRow) key() store.ConvKey {
+	a, _ := bridge.ParseAddress(t.Address)
+	return store.ConvKey{Peer: string(a.Pseudonym()), ID: string(t.Conv)}
+}
+
+// needsCaller reports whether the task goes on only if the caller acts: it has ended, or our agent asked back.
+func (t *taskRow) needsCaller() bool {
+	s := t.last().State
+	return s.Terminal() || s == a2a.TaskStateInputRequired
+}
+
+// change returns the change that stores the row.
+func (t *taskRow) change(now time.Time) store.Change {
+	body, err := json.Marshal(t)
+	if err != nil {
+		panic(err) // texts and times
+	}
+	state, keep := "open", keepOpen
+	if t.last().State.Terminal() {
+		state, keep = "ended", keepEnded
+	}
+	return store.Change{IfRev: t.rev, Max: maxTasks, Record: store.Record{
+		NS: nsTasks, Key: t.ID, Body: body, Expires: now.Add(keep),
+		Terms: []string{ofTerm(t.Address), contextTerm(t.Address, t.Context), convTerm(t.key()), state},
+	}}
+}
+
+func ofTerm(address string) string               { return "of:" + hash(address) }
+func contextTerm(address, context string) string { return "ctx:" + hash(address, context) }
+func convTerm(key store.ConvKey) string          { return "conv:" + hash(key.Peer, key.ID) }
+
+func decodeTask(rec store.Record) (*taskRow, error) {
+	t := &taskRow{rev: rec.Rev}
+	if err := json.Unmarshal(rec.Body, t); err != nil {
+		return nil, err
+	}
+	if len(t.Log) == 0 {
+		return nil, errors.New("a task without a state")
+	}
+	return t, nil
+}
+
+// findTask returns a task. It returns message.ErrTaskNotFound if there is none, or if it belongs to another caller
+// (A2A-14).
+func (b *Bridge) findTask(ctx context.Context, address, id string) (*taskRow, error) {
+	rec, err := b.records.Get(ctx, nsTasks, id, time.Now())
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, message.ErrTaskNotFound
+	}
+	if err != nil {
+		return nil, err
+	}
+	t, err := decodeTask(rec)
+	if err == nil && t.Address != address {
+		return nil, message.ErrTaskNotFound
+	}
+	return t, err
+}
+
+// tasksWith returns the tasks with a term, newest state first.
+func (b *Bridge) tasksWith(ctx context.Context, term string) ([]*taskRow, error) {
+	var out []*taskRow
+	for rec, err := range store.AllRecords(ctx, b.records, nsTasks, term, time.Now()) {
+		if err != nil {
+			return nil, err
+		}
+		t, err := decodeTask(rec)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, t)
+	}
+	slices.SortFunc(out, func(x, y *taskRow) int {
+		return cmp.Or(y.last().At.Compare(x.last().At), cmp.Compare(x.ID, y.ID))
+	})
+	return out, nil
+}
+
+// advance adds a state to a task, in one unit with the push notifications that follow from it, and wakes those who wait
+// for it. A task that has ended stays as it is. next returns the new state, or false if nothing changes.
+func (b *Bridge) advance(ctx context.Context, id string, next func(*taskRow) (logEntry, bool)) error {
+	for {
+		now := time.Now()
+		rec, err := b.records.Get(ctx, nsTasks, id, now)
+		if errors.Is(err, store.ErrNotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		t, err := decodeTask(rec)
+		if err != nil {
+			return err
+		}
+		entry, ok := next(t)
+		last := t.last()
+		if !ok || last.State.Terminal() || entry.Reply != "" && slices.ContainsFunc(t.Log, func(e logEntry) bool { return e.Reply == entry.Reply }) {
+			return nil
+		}
+		if entry.Reply == "" && entry.State == last.State && entry.Text == last.Text {
+			return nil
+		}
+		entry.At = now.UTC()
+		if !entry.At.After(last.At) {
+			entry.At = last.At.Add(time.Millisecond) // states have an order, whatever the clock does
+		}
+		if len(t.Log) >= maxLog {
+			t.Log = slices.Delete(t.Log, 1, 2)
+		}
+		t.Log = append(t.Log, entry)
+		changes, err := b.pushChanges(ctx, t, now)
+		if err != nil {
+			return err
+		}
+		err = b.records.Apply(ctx, append(changes, t.change(now)), now)
+		if errors.Is(err, store.ErrConflict) {
+			continue
+		}
+		if err == nil {
+			b.hub.publish(id, nil)
+			b.pushes.wakeUp()
+		}
+		return err
+	}
+}
+
+// answer records a message of ours in the task that it belongs to: the one whose message it answers, or else the newest
+// open task of the conversation. Without such a task it makes one, so that the caller can find the message.
+func (b *Bridge) answer(ctx context.Context, d bridge.Delivery) error {
+	key := store.ConvKey{Peer: string(d.To), ID: string(d.Message.Conversation)}
+	tasks, err := b.tasksWith(ctx, convTerm(key))
+	if err != nil {
+		return err
+	}
+	meta, _ := d.Message.Payload.Get("metadata")
+	about := wire.MessageID(meta.GetStr("in_reply_to"))
+	reply := message.ReadReply(d.Message.Intent, d.Message.Payload, string(d.Message.ID), false)
+	entry := logEntry{State: reply.State, Reply: d.Message.ID}
+	i := slices.IndexFunc(tasks, func(t *taskRow) bool { return about != "" && slices.Contains(t.Messages, about) })
+	if i >= 0 && tasks[i].last().State.Terminal() || i < 0 {
+		i = slices.IndexFunc(tasks, func(t *taskRow) bool { return !t.last().State.Terminal() })
+	}
+	switch isClose := d.Message.Payload.GetStr("action") == wire.ActionClose; {
+	case i >= 0 && reply.Receipt:
+		return b.syncReceipt(ctx, tasks[i], key, d.Message.ID)
+	case i >= 0 && isClose: // it ends every task of the conversation
+		for _, t := range tasks {
+			if err := b.advance(ctx, t.ID, func(*taskRow) (logEntry, bool) { return entry, true }); err != nil {
+				return err
+			}
+		}
+		return nil
+	case i >= 0:
+		return b.advance(ctx, tasks[i].ID, func(*taskRow) (logEntry, bool) { return entry, true })
+	case isClose, reply.Receipt:
+		return nil
+	}
+	now := time.Now()
+	t := &taskRow{
+		ID: taskIDOf(d.Address, string(d.Message.ID)), Address: d.Address, Context: string(d.Message.Conversation), Conv: d.Message.Conversation, Mesh: true,
+	}
+	if len(tasks) > 0 {
+		t.Context, t.Mesh = tasks[0].Context, tasks[0].Mesh
+	}
+	if entry.State == a2a.TaskStateWorking {
+		entry.State = a2a.TaskStateCompleted // nobody asked for work
+	}
+	entry.At = now.UTC()
+	t.Log = []logEntry{entry}
+	err = b.records.Apply(ctx, []store.Change{t.change(now)}, now)
+	if errors.Is(err, store.ErrConflict) {
+		return nil // an earlier attempt stored it
+	}
+	return err
+}
+
+// syncReceipt updates a task after a receipt of ours. A receipt says that a hook handled the message and had nothing to
+// say, or that the message is in the owner's inbox.
+func (b *Bridge) syncReceipt(ctx context.Context, t *taskRow, key store.ConvKey, reply wire.MessageID) error {
+	items, err := b.cfg.Mesh.Items(ctx, key)
+	if err != nil {
+		return err
+	}
+	return b.advance(ctx, t.ID, func(t *taskRow) (logEntry, bool) {
+		entry := logEntry{State: a2a.TaskStateSubmitted, Reply: reply}
+		if item, ok := t.item(items); ok && item.State == owner.ItemAnswered {
+			entry.State = a2a.TaskStateCompleted
+		}
+		return entry, true
+	})
+}
+
+// item returns the inbox item of the newest message of the task.
+func (t *taskRow) item(items []bridge.ItemState) (bridge.ItemState, bool) {
+	if len(t.Messages) == 0 {
+		return bridge.ItemState{}, false
+	}
+	i := slices.IndexFunc(items, func(i bridge.ItemState) bool { return i.MessageID == t.Messages[len(t.Messages)-1] })
+	if i < 0 {
+		return bridge.ItemState{}, false
+	}
+	return items[i], true
+}
+
+// itemStates maps the states of inbox items to states of tasks. The other states come with a message of ours, or change
+// nothing.
+var itemStates = map[owner.ItemState]logEntry{
+	owner.ItemHeld:      {State: a2a.TaskStateWorking, Text: message.TextWaits},
+	owner.ItemRunning:   {State: a2a.TaskStateWorking, Text: message.TextWorking},
+	owner.ItemRead:      {State: a2a.TaskStateCompleted},
+	owner.ItemFailed:    {State: a2a.TaskStateFailed, Text: message.TextFailed},
+	owner.ItemExpired:   {State: a2a.TaskStateFailed, Text: message.TextExpired},
+	owner.ItemWithdrawn: {State: a2a.TaskStateCanceled, Text: message.TextCanceled},
+}
+
+// sync compares the open tasks of a conversation with the inbox and with the state of the conversation.
+func (b *Bridge) sync(ctx context.Context, key store.ConvKey) error {
+	tasks, err := b.tasksWith(ctx, convTerm(key))
+	if err != nil || !slices.ContainsFunc(tasks, func(t *taskRow) bool { return !t.last().State.Terminal() }) {
+		return err
+	}
+	items, err := b.cfg.Mesh.Items(ctx, key)
+	if err != nil {
+		return err
+	}
+	end, err := b.endOf(ctx, key)
+	if err != nil {
+		return err
+	}
+	for _, t := range tasks {
+		err := b.advance(ctx, t.ID, func(t *taskRow) (logEntry, bool) {
+			item, ok := t.item(items)
+			if entry, known := itemStates[item.State]; ok && known && !(t.last().State == a2a.TaskStateInputRequired && !entry.State.Terminal()) {
+				return entry, true
+			}
+			return end, end.State != ""
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// isOpen reports whether messages may follow in a conversation.
+func (b *Bridge) isOpen(ctx context.Context, key store.ConvKey) (bool, error) {
+	row, err := b.cfg.Store.Steps().Conversation(ctx, key, time.Now())
+	if errors.Is(err, store.ErrNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	conv, err := conversations.Decode(row)
+	return err == nil && conv.At(time.Now(), cmp.Or(b.cfg.Idle, conversations.DefaultIdle)) == conversations.Open, err
+}
+
+// endOf returns the state that the end of a conversation gives to its open tasks; an entry without a state if the
+// conversation is open.
+func (b *Bridge) endOf(ctx context.Context, key store.ConvKey) (logEntry, error) {
+	row, err := b.cfg.Store.Steps().Conversation(ctx, key, time.Now())
+	if errors.Is(err, store.ErrNotFound) {
+		return logEntry{State: a2a.TaskStateCanceled, Text: message.TextCanceled}, nil
+	}
+	if err != nil {
+		return logEntry{}, err
+	}
+	conv, err := conversations.Decode(row)
+	switch {
+	case err != nil:
+		return logEntry{}, err
+	case conv.Rejected:
+		return logEntry{State: a2a.TaskStateRejected, Text: message.TextRejected}, nil
+	case conv.At(time.Now(), cmp.Or(b.cfg.Idle, conversations.DefaultIdle)) == conversations.Expired:
+		return logEntry{State: a2a.TaskStateFailed, Text: message.TextExpired}, nil
+	}
+	return logEntry{}, nil // a close of ours comes as a delivery
+}
+
+// syncAll synchronizes all open tasks.
+func (b *Bridge) syncAll(ctx context.Context) error {
+	tasks, err := b.tasksWith(ctx, "open")
+	seen := make(map[store.ConvKey]bool)
+	for _, t := range tasks {
+		if key := t.key(); !seen[key] {
+			seen[key] = true
+			err = errors.Join(err, b.sync(ctx, key))
+		}
+	}
+	return err
+}
+
+// errNotFull means that the caller has room for more tasks.
+var errNotFull = errors.New("the caller has room for more tasks")
+
+// evict removes the older half of the ended tasks of a caller that has as many tasks as it may have.
+func (b *Bridge) evict(ctx context.Context, address string) error {
+	tasks, err := b.tasksWith(ctx, ofTerm(address))
+	if len(tasks) < maxTasks {
+		return errNotFull
+	}
+	tasks = slices.DeleteFunc(tasks, func(t *taskRow) bool { return !t.last().State.Terminal() })
+	for _, t := range tasks[len(tasks)/2:] {
+		change := store.Change{IfRev: t.rev, Delete: true, Record: store.Record{NS: nsTasks, Key: t.ID}}
+		if e := b.records.Apply(ctx, []store.Change{change}, time.Now()); !errors.Is(e, store.ErrConflict) {
+			err = errors.Join(err, e)
+		}
+	}
+	return err
+}

@@ -1,0 +1,141 @@
+package a2a
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/acl/credential"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// nsTokens has the tokens of callers, by their hashes.
+const nsTokens = "a2a/tokens"
+
+const maxTokens = 1000
+
+// Token describes the token of a caller. The token itself is shown only once.
+type Token struct {
+	Name    string    `json:"name"`
+	Address string    `json:"address"` // of the caller, for access rules
+	Created time.Time `json:"created_at"`
+	Token   string    `json:"token,omitempty"` // only when it is made
+}
+
+// The owner's operations of the bridge.
+var (
+	ListTokens  = owner.Endpoint[owner.None, owner.List[Token]]{Method: http.MethodGet, Path: "/a2a/tokens", Right: owner.Decide}
+	AddToken    = owner.Endpoint[owner.None, Token]{Method: http.MethodPost, Path: "/a2a/tokens/:name", Right: owner.Decide}
+	RevokeToken = owner.Endpoint[owner.None, Token]{Method: http.MethodDelete, Path: "/a2a/tokens/:name", Right: owner.Decide}
+	UnpinPeer   = owner.Endpoint[owner.None, owner.None]{Method: http.MethodDelete, Path: "/a2a/pins", Right: owner.Decide}
+)
+
+// Operations returns the bridge's operations of the owner API.
+func (b *Bridge) Operations() []owner.Operation {
+	return []owner.Operation{
+		ListTokens.Serve(func(c echo.Context, _ owner.None) (owner.List[Token], error) {
+			list, err := b.tokens(c.Request().Context())
+			return owner.List[Token]{Items: list}, err
+		}),
+		AddToken.Serve(func(c echo.Context, _ owner.None) (Token, error) {
+			httpapi.Private(c)
+			return b.addToken(c.Request().Context(), c.Param("name"))
+		}),
+		RevokeToken.Serve(func(c echo.Context, _ owner.None) (Token, error) {
+			return b.revokeToken(c.Request().Context(), c.Param("name"))
+		}),
+		UnpinPeer.Serve(func(c echo.Context, _ owner.None) (owner.None, error) {
+			return owner.None{}, b.unpin(c.Request().Context(), c.QueryParam("address"))
+		}),
+	}
+}
+
+func (b *Bridge) tokens(ctx context.Context) ([]Token, error) {
+	out := []Token{}
+	for rec, err := range store.AllRecords(ctx, b.records, nsTokens, "", time.Now()) {
+		var t Token
+		if err == nil {
+			err = json.Unmarshal(rec.Body, &t)
+		}
+		if err != nil {
+			return nil, err
+		}
+		t.Address = b.addressOf(t.Name).String()
+		out = append(out, t)
+	}
+	return out, nil
+}
+
+// isName reports whether s can be the name of a caller. It is part of addresses, so it has the form of a link name.
+func isName(s string) bool {
+	a := bridge.Address{Kind: Kind, Link: s, Peer: linkPeer}
+	return a.Validate() == nil && s != anonymous && s != InboundLink && s != bridge.WebLink
+}
+
+func nameTerm(name string) string { return "name:" + name }
+
+// addToken makes a token for a caller, which has no other token.
+func (b *Bridge) addToken(ctx context.Context, name string) (Token, error) {
+	if !isName(name) {
+		return Token{}, owner.Fault(http.StatusBadRequest, "a name has 1 to 64 of a-z 0-9 -, and is not "+strings.Join([]string{anonymous, InboundLink, bridge.WebLink}, ", "), "")
+	}
+	now := time.Now().UTC()
+	secret := credential.New("a2a_")
+	t := Token{Name: name, Created: now}
+	body, err := json.Marshal(t)
+	if err != nil {
+		return Token{}, err
+	}
+	all, err := b.tokens(ctx)
+	if err != nil {
+		return Token{}, err
+	}
+	if len(all) >= maxTokens {
+		return Token{}, owner.Fault(http.StatusConflict, "there are too many tokens", "revoke one with: agentmesh a2a token revoke NAME")
+	}
+	err = b.records.Apply(ctx, []store.Change{{Max: 1, Record: store.Record{
+		NS: nsTokens, Key: credential.HashOf(secret).String(), Body: body, Terms: []string{nameTerm(name)},
+	}}}, now)
+	if errors.Is(err, store.ErrQuota) {
+		return Token{}, owner.Fault(http.StatusConflict, "the caller has a token", "revoke it first with: agentmesh a2a token revoke "+name)
+	}
+	t.Address, t.Token = b.addressOf(name).String(), secret
+	return t, err
+}
+
+// revokeToken removes the token of a caller. Its tasks stay, and a new token of that name reaches them again.
+func (b *Bridge) revokeToken(ctx context.Context, name string) (Token, error) {
+	now := time.Now()
+	page, err := b.records.List(ctx, nsTokens, nameTerm(name), "", 1, now)
+	if err != nil {
+		return Token{}, err
+	}
+	if len(page.Records) == 0 {
+		return Token{}, owner.Fault(http.StatusNotFound, "there is no such token", "list them with: agentmesh a2a token list")
+	}
+	rec := page.Records[0]
+	err = b.records.Apply(ctx, []store.Change{{IfRev: rec.Rev, Delete: true, Record: store.Record{NS: nsTokens, Key: rec.Key}}}, now)
+	return Token{Name: name, Address: b.addressOf(name).String()}, err
+}
+
+// findCaller returns the name of the caller with a bearer token.
+func (b *Bridge) findCaller(ctx context.Context, bearer string) (name string, ok bool, err error) {
+	rec, err := b.records.Get(ctx, nsTokens, credential.HashOf(bearer).String(), time.Now())
+	if errors.Is(err, store.ErrNotFound) {
+		return "", false, nil
+	}
+	if err != nil {
+		return "", false, err
+	}
+	var t Token
+	err = json.Unmarshal(rec.Body, &t)
+	return t.Name, err == nil, err
+}
