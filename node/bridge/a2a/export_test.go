@@ -1,9 +1,34 @@
 package a2a
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // BlockFor is how long a call is held.
 const BlockFor = blockFor
 
 // SetBlockFor changes how long a call is held.
 func (b *Bridge) SetBlockFor(d time.Duration) { b.blockFor = d }
+
+// Waiters returns how many callers wait.
+func (b *Bridge) Waiters() int {
+	b.hub.mu.Lock()
+	defer b.hub.mu.Unlock()
+	return len(b.hub.waiters)
+}
+
+// PushesDue returns how many push notification configurations wait for a delivery, or -1 after an error.
+func (b *Bridge) PushesDue(ctx context.Context) int {
+	page, err := b.records.List(ctx, nsPush, termDue, "", 100, time.Now())
+	if err != nil {
+		return -1
+	}
+	return len(page.Records)
+}
+
+// AddToken returns a new token for a caller.
+func (b *Bridge) AddToken(ctx context.Context, name string) (string, error) {
+	t, err := b.addToken(ctx, name)
+	return t.Token, err
+}
