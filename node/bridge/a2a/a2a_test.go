@@ -41,8 +41,13 @@ type host struct {
 // serve starts a node with an A2A bridge. The node hands its messages to agent, or to the inbox if agent is nil.
 func serve(t *testing.T, agent hook.Handler, setNode func(*node.Config), setBridge func(*a2a.Config)) *host {
 	t.Helper()
+	return serveAs(t, "home", agent, setNode, setBridge)
+}
+
+func serveAs(t *testing.T, name string, agent hook.Handler, setNode func(*node.Config), setBridge func(*a2a.Config)) *host {
+	t.Helper()
 	h := &host{t: t, mesh: meshtest.New(t), tokens: make(map[string]string), cfg: setBridge}
-	h.node = h.mesh.Node("home", h.config(agent, setNode))
+	h.node = h.mesh.Node(name, h.config(agent, setNode))
 	h.start()
 	return h
 }

@@ -104,8 +104,8 @@ func (b *Bridge) pushChanges(ctx context.Context, t *taskRow, now time.Time) ([]
 		}
 		if r.Due.IsZero() {
 			r.Due = now
-			out = append(out, r.change(rec.Rev, now))
 		}
+		out = append(out, r.change(rec.Rev, now)) // also if it is due: a delivery that is under way must not end it
 	}
 	return out, nil
 }

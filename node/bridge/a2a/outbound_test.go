@@ -1,0 +1,377 @@
+package a2a_test
+
+import (
+	"errors"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/a2a"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// write sends a text to an address and returns the conversation.
+func (h *host) write(to, text string) owner.Sent {
+	h.t.Helper()
+	sent, err := h.node.OwnerAPI().Send(h.t.Context(), owner.NewMessage{To: to, Intent: wire.Deliver, Payload: deliver(text)}, 2*time.Second)
+	if err != nil {
+		h.t.Fatalf("send to %s: %v", to, err)
+	}
+	return sent
+}
+
+func deliver(text string) wire.Value {
+	return wire.Obj(wire.TextField("action", "deliver"), wire.Field("message", wire.Obj(wire.TextField("body", text))))
+}
+
+// inbox waits for the items of a conversation and returns the payload of the last one.
+func (h *host) inbox(conv wire.ConversationID, n int) wire.Value {
+	h.t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		page, err := h.node.OwnerAPI().ListItems(h.t.Context(), owner.Query{Limit: 100})
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		var found []owner.Item
+		for _, item := range page.Items {
+			if item.Conversation == conv {
+				found = append(found, item)
+			}
+		}
+		if len(found) >= n {
+			return parse(h.t, string(found[n-1].Payload))
+		}
+		if time.Now().After(deadline) {
+			h.t.Fatalf("%d answers in %s, want %d", len(found), conv, n)
+		}
+	}
+}
+
+// TestTwoNodes checks that two nodes talk over A2A: the card is resolved and its signature verified, the answer comes
+// when the other owner has decided, payloads arrive without loss, and a close cancels the task.
+func TestTwoNodes(t *testing.T) {
+	far := serve(t, echo(t), approval, func(c *a2a.Config) { c.Anonymous = true })
+	near := serve(t, nil, nil, nil)
+	sent := near.write("a2a:"+far.url, "hello")
+	if sent.State != owner.SendDelivered {
+		t.Fatalf("sent: %+v", sent)
+	}
+	far.decide(acl.ApproveAlways)
+	answer := near.inbox(sent.Conversation, 1)
+	if text(answer, "message.body") != "you said: hello" || text(answer, "metadata.in_reply_to") != string(sent.MessageID) {
+		t.Errorf("the answer is %s", answer.JSON())
+	}
+	// The next message in the conversation is a task in the same context.
+	_, err := near.node.OwnerAPI().Send(t.Context(), owner.NewMessage{To: "a2a:" + far.url, Conversation: sent.Conversation, Intent: wire.Deliver, Payload: deliver("again")}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v := near.inbox(sent.Conversation, 2); text(v, "message.body") != "you said: again" {
+		t.Errorf("the second answer is %s", v.JSON())
+	}
+	if list := far.rpc("", "ListTasks", `{"contextId":"`+string(sent.Conversation)+`"}`); at(list, "result.tasks").Len() != 2 {
+		t.Errorf("our conversation is not their context: %s", list.JSON())
+	}
+}
+
+// TestBindings checks that our client reads tasks and messages of another agent over both bindings.
+func TestBindings(t *testing.T) {
+	for _, binding := range []string{"JSONRPC", "HTTP+JSON"} {
+		p := newPeerAgent(t)
+		p.binding = binding
+		polls := 0
+		p.answer = func(method string, params wire.Value) (string, int) {
+			switch method {
+			case "SendMessage":
+				if text(params, "message.parts.0.text") == "direct" {
+					return `{"message":{"messageId":"x","role":"ROLE_AGENT","parts":[{"text":"at once"}]}}`, 0
+				}
+				return `{"task":{"id":"t1","contextId":"theirs","status":{"state":"TASK_STATE_SUBMITTED"}}}`, 0
+			case "GetTask":
+				if polls++; polls < 2 {
+					return `{"id":"t1","contextId":"theirs","status":{"state":"TASK_STATE_WORKING"}}`, 0
+				}
+				return `{"id":"t1","contextId":"theirs","status":{"state":"TASK_STATE_COMPLETED","message":{"messageId":"s","role":"ROLE_AGENT","parts":[{"text":"all done"}]}},"artifacts":[{"artifactId":"a","name":"N","parts":[{"text":"result"},{"raw":"aGk=","filename":"f"}]}]}`, 0
+			}
+			return "", -32601
+		}
+		h := serve(t, nil, nil, nil)
+		sent := h.write("a2a:"+p.URL, "direct")
+		if v := h.inbox(sent.Conversation, 1); text(v, "message.body") != "at once" {
+			t.Errorf("%s: a direct message: %s", binding, v.JSON())
+		}
+		sent = h.write("a2a:"+p.URL, "work")
+		v := h.inbox(sent.Conversation, 1)
+		if text(v, "message.body") != "result" || text(v, "task.state") != "completed" || text(v, "task.text") != "all done" || text(v, "artifacts.0.parts.1.raw") != "aGk=" {
+			t.Errorf("%s: the result of a task: %s", binding, v.JSON())
+		}
+	}
+}
+
+// TestAsksBack checks a task that needs an answer: our next message in the conversation goes to that task.
+func TestAsksBack(t *testing.T) {
+	p := newPeerAgent(t)
+	p.answer = func(method string, params wire.Value) (string, int) {
+		switch {
+		case method == "SendMessage" && text(params, "message.taskId") == "":
+			return `{"task":{"id":"t1","contextId":"c","status":{"state":"TASK_STATE_INPUT_REQUIRED","message":{"messageId":"q","role":"ROLE_AGENT","parts":[{"text":"which?"}]}}}}`, 0
+		case method == "SendMessage" && text(params, "message.taskId") == "t1":
+			return `{"task":{"id":"t1","contextId":"c","status":{"state":"TASK_STATE_COMPLETED"},"artifacts":[{"artifactId":"a","parts":[{"text":"bought"}]}]}}`, 0
+		}
+		return "", -32601
+	}
+	h := serve(t, nil, nil, nil)
+	sent := h.write("a2a:"+p.URL, "buy")
+	if v := h.inbox(sent.Conversation, 1); text(v, "task.state") != "input_required" || text(v, "message.body") != "which?" {
+		t.Fatalf("the question: %s", v.JSON())
+	}
+	if _, err := h.node.OwnerAPI().Reply(t.Context(), owner.NewReply{Conversation: string(sent.Conversation), Payload: deliver("the red one")}, 0); err != nil {
+		t.Fatal(err)
+	}
+	if v := h.inbox(sent.Conversation, 2); text(v, "message.body") != "bought" {
+		t.Errorf("after the answer: %s", v.JSON())
+	}
+}
+
+// TestLostAnswer checks that a message whose call had an unknown outcome is looked for before it is sent again (OC-4).
+func TestLostAnswer(t *testing.T) {
+	p := newPeerAgent(t)
+	lost, known := true, ""
+	p.answer = func(method string, params wire.Value) (string, int) {
+		switch method {
+		case "SendMessage":
+			if lost {
+				known, lost = text(params, "message.messageId"), false
+				return `not json`, 0 // our side cannot read it
+			}
+			t.Error("the message was sent twice")
+		case "ListTasks":
+			return `{"tasks":[{"id":"t1","contextId":"c","status":{"state":"TASK_STATE_COMPLETED"},"artifacts":[{"artifactId":"a","parts":[{"text":"done"}]}],"history":[{"messageId":"` + known + `","role":"ROLE_USER","parts":[{"text":"x"}]}]}],"nextPageToken":""}`, 0
+		}
+		return `{}`, 0
+	}
+	h := serve(t, nil, nil, nil)
+	address, err := bridge.ParseAddress("a2a:" + p.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := wire.ParseDraft(wire.Draft{
+		ID: wire.NewMessageID(), Conversation: wire.NewConversationID(), From: "am_x", To: address.Pseudonym(), Time: time.Now(), Intent: wire.Deliver, Payload: deliver("x"),
+	}.Tree())
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := bridge.Delivery{ID: "1", To: m.To, Address: address.String(), Message: m, Attempt: 1}
+	_, err = h.bridge.Deliver(t.Context(), d)
+	if e, ok := errors.AsType[*client.SendError](err); !ok || !e.Processed {
+		t.Fatalf("a call without a readable answer: %v", err)
+	}
+	d.Attempt = 2
+	if _, err := h.bridge.Deliver(t.Context(), d); err != nil {
+		t.Errorf("the second attempt: %v", err)
+	}
+	if _, err := h.bridge.Deliver(t.Context(), d); err != nil || p.count("ListTasks") != 1 {
+		t.Errorf("a third attempt: %v, %d lists", err, p.count("ListTasks"))
+	}
+}
+
+// TestCancelRemote checks that our close cancels the task of the other agent.
+func TestCancelRemote(t *testing.T) {
+	p := newPeerAgent(t)
+	working := p.answer
+	p.answer = func(method string, params wire.Value) (string, int) {
+		if method == "CancelTask" {
+			return `{"id":"t","contextId":"c","status":{"state":"TASK_STATE_CANCELED"}}`, 0
+		}
+		return working(method, params)
+	}
+	h := serve(t, nil, nil, nil)
+	sent := h.write("a2a:"+p.URL, "work")
+	if _, err := h.node.OwnerAPI().CloseConversation(t.Context(), string(sent.Conversation), owner.Close{Status: "failed"}, 5*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); p.count("CancelTask") == 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the task was not canceled")
+		}
+	}
+}
+
+// TestPins checks that the signature of a card is verified, and its key and interface are pinned.
+func TestPins(t *testing.T) {
+	far, other := serve(t, echo(t), nil, nil), serveAs(t, "other", echo(t), nil, nil)
+	_, _, card := far.request("", "GET", far.url+"/.well-known/agent-card.json", "")
+	_, _, otherCard := other.request("", "GET", other.url+"/.well-known/agent-card.json", "")
+	p := newPeerAgent(t)
+	h := serve(t, nil, nil, func(c *a2a.Config) {
+		c.Links = []bridge.Link{{Name: "far", Kind: "a2a", URL: p.URL}}
+	})
+	plain := p.card
+	for _, step := range []struct {
+		name, card string
+		refused    bool
+	}{
+		{"a signed card", card, false},
+		{"the same card", card, false},
+		{"a changed card with the old signature", strings.Replace(card, `"description":"`, `"description":"x`, 1), true},
+		{"a card signed by another key", otherCard, true},
+		{"a card without a signature", plain(p.URL), true},
+		{"the signed card again", card, false},
+	} {
+		p.card = func(string) string { return step.card }
+		if err := h.bridge.Test(t.Context(), "far"); (err != nil) != step.refused {
+			t.Errorf("%s: %v, want it refused: %v", step.name, err, step.refused)
+		}
+	}
+	p.card = plain
+	unpin(t, h, "a2a:far/agent")
+	if err := h.bridge.Test(t.Context(), "far"); err != nil {
+		t.Errorf("an unsigned card after unpin: %v", err)
+	}
+	p.card = func(url string) string { return strings.Replace(plain(url), `"d"`, `"another description"`, 1) }
+	if err := h.bridge.Test(t.Context(), "far"); err != nil {
+		t.Errorf("an unsigned card with another description: %v", err)
+	}
+	p.card = func(url string) string { return strings.Replace(plain(url), "/rpc", "/other", 1) }
+	if err := h.bridge.Test(t.Context(), "far"); err == nil {
+		t.Error("an unsigned card with another interface was taken")
+	}
+	for _, bad := range []string{`[]`, `{`, `{"supportedInterfaces":[]}`, strings.Repeat("x", 300<<10)} {
+		p.card = func(string) string { return bad }
+		if err := h.bridge.Test(t.Context(), "far"); err == nil {
+			t.Errorf("the card %.40q was taken", bad)
+		}
+	}
+}
+
+func unpin(t *testing.T, h *host, address string) {
+	t.Helper()
+	if status, body := h.own("DELETE", "/a2a/pins?address="+address); status != 204 {
+		t.Fatalf("unpin: %d %s", status, body)
+	}
+}
+
+// TestLinkToken checks that a link's token goes to the host of the link only, and that a refusal reaches the owner.
+func TestLinkToken(t *testing.T) {
+	p, thief := newPeerAgent(t), newPeerAgent(t)
+	p.token = "s3cret"
+	configured := "s3cret"
+	h := serve(t, nil, nil, func(c *a2a.Config) {
+		c.Links = []bridge.Link{{Name: "claw", Kind: "a2a", URL: p.URL}}
+		c.Tokens = map[string]client.Credential{"claw": client.Credential(configured)}
+	})
+	if sent := h.write("a2a:claw/agent", "hello"); sent.State != owner.SendDelivered {
+		t.Errorf("with the token: %+v", sent)
+	}
+	own := p.card
+	p.card = func(string) string { return own(thief.URL) }
+	unpin(t, h, "a2a:claw/agent")
+	if err := h.bridge.Test(t.Context(), "claw"); err == nil || !strings.Contains(err.Error(), "another host") {
+		t.Errorf("a card that names another host: %v", err)
+	}
+	if thief.count("SendMessage") > 0 {
+		t.Error("the token went to another host")
+	}
+	p.card, configured = own, "wrong"
+	h.restart(nil, nil)
+	unpin(t, h, "a2a:claw/agent")
+	if sent := h.write("a2a:claw/agent", "hello"); sent.State != owner.SendFailed || sent.Status != 401 {
+		t.Errorf("with a wrong token: %+v", sent)
+	}
+	if links := h.bridge.Links(); links[0].Error == "" {
+		t.Errorf("the link is %+v", links[0])
+	}
+}
+
+// TestRepliesArePushed checks OC-7: an agent behind a link with replies: push, which never asks for its task, gets the
+// answer as a message of its own.
+func TestRepliesArePushed(t *testing.T) {
+	for _, push := range []bool{true, false} {
+		p := newPeerAgent(t)
+		h := serve(t, echo(t), nil, func(c *a2a.Config) {
+			l := bridge.Link{Name: "claw", Kind: "a2a", URL: p.URL, Policy: bridge.LinkPolicy{Access: "open"}}
+			if push {
+				l.Options = map[string]string{"replies": "push"}
+			}
+			c.Links = []bridge.Link{l}
+		})
+		// The body and the headers of OpenClaw's own client (OC-6): no A2A-Version.
+		_, _, body := h.request("claw", "POST", h.base, `{"jsonrpc":"2.0","id":"u1","method":"SendMessage","params":{"message":{"messageId":"u2","role":"ROLE_USER","contextId":"ctx-oc-mesh","parts":[{"text":"hi"}]},"configuration":{"returnImmediately":true}}}`)
+		id := text(parse(t, body), "result.task.id")
+		h.await("claw", id, "TASK_STATE_COMPLETED")
+		if !push {
+			if p.count("SendMessage") > 0 {
+				t.Error("an answer was pushed to an agent that did not ask for it")
+			}
+			continue
+		}
+		select {
+		case v := <-p.got:
+			if text(v, "message.parts.0.text") != "you said: hi" {
+				t.Errorf("the pushed answer is %s", v.JSON())
+			}
+		case <-time.After(10 * time.Second):
+			t.Error("the answer was not pushed")
+		}
+	}
+}
+
+// TestGuard checks that a URL that the owner types does not lead into the own network in the public profile.
+func TestGuard(t *testing.T) {
+	p := newPeerAgent(t)
+	public := client.NewHTTP(client.HTTPConfig{})
+	defer public.Close()
+	h := serve(t, nil, nil, func(c *a2a.Config) { c.Local, c.HTTP = false, public })
+	for _, bad := range []string{p.URL, "https://10.0.0.1", "https://localhost:" + p.URL[strings.LastIndexByte(p.URL, ':')+1:]} {
+		if sent := h.write("a2a:"+bad, "hello"); sent.State != owner.SendFailed {
+			t.Errorf("%s: %+v", bad, sent)
+		}
+	}
+	if p.count("SendMessage") > 0 {
+		t.Error("a call reached the own network")
+	}
+}
+
+// TestConfig checks which links are refused.
+func TestConfig(t *testing.T) {
+	for name, l := range map[string]bridge.Link{
+		"a reserved name": {Name: "inbound", Kind: "a2a", URL: "https://x.example"},
+		"web":             {Name: "web", Kind: "a2a", URL: "https://x.example"},
+		"no URL":          {Name: "x", Kind: "a2a", Dir: "/tmp"},
+		"an option":       {Name: "x", Kind: "a2a", URL: "https://x.example", Options: map[string]string{"color": "red"}},
+	} {
+		h := serve(t, nil, nil, nil)
+		if _, err := a2a.New(a2a.Config{Store: h.node.Store, Links: []bridge.Link{l}}); err == nil {
+			t.Errorf("%s was taken", name)
+		}
+	}
+}
+
+// TestLostTask checks that a task which the other agent forgets ends with a failure that our side can read.
+func TestLostTask(t *testing.T) {
+	p := newPeerAgent(t)
+	working := p.answer
+	p.answer = func(method string, params wire.Value) (string, int) {
+		if method == "GetTask" {
+			return "", -32001
+		}
+		return working(method, params)
+	}
+	h := serve(t, nil, nil, nil)
+	sent := h.write("a2a:"+p.URL, "work")
+	if v := h.inbox(sent.Conversation, 1); text(v, "task.state") != "failed" {
+		t.Errorf("a forgotten task: %s", v.JSON())
+	}
+}
+
+// own calls the owner API of the bridge.
+func (h *host) own(method, path string) (int, string) {
+	rec := httptest.NewRecorder()
+	h.owner.ServeHTTP(rec, httptest.NewRequest(method, "/owner"+path, nil))
+	return rec.Code, rec.Body.String()
+}
