@@ -71,6 +71,7 @@ type commands struct {
 	Mew        mewCmd        `cmd:"" group:"mesh" help:"Use MEW spaces that run here, and spaces behind links."`
 	AgentRelay agentRelayCmd `cmd:"" name:"agentrelay" group:"mesh" help:"Manage the AgentRelay relay that runs here, and use relays behind links."`
 
+	A2A       a2aCmd       `cmd:"" name:"a2a" group:"mesh" help:"Manage the tokens of callers over A2A."`
 	Moltspeak moltspeakCmd `cmd:"" group:"mesh" help:"Query MoltSpeak agents, delegate tasks, call tools, and manage consents."`
 
 	Keys    keysCmd      `cmd:"" group:"data" help:"Show, make and rotate keys."`

@@ -290,7 +290,7 @@ var takesNothing = []string{
 	"POST /owner/clients/probes", "GET /owner/clients/probes/:probe",
 	"GET /owner/directory/bans", "GET /owner/directory/reports", "GET /owner/mew/spaces", "GET /owner/mew/links",
 	"GET /owner/moltspeak", "GET /owner/moltspeak/peers", "GET /owner/moltspeak/consents",
-	"GET /owner/agentrelay/agents", "POST /owner/agentrelay/invites",
+	"GET /owner/agentrelay/agents", "POST /owner/agentrelay/invites", "GET /owner/a2a/tokens",
 }
 
 // needsOthers are routes that refuse every call until another party has done something that this test does not do.

@@ -14,7 +14,7 @@ type Link struct {
 	// Unique name. It is part of the addresses of the peers behind the link, so renaming the link makes them new
 	// peers.
 	Name string `key:"name"`
-	// mess, mew, moltspeak or agentrelay.
+	// mess, mew, moltspeak, agentrelay or a2a.
 	Kind string `key:"kind"`
 
 	// Where the foreign network is. Set exactly one of url and dir.

@@ -65,6 +65,7 @@ func (c Config) Check(kinds []bridge.Kind) error {
 	c.MEW.check(&p)
 	c.AgentRelay.check(&p)
 	c.MoltSpeak.check(&p)
+	c.A2A.check(&p)
 	c.Calendar.check(&p)
 	p.oneOf("registration.mode", c.Registration.Mode, "open", "invite", "closed")
 	c.Notify.check(&p)

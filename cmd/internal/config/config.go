@@ -79,6 +79,8 @@ type Config struct {
 	AgentRelay AgentRelay `key:"agentrelay"`
 	// The node as a MoltSpeak agent.
 	MoltSpeak MoltSpeak `key:"moltspeak"`
+	// The node as an A2A agent.
+	A2A A2A `key:"a2a"`
 
 	// How the directory accepts cards.
 	Registration Registration `key:"registration"`
@@ -325,6 +327,7 @@ func Default() Config {
 		Calendar:      defaultCalendar(),
 		MESS:          defaultMESS(),
 		MoltSpeak:     defaultMoltSpeak(),
+		A2A:           A2A{Serve: "off"},
 		Timeouts:      Timeouts{Sync: 20 * time.Second, Hook: 5 * time.Minute, Hold: 7 * day, Remind: 15 * time.Minute},
 		Conversations: Conversations{Idle: day, Retention: 30 * day, MaxKept: 100_000, MaxBytes: 8 << 30},
 		Limits: Limits{

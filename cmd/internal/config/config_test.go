@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/a2a"
 	"github.com/agentmesh/agentmesh/node/bridge/agentrelay"
 	"github.com/agentmesh/agentmesh/node/bridge/mess"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/link"
@@ -19,7 +20,7 @@ import (
 )
 
 // kinds are the kinds of links that the program has.
-var kinds = []bridge.Kind{mess.LinkKind(), link.LinkKind(), agentrelay.LinkKind(), moltspeak.LinkKind()}
+var kinds = []bridge.Kind{mess.LinkKind(), link.LinkKind(), agentrelay.LinkKind(), moltspeak.LinkKind(), a2a.LinkKind()}
 
 func TestConfigLayers(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "agentmesh.yaml")

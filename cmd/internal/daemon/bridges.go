@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/a2a"
 	"github.com/agentmesh/agentmesh/node/bridge/agentrelay"
 	"github.com/agentmesh/agentmesh/node/bridge/mess"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/link"
@@ -40,6 +41,7 @@ func bridgeKinds() []bridgeKind {
 		{link.LinkKind(), newMew},
 		{agentrelay.LinkKind(), newAgentRelay},
 		{moltspeak.LinkKind(), newMoltSpeak},
+		{a2a.LinkKind(), newA2A},
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -48,10 +49,7 @@ type Bridge struct {
 	hub      hub
 	contexts contextLocks
 	pushes   *dueQueue // webhooks
-	polls    *dueQueue // tasks of other agents
-
-	mu     sync.Mutex
-	states map[string]bridge.LinkStatus // by link
+	out      *outbound
 }
 
 var _ bridge.Service = (*Bridge)(nil)
@@ -63,12 +61,14 @@ func New(cfg Config) (*Bridge, error) {
 	}
 	b := &Bridge{
 		cfg: cfg, log: cfg.Logger, records: cfg.Store.Records(), links: make(map[string]bridge.Link), blockFor: blockFor,
-		states: make(map[string]bridge.LinkStatus),
 	}
-	b.pushes, b.polls = newDueQueue(b.records, nsPush), newDueQueue(b.records, nsSent)
-	b.pushes.work, b.polls.work = b.notify, b.poll
+	b.out = &outbound{
+		cfg: cfg, log: cfg.Logger, records: b.records, links: b.links, polls: newDueQueue(b.records, nsSent), states: make(map[string]bridge.LinkStatus),
+	}
+	b.pushes = newDueQueue(b.records, nsPush)
+	b.pushes.work, b.out.polls.work = b.notify, b.out.poll
 	b.pushes.failed = func(err error) { b.log.Warn("a2a: push notifications", "err", err) }
-	b.polls.failed = func(err error) { b.log.Warn("a2a: ask for answers", "err", err) }
+	b.out.polls.failed = func(err error) { b.log.Warn("a2a: ask for answers", "err", err) }
 	for _, l := range cfg.Links {
 		if !isName(l.Name) {
 			return nil, fmt.Errorf("link %s: the name is reserved", l.Name)
@@ -82,7 +82,7 @@ func New(cfg Config) (*Bridge, error) {
 			}
 		}
 		b.links[l.Name] = l
-		b.states[l.Name] = bridge.LinkStatus{Name: l.Name, Kind: Kind, To: l.URL, State: bridge.LinkConnecting, Since: time.Now().UTC(), Peers: 1}
+		b.out.states[l.Name] = bridge.LinkStatus{Name: l.Name, Kind: Kind, To: l.URL, State: bridge.LinkConnecting, Since: time.Now().UTC(), Peers: 1}
 	}
 	return b, nil
 }
@@ -92,7 +92,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 	var work sync.WaitGroup
 	defer work.Wait()
 	work.Go(func() { b.pushes.run(ctx) })
-	work.Go(func() { b.polls.run(ctx) })
+	work.Go(func() { b.out.polls.run(ctx) })
 	stale := make(chan struct{}, 1)
 	stale <- struct{}{}
 	work.Go(func() {
@@ -139,13 +139,13 @@ func (b *Bridge) follow(ctx context.Context, item bridge.ItemState) {
 
 // Links returns the status of each link.
 func (b *Bridge) Links() []bridge.LinkStatus {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	out := make([]bridge.LinkStatus, 0, len(b.cfg.Links))
+	b.out.mu.Lock()
+	defer b.out.mu.Unlock()
+	list := make([]bridge.LinkStatus, 0, len(b.cfg.Links))
 	for _, l := range b.cfg.Links {
-		out = append(out, b.states[l.Name])
+		list = append(list, b.out.states[l.Name])
 	}
-	return out
+	return list
 }
 
 // Test fetches the card of the agent behind a link and checks its signature and its key.
@@ -153,26 +153,44 @@ func (b *Bridge) Test(ctx context.Context, link string) error {
 	if _, ok := b.links[link]; !ok {
 		return fmt.Errorf("there is no link %s", link)
 	}
-	_, err := b.resolve(ctx, bridge.Address{Kind: Kind, Link: link, Peer: linkPeer}, true)
-	b.recordLink(link, err)
+	_, err := b.out.resolve(ctx, bridge.Address{Kind: Kind, Link: link, Peer: linkPeer}, true)
+	b.out.recordLink(link, err)
 	return err
 }
 
-// recordLink stores the outcome of a call over a link.
-func (b *Bridge) recordLink(link string, err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	s, ok := b.states[link]
-	if !ok {
-		return
+// Deliver implements [bridge.Transport]. A message to a caller changes the caller's task. A message to another address
+// is a call to that agent.
+func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error) {
+	address, err := bridge.ParseAddress(d.Address)
+	if err != nil || address.Kind != Kind {
+		return bridge.Delivered{}, fmt.Errorf("%q is not an A2A address", d.Address)
 	}
-	state, text := bridge.LinkUp, ""
+	if address.Link == InboundLink || b.isAnswer(ctx, d) {
+		if err := b.answer(ctx, d); err != nil {
+			b.log.WarnContext(ctx, "a2a: store an answer", "err", err)
+			return bridge.Delivered{}, &client.SendError{Retry: true}
+		}
+		if b.links[address.Link].Options["replies"] != "push" {
+			return bridge.Delivered{}, nil
+		}
+	}
+	action := d.Message.Action()
+	if action == wire.ActionReceived || action == wire.ActionPending {
+		return bridge.Delivered{}, nil // A2A has no such message to a server
+	}
+	row, err := b.out.load(ctx, d.Address, d.Message.Conversation)
 	if err != nil {
-		state, text = bridge.LinkConnecting, err.Error()
+		return bridge.Delivered{}, &client.SendError{Retry: true}
 	}
-	if s.State != state {
-		s.Since = time.Now().UTC()
+	if action == wire.ActionClose {
+		return bridge.Delivered{}, b.out.cancel(ctx, address, row)
 	}
-	s.State, s.Error = state, text
-	b.states[link] = s
+	return b.out.send(ctx, address, row, d)
+}
+
+// isAnswer reports whether a message belongs to a task of the agent behind a link. Such an agent finds the answer in its
+// task. With the option replies: push it also gets it as a message, because it asks about no task (OC-7).
+func (b *Bridge) isAnswer(ctx context.Context, d bridge.Delivery) bool {
+	tasks, err := b.tasksWith(ctx, convTerm(store.ConvKey{Peer: string(d.To), ID: string(d.Message.Conversation)}))
+	return err == nil && len(tasks) > 0
 }

@@ -42,10 +42,10 @@ var errPinned = errors.New("the agent card has changed in a way that its key doe
 
 // place returns where the card of an agent is, the token for it, and how far a call may go. A link may lead anywhere,
 // because the owner configured it; a URL that the owner typed passes the guard.
-func (b *Bridge) place(a bridge.Address) (base *url.URL, token client.Credential, reach client.Reach, err error) {
-	text, reach := a.Peer, b.reach()
-	if l, ok := b.links[a.Link]; ok {
-		text, token, reach = l.URL, b.cfg.Tokens[a.Link], client.Owner
+func (o *outbound) place(a bridge.Address) (base *url.URL, token client.Credential, reach client.Reach, err error) {
+	text, reach := a.Peer, o.cfg.reach()
+	if l, ok := o.links[a.Link]; ok {
+		text, token, reach = l.URL, o.cfg.Tokens[a.Link], client.Owner
 	} else if a.Link != bridge.WebLink {
 		return nil, "", 0, fmt.Errorf("there is no a2a link %s", a.Link)
 	}
@@ -58,14 +58,14 @@ func (b *Bridge) place(a bridge.Address) (base *url.URL, token client.Credential
 
 // resolve returns the agent at an address, from its card. The card is fetched again after ten minutes. A signed card
 // must stay signed by the same key; an unsigned card must keep its interface.
-func (b *Bridge) resolve(ctx context.Context, a bridge.Address, fresh bool) (remote, error) {
-	base, token, reach, err := b.place(a)
+func (o *outbound) resolve(ctx context.Context, a bridge.Address, fresh bool) (remote, error) {
+	base, token, reach, err := o.place(a)
 	if err != nil {
 		return remote{}, err
 	}
 	now := time.Now()
 	known, rev := remote{}, store.Absent
-	rec, err := b.records.Get(ctx, nsPeers, hash(a.String()), now)
+	rec, err := o.records.Get(ctx, nsPeers, hash(a.String()), now)
 	switch {
 	case err == nil:
 		rev = rec.Rev
@@ -76,7 +76,7 @@ func (b *Bridge) resolve(ctx context.Context, a bridge.Address, fresh bool) (rem
 		return remote{}, &client.SendError{Retry: true}
 	}
 	if fresh || now.Sub(known.Fetched) >= cardFresh {
-		found, err := b.fetchCard(ctx, base, reach)
+		found, err := o.fetchCard(ctx, base, reach)
 		if err != nil {
 			return remote{}, err
 		}
@@ -90,12 +90,12 @@ func (b *Bridge) resolve(ctx context.Context, a bridge.Address, fresh bool) (rem
 			return remote{}, err
 		}
 		change := store.Change{IfRev: rev, Record: store.Record{NS: nsPeers, Key: hash(a.String()), Body: body}}
-		if err := b.saveIgnoringConflict(ctx, change); err != nil {
+		if err := saveIgnoringConflict(ctx, o.records, change); err != nil {
 			return remote{}, &client.SendError{Retry: true}
 		}
 		known = found
 	}
-	known.token, known.reach = token, b.reach()
+	known.token, known.reach = token, o.cfg.reach()
 	face, err := url.Parse(known.Face.URL)
 	switch {
 	case err != nil:
@@ -109,20 +109,23 @@ func (b *Bridge) resolve(ctx context.Context, a bridge.Address, fresh bool) (rem
 }
 
 // unpin forgets an agent, so that its next card is taken as it is.
-func (b *Bridge) unpin(ctx context.Context, address string) error {
+func (o *outbound) unpin(ctx context.Context, address string) (Pin, error) {
 	a, err := bridge.ParseAddress(address)
-	if err != nil {
-		return wire.ErrQuery.At("address must be a2a:LINK/agent or a2a:https://HOST")
+	if err != nil || a.Kind != Kind {
+		return Pin{}, wire.ErrQuery.At("address must be a2a:LINK/agent or a2a:https://HOST")
 	}
-	rec, err := b.records.Get(ctx, nsPeers, hash(a.String()), time.Now())
-	if err != nil {
-		return wire.ErrNoAgent
+	rec, err := o.records.Get(ctx, nsPeers, hash(a.String()), time.Now())
+	if errors.Is(err, store.ErrNotFound) {
+		return Pin{Address: a.String()}, nil
 	}
-	return b.forget(ctx, rec)
+	if err == nil {
+		err = forget(ctx, o.records, rec)
+	}
+	return Pin{Address: a.String(), Pinned: err == nil}, err
 }
 
 // fetchCard fetches a card and checks its signature, if it has one that we can check.
-func (b *Bridge) fetchCard(ctx context.Context, base *url.URL, reach client.Reach) (remote, error) {
+func (o *outbound) fetchCard(ctx context.Context, base *url.URL, reach client.Reach) (remote, error) {
 	paths := []string{message.PathCard, message.PathOldCard}
 	if strings.HasSuffix(base.Path, ".json") {
 		paths = []string{base.Path}
@@ -132,7 +135,7 @@ func (b *Bridge) fetchCard(ctx context.Context, base *url.URL, reach client.Reac
 	for _, path := range paths {
 		at := url.URL{Scheme: base.Scheme, Host: base.Host, Path: path}
 		status := 0
-		if status, data, err = b.get(ctx, at.String(), reach, message.MaxCard); err != nil {
+		if status, data, err = o.get(ctx, at.String(), reach, message.MaxCard); err != nil {
 			return remote{}, err
 		}
 		if err = nil; status == http.StatusOK {
@@ -156,22 +159,22 @@ func (b *Bridge) fetchCard(ctx context.Context, base *url.URL, reach client.Reac
 	}
 	digest := message.Digest(card)
 	found := remote{Name: wire.OneLine(card.GetStr("name"), 100), Face: face, Digest: hex.EncodeToString(digest[:])}
-	found.Key, err = b.signerOf(ctx, card, base, reach)
+	found.Key, err = o.signerOf(ctx, card, base, reach)
 	return found, err
 }
 
 // signerOf returns the thumbprint of the key that signed a card, "" for a card without a signature that we can check.
 // A card of which no signature verifies is refused.
-func (b *Bridge) signerOf(ctx context.Context, card wire.Value, base *url.URL, reach client.Reach) (thumbprint string, failed error) {
+func (o *outbound) signerOf(ctx context.Context, card wire.Value, base *url.URL, reach client.Reach) (thumbprint string, failed error) {
 	for _, s := range message.SignaturesOf(card) {
 		keySet := &url.URL{Scheme: base.Scheme, Host: base.Host, Path: message.PathKeys}
 		at := reach
 		if u, err := url.Parse(s.KeySet); err == nil && s.KeySet != "" {
 			if keySet = u; u.Host != base.Host || u.Scheme != base.Scheme {
-				at = b.reach() // the card names the URL, so it passes the guard
+				at = o.cfg.reach() // the card names the URL, so it passes the guard
 			}
 		}
-		status, data, err := b.get(ctx, keySet.String(), at, message.MaxCard)
+		status, data, err := o.get(ctx, keySet.String(), at, message.MaxCard)
 		if err != nil {
 			return "", err
 		}
@@ -188,13 +191,13 @@ func (b *Bridge) signerOf(ctx context.Context, card wire.Value, base *url.URL, r
 }
 
 // get makes one GET.
-func (b *Bridge) get(ctx context.Context, from string, reach client.Reach, limit int) (status int, body []byte, err error) {
+func (o *outbound) get(ctx context.Context, from string, reach client.Reach, limit int) (status int, body []byte, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
 	if err != nil {
 		return 0, nil, err
 	}
 	req.Header.Set("Accept", "application/json")
-	resp, err := b.cfg.HTTP.Do(ctx, reach, req)
+	resp, err := o.cfg.HTTP.Do(ctx, reach, req)
 	if _, guarded := errors.AsType[*client.GuardError](err); guarded {
 		return 0, nil, err
 	}
@@ -223,8 +226,8 @@ func restPath(method string, params wire.Value) (verb, path string) {
 }
 
 // call makes one call and returns its result. The error is a *message.Error if the agent refused the call, and otherwise
-// a *client.SendError that says whether to try again.
-func (b *Bridge) call(ctx context.Context, r remote, method string, params wire.Value) (wire.Value, error) {
+// a *client.SendError, which knows whether another attempt helps.
+func (o *outbound) call(ctx context.Context, r remote, method string, params wire.Value) (wire.Value, error) {
 	verb, target := http.MethodPost, r.Face.URL
 	if r.Face.Tenant != "" {
 		params = params.With("tenant", wire.Text(r.Face.Tenant))
@@ -251,7 +254,7 @@ func (b *Bridge) call(ctx context.Context, r remote, method string, params wire.
 	if r.token != "" {
 		req.Header.Set("Authorization", "Bearer "+string(r.token))
 	}
-	resp, err := b.cfg.HTTP.Do(ctx, r.reach, req)
+	resp, err := o.cfg.HTTP.Do(ctx, r.reach, req)
 	if _, guarded := errors.AsType[*client.GuardError](err); guarded {
 		return wire.Value{}, err
 	}

@@ -9,10 +9,10 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// The term of the rows that wait to be worked on.
+// termDue is the term of the rows that wait to be worked on.
 const termDue = "due"
 
-// Bounds of the calls of one queue at the same time.
+// maxCalls and maxCallsOfOne bound the calls of one queue at the same time.
 const (
 	maxCalls      = 32
 	maxCallsOfOne = 4 // for one party

@@ -4,8 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
+	"log/slog"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
@@ -45,6 +46,18 @@ type sentRow struct {
 	rev store.Rev
 }
 
+// outbound writes to other agents: the state of links, the cards, and the conversations with them.
+type outbound struct {
+	cfg     Config
+	log     *slog.Logger
+	records store.Records
+	links   map[string]bridge.Link
+	polls   *dueQueue // tasks of other agents
+
+	mu     sync.Mutex
+	states map[string]bridge.LinkStatus // by link
+}
+
 func sentKey(address string, conv wire.ConversationID) string { return hash(address, string(conv)) }
 
 func (r *sentRow) change(now time.Time) store.Change {
@@ -61,9 +74,9 @@ func (r *sentRow) change(now time.Time) store.Change {
 	}}
 }
 
-func (b *Bridge) loadSent(ctx context.Context, address string, conv wire.ConversationID) (*sentRow, error) {
+func (o *outbound) load(ctx context.Context, address string, conv wire.ConversationID) (*sentRow, error) {
 	r := &sentRow{Address: address, Conv: conv, Context: string(conv), rev: store.Absent}
-	rec, err := b.records.Get(ctx, nsSent, sentKey(address, conv), time.Now())
+	rec, err := o.records.Get(ctx, nsSent, sentKey(address, conv), time.Now())
 	if errors.Is(err, store.ErrNotFound) {
 		return r, nil
 	}
@@ -73,54 +86,17 @@ func (b *Bridge) loadSent(ctx context.Context, address string, conv wire.Convers
 	return r, err
 }
 
-// saveSent stores the row and reads it again, for its new revision.
-func (b *Bridge) saveSent(ctx context.Context, r *sentRow) (*sentRow, error) {
+// save stores the row and reads it again, for its new revision.
+func (o *outbound) save(ctx context.Context, r *sentRow) (*sentRow, error) {
 	now := time.Now()
-	if err := b.records.Apply(ctx, []store.Change{r.change(now)}, now); err != nil {
+	if err := o.records.Apply(ctx, []store.Change{r.change(now)}, now); err != nil {
 		return r, err
 	}
-	return b.loadSent(ctx, r.Address, r.Conv)
+	return o.load(ctx, r.Address, r.Conv)
 }
 
-// Deliver implements [bridge.Transport]. A message to a caller changes the caller's task. A message to another address
-// is a call to that agent.
-func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error) {
-	address, err := bridge.ParseAddress(d.Address)
-	if err != nil || address.Kind != Kind {
-		return bridge.Delivered{}, fmt.Errorf("%q is not an A2A address", d.Address)
-	}
-	if address.Link == InboundLink || b.isAnswer(ctx, d) {
-		if err := b.answer(ctx, d); err != nil {
-			b.log.WarnContext(ctx, "a2a: store an answer", "err", err)
-			return bridge.Delivered{}, &client.SendError{Retry: true}
-		}
-		if b.links[address.Link].Options["replies"] != "push" {
-			return bridge.Delivered{}, nil
-		}
-	}
-	action := d.Message.Action()
-	if action == wire.ActionReceived || action == wire.ActionPending {
-		return bridge.Delivered{}, nil // A2A has no such message to a server
-	}
-	row, err := b.loadSent(ctx, d.Address, d.Message.Conversation)
-	if err != nil {
-		return bridge.Delivered{}, &client.SendError{Retry: true}
-	}
-	if action == wire.ActionClose {
-		return bridge.Delivered{}, b.cancelRemote(ctx, address, row)
-	}
-	return b.sendRemote(ctx, address, row, d)
-}
-
-// isAnswer reports whether a message belongs to a task of the agent behind a link. Such an agent finds the answer in its
-// task. With the option replies: push it also gets it as a message, because it asks about no task (OC-7).
-func (b *Bridge) isAnswer(ctx context.Context, d bridge.Delivery) bool {
-	tasks, err := b.tasksWith(ctx, convTerm(store.ConvKey{Peer: string(d.To), ID: string(d.Message.Conversation)}))
-	return err == nil && len(tasks) > 0
-}
-
-// sendRemote sends a message to another agent, and takes its answer if it came at once.
-func (b *Bridge) sendRemote(ctx context.Context, address bridge.Address, row *sentRow, d bridge.Delivery) (bridge.Delivered, error) {
+// send sends a message to another agent, and takes its answer if it came at once.
+func (o *outbound) send(ctx context.Context, address bridge.Address, row *sentRow, d bridge.Delivery) (bridge.Delivered, error) {
 	now := time.Now()
 	if row.Message == d.Message.ID && row.State != "" {
 		return bridge.Delivered{Queued: true}, nil // an earlier attempt arrived
@@ -128,7 +104,7 @@ func (b *Bridge) sendRemote(ctx context.Context, address bridge.Address, row *se
 	if !row.Due.IsZero() && now.Sub(row.Started) < inFlightOf {
 		return bridge.Delivered{}, &client.SendError{Retry: true, After: 2 * time.Second}
 	}
-	peer, err := b.resolve(ctx, address, false)
+	peer, err := o.resolve(ctx, address, false)
 	if err != nil {
 		return bridge.Delivered{}, err
 	}
@@ -139,35 +115,35 @@ func (b *Bridge) sendRemote(ctx context.Context, address bridge.Address, row *se
 	}
 	row.Message, row.State, row.Intent, row.Started, row.Tries, row.Due = d.Message.ID, "", d.Message.Intent, now.UTC(), 0, time.Time{}
 	row.Party = address.String()
-	if row, err = b.saveSent(ctx, row); err != nil {
+	if row, err = o.save(ctx, row); err != nil {
 		return bridge.Delivered{}, &client.SendError{Retry: true}
 	}
 	var result wire.Value
 	found := false
 	if unknown {
-		result, found = b.findRemote(ctx, peer, row)
+		result, found = o.find(ctx, peer, row)
 	}
 	if !found {
 		params := wire.Obj(
 			wire.Field("message", message.NewMessage(string(d.Message.ID), row.Context, task, d.Message.Intent, d.Message.Payload)),
 			wire.Field("configuration", wire.Obj(wire.Field("returnImmediately", wire.Bool(true)))),
 		)
-		result, err = b.call(ctx, peer, message.SendMessage, params)
-		b.recordLink(address.Link, err)
+		result, err = o.call(ctx, peer, message.SendMessage, params)
+		o.recordLink(address.Link, err)
 		if err != nil {
 			return bridge.Delivered{}, asSendError(err)
 		}
 	}
-	if err := b.take(ctx, row, result); err != nil {
+	if err := o.take(ctx, row, result); err != nil {
 		return bridge.Delivered{}, asSendError(err)
 	}
 	return bridge.Delivered{Queued: true}, nil
 }
 
-// findRemote looks for the task of a message whose call had an unknown outcome, so that the message is not sent twice.
+// find looks for the task of a message whose call had an unknown outcome, so that the message is not sent twice.
 // Not every agent lists tasks; then the message is sent again with its id.
-func (b *Bridge) findRemote(ctx context.Context, peer remote, row *sentRow) (wire.Value, bool) {
-	list, err := b.call(ctx, peer, message.ListTasks, wire.Obj(wire.TextField("contextId", row.Context), wire.Field("historyLength", wire.Int(1))))
+func (o *outbound) find(ctx context.Context, peer remote, row *sentRow) (wire.Value, bool) {
+	list, err := o.call(ctx, peer, message.ListTasks, wire.Obj(wire.TextField("contextId", row.Context), wire.Field("historyLength", wire.Int(1))))
 	if err != nil {
 		return wire.Value{}, false
 	}
@@ -184,7 +160,7 @@ func (b *Bridge) findRemote(ctx context.Context, peer remote, row *sentRow) (wir
 }
 
 // take stores what an agent answered: its task is asked about until it ends, and its result enters the conversation.
-func (b *Bridge) take(ctx context.Context, row *sentRow, result wire.Value) error {
+func (o *outbound) take(ctx context.Context, row *sentRow, result wire.Value) error {
 	r, e := message.ReadResult(result)
 	if e != nil {
 		return e
@@ -197,19 +173,19 @@ func (b *Bridge) take(ctx context.Context, row *sentRow, result wire.Value) erro
 	if r.IsWaiting() {
 		row.Due = now.Add(min(pauseBefore(row.Tries, pollPause), max(250*time.Millisecond, now.Sub(row.Started)/4)))
 		row.Tries++
-		_, err := b.saveSent(ctx, row)
-		b.polls.wakeUp()
+		_, err := o.save(ctx, row)
+		o.polls.wakeUp()
 		return err
 	}
-	if err := b.acceptAnswer(ctx, row, r); err != nil {
+	if err := o.acceptAnswer(ctx, row, r); err != nil {
 		return err
 	}
-	_, err := b.saveSent(ctx, row)
+	_, err := o.save(ctx, row)
 	return err
 }
 
 // acceptAnswer hands the answer of an agent to the node.
-func (b *Bridge) acceptAnswer(ctx context.Context, row *sentRow, r message.Remote) error {
+func (o *outbound) acceptAnswer(ctx context.Context, row *sentRow, r message.Remote) error {
 	address, err := bridge.ParseAddress(row.Address)
 	if err != nil {
 		return err
@@ -222,21 +198,21 @@ func (b *Bridge) acceptAnswer(ctx context.Context, row *sentRow, r message.Remot
 		payload = wire.Obj(wire.TextField("action", "deliver"), wire.Field("message", wire.Obj(wire.TextField("body", "(the answer is too large to be stored)"))),
 			wire.Field("metadata", wire.Obj(wire.TextField("in_reply_to", string(row.Message)))))
 	}
-	_, err = b.cfg.Mesh.Accept(ctx, bridge.Inbound{
+	_, err = o.cfg.Mesh.Accept(ctx, bridge.Inbound{
 		Principal: row.Address, Peer: address.Pseudonym(), Address: row.Address, Name: address.Peer, Verified: bridge.VerifiedNone,
 		MessageID: wire.MessageID("msg_" + hash(row.Address, "answer", string(row.Message), row.Task, string(r.State))), ConvID: row.Conv,
 		Intent: intent, Payload: address.Mark(payload, false), Time: now, Received: now, Raw: payload.JSON(), Digest: signing.Digest(payload),
 		Unattended: true,
 	})
 	if refusal, ok := errors.AsType[*wire.Error](err); ok && !refusal.Retry {
-		b.log.InfoContext(ctx, "a2a: an answer was not accepted", "peer", row.Address, "err", err)
+		o.log.InfoContext(ctx, "a2a: an answer was not accepted", "peer", row.Address, "err", err)
 		return nil
 	}
 	return err
 }
 
 // poll asks about a task that works.
-func (b *Bridge) poll(ctx context.Context, rec store.Record) error {
+func (o *outbound) poll(ctx context.Context, rec store.Record) error {
 	var row sentRow
 	if err := json.Unmarshal(rec.Body, &row); err != nil {
 		return err
@@ -248,13 +224,13 @@ func (b *Bridge) poll(ctx context.Context, rec store.Record) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
-	peer, err := b.resolve(ctx, address, false)
+	peer, err := o.resolve(ctx, address, false)
 	var result wire.Value
 	if err == nil {
-		result, err = b.call(ctx, peer, message.GetTask, wire.Obj(wire.TextField("id", row.Task), wire.Field("historyLength", wire.Int(0))))
+		result, err = o.call(ctx, peer, message.GetTask, wire.Obj(wire.TextField("id", row.Task), wire.Field("historyLength", wire.Int(0))))
 	}
 	if err == nil {
-		err = b.take(ctx, &row, result)
+		err = o.take(ctx, &row, result)
 	}
 	if err == nil || errors.Is(err, store.ErrConflict) {
 		return nil
@@ -262,10 +238,10 @@ func (b *Bridge) poll(ctx context.Context, rec store.Record) error {
 	if failed, ok := errors.AsType[*client.SendError](asSendError(err)); ok && failed.Retry && time.Since(row.Started) < pollFor {
 		row.Due = time.Now().Add(pauseBefore(row.Tries, pollPause))
 		row.Tries++
-		return b.saveIgnoringConflict(ctx, row.change(time.Now()))
+		return saveIgnoringConflict(ctx, o.records, row.change(time.Now()))
 	}
 	// The agent does not know the task any more, or nobody can be asked.
-	b.log.InfoContext(ctx, "a2a: the answer to a message will not come", "peer", row.Address, "err", err)
+	o.log.InfoContext(ctx, "a2a: the answer to a message will not come", "peer", row.Address, "err", err)
 	row.Due, row.State = time.Time{}, a2a.TaskStateFailed
 	lost := wire.Obj(wire.TextField("id", row.Task), wire.Field("status", wire.Obj(
 		wire.TextField("state", string(a2a.TaskStateFailed)),
@@ -275,22 +251,22 @@ func (b *Bridge) poll(ctx context.Context, rec store.Record) error {
 	if e != nil {
 		return e
 	}
-	if err := b.acceptAnswer(ctx, &row, r); err != nil {
+	if err := o.acceptAnswer(ctx, &row, r); err != nil {
 		return err
 	}
-	return b.saveIgnoringConflict(ctx, row.change(time.Now()))
+	return saveIgnoringConflict(ctx, o.records, row.change(time.Now()))
 }
 
-// cancelRemote cancels the task that works for us, because we closed its conversation.
-func (b *Bridge) cancelRemote(ctx context.Context, address bridge.Address, row *sentRow) error {
+// cancel cancels the task that works for us, because we closed its conversation.
+func (o *outbound) cancel(ctx context.Context, address bridge.Address, row *sentRow) error {
 	if row.Task == "" || row.State.Terminal() || row.State == "" {
 		return nil
 	}
-	peer, err := b.resolve(ctx, address, false)
+	peer, err := o.resolve(ctx, address, false)
 	if err != nil {
 		return err
 	}
-	_, err = b.call(ctx, peer, message.CancelTask, wire.Obj(wire.TextField("id", row.Task)))
+	_, err = o.call(ctx, peer, message.CancelTask, wire.Obj(wire.TextField("id", row.Task)))
 	if refusal, ok := errors.AsType[*message.Error](err); ok && refusal.Status < http.StatusInternalServerError {
 		err = nil // it has ended, or the agent does not cancel
 	}
@@ -298,7 +274,7 @@ func (b *Bridge) cancelRemote(ctx context.Context, address bridge.Address, row *
 		return asSendError(err)
 	}
 	row.State, row.Due = a2a.TaskStateCanceled, time.Time{}
-	return b.saveIgnoringConflict(ctx, row.change(time.Now()))
+	return saveIgnoringConflict(ctx, o.records, row.change(time.Now()))
 }
 
 // asSendError returns an error that says to the outbox whether to try again.
@@ -318,4 +294,23 @@ func asSendError(err error) error {
 		code = wire.AgentUnavailable
 	}
 	return &client.SendError{Retry: again, Status: refusal.Status, Refusal: &wire.Error{Code: code, Status: refusal.Status, Message: refusal.Message, Retry: again}}
+}
+
+// recordLink stores the outcome of a call over a link.
+func (o *outbound) recordLink(link string, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	s, ok := o.states[link]
+	if !ok {
+		return
+	}
+	state, text := bridge.LinkUp, ""
+	if err != nil {
+		state, text = bridge.LinkConnecting, err.Error()
+	}
+	if s.State != state {
+		s.Since = time.Now().UTC()
+	}
+	s.State, s.Error = state, text
+	o.states[link] = s
 }

@@ -3,6 +3,7 @@ package a2a_test
 import (
 	"errors"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -251,7 +252,7 @@ func TestPins(t *testing.T) {
 
 func unpin(t *testing.T, h *host, address string) {
 	t.Helper()
-	if status, body := h.own("DELETE", "/a2a/pins?address="+address); status != 204 {
+	if status, body := h.own("DELETE", "/a2a/pins/"+url.PathEscape(address)); status != 200 {
 		t.Fatalf("unpin: %d %s", status, body)
 	}
 }

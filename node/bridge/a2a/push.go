@@ -67,7 +67,7 @@ func (b *Bridge) readPush(v wire.Value, from caller) (*pushRow, error) {
 		r.Config.ID = hash(from.name, r.Config.URL)
 	}
 	u, err := url.Parse(r.Config.URL)
-	reach := b.reach()
+	reach := b.cfg.reach()
 	switch {
 	case err != nil || u.Host == "" || u.User != nil || u.Scheme != "https" && u.Scheme != "http" || len(r.Config.URL) > 2048:
 		return nil, message.ErrParams.At("url must be an absolute http or https URL without user info")
@@ -83,8 +83,8 @@ func (b *Bridge) readPush(v wire.Value, from caller) (*pushRow, error) {
 }
 
 // reach is that of URLs that strangers name: public, or this machine in the local profile.
-func (b *Bridge) reach() client.Reach {
-	if b.cfg.Local {
+func (c Config) reach() client.Reach {
+	if c.Local {
 		return client.Loopback
 	}
 	return client.Public
@@ -120,7 +120,7 @@ func (b *Bridge) notify(ctx context.Context, rec store.Record) error {
 	now := time.Now()
 	row, err := b.records.Get(ctx, nsTasks, r.Task, now)
 	if errors.Is(err, store.ErrNotFound) {
-		return b.forget(ctx, rec)
+		return forget(ctx, b.records, rec)
 	}
 	if err != nil {
 		return err
@@ -146,7 +146,7 @@ func (b *Bridge) notify(ctx context.Context, rec store.Record) error {
 		if r.Tries++; failure != nil && !refused && r.Tries < pushAttempts {
 			b.log.InfoContext(ctx, "a2a: a push notification failed", "task", r.Task, "tries", r.Tries, "err", failure)
 			r.Due = now.Add(pauseBefore(r.Tries, pushPause))
-			return b.saveIgnoringConflict(ctx, r.change(rec.Rev, now))
+			return saveIgnoringConflict(ctx, b.records, r.change(rec.Rev, now))
 		}
 		if failure != nil {
 			b.log.WarnContext(ctx, "a2a: gave a push notification up", "task", r.Task, "err", failure)
@@ -154,20 +154,21 @@ func (b *Bridge) notify(ctx context.Context, rec store.Record) error {
 		r.Sent, r.Tries = v.task.At, 0
 	}
 	r.Due = time.Time{}
-	return b.saveIgnoringConflict(ctx, r.change(rec.Rev, now))
+	return saveIgnoringConflict(ctx, b.records, r.change(rec.Rev, now))
 }
 
 // saveIgnoringConflict stores a row. If the row was changed meanwhile, its new state waits to be worked on anyway.
-func (b *Bridge) saveIgnoringConflict(ctx context.Context, c store.Change) error {
-	err := b.records.Apply(ctx, []store.Change{c}, time.Now())
+func saveIgnoringConflict(ctx context.Context, records store.Records, c store.Change) error {
+	err := records.Apply(ctx, []store.Change{c}, time.Now())
 	if errors.Is(err, store.ErrConflict) {
 		return nil
 	}
 	return err
 }
 
-func (b *Bridge) forget(ctx context.Context, rec store.Record) error {
-	return b.saveIgnoringConflict(ctx, store.Change{IfRev: rec.Rev, Delete: true, Record: store.Record{NS: rec.NS, Key: rec.Key}})
+// forget deletes a row, unless it was changed meanwhile.
+func forget(ctx context.Context, records store.Records, rec store.Record) error {
+	return saveIgnoringConflict(ctx, records, store.Change{IfRev: rec.Rev, Delete: true, Record: store.Record{NS: rec.NS, Key: rec.Key}})
 }
 
 // post sends an event to a webhook.
@@ -186,7 +187,7 @@ func (b *Bridge) post(ctx context.Context, config a2a.PushConfig, event wire.Val
 	if config.Auth != nil {
 		req.Header.Set("Authorization", strings.TrimSpace(config.Auth.Scheme+" "+config.Auth.Credentials))
 	}
-	resp, err := b.cfg.HTTP.Do(ctx, b.reach(), req)
+	resp, err := b.cfg.HTTP.Do(ctx, b.cfg.reach(), req)
 	if err != nil {
 		return err
 	}
@@ -240,7 +241,7 @@ func (b *Bridge) handlePush(ctx context.Context, call message.Call, from caller)
 		v, e := readConfig(rec)
 		return v, errors.Join(err, e)
 	}
-	return wire.Obj(), b.forget(ctx, rec)
+	return wire.Obj(), forget(ctx, b.records, rec)
 }
 
 func readConfig(rec store.Record) (wire.Value, error) {

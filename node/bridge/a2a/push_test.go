@@ -115,7 +115,7 @@ func TestPushSurvives(t *testing.T) {
 	}
 }
 
-// TestPushIsGuarded checks that a webhook cannot name an address of the owner's network (THREATS 16), by its number, by
+// TestPushIsGuarded checks that a webhook cannot name an address of the owner's network, by its number, by
 // a name, or by a scheme that is not https.
 func TestPushIsGuarded(t *testing.T) {
 	var calls atomic.Int32

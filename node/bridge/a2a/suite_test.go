@@ -179,7 +179,7 @@ func (b *suiteBridge) Reconnect() {
 	}
 }
 
-// TestSuite runs the tests of all bridges (THREATS 38).
+// TestSuite runs the tests of all bridges.
 func TestSuite(t *testing.T) {
 	address := func(peer string) bridge.Address { return bridge.Address{Kind: "a2a", Link: peer, Peer: "agent"} }
 	bridgetest.Suite{

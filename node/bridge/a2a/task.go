@@ -30,7 +30,7 @@ const (
 	keepOpen    = 45 * 24 * time.Hour // longer than a conversation lives
 )
 
-// taskRow is a task. What was said in it is in the transcript of its conversation.
+// taskRow is a task. The transcript of its conversation has the messages.
 type taskRow struct {
 	ID       string              `json:"id"`
 	Address  string              `json:"address"` // of the caller
@@ -95,8 +95,8 @@ func decodeTask(rec store.Record) (*taskRow, error) {
 	return t, nil
 }
 
-// findTask returns a task. It returns message.ErrTaskNotFound if there is none, or if it belongs to another caller
-// (A2A-14).
+// findTask returns a task. It returns message.ErrTaskNotFound if the task does not exist, or if it belongs to
+// another caller (A2A-14).
 func (b *Bridge) findTask(ctx context.Context, address, id string) (*taskRow, error) {
 	rec, err := b.records.Get(ctx, nsTasks, id, time.Now())
 	if errors.Is(err, store.ErrNotFound) {

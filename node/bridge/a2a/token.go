@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -30,12 +32,18 @@ type Token struct {
 	Token   string    `json:"token,omitempty"` // only when it is made
 }
 
+// Pin names an agent that we wrote to.
+type Pin struct {
+	Address string `json:"address"`
+	Pinned  bool   `json:"pinned"` // its card was known, and is forgotten
+}
+
 // The owner's operations of the bridge.
 var (
 	ListTokens  = owner.Endpoint[owner.None, owner.List[Token]]{Method: http.MethodGet, Path: "/a2a/tokens", Right: owner.Decide}
 	AddToken    = owner.Endpoint[owner.None, Token]{Method: http.MethodPost, Path: "/a2a/tokens/:name", Right: owner.Decide}
 	RevokeToken = owner.Endpoint[owner.None, Token]{Method: http.MethodDelete, Path: "/a2a/tokens/:name", Right: owner.Decide}
-	UnpinPeer   = owner.Endpoint[owner.None, owner.None]{Method: http.MethodDelete, Path: "/a2a/pins", Right: owner.Decide}
+	UnpinPeer   = owner.Endpoint[owner.None, Pin]{Method: http.MethodDelete, Path: "/a2a/pins/:address", Right: owner.Decide}
 )
 
 // Operations returns the bridge's operations of the owner API.
@@ -52,8 +60,12 @@ func (b *Bridge) Operations() []owner.Operation {
 		RevokeToken.Serve(func(c echo.Context, _ owner.None) (Token, error) {
 			return b.revokeToken(c.Request().Context(), c.Param("name"))
 		}),
-		UnpinPeer.Serve(func(c echo.Context, _ owner.None) (owner.None, error) {
-			return owner.None{}, b.unpin(c.Request().Context(), c.QueryParam("address"))
+		UnpinPeer.Serve(func(c echo.Context, _ owner.None) (Pin, error) {
+			address, err := url.PathUnescape(c.Param("address"))
+			if err != nil {
+				return Pin{}, wire.ErrQuery.Because(err)
+			}
+			return b.out.unpin(c.Request().Context(), address)
 		}),
 	}
 }

@@ -1,0 +1,13 @@
+package config
+
+// A2A configures the node as an A2A 1.0 agent: the card at /.well-known/agent-card.json, and /a2a/v1 for JSON-RPC and
+// HTTP+JSON. Writing to other A2A agents needs no configuration.
+type A2A struct {
+	// Serve A2A to callers with a token from agentmesh a2a token: on or off.
+	Serve string `key:"serve"`
+	// Also serve callers without a token, as one stranger that shares its tasks, for tests of the protocol.
+	// Danger: these callers see each other's messages and answers.
+	Anonymous bool `key:"anonymous"`
+}
+
+func (c A2A) check(p *problems) { p.oneOf("a2a.serve", c.Serve, "on", "off") }
