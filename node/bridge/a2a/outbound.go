@@ -190,7 +190,10 @@ func (o *outbound) acceptAnswer(ctx context.Context, row *sentRow, r message.Rem
 	if err != nil {
 		return err
 	}
-	now := time.Now()
+	now, name := time.Now(), address.Peer
+	if name == linkPeer {
+		name = address.Link
+	}
 	intent, payload := r.Payload(row.Intent)
 	meta, _ := payload.Get("metadata")
 	payload = payload.With("metadata", meta.With("in_reply_to", wire.Text(string(row.Message))))
@@ -199,7 +202,7 @@ func (o *outbound) acceptAnswer(ctx context.Context, row *sentRow, r message.Rem
 			wire.Field("metadata", wire.Obj(wire.TextField("in_reply_to", string(row.Message)))))
 	}
 	_, err = o.cfg.Mesh.Accept(ctx, bridge.Inbound{
-		Principal: row.Address, Peer: address.Pseudonym(), Address: row.Address, Name: address.Peer, Verified: bridge.VerifiedNone,
+		Principal: row.Address, Peer: address.Pseudonym(), Address: row.Address, Name: name, Verified: bridge.VerifiedNone,
 		MessageID: wire.MessageID("msg_" + hash(row.Address, "answer", string(row.Message), row.Task, string(r.State))), ConvID: row.Conv,
 		Intent: intent, Payload: address.Mark(payload, false), Time: now, Received: now, Raw: payload.JSON(), Digest: signing.Digest(payload),
 		Unattended: true,
