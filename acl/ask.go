@@ -83,6 +83,7 @@ type Ask struct {
 	Choice  Choice    `json:"choice,omitempty"`
 	Decided time.Time `json:"decided,omitzero"` // also the time of a withdrawal
 	By      string    `json:"by,omitempty"`     // which interface the decision came from: "cli", "page"
+	Answer  string    `json:"answer,omitempty"` // what the owner wrote with the decision
 }
 
 // HashBody returns the hash of an ask that shows only its body.

@@ -236,6 +236,11 @@ func (q *Asks) each(ctx context.Context, term string, now time.Time, do func(sto
 // for that other ask. by is the interface that the decision came from ("cli"). Decide returns the current ask, also
 // with ErrAskGone, ErrHashMismatch and ErrChoice. Any other error comes from the resolver or the store.
 func (q *Asks) Decide(ctx context.Context, id, hash string, choice Choice, by string, now time.Time) (Ask, error) {
+	return q.Answer(ctx, id, hash, choice, "", by, now)
+}
+
+// Answer is [Asks.Decide] with a text of the owner, which the ask keeps.
+func (q *Asks) Answer(ctx context.Context, id, hash string, choice Choice, text, by string, now time.Time) (Ask, error) {
 	for range maxDecisions {
 		s, tail, err := q.group(ctx, id, now)
 		if err != nil {
@@ -255,7 +260,7 @@ func (q *Asks) Decide(ctx context.Context, id, hash string, choice Choice, by st
 		}
 		d := Decision{Choice: choice, By: by, Changes: s.releaseSlot(rest), Now: now}
 		ended := s.decide(choice, by, now)
-		ended.Hash, ended.Waiting = hash, shown
+		ended.Hash, ended.Waiting, ended.Answer = hash, shown, text
 		if shown == 0 {
 			ended.OwnHash = ""
 		}

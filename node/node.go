@@ -210,6 +210,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 	n.asks.Handle(askTask, taskResolver{n})
 	n.asks.Handle(askInterrupted, interruptedResolver{n})
 	n.asks.Handle(askKeyChange, keyChangeResolver{n})
+	n.asks.Handle(owner.AskQuestion, owner.Questions{Records: n.store.Records()})
 	cfg.Cards.Directories, cfg.Cards.HTTP, cfg.Cards.Records = cfg.Directories, cfg.HTTP, cfg.Store.Records()
 	cfg.Cards.OnKeyChange = n.reportKeyChange
 	n.cards = client.NewCards(cfg.Cards)

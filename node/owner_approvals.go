@@ -58,7 +58,10 @@ func (o OwnerAPI) Decide(ctx context.Context, id string, d owner.Decision, wait 
 	defer end()
 	answer := o.n.expectAnswer()
 	defer answer.stop()
-	ask, err = o.n.asks.Decide(ctx, ask.ID, d.Hash, d.Choice, d.By, time.Now())
+	if err := owner.CheckAnswer(ask.Kind, d.Text); err != nil {
+		return owner.Decided{}, err
+	}
+	ask, err = o.n.asks.Answer(ctx, ask.ID, d.Hash, d.Choice, d.Text, d.By, time.Now())
 	decided := owner.Decided{Ask: ask}
 	if err != nil {
 		return decided, err

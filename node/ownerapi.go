@@ -23,7 +23,10 @@ var _ owner.Node = OwnerAPI{}
 
 // Operations returns the node's part of the owner API. The command line uses nothing else.
 func (o OwnerAPI) Operations() []owner.Operation {
-	return append(owner.Operations(o), owner.AuditOperations(o.n.audit)...)
+	questions := owner.Questions{
+		Asks: o.n.asks, Records: o.n.store.Records(), Notices: o.n.notices, HoldFor: o.n.cfg.HoldFor, Find: o.resolveConversation,
+	}
+	return slices.Concat(owner.Operations(o), owner.AuditOperations(o.n.audit), questions.Operations())
 }
 
 // ListItems implements [owner.Inbox].

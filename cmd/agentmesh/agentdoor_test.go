@@ -20,7 +20,7 @@ import (
 // refused there. An operation that you add here must not decide anything.
 var openToAgent = strings.Fields(`
 	GET/version GET/certificate GET/status GET/links GET/cards/:id GET/card GET/discover GET/peers GET/events
-	GET/inbox GET/inbox/:id POST/inbox/:id/ack GET/outbox POST/send POST/reply
+	GET/inbox GET/inbox/:id POST/inbox/:id/ack GET/outbox POST/send POST/reply POST/questions GET/questions/:id
 	GET/conversations GET/conversations/:id POST/conversations/:id/close
 	GET/calendar GET/calendar/free POST/calendar/cancel GET/clients/probes/:probe GET/directory/cards
 	GET/mew/spaces GET/mew/spaces/:name GET/mew/spaces/:name/events

@@ -86,6 +86,8 @@ func (a *app) showApproval(k owner.Approval) {
 		switch k.Kind {
 		case "outgoing":
 			a.Print("exactly this is sent to this recipient:")
+		case owner.AskQuestion:
+			a.Print("your agent asks:")
 		case "task":
 			a.Print("exactly this payload is sent; the text that it answers is untrusted text from the other side:")
 		default:
@@ -100,8 +102,9 @@ type approvalsApproveCmd struct {
 	Hash   string `placeholder:"HEX" help:"Approve only if the approval still has this hash, which show prints."`
 	Always bool   `xor:"how" help:"Always allow messages from this agent or, for an outgoing message, to this agent."`
 	// Conversation applies only to incoming messages.
-	Conversation bool `xor:"how" help:"Also allow later messages from this agent in this conversation."`
-	JSON         bool `help:"Print the result as JSON."`
+	Conversation bool   `xor:"how" help:"Also allow later messages from this agent in this conversation."`
+	Text         string `help:"Answer a question of your agent with this text."`
+	JSON         bool   `help:"Print the result as JSON."`
 }
 
 func (c *approvalsApproveCmd) Run(ctx context.Context, a *app) error {
@@ -112,13 +115,14 @@ func (c *approvalsApproveCmd) Run(ctx context.Context, a *app) error {
 	case c.Conversation:
 		choice = acl.ApproveConversation
 	}
-	return a.decide(ctx, c.ID, c.Hash, choice, c.JSON)
+	return a.decide(ctx, c.ID, owner.Decision{Choice: choice, Hash: c.Hash, Text: c.Text}, c.JSON)
 }
 
 type approvalsRejectCmd struct {
 	ID    string `arg:"" optional:"" help:"Id of the approval."`
 	Hash  string `placeholder:"HEX" help:"Reject only if the approval still has this hash, which show prints."`
 	Block bool   `help:"Block this agent from now on."`
+	Text  string `help:"Answer a question of your agent with this text."`
 	// Strangers empties a list that somebody has flooded.
 	Strangers bool `name:"all-strangers" help:"Reject all unknown senders that wait. Each stays rejected until you run agentmesh peers allow or agentmesh peers forget."`
 	JSON      bool `help:"Print the result as JSON."`
@@ -137,13 +141,13 @@ func (c *approvalsRejectCmd) Run(ctx context.Context, a *app) error {
 	if c.Block {
 		choice = acl.Block
 	}
-	return a.decide(ctx, c.ID, c.Hash, choice, c.JSON)
+	return a.decide(ctx, c.ID, owner.Decision{Choice: choice, Hash: c.Hash, Text: c.Text}, c.JSON)
 }
 
-// decide applies a choice to an approval as it is now or, with a hash, only to the content that the owner saw (AM-34).
-func (a *app) decide(ctx context.Context, id, hash string, choice acl.Choice, asJSON bool) error {
+// decide applies a decision to an approval as it is now or, with a hash, only to the content that the owner saw (AM-34).
+func (a *app) decide(ctx context.Context, id string, d owner.Decision, asJSON bool) error {
 	answer, err := a.callAndDeliver(ctx, func(o *daemon.Client) (json.RawMessage, error) {
-		return decideApproval(ctx, o, id, hash, choice)
+		return decideApproval(ctx, o, id, d)
 	})
 	if err != nil {
 		return err
@@ -200,14 +204,15 @@ func (a *app) callAndDeliver(ctx context.Context, call func(*daemon.Client) (jso
 	return raw, errors.Join(err, o.Close())
 }
 
-// decideApproval applies a choice to the content with this hash, or to the current content if hash is empty.
-func decideApproval(ctx context.Context, o *daemon.Client, id, hash string, choice acl.Choice) (json.RawMessage, error) {
-	if hash == "" {
+// decideApproval applies a decision to the content with its hash, or to the current content if the hash is empty.
+func decideApproval(ctx context.Context, o *daemon.Client, id string, d owner.Decision) (json.RawMessage, error) {
+	if d.Hash == "" {
 		k, err := daemon.Fetch(ctx, o, owner.ShowApproval.Call(id))
 		if err != nil {
 			return nil, err
 		}
-		hash = k.Hash
+		d.Hash = k.Hash
 	}
-	return daemon.Raw(ctx, o, owner.DecideApproval.With(owner.Decision{Choice: choice, Hash: hash, By: "cli"}, id))
+	d.By = "cli"
+	return daemon.Raw(ctx, o, owner.DecideApproval.With(d, id))
 }

@@ -285,7 +285,7 @@ func (c *crash) approve(ctx context.Context) error {
 		return err
 	}
 	for _, k := range page.Items {
-		if _, err := decideApproval(ctx, c.owner, k.ID, k.Hash, acl.Approve); err != nil {
+		if _, err := decideApproval(ctx, c.owner, k.ID, owner.Decision{Choice: acl.Approve, Hash: k.Hash}); err != nil {
 			return err
 		}
 		c.mu.Lock()

@@ -86,7 +86,8 @@ func (a Approval) Says() string {
 type Decision struct {
 	Choice acl.Choice `json:"choice"`
 	Hash   string     `json:"hash"`
-	By     string     `json:"by"` // the door; empty: the door of the request
+	By     string     `json:"by"`             // the door; empty: the door of the request
+	Text   string     `json:"text,omitempty"` // the answer to a question of the agent
 	// WaitSeconds is how long to wait for the result of one of our messages that is approved.
 	WaitSeconds int `json:"wait_seconds,omitempty"`
 }

@@ -57,6 +57,7 @@ var questions = map[string]struct {
 	owner.AskOutgoing:    {"Your agent wants to send", map[acl.Choice]string{acl.Approve: "Send it", acl.ApproveAlways: "Always send to them", acl.Reject: "Do not send"}},
 	owner.AskTask:        {"Your agent wants to answer", map[acl.Choice]string{acl.Approve: "Send it", acl.ApproveAlways: "Always send to them", acl.Reject: "Do not send"}},
 	owner.AskInterrupted: {"A hook was interrupted", map[acl.Choice]string{acl.Approve: "Run it again", acl.Reject: "Leave it"}},
+	owner.AskQuestion:    {"Your agent asks you", map[acl.Choice]string{acl.Approve: "Yes", acl.Reject: "No"}},
 	owner.AskKeyChange:   {"A key changed", map[acl.Choice]string{acl.Approve: "Accept the new key", acl.Reject: "Keep the old key"}},
 }
 
@@ -252,7 +253,7 @@ func (p *pages) decide(c echo.Context) error {
 		return err
 	}
 	ctx, choice := c.Request().Context(), acl.Choice(form.Get("choice"))
-	decided, err := p.n.Decide(ctx, c.Param("id"), owner.Decision{Choice: choice, Hash: form.Get("hash"), By: door}, 0)
+	decided, err := p.n.Decide(ctx, c.Param("id"), owner.Decision{Choice: choice, Hash: form.Get("hash"), Text: form.Get("text"), By: door}, 0)
 	switch {
 	case err == nil:
 		return httpapi.Done(c, "approvals", string(choice))
