@@ -67,6 +67,7 @@ var lines = []struct {
 	{"node/outbox", 4},
 	{"node/registration", 4},
 	{"node/owner/web", 4},
+	{"node/owner/mcp", 4},
 	{"directory/mailbox", 4},
 	{"directory/discovery", 4},
 
@@ -129,6 +130,7 @@ var outside = []struct {
 		[]string{"node/httpapi", "node/httpapi/apitest", "directory", "node", "node/owner", "node/owner/web", "node/bridge", "node/bridge/*", "node/bridge/*/*", "cmd/*", "cmd/internal/daemon"},
 		"packages without echo make it cheap to change the router",
 	},
+	{"github.com/modelcontextprotocol/go-sdk", []string{"node/owner/mcp"}, "the protocol changes monthly, so one package knows it"},
 	{"golang.org/x/crypto/acme", []string{"node/httpapi/certs"}, "one package calls authorities and limits how often"},
 	{"github.com/gorilla/websocket", []string{"node/websocket"}, "all bridges share one type of connection with one queue"},
 	{"github.com/getkin/kin-openapi", []string{"node/httpapi/apitest"}, "it is for tests only"},

@@ -2,10 +2,13 @@ package node
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
@@ -22,11 +25,78 @@ func (o OwnerAPI) Send(ctx context.Context, m owner.NewMessage, wait time.Durati
 	if m.Conversation != "" && !m.Conversation.Valid() {
 		return Sent{}, owner.Fault(http.StatusBadRequest, "conversation is not a conversation id", "leave it out to start one")
 	}
-	sent, err := o.send(ctx, Outgoing{
-		To: to, Address: address, Conv: m.Conversation, Intent: m.Intent, Payload: m.Payload, Seal: m.Seal, Via: via(m.By),
-	}, wait)
+	out := Outgoing{To: to, Address: address, Conv: m.Conversation, Intent: m.Intent, Payload: m.Payload, Seal: m.Seal, Via: via(m.By)}
+	if m.IdempotencyKey == "" {
+		sent, err := o.send(ctx, out, wait)
+		sent.To = to
+		return sent, err
+	}
+	if out.repeat, err = newRepeatKey(m); err != nil {
+		return Sent{}, err
+	}
+	sent, err := out.repeat.find(ctx, o.n.store.Records())
+	if errors.Is(err, store.ErrNotFound) {
+		if sent, err = o.send(ctx, out, wait); errors.Is(err, store.ErrConflict) { // the same call came twice at once
+			sent, err = out.repeat.find(ctx, o.n.store.Records())
+		}
+	}
 	sent.To = to
 	return sent, err
+}
+
+// nsRepeats has the results of calls with an idempotency key, for keepRepeats. maxRepeats bounds their number.
+const (
+	nsRepeats   = "repeats"
+	keepRepeats = 24 * time.Hour
+	maxRepeats  = 10_000
+)
+
+// repeatKey recognizes the repetition of a call that sends.
+type repeatKey struct {
+	key    string // of the record
+	digest string // of the call
+}
+
+// repeatResult is what a call did, as it is stored.
+type repeatResult struct {
+	Digest string `json:"digest"`
+	Sent   Sent   `json:"sent"`
+}
+
+func newRepeatKey(m owner.NewMessage) (*repeatKey, error) {
+	if len(m.IdempotencyKey) > 128 {
+		return nil, owner.Fault(http.StatusBadRequest, "idempotency_key must have at most 128 bytes", "")
+	}
+	said := wire.Texts([]string{m.To, string(m.Conversation), string(m.Intent), string(m.Payload.JSON()), string(m.Seal)})
+	return &repeatKey{acl.HashBody([]byte(via(m.By) + "\n" + m.IdempotencyKey)), acl.HashBody(said.JSON())}, nil
+}
+
+// changes returns the change that stores the result of the call. It fails with store.ErrConflict if the key is stored.
+func (k *repeatKey) changes(sent Sent, now time.Time) []store.Change {
+	if k == nil {
+		return nil
+	}
+	body, err := json.Marshal(repeatResult{k.digest, sent})
+	if err != nil {
+		panic(fmt.Sprintf("encode result: %v", err)) // only ids and states
+	}
+	return []store.Change{{Max: maxRepeats, Record: store.Record{NS: nsRepeats, Key: k.key, Body: body, Expires: now.Add(keepRepeats)}}}
+}
+
+// find returns the result of an earlier call with the key, or store.ErrNotFound.
+func (k *repeatKey) find(ctx context.Context, records store.Records) (Sent, error) {
+	rec, err := records.Get(ctx, nsRepeats, k.key, time.Now())
+	if err != nil {
+		return Sent{}, err
+	}
+	var r repeatResult
+	if err := json.Unmarshal(rec.Body, &r); err != nil {
+		return Sent{}, fmt.Errorf("decode result: %w", err)
+	}
+	if r.Digest != k.digest {
+		return Sent{}, owner.Fault(http.StatusConflict, "another message was sent with this idempotency_key", "choose a new key for a new message")
+	}
+	return r.Sent, nil
 }
 
 // resolveRecipient returns the agent id for what the owner typed. If the owner typed a foreign address, such as

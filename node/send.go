@@ -32,6 +32,7 @@ type Outgoing struct {
 	// first.
 	Records []store.Change `json:"-"`
 
+	repeat    *repeatKey          // stored in the same step, so that a repeated call sends nothing; may be nil
 	entryID   string              // id of the outbox entry; if it is empty, enqueue makes one
 	fetchable bool                // the same step stores the message as the answer to a message of the peer (AM-22)
 	waited    time.Time           // when the question to the owner would have expired; zero: the owner was not asked
@@ -247,6 +248,7 @@ func (p *posting) fill(ctx context.Context) (err error) {
 		return err
 	}
 	u.Add(p.out.Records...)
+	u.Add(p.out.repeat.changes(Sent{MessageID: m.ID, Conversation: p.out.Conv, State: SendQueued}, u.Now)...)
 	p.sent, p.first = m, p.n.outbox.watch(p.out.entryID)
 	entryID := p.out.entryID
 	u.Otherwise(func() { p.n.outbox.unwatch(entryID) })

@@ -64,6 +64,8 @@ type commands struct {
 	Conversations conversationsCmd `cmd:"" group:"mesh" help:"List, show, export and close conversations."`
 	Peers         peersCmd         `cmd:"" group:"mesh" help:"Manage your rules, aliases and keys for other agents."`
 
+	MCP mcpCmd `cmd:"" name:"mcp" group:"mesh" help:"Serve the mesh to your agent as tools (Model Context Protocol) over standard input and output."`
+
 	Calendar calendarCmd `cmd:"" group:"mesh" help:"Show free times and agreed events, and propose or cancel events."`
 
 	Links      linksCmd      `cmd:"" group:"mesh" help:"Show and test links to other networks."`

@@ -109,7 +109,9 @@ type NewMessage struct {
 	Payload      wire.Value          `json:"payload,omitzero"`
 	Seal         SealChoice          `json:"seal,omitempty"`
 	WaitSeconds  int                 `json:"wait_seconds"`
-	By           string              `json:"-"` // "agent" if it came through the agent's door, else empty
+	// IdempotencyKey makes a repetition of the call within a day return what the first call did.
+	IdempotencyKey string `json:"idempotency_key,omitempty"`
+	By             string `json:"-"` // "agent" if it came through the agent's door, else empty
 }
 
 // NewReply answers in a conversation: the newest waiting message, if there is one. With Item it answers only that

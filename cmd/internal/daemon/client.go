@@ -94,6 +94,21 @@ func ConnectAgent(ctx context.Context, socket string) (*Client, error) {
 	return c, nil
 }
 
+// ConnectDoor returns a client of the agent's door: at a socket or, if socket is empty, of the serve on a data
+// directory. That serve gives the client only what the agent's door offers.
+func ConnectDoor(ctx context.Context, socket, dir string) (*Client, error) {
+	if socket != "" {
+		return ConnectAgent(ctx, socket)
+	}
+	own, err := httpapi.OwnerSocket(dir)
+	if err == nil {
+		if c := dialSocket(ctx, own, httpapi.DoorOfAgent); c != nil {
+			return c, nil
+		}
+	}
+	return nil, exit.FailHint(exit.Unavailable, errors.New("agentmesh serve is not running"), "start agentmesh serve, or name the agent's door with --agent-socket")
+}
+
 // Running returns a client of the serve that uses the directory, or nil if no process listens on the owner's socket.
 func Running(ctx context.Context, dir string) *Client {
 	socket, err := httpapi.OwnerSocket(dir)

@@ -35,6 +35,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi/certs"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/owner/mcp"
 	"github.com/agentmesh/agentmesh/node/registration"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
@@ -260,6 +261,7 @@ func (p *Process) addNode(ctx context.Context, base string) error {
 		return exit.Fail(exit.Config, fmt.Errorf("start the node: %w", err))
 	}
 	p.node.Mount(p.edge.Echo(), p.edge.Addresses())
+	p.mountMCP()
 	p.mountOperations(p.node.OwnerAPI().Operations()...)
 	if p.registry != nil {
 		p.registry.OnMail(func(to wire.AgentID) {
@@ -297,6 +299,19 @@ func (p *Process) agentDoor() httpapi.AgentDoor {
 		door.TokenFile = p.src.ResolvePath(cfg.TokenFile)
 	}
 	return door
+}
+
+// mountMCP serves the tools of the agent's door over HTTP at /mcp of that door.
+func (p *Process) mountMCP() {
+	api := &owner.Client{HTTP: &http.Client{Transport: client.InProcess(p.owner.AgentHandler())}, Door: httpapi.DoorOfAgent}
+	serve := mcp.Handler(mcp.New(mcp.Config{Client: api, Version: p.build.Version, Logger: p.log}), p.log)
+	p.owner.Agent().Any("/mcp", func(c echo.Context) error {
+		if err := httpapi.KeepOpen(c, mcp.MaxCall); err != nil {
+			return err
+		}
+		serve.ServeHTTP(c.Response(), c.Request())
+		return nil
+	})
 }
 
 // newDirectories returns clients for the directories that the node joins: the configured ones, or its own. The node calls

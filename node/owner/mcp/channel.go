@@ -1,0 +1,101 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/agentmesh/agentmesh/node/owner"
+)
+
+// Channel pushes new messages of listed peers into the client's session, as Claude Code channels do. A client that does
+// not know channels ignores them. A Channel serves one connection; make it with [NewChannel].
+type Channel struct {
+	tools *tools
+	peers []string
+	inner sdk.Transport
+
+	mu   sync.Mutex
+	conn sdk.Connection // nil until the client connects
+}
+
+// NewChannel returns a channel for messages of peers, named by id or address. Messages of others are not pushed.
+func NewChannel(cfg Config, peers []string) *Channel {
+	return &Channel{tools: &tools{api: cfg.Client}, peers: peers}
+}
+
+// Connect implements [sdk.Transport] and keeps the connection for pushes.
+func (c *Channel) Connect(ctx context.Context) (sdk.Connection, error) {
+	conn, err := c.inner.Connect(ctx)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.conn = conn
+	return conn, err
+}
+
+// retryFeed is how long a channel waits before it opens a broken stream of events again.
+const retryFeed = 5 * time.Second
+
+// run pushes new messages until ctx ends. It begins with messages that arrive after the start.
+func (c *Channel) run(ctx context.Context) {
+	last := c.skipOld(ctx)
+	for ctx.Err() == nil {
+		query := map[string][]string{"state": {string(owner.ItemNew)}, "wait": {formatInt(maxWaitSeconds)}, "limit": {formatInt(pageSize)}}
+		if last != "" {
+			query["after"] = []string{last}
+		}
+		list, err := call(ctx, c.tools, owner.ListInbox.Call().Ask(query))
+		if err != nil {
+			select {
+			case <-ctx.Done():
+			case <-time.After(retryFeed):
+			}
+			continue
+		}
+		for _, item := range list.Items {
+			last = item.ID
+			if slices.Contains(c.peers, string(item.Peer)) || slices.Contains(c.peers, item.Address) && item.Address != "" {
+				c.push(ctx, item)
+			}
+		}
+	}
+}
+
+// skipOld returns the id of the newest item that exists already, or "" for none.
+func (c *Channel) skipOld(ctx context.Context) (last string) {
+	for ctx.Err() == nil {
+		list, err := call(ctx, c.tools, owner.ListInbox.Call().Ask(map[string][]string{"limit": {"1000"}, "after": {last}}))
+		if err != nil || len(list.Items) == 0 {
+			return last
+		}
+		last = list.Items[len(list.Items)-1].ID
+	}
+	return last
+}
+
+// push writes one notification. A failed write is not repeated: the message stays in the inbox.
+func (c *Channel) push(ctx context.Context, item owner.Item) {
+	c.mu.Lock()
+	conn := c.conn
+	c.mu.Unlock()
+	if conn == nil {
+		return
+	}
+	key := keyFor(item.Verified, c.tools.keyOf(ctx, string(item.Peer)))
+	content, err := json.Marshal(untrusted(textOfJSON(item.Payload), authorOf(item), key, 1000))
+	if err != nil {
+		return
+	}
+	params, err := json.Marshal(map[string]any{"content": string(content), "meta": map[string]string{
+		"item": item.ID, "conversation": string(item.Conversation), "from": name(authorOf(item)),
+	}})
+	if err != nil {
+		return
+	}
+	_ = conn.Write(ctx, &jsonrpc.Request{Method: "notifications/claude/channel", Params: params})
+}

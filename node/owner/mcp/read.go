@@ -1,0 +1,485 @@
+package mcp
+
+import (
+	"bufio"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// pageSize is how many entries a list has at most.
+const pageSize = 10
+
+func formatInt(n int) string { return strconv.Itoa(n) }
+
+// limited returns a page size between 1 and [pageSize].
+func limited(n int) int {
+	if n < 1 {
+		return pageSize
+	}
+	return min(n, pageSize)
+}
+
+// none are the arguments of a tool without any.
+type none struct{}
+
+// selfResult is the result of mesh_whoami.
+type selfResult struct {
+	Agent       string           `json:"agent"`
+	Key         string           `json:"key"`
+	Name        string           `json:"name"`
+	Accepts     string           `json:"accepts_messages"` // the access mode
+	Sends       string           `json:"sends_messages"`   // the outgoing mode
+	Paused      bool             `json:"paused,omitempty"`
+	Directories []directoryState `json:"directories"`
+	New         int              `json:"new_messages"`
+	Waiting     int              `json:"waits_for_owner"`
+	You         string           `json:"you"`
+}
+
+type directoryState struct {
+	URL   string `json:"url"`
+	State string `json:"state"`
+}
+
+func (t *tools) whoami(ctx context.Context, _ *sdk.CallToolRequest, _ none) (*sdk.CallToolResult, any, error) {
+	s, err := call(ctx, t, owner.ShowStatus.Call())
+	if err != nil {
+		return nil, nil, err
+	}
+	out := selfResult{
+		Agent: string(s.AgentID), Key: s.Fingerprint, Name: clean(cut(s.Name, 100)), Accepts: string(s.Mode), Sends: string(s.Outgoing), Paused: s.Paused,
+		New: s.Inbox, Waiting: s.Approvals, You: "may read and send; the owner decides everything else",
+	}
+	for _, d := range s.Directories[:min(pageSize, len(s.Directories))] {
+		out.Directories = append(out.Directories, directoryState{cut(d.Directory, 160), string(d.State)})
+	}
+	return nil, out, nil
+}
+
+// findArgs are the arguments of mesh_find_agents.
+type findArgs struct {
+	Query      string `json:"query,omitempty" jsonschema:"words in name or description"`
+	Capability string `json:"capability,omitempty" jsonschema:"such as scheduling"`
+	Intent     string `json:"intent,omitempty" jsonschema:"such as mesh.schedule"`
+	ProvenOnly *bool  `json:"proven_only,omitempty" jsonschema:"list only agents that own their id; default true"`
+	Limit      int    `json:"limit,omitempty" jsonschema:"1 to 10"`
+	Cursor     string `json:"cursor,omitempty"`
+}
+
+// foundAgent is an agent in a list.
+type foundAgent struct {
+	Agent        string     `json:"agent"`
+	Capabilities []string   `json:"capabilities,omitempty"`
+	OwnsID       bool       `json:"owns_id"`
+	KeyProven    bool       `json:"key_proven"`
+	Reachable    bool       `json:"reachable_proven"`
+	AliveAt      *time.Time `json:"alive_at,omitempty"`
+	Describes    *Untrusted `json:"describes_itself,omitempty"`
+}
+
+// foundResult is the result of mesh_find_agents.
+type foundResult struct {
+	Agents []foundAgent `json:"agents"`
+	Cursor string       `json:"cursor,omitempty"`
+	Failed []string     `json:"directories_failed,omitempty"`
+}
+
+// position is a place in the lists of all directories, one after the other.
+type position struct {
+	Directory int    `json:"d"`
+	Cursor    string `json:"c,omitempty"`
+}
+
+func (t *tools) find(ctx context.Context, _ *sdk.CallToolRequest, in findArgs) (*sdk.CallToolResult, any, error) {
+	var at position
+	if in.Cursor != "" {
+		raw, err := base64.RawURLEncoding.DecodeString(in.Cursor)
+		if err != nil || json.Unmarshal(raw, &at) != nil || at.Directory < 0 {
+			return nil, nil, errors.New("cursor must be one that mesh_find_agents returned")
+		}
+	}
+	self, err := call(ctx, t, owner.ShowStatus.Call())
+	if err != nil {
+		return nil, nil, err
+	}
+	out := foundResult{Agents: []foundAgent{}}
+	limit := limited(in.Limit)
+	for len(out.Agents) < limit && at.Directory < len(self.Directories) {
+		query := url.Values{"limit": {formatInt(limit - len(out.Agents))}, "directory": {self.Directories[at.Directory].Directory}}
+		for key, value := range map[string]string{"q": in.Query, "capability": in.Capability, "intent": in.Intent, "cursor": at.Cursor} {
+			if value != "" {
+				query.Set(key, value)
+			}
+		}
+		answers, err := call(ctx, t, owner.Discover.Call().Ask(query))
+		if err != nil {
+			return nil, nil, err
+		}
+		at.Cursor = ""
+		for _, answer := range answers.Items {
+			if answer.Error != "" {
+				out.Failed = append(out.Failed, cut(answer.Directory, 160))
+			}
+			for _, card := range answer.Listing.Agents {
+				if agent := viewCard(answer, card); agent.OwnsID || in.ProvenOnly != nil && !*in.ProvenOnly {
+					out.Agents = append(out.Agents, agent)
+				}
+			}
+			at.Cursor = answer.Listing.Cursor
+		}
+		if at.Cursor == "" {
+			at.Directory++
+		}
+	}
+	if at.Directory < len(self.Directories) {
+		raw, _ := json.Marshal(at) // has only an int and a string
+		out.Cursor = base64.RawURLEncoding.EncodeToString(raw)
+	}
+	out.Agents = out.Agents[:fit(out.Agents)]
+	return nil, out, nil
+}
+
+func viewCard(found owner.Found, card wire.Value) foundAgent {
+	id := wire.AgentID(card.GetStr("agent_id"))
+	proof := found.Listing.Verification[id]
+	capabilities, _ := card.Get("capabilities")
+	text := card.GetStr("name")
+	if about := card.GetStr("description"); about != "" {
+		text += "\n" + about
+	}
+	return foundAgent{
+		Agent: name(string(id)), Capabilities: names(capabilities), OwnsID: !slices.Contains(found.Unproven, id), KeyProven: proof.Key != nil,
+		Reachable: proof.Endpoint != nil, AliveAt: proof.Alive, Describes: untrusted(text, string(id), "", 240),
+	}
+}
+
+// agentArgs are the arguments of mesh_get_agent.
+type agentArgs struct {
+	Agent string `json:"agent" jsonschema:"agent id, alias or address"`
+}
+
+// agentResult is the result of mesh_get_agent.
+type agentResult struct {
+	Agent        string     `json:"agent"`
+	Capabilities []string   `json:"capabilities,omitempty"`
+	Intents      []string   `json:"intents,omitempty"`
+	Key          string     `json:"pinned_key,omitempty"`
+	Standing     string     `json:"standing,omitempty"` // the owner's rule
+	MayWrite     bool       `json:"messages_leave_without_asking,omitempty"`
+	History      []history  `json:"conversations,omitempty"`
+	Listed       bool       `json:"has_card"`
+	Describes    *Untrusted `json:"describes_itself,omitempty"`
+}
+
+type history struct {
+	Conversation string    `json:"conversation"`
+	State        string    `json:"state"`
+	Intent       string    `json:"intent"`
+	Last         time.Time `json:"last"`
+}
+
+func (t *tools) agent(ctx context.Context, _ *sdk.CallToolRequest, in agentArgs) (*sdk.CallToolResult, any, error) {
+	peers, err := call(ctx, t, owner.ListPeers.Call())
+	if err != nil {
+		return nil, nil, err
+	}
+	out := agentResult{Agent: name(in.Agent)}
+	for _, p := range peers.Items {
+		if p.ID == in.Agent || slices.Contains(p.Aliases, in.Agent) {
+			out.Agent, out.Key, out.Standing, out.MayWrite = name(p.ID), p.Fingerprint, string(p.Standing), p.Write
+		}
+	}
+	raw, err := t.api.Raw(ctx, "GET", "cards/"+url.PathEscape(in.Agent), nil, nil)
+	if card, parsed := wire.ParseObject(raw); err == nil && parsed == nil {
+		capabilities, _ := card.Get("capabilities")
+		intents, _ := card.Get("intents")
+		out.Agent, out.Listed, out.Capabilities, out.Intents = name(card.GetStr("agent_id")), true, names(capabilities), names(intents)
+		out.Describes = untrusted(card.GetStr("name")+"\n"+card.GetStr("description"), out.Agent, out.Key, 1000)
+	}
+	if !out.Listed && out.Key == "" && out.Standing == "" {
+		return nil, nil, errors.New("no directory lists this agent, and it is no peer of your owner; find agents with mesh_find_agents")
+	}
+	list, err := call(ctx, t, owner.ListConversations.Call().Ask(url.Values{"limit": {"200"}}))
+	for _, c := range list.Items {
+		if c.Peer == out.Agent && len(out.History) < pageSize {
+			out.History = append(out.History, history{c.ID, string(c.State), name(string(c.Intent)), c.Last})
+		}
+	}
+	return nil, out, err
+}
+
+// inboxArgs are the arguments of mesh_inbox.
+type inboxArgs struct {
+	State  string `json:"state,omitempty" jsonschema:"new (default), read, answered, held, failed or all"`
+	Limit  int    `json:"limit,omitempty" jsonschema:"1 to 10"`
+	Cursor string `json:"cursor,omitempty"`
+}
+
+// inboxItem is an item in a list.
+type inboxItem struct {
+	Item         string     `json:"item"`
+	State        string     `json:"state"`
+	Conversation string     `json:"conversation"`
+	Intent       string     `json:"intent"`
+	At           time.Time  `json:"at"`
+	Waits        bool       `json:"waits_for_owner,omitempty"`
+	Text         *Untrusted `json:"text,omitempty"`
+}
+
+// inboxResult is a page of the inbox.
+type inboxResult struct {
+	Items  []inboxItem `json:"items"`
+	Cursor string      `json:"cursor,omitempty"`
+}
+
+func (t *tools) inbox(ctx context.Context, _ *sdk.CallToolRequest, in inboxArgs) (*sdk.CallToolResult, any, error) {
+	out, err := t.listInbox(ctx, in, 0)
+	return nil, out, err
+}
+
+func (t *tools) listInbox(ctx context.Context, in inboxArgs, wait int) (inboxResult, error) {
+	query := url.Values{"limit": {formatInt(limited(in.Limit))}}
+	if wait > 0 {
+		query.Set("wait", formatInt(wait))
+	}
+	switch in.State {
+	case "":
+		query.Set("state", string(owner.ItemNew))
+	case "all":
+	default:
+		query.Set("state", in.State)
+	}
+	if in.Cursor != "" {
+		query.Set("after", in.Cursor)
+	}
+	list, err := call(ctx, t, owner.ListInbox.Call().Ask(query))
+	if err != nil {
+		return inboxResult{}, err
+	}
+	out := inboxResult{Items: []inboxItem{}, Cursor: list.Next}
+	keys := map[string]string{}
+	if len(list.Items) > 0 {
+		keys = t.keys(ctx)
+	}
+	for _, item := range list.Items {
+		view := inboxItem{Item: item.ID, State: string(item.State), Conversation: string(item.Conversation), Intent: name(string(item.Intent)), At: item.At}
+		if item.State == owner.ItemHeld {
+			view.Waits = true
+		} else {
+			view.Text = untrusted(textOfJSON(item.Payload), authorOf(item), keyFor(item.Verified, keys[string(item.Peer)]), 200)
+		}
+		out.Items = append(out.Items, view)
+	}
+	if n := fit(out.Items); n < len(out.Items) {
+		out.Items, out.Cursor = out.Items[:n], out.Items[n-1].Item
+	}
+	return out, nil
+}
+
+// authorOf returns the address of the sender of an item, or its id.
+func authorOf(item owner.Item) string {
+	if item.Address != "" {
+		return item.Address
+	}
+	return string(item.Peer)
+}
+
+// keyFor returns the fingerprint that proves an author, or "" if no signature was checked.
+func keyFor(verified, fingerprint string) string {
+	if verified != "signature" {
+		return ""
+	}
+	return fingerprint
+}
+
+// keys returns the pinned fingerprint of each peer.
+func (t *tools) keys(ctx context.Context) map[string]string {
+	out := map[string]string{}
+	list, err := call(ctx, t, owner.ListPeers.Call())
+	if err != nil {
+		return out // the author counts as not proven
+	}
+	for _, p := range list.Items {
+		out[p.ID] = p.Fingerprint
+	}
+	return out
+}
+
+func (t *tools) keyOf(ctx context.Context, peer string) string { return t.keys(ctx)[peer] }
+
+// readArgs are the arguments of mesh_read.
+type readArgs struct {
+	Conversation string `json:"conversation"`
+	Peer         string `json:"peer,omitempty" jsonschema:"needed if two agents use this id"`
+	After        uint64 `json:"after,omitempty" jsonschema:"the value of next on the previous page"`
+}
+
+// readEntry is one message of a conversation.
+type readEntry struct {
+	N    uint64     `json:"n"`
+	At   time.Time  `json:"at"`
+	Ours string     `json:"we_wrote,omitempty"`
+	Text *Untrusted `json:"they_wrote,omitempty"`
+}
+
+// readResult is a page of a conversation.
+type readResult struct {
+	Conversation string      `json:"conversation"`
+	With         string      `json:"with"`
+	State        string      `json:"state"`
+	Intent       string      `json:"intent"`
+	Agreement    string      `json:"agreement,omitempty"` // agreed, cancelled, failed
+	Entries      []readEntry `json:"entries"`
+	Next         uint64      `json:"next,omitempty"`
+}
+
+// entrySize bounds the text of one entry in bytes.
+const entrySize = 3000
+
+func (t *tools) read(ctx context.Context, _ *sdk.CallToolRequest, in readArgs) (*sdk.CallToolResult, any, error) {
+	query := url.Values{"after": {strconv.FormatUint(in.After, 10)}}
+	if in.Peer != "" {
+		query.Set("peer", in.Peer)
+	}
+	c, err := call(ctx, t, owner.ShowConversation.Call(in.Conversation).Ask(query))
+	if err != nil {
+		return nil, nil, err
+	}
+	out := readResult{Conversation: c.ID, With: name(c.Peer), State: string(c.State), Intent: name(string(c.Intent)), Entries: []readEntry{}}
+	if c.Agreement != nil {
+		out.Agreement = string(c.Agreement.Standing)
+	}
+	key := t.keyOf(ctx, c.Peer)
+	for _, e := range c.Transcript {
+		entry := readEntry{N: e.N, At: e.At}
+		message, err := wire.ParseObject(e.Message)
+		payload, _ := message.Get("payload")
+		switch {
+		case e.Opened != nil:
+			payload = *e.Opened
+		case err != nil:
+			payload = wire.Text(string(e.Message))
+		case payload.Kind() != wire.Object:
+			payload = message // of another network, or withheld
+		}
+		if text := textOf(payload); e.Direction == "out" {
+			entry.Ours = cut(clean(text), entrySize)
+		} else {
+			from, proof := c.Peer, key
+			if message.GetStr("signature") == "" {
+				proof = ""
+			}
+			entry.Text = untrusted(text, from, proof, entrySize)
+		}
+		out.Entries = append(out.Entries, entry)
+	}
+	out.Next = c.Next
+	if n := fit(out.Entries); n < len(out.Entries) {
+		out.Entries, out.Next = out.Entries[:n], out.Entries[n-1].N
+	}
+	return nil, out, nil
+}
+
+// ackArgs are the arguments of mesh_ack.
+type ackArgs struct {
+	Items []string `json:"items" jsonschema:"ids of inbox items, at most 10"`
+}
+
+// ackResult is the result of mesh_ack.
+type ackResult struct {
+	Items []inboxItem `json:"items"`
+}
+
+func (t *tools) ack(ctx context.Context, _ *sdk.CallToolRequest, in ackArgs) (*sdk.CallToolResult, any, error) {
+	if len(in.Items) == 0 || len(in.Items) > pageSize {
+		return nil, nil, errors.New("give 1 to 10 items")
+	}
+	out := ackResult{}
+	for _, id := range in.Items {
+		item, err := call(ctx, t, owner.Acknowledge.Call(id))
+		if err != nil {
+			return nil, nil, err
+		}
+		out.Items = append(out.Items, inboxItem{Item: item.ID, State: string(item.State), Conversation: string(item.Conversation), Intent: name(string(item.Intent)), At: item.At})
+	}
+	return nil, out, nil
+}
+
+// waitArgs are the arguments of mesh_wait.
+type waitArgs struct {
+	Seconds int      `json:"seconds,omitempty" jsonschema:"at most 25"`
+	Topics  []string `json:"topics,omitempty" jsonschema:"inbox (default), approvals, conversations, outbox"`
+}
+
+// waitResult is what changed, and the new messages.
+type waitResult struct {
+	Changed []change    `json:"changed,omitempty"`
+	Items   []inboxItem `json:"items"`
+}
+
+// change is a hint that something changed.
+type change struct {
+	Topic        string `json:"topic"`
+	ID           string `json:"id,omitempty"`
+	State        string `json:"state,omitempty"`
+	Conversation string `json:"conversation,omitempty"`
+}
+
+func (t *tools) wait(ctx context.Context, _ *sdk.CallToolRequest, in waitArgs) (*sdk.CallToolResult, any, error) {
+	seconds := min(max(in.Seconds, 0), maxWaitSeconds)
+	others := slices.DeleteFunc(slices.Clone(in.Topics), func(s string) bool { return s == string(owner.TopicInbox) })
+	if len(others) == 0 {
+		list, err := t.listInbox(ctx, inboxArgs{}, seconds)
+		return nil, waitResult{Items: list.Items}, err
+	}
+	changed, err := t.awaitChange(ctx, in.Topics, seconds)
+	if err != nil {
+		return nil, nil, err
+	}
+	list, err := t.listInbox(ctx, inboxArgs{Limit: 3}, 0)
+	return nil, waitResult{changed, list.Items}, err
+}
+
+// awaitChange waits for an event of one of topics.
+func (t *tools) awaitChange(ctx context.Context, topics []string, seconds int) ([]change, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(seconds)*time.Second)
+	defer cancel()
+	event, err := t.nextEvent(ctx, topics)
+	if err != nil || event.Topic == "" {
+		return nil, err
+	}
+	return []change{{string(event.Topic), name(event.ID), name(event.State), name(event.Conversation)}}, nil
+}
+
+// nextEvent returns the next event of one of topics, or the zero event when ctx ends.
+func (t *tools) nextEvent(ctx context.Context, topics []string) (event owner.Event, err error) {
+	resp, err := t.api.Do(ctx, "GET", strings.TrimPrefix(owner.StreamEvents.Path, "/"), url.Values{"topics": {strings.Join(topics, ",")}}, nil)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = nil
+		}
+		return event, err
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() {
+		if data, ok := strings.CutPrefix(lines.Text(), "data:"); ok {
+			if err := json.Unmarshal([]byte(data), &event); err == nil {
+				return event, nil
+			}
+		}
+	}
+	return owner.Event{}, nil
+}

@@ -1,0 +1,243 @@
+package mcp
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/url"
+	"strings"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// maxWaitSeconds is how long a tool waits at most. Clients give up after about a minute.
+const maxWaitSeconds = 25
+
+var (
+	errManySends = errors.New("you send too often; wait a minute, or ask your owner with mesh_ask_owner")
+	errContent   = errors.New("give either text or data")
+)
+
+// sendArgs are the arguments of mesh_send.
+type sendArgs struct {
+	To             string         `json:"to" jsonschema:"agent id, alias or address"`
+	Text           string         `json:"text,omitempty" jsonschema:"what to say"`
+	Data           map[string]any `json:"data,omitempty" jsonschema:"a whole payload in place of text"`
+	Intent         string         `json:"intent,omitempty" jsonschema:"intent of data; default mesh.message"`
+	Conversation   string         `json:"conversation,omitempty" jsonschema:"continue this conversation"`
+	WaitSeconds    int            `json:"wait_seconds,omitempty" jsonschema:"wait for the answer, 0 to 25"`
+	IdempotencyKey string         `json:"idempotency_key,omitempty" jsonschema:"repeat a failed call with the same key"`
+}
+
+// sentResult is the result of a tool that sends.
+type sentResult struct {
+	Status       string     `json:"status"` // replied, delivered, queued, waits_for_owner, failed, unknown
+	Conversation string     `json:"conversation,omitempty"`
+	Message      string     `json:"message,omitempty"`
+	Question     string     `json:"question,omitempty"` // for mesh_ask_owner, which reads the owner's decision
+	Code         string     `json:"code,omitempty"`     // of the failure
+	Next         string     `json:"next,omitempty"`
+	Reply        *Untrusted `json:"reply,omitempty"`
+}
+
+func (t *tools) send(ctx context.Context, _ *sdk.CallToolRequest, in sendArgs) (*sdk.CallToolResult, any, error) {
+	payload, err := payloadOf(in.Text, in.Data)
+	if err != nil {
+		return nil, nil, err
+	}
+	wait, err := t.startSend(in.WaitSeconds)
+	if err != nil {
+		return nil, nil, err
+	}
+	return t.sent(ctx, owner.SendMessage.With(owner.NewMessage{
+		To: in.To, Conversation: wire.ConversationID(in.Conversation), Intent: cmp.Or(wire.Intent(in.Intent), wire.Deliver),
+		Payload: payload, WaitSeconds: wait, IdempotencyKey: in.IdempotencyKey,
+	}), in.To)
+}
+
+// replyArgs are the arguments of mesh_reply.
+type replyArgs struct {
+	Conversation string         `json:"conversation" jsonschema:"conversation, or an inbox item"`
+	Text         string         `json:"text,omitempty" jsonschema:"what to say"`
+	Data         map[string]any `json:"data,omitempty" jsonschema:"a whole payload in place of text, such as an accept"`
+	Final        bool           `json:"final,omitempty" jsonschema:"also close the conversation as completed"`
+	WaitSeconds  int            `json:"wait_seconds,omitempty" jsonschema:"0 to 25"`
+}
+
+func (t *tools) reply(ctx context.Context, _ *sdk.CallToolRequest, in replyArgs) (*sdk.CallToolResult, any, error) {
+	payload, err := payloadOf(in.Text, in.Data)
+	if err != nil {
+		return nil, nil, err
+	}
+	wait, err := t.startSend(in.WaitSeconds)
+	if err != nil {
+		return nil, nil, err
+	}
+	intent := wire.Intent("")
+	if in.Text != "" {
+		intent = wire.Deliver
+	}
+	request := owner.NewReply{Conversation: in.Conversation, Intent: intent, Payload: payload, WaitSeconds: wait}
+	if strings.HasPrefix(in.Conversation, "in_") {
+		request.Item, request.Conversation = in.Conversation, ""
+	}
+	_, out, err := t.sent(ctx, owner.Reply.With(request), "")
+	result, ok := out.(sentResult)
+	if !in.Final || err != nil || !ok || result.Status == "waits_for_owner" || result.Status == "failed" {
+		return nil, out, err
+	}
+	if _, err = call(ctx, t, owner.CloseConversation.With(owner.Close{Status: "completed"}, result.Conversation)); err != nil {
+		return nil, nil, errors.New("the reply was sent, but the conversation was not closed; close it with mesh_close")
+	}
+	return nil, out, nil
+}
+
+// closeArgs are the arguments of mesh_close.
+type closeArgs struct {
+	Conversation string `json:"conversation"`
+	Reason       string `json:"reason" jsonschema:"completed or failed"`
+}
+
+func (t *tools) close(ctx context.Context, _ *sdk.CallToolRequest, in closeArgs) (*sdk.CallToolResult, any, error) {
+	if _, err := t.startSend(0); err != nil {
+		return nil, nil, err
+	}
+	return t.sent(ctx, owner.CloseConversation.With(owner.Close{Status: in.Reason}, in.Conversation), "")
+}
+
+// scheduleArgs are the arguments of mesh_schedule.
+type scheduleArgs struct {
+	Agent    string `json:"agent" jsonschema:"agent id, alias or address"`
+	Title    string `json:"title" jsonschema:"what the other side sees"`
+	Window   string `json:"window,omitempty" jsonschema:"a time to search around, such as 2026-02-21T10:00:00-08:00; default now"`
+	Duration string `json:"duration" jsonschema:"such as 45m"`
+}
+
+// scheduleResult is a proposal with the times that it offers.
+type scheduleResult struct {
+	sentResult
+	Offered []string `json:"offered"`
+}
+
+func (t *tools) schedule(ctx context.Context, _ *sdk.CallToolRequest, in scheduleArgs) (*sdk.CallToolResult, any, error) {
+	if _, err := t.startSend(0); err != nil {
+		return nil, nil, err
+	}
+	query := url.Values{"duration": {in.Duration}}
+	if in.Window != "" {
+		query.Set("around", in.Window)
+	}
+	free, err := call(ctx, t, owner.Call[struct {
+		Free []string `json:"free"`
+	}]{Method: "GET", Path: "calendar/free", Query: query})
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case len(free.Free) == 0:
+		return nil, nil, errors.New("your owner has no free time of this length within two weeks; name another window or duration")
+	}
+	event := wire.Obj(wire.TextField("title", in.Title), wire.Field("proposed_times", wire.Texts(free.Free)), wire.TextField("duration", in.Duration))
+	_, out, err := t.sent(ctx, owner.SendMessage.With(owner.NewMessage{
+		To: in.Agent, Intent: wire.Schedule, Payload: wire.Obj(wire.TextField("action", "propose"), wire.Field("event", event)), WaitSeconds: 10,
+	}), in.Agent)
+	if result, ok := out.(sentResult); ok {
+		return nil, scheduleResult{result, free.Free}, err
+	}
+	return nil, nil, err
+}
+
+// askArgs are the arguments of mesh_ask_owner.
+type askArgs struct {
+	Text         string `json:"text,omitempty" jsonschema:"a question that yes or no answers"`
+	Conversation string `json:"conversation,omitempty" jsonschema:"that the question is about"`
+	Question     string `json:"question,omitempty" jsonschema:"read the answer to this question of yours"`
+	WaitSeconds  int    `json:"wait_seconds,omitempty" jsonschema:"0 to 25"`
+}
+
+// askResult is a question with the owner's answer. The owner's words are trusted.
+type askResult struct {
+	Question string `json:"question"`
+	State    string `json:"state"` // pending, approved, rejected, withdrawn, expired
+	Answer   string `json:"owner_says,omitempty"`
+	Next     string `json:"next,omitempty"`
+}
+
+func (t *tools) askOwner(ctx context.Context, _ *sdk.CallToolRequest, in askArgs) (*sdk.CallToolResult, any, error) {
+	if (in.Text == "") == (in.Question == "") {
+		return nil, nil, errors.New("give text to ask, or question to read an answer")
+	}
+	wait := min(max(in.WaitSeconds, 0), maxWaitSeconds)
+	request := owner.AskOwner.With(owner.NewQuestion{Text: in.Text, Conversation: in.Conversation, WaitSeconds: wait})
+	if in.Question != "" {
+		request = owner.ShowQuestion.Call(in.Question).Ask(url.Values{"wait": {formatInt(wait)}})
+	} else if _, err := t.startSend(0); err != nil {
+		return nil, nil, err
+	}
+	q, err := call(ctx, t, request)
+	if err != nil {
+		return nil, nil, err
+	}
+	out := askResult{Question: q.ID, State: string(q.State), Answer: q.Answer}
+	if q.State == acl.AskPending {
+		out.Next = "your owner has not answered yet; go on with other work, and call mesh_ask_owner with this question later"
+	}
+	return nil, out, nil
+}
+
+// startSend takes one send from the limit and returns how many seconds to wait for the result.
+func (t *tools) startSend(seconds int) (wait int, err error) {
+	if !t.sends.Allow() {
+		return 0, errManySends
+	}
+	return min(max(seconds, 0), maxWaitSeconds), nil
+}
+
+// sent makes a call that sends, and returns its result. to is the recipient, or "" if only the conversation is known.
+func (t *tools) sent(ctx context.Context, c owner.Call[owner.Sent], to string) (*sdk.CallToolResult, any, error) {
+	sent, err := call(ctx, t, c)
+	if err != nil {
+		return nil, nil, err
+	}
+	out := sentResult{Status: string(sent.State), Conversation: string(sent.Conversation), Message: string(sent.MessageID), Question: sent.Ask}
+	switch {
+	case sent.State == owner.SendHeld:
+		out.Status, out.Next = "waits_for_owner", "tell your owner that this waits on the owner's page; then call mesh_wait, or mesh_ask_owner with question"
+	case sent.ReplyTree.Kind() == wire.Object:
+		out.Status = "replied"
+		reply, from := sent.ReplyTree, to
+		if payload, ok := reply.Get("payload"); ok {
+			reply, from = payload, sent.ReplyTree.GetStr("from")
+		}
+		if reply.GetStr("action") == wire.ActionPending {
+			out.Status, out.Next = "delivered", "the other side's owner decides; call mesh_wait later"
+			break
+		}
+		out.Reply = untrusted(textOf(reply), from, t.keyOf(ctx, from), maxResult/2)
+	case sent.Err != nil:
+		out.Code = name(string(sent.Err.Code)) // the text of a failure may be a peer's
+	}
+	if out.Status == string(owner.SendQueued) {
+		out.Next = "the other side is not reachable now; the message is delivered later"
+	}
+	return nil, out, nil
+}
+
+// payloadOf returns the payload for a text or a whole payload.
+func payloadOf(text string, data map[string]any) (wire.Value, error) {
+	switch {
+	case (strings.TrimSpace(text) == "") == (data == nil):
+		return wire.Value{}, errContent
+	case data == nil:
+		return wire.Obj(wire.TextField("action", "deliver"), wire.Field("message", wire.Obj(wire.TextField("body", text)))), nil
+	}
+	raw, err := json.Marshal(data)
+	if err != nil {
+		return wire.Value{}, err
+	}
+	return wire.ParseObject(raw)
+}

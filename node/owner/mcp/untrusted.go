@@ -1,0 +1,115 @@
+package mcp
+
+import (
+	"encoding/json"
+	"regexp"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// maxResult bounds the JSON of a result in bytes: about 2,000 tokens.
+const maxResult = 6000
+
+// Untrusted is text that somebody else wrote, with its author. It is the only place for such text in a result.
+type Untrusted struct {
+	Text string `json:"untrusted_text"`
+	From string `json:"from"` // agent id or address
+	// VerifiedKey is the fingerprint of the key that proves the author, or "none".
+	VerifiedKey string `json:"verified_key"`
+}
+
+// untrusted returns a text of an author, cleaned and cut to at most limit bytes.
+func untrusted(text, from, key string, limit int) *Untrusted {
+	if key == "" {
+		key = "none"
+	}
+	return &Untrusted{cut(clean(text), limit), name(from), key}
+}
+
+// clean removes control, format and bidirectional characters except line breaks and tabs, and makes URLs inert.
+func clean(text string) string {
+	text = strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t':
+			return r
+		case r == utf8.RuneError, unicode.IsControl(r), unicode.Is(unicode.Cf, r), r == '\u2028', r == '\u2029',
+			unicode.Is(unicode.Variation_Selector, r):
+			return -1
+		}
+		return r
+	}, text)
+	return strings.ReplaceAll(text, "://", "[:]//")
+}
+
+// cut returns at most limit bytes of a text, with a mark if it is longer.
+func cut(text string, limit int) string {
+	if len(text) <= limit {
+		return text
+	}
+	const mark = " […]"
+	for limit -= len(mark); limit > 0 && !utf8.RuneStart(text[limit]); {
+		limit--
+	}
+	return text[:max(limit, 0)] + mark
+}
+
+// plain matches ids, addresses and tags, which cannot be read as a sentence.
+var plain = regexp.MustCompile(`^[A-Za-z0-9@:/._~+-]{1,160}$`)
+
+// name returns an id, address or tag, or "" if the text has another form.
+func name(text string) string {
+	if plain.MatchString(text) {
+		return text
+	}
+	return ""
+}
+
+// names returns the tags among texts, at most eight.
+func names(list wire.Value) []string {
+	var out []string
+	for e := range list.Elems() {
+		if s, ok := e.Str(); ok && len(s) <= 48 && name(s) != "" && len(out) < 8 {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// textOf returns what a payload says: the text of a message, or else the payload without its action.
+func textOf(payload wire.Value) string {
+	message, _ := payload.Get("message")
+	switch {
+	case message.Kind() == wire.Object && message.GetStr("body") != "" && payload.Without("action", "message", "metadata").Len() == 0:
+		if subject := message.GetStr("subject"); subject != "" {
+			return subject + "\n" + message.GetStr("body")
+		}
+		return message.GetStr("body")
+	case payload.Kind() != wire.Object:
+		return string(payload.JSON())
+	}
+	return string(payload.Without("metadata").JSON())
+}
+
+// textOfJSON is [textOf] for a payload that was not parsed yet.
+func textOfJSON(payload json.RawMessage) string {
+	v, err := wire.ParseObject(payload)
+	if err != nil {
+		return string(payload)
+	}
+	return textOf(v)
+}
+
+// fit returns how many of the first entries have at most maxResult bytes of JSON together, at least one.
+func fit[T any](entries []T) int {
+	size := 200 // the members around the list
+	for i, e := range entries {
+		data, err := json.Marshal(e)
+		if size += len(data) + 1; err != nil || size > maxResult && i > 0 {
+			return i
+		}
+	}
+	return len(entries)
+}
