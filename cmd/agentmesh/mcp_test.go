@@ -1,0 +1,359 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+	"github.com/agentmesh/agentmesh/node/owner"
+)
+
+// kitVariable names the folder in which npm installed node@22 and @modelcontextprotocol/conformance@0.2.0-alpha.12.
+const kitVariable = "AGENTMESH_MCP_KIT"
+
+// mustServe starts a serve until the test ends.
+func mustServe(t *testing.T, data string, args ...string) *serveProcess {
+	t.Helper()
+	s, err := startServe(data, args, os.Environ())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		s.Process.Kill()
+		s.Wait()
+	})
+	return s
+}
+
+// ownerClient returns a client of a serve's owner API.
+func ownerClient(t *testing.T, data string) *daemon.Client {
+	t.Helper()
+	o := daemon.Running(t.Context(), data)
+	if o == nil {
+		t.Fatal("the owner API does not answer")
+	}
+	t.Cleanup(func() { o.Close() })
+	return o
+}
+
+// TestMCPSession is a session of an agent as a process of its own: it finds an agent, sends, waits until the owner has
+// approved on the page, and reads the reply, in at most 6 calls and 16,000 bytes.
+func TestMCPSession(t *testing.T) {
+	t.Parallel()
+	home, err := os.MkdirTemp("", "am")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(home) })
+	mine, theirs, socket := filepath.Join(home, "mine"), filepath.Join(home, "theirs"), filepath.Join(home, "agent.sock")
+	mustRun(t, theirs, "init", "--name=Sarah")
+	hub := mustServe(t, theirs, "--set=access.mode=open")
+	mustRun(t, mine, "init", "--name=Chris")
+	me := mustServe(t, mine, "--roles=node", "--directory="+hub.info.Directory, "--set=agent_door.socket="+socket,
+		"--set=owner_api.listen=127.0.0.1:0", "--set=outgoing.mode=approval")
+	if err := hub.awaitListing(); err != nil {
+		t.Fatal(err)
+	}
+	agent := exec.Command(agentmeshBinary(os.Environ()), "mcp", "--agent-socket", socket, "--data", filepath.Join(home, "none"))
+	s, err := sdk.NewClient(&sdk.Implementation{Name: "agent", Version: "1"}, nil).Connect(t.Context(), &sdk.CommandTransport{Command: agent}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	calls, size := 0, 0
+	call := func(tool string, args map[string]any) (out map[string]any) {
+		t.Helper()
+		result, err := s.CallTool(t.Context(), &sdk.CallToolParams{Name: tool, Arguments: args})
+		if err != nil || result.IsError {
+			t.Fatalf("%s: %v %+v", tool, err, result)
+		}
+		asked, _ := json.Marshal(args)
+		answered, _ := json.Marshal(result)
+		calls, size = calls+1, size+len(asked)+len(answered)
+		if err := json.Unmarshal([]byte(result.Content[0].(*sdk.TextContent).Text), &out); err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	found := call("mesh_find_agents", map[string]any{"query": "Sarah"})
+	agents := found["agents"].([]any)
+	if len(agents) != 1 {
+		t.Fatalf("found = %v", found)
+	}
+	sent := call("mesh_send", map[string]any{"to": agents[0].(map[string]any)["agent"], "text": "Lunch on Tuesday?"})
+	if sent["status"] != "waits_for_owner" {
+		t.Fatalf("sent = %v", sent)
+	}
+	approveOnPage(t, me.info.OwnerAPI, mine, sent["question"].(string))
+	decided := call("mesh_ask_owner", map[string]any{"question": sent["question"], "wait_seconds": 20})
+	if decided["state"] != "approved" {
+		t.Fatalf("decided = %v", decided)
+	}
+	sarah := ownerClient(t, theirs)
+	page, err := daemon.Fetch(t.Context(), sarah, owner.ListInbox.Call().Ask(params("wait", "20")))
+	if err != nil || len(page.Items) != 1 {
+		t.Fatalf("Sarah's inbox = %+v, %v", page, err)
+	}
+	mustRun(t, theirs, "reply", page.Items[0].ID, "Yes, at one.")
+	news := call("mesh_wait", map[string]any{"seconds": 25})
+	read := call("mesh_read", map[string]any{"conversation": sent["conversation"]})
+	if all, _ := json.Marshal(read); !strings.Contains(string(all), `"untrusted_text":"Yes, at one."`) {
+		t.Errorf("wait = %v, read = %s", news, all)
+	}
+	if calls > 6 || size > 16_000 {
+		t.Errorf("the session took %d calls and %d bytes", calls, size)
+	}
+	t.Logf("%d calls, %d bytes", calls, size)
+	if _, err := s.CallTool(t.Context(), &sdk.CallToolParams{Name: "mesh_approve"}); err == nil {
+		t.Error("there is a tool that approves")
+	}
+}
+
+// approveOnPage presses the button of a question on the owner's page.
+func approveOnPage(t *testing.T, base, data, ask string) {
+	t.Helper()
+	token, err := os.ReadFile(filepath.Join(data, "owner.token"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	do := func(method, body string) (int, string) {
+		r, err := http.NewRequestWithContext(t.Context(), method, base+"/owner/page/approvals/"+ask, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		resp, err := client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		text, _ := io.ReadAll(resp.Body)
+		return resp.StatusCode, string(text)
+	}
+	status, page := do("GET", "")
+	hash := regexp.MustCompile(`name="hash" value="([0-9a-f]+)"`).FindStringSubmatch(page)
+	if status != 200 || hash == nil {
+		t.Fatalf("page: %d %s", status, page)
+	}
+	if status, page := do("POST", url.Values{"choice": {"approve"}, "hash": {hash[1]}}.Encode()); status != http.StatusSeeOther {
+		t.Fatalf("approve: %d %s", status, page)
+	}
+}
+
+// TestMCPOverHTTP: /mcp answers the agent's token alone, and the tools there are those of the agent's door.
+func TestMCPOverHTTP(t *testing.T) {
+	t.Parallel()
+	base, token, own := serveMCP(t)
+	for name, tt := range map[string]struct {
+		token, origin string
+		want          int
+	}{
+		"agent's token": {token, "", 200}, "no token": {"", "", 401}, "wrong token": {token + "x", "", 401}, "owner's token": {own, "", 404},
+		"another origin": {token, "https://evil.example", 403},
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), "POST", base+"/mcp", strings.NewReader(
+			`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("Accept", "application/json, text/event-stream")
+		if tt.token != "" {
+			r.Header.Set("Authorization", "Bearer "+tt.token)
+		}
+		if tt.origin != "" {
+			r.Header.Set("Origin", tt.origin)
+			r.Header.Set("Sec-Fetch-Site", "cross-site")
+		}
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != tt.want || tt.want == 200 && !strings.Contains(string(body), `"protocolVersion":"2025-11-25"`) {
+			t.Errorf("%s: %d %s, want %d", name, resp.StatusCode, body, tt.want)
+		}
+	}
+}
+
+// serveMCP starts a serve with a token for the agent, and returns its owner listener, that token and the owner's.
+func serveMCP(t *testing.T) (base, token, own string) {
+	t.Helper()
+	home := t.TempDir()
+	data := filepath.Join(home, "data")
+	mustRun(t, data, "init")
+	s := mustServe(t, data, "--set=owner_api.listen=127.0.0.1:0", "--set=agent_door.token_file="+filepath.Join(home, "agent.token"))
+	for _, f := range []struct {
+		path string
+		into *string
+	}{{filepath.Join(home, "agent.token"), &token}, {filepath.Join(data, "owner.token"), &own}} {
+		text, err := os.ReadFile(f.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		*f.into = strings.TrimSpace(string(text))
+	}
+	return s.info.OwnerAPI, token, own
+}
+
+// runKit runs the public conformance kit against a server and returns its output.
+func runKit(t *testing.T, target string, args ...string) string {
+	t.Helper()
+	kit := filepath.Join(os.Getenv(kitVariable), "node_modules")
+	cmd := exec.CommandContext(t.Context(), filepath.Join(kit, ".bin", "node"),
+		append([]string{filepath.Join(kit, "@modelcontextprotocol", "conformance", "dist", "index.js"), "server", "--url", target}, args...)...)
+	cmd.Dir = t.TempDir()
+	out, err := cmd.CombinedOutput()
+	if len(out) == 0 {
+		t.Fatalf("the kit: %v", err)
+	}
+	return string(out)
+}
+
+// fixtureFree are the scenarios of the kit that call none of its own tools, and so run against any server.
+var fixtureFree = strings.Fields(`
+	tools-list server-sse-multiple-streams resources-list sep-2164-resource-not-found prompts-list dns-rebinding-protection caching
+	input-required-result-missing-input-response input-required-result-unsupported-methods input-required-result-ignore-extra-params
+	input-required-result-validate-input http-header-validation
+`)
+
+// checkKit checks that the named scenarios passed, or every scored scenario if names is empty.
+func checkKit(t *testing.T, output string, names []string) {
+	t.Helper()
+	_, summary, ok := strings.Cut(output, "=== SUMMARY ===")
+	summary, unscored, _ := strings.Cut(summary, "Not scored for")
+	passed := map[string]bool{}
+	for _, line := range regexp.MustCompile(`(?m)^(✓|✗) ([a-z0-9-]+): (\d+) passed`).FindAllStringSubmatch(summary, -1) {
+		passed[line[2]] = line[1] == "✓"
+	}
+	if len(names) == 0 {
+		for name := range passed {
+			if !strings.Contains(unscored, " "+name+" (") {
+				names = append(names, name)
+			}
+		}
+		if len(names) != 37 {
+			t.Errorf("the kit scored %d scenarios, want 37", len(names))
+		}
+	}
+	if !ok {
+		t.Fatalf("the kit printed no summary:\n%s", output)
+	}
+	for _, name := range names {
+		if !passed[name] {
+			t.Errorf("%s did not pass", name)
+		}
+	}
+	if t.Failed() {
+		t.Log(output)
+	}
+	t.Logf("%d scenarios of the kit passed", len(names))
+}
+
+// TestMCPConformance runs the scenarios of the kit that need no fixtures against a running serve (MCP-G6).
+func TestMCPConformance(t *testing.T) {
+	if os.Getenv(kitVariable) == "" {
+		t.Skip("set " + kitVariable + " to run the conformance kit")
+	}
+	base, token, _ := serveMCP(t)
+	target, err := url.Parse(base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { // the kit sends no token
+		r.SetURL(target)
+		r.Out.Host = r.In.Host
+		r.Out.Header.Set("Authorization", "Bearer "+token)
+	}})
+	t.Cleanup(proxy.Close)
+	checkKit(t, runKit(t, proxy.URL+"/mcp", "--requirements", "2026-07-28"), fixtureFree)
+}
+
+// TestMCPConformanceFixtures runs all scenarios of 2026-07-28 against a program that has the kit's fixtures as its tools
+// and is otherwise made by the constructor and the handler of the shipped server (MCP-G6). The fixtures are those of the
+// SDK, from the module cache.
+func TestMCPConformanceFixtures(t *testing.T) {
+	if os.Getenv(kitVariable) == "" {
+		t.Skip("set " + kitVariable + " to run the conformance kit")
+	}
+	dir := t.TempDir()
+	found, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/modelcontextprotocol/go-sdk").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(found)), "conformance", "everything-server", "main.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(source)
+	for _, r := range []struct{ from, to string }{
+		{`server := mcp.NewServer\((?s:.*?), opts\)\n`, "server := agentmesh.NewServer(\"1.0.0\", opts, func(server *mcp.Server) {\n"},
+		{`registerPrompts\(server\)\n\n`, "registerPrompts(server)\n\t})\n\n"},
+		{`handler := mcp.NewStreamableHTTPHandler\((?s:.*?)Stateless: \*stateless\}\)\n`, "_ = *stateless\nhandler := agentmesh.Handler(server, nil)\n"},
+		{`import \(\n`, "import (\n\tagentmesh \"github.com/agentmesh/agentmesh/node/owner/mcp\"\n"},
+	} {
+		form := regexp.MustCompile(r.from)
+		if len(form.FindAllString(text, -1)) != 1 {
+			t.Fatalf("the fixtures of the SDK have another form: %s", r.from)
+		}
+		text = form.ReplaceAllLiteralString(text, r.to)
+	}
+	main := filepath.Join(dir, "main.go")
+	if err := os.WriteFile(main, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	root, err := filepath.Abs(filepath.Join("..", ".."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	overlay, _ := json.Marshal(map[string]map[string]string{"Replace": {filepath.Join(root, "cmd", "mcpfixtures", "main.go"): main}})
+	if err := os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(dir, "fixtures")
+	build := exec.Command("go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "-o", program, "./cmd/mcpfixtures")
+	build.Dir = root
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	l.Close()
+	server := exec.Command(program, "-http", address)
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Process.Kill(); server.Wait() })
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		conn, err := net.Dial("tcp", address)
+		if err == nil {
+			conn.Close()
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+	checkKit(t, runKit(t, fmt.Sprintf("http://%s/mcp", address), "--requirements", "2026-07-28"), nil)
+}
