@@ -1,6 +1,7 @@
 package a2a
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -42,6 +43,7 @@ type sentRow struct {
 	State   a2a.TaskState       `json:"state,omitempty"` // "" while the outcome of the call is unknown
 	Started time.Time           `json:"started"`
 	Tries   int                 `json:"tries,omitempty"`
+	Asked   []byte              `json:"asked,omitempty"` // hash of the status with the newest question of the agent
 
 	rev store.Rev
 }
@@ -170,7 +172,9 @@ func (o *outbound) take(ctx context.Context, row *sentRow, result wire.Value) er
 	if r.ContextID != "" {
 		row.Context = r.ContextID
 	}
-	if r.IsWaiting() {
+	// An agent may return a task before it has read our answer, with the question of before.
+	stale := r.State == a2a.TaskStateInputRequired && bytes.Equal(row.Asked, r.Status[:])
+	if r.IsWaiting() || stale {
 		row.Due = now.Add(min(pauseBefore(row.Tries, pollPause), max(250*time.Millisecond, now.Sub(row.Started)/4)))
 		row.Tries++
 		_, err := o.save(ctx, row)
@@ -179,6 +183,9 @@ func (o *outbound) take(ctx context.Context, row *sentRow, result wire.Value) er
 	}
 	if err := o.acceptAnswer(ctx, row, r); err != nil {
 		return err
+	}
+	if r.State == a2a.TaskStateInputRequired {
+		row.Asked = r.Status[:]
 	}
 	_, err := o.save(ctx, row)
 	return err

@@ -7,6 +7,7 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2a"
 
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
 )
 
 // Task is a task as a client sees it.
@@ -221,6 +222,7 @@ func fromMeshArtifact(v wire.Value) (artifact wire.Value, ok bool) {
 type Remote struct {
 	TaskID, ContextID string
 	State             a2a.TaskState
+	Status            [32]byte     // hash of the status: equal if the agent says nothing new
 	parts             []wire.Value // of the status message, or of the direct message
 	artifacts         []wire.Value
 	metadata          wire.Value // of a direct message
@@ -251,7 +253,7 @@ func ReadResult(v wire.Value) (Remote, *Error) {
 		return r, ErrAgentResponse.At("a task without id or state")
 	}
 	said, _ := status.Get("message")
-	r.parts = partsOf(said)
+	r.parts, r.Status = partsOf(said), signing.Digest(status)
 	list, _ := v.Get("artifacts")
 	for artifact := range list.Elems() {
 		if len(r.artifacts) < maxArtifacts && artifact.Kind() == wire.Object {
