@@ -357,3 +357,101 @@ func TestMCPConformanceFixtures(t *testing.T) {
 	}
 	checkKit(t, runKit(t, fmt.Sprintf("http://%s/mcp", address), "--requirements", "2026-07-28"), nil)
 }
+
+// TestAgentsPage: each client that docs/agents.md adds gets the tools from a serve that was started with the default
+// data directory and no other settings, as in its three steps.
+func TestAgentsPage(t *testing.T) {
+	t.Parallel()
+	home := t.TempDir()
+	env := []string{"HOME=" + home, "PATH=" + os.Getenv("PATH")}
+	if err := os.Mkdir(filepath.Join(home, ".config"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	server, err := startServe(filepath.Join(home, ".config", "agentmesh"), nil, env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Process.Kill(); server.Wait() })
+	commands := blocks(t, "docs/agents.md", "<!-- client -->\n```sh")
+	if len(commands) != 4 {
+		t.Fatalf("%d clients, want 4", len(commands))
+	}
+	for _, line := range commands {
+		var argv []string
+		if _, after, ok := strings.Cut(strings.TrimSpace(line), " -- "); ok {
+			argv = strings.Fields(after)
+		} else if found := regexp.MustCompile(`\{.*\}`).FindString(line); found != "" {
+			var file struct {
+				MCPServers map[string]struct {
+					Command string
+					Args    []string
+				}
+			}
+			if err := json.Unmarshal([]byte(found), &file); err != nil {
+				t.Fatal(err)
+			}
+			argv = append([]string{file.MCPServers["agentmesh"].Command}, file.MCPServers["agentmesh"].Args...)
+		} else {
+			fields := strings.Fields(line)
+			for i, f := range fields[:len(fields)-1] {
+				if f == "--command" || f == "--arg" {
+					argv = append(argv, fields[i+1])
+				}
+			}
+		}
+		if len(argv) < 2 || argv[0] != "agentmesh" {
+			t.Fatalf("%q starts %q", line, argv)
+		}
+		cmd := exec.Command(agentmeshBinary(os.Environ()), argv[1:]...)
+		cmd.Env = env
+		s, err := sdk.NewClient(&sdk.Implementation{Name: "agent", Version: "1"}, nil).Connect(t.Context(), &sdk.CommandTransport{Command: cmd}, nil)
+		if err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		result, err := s.CallTool(t.Context(), &sdk.CallToolParams{Name: "mesh_whoami"})
+		if err != nil || result.IsError {
+			t.Errorf("%q: %v %+v", line, err, result)
+		}
+		s.Close()
+	}
+}
+
+// TestWakeUp plays the hook of docs/agents.md with a program in place of claude: the agent is started for a message, its
+// answer goes to the sender, and no text of the message is among its arguments.
+func TestWakeUp(t *testing.T) {
+	t.Parallel()
+	scripts := blocks(t, "docs/agents.md", "<!-- wake -->\n```sh")
+	if len(scripts) != 1 {
+		t.Fatalf("%d scripts", len(scripts))
+	}
+	home := t.TempDir()
+	claude := filepath.Join(home, "claude")
+	for path, text := range map[string]string{
+		claude: "#!/bin/sh\nprintf '%s\\n' \"$@\" > " + home + "/args\ncat > " + home + "/input\n" +
+			`echo '{"payload":{"action":"deliver","message":{"body":"I am awake"}}}'` + "\n",
+		filepath.Join(home, "wake.sh"): strings.Replace(scripts[0], "exec claude ", "exec "+claude+" ", 1),
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	theirs, mine := filepath.Join(home, "theirs"), filepath.Join(home, "mine")
+	mustRun(t, theirs, "init")
+	hub := mustServe(t, theirs, "--set=access.mode=open", `--set=hooks=[{intent: mesh.message, exec: ["`+filepath.Join(home, "wake.sh")+`"]}]`)
+	mustRun(t, mine, "init")
+	mustServe(t, mine, "--roles=node", "--directory="+hub.info.Directory)
+	if err := hub.awaitListing(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := agentmeshAt(mine, "send", string(hub.info.AgentID), "wake up $(touch x)", "--wait").CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "I am awake") {
+		t.Errorf("send: %v %s", err, out)
+	}
+	args, err := os.ReadFile(filepath.Join(home, "args"))
+	if err != nil || strings.Contains(string(args), "wake up") || !strings.Contains(string(args), "mcp__agentmesh") {
+		t.Errorf("arguments = %q, %v", args, err)
+	}
+	if input, err := os.ReadFile(filepath.Join(home, "input")); err != nil || !strings.Contains(string(input), "wake up $(touch x)") {
+		t.Errorf("input = %q, %v", input, err)
+	}
+}

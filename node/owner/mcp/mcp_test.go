@@ -402,7 +402,7 @@ func TestResourcesAndPrompts(t *testing.T) {
 		}
 	}
 	got, err := s.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: "mesh://inbox"})
-	if err != nil || got.Contents[0].Text != `{"items":[]}` {
+	if err != nil || got.Contents[0].Text != `{"items":[]}` || got.CacheScope != "private" {
 		t.Errorf("inbox = %v, %v", got, err)
 	}
 	for _, prompt := range []string{"introduce-yourself", "triage-inbox"} {

@@ -49,7 +49,7 @@ type tools struct {
 // New returns a server with the tools, resources and prompts of the owner API.
 func New(cfg Config) *sdk.Server {
 	t := &tools{api: cfg.Client, sends: rate.NewLimiter(rate.Every(time.Minute/sendsPerMinute), sendsPerMinute)}
-	options := &sdk.ServerOptions{Logger: cfg.Logger, Instructions: instructions, Capabilities: constantLists()}
+	options := &sdk.ServerOptions{Logger: cfg.Logger, Instructions: instructions, Capabilities: constantLists(), SetCacheable: setCache}
 	if cfg.Channel {
 		options.Capabilities.Experimental = map[string]any{"claude/channel": struct{}{}}
 	}
@@ -58,6 +58,18 @@ func New(cfg Config) *sdk.Server {
 		t.addResources(s)
 		addPrompts(s)
 	})
+}
+
+// cacheLists is how long a client may keep the lists, in milliseconds. They change only with the program.
+const cacheLists = 5 * 60 * 1000
+
+// setCache lets a client keep the lists, and keeps resources, which are the owner's, out of shared caches.
+func setCache(_ context.Context, req sdk.Request, c *sdk.Cacheable) {
+	if _, ok := req.(*sdk.ReadResourceRequest); ok {
+		c.TTLMs, c.CacheScope = 0, "private"
+		return
+	}
+	c.TTLMs = cacheLists
 }
 
 // instructions tell a model what the tools are for. Clients may drop them, so the descriptions of the tools stand alone.
@@ -94,7 +106,8 @@ func ServeStdio(ctx context.Context, s *sdk.Server, in io.ReadCloser, out io.Wri
 		defer cancel()
 		channel.inner = transport
 		transport = channel
-		go channel.run(ctx)
+		last := channel.skipOld(ctx) // before the client can connect, so that no message is missed
+		go channel.run(ctx, last)
 	}
 	return s.Run(ctx, transport)
 }

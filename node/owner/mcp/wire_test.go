@@ -1,0 +1,181 @@
+package mcp_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner/mcp"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// startStdio runs a server over pipes, and returns the client's ends.
+func startStdio(t *testing.T, cfg mcp.Config, channel *mcp.Channel) (io.Writer, *bufio.Reader) {
+	t.Helper()
+	inHere, inThere := io.Pipe()
+	outThere, outHere := io.Pipe()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- mcp.ServeStdio(ctx, mcp.New(cfg), inHere, outHere, channel) }()
+	t.Cleanup(func() {
+		inThere.Close()
+		cancel()
+		go io.Copy(io.Discard, outThere)
+		<-done
+	})
+	return inThere, bufio.NewReader(outThere)
+}
+
+// initialize is the first request of a client of 2025-11-25, such as OpenClaw.
+const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"old","version":"1"}}}`
+
+// TestInitialize2025: a client that begins with initialize gets its version, the tools, and no logging (MCP-4, MCP-G3).
+func TestInitialize2025(t *testing.T) {
+	sarah := meshtest.New(t).Node("sarah", open)
+	in, out := startStdio(t, mcp.Config{Client: agentOf(sarah), Version: "test"}, nil)
+	ask := func(line string) string {
+		if _, err := io.WriteString(in, line+"\n"); err != nil {
+			t.Fatal(err)
+		}
+		answer, err := out.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(answer)
+	}
+	compare(t, "initialize-2025-11-25.json", []byte(ask(initialize)+"\n"))
+	if _, err := io.WriteString(in, `{"jsonrpc":"2.0","method":"notifications/initialized"}`+"\n"); err != nil {
+		t.Fatal(err)
+	}
+	if answer := ask(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"mesh_inbox","arguments":{}}}`); !strings.Contains(answer, `"structuredContent":{"items":[]}`) || !strings.Contains(answer, `"text":"{\"items\":[]}"`) {
+		t.Errorf("call = %s", answer)
+	}
+	if answer := ask(`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"mesh_approve","arguments":{}}}`); !strings.Contains(answer, `-32602`) {
+		t.Errorf("unknown tool = %s", answer)
+	}
+}
+
+// TestDiscover2026: a client of 2026-07-28 begins with server/discover over HTTP, without a session (MCP-1, MCP-G2).
+func TestDiscover2026(t *testing.T) {
+	sarah := meshtest.New(t).Node("sarah", open)
+	server := httptest.NewServer(mcp.Handler(mcp.New(mcp.Config{Client: agentOf(sarah), Version: "test"}), nil))
+	t.Cleanup(server.Close)
+	ask := func(method, name, params string) (*http.Response, string) {
+		meta := `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"io.modelcontextprotocol/clientInfo":{"name":"new","version":"1"}}`
+		r, err := http.NewRequestWithContext(t.Context(), "POST", server.URL, strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":{`+params+meta+`}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for key, value := range map[string]string{
+			"Content-Type": "application/json", "Accept": "application/json, text/event-stream", "MCP-Protocol-Version": "2026-07-28", "Mcp-Method": method, "Mcp-Name": name,
+		} {
+			if value != "" {
+				r.Header.Set(key, value)
+			}
+		}
+		resp, err := server.Client().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, _ := io.ReadAll(resp.Body)
+		text := string(body)
+		if _, data, ok := strings.Cut(text, "data: "); ok {
+			text, _, _ = strings.Cut(data, "\n")
+		}
+		return resp, strings.TrimSpace(text)
+	}
+	resp, body := ask("server/discover", "", "")
+	if resp.Header.Get("Mcp-Session-Id") != "" {
+		t.Error("the answer names a session")
+	}
+	compare(t, "discover-2026-07-28.json", []byte(body+"\n"))
+	if _, body := ask("tools/call", "mesh_inbox", `"name":"mesh_inbox","arguments":{},`); !strings.Contains(body, `"resultType":"complete"`) {
+		t.Errorf("call = %s", body)
+	}
+	for _, method := range []string{"GET", "DELETE"} {
+		r, err := http.NewRequestWithContext(t.Context(), method, server.URL, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Accept", "text/event-stream")
+		resp, err := server.Client().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusMethodNotAllowed {
+			t.Errorf("%s = %d, want 405", method, resp.StatusCode)
+		}
+	}
+}
+
+// TestChannel: a message of a listed peer is pushed into the session, as untrusted text; one of another is not (MCP-G4).
+func TestChannel(t *testing.T) {
+	mesh := meshtest.New(t)
+	sarah := mesh.Node("sarah", open)
+	friend, other := mesh.Stranger("friend"), mesh.Stranger("other")
+	post := func(s *meshtest.Stranger, text string) {
+		if a := meshtest.Post(t, sarah.URL, s.Sign(s.Draft(sarah.ID(), wire.Deliver, `{"action":"deliver","message":{"body":"`+text+`"}}`))); a.Status >= 300 {
+			t.Fatalf("post: %d %s", a.Status, a.Body)
+		}
+	}
+	post(friend, "before the session")
+	cfg := mcp.Config{Client: agentOf(sarah), Version: "test", Channel: true}
+	in, out := startStdio(t, cfg, mcp.NewChannel(cfg, []string{string(friend.ID)}))
+	lines := make(chan string, 10)
+	go func() {
+		for {
+			line, err := out.ReadString('\n')
+			if err != nil {
+				return
+			}
+			lines <- line
+		}
+	}()
+	if _, err := io.WriteString(in, initialize+"\n"); err != nil {
+		t.Fatal(err)
+	}
+	next := func() string {
+		select {
+		case line := <-lines:
+			return line
+		case <-time.After(20 * time.Second):
+			t.Fatal("nothing was pushed")
+			return ""
+		}
+	}
+	if answer := next(); !strings.Contains(answer, `"claude/channel"`) {
+		t.Errorf("the capability is missing: %s", answer)
+	}
+	post(other, "from another")
+	post(friend, "hello \\u202e from a friend")
+	var pushed struct {
+		Method string
+		Params struct {
+			Content string
+			Meta    map[string]string
+		}
+	}
+	line := next()
+	if err := json.NewDecoder(bytes.NewReader([]byte(line))).Decode(&pushed); err != nil {
+		t.Fatal(err)
+	}
+	if pushed.Method != "notifications/claude/channel" || !strings.Contains(pushed.Params.Content, `"untrusted_text":"hello  from a friend"`) ||
+		pushed.Params.Meta["from"] != string(friend.ID) || pushed.Params.Meta["item"] == "" {
+		t.Errorf("pushed = %s", line)
+	}
+	select {
+	case line := <-lines:
+		t.Errorf("also pushed: %s", line)
+	case <-time.After(200 * time.Millisecond):
+	}
+}
