@@ -72,7 +72,7 @@ func (o OwnerAPI) ListPeers(ctx context.Context) ([]owner.Peer, error) {
 		}
 		for _, p := range pins {
 			v := view(string(p.Agent))
-			v.Fingerprint, v.Given, v.Unproven = p.Fingerprint, p.Owner, p.IsUnproven()
+			v.Name, v.Fingerprint, v.Given, v.Unproven = p.Name, p.Fingerprint, p.Owner, p.IsUnproven()
 		}
 		if after = next; after == "" {
 			break

@@ -8,6 +8,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -96,14 +97,15 @@ func (o OwnerAPI) Paused() bool { return o.n.IsPaused() }
 // Audit returns the audit log.
 func (o OwnerAPI) Audit() *acl.Audit { return o.n.audit }
 
-// Aliases returns one alias for each peer that has any, by the peer's id.
-func (o OwnerAPI) Aliases(ctx context.Context) (map[string]string, error) {
-	names := make(map[string]string)
-	err := o.eachRecord(ctx, nsAliases, time.Now(), func(r store.Record) {
-		if names[string(r.Body)] == "" {
-			names[string(r.Body)] = r.Key
-		}
-	})
+// NamesOf implements [owner.Names].
+func (o OwnerAPI) NamesOf(ctx context.Context, id string) (names owner.PeerNames, err error) {
+	page, err := o.n.store.Records().List(ctx, nsAliases, "peer:"+id, "", 1, time.Now())
+	for _, r := range page.Records {
+		names.PeerAlias = r.Key
+	}
+	if err == nil {
+		names.PeerName, err = o.n.cards.NameOf(ctx, wire.AgentID(id), time.Now())
+	}
 	return names, err
 }
 

@@ -26,7 +26,7 @@ func (o OwnerAPI) Operations() []owner.Operation {
 	questions := owner.Questions{
 		Asks: o.n.asks, Records: o.n.store.Records(), Notices: o.n.notices, HoldFor: o.n.cfg.HoldFor, Find: o.resolveConversation,
 	}
-	return slices.Concat(owner.Operations(o), owner.AuditOperations(o.n.audit), questions.Operations())
+	return slices.Concat(owner.Operations(o), owner.AuditOperations(o.n.audit, o), questions.Operations())
 }
 
 // ListItems implements [owner.Inbox].

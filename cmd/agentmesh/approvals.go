@@ -10,7 +10,6 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
-	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
@@ -40,7 +39,7 @@ func (c *approvalsListCmd) Run(ctx context.Context, a *app) error {
 			if k.Waiting > 0 {
 				what += fmt.Sprintf(" (and %d more)", k.Waiting)
 			}
-			rows = append(rows, []string{k.ID, k.Kind, terminal.Truncate(bridge.Party(k.Name, k.Address(), k.Subject), 40), what, terminal.FormatTime(k.Created), string(k.State)})
+			rows = append(rows, []string{k.ID, k.Kind, terminal.Truncate(k.Shown().String(), 48), what, terminal.FormatTime(k.Created), string(k.State)})
 		}
 		none := "nothing waits for you"
 		if state != "pending" {
@@ -61,7 +60,7 @@ func (c *approvalsShowCmd) Run(ctx context.Context, a *app) error {
 
 func (a *app) showApproval(k owner.Approval) {
 	rows := [][]string{
-		{"id", k.ID}, {"kind", k.Kind}, {"from", bridge.Party(k.Name, k.Address(), k.Subject)}, {"says", k.Says()}, {"about", k.Subject}, {"because", orDash(k.Rule)},
+		{"id", k.ID}, {"kind", k.Kind}, {"from", k.Shown().String()}, {"says", k.Says()}, {"about", k.Subject}, {"because", orDash(k.Rule)},
 		{"state", string(k.State)}, {"since", terminal.FormatTime(k.Created)}, {"expires", terminal.FormatTime(k.Expires)}, {"hash", k.Hash},
 	}
 	if k.Conv.ID != "" {

@@ -57,6 +57,12 @@ func (c *auditCmd) Run(ctx context.Context, a *app) error {
 	return errors.Join(err, o.Close())
 }
 
+// auditPage is an [owner.AuditPage] with the bytes of the entries, which --json prints unchanged.
+type auditPage struct {
+	owner.List[json.RawMessage]
+	PeerNames map[string]owner.PeerNames `json:"peer_names"`
+}
+
 // print prints the entries after the entry with number after, or all entries if after is empty. last is the number of
 // the last entry that it printed, or after if it printed none.
 func (c *auditCmd) print(ctx context.Context, a *app, o *daemon.Client, since, after string) (last string, err error) {
@@ -66,7 +72,7 @@ func (c *auditCmd) print(ctx context.Context, a *app, o *daemon.Client, since, a
 		if err != nil {
 			return after, err
 		}
-		page, err := daemon.Decode[owner.List[json.RawMessage]](raw)
+		page, err := daemon.Decode[auditPage](raw)
 		if err != nil {
 			return after, err
 		}
@@ -79,7 +85,7 @@ func (c *auditCmd) print(ctx context.Context, a *app, o *daemon.Client, since, a
 			if c.JSON {
 				a.Print("%s", terminal.EscapeUnsafe(line))
 			} else {
-				a.showEntry(e)
+				a.showEntry(e, owner.ShowName(page.PeerNames[e.Subject], e.Subject, e.Subject).String())
 			}
 		}
 		if page.Next == "" {
@@ -88,14 +94,14 @@ func (c *auditCmd) print(ctx context.Context, a *app, o *daemon.Client, since, a
 	}
 }
 
-// showEntry prints an entry as one line for people.
-func (a *app) showEntry(e acl.AuditEntry) {
+// showEntry prints an entry as one line for people. subject is how to show its subject.
+func (a *app) showEntry(e acl.AuditEntry, subject string) {
 	parts := []string{fmt.Sprint(e.N), terminal.FormatTime(e.At), string(e.Kind)}
 	if e.Count > 0 {
 		parts = append(parts, fmt.Sprintf("%d times until %s", e.Count, terminal.FormatTime(e.Until)))
 	}
 	for _, p := range []struct{ label, value string }{
-		{"", string(e.Choice)}, {"", e.AskKind}, {"about ", e.Subject}, {"by ", e.By}, {"because ", e.Rule}, {"", e.Ask}, {"in ", e.Conversation}, {"(", e.Note},
+		{"", string(e.Choice)}, {"", e.AskKind}, {"about ", subject}, {"by ", e.By}, {"because ", e.Rule}, {"", e.Ask}, {"in ", e.Conversation}, {"(", e.Note},
 	} {
 		if p.value == "" {
 			continue

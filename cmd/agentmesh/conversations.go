@@ -24,14 +24,6 @@ type conversationsCmd struct {
 	Delete conversationsDeleteCmd `cmd:"" help:"Delete a conversation and its transcript."`
 }
 
-// otherSide names the other side of a conversation: by its address if its agent id is only a pseudonym.
-func otherSide(c owner.Conversation) string {
-	if c.Principal != "" {
-		return terminal.Clean(c.Principal)
-	}
-	return c.Peer
-}
-
 type conversationsListCmd struct {
 	State string `placeholder:"STATE" help:"List only conversations in this state: open, completed, failed or expired."`
 	Limit int    `default:"50" help:"Maximum number of conversations."`
@@ -43,7 +35,7 @@ func (c *conversationsListCmd) Run(ctx context.Context, a *app) error {
 	return ask(ctx, a, c.JSON, owner.ListConversations.Call().Ask(query), func(page owner.ConversationList) {
 		rows := [][]string{{"CONVERSATION", "PEER", "STATE", "INTENT", "LAST"}}
 		for _, v := range page.Items {
-			rows = append(rows, []string{v.ID, otherSide(v), string(v.State), string(v.Intent), terminal.FormatTime(v.Last)})
+			rows = append(rows, []string{v.ID, v.Shown().String(), string(v.State), string(v.Intent), terminal.FormatTime(v.Last)})
 		}
 		none := "no conversations yet"
 		if c.State != "" {
@@ -138,9 +130,9 @@ func (w fullConversation) MarshalJSON() ([]byte, error) {
 }
 
 func (a *app) showConversation(v owner.Conversation) {
-	rows := [][]string{{"conversation", v.ID}, {"peer", v.Peer}}
+	rows := [][]string{{"conversation", v.ID}, {"with", v.Shown().String()}, {"peer", v.Peer}}
 	if v.Principal != "" {
-		rows = append(rows, []string{"address", otherSide(v)})
+		rows = append(rows, []string{"address", v.Principal})
 	}
 	rows = append(rows, [][]string{{"state", string(v.State)}, {"intent", string(v.Intent)}, {"opened", terminal.FormatTime(v.Opened)}, {"last", terminal.FormatTime(v.Last)}}...)
 	if v.Agreement != nil {

@@ -196,11 +196,7 @@ func (c *inboxWaitCmd) Run(ctx context.Context, a *app) error {
 }
 
 func (a *app) showLine(i owner.Item) {
-	from := string(i.Peer)
-	if i.PeerName != "" {
-		from = terminal.Truncate(i.PeerName, 40) + " (" + from + ")"
-	}
-	a.Print("%s %s %-11s %s %s %s %s", terminal.Clean(i.ID), terminal.FormatTime(i.At), i.State, terminal.Clean(from), terminal.Clean(cmp.Or(string(i.Conversation), i.About)), terminal.Clean(string(i.Intent)), terminal.Truncate(string(i.Payload), 300))
+	a.Print("%s %s %-11s %s %s %s %s", terminal.Clean(i.ID), terminal.FormatTime(i.At), i.State, terminal.Clean(i.Shown().String()), terminal.Clean(cmp.Or(string(i.Conversation), i.About)), terminal.Clean(string(i.Intent)), terminal.Truncate(string(i.Payload), 300))
 }
 
 type inboxShowCmd struct {
@@ -213,7 +209,7 @@ func (c *inboxShowCmd) Run(ctx context.Context, a *app) error {
 }
 
 func (a *app) showItem(i owner.Item) {
-	rows := [][]string{{"id", i.ID}, {"state", string(i.State)}, {"from", string(i.Peer)}, {"name", i.PeerName}}
+	rows := [][]string{{"id", i.ID}, {"state", string(i.State)}, {"from", i.Shown().String()}, {"peer", string(i.Peer)}}
 	if i.About != "" { // a task: its bridge has decided about its sender
 		rows = append(rows, []string{"about", i.About})
 	} else {

@@ -25,9 +25,9 @@ type peersListCmd struct {
 
 func (c *peersListCmd) Run(ctx context.Context, a *app) error {
 	return ask(ctx, a, c.JSON, owner.ListPeers.Call(), func(page owner.List[owner.Peer]) {
-		rows := [][]string{{"AGENT", "ALIAS", "STANDING", "SINCE", "KEY"}}
+		rows := [][]string{{"NAME", "AGENT", "ALIAS", "STANDING", "SINCE", "KEY"}}
 		for _, p := range page.Items {
-			rows = append(rows, []string{p.ID, orDash(strings.Join(p.Aliases, ",")), orDash(string(p.Standing)), terminal.FormatTime(p.Since), describePin(p)})
+			rows = append(rows, []string{p.Shown().String(), p.ID, orDash(strings.Join(p.Aliases, ",")), orDash(string(p.Standing)), terminal.FormatTime(p.Since), describePin(p)})
 		}
 		a.List(rows, "you have made no decisions about other agents yet")
 	})

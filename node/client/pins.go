@@ -28,11 +28,13 @@ const (
 const (
 	maxStrangerPins = 10_000
 	strangerPinLife = 180 * 24 * time.Hour
+	maxPinnedName   = 100 // bytes
 )
 
 // Pin is the key that is stored for an agent at its first use (AM-11).
 type Pin struct {
 	Agent       wire.AgentID `json:"-"`
+	Name        string       `json:"name,omitempty"` // on the card with the key: untrusted
 	Fingerprint string       `json:"fingerprint"`
 	PublicKey   string       `json:"public_key"`
 	Directory   string       `json:"directory,omitempty"` // where the key was seen; "" if the owner gave the card
@@ -65,7 +67,7 @@ type storedPin struct {
 }
 
 func newPin(p Peer) storedPin {
-	return storedPin{Pin: Pin{Agent: p.Card.ID, Fingerprint: p.Key.Fingerprint(), PublicKey: p.Card.PublicKey, Directory: p.Directory, Pinned: p.Pinned, Proven: p.Unproven == nil}}
+	return storedPin{Pin: Pin{Agent: p.Card.ID, Name: wire.OneLine(p.Card.Name, maxPinnedName), Fingerprint: p.Key.Fingerprint(), PublicKey: p.Card.PublicKey, Directory: p.Directory, Pinned: p.Pinned, Proven: p.Unproven == nil}}
 }
 
 // applyTo sets the fields of an entry that depend on the pin. A pin that is past half of its life does not count as
@@ -127,7 +129,7 @@ func (c *Cards) pin(ctx context.Context, peer Peer, owner bool, now time.Time) (
 		if p.Fingerprint == "" {
 			p = storedPin{Pin: newPin(peer).Pin}
 		}
-		p.Owner = p.Owner || owner
+		p.Name, p.Owner = newPin(peer).Name, p.Owner || owner
 		err = c.cfg.Records.Apply(ctx, []store.Change{p.change(now)}, now)
 		switch {
 		case errors.Is(err, store.ErrQuota):
@@ -268,6 +270,19 @@ func (c *Cards) Forget(ctx context.Context, id wire.AgentID) error {
 	}
 	c.Drop(id)
 	return nil
+}
+
+// NameOf returns the name on the newest card of an agent that is known, or "" if none is. It asks no directory. The name
+// is untrusted.
+func (c *Cards) NameOf(ctx context.Context, id wire.AgentID, now time.Time) (string, error) {
+	c.mu.Lock()
+	e, ok := c.cache.Peek(id)
+	c.mu.Unlock()
+	if ok {
+		return wire.OneLine(e.peer.Card.Name, maxPinnedName), nil
+	}
+	p, err := c.loadPin(ctx, id, now)
+	return p.Name, err
 }
 
 // PinOf returns the pin of an agent. The zero value means that no key is pinned.

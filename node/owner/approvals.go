@@ -31,6 +31,7 @@ const RuleUnproven = "id=unproven"
 // Approval is a question as shown to the owner: about whom, with what text, and with every message that it covers.
 type Approval struct {
 	acl.Ask
+	PeerNames
 	Name     string        `json:"name,omitempty"`    // what the other side calls itself: untrusted
 	Summary  string        `json:"summary,omitempty"` // text or subject of the first message, on one line: untrusted
 	Messages []HeldMessage `json:"messages,omitempty"`

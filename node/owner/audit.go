@@ -1,7 +1,10 @@
 package owner
 
 import (
+	"context"
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -16,14 +19,17 @@ type AuditPage struct {
 	Items  []acl.AuditEntry `json:"items"`
 	Next   string           `json:"next,omitempty"`
 	Recent []acl.AuditEntry `json:"recent,omitempty"`
+	// PeerNames has the names of the peers that the entries are about. An entry cannot have them itself, because its hash
+	// covers all of it.
+	PeerNames map[string]PeerNames `json:"peer_names,omitempty"`
 }
 
 // ListAudit lists the audit log. The parameters kind, peer and since filter it; a filtered page may be empty although
 // another page follows.
 var ListAudit = Endpoint[None, AuditPage]{http.MethodGet, "/audit", Decide}
 
-// AuditOperations returns the operation of an audit log, for a process with or without a node.
-func AuditOperations(log *acl.Audit) []Operation {
+// AuditOperations returns the operation of an audit log. names is nil for a process without a node.
+func AuditOperations(log *acl.Audit, names Names) []Operation {
 	return []Operation{ListAudit.Serve(func(c echo.Context, _ None) (AuditPage, error) {
 		q, err := ReadQuery[string](c)
 		if err != nil {
@@ -54,6 +60,20 @@ func AuditOperations(log *acl.Audit) []Operation {
 		} else {
 			page.Recent = log.Recent(q.Limit)
 		}
-		return page, nil
+		if names != nil {
+			page.PeerNames, err = AuditNames(c.Request().Context(), names, slices.Concat(page.Items, page.Recent))
+		}
+		return page, err
 	})}
+}
+
+// AuditNames returns the names of the peers that entries are about.
+func AuditNames(ctx context.Context, names Names, entries []acl.AuditEntry) (map[string]PeerNames, error) {
+	l := newNamer(ctx, names)
+	for _, e := range entries {
+		var discard PeerNames // the namer keeps what it finds
+		l.fill(&discard, e.Subject)
+	}
+	maps.DeleteFunc(l.seen, func(_ string, found PeerNames) bool { return found == PeerNames{} })
+	return l.seen, l.err
 }

@@ -16,8 +16,9 @@ import (
 
 // Conversation is a conversation as shown to the owner, with its current state.
 type Conversation struct {
-	ID        string              `json:"conversation_id"`
-	Peer      string              `json:"peer"`
+	ID   string `json:"conversation_id"`
+	Peer string `json:"peer"`
+	PeerNames
 	Principal string              `json:"principal,omitempty"` // if it is not the peer
 	State     conversations.State `json:"state"`
 	Rejected  bool                `json:"rejected,omitempty"`
@@ -30,8 +31,8 @@ type Conversation struct {
 	Proposal  *Proposal           `json:"proposal,omitempty"`
 	Agreement *Agreement          `json:"agreement,omitempty"`
 	Entries   uint64              `json:"entries"`
-	Bytes     int64               `json:"bytes"` // of the messages in the transcript
-	Address   string              `json:"-"`     // of a foreign peer
+	Bytes     int64               `json:"bytes"`             // of the messages in the transcript
+	Address   string              `json:"address,omitempty"` // of a foreign peer
 }
 
 // Proposal is a standing proposal that is not agreed yet.

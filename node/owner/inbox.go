@@ -49,9 +49,10 @@ type Item struct {
 	Kind  string    `json:"kind"` // "message", "task", or "reply" for a synchronous answer to our message
 
 	Peer         wire.AgentID        `json:"peer"`
-	PeerName     string              `json:"peer_name,omitempty"`
-	Principal    string              `json:"principal,omitempty"` // if it is not the peer
-	Address      string              `json:"address,omitempty"`   // of a foreign peer
+	PeerName     string              `json:"peer_name,omitempty"`  // what the peer calls itself: untrusted
+	PeerAlias    string              `json:"peer_alias,omitempty"` // the owner's name for the peer
+	Principal    string              `json:"principal,omitempty"`  // if it is not the peer
+	Address      string              `json:"address,omitempty"`    // of a foreign peer
 	Conversation wire.ConversationID `json:"conversation_id"`
 	MessageID    wire.MessageID      `json:"message_id"`
 	Intent       wire.Intent         `json:"intent"`

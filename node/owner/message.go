@@ -72,7 +72,8 @@ type OutboxEntry struct {
 	ID    string    `json:"id"` // ids sort in the order of sending
 	State SendState `json:"state"`
 
-	To           wire.AgentID        `json:"to"`
+	To wire.AgentID `json:"to"`
+	PeerNames
 	Address      string              `json:"address,omitempty"` // of a foreign peer
 	Conversation wire.ConversationID `json:"conversation_id"`
 	MessageID    wire.MessageID      `json:"message_id"`       // of the bytes that are sent now

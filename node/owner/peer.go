@@ -15,6 +15,7 @@ import (
 type Peer struct {
 	ID          string       `json:"id"`
 	Aliases     []string     `json:"aliases,omitempty"`
+	Name        string       `json:"peer_name,omitempty"` // what the peer calls itself: untrusted
 	Standing    acl.Standing `json:"standing,omitempty"`
 	Since       time.Time    `json:"since,omitzero"`
 	Fingerprint string       `json:"fingerprint,omitempty"` // of the pinned key
@@ -50,6 +51,7 @@ type PeerChange struct {
 
 // Peers are the peers that a node remembers. The name of a peer is its id, an alias or, for rules, a foreign address.
 type Peers interface {
+	Names
 	ListPeers(ctx context.Context) ([]Peer, error)
 	// AddPeer adds a card on the owner's authority. by is the door.
 	AddPeer(ctx context.Context, in NewPeer, by string) (AddedPeer, error)

@@ -45,10 +45,10 @@ var (
 	ShowStatus  = Endpoint[None, Status]{http.MethodGet, "/status", Read}
 	Pause       = Endpoint[None, Status]{http.MethodPost, "/pause", Decide}
 	Resume      = Endpoint[None, Status]{http.MethodPost, "/resume", Decide}
-	ListNotices = Endpoint[None, List[notify.Notice]]{http.MethodGet, "/notices", Decide}
+	ListNotices = Endpoint[None, List[Notice]]{http.MethodGet, "/notices", Decide}
 )
 
-func controlOperations(n Control) []Operation {
+func controlOperations(n Node) []Operation {
 	pause := func(paused bool) func(echo.Context, None) (Status, error) {
 		return func(c echo.Context, _ None) (Status, error) {
 			if err := n.SetPaused(c.Request().Context(), paused, Door(c)); err != nil {
@@ -61,12 +61,12 @@ func controlOperations(n Control) []Operation {
 		ShowStatus.Serve(func(c echo.Context, _ None) (Status, error) { return n.Status(c.Request().Context()) }),
 		Pause.Serve(pause(true)),
 		Resume.Serve(pause(false)),
-		ListNotices.Serve(func(c echo.Context, _ None) (List[notify.Notice], error) {
+		ListNotices.Serve(func(c echo.Context, _ None) (List[Notice], error) {
 			q, err := ReadQuery[string](c)
 			if err != nil {
-				return List[notify.Notice]{}, err
+				return List[Notice]{}, err
 			}
-			return n.ListNotices(c.Request().Context(), q.After, q.Limit)
+			return NamedNotices(c.Request().Context(), n, q.After, q.Limit)
 		}),
 	}
 }

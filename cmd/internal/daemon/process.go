@@ -181,7 +181,7 @@ func (p *Process) assemble(ctx context.Context, base string) error {
 	}
 	if p.node == nil { // a node does this by itself
 		p.store.OnCommit(p.notices.OnCommit)
-		p.mountOperations(owner.AuditOperations(p.audit)...)
+		p.mountOperations(owner.AuditOperations(p.audit, nil)...)
 		p.mountOperations(p.statusOperations()...)
 	}
 	return p.addBridges()

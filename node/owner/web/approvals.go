@@ -21,7 +21,6 @@ type askView struct {
 	owner.Approval
 	Behind  []behindView // messages that are decided with it, in order
 	What    string       // the question, in our words
-	Name    string       // what the other side calls itself
 	Address string
 	Proof   string
 	Intent  string
@@ -113,7 +112,7 @@ func viewQuestion(ask owner.Approval) askView {
 		v.Content = contentOf(ask.Body)
 		return v
 	}
-	v.Name, v.Address, v.Intent = body.GetStr("name"), body.GetStr("address"), body.GetStr("intent")
+	v.Address, v.Intent = body.GetStr("address"), body.GetStr("intent")
 	if proof := body.GetStr("verified"); proof != "" {
 		v.Proof = proofText(proof)
 	}

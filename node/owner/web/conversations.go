@@ -19,14 +19,8 @@ import (
 type conversationsView struct {
 	State  conversations.State
 	States []conversations.State
-	Items  []convRow
+	Items  []owner.Conversation
 	Next   uint64
-}
-
-// convRow is a conversation in a list, with the owner's alias for the peer.
-type convRow struct {
-	owner.Conversation
-	Alias string
 }
 
 var convStates = []conversations.State{"", conversations.Open, conversations.Completed, conversations.Failed, conversations.Expired}
@@ -38,18 +32,11 @@ func (p *pages) showConversations(c echo.Context) error {
 		return err
 	}
 	view := conversationsView{State: conversations.State(q.State), States: convStates}
-	names, err := p.n.Aliases(ctx)
-	if err != nil {
-		return owner.Explain(err)
-	}
 	list, err := p.n.ListConversations(ctx, view.State, q.Before, pageSize)
 	if err != nil {
 		return owner.Explain(err)
 	}
-	view.Next = list.Next
-	for _, conv := range list.Items {
-		view.Items = append(view.Items, convRow{conv, names[conv.Peer]})
-	}
+	view.Items, view.Next = list.Items, list.Next
 	return p.shell.Render(c, p.conversations, httpapi.View{
 		Title: "Conversations", Topics: []string{string(owner.TopicConversations)}, Said: doneMessage(c), Data: view,
 	})
@@ -69,8 +56,6 @@ type messageView struct {
 type conversationView struct {
 	owner.Conversation
 	URL      string // path below the page
-	Foreign  string // address of the peer behind a bridge
-	Alias    string
 	Messages []messageView
 	Earlier  bool
 	Later    uint64 // number to pass as after
@@ -108,13 +93,9 @@ func (p *pages) conversationPage(c echo.Context, status int, wrong string, form 
 	if err != nil {
 		return owner.Explain(err)
 	}
-	names, err := p.n.Aliases(ctx)
-	if err != nil {
-		return owner.Explain(err)
-	}
 	path := convPath(part.Peer, part.ID)
 	view := conversationView{
-		Conversation: part.Conversation, URL: path, Foreign: part.Address, Alias: names[part.Peer], Form: form,
+		Conversation: part.Conversation, URL: path, Form: form,
 		Open: part.State == conversations.Open,
 	}
 	view.Earlier = len(part.Transcript) > 0 && part.Transcript[0].N > 1

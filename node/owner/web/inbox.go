@@ -15,7 +15,6 @@ type itemView struct {
 	owner.Item
 	Proof   string
 	Content content
-	Alias   string // the owner's alias for the peer
 	// Waits reports whether the owner, or an agent of the owner, may still answer it.
 	Waits bool
 }
@@ -47,15 +46,9 @@ func (p *pages) showInbox(c echo.Context) error {
 	if err != nil {
 		return owner.Explain(err)
 	}
-	names, err := p.n.Aliases(ctx)
-	if err != nil {
-		return owner.Explain(err)
-	}
 	view.Items.Older = items.Older
 	for _, item := range items.Items {
-		row := viewItem(item)
-		row.Alias = names[string(item.Peer)]
-		view.Items.Items = append(view.Items.Items, row)
+		view.Items.Items = append(view.Items.Items, viewItem(item))
 	}
 	return p.shell.Render(c, p.inbox, httpapi.View{Title: "Inbox", Topics: []string{string(owner.TopicInbox)}, Said: doneMessage(c), Data: view})
 }

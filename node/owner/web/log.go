@@ -12,13 +12,29 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 type logView struct {
 	Entries []acl.AuditEntry // newest first
 	Recent  []acl.AuditEntry // recent decisions of rules
-	Older   uint64           // number of the oldest entry shown; 0 if it is the oldest entry
+	Names   map[string]owner.PeerNames
+	Older   uint64 // number of the oldest entry shown; 0 if it is the oldest entry
 }
+
+// entryView is an entry with the name of its subject.
+type entryView struct {
+	acl.AuditEntry
+	Shown owner.ShownName
+}
+
+// Entry returns the view of an entry.
+func (v logView) Entry(e acl.AuditEntry) entryView {
+	return entryView{e, owner.ShowName(v.Names[e.Subject], e.Subject, e.Subject)}
+}
+
+// Linked reports whether the subject is the peer of the entry's conversation, and not a principal of several peers.
+func (v entryView) Linked() bool { return v.Conversation != "" && wire.AgentID(v.Subject).Valid() }
 
 const maxRecent = 20
 
@@ -49,6 +65,9 @@ func (p *pages) showLog(c echo.Context) error {
 		if from > first {
 			view.Older = from
 		}
+	}
+	if view.Names, err = owner.AuditNames(ctx, p.n, slices.Concat(view.Entries, view.Recent)); err != nil {
+		return owner.Explain(err)
 	}
 	return p.shell.Render(c, p.audit, httpapi.View{Title: "Log", Topics: []string{string(owner.TopicAudit)}, Data: view})
 }

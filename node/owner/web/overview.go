@@ -8,7 +8,6 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/httpapi"
-	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
@@ -110,32 +109,20 @@ func (p *pages) showLimits(c echo.Context) error {
 	return p.shell.Render(c, p.limits, httpapi.View{Title: "Limits", Topics: []string{topicRefusals}, Data: view})
 }
 
-type noticesView struct{ Notices listPage[noticeView] }
-
-type noticeView struct {
-	Kind, Title, Text, Peer, Conversation string
-	At                                    time.Time
-}
+type noticesView struct{ Notices listPage[owner.Notice] }
 
 func (p *pages) showNotices(c echo.Context) error {
 	ctx, now := c.Request().Context(), time.Now()
-	found, err := listLatest("note_", c.QueryParam("before"), now, millis, noticeID, func(after string, limit int) ([]notify.Notice, string, error) {
-		page, err := p.n.ListNotices(ctx, after, limit)
-		return page.Items, page.Next, err
-	})
+	found, err := listLatest("note_", c.QueryParam("before"), now, millis, func(n owner.Notice) string { return n.ID },
+		func(after string, limit int) ([]owner.Notice, string, error) {
+			page, err := owner.NamedNotices(ctx, p.n, after, limit)
+			return page.Items, page.Next, err
+		})
 	if err != nil {
 		return owner.Explain(err)
 	}
-	view := noticesView{listPage[noticeView]{Older: found.Older}}
-	for _, one := range found.Items {
-		view.Notices.Items = append(view.Notices.Items, noticeView{
-			Kind: one.Kind, Title: one.Title, Text: one.Text, At: one.At, Peer: string(one.Peer), Conversation: string(one.Conversation),
-		})
-	}
-	return p.shell.Render(c, p.notices, httpapi.View{Title: "Notices", Topics: []string{string(owner.TopicNotices)}, Data: view})
+	return p.shell.Render(c, p.notices, httpapi.View{Title: "Notices", Topics: []string{string(owner.TopicNotices)}, Data: noticesView{found}})
 }
-
-func noticeID(n notify.Notice) string { return n.ID }
 
 // formatCount formats a count up to httpapi.MaxCount, the largest one that the navigation shows.
 func formatCount(n int) string {

@@ -33,8 +33,6 @@ type Node interface {
 	// CountApprovals counts the questions that wait for a decision, and CountItems the new inbox items, up to most.
 	CountApprovals(ctx context.Context, most int) (int, error)
 	CountItems(ctx context.Context, most int) (int, error)
-	// Aliases returns the owner's aliases: one for each peer that has any.
-	Aliases(ctx context.Context) (map[string]string, error)
 	// CheckTranscript returns an error if the hash chain of a transcript is broken.
 	CheckTranscript(ctx context.Context, peer, id string) error
 	// Audit returns the log of decisions.
@@ -47,6 +45,14 @@ type Node interface {
 	// Watch returns a channel of events from now on, until stop is called.
 	Watch() (events <-chan owner.Event, stop func())
 }
+
+// namedNode is a [Node] with names beside the ids of peers. The methods of owner.Node hide those of the node behind them.
+type namedNode struct {
+	owner.Node
+	localNode
+}
+
+type localNode struct{ Node }
 
 // pages is the node's part of the owner's page.
 type pages struct {
@@ -76,7 +82,7 @@ func Mount(shell *httpapi.Pages, n Node, log *slog.Logger) {
 		return shell.Template(pageFiles, "page/"+name+".html", "page/parts.html")
 	}
 	p := &pages{
-		n: n, log: log, shell: shell,
+		n: namedNode{owner.WithNames(n), localNode{n}}, log: log, shell: shell,
 		overview: read("overview"), approvals: read("approvals"), approval: read("approval"), inbox: read("inbox"),
 		item: read("item"), conversations: read("conversations"), conversation: read("conversation"),
 		compose: read("compose"), peers: read("peers"), outbox: read("outbox"), limits: read("limits"), notices: read("notices"),

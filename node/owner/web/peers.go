@@ -44,7 +44,7 @@ func (p *pages) peersPage(c echo.Context, status int, wrong string) error {
 	}
 	view := peersView{Mode: p.n.Limits().Mode, Query: c.QueryParam("q")}
 	for _, peer := range peers {
-		if !strings.Contains(peer.ID+" "+strings.Join(peer.Aliases, " "), view.Query) {
+		if !strings.Contains(strings.ToLower(peer.ID+" "+peer.Name+" "+strings.Join(peer.Aliases, " ")), strings.ToLower(view.Query)) {
 			continue
 		}
 		if len(view.Peers) == maxPeerRows {

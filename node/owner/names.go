@@ -1,0 +1,233 @@
+package owner
+
+import (
+	"cmp"
+	"context"
+	"strings"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// PeerNames are the names of a peer. The owner API has them beside the id of each peer.
+type PeerNames struct {
+	PeerAlias string `json:"peer_alias,omitempty"` // given by the owner
+	PeerName  string `json:"peer_name,omitempty"`  // given by the peer itself: untrusted
+}
+
+// ShownName is how a peer is shown to people.
+type ShownName struct {
+	Text string // untrusted, except if Trusted
+	// Trusted reports that Text is the owner's alias.
+	Trusted bool
+	// Claimed reports that Text is what the peer calls itself. Otherwise, without an alias, it is a short form of an id
+	// or an address.
+	Claimed bool
+}
+
+// String returns the name on one line. Quotes mark a claimed name. An alias has no quotes, so no claimed name can pass
+// for one.
+func (s ShownName) String() string {
+	if s.Claimed {
+		return `"` + strings.ReplaceAll(s.Text, `"`, "'") + `"`
+	}
+	return s.Text
+}
+
+// The lengths of names, in characters.
+const (
+	maxClaimedName = 40
+	maxShortID     = 11 // enough of an agent id to tell peers apart
+)
+
+// ShowName decides how a peer is shown: by the owner's alias, else by the name that it gives itself, else by a short
+// form of its foreign address or its id. address and id may be the same or empty.
+func ShowName(names PeerNames, address, id string) ShownName {
+	network, foreignID, _ := strings.Cut(address, "/")
+	claimed := wire.OneLine(names.PeerName, maxClaimedName)
+	switch {
+	case names.PeerAlias != "":
+		return ShownName{Text: names.PeerAlias, Trusted: true}
+	case claimed != "":
+		return ShownName{Text: claimed, Claimed: true}
+	case foreignID != "" && strings.Contains(network, ":"):
+		return ShownName{Text: wire.OneLine(foreignID, maxClaimedName) + " (" + network + ")"}
+	}
+	short := wire.OneLine(cmp.Or(id, address), maxClaimedName)
+	if wire.AgentID(id).Valid() && len(id) > maxShortID+3 {
+		short = id[:maxShortID] + "…"
+	}
+	return ShownName{Text: short}
+}
+
+// Shown returns how to show the peer of a conversation.
+func (c Conversation) Shown() ShownName {
+	return ShowName(c.PeerNames, cmp.Or(c.Address, c.Principal), c.Peer)
+}
+
+// Shown returns how to show the peer of an item.
+func (i Item) Shown() ShownName {
+	return ShowName(PeerNames{i.PeerAlias, i.PeerName}, i.Address, string(i.Peer))
+}
+
+// Shown returns how to show the other side of a question.
+func (a Approval) Shown() ShownName { return ShowName(a.PeerNames, a.Address(), a.Subject) }
+
+// Shown returns how to show the recipient of a message.
+func (e OutboxEntry) Shown() ShownName { return ShowName(e.PeerNames, e.Address, string(e.To)) }
+
+// Shown returns how to show the peer that a notice is about; the text is empty if it is about no peer.
+func (n Notice) Shown() ShownName { return ShowName(n.PeerNames, "", string(n.Peer)) }
+
+// Detail returns the text of the notice, or "" if it only names the peer.
+func (n Notice) Detail() string {
+	if n.Peer != "" && strings.Contains(n.Text, string(n.Peer)) {
+		return ""
+	}
+	return n.Text
+}
+
+// Shown returns how to show a peer.
+func (p Peer) Shown() ShownName {
+	names := PeerNames{PeerName: p.Name}
+	if len(p.Aliases) > 0 {
+		names.PeerAlias = p.Aliases[0]
+	}
+	return ShowName(names, p.ID, p.ID)
+}
+
+// Names looks up the names of peers.
+type Names interface {
+	// NamesOf returns the names of the peer with an agent id or a foreign address, as far as the node knows them. It
+	// asks nobody else.
+	NamesOf(ctx context.Context, id string) (PeerNames, error)
+}
+
+// namer looks up each peer of one answer once.
+type namer struct {
+	ctx   context.Context
+	names Names
+	seen  map[string]PeerNames
+	err   error // the first error
+}
+
+func newNamer(ctx context.Context, names Names) *namer {
+	return &namer{ctx: ctx, names: names, seen: make(map[string]PeerNames)}
+}
+
+// fill adds the names of the first of ids that has any. A name that is already there stays: it comes from the message.
+func (l *namer) fill(into *PeerNames, ids ...string) {
+	for _, id := range ids {
+		if id == "" || l.err != nil {
+			continue
+		}
+		found, ok := l.seen[id]
+		if !ok {
+			found, l.err = l.names.NamesOf(l.ctx, id)
+			l.seen[id] = found
+		}
+		into.PeerAlias, into.PeerName = cmp.Or(into.PeerAlias, found.PeerAlias), cmp.Or(into.PeerName, found.PeerName)
+	}
+}
+
+func (l *namer) fillItem(i *Item) {
+	names := PeerNames{i.PeerAlias, i.PeerName}
+	l.fill(&names, string(i.Peer), i.Address)
+	i.PeerAlias, i.PeerName = names.PeerAlias, names.PeerName
+}
+
+func (l *namer) fillApproval(a *Approval) {
+	a.PeerName = a.Name
+	l.fill(&a.PeerNames, a.Subject)
+	if len(a.Messages) > 0 {
+		l.fill(&a.PeerNames, string(a.Messages[0].From))
+	}
+}
+
+func (l *namer) fillConversation(c *Conversation) {
+	l.fill(&c.PeerNames, c.Peer, c.Address, c.Principal)
+}
+
+// WithNames returns n with names beside the ids of peers in what it lists.
+func WithNames(n Node) Node { return named{n} }
+
+type named struct{ Node }
+
+// fillList completes a page of a list with names.
+func fillList[T any](ctx context.Context, n Names, page List[T], err error, fill func(*namer, *T)) (List[T], error) {
+	l := newNamer(ctx, n)
+	for i := range page.Items {
+		fill(l, &page.Items[i])
+	}
+	return page, cmp.Or(err, l.err)
+}
+
+// ListItems implements [Inbox].
+func (n named) ListItems(ctx context.Context, q Query) (List[Item], error) {
+	page, err := n.Node.ListItems(ctx, q)
+	return fillList(ctx, n, page, err, (*namer).fillItem)
+}
+
+// FindItem implements [Inbox].
+func (n named) FindItem(ctx context.Context, id string) (Item, error) {
+	item, err := n.Node.FindItem(ctx, id)
+	l := newNamer(ctx, n)
+	l.fillItem(&item)
+	return item, cmp.Or(err, l.err)
+}
+
+// ListOutbox implements [Messages].
+func (n named) ListOutbox(ctx context.Context, state SendState, after string, limit int) (List[OutboxEntry], error) {
+	page, err := n.Node.ListOutbox(ctx, state, after, limit)
+	return fillList(ctx, n, page, err, func(l *namer, e *OutboxEntry) { l.fill(&e.PeerNames, string(e.To), e.Address) })
+}
+
+// ListApprovals implements [Approvals].
+func (n named) ListApprovals(ctx context.Context, state acl.AskState, after string, limit int) (List[Approval], error) {
+	page, err := n.Node.ListApprovals(ctx, state, after, limit)
+	return fillList(ctx, n, page, err, (*namer).fillApproval)
+}
+
+// FindApproval implements [Approvals].
+func (n named) FindApproval(ctx context.Context, id string) (Approval, error) {
+	ask, err := n.Node.FindApproval(ctx, id)
+	l := newNamer(ctx, n)
+	l.fillApproval(&ask)
+	return ask, cmp.Or(err, l.err)
+}
+
+// ListConversations implements [Conversations].
+func (n named) ListConversations(ctx context.Context, state conversations.State, before uint64, limit int) (ConversationList, error) {
+	list, err := n.Node.ListConversations(ctx, state, before, limit)
+	l := newNamer(ctx, n)
+	for i := range list.Items {
+		l.fillConversation(&list.Items[i])
+	}
+	return list, cmp.Or(err, l.err)
+}
+
+// ReadTranscript implements [Conversations].
+func (n named) ReadTranscript(ctx context.Context, id, peer string, after uint64) (Transcript, error) {
+	t, err := n.Node.ReadTranscript(ctx, id, peer, after)
+	l := newNamer(ctx, n)
+	l.fillConversation(&t.Conversation)
+	return t, cmp.Or(err, l.err)
+}
+
+// Notice is a notice with the names of the peer that it is about.
+type Notice struct {
+	notify.Notice
+	PeerNames
+}
+
+// NamedNotices lists notices with names.
+func NamedNotices(ctx context.Context, n Node, after string, limit int) (List[Notice], error) {
+	page, err := n.ListNotices(ctx, after, limit)
+	list := Page(make([]Notice, len(page.Items)), page.Next)
+	for i, notice := range page.Items {
+		list.Items[i].Notice = notice
+	}
+	return fillList(ctx, n, list, err, func(l *namer, v *Notice) { l.fill(&v.PeerNames, string(v.Peer)) })
+}

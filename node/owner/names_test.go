@@ -1,0 +1,63 @@
+package owner_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/owner"
+)
+
+const someID = "am_abcdefghijklmnopqrstuvwxyz"
+
+func TestShowName(t *testing.T) {
+	for name, tc := range map[string]struct {
+		names       owner.PeerNames
+		address, id string
+		want        string
+	}{
+		"alias wins":        {owner.PeerNames{PeerAlias: "chris", PeerName: "Christine"}, "", someID, "chris"},
+		"claimed is quoted": {owner.PeerNames{PeerName: "chris"}, "", someID, `"chris"`},
+		"no forged quotes":  {owner.PeerNames{PeerName: `chris" or "ann`}, "", someID, `"chris' or 'ann"`},
+		"inert":             {owner.PeerNames{PeerName: "a\u202e\nb\x1b[31m"}, "", someID, `"a b[31m"`},
+		"blank is no name":  {owner.PeerNames{PeerName: " \u200b\n"}, "", someID, "am_abcdefgh…"},
+		"long is cut":       {owner.PeerNames{PeerName: strings.Repeat("x", 500)}, "", someID, `"` + strings.Repeat("x", 40) + `…"`},
+		"short id":          {owner.PeerNames{}, "", someID, "am_abcdefgh…"},
+		"id that is short":  {owner.PeerNames{}, "", "am_chris", "am_chris"},
+		"foreign":           {owner.PeerNames{}, "agentrelay:free/owl", someID, "owl (agentrelay:free)"},
+		"foreign principal": {owner.PeerNames{}, "mew:lab", "mew:lab", "mew:lab"},
+		"nothing":           {owner.PeerNames{}, "", "", ""},
+	} {
+		if got := owner.ShowName(tc.names, tc.address, tc.id).String(); got != tc.want {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
+// names counts look-ups.
+type names struct {
+	known map[string]owner.PeerNames
+	asked int
+}
+
+func (n *names) NamesOf(_ context.Context, id string) (owner.PeerNames, error) {
+	if n.asked++; id == "am_broken" {
+		return owner.PeerNames{}, errors.New("the disk is gone")
+	}
+	return n.known[id], nil
+}
+
+// TestAuditNames: the look-up of each peer happens once, and a failure is reported.
+func TestAuditNames(t *testing.T) {
+	n := &names{known: map[string]owner.PeerNames{"am_a": {PeerAlias: "ann"}}}
+	entries := []acl.AuditEntry{{Subject: "am_a"}, {Subject: "am_b"}, {}, {Subject: "am_a"}}
+	found, err := owner.AuditNames(t.Context(), n, entries)
+	if err != nil || len(found) != 1 || found["am_a"].PeerAlias != "ann" || n.asked != 2 {
+		t.Errorf("%v after %d look-ups, %v", found, n.asked, err)
+	}
+	if _, err := owner.AuditNames(t.Context(), n, []acl.AuditEntry{{Subject: "am_broken"}}); err == nil {
+		t.Error("the failure is lost")
+	}
+}
