@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -77,10 +78,13 @@ func (a Approval) Address() string {
 // Says returns the text of the question on one line: what the party wrote, or our title if it wrote nothing. The text
 // is untrusted.
 func (a Approval) Says() string {
-	if a.Summary == "" {
-		return a.Title
+	if a.Summary != "" {
+		return a.Summary
 	}
-	return a.Summary
+	if wire.AgentID(a.Subject).Valid() { // a title names its subject by the id
+		return strings.ReplaceAll(a.Title, a.Subject, a.Shown().String())
+	}
+	return a.Title
 }
 
 // Decision is the owner's answer to a question. Hash must be that of the question as shown.

@@ -25,15 +25,21 @@ type ShownName struct {
 	// Claimed reports that Text is what the peer calls itself. Otherwise, without an alias, it is a short form of an id
 	// or an address.
 	Claimed bool
+	// Network is the bridge and the link of a foreign peer without an alias, as in "agentrelay:free".
+	Network string
 }
 
-// String returns the name on one line. Quotes mark a claimed name. An alias has no quotes, so no claimed name can pass
-// for one.
+// String returns the name on one line, as in "chris" in quotes for a claimed name. An alias has no quotes, so no
+// claimed name can pass for one.
 func (s ShownName) String() string {
+	text := s.Text
 	if s.Claimed {
-		return `"` + strings.ReplaceAll(s.Text, `"`, "'") + `"`
+		text = `"` + strings.ReplaceAll(s.Text, `"`, "'") + `"`
 	}
-	return s.Text
+	if s.Network != "" {
+		text += " (" + s.Network + ")"
+	}
+	return text
 }
 
 // The lengths of names, in characters.
@@ -45,15 +51,18 @@ const (
 // ShowName decides how a peer is shown: by the owner's alias, else by the name that it gives itself, else by a short
 // form of its foreign address or its id. address and id may be the same or empty.
 func ShowName(names PeerNames, address, id string) ShownName {
-	network, foreignID, _ := strings.Cut(address, "/")
+	network, foreignID, foreign := strings.Cut(address, "/")
+	if !foreign || !strings.Contains(network, ":") {
+		network, foreignID = "", ""
+	}
 	claimed := wire.OneLine(names.PeerName, maxClaimedName)
 	switch {
 	case names.PeerAlias != "":
 		return ShownName{Text: names.PeerAlias, Trusted: true}
-	case claimed != "":
-		return ShownName{Text: claimed, Claimed: true}
-	case foreignID != "" && strings.Contains(network, ":"):
-		return ShownName{Text: wire.OneLine(foreignID, maxClaimedName) + " (" + network + ")"}
+	case claimed != "" && names.PeerName != foreignID:
+		return ShownName{Text: claimed, Claimed: true, Network: network}
+	case foreignID != "":
+		return ShownName{Text: wire.OneLine(foreignID, maxClaimedName), Network: network}
 	}
 	short := wire.OneLine(cmp.Or(id, address), maxClaimedName)
 	if wire.AgentID(id).Valid() && len(id) > maxShortID+3 {

@@ -18,17 +18,19 @@ func TestShowName(t *testing.T) {
 		address, id string
 		want        string
 	}{
-		"alias wins":        {owner.PeerNames{PeerAlias: "chris", PeerName: "Christine"}, "", someID, "chris"},
-		"claimed is quoted": {owner.PeerNames{PeerName: "chris"}, "", someID, `"chris"`},
-		"no forged quotes":  {owner.PeerNames{PeerName: `chris" or "ann`}, "", someID, `"chris' or 'ann"`},
-		"inert":             {owner.PeerNames{PeerName: "a\u202e\nb\x1b[31m"}, "", someID, `"a b[31m"`},
-		"blank is no name":  {owner.PeerNames{PeerName: " \u200b\n"}, "", someID, "am_abcdefgh…"},
-		"long is cut":       {owner.PeerNames{PeerName: strings.Repeat("x", 500)}, "", someID, `"` + strings.Repeat("x", 40) + `…"`},
-		"short id":          {owner.PeerNames{}, "", someID, "am_abcdefgh…"},
-		"id that is short":  {owner.PeerNames{}, "", "am_chris", "am_chris"},
-		"foreign":           {owner.PeerNames{}, "agentrelay:free/owl", someID, "owl (agentrelay:free)"},
-		"foreign principal": {owner.PeerNames{}, "mew:lab", "mew:lab", "mew:lab"},
-		"nothing":           {owner.PeerNames{}, "", "", ""},
+		"alias wins":          {owner.PeerNames{PeerAlias: "chris", PeerName: "Christine"}, "", someID, "chris"},
+		"claimed is quoted":   {owner.PeerNames{PeerName: "chris"}, "", someID, `"chris"`},
+		"no forged quotes":    {owner.PeerNames{PeerName: `chris" or "ann`}, "", someID, `"chris' or 'ann"`},
+		"inert":               {owner.PeerNames{PeerName: "a\u202e\nb\x1b[31m"}, "", someID, `"a b[31m"`},
+		"blank is no name":    {owner.PeerNames{PeerName: " \u200b\n"}, "", someID, "am_abcdefgh…"},
+		"long is cut":         {owner.PeerNames{PeerName: strings.Repeat("x", 500)}, "", someID, `"` + strings.Repeat("x", 40) + `…"`},
+		"short id":            {owner.PeerNames{}, "", someID, "am_abcdefgh…"},
+		"id that is short":    {owner.PeerNames{}, "", "am_chris", "am_chris"},
+		"foreign":             {owner.PeerNames{}, "agentrelay:free/owl", someID, "owl (agentrelay:free)"},
+		"foreign with a name": {owner.PeerNames{PeerName: "Owl"}, "agentrelay:free/owl", someID, `"Owl" (agentrelay:free)`},
+		"foreign id as name":  {owner.PeerNames{PeerName: "owl"}, "agentrelay:free/owl", someID, "owl (agentrelay:free)"},
+		"foreign principal":   {owner.PeerNames{}, "mew:lab", "mew:lab", "mew:lab"},
+		"nothing":             {owner.PeerNames{}, "", "", ""},
 	} {
 		if got := owner.ShowName(tc.names, tc.address, tc.id).String(); got != tc.want {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
