@@ -83,6 +83,7 @@ var lines = []struct {
 	{"cmd/internal/demo", 8},
 	{"cmd/internal/doctor", 8},
 	{"cmd/internal/manual", 8},
+	{"cmd/internal/welcome", 8},
 
 	{"node/bridge/*/*", 5}, // the parts of a bridge; the codecs are on line 2
 
@@ -96,14 +97,14 @@ var lines = []struct {
 
 // sameLine lists the allowed imports between packages of one line.
 var sameLine = map[string][]string{
-	"store/bolt":          {"store", "store/cardindex", "store/local"},
-	"store/cardindex":     {"store"},
-	"store/local":         {"store"},
-	"store/storetest":     {"store"},
-	"node/meshtest":       {"node/httpapi/apitest"},
-	"cmd/internal/demo":   {"cmd/internal/daemon"}, // calls the processes that it started
-	"cmd/internal/doctor": {"cmd/internal/daemon"}, // calls the running process
-
+	"store/bolt":             {"store", "store/cardindex", "store/local"},
+	"store/cardindex":        {"store"},
+	"store/local":            {"store"},
+	"store/storetest":        {"store"},
+	"node/meshtest":          {"node/httpapi/apitest"},
+	"cmd/internal/demo":      {"cmd/internal/daemon"}, // calls the processes that it started
+	"cmd/internal/doctor":    {"cmd/internal/daemon"}, // calls the running process
+	"cmd/internal/welcome":   {"cmd/internal/daemon"}, // describes it
 	"node/bridge/bridgetest": {"node/meshtest"},
 	"node/owner":             {"node/notify"}, // the status has the state of notifications
 	"node/bridge":            {"node/hook"},   // bridges pass on what hooks report

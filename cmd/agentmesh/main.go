@@ -119,7 +119,8 @@ type app struct {
 	terminal.UI
 	globals     Globals
 	environ     []string
-	minLogLevel slog.Level // lower log levels are dropped; serve sets it to debug, other commands log only warnings
+	logs        *terminal.Held // gets the log instead of Err, if it is not nil
+	minLogLevel slog.Level     // lower log levels are dropped; serve sets it to debug, other commands log only warnings
 }
 
 // helpCommand returns the command that prints the help for a command line that cannot be parsed.
@@ -234,10 +235,14 @@ func (a *app) newLogger(c config.Log) *slog.Logger {
 	var level slog.Level
 	_ = level.UnmarshalText([]byte(c.Level)) // config.Check has validated the level
 	opts := &slog.HandlerOptions{Level: max(level, a.minLogLevel)}
-	if c.Format == "json" || c.Format == "auto" && !terminal.IsTerminal(a.Err) {
-		return slog.New(slog.NewJSONHandler(a.Err, opts))
+	to := a.Err
+	if a.logs != nil {
+		to = a.logs
 	}
-	return slog.New(slog.NewTextHandler(a.Err, opts))
+	if c.Format == "json" || c.Format == "auto" && !terminal.IsTerminal(a.Err) {
+		return slog.New(slog.NewJSONHandler(to, opts))
+	}
+	return slog.New(slog.NewTextHandler(to, opts))
 }
 
 // options returns the options for a process of this command.

@@ -184,14 +184,26 @@ type SignIn struct {
 	Expires time.Time `json:"expires_at"`
 }
 
-// signIn makes a code for one sign-in. The listener has authenticated the owner, by the socket or the token.
+// Link returns the URL that signs a browser in. The code is behind "#", so no server and no log gets it.
+func (s SignIn) Link() string { return s.URL + "login#" + s.Code }
+
+// signIn answers with a code. The listener has authenticated the owner, by the socket or the token.
 func (o *Owner) signIn(c echo.Context) error {
-	addr, err := o.Open()
+	in, err := o.SignIn()
 	if err != nil {
 		return err
 	}
+	return JSON(c, http.StatusOK, in)
+}
+
+// SignIn opens the page as [Owner.Open] does, and makes a code for one sign-in. The code before it is no longer valid.
+func (o *Owner) SignIn() (SignIn, error) {
+	addr, err := o.Open()
+	if err != nil {
+		return SignIn{}, err
+	}
 	code, until := o.pages.sessions.newCode(time.Now())
-	return JSON(c, http.StatusOK, SignIn{URL: "http://" + loopbackName(addr) + PagePath + "/", Code: code, Expires: until.UTC()})
+	return SignIn{URL: "http://" + loopbackName(addr) + PagePath + "/", Code: code, Expires: until.UTC()}, nil
 }
 
 // loopbackName returns the address in the form that a browser on this machine uses.

@@ -34,6 +34,15 @@ func MountAgent(g *echo.Group, operations ...Operation) {
 // conversation in which such a message waits, because an answer would release it.
 type agentNode struct{ Node }
 
+// ListPeers implements [Peers]. It leaves out what peers call themselves, because a name can give orders as well.
+func (n agentNode) ListPeers(ctx context.Context) ([]Peer, error) {
+	peers, err := n.Node.ListPeers(ctx)
+	for i := range peers {
+		peers[i].Name = ""
+	}
+	return peers, err
+}
+
 // withheld replaces a message that the agent does not get.
 var withheld = json.RawMessage(`{"withheld":"the owner has not released this message"}`)
 

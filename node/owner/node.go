@@ -14,8 +14,7 @@ type Node interface {
 
 // Operations returns the operations of a node.
 func Operations(n Node) []Operation {
-	n = WithNames(n)
-	all := operationsOf(n)
+	all := operationsOf(WithNames(n))
 	for i, op := range operationsOf(agentNode{n}) {
 		all[i].agent = op.Handle
 	}

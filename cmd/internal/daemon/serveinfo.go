@@ -46,6 +46,9 @@ func (p *Process) serveInfo(ctx context.Context, address, base string) (ServeInf
 	return w, err
 }
 
+// SignIn opens the owner's page and makes a code to sign in. Call it only while the process serves.
+func (p *Process) SignIn() (httpapi.SignIn, error) { return p.owner.SignIn() }
+
 // registrationWait is how long awaitRegistration waits.
 const registrationWait = 5 * time.Second
 

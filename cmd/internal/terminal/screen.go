@@ -1,0 +1,135 @@
+package terminal
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"unicode/utf8"
+
+	"golang.org/x/term"
+)
+
+// Frame writes a title and rows of a label and a value in a frame. It cleans all texts. On a terminal that is too
+// narrow it leaves the frame out, because a link that wraps inside a frame cannot be clicked.
+func (u *UI) Frame(title string, rows [][2]string) {
+	label := 0
+	for _, r := range rows {
+		label = max(label, utf8.RuneCountInString(r[0]))
+	}
+	lines, width := []string{Clean(title)}, utf8.RuneCountInString(Clean(title))
+	for _, r := range rows {
+		line := r[0] + strings.Repeat(" ", label-utf8.RuneCountInString(r[0])+2) + Clean(r[1])
+		lines, width = append(lines, line), max(width, utf8.RuneCountInString(line))
+	}
+	side, end := "│ ", " │"
+	framed := width+4 <= u.width()
+	if framed {
+		u.Print("╭%s╮", strings.Repeat("─", width+2))
+	} else {
+		side, end = "", ""
+	}
+	for i, line := range lines {
+		fill := strings.Repeat(" ", width-utf8.RuneCountInString(line))
+		if i == 0 {
+			line = u.bold(line)
+		}
+		u.Print("%s", strings.TrimRight(side+line+fill+end, " "))
+	}
+	if framed {
+		u.Print("╰%s╯", strings.Repeat("─", width+2))
+	}
+}
+
+// width returns the number of columns of standard output, or 80 if it is unknown.
+func (u *UI) width() int {
+	if f, ok := u.Out.(*os.File); ok {
+		if w, _, err := term.GetSize(int(f.Fd())); err == nil && w > 0 {
+			return w
+		}
+	}
+	return 80
+}
+
+// bold makes a text bold if standard output is a terminal that shows colors. A person turns colors off with NO_COLOR.
+func (u *UI) bold(text string) string {
+	if !IsTerminal(u.Out) || os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" {
+		return text
+	}
+	return "\x1b[1;36m" + text + "\x1b[0m"
+}
+
+// maxHeld bounds, in bytes, what a [Held] keeps.
+const maxHeld = 64 << 10
+
+// Held is a writer that keeps what is written until Release, so that it does not come before a more important text.
+// Above 64 KiB it releases itself. It is safe for concurrent use.
+type Held struct {
+	mu       sync.Mutex
+	to       io.Writer
+	kept     bytes.Buffer
+	released bool
+}
+
+// Hold returns a writer that keeps what is written for to.
+func Hold(to io.Writer) *Held { return &Held{to: to} }
+
+// Write implements [io.Writer].
+func (h *Held) Write(p []byte) (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.released && h.kept.Len()+len(p) <= maxHeld {
+		return h.kept.Write(p)
+	}
+	if err := h.release(); err != nil {
+		return 0, err
+	}
+	return h.to.Write(p)
+}
+
+// Release writes what was kept. Later writes are not kept.
+func (h *Held) Release() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.release()
+}
+
+func (h *Held) release() error {
+	h.released = true
+	_, err := h.kept.WriteTo(h.to)
+	return err
+}
+
+// OpenBrowser opens a URL in the browser of the desktop and reports whether it could start one. Other users of the
+// machine can see the URL in the list of processes, so it must not contain a secret.
+func OpenBrowser(url string) bool {
+	command := browserCommand(runtime.GOOS, os.Getenv)
+	if command == nil {
+		return false
+	}
+	c := exec.Command(command[0], append(command[1:], url)...)
+	if c.Start() != nil {
+		return false
+	}
+	go func() { _ = c.Wait() }() // nobody needs to know how the browser ended
+	return true
+}
+
+// browserCommand returns the command that opens a URL, or nil if no desktop of the person runs here, or
+// the terminal is a remote one.
+func browserCommand(system string, env func(string) string) []string {
+	switch {
+	case env("SSH_CONNECTION") != "":
+		return nil
+	case system == "darwin":
+		return []string{"open"}
+	case system == "windows":
+		return []string{"rundll32", "url.dll,FileProtocolHandler"}
+	case env("DISPLAY") != "" || env("WAYLAND_DISPLAY") != "":
+		return []string{"xdg-open"}
+	}
+	return nil
+}

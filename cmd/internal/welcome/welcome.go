@@ -1,0 +1,73 @@
+// Package welcome prints what agentmesh serve runs and how to use it.
+package welcome
+
+import (
+	"cmp"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+)
+
+// Stopping is the text after ctrl-c on a terminal.
+const Stopping = "\nstopping; ctrl-c again stops it at once"
+
+// Person tells a person at a terminal where the owner's page is. in signs in there.
+func Person(u *terminal.UI, w daemon.ServeInfo, c daemon.Certificate, in httpapi.SignIn) {
+	rows := [][2]string{{"open", in.Link()}, {"", "works once, until " + in.Expires.Local().Format("15:04") + "; agentmesh page prints a new link"}}
+	for _, r := range [][2]string{
+		{"agent", string(w.AgentID)}, {"endpoint", w.Endpoint}, {"directory", w.Directory}, {"listens", listener(w, c)}, {"data", w.Data},
+	} {
+		if r[1] != "" {
+			rows = append(rows, r)
+		}
+	}
+	u.Frame(cmp.Or(w.Name, "agentmesh")+" is running, ctrl-c stops it", rows)
+}
+
+// Script prints the addresses of a serve, and commands to try, if standard output is not a terminal.
+func Script(u *terminal.UI, w daemon.ServeInfo, c daemon.Certificate) {
+	rows := [][]string{}
+	add := func(what, value string) {
+		if value != "" {
+			rows = append(rows, []string{"  " + what, value})
+		}
+	}
+	add("directory", w.Directory)
+	add("node", w.Endpoint)
+	add("agent", string(w.AgentID))
+	add("name", w.Name)
+	add("data", w.Data)
+	add("owner API", w.Socket+" (used by the other commands)")
+	add("and on", w.OwnerAPI)
+	add("listening on", listener(w, c))
+	u.Print("agentmesh is running in the %s profile, ctrl-c stops it", w.Profile)
+	u.Table(rows)
+	u.Print("")
+	u.Print("try, in another terminal:")
+	if w.Directory != "" {
+		u.Print("  curl '%s/agents?capability=scheduling'", w.Directory)
+	}
+	if w.Endpoint != "" {
+		u.Print("  curl %s", w.Endpoint)
+		u.Print("  agentmesh page")
+	}
+	if w.Directory != "" && w.AgentID != "" {
+		u.Print("  curl %s/agents/%s", w.Directory, w.AgentID)
+	}
+}
+
+// listener describes the listener of a public node and its certificate, or returns "" in the local profile.
+func listener(w daemon.ServeInfo, c daemon.Certificate) string {
+	switch {
+	case w.Profile != "public":
+		return ""
+	case !c.TLS:
+		return w.Address + " without TLS: your reverse proxy must end TLS"
+	case !c.NotAfter.IsZero():
+		return w.Address + " with TLS, certificate until " + terminal.FormatTime(c.NotAfter)
+	case c.Error != "":
+		return w.Address + " with TLS, but nobody can connect yet: " + terminal.Clean(c.Error)
+	}
+	return w.Address + " with TLS, waiting for the certificate"
+}
