@@ -53,7 +53,7 @@ func (a *app) serve(ctx context.Context, o daemon.Options, asJSON bool) (err err
 			welcome.Script(&a.UI, w, certificate)
 			return nil
 		}
-		in, err := p.SignIn()
+		in, err := w.SignIn()
 		if err != nil {
 			return err
 		}

@@ -22,12 +22,14 @@ type ServeInfo struct {
 	Data      string       `json:"data"`
 	Socket    string       `json:"owner_socket"`
 	OwnerAPI  string       `json:"owner_api,omitempty"`
+	// SignIn opens the owner's page and makes a code to sign in, while the process serves.
+	SignIn func() (httpapi.SignIn, error) `json:"-"`
 }
 
 // serveInfo waits until the node is registered at the directory of this process, and describes the running serve.
 func (p *Process) serveInfo(ctx context.Context, address, base string) (ServeInfo, error) {
 	p.awaitRegistration(ctx)
-	w := ServeInfo{PID: os.Getpid(), Profile: "local", Address: address, URL: base, Data: string(p.home)}
+	w := ServeInfo{PID: os.Getpid(), Profile: "local", Address: address, URL: base, Data: string(p.home), SignIn: p.owner.SignIn}
 	if p.cfg.Public() {
 		w.Profile = "public"
 	}
@@ -45,9 +47,6 @@ func (p *Process) serveInfo(ctx context.Context, address, base string) (ServeInf
 	w.Socket, err = httpapi.OwnerSocket(string(p.home))
 	return w, err
 }
-
-// SignIn opens the owner's page and makes a code to sign in. Call it only while the process serves.
-func (p *Process) SignIn() (httpapi.SignIn, error) { return p.owner.SignIn() }
 
 // registrationWait is how long awaitRegistration waits.
 const registrationWait = 5 * time.Second
