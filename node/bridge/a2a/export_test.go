@@ -2,7 +2,11 @@ package a2a
 
 import (
 	"context"
+	"fmt"
+	"testing"
 	"time"
+
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // BlockFor is how long a call is held.
@@ -31,4 +35,20 @@ func (b *Bridge) PushesDue(ctx context.Context) int {
 func (b *Bridge) AddToken(ctx context.Context, name string) (string, error) {
 	t, err := b.addToken(ctx, name)
 	return t.Token, err
+}
+
+// FillTasks gives a caller as many ended tasks as it may have.
+func (b *Bridge) FillTasks(t *testing.T, address string) {
+	var changes []store.Change
+	for i := range maxTasks {
+		at := time.Now().Add(-time.Hour).Add(time.Duration(i) * time.Millisecond)
+		row := taskRow{ID: fmt.Sprint("t", i), Address: address, Context: "c", Conv: "conv_x", Log: []logEntry{{State: "TASK_STATE_COMPLETED", At: at}}}
+		changes = append(changes, row.change(time.Now()))
+		if len(changes) == 500 {
+			if err := b.records.Apply(t.Context(), changes, time.Now()); err != nil {
+				t.Fatal(err)
+			}
+			changes = nil
+		}
+	}
 }

@@ -14,6 +14,7 @@ import (
 	sdk "github.com/a2aproject/a2a-go/v2/a2a"
 
 	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/owner"
@@ -481,4 +482,38 @@ func TestRestart(t *testing.T) {
 	}
 	h.restart(nil, approval)
 	h.await("ann", id, "TASK_STATE_COMPLETED")
+}
+
+// TestExpiry checks that a task fails when its conversation expires without an answer, and that a message afterwards
+// opens another conversation in the same context.
+func TestExpiry(t *testing.T) {
+	short := func(c *node.Config) { c.Idle = time.Second }
+	h := serve(t, nil, short, func(c *a2a.Config) { c.Idle = time.Second })
+	id := text(h.rpc("ann", "SendMessage", message("m1", `,"contextId":"c"`, "hello", later)), "result.task.id")
+	time.Sleep(1100 * time.Millisecond)
+	h.restart(nil, short) // a start compares all open tasks
+	if v := h.await("ann", id, "TASK_STATE_FAILED"); text(v, "result.status.message.parts.0.text") != "nobody answered in time" {
+		t.Errorf("after the expiry: %s", v.JSON())
+	}
+	v := h.rpc("ann", "SendMessage", message("m2", `,"contextId":"c"`, "hello again", later))
+	if text(v, "result.task.contextId") != "c" || text(v, "result.task.id") == id {
+		t.Errorf("a message afterwards: %s", v.JSON())
+	}
+}
+
+// TestManyTasks checks that a caller with as many tasks as it may have gets room for another one, at the cost of its own
+// ended tasks.
+func TestManyTasks(t *testing.T) {
+	h := serve(t, echo(t), nil, nil)
+	kept := text(h.send("bob", "m1", "", "hello"), "result.task.id")
+	h.bridge.FillTasks(t, "a2a:inbound/ann")
+	if v := h.send("ann", "m1", "", "hello"); text(v, "result.task.status.state") != "TASK_STATE_COMPLETED" {
+		t.Errorf("with all places taken: %s", v.JSON())
+	}
+	if n, _ := at(h.rpc("ann", "ListTasks", `{"pageSize":1}`), "result.totalSize").Num(); n != "2501" {
+		t.Errorf("%s tasks are left, want the newer half and the new one", n)
+	}
+	if v := h.get("bob", kept); text(v, "result.id") != kept {
+		t.Errorf("another caller's task: %s", v.JSON())
+	}
 }

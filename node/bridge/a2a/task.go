@@ -310,6 +310,10 @@ func (b *Bridge) isOpen(ctx context.Context, key store.ConvKey) (bool, error) {
 	return err == nil && conv.At(time.Now(), cmp.Or(b.cfg.Idle, conversations.DefaultIdle)) == conversations.Open, err
 }
 
+// closeTime is how long the open tasks of a closed conversation wait for our close, which comes as a delivery and says
+// how they end.
+const closeTime = time.Minute
+
 // endOf returns the state that the end of a conversation gives to its open tasks; an entry without a state if the
 // conversation is open.
 func (b *Bridge) endOf(ctx context.Context, key store.ConvKey) (logEntry, error) {
@@ -328,8 +332,10 @@ func (b *Bridge) endOf(ctx context.Context, key store.ConvKey) (logEntry, error)
 		return logEntry{State: a2a.TaskStateRejected, Text: message.TextRejected}, nil
 	case conv.At(time.Now(), cmp.Or(b.cfg.Idle, conversations.DefaultIdle)) == conversations.Expired:
 		return logEntry{State: a2a.TaskStateFailed, Text: message.TextExpired}, nil
+	case conv.State != conversations.Open && time.Since(conv.Last) > closeTime:
+		return logEntry{State: a2a.TaskStateCanceled, Text: message.TextCanceled}, nil
 	}
-	return logEntry{}, nil // a close of ours comes as a delivery
+	return logEntry{}, nil
 }
 
 // syncAll synchronizes all open tasks.
@@ -355,11 +361,12 @@ func (b *Bridge) evict(ctx context.Context, address string) error {
 		return errNotFull
 	}
 	tasks = slices.DeleteFunc(tasks, func(t *taskRow) bool { return !t.last().State.Terminal() })
-	for _, t := range tasks[len(tasks)/2:] {
-		change := store.Change{IfRev: t.rev, Delete: true, Record: store.Record{NS: nsTasks, Key: t.ID}}
-		if e := b.records.Apply(ctx, []store.Change{change}, time.Now()); !errors.Is(e, store.ErrConflict) {
-			err = errors.Join(err, e)
+	for page := range slices.Chunk(tasks[len(tasks)/2:], 500) {
+		var changes []store.Change
+		for _, t := range page {
+			changes = append(changes, store.Change{IfRev: store.Any, Delete: true, Record: store.Record{NS: nsTasks, Key: t.ID}}) // it has ended, so nothing changes it
 		}
+		err = errors.Join(err, b.records.Apply(ctx, changes, time.Now()))
 	}
 	return err
 }
