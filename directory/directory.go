@@ -23,6 +23,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/directory/discovery"
 	"github.com/agentmesh/agentmesh/directory/mailbox"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
@@ -65,6 +66,10 @@ type Config struct {
 	Keys *signing.KeyCache
 	// Name and Version are shown on the front page.
 	Name, Version string
+	// Referrals are the ARD base URLs of other registries, which a search names (DISC-3).
+	Referrals []string
+	// Entries returns what the manifest of ARD lists beside this directory; nil for nothing.
+	Entries func() []discovery.Entry
 	// HTTP fetches cards from endpoints (AM-63); nil probes none.
 	HTTP *client.HTTP
 	// Audit returns the change that writes a decision of the operator into the audit log, so that both are stored in

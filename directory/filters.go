@@ -22,7 +22,7 @@ const (
 	maxFrameworkWords = 4
 	maxLocationWords  = 24
 	maxChecks         = 3
-	maxFilterTerms    = maxOwnerWords + maxFrameworkWords + maxLocationWords + maxChecks + 1
+	maxFilterTerms    = maxOwnerWords + maxFrameworkWords + maxLocationWords + maxChecks + 2
 
 	maxPrefixes = 3 // in a query
 )
@@ -47,6 +47,7 @@ func filterTerms(c wire.Card) []string {
 			list = append(list, family+w)
 		}
 	}
+	list = append(list, entryTerm(c.Tree))
 	add(ownerFamily, maxOwnerWords, c.OwnerName)
 	add(frameworkFamily, maxFrameworkWords, c.Metadata.GetStr("agent_framework"), c.Metadata.GetStr("framework"))
 	availability, _ := c.Tree.Get("availability")

@@ -1,6 +1,7 @@
 package directory
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/directory/discovery"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -28,7 +30,12 @@ func (r *Registry) Mount(e *echo.Echo) {
 		e.HEAD(path, h)
 	}
 	r.templates = newTemplates(e)
-	read("/", r.getFront)
+	documents := discovery.New(discovery.Config{
+		BaseURL: r.cfg.BaseURL, Local: r.cfg.Local, Name: r.cfg.Name, Referrals: r.cfg.Referrals, Record: r.Record, Guard: guard,
+		Find: func(ctx context.Context, s discovery.Search) (discovery.Found, error) { return findRanked(ctx, r, s) },
+	}, r.cfg.Entries)
+	documents.Mount(e)
+	read("/", func(c echo.Context) error { documents.Links(c); return r.getFront(c) })
 	read("/agents/:id", r.showAgent)
 	read("/v1/agents", r.listAgents)
 	read("/v1/capabilities", r.getCapabilities)

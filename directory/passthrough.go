@@ -12,7 +12,7 @@ import (
 
 // passThrough offers a message to a connected agent and waits for the reply. It returns false if no agent is connected,
 // or if none fetched or answered the message in time.
-func (r *Registry) passThrough(ctx context.Context, p posting, now time.Time) (mailbox.Reply, bool) {
+func passThrough(ctx context.Context, r *Registry, p posting, now time.Time) (mailbox.Reply, bool) {
 	id, err := r.relayID(ctx, p.box.Owner, r.newMailKey(now), now)
 	if err != nil {
 		return mailbox.Reply{}, false // storing the message fails too

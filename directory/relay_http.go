@@ -213,7 +213,7 @@ func (r *Registry) postMailbox(c echo.Context) error {
 	if err := httpapi.KeepOpen(c, mailbox.ReplyWithin+10*time.Second); err != nil {
 		return err
 	}
-	if answer, ok := r.passThrough(ctx, p, now); ok {
+	if answer, ok := passThrough(ctx, r, p, now); ok {
 		r.counters.passed.Inc()
 		return httpapi.Raw(c, answer.Status, answer.Body)
 	}

@@ -163,8 +163,13 @@ func (r *Registry) page(ctx context.Context, q Query, now time.Time) (page, erro
 	if err != nil {
 		return page{}, err
 	}
-	if q.Cursor != "" {
-		if p.query.After, err = r.openCursor(ctx, q.Cursor, p, now); err != nil {
+	return r.run(ctx, p, q.Cursor, now)
+}
+
+// run runs a valid query from the position of a cursor, which may be "".
+func (r *Registry) run(ctx context.Context, p plan, cursor string, now time.Time) (result page, err error) {
+	if cursor != "" {
+		if p.query.After, err = r.openCursor(ctx, cursor, p, now); err != nil {
 			return page{}, err
 		}
 	}
@@ -180,7 +185,7 @@ func (r *Registry) page(ctx context.Context, q Query, now time.Time) (page, erro
 	if err != nil {
 		return page{}, fmt.Errorf("search: %w", err)
 	}
-	result := page{cards: found.Cards}
+	result.cards = found.Cards
 	if found.Next != nil && len(found.Cards) > 0 {
 		result.cursor, err = r.cursor(ctx, found.Cards[len(found.Cards)-1].ID, *found.Next, p, now)
 	}

@@ -23,12 +23,12 @@ func TestEveryRouteIsDescribed(t *testing.T) {
 	var mounted []string
 	for _, r := range edge.Echo().Routes() {
 		if r.Method != http.MethodHead && !strings.HasPrefix(r.Path, "/static/") { // style and icon, whose names contain a hash
-			path := strings.NewReplacer(":id", "{agent_id}", ":relay", "{relay_id}").Replace(r.Path)
+			path := strings.NewReplacer(":id", "{agent_id}", ":urn", "{identifier}", ":relay", "{relay_id}").Replace(r.Path)
 			mounted = append(mounted, r.Method+" "+path)
 		}
 	}
 	slices.Sort(mounted)
-	if diff := cmp.Diff(apitest.Operations(t, "directory", "relay", "node", "process"), mounted); diff != "" {
+	if diff := cmp.Diff(apitest.Operations(t, "directory", "ard", "relay", "node", "process"), mounted); diff != "" {
 		t.Errorf("routes (-openapi.yaml +mounted):\n%s", diff)
 	}
 }

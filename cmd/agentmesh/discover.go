@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -17,6 +18,7 @@ type discoverCmd struct {
 	Capability []string `placeholder:"TAG" sep:"none" help:"List only agents with this capability. Repeat for more."`
 	Intent     []string `placeholder:"INTENT" sep:"none" help:"List only agents that accept this intent. Repeat for more."`
 	Limit      int      `default:"20" help:"Maximum number of agents per directory, 1 to 100."`
+	ARD        string   `name:"ard" placeholder:"URL" help:"Search a registry of ARD instead: its base URL, or a domain."`
 	JSON       bool     `help:"Print the result as JSON."`
 }
 
@@ -27,6 +29,10 @@ func (c *discoverCmd) Run(ctx context.Context, a *app) error {
 	}
 	for _, v := range c.Intent {
 		query.Add("intent", v)
+	}
+	if c.ARD != "" {
+		query.Set("url", c.ARD)
+		return ask(ctx, a, c.JSON, owner.DiscoverARD.Call().Ask(query), a.showARD)
 	}
 	page, err := askFor(ctx, a, c.JSON, owner.Discover.Call().Ask(query), a.showFound)
 	if err != nil {
@@ -76,6 +82,22 @@ func (a *app) showFound(page owner.List[owner.Found]) {
 	case asked > 0:
 		a.Note("no agents found")
 	}
+}
+
+// showARD shows what a foreign registry lists, by the address that the owner can write to if there is one.
+func (a *app) showARD(page owner.FoundARD) {
+	if len(page.Items) == 0 {
+		a.Note("no agents found")
+		return
+	}
+	rows := [][]string{{"AGENT", "NAME", "CAPABILITIES", "DESCRIPTION"}}
+	for _, e := range page.Items {
+		rows = append(rows, []string{
+			cmp.Or(e.Address, e.Identifier), terminal.Truncate(e.Name, 40), terminal.Truncate(strings.Join(e.Capabilities, ","), 40), terminal.Truncate(e.Description, 60),
+		})
+	}
+	a.Table(rows)
+	a.Note("nothing here is proven: it is what the registry says")
 }
 
 // joinTexts returns the strings of the list at key, separated by commas.

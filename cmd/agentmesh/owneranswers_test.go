@@ -96,8 +96,13 @@ func TestOwnerAnswers(t *testing.T) {
 	}
 	defer o.Close()
 	chris := meshtest.Card(t, "chris", "http://127.0.0.1:9/agentmesh")
+	registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { // of ARD
+		io.WriteString(w, `{"results":[{"identifier":"urn:air:a.example:agent:a","displayName":"A\u001b[0m","type":"application/a2a-agent-card+json","url":"https://a.example/.well-known/agent-card.json","score":7,"source":"x"}],"pageToken":"more"}`)
+	}))
+	defer registry.Close()
 	r := &ownerReplay{t: t, p: o.Local, saved: map[string]string{
-		"self": string(o.Local.AgentID()), "chris": string(chris.ID), "card": string(chris.Tree.JSON()),
+		"registry": registry.URL,
+		"self":     string(o.Local.AgentID()), "chris": string(chris.ID), "card": string(chris.Tree.JSON()),
 	}, seen: map[string]string{}, tried: map[string][2]bool{}}
 	r.server = httptest.NewServer(o.Local.OwnerAPI().Handler())
 	defer r.server.Close()

@@ -114,6 +114,29 @@ func TestReadmeCurl(t *testing.T) {
 	}
 }
 
+// TestARDDocs runs the blocks of docs/bridges/ard.md in order, against a directory with one agent.
+func TestARDDocs(t *testing.T) {
+	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "AGENTMESH_") })
+	dir := t.TempDir()
+	server, err := startServe(filepath.Join(dir, "data"), nil, env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { server.Process.Kill(); server.Wait() }()
+	env = append(env, "AGENTMESH_DATA="+filepath.Join(dir, "data"))
+	runShell(t, dir, env, "agentmesh register")
+	played := blocks(t, "docs/bridges/ard.md", "<!-- played by TestARDDocs -->\n```sh")
+	if len(played) != 4 {
+		t.Fatalf("the page has %d blocks", len(played))
+	}
+	for _, block := range played {
+		out := runShell(t, dir, env, strings.ReplaceAll(block, "127.0.0.1:3141", server.info.Address))
+		if !strings.Contains(out, "urn:air:127.0.0.1:agent:"+string(server.info.AgentID)) {
+			t.Errorf("%s\nanswers %s", block, out)
+		}
+	}
+}
+
 // TestReadmeInstall installs the command as in the README, with a temporary GOPATH.
 func TestReadmeInstall(t *testing.T) {
 	if testing.Short() {

@@ -13,9 +13,9 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// publicError returns the error that a client may see: the first *[wire.Error] in the chain, the table row that fits an
+// PublicError returns the error that a client may see: the first *[wire.Error] in the chain, the table row that fits an
 // error of echo or the store, or else an internal error with err as its cause.
-func publicError(err error) *wire.Error {
+func PublicError(err error) *wire.Error {
 	if e, ok := errors.AsType[*wire.Error](err); ok {
 		return e
 	}

@@ -74,8 +74,8 @@ func TestWhatOthersReport(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := publicError(tt.err); !errors.Is(got, tt.want) {
-				t.Errorf("publicError(%v) = %v, want %v", tt.err, got, tt.want)
+			if got := PublicError(tt.err); !errors.Is(got, tt.want) {
+				t.Errorf("PublicError(%v) = %v, want %v", tt.err, got, tt.want)
 			}
 		})
 	}

@@ -50,7 +50,7 @@ func (g *gate) wrap(next echo.HandlerFunc) echo.HandlerFunc {
 		}
 		var refusal *wire.Error
 		if err != nil {
-			refusal = publicError(err)
+			refusal = PublicError(err)
 			respondError(c, refusal)
 		}
 		took := time.Since(start)
@@ -64,7 +64,7 @@ func (g *gate) wrap(next echo.HandlerFunc) echo.HandlerFunc {
 }
 
 // fail is echo's error handler. The gate answers errors of handlers itself; echo calls fail for other errors.
-func (g *gate) fail(err error, c echo.Context) { respondError(c, publicError(err)) }
+func (g *gate) fail(err error, c echo.Context) { respondError(c, PublicError(err)) }
 
 // handlerPanic is a handler's panic as an error. Its stack is logged and never sent (AM-78).
 type handlerPanic struct {

@@ -252,7 +252,7 @@ func Done(c echo.Context, path, did string) error {
 
 // Fault responds with a page that explains err. It returns err, so that the log has it too.
 func (p *Pages) Fault(c echo.Context, err error) error {
-	refusal := publicError(err)
+	refusal := PublicError(err)
 	if c.Response().Committed {
 		return err
 	}

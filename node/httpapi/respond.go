@@ -13,13 +13,22 @@ import (
 
 // JSON responds with v as the standard library encodes it, without escaping < > & for HTML.
 func JSON(c echo.Context, status int, v any) error {
+	data, err := Encode(v)
+	if err != nil {
+		return err
+	}
+	return Raw(c, status, data)
+}
+
+// Encode returns v as [JSON] writes it.
+func Encode(v any) ([]byte, error) {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(v); err != nil {
-		return fmt.Errorf("write answer: %w", err)
+		return nil, fmt.Errorf("write answer: %w", err)
 	}
-	return Raw(c, status, buf.Bytes())
+	return buf.Bytes(), nil
 }
 
 // Raw responds with encoded JSON, byte for byte.

@@ -57,6 +57,12 @@ type Found struct {
 	Hint     string         `json:"hint,omitempty"`
 }
 
+// FoundARD is a page of agents that a foreign registry lists. All texts are the registry's word.
+type FoundARD struct {
+	Items  []client.ARDEntry `json:"items"`
+	Cursor string            `json:"cursor,omitempty"`
+}
+
 // Listings are the registrations of a node, and searches in its directories.
 type Listings interface {
 	// Card returns the card that the node publishes.
@@ -78,6 +84,7 @@ var (
 	WithdrawCard = Endpoint[Withdraw, List[Listing]]{http.MethodPost, "/withdraw", Decide}
 	RotateKey    = Endpoint[None, List[Listing]]{http.MethodPost, "/keys/rotate", Decide}
 	Discover     = Endpoint[None, List[Found]]{http.MethodGet, "/discover", Read}
+	DiscoverARD  = Endpoint[None, FoundARD]{http.MethodGet, "/discover/ard", Read}
 )
 
 func listingOperations(n Listings) []Operation {
@@ -98,20 +105,45 @@ func listingOperations(n Listings) []Operation {
 			return Page(list, ""), err
 		}),
 		Discover.Serve(func(c echo.Context, _ None) (List[Found], error) {
-			params := c.QueryParams()
-			q := client.Query{Capabilities: params["capability"], Text: params.Get("q"), Cursor: params.Get("cursor")}
-			for _, i := range params["intent"] {
-				q.Intents = append(q.Intents, wire.Intent(i))
+			q, err := parseQuery(c)
+			if err != nil {
+				return List[Found]{}, err
 			}
-			if s := params.Get("limit"); s != "" {
-				limit, err := strconv.Atoi(s)
-				if err != nil || limit < 1 || limit > 100 {
-					return List[Found]{}, Fault(http.StatusBadRequest, "limit must be 1 to 100", "")
-				}
-				q.Limit = limit
-			}
-			list, err := n.Discover(c.Request().Context(), params.Get("directory"), q)
+			list, err := n.Discover(c.Request().Context(), c.QueryParam("directory"), q)
 			return Page(list, ""), err
 		}),
 	}
+}
+
+// parseQuery reads the parameters of a search.
+func parseQuery(c echo.Context) (client.Query, error) {
+	params := c.QueryParams()
+	q := client.Query{Capabilities: params["capability"], Text: params.Get("q"), Cursor: params.Get("cursor")}
+	for _, i := range params["intent"] {
+		q.Intents = append(q.Intents, wire.Intent(i))
+	}
+	if s := params.Get("limit"); s != "" {
+		limit, err := strconv.Atoi(s)
+		if err != nil || limit < 1 || limit > 100 {
+			return client.Query{}, Fault(http.StatusBadRequest, "limit must be 1 to 100", "")
+		}
+		q.Limit = limit
+	}
+	return q, nil
+}
+
+// ARDOperation returns the operation that searches a foreign registry through h. The caller names the registry in the
+// parameter url.
+func ARDOperation(h *client.HTTP) Operation {
+	return DiscoverARD.Serve(func(c echo.Context, _ None) (FoundARD, error) {
+		q, err := parseQuery(c)
+		if err != nil {
+			return FoundARD{}, err
+		}
+		list, cursor, err := client.SearchARD(c.Request().Context(), h, c.QueryParam("url"), q)
+		if err != nil {
+			return FoundARD{}, Fault(http.StatusBadGateway, wire.OneLine(err.Error(), 300), "")
+		}
+		return FoundARD{list, cursor}, nil
+	})
 }

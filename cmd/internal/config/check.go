@@ -103,6 +103,11 @@ func (c Config) checkEdge(p *problems) {
 			p.add("directories", fmt.Sprintf("%q is not an http or https URL", d))
 		}
 	}
+	for _, r := range c.Discovery.Referrals {
+		if !isHTTP(r) {
+			p.add("discovery.referrals", fmt.Sprintf("%q is not an http or https URL", r))
+		}
+	}
 	switch {
 	case c.ViaRelay == "":
 	case !isHTTP(c.ViaRelay):

@@ -84,6 +84,8 @@ type Config struct {
 
 	// How the directory accepts cards.
 	Registration Registration `key:"registration"`
+	// How other registries see the directory.
+	Discovery Discovery `key:"discovery"`
 	// How the process meets the network.
 	Network Network `key:"network"`
 	// The API for the owner. The Unix socket in the data directory is always there.
@@ -257,6 +259,13 @@ type Registration struct {
 	CardsPerHost int `key:"cards_per_host"`
 	// Registrations per hour and client address. 0: no limit. The local profile has no limit.
 	PerHour int `key:"per_hour"`
+}
+
+// Discovery decides what the directory tells other registries.
+type Discovery struct {
+	// ARD base URLs (…/ard) of other registries, such as mirrors of this directory, which a search names to clients that
+	// ask for referrals. A mirror names its source without this key.
+	Referrals []string `key:"referrals"`
 }
 
 // Network holds the settings for connections of the process with the network.

@@ -26,6 +26,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/directory"
+	"github.com/agentmesh/agentmesh/directory/discovery"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/personal"
@@ -203,6 +204,10 @@ func (p *Process) addDirectory(base string) {
 		cfg.Operators = [][32]byte{credential.HashOf(string(registration.Credential(p.secrets.Credential, &client.Directory{Base: base, Alias: OwnDirectory})))}
 	}
 	cfg.Audit, cfg.HTTP, cfg.ReadOnly, cfg.Metrics, cfg.Notices = p.auditOperator, p.http, p.mirror != "", p.metrics, p.notices
+	cfg.Referrals = p.cfg.Discovery.Referrals
+	if p.mirror != "" {
+		cfg.Referrals = append([]string{strings.TrimSuffix(strings.TrimRight(p.mirror, "/"), "/v1") + discovery.Base}, cfg.Referrals...)
+	}
 	p.registry = directory.New(cfg)
 	p.registry.Mount(p.edge.Echo())
 	p.mountOperations(p.registry.Operations()...)
@@ -392,6 +397,7 @@ func (p *Process) firstKey(id wire.AgentID) (*signing.PrivateKey, error) {
 // operations returns the operations of the owner API that concern the process and not one of its services.
 func (p *Process) operations() []owner.Operation {
 	return slices.Concat(p.backupOperations(), p.probeOperations(), []owner.Operation{
+		owner.ARDOperation(p.http),
 		owner.Raw(http.MethodGet, "/certificate", owner.Read, p.ownerCertificate),
 		owner.Raw(http.MethodGet, "/version", owner.Read, func(c echo.Context) error { return httpapi.JSON(c, http.StatusOK, p.build) }),
 		owner.Raw(http.MethodGet, "/cards/:id", owner.Read, p.ownerCard),

@@ -43,6 +43,7 @@ var document = sync.OnceValues(func() (description, error) {
 	for _, kind := range []string{"text/html", "application/yaml", "text/yaml", "application/x-yaml"} {
 		openapi3filter.RegisterBodyDecoder(kind, openapi3filter.FileBodyDecoder)
 	}
+	openapi3filter.RegisterBodyDecoder("application/ai-catalog+json", openapi3filter.JSONBodyDecoder)
 	router, err := gorillamux.NewRouter(doc)
 	return description{doc, router}, err
 })

@@ -1,0 +1,119 @@
+package discovery
+
+import (
+	"net/url"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Entry is an entry of ARD: the description of one agent, server or registry.
+type Entry struct {
+	Identifier            string            `json:"identifier"` // urn:air:HOST:KIND:NAME
+	DisplayName           string            `json:"displayName"`
+	Type                  string            `json:"type"`
+	URL                   string            `json:"url"`
+	Description           string            `json:"description,omitempty"`
+	Tags                  []string          `json:"tags,omitempty"`
+	Capabilities          []string          `json:"capabilities,omitempty"`
+	RepresentativeQueries []string          `json:"representativeQueries,omitempty"` // 2 to 5
+	Metadata              map[string]string `json:"metadata,omitempty"`
+	TrustManifest         *TrustManifest    `json:"trustManifest,omitempty"`
+}
+
+// TrustManifest says who vouches for an entry, and for what.
+type TrustManifest struct {
+	Identity     string        `json:"identity"` // at the host in the identifier of the entry
+	IdentityType string        `json:"identityType"`
+	Attestations []Attestation `json:"attestations,omitempty"`
+}
+
+// Attestation is a fact that the directory checked, and where its proof is.
+type Attestation struct {
+	Type      string `json:"type"`
+	URI       string `json:"uri"`
+	MediaType string `json:"mediaType"`
+}
+
+// attestations are the types of attestations, by the check of the directory that they stand for.
+var attestations = []struct{ kind, check, stamp string }{
+	{"agentmesh-key", "key", "key_proven_at"},
+	{"agentmesh-endpoint", "endpoint", "endpoint_proven_at"},
+	{"agentmesh-alive", "alive", "alive_at"},
+}
+
+// urn is the form of identifiers. Its parts are the publisher and the rest.
+var urn = regexp.MustCompile(`^urn:air:([a-zA-Z0-9.-]+)((?::[a-zA-Z0-9._-]+)+)$`)
+
+// identifier returns the identifier of something that this directory lists.
+func (s *Service) identifier(kind, name string) string {
+	return urnPrefix + s.host + ":" + kind + ":" + name
+}
+
+// agentKind is the part of an identifier that says that its name is an agent id.
+const agentKind = "agent"
+
+// maxA2A bounds the URL of an A2A card.
+const maxA2A = 2048
+
+// A2ACard returns the URL of the A2A card that an agent card names in metadata.a2a, or "". The URL must be https, or
+// http in a directory of the local profile, and have the host of the agent's endpoint, because that is the host which
+// a directory checks.
+func A2ACard(card wire.Value) string {
+	metadata, _ := card.Get("metadata")
+	text := metadata.GetStr("a2a")
+	at, err := url.Parse(text)
+	if err != nil || text == "" || len(text) > maxA2A || at.User != nil || at.Fragment != "" {
+		return ""
+	}
+	endpoint, err := url.Parse(card.GetStr("endpoint"))
+	if err != nil || at.Scheme != endpoint.Scheme || !strings.EqualFold(at.Host, endpoint.Host) {
+		return ""
+	}
+	return text
+}
+
+// agentEntry returns the entry of an agent, without its representative queries.
+func (s *Service) agentEntry(card wire.Value, proven wire.Verification) Entry {
+	id := card.GetStr("agent_id")
+	record := s.cfg.BaseURL + "/agents/" + id + "/record"
+	e := Entry{
+		Identifier: s.identifier(agentKind, id), DisplayName: card.GetStr("name"), Type: TypeMesh, URL: s.cfg.BaseURL + "/agents/" + id,
+		Description: card.GetStr("description"), Tags: texts(card, "intents"), Capabilities: texts(card, "capabilities"),
+		Metadata:      map[string]string{"agent_id": id},
+		TrustManifest: &TrustManifest{Identity: s.cfg.BaseURL + "/agents/" + id, IdentityType: "https"},
+	}
+	if at := A2ACard(card); at != "" {
+		e.Type, e.URL = TypeA2A, at
+	}
+	for i, at := range []*time.Time{proven.Key, proven.Endpoint, proven.Alive} {
+		if at != nil {
+			e.Metadata[attestations[i].stamp] = wire.FormatTime(*at)
+			e.TrustManifest.Attestations = append(e.TrustManifest.Attestations, Attestation{attestations[i].kind, record, "application/json"})
+		}
+	}
+	return e
+}
+
+// withQueries returns the entry of an agent with two sentences for which the agent is an answer.
+func (e Entry) withQueries() Entry {
+	e.RepresentativeQueries = []string{"find the agent " + e.DisplayName, "write to " + e.DisplayName}
+	for _, name := range e.Capabilities[:min(len(e.Capabilities), 3)] {
+		e.RepresentativeQueries = append(e.RepresentativeQueries, "find an agent for "+name)
+	}
+	return e
+}
+
+// texts returns the strings of the list at key.
+func texts(v wire.Value, key string) []string {
+	list, _ := v.Get(key)
+	var out []string
+	for e := range list.Elems() {
+		if text, ok := e.Str(); ok {
+			out = append(out, text)
+		}
+	}
+	return out
+}

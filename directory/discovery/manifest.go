@@ -1,0 +1,91 @@
+package discovery
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// manifest is the document at the well-known paths.
+type manifest struct {
+	SpecVersion string  `json:"specVersion"`
+	Host        host    `json:"host"`
+	Entries     []Entry `json:"entries"`
+}
+
+type host struct {
+	DisplayName string `json:"displayName"`
+	Identifier  string `json:"identifier"`
+}
+
+// manifestAge is how long caches may keep the manifest.
+const manifestAge = "public, max-age=3600"
+
+// getManifest answers with the manifest: this registry, and what else the process serves. Cards are not in it; a search
+// finds them.
+func (s *Service) getManifest(c echo.Context) error {
+	if s.cfg.Local {
+		return wire.ErrRoute
+	}
+	doc := manifest{SpecVersion: SpecVersion, Host: host{s.cfg.Name, "did:web:" + s.host}, Entries: []Entry{s.registryEntry()}}
+	if s.extra != nil {
+		for _, e := range s.extra() {
+			e.Identifier = s.identifier(kindOf(e.Type), e.Identifier)
+			e.TrustManifest = &TrustManifest{Identity: s.origin, IdentityType: "https"}
+			doc.Entries = append(doc.Entries, e)
+		}
+	}
+	data, err := json.Marshal(doc)
+	if err != nil {
+		return err
+	}
+	serveCached(c, TypeCatalog, manifestAge, data)
+	return nil
+}
+
+// kindOf returns the middle of the identifier of an entry with this type.
+func kindOf(entryType string) string {
+	if entryType == TypeMCP {
+		return "mcp"
+	}
+	return agentKind
+}
+
+// registryEntry returns the entry of this directory as a registry.
+func (s *Service) registryEntry() Entry {
+	return Entry{
+		Identifier: s.identifier("registry", "agents"), DisplayName: s.cfg.Name, Type: TypeRegistry, URL: s.origin + Base,
+		Description: "A directory of personal agents that can be written to. It proves keys and endpoints, and knows which agents answer.",
+		RepresentativeQueries: []string{
+			"find the personal agent of somebody", "find an agent by its capability", "which agents answer right now",
+		},
+		TrustManifest: &TrustManifest{Identity: s.origin, IdentityType: "https"},
+	}
+}
+
+// getRobots answers with the directive that names the manifest.
+func (s *Service) getRobots(c echo.Context) error {
+	if s.cfg.Local {
+		return wire.ErrRoute
+	}
+	serveCached(c, "text/plain; charset=utf-8", manifestAge, []byte("User-agent: *\nAllow: /\n\nAgentmap: "+s.origin+manifestPath+"\n"))
+	return nil
+}
+
+// serveCached answers with data that caches may keep, or with 304 if the client has it already.
+func serveCached(c echo.Context, contentType, age string, data []byte) {
+	sum := sha256.Sum256(data)
+	h := c.Response().Header()
+	h.Set("Content-Type", contentType)
+	h.Set("Cache-Control", age)
+	h.Set("Etag", `"`+base64.RawURLEncoding.EncodeToString(sum[:15])+`"`)
+	c.Request().Header.Del("Range") // the documents are small
+	http.ServeContent(c.Response(), c.Request(), "", time.Time{}, bytes.NewReader(data))
+}

@@ -1,0 +1,147 @@
+package directory
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/agentmesh/agentmesh/directory/discovery"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Bounds of a ranked search. Each tier costs a walk over the index.
+const (
+	maxRankedWords = 6
+	maxTiers       = 64
+)
+
+// entryFamily is the family of the term for the kind of entry that an agent has in ARD.
+const entryFamily = "entry:"
+
+// entryTerm returns the term for the kind of entry of a card.
+func entryTerm(card wire.Value) string {
+	if discovery.A2ACard(card) != "" {
+		return entryFamily + discovery.EntryA2A
+	}
+	return entryFamily + discovery.EntryMesh
+}
+
+// rank is one way to match a text, with the score of the agents that match it.
+type rank struct {
+	all   []string // terms
+	score int
+}
+
+// newRanks returns the ways to match a text, best first: all words in the name, all words, all words but one, one word.
+// A question in natural language rarely has all of its words in one card, so the search for people, which needs all of
+// them, would find nothing. The words that count are the longest ones, because short ones are in most cards: at most
+// maxRankedWords, and none of one or two letters beside longer ones.
+func newRanks(text string) []rank {
+	whole, last, n := queryWords(text)
+	if n == 0 {
+		return nil
+	}
+	list := append(whole, last)
+	slices.SortFunc(list, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
+	words := slices.Compact(list)
+	if len(words[0]) > 2 {
+		words = slices.DeleteFunc(words, func(w string) bool { return len(w) < 3 })
+	}
+	words = words[:min(len(words), maxRankedWords)]
+	n = len(words)
+	ranks := []rank{{prefixTerms(nameFamily, words), 100}, {prefixTerms(wordFamily, words), 90}}
+	for i := range words {
+		if n > 2 {
+			ranks = append(ranks, rank{prefixTerms(wordFamily, slices.Delete(slices.Clone(words), i, i+1)), 90 * (n - 1) / n})
+		}
+	}
+	for _, w := range words {
+		ranks = append(ranks, rank{[]string{capFamily + w}, 90 / n}, rank{[]string{wordFamily + w}, 90 / n})
+	}
+	return ranks
+}
+
+// planRanked returns how to run a ranked search. Each tier is one way to match the text together with one value of each
+// list of s. The error is a *[wire.Error].
+func planRanked(s discovery.Search) (plan, []rank, error) {
+	base, err := Query{Limit: s.Limit}.plan()
+	if err != nil {
+		return plan{}, nil, err
+	}
+	if len(s.Text) > maxText {
+		return plan{}, nil, wire.ErrQuery.At("the text must be at most 256 bytes")
+	}
+	ranks := newRanks(s.Text)
+	tiers := [][]string{nil}
+	if s.Text != "" {
+		tiers = nil
+		for _, r := range ranks {
+			tiers = append(tiers, r.all)
+		}
+	}
+	hashed := []string{"ranked", s.Text}
+	for _, list := range []struct {
+		family string
+		values []string
+	}{{capFamily, s.Capabilities}, {intentFamily, s.Intents}, {verifiedFamily, s.Checks}, {entryFamily, s.Entry}} {
+		terms := prefixTerms(list.family, list.values)
+		hashed = append(hashed, list.family+strings.Join(terms, "\x00"))
+		terms = slices.DeleteFunc(terms, func(t string) bool { return len(t) > maxTerm })
+		switch {
+		case len(list.values) == 0:
+			continue
+		case len(terms)*len(tiers) > maxTiers:
+			return plan{}, nil, wire.ErrQuery.At("the text and the filter have too many words and values together")
+		}
+		var next [][]string
+		for _, all := range tiers {
+			for _, term := range terms {
+				next = append(next, append(slices.Clone(all), term))
+			}
+		}
+		tiers = next
+	}
+	base.nothing = len(tiers) == 0
+	for _, all := range tiers {
+		if slices.Sort(all); len(all) > 0 {
+			base.query.Tiers = append(base.query.Tiers, store.Tier{All: slices.Compact(all)})
+		}
+	}
+	base.filters = filterHash(hashed, nil, nil, "")
+	return base, ranks, nil
+}
+
+// findRanked runs a ranked search for package discovery. An empty text matches every agent, with the score 100.
+func findRanked(ctx context.Context, r *Registry, s discovery.Search) (discovery.Found, error) {
+	now := clock()
+	p, ranks, err := planRanked(s)
+	if err != nil {
+		return discovery.Found{}, err
+	}
+	found, err := r.run(ctx, p, s.Cursor, now)
+	if err != nil {
+		return discovery.Found{}, err
+	}
+	out := discovery.Found{Cursor: found.cursor}
+	for _, c := range found.cards {
+		card, err := r.parseStoredCard(c)
+		if err != nil {
+			return discovery.Found{}, err
+		}
+		m, err := parseMeta(c)
+		if err != nil {
+			return discovery.Found{}, err
+		}
+		terms, score := searchTerms(card), 100
+		for _, way := range ranks {
+			score = way.score
+			if !slices.ContainsFunc(way.all, func(t string) bool { return !slices.Contains(terms, t) }) {
+				break
+			}
+		}
+		out.Agents = append(out.Agents, discovery.Agent{Card: card.Tree, Verification: m.verification(now), Score: score})
+	}
+	return out, nil
+}

@@ -1,0 +1,181 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// ARDEntry is an entry that a foreign registry returned (DISC-3). All of it is the registry's word, and untrusted.
+type ARDEntry struct {
+	Identifier   string   `json:"identifier"`
+	Name         string   `json:"name"`
+	Type         string   `json:"type"`
+	URL          string   `json:"url,omitempty"`
+	Description  string   `json:"description,omitempty"`
+	Capabilities []string `json:"capabilities,omitempty"`
+	Score        int      `json:"score"`
+	Source       string   `json:"source,omitempty"`
+	// Address is what the owner can write to: "a2a:https://…" for an A2A agent, or "".
+	Address string `json:"address,omitempty"`
+}
+
+// Bounds of an answer of a foreign registry.
+const (
+	maxARDAnswer  = 2 << 20
+	maxARDEntries = 100
+	maxARDText    = 1000 // bytes of each text
+	maxARDTags    = 64
+
+	ardManifest  = "/.well-known/ard.json"
+	ardOlder     = "/.well-known/ai-catalog.json"
+	a2aCardType  = "application/a2a-agent-card+json"
+	a2aCardPath  = "/.well-known/agent-card.json"
+	ardEntryType = "application/ai-registry" // or with +json
+)
+
+// ardRequest is the body of a search.
+type ardRequest struct {
+	Query struct {
+		Text   string              `json:"text"`
+		Filter map[string][]string `json:"filter,omitempty"`
+	} `json:"query"`
+	Federation string `json:"federation"`
+	PageSize   int    `json:"pageSize,omitempty"`
+	PageToken  string `json:"pageToken,omitempty"`
+}
+
+// SearchARD asks a registry of ARD for agents. registry is its base URL, or a domain whose manifest names the base. All
+// calls pass the guard of [Public], or of [Loopback] for a registry on this machine in the local profile. It returns
+// the entries and the token of the next page.
+func SearchARD(ctx context.Context, h *HTTP, registry string, q Query) ([]ARDEntry, string, error) {
+	base, err := findARDBase(ctx, h, registry)
+	if err != nil {
+		return nil, "", err
+	}
+	r := ardRequest{Federation: "none", PageSize: q.Limit, PageToken: q.Cursor}
+	r.Query.Text = q.Text
+	r.Query.Filter = map[string][]string{}
+	if len(q.Capabilities) > 0 {
+		r.Query.Filter["capabilities"] = q.Capabilities
+	}
+	for _, intent := range q.Intents {
+		r.Query.Filter["tags"] = append(r.Query.Filter["tags"], string(intent))
+	}
+	body, err := json.Marshal(r)
+	if err != nil {
+		return nil, "", fmt.Errorf("write the search: %w", err)
+	}
+	answer, err := callARD(ctx, h, http.MethodPost, base+"/search", body)
+	if err != nil {
+		return nil, "", err
+	}
+	results, ok := answer.Get("results")
+	if !ok || results.Kind() != wire.Array {
+		return nil, "", errors.New("the registry answers without results")
+	}
+	list := []ARDEntry{}
+	for v := range results.Elems() {
+		if len(list) == maxARDEntries {
+			break
+		}
+		list = append(list, parseARDEntry(v))
+	}
+	return list, wire.OneLine(answer.GetStr("pageToken"), maxARDText), nil
+}
+
+// findARDBase returns the URL below which a registry is searched.
+func findARDBase(ctx context.Context, h *HTTP, registry string) (string, error) {
+	if !strings.Contains(registry, "://") {
+		registry = "https://" + registry
+	}
+	u, err := url.Parse(registry)
+	if err != nil || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
+		return "", errors.New("a registry is a URL such as https://registry.example/ard, or a domain")
+	}
+	base := strings.TrimSuffix(strings.TrimRight(registry, "/"), "/search")
+	if u.Path != "" && u.Path != "/" {
+		return base, nil
+	}
+	doc, err := callARD(ctx, h, http.MethodGet, base+ardManifest, nil)
+	if err != nil {
+		if older, again := callARD(ctx, h, http.MethodGet, base+ardOlder, nil); again == nil {
+			doc, err = older, nil
+		}
+	}
+	if err != nil {
+		return "", err
+	}
+	entries, _ := doc.Get("entries")
+	for e := range entries.Elems() {
+		if strings.TrimSuffix(e.GetStr("type"), "+json") == ardEntryType && e.GetStr("url") != "" {
+			return strings.TrimSuffix(strings.TrimRight(e.GetStr("url"), "/"), "/search"), nil
+		}
+	}
+	return "", errors.New("the manifest of the domain names no registry")
+}
+
+// callARD makes one call and reads the JSON answer.
+func callARD(ctx context.Context, h *HTTP, method, target string, body []byte) (wire.Value, error) {
+	req, err := http.NewRequestWithContext(ctx, method, target, bytes.NewReader(body))
+	if err != nil {
+		return wire.Value{}, fmt.Errorf("call the registry: %w", err)
+	}
+	req.Header.Set("Accept", "application/json, application/ai-catalog+json")
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	reach := Public
+	if h.cfg.Local && isLoopbackURL(req.URL) {
+		reach = Loopback
+	}
+	resp, err := h.Do(ctx, reach, req)
+	if err != nil {
+		return wire.Value{}, err
+	}
+	data, err := ReadAll(resp, maxARDAnswer)
+	if err != nil {
+		return wire.Value{}, err
+	}
+	answer, err := wire.ParseForeign(data, wire.MaxDepth, pageValues)
+	switch {
+	case resp.StatusCode != http.StatusOK && err == nil && answer.GetStr("message") != "":
+		return wire.Value{}, fmt.Errorf("the registry refuses with status %d: %s", resp.StatusCode, wire.OneLine(answer.GetStr("message"), 200))
+	case resp.StatusCode != http.StatusOK:
+		return wire.Value{}, fmt.Errorf("the registry answers with status %d", resp.StatusCode)
+	case err != nil:
+		return wire.Value{}, fmt.Errorf("the registry does not answer with JSON: %w", err)
+	}
+	return answer, nil
+}
+
+// parseARDEntry returns the parts of an entry that people need, each on one line and of bounded length.
+func parseARDEntry(v wire.Value) ARDEntry {
+	text := func(key string) string { return wire.OneLine(v.GetStr(key), maxARDText) }
+	e := ARDEntry{
+		Identifier: text("identifier"), Name: text("displayName"), Type: text("type"), URL: text("url"), Description: text("description"), Source: text("source"),
+	}
+	if score, ok := v.Get("score"); ok {
+		digits, _ := score.Num()
+		e.Score, _ = strconv.Atoi(digits) // a score that is not a whole number counts as 0
+	}
+	tags, _ := v.Get("capabilities")
+	for tag := range tags.Elems() {
+		if s, ok := tag.Str(); ok && len(e.Capabilities) < maxARDTags {
+			e.Capabilities = append(e.Capabilities, wire.OneLine(s, maxARDText))
+		}
+	}
+	at, err := url.Parse(v.GetStr("url"))
+	if e.Type == a2aCardType && err == nil && at.Scheme == "https" && at.Host != "" && at.User == nil && v.GetStr("url") == e.URL && !strings.ContainsAny(e.URL, " ") {
+		e.Address = "a2a:" + strings.TrimSuffix(e.URL, a2aCardPath)
+	}
+	return e
+}
