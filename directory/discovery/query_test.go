@@ -59,8 +59,8 @@ func checkRequest(t *testing.T, text string, parse func([]byte) (request, error)
 func TestA2ACard(t *testing.T) {
 	for at, want := range map[string]bool{
 		"https://a.example/.well-known/agent-card.json": true,
-		"https://A.example/x": true,
-		"https://b.example/x": false, "http://a.example/x": false, "https://a.example:444/x": false, "https://u@a.example/x": false,
+		"https://A.example/x":                           true,
+		"https://b.example/x":                           false, "http://a.example/x": false, "https://a.example:444/x": false, "https://u@a.example/x": false,
 		"javascript:alert(1)": false, "https://a.example/x#y": false, "//a.example/x": false, "": false, "\x00": false,
 	} {
 		card := wire.Obj(wire.TextField("endpoint", "https://a.example/agentmesh"), wire.Member{Key: "metadata", Value: wire.Obj(wire.TextField("a2a", at))})
