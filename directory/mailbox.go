@@ -124,40 +124,50 @@ func (r *Registry) storeMail(ctx context.Context, p posting, now time.Time) (rel
 
 // storeNewMail stores a message that was not seen before.
 func (r *Registry) storeNewMail(ctx context.Context, p posting, seen string, now time.Time) (relayID string, err error) {
+	m := mailbox.Mail{Box: p.msg.To, From: p.sender, Conv: p.msg.Conversation, Size: len(p.raw), Created: now}
+	id, err := keepMail(ctx, r, m, p.box.Owner, p.raw, func(id string) []store.Change {
+		return []store.Change{{Record: store.Record{NS: mailSeenNS, Key: seen, Body: []byte(id), Expires: now.Add(mailSeenLife)}}}
+	})
+	if errors.Is(err, store.ErrConflict) { // another instance was faster
+		return r.findDuplicate(ctx, seen, now)
+	}
+	return id, err
+}
+
+// keepMail stores mail with changes that depend on its relay id, and wakes its agent. It fails with store.ErrConflict if
+// one of the changes does.
+func keepMail(ctx context.Context, r *Registry, m mailbox.Mail, owner [32]byte, raw []byte, changes func(relayID string) []store.Change) (relayID string, err error) {
+	now := m.Created
 	counts, err := r.loadMailUsage(ctx, now)
 	if err != nil {
 		return "", err
 	}
-	m := mailbox.Mail{Box: p.msg.To, From: p.sender, Conv: p.msg.Conversation, Size: len(p.raw), Created: now}
 	body, err := json.Marshal(m)
 	if err != nil {
 		return "", fmt.Errorf("write mail: %w", err)
 	}
 	key, expires := r.newMailKey(now), now.Add(mailbox.Life)
-	id, err := r.relayID(ctx, p.box.Owner, key, now)
+	id, err := r.relayID(ctx, owner, key, now)
 	if err != nil {
 		return "", err
 	}
 	if err := counts.Admit(key, m, now); err != nil {
 		return "", err
 	}
-	err = r.recs.Apply(ctx, []store.Change{
-		{Record: store.Record{NS: mailSeenNS, Key: seen, Body: []byte(id), Expires: now.Add(mailSeenLife)}},
-		{Record: store.Record{NS: mailNS, Key: key, Body: body, Terms: []string{boxTerm(m.Box), ownerTerm(p.box.Owner)}, Expires: expires}, Max: mailbox.MaxMail},
-		{Record: store.Record{NS: mailTextNS, Key: key, Body: p.raw, Expires: expires}},
-	}, now)
+	err = r.recs.Apply(ctx, append(changes(id),
+		store.Change{Record: store.Record{NS: mailNS, Key: key, Body: body, Terms: []string{boxTerm(m.Box), ownerTerm(owner)}, Expires: expires}, Max: mailbox.MaxMail},
+		store.Change{Record: store.Record{NS: mailTextNS, Key: key, Body: raw, Expires: expires}},
+	), now)
 	if err != nil {
 		counts.Remove(key)
 	}
 	switch {
-	case errors.Is(err, store.ErrConflict): // another instance was faster
-		return r.findDuplicate(ctx, seen, now)
 	case errors.Is(err, store.ErrQuota):
 		return "", wire.ErrUnavailable.At("the mailbox is full").After(time.Hour)
 	case err != nil:
 		return "", fmt.Errorf("keep mail: %w", err)
 	}
-	r.connections.Notify(p.box.Owner)
+	r.connections.Notify(owner)
 	if r.onMail != nil {
 		r.onMail(m.Box)
 	}

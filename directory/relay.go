@@ -23,6 +23,7 @@ type RelayItem struct {
 	Message json.RawMessage `json:"message"`
 	Created string          `json:"created_at"`
 	ReplyBy string          `json:"reply_by,omitempty"`
+	Call    bool            `json:"-"` // Message is an A2A call
 }
 
 // posting is a message that a sender posted to the relay.
@@ -96,6 +97,7 @@ type MailQuery struct {
 	After        string              // relay id: only later messages
 	Limit        int                 // 0 is 50; above 100 is 100
 	Wait         time.Duration       // how long to wait for mail
+	Calls        bool                // A2A calls too
 }
 
 const mailPage = 50
@@ -155,7 +157,7 @@ func (r *Registry) Mail(ctx context.Context, bearer string, q MailQuery) ([]Rela
 func (r *Registry) collectMail(ctx context.Context, owner [32]byte, q MailQuery, after string, now time.Time) ([]RelayItem, error) {
 	items, size := make([]RelayItem, 0, 4), 0
 	for _, o := range r.connections.Take(owner, q.Box, q.Conversation, q.Limit) {
-		items = append(items, RelayItem{o.ID, o.Raw, wire.FormatTime(o.Created), wire.FormatTime(o.ReplyBy)})
+		items = append(items, RelayItem{o.ID, o.Raw, wire.FormatTime(o.Created), wire.FormatTime(o.ReplyBy), false})
 		size += len(o.Raw)
 	}
 	term := ownerTerm(owner)
@@ -169,7 +171,7 @@ func (r *Registry) collectMail(ctx context.Context, owner [32]byte, q MailQuery,
 		}
 		for _, m := range list {
 			after = m.key
-			if q.Conversation != "" && m.Conv != q.Conversation {
+			if q.Conversation != "" && m.Conv != q.Conversation || m.Call && !q.Calls {
 				continue
 			}
 			if len(items) >= q.Limit || size >= maxPageBytes {
@@ -186,7 +188,7 @@ func (r *Registry) collectMail(ctx context.Context, owner [32]byte, q MailQuery,
 			if err != nil {
 				return nil, err
 			}
-			items = append(items, RelayItem{RelayID: id, Message: text.Body, Created: wire.FormatTime(m.Created)})
+			items = append(items, RelayItem{RelayID: id, Message: text.Body, Created: wire.FormatTime(m.Created), Call: m.Call})
 			size += len(text.Body)
 		}
 		more = len(list) == maxMailPage

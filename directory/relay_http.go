@@ -23,6 +23,7 @@ func (r *Registry) mountRelay(e *echo.Echo, guard func(echo.HandlerFunc) echo.Ha
 	e.POST("/v1/relay/:relay/reply", guard(r.postReply))
 	e.POST("/v1/mailbox/:id", guard(r.postMailbox))
 	e.GET("/v1/mailbox/:id", guard(r.getMailbox))
+	newCallRelay(r).Mount(e, guard)
 }
 
 // queued is the response for a message that waits in a mailbox.
@@ -82,6 +83,7 @@ func (r *Registry) getRelay(c echo.Context) error {
 	}
 	q := MailQuery{
 		Box: wire.AgentID(c.QueryParam("agent_id")), Conversation: wire.ConversationID(c.QueryParam("conversation")), After: c.QueryParam("after"),
+		Calls: c.QueryParam("a2a") == "1",
 	}
 	if text := c.QueryParam("limit"); text != "" {
 		n, err := strconv.ParseUint(text, 10, 31)
@@ -121,7 +123,11 @@ func mailPageJSON(items []RelayItem) []byte {
 			out = append(out, ',')
 		}
 		out = wire.AppendString(append(out, `{"relay_id":`...), item.RelayID)
-		out = append(append(out, `,"message":`...), item.Message...)
+		name := `,"message":`
+		if item.Call {
+			name = `,"a2a":`
+		}
+		out = append(append(out, name...), item.Message...)
 		out = wire.AppendString(append(out, `,"created_at":`...), item.Created)
 		if item.ReplyBy != "" {
 			out = wire.AppendString(append(out, `,"reply_by":`...), item.ReplyBy)

@@ -23,7 +23,7 @@ func TestEveryRouteIsDescribed(t *testing.T) {
 	var mounted []string
 	for _, r := range edge.Echo().Routes() {
 		if r.Method != http.MethodHead && !strings.HasPrefix(r.Path, "/static/") { // style and icon, whose names contain a hash
-			path := strings.NewReplacer(":id", "{agent_id}", ":urn", "{identifier}", ":relay", "{relay_id}").Replace(r.Path)
+			path := strings.NewReplacer(":id", "{agent_id}", ":urn", "{identifier}", "/*", "/{rest:.*}", ":relay", "{relay_id}").Replace(r.Path)
 			mounted = append(mounted, r.Method+" "+path)
 		}
 	}

@@ -139,7 +139,7 @@ func (s *Service) getAgent(c echo.Context) error {
 func serveJSON(c echo.Context, v any) error {
 	data, err := httpapi.Encode(v)
 	if err == nil {
-		serveCached(c, echo.MIMEApplicationJSON, listAge, data)
+		httpapi.ServeDocument(c, echo.MIMEApplicationJSON, listAge, data)
 	}
 	return err
 }

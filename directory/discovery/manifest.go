@@ -1,15 +1,11 @@
 package discovery
 
 import (
-	"bytes"
-	"crypto/sha256"
-	"encoding/base64"
 	"encoding/json"
-	"net/http"
-	"time"
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -46,7 +42,7 @@ func (s *Service) getManifest(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	serveCached(c, TypeCatalog, manifestAge, data)
+	httpapi.ServeDocument(c, TypeCatalog, manifestAge, data)
 	return nil
 }
 
@@ -75,17 +71,6 @@ func (s *Service) getRobots(c echo.Context) error {
 	if s.cfg.Local {
 		return wire.ErrRoute
 	}
-	serveCached(c, "text/plain; charset=utf-8", manifestAge, []byte("User-agent: *\nAllow: /\n\nAgentmap: "+s.origin+manifestPath+"\n"))
+	httpapi.ServeDocument(c, "text/plain; charset=utf-8", manifestAge, []byte("User-agent: *\nAllow: /\n\nAgentmap: "+s.origin+manifestPath+"\n"))
 	return nil
-}
-
-// serveCached answers with data that caches may keep, or with 304 if the client has it already.
-func serveCached(c echo.Context, contentType, age string, data []byte) {
-	sum := sha256.Sum256(data)
-	h := c.Response().Header()
-	h.Set("Content-Type", contentType)
-	h.Set("Cache-Control", age)
-	h.Set("Etag", `"`+base64.RawURLEncoding.EncodeToString(sum[:15])+`"`)
-	c.Request().Header.Del("Range") // the documents are small
-	http.ServeContent(c.Response(), c.Request(), "", time.Time{}, bytes.NewReader(data))
 }

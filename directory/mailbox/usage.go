@@ -30,6 +30,7 @@ type Mail struct {
 	From    wire.AgentID        `json:"from,omitempty"` // "" if the sender has no card here
 	Conv    wire.ConversationID `json:"conversation"`
 	Size    int                 `json:"size"`
+	Call    bool                `json:"call,omitempty"` // an A2A call (package a2arelay), not a message
 	Created time.Time           `json:"created_at"`
 }
 
@@ -69,10 +70,21 @@ func mailboxLimit(all Usage) Usage {
 }
 
 // Admit counts a message that is about to be stored, or returns an error that names the limit that the message would
-// exceed.
+// exceed. A key that is counted already is replaced, or after an error stays as it is.
 func (u *Counts) Admit(key string, m Mail, now time.Time) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	old, replaces := u.mails[key]
+	u.drop(key)
+	err := u.admit(key, m, now)
+	if err != nil && replaces {
+		u.add(key, old)
+	}
+	return err
+}
+
+// admit does the work of Admit for a new key. The caller holds mu.
+func (u *Counts) admit(key string, m Mail, now time.Time) error {
 	u.sweep(now)
 	limit, part := mailboxLimit(u.all), senderInBox{m.Box, m.From}
 	switch {
@@ -80,6 +92,8 @@ func (u *Counts) Admit(key string, m Mail, now time.Time) error {
 		return wire.ErrUnavailable.At("the relay is full").After(time.Hour)
 	case u.shares[part].with(m).exceeds(Usage{limit.N / Share, limit.Size / Share}):
 		return wire.ErrRateLimited.At("too much mail of one sender waits").After(time.Hour)
+	case m.Call && !u.hasRoomForCall(m, limit):
+		return wire.ErrRateLimited.At("too many A2A calls wait").After(time.Hour)
 	case u.boxes[m.Box].with(m).exceeds(limit):
 		return wire.ErrUnavailable.At("the mailbox is full").After(time.Hour)
 	}
@@ -87,11 +101,28 @@ func (u *Counts) Admit(key string, m Mail, now time.Time) error {
 	return nil
 }
 
+// anyCaller is the sender for which all calls of a mailbox are counted together.
+const anyCaller wire.AgentID = "a2a:"
+
+// hasRoomForCall reports whether a mailbox takes another call. Anybody can call, so calls may use half of a mailbox, and
+// once half of that is used, a source may have only a hundredth of the mailbox (AM-42). The caller holds mu.
+func (u *Counts) hasRoomForCall(m Mail, limit Usage) bool {
+	all := u.shares[senderInBox{m.Box, anyCaller}]
+	if all.with(m).exceeds(Usage{limit.N / 2, limit.Size / 2}) {
+		return false
+	}
+	mine := u.shares[senderInBox{m.Box, m.From}]
+	return !all.exceeds(Usage{limit.N / 4, limit.Size / 4}) || !mine.with(m).exceeds(Usage{limit.N / 100, limit.Size / 100})
+}
+
 // add counts a message. The caller holds mu.
 func (u *Counts) add(key string, m Mail) {
 	part := senderInBox{m.Box, m.From}
 	u.mails[key] = m
 	u.all, u.boxes[m.Box], u.shares[part] = u.all.with(m), u.boxes[m.Box].with(m), u.shares[part].with(m)
+	if m.Call {
+		u.shares[senderInBox{m.Box, anyCaller}] = u.shares[senderInBox{m.Box, anyCaller}].with(m)
+	}
 }
 
 // Remove removes from the counts a message that was deleted or could not be stored. An unknown key is ignored.
@@ -109,12 +140,17 @@ func (u *Counts) drop(key string) {
 	}
 	delete(u.mails, key)
 	u.all = u.all.without(m)
-	part := senderInBox{m.Box, m.From}
 	if u.boxes[m.Box] = u.boxes[m.Box].without(m); u.boxes[m.Box].N == 0 {
 		delete(u.boxes, m.Box)
 	}
-	if u.shares[part] = u.shares[part].without(m); u.shares[part].N == 0 {
-		delete(u.shares, part)
+	parts := []senderInBox{{m.Box, m.From}}
+	if m.Call {
+		parts = append(parts, senderInBox{m.Box, anyCaller})
+	}
+	for _, part := range parts {
+		if u.shares[part] = u.shares[part].without(m); u.shares[part].N == 0 {
+			delete(u.shares, part)
+		}
 	}
 }
 

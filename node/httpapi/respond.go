@@ -2,6 +2,8 @@ package httpapi
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -39,6 +41,18 @@ func Raw(c echo.Context, status int, body []byte) error {
 	// An error here means that the client has gone.
 	_, _ = w.Write(body)
 	return nil
+}
+
+// ServeDocument answers with a document that caches may keep, or with 304 if the client has it already. It also answers
+// HEAD. age is the Cache-Control header.
+func ServeDocument(c echo.Context, contentType, age string, data []byte) {
+	sum := sha256.Sum256(data)
+	h := c.Response().Header()
+	h.Set("Content-Type", contentType)
+	h.Set("Cache-Control", age)
+	h.Set("Etag", `"`+base64.RawURLEncoding.EncodeToString(sum[:15])+`"`)
+	c.Request().Header.Del("Range") // documents are small
+	http.ServeContent(c.Response(), c.Request(), "", time.Time{}, bytes.NewReader(data))
 }
 
 // Private marks the response as one that no cache may store. Responses to a bearer token or to the owner are private

@@ -40,10 +40,12 @@ var document = sync.OnceValues(func() (description, error) {
 		return description{}, fmt.Errorf("openapi.yaml: %w", err)
 	}
 	// Read these kinds as plain bytes.
-	for _, kind := range []string{"text/html", "application/yaml", "text/yaml", "application/x-yaml"} {
+	for _, kind := range []string{"text/html", "application/yaml", "text/yaml", "application/x-yaml", "text/event-stream"} {
 		openapi3filter.RegisterBodyDecoder(kind, openapi3filter.FileBodyDecoder)
 	}
-	openapi3filter.RegisterBodyDecoder("application/ai-catalog+json", openapi3filter.JSONBodyDecoder)
+	for _, kind := range []string{"application/ai-catalog+json", "application/a2a+json"} {
+		openapi3filter.RegisterBodyDecoder(kind, openapi3filter.JSONBodyDecoder)
+	}
 	router, err := gorillamux.NewRouter(doc)
 	return description{doc, router}, err
 })

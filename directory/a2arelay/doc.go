@@ -1,0 +1,155 @@
+// Package a2arelay is the A2A door of agents without a public address. A directory serves it beside their mailboxes: a
+// caller sends a message to /a2a/AGENT, the relay stores it as a task and answers, and the agent takes the message when
+// it reads its mail. The agent sends the states of the task back, and the relay keeps them for the caller.
+//
+// The relay judges nothing but size and number. Only the agent knows its callers: it gets the SHA-256 of a caller's
+// bearer token with each message. The relay keeps this hash too, and shows a task only to callers with the same token.
+//
+// Start with [New] and [Service.Mount]. Decision 50 explains the design.
+package a2arelay
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/directory/mailbox"
+	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/signing"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Config configures a service. All fields are required.
+type Config struct {
+	BaseURL   string // of the directory, "https://directory.example.com/v1"
+	Records   store.Records
+	Addresses *httpapi.Addresses
+	// Agent returns a live card whose endpoint is its mailbox here, with the hash of its credential. It returns
+	// [wire.ErrNoAgent] for any other id.
+	Agent func(ctx context.Context, id wire.AgentID) (wire.Card, [32]byte, error)
+	// ParseKey parses the public key of a card.
+	ParseKey func(text string) (*signing.PublicKey, error)
+	// Queue stores a call as mail of an agent, together with changes, within the bounds of the mailbox. from names the
+	// source of the call. It is durable when Queue returns.
+	Queue func(ctx context.Context, to wire.AgentID, from wire.AgentID, call []byte, changes []store.Change) (relayID string, err error)
+	// Secret returns a key of this directory that never changes.
+	Secret func(ctx context.Context) ([]byte, error)
+}
+
+// Service relays A2A calls. It is safe for concurrent use.
+type Service struct {
+	cfg    Config
+	origin string
+	counts mailbox.Counts // of the tasks
+	hub    hub
+}
+
+const (
+	pathPrefix = "/a2a/"
+
+	// HeaderAnswerToken authenticates the answer to a call. It is the header in which push notifications of A2A carry
+	// the token of their receiver.
+	HeaderAnswerToken = "X-A2A-Notification-Token"
+
+	maxCard   = 64 << 10
+	maxResult = wire.MaxMessage // bytes of a task as the agent reports it
+	cardLife  = 45 * 24 * time.Hour
+
+	blockFor   = 25 * time.Second // A2A-D1
+	streamFor  = 10 * time.Minute // then the client subscribes again
+	checkEvery = 5 * time.Second  // another process may have changed the task
+)
+
+// New returns a service. It starts nothing.
+func New(cfg Config) *Service {
+	return &Service{cfg: cfg, origin: strings.TrimSuffix(cfg.BaseURL, "/v1")}
+}
+
+// Mount adds the routes: those of A2A for callers, and two for the agents.
+func (s *Service) Mount(e *echo.Echo, guard echo.MiddlewareFunc) {
+	e.POST(pathPrefix+":id", s.serveRPC)
+	for _, method := range []string{"GET", "POST", "DELETE"} {
+		e.Add(method, pathPrefix+":id/*", s.serveREST, httpapi.AnyOrigin)
+	}
+	e.PUT("/v1/mailbox/:id/a2a", guard(s.putCard))
+	e.POST("/v1/relay/:relay/task", guard(s.postTask))
+}
+
+// url returns the URL of both interfaces of an agent.
+func (s *Service) url(id wire.AgentID) string { return s.origin + pathPrefix + string(id) }
+
+// sum returns a name for texts, which nobody can compute without the secret.
+func (s *Service) sum(ctx context.Context, texts ...string) (string, error) {
+	secret, err := s.cfg.Secret(ctx)
+	if err != nil {
+		return "", err
+	}
+	mac := hmac.New(sha256.New, secret)
+	for _, text := range append([]string{"agentmesh-a2a-relay-v1"}, texts...) {
+		mac.Write([]byte(text + "\x00"))
+	}
+	return hex.EncodeToString(mac.Sum(nil)[:16]), nil
+}
+
+// caller is who made a request.
+type caller struct {
+	token  string       // SHA-256 of the bearer token in hex; "" without one
+	source wire.AgentID // where the request came from, for fair shares; never an agent id
+}
+
+// Call is what an agent gets from its mailbox.
+type Call struct {
+	Method      string     `json:"method"` // SendMessage or CancelTask
+	Params      wire.Value `json:"params"`
+	Token       string     `json:"token,omitempty"` // SHA-256 of the caller's bearer token in hex
+	Extensions  []string   `json:"extensions,omitempty"`
+	Task        string     `json:"task"`         // the id of the task at the relay
+	AnswerToken string     `json:"answer_token"` // for the header of the answer
+}
+
+// needsCaller reports whether a task in this state goes on only if its caller acts.
+func needsCaller(state string) bool { return isTerminal(state) || state == stateInput }
+
+// The states that the relay itself knows.
+const (
+	stateWorking  = "TASK_STATE_WORKING"
+	stateInput    = "TASK_STATE_INPUT_REQUIRED"
+	stateFailed   = "TASK_STATE_FAILED"
+	stateRejected = "TASK_STATE_REJECTED"
+	stateCanceled = "TASK_STATE_CANCELED"
+)
+
+// isTerminal reports whether a task in this state has ended.
+func isTerminal(state string) bool {
+	switch state {
+	case "TASK_STATE_COMPLETED", stateFailed, stateRejected, stateCanceled:
+		return true
+	}
+	return false
+}
+
+// The texts with which the relay itself explains a state.
+const (
+	textWaits   = "the agent gets the message when it connects to its relay"
+	textRefused = "the agent refused the message"
+	textLarge   = "the answer is too large for the relay"
+	textExpired = "the agent did not connect in time"
+)
+
+// newTask returns a task as the relay itself describes it.
+func newTask(id, contextID, state, text string, now time.Time) wire.Value {
+	t := message.Task{ID: id, Context: contextID, At: now}
+	if text != "" {
+		t.Status = t.AgentMessage(id+"-"+now.UTC().Format("20060102150405.000"), text)
+	}
+	v := t.Value()
+	status, _ := v.Get("status")
+	return v.With("status", status.With("state", wire.Text(state)))
+}

@@ -1,0 +1,365 @@
+package a2arelay
+
+import (
+	"context"
+	"errors"
+	"mime"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/acl/credential"
+	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+func pathAgent(c echo.Context) wire.AgentID { return wire.AgentID(c.Param("id")) }
+
+// serveRPC serves the JSON-RPC binding at the URL of an agent.
+func (s *Service) serveRPC(c echo.Context) error {
+	return s.serve(c, message.JSONRPC, func(body []byte) (message.Call, *message.Error) { return message.ReadRPC(body, versionOf(c)) })
+}
+
+// serveREST serves the documents of an agent, and the HTTP+JSON binding below its URL.
+func (s *Service) serveREST(c echo.Context) error {
+	r := c.Request()
+	path := strings.TrimPrefix(r.URL.Path, pathPrefix+c.Param("id"))
+	switch {
+	case r.Method != http.MethodGet:
+	case path == message.PathCard, path == message.PathOldCard:
+		return s.getDocument(c, s.storedCard)
+	case path == message.PathKeys:
+		return s.getDocument(c, s.keySet)
+	}
+	return s.serve(c, message.HTTPJSON, func(body []byte) (message.Call, *message.Error) {
+		return message.ReadREST(r.Method, path, r.URL.Query(), body, versionOf(c))
+	})
+}
+
+// versionOf returns the version of A2A that the client asks for (A2A-7).
+func versionOf(c echo.Context) string {
+	if v := c.Request().Header.Get(message.HeaderVersion); v != "" {
+		return v
+	}
+	return c.QueryParam(message.HeaderVersion)
+}
+
+// getDocument answers with a document of an agent.
+func (s *Service) getDocument(c echo.Context, load func(context.Context, wire.AgentID) ([]byte, error)) error {
+	if err := s.cfg.Addresses.Check(c); err != nil {
+		return err
+	}
+	data, err := load(c.Request().Context(), pathAgent(c))
+	if err != nil {
+		return err
+	}
+	httpapi.ServeDocument(c, echo.MIMEApplicationJSON, "public, max-age=300", data)
+	return nil
+}
+
+// storedCard returns the A2A card that an agent published.
+func (s *Service) storedCard(ctx context.Context, id wire.AgentID) ([]byte, error) {
+	if _, _, err := s.cfg.Agent(ctx, id); err != nil {
+		return nil, err
+	}
+	rec, err := s.cfg.Records.Get(ctx, nsCards, string(id), time.Now())
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, wire.ErrNoAgent
+	}
+	return rec.Body, err
+}
+
+// keySet returns the key that signs the A2A card of an agent, from its own card (A2A-D5).
+func (s *Service) keySet(ctx context.Context, id wire.AgentID) ([]byte, error) {
+	card, _, err := s.cfg.Agent(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	key, err := s.cfg.ParseKey(card.PublicKey)
+	if err != nil {
+		return nil, err
+	}
+	return message.KeySet(key).JSON(), nil
+}
+
+// putCard stores the A2A card of an agent, which opens its door here. The interfaces of the card must be at this relay.
+func (s *Service) putCard(c echo.Context) error {
+	httpapi.Private(c)
+	ctx, id := c.Request().Context(), pathAgent(c)
+	body, err := httpapi.Body(c, maxCard)
+	if err != nil {
+		return err
+	}
+	bearer, _ := httpapi.Bearer(c.Request())
+	if bearer == "" {
+		return wire.ErrNoBearer
+	}
+	_, owner, err := s.cfg.Agent(ctx, id)
+	switch {
+	case err != nil:
+		return err
+	case !credential.HashOf(bearer).Equal(owner):
+		s.cfg.Addresses.Fault(ctx, httpapi.ClientAddr(c))
+		return wire.ErrWrongBearer
+	}
+	card, err := message.ReadCard(body)
+	if err != nil {
+		return wire.ErrSyntax.Because(err)
+	}
+	if face, ok := message.FindInterface(card); !ok || face.URL != s.url(id) {
+		return wire.ErrCard.At("its first interface must be the agent's URL at this relay")
+	}
+	now := time.Now()
+	err = s.cfg.Records.Apply(ctx, []store.Change{{IfRev: store.Any, Record: store.Record{NS: nsCards, Key: string(id), Body: body, Expires: now.Add(cardLife)}}}, now)
+	if err != nil {
+		return err
+	}
+	return c.NoContent(http.StatusNoContent)
+}
+
+// serve handles a request of a caller.
+func (s *Service) serve(c echo.Context, binding message.Binding, read func([]byte) (message.Call, *message.Error)) error {
+	httpapi.Private(c)
+	call := message.Call{Binding: binding}
+	err := s.cfg.Addresses.Check(c)
+	if err == nil {
+		_, err = s.storedCard(c.Request().Context(), pathAgent(c))
+	}
+	if errors.Is(err, wire.ErrNoAgent) {
+		return refuse(c, call, message.ErrTaskNotFound.At("no such agent"))
+	}
+	if err != nil {
+		return refuse(c, call, message.FromMesh(err))
+	}
+	body, err := readBody(c)
+	if err != nil {
+		return refuse(c, call, message.FromMesh(err))
+	}
+	call, e := read(body)
+	if e != nil {
+		return refuse(c, call, e)
+	}
+	if call.Tenant != "" && call.Tenant != string(pathAgent(c)) {
+		return refuse(c, call, message.ErrTaskNotFound.At("no such tenant"))
+	}
+	from, err := s.callerOf(c)
+	if err == nil {
+		err = httpapi.KeepOpen(c, blockFor+15*time.Second)
+	}
+	if err != nil {
+		return refuse(c, call, message.FromMesh(err))
+	}
+	if call.Streams() {
+		err = s.stream(c, call, from)
+	} else {
+		var result wire.Value
+		if result, err = s.handle(c, call, from); err == nil {
+			return respond(c, binding, http.StatusOK, call.Answer(result))
+		}
+	}
+	if err != nil {
+		return refuse(c, call, message.FromMesh(err))
+	}
+	return nil
+}
+
+// callerOf returns who made a request.
+func (s *Service) callerOf(c echo.Context) (caller, error) {
+	var from caller
+	if bearer, ok := httpapi.Bearer(c.Request()); ok && bearer != "" {
+		from.token = credential.HashOf(bearer).String()
+	}
+	source := "unknown"
+	if list := s.cfg.Addresses.Sources(c); len(list) > 0 {
+		source = list[0].Key
+	}
+	name, err := s.sum(c.Request().Context(), "source", source)
+	from.source = wire.AgentID("a2a:" + name)
+	return from, err
+}
+
+// readBody reads a body in either media type of A2A.
+func readBody(c echo.Context) ([]byte, error) {
+	h := c.Request().Header
+	if kind, params, err := mime.ParseMediaType(h.Get("Content-Type")); err == nil && kind == message.MediaType {
+		h.Set("Content-Type", mime.FormatMediaType("application/json", params))
+	}
+	return httpapi.Body(c, message.MaxBody)
+}
+
+func refuse(c echo.Context, call message.Call, e *message.Error) error {
+	if e.Status == http.StatusUnauthorized {
+		c.Response().Header().Set("WWW-Authenticate", "Bearer")
+	}
+	if e.After > 0 {
+		c.Response().Header().Set("Retry-After", strconv.FormatInt(int64((e.After+time.Second-1)/time.Second), 10))
+	}
+	status, body := call.Refuse(e)
+	return respond(c, call.Binding, status, body)
+}
+
+func respond(c echo.Context, binding message.Binding, status int, body []byte) error {
+	if binding != message.HTTPJSON {
+		return httpapi.Raw(c, status, body)
+	}
+	return c.Blob(status, message.MediaType, body)
+}
+
+// handle carries out a call that has one answer.
+func (s *Service) handle(c echo.Context, call message.Call, from caller) (wire.Value, error) {
+	ctx, agent := c.Request().Context(), pathAgent(c)
+	switch call.Method {
+	case message.SendMessage:
+		t, err := s.send(ctx, agent, call, from, message.ExtensionsIn(c.Request().Header))
+		if err == nil && blocks(call) {
+			t, err = s.await(ctx, t, from, func(t *taskRow) bool { return needsCaller(t.State) })
+		}
+		if err != nil {
+			return wire.Value{}, err
+		}
+		if e := t.refusal(); e != nil && blocks(call) {
+			return wire.Value{}, e
+		}
+		return wire.Obj(wire.Field("task", t.view(time.Now()))), nil
+	case message.GetTask, message.CancelTask:
+		id, e := call.IDOf("id")
+		if e != nil {
+			return wire.Value{}, e
+		}
+		t, err := s.find(ctx, agent, from, id)
+		if err == nil && call.Method == message.CancelTask {
+			t, err = s.cancel(ctx, t, from)
+		}
+		if err != nil {
+			return wire.Value{}, err
+		}
+		return t.view(time.Now()), nil
+	case message.CreatePush, message.GetPush, message.ListPush, message.DeletePush:
+		return wire.Value{}, message.ErrPushUnsupported
+	case message.GetExtendedCard:
+		return wire.Value{}, message.ErrNoExtendedCard
+	}
+	return wire.Value{}, message.ErrUnsupported.At("this agent is behind a relay")
+}
+
+// refusal returns the error with which the agent refused the message of the task, or nil.
+func (t *taskRow) refusal() *message.Error {
+	if i := slices.IndexFunc(message.Errors(), func(e *message.Error) bool { return t.Reason != "" && e.Reason == t.Reason }); i >= 0 {
+		return message.Errors()[i]
+	}
+	return nil
+}
+
+// blocks reports whether SendMessage waits for the result (A2A-9).
+func blocks(call message.Call) bool {
+	v, _ := call.Params.Get("configuration")
+	now, _ := v.Get("returnImmediately")
+	if yes, isBool := now.Boolean(); isBool {
+		return !yes
+	}
+	old, _ := v.Get("blocking")
+	return old.Kind() != wire.False
+}
+
+// await waits until a task is done, but no longer than blockFor, and returns it as it then is.
+func (s *Service) await(ctx context.Context, t *taskRow, from caller, done func(*taskRow) bool) (*taskRow, error) {
+	w := s.hub.enter(t.ID, from.source)
+	if w == nil {
+		return t, nil // too many wait: the caller gets the task as it is
+	}
+	defer s.hub.leave(w)
+	end := time.NewTimer(blockFor)
+	defer end.Stop()
+	for {
+		var err error
+		if t, err = s.load(ctx, t.ID); err != nil || done(t) {
+			return t, err
+		}
+		select {
+		case <-w.changed:
+		case <-time.After(checkEvery):
+		case <-end.C:
+			return t, nil
+		case <-ctx.Done():
+			return t, nil
+		}
+	}
+}
+
+// stream answers with events: first the task, then its changes, until the task needs the caller (A2A-12).
+func (s *Service) stream(c echo.Context, call message.Call, from caller) error {
+	ctx, agent := c.Request().Context(), pathAgent(c)
+	var t *taskRow
+	var err error
+	if call.Method == message.SendStreaming {
+		t, err = s.send(ctx, agent, call, from, message.ExtensionsIn(c.Request().Header))
+	} else {
+		id, e := call.IDOf("id")
+		if e != nil {
+			return e
+		}
+		if t, err = s.find(ctx, agent, from, id); err == nil && isTerminal(t.State) {
+			err = message.ErrUnsupported.At("the task has ended")
+		}
+	}
+	if err != nil {
+		return err
+	}
+	w := s.hub.enter(t.ID, from.source)
+	if w == nil {
+		return message.ErrBusy.At("too many open streams")
+	}
+	defer s.hub.leave(w)
+	out := httpapi.NewEventStream(c)
+	send := func(event wire.Value) error { return out.Send(httpapi.StreamEvent{Data: string(call.Answer(event))}) }
+	if send(wire.Obj(wire.Field("task", t.view(time.Now())))) != nil {
+		return nil // the client has gone
+	}
+	shown, end, beat := t, time.NewTimer(streamFor), time.Now()
+	defer end.Stop()
+	for !needsCaller(shown.State) {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-end.C:
+			return nil
+		case <-w.changed:
+		case <-time.After(checkEvery):
+		}
+		if t, err = s.load(ctx, t.ID); err != nil {
+			return nil // the stream has begun; the client asks again
+		}
+		if t.rev != shown.rev {
+			for _, event := range eventsOf(t) {
+				if send(event) != nil {
+					return nil
+				}
+			}
+			shown = t
+		} else if time.Since(beat) >= httpapi.StreamBeat {
+			if beat = time.Now(); out.Beat() != nil {
+				return nil
+			}
+		}
+	}
+	return nil
+}
+
+// eventsOf returns the events that report a changed task: its artifacts, then its status.
+func eventsOf(t *taskRow) []wire.Value {
+	ids := []wire.Member{wire.TextField("taskId", t.ID), wire.TextField("contextId", t.Context)}
+	var events []wire.Value
+	list, _ := t.Task.Get("artifacts")
+	for artifact := range list.Elems() {
+		update := wire.Obj(append(slices.Clone(ids), wire.Field("artifact", artifact), wire.Field("lastChunk", wire.Bool(true)))...)
+		events = append(events, wire.Obj(wire.Field("artifactUpdate", update)))
+	}
+	status, _ := t.Task.Get("status")
+	return append(events, wire.Obj(wire.Field("statusUpdate", wire.Obj(append(slices.Clone(ids), wire.Field("status", status))...))))
+}

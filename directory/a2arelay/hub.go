@@ -1,0 +1,72 @@
+package a2arelay
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Bounds of the callers that wait at the same time.
+const (
+	maxWaiters       = 2048
+	maxWaitersOfOne  = 16 // of one source
+	maxWaitersOfTask = 8
+)
+
+// waiter waits for changes of one task.
+type waiter struct {
+	task    string
+	source  wire.AgentID
+	changed chan struct{} // holds a value if the task has changed
+}
+
+// hub wakes those who wait for a task. The zero value is ready to use.
+type hub struct {
+	mu      sync.Mutex
+	waiters map[string][]*waiter // by task
+	total   int
+	sources map[wire.AgentID]int
+}
+
+// enter adds a waiter, or returns nil if too many wait. The caller must call leave.
+func (h *hub) enter(task string, source wire.AgentID) *waiter {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.waiters == nil {
+		h.waiters, h.sources = make(map[string][]*waiter), make(map[wire.AgentID]int)
+	}
+	if h.total >= maxWaiters || h.sources[source] >= maxWaitersOfOne || len(h.waiters[task]) >= maxWaitersOfTask {
+		return nil
+	}
+	w := &waiter{task, source, make(chan struct{}, 1)}
+	h.waiters[task] = append(h.waiters[task], w)
+	h.total++
+	h.sources[source]++
+	return w
+}
+
+func (h *hub) leave(w *waiter) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.waiters[w.task] = slices.DeleteFunc(h.waiters[w.task], func(o *waiter) bool { return o == w })
+	if len(h.waiters[w.task]) == 0 {
+		delete(h.waiters, w.task)
+	}
+	h.total--
+	if h.sources[w.source]--; h.sources[w.source] == 0 {
+		delete(h.sources, w.source)
+	}
+}
+
+// publish wakes the waiters of a task.
+func (h *hub) publish(task string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, w := range h.waiters[task] {
+		select {
+		case w.changed <- struct{}{}:
+		default:
+		}
+	}
+}

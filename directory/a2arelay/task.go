@@ -1,0 +1,198 @@
+package a2arelay
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/directory/mailbox"
+	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+const (
+	nsTasks = "relay-task"
+	nsSeen  = "relay-task-seen" // by caller and message id: the id of the task, and the digest of the message
+	nsCards = "relay-card"      // cards of A2A, by agent id
+)
+
+// taskRow is a task at the relay.
+type taskRow struct {
+	ID      string       `json:"id"`
+	Agent   wire.AgentID `json:"agent"`
+	Token   string       `json:"token,omitempty"` // of the caller
+	Source  wire.AgentID `json:"source"`
+	Context string       `json:"context"`
+	Remote  string       `json:"remote,omitempty"` // the id of the task at the agent; "" until the agent took the message
+	Created time.Time    `json:"created_at"`
+	State   string       `json:"state"`
+	Stamp   string       `json:"stamp,omitempty"`  // time of the state, as the agent reported it
+	Reason  string       `json:"reason,omitempty"` // of the error with which the agent refused the message
+	Task    wire.Value   `json:"task"`             // as the caller sees it
+
+	rev store.Rev
+}
+
+func (t *taskRow) change() (store.Change, int) {
+	body, err := json.Marshal(t)
+	if err != nil {
+		panic("a2arelay: encode task: " + err.Error()) // texts and a JSON tree
+	}
+	return store.Change{IfRev: t.rev, Max: mailbox.MaxMail, Record: store.Record{
+		NS: nsTasks, Key: t.ID, Body: body, Terms: []string{"agent:" + string(t.Agent)}, Expires: t.Created.Add(mailbox.Life),
+	}}, len(body)
+}
+
+// mail returns how the task counts. Its source has a share of what the relay keeps for the agent.
+func (t *taskRow) mail(size int) mailbox.Mail {
+	return mailbox.Mail{Box: t.Agent, From: t.Source, Size: size, Created: t.Created}
+}
+
+// newTaskID returns an id that nobody can guess, and that sorts by time.
+func newTaskID(now time.Time) string {
+	return fmt.Sprintf("%012x-%s", now.UnixMilli(), strings.ToLower(rand.Text()))
+}
+
+func decodeTask(rec store.Record) (*taskRow, error) {
+	var raw struct {
+		taskRow
+		Task json.RawMessage `json:"task"`
+	}
+	if err := json.Unmarshal(rec.Body, &raw); err != nil {
+		return nil, fmt.Errorf("read task %s: %w", rec.Key, err)
+	}
+	t := &raw.taskRow
+	var err error
+	t.Task, err = wire.ParseForeign(raw.Task, taskDepth, taskValues)
+	t.rev = rec.Rev
+	return t, err
+}
+
+// Bounds of a task that an agent reports.
+const (
+	taskDepth  = 40
+	taskValues = 30_000
+)
+
+// find returns a task of an agent. It returns [message.ErrTaskNotFound] unless the caller has the token with which the
+// task was made (A2A-14).
+func (s *Service) find(ctx context.Context, agent wire.AgentID, from caller, id string) (*taskRow, error) {
+	t, err := s.load(ctx, id)
+	if err == nil && (t.Agent != agent || t.Token != from.token) {
+		return nil, message.ErrTaskNotFound
+	}
+	return t, err
+}
+
+// load returns a task, or [message.ErrTaskNotFound].
+func (s *Service) load(ctx context.Context, id string) (*taskRow, error) {
+	rec, err := s.cfg.Records.Get(ctx, nsTasks, id, time.Now())
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, message.ErrTaskNotFound
+	}
+	if err != nil {
+		return nil, err
+	}
+	return decodeTask(rec)
+}
+
+// admit counts a task that is about to be stored. Without room, it removes tasks of the agent that have ended: first the
+// oldest of the same source, then the oldest of others. The error is a *[wire.Error].
+func (s *Service) admit(ctx context.Context, t *taskRow, size int) error {
+	now := time.Now()
+	err := s.counts.Load(now, func(add func(string, mailbox.Mail)) error {
+		for rec, err := range store.AllRecords(ctx, s.cfg.Records, nsTasks, "", now) {
+			if err != nil {
+				return err
+			}
+			if old, err := decodeTask(rec); err == nil {
+				add(old.ID, old.mail(len(rec.Body)))
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	refused := s.counts.Admit(t.ID, t.mail(size), now)
+	if refused == nil {
+		return nil
+	}
+	for _, same := range []bool{true, false} {
+		for rec, err := range store.AllRecords(ctx, s.cfg.Records, nsTasks, "agent:"+string(t.Agent), now) {
+			if err != nil {
+				return err
+			}
+			old, err := decodeTask(rec)
+			if err != nil || !isTerminal(old.State) || (old.Source == t.Source) != same || old.ID == t.ID {
+				continue
+			}
+			if err := s.cfg.Records.Apply(ctx, []store.Change{{IfRev: rec.Rev, Delete: true, Record: store.Record{NS: nsTasks, Key: rec.Key}}}, now); err != nil {
+				continue // it changed meanwhile
+			}
+			s.counts.Remove(rec.Key)
+			if refused = s.counts.Admit(t.ID, t.mail(size), now); refused == nil {
+				return nil
+			}
+		}
+	}
+	return refused
+}
+
+// save stores a changed task, and wakes those who wait for it. It fails with store.ErrConflict if the task was changed
+// meanwhile.
+func (s *Service) save(ctx context.Context, t *taskRow) error {
+	change, size := t.change()
+	if err := s.admit(ctx, t, size); err != nil {
+		t.State, t.Task = stateFailed, newTask(t.ID, t.Context, stateFailed, textLarge, time.Now())
+		change, size = t.change()
+		if err := s.admit(ctx, t, size); err != nil {
+			return err
+		}
+	}
+	if err := s.cfg.Records.Apply(ctx, []store.Change{change}, time.Now()); err != nil {
+		return err
+	}
+	s.hub.publish(t.ID)
+	return nil
+}
+
+// attempts bounds how often a task is changed again after a conflict.
+const attempts = 5
+
+// update changes a task. change returns false to leave it as it is.
+func (s *Service) update(ctx context.Context, id string, change func(t *taskRow) bool) (*taskRow, error) {
+	for range attempts {
+		t, err := s.load(ctx, id)
+		if err != nil || !change(t) {
+			return t, err
+		}
+		if err = s.save(ctx, t); !errors.Is(err, store.ErrConflict) {
+			return t, err
+		}
+	}
+	return nil, wire.ErrUnavailable.Because(errors.New("lost every race for the task"))
+}
+
+// view returns the task as its caller sees it.
+func (t *taskRow) view(now time.Time) wire.Value {
+	if t.Remote == "" && !isTerminal(t.State) && now.Sub(t.Created) > mailbox.Life-time.Hour { // the call expires with its mailbox entry
+		return newTask(t.ID, t.Context, stateFailed, textExpired, now)
+	}
+	return t.Task
+}
+
+// setRemote takes over a task as the agent reports it: with the ids of the relay, and without a history.
+func (t *taskRow) setRemote(remote wire.Value) {
+	status, _ := remote.Get("status")
+	if said, ok := status.Get("message"); ok && said.Kind() == wire.Object {
+		status = status.With("message", said.With("taskId", wire.Text(t.ID)).With("contextId", wire.Text(t.Context)))
+	}
+	t.State, t.Stamp = status.GetStr("state"), status.GetStr("timestamp")
+	t.Task = remote.Without("history").With("id", wire.Text(t.ID)).With("contextId", wire.Text(t.Context)).With("status", status)
+}

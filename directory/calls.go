@@ -1,0 +1,41 @@
+package directory
+
+import (
+	"context"
+
+	"github.com/agentmesh/agentmesh/directory/a2arelay"
+	"github.com/agentmesh/agentmesh/directory/mailbox"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// newCallRelay returns the A2A door of the agents whose mailbox is here.
+func newCallRelay(r *Registry) *a2arelay.Service {
+	find := func(ctx context.Context, id wire.AgentID) (wire.Card, store.Card, error) {
+		held, err := r.get(ctx, id, clock())
+		if err != nil {
+			return wire.Card{}, held, err
+		}
+		card, err := r.parseStoredCard(held)
+		if err == nil && !r.ownsMailbox(card) {
+			err = wire.ErrNoAgent
+		}
+		return card, held, err
+	}
+	return a2arelay.New(a2arelay.Config{
+		BaseURL: r.cfg.BaseURL, Records: r.recs, Addresses: r.cfg.Addresses, ParseKey: r.keys.Parse,
+		Secret: func(ctx context.Context) ([]byte, error) { return r.cursors.get(ctx, r.recs, clock()) },
+		Agent: func(ctx context.Context, id wire.AgentID) (wire.Card, [32]byte, error) {
+			card, held, err := find(ctx, id)
+			return card, held.Owner, err
+		},
+		Queue: func(ctx context.Context, to, from wire.AgentID, call []byte, changes []store.Change) (string, error) {
+			_, held, err := find(ctx, to)
+			if err != nil {
+				return "", err
+			}
+			m := mailbox.Mail{Box: to, From: from, Size: len(call), Created: clock(), Call: true}
+			return r.countOutcome(keepMail(context.WithoutCancel(ctx), r, m, held.Owner, call, func(string) []store.Change { return changes }))
+		},
+	})
+}
