@@ -101,6 +101,9 @@ func (r *release) make(ctx context.Context, out, cache string) (err error) {
 		}
 		fmt.Fprintf(r.log, "built %s in %ds\n", p, int(time.Since(begun).Seconds()))
 	}
+	if err := writeMCPServer(stage, r.version); err != nil {
+		return err
+	}
 	return publish(stage, out)
 }
 

@@ -1,5 +1,5 @@
 // Command release builds the published files of a version: for each platform an archive with the static binary, its
-// manual, completions and licences, and an SBOM; and one list of checksums.
+// manual, completions and licences, and an SBOM; server.json for the registry of MCP servers; and one list of checksums.
 //
 // A release is reproducible: the same commit and the same version of Go give the same bytes on every machine and at any
 // time. It is therefore built from a clean clone of a commit, never from the working tree. Paths, build times, users

@@ -5,7 +5,7 @@
 // The relay judges nothing but size and number. Only the agent knows its callers: it gets the SHA-256 of a caller's
 // bearer token with each message. The relay keeps this hash too, and shows a task only to callers with the same token.
 //
-// Start with [New] and [Service.Mount]. Decision 50 explains the design.
+// Start with [New] and [Service.Mount]. Decision 51 explains the design.
 package a2arelay
 
 import (
