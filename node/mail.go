@@ -42,6 +42,16 @@ func (m mailbox) Credential(dir *client.Directory) client.Credential {
 	return m.n.registrar.Credential(dir)
 }
 
+// Calls implements [mailreader.Node].
+func (m mailbox) Calls() mailreader.Calls {
+	for _, a := range m.n.bridges.all() {
+		if calls, ok := a.service.(mailreader.Calls); ok {
+			return calls
+		}
+	}
+	return nil
+}
+
 // AnswerNow implements [mailreader.Node].
 func (m mailbox) AnswerNow(ctx context.Context, item client.RelayItem) []byte {
 	out, err := m.n.Receive(ctx, item.Message)

@@ -59,7 +59,7 @@ func TestRelayStops(t *testing.T) {
 	}
 	polled, wrote := make(chan []client.RelayItem, 1), make(chan error, 1)
 	go func() {
-		items, err := c.directory().Mail(t.Context(), u.credential, u.box.Public().AgentID(), "", 30*time.Second)
+		items, err := c.directory().Mail(t.Context(), u.credential, u.box.Public().AgentID(), "", 30*time.Second, false)
 		if err != nil {
 			t.Error(err)
 		}
@@ -208,7 +208,7 @@ func (u *mailUser) readOne(ctx context.Context, c *crash) error {
 
 // audit compares the mailbox with the answers of the relay.
 func (u *mailUser) audit(c *crash) {
-	items, err := c.directory().Mail(c.t.Context(), u.credential, u.box.Public().AgentID(), "", 0)
+	items, err := c.directory().Mail(c.t.Context(), u.credential, u.box.Public().AgentID(), "", 0, false)
 	if err != nil {
 		c.t.Fatal(err)
 	}

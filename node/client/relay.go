@@ -15,7 +15,8 @@ import (
 // sender waits for the reply until then (AM-67).
 type RelayItem struct {
 	ID      string
-	Message []byte // exactly the bytes that the sender sent
+	Message []byte // exactly the bytes that the sender sent; nil for a call
+	Call    []byte // an A2A call that a relay accepted for the node; nil for a message
 	Created time.Time
 	ReplyBy time.Time
 }
@@ -24,11 +25,15 @@ const maxMailAnswer = 32 << 20 // a hundred messages of 256 KiB and the data aro
 
 // Mail returns the messages that wait for the agent id in its mailbox at the directory, or that arrive within wait,
 // which is rounded down to seconds and at most 30 s. It checks nothing in the messages. A message stays in the mailbox
-// until it is acknowledged. If after names an item, Mail returns only later messages.
-func (d *Directory) Mail(ctx context.Context, cred Credential, id wire.AgentID, after string, wait time.Duration) ([]RelayItem, error) {
+// until it is acknowledged. If after names an item, Mail returns only later messages. With calls, it also returns A2A
+// calls.
+func (d *Directory) Mail(ctx context.Context, cred Credential, id wire.AgentID, after string, wait time.Duration, calls bool) ([]RelayItem, error) {
 	params := url.Values{"agent_id": {string(id)}, "wait": {strconv.Itoa(int(wait / time.Second))}}
 	if after != "" {
 		params.Set("after", after)
+	}
+	if calls {
+		params.Set("a2a", "1")
 	}
 	r := request{op: opMail, method: http.MethodGet, path: "/relay?" + params.Encode(), cred: cred, max: maxMailAnswer, timeout: defaultAnswer + wait}
 	resp, err := d.do(ctx, r, http.StatusOK)
@@ -39,6 +44,7 @@ func (d *Directory) Mail(ctx context.Context, cred Credential, id wire.AgentID, 
 		Messages []struct {
 			ID      string          `json:"relay_id"`
 			Message json.RawMessage `json:"message"`
+			Call    json.RawMessage `json:"a2a"`
 			Created time.Time       `json:"created_at"`
 			ReplyBy time.Time       `json:"reply_by"`
 		} `json:"messages"`
@@ -48,7 +54,7 @@ func (d *Directory) Mail(ctx context.Context, cred Credential, id wire.AgentID, 
 	}
 	items := make([]RelayItem, len(page.Messages))
 	for i, m := range page.Messages {
-		items[i] = RelayItem{m.ID, m.Message, m.Created, m.ReplyBy}
+		items[i] = RelayItem{m.ID, m.Message, m.Call, m.Created, m.ReplyBy}
 	}
 	return items, nil
 }
@@ -57,6 +63,22 @@ func (d *Directory) Mail(ctx context.Context, cred Credential, id wire.AgentID, 
 func (d *Directory) Acknowledge(ctx context.Context, cred Credential, relayID string) error {
 	path := "/relay/" + url.PathEscape(relayID) + "/ack"
 	_, err := d.do(ctx, request{op: opMail, method: http.MethodPost, path: path, cred: cred, max: maxCardAnswer}, http.StatusOK)
+	return err
+}
+
+// PublishA2ACard publishes the A2A card of the agent id, for which the directory then accepts calls.
+func (d *Directory) PublishA2ACard(ctx context.Context, cred Credential, id wire.AgentID, card []byte) error {
+	path := "/mailbox/" + url.PathEscape(string(id)) + "/a2a"
+	_, err := d.do(ctx, request{op: opMail, method: http.MethodPut, path: path, body: card, cred: cred, max: maxCardAnswer}, http.StatusNoContent)
+	return err
+}
+
+// AnswerCall passes the answer to an A2A call to the directory. task and token are from the call. If the directory no
+// longer has the task, AnswerCall returns nil.
+func (d *Directory) AnswerCall(ctx context.Context, task, token string, answer []byte) error {
+	path := "/relay/" + url.PathEscape(task) + "/task"
+	header := http.Header{"X-A2a-Notification-Token": {token}}
+	_, err := d.do(ctx, request{op: opMail, method: http.MethodPost, path: path, header: header, body: answer, max: maxCardAnswer}, http.StatusOK, http.StatusNotFound)
 	return err
 }
 

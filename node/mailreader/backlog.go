@@ -85,6 +85,9 @@ func (b *backlog) advance(item client.RelayItem) {
 
 // conversationOf returns the conversation that the item's message claims to belong to; nothing is verified yet.
 func conversationOf(item client.RelayItem) store.ConvKey {
+	if item.Call != nil {
+		return store.ConvKey{ID: item.ID} // no call waits for another one
+	}
 	tree, err := wire.ParseObject(item.Message)
 	if err != nil {
 		return store.ConvKey{}

@@ -7,6 +7,7 @@
 package mailreader
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -36,9 +37,20 @@ type Node interface {
 	// AnswerNow receives a message whose sender waits at the directory, and returns the body of the answer; nil if the
 	// sender gets only the directory's receipt. A message that is not answered in time comes again as mail.
 	AnswerNow(ctx context.Context, item client.RelayItem) []byte
+	// Calls returns what answers A2A calls, or nil.
+	Calls() Calls
 	// AcceptMail receives a message that waited in the mailbox. After an error the message may be accepted later; a
 	// final refusal is not an error.
 	AcceptMail(ctx context.Context, item client.RelayItem) error
+}
+
+// Calls answers the A2A calls that a relay accepts for the node.
+type Calls interface {
+	// RelayCard returns the A2A card for the relay, or nil if the node takes no calls from it.
+	RelayCard() []byte
+	// AnswerCall carries out a call, and returns its answer with the task and the token that the call names. An error
+	// that is a *[wire.Error] means that the call may be carried out later.
+	AnswerCall(ctx context.Context, call []byte) (task, token string, answer []byte, err error)
 }
 
 // Config configures a [Reader]. Everything is required.
@@ -56,6 +68,8 @@ type Reader struct {
 	backlog          backlog
 	passThroughs     sync.WaitGroup
 	passThroughSlots chan struct{} // one place for each pass-through request in progress
+	published        []byte        // the A2A card that the directory has
+	publishedAt      time.Time
 }
 
 // New returns a reader. It starts nothing.
@@ -106,7 +120,8 @@ func (r *Reader) poll(ctx context.Context) (found bool, err error) {
 		wait = b.wait(time.Now())
 	}
 	cred := r.Node.Credential(r.Dir)
-	items, err := r.Dir.Mail(ctx, cred, r.Node.ID(), after, wait)
+	calls := r.publishCard(ctx, cred)
+	items, err := r.Dir.Mail(ctx, cred, r.Node.ID(), after, wait, calls != nil)
 	if err != nil {
 		*b = backlog{}
 		return false, err
@@ -134,7 +149,12 @@ func (r *Reader) poll(ctx context.Context) (found bool, err error) {
 		if b.deferFollower(item) {
 			continue
 		}
-		err := r.Node.AcceptMail(ctx, item)
+		var err error
+		if item.Call != nil {
+			err = r.answerCall(ctx, calls, item)
+		} else {
+			err = r.Node.AcceptMail(ctx, item)
+		}
 		if refused, ok := errors.AsType[*wire.Error](err); ok { // refused for now: other mail need not wait for it
 			r.Logger.Info("mail is put off", "relay_id", item.ID, "code", refused.Code, "reason", refused.Message)
 			b.postpone(item, refused.RetryAfter, time.Now())
@@ -152,6 +172,45 @@ func (r *Reader) poll(ctx context.Context) (found bool, err error) {
 		b.advance(item)
 	}
 	return len(items) > 0, nil
+}
+
+// cardEvery is how often an unchanged A2A card is published again. A relay forgets it after 45 days.
+const cardEvery = 24 * time.Hour
+
+// publishCard publishes the A2A card at the directory whose mailbox is the endpoint, if the directory does not have it.
+// It returns what answers calls from there, or nil.
+func (r *Reader) publishCard(ctx context.Context, cred client.Credential) Calls {
+	calls := r.Node.Calls()
+	if calls == nil || !r.Endpoint {
+		return nil
+	}
+	card := calls.RelayCard()
+	if card == nil {
+		return nil
+	}
+	if !bytes.Equal(card, r.published) || time.Since(r.publishedAt) > cardEvery {
+		if err := r.Dir.PublishA2ACard(ctx, cred, r.Node.ID(), card); err != nil {
+			if ctx.Err() == nil && r.publishedAt.IsZero() {
+				r.Logger.Info("the relay does not take A2A calls", "relay", r.Dir.Base, "err", err)
+			}
+			r.publishedAt = time.Now().Add(time.Minute - cardEvery) // try again in a minute
+			return nil
+		}
+		r.published, r.publishedAt = card, time.Now()
+	}
+	return calls
+}
+
+// answerCall carries out an A2A call and sends the answer to the directory.
+func (r *Reader) answerCall(ctx context.Context, calls Calls, item client.RelayItem) error {
+	if calls == nil {
+		return wire.ErrUnavailable // the directory sent what nobody asked for
+	}
+	task, token, answer, err := calls.AnswerCall(ctx, item.Call)
+	if err != nil || task == "" {
+		return err
+	}
+	return r.Dir.AnswerCall(ctx, task, token, answer)
 }
 
 // answer answers a message whose sender waits at the directory. If the answer comes too late, the directory has put the

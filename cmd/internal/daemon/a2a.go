@@ -1,9 +1,14 @@
 package daemon
 
 import (
+	"cmp"
+	"strings"
+
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a"
+	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // newA2A makes the A2A bridge. Every process with a node has one, because the owner may write to any A2A agent by its
@@ -17,6 +22,7 @@ func newA2A(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, e
 		Addresses: p.edge.Addresses(), Tokens: map[string]client.Credential{}, Mesh: mesh, Store: p.store, HTTP: p.http,
 		Idle: p.cfg.Conversations.Idle, Logger: p.log,
 	}
+	cfg.Relay = a2aRelay(p, p.node.ID())
 	if len(p.directories) > 0 {
 		cfg.Directory = p.directories[0].Base
 	}
@@ -24,4 +30,26 @@ func newA2A(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, e
 		cfg.Links, cfg.Tokens[l.Name] = append(cfg.Links, l.Link), l.Token
 	}
 	return a2a.New(cfg)
+}
+
+// a2aRelay returns the URL of the agent id for A2A at its mailbox relay, or "" for a node with an address.
+func a2aRelay(p *Process, id wire.AgentID) string {
+	relay := p.mailboxDirectory()
+	if relay == nil {
+		return ""
+	}
+	return strings.TrimSuffix(relay.Base, "/v1") + "/a2a/" + string(id)
+}
+
+// addA2AMetadata adds the URL of the A2A card to the card, if the node serves A2A and others can reach it. Directories
+// then list the node as an A2A agent (decision 50).
+func addA2AMetadata(p *Process, card wire.Card, base string) (wire.Card, error) {
+	relay := a2aRelay(p, card.ID)
+	if p.cfg.A2A.Serve != "on" || relay == "" && !isPublishable(p.cfg, base, card.Endpoint) {
+		return card, nil
+	}
+	at := cmp.Or(relay, base)
+	meta, _ := card.Tree.Get("metadata")
+	meta = meta.With("a2a", wire.Text(at+message.PathCard))
+	return wire.ParseCard(card.Tree.With("metadata", meta), wire.CardRules{AllowHTTP: func(string) bool { return true }})
 }

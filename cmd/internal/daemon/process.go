@@ -233,6 +233,9 @@ func (p *Process) addNode(ctx context.Context, base string) error {
 	if p.directories, err = p.newDirectories(base + "/v1"); err != nil {
 		return err
 	}
+	if card, err = addA2AMetadata(p, card, base); err != nil {
+		return err
+	}
 	routes, err := p.newRoutes()
 	if err != nil {
 		return err

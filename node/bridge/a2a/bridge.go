@@ -24,6 +24,7 @@ type Config struct {
 	// Anonymous lets callers without a token in, as one principal that shares its tasks.
 	Anonymous bool
 	URL       string // under which others reach the listener
+	Relay     string // the node's URL at its mailbox relay, which then is on the card; "" for a node with an address
 	Directory string // that lists the node; "" for none
 	Version   string // of the program
 	Local     bool   // the local profile: webhooks and agents may be on loopback (AM-82)

@@ -1,6 +1,7 @@
 package a2a
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -54,13 +55,13 @@ func (b *Bridge) card(extended bool) (wire.Value, error) {
 		}
 	}
 	tree, err := message.Tree(message.NewCard(message.CardInfo{
-		Card: own, URL: b.cfg.URL + basePath, Directory: b.cfg.Directory, Version: b.cfg.Version, Token: !b.cfg.Anonymous,
-		Streaming: true, Push: true, Extended: true,
+		Card: own, URL: cmp.Or(b.cfg.Relay, b.cfg.URL+basePath), Directory: b.cfg.Directory, Version: b.cfg.Version, Token: !b.cfg.Anonymous,
+		Streaming: true, Push: b.cfg.Relay == "", Extended: b.cfg.Relay == "",
 	}))
 	if err != nil {
 		return tree, err
 	}
-	return message.SignCard(tree, key, b.cfg.URL+message.PathKeys)
+	return message.SignCard(tree, key, cmp.Or(b.cfg.Relay, b.cfg.URL)+message.PathKeys)
 }
 
 func (b *Bridge) serveCard(c echo.Context) error {

@@ -140,7 +140,12 @@ func (b *Bridge) revokeToken(ctx context.Context, name string) (Token, error) {
 
 // findCaller returns the name of the caller with a bearer token.
 func (b *Bridge) findCaller(ctx context.Context, bearer string) (name string, ok bool, err error) {
-	rec, err := b.records.Get(ctx, nsTokens, credential.HashOf(bearer).String(), time.Now())
+	return b.findCallerByHash(ctx, credential.HashOf(bearer).String())
+}
+
+// findCallerByHash returns the name of the caller whose bearer token has this hash, in hex.
+func (b *Bridge) findCallerByHash(ctx context.Context, hash string) (name string, ok bool, err error) {
+	rec, err := b.records.Get(ctx, nsTokens, hash, time.Now())
 	if errors.Is(err, store.ErrNotFound) {
 		return "", false, nil
 	}

@@ -1,0 +1,86 @@
+package a2a
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Bounds of a call from a relay: a call of A2A, and what the relay adds.
+const (
+	relayedDepth  = 40
+	relayedValues = 21_000
+)
+
+// RelayCard returns the card for the mailbox relay, or nil if the node is not behind one or does not serve A2A.
+func (b *Bridge) RelayCard() []byte {
+	if b.cfg.Relay == "" || !b.cfg.Serve {
+		return nil
+	}
+	card, err := b.card(false)
+	if err != nil {
+		b.log.Warn("a2a: make the card for the relay", "err", err)
+		return nil
+	}
+	return card.JSON()
+}
+
+// AnswerCall carries out a call that the mailbox relay accepted, for the caller whose token has the hash in the call. It
+// returns the JSON-RPC answer, and the task and the token under which the relay expects the answer. An error that is a
+// *[wire.Error] means that the call may succeed later.
+func (b *Bridge) AnswerCall(ctx context.Context, raw []byte) (task, token string, answer []byte, err error) {
+	v, err := wire.ParseForeign(raw, relayedDepth, relayedValues)
+	if err != nil {
+		b.log.InfoContext(ctx, "a2a: a call from the relay cannot be read", "err", err)
+		return "", "", nil, nil
+	}
+	task, token = v.GetStr("task"), v.GetStr("answer_token")
+	call := message.Call{Binding: message.JSONRPC, Method: v.GetStr("method")}
+	call.Params, _ = v.Get("params")
+	result, err := b.handleRelayed(ctx, call, v)
+	if err == nil {
+		return task, token, call.Answer(result), nil
+	}
+	e := message.FromMesh(err)
+	switch e.Status {
+	case http.StatusTooManyRequests:
+		return "", "", nil, wire.ErrRateLimited.After(e.After).Because(err)
+	case http.StatusServiceUnavailable:
+		return "", "", nil, wire.ErrUnavailable.After(e.After).Because(err)
+	}
+	_, answer = call.Refuse(e)
+	return task, token, answer, nil
+}
+
+// handleRelayed carries out a call from the relay.
+func (b *Bridge) handleRelayed(ctx context.Context, call message.Call, v wire.Value) (wire.Value, error) {
+	from := caller{name: anonymous, verified: bridge.VerifiedNone}
+	switch hash := v.GetStr("token"); {
+	case hash != "":
+		name, found, err := b.findCallerByHash(ctx, hash)
+		if err != nil {
+			return wire.Value{}, errors.Join(message.ErrUnavailable, err)
+		}
+		if !found {
+			return wire.Value{}, message.ErrUnauthenticated
+		}
+		from.name, from.verified = name, bridge.VerifiedBearer
+	case !b.cfg.Anonymous:
+		return wire.Value{}, message.ErrUnauthenticated
+	}
+	if call.Method != message.SendMessage && call.Method != message.CancelTask || !b.cfg.Serve {
+		return wire.Value{}, message.ErrUnsupported
+	}
+	from.address = b.addressOf(from.name)
+	extensions, _ := v.Get("extensions")
+	from.mesh = slices.ContainsFunc(slices.Collect(extensions.Elems()), func(e wire.Value) bool {
+		uri, _ := e.Str()
+		return uri == message.Extension
+	})
+	return b.handle(ctx, call, from)
+}
