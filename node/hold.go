@@ -31,7 +31,8 @@ const (
 const (
 	reasonSender = "The owner of this agent approves new contacts."
 	reasonIntent = "The owner of this agent decides on requests of this kind."
-	reasonSlow   = "The agent is working on it."
+	reasonSlow   = "The message was accepted. The agent's answer comes later."
+	reasonFailed = "The agent could not answer this message. Its owner decides what happens next."
 )
 
 // mustHold implements line 15: it reports whether the message must wait for the owner's decision.

@@ -64,17 +64,18 @@ func (s *hookOutcome) fill(ctx context.Context) (out bridge.Outcome, err error) 
 // decide fills the item and the unit according to the hook's answer.
 func (s *hookOutcome) decide(ctx context.Context) (bridge.Outcome, error) {
 	n := s.run.n
+	if s.err == nil {
+		s.item.Failure = nil
+	}
 	switch {
 	case s.unit.New():
 		s.item.State, s.item.Note = ItemFailed, noteDeleted
 		return s.provisional(ctx), nil
 	case s.unit.Conversation().At(s.unit.Now, n.book.IdleFor()) != conversations.Open:
-		s.item.State, s.item.Note = ItemFailed, "the conversation ended before the agent answered"
+		s.item.State, s.item.Note = ItemFailed, noteEnded
 		return s.answerPending(ctx)
 	case s.err != nil:
-		s.item.State, s.item.Note = ItemFailed, hookFailureNote(s.err)
-		s.unit.Add(n.notices.Change(n.notice("hook-failed", s.item.Peer, s.item.PeerName, s.item.key(), s.unit.Now)))
-		return s.answerPending(ctx)
+		return s.fail(ctx)
 	case s.answer.Async:
 		s.item.State, s.item.Woken = ItemNew, s.unit.Now
 		return s.answerPending(ctx)
@@ -257,6 +258,16 @@ func hookFailureNote(err error) string {
 	}
 	if refusal, ok := errors.AsType[*wire.Error](err); ok && refusal.Status == http.StatusConflict {
 		return wire.OneLine("the answer cannot be sent: "+refusal.Message, 300)
+	}
+	switch hook.FaultOf(err) {
+	case hook.Timeout:
+		return "the hook took too long"
+	case hook.Unreachable:
+		return "the hook could not be reached"
+	case hook.Malformed:
+		return "the hook's output is not an answer; see the log"
+	case hook.TooLarge:
+		return "the hook's output is too large"
 	}
 	return "the hook failed; see the log"
 }

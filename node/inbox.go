@@ -27,6 +27,7 @@ const (
 	ItemNew         = owner.ItemNew
 	ItemRead        = owner.ItemRead
 	ItemRunning     = owner.ItemRunning
+	ItemWaiting     = owner.ItemWaiting
 	ItemAnswered    = owner.ItemAnswered
 	ItemHeld        = owner.ItemHeld
 	ItemRejected    = owner.ItemRejected
@@ -174,7 +175,7 @@ func (n *Node) WaitInbox(ctx context.Context, state ItemState, after string, lim
 func (n *Node) Acknowledge(ctx context.Context, id string) (Item, error) {
 	var item Item
 	err := n.book.Do(ctx, noConversation, func(u *conversations.Unit) (err error) {
-		if item, err = n.Item(ctx, id); err != nil || item.State != ItemNew && item.State != ItemFailed {
+		if item, err = n.Item(ctx, id); err != nil || item.State != ItemNew && item.State != ItemFailed && item.State != ItemWaiting {
 			return err
 		}
 		item.State = ItemRead
@@ -211,13 +212,18 @@ func (n *Node) itemsOf(ctx context.Context, key store.ConvKey, states ...ItemSta
 
 func convTerm(key store.ConvKey) string { return "conv:" + key.Peer + "/" + key.ID }
 
-// newHookCall returns what a hook gets for the item.
+// newHookCall returns what a hook gets for the item. The trust is that of now: the owner may have decided since the
+// message came.
 func (n *Node) newHookCall(ctx context.Context, item Item, m wire.Message, conv conversations.Conversation) hook.Call {
 	const history = 20 // transcript entries that a hook gets; the owner API has the older ones
 	after := conv.Entries - min(conv.Entries, history)
 	entries, err := n.book.Transcript(ctx, item.key(), after, history)
 	if err != nil {
 		n.log.Warn("read transcript for hook", "conversation", item.Conversation, "err", err)
+	}
+	trust := item.Trust
+	if standing, err := n.rules.Standing(ctx, item.subject(), time.Now()); err == nil {
+		trust = string(standing)
 	}
 	if m.ID == "" { // a foreign message
 		m = wire.Message{
@@ -232,7 +238,7 @@ func (n *Node) newHookCall(ctx context.Context, item Item, m wire.Message, conv 
 	}
 	return hook.Call{
 		Message: m, Payload: item.Payload, Conversation: conv, History: entries,
-		Sender:      hook.Sender{AgentID: item.Peer, Name: item.PeerName, Verified: item.Verified, Trust: item.Trust},
+		Sender:      hook.Sender{AgentID: item.Peer, Name: item.PeerName, Verified: item.Verified, Trust: trust},
 		ActionKnown: item.ActionKnown, Sealed: item.Sealed, Attempt: item.Attempt, Approved: item.Let, Reply: item.Kind == kindReply,
 		Reminder: !item.Reminded.IsZero(), Progress: progress,
 	}

@@ -242,6 +242,7 @@ func (n *Node) Run(ctx context.Context) error {
 	n.background.Go(func() { n.notices.Run(ctx) })
 	n.background.Go(func() { n.audit.Run(ctx) })
 	n.background.Go(func() { n.housekeep(ctx) })
+	n.background.Go(func() { n.runs.Retries.Run(ctx, hookRetries{n}.try) })
 	n.background.Go(func() { n.expiryAlarm.Watch(ctx, n.settleExpiredAsks) })
 	for _, d := range n.cfg.Directories {
 		n.background.Go(func() { n.readMailbox(ctx, d) })

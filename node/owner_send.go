@@ -113,7 +113,7 @@ func (o OwnerAPI) resolveRecipient(ctx context.Context, name string) (to wire.Ag
 func (o OwnerAPI) Reply(ctx context.Context, m owner.NewReply, wait time.Duration) (Sent, error) {
 	var out Outgoing
 	if m.Item != "" {
-		item, err := o.findItem(ctx, m.Item)
+		item, err := o.n.findItem(ctx, m.Item)
 		if err != nil {
 			return Sent{}, err
 		}

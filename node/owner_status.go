@@ -50,10 +50,21 @@ func (o OwnerAPI) Overview(ctx context.Context, most int) (owner.Status, error) 
 	if n.cfg.Process != nil {
 		process = n.cfg.Process(ctx)
 	}
+	waiting, err := count(most, func(after string, limit int) (int, string, error) {
+		page, next, err := n.Inbox(ctx, ItemWaiting, after, limit)
+		return len(page), next, err
+	})
+	if err != nil {
+		return owner.Status{}, err
+	}
+	var hooks []owner.HookStatus
+	for _, r := range n.runs.Stats.List() {
+		hooks = append(hooks, owner.HookStatus{Route: r.Route, Runs: r.Runs, Failures: r.Failures, LastFailure: r.LastAt, Fault: string(r.Last)})
+	}
 	return owner.Status{
 		ProcessStatus: process, AgentID: id.Card.ID, Name: id.Card.Name, Endpoint: id.Card.Endpoint, Fingerprint: id.Key.Public().Fingerprint(),
 		Paused: n.IsPaused(), Started: n.started, Mode: n.mode(), Outgoing: n.cfg.Outbound.mode(), Directories: n.Listings(),
-		Inbox: items, Approvals: asks, Outbox: outbox, Store: n.storeState(ctx), Notify: notifyStatus,
+		Inbox: items, Approvals: asks, Outbox: outbox, Hooks: hooks, Waiting: waiting, Store: n.storeState(ctx), Notify: notifyStatus,
 	}, nil
 }
 

@@ -100,7 +100,10 @@ func (n *Node) recordProvisional(ctx context.Context, id string) error {
 	return n.recordPending(ctx, id, signedMessage{Message: m, Raw: rec.Answer, Digest: digest})
 }
 
-const noteDeleted = "the conversation was deleted"
+const (
+	noteDeleted = "the conversation was deleted"
+	noteEnded   = "the conversation ended before the agent answered"
+)
 
 // storeItem stores an item together with other changes.
 func (n *Node) storeItem(ctx context.Context, item Item, more []store.Change) error {
@@ -150,9 +153,9 @@ func (n *Node) prepareRerun(ctx context.Context, item *Item, route Route) (*run,
 	if err != nil {
 		return nil, err
 	}
-	item.State, item.Note, item.Route = ItemRunning, "", route.Name
+	item.State, item.Note, item.Route, item.RetryAt = ItemRunning, "", route.Name, time.Time{}
 	item.Attempt++
-	return &run{n: n, itemID: item.ID, message: message, payload: payload, route: route, unattended: true}, nil
+	return &run{n: n, itemID: item.ID, message: message, payload: payload, route: route, unattended: true, stranger: item.Trust == ""}, nil
 }
 
 // readItem returns the payload of an item and the message that contained it.

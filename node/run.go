@@ -70,9 +70,14 @@ func (a *acceptance) run(ctx context.Context) (bridge.Outcome, error) {
 		stranger: a.stranger, result: make(chan bridge.Outcome, 1), unattended: a.in.Unattended, provisional: provisional,
 	}
 	a.hook = r
-	a.unit.Add(item.change())
 	a.unit.Then(func() { a.n.start(r) })
-	return a.complete(http.StatusAccepted, provisional), nil
+	out := a.complete(http.StatusAccepted, provisional)
+	if hook.IsAsync(a.route.Handler) && !r.unattended { // the sender need not wait
+		r.unattended, item.Pending = true, true
+		a.unit.Append(provisional.transcriptEntry())
+	}
+	a.unit.Add(item.change())
+	return out, nil
 }
 
 // await returns the hook's answer if it comes before the deadline. Otherwise it records and returns the provisional
@@ -148,6 +153,9 @@ func (r *run) fail(ctx context.Context, err error) {
 // the outbox (AM-26, AM-75). If the answer cannot be sent, because a queue is full or the conversation refuses the
 // answer, settle treats the hook as failed and leaves the message to the owner.
 func (r *run) settle(ctx context.Context, answer hook.Answer, hookErr error) {
+	if ctx.Err() == nil {
+		r.n.runs.Stats.Add(r.route.Name, hookErr, time.Now())
+	}
 	s := &hookOutcome{run: r, viaOutbox: r.unattended || !r.settled.CompareAndSwap(false, true), answer: answer, err: hookErr}
 	out, err := s.commit(ctx)
 	if _, refused := errors.AsType[*wire.Error](err); err != nil && hookErr == nil && (refused || errors.Is(err, store.ErrQuota)) {

@@ -23,10 +23,12 @@ type inboxCmd struct {
 	Wait inboxWaitCmd `cmd:"" help:"Wait for the oldest new item and print it as JSON. The same item is printed until it is answered or acknowledged."`
 	Show inboxShowCmd `cmd:"" help:"Show an item."`
 	Ack  inboxAckCmd  `cmd:"" help:"Mark an item as read."`
+
+	Retry inboxRetryCmd `cmd:"" help:"Run the hook of a waiting or failed item again at once."`
 }
 
 type inboxListCmd struct {
-	State  string `placeholder:"STATE" help:"List only items in this state: new, read, running, answered, held, rejected, withdrawn, expired, failed or interrupted."`
+	State  string `placeholder:"STATE" help:"List only items in this state: new, read, running, waiting, answered, held, rejected, withdrawn, expired, failed or interrupted."`
 	After  string `placeholder:"ID" help:"List only items that came after this one."`
 	Limit  int    `default:"50" help:"Maximum number of items: the newest ones, or with --after or --json the oldest ones. Give next from the JSON to --after for more."`
 	Follow bool   `help:"Keep printing new items until interrupted. With --json, one line each."`
@@ -222,6 +224,7 @@ func (a *app) showItem(i owner.Item) {
 	if i.Note != "" {
 		rows = append(rows, []string{"note", i.Note})
 	}
+	rows = append(rows, failureRows(i)...)
 	a.Table(rows)
 	a.Print("untrusted text from the other side:")
 	a.Print("%s", terminal.CleanJSON(i.Payload))
@@ -232,6 +235,40 @@ func (a *app) showItem(i owner.Item) {
 	default:
 		a.Hint("agentmesh reply %s 'a text' answers the task; --action accept accepts it, --action decline declines it", terminal.Clean(i.ID))
 	}
+}
+
+// failureRows returns rows for how the hook of an item failed.
+func failureRows(i owner.Item) (rows [][]string) {
+	f := i.Failure
+	if f == nil {
+		return nil
+	}
+	text := fmt.Sprintf("%s, %s", f.Reason, terminal.FormatTime(f.At))
+	if f.Exit != 0 {
+		text += fmt.Sprintf(", exit status %d", f.Exit)
+	}
+	if f.Times > 1 {
+		text += fmt.Sprintf(", %d times since %s", f.Times, terminal.FormatTime(f.Since))
+	}
+	rows = append(rows, []string{"hook", i.Route}, []string{"failure", text})
+	if f.Stderr != "" {
+		rows = append(rows, []string{"stderr", f.Stderr})
+	}
+	if i.State == owner.ItemWaiting {
+		rows = append(rows, []string{"next attempt", terminal.FormatTime(i.RetryAt)})
+	}
+	return rows
+}
+
+type inboxRetryCmd struct {
+	ID   string `arg:"" help:"Id of the item."`
+	JSON bool   `help:"Print the result as JSON."`
+}
+
+func (c *inboxRetryCmd) Run(ctx context.Context, a *app) error {
+	return ask(ctx, a, c.JSON, owner.RetryItem.Call(c.ID), func(i owner.Item) {
+		a.Print("%s: %s", i.State, terminal.Clean(i.ID))
+	})
 }
 
 type inboxAckCmd struct {

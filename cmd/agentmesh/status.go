@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -57,6 +58,14 @@ func (a *app) showStatus(s owner.Status) {
 			{"store", s.Store},
 			{"inbox", fmt.Sprintf("%d new", s.Inbox)},
 			{"approvals", fmt.Sprintf("%d pending", s.Approvals)},
+		}
+	}
+	if s.Waiting > 0 {
+		rows = append(rows, []string{"inbox", fmt.Sprintf("%d wait for a hook that could not be reached; agentmesh inbox --state waiting", s.Waiting)})
+	}
+	for _, h := range s.Hooks {
+		if h.Failures > 0 {
+			rows = append(rows, []string{"hook", fmt.Sprintf("%s failed %d of %d times, last %s: %s", h.Route, h.Failures, h.Runs, terminal.FormatTime(h.LastFailure), cmp.Or(h.Fault, "its answer could not be sent"))})
 		}
 	}
 	rows = append(rows, partRows(partsOf(s))...)

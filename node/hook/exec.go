@@ -35,11 +35,11 @@ func (h Exec) Handle(ctx context.Context, c Call) (Answer, error) {
 		loggerOr(h.Logger).Info("hook wrote to standard error", "hook", name, "message", c.Message.ID, "tail", wire.OneLine(result.Tail, 2000))
 	}
 	if answer.err == nil && err != nil {
-		return Answer{}, newError(faultOf(err, Crashed), name, err)
+		return Answer{}, newProgramError(Crashed, name, err, result.Tail)
 	}
 	said, err := answer.finish()
 	if err != nil {
-		return Answer{}, newError(faultOf(err, Malformed), name, err)
+		return Answer{}, newProgramError(Malformed, name, err, result.Tail)
 	}
 	return said, nil
 }

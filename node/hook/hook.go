@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os/exec"
+	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/conversations"
@@ -73,16 +75,45 @@ type Fault string
 const (
 	Timeout     Fault = "timeout"     // it did not answer in time and was stopped
 	Crashed     Fault = "crashed"     // it could not run, or reported a failure
-	Unreachable Fault = "unreachable" // its URL did not answer
+	Unreachable Fault = "unreachable" // its URL did not answer, or answered that it cannot work now
 	Malformed   Fault = "rubbish"     // its output is not an answer
 	TooLarge    Fault = "too-large"   // its output is too large
 )
 
 // Error reports that a handler failed. Its text is for the log: it may quote the handler's output, made printable.
 type Error struct {
-	Fault Fault
-	Route string // the program or host that was called
-	cause error
+	Fault  Fault
+	Route  string // the program or host that was called
+	Exit   int    // exit status of a program; 0 if it did not exit by itself with an error
+	Stderr string // the last 2 KiB of a program's standard error; untrusted, and only for the owner
+	cause  error
+}
+
+// maxStderr is how much of a program's standard error is kept with a message, in bytes.
+const maxStderr = 2 << 10
+
+// newProgramError returns the error of a program.
+func newProgramError(fault Fault, name string, cause error, stderr string) error {
+	e := newError(faultOf(cause, fault), name, cause).(*Error)
+	e.Stderr = strings.ToValidUTF8(stderr[max(0, len(stderr)-maxStderr):], "")
+	if exit, ok := errors.AsType[*exec.ExitError](cause); ok {
+		e.Exit = max(0, exit.ExitCode())
+	}
+	return e
+}
+
+// FaultOf returns how a handler failed, or "" if err is not the error of a handler.
+func FaultOf(err error) Fault {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Fault
+	}
+	return ""
+}
+
+// IsAsync reports whether a handler never answers at once, so that the sender need not wait for it.
+func IsAsync(h Handler) bool {
+	a, ok := h.(interface{ IsAsync() bool })
+	return ok && a.IsAsync()
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("hook %s: %s: %v", e.Route, e.Fault, e.cause) }

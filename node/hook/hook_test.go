@@ -354,8 +354,8 @@ func TestWebhookDeadline(t *testing.T) {
 		if failed, ok := errors.AsType[*hook.Error](err); !ok || failed.Fault != hook.Unreachable {
 			t.Errorf("error %v, want unreachable", err)
 		}
-		if took := time.Since(began); took != 31*time.Second {
-			t.Errorf("gave up after %v, want 1 s + 5 s + 25 s", took)
+		if took := time.Since(began); took != time.Second {
+			t.Errorf("gave up after %v, want 1 s", took)
 		}
 	})
 }

@@ -38,6 +38,9 @@ type OpenClaw struct {
 
 var _ Handler = OpenClaw{}
 
+// IsAsync implements the rule of [IsAsync]: the gateway's hook returns no result.
+func (h OpenClaw) IsAsync() bool { return true }
+
 // Handle starts one run of the agent. A repeat has the same Idempotency-Key.
 func (h OpenClaw) Handle(ctx context.Context, c Call) (Answer, error) {
 	name := h.Name

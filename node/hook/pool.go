@@ -9,6 +9,9 @@ import (
 
 // Pool bounds the hooks that run at once (AM-75), and stops them. It is safe for concurrent use.
 type Pool struct {
+	Retries Retries // the hooks that could not be reached
+	Stats   Stats   // what ran
+
 	slots chan struct{} // one for each hook that runs
 	room  chan struct{} // one for each hook that runs or waits for its turn
 

@@ -25,8 +25,8 @@ type Webhook struct {
 
 var _ Handler = Webhook{}
 
-// Handle posts the message. After a temporary failure it posts the message again under the same webhook-id, and gives
-// up after four attempts. An empty answer means that the hook has nothing to say. An empty answer with status 202 means
+// Handle posts the message. After a temporary failure it posts the message once more under the same webhook-id. If that
+// fails too, the fault is Unreachable, and the node tries again later. An empty answer means that the hook has nothing to say. An empty answer with status 202 means
 // that the reply will come later through the owner API. An answer of the type application/x-ndjson is a stream; the
 // request is not repeated once it has begun.
 func (h Webhook) Handle(ctx context.Context, c Call) (Answer, error) {
@@ -62,8 +62,8 @@ type poster struct {
 	stream *answerReader // gets the body of an answer that is a stream; nil: no streams
 }
 
-// pauses are the waits between attempts. The message is already stored, and its sender already has a 202.
-var pauses = [...]time.Duration{time.Second, 5 * time.Second, 25 * time.Second}
+// repeatAfter is the pause before the second attempt of a run.
+const repeatAfter = time.Second
 
 // name returns the host of the URL, for errors and the log.
 func (h poster) name() string {
@@ -78,9 +78,10 @@ func (h poster) name() string {
 func (h poster) post(ctx context.Context, body []byte) (status int, output []byte, err error) {
 	ctx, cancel := boundedContext(ctx)
 	defer cancel()
-	for attempt := 0; ; attempt++ {
+	temporary := false
+	for attempt := 1; ; attempt++ {
 		status, output, err = h.postOnce(ctx, body)
-		temporary := err != nil && status == 0 && ctx.Err() == nil && !errors.Is(err, client.ErrAnswerTooLarge)
+		temporary = err != nil && status == 0 && ctx.Err() == nil && !errors.Is(err, client.ErrAnswerTooLarge)
 		if err == nil {
 			if status >= 200 && status < 300 {
 				return status, output, nil
@@ -88,17 +89,17 @@ func (h poster) post(ctx context.Context, body []byte) (status int, output []byt
 			err = fmt.Errorf("the server answered HTTP %d", status)
 			temporary = status >= 500 || status == http.StatusTooManyRequests || status == http.StatusRequestTimeout
 		}
-		if !temporary || attempt == len(pauses) || !pause(ctx, pauses[attempt]) {
+		if !temporary || attempt == 2 || !pause(ctx, repeatAfter) {
 			break
 		}
-		h.log.Info("retry webhook", "hook", h.name(), "attempt", attempt+2, "err", err)
+		h.log.Info("retry webhook", "hook", h.name(), "err", err)
 	}
 	switch {
 	case ctx.Err() != nil:
 		return 0, nil, newError(Timeout, h.name(), ctx.Err())
 	case errors.Is(err, client.ErrAnswerTooLarge):
 		return 0, nil, newError(TooLarge, h.name(), err)
-	case status != 0:
+	case !temporary:
 		return 0, nil, newError(Crashed, h.name(), err)
 	}
 	return 0, nil, newError(Unreachable, h.name(), err)

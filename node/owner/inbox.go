@@ -21,6 +21,7 @@ const (
 	ItemNew         ItemState = "new"         // waits for the owner or the owner's agent
 	ItemRead        ItemState = "read"        // acknowledged without a reply
 	ItemRunning     ItemState = "running"     // a hook is working on it
+	ItemWaiting     ItemState = "waiting"     // its hook could not be reached; the node tries again
 	ItemAnswered    ItemState = "answered"    // a reply is stored
 	ItemHeld        ItemState = "held"        // waits for the owner's decision
 	ItemRejected    ItemState = "rejected"    // the owner, or the agent, refused it
@@ -33,13 +34,13 @@ const (
 // ItemStates lists every state of an inbox item.
 func ItemStates() []ItemState {
 	return []ItemState{
-		ItemNew, ItemRead, ItemRunning, ItemAnswered, ItemHeld, ItemRejected, ItemWithdrawn, ItemExpired, ItemFailed, ItemInterrupted,
+		ItemNew, ItemRead, ItemRunning, ItemWaiting, ItemAnswered, ItemHeld, ItemRejected, ItemWithdrawn, ItemExpired, ItemFailed, ItemInterrupted,
 	}
 }
 
 // IsUnanswered reports whether the owner, or an agent of the owner, may still answer an item in this state.
 func (s ItemState) IsUnanswered() bool {
-	return slices.Contains([]ItemState{ItemNew, ItemRead, ItemFailed, ItemInterrupted, ItemHeld}, s)
+	return slices.Contains([]ItemState{ItemNew, ItemRead, ItemWaiting, ItemFailed, ItemInterrupted, ItemHeld}, s)
 }
 
 // Item is one message in the inbox. Payload, and all other text of a peer, is untrusted.
@@ -70,6 +71,9 @@ type Item struct {
 	Ask     string    `json:"ask,omitempty"`      // id of the question to the owner
 	Note    string    `json:"note,omitempty"`     // why it failed; our text, not the peer's
 
+	Failure *HookFailure `json:"failure,omitempty"` // with the states waiting and failed, if the hook failed
+	RetryAt time.Time    `json:"retry_at,omitzero"` // with the state waiting
+
 	About string `json:"about,omitempty"` // with a task: its matter, "mess/2026-11-22-001"
 	Turn  string `json:"turn,omitempty"`  // with a task: what is to be done, as the bridge names it
 
@@ -82,6 +86,17 @@ type Item struct {
 	Expires time.Time `json:"expires"`
 }
 
+// HookFailure is how a hook failed for an item. It is only for the owner: Stderr may have secrets of the owner.
+type HookFailure struct {
+	Fault  string    `json:"fault,omitempty"`       // "timeout", "crashed", "unreachable", "rubbish" or "too-large"
+	Reason string    `json:"reason"`                // our text
+	Exit   int       `json:"exit_status,omitempty"` // of a program that reported an error
+	Stderr string    `json:"stderr,omitempty"`      // the last 2 KiB; untrusted
+	Since  time.Time `json:"since"`                 // of the first failure in a row
+	At     time.Time `json:"at"`
+	Times  int       `json:"times"` // failures in a row
+}
+
 // Inbox has the messages that were accepted for the owner.
 type Inbox interface {
 	// ListItems lists items in the order of arrival. It waits up to q.Wait for a first item. If q names a conversation,
@@ -91,6 +106,8 @@ type Inbox interface {
 	FindItem(ctx context.Context, id string) (Item, error)
 	// Acknowledge marks a new item as read.
 	Acknowledge(ctx context.Context, id string) (Item, error)
+	// RetryItem runs the hook of a waiting or failed item again at once.
+	RetryItem(ctx context.Context, id string) (Item, error)
 }
 
 // The operations of the inbox.
@@ -98,6 +115,7 @@ var (
 	ListInbox   = Endpoint[None, List[Item]]{http.MethodGet, "/inbox", Read}
 	ShowItem    = Endpoint[None, Item]{http.MethodGet, "/inbox/:id", Read}
 	Acknowledge = Endpoint[None, Item]{http.MethodPost, "/inbox/:id/ack", Read}
+	RetryItem   = Endpoint[None, Item]{http.MethodPost, "/inbox/:id/retry", Decide}
 )
 
 func inboxOperations(n Inbox) []Operation {
@@ -117,6 +135,9 @@ func inboxOperations(n Inbox) []Operation {
 		}),
 		Acknowledge.Serve(func(c echo.Context, _ None) (Item, error) {
 			return n.Acknowledge(c.Request().Context(), c.Param("id"))
+		}),
+		RetryItem.Serve(func(c echo.Context, _ None) (Item, error) {
+			return n.RetryItem(c.Request().Context(), c.Param("id"))
 		}),
 	}
 }

@@ -28,8 +28,19 @@ type Status struct {
 	Inbox       int            `json:"inbox_new"`
 	Approvals   int            `json:"approvals_pending"`
 	Outbox      map[string]int `json:"outbox"`
+	Hooks       []HookStatus   `json:"hooks,omitempty"`         // the hooks that ran since the start
+	Waiting     int            `json:"inbox_waiting,omitempty"` // items whose hook could not be reached
 	Store       string         `json:"store"`
 	Notify      notify.Status  `json:"notify"` // whether notices reach the owner
+}
+
+// HookStatus counts the runs of the hooks of one route since the process started.
+type HookStatus struct {
+	Route       string    `json:"route"`
+	Runs        int       `json:"runs"`
+	Failures    int       `json:"failures"`
+	LastFailure time.Time `json:"last_failure,omitzero"`
+	Fault       string    `json:"fault,omitempty"` // of the last failure
 }
 
 // Control controls the node as a whole.

@@ -340,6 +340,7 @@ func (d *examination) reportStatus(s owner.Status) {
 	} else {
 		d.ok("store", "accepts writes")
 	}
+	d.reportHooks(s)
 	if s.Approvals > 0 {
 		d.warn("approvals", "agentmesh approvals", "%d wait for you", s.Approvals)
 	}

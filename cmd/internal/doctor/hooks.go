@@ -1,0 +1,25 @@
+package doctor
+
+import (
+	"cmp"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
+	"github.com/agentmesh/agentmesh/node/owner"
+)
+
+// reportHooks reports hooks that failed since the process started, and messages whose hook could not be reached.
+func (d *examination) reportHooks(s owner.Status) {
+	const check = "hooks"
+	for _, h := range s.Hooks {
+		route := terminal.Clean(h.Route)
+		if h.Failures == 0 {
+			d.ok(check, "%s ran %d times without a failure", route, h.Runs)
+			continue
+		}
+		d.warn(check, "agentmesh inbox --state failed, and agentmesh hooks test INTENT", "%s failed %d of %d times, last %s: %s",
+			route, h.Failures, h.Runs, terminal.FormatTime(h.LastFailure), cmp.Or(terminal.Clean(h.Fault), "its answer could not be sent"))
+	}
+	if s.Waiting > 0 {
+		d.warn(check, "start what the hook calls; agentmesh inbox retry ITEM tries at once", "%d messages wait for a hook that could not be reached", s.Waiting)
+	}
+}

@@ -1,0 +1,63 @@
+package hook
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// RetryFor is how long the node keeps trying to reach a hook for one message.
+const RetryFor = 24 * time.Hour
+
+// retryAfter are the pauses between attempts to reach a hook; the last one repeats. They are shorter than those of the
+// outbox, because a hook belongs to the owner and is usually on the same machine.
+var retryAfter = [...]time.Duration{5 * time.Second, 30 * time.Second, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute}
+
+// RetryPause returns how long to wait after the given number of failed attempts, ± 20 %.
+func RetryPause(failed int) time.Duration {
+	pause := retryAfter[min(max(failed-1, 0), len(retryAfter)-1)]
+	return time.Duration(float64(pause) * (0.8 + 0.4*rand.Float64()))
+}
+
+// maxRetrySleep is the longest sleep before the retries are read again, in case the clock was changed.
+const maxRetrySleep = 10 * time.Minute
+
+// Retries tells the node when messages whose hook could not be reached are due again. The messages themselves are in
+// the store. The zero value is ready to use, and it is safe for concurrent use.
+type Retries struct {
+	once sync.Once
+	wake chan struct{} // has room for one signal
+}
+
+func (r *Retries) signal() chan struct{} {
+	r.once.Do(func() { r.wake = make(chan struct{}, 1) })
+	return r.wake
+}
+
+// Changed reports that another message waits for its hook.
+func (r *Retries) Changed() {
+	select {
+	case r.signal() <- struct{}{}:
+	default:
+	}
+}
+
+// Run calls try at the start, when a message is due, and after Changed, until ctx ends, but at most once a second. try
+// starts what is due, and returns when the next message is due, or the zero time.
+func (r *Retries) Run(ctx context.Context, try func(ctx context.Context, now time.Time) (next time.Time)) {
+	for ctx.Err() == nil {
+		sleep := maxRetrySleep
+		if next := try(ctx, time.Now()); !next.IsZero() {
+			sleep = min(max(time.Until(next), time.Second), maxRetrySleep)
+		}
+		timer := time.NewTimer(sleep)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		case <-r.signal():
+			timer.Stop()
+			pause(ctx, time.Second)
+		}
+	}
+}

@@ -1,0 +1,150 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/hook"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// hookRetries runs hooks again that could not be reached. The items are in the store, so a restart changes nothing.
+type hookRetries struct{ n *Node }
+
+// try starts the hooks of all items that are due, and returns when the next one is due.
+func (h hookRetries) try(ctx context.Context, now time.Time) (next time.Time) {
+	for after := ""; ; {
+		items, more, err := h.n.Inbox(ctx, ItemWaiting, after, 100)
+		if err != nil {
+			h.n.log.Warn("read the messages that wait for a hook", "err", err)
+			return now.Add(time.Minute)
+		}
+		for _, item := range items {
+			due := item.RetryAt
+			if !due.After(now) {
+				switch err := h.start(ctx, item, now); {
+				case errors.Is(err, wire.ErrUnavailable): // too many hooks run or wait: the next call tries again
+					due = now.Add(time.Second)
+				case err != nil && !isConflict(err):
+					h.n.log.Warn("try a hook again", "item", item.ID, "err", err)
+					due = now.Add(time.Minute)
+				default:
+					continue
+				}
+			}
+			if next.IsZero() || due.Before(next) {
+				next = due
+			}
+		}
+		if after = more; after == "" {
+			return next
+		}
+	}
+}
+
+// start runs the hook of an item again, or ends the wait if the hook must not run any more.
+func (h hookRetries) start(ctx context.Context, item Item, now time.Time) error {
+	n := h.n
+	thread, err := n.book.Load(ctx, item.key(), now)
+	if err != nil {
+		return err
+	}
+	standing, err := n.rules.Standing(ctx, item.subject(), now)
+	if err != nil {
+		return err
+	}
+	route := n.route(item.Intent)
+	switch {
+	case thread.New() || thread.Conversation().At(now, n.book.IdleFor()) != conversations.Open:
+		item.State, item.Note = ItemFailed, noteEnded
+	case standing == acl.Blocked: // blocked since the message was accepted (AM-25)
+		item.State, item.Note = ItemFailed, "the sender is blocked"
+	case route.Handler == nil: // the route was removed from the configuration
+		item.State = ItemNew
+	default:
+		done, err := n.runs.ReserveFor(item.Trust == "")
+		if err != nil {
+			return err
+		}
+		return n.runAgain(ctx, item, route, nil, done)
+	}
+	return n.storeItem(ctx, item, nil)
+}
+
+// RetryItem implements [owner.Inbox]. An item in another state is a conflict.
+func (o OwnerAPI) RetryItem(ctx context.Context, id string) (owner.Item, error) {
+	item, err := o.n.findItem(ctx, id)
+	if err != nil {
+		return owner.Item{}, err
+	}
+	if item.State != ItemWaiting && item.State != ItemFailed || o.n.route(item.Intent).Handler == nil {
+		return owner.Item{}, &wire.Error{
+			Code: wire.InvalidMessage, Status: http.StatusConflict,
+			Message: "only the hook of a waiting or failed message can run again; this one is " + string(item.State),
+		}
+	}
+	item.Failure = nil // the failures in a row begin again
+	if err := (hookRetries{o.n}).start(ctx, item, time.Now()); err != nil {
+		return owner.Item{}, err
+	}
+	return o.FindItem(ctx, item.ID)
+}
+
+// noteWaiting is the note on a message whose hook could not be reached.
+const noteWaiting = "the hook could not be reached; the node tries again"
+
+// fail records why the hook failed. If the hook could not be reached, the node tries again later, up to a day.
+// Otherwise the message is left to the owner, and the sender learns that the agent did not answer.
+func (s *hookOutcome) fail(ctx context.Context) (bridge.Outcome, error) {
+	n, now := s.run.n, s.unit.Now
+	f := newHookFailure(s.err, now)
+	if old := s.item.Failure; old != nil {
+		f.Since, f.Times = old.Since, old.Times+1
+	}
+	s.item.Failure = &f
+	if hook.FaultOf(s.err) == hook.Unreachable && now.Sub(f.Since) < hook.RetryFor {
+		s.item.State, s.item.Note = ItemWaiting, noteWaiting
+		s.item.RetryAt = now.Add(hook.RetryPause(f.Times))
+		s.unit.Then(n.runs.Retries.Changed)
+		return s.answerPending(ctx)
+	}
+	s.item.State, s.item.Note = ItemFailed, hookFailureNote(s.err)
+	s.unit.Add(n.notices.Change(n.notice("hook-failed", s.item.Peer, s.item.PeerName, s.item.key(), now)))
+	return s.answerFailed()
+}
+
+func newHookFailure(err error, now time.Time) owner.HookFailure {
+	f := owner.HookFailure{Reason: hookFailureNote(err), Since: now, At: now, Times: 1, Fault: string(hook.FaultOf(err))}
+	if e, ok := errors.AsType[*hook.Error](err); ok {
+		f.Exit, f.Stderr = e.Exit, e.Stderr
+	}
+	return f
+}
+
+// answerFailed tells the sender that the agent did not answer: at once if the sender waits on the connection, and
+// otherwise if the sender repeats the message.
+func (s *hookOutcome) answerFailed() (bridge.Outcome, error) {
+	if s.item.Kind == kindReply { // nobody waits for an answer to an answer
+		return bridge.Outcome{}, nil
+	}
+	answer, err := s.run.n.sign(wire.Draft{
+		Conversation: s.item.Conversation, To: s.item.Peer, Time: s.unit.Now, Intent: s.item.Intent,
+		Payload: pendingPayload(s.unit.Now, reasonFailed),
+	})
+	if err != nil {
+		return bridge.Outcome{}, err
+	}
+	s.unit.Answer = s.item.answer(http.StatusAccepted, answer.Raw)
+	if s.viaOutbox {
+		return bridge.Outcome{}, nil
+	}
+	s.unit.Append(answer.transcriptEntry())
+	s.item.Pending = true
+	return bridge.Outcome{Status: http.StatusAccepted, Reply: &answer.Message, Raw: answer.Raw}, nil
+}
