@@ -90,7 +90,7 @@ func (o OwnerAPI) RetryItem(ctx context.Context, id string) (owner.Item, error) 
 		}
 	}
 	item.Failure = nil // the failures in a row begin again
-	if err := (hookRetries{o.n}).start(ctx, item, time.Now()); err != nil {
+	if err := hookRetries(o).start(ctx, item, time.Now()); err != nil {
 		return owner.Item{}, err
 	}
 	return o.FindItem(ctx, item.ID)
