@@ -86,6 +86,7 @@ type commands struct {
 	Backup  backupCmd    `cmd:"" group:"data" help:"Write the whole data directory to one archive, also while serve runs."`
 	Restore restoreCmd   `cmd:"" group:"data" help:"Unpack an archive into a new data directory."`
 
+	Hooks      hooksCmd      `cmd:"" group:"data" help:"Test what runs behind the node."`
 	Skill      skillCmd      `cmd:"" group:"data" help:"Install or print the skill for OpenClaw agents."`
 	Verify     verifyCmd     `cmd:"" group:"data" help:"Check an exported conversation or audit log offline."`
 	Message    messageCmd    `cmd:"" group:"debug" help:"Sign and verify messages of any implementation."`

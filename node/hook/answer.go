@@ -16,6 +16,7 @@ import (
 // The last object is the answer, and the objects before it are progress. The caller bounds the size of the output.
 type answerReader struct {
 	intent   wire.Intent
+	tap      io.Writer    // gets all output; may be nil
 	progress func(Result) // gets each object that reports progress, as soon as its line ends; may be nil
 	isStream bool         // set by the caller, or if the first line is a complete object
 
@@ -31,6 +32,9 @@ var _ io.Writer = (*answerReader)(nil)
 
 // Write parses the lines that are complete. Its error is the first error in the stream; nothing after it is parsed.
 func (r *answerReader) Write(p []byte) (int, error) {
+	if r.tap != nil {
+		_, _ = r.tap.Write(p)
+	}
 	if r.err != nil {
 		return 0, r.err
 	}

@@ -10,11 +10,13 @@ import (
 )
 
 // Exec runs a program for each message. The program gets the message as JSON on standard input and writes the answer to
-// standard output (AM-74), or a stream of which the last line is the answer. A program that exits with another status than 0 has failed, whatever it wrote.
+// standard output (AM-74), or a stream of which the last line is the answer. A program that exits
+// with another status than 0 has failed, whatever it wrote.
 type Exec struct {
 	Argv   []string // fixed; nothing from a message is added
 	Dir    string   // empty: the directory of this process
 	Env    []string // the whole environment; nil: a PATH with the usual directories
+	User   string   // the user that the program runs as; empty: the user of this process
 	Logger *slog.Logger
 }
 
@@ -28,8 +30,8 @@ func (h Exec) Handle(ctx context.Context, c Call) (Answer, error) {
 	if len(h.Argv) > 0 {
 		name = filepath.Base(h.Argv[0])
 	}
-	answer := &answerReader{intent: c.Message.Intent, progress: c.Progress}
-	command := subprocess.Command{Argv: h.Argv, Dir: h.Dir, Env: h.Env, MaxOutput: maxOutput, Stdout: answer}
+	answer := &answerReader{intent: c.Message.Intent, progress: c.Progress, tap: c.tap}
+	command := subprocess.Command{Argv: h.Argv, Dir: h.Dir, Env: h.Env, User: h.User, MaxOutput: maxOutput, Stdout: answer}
 	result, err := command.Run(ctx, c.document())
 	if result.Tail != "" {
 		loggerOr(h.Logger).Info("hook wrote to standard error", "hook", name, "message", c.Message.ID, "tail", wire.OneLine(result.Tail, 2000))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os/exec"
 	"strings"
@@ -42,6 +43,8 @@ type Call struct {
 	// Progress gets what the handler reports before it answers. It does not block, and it may lose reports. Nil: nobody
 	// listens.
 	Progress func(Result)
+
+	tap io.Writer // gets the output as the hook wrote it; nil: nobody wants it
 }
 
 // event returns the type of the call and its id. The id is stable over repeats.

@@ -32,7 +32,7 @@ var _ Handler = Webhook{}
 func (h Webhook) Handle(ctx context.Context, c Call) (Answer, error) {
 	body := c.document()
 	_, id := c.event()
-	stream := &answerReader{intent: c.Message.Intent, progress: c.Progress}
+	stream := &answerReader{intent: c.Message.Intent, progress: c.Progress, tap: c.tap}
 	target := poster{url: h.URL, stream: stream, http: h.HTTP, log: loggerOr(h.Logger), header: func(now time.Time) http.Header {
 		return client.WebhookHeader(id, body, h.Secrets, now)
 	}}

@@ -1,6 +1,7 @@
 package subprocess
 
 import (
+	"errors"
 	"os/exec"
 	"strconv"
 	"syscall"
@@ -18,3 +19,10 @@ func ownGroup(cmd *exec.Cmd) {
 
 // killGroup does nothing: after the root of the tree has ended, its children cannot be found.
 func killGroup(*exec.Cmd) {}
+
+// CheckUser returns an error: Windows has no way to run a command as another user without that user's password.
+func CheckUser(string) error {
+	return errors.New("on Windows, a command runs as the user of this process: leave the user of the command empty")
+}
+
+func switchUser(_ *exec.Cmd, name string) error { return CheckUser(name) }

@@ -31,7 +31,8 @@ type Command struct {
 	Dir  string   // empty: the directory of this process
 	// Env is the whole environment. Nil: a PATH with the usual directories, and nothing from this process.
 	Env       []string
-	MaxOutput int // maximum bytes of standard output
+	User      string // name or id of the user that runs the command, with its groups; empty: the user of this process
+	MaxOutput int    // maximum bytes of standard output
 	// Stdout gets the output while the command runs; an error of Stdout kills the command, and Run returns the error.
 	// Nil: Run returns the output in Result.Output.
 	Stdout io.Writer
@@ -67,6 +68,11 @@ func (c Command) Run(ctx context.Context, input []byte) (Result, error) {
 	cmd.Stdout, cmd.Stderr = out, tail
 	cmd.WaitDelay = killGrace
 	ownGroup(cmd)
+	if c.User != "" {
+		if err := switchUser(cmd, c.User); err != nil {
+			return Result{}, err
+		}
+	}
 	err := cmd.Run()
 	killGroup(cmd) // what it left behind
 	result := Result{Output: output.Bytes(), Tail: tail.String()}

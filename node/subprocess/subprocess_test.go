@@ -9,7 +9,9 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/user"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -170,4 +172,33 @@ func waitGone(t *testing.T, pid int) bool {
 		<-tick.C
 	}
 	return false
+}
+
+// TestUser: a process of root runs a command as another user, with none of its own groups. Any other process refuses,
+// and no process runs a command as a user that does not exist.
+func TestUser(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		if err := subprocess.CheckUser("Guest"); err == nil {
+			t.Error("CheckUser allows another user on Windows")
+		}
+		return
+	}
+	if err := subprocess.CheckUser("no-such-user"); err == nil || !strings.Contains(err.Error(), "no-such-user") {
+		t.Errorf("CheckUser of an unknown user: %v", err)
+	}
+	c := subprocess.Command{Argv: []string{"/bin/sh", "-c", "id -u; id -G"}, MaxOutput: 1 << 10, User: "nobody"}
+	want, err := user.Lookup(c.User)
+	if err != nil {
+		t.Skip("this machine has no user nobody")
+	}
+	got, err := c.Run(t.Context(), nil)
+	if os.Geteuid() != 0 {
+		if err == nil || !strings.Contains(err.Error(), "may not run a command as the user nobody") {
+			t.Errorf("Run = %q, %v, want a refusal", got.Output, err)
+		}
+		return
+	}
+	if text := string(got.Output); err != nil || !strings.HasPrefix(text, want.Uid+"\n") || slices.Contains(strings.Fields(text)[1:], "0") {
+		t.Errorf("Run as nobody = %q, %v, want the user %s without root's groups", text, err, want.Uid)
+	}
 }

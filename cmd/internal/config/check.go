@@ -191,6 +191,14 @@ func (h Hook) check(p *problems, key string) {
 	if h.Webhook+h.OpenClaw != "" && h.SecretFile == "" && h.SecretEnv == "" {
 		p.add(key, "needs secret_file or secret_env")
 	}
+	if len(h.Exec) == 0 && (h.User != "" || len(h.Environment) > 0) {
+		p.add(key, "has user or environment, which only exec uses")
+	}
+	for _, v := range h.Environment {
+		if name, _, ok := strings.Cut(v, "="); !ok || name == "" || strings.ContainsRune(v, 0) {
+			p.add(key+".environment", fmt.Sprintf("%q is not NAME=VALUE", v))
+		}
+	}
 	if h.SecretFile != "" && h.SecretEnv != "" {
 		p.add(key, "has both secret_file and secret_env")
 	}

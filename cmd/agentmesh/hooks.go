@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
+	"github.com/agentmesh/agentmesh/node/hook"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// hooksCmd has the commands about what runs behind the node.
+type hooksCmd struct {
+	Test hooksTestCmd `cmd:"" help:"Run the configured hook of an intent with a sample message, without a peer and without storing anything."`
+}
+
+type hooksTestCmd struct {
+	Intent string `arg:"" help:"Intent of the message, for example mesh.message."`
+	File   string `arg:"" optional:"" help:"File with the payload, or - for standard input. Default: a sample for the intent."`
+	JSON   bool   `help:"Print the result as JSON."`
+}
+
+// hookReport is the result of hooks test.
+type hookReport struct {
+	Route string `json:"route"`
+	hook.Trial
+}
+
+func (c *hooksTestCmd) Run(ctx context.Context, a *app) (err error) {
+	payload, err := wire.ParseObject([]byte(examplePayload(wire.Intent(c.Intent), false)))
+	if c.Intent == string(wire.Deliver) {
+		payload = hook.TextPayload(wire.Deliver, "This is a test of your hook.")
+	}
+	if c.File != "" {
+		payload, err = a.readObject(c.File)
+	}
+	if err != nil {
+		return err
+	}
+	src, err := a.source()
+	if err != nil {
+		return err
+	}
+	route, trial, err := daemon.TryHook(ctx, src, wire.Intent(c.Intent), payload)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		err = a.JSON(hookReport{route, trial})
+	} else {
+		c.show(a, route, trial)
+	}
+	if err == nil && !trial.OK {
+		return errors.Join(err, exit.FailSilently(exit.Unavailable))
+	}
+	return err
+}
+
+func (c *hooksTestCmd) show(a *app, route string, t hook.Trial) {
+	a.Print("hook: %s", terminal.Clean(route))
+	a.Print("input: %s", terminal.CleanJSON(t.Input))
+	for _, p := range t.Progress {
+		a.Print("progress: %s", terminal.CleanJSON(p.JSON()))
+	}
+	if t.Output != "" {
+		a.Print("output: %s", terminal.Clean(t.Output))
+	}
+	if len(t.Answer) > 0 {
+		a.Print("answer: %s", terminal.CleanJSON(t.Answer))
+	}
+	if t.Stderr != "" {
+		a.Print("stderr: %s", terminal.Clean(t.Stderr))
+	}
+	if t.Exit != 0 {
+		a.Print("exit status: %d", t.Exit)
+	}
+	a.Print("time: %s", t.Took.Round(time.Millisecond))
+	verdict := "ok"
+	if !t.OK {
+		verdict = "failed"
+	}
+	a.Print("verdict: %s: %s", verdict, terminal.Clean(t.Verdict))
+}

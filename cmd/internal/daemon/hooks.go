@@ -1,0 +1,103 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/cmd/internal/config"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/hook"
+	"github.com/agentmesh/agentmesh/node/subprocess"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// newRoutes makes the routes to the hooks in the configuration.
+func (p *Process) newRoutes() ([]node.Route, error) {
+	var out []node.Route
+	for i, h := range p.cfg.Hooks {
+		handler, err := p.newHandler(h)
+		if err != nil {
+			return nil, exit.Fail(exit.Config, fmt.Errorf("hooks[%d]: %w", i, err))
+		}
+		out = append(out, node.Route{Pattern: h.Intent, Name: h.Label(), Handler: handler, Repeatable: h.Repeatable})
+	}
+	return out, nil
+}
+
+// newHandler makes the handler of a hook. A nil handler means the inbox.
+func (p *Process) newHandler(h config.Hook) (hook.Handler, error) {
+	switch {
+	case len(h.Exec) > 0:
+		if h.User != "" {
+			if err := subprocess.CheckUser(h.User); err != nil {
+				return nil, err
+			}
+		}
+		return hook.Exec{Argv: p.src.ResolveCommand(h.Exec), Env: p.hookEnvironment(h), User: h.User, Logger: p.log}, nil
+	case h.Webhook != "":
+		lines, err := p.src.SecretLines(h.SecretFile, h.SecretEnv)
+		if err != nil {
+			return nil, err
+		}
+		webhook := hook.Webhook{URL: h.Webhook, HTTP: p.http, Logger: p.log}
+		for _, line := range lines {
+			secret, err := client.ParseWebhookSecret(line)
+			if err != nil {
+				return nil, err
+			}
+			webhook.Secrets = append(webhook.Secrets, secret)
+		}
+		return webhook, nil
+	case h.OpenClaw != "":
+		lines, err := p.src.SecretLines(h.SecretFile, h.SecretEnv)
+		if err != nil {
+			return nil, err
+		}
+		return hook.OpenClaw{
+			URL: h.OpenClaw, Token: client.Credential(lines[0]), AgentID: h.OpenClawAgent, SessionKey: h.OpenClawSession,
+			HTTP: p.http, Logger: p.log,
+		}, nil
+	}
+	return nil, nil
+}
+
+// hookEnvironment returns the whole environment of an exec hook: what is configured, and the path of the agent's door.
+func (p *Process) hookEnvironment(h config.Hook) []string {
+	env := append([]string{"PATH=/usr/local/bin:/usr/bin:/bin"}, h.Environment...) // a later entry replaces an earlier one
+	if door := p.cfg.AgentDoor.Socket; door != "" {
+		env = append(env, "AGENTMESH_AGENT_SOCKET="+p.src.ResolvePath(door))
+	}
+	return env
+}
+
+// TryHook runs the configured hook of an intent with a payload, without a store and without a peer. Its error has an
+// exit code; a hook that fails is not an error, but a [hook.Trial] that is not OK.
+func TryHook(ctx context.Context, src config.Source, intent wire.Intent, payload wire.Value) (route string, trial hook.Trial, err error) {
+	cfg, err := src.LoadAndCheck(LinkKinds())
+	if err != nil {
+		return "", trial, err
+	}
+	p := &Process{cfg: cfg, src: src, http: client.NewHTTP(client.HTTPConfig{Local: !cfg.Public(), AllowPrivate: cfg.Network.AllowPrivate})}
+	defer p.http.Close()
+	routes, err := p.newRoutes()
+	if err != nil {
+		return "", trial, err
+	}
+	for _, r := range routes {
+		if !acl.Match(r.Pattern, string(intent)) {
+			continue
+		}
+		if r.Handler == nil {
+			return "", trial, exit.Fail(exit.Config, fmt.Errorf("messages of the intent %s stay in the inbox: hook %s calls nothing", intent, r.Name))
+		}
+		call, err := hook.NewTrialCall("am_this-node", intent, payload)
+		if err != nil {
+			return "", trial, exit.Fail(exit.Input, err)
+		}
+		return r.Name, hook.Try(ctx, r.Handler, call), nil
+	}
+	return "", trial, exit.FailHint(exit.Config, fmt.Errorf("no hook handles the intent %s", intent), "add one under hooks in the configuration")
+}
