@@ -37,12 +37,20 @@ func TestOpenClaw(t *testing.T) {
 	if _, ok := got.Get("sessionKey"); ok {
 		t.Error("sessionKey is sent although the owner did not enable it")
 	}
+	if _, ok := got.Get("sessionMode"); ok {
+		t.Error("sessionMode is sent without a sessionKey")
+	}
 	if got.GetStr("agentId") != "main" || got.GetStr("name") != "AgentMesh" {
 		t.Errorf("body: %s", got.JSON())
 	}
 	text := got.GetStr("message")
-	if !strings.Contains(text, "agentmesh reply conv_1 'JSON'") {
-		t.Errorf("the prompt does not say how to answer:\n%s", text)
+	for _, instruction := range []string{"run ", "exactly", "never", "agentmesh reply", "agentmesh inbox"} { // OC-9
+		if strings.Contains(text, instruction) {
+			t.Errorf("the text instructs the agent (%q), which the gateway tells it to ignore:\n%s", instruction, text)
+		}
+	}
+	if !strings.Contains(text, "conv_1") || !strings.Contains(text, "am_chris") {
+		t.Errorf("the text names neither the sender nor the conversation:\n%s", text)
 	}
 	if strings.ContainsRune(text, 0x1b) {
 		t.Errorf("the prompt has control characters: %q", text)
@@ -66,7 +74,7 @@ func TestOpenClaw(t *testing.T) {
 	}
 
 	h.SessionKey = true
-	if _, err := h.Handle(t.Context(), aCall(t)); err != nil || got.GetStr("sessionKey") != "agentmesh:conv_1" {
+	if _, err := h.Handle(t.Context(), aCall(t)); err != nil || !strings.HasPrefix(got.GetStr("sessionKey"), "agentmesh:conv_1.") || got.GetStr("sessionMode") != "persistent" {
 		t.Errorf("sessionKey = %q, %v", got.GetStr("sessionKey"), err)
 	}
 	if again := got.GetStr("message"); again != text {

@@ -180,13 +180,13 @@ func (c Config) checkCard(p *problems) {
 func (h Hook) check(p *problems, key string) {
 	p.pattern(key+".intent", h.Intent)
 	kinds := 0
-	for _, set := range []bool{len(h.Exec) > 0, h.Webhook != "", h.OpenClaw != "", h.Inbox} {
+	for _, set := range []bool{len(h.Exec) > 0, h.Webhook != "", h.A2A != "", h.OpenClaw != "", h.Inbox} {
 		if set {
 			kinds++
 		}
 	}
 	if kinds != 1 {
-		p.add(key, "needs exactly one of exec, webhook, openclaw and inbox")
+		p.add(key, "needs exactly one of exec, webhook, a2a, openclaw and inbox")
 	}
 	if h.Webhook+h.OpenClaw != "" && h.SecretFile == "" && h.SecretEnv == "" {
 		p.add(key, "needs secret_file or secret_env")
@@ -198,6 +198,9 @@ func (h Hook) check(p *problems, key string) {
 		if name, _, ok := strings.Cut(v, "="); !ok || name == "" || strings.ContainsRune(v, 0) {
 			p.add(key+".environment", fmt.Sprintf("%q is not NAME=VALUE", v))
 		}
+	}
+	if u, err := url.Parse(h.A2A); h.A2A != "" && (err != nil || u.Host == "") {
+		p.add(key+".a2a", "must be a URL such as http://127.0.0.1:18789/a2a/v1")
 	}
 	if h.SecretFile != "" && h.SecretEnv != "" {
 		p.add(key, "has both secret_file and secret_env")

@@ -50,7 +50,7 @@ type Config struct {
 	// acceptances of mesh.negotiate, mesh.handoff, and custom intents without a hook. The first rule that matches decides.
 	Hold []HoldRule `key:"hold"`
 	// The programs and URLs that answer messages, by intent. The first hook that matches gets the message; without a
-	// match the message goes to the inbox. Each hook has exactly one of exec, webhook, openclaw and inbox.
+	// match the message goes to the inbox. Each hook has exactly one of exec, webhook, a2a, openclaw and inbox.
 	Hooks []Hook `key:"hooks"`
 	// The owner's calendars, from which the node answers mesh.schedule.
 	Calendar Calendar `key:"calendar"`
@@ -160,6 +160,9 @@ type Hook struct {
 	Environment []string `key:"environment"`
 	// A URL that gets a signed POST (Standard Webhooks).
 	Webhook string `key:"webhook"`
+	// The URL of the JSON-RPC interface of an A2A agent, for OpenClaw http://127.0.0.1:18789/a2a/v1. Its answer becomes
+	// the reply.
+	A2A string `key:"a2a"`
 	// The URL of OpenClaw's POST /hooks/agent. OpenClaw returns no result: the sender waits, and the reply comes later
 	// through the owner API.
 	OpenClaw string `key:"openclaw"`
@@ -169,7 +172,8 @@ type Hook struct {
 	OpenClawSession bool `key:"openclaw_session"`
 	// Leave the messages in the inbox.
 	Inbox bool `key:"inbox"`
-	// File with the secrets of the webhook (whsec_…, one per line, the first one signs) or with OpenClaw's bearer token.
+	// File with the secrets of the webhook (whsec_…, one per line, the first one signs) or with the bearer token of
+	// OpenClaw or the A2A agent.
 	SecretFile string `key:"secret_file"`
 	// Environment variable with the same content.
 	SecretEnv string `key:"secret_env"`

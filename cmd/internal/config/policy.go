@@ -56,6 +56,8 @@ func (h Hook) Label() string {
 		kind = "exec"
 	case h.Webhook != "":
 		kind = "webhook"
+	case h.A2A != "":
+		kind = "a2a"
 	case h.OpenClaw != "":
 		kind = "openclaw"
 	}

@@ -51,6 +51,16 @@ func (p *Process) newHandler(h config.Hook) (hook.Handler, error) {
 			webhook.Secrets = append(webhook.Secrets, secret)
 		}
 		return webhook, nil
+	case h.A2A != "":
+		var token client.Credential
+		if h.SecretFile+h.SecretEnv != "" {
+			lines, err := p.src.SecretLines(h.SecretFile, h.SecretEnv)
+			if err != nil {
+				return nil, err
+			}
+			token = client.Credential(lines[0])
+		}
+		return hook.NewA2A(h.A2A, token, p.http, p.log), nil
 	case h.OpenClaw != "":
 		lines, err := p.src.SecretLines(h.SecretFile, h.SecretEnv)
 		if err != nil {
