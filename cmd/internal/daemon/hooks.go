@@ -83,6 +83,22 @@ func (p *Process) hookEnvironment(h config.Hook) []string {
 	return env
 }
 
+// ProbeHooks checks without a message whether the agents of the configured hooks would accept one. It calls report for
+// each hook that can be probed.
+func ProbeHooks(ctx context.Context, src config.Source, cfg config.Config, report func(hook string, err error)) {
+	p := &Process{cfg: cfg, src: src, http: client.NewHTTP(client.HTTPConfig{Local: !cfg.Public(), AllowPrivate: cfg.Network.AllowPrivate})}
+	defer p.http.Close()
+	for _, h := range cfg.Hooks {
+		handler, err := p.newHandler(h)
+		if prober, ok := handler.(hook.Prober); ok && err == nil {
+			err = prober.Probe(ctx)
+		} else if err == nil {
+			continue
+		}
+		report(h.Label(), err)
+	}
+}
+
 // TryHook runs the configured hook of an intent with a payload, without a store and without a peer. Its error has an
 // exit code; a hook that fails is not an error, but a [hook.Trial] that is not OK.
 func TryHook(ctx context.Context, src config.Source, intent wire.Intent, payload wire.Value) (route string, trial hook.Trial, err error) {

@@ -106,6 +106,9 @@ func (d *examination) examineHome(ctx context.Context) {
 	configured := d.checkConfiguration()
 	d.checkAgentDoor()
 	d.checkServe(ctx)
+	if configured {
+		d.checkHooks(ctx)
+	}
 	base, local, named := d.cfg.PublicURL, !d.cfg.Public(), true
 	if d.status != nil { // serve may run with other flags than this command
 		base, local = d.status.URL, d.status.Profile != "public"

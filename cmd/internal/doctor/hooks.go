@@ -2,8 +2,12 @@ package doctor
 
 import (
 	"cmp"
+	"context"
+	"errors"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
@@ -22,4 +26,19 @@ func (d *examination) reportHooks(s owner.Status) {
 	if s.Waiting > 0 {
 		d.warn(check, "start what the hook calls; agentmesh inbox retry ITEM tries at once", "%d messages wait for a hook that could not be reached", s.Waiting)
 	}
+}
+
+// checkHooks asks the agents behind the hooks whether they would accept a message.
+func (d *examination) checkHooks(ctx context.Context) {
+	const check = "hooks"
+	daemon.ProbeHooks(ctx, d.opts.Source, d.cfg, func(name string, err error) {
+		name = terminal.Clean(name)
+		if failed, ok := errors.AsType[*hook.ProbeError](err); ok {
+			d.fail(check, terminal.Clean(failed.Fix), "%s: %s", name, terminal.Clean(failed.Why))
+		} else if err != nil {
+			d.fail(check, "correct the hook in the configuration", "%s: %s", name, terminal.Clean(err.Error()))
+		} else {
+			d.ok(check, "%s reaches its agent, which accepts the token", name)
+		}
+	})
 }

@@ -1,0 +1,98 @@
+package hook
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Prober is a [Handler] that can check without a message whether its agent would accept one.
+type Prober interface {
+	// Probe returns nil, or a *[ProbeError] that names the fix. It starts no run of the agent.
+	Probe(ctx context.Context) error
+}
+
+// ProbeError reports why an agent would not accept a message.
+type ProbeError struct {
+	Why string // may quote the agent, made printable
+	Fix string
+}
+
+func (e *ProbeError) Error() string { return e.Why + ": " + e.Fix }
+
+const probeTimeout = 5 * time.Second
+
+// Probe asks the gateway for a run without a message. The gateway checks the token first and then refuses the empty
+// message (OC-8), before it looks at the agent. So a probe cannot find a wrong AgentID.
+func (h OpenClaw) Probe(ctx context.Context) error {
+	body := wire.Obj(wire.TextField("message", ""))
+	status, text, err := probe(ctx, h.HTTP, h.URL, h.Token, body)
+	switch {
+	case err != nil:
+		return err
+	case status == http.StatusUnauthorized || status == http.StatusForbidden:
+		return &ProbeError{"the gateway refuses the token", "put the gateway's hooks.token into the file that secret_file names"}
+	case status == http.StatusNotFound || status == http.StatusMethodNotAllowed:
+		return &ProbeError{"the gateway has no hook at this URL", "set hooks.enabled of the gateway to true, and compare its hooks.path with hooks[].openclaw"}
+	case status == http.StatusBadRequest && strings.Contains(text, "message"):
+		return nil
+	}
+	return &ProbeError{fmt.Sprintf("the gateway answered HTTP %d: %s", status, text), "look at the gateway's log"}
+}
+
+// Probe asks the agent about a task that does not exist.
+func (h *A2A) Probe(ctx context.Context) error {
+	body := wire.Obj(
+		wire.TextField("jsonrpc", "2.0"), wire.TextField("id", "probe"), wire.TextField("method", "GetTask"),
+		wire.Field("params", wire.Obj(wire.TextField("id", "agentmesh-probe"))),
+	)
+	status, text, err := probe(ctx, h.http, h.url, h.token, body)
+	var answer struct {
+		Error struct {
+			Code int `json:"code"`
+		} `json:"error"`
+	}
+	switch {
+	case err != nil:
+		return err
+	case status == http.StatusUnauthorized || status == http.StatusForbidden:
+		return &ProbeError{"the agent refuses the token", "put the token of the peer into the file that secret_file names; for OpenClaw it is channels.a2a.peers.NAME.token"}
+	case status == http.StatusNotFound || status == http.StatusMethodNotAllowed:
+		return &ProbeError{"the agent does not speak A2A at this URL", "for OpenClaw, set channels.a2a.enabled to true and add a peer; the URL ends in /a2a/v1"}
+	case json.Unmarshal([]byte(text), &answer) == nil && answer.Error.Code == codeTaskNotFound:
+		return nil
+	}
+	return &ProbeError{fmt.Sprintf("the agent answered HTTP %d: %s", status, text), "check that the URL is the JSON-RPC interface on its card"}
+}
+
+// codeTaskNotFound is the code of A2A for a task that does not exist.
+const codeTaskNotFound = -32001
+
+// probe posts a body and returns status and the printable beginning of the answer.
+func probe(ctx context.Context, h *client.HTTP, url string, token client.Credential, body wire.Value) (status int, text string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(string(body.JSON())))
+	if err != nil {
+		return 0, "", &ProbeError{err.Error(), "correct the URL of the hook"}
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("A2A-Version", "1.0")
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+string(token))
+	}
+	resp, err := h.Do(ctx, client.Owner, req)
+	if err == nil {
+		var data []byte
+		if data, err = client.ReadAll(resp, maxOutput); err == nil {
+			return resp.StatusCode, wire.OneLine(string(data), 300), nil
+		}
+	}
+	return 0, "", &ProbeError{wire.OneLine(err.Error(), 300), "start the agent that the hook calls, or correct the URL"}
+}
