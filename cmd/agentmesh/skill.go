@@ -3,15 +3,20 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v4"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
@@ -33,15 +38,20 @@ func (c *skillShowCmd) Run(a *app) error {
 }
 
 type skillInstallCmd struct {
-	To        string `placeholder:"DIR" help:"Folder of skills (default: .openclaw/skills in your home directory)."`
-	Gateway   string `default:"http://127.0.0.1:18789/hooks/agent" help:"URL of the gateway's hook that wakes the agent."`
-	TokenFile string `placeholder:"FILE" help:"File with the gateway's hooks.token. Without it, messages stay in the inbox."`
-	Agent     string `placeholder:"ID" help:"Id of the gateway's agent that gets the messages."`
-	NoServe   bool   `help:"Do not start agentmesh serve."`
-	Force     bool   `help:"Replace an existing skill or configuration file that differs."`
+	To          string `placeholder:"DIR" help:"Folder of skills (default: skills in OpenClaw's state directory)."`
+	Profile     string `placeholder:"NAME" help:"Profile of OpenClaw, as in openclaw --profile."`
+	Gateway     string `placeholder:"URL" help:"URL of the gateway that gets the messages: its A2A channel, or /hooks/agent (default: http://127.0.0.1:18789/a2a/v1)."`
+	TokenFile   string `placeholder:"FILE" help:"File with the token of the A2A peer or hooks.token. Without it, messages stay in the inbox."`
+	Agent       string `placeholder:"ID" help:"Id of the gateway's agent that gets the messages; only for /hooks/agent."`
+	WriteConfig bool   `help:"Configure the gateway with the program openclaw: its A2A channel and the MCP server. Makes the token if there is none."`
+	NoServe     bool   `help:"Do not start agentmesh serve."`
+	Force       bool   `help:"Replace an existing skill or configuration file that differs."`
 }
 
 func (c *skillInstallCmd) Run(ctx context.Context, a *app) error {
+	if err := c.prepare(a); err != nil {
+		return err
+	}
 	folder, err := c.skillFolder()
 	if err != nil {
 		return err
@@ -57,6 +67,12 @@ func (c *skillInstallCmd) Run(ctx context.Context, a *app) error {
 		a.Note("no --token-file: messages stay in the inbox until hooks are configured")
 	}
 	if err := c.configure(a); err != nil {
+		return err
+	}
+	if err := c.configureGateway(ctx, a); err != nil {
+		return err
+	}
+	if err := c.probe(ctx, a); err != nil {
 		return err
 	}
 	if !datadir.Dir(dir).HasAgent() {
@@ -75,11 +91,165 @@ func (c *skillInstallCmd) skillFolder() (string, error) {
 	if c.To != "" {
 		return filepath.Abs(c.To)
 	}
+	if state := os.Getenv("OPENCLAW_STATE_DIR"); state != "" && c.Profile == "" {
+		return filepath.Abs(filepath.Join(state, "skills"))
+	}
 	home, err := os.UserHomeDir()
 	if err != nil {
 		return "", exit.FailHint(exit.Config, fmt.Errorf("find the folder of skills: %w", err), "name one with --to")
 	}
-	return filepath.Join(home, ".openclaw", "skills"), nil
+	state := ".openclaw"
+	if c.Profile != "" {
+		state += "-" + c.Profile
+	}
+	return filepath.Join(home, state, "skills"), nil
+}
+
+// prepare refuses flags that the configuration file would not keep, so that a later agentmesh serve would not use them,
+// and sets the defaults.
+func (c *skillInstallCmd) prepare(a *app) error {
+	g := a.globals
+	refuse := func(flag, hint string) error {
+		return exit.FailHint(exit.Usage, fmt.Errorf("skill install cannot keep %s", flag), hint)
+	}
+	const edit = "write the setting into the configuration file"
+	switch {
+	case len(g.Set) > 0:
+		return refuse("--set", edit)
+	case g.TLS != nil || g.TLSCert != nil || g.TLSKey != nil:
+		return refuse("the TLS flags", edit)
+	case g.Listen != nil:
+		return refuse("--listen", edit)
+	case g.Roles != nil:
+		return refuse("--roles", edit)
+	case c.TokenFile == "" && !c.WriteConfig && c.Gateway+c.Agent != "":
+		return refuse("--gateway or --agent without a token", "add --token-file")
+	case c.Agent != "" && c.isA2A():
+		return refuse("--agent for the A2A channel, which has one agent", "remove it, or name the gateway's /hooks/agent with --gateway")
+	case c.WriteConfig && !c.isA2A():
+		return refuse("--write-config for "+c.Gateway, "it configures the A2A channel only: remove --gateway or --write-config")
+	}
+	if c.Profile != "" && !filepath.IsLocal(c.Profile) {
+		return exit.Fail(exit.Usage, errors.New("--profile must be a name"))
+	}
+	if c.Gateway == "" {
+		c.Gateway = "http://127.0.0.1:18789/a2a/v1"
+	}
+	if !c.WriteConfig || c.TokenFile != "" {
+		return nil
+	}
+	dir, err := a.dataDir()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return exit.Fail(exit.Config, err)
+	}
+	c.TokenFile = filepath.Join(dir, "openclaw.token")
+	if _, err := os.Stat(c.TokenFile); errors.Is(err, fs.ErrNotExist) {
+		return atomicfile.Write(c.TokenFile, []byte(rand.Text()+rand.Text()+"\n"))
+	}
+	return nil
+}
+
+// isA2A reports whether the gateway's URL is that of its A2A channel.
+func (c *skillInstallCmd) isA2A() bool {
+	return !strings.HasSuffix(strings.TrimRight(c.Gateway, "/"), "/agent")
+}
+
+// configureGateway turns the gateway's A2A channel on and adds the MCP server, or prints the commands that do so.
+func (c *skillInstallCmd) configureGateway(ctx context.Context, a *app) error {
+	if c.TokenFile == "" || !c.isA2A() {
+		return nil
+	}
+	own, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	if real, err := filepath.EvalSymlinks(own); err == nil { // the gateway compares real paths (OC-11)
+		own = real
+	}
+	openclaw := []string{"openclaw"}
+	if c.Profile != "" {
+		openclaw = append(openclaw, "--profile", c.Profile)
+	}
+	mcp := append(slices.Clone(openclaw), "mcp", "add", "agentmesh", "--command", own, "--arg", "mcp")
+	if data := a.globals.Data; data != "" {
+		if data, err = filepath.Abs(data); err != nil {
+			return exit.Fail(exit.Config, err)
+		}
+		mcp = append(mcp, "--env", "AGENTMESH_DATA="+data)
+	}
+	if !c.WriteConfig {
+		a.Hint("these commands let the gateway take messages and use the tools of agentmesh; --write-config runs them:")
+		set := strings.Join(openclaw, " ") + " config set channels.a2a."
+		a.Hint("%senabled true", set)
+		a.Hint("%speers.mesh.token \"$(cat %s)\"", set, terminal.Clean(c.TokenFile))
+		a.Hint("%s", terminal.Clean(strings.Join(mcp, " ")))
+		return nil
+	}
+	token, err := os.ReadFile(c.TokenFile)
+	if err != nil {
+		return exit.Fail(exit.Input, err)
+	}
+	batch, err := json.Marshal([]gatewaySetting{
+		{"channels.a2a.enabled", true}, {"channels.a2a.peers.mesh.token", strings.TrimSpace(string(token))},
+	})
+	if err != nil {
+		return fmt.Errorf("write the settings of the gateway: %w", err)
+	}
+	file := c.TokenFile + ".batch.json" // a file, because other users can read the arguments of a program
+	if err := atomicfile.Write(file, batch); err != nil {
+		return exit.Fail(exit.Config, err)
+	}
+	defer os.Remove(file)
+	if err := runOpenClaw(ctx, append(slices.Clone(openclaw), "config", "set", "--batch-file", file)); err != nil {
+		return err
+	}
+	if err := runOpenClaw(ctx, append(mcp, "--no-probe")); err != nil && !strings.Contains(err.Error(), "already exists") {
+		return err
+	}
+	a.Note("configured the gateway: channels.a2a and the MCP server agentmesh")
+	return nil
+}
+
+// gatewaySetting is one entry of a file for openclaw config set --batch-file.
+type gatewaySetting struct {
+	Path  string `json:"path"`
+	Value any    `json:"value"`
+}
+
+// runOpenClaw runs the program openclaw with the user's environment. Its error has the end of the output.
+func runOpenClaw(ctx context.Context, command []string) error {
+	out, err := exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput()
+	if err != nil {
+		text := strings.TrimSpace(string(out[max(0, len(out)-1000):]))
+		return exit.FailHint(exit.Unavailable, fmt.Errorf("%s: %w: %s", strings.Join(command[:2], " "), err, terminal.Clean(text)), "is openclaw installed and in PATH?")
+	}
+	return nil
+}
+
+// probe reports whether the gateway would accept a message. A gateway that does not run yet is not an error.
+func (c *skillInstallCmd) probe(ctx context.Context, a *app) error {
+	if c.TokenFile == "" {
+		return nil
+	}
+	src, err := a.source()
+	if err != nil {
+		return err
+	}
+	cfg, err := src.LoadAndCheck(daemon.LinkKinds())
+	if err != nil {
+		return err
+	}
+	daemon.ProbeHooks(ctx, src, cfg, func(name string, err error) {
+		if err != nil {
+			a.Note("%s does not accept messages yet: %s", terminal.Clean(name), terminal.Clean(err.Error()))
+		} else {
+			a.Note("%s accepts messages", terminal.Clean(name))
+		}
+	})
+	return nil
 }
 
 // skillConfig is the configuration that skill install writes, so that a later agentmesh serve uses the same settings.
@@ -93,7 +263,8 @@ type skillConfig struct {
 
 type skillHook struct {
 	Intent     string `yaml:"intent"`
-	OpenClaw   string `yaml:"openclaw"`
+	A2A        string `yaml:"a2a,omitempty"`
+	OpenClaw   string `yaml:"openclaw,omitempty"`
 	Agent      string `yaml:"openclaw_agent,omitempty"`
 	SecretFile string `yaml:"secret_file"`
 }
@@ -114,7 +285,10 @@ func (c *skillInstallCmd) configure(a *app) error {
 		if err != nil {
 			return err
 		}
-		config.Hooks = []skillHook{{"*", c.Gateway, c.Agent, token}}
+		config.Hooks = []skillHook{{Intent: "*", OpenClaw: c.Gateway, Agent: c.Agent, SecretFile: token}}
+		if c.isA2A() {
+			config.Hooks[0].A2A, config.Hooks[0].OpenClaw = c.Gateway, ""
+		}
 	}
 	text, err := yaml.Marshal(config)
 	if err != nil {
@@ -137,9 +311,9 @@ func (c *skillInstallCmd) tokenPath() (string, error) {
 		return "", exit.Fail(exit.Input, err)
 	}
 	if data, err := os.ReadFile(token); err != nil {
-		return "", exit.FailHint(exit.Input, err, "the file must contain the hooks.token of the gateway")
+		return "", exit.FailHint(exit.Input, err, "the file must contain the token of the gateway, its hooks.token or that of the A2A peer")
 	} else if len(bytes.TrimSpace(data)) == 0 {
-		return "", exit.FailHint(exit.Input, fmt.Errorf("%s is empty", token), "the file must contain the hooks.token of the gateway")
+		return "", exit.FailHint(exit.Input, fmt.Errorf("%s is empty", token), "the file must contain the token of the gateway, its hooks.token or that of the A2A peer")
 	}
 	return token, nil
 }

@@ -36,7 +36,7 @@ func (p *Process) newHandler(h config.Hook) (hook.Handler, error) {
 				return nil, err
 			}
 		}
-		return hook.Exec{Argv: p.src.ResolveCommand(h.Exec), Env: p.hookEnvironment(h), User: h.User, Logger: p.log}, nil
+		return hook.Exec{Argv: p.src.ResolveCommand(h.Exec), Env: hookEnvironment(h, p.cfg.AgentDoor.Socket, p.src), User: h.User, Logger: p.log}, nil
 	case h.Webhook != "":
 		lines, err := p.src.SecretLines(h.SecretFile, h.SecretEnv)
 		if err != nil {
@@ -75,10 +75,10 @@ func (p *Process) newHandler(h config.Hook) (hook.Handler, error) {
 }
 
 // hookEnvironment returns the whole environment of an exec hook: what is configured, and the path of the agent's door.
-func (p *Process) hookEnvironment(h config.Hook) []string {
+func hookEnvironment(h config.Hook, door string, src config.Source) []string {
 	env := append([]string{"PATH=/usr/local/bin:/usr/bin:/bin"}, h.Environment...) // a later entry replaces an earlier one
-	if door := p.cfg.AgentDoor.Socket; door != "" {
-		env = append(env, "AGENTMESH_AGENT_SOCKET="+p.src.ResolvePath(door))
+	if door != "" {
+		env = append(env, "AGENTMESH_AGENT_SOCKET="+src.ResolvePath(door))
 	}
 	return env
 }
