@@ -56,3 +56,30 @@ func TestDoctorDifferences(t *testing.T) {
 		}
 	}
 }
+
+// TestDoctorAgentDoor: doctor says what the agent's door is worth, and warns of hooks that have only the owner's socket.
+func TestDoctorAgentDoor(t *testing.T) {
+	exec := []config.Hook{{Intent: "mesh.message", Exec: []string{"./hook"}}}
+	for _, tc := range []struct {
+		name  string
+		door  config.AgentDoor
+		hooks []config.Hook
+		state string
+		text  string
+	}{
+		{"nothing", config.AgentDoor{Mode: "0600"}, nil, "", ""},
+		{"hooks without a door", config.AgentDoor{Mode: "0600"}, exec, findingWarn, "can approve"},
+		{"one user", config.AgentDoor{Mode: "0600", Socket: "/run/a.sock"}, exec, findingWarn, "the same user"},
+		{"another user", config.AgentDoor{Mode: "0660", Group: "agents", Socket: "/run/a.sock"}, exec, findingOK, "decide nothing"},
+	} {
+		d := examination{cfg: config.Default()}
+		d.cfg.AgentDoor, d.cfg.Hooks = tc.door, tc.hooks
+		d.checkAgentDoor()
+		switch {
+		case tc.state == "" && len(d.found) > 0:
+			t.Errorf("%s: found %+v, want nothing", tc.name, d.found)
+		case tc.state != "" && (len(d.found) != 1 || d.found[0].State != tc.state || !strings.Contains(d.found[0].Text, tc.text)):
+			t.Errorf("%s: found %+v, want %s, %q", tc.name, d.found, tc.state, tc.text)
+		}
+	}
+}

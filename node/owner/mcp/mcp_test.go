@@ -392,6 +392,66 @@ func TestLongConversation(t *testing.T) {
 	}
 }
 
+// TestManyAgents: every agent is found exactly once over the pages, also if what they say is long and full of characters
+// that JSON escapes.
+func TestManyAgents(t *testing.T) {
+	mesh := meshtest.New(t)
+	sarah := mesh.Node("sarah", open)
+	want := 1
+	for i := range 12 {
+		name := "agent" + string(rune('a'+i))
+		card := meshtest.Card(t, name, "http://127.0.0.1:9/agentmesh")
+		tree := card.Tree.With("description", wire.Text(strings.Repeat("<&>", 150)))
+		card, err := wire.ParseCard(tree, wire.CardRules{AllowHTTP: func(string) bool { return true }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		mesh.Register(name, card)
+		want++
+	}
+	s := connect(t, sarah)
+	seen := map[any]int{}
+	for cursor, pages := "", 0; pages < 20; pages++ {
+		page := s.call("mesh_find_agents", args{"proven_only": false, "cursor": cursor})
+		for _, a := range page["agents"].([]any) {
+			seen[at(a, "agent")]++
+		}
+		if cursor, _ = page["cursor"].(string); cursor == "" {
+			break
+		}
+	}
+	if len(seen) != want {
+		t.Errorf("%d agents, want %d", len(seen), want)
+	}
+	for id, n := range seen {
+		if n != 1 {
+			t.Errorf("%v was listed %d times", id, n)
+		}
+	}
+}
+
+// TestWaitForTopics: mesh_wait returns when something changes, and after its time if nothing does.
+func TestWaitForTopics(t *testing.T) {
+	sarah := meshtest.New(t).Node("sarah", open)
+	s, other := connect(t, sarah), connect(t, sarah)
+	done := make(chan map[string]any)
+	go func() { done <- other.call("mesh_wait", args{"seconds": 20, "topics": []string{"approvals"}}) }()
+	for {
+		s.call("mesh_ask_owner", args{"text": "anything?"}) // the waiting call may not have begun
+		select {
+		case changed := <-done:
+			if at(changed, "changed.0.topic") != "approvals" {
+				t.Errorf("changed = %v", changed)
+			}
+			if none := s.call("mesh_wait", args{"seconds": 0, "topics": []string{"outbox"}}); none["changed"] != nil {
+				t.Errorf("changed = %v", none)
+			}
+			return
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
 // TestResourcesAndPrompts: resources have the JSON of the tools, an unknown one is -32602, and prompts have no arguments.
 func TestResourcesAndPrompts(t *testing.T) {
 	sarah := meshtest.New(t).Node("sarah", open)

@@ -102,7 +102,10 @@ type position struct {
 	Cursor    string `json:"c,omitempty"`
 }
 
-func (t *tools) find(ctx context.Context, _ *sdk.CallToolRequest, in findArgs) (*sdk.CallToolResult, any, error) {
+// maxPages bounds how many pages of directories one call reads. A page may have only agents that are left out.
+const maxPages = 5
+
+func (t *tools) find(ctx context.Context, req *sdk.CallToolRequest, in findArgs) (*sdk.CallToolResult, any, error) {
 	var at position
 	if in.Cursor != "" {
 		raw, err := base64.RawURLEncoding.DecodeString(in.Cursor)
@@ -116,7 +119,7 @@ func (t *tools) find(ctx context.Context, _ *sdk.CallToolRequest, in findArgs) (
 	}
 	out := foundResult{Agents: []foundAgent{}}
 	limit := limited(in.Limit)
-	for len(out.Agents) < limit && at.Directory < len(self.Directories) {
+	for pages := 0; len(out.Agents) < limit && at.Directory < len(self.Directories) && pages < maxPages; pages++ {
 		query := url.Values{"limit": {formatInt(limit - len(out.Agents))}, "directory": {self.Directories[at.Directory].Directory}}
 		for key, value := range map[string]string{"q": in.Query, "capability": in.Capability, "intent": in.Intent, "cursor": at.Cursor} {
 			if value != "" {
@@ -147,7 +150,10 @@ func (t *tools) find(ctx context.Context, _ *sdk.CallToolRequest, in findArgs) (
 		raw, _ := json.Marshal(at) // has only an int and a string
 		out.Cursor = base64.RawURLEncoding.EncodeToString(raw)
 	}
-	out.Agents = out.Agents[:fit(out.Agents)]
+	if n := fit(out.Agents); n < len(out.Agents) { // ask again, because the cursor is behind the last agent
+		in.Limit = n
+		return t.find(ctx, req, in)
+	}
 	return nil, out, nil
 }
 

@@ -44,16 +44,27 @@ func clean(text string) string {
 	return strings.ReplaceAll(text, "://", "[:]//")
 }
 
-// cut returns at most limit bytes of a text, with a mark if it is longer.
+// cut returns the beginning of a text that takes at most limit bytes of JSON, with a mark if the text is longer.
 func cut(text string, limit int) string {
-	if len(text) <= limit {
-		return text
-	}
 	const mark = " […]"
-	for limit -= len(mark); limit > 0 && !utf8.RuneStart(text[limit]); {
-		limit--
+	size, end := 0, 0 // end is where the text ends if the mark must follow
+	for i, r := range text {
+		if size <= limit-len(mark) {
+			end = i
+		}
+		switch r {
+		case '<', '>', '&': // encoding/json writes them as \u003c
+			size += 6
+		case '"', '\\', '\n', '\t':
+			size += 2
+		default:
+			size += utf8.RuneLen(r)
+		}
+		if size > limit {
+			return text[:end] + mark
+		}
 	}
-	return text[:max(limit, 0)] + mark
+	return text
 }
 
 // plain matches ids, addresses and tags, which cannot be read as a sentence.
