@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"strings"
 
+	"github.com/agentmesh/agentmesh/directory/discovery"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
@@ -52,4 +53,18 @@ func addA2AMetadata(p *Process, card wire.Card, base string) (wire.Card, error) 
 	meta, _ := card.Tree.Get("metadata")
 	meta = meta.With("a2a", wire.Text(at+message.PathCard))
 	return wire.ParseCard(card.Tree.With("metadata", meta), wire.CardRules{AllowHTTP: func(string) bool { return true }})
+}
+
+// ownEntries returns what the manifest of the directory lists beside the directory: the node of this process, if it
+// serves A2A at its own address (DISC-D1).
+func ownEntries(p *Process) []discovery.Entry {
+	if p.node == nil || p.cfg.A2A.Serve != "on" || p.mailboxDirectory() != nil {
+		return nil
+	}
+	card := p.node.Card()
+	return []discovery.Entry{{
+		Identifier: string(card.ID), DisplayName: card.Name, Type: discovery.TypeA2A, URL: p.base + message.PathCard,
+		Description: card.Description, Capabilities: card.Capabilities,
+		RepresentativeQueries: []string{"write to " + card.Name, "ask the agent " + card.Name},
+	}}
 }

@@ -204,7 +204,7 @@ func (p *Process) addDirectory(base string) {
 		cfg.Operators = [][32]byte{credential.HashOf(string(registration.Credential(p.secrets.Credential, &client.Directory{Base: base, Alias: OwnDirectory})))}
 	}
 	cfg.Audit, cfg.HTTP, cfg.ReadOnly, cfg.Metrics, cfg.Notices = p.auditOperator, p.http, p.mirror != "", p.metrics, p.notices
-	cfg.Referrals = p.cfg.Discovery.Referrals
+	cfg.Referrals, cfg.Entries = p.cfg.Discovery.Referrals, func() []discovery.Entry { return ownEntries(p) }
 	if p.mirror != "" {
 		cfg.Referrals = append([]string{strings.TrimSuffix(strings.TrimRight(p.mirror, "/"), "/v1") + discovery.Base}, cfg.Referrals...)
 	}
@@ -319,6 +319,13 @@ func (p *Process) mountMCP() {
 		}
 		serve.ServeHTTP(c.Response(), c.Request())
 		return nil
+	})
+	p.owner.Agent().GET("/mcp"+mcp.CardPath, func(c echo.Context) error {
+		card, err := mcp.ServerCard("http://"+c.Request().Host+"/mcp", p.build.Version)
+		if err == nil {
+			httpapi.ServeDocument(c, mcp.CardType, "private, max-age=3600", card)
+		}
+		return err
 	})
 }
 
