@@ -52,6 +52,9 @@ type Pages struct {
 type Nav struct {
 	Path  string // below [PagePath], "" for the start
 	Title string
+	// Under is the title of the entry that this entry belongs to; "" for an entry of its own. The page of such an entry
+	// has links to the others that belong together. Without an entry of that title, it is an entry of its own.
+	Under string
 	// Count returns how many items wait there; nil for an entry without a number. It must be cheap, because every page
 	// calls it.
 	Count func(ctx context.Context) int
@@ -167,6 +170,7 @@ type shellData struct {
 	View
 	Path string // below the page, to find the current entry
 	Nav  []navItem
+	Sub  []navItem // the entries that belong to the current one, and that one
 	Bar  Bar
 	In   bool // signed in with a session, which the owner can end
 }
@@ -185,7 +189,7 @@ func (p *Pages) Render(c echo.Context, page *PageTemplate, v View) error {
 	}
 	if page != p.loginPage {
 		_, s.In = p.sessions.find(r)
-		s.Nav = p.navigation(ctx, s.Path)
+		s.Nav, s.Sub = p.navigation(ctx, s.Path)
 		if p.bar != nil {
 			s.Bar = p.bar(ctx)
 		}
@@ -205,35 +209,79 @@ func (p *Pages) Render(c echo.Context, page *PageTemplate, v View) error {
 func selfURL(r *http.Request) string {
 	q := r.URL.Query()
 	q.Del("did")
+	q.Del("who")
 	if len(q) == 0 {
 		return r.URL.EscapedPath()
 	}
 	return r.URL.EscapedPath() + "?" + q.Encode()
 }
 
-// navigation returns the entries. The current entry is the one with the longest path that the page's path starts with.
-func (p *Pages) navigation(ctx context.Context, path string) []navItem {
-	items := make([]navItem, 0, len(p.nav))
+// navigation returns the entries, with the sum of the counts of what belongs to each, and the entries that belong
+// together with the current one. The current entry is the one with the longest path that the page's path starts with.
+func (p *Pages) navigation(ctx context.Context, path string) (top, sub []navItem) {
 	current := -1
+	place := make(map[string]int) // of the entries of their own, by title
 	for i, n := range p.nav {
-		item := navItem{URL: pageURL(n.Path), Title: n.Title}
-		if n.Count != nil {
-			if k := n.Count(ctx); k >= MaxCount {
-				item.Count = strconv.Itoa(MaxCount) + "+"
-			} else if k > 0 {
-				item.Count = strconv.Itoa(k)
-			}
-		}
 		here := path == n.Path || n.Path != "" && strings.HasPrefix(path, n.Path+"/")
 		if here && (current < 0 || len(n.Path) > len(p.nav[current].Path)) {
 			current = i
 		}
-		items = append(items, item)
+		if n.Under == "" {
+			place[n.Title] = -1
+		}
+	}
+	parent := func(n Nav) string {
+		if _, ok := place[n.Under]; ok {
+			return n.Under
+		}
+		return n.Title
+	}
+	counts := make(map[string]int)
+	for i, n := range p.nav {
+		title, count := parent(n), 0
+		if n.Count != nil {
+			count = n.Count(ctx)
+		}
+		counts[title] += count
+		item := navItem{URL: pageURL(n.Path), Title: n.Title, Count: formatNavCount(count), Current: i == current}
+		if current >= 0 && title == parent(p.nav[current]) {
+			sub = append(sub, item)
+		}
+		if title == n.Title {
+			place[title] = len(top)
+			top = append(top, item)
+		}
+	}
+	for title, count := range counts {
+		top[place[title]].Count = formatNavCount(count)
 	}
 	if current >= 0 {
-		items[current].Current = true
+		top[place[parent(p.nav[current])]].Current = true
 	}
-	return items
+	if len(sub) < 2 {
+		sub = nil
+	}
+	return top, sub
+}
+
+func formatNavCount(n int) string {
+	switch {
+	case n >= MaxCount:
+		return strconv.Itoa(MaxCount) + "+"
+	case n > 0:
+		return strconv.Itoa(n)
+	}
+	return ""
+}
+
+// Waiting returns the first count of the navigation, for the title of the page.
+func (s shellData) Waiting() string {
+	for _, n := range s.Nav {
+		if n.Count != "" {
+			return n.Count
+		}
+	}
+	return ""
 }
 
 // Done answers a form that succeeded: it redirects the browser to a page that shows the result. did names one of the

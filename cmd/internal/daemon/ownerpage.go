@@ -39,7 +39,7 @@ type linksView struct {
 
 func (p *Process) mountLinksPage(pages *httpapi.Pages) {
 	page := pages.Template(pageFiles, "page/links.html")
-	pages.Add(httpapi.Nav{Path: "links", Title: "Links"})
+	pages.Add(httpapi.Nav{Path: "links", Title: "Network", Under: "Settings"})
 	show := func(c echo.Context, tested *LinkTest) error {
 		return pages.Render(c, page, httpapi.View{
 			Title: "Links", Topics: []string{"status"}, Self: httpapi.PagePath + "/links",

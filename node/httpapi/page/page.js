@@ -68,6 +68,12 @@
   }
   reveal();
 
+  // count shows in the title of the tab how much waits.
+  function count() {
+    const waiting = document.querySelector("#nav .count")?.textContent;
+    document.title = (waiting ? "(" + waiting + ") " : "") + document.title.replace(/^\(\d+\+?\) /, "");
+  }
+
   // shown reports whether the fetched page has the same content as this page.
   function shown(text) {
     const page = new DOMParser().parseFromString(text, "text/html");
@@ -94,6 +100,7 @@
     const change = past.at(-1);
     if (change) change.at = performance.now(); // a slow machine takes long to show it
     reveal();
+    count();
     for (const id of open) {
       const d = document.getElementById(id);
       if (d) d.open = true;

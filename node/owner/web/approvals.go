@@ -219,7 +219,7 @@ func (p *pages) showApprovals(c echo.Context) error {
 		view.Asks.Items, view.Asks.Older = viewAsks(asks.Items), asks.Older
 	}
 	return p.shell.Render(c, p.approvals, httpapi.View{
-		Title: "Approvals", Topics: []string{string(owner.TopicApprovals)}, Said: doneMessage(c), Data: view,
+		Title: "Approvals", Topics: []string{string(owner.TopicApprovals)}, Said: p.doneMessage(c), Data: view,
 	})
 }
 
@@ -255,7 +255,7 @@ func (p *pages) decide(c echo.Context) error {
 	decided, err := p.n.Decide(ctx, c.Param("id"), owner.Decision{Choice: choice, Hash: form.Get("hash"), Text: form.Get("text"), By: door}, 0)
 	switch {
 	case err == nil:
-		return httpapi.Done(c, "approvals", string(choice))
+		return doneWith(c, "approvals", string(choice), decided.Subject)
 	case errors.Is(err, acl.ErrAskGone):
 		return p.approvalPage(c, http.StatusConflict, "This was decided before: "+decidedText(decided.Ask)+". Your choice changed nothing.")
 	case errors.Is(err, acl.ErrHashMismatch):

@@ -82,7 +82,7 @@ func TestPageApprovalAfterABlock(t *testing.T) { // THREATS 30
 	_, sarah, p, chris, _ := newHeldPage(t)
 	path := link(t, p.must("approvals"), "approvals/ask_")
 	form := choices(t, p.must(path), acl.Approve)
-	if status, _ := p.post("peers", url.Values{"peer": {string(chris.ID)}, "action": {"block"}}); status != http.StatusOK {
+	if status, _ := p.post("people", url.Values{"peer": {string(chris.ID)}, "action": {"block"}}); status != http.StatusOK {
 		t.Fatalf("block: %d", status)
 	}
 	if status, body := p.post(path, form); status != http.StatusConflict || !strings.Contains(body, "It cannot be released") {

@@ -63,8 +63,9 @@ func browserCode(t *testing.T, browser context.Context) {
 	tb.Do(chromedp.Navigate(in.URL + "login#" + in.Code))
 	tb.Until(`document.getElementById("secret").value === "` + in.Code + `" && location.hash === ""`)
 	tb.Do(chromedp.KeyEvent("\r"))
-	tb.Shows("This agent")
+	tb.Shows("Nothing waits for a decision.")
 	tb.live()
+	tb.open("settings")
 	tb.Click("#sign-out-all")
 	tb.Shows("You are signed out.")
 	if status, body := p.get("approvals"); status != http.StatusOK || !strings.Contains(body, "<h1>Sign in</h1>") {
@@ -84,7 +85,7 @@ func browserStranger(t *testing.T, browser context.Context) {
 	browsertest.Eval[int](tb.Tab, `window.sameDocument = 1`)
 	raw := sendAsStranger(t, mesh, sarah, "chris", "Hello from a stranger")
 	tb.Shows("Hello from a stranger")
-	tb.Until(`document.querySelector("#nav .count")?.textContent === "1"`)
+	tb.Until(`document.querySelector("#nav .count")?.textContent === "1" && document.title.startsWith("(1) ")`)
 	if browsertest.Eval[int](tb.Tab, `window.sameDocument || 0`) != 1 {
 		t.Error("the page was loaded again")
 	}
@@ -228,7 +229,7 @@ func browserManyEvents(t *testing.T, browser context.Context) {
 	mesh := meshtest.New(t)
 	sarah := mesh.Node("sarah", mode(acl.Approval))
 	tb := newTab(t, browser, servePage(t, sarah))
-	tb.open("")
+	tb.open("settings")
 	tb.live()
 	refused := 0
 	refuse := func(n int) {

@@ -21,19 +21,22 @@ func TestPageShowsNames(t *testing.T) {
 	must(t, meshtest.Post(t, sarah.URL, chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusAccepted)
 	p := servePage(t, sarah)
 	const claimed = `<q title="what they call themselves"><bdi class="line">chris</bdi></q>`
-	lists := []string{"approvals", "inbox", "conversations", "peers", "notices", "log"}
+	lists := []string{"approvals", "inbox", "conversations", "people", "notices", "log"}
 	for _, path := range lists {
 		if body := p.must(path); !strings.Contains(body, claimed) {
 			t.Errorf("%s does not show the name:\n%s", path, body)
 		}
 	}
-	if status, body := p.post("peers", url.Values{"action": {"alias"}, "peer": {string(chris.ID)}, "alias": {"my-chris"}}); status != http.StatusOK {
+	if status, body := p.post("people", url.Values{"action": {"alias"}, "peer": {string(chris.ID)}, "alias": {"my-chris"}}); status != http.StatusOK || !strings.Contains(body, "my-chris: Changed.") {
 		t.Fatalf("alias: %d\n%s", status, body)
 	}
 	for _, path := range lists {
 		if body := p.must(path); !strings.Contains(body, `<bdi class="line">my-chris</bdi>`) || strings.Contains(body, claimed) {
 			t.Errorf("%s does not show the alias:\n%s", path, body)
 		}
+	}
+	if body := p.must("people?did=peer&who=am_buy-gold"); strings.Contains(body, "gold: ") || !strings.Contains(body, "Changed.") {
+		t.Errorf("a link puts words into the page:\n%s", body)
 	}
 	asks, err := owner.WithNames(sarah.OwnerAPI()).ListApprovals(t.Context(), acl.AskPending, "", 10)
 	if err != nil || len(asks.Items) != 1 || asks.Items[0].PeerAlias != "my-chris" || asks.Items[0].PeerName != "chris" {

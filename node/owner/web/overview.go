@@ -12,16 +12,14 @@ import (
 )
 
 type overviewView struct {
-	owner.Status
 	Asks, Items string
 	Queued      int
 	First       []askView // the oldest of the waiting questions
-	Refusals    []owner.Refusal
 }
 
 const (
 	overviewAsks     = 3
-	overviewRefusals = 10
+	settingsRefusals = 10
 )
 
 func (p *pages) showOverview(c echo.Context) error {
@@ -30,21 +28,35 @@ func (p *pages) showOverview(c echo.Context) error {
 	if err != nil {
 		return owner.Explain(err)
 	}
-	view := overviewView{
-		Status: status, Asks: formatCount(status.Approvals), Items: formatCount(status.Inbox), Queued: status.Outbox["queued"],
-	}
-	view.Refusals, _ = p.n.Refusals()
-	view.Refusals = view.Refusals[:min(len(view.Refusals), overviewRefusals)]
+	view := overviewView{Asks: formatCount(status.Approvals), Items: formatCount(status.Inbox), Queued: status.Outbox["queued"]}
 	asks, err := p.n.ListApprovals(ctx, acl.AskPending, "", overviewAsks)
 	if err != nil {
 		return owner.Explain(err)
 	}
 	view.First = viewAsks(asks.Items)
 	return p.shell.Render(c, p.overview, httpapi.View{
-		Title: "Overview", Said: doneMessage(c), Data: view,
-		Topics: []string{
-			string(owner.TopicApprovals), string(owner.TopicInbox), string(owner.TopicOutbox), string(owner.TopicStatus), topicRefusals,
-		},
+		Title: "Needs you", Said: p.doneMessage(c), Data: view,
+		Topics: []string{string(owner.TopicApprovals), string(owner.TopicInbox), string(owner.TopicOutbox), string(owner.TopicStatus)},
+	})
+}
+
+type settingsView struct {
+	owner.Status
+	Refusals []owner.Refusal
+}
+
+// showSettings shows the state of the agent, its registrations, and what it refused.
+func (p *pages) showSettings(c echo.Context) error {
+	status, err := p.n.Overview(c.Request().Context(), httpapi.MaxCount)
+	if err != nil {
+		return owner.Explain(err)
+	}
+	view := settingsView{Status: status}
+	view.Refusals, _ = p.n.Refusals()
+	view.Refusals = view.Refusals[:min(len(view.Refusals), settingsRefusals)]
+	return p.shell.Render(c, p.settings, httpapi.View{
+		Title: "Settings", Said: p.doneMessage(c), Data: view,
+		Topics: []string{string(owner.TopicOutbox), string(owner.TopicStatus), topicRefusals},
 	})
 }
 
@@ -58,9 +70,9 @@ func (p *pages) pause(c echo.Context) error {
 		return owner.Explain(err)
 	}
 	if paused {
-		return httpapi.Done(c, "", "paused")
+		return httpapi.Done(c, "settings", "paused")
 	}
-	return httpapi.Done(c, "", "resumed")
+	return httpapi.Done(c, "settings", "resumed")
 }
 
 // ruleView is a limit as the page shows it.

@@ -8,6 +8,7 @@ import (
 	"embed"
 	"encoding/json"
 	"log/slog"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -60,8 +61,8 @@ type pages struct {
 	log   *slog.Logger
 	shell *httpapi.Pages
 
-	overview, approvals, approval, inbox, item, conversations, conversation *httpapi.PageTemplate
-	compose, peers, outbox, limits, notices, audit                          *httpapi.PageTemplate
+	overview, settings, found, approvals, approval, inbox, item, conversations, conversation *httpapi.PageTemplate
+	compose, peers, outbox, limits, notices, audit                                           *httpapi.PageTemplate
 }
 
 // door is the name of the page in the audit log and in decisions.
@@ -83,7 +84,7 @@ func Mount(shell *httpapi.Pages, n Node, log *slog.Logger) {
 	}
 	p := &pages{
 		n: namedNode{owner.WithNames(n), localNode{n}}, log: log, shell: shell,
-		overview: read("overview"), approvals: read("approvals"), approval: read("approval"), inbox: read("inbox"),
+		overview: read("overview"), settings: read("settings"), found: read("discover"), approvals: read("approvals"), approval: read("approval"), inbox: read("inbox"),
 		item: read("item"), conversations: read("conversations"), conversation: read("conversation"),
 		compose: read("compose"), peers: read("peers"), outbox: read("outbox"), limits: read("limits"), notices: read("notices"),
 		audit: read("log"),
@@ -92,16 +93,18 @@ func Mount(shell *httpapi.Pages, n Node, log *slog.Logger) {
 	shell.Follow(p.followEvents)
 	shell.Follow(p.followRefusals)
 	shell.Add(
-		httpapi.Nav{Path: "", Title: "Overview"},
-		httpapi.Nav{Path: "approvals", Title: "Approvals", Count: p.countApprovals},
-		httpapi.Nav{Path: "inbox", Title: "Inbox", Count: p.countItems},
+		httpapi.Nav{Path: "", Title: "Needs you"},
+		httpapi.Nav{Path: "approvals", Title: "Approvals", Under: "Needs you", Count: p.countApprovals},
+		httpapi.Nav{Path: "inbox", Title: "Inbox", Under: "Needs you", Count: p.countItems},
 		httpapi.Nav{Path: "conversations", Title: "Conversations"},
-		httpapi.Nav{Path: "compose", Title: "Write"},
-		httpapi.Nav{Path: "peers", Title: "Peers"},
-		httpapi.Nav{Path: "outbox", Title: "Outbox"},
-		httpapi.Nav{Path: "limits", Title: "Limits"},
-		httpapi.Nav{Path: "notices", Title: "Notices"},
-		httpapi.Nav{Path: "log", Title: "Log"},
+		httpapi.Nav{Path: "compose", Title: "Write", Under: "Conversations"},
+		httpapi.Nav{Path: "people", Title: "People"},
+		httpapi.Nav{Path: "discover", Title: "Discover"},
+		httpapi.Nav{Path: "settings", Title: "Settings"},
+		httpapi.Nav{Path: "outbox", Title: "Outbox", Under: "Settings"},
+		httpapi.Nav{Path: "limits", Title: "Limits", Under: "Settings"},
+		httpapi.Nav{Path: "notices", Title: "Notices", Under: "Settings"},
+		httpapi.Nav{Path: "log", Title: "Log", Under: "Settings"},
 	)
 	g := shell.Group()
 	g.GET("/", p.showOverview)
@@ -119,8 +122,11 @@ func Mount(shell *httpapi.Pages, n Node, log *slog.Logger) {
 	g.POST("/conversations/:peer/:id/close", p.close)
 	g.GET("/compose", p.showCompose)
 	g.POST("/compose", p.send)
-	g.GET("/peers", p.showPeers)
-	g.POST("/peers", p.changePeer)
+	g.GET("/people", p.showPeers)
+	g.POST("/people", p.changePeer)
+	g.GET("/peers", func(c echo.Context) error { return httpapi.Done(c, "people", "") }) // its path before
+	g.GET("/discover", p.discover)
+	g.GET("/settings", p.showSettings)
 	g.GET("/outbox", p.showOutbox)
 	g.GET("/limits", p.showLimits)
 	g.GET("/notices", p.showNotices)
@@ -195,11 +201,30 @@ var doneMessages = map[string]string{
 	"reject":       "Rejected.", "block": "Blocked. Nothing comes in from there any more.",
 	"sent": "It is on its way.", "held": "It waits for your decision under Approvals.", "closed": "The close is on its way.",
 	"paused": "Paused.", "resumed": "The agent accepts messages again.", "read": "Marked as read.",
-	"strangers": "All waiting strangers are rejected. Each stays rejected until you allow or forget it under Peers.",
+	"strangers": "All waiting strangers are rejected. Each stays rejected until you allow or forget it under People.",
 	"peer":      "Changed.", "added": "The card was added.",
 }
 
-func doneMessage(c echo.Context) string { return doneMessages[c.QueryParam("did")] }
+// doneMessage returns the text for what the previous form did, and to whom.
+func (p *pages) doneMessage(c echo.Context) string {
+	text, who := doneMessages[c.QueryParam("did")], c.QueryParam("who")
+	if text == "" || who == "" || len(who) > maxWho {
+		return text
+	}
+	names, err := p.n.NamesOf(c.Request().Context(), who)
+	if err != nil || names == (owner.PeerNames{}) { // only a name that the node knows: a link must not put words here
+		return text
+	}
+	return owner.ShowName(names, "", who).String() + ": " + text
+}
+
+// maxWho is the maximum length of the peer that a result is about, in bytes.
+const maxWho = 512
+
+// doneWith is [httpapi.Done] for a form that is about a peer.
+func doneWith(c echo.Context, path, did, peer string) error {
+	return httpapi.Done(c, path+"?who="+url.QueryEscape(peer), did)
+}
 
 // fact is one line on a page: a label of ours, or a path in a payload, with its value.
 type fact struct{ Label, Value string }

@@ -20,7 +20,7 @@ import (
 )
 
 // allPages are the pages that exist before anything happened.
-var allPages = []string{"", "approvals", "inbox", "conversations", "compose", "peers", "outbox", "limits", "notices", "log"}
+var allPages = []string{"", "approvals", "inbox", "conversations", "compose", "people", "discover", "settings", "outbox", "limits", "notices", "log"}
 
 // link returns the target of the first link or form on a page that begins with path.
 func link(t *testing.T, body, path string) string {
@@ -174,7 +174,7 @@ func TestPageRefusals(t *testing.T) {
 		t.Fatalf("refusals = %+v", list)
 	}
 	p := servePage(t, sarah)
-	for _, path := range []string{"", "limits"} {
+	for _, path := range []string{"settings", "limits"} {
 		body := p.must(path)
 		for _, want := range []string{"10000 times, last", "the sender may not contact this agent", string(chris.ID), "UNAUTHORIZED 403"} {
 			if !strings.Contains(body, want) {

@@ -54,13 +54,13 @@ func (p *pages) peersPage(c echo.Context, status int, wrong string) error {
 		view.Peers = append(view.Peers, p.row(peer))
 	}
 	return p.shell.Render(c, p.peers, httpapi.View{
-		Title: "Peers", Status: status, Wrong: wrong, Said: doneMessage(c), Topics: []string{string(owner.TopicPeers)},
+		Title: "People", Status: status, Wrong: wrong, Said: p.doneMessage(c), Topics: []string{string(owner.TopicPeers)},
 		Self: selfOfPeers(view.Query), Data: view,
 	})
 }
 
 func selfOfPeers(query string) string {
-	self := httpapi.PagePath + "/peers"
+	self := httpapi.PagePath + "/people"
 	if query != "" {
 		self += "?q=" + url.QueryEscape(query)
 	}
@@ -100,12 +100,13 @@ func (p *pages) changePeer(c echo.Context) error {
 		if _, err := p.n.AddPeer(ctx, owner.NewPeer{URL: strings.TrimSpace(form.Get("url")), Alias: alias}, door); err != nil {
 			return p.peerFault(c, err)
 		}
-		return httpapi.Done(c, "peers", "added")
+		return httpapi.Done(c, "people", "added")
 	}
-	if _, err := p.n.ChangePeer(ctx, form.Get("peer"), owner.PeerChange{Action: action, Alias: alias}, door); err != nil {
+	changed, err := p.n.ChangePeer(ctx, form.Get("peer"), owner.PeerChange{Action: action, Alias: alias}, door)
+	if err != nil {
 		return p.peerFault(c, owner.Explain(err))
 	}
-	return httpapi.Done(c, "peers", "peer")
+	return doneWith(c, "people", "peer", string(changed.ID))
 }
 
 func (p *pages) peerFault(c echo.Context, err error) error {

@@ -17,31 +17,31 @@ func TestPagePeers(t *testing.T) {
 	chris := mesh.Node("chris", nil)
 	sarah := mesh.Node("sarah", func(c *node.Config) { c.Policy.Block = []string{"am_configured"} })
 	p := servePage(t, sarah)
-	if status, body := p.post("peers", url.Values{"action": {"add"}, "url": {"http://127.0.0.1:9/none"}}); status != http.StatusBadGateway || !strings.Contains(body, "cannot fetch the card") {
+	if status, body := p.post("people", url.Values{"action": {"add"}, "url": {"http://127.0.0.1:9/none"}}); status != http.StatusBadGateway || !strings.Contains(body, "cannot fetch the card") {
 		t.Errorf("a card that is not there: %d", status)
 	}
-	if status, body := p.post("peers", url.Values{"action": {"add"}, "url": {chris.URL}, "alias": {"friend"}}); status != http.StatusOK || !strings.Contains(body, "The card was added.") {
+	if status, body := p.post("people", url.Values{"action": {"add"}, "url": {chris.URL}, "alias": {"friend"}}); status != http.StatusOK || !strings.Contains(body, "The card was added.") {
 		t.Fatalf("add: %d\n%s", status, body)
 	}
-	body := p.must("peers")
+	body := p.must("people")
 	if !strings.Contains(body, ">friend<") || !strings.Contains(body, "Set in the configuration.") {
 		t.Errorf("the list:\n%s", body)
 	}
-	if status, body := p.post("peers", url.Values{"action": {"alias"}, "peer": {"friend"}, "alias": {"chris"}}); status != http.StatusOK || !strings.Contains(body, ">chris<") {
+	if status, body := p.post("people", url.Values{"action": {"alias"}, "peer": {"friend"}, "alias": {"chris"}}); status != http.StatusOK || !strings.Contains(body, ">chris<") {
 		t.Errorf("alias: %d", status)
 	}
-	if status, body := p.post("peers", url.Values{"action": {"alias"}, "peer": {"friend"}, "alias": {"am_x"}}); status != http.StatusBadRequest || !strings.Contains(body, "an alias is") {
+	if status, body := p.post("people", url.Values{"action": {"alias"}, "peer": {"friend"}, "alias": {"am_x"}}); status != http.StatusBadRequest || !strings.Contains(body, "an alias is") {
 		t.Errorf("an invalid alias: %d", status)
 	}
 	for _, action := range []string{"allow", "block", "write", "no-write", "forget"} {
-		if status, body := p.post("peers", url.Values{"action": {action}, "peer": {string(chris.ID())}}); status != http.StatusOK || !strings.Contains(body, "Changed.") {
+		if status, body := p.post("people", url.Values{"action": {action}, "peer": {string(chris.ID())}}); status != http.StatusOK || !strings.Contains(body, "Changed.") {
 			t.Errorf("%s: %d", action, status)
 		}
 	}
-	if status, _ := p.post("peers", url.Values{"action": {"crown"}, "peer": {string(chris.ID())}}); status != http.StatusBadRequest {
+	if status, _ := p.post("people", url.Values{"action": {"crown"}, "peer": {string(chris.ID())}}); status != http.StatusBadRequest {
 		t.Errorf("an unknown action: %d", status)
 	}
-	if strings.Contains(p.must("peers?q=friend"), string(chris.ID())) {
+	if strings.Contains(p.must("people?q=friend"), string(chris.ID())) {
 		t.Error("a forgotten peer is found")
 	}
 }
@@ -93,13 +93,13 @@ func TestPageForeignPeer(t *testing.T) {
 	if status, _ := p.post(path, choices(t, p.must(path), acl.Block)); status != http.StatusOK {
 		t.Fatalf("block: %d", status)
 	}
-	if body := p.must("peers"); !strings.Contains(body, "wire:space") || !strings.Contains(body, ">blocked<") {
+	if body := p.must("people"); !strings.Contains(body, "wire:space") || !strings.Contains(body, ">blocked<") {
 		t.Errorf("the rule is not there:\n%s", body)
 	}
-	if status, body := p.post("peers", url.Values{"action": {"forget"}, "peer": {"wire:space"}}); status != http.StatusOK || strings.Contains(body, "wire:space") {
+	if status, body := p.post("people", url.Values{"action": {"forget"}, "peer": {"wire:space"}}); status != http.StatusOK || strings.Contains(body, "wire:space") {
 		t.Errorf("forget: %d", status)
 	}
-	if status, _ := p.post("peers", url.Values{"action": {"forget"}, "peer": {"wire:space"}}); status != http.StatusNotFound {
+	if status, _ := p.post("people", url.Values{"action": {"forget"}, "peer": {"wire:space"}}); status != http.StatusNotFound {
 		t.Errorf("forget again: %d", status)
 	}
 }

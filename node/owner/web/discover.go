@@ -1,0 +1,92 @@
+package web
+
+import (
+	"slices"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+const (
+	maxFound    = 20               // agents of one directory
+	maxQuery    = 200              // bytes
+	discoverFor = 30 * time.Second // bounds a search in all directories
+)
+
+// discoverView is the answer to a search.
+type discoverView struct {
+	Query    string
+	Searched bool
+	Answers  []foundIn
+}
+
+// foundIn are the agents that one directory found. All texts of an agent are untrusted.
+type foundIn struct {
+	Directory, Error, Hint string
+	Agents                 []foundAgent
+}
+
+type foundAgent struct {
+	ID                string
+	Shown             owner.ShownName
+	Description       string
+	Capabilities      []string
+	Unproven, Checked bool      // Checked: the directory has proven the key and the endpoint
+	Alive             time.Time // when the directory last reached the agent; zero if it did not
+}
+
+// discover searches the directories of the node. It asks nobody before the owner searches.
+func (p *pages) discover(c echo.Context) error {
+	view := discoverView{Query: c.QueryParam("q"), Searched: c.QueryParams().Has("q")}
+	if len(view.Query) > maxQuery {
+		view.Query = ""
+	}
+	if view.Searched {
+		if err := httpapi.KeepOpen(c, discoverFor); err != nil {
+			return err
+		}
+		answers, err := p.n.Discover(c.Request().Context(), "", client.Query{Text: view.Query, Limit: maxFound})
+		if err != nil {
+			return owner.Explain(err)
+		}
+		for _, a := range answers {
+			found := foundIn{Directory: a.Directory, Error: a.Error, Hint: a.Hint}
+			for _, card := range a.Listing.Agents[:min(len(a.Listing.Agents), maxFound)] {
+				agent, err := p.viewFound(c, a, card)
+				if err != nil {
+					return owner.Explain(err)
+				}
+				found.Agents = append(found.Agents, agent)
+			}
+			view.Answers = append(view.Answers, found)
+		}
+	}
+	return p.shell.Render(c, p.found, httpapi.View{Title: "Discover", Data: view})
+}
+
+func (p *pages) viewFound(c echo.Context, a owner.Found, card wire.Value) (foundAgent, error) {
+	const maxTags = 8
+	id := wire.AgentID(card.GetStr("agent_id"))
+	names, err := p.n.NamesOf(c.Request().Context(), string(id))
+	names.PeerName = card.GetStr("name")
+	proof := a.Listing.Verification[id]
+	agent := foundAgent{
+		ID: string(id), Shown: owner.ShowName(names, "", string(id)), Description: card.GetStr("description"),
+		Unproven: slices.Contains(a.Unproven, id), Checked: proof.Key != nil && proof.Endpoint != nil,
+	}
+	if proof.Alive != nil {
+		agent.Alive = *proof.Alive
+	}
+	tags, _ := card.Get("capabilities")
+	for tag := range tags.Elems() {
+		if text, ok := tag.Str(); ok && len(agent.Capabilities) < maxTags {
+			agent.Capabilities = append(agent.Capabilities, text)
+		}
+	}
+	return agent, err
+}

@@ -1,0 +1,36 @@
+package web_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/node/meshtest"
+)
+
+// TestPageDiscovers: a search shows the agents of the directories with what was proven, leads to a message, and asks
+// nobody before the owner searches.
+func TestPageDiscovers(t *testing.T) {
+	mesh := meshtest.New(t)
+	chris := mesh.Node("chris", nil)
+	p := servePage(t, mesh.Node("sarah", nil))
+	if body := p.must("discover"); strings.Contains(body, string(chris.ID())) || !strings.Contains(body, "Search the directories") {
+		t.Errorf("before a search:\n%s", body)
+	}
+	body := p.must("discover?q=chris")
+	for _, want := range []string{
+		`<q title="what they call themselves"><bdi class="line">chris</bdi></q>`, `href="/owner/page/compose?to=` + string(chris.ID()) + `"`, "not reached",
+	} {
+		if !strings.Contains(body, want) {
+			t.Errorf("the page lacks %s:\n%s", want, body)
+		}
+	}
+	if body := p.must("discover?q=nobody-like-that"); !strings.Contains(body, "No agents found.") {
+		t.Errorf("a search without a hit:\n%s", body)
+	}
+	resp, err := p.http.Get(p.url("peers"))
+	if err != nil || resp.StatusCode != http.StatusOK || !strings.HasSuffix(resp.Request.URL.Path, "/people") {
+		t.Errorf("the old path leads to %v, %v", resp.Request.URL, err)
+	}
+	resp.Body.Close()
+}
