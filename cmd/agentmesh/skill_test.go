@@ -148,21 +148,12 @@ func TestSkillFrontMatter(t *testing.T) {
 		t.Errorf("the description has %d characters, or does not say when to use the skill", n)
 	}
 	meta := got.Metadata.OpenClaw
-	if !slices.Equal(meta.Requires.Bins, []string{"agentmesh"}) || len(meta.Install) == 0 {
-		t.Errorf("requires %v, %d ways to install", meta.Requires.Bins, len(meta.Install))
+	if !slices.Equal(meta.Requires.Bins, []string{"agentmesh"}) || len(meta.Install) > 0 {
+		t.Errorf("requires %v, %d ways to install: none works until a release is published (OC-14)", meta.Requires.Bins, len(meta.Install))
 	}
 	for _, o := range meta.OS {
 		if !slices.Contains([]string{"darwin", "linux", "win32"}, o) {
 			t.Errorf("os %q", o)
-		}
-	}
-	needs := map[string]func(install) string{
-		"go": func(i install) string { return i.Module }, "brew": func(i install) string { return i.Formula },
-		"node": func(i install) string { return i.Package }, "uv": func(i install) string { return i.Package }, "download": func(i install) string { return i.URL },
-	}
-	for _, i := range meta.Install {
-		if need := needs[i.Kind]; need == nil || need(i) == "" || !slices.Contains(i.Bins, "agentmesh") {
-			t.Errorf("a gateway drops the installer %+v", i)
 		}
 	}
 }
