@@ -86,6 +86,14 @@ type Item struct {
 	Expires time.Time `json:"expires"`
 }
 
+// showAt returns the item as a door shows it: the agent's door does not show how a hook failed.
+func (i Item) showAt(door string) Item {
+	if door == httpapi.DoorOfAgent {
+		i.Failure = nil
+	}
+	return i
+}
+
 // HookFailure is how a hook failed for an item. It is only for the owner: Stderr may have secrets of the owner.
 type HookFailure struct {
 	Fault  string    `json:"fault,omitempty"`       // "timeout", "crashed", "unreachable", "rubbish" or "too-large"
@@ -128,13 +136,19 @@ func inboxOperations(n Inbox) []Operation {
 			if err := httpapi.KeepOpen(c, q.Wait+10*time.Second); err != nil {
 				return List[Item]{}, err
 			}
-			return n.ListItems(c.Request().Context(), q)
+			list, err := n.ListItems(c.Request().Context(), q)
+			for i := range list.Items {
+				list.Items[i] = list.Items[i].showAt(Door(c))
+			}
+			return list, err
 		}),
 		ShowItem.Serve(func(c echo.Context, _ None) (Item, error) {
-			return n.FindItem(c.Request().Context(), c.Param("id"))
+			item, err := n.FindItem(c.Request().Context(), c.Param("id"))
+			return item.showAt(Door(c)), err
 		}),
 		Acknowledge.Serve(func(c echo.Context, _ None) (Item, error) {
-			return n.Acknowledge(c.Request().Context(), c.Param("id"))
+			item, err := n.Acknowledge(c.Request().Context(), c.Param("id"))
+			return item.showAt(Door(c)), err
 		}),
 		RetryItem.Serve(func(c echo.Context, _ None) (Item, error) {
 			return n.RetryItem(c.Request().Context(), c.Param("id"))

@@ -274,7 +274,7 @@ func (b *Bridge) followItem(ctx context.Context, item bridge.ItemState) {
 	case item.Intent == wire.Deliver:
 		if key, ok := load[string](ctx, l.records, "msg", string(item.MessageID)); ok {
 			switch item.State {
-			case "new", "running", "failed", "interrupted":
+			case "new", "running", "waiting", "failed", "interrupted":
 				l.acknowledge(ctx, key, "received")
 			case "read", "answered":
 				l.acknowledge(ctx, key, "read")
