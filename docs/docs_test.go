@@ -98,17 +98,18 @@ var lines = []struct {
 
 // sameLine lists the allowed imports between packages of one line.
 var sameLine = map[string][]string{
-	"store/bolt":             {"store", "store/cardindex", "store/local"},
-	"store/cardindex":        {"store"},
-	"store/local":            {"store"},
-	"store/storetest":        {"store"},
-	"node/meshtest":          {"node/httpapi/apitest"},
-	"cmd/internal/demo":      {"cmd/internal/daemon"}, // calls the processes that it started
-	"cmd/internal/doctor":    {"cmd/internal/daemon"}, // calls the running process
-	"cmd/internal/welcome":   {"cmd/internal/daemon"}, // describes it
-	"node/bridge/bridgetest": {"node/meshtest"},
-	"node/owner":             {"node/notify"}, // the status has the state of notifications
-	"node/bridge":            {"node/hook"},   // bridges pass on what hooks report
+	"store/bolt":              {"store", "store/cardindex", "store/local"},
+	"store/cardindex":         {"store"},
+	"store/local":             {"store"},
+	"store/storetest":         {"store"},
+	"node/meshtest":           {"node/httpapi/apitest"},
+	"cmd/internal/demo":       {"cmd/internal/daemon"}, // calls the processes that it started
+	"cmd/internal/doctor":     {"cmd/internal/daemon"}, // calls the running process
+	"cmd/internal/welcome":    {"cmd/internal/daemon"}, // describes it
+	"node/bridge/mew/mewtest": {"node/httpapi/apitest"},
+	"node/bridge/bridgetest":  {"node/meshtest"},
+	"node/owner":              {"node/notify"}, // the status has the state of notifications
+	"node/bridge":             {"node/hook"},   // bridges pass on what hooks report
 }
 
 // choosesEngine lists the packages that may import an engine of the store.

@@ -20,6 +20,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/view"
+	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
 	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -313,6 +314,11 @@ func (r *Rig[G]) Call(method, path, token, body string) (int, string) {
 	data, err := io.ReadAll(resp.Body)
 	if err != nil {
 		r.T.Fatal(err)
+	}
+	if route, _, _ := strings.Cut(path, "?"); (method == "GET" || method == "POST") && (route == "/participants" || strings.HasSuffix(route, "/messages")) {
+		if err := apitest.Compare(req, []byte(body), resp.StatusCode, resp.Header, data); err != nil {
+			r.T.Errorf("%s %s answers %d, which openapi.yaml does not describe: %v", method, path, resp.StatusCode, err)
+		}
 	}
 	return resp.StatusCode, string(data)
 }
