@@ -21,7 +21,7 @@ type agentRelayCmd struct {
 	Peer    agentRelayPeerCmd    `cmd:"" help:"Set the agent id or the key of an agent behind a link."`
 	History agentRelayHistoryCmd `cmd:"" help:"Show the history of a relay that keeps one."`
 
-	Agents agentRelayAgentsCmd `cmd:"" help:"List the agents of the relay that runs here."`
+	Agents agentRelayAgentsCmd `cmd:"" default:"withargs" help:"List the agents of the relay that runs here."`
 	Token  agentRelayTokenCmd  `cmd:"" help:"Make a token for an agent of the relay. The token is shown once."`
 	Invite agentRelayInviteCmd `cmd:"" help:"Make a code that registers one agent. The code is shown once."`
 	Remove agentRelayRemoveCmd `cmd:"" help:"Remove an agent from the relay. Its id is never assigned again."`

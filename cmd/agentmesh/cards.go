@@ -23,7 +23,7 @@ import (
 // cardsCmd has the commands for the operator of the directory that this process hosts. Every change needs a reason, which
 // the audit log records. The public feed of changes also shows the reasons of removals.
 type cardsCmd struct {
-	List     cardsListCmd     `cmd:"" help:"List cards as the operator sees them."`
+	List     cardsListCmd     `cmd:"" default:"withargs" help:"List cards as the operator sees them."`
 	Remove   cardsRemoveCmd   `cmd:"" help:"Remove a card. Its owner may register it again unless banned."`
 	Handover cardsHandoverCmd `cmd:"" help:"Give a card back to an owner who lost the credential: the next registration that proves the card's key gets it."`
 	Ban      cardsBanCmd      `cmd:"" help:"Ban an id, a key, a host or an address range, and remove its cards."`

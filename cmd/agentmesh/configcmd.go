@@ -9,10 +9,11 @@ import (
 )
 
 type configCmd struct {
-	Check configCheckCmd `cmd:"" help:"Check the configuration and list the guards that it opens."`
+	Check configCheckCmd `cmd:"" default:"withargs" help:"Check the configuration and list the guards that it opens."`
 }
 
 type configCheckCmd struct {
+	serverFlags
 	JSON bool `help:"Print the result as JSON."`
 }
 
@@ -26,6 +27,7 @@ type configReport struct {
 }
 
 func (c *configCheckCmd) Run(a *app) error {
+	a.server = c.serverFlags
 	src, err := a.source()
 	if err != nil {
 		return err

@@ -18,8 +18,9 @@ type directoryCmd struct {
 
 // directoryMirrorCmd runs a directory that follows the feed of another directory. It has its own data directory.
 type directoryMirrorCmd struct {
-	URL  string `arg:"" help:"Base URL of the directory, such as https://directory.example.com/v1."`
-	JSON bool   `help:"Print the addresses as one line of JSON."`
+	Listen *string `placeholder:"HOST:PORT" help:"Same as --set listen=…"`
+	URL    string  `arg:"" help:"Base URL of the directory, such as https://directory.example.com/v1."`
+	JSON   bool    `help:"Print the addresses as one line of JSON."`
 }
 
 func (c *directoryMirrorCmd) Run(ctx context.Context, a *app) error {
@@ -28,7 +29,7 @@ func (c *directoryMirrorCmd) Run(ctx context.Context, a *app) error {
 		return exit.FailHint(exit.Usage, fmt.Errorf("%s is not an http or https URL", terminal.Clean(c.URL)), "name the base URL of a directory, which usually ends in /v1")
 	}
 	roles := config.RoleDirectory
-	a.globals.Roles = &roles
+	a.server = serverFlags{Listen: c.Listen, Roles: &roles}
 	a.minLogLevel = slog.LevelDebug
 	o, err := a.options()
 	if err != nil {

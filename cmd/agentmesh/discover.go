@@ -19,11 +19,12 @@ type discoverCmd struct {
 	Intent     []string `placeholder:"INTENT" sep:"none" help:"List only agents that accept this intent. Repeat for more."`
 	Limit      int      `default:"20" help:"Maximum number of agents per directory, 1 to 100."`
 	ARD        string   `name:"ard" placeholder:"URL" help:"Search a registry of ARD instead: its base URL, or a domain."`
-	JSON       bool     `help:"Print the result as JSON."`
+	directoryFlag
+	JSON bool `help:"Print the result as JSON."`
 }
 
 func (c *discoverCmd) Run(ctx context.Context, a *app) error {
-	query := params("q", c.Query, "limit", fmt.Sprint(c.Limit), "directory", a.globals.oneDirectory())
+	query := params("q", c.Query, "limit", fmt.Sprint(c.Limit), "directory", c.use(a))
 	for _, v := range c.Capability {
 		query.Add("capability", v)
 	}

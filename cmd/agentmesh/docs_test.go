@@ -62,7 +62,7 @@ func cliDoc(t *testing.T) string {
 	for _, e := range exit.Meanings {
 		fmt.Fprintf(&b, "| %d | %s |\n", e.Code, e.Text)
 	}
-	b.WriteString("\n## Flags of every command\n\n")
+	b.WriteString("\n## Global flags\n\nEvery command has these flags, and `--help`:\n\n")
 	writeFlags(&b, model.Flags)
 	for _, cmd := range model.Leaves(true) {
 		name := strings.TrimPrefix(strings.TrimPrefix(cmd.FullPath(), "agentmesh"), " ")

@@ -10,11 +10,13 @@ import (
 
 // doctorCmd examines a node from inside and outside. It changes nothing and does not need a running serve.
 type doctorCmd struct {
-	URL  string `arg:"" optional:"" help:"Examine the agent or directory at this URL instead, as its peers see it."`
-	JSON bool   `help:"Print the result as JSON."`
+	URL string `arg:"" optional:"" help:"Examine the agent or directory at this URL instead, as its peers see it."`
+	directoryFlag
+	JSON bool `help:"Print the result as JSON."`
 }
 
 func (c *doctorCmd) Run(ctx context.Context, a *app) error {
+	c.use(a)
 	dir, err := a.dataDir()
 	if err != nil {
 		return err
@@ -24,7 +26,7 @@ func (c *doctorCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	report, err := doctor.Examine(ctx, doctor.Options{
-		Dir: datadir.Dir(dir), Source: src, Directories: a.globals.Directory, Version: thisBuild().Version, Passphrase: a.readKeyPassphrase,
+		Dir: datadir.Dir(dir), Source: src, Directories: c.Directory, Version: thisBuild().Version, Passphrase: a.readKeyPassphrase,
 	}, c.URL)
 	if err != nil {
 		return err

@@ -11,8 +11,10 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 )
 
-// settings turns the flags into settings. The flags for single keys come first, so that --set overrides them.
-func (g Globals) settings() ([]config.Setting, error) {
+// settings turns the flags of the command into settings. The flags for single keys come first, so that --set overrides
+// them.
+func (a *app) settings() ([]config.Setting, error) {
+	g := a.server
 	var out []config.Setting
 	add := func(flag, key string, value *string) {
 		if value != nil {
@@ -35,7 +37,7 @@ func (g Globals) settings() ([]config.Setting, error) {
 	if len(g.Directory) > 0 {
 		out = append(out, config.Setting{Key: "directories", Value: strings.Join(g.Directory, ","), From: "--directory"})
 	}
-	for _, s := range g.Set {
+	for _, s := range a.globals.Set {
 		key, value, ok := strings.Cut(s, "=")
 		if !ok {
 			return nil, exit.Fail(exit.Usage, fmt.Errorf("--set %s: write it as key=value", s))

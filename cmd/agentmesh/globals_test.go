@@ -9,8 +9,9 @@ import (
 
 // TestTLSFlag: --tls NAME sets everything that a public node needs, and other flags override it.
 func TestTLSFlag(t *testing.T) {
-	load := func(g Globals) (config.Config, error) {
-		settings, err := g.settings()
+	load := func(f serverFlags, set ...string) (config.Config, error) {
+		a := app{globals: Globals{Set: set}, server: f}
+		settings, err := a.settings()
 		if err != nil {
 			return config.Config{}, err
 		}
@@ -21,7 +22,7 @@ func TestTLSFlag(t *testing.T) {
 		"mesh.example.org:443":  {"https://mesh.example.org", ":443"},
 		"mesh.example.org:8443": {"https://mesh.example.org:8443", ":8443"},
 	} {
-		c, err := load(Globals{TLS: &name})
+		c, err := load(serverFlags{TLS: &name})
 		if err == nil {
 			err = c.Check(daemon.LinkKinds())
 		}
@@ -30,11 +31,11 @@ func TestTLSFlag(t *testing.T) {
 		}
 	}
 	name, listen := "mesh.example.org", "127.0.0.1:1"
-	if c, err := load(Globals{TLS: &name, Listen: &listen, Set: []string{"tls.plain_listen="}}); err != nil || c.Listen != listen || c.TLS.PlainListen != "" {
+	if c, err := load(serverFlags{TLS: &name, Listen: &listen}, "tls.plain_listen="); err != nil || c.Listen != listen || c.TLS.PlainListen != "" {
 		t.Errorf("with other flags: %+v, %v", c.TLS, err)
 	}
 	for _, name := range []string{"", "https://mesh.example.org", "mesh.example.org/path", "a b", "user@mesh.example.org", ":443"} {
-		if _, err := load(Globals{TLS: &name}); err == nil {
+		if _, err := load(serverFlags{TLS: &name}); err == nil {
 			t.Errorf("--tls %q was accepted", name)
 		}
 	}

@@ -10,11 +10,13 @@ import (
 
 // initCmd makes a new agent; serve does the same on its first run.
 type initCmd struct {
+	serverFlags
 	Encrypt bool `help:"Encrypt the private keys with a passphrase, which every start then needs."`
 	JSON    bool `help:"Print the result as JSON."`
 }
 
 func (c *initCmd) Run(ctx context.Context, a *app) error {
+	a.server = c.serverFlags
 	o, err := a.options()
 	if err != nil {
 		return err

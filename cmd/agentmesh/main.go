@@ -28,6 +28,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/manual"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 )
 
@@ -103,22 +104,31 @@ type Globals struct {
 	File        string   `name:"config" placeholder:"FILE" env:"AGENTMESH_CONFIG" help:"Configuration file (default: agentmesh.yaml in the data directory, if it exists)."`
 	AgentSocket string   `name:"agent-socket" placeholder:"PATH" env:"AGENTMESH_AGENT_SOCKET" help:"Use the agent's door at this socket, which reads and sends and decides nothing, and not the data directory."`
 	Set         []string `placeholder:"KEY=VALUE" sep:"none" help:"Set a configuration key, for example --set access.mode=open. Repeat for more keys."`
+}
 
-	Listen    *string  `placeholder:"HOST:PORT" help:"Same as --set listen=…"`
-	PublicURL *string  `name:"public-url" placeholder:"URL" help:"Same as --set public_url=…"`
-	TLS       *string  `name:"tls" placeholder:"NAME" help:"Serve https://NAME on ports 443 and 80, with a certificate from Let's Encrypt. With this flag you accept the terms of Let's Encrypt."`
-	TLSCert   *string  `name:"tls-cert" placeholder:"FILE" help:"Same as --set tls.cert_file=…"`
-	TLSKey    *string  `name:"tls-key" placeholder:"FILE" help:"Same as --set tls.key_file=…"`
+// serverFlags are the flags of commands that configure a server.
+type serverFlags struct {
+	Listen  *string `placeholder:"HOST:PORT" help:"Same as --set listen=…"`
+	TLS     *string `name:"tls" placeholder:"NAME" help:"Serve https://NAME on ports 443 and 80, with a certificate from Let's Encrypt. With this flag you accept the terms of Let's Encrypt."`
+	TLSCert *string `name:"tls-cert" placeholder:"FILE" help:"Same as --set tls.cert_file=…"`
+	TLSKey  *string `name:"tls-key" placeholder:"FILE" help:"Same as --set tls.key_file=…"`
+	Roles   *string `placeholder:"ROLES" help:"Same as --set roles=…"`
+	cardFlags
+}
+
+// cardFlags are the flags for what the card of an agent says, and the directories that list it.
+type cardFlags struct {
 	Name      *string  `placeholder:"TEXT" help:"Same as --set name=…"`
+	PublicURL *string  `name:"public-url" placeholder:"URL" help:"Same as --set public_url=…"`
 	Directory []string `placeholder:"URL" sep:"none" help:"Same as --set directories=… Repeat for more directories."`
 	ViaRelay  *string  `name:"via-relay" placeholder:"URL" help:"Same as --set via_relay=…: receive messages through the mailbox of a directory."`
-	Roles     *string  `placeholder:"ROLES" help:"Same as --set roles=…"`
 }
 
 // app holds what every command needs.
 type app struct {
 	terminal.UI
 	globals     Globals
+	server      serverFlags // of the command, which sets them before it reads the configuration
 	environ     []string
 	logs        *terminal.Held // gets the log instead of Err, if it is not nil
 	minLogLevel slog.Level     // lower log levels are dropped; serve sets it to debug, other commands log only warnings
@@ -156,7 +166,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 		_, _ = newParser(&cli, errOut, errOut).Parse([]string{"--help"}) // ends in an exitPanic
 	}
 	parser := newParser(&cli, out, errOut)
-	parsed, err := parser.Parse(args)
+	parsed, err := parser.Parse(expandHelp(args))
 	if err != nil {
 		a.Note("%v", err)
 		a.Hint(helpCommand(err))
@@ -167,8 +177,20 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	return a.reportError(parsed.Run(a))
 }
 
+// expandHelp returns the arguments with the usual other ways to ask for help and for the version written as this
+// program's own: help COMMAND, -v and --version.
+func expandHelp(args []string) []string {
+	switch {
+	case len(args) > 0 && args[0] == "help":
+		return append(args[1:len(args):len(args)], "--help")
+	case len(args) == 1 && (args[0] == "-v" || args[0] == "--version"):
+		return []string{"version"}
+	}
+	return args
+}
+
 func newParser(cli *commands, out, errOut io.Writer) *kong.Kong {
-	return kong.Must(cli,
+	parser := kong.Must(cli,
 		kong.Name("agentmesh"),
 		kong.Description("A directory and a signed-messaging node for AgentMesh 0.1.0-draft."),
 		kong.Writers(out, errOut),
@@ -179,6 +201,8 @@ func newParser(cli *commands, out, errOut io.Writer) *kong.Kong {
 		}),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),
 	)
+	manual.Arrange(parser.Model)
+	return parser
 }
 
 // reportError prints an error with its hint on the last line, and returns the exit code.
@@ -227,7 +251,7 @@ func (a *app) source() (config.Source, error) {
 	if err != nil {
 		return config.Source{}, err
 	}
-	settings, err := a.globals.settings()
+	settings, err := a.settings()
 	return config.Source{File: file, Required: required, Environ: a.environ, Settings: settings}, err
 }
 

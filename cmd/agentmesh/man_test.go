@@ -7,8 +7,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/alecthomas/kong"
 
@@ -104,6 +106,50 @@ func TestManualPagesAreWellFormed(t *testing.T) {
 	}
 	if !found {
 		t.Skip("neither groff nor mandoc is installed")
+	}
+}
+
+// TestHelp: the help of every command begins with an imperative and has an example, its own flags, and then the global
+// flags. No help quotes the number of a rule. The parser accepts every example of the help.
+func TestHelp(t *testing.T) {
+	root, _ := testManual(t)
+	rule := regexp.MustCompile(`\b(AM|MS|MESS|MEW|AR)-[A-Z]?[0-9]`)
+	var cli commands
+	var out strings.Builder
+	parser := newParser(&cli, &out, &out)
+	for _, cmd := range root.Leaves(true) {
+		path := strings.TrimPrefix(manual.CommandPath(cmd), "agentmesh ")
+		out.Reset()
+		func() {
+			defer func() { _ = recover() }() // the exit after the help
+			_, _ = parser.Parse(append(strings.Fields(path), "--help"))
+		}()
+		text := out.String()
+		example, flags, global := strings.Index(text, "    $ agentmesh "), strings.Index(text, "\nFlags:"), strings.Index(text, "\nGlobal flags:")
+		if example < 0 || global < example || flags >= 0 && (flags < example || global < flags) {
+			t.Errorf("%s: example, flags and global flags are at %d, %d, %d of:\n%s", path, example, flags, global, text)
+		}
+		if server := strings.Contains(text, "--public-url") && strings.Contains(text, "--listen"); server != slices.Contains([]string{"serve", "init", "config check"}, path) {
+			t.Errorf("%s: server flags: %t", path, server)
+		}
+		if found := rule.FindString(text); found != "" {
+			t.Errorf("%s: the help names the rule %s", path, found)
+		}
+		verb, _, _ := strings.Cut(cmd.Help, " ")
+		if verb == "" || !unicode.IsUpper(rune(verb[0])) || strings.HasSuffix(verb, "s") && verb != "Pass" && verb != "Address" || strings.HasSuffix(verb, "ing") {
+			t.Errorf("%s: the help begins with %q, which is not an imperative", path, verb)
+		}
+	}
+	for _, group := range root.Children { // a group without a subcommand lists what it is about
+		lists := slices.ContainsFunc(group.Children, func(n *kong.Node) bool { return slices.Contains([]string{"list", "show", "status", "check", "agents"}, n.Name) })
+		if lists && group.DefaultCmd == nil {
+			t.Errorf("agentmesh %s: nothing runs without a subcommand", group.Name)
+		}
+	}
+	for line := range strings.Lines(manual.Usages) {
+		if _, err := parser.Parse(shellWords(strings.TrimSpace(line))[1:]); err != nil {
+			t.Errorf("%s: %v", line, err)
+		}
 	}
 }
 

@@ -24,7 +24,7 @@ import (
 type messCmd struct {
 	Request      messRequestCmd      `cmd:"" help:"Request work in the physical world."`
 	Status       messStatusCmd       `cmd:"" help:"Show the status of requests."`
-	List         messListCmd         `cmd:"" help:"List threads, newest change first."`
+	List         messListCmd         `cmd:"" default:"withargs" help:"List threads, newest change first."`
 	Show         messShowCmd         `cmd:"" help:"Show a thread with all its messages, as YAML."`
 	Claim        messClaimCmd        `cmd:"" help:"Claim a thread."`
 	Update       messUpdateCmd       `cmd:"" help:"Set a status, or send any block about a thread."`

@@ -47,11 +47,12 @@ type mewCmd struct {
 
 // mewGatewayCmd serves one space from the files of the reference implementation. It needs no agent (MEW-D1).
 type mewGatewayCmd struct {
-	Action      string `arg:"" optional:"" default:"start" enum:"start" hidden:"" help:"Accepted for compatibility with the reference gateway."`
-	Port        uint16 `short:"p" default:"8080" help:"Port on the loopback addresses; 0 chooses a free port."`
-	LogLevel    string `short:"l" default:"info" enum:"error,warn,info,debug" help:"Log level: error, warn, info or debug."`
-	SpaceConfig string `short:"s" default:"./space.yaml" placeholder:"FILE" help:"Configuration file of the space."`
-	NoAutoStart bool   `help:"Accepted for compatibility: agentmesh never starts participants."`
+	Action      string  `arg:"" optional:"" default:"start" enum:"start" hidden:"" help:"Accepted for compatibility with the reference gateway."`
+	Port        uint16  `short:"p" default:"8080" help:"Port on the loopback addresses; 0 chooses a free port."`
+	Listen      *string `placeholder:"HOST:PORT" help:"Also listen on this address."`
+	LogLevel    string  `short:"l" default:"info" enum:"error,warn,info,debug" help:"Log level: error, warn, info or debug."`
+	SpaceConfig string  `short:"s" default:"./space.yaml" placeholder:"FILE" help:"Configuration file of the space."`
+	NoAutoStart bool    `help:"Accepted for compatibility: agentmesh never starts participants."`
 }
 
 // mewDatabase is the database of a gateway in its state folder, with the lasting state of its participants.
@@ -72,7 +73,7 @@ func (c *mewGatewayCmd) Run(ctx context.Context, a *app) (err error) {
 	if err != nil {
 		return exit.Fail(exit.Config, err)
 	}
-	listeners, port, err := c.listen(a.globals.Listen)
+	listeners, port, err := c.listen(c.Listen)
 	if err != nil {
 		return err
 	}

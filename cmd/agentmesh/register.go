@@ -11,28 +11,37 @@ import (
 // registerCmd registers the card in all configured directories, or in the one that --directory names.
 type registerCmd struct {
 	Adopt bool `help:"Adopt the new id if the directory assigns one. Peers then know the node only by the new id."`
-	JSON  bool `help:"Print the result as JSON."`
+	directoryFlag
+	JSON bool `help:"Print the result as JSON."`
 }
 
 // withdrawCmd withdraws the card from all configured directories, or from the one that --directory names.
 type withdrawCmd struct {
+	directoryFlag
 	JSON bool `help:"Print the result as JSON."`
 }
 
-// oneDirectory returns the directory if the user named exactly one, else "".
-func (g Globals) oneDirectory() string {
-	if len(g.Directory) == 1 {
-		return g.Directory[0]
+// directoryFlag names the directories that a command uses instead of the configured ones.
+type directoryFlag struct {
+	Directory []string `placeholder:"URL" sep:"none" help:"Use this directory instead of the configured ones. Repeat for more directories."`
+}
+
+// use makes the configuration of the command name the directories. It returns the directory if the user named exactly
+// one, else "".
+func (f directoryFlag) use(a *app) string {
+	a.server.Directory = f.Directory
+	if len(f.Directory) == 1 {
+		return f.Directory[0]
 	}
 	return ""
 }
 
 func (c *registerCmd) Run(ctx context.Context, a *app) error {
-	return a.askDirectories(ctx, c.JSON, owner.RegisterCard.With(owner.Register{Directory: a.globals.oneDirectory(), Adopt: c.Adopt}))
+	return a.askDirectories(ctx, c.JSON, owner.RegisterCard.With(owner.Register{Directory: c.use(a), Adopt: c.Adopt}))
 }
 
 func (c *withdrawCmd) Run(ctx context.Context, a *app) error {
-	return a.askDirectories(ctx, c.JSON, owner.WithdrawCard.With(owner.Withdraw{Directory: a.globals.oneDirectory()}))
+	return a.askDirectories(ctx, c.JSON, owner.WithdrawCard.With(owner.Withdraw{Directory: c.use(a)}))
 }
 
 // askDirectories makes a call that has one result per directory. It returns an error if any directory failed.

@@ -13,11 +13,12 @@ import (
 
 // serveCmd runs directory and node on one listener until a signal stops it.
 type serveCmd struct {
+	serverFlags
 	JSON bool `help:"Print the addresses as one line of JSON."`
 }
 
 func (c *serveCmd) Run(ctx context.Context, a *app) (err error) {
-	a.minLogLevel = slog.LevelDebug
+	a.minLogLevel, a.server = slog.LevelDebug, c.serverFlags
 	if terminal.IsTerminal(a.Out) && !c.JSON {
 		a.logs = terminal.Hold(a.Err) // the link comes before the log
 		defer func() { err = errors.Join(err, a.logs.Release()) }()

@@ -27,7 +27,7 @@ import (
 // skillCmd has the commands that make AgentMesh a skill of an OpenClaw agent.
 type skillCmd struct {
 	Install skillInstallCmd `cmd:"" help:"Install the skill, make an agent, configure its hook to the OpenClaw gateway, and serve."`
-	Show    skillShowCmd    `cmd:"" help:"Print SKILL.md."`
+	Show    skillShowCmd    `cmd:"" default:"withargs" help:"Print SKILL.md."`
 }
 
 type skillShowCmd struct{}
@@ -38,6 +38,7 @@ func (c *skillShowCmd) Run(a *app) error {
 }
 
 type skillInstallCmd struct {
+	cardFlags
 	To          string `placeholder:"DIR" help:"Folder of skills (default: skills in OpenClaw's state directory)."`
 	Profile     string `placeholder:"NAME" help:"Profile of OpenClaw, as in openclaw --profile."`
 	Gateway     string `placeholder:"URL" help:"URL of the gateway that gets the messages: its A2A channel, or /hooks/agent (default: http://127.0.0.1:18789/a2a/v1)."`
@@ -49,6 +50,7 @@ type skillInstallCmd struct {
 }
 
 func (c *skillInstallCmd) Run(ctx context.Context, a *app) error {
+	a.server.cardFlags = c.cardFlags
 	if err := c.prepare(a); err != nil {
 		return err
 	}
@@ -278,7 +280,7 @@ func (c *skillInstallCmd) configure(a *app) error {
 		}
 		return *flag
 	}
-	g := a.globals
+	g := c.cardFlags
 	config := skillConfig{Name: orEmpty(g.Name), PublicURL: orEmpty(g.PublicURL), Directories: g.Directory, ViaRelay: orEmpty(g.ViaRelay)}
 	if c.TokenFile != "" {
 		token, err := c.tokenPath()

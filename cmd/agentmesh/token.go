@@ -18,7 +18,7 @@ import (
 // tokenCmd manages the codes that a directory in mode invite requires (AM-56).
 type tokenCmd struct {
 	Create tokenCreateCmd `cmd:"" help:"Make a code that registers cards. The code is shown once."`
-	List   tokenListCmd   `cmd:"" help:"List the codes."`
+	List   tokenListCmd   `cmd:"" default:"withargs" help:"List the codes."`
 	Revoke tokenRevokeCmd `cmd:"" help:"Revoke a code."`
 }
 

@@ -1,0 +1,84 @@
+package manual
+
+import (
+	_ "embed"
+	"strings"
+
+	"github.com/alecthomas/kong"
+)
+
+// Arrange prepares the grammar for the help texts: every command shows its examples, then its own flags, then the
+// global flags, which are those of the program, --json and --help.
+func Arrange(model *kong.Application) {
+	global := &kong.Group{Key: "global", Title: "Global flags:"}
+	for _, f := range model.Flags {
+		f.Group = global
+	}
+	model.HelpFlag.Group = global
+	_ = kong.Visit(model.Node, func(node kong.Visitable, next kong.Next) error { // the function returns no error
+		if n, ok := node.(*kong.Node); ok {
+			arrangeNode(n, global)
+		}
+		return next(nil)
+	})
+}
+
+func arrangeNode(n *kong.Node, global *kong.Group) {
+	for _, f := range n.Flags {
+		if f.Name == "json" {
+			f.Group = global
+		}
+	}
+	var lines []string
+	for _, e := range findExamples(n) {
+		lines = append(lines, e.About)
+		for line := range strings.Lines(e.Command) {
+			lines = append(lines, "  $ "+strings.TrimSpace(line))
+		}
+	}
+	n.Detail = strings.Join(lines, "\n")
+}
+
+// Usages has one call per line of every command that Examples does not show.
+//
+//go:embed usages.txt
+var Usages string
+
+// findExamples returns the examples that show the command, or for a group those of the group.
+func findExamples(n *kong.Node) []Example {
+	top := n
+	for top.Parent != nil && top.Parent.Parent != nil {
+		top = top.Parent
+	}
+	if n.Parent == nil {
+		return Examples[""]
+	}
+	if !n.Leaf() {
+		return Examples[top.Name]
+	}
+	var found []Example
+	for _, e := range Examples[top.Name] {
+		if Shows(e, CommandPath(n)) || n.Parent.DefaultCmd == n && Shows(e, CommandPath(n.Parent)) {
+			found = append(found, e)
+		}
+	}
+	if len(found) > 0 {
+		return found
+	}
+	for line := range strings.Lines(Usages) {
+		if e := (Example{"For example:", line}); Shows(e, CommandPath(n)) {
+			return []Example{e}
+		}
+	}
+	return nil
+}
+
+// Shows reports whether a line of the example is a call of the command with this path, such as "agentmesh peers add".
+func Shows(e Example, path string) bool {
+	for line := range strings.Lines(e.Command) {
+		if rest, ok := strings.CutPrefix(strings.TrimSpace(line), path); ok && (rest == "" || rest[0] == ' ') {
+			return true
+		}
+	}
+	return false
+}
