@@ -141,7 +141,9 @@ func TestHelp(t *testing.T) {
 		}
 	}
 	for _, group := range root.Children { // a group without a subcommand lists what it is about
-		lists := slices.ContainsFunc(group.Children, func(n *kong.Node) bool { return slices.Contains([]string{"list", "show", "status", "check", "agents"}, n.Name) })
+		lists := slices.ContainsFunc(group.Children, func(n *kong.Node) bool {
+			return slices.Contains([]string{"list", "show", "status", "check", "agents"}, n.Name)
+		})
 		if lists && group.DefaultCmd == nil {
 			t.Errorf("agentmesh %s: nothing runs without a subcommand", group.Name)
 		}
