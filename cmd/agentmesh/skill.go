@@ -118,12 +118,6 @@ func (c *skillInstallCmd) prepare(a *app) error {
 	switch {
 	case len(g.Set) > 0:
 		return refuse("--set", edit)
-	case g.TLS != nil || g.TLSCert != nil || g.TLSKey != nil:
-		return refuse("the TLS flags", edit)
-	case g.Listen != nil:
-		return refuse("--listen", edit)
-	case g.Roles != nil:
-		return refuse("--roles", edit)
 	case c.TokenFile == "" && !c.WriteConfig && c.Gateway+c.Agent != "":
 		return refuse("--gateway or --agent without a token", "add --token-file")
 	case c.Agent != "" && c.isA2A():
