@@ -30,7 +30,7 @@ func TestPageAgreement(t *testing.T) {
 		}
 	}
 	body := p.must(talk)
-	has(body, "<dt>They propose</dt>", `<option value="2036-02-21T14:00:00-08:00">`)
+	has(body, "<dt>They propose</dt>", "<dt>What</dt><dd><bdi class=\"line\">Coffee</bdi></dd>", "<dt>How long</dt>", "<dt>Where</dt>", `<option value="2036-02-21T14:00:00-08:00">`)
 	if strings.Contains(body, "<dt>Agreed</dt>") {
 		t.Errorf("a bare proposal is called agreed:\n%s", body)
 	}

@@ -65,12 +65,26 @@ type conversationView struct {
 	Payloads bool
 }
 
+// choice is an offered time: as offered, and in the zone of the owner.
+type choice struct{ Value, Text string }
+
+// Offered returns the times of the proposal in the zone of the owner.
+func (v conversationView) Offered() []choice { return choicesOf(v.Proposal.Times) }
+
+func choicesOf(times []string) []choice {
+	list := make([]choice, len(times))
+	for i, t := range times {
+		list[i] = choice{t, formatTime(t)}
+	}
+	return list
+}
+
 // Choices returns the times that an accept must choose from; the list is empty if an accept need not choose.
-func (v conversationView) Choices() []string {
+func (v conversationView) Choices() []choice {
 	if v.Proposal == nil || v.Proposal.By != conversations.Theirs || len(v.Proposal.Times) < 2 {
 		return nil
 	}
-	return v.Proposal.Times
+	return v.Offered()
 }
 
 // replyForm is what the owner typed, kept if it was refused. Selected is the time that an accept chooses.

@@ -12,13 +12,14 @@ import (
 )
 
 func TestFactsOf(t *testing.T) {
+	inZone(t)
 	v, err := wire.Parse([]byte(`{"event":{"duration":"30m","title":"Coffee","proposed_times":["2027-02-19T10:00:00-08:00","2027-02-19T14:00"]},"n":1,"none":{},"deep":{"a":{"b":{"c":{"d":{"e":{"f":1}}}}}}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []fact{
 		{"event › title", "Coffee"}, {"event › duration", "30m"},
-		{"event › proposed times 1", "Fri 19 Feb 2027, 10:00 -08:00"}, {"event › proposed times 2", "2027-02-19T14:00"},
+		{"event › proposed times 1", "Fri 19 Feb 2027, 10:00 PST"}, {"event › proposed times 2", "2027-02-19T14:00"},
 		{"n", "1"}, {"none", "{}"}, {"deep › a › b › c › d › e", `{"f":1}`},
 	}
 	if diff := cmp.Diff(want, factsOf(v)); diff != "" {
@@ -36,9 +37,17 @@ func TestFactsOf(t *testing.T) {
 	}
 }
 
+// inZone sets the zone of the owner for a test.
+func inZone(t *testing.T) {
+	was := time.Local
+	time.Local = time.FixedZone("PST", -8*60*60)
+	t.Cleanup(func() { time.Local = was })
+}
+
 func TestFormatTime(t *testing.T) {
+	inZone(t)
 	for in, want := range map[string]string{
-		"2027-02-19T10:00:00Z": "Fri 19 Feb 2027, 10:00 +00:00", "2027-02-19T10:00-0800": "2027-02-19T10:00-0800", "2027-02-19T10:00:00-0800": "Fri 19 Feb 2027, 10:00 -08:00",
+		"2027-02-19T10:00:00Z": "Fri 19 Feb 2027, 02:00 PST", "2027-02-19T10:00-0800": "2027-02-19T10:00-0800", "2027-02-19T10:00:00-0800": "Fri 19 Feb 2027, 10:00 PST",
 		"2027-02-19": "2027-02-19", "2027-02-19T10:00:00": "2027-02-19T10:00:00", "": "", "T": "T", "tomorrow": "tomorrow",
 	} {
 		if got := formatTime(in); got != want {

@@ -268,14 +268,14 @@ func factsOf(v wire.Value) []fact {
 	return list
 }
 
-// formatTime formats a time with a zone for people. It returns other text unchanged, also a time without a zone,
-// because its instant is unknown.
+// formatTime formats a time in the zone of this machine, which is the owner's. It returns other text unchanged, also a
+// time without a zone, because its instant is unknown.
 func formatTime(text string) string {
 	at, ok := wire.ParseISO8601(text)
 	if !ok || !strings.Contains(text, "T") || !strings.ContainsAny(text[len(text)-6:], "Z+-") {
 		return text
 	}
-	return at.Format("Mon 2 Jan 2006, 15:04 -07:00")
+	return at.Local().Format("Mon 2 Jan 2006, 15:04 MST")
 }
 
 // keyRank returns how early a member is shown: names of a thing come before its description.
