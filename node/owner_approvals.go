@@ -31,8 +31,8 @@ func (o OwnerAPI) FindApproval(ctx context.Context, id string) (owner.Approval, 
 	return o.n.viewAsk(ctx, ask)
 }
 
-// findAsk returns the question whose id, or a unique beginning of it, the owner named. For a message that waits behind
-// another one it returns the question about the first message.
+// findAsk returns the question with this id. id may be a prefix that only one question has. If the message of that
+// question waits behind another message, findAsk returns the question about the first message.
 func (o OwnerAPI) findAsk(ctx context.Context, id string) (acl.Ask, error) {
 	ask, err := o.n.asks.Get(ctx, id, time.Now())
 	if errors.Is(err, store.ErrNotFound) {
@@ -54,7 +54,7 @@ func (o OwnerAPI) Decide(ctx context.Context, id string, d owner.Decision, wait 
 	if err != nil {
 		return owner.Decided{}, err
 	}
-	left, end := o.n.releaseWaiters.expect(ask.ID)
+	released, end := o.n.releaseWaiters.expect(ask.ID)
 	defer end()
 	answer := o.n.expectAnswer()
 	defer answer.stop()
@@ -67,7 +67,7 @@ func (o OwnerAPI) Decide(ctx context.Context, id string, d owner.Decision, wait 
 		return decided, err
 	}
 	select {
-	case p := <-left:
+	case p := <-released:
 		sent := p.await(ctx, wait)
 		if wait > 0 && p.out.Address != "" && !p.out.isClose() {
 			sent = answer.awaitAnswer(ctx, p.out.key(), sent, wait)

@@ -5,13 +5,13 @@ type Entry[K comparable] struct {
 	Key          K
 	Sources      []Source // the sources to which the entry is charged
 	Size         int      // how much of the table it takes; 0 means 1
-	GivesWayLast bool     // the other entries of its source are displaced before it
+	GivesWayLast bool     // among entries with the same load, this one is displaced last
 }
 
 // FairTable records which sources hold the entries of a full table, so that a newcomer can displace one of them
-// (AM-42): an entry of the source that holds most, if that source still holds more than the newcomer's source
-// afterwards. Entries without a source are charged to one wide network. A table that is not full needs no FairTable.
-// A FairTable is not safe for concurrent use.
+// (AM-42). The displaced entry is one of the source with the largest load, and only if that load is larger than the
+// load of the newcomer's source would be with the new entry. Entries without a source are charged to one network of the
+// widest kind. A table that is not full needs no FairTable. A FairTable is not safe for concurrent use.
 type FairTable[K comparable] struct {
 	entries []Entry[K]
 	held    map[string]int // total size of the entries, by the key of a source
@@ -64,33 +64,35 @@ func sourcesOrWidest(sources []Source) []Source {
 	return sources
 }
 
-// load returns the largest load of the sources if each of them held more in addition. The load of a source is the total
-// size of its entries, multiplied by maxWidth and divided by its own width, so that a wide network may hold more.
-func (t *FairTable[K]) load(sources []Source, more int) (load int) {
+// load returns the largest load that one of the sources would have if each of them held extra more. The load of a
+// source is the total size of its entries, multiplied by maxWidth and divided by its own width, so that a wide network
+// may hold more.
+func (t *FairTable[K]) load(sources []Source, extra int) (load int) {
 	for _, s := range sourcesOrWidest(sources) {
-		load = max(load, (t.held[s.Key]+more)*maxWidth/max(1, s.Width))
+		load = max(load, (t.held[s.Key]+extra)*maxWidth/max(1, s.Width))
 	}
 	return load
 }
 
-// FindDisplaceable returns the entry that a newcomer of this size from the sources may displace. ok is false if no
-// source would then still hold more than the newcomer's source.
+// FindDisplaceable returns the entry that a newcomer of this size from these sources may displace. ok is false if no
+// source has a larger load now than the newcomer's sources would have with the new entry.
 func (t *FairTable[K]) FindDisplaceable(sources []Source, size int) (key K, ok bool) {
 	return t.find(t.load(sources, max(1, size)))
 }
 
-// FindHeaviest returns an entry of the source that holds most, for a newcomer that must get room whatever its own
-// sources hold. ok is false if the table is empty.
+// FindHeaviest returns an entry of the source with the largest load. It is for a newcomer that must get room, however
+// much its own sources hold. ok is false if the table is empty.
 func (t *FairTable[K]) FindHeaviest() (key K, ok bool) { return t.find(-1) }
 
-// find returns the entry that is displaced first among the entries whose load is above least.
-func (t *FairTable[K]) find(least int) (key K, ok bool) {
+// find returns the entry to displace: the one with the largest load, if that load is above floor. Among entries with
+// the same load it prefers one without GivesWayLast, and then the last added.
+func (t *FairTable[K]) find(floor int) (key K, ok bool) {
 	var found Entry[K]
-	most := least
+	heaviest := floor
 	for _, e := range t.entries {
 		load := t.load(e.Sources, 0)
-		if load > most || ok && load == most && (found.GivesWayLast || !e.GivesWayLast) {
-			found, most, ok = e, load, true
+		if load > heaviest || ok && load == heaviest && (found.GivesWayLast || !e.GivesWayLast) {
+			found, heaviest, ok = e, load, true
 		}
 	}
 	return found.Key, ok

@@ -19,9 +19,10 @@ import (
 type Reach uint8
 
 const (
-	// Public is the reach of a URL from a card or a peer. Everything of AM-79 applies: https to a named host on port
-	// 443 or from 1024 up, at a public address that is checked when the connection is made. The ranges of
-	// [HTTPConfig.AllowPrivate] are allowed as well, there also by http and by address (AM-80).
+	// Public is the reach of a URL from a card or a peer. All rules of AM-79 apply: only https, to a host with a name,
+	// on port 443 or a port from 1024 up, at a public address, which is checked when the connection is made. Addresses
+	// in the ranges of [HTTPConfig.AllowPrivate] are allowed too; for them the URL may use http and an IP address as
+	// its host (AM-80).
 	Public Reach = iota
 	// Loopback is Public plus http and https to the loopback addresses of this machine. It is for cards from the owner,
 	// or from a directory on loopback, in the local profile (AM-82). The public profile refuses it.
@@ -138,11 +139,12 @@ func (h *HTTP) Close() {
 	}
 }
 
-// Do makes one call and follows no redirect. The caller must close the body of the response; read it with [ReadAll].
+// Do makes one call and follows no redirect. The caller must close the body of the response. To read a body of limited
+// size, use [ReadAll].
 //
 // If the guard refuses the call, the error is a *[GuardError] and no connection was made. For [Public] and [Loopback],
 // the whole call, including the body, takes at most [HTTPConfig.Answer], and at most four calls go to one host at once.
-// For [Owner], a deadline of ctx replaces that limit.
+// For [Owner], only [HTTPConfig.Answer] applies, and a deadline of ctx replaces it.
 func (h *HTTP) Do(ctx context.Context, reach Reach, req *http.Request) (*http.Response, error) {
 	if err := h.checkURL(reach, req.URL); err != nil {
 		return nil, err

@@ -105,8 +105,8 @@ func (a Answer) Code() wire.Code {
 	return e.Code
 }
 
-// Message parses the response as a message of from and verifies its signature.
-func (a Answer) Message(t testing.TB, from *Member) wire.Message {
+// Message parses the response as a message, and verifies that sender signed it.
+func (a Answer) Message(t testing.TB, sender *Member) wire.Message {
 	t.Helper()
 	v, err := wire.ParseObject(a.Body)
 	if err != nil {
@@ -118,7 +118,7 @@ func (a Answer) Message(t testing.TB, from *Member) wire.Message {
 	}
 	now := time.Now()
 	window := signing.Window{From: now.Add(-time.Hour), To: now.Add(time.Hour)}
-	if _, err := Key(from.Name).Public().VerifyValue(v.Without("signature"), m.Signature, window, now); err != nil {
+	if _, err := Key(sender.Name).Public().VerifyValue(v.Without("signature"), m.Signature, window, now); err != nil {
 		t.Fatalf("answer %s: %v", a.Body, err)
 	}
 	return m

@@ -9,10 +9,11 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// register registers the card in a directory. If the directory assigns another id, the node adopts it, provided that
-// nobody knows the node by its current id yet, or that the owner asked for it. A node has only one agent id, because
-// that id is in every message that it signs (AM-57). In any other case the node withdraws the registration: messages to
-// the assigned id would be refused, and recipients would not find our messages under it.
+// register registers the card in a directory. The directory may assign another agent id. A node has only one agent id,
+// because that id is in every message that the node signs (AM-57). So register adopts the assigned id if nobody knows
+// the node by its current id yet, or if the owner asked for it. Otherwise it withdraws the registration: the node would
+// refuse messages to the assigned id, and recipients of our messages could not find our card under the id that signed
+// them.
 func (r *Registrar) register(ctx context.Context, p *registration, s *registrationState, how visitMode) error {
 	id := r.identity.Load()
 	credential := r.Credential(p.dir)
@@ -51,7 +52,7 @@ func (r *Registrar) register(ctx context.Context, p *registration, s *registrati
 	if s.Card == cardDigest(card) {
 		return nil
 	}
-	if reg, err = p.dir.Renew(ctx, card, credential, id.Key); err != nil { // a mailbox endpoint changes with the id
+	if reg, err = p.dir.Renew(ctx, card, credential, id.Key); err != nil { // the card has changed: the endpoint of a mailbox contains the agent id
 		return err
 	}
 	s.recordSuccess(reg, cardDigest(card), time.Now())
@@ -60,9 +61,9 @@ func (r *Registrar) register(ctx context.Context, p *registration, s *registrati
 
 var errForeignID = errors.New("the directory assigns an agent id that belongs to another key (AM-2)")
 
-// withdrawOldID withdraws the registration that a directory still has under an earlier id of the node.
-func (r *Registrar) withdrawOldID(ctx context.Context, p *registration, s *registrationState, now wire.AgentID) error {
-	if s.AgentID == "" || s.AgentID == now {
+// withdrawOldID withdraws the registration that a directory still has under an id other than current, the node's id.
+func (r *Registrar) withdrawOldID(ctx context.Context, p *registration, s *registrationState, current wire.AgentID) error {
+	if s.AgentID == "" || s.AgentID == current {
 		return nil
 	}
 	err := p.dir.Withdraw(ctx, s.AgentID, r.Credential(p.dir))
@@ -73,11 +74,11 @@ func (r *Registrar) withdrawOldID(ctx context.Context, p *registration, s *regis
 	return nil
 }
 
-// scheduleOthers makes Run soon visit every directory except here.
-func (r *Registrar) scheduleOthers(here *registration) {
+// scheduleOthers makes Run visit every directory except that of current as soon as it can.
+func (r *Registrar) scheduleOthers(current *registration) {
 	r.mu.Lock()
 	for _, p := range r.registrations {
-		if p != here {
+		if p != current {
 			p.next = time.Time{}
 		}
 	}
@@ -85,7 +86,8 @@ func (r *Registrar) scheduleOthers(here *registration) {
 	r.wake()
 }
 
-// otherIDError refuses a directory that assigns an id to a node that is already known by another one.
+// otherIDError is the error if a directory assigns an id to a node that peers or directories already know by another
+// id.
 type otherIDError struct{ directory string }
 
 func (e *otherIDError) Error() string {
@@ -97,12 +99,12 @@ func (e *otherIDError) Hint() string {
 	return "to use the new id, run: agentmesh register --adopt --directory " + e.directory + "; peers then know the node only by that id (docs/operations.md, Adopted ids)"
 }
 
-// canChangeID reports whether the node's id may still change: no other directory lists it, and no peer has a
-// conversation with it.
-func (r *Registrar) canChangeID(ctx context.Context, here *registration) (bool, error) {
+// canChangeID reports whether the node's id may still change: no directory except that of current lists the node, and
+// no peer has a conversation with it.
+func (r *Registrar) canChangeID(ctx context.Context, current *registration) (bool, error) {
 	r.mu.Lock()
 	for _, p := range r.registrations {
-		if p != here && p.state.AgentID != "" {
+		if p != current && p.state.AgentID != "" {
 			r.mu.Unlock()
 			return false, nil
 		}

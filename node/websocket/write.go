@@ -133,7 +133,7 @@ func (c *Conn) writeAll(frames []*Frame, batch []byte, slow bool) (size int, err
 			flush()
 		}
 		switch {
-		case c.client && f.bytes[1]&bitMasked == 0: // gorilla masks its own frames
+		case c.client && f.bytes[1]&bitMasked == 0: // a frame that gorilla encoded is masked already
 			batch = f.appendWithMask(batch)
 			if len(batch) > batchSize {
 				flush()
@@ -152,8 +152,8 @@ func (c *Conn) writeAll(frames []*Frame, batch []byte, slow bool) (size int, err
 	return size, err
 }
 
-// extend moves the write deadline, at most every tenth of the timeout, because that is cheaper than moving it for each
-// write.
+// extend moves the write deadline, at most once per tenth of the timeout, because that is cheaper than moving it for
+// each write.
 func (c *Conn) extend() {
 	now := time.Now()
 	if c.deadline.Sub(now) > c.opt.WriteTimeout*9/10 {

@@ -38,8 +38,8 @@ type Card struct {
 
 // CardRules are the checks that depend on the reader of the card. The zero value is the strict reader.
 type CardRules struct {
-	// AllowHTTP reports whether an http:// endpoint or an IP address as its host is allowed (AM-5, AM-80, AM-82). A nil
-	// AllowHTTP allows neither.
+	// AllowHTTP reports whether an endpoint with this host may use http:// and may have an IP address as its host
+	// (AM-5, AM-80, AM-82). A nil AllowHTTP allows neither for any host.
 	AllowHTTP func(host string) bool
 }
 
@@ -126,8 +126,8 @@ func endpointFault(endpoint string, rules CardRules) string {
 	return ""
 }
 
-// isAddress reports whether a host is an IP address, in one of the spellings that some resolver accepts: with a zone,
-// or in the manner of inet_aton (127.1, 0x7f000001, 2130706433), which it recognizes by a number at the end.
+// isAddress reports whether a host is an IP address, with or without a zone. It also recognizes the forms of inet_aton,
+// which some resolvers accept (127.1, 0x7f000001, 2130706433): their last label is a number.
 func isAddress(host string) bool {
 	if _, err := netip.ParseAddr(host); err == nil {
 		return true
@@ -145,7 +145,7 @@ func (c Card) PrivateLists() bool {
 	return allow || block
 }
 
-// WithoutPrivateLists returns the card's tree with at most the mode in access_control (AM-6).
+// WithoutPrivateLists returns the card's tree without the allowlist and the block list (AM-6).
 func (c Card) WithoutPrivateLists() Value {
 	access, ok := c.Tree.Get("access_control")
 	if !ok || !c.PrivateLists() {

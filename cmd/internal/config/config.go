@@ -26,7 +26,7 @@ type Config struct {
 	// Address and port of the listener. Without public_url this must be a loopback address.
 	Listen string `key:"listen"`
 	// The https base URL under which others reach the listener. Setting it makes the process public and turns every
-	// guard on. Your reverse proxy ends TLS, unless tls gives the listener a certificate of its own.
+	// guard on. Your reverse proxy terminates TLS, unless tls gives the listener a certificate of its own.
 	PublicURL string `key:"public_url"`
 	// The certificate of the listener. The flag --tls NAME sets public_url, listen, acme, accept_terms and plain_listen.
 	TLS TLS `key:"tls"`

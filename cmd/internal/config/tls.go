@@ -32,7 +32,7 @@ type TLS struct {
 // LetsEncrypt is the directory URL of the default authority.
 const LetsEncrypt = "https://acme-v02.api.letsencrypt.org/directory"
 
-// On reports whether the listener ends TLS.
+// On reports whether the listener terminates TLS.
 func (t TLS) On() bool { return t.ACME || t.CertFile != "" }
 
 // checkTLS reports problems with the settings of the certificate.

@@ -26,7 +26,7 @@ var programFiles = []string{FileKey, FileAge, FileCredential, FileCard, FileConf
 
 // isProgramFile reports whether a file belongs to the program. A restore makes such files readable only for the owner.
 func isProgramFile(name string) bool {
-	return slices.Contains(programFiles, name) || path.Dir(name) == FileRetired || strings.HasPrefix(name, DirACME+"/") || isRelayToken(name)
+	return slices.Contains(programFiles, name) || path.Dir(name) == DirRetired || strings.HasPrefix(name, DirACME+"/") || isRelayToken(name)
 }
 
 // archiveContent lists the files of an archive besides the manifest and the database.
@@ -123,7 +123,7 @@ func isTransient(name string) bool {
 	if dir == "" && (slices.Contains(transientFiles, base) || strings.HasPrefix(base, FileDatabase+".")) {
 		return true
 	}
-	return strings.HasPrefix(base, ".agentmesh-") || (dir == "" || dir == FileRetired+"/") &&
+	return strings.HasPrefix(base, ".agentmesh-") || (dir == "" || dir == DirRetired+"/") &&
 		slices.ContainsFunc(append([]string{FilePID}, programFiles...), func(of string) bool { return strings.HasPrefix(base, "."+of+".") })
 }
 

@@ -21,16 +21,16 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// The files of a data directory.
+// The files and folders of a data directory.
 const (
 	FileKey        = "signing.key" // the private signing key
-	FileAge        = "age.key"     // the age identity; the card names its recipient
+	FileAge        = "age.key"     // the age identity, which opens messages that are sealed for the recipient on the card
 	FileCredential = "credential"  // the secret from which the bearer token for each directory is derived
 	FileCard       = "card.json"   // the card as last published, with the agent id
 	FileDatabase   = "agentmesh.db"
 	FileConfig     = "agentmesh.yaml"
 	FilePID        = "pid"          // id of the process that has the database open
-	FileRetired    = "retired-keys" // a folder of keys that were rotated
+	DirRetired     = "retired-keys" // a folder of signing keys and age identities that a rotation replaced
 	DirACME        = "acme"         // a folder for each ACME authority: account key and certificate
 )
 
@@ -85,14 +85,14 @@ func NoAgent(dir string) error {
 	return exit.FailHint(exit.Config, fmt.Errorf("there is no agent in %s", dir), "make one with: agentmesh init, or start with: agentmesh serve")
 }
 
-// maxOldAges bounds the number of retired age keys that are read.
+// maxOldAges bounds the number of retired age identities that [Dir.Secrets] reads.
 const maxOldAges = 4
 
 // Secrets are the secrets of an agent. Each is a file of the data directory, beside the database.
 type Secrets struct {
 	Key        *signing.PrivateKey
-	Age        *signing.PrivateKey   // the age identity; the card names its recipient
-	OldAges    []*signing.PrivateKey // retired age identities, which open messages that are still sealed to them
+	Age        *signing.PrivateKey   // the age identity, which opens messages that are sealed for the recipient on the card
+	OldAges    []*signing.PrivateKey // retired age identities, for messages that are still sealed for their recipients
 	Credential client.Credential
 }
 
@@ -153,9 +153,9 @@ func (h Dir) Secrets(passphrase func() ([]byte, error)) (Secrets, error) {
 	if s.Age.Public().Kind() != signing.KindAge {
 		return s, h.explainSecret(FileAge, errors.New("the file does not hold an age identity"))
 	}
-	old, err := filepath.Glob(filepath.Join(h.Path(FileRetired), FileAge+"*"))
+	old, err := filepath.Glob(filepath.Join(h.Path(DirRetired), FileAge+"*"))
 	if err != nil {
-		return s, h.explainSecret(FileRetired, err)
+		return s, h.explainSecret(DirRetired, err)
 	}
 	for _, path := range old[:min(len(old), maxOldAges)] {
 		key, err := signing.ReadKeyFile(path, passphrase)
@@ -172,21 +172,22 @@ func (h Dir) Secrets(passphrase func() ([]byte, error)) (Secrets, error) {
 	return s, nil
 }
 
-// explainSecret adds an exit code and a hint to the error err, for a secret that cannot be read.
+// explainSecret adds the path, an exit code and a hint to err, the error from reading the secret with this file name.
 func (h Dir) explainSecret(name string, err error) error {
 	err = fmt.Errorf("%s: %w", h.Path(name), err)
 	switch {
 	case errors.Is(err, signing.ErrKeyFileMode):
 		return exit.FailHint(exit.Config, err, "chmod 600 "+h.Path(name))
 	case errors.Is(err, fs.ErrNotExist) && name == FileCredential:
-		return exit.FailHint(exit.Config, err, "restore it from a backup, or let agentmesh serve make a new one, which directories accept after registration and reservation of the card have ended")
+		return exit.FailHint(exit.Config, err, "restore it from a backup, or let agentmesh serve make a new one; directories accept the new one only after the registration of the card and the reservation of its id have ended")
 	case errors.Is(err, fs.ErrNotExist):
 		return exit.FailHint(exit.Config, err, "restore it from a backup, or make a new key that peers have to accept: agentmesh keys generate"+kindFlag(name)+" "+h.Path(name))
 	}
 	return exit.Fail(exit.Config, err)
 }
 
-// kindFlag returns the flag for agentmesh keys generate that makes the right kind of key for a file.
+// kindFlag returns the flag of agentmesh keys generate for the kind of key that belongs in the file, or "" if it needs
+// none.
 func kindFlag(name string) string {
 	if name == FileAge {
 		return " --kind age"
@@ -232,7 +233,7 @@ func (h Dir) SaveCard(card wire.Value) error {
 
 // RetiredKey returns the path of a signing key that was rotated. digits are the digits of its fingerprint.
 func (h Dir) RetiredKey(digits string) string {
-	return filepath.Join(h.Path(FileRetired), FileKey+"."+digits[:min(len(digits), 16)])
+	return filepath.Join(h.Path(DirRetired), FileKey+"."+digits[:min(len(digits), 16)])
 }
 
 // SaveKey replaces the signing key. It keeps the file of the old key as it is, encrypted or not, in the folder of
@@ -246,7 +247,7 @@ func (h Dir) SaveKey(key, old *signing.PrivateKey, passphrase []byte) error {
 	if err != nil {
 		return fmt.Errorf("keep the old signing key: %w", err)
 	}
-	if err := os.MkdirAll(h.Path(FileRetired), 0o700); err != nil {
+	if err := os.MkdirAll(h.Path(DirRetired), 0o700); err != nil {
 		return fmt.Errorf("keep the old signing key: %w", err)
 	}
 	_, digits, _ := strings.Cut(old.Public().Fingerprint(), ":")

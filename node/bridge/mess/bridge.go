@@ -25,18 +25,19 @@ import (
 // Kind is the kind of our addresses and links.
 const Kind = "mess"
 
-// Intent is the intent of messages that carry a MESS list between agents (MESS section 12).
+// Intent is the intent of the AgentMesh messages in which agents send each other MESS requests and updates (MESS
+// section 12).
 const Intent wire.Intent = "com.github.teaguesterling.mess.request"
 
-// Config is the configuration of a bridge. Exchange and Store are required: even if Serve is not set, and strangers
-// cannot reach the exchange, the links use it.
+// Config is the configuration of a bridge. Exchange and Store are required, even if Serve is not set: the links use
+// them.
 type Config struct {
 	Exchange *exchange.Exchange
-	Serve    bool
+	Serve    bool   // let strangers reach the exchange
 	Local    bool   // the local profile (AM-82)
 	URL      string // the public URL of the listener
 	Mirror   string // directory of the thread files; "" for none (MESS-51)
-	Route    bool   // send a request that nobody here can do to a listed agent without asking the owner (MESS-44)
+	Route    bool   // pass requests that no local executor can do to a listed agent, without asking the owner (MESS-44)
 	Notify   bool   // send the notifications of executors (MESS-45)
 
 	Links  []bridge.Link
@@ -136,6 +137,6 @@ func (b *Bridge) Exchange() *exchange.Exchange { return b.x }
 func LinkKind() bridge.Kind {
 	return bridge.Kind{
 		Name: Kind, Intents: string(Intent), Native: true, Repeatable: true, Receipts: "ack",
-		Silence: map[wire.Intent]time.Duration{Intent: 90 * 24 * time.Hour}, // the thread's own timing ends it (MESS section 12)
+		Silence: map[wire.Intent]time.Duration{Intent: 90 * 24 * time.Hour}, // long, because the timing of the thread ends the conversation (MESS section 12)
 	}
 }

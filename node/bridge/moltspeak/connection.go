@@ -34,7 +34,7 @@ var opsBeforeBinding = []message.Op{message.OpHello, message.OpHelloAck, message
 
 // serve answers frames until the connection ends. charge is called for each frame after the first, which the HTTP
 // request paid for. onReply is called with every answer.
-func (c *connection) serve(ctx context.Context, charge func() *message.Error, onReply func(Reply)) {
+func (c *connection) serve(ctx context.Context, charge func() *message.Error, onReply func(Response)) {
 	for first := true; ; first = false {
 		kind, raw, err := c.conn.Read()
 		if err != nil {
@@ -77,7 +77,7 @@ func (c *connection) end(ctx context.Context, e *message.Error, reason string) {
 }
 
 // open answers a frame on a connection that is not bound yet, and binds the connection if the frame permits it.
-func (c *connection) open(ctx context.Context, raw []byte) Reply {
+func (c *connection) open(ctx context.Context, raw []byte) Response {
 	x := &request{ctx: ctx, now: time.Now(), size: len(raw), sources: c.sources, opens: true}
 	r, proves := c.answer(x, raw)
 	switch {
@@ -99,7 +99,7 @@ func (c *connection) open(ctx context.Context, raw []byte) Reply {
 }
 
 // answer answers a frame. proves reports whether the frame is the answer to our challenge.
-func (c *connection) answer(x *request, raw []byte) (r Reply, proves bool) {
+func (c *connection) answer(x *request, raw []byte) (r Response, proves bool) {
 	b := c.b
 	var e *message.Error
 	if x.packet, e = message.ReadPacket(raw, b.cfg.Box); e != nil {

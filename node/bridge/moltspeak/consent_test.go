@@ -76,7 +76,7 @@ func TestConsentFlow(t *testing.T) {
 	if _, err := r.b.Deliver(t.Context(), private()); err != nil {
 		t.Fatalf("with the consent: %v", err)
 	}
-	if sent := r.receive(cat); sent.Class != message.PII || sent.PII == nil || sent.PII.Covers(personal.Types(sent.P), time.Now()) != nil {
+	if sent := r.receive(cat); sent.Class != message.PII || sent.PII == nil || sent.PII.CheckCoverage(personal.Types(sent.P), time.Now()) != nil {
 		t.Errorf("sent: %s", sent.Tree.JSON())
 	}
 	more := newDelivery(t, cat, wire.Deliver, `{"action":"deliver","message":{"body":"jane.doe@example.com, +1 415 555 2671"}}`)

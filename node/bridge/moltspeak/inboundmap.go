@@ -29,7 +29,7 @@ func (b *Bridge) work(c *request) (answer, *message.Error) {
 	return answer{}, message.Fail(message.CodeSchema)
 }
 
-// ownDomain is the domain of queries that contain a question of AgentMesh.
+// ownDomain is the domain of a query whose params are the payload of an AgentMesh request for information.
 const ownDomain = "agentmesh"
 
 func (b *Bridge) query(c *request, q message.Query) (answer, *message.Error) {
@@ -52,7 +52,7 @@ func (b *Bridge) query(c *request, q message.Query) (answer, *message.Error) {
 	return b.passOn(c, wire.RequestInfo, payload, b.conversationOf(c), convState{})
 }
 
-// withAction returns p with the action as its first member, which every AgentMesh payload has.
+// withAction returns p with action as its first member. Every AgentMesh payload has an action.
 func withAction(name string, p wire.Value) wire.Value {
 	return wire.Obj(append([]wire.Member{wire.TextField("action", name)}, p.Without("action").Members()...)...)
 }
@@ -92,7 +92,8 @@ func (b *Bridge) task(c *request, t message.Task) (answer, *message.Error) {
 	return b.passOn(c, intent, payload, conv, keep)
 }
 
-// delegatedTask handles complete and cancel for a task that we delegated: the peer closes the conversation.
+// delegatedTask handles complete and cancel for a task that we delegated to the peer. Either one closes the
+// conversation.
 func (b *Bridge) delegatedTask(c *request, t message.Task) (answer, *message.Error) {
 	unknown := message.FailAt(message.CodeInvalidParam, "p.task_id", "is not a task of yours")
 	var o sentMessage
@@ -140,7 +141,8 @@ func (b *Bridge) tool(c *request, t message.Tool) (answer, *message.Error) {
 	return answer{op: message.OpRespond, p: message.Respond{Status: "success", Data: data}.Value(), status: http.StatusOK}, nil
 }
 
-// conversationOf returns the conversation of the message that a request names in re, or else a new conversation.
+// conversationOf returns the id of the conversation to which a request belongs. It is the conversation of the message
+// that the request names in re, or else a new one.
 func (b *Bridge) conversationOf(c *request) string {
 	if c.m.Re != "" {
 		var s replayRecord
@@ -155,18 +157,19 @@ func (b *Bridge) conversationOf(c *request) string {
 	return "conv_" + hash(c.m.From.Name(), "message", c.m.ID)
 }
 
-// taskConversation returns the conversation of a task. Our own node uses the conversation id as the task id.
+// taskConversation returns the id of the conversation for a task that a peer created.
 func (b *Bridge) taskConversation(from message.Agent, task string) string {
 	return "conv_" + hash(from.Name(), "task", task)
 }
 
-// passOn passes the message to the node, stores its MoltSpeak side, and turns the outcome into an answer.
+// passOn passes the message to the node, stores t as the MoltSpeak side of its conversation, and turns the outcome into
+// an answer.
 func (b *Bridge) passOn(c *request, intent wire.Intent, payload wire.Value, conv string, t convState) (answer, *message.Error) {
 	address := c.address.String()
 	t.Peer, t.Conv, t.Op, t.Intent, t.Re, t.Boxed = address, conv, c.m.Op, string(intent), c.m.ID, c.packet.Boxed
 	t.Confidential, t.Native = c.m.Class == message.Confidential, c.native
 	a, e := b.passToNode(c, address, intent, payload, conv, []store.Change{b.convChange(t, c.now)})
-	if e == nil && a.status == http.StatusOK && !t.Done { // answered for good; a later close adds nothing
+	if e == nil && a.status == http.StatusOK && !t.Done { // this answer is final; a later close adds nothing
 		t.Done = true
 		if err := b.records.Apply(c.ctx, []store.Change{b.convChange(t, c.now)}, c.now); err != nil {
 			b.cfg.Logger.WarnContext(c.ctx, "moltspeak: store a conversation", "err", err)
@@ -214,10 +217,10 @@ func errTooLarge() *message.Error {
 	return message.FailAt(message.CodeInvalidParam, "p", "is beyond the limits of AgentMesh: 32 levels, 256 KiB, integers within 2^53")
 }
 
-// keepConfidential is how long confidential messages are stored (MS-37).
+// keepConfidential is the time after which a confidential message is deleted (MS-37).
 const keepConfidential = 7 * 24 * time.Hour
 
-// purge returns when the message must be deleted; zero: no such time.
+// purge returns the time at which the message must be deleted, or zero if no such time exists.
 func (c *request) purge() time.Time {
 	if c.m.Class != message.Confidential {
 		return time.Time{}
@@ -225,7 +228,8 @@ func (c *request) purge() time.Time {
 	return c.now.Add(keepConfidential)
 }
 
-// deadline returns when the conversation that the message opens ends (MS-33).
+// deadline returns the time at which the conversation of the message must end, or zero if the message sets none
+// (MS-33).
 func (c *request) deadline() time.Time {
 	end := c.m.Expires
 	if t, ok := c.body.(message.Task); ok && !t.Deadline.IsZero() && (end.IsZero() || t.Deadline.Before(end)) {
@@ -234,8 +238,9 @@ func (c *request) deadline() time.Time {
 	return end
 }
 
-// markClass adds the class of a message for the owner (internal messages are meant for agents, MS-37). For personal
-// data it adds who consented, which is a claim unless it is a consent that we gave to this peer (MS-42).
+// markClass adds the class of the message to its payload, so that the owner sees it (MS-37). For personal data it also
+// adds who consented and for what purpose. That is only a claim of the peer, unless the message names a consent that
+// our owner gave to this peer; then verified is true (MS-42).
 func (b *Bridge) markClass(c *request, payload wire.Value) wire.Value {
 	meta, _ := payload.Get("metadata")
 	mark, _ := meta.Get("bridge")
@@ -251,20 +256,20 @@ func (b *Bridge) markClass(c *request, payload wire.Value) wire.Value {
 	return payload.With("metadata", meta.With("bridge", mark))
 }
 
-// maskPayload returns a payload as lists, pages and hooks get it: with personal data masked, unless the owner wants it
-// revealed for this peer (MS-39).
+// maskPayload returns the payload for the owner's lists and pages and for hooks. It masks personal data, unless the
+// configuration reveals the data of this peer (MS-39).
 func (b *Bridge) maskPayload(c *request, p wire.Value) wire.Value {
 	if c.m.Class != message.PII || slices.Contains(b.cfg.Reveal, c.m.From.Name()) {
 		return p
 	}
 	out, read := c.m.PII.Mask(p), message.StreamText(p)
 	if text := read.GetStr("data"); text != p.GetStr("data") && c.m.PII.Mask(read).GetStr("data") != text {
-		return out.With("data", wire.Text(message.Masked)) // masked binary data is useless
+		return out.With("data", wire.Text(message.Masked)) // data that is personal only after decoding is masked as a whole
 	}
 	return out
 }
 
-// maskMessage returns the message for the transcript: always masked.
+// maskMessage returns the message for the transcript, in which personal data is always masked.
 func (b *Bridge) maskMessage(c *request) []byte {
 	if c.m.Class != message.PII {
 		return c.m.Tree.JSON()
@@ -284,24 +289,24 @@ func (b *Bridge) answerOutcome(c *request, out bridge.Outcome) (answer, *message
 		payload, _ = m.Get("payload")
 	}
 	data := payload.Without("metadata")
-	if out.Held && out.Reply == nil && !out.Duplicate { // an earlier answer already said that the owner decides
+	if out.Held && out.Reply == nil && !out.Duplicate { // it waits behind an earlier message of the sender, whose answer already said that the owner decides
 		data = wire.Obj(wire.TextField("action", wire.ActionReceived))
 	}
 	switch payload.GetStr("action") {
 	case wire.ActionPending, wire.ActionReceived:
-		return answer{op: message.OpRespond, p: message.Respond{Status: "partial", Data: data}.Value(), status: http.StatusAccepted, user: true}, nil
+		return answer{op: message.OpRespond, p: message.Respond{Status: "partial", Data: data}.Value(), status: http.StatusAccepted, fromOwner: true}, nil
 	case wire.ActionClose:
 		status := "success"
 		if payload.GetStr("status") == "failed" {
 			status = "error"
 		}
-		return answer{op: message.OpRespond, p: message.Respond{Status: status, Data: data}.Value(), status: http.StatusOK, user: true}, nil
+		return answer{op: message.OpRespond, p: message.Respond{Status: status, Data: data}.Value(), status: http.StatusOK, fromOwner: true}, nil
 	}
-	return answer{op: message.OpRespond, p: toRespond(data, c.native).Value(), status: http.StatusOK, user: true}, nil
+	return answer{op: message.OpRespond, p: toRespond(data, c.native).Value(), status: http.StatusOK, fromOwner: true}, nil
 }
 
-// toRespond returns our payload as a respond. A payload that is already a respond keeps its status. A peer that does
-// not use AgentMesh payloads gets a plain text as text.
+// toRespond turns our payload into a respond message. A payload with the action respond keeps its status. If the peer
+// does not use AgentMesh payloads and the payload contains only a text, the data of the respond is that text alone.
 func toRespond(payload wire.Value, native bool) message.Respond {
 	if payload.GetStr("action") == "respond" {
 		if data, ok := payload.Get("data"); ok && slices.Contains([]string{"success", "error", "partial"}, payload.GetStr("status")) {
@@ -314,7 +319,8 @@ func toRespond(payload wire.Value, native bool) message.Respond {
 	return message.Respond{Status: "success", Data: payload}
 }
 
-// plainText returns the only text of a payload: the body of a message, or an answer, that has nothing else.
+// plainText returns the text of a payload that contains nothing else beside its action: the body of a message, or an
+// answer.
 func plainText(payload wire.Value) (wire.Value, bool) {
 	said, ok := payload.Get("message")
 	if ok {
@@ -341,13 +347,13 @@ func (b *Bridge) receiveReply(c *request) (answer, *message.Error) {
 	payload, end := replyPayload(c.body)
 	intent := wire.Intent(o.Intent)
 	if !intent.Standard() {
-		intent = wire.RequestInfo // an answer commits nobody; a custom intent without a hook would wait for the owner
+		intent = wire.RequestInfo // an answer to a request for information commits nobody, whereas a custom intent without a hook would wait for the owner
 	}
 	a, e := b.passToNode(c, o.Address, intent, payload, o.Conv, nil)
 	if e != nil || end == "" {
 		return a, e
 	}
-	final := *c // the answer ends the conversation (§10)
+	final := *c // the peer's answer also ends the conversation (§10)
 	final.m.ID = c.m.ID + "#close"
 	final.m.Tree = wire.Obj(wire.TextField("id", c.m.ID), wire.TextField("op", string(c.m.Op)), wire.TextField("closes", end))
 	if _, e := b.passToNode(&final, o.Address, wire.Intent(o.Intent), closePayload(end), o.Conv, nil); e != nil && !errors.Is(e, wire.ErrConversationClosed) {
@@ -356,7 +362,8 @@ func (b *Bridge) receiveReply(c *request) (answer, *message.Error) {
 	return a, nil
 }
 
-// replyPayload returns an answer as an AgentMesh payload, and the status of the close that follows; "" for none.
+// replyPayload turns a peer's answer into an AgentMesh payload. end is the status of the close that follows it, or ""
+// if no close follows.
 func replyPayload(p message.Payload) (payload wire.Value, end string) {
 	switch r := p.(type) {
 	case message.Fault:

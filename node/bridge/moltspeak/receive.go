@@ -32,39 +32,39 @@ type request struct {
 	size   int
 	digest [32]byte
 	body   message.Payload
-	bound  *message.Agent // of a bound WebSocket
-	opens  bool           // it came over a WebSocket that is not bound yet
-	fresh  bool           // it has an id and names us, and is not a repeat: nobody can have recorded it (MS-2)
+	bound  *message.Agent // the sender to which the WebSocket is bound; nil if none is
+	opens  bool           // the message came over a WebSocket that is not bound yet
+	fresh  bool           // it has an id and names us, and we never received it before, so it is not a replayed recording (MS-2)
 	signed bool           // the signature verified
-	called bool           // it answers our call
-	native bool           // it contains an AgentMesh payload
+	called bool           // the message answers our call
+	native bool           // the message contains an AgentMesh payload
 
 	sources []rate.Source // the sources of the client; empty if unknown
 
-	address  bridge.Address // of the sender
-	standing acl.Standing   // what the owner decided about it
+	address  bridge.Address // the address of the sender
+	standing acl.Standing   // what the owner decided about the sender
 
-	id string // of the reply
+	id string // the id of the reply
 }
 
-// answer is the reply to a message. An empty op means that nothing is sent (MS-45).
+// answer is the content of the reply to a message. An empty op means that no reply is sent (MS-45).
 type answer struct {
-	op     message.Op
-	p      wire.Value
-	ext    wire.Value
-	status int
-	user   bool // p contains text from the owner's side, so it is scanned
-	stored *replayRecord
+	op        message.Op
+	p         wire.Value
+	ext       wire.Value
+	status    int
+	fromOwner bool          // p contains text from the owner's side, so reply scans it for personal data
+	stored    *replayRecord // the reply to an earlier copy of the message, which is sent again
 }
 
-// Reply is the response to a request.
-type Reply struct {
+// Response is the HTTP response or WebSocket message that carries the reply to one message.
+type Response struct {
 	Status int
 	Body   []byte
 	Delay  time.Duration // Retry-After
 	Sender message.Agent // verified sender of the request; zero if it is not verified
-	Known  bool          // with Sender: it is not a stranger
-	Fresh  bool          // with Sender: the message cannot be a recording
+	Known  bool          // Sender is a known peer, not a stranger
+	Fresh  bool          // Sender is set, and the message cannot be a replayed recording
 	Forged bool          // the box or the signature of the request did not verify
 }
 
@@ -75,10 +75,10 @@ func (c *request) replyID() string {
 	return c.id
 }
 
-// Receive handles one message or envelope and returns the answer. It never fails: errors are answered with a signed
-// error message (MS-52). sources are those of the client. bound is the sender that a WebSocket is bound to; nil for
-// other requests.
-func (b *Bridge) Receive(ctx context.Context, raw []byte, sources []rate.Source, bound *message.Agent) Reply {
+// Receive handles one message or envelope and returns the response. It never fails: an error becomes a signed error
+// message (MS-52). sources are the sources of the client. bound is the sender to which the WebSocket is bound; it is
+// nil for HTTP requests.
+func (b *Bridge) Receive(ctx context.Context, raw []byte, sources []rate.Source, bound *message.Agent) Response {
 	c := &request{ctx: ctx, now: time.Now(), size: len(raw), sources: sources, bound: bound}
 	var e *message.Error
 	if c.packet, e = message.ReadPacket(raw, b.cfg.Box); e != nil {
@@ -87,16 +87,16 @@ func (b *Bridge) Receive(ctx context.Context, raw []byte, sources []rate.Source,
 	return b.receive(c)
 }
 
-func (b *Bridge) receive(c *request) Reply {
-	a, e := b.take(c)
+func (b *Bridge) receive(c *request) Response {
+	a, e := b.process(c)
 	if e != nil {
 		return b.refuse(c, e)
 	}
 	return b.reply(c, a)
 }
 
-// take runs the checks in the order of MS-50.
-func (b *Bridge) take(c *request) (answer, *message.Error) {
+// process runs the checks in the order of MS-50 and carries out the operation.
+func (b *Bridge) process(c *request) (answer, *message.Error) {
 	if e := b.authenticate(c); e != nil {
 		return answer{}, e
 	}
@@ -105,7 +105,7 @@ func (b *Bridge) take(c *request) (answer, *message.Error) {
 		return answer{}, e
 	}
 	c.fresh = !known && c.m.ID != "" && c.m.To.Agent != ""
-	if known && c.m.Class != message.Secret && (old.Conv == "" || c.m.Op == message.OpStream) { // the node does not know it
+	if known && c.m.Class != message.Secret && (old.Conv == "" || c.m.Op == message.OpStream) { // a repeat that the node itself would not recognize
 		if len(old.Reply) > 0 {
 			return answer{stored: &old, status: old.Status}, nil
 		}
@@ -126,7 +126,7 @@ func (b *Bridge) take(c *request) (answer, *message.Error) {
 	return a, e
 }
 
-// authenticate runs the checks of who wrote what to whom, and when.
+// authenticate checks the shape of a message, its recipient, its sender and its time.
 func (b *Bridge) authenticate(c *request) *message.Error {
 	for _, check := range []func(*request) *message.Error{b.checkShape, b.checkStanding, b.checkSender, b.checkTime} {
 		if e := check(c); e != nil {
@@ -158,7 +158,8 @@ func (b *Bridge) checkShape(c *request) (e *message.Error) {
 	return nil
 }
 
-// checkSender checks the key and the signature, then the rates, which only a verified sender uses up (MS-48).
+// checkSender checks the key and the signature. Then it checks the rates, so that only verified messages use up the
+// rate of a sender (MS-48).
 func (b *Bridge) checkSender(c *request) (e *message.Error) {
 	if c.peer, c.key, e = b.pins.check(c); e != nil {
 		return e
@@ -183,7 +184,7 @@ func (b *Bridge) checkSender(c *request) (e *message.Error) {
 	return b.checkListedKey(c)
 }
 
-// checkListedKey compares the first key of a sender with the keys that others list for its name (MS-23).
+// checkListedKey compares the key of a new sender with the keys that registries and cards list for its name (MS-23).
 func (b *Bridge) checkListedKey(c *request) *message.Error {
 	if c.peer.rev != store.Absent {
 		return nil
@@ -202,7 +203,7 @@ func (b *Bridge) checkListedKey(c *request) *message.Error {
 	return nil
 }
 
-// checkTime checks the window and exp (MS-30), then pins the sender.
+// checkTime checks ts and exp (MS-30), then pins the key of the sender.
 func (b *Bridge) checkTime(c *request) *message.Error {
 	if off := c.now.Sub(c.m.Time); off.Abs() > window {
 		return message.FailAt(message.CodeInvalidParam, "ts", "must be within five minutes of now")
@@ -219,7 +220,7 @@ func (b *Bridge) checkTime(c *request) *message.Error {
 	return nil
 }
 
-// findReplay finds the record of an accepted message (MS-30).
+// findReplay returns the replay record of a message, and whether it has one because it was accepted before (MS-30).
 func (b *Bridge) findReplay(c *request) (replayRecord, bool, *message.Error) {
 	var s replayRecord
 	if c.m.ID == "" {
@@ -251,48 +252,47 @@ func (b *Bridge) checkClass(c *request) *message.Error {
 	switch c.m.Class {
 	case message.Secret:
 		if c.m.From.Org != b.self.Org || b.cfg.Secret == nil {
-			return message.FailAt(message.CodeClassification, "cls", "secrets are not taken here")
+			return message.FailAt(message.CodeClassification, "cls", "secrets are not accepted here")
 		}
 	case message.PII:
 		if len(c.m.Tree.JSON()) > wire.MaxMessage {
 			return errTooLarge() // the node could not accept it, so do not scan it
 		}
-		return c.m.PII.Covers(nil, c.now)
+		return c.m.PII.CheckCoverage(nil, c.now)
 	}
 	return nil
 }
 
-// checkConsent scans a message for personal data. A megabyte takes seconds, so this check comes after all others. A
-// part of a stream is scanned when the stream has accepted it.
+// checkConsent scans a message for personal data and checks that its consent covers them. Scanning a megabyte takes
+// seconds, so this check comes after all others. A part of a stream is scanned later, when the stream has accepted the
+// part.
 func (b *Bridge) checkConsent(c *request) *message.Error {
 	if c.m.Class != message.PII || c.m.Op == message.OpStream {
 		return nil
 	}
-	return c.m.PII.Covers(personal.Types(c.m.P), c.now)
+	return c.m.PII.CheckCoverage(personal.Types(c.m.P), c.now)
 }
 
 // checkCapability checks the required capabilities (MS-28, MS-35).
 func (b *Bridge) checkCapability(c *request) *message.Error {
 	for _, needed := range c.m.Cap {
 		if !slices.Contains(b.capabilities(), needed) {
-			e := message.FailAt(message.CodeCapability, "cap", "is not offered here")
-			e.Capability = ""
-			return e
+			return message.FailAt(message.CodeCapability, "cap", "is not offered here")
 		}
 	}
 	if c.m.Op == message.OpRegister {
 		return message.Fail(message.CodeCapability)
 	}
 	if c.m.Class == message.PII && !slices.Contains(c.peer.Granted, string(message.PII)) {
-		e := message.FailAt(message.CodeCapability, "cls", "personal data is taken from peers that the owner granted it")
+		e := message.FailAt(message.CodeCapability, "cls", "personal data is accepted only from peers to which the owner granted pii")
 		e.Capability = string(message.PII)
 		return e
 	}
 	return nil
 }
 
-// needsOwner reports whether the owner must approve a message because the sender's level is too low (MS-28), or
-// because the peer may not call the tool by itself (MS-34).
+// needsOwner reports whether the owner must approve a message, because the sender's level is too low (MS-28) or because
+// the peer may call the tool only with an approval (MS-34).
 func (b *Bridge) needsOwner(c *request) bool {
 	name := c.m.From.Name()
 	inSession := b.handshake.use(name, c.peer.Key, c.size, c.now)
@@ -305,7 +305,7 @@ func (b *Bridge) needsOwner(c *request) bool {
 	return !c.standing.Known()
 }
 
-// secret passes a secret on in memory and stores only the digest of the message (MS-37).
+// secret passes a secret to the configured handler, in memory, and stores only the digest of the message (MS-37).
 func (b *Bridge) secret(c *request, known bool) (answer, *message.Error) {
 	switch {
 	case c.standing != acl.Allowed:
@@ -321,10 +321,11 @@ func (b *Bridge) secret(c *request, known bool) (answer, *message.Error) {
 		// The handler's own error may contain the secret.
 		return answer{}, message.Fail(message.CodeTaskFailed).Because(errors.New("the handler of secrets failed"))
 	}
-	return answer{op: message.OpRespond, p: message.Respond{Status: "success", Data: out}.Value(), status: http.StatusOK, user: true}, nil
+	return answer{op: message.OpRespond, p: message.Respond{Status: "success", Data: out}.Value(), status: http.StatusOK, fromOwner: true}, nil
 }
 
-// storeReplay stores that a message was accepted, for messages that no step of the node records.
+// storeReplay stores the replay record of an accepted message. Messages that reach the node do not need it, because the
+// node stores their record in its own step.
 func (b *Bridge) storeReplay(c *request, s replayRecord) *message.Error {
 	if c.m.ID == "" {
 		return nil
@@ -341,7 +342,7 @@ func (b *Bridge) storeReplay(c *request, s replayRecord) *message.Error {
 	return nil
 }
 
-// dispatch carries out the operation.
+// dispatch carries out the operation of a message.
 func (b *Bridge) dispatch(c *request) (answer, *message.Error) {
 	var a answer
 	var e *message.Error
@@ -368,7 +369,7 @@ func (b *Bridge) dispatch(c *request) (answer, *message.Error) {
 	case message.Respond:
 		if text := p.Data.GetStr("challenge"); !b.handshake.isWaiting(c.m.From.Name(), text) {
 			return b.receiveReply(c)
-		} else { // a peer that knows only the core operations answers so, not with verify_response (MS-25)
+		} else { // a peer that knows only the core operations answers a challenge with respond, not with verify_response (MS-25)
 			a, e = b.acceptProof(c, text)
 		}
 	case message.Fault:
@@ -385,16 +386,17 @@ func (b *Bridge) dispatch(c *request) (answer, *message.Error) {
 	return a, b.storeReplay(c, replayRecord{Digest: hex.EncodeToString(c.digest[:])})
 }
 
-// refuse answers with a signed error. A sender that is not verified learns only the code.
-func (b *Bridge) refuse(c *request, e *message.Error) Reply {
+// refuse returns the response with a signed error. If a message that is not verified fails a check of the sender or of
+// its rights, the error says no more than the code.
+func (b *Bridge) refuse(c *request, e *message.Error) Response {
 	b.cfg.Logger.DebugContext(c.ctx, "moltspeak: refused", "peer", c.m.From.Name(), "code", e.Code, "field", e.Field, "cause", e.Unwrap())
-	stranger := !c.signed && (e.Code == message.CodeAuthFailed || e.Code == message.CodeSignature || e.Code == message.CodeCapability)
-	r := b.reply(c, answer{op: message.OpError, p: e.Payload(stranger), status: e.Status}).after(e.Delay, e.Code)
+	brief := !c.signed && (e.Code == message.CodeAuthFailed || e.Code == message.CodeSignature || e.Code == message.CodeCapability)
+	r := b.reply(c, answer{op: message.OpError, p: e.Payload(brief), status: e.Status}).after(e.Delay, e.Code)
 	r.Forged = !c.signed && (e.Code == message.CodeAuthFailed || e.Code == message.CodeSignature)
 	return r
 }
 
-func (r Reply) after(d time.Duration, code message.Code) Reply {
+func (r Response) after(d time.Duration, code message.Code) Response {
 	if code == message.CodeRateLimit || code == message.CodeTimeout {
 		r.Delay = max(d, time.Second)
 	}

@@ -16,8 +16,8 @@ import (
 var noAnswer = []byte("{}\n")
 
 // reply signs an answer, wraps it as the request was wrapped (MS-17), and stores it for a repeat.
-func (b *Bridge) reply(c *request, a answer) Reply {
-	r := Reply{Status: a.status}
+func (b *Bridge) reply(c *request, a answer) Response {
+	r := Response{Status: a.status}
 	if c.signed {
 		r.Sender, r.Known, r.Fresh = c.m.From, c.isKnown(), c.fresh
 	}
@@ -37,7 +37,7 @@ func (b *Bridge) reply(c *request, a answer) Reply {
 		class = message.Public // the bridge's own text is fit for anyone
 	}
 	var meta *message.PIIMeta
-	if a.user {
+	if a.fromOwner {
 		out, e := b.gate(c.ctx, to, a.p, "re "+replayKey(c.m.From, c.m.ID), c.now)
 		if e == nil && len(out.uses) > 0 {
 			if err := b.records.Apply(c.ctx, out.uses, c.now); err != nil {
@@ -63,7 +63,7 @@ func (b *Bridge) reply(c *request, a answer) Reply {
 	tree, err := message.Sign(d.Tree(), b.cfg.Key)
 	if err != nil {
 		b.cfg.Logger.ErrorContext(c.ctx, "moltspeak: sign an answer", "err", err)
-		return Reply{Status: http.StatusInternalServerError, Body: noAnswer}
+		return Response{Status: http.StatusInternalServerError, Body: noAnswer}
 	}
 	raw := tree.JSON()
 	if c.signed && a.op != message.OpError && c.m.ID != "" && c.m.Class != message.Secret && class != message.PII {

@@ -35,7 +35,7 @@ func (b *Bridge) Mount(e *echo.Echo) {
 	}
 }
 
-func (b *Bridge) body(c echo.Context, max int) ([]byte, *Reply) {
+func (b *Bridge) body(c echo.Context, max int) ([]byte, *Response) {
 	raw, err := httpapi.Body(c, max)
 	if err == nil {
 		return raw, nil
@@ -53,7 +53,7 @@ func retryAfter(c echo.Context, d time.Duration) {
 	c.Response().Header().Set("Retry-After", strconv.FormatInt(int64((d+time.Second-1)/time.Second), 10))
 }
 
-func respond(c echo.Context, r Reply) error {
+func respond(c echo.Context, r Response) error {
 	if r.Delay > 0 {
 		retryAfter(c, r.Delay)
 	}
@@ -139,7 +139,7 @@ func (b *Bridge) charge(c echo.Context) *message.Error {
 }
 
 // countForgery counts a forged request. Ten in a minute bar the caller's address for a time (AM-43).
-func (b *Bridge) countForgery(c echo.Context, r Reply) {
+func (b *Bridge) countForgery(c echo.Context, r Response) {
 	if r.Forged {
 		b.cfg.Addresses.Fault(c.Request().Context(), httpapi.ClientAddr(c))
 	}
@@ -167,7 +167,7 @@ func (b *Bridge) serveStream(c echo.Context) error {
 	defer b.sockets.remove(conn)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(c.Request().Context()))
 	defer cancel()
-	(&connection{b: b, conn: conn, sources: sources}).serve(ctx, func() *message.Error { return b.charge(c) }, func(r Reply) { b.countForgery(c, r) })
+	(&connection{b: b, conn: conn, sources: sources}).serve(ctx, func() *message.Error { return b.charge(c) }, func(r Response) { b.countForgery(c, r) })
 	return nil
 }
 

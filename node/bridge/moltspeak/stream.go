@@ -29,7 +29,7 @@ type openStream struct {
 	peer, kind, content string
 	class               message.Class    // of every part
 	pii                 *message.PIIMeta // of all parts together
-	known               bool             // to the owner; strangers share half of the limits
+	known               bool             // the peer is a known peer; strangers share half of the limits
 	next                int64            // expected seq; -1 before the first chunk
 	chunks              int64
 	data                []byte
@@ -45,127 +45,128 @@ type streams struct {
 
 func newStreams() *streams { return &streams{open: make(map[string]*openStream)} }
 
-// add adds a part of a stream. done is the complete stream if the part is a valid end. sources are those of a
-// stranger.
+// add adds a part of a stream. done is the complete stream if the part is a valid end, and otherwise nil. sources are
+// the sources of the sender if it is a stranger.
 func (s *streams) add(m *message.Message, p message.Stream, known bool, sources []rate.Source, now time.Time) (done *openStream, e *message.Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sweep(now)
 	peer := m.From.Name()
 	key := hash(peer, p.ID)
-	in := s.open[key]
+	st := s.open[key]
 	if p.Action == "start" {
-		if in != nil {
+		if st != nil {
 			return nil, message.FailAt(message.CodeInvalidParam, "p.stream_id", "is open already")
 		}
 		return nil, s.start(key, m, p, &openStream{known: known, sources: sources, began: now, active: now})
 	}
-	if in == nil {
+	if st == nil {
 		return nil, message.FailAt(message.CodeInvalidParam, "p.stream_id", "is not an open stream")
 	}
-	if in.class != m.Class && p.Action != "error" {
+	if st.class != m.Class && p.Action != "error" {
 		s.drop(key)
 		return nil, message.FailAt(message.CodeClassification, "cls", "differs from the class of the stream's start")
 	}
-	in.active, in.pii = now, in.pii.Merge(m.PII)
+	st.active, st.pii = now, st.pii.Merge(m.PII)
 	switch p.Action {
 	case "chunk":
-		if e = s.chunk(in, p); e != nil {
+		if e = s.chunk(st, p); e != nil {
 			s.drop(key)
 		}
 		return nil, e
 	case "end":
 		s.drop(key)
-		if p.Total >= 0 && p.Total != in.chunks {
+		if p.Total >= 0 && p.Total != st.chunks {
 			return nil, message.FailAt(message.CodeInvalidParam, "p.total_chunks", "differs from the number of received chunks")
 		}
-		if p.Checksum != "" && p.Checksum != message.Checksum(sha256.Sum256(in.data)) {
+		if p.Checksum != "" && p.Checksum != message.Checksum(sha256.Sum256(st.data)) {
 			return nil, message.FailAt(message.CodeInvalidParam, "p.checksum", "does not match")
 		}
-		return in, nil
+		return st, nil
 	}
 	s.drop(key) // "error"
 	return nil, nil
 }
 
-func (s *streams) start(key string, m *message.Message, p message.Stream, in *openStream) *message.Error {
+func (s *streams) start(key string, m *message.Message, p message.Stream, st *openStream) *message.Error {
 	n := 0
-	in.peer, in.kind, in.content, in.class, in.pii, in.next = m.From.Name(), p.Type, p.ContentType, m.Class, m.PII, -1
+	st.peer, st.kind, st.content, st.class, st.pii, st.next = m.From.Name(), p.Type, p.ContentType, m.Class, m.PII, -1
 	for _, o := range s.open {
-		if o.peer == in.peer {
+		if o.peer == st.peer {
 			n++
 		}
 	}
 	strangers, _ := s.strangers()
-	full := len(s.open) >= maxStreams || !in.known && strangers >= maxStreams/2
-	if n >= streamsPerPeer || full && !s.displace(in, func(*openStream) int { return 1 }, 1) {
+	full := len(s.open) >= maxStreams || !st.known && strangers >= maxStreams/2
+	if n >= streamsPerPeer || full && !s.displace(st, func(*openStream) int { return 1 }, 1) {
 		return message.Fail(message.CodeRateLimit)
 	}
-	s.open[key] = in
+	s.open[key] = st
 	return nil
 }
 
-// displace drops a stream of another stranger whose source would still have more, measured by size, than the source of
-// in (AM-42). It reports whether it dropped one.
-func (s *streams) displace(in *openStream, size func(*openStream) int, more int) bool {
-	if in.known {
+// displace drops a stream of another stranger to make room for st (AM-42). size measures the streams, and more is what
+// st needs. The source of the dropped stream must have more than the source of st would then have. displace reports
+// whether it dropped a stream.
+func (s *streams) displace(st *openStream, size func(*openStream) int, more int) bool {
+	if st.known {
 		return false
 	}
 	var table rate.FairTable[string]
 	for _, key := range slices.SortedFunc(maps.Keys(s.open), func(a, b string) int { return s.open[a].began.Compare(s.open[b].began) }) {
-		if o := s.open[key]; !o.known && o != in {
+		if o := s.open[key]; !o.known && o != st {
 			table.Add(rate.Entry[string]{Key: key, Sources: o.sources, Size: size(o)})
 		}
 	}
-	displaced, ok := table.FindDisplaceable(in.sources, more)
+	displaced, ok := table.FindDisplaceable(st.sources, more)
 	s.drop(displaced)
 	return ok
 }
 
-func (s *streams) chunk(in *openStream, p message.Stream) *message.Error {
-	if in.next < 0 && p.Seq != 0 && p.Seq != 1 || in.next >= 0 && p.Seq != in.next {
+func (s *streams) chunk(st *openStream, p message.Stream) *message.Error {
+	if st.next < 0 && p.Seq != 0 && p.Seq != 1 || st.next >= 0 && p.Seq != st.next {
 		return message.FailAt(message.CodeInvalidParam, "p.seq", "is not the next one")
 	}
 	data := []byte(p.Data)
-	if in.kind == "binary" {
+	if st.kind == "binary" {
 		raw, err := base64.StdEncoding.DecodeString(p.Data)
 		if err != nil {
 			return message.FailAt(message.CodeInvalidParam, "p.data", "must be base64")
 		}
 		data = raw
 	}
-	if len(in.data)+len(data) > maxStream {
+	if len(st.data)+len(data) > maxStream {
 		return message.FailAt(message.CodeInvalidParam, "p.data", "a stream has at most 10 MiB")
 	}
-	for _, theirs := s.strangers(); s.bytes+len(data) > maxStreamBytes || !in.known && theirs+len(data) > maxStreamBytes/2; _, theirs = s.strangers() {
-		if !s.displace(in, func(o *openStream) int { return len(o.data) }, len(in.data)+len(data)) {
+	for _, theirs := s.strangers(); s.bytes+len(data) > maxStreamBytes || !st.known && theirs+len(data) > maxStreamBytes/2; _, theirs = s.strangers() {
+		if !s.displace(st, func(o *openStream) int { return len(o.data) }, len(st.data)+len(data)) {
 			return message.Fail(message.CodeRateLimit)
 		}
 	}
-	in.next, in.chunks, in.data = p.Seq+1, in.chunks+1, append(in.data, data...)
+	st.next, st.chunks, st.data = p.Seq+1, st.chunks+1, append(st.data, data...)
 	s.bytes += len(data)
 	return nil
 }
 
 // strangers counts the streams of strangers and their bytes.
 func (s *streams) strangers() (n, size int) {
-	for _, in := range s.open {
-		if !in.known {
+	for _, st := range s.open {
+		if !st.known {
 			n++
-			size += len(in.data)
+			size += len(st.data)
 		}
 	}
 	return n, size
 }
 
 func (s *streams) drop(key string) {
-	if in := s.open[key]; in != nil {
-		s.bytes -= len(in.data)
+	if st := s.open[key]; st != nil {
+		s.bytes -= len(st.data)
 		delete(s.open, key)
 	}
 }
 
-// end drops a stream if it is open.
+// end drops the stream of a peer if it is open.
 func (s *streams) end(peer, id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,8 +174,8 @@ func (s *streams) end(peer, id string) {
 }
 
 func (s *streams) sweep(now time.Time) {
-	for key, in := range s.open {
-		if now.Sub(in.active) >= streamIdle {
+	for key, st := range s.open {
+		if now.Sub(st.active) >= streamIdle {
 			s.drop(key)
 		}
 	}
@@ -187,7 +188,7 @@ func (b *Bridge) stream(c *request, p message.Stream) (answer, *message.Error) {
 		return answer{}, e
 	}
 	if c.m.Class == message.PII {
-		if e := c.m.PII.Covers(personal.Types(c.m.P), c.now); e != nil {
+		if e := c.m.PII.CheckCoverage(personal.Types(c.m.P), c.now); e != nil {
 			b.streams.end(c.m.From.Name(), p.ID)
 			return answer{}, e
 		}
@@ -208,7 +209,7 @@ func (b *Bridge) stream(c *request, p message.Stream) (answer, *message.Error) {
 	}
 	payload = payload.With("data", wire.Text(text))
 	if c.m.Class == message.PII { // parts may hide data that is split across two of them, or in base64
-		if e := c.m.PII.Covers(personal.Types(message.StreamText(payload)), c.now); e != nil {
+		if e := c.m.PII.CheckCoverage(personal.Types(message.StreamText(payload)), c.now); e != nil {
 			return answer{}, e
 		}
 	}

@@ -13,7 +13,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Preferences say when an executor wants notices (MESS-45). They never decide who may claim.
+// Preferences are the settings of an executor: which requests it wants notices of, and when (MESS-45), and which
+// requests it claims automatically. They never give it the right to claim.
 type Preferences struct {
 	MinPriority string     `json:"min_priority,omitempty"`
 	Quiet       QuietHours `json:"quiet_hours,omitzero"`
@@ -30,13 +31,14 @@ type QuietHours struct {
 	Timezone string `json:"timezone,omitempty"`
 }
 
-// Notification is a channel for notices to an executor. Only ntfy, slack, google_chat and webhook are ever sent.
+// Notification is a channel for notices to an executor. Notices are sent only to channels of the types ntfy, slack,
+// google_chat and webhook.
 type Notification struct {
 	Type string `json:"type"`
 	URL  string `json:"url"`
 }
 
-// wantsNotice reports whether the executor wants a notice of a new request.
+// wantsNotice reports whether the executor wants a notice of the request t now.
 func (c *candidate) wantsNotice(t *thread.Thread, now time.Time) bool {
 	p := c.Preferences
 	urgent := t.Priority == "urgent"
@@ -95,7 +97,8 @@ func readPreferences(f *thread.Fields, key string) Preferences {
 	return p
 }
 
-// readNotifications parses the channels of a registration. Types that are never sent are stored too.
+// readNotifications parses the channels of a registration. It keeps channels of other types too, although no notices
+// are sent to them.
 func readNotifications(f *thread.Fields, key string) []Notification {
 	var out []Notification
 	for i, e := range f.List(key, 20) {
@@ -119,9 +122,9 @@ func readNotifications(f *thread.Fields, key string) []Notification {
 	return out
 }
 
-// maxPatternCode bounds the instructions of all patterns of one executor, and maxMatched the part of an intent that
-// they see: every request runs them, and a pattern of 30 bytes may have a thousand instructions that look at every
-// byte.
+// maxPatternCode bounds the compiled instructions of all patterns of one executor. maxMatched bounds the part of an
+// intent, in bytes, that is matched. The bounds are needed because every new request is matched with all patterns, and
+// a pattern of 30 bytes may compile to a thousand instructions, each of which looks at every byte.
 const (
 	maxPatternCode = 1000
 	maxMatched     = 1 << 10

@@ -109,13 +109,14 @@ func (g *Gateway) chargeFailedJoin(from netip.Addr, space string, r *envelope.Re
 	return limited
 }
 
-// serveSession serves a connection in a goroutine of its own. Joining needs a deep stack, but most connections mostly
-// wait, and a new goroutine has a small stack.
-func (g *Gateway) serveSession(ses *session, in bool) {
+// serveSession reads the messages of a session that has joined its space, and then removes the session. It uses a
+// goroutine of its own: joining needs a deep stack, but most connections mostly wait, and a new goroutine has a small
+// stack.
+func (g *Gateway) serveSession(ses *session, joined bool) {
 	go func() {
 		defer g.removeSession(ses)
 		defer ses.conn.Drain()
-		if in {
+		if joined {
 			g.readMessages(ses)
 		}
 	}()
@@ -222,7 +223,7 @@ func (g *Gateway) isSameJoin(ses *session, j joinRequest) bool {
 	return ok && owner == tokenOwner{ses.space.cfg.ID, ses.m.name}
 }
 
-// joinRequest holds the fields of a join in any of its four shapes.
+// joinRequest holds the fields of a join; see readJoin for the forms in which a client may send it.
 type joinRequest struct {
 	space, token string
 	id           string // the requested runtime id, if any
@@ -241,7 +242,8 @@ func parseJoin(data []byte) (joinRequest, bool) {
 
 const maxJoin = 64 << 10
 
-// readJoin reads a join of shape (a), with fields at the top, or of shapes (b) to (d), which are envelopes (section 1).
+// readJoin reads a join in one of two forms that clients send: an object of type join with its fields at the top, or a
+// system/join envelope with the fields in its payload.
 func readJoin(v wire.Value) (joinRequest, bool) {
 	if v.GetStr("type") == "join" {
 		return joinRequest{v.GetStr("space"), v.GetStr("token"), v.GetStr("participantId")}, true

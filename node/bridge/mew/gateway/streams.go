@@ -350,17 +350,17 @@ func (ss *streams) transfer(p *submission) *envelope.Refusal {
 // announceWriters adds the gateway's announcement of who may write now, which is broadcast instead of the submitted
 // envelope. It also puts the writers into the answer to a sender that submitted the envelope by HTTP.
 func announceWriters(p *submission, st *stream, kind, status string, about ...wire.Member) {
-	members := append([]wire.Member{wire.TextField("stream_id", st.id)}, about...)
-	members = append(members, wire.Field("authorized_writers", st.writerIDs()))
-	p.status, p.extra = status, []wire.Member{members[0]}
+	fields := append([]wire.Member{wire.TextField("stream_id", st.id)}, about...)
+	fields = append(fields, wire.Field("authorized_writers", st.writerIDs()))
+	p.status, p.extra = status, []wire.Member{fields[0]}
 	if status == "transferred" {
 		p.extra = append(p.extra, about...)
 	}
-	p.extra = append(p.extra, members[len(members)-1])
+	p.extra = append(p.extra, fields[len(fields)-1])
 	if reason := p.Payload.GetStr("reason"); reason != "" {
-		members = append(members, wire.TextField("reason", reason))
+		fields = append(fields, wire.TextField("reason", reason))
 	}
-	p.after = append(p.after, envelope.Outgoing{From: envelope.FromStream, Kind: kind, Correlation: []string{p.ID}, Payload: wire.Obj(members...)})
+	p.after = append(p.after, envelope.Outgoing{From: envelope.FromStream, Kind: kind, Correlation: []string{p.ID}, Payload: wire.Obj(fields...)})
 }
 
 // leave handles the departure of a participant (MEW-51, MEW-52). The participant loses the right to write to the

@@ -126,7 +126,7 @@ func (m *membership) handleWelcome(conn *websocket.Conn, e *envelope.Envelope) (
 	if id == "" || len(id) > envelope.MaxName {
 		return false
 	}
-	m.space.me, m.space.caps, m.space.shown = strings.Clone(id), nil, nil
+	m.space.me, m.space.caps, m.space.sentCaps = strings.Clone(id), nil, nil
 	list, _ := you.Get("capabilities")
 	for v := range list.Elems() {
 		if len(m.space.caps) >= maxLinkCapabilities {
@@ -134,7 +134,7 @@ func (m *membership) handleWelcome(conn *websocket.Conn, e *envelope.Envelope) (
 		}
 		if c, err := capability.Parse(envelope.DetachValue(v)); err == nil {
 			m.space.caps = append(m.space.caps, &c)
-			m.space.shown = append(m.space.shown, v)
+			m.space.sentCaps = append(m.space.sentCaps, v)
 		}
 	}
 	m.space.participants, m.space.capsBytes = make(map[string]wire.Value), 0

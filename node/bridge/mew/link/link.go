@@ -24,13 +24,13 @@ const (
 	linkWorkers     = 4
 	linkQueue       = 256    // envelopes that wait for one worker
 	maxParticipants = 10_000 // participants of a space that a link remembers
-	maxShown        = 500    // streams of a space that a link remembers
-	// maxShownBytes bounds the description of one stream, and maxCapsBytes the capabilities of all participants, in
+	maxStreams      = 500    // streams of a space that a link remembers
+	// maxStreamBytes bounds the description of one stream, and maxCapsBytes the capabilities of all participants, in
 	// bytes.
-	maxShownBytes = 16 << 10
-	maxCapsBytes  = 16 << 20
-	maxEchoes     = 1024    // envelopes that wait for their echo
-	maxWelcome    = 4 << 20 // bytes of a welcome; other envelopes are bounded by envelope.MaxEnvelope (MEW-Q4)
+	maxStreamBytes = 16 << 10
+	maxCapsBytes   = 16 << 20
+	maxEchoes      = 1024    // envelopes that wait for their echo
+	maxWelcome     = 4 << 20 // bytes of a welcome; other envelopes are bounded by envelope.MaxEnvelope (MEW-Q4)
 )
 
 // Link connects the node with a space that somebody else hosts. Workers handle the envelopes for the node, in the order

@@ -236,7 +236,7 @@ func (m *membership) leave(conn *websocket.Conn) {
 	if m.conn != conn {
 		return
 	}
-	m.conn, m.space = nil, spaceState{me: m.space.me, caps: m.space.caps, shown: m.space.shown}
+	m.conn, m.space = nil, spaceState{me: m.space.me, caps: m.space.caps, sentCaps: m.space.sentCaps}
 	m.pause.stop()
 	for id, c := range m.echoes {
 		delete(m.echoes, id)
@@ -308,7 +308,7 @@ func (m *membership) view() view.Space {
 	if m.conn == nil {
 		return out
 	}
-	me := describe(m.space.me, wire.Arr(m.space.shown...))
+	me := describe(m.space.me, wire.Arr(m.space.sentCaps...))
 	me.Since, me.Paused, me.PausedUntil = m.since, m.pause.on, m.pause.until
 	out.Participants = append(out.Participants, me)
 	for id, caps := range m.space.participants {

@@ -21,7 +21,7 @@ func (e *refusedBySpace) Error() string { return "the space refused the envelope
 
 var (
 	errNotJoined = errors.New("the node is not in the space now")
-	errEchoes    = errors.New("too many messages wait for the space to repeat them, or this one does already; try again in a moment")
+	errEchoes    = errors.New("too many messages wait for the space to confirm them, or this message waits already; try again in a moment")
 	errMayNot    = errors.New("the node's capabilities in the space do not allow this")
 )
 
@@ -88,7 +88,7 @@ func (m *membership) say(ctx context.Context, s envelope.Draft) error {
 	return err
 }
 
-// sayFor is say for an envelope to which the gateway sends an answer (MEW-27).
+// sayFor sends an envelope like say, and returns the payload of the gateway's answer if the gateway sends one (MEW-27).
 func (m *membership) sayFor(ctx context.Context, s envelope.Draft) (answer wire.Value, err error) {
 	c := make(chan outcome, 1)
 	m.mu.Lock()
@@ -132,8 +132,8 @@ func (m *membership) endWait(id string, e outcome) {
 	}
 }
 
-// checkPeer returns why a chat to a participant cannot be sent now, or nil: the node is in the space and not paused,
-// and the participant is in the space.
+// checkPeer returns why a chat to a participant cannot be sent now. It returns nil if the node is in the space and not
+// paused, and the participant is in the space too.
 func (m *membership) checkPeer(peer string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 type spaceState struct {
 	me           string // runtime id of this node
 	caps         []*capability.Capability
-	shown        []wire.Value          // capabilities of this node as they were written
+	sentCaps     []wire.Value          // capabilities of this node, as the gateway wrote them
 	participants map[string]wire.Value // capabilities of each participant
 	unlisted     map[string]struct{}   // senders that the gateway does not list: its operator, HTTP clients
 	capsBytes    int                   // of participants
@@ -32,7 +32,7 @@ func (s *spaceState) addParticipant(id string, caps wire.Value) {
 	}
 	s.forget(id)
 	if n := len(caps.JSON()); s.capsBytes+n > maxCapsBytes {
-		caps = wire.Arr() // capabilities are only shown, so they may be missing
+		caps = wire.Arr() // these capabilities are only displayed, so they may be missing
 	}
 	caps = envelope.DetachValue(caps)
 	s.participants[strings.Clone(id)] = caps
@@ -75,10 +75,10 @@ func (s *spaceState) handleStream(e *envelope.Envelope) {
 }
 
 func (s *spaceState) openStream(v wire.Value) {
-	if len(s.streams) >= maxShown {
+	if len(s.streams) >= maxStreams {
 		return
 	}
-	if len(v.JSON()) > maxShownBytes {
+	if len(v.JSON()) > maxStreamBytes {
 		v = wire.Obj(wire.TextField("stream_id", v.GetStr("stream_id")), wire.TextField("owner", v.GetStr("owner")))
 	}
 	s.streams = append(s.streams, envelope.DetachValue(v))

@@ -114,8 +114,8 @@ func (m *PIIMeta) Merge(other *PIIMeta) *PIIMeta {
 	return &both
 }
 
-// Covers returns an error if the consent does not cover the types that were found.
-func (m *PIIMeta) Covers(found []string, now time.Time) *Error {
+// CheckCoverage returns an error if the consent does not cover the types that were found.
+func (m *PIIMeta) CheckCoverage(found []string, now time.Time) *Error {
 	refuse := func(fix string) *Error {
 		e := FailAt(CodeConsent, "pii_meta", fix)
 		e.Types = found
