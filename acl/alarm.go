@@ -18,7 +18,7 @@ const minCheckGap = 30 * time.Second
 
 // Alarm holds the time at which the next undecided question expires.
 type Alarm struct {
-	changed chan struct{} // has room for one signal that at is earlier now
+	changed chan struct{} // has room for one signal that the alarm is now set to an earlier time
 
 	mu sync.Mutex
 	at time.Time // the zero time: no question expires
@@ -27,21 +27,21 @@ type Alarm struct {
 // NewAlarm returns an alarm that is not set.
 func NewAlarm() *Alarm { return &Alarm{changed: make(chan struct{}, 1)} }
 
-// Advance sets the alarm to at, unless it is already set to an earlier time.
-func (a *Alarm) Advance(at time.Time) {
+// Advance sets the alarm to the time t, unless it is already set to an earlier time.
+func (a *Alarm) Advance(t time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !a.at.IsZero() && !at.Before(a.at) {
+	if !a.at.IsZero() && !t.Before(a.at) {
 		return
 	}
-	a.at = at
+	a.at = t
 	select {
 	case a.changed <- struct{}{}:
 	default:
 	}
 }
 
-// next returns the time that the alarm is set to.
+// next returns the time to which the alarm is set.
 func (a *Alarm) next() time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -89,7 +89,7 @@ func (a *Alarm) Watch(ctx context.Context, check func(ctx context.Context, now t
 	}
 }
 
-// wait returns how long to sleep for an alarm set to at. checked is the time of the last check.
-func (a *Alarm) wait(at, checked time.Time) time.Duration {
-	return min(max(time.Until(at), time.Until(checked.Add(minCheckGap))), maxSleep)
+// wait returns how long to sleep before an alarm that is set to due. checked is the time of the last check.
+func (a *Alarm) wait(due, checked time.Time) time.Duration {
+	return min(max(time.Until(due), time.Until(checked.Add(minCheckGap))), maxSleep)
 }

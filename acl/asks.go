@@ -170,7 +170,7 @@ func (q *Asks) Withdraw(ctx context.Context, conv store.ConvKey, which func(Ask)
 	return q.withdraw(ctx, convTerm(conv), which, now)
 }
 
-// WithdrawAbout is [Asks.Withdraw] for the pending asks about a matter of a bridge.
+// WithdrawAbout withdraws, like [Asks.Withdraw], the pending asks about a matter of a bridge.
 func (q *Asks) WithdrawAbout(ctx context.Context, about string, which func(Ask) bool, now time.Time) ([]store.Change, error) {
 	return q.withdraw(ctx, aboutTerm(about), which, now)
 }

@@ -119,8 +119,9 @@ func (p Policy) HoldIntent(intent wire.Intent, action string, handled, answers b
 	return p.mustHold(In, intent, action, handled, answers)
 }
 
-// HoldOutgoing is HoldIntent for a message of ours: a message that commits the owner when it comes in also commits the
-// owner when it goes out. handled reports whether a hook of the owner handles this custom intent.
+// HoldOutgoing reports like HoldIntent whether a message of ours must wait: a message that commits the owner when it
+// comes in also commits the owner when it goes out. handled reports whether a hook of the owner handles this custom
+// intent.
 func (p Policy) HoldOutgoing(intent wire.Intent, action string, handled bool) bool {
 	return p.mustHold(Out, intent, action, handled, true)
 }

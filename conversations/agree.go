@@ -145,10 +145,10 @@ func readTerms(intent wire.Intent, payload wire.Value) (n namedTerms) {
 	return n
 }
 
-// read copies the text of a member of from to *term, a field of n. If *term already has another text, it sets
-// n.contradicts instead.
-func (n *namedTerms) read(term *string, from wire.Value, member string, limit int) {
-	v, _ := from.Get(member)
+// read copies the text of a member of source to *term, which is a field of n. If *term already has another text, read
+// sets n.contradicts instead.
+func (n *namedTerms) read(term *string, source wire.Value, member string, limit int) {
+	v, _ := source.Get(member)
 	switch text := cut(textOf(v), limit); {
 	case *term == "":
 		*term = text

@@ -19,7 +19,7 @@ type Proposal struct {
 	Message   wire.MessageID `json:"message_id,omitempty"` // the message that made it
 	Resent    wire.MessageID `json:"resent,omitempty"`     // the id under which it was delivered, if different
 	At        time.Time      `json:"at,omitzero"`
-	Delivered time.Time      `json:"delivered,omitzero"`  // when the peer received it, if it is ours
+	Delivered time.Time      `json:"delivered,omitzero"`  // if the message is ours, when the peer received it
 	Accepted  bool           `json:"accepted,omitempty"`  // the proposal became the agreement
 	Clarifies bool           `json:"clarifies,omitempty"` // the proposal answers an ambiguous accept
 }
@@ -250,9 +250,9 @@ func (c Conversation) accept(e Event, from Side) (Conversation, error) {
 	return c, nil
 }
 
-// belongs reports whether an accept belongs to the standing proposal, or to the first accept of it, and not to an
-// earlier proposal. It belongs if it names one of these messages, or if it names no message and was written after the
-// proposal had arrived.
+// belongs reports whether an accept, the event e, means the standing proposal and not an earlier one. first is the
+// first accept of the standing proposal; nil if there was none yet. The accept belongs if it names the message of the
+// proposal or of the first accept, or if it names no message and was written after the proposal had arrived.
 func (c Conversation) belongs(e Event, from Side, first *Acceptance) bool {
 	p := c.Proposal
 	isCrossing := from == Theirs && c.Replaced != nil // the accept may mean our proposal that theirs replaced

@@ -101,7 +101,7 @@ func (x *Exporter) Entry(e store.Entry) error {
 	return x.line(line)
 }
 
-// Seal signs everything written so far as self, and writes the last line.
+// Seal writes the last line: a signature of everything written so far, by the agent self with key.
 func (x *Exporter) Seal(self wire.AgentID, key *signing.PrivateKey) error {
 	seal, err := key.SignValue(wire.Obj(
 		wire.Member{Key: "agentmesh_export", Value: wire.Text(ExportFormat)},

@@ -75,9 +75,9 @@ type Unsealed struct {
 	Key     []byte // opens this one message again, see [ReadContent]
 }
 
-// Unseal opens a payload that the agent from sealed to the holder of one of keys. The sealer that the content names
-// must be from. Errors match [ErrSealed].
-func Unseal(keys []*signing.PrivateKey, sealed wire.Value, from wire.AgentID) (Unsealed, error) {
+// Unseal opens a payload that is sealed to one of keys. The content of the payload must name the agent sender as its
+// sealer. Errors match [ErrSealed].
+func Unseal(keys []*signing.PrivateKey, sealed wire.Value, sender wire.AgentID) (Unsealed, error) {
 	file, err := ageFile(sealed)
 	if err != nil {
 		return Unsealed{}, err
@@ -93,7 +93,7 @@ func Unseal(keys []*signing.PrivateKey, sealed wire.Value, from wire.AgentID) (U
 		return Unsealed{}, fmt.Errorf("%w: it is not sealed to this agent's key", ErrSealed)
 	}
 	o, err := readPlain(sealed, plain)
-	if err == nil && (o.By.Agent == "" || o.By.Agent != from) {
+	if err == nil && (o.By.Agent == "" || o.By.Agent != sender) {
 		err = fmt.Errorf("%w: the content does not name its sender as the agent that sealed it", ErrSealed)
 	}
 	if err != nil {

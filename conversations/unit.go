@@ -51,7 +51,7 @@ func (b *Book) Do(ctx context.Context, key store.ConvKey, change func(*Unit) err
 	return b.repeat(ctx, key, maxAttempts, change)
 }
 
-// Insist is [Book.Do] with many more attempts, for a unit that no sender would repeat.
+// Insist works like [Book.Do] but makes many more attempts. It is for a unit that no sender would repeat.
 func (b *Book) Insist(ctx context.Context, key store.ConvKey, change func(*Unit) error) error {
 	return b.repeat(ctx, key, maxInsistAttempts, change)
 }

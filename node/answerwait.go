@@ -25,8 +25,9 @@ func (n *Node) expectAnswer() answerWait {
 	return answerWait{n: n, events: events, stop: stop, since: time.Now()}
 }
 
-// SendForAnswer is [Node.Send] for a caller that also wants the answer of a foreign peer. It waits up to wait for both.
-// Receipts and pending_approval do not end the wait; they are returned if nothing better comes.
+// SendForAnswer sends a message like [Node.Send]. If the recipient is a foreign peer, it also waits for the peer's
+// answer. Delivery and answer together may take at most wait. Receipts and pending_approval do not end the wait;
+// SendForAnswer returns them if no other answer comes.
 func (n *Node) SendForAnswer(ctx context.Context, out Outgoing, wait time.Duration) (Sent, error) {
 	if wait <= 0 || out.Address == "" {
 		return n.Send(ctx, out, wait)
@@ -40,9 +41,9 @@ func (n *Node) SendForAnswer(ctx context.Context, out Outgoing, wait time.Durati
 	return w.awaitAnswer(ctx, store.ConvKey{Peer: string(out.To), ID: string(sent.Conversation)}, sent, wait), nil
 }
 
-// awaitAnswer adds to sent what the peer says in the conversation within wait, counted from the creation of w. A node
-// that does not run, such as one that a command opens for a first delivery, receives nothing later. There awaitAnswer
-// returns only an answer that came with the delivery.
+// awaitAnswer adds to sent the peer's answer in the conversation, if it comes within wait from the creation of w. A
+// node that is not running, such as one that a command opens for a first delivery, receives nothing after the delivery.
+// For such a node awaitAnswer adds only an answer that came with the delivery.
 func (w answerWait) awaitAnswer(ctx context.Context, key store.ConvKey, sent Sent, wait time.Duration) Sent {
 	if sent.State != SendDelivered || sent.Reply != nil {
 		return sent

@@ -151,7 +151,7 @@ func (b *bridges) checkAddress(to bridge.Address) error {
 	return fmt.Errorf("there is no %s link %s; configured: %s", to.Kind, to.Link, cmp.Or(strings.Join(names, ", "), "none"))
 }
 
-// observe returns the changes that the bridges add to the unit that accepts the message in.
+// observe returns the changes that the bridges add to the unit that accepts an incoming message.
 func (b *bridges) observe(in bridge.Inbound) []store.Change {
 	var changes []store.Change
 	for _, a := range b.all() {
@@ -171,8 +171,8 @@ func (b *bridges) reportCommit(changes []store.Change) {
 	}
 }
 
-// reportFailure tells the bridges about an outbox entry that failed for good. about is what the message was about, for
-// the notice to the owner; quiet suppresses that notice. See [bridge.FailureObserver].
+// reportFailure tells the bridges about an outbox entry that failed for good. about is the subject of the message, for
+// the notice to the owner. quiet suppresses that notice. See [bridge.FailureObserver].
 func (b *bridges) reportFailure(ctx context.Context, e OutboxEntry) (about string, quiet bool, changes []store.Change) {
 	u := bridge.Undelivered{To: e.To, Address: e.Address, ConvID: e.Conversation, MessageID: e.MessageID, Intent: e.Intent, Status: e.Status}
 	if e.Err != nil {

@@ -41,19 +41,19 @@ func (n *Node) conclude(ctx context.Context, u *conversations.Unit, before conve
 }
 
 // acceptCounts records that an accept counts, if the received message of item makes one count. The message may be the
-// peer's accept, which counts when it is answered, or the answer to an accept of ours. own is the id of our reply that
-// left on the connection, which may be an accept too, or "".
-func acceptCounts(ctx context.Context, u *conversations.Unit, item Item, own wire.MessageID) error {
+// peer's accept, which counts when we answer it, or the peer's answer to our accept. replyID is the id of our reply
+// that left on the connection of the message, or "" if none did. That reply may be an accept too.
+func acceptCounts(ctx context.Context, u *conversations.Unit, item Item, replyID wire.MessageID) error {
 	accept := item.MessageID
 	switch a := u.Conversation().Accept; {
 	case a == nil:
 		return nil
 	case a.By == conversations.Ours && item.Takes:
 		accept = a.Message
-	case a.By == conversations.Ours && own == "":
+	case a.By == conversations.Ours && replyID == "":
 		return nil
 	case a.By == conversations.Ours:
-		accept = own
+		accept = replyID
 	}
 	return u.Record(ctx, conversations.Event{Kind: conversations.AcceptCounts, At: u.Now, ID: accept, Name: item.PeerName})
 }

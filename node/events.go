@@ -18,7 +18,7 @@ const (
 	maxStreams      = 64   // event streams open at once, for agents and pages together
 )
 
-// Topic names the list of the owner API that an event is about.
+// Topic names the list of the owner API in which something changed.
 type Topic = owner.Topic
 
 const (
@@ -62,10 +62,11 @@ func newEvents(now time.Time) *events {
 	}
 }
 
-// id returns the id of an event; a stream that reconnects sends it to continue after that event.
+// id returns the id of an event. A stream that reconnects sends the id to continue after that event.
 func (e *events) id(seq uint64) string { return e.epoch + "-" + strconv.FormatUint(seq, 10) }
 
-// watch adds a watcher. missed holds the events after the id last; whole reports that they are all known.
+// watch adds a watcher. last is the id of the last event that the caller has seen, or "". missed holds the events after
+// it. complete is false if the node no longer knows all of them.
 func (e *events) watch(last string) (w *watcher, missed []Event, complete bool) {
 	w = &watcher{ch: make(chan Event, maxQueuedEvents)}
 	e.mu.Lock()

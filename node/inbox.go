@@ -77,7 +77,7 @@ func (i Item) key() store.ConvKey {
 	return store.ConvKey{Peer: string(i.Peer), ID: string(i.Conversation)}
 }
 
-// subject returns the principal that access rules apply to.
+// subject returns the principal to which access rules apply.
 func (i Item) subject() string {
 	if i.Principal != "" {
 		return i.Principal
@@ -153,7 +153,8 @@ func (n *Node) Inbox(ctx context.Context, state ItemState, after string, limit i
 	return items, page.Next, nil
 }
 
-// WaitInbox is [Node.Inbox] for a caller that waits up to wait until the list is not empty.
+// WaitInbox lists the inbox like [Node.Inbox]. If the list is empty, it waits until it is not, but not longer than
+// wait.
 func (n *Node) WaitInbox(ctx context.Context, state ItemState, after string, limit int, wait time.Duration) ([]Item, string, error) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()

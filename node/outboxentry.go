@@ -140,9 +140,9 @@ var sendPauses = [...]time.Duration{
 	5 * time.Second, 30 * time.Second, 2 * time.Minute, 10 * time.Minute, 30 * time.Minute, time.Hour, 3 * time.Hour,
 }
 
-// pauseAfter returns the pause after the given number of attempts, with jitter, or the longer one that the peer asked
-// for.
-func pauseAfter(attempts int, asked time.Duration) time.Duration {
+// pauseAfter returns the pause after the given number of attempts, with jitter. If the peer requested a longer pause,
+// it returns that one.
+func pauseAfter(attempts int, requested time.Duration) time.Duration {
 	d := sendPauses[min(max(attempts, 1), len(sendPauses))-1]
-	return max(client.Jitter(d), asked)
+	return max(client.Jitter(d), requested)
 }

@@ -284,8 +284,8 @@ func (o OwnerAPI) resolvePeer(ctx context.Context, s string) (wire.AgentID, erro
 	return "", owner.Fault(http.StatusNotFound, "no such peer", "name an agent id (am_…) or an alias; find agents with: agentmesh discover")
 }
 
-// resolvePrincipal is resolvePeer for rules. A rule may also be about a foreign address, or about a principal that
-// stands for many agents, such as a space, if the node already has a rule about it.
+// resolvePrincipal works like resolvePeer, for rules. A rule may also be about a foreign address, or about a principal
+// that stands for many agents, such as a space, if the node already has a rule about it.
 func (o OwnerAPI) resolvePrincipal(ctx context.Context, s string) (wire.AgentID, error) {
 	id, err := o.resolvePeer(ctx, s)
 	if err == nil {

@@ -17,16 +17,16 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Receive is [Node.ReceiveFrom] for a body of unknown origin.
+// Receive calls [Node.ReceiveFrom] for a body of unknown origin.
 func (n *Node) Receive(ctx context.Context, body []byte) (bridge.Outcome, error) {
 	return n.ReceiveFrom(ctx, body, nil)
 }
 
 // ReceiveFrom takes the body of a POST to the endpoint through lines 3 to 16 of the receive table. The caller has
-// checked the size of the body and charged the sender's address (lines 1 and 2). from are the sources of the request.
-// Every error is a *[wire.Error].
-func (n *Node) ReceiveFrom(ctx context.Context, body []byte, from []rate.Source) (bridge.Outcome, error) {
-	in, err := n.readMessage(ctx, body, from) // lines 3 to 8
+// checked the size of the body and charged the sender's address (lines 1 and 2). sources are the sources of the
+// request. Every error is a *[wire.Error].
+func (n *Node) ReceiveFrom(ctx context.Context, body []byte, sources []rate.Source) (bridge.Outcome, error) {
+	in, err := n.readMessage(ctx, body, sources) // lines 3 to 8
 	if err != nil {
 		n.logMessage(ctx, in, bridge.Outcome{}, err)
 		n.countUnproven(in, err)
@@ -35,8 +35,8 @@ func (n *Node) ReceiveFrom(ctx context.Context, body []byte, from []rate.Source)
 	return n.Accept(ctx, in) // lines 9 to 16
 }
 
-// readMessage implements lines 3 to 8: it parses the message and authenticates the sender. If it returns an error, in
-// holds what the message claims about itself, which is not proven.
+// readMessage implements lines 3 to 8: it parses the message and authenticates the sender. If readMessage returns an
+// error, the returned message holds only what the sender claims, which is not proven.
 func (n *Node) readMessage(ctx context.Context, body []byte, from []rate.Source) (in bridge.Inbound, err error) {
 	m, err := n.verifier.Read(body) // lines 3, 4
 	if err != nil {
@@ -83,11 +83,11 @@ func (n *Node) checkRecipient(ctx context.Context, m wire.Message) (standing acl
 	return standing, nil
 }
 
-// sourcesOf returns the sources of a message: those in from, the credential that registered the peer's card, and the
-// peer's host. The host is a source only if the peer's endpoint is proven and is not a mailbox, because many agents
+// sourcesOf returns the sources of a message: those of its request, the credential that registered the peer's card, and
+// the peer's host. The host is a source only if the peer's endpoint is proven and is not a mailbox, because many agents
 // share the host of a mailbox (AM-42). proven reports whether the host is among the sources.
-func (n *Node) sourcesOf(ctx context.Context, peer client.Peer, from []rate.Source) (sources []rate.Source, proven bool, err error) {
-	sources = slices.Clone(from)
+func (n *Node) sourcesOf(ctx context.Context, peer client.Peer, request []rate.Source) (sources []rate.Source, proven bool, err error) {
+	sources = slices.Clone(request)
 	inside := slices.ContainsFunc(n.cfg.Directories, func(d *client.Directory) bool { return d.IsInside() && d.Base == peer.Directory })
 	if inside && n.cfg.CredentialOf != nil {
 		credential, err := n.cfg.CredentialOf(ctx, peer.Card.ID)

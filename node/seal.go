@@ -39,8 +39,8 @@ var ErrMustSeal = &wire.Error{Code: wire.Unauthorized, Status: http.StatusForbid
 // ErrCannotSeal means that a message that must be sealed cannot be.
 var ErrCannotSeal = &wire.Error{Code: wire.InvalidMessage, Status: http.StatusUnprocessableEntity, Message: "the message cannot be sealed"}
 
-// sealRecipient returns the age recipient that a message of ours is sealed to, or "" if it leaves unsealed. It may ask
-// a directory, so no step may be open. A close and the messages of the protocol itself are never sealed.
+// sealRecipient returns the age recipient to which a message of ours is sealed, or "" if the message leaves unsealed.
+// It may ask a directory, so no step may be open. A close and the messages of the protocol itself are never sealed.
 func (n *Node) sealRecipient(ctx context.Context, out Outgoing, conv conversations.Conversation) (string, error) {
 	rule := n.cfg.Outbound.Seal
 	must := out.Seal == Sealed || rule == SealRequire || conv.Sealed && out.Seal != Unsealed
@@ -99,7 +99,8 @@ func checkSealable(payload wire.Value) error {
 	return nil
 }
 
-// signFor is [Node.sign] for a message that is sealed to recipient; "" does not seal it.
+// signFor signs a message like [Node.sign], after it sealed the payload to recipient. With an empty recipient it does
+// not seal.
 func (n *Node) signFor(d wire.Draft, recipient string) (signedMessage, error) {
 	if recipient == "" {
 		return n.sign(d)

@@ -345,7 +345,7 @@ func (n *Node) enqueue(ctx context.Context, u *conversations.Unit, out Outgoing)
 	return s.Message, s.Raw, nil
 }
 
-// principal returns the principal that access rules apply to: the recipient's foreign address, or else its agent id. A
+// principal returns the principal to which access rules apply: the recipient's foreign address, or else its agent id. A
 // more exact principal is unknown until the recipient answers.
 func principal(out Outgoing) string {
 	if out.Address != "" {

@@ -21,7 +21,7 @@ func NewKeyCache(n int) *KeyCache {
 	return &KeyCache{keys: keys}
 }
 
-// Parse is [ParsePublicKey] with the cache.
+// Parse parses a key like [ParsePublicKey], with the help of the cache.
 func (c *KeyCache) Parse(text string) (*PublicKey, error) {
 	if len(text) > MaxKeyText {
 		return ParsePublicKey(text)

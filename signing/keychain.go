@@ -83,21 +83,21 @@ func successionText(id wire.AgentID, next *PublicKey, stamp string) []byte {
 	return []byte(strings.Join([]string{"agentmesh-key-succession-v1", string(id), next.Fingerprint(), stamp, ""}, "\n"))
 }
 
-// ExtendKeyChain returns chain with one more link, in which k signs that next replaces it as the key of id. For the
-// first link, chain is "". The error is [ErrKeyChainFull] if the chain already has [MaxKeyChain] links.
-func (k *PrivateKey) ExtendKeyChain(id wire.AgentID, chain string, next *PrivateKey, at time.Time) (string, error) {
+// ExtendKeyChain returns chain with one more link, in which k signs that successor is now the key of id. For the first
+// link, chain is "". The error is [ErrKeyChainFull] if the chain already has [MaxKeyChain] links.
+func (k *PrivateKey) ExtendKeyChain(id wire.AgentID, chain string, successor *PrivateKey, at time.Time) (string, error) {
 	if chain != "" && strings.Count(chain, " ")+1 >= MaxKeyChain {
 		return "", ErrKeyChainFull
 	}
 	stamp := wire.FormatTime(at)
-	signature, err := k.Sign(successionText(id, next.Public(), stamp))
+	signature, err := k.Sign(successionText(id, successor.Public(), stamp))
 	if err != nil {
 		return "", err
 	}
 	encode := func(key *PrivateKey) string {
 		return base64.StdEncoding.EncodeToString([]byte(strings.TrimSpace(key.PublicText())))
 	}
-	link := strings.Join([]string{encode(k), encode(next), stamp, signature}, ",")
+	link := strings.Join([]string{encode(k), encode(successor), stamp, signature}, ",")
 	return strings.TrimPrefix(chain+" "+link, " "), nil
 }
 

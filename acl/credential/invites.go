@@ -62,10 +62,10 @@ func (v Invites) change(c Code, rev store.Rev) store.Change {
 	return store.Change{Record: store.Record{NS: v.NS, Key: c.ID, Body: body, Expires: c.Expires}, IfRev: rev}
 }
 
-// Redeem returns the description of a code after one more use, by the agent by, and the change that stores this use.
-// Apply the change in the unit that registers the agent, so that two agents cannot share one use. The error is
-// store.ErrNotFound for an unknown code, and [ErrSpent] if the code has no uses left.
-func (v Invites) Redeem(ctx context.Context, code, by string, now time.Time) (Code, store.Change, error) {
+// Redeem uses up one use of a code for agent. It returns the description of the code after this use, and the change
+// that stores the use. Apply the change in the unit that registers the agent, so that two agents cannot share one use.
+// The error is store.ErrNotFound for an unknown code, and [ErrSpent] if the code has no uses left.
+func (v Invites) Redeem(ctx context.Context, code, agent string, now time.Time) (Code, store.Change, error) {
 	rec, err := v.Records.Get(ctx, v.NS, v.Name(HashOf(code)), now)
 	if err != nil {
 		return Code{}, store.Change{}, fmt.Errorf("look up invite: %w", err)
@@ -77,7 +77,7 @@ func (v Invites) Redeem(ctx context.Context, code, by string, now time.Time) (Co
 	if c.Left() < 1 {
 		return c, store.Change{}, ErrSpent
 	}
-	c.Used, c.UsedBy, c.Count = now, by, c.Count+1
+	c.Used, c.UsedBy, c.Count = now, agent, c.Count+1
 	change := v.change(c, rec.Rev)
 	change.Delete = v.Forget && c.Left() < 1
 	return c, change, nil

@@ -23,14 +23,14 @@ type Penalties struct {
 }
 
 // NewPenalties returns an empty list of at most maxKeys addresses. An address that makes perMinute faults within a
-// minute is barred for the duration lasting or, if lasting is 0, until one fault has been forgotten.
-func NewPenalties(perMinute int, lasting time.Duration, maxKeys int) *Penalties {
+// minute is barred for the time barFor. If barFor is 0, it is barred until one fault has been forgotten.
+func NewPenalties(perMinute int, barFor time.Duration, maxKeys int) *Penalties {
 	p := &Penalties{
 		faults:  NewBuckets(PerMinute(perMinute), perMinute, maxKeys),
 		lowered: NewBuckets(PerMinute(loweredPerMinute), loweredPerMinute, maxKeys),
 	}
-	if lasting > 0 {
-		p.barred = NewBuckets(Limit(1/lasting.Seconds()), 1, maxKeys)
+	if barFor > 0 {
+		p.barred = NewBuckets(Limit(1/barFor.Seconds()), 1, maxKeys)
 	}
 	factor := 1
 	for i := range p.networks {

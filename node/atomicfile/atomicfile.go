@@ -19,7 +19,8 @@ func Write(path string, data []byte) error {
 	})
 }
 
-// WriteFunc is [Write] for content that fill writes. If fill fails, the file at path is unchanged.
+// WriteFunc writes a file like [Write], with the content that fill writes. If fill fails, the file at path is
+// unchanged.
 func WriteFunc(path string, fill func(*os.File) error) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*") // mode 0600
 	if err != nil {
@@ -44,7 +45,8 @@ func WriteFunc(path string, fill func(*os.File) error) (err error) {
 	return nil
 }
 
-// WriteNew is [Write] for a new file. If the file exists already, it returns fs.ErrExist and leaves the file unchanged.
+// WriteNew writes a new file like [Write]. If the file exists already, it returns fs.ErrExist and leaves the file
+// unchanged.
 func WriteNew(path string, data []byte) error {
 	if _, err := os.Lstat(path); err == nil {
 		return &fs.PathError{Op: "create", Path: path, Err: fs.ErrExist}
@@ -61,8 +63,8 @@ func WriteNew(path string, data []byte) error {
 	return nil
 }
 
-// WriteIn is [Write] inside root; symbolic links out of root are refused. Only the content is durable: a caller that
-// needs a durable name must sync the directory.
+// WriteIn writes a file like [Write], inside root. It refuses symbolic links that lead out of root. Only the content is
+// durable: a caller that needs a durable name must sync the directory.
 func WriteIn(root *os.Root, name string, data []byte) error {
 	temp := path.Join(path.Dir(name), "."+path.Base(name)+".tmp")
 	if err := root.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -154,28 +154,29 @@ func (e event) shift(zone zone) time.Duration {
 	return zone.wall(e.start.instant()).Sub(zone.wall(e.id.instant()))
 }
 
-// shiftStart returns where an override of all following recurrences moves a later one.
+// shiftStart returns the start of a later recurrence after e, an override of all following recurrences, has moved it.
 func (e event) shiftStart(start moment) moment {
 	start.wall = start.wall.Add(e.shift(start.zone))
 	return start
 }
 
-// maxShift returns how far the overrides of following recurrences move at most, in either direction.
-func (o *overrides) maxShift(zone zone) (most time.Duration) {
+// maxShift returns the largest distance by which an override of following recurrences moves them, in either direction.
+func (o *overrides) maxShift(zone zone) (largest time.Duration) {
 	if o == nil {
 		return 0
 	}
 	for _, e := range o.following {
-		most = max(most, e.shift(zone).Abs())
+		largest = max(largest, e.shift(zone).Abs())
 	}
-	return most
+	return largest
 }
 
 // maxRules bounds the rules of one event, which should have one (RFC 5545 §3.8.5.3).
 const maxRules = 16
 
-// starts lists the starts of the event whose recurrences may reach into the window. left is as in listRecurrences.
-func (e event) starts(window Interval, left *int) ([]moment, error) {
+// starts lists the starts of the event's recurrences, without those of its rules that end before the window or start
+// after it. See listRecurrences for budget.
+func (e event) starts(window Interval, budget *int) ([]moment, error) {
 	starts := append([]moment{e.start}, e.extra...)
 	if len(e.rules) == 0 {
 		return starts, nil
@@ -187,7 +188,7 @@ func (e event) starts(window Interval, left *int) ([]moment, error) {
 	from, until := e.start.zone.wall(window.Start.Add(-reach)), e.start.zone.wall(window.End)
 	starts = starts[1:] // the rule includes DTSTART (RFC 5545 §3.8.5.3)
 	for _, rule := range e.rules {
-		walls, err := listRecurrences(rule, e.start.wall, from, until, e.start.zone.wall, left)
+		walls, err := listRecurrences(rule, e.start.wall, from, until, e.start.zone.wall, budget)
 		if err != nil {
 			return nil, err
 		}

@@ -76,7 +76,8 @@ const maxTransitions = 2000
 // the year 9999.
 const maxZoneRules = 500
 
-// parseTimezone parses a VTIMEZONE, with clock changes up to until. rules counts the rules in the file.
+// parseTimezone parses a VTIMEZONE, with the clock changes up to the time until. It adds the rules of the zone to
+// *rules, which counts the rules of the whole file.
 func parseTimezone(comp *ical.Component, until time.Time, rules *int) (zone, error) {
 	var z describedZone
 	for _, child := range comp.Children { // count before searching
@@ -152,10 +153,10 @@ const finestFrequency = rrule.DAILY
 // maxCount bounds the recurrences that the rules of one calendar may have: some hundred daily events of ten years.
 const maxCount = 500_000
 
-// listRecurrences lists the recurrences of a rule between from and until, as wall times. first is the first
-// recurrence. toWall converts an UNTIL that is written in UTC; nil leaves it as it is. left is how many recurrences
-// may still be computed.
-func listRecurrences(rule string, first, from, until time.Time, toWall func(time.Time) time.Time, left *int) ([]time.Time, error) {
+// listRecurrences lists the recurrences of a rule between the wall times from and until. first is the first recurrence.
+// toWall converts an UNTIL that is written in UTC; a nil toWall leaves it unchanged. budget is the number of
+// recurrences that may still be computed; listRecurrences reduces it.
+func listRecurrences(rule string, first, from, until time.Time, toWall func(time.Time) time.Time, budget *int) ([]time.Time, error) {
 	option, err := rrule.StrToROption(rule)
 	if err != nil {
 		return nil, fmt.Errorf("RRULE: %w", err)
@@ -178,7 +179,7 @@ func listRecurrences(rule string, first, from, until time.Time, toWall func(time
 	}
 	var out []time.Time
 	next := r.Iterator()
-	for ; *left > 0; *left-- {
+	for ; *budget > 0; *budget-- {
 		t, ok := next()
 		if !ok || t.After(until) {
 			return out, nil

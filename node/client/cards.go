@@ -60,7 +60,7 @@ type CardsConfig struct {
 	Logger           *slog.Logger // may be nil
 }
 
-// KeyChange is a new key of a pinned agent that its old key does not vouch for.
+// KeyChange is a new key of an agent whose pinned key does not vouch for it.
 type KeyChange struct {
 	Agent     wire.AgentID
 	Directory string // the directory that lists the new key
@@ -331,8 +331,8 @@ func (c *Cards) Refresh(ctx context.Context, id wire.AgentID, now time.Time) (pe
 	return c.refresh(ctx, id, &Origin{}, now)
 }
 
-// Again is [Cards.Find] past the cache. Call it after a failed delivery, because the agent may have moved since its
-// card was fetched. It uses a cached card if the directories were asked within gap.
+// Again finds an agent like [Cards.Find], but not in the cache. Call it after a failed delivery, because the agent may
+// have moved since its card was fetched. It uses a cached card if the directories were asked within gap.
 func (c *Cards) Again(ctx context.Context, id wire.AgentID, gap time.Duration, now time.Time) (Peer, error) {
 	c.mu.Lock()
 	old, ok := c.cache.Peek(id)
@@ -354,9 +354,9 @@ func (c *Cards) Again(ctx context.Context, id wire.AgentID, gap time.Duration, n
 	return c.Find(ctx, id, now)
 }
 
-// refresh is Refresh for a message from origin. An answer to our message has a nil origin. Its refresh is free and has
-// its own limit of one a minute: we cause the number of answers, and an agent that has just rotated its key answers
-// with the new key.
+// refresh does the work of Refresh for a message from origin. An answer to our message has a nil origin. Its refresh is
+// free and has its own limit of one a minute: we cause the number of answers, and an agent that has just rotated its
+// key answers with the new key.
 func (c *Cards) refresh(ctx context.Context, id wire.AgentID, origin *Origin, now time.Time) (peer Peer, changed bool, err error) {
 	answer := origin == nil
 	for {

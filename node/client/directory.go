@@ -152,8 +152,8 @@ func (d *Directory) Renew(ctx context.Context, card wire.Value, cred Credential,
 	return d.put(ctx, opRenew, card, cred, key, nil)
 }
 
-// Rotate is [Directory.Renew] with a card that has a new key. The previous key vouches for the new one, so that peers
-// accept it without asking their owners (AM-60).
+// Rotate renews the registration like [Directory.Renew], with a card that has a new key. The previous key vouches for
+// the new one, so that peers accept it without asking their owners (AM-60).
 func (d *Directory) Rotate(ctx context.Context, card wire.Value, cred Credential, key, previous *signing.PrivateKey) (wire.Registered, error) {
 	return d.put(ctx, opRotate, card, cred, key, previous)
 }

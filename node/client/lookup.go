@@ -30,7 +30,8 @@ func (d *Directory) Card(ctx context.Context, id wire.AgentID) (wire.Value, erro
 	return f.Card, err
 }
 
-// Fetch is [Directory.Card] with the data that a cache needs. With an etag, the card is sent only if it has changed.
+// Fetch reads a card like [Directory.Card], and returns the data that a cache needs. With an etag, the card is sent
+// only if it has changed.
 func (d *Directory) Fetch(ctx context.Context, id wire.AgentID, etag string) (Fetched, error) {
 	path, err := agentPath(id)
 	if err != nil {

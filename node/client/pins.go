@@ -102,7 +102,7 @@ func readPin(rec store.Record) (storedPin, error) {
 	return p, nil
 }
 
-// change returns the change that writes the pin. It fails if the stored pin is not the one that p was read from.
+// change returns the change that writes the pin. Applying it fails if the stored pin has changed since p was read.
 func (p storedPin) change(now time.Time) store.Change {
 	body, _ := json.Marshal(p.Pin) // cannot fail: strings and times
 	ch := store.Change{IfRev: p.rev, Record: store.Record{NS: nsPins, Key: string(p.Agent), Body: body, Terms: []string{byOwner}}}
@@ -112,8 +112,8 @@ func (p storedPin) change(now time.Time) store.Change {
 	return ch
 }
 
-// pin stores the current key of peer as the agent's key: at first use, or, with owner, the first time that our owner
-// writes to the agent.
+// pin stores the current key of peer as the agent's key. It is called at the first contact with the agent and, with
+// owner set, when our owner writes to the agent for the first time.
 func (c *Cards) pin(ctx context.Context, peer Peer, owner bool, now time.Time) (Peer, error) {
 	id, fingerprint := peer.Card.ID, peer.Key.Fingerprint()
 	peer.Pinned, peer.ownerPin, peer.keyPinned = now, owner, true

@@ -70,8 +70,8 @@ func (c *Cards) checkRotation(ctx context.Context, d *Directory, pin storedPin, 
 	return nil
 }
 
-// checkStep checks one step from the key before to the key of card, and returns the latter.
-func (c *Cards) checkStep(d *Directory, id wire.AgentID, before *signing.PublicKey, step wire.KeyChange, card wire.Value, now time.Time) (*signing.PublicKey, error) {
+// checkStep checks one step of a rotation, from previousKey to the key of card, and returns the key of card.
+func (c *Cards) checkStep(d *Directory, id wire.AgentID, previousKey *signing.PublicKey, step wire.KeyChange, card wire.Value, now time.Time) (*signing.PublicKey, error) {
 	if card.GetStr("agent_id") != string(id) {
 		return nil, errors.New("the card that was signed is missing")
 	}
@@ -92,7 +92,7 @@ func (c *Cards) checkStep(d *Directory, id wire.AgentID, before *signing.PublicK
 		return nil, errors.New("the proofs are for another text")
 	}
 	window := signing.Window{From: proof.Time.Add(-proofSkew), To: proof.Time.Add(proofSkew)}
-	if err := before.Verify(text, previous.Signature, window, now); err != nil {
+	if err := previousKey.Verify(text, previous.Signature, window, now); err != nil {
 		return nil, fmt.Errorf("proof by the previous key: %w", err)
 	}
 	if err := key.Verify(text, proof.Signature, window, now); err != nil {

@@ -66,8 +66,8 @@ func (c *Cards) recheck(ctx context.Context, peer Peer, now time.Time) (Peer, er
 // ErrOtherKey means that another key of the agent was accepted after the owner was shown this one.
 var ErrOtherKey = errors.New("another key of this agent was accepted meanwhile")
 
-// PinChanges returns the changes that pin a key that the owner was shown and accepts, for a unit that contains further
-// changes. It returns no changes if the key is pinned already.
+// PinChanges returns the changes that pin the key in shown, which the owner has seen and accepts. The caller adds them
+// to a unit with other changes. PinChanges returns no changes if the owner has pinned the key already.
 func (c *Cards) PinChanges(ctx context.Context, shown Pin, now time.Time) ([]store.Change, error) {
 	p, err := c.loadPin(ctx, shown.Agent, now)
 	switch {

@@ -73,7 +73,8 @@ func (v *Verifier) Authenticate(ctx context.Context, m wire.Message, origin Orig
 	return v.check(ctx, m, peer, &origin, now)
 }
 
-// check is Authenticate for a sender whose card is peer. For an answer to our message, origin is nil.
+// check does the work of Authenticate for a sender whose card is known: peer. For an answer to our message, origin is
+// nil.
 func (v *Verifier) check(ctx context.Context, m wire.Message, peer Peer, origin *Origin, now time.Time) (Checked, error) {
 	bare, window := m.Tree.Without("signature"), v.Window.orDefault().around(m.Time)
 	verify := func(key *signing.PublicKey) (signing.Verified, error) {

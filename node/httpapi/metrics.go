@@ -80,7 +80,7 @@ func (m *Metrics) Limiter(name string) *Counter {
 	return m.Counter(limiterName, limiterHelp, "limiter", name)
 }
 
-// LimiterFunc is [Metrics.Limiter] for a limit that counts its own refusals.
+// LimiterFunc works like [Metrics.Limiter], for a limit that counts its own refusals.
 func (m *Metrics) LimiterFunc(name string, read func() uint64) {
 	m.CounterFunc(limiterName, limiterHelp, func() float64 { return float64(read()) }, "limiter", name)
 }

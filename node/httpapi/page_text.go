@@ -73,8 +73,9 @@ func escapeText(s string) string {
 	return b.String()
 }
 
-// cutText returns the beginning of s, with at most the given runes and lines. whole is true if that is all of s.
-func cutText(s string, runes, lines int) (head string, whole bool) {
+// cutText returns the beginning of s, with at most the given numbers of runes and lines. complete reports whether that
+// is all of s.
+func cutText(s string, runes, lines int) (head string, complete bool) {
 	n := 0
 	for i, r := range s {
 		if r == '\n' {

@@ -60,16 +60,16 @@ func (b *backlog) deferFollower(item client.RelayItem) bool {
 	return waits
 }
 
-// postpone leaves an item in the mailbox for after, or for the maximum time if after is not positive.
-func (b *backlog) postpone(item client.RelayItem, after time.Duration, now time.Time) {
+// postpone leaves an item in the mailbox for the time pause, or for the maximum time if pause is not positive.
+func (b *backlog) postpone(item client.RelayItem, pause time.Duration, now time.Time) {
 	if b.items == nil {
 		b.items, b.convs = make(map[string]bool), make(map[store.ConvKey]bool)
 	}
 	b.items[item.ID], b.convs[conversationOf(item)] = true, true
-	if after <= 0 {
-		after = maxPostpone
+	if pause <= 0 {
+		pause = maxPostpone
 	}
-	at := now.Add(min(max(after, minPostpone), maxPostpone))
+	at := now.Add(min(max(pause, minPostpone), maxPostpone))
 	if b.restart.IsZero() || at.Before(b.restart) {
 		b.restart = at
 	}
@@ -83,7 +83,7 @@ func (b *backlog) advance(item client.RelayItem) {
 	}
 }
 
-// conversationOf returns the conversation that the item's message claims to belong to; nothing is verified yet.
+// conversationOf returns the conversation that the item's message names. The message is not verified yet.
 func conversationOf(item client.RelayItem) store.ConvKey {
 	if item.Call != nil {
 		return store.ConvKey{ID: item.ID} // no call waits for another one

@@ -53,8 +53,9 @@ func New(t testing.TB) *Mesh {
 	return m
 }
 
-// InMemory is New without a socket, so that a test can use a fake clock. Its members accept what [Member.Post] passes
-// them and do no background work until [Member.Start]. The messages that they send to each other do not arrive.
+// InMemory makes a mesh like New, but without a socket, so that a test can use a fake clock. Its members accept what
+// [Member.Post] passes them and do no background work until [Member.Start]. The messages that they send to each other
+// do not arrive.
 func InMemory(t testing.TB) *Mesh {
 	t.Helper()
 	edge := httpapi.New(httpapi.Config{Local: true})

@@ -26,7 +26,7 @@ func (m *Mesh) Stranger(name string) *Stranger {
 	return m.Tenant(name, "credential-of-"+name)
 }
 
-// Tenant is Stranger for an agent that may share its directory credential with others.
+// Tenant makes an agent like Stranger, which may share its directory credential with other agents.
 func (m *Mesh) Tenant(name, credential string) *Stranger {
 	m.t.Helper()
 	card := Card(m.t, name, "http://127.0.0.1:9"+"/agentmesh")

@@ -42,11 +42,11 @@ func (r *Registrar) chainTo(key *signing.PrivateKey, now time.Time) string {
 	return r.chainFromFirst(id, key, now, err)
 }
 
-// chainFromFirst returns a chain of one link to key, signed with the first key: the retired key that the id is derived
-// from. Callers use it if the old chain is full, or is missing because an earlier version rotated the key without
-// writing a chain. why is what is wrong with the old chain. If the first key is missing or does not match the id,
-// chainFromFirst logs both reasons and returns "".
-func (r *Registrar) chainFromFirst(id wire.AgentID, key *signing.PrivateKey, now time.Time, why error) string {
+// chainFromFirst returns a chain of one link to key, signed with the first key of the agent, from which its id is
+// derived. Callers use it if the old chain is full, or is missing because an earlier version rotated the key without
+// writing a chain. fault is the error of the old chain. If the first key is missing or does not match the id,
+// chainFromFirst logs fault and the error of the first key, and returns "".
+func (r *Registrar) chainFromFirst(id wire.AgentID, key *signing.PrivateKey, now time.Time, fault error) string {
 	var first *signing.PrivateKey
 	var err error = fs.ErrNotExist
 	if r.cfg.FirstKey != nil {
@@ -61,7 +61,7 @@ func (r *Registrar) chainFromFirst(id wire.AgentID, key *signing.PrivateKey, now
 	}
 	if err != nil {
 		r.cfg.Logger.Warn("no key chain leads from the agent id to the key: new directories refuse the id, and new peers ask their owners",
-			"agent_id", id, "why", why, "first_key", err)
+			"agent_id", id, "why", fault, "first_key", err)
 		return ""
 	}
 	return chain

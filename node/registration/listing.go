@@ -43,8 +43,9 @@ func (r *Registrar) Register(ctx context.Context, directory string) ([]owner.Lis
 	return r.registerIn(ctx, directory, visitAndRenew)
 }
 
-// Adopt is Register in a directory whose assigned id the node adopts, if the directory assigns one. The other
-// directories then list the node under the new id and no longer under the old one. To peers the node is a new agent.
+// Adopt registers the card like Register in one directory. If the directory assigns an id, the node adopts it. The
+// other directories then list the node under the new id and no longer under the old one. To peers the node is a new
+// agent.
 func (r *Registrar) Adopt(ctx context.Context, directory string) ([]owner.Listing, error) {
 	if directory == "" && len(r.registrations) > 1 {
 		return nil, owner.Fault(http.StatusBadRequest, "an id can be taken over from one directory only", "name it with --directory URL")

@@ -59,7 +59,7 @@ func ParseMessage(v Value) (Message, error) {
 	return m, f.result()
 }
 
-// ParseDraft is [ParseMessage] for a message that need not be signed yet. It ignores the signature.
+// ParseDraft parses a message like [ParseMessage], but ignores its signature, which may be missing.
 func ParseDraft(v Value) (Message, error) {
 	f := fields{v: v}
 	if v.Kind() != Object {

@@ -6,9 +6,10 @@ import (
 	"unicode/utf8"
 )
 
-// OneLine makes a stranger's text safe to show in one line anywhere, also in a log or on a terminal: at most most
-// characters, without control, format and bidirectional characters, and with white space folded (THREATS 28).
-func OneLine(s string, most int) string {
+// OneLine makes a stranger's text safe to show in one line anywhere, also in a log or on a terminal. The result has at
+// most limit characters, no control, format or bidirectional characters, and single spaces for all white space (THREATS
+// 28).
+func OneLine(s string, limit int) string {
 	var b strings.Builder
 	n, gap := 0, ""
 	for _, r := range s {
@@ -21,7 +22,7 @@ func OneLine(s string, most int) string {
 		case r == utf8.RuneError || !unicode.IsPrint(r):
 			continue
 		}
-		if n += len(gap) + 1; n > most {
+		if n += len(gap) + 1; n > limit {
 			b.WriteRune('…')
 			break
 		}

@@ -29,13 +29,13 @@ func Parse(data []byte) (Value, error) {
 	return ParseLimits(data, MaxDepth, MaxValues)
 }
 
-// ParseLimits is [Parse] with other limits for depth and size, for protocols that allow more.
+// ParseLimits works like [Parse], with other limits for depth and size. It is for protocols that allow more.
 func ParseLimits(data []byte, maxDepth, maxValues int) (Value, error) {
 	return parse(parser{text: string(data), depth: maxDepth, values: maxValues})
 }
 
-// ParseForeign is [ParseLimits] for texts of other protocols that we pass on and do not compute with. It accepts every
-// JSON number and keeps its token.
+// ParseForeign works like [ParseLimits], for texts of other protocols that we only pass on. It accepts every JSON
+// number and keeps its token.
 func ParseForeign(data []byte, maxDepth, maxValues int) (Value, error) {
 	return parse(parser{text: string(data), depth: maxDepth, values: maxValues, anyNumber: true})
 }
@@ -54,7 +54,7 @@ func parse(p parser) (Value, error) {
 	return v, nil
 }
 
-// ParseObject is [Parse] for a text that must be an object.
+// ParseObject works like [Parse], for a text that must be an object.
 func ParseObject(data []byte) (Value, error) {
 	v, err := Parse(data)
 	if err != nil {

@@ -153,13 +153,13 @@ func (c cards) Put(ctx context.Context, put store.PutCard) (store.Card, error) {
 	return stored, nil
 }
 
-// checkPut checks the precondition of a put against the card that has the id. held reports whether old holds it.
-func checkPut(old store.Card, held bool, put store.PutCard, owner [32]byte) error {
+// checkPut checks the precondition of a put. old is the card that has the id; exists is false if no card has it.
+func checkPut(old store.Card, exists bool, put store.PutCard, owner [32]byte) error {
 	switch {
-	case put.IfRev == store.Any, put.IfRev == store.Absent && !held:
+	case put.IfRev == store.Any, put.IfRev == store.Absent && !exists:
 		return nil
 	case put.IfRev != store.Absent:
-		if !held || old.Rev != put.IfRev {
+		if !exists || old.Rev != put.IfRev {
 			return store.ErrConflict
 		}
 		return nil

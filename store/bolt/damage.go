@@ -21,13 +21,14 @@ func newDamageLog(log *slog.Logger) *damageLog {
 	return &damageLog{log: log, seen: make(map[string]bool)}
 }
 
-// note logs what happened to the row that err is about.
-func (d *damageLog) note(what string, err error) {
+// note logs a damaged row, once for each row. done says what was done with the row, such as "skipped", and err is the
+// error of reading it.
+func (d *damageLog) note(done string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.seen[err.Error()] || len(d.seen) == maxDamageSeen {
 		return
 	}
 	d.seen[err.Error()] = true
-	d.log.Error("a damaged row was "+what+"; stop the process and run agentmesh check", slog.Any("err", err))
+	d.log.Error("a damaged row was "+done+"; stop the process and run agentmesh check", slog.Any("err", err))
 }

@@ -183,7 +183,7 @@ func sweepReplays(t *txn, now time.Time, limit int) (int, error) {
 	return len(gone) + len(move), nil
 }
 
-// isReplayRowLive is isReplayLive for an encoded record.
+// isReplayRowLive does for an encoded record what isReplayLive does for a decoded one.
 func isReplayRowLive(tx *bbolt.Tx, row []byte, now time.Time) (bool, error) {
 	rec, err := decodeReplay(row)
 	if err != nil {

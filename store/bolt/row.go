@@ -114,7 +114,7 @@ func readRow(row []byte) reader {
 	return r
 }
 
-// readVersions is readRow for a kind of row with versions up to newest.
+// readVersions reads a row like readRow, of a kind of row that has versions up to newest.
 func readVersions(row []byte, newest byte) (r reader, version byte) {
 	r = reader{b: append([]byte(nil), row...)}
 	if version = r.byte(); r.err == nil && (version < rowVersion || version > newest) {
@@ -238,8 +238,8 @@ func (r *reader) list() (count uint64, lengths, all []byte) {
 	return count, lengths[:end], lengths[end:]
 }
 
-// length decodes and removes the first of lengths, which must not exceed left. After an error it returns 0.
-func (r *reader) length(lengths *[]byte, left int) int {
+// length decodes and removes the first of lengths, which must not exceed remaining. After an error it returns 0.
+func (r *reader) length(lengths *[]byte, remaining int) int {
 	if r.err != nil {
 		return 0
 	}
@@ -247,7 +247,7 @@ func (r *reader) length(lengths *[]byte, left int) int {
 	if n >= 0x80 {
 		n, used = binary.Uvarint(*lengths)
 	}
-	if used <= 0 || n > uint64(left) {
+	if used <= 0 || n > uint64(remaining) {
 		r.err = errRow
 		return 0
 	}

@@ -94,15 +94,15 @@ type walker struct {
 	bits bool
 }
 
-// start goes to the first slot that is not before from.
-func (w *walker) start(p *posting, from Slot) {
+// start moves the walker to the first slot that is at or after position.
+func (w *walker) start(p *posting, position Slot) {
 	w.bits = p.many != nil
 	if w.bits {
 		w.many.Initialize(p.many)
-		w.many.AdvanceIfNeeded(from)
+		w.many.AdvanceIfNeeded(position)
 		return
 	}
-	i, _ := slices.BinarySearch(p.few, from)
+	i, _ := slices.BinarySearch(p.few, position)
 	w.few = p.few[i:]
 }
 

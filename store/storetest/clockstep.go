@@ -16,10 +16,10 @@ import (
 //go:linkname clockStep time.clockStep
 var clockStep atomic.Int64
 
-// StepClock sets the wall clock by the duration by until the test ends. The monotonic clock goes on unchanged.
-func StepClock(t testing.TB, by time.Duration) {
+// StepClock moves the wall clock by offset until the test ends. The monotonic clock goes on unchanged.
+func StepClock(t testing.TB, offset time.Duration) {
 	t.Helper()
-	clockStep.Store(int64(by / time.Second))
+	clockStep.Store(int64(offset / time.Second))
 	t.Cleanup(func() { clockStep.Store(0) })
 }
 

@@ -20,14 +20,15 @@ func (s Source) LinkToken(l bridge.Link) (client.Credential, error) {
 }
 
 // Secret reads a secret from the file or the environment variable that the configuration names. It returns "" if the
-// configuration names neither. of appears in errors, such as "link home".
-func (s Source) Secret(of, file, env string) (string, error) {
+// configuration names neither. owner names the part of the configuration to which the secret belongs, such as "link
+// home", for error texts.
+func (s Source) Secret(owner, file, env string) (string, error) {
 	var text string
 	switch {
 	case file != "":
 		data, err := os.ReadFile(s.ResolvePath(file))
 		if err != nil {
-			return "", fmt.Errorf("%s: read secret: %w", of, err)
+			return "", fmt.Errorf("%s: read secret: %w", owner, err)
 		}
 		text = string(data)
 	case env != "":
@@ -36,7 +37,7 @@ func (s Source) Secret(of, file, env string) (string, error) {
 		return "", nil
 	}
 	if text = strings.TrimSpace(text); text == "" {
-		return "", fmt.Errorf("%s: the secret is empty", of)
+		return "", fmt.Errorf("%s: the secret is empty", owner)
 	}
 	return text, nil
 }

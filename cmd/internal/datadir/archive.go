@@ -113,7 +113,7 @@ func CopyArchive(w io.Writer, archive io.Reader, lock *signing.AgeFile) error {
 		return err
 	}
 	if _, err := io.Copy(sealed, archive); err != nil {
-		return err // sealed stays open, so that half an archive does not look like a whole one
+		return err // leave sealed open, so that half an archive does not look complete
 	}
 	return sealed.Close()
 }

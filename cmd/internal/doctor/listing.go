@@ -115,8 +115,8 @@ func (d *examination) orServe(command string) string {
 	return "agentmesh serve, which registers and renews by itself"
 }
 
-// diffCards returns the names of the members of own that listed lacks or has with another value. It ignores members
-// that a directory adds, and access_control, whose lists a directory drops (AM-6).
+// diffCards returns the names of the members of the card own that the card listed lacks or has with another value. It
+// ignores members that a directory adds, and access_control, whose lists a directory drops (AM-6).
 func diffCards(own, listed wire.Value) []string {
 	var out []string
 	for _, m := range own.Members() {

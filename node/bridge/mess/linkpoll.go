@@ -58,7 +58,7 @@ func (l *link) update(ctx context.Context, ref string, change func(*knownThread)
 	return l.updateUnderLock(ctx, ref, change)
 }
 
-// updateUnderLock is update for a caller that holds l.createMu.
+// updateUnderLock does what update does. The caller holds l.createMu.
 func (l *link) updateUnderLock(ctx context.Context, ref string, change func(*knownThread)) error {
 	k, found, err := l.load(ctx, ref)
 	if err != nil || !found {

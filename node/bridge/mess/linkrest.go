@@ -75,7 +75,7 @@ func (r *restRemote) call(ctx context.Context, key, method, path string, body wi
 	return v, nil
 }
 
-// send is call for raw bytes, with an answer of at most limit bytes. It registers first if we have no key.
+// send sends raw bytes like call, and accepts an answer of at most limit bytes. It registers first if we have no key.
 func (r *restRemote) send(ctx context.Context, method, path string, data []byte, header http.Header, limit int) ([]byte, error) {
 	kept, err := r.join(ctx)
 	if err != nil {

@@ -107,17 +107,17 @@ func ackPayload(res exchange.Result) wire.Value {
 	return v.With("mess", res.Answers.Tree())
 }
 
-// sentThread returns the thread that a message is about because we opened its conversation. A response after the close
-// comes in a new conversation, which names the closed one.
-func (b *Bridge) sentThread(ctx context.Context, who string, m bridge.Call) (string, bool) {
-	if ref, ok := b.x.OfferedIn(ctx, who, string(m.Conv)); ok {
+// sentThread returns the ref of the thread that we offered to peer in the conversation of the message. A response after
+// the close comes in a new conversation, which names the closed one.
+func (b *Bridge) sentThread(ctx context.Context, peer string, m bridge.Call) (string, bool) {
+	if ref, ok := b.x.OfferedIn(ctx, peer, string(m.Conv)); ok {
 		return ref, true
 	}
-	after := thread.ClosedConversation(m.Payload)
-	if after == "" {
+	closed := thread.ClosedConversation(m.Payload)
+	if closed == "" {
 		return "", false
 	}
-	return b.x.OfferedIn(ctx, who, after)
+	return b.x.OfferedIn(ctx, peer, closed)
 }
 
 // newOutgoing returns the message that tells a peer about a message of a thread (MESS section 12).
@@ -258,15 +258,16 @@ func refusalFor(err error) *wire.Error {
 	return e
 }
 
-// offerTo sends a thread to a mesh agent or a peer of a link, which may then claim it.
-func (b *Bridge) offerTo(ctx context.Context, ref, to, address string, more []store.Change) error {
-	return b.x.OfferTo(ctx, ref, to, address, more, func(conv string, request wire.Value, changes []store.Change) error {
+// offerTo offers a thread to peer, which is an agent of the mesh or a peer of a link and may then claim the thread.
+// more are changes of the same unit.
+func (b *Bridge) offerTo(ctx context.Context, ref, peer, address string, more []store.Change) error {
+	return b.x.OfferTo(ctx, ref, peer, address, more, func(conv string, request wire.Value, changes []store.Change) error {
 		block, err := b.shareAttachments(ctx, ref, thread.Block{{Type: "request", Body: request}}, address)
 		if err != nil {
 			return err
 		}
 		_, err = b.send(ctx, bridge.Outgoing{
-			To: wire.AgentID(to), Address: address, Conv: wire.ConversationID(conv), Intent: Intent, Records: changes,
+			To: wire.AgentID(peer), Address: address, Conv: wire.ConversationID(conv), Intent: Intent, Records: changes,
 			Payload: wire.Obj(wire.TextField("action", "request"), wire.Field("mess", block.Tree())),
 		})
 		return err

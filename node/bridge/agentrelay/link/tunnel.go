@@ -28,12 +28,12 @@ type waiters struct {
 
 func waitKey(from, ref string) string { return from + "\x00" + ref }
 
-// add registers a waiter for the frame of the sender from that has the given ref. The caller must call stop. The error
-// means that too many goroutines wait already, or that one waits for the same answer.
-func (w *waiters) add(from, ref string) (answers <-chan wire.Value, stop func(), err error) {
+// add registers a waiter for a frame of sender with this ref. The caller must call stop. The error means that too many
+// goroutines wait already, or that one already waits for the same frame.
+func (w *waiters) add(sender, ref string) (answers <-chan wire.Value, stop func(), err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	key := waitKey(from, ref)
+	key := waitKey(sender, ref)
 	if len(w.all) >= maxWaiting || w.all[key] != nil {
 		return nil, nil, errors.New("this message or too many others already wait for an answer over this link; try again later")
 	}

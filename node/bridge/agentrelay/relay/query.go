@@ -107,9 +107,9 @@ func (e *entry) summary() wire.Value {
 	return v
 }
 
-// shorten cuts a list to limit values and to room bytes, which it reduces by the bytes used. It returns more, or true
-// if it cut the list.
-func shorten(list []wire.Value, limit int, room *int, more bool) ([]wire.Value, bool) {
+// shorten cuts a list to at most limit values and *room bytes, and reduces *room by the size of the result. It also
+// returns whether the list is incomplete: because shorten cut it, or because the caller says so with incomplete.
+func shorten(list []wire.Value, limit int, room *int, incomplete bool) ([]wire.Value, bool) {
 	out := []wire.Value{}
 	for _, v := range list {
 		size := len(v.JSON()) + 1
@@ -119,15 +119,15 @@ func shorten(list []wire.Value, limit int, room *int, more bool) ([]wire.Value, 
 		*room -= size
 		out = append(out, v)
 	}
-	return out, more
+	return out, incomplete
 }
 
-// searchAgents asks the directory, then the connected agents, and keeps the order of each source. all is false if it
-// left the directory out. The directory may belong to somebody else, who would limit the owner for what agents of the
-// relay ask, so the relay limits them first.
-func (r *Relay) searchAgents(q SearchQuery) (out []wire.Value, all bool) {
-	all = r.cfg.Search == nil || r.searches.Take(time.Now()) == 0
-	if r.cfg.Search != nil && all {
+// searchAgents searches the directory, then the connected agents, and keeps the order of each source. complete is false
+// if it left out the directory because agents have searched too often. The directory may belong to somebody else and
+// would count these searches against the owner, so the relay limits them first.
+func (r *Relay) searchAgents(q SearchQuery) (out []wire.Value, complete bool) {
+	complete = r.cfg.Search == nil || r.searches.Take(time.Now()) == 0
+	if r.cfg.Search != nil && complete {
 		ctx, cancel := context.WithTimeout(context.Background(), searchTimeout)
 		defer cancel()
 		asked := q
@@ -143,7 +143,7 @@ func (r *Relay) searchAgents(q SearchQuery) (out []wire.Value, all bool) {
 			))
 		}
 	}
-	return append(out, r.searchOnline(q)...), all
+	return append(out, r.searchOnline(q)...), complete
 }
 
 // searchOnline ranks the latest discoveries of connected agents by how many words of the query they contain. An

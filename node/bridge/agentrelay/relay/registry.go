@@ -139,9 +139,9 @@ func (r *registry) register(ctx context.Context, a registration, more ...store.C
 	return id, token, nil
 }
 
-// reserveID returns an id that nobody has or had: id, or a new one if id is empty. If the relay is full, reserveID also
-// returns the old agent to replace and drops it from memory at once, so that it cannot connect before the store deletes
-// it. The caller holds r.writing.
+// reserveID returns an id that no agent has or had recently: id, or a new one if id is empty. If the relay is full,
+// reserveID also returns the old agent to replace and drops it from memory at once, so that it cannot connect before
+// the store deletes it. The caller holds r.writing.
 func (r *registry) reserveID(id string, now time.Time) (free string, old *registration, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -167,11 +167,11 @@ func (r *registry) reserveID(id string, now time.Time) (free string, old *regist
 	return id, old, nil
 }
 
-// oldest returns the agent that registered first among those that of accepts, or nil. The caller holds
+// oldest returns the agent that registered first among those for which match returns true, or nil. The caller holds
 // r.mu.
-func (r *registry) oldest(of func(*registration) bool) (first *registration) {
+func (r *registry) oldest(match func(*registration) bool) (first *registration) {
 	for _, a := range r.agents {
-		if of(a) && (first == nil || a.Since.Before(first.Since)) {
+		if match(a) && (first == nil || a.Since.Before(first.Since)) {
 			first = a
 		}
 	}
@@ -210,7 +210,7 @@ func (r *registry) remove(ctx context.Context, id string) error {
 	return r.store(ctx, a, r.oldestTombstone())
 }
 
-// oldestTombstone returns the tombstone to drop for another one, nil if there is room.
+// oldestTombstone returns the tombstone to delete so that another one has room, or nil if there is room.
 func (r *registry) oldestTombstone() *registration {
 	r.mu.Lock()
 	defer r.mu.Unlock()

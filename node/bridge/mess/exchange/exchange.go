@@ -405,7 +405,7 @@ func (x *Exchange) canSee(who Actor, t *thread.Thread) bool {
 	return false
 }
 
-// canSeeEntry is canSee for a thread as the index has it.
+// canSeeEntry reports like canSee whether an actor may see a thread, but takes the index entry of the thread.
 func (x *Exchange) canSeeEntry(who Actor, c *candidate, e *entry) bool {
 	switch {
 	case who.Owner || who.system || who.ID == e.requester || who.ID == e.holder && e.holder != "":

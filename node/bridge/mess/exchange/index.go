@@ -39,8 +39,8 @@ type entry struct {
 // maxIndexedIntent bounds the intents that are kept in memory for lists.
 const maxIndexedIntent = 512
 
-// summary returns what a list shows of the thread. whole is false if the store must be read for the rest.
-func (e *entry) summary() (s Summary, whole bool) {
+// summary returns what a list shows of the thread. complete is false if the intent must be read from the store.
+func (e *entry) summary() (s Summary, complete bool) {
 	return Summary{e.ref, e.client, e.requester, e.holder, e.status, e.intent, e.priority, e.created, e.updated}, e.intent != ""
 }
 

@@ -283,10 +283,10 @@ type alarm struct {
 	ref string
 }
 
-// nextMilli returns the first whole millisecond that is not before at. Units are dated in whole milliseconds, and
-// nothing is due yet in the millisecond before at.
-func nextMilli(at time.Time) time.Time {
-	return at.Add(time.Millisecond - time.Nanosecond).Truncate(time.Millisecond)
+// nextMilli rounds t up to a whole millisecond. Units are dated in whole milliseconds, so a unit that is dated earlier
+// would find nothing due yet.
+func nextMilli(t time.Time) time.Time {
+	return t.Add(time.Millisecond - time.Nanosecond).Truncate(time.Millisecond)
 }
 
 // alarms is a heap with the earliest alarm first.

@@ -158,7 +158,7 @@ func (t *tx) applyDecision(ctx context.Context, th *thread.Thread, e thread.Entr
 	return nil
 }
 
-// flushThread is flush for one thread.
+// flushThread does for one thread what flush does for all.
 func (t *tx) flushThread(th *thread.Thread) {
 	if b := t.grouped[th.Ref]; b != nil {
 		delete(t.grouped, th.Ref)

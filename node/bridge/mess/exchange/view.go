@@ -17,7 +17,7 @@ func (t *tx) resolve(ctx context.Context, re string) (thread.Target, error) {
 	return t.resolveAs(ctx, re, markedView{})
 }
 
-// resolveAs is resolve for an entry that may be about a suggestion or about a question.
+// resolveAs works like resolve, for an entry that may be about a suggestion or about a question.
 func (t *tx) resolveAs(ctx context.Context, re string, by markedView) (thread.Target, error) {
 	if re == "" {
 		re = t.opts.Re

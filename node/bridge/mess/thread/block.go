@@ -159,7 +159,7 @@ func FromTree(v wire.Value) (Block, error) {
 	return b, err
 }
 
-// FromTreeAt is FromTree for a part of a block that begins with entry number first. The part may be empty.
+// FromTreeAt parses, like FromTree, a part of a block that begins with entry number first. The part may be empty.
 func FromTreeAt(v wire.Value, first int) (Block, error) {
 	if v.Kind() == wire.Object {
 		inner, ok := v.Get("MESS")

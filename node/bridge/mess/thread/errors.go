@@ -48,7 +48,7 @@ var ErrTaken = Conflict("the thread is held by another executor")
 // ErrMoved refuses an answer of the owner if the thread has changed since the owner read the question.
 var ErrMoved = Conflict("the thread has changed since this was asked: read it again")
 
-// ErrNoMatch is ErrMoved for a call with If-Match.
+// ErrNoMatch is returned instead of ErrMoved for a call with If-Match.
 var ErrNoMatch = &wire.Error{
 	Code: wire.InvalidMessage, Status: http.StatusPreconditionFailed, Message: "the thread has changed since it was read: read it again",
 }

@@ -6,20 +6,21 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// InheritFields returns a part of a split request with every field of the whole that the part does not set. It does not
-// copy the compensation, which is for the whole, or durations, which must not start again (see [WithTimes]).
-func InheritFields(part, whole wire.Value) wire.Value {
+// InheritFields returns part, a part of the split request original, with every field of original that part does not
+// set. It does not copy the compensation, which is for the whole request, or durations, which must not start again (see
+// [WithTimes]).
+func InheritFields(part, original wire.Value) wire.Value {
 	limits, _ := part.Get("constraints")
 	timing, _ := limits.Get("timing")
 	for _, key := range []string{"precision", "requires", "context", "response_hint", "priority", "needed_by"} {
-		if m, ok := whole.Get(key); ok && !HasValue(part, key) && (key != "needed_by" || !HasValue(timing, "expires")) {
+		if m, ok := original.Get(key); ok && !HasValue(part, key) && (key != "needed_by" || !HasValue(timing, "expires")) {
 			part = part.With(key, m)
 		}
 	}
-	all, _ := whole.Get("constraints")
-	wholeTiming, _ := all.Get("timing")
+	all, _ := original.Get("constraints")
+	originalTiming, _ := all.Get("timing")
 	limits = FillMissing(limits, all.Without("timing", "depends_on"))
-	if timing = FillMissing(timing, wholeTiming.Without("not_before", "expires")); timing.Len() > 0 {
+	if timing = FillMissing(timing, originalTiming.Without("not_before", "expires")); timing.Len() > 0 {
 		limits = limits.With("timing", timing)
 	}
 	if limits.Len() > 0 {

@@ -87,15 +87,15 @@ func (m Message) HasResponse() bool {
 	return err == nil && slices.ContainsFunc(b, func(e Entry) bool { return e.Type == "response" })
 }
 
-// Text returns the words of a block. all is false if the block contains more than words.
-func (b Block) Text() (text string, all bool) {
+// Text returns the text in a block. complete is false if the block also contains something that is not text.
+func (b Block) Text() (text string, complete bool) {
 	var out []string
 	add := func(s string) {
 		if s = strings.TrimSpace(s); s != "" {
 			out = append(out, s)
 		}
 	}
-	all = true
+	complete = true
 	for _, e := range b {
 		add(e.Body.GetStr("message"))
 		switch e.Type {
@@ -118,14 +118,14 @@ func (b Block) Text() (text string, all bool) {
 					s = c.GetStr("text")
 				}
 				if s == "" {
-					s, all = string(c.JSON()), false
+					s, complete = string(c.JSON()), false
 				}
 				add(s)
 			}
 			add(e.Body.GetStr("notes"))
 		}
 	}
-	return strings.Join(out, "\n"), all
+	return strings.Join(out, "\n"), complete
 }
 
 // HasAnswer reports whether a block answers a question or a needs_confirmation.

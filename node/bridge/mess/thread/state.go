@@ -21,13 +21,13 @@ const (
 	AsOwner // acts for everybody
 )
 
-// Has reports whether an actor has at least one of these roles.
-func (r Role) Has(of Role) bool { return r&of != 0 }
+// Has reports whether r contains at least one of these roles.
+func (r Role) Has(roles Role) bool { return r&roles != 0 }
 
 // lateResponse is how long a response is accepted after completed or partial (MESS-39).
 const lateResponse = 24 * time.Hour
 
-// WorkingCodes are the states that the holder may set while the work goes on.
+// WorkingCodes are the states that the holder of the claim may set while it works.
 var WorkingCodes = []Code{
 	InProgress, Waiting, Held, Retrying, NeedsInput, NeedsConfirmation, Completed, Partial, Failed, Declined, Delegated,
 }
@@ -217,15 +217,15 @@ func (t *Thread) Respond(by string, r Role, lone bool, now time.Time) (completed
 	return true, nil
 }
 
-// AnswerAll applies reply.answers (MESS-33). Each key names a question; questions without an answer stay open. id is
-// the question to which the reply refers. If the questions have no names, or the reply answers nothing by name, all
-// questions count as answered, because the context of the reply may answer them.
-func (t *Thread) AnswerAll(id string, by wire.Value, who string, r Role, now time.Time) error {
-	if id != "" || by.Len() == 0 || t.Status != NeedsInput || !r.Has(AsRequester|AsOwner) || slices.ContainsFunc(t.Questions, func(q Question) bool { return q.ID == "" }) {
+// AnswerAll applies the answers of a reply (MESS-33). Each key of answers is the id of a question; questions without an
+// answer stay open. id is the question to which the whole reply refers, or "". If a question has no id, or answers is
+// empty, all open questions count as answered, because the context of the reply may answer them.
+func (t *Thread) AnswerAll(id string, answers wire.Value, who string, r Role, now time.Time) error {
+	if id != "" || answers.Len() == 0 || t.Status != NeedsInput || !r.Has(AsRequester|AsOwner) || slices.ContainsFunc(t.Questions, func(q Question) bool { return q.ID == "" }) {
 		return t.Answer(id, who, r, now)
 	}
 	names := map[string]bool{}
-	for _, m := range by.Members() {
+	for _, m := range answers.Members() {
 		if !slices.ContainsFunc(t.Questions, func(q Question) bool { return q.ID == m.Key }) {
 			return Missing("no question" + QuoteName(m.Key) + " is open")
 		}

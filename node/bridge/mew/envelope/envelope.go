@@ -43,7 +43,7 @@ func Parse(data []byte) (Envelope, *Refusal) {
 	return ParseWithin(data, MaxEnvelope, MaxValues)
 }
 
-// ParseWithin is [Parse] with other bounds on bytes and values.
+// ParseWithin works like [Parse], with other bounds on bytes and values.
 func ParseWithin(data []byte, size, values int) (Envelope, *Refusal) {
 	if len(data) > size {
 		return Envelope{}, RefuseTooLarge()
@@ -197,14 +197,15 @@ func (e *Envelope) AppendDelivery(dst []byte, to []string) []byte {
 	return append(dst, '}')
 }
 
-// ParseSeconds reads a number of seconds above 0 and reduces it to most. It reports false if v is not such a number.
-func ParseSeconds(v wire.Value, most time.Duration) (time.Duration, bool) {
+// ParseSeconds reads a number of seconds above 0 and reduces it to at most limit. It reports false if v is not a number
+// above 0.
+func ParseSeconds(v wire.Value, limit time.Duration) (time.Duration, bool) {
 	number, _ := v.Num()
 	seconds, err := strconv.ParseFloat(number, 64)
 	if err != nil || !(seconds > 0) { // also false for NaN
 		return 0, false
 	}
-	return time.Duration(min(seconds, most.Seconds()) * float64(time.Second)), true
+	return time.Duration(min(seconds, limit.Seconds()) * float64(time.Second)), true
 }
 
 // FormatTime formats a time for an envelope.

@@ -28,19 +28,20 @@ const (
 	maxRejoins   = 20
 )
 
-// exceedsRate reports whether there were most events in the last minute already. If not, it counts another one.
-func exceedsRate(events *[]time.Time, most int) bool {
+// exceedsRate reports whether the last minute already had limit events. If not, it counts another event.
+func exceedsRate(events *[]time.Time, limit int) bool {
 	now := time.Now()
 	*events = slices.DeleteFunc(*events, func(t time.Time) bool { return now.Sub(t) > time.Minute })
-	if len(*events) >= most {
+	if len(*events) >= limit {
 		return true
 	}
 	*events = append(*events, now)
 	return false
 }
 
-// join adds a connection to the space under the runtime id that it asks for, or under its name (MEW-J4).
-func (s *Space) join(ses *session, asked string) *envelope.Refusal {
+// join adds a connection to the space under the requested runtime id, or under the name of its member if requested is
+// empty (MEW-J4).
+func (s *Space) join(ses *session, requested string) *envelope.Refusal {
 	s.mu.Lock()
 	defer s.unlock()
 	m := ses.m
@@ -50,7 +51,7 @@ func (s *Space) join(ses *session, asked string) *envelope.Refusal {
 	if m.record.Barred || slices.Contains(m.record.Dead, ses.tokenHash) {
 		return envelope.RefuseToken("Authentication failed")
 	}
-	runtime := strings.Clone(cmp.Or(asked, m.name))
+	runtime := strings.Clone(cmp.Or(requested, m.name))
 	if fault := s.members.checkID(m, runtime); fault != nil {
 		return fault
 	}

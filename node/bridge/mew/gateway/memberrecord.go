@@ -208,23 +208,25 @@ func (s *Space) load(ctx context.Context) error {
 	}
 }
 
-// auditEntry returns the audit entry for an operation on the space (MEW-31): who, whom, what and result.
-func (s *Space) auditEntry(who *member, kind, whom, result string) acl.AuditEntry {
+// auditEntry returns the audit entry for an operation of actor, or of the operator if actor is nil, on the participant
+// target (MEW-31). kind is the kind of the operation.
+func (s *Space) auditEntry(actor *member, kind, target, result string) acl.AuditEntry {
 	note := kind
-	if whom != "" {
-		note += " " + envelope.ToPrintable(whom, envelope.MaxName)
+	if target != "" {
+		note += " " + envelope.ToPrintable(target, envelope.MaxName)
 	}
 	by := acl.ByRule
 	subject := "mew-space:" + s.cfg.ID
-	if who != nil {
-		subject += "/" + who.name
+	if actor != nil {
+		subject += "/" + actor.name
 	} else {
 		by = "owner"
 	}
 	return acl.AuditEntry{At: time.Now(), Kind: "mew", Subject: subject, By: by, Rule: "mew.space", Note: note + ": " + result}
 }
 
-// auditRefusal counts an operation that was refused. It is not stored in a unit with other changes.
-func (s *Space) auditRefusal(who *member, kind, whom, result string) {
-	s.gate.Audit.Count(s.auditEntry(who, kind, whom, result))
+// auditRefusal counts a refused operation in the audit log. Unlike an entry, a count is not stored in a unit with other
+// changes.
+func (s *Space) auditRefusal(actor *member, kind, target, result string) {
+	s.gate.Audit.Count(s.auditEntry(actor, kind, target, result))
 }

@@ -48,8 +48,8 @@ func addressOf(r *http.Request) netip.Addr {
 	return from.Addr()
 }
 
-// authenticate returns the member and the space that a token admits to. space is the space that the client asked for;
-// it must be the token's own, "default" or empty (MEW-J3).
+// authenticate returns the member to which a token belongs, and its space. space is the space that the client asked
+// for; it must be the token's own, "default" or empty (MEW-J3).
 func (g *Gateway) authenticate(token, space string) (*Space, *member, bool) {
 	if token == "" {
 		return nil, nil, false
@@ -168,19 +168,19 @@ func closeWith(conn *websocket.Conn, fault *envelope.Refusal) {
 }
 
 // awaitJoin waits for the first message, which must be a join with a token.
-func (g *Gateway) awaitJoin(ses *session, asked string, from netip.Addr) bool {
+func (g *Gateway) awaitJoin(ses *session, requested string, from netip.Addr) bool {
 	abort := time.AfterFunc(joinPatience, func() { closeWith(ses.conn, envelope.RefuseToken("No join came")) })
 	_, data, err := ses.conn.Read()
 	if !abort.Stop() {
-		g.chargeFailedJoin(from, asked, envelope.RefuseToken("No join came")) // an idle connection costs as much as a wrong token
+		g.chargeFailedJoin(from, requested, envelope.RefuseToken("No join came")) // an idle connection costs as much as a wrong token
 		return false
 	}
 	if err != nil {
 		return false
 	}
 	j, ok := parseJoin(data)
-	space := cmp.Or(j.space, asked)
-	if ok && asked != "" && asked != "default" && j.space != "" && j.space != "default" && asked != j.space {
+	space := cmp.Or(j.space, requested)
+	if ok && requested != "" && requested != "default" && j.space != "" && j.space != "default" && requested != j.space {
 		ok = false // it asks for two spaces
 	}
 	if !ok || !g.bindSession(ses, j.token, space) {

@@ -35,11 +35,11 @@ func Classes() []Class { return []Class{Public, Internal, Confidential, PII, Sec
 // IsBoxed reports whether messages of the class must be encrypted (MS-37).
 func (c Class) IsBoxed() bool { return c == Confidential || c == PII || c == Secret }
 
-// AtLeast returns the class of an answer of class c to a message of class asked: the answer to a confidential or
-// secret message has the class of that message.
-func (c Class) AtLeast(asked Class) Class {
-	if c == Internal && (asked == Confidential || asked == Secret) {
-		return asked
+// AtLeast returns the class of an answer of class c to a message of class question. An internal answer to a
+// confidential or secret message takes the class of the message.
+func (c Class) AtLeast(question Class) Class {
+	if c == Internal && (question == Confidential || question == Secret) {
+		return question
 	}
 	return c
 }
