@@ -29,8 +29,8 @@ const Kind = "moltspeak"
 // InboundLink is the link name in the addresses of peers that write to our endpoint without a configured link.
 const InboundLink = "inbound"
 
-// The intents of operations without a standard intent. The node supports them although its card does not list them
-// (§10).
+// The intents for MoltSpeak operations that no standard intent of AgentMesh covers. The node supports these intents
+// although its card does not list them (§10).
 const (
 	IntentQuery  wire.Intent = "xyz.moltspeak.query"
 	IntentTask   wire.Intent = "xyz.moltspeak.task"
@@ -38,14 +38,15 @@ const (
 	IntentStream wire.Intent = "xyz.moltspeak.stream"
 )
 
-// ToolInfo is a tool that peers may list and request. The owner decides whether a call runs (MS-34).
+// ToolInfo is a tool that peers may list and request to call. The owner decides whether a call runs (MS-34).
 type ToolInfo struct {
 	Name        string
 	Description string
 	Peers       []string // agent@org of peers that may call the tool without asking the owner
 }
 
-// Directory is a directory that discover searches, and that is asked for the card of an agent that writes.
+// Directory is a directory of agent cards. The bridge searches it for discover, and looks up in it the card of an agent
+// whose key is not pinned.
 type Directory interface {
 	Search(ctx context.Context, q client.Query) (wire.Listing, error)
 	Record(ctx context.Context, id wire.AgentID) (wire.CardRecord, error)
@@ -59,23 +60,23 @@ type Config struct {
 
 	// Serve switches the endpoint at /moltspeak/v0.1 on.
 	Serve     bool
-	URL       string   // of our endpoint, as peers learn it; empty: peers cannot call us
-	Domains   []string // of queries for the handler of xyz.moltspeak.query
+	URL       string   // URL of our endpoint, as peers see it; empty if peers cannot call us
+	Domains   []string // domains of the queries that become messages of xyz.moltspeak.query
 	Tools     []ToolInfo
 	PlainConf []string // peers whose confidential messages may arrive unencrypted (MS-37)
 	Reveal    []string // peers whose personal data reaches the inbox and hooks unmasked
-	Origins   []string // of web pages that may open /stream, besides our own
+	Origins   []string // origins of web pages that may open /stream, besides our own
 	Addresses *httpapi.Addresses
 	Registry  bool // serve the registry façade
 	NoAuth    bool // the façade accepts any key from anybody, for development (MS-54)
 	Local     bool // the local profile: the bridge may call endpoints on loopback (AM-82)
 
-	// Secret handles a secret of our own organization in memory (MS-37); nil refuses secrets. It must neither store
-	// nor log it.
+	// Secret handles a secret from an agent of our own organization (MS-37). It must neither store nor log the secret.
+	// A nil Secret refuses all secrets.
 	Secret func(ctx context.Context, from string, p wire.Value) (wire.Value, error)
 
-	// OnOtherKey is called when a peer shows another key than the pinned one, at most hourly for each peer. Nil: only log
-	// it.
+	// OnOtherKey is called if a peer shows a key other than the pinned one, at most once an hour for each peer. If it
+	// is nil, the bridge only logs the event.
 	OnOtherKey func(ctx context.Context, address bridge.Address)
 	// RegistryToken returns the bearer token for our entry in a foreign registry, by the base URL of the registry.
 	RegistryToken func(base string) client.Credential
@@ -90,7 +91,7 @@ type Config struct {
 	Logger      *slog.Logger
 }
 
-// Bridge is a MoltSpeak agent: our node as other MoltSpeak agents see it.
+// Bridge makes our node a MoltSpeak agent.
 type Bridge struct {
 	cfg     Config
 	records store.Records
@@ -101,7 +102,7 @@ type Bridge struct {
 	pins          *pins
 	handshake     *handshakes
 	streams       *streams
-	callbacks     chan callback // answers to deliver outside any step
+	callbacks     chan callback // answers that are delivered without the outbox
 	sockets       *sockets
 	registry      *registryServer
 	registrar     *registrar
@@ -207,7 +208,8 @@ func Endpoint(text string) (string, error) {
 }
 
 // usesCoreOnly reports whether to answer a peer with the nine core operations only, because the public SDKs read no
-// others (MS-25). That is so until the peer itself uses another operation, and always if its link says so.
+// others (MS-25). It returns true until the peer itself uses another operation. If the link of the peer demands it, it
+// always returns true.
 func (b *Bridge) usesCoreOnly(a message.Agent, p peer) bool {
 	return !p.AllOps || slices.ContainsFunc(b.cfg.Links, func(l bridge.Link) bool {
 		return l.Options["peer"] == a.Name() && l.Options["reply_ops"] == "core"

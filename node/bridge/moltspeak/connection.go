@@ -12,28 +12,30 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// connection is one WebSocket. A hello that nobody can have recorded binds it to the sender, and so does the answer to
-// a challenge that was sent over this connection. Until then the bridge pushes nothing to it (MS-2).
+// connection is one WebSocket. Two kinds of messages bind it to their sender: a hello that cannot be a replayed
+// recording, and the answer to a challenge that we sent over this connection. Before it is bound, the bridge pushes
+// nothing to it (MS-2).
 type connection struct {
 	b     *Bridge
 	conn  *websocket.Conn
 	bound *message.Agent
 
-	sources []rate.Source // of the client
+	sources []rate.Source // the sources of the client
 	// greeted is set by a valid hello, which must be the first message.
 	greeted bool
 
-	// sentChallenge is our challenge to the sender of a hello that does not bind; verifyID is the id of its verify
-	// message.
+	// sentChallenge is our challenge to the sender of a hello that did not bind the connection. verifyID is the id of
+	// the verify message that carries it.
 	sentChallenge challenge
 	verifyID      string
 }
 
-// opsBeforeBinding are the operations accepted between a hello and the binding. A respond can answer our verify.
+// opsBeforeBinding are the operations that are accepted before the connection is bound. A respond is among them because
+// it can answer our verify.
 var opsBeforeBinding = []message.Op{message.OpHello, message.OpHelloAck, message.OpVerify, message.OpVerifyResponse, message.OpPing, message.OpPong, message.OpRespond}
 
-// serve answers frames until the connection ends. charge is called for each frame after the first, which the HTTP
-// request paid for. onReply is called with every answer.
+// serve answers frames until the connection ends. It calls charge for each frame except the first, for which the HTTP
+// request was charged, and onReply with every response.
 func (c *connection) serve(ctx context.Context, charge func() *message.Error, onReply func(Response)) {
 	for first := true; ; first = false {
 		kind, raw, err := c.conn.Read()
@@ -140,9 +142,9 @@ func (c *connection) challenge(x *request) []byte {
 	return b.pack(x, tree.JSON())
 }
 
-// acceptProof checks the answer to our challenge, which permits one attempt, and opens a session.
+// acceptProof checks the answer to our challenge and opens a session. A challenge permits only one attempt.
 func (c *connection) acceptProof(x *request) (answer, *message.Error) {
-	asked := c.sentChallenge
+	sent := c.sentChallenge
 	c.sentChallenge, c.verifyID = challenge{}, ""
 	if e := c.b.authenticate(x); e != nil {
 		return answer{}, e
@@ -154,12 +156,12 @@ func (c *connection) acceptProof(x *request) (answer, *message.Error) {
 	case message.Respond:
 		text = p.Data.GetStr("challenge")
 	}
-	if !asked.isAnsweredBy(x.peer.Key, text, x.now) {
+	if !sent.isAnsweredBy(x.peer.Key, text, x.now) {
 		return answer{}, message.Fail(message.CodeAuthFailed)
 	}
-	s, ok := c.b.handshake.establish(x.m.From.Name(), asked, c.b.sessionKey(x.peer, asked.hello), x.now)
+	s, ok := c.b.handshake.establish(x.m.From.Name(), sent, c.b.sessionKey(x.peer, sent.hello), x.now)
 	if !ok {
-		return answer{}, nil // bound without a session, because all places are taken
+		return answer{}, nil // the connection is bound, but all places for sessions are taken
 	}
 	a := sessionAnswer(s)
 	a.status = http.StatusOK

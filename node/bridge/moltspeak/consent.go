@@ -23,7 +23,7 @@ const askConsent = "moltspeak-consent"
 type Grant struct {
 	ID      string   `json:"jti"`
 	Issuer  string   `json:"iss"`
-	Subject string   `json:"sub"` // whose data
+	Subject string   `json:"sub"` // the person whose data it is
 	Peer    string   `json:"aud"`
 	Issued  int64    `json:"iat"`
 	Expires int64    `json:"exp"`
@@ -40,7 +40,7 @@ func (g Grant) isLive(now time.Time) bool {
 	return g.Revoked == 0 && now.Unix() < g.Expires && g.Used == ""
 }
 
-// covers reports whether the grant covers the types in one of our messages. name identifies the message.
+// covers reports whether the grant covers the types of personal data in the message that name identifies.
 func (g Grant) covers(types []string, name string, now time.Time) bool {
 	if g.Used == name {
 		g.Used = "" // the same message is sent again
@@ -48,7 +48,7 @@ func (g Grant) covers(types []string, name string, now time.Time) bool {
 	return g.isLive(now) && !slices.ContainsFunc(types, func(t string) bool { return !slices.Contains(g.Scope, t) })
 }
 
-// change returns the change that stores the grant over revision rev.
+// change returns the change that stores the grant, provided that its stored revision is rev.
 func (g Grant) change(rev store.Rev) store.Change {
 	return store.Change{IfRev: rev, Max: 10_000, Record: store.Record{
 		NS: nsConsents, Key: g.ID, Body: encode(g), Terms: []string{"peer:" + hash(g.Peer)}, Expires: time.Unix(g.Expires, 0).Add(30 * 24 * time.Hour),
@@ -78,7 +78,7 @@ func (b *Bridge) consent(c *request, p message.Consent) (answer, *message.Error)
 	switch p.Action {
 	case "request":
 		return b.askForConsent(c, p)
-	case "grant": // a claim of the peer about its own data: shown as claimed, without any effect
+	case "grant": // only a claim of the peer about its own data; it has no effect
 		return respond("success", wire.Obj(wire.TextField("action", "noted"))), nil
 	}
 	g, ok := b.grants.checkToken(c.ctx, p.Token, c.m.From.Name(), c.now)
@@ -94,8 +94,8 @@ func (b *Bridge) consent(c *request, p message.Consent) (answer, *message.Error)
 	return respond("success", wire.Obj(wire.Field("revoked", wire.Bool(true)))), nil
 }
 
-// askForConsent asks the owner. Only one question of a peer waits at a time. A repeat of that question gets the same
-// answer; another question is refused until the owner decides.
+// askForConsent asks the owner for a consent. Each peer may have only one question waiting. If the peer repeats that
+// question, it gets the same answer; any other question is refused until the owner decides.
 func (b *Bridge) askForConsent(c *request, p message.Consent) (answer, *message.Error) {
 	if c.standing == acl.Rejected {
 		return answer{}, message.Fail(message.CodeCapability)
@@ -126,10 +126,11 @@ func (b *Bridge) askForConsent(c *request, p message.Consent) (answer, *message.
 	return answer{op: message.OpConsentResponse, p: message.Respond{Status: "partial", Data: data}.Value(), status: http.StatusAccepted}, nil
 }
 
-// consentDelay is the time after which a peer may ask again if its question finds no room.
+// consentDelay is the time after which a peer may ask again if its question was refused.
 const consentDelay = time.Minute
 
-// open stores the question. It fails with store.ErrConflict if another question of the peer waits.
+// open stores the question. It fails with store.ErrConflict if another question of the peer waits, and with
+// store.ErrQuota if too many questions wait.
 func (question consentAsk) open(b *Bridge, c *request) (acl.Ask, error) {
 	slot := acl.Slot{Key: "moltspeak-consent/" + hash(c.address.String()), Term: "moltspeak-consent", Max: maxConsentAsks}
 	var room []store.Change
@@ -152,7 +153,7 @@ func (question consentAsk) open(b *Bridge, c *request) (acl.Ask, error) {
 	return ask, nil
 }
 
-// findOpen returns the open question of the peer that asks for the same, or else store.ErrNotFound.
+// findOpen returns the waiting question of the peer if it asks for the same consent, or else store.ErrNotFound.
 func (question consentAsk) findOpen(b *Bridge, c *request) (acl.Ask, error) {
 	asks, _, err := b.cfg.Mesh.Asks().List(c.ctx, acl.AskFilter{Subject: c.address.String(), State: acl.AskPending}, "", 100, c.now)
 	if err != nil {
@@ -218,7 +219,7 @@ func (r consentResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisio
 	return nil
 }
 
-// maxGrants bounds how many grants are read.
+// maxGrants bounds the number of grants that are read for one peer or one list.
 const maxGrants = 1000
 
 // grants are the stored consents of the owner, with their tokens.
@@ -227,7 +228,8 @@ type grants struct {
 	key     *signing.PrivateKey
 }
 
-// token returns the grant as a token: base64url JSON, signed over the canonical form without sig (MS-42).
+// token returns the grant as a token: JSON in base64url, whose member sig signs the canonical form of the other members
+// (MS-42).
 func (g grants) token(grant Grant) (string, error) {
 	tree, err := wire.ValueOf(grant)
 	if err != nil {
@@ -239,7 +241,8 @@ func (g grants) token(grant Grant) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(tree.JSON()), nil
 }
 
-// checkToken returns the grant of a token, and false unless the token is ours, for this peer, and still valid.
+// checkToken returns the grant of a token. It returns false if we did not issue the token, if it is for another peer,
+// or if the grant is no longer valid.
 func (g grants) checkToken(ctx context.Context, token, peer string, now time.Time) (Grant, bool) {
 	data, err := base64.RawURLEncoding.Strict().DecodeString(token)
 	if err != nil {
@@ -302,8 +305,8 @@ func (g grants) list(ctx context.Context, peer string, now time.Time) ([]Grant, 
 	return out, nil
 }
 
-// findCovering finds a live grant that covers every type. For a grant that is for one message only it also returns the
-// change that uses it up. The grant is nil if none covers the types. Lasting grants come first.
+// findCovering returns a live grant that covers every type, or nil if no grant does. It prefers a lasting grant. For a
+// one-time grant it also returns the change that uses up the grant.
 func (g grants) findCovering(ctx context.Context, peer string, types []string, name string, now time.Time) (*Grant, []store.Change, error) {
 	list, err := g.list(ctx, peer, now)
 	if err != nil {

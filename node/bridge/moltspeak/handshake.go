@@ -19,17 +19,18 @@ const (
 	sessionLife   = time.Hour   // MS-27
 )
 
-// session is an established handshake, bound to both names and the peer's key (MS-27). A restart ends all sessions.
+// session is an authenticated connection with a peer. It is bound to the peer's name and pinned key (MS-27). A restart
+// ends all sessions.
 type session struct {
 	ID      string
 	Peer    string
-	key     string // of the peer, as pinned
+	key     string // the pinned key of the peer
 	secret  []byte // nil if the peer has no encryption key
 	Expires time.Time
 	active  time.Time
 	bytes   int64
-	known   bool          // the owner knew the peer when it began
-	sources []rate.Source // of a peer that is not known
+	known   bool          // the peer was a known peer when the session began
+	sources []rate.Source // the sources of a stranger
 }
 
 type challenge struct {
@@ -41,7 +42,7 @@ type challenge struct {
 	sources []rate.Source
 }
 
-// handshakes are the sessions and the open challenges.
+// handshakes holds the sessions and the challenges that peers have not answered yet.
 type handshakes struct {
 	mu         sync.Mutex
 	sessions   map[string]*session  // by peer
@@ -58,9 +59,11 @@ func random32() string {
 	return hex.EncodeToString(b[:])
 }
 
-// challenge returns the one challenge that a peer may answer. A fresh hello gets a new challenge. Any other hello may
-// be a recording, so it gets the waiting challenge. If there are too many challenges of this kind of peer, expired
-// ones go first; then a stranger displaces one of a stranger whose source has more (AM-42), or gets none.
+// challenge returns the challenge for the sender of a hello. Each peer has at most one. A fresh hello gets a new
+// challenge; any other hello may be a replayed recording, so it gets the challenge that still waits for its answer. If
+// known peers or strangers have too many challenges, the expired ones are dropped. If that is not enough, a stranger's
+// challenge displaces one of another stranger whose source has more (AM-42). challenge returns false if it finds no
+// room.
 func (h *handshakes) challenge(peer, key, hello string, fresh, known bool, sources []rate.Source, now time.Time) (string, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -82,7 +85,8 @@ func (h *handshakes) challenge(peer, key, hello string, fresh, known bool, sourc
 	return c.text, true
 }
 
-// displace drops a stranger's challenge to make room for one from the sources. It reports whether it dropped one.
+// displace drops the challenge of a stranger to make room for one of another stranger with these sources. It reports
+// whether it dropped one. For a known peer it drops none.
 func (h *handshakes) displace(known bool, sources []rate.Source) bool {
 	if known {
 		return false
@@ -110,7 +114,8 @@ func (h *handshakes) countWaiting(known bool) int {
 	return n
 }
 
-// redeem uses up the challenge and opens a session. It fails for another text, key or peer, and after 60 s.
+// redeem uses up the challenge of a peer and opens a session. It fails if text or key does not match the challenge, or
+// if the challenge has expired.
 func (h *handshakes) redeem(peer, key, text string, secret func(salt string) []byte, now time.Time) (session, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -122,7 +127,7 @@ func (h *handshakes) redeem(peer, key, text string, secret func(salt string) []b
 	return h.open(peer, c, secret(c.hello), now)
 }
 
-// isAnsweredBy reports whether text is the answer of the holder of key, in time.
+// isAnsweredBy reports whether text, in a message that key signed, answers the challenge before it expires.
 func (c challenge) isAnsweredBy(key, text string, now time.Time) bool {
 	return c.text != "" && c.text == strings.ToLower(text) && c.key == key && now.Before(c.expires)
 }
@@ -155,9 +160,9 @@ func (h *handshakes) open(peer string, c challenge, secret []byte, now time.Time
 	return *s, true
 }
 
-// makeRoom drops a session if the maximum is reached: a stranger's before that of a known peer, and among strangers
-// one of the source that has most. The least recently active session goes. It returns false if a stranger would have
-// to displace a known peer.
+// makeRoom drops a session if the maximum is reached. It drops sessions of strangers before those of known peers, and
+// among strangers one of the source that has most. Among equals it drops the least recently active session. It returns
+// false if a stranger would have to displace a known peer.
 func (h *handshakes) makeRoom(c challenge) bool {
 	strangers := 0
 	var known, unknown rate.FairTable[string]
@@ -187,7 +192,7 @@ func (h *handshakes) makeRoom(c challenge) bool {
 	return true
 }
 
-// use counts a message against the session of a peer and reports whether the peer has a session.
+// use counts the bytes of a message against the session of a peer, and reports whether the peer has a valid session.
 func (h *handshakes) use(peer, key string, size int, now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -238,7 +243,7 @@ func requiredLevel(m message.Message) int {
 	return levelSigned
 }
 
-// levelOf returns the level of a verified sender. Attestations never raise it (MS-29).
+// levelOf returns the trust level of a verified sender for a capability. Attestations never raise it (MS-29).
 func levelOf(p peer, inSession bool, capability string) int {
 	switch {
 	case slices.Contains(p.Granted, capability):
@@ -251,7 +256,7 @@ func levelOf(p peer, inSession bool, capability string) int {
 	return levelSigned
 }
 
-// capabilities returns our capabilities, as in hello and ping messages.
+// capabilities returns the capabilities that our hello and ping messages list.
 func (b *Bridge) capabilities() []string {
 	out := []string{"query", "respond", "error", "task", "task.create", "task.status", "task.cancel", "stream", "stream.start", "stream.chunk", "stream.end", "human", "human.consent"}
 	if len(b.cfg.Tools) > 0 {
@@ -260,7 +265,7 @@ func (b *Bridge) capabilities() []string {
 	return out
 }
 
-// hello answers a hello (MS-24) with a challenge. The sender may answer it to get a session.
+// hello answers a hello with a challenge (MS-24). A sender that answers the challenge gets a session.
 func (b *Bridge) hello(c *request, h message.Hello) (answer, *message.Error) {
 	if !slices.Contains(h.Versions, message.Version) {
 		return answer{}, message.FailAt(message.CodeVersion, "p.protocol_versions", `must hold "0.1"`)
@@ -288,14 +293,15 @@ func (b *Bridge) hello(c *request, h message.Hello) (answer, *message.Error) {
 	return answer{op: message.OpHelloAck, p: v}, nil
 }
 
-// salt returns the salt of the session that a hello may lead to: both hello ids, sorted and joined (MS-21).
+// salt returns the salt for the key of the session that may follow a hello: the ids of the hello and of its answer,
+// sorted and joined (MS-21).
 func (c *request) salt() string {
 	ids := []string{c.m.ID, c.replyID()}
 	slices.Sort(ids)
 	return strings.Join(ids, " ")
 }
 
-// answerVerify proves our key: the signature of the answer covers the challenge, both names and re (MS-26).
+// answerVerify proves our key to the peer: the signature of the answer covers the challenge, both names and re (MS-26).
 func (b *Bridge) answerVerify(c *request, v message.Verify) (answer, *message.Error) {
 	if v.Time.Before(c.now.Add(-challengeLife)) || v.Time.After(c.now.Add(challengeLife)) {
 		return answer{}, message.FailAt(message.CodeInvalidParam, "p.timestamp", "must be within 60 seconds")

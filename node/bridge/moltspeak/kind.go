@@ -5,10 +5,11 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 )
 
-// encryptAlways is the only value of policy.encrypt. It encrypts everything to the peer, whatever its class.
+// encryptAlways is the only value that policy.encrypt may have. It encrypts every message to the peer, whatever the
+// class of the message.
 const encryptAlways = "always"
 
-// LinkKind declares MoltSpeak to the node.
+// LinkKind describes MoltSpeak links to the node.
 func LinkKind() bridge.Kind {
 	return bridge.Kind{
 		Name: Kind, Encrypt: []string{encryptAlways}, Check: checkAccess, Inbound: InboundLink, Screens: true,
@@ -17,8 +18,8 @@ func LinkKind() bridge.Kind {
 	}
 }
 
-// checkAccess refuses policy.access on a link without options.peer. All agents call the same endpoint of ours, so only
-// options.peer tells the bridge which of them is behind the link.
+// checkAccess refuses policy.access for a link without options.peer. All agents call the same endpoint of ours, so only
+// options.peer says which agent the link is for.
 func checkAccess(l bridge.Link) *bridge.PolicyError {
 	if l.Policy.Access == "" || l.Options["peer"] != "" {
 		return nil

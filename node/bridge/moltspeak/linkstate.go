@@ -82,7 +82,8 @@ func stateAfter(err error) bridge.LinkState {
 	return bridge.LinkConnecting
 }
 
-// downAgain is when the outbox looks again at a message for a link that is down, over which no call is made.
+// downAgain is the time after which the outbox tries a message again whose link is down. While a link is down, no calls
+// are made over it.
 const downAgain = 10 * time.Minute
 
 // checkLink refuses a delivery over a link that is down. The message waits until a test of the link succeeds.

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	keepListedKeys = 10 * time.Minute // how long a result is cached
+	keepListedKeys = 10 * time.Minute // how long the result of a look-up is cached
 	maxListedKeys  = 1000
 	cardTime       = 5 * time.Second
 )
@@ -33,7 +33,7 @@ type listedKeys struct {
 // listedKey is the key that others list for a name that is not pinned yet (MS-23).
 type listedKey struct {
 	key   string // "": no key is listed
-	by    string // who lists it
+	by    string // the registry that lists the key, or "card"
 	until time.Time
 }
 
@@ -83,9 +83,10 @@ func (l *listedKeys) lookup(c *request) (listedKey, *message.Error) {
 	return w, nil
 }
 
-// cardKey returns the MoltSpeak key on the card of the agent whose id is the name. The agent must have proved to the
-// directory that it has the key of the card. Cards of other agents do not count, because anybody may write any name on
-// a card. All directories are asked at once; the first one in their order that has such a card wins.
+// cardKey returns the MoltSpeak key on the card of the agent whose agent id is the name. The agent must have proved to
+// the directory that it holds the key of the card. Cards of other agents do not count, because anybody can write any
+// name on a card. cardKey asks all directories at once and uses the first one, in their configured order, that has such
+// a card.
 func (l *listedKeys) cardKey(ctx context.Context, name message.Agent) string {
 	ctx, cancel := context.WithTimeout(ctx, cardTime)
 	defer cancel()
@@ -111,8 +112,8 @@ func keyOnCard(ctx context.Context, directory Directory, name message.Agent) str
 	return meta.GetStr("moltspeak_key")
 }
 
-// hasOwnKey reports whether nobody else can have registered the id of a card: a derived id must match the key of the
-// card. The directory decides who owns other ids.
+// hasOwnKey reports whether the id of a card belongs to its key: a derived id must match the key. For other ids it
+// returns true, because the directory decides who owns them.
 func hasOwnKey(tree wire.Value) bool {
 	if !wire.AgentID(tree.GetStr("agent_id")).HasDerivedShape() {
 		return true

@@ -19,7 +19,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// resendWithin is how long we resend the same bytes: within the window in which the peer recognizes them (MS-30).
+// resendWithin is the time during which we resend the same bytes. It is within the window in which the peer recognizes
+// a repeat (MS-30).
 const resendWithin = 4 * time.Minute
 
 // Deliver implements [bridge.Transport].
@@ -33,7 +34,7 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 		return bridge.Delivered{}, errors.New("moltspeak: the name of a peer must be agent@org")
 	}
 	now := time.Now()
-	where, reach, err := b.endpointOf(ctx, address, to, now)
+	endpoint, reach, err := b.endpointOf(ctx, address, to, now)
 	if err == nil {
 		err = b.checkLink(address.Link)
 	}
@@ -54,17 +55,17 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 		if draft.Op == message.OpStream { // scan the stream as a whole, because data may be split across two chunks
 			scanned = message.StreamText(d.Message.Payload)
 		}
-		raw, err := b.prepare(ctx, d, draft, scanned, i, to, where, now)
+		raw, err := b.prepare(ctx, d, draft, scanned, i, to, endpoint, now)
 		if err != nil {
 			return bridge.Delivered{}, err
 		}
-		if where == "" { // the peer cannot be called; it gets the answer by repeating its message
+		if endpoint == "" { // the peer cannot be called, so it must repeat its message to get the answer
 			if err := b.keepAnswer(ctx, to, t, raw, draft, now); err != nil {
 				return bridge.Delivered{}, err
 			}
 			continue
 		}
-		err = b.send(ctx, address, where, reach, raw, to, t.Boxed)
+		err = b.send(ctx, address, endpoint, reach, raw, to, t.Boxed)
 		if (errors.Is(err, errNotCallable) || errors.Is(err, errNoKey)) && draft.Op == message.OpRespond && t.Re != "" {
 			err = b.keepAnswer(ctx, to, t, raw, draft, now)
 		}
@@ -75,11 +76,12 @@ func (b *Bridge) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliver
 	return delivered, b.recordAnswer(ctx, d, t, now)
 }
 
-// endpointOf returns the URL of a peer: of its link, or the endpoint that it signed; "" if the peer cannot be called.
+// endpointOf returns the endpoint of a peer: the URL of its link, or else the endpoint in its signed messages. It
+// returns "" if the peer cannot be called.
 func (b *Bridge) endpointOf(ctx context.Context, a bridge.Address, to message.Agent, now time.Time) (string, client.Reach, error) {
 	if l, ok := b.link(a.Link); ok {
-		where, err := Endpoint(l.URL)
-		return where, client.Owner, err
+		endpoint, err := Endpoint(l.URL)
+		return endpoint, client.Owner, err
 	}
 	if a.Link != InboundLink {
 		return "", 0, fmt.Errorf("moltspeak: there is no link %s", a.Link)
@@ -88,18 +90,20 @@ func (b *Bridge) endpointOf(ctx context.Context, a bridge.Address, to message.Ag
 	if err != nil || !known || p.Endpoint == "" {
 		return "", client.Public, err
 	}
-	where, err := Endpoint(p.Endpoint)
-	return where, b.reach(), err
+	endpoint, err := Endpoint(p.Endpoint)
+	return endpoint, b.reach(), err
 }
 
 // errNoKey means that a message must be encrypted, but the peer has no key.
 var errNoKey = errors.New("moltspeak: the peer has shown no encryption key")
 
-// errNotCallable means that the guard forbids a call to the endpoint that a peer named.
+// errNotCallable means that the address guard forbids a call to the endpoint that a peer named.
 var errNotCallable = errors.New("moltspeak: the endpoint of the peer may not be called")
 
-// prepare signs a draft with its class and consent, or returns the bytes that an earlier attempt signed.
-func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.Draft, scanned wire.Value, part int, to message.Agent, where string, now time.Time) ([]byte, error) {
+// prepare returns the signed bytes of a draft: those of a recent attempt, or new ones with the class and consent that
+// its content needs. scanned is the content to scan for personal data, and part is the number of the draft among those
+// of its message.
+func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.Draft, scanned wire.Value, part int, to message.Agent, endpoint string, now time.Time) ([]byte, error) {
 	slot := fmt.Sprintf("out %s %d", hash(d.ID), part)
 	var o sentMessage
 	if _, ok, err := readRecord(ctx, b.records, nsSent, slot, &o, now); err != nil {
@@ -114,7 +118,7 @@ func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.D
 		}
 		class := out.class.AtLeast(draft.Class)
 		draft.ID, draft.Time, draft.From, draft.To, draft.Class, draft.PII = uuid(d.ID, fmt.Sprint(part), random32()), now, b.self, message.Agent{Agent: to.Agent, Org: to.Org}, class, out.meta
-		draft.Ext = b.endpointExt(where)
+		draft.Ext = b.endpointExt(endpoint)
 		tree, err := message.Sign(draft.Tree(), b.cfg.Key)
 		if err != nil {
 			return nil, err
@@ -128,18 +132,19 @@ func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.D
 	return o.Raw, nil
 }
 
-// endpointExt returns the ext that names our endpoint to a peer at where, or a null value if the peer cannot call us.
-func (b *Bridge) endpointExt(where string) wire.Value {
-	if url := b.reachableURL(where); url != "" {
+// endpointExt returns the ext that names our endpoint, for a message to the peer at endpoint. It returns a null value
+// if that peer cannot call us.
+func (b *Bridge) endpointExt(endpoint string) wire.Value {
+	if url := b.reachableURL(endpoint); url != "" {
 		return wire.Obj(wire.Field("agentmesh.endpoint", wire.Obj(wire.TextField("url", url))))
 	}
 	return wire.Value{}
 }
 
-// reachableURL returns the URL of our endpoint for a peer at where, or "" if that peer cannot call it: an endpoint on
-// loopback is of use only on this machine. where is empty for a peer that has a connection to us.
-func (b *Bridge) reachableURL(where string) string {
-	if where != "" && loopback(b.cfg.URL) && !loopback(where) {
+// reachableURL returns the URL of our endpoint for the peer at endpoint, or "" if that peer cannot call it. A URL on
+// loopback is of use only to peers on this machine. endpoint is empty for a peer that is connected to us.
+func (b *Bridge) reachableURL(endpoint string) string {
+	if endpoint != "" && loopback(b.cfg.URL) && !loopback(endpoint) {
 		return ""
 	}
 	return b.cfg.URL
@@ -164,7 +169,7 @@ func (b *Bridge) storeSent(ctx context.Context, o sentMessage, slot string, draf
 	return b.records.Apply(ctx, changes, now)
 }
 
-// recordAnswer stores that the peer got its answer.
+// recordAnswer stores that the message of the peer has got its answer.
 func (b *Bridge) recordAnswer(ctx context.Context, d bridge.Delivery, t convState, now time.Time) error {
 	if t.Re == "" {
 		return nil
@@ -184,7 +189,7 @@ func (b *Bridge) recordAnswer(ctx context.Context, d bridge.Delivery, t convStat
 	return b.records.Apply(ctx, []store.Change{b.convChange(t, now)}, now)
 }
 
-// keepAnswer stores the answer for the case that the peer repeats its message, because the peer cannot be called.
+// keepAnswer stores the answer for a peer that cannot be called. The peer gets it when it repeats its message.
 func (b *Bridge) keepAnswer(ctx context.Context, to message.Agent, t convState, raw []byte, draft message.Draft, now time.Time) error {
 	if draft.Op != message.OpRespond || t.Re == "" {
 		return &client.SendError{Retry: true}
@@ -203,8 +208,8 @@ func (b *Bridge) keepAnswer(ctx context.Context, to message.Agent, t convState, 
 }
 
 // send posts one message, handles the answer, and records the result for the link.
-func (b *Bridge) send(ctx context.Context, address bridge.Address, where string, reach client.Reach, raw []byte, to message.Agent, boxed bool) error {
-	err := b.sendOnce(ctx, address, where, reach, raw, to, boxed)
+func (b *Bridge) send(ctx context.Context, address bridge.Address, endpoint string, reach client.Reach, raw []byte, to message.Agent, boxed bool) error {
+	err := b.sendOnce(ctx, address, endpoint, reach, raw, to, boxed)
 	if !errors.Is(err, errNoKey) { // no call was made
 		b.recordLink(address.Link, err)
 	}
@@ -212,8 +217,8 @@ func (b *Bridge) send(ctx context.Context, address bridge.Address, where string,
 }
 
 // sendOnce posts one message and handles the answer.
-func (b *Bridge) sendOnce(ctx context.Context, address bridge.Address, where string, reach client.Reach, raw []byte, to message.Agent, boxed bool) error {
-	reply, err := b.post(ctx, address, where, reach, raw, to, boxed)
+func (b *Bridge) sendOnce(ctx context.Context, address bridge.Address, endpoint string, reach client.Reach, raw []byte, to message.Agent, boxed bool) error {
+	reply, err := b.post(ctx, address, endpoint, reach, raw, to, boxed)
 	if err != nil || reply == nil {
 		return err
 	}
@@ -266,18 +271,18 @@ func (b *Bridge) packFor(ctx context.Context, to message.Agent, link string, raw
 	return nil, errNoKey
 }
 
-// post makes the call. A nil packet is an empty answer (MS-45).
-func (b *Bridge) post(ctx context.Context, address bridge.Address, where string, reach client.Reach, raw []byte, to message.Agent, boxed bool) (*message.Packet, error) {
+// post encrypts a message if necessary, and sends it. It returns a nil packet if the answer is empty (MS-45).
+func (b *Bridge) post(ctx context.Context, address bridge.Address, endpoint string, reach client.Reach, raw []byte, to message.Agent, boxed bool) (*message.Packet, error) {
 	body, err := b.packFor(ctx, to, address.Link, raw, boxed)
 	if err != nil {
 		return nil, err
 	}
-	return b.transmit(ctx, where, reach, b.cfg.Tokens[address.Link], body)
+	return b.transmit(ctx, endpoint, reach, b.cfg.Tokens[address.Link], body)
 }
 
-// transmit makes a call with the final bytes of a message.
-func (b *Bridge) transmit(ctx context.Context, where string, reach client.Reach, token client.Credential, body []byte) (*message.Packet, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, where, bytes.NewReader(body))
+// transmit posts the final bytes of a message to an endpoint.
+func (b *Bridge) transmit(ctx context.Context, endpoint string, reach client.Reach, token client.Credential, body []byte) (*message.Packet, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, endpoint, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
@@ -311,7 +316,7 @@ func (b *Bridge) encryptsAlways(link string) bool {
 	return ok && l.Policy.Encrypt == encryptAlways
 }
 
-// callback is an answer that is delivered outside any step.
+// callback is an answer that is delivered without the outbox: the answer to a request for consent.
 type callback struct {
 	to message.Agent
 	op message.Op
@@ -348,16 +353,17 @@ func (b *Bridge) deliverCallback(ctx context.Context, cb callback) {
 	if err := b.keepAnswer(ctx, cb.to, convState{Re: cb.re}, raw, message.Draft{Op: message.OpRespond}, now); err != nil && !errors.Is(err, store.ErrConflict) {
 		b.cfg.Logger.WarnContext(ctx, "moltspeak: store an answer", "err", err)
 	}
-	where, reach, err := b.endpointOf(ctx, address, cb.to, now)
-	if err != nil || where == "" || b.checkLink(address.Link) != nil {
+	endpoint, reach, err := b.endpointOf(ctx, address, cb.to, now)
+	if err != nil || endpoint == "" || b.checkLink(address.Link) != nil {
 		return
 	}
-	if _, err := b.post(ctx, address, where, reach, raw, cb.to, false); err != nil {
+	if _, err := b.post(ctx, address, endpoint, reach, raw, cb.to, false); err != nil {
 		b.cfg.Logger.InfoContext(ctx, "moltspeak: a peer did not accept an answer; it is stored for a repeat", "peer", cb.to.Name(), "err", err)
 	}
 }
 
-// challenge sends a verify to the endpoint of an entry and checks the answer with the entry's key. It pins nothing.
+// challenge sends a verify to the endpoint of a registry entry, and checks the answer with the key of the entry. It
+// pins no key.
 func (b *Bridge) challenge(ctx context.Context, e Entry, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, proveTime)
 	defer cancel()
@@ -365,7 +371,7 @@ func (b *Bridge) challenge(ctx context.Context, e Entry, now time.Time) error {
 	if !ok {
 		return errors.New("the public key of the entry is not valid")
 	}
-	where, err := Endpoint(e.Endpoint)
+	endpoint, err := Endpoint(e.Endpoint)
 	if err != nil {
 		return err
 	}
@@ -378,7 +384,7 @@ func (b *Bridge) challenge(ctx context.Context, e Entry, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	reply, err := b.transmit(ctx, where, b.reach(), "", message.Wrap(tree, true))
+	reply, err := b.transmit(ctx, endpoint, b.reach(), "", message.Wrap(tree, true))
 	if err != nil {
 		return err
 	}
@@ -400,7 +406,7 @@ func (b *Bridge) challenge(ctx context.Context, e Entry, now time.Time) error {
 	return nil
 }
 
-// reach returns how far calls to endpoints that peers name may go.
+// reach returns the reach of endpoints that peers name.
 func (b *Bridge) reach() client.Reach {
 	if b.cfg.Local {
 		return client.Loopback

@@ -17,7 +17,7 @@ func (b *Bridge) newDrafts(d bridge.Delivery, t convState) ([]message.Draft, err
 	if t.Re != "" {
 		return b.respondTo(t, payload, act), nil
 	}
-	p := payload // of the draft
+	p := payload // the payload of the draft
 	switch {
 	case act == wire.ActionPending || act == wire.ActionReceived:
 		return nil, nil // MoltSpeak has no such message
@@ -28,7 +28,7 @@ func (b *Bridge) newDrafts(d bridge.Delivery, t convState) ([]message.Draft, err
 		}
 		return []message.Draft{{Op: message.OpTask, P: wire.Obj(wire.TextField("action", outcome), wire.TextField("task_id", string(m.Conversation)))}}, nil
 	case act == wire.ActionClose:
-		return nil, nil // these end with their answer, so MoltSpeak needs no close
+		return nil, nil // other operations end with their answer, so MoltSpeak needs no close
 	case m.Intent == wire.RequestInfo && act == "ask":
 		return []message.Draft{{Op: message.OpQuery, P: wire.Obj(wire.TextField("domain", ownDomain), wire.TextField("intent", "ask"), wire.Field("params", payload.Without("action")))}}, nil
 	case m.Intent == IntentQuery:
@@ -56,8 +56,8 @@ func checkDraft(d message.Draft) ([]message.Draft, error) {
 	return []message.Draft{d}, nil
 }
 
-// respondTo returns the respond that carries our payload as the answer to the peer's message t.Re. It returns nil for a
-// close after the final answer.
+// respondTo returns the respond with our payload, as the answer to the peer's message t.Re. It returns nil for a close
+// after the final answer.
 func (b *Bridge) respondTo(t convState, payload wire.Value, act string) []message.Draft {
 	// In a record of an older version, Native is false even if the peer uses AgentMesh payloads. The operation and the
 	// intent show that such a peer does.

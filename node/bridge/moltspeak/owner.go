@@ -22,7 +22,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// PeerView is what the owner sees of a peer.
+// PeerView is a peer as the owner API shows it.
 type PeerView struct {
 	Name     string                `json:"name"`
 	Address  string                `json:"address"`
@@ -36,7 +36,7 @@ type PeerView struct {
 	Refused  string                `json:"refused_key,omitempty"`
 }
 
-// Status is what the owner sees of the bridge.
+// Status is the status of the bridge as the owner API shows it.
 type Status struct {
 	Agent    string `json:"agent"`
 	Key      string `json:"key"`
@@ -48,7 +48,8 @@ type Status struct {
 	Registries []RegistryState `json:"registries,omitempty"` // named by links
 }
 
-// sendWait is how long a command waits for an answer: the peer's time for it, plus some for the network (AM-32).
+// sendWait is the time for which a command waits for an answer: the time that the peer has (AM-32), and some time for
+// the network.
 const sendWait = 40 * time.Second
 
 // NewMessage starts a conversation with an agent behind a link.
@@ -57,10 +58,10 @@ type NewMessage struct {
 	Peer    string      `json:"peer"` // agent@org
 	Intent  wire.Intent `json:"intent"`
 	Payload wire.Value  `json:"payload,omitzero"`
-	Wait    bool        `json:"wait"` // for the answer
+	Wait    bool        `json:"wait"` // wait for the answer
 }
 
-// Done is the answer of an operation that has nothing to show.
+// Done is the result of an operation without other results.
 type Done struct {
 	OK bool `json:"ok"`
 }
@@ -163,7 +164,7 @@ func (b *Bridge) Unpin(ctx context.Context, name string) error {
 	return b.records.Apply(ctx, []store.Change{{IfRev: p.rev, Delete: true, Record: store.Record{NS: nsPeers, Key: name}}}, now)
 }
 
-// Prove grants a peer a capability for good, which is trust level 4 for it, or revokes the grant (MS-28).
+// Prove grants a peer a capability permanently, or revokes the grant. A granted capability has trust level 4 (MS-28).
 func (b *Bridge) Prove(ctx context.Context, name, capability string, granted bool) error {
 	now := time.Now()
 	p, known, err := b.pins.get(ctx, name, now)
@@ -187,7 +188,7 @@ func (b *Bridge) Test(ctx context.Context, name string) error {
 	if !ok {
 		return fmt.Errorf("there is no link %s", name)
 	}
-	where, err := Endpoint(l.URL)
+	endpoint, err := Endpoint(l.URL)
 	if err != nil {
 		return err
 	}
@@ -195,18 +196,18 @@ func (b *Bridge) Test(ctx context.Context, name string) error {
 	if !named {
 		return errors.New("the link names no peer: set options.peer to agent@org")
 	}
-	err = b.greet(ctx, l, where, to)
+	err = b.greet(ctx, l, endpoint, to)
 	b.recordLink(name, err)
 	return err
 }
 
-func (b *Bridge) greet(ctx context.Context, l bridge.Link, where string, to message.Agent) error {
+func (b *Bridge) greet(ctx context.Context, l bridge.Link, endpoint string, to message.Agent) error {
 	now := time.Now()
 	p := wire.Obj(wire.Field("protocol_versions", wire.Texts([]string{message.Version})), wire.Field("capabilities", wire.Texts(b.capabilities())),
 		wire.Field("extensions", wire.Arr()), wire.Field("max_message_size", wire.Int(message.MaxMessage)), wire.Field("supported_cls", wire.Texts(message.Classes())))
 	d := message.Draft{ID: uuid(random32()), Op: message.OpHello, Time: now, From: b.self, To: to, P: p, Class: message.Internal}
-	d.Ext = b.endpointExt(where)
-	ack, err := b.handshakeCall(ctx, l, where, d, to)
+	d.Ext = b.endpointExt(endpoint)
+	ack, err := b.handshakeCall(ctx, l, endpoint, d, to)
 	if err != nil {
 		return err
 	}
@@ -214,24 +215,24 @@ func (b *Bridge) greet(ctx context.Context, l bridge.Link, where string, to mess
 		return f
 	}
 	text := ack.m.P.GetStr("challenge")
-	if r, core := ack.body.(message.Respond); core { // the answer of a peer that knows only the core operations (MS-25)
+	if r, core := ack.body.(message.Respond); core { // a peer that knows only the core operations answers with respond (MS-25)
 		text = r.Data.GetStr("challenge")
 	}
 	if text == "" {
 		return nil // the peer opens no session
 	}
 	proof := message.Draft{ID: uuid(random32()), Re: ack.m.ID, Op: message.OpVerifyResponse, Time: time.Now(), From: b.self, To: to, P: wire.Obj(wire.TextField("challenge", text)), Class: message.Internal}
-	_, err = b.handshakeCall(ctx, l, where, proof, to)
+	_, err = b.handshakeCall(ctx, l, endpoint, proof, to)
 	return err
 }
 
 // handshakeCall sends a message of the handshake and returns the verified answer. It pins the keys in the answer.
-func (b *Bridge) handshakeCall(ctx context.Context, l bridge.Link, where string, d message.Draft, to message.Agent) (*request, error) {
+func (b *Bridge) handshakeCall(ctx context.Context, l bridge.Link, endpoint string, d message.Draft, to message.Agent) (*request, error) {
 	tree, err := message.Sign(d.Tree(), b.cfg.Key)
 	if err != nil {
 		return nil, err
 	}
-	reply, err := b.post(ctx, bridge.Address{Kind: Kind, Link: l.Name, Peer: to.Name()}, where, client.Owner, tree.JSON(), to, false)
+	reply, err := b.post(ctx, bridge.Address{Kind: Kind, Link: l.Name, Peer: to.Name()}, endpoint, client.Owner, tree.JSON(), to, false)
 	if err != nil {
 		return nil, err
 	}
@@ -261,7 +262,7 @@ func (b *Bridge) ownerSend(c echo.Context, in NewMessage) (sent owner.Sent, err 
 			return sent, err
 		}
 	}
-	if ms, ok := in.Payload.Get("deadline"); ok && in.Intent == IntentTask { // it also ends our side of the task (MS-33)
+	if ms, ok := in.Payload.Get("deadline"); ok && in.Intent == IntentTask { // the deadline also ends our side of the task (MS-33)
 		if token, isNumber := ms.Num(); isNumber {
 			if n, err := strconv.ParseInt(token, 10, 64); err == nil && n > 0 {
 				out.Deadline = time.UnixMilli(n)

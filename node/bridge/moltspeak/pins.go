@@ -19,18 +19,18 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// How many pins are stored, and how long the pins of strangers stay.
+// The maximum numbers of pins, and the times after which pins of strangers are deleted.
 const (
-	maxChosen    = 10_000 // pins of peers that we called or the owner decided about
+	maxChosen    = 10_000 // pins of peers that we called, or about which the owner decided
 	maxStrangers = 5_000
 
-	forgetEmpty    = 24 * time.Hour    // silence of a stranger without a conversation and without a question to the owner
-	forgetStranger = keepConversations // silence of any other stranger
+	forgetEmpty    = 24 * time.Hour    // without messages from a stranger that has no conversation and no question to the owner
+	forgetStranger = keepConversations // without messages from any other stranger
 	forgetEvery    = time.Hour         // between two sweeps
 	forgetWhenFull = time.Minute       // between two sweeps while a new pin finds no room
 )
 
-// pins stores a record for each peer: the pinned key, and what else is known about the peer.
+// pins stores a record for each peer, with the pinned key and everything else that we know about the peer.
 type pins struct {
 	records    store.Records
 	links      []bridge.Link
@@ -43,7 +43,7 @@ type pins struct {
 	swept      atomic.Int64                                      // time of the last sweep, in Unix seconds
 
 	mu    sync.Mutex
-	at    time.Time                 // when table was made
+	at    time.Time                 // the time at which table was made
 	table *rate.FairTable[pinEntry] // the pins of strangers; made only while all places for them are taken
 }
 
@@ -66,7 +66,7 @@ func (pins *pins) save(ctx context.Context, p peer, now time.Time) error {
 	return pins.records.Apply(ctx, []store.Change{p.change()}, now)
 }
 
-// address returns the address of a peer: behind the link that names it, or else without a link (§10).
+// address returns the address of a peer: on the link that names the peer, or else on [InboundLink] (§10).
 func (pins *pins) address(a message.Agent) bridge.Address {
 	out := bridge.Address{Kind: Kind, Link: InboundLink, Peer: a.Name()}
 	for _, l := range pins.links {
@@ -77,8 +77,9 @@ func (pins *pins) address(a message.Agent) bridge.Address {
 	return out
 }
 
-// check finds the key of a sender: the pinned key, or else the claimed key, which the caller pins once the signature
-// has verified (MS-23). It never uses a key that only an envelope names (MS-20).
+// check returns what we know about the sender, and the key with which its signature must verify: the pinned key, or
+// else the key that the sender claims (MS-23). The caller pins a claimed key after it has verified the signature. check
+// never uses a key that only an envelope names (MS-20).
 func (pins *pins) check(c *request) (peer, *signing.PublicKey, *message.Error) {
 	ctx, from, now := c.ctx, c.m.From, c.now
 	p, known, err := pins.get(ctx, from.Name(), now)
@@ -107,7 +108,8 @@ func (pins *pins) check(c *request) (peer, *signing.PublicKey, *message.Error) {
 	return p, key, nil
 }
 
-// refuseKey refuses a key other than the pinned one. At most hourly per peer, it stores the key and tells the owner.
+// refuseKey refuses a key other than the pinned one. It also stores the key and notifies the owner, but at most once an
+// hour for each peer.
 func (pins *pins) refuseKey(ctx context.Context, from message.Agent, p peer, now time.Time) *message.Error {
 	pins.log.WarnContext(ctx, "moltspeak: a peer shows another key than the pinned one", "peer", from.Name())
 	_, first := pins.notices.Take(from.Name(), now)
@@ -123,7 +125,7 @@ func (pins *pins) refuseKey(ctx context.Context, from message.Agent, p peer, now
 	return message.Fail(message.CodeAuthFailed)
 }
 
-// update stores what a verified message says about its sender, if the stored record lacks it.
+// update stores what a verified message says about its sender, if the stored record does not have it yet.
 func (pins *pins) update(c *request) *message.Error {
 	p := c.peer
 	if c.m.From.EncKey != "" && p.EncKey == "" {
@@ -177,7 +179,7 @@ func (pins *pins) update(c *request) *message.Error {
 	return nil
 }
 
-// run sweeps the pins now and then until ctx ends.
+// run deletes old pins of strangers from time to time until ctx ends.
 func (pins *pins) run(ctx context.Context) {
 	tick := time.NewTicker(forgetEvery)
 	defer tick.Stop()
@@ -195,11 +197,12 @@ func (pins *pins) run(ctx context.Context) {
 	}
 }
 
-// isDue reports whether a sweep is due, to only one of concurrent callers. While the clock is in doubt, none is due.
-func (pins *pins) isDue(now time.Time, after time.Duration) bool {
+// isDue reports whether a sweep is due, because the last one is longer ago than interval. It returns true to only one
+// of several concurrent callers. While the clock is in doubt, no sweep is due.
+func (pins *pins) isDue(now time.Time, interval time.Duration) bool {
 	last := pins.swept.Load()
 	since := now.Sub(time.Unix(last, 0)).Abs() // absolute, because the clock may have been set back
-	return since >= after && pins.clock.Reliable() && pins.swept.CompareAndSwap(last, now.Unix())
+	return since >= interval && pins.clock.Reliable() && pins.swept.CompareAndSwap(last, now.Unix())
 }
 
 // forgetStrangers deletes the pins of strangers that were silent for a day and have neither a conversation nor a
@@ -252,7 +255,7 @@ func (pins *pins) applyEach(ctx context.Context, changes []store.Change, now tim
 	return nil
 }
 
-// review returns the change to the pin of a stranger, which deletes it or sets Chosen, or nil if the pin stays.
+// review returns the change that deletes the pin of a stranger or sets Chosen in it, or nil if the pin stays unchanged.
 func (pins *pins) review(ctx context.Context, p peer, now time.Time) (*store.Change, error) {
 	name, ok := message.ParseName(p.Name)
 	if !ok {
@@ -289,7 +292,8 @@ func beganConversation(ctx context.Context, records store.Records, address bridg
 	return len(threads.Records) > 0, err
 }
 
-// countFor is how long pins.table is used. Making it is expensive, because that reads all pins of strangers.
+// countFor is the time for which pins.table is used. Making the table is expensive, because it needs all pins of
+// strangers.
 const countFor = time.Second
 
 type pinEntry struct {
@@ -297,9 +301,9 @@ type pinEntry struct {
 	rev  store.Rev
 }
 
-// displace stores the pin of a stranger in place of the newest pin of a source that holds more pins (AM-42). Pins with
-// a conversation are displaced last, and pins that the owner is asked about never. If no pin may be displaced, displace
-// fails with store.ErrQuota.
+// displace stores the pin of a stranger in place of the newest pin of a source that holds more pins (AM-42). Pins of
+// peers with a conversation are displaced last. Pins of peers about which a question waits for the owner are never
+// displaced. If no pin may be displaced, displace fails with store.ErrQuota.
 func (pins *pins) displace(ctx context.Context, p peer, now time.Time) error {
 	pins.mu.Lock()
 	defer pins.mu.Unlock()

@@ -22,11 +22,11 @@ const (
 )
 
 const (
-	maxReplays        = 10_000 // of a peer per hour, or of all strangers per slice: more than their rates permit
+	maxReplays        = 10_000 // replay records of one peer in an hour, or of all strangers in one slice: more than their rates permit
 	replaySlice       = 5 * time.Minute
-	maxReply          = 16 << 10 // of an answer to a stranger that began no conversation
+	maxReply          = 16 << 10 // bytes of a stored reply to a stranger that began no conversation
 	keepReplays       = 24 * time.Hour
-	keepShort         = 15 * time.Minute    // without a conversation: longer than timestamps may differ (MS-30)
+	keepShort         = 15 * time.Minute    // for messages without a conversation: longer than timestamps may differ (MS-30)
 	keepConversations = 45 * 24 * time.Hour // longer than a conversation lives (§10 demands 24 h after its close)
 )
 
@@ -38,14 +38,14 @@ type peer struct {
 	First    time.Time             `json:"first"`
 	Endpoint string                `json:"endpoint,omitempty"` // as the peer signed it
 	Classes  []message.Class       `json:"classes,omitempty"`  // from its hello; empty: unknown (MS-38)
-	Vouched  string                `json:"vouched,omitempty"`  // who else lists that key: level 2 (MS-28)
-	Granted  []string              `json:"granted,omitempty"`  // capabilities that the owner granted: level 4 (MS-28)
-	Attested []message.Attestation `json:"attested,omitempty"` // from its hello, as claimed
+	Vouched  string                `json:"vouched,omitempty"`  // the registry that lists the same key, or "card": trust level 2 (MS-28)
+	Granted  []string              `json:"granted,omitempty"`  // capabilities that the owner granted: trust level 4 (MS-28)
+	Attested []message.Attestation `json:"attested,omitempty"` // from its hello, not checked
 	AllOps   bool                  `json:"all_ops,omitempty"`  // it used an operation besides the nine core ones (MS-25)
 	Refused  string                `json:"refused_key,omitempty"`
-	Last     time.Time             `json:"last,omitzero"`     // about when it last wrote
-	Chosen   bool                  `json:"chosen,omitempty"`  // we called it, or the owner decided about it: its pin stays
-	Sources  []rate.Source         `json:"sources,omitempty"` // of a stranger: the sources of its first message
+	Last     time.Time             `json:"last,omitzero"`     // the approximate time of its last message
+	Chosen   bool                  `json:"chosen,omitempty"`  // we called the peer, or the owner decided about it, so its pin is never deleted by itself
+	Sources  []rate.Source         `json:"sources,omitempty"` // for a stranger, the sources of its first message
 
 	rev store.Rev
 }
@@ -55,7 +55,7 @@ func (p peer) takes(c message.Class) bool {
 	return len(p.Classes) == 0 || slices.Contains(p.Classes, c)
 }
 
-// replayRecord is the record of an accepted message, for repeats.
+// replayRecord is the replay record of an accepted message.
 type replayRecord struct {
 	Digest string `json:"digest"`
 	Conv   string `json:"conv,omitempty"`
@@ -71,13 +71,13 @@ type convState struct {
 	Intent       string     `json:"intent"`
 	Re           string     `json:"re,omitempty"` // the foreign message that waits for our answer
 	TaskID       string     `json:"task_id,omitempty"`
-	Creator      string     `json:"creator,omitempty"` // of the task
+	Creator      string     `json:"creator,omitempty"` // the agent that created the task
 	Progress     bool       `json:"progress,omitempty"`
-	Done         bool       `json:"done,omitempty"`         // answered for good
+	Done         bool       `json:"done,omitempty"`         // the final answer was given
 	Native       bool       `json:"native,omitempty"`       // the peer used AgentMesh payloads, and reads answers in them
 	Boxed        bool       `json:"boxed,omitempty"`        // the message came encrypted, so the answer must be encrypted
 	Confidential bool       `json:"confidential,omitempty"` // the message was confidential, so the answer is
-	State        string     `json:"state,omitempty"`        // of a task, as peers see it
+	State        string     `json:"state,omitempty"`        // the state of the task, as peers see it
 }
 
 // sentMessage is one of our messages that a peer may answer.
@@ -121,9 +121,9 @@ func (p peer) change() store.Change {
 
 func replayKey(from message.Agent, id string) string { return hash(from.Name(), id) }
 
-// replayChange returns the change that stores the replay record of an accepted message. Messages of strangers without
-// a conversation are counted per time slice. The rates of strangers, which they share by source, are too low to fill a
-// slice. The node bounds the number of conversations.
+// replayChange returns the change that stores the replay record of an accepted message. The records of known peers are
+// bounded per peer and hour. Those of strangers without a conversation are bounded together for each time slice; the
+// rates of strangers are too low to reach that bound.
 func (b *Bridge) replayChange(m message.Message, s replayRecord, known bool, rev store.Rev, now time.Time) store.Change {
 	term, keep := hash(m.From.Name(), now.UTC().Format("2006-01-02T15")), keepReplays
 	if s.Conv == "" {

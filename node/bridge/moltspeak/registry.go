@@ -25,7 +25,7 @@ const (
 	maxRegistryDoc = 8 << 10
 	minBearer      = 16 // MS-54
 
-	registrationsPerHour = 20 // of one address
+	registrationsPerHour = 20 // registrations from one address
 )
 
 // Entry is an agent in the registry façade (MS-53).
@@ -44,7 +44,7 @@ type Entry struct {
 	LastSeenAt   time.Time `json:"last_seen_at"`
 }
 
-// registration is an entry as stored.
+// registration is a stored entry.
 type registration struct {
 	Entry
 	Bearer   credential.Hash `json:"bearer,omitzero"`   // hash of the bearer token that guards it
@@ -54,7 +54,7 @@ type registration struct {
 	Tried    time.Time       `json:"tried,omitzero"`    // when its endpoint was last asked
 
 	rev      store.Rev
-	readOnly bool // from a card of the directory
+	readOnly bool // the entry is a card of the directory
 }
 
 type registryFault struct {
@@ -68,7 +68,7 @@ type registrationAnswer struct {
 	Agent   *Entry `json:"agent,omitempty"`
 }
 
-// trustScore returns the score for the proofs of an entry (MS-55).
+// trustScore returns the trust score of an entry from its proofs (MS-55).
 func trustScore(key, endpoint bool) float64 {
 	switch {
 	case key && endpoint:
@@ -151,7 +151,8 @@ func (s *registryServer) stats(c echo.Context) error {
 	}{len(all), len(orgs), message.Version})
 }
 
-// intParam reads a query parameter within bounds. A missing or invalid number becomes standard.
+// intParam reads a number from the query and limits it to low and high. If the number is missing or invalid, it returns
+// standard.
 func intParam(c echo.Context, name string, standard, low, high int) int {
 	n, err := strconv.Atoi(c.QueryParam(name))
 	if err != nil {
@@ -182,14 +183,14 @@ func (s *registryServer) list(c echo.Context) error {
 	}{page, pagination{len(all), limit, offset, offset+limit < len(all)}})
 }
 
-// searchQuery is the query of a search, as the answer repeats it.
+// searchQuery is the query of a search. The answer repeats it.
 type searchQuery struct {
 	Q          string `json:"q,omitempty"`
 	Capability string `json:"capability,omitempty"`
 	Org        string `json:"org,omitempty"`
 }
 
-// search uses capability before org before q.
+// search filters by only one parameter of the query: capability, or else org, or else q.
 func (s *registryServer) search(c echo.Context) error {
 	query := searchQuery{c.QueryParam("q"), c.QueryParam("capability"), c.QueryParam("org")}
 	if query == (searchQuery{}) || len(query.Q)+len(query.Capability)+len(query.Org) > message.MaxText {

@@ -16,16 +16,16 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// The bounds on what is read to answer strangers.
+// The bounds of the cache.
 const (
 	cardsFor         = time.Minute // maximum age of the cached cards
 	maxCardPages     = 100         // of 100 cards
 	maxRegistryBytes = 16 << 20    // of all registered entries; their text is in memory twice
 )
 
-// registryCache has the content of the registry in memory, in the order of its pages, so that a request costs a walk
-// over a slice and no reading. Registered entries are read from the store once and change with it. The cards of the
-// directory are read page by page, at most once a minute.
+// registryCache holds the content of the registry in memory, in the order in which it is listed, so that a request
+// reads neither the store nor the directory. Registered entries are read from the store once, and later changes go to
+// both. The cards of the directory are read page by page, at most once a minute.
 type registryCache struct {
 	records   store.Records
 	directory Directory
@@ -37,7 +37,7 @@ type registryCache struct {
 	loaded bool
 	read   time.Time               // when the cards were read
 	own    map[string]*cachedEntry // registered entries, also deleted ones
-	cards  map[string]*cachedEntry // of the directory
+	cards  map[string]*cachedEntry // the cards of the directory
 	sorted []*cachedEntry          // live entries, most trusted first; replaced, never changed
 }
 
@@ -47,7 +47,7 @@ type cachedEntry struct {
 	text  string
 	size  int
 	gone  bool
-	until time.Time // of a registered entry
+	until time.Time // the end of the registration, for a registered entry
 }
 
 func newCachedEntry(k registration) *cachedEntry {
@@ -85,7 +85,7 @@ func (s *registryCache) card(ctx context.Context, id string) (Entry, bool, error
 	return it.Entry, true, nil
 }
 
-// hasUnprovenKey reports whether an agent is registered here with that key and has not signed with it yet.
+// hasUnprovenKey reports whether an agent is registered here with this key but has not signed a message with it yet.
 func (s *registryCache) hasUnprovenKey(id, key string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,7 +115,7 @@ func (s *registryCache) checkRoom(k registration, now time.Time) error {
 	return nil
 }
 
-// put updates the cache after a change of the store.
+// put updates the cache after an entry was stored.
 func (s *registryCache) put(k registration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,7 +151,8 @@ func (s *registryCache) rebuild() {
 	s.sorted = out
 }
 
-// refresh reads what is missing or old. While one caller reads the cards again, other callers get the old ones.
+// refresh reads the entries and the cards if the cache has none or has old cards. While one caller reads the cards
+// again, other callers get the old cards.
 func (s *registryCache) refresh(ctx context.Context) error {
 	stale := func() (loaded, old bool) {
 		s.mu.Lock()
@@ -182,7 +183,8 @@ func (s *registryCache) refresh(ctx context.Context) error {
 	return nil
 }
 
-// load reads the entries from the store. A concurrent change is read or put afterwards, because put waits for s.mu.
+// load reads the entries from the store. It holds s.mu, so a concurrent change is either read here or put into the
+// cache afterward.
 func (s *registryCache) load(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -31,10 +31,10 @@ const (
 type RegistryState struct {
 	URL        string    `json:"url"`
 	Registered time.Time `json:"registered,omitzero"` // when the registry last confirmed it; zero: never
-	Error      string    `json:"error,omitempty"`     // of the last attempt
+	Error      string    `json:"error,omitempty"`     // the error of the last attempt
 }
 
-// remoteRegistry is a registry that a link names (MS-56). Its answers are untrusted.
+// remoteRegistry is a foreign registry that a link names (MS-56). Its answers are untrusted.
 type remoteRegistry struct {
 	base  string
 	token client.Credential // guards our entry there
@@ -150,11 +150,11 @@ func (r remoteRegistry) search(ctx context.Context, query url.Values) ([]Entry, 
 	return out, nil
 }
 
-// registrar keeps us registered in the registries that links name.
+// registrar keeps our agent registered in the registries that links name.
 type registrar struct {
 	links        []bridge.Link
 	http         *client.HTTP
-	token        func(base string) client.Credential // guards our entry in a registry; nil: none
+	token        func(base string) client.Credential // returns the token that guards our entry in a registry; may be nil
 	self         Entry
 	reachableURL func(where string) string // URL of our endpoint for a registry; "" if the registry cannot call us
 	log          *slog.Logger
@@ -188,7 +188,7 @@ func (g *registrar) registryOf(link string) (remoteRegistry, bool) {
 	return r, true
 }
 
-// run keeps us registered until ctx ends.
+// run keeps our agent registered until ctx ends.
 func (g *registrar) run(ctx context.Context) {
 	tick := time.NewTicker(registryRound)
 	defer tick.Stop()
@@ -206,7 +206,7 @@ func (g *registrar) run(ctx context.Context) {
 	}
 }
 
-// renew registers us or sends the heartbeat that is due.
+// renew registers our agent, or sends a heartbeat if one is due.
 func (g *registrar) renew(ctx context.Context, r remoteRegistry, now time.Time) {
 	g.mu.Lock()
 	state := g.states[r.base]

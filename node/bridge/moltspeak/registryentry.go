@@ -103,7 +103,7 @@ func (s *registryServer) add(c echo.Context) error {
 		s.registrations.Return(from, now)
 	}
 	switch {
-	case errors.Is(err, store.ErrConflict): // or deleted: names stay reserved
+	case errors.Is(err, store.ErrConflict): // the name is registered, or is reserved after a deletion
 		return httpapi.JSON(c, http.StatusConflict, registryFault{Error: "Agent already registered", AgentID: k.ID})
 	case errors.Is(err, store.ErrQuota):
 		retryAfter(c, time.Hour)
@@ -115,7 +115,8 @@ func (s *registryServer) add(c echo.Context) error {
 	return httpapi.JSON(c, http.StatusCreated, registrationAnswer{true, &k.Entry})
 }
 
-// How long a name stays registered after its agent was last seen: longer if it was proven or deleted (MS-55).
+// The times for which a name stays registered after its agent was last seen. A name that was proven or deleted stays
+// longer (MS-55).
 const (
 	keepClaimed = 30 * 24 * time.Hour
 	keepProven  = 365 * 24 * time.Hour
@@ -130,10 +131,10 @@ func (k registration) until() time.Time {
 
 // save stores an entry and updates the cache.
 func (s *registryServer) save(ctx context.Context, k registration, now time.Time) error {
-	if err := s.cache.refresh(ctx); err != nil { // the room depends on the existing entries
+	if err := s.cache.refresh(ctx); err != nil { // checkRoom needs the existing entries
 		return err
 	}
-	s.cache.writing.Lock() // the cache changes in the same order as the store
+	s.cache.writing.Lock() // so that the cache changes in the same order as the store
 	defer s.cache.writing.Unlock()
 	k.TrustScore = trustScore(!k.Key.IsZero(), !k.Answered.IsZero())
 	if err := s.cache.checkRoom(k, now); err != nil {
@@ -178,7 +179,7 @@ func (s *registryServer) get(c echo.Context) error {
 	}{k.Entry})
 }
 
-// change changes an entry if the caller owns it.
+// change applies a change to an entry if the caller owns the entry, and answers the request.
 func (s *registryServer) change(c echo.Context, change func(*registration, time.Time), answer func(registration) any) error {
 	k, ok, err := s.find(c)
 	if err != nil {

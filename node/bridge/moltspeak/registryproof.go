@@ -14,7 +14,8 @@ const (
 	proveTime  = 15 * time.Second
 )
 
-// proofs is the queue of registered agents to challenge. A full queue drops; the next heartbeat queues again.
+// proofs is the queue of registered agents whose endpoints are to be challenged. If the queue is full, an agent is left
+// out; its next heartbeat queues it again.
 type proofs chan string
 
 func (p proofs) ask(id string) {

@@ -15,7 +15,8 @@ import (
 
 var noAnswer = []byte("{}\n")
 
-// reply signs an answer, wraps it as the request was wrapped (MS-17), and stores it for a repeat.
+// reply builds the response to a request: it signs the answer, stores it for a repeat of the request, and wraps it in
+// the same way as the request (MS-17).
 func (b *Bridge) reply(c *request, a answer) Response {
 	r := Response{Status: a.status}
 	if c.signed {
@@ -34,7 +35,7 @@ func (b *Bridge) reply(c *request, a answer) Response {
 		to = message.Agent{Agent: "unknown", Org: "unknown"}
 	}
 	if !c.peer.takes(class) {
-		class = message.Public // the bridge's own text is fit for anyone
+		class = message.Public // the bridge's own text may go to anybody
 	}
 	var meta *message.PIIMeta
 	if a.fromOwner {
@@ -57,7 +58,7 @@ func (b *Bridge) reply(c *request, a answer) Response {
 		re = message.ReadableID(c.packet.Tree)
 	}
 	d := message.Draft{ID: c.replyID(), Re: re, Op: a.op, Time: c.now, From: b.self, To: message.Agent{Agent: to.Agent, Org: to.Org}, P: a.p, Class: class, PII: meta, Ext: a.ext}
-	if re != "" && b.usesCoreOnly(to, c.peer) { // a respond must name what it answers
+	if re != "" && b.usesCoreOnly(to, c.peer) { // a respond must name the message that it answers
 		d = d.ToCore()
 	}
 	tree, err := message.Sign(d.Tree(), b.cfg.Key)
@@ -73,7 +74,8 @@ func (b *Bridge) reply(c *request, a answer) Response {
 	return r
 }
 
-// keepReply stores the answer with the replay record of its message. If that fails, a repeat gets no answer.
+// keepReply stores the signed answer in the replay record of the request. If that fails, a repeat of the request gets
+// no answer.
 func (b *Bridge) keepReply(c *request, s replayRecord) {
 	var old replayRecord
 	rev, ok, err := readRecord(c.ctx, b.records, nsReplays, replayKey(c.m.From, c.m.ID), &old, c.now)
@@ -87,8 +89,9 @@ func (b *Bridge) keepReply(c *request, s replayRecord) {
 	}
 }
 
-// pack encrypts the answer to an encrypted request: for the sender's pinned key, or else for the key of the box, which
-// the inner signature confirmed. The answer to an unverified sender is plain (MS-20).
+// pack returns the bytes of a signed answer. It encrypts the answer if the request or the class of the answer requires
+// it: for the sender's pinned key, or else for the key of the request's box, which the inner signature confirmed. The
+// answer to an unverified sender is not encrypted (MS-20).
 func (b *Bridge) pack(c *request, raw []byte) []byte {
 	tree, err := wire.ParseForeign(raw, message.MaxNesting+1, message.MaxValues)
 	if err != nil {
@@ -109,11 +112,12 @@ func (b *Bridge) pack(c *request, raw []byte) []byte {
 type gateResult struct {
 	class message.Class
 	meta  *message.PIIMeta
-	uses  []store.Change // of the consent, applied before the message is sent
+	uses  []store.Change // changes that use up the consent, to be applied before the message is sent
 }
 
-// gate scans an outgoing message (MS-40) and returns its class and the consent that covers the findings. name
-// identifies the message and is the same when it is sent again. Without a consent the error is E_CONSENT.
+// gate scans an outgoing message for personal data (MS-40), and returns the class of the message and the consent that
+// covers the data. name identifies the message; it stays the same when the message is sent again. If no consent covers
+// the data, the error is E_CONSENT.
 func (b *Bridge) gate(ctx context.Context, to message.Agent, p wire.Value, name string, now time.Time) (gateResult, *message.Error) {
 	found := personal.Types(p)
 	peer, known, err := b.pins.get(ctx, to.Name(), now)
@@ -126,7 +130,7 @@ func (b *Bridge) gate(ctx context.Context, to message.Agent, p wire.Value, name 
 	refuse := message.FailAt(message.CodeConsent, "p", "holds personal data that no consent covers")
 	refuse.Types = found
 	if err != nil || !known || peer.EncKey == "" || !peer.takes(message.PII) {
-		return gateResult{}, refuse.Because(err) // it cannot be encrypted, or the peer does not accept the class (MS-38)
+		return gateResult{}, refuse.Because(err) // the message cannot be encrypted, or the peer does not accept the class (MS-38)
 	}
 	grant, uses, err := b.grants.findCovering(ctx, to.Name(), found, name, now)
 	if err != nil || grant == nil {

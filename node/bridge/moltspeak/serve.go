@@ -17,7 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// answerTime is how long a peer may wait for a handler.
+// answerTime is the longest time that a handler may take to answer a peer.
 const answerTime = 60 * time.Second
 
 // Mount adds the endpoint (MS-44) and the registry façade, if they are switched on.
@@ -138,7 +138,7 @@ func (b *Bridge) charge(c echo.Context) *message.Error {
 	return e
 }
 
-// countForgery counts a forged request. Ten in a minute bar the caller's address for a time (AM-43).
+// countForgery counts a forged request against the caller's address. Ten of them in a minute bring a penalty (AM-43).
 func (b *Bridge) countForgery(c echo.Context, r Response) {
 	if r.Forged {
 		b.cfg.Addresses.Fault(c.Request().Context(), httpapi.ClientAddr(c))
@@ -161,7 +161,7 @@ func (b *Bridge) serveStream(c echo.Context) error {
 	sources := b.cfg.Addresses.Sources(c)
 	if !b.sockets.add(conn, sources) {
 		conn.Close(websocket.CodeTryLater, "")
-		_, _, _ = conn.Read() // until the close is done
+		_, _, _ = conn.Read() // waits for the end of the connection
 		return nil
 	}
 	defer b.sockets.remove(conn)
@@ -171,7 +171,7 @@ func (b *Bridge) serveStream(c echo.Context) error {
 	return nil
 }
 
-// discover answers from the directories. Only agents that speak MoltSpeak have an address in the results.
+// discover answers with cards from the directories. Only agents that speak MoltSpeak have an address in the results.
 func (b *Bridge) discover(c *request, d message.Discover) (answer, *message.Error) {
 	wanted := [][]string{d.All}
 	if len(d.All) == 0 {
@@ -205,7 +205,7 @@ func (b *Bridge) discover(c *request, d message.Discover) (answer, *message.Erro
 	return answer{op: message.OpRespond, p: message.Respond{Status: "success", Data: data}.Value(), status: http.StatusOK}, nil
 }
 
-// discoverResult returns a card of the directory as a result, with the public members of the card.
+// discoverResult returns a result with the public members of a card.
 func discoverResult(card wire.Value) wire.Value {
 	meta, _ := card.Get("metadata")
 	v := wire.Obj(wire.TextField("agent_id", card.GetStr("agent_id")), wire.TextField("name", card.GetStr("name")))

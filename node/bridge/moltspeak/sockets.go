@@ -10,21 +10,21 @@ import (
 	"github.com/agentmesh/agentmesh/node/websocket"
 )
 
-// helloTime is how long a stream may stay unbound.
+// helloTime is the time after which a WebSocket is closed if it is not bound.
 const helloTime = 10 * time.Second
 
-// socket is an open stream.
+// socket is an open WebSocket on /stream.
 type socket struct {
 	conn  *websocket.Conn
-	peer  string // that it is bound to; "" before
+	peer  string // the peer to which it is bound; "" if it is not bound
 	known bool
 	since time.Time
 	hello *time.Timer
 
-	sources []rate.Source // of the client
+	sources []rate.Source // the sources of the client
 }
 
-// sockets are the open streams.
+// sockets are the open WebSockets.
 type sockets struct {
 	mu   sync.Mutex
 	all  map[*websocket.Conn]*socket
@@ -34,7 +34,8 @@ type sockets struct {
 
 func newSockets() *sockets { return &sockets{all: make(map[*websocket.Conn]*socket)} }
 
-// add registers a connection. If too many are not bound, it closes the oldest of these of the source that has most.
+// add registers a connection, which is not bound yet. If too many connections are not bound, it closes one of the
+// source that has most of them, the oldest first.
 func (s *sockets) add(c *websocket.Conn, sources []rate.Source) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,14 +58,14 @@ func (s *sockets) add(c *websocket.Conn, sources []rate.Source) bool {
 	return true
 }
 
-// bind makes c a stream of peer. It returns false if the peer, or its kind of peers, has too many streams. A stranger
-// displaces a stream of another stranger whose source has more streams (AM-42).
+// bind binds c to a peer. It returns false if the peer has too many connections, or if known peers or strangers
+// together have too many. A stranger displaces a connection of another stranger whose source has more (AM-42).
 func (s *sockets) bind(c *websocket.Conn, peer string, known bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	it := s.all[c]
 	if it == nil {
-		return false // it was closed to make room
+		return false // c was closed to make room
 	}
 	it.hello.Stop()
 	kind := func(o *socket) bool { return o.peer != "" && o.known == known }
@@ -118,7 +119,7 @@ func (s *sockets) remove(c *websocket.Conn) {
 	s.wait.Done()
 }
 
-// push sends raw to the newest stream of a peer. It may get lost, so the caller also stores what it pushes.
+// push sends raw over the newest connection of a peer. It may get lost, so the caller also stores it.
 func (s *sockets) push(peer string, raw []byte) {
 	s.mu.Lock()
 	var newest *socket
@@ -129,11 +130,11 @@ func (s *sockets) push(peer string, raw []byte) {
 	}
 	s.mu.Unlock()
 	if newest != nil {
-		_ = newest.conn.Send(websocket.Text(raw)) // closed meanwhile
+		_ = newest.conn.Send(websocket.Text(raw)) // the connection may have been closed
 	}
 }
 
-// close closes all streams and waits for their readers.
+// close closes all connections and waits for their readers.
 func (s *sockets) close() {
 	s.mu.Lock()
 	s.down = true

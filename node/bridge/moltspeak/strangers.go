@@ -5,10 +5,10 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/message"
 )
 
-// The maximum size of each table in memory, and the share of it that strangers may use, so that they cannot fill it.
+// The maximum size of each table in memory, and the part that strangers may use, so that they cannot fill a table.
 const (
 	maxSessions          = 100 // MS-27
-	strangersSessions    = 75  // of them, if known peers leave room
+	strangersSessions    = 75  // of all sessions, if known peers leave room
 	maxChallenges        = 1000
 	strangersChallenges  = maxChallenges / 2
 	maxSockets           = 1000
@@ -17,10 +17,11 @@ const (
 	socketsPerPeer       = 4
 	maxConsentAsks       = 200
 	strangersConsentAsks = maxConsentAsks / 4
-	tracked              = 10_000 // names with a rate counter
+	tracked              = 10_000 // names for which rates are counted
 )
 
-// checkStanding reads the owner's decision about the sender and refuses a blocked one before costly work (MS-50).
+// checkStanding reads the owner's decision about the sender. It refuses a blocked sender before any costly work
+// (MS-50).
 func (b *Bridge) checkStanding(c *request) *message.Error {
 	c.address = b.pins.address(c.m.From)
 	var err error
@@ -33,7 +34,8 @@ func (b *Bridge) checkStanding(c *request) *message.Error {
 	return nil
 }
 
-// isKnown reports whether the sender is behind a link, the owner decided about it, or it answers our call.
+// isKnown reports whether the sender is a known peer: it is behind a link, we called it, the owner decided about it, or
+// it answers our call.
 func (c *request) isKnown() bool {
 	return c.called || c.address.Link != InboundLink || c.standing.Known() || c.peer.Chosen || len(c.peer.Granted) > 0
 }

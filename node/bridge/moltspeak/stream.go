@@ -20,15 +20,15 @@ const (
 	maxStream      = 10 << 20
 	streamsPerPeer = 4
 	streamIdle     = 10 * time.Minute
-	maxStreams     = 64 // of all peers; their total size is bounded too
+	maxStreams     = 64 // open streams of all peers
 	maxStreamBytes = 64 << 20
 )
 
 // openStream is a stream that is not complete.
 type openStream struct {
 	peer, kind, content string
-	class               message.Class    // of every part
-	pii                 *message.PIIMeta // of all parts together
+	class               message.Class    // the class of every part
+	pii                 *message.PIIMeta // what all parts declare together
 	known               bool             // the peer is a known peer; strangers share half of the limits
 	next                int64            // expected seq; -1 before the first chunk
 	chunks              int64
