@@ -41,7 +41,7 @@ type Config struct {
 	Notify   bool   // send the notifications of executors (MESS-45)
 
 	Links  []bridge.Link
-	Tokens map[string]client.Credential // of links, by name
+	Tokens map[string]client.Credential // tokens of the links, by the name of the link
 
 	Mesh    bridge.Mesh // nil for an exchange without a mesh
 	Notices *notify.Box
@@ -57,7 +57,7 @@ type Agent struct {
 }
 
 // Bridge connects the exchange to the mesh. It offers threads to agents and to the owner, accepts requests from agents,
-// and runs the links to foreign exchanges. [New] starts nothing; see [Bridge.Run].
+// and runs the links to foreign exchanges. [New] only makes a Bridge; [Bridge.Run] runs it.
 type Bridge struct {
 	cfg     Config
 	x       *exchange.Exchange

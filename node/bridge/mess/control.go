@@ -14,15 +14,15 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// A control message is a message of a peer that reaches no handler: it closes the conversation, or reports that the
-// peer asks its owner first. The bridge stores it in the unit that receives it, and applies it to the thread soon
-// after.
+// A control message is a message of a peer that the node passes to no handler: it closes the conversation, or reports
+// that the peer asks its owner first. The bridge stores it in the unit that receives it, and applies it to the thread
+// soon after.
 
 // nsControl is the namespace of stored control messages.
 const nsControl = "mess/aside"
 
-// maxControls bounds the stored control messages of one peer; a further close is refused for now. controlLifetime is
-// how long one is kept.
+// maxControls bounds the stored control messages of one peer. Above it, the node refuses a close, and the peer may send
+// it again later. controlLifetime is the time after which a stored control message expires.
 const (
 	maxControls     = 200
 	controlLifetime = 7 * 24 * time.Hour
@@ -78,8 +78,9 @@ func (b *Bridge) OnCommit(changes []store.Change) {
 	}
 }
 
-// applyControls applies the stored control messages. A message that cannot be applied now does not delay the others:
-// otherwise a peer that has reached a limit would delay all other peers. waits reports whether such a message is left.
+// applyControls applies the stored control messages. A message that cannot be applied now does not delay the others;
+// otherwise a peer that has reached a limit would delay all other peers. waits reports whether a message could not be
+// applied.
 func (b *Bridge) applyControls(ctx context.Context) (waits bool, err error) {
 	failed := map[wire.AgentID]int{}
 	for after := ""; ; {
@@ -112,7 +113,8 @@ func (b *Bridge) applyControls(ctx context.Context) (waits bool, err error) {
 	}
 }
 
-// postponeControl stores the time of the next attempt for a control message, after twice the previous pause.
+// postponeControl stores the time of the next attempt for a control message. Each pause is twice as long as the
+// previous one.
 func (b *Bridge) postponeControl(ctx context.Context, rec store.Record, m storedControl) error {
 	m.Pause = min(max(2*m.Pause, minControlRetry), maxControlRetry)
 	m.Again = time.Now().Add(m.Pause)
@@ -145,9 +147,9 @@ func (b *Bridge) applyControl(ctx context.Context, key string, m controlMessage)
 	return b.records.Apply(ctx, []store.Change{{Record: store.Record{NS: nsControl, Key: key}, IfRev: store.Any, Delete: true}}, time.Now())
 }
 
-// controlPayload returns the MESS payload of a control message. If the message carries a MESS list with anything except
-// requests, that is the list without them. Otherwise it is a status that says what the message's action means for the
-// thread that we sent to the peer (MESS section 12). The payload is null if there is nothing to apply.
+// controlPayload returns the MESS payload of a control message. If the message carries a MESS list, the payload is that
+// list without its requests. If no entries remain, the payload is a status that says what the action of the message
+// means for the thread that we sent to the peer (MESS section 12). The payload is null if there is nothing to apply.
 func (b *Bridge) controlPayload(ctx context.Context, m controlMessage) (wire.Value, error) {
 	if list, ok := m.Payload.Get("mess"); ok && list.Kind() == wire.Array {
 		entries, err := thread.FromTree(list)
@@ -156,7 +158,7 @@ func (b *Bridge) controlPayload(ctx context.Context, m controlMessage) (wire.Val
 		}
 		// a control message must not open a thread
 		entries = slices.DeleteFunc(entries, func(e thread.Entry) bool { return e.Type == "request" })
-		for i, e := range entries { // a closed conversation has no successor
+		for i, e := range entries { // nothing can continue a closed conversation
 			if e.Successor() != "" {
 				entries[i].Body = e.Body.Without("ref")
 			}
@@ -178,7 +180,7 @@ func (b *Bridge) controlPayload(ctx context.Context, m controlMessage) (wire.Val
 	code, more := thread.Held, []wire.Member{reason}
 	switch eta := m.Payload.GetStr("estimated_response"); {
 	case m.Payload.GetStr("action") == wire.ActionPending && t.Holder != "":
-		return wire.Value{}, nil // the message is about an answer of ours; a holder that waits sends a status
+		return wire.Value{}, nil // the message is about our answer; a holder that waits sends a status instead
 	case m.Payload.GetStr("action") != wire.ActionPending:
 		code = closeCode(t, string(m.From), m.Payload)
 	case isTime(eta):

@@ -24,10 +24,10 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// The bridge fetches nothing that a message names when the message arrives. The owner may fetch one thing at a time
-// (MESS-63).
+// A message may name files and pages by address. The bridge does not fetch them when the message arrives. The owner may
+// fetch them one at a time (MESS-63).
 
-// reference is the address of something outside of a thread that a message of the thread names.
+// reference is an address in a message that refers to something outside the thread.
 type reference struct {
 	serial          int
 	kind, uri, name string
@@ -35,7 +35,8 @@ type reference struct {
 }
 
 // file returns the name under which the fetched content is stored, and the prefix of that name. The prefix depends only
-// on the reference, so that an earlier fetch is found. Names of inline attachments have a number there, not a hash.
+// on the reference, so that the content of an earlier fetch is found. It contains a hash, unlike the names of inline
+// attachments, which contain a number.
 func (r reference) file(name, mime string) (file, prefix string) {
 	sum := sha256.Sum256([]byte(r.uri))
 	label := hex.EncodeToString(sum[:6]) + "-"
@@ -78,8 +79,8 @@ func referenceOf(kind string, v wire.Value) (reference, bool) {
 // fetchTimeout bounds one fetch.
 const fetchTimeout = time.Minute
 
-// Fetch fetches what a message of a thread names by uri, and stores it with the thread. Only the owner may do so; the
-// caller checks that.
+// Fetch fetches what uri, an address in a message of the thread, refers to, and stores it with the thread. The caller
+// must check that the owner asked for it.
 func (b *Bridge) Fetch(ctx context.Context, ref, uri string) (exchange.Attachment, error) {
 	t, err := b.x.Thread(ctx, exchange.Owner("fetch"), ref)
 	if err != nil {
@@ -122,7 +123,7 @@ func (b *Bridge) fetchReference(ctx context.Context, t *thread.Thread, r referen
 	return a, nil
 }
 
-// readReference returns the content behind a reference: by https, or from the foreign thread behind a link.
+// readReference reads the content of a reference: by https, or from a foreign thread through its link.
 func (b *Bridge) readReference(ctx context.Context, t *thread.Thread, r reference) ([]byte, error) {
 	there, file, ok := thread.SplitResource(r.uri)
 	if !ok {
@@ -144,7 +145,7 @@ func (b *Bridge) readReference(ctx context.Context, t *thread.Thread, r referenc
 	return data, nil
 }
 
-// fileError is the reason for which a file behind a link is not available.
+// fileError is the reason why a file of a foreign thread is not available.
 type fileError string
 
 func (e fileError) Error() string { return string(e) }
@@ -164,11 +165,11 @@ func storedReference(ctx context.Context, x *exchange.Exchange, ref string, r re
 	return exchange.Attachment{}, nil
 }
 
-// download makes the call through the guarded client: https to public addresses. In the local profile, a file that
-// another exchange shares may also be on this machine, where the exchanges of a household run.
+// download fetches a URI through the guarded client, by https from a public address. In the local profile, it may also
+// fetch a file that another exchange on this machine shares.
 func (b *Bridge) download(ctx context.Context, uri string) ([]byte, error) {
 	if b.cfg.HTTP == nil {
-		return nil, errors.New("there is no client")
+		return nil, errors.New("this exchange makes no outgoing calls")
 	}
 	u, err := url.Parse(uri)
 	if err != nil {
@@ -205,7 +206,7 @@ type statusError int
 
 func (e statusError) Error() string { return "the server answered " + http.StatusText(int(e)) }
 
-// publicFetchError returns the reason of a failed fetch without texts of the network.
+// publicFetchError returns the reason of a failed fetch, without error texts of the network.
 func publicFetchError(err error) string {
 	if e, ok := errors.AsType[statusError](err); ok {
 		return e.Error()
@@ -222,7 +223,7 @@ func publicFetchError(err error) string {
 	return "the server does not answer as it should"
 }
 
-// FetchCall is the owner's call that fetches something that a thread names.
+// FetchCall is the owner's request to fetch an address in a message.
 type FetchCall struct {
 	URI string `json:"uri"`
 }

@@ -23,17 +23,18 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// A link is the client side of a foreign exchange: it sends our requests there and receives the messages of that
-// exchange. Each participant there is a peer "mess:<link>/<id>"; only the exchange itself vouches for it.
+// A link is the client of a foreign exchange: it sends our requests to that exchange and receives its messages. Each
+// participant of the exchange is a peer "mess:<link>/<id>", and only the exchange vouches for the identity of that
+// peer.
 
-// remote is a foreign exchange as a link reaches it: over REST, or as a directory of thread files.
+// remote is a foreign exchange: a server with a REST API, or a directory of thread files.
 type remote interface {
-	// self returns our name there, or "" if it is not known yet.
+	// self returns our name at the exchange, or "" if it is not known yet.
 	self(ctx context.Context) string
-	// setSelf stores our name there.
+	// setSelf stores our name at the exchange.
 	setSelf(ctx context.Context, self string) error
-	// create opens a thread. Repeating it with the same key opens no second thread, if the exchange can recognize
-	// repetitions.
+	// create opens a thread. If it is called again with the same key, and the exchange recognizes repetitions, it opens
+	// no second thread.
 	create(ctx context.Context, key string, body wire.Value) (ref string, err error)
 	// post adds a block to a thread; key makes repetitions recognizable.
 	post(ctx context.Context, key, ref string, b thread.Block) error
@@ -47,7 +48,7 @@ type remote interface {
 	probe(ctx context.Context) error
 }
 
-// remoteThread is a thread in a list of the remote. updated changes whenever the thread changes.
+// remoteThread is a thread in the list of a remote. updated changes whenever the thread changes.
 type remoteThread struct {
 	ref, requester, updated string
 }
@@ -55,7 +56,7 @@ type remoteThread struct {
 // LinkConfig is the configuration of a link.
 type LinkConfig struct {
 	bridge.Link
-	Token   client.Credential  // "" if the link registers by itself
+	Token   client.Credential  // "" if the link gets a key by registration
 	Home    *exchange.Exchange // our own exchange
 	Records store.Records
 
@@ -63,11 +64,11 @@ type LinkConfig struct {
 	Notices *notify.Box // nil if the owner gets no notices
 	HTTP    *client.HTTP
 	Logger  *slog.Logger
-	// Offer offers a thread of ours to a peer of the link.
+	// Offer offers one of our threads to a peer of the link.
 	Offer func(ctx context.Context, ref, to, address string, changes []store.Change) error
 }
 
-// notifyOwner adds a notice to the owner about the link, in one unit with changes.
+// notifyOwner stores a notice to the owner about the link, in one unit with changes.
 func (c *LinkConfig) notifyOwner(ctx context.Context, title, text string, changes []store.Change) error {
 	if c.Notices != nil {
 		changes = append(slices.Clone(changes), c.Notices.Change(notify.Notice{Kind: Kind, Title: title, Text: text, At: time.Now()}))
@@ -86,14 +87,14 @@ type link struct {
 	retry   chan struct{} // the owner has tested the link successfully
 
 	// Used only by the goroutine that polls.
-	known     map[string]string    // thread → its date in the list when we had received all of its messages
+	known     map[string]string    // by thread: its date in the list when we had received all of its messages
 	postponed map[string]postponed // threads that failed and are tried again later
-	unsettled map[string]postponed // threads that may have changed after their check without a new date
-	unlisted  map[string]postponed // by conversation: threads that are open here and missing in the list
-	// conversations of threads that the owner may still let in; nil until they are loaded
+	unsettled map[string]postponed // threads that may have changed since their last check although their date has not
+	unlisted  map[string]postponed // by conversation: threads that are open in our exchange but missing in the list
+	// conversations whose request waits for the owner to let it in; nil until they are loaded
 	awaiting map[string]bool
 
-	createMu sync.Mutex // held while a thread of ours is created and recorded there, and while a thread is checked
+	createMu sync.Mutex // held while one of our threads is created at the exchange and recorded, and while a thread is checked
 
 	mu         sync.Mutex
 	status     bridge.LinkStatus
@@ -153,7 +154,7 @@ func (l *link) run(ctx context.Context) error {
 	}
 }
 
-// setStatus records the state of the link after a poll with this error.
+// setStatus records the state of the link after a poll that ended with err.
 func (l *link) setStatus(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -200,13 +201,13 @@ func explainLinkError(err error) error {
 	return errors.New("the exchange cannot be reached")
 }
 
-// accept hands a foreign message to the node, which applies the same checks as to any other (MESS section 12).
+// accept passes a foreign message to the node, which checks it like any other message (MESS section 12).
 func (l *link) accept(ctx context.Context, from, ref, number string, b thread.Block, k knownThread) error {
 	if k.Intent != "" {
 		return l.acceptText(ctx, from, ref, number, b, k)
 	}
 	peer := cmp.Or(k.Peer, from)
-	if k.Mine { // one conversation has one peer: the exchange to which we sent the thread
+	if k.Mine { // the peer of the whole conversation is the exchange to which we sent the thread
 		peer = thread.ExchangeID
 	}
 	in, err := l.inbound(peer, ref+"/"+number, b)
@@ -226,7 +227,7 @@ func (l *link) accept(ctx context.Context, from, ref, number string, b thread.Bl
 	return err
 }
 
-// inbound returns the mesh message for a block.
+// inbound returns the message of the mesh that carries a block.
 func (l *link) inbound(peer, id string, b thread.Block) (bridge.Inbound, error) {
 	address := bridge.Address{Kind: Kind, Link: l.cfg.Name, Peer: peer}
 	if err := address.Validate(); err != nil {
@@ -253,7 +254,7 @@ func (l *link) inbound(peer, id string, b thread.Block) (bridge.Inbound, error) 
 	l.mu.Unlock()
 	now := time.Now()
 	principal := address.String()
-	if l.cfg.Policy.Access != "" { // the owner decided about the link as a whole
+	if l.cfg.Policy.Access != "" { // the owner decided about all peers of the link together
 		principal = Kind + ":" + l.cfg.Name
 	}
 	return bridge.Inbound{

@@ -17,10 +17,10 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Messages that leave through a link: requests of ours, our messages in them, and our messages in threads that others
-// opened there.
+// This file delivers messages through a link: our requests, our messages in the threads of these requests, and our
+// messages in threads that others opened at the exchange.
 
-// Deliver posts a message of the mesh to the exchange. The error is a *client.SendError if the outbox should retry.
+// Deliver posts a message of the node to the exchange. The error is a *client.SendError if the outbox should retry.
 func (l *link) Deliver(ctx context.Context, d bridge.Delivery) error {
 	if l.isDown() { // try nothing until the owner acts
 		return &client.SendError{Retry: true}
@@ -47,7 +47,7 @@ func (l *link) Deliver(ctx context.Context, d bridge.Delivery) error {
 	} else {
 		err = l.postToTheirs(ctx, key, ref, k, block.ForExchange(ref))
 	}
-	if reason, refused := refusalReason(err); refused { // the conversation goes on: the state of the thread may still change
+	if reason, refused := refusalReason(err); refused { // the conversation stays open, because the state of the thread may still change
 		err = l.notifyRefusal(ctx, ref, reason)
 	}
 	l.wakePoll()
@@ -57,12 +57,12 @@ func (l *link) Deliver(ctx context.Context, d bridge.Delivery) error {
 // idempotencyKey returns the Idempotency-Key of a delivery to a thread; ref is "" for a new thread.
 func idempotencyKey(id, ref string) string { return "agentmesh-" + hashOf(id, ref) }
 
-// open opens a thread there. After a crash the link sends the same request again. An exchange that recognizes client
-// ids or idempotency keys then creates only one thread.
+// open opens a thread at the exchange. After a crash the link sends the same request again. An exchange that recognizes
+// client ids or idempotency keys then creates only one thread.
 func (l *link) open(ctx context.Context, id string, k knownThread, block thread.Block) error {
 	i := slices.IndexFunc(block, func(e thread.Entry) bool { return e.Type == "request" })
 	if i < 0 {
-		return errors.New("mess: nothing there is known by this conversation")
+		return errors.New("mess: no thread of the exchange belongs to this conversation")
 	}
 	err := l.create(ctx, idempotencyKey(id, ""), k, block[i].Body)
 	if reason, refused := refusalReason(err); refused {
@@ -75,7 +75,7 @@ func (l *link) open(ctx context.Context, id string, k knownThread, block thread.
 	return nil
 }
 
-// create opens the thread and records that it is ours, before a poll can see it.
+// create opens the thread and records that we opened it, before a poll can see it.
 func (l *link) create(ctx context.Context, key string, k knownThread, request wire.Value) error {
 	l.createMu.Lock()
 	defer l.createMu.Unlock()
@@ -84,12 +84,12 @@ func (l *link) create(ctx context.Context, key string, k knownThread, request wi
 		return err
 	}
 	changes := l.change(ref, k)
-	changes[0].Max = 0 // not bounded: there are as many as we ask for, whatever the other side lists
+	changes[0].Max = 0 // not bounded: we opened these threads, so the exchange cannot add to their number
 	return l.records.Apply(ctx, changes, time.Now())
 }
 
-// postToOurs posts a block to a thread that we opened. On public servers an answer does not change the state of a
-// thread, so the link also sets the state that our thread now has.
+// postToOurs posts a block to a thread that we opened. On public servers, an answer does not change the state of a
+// thread, so postToOurs also sets the state that our copy of the thread has now.
 func (l *link) postToOurs(ctx context.Context, key, ref string, k knownThread, b thread.Block) error {
 	if err := l.remote.post(ctx, key, ref, b); err != nil || !b.HasAnswer() {
 		return err
@@ -102,7 +102,7 @@ func (l *link) postToOurs(ctx context.Context, key, ref string, k knownThread, b
 		}
 		next = t.Status
 	}
-	l.createMu.Lock() // hold until the state is recorded: otherwise a check could see and lose what follows it
+	l.createMu.Lock() // hold the lock until the state is recorded; otherwise a check could see a later state and lose it
 	defer l.createMu.Unlock()
 	v, err := l.remote.view(ctx, ref)
 	if err == nil && (v.status == thread.NeedsInput || v.status == thread.NeedsConfirmation) {
@@ -110,7 +110,7 @@ func (l *link) postToOurs(ctx context.Context, key, ref string, k knownThread, b
 		err = l.remote.post(ctx, key+"-state", ref, state)
 		v.status = next
 	}
-	if _, refused := refusalReason(err); refused { // the answer was accepted, and that is what counts
+	if _, refused := refusalReason(err); refused { // the answer itself was accepted
 		l.log.Info("the state after an answer was refused", "link", l.cfg.Name, "thread", ref, "error", err)
 		return nil
 	}
@@ -120,8 +120,9 @@ func (l *link) postToOurs(ctx context.Context, key, ref string, k knownThread, b
 	return l.updateUnderLock(ctx, ref, func(k *knownThread) { k.State = next })
 }
 
-// postToTheirs posts a block to a thread that somebody else opened there. If the block is about work, a separate call
-// claims the thread first: a server that does not know the state in the block would refuse a call with both.
+// postToTheirs posts a block to a thread that somebody else opened at the exchange. If the block is about work, a
+// separate call claims the thread first, because a server that does not know the state in the block would refuse a call
+// with both.
 func (l *link) postToTheirs(ctx context.Context, key, ref string, k knownThread, b thread.Block) error {
 	var claim, rest thread.Block
 	works := false
@@ -148,8 +149,9 @@ func (l *link) postToTheirs(ctx context.Context, key, ref string, k knownThread,
 	return l.remote.post(ctx, key, ref, rest)
 }
 
-// claim makes sure that we hold a thread there. It looks first, because public servers accept a claim of a thread that
-// another one has claimed. lost reports that the thread is not available; our copy is then closed.
+// claim makes sure that we hold the claim of a thread at the exchange. It reads the thread first, because public
+// servers accept a claim even if another executor has claimed the thread. If the thread is not available, claim closes
+// our copy and lost is true.
 func (l *link) claim(ctx context.Context, key, ref string, k knownThread, claim thread.Block) (lost bool, err error) {
 	if k.Holder != "" {
 		return false, nil
@@ -167,7 +169,7 @@ func (l *link) claim(ctx context.Context, key, ref string, k knownThread, claim 
 		return true, l.loseThread(ctx, ref, k, wire.OneLine(v.holder, 64)+" has taken it there")
 	}
 	if v.holder == "" {
-		// whatever happens to the answer
+		// even if the answer to the claim gets lost
 		if err := l.update(ctx, ref, func(k *knownThread) { k.Held = true }); err != nil {
 			return false, err
 		}
@@ -185,7 +187,7 @@ func (l *link) claim(ctx context.Context, key, ref string, k knownThread, claim 
 	return false, l.update(ctx, ref, func(k *knownThread) { k.Held, k.Holder = true, v.holder })
 }
 
-// loseThread cancels our copy of a thread that we claimed too late, and tells the owner.
+// loseThread cancels our copy of a thread that we claimed too late, and notifies the owner.
 func (l *link) loseThread(ctx context.Context, ref string, k knownThread, why string) error {
 	if err := l.notifyRefusal(ctx, ref, why); err != nil {
 		return err
@@ -197,8 +199,8 @@ func (l *link) loseThread(ctx context.Context, ref string, k knownThread, why st
 	return l.x.Cancel(ctx, t, "link", why, nil)
 }
 
-// refusalReason returns the reason if the other side refuses a message to a thread for good. ok is false if it may
-// accept the message later, or if the refusal is not about the thread.
+// refusalReason returns the reason if err says that the exchange refuses a message to a thread permanently. ok is false
+// if it may accept the message later, or if the refusal is not about the thread.
 func refusalReason(err error) (reason string, ok bool) {
 	refusal := &wire.Error{}
 	if e, sent := errors.AsType[*client.SendError](err); sent {
@@ -212,7 +214,7 @@ func refusalReason(err error) (reason string, ok bool) {
 	return refusal.Message, refusal.Status >= 400 && refusal.Status < 500 && refusal.Status != http.StatusUnauthorized
 }
 
-// notifyRefusal tells the owner that the exchange refused a message.
+// notifyRefusal notifies the owner that the exchange refused a message.
 func (l *link) notifyRefusal(ctx context.Context, ref, reason string) error {
 	l.log.Warn("a message was refused", "link", l.cfg.Name, "thread", ref, "reason", reason)
 	err := l.cfg.notifyOwner(ctx, "the exchange behind the link "+l.cfg.Name+" refused a message about "+ref, reason, nil)
@@ -222,8 +224,8 @@ func (l *link) notifyRefusal(ctx context.Context, ref, reason string) error {
 	return nil
 }
 
-// decline declines a thread of ours, in the name of the other side, because that side refused it with the error cause.
-// It returns cause if the conversation has no thread of ours.
+// decline marks one of our threads as declined by the exchange, which refused it with the error cause. If the
+// conversation has no thread of ours, decline returns cause.
 func (l *link) decline(ctx context.Context, conv, reason string, cause error) error {
 	if _, ok := l.x.OfferedIn(ctx, l.pseudonym(thread.ExchangeID), conv); !ok {
 		return cause
@@ -235,9 +237,10 @@ func (l *link) decline(ctx context.Context, conv, reason string, cause error) er
 	return nil
 }
 
-// toBlock returns the block for a message of the mesh. A message with another intent becomes a request for text, and a
-// message that means nothing in MESS becomes an empty block. The block hides which executor works on a thread here. It
-// omits a delegation here, so that the thread stays open there.
+// toBlock returns the block for a message of the node. A message without a MESS list becomes a request for text, and a
+// message that means nothing in MESS becomes an empty block. The block does not say which executor of our exchange
+// works on the thread. It omits a delegation within our exchange, so that the thread stays open at the foreign
+// exchange.
 func toBlock(m wire.Message) (thread.Block, error) {
 	if list, ok := m.Payload.Get("mess"); ok {
 		b, err := thread.FromTree(list)
@@ -258,7 +261,7 @@ func toBlock(m wire.Message) (thread.Block, error) {
 	case wire.ActionClose:
 		return status(thread.Declined, wire.TextField("reason", m.Payload.GetStr("reason")))
 	case wire.ActionPending, wire.ActionReceived:
-		return nil, nil // held there would mean a claim, and nobody here has agreed yet
+		return nil, nil // at the exchange, the state held would be a claim, and no executor of ours has agreed yet
 	}
 	if text == "" {
 		return nil, errors.New("mess: a message of this kind has no form in MESS")
@@ -270,14 +273,15 @@ func toBlock(m wire.Message) (thread.Block, error) {
 	return thread.Block{{Type: "request", Body: body}}, nil
 }
 
-// A question or a message in plain text from the owner to a peer of a link becomes a request for text there, without a
-// thread here. Answers come back as text in the same intent, and the end of the request closes the conversation.
+// If the owner sends a question or a message in plain text to a peer of a link, the link opens a request for text at
+// the exchange. Our exchange has no thread for it. Answers come back as text in the same intent, and the end of the
+// request closes the conversation.
 
-// acceptText hands the text of a block to the node, if it has any.
+// acceptText passes the text of a block to the node, if the block has any.
 func (l *link) acceptText(ctx context.Context, from, ref, number string, b thread.Block, k knownThread) error {
 	text, all := b.Text()
 	if text == "" {
-		return nil // k is stored with the next text, or with the end
+		return nil // k is stored with the next text or with the close
 	}
 	payload := wire.Obj(wire.TextField("action", "answer"), wire.TextField("answer", text))
 	if k.Intent == wire.Deliver {
@@ -306,8 +310,8 @@ func (l *link) acceptPayload(ctx context.Context, from, ref, number string, payl
 	return err
 }
 
-// closePlain closes a plain conversation whose request has ended there. A completed request is closed after its
-// response, which may come later than the state.
+// closePlain closes a conversation in plain text after its request has ended at the exchange. If the request was
+// completed, it waits for the response, which may come later than the state.
 func (l *link) closePlain(ctx context.Context, ref string, v remoteView, k knownThread) error {
 	done := v.status == thread.Completed || v.status == thread.Partial
 	if k.Intent == "" || !done && !v.status.Terminal() || done && !slices.ContainsFunc(v.messages, thread.Message.HasResponse) {
@@ -318,7 +322,7 @@ func (l *link) closePlain(ctx context.Context, ref string, v remoteView, k known
 		payload = payload.With("status", wire.Text("failed")).With("reason", wire.Text(string(v.status)))
 	}
 	err := l.acceptPayload(ctx, thread.ExchangeID, ref, "close", payload, k)
-	if e, refused := errors.AsType[*wire.Error](err); refused && !e.Retry { // it is closed already
+	if e, refused := errors.AsType[*wire.Error](err); refused && !e.Retry { // the conversation is closed already
 		return nil
 	}
 	return err

@@ -24,14 +24,15 @@ import (
 // of the threads that it changes. With git, the directory is pulled before reading and pushed after writing.
 type dirRemote struct {
 	dir  string
-	name string // our name there
+	name string // our name in the directory
 	git  bool
 	mu   sync.Mutex // held during a change
 
-	// findEnclosure returns the file of ours that an address names, and false if it names none. It may be nil.
+	// findEnclosure returns our file that the address uri names. It reports false if uri names no file of ours.
+	// findEnclosure may be nil.
 	findEnclosure func(ctx context.Context, uri string) (exchange.Attachment, bool, error)
 
-	seen  map[string]string // thread → its stamp when it was last examined
+	seen  map[string]string // by thread: its stamp when it was last examined
 	looks int
 }
 
@@ -85,13 +86,13 @@ func (r *dirRemote) create(ctx context.Context, _ string, body wire.Value) (stri
 		return "", toRetry(err)
 	}
 	if err := r.publish(ctx, ref); err != nil {
-		// it will be created again
+		// the next attempt creates it again
 		return "", errors.Join(err, root.RemoveAll(path.Join("exchange", thread.FolderOf(t.Status), ref)))
 	}
 	return ref, nil
 }
 
-// findSent returns the thread of an earlier delivery of this request whose answer was lost, or "": a thread of ours
+// findSent returns the thread that an earlier delivery of this request created, or "". It looks for a thread of ours
 // from the last day with the same client id.
 func (r *dirRemote) findSent(ctx context.Context, root *os.Root, list map[string]bool, req thread.Request, now time.Time) string {
 	if req.ID == "" {
@@ -140,12 +141,12 @@ func (r *dirRemote) load(root *os.Root, ref string) (thread.ParsedFile, error) {
 	return folder.ReadThread(root, at, flat)
 }
 
-// store writes a thread to the folder of its state, after the files that its newest message names.
+// store writes the files that the newest message of a thread names, and then the thread to the folder of its state.
 func (r *dirRemote) store(root *os.Root, t *thread.Thread, messages []thread.Message, files []exchange.Attachment) error {
 	at := path.Join("exchange", thread.FolderOf(t.Status), t.Ref)
 	if old, flat := folder.Find(root, t.Ref); old != "" && (old != at || flat) {
 		if flat {
-			defer root.Remove(old + thread.FileSuffix) // this change makes it version 2
+			defer root.Remove(old + thread.FileSuffix) // the new form of the thread replaces this file
 		} else if err := root.Rename(old, at); err != nil {
 			return err
 		}
@@ -166,7 +167,7 @@ func (r *dirRemote) store(root *os.Root, t *thread.Thread, messages []thread.Mes
 	return nil
 }
 
-// post applies our block to the thread in the files, under the rules of the state machine.
+// post applies our block to a thread of the directory, as far as the state machine permits.
 func (r *dirRemote) post(ctx context.Context, _, ref string, b thread.Block) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -191,7 +192,7 @@ func (r *dirRemote) post(ctx context.Context, _, ref string, b thread.Block) err
 		return toRetry(err)
 	}
 	if n := len(messages); n > 0 && messages[n-1].From == r.self(ctx) && thread.Digest(messages[n-1].Mess) == thread.Digest(said.Tree()) {
-		return r.publish(ctx, ref) // posted before a crash
+		return r.publish(ctx, ref) // the block was posted before a crash
 	}
 	now := time.Now().UTC().Round(time.Millisecond)
 	for _, e := range b {
@@ -220,8 +221,8 @@ func (r *dirRemote) refs(root *os.Root) (map[string]bool, error) {
 	return refs, err
 }
 
-// scan returns all threads with their stamps. In a large folder only some of the known threads are examined each time,
-// and all new ones.
+// scan returns all threads with their stamps. In a large folder it examines all new threads, but each time only some of
+// the known ones.
 func (r *dirRemote) scan(root *os.Root) (out []remoteThread, err error) {
 	r.looks++
 	seen := make(map[string]string, len(r.seen))
@@ -275,7 +276,7 @@ func (r *dirRemote) list(ctx context.Context) ([]remoteThread, error) {
 	return r.scan(root)
 }
 
-// view reads a thread. A file that is not complete yet is read again when it changes.
+// view reads a thread. If the file is not complete yet, the link reads it again when it changes.
 func (r *dirRemote) view(_ context.Context, ref string) (remoteView, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -289,7 +290,7 @@ func (r *dirRemote) view(_ context.Context, ref string) (remoteView, error) {
 	}
 	f, err := r.load(root, ref)
 	if err != nil {
-		return remoteView{}, nil // skipped, and checked again when the file changes
+		return remoteView{}, nil // the link skips the thread and checks it again when the file changes
 	}
 	t, messages, err := f.Adopt()
 	if err != nil {
@@ -314,10 +315,10 @@ func (r *dirRemote) attachment(_ context.Context, ref, file string) ([]byte, err
 	return folder.ReadAttachment(root, path.Join(at, file))
 }
 
-// isGone reports whether the directory no longer has a thread. An empty directory reports false: it may not be mounted
-// or synchronized.
+// isGone reports whether the directory no longer has a thread. For an empty directory it returns false, because the
+// directory may not be mounted or synchronized.
 func (r *dirRemote) isGone(root *os.Root, ref string) (bool, error) {
-	for range 2 { // the first look may miss a file that moves to another folder meanwhile
+	for range 2 { // the first search may miss a file that is being moved to another folder
 		if at, _ := folder.Find(root, ref); at != "" {
 			return false, nil
 		}

@@ -13,16 +13,16 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// A file of ours that goes to a folder behind a link is stored beside the thread there, like the files of others
-// (MESS-46). The mesh message that brings the file has an address in its place. The address contains a token, because a
-// text that somebody else writes in our thread may look like such an address.
+// If we send a file to an exchange that is a directory, the link stores the file beside the thread, like the files of
+// others (MESS-46). In the message to the link, an address stands for the file. The address contains a token, because
+// somebody else could write a text that looks like such an address.
 
-// enclosure returns the address of a file of a thread of ours.
+// enclosure returns the address that stands for a file of our thread ref.
 func enclosure(ref, file, token string) string {
 	return "content://" + ref + "/" + file + "?token=" + token
 }
 
-// findEnclosure returns the file that an address of [enclosure] names.
+// findEnclosure returns the file for which an address of [enclosure] stands.
 func (l *link) findEnclosure(ctx context.Context, uri string) (exchange.Attachment, bool, error) {
 	at, token, ok := strings.Cut(uri, "?token=")
 	ref, file, named := thread.SplitResource(at)
@@ -40,8 +40,8 @@ func (l *link) findEnclosure(ctx context.Context, uri string) (exchange.Attachme
 	return a, err == nil, err
 }
 
-// extractEnclosures replaces the addresses in a block by files, and returns these files. Their names contain serial,
-// the number of the message.
+// extractEnclosures replaces the addresses in a block with file names, and returns the files. Their names contain
+// serial, the number of the message.
 func (r *dirRemote) extractEnclosures(ctx context.Context, b thread.Block, serial int) (thread.Block, []exchange.Attachment, error) {
 	if r.findEnclosure == nil {
 		return b, nil, nil
@@ -57,7 +57,7 @@ func (r *dirRemote) extractEnclosures(ctx context.Context, b thread.Block, seria
 			return v, err
 		}
 		name := v.GetStr("name")
-		if thread.AttachmentName.MatchString(name) { // the address was its only name
+		if thread.AttachmentName.MatchString(name) { // the file has no name besides the address
 			name = thread.AttachmentTail(name)
 		}
 		end := name[max(0, len(name)-80):]

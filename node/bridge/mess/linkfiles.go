@@ -15,30 +15,30 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Messages of a foreign thread name files that lie with that thread (MESS-10). These become files of our thread in the
-// unit that receives the message. A link fetches them like the thread itself, by the ref of the thread and the name
-// of the file. It follows no other address.
+// Messages of a foreign thread may name files that are stored with that thread (MESS-10). They become files of our
+// thread in the unit that receives the message. A link fetches them from the exchange, by the ref of the thread and the
+// name of the file. It follows no other addresses.
 
 const (
-	// receiveFetchTime bounds the fetches for one message while the node waits for them: the node waits 20 s before it
-	// receives the next message of a conversation.
+	// receiveFetchTime bounds the time of all fetches for one message. It is shorter than the 20 s for which the node
+	// waits before it receives the next message of a conversation.
 	receiveFetchTime = 15 * time.Second
-	// maxFileWait is the longest pause for which a message waits for a missing file.
+	// maxFileWait is the longest time for which a message waits for a missing file.
 	maxFileWait = time.Minute
 	// maxFetched bounds the files of one message that are fetched.
 	maxFetched = 100
 )
 
-// listForeignFiles returns the files of threads that a block names, by address: thread and file name of each. meant
-// reports whether a thread may be named.
-func listForeignFiles(b thread.Block, meant func(ref string) (bool, error)) (files map[string][2]string, err error) {
+// listForeignFiles returns the files of foreign threads that a block names. The keys are the addresses in the block,
+// and each value is the ref of a thread and a file name. mayName reports whether the block may name files of a thread.
+func listForeignFiles(b thread.Block, mayName func(ref string) (bool, error)) (files map[string][2]string, err error) {
 	files = map[string][2]string{}
 	_, err = b.MapContent(func(_ string, v wire.Value) (wire.Value, error) {
 		ref, file, ok := thread.SplitResource(v.GetStr("resource"))
 		if !ok {
 			return v, nil
 		}
-		ok, err := meant(ref)
+		ok, err := mayName(ref)
 		if ok {
 			files[v.GetStr("resource")] = [2]string{ref, file}
 		}
@@ -47,8 +47,9 @@ func listForeignFiles(b thread.Block, meant func(ref string) (bool, error)) (fil
 	return files, err
 }
 
-// prefetchFiles fetches the files that a message in a thread of ours names, before the message is received: later
-// messages must not overtake it. If a file may still appear, the message waits for a while.
+// prefetchFiles fetches the files that a message in one of our threads names. It does so before the node receives the
+// message, so that later messages cannot overtake it. If a file may still appear, prefetchFiles returns an error, so
+// that the message waits for a while.
 func (l *link) prefetchFiles(ctx context.Context, ref string, b thread.Block) error {
 	files, err := listForeignFiles(b, func(at string) (bool, error) { return at == ref, nil })
 	if err != nil || len(files) == 0 {
@@ -64,8 +65,8 @@ func (l *link) prefetchFiles(ctx context.Context, ref string, b thread.Block) er
 	return nil
 }
 
-// fetchFiles fetches files. For each it returns the content or the reason of the failure. The error means that one of
-// them may be available later.
+// fetchFiles fetches files for at most the time within. For each file it returns the content, or the reason why it is
+// not available. The error means that one of the files may be available later.
 func (l *link) fetchFiles(ctx context.Context, files map[string][2]string, within time.Duration) (map[string]exchange.File, error) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -104,7 +105,7 @@ func (l *link) fetchFiles(ctx context.Context, files map[string][2]string, withi
 	return out, later
 }
 
-// FetchAll returns the files that a message from behind the link names, by address.
+// FetchAll returns the files that a message of the foreign exchange names, by address.
 func (l *link) FetchAll(ctx context.Context, conv string, b thread.Block) (map[string]exchange.File, error) {
 	files, err := listForeignFiles(b, func(ref string) (bool, error) { return l.Knows(ctx, ref, conv) })
 	if err != nil || len(files) == 0 {
@@ -124,14 +125,14 @@ func (l *link) FetchAll(ctx context.Context, conv string, b thread.Block) (map[s
 	return out, nil
 }
 
-// isTemporary reports whether a file may be available later: the exchange does not answer, or the file is not there
-// yet.
+// isTemporary reports whether a file may be available later, because the exchange does not answer or does not have the
+// file yet.
 func isTemporary(err error) bool {
 	e, sent := errors.AsType[*client.SendError](err)
 	return sent && e.Retry && !errors.Is(err, client.ErrAnswerTooLarge) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// explainFetchError returns the reason of a failed fetch without texts of the network or the file system.
+// explainFetchError returns the reason of a failed fetch, without error texts of the network or the file system.
 func explainFetchError(err error) string {
 	e, sent := errors.AsType[*client.SendError](err)
 	_, refused := errors.AsType[*wire.Error](err)

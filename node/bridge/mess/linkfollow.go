@@ -18,11 +18,11 @@ import (
 )
 
 // The exchange behind a link is the authority for its own threads. A link checks a thread, receives its new messages,
-// and then takes over the state that the exchange shows, if no message has reported it. Our thread follows that state,
-// even where our own state machine would refuse it (see tx_follow.go). A message that our thread cannot follow stays in
-// the thread, and a notice tells the owner.
+// and then adopts the state that the exchange shows, if no message has reported it. Our thread follows that state, even
+// where our own state machine would refuse it (see tx_follow.go). If our thread cannot follow a message, the link
+// stores the message in the thread and notifies the owner.
 
-// remoteView is a foreign thread at one moment.
+// remoteView is the content of a foreign thread at one moment.
 type remoteView struct {
 	requester string
 	holder    string
@@ -31,7 +31,8 @@ type remoteView struct {
 	gone      bool // the exchange does not have the thread any more, or does not show it to us
 }
 
-// follow receives what is new in a thread. A message that can never be read is skipped until the thread changes.
+// follow receives the new messages and the state of a thread. It skips a thread that cannot be read until the thread
+// changes.
 func (l *link) follow(ctx context.Context, r remoteThread, k knownThread, self string) error {
 	v, err := l.remote.view(ctx, r.ref)
 	if e, ok := errors.AsType[*client.SendError](err); ok {
@@ -59,15 +60,15 @@ func (l *link) follow(ctx context.Context, r remoteThread, k knownThread, self s
 	return l.followTheirs(ctx, r, k, v, self)
 }
 
-// isHidden reports whether a refusal means that the thread does not exist, or that we may not see it. The refusal is
-// not about our key, because the same key has just listed threads.
+// isHidden reports whether a refusal means that the thread does not exist or that we may not see it. Such a refusal is
+// not about our key, because the exchange has just listed threads for the same key.
 func isHidden(e *client.SendError) bool {
 	return e.Status == http.StatusNotFound || e.Status == http.StatusForbidden || e.Status == http.StatusGone
 }
 
 // followOurs receives the messages of others in a thread that we opened, one at a time. With each message it stores how
-// many have been received. It then receives the state that the exchange shows. k.State is the last state that our
-// thread received.
+// many messages were received. After the messages it receives the state that the exchange shows. k.State is the last
+// state that our thread received.
 func (l *link) followOurs(ctx context.Context, r remoteThread, k knownThread, v remoteView, self string) error {
 	for i := k.Seen; i < len(v.messages) && k.Next == ""; i++ {
 		m := v.messages[i]
@@ -76,7 +77,7 @@ func (l *link) followOurs(ctx context.Context, r remoteThread, k knownThread, v 
 			continue
 		}
 		b := thread.QualifyFiles(v.relevantEntries(i), r.ref)
-		if i == len(v.messages)-1 && k.State.After(b) != v.status && b.Has("response") { // the close goes with the result
+		if i == len(v.messages)-1 && k.State.After(b) != v.status && b.Has("response") { // the result brings the end of the thread with it
 			first, err := l.stateUpdate(ctx, v, k)
 			if err != nil {
 				return err
@@ -118,10 +119,10 @@ func (l *link) followOurs(ctx context.Context, r remoteThread, k knownThread, v 
 	return l.save(ctx, r.ref, k)
 }
 
-// relevantEntries returns the entries of message number i that matter to a thread of ours. It omits an end that differs
-// from the state that the exchange shows: perhaps one executor of several declined (MESS-24), or a server without a
-// state machine continued the thread. It omits a status without details if a later message repeats the status with
-// details: the PHP server writes a PATCH in this way.
+// relevantEntries returns the entries of message number i that change our thread. It omits a status that would end the
+// thread if the exchange shows another state: perhaps one executor of several declined (MESS-24), or a server without a
+// state machine continued the thread. It also omits a status without details if a later message repeats the status with
+// details, because the PHP server writes two such messages for a PATCH.
 func (v remoteView) relevantEntries(i int) thread.Block {
 	b, err := thread.FromTree(v.messages[i].Mess)
 	if err != nil {
@@ -140,7 +141,7 @@ func (v remoteView) relevantEntries(i int) thread.Block {
 	})
 }
 
-// repeatsLater reports whether a message after number i reports a state with more than its code.
+// repeatsLater reports whether a message after number i repeats the state code with details.
 func (v remoteView) repeatsLater(i int, code thread.Code) bool {
 	return slices.ContainsFunc(v.messages[i+1:], func(m thread.Message) bool {
 		b, err := thread.FromTree(m.Mess)
@@ -151,8 +152,8 @@ func (v remoteView) repeatsLater(i int, code thread.Code) bool {
 	})
 }
 
-// stateUpdate returns the status that brings our thread to the state that the exchange shows. It is nil if our thread
-// has that state or has received it before.
+// stateUpdate returns a status with the state that the exchange shows, for our thread. It returns nil if our thread has
+// that state or received it before.
 func (l *link) stateUpdate(ctx context.Context, v remoteView, k knownThread) (thread.Block, error) {
 	if v.status == "" || v.status == cmp.Or(k.State, thread.Received) {
 		return nil, nil
@@ -171,9 +172,10 @@ func (l *link) stateUpdate(ctx context.Context, v remoteView, k knownThread) (th
 	return thread.Block{{Type: "status", Body: body}}, nil
 }
 
-// followTheirs receives what the requester of a foreign thread says, and answers from anybody, because the owner of
-// that exchange may answer for the requester. The state of the thread shows what others do to it. If the exchange no
-// longer lets us do the task, our copy is canceled.
+// followTheirs receives the messages of the requester of a foreign thread. It also receives answers of others, because
+// the owner of the exchange may answer for the requester. It ignores the other messages of other participants, because
+// the state of the thread shows their effect. If the exchange no longer lets us do the task, followTheirs cancels our
+// copy.
 func (l *link) followTheirs(ctx context.Context, r remoteThread, k knownThread, v remoteView, self string) error {
 	if k.Seen == 0 {
 		requester := cmp.Or(r.requester, v.requester)
@@ -181,7 +183,7 @@ func (l *link) followTheirs(ctx context.Context, r remoteThread, k knownThread, 
 			return nil
 		}
 		k.Peer = v.opener(requester)
-		if v.closedReason(self, k, nil) != "" { // it is closed already, so it is not offered here
+		if v.closedReason(self, k, nil) != "" { // the thread is closed already, so our exchange does not offer it
 			k.Updated = r.updated
 			return l.save(ctx, r.ref, k)
 		}
@@ -226,9 +228,10 @@ func (v remoteView) opener(fallback string) string {
 	return fallback
 }
 
-// closedReason reports why a thread that somebody else opened there needs no work here, or "" if it does. local is our
-// copy of the thread, nil if the owner never let it in. We may hold it there under the configured name, or under the
-// name that it showed after our claim. While our claim is on its way, any holder may be us.
+// closedReason returns the reason why a thread that somebody else opened at the exchange needs no work of ours, or ""
+// if it still needs some. local is our copy of the thread, or nil if the owner never let the thread in. The exchange
+// may show us as the holder under the configured name, or under the name that it showed after our claim. While our
+// claim is on its way, any holder may be us.
 func (v remoteView) closedReason(self string, k knownThread, local *thread.Thread) string {
 	switch {
 	case v.gone:
@@ -241,7 +244,7 @@ func (v remoteView) closedReason(self string, k knownThread, local *thread.Threa
 	return wire.OneLine(v.holder, 64) + " has taken it there"
 }
 
-// endReason returns the newest message's reason for the end of the thread, or "" if it gives none.
+// endReason returns the reason that the newest message gives for the end of the thread, or "" if it gives none.
 func (v remoteView) endReason() string {
 	if len(v.messages) == 0 {
 		return ""
@@ -283,8 +286,8 @@ func (l *link) pseudonym(peer string) string {
 	return string(bridge.Address{Kind: Kind, Link: l.cfg.Name, Peer: peer}.Pseudonym())
 }
 
-// receive gives a message of a thread to the node, together with the new state of k. A message that is finally refused
-// is not repeated; a notice tells the owner about it.
+// receive passes a message of a thread to the node, and stores k in the same unit. If the node refuses the message
+// permanently, receive does not repeat it and notifies the owner.
 func (l *link) receive(ctx context.Context, from, ref, number string, b thread.Block, k *knownThread) error {
 	if k.Mine {
 		if err := l.prefetchFiles(ctx, ref, b); err != nil {
@@ -313,20 +316,21 @@ func (l *link) receive(ctx context.Context, from, ref, number string, b thread.B
 	return l.cfg.notifyOwner(ctx, "a message of the link "+l.cfg.Name+" about "+about+" was refused", e.Message, l.change(ref, *k))
 }
 
-// readDelegation looks for a delegation in a block of a thread of ours. next is the thread in which the exchange
-// continues it, or "". A successor that we know already is not followed, because every thread has one conversation.
-func (l *link) readDelegation(ctx context.Context, ref string, b thread.Block) (out thread.Block, next string, err error) {
+// readDelegation looks for a delegation in a block of one of our threads. successor is the thread with which the
+// exchange replaces it, or "". A successor that we know already does not count, because every thread belongs to only
+// one conversation.
+func (l *link) readDelegation(ctx context.Context, ref string, b thread.Block) (out thread.Block, successor string, err error) {
 	i := slices.IndexFunc(b, func(e thread.Entry) bool { return e.Successor() != "" })
 	if i < 0 {
 		return b, "", nil
 	}
-	next = b[i].Successor()
-	known := next == ref || !thread.SafeRef.MatchString(next)
+	successor = b[i].Successor()
+	known := successor == ref || !thread.SafeRef.MatchString(successor)
 	if !known {
-		_, known, err = l.load(ctx, next)
+		_, known, err = l.load(ctx, successor)
 	}
 	if err != nil || !known {
-		return b, next, err
+		return b, successor, err
 	}
 	out = slices.Clone(b)
 	out[i].Body = b[i].Body.Without("ref")

@@ -17,7 +17,7 @@ func (r *dirRemote) runGit(ctx context.Context, args ...string) error {
 	return err
 }
 
-// gitOutput is runGit, but returns the output.
+// gitOutput runs git like runGit and returns its output.
 func (r *dirRemote) gitOutput(ctx context.Context, args ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -29,8 +29,8 @@ func (r *dirRemote) gitOutput(ctx context.Context, args ...string) ([]byte, erro
 	return res.Output, nil
 }
 
-// pull gets what others pushed. If a crash kept us from pushing commits, pull rebases these commits. An empty
-// repository is not an error.
+// pull fetches the commits of others. If a crash left commits of ours unpushed, pull rebases them. An empty repository
+// is not an error.
 func (r *dirRemote) pull(ctx context.Context) error {
 	if !r.git {
 		return nil
@@ -65,8 +65,9 @@ func (r *dirRemote) rebase(ctx context.Context) error {
 	return err
 }
 
-// publish commits and pushes what was written. If another push came first, it rebases and pushes once more. A commit
-// that cannot be pushed is undone: the whole message is sent again later, to the thread as it is then.
+// publish commits the written files and pushes the commit. If somebody else pushed first, it rebases the commit and
+// pushes once more. If the commit cannot be pushed, publish undoes it; the outbox then sends the whole message again
+// later, to the thread in its state at that time.
 func (r *dirRemote) publish(ctx context.Context, ref string) error {
 	if !r.git {
 		return nil

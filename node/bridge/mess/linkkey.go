@@ -26,7 +26,7 @@ type restState struct {
 	Of         string            `json:"of,omitempty"` // hash of the configured key to which ID belongs; "" for Key
 	Exchange   string            `json:"exchange,omitempty"`
 	Key        client.Credential `json:"key,omitempty"`
-	OtherWords bool              `json:"other_words,omitempty"` // the server knows only [legacyCodes]
+	OtherWords bool              `json:"other_words,omitempty"` // the server uses the codes of [legacyCodes]
 }
 
 // restStore stores the state of a link over REST.
@@ -45,7 +45,7 @@ func (m restStore) load(ctx context.Context) (out restState, err error) {
 	return out, err
 }
 
-// save stores the state, with a notice to the owner unless notice is "".
+// save stores the state, and a notice to the owner if notice is not empty.
 func (m restStore) save(ctx context.Context, v restState, notice string) error {
 	changes := []store.Change{{Record: store.Record{NS: exchange.NSMeta, Key: m.key(), Body: thread.Encode(v)}, IfRev: store.Any}}
 	if notice != "" {
@@ -55,7 +55,7 @@ func (m restStore) save(ctx context.Context, v restState, notice string) error {
 	return m.cfg.Records.Apply(ctx, changes, time.Now())
 }
 
-// joinError is the reason for which the exchange does not accept us.
+// joinError is the reason why the exchange does not accept us.
 type joinError struct {
 	text  string
 	final bool // lasts until the owner acts
@@ -63,13 +63,13 @@ type joinError struct {
 
 func (e *joinError) Error() string { return e.text }
 
-// newJoinError returns a failure of [restRemote.join]; messages wait in the outbox meanwhile.
+// newJoinError returns the error of a failed [restRemote.join]. The outbox keeps messages and tries them again.
 func newJoinError(final bool, format string, args ...any) error {
 	return errors.Join(&client.SendError{Retry: true}, &joinError{fmt.Sprintf(format, args...), final})
 }
 
-// join returns the state for a call: with the configured key, the key of our registration, or a new one. The state is
-// durable before it is used.
+// join returns the state with the key for a call: the configured key, or the key of our registration. If we have no
+// key, join registers first, and stores the state before it returns.
 func (r *restRemote) join(ctx context.Context) (restState, error) {
 	r.joining.Lock()
 	defer r.joining.Unlock()
@@ -122,7 +122,7 @@ func exchangeOf(key client.Credential) string {
 	return ""
 }
 
-// register calls POST register there. The caller holds r.joining.
+// register registers us at the exchange with POST register. The caller holds r.joining.
 func (r *restRemote) register(ctx context.Context, v restState) (restState, error) {
 	if !strings.Contains(r.base, exchangesPath) {
 		if v.Exchange == "" {
@@ -161,8 +161,8 @@ func (r *restRemote) register(ctx context.Context, v restState) (restState, erro
 	return v, nil
 }
 
-// onlyExchange returns the exchange that a server names as its own, or "". Public servers name none: they create any
-// exchange that a client asks for.
+// onlyExchange returns the exchange that a server names as its only one, or "". Public servers name none, because they
+// create every exchange that a client names.
 func (r *restRemote) onlyExchange(ctx context.Context) string {
 	answer, err := r.plain(ctx, http.MethodGet, strings.TrimSuffix(r.base, "/")+"/health", nil, http.Header{}, 64<<10)
 	if err != nil {
@@ -175,8 +175,9 @@ func (r *restRemote) onlyExchange(ctx context.Context) string {
 	return ""
 }
 
-// checkKey decides, from the error of a call, whether the key of our registration is still good. If the exchange no
-// longer knows the key, checkKey drops it, once, and the link registers again. A key that is not approved yet stays.
+// checkKey decides from the error of a call whether the key of our registration is still valid. If the exchange no
+// longer knows the key, checkKey drops it and the link registers again; it does so only once until a call succeeds. A
+// key that waits for approval stays.
 func (r *restRemote) checkKey(ctx context.Context, path string, err error) error {
 	e, refused := errors.AsType[*client.SendError](err)
 	r.mu.Lock()
@@ -186,7 +187,7 @@ func (r *restRemote) checkKey(ctx context.Context, path string, err error) error
 	switch {
 	case !refused || !own:
 		return err
-	// not only one thread is refused
+	// the refusal is not only about one thread
 	case e.Status == http.StatusForbidden && e.Refusal != nil && strings.HasPrefix(path, "requests?"):
 		return newJoinError(false, "the exchange does not accept us yet (%s): its owner may have to approve the registration", e.Refusal.Message)
 	case e.Status != http.StatusUnauthorized || forgot:

@@ -18,7 +18,7 @@ import (
 // Name returns the name of the link in the configuration.
 func (l *link) Name() string { return l.cfg.Name }
 
-// IsFolder reports whether the other side is a directory of thread files.
+// IsFolder reports whether the exchange is a directory of thread files.
 func (l *link) IsFolder() bool { return l.cfg.Dir != "" }
 
 // Status returns the state of the link.
@@ -53,13 +53,13 @@ func (l *link) Attachment(ctx context.Context, ref, file string) ([]byte, error)
 	return l.remote.attachment(ctx, ref, file)
 }
 
-// Address returns the address of the exchange behind the link.
+// Address returns the address of the exchange of the link.
 func (l *link) Address() bridge.Address {
 	return bridge.Address{Kind: Kind, Link: l.cfg.Name, Peer: thread.ExchangeID}
 }
 
-// Send sends a thread to the exchange behind the link, if the thread may be claimed now. sent reports whether the
-// exchange has the thread, from this call or an earlier one.
+// Send sends a thread to the exchange of the link, if the thread may be claimed now. sent reports whether this call or
+// an earlier one sent the thread.
 func (l *link) Send(ctx context.Context, ref string) (t *thread.Thread, sent bool, err error) {
 	to := string(l.Address().Pseudonym())
 	if err := l.cfg.Offer(ctx, ref, to, l.Address().String(), nil); err != nil {
@@ -71,8 +71,8 @@ func (l *link) Send(ctx context.Context, ref string) (t *thread.Thread, sent boo
 	return t, t.Peers[to].Conv != "", nil
 }
 
-// MarkUnsent returns the change that marks unsent requests for this exchange. It belongs to the unit that makes the
-// requests, so that a crash loses none.
+// MarkUnsent returns the change that records that requests for this exchange wait to be sent. The caller stores it in
+// the unit that makes the requests, so that a crash loses none of them.
 func (l *link) MarkUnsent() []store.Change {
 	return []store.Change{{Record: store.Record{NS: exchange.NSMeta, Key: l.unsentKey()}, IfRev: store.Any}}
 }
@@ -105,7 +105,7 @@ func (l *link) sendWaiting(ctx context.Context) error {
 	}
 	err = l.records.Apply(ctx, []store.Change{{Record: store.Record{NS: exchange.NSMeta, Key: l.unsentKey()}, IfRev: rec.Rev, Delete: true}}, time.Now())
 	if errors.Is(err, store.ErrConflict) {
-		return nil // there are more by now
+		return nil // more requests were made meanwhile
 	}
 	return err
 }
@@ -125,16 +125,17 @@ func (l *link) withdrawRequest(ctx context.Context, k knownThread, why string) e
 		return err
 	}
 	body := wire.Obj(wire.TextField("re", "last"), wire.TextField("reason", why))
-	// else the owner has decided
+	// if there is no such question, the owner has decided
 	if err := l.acceptEntry(ctx, k.Peer, k.Conv, "over", thread.Entry{Type: "cancel", Body: body}); !thread.IsRefusal(err) {
 		return err
 	}
 	return nil
 }
 
-// acceptEntry hands the node an entry that the link made: it says what the other side did, but not in its words.
-func (l *link) acceptEntry(ctx context.Context, peer, conv, what string, e thread.Entry) error {
-	in, err := l.inbound(peer, conv+"/"+what, thread.Block{e})
+// acceptEntry passes to the node an entry that the link itself wrote about an action of the exchange. event is the kind
+// of the action.
+func (l *link) acceptEntry(ctx context.Context, peer, conv, event string, e thread.Entry) error {
+	in, err := l.inbound(peer, conv+"/"+event, thread.Block{e})
 	if err != nil {
 		return err
 	}
@@ -143,7 +144,7 @@ func (l *link) acceptEntry(ctx context.Context, peer, conv, what string, e threa
 	return err
 }
 
-// loadAwaiting finds, after a start, the conversations of requests that wait for the owner to let them in.
+// loadAwaiting loads, after a start, the conversations whose request waits for the owner to let it in.
 func (l *link) loadAwaiting(ctx context.Context) error {
 	if l.awaiting != nil || l.cfg.Mesh == nil {
 		return nil

@@ -18,16 +18,16 @@ import (
 // knownThread is what we remember of a foreign thread.
 type knownThread struct {
 	Conv    string      `json:"conv"`
-	Seen    int         `json:"seen"`             // messages that were received
+	Seen    int         `json:"seen"`             // number of messages that were received
 	Updated string      `json:"updated"`          // its date in the list when we had received all of its messages
 	Mine    bool        `json:"mine"`             // we opened it
 	State   thread.Code `json:"state,omitempty"`  // the last state from the exchange
 	Peer    string      `json:"peer,omitempty"`   // its requester, if we did not open it
 	Held    bool        `json:"held,omitempty"`   // our claim was sent
-	Holder  string      `json:"holder,omitempty"` // the holder after our claim: our own name
-	Next    string      `json:"next,omitempty"`   // the thread that replaced it there, in the same conversation
+	Holder  string      `json:"holder,omitempty"` // the holder that the exchange showed after our claim, which is our name there
+	Next    string      `json:"next,omitempty"`   // the thread with which the exchange replaced it, in the same conversation
 
-	Intent wire.Intent `json:"intent,omitempty"` // the intent of a conversation in plain text, which has no thread here
+	Intent wire.Intent `json:"intent,omitempty"` // the intent of a conversation in plain text, which has no thread in our exchange
 }
 
 func (l *link) threadKey(ref string) string {
@@ -51,7 +51,7 @@ func (l *link) save(ctx context.Context, ref string, k knownThread) error {
 	return l.records.Apply(ctx, l.change(ref, k), time.Now())
 }
 
-// update changes what is known of a thread, between two checks of it.
+// update changes the record of a thread. It waits while the thread is checked.
 func (l *link) update(ctx context.Context, ref string, change func(*knownThread)) error {
 	l.createMu.Lock()
 	defer l.createMu.Unlock()
@@ -68,16 +68,16 @@ func (l *link) updateUnderLock(ctx context.Context, ref string, change func(*kno
 	return l.save(ctx, ref, k)
 }
 
-// maxKnown bounds the foreign threads that are remembered, because the other side chooses its list. It applies to each
-// of sixteen parts of a link's threads.
+// maxKnown bounds the foreign threads that are remembered, because the exchange decides how many threads it lists. The
+// bound applies to each of sixteen parts of a link's threads.
 const maxKnown = 10_000
 
 // change returns the changes that store what is known of a thread.
 func (l *link) change(ref string, k knownThread) []store.Change {
 	key := l.threadKey(ref)
-	part := key[:len(key)-31] // ends with the first digit of the hash
+	part := key[:len(key)-31] // the part is named by the first digit of the hash
 	changes := []store.Change{{Record: store.Record{NS: exchange.NSMeta, Key: key, Body: thread.Encode(k), Terms: []string{part}}, IfRev: store.Any, Max: maxKnown}}
-	if k.Next != "" { // the conversation belongs to the next thread
+	if k.Next != "" { // the conversation now belongs to the thread k.Next
 		return changes
 	}
 	return append(changes, store.Change{Record: store.Record{NS: exchange.NSMeta, Key: l.convRecord(k.Conv), Body: []byte(ref)}, IfRev: store.Any})
@@ -93,19 +93,20 @@ type postponed struct {
 const (
 	firstPause    = folder.PollEvery
 	lastPause     = 10 * time.Minute
-	maxFailed     = 20      // failing threads in one poll, before the rest waits for the next poll
+	maxFailed     = 20      // after so many failing threads in a poll, the rest waits for the next poll
 	maxRemembered = 100_000 // threads that are remembered in memory
 )
 
-// errUnreachable ends a poll: the exchange failed, not a thread.
+// errUnreachable ends a poll, because the exchange failed and not only one thread.
 var errUnreachable = errors.New("the exchange does not answer")
 
-// errOwnRequest is the result for a request that we made there ourselves, but not through this link. The request is not
-// offered here. If a late answer or a delegation shows that it belongs to a thread of ours, the link follows it.
+// errOwnRequest is the error for a request at the exchange that we made ourselves, but not through this link. Our
+// exchange does not offer it. If a late answer or a delegation shows that the request belongs to a thread of ours, the
+// link follows it.
 var errOwnRequest = errors.New("the request is our own")
 
-// poll receives everything new. A thread that cannot be read or received now is tried again later and does not delay
-// other threads, so that its author cannot hold up the link.
+// poll receives everything new at the exchange. If a thread cannot be read or received now, poll tries it again later
+// and continues with the other threads, so that the author of one thread cannot hold up the link.
 func (l *link) poll(ctx context.Context) error {
 	list, err := l.remote.list(ctx)
 	if err != nil {
@@ -123,7 +124,8 @@ func (l *link) poll(ctx context.Context) error {
 	return l.checkMissing(ctx, list, self)
 }
 
-// learnSelf finds our name there from a thread that we opened, if the store does not have the name.
+// learnSelf returns our name at the exchange. If the store does not have the name, it is read from a thread that we
+// opened.
 func (l *link) learnSelf(ctx context.Context, list []remoteThread) (string, error) {
 	for _, r := range list {
 		if r.requester == "" || l.known[r.ref] == r.updated {
@@ -201,11 +203,12 @@ func (l *link) addRetries(list []remoteThread) []remoteThread {
 	return list
 }
 
-// dateForm matches an update time that is a date.
+// dateForm matches the beginning of an update time that is a date and time.
 var dateForm = regexp.MustCompile(`^\d{4}-\d\d-\d\dT`)
 
-// isSettled reports whether a check of a thread began more than a second after the first check with the same date.
-// Until then the thread is checked again: a server may date in whole seconds, and add a message under the same date.
+// isSettled reports whether a check of a thread began more than a second after the first check that saw the same update
+// time. Until then the thread is checked again, because a server with times in whole seconds may add a message without
+// a new update time.
 func (l *link) isSettled(r remoteThread, began time.Time) bool {
 	first, ok := l.unsettled[r.ref]
 	if !ok || first.thread != r {
@@ -218,7 +221,8 @@ func (l *link) isSettled(r remoteThread, began time.Time) bool {
 	return began.Sub(first.at) > 1100*time.Millisecond
 }
 
-// check receives what is new in a thread. looked is false if the date in the list shows no change.
+// check receives what is new in a thread. looked is false if the update time in the list shows no change, so that the
+// thread was not read.
 func (l *link) check(ctx context.Context, r remoteThread, self string) (looked bool, err error) {
 	l.createMu.Lock()
 	defer l.createMu.Unlock()
@@ -238,15 +242,16 @@ func (l *link) check(ctx context.Context, r remoteThread, self string) (looked b
 	return true, l.follow(ctx, r, k, self)
 }
 
-// convOf returns the conversation of a thread that somebody else opened there.
+// convOf returns the conversation of a thread that somebody else opened at the exchange.
 func (l *link) convOf(ref string) string { return "conv_" + exchange.IDKey(l.cfg.Name, ref) }
 
-// maxMissing bounds the threads missing in the list that one poll checks.
+// maxMissing bounds the number of threads missing in the list that one poll checks.
 const maxMissing = 20
 
-// checkMissing checks threads that are open here, or wait for the owner to let them in, and that the list does not
-// show. An exchange shows nobody what another one has claimed, so this is how we notice a claim. A list may also be too
-// short for all threads, so a thread that still exists is checked with growing pauses.
+// checkMissing checks the threads that are open in our exchange, or wait for the owner to let them in, but are missing
+// in the list of the foreign exchange. That exchange does not list a thread that another executor has claimed, so
+// checkMissing notices such a claim. A list may also be too short for all threads, so a thread that still exists is
+// checked again after growing pauses.
 func (l *link) checkMissing(ctx context.Context, list []remoteThread, self string) error {
 	if err := errors.Join(l.x.Load(), l.loadAwaiting(ctx)); err != nil {
 		return err

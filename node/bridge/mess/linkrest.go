@@ -21,13 +21,13 @@ import (
 // restRemote is a REST client for MESS section 10.
 type restRemote struct {
 	base     string
-	exchange string            // "" means the one in the key
+	exchange string            // the id of the exchange; "" means the id in the key
 	as       string            // our name for the registration; "" means a random name
 	token    client.Credential // the configured key; "" means that we register
 	http     *client.HTTP
 	store    restStore
 
-	joining sync.Mutex // held while we register
+	joining sync.Mutex // held during a registration
 
 	mu         sync.Mutex
 	state      *restState // nil until it is loaded
@@ -35,7 +35,7 @@ type restRemote struct {
 	small      bool       // lists are read in small pages, because a large one was too large
 }
 
-// url returns the URL of a route below the exchange. The configured URL may contain the exchange already.
+// url returns the URL of a path below the exchange. The configured base URL may contain the exchange already.
 func (r *restRemote) url(exchange, path string) string {
 	base := strings.TrimSuffix(r.base, "/")
 	if !strings.Contains(base, exchangesPath) {
@@ -44,7 +44,7 @@ func (r *restRemote) url(exchange, path string) string {
 	return base + "/" + path
 }
 
-// exchangesPath is the path below which servers have their exchanges.
+// exchangesPath is the path of the exchanges on a server.
 const exchangesPath = "/api/v1/exchanges/"
 
 const maxRemoteAnswer = 10 << 20
@@ -109,12 +109,12 @@ func (r *restRemote) plain(ctx context.Context, method, at string, data []byte, 
 	return answer, nil
 }
 
-// attachment calls GET requests/{ref}/attachments/{file} there.
+// attachment calls GET requests/{ref}/attachments/{file} of the exchange.
 func (r *restRemote) attachment(ctx context.Context, ref, file string) ([]byte, error) {
 	return r.send(ctx, http.MethodGet, "requests/"+url.PathEscape(ref)+"/attachments/"+url.PathEscape(file), nil, http.Header{}, thread.MaxUpload)
 }
 
-// remoteText returns the error text of the foreign side, cleaned for a log line.
+// remoteText returns the error text in an answer of the exchange, cleaned for a log line.
 func remoteText(answer []byte) string {
 	v, err := wire.ParseObject(answer)
 	text := v.GetStr("error")
@@ -173,11 +173,12 @@ func (r *restRemote) create(ctx context.Context, key string, body wire.Value) (s
 	return ref, nil
 }
 
-// post calls PATCH requests/{ref}. It sends the block unless a status contains all of it.
+// post adds a block to a thread. A status becomes a PATCH of requests/{ref}. post also sends the block as a message,
+// unless the PATCH says everything that is in it.
 func (r *restRemote) post(ctx context.Context, key, ref string, b thread.Block) error {
 	body, code := wire.Obj(wire.Field("mess", b.Tree())), thread.Code("")
 	for _, e := range b {
-		if e.Type == "cancel" { // public servers know a cancel as a status
+		if e.Type == "cancel" { // for public servers, a cancel is a status
 			code = thread.Cancelled
 			if len(b) == 1 {
 				body = wire.Obj(wire.TextField("message", e.Body.GetStr("reason")))
@@ -197,13 +198,15 @@ func (r *restRemote) post(ctx context.Context, key, ref string, b thread.Block) 
 	return r.patch(ctx, key, ref, code, body, b)
 }
 
-// legacyCodes are the codes of servers that know fewer states than the specification, or write them with a hyphen.
+// legacyCodes maps codes of the specification to those of servers that know fewer states or write the codes with a
+// hyphen.
 var legacyCodes = map[thread.Code]string{
 	thread.InProgress: "in-progress", thread.NeedsInput: "needs-input", thread.NeedsConfirmation: "needs-input", thread.Declined: "rejected", thread.Failed: "rejected",
 }
 
-// patch sets a state. If the server does not know the code, patch tries the legacy code, and the link remembers that.
-// If the server knows neither, the block is sent as a message, and the thread keeps its state there.
+// patch sets the state of a thread. If the server does not know the code, patch tries the legacy code, and the link
+// remembers this for later calls. If the server knows neither, patch sends the block as a message, and the thread keeps
+// its state at the exchange.
 func (r *restRemote) patch(ctx context.Context, key, ref string, code thread.Code, body wire.Value, b thread.Block) error {
 	kept, err := r.join(ctx)
 	if err != nil {
@@ -229,8 +232,8 @@ func (r *restRemote) patch(ctx context.Context, key, ref string, code thread.Cod
 	return err
 }
 
-// isUnknownStatus reports whether a server refused a PATCH because it does not know the status code. The server has
-// then changed nothing.
+// isUnknownStatus reports whether a server refused a PATCH because it does not know the status code. In this case the
+// server has changed nothing.
 func isUnknownStatus(err error) bool {
 	e, ok := errors.AsType[*client.SendError](err)
 	return ok && e.Status == http.StatusBadRequest && e.Refusal != nil && strings.Contains(strings.ToLower(e.Refusal.Message), "invalid status")

@@ -26,8 +26,8 @@ func (b *Bridge) linkOf(address string) *link {
 	return nil
 }
 
-// linkBehind returns the link behind which the foreign thread ref lies, if our thread t is about that thread; otherwise
-// nil.
+// linkBehind returns the link whose exchange has the foreign thread ref, if t is our copy of that thread. Otherwise it
+// returns nil.
 func (b *Bridge) linkBehind(ctx context.Context, t *thread.Thread, ref string) (*link, error) {
 	for _, p := range t.Peers {
 		l := b.linkOf(p.Address)
@@ -102,8 +102,8 @@ func (b *Bridge) findLink(name string) (*link, error) {
 }
 
 // requestThrough handles POST /mess/send/:link: it applies a block of the owner whose requests are only for the
-// exchange behind the link. The answer has the acks, and says for each request whether it was sent. A request that
-// waits for something is sent as soon as it may be claimed.
+// exchange of the link. The answer contains the acks, and reports for each request whether it was sent. A request that
+// may not be claimed yet is sent as soon as it may.
 func (b *Bridge) requestThrough(c echo.Context) error {
 	l, err := b.findLink(c.Param("link"))
 	if err != nil {
@@ -137,7 +137,7 @@ func (b *Bridge) requestThrough(c echo.Context) error {
 	return httpapi.Raw(c, status, append(out.JSON(), '\n'))
 }
 
-// requestRefs returns the threads that acks of requests name: one, or several (MESS-35).
+// requestRefs returns the refs in the acks of requests. An ack names one thread or several (MESS-35).
 func requestRefs(acks thread.Block) []string {
 	var refs []string
 	for _, e := range acks {

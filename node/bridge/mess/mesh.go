@@ -18,8 +18,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Messages from the mesh and from links (MESS section 12): messages with the intent [Intent] that passed the checks of
-// the node.
+// This file handles messages from the mesh and from links (MESS section 12). They have the intent [Intent] and have
+// passed the checks of the node.
 
 // Handle implements [bridge.Handler].
 func (b *Bridge) Handle(ctx context.Context, c bridge.Call) (bridge.Reply, error) {
@@ -34,7 +34,7 @@ func (b *Bridge) Handle(ctx context.Context, c bridge.Call) (bridge.Reply, error
 }
 
 // Receive applies a message and returns the payload of the reply. A repeated message changes nothing and gets the same
-// reply. The error is a *wire.Error, or one of the store.
+// reply. The error is a *wire.Error or an error of the store.
 func (b *Bridge) Receive(ctx context.Context, m bridge.Call) (wire.Value, error) {
 	replay := exchange.NewMessageReplay(string(m.From), string(m.ID))
 	if kept, found, err := b.x.FindAnswer(ctx, replay); found || err != nil {
@@ -61,7 +61,7 @@ func (b *Bridge) Receive(ctx context.Context, m bridge.Call) (wire.Value, error)
 		switch asks := slices.ContainsFunc(block, func(e thread.Entry) bool { return e.Type == "request" }); {
 		case ok && !asks:
 			block, opts.Re = b.x.PointAt(block, who.ID, ref), ref
-		// a message about a foreign thread must not be about another one of ours
+		// a message about a foreign thread must not change another thread of ours
 		case !asks && strings.HasPrefix(m.Address, Kind+":"):
 			return wire.Value{}, thread.Missing("no such thread")
 		}
@@ -77,7 +77,7 @@ func (b *Bridge) Receive(ctx context.Context, m bridge.Call) (wire.Value, error)
 	if l != nil && opts.Re != "" && thread.IsRefusal(err) {
 		return ackPayload(exchange.Result{}), b.keepConflict(ctx, l, opts, thread.Message{From: who.ID, Mess: block.Tree()}, thread.PublicText(err))
 	}
-	// the decision is too late or impossible: a refusal would end the conversation
+	// the decision is too late or impossible; do not refuse it, because a refusal would end the conversation
 	if opts.Re != "" && block.HasOnlyDecisions() && thread.IsRefusal(err) {
 		b.log.Info("a decision about a suggestion could not be carried out", "peer", m.From, "thread", opts.Re, "error", err)
 		return ackPayload(exchange.Result{}), nil
@@ -88,7 +88,7 @@ func (b *Bridge) Receive(ctx context.Context, m bridge.Call) (wire.Value, error)
 	return ackPayload(res), nil
 }
 
-// keepConflict stores a message of the exchange behind a link that our thread cannot follow, and tells the owner.
+// keepConflict stores a message of a link's exchange that our thread cannot follow, and notifies the owner.
 func (b *Bridge) keepConflict(ctx context.Context, l *link, opts exchange.Options, m thread.Message, why string) error {
 	var more []store.Change
 	if b.cfg.Notices != nil {
@@ -138,12 +138,12 @@ func (b *Bridge) newOutgoing(ctx context.Context, t *thread.Thread, to string, m
 		return e.Type == "v" || e.IsDecision() && !t.IsDecisionFor(e, to) || to != t.Requester && isHiddenFromWorker(t, e)
 	}).ForExchange(name)
 	l := bridge.Outgoing{To: wire.AgentID(to), Address: p.Address, Conv: wire.ConversationID(p.Conv), Intent: Intent}
-	// the close goes with the newest message
+	// the newest message closes the conversation
 	if to != t.Requester || !endsConversation(t.Status) || m.Serial < t.Serial {
 		l.Payload = wire.Obj(wire.TextField("action", block.Action()), wire.Field("mess", block.Tree()))
 		return l, nil
 	}
-	if others := b.x.HasOpenSibling(t); others { // other threads of the conversation are open
+	if others := b.x.HasOpenSibling(t); others { // keep the conversation open for its other threads
 		l.Payload = wire.Obj(wire.TextField("action", "status"), wire.Field("mess", block.Tree()))
 		return l, nil
 	}
@@ -167,14 +167,14 @@ func (b *Bridge) newOutgoing(ctx context.Context, t *thread.Thread, to string, m
 		l.Payload = l.Payload.With("partial", wire.Bool(true))
 	}
 	l.Payload = l.Payload.With("mess", block.Tree())
-	// A conversation has one close: a second one conflicts with this mark.
+	// A conversation is closed only once: a second close conflicts with this record.
 	l.Records = append(l.Records, store.Change{Record: store.Record{NS: exchange.NSSeen, Key: closedKey(to, p.Conv), Expires: time.Now().Add(90 * 24 * time.Hour)}})
 	return l, nil
 }
 
 // isHiddenFromWorker reports whether an entry is not sent to the peer that works on the thread. For that peer we are
-// the requester, which sets no states and makes no suggestions. A cancel is sent separately, and then tells the peer
-// that the thread has ended.
+// the requester, and a requester sets no states and makes no suggestions. A cancel is sent separately and tells the
+// peer that the thread has ended.
 func isHiddenFromWorker(t *thread.Thread, e thread.Entry) bool {
 	switch e.Type {
 	case "status", "response", "suggestion", "cancel":
@@ -185,8 +185,9 @@ func isHiddenFromWorker(t *thread.Thread, e thread.Entry) bool {
 	return false
 }
 
-// translateEnd replaces an end that the holder did not set by one that an executor of a foreign exchange may set:
-// declined before a claim, failed after one. An executor cannot cancel a foreign thread.
+// translateEnd changes a final state in a block for a foreign exchange, where we are the executor. A final state that
+// the holder did not set, such as canceled, becomes declined before a claim and failed after it, because an executor
+// may not cancel the thread of somebody else.
 func translateEnd(t *thread.Thread, b thread.Block, from string) thread.Block {
 	out := slices.Clone(b)
 	for i, e := range out {
@@ -216,8 +217,8 @@ func endsConversation(c thread.Code) bool {
 	return c.Terminal() && c != thread.Delegated || c == thread.Partial
 }
 
-// findAgents returns the agents in the directory that have everything a thread requires (MESS-44). A thread that is
-// offered to one executor alone has none.
+// findAgents returns the agents in the directory that have all capabilities that a thread requires (MESS-44). It
+// returns none for a thread that is offered to only one executor.
 func (b *Bridge) findAgents(ctx context.Context, t *thread.Thread) ([]Agent, error) {
 	if b.cfg.Mesh == nil || t.Only != "" {
 		return nil, nil
@@ -232,7 +233,7 @@ func (b *Bridge) findAgents(ctx context.Context, t *thread.Thread) ([]Agent, err
 	return out, err
 }
 
-// wantsNotices reports whether the bridge delivers notices to this recipient. All others poll.
+// wantsNotices reports whether the bridge delivers notices to the recipient id. Other recipients poll.
 func (b *Bridge) wantsNotices(id string) bool {
 	switch {
 	case id == thread.OwnerID:
@@ -244,7 +245,7 @@ func (b *Bridge) wantsNotices(id string) bool {
 	return b.cfg.Notify && c != nil && len(c.Notifications) > 0
 }
 
-// refusalFor returns the error with which a message is refused, in the codes of the mesh.
+// refusalFor returns the error of the mesh with which to refuse a message, for an error of the exchange.
 func refusalFor(err error) *wire.Error {
 	e, ok := errors.AsType[*wire.Error](err)
 	if !ok {

@@ -24,11 +24,12 @@ import (
 const (
 	askRegister = "mess-registration" // an executor registered on the exchange (MESS-57)
 	askConfirm  = "mess-confirmation" // an executor asks the owner, who is the requester
-	askRoute    = "mess-route"        // an agent in the directory could do what nobody here can (MESS-44)
+	askRoute    = "mess-route"        // an agent in the directory could do what no local executor can (MESS-44)
 	askHeld     = "mess-request"      // a request waits for the owner
 )
 
-// Retry pauses of notices, and the longest sleep while a notice waits: the clock may be set meanwhile.
+// The shortest and longest pause before a failed notice is tried again, and the longest sleep while a notice waits. The
+// sleep is bounded because the clock may be set meanwhile.
 const (
 	minNoticeRetry = time.Second
 	maxNoticeRetry = time.Minute
@@ -38,7 +39,7 @@ const (
 // runNotifier delivers notices until ctx ends. It sleeps until there is a new notice, a waiting notice is due, or
 // failed notices can be tried again.
 func (b *Bridge) runNotifier(ctx context.Context) error {
-	if err := b.x.Load(); err != nil { // in the background, so that old notices do not delay the start
+	if err := b.x.Load(); err != nil { // old notices are loaded here, so that they do not delay the start
 		return err
 	}
 	pause := minNoticeRetry
@@ -70,10 +71,10 @@ func (b *Bridge) runNotifier(ctx context.Context) error {
 	}
 }
 
-// notifierWait is when the notifier must work again.
+// notifierWait says when the notifier must work again.
 type notifierWait struct {
 	tried bool      // a notice or control message failed and needs a retry
-	at    time.Time // a notice waits until then
+	at    time.Time // the time until which a notice waits; zero if none waits
 }
 
 // deliverNotices applies the control messages and delivers every notice once. A notice that cannot be delivered now
@@ -110,7 +111,8 @@ func (b *Bridge) deliverNotices(ctx context.Context) (next notifierWait, err err
 	}
 }
 
-// deliverNotice delivers a notice and removes it in the same unit. until is set if the notice waits on purpose.
+// deliverNotice delivers a notice and removes it in the same unit. If the notice must not be delivered yet, until is
+// the time until which it waits.
 func (b *Bridge) deliverNotice(ctx context.Context, n exchange.Notice) (until time.Time, err error) {
 	done := []store.Change{n.Done()}
 	t, err := b.x.Read(ctx, n.Ref, time.Now())
@@ -136,7 +138,7 @@ func (b *Bridge) deliverNotice(ctx context.Context, n exchange.Notice) (until ti
 	return until, b.records.Apply(ctx, done, time.Now())
 }
 
-// completionWait is how long the close of a completed thread waits for the response.
+// completionWait is the longest time for which the close of a completed thread waits for the response.
 const completionWait = 10 * time.Minute
 
 // sendToPeer sends a message of a thread to a peer of the mesh.
@@ -150,7 +152,7 @@ func (b *Bridge) sendToPeer(ctx context.Context, t *thread.Thread, n exchange.No
 	}
 	typeAt := func(i int) string { return m.Mess.At(i).Members()[0].Key }
 	if end := t.Ended.Add(completionWait); n.To == t.Requester && t.Status == thread.Completed && typeAt(m.Mess.Len()-1) == "status" && time.Now().Before(end) {
-		return end, nil // the response follows, and the close goes with it
+		return end, nil // wait for the response, which also closes the conversation
 	}
 	l, err := b.newOutgoing(ctx, t, n.To, m)
 	if err != nil {
@@ -164,12 +166,12 @@ func (b *Bridge) sendToPeer(ctx context.Context, t *thread.Thread, n exchange.No
 	case errors.Is(err, store.ErrNotFound):
 	case err != nil:
 		return until, err
-	case typeAt(0) != "response": // it was sent with the close
+	case typeAt(0) != "response": // the message was sent with the close
 		return until, b.records.Apply(ctx, done, time.Now())
 	default:
 		l = lateResponse(l, wire.MessageID(closed.Body))
 	}
-	mark := l.Records // the mark of the close, if this is one
+	mark := l.Records // the record of the close, if this message is a close
 	l.Records = append(slices.Clone(l.Records), done...)
 	id, err := b.send(ctx, l)
 	// a late response names the close; without the close's id it names only the conversation
@@ -180,8 +182,8 @@ func (b *Bridge) sendToPeer(ctx context.Context, t *thread.Thread, n exchange.No
 	return until, err
 }
 
-// withdrawOffer cancels a thread at a peer to which it was sent, because the thread has ended or somebody else has
-// claimed it. The peer learns nothing else.
+// withdrawOffer tells a peer to which a thread was offered that the offer is canceled, because the thread has ended or
+// somebody else has claimed it. The peer does not learn the reason.
 func (b *Bridge) withdrawOffer(ctx context.Context, t *thread.Thread, to string, done []store.Change) error {
 	p := t.Peers[to]
 	body := wire.Obj(wire.TextField("re", cmp.Or(p.Name, t.Ref)))
@@ -202,7 +204,7 @@ func (b *Bridge) withdrawOffer(ctx context.Context, t *thread.Thread, to string,
 	return err
 }
 
-// send sends a message into the mesh. The id is "" if the owner is asked first.
+// send sends a message into the mesh and returns its id. The id is "" if the message waits for the owner.
 func (b *Bridge) send(ctx context.Context, out bridge.Outgoing) (wire.MessageID, error) {
 	sent, err := b.cfg.Mesh.Send(ctx, out)
 	// the peer has ended the conversation
@@ -215,7 +217,8 @@ func (b *Bridge) send(ctx context.Context, out bridge.Outgoing) (wire.MessageID,
 	return sent.MessageID, err
 }
 
-// closedKey returns the key of the record that a conversation was closed; its body is the id of the close.
+// closedKey returns the key of the record that marks a conversation as closed. The body of the record is the id of the
+// close.
 func closedKey(to, conv string) string { return "closed/" + exchange.IDKey(to, conv) }
 
 // lateResponse turns a message after the close into a response in a conversation of its own (MESS-39).
@@ -233,9 +236,9 @@ func lateResponse(l bridge.Outgoing, last wire.MessageID) bridge.Outgoing {
 	return l
 }
 
-// notifyOwner adds a notice for the owner and updates the owner's inbox and questions.
+// notifyOwner stores a notice to the owner and updates the owner's inbox and questions.
 func (b *Bridge) notifyOwner(ctx context.Context, t *thread.Thread, n exchange.Notice, done []store.Change) error {
-	// the question itself comes with a notice
+	// a question comes with its own notice
 	if n.Kind == exchange.NoticeTurn || strings.HasPrefix(t.Turn(), thread.TurnConfirm+"/") {
 		return b.updateOwner(ctx, t, done)
 	}
@@ -253,7 +256,8 @@ func (b *Bridge) notifyOwner(ctx context.Context, t *thread.Thread, n exchange.N
 	return b.updateOwner(ctx, t, append(done, b.cfg.Notices.Change(notice)))
 }
 
-// offerToDirectory looks in the directory for agents that can do what nobody here can.
+// offerToDirectory looks in the directory for agents that can do what no local executor can, and offers the thread or
+// asks the owner first.
 func (b *Bridge) offerToDirectory(ctx context.Context, t *thread.Thread, done []store.Change) error {
 	list, err := b.findAgents(ctx, t)
 	if err != nil {
@@ -299,7 +303,7 @@ func (f resolverFunc) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) 
 	return f(ctx, body, d.Choice.Approves(), d.Changes)
 }
 
-// registerResolvers registers what follows from the owner's decisions.
+// registerResolvers registers the functions that carry out the owner's decisions.
 func (b *Bridge) registerResolvers() {
 	owner := exchange.Owner("approval")
 	act := func(ctx context.Context, e thread.Entry, opts exchange.Options) error {

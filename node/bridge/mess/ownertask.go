@@ -16,11 +16,11 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// The owner's work on threads: a task in the inbox for an offer and for questions to the owner (MESS section 12), and a
-// question in the approval queue for a yes or no. All of it follows from the thread alone, and is computed again
-// whenever the owner's turn changes, through any transport.
+// This file shows the owner the threads on which the owner must act. Offers and questions to answer become tasks in the
+// inbox (MESS section 12), and yes-or-no decisions become questions in the approval queue. Both follow from the thread
+// alone, and are computed again whenever the owner's turn in the thread changes.
 
-// aboutThread returns the name of a thread for other packages, such as the subject of a question.
+// aboutThread returns the name of a thread as the matter of tasks and questions.
 func aboutThread(ref string) string { return Kind + "/" + ref }
 
 // updateOwner makes the owner's inbox and questions show what the owner can now do about a thread.
@@ -74,8 +74,8 @@ func (b *Bridge) updateQuestions(ctx context.Context, t *thread.Thread, changes 
 	return append(changes, question...), err
 }
 
-// questionOf returns the kind and title of the question in the owner's turn, or "". A thread that the owner holds back
-// is not asked about again.
+// questionOf returns the kind and title of the question for the owner's turn, or "" if the turn needs none. It asks no
+// second time about a thread that the owner holds back.
 func questionOf(t *thread.Thread) (kind, title string) {
 	switch turn := t.Turn(); {
 	case strings.HasPrefix(turn, thread.TurnConfirm+"/"):
@@ -89,7 +89,7 @@ func questionOf(t *thread.Thread) (kind, title string) {
 // maxTask bounds the text of others in a task. The thread has the full text.
 const maxTask = 64 << 10
 
-// newTask returns the inbox task for the owner's turn. Its Turn is "" if there is nothing to do.
+// newTask returns the inbox task for the owner's turn. The task has an empty Turn if there is nothing to do.
 func (b *Bridge) newTask(ctx context.Context, t *thread.Thread) (bridge.Task, error) {
 	kind, n, _ := strings.Cut(t.Turn(), "/")
 	task := bridge.Task{About: aboutThread(t.Ref), Done: t.History[len(t.History)-1].By == thread.OwnerID}
@@ -98,7 +98,7 @@ func (b *Bridge) newTask(ctx context.Context, t *thread.Thread) (bridge.Task, er
 	case thread.TurnSuggestion:
 		return b.suggestionTask(t, task), nil
 	default:
-		// a decision about a suggestion need not be in the history
+		// an answer about a suggestion need not name a message
 		if kind == "" && len(t.Suggestions) > 0 && !task.Done {
 			last, err := b.newestMessage(ctx, t.Ref, t.Serial, func(m thread.Message) bool { return m.From != thread.ExchangeID })
 			task.Done = last.From == thread.OwnerID
@@ -106,7 +106,7 @@ func (b *Bridge) newTask(ctx context.Context, t *thread.Thread) (bridge.Task, er
 		}
 		return task, nil
 	}
-	serial, from := t.Serial, t.Requester // the message to answer
+	serial, from := t.Serial, t.Requester // the message that the task shows
 	if n == "0" {
 		serial = 1
 	}
@@ -132,7 +132,7 @@ func (b *Bridge) newTask(ctx context.Context, t *thread.Thread) (bridge.Task, er
 	return task, nil
 }
 
-// senderOf returns the author of a message in a thread, and how the author is verified.
+// senderOf returns the id and the name of a message's author, and how the author was verified.
 func senderOf(t *thread.Thread, from string) (id wire.AgentID, name, proof string) {
 	if p, ok := t.Peers[from]; ok || strings.HasPrefix(from, "am_") {
 		if p.Address != "" {
@@ -143,7 +143,7 @@ func senderOf(t *thread.Thread, from string) (id wire.AgentID, name, proof strin
 	return bridge.Address{Kind: Kind, Peer: from}.Pseudonym(), wire.OneLine(from, 128), bridge.VerifiedBearer
 }
 
-// actionIn returns the type of the first entry of a list.
+// actionIn returns the type of the first entry of a MESS list.
 func actionIn(list wire.Value) string {
 	b, err := thread.FromTree(list)
 	if err != nil {
@@ -224,7 +224,7 @@ var taskEntries = map[string][]string{
 	thread.TurnWork: {"v", "status", "response"}, thread.TurnAnswer: {"v", "answer", "reply"}, thread.TurnSuggestion: {"v", "reply"},
 }
 
-// parseOwnerBlock reads a list of the owner that must be about this thread only.
+// parseOwnerBlock reads a MESS list of the owner. All entries must be about this thread.
 func parseOwnerBlock(t *thread.Thread, list wire.Value, kind string) (thread.Block, error) {
 	b, err := thread.FromTree(list)
 	if err != nil {
@@ -251,7 +251,7 @@ func parseOwnerBlock(t *thread.Thread, list wire.Value, kind string) (thread.Blo
 	return b, nil
 }
 
-// explainTurn returns the answers that a task accepts, for the owner.
+// explainTurn returns a text for the owner about the answers that a task accepts.
 func explainTurn(t *thread.Thread, kind string) string {
 	if kind == thread.TurnSuggestion {
 		return "answer with --action accept or decline"

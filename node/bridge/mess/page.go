@@ -24,8 +24,8 @@ import (
 //go:embed page/*.html
 var pageFiles embed.FS
 
-// pages is the part of the exchange on the owner's page: threads by state, and what the owner can do with a thread,
-// also on a phone.
+// pages is the part of the owner's page about the exchange. It lists threads by state and shows forms for what the
+// owner can do with a thread. It also works on a phone.
 type pages struct {
 	b               *Bridge
 	x               *exchange.Exchange
@@ -65,7 +65,7 @@ func (p *pages) follow(ctx context.Context, changed func(topic string)) {
 	}
 }
 
-// waiting returns the number of requests that somebody must claim.
+// waiting returns the number of requests that wait for a claim.
 func (p *pages) waiting(context.Context) int {
 	return min(p.x.Count(thread.Received), httpapi.MaxCount)
 }
@@ -158,7 +158,7 @@ func (p *pages) show(c echo.Context) error {
 	return p.shell.Render(c, p.thread, httpapi.View{Title: "Thread", Topics: []string{topicThreads}, Said: doneTexts[c.QueryParam("did")], Data: view})
 }
 
-// image serves a picture of our own store. Its type follows from its bytes, not from what its sender said.
+// image serves a picture from the store. It takes the type from the bytes of the picture, not from the sender.
 func (p *pages) image(c echo.Context) error {
 	a, err := p.x.Attachment(c.Request().Context(), exchange.Owner("page"), c.Param("ref"), c.Param("file"))
 	if err != nil {
@@ -174,12 +174,12 @@ func (p *pages) image(c echo.Context) error {
 	return c.Blob(http.StatusOK, mime, a.Data)
 }
 
-// formRoom is the space for the fields around a photo in a form.
+// formRoom is the size that the other fields of a form with a photo may have, in bytes.
 const formRoom = 64 << 10
 
 // act carries out a form.
 func (p *pages) act(c echo.Context) error {
-	if err := httpapi.KeepOpen(c, 5*time.Minute); err != nil { // a photo from a phone takes its time
+	if err := httpapi.KeepOpen(c, 5*time.Minute); err != nil { // uploading a photo from a phone may take long
 		return err
 	}
 	r := c.Request()
@@ -214,7 +214,7 @@ func (p *pages) act(c echo.Context) error {
 	}
 	opts := exchange.Options{Re: t.Ref}
 	switch c.FormValue("do") {
-	case "answer", "confirm", "refuse": // these are about what the page showed
+	case "answer", "confirm", "refuse": // these refer to the message that the page showed
 		if opts.IfSerial, err = strconv.Atoi(c.FormValue("serial")); err != nil || opts.IfSerial < 1 {
 			return thread.Bad("serial", "is missing: open the thread again")
 		}
@@ -249,7 +249,7 @@ func (p *pages) block(c echo.Context, t *thread.Thread) (thread.Block, error) {
 		return status(thread.Claimed)
 	case "decline":
 		return status(thread.Declined, wire.TextField("reason", cmp.Or(said, "the owner declined")))
-	case "fail", "giveback": // the holder must say why it is not done
+	case "fail", "giveback": // the holder must give a reason
 		if said == "" {
 			return nil, thread.Bad("text", "say why: the requester reads it")
 		}

@@ -27,8 +27,8 @@ type messageRow struct {
 // safeImages are the image types that a browser shows without running anything.
 var safeImages = map[string]bool{"image/jpeg": true, "image/png": true, "image/gif": true, "image/webp": true}
 
-// prose are the members that are shown as separate texts. shownElsewhere are shown above, beside it or as content. All
-// others are shown as YAML, so that nothing is left out.
+// prose lists the members of an entry that the page shows as separate texts. shownElsewhere lists those that it shows
+// in another place. It shows all other members as YAML, so that nothing is left out.
 var (
 	prose          = []string{"message", "action", "consequences", "reason", "notes", "text"}
 	shownElsewhere = []string{"re", "code", "intent"}
@@ -37,7 +37,7 @@ var (
 // maxShownText bounds one text on the page; the thread has the full text.
 const maxShownText = 2000
 
-// viewMessage splits a message into texts, pictures of our own store, and other files.
+// viewMessage splits a message into texts, pictures from the store, and other files.
 func viewMessage(ref string, m thread.Message) messageRow {
 	row := messageRow{From: m.From, At: m.At}
 	b, err := thread.FromTree(m.Mess)
@@ -106,13 +106,13 @@ func (r *messageRow) entry(ref string, entry wire.Value) {
 		r.Files = append(r.Files, file)
 	case strings.HasPrefix(thread.ResourceURI(kind, v), "data:"):
 		r.inline(kind, thread.ResourceURI(kind, v), v.GetStr("name"))
-	default: // nothing else is fetched: a link is shown as text
+	default: // an address that cannot be fetched is shown as text
 		r.yaml(entry)
 	}
 }
 
-// inline shows a picture within the message. Its type follows from its bytes, and the address is built from the bytes,
-// so that no text of its sender is in it.
+// inline shows an inline picture of a message. It takes the type from the bytes and builds a new address from them, so
+// that the page contains no text of the sender.
 func (r *messageRow) inline(kind, uri, name string) {
 	mime, text, err := thread.SplitData(uri)
 	if err != nil {
@@ -132,7 +132,8 @@ func (r *messageRow) inline(kind, uri, name string) {
 	r.Files = append(r.Files, fmt.Sprintf("%s, %s, %d bytes", name, mime, len(data)))
 }
 
-// reference adds something that a message names: as the fetched file, or as something to fetch.
+// reference adds a reference of a message to the row: the file if it was fetched already, otherwise the address that
+// the owner may fetch.
 func (r *messageRow) reference(ref string, to reference, a exchange.Attachment) {
 	switch {
 	case a.Name == "":

@@ -37,7 +37,7 @@ func (p *pages) suggestion(ctx context.Context, t *thread.Thread) (*suggestionVi
 		for _, ref := range s.Re {
 			other, err := p.x.Thread(ctx, exchange.Owner("page"), ref)
 			if e, refused := errors.AsType[*wire.Error](err); refused && e.Status == 404 || errors.Is(err, store.ErrNotFound) {
-				continue // accepting it will report that
+				continue // accepting the suggestion reports the error
 			}
 			if err != nil {
 				return nil, err

@@ -15,8 +15,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// maxPushing bounds the executors that are notified at the same time. A slow executor occupies one place and delays
-// nobody else; its further notifications are dropped meanwhile.
+// maxPushing bounds the number of executors that are notified at the same time. A slow executor occupies one place and
+// delays no other executor; meanwhile its further notifications are dropped.
 const maxPushing = 16
 
 // pushTime bounds one HTTP call.

@@ -20,11 +20,11 @@ type askBody struct {
 	Intent     string     `json:"intent,omitempty"`
 	Candidates []Agent    `json:"candidates,omitempty"`
 	Executor   string     `json:"executor,omitempty"`
-	Serial     int        `json:"serial,omitempty"` // of the newest message of the thread when the question was asked
+	Serial     int        `json:"serial,omitempty"` // serial of the newest message in the thread when the question was asked
 	Said       wire.Value `json:"said,omitzero"`
 }
 
-// newQuestion returns the changes that ask the owner about a thread. The question shows the status with which the
+// newQuestion returns the changes that ask the owner about a thread. The question shows the status in which the
 // executor asks, or else the request.
 func (b *Bridge) newQuestion(ctx context.Context, kind string, t *thread.Thread, more askBody, title string) ([]store.Change, error) {
 	m, err := b.questionMessage(ctx, t, kind)
@@ -39,7 +39,7 @@ func (b *Bridge) newQuestion(ctx context.Context, kind string, t *thread.Thread,
 	return b.openQuestion(kind, aboutThread(t.Ref), more, title, time.Now()), nil
 }
 
-// questionMessage returns the message that a question is about.
+// questionMessage returns the message that a question shows.
 func (b *Bridge) questionMessage(ctx context.Context, t *thread.Thread, kind string) (thread.Message, error) {
 	if kind != askConfirm {
 		return b.newestMessage(ctx, t.Ref, 1, func(thread.Message) bool { return true })
@@ -54,8 +54,8 @@ func (b *Bridge) questionMessage(ctx context.Context, t *thread.Thread, kind str
 	})
 }
 
-// newestMessage returns the newest message of a thread, up to serial, for which matches reports true, or else the first
-// message. Refused messages do not count.
+// newestMessage returns the newest message of a thread, with at most the given serial, for which matches returns true.
+// If no message matches, it returns the first message. It ignores refused messages.
 func (b *Bridge) newestMessage(ctx context.Context, ref string, serial int, matches func(thread.Message) bool) (m thread.Message, err error) {
 	for ; serial >= 1; serial-- {
 		if m, err = b.x.Message(ctx, ref, serial); err != nil || m.Channel != thread.ChannelRefused && matches(m) {
@@ -79,7 +79,8 @@ func (b *Bridge) ask(ctx context.Context, changes []store.Change) error {
 	return b.records.Apply(ctx, changes, time.Now())
 }
 
-// maxShown bounds the capabilities that a question about a registration shows; the list of executors has them all.
+// maxShown bounds the number of capabilities in a question about a registration. The list of executors shows all of
+// them.
 const maxShown = 50
 
 // askRegistration returns the changes that ask the owner about a registration. A pending executor cannot change itself,

@@ -14,15 +14,16 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// A large attachment does not fit into a mesh message. It is sent as an address on our exchange that cannot be guessed,
-// with size and digest (MESS section 12). The other side fetches it only if its owner wants it.
+// A large attachment does not fit into a message of the mesh. Instead, the message contains the attachment's size, its
+// digest and an address on our exchange that cannot be guessed (MESS section 12). The recipient fetches the attachment
+// only if its owner wants it.
 
 // maxInlineTotal bounds the inline attachments of one mesh message; the rest of its 256 KiB is for text.
 const maxInlineTotal = 2 * thread.MaxInline
 
-// shareAttachments returns a block in a form that can be sent: small attachments inline, larger ones as addresses of
-// ours. Without a public listener only the name of a larger one is sent. For a folder behind a link all
-// attachments are sent as addresses, and the link stores them as files.
+// shareAttachments returns a block in the form in which it is sent. It puts small attachments inline, and replaces
+// larger ones with addresses on our exchange. If the exchange has no public URL, it sends only the names of larger
+// attachments. For a link to a directory it sends all attachments as addresses, and the link stores them as files.
 func (b *Bridge) shareAttachments(ctx context.Context, ref string, block thread.Block, to string) (thread.Block, error) {
 	room := maxInlineTotal
 	l := b.linkOf(to)
@@ -34,13 +35,13 @@ func (b *Bridge) shareAttachments(ctx context.Context, ref string, block thread.
 	})
 }
 
-// shareAttachment returns the form in which one attachment is sent: {uri, name, mime} with its data, as long as there
-// is room, or {uri, name, mime, size, sha256} with its address.
+// shareAttachment returns the form in which one attachment is sent. While room is left, the form is {uri, name, mime}
+// with the data in uri. Otherwise it is {uri, name, mime, size, sha256} with an address in uri.
 func (b *Bridge) shareAttachment(ctx context.Context, ref string, stored wire.Value, room *int, toFolder bool) (wire.Value, error) {
 	file := stored.GetStr("file")
 	a, err := b.x.Attachment(ctx, exchange.Owner("mesh"), ref, file)
 	if refused, ok := errors.AsType[*wire.Error](err); ok && !refused.Retry {
-		return stored, nil // named, but never stored
+		return stored, nil // the message only names the file; its content was never stored
 	}
 	if err != nil {
 		return stored, err

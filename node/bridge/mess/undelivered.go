@@ -12,11 +12,11 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// A peer refuses a message of ours that comes too late: the requester at the peer has ended the thread meanwhile, or
-// given it to somebody else. The refusal ends the conversation, so the thread ends here too.
+// A peer refuses our message if it comes too late, because the requester has ended the thread or given it to somebody
+// else. The refusal ends the conversation, so we end our copy of the thread too.
 
-// actionTooLate marks a control message that the bridge itself stores when a peer has refused a message of ours. A
-// message from a peer never becomes such a control message.
+// actionTooLate is the action of a control message that the bridge itself stores after a peer refused our message as
+// too late. A message from a peer never becomes such a control message.
 const actionTooLate = "given_up"
 
 // Undelivered implements [bridge.FailureObserver].
@@ -24,7 +24,7 @@ func (b *Bridge) Undelivered(ctx context.Context, u bridge.Undelivered) (about s
 	if u.Intent != Intent || b.x.Load() != nil {
 		return "", false, nil
 	}
-	if ref, ok := b.x.OfferedIn(ctx, string(u.To), string(u.ConvID)); ok { // we are the requester
+	if ref, ok := b.x.OfferedIn(ctx, string(u.To), string(u.ConvID)); ok { // we opened the conversation, so we are the requester
 		t, err := b.x.Read(ctx, ref, time.Now())
 		return "MESS " + ref, err == nil && t.Status.Terminal() && isTooLate(u), nil
 	}
@@ -36,7 +36,7 @@ func (b *Bridge) Undelivered(ctx context.Context, u bridge.Undelivered) (about s
 		payload := wire.Obj(wire.TextField("action", actionTooLate))
 		changes = b.Observe(bridge.Inbound{Peer: u.To, Address: u.Address, ConvID: u.ConvID, MessageID: u.MessageID, Intent: Intent, Payload: payload})
 		for i := range changes {
-			changes[i].Max = 0 // not bounded: there are as many as we send
+			changes[i].Max = 0 // not bounded: their number is bounded by the messages that we send
 		}
 	}
 	return "MESS " + ref, false, changes
