@@ -251,8 +251,8 @@ func (c Conversation) accept(e Event, from Side) (Conversation, error) {
 }
 
 // belongs reports whether an accept, the event e, means the standing proposal and not an earlier one. first is the
-// first accept of the standing proposal; nil if there was none yet. The accept belongs if it names the message of the
-// proposal or of the first accept, or if it names no message and was written after the proposal had arrived.
+// first accept of the standing proposal; it is nil before the first accept. The accept belongs if it names the message
+// of the proposal or of the first accept, or if it names no message and was written after the proposal had arrived.
 func (c Conversation) belongs(e Event, from Side, first *Acceptance) bool {
 	p := c.Proposal
 	isCrossing := from == Theirs && c.Replaced != nil // the accept may mean our proposal that theirs replaced

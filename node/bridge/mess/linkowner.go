@@ -125,7 +125,7 @@ func (l *link) withdrawRequest(ctx context.Context, k knownThread, why string) e
 		return err
 	}
 	body := wire.Obj(wire.TextField("re", "last"), wire.TextField("reason", why))
-	// if there is no such question, the owner has decided
+	// without a question, the owner has decided
 	if err := l.acceptEntry(ctx, k.Peer, k.Conv, "over", thread.Entry{Type: "cancel", Body: body}); !thread.IsRefusal(err) {
 		return err
 	}

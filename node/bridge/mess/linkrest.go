@@ -173,8 +173,8 @@ func (r *restRemote) create(ctx context.Context, key string, body wire.Value) (s
 	return ref, nil
 }
 
-// post adds a block to a thread. A status becomes a PATCH of requests/{ref}. post also sends the block as a message,
-// unless the PATCH says everything that is in it.
+// post adds a block to a thread with a PATCH of requests/{ref}. If the block contains a status or a cancel, the PATCH
+// also sets the status of the thread, and it omits the block if the status says everything that is in it.
 func (r *restRemote) post(ctx context.Context, key, ref string, b thread.Block) error {
 	body, code := wire.Obj(wire.Field("mess", b.Tree())), thread.Code("")
 	for _, e := range b {

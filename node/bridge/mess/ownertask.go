@@ -98,7 +98,7 @@ func (b *Bridge) newTask(ctx context.Context, t *thread.Thread) (bridge.Task, er
 	case thread.TurnSuggestion:
 		return b.suggestionTask(t, task), nil
 	default:
-		// an answer about a suggestion need not name a message
+		// the history may not contain the owner's decision about a suggestion, so look at the newest message
 		if kind == "" && len(t.Suggestions) > 0 && !task.Done {
 			last, err := b.newestMessage(ctx, t.Ref, t.Serial, func(m thread.Message) bool { return m.From != thread.ExchangeID })
 			task.Done = last.From == thread.OwnerID

@@ -10,7 +10,7 @@ import (
 )
 
 // pause pauses the addressed participants until the timeout, or until another participant resumes them. A pause without
-// "to" is only delivered (MEW-37).
+// "to" is delivered but pauses nobody (MEW-37).
 func (s *Space) pause(p *submission) *envelope.Refusal {
 	var until time.Time
 	if v, ok := p.Payload.Get("timeout_seconds"); ok && !v.IsNull() {
@@ -46,7 +46,7 @@ func (s *Space) resume(p *submission) *envelope.Refusal {
 func (s *Space) shutDown(p *submission) *envelope.Refusal {
 	for _, m := range s.members.findAll(p.Envelope.To) {
 		if m == s.members.operator {
-			continue // the owner has no connection and could not join again
+			continue // the space's owner has no connection, and so could never join again
 		}
 		m.down = true
 		s.auditAction(p, m.name, "shut down")
@@ -54,12 +54,12 @@ func (s *Space) shutDown(p *submission) *envelope.Refusal {
 	return nil
 }
 
-// auditAction records an operation that changes nothing durable (MEW-31). A failure is only logged, because a pause
-// must not depend on a disk.
-func (s *Space) auditAction(p *submission, whom, result string) {
+// auditAction writes an audit entry for an operation that changes no record (MEW-31). If that fails, it only logs the
+// error, because a pause must not depend on a disk.
+func (s *Space) auditAction(p *submission, target, result string) {
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
-	if err := s.gate.Audit.Add(ctx, s.auditEntry(p.by, p.Kind, whom, result)); err != nil {
+	if err := s.gate.Audit.Add(ctx, s.auditEntry(p.by, p.Kind, target, result)); err != nil {
 		s.gate.Logger.Error("store an audit entry", "space", s.cfg.ID, "err", err)
 	}
 }
@@ -67,7 +67,7 @@ func (s *Space) auditAction(p *submission, whom, result string) {
 // maxProposals bounds the proposals that a space remembers (MEW-13).
 const maxProposals = 10_000
 
-// proposals remembers the proposers, to refuse a withdrawal by another participant.
+// proposals remembers who made each proposal, so that no other participant can withdraw it.
 type proposals struct {
 	by    map[string][]string // proposers by envelope id; ids may repeat
 	order []proposal

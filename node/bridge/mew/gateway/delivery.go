@@ -22,20 +22,21 @@ type delivery struct {
 	scratch   []byte
 }
 
-// receiver is a connection or log to which envelopes go. It is immutable, because log lines are made from it later.
+// receiver is a connection or an output log to which envelopes are delivered. It is immutable, because lines of the
+// envelope log are made from it later.
 type receiver struct {
 	m       *member
 	id      string          // runtime id
 	conn    *websocket.Conn // nil for an output log
-	session *session        // of conn
+	session *session        // the session of conn
 	output  *lineFile       // nil for a connection
-	how     string          // transport, for the log
+	how     string          // transport, for the envelope log
 }
 
-// removeGone removes the receivers of participants that left.
+// removeGone removes the receivers that are no longer connected.
 func (d *delivery) removeGone() {
 	receivers := make([]*receiver, 0, len(d.receivers)+1)
-	for _, old := range d.receivers { // the order stays
+	for _, old := range d.receivers { // keeps the order
 		if old.conn != nil && old.m.session == old.session || old.output != nil && old.m.virtualOn && old.id == old.m.runtime {
 			receivers = append(receivers, old)
 		}
@@ -80,13 +81,15 @@ func (d *delivery) announce(o envelope.Outgoing, except *member) (id string) {
 	return id
 }
 
-// announcePresence announces that a participant joined, left or was invited (MEW-33).
-func (d *delivery) announcePresence(event string, who wire.Value, except *member, more ...wire.Member) {
-	members := append([]wire.Member{wire.TextField("event", event), {Key: "participant", Value: who}}, more...)
+// announcePresence announces to everybody except one member that a participant joined, left or was invited (MEW-33).
+// participant describes it.
+func (d *delivery) announcePresence(event string, participant wire.Value, except *member, more ...wire.Member) {
+	members := append([]wire.Member{wire.TextField("event", event), {Key: "participant", Value: participant}}, more...)
 	d.announce(envelope.Outgoing{From: envelope.FromSystem, Kind: envelope.KindPresence, Payload: wire.Obj(members...)}, except)
 }
 
-// broadcast sends one encoded envelope to every receiver and adds it to the history (MEW-Q2).
+// broadcast sends one encoded envelope to every receiver except those of one member, and adds it to the history
+// (MEW-Q2).
 func (d *delivery) broadcast(id string, f *websocket.Frame, except *member) {
 	for _, st := range d.receivers {
 		if st.m != except {
@@ -114,14 +117,15 @@ func (d *delivery) tell(m *member, o envelope.Outgoing) {
 	}
 }
 
-// With the streams, these bounds keep a welcome below a mebibyte (MEW-Q4).
+// Together with the bounds on streams, these bounds keep a welcome below a mebibyte (MEW-Q4).
 const (
-	maxWelcomeCaps   = 384 << 10 // bytes of participants with capabilities, the receiver's own first
-	maxWelcomePeople = 448 << 10 // bytes of participants, those beyond maxWelcomeCaps without capabilities
+	maxWelcomeCaps   = 384 << 10 // bytes of the descriptions of participants that include capabilities
+	maxWelcomePeople = 448 << 10 // bytes of the descriptions of all participants; beyond maxWelcomeCaps they omit the capabilities
 )
 
 // welcome tells a participant its id, its capabilities and who else is in the space (MEW-34). It adds "truncated" if
-// something did not fit. cut means that the caller already left something out of more.
+// something did not fit. more are further members of the payload; cut means that the caller has already left something
+// out of them.
 func (d *delivery) welcome(m *member, cut bool, more ...wire.Member) {
 	you := m.info()
 	size := len(you.JSON())

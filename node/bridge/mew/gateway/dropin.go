@@ -17,11 +17,11 @@ import (
 	"github.com/agentmesh/agentmesh/node/yamltree"
 )
 
-// DropIn is a space of the reference implementation as files: a space.yaml and the folder beside it (MEW-D3 to
+// DropIn is a space in the files of the reference implementation: a space.yaml and the folder beside it (MEW-D3 to
 // MEW-D10).
 type DropIn struct {
 	Space     SpaceConfig
-	Dir       string // state: tokens, logs, database (MEW-D4)
+	Dir       string // the folder for tokens, logs and database (MEW-D4)
 	Envelopes bool   // write the envelope log
 	Decisions bool   // write the log of capability decisions
 
@@ -30,8 +30,8 @@ type DropIn struct {
 }
 
 // ReadDropIn reads a space.yaml. It ignores members that it does not know and fails on values that it cannot read
-// (MEW-D3). env looks up environment variables. Tokens come from three places; ReadDropIn makes one for a participant
-// that has none (MEW-D5).
+// (MEW-D3). env looks up environment variables. The tokens of participants come from the file, the environment and the
+// token folder. ReadDropIn makes a token for a participant that has none (MEW-D5).
 func ReadDropIn(file string, env func(string) string, log *slog.Logger) (*DropIn, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -144,7 +144,7 @@ func override(env string, standard bool) bool {
 	return standard
 }
 
-// Journal returns the logs that the space asks for, or nil if it asks for none.
+// Journal returns the logs that the space.yaml or the environment switches on, or nil if both logs are off.
 func (d *DropIn) Journal() *Journal {
 	return NewJournal(filepath.Join(d.Dir, "logs"), d.Envelopes, d.Decisions, d.log)
 }
@@ -203,8 +203,8 @@ func (d *DropIn) readToken(name string) (string, error) {
 	return strings.TrimSpace(string(data)), nil
 }
 
-// KeepToken writes the token of a participant to the file in which the reference's CLI looks for it. It writes the
-// whole file or nothing.
+// KeepToken atomically writes the token of a participant to the file in which the command line of the reference
+// implementation looks for it.
 func (d *DropIn) KeepToken(name, token string) error {
 	if err := os.MkdirAll(d.tokenDir(), 0o700); err != nil {
 		return err
@@ -222,7 +222,7 @@ func (d *DropIn) KeepToken(name, token string) error {
 	return atomicfile.WriteIn(root, name+".token", []byte(token+"\n"))
 }
 
-// Reload reads the token folder again, because a new token may be in it (MEW-D5).
+// Reload reads the token folder again and claims the tokens in it, because the operator may have added some (MEW-D5).
 func (d *DropIn) Reload(claim func(token, space, name string) error) error {
 	for _, p := range d.Space.Participants {
 		token, err := d.readToken(p.Name)
@@ -243,8 +243,8 @@ func (d *DropIn) Reload(claim func(token, space, name string) error) error {
 // maxYAML bounds a space.yaml, in bytes.
 const maxYAML = 1 << 20
 
-// parseSpaceFile parses a space.yaml. The operator wrote it for the reference implementation, so numbers follow YAML,
-// and a byte order mark is skipped.
+// parseSpaceFile parses a space.yaml. Because the operator wrote the file for the reference implementation, numbers may
+// have any form of YAML, and a byte order mark is skipped.
 func parseSpaceFile(data []byte) (wire.Value, error) {
 	docs, err := yamltree.Parse(bytes.TrimPrefix(data, []byte("\ufeff")), yamltree.Options{
 		Limits:  yamltree.Limits{Bytes: maxYAML, Depth: 33, Nodes: 100_000, Keys: 5_000, KeyBytes: maxYAML, Marks: maxYAML},

@@ -20,8 +20,8 @@ type Participant struct {
 	Name         string
 	Tokens       []string
 	Capabilities []capability.Capability // nil: the defaults of the space
-	OutputLog    string                  // file of its output log, if any (MEW-D6)
-	AutoConnect  bool                    // the log participates from the start
+	OutputLog    string                  // path of its output log; "" for none (MEW-D6)
+	AutoConnect  bool                    // the output log is a participant from the start
 }
 
 // SpaceConfig is a configured space.
@@ -29,8 +29,8 @@ type SpaceConfig struct {
 	ID, Name     string
 	Defaults     []capability.Capability
 	Participants []Participant
-	// In a drop-in space, as in the reference, everybody holds mcp/response, and inviters may give more than they
-	// hold unless InviteSubset is set (MEW-D7, MEW-27). Other spaces are strict.
+	// DropIn selects the rules of the reference implementation: everybody holds mcp/response, and inviters may give
+	// more capabilities than they hold unless InviteSubset is set (MEW-D7, MEW-27).
 	DropIn       bool
 	InviteSubset bool
 	// RatePerMinute bounds the envelopes and frames of each participant; 0 means no limit (MEW-Q4).
@@ -46,12 +46,13 @@ type Config struct {
 	PublicURL string
 	// AnyPath accepts connections on every path, not only on /ws (MEW-J1).
 	AnyPath bool
-	// Origins and CORSOrigins are the other origins whose pages may connect and call. Both are empty by default.
+	// Origins are further origins whose pages may open WebSockets, and CORSOrigins those whose pages may call the HTTP
+	// routes. Both are empty by default.
 	Origins, CORSOrigins []string
 	// Journal logs envelopes and decisions. It may be nil.
 	Journal *Journal
-	// KeepToken stores the token of an invited participant where the operator looks for it. Reload claims tokens that
-	// the operator added. Both are for drop-in folders and may be nil.
+	// KeepToken stores the token of an invited participant in the place where the operator looks for it. Reload claims
+	// the tokens that the operator added. Both are for drop-in spaces and may be nil.
 	KeepToken func(name, token string) error
 	Reload    func(claim func(token, space, name string) error) error
 	// Invited returns the change that notifies the operator of an invite with an address (MEW-28). It is stored
@@ -78,14 +79,14 @@ type Gateway struct {
 }
 
 const (
-	maxFailedJoins = 10 // of an address in a minute (MEW-Q4)
+	maxFailedJoins = 10 // failed joins of one address in a minute (MEW-Q4)
 	maxJoinKeys    = 1 << 14
 	tickEvery      = time.Second
-	stopPatience   = 5 * time.Second // until queues are empty (MEW-Q6)
+	stopPatience   = 5 * time.Second // how long a stop waits until the queues are empty (MEW-Q6)
 	maxSessions    = 50_000
 )
 
-// New makes a gateway and reads the stored state of its spaces. Nothing runs before [Gateway.Run].
+// New makes a gateway and reads the stored state of its spaces. It starts nothing; see [Gateway.Run].
 func New(ctx context.Context, cfg Config) (*Gateway, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -189,7 +190,7 @@ func (g *Gateway) newMember(s *Space, p Participant) error {
 	return nil
 }
 
-// warnOperator warns the operator of a capability with unknown keys or with a pattern that never matches (section 5).
+// warnOperator logs a warning about a capability with unknown keys or with a pattern that never matches (section 5).
 func (g *Gateway) warnOperator(s *Space, name string, c capability.Capability) {
 	if keys := c.UnknownKeys(); len(keys) > 0 {
 		g.log.Warn("a capability has keys without a meaning", "space", s.cfg.ID, "participant", name, "keys", keys)
@@ -208,8 +209,8 @@ func (g *Gateway) Spaces() []*Space { return g.order }
 // ID returns the id of the space.
 func (s *Space) ID() string { return s.cfg.ID }
 
-// Run works until ctx ends. Then it accepts no connections, waits up to five seconds for the queues, closes every
-// connection with 1001 (MEW-Q6), and returns when all of them are gone.
+// Run runs the gateway until ctx ends. It then accepts no more connections, waits up to five seconds until the queues
+// are empty, closes every connection with 1001 (MEW-Q6), and returns when all of them are gone.
 func (g *Gateway) Run(ctx context.Context) error {
 	writers, stopWriters := context.WithCancel(context.WithoutCancel(ctx))
 	var writing sync.WaitGroup
@@ -234,7 +235,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	return nil
 }
 
-// errStopping means that the gateway is stopping or full.
+// errStopping means that the gateway is stopping or has too many connections.
 var errStopping = errors.New("mew: the gateway accepts no connections now")
 
 // addSession registers a connection. The caller must call removeSession.

@@ -14,7 +14,7 @@ func refuseRecipient() *envelope.Refusal {
 	return envelope.RefuseWith(404, "participant_not_found", "There is no such participant in the space")
 }
 
-// refuseComparison refuses capabilities that are within their bounds but too expensive to compare.
+// refuseComparison returns the refusal of capabilities that are within their bounds but too expensive to compare.
 func refuseComparison() *envelope.Refusal {
 	return envelope.RefuseShape("the capabilities are too complex to compare")
 }
@@ -65,12 +65,13 @@ func (s *Space) grant(p *submission) *envelope.Refusal {
 	return nil
 }
 
-// findBases returns for each of caps the capability of the giver that it rests on. It refuses if the giver lacks
-// one of them (MEW-24). A giver's own capabilities come before those that others granted.
+// findBases returns, for each of caps, the key of the granter's capability that contains it: its base. The grant rests
+// on these bases and ends with them. findBases refuses if the granter does not hold all of caps (MEW-24). It prefers
+// the granter's own capabilities to those that others granted.
 func (s *Space) findBases(p *submission, caps []capability.Capability) ([]string, *envelope.Refusal) {
 	rests, b := make([]string, len(caps)), capability.NewComparison()
 	for i := range caps {
-		if p.by == s.members.operator { // the space belongs to the owner
+		if p.by == s.members.operator { // the owner holds every capability
 			rests[i] = "operator"
 			continue
 		}
@@ -86,8 +87,8 @@ func (s *Space) findBases(p *submission, caps []capability.Capability) ([]string
 	return rests, nil
 }
 
-// revoke takes capabilities away, by the id of their grant or by pattern, and all capabilities that rested on them
-// (MEW-25, MEW-26).
+// revoke takes capabilities away from a participant, named by the id of their grant or by patterns. It also takes away
+// all capabilities that rested on them (MEW-25, MEW-26).
 func (s *Space) revoke(p *submission) *envelope.Refusal {
 	m, fault := s.recipient(p)
 	if fault == nil {
@@ -137,7 +138,8 @@ func (s *Space) revoke(p *submission) *envelope.Refusal {
 	return nil
 }
 
-// countWider counts the capabilities that stay although they allow something that a pattern names (MEW-26).
+// countWider counts the capabilities that the member keeps although they allow something that a revoked pattern allows
+// (MEW-26).
 func countWider(list []heldCapability, patterns []*capability.Capability, b *capability.Budget) int {
 	n := 0
 	for _, h := range list {
@@ -148,12 +150,12 @@ func countWider(list []heldCapability, patterns []*capability.Capability, b *cap
 	return n
 }
 
-// revokeMatching takes from m the capabilities that matches selects, and then, from anybody, those that rested on them.
-// It returns a note for the audit log.
+// revokeMatching takes from m the capabilities for which matches returns true, and from all participants the
+// capabilities that rested on them. It returns a note for the audit log.
 func (s *Space) revokeMatching(e *edit, m *member, matches func(heldCapability) bool) (note string) {
 	type loss struct {
 		by   string // name of the participant that lost it
-		rest string // the key that grants may rest on
+		rest string // the key on which grants may rest
 	}
 	var losses []loss
 	lose := func(m *member, matches func(h heldCapability) bool) {
@@ -199,11 +201,11 @@ func (s *Space) revokeMatching(e *edit, m *member, matches func(heldCapability) 
 	return "revoked " + strconv.Itoa(direct) + ", with " + strconv.Itoa(len(losses)-direct) + " that rested on them"
 }
 
-// restsOn reports whether this capability of a grant rests on the granter's capability with the key rest.
-func restsOn(h heldCapability, rest string) bool {
+// restsOn reports whether a granted capability rests on the granter's capability with this key.
+func restsOn(h heldCapability, key string) bool {
 	for i := range h.grant.caps {
 		if &h.grant.caps[i] == h.cap {
-			return h.grant.Rest[i] == rest
+			return h.grant.Rest[i] == key
 		}
 	}
 	return false

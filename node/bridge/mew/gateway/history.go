@@ -15,7 +15,7 @@ const (
 	maxPoll         = 500
 )
 
-// history holds the latest envelopes that everybody could see, by time of receipt.
+// history holds the latest broadcast envelopes, in the order of their receipt.
 type history struct {
 	last    time.Time
 	entries []historyEntry
@@ -26,12 +26,12 @@ type history struct {
 type historyEntry struct {
 	at     time.Time
 	raw    []byte
-	except *member // this member did not get it
+	except *member // the member that did not get the envelope; may be nil
 }
 
-// nextTime returns a time that is later than all times before, whatever the clock does.
+// nextTime returns a time for the next entry. It is later than all earlier ones, even if the clock was set back.
 func (h *history) nextTime(now time.Time) time.Time {
-	now = now.Round(0) // wall time, because clients send it back
+	now = now.Round(0) // drop the monotonic reading, because clients send the time back as text
 	if !now.After(h.last) {
 		now = h.last.Add(time.Nanosecond)
 	}
@@ -53,7 +53,8 @@ func (h *history) add(at time.Time, raw []byte, except *member) {
 	}
 }
 
-// since returns at most limit envelopes after a time that m could see, and where the next page begins.
+// since returns at most limit envelopes that m could see and that were received after t. next is the time after which
+// the next page begins.
 func (h *history) since(t time.Time, m *member, limit int) (out []wire.Value, next time.Time) {
 	next = t
 	live := h.entries[h.start:]

@@ -60,8 +60,8 @@ func parseMessagesPath(u *url.URL) (string, bool) {
 	return id, err == nil && envelope.IsName(id)
 }
 
-// cors lets pages of the configured origins call the gateway. Pages of other origins get no CORS header (MEW-H2). It
-// reports whether it answered the request.
+// cors adds CORS headers for pages of the configured origins, and for no other pages (MEW-H2). It reports whether it
+// answered the request.
 func (g *Gateway) cors(w http.ResponseWriter, r *http.Request) (done bool) {
 	origin := r.Header.Get("Origin")
 	if origin == "" || !slices.Contains(g.cfg.CORSOrigins, origin) {
@@ -151,7 +151,7 @@ func (g *Gateway) inject(w http.ResponseWriter, r *http.Request, id string) {
 	e, fault := envelope.Parse(body)
 	s.mu.Lock()
 	if m.output != nil {
-		s.connectVirtual(m) // a log participates from its first message on (MEW-D6)
+		s.connectVirtual(m) // the participant of an output log joins with its first message (MEW-D6)
 	}
 	got, fault := s.handle(m, e, fault, "http")
 	s.unlock()
@@ -184,7 +184,7 @@ func (g *Gateway) poll(w http.ResponseWriter, r *http.Request, id string) {
 		answer(w, http.StatusBadRequest, errorBody("since must be an RFC 3339 time, limit and wait whole numbers"))
 		return
 	}
-	if wait > 0 { // the timeouts of the listener are shorter
+	if wait > 0 { // a poll may wait longer than the timeouts of the listener
 		deadline := time.Now().Add(wait + 10*time.Second)
 		rc := http.NewResponseController(w)
 		_ = rc.SetReadDeadline(deadline) // in-process requests have no deadlines
@@ -213,7 +213,7 @@ func (g *Gateway) poll(w http.ResponseWriter, r *http.Request, id string) {
 	}
 }
 
-// removePoll removes a poll from those that wait.
+// removePoll removes a poll from the waiting ones.
 func (s *Space) removePoll(woken chan struct{}) {
 	s.mu.Lock()
 	defer s.unlock()

@@ -14,13 +14,14 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Invitation is what the operator learns about an invite that names an email address (MEW-28). It does not contain the
-// token, which only the inviter gets. The inviter wrote Participant and Email; both are made printable.
+// Invitation is the content of the notice to the operator about an invite with an email address (MEW-28). It does not
+// contain the token, which only the inviter gets. Participant and Email are text of the inviter, reduced to printable
+// characters.
 type Invitation struct {
 	Space, Participant, Email, URL string
 }
 
-// invite creates a participant and sends the participant's token to the inviter alone (MEW-27).
+// invite creates a participant and sends its token only to the inviter (MEW-27).
 func (s *Space) invite(p *submission) *envelope.Refusal {
 	p.silent = true
 	name := p.Payload.GetStr("participant_id")
@@ -40,7 +41,7 @@ func (s *Space) invite(p *submission) *envelope.Refusal {
 			return fault
 		}
 	}
-	var invitation *Invitation // for the operator, if there is an address
+	var invitation *Invitation // stays nil if the invite has no email address
 	if email := p.Payload.GetStr("email"); email != "" && s.gate.Invited != nil {
 		invitation = &Invitation{Space: s.cfg.ID, Participant: name, Email: envelope.ToPrintable(email, 254), URL: s.connectionURL()}
 	}
@@ -68,9 +69,9 @@ func (s *Space) invite(p *submission) *envelope.Refusal {
 	return nil
 }
 
-// addInvitee stores a participant with a new token, and the notice to the operator if invitation is not nil. A
-// participant that was kicked gets its name back, without its old tokens and grants. If the name is taken, addInvitee
-// returns an empty token.
+// addInvitee stores a participant with a new token and, if invitation is not nil, the notice to the operator. The name
+// may be that of a kicked participant, whose old tokens and grants stay invalid. If another participant has the name,
+// addInvitee returns an empty token.
 func (s *Space) addInvitee(inviter *member, name string, caps []capability.Capability, invitation *Invitation) (token string, fault *envelope.Refusal) {
 	m := s.members.byName[name]
 	switch {
@@ -109,7 +110,7 @@ func (s *Space) addInvitee(inviter *member, name string, caps []capability.Capab
 	return token, nil
 }
 
-// kick disconnects a participant and invalidates its tokens for good (MEW-30).
+// kick disconnects a participant and invalidates its tokens permanently (MEW-30).
 func (s *Space) kick(p *submission) *envelope.Refusal {
 	m := s.members.find(p.Payload.GetStr("participant_id"))
 	if m == nil {

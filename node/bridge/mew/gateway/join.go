@@ -19,7 +19,7 @@ type session struct {
 	space     *Space
 	m         *member
 	tokenHash string
-	rejoins   []time.Time // in the last minute
+	rejoins   []time.Time // times of the repeated joins in the last minute
 }
 
 // These are bounds per minute. A join of a few bytes makes the gateway send a welcome with everybody in the space.
@@ -76,7 +76,7 @@ func (s *Space) join(ses *session, requested string) *envelope.Refusal {
 	return nil
 }
 
-// rejoin answers a repeated join of a connection that has joined (MEW-J2).
+// rejoin answers a join on a connection that has joined already (MEW-J2).
 func (s *Space) rejoin(ses *session) {
 	s.mu.Lock()
 	defer s.unlock()
@@ -110,19 +110,18 @@ func (s *Space) endSession(ses *session) {
 		s.board.Leave(id)
 	}
 	s.members.rename(m, m.name)
-	if m.virtualOn { // its log stays under its name
+	if m.virtualOn { // its output log remains as a participant under its name
 		s.out.addReceiver(m)
 	}
 }
 
-// announceLeave announces that a participant left, and how that changes the streams.
+// announceLeave announces that a participant left, and the changes of streams that follow from it.
 func (s *Space) announceLeave(m *member) {
 	s.out.announcePresence("leave", wire.Obj(wire.TextField("id", m.runtime)), m)
 	s.announceAll(s.streams.leave(m))
 }
 
-// welcome tells a participant that joins its id, its capabilities, who else is in the space and what streams run
-// (MEW-34).
+// welcome sends a joining participant its id, its capabilities, the other participants and the open streams (MEW-34).
 func (s *Space) welcome(m *member) {
 	streams, cut := s.streams.list()
 	s.out.welcome(m, cut, wire.Field("active_streams", streams))

@@ -63,7 +63,7 @@ func (j *Journal) run(ctx context.Context) {
 
 func (j *Journal) logsEnvelopes() bool { return j != nil && j.envelopes != nil }
 
-// event is one envelope in the envelope log. It makes one line for each participant that it concerns.
+// event is an entry of the envelope log. It becomes one line for each participant that the envelope concerns.
 type event struct {
 	at        time.Time
 	name      string // received, delivered, rejected
@@ -71,11 +71,11 @@ type event struct {
 	envelope  []byte
 	space     string
 	direction string
-	who       string      // participant, if it concerns only one
-	how       string      // transport of who
+	who       string      // the participant, if the event concerns only one
+	how       string      // the transport of this participant
 	receivers []*receiver // receivers of a delivered envelope
 	except    *member
-	reason    string // why it was rejected
+	reason    string // why the envelope was rejected
 }
 
 // write appends the lines of the event to dst.
@@ -122,13 +122,13 @@ func (e *event) write(dst []byte, spill func([]byte) []byte) []byte {
 	return dst
 }
 
-// put queues an event. Connections share its envelope, but it counts in full here.
+// put queues an event. The size of its envelope counts in full, although connections share the envelope.
 func (j *Journal) put(e *event) {
 	j.envelopes.put(max(len(e.receivers), 1), len(e.envelope)+128, e.write)
 }
 
-// logInbound logs an accepted envelope in the form in which it is delivered. With a reason, it logs a refused envelope
-// as far as the gateway could read it.
+// logInbound logs an accepted envelope in the form in which it is delivered. If reason is not empty, it logs a refused
+// envelope, with the fields that the gateway could read.
 func (j *Journal) logInbound(space string, p *submission, raw []byte, reason string) {
 	if !j.logsEnvelopes() {
 		return
@@ -152,7 +152,8 @@ func (j *Journal) logDelivery(space string, at time.Time, id string, raw []byte,
 	})
 }
 
-// logDirect logs an envelope that only one participant gets. It replaces a token (MEW-D10).
+// logDirect logs an envelope that only one participant gets. The log contains a placeholder instead of a token
+// (MEW-D10).
 func (j *Journal) logDirect(space string, id string, o envelope.Outgoing, st *receiver) {
 	if !j.logsEnvelopes() {
 		return
@@ -203,7 +204,7 @@ func (j *Journal) logDecision(space string, p *submission, match *capability.Cap
 	if j == nil || j.decisions == nil {
 		return
 	}
-	d := &decision{ // copies, because it may wait for a slow disk and must not keep the envelope's text in memory
+	d := &decision{ // copy the texts, because the decision may wait for a slow disk and must not keep the whole envelope in memory
 		at: p.at, id: strings.Clone(p.ID), who: p.by.runtime, space: space, kind: strings.Clone(p.Kind), allowed: match != nil,
 		granted: p.by.shown, transport: p.transport, related: envelope.CloneTexts(p.Correlation),
 	}

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// lineFile appends JSON lines to a file in the background, so that writers only queue an entry. If the queue is full,
-// it drops lines and writes their number (MEW-D10).
+// lineFile appends JSON lines to a file in the background, so that callers only queue an entry. If the queue is full,
+// lineFile drops lines and later writes how many it dropped (MEW-D10).
 type lineFile struct {
 	path       string
 	maxLines   int   // bound of the queue
@@ -30,7 +30,7 @@ type lineFile struct {
 	dropped int
 	wake    chan struct{}
 
-	file *os.File // the writing goroutine alone uses these fields
+	file *os.File // only the writing goroutine uses this field and the following ones
 	size int64
 	buf  []byte
 }
@@ -45,20 +45,20 @@ func newLineFile(path string, log *slog.Logger) *lineFile {
 	return &lineFile{path: path, maxLines: 1 << 20, maxBytes: 64 << 20, log: log, wake: make(chan struct{}, 1)}
 }
 
-// lineEntry appends one or more lines to dst. It calls spill after each line, because the lines together may be large.
+// lineEntry appends one or more lines to dst. It calls spill after each line, so that a long entry is written in parts.
 type lineEntry func(dst []byte, spill func([]byte) []byte) []byte
 
-// put queues an entry of n lines that takes w bytes of memory.
-func (f *lineFile) put(n, w int, e lineEntry) {
+// put queues an entry of n lines that takes size bytes of memory.
+func (f *lineFile) put(n, size int, e lineEntry) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.queue) > 0 && (f.lines+n > f.maxLines || f.bytes+w > f.maxBytes) {
+	if len(f.queue) > 0 && (f.lines+n > f.maxLines || f.bytes+size > f.maxBytes) {
 		f.dropped += n
 		return
 	}
 	f.queue = append(f.queue, e)
 	f.lines += n
-	f.bytes += w
+	f.bytes += size
 	select {
 	case f.wake <- struct{}{}:
 	default:
@@ -102,7 +102,7 @@ func (f *lineFile) flush() {
 	}
 	f.write(buf)
 	if f.buf = buf; cap(buf) > 2*writeSize {
-		f.buf = nil // grew because of a large envelope
+		f.buf = nil // free a buffer that has grown for a large envelope
 	}
 }
 
@@ -187,7 +187,7 @@ func newOutputLog(path string, log *slog.Logger) *lineFile {
 	return f
 }
 
-// putLine queues an envelope. It is compact JSON and therefore contains no line breaks.
+// putLine queues an envelope as one line. raw is compact JSON and therefore contains no line breaks.
 func (f *lineFile) putLine(raw []byte) {
 	f.put(1, len(raw), func(dst []byte, _ func([]byte) []byte) []byte { return append(append(dst, raw...), '\n') })
 }

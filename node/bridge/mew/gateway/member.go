@@ -13,8 +13,8 @@ import (
 type member struct {
 	name    string
 	runtime string                  // its current id; its name while it is not connected
-	own     []capability.Capability // from the configuration or the defaults; not used for an invited member
-	record  *memberRecord           // survives a restart; replaced, never changed
+	own     []capability.Capability // the configured or default capabilities; not used for an invited member
+	record  *memberRecord           // the part that survives a restart; replaced, never changed
 
 	held  []heldCapability
 	caps  []*capability.Capability // the capabilities of held, in the same order
@@ -23,7 +23,7 @@ type member struct {
 
 	session   *session  // its live connection
 	output    *lineFile // its output log
-	virtualOn bool      // the log participates
+	virtualOn bool      // the output log is a participant
 
 	paused      bool
 	pausedUntil time.Time // zero: until another participant resumes it
@@ -39,7 +39,7 @@ type heldCapability struct {
 	fixed bool   // cannot be revoked (MEW-D7)
 }
 
-// key returns a key for the capability, on which a grant can rest (MEW-25).
+// key returns the key of the capability, by which a grant names its base (MEW-25).
 func (h heldCapability) key() string {
 	if h.grant != nil {
 		return "grant:" + h.grant.Key + ":" + h.cap.Rule()
@@ -47,7 +47,7 @@ func (h heldCapability) key() string {
 	return "own:" + h.cap.Rule()
 }
 
-// source returns the name of the source in the decision log (MEW-D9).
+// source returns the source of the capability in the words of the decision log (MEW-D9).
 func (h heldCapability) source() string {
 	if h.grant != nil {
 		return "dynamic"
@@ -70,7 +70,7 @@ func mustCapability(text string) capability.Capability {
 	return c
 }
 
-// recompute updates the capabilities of the member. They act from the next envelope on (MEW-Q1).
+// recompute updates the capabilities of the member. They apply from the next envelope on (MEW-Q1).
 func (m *member) recompute(dropIn bool) {
 	m.held, m.caps = nil, nil
 	own := m.own
@@ -109,7 +109,7 @@ const maxShownCaps = 256 << 10
 // isPresent reports whether the member is in the space now.
 func (m *member) isPresent() bool { return m.session != nil || m.virtualOn }
 
-// isPaused reports whether the member is paused. It ends a pause whose time is over.
+// isPaused reports whether the member is paused. It ends a pause whose time has passed.
 func (m *member) isPaused(now time.Time) bool {
 	if m.paused && !m.pausedUntil.IsZero() && !now.Before(m.pausedUntil) {
 		m.paused = false

@@ -19,31 +19,31 @@ import (
 // nsMembers is the namespace of participants' records, by "space/name" (MEW-Q5).
 const nsMembers = "mew-members"
 
-// memberRecord is the part of a participant that survives disconnect and restart (MEW-29). A record that a member uses
+// memberRecord is the stored part of a participant, which survives disconnects and restarts (MEW-29). A record in use
 // is never changed, only replaced.
 type memberRecord struct {
 	Space   string            `json:"space"`
 	Name    string            `json:"name"`
 	Invited bool              `json:"invited,omitempty"`
-	Since   time.Time         `json:"since,omitzero"` // start of the history that it may read
+	Since   time.Time         `json:"since,omitzero"` // start of the history that the participant may read
 	Own     []json.RawMessage `json:"capabilities,omitempty"`
-	Tokens  []string          `json:"tokens,omitempty"` // hashes
+	Tokens  []string          `json:"tokens,omitempty"` // hashes of its tokens
 	Grants  []*grant          `json:"grants,omitempty"`
-	Masks   []string          `json:"masks,omitempty"` // own capabilities that were revoked, by their rule
+	Masks   []string          `json:"masks,omitempty"` // the rule of each own capability that was revoked
 	Barred  bool              `json:"barred,omitempty"`
 	Dead    []string          `json:"dead,omitempty"` // hashes of revoked tokens
 
 	own []capability.Capability
 }
 
-// grant holds the capabilities that one participant gave to another at once (MEW-21, MEW-25).
+// grant holds the capabilities that one participant gave to another with one envelope (MEW-21, MEW-25).
 type grant struct {
-	Key  string            `json:"key"` // unique, from the gateway
-	ID   string            `json:"id"`  // of the envelope
+	Key  string            `json:"key"` // unique; the gateway chose it
+	ID   string            `json:"id"`  // id of the envelope
 	By   string            `json:"by"`  // name of the granter
 	At   time.Time         `json:"at"`
 	Caps []json.RawMessage `json:"capabilities"`
-	Rest []string          `json:"rests_on"` // for each capability, the key of the granter's capability that it rests on
+	Rest []string          `json:"rests_on"` // for each capability, the key of the granter's capability on which it rests
 
 	caps []capability.Capability
 }
@@ -113,7 +113,7 @@ func (l *memberRecord) clone() *memberRecord {
 	return &c
 }
 
-// edit collects changes of participants' records. All of them are durable before any of them acts (MEW-Q5).
+// edit collects changes of participants' records. All of them are stored before any of them takes effect (MEW-Q5).
 type edit struct {
 	s       *Space
 	order   []*member
@@ -123,7 +123,7 @@ type edit struct {
 
 func (s *Space) edit() *edit { return &edit{s: s, changed: make(map[*member]*memberRecord)} }
 
-// record returns the record of m for changes.
+// record returns a copy of the record of m that the caller may change.
 func (e *edit) record(m *member) *memberRecord {
 	if l := e.changed[m]; l != nil {
 		return l

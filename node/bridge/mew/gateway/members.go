@@ -13,7 +13,7 @@ const maxMembers = 20_000
 // members holds the participants that a space knows. The lock of the space guards it.
 type members struct {
 	space    string
-	dropIn   bool // mcp/response is implicit (MEW-D7)
+	dropIn   bool // everybody holds mcp/response (MEW-D7)
 	byName   map[string]*member
 	byID     map[string]*member // by runtime id, if it differs from the name
 	operator *member            // the owner; nil in a drop-in space
@@ -56,7 +56,7 @@ func (ms *members) checkID(m *member, id string) *envelope.Refusal {
 	return nil
 }
 
-// rename gives m another runtime id.
+// rename changes the runtime id of m.
 func (ms *members) rename(m *member, runtime string) {
 	if m.runtime != m.name {
 		delete(ms.byID, m.runtime)

@@ -15,13 +15,14 @@ import (
 // OperatorName is the name of the owner in a hosted space. No participant may have it.
 const OperatorName = "owner"
 
-// addOperator adds the owner of a hosted space: a participant without a connection who may do and give everything.
+// addOperator adds the owner of a hosted space as a participant. The owner has no connection, and may send and grant
+// everything.
 func (s *Space) addOperator() {
 	s.members.operator = s.members.add(OperatorName, []capability.Capability{mustCapability(`{"kind":"*"}`)})
 }
 
-// protectOperator refuses an operation against the owner: no participant, whatever it holds, may kick the owner or
-// revoke the owner's rights.
+// protectOperator returns a refusal if m is the owner: no participant may kick the owner or revoke the owner's rights,
+// whatever its capabilities.
 func (s *Space) protectOperator(m *member) *envelope.Refusal {
 	if m == s.members.operator {
 		return envelope.RefuseWith(403, "unauthorized", "The space belongs to its owner")
@@ -69,7 +70,8 @@ func (s *Space) Watch() *view.Feed { return s.out.feeds.Watch() }
 // Name returns the id of the owner in the space.
 func (s *Space) Name() string { return OperatorName }
 
-// Say sends an envelope as the owner, under the same rules as for everybody, and returns what HTTP would answer.
+// Say sends an envelope as the owner, under the same rules as for every participant. It returns the status and body
+// with which HTTP would answer.
 func (s *Space) Say(_ context.Context, data []byte) (status int, body []byte, err error) {
 	if s.members.operator == nil {
 		return 0, nil, view.NewRefusal(403, envelope.RefuseName(403, "unauthorized").Payload)
@@ -81,8 +83,8 @@ func (s *Space) Say(_ context.Context, data []byte) (status int, body []byte, er
 	return got.code, got.body.JSON(), nil
 }
 
-// Decide approves or rejects, as the owner, the pending proposal with a key. An approval sends the request with the
-// proposal in correlation_id (MEW-11), a rejection the reason.
+// Decide approves or rejects a pending proposal as the owner. To approve it, Decide sends the proposed request with the
+// id of the proposal in correlation_id (MEW-11). To reject it, Decide sends the reason.
 func (s *Space) Decide(ctx context.Context, proposal string, approve bool, reason string) (status int, body []byte, err error) {
 	s.mu.Lock()
 	p, ok := s.board.Find(proposal)

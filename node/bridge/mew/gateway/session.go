@@ -20,7 +20,7 @@ import (
 // joinPatience is how long a connection without a bearer token may take to join (MEW-J1).
 const joinPatience = 5 * time.Second
 
-// clientKey is the context key of the client's address, which a proxy may have reported to the listener.
+// clientKey is the context key of the client's address. The listener may know that address from a proxy.
 type clientKey struct{}
 
 // WithClient returns a context for a request of the client with this address.
@@ -48,8 +48,8 @@ func addressOf(r *http.Request) netip.Addr {
 	return from.Addr()
 }
 
-// authenticate returns the member to which a token belongs, and its space. space is the space that the client asked
-// for; it must be the token's own, "default" or empty (MEW-J3).
+// authenticate returns the member to which a token belongs, and its space. space is the space that the client named:
+// the id of the same space, "default" or empty (MEW-J3).
 func (g *Gateway) authenticate(token, space string) (*Space, *member, bool) {
 	if token == "" {
 		return nil, nil, false
@@ -95,9 +95,9 @@ func (g *Gateway) serveSocket(w http.ResponseWriter, r *http.Request) {
 	g.serveSession(ses, g.enter(ses, ""))
 }
 
-// chargeFailedJoin charges the address of a client without a valid token, and returns the refusal to answer with. After
-// ten failures in a minute that is a rate limit. A valid token passes whatever its address did before, because clients
-// may share an address (MEW-Q4).
+// chargeFailedJoin counts a join without a valid token against the address of the client, and returns the refusal to
+// send: r or, after ten failures in a minute, a rate limit. The failures of an address do not affect clients with a
+// valid token, because clients may share an address (MEW-Q4).
 func (g *Gateway) chargeFailedJoin(from netip.Addr, space string, r *envelope.Refusal) *envelope.Refusal {
 	wait := g.joinPenalties.Fail(from, time.Now())
 	if wait == 0 {
@@ -122,7 +122,8 @@ func (g *Gateway) serveSession(ses *session, joined bool) {
 	}()
 }
 
-// bindSession sets the space and the member of a session from a token. It reports whether the token is valid.
+// bindSession sets the space and the member of a session from its token. It reports whether the token is valid for the
+// space.
 func (g *Gateway) bindSession(ses *session, token, space string) bool {
 	s, m, ok := g.authenticate(token, space)
 	if ok {
@@ -150,7 +151,7 @@ func (g *Gateway) readMessages(ses *session) {
 	}
 }
 
-// enter joins the space. If the space refuses, enter closes the connection and returns false.
+// enter adds a session to its space. If the space refuses, enter closes the connection and returns false.
 func (g *Gateway) enter(ses *session, runtime string) bool {
 	if fault := ses.space.join(ses, runtime); fault != nil {
 		g.log.Info("join refused", "space", ses.space.cfg.ID, "participant", ses.m.name, "reason", fault.Payload.GetStr("error"))
@@ -167,7 +168,8 @@ func closeWith(conn *websocket.Conn, fault *envelope.Refusal) {
 	conn.Close(fault.Close, fault.Payload.GetStr("error"))
 }
 
-// awaitJoin waits for the first message, which must be a join with a token.
+// awaitJoin waits for the first message, which must be a join with a token, and enters the space. requested is the
+// space in the URL. It returns false if the connection must end.
 func (g *Gateway) awaitJoin(ses *session, requested string, from netip.Addr) bool {
 	abort := time.AfterFunc(joinPatience, func() { closeWith(ses.conn, envelope.RefuseToken("No join came")) })
 	_, data, err := ses.conn.Read()
@@ -181,7 +183,7 @@ func (g *Gateway) awaitJoin(ses *session, requested string, from netip.Addr) boo
 	j, ok := parseJoin(data)
 	space := cmp.Or(j.space, requested)
 	if ok && requested != "" && requested != "default" && j.space != "" && j.space != "default" && requested != j.space {
-		ok = false // it asks for two spaces
+		ok = false // the join and the URL name different spaces
 	}
 	if !ok || !g.bindSession(ses, j.token, space) {
 		closeWith(ses.conn, g.chargeFailedJoin(from, space, envelope.RefuseToken("Authentication failed")))
@@ -205,7 +207,7 @@ func (g *Gateway) handleMessage(ses *session, data []byte) bool {
 	s.mu.Lock()
 	defer s.unlock()
 	if ses.m.session != ses {
-		return true // replaced or kicked: the close is on its way
+		return true // the session was replaced or kicked, and is being closed
 	}
 	_, fault = s.handle(ses.m, e, fault, "websocket")
 	return fault == nil || fault.Close == 0

@@ -16,11 +16,11 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Space is one space: its participants, streams and history, and the one order of its envelopes (MEW-Q1). It shares
-// nothing with other spaces (MEW-20).
+// Space is one space, with its participants, streams and history. Its lock gives all envelopes one order (MEW-Q1). It
+// shares nothing with other spaces (MEW-20).
 type Space struct {
 	cfg    SpaceConfig // without the participants, because of their tokens
-	gate   *Config     // of the gateway
+	gate   *Config     // the configuration of the gateway
 	tokens *tokens
 	rates  *rate.Buckets // nil: no limit
 
@@ -33,7 +33,7 @@ type Space struct {
 	stopping  bool
 }
 
-// submission is an envelope of a participant on its way through the space.
+// submission is an envelope of a participant while the space handles it.
 type submission struct {
 	envelope.Envelope
 	by        *member
@@ -45,10 +45,10 @@ type submission struct {
 	silent    bool                // the envelope is not broadcast
 	before    []envelope.Outgoing // broadcast before the envelope
 	after     []envelope.Outgoing // broadcast after it
-	afterSend []func()            // run after everything is sent
-	status    string              // of the HTTP answer; empty: "accepted"
-	extra     []wire.Member       // of the HTTP answer
-	code      int                 // of the HTTP answer; 0: 200
+	afterSend []func()            // run after all envelopes are sent
+	status    string              // status in the HTTP answer; empty means "accepted"
+	extra     []wire.Member       // further members of the HTTP answer
+	code      int                 // status code of the HTTP answer; 0 means 200
 	direct    *envelope.Outgoing  // sent only to the sender
 	opened    *stream             // the stream that the envelope opened; gets the id of its stream/open
 }
@@ -59,7 +59,7 @@ type httpAnswer struct {
 	body wire.Value
 }
 
-// receive judges, logs and sends an envelope of m (MEW-56).
+// receive checks, logs and sends an envelope of m (MEW-56).
 func (s *Space) receive(m *member, data []byte, transport string) (httpAnswer, *envelope.Refusal) {
 	e, fault := envelope.Parse(data)
 	s.mu.Lock()
@@ -67,7 +67,7 @@ func (s *Space) receive(m *member, data []byte, transport string) (httpAnswer, *
 	return s.handle(m, e, fault, transport)
 }
 
-// unlock removes the connections that overflowed, and unlocks the space.
+// unlock ends the connections whose queue overflowed, and unlocks the space.
 func (s *Space) unlock() {
 	for len(s.out.slow) > 0 {
 		slow := s.out.slow
@@ -176,7 +176,7 @@ func (s *Space) checkCapabilities(p *submission) *envelope.Refusal {
 	match := capability.FirstAllowing(p.by.caps, p.Kind, to, p.Payload)
 	s.gate.Journal.logDecision(s.cfg.ID, p, match)
 	if match == nil {
-		s.auditRefusal(p.by, "capability_violation", "", "refused") // only the sender learns of it (MEW-36)
+		s.auditRefusal(p.by, "capability_violation", "", "refused") // only the sender gets the refusal (MEW-36)
 		return envelope.RefuseCapability(p.by.runtime, p.Kind, p.by.shown)
 	}
 	return nil
@@ -228,7 +228,7 @@ func (s *Space) announceAll(list []envelope.Outgoing) {
 	}
 }
 
-// tick ends what is over at now: streams whose owner stays away (MEW-52), old proposals and old entries of the board.
+// tick removes what has expired: streams whose owner stays away (MEW-52), old proposals and old entries of the board.
 func (s *Space) tick(now time.Time) {
 	s.mu.Lock()
 	defer s.unlock()

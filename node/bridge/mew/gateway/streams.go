@@ -17,10 +17,10 @@ import (
 // Bounds on the streams of a space. Streams are only in memory and end with the process (MEW-Q5).
 const (
 	maxStreams       = 4096
-	maxMemberStreams = 256             // of one participant
+	maxMemberStreams = 256             // streams of one participant
 	maxOwnerAbsence  = 5 * time.Minute // MEW-52
 
-	// maxDescription and the next two bound the descriptions of streams in a welcome, in bytes (MEW-Q4).
+	// maxDescription and the next two constants bound the descriptions of streams in a welcome, in bytes (MEW-Q4).
 	maxDescription       = 64 << 10  // of one stream
 	maxOwnerDescriptions = 256 << 10 // of all streams of one owner
 	maxAllDescriptions   = 512 << 10 // of all streams of a space
@@ -31,7 +31,7 @@ const (
 type stream struct {
 	id        string
 	owner     *member
-	writers   []*member // besides the owner
+	writers   []*member // participants that may write besides the owner
 	target    []*member // nil: everybody
 	request   wire.Value
 	size      int    // bytes of its description when it was opened
@@ -46,7 +46,7 @@ type streams struct {
 	members    *members
 	open       map[string]*stream // by id
 	lastNumber int                // in the last stream id that the gateway issued
-	announced  map[string]*member // the participant that announced a stream id, by that id
+	announced  map[string]*member // by stream id: the participant that announced it
 }
 
 func (st *stream) canWrite(m *member) bool { return st.owner == m || slices.Contains(st.writers, m) }
@@ -404,8 +404,8 @@ func (ss *streams) listByAge() []*stream {
 	return out
 }
 
-// list returns the descriptions of the streams, for the welcome of a participant that joins. cut reports whether some
-// streams are missing: writers that were added later can make the descriptions too long for a welcome.
+// list returns the descriptions of the streams, for the welcome of a joining participant. cut reports whether some
+// streams are missing, because the descriptions can become too long for a welcome when writers are added.
 func (ss *streams) list() (list wire.Value, cut bool) {
 	var out []wire.Value
 	size := 0

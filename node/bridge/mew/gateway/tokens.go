@@ -12,7 +12,7 @@ import (
 type tokens struct {
 	mu     sync.Mutex
 	owners map[credential.Hash]tokenOwner
-	reload func() error // looks for new tokens outside; may be nil
+	reload func() error // looks for new tokens of the operator; may be nil
 	loaded time.Time
 
 	keep func(name, token string) error // stores the token of an invited participant for the operator; may be nil
@@ -40,7 +40,8 @@ func (t *tokens) claim(token, space, name string) error {
 	return nil
 }
 
-// lookup returns whom a token admits. For an unknown token it looks outside, at most once a second (MEW-D5).
+// lookup returns the participant that a token admits. For an unknown token it calls reload first, at most once a second
+// (MEW-D5).
 func (t *tokens) lookup(token string) (tokenOwner, bool) {
 	hash := credential.HashOf(token)
 	if owner, ok := t.find(hash); ok {
