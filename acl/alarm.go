@@ -12,8 +12,9 @@ import (
 // clock was an hour slow would otherwise fire an hour late.
 const maxSleep = 10 * time.Minute
 
-// minCheckGap is the minimum time between two checks for expired questions. Each check reads every question that waits
-// for a decision, so questions that expire shortly after one another are settled in one check.
+// minCheckGap is the minimum time between two checks for expired questions. A check is expensive, because it reads
+// every question that waits for a decision. Because of the gap, one check handles all questions that expired shortly
+// after one another.
 const minCheckGap = 30 * time.Second
 
 // Alarm holds the time at which the next undecided question expires.

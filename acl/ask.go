@@ -19,10 +19,10 @@ const (
 	AskNamespace = "asks"      // namespace of the records of asks
 	nsOpen       = "asks-open" // namespace of the slots that pending asks take
 
-	askLife = 7 * 24 * time.Hour  // lifetime of an ask that sets no end (AM-33)
+	askLife = 7 * 24 * time.Hour  // lifetime of an ask without Expires (AM-33)
 	keepFor = 30 * 24 * time.Hour // how long an ask can be read after its end
 
-	keepDisplaced = 24 * time.Hour // the same for a displaced ask: strangers decide how many there are
+	keepDisplaced = 24 * time.Hour // the same for a displaced ask, whose number strangers determine
 )
 
 // AskState is the state of an ask. Every state except pending is final.
@@ -41,8 +41,8 @@ type Choice string
 
 const (
 	Approve             Choice = "approve"      // only this once
-	ApproveConversation Choice = "conversation" // this, and what follows in its conversation
-	ApproveAlways       Choice = "always"       // this, and everything from the subject in the future
+	ApproveConversation Choice = "conversation" // this and all later messages of its conversation
+	ApproveAlways       Choice = "always"       // this and all later messages of the subject
 	Reject              Choice = "reject"
 	Block               Choice = "block"
 )
@@ -57,36 +57,37 @@ func (c Choice) Approves() bool {
 type Ask struct {
 	ID      string          `json:"id"`      // ids sort in the order of creation
 	Kind    string          `json:"kind"`    // selects the resolver
-	Subject string          `json:"subject"` // the principal that the ask is about
+	Subject string          `json:"subject"` // the principal about which the owner is asked
 	Conv    store.ConvKey   `json:"conversation,omitzero"`
-	About   string          `json:"about,omitempty"` // a matter of a bridge, in its terms: "mess/2026-11-22-001"
+	About   string          `json:"about,omitempty"` // the matter of a bridge to which the ask belongs: "mess/2026-11-22-001"
 	Title   string          `json:"title"`           // written by us; never text of a peer
 	Rule    string          `json:"rule,omitempty"`  // why the owner is asked: "access.mode=approval"
 	Body    json.RawMessage `json:"body,omitempty"`
-	Hash    string          `json:"hash"` // of all that the owner is shown, see [Chain]; a decision must name it (AM-34)
+	Hash    string          `json:"hash"` // hash of everything that the owner sees, see [Chain]; a decision must name it (AM-34)
 	Choices []Choice        `json:"choices"`
 	Created time.Time       `json:"created"`
 	Expires time.Time       `json:"expires"`
-	Purge   time.Time       `json:"purge,omitzero"` // when the ask and its body must be gone; zero: 30 days after its end
+	Purge   time.Time       `json:"purge,omitzero"` // when the ask and its body must be deleted; zero means 30 days after its end
 
-	// Other asks may be queued behind an ask. They are shown and decided with it; see [Asks.Join].
+	// Other asks may be queued behind an ask. The owner sees and decides them together with it; see [Asks.Join].
 	Waiting int    `json:"waiting,omitempty"`  // number of asks behind this one
 	OwnHash string `json:"own_hash,omitempty"` // hash of this ask alone, if other asks are behind it
-	Behind  string `json:"behind,omitempty"`   // id of the ask that this one is behind
-	Seq     int    `json:"seq,omitempty"`      // position behind that ask
-	Size    int    `json:"size,omitempty"`     // bytes that count against the bound on asks that wait together
+	Behind  string `json:"behind,omitempty"`   // id of the ask behind which this one is queued
+	Seq     int    `json:"seq,omitempty"`      // position in that queue
+	Size    int    `json:"size,omitempty"`     // bytes that count toward the bound on asks that are decided together
 
-	// Displaced is when the slot of the ask went to another sender because all slots were taken. The ask expired then.
+	// Displaced is the time at which another ask took the slot of this one because all slots were taken. The ask
+	// expired at that time.
 	Displaced time.Time `json:"displaced,omitzero"`
 
 	State   AskState  `json:"state"`
 	Choice  Choice    `json:"choice,omitempty"`
 	Decided time.Time `json:"decided,omitzero"` // also the time of a withdrawal
-	By      string    `json:"by,omitempty"`     // which interface the decision came from: "cli", "page"
+	By      string    `json:"by,omitempty"`     // the interface that the owner used: "cli", "page"
 	Answer  string    `json:"answer,omitempty"` // what the owner wrote with the decision
 }
 
-// HashBody returns the hash of an ask that shows only its body.
+// HashBody returns the Hash of an ask of which the owner sees only the body.
 func HashBody(body []byte) string {
 	sum := sha256.Sum256(body)
 	return hex.EncodeToString(sum[:])
@@ -107,7 +108,8 @@ func (a Ask) CheckBody() error {
 	return nil
 }
 
-// at returns the ask with its state at now: a pending ask may have expired, to the second (AM-33).
+// at returns the ask with its state at now. A pending ask expires exactly at its end, without waiting for a sweep
+// (AM-33).
 func (a Ask) at(now time.Time) Ask {
 	if a.State == AskPending && !now.Before(a.expiry()) {
 		a.State = AskExpired
@@ -115,7 +117,7 @@ func (a Ask) at(now time.Time) Ask {
 	return a
 }
 
-// expiry returns when the ask expires.
+// expiry returns the time at which the ask expires.
 func (a Ask) expiry() time.Time {
 	if !a.Displaced.IsZero() {
 		return a.Displaced
@@ -123,14 +125,14 @@ func (a Ask) expiry() time.Time {
 	return a.Expires
 }
 
-// Slot bounds the number of open asks. An ask takes its slot when it opens, and frees it when it ends, also by expiry.
-// The zero Slot bounds nothing.
+// Slot bounds the number of open asks. An ask takes its slot when it opens, and frees the slot when it is decided,
+// withdrawn or expires. An ask with the zero Slot is not bounded.
 type Slot struct {
-	Key  string // only one open ask may have it: "sender/<principal>"
-	Term string // the asks that Max counts: "sender"
+	Key  string // only one open ask may have this key: "sender/<principal>"
+	Term string // the kind of slots of which at most Max may be taken: "sender"
 	Max  int
-	// Sources are where the ask came from. Proven reports whether the endpoint of its subject is proven. Both are for
-	// [Asks.Join].
+	// Sources are the sources of the message that caused the ask. Proven reports whether the endpoint of its sender is
+	// proven. [Asks.Join] uses both.
 	Sources []rate.Source
 	Proven  bool
 }
@@ -149,12 +151,12 @@ func ConversationSlot(conv store.ConvKey, askID string) Slot {
 
 func convTerm(conv store.ConvKey) string { return "conv/" + conv.Peer + "/" + conv.ID }
 
-// aboutTerm returns the term of the pending asks about a matter. Asks that have ended do not carry it, because a matter
-// may have any number of them.
+// aboutTerm returns the term of the pending asks about a matter. Asks that have ended do not carry the term, because a
+// matter may have any number of such asks.
 func aboutTerm(about string) string { return "about/" + about }
 
-// termBehind takes the place of the state term of an ask that is behind another, so that lists by state contain each
-// question once.
+// termBehind replaces the state term of an ask that is behind another one, so that lists by state contain only the
+// first ask.
 const termBehind = "state:behind"
 
 // behindTerm returns the term of the asks that are behind another.
@@ -165,10 +167,10 @@ func NewAskID(now time.Time) string {
 	return fmt.Sprintf("ask_%012x%s", now.UnixMilli(), strings.ToLower(rand.Text()[:10]))
 }
 
-// place returns the slot of the ask, as it is stored.
+// place returns the stored form of the ask's slot.
 func (s storedAsk) place() place { return place{Ask: s.ID, Sources: s.Sources, Proven: s.Proven} }
 
-// storedAsk is an ask with the key of its slot and what the slot contains about it.
+// storedAsk is an ask with the key of its slot and the data of the slot.
 type storedAsk struct {
 	Ask
 	Slot    string        `json:"slot,omitempty"` // key of its slot
@@ -198,7 +200,7 @@ func (s storedAsk) record() store.Record {
 	}
 	until := end.Add(keep)
 	if s.Behind != "" && s.State == AskPending {
-		until = end // otherwise asks that expire one by one would pile up behind the first ask
+		until = end // otherwise expired asks would pile up behind the first ask
 	}
 	if !s.Purge.IsZero() && s.Purge.Before(until) {
 		until = s.Purge

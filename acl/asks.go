@@ -14,26 +14,26 @@ import (
 // The reasons why a decision was not carried out; check for them with [errors.Is]. For an unknown id, the error is
 // store.ErrNotFound.
 var (
-	// ErrAskGone: another decision came first, or the ask was withdrawn or has expired.
+	// ErrAskGone means that another decision came first, or that the ask was withdrawn or has expired.
 	ErrAskGone = errors.New("acl: the ask is no longer pending")
-	// ErrHashMismatch: the owner was shown something else than what the ask contains (AM-34).
+	// ErrHashMismatch means that the ask differs from what the owner saw (AM-34).
 	ErrHashMismatch = errors.New("acl: the ask differs from what was shown; look at it again")
-	// ErrNotShown: the stored ask is not what the owner was shown. Nothing happened, and the ask still waits (AM-34).
+	// ErrNotShown means that the stored ask was changed since the owner saw it. The decision had no effect, and the ask
+	// still waits (AM-34).
 	ErrNotShown = errors.New("what is stored is not what you were shown, so nothing was released; " +
 		"stop the node, run agentmesh check, and restore a backup; or reject the question")
-	// ErrChoice: the ask does not offer this choice.
+	// ErrChoice means that the ask does not offer this choice.
 	ErrChoice = errors.New("acl: the ask does not offer this choice")
 )
 
-// maxDecisions is how often Decide tries again because a row beside the ask changed.
+// maxDecisions bounds the attempts of Decide if a row other than the ask changes concurrently.
 const maxDecisions = 8
 
-// Resolver carries out the decisions of the owner about asks of one kind.
-//
-// Resolve must apply d.Changes in the same unit as its effect, and must have no effect if that unit fails. It returns
-// store.ErrConflict unchanged: another decision came first, or another row changed, and Decide calls Resolve again.
-// Resolve checks access again, because rules may have changed since the ask was opened (AM-34). An error that is not
-// a conflict leaves the ask pending.
+// Resolver carries out the decisions of the owner about asks of one kind. Resolve must apply d.Changes in the same unit
+// as its effect, and must have no effect if that unit fails. If the unit fails with store.ErrConflict, Resolve returns
+// that error: another decision came first, or another row changed, and then Decide calls Resolve again. Resolve checks
+// access again, because rules may have changed since the ask was opened (AM-34). An error that is not a conflict leaves
+// the ask pending.
 type Resolver interface {
 	Resolve(ctx context.Context, ask Ask, d Decision) error
 }
@@ -42,8 +42,8 @@ type Resolver interface {
 type Decision struct {
 	Choice  Choice
 	By      string
-	Changes []store.Change // end the ask and the asks in Tail, if they are still pending, and free the slot
-	Tail    []Ask          // asks behind the ask that are decided with it, in order, in their state after Changes
+	Changes []store.Change // changes that end the ask and the asks in Tail, if they are still pending, and free the slot
+	Tail    []Ask          // the asks behind the ask that are decided with it, in order; they have their state after Changes
 	Now     time.Time
 }
 
@@ -56,7 +56,7 @@ type Asks struct {
 	onOpen     func(Ask) []store.Change // may be nil
 	audit      *Audit                   // may be nil
 
-	full atomic.Pointer[fullSlots] // the slots at the last count if all were taken; nil if one may be free; never changed
+	full atomic.Pointer[fullSlots] // the slots at the last count, if all of them were taken; nil if a slot may be free; never changed
 }
 
 // NewAsks returns the queue that is stored in s.
@@ -67,15 +67,16 @@ func NewAsks(s store.Store) *Asks {
 // Handle sets the resolver of a kind. Call it during set-up, before the first decision.
 func (q *Asks) Handle(kind string, r Resolver) { q.resolvers[kind] = r }
 
-// OnDecision sets a function that is called with every decided ask after its effect is committed. Call it at set-up.
+// OnDecision sets a function that is called with every decided ask after its effect is committed. Call OnDecision
+// during set-up.
 func (q *Asks) OnDecision(f func(Ask)) { q.onDecision = f }
 
 // OnOpen sets a function whose changes join the unit that opens an ask, such as a notice to the owner. Call it during
 // set-up.
 func (q *Asks) OnOpen(f func(Ask) []store.Change) { q.onOpen = f }
 
-// Log makes the queue write an entry of the audit log for each ask that is opened, decided or withdrawn, in the same
-// unit. Call it during set-up.
+// Log sets the audit log. The queue writes an entry for each ask that is opened, decided or withdrawn, in the same
+// unit. Call Log during set-up.
 func (q *Asks) Log(a *Audit) { q.audit = a }
 
 // appendEntry adds an entry of the audit log about ask to the changes of its unit.
@@ -86,8 +87,8 @@ func (q *Asks) appendEntry(changes []store.Change, ask Ask, kind AuditKind, now 
 	return append(changes, q.audit.Change(ask.entry(kind, now)))
 }
 
-// Open returns the ask as it will be stored, and the changes that store it and take its slot, for the unit of the
-// caller. A pending ask needs a Created time; ID, Expires and Choices have defaults. The unit fails with
+// Open returns the ask in its stored form, and the changes that store it and take its slot. The caller adds the changes
+// to its unit. A pending ask needs a Created time; ID, Expires and Choices have defaults. The unit fails with
 // store.ErrConflict if the slot is taken, and with store.ErrQuota if Max slots are taken.
 func (q *Asks) Open(ask Ask, slot Slot) (Ask, []store.Change) {
 	if ask.ID == "" {
@@ -135,8 +136,8 @@ type AskFilter struct {
 	Each    bool // also list asks that are behind others
 }
 
-// List returns asks in the order of their creation that follow the id after. A page may have fewer than limit asks,
-// even none, and still have a next page; next is empty on the last page.
+// List returns at most limit asks in the order of their creation. after is the id in next of the previous page, or "".
+// A page may have fewer than limit asks, or none, and still not be the last; next is empty on the last page.
 func (q *Asks) List(ctx context.Context, f AskFilter, after string, limit int, now time.Time) (asks []Ask, next string, err error) {
 	term := ""
 	switch {
@@ -164,21 +165,21 @@ func (q *Asks) List(ctx context.Context, f AskFilter, after string, limit int, n
 	return asks, page.Next, nil
 }
 
-// Withdraw returns the changes that withdraw the pending asks of a conversation for which which returns true (AM-36).
-// They fail with store.ErrConflict if one of the asks is decided meanwhile.
-func (q *Asks) Withdraw(ctx context.Context, conv store.ConvKey, which func(Ask) bool, now time.Time) ([]store.Change, error) {
-	return q.withdraw(ctx, convTerm(conv), which, now)
+// Withdraw returns the changes that withdraw the pending asks of a conversation for which match returns true (AM-36).
+// The changes fail with store.ErrConflict if one of the asks is decided meanwhile.
+func (q *Asks) Withdraw(ctx context.Context, conv store.ConvKey, match func(Ask) bool, now time.Time) ([]store.Change, error) {
+	return q.withdraw(ctx, convTerm(conv), match, now)
 }
 
 // WithdrawAbout withdraws, like [Asks.Withdraw], the pending asks about a matter of a bridge.
-func (q *Asks) WithdrawAbout(ctx context.Context, about string, which func(Ask) bool, now time.Time) ([]store.Change, error) {
-	return q.withdraw(ctx, aboutTerm(about), which, now)
+func (q *Asks) WithdrawAbout(ctx context.Context, about string, match func(Ask) bool, now time.Time) ([]store.Change, error) {
+	return q.withdraw(ctx, aboutTerm(about), match, now)
 }
 
-func (q *Asks) withdraw(ctx context.Context, term string, which func(Ask) bool, now time.Time) ([]store.Change, error) {
+func (q *Asks) withdraw(ctx context.Context, term string, match func(Ask) bool, now time.Time) ([]store.Change, error) {
 	var gone []storedAsk
 	err := q.each(ctx, term, now, func(s storedAsk) {
-		if s.at(now).State == AskPending && which(s.Ask) {
+		if s.at(now).State == AskPending && match(s.Ask) {
 			gone = append(gone, s)
 		}
 	})
@@ -232,9 +233,9 @@ func (q *Asks) each(ctx context.Context, term string, now time.Time, do func(sto
 
 // Decide carries out the owner's choice about an ask, once: of several concurrent decisions exactly one wins, and the
 // others get ErrAskGone. hash is the hash of what the owner saw, see [Chain]. An approval applies only to the asks in
-// that hash; any other choice also applies to asks that joined since. The id of an ask that is behind another stands
-// for that other ask. by is the interface that the decision came from ("cli"). Decide returns the current ask, also
-// with ErrAskGone, ErrHashMismatch and ErrChoice. Any other error comes from the resolver or the store.
+// that hash; any other choice also applies to asks that joined since. If the ask with this id is behind another ask,
+// Decide decides that other ask. by is the interface that the owner used ("cli"). Decide returns the current ask, even
+// with ErrAskGone, ErrHashMismatch or ErrChoice. Any other error comes from the resolver or the store.
 func (q *Asks) Decide(ctx context.Context, id, hash string, choice Choice, by string, now time.Time) (Ask, error) {
 	return q.Answer(ctx, id, hash, choice, "", by, now)
 }
@@ -296,7 +297,7 @@ func (s storedAsk) decide(choice Choice, by string, now time.Time) storedAsk {
 	return s
 }
 
-// checkDecision checks a decision about the ask, and returns how many asks of tail were shown under hash.
+// checkDecision checks a decision about the ask. It returns how many asks of tail the owner saw, according to hash.
 func (s storedAsk) checkDecision(tail []storedAsk, hash string, choice Choice) (shown int, err error) {
 	if s.State != AskPending {
 		return 0, fmt.Errorf("%w: it is %s", ErrAskGone, s.State)

@@ -19,14 +19,14 @@ import (
 )
 
 const (
-	nsAudit     = "audit"      // the sealed log; the key is the number
-	nsAuditNew  = "audit-new"  // entries that were committed with their subject and are not yet in the chain
-	nsAuditHead = "audit-head" // one record: where the chain ends and begins
+	nsAudit     = "audit"      // the entries in the chain; the key is the number
+	nsAuditNew  = "audit-new"  // committed entries that are not in the chain yet
+	nsAuditHead = "audit-head" // one record: the end and the beginning of the chain
 	keyHead     = "head"
 
 	sealBatch = 200
-	sealAfter = time.Second // after the first waiting entry, so that many entries share one commit
-	sealEvery = time.Minute // in any case, for entries that other processes left
+	sealAfter = time.Second // time from the first waiting entry to its sealing, so that many entries share one commit
+	sealEvery = time.Minute // time between two sealings in any case, for entries of other processes
 )
 
 // AuditKind is the kind of an entry of the audit log. Services add kinds of their own.
@@ -34,18 +34,18 @@ type AuditKind string
 
 // The kinds of entries that this package and the node write.
 const (
-	AuditAdmitted     AuditKind = "admitted"     // a rule let a message in; counted, see [Audit.Count]
-	AuditRefused      AuditKind = "refused"      // a rule refused a message; counted
+	AuditAdmitted     AuditKind = "admitted"     // a rule let a message in; only counted, see [Audit.Count]
+	AuditRefused      AuditKind = "refused"      // a rule refused a message; only counted
 	AuditHeld         AuditKind = "held"         // a message waits for the owner
 	AuditDecided      AuditKind = "decided"      // the owner decided; Choice is the decision
 	AuditWithdrawn    AuditKind = "withdrawn"    // withdrawn by its sender, or with its conversation
 	AuditExpired      AuditKind = "expired"      // expired without a decision
-	AuditSent         AuditKind = "sent"         // the owner's rules let a message of ours out; counted
+	AuditSent         AuditKind = "sent"         // the owner's rules permitted a message of ours; only counted
 	AuditRule         AuditKind = "rule"         // the owner changed a rule about a peer
 	AuditKey          AuditKind = "key"          // our key was rotated, or a peer's key was pinned again
 	AuditRegistration AuditKind = "registration" // the owner registered or withdrew the node
 	AuditToken        AuditKind = "token"        // an invite code was issued
-	AuditOperator     AuditKind = "operator"     // the operator of the directory banned, removed or brought in
+	AuditOperator     AuditKind = "operator"     // the operator of the directory banned, removed or admitted something
 	AuditPause        AuditKind = "pause"
 	AuditResume       AuditKind = "resume"
 	AuditPolicy       AuditKind = "policy" // the process started with other rules than before
@@ -60,14 +60,14 @@ type AuditEntry struct {
 	N            uint64    `json:"n"` // 1 for the first entry
 	At           time.Time `json:"at"`
 	Kind         AuditKind `json:"kind"`
-	Subject      string    `json:"subject,omitempty"` // the principal that the entry is about
+	Subject      string    `json:"subject,omitempty"` // the principal to which the entry refers
 	Rule         string    `json:"rule,omitempty"`    // the rule that decided: "access.mode=approval"
 	By           string    `json:"by"`
 	Choice       Choice    `json:"choice,omitempty"`
 	Ask          string    `json:"ask,omitempty"`
 	AskKind      string    `json:"ask_kind,omitempty"`
 	Conversation string    `json:"conversation_id,omitempty"`
-	Digest       string    `json:"digest,omitempty"` // hash of what the owner was shown
+	Digest       string    `json:"digest,omitempty"` // hash of what the owner saw
 	Note         string    `json:"note,omitempty"`   // written by us; never text of a peer
 	Count        uint64    `json:"count,omitempty"`  // number of events that the entry sums up
 	Until        time.Time `json:"until,omitzero"`   // time of the last of these events
@@ -83,12 +83,10 @@ type AuditConfig struct {
 	Logger     *slog.Logger  // may be nil
 }
 
-// Audit is the append-only log of decisions. It is safe for concurrent use.
-//
-// An entry is stored in the same unit as the decision that it is about, so that no decision is acknowledged without its
-// entry. Within a second, [Audit.Run] gives the entry its number and its place in the hash chain. Decisions that rules
-// make about every message are counted in memory and stored as sums, because a stranger must not be able to cause a
-// write per message.
+// Audit is the append-only log of decisions. It is safe for concurrent use. An entry is stored in the same unit as its
+// decision, so that no decision is acknowledged without its entry. Within a second, [Audit.Run] seals the entry: it
+// gives the entry its number and its place in the hash chain. Decisions that rules make about every message are counted
+// in memory and stored as sums, because a stranger must not be able to cause a write per message.
 type Audit struct {
 	cfg     AuditConfig
 	records store.Records
@@ -117,7 +115,8 @@ func NewAudit(recs store.Records, cfg AuditConfig) *Audit {
 // during set-up.
 func (a *Audit) OnSeal(f func()) { a.onSeal = f }
 
-// Change returns the change that stores an entry, for the unit of its subject. N, Prev and Hash are set later.
+// Change returns the change that stores an entry. The caller adds it to the unit of the decision. N, Prev and Hash are
+// set later.
 func (a *Audit) Change(e AuditEntry) store.Change {
 	if e.By == "" {
 		e.By = ByRule
@@ -148,11 +147,11 @@ func (a *Audit) Add(ctx context.Context, entries ...AuditEntry) error {
 	return nil
 }
 
-// Count adds one to a sum that is stored within minutes, so that an event per message causes no write of its own. A
-// crash loses the sums that are not stored yet; the messages that were let in are also in the transcripts.
+// Count counts an event in a sum, which is stored within minutes, so that events of every message need no write of
+// their own. A crash loses the sums that are not stored yet, but the transcripts contain the messages that were let in.
 func (a *Audit) Count(e AuditEntry) { a.counts.add(e) }
 
-// Run seals entries and stores sums until ctx ends, and then once more.
+// Run seals entries and stores sums until ctx ends, and once more after that.
 func (a *Audit) Run(ctx context.Context) {
 	ticker := time.NewTicker(sealEvery)
 	defer ticker.Stop()
@@ -184,11 +183,11 @@ func (a *Audit) flushAndSeal(ctx context.Context, now time.Time, last bool) {
 	}
 }
 
-// auditHead is the end of the chain, and its beginning after rotation.
+// auditHead is the stored position of the chain: its last entry, and its first one after old entries were removed.
 type auditHead struct {
 	N     uint64 `json:"n"`
 	Hash  string `json:"hash"`
-	First uint64 `json:"first"` // number of the oldest entry that the bound on entries left
+	First uint64 `json:"first"` // number of the oldest entry that remains under the bound on entries
 }
 
 // Seal adds the waiting entries to the chain, in the order in which they were created.

@@ -10,13 +10,13 @@ import (
 
 const (
 	maxCounts  = 1000 // sums in memory; further events share one sum without a subject
-	countsHour = 60   // sums that are stored per hour, so that a flood never pushes decisions out of the log
+	countsHour = 60   // sums that are stored per hour, so that a flood cannot displace decisions from the log
 )
 
 // counts holds the sums that wait to be stored.
 type counts struct {
 	mu   sync.Mutex
-	sums map[AuditEntry]*AuditEntry // by their common fields
+	sums map[AuditEntry]*AuditEntry // by the fields that all events of a sum share
 
 	budget int       // number of sums that may be stored now
 	filled time.Time // when budget last grew
@@ -67,7 +67,7 @@ func (c *counts) take(now time.Time, all bool) []AuditEntry {
 		c.filled = now
 	}
 	room := c.budget
-	if all { // the process ends
+	if all { // the process is ending
 		room = countsHour
 	}
 	list := make([]AuditEntry, 0, len(c.sums))

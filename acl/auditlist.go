@@ -30,8 +30,8 @@ func (f AuditFilter) matches(e AuditEntry) bool {
 	return (f.Kind == "" || e.Kind == f.Kind) && (f.Subject == "" || e.Subject == f.Subject) && !last.Before(f.Since)
 }
 
-// List returns at most limit entries that match f and follow entry number after, oldest first. next is 0 on the last
-// page. List first seals the entries that wait.
+// List returns at most limit entries that match f, oldest first, from the one with the number after+1 on. next is the
+// value of after for the next page, or 0 on the last page. List first seals the waiting entries.
 func (a *Audit) List(ctx context.Context, f AuditFilter, after uint64, limit int, now time.Time) (list []AuditEntry, next uint64, err error) {
 	if err := a.Seal(ctx); err != nil {
 		return nil, 0, err
@@ -78,7 +78,7 @@ type AuditSpan struct {
 	Prev, Hash  string // hash before the first entry, and hash of the last entry
 }
 
-// ErrAuditChain: the log is not what was written.
+// ErrAuditChain means that the log was changed after it was written.
 var ErrAuditChain = errors.New("acl: the audit log is broken")
 
 const maxAuditLine = 64 << 10

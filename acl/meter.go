@@ -17,7 +17,7 @@ const maxMeterKeys = 1 << 16
 
 // Rates are the message limits of AM-41, per hour. 0 disables a limit.
 type Rates struct {
-	NewConversations int `yaml:"new_conversations"` // of one sender
+	NewConversations int `yaml:"new_conversations"` // new conversations of one sender
 	Conversation     int `yaml:"conversation"`      // messages within one conversation
 	Total            int `yaml:"total"`             // messages of all senders
 }
@@ -25,13 +25,13 @@ type Rates struct {
 // DefaultRates returns the limits of the specification.
 func DefaultRates() Rates { return Rates{NewConversations: 10, Conversation: 60, Total: 100} }
 
-// Charge is an accepted message, as the limits see it.
+// Charge describes a message to the limits.
 type Charge struct {
 	Sender  string // principal; for a native message, the id on the sender's card
 	Conv    store.ConvKey
 	New     bool          // the message opens its conversation
 	Known   bool          // the sender is allow-listed, approved, or was written to first by our owner
-	Sources []rate.Source // where a stranger's message came from; empty if unknown
+	Sources []rate.Source // the sources of a stranger's message; empty if unknown
 }
 
 // Meter applies [Rates] to senders. It is line 12 of the receive table. It is safe for concurrent use.
@@ -69,14 +69,14 @@ func NewMeter(r Rates, exempt ...string) *Meter {
 		},
 	}
 	if r.Total > 0 {
-		n := max(1, r.Total/2) // without one token, no stranger could ever ask to be approved
+		n := max(1, r.Total/2) // at least one token, because otherwise no stranger could ever ask for an approval
 		m.strangers = rate.NewPool(rate.PerHour(n), n)
 	}
 	return m
 }
 
-// Charge takes one token from every bucket that the message draws from. If one of the buckets is empty, Charge takes
-// nothing, and wait is the time until the message may come again (AM-41).
+// Charge takes one token from every bucket that must pay for the message. If one of these buckets is empty, Charge
+// takes nothing, ok is false, and wait is the time after which the sender may try again (AM-41).
 func (m *Meter) Charge(c Charge, now time.Time) (wait time.Duration, ok bool) {
 	if m.isExempt(c.Sender) {
 		return 0, true
@@ -102,7 +102,8 @@ func (m *Meter) Charge(c Charge, now time.Time) (wait time.Duration, ok bool) {
 	return 0, true
 }
 
-// Return undoes a Charge, because the message was refused for lack of a slot and so must cost nothing (AM-41).
+// Return undoes a Charge. It is for a message that was refused because no slot was free, which must cost nothing
+// (AM-41).
 func (m *Meter) Return(c Charge, now time.Time) {
 	if m.isExempt(c.Sender) {
 		return
@@ -117,7 +118,7 @@ func (m *Meter) Return(c Charge, now time.Time) {
 	}
 }
 
-// keys returns, for each limit, the bucket that the message draws from.
+// keys returns, for each limit, the key of the bucket that pays for the message.
 func (c Charge) keys() map[string]string {
 	keys := map[string]string{limitConv: c.Conv.Peer + "\x00" + c.Conv.ID, limitTotal: ""}
 	if c.New {

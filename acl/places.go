@@ -13,16 +13,16 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// fullFor is how long a count that found no free slot is used again.
+// fullFor is the time for which the result of a count that found no free slot is used again.
 const fullFor = time.Second
 
-// place is the slot that an open ask has, as it is stored.
+// place is the stored form of a taken slot.
 type place struct {
 	Ask     string        `json:"ask"`
 	Sources []rate.Source `json:"sources,omitempty"`
 	Proven  bool          `json:"proven,omitempty"`
 
-	key string // of the slot
+	key string // key of the slot
 	rev store.Rev
 }
 
@@ -44,7 +44,7 @@ func decodePlace(rec store.Record) (place, error) {
 	return p, nil
 }
 
-// fullSlots holds the slots of a term, as they were counted when all of them were taken.
+// fullSlots holds the slots of a term at a time when all of them were taken.
 type fullSlots struct {
 	rate.FairTable[*place]
 	at   time.Time
@@ -68,9 +68,9 @@ func (q *Asks) Committed(changes []store.Change) {
 	}
 }
 
-// MakeRoom returns the changes that free a slot, for the unit that opens an ask in slot. It returns no changes if a
-// slot is free; otherwise the changes end the ask that must give way (AM-33). It fails with store.ErrQuota if no ask
-// must give way.
+// MakeRoom returns the changes that free a place for an ask in slot. The caller adds them to the unit that opens the
+// ask. If a slot is free, MakeRoom returns no changes; otherwise the changes end the ask that must give way (AM-33). If
+// no ask must give way, MakeRoom fails with store.ErrQuota.
 func (q *Asks) MakeRoom(ctx context.Context, slot Slot, now time.Time) ([]store.Change, error) {
 	if c := q.full.Load(); c != nil && c.term == slot.Term && now.Sub(c.at).Abs() < fullFor {
 		if _, ok := c.FindDisplaceable(slot.Sources, 1); !ok {

@@ -8,7 +8,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Mode is the rule about who may write unasked (AM-29).
+// Mode is the rule about which strangers may write to the node (AM-29).
 type Mode string
 
 const (
@@ -24,7 +24,7 @@ const (
 	Unknown  Standing = ""
 	Allowed  Standing = "allowed"  // on the allowlist, of the configuration or of the owner's rules
 	Approved Standing = "approved" // approved by the owner when it first wrote
-	Rejected Standing = "rejected" // rejected by the owner when it first wrote, until the owner lifts it (AM-35)
+	Rejected Standing = "rejected" // rejected by the owner when it first wrote; stays until the owner changes it (AM-35)
 	Blocked  Standing = "blocked"
 )
 
@@ -45,8 +45,8 @@ type Policy struct {
 	Mode  Mode     `yaml:"mode"`  // empty means approval
 	Allow []string `yaml:"allow"` // principals
 	Block []string `yaml:"block"` // principals; beats Allow and every rule
-	// Hold lists which intents wait for the owner. The first rule that matches decides. If no rule matches, the
-	// defaults of AM-31 apply.
+	// Hold are the rules about the intents that wait for the owner. The first rule that matches decides. If no rule
+	// matches, the defaults of AM-31 apply.
 	Hold []HoldRule `yaml:"hold"`
 }
 
@@ -61,7 +61,7 @@ type HoldRule struct {
 // Direction is the direction of a message.
 type Direction string
 
-const ( // to us
+const ( // from peers to us
 	In  Direction = "in"  // from us: from the owner's commands, hooks and bridges
 	Out Direction = "out" // from us: of the owner's commands, hooks and bridges
 )
@@ -93,9 +93,9 @@ func (p Policy) Validate() error {
 	return nil
 }
 
-// Admit is line 11 of the receive table. wroteFirst reports whether our owner wrote first in this very conversation;
-// then the peer may answer in every mode (AM-30). The error is wire.ErrNotAllowed, which is the same for a blocked peer
-// and for one that is not on the list (AM-25), or wire.ErrOwnerRejected.
+// Admit implements line 11 of the receive table. wroteFirst reports whether our owner wrote first in this conversation;
+// if so, the peer may answer in every mode (AM-30). The error is wire.ErrNotAllowed, which is the same for a blocked
+// peer and for one that is not on the list (AM-25), or wire.ErrOwnerRejected.
 func (p Policy) Admit(s Standing, wroteFirst bool) (Verdict, error) {
 	switch {
 	case s == Blocked:

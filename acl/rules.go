@@ -13,7 +13,7 @@ import (
 
 const (
 	nsRules      = "rules"
-	nsRecipients = "recipients" // principals to whom our side may write without asking (AM-50)
+	nsRecipients = "recipients" // principals to which hooks and bridges may write without asking the owner (AM-50)
 )
 
 // Rule is a permanent decision of the owner about a principal.
@@ -28,16 +28,16 @@ type Rule struct {
 type Rules struct {
 	records      store.Records
 	ns           string
-	allow, block map[string]struct{} // of the policy; never changed
+	allow, block map[string]struct{} // the lists of the policy; never changed
 }
 
-// NewRules returns the rules that are stored in recs, under the lists of p.
+// NewRules returns the rules that are stored in recs, together with the lists of p.
 func NewRules(recs store.Records, p Policy) *Rules {
 	return &Rules{records: recs, ns: nsRules, allow: toSet(p.Allow), block: toSet(p.Block)}
 }
 
-// NewRecipients returns the rules about principals to whom our side writes. An Approved principal may be written to
-// without asking the owner.
+// NewRecipients returns the rules about the principals to which our side writes. If a principal is Approved, our side
+// may write to it without asking the owner.
 func NewRecipients(recs store.Records) *Rules { return &Rules{records: recs, ns: nsRecipients} }
 
 func toSet(list []string) map[string]struct{} {
@@ -48,8 +48,8 @@ func toSet(list []string) map[string]struct{} {
 	return m
 }
 
-// Standing returns the standing of a principal. A block, configured or stored, beats everything. The configured
-// allowlist beats all other stored rules.
+// Standing returns the standing of a principal. A block, configured or stored, takes precedence over everything else,
+// and the configured allowlist takes precedence over all other stored rules.
 func (r *Rules) Standing(ctx context.Context, principal string, now time.Time) (Standing, error) {
 	if _, ok := r.block[principal]; ok {
 		return Blocked, nil
@@ -106,8 +106,8 @@ func (r *Rules) Forget(ctx context.Context, principal string, now time.Time) err
 	return nil
 }
 
-// List returns stored rules with standing s (all rules if s is Unknown) in the order of their principals, after the
-// principal after. next is empty on the last page.
+// List returns at most limit stored rules with standing s (all rules if s is Unknown), in the order of their
+// principals. after is the last principal of the previous page, or "". next is empty on the last page.
 func (r *Rules) List(ctx context.Context, s Standing, after string, limit int, now time.Time) (rules []Rule, next string, err error) {
 	term := ""
 	if s != Unknown {

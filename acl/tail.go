@@ -20,9 +20,8 @@ const (
 	maxTogetherBytes = 64 << 10
 )
 
-// Chain returns the hash that names several asks in order, given the hash of each. For a single ask, it is the hash of
-// that ask. For each further ask, it is the SHA-256 of the chain so far followed by the hash of the ask, both as hex
-// text.
+// Chain returns the hash of a list of asks, computed from the hash of each. For a single ask, it is the hash of that
+// ask. For each further ask, it is the SHA-256 of the chain so far followed by the hash of the ask, both as hex text.
 func Chain(hashes ...string) string {
 	chain := ""
 	for i, h := range hashes {
@@ -43,8 +42,8 @@ func (a Ask) own() string { return cmp.Or(a.OwnHash, a.Hash) }
 // body.
 func (a Ask) size() int { return cmp.Or(a.Size, len(a.Body)) }
 
-// countShown returns how many asks of tail the owner saw if the decision names hash. ok is false if hash matches no
-// prefix.
+// countShown returns how many asks of tail the owner saw if the decision names hash. ok is false if hash is not the
+// hash of the ask with a beginning of tail.
 func (s storedAsk) countShown(tail []storedAsk, hash string) (n int, ok bool) {
 	if hash == s.Hash {
 		return len(tail), true

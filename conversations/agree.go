@@ -23,7 +23,7 @@ const (
 // The texts come from a peer, so they are untrusted. They are cut to a bounded length.
 type Terms struct {
 	Title       string   `json:"title,omitempty"`
-	Times       []string `json:"times,omitempty"` // as the sender wrote them
+	Times       []string `json:"times,omitempty"` // in the form in which the sender wrote them
 	Duration    string   `json:"duration,omitempty"`
 	Location    string   `json:"location,omitempty"`
 	Description string   `json:"description,omitempty"`
@@ -59,7 +59,8 @@ func JudgeAccept(p Proposal, accept wire.Value) (Verdict, Terms) {
 	return Agreed, agreed
 }
 
-// admits reports whether an accept that names these terms changes nothing in t. It does not compare times.
+// admits reports whether an accept that names these terms agrees with t in everything except times, which it does not
+// compare.
 func (t Terms) admits(named Terms) bool {
 	same := func(offered, named string) bool { return named == "" || named == offered }
 	return same(t.Title, named.Title) && same(t.Duration, named.Duration) &&
@@ -75,7 +76,7 @@ func isOpenPlace(location string) bool {
 	})
 }
 
-// changedBy returns the terms of a counter-proposal, which inherits whatever it does not name.
+// changedBy returns the terms of a counter-proposal that names n. Terms that it does not name are those of t.
 func (t Terms) changedBy(n namedTerms) Terms {
 	for _, text := range []struct {
 		own   *string
@@ -103,7 +104,7 @@ type namedTerms struct {
 	contradicts bool     // payload and event name different values for the same term
 }
 
-// times returns the times that a proposal offers: only the selected times, if it names any.
+// times returns the times that a proposal offers: the selected times if it names any, otherwise all its times.
 func (n namedTerms) times() []string {
 	if len(n.selected) > 0 {
 		return n.selected
@@ -169,8 +170,7 @@ func textOf(v wire.Value) string {
 	return string(v.JSON())
 }
 
-// textsOf returns the texts of a list, each cut to limit characters. A value that is not a list counts as a list of
-// one.
+// textsOf returns the texts of a list, each cut to limit characters. Any other value counts as a list with one element.
 func textsOf(list wire.Value, limit int) (texts []string) {
 	elems := slices.Values([]wire.Value{list})
 	if list.Kind() == wire.Array {
@@ -209,7 +209,7 @@ func sameTime(a, b string) bool {
 	return a == b
 }
 
-// Bounds on the space that one proposal of a peer takes in the row of its conversation.
+// The bounds on a proposal that is stored with a conversation.
 const (
 	maxText        = 256
 	maxDescription = 1024

@@ -16,8 +16,8 @@ type Proposal struct {
 	Terms
 	By        Side           `json:"by"`
 	Intent    wire.Intent    `json:"intent,omitempty"`
-	Message   wire.MessageID `json:"message_id,omitempty"` // the message that made it
-	Resent    wire.MessageID `json:"resent,omitempty"`     // the id under which it was delivered, if different
+	Message   wire.MessageID `json:"message_id,omitempty"` // the message with the proposal
+	Resent    wire.MessageID `json:"resent,omitempty"`     // the id under which that message was delivered, if it differs
 	At        time.Time      `json:"at,omitzero"`
 	Delivered time.Time      `json:"delivered,omitzero"`  // if the message is ours, when the peer received it
 	Accepted  bool           `json:"accepted,omitempty"`  // the proposal became the agreement
@@ -29,9 +29,10 @@ type Acceptance struct {
 	Terms
 	By      Side           `json:"by"`
 	Message wire.MessageID `json:"message_id,omitempty"`
-	Intent  wire.Intent    `json:"intent,omitempty"` // of the proposal, if another proposal stands by now
+	Intent  wire.Intent    `json:"intent,omitempty"` // the intent of the proposal, if another proposal stands by now
 
-	// For an accept of ours: the peer has received it; the peer answered that it waits for the peer's owner.
+	// For our accept, Delivered reports whether the peer has received it, and Held whether the peer answered that its
+	// owner decides.
 	Delivered bool `json:"delivered,omitempty"`
 	Held      bool `json:"held,omitempty"`
 }
@@ -40,7 +41,7 @@ type Acceptance struct {
 type Agreement struct {
 	Intent      wire.Intent `json:"intent,omitempty"`
 	Title       string      `json:"title,omitempty"`
-	Time        string      `json:"time,omitempty"` // as it was proposed; empty if the proposal left it open
+	Time        string      `json:"time,omitempty"` // in the form of the proposal; empty if the proposal left it open
 	Duration    string      `json:"duration,omitempty"`
 	Location    string      `json:"location,omitempty"`
 	Description string      `json:"description,omitempty"`
@@ -141,8 +142,8 @@ func (c Conversation) Acceptable(intent wire.Intent) wire.MessageID {
 // InForce reports whether there is an agreement that neither side has cancelled.
 func (c Conversation) InForce() bool { return c.Agreement != nil && c.Agreement.Cancelled == nil }
 
-// IsAbout reports whether a message that takes something back takes back the agreement. A cancel and a failed close
-// always do. Other actions do only if no later proposal stands.
+// IsAbout reports whether a message that takes something back takes back the agreement, not only a proposal. A cancel
+// and a failed close always take back the agreement. Other actions do so only if no later proposal stands.
 func (c Conversation) IsAbout(payload wire.Value) bool {
 	switch payload.GetStr("action") {
 	case "cancel":
@@ -153,7 +154,7 @@ func (c Conversation) IsAbout(payload wire.Value) bool {
 	return c.Proposal != nil && c.Proposal.Accepted
 }
 
-// agree updates the proposal, the accept and the agreement for a message.
+// agree updates the proposal, the accept and the agreement after a message.
 func (c Conversation) agree(e Event) (Conversation, error) {
 	e.Intent = cmp.Or(e.Intent, c.Intent)
 	if e.Intent != wire.Schedule && e.Intent != wire.Negotiate {
@@ -227,7 +228,7 @@ func (c Conversation) accept(e Event, from Side) (Conversation, error) {
 	case !c.belongs(e, from, first):
 		c.Unclear = e.ID
 		return c, nil
-	case first != nil: // it answers or repeats an accept, which is never edited
+	case first != nil: // this accept answers or repeats an accept, which is never edited
 		verdict, terms := JudgeAccept(Proposal{Terms: first.Terms, Intent: e.Intent}, e.Payload)
 		if verdict == Counter || verdict == Agreed && terms.Location != first.Location {
 			return c.propose(e, from, terms), nil
@@ -288,7 +289,7 @@ func (a *Acceptance) IsTakenBy(payload wire.Value) bool {
 	return a.Held && answers == "" || (a.Held || a.Delivered) && answers == a.Message
 }
 
-// AnswersIn returns the id of the message that a payload says it answers, or "".
+// AnswersIn returns the id of the message that a payload claims to answer, or "".
 func AnswersIn(payload wire.Value) wire.MessageID {
 	meta, _ := payload.Get("metadata")
 	return wire.MessageID(meta.GetStr("in_reply_to"))

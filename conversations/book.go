@@ -28,7 +28,7 @@ type Book struct {
 	Contributors []Contributor // called for every event, in this order; fixed after the first use of the book
 }
 
-// IdleFor returns how long a conversation may be silent before it expires.
+// IdleFor returns the silence after which a conversation expires.
 func (b *Book) IdleFor() time.Duration { return cmp.Or(b.Idle, DefaultIdle) }
 
 // Load returns the conversation of key for reading. If it does not exist, Load returns one that has not begun. Only
@@ -102,8 +102,8 @@ func (b *Book) Transcript(ctx context.Context, key store.ConvKey, after uint64, 
 	return entries, nil
 }
 
-// Check verifies the whole transcript of a conversation against its hash chain, up to the last hash that the row names.
-// It returns store.ErrConflict if messages arrive meanwhile.
+// Check verifies the hash chain of the whole transcript of a conversation, up to the last hash in the conversation's
+// row. It returns store.ErrConflict if messages arrive meanwhile.
 func (b *Book) Check(ctx context.Context, key store.ConvKey, now time.Time) error {
 	row, err := b.Steps.Conversation(ctx, key, now)
 	if err != nil {

@@ -37,8 +37,8 @@ func Link(prev [32]byte, e store.Entry) [32]byte {
 }
 
 // Verify checks a transcript from its first entry on. A changed, dropped, added or moved entry breaks the chain, and
-// the error names the first entry that does not match. Verify cannot detect entries that are missing at the end (see
-// [Book.Check]), nor a chain that an attacker with access to the store has written from scratch.
+// the error names the first entry that does not match. Verify cannot detect that entries are missing at the end (see
+// [Book.Check]), or that an attacker with access to the store has written the whole chain again.
 func Verify(entries []store.Entry) error {
 	_, err := verify([32]byte{}, 0, entries)
 	return err

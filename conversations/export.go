@@ -37,7 +37,7 @@ type ExportHead struct {
 	Keys         []ExportKey         `json:"keys"`
 }
 
-// ExportKey is a public key that one of the two sides has signed with.
+// ExportKey is a public key with which one of the two sides has signed.
 type ExportKey struct {
 	Agent     wire.AgentID `json:"agent_id"`
 	PublicKey string       `json:"public_key"`
@@ -65,8 +65,8 @@ type Exporter struct {
 	opened bool
 }
 
-// NewExporter returns an exporter that writes to w. If opened is set, it writes sealed payloads also in clear, together
-// with the key of each such message, which proves that the clear payload is what was sealed.
+// NewExporter returns an exporter that writes to w. If opened is set, it also writes the content of sealed payloads,
+// and the key of each sealed message, which proves that this content was sealed.
 func NewExporter(w io.Writer, opened bool) *Exporter {
 	sum := sha256.New()
 	return &Exporter{to: io.MultiWriter(w, sum), sum: sum, opened: opened}
@@ -117,7 +117,7 @@ func (x *Exporter) Seal(self wire.AgentID, key *signing.PrivateKey) error {
 	return nil
 }
 
-// ErrExport: the file was changed after the export, or is not a complete export.
+// ErrExport means that the file was changed after the export, or is not a complete export.
 var ErrExport = errors.New("conversations: the export is broken")
 
 // ExportReport describes the content of an intact export.
@@ -126,16 +126,16 @@ type ExportReport struct {
 	Verified int // messages whose signature a key of their sender verifies
 	// Unsigned counts messages without a signature: messages of a foreign peer, and error answers.
 	Unsigned int
-	Sealed   int // messages whose payload is sealed; Opened counts those that the export opens
+	Sealed   int // messages with a sealed payload; Opened counts those whose content the export contains
 	Opened   int
 }
 
-// maxExportLine bounds a line: a message in base64, the clear payload, and the other members.
+// maxExportLine bounds a line: a message in base64, its opened payload, and the other members.
 const maxExportLine = 3*wire.MaxMessage + 64<<10
 
-// VerifyExport reads an export and checks it against itself: that no line was changed, dropped, added or moved, that
-// every message of the two sides is signed with a key of its sender, and that the exporting node signed the whole file.
-// The file cannot prove who owns the keys: compare their fingerprints. Errors match [ErrExport] and name the line.
+// VerifyExport reads an export and checks that no line was changed, dropped, added or moved, that every message of the
+// two sides is signed with a key of its sender, and that the exporting node signed the whole file. The file cannot
+// prove who owns the keys: compare their fingerprints. Errors match [ErrExport] and name the line.
 func VerifyExport(r io.Reader) (ExportReport, error) {
 	v := exportVerifier{sum: sha256.New(), keys: make(map[wire.AgentID][]*signing.PublicKey)}
 	lines := bufio.NewScanner(r)
@@ -224,7 +224,8 @@ func (v *exportVerifier) entry(text []byte) error {
 	return v.checkOpening(e, x)
 }
 
-// checkOpening counts sealed payloads, and checks that a clear payload in the export is what was sealed.
+// checkOpening counts sealed payloads, and checks that an opened payload in the export is the content of the sealed
+// one.
 func (v *exportVerifier) checkOpening(e store.Entry, x exportEntry) error {
 	content, ok := ReadContent(e)
 	if !ok || !content.Sealed {
@@ -305,7 +306,7 @@ func (v *exportVerifier) seal(tree wire.Value) error {
 	return errors.New("no key of the exporting node verifies the seal")
 }
 
-// decodeStrict decodes a line that must have no other members than v.
+// decodeStrict decodes a line whose members must all be fields of v.
 func decodeStrict(text []byte, v any) error {
 	in := json.NewDecoder(bytes.NewReader(text))
 	in.DisallowUnknownFields()

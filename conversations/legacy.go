@@ -1,7 +1,7 @@
 package conversations
 
-// legacyAgreement holds the fields by which earlier versions stored an agreement: whose proposal stands, which sides
-// sent an accept, and whether our accept waits for the peer's owner.
+// legacyAgreement holds the fields in which earlier versions stored an agreement: the side whose proposal stands, the
+// sides that sent an accept, and whether our accept waits for the peer's owner.
 type legacyAgreement struct {
 	Proposal       Side `json:"proposal"`
 	AcceptSent     bool `json:"accept_sent"`
@@ -10,12 +10,12 @@ type legacyAgreement struct {
 }
 
 // upgrade converts the agreement of a row that an earlier version wrote. If our accept was sent, or a message waits for
-// our owner, the row does not show whether an accept counts already. While the conversation is open, upgrade
-// therefore stores it as an accept that does not count yet, and the next answer decides.
+// our owner, the row does not show whether an accept counts already. If the conversation is still open, upgrade then
+// records an accept that does not count yet, and the next answer decides.
 func (c Conversation) upgrade(old legacyAgreement) Conversation {
 	if old.Proposal == "" {
 		if c.Agreement != nil && c.Agreement.At.IsZero() {
-			c.Agreement = nil // earlier versions left terms here that nobody proposed, or whose agreement was cancelled
+			c.Agreement = nil // earlier versions kept terms here that nobody had proposed, or whose agreement was cancelled
 		}
 		return c
 	}

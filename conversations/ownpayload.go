@@ -9,8 +9,8 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// MaxPayload is the largest number of bytes of a payload that we send: a message without the members around the
-// payload.
+// MaxPayload is the largest size of a payload that we send, in bytes. It leaves room for the other members of the
+// message.
 const MaxPayload = wire.MaxMessage - 4<<10
 
 // CheckOwn checks a payload that we are about to sign against its intent, and returns it in the form that AM-15

@@ -10,7 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// ErrSealed: the sealed payload cannot be opened, or its content must not be sealed.
+// ErrSealed means that the sealed payload cannot be opened, or that its content must not be sealed.
 var ErrSealed = errors.New("conversations: the sealed payload cannot be accepted")
 
 // The member of a sealed payload that holds the age file, and the member of the inner payload.metadata in which the
@@ -20,21 +20,22 @@ const (
 	metaSealedBy = "sealed_by"
 )
 
-// outerNames are the extensions in payload.metadata that the protocol itself reads (AM-16). They stay outside of the
-// seal, and count for nothing inside.
+// outerNames are the extensions in payload.metadata that the protocol itself reads (AM-16). They stay outside the
+// sealed content; inside it they have no effect.
 var outerNames = []string{"in_reply_to", "resend_of", "agreed_in"}
 
-// padTo is the multiple to which blanks pad a plaintext, so that "accept" is as long as "decline".
+// padTo is the multiple of bytes to which a plaintext is padded with blanks, so that "accept" and "decline" have the
+// same length.
 const padTo = 512
 
 // Sealer is an agent that seals payloads.
 type Sealer struct {
 	Agent     wire.AgentID
-	Recipient string // what an answer is sealed to: "age1…"
+	Recipient string // the age recipient for answers: "age1…"
 }
 
-// Seal returns the sealed form of a payload, {"action":"sealed","age":…} (AM-85), and the key of this one message.
-// Inside, the sealer names itself, so that another sender who copies the seal is refused.
+// Seal returns the sealed form of a payload, {"action":"sealed","age":…} (AM-85), and the key of this one message. The
+// sealed content names the sealer, so that the recipient refuses another sender that copied the sealed payload.
 func (by Sealer) Seal(payload wire.Value, recipient string) (sealed wire.Value, key []byte, err error) {
 	meta, _ := payload.Get("metadata")
 	outer := wire.Obj()
@@ -65,7 +66,7 @@ func (by Sealer) Seal(payload wire.Value, recipient string) (sealed wire.Value, 
 	return sealed, key, nil
 }
 
-// IsSealed reports whether a payload claims to be sealed.
+// IsSealed reports whether a payload has the action of a sealed payload.
 func IsSealed(payload wire.Value) bool { return payload.GetStr("action") == wire.ActionSealed }
 
 // Unsealed is the content of a sealed payload.

@@ -27,14 +27,14 @@ type Conversation struct {
 	Address   string        `json:"address,omitempty"` // of a foreign peer
 	State     State         `json:"state"`             // as stored; call At for the current state
 	Bytes     int64         `json:"bytes,omitempty"`   // size of the messages in the transcript
-	Mine      bool          `json:"mine,omitempty"`    // we sent the first message
+	Mine      bool          `json:"mine,omitempty"`    // our side sent the first message
 	Intent    wire.Intent   `json:"intent"`            // of the first message
-	Idle      time.Duration `json:"idle,omitempty"`    // how long it may be silent, if that differs from the default
+	Idle      time.Duration `json:"idle,omitempty"`    // silence after which it expires, if that differs from the default
 	Opened    time.Time     `json:"opened"`
 	Last      time.Time     `json:"last"` // start of the idle time: the last message, or the end of a hold
 
-	Deadline time.Time `json:"deadline,omitzero"` // latest time at which it expires, whatever the two sides send
-	Purge    time.Time `json:"purge,omitzero"`    // when everything in it must be gone, whatever the retention
+	Deadline time.Time `json:"deadline,omitzero"` // time at which it expires at the latest, even with new messages
+	Purge    time.Time `json:"purge,omitzero"`    // time at which everything in it must be deleted, even before the end of the retention
 
 	// Held are the ends of the holds that wait for our owner. PeerHeld is the end of the peer's hold (AM-40).
 	Held     []time.Time `json:"held,omitempty"`
@@ -49,12 +49,12 @@ type Conversation struct {
 	// The proposal, its acceptance and the agreement (AM-88). The values behind these pointers are never changed.
 	Proposal  *Proposal      `json:"offer,omitempty"`     // the standing proposal
 	Replaced  *Proposal      `json:"replaced,omitempty"`  // our proposal that a proposal of the peer ended
-	Accept    *Acceptance    `json:"accept,omitempty"`    // of Proposal; it does not count yet
+	Accept    *Acceptance    `json:"accept,omitempty"`    // the accept of Proposal, which does not count yet
 	Overtaken *Acceptance    `json:"overtaken,omitempty"` // our accept that our later proposal overtook before its answer
 	Unclear   wire.MessageID `json:"unclear,omitempty"`   // the newest message, if it is an ambiguous accept
 	Agreement *Agreement     `json:"agreement,omitempty"` // the newest agreement
 
-	// Sealed is set after the first sealed message; then we seal what we send (AM-85). PeerRecipient is the age
+	// Sealed is set after the first sealed message; from then on we seal our messages (AM-85). PeerRecipient is the age
 	// recipient that the peer named in the newest message that it sealed.
 	Sealed        bool   `json:"sealed,omitempty"`
 	PeerRecipient string `json:"peer_recipient,omitempty"`
@@ -78,7 +78,7 @@ const (
 	ClosedByPeer                   // the peer sent a close
 	ClosedByUs                     // we sent a close
 	HoldOpened                     // a message waits for our owner until Event.Until
-	HoldEnded                      // the hold until Event.Until was decided or withdrawn; if Until is zero, all holds
+	HoldEnded                      // the hold that ends at Event.Until was decided or withdrawn; a zero Until means all holds
 	HeldByPeer                     // the peer answered: our message Event.ID waits for its owner, at most until Event.Until
 	OwnerRejected                  // our owner rejected a held message
 	OwnerLet                       // our owner lets the peer use Event.Intent in the conversation without a question
@@ -98,7 +98,7 @@ type Event struct {
 	Until     time.Time     // of holds
 	Idle      time.Duration // of the conversation that the event opens; 0 means the default
 	Sealed    bool          // the message was sealed
-	Recipient string        // the age recipient to which its sender wants answers sealed
+	Recipient string        // the age recipient to which the sender wants answers to be sealed
 	Deadline  time.Time     // of the conversation that the event opens; zero means none
 	Purge     time.Time     // when the message must be gone; zero means together with the conversation
 
@@ -108,11 +108,11 @@ type Event struct {
 	Direct  bool           // our message is the reply on the peer's connection, so the peer has it
 
 	Name  string // name on the peer's card; untrusted text
-	Waits bool   // the message from the peer waits for our owner, so what it asks for is not done yet
+	Waits bool   // the peer's message waits for our owner, so it has no effect yet
 }
 
-// At returns the state at now. An open conversation has expired after idle without a message, not counting the time in
-// which an owner was asked (AM-38, AM-40).
+// At returns the state at now. An open conversation expires after a silence of idle. The time in which a message waits
+// for an owner does not count (AM-38, AM-40).
 func (c Conversation) At(now time.Time, idle time.Duration) State {
 	if c.State == Open && !now.Before(c.expiry(idle)) {
 		return Expired
@@ -120,7 +120,7 @@ func (c Conversation) At(now time.Time, idle time.Duration) State {
 	return c.State
 }
 
-// expiry returns when an open conversation expires if nothing happens.
+// expiry returns the time at which an open conversation expires without further messages.
 func (c Conversation) expiry(idle time.Duration) time.Time {
 	idle = cmp.Or(c.Idle, idle)
 	clock := later(c.Last, c.PeerHeld)
@@ -143,8 +143,8 @@ func (c Conversation) Holds(now time.Time) int {
 
 // Next returns the conversation after an event. It refuses with wire.ErrConversationClosed, wire.ErrOwnerRejected or
 // wire.ErrCloseStatus, in this order if several apply (AM-24). It also refuses an accept of ours that answers no
-// standing proposal, or that selects none of several times. After a refusal nothing has changed. Events that no peer
-// can see (holds, a failed delivery) are never refused; they do not change a conversation that has ended.
+// standing proposal, or that selects none of several times. A refused event changes nothing. Events that no peer can
+// see (holds, a failed delivery) are never refused, but do not change a conversation that has ended.
 func (c Conversation) Next(e Event, idle time.Duration) (Conversation, error) {
 	e.At = e.At.UTC()
 	if c.State == "" {
@@ -269,7 +269,8 @@ func (c Conversation) settle(now time.Time) Conversation {
 	return c
 }
 
-// touch starts the idle time again. Events may arrive slightly out of order, so touch never moves the start back.
+// touch restarts the idle time at the time at. Events may arrive slightly out of order, so touch never moves the start
+// back.
 func (c Conversation) touch(at time.Time) Conversation {
 	c.Last = later(c.Last, at)
 	return c

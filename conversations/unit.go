@@ -12,15 +12,15 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// The number of times that a unit is decided because other units change the same rows.
+// The largest number of attempts at a unit while other units change the same rows.
 const (
 	maxAttempts       = 8
-	maxInsistAttempts = 1000 // each conflict means that another unit was committed, so a busy conversation needs many
+	maxInsistAttempts = 1000 // a busy conversation needs many, because each conflict means that another unit was committed
 )
 
 // Contributor reacts to an event inside the unit that records it. before is the conversation without the event. A
-// contributor may add changes, and record and append one message of ours. It runs again if the unit is decided again,
-// so it may read, but must have no other effects.
+// contributor may add changes, and record and append one message of ours. Because it runs again in every attempt at the
+// unit, it may read but must have no other effects.
 type Contributor func(ctx context.Context, u *Unit, before Conversation, e Event) error
 
 // Unit is one attempt to change a conversation, together with everything that must change with it. The function that is
@@ -30,7 +30,7 @@ type Unit struct {
 	Now time.Time // the time of everything in the unit
 
 	Replay *store.Replay // the record of the message that the unit accepts; nil if it accepts none
-	Answer *store.Replay // the new answer to an earlier message; nil without one
+	Answer *store.Replay // the new answer to an earlier message; nil if there is none
 
 	book     *Book
 	row      store.Conversation

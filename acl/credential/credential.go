@@ -1,7 +1,6 @@
-// Package credential handles the bearer tokens that services accept and give out. It stores only their hashes, compares
-// in constant time, and lets newcomers register openly, with an invite code, after the owner's approval, or not at all.
-//
-// The package knows neither requests nor the holder of a bearer; the service does. Start with [HashOf] and [Invites].
+// Package credential handles bearer tokens, called bearers here, that services issue and accept. It stores only the
+// hashes of bearers and compares them in constant time. It also has the modes of registration and the invite codes of a
+// service. The package knows nothing about requests or the holders of bearers. Start with [HashOf] and [Invites].
 package credential
 
 import (

@@ -6,15 +6,16 @@ import (
 	"time"
 )
 
-// Unknown is the address of every client whose address is not known, because it came through a proxy that does not name
-// its clients (AM-43). Unknown may draw more than a single address, its faults bar nobody, and it is not a source of a
-// [Pool].
+// Unknown stands for the address of every client whose address is not known, because its requests come through a proxy
+// that does not name its clients (AM-43). Unknown may draw more tokens than a single address, its faults bar nobody,
+// and it is not a source of a [Pool].
 var Unknown = netip.IPv6Unspecified()
 
 // isSource reports whether an address identifies a client. [Unknown] and the zero address do not.
 func isSource(addr netip.Addr) bool { return addr.IsValid() && addr != Unknown }
 
-// unknownFactor is how many times the tokens of one address all unknown clients may draw together.
+// unknownFactor is the number of tokens that all unknown clients together may draw, as a multiple of the tokens of one
+// address.
 const unknownFactor = 10
 
 // AddrKey returns the key of an address. Addresses that one subscriber can change at will share a key: the /64 of an
@@ -40,14 +41,14 @@ func prefixKey(addr netip.Addr, bits int) string {
 }
 
 const (
-	levels     = 4 // of networks
-	wideFactor = 4 // how many times the tokens of the next narrower level a network may draw
+	levels     = 4 // widths of networks, including the address itself
+	wideFactor = 4 // tokens that a network may draw, as a multiple of the tokens of the next narrower level
 )
 
-// Allowance gives every address its own token bucket (AM-43). An IPv6 address is its /64, and all addresses of a /56
-// together draw at most four times as much as one. The number of buckets is bounded. At the bound, an address without a
-// bucket draws from the bucket of the network around it, so that one network cannot shut out others. An Allowance is
-// safe for concurrent use. A nil *Allowance is a limit that is switched off.
+// Allowance gives every address its own token bucket (AM-43). The addresses of an IPv6 /64 count as one address, and
+// all addresses of a /56 together draw at most four times as much as one address. The number of buckets is bounded. At
+// the bound, an address without a bucket draws from the bucket of the network around it, so that one network cannot
+// shut out others. An Allowance is safe for concurrent use. A nil *Allowance is a limit that is switched off.
 type Allowance struct {
 	mu      sync.Mutex // makes one draw from several buckets atomic
 	levels  [levels]*Buckets
@@ -149,7 +150,7 @@ func (a *Allowance) payers(addr netip.Addr, now time.Time) []payer {
 	return payers
 }
 
-// Refusals returns how often an address had to wait.
+// Refusals returns how many requests were refused because of the bucket of an address.
 func (a *Allowance) Refusals() uint64 {
 	if a == nil {
 		return 0
@@ -157,7 +158,7 @@ func (a *Allowance) Refusals() uint64 {
 	return a.levels[0].Refusals() + a.unknown.Refusals()
 }
 
-// NetworkRefusals returns how often a network had to wait.
+// NetworkRefusals returns how many requests were refused because of the bucket of a network.
 func (a *Allowance) NetworkRefusals() uint64 {
 	if a == nil {
 		return 0

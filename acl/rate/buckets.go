@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Limit is the number of tokens that come back per second.
+// Limit is a rate: the number of tokens by which a bucket refills per second.
 type Limit float64
 
 // PerHour returns the limit of n tokens per hour.
@@ -22,7 +22,7 @@ func PerMinute(n int) Limit { return Limit(float64(n) / 60) }
 // Buckets holds a token bucket for each key. All its buckets have the same size, and there are never more than maxKeys
 // of them. It is safe for concurrent use. A nil *Buckets is a limit that is switched off and never refuses.
 type Buckets struct {
-	interval time.Duration // time in which one token comes back
+	interval time.Duration // time in which a bucket regains one token
 	maxDebt  time.Duration // time in which an empty bucket becomes full
 	maxKeys  int
 	refused  atomic.Uint64
@@ -31,15 +31,15 @@ type Buckets struct {
 	keys  map[string]*bucket
 	order fullHeap      // all buckets; on top is the one that becomes full before the others
 	last  time.Time     // latest time that clock returned
-	ahead time.Duration // what clock adds to the callers' time
+	ahead time.Duration // the time that clock adds to the callers' time
 }
 
-// maxDisorder bounds how far the times of concurrent callers may be out of order. A larger difference means that the
-// callers' clock was set back.
+// maxDisorder is the largest difference between the times of concurrent callers. If a time is earlier by more than
+// this, the callers' clock was set back.
 const maxDisorder = time.Second
 
-// clock converts the callers' time to a time that never runs back. Without it, a clock that is set back by an hour
-// would make every wait an hour longer.
+// clock converts the callers' time to a time that never runs backward. Otherwise every wait would be an hour longer
+// after the callers' clock was set back by an hour.
 func (b *Buckets) clock(now time.Time) time.Time {
 	now = now.Add(b.ahead)
 	if back := b.last.Sub(now); back > maxDisorder {
@@ -54,7 +54,7 @@ func (b *Buckets) clock(now time.Time) time.Time {
 
 type bucket struct {
 	key    string
-	fullAt time.Time // when it will be full, or became full
+	fullAt time.Time // the time at which the bucket will be full, or became full
 	index  int       // position in order
 }
 
@@ -240,8 +240,8 @@ func (b *Buckets) Snapshot(now time.Time) []byte {
 	return data
 }
 
-// Restore adds the buckets of a snapshot, which may have been taken under another limit. A bucket of the snapshot is at
-// worst empty, and Restore ignores the buckets for which b has no room.
+// Restore adds the buckets of a snapshot, which may have been taken under another limit. A restored bucket is never
+// worse than empty, and Restore ignores buckets for which b has no room.
 func (b *Buckets) Restore(data []byte, now time.Time) error {
 	var owed map[string]int64
 	if err := json.Unmarshal(data, &owed); err != nil {

@@ -1,6 +1,5 @@
-// Package rate shares limited goods fairly among strangers: requests, look-ups, entries of tables, registrations.
-//
-// The package knows neither what a key means nor what a refusal looks like. Its eight types build on each other:
+// Package rate shares limited resources fairly among strangers: requests, look-ups, entries of tables, registrations.
+// The package does not know the meaning of a key or the form of a refusal. Its eight types build on each other:
 //
 //   - [Buckets] holds a token bucket for each key. While it is full of buckets, a new key waits.
 //   - [Allowance] gives every address a bucket. While it is full of buckets, a new address draws from the bucket of
@@ -12,9 +11,9 @@
 //   - [FairTable] shares the entries of a full table: a newcomer displaces an entry of the source that holds most.
 //   - [FairQueue] is a queue in which a key with few items does not wait for a key with many.
 //
-// A bucket is stored as one instant, at which it will be full again (the generic cell rate algorithm), in whole
-// nanoseconds. A caller that comes back after exactly the wait that it was given is therefore served, which
-// golang.org/x/time/rate, with its fractions of tokens, cannot guarantee. The bucket that is full first may be dropped
-// first, because a full bucket is worth as much as none. There are never more buckets than the bound allows. A clock
-// that is set back locks nobody out, because a bucket never takes longer to fill up than an empty one.
+// A bucket is stored as the instant at which it will be full again, in whole nanoseconds (the generic cell rate
+// algorithm). So a caller that comes back after exactly the required wait is served, which golang.org/x/time/rate
+// cannot guarantee because it computes with fractions of tokens. A full bucket can be dropped, because a key without a
+// bucket gets a full one. So the number of buckets never exceeds the bound. Setting the clock back locks nobody out,
+// because no bucket takes longer to fill up than an empty one.
 package rate

@@ -7,7 +7,7 @@ import "slices"
 type FairQueue[T any] struct {
 	max     int
 	items   []queueItem[T] // in the order in which they were added
-	current int            // turn of the item that was removed last
+	current int            // the turn of the item that was removed last
 	last    map[string]int // latest turn of each key that has an item in the queue
 }
 
@@ -27,7 +27,8 @@ func NewFairQueue[T any](max int) *FairQueue[T] {
 func (q *FairQueue[T]) Len() int { return len(q.items) }
 
 // Add adds an item after the other items of its key. If the queue is full, Add first drops the newest item of the key
-// that has the most items. If no key would then still have more items than this key, Add drops the new item instead.
+// with the most items. If that key does not have more items than this key would have with the new one, Add drops the
+// new item instead.
 func (q *FairQueue[T]) Add(key string, item T) {
 	if len(q.items) == q.max && !q.makeRoom(key) {
 		return

@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// loweredPerMinute is the number of requests per minute that all addresses of a network share while the network makes
-// too many faults.
+// loweredPerMinute is the number of requests per minute that all addresses of a network share after they made too many
+// faults together.
 const loweredPerMinute = 60
 
 // Penalties bar addresses that make too many faults (AM-43). The list is bounded; when it is full, the oldest entry is
-// dropped, so a full list bars no address that made no fault. A network (/24 of IPv4; /56 and /48 of IPv6) is never
-// barred: if its addresses make many faults, those that are not barred share 60 requests a minute. Penalties are safe
-// for concurrent use. A nil *Penalties bars nobody.
+// dropped. An address without faults is never barred. A network (/24 of IPv4; /56 and /48 of IPv6) is never barred
+// either: if its addresses make too many faults together, those that are not barred share 60 requests a minute.
+// Penalties are safe for concurrent use. A nil *Penalties bars nobody.
 type Penalties struct {
 	faults   *Buckets    // by address; each fault takes a token
 	barred   *Buckets    // an empty bucket is a barred address; if nil, an address without tokens in faults is barred
@@ -65,8 +65,8 @@ func (p *Penalties) Fail(addr netip.Addr, now time.Time) time.Duration {
 	return wait
 }
 
-// Admit returns how long the address must wait before it is served again, or 0. If a network of the address has made
-// too many faults, Admit takes one of the requests of the network.
+// Admit returns how long the address must wait before it is served again, or 0. If the addresses of its network have
+// made too many faults, Admit also takes one of the requests that the network shares.
 func (p *Penalties) Admit(addr netip.Addr, now time.Time) time.Duration {
 	if p == nil || !isSource(addr) {
 		return 0
@@ -97,7 +97,7 @@ func (p *Penalties) admit(keys []string, now time.Time) time.Duration {
 	return 0
 }
 
-// wider returns the keys of the networks that penalties apply to: one for IPv4, two for IPv6.
+// wider returns the keys of the networks to which penalties apply: one for IPv4, two for IPv6.
 func wider(keys []string) []string { return keys[1 : len(keys)-1] }
 
 // Refusals returns how often an address had to wait.

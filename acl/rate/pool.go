@@ -12,7 +12,7 @@ import (
 // Source is the origin of a draw: an address, the network around it, a credential, a host.
 type Source struct {
 	Key   string `json:"key"`
-	Width int    `json:"width"` // how many shares of a pool the source may draw: 1, 2 or 4
+	Width int    `json:"width"` // number of shares of a pool that the source may draw: 1, 2 or 4
 }
 
 // AddrSources returns the sources of an address: an IPv4 address and its /24, or the /64, /56 and /48 of an IPv6
@@ -31,10 +31,10 @@ func AddrSources(addr netip.Addr) []Source {
 }
 
 // Pool is a token bucket that all strangers share fairly (AM-42). While more than half of the tokens are left, every
-// draw succeeds. Below that, each source of a draw needs tokens of its own: a share is a fifth of the pool, a source
-// has [Source.Width] shares, and they come back in the time in which an empty pool fills. A draw without sources counts
-// against the caller's id instead, and must leave a quarter of the pool. A Pool is safe for concurrent use. A nil *Pool
-// is a limit that is switched off.
+// draw succeeds. Below that, each source of a draw must have a part of its own shares left: a share is a fifth of the
+// pool, a source has [Source.Width] shares, and shares refill in the time in which an empty pool fills. A draw without
+// sources is charged to the caller's id instead, and must leave a quarter of the pool. A Pool is safe for concurrent
+// use. A nil *Pool is a limit that is switched off.
 type Pool struct {
 	n       int // size in tokens
 	refused atomic.Uint64
@@ -66,7 +66,7 @@ func (p *Pool) Peek(sources []Source, id string, now time.Time) time.Duration {
 	return wait
 }
 
-// Take takes a token, or returns how long to wait for one. Without sources, the draw counts against id.
+// Take takes a token, or returns how long to wait for one. Without sources, the draw is charged to id.
 func (p *Pool) Take(sources []Source, id string, now time.Time) (wait time.Duration, ok bool) {
 	return p.draw(sources, id, now, true)
 }
@@ -117,7 +117,8 @@ func (p *Pool) Return(sources []Source, id string, now time.Time) {
 	}
 }
 
-// sourcesOrID returns the sources that a draw counts against. A draw without sources counts against its id.
+// sourcesOrID returns the sources to which a draw is charged: the given ones or, if there are none, a source made from
+// id.
 func sourcesOrID(sources []Source, id string) []Source {
 	if len(sources) == 0 {
 		return []Source{{"id:" + id, 1}}
@@ -147,7 +148,7 @@ type poolSnapshot struct {
 	Shares map[int]json.RawMessage `json:"shares,omitempty"`
 }
 
-// Snapshot returns the tokens that were drawn and have not come back, for [Pool.Restore].
+// Snapshot returns the tokens that were drawn and not refilled yet, for [Pool.Restore].
 func (p *Pool) Snapshot(now time.Time) []byte {
 	var s poolSnapshot
 	if p != nil {

@@ -8,16 +8,16 @@ import (
 // maxRegistrants bounds the number of addresses whose registrations are counted separately.
 const maxRegistrants = 1 << 16
 
-// Registrations limit how many agents register: those of one address per hour, and those of everybody, which all
-// addresses share. A registration that is refused in the end is given back, so that it costs nothing (AM-43).
-// Registrations are safe for concurrent use. A nil *Registrations is a limit that is switched off.
+// Registrations limit the number of registrations: those of one address per hour, and those of all addresses together.
+// A registration that is refused in the end is given back, so that it costs nothing (AM-43). Registrations are safe for
+// concurrent use. A nil *Registrations is a limit that is switched off.
 type Registrations struct {
 	each      *Allowance
 	everybody *Pool
 }
 
-// NewRegistrations lets an address register perHour agents, and everybody together as many as the pool has. A nil pool
-// has no bound. NewRegistrations returns nil if perHour is not positive.
+// NewRegistrations returns limits of perHour registrations for each address and of the pool everybody for all addresses
+// together. A nil pool sets no limit. NewRegistrations returns nil if perHour is not positive.
 func NewRegistrations(perHour int, everybody *Pool) *Registrations {
 	if perHour <= 0 {
 		return nil

@@ -10,7 +10,7 @@ import (
 type Window struct {
 	unit  time.Duration
 	last  int64 // the latest unit, by the window's own clock
-	ahead int64 // how many units the own clock is ahead of the callers' clock, which may be set back
+	ahead int64 // number of units by which the window's clock is ahead of the callers' clock, which may be set back
 	slots [61]uint32
 	sum   int
 }
@@ -54,8 +54,9 @@ func (w *Window) wait(limit int, now time.Time) time.Duration {
 	}
 }
 
-// Windows limit how much a sender sends in any minute and in any hour. [Buckets], which refill, would let through twice
-// as much in the first hour. A limit of 0 or less means no limit. Windows are safe for concurrent use.
+// Windows limit how much a sender sends in any minute and in any hour. [Buckets] would permit twice as much in the
+// first hour, because they start full and refill. A limit of 0 or less means no limit. Windows are safe for concurrent
+// use.
 type Windows struct {
 	perMinute, perHour int
 
@@ -68,7 +69,7 @@ func NewWindows(perMinute, perHour int) *Windows {
 	return NewShortWindows(perMinute, perHour, time.Second)
 }
 
-// NewShortWindows returns windows for tests, in which a second lasts only as long as second.
+// NewShortWindows returns windows for tests, in which each second lasts only for the duration second.
 func NewShortWindows(perMinute, perHour int, second time.Duration) *Windows {
 	return &Windows{perMinute: perMinute, perHour: perHour, minute: NewWindow(second), hour: NewWindow(60 * second)}
 }

@@ -9,14 +9,14 @@ import (
 
 const defaultLookups = 60 // per minute (AM-43)
 
-// Origin is where a message came from. The budget of look-ups needs it, because the sender is not proven yet.
+// Origin describes the origin of a message whose sender is not verified yet. The budget of look-ups depends on it.
 type Origin struct {
-	Sources []rate.Source // of the request; empty if unknown
+	Sources []rate.Source // sources of the request; empty if unknown
 	Known   bool          // the owner knows the agent that the message names as its sender
 }
 
 // newLookups returns the budget of look-ups that strangers may cause. Sources share it fairly, so that a source that
-// invents senders does not delay the first messages of all others.
+// invents senders does not delay the first messages from other sources.
 func newLookups(perMinute int) *rate.Pool {
 	if perMinute < 0 {
 		return nil
@@ -27,7 +27,8 @@ func newLookups(perMinute int) *rate.Pool {
 	return rate.NewPool(rate.PerMinute(perMinute), perMinute)
 }
 
-// payment pays for one look-up, once, when the first directory outside this process is asked. A nil payment is free.
+// payment pays for one look-up: once, before the look-up asks the first directory outside this process. A nil payment
+// means that the look-up is free.
 type payment struct {
 	budget *rate.Pool
 	origin Origin
@@ -43,9 +44,9 @@ func (c *Cards) payFor(origin *Origin) *payment {
 	return &payment{budget: c.budget, origin: *origin}
 }
 
-// take pays for the look-up of id before directory d is asked, or refuses the look-up with an error that matches both
-// errAbandoned and [wire.ErrRateLimited]. The refusal says nothing about the agent, and another caller that waits
-// for the same look-up may pay for it.
+// take pays for the look-up of id before directory d is asked. If the budget is used up, it returns an error that
+// matches both errAbandoned and [wire.ErrRateLimited]. That error says nothing about the agent, and another caller that
+// waits for the same look-up may still pay for it.
 func (p *payment) take(d *Directory, id wire.AgentID, now time.Time) error {
 	if p == nil || p.paid || d.inside {
 		return nil

@@ -21,7 +21,7 @@ type Peer struct {
 	Card      wire.Card
 	Key       *signing.PublicKey
 	Directory string    // base URL of the directory that lists it; "" for a card from the owner
-	Reach     Reach     // where its endpoint may be
+	Reach     Reach     // the reach of its endpoint
 	Pinned    time.Time // when the key was pinned; zero if it is not pinned
 	Until     time.Time // when the card must be looked up again
 	// EndpointProven reports whether the directory has proven the endpoint (AM-63).
@@ -40,7 +40,8 @@ func (p Peer) IsDoubtful() bool { return p.Unproven != nil && !p.keyPinned }
 
 // CardsConfig configures [NewCards].
 type CardsConfig struct {
-	// Directories are asked in this order (AM-86), except that the directory where an agent was pinned comes first.
+	// Directories are asked in this order (AM-86), except that the directory in which the pinned key of an agent was
+	// found comes first.
 	Directories []*Directory
 	// HTTP decides which endpoints cards may name. Required.
 	HTTP *HTTP
@@ -49,8 +50,9 @@ type CardsConfig struct {
 	Records store.Records
 	// KeyCache holds parsed keys. If nil, NewCards creates one.
 	KeyCache *signing.KeyCache
-	// OnKeyChange is called when a pinned agent has a new key that its old key does not vouch for (AM-11): at most once
-	// an hour per agent, and once a day for the same key. It runs in the look-up that found the key. It may be nil.
+	// OnKeyChange is called if an agent has a new key and its pinned key does not vouch for the new one (AM-11), at
+	// most once an hour for each agent and once a day for the same key. It runs in the look-up that found the key. It
+	// may be nil.
 	OnKeyChange func(ctx context.Context, change KeyChange)
 	// Size bounds the number of cached cards, and separately the number of cached failures. 0 means 4096.
 	Size int
@@ -60,7 +62,7 @@ type CardsConfig struct {
 	Logger           *slog.Logger // may be nil
 }
 
-// KeyChange is a new key of an agent whose pinned key does not vouch for it.
+// KeyChange is a new key of an agent for which the agent's pinned key does not vouch.
 type KeyChange struct {
 	Agent     wire.AgentID
 	Directory string // the directory that lists the new key
@@ -68,11 +70,11 @@ type KeyChange struct {
 	At        time.Time
 }
 
-// How long cached results may be used.
+// The bounds on the use of cached results.
 const (
 	maxFresh    = 10 * time.Minute // AM-45
-	missFor     = time.Minute      // AM-43, line 7: failed look-ups
-	refetchGap  = time.Minute      // AM-11: between fetches because of failed signatures
+	missFor     = time.Minute      // for failed look-ups (AM-43, line 7)
+	refetchGap  = time.Minute      // between two fetches because of failed signatures (AM-11)
 	findTimeout = 2 * lookupTimeout
 )
 
@@ -89,16 +91,16 @@ const (
 // whatever the cache headers of the directories are.
 type Cards struct {
 	cfg    CardsConfig
-	budget *rate.Pool // look-ups for strangers
+	budget *rate.Pool // look-ups that strangers may cause
 	pool   *verifyPool
 
-	explanations *rate.Buckets // explanations of bad signatures, in one bucket
+	explanations *rate.Buckets // bounds the explanations of bad signatures; has only one bucket
 
 	mu       sync.Mutex
 	cache    *simplelru.LRU[wire.AgentID, *entry]
 	weight   int // total weight of cache
 	misses   *simplelru.LRU[wire.AgentID, miss]
-	inFlight map[wire.AgentID]*pendingLookup // one per id; at most one per waiting caller
+	inFlight map[wire.AgentID]*pendingLookup // look-ups in flight, by agent id
 }
 
 // entry is a cached card. Cards.mu guards its fields.
@@ -107,13 +109,13 @@ type entry struct {
 	etag    string
 	from    *Directory // nil for a card from the owner
 	fetched time.Time  // when a directory last confirmed that this is the card
-	asked   time.Time  // when a directory was last asked, whatever it answered
-	answer  time.Time  // when it was last asked because the signature of an answer to us failed
-	suspect bool       // a signature has failed since fetched
+	asked   time.Time  // when a directory was last asked, even without success
+	answer  time.Time  // when a directory was last asked because the signature of an answer to our message failed
+	suspect bool       // a signature has failed since the time fetched
 	weight  int
 }
 
-// miss is a look-up that found no usable card.
+// miss is the cached failure of a look-up that found no usable card.
 type miss struct {
 	err   error
 	until time.Time
@@ -126,7 +128,7 @@ type pendingLookup struct {
 	err  error
 }
 
-// NewCards returns an empty cache over cfg.
+// NewCards returns an empty cache.
 func NewCards(cfg CardsConfig) *Cards {
 	if cfg.KeyCache == nil {
 		cfg.KeyCache = signing.NewKeyCache(keyCache)
@@ -145,8 +147,8 @@ func NewCards(cfg CardsConfig) *Cards {
 	return c
 }
 
-// Lookup returns the sender of a message from origin. It respects the budget, and answers from the cache of failed
-// look-ups if possible. The error is a *[wire.Error]: ErrUnknownSender, ErrSignature (the pinned key was replaced),
+// Lookup returns the agent that a message from origin names as its sender. It respects the budget of look-ups, and uses
+// cached failures. The error is a *[wire.Error]: ErrUnknownSender, ErrSignature (the pinned key was replaced),
 // ErrNoDirectory, ErrRateLimited or ErrUnavailable.
 func (c *Cards) Lookup(ctx context.Context, id wire.AgentID, origin Origin, now time.Time) (Peer, error) {
 	peer, err := c.get(ctx, id, &origin, now)
@@ -159,9 +161,9 @@ func (c *Cards) Lookup(ctx context.Context, id wire.AgentID, origin Origin, now 
 	return peer, nil
 }
 
-// Find returns an agent that our owner wants to write to, and pins its key. It ignores the budget of strangers. The
-// error is one that a person can act on: [ErrUnknownAgent], [ErrUnreachable], [ErrUnusableCard], a *[KeyChangedError]
-// or an *[UnprovenError].
+// Find returns an agent to which our owner wants to write, and pins its key. The budget of strangers does not apply.
+// The error tells a person what to do: [ErrUnknownAgent], [ErrUnreachable], [ErrUnusableCard], a *[KeyChangedError] or
+// an *[UnprovenError].
 func (c *Cards) Find(ctx context.Context, id wire.AgentID, now time.Time) (Peer, error) {
 	peer, err := c.get(ctx, id, nil, now)
 	if err == nil {
@@ -180,7 +182,7 @@ func (c *Cards) Find(ctx context.Context, id wire.AgentID, now time.Time) (Peer,
 }
 
 // get returns the peer from the cache, from a look-up in flight, or from a new look-up. origin is the origin of the
-// message whose sender is looked up, or nil if our owner asks.
+// message that named the agent as its sender, or nil if our owner asks for the agent.
 func (c *Cards) get(ctx context.Context, id wire.AgentID, origin *Origin, now time.Time) (Peer, error) {
 	if !id.Valid() {
 		return Peer{}, ErrUnknownAgent
@@ -218,14 +220,14 @@ func (c *Cards) get(ctx context.Context, id wire.AgentID, origin *Origin, now ti
 }
 
 // isUsable reports whether a cached card may be used. Even if the directory allows less caching, there is at least a
-// minute between fetches of a card whose signatures fail, and of a card that is looked up for free. Otherwise a forger
-// could make us ask the directory as often as it likes.
+// minute between two fetches of a card if its signatures fail or its look-ups are free. Otherwise a forger could make
+// us ask the directory as often as it likes.
 func (e *entry) isUsable(origin *Origin, now time.Time) bool {
 	rare := e.suspect || origin != nil && origin.Known
 	return now.Before(e.peer.Until) || rare && now.Before(e.fetched.Add(refetchGap))
 }
 
-// startLookup registers a look-up. The caller holds mu, and must then call runLookup.
+// startLookup registers a look-up. The caller holds mu, and must call runLookup afterward.
 func (c *Cards) startLookup(id wire.AgentID) *pendingLookup {
 	f := &pendingLookup{done: make(chan struct{})}
 	c.inFlight[id] = f
@@ -251,14 +253,14 @@ var errAbandoned = errors.New("the caller gave up")
 // runLookup looks the agent up and caches the result. With refresh, it ignores the cached card and the card from the
 // owner. pay pays for the look-up.
 func (c *Cards) runLookup(ctx context.Context, id wire.AgentID, f *pendingLookup, old *entry, refresh bool, pay *payment, now time.Time) {
-	f.err = errAbandoned // what waiting callers get if the look-up panics
+	f.err = errAbandoned // the error of the waiting callers if the look-up panics
 	defer func() {
 		c.mu.Lock()
 		delete(c.inFlight, id)
 		c.mu.Unlock()
 		close(f.done)
 	}()
-	if old != nil { // a copy, because others go on using the entry
+	if old != nil { // use a copy, because other goroutines use the entry
 		c.mu.Lock()
 		old = new(*old)
 		c.mu.Unlock()
@@ -325,14 +327,14 @@ func (c *Cards) drop(id wire.AgentID) {
 	c.misses.Remove(id)
 }
 
-// Refresh fetches the card of id again, but at most once a minute, and within the budget. changed reports whether the
-// key is different now. The error is a *[wire.Error], as for [Cards.Lookup].
+// Refresh fetches the card of id again, but at most once a minute and within the budget. changed reports whether the
+// agent has another key now. The error is a *[wire.Error], as for [Cards.Lookup].
 func (c *Cards) Refresh(ctx context.Context, id wire.AgentID, now time.Time) (peer Peer, changed bool, err error) {
 	return c.refresh(ctx, id, &Origin{}, now)
 }
 
 // Again finds an agent like [Cards.Find], but not in the cache. Call it after a failed delivery, because the agent may
-// have moved since its card was fetched. It uses a cached card if the directories were asked within gap.
+// have moved since its card was fetched. If a directory was asked less than gap ago, Again uses the cached card.
 func (c *Cards) Again(ctx context.Context, id wire.AgentID, gap time.Duration, now time.Time) (Peer, error) {
 	c.mu.Lock()
 	old, ok := c.cache.Peek(id)
@@ -354,9 +356,9 @@ func (c *Cards) Again(ctx context.Context, id wire.AgentID, gap time.Duration, n
 	return c.Find(ctx, id, now)
 }
 
-// refresh does the work of Refresh for a message from origin. An answer to our message has a nil origin. Its refresh is
-// free and has its own limit of one a minute: we cause the number of answers, and an agent that has just rotated its
-// key answers with the new key.
+// refresh does the work of Refresh for a message from origin. For an answer to our message, origin is nil; such a
+// refresh is free and has its own limit of one a minute. We ourselves determine the number of answers, and an agent
+// that has just rotated its key signs its answers with the new key.
 func (c *Cards) refresh(ctx context.Context, id wire.AgentID, origin *Origin, now time.Time) (peer Peer, changed bool, err error) {
 	answer := origin == nil
 	for {
@@ -400,7 +402,7 @@ func (c *Cards) refresh(ctx context.Context, id wire.AgentID, origin *Origin, no
 	}
 }
 
-// keepAnswerTime sets entry.answer after a fetch, which made a new entry.
+// keepAnswerTime sets the field answer of the new entry after a fetch.
 func (c *Cards) keepAnswerTime(id wire.AgentID, answer bool, old *entry, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -413,8 +415,8 @@ func (c *Cards) keepAnswerTime(id wire.AgentID, answer bool, old *entry, now tim
 	}
 }
 
-// suspect records that a signature failed under peer's key, and checks whether the agent has a new key (AM-11). origin
-// is the origin of the message with the signature, or nil for an answer to us.
+// suspect records that a signature did not verify with peer's key, and checks whether the agent has a new key (AM-11).
+// origin is the origin of the signed message, or nil for an answer to our message.
 func (c *Cards) suspect(ctx context.Context, peer Peer, origin *Origin, now time.Time) (fresh Peer, changed bool, err error) {
 	id := peer.Card.ID
 	c.mu.Lock()
@@ -425,7 +427,7 @@ func (c *Cards) suspect(ctx context.Context, peer Peer, origin *Origin, now time
 	}
 	c.mu.Unlock()
 	if ok && fresh.Key.Fingerprint() != peer.Key.Fingerprint() {
-		return fresh, true, nil // another caller has refreshed the card since
+		return fresh, true, nil // another caller has refreshed the card meanwhile
 	}
 	return c.refresh(ctx, id, origin, now)
 }

@@ -8,8 +8,8 @@ import (
 	"net/url"
 )
 
-// Connect opens a connection for a protocol that begins as an HTTP upgrade: TCP for ws, TLS for wss. The guard of
-// [HTTP.Do] applies. The caller must close the connection.
+// Connect opens a connection for a protocol that begins with an HTTP upgrade: TCP for ws, TLS for wss. The target must
+// pass the same guard as in [HTTP.Do]. The caller must close the connection.
 func (h *HTTP) Connect(ctx context.Context, reach Reach, target *url.URL) (net.Conn, error) {
 	u := *target
 	port := "80"

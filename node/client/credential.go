@@ -6,8 +6,8 @@ import (
 	"log/slog"
 )
 
-// Credential is the bearer token that owns a card in a directory (AM-56). It prints as [redacted]. string(c) and its
-// JSON form are the secret itself.
+// Credential is the bearer token that owns a card in a directory (AM-56). It prints as [redacted]; only string(c) and
+// the JSON form contain the secret.
 type Credential string
 
 // NewCredential returns a credential of more than 256 random bits.

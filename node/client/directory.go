@@ -26,8 +26,9 @@ type Directory struct {
 	Loopback bool
 	// Invite is sent with registrations, for a directory that requires one (AM-56).
 	Invite Credential
-	// Alias is a stable name of the directory, if its URL may change with the process that hosts it. Everything that is
-	// stored about the directory, including the credential for it, is stored under this name. Empty means Base.
+	// Alias is a stable name for a directory whose URL may change with the process that hosts it. Everything that is
+	// stored about the directory, including the credential for it, is stored under this name. If Alias is empty, Base
+	// is the name.
 	Alias string
 
 	path   string // path of Base
@@ -38,8 +39,8 @@ type Directory struct {
 // StoredName returns the name under which data about the directory is stored.
 func (d *Directory) StoredName() string { return cmp.Or(d.Alias, d.Base) }
 
-// NewDirectory returns the directory at base. Calls go through h with [Reach] Owner or, if rt is not nil, through rt,
-// so that a process can call its own directory without a socket; see [InProcess].
+// NewDirectory returns a client for the directory at base. If rt is nil, calls go through h with [Reach] Owner.
+// Otherwise they go through rt, so that a process can call its own directory without a socket; see [InProcess].
 func NewDirectory(base string, h *HTTP, rt http.RoundTripper) *Directory {
 	d := &Directory{Base: strings.TrimRight(base, "/")}
 	if u, err := url.Parse(d.Base); err == nil {
@@ -53,7 +54,7 @@ func NewDirectory(base string, h *HTTP, rt http.RoundTripper) *Directory {
 	return d
 }
 
-// IsInside reports whether the directory is in this process, so that asking it costs nothing.
+// IsInside reports whether the directory is in this process, so that calls to it need no network.
 func (d *Directory) IsInside() bool { return d.inside }
 
 // reach returns the reach of the cards that the directory lists.
@@ -87,8 +88,8 @@ type response struct {
 	body   []byte
 }
 
-// do makes the call. An answer whose status is not one of ok is an error.
-func (d *Directory) do(ctx context.Context, r request, ok ...int) (response, error) {
+// do makes a call. If the status of the answer is not one of expected, do returns an error.
+func (d *Directory) do(ctx context.Context, r request, expected ...int) (response, error) {
 	if r.timeout == 0 {
 		r.timeout = defaultAnswer
 	}
@@ -118,7 +119,7 @@ func (d *Directory) do(ctx context.Context, r request, ok ...int) (response, err
 	} else if err != nil {
 		return response{}, d.unreachable(r.op, err)
 	}
-	if slices.Contains(ok, resp.StatusCode) {
+	if slices.Contains(expected, resp.StatusCode) {
 		return response{resp.StatusCode, resp.Header, body}, nil
 	}
 	return response{}, d.errorFor(r.op, resp, body)
@@ -146,8 +147,8 @@ func (d *Directory) Register(ctx context.Context, card wire.Value, cred Credenti
 	return reg, card.With("agent_id", wire.Text(string(reg.AgentID))), nil
 }
 
-// Renew replaces the registered card with card and starts its lifetime again. RegisteredAt of the answer is zero if the
-// directory does not repeat it.
+// Renew replaces the registered card with card and restarts its lifetime. RegisteredAt of the result is zero if the
+// answer of the directory does not contain it.
 func (d *Directory) Renew(ctx context.Context, card wire.Value, cred Credential, key *signing.PrivateKey) (wire.Registered, error) {
 	return d.put(ctx, opRenew, card, cred, key, nil)
 }

@@ -34,8 +34,8 @@ type DirectoryError struct {
 	Code    wire.Code
 	Message string
 
-	// Retry reports whether the same call may succeed later. It depends on the status as well as on the answer's own
-	// retry member, because the existing directory sends retry:false with every error.
+	// Retry reports whether the same call may succeed later. It depends on the status and not only on the answer's
+	// retry member, because the reference directory sends retry:false with every error.
 	Retry      bool
 	RetryAfter time.Duration
 
@@ -65,7 +65,7 @@ func (e *DirectoryError) Unwrap() []error {
 	return []error{e.Kind, e.cause}
 }
 
-// Final reports whether the directory answered, and will give the same answer to the same call.
+// Final reports whether the directory answered and would give the same answer to the same call again.
 func (e *DirectoryError) Final() bool {
 	return e.Kind == ErrCredential || e.Kind == ErrTaken || e.Kind == ErrReserved || e.Kind == ErrRefused && !e.Retry
 }
@@ -105,7 +105,7 @@ func isNetworkDown(err error) bool {
 	return unresolved || errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EHOSTUNREACH)
 }
 
-// errorFor returns the error for an answer that is not the expected one.
+// errorFor returns the error for an answer with an unexpected status.
 func (d *Directory) errorFor(op string, resp *http.Response, body []byte) error {
 	e := &DirectoryError{Op: op, Directory: d.Base, Kind: ErrRefused, Status: resp.StatusCode}
 	if v, err := wire.ParseObject(body); err == nil {

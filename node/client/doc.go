@@ -1,7 +1,6 @@
-// Package client is the client library of AgentMesh. All calls of this project to directories and peers go through it,
-// and so does everything that must be known about a peer before its messages are trusted.
-//
-// Four parts, each usable alone:
+// Package client is the client library of AgentMesh. It makes all calls of this project to directories and peers, and
+// looks up and checks everything that must be known about a peer before its messages are trusted. It has four parts,
+// each of which can be used alone:
 //
 //   - [HTTP] makes the calls. Every call names its [Reach]: a URL from a peer or its card is Public and must pass the
 //     whole guard of AM-79; a URL that the owner configured is Owner. HTTP follows no redirect, reads no proxy variable

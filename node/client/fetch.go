@@ -16,15 +16,15 @@ var ErrUnusableCard = errors.New("the card is not usable")
 
 // missError is the error of a look-up that the cache answers with an earlier failure.
 type missError struct {
-	err  error         // of the earlier look-up
-	left time.Duration // until the cache forgets the failure
+	err  error         // the error of the earlier look-up
+	left time.Duration // the time until the cache forgets the failure
 }
 
 func (e *missError) Error() string { return e.err.Error() }
 func (e *missError) Unwrap() error { return e.err }
 
-// publicError returns the error that a stranger gets about a failed look-up (docs/protocol.md, receive table, lines 7
-// and 8).
+// publicError returns the error with which a stranger is refused after a failed look-up (docs/protocol.md, receive
+// table, lines 7 and 8).
 func publicError(err error) error {
 	if refusal, ok := errors.AsType[*wire.Error](err); ok {
 		return refusal
@@ -45,17 +45,17 @@ func publicError(err error) error {
 	return wire.ErrUnavailable.Because(err)
 }
 
-// isCacheable reports whether a failure may be cached, because the agent or its directory caused it. Failures of this
-// call or of our store may not.
+// isCacheable reports whether a failure may be cached. It may be if the agent or its directory caused the failure, but
+// not if this call or our store did.
 func isCacheable(err error) bool {
 	public := publicError(err)
 	return !errors.Is(public, wire.ErrUnavailable)
 }
 
-// fetch finds the agent's card: the card that our owner added, otherwise the card in the first directory
-// that lists the agent with the pinned key (or with any key if no key is pinned). With refresh, fetch asks the
-// directories even if our owner added a card. old is the entry to revalidate, and may be nil. pay pays for the look-up;
-// nil means that the look-up is free.
+// fetch finds the agent's card: the card that our owner added, otherwise the card in the first directory that lists the
+// agent with the pinned key (or with any key if no key is pinned). If refresh is set, fetch asks the directories even
+// if our owner added a card. old is the cached entry to revalidate; it may be nil. pay pays for the look-up; if it is
+// nil, the look-up is free.
 func (c *Cards) fetch(ctx context.Context, id wire.AgentID, old *entry, refresh bool, pay *payment, now time.Time) (*entry, error) {
 	pin, err := c.loadPin(ctx, id, now)
 	if err != nil {
@@ -78,11 +78,11 @@ func (c *Cards) fetch(ctx context.Context, id wire.AgentID, old *entry, refresh 
 	return found, err
 }
 
-// ask asks the directories in order, and returns the first card with the pinned key or with a key that the pinned key
-// vouches for (AM-86). If no directory lists such a card, the first of these cases decides:
+// ask asks the directories in order, and returns the first card with the pinned key, or with a key for which the pinned
+// key vouches (AM-86). If no directory lists such a card, the first of these cases that applies decides:
 //
 //   - A directory could not be reached: ask returns [ErrUnreachable], so the caller tries again later.
-//   - A directory lists a key that the pinned key does not vouch for: ask reports it to the owner.
+//   - A directory lists a key for which the pinned key does not vouch: ask reports it to the owner.
 //   - A card is doubtful ([Peer.IsDoubtful]): ask returns it, and the owner decides.
 //   - A card is not usable: ask returns [ErrUnusableCard].
 func (c *Cards) ask(ctx context.Context, id wire.AgentID, pin storedPin, old, fromOwner *entry, pay *payment, now time.Time) (*entry, error) {
@@ -136,8 +136,8 @@ func (c *Cards) ask(ctx context.Context, id wire.AgentID, pin storedPin, old, fr
 	return nil, ErrUnknownAgent
 }
 
-// newEntry returns the entry for the answer of a directory. If the answer is that the card is unchanged, newEntry
-// copies old.
+// newEntry returns the entry for the answer of a directory. If the answer says that the card is unchanged, the entry is
+// a copy of old.
 func (c *Cards) newEntry(d *Directory, f Fetched, old *entry, now time.Time) (*entry, error) {
 	if f.NotModified {
 		e := *old
@@ -165,8 +165,8 @@ func (c *Cards) order(pinnedAt string) []*Directory {
 	return slices.Insert(slices.Delete(list, i, i+1), 0, c.cfg.Directories[i])
 }
 
-// nextLookup returns when a card must be looked up again (AM-45, AM-59). age is how long the directory lets it be
-// cached; a negative age means that the directory sets no limit.
+// nextLookup returns the time at which a card must be looked up again (AM-45, AM-59). age is the time for which the
+// directory allows caching the card; if it is negative, the directory sets no limit.
 func nextLookup(now time.Time, age time.Duration) time.Time {
 	if age < 0 {
 		return now.Add(maxFresh)
@@ -221,7 +221,7 @@ func (c *Cards) ownerEntry(card wire.Value, now time.Time) (*entry, error) {
 	return &entry{peer: peer, fetched: now, asked: now}, nil
 }
 
-// ownerReach returns where the endpoints of cards that our owner added may be (AM-82).
+// ownerReach returns the reach of the endpoints on cards that our owner added (AM-82).
 func (c *Cards) ownerReach() Reach {
 	if c.cfg.HTTP.cfg.Local {
 		return Loopback
@@ -229,10 +229,10 @@ func (c *Cards) ownerReach() Reach {
 	return Public
 }
 
-// offeredKey is a key that a directory lists, and that must not replace the pinned key without the owner.
+// offeredKey is a key that a directory lists but that may replace the pinned key only if the owner accepts it.
 type offeredKey struct {
 	peer Peer
-	why  error // why the pinned key does not vouch for it
+	why  error // the reason why the pinned key does not vouch for this key
 }
 
 // KeyChangedError means that the agent's key is not the pinned key, and that the pinned key does not vouch for it. The
@@ -246,7 +246,7 @@ func (e *KeyChangedError) Error() string {
 	return fmt.Sprintf("the key of %s changed without a proof by its old key (was %s, is %s)", e.Agent, e.Old, e.New)
 }
 
-// Unwrap returns why the new key was not accepted.
+// Unwrap returns the reason why the new key was not accepted.
 func (e *KeyChangedError) Unwrap() error { return e.cause }
 
 // Hint returns what a person can do.

@@ -23,14 +23,14 @@ func (e *GuardError) Error() string {
 	return "call to " + wire.OneLine(e.Host, 100) + " refused: " + e.Reason
 }
 
-// guard decides which targets may be called. It checks URLs before a name is resolved, and addresses when a connection
-// is made, so that a name that resolves to another address the second time gains nothing.
+// guard decides which targets may be called. It checks the URL before the name is resolved, and the address when the
+// connection is made. So a name that resolves to another address the second time does not get around the guard.
 type guard struct {
 	private []netip.Prefix
 	public  *ssrf.Guardian
 }
 
-// azureHost is the virtual address of Azure's host agent. It is public by its number, so the library does not deny it.
+// azureHost is the virtual address of Azure's host agent. It is in a public range, so the library does not deny it.
 var azureHost = netip.MustParsePrefix("168.63.129.16/32")
 
 func newGuard(private []netip.Prefix) guard {
@@ -65,7 +65,7 @@ func (g guard) control(pool int) controlFunc {
 	}
 }
 
-// addressFault returns why addr must not be called, or "".
+// addressFault returns the reason why addr must not be called, or "".
 func (g guard) addressFault(addr netip.Addr, plain, loopback bool) string {
 	switch {
 	case addr.Is4In6() || addr.Zone() != "":
@@ -80,24 +80,24 @@ func (g guard) addressFault(addr netip.Addr, plain, loopback bool) string {
 	return ""
 }
 
-// allows reports whether the configuration lets cards name addr (AM-80).
+// allows reports whether the configuration allows cards to name addr although it is not public (AM-80).
 func (g guard) allows(addr netip.Addr) bool {
 	return slices.ContainsFunc(g.private, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
 const portReason = "the port must be 443 or from 1024 up"
 
-// isPortOpen reports whether AM-79 allows the port. Plain http, which reaches only allowed private addresses, also has
-// its default port.
+// isPortOpen reports whether AM-79 allows the port. Plain http, which is only for private addresses that the
+// configuration allows, may also use port 80.
 func isPortOpen(port uint16, plain bool) bool {
 	return port == 443 || port >= 1024 || plain && port == 80
 }
 
-// MayCall reports whether a call to the URL can pass the guard, as far as the URL itself tells: its name is resolved, and
-// the address checked, when the call is made.
+// MayCall reports whether a call to the URL passes the checks of the guard that need only the URL. The address is
+// checked when the call is made.
 func (h *HTTP) MayCall(reach Reach, u *url.URL) bool { return h.checkURL(reach, u) == nil }
 
-// checkURL refuses a URL that can be refused without resolving its name.
+// checkURL makes the checks of the guard for which the name in the URL need not be resolved.
 func (h *HTTP) checkURL(reach Reach, u *url.URL) error {
 	refuse := func(reason string) error { return &GuardError{u.Host, reason} }
 	host, plain := u.Hostname(), u.Scheme == "http"
@@ -142,8 +142,8 @@ func (h *HTTP) AllowHTTP(reach Reach) func(host string) bool {
 	}
 }
 
-// literalHost reports whether a host is an address, or text that some resolver reads as an address ("0x7f.1",
-// "2130706433"). In the latter case addr is the zero Addr, which nothing allows.
+// literalHost reports whether a host is an IP address, or a text that some resolvers read as one ("0x7f.1",
+// "2130706433"). In the second case addr is the zero Addr, which no rule allows.
 func literalHost(host string) (addr netip.Addr, literal bool) {
 	if addr, err := netip.ParseAddr(host); err == nil {
 		return addr, true

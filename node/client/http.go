@@ -24,8 +24,9 @@ const (
 	// in the ranges of [HTTPConfig.AllowPrivate] are allowed too; for them the URL may use http and an IP address as
 	// its host (AM-80).
 	Public Reach = iota
-	// Loopback is Public plus http and https to the loopback addresses of this machine. It is for cards from the owner,
-	// or from a directory on loopback, in the local profile (AM-82). The public profile refuses it.
+	// Loopback allows everything that Public allows, and http and https to the loopback addresses of this machine. It
+	// is for cards from the owner or from a directory on loopback, and only in the local profile (AM-82). The public
+	// profile refuses it.
 	Loopback
 	// Owner is the reach of a URL that the owner configured (a directory, a webhook). It is trusted and may be
 	// anywhere.
@@ -49,8 +50,8 @@ type HTTPConfig struct {
 	// Logger gets one debug line per call. Nil discards the log.
 	Logger *slog.Logger
 
-	Connect time.Duration // until a connection is made; 0 means 10 s
-	Answer  time.Duration // until the whole answer is read; 0 means 30 s
+	Connect time.Duration // longest time for making a connection; 0 means 10 s
+	Answer  time.Duration // longest time until the whole answer is read; 0 means 30 s
 
 	RootCAs  *x509.CertPool // nil means the system's
 	Resolver *net.Resolver  // nil means the system's
@@ -60,7 +61,7 @@ const (
 	defaultConnect = 10 * time.Second // AM-45
 	defaultAnswer  = 30 * time.Second
 	perHost        = 4   // concurrent calls (AM-79)
-	maxCalls       = 256 // concurrent calls, and so the bound on the hosts that the limiter remembers
+	maxCalls       = 256 // concurrent calls to all hosts; also bounds the hosts that the limiter remembers
 	maxHeaders     = 32 << 10
 )
 
@@ -72,8 +73,8 @@ type HTTP struct {
 	limit *limiter
 }
 
-// connPool is a transport with its own connections. A call never uses a connection that only another reach was allowed
-// to make.
+// connPool is a transport with its own connections. Each reach has its own pools, so that no call uses a connection
+// that its reach would not be allowed to make.
 type connPool struct {
 	dialer    *net.Dialer
 	transport *http.Transport
@@ -179,7 +180,7 @@ func (h *HTTP) Do(ctx context.Context, reach Reach, req *http.Request) (*http.Re
 	return resp, nil
 }
 
-// wait takes one of the slots of the host. It waits at most as long as an answer may take.
+// wait waits for a slot of the host, but not longer than an answer may take. The caller must call release.
 func (h *HTTP) wait(ctx context.Context, reach Reach, req *http.Request) (release func(), err error) {
 	host := req.URL.Hostname()
 	if reach == Loopback {
@@ -193,7 +194,7 @@ func (h *HTTP) wait(ctx context.Context, reach Reach, req *http.Request) (releas
 	return release, nil
 }
 
-// busyError: no slot became free in time. Nothing was sent.
+// busyError means that no slot became free in time, so that nothing was sent.
 type busyError struct {
 	host  string
 	cause error
@@ -223,7 +224,7 @@ func (b *body) Close() error {
 // MaxAnswer is the largest answer of a peer in bytes (AM-79).
 const MaxAnswer = 256 << 10
 
-// ErrAnswerTooLarge: the answer has more bytes than the caller accepts.
+// ErrAnswerTooLarge means that the answer has more bytes than the caller accepts.
 var ErrAnswerTooLarge = errors.New("the answer is too large")
 
 // ReadAll reads and closes the body of resp. If the body has more than limit bytes, the error is [ErrAnswerTooLarge].

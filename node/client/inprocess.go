@@ -10,9 +10,9 @@ import (
 )
 
 // InProcess returns a transport that passes each request to h in this process, as if it came from loopback. The serve
-// command reaches its own directory this way, and other commands reach their handlers if no server is running. Answers
-// are streamed. As with net/http, a request whose context has ended does not reach the handler, the handler runs until
-// it returns, and the context of the request ends when the caller closes the answer.
+// command calls its own directory in this way, and the other commands call their handlers so if no serve runs. Answers
+// are streamed. As with net/http, the handler does not get a request whose context has ended, it runs until it returns,
+// and the context of the request ends when the caller closes the body of the answer.
 func InProcess(h http.Handler) http.RoundTripper { return inProcess{h} }
 
 type inProcess struct{ handler http.Handler }
@@ -65,7 +65,7 @@ type inProcessAnswer struct {
 }
 
 func (a *inProcessAnswer) run(h http.Handler, req *http.Request) {
-	err := error(io.ErrUnexpectedEOF) // what the caller reads if the handler panicked
+	err := error(io.ErrUnexpectedEOF) // the caller's read error if the handler panics
 	defer req.Body.Close()
 	defer func() {
 		if recover() != nil {

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// limiter lets a bounded number of calls through at once, in total and per host. It remembers a host only while a call
-// to the host is running or waiting.
+// limiter bounds the number of concurrent calls, in total and for each host. It remembers a host only while a call to
+// the host is running or waiting.
 type limiter struct {
 	all  chan struct{}
 	each int

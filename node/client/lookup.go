@@ -16,9 +16,9 @@ import (
 type Fetched struct {
 	Card wire.Value
 	ETag string
-	// Fresh is how long the directory allows caching the card. A negative value means that the directory does not say.
+	// Fresh is the time for which the directory allows caching the card. It is negative if the directory does not say.
 	Fresh time.Duration
-	// NotModified reports whether the card is still the one with ETag; then Card is null.
+	// NotModified reports whether the card has not changed since the caller got ETag. Card is then null.
 	NotModified bool
 	// EndpointProven reports whether the directory says that it has proven the card's endpoint (AM-63).
 	EndpointProven bool
@@ -75,11 +75,11 @@ func isEndpointProven(h http.Header) bool {
 	return false
 }
 
-// lookupTimeout bounds a look-up that a sender waits for. The sender itself gives up after 30 s (AM-32).
+// lookupTimeout bounds a look-up while a sender waits for our reply. The sender itself gives up after 30 s (AM-32).
 const lookupTimeout = 10 * time.Second
 
-// maxAge returns max-age, less the Age that a cache in between added (AM-59). It returns a negative value if the answer
-// has no max-age.
+// maxAge returns the max-age of the answer, reduced by the Age that a cache on the way added (AM-59). It returns a
+// negative value if the answer has no max-age.
 func maxAge(h http.Header) time.Duration {
 	age := time.Duration(-1)
 	for _, line := range h.Values("Cache-Control") {
@@ -103,7 +103,8 @@ func maxAge(h http.Header) time.Duration {
 	return age
 }
 
-// Record returns what the directory knows about id besides its card. Only directories of this project support it.
+// Record returns what the directory knows about id besides its card. Only directories of this project have such
+// records.
 func (d *Directory) Record(ctx context.Context, id wire.AgentID) (wire.CardRecord, error) {
 	var rec wire.CardRecord
 	err := d.document(ctx, request{op: opRecord, max: maxCardAnswer}, id, "/record", &rec)
@@ -113,7 +114,7 @@ func (d *Directory) Record(ctx context.Context, id wire.AgentID) (wire.CardRecor
 	return rec, err
 }
 
-// Keys returns the history of the keys of id (AM-60). Only directories of this project support it.
+// Keys returns the history of the keys of id (AM-60). Only directories of this project have this history.
 func (d *Directory) Keys(ctx context.Context, id wire.AgentID) (wire.KeyHistory, error) {
 	var keys wire.KeyHistory
 	err := d.document(ctx, request{op: opKeys, max: maxKeysAnswer, timeout: lookupTimeout}, id, "/keys", &keys)
@@ -123,7 +124,7 @@ func (d *Directory) Keys(ctx context.Context, id wire.AgentID) (wire.KeyHistory,
 	return keys, err
 }
 
-// document decodes a document about id of a directory of this project into dst.
+// document fetches a document about id, which only directories of this project have, and decodes it into dst.
 func (d *Directory) document(ctx context.Context, r request, id wire.AgentID, below string, dst any) error {
 	path, err := agentPath(id)
 	if err != nil {
@@ -134,7 +135,7 @@ func (d *Directory) document(ctx context.Context, r request, id wire.AgentID, be
 	if err != nil {
 		return err
 	}
-	// The strict reader first, because json.Unmarshal ignores the case of names and accepts duplicates.
+	// Use the strict reader first, because json.Unmarshal ignores the case of names and accepts duplicates.
 	_, err = wire.ParseObject(resp.body)
 	if err == nil {
 		err = json.Unmarshal(resp.body, dst)

@@ -18,29 +18,29 @@ const (
 	nsPeers = "peers"
 )
 
-// The terms by which pins are listed and counted.
+// The search terms of pins, by which they are counted: the owner or a stranger caused the pin.
 const (
 	byOwner    = "owner"
 	byStranger = "stranger"
 )
 
-// The bounds on pins that strangers caused: a card and a signature are enough to cause one.
+// The bounds on pins that strangers cause, because a card and a signature are enough to cause a pin.
 const (
 	maxStrangerPins = 10_000
 	strangerPinLife = 180 * 24 * time.Hour
 	maxPinnedName   = 100 // bytes
 )
 
-// Pin is the key that is stored for an agent at its first use (AM-11).
+// Pin is the key that we stored for an agent at the first contact (AM-11).
 type Pin struct {
 	Agent       wire.AgentID `json:"-"`
 	Name        string       `json:"name,omitempty"` // on the card with the key: untrusted
 	Fingerprint string       `json:"fingerprint"`
 	PublicKey   string       `json:"public_key"`
-	Directory   string       `json:"directory,omitempty"` // where the key was seen; "" if the owner gave the card
+	Directory   string       `json:"directory,omitempty"` // the directory that listed the key; "" if the owner gave the card
 	Pinned      time.Time    `json:"pinned"`
 	Owner       bool         `json:"owner,omitempty"`  // the owner wrote to the agent, gave its card or accepted its key
-	Proven      bool         `json:"proven,omitempty"` // the agent id led to the key, perhaps through a key chain (AM-2)
+	Proven      bool         `json:"proven,omitempty"` // the agent id proved the key, perhaps through a key chain (AM-2)
 	Pending     *PendingKey  `json:"pending,omitempty"`
 }
 
@@ -70,8 +70,8 @@ func newPin(p Peer) storedPin {
 	return storedPin{Pin: Pin{Agent: p.Card.ID, Name: wire.OneLine(p.Card.Name, maxPinnedName), Fingerprint: p.Key.Fingerprint(), PublicKey: p.Card.PublicKey, Directory: p.Directory, Pinned: p.Pinned, Proven: p.Unproven == nil}}
 }
 
-// applyTo sets the fields of an entry that depend on the pin. A pin that is past half of its life does not count as
-// pinned, so that the next message that verifies writes it again.
+// applyTo sets the fields of an entry that depend on the pin. If more than half of the pin's lifetime has passed, it
+// leaves Pinned zero, so that the next verified message writes the pin again.
 func (p storedPin) applyTo(e *entry, now time.Time) *entry {
 	e.peer.keyPinned = p.Fingerprint == e.peer.Key.Fingerprint()
 	if e.peer.keyPinned && (p.expires.IsZero() || p.expires.Sub(now) > strangerPinLife/2) {
@@ -104,7 +104,7 @@ func readPin(rec store.Record) (storedPin, error) {
 
 // change returns the change that writes the pin. Applying it fails if the stored pin has changed since p was read.
 func (p storedPin) change(now time.Time) store.Change {
-	body, _ := json.Marshal(p.Pin) // cannot fail: strings and times
+	body, _ := json.Marshal(p.Pin) // cannot fail: the pin contains only texts and times
 	ch := store.Change{IfRev: p.rev, Record: store.Record{NS: nsPins, Key: string(p.Agent), Body: body, Terms: []string{byOwner}}}
 	if !p.Owner {
 		ch.Record.Terms, ch.Record.Expires, ch.Max = []string{byStranger}, now.Add(strangerPinLife), maxStrangerPins
@@ -135,7 +135,8 @@ func (c *Cards) pin(ctx context.Context, peer Peer, owner bool, now time.Time) (
 		case errors.Is(err, store.ErrQuota):
 			c.cfg.Logger.WarnContext(ctx, "pin not stored: too many pins of strangers", "agent", id)
 		case errors.Is(err, store.ErrConflict):
-			// Another message of the same agent was faster. If it pinned a different key, the next look-up shows that.
+			// Another message of the same agent has written the pin. If it pinned another key, the next look-up finds
+			// out.
 		case err != nil:
 			return Peer{}, publicError(fmt.Errorf("pin the key of %s: %w", id, err))
 		}
@@ -149,7 +150,7 @@ func (c *Cards) pin(ctx context.Context, peer Peer, owner bool, now time.Time) (
 	return peer, nil
 }
 
-// The time between two reports of a key change: for any key of an agent, and for the same key.
+// The shortest time between two reports of key changes of an agent, and between two reports of the same key.
 const (
 	reportGap     = time.Hour
 	reportSameGap = 24 * time.Hour
@@ -169,7 +170,7 @@ func (c *Cards) reportKeyChange(ctx context.Context, pin storedPin, o offeredKey
 	if c.cfg.Records != nil {
 		err := c.cfg.Records.Apply(ctx, []store.Change{pin.change(now)}, now)
 		if errors.Is(err, store.ErrConflict) {
-			return e // another look-up reports it
+			return e // another look-up reports the change
 		} else if err != nil {
 			return fmt.Errorf("note the key change of %s: %w", pin.Agent, err)
 		}
@@ -180,12 +181,12 @@ func (c *Cards) reportKeyChange(ctx context.Context, pin storedPin, o offeredKey
 	return e
 }
 
-// ErrNoKeyChange: this key does not wait for the owner's decision.
+// ErrNoKeyChange means that the key does not wait for the owner's decision.
 var ErrNoKeyChange = errors.New("no such key change is pending")
 
-// RepinChanges returns the changes that accept the pending key of id, or the key of a card whose id does not lead to
-// it, for a unit that contains further changes. Call [Cards.Drop] after the unit. It returns no changes if the key was
-// accepted before, and [ErrNoKeyChange] if the agent does not have this key.
+// RepinChanges returns the changes that accept a key of id: the pending key, or the key of a card whose id does not
+// prove it. The caller adds them to a unit with other changes, and calls [Cards.Drop] after the unit. RepinChanges
+// returns no changes if the key was accepted before, and [ErrNoKeyChange] if the agent does not have this key.
 func (c *Cards) RepinChanges(ctx context.Context, id wire.AgentID, fingerprint string, now time.Time) ([]store.Change, error) {
 	p, err := c.loadPin(ctx, id, now)
 	if err != nil {
@@ -215,7 +216,7 @@ func (c *Cards) RepinChanges(ctx context.Context, id wire.AgentID, fingerprint s
 	}, nil
 }
 
-// Repin accepts the pending key of id on behalf of the owner (AM-11). It may be called again.
+// Repin accepts the pending key of id on behalf of the owner (AM-11). If the key was accepted already, it does nothing.
 func (c *Cards) Repin(ctx context.Context, id wire.AgentID, fingerprint string) error {
 	now := time.Now()
 	changes, err := c.RepinChanges(ctx, id, fingerprint, now)
@@ -229,11 +230,11 @@ func (c *Cards) Repin(ctx context.Context, id wire.AgentID, fingerprint string) 
 	return nil
 }
 
-// Drop removes id from the cache. Call it after the agent's pin or card was changed elsewhere.
+// Drop removes id from the cache. Call it after changing the agent's pin or card without this Cards.
 func (c *Cards) Drop(id wire.AgentID) { c.drop(id) }
 
-// AddPeer stores a card from the owner. It takes precedence over the cards of directories, and its key is pinned,
-// whatever was pinned before. If the card is not acceptable, the error is [ErrUnusableCard].
+// AddPeer stores a card from the owner and pins its key, even if another key was pinned before. The card takes
+// precedence over the cards of directories. If the card is not acceptable, the error is [ErrUnusableCard].
 func (c *Cards) AddPeer(ctx context.Context, card wire.Value, now time.Time) (Peer, error) {
 	peer, err := c.read(card, c.ownerReach(), now)
 	if err != nil {
@@ -257,7 +258,7 @@ func (c *Cards) AddPeer(ctx context.Context, card wire.Value, now time.Time) (Pe
 	return peer, nil
 }
 
-// Forget removes the pin of id and the card from the owner. The next use pins the key again.
+// Forget removes the pin of id and the card from the owner. The next contact pins the agent's key again.
 func (c *Cards) Forget(ctx context.Context, id wire.AgentID) error {
 	if c.cfg.Records != nil {
 		err := c.cfg.Records.Apply(ctx, []store.Change{
@@ -291,7 +292,8 @@ func (c *Cards) PinOf(ctx context.Context, id wire.AgentID, now time.Time) (Pin,
 	return p.Pin, err
 }
 
-// Pins returns pins in the order of agent ids, following the id after. next is "" on the last page.
+// Pins returns at most limit pins in the order of agent ids. after is the last id of the previous page, or "". next is
+// the value of after for the next page, or "" on the last page.
 func (c *Cards) Pins(ctx context.Context, after wire.AgentID, limit int, now time.Time) (pins []Pin, next wire.AgentID, err error) {
 	if c.cfg.Records == nil {
 		return nil, "", nil

@@ -12,16 +12,16 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// ErrNoRecipient: the agent's card has no usable age recipient.
+// ErrNoRecipient means that the agent's card has no usable age recipient.
 var ErrNoRecipient = errors.New("the agent's card names no age recipient")
 
-// ErrUnproven: the card has an age recipient, but only the directory says that it belongs to the agent. The operator of
-// a directory can put another recipient on a card and read what is sealed to it.
+// ErrUnproven means that only the directory vouches for the age recipient on the card. The operator of a directory
+// could put its own recipient on a card and read what is sealed to it.
 var ErrUnproven = errors.New("the age recipient on the agent's card is not proven by its signing key")
 
-// Recipient returns the age recipient to which payloads for an agent are sealed (AM-85), from the agent's card. With
-// proven, the recipient must come from the owner, or the agent's pinned key must vouch for it by the key proof over the
-// card that the directory retains (AM-62).
+// Recipient returns the age recipient to which payloads for an agent are sealed (AM-85), from the agent's card. If
+// proven is set, the card must come from the owner, or the directory must have a key proof by which the agent's pinned
+// key signed the card (AM-62).
 func (c *Cards) Recipient(ctx context.Context, id wire.AgentID, proven bool, now time.Time) (string, error) {
 	peer, err := c.Find(ctx, id, now)
 	if err != nil {
@@ -50,7 +50,7 @@ func (c *Cards) provenCard(ctx context.Context, peer Peer, now time.Time) (wire.
 	d := c.cfg.Directories[i]
 	rec, err := d.Record(ctx, peer.Card.ID)
 	if errors.Is(err, ErrUnknownAgent) {
-		return wire.Value{}, ErrUnproven // or the directory stores no proofs
+		return wire.Value{}, ErrUnproven // perhaps the directory stores no proofs
 	}
 	if err != nil {
 		return wire.Value{}, err

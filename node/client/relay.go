@@ -12,7 +12,7 @@ import (
 )
 
 // RelayItem is a message from a mailbox (AM-64). ReplyBy is zero if the message waited in the mailbox. Otherwise the
-// sender waits for the reply until then (AM-67).
+// sender waits for the reply until the time ReplyBy (AM-67).
 type RelayItem struct {
 	ID      string
 	Message []byte // exactly the bytes that the sender sent; nil for a call
@@ -49,7 +49,7 @@ func (d *Directory) Mail(ctx context.Context, cred Credential, id wire.AgentID, 
 			ReplyBy time.Time       `json:"reply_by"`
 		} `json:"messages"`
 	}
-	if err := json.Unmarshal(resp.body, &page); err != nil { // each message goes through the strict reader later
+	if err := json.Unmarshal(resp.body, &page); err != nil { // the strict reader parses each message later
 		return nil, d.badAnswer(r.op, resp.status, err)
 	}
 	items := make([]RelayItem, len(page.Messages))

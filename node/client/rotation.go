@@ -14,19 +14,18 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// maxRotations bounds the number of keys of one agent that we follow.
+// maxRotations bounds the number of rotations of one agent that are checked.
 const maxRotations = 64
 
 // proofSkew is the largest difference between the time of a proof and the time of its request (AM-62).
 const proofSkew = 5 * time.Minute
 
 // checkRotation returns nil if the pinned key leads to the key of peer: through the key chain on its card (AM-2), or
-// through proofs that the directory retained (AM-60).
-//
-// A rotation is proven by the old key's signature over the digest of a card with the new key. That both keys have
-// signed the same text is not enough: every renewal has a proof by the old key, and a directory could add a signature
-// of its own under the same text. So each step needs the card that was signed: for the last step the current card, and
-// for earlier steps the card in the history. A step without its card is not followed.
+// through proofs that the directory retained (AM-60). The proof of a rotation is the old key's signature over the
+// digest of a card with the new key. Two signatures of the same text by both keys are not enough: every renewal has a
+// proof by the old key, and a directory could sign the same text with a key of its own. So each step needs the signed
+// card: the current card for the last step, and the card in the history for an earlier step. A step without its card is
+// not accepted.
 func (c *Cards) checkRotation(ctx context.Context, d *Directory, pin storedPin, peer Peer, now time.Time) error {
 	if text := peer.Card.KeyChain(); text != "" {
 		chain, err := signing.ParseKeyChain(peer.Card.ID, text, now)
@@ -101,8 +100,8 @@ func (c *Cards) checkStep(d *Directory, id wire.AgentID, previousKey *signing.Pu
 	return key, nil
 }
 
-// proofText returns the text that both proofs signed, computed again. The base URL is ours, unless claimed names the
-// same loopback directory by another name (AM-62).
+// proofText computes the text that both keys must have signed. It contains our base URL of the directory, or the one in
+// the text claimed if that is another name of the same directory on loopback (AM-62).
 func proofText(d *Directory, id wire.AgentID, stamp string, digest [32]byte, claimed string) []byte {
 	base := d.Base
 	if lines := strings.Split(claimed, "\n"); len(lines) == 6 && sameLoopback(lines[2], base) {
@@ -119,8 +118,8 @@ func sameLoopback(a, b string) bool {
 		ua.Scheme == ub.Scheme && ua.Port() == ub.Port() && ua.Path == ub.Path
 }
 
-// follow pins the key that the old key vouched for. In a card from the owner, it replaces only the key; the owner's
-// endpoint stays.
+// follow pins the new key of an agent, for which the old key vouches. In a card from the owner, it replaces only the
+// key, and the endpoint stays.
 func (c *Cards) follow(ctx context.Context, pin storedPin, e, fromOwner *entry, now time.Time) (*entry, error) {
 	next := newPin(e.peer)
 	next.rev, next.Owner, next.Pinned = pin.rev, pin.Owner, now

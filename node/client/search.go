@@ -14,11 +14,11 @@ import (
 
 // Query asks a directory for agents (AM-52). The zero value asks for all agents.
 type Query struct {
-	Capabilities []string // the agent has all of them
+	Capabilities []string // agents must have all of them
 	Intents      []wire.Intent
 	Text         string // words in the name or the description
 	Limit        int    // agents per page, 1 to 100; 0 means the default of the directory
-	Cursor       string // of the previous page
+	Cursor       string // the cursor of the previous page
 }
 
 func (q Query) values() url.Values {
@@ -45,7 +45,7 @@ func (q Query) values() url.Values {
 const pageValues = 200_000
 
 // Search returns one page. A page with a cursor may still be the last one, because some directories send a cursor with
-// an exactly full last page. The cards are as the directory served them: see [wire.ParseCard].
+// a full last page. The cards are not checked: see [wire.ParseCard].
 func (d *Directory) Search(ctx context.Context, q Query) (wire.Listing, error) {
 	path := "/agents"
 	if params := q.values().Encode(); params != "" {
@@ -92,8 +92,8 @@ func parseListing(body []byte) (wire.Listing, error) {
 	return page, nil
 }
 
-// All yields the agents of all pages, each agent once, at most limit of them. It stops at the first error, or if a
-// directory starts again at its first page, as some do if the cursor's card no longer exists.
+// All yields at most limit agents of all pages, each agent once. It stops at the first error. It also stops if the
+// directory starts again at its first page, as some directories do if the card of the cursor no longer exists.
 func (d *Directory) All(ctx context.Context, q Query, limit int) iter.Seq2[wire.Value, error] {
 	return func(yield func(wire.Value, error) bool) {
 		seen := make(map[string]bool)
@@ -122,8 +122,8 @@ func (d *Directory) All(ctx context.Context, q Query, limit int) iter.Seq2[wire.
 	}
 }
 
-// FindCards asks directories in order and returns at most q.Limit of the cards that match. The cards are untrusted. If
-// no directory has a card, it returns the error of the last directory that failed.
+// FindCards asks the directories in order and returns at most q.Limit matching cards. The cards are untrusted. If no
+// directory has a card, it returns the error of the last directory that failed.
 func FindCards(ctx context.Context, directories []*Directory, q Query) ([]wire.Card, error) {
 	var out []wire.Card
 	var last error

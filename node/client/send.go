@@ -14,12 +14,12 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Answer is the answer of a peer's endpoint that accepted a message (a 2xx).
+// Answer is the answer of a peer's endpoint with a status of 2xx.
 type Answer struct {
 	Status     int
 	Body       []byte
-	Date       time.Time     // by the peer's clock; zero if the answer has no Date
-	Clock      time.Duration // how far the peer's clock is ahead of ours, to about a second; 0 without Date
+	Date       time.Time     // the header Date, by the peer's clock; zero if it is missing
+	Clock      time.Duration // by how much the peer's clock is ahead of ours, to about a second; 0 without Date
 	RetryAfter time.Duration
 }
 
@@ -53,10 +53,11 @@ func (a Answer) Message() (wire.Message, error) {
 	return m, nil
 }
 
-// SendError is a failed attempt to send. It contains what AM-47 and AM-48 need to decide about another attempt.
+// SendError is a failed attempt to send a message. From its fields the outbox decides about another attempt (AM-47,
+// AM-48).
 type SendError struct {
 	Retry     bool          // try again later
-	Processed bool          // the peer may have processed the message, whatever it answered
+	Processed bool          // the peer may have processed the message nevertheless
 	After     time.Duration // wait at least this long; 0 if the peer did not say
 
 	Status  int         // HTTP status; 0 without an answer
@@ -88,7 +89,8 @@ func (e *SendError) Unwrap() []error {
 	return errs
 }
 
-// clockOff is the difference from which on we blame a refusal on the clocks. Windows are minutes wide.
+// clockOff is the smallest difference of the clocks that counts as the cause of a refusal. Smaller ones do not matter,
+// because peers accept differences of minutes.
 const clockOff = time.Minute
 
 // ClockOff reports whether the message was probably refused because our clock is wrong (AM-84), and how far the peer's
@@ -147,8 +149,8 @@ func (h *HTTP) Send(ctx context.Context, peer Peer, message []byte) (Answer, err
 	return Answer{}, newSendError(a)
 }
 
-// newSendError returns the error for an answer that is not a 2xx. The retry member of the answer takes precedence over
-// its status (AM-47), but a redirect is final.
+// newSendError returns the error for an answer whose status is not 2xx. The retry member of the answer takes precedence
+// over its status (AM-47), but a redirect is always final.
 func newSendError(a Answer) *SendError {
 	e := &SendError{Status: a.Status, Clock: a.Clock, After: a.RetryAfter, Retry: retryStatus(a.Status)}
 	if a.Status < 400 {
@@ -162,8 +164,8 @@ func newSendError(a Answer) *SendError {
 			e.Refusal, e.Retry = refusal, refusal.Retry
 		}
 	}
-	// AM-48: the peer sends these two statuses before it processes the message. A final error also means that it was
-	// not processed.
+	// The peer sends these two statuses before it processes the message (AM-48). A final error also means that the peer
+	// has not processed the message.
 	early := a.Status == http.StatusTooManyRequests || a.Status == http.StatusServiceUnavailable
 	e.Processed = !early && (e.Retry || a.Status >= 500)
 	return e
@@ -178,7 +180,7 @@ func retryStatus(status int) bool {
 	return status >= 500
 }
 
-// maxRetryAfter is how long the outbox keeps trying (AM-47).
+// maxRetryAfter bounds a Retry-After: the outbox does not try longer than this (AM-47).
 const maxRetryAfter = 72 * time.Hour
 
 // retryAfter reads Retry-After in either of its forms. It returns 0 if the header is missing or invalid.

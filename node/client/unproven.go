@@ -11,8 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// checkID returns why the id of a card does not lead to its key (AM-2). It returns nil if the id leads to the key, and
-// for an id that does not have the shape of a derived id.
+// checkID returns an error if the id of a card has the shape of a derived id but does not prove the card's key (AM-2).
 func checkID(card wire.Card, key *signing.PublicKey, now time.Time) error {
 	if !card.ID.HasDerivedShape() {
 		return nil
@@ -20,8 +19,8 @@ func checkID(card wire.Card, key *signing.PublicKey, now time.Time) error {
 	return signing.ProvesID(card, key, now)
 }
 
-// CheckCardID returns why nothing connects the id of a card to its key (AM-2). It returns nil if something does, and
-// for an id that does not have the shape of a derived id. tree is the card as a directory served it.
+// CheckCardID returns an error if the id of the card in tree has the shape of a derived id but does not prove the
+// card's key (AM-2).
 func CheckCardID(tree wire.Value, now time.Time) error {
 	card := wire.Card{ID: wire.AgentID(tree.GetStr("agent_id"))}
 	card.Metadata, _ = tree.Get("metadata")
@@ -32,8 +31,8 @@ func CheckCardID(tree wire.Value, now time.Time) error {
 	return checkID(card, key, now)
 }
 
-// UnprovenError means that the id of an agent that is not known yet has the shape of a derived id, but does not lead to
-// the key on its card (AM-2): another agent may have registered the id. The owner decides.
+// UnprovenError means that the id of a new agent has the shape of a derived id but does not prove the key on its card
+// (AM-2). Another agent may have registered the id, so the owner decides.
 type UnprovenError struct{ Peer Peer }
 
 func (e *UnprovenError) Error() string {
