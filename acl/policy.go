@@ -61,9 +61,9 @@ type HoldRule struct {
 // Direction is the direction of a message.
 type Direction string
 
-const ( // from peers to us
-	In  Direction = "in"  // from us: from the owner's commands, hooks and bridges
-	Out Direction = "out" // from us: of the owner's commands, hooks and bridges
+const (
+	In  Direction = "in"  // to us
+	Out Direction = "out" // from us: from the owner's commands, hooks and bridges
 )
 
 // Hold is the answer of a [HoldRule].

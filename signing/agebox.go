@@ -9,11 +9,11 @@ import (
 	"filippo.io/age"
 )
 
-// ErrAge means that a text is not an age file, or not one for this key, or larger than the caller allows.
+// ErrAge means that the data is not an age file, is not encrypted to this key, or is larger than the caller allows.
 var ErrAge = errors.New("not an age file to this key")
 
-// maxAgeHeader bounds the header of an age file. The sender chooses the number of recipients in it, and each costs a
-// curve operation. About thirty fit.
+// maxAgeHeader bounds the header of an age file in bytes, because each recipient in it costs a curve operation, and the
+// sender chooses their number. About thirty fit.
 const maxAgeHeader = 4 << 10
 
 // SealAge encrypts plain to one age recipient ("age1…"), as a binary file. The file does not prove who encrypted it.
@@ -22,8 +22,8 @@ func SealAge(recipient string, plain []byte) ([]byte, error) {
 	return sealed, err
 }
 
-// SealAgeFileKey encrypts like [SealAge] and also returns the key of this one file, for [OpenAgeWith]. With it the
-// sender can still read the file, and can show its content to others without giving away anything else.
+// SealAgeFileKey encrypts like [SealAge] and also returns the key of this one file, for [OpenAgeWith]. With this key
+// the sender can still read the file, and can show its content to others without revealing anything else.
 func SealAgeFileKey(recipient string, plain []byte) (sealed, fileKey []byte, err error) {
 	to, err := age.ParseX25519Recipient(recipient)
 	if err != nil {

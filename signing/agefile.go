@@ -11,10 +11,10 @@ import (
 )
 
 // AgeFile encrypts one file of any size in the age format, for recipients or with a passphrase. It can decrypt the file
-// that it has just written, although it does not have the keys of the recipients.
+// that it has just written, without the keys of the recipients.
 type AgeFile struct {
 	to       []age.Recipient
-	recorder *fileKeyRecorder // the first of to
+	recorder *fileKeyRecorder // the first element of to
 }
 
 // NewAgeFile encrypts to recipients ("age1…", at least one). If passphrase is not empty, it encrypts with the
@@ -43,7 +43,7 @@ func newAgeFile(to ...age.Recipient) *AgeFile {
 // Writer returns a writer that encrypts into w. The caller must close it to complete the file.
 func (f *AgeFile) Writer(w io.Writer) (io.WriteCloser, error) { return age.Encrypt(w, f.to...) }
 
-// Reader decrypts the size bytes that Writer wrote.
+// Reader decrypts what Writer wrote. size is its length in bytes.
 func (f *AgeFile) Reader(r io.ReaderAt, size int64) (plain io.ReaderAt, length int64, err error) {
 	return age.DecryptReaderAt(r, size, age.NewInjectedFileKeyIdentity(f.recorder.fileKey))
 }

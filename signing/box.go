@@ -78,7 +78,7 @@ func (k *BoxKey) MarshalText() ([]byte, error) {
 	return []byte(boxKeyPrefix + encodeBase64(k.secret.Bytes()) + "\n"), nil
 }
 
-// Public returns the public half, to which others seal.
+// Public returns the public half, with which others seal to this key.
 func (k *BoxKey) Public() BoxPublic { return k.public }
 
 // ParseBoxPublic reads a public key: 32 bytes in padded standard base64. It refuses a point of low order, with which
@@ -98,7 +98,8 @@ func ParseBoxPublic(text string) (BoxPublic, error) {
 	return BoxPublic(raw), nil
 }
 
-// lowOrderProbe is a fixed scalar, of any value. Its product with a point is zero exactly if the point has low order.
+// lowOrderProbe is an arbitrary fixed scalar. Its product with a point is zero if, and only if, the point has low
+// order.
 var lowOrderProbe = func() *ecdh.PrivateKey {
 	k, err := ecdh.X25519().NewPrivateKey(bytes.Repeat([]byte{1}, 32))
 	if err != nil {
@@ -172,8 +173,8 @@ func strictBase64(text string, n int) ([]byte, bool) {
 	return raw, err == nil && len(raw) == n && base64.StdEncoding.EncodeToString(raw) == text
 }
 
-// ParseEd25519 reads a key as MoltSpeak writes it: 32 bytes in padded standard base64 and no other spelling (MS-12). It
-// refuses the same weak keys as [ParsePublicKey]. The error is a *[KeyError].
+// ParseEd25519 reads a key in the form of MoltSpeak: 32 bytes in padded standard base64 and no other spelling (MS-12).
+// It refuses the same weak keys as [ParsePublicKey]. The error is a *[KeyError].
 func ParseEd25519(text string) (*PublicKey, error) {
 	point, ok := strictBase64(text, 32)
 	if !ok {

@@ -61,7 +61,7 @@ func appendObject(dst []byte, members []wire.Member, f Form) []byte {
 		}
 		return append(dst, '}')
 	}
-	var few [16]*wire.Member // most objects are small, so their order needs no allocation
+	var few [16]*wire.Member // enough for most objects, so that sorting them needs no allocation
 	order := few[:0]
 	for i := range members {
 		order = append(order, &members[i])

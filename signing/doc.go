@@ -9,8 +9,7 @@
 //
 // These rules hold in the whole package:
 //
-//   - The text of the key decides the algorithm, the signature never does (AM-8). A key that is refused cannot
-//     become a [PublicKey], so no check can be forgotten at verification.
+//   - The text of the key determines the algorithm, and the signature never does (AM-8). A refused key never becomes a [PublicKey], so verification cannot forget a check.
 //   - A signature covers one encoding of the tree as received. Of the five forms of AM-14 we sign one, JCS.
 //   - No error quotes a key or a signature, and a private key prints as [redacted].
 //   - A [PublicKey], a [PrivateKey] and a [KeyCache] may be used by many goroutines at once.

@@ -33,8 +33,8 @@ func newEd25519(point []byte) (*PublicKey, error) {
 	return &PublicKey{kind: KindEd25519, canonical: bytes.Clone(point), scheme: ed25519Scheme{key}}, nil
 }
 
-// pointFault returns why an encoded point cannot be a key, or "" if it can (AM-8). With a low-order key, one fixed
-// signature verifies for every message, and crypto/ed25519 does not prevent this.
+// pointFault returns the reason why an encoded point cannot be a key, or "" if it can (AM-8). With a key of low order,
+// one fixed signature verifies for every message, and crypto/ed25519 does not refuse such keys.
 func pointFault(point []byte) string {
 	p, err := new(edwards25519.Point).SetBytes(point)
 	if err != nil {
@@ -66,10 +66,10 @@ func parsePEM(text string) (*PublicKey, error) {
 	return newEd25519(point)
 }
 
-// parseRawEd25519 reads 32 bytes in base64 or base64url, and in hex if hexToo, which means that the text began with
-// "ed25519:".
-func parseRawEd25519(text string, hexToo bool) (*PublicKey, error) {
-	if hexToo && len(text) == hex.EncodedLen(ed25519.PublicKeySize) {
+// parseRawEd25519 reads 32 bytes in base64 or base64url. If allowHex is set, because the text began with "ed25519:", it
+// also reads hex.
+func parseRawEd25519(text string, allowHex bool) (*PublicKey, error) {
+	if allowHex && len(text) == hex.EncodedLen(ed25519.PublicKeySize) {
 		point, err := hex.DecodeString(text)
 		if err != nil {
 			return nil, refuse("the hex is damaged")

@@ -25,11 +25,12 @@ type Diagnosis struct {
 	Signed   []byte // the bytes that the signature covers, before a hash that is among the mistakes; nil if unknown
 }
 
-// Explain finds the mistakes that explain why signature, which may be damaged, does not verify for message. message is
-// the object as received, with or without its signature. keys[0] is the key that must verify, and the others are keys
-// that the signer may have confused with it. Explain makes other encodings of the message, which are known from other
-// implementations, until the signature verifies for one of them. It checks at most tries byte strings with keys[0], and
-// the forms of AM-14 with each other key. A mistake that Explain finds is never accepted as a signature.
+// Explain finds the mistakes because of which signature, which may also be malformed, does not verify for message.
+// message is the object as received, with or without its signature. keys[0] is the key with which the signature must
+// verify, and the others are keys that the signer may have confused with it. Explain makes encodings of the message
+// that are known from faulty implementations, until the signature verifies for one of them. It checks at most tries
+// byte strings with keys[0], and the forms of AM-14 with each other key. A signature with a mistake that Explain finds
+// is still refused.
 func Explain(message wire.Value, signature string, keys []*PublicKey, w Window, now time.Time, tries int) Diagnosis {
 	bare := message.Without("signature")
 	d := Diagnosis{Expected: Canonical(bare, JCS)}
@@ -94,8 +95,8 @@ func OtherKeys(card wire.Card, n int) []*PublicKey {
 	return keys
 }
 
-// Excerpts returns the parts of Expected and Signed around the first difference, which the caller must clean before it
-// shows them. They are empty if Difference finds none.
+// Excerpts returns the parts of Expected and Signed around the first difference, or empty texts if Difference finds
+// none. The caller must clean them before it shows them.
 func (d Diagnosis) Excerpts() (expected, signed string) {
 	const before, after = 24, 24
 	at, ok := d.Difference()
@@ -138,7 +139,8 @@ func byteAt(data []byte, at int) string {
 	return fmt.Sprintf("0x%02x", data[at])
 }
 
-// repairSignature returns the signature in base64 if it is written in another known way, and the mistake.
+// repairSignature converts a signature in another known encoding to base64. It also returns the mistake, or "" if the
+// signature needs no repair.
 func repairSignature(text string) (repaired, mistake string) {
 	repaired, mistake = strings.Join(strings.Fields(text), ""), "the signature contains white space or a prefix"
 	repaired = strings.TrimPrefix(repaired, "ed25519:")
@@ -163,22 +165,23 @@ func (k *PublicKey) verifyEd25519ph(digest []byte, signature string) error {
 	return ed25519.VerifyWithOptions(k.canonical, digest, sig, &ed25519.Options{Hash: crypto.SHA512})
 }
 
-// habits has the index of one habit for each question of how a signer makes the bytes that it signs.
+// habits describes how a signer makes the bytes that it signs: for each question of habitTable, the index of an answer.
 type habits [7]byte
 
-// The questions.
+// The questions of habitTable.
 const (
 	orderHabit = iota // the order of keys
 	spaceHabit        // white space between tokens
-	placeHabit        // what stays in the place of the signature
+	placeHabit        // what the signer leaves in the place of the signature
 	partHabit         // which part is signed
 	escapeHabit
 	numberHabit
 	hashHabit
 )
 
-// habitTable has the known answers to each question. The first answer is ours. An answer without a mistake is one that
-// a form of AM-14 accepts. The weights decide which combinations are tried first: the sum must be small.
+// habitTable has the known answers to each question, each with a weight and the text of the mistake. The first answer
+// is ours. An answer without a mistake is accepted in a form of AM-14. Explain tries combinations in the order of their
+// total weight, the smallest first.
 var habitTable = [...][]struct {
 	weight  int
 	mistake string
@@ -198,7 +201,7 @@ var habitTable = [...][]struct {
 	},
 }
 
-// maxWeight bounds the combinations of mistakes that Explain tries.
+// maxWeight is the largest total weight of a combination that Explain tries.
 const maxWeight = 5
 
 // habitCombinations returns the combinations of habits, in the order in which Explain tries them.
@@ -222,8 +225,8 @@ type answer struct{ question, index int }
 
 func (h habits) has(a answer) bool { return int(h[a.question]) == a.index }
 
-// findIdleAnswers returns the answers that, for this message, make the same bytes as an earlier answer to the same
-// question. So Explain tries no byte string twice.
+// findIdleAnswers returns the answers that make, for this message, the same bytes as an earlier answer to the same
+// question. Explain leaves them out, so that it tries no byte string twice.
 func findIdleAnswers(message wire.Value) (idle []answer) {
 	for question, answers := range habitTable[:hashHabit] {
 		seen := make(map[[sha256.Size]byte]bool, len(answers))

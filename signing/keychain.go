@@ -14,12 +14,12 @@ import (
 // MaxKeyChain is the largest number of links of a key chain (AM-2).
 const MaxKeyChain = 16
 
-// KeyChain holds the keys that an agent id has had, oldest first. Each key but the last has signed that the next key
+// KeyChain holds the keys that an agent id has had, oldest first. Each key except the last has signed that the next key
 // replaces it.
 type KeyChain []*PublicKey
 
-// chainSkew is how far the time of a link may lie in the future, and how far the time inside an OpenPGP signature may
-// differ from the time of its link.
+// chainSkew is the largest time by which a link may be dated in the future, and the largest difference between the time
+// of a link and the time inside its OpenPGP signature.
 const chainSkew = 5 * time.Minute
 
 // ParseKeyChain reads metadata.key_chain of a card and checks every signature in it (AM-2). The text is up to
@@ -105,8 +105,8 @@ func (k *PrivateKey) ExtendKeyChain(id wire.AgentID, chain string, successor *Pr
 var ErrKeyChainFull = fmt.Errorf("the key chain already has %d links, the maximum", MaxKeyChain)
 
 // ProvesID returns nil if the agent id of card belongs to key, which is the key of the card (AM-2): the id is derived
-// from key, or the card has a key chain to key from the key that the id is derived from. Otherwise the error contains
-// the reason and no text from the card.
+// from key, or the card has a key chain that leads to key from the key from which the id is derived. Otherwise the
+// error contains the reason and no text from the card.
 func ProvesID(card wire.Card, key *PublicKey, now time.Time) error {
 	if key.AgentID() == card.ID {
 		return nil

@@ -41,8 +41,9 @@ func ReadKeyFile(path string, passphrase func() ([]byte, error)) (*PrivateKey, e
 }
 
 // ReadPublicKeys reads the public keys of an agent from a file or, if no file has this name, from the text itself. The
-// file or the text is a key, as on a card, or a card. The first key is the public key. After it come the other keys of
-// the card: see [OtherKeys]. No error quotes the text, because it may be a private key.
+// file or the text contains a card, or a key in the form that it has on a card. The first result is the public key, and
+// the others are the other keys of the card: see [OtherKeys]. No error quotes the text, because it may be a private
+// key.
 func ReadPublicKeys(fileOrText string) ([]*PublicKey, error) {
 	text := fileOrText
 	data, fileErr := os.ReadFile(fileOrText)

@@ -56,7 +56,8 @@ type openpgpScheme struct {
 	entity *openpgp.Entity
 }
 
-// parseOpenPGP reads one armored public key under AM-8. It does not check what depends on the time: see usable.
+// parseOpenPGP reads one armored public key under the rules of AM-8. It leaves out the checks that depend on the time:
+// see usable.
 func parseOpenPGP(text string) (*PublicKey, error) {
 	data, ok := dearmor(text, armorPublic)
 	if !ok {
@@ -70,7 +71,8 @@ func parseOpenPGP(text string) (*PublicKey, error) {
 	if err != nil {
 		return nil, &KeyError{Reason: "the OpenPGP key is damaged or has no valid self-signature", cause: err}
 	}
-	// Remove the subkeys whose algorithm we do not accept. Their signatures never verify, and they must not cost time.
+	// Remove the subkeys whose algorithm we do not accept, because their signatures never verify and must not cost
+	// time.
 	entity.Subkeys = slices.DeleteFunc(entity.Subkeys, func(sub openpgp.Subkey) bool {
 		accepted, err := checkMaterial(sub.PublicKey)
 		return err != nil || !accepted
@@ -78,7 +80,7 @@ func parseOpenPGP(text string) (*PublicKey, error) {
 	return &PublicKey{kind: KindOpenPGP, canonical: body, scheme: &openpgpScheme{entity: entity}}, nil
 }
 
-// dearmor returns the bytes of exactly one armor block of this type, with nothing around it. The library by itself
+// dearmor returns the bytes of exactly one armor block of this type, and refuses text around it. The library alone
 // would skip leading garbage and stop after the first block.
 func dearmor(text, blockType string) ([]byte, bool) {
 	text = strings.TrimSpace(text)
@@ -95,8 +97,8 @@ func dearmor(text, blockType string) ([]byte, bool) {
 }
 
 // checkPackets checks the frame and the key material of each packet of a key, before any self-signature costs a
-// verification. It accepts exactly one entity, with no private and no compressed packet and few signatures, and returns
-// the body of the primary key.
+// verification. It accepts exactly one entity without private and compressed packets, and only few signatures. It
+// returns the body of the primary key.
 func checkPackets(data []byte) (primary []byte, err error) {
 	r := packet.NewOpaqueReader(bytes.NewReader(data))
 	signatures := 0
@@ -175,9 +177,9 @@ func keyBody(key *packet.PublicKey) []byte {
 	return all.Bytes()[prefix.Len():]
 }
 
-// checkMaterial checks one public key. It returns an error if AM-8 refuses the whole key because of it, and otherwise
-// reports whether we accept its signatures. We accept a closed list of algorithms; the others are deprecated,
-// experimental, or so slow to verify that a stranger could use up our time.
+// checkMaterial checks one public key of an entity. It returns an error if AM-8 refuses the whole entity because of it.
+// Otherwise it reports whether we accept signatures of this key. We accept a closed list of algorithms; the others are
+// deprecated, experimental, or so slow that a stranger could use up our time.
 func checkMaterial(key *packet.PublicKey) (accepted bool, err error) {
 	switch k := key.PublicKey.(type) {
 	case *rsa.PublicKey:
@@ -282,7 +284,7 @@ func (s *openpgpScheme) prepare(signature string, w Window, now time.Time) (func
 		return nil, badSignature("made outside the accepted window")
 	}
 	if made.After(now) {
-		now = made // a clock ahead of ours within the window; the library would treat the signature as expired
+		now = made // the signer's clock is ahead of ours, but within the window; at our time, the library would treat the signature as expired
 	}
 	if err := s.usable(now); err != nil {
 		return nil, badSignatureBecause("the key cannot be used", err)
@@ -336,8 +338,9 @@ func parsePGPSignature(raw []byte) (*packet.Signature, error) {
 	return nil, badSignature("weak hash")
 }
 
-// check verifies under the key as it was when the signature was made, and as it is now. prepare has already evaluated
-// the key at now. In the opposite order, the library would cache that a revocation was not yet in effect.
+// check verifies the signature twice: with the state of the key when the signature was made, and with its state now.
+// prepare has already evaluated the key at now. In the opposite order, the library would cache that a revocation was
+// not yet in effect.
 func (s *openpgpScheme) check(data, raw []byte, sig *packet.Signature, now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -184,7 +184,7 @@ func parsePrivateOpenPGP(text string) (*PrivateKey, error) {
 	if err != nil {
 		return nil, err
 	}
-	var mu sync.Mutex // the entity caches what it has verified
+	var mu sync.Mutex // guards the entity, which caches what it has verified
 	return &PrivateKey{
 		public:     public,
 		publicText: publicText,

@@ -71,9 +71,9 @@ type scheme interface {
 	usable(now time.Time) error
 }
 
-// ParsePublicKey reads the text of public_key on a card under AM-8. The grammar of the text decides the kind;
-// ParsePublicKey does not try one kind after the other. It ignores white space around the text. The error is a
-// *[KeyError].
+// ParsePublicKey reads the text of public_key on a card under the rules of AM-8. The form of the text determines the
+// kind of the key; ParsePublicKey does not try one kind after the other. It ignores white space around the text. The
+// error is a *[KeyError].
 //
 // A key of mixed order (the sum of a point of prime order and a point of small order) is accepted. AM-8 does not name
 // it, and its order is not low. Verification uses the cofactorless equation of the standard library, so all verifiers

@@ -19,14 +19,14 @@ const Namespace = "calendar"
 type BookConfig struct {
 	Records store.Records
 	Writer  Writer // nil: events are kept only in Records
-	// Failed is called once for each event that could not be written at first.
+	// Failed is called once for each event, after the first attempt to write it failed.
 	Failed func(ctx context.Context, e Event, err error)
 	Logger *slog.Logger // nil discards
 }
 
-// Book stores agreed events and writes them to the owner's calendar. The record is part of the step that makes the
-// agreement, so no agreed event is lost. The book tries to write an event until it succeeds or the event is over. It
-// is safe for concurrent use.
+// Book stores agreed events and writes them to the owner's calendar. The record of an event is part of the step that
+// makes the agreement, so no agreed event is lost. The book tries to write an event until it succeeds or the event has
+// ended. It is safe for concurrent use.
 type Book struct {
 	cfg  BookConfig
 	wake chan struct{}
@@ -64,7 +64,7 @@ type entry struct {
 	rev store.Rev
 }
 
-const keepAfter = 24 * time.Hour // how long an entry outlives its event
+const keepAfter = 24 * time.Hour // how long an entry is kept after the end of its event
 
 func (e entry) record() store.Record {
 	body, err := json.Marshal(e)
@@ -128,13 +128,13 @@ func (b *Book) Run(ctx context.Context) {
 }
 
 const (
-	idlePause  = time.Hour // how often the book is read if nothing wakes it
+	idlePause  = time.Hour // time between two readings of the book if nothing wakes it
 	writeTime  = 30 * time.Second
 	firstPause = time.Minute
 	lastPause  = time.Hour
 )
 
-// work writes the entries that are due and returns when to look again.
+// work writes the entries that are due, and returns how long to wait before the next call.
 func (b *Book) work(ctx context.Context, now time.Time) time.Duration {
 	next := idlePause
 	for _, s := range []state{pending, removed} {
@@ -153,7 +153,7 @@ func (b *Book) work(ctx context.Context, now time.Time) time.Duration {
 	return next
 }
 
-// write tries to write one entry and returns when to look again.
+// write tries to write one entry, and returns how long to wait before the next attempt.
 func (b *Book) write(ctx context.Context, e entry, now time.Time) time.Duration {
 	limited, cancel := context.WithTimeout(ctx, writeTime)
 	defer cancel()
@@ -197,7 +197,7 @@ func (b *Book) write(ctx context.Context, e entry, now time.Time) time.Duration 
 // Name implements [Source].
 func (b *Book) Name() string { return "agreed events" }
 
-// Busy lists the agreed events. They take time even before they reach the owner's calendar.
+// Busy lists the times of the agreed events, so that they count as busy before they are in the owner's calendar.
 func (b *Book) Busy(ctx context.Context, window Interval, _ *time.Location) ([]Interval, []Problem, error) {
 	var out []Interval
 	err := b.each(ctx, "", window.Start, func(e entry) {
@@ -224,7 +224,7 @@ func (b *Book) CountOn(ctx context.Context, t, now time.Time) (n int, err error)
 	return n, err
 }
 
-// Events lists the agreed events that are not long over.
+// Events lists the agreed events that the book still keeps.
 func (b *Book) Events(ctx context.Context, now time.Time) (out []Event, err error) {
 	err = b.each(ctx, "", now, func(e entry) {
 		if e.State != removed {
@@ -234,7 +234,7 @@ func (b *Book) Events(ctx context.Context, now time.Time) (out []Event, err erro
 	return out, err
 }
 
-// maxEntries bounds how many events the book reads.
+// maxEntries bounds the number of events that the book reads.
 const maxEntries = 10_000
 
 func (b *Book) each(ctx context.Context, term string, now time.Time, do func(entry)) error {

@@ -92,7 +92,7 @@ func (b *limitedBody) Read(p []byte) (int, error) {
 // Name returns the URL.
 func (c *CalDAV) Name() string { return c.url.String() }
 
-// Busy asks the server for the events of the window (RFC 4791 §7.8) and reads them like those of a file.
+// Busy asks the server for the events of the window (RFC 4791 §7.8) and parses them like the events of a file.
 func (c *CalDAV) Busy(ctx context.Context, window Interval, owner *time.Location) (busy []Interval, problems []Problem, err error) {
 	defer func() {
 		if p := recover(); p != nil { // see decode
@@ -131,7 +131,7 @@ func (c *CalDAV) Put(ctx context.Context, e Event) error {
 // Remove deletes the event from the collection.
 func (c *CalDAV) Remove(ctx context.Context, uid string) error {
 	err := c.client.RemoveAll(ctx, c.object(uid))
-	if err != nil && !strings.HasPrefix(err.Error(), "404 ") { // the library keeps its type of HTTP errors to itself
+	if err != nil && !strings.HasPrefix(err.Error(), "404 ") { // the library does not export its type of HTTP errors
 		return fmt.Errorf("remove event: %w", err)
 	}
 	return nil

@@ -11,8 +11,8 @@ import (
 	"github.com/emersion/go-ical"
 )
 
-// Event is an agreed event. Title, Location and With are text from a peer. The caller that makes the Event bounds and
-// cleans them; they are escaped when they are written.
+// Event is an agreed event. Title, Location and With are text from a peer. The code that makes an Event must limit and
+// clean them; encode escapes them.
 type Event struct {
 	UID      string        `json:"uid"`
 	Title    string        `json:"title"`
@@ -22,17 +22,17 @@ type Event struct {
 	Duration time.Duration `json:"duration"`
 	Made     time.Time     `json:"made"`
 
-	// The peer and the conversation of the agreement, for cancelling it.
+	// The peer and the conversation of the agreement, with which the owner can cancel it.
 	Peer         string `json:"peer,omitempty"`
-	Address      string `json:"address,omitempty"` // of a foreign peer
+	Address      string `json:"address,omitempty"` // address of a foreign peer
 	Conversation string `json:"conversation_id,omitempty"`
 }
 
 // UIDPrefix is the prefix of the UIDs of agreed events.
 const UIDPrefix = "agentmesh-"
 
-// UID returns the UID of the event of a conversation. It is the same at every write and contains only letters, digits
-// and "-", whatever conversation id the peer chose.
+// UID returns the UID of the event that was agreed in a conversation. It is always the same for a conversation, and
+// contains only letters, digits and "-", even if the conversation id contains other characters.
 func UID(peer, conversation string) string {
 	sum := sha256.Sum256([]byte("agentmesh-event\x00" + peer + "\x00" + conversation))
 	name := base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:])
@@ -43,7 +43,7 @@ func UID(peer, conversation string) string {
 func (e Event) encode() []byte {
 	var b bytes.Buffer
 	if err := ical.NewEncoder(&b).Encode(e.object()); err != nil {
-		panic(fmt.Sprintf("calendar: encode event: %v", err)) // we set all the properties
+		panic(fmt.Sprintf("calendar: encode event: %v", err)) // object sets all required properties
 	}
 	return b.Bytes()
 }

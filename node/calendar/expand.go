@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// busy lists the times inside the window that the events of a calendar take, unsorted. It fails only if ctx ends,
-// because a rule can be made to be slow.
+// busy lists the times inside the window that the events of a calendar take, unsorted. It fails only if ctx ends, which
+// bounds the time for rules that are slow to expand.
 func (d calendarData) busy(ctx context.Context, window Interval) ([]Interval, []Problem, error) {
 	problems := d.problems
 	var out []Interval
@@ -39,7 +39,7 @@ func (d calendarData) busy(ctx context.Context, window Interval) ([]Interval, []
 		changed, except, exceptDays := changes[e.uid], make(map[int64]bool), make(map[int64]bool)
 		for _, m := range e.except {
 			except[m.instant().Unix()] = true
-			if m.day { // some programs write a date to exclude a time
+			if m.day { // some programs write only the date of the recurrence that is excluded
 				exceptDays[m.wall.Unix()] = true
 			}
 		}
@@ -54,7 +54,7 @@ func (d calendarData) busy(ctx context.Context, window Interval) ([]Interval, []
 				add(o.length.from(o.shiftStart(start)))
 			}
 		}
-		if moved := changed.maxShift(e.start.zone); moved > 24*time.Hour { // more than starts looks at
+		if moved := changed.maxShift(e.start.zone); moved > 24*time.Hour { // farther than the recurrences that starts lists
 			problems = append(problems, Problem{UID: e.uid, Text: "some recurrences moved by days; all the time counts as busy"})
 			add(window)
 		}
@@ -69,8 +69,8 @@ func (d calendarData) busy(ctx context.Context, window Interval) ([]Interval, []
 	return out, problems, nil
 }
 
-// splitOverrides separates the events from those that replace one recurrence, in the newest version of each (RFC 5545
-// §3.8.7.4).
+// splitOverrides separates the events from their overrides, which replace recurrences, and keeps only the newest
+// version of each (RFC 5545 §3.8.7.4).
 func (d calendarData) splitOverrides() (masters []event, changed map[string]*overrides) {
 	newest := make(map[string]int)
 	changed = make(map[string]*overrides)
@@ -102,7 +102,7 @@ func (d calendarData) splitOverrides() (masters []event, changed map[string]*ove
 type overrides struct {
 	all       []event
 	at        map[int64]int // index in all, by the instant of the recurrence
-	following []event       // those that also move all later recurrences (RFC 5545 §3.2.13), in order
+	following []event       // the overrides that also move all later recurrences (RFC 5545 §3.2.13), in order
 }
 
 // add adds an override or replaces an older one for the same recurrence.
@@ -136,8 +136,8 @@ func (o *overrides) replaces(start time.Time) bool {
 	return ok
 }
 
-// findFollowing returns the override that moves the recurrence at start together with earlier ones: the last such
-// override at or before start, or nil.
+// findFollowing returns the override that moves the recurrence at start: the last override of all following recurrences
+// at or before start, or nil.
 func (o *overrides) findFollowing(start time.Time) *event {
 	if o == nil {
 		return nil

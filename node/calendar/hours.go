@@ -78,7 +78,7 @@ func minutes(text string) int {
 	return t.Hour()*60 + t.Minute()
 }
 
-// within lists the hours inside the window as instants, in chronological order.
+// within lists the parts of the window that are within the hours, in chronological order.
 func (h Hours) within(window Interval, zone *time.Location) []Interval {
 	var out []Interval
 	from := window.Start.In(zone)

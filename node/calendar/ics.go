@@ -19,7 +19,8 @@ const (
 	dateLayout  = "20060102"
 )
 
-// The bounds on input. A calendar beyond them is refused, not cut, because half a calendar shows busy time as free.
+// The bounds on input. A calendar beyond them is refused as a whole, because a part of a calendar would show busy time
+// as free.
 const (
 	maxFile   = 8 << 20 // bytes of one file or answer
 	maxLine   = 256 << 10
@@ -27,18 +28,19 @@ const (
 	maxEvents = 50_000
 )
 
-// Problem is an error in a calendar. Text is for the owner; of the calendar it quotes only the UID of an event.
+// Problem is an error in a calendar. Text is for the owner. It does not quote the calendar, except for the UID of an
+// event.
 type Problem struct {
 	Source string `json:"source"`
 	UID    string `json:"uid,omitempty"`
 	Text   string `json:"text"`
 }
 
-// event is a VEVENT with its times as written.
+// event is a VEVENT. Its times are not converted yet.
 type event struct {
 	uid      string
 	sequence int
-	id       *moment // RECURRENCE-ID: which recurrence this one replaces
+	id       *moment // RECURRENCE-ID: the recurrence that this event replaces; nil if it replaces none
 	// andFollowing is RANGE=THISANDFUTURE: the event replaces all later recurrences too.
 	andFollowing bool
 	start        moment
@@ -72,7 +74,7 @@ func (s span) from(start moment) Interval {
 // calendarData is the content of one file or answer.
 type calendarData struct {
 	events   []event
-	unclear  []Interval // where an event that could not be read may lie
+	unclear  []Interval // the times that events may take that could not be read
 	problems []Problem
 }
 
@@ -82,13 +84,13 @@ type reader struct {
 	window Interval
 	out    calendarData
 
-	zoneRules int // counted so far
+	zoneRules int // number of rules in the zones so far
 }
 
 // read parses one file. owner is the zone of times without a zone. An error means that the file as a whole cannot be
 // read. An error in a single event is a Problem, and all the time that the event may take counts as busy.
 func read(text []byte, owner *time.Location, window Interval) (calendarData, error) {
-	text = bytes.TrimPrefix(text, []byte("\ufeff")) // Windows programs begin a file with it
+	text = bytes.TrimPrefix(text, []byte("\ufeff")) // Windows programs write a byte order mark
 	if err := checkBounds(text); err != nil {
 		return calendarData{}, err
 	}
@@ -291,7 +293,7 @@ func newTimeError(err error) error {
 	return nil
 }
 
-// moments reads every value of a list such as EXDATE. RDATE may contain periods. A period has a length of its own, so
+// moments parses every value of a list such as EXDATE. RDATE may contain periods. Because a period has its own length,
 // it becomes a separate event.
 func (r *reader) moments(comp *ical.Component, name string) (out []moment, periods []event, err error) {
 	for _, p := range comp.Props[name] {

@@ -9,7 +9,7 @@ import (
 	"github.com/emersion/go-ical"
 )
 
-// periodLength parses the second half of a period, which is an end or a duration.
+// periodLength parses the second part of a period, which is an end or a duration, and returns the length of the period.
 func (r *reader) periodLength(p *ical.Prop, text string, start moment) (span, error) {
 	one := *p
 	if one.Value = strings.TrimSpace(text); strings.HasPrefix(strings.ToUpper(one.Value), "P") {
@@ -59,8 +59,8 @@ func spanBetween(start, end moment) (span, error) {
 	return span{rest: d}, nil
 }
 
-// parseDuration parses the duration of an event at start. Days and weeks are those of the wall clock, so a day from
-// nine to nine has 25 hours when summer time ends.
+// parseDuration parses the duration of an event that begins at start. Days and weeks are counted by the wall clock, so
+// a day has 25 hours if daylight saving time ends in it.
 func parseDuration(text string, start moment) (span, error) {
 	text = strings.ToUpper(strings.TrimSpace(text))
 	d, err := parsePositive(text)

@@ -14,7 +14,7 @@ type Config struct {
 	Sources  []Source       // at least one
 	Zone     *time.Location // the owner's time zone; nil: UTC
 	Hours    Hours          // the zero value: [DefaultHours]
-	Buffer   time.Duration  // kept free before and after an event
+	Buffer   time.Duration  // time that is kept free before and after an event
 	Notice   time.Duration  // minimum time from now to an event; zero: 2 h
 	Horizon  time.Duration  // maximum time from now to an event; zero: 60 days
 	Step     time.Duration  // suggested times begin at multiples of Step; zero: 30 min
@@ -29,12 +29,12 @@ const (
 	margin          = 24 * time.Hour // added before and after a time that is checked, for buffers and working hours
 )
 
-// Planner knows when the owner has time. It is safe for concurrent use.
+// Planner finds out when the owner has time. It is safe for concurrent use.
 type Planner struct {
 	cfg Config
 
 	mu       sync.Mutex
-	reserved []reservation // times that an answer promised, and that may not be in a calendar yet
+	reserved []reservation // times that answers promised and that may not be in a calendar yet
 }
 
 // reservation is a time that is promised to a conversation.
@@ -75,17 +75,17 @@ func orDefault(d, otherwise time.Duration) time.Duration {
 	return d
 }
 
-// View is what the calendars contained when they were read once, together with the times that are promised to others.
+// View is the content of all calendars at one time, together with the times that are promised to other conversations.
 type View struct {
 	Problems []Problem // errors in the calendars
 
 	planner *Planner
 	now     time.Time
-	busy    []Interval // merged
+	busy    []Interval // sorted and merged
 }
 
-// Look reads every source. conversation is the one that asks: times that are promised to it count as free. If a
-// calendar cannot be read, Look returns an error, and only the owner can decide.
+// Look reads every source. Times that are promised to conversation count as free. If a calendar cannot be read, Look
+// returns an error, and only the owner can decide.
 func (p *Planner) Look(ctx context.Context, conversation string, now time.Time) (View, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.Patience)
 	defer cancel()
@@ -124,7 +124,7 @@ const (
 	TooFar  Verdict = "too far ahead" // see Config.Horizon
 )
 
-// Judge returns whether an event of length d can begin at start.
+// Judge returns Free if an event of length d can begin at start, or else the reason why it cannot.
 func (v View) Judge(start time.Time, d time.Duration) Verdict {
 	cfg := v.planner.cfg
 	event := Interval{start, start.Add(d)}
@@ -147,11 +147,11 @@ func (v View) Judge(start time.Time, d time.Duration) Verdict {
 	return Free
 }
 
-// searchDays is how many days before and after the requested time Near searches.
+// searchDays is the number of days before and after the requested time in which Near searches.
 const searchDays = 14
 
-// Near returns up to n free times for an event of length d, in chronological order: those closest to the requested
-// time. They are at least d and at least an hour apart.
+// Near returns the n free times for an event of length d that are closest to the requested time, or fewer, in
+// chronological order. The times are at least d and at least an hour apart.
 func (v View) Near(requested time.Time, d time.Duration, n int) []time.Time {
 	cfg := v.planner.cfg
 	earliest := v.now.Add(cfg.Notice)
@@ -196,9 +196,9 @@ func ceil(t time.Time, step time.Duration, zone *time.Location) time.Time {
 	return whole.Add(-shift)
 }
 
-// Reserve promises a time to a conversation for ten minutes, in which the agreed event gets into a calendar. A later
-// promise to the same conversation replaces the earlier one. Reserve returns false if the time is promised to another
-// conversation, or if too many promises are open.
+// Reserve promises a time to a conversation for ten minutes, so that the agreed event can be written to a calendar. A
+// new promise to the same conversation replaces the earlier one. Reserve returns false if the time is promised to
+// another conversation, or if there are too many promises.
 func (p *Planner) Reserve(conversation string, i Interval, now time.Time) bool {
 	padded := Interval{i.Start.Add(-p.cfg.Buffer), i.End.Add(p.cfg.Buffer)}
 	p.mu.Lock()

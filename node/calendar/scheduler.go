@@ -17,10 +17,10 @@ import (
 // agreement.
 type Limits struct {
 	Accept      bool          // agree to times that fit; otherwise only offer other times
-	Strangers   bool          // also to senders that the owner has not admitted for good
-	MaxDuration time.Duration // of an event to agree to; zero: 1 h
-	PerDay      int           // events to agree to for one day; zero: 4
-	Rounds      int           // our offers in one conversation before the owner is asked; zero: 3
+	Strangers   bool          // agree also with senders that the owner has not admitted permanently
+	MaxDuration time.Duration // longest event to which to agree; zero: 1 h
+	PerDay      int           // events on one day to which to agree; zero: 4
+	Rounds      int           // our counters in one conversation before the owner is asked; zero: 3
 }
 
 const (
@@ -33,25 +33,25 @@ const (
 // Scheduler answers mesh.schedule for the owner. It is safe for concurrent use.
 type Scheduler struct {
 	Planner *Planner
-	Book    *Book // the agreed events, which count against PerDay
+	Book    *Book // the agreed events, which PerDay counts
 	Limits  Limits
 }
 
-// Question is a message of a mesh.schedule conversation that may need an answer. It offers terms or accepts terms that
-// we offered; otherwise there is nothing to answer. The text in the terms is untrusted.
+// Question is a message of a mesh.schedule conversation that may need an answer. If it offers terms, Offered is set; if
+// it accepts terms that we offered, Accepted is set. Other messages need no answer. The text in the terms is untrusted.
 type Question struct {
 	Conversation string // identifies the conversation, including its peer
 	Offered      *conversations.Terms
 	Accepted     *conversations.Terms
-	Known        bool // the owner admitted the sender for good
+	Known        bool // the owner has permanently admitted the sender
 	Rounds       int  // counters that we already sent in this conversation
 	Approved     bool // the owner was asked and approved
 }
 
-// Reply is the answer. At most one field is set; if neither is, there is nothing to say.
+// Reply is the answer to a [Question]. At most one field is set; if both are zero, no answer is needed.
 type Reply struct {
-	Payload wire.Value // zero: none
-	Hold    string     // why the owner must decide
+	Payload wire.Value // the payload to send; zero for none
+	Hold    string     // the reason why the owner must decide; "" if the owner need not decide
 }
 
 // Answer returns the reply to a question. It never fails: if it cannot judge a question, the reply holds it for the
@@ -66,7 +66,7 @@ func (s *Scheduler) Answer(ctx context.Context, q Question, now time.Time) Reply
 	return Reply{} // a decline or a cancel needs no answer
 }
 
-// wish is the content of an offer.
+// wish contains the times and the length of an offer.
 type wish struct {
 	times    []time.Time
 	duration time.Duration
@@ -149,7 +149,7 @@ func (s *Scheduler) counter(q Question, view View, w wish) Reply {
 	)}
 }
 
-// answerAcceptance answers the acceptance of a time that we offered: with an accept, if the time still fits.
+// answerAcceptance answers the acceptance of a time that we offered. If the time still fits, it answers with an accept.
 func (s *Scheduler) answerAcceptance(ctx context.Context, q Question, now time.Time) Reply {
 	w, err := readWish(*q.Accepted)
 	if err != nil || len(w.times) != 1 {
@@ -172,7 +172,8 @@ func (s *Scheduler) answerAcceptance(ctx context.Context, q Question, now time.T
 	return Reply{Payload: wire.Obj(wire.Member{Key: "action", Value: wire.Text("accept")})}
 }
 
-// holdReason returns why the owner must be asked before the event is agreed, or "" if that is not needed.
+// holdReason returns the reason why the owner must be asked before we agree to an event, or "" if the owner need not be
+// asked.
 func (s *Scheduler) holdReason(ctx context.Context, q Question, t time.Time, d time.Duration, now time.Time) string {
 	if q.Approved {
 		return ""

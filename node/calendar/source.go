@@ -19,8 +19,9 @@ import (
 type Source interface {
 	// Name returns a name for the owner; it contains no secret.
 	Name() string
-	// Busy lists when the owner is busy inside the window, unsorted and possibly overlapping, and the errors found in
-	// the calendar. owner is the zone of times that name no zone. An error means that nothing is known.
+	// Busy lists the times inside the window at which the owner is busy, unsorted and possibly overlapping, and the
+	// errors in the calendar. owner is the zone for times without a zone. If Busy returns an error, nothing is known
+	// about the owner's time.
 	Busy(ctx context.Context, window Interval, owner *time.Location) ([]Interval, []Problem, error)
 }
 
@@ -70,7 +71,7 @@ func (f Files) Busy(ctx context.Context, window Interval, owner *time.Location) 
 	return busy, setSource(problems, f.Path), err
 }
 
-// add appends the content of another file: one may hold the exceptions of a series in the other.
+// add appends the content of another file, because one file may contain the overrides of a recurring event in another.
 func (d *calendarData) add(o calendarData) {
 	d.events = append(d.events, o.events...)
 	d.unclear = append(d.unclear, o.unclear...)
@@ -126,7 +127,7 @@ func setSource(problems []Problem, source string) []Problem {
 	return problems
 }
 
-// Writer stores agreed events. Calls may be repeated.
+// Writer stores agreed events in the owner's calendar. Repeating a call must do no harm.
 type Writer interface {
 	// Put writes the event and replaces one with the same UID.
 	Put(ctx context.Context, e Event) error

@@ -11,8 +11,8 @@ import (
 	"github.com/teambition/rrule-go"
 )
 
-// A wall time is what a wall clock shows, kept as a time.Time in UTC. Recurrences are computed in wall times, so that
-// a meeting at nine stays at nine when the clocks change (RFC 5545 §3.3.10).
+// A wall time is the date and time that a wall clock shows, stored in a time.Time in UTC. Recurrences are computed in
+// wall times, so that a meeting at nine stays at nine when the clocks change (RFC 5545 §3.3.10).
 
 // zone converts between wall times and instants.
 type zone interface {
@@ -29,20 +29,20 @@ func (z namedZone) instant(wall time.Time) time.Time {
 
 func (z namedZone) wall(t time.Time) time.Time { return asWall(t.In(z.loc)) }
 
-// asWall drops the zone of t and keeps what its clock shows.
+// asWall returns the wall time that a clock in the zone of t shows at t.
 func asWall(t time.Time) time.Time {
 	return time.Date(t.Year(), t.Month(), t.Day(), t.Hour(), t.Minute(), t.Second(), 0, time.UTC)
 }
 
-// transition is the start of an offset.
+// transition is a change of a zone's offset from UTC.
 type transition struct {
-	wall   time.Time // in wall time before the change
+	wall   time.Time // time of the change, as the wall time before it
 	before time.Duration
 	after  time.Duration
 }
 
 // describedZone is a zone that a calendar itself describes (VTIMEZONE, RFC 5545 §3.6.5).
-type describedZone struct{ transitions []transition } // by wall, never empty
+type describedZone struct{ transitions []transition } // sorted by wall; never empty
 
 func (z describedZone) instant(wall time.Time) time.Time { return wall.Add(-z.offset(wall)) }
 
@@ -72,15 +72,15 @@ func (z describedZone) wall(t time.Time) time.Time {
 // maxTransitions bounds the clock changes of one zone: about two a year since 1601, when Outlook's rules start.
 const maxTransitions = 2000
 
-// maxZoneRules bounds the rules for clock changes in one file, because a rule that never comes true is searched until
-// the year 9999.
+// maxZoneRules bounds the rules for clock changes in one file. A rule that never applies is expensive, because it is
+// searched until the year 9999.
 const maxZoneRules = 500
 
 // parseTimezone parses a VTIMEZONE, with the clock changes up to the time until. It adds the rules of the zone to
 // *rules, which counts the rules of the whole file.
 func parseTimezone(comp *ical.Component, until time.Time, rules *int) (zone, error) {
 	var z describedZone
-	for _, child := range comp.Children { // count before searching
+	for _, child := range comp.Children { // count the rules before expanding any of them
 		if child.Props.Get(ical.PropRecurrenceRule) != nil {
 			*rules++
 		}
@@ -147,10 +147,12 @@ func offset(comp *ical.Component, name string) (time.Duration, error) {
 	return time.Duration(seconds) * time.Second, nil
 }
 
-// finestFrequency is the finest rule that is expanded. Events every hour or more often are not appointments.
+// finestFrequency is the highest frequency of a rule that is accepted. Events that recur every hour or more often are
+// not appointments.
 const finestFrequency = rrule.DAILY
 
-// maxCount bounds the recurrences that the rules of one calendar may have: some hundred daily events of ten years.
+// maxCount bounds the recurrences of all rules in one calendar. It is enough for more than a hundred events that recur
+// daily for ten years.
 const maxCount = 500_000
 
 // listRecurrences lists the recurrences of a rule between the wall times from and until. first is the first recurrence.
@@ -204,8 +206,8 @@ type zones struct {
 	described map[string]zone
 }
 
-// find resolves a TZID: first as a name in the database, also after a vendor's prefix, then as a zone that the
-// calendar describes, then as a Windows name.
+// find returns the zone that a TZID names. It looks first in the time zone database, also for the name without a
+// vendor's prefix, then among the zones that the calendar describes, and then among the Windows names.
 func (z zones) find(id string) (zone, bool) {
 	id = strings.TrimPrefix(strings.Trim(id, `" `), "/")
 	for name := id; name != ""; {

@@ -12,12 +12,12 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Content controls how much a notice tells.
+// Content controls how much detail a notice contains.
 type Content string
 
 const (
 	Summary Content = "summary" // title, time and place of an agreed event; the default
-	None    Content = "none"    // only that something happened, and with whom
+	None    Content = "none"    // only the kind of event and the peer
 )
 
 // Config configures [New]. Records is required.
@@ -25,8 +25,8 @@ type Config struct {
 	Records store.Records
 	Content Content  // empty: Summary
 	Target  Target   // nil: notices are only listed and logged
-	Kinds   []string // the kinds that the target gets; empty: all
-	// Urgent are the kinds that are sent in quiet hours as well.
+	Kinds   []string // kinds of notices that the target gets; empty: all
+	// Urgent are the kinds of notices that are sent in quiet hours too.
 	Urgent []string
 	Quiet  Quiet
 	Batch  time.Duration // how long notices are collected into one batch; zero: 10 s
@@ -83,9 +83,10 @@ func New(cfg Config) *Box {
 // before [Box.Run].
 func (b *Box) OnStatusChange(f func()) { b.cfg.Changed = f }
 
-// Change returns the record of a notice, to be stored in the step that the notice is about. If Kind is [Agreed] or
-// [Cancelled], Title and Text hold text of a peer, which is left out if the content is None (AM-36). For every other
-// kind they must not contain text of a peer. In a flood of one kind, one record counts most of the notices.
+// Change returns the change that stores a notice. The caller adds it to the step that causes the notice. If Kind is
+// [Agreed] or [Cancelled], Title and Text contain text of a peer, which Change leaves out if the content is None
+// (AM-36). For every other kind they must not contain text of a peer. If there are very many notices of one kind, a
+// single record counts most of them.
 func (b *Box) Change(n Notice) store.Change {
 	if b.cfg.Content == None {
 		switch n.Kind {
@@ -114,14 +115,14 @@ func (b *Box) Change(n Notice) store.Change {
 	return store.Change{Record: rec, IfRev: ifRev}
 }
 
-// countExcess counts a notice. It returns how many notices of its kind are over the limit of the hour that began at
+// countExcess counts a notice. It returns by how many notices its kind exceeds the limit in the hour that began at
 // since.
-func (b *Box) countExcess(kind string, at time.Time) (since time.Time, excess int) {
+func (b *Box) countExcess(kind string, t time.Time) (since time.Time, excess int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	h := b.hours[kind]
-	if h == nil || at.Sub(h.since).Abs() >= time.Hour { // Abs: the clock may be set back, and steps come slightly out of order
-		h = &hourCount{since: at}
+	if h == nil || t.Sub(h.since).Abs() >= time.Hour { // Abs, because the clock may be set back and steps may come slightly out of order
+		h = &hourCount{since: t}
 		b.hours[kind] = h
 	}
 	h.count++
@@ -161,7 +162,8 @@ func (b *Box) wake() {
 	}
 }
 
-// List returns at most limit notices with ids after after, oldest first. next is empty on the last page.
+// List returns at most limit notices, oldest first. after is the id of the last notice of the previous page, or "".
+// next is empty on the last page.
 func (b *Box) List(ctx context.Context, after string, limit int, now time.Time) (notices []Notice, next string, err error) {
 	page, err := b.cfg.Records.List(ctx, Namespace, "", after, limit, now)
 	if err != nil {

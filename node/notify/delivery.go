@@ -17,7 +17,7 @@ const (
 	keyStatus = "state"
 )
 
-// pauses are the pauses after the first failures; the last one repeats.
+// pauses are the pauses after failed attempts. After the last one, the pause stays the same.
 var pauses = [...]time.Duration{30 * time.Second, 2 * time.Minute, 10 * time.Minute, 30 * time.Minute, time.Hour}
 
 // Status is the state of the delivery of notices to the owner. It survives a restart.
@@ -91,8 +91,8 @@ func (b *Box) listPending(ctx context.Context, now time.Time) (pending []pending
 	return pending, nil
 }
 
-// Run sends the notices that the target has not got yet, in batches, one batch at a time, until ctx ends. The remaining
-// ones are sent after the next start.
+// Run sends the notices that the target has not got yet, one batch at a time, until ctx ends. The next start sends the
+// remaining notices.
 func (b *Box) Run(ctx context.Context) {
 	if b.cfg.Target == nil {
 		return
@@ -120,7 +120,8 @@ func (b *Box) Run(ctx context.Context) {
 	}
 }
 
-// sendDue sends the notices that are due. It returns when to check again, or the zero time to wait for a new notice.
+// sendDue sends the notices that are due. It returns the time of the next check, or the zero time if only a new notice
+// needs one.
 func (b *Box) sendDue(ctx context.Context, now time.Time) (next time.Time, err error) {
 	pending, err := b.listPending(ctx, now)
 	if err != nil || len(pending) == 0 {
@@ -161,7 +162,7 @@ func (b *Box) send(ctx context.Context, due []pendingNotice, s Status) error {
 	err := b.cfg.Target.Send(call, batch)
 	cancel()
 	if ctx.Err() != nil && err != nil {
-		return ctx.Err() // the node stops: this is not a failure of the target
+		return ctx.Err() // the node is stopping, so this is not a failure of the target
 	}
 	ctx = context.WithoutCancel(ctx)
 	now := time.Now()

@@ -14,7 +14,7 @@ import (
 // Namespace is the record namespace of notices.
 const Namespace = "notices"
 
-// The kinds of notices that quote a peer: they have the title, time and place of an agreed event, and of one that the
+// The kinds of notices that contain text of a peer: the title, time and place of an agreed event, or of one that the
 // peer cancelled.
 const (
 	Agreed    = "agreed"
@@ -30,7 +30,7 @@ type Notice struct {
 	At    time.Time     `json:"at"`
 	Conv  store.ConvKey `json:"-"`
 	Peer  wire.AgentID  `json:"peer,omitempty"`
-	Count int           `json:"count,omitempty"` // how many notices of its kind this one stands for; 0: only itself
+	Count int           `json:"count,omitempty"` // number of notices of its kind for which this one stands; 0: only itself
 
 	Conversation wire.ConversationID `json:"conversation_id,omitempty"` // the id in Conv
 }
@@ -55,14 +55,14 @@ func (n Notice) record(keep time.Duration) store.Record {
 // termTodo marks the notices that the target has not got yet.
 const termTodo = "todo"
 
-// pendingNotice is a notice that the target has not got yet, with its record as it was read.
+// pendingNotice is a notice that the target has not got yet, with the record from which it was read.
 type pendingNotice struct {
 	Notice
 	rec store.Record
 }
 
-// clearMark returns the change that removes the todo mark of the notice. The change fails if the notice has changed
-// since it was read.
+// clearMark returns the change that removes the todo mark of the notice. It fails if the notice has changed since it
+// was read.
 func (w pendingNotice) clearMark() store.Change {
 	rec := w.rec
 	rec.Terms = nil

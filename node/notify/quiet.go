@@ -35,7 +35,8 @@ func ParseQuiet(hours, zone string) (Quiet, error) {
 	return Quiet{from.Hour()*60 + from.Minute(), to.Hour()*60 + to.Minute(), where}, nil
 }
 
-// At reports whether t is in the quiet hours. In an hour that a clock change skips or repeats, the shown time decides.
+// At reports whether t is in the quiet hours. The time on the wall clock decides, even in an hour that a clock change
+// repeats.
 func (q Quiet) At(t time.Time) bool {
 	if q.zone == nil {
 		return false
@@ -48,8 +49,8 @@ func (q Quiet) At(t time.Time) bool {
 	return now >= q.from || now < q.to
 }
 
-// End returns when the quiet hours at t end, or t if t is not in quiet hours. It checks every minute, because a
-// computed hour may not exist on the day of a clock change.
+// End returns the end of the quiet hours in which t is, or t if it is not in quiet hours. It checks minute by minute,
+// because the computed end may not exist on the day of a clock change.
 func (q Quiet) End(t time.Time) time.Time {
 	const longest = 26 * 60
 	for range longest {

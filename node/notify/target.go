@@ -19,7 +19,7 @@ import (
 // Target delivers notices to the owner. Send returns nil once the batch is delivered, and must return when ctx ends.
 // After an error or a crash, Send may get the same batch again.
 type Target interface {
-	Name() string // for status and log; contains no secret
+	Name() string // name for status and log; contains no secret
 	Send(ctx context.Context, b Batch) error
 }
 
@@ -31,7 +31,7 @@ type Batch struct {
 	Urgent  bool // at least one listed notice is urgent
 }
 
-// Title returns a title in fixed words. It contains no text of a peer, so that it may be used in a header.
+// Title returns a title without any text of peers, so that it may be used in a header.
 func (b Batch) Title() string {
 	if n := len(b.Notices) + b.More; n > 1 {
 		return fmt.Sprintf("AgentMesh: %d notices", n)
@@ -109,7 +109,7 @@ type Webhook struct {
 
 var _ Target = Webhook{}
 
-// Name returns the host. The path may be a secret, like a topic of ntfy.
+// Name returns the host of the URL. It omits the path, which may be a secret, like a topic of ntfy.
 func (w Webhook) Name() string {
 	req, err := http.NewRequest(http.MethodPost, w.URL, nil)
 	if err != nil {
