@@ -8,29 +8,30 @@ import (
 
 // The errors of leases. Check for them with [errors.Is].
 var (
-	// ErrLeaseTaken: another handle holds the lease.
+	// ErrLeaseTaken means that another handle holds the lease.
 	ErrLeaseTaken = errors.New("store: another process holds the lease")
-	// ErrLeaseLost: the lease in the Held of a unit has ended, or has another holder by now. The unit was not applied.
+	// ErrLeaseLost means that the lease in the Held of a unit has ended or has another holder now. The unit was not
+	// applied.
 	ErrLeaseLost = errors.New("store: the lease is lost")
 )
 
 // Lease is the right to do a duty, such as delivering the outbox. At most one handle has it at a time.
 type Lease struct {
 	Name string
-	// Fence grows whenever the lease changes hands. After a restart it is larger than every fence under which something
-	// was stored.
+	// Fence grows whenever the lease gets another holder. After a restart it is larger than every fence with which a
+	// unit was stored.
 	Fence uint64
 }
 
 // LeaseState is a lease that somebody holds.
 type LeaseState struct {
 	Lease
-	Holder string    // what [Leases] calls the handle
-	Until  time.Time // when it ends if it is not renewed; zero: with its handle
+	Holder string    // name of the handle
+	Until  time.Time // end of the lease if it is not renewed; zero: it ends with its handle
 }
 
-// Leases gives a named duty to one handle at a time. Times are those of the engine, because the clocks of processes
-// differ. The methods are safe for concurrent use.
+// Leases gives a named duty to one handle at a time. All times are by the clock of the engine, because the clocks of
+// processes differ. The methods are safe for concurrent use.
 type Leases interface {
 	// TTL returns how long a lease lasts if it is not renewed. 0 means that a lease lasts until its handle releases it
 	// or closes; then there is nothing to renew.
@@ -56,7 +57,7 @@ const (
 	WatchConversations = "conversations"
 )
 
-// Watcher tells what other handles, or this one, have committed.
+// Watcher reports the commits of all handles, including this one.
 type Watcher interface {
 	// Watch returns a channel with a hint for each committed change in the namespaces, until ctx ends; then the channel
 	// is closed. Hints may repeat, may come in another order than the commits, and are dropped while the channel is

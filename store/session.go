@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// retryLease is how long a [Session] waits before it asks again for a lease that another process holds.
+// retryLease is the time after which a [Session] tries again to acquire a lease that another process holds.
 const retryLease = time.Second
 
 // Session does duties while this process holds their leases. It renews all of them in one call. Start with
@@ -24,7 +24,7 @@ type Session struct {
 
 // duty is a duty that this process does now.
 type duty struct {
-	until time.Time // when the lease has surely not ended yet, by the clock of this process
+	until time.Time // time before which the lease has certainly not ended, by the clock of this process
 	stop  context.CancelCauseFunc
 }
 
@@ -33,9 +33,9 @@ func NewSession(leases Leases, log *slog.Logger) *Session {
 	return &Session{leases: leases, log: log, held: make(map[Lease]*duty)}
 }
 
-// Do does a duty whenever this process holds the lease with this name, until ctx ends. The context of work ends when the
-// lease is lost, with [ErrLeaseLost] as its cause. Do waits for work to return, and then releases the lease. If work
-// returns by itself, the duty is done, and so is Do. work sets the Held of its units to held.
+// Do does a duty whenever this process holds the lease with this name, until ctx ends. The context of work ends when
+// the lease is lost, with [ErrLeaseLost] as its cause. Do waits for work to return, and then releases the lease. If
+// work returns before that, the duty is done, and Do returns. work must set Held of its units to held.
 func (s *Session) Do(ctx context.Context, name string, work func(ctx context.Context, held *Lease)) {
 	for ctx.Err() == nil {
 		asked := time.Now()
@@ -95,7 +95,7 @@ func (s *Session) renew(ctx context.Context, patience time.Duration) {
 			held = append(held, lease)
 			continue
 		}
-		d.stop(ErrLeaseLost) // this process stood still
+		d.stop(ErrLeaseLost) // this process was suspended
 	}
 	s.mu.Unlock()
 	if len(held) == 0 {
@@ -105,7 +105,7 @@ func (s *Session) renew(ctx context.Context, patience time.Duration) {
 	defer cancel()
 	lost, err := s.leases.Renew(ctx, held)
 	if err != nil {
-		s.log.Warn("renew leases", "err", err) // the next round stops the duties whose time has run out
+		s.log.Warn("renew leases", "err", err) // the next round stops the duties whose lease may have ended
 		return
 	}
 	s.mu.Lock()

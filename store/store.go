@@ -12,8 +12,7 @@
 //     that shares a commit with it.
 //   - A method that writes returns nil only after the write is durable.
 //   - The caller passes the time as now. An entry is absent from its Expires on, whether or not [Store.Sweep] has
-//     run; Sweep only reclaims space. A zero Expires means never. An expired entry leaves nothing behind: an entry
-//     that takes its place is a new one.
+//     run; Sweep only reclaims space. A zero Expires means never. Nothing of an expired entry remains: an entry that takes its place is a new one.
 //   - Revisions are opaque and grow. If a compare-and-set fails with [ErrConflict], read again and decide again.
 //   - After [ErrUnavailable] the outcome is unknown, and the caller may repeat the same call.
 //   - Pages are keyset pages. A cursor names a position, not a snapshot, and never becomes invalid. A limit is at
@@ -33,24 +32,24 @@ import (
 	"time"
 )
 
-// The errors that a caller branches on. Check for them with [errors.Is].
+// The errors by which callers branch. Check for them with [errors.Is].
 var (
-	// ErrNotFound: the entry does not exist, or has expired.
+	// ErrNotFound means that the entry does not exist or has expired.
 	ErrNotFound = errors.New("store: not found")
-	// ErrConflict: the revision has changed, or an entry that must be absent exists.
+	// ErrConflict means that the revision has changed, or that an entry exists that must be absent.
 	ErrConflict = errors.New("store: conflict")
-	// ErrMismatch: the same id was stored before with other content.
+	// ErrMismatch means that the same id was stored before with other content.
 	ErrMismatch = errors.New("store: same id, other content")
-	// ErrReserved: the id is reserved for another owner until its reservation ends.
+	// ErrReserved means that the id is reserved for another owner.
 	ErrReserved = errors.New("store: id is reserved")
-	// ErrQuota: a [Quota] or a [Change.Max] is used up.
+	// ErrQuota means that a [Quota] or a [Change.Max] is used up.
 	ErrQuota = errors.New("store: quota is used up")
-	// ErrUnavailable: the engine cannot take the unit now (queue full, disk nearly full, commit failed). The outcome is
-	// unknown, and the caller may repeat the same call.
+	// ErrUnavailable means that the engine cannot take the unit now (queue full, disk nearly full, commit failed). The
+	// outcome is unknown, and the caller may repeat the same call.
 	ErrUnavailable = errors.New("store: unavailable")
-	// ErrDamaged: the stored bytes are not the bytes that were written. A damaged entry is never served and never looks
-	// absent: a call that needs the entry fails with this error. [Cards.List] and [Steps.Conversations] leave damaged
-	// entries out.
+	// ErrDamaged means that the stored bytes differ from the bytes that were written. A damaged entry is never returned
+	// and never looks absent: a call that needs the entry fails with this error. [Cards.List] and [Steps.Conversations]
+	// leave damaged entries out.
 	ErrDamaged = errors.New("database is damaged")
 )
 
@@ -95,16 +94,16 @@ type Card struct {
 	Meta []byte // what the directory keeps with the card (proofs, retired keys); opaque to the store
 
 	Owner  [32]byte // hash of the credential that may change the card
-	Terms  []string // what the card is found by: "cap:translate", "intent:book", "word:sarah"; at most [MaxTerms]
-	Counts []string // what the card counts against: "token:…", "host:…"; at most 4
+	Terms  []string // the terms by which the card is found: "cap:translate", "intent:book", "word:sarah"; at most [MaxTerms]
+	Counts []string // the keys of the quotas that count the card: "token:…", "host:…"; at most 4
 
 	Registered time.Time
 	Updated    time.Time
 	Expires    time.Time // the card is absent from this instant on; zero means never
 	// ReservedUntil is the instant until which the id of an expired or withdrawn card stays reserved for its owner. If
-	// it is zero, or not after that end, the id becomes free at once.
+	// it is zero, or not later than the end of the card, the id becomes free when the card ends.
 	ReservedUntil time.Time
-	Withdrawn     bool // deregistered: absent even if Expires is in the future
+	Withdrawn     bool // the card was withdrawn: it is absent even if Expires is in the future
 }
 
 // MaxTerms is the largest number of [Card.Terms].
@@ -115,7 +114,7 @@ func (c Card) Live(now time.Time) bool {
 	return !c.Withdrawn && (c.Expires.IsZero() || now.Before(c.Expires))
 }
 
-// Held reports whether the id is taken at now, by a live card or by the reservation that the card left.
+// Held reports whether the id is taken at now, because the card is live or its reservation has not ended.
 func (c Card) Held(now time.Time) bool { return c.Live(now) || now.Before(c.ReservedUntil) }
 
 // PutCard is one registration or renewal.
@@ -141,7 +140,7 @@ type CardQuery struct {
 	All      []string
 	Prefixes []string // at most 4, none of them empty
 	Tiers    []Tier
-	After    Position // of the last card on the previous page; zero for the first page
+	After    Position // the position of the last card on the previous page; zero for the first page
 	Limit    int      // 1 to 1000
 	Now      time.Time
 }
@@ -226,12 +225,12 @@ type Conversation struct {
 	Seq     uint64 // order of creation, assigned by the engine
 	Rev     Rev
 	Body    []byte
-	Terms   []string // what the row is listed by, at most 4
+	Terms   []string // the terms by which the row is listed, at most 4
 	Chain   [32]byte // chain hash of the last entry of the transcript
 	Entries uint64   // number of entries in the transcript
-	Open    bool     // while true, the replay records of it do not expire; a closed conversation stays closed
+	Open    bool     // while true, the conversation's replay records do not expire; once false, it stays false
 	Updated time.Time
-	Expires time.Time // when row and transcript may be swept; if open, counted from the end of its idle time
+	Expires time.Time // the time from which row and transcript may be swept; if Open, computed from the end of the idle time
 }
 
 // Entry is one message of a transcript.
@@ -243,7 +242,7 @@ type Entry struct {
 	Raw       []byte   // the bytes as received or sent
 	Digest    [32]byte // SHA-256 of the canonical bytes
 	Chain     [32]byte // see conversations.Link
-	Key       []byte   // opens the sealed payload of Raw (AM-85), and no other; nil if nothing is sealed or we cannot open it
+	Key       []byte   // the key of the sealed payload in Raw (AM-85); nil if the payload is not sealed or we cannot open it
 }
 
 // Replay is the record of an accepted message and of the answer to it.
@@ -277,7 +276,7 @@ type Step struct {
 
 // Applied is the result of a step.
 type Applied struct {
-	Rev    Rev     // of Conv
+	Rev    Rev     // new revision of Conv
 	Dup    bool    // nothing was applied, because the message was accepted before
 	Replay *Replay // if Dup, the stored record
 }
@@ -324,7 +323,7 @@ type Record struct {
 type Change struct {
 	Record Record // Rev is ignored: IfRev is the precondition
 	IfRev  Rev    // the zero value creates
-	Delete bool   // deleting an absent record succeeds with Any, and fails with ErrConflict with a revision
+	Delete bool   // deleting an absent record succeeds if IfRev is Any, and fails with ErrConflict if IfRev is a revision
 	// Max refuses a new record with ErrQuota if the namespace already has Max live records that carry the first term of
 	// the new record (any record if it has no terms). 0 means no limit; at most 10,000.
 	Max int

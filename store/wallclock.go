@@ -8,10 +8,11 @@ import (
 )
 
 const (
-	// clockTolerance is how far the wall clock may move against the monotonic clock before it is in doubt.
+	// clockTolerance is the largest difference between the wall clock and the monotonic clock at which the wall clock
+	// is not in doubt.
 	clockTolerance = time.Minute
-	// clockDoubt is how long a wall clock stays in doubt after a step. An operator who set it wrong has noticed by
-	// then.
+	// clockDoubt is the time for which a wall clock stays in doubt after a step. It is long enough for an operator to
+	// notice a wrong clock.
 	clockDoubt = 3 * time.Hour
 )
 
@@ -23,11 +24,12 @@ type WallClock struct {
 
 	mu      sync.Mutex
 	last    time.Time     // the previous reading
-	ahead   time.Duration // what the wall clock gained on the monotonic clock since the clock was last reliable
+	ahead   time.Duration // by how much the wall clock has moved against the monotonic clock since it was last reliable
 	suspect time.Time     // when the doubt began; zero: the clock is reliable
 }
 
-// NewWallClock trusts the wall clock as it is now. It logs steps to log, which may be nil.
+// NewWallClock returns a WallClock that trusts the current time of the wall clock. It logs steps to log, which may be
+// nil.
 func NewWallClock(log *slog.Logger) *WallClock {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)

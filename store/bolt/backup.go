@@ -15,22 +15,23 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Backup implements [store.Store]. It first copies the database to a temporary file in the same directory. A read
-// transaction that waited for w would keep free pages from reuse and could block writers that must grow the file.
+// Backup implements [store.Store]. It first copies the database to a temporary file in the same directory, and then
+// writes the copy to w. A read transaction that waited for a slow w would prevent the reuse of free pages, and could
+// block writers that must grow the file.
 func (s *Store) Backup(ctx context.Context, w io.Writer) (int64, error) {
 	f, err := os.CreateTemp(filepath.Dir(s.path), filepath.Base(s.path)+".backup-*")
 	if err != nil {
 		return 0, fmt.Errorf("backup: %w", err)
 	}
 	n, err := s.backup(ctx, f, w)
-	// It is an error to leave a copy of everything lying about.
+	// If the temporary copy cannot be removed, the backup fails, because the copy contains all data.
 	if err := errors.Join(err, f.Close(), os.Remove(f.Name())); err != nil {
 		return n, fmt.Errorf("backup: %w", err)
 	}
 	return n, nil
 }
 
-// copyTo writes a copy of the database to name, whole or not at all.
+// copyTo writes a copy of the database to name. If it fails, it leaves no file.
 func (s *Store) copyTo(name string) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(s.path), filepath.Base(s.path)+".backup-*") // mode 0600
 	if err != nil {

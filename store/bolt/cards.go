@@ -17,7 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/store/cardindex"
 )
 
-// The largest sizes, in bytes, of the parts of bbolt keys, and the largest number of counts.
+// The largest sizes of ids and terms in bytes, and the largest number of counts of a card.
 const (
 	maxID     = 512
 	maxTerm   = 1024
@@ -32,7 +32,7 @@ type cards struct{ s *Store }
 // Cards implements [store.Store].
 func (s *Store) Cards() store.Cards { return cards{s} }
 
-// cardByID returns the row of id, live or not. If id has no row, ok is false.
+// cardByID returns the card of id, even if it is not live. If id has no card, ok is false.
 func cardByID(tx *bbolt.Tx, id string) (card cardRow, ok bool, err error) {
 	seq, err := bucketIDs.in(tx).get([]byte(id))
 	if seq == nil || err != nil {
@@ -176,7 +176,8 @@ func countKey(text string) []byte {
 	return sum[:16:16]
 }
 
-// liveCardsByCount yields the sequence numbers of the cards with key in Counts that are live or, as damaged, may be.
+// liveCardsByCount yields the sequence numbers of the live cards with key in Counts. It also yields those of damaged
+// cards, which may be live.
 func liveCardsByCount(tx *bbolt.Tx, key string, now time.Time) iter.Seq2[uint64, error] {
 	return func(yield func(uint64, error) bool) {
 		prefix, cards := countKey(key), bucketCards.in(tx)
@@ -256,7 +257,7 @@ func writeCard(t *txn, row *cardRow, old store.Card, now time.Time) error {
 	}
 	scheduled := int64(noTime)
 	if old.Seq != 0 && old.Live(now) {
-		scheduled = cardDue(old) // otherwise the entry may already be at the end of the reservation
+		scheduled = cardDue(old) // the sweep may be scheduled for the end of the old reservation
 	}
 	if err := scheduleSweep(t.Tx, kindCard, u64(row.Seq), scheduled, cardDue(row.Card)); err != nil {
 		return err
@@ -389,7 +390,8 @@ func (c cards) Changes(ctx context.Context, after uint64, limit int) ([]store.Ca
 			if err != nil {
 				return err
 			}
-			// The tombstone of an earlier registration of the id stays for catchUp only, and is not part of the feed.
+			// This is the tombstone of an earlier registration of the id. It is kept only for catchUp and is not part
+			// of the feed.
 			if number(seq) != change.seq {
 				continue
 			}

@@ -64,7 +64,8 @@ func (f *findings) add(err error) {
 	}
 }
 
-// expect adds a fault about key unless ok. b is the bucket of the faulty row, or the bucket that lacks its target.
+// expect adds a fault about the row with this key unless ok is true. b is the bucket of the row, or the bucket that
+// lacks the row to which it points.
 func (f *findings) expect(ok bool, b bucket, key []byte) {
 	if !ok {
 		f.add(fmt.Errorf("%s %x points nowhere", b.name, key))
@@ -80,7 +81,7 @@ func (f *findings) rows(tx *bbolt.Tx) {
 				return
 			}
 			if bytes.Equal(row.key, keySchema) && bytes.Equal(b.name, bucketMeta.name) {
-				continue // schemaOf has checked this row, which has no checksum
+				continue // this row has no checksum; schemaOf has checked it
 			}
 			if f.add(err); err == nil {
 				fn(row.key, row.value)

@@ -12,7 +12,7 @@ import (
 // CheckIndex returns nil if the index contains every committed change of cards, and store.ErrUnavailable otherwise.
 func (s *Store) CheckIndex(ctx context.Context) error {
 	select {
-	case s.writer.lead <- struct{}{}: // between two commits, because the index lags behind while a commit is under way
+	case s.writer.lead <- struct{}{}: // wait for the end of a running commit, because the index lags behind during a commit
 		defer func() { <-s.writer.lead }()
 	case <-ctx.Done():
 		return fmt.Errorf("%w: %w", store.ErrUnavailable, ctx.Err())

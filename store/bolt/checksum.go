@@ -13,14 +13,15 @@ import (
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // sumSize is the size of the checksum at the end of every stored value: the CRC-32C of the bucket's name, a zero byte,
-// the key and the value, big endian. The checksum thus detects a row under a wrong key or in a wrong bucket, as well as
-// a changed bit. It guards against accidents of disk and memory, not against an attacker who can write to the file.
+// the key and the value, big endian. So the checksum detects not only changed bits, but also a row with the wrong key
+// or in the wrong bucket. It protects against faults of disk and memory, not against an attacker who can write to the
+// file.
 const sumSize = 4
 
 // bucket is one of the buckets in schema.go.
 type bucket struct {
 	name []byte
-	sum  uint32 // of the name and the zero byte
+	sum  uint32 // CRC-32C of the name and the zero byte
 }
 
 func newBucket(name string) bucket {
@@ -32,7 +33,8 @@ func (b bucket) seal(key, value []byte) []byte {
 	return binary.BigEndian.AppendUint32(value, crc32.Update(crc32.Update(b.sum, castagnoli, key), castagnoli, value))
 }
 
-// open checks the checksum of v and returns v without it, never nil. An ErrDamaged names the bucket and the key.
+// open verifies the checksum of stored and returns the value without it. The value is not nil unless the error is
+// ErrDamaged, which names the bucket and the key.
 func (b bucket) open(key, stored []byte) ([]byte, error) {
 	n := len(stored) - sumSize
 	if n < 0 {
@@ -82,7 +84,7 @@ type row struct{ key, value []byte }
 // its key, get returns ErrDamaged and never nil, so that a damaged row does not look missing.
 func (r rows) get(key []byte) ([]byte, error) { return r.at(r.b.Cursor(), key) }
 
-// at is get with the caller's cursor, which saves a cursor per row when many rows are read.
+// at works like get with a cursor of the caller, so that reading many rows needs only one cursor.
 func (r rows) at(c *bbolt.Cursor, key []byte) ([]byte, error) {
 	next, stored := c.Seek(key)
 	if next != nil && bytes.Equal(next, key) {
@@ -120,18 +122,17 @@ func (r rows) from(start, prefix []byte) iter.Seq2[row, error] {
 	}
 }
 
-// before returns the row before key, as it is stored. next is the row that c found at or after key.
-//
-// A changed bit in a key moves no row, but a search for that key, or past it, may end in the wrong place, next to the
-// changed row. So before checks that the rows around the place are in order, and that neither neighbor is a damaged row
-// whose original key began with prefix (or, if exact is set, was prefix).
+// before returns the stored form of the row before key. next is the row that c found at or after key. A row whose key
+// has a changed bit stays in its place, so a search for the key, or for a key near it, may end in the wrong place, next
+// to that row. So before checks that the rows around the place are in order, and that neither neighbor is a damaged row
+// whose original key began with prefix (or was prefix, if exact is set).
 func (r rows) before(c *bbolt.Cursor, key, prefix, next, nextStored []byte, exact bool) (prev, stored []byte, err error) {
 	var near [4][]byte
 	near[2] = next
 	if next == nil {
 		prev, stored = c.Last()
 	} else {
-		if near[3], _ = c.Next(); near[3] != nil { // at the end it does not move
+		if near[3], _ = c.Next(); near[3] != nil { // at the end, the cursor does not move
 			c.Prev()
 		}
 		prev, stored = c.Prev()

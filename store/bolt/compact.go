@@ -15,7 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/atomicfile"
 )
 
-// offlineWait is how long Check, Compact, CompactInPlace and Hold wait for another process to close the file.
+// offlineWait is the time for which Check, Compact, CompactInPlace and Hold wait until another process closes the file.
 const offlineWait = 200 * time.Millisecond
 
 // checkOffline returns an error unless path names a sound database that only its owner can access.
@@ -68,13 +68,13 @@ func compactInPlace(ctx context.Context, path string) (before, after int64, err 
 	if err := checkOffline(path); err != nil {
 		return 0, 0, err
 	}
-	// Hold the lock until the new file has its name: another process's writes to the old file would be lost.
+	// Hold the lock until the new file has its name, because writes of another process to the old file would be lost.
 	from, err := openBolt(path, &bbolt.Options{Timeout: offlineWait, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
 	if err != nil {
 		return 0, 0, err
 	}
 	defer from.Close()
-	dst := path + ".backup-compact" // the next Open removes what a killed process left, as for a backup
+	dst := path + ".backup-compact" // if the process is killed, the next Open removes the file, like one of a backup
 	if err := os.Remove(dst); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return 0, 0, err
 	}
@@ -113,7 +113,7 @@ func compactFrom(ctx context.Context, from *bbolt.DB, dst string) error {
 	if _, err := os.Lstat(dst); !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s: %w", dst, fs.ErrExist)
 	}
-	// NoSync is safe here: nobody uses the copy before the Sync at the end.
+	// NoSync is safe, because nothing uses the copy before the Sync at the end.
 	to, err := openBolt(dst, &bbolt.Options{Timeout: offlineWait, NoSync: true, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
 	if err != nil {
 		return err

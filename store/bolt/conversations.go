@@ -120,7 +120,7 @@ func deleteEntries(t *txn, seq uint64, limit int) (int, error) {
 	rows, prefix := bucketConvs.in(t.Tx), u64(seq)
 	var keys [][]byte
 	for row, err := range rows.from(prefix, prefix) {
-		if err != nil && !bytes.HasPrefix(row.key, prefix) { // a damaged row of this conversation is removed as well
+		if err != nil && !bytes.HasPrefix(row.key, prefix) { // remove damaged rows of this conversation too
 			return 0, err
 		}
 		if len(keys) == limit || row.key[8] == convRow {
@@ -218,7 +218,7 @@ func convSeqs(tx *bbolt.Tx, term string, before uint64) iter.Seq2[[]byte, error]
 			last := from
 			from = k[len(prefix):][:8] // in bucket convs, this skips the other rows of the conversation
 			if bytes.Compare(from, last) >= 0 {
-				return // only keys that are out of order lead here, and the error was yielded
+				return // happens only if keys are out of order, and then the error was yielded already
 			}
 			if err == nil && !yield(from, nil) {
 				return

@@ -19,7 +19,7 @@ func diskFree(path string) (int64, error) {
 	return int64(min(free, math.MaxInt64)), nil
 }
 
-// modeTooWide reports whether users other than the owner can access a file.
+// modeTooWide reports whether users other than the owner can access a file with this mode.
 func modeTooWide(m fs.FileMode) bool { return m.Perm()&0o077 != 0 }
 
 // mapAhead is the default of Config.InitialMmapSize. To map beyond the end of a file costs only address space.

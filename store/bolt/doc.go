@@ -4,18 +4,17 @@
 // store defines what the methods guarantee; this page explains how the engine keeps the guarantees.
 //
 // # Writing
-//
-// All writes are units in a queue. One of the waiting callers leads: it commits all units that queued during the
-// previous commit. A lone caller thus waits for nobody, and many callers share one fsync. A unit is first planned
-// (every check, no write) and then written; a refusal or a panic fails that unit alone. After the commit, the leader
-// applies the changes of the index in commit order, and only then returns the outcomes to the callers. After a failed
-// commit, all writes fail with store.ErrUnavailable until the engine has reopened the file by itself. Reads continue.
+// All writes are units in a queue. One of the waiting callers is the leader: it commits all units that were queued
+// during the previous commit. So a single caller waits for nobody, and many callers share one fsync. Each unit is first
+// planned, with all checks but without writes, and then written. If it is refused or panics, only that unit fails.
+// After the commit, the leader applies the changes of the index in commit order, and only then returns the outcomes to
+// the callers. After a failed commit, all writes fail with store.ErrUnavailable until the engine has reopened the file
+// by itself. Reads continue.
 //
 // # Reading
-//
 // Reads are short bbolt transactions. No slice that belongs to bbolt outlives its transaction. List gathers candidates
-// from the index under a read lock, releases the lock, and then judges each card by its row. The index may offer too
-// many cards, never too few.
+// from the index under a read lock, releases the lock, and then checks the row of each candidate. The index may offer
+// cards that do not match, but never misses one that does.
 //
 // # The index file
 //

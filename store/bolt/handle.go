@@ -9,14 +9,14 @@ import (
 	"github.com/agentmesh/agentmesh/store/local"
 )
 
-// Handle is a further handle on a database that is open in this process. It has leases of its own, as another process
-// would on an engine that serves several. Tests use it.
+// Handle is a further handle on a database that is open in this process. It has its own leases, like another process
+// with an engine that serves several processes. Tests use it.
 type Handle struct {
 	*Store
 	self *local.Handle
 }
 
-// Handle returns a handle. name is what [store.LeaseState] calls it.
+// Handle returns a new handle. name is the Holder in [store.LeaseState].
 func (s *Store) Handle(name string) *Handle { return &Handle{s, s.leases.Handle(name)} }
 
 // Leases implements [store.Store].

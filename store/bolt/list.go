@@ -19,7 +19,7 @@ const (
 	maxPrefixes = 4
 )
 
-// List implements [store.Cards]. The index offers candidates in order; List then judges each candidate by its row.
+// List implements [store.Cards]. The index offers candidates in order, and List checks the row of each candidate.
 func (c cards) List(ctx context.Context, q store.CardQuery) (store.CardPage, error) {
 	if q.Limit < 1 || q.Limit > maxPage {
 		return store.CardPage{}, errors.New("list cards: limit is not 1 to 1000")
@@ -58,8 +58,8 @@ func (c cards) List(ctx context.Context, q store.CardQuery) (store.CardPage, err
 	return page, nil
 }
 
-// judge reads the rows of slots and appends the cards that are live and belong to tier. It matches a row in place, and
-// copies only what the page shows.
+// judge reads the rows of slots and appends the cards that are live and belong to tier. It matches a row without
+// copying it, and copies only the cards of the page.
 func (c cards) judge(ctx context.Context, slots []cardindex.Slot, q store.CardQuery, tiers []store.Tier, tier int, page *store.CardPage, positions *[]store.Position) error {
 	if len(slots) == 0 {
 		return nil
@@ -119,7 +119,7 @@ func carriesPrefix(terms [][]byte, prefix string) bool {
 	return i < len(terms) && len(terms[i]) >= len(prefix) && string(terms[i][:len(prefix)]) == prefix
 }
 
-// compareTerm compares a and b without copying: the compiler sees that the strings do not outlive the comparison.
+// compareTerm compares a and b. It copies nothing, because the compiler avoids the conversions to strings.
 func compareTerm(a []byte, b string) int {
 	switch {
 	case string(a) < b:

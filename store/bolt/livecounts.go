@@ -10,10 +10,10 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// countOf names the records of a namespace that carry a term, or all of them if term is empty.
+// countOf is the key of a count: the records of a namespace that carry a term, or all its records if term is empty.
 type countOf struct{ ns, term string }
 
-// countsOf yields the counts that a record belongs to.
+// countsOf yields the keys of the counts that include a record.
 func countsOf(rec store.Record) iter.Seq[countOf] {
 	return func(yield func(countOf) bool) {
 		if !yield(countOf{ns: rec.NS}) {
@@ -31,20 +31,20 @@ func countsOf(rec store.Record) iter.Seq[countOf] {
 	}
 }
 
-// liveCount is a number of live records that is right for every now in [from, until).
+// liveCount is the number of live records at every time in [from, until).
 type liveCount struct {
 	n           int
 	from, until int64
 }
 
-// liveCounts caches the counts that store.Change.Max asks for, so that adding to a long list does not count the list
-// again each time. The writer owns it, and calls add and remove for every row that comes and goes. After a failed
-// transaction, the writer resets it.
+// liveCounts caches the counts that store.Change.Max needs, so that adding a record to a long list does not require
+// counting the whole list. The writer owns it, and calls add and remove for every row that it writes or deletes. After
+// a failed transaction, the writer resets it.
 type liveCounts struct {
 	known map[countOf]liveCount
 }
 
-// maxLiveCounts bounds the memory, because strangers choose terms.
+// maxLiveCounts bounds the number of cached counts, because strangers choose terms.
 const maxLiveCounts = 4096
 
 func newLiveCounts() *liveCounts { return &liveCounts{known: make(map[countOf]liveCount)} }
@@ -85,7 +85,7 @@ func (l *liveCounts) count(tx *bbolt.Tx, key countOf, now int64) (int, error) {
 	return c.n, nil
 }
 
-// include counts a record that lives until expires.
+// include counts a record that is live until expires.
 func (c *liveCount) include(expires int64) {
 	if expires > c.from {
 		c.n++
@@ -111,7 +111,7 @@ func (l *liveCounts) remove(rec store.Record) {
 	}
 }
 
-// recordEnds reads the expiry of a record from the head of its row.
+// recordEnds reads the expiry of a record from the beginning of its row.
 func recordEnds(row []byte) (int64, error) {
 	if len(row) < 17 || row[0] != rowVersion {
 		return never, fmt.Errorf("%w: record row is cut short", ErrDamaged)

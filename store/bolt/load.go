@@ -73,7 +73,7 @@ func (s *Store) buildIndex(ctx context.Context) error {
 	return nil
 }
 
-// gather adds the cards with from <= seq < to to part. It leaves damaged cards out.
+// gather adds to part the cards whose seq is at least from and less than to. It leaves out damaged cards.
 func (s *Store) gather(ctx context.Context, part *cardindex.Part, from, to uint64) error {
 	return s.db.View(func(tx *bbolt.Tx) error {
 		for row, err := range bucketCards.in(tx).from(u64(from), nil) {
@@ -119,7 +119,7 @@ func (s *Store) catchUp() error {
 			if err == nil {
 				change, err = decodeChange(number(row.key), row.value)
 			}
-			if err != nil { // the card of this change is unknown, so that card stays listed by its old terms
+			if err != nil { // the card of this change is not known, so it stays listed by its old terms
 				s.damage.note("left out of the card index", err)
 				continue
 			}

@@ -27,14 +27,14 @@ type migration func(from *bbolt.Tx, to *copier) error
 // a database of the schema before it.
 //
 // Schema 2 is not released yet. Until its release, add every other change of stored bytes to its migration, so that an
-// upgrade rewrites the database once. At the release, delete this paragraph; a later change is schema 3.
-// rewrites the database once. When it is released, delete this paragraph; from then on a change is schema 3.
+// upgrade rewrites the database once. At the release, delete this paragraph; any later change needs schema 3.
 var migrations = []migration{addChecksums}
 
 // newestSchema returns the schema that the steps lead to.
 func newestSchema(steps []migration) uint64 { return uint64(len(steps)) + 1 }
 
-// addChecksums migrates from schema 1, whose values had no checksums. It cannot detect bits that changed before.
+// addChecksums migrates from schema 1, whose values had no checksums. It cannot detect bits that changed before the
+// migration.
 func addChecksums(from *bbolt.Tx, to *copier) error {
 	for _, b := range buckets {
 		old := from.Bucket(b.name)
@@ -51,8 +51,8 @@ func addChecksums(from *bbolt.Tx, to *copier) error {
 	return nil
 }
 
-// migrate brings the schema up to date by steps, or returns ErrNewerSchema. It keeps the database of the older schema
-// under the name that [OlderCopy] returns.
+// migrate brings the database to the newest schema with steps, or returns ErrNewerSchema. It keeps the database of the
+// older schema under the name that [OlderCopy] returns.
 func (s *Store) migrate(ctx context.Context, steps []migration) error {
 	var have uint64
 	if err := s.db.View(func(tx *bbolt.Tx) (err error) {
@@ -119,8 +119,8 @@ func (s *Store) rewrite(ctx context.Context, step migration, have uint64) error 
 	return s.openFile()
 }
 
-// replaceFile renames dst to the name of the database and closes the old file, which it first keeps under the name of
-// [OlderCopy]. Until the old file is closed, no other process can open the database.
+// replaceFile keeps the old file under the name of [OlderCopy], renames dst to the name of the database, and closes the
+// old file. Until the old file is closed, no other process can open the database.
 func (s *Store) replaceFile(dst string, have uint64) error {
 	if err := s.keepFile(OlderCopy(s.path, have)); err != nil {
 		return fmt.Errorf("keep a copy from before: %w", err)
@@ -145,7 +145,7 @@ func (s *Store) keepFile(name string) error {
 	if err := os.Link(s.path, name); err != nil {
 		return s.copyTo(name)
 	}
-	return os.Chtimes(name, time.Time{}, time.Now()) // the copy is kept for a week from now on
+	return os.Chtimes(name, time.Time{}, time.Now()) // so that the copy is kept for a week from now
 }
 
 func removeIfThere(name string) error {
@@ -161,7 +161,7 @@ type copier struct {
 	db      *bbolt.DB
 	tx      *bbolt.Tx // nil between two transactions
 	log     *slog.Logger
-	size    int // of the rows in tx
+	size    int // size of the rows in tx
 	rows    int
 	lastLog time.Time
 }
@@ -183,7 +183,7 @@ func (c *copier) create(b bucket, sequence uint64) error {
 	return made.SetSequence(sequence)
 }
 
-// put stores a row. Rows in the order of their keys are the fastest. It does not keep key or value.
+// put stores a row. It is fastest if the rows come in the order of their keys. It does not keep key or value.
 func (c *copier) put(b bucket, key, value []byte) error {
 	if c.size >= copyBatch {
 		if err := c.commit(); err != nil {
@@ -196,7 +196,7 @@ func (c *copier) put(b bucket, key, value []byte) error {
 	c.size += len(key) + len(value)
 	c.rows++
 	rows := b.in(c.tx)
-	rows.b.FillPercent = 0.9 // keys grow
+	rows.b.FillPercent = 0.9 // the rows come in the order of their keys
 	return rows.put(key, slices.Clip(value))
 }
 
@@ -242,13 +242,14 @@ func (c *copier) rollback() error {
 	return c.tx.Rollback()
 }
 
-// OlderCopy returns the name under which a migration keeps the database at path as it was in an older schema. The store
-// removes the copy after a week, because it still contains data that was purged meanwhile.
+// OlderCopy returns the name of the copy of the database at path that a migration from an older schema keeps. The store
+// removes the copy after a week, because it still contains data that was deleted from the database meanwhile.
 func OlderCopy(path string, schema uint64) string { return fmt.Sprintf("%s.schema-%d", path, schema) }
 
 const keepOlder = 7 * 24 * time.Hour
 
-// dropOlder removes the copies of [OlderCopy] that are a week old at now. It is called again, so it ignores errors.
+// dropOlder removes the copies of [OlderCopy] that are a week old at now. It ignores errors, because it is called again
+// and again.
 func (s *Store) dropOlder(now time.Time) {
 	dir, prefix := filepath.Dir(s.path), filepath.Base(s.path)+".schema-"
 	entries, err := os.ReadDir(dir)

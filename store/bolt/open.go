@@ -25,33 +25,36 @@ import (
 
 // The errors of Open. Check for them with [errors.Is].
 var (
-	// ErrLocked: another process has the file open.
+	// ErrLocked means that another process has the file open.
 	ErrLocked = errors.New("database is in use by another process")
-	// ErrNewerSchema: a newer version of this program wrote the file.
+	// ErrNewerSchema means that a newer version of this program wrote the file.
 	ErrNewerSchema = errors.New("database was written by a newer version")
-	// ErrDamaged is store.ErrDamaged: the file is not a database, or some of its rows or pages are invalid.
+	// ErrDamaged is store.ErrDamaged. It means that the file is not a database, or that some of its rows or pages are
+	// invalid.
 	ErrDamaged = store.ErrDamaged
-	// ErrFileMode: users other than the owner can read or write the file.
+	// ErrFileMode means that users other than the owner can read or write the file.
 	ErrFileMode = errors.New("database file mode is wider than 0600")
 )
 
 // Config holds the options of Open. The zero value is usable.
 type Config struct {
-	// Logger gets what the engine does by itself: recovery, rebuilding, snapshots. Nil discards the log.
+	// Logger gets messages about the engine's own work, such as recovery, rebuilding and snapshots. Nil discards them.
 	Logger *slog.Logger
 	// MinFree is the number of free bytes on the disk below which the engine refuses writes with store.ErrUnavailable,
 	// so that it stops before the disk is full. 0 means 64 MiB; a negative number disables the check.
 	MinFree int64
-	// QueueLimit is how many units may wait for the writer. A further one is store.ErrUnavailable. 0 means 8192.
+	// QueueLimit is the number of units that may wait for the writer. Further units fail with store.ErrUnavailable. 0
+	// means 8192.
 	QueueLimit int
-	// InitialMmapSize is the size of address space that the file is mapped into from the start. While the file is
-	// smaller, it can grow without waiting for readers. 0 means 4 GiB on 64-bit systems (or nothing if the system
-	// refuses that much). A negative number, 32-bit systems and Windows (the file itself would grow) mean nothing.
+	// InitialMmapSize is the number of bytes of address space that are reserved for the file when it is opened. While
+	// the file is smaller, it can grow without waiting for readers. 0 means 4 GiB on 64-bit systems, or no reservation
+	// if the system refuses that much. With a negative number, on 32-bit systems and on Windows, where the file itself
+	// would grow, nothing is reserved.
 	InitialMmapSize int
 	// LockTimeout is how long Open waits for another process to close the file. 0 means 200 ms.
 	LockTimeout time.Duration
-	// LeaseTTL is how long a lease lasts without renewal. 0 means as long as its handle: no other process can open the
-	// file, so nobody waits for a lease whose holder is gone.
+	// LeaseTTL is the time for which a lease lasts without renewal. 0 means that a lease lasts until its handle is
+	// closed. That is enough, because no other process can open the file.
 	LeaseTTL time.Duration
 	// Committed, if set, is called after every group commit, before the callers get their results. It must be fast.
 	Committed func(Commit)
@@ -148,7 +151,7 @@ func (s *Store) openFile() error {
 	}
 	opts := &bbolt.Options{
 		Timeout:         s.cfg.LockTimeout,
-		NoFreelistSync:  true, // a commit would write the whole list; opening scans for it instead
+		NoFreelistSync:  true, // otherwise each commit writes the whole list; without it, opening the file scans for free pages
 		FreelistType:    bbolt.FreelistMapType,
 		InitialMmapSize: max(s.cfg.InitialMmapSize, 0),
 	}
@@ -200,7 +203,7 @@ const preflightLimit = 256 << 20
 const leastSize = 4 * 4096
 
 // preflight refuses a truncated or damaged file before bbolt opens it for writing. When bbolt opens a file for writing,
-// it scans all pages in its own goroutine, whose panic nobody could recover.
+// it scans all pages in its own goroutine, in which we cannot recover from a panic.
 func preflight(path string, timeout time.Duration) error {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
@@ -209,7 +212,7 @@ func preflight(path string, timeout time.Duration) error {
 	if err != nil {
 		return err
 	}
-	if info.Size() < leastSize { // bbolt has no error of its own for this
+	if info.Size() < leastSize { // bbolt does not report this as an error
 		return fmt.Errorf("%w: a database is larger than %d bytes", ErrDamaged, info.Size())
 	}
 	db, err := openBolt(path, &bbolt.Options{ReadOnly: true, Timeout: timeout})
@@ -230,9 +233,9 @@ func preflight(path string, timeout time.Duration) error {
 	})
 }
 
-// checkPages reads every row in this goroutine, where a fault or a panic of bbolt can be recovered. It refuses rows
-// whose keys changed: if keys are out of order, or below the first key of their page, bbolt's own scan panics in a
-// goroutine that nobody can recover.
+// checkPages reads every row in this goroutine, in which we can recover from a fault or a panic of bbolt. It refuses
+// rows whose keys have changed: if keys are out of order, or below the first key of their page, bbolt's own scan panics
+// in another goroutine.
 func checkPages(tx *bbolt.Tx) error {
 	schema, err := schemaOf(tx)
 	hasChecksums := err == nil && schema == newestSchema(migrations) // older schemas have no checksums
@@ -317,7 +320,7 @@ func (s *Store) view(ctx context.Context, fn func(*bbolt.Tx) error) error {
 func (s *Store) reopenFile() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// Ignore an error of Close: the commit failed before, so the file is abandoned as it is.
+	// Ignore an error of Close: the commit has failed, so this file handle is abandoned anyway.
 	_ = s.closeFile()
 	if err := s.openFile(); err != nil {
 		return err
@@ -325,7 +328,7 @@ func (s *Store) reopenFile() error {
 	return s.catchUp()
 }
 
-// checkWritable returns why the writer cannot take a unit now, or nil.
+// checkWritable returns an error if the writer cannot take a unit now.
 func (s *Store) checkWritable() error {
 	if err := s.writer.broken.Load(); err != nil {
 		return *err
@@ -349,7 +352,7 @@ func (s *Store) checkDisk() error {
 
 // Ping implements [store.Store].
 func (s *Store) Ping(ctx context.Context) error {
-	// A unit without writes commits nothing, but it waits its turn, and makes a writer that stopped try again.
+	// A unit without writes commits nothing, but waits for its turn and makes a stopped writer try again.
 	return s.writer.do(ctx, func(*txn) (func() error, error) { return nil, nil })
 }
 

@@ -87,7 +87,7 @@ func checkChange(c store.Change) error {
 	return nil
 }
 
-// recordWrite is a change that passed the checks, with the row that it replaces.
+// recordWrite is a change that has passed the checks, with the row that it replaces.
 type recordWrite struct {
 	change store.Change
 	old    store.Record
@@ -97,7 +97,7 @@ type recordWrite struct {
 // planRecords checks changes and returns a function that writes them under one revision.
 func planRecords(t *txn, changes []store.Change, now time.Time) (func(store.Rev) error, error) {
 	writes := make([]recordWrite, 0, len(changes))
-	growth := make(map[countOf]int) // how the earlier changes of the unit change the counts
+	growth := make(map[countOf]int) // by how much the earlier changes of the unit change the counts
 	for i, change := range changes {
 		if err := checkChange(change); err != nil {
 			return nil, err
@@ -184,7 +184,7 @@ func (w recordWrite) write(t *txn, rev store.Rev) error {
 	}
 	rec := w.change.Record
 	rec.Rev = rev
-	scheduled := int64(noTime) // when the sweep is already due to visit the record
+	scheduled := int64(noTime) // the time for which a sweep of the record is already scheduled
 	if w.exists {
 		scheduled = deadline(w.old.Expires)
 		t.counts.remove(w.old)

@@ -14,8 +14,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// partLength is the range of expiry times that share a part of bucket replays. With records that live eight days, a
-// look-up asks three or four parts. That costs less than a second key per record, which parts of one day would need.
+// partLength is the length of the time range whose records share a part of bucket replays, by their expiry. If records
+// live eight days, a look-up searches three or four parts. That costs less than storing a second key for each record.
 const partLength = 4 * 24 * time.Hour
 
 // part returns the number of the part that holds the records that expire at t.
@@ -42,7 +42,7 @@ func findReplay(tx *bbolt.Tx, hash []byte) ([]byte, replayRow, error) {
 	c := replays.b.Cursor()
 	k, stored := c.First()
 	for least := uint32(0); ; {
-		// A damaged row may name a part that does not exist, but must not hide the record that is sought.
+		// The key of a damaged row may name a part that does not exist. It must not prevent finding the record.
 		for ; k != nil; k, stored = c.Next() {
 			written, _, err := replays.read(k, stored)
 			if err == nil {
@@ -89,7 +89,7 @@ func isReplayLive(tx *bbolt.Tx, rec replayRow, now time.Time) (bool, error) {
 	return ok && conv.Open && isLive(conv.Expires, now), err
 }
 
-// liveReplay returns a record that counts at now. The key is nil without such a record.
+// liveReplay returns the record of a message if it counts at now. Otherwise the key is nil.
 func liveReplay(tx *bbolt.Tx, sender, messageID string, now time.Time) ([]byte, replayRow, error) {
 	key, rec, err := findReplay(tx, replayHash(sender, messageID))
 	if err != nil || key == nil {
@@ -117,8 +117,8 @@ func (s steps) FindReplay(ctx context.Context, sender, messageID string, now tim
 	return rec, err
 }
 
-// putReplay stores a new record, in place of a record that no longer counts. noted reports whether an entry of the
-// transcript names the record; otherwise putReplay adds a row to the conversation that names it.
+// putReplay stores a new record, in place of one that no longer counts. noted reports whether an entry of the
+// transcript names the record. If not, putReplay adds a row to the conversation that names it.
 func putReplay(tx *bbolt.Tx, rec store.Replay, noted bool) error {
 	replays, hash := bucketReplays.in(tx), replayHash(rec.Sender, rec.MessageID)
 	seq, err := convSeq(tx, rec.Conv)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// rowVersion is the first byte of most rows. Then follow fields in a fixed order, of these kinds:
+// rowVersion is the first byte of most rows. The fields follow in a fixed order. Their kinds are:
 //
 //	u64      8 bytes, big endian
 //	uint     unsigned varint
@@ -33,7 +33,7 @@ import (
 // To add a field, add a new version byte. A decoder reads every version that was ever released.
 const rowVersion = 1
 
-const keyedVersion = 2 // version of the rows of entries that have a key
+const keyedVersion = 2 // version of rows of transcript entries with a key
 
 var errRow = errors.New("row is cut short or has trailing bytes")
 
@@ -101,8 +101,8 @@ func flag(v bool) byte {
 	return 0
 }
 
-// reader decodes a row. It owns its bytes, so what it returns may outlive the transaction. After the first error, every
-// further field is empty.
+// reader decodes a row. It owns its bytes, so the results may outlive the transaction. After the first error, all
+// further fields are empty.
 type reader struct {
 	b   []byte
 	err error
@@ -177,7 +177,7 @@ func (r *reader) bytes() []byte {
 
 func (r *reader) text() string { return string(r.take(r.uint())) }
 
-// texts makes one string of all texts and slices it, so that a list costs two allocations.
+// texts copies all texts into one string and slices it, so that a list needs only two allocations.
 func (r *reader) texts() []string {
 	count, lengths, all := r.list()
 	if count == 0 {

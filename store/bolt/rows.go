@@ -103,7 +103,8 @@ func cardTerms(dst [][]byte, seq uint64, row []byte) ([][]byte, error) {
 // change, owner, registered and updated.
 const cardFixed = 8 + 8 + 8 + 1 + 8 + 32 + 8 + 8
 
-// decodeCardForList decodes a row without its terms and counts, which lists do not show and which are much of the row.
+// decodeCardForList decodes a row without its terms and counts, which lists do not contain and which are a large part
+// of the row.
 func decodeCardForList(seq uint64, row []byte) (store.Card, error) {
 	r := reader{b: row[1:]} // cardTerms has checked the version
 	c := store.Card{Seq: seq, Rev: store.Rev(r.u64()), Expires: r.time(), ReservedUntil: r.time()}
@@ -114,7 +115,7 @@ func decodeCardForList(seq uint64, row []byte) (store.Card, error) {
 	c.ID = r.text()
 	r.take(r.uint())
 	r.take(r.uint())
-	r.b = append([]byte(nil), r.b...) // a copy, because body and meta outlive the transaction
+	r.b = append([]byte(nil), r.b...) // copy the rest, because body and meta outlive the transaction
 	c.Body = r.bytes()
 	c.Meta = r.bytes()
 	if err := r.end(); err != nil {

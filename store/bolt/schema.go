@@ -76,7 +76,8 @@ func schemaOf(tx *bbolt.Tx) (uint64, error) {
 	return n, nil
 }
 
-// setSchema stores the schema number, also without a checksum, so that older versions of the program refuse the file.
+// setSchema stores the schema number twice: with a checksum, and without one so that older versions of the program can
+// read it and refuse the file.
 func setSchema(tx *bbolt.Tx, schema uint64) error {
 	meta := bucketMeta.in(tx)
 	if err := meta.b.Put(keySchema, u64(schema)); err != nil {

@@ -19,24 +19,25 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// snapshotMagic begins a snapshot file. The snapshot is not part of the database: a hundred megabytes that change as a
-// whole would fill the database with free pages, and every backup with data that can be rebuilt.
+// snapshotMagic is the beginning of a snapshot file. The snapshot is not part of the database, because replacing a
+// hundred megabytes would leave many free pages in the database, and because backups need not contain data that can be
+// rebuilt.
 //
 //	magic · tag 16 · through u64 · dump of the index (see package cardindex) · CRC-32C of all that u32
 //
 // The engine writes a snapshot while cards change, so the snapshot may contain changes that follow the change named
 // through, but never lacks an earlier one. That is enough, because catchUp lists every card that changed later again by
 // its row. A snapshot is valid only if the database contains its tag: then the database descends from the state of the
-// snapshot, whatever was restored in between. The engine stores the tag before it renames the snapshot file, and keeps
-// the previous tag as well, so that the old and the new file are both valid whenever the process dies.
+// snapshot, even if a backup was restored meanwhile. The engine stores the tag before it renames the snapshot file, and
+// keeps the previous tag too, so that the file is valid whenever the process dies.
 const snapshotMagic = "agentmesh card index 1\n"
 
 const tagSize = 16
 
 func (s *Store) snapshotPath() string { return s.path + ".index" }
 
-// snapshotEvery returns the number of changes after which a new snapshot is written. To catch up on so many changes
-// takes about a second. Only the writer calls it.
+// snapshotEvery returns the number of changes after which a new snapshot is written. Catching up on that many changes
+// takes about a second. Only the writer calls snapshotEvery.
 func (s *Store) snapshotEvery() int64 { return max(5000, int64(s.index.Len()/8)) }
 
 // snapshotter writes snapshots in its own goroutine.
@@ -78,7 +79,7 @@ func (n *snapshotter) run() {
 }
 
 func (n *snapshotter) take() {
-	// Reset the counter even if the snapshot fails: the next attempt comes after the same number of changes.
+	// Reset the counter even if the snapshot fails, so that the next attempt comes after the same number of changes.
 	n.changed.Store(0)
 	err := n.s.writeSnapshot(n.ctx)
 	if err != nil && n.ctx.Err() == nil {
@@ -121,7 +122,7 @@ func (s *Store) writeSnapshot(ctx context.Context) (err error) {
 		return func() error {
 			meta := bucketMeta.in(t.Tx)
 			known, err := meta.get(keySnapshots)
-			if err != nil { // then the previous snapshot is no longer valid
+			if err != nil { // the previous snapshot is no longer valid
 				t.damage.note("replaced", err)
 			}
 			return meta.put(keySnapshots, append(slices.Clone(tag), known[:min(len(known), tagSize)]...))
@@ -185,7 +186,8 @@ func (s *Store) loadSnapshot() error {
 	return nil
 }
 
-// checkTag returns nil if the database descends from the state of the snapshot with this tag, and can catch it up.
+// checkTag returns nil if the database descends from the state of the snapshot with this tag, and its change feed still
+// has all later changes.
 func checkTag(tx *bbolt.Tx, tag []byte, through uint64) error {
 	meta := bucketMeta.in(tx)
 	tags, err := meta.get(keySnapshots)

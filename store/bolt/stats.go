@@ -36,6 +36,6 @@ func (s *Store) Stats() Stats {
 	return out
 }
 
-// Free returns the number of bytes that this process may still write to the disk of path. A store whose disk has
-// less than Config.MinFree refuses writes.
+// Free returns the number of bytes that this process may still write to the disk of path. If it is less than
+// Config.MinFree, a store on this disk refuses writes.
 func Free(path string) (int64, error) { return diskFree(path) }

@@ -217,7 +217,8 @@ func forgetAnswers(t *txn, seq uint64) error {
 		if err != nil {
 			return err
 		}
-		// Skip a record of another conversation: if ours expired, the message may have been accepted again there.
+		// Skip a record of another conversation. If the record of this conversation expired, another conversation may
+		// have accepted the message again.
 		if key != nil && rec.convSeq == seq {
 			rec.Status, rec.Answer = 0, nil
 			answers[string(key)] = rec

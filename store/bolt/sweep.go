@@ -19,16 +19,17 @@ const (
 	kindRecord
 )
 
-// tombstoneLife is how long a reader of the change feed may stay away without missing a removed id.
+// tombstoneLife is the time for which a tombstone is kept. A reader of the change feed that is away longer may miss
+// that an id was removed.
 const tombstoneLife = 365 * 24 * time.Hour
 
 // damagedAgain is the time after which Sweep looks again at a damaged row, which it leaves in place.
 const damagedAgain = 24 * time.Hour
 
-// sweepChunk bounds a unit of sweeping, so that other units wait only milliseconds.
+// sweepChunk bounds the number of rows in one unit of a sweep, so that other units wait only milliseconds.
 const sweepChunk = 128
 
-// expiryKey returns a key that sorts by time, also for times before 1970.
+// expiryKey returns a key that sorts by time, even for times before 1970.
 func expiryKey(at int64, kind byte, key []byte) []byte {
 	b := make([]byte, 0, 9+len(key))
 	b = appendU64(b, uint64(at)^1<<63)
@@ -42,7 +43,7 @@ func scheduleSweep(tx *bbolt.Tx, kind byte, key []byte, scheduled, due int64) er
 		return nil
 	}
 	rows := bucketExpiries.in(tx)
-	rows.b.FillPercent = 0.9 // most rows end as far in the future as the previous row did
+	rows.b.FillPercent = 0.9 // most new rows expire after all existing ones, so they come at the end
 	return rows.put(expiryKey(due, kind, key), nil)
 }
 
@@ -116,7 +117,7 @@ func sweepExpiries(t *txn, now time.Time, limit int) (int, error) {
 	n := 0
 	for _, k := range due {
 		if n >= limit {
-			break // a long transcript used up the limit
+			break // deleting a long transcript has used up the limit
 		}
 		n++
 		result, err := sweepRow(t, k[8], k[9:], now, max(limit-n, 16))
@@ -143,11 +144,11 @@ func sweepExpiries(t *txn, now time.Time, limit int) (int, error) {
 	return n, nil
 }
 
-// sweepResult is what a sweep did about a row.
+// sweepResult is the result of sweeping a row.
 type sweepResult struct {
 	rows int   // other rows that were removed with it
-	more bool  // there is more to remove at once
-	due  int64 // when to look at the row again
+	more bool  // more rows can be removed now
+	due  int64 // the time at which to look at the row again
 }
 
 func sweepRow(t *txn, kind byte, key []byte, now time.Time, limit int) (sweepResult, error) {

@@ -31,7 +31,7 @@ type txn struct {
 	after  []func(*cardindex.Index) // index changes, applied in order after the commit
 	change uint64                   // the newest change that was written
 	leases *local.Leases
-	hints  []store.Hint // what was written, if somebody watches
+	hints  []store.Hint // the written entries, if somebody watches
 	watch  bool         // somebody watches
 }
 
@@ -52,8 +52,8 @@ func (t *txn) noteConv(key store.ConvKey) { t.note(store.WatchConversations, key
 
 const (
 	queued  = iota
-	taken   // by the writer, which will report the outcome
-	skipped // by its caller, whose context ended before
+	taken   // taken by the writer, which will report the outcome
+	skipped // withdrawn by its caller, whose context ended first
 )
 
 type unit struct {
@@ -65,19 +65,19 @@ type unit struct {
 // maxGroup bounds the memory and the time of one commit.
 const maxGroup = 1024
 
-// maxYields is how many times in a row the leader yields without seeing a further unit.
+// maxYields is the number of times in a row that the leader yields without getting a further unit.
 const maxYields = 3
 
-// retryEvery is how long a writer that could not reopen its file waits before it tries again.
+// retryEvery is the time between two attempts of a writer to reopen its file.
 const retryEvery = time.Second
 
-// writer commits units in groups. It has no goroutine: of the callers that wait, the one that sends to lead commits all
-// units that have queued. A single caller thus commits in its own goroutine, as with bbolt's Update. To hand the unit
-// to another goroutine and back would cost as much as half a commit.
+// writer commits units in groups. It has no goroutine of its own: the waiting caller that succeeds in sending to lead
+// becomes the leader and commits all queued units. So a single caller commits in its own goroutine, as with bbolt's
+// Update. Passing the unit to another goroutine and back would cost as much as half a commit.
 type writer struct {
 	s     *Store
 	queue chan *unit
-	lead  chan struct{} // full while a caller leads
+	lead  chan struct{} // full while a caller is the leader
 
 	mu     sync.RWMutex // guards closed; no unit is queued after closed is set
 	closed bool
@@ -85,7 +85,7 @@ type writer struct {
 	// broken is the reason why writes are refused after a failed commit; nil while they are accepted.
 	broken atomic.Pointer[error]
 
-	// Owned by the leader.
+	// Only the leader uses the following fields.
 	counts *liveCounts
 	group  []*unit
 	tried  time.Time             // when the file was last reopened, or could not be reopened
@@ -158,8 +158,9 @@ func (w *writer) serve() {
 	if w.broken.Load() != nil && time.Since(w.tried) >= retryEvery {
 		w.reopen()
 	}
-	// Callers that the last commit woke get a chance to queue before this group is closed: with 64 callers, a group
-	// then has 48 units instead of 40. If no other goroutine is ready to run, this costs almost nothing.
+	// Yield, so that callers that the last commit woke can queue their next unit before this group is closed. With 64
+	// callers, a group then has 48 units instead of 40. If no other goroutine is ready to run, yielding costs almost
+	// nothing.
 	for n, still := len(w.queue), 0; still < maxYields; still++ {
 		runtime.Gosched()
 		if more := len(w.queue); more > n {
@@ -204,7 +205,8 @@ func (w *writer) commitGroup(group []*unit) {
 		w.conclude(group, errs, err)
 		return
 	}
-	// The write of a unit failed, and the transaction with the writes of all units is lost. Execute them one by one.
+	// The write of a unit failed, so the transaction with the writes of all units is lost. Execute the units one by
+	// one.
 	group[failed].err <- err
 	for i, u := range group {
 		if i == failed {
@@ -265,7 +267,7 @@ func (w *writer) attempt(group []*unit) (errs []error, failed int, err error) {
 	done := false
 	defer func() {
 		if !done {
-			w.counts.reset() // they count rows that are now not written
+			w.counts.reset() // the counts include rows that are not written after all
 			guard(tx.Rollback)
 		}
 	}()
@@ -298,7 +300,7 @@ func (w *writer) attempt(group []*unit) (errs []error, failed int, err error) {
 	pages := tx.Stats()
 	w.s.cfg.Committed(Commit{Units: len(group), Bytes: pages.GetPageAlloc(), Took: time.Since(start)})
 	if err := guard(func() error { w.s.applyIndex(t); return nil }); err != nil {
-		// The commit is durable, and its callers learn that. Reopening brings the index up to date.
+		// The commit is durable, so its callers get success. Reopening the file brings the index up to date.
 		w.stop(fmt.Errorf("change card index: %w", err))
 	}
 	w.s.watchers.Tell(t.hints)

@@ -38,7 +38,7 @@ func (p *Part) Add(at Slot, expires int64, terms []string) {
 	}
 }
 
-// Join makes one index of parts, which are in the order of their slots.
+// Join makes one index from parts, which must be in the order of their slots.
 func Join(parts []Part) *Index {
 	ix := New()
 	terms := make(map[string][]Slot)
@@ -57,7 +57,7 @@ func Join(parts []Part) *Index {
 	return ix
 }
 
-// Expunge removes slots from every list.
+// Expunge removes slots from the lists of all terms.
 func (ix *Index) Expunge(slots *roaring.Bitmap) {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()

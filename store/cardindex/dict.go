@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// blockMax is the largest number of terms in a block, and so bounds what an insert must move.
+// blockMax is the largest number of terms in a block. It bounds the number of terms that an insertion must move.
 const blockMax = 512
 
 // dict is the sorted dictionary of terms: a list of sorted blocks. index.mu guards it.
@@ -45,7 +45,7 @@ func (d *dict) get(term string) *posting {
 func (d *dict) add(term string, s Slot) {
 	blk, pos, found := d.seek(term)
 	if !found {
-		d.insert(blk, pos, strings.Clone(term)) // a copy, because term shares memory with the whole row
+		d.insert(blk, pos, strings.Clone(term)) // copy term, because it shares memory with a whole row
 		blk, pos, _ = d.seek(term)
 	}
 	d.blocks[blk].lists[pos].add(s)
@@ -103,7 +103,7 @@ func (d *dict) from(start string) iter.Seq2[string, *posting] {
 	}
 }
 
-// appendLast adds a term that follows all others. It is used to fill a dictionary in bulk.
+// appendLast adds a term that sorts after all others. It is for filling a dictionary in bulk.
 func (d *dict) appendLast(term string, p *posting) {
 	const fill = blockMax * 3 / 4
 	if n := len(d.blocks); n == 0 || len(d.blocks[n-1].terms) == fill {

@@ -1,6 +1,5 @@
-// Package cardindex finds cards by their terms, in memory. Engines of the store keep one [Index] each, next to the cards.
-//
-// The index offers candidates and may offer too many: the stored row of a card has the last word.
+// Package cardindex finds cards by their terms, in memory. Engines of the store keep one [Index] each, next to the
+// cards. The index offers candidates and may offer too many: the engine must check the stored row of each one.
 package cardindex
 
 import (
@@ -13,8 +12,9 @@ import (
 	"github.com/RoaringBitmap/roaring/v2"
 )
 
-// Index finds slots by terms. One goroutine at a time changes it, one card at a time, under mu. Readers are concurrent; a
-// reader holds mu while it gathers one page of candidates. A renewal with the same terms takes no lock. Start with [New].
+// Index finds slots by terms. Only one goroutine at a time may change it, one card at a time, under mu. There may be
+// several readers at a time; a reader holds mu while it gathers one page of candidates. A renewal with the same terms
+// takes no lock. Start with [New].
 type Index struct {
 	expires expiries
 
@@ -82,7 +82,8 @@ func (ix *Index) change(s Slot, old, terms []string) {
 	}
 }
 
-// Diff yields the texts that are in only one of two sorted sets, with true for a text that is only in old.
+// Diff yields the texts that are in only one of two sorted sets: with true if the text is only in old, and with false
+// if it is only in terms.
 func Diff(old, terms []string) func(yield func(bool, string) bool) {
 	return func(yield func(bool, string) bool) {
 		for len(old) > 0 || len(terms) > 0 {
@@ -169,14 +170,14 @@ func (ix *Index) withPrefix(prefix string) *posting {
 		if len(ix.prefixes) < maxUnions {
 			break
 		}
-		delete(ix.prefixes, other) // any of them: the order of a map is random
+		delete(ix.prefixes, other) // removes a random one, because the order of a map is random
 	}
 	ix.prefixes[prefix] = union
 	return &posting{many: union}
 }
 
-// expiries holds the time at which each slot stops being listed: 0 for a slot that is not listed, never for a card
-// without an end. Only the writer calls set; get and each are safe for concurrent use.
+// expiries holds the time at which each slot stops being listed. The time is 0 for a slot that is not listed, and never
+// for a card that does not expire. Only the writer calls set; get and each are safe for concurrent use.
 type expiries struct {
 	chunks atomic.Pointer[[]*expiryChunk]
 }

@@ -6,16 +6,16 @@ import (
 	"github.com/RoaringBitmap/roaring/v2"
 )
 
-// Slot is the place of a card in the index: its Seq.
+// Slot identifies a card in the index. It is the card's Seq.
 type Slot = uint32
 
-// fewMax is the length above which a posting list is a bitmap and not a sorted slice. A bitmap that spans a million
-// slots costs about 1.5 KB before its first element.
+// fewMax is the length above which a posting list becomes a bitmap instead of a sorted slice. An empty bitmap that
+// spans a million slots takes about 1.5 KB.
 const fewMax = 256
 
 // posting is the ascending set of the slots that carry one term. index.mu guards it.
 type posting struct {
-	few  []Slot // while many is nil
+	few  []Slot // the slots, while many is nil
 	many *roaring.Bitmap
 }
 

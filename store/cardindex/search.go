@@ -14,8 +14,8 @@ import (
 // about 50 µs, before Candidates computes the whole intersection.
 const maxProbes = 1024
 
-// Candidates appends to dst at most n slots that are live at now, are not before from, and match q with the last of tiers but
-// with no earlier tier. If it appends fewer than n, the list ends there.
+// Candidates appends to dst at most n slots, from the slot from on, that are live at now and match q. They match the
+// last of tiers, but none of the others. If Candidates appends fewer than n slots, there are no more.
 func (ix *Index) Candidates(dst []Slot, q store.CardQuery, tiers []store.Tier, now int64, from Slot, n int) []Slot {
 	ix.mu.RLock()
 	defer ix.mu.RUnlock()
@@ -43,7 +43,7 @@ func (ix *Index) Candidates(dst []Slot, q store.CardQuery, tiers []store.Tier, n
 		}
 		if tried == maxProbes && (len(sets) > 1 || len(without) > 0) && sets[0].remaining(s) > maxProbes {
 			rest := intersect(sets)
-			if rest.GetCardinality() > maxProbes { // fewer are cheaper to test one by one against the earlier tiers
+			if rest.GetCardinality() > maxProbes { // for fewer slots, testing them one by one against the earlier tiers is cheaper
 				for _, earlier := range without {
 					rest.AndNot(intersect(earlier))
 				}
@@ -60,10 +60,11 @@ func (ix *Index) Candidates(dst []Slot, q store.CardQuery, tiers []store.Tier, n
 	return dst
 }
 
-// sets returns the lists whose intersection matches all, prefixes and t, the shortest first, or nil if one is empty.
-func (ix *Index) sets(all, prefixes []string, t store.Tier) []*posting {
-	sets := make([]*posting, 0, len(all)+len(prefixes)+len(t.All)+1)
-	for _, terms := range [2][]string{all, t.All} {
+// sets returns the lists whose intersection matches terms, prefixes and t, the shortest first. If one of them is empty,
+// sets returns nil.
+func (ix *Index) sets(terms, prefixes []string, t store.Tier) []*posting {
+	sets := make([]*posting, 0, len(terms)+len(prefixes)+len(t.All)+1)
+	for _, terms := range [2][]string{terms, t.All} {
 		for _, term := range terms {
 			list := ix.terms.get(term)
 			if list == nil {
@@ -100,7 +101,8 @@ func inAll(sets []*posting, s Slot) bool {
 	return true
 }
 
-// intersect returns a new bitmap of the slots that are in all sets. sets is not empty, and begins with the shortest.
+// intersect returns a new bitmap of the slots that are in all sets. sets must not be empty, and must begin with the
+// shortest set.
 func intersect(sets []*posting) *roaring.Bitmap {
 	if len(sets) == 1 {
 		return sets[0].bitmap().Clone()
@@ -112,7 +114,8 @@ func intersect(sets []*posting) *roaring.Bitmap {
 	return both
 }
 
-// TermsAfter yields the terms that begin with prefix and follow last. It holds mu only while it looks up the next term.
+// TermsAfter yields the terms that begin with prefix and sort after the term last. It holds mu only while it looks up
+// the next term.
 func (ix *Index) TermsAfter(prefix, last string) iter.Seq[string] {
 	next := func() (string, bool) {
 		ix.mu.RLock()

@@ -18,7 +18,7 @@ import (
 //
 // A posting is a uint n and n uint distances, or uint 0, uint size and a serialized roaring bitmap.
 
-// ErrSnapshot: the bytes are not a dump of an index.
+// ErrSnapshot means that the bytes are not a dump of an index.
 var ErrSnapshot = errors.New("index snapshot is not valid")
 
 // Dump writes the index with calls of write, each with a part of the dump. It locks the index for one block of terms at
@@ -51,7 +51,8 @@ func (ix *Index) Dump(write func([]byte) error) error {
 	return write([]byte{0})
 }
 
-// dumpTerms appends some terms that follow after. It returns the last of them, and whether there are more.
+// dumpTerms appends to b the terms of one block that sort after the term after. It returns the last of these terms, and
+// whether more terms follow.
 func (ix *Index) dumpTerms(b []byte, after string) (_ []byte, last string, more bool, err error) {
 	ix.mu.RLock()
 	defer ix.mu.RUnlock()
@@ -95,7 +96,7 @@ func appendBytes(b, data []byte) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(data))), data...)
 }
 
-// Read reads an index that Dump wrote, to the end of the file.
+// Read reads an index that Dump wrote. The dump must end where the file ends.
 func Read(in *Reader) (*Index, error) {
 	ix := New()
 	at := uint64(0)

@@ -1,5 +1,5 @@
-// Package local implements leases and hints for the handles of one process, in its memory. An engine whose data no other
-// process can open needs nothing else.
+// Package local implements leases and hints in memory, for the handles of one process. An engine needs nothing else if
+// no other process can open its data.
 package local
 
 import (
@@ -19,12 +19,12 @@ const maxName = 64
 
 // Leases holds the leases of all handles.
 type Leases struct {
-	// TTL is how long a lease lasts without renewal. 0 means as long as its handle.
+	// TTL is the time for which a lease lasts without renewal. 0 means that it lasts until its handle is closed.
 	TTL time.Duration
-	// Floor returns a number that is not smaller than 2^20 times the number of units ever stored. The fences start
-	// above it, so that a fence under which something was stored is less than every fence after a restart.
+	// Floor returns a number that is at least 2^20 times the number of units ever stored. Fences start above it, so
+	// that every fence after a restart is larger than any fence with which a unit was stored.
 	Floor func(context.Context) (uint64, error)
-	// Barrier calls fn after the commit that runs now, and before the next one.
+	// Barrier calls fn after the running commit and before the next one.
 	Barrier func(ctx context.Context, fn func() error) error
 
 	mu   sync.Mutex
@@ -35,7 +35,7 @@ type Leases struct {
 type row struct {
 	fence  uint64
 	holder *Handle
-	until  time.Time // zero: it ends with its handle
+	until  time.Time // zero: the lease ends with its handle
 }
 
 func (r row) isLive(now time.Time) bool {
@@ -79,7 +79,7 @@ func (l *Leases) take(name string, h *Handle, floor uint64, force bool) (store.L
 	return store.Lease{Name: name, Fence: l.last}, nil
 }
 
-// errEnded: the lease has ended, but a unit of its last holder may be in the commit that runs now.
+// errEnded means that the lease has ended, but that a unit of its last holder may be in the running commit.
 var errEnded = errors.New("the lease has ended")
 
 func (l *Leases) end(now time.Time) time.Time {
@@ -95,7 +95,7 @@ type Handle struct {
 	name   string
 }
 
-// Handle returns a handle. name is what [store.LeaseState] calls it.
+// Handle returns a new handle. name is the Holder in [store.LeaseState].
 func (l *Leases) Handle(name string) *Handle { return &Handle{l, name} }
 
 // Close releases the leases of the handle.

@@ -9,7 +9,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// maxHints is how many hints a reader of [Watchers.Watch] may be behind.
+// maxHints is the number of hints that may wait for a reader of [Watchers.Watch].
 const maxHints = 256
 
 // Watchers passes hints about commits on to the readers of [Watchers.Watch]. The zero value is ready to use.
