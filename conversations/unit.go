@@ -30,7 +30,7 @@ type Unit struct {
 	Now time.Time // the time of everything in the unit
 
 	Replay *store.Replay // the record of the message that the unit accepts; nil if it accepts none
-	Answer *store.Replay // the new answer to an earlier message; nil if there is none
+	Answer *store.Replay // the new answer to an earlier message; may be nil
 
 	book     *Book
 	row      store.Conversation

@@ -117,8 +117,7 @@ func (p *Pool) Return(sources []Source, id string, now time.Time) {
 	}
 }
 
-// sourcesOrID returns the sources to which a draw is charged: the given ones or, if there are none, a source made from
-// id.
+// sourcesOrID returns the sources to which a draw is charged: the given ones or, without any, a source made from id.
 func sourcesOrID(sources []Source, id string) []Source {
 	if len(sources) == 0 {
 		return []Source{{"id:" + id, 1}}

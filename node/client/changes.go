@@ -19,10 +19,10 @@ const (
 
 var errWrongChange = errors.New("a line of the feed has the card of another agent")
 
-// Changes returns the changes of the directory's cards after the position since, or all listed cards if since is "". If
-// there are no changes, the directory waits for one for at most the time wait, which is rounded down to seconds and
-// reduced to 30 s. Only directories of this project have a change feed. Changes checks only that each card has the id
-// that its line names.
+// Changes returns the changes of the directory's cards after the position since, or all listed cards if since is "".
+// Without changes, the directory waits for one for at most the time wait, which is rounded down to seconds and reduced
+// to 30 s. Only directories of this project have a change feed. Changes checks only that each card has the id that its
+// line names.
 func (d *Directory) Changes(ctx context.Context, since string, wait time.Duration) (wire.ChangePage, error) {
 	params := url.Values{"limit": {strconv.Itoa(maxChanges)}, "wait": {strconv.Itoa(int(wait / time.Second))}}
 	if since != "" {
