@@ -12,7 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// statusCap is the highest count in a status. If there are more entries, the owner sees this number.
+// statusCap bounds what Status counts; for more, the owner sees "1000".
 const statusCap = 1000
 
 // Status implements [owner.Control].
@@ -20,21 +20,21 @@ func (o OwnerAPI) Status(ctx context.Context) (owner.Status, error) {
 	return o.Overview(ctx, statusCap)
 }
 
-// Overview returns the status like Status, but counts entries only up to limit.
-func (o OwnerAPI) Overview(ctx context.Context, limit int) (owner.Status, error) {
+// Overview is Status with counts up to most.
+func (o OwnerAPI) Overview(ctx context.Context, most int) (owner.Status, error) {
 	n, now := o.n, time.Now()
-	items, err := o.CountItems(ctx, limit)
+	items, err := o.CountItems(ctx, most)
 	if err != nil {
 		return owner.Status{}, err
 	}
-	asks, err := o.CountApprovals(ctx, limit)
+	asks, err := o.CountApprovals(ctx, most)
 	if err != nil {
 		return owner.Status{}, err
 	}
 	outbox := n.outbox.Counts()
-	if outbox["queued"] == 0 { // perhaps another process delivers, so count the entries in the store
-		outbox["queued"], err = count(limit, func(after string, size int) (int, string, error) {
-			page, next, err := n.Outbox(ctx, SendQueued, after, size)
+	if outbox["queued"] == 0 { // nothing delivers in this process: count what the store has
+		outbox["queued"], err = count(most, func(after string, limit int) (int, string, error) {
+			page, next, err := n.Outbox(ctx, SendQueued, after, limit)
 			return len(page), next, err
 		})
 		if err != nil {
@@ -68,18 +68,18 @@ func (o OwnerAPI) Overview(ctx context.Context, limit int) (owner.Status, error)
 	}, nil
 }
 
-// CountItems counts the new items of the inbox, up to limit.
-func (o OwnerAPI) CountItems(ctx context.Context, limit int) (int, error) {
-	return count(limit, func(after string, size int) (int, string, error) {
-		page, next, err := o.n.Inbox(ctx, ItemNew, after, size)
+// CountItems counts the new items of the inbox, up to most.
+func (o OwnerAPI) CountItems(ctx context.Context, most int) (int, error) {
+	return count(most, func(after string, limit int) (int, string, error) {
+		page, next, err := o.n.Inbox(ctx, ItemNew, after, limit)
 		return len(page), next, err
 	})
 }
 
-// CountApprovals counts the pending questions, up to limit.
-func (o OwnerAPI) CountApprovals(ctx context.Context, limit int) (int, error) {
-	return count(limit, func(after string, size int) (int, string, error) {
-		page, next, err := o.n.asks.List(ctx, acl.AskFilter{State: acl.AskPending}, after, size, time.Now())
+// CountApprovals counts the pending questions, up to most.
+func (o OwnerAPI) CountApprovals(ctx context.Context, most int) (int, error) {
+	return count(most, func(after string, limit int) (int, string, error) {
+		page, next, err := o.n.asks.List(ctx, acl.AskFilter{State: acl.AskPending}, after, limit, time.Now())
 		return len(page), next, err
 	})
 }
@@ -125,10 +125,10 @@ func (o OwnerAPI) CheckTranscript(ctx context.Context, peer, id string) error {
 	return o.n.book.Check(ctx, store.ConvKey{Peer: peer, ID: id}, time.Now())
 }
 
-// count returns the length of a list, up to limit. It reads small pages, because an entry may be as large as a message.
-func count(limit int, list func(after string, size int) (n int, next string, err error)) (total int, err error) {
+// count returns the length of a list, up to most. It reads small pages, because an entry may be as large as a message.
+func count(most int, list func(after string, limit int) (n int, next string, err error)) (total int, err error) {
 	const page = 50
-	for after := ""; total < limit; {
+	for after := ""; total < most; {
 		n, next, err := list(after, page)
 		if err != nil {
 			return 0, err
@@ -138,7 +138,7 @@ func count(limit int, list func(after string, size int) (n int, next string, err
 			break
 		}
 	}
-	return min(total, limit), nil
+	return min(total, most), nil
 }
 
 func (n *Node) mode() acl.Mode {

@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// OwnerAPI returns the implementation of the owner API for this node.
+// OwnerAPI returns the node as the owner API sees it.
 func (n *Node) OwnerAPI() OwnerAPI { return OwnerAPI{n} }
 
 // OwnerAPI implements the owner API of a node. Its errors are for the owner.
@@ -71,13 +71,12 @@ func (n *Node) findItem(ctx context.Context, id string) (Item, error) {
 	if err != nil {
 		return Item{}, err
 	}
-	return uniqueMatch(following, func(i Item) string { return i.ID }, id)
+	return uniqueMatch(behind, func(i Item) string { return i.ID }, id)
 }
 
-// uniqueMatch returns the only entry whose id starts with prefix. following holds the first two entries that sort after
-// prefix.
-func uniqueMatch[T any](following []T, id func(T) string, prefix string) (match T, err error) {
-	matches := slices.DeleteFunc(following, func(e T) bool { return !strings.HasPrefix(id(e), prefix) })
+// uniqueMatch returns the only entry whose id starts with beginning, of the first two entries after beginning.
+func uniqueMatch[T any](behind []T, id func(T) string, beginning string) (match T, err error) {
+	matches := slices.DeleteFunc(behind, func(e T) bool { return !strings.HasPrefix(id(e), beginning) })
 	switch len(matches) {
 	case 0:
 		return match, store.ErrNotFound
