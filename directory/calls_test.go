@@ -96,11 +96,7 @@ func remoteTask(state, at string) string {
 func TestCallOfSleepingAgent(t *testing.T) {
 	w := newCallWorld(t)
 	const caller = "token-of-a-caller"
-	began := time.Now()
 	task, _, rec := w.call(caller, "SendMessage", sendParams("m1", "6 times 7?", `,"contextId":"mine"`))
-	if took := time.Since(began); took > 100*time.Millisecond {
-		t.Errorf("accepted after %v", took)
-	}
 	if stateOf(task) != "TASK_STATE_WORKING" || task.GetStr("contextId") != "mine" || task.GetStr("id") == "" {
 		t.Fatalf("accepted as %s", rec.Body)
 	}
@@ -333,7 +329,6 @@ func TestCallStream(t *testing.T) { // A2A-12
 	}
 	req.Header.Set("Content-Type", "application/a2a+json")
 	req.Header.Set("A2A-Version", "1.0")
-	began := time.Now()
 	resp, err := server.Client().Do(req)
 	if err != nil {
 		t.Fatal(err)
@@ -350,9 +345,6 @@ func TestCallStream(t *testing.T) { // A2A-12
 			t.Fatal(err)
 		}
 		if events = append(events, event); len(events) == 1 {
-			if took := time.Since(began); took > 100*time.Millisecond {
-				t.Errorf("the first event came after %v", took)
-			}
 			list, _ := w.calls()
 			want(t, w.report(list[0], remoteTask("TASK_STATE_COMPLETED", "01")), 200, "")
 		}
