@@ -262,6 +262,7 @@ func (t *taskRow) item(items []bridge.ItemState) (bridge.ItemState, bool) {
 var itemStates = map[owner.ItemState]logEntry{
 	owner.ItemHeld:      {State: a2a.TaskStateWorking, Text: message.TextWaits},
 	owner.ItemRunning:   {State: a2a.TaskStateWorking, Text: message.TextWorking},
+	owner.ItemWaiting:   {State: a2a.TaskStateWorking, Text: message.TextLater},
 	owner.ItemRead:      {State: a2a.TaskStateCompleted},
 	owner.ItemFailed:    {State: a2a.TaskStateFailed, Text: message.TextFailed},
 	owner.ItemExpired:   {State: a2a.TaskStateFailed, Text: message.TextExpired},

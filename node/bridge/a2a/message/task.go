@@ -106,6 +106,7 @@ type Reply struct {
 const (
 	TextWaits    = "waits for the owner of this agent"
 	TextWorking  = "the agent is working on it"
+	TextLater    = "the message was accepted, and the answer comes later"
 	TextRejected = "the owner of this agent declined"
 	TextFailed   = "the agent could not answer"
 	TextExpired  = "nobody answered in time"
@@ -126,8 +127,13 @@ func ReadReply(intent wire.Intent, payload wire.Value, id string, mesh bool) Rep
 		return Reply{State: a2a.TaskStateSubmitted, Receipt: true}
 	case wire.ActionPending:
 		text := TextWaits
-		if strings.Contains(payload.GetStr("reason"), "working") {
+		switch reason := payload.GetStr("reason"); { // the texts of the node
+		case strings.Contains(reason, "working"): // of an older node
 			text = TextWorking
+		case strings.Contains(reason, "comes later"):
+			text = TextLater
+		case strings.Contains(reason, "could not answer"):
+			text = TextFailed
 		}
 		return Reply{State: a2a.TaskStateWorking, Text: text}
 	case wire.ActionClose:
