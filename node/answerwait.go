@@ -25,9 +25,9 @@ func (n *Node) expectAnswer() answerWait {
 	return answerWait{n: n, events: events, stop: stop, since: time.Now()}
 }
 
-// SendForAnswer sends a message like [Node.Send]. If the recipient is a foreign peer, it also waits for the peer's
-// answer. Delivery and answer together may take at most wait. Receipts and pending_approval do not end the wait;
-// SendForAnswer returns them if no other answer comes.
+// SendForAnswer is [Node.Send] for a caller that also wants the answer of a foreign peer. It waits up to wait for both.
+// A receipt does not end the wait. It is returned if nothing better comes. A pending_approval ends the wait, because
+// people do not decide within seconds.
 func (n *Node) SendForAnswer(ctx context.Context, out Outgoing, wait time.Duration) (Sent, error) {
 	if wait <= 0 || out.Address == "" {
 		return n.Send(ctx, out, wait)
@@ -83,7 +83,7 @@ func (w answerWait) awaitChange(ctx context.Context, key store.ConvKey) bool {
 }
 
 // findAnswer returns the first answer that the peer gave since the wait began, or else its newest status message. final
-// reports that nothing better can come: an answer, or the end of the conversation. Held messages do not count.
+// reports that nothing better comes soon: an answer, a pending_approval, or the end of the conversation. Held messages do not count.
 func (w answerWait) findAnswer(ctx context.Context, key store.ConvKey) (message wire.Value, final bool, err error) {
 	thread, err := w.n.book.Load(ctx, key, time.Now())
 	if err != nil {
@@ -108,7 +108,11 @@ func (w answerWait) findAnswer(ctx context.Context, key store.ConvKey) (message 
 			wire.Member{Key: "intent", Value: wire.Text(string(item.Intent))},
 			wire.Member{Key: "payload", Value: payload},
 		)
-		if action := payload.GetStr("action"); action != wire.ActionPending && action != wire.ActionReceived {
+		switch payload.GetStr("action") {
+		case wire.ActionReceived:
+		case wire.ActionPending:
+			ended = true
+		default:
 			return message, true, nil
 		}
 	}

@@ -19,7 +19,7 @@ import (
 
 // TestWaitForForeignAnswer: a sender that waits gets the answer of a foreign peer, which comes as a separate message:
 // during the delivery, or later after a receipt. Without an answer the sender gets the receipt at the end of its wait.
-// A close ends the wait.
+// A close and a pending_approval end the wait.
 func TestWaitForForeignAnswer(t *testing.T) {
 	const answer = `{"action":"deliver","message":{"body":"fine"}}`
 	type word struct {
@@ -34,7 +34,8 @@ func TestWaitForForeignAnswer(t *testing.T) {
 	}{
 		{"with the delivery", []word{{0, answer}}, "deliver", 0},
 		{"later", []word{{3 * time.Second, answer}}, "deliver", 3 * time.Second},
-		{"behind a receipt", []word{{0, `{"action":"received"}`}, {2 * time.Second, `{"action":"pending_approval"}`}, {5 * time.Second, answer}}, "deliver", 5 * time.Second},
+		{"behind a receipt", []word{{0, `{"action":"received"}`}, {5 * time.Second, answer}}, "deliver", 5 * time.Second},
+		{"the peer's owner decides", []word{{0, `{"action":"received"}`}, {2 * time.Second, `{"action":"pending_approval"}`}, {5 * time.Second, answer}}, "pending_approval", 2 * time.Second},
 		{"a receipt alone", []word{{0, `{"action":"received"}`}}, "received", 20 * time.Second},
 		{"nothing", nil, "", 20 * time.Second},
 		{"a close alone", []word{{4 * time.Second, `{"action":"close","status":"completed"}`}}, "", 4 * time.Second},

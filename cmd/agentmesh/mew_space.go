@@ -383,7 +383,7 @@ type mewBringCmd struct {
 	JSON         bool   `help:"Print the result as JSON."`
 }
 
-func (c *mewBringCmd) Run(ctx context.Context, a *app) error {
+func (c *mewBringCmd) Run(ctx context.Context, a *app) (err error) {
 	o, err := a.connect(ctx)
 	if err != nil {
 		return err

@@ -64,11 +64,10 @@ func (f *findings) add(err error) {
 	}
 }
 
-// expect adds a fault about the row with this key unless ok is true. b is the bucket of the row, or the bucket that
-// lacks the row to which it points.
+// expect adds a fault about the row key of bucket b unless ok.
 func (f *findings) expect(ok bool, b bucket, key []byte) {
 	if !ok {
-		f.add(fmt.Errorf("%s %x points nowhere", b.name, key))
+		f.add(fmt.Errorf("%s %x does not match the rows that it belongs to", b.name, key))
 	}
 }
 
@@ -111,11 +110,11 @@ func (f *findings) cards(tx *bbolt.Tx, each func(bucket, func(k, v []byte))) {
 			return
 		}
 		if seq, err := bucketIDs.in(tx).get([]byte(card.ID)); err == nil {
-			f.expect(bytes.Equal(seq, k), bucketIDs, k)
+			f.expect(bytes.Equal(seq, k), bucketCards, k)
 		}
-		f.expect(rowExists(tx, bucketChanges, u64(card.change)), bucketChanges, k)
+		f.expect(rowExists(tx, bucketChanges, u64(card.change)), bucketCards, k)
 		for _, count := range card.Counts {
-			f.expect(rowExists(tx, bucketCounts, binary.BigEndian.AppendUint64(countKey(count), card.Seq)), bucketCounts, k)
+			f.expect(rowExists(tx, bucketCounts, binary.BigEndian.AppendUint64(countKey(count), card.Seq)), bucketCards, k)
 		}
 	})
 	each(bucketIDs, func([]byte, []byte) {})
@@ -147,10 +146,10 @@ func (f *findings) convs(tx *bbolt.Tx, each func(bucket, func(k, v []byte))) {
 				return
 			}
 			if named, err := convSeq(tx, conv.Key); err == nil {
-				f.expect(bytes.Equal(named, seq), bucketConvKeys, k)
+				f.expect(bytes.Equal(named, seq), bucketConvs, k)
 			}
 			for _, term := range conv.Terms {
-				f.expect(rowExists(tx, bucketConvTerms, convTermKey(term, conv.Seq)), bucketConvTerms, k)
+				f.expect(rowExists(tx, bucketConvTerms, convTermKey(term, conv.Seq)), bucketConvs, k)
 			}
 			if conv.Entries > 0 {
 				f.expect(rowExists(tx, bucketConvs, convRowKey(seq, convEntry, u64(conv.Entries))), bucketConvs, k)
@@ -176,7 +175,7 @@ func (f *findings) records(tx *bbolt.Tx, each func(bucket, func(k, v []byte))) {
 		rec, err := decodeRecord(ns, key, v)
 		f.add(err)
 		for _, term := range rec.Terms {
-			f.expect(rowExists(tx, bucketRecordTerms, termKey(ns, term, key)), bucketRecordTerms, k)
+			f.expect(rowExists(tx, bucketRecordTerms, termKey(ns, term, key)), bucketRecords, k)
 		}
 	})
 	each(bucketRecordTerms, func(k, _ []byte) {

@@ -176,6 +176,17 @@ func TestCheckFollowsPointers(t *testing.T) {
 	}
 }
 
+// TestCheckNamesTheRow: a fault names the bucket of the row, not the bucket of the missing target.
+func TestCheckNamesTheRow(t *testing.T) {
+	for name, missing := range map[string]bucket{"cards": bucketChanges, "convs": bucketConvTerms, "records": bucketRecordTerms} {
+		path := newFilledDB(t)
+		editFile(t, path, func(tx *bbolt.Tx) error { return deleteFirst(tx, missing) })
+		if err := Check(t.Context(), path); err == nil || !strings.Contains(err.Error(), name+" ") || strings.Contains(err.Error(), string(missing.name)+" ") {
+			t.Errorf("Check without a row of %s = %v, want a fault of %s", missing.name, err, name)
+		}
+	}
+}
+
 func deleteFirst(tx *bbolt.Tx, b bucket) error {
 	k, _ := b.in(tx).b.Cursor().First()
 	return b.in(tx).delete(k)

@@ -50,7 +50,7 @@ func (g Grant) covers(types []string, name string, now time.Time) bool {
 
 // change returns the change that stores the grant, provided that its stored revision is rev.
 func (g Grant) change(rev store.Rev) store.Change {
-	return store.Change{IfRev: rev, Max: 10_000, Record: store.Record{
+	return store.Change{IfRev: rev, Max: maxGrants, Record: store.Record{
 		NS: nsConsents, Key: g.ID, Body: encode(g), Terms: []string{"peer:" + hash(g.Peer)}, Expires: time.Unix(g.Expires, 0).Add(30 * 24 * time.Hour),
 	}}
 }
@@ -219,8 +219,8 @@ func (r consentResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisio
 	return nil
 }
 
-// maxGrants bounds the number of grants that are read for one peer or one list.
-const maxGrants = 1000
+// maxGrants bounds the number of stored grants.
+const maxGrants = 10_000
 
 // grants are the stored consents of the owner, with their tokens.
 type grants struct {
@@ -298,9 +298,7 @@ func (g grants) list(ctx context.Context, peer string, now time.Time) ([]Grant, 
 		if err != nil {
 			return nil, err
 		}
-		if out = append(out, grant); len(out) == maxGrants {
-			break
-		}
+		out = append(out, grant)
 	}
 	return out, nil
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -148,6 +149,30 @@ func (r *rig) getConsent(request string) string {
 	answer := r.receive(cat)
 	data, _ := answer.P.Get("data")
 	return data.GetStr("consent_token")
+}
+
+// TestAllConsentsAreListed: the owner sees every consent, and each of them counts.
+func TestAllConsentsAreListed(t *testing.T) {
+	r, _ := newTestRig(t, nil)
+	now := time.Now()
+	const n = 1100
+	for i := 0; i < n; i += 100 {
+		var changes []store.Change
+		for j := range 100 {
+			g := Grant{ID: fmt.Sprintf("grant-%04d", i+j), Peer: "cat@acme", Scope: []string{fmt.Sprint("type", i+j)}, Expires: now.Add(time.Hour).Unix()}
+			changes = append(changes, g.change(0))
+		}
+		if err := r.b.grants.records.Apply(t.Context(), changes, now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list, err := r.b.grants.list(t.Context(), "", now)
+	if err != nil || len(list) != n {
+		t.Errorf("list() = %d grants, %v, want %d", len(list), err, n)
+	}
+	if g, _, err := r.b.grants.findCovering(t.Context(), "cat@acme", []string{"type1099"}, "m", now); err != nil || g == nil {
+		t.Errorf("the last grant is not found: %v, %v", g, err)
+	}
 }
 
 // TestConsentForOneMessage: a consent for one message permits one message, however often that message is resent, and
