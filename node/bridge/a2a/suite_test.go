@@ -129,7 +129,6 @@ type suiteBridge struct {
 	base   string
 	tokens map[string]string
 	peers  map[string]*peerAgent
-	down   atomic.Bool
 	n      atomic.Int64
 }
 
