@@ -54,7 +54,7 @@ func TestFailureToTellIsSeen(t *testing.T) {
 	if s := status.Notify; s.Target != "deaf" || s.Failures == 0 || s.Waiting != 1 || s.Next.IsZero() {
 		t.Errorf("status = %+v", s)
 	}
-	body := ownerPage(t, sarah, "")
+	body := ownerPage(t, sarah, "settings")
 	if !strings.Contains(body, "do not reach you") || strings.Contains(body, "<b>listens") {
 		t.Errorf("page:\n%s", body)
 	}

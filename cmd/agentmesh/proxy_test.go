@@ -58,7 +58,7 @@ func startFrontend(t *testing.T, forward func(*httputil.ProxyRequest), more ...s
 	}
 	t.Cleanup(func() { l.Close() })
 	f.address = "https://" + l.Addr().String()
-	f.flags = append([]string{"--public-url", f.address, "--set", "network.allow_private=127.0.0.0/8", "--set", "access.mode=open"}, more...)
+	f.flags = append([]string{"--set", "public_url=" + f.address, "--set", "network.allow_private=127.0.0.0/8", "--set", "access.mode=open"}, more...)
 	f.serve = &tlsServe{t: t, data: filepath.Join(dir, "data")}
 	f.serve.run(f.flags)
 	f.client = &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{

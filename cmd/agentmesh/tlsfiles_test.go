@@ -19,7 +19,8 @@ func TestTLSFiles(t *testing.T) {
 	writeCertificate(t, certFile, keyFile, 90*24*time.Hour, "127.0.0.1")
 	s := &tlsServe{t: t, data: filepath.Join(dir, "data"), secure: "127.0.0.1:" + port}
 	flags := []string{
-		"--public-url", "https://" + s.secure, "--tls-cert", certFile, "--tls-key", keyFile, "--set", "network.allow_private=127.0.0.0/8",
+		"--set", "public_url=https://" + s.secure, "--set", "tls.cert_file=" + certFile, "--set", "tls.key_file=" + keyFile,
+		"--set", "network.allow_private=127.0.0.0/8",
 	}
 	s.run(append(flags, "--listen", s.secure))
 	doctor := func(trust string) string {

@@ -67,16 +67,16 @@ func (s *session) try(tool string, args any) (string, bool) {
 	}
 	asked, _ := json.Marshal(args)
 	s.calls, s.bytes = s.calls+1, s.bytes+len(data)+len(asked)
-	text := ""
+	var text strings.Builder
 	for _, c := range result.Content {
 		if tc, ok := c.(*sdk.TextContent); ok {
-			text += tc.Text
+			text.WriteString(tc.Text)
 		}
 	}
-	if len(text) > 6000 {
-		s.t.Errorf("%s: a result of %d bytes", tool, len(text))
+	if text.Len() > 6000 {
+		s.t.Errorf("%s: a result of %d bytes", tool, text.Len())
 	}
-	return text, result.IsError
+	return text.String(), result.IsError
 }
 
 // call calls a tool that must succeed, and decodes its result.
