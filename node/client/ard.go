@@ -57,7 +57,18 @@ type ardRequest struct {
 // calls pass the guard of [Public], or of [Loopback] for a registry on this machine in the local profile. It returns
 // the entries and the token of the next page.
 func SearchARD(ctx context.Context, h *HTTP, registry string, q Query) ([]ARDEntry, string, error) {
-	base, err := findARDBase(ctx, h, registry)
+	if !strings.Contains(registry, "://") {
+		registry = "https://" + registry
+	}
+	u, err := url.Parse(registry)
+	if err != nil || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
+		return nil, "", errors.New("a registry is a URL such as https://registry.example/ard, or a domain")
+	}
+	c := ardClient{http: h, reach: Public}
+	if h.cfg.Local && IsLoopbackURL(u) {
+		c.reach = Loopback
+	}
+	base, err := c.findBase(ctx, u)
 	if err != nil {
 		return nil, "", err
 	}
@@ -74,7 +85,7 @@ func SearchARD(ctx context.Context, h *HTTP, registry string, q Query) ([]ARDEnt
 	if err != nil {
 		return nil, "", fmt.Errorf("write the search: %w", err)
 	}
-	answer, err := callARD(ctx, h, http.MethodPost, base+"/search", body)
+	answer, err := c.call(ctx, http.MethodPost, base+"/search", body)
 	if err != nil {
 		return nil, "", err
 	}
@@ -92,22 +103,22 @@ func SearchARD(ctx context.Context, h *HTTP, registry string, q Query) ([]ARDEnt
 	return list, wire.OneLine(answer.GetStr("pageToken"), maxARDText), nil
 }
 
-// findARDBase returns the URL below which a registry is searched.
-func findARDBase(ctx context.Context, h *HTTP, registry string) (string, error) {
-	if !strings.Contains(registry, "://") {
-		registry = "https://" + registry
-	}
-	u, err := url.Parse(registry)
-	if err != nil || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
-		return "", errors.New("a registry is a URL such as https://registry.example/ard, or a domain")
-	}
-	base := strings.TrimSuffix(strings.TrimRight(registry, "/"), "/search")
-	if u.Path != "" && u.Path != "/" {
+// ardClient calls a registry. The reach follows from the URL that the owner typed; the URLs that a registry names are
+// called with the same.
+type ardClient struct {
+	http  *HTTP
+	reach Reach
+}
+
+// findBase returns the URL below which a registry is searched.
+func (c ardClient) findBase(ctx context.Context, registry *url.URL) (string, error) {
+	base := strings.TrimSuffix(strings.TrimRight(registry.String(), "/"), "/search")
+	if registry.Path != "" && registry.Path != "/" {
 		return base, nil
 	}
-	doc, err := callARD(ctx, h, http.MethodGet, base+ardManifest, nil)
+	doc, err := c.call(ctx, http.MethodGet, base+ardManifest, nil)
 	if err != nil {
-		if older, again := callARD(ctx, h, http.MethodGet, base+ardOlder, nil); again == nil {
+		if older, again := c.call(ctx, http.MethodGet, base+ardOlder, nil); again == nil {
 			doc, err = older, nil
 		}
 	}
@@ -123,8 +134,8 @@ func findARDBase(ctx context.Context, h *HTTP, registry string) (string, error) 
 	return "", errors.New("the manifest of the domain names no registry")
 }
 
-// callARD makes one call and reads the JSON answer.
-func callARD(ctx context.Context, h *HTTP, method, target string, body []byte) (wire.Value, error) {
+// call makes one call and reads the JSON answer.
+func (c ardClient) call(ctx context.Context, method, target string, body []byte) (wire.Value, error) {
 	req, err := http.NewRequestWithContext(ctx, method, target, bytes.NewReader(body))
 	if err != nil {
 		return wire.Value{}, fmt.Errorf("call the registry: %w", err)
@@ -133,11 +144,7 @@ func callARD(ctx context.Context, h *HTTP, method, target string, body []byte) (
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	reach := Public
-	if h.cfg.Local && isLoopbackURL(req.URL) {
-		reach = Loopback
-	}
-	resp, err := h.Do(ctx, reach, req)
+	resp, err := c.http.Do(ctx, c.reach, req)
 	if err != nil {
 		return wire.Value{}, err
 	}

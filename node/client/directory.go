@@ -44,7 +44,7 @@ func (d *Directory) StoredName() string { return cmp.Or(d.Alias, d.Base) }
 func NewDirectory(base string, h *HTTP, rt http.RoundTripper) *Directory {
 	d := &Directory{Base: strings.TrimRight(base, "/")}
 	if u, err := url.Parse(d.Base); err == nil {
-		d.path, d.Loopback = u.EscapedPath(), isLoopbackURL(u)
+		d.path, d.Loopback = u.EscapedPath(), IsLoopbackURL(u)
 	}
 	d.call = func(req *http.Request) (*http.Response, error) { return h.Do(req.Context(), Owner, req) }
 	if rt != nil {

@@ -172,8 +172,8 @@ func isLocalhost(host string) bool {
 	return strings.EqualFold(strings.TrimSuffix(host, "."), "localhost")
 }
 
-// isLoopbackURL reports whether the host in the URL is a loopback address or localhost.
-func isLoopbackURL(u *url.URL) bool {
+// IsLoopbackURL reports whether the host in the URL is a loopback address or localhost.
+func IsLoopbackURL(u *url.URL) bool {
 	addr, _ := literalHost(u.Hostname())
 	return addr.IsLoopback() || isLocalhost(u.Hostname())
 }

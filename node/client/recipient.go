@@ -76,7 +76,7 @@ func (c *Cards) provenCard(ctx context.Context, peer Peer, now time.Time) (wire.
 func proofBases(base string) []string {
 	all := []string{base}
 	u, err := url.Parse(base)
-	if err != nil || !isLoopbackURL(u) {
+	if err != nil || !IsLoopbackURL(u) {
 		return all
 	}
 	for _, host := range []string{"localhost", "127.0.0.1", "[::1]"} {

@@ -114,7 +114,7 @@ func proofText(d *Directory, id wire.AgentID, stamp string, digest [32]byte, cla
 func sameLoopback(a, b string) bool {
 	ua, errA := url.Parse(a)
 	ub, errB := url.Parse(b)
-	return errA == nil && errB == nil && isLoopbackURL(ua) && isLoopbackURL(ub) &&
+	return errA == nil && errB == nil && IsLoopbackURL(ua) && IsLoopbackURL(ub) &&
 		ua.Scheme == ub.Scheme && ua.Port() == ub.Port() && ua.Path == ub.Path
 }
 

@@ -164,7 +164,7 @@ func listenAgentSocket(dir string, door AgentDoor) (net.Listener, error) {
 	return l, nil
 }
 
-// checkOutside returns an error if path lies inside the data directory, or in a directory in which every user may
+// checkOutside returns an error if path lies inside the data directory, or in a directory in which other users may
 // replace files.
 func checkOutside(dir, path string) error {
 	parent, err := filepath.EvalSymlinks(filepath.Dir(path))
@@ -185,8 +185,8 @@ func checkOutside(dir, path string) error {
 		return fmt.Errorf("%s lies in the data directory, where the owner's socket is; name a path outside", path)
 	}
 	info, err := os.Stat(parent)
-	if err == nil && runtime.GOOS != "windows" && info.Mode().Perm()&0o002 != 0 && info.Mode()&fs.ModeSticky == 0 {
-		return fmt.Errorf("every user may change %s; name a path in a directory of your own", parent)
+	if err == nil && runtime.GOOS != "windows" && info.Mode().Perm()&0o022 != 0 && info.Mode()&fs.ModeSticky == 0 {
+		return fmt.Errorf("other users may change %s; name a path in a directory that only you may change", parent)
 	}
 	return err
 }
@@ -206,5 +206,5 @@ func setGroup(path, group string) error {
 			return err
 		}
 	}
-	return os.Chown(path, -1, gid)
+	return os.Lchown(path, -1, gid)
 }

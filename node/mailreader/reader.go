@@ -210,7 +210,16 @@ func (r *Reader) answerCall(ctx context.Context, calls Calls, item client.RelayI
 	if err != nil || task == "" {
 		return err
 	}
-	return r.Dir.AnswerCall(ctx, task, token, answer)
+	err = r.Dir.AnswerCall(ctx, task, token, answer)
+	refused, ok := errors.AsType[*client.DirectoryError](err)
+	switch {
+	case !ok || refused.Status == 0:
+		return err
+	case refused.Retry:
+		return wire.ErrRateLimited.After(refused.RetryAfter) // other mail need not wait for it
+	}
+	r.Logger.Warn("the relay refuses the answer to an A2A call", "relay_id", item.ID, "err", err)
+	return nil
 }
 
 // answer answers a message whose sender waits at the directory. If the answer comes too late, the directory has put the

@@ -38,6 +38,7 @@ func switchUser(cmd *exec.Cmd, name string) error {
 		return fmt.Errorf("this process may not run a command as the user %s: run it as root, or leave the user of the command empty", name)
 	}
 	cmd.SysProcAttr.Credential = credential
+	cmd.SysProcAttr.Setpgid, cmd.SysProcAttr.Setsid = false, true // a session of its own has no terminal of ours
 	return nil
 }
 

@@ -43,7 +43,7 @@ var errPinned = errors.New("the agent card has changed in a way that its key doe
 // place returns where the card of an agent is, the token for it, and how far a call may go. A link may lead anywhere,
 // because the owner configured it; a URL that the owner typed passes the guard.
 func (o *outbound) place(a bridge.Address) (base *url.URL, token client.Credential, reach client.Reach, err error) {
-	text, reach := a.Peer, o.cfg.reach()
+	text := a.Peer
 	if l, ok := o.links[a.Link]; ok {
 		text, token, reach = l.URL, o.cfg.Tokens[a.Link], client.Owner
 	} else if a.Link != bridge.WebLink {
@@ -53,7 +53,19 @@ func (o *outbound) place(a bridge.Address) (base *url.URL, token client.Credenti
 	if err != nil || base.Host == "" {
 		return nil, "", 0, errors.New("an A2A agent is named by an absolute URL")
 	}
+	if reach != client.Owner {
+		reach = o.reachOf(base)
+	}
 	return base, token, reach, nil
+}
+
+// reachOf returns the reach of the URLs that the card of the agent at base names. Only an agent on this machine may name
+// other addresses of this machine.
+func (o *outbound) reachOf(base *url.URL) client.Reach {
+	if o.cfg.reach() == client.Loopback && client.IsLoopbackURL(base) {
+		return client.Loopback
+	}
+	return client.Public
 }
 
 // resolve returns the agent at an address, from its card. The card is fetched again after ten minutes. A signed card
@@ -81,7 +93,7 @@ func (o *outbound) resolve(ctx context.Context, a bridge.Address, fresh bool) (r
 			return remote{}, err
 		}
 		changed := known.Address != "" && known.Digest != found.Digest
-		if known.Key != "" && found.Key != known.Key || changed && known.Key == "" && found.Key == "" && found.Face != known.Face {
+		if known.Key != "" && found.Key != known.Key || changed && known.Key == "" && found.Face != known.Face {
 			return remote{}, errPinned
 		}
 		found.Address, found.Fetched = a.String(), now.UTC()
@@ -95,7 +107,7 @@ func (o *outbound) resolve(ctx context.Context, a bridge.Address, fresh bool) (r
 		}
 		known = found
 	}
-	known.token, known.reach = token, o.cfg.reach()
+	known.token, known.reach = token, o.reachOf(base)
 	face, err := url.Parse(known.Face.URL)
 	switch {
 	case err != nil:
@@ -171,7 +183,7 @@ func (o *outbound) signerOf(ctx context.Context, card wire.Value, base *url.URL,
 		at := reach
 		if u, err := url.Parse(s.KeySet); err == nil && s.KeySet != "" {
 			if keySet = u; u.Host != base.Host || u.Scheme != base.Scheme {
-				at = o.cfg.reach() // the card names the URL, so it passes the guard
+				at = o.reachOf(base) // the card names the URL, so it passes the guard
 			}
 		}
 		status, data, err := o.get(ctx, keySet.String(), at, message.MaxCard)

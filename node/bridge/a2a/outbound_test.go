@@ -242,6 +242,10 @@ func TestPins(t *testing.T) {
 	if err := h.bridge.Test(t.Context(), "far"); err == nil {
 		t.Error("an unsigned card with another interface was taken")
 	}
+	p.card = func(string) string { return otherCard }
+	if err := h.bridge.Test(t.Context(), "far"); err == nil {
+		t.Error("a signature made another interface acceptable")
+	}
 	for _, bad := range []string{`[]`, `{`, `{"supportedInterfaces":[]}`, strings.Repeat("x", 300<<10)} {
 		p.card = func(string) string { return bad }
 		if err := h.bridge.Test(t.Context(), "far"); err == nil {

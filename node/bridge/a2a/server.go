@@ -210,12 +210,8 @@ func (b *Bridge) handle(ctx context.Context, call message.Call, from caller) (wi
 	if call.Method == message.SendMessage {
 		return b.handleSend(ctx, call, from)
 	}
-	standing, err := b.cfg.Mesh.Standing(ctx, from.address.String(), time.Now())
-	if err != nil {
+	if err := b.checkNotBlocked(ctx, from); err != nil {
 		return wire.Value{}, err
-	}
-	if standing == acl.Blocked {
-		return wire.Value{}, message.ErrTaskNotFound
 	}
 	switch call.Method {
 	case message.GetExtendedCard:
@@ -243,6 +239,15 @@ func (b *Bridge) handle(ctx context.Context, call message.Call, from caller) (wi
 	}
 	task, err := b.view(ctx, t, history, true, contents{})
 	return task.Value(), err
+}
+
+// checkNotBlocked returns an error for a caller that the owner has blocked: none of its tasks exist for it.
+func (b *Bridge) checkNotBlocked(ctx context.Context, from caller) error {
+	standing, err := b.cfg.Mesh.Standing(ctx, from.address.String(), time.Now())
+	if err == nil && standing == acl.Blocked {
+		err = message.ErrTaskNotFound
+	}
+	return err
 }
 
 // taskIn returns the task that a member of the parameters names.

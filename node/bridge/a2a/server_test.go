@@ -191,6 +191,9 @@ func TestApproval(t *testing.T) {
 	if v := h.get("eve", text(v, "result.task.id")); text(v, "error.data.0.reason") != "TASK_NOT_FOUND" {
 		t.Errorf("a task of a blocked caller: %s", v.JSON())
 	}
+	if v := h.rpc("eve", "SubscribeToTask", `{"id":"`+text(v, "result.task.id")+`"}`); text(v, "error.data.0.reason") != "TASK_NOT_FOUND" {
+		t.Errorf("a blocked caller subscribes: %s", v.JSON())
+	}
 }
 
 // TestInbox checks a node without a hook: the owner answers later, or only takes note.

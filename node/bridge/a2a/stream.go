@@ -49,6 +49,9 @@ func (b *Bridge) serveStream(c echo.Context, call message.Call, from caller) err
 // streamedTask returns the task of a stream, which a message opens or a subscription names.
 func (b *Bridge) streamedTask(ctx context.Context, call message.Call, from caller) (*taskRow, error) {
 	if call.Method == message.SubscribeToTask {
+		if err := b.checkNotBlocked(ctx, from); err != nil {
+			return nil, err
+		}
 		t, err := b.taskIn(ctx, call, from, "id")
 		if err == nil && t.last().State.Terminal() {
 			err = message.ErrUnsupported.At("the task has ended")

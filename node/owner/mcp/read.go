@@ -135,7 +135,8 @@ func (t *tools) find(ctx context.Context, req *sdk.CallToolRequest, in findArgs)
 			if answer.Error != "" {
 				out.Failed = append(out.Failed, cut(answer.Directory, 160))
 			}
-			for _, card := range answer.Listing.Agents {
+			agents := answer.Listing.Agents
+			for _, card := range agents[:min(len(agents), limit-len(out.Agents))] { // a directory may ignore the limit
 				if agent := viewCard(answer, card); agent.OwnsID || in.ProvenOnly != nil && !*in.ProvenOnly {
 					out.Agents = append(out.Agents, agent)
 				}

@@ -11,8 +11,10 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
+// init sets the zone of the owner, before a server of a test reads the clock.
+func init() { time.Local = time.FixedZone("PST", -8*60*60) }
+
 func TestFactsOf(t *testing.T) {
-	inZone(t)
 	v, err := wire.Parse([]byte(`{"event":{"duration":"30m","title":"Coffee","proposed_times":["2027-02-19T10:00:00-08:00","2027-02-19T14:00"]},"n":1,"none":{},"deep":{"a":{"b":{"c":{"d":{"e":{"f":1}}}}}}}`))
 	if err != nil {
 		t.Fatal(err)
@@ -37,15 +39,7 @@ func TestFactsOf(t *testing.T) {
 	}
 }
 
-// inZone sets the zone of the owner for a test.
-func inZone(t *testing.T) {
-	was := time.Local
-	time.Local = time.FixedZone("PST", -8*60*60)
-	t.Cleanup(func() { time.Local = was })
-}
-
 func TestFormatTime(t *testing.T) {
-	inZone(t)
 	for in, want := range map[string]string{
 		"2027-02-19T10:00:00Z": "Fri 19 Feb 2027, 02:00 PST", "2027-02-19T10:00-0800": "2027-02-19T10:00-0800", "2027-02-19T10:00:00-0800": "Fri 19 Feb 2027, 10:00 PST",
 		"2027-02-19": "2027-02-19", "2027-02-19T10:00:00": "2027-02-19T10:00:00", "": "", "T": "T", "tomorrow": "tomorrow",

@@ -1,0 +1,85 @@
+package mailreader
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// callNode is a node that answers every call and takes every message.
+type callNode struct {
+	mu    sync.Mutex
+	taken []string
+}
+
+func (n *callNode) ID() wire.AgentID { return "am_node" }
+func (n *callNode) AwaitListing(ctx context.Context, _ *client.Directory) bool {
+	return ctx.Err() == nil
+}
+func (n *callNode) Credential(*client.Directory) client.Credential     { return "credential" }
+func (n *callNode) AnswerNow(context.Context, client.RelayItem) []byte { return nil }
+func (n *callNode) Calls() Calls                                       { return n }
+func (n *callNode) RelayCard() []byte                                  { return []byte("{}") }
+func (n *callNode) AnswerCall(context.Context, []byte) (string, string, []byte, error) {
+	return "task", "token", []byte("{}"), nil
+}
+
+func (n *callNode) AcceptMail(_ context.Context, item client.RelayItem) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.taken = append(n.taken, item.ID)
+	return nil
+}
+
+// TestRefusedCallDelaysNoMail: an answer to an A2A call that the relay refuses, for good or for now, holds up no mail
+// behind it.
+func TestRefusedCallDelaysNoMail(t *testing.T) {
+	for status, acks := range map[int][]string{
+		http.StatusBadRequest:      {"call", "mail"},
+		http.StatusTooManyRequests: {"mail"}, // the call stays, and comes again
+	} {
+		var mu sync.Mutex
+		var acked []string
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			mu.Lock()
+			defer mu.Unlock()
+			w.Header().Set("Content-Type", "application/json")
+			switch {
+			case r.Method == http.MethodPut:
+				w.WriteHeader(http.StatusNoContent)
+			case strings.HasSuffix(r.URL.Path, "/task"):
+				w.WriteHeader(status)
+				io.WriteString(w, `{"error":"INVALID_MESSAGE","message":"no","retry":false}`)
+			case strings.HasSuffix(r.URL.Path, "/ack"):
+				acked = append(acked, strings.Split(r.URL.Path, "/")[2])
+				io.WriteString(w, `{"status":"acknowledged"}`)
+			default:
+				at := wire.FormatTime(time.Now())
+				fmt.Fprintf(w, `{"messages":[{"relay_id":"call","a2a":{},"created_at":%q},{"relay_id":"mail","message":{"from":"am_a","conversation_id":"conv_1"},"created_at":%q}]}`, at, at)
+			}
+		}))
+		h := client.NewHTTP(client.HTTPConfig{Local: true})
+		dir := client.NewDirectory(srv.URL, h, nil)
+		n := &callNode{}
+		r := New(Config{Node: n, Dir: dir, Endpoint: true, News: func() <-chan struct{} { return nil }, Logger: slog.New(slog.DiscardHandler)})
+		if found, err := r.poll(t.Context()); !found || err != nil {
+			t.Errorf("status %d: poll = %v, %v", status, found, err)
+		}
+		if !slices.Equal(acked, acks) || !slices.Equal(n.taken, []string{"mail"}) {
+			t.Errorf("status %d: acknowledged %q, want %q; taken %q", status, acked, acks, n.taken)
+		}
+		h.Close()
+		srv.Close()
+	}
+}
