@@ -1,18 +1,14 @@
 package main
 
 import (
-	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 )
 
@@ -32,21 +28,7 @@ var openToAgent = strings.Fields(`
 // TestAgentDoorDecidesNothing makes a request for every route of the owner API of a process with all roles and bridges
 // through the agent's door (THREATS row 40).
 func TestAgentDoorDecidesNothing(t *testing.T) {
-	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS(ownerAPI)); err != nil {
-		t.Fatal(err)
-	}
-	a := &app{
-		UI: terminal.UI{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard}, environ: []string{"AGENTMESH_LOG_LEVEL=error"},
-		globals: Globals{Data: filepath.Join(dir, "data"), File: filepath.Join(dir, "agentmesh.yaml")},
-	}
-	if err := (&initCmd{}).Run(t.Context(), a); err != nil {
-		t.Fatal(err)
-	}
-	o, err := a.connect(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := openOwnerAPI(t, t.TempDir())
 	defer o.Close()
 	api := o.Local.OwnerAPI()
 	refused := 0

@@ -75,11 +75,10 @@ func readCalls(t *testing.T, file string) []recordedCall {
 	return list
 }
 
-// TestOwnerAnswers makes valid and invalid calls of every operation of the owner API, to a process with all roles and
-// bridges, and compares the answers with the recorded ones. Scripts and agents read these answers, so a changed answer is
-// a change of the API. With -update, the test records the answers.
-func TestOwnerAnswers(t *testing.T) {
-	dir := t.TempDir()
+// openOwnerAPI opens a process with all roles and bridges, with its data and its configuration in dir. The caller closes
+// the client.
+func openOwnerAPI(t *testing.T, dir string) *daemon.Client {
+	t.Helper()
 	if err := os.CopyFS(dir, os.DirFS(ownerAPI)); err != nil {
 		t.Fatal(err)
 	}
@@ -94,6 +93,15 @@ func TestOwnerAnswers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return o
+}
+
+// TestOwnerAnswers makes valid and invalid calls of every operation of the owner API, to a process with all roles and
+// bridges, and compares the answers with the recorded ones. Scripts and agents read these answers, so a changed answer is
+// a change of the API. With -update, the test records the answers.
+func TestOwnerAnswers(t *testing.T) {
+	dir := t.TempDir()
+	o := openOwnerAPI(t, dir)
 	defer o.Close()
 	chris := meshtest.Card(t, "chris", "http://127.0.0.1:9/agentmesh")
 	registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { // of ARD

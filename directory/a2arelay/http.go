@@ -6,7 +6,6 @@ import (
 	"mime"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -194,12 +193,7 @@ func readBody(c echo.Context) ([]byte, error) {
 }
 
 func refuse(c echo.Context, call message.Call, e *message.Error) error {
-	if e.Status == http.StatusUnauthorized {
-		c.Response().Header().Set("WWW-Authenticate", "Bearer")
-	}
-	if e.After > 0 {
-		c.Response().Header().Set("Retry-After", strconv.FormatInt(int64((e.After+time.Second-1)/time.Second), 10))
-	}
+	e.SetHeader(c.Response().Header())
 	status, body := call.Refuse(e)
 	return respond(c, call.Binding, status, body)
 }

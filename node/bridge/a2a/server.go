@@ -188,12 +188,7 @@ func readBody(c echo.Context) ([]byte, *message.Error) {
 
 func (b *Bridge) refuse(c echo.Context, call message.Call, e *message.Error) error {
 	b.log.DebugContext(c.Request().Context(), "a2a: refused", "method", call.Method, "reason", e.Reason, "cause", e.Unwrap())
-	if e.Status == http.StatusUnauthorized {
-		c.Response().Header().Set("WWW-Authenticate", "Bearer")
-	}
-	if e.After > 0 {
-		c.Response().Header().Set("Retry-After", strconv.FormatInt(int64((e.After+time.Second-1)/time.Second), 10))
-	}
+	e.SetHeader(c.Response().Header())
 	status, body := call.Refuse(e)
 	return respond(c, call.Binding, status, body)
 }

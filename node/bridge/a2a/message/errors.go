@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -192,4 +193,14 @@ func ReadError(status int, v wire.Value) *Error {
 		e.Message = text
 	}
 	return e
+}
+
+// SetHeader sets the fields of an HTTP answer that a refusal adds to its body.
+func (e *Error) SetHeader(h http.Header) {
+	if e.Status == http.StatusUnauthorized {
+		h.Set("WWW-Authenticate", "Bearer")
+	}
+	if e.After > 0 {
+		h.Set("Retry-After", strconv.FormatInt(int64((e.After+time.Second-1)/time.Second), 10))
+	}
 }
