@@ -51,16 +51,30 @@ type Leases interface {
 // peer, "/" and the id.
 type Hint struct{ NS, Key string }
 
+// leaseKey is the key of the lease in a context; see [LeaseOf].
+type leaseKey struct{}
+
+// WithLease returns a context for the work of a duty. [Observed] stores every unit with this context under the lease.
+func WithLease(ctx context.Context, lease Lease) context.Context {
+	return context.WithValue(ctx, leaseKey{}, &lease)
+}
+
+// LeaseOf returns the lease of the duty to which the context belongs, or nil.
+func LeaseOf(ctx context.Context) *Lease {
+	lease, _ := ctx.Value(leaseKey{}).(*Lease)
+	return lease
+}
+
 // The namespaces of [Hint] that are not namespaces of records.
 const (
 	WatchCards         = "cards"
 	WatchConversations = "conversations"
 )
 
-// Watcher reports the commits of all handles, including this one.
+// Watcher reports the commits of other handles. A process knows its own commits; see [Observed].
 type Watcher interface {
-	// Watch returns a channel with a hint for each committed change in the namespaces, until ctx ends; then the channel
-	// is closed. Hints may repeat, may come in another order than the commits, and are dropped while the channel is
-	// full. So a reader reads the entry itself, and reads everything again from time to time.
+	// Watch returns a channel with a hint for each change in the namespaces that another handle commits, until ctx
+	// ends; then the channel is closed. Hints may repeat and may come in another order than the commits. If hints were
+	// lost, the zero hint takes their place: then anything may have changed. So a reader reads the entry itself.
 	Watch(ctx context.Context, namespaces ...string) <-chan Hint
 }

@@ -1,15 +1,22 @@
 package store
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"slices"
 	"time"
 )
 
-// Observed is a Store that reports every committed change of records, with its body, to observers in this process. It
-// does not report changes that another process commits, or that a caller makes through the wrapped store.
+// Observed is a Store that reports every committed change of records, with its body, to observers in this process. A
+// caller that makes changes through the wrapped store counts as another process. Observed stores the units of a duty
+// under its lease; see [WithLease].
 type Observed struct {
 	Store
-	observers []func([]Change)
+	observers  []func([]Change)
+	namespaces []string      // in which the observers want the changes of other processes
+	onLoss     []func()      // called when hints were lost
+	following  chan struct{} // full while somebody follows
 }
 
 // Observe wraps s in a store that reports its commits. If s is already an *Observed, Observe returns s itself.
@@ -17,7 +24,7 @@ func Observe(s Store) *Observed {
 	if o, ok := s.(*Observed); ok {
 		return o
 	}
-	return &Observed{Store: s}
+	return &Observed{Store: s, following: make(chan struct{}, 1)}
 }
 
 // OnCommit adds an observer, which is called with the changes of each committed unit. Call OnCommit during set-up,
@@ -25,7 +32,57 @@ func Observe(s Store) *Observed {
 // concurrently, so the order of the calls is not the order of the commits. The observer must not block, and must not
 // keep or change the slice. After ErrUnavailable the unit may be stored, but observers are not called. Treat the calls
 // as hints, and read from the store whatever must not be missed.
-func (o *Observed) OnCommit(observe func([]Change)) { o.observers = append(o.observers, observe) }
+//
+// Of the changes that other processes commit, observers get those in the namespaces that any of them names here, while
+// [Observed.Follow] runs. Such a change has IfRev Any and the record as it is now, or Delete if the record is absent now.
+func (o *Observed) OnCommit(observe func([]Change), namespaces ...string) {
+	o.observers, o.namespaces = append(o.observers, observe), append(o.namespaces, namespaces...)
+}
+
+// OnLoss adds a function that is called when changes of other processes may have been missed, so that anything may have
+// changed. Call OnLoss during set-up. The function must not block.
+func (o *Observed) OnLoss(f func()) { o.onLoss = append(o.onLoss, f) }
+
+// Follow reports the changes of other processes to the observers until ctx ends. Each service calls it; one call at a
+// time reports.
+func (o *Observed) Follow(ctx context.Context) {
+	select {
+	case o.following <- struct{}{}:
+		defer func() { <-o.following }()
+	case <-ctx.Done():
+		return
+	}
+	for hint := range o.Watch(ctx, o.namespaces...) {
+		changes := []Change{{Record: Record{NS: hint.NS, Key: hint.Key}, IfRev: Any}}
+		rec, err := Record{}, error(nil)
+		if hint != (Hint{}) {
+			rec, err = o.Store.Records().Get(ctx, hint.NS, hint.Key, time.Now())
+		}
+		switch {
+		case hint == (Hint{}), err != nil && !errors.Is(err, ErrNotFound):
+			for _, f := range o.onLoss {
+				f()
+			}
+			continue
+		case err != nil:
+			changes[0].Delete = true
+		default:
+			changes[0].Record = rec
+		}
+		_ = o.report(changes, nil)
+	}
+}
+
+// hold returns the changes of a unit, under the lease of the duty to which ctx belongs.
+func hold(ctx context.Context, changes []Change) []Change {
+	lease := LeaseOf(ctx)
+	if lease == nil || len(changes) == 0 || changes[0].Held != nil {
+		return changes
+	}
+	changes = slices.Clone(changes)
+	changes[0].Held = lease
+	return changes
+}
 
 // report calls the observers with changes unless the commit failed, and returns err.
 func (o *Observed) report(changes []Change, err error) error {
@@ -52,12 +109,13 @@ type observedCards struct {
 }
 
 func (c observedCards) Put(ctx context.Context, put PutCard) (Card, error) {
+	put.Records = hold(ctx, put.Records)
 	card, err := c.Cards.Put(ctx, put)
 	return card, c.o.report(put.Records, err)
 }
 
 func (c observedCards) Withdraw(ctx context.Context, id string, ifRev Rev, reservedUntil time.Time, records []Change, now time.Time) error {
-	return c.o.report(records, c.Cards.Withdraw(ctx, id, ifRev, reservedUntil, records, now))
+	return c.o.report(records, c.Cards.Withdraw(ctx, id, ifRev, reservedUntil, hold(ctx, records), now))
 }
 
 type observedSteps struct {
@@ -66,6 +124,7 @@ type observedSteps struct {
 }
 
 func (s observedSteps) Apply(ctx context.Context, step Step) (Applied, error) {
+	step.Held = cmp.Or(step.Held, LeaseOf(ctx))
 	applied, err := s.Steps.Apply(ctx, step)
 	if applied.Dup {
 		return applied, err // nothing was applied
@@ -74,7 +133,7 @@ func (s observedSteps) Apply(ctx context.Context, step Step) (Applied, error) {
 }
 
 func (s observedSteps) Forget(ctx context.Context, key ConvKey, ifRev Rev, records []Change, now time.Time) error {
-	return s.o.report(records, s.Steps.Forget(ctx, key, ifRev, records, now))
+	return s.o.report(records, s.Steps.Forget(ctx, key, ifRev, hold(ctx, records), now))
 }
 
 type observedRecords struct {
@@ -83,5 +142,5 @@ type observedRecords struct {
 }
 
 func (r observedRecords) Apply(ctx context.Context, changes []Change, now time.Time) error {
-	return r.o.report(changes, r.Records.Apply(ctx, changes, now))
+	return r.o.report(changes, r.Records.Apply(ctx, hold(ctx, changes), now))
 }

@@ -1,8 +1,10 @@
 package store_test
 
 import (
+	"context"
 	"errors"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -78,5 +80,84 @@ func TestObserved(t *testing.T) {
 		case c.want != "" && (len(seen) != 1 || seen[0] != c.want+"=body of "+c.want):
 			t.Errorf("%s: reported %q", c.name, seen)
 		}
+	}
+}
+
+// TestFollow checks that observers get the changes of another process with the records as they are now, and that units
+// of a duty are stored under its lease.
+func TestFollow(t *testing.T) {
+	db, err := bolt.Open(t.Context(), filepath.Join(t.TempDir(), "mesh.db"), bolt.Config{MinFree: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	other := db.Handle("other")
+	s := store.Observe(db.Handle("this"))
+	seen, lost := make(chan []store.Change, 10), make(chan struct{}, 1)
+	s.OnCommit(func(changes []store.Change) { seen <- changes }, "test")
+	s.OnLoss(func() { lost <- struct{}{} })
+	ctx, stop := context.WithCancel(t.Context())
+	var following sync.WaitGroup
+	defer following.Wait()
+	defer stop()
+	following.Go(func() { s.Follow(ctx) })
+	following.Go(func() { s.Follow(ctx) })
+
+	change := func(s store.Store, ctx context.Context, ns string, remove bool) error {
+		c := store.Change{Record: store.Record{NS: ns, Key: "k", Body: []byte("body"), Terms: []string{"term"}}, IfRev: store.Any, Delete: remove}
+		return s.Records().Apply(ctx, []store.Change{c}, time.Now())
+	}
+	await := func(deleted bool) {
+		t.Helper()
+		select {
+		case got := <-seen:
+			if c := got[0]; len(got) != 1 || c.Record.Key != "k" || c.Delete != deleted || c.IfRev != store.Any || deleted == (string(c.Record.Body) == "body") {
+				t.Errorf("observed %v, deleted = %v", got, deleted)
+			}
+		case <-time.After(5 * time.Second):
+			t.Fatal("nothing was observed")
+		}
+	}
+	for first := true; first; { // until somebody follows
+		if err := change(other, ctx, "test", false); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case got := <-seen:
+			seen <- got
+			first = false
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	await(false)
+	time.Sleep(20 * time.Millisecond)
+	for len(seen) > 0 {
+		<-seen
+	}
+	if err := errors.Join(change(other, ctx, "elsewhere", false), change(other, ctx, "test", true)); err != nil {
+		t.Fatal(err)
+	}
+	await(true)
+
+	lease, err := s.Leases().Acquire(ctx, "duty")
+	if err != nil {
+		t.Fatal(err)
+	}
+	duty := store.WithLease(ctx, lease)
+	if err := change(s, duty, "elsewhere", false); err != nil {
+		t.Errorf("unit of the holder: %v", err)
+	}
+	if err := s.Leases().Release(ctx, []store.Lease{lease}); err != nil {
+		t.Fatal(err)
+	}
+	conv := store.Conversation{Key: store.ConvKey{Peer: "p", ID: "c"}, Body: []byte("{}")}
+	_, err = s.Steps().Apply(duty, store.Step{Conv: &conv, Now: time.Now()})
+	for _, err := range []error{err, change(s, duty, "elsewhere", false)} {
+		if !errors.Is(err, store.ErrLeaseLost) {
+			t.Errorf("unit of a duty that was lost: %v, want ErrLeaseLost", err)
+		}
+	}
+	if len(lost) > 0 {
+		t.Error("hints were lost")
 	}
 }

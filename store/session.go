@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 )
@@ -13,13 +14,14 @@ import (
 const retryLease = time.Second
 
 // Session does duties while this process holds their leases. It renews all of them in one call. Start with
-// [NewSession]; call [Session.Do] for each duty, and [Session.Run].
+// [NewSession]; call [Session.Do] for each duty, and [Session.Run]. A session is safe for concurrent use.
 type Session struct {
 	leases Leases
 	log    *slog.Logger
 
-	mu   sync.Mutex
-	held map[Lease]*duty
+	mu        sync.Mutex
+	held      map[Lease]*duty
+	elsewhere map[string]bool // duties that another process has, by the name of the lease
 }
 
 // duty is a duty that this process does now.
@@ -30,18 +32,52 @@ type duty struct {
 
 // NewSession returns a session without duties.
 func NewSession(leases Leases, log *slog.Logger) *Session {
-	return &Session{leases: leases, log: log, held: make(map[Lease]*duty)}
+	return &Session{leases: leases, log: log, held: make(map[Lease]*duty), elsewhere: make(map[string]bool)}
 }
 
-// Do does a duty whenever this process holds the lease with this name, until ctx ends. The context of work ends when
-// the lease is lost, with [ErrLeaseLost] as its cause. Do waits for work to return, and then releases the lease. If
-// work returns before that, the duty is done, and Do returns. work must set Held of its units to held.
-func (s *Session) Do(ctx context.Context, name string, work func(ctx context.Context, held *Lease)) {
+// IsElsewhere reports whether another process has the duty, as far as this process knows. Before [Session.Do] the answer
+// is false.
+func (s *Session) IsElsewhere(name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.elsewhere[name]
+}
+
+func (s *Session) setElsewhere(name string, elsewhere bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.elsewhere[name] = elsewhere
+}
+
+// IsCurrent reports whether the lease of the duty to which ctx belongs has certainly not ended. Check it before an
+// effect outside of the store. Outside of a duty the answer is true.
+func (s *Session) IsCurrent(ctx context.Context) bool {
+	lease := LeaseOf(ctx)
+	if lease == nil {
+		return true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := s.held[*lease]
+	return d != nil && d.isCurrent(s.leases.TTL(), time.Now())
+}
+
+// isCurrent reports whether the lease has certainly not ended.
+func (d *duty) isCurrent(ttl time.Duration, now time.Time) bool {
+	return ttl == 0 || now.Before(d.until)
+}
+
+// Do does a duty whenever this process holds the lease with this name, until ctx ends. The context of work belongs to
+// the lease, see [WithLease], and ends when the lease is lost, with [ErrLeaseLost] as its cause. Do waits for work to
+// return, and then releases the lease. If work returns before that, the duty is done, and Do returns.
+func (s *Session) Do(ctx context.Context, name string, work func(ctx context.Context)) {
 	for ctx.Err() == nil {
 		asked := time.Now()
 		lease, err := s.leases.Acquire(ctx, name)
 		if err != nil {
-			if !errors.Is(err, ErrLeaseTaken) && ctx.Err() == nil {
+			if errors.Is(err, ErrLeaseTaken) {
+				s.setElsewhere(name, true)
+			} else if ctx.Err() == nil {
 				s.log.Warn("acquire lease", "lease", name, "err", err)
 			}
 			wait(ctx, retryLease)
@@ -54,15 +90,17 @@ func (s *Session) Do(ctx context.Context, name string, work func(ctx context.Con
 }
 
 // do does a duty under a lease that was acquired after the time asked. It reports whether the duty is done.
-func (s *Session) do(ctx context.Context, lease Lease, asked time.Time, work func(context.Context, *Lease)) (done bool) {
-	ctx, stop := context.WithCancelCause(ctx)
+func (s *Session) do(ctx context.Context, lease Lease, asked time.Time, work func(context.Context)) (done bool) {
+	ctx, stop := context.WithCancelCause(WithLease(ctx, lease))
 	defer stop(nil)
 	s.mu.Lock()
 	s.held[lease] = &duty{until: asked.Add(s.leases.TTL()), stop: stop}
+	s.elsewhere[lease.Name] = false
 	s.mu.Unlock()
-	work(ctx, &lease)
+	work(ctx)
 	s.mu.Lock()
 	delete(s.held, lease)
+	s.elsewhere[lease.Name] = true // until the next attempt to acquire it
 	s.mu.Unlock()
 	if errors.Is(context.Cause(ctx), ErrLeaseLost) {
 		s.log.Warn("lost a lease", "lease", lease.Name, "fence", lease.Fence)
@@ -91,7 +129,7 @@ func (s *Session) renew(ctx context.Context, patience time.Duration) {
 	var held []Lease
 	s.mu.Lock()
 	for lease, d := range s.held {
-		if asked.Before(d.until) {
+		if d.isCurrent(s.leases.TTL(), asked) {
 			held = append(held, lease)
 			continue
 		}
@@ -111,7 +149,7 @@ func (s *Session) renew(ctx context.Context, patience time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, lease := range held {
-		if d := s.held[lease]; d != nil {
+		if d := s.held[lease]; d != nil && !slices.Contains(lost, lease) {
 			d.until = asked.Add(s.leases.TTL())
 		}
 	}

@@ -66,12 +66,12 @@ func TestLeasesWithoutEnd(t *testing.T) {
 	session.Run(t.Context()) // returns: there is nothing to renew
 	other := s.Handle("other")
 	done := false
-	session.Do(t.Context(), "node", func(ctx context.Context, held *store.Lease) {
+	session.Do(t.Context(), "node", func(ctx context.Context) {
 		if _, err := other.Leases().Acquire(ctx, "node"); !errors.Is(err, store.ErrLeaseTaken) {
 			t.Errorf("Acquire by another handle = %v, want ErrLeaseTaken", err)
 		}
 		list, err := s.Leases().List(ctx)
-		if err != nil || len(list) != 1 || list[0].Lease != *held || !list[0].Until.IsZero() {
+		if err != nil || len(list) != 1 || list[0].Lease != *store.LeaseOf(ctx) || !list[0].Until.IsZero() {
 			t.Errorf("List = %v, %v, want one lease without an end", list, err)
 		}
 		done = true

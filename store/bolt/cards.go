@@ -15,6 +15,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/cardindex"
+	"github.com/agentmesh/agentmesh/store/local"
 )
 
 // The largest sizes of ids and terms in bytes, and the largest number of counts of a card.
@@ -27,10 +28,13 @@ const (
 var errLimit = errors.New("limit is less than 1")
 
 // cards implements [store.Cards].
-type cards struct{ s *Store }
+type cards struct {
+	s  *Store
+	by *local.Handle // the handle that calls
+}
 
 // Cards implements [store.Store].
-func (s *Store) Cards() store.Cards { return cards{s} }
+func (s *Store) Cards() store.Cards { return cards{s, s.self} }
 
 // cardByID returns the card of id, even if it is not live. If id has no card, ok is false.
 func cardByID(tx *bbolt.Tx, id string) (card cardRow, ok bool, err error) {
@@ -107,7 +111,7 @@ func (c cards) Put(ctx context.Context, put store.PutCard) (store.Card, error) {
 		return store.Card{}, err
 	}
 	var stored store.Card
-	err = c.s.writer.do(ctx, func(t *txn) (func() error, error) {
+	err = c.s.writer.doFor(ctx, c.by, func(t *txn) (func() error, error) {
 		old, exists, err := cardByID(t.Tx, card.ID)
 		if err != nil {
 			return nil, err
@@ -336,7 +340,7 @@ func purgeCard(t *txn, row cardRow, now time.Time) error {
 
 // Withdraw implements [store.Cards].
 func (c cards) Withdraw(ctx context.Context, id string, ifRev store.Rev, reservedUntil time.Time, changes []store.Change, now time.Time) error {
-	return c.s.writer.do(ctx, func(t *txn) (func() error, error) {
+	return c.s.writer.doFor(ctx, c.by, func(t *txn) (func() error, error) {
 		old, exists, err := cardByID(t.Tx, id)
 		if err != nil {
 			return nil, err

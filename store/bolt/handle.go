@@ -9,18 +9,35 @@ import (
 	"github.com/agentmesh/agentmesh/store/local"
 )
 
-// Handle is a further handle on a database that is open in this process. It has its own leases, like another process
-// with an engine that serves several processes. Tests use it.
+// Handle is a further handle on a database that is open in this process. It has its own leases and hints, like another
+// process with an engine that serves several processes. Tests use it.
 type Handle struct {
 	*Store
 	self *local.Handle
 }
 
 // Handle returns a new handle. name is the Holder in [store.LeaseState].
-func (s *Store) Handle(name string) *Handle { return &Handle{s, s.leases.Handle(name)} }
+func (s *Store) Handle(name string) *Handle {
+	s.watchers.Share()
+	return &Handle{s, s.leases.Handle(name)}
+}
+
+// Cards implements [store.Store].
+func (h *Handle) Cards() store.Cards { return cards{h.Store, h.self} }
+
+// Steps implements [store.Store].
+func (h *Handle) Steps() store.Steps { return steps{h.Store, h.self} }
+
+// Records implements [store.Store].
+func (h *Handle) Records() store.Records { return records{h.Store, h.self} }
 
 // Leases implements [store.Store].
 func (h *Handle) Leases() store.Leases { return h.self }
+
+// Watch implements [store.Watcher].
+func (h *Handle) Watch(ctx context.Context, namespaces ...string) <-chan store.Hint {
+	return h.watchers.Watch(ctx, h.self, namespaces...)
+}
 
 // Close releases the leases of the handle. The database stays open.
 func (h *Handle) Close() error {
@@ -31,9 +48,10 @@ func (h *Handle) Close() error {
 // Leases implements [store.Store]. They are in memory, because the lock of the file keeps other processes out.
 func (s *Store) Leases() store.Leases { return s.self }
 
-// Watch implements [store.Watcher]. The channel is also closed when the database closes.
+// Watch implements [store.Watcher]. The channel is also closed when the database closes. Nothing comes from it unless
+// this process opened another [Handle].
 func (s *Store) Watch(ctx context.Context, namespaces ...string) <-chan store.Hint {
-	return s.watchers.Watch(ctx, namespaces...)
+	return s.watchers.Watch(ctx, s.self, namespaces...)
 }
 
 // fenceFloor returns the number above which fences start. Each stored unit raises the sequence of revisions.

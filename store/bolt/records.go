@@ -11,6 +11,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/local"
 )
 
 const (
@@ -22,10 +23,13 @@ const (
 )
 
 // records implements [store.Records].
-type records struct{ s *Store }
+type records struct {
+	s  *Store
+	by *local.Handle // the handle that calls
+}
 
 // Records implements [store.Store].
-func (s *Store) Records() store.Records { return records{s} }
+func (s *Store) Records() store.Records { return records{s, s.self} }
 
 func recordKey(ns, key string) []byte {
 	return append(key1(make([]byte, 0, 1+len(ns)+len(key)), ns), key...)
@@ -53,7 +57,7 @@ func recordAt(tx *bbolt.Tx, ns, key string) (rec store.Record, ok bool, err erro
 
 // Apply implements [store.Records].
 func (r records) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
-	return r.s.writer.do(ctx, func(t *txn) (func() error, error) {
+	return r.s.writer.doFor(ctx, r.by, func(t *txn) (func() error, error) {
 		write, err := planRecords(t, changes, now)
 		if err != nil || len(changes) == 0 {
 			return nil, err

@@ -7,13 +7,17 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/local"
 )
 
 // steps implements [store.Steps].
-type steps struct{ s *Store }
+type steps struct {
+	s  *Store
+	by *local.Handle // the handle that calls
+}
 
 // Steps implements [store.Store].
-func (s *Store) Steps() store.Steps { return steps{s} }
+func (s *Store) Steps() store.Steps { return steps{s, s.self} }
 
 func checkStep(step store.Step) error {
 	if c := step.Conv; c != nil {
@@ -45,7 +49,7 @@ func (s steps) Apply(ctx context.Context, step store.Step) (store.Applied, error
 		return store.Applied{}, err
 	}
 	var applied store.Applied
-	err := s.s.writer.do(ctx, func(t *txn) (func() error, error) {
+	err := s.s.writer.doFor(ctx, s.by, func(t *txn) (func() error, error) {
 		applied = store.Applied{}
 		if err := t.leases.Check(step.Held, time.Now()); err != nil {
 			return nil, err
@@ -159,7 +163,7 @@ func planConv(t *txn, step store.Step) (func(store.Rev) error, error) {
 
 // Forget implements [store.Steps].
 func (s steps) Forget(ctx context.Context, key store.ConvKey, ifRev store.Rev, changes []store.Change, now time.Time) error {
-	return s.s.writer.do(ctx, func(t *txn) (func() error, error) {
+	return s.s.writer.doFor(ctx, s.by, func(t *txn) (func() error, error) {
 		conv, exists, err := convByKey(t.Tx, key)
 		if err != nil {
 			return nil, err

@@ -31,8 +31,9 @@ type txn struct {
 	after  []func(*cardindex.Index) // index changes, applied in order after the commit
 	change uint64                   // the newest change that was written
 	leases *local.Leases
-	hints  []store.Hint // the written entries, if somebody watches
-	watch  bool         // somebody watches
+	by     *local.Handle // the handle whose unit is executed
+	hints  []local.Hint  // the written entries, if another handle watches
+	watch  bool          // another handle may watch
 }
 
 // nextRev returns a new revision. It is called once per unit, so that no two units of a commit share a revision.
@@ -44,7 +45,7 @@ func (t *txn) nextRev() (store.Rev, error) {
 // note adds a hint about an entry that the unit writes.
 func (t *txn) note(ns, key string) {
 	if t.watch {
-		t.hints = append(t.hints, store.Hint{NS: ns, Key: key})
+		t.hints = append(t.hints, local.Hint{Hint: store.Hint{NS: ns, Key: key}, By: t.by})
 	}
 }
 
@@ -58,6 +59,7 @@ const (
 
 type unit struct {
 	plan  plan
+	by    *local.Handle
 	state atomic.Int32
 	err   chan error
 }
@@ -102,13 +104,16 @@ func newWriter(s *Store, limit int) *writer {
 	}
 }
 
-// do queues a unit and waits for its outcome. If ctx ends before the leader takes the unit into a group, the unit is
-// not executed; after that, do returns the outcome of the unit and ignores ctx.
-func (w *writer) do(ctx context.Context, p plan) error {
+// do is doFor for a unit of the database itself, about which nobody gets hints.
+func (w *writer) do(ctx context.Context, p plan) error { return w.doFor(ctx, nil, p) }
+
+// doFor queues a unit of a handle and waits for its outcome. If ctx ends before the leader takes the unit into a group,
+// the unit is not executed; after that, doFor returns the outcome of the unit and ignores ctx.
+func (w *writer) doFor(ctx context.Context, by *local.Handle, p plan) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	u := &unit{plan: p, err: make(chan error, 1)}
+	u := &unit{plan: p, by: by, err: make(chan error, 1)}
 	if err := w.enqueue(u); err != nil {
 		return err
 	}
@@ -271,12 +276,13 @@ func (w *writer) attempt(group []*unit) (errs []error, failed int, err error) {
 			guard(tx.Rollback)
 		}
 	}()
-	t := &txn{Tx: tx, counts: w.counts, damage: w.s.damage, leases: &w.s.leases, watch: w.s.watchers.Any()}
+	t := &txn{Tx: tx, counts: w.counts, damage: w.s.damage, leases: &w.s.leases, watch: w.s.watchers.Shared()}
 	errs = make([]error, len(group))
 	wrote := false
 	for i, u := range group {
 		var write func() error
 		errs[i] = guard(func() (err error) {
+			t.by = u.by
 			write, err = u.plan(t)
 			return err
 		})

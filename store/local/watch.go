@@ -12,27 +12,36 @@ import (
 // maxHints is the number of hints that may wait for a reader of [Watchers.Watch].
 const maxHints = 256
 
+// Hint is a hint about a commit of a handle. A commit of the database itself has no handle, and nobody gets hints of it.
+type Hint struct {
+	store.Hint
+	By *Handle
+}
+
 // Watchers passes hints about commits on to the readers of [Watchers.Watch]. The zero value is ready to use.
 type Watchers struct {
-	n atomic.Int32 // length of list
+	shared atomic.Bool
 
 	mu   sync.Mutex
 	list []*watcher
 }
 
 type watcher struct {
+	by         *Handle
 	namespaces []string
 	hints      chan store.Hint
 }
 
-// Any reports whether somebody watches.
-func (w *Watchers) Any() bool { return w.n.Load() > 0 }
+// Share reports that the data has a second handle. Before that nobody gets hints.
+func (w *Watchers) Share() { w.shared.Store(true) }
+
+// Shared reports whether [Watchers.Share] was called.
+func (w *Watchers) Shared() bool { return w.shared.Load() }
 
 func (w *Watchers) add(one *watcher) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.list = append(w.list, one)
-	w.n.Store(int32(len(w.list)))
 }
 
 // remove ends a watcher, if it has not ended yet.
@@ -41,7 +50,6 @@ func (w *Watchers) remove(one *watcher) {
 	defer w.mu.Unlock()
 	if at := slices.Index(w.list, one); at >= 0 {
 		w.list = slices.Delete(w.list, at, at+1)
-		w.n.Store(int32(len(w.list)))
 		close(one.hints)
 	}
 }
@@ -54,11 +62,10 @@ func (w *Watchers) Close() {
 		close(one.hints)
 	}
 	w.list = nil
-	w.n.Store(0)
 }
 
-// Tell passes on the hints of a commit. It drops a hint for a watcher that is too far behind.
-func (w *Watchers) Tell(hints []store.Hint) {
+// Tell passes on the hints of a commit.
+func (w *Watchers) Tell(hints []Hint) {
 	if len(hints) == 0 {
 		return
 	}
@@ -66,20 +73,35 @@ func (w *Watchers) Tell(hints []store.Hint) {
 	defer w.mu.Unlock()
 	for _, one := range w.list {
 		for _, hint := range hints {
-			if !slices.Contains(one.namespaces, hint.NS) {
-				continue
-			}
-			select {
-			case one.hints <- hint:
-			default:
+			if hint.By != nil && hint.By != one.by && slices.Contains(one.namespaces, hint.NS) {
+				one.give(hint.Hint)
 			}
 		}
 	}
 }
 
-// Watch implements [store.Watcher]. The channel is also closed by Close.
-func (w *Watchers) Watch(ctx context.Context, namespaces ...string) <-chan store.Hint {
-	one := &watcher{namespaces: slices.Clone(namespaces), hints: make(chan store.Hint, maxHints)}
+// give sends a hint to the watcher. If the channel is full, one zero hint replaces everything in it. The caller must
+// hold Watchers.mu, so that nobody else sends meanwhile.
+func (w *watcher) give(hint store.Hint) {
+	select {
+	case w.hints <- hint:
+		return
+	default:
+	}
+	for {
+		select {
+		case <-w.hints:
+			continue
+		default:
+		}
+		break
+	}
+	w.hints <- store.Hint{}
+}
+
+// Watch implements [store.Watcher] for a handle. The channel is also closed by Close.
+func (w *Watchers) Watch(ctx context.Context, by *Handle, namespaces ...string) <-chan store.Hint {
+	one := &watcher{by: by, namespaces: slices.Clone(namespaces), hints: make(chan store.Hint, maxHints)}
 	w.add(one)
 	context.AfterFunc(ctx, func() { w.remove(one) })
 	return one.hints

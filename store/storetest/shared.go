@@ -231,11 +231,14 @@ func testSession(t *testing.T, shared Shared, ttl time.Duration) {
 		var all sync.WaitGroup
 		all.Go(func() { session.Run(ctx) })
 		all.Go(func() {
-			session.Do(ctx, "node", func(ctx context.Context, held *store.Lease) {
+			session.Do(ctx, "node", func(ctx context.Context) {
 				if n := working.Add(1); n != 1 {
 					t.Errorf("%d workers at once", n)
 				}
-				if err := s.Records().Apply(ctx, []store.Change{heldPut(name, *held)}, t0); err != nil {
+				if !session.IsCurrent(ctx) || session.IsElsewhere("node") {
+					t.Error("the session does not know its lease")
+				}
+				if err := s.Records().Apply(ctx, []store.Change{heldPut(name, *store.LeaseOf(ctx))}, t0); err != nil {
 					t.Errorf("Apply = %v", err)
 				}
 				began <- name
@@ -301,29 +304,36 @@ func testHints(t *testing.T, shared Shared, _ time.Duration) {
 	wantOK(t, "Withdraw", a.Cards().Withdraw(ctx, "am_a", store.Any, t0, nil, t0))
 	want(store.Hint{NS: store.WatchCards, Key: "am_a"})
 	wantErr(t, "refused unit", change(t, a, t0, put("other", "k"), put("test", "refused")), store.ErrConflict)
+	wantOK(t, "unit of the reader itself", change(t, b, t0, put("test", "own")))
 	wantOK(t, "the next unit", change(t, a, t0, put("test", "next")))
-	if got := <-hints; got.Key == "refused" {
-		t.Error("a hint about a unit that was refused")
+	for got := range hints {
+		if got.Key == "refused" || got.Key == "own" {
+			t.Errorf("a hint about %v", got)
+		}
+		if got.Key == "next" {
+			break
+		}
 	}
 	stop()
 	for range hints { // ends because the channel is closed
 	}
 }
 
-// testSlowReader: a reader that does not read holds up no writer, and later gets hints again.
+// testSlowReader: a reader that does not read holds up no writer, learns that it missed hints, and gets hints again.
 func testSlowReader(t *testing.T, shared Shared, _ time.Duration) {
-	a := shared.Handle("a")
-	hints := a.Watch(t.Context(), "test")
+	a, b := shared.Handle("a"), shared.Handle("b")
+	hints := b.Watch(t.Context(), "test")
 	for i := range 1000 {
 		c := put("test", fmt.Sprint(i%10))
 		c.IfRev = store.Any
 		wantOK(t, "Apply", change(t, a, t0, c))
 	}
-	for drained := false; !drained; {
+	for lost := false; !lost; {
 		select {
-		case <-hints:
-		default:
-			drained = true
+		case hint := <-hints:
+			lost = hint == store.Hint{}
+		case <-time.After(5 * time.Second):
+			t.Fatal("no hint that hints were lost")
 		}
 	}
 	wantOK(t, "Apply", change(t, a, t0, put("test", "last")))
