@@ -33,16 +33,30 @@ func (c *discoverCmd) Run(ctx context.Context, a *app) error {
 	}
 	if c.ARD != "" {
 		query.Set("url", c.ARD)
-		return ask(ctx, a, c.JSON, owner.DiscoverARD.Call().Ask(query), a.showARD)
+		page, err := askFor(ctx, a, c.JSON, owner.DiscoverARD.Call().Ask(query), a.showARD)
+		if err != nil {
+			return err
+		}
+		return foundError(len(page.Items))
 	}
 	page, err := askFor(ctx, a, c.JSON, owner.Discover.Call().Ask(query), a.showFound)
 	if err != nil {
 		return err
 	}
+	found := 0
 	for _, f := range page.Items {
 		if f.Error != "" {
 			return exit.FailSilently(exit.Unavailable)
 		}
+		found += len(f.Listing.Agents)
+	}
+	return foundError(found)
+}
+
+// foundError returns the exit code of a search that found a number of agents.
+func foundError(found int) error {
+	if found == 0 {
+		return exit.FailSilently(exit.No)
 	}
 	return nil
 }

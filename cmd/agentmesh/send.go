@@ -224,9 +224,16 @@ func (a *app) showSent(s owner.Sent) {
 	}
 }
 
-// sendError returns an error with the exit code for a result, or nil. A queued message is an error only with --wait.
+// sendError returns an error with the exit code for a result, or nil if the message is sent. A queued message is an error
+// only with --wait.
 func sendError(s owner.Sent, wait bool) error {
 	switch s.State {
+	case owner.SendHeld:
+		return exit.FailSilently(exit.Held)
+	case owner.SendDelivered:
+		if payload, _ := s.ReplyTree.Get("payload"); payload.GetStr("action") == wire.ActionPending {
+			return exit.FailSilently(exit.PeerDecides)
+		}
 	case owner.SendQueued:
 		if wait {
 			return exit.FailSilently(exit.TryAgain)

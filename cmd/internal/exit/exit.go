@@ -12,6 +12,8 @@ import (
 const (
 	OK          = 0
 	No          = 1  // the answer is no, or the peer refused
+	Held        = 3  // the message waits for the owner's decision; Go itself exits with 2
+	PeerDecides = 4  // the message waits for the decision of the peer's owner
 	Usage       = 64 // the command line is wrong
 	Input       = 65 // the input is malformed or refused
 	Unavailable = 69 // a peer, directory or the local server cannot be reached, or the data is in use
@@ -30,6 +32,8 @@ type Meaning struct {
 var Meanings = []Meaning{
 	{OK, "done"},
 	{No, "no: the signature is invalid, the thing does not exist, or the peer or the owner refused"},
+	{Held, "not sent yet: the message waits for your decision"},
+	{PeerDecides, "sent: the message waits for the decision of the peer's owner"},
 	{Usage, "the command line is wrong"},
 	{Input, "the input is malformed or refused"},
 	{Unavailable, "a peer, a directory or the local server cannot be reached, or the port or data directory is in use"},
