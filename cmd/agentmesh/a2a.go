@@ -22,22 +22,19 @@ type a2aTokenCmd struct {
 
 type a2aTokenAddCmd struct {
 	Name string `arg:"" help:"Name of the caller: 1 to 64 of a-z 0-9 -. The name of a link makes the caller the agent behind that link."`
-	JSON bool   `help:"Print the result as JSON."`
 }
 
 func (c *a2aTokenAddCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, a2a.AddToken.Call(c.Name), func(t a2a.Token) {
+	return ask(ctx, a, a2a.AddToken.Call(c.Name), func(t a2a.Token) {
 		a.Print("%s", terminal.Clean(t.Token))
 		a.Note("token of %s; its messages follow access.mode", terminal.Clean(t.Address))
 	})
 }
 
-type a2aTokenListCmd struct {
-	JSON bool `help:"Print the result as JSON."`
-}
+type a2aTokenListCmd struct{}
 
 func (c *a2aTokenListCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, a2a.ListTokens.Call(), func(page owner.List[a2a.Token]) {
+	return ask(ctx, a, a2a.ListTokens.Call(), func(page owner.List[a2a.Token]) {
 		rows := [][]string{{"CALLER", "ADDRESS", "SINCE"}}
 		for _, t := range page.Items {
 			rows = append(rows, []string{terminal.Clean(t.Name), terminal.Clean(t.Address), terminal.FormatTime(t.Created)})
@@ -48,20 +45,18 @@ func (c *a2aTokenListCmd) Run(ctx context.Context, a *app) error {
 
 type a2aTokenRevokeCmd struct {
 	Name string `arg:"" help:"Name of the caller."`
-	JSON bool   `help:"Print the result as JSON."`
 }
 
 func (c *a2aTokenRevokeCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, a2a.RevokeToken.Call(c.Name), func(a2a.Token) { a.Note("revoked") })
+	return ask(ctx, a, a2a.RevokeToken.Call(c.Name), func(a2a.Token) { a.Note("revoked") })
 }
 
 type a2aUnpinCmd struct {
 	Address string `arg:"" help:"Address of the agent: a2a:LINK/agent or a2a:https://HOST."`
-	JSON    bool   `help:"Print the result as JSON."`
 }
 
 func (c *a2aUnpinCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, a2a.UnpinPeer.Call(c.Address), func(p a2a.Pin) {
+	return ask(ctx, a, a2a.UnpinPeer.Call(c.Address), func(p a2a.Pin) {
 		if !p.Pinned {
 			a.Note("no card of %s is pinned", terminal.Clean(p.Address))
 			return

@@ -27,12 +27,10 @@ type agentRelayCmd struct {
 	Remove agentRelayRemoveCmd `cmd:"" help:"Remove an agent from the relay. Its id is never assigned again."`
 }
 
-type agentRelayAgentsCmd struct {
-	JSON bool `help:"Print the result as JSON."`
-}
+type agentRelayAgentsCmd struct{}
 
 func (c *agentRelayAgentsCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, relay.ListAgents.Call(), func(page owner.List[relay.AgentView]) {
+	return ask(ctx, a, relay.ListAgents.Call(), func(page owner.List[relay.AgentView]) {
 		rows := [][]string{{"AGENT", "CONNECTED", "SINCE", "ACTIVE", "LIMITS"}}
 		for _, v := range page.Items {
 			on, limits := "-", "yes"
@@ -52,7 +50,6 @@ type agentRelayTokenCmd struct {
 	Agent   string `arg:"" optional:"" help:"Id of the agent: 3 to 64 of a-z 0-9 -. Without it, the relay makes one."`
 	Renew   bool   `help:"Replace the token of a registered agent. The old token stops working at once."`
 	Trusted bool   `help:"Exempt the agent from the rate limit."`
-	JSON    bool   `help:"Print the result as JSON."`
 }
 
 func (c *agentRelayTokenCmd) Run(ctx context.Context, a *app) error {
@@ -63,18 +60,16 @@ func (c *agentRelayTokenCmd) Run(ctx context.Context, a *app) error {
 	if c.Renew {
 		call = relay.RenewToken.Call(c.Agent)
 	}
-	return ask(ctx, a, c.JSON, call, func(t frame.Credentials) {
+	return ask(ctx, a, call, func(t frame.Credentials) {
 		a.Print("%s", terminal.Clean(t.Token))
 		a.Note("token of %s", terminal.Clean(t.AgentID))
 	})
 }
 
-type agentRelayInviteCmd struct {
-	JSON bool `help:"Print the result as JSON."`
-}
+type agentRelayInviteCmd struct{}
 
 func (c *agentRelayInviteCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, relay.AddInvite.Call(), func(t relay.Invite) {
+	return ask(ctx, a, relay.AddInvite.Call(), func(t relay.Invite) {
 		a.Print("%s", terminal.Clean(t.Code))
 		a.Note("valid once, until %s, as the header AgentMesh-Invite of POST /register", terminal.FormatTime(t.Expires))
 	})

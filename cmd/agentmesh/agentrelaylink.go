@@ -28,13 +28,12 @@ func linkPath(parts ...string) string {
 type agentRelayFeedCmd struct {
 	Link  string `arg:"" help:"Name of the link."`
 	Limit int    `default:"50" help:"Maximum number of items, 1 to 1000."`
-	JSON  bool   `help:"Print the result as JSON."`
 }
 
 func (c *agentRelayFeedCmd) Run(ctx context.Context, a *app) error {
 	call := link.ShowFeed.Call(c.Link)
 	call.Query = params("limit", strconv.Itoa(c.Limit))
-	return ask(ctx, a, c.JSON, call, func(page owner.List[link.FeedItem]) {
+	return ask(ctx, a, call, func(page owner.List[link.FeedItem]) {
 		rows := [][]string{{"AT", "FROM", "TYPE", "TEXT"}}
 		for _, i := range page.Items {
 			text := i.Note
@@ -49,11 +48,10 @@ func (c *agentRelayFeedCmd) Run(ctx context.Context, a *app) error {
 
 type agentRelayPeersCmd struct {
 	Link string `arg:"" help:"Name of the link."`
-	JSON bool   `help:"Print the result as JSON."`
 }
 
 func (c *agentRelayPeersCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, link.ListPeers.Call(c.Link), func(page owner.List[link.PeerView]) {
+	return ask(ctx, a, link.ListPeers.Call(c.Link), func(page owner.List[link.PeerView]) {
 		rows := [][]string{{"ADDRESS", "TUNNEL TO", "ENCRYPTED", "SKILLS (UNPROVEN)"}}
 		for _, p := range page.Items {
 			key := "no"
@@ -76,7 +74,6 @@ type agentRelayPeerCmd struct {
 	Peer   string  `arg:"" help:"Id of the agent on the relay."`
 	Agent  *string `placeholder:"AGENT" help:"Agent id (am_…) that messages through the tunnel reach. Empty: end the tunnel."`
 	AgeKey *string `placeholder:"KEY" help:"Key to encrypt messages to (age1…). Empty: forget the key."`
-	JSON   bool    `help:"Print the result as JSON."`
 }
 
 func (c *agentRelayPeerCmd) Run(ctx context.Context, a *app) error {
@@ -84,7 +81,7 @@ func (c *agentRelayPeerCmd) Run(ctx context.Context, a *app) error {
 		return exit.Fail(exit.Usage, errors.New("needs --agent, --age-key or both"))
 	}
 	change := link.ChangePeer.With(link.PeerChange{Agent: (*wire.AgentID)(c.Agent), Recipient: c.AgeKey}, c.Link, c.Peer)
-	return ask(ctx, a, c.JSON, change, func(p link.Peer) {
+	return ask(ctx, a, change, func(p link.Peer) {
 		a.Note("%s: tunnel to %s, key %s", terminal.Clean(p.Peer), orDash(string(p.Agent)), orDash(p.Recipient))
 	})
 }
@@ -126,7 +123,6 @@ type agentRelayHistoryCmd struct {
 	Link   string `arg:"" help:"Name of the link."`
 	Search string `placeholder:"WORDS" help:"List only messages with these words, best match first."`
 	Limit  int    `default:"50" help:"Maximum number of messages, 1 to 100."`
-	JSON   bool   `help:"Print the result as JSON."`
 }
 
 // relayHistory is a relay's answer to a search of its history.
@@ -152,7 +148,7 @@ func (c *agentRelayHistoryCmd) Run(ctx context.Context, a *app) error {
 		Type    string  `json:"type"`
 		Payload command `json:"payload"`
 	}{"command", payload})
-	return ask(ctx, a, c.JSON, call, func(r relayHistory) {
+	return ask(ctx, a, call, func(r relayHistory) {
 		rows := [][]string{{"FROM", "TYPE", "TEXT"}}
 		for _, m := range r.Messages {
 			rows = append(rows, []string{terminal.Truncate(m.From, 64), orDash(terminal.Truncate(m.Type, 20)), terminal.Truncate(string(m.Payload), 100)})

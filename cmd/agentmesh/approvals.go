@@ -23,7 +23,6 @@ type approvalsCmd struct {
 type approvalsListCmd struct {
 	State string `default:"pending" enum:"pending,approved,rejected,withdrawn,expired,all" help:"List only approvals in this state: ${enum}."`
 	Limit int    `default:"50" help:"Maximum number of approvals."`
-	JSON  bool   `help:"Print the result as JSON."`
 }
 
 func (c *approvalsListCmd) Run(ctx context.Context, a *app) error {
@@ -32,7 +31,7 @@ func (c *approvalsListCmd) Run(ctx context.Context, a *app) error {
 		state = ""
 	}
 	query := params("state", state, "limit", fmt.Sprint(c.Limit))
-	return ask(ctx, a, c.JSON, owner.ListApprovals.Call().Ask(query), func(page owner.List[owner.Approval]) {
+	return ask(ctx, a, owner.ListApprovals.Call().Ask(query), func(page owner.List[owner.Approval]) {
 		rows := [][]string{{"ID", "KIND", "FROM", "WHAT", "SINCE", "STATE"}}
 		for _, k := range page.Items {
 			what := terminal.Truncate(k.Says(), 60)
@@ -50,12 +49,11 @@ func (c *approvalsListCmd) Run(ctx context.Context, a *app) error {
 }
 
 type approvalsShowCmd struct {
-	ID   string `arg:"" help:"Id of the approval."`
-	JSON bool   `help:"Print the result as JSON."`
+	ID string `arg:"" help:"Id of the approval."`
 }
 
 func (c *approvalsShowCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, owner.ShowApproval.Call(c.ID), a.showApproval)
+	return ask(ctx, a, owner.ShowApproval.Call(c.ID), a.showApproval)
 }
 
 func (a *app) showApproval(k owner.Approval) {
@@ -103,7 +101,6 @@ type approvalsApproveCmd struct {
 	// Conversation applies only to incoming messages.
 	Conversation bool   `xor:"how" help:"Also allow later messages from this agent in this conversation."`
 	Text         string `help:"Answer a question of your agent with this text."`
-	JSON         bool   `help:"Print the result as JSON."`
 }
 
 func (c *approvalsApproveCmd) Run(ctx context.Context, a *app) error {
@@ -114,7 +111,7 @@ func (c *approvalsApproveCmd) Run(ctx context.Context, a *app) error {
 	case c.Conversation:
 		choice = acl.ApproveConversation
 	}
-	return a.decide(ctx, c.ID, owner.Decision{Choice: choice, Hash: c.Hash, Text: c.Text}, c.JSON)
+	return a.decide(ctx, c.ID, owner.Decision{Choice: choice, Hash: c.Hash, Text: c.Text})
 }
 
 type approvalsRejectCmd struct {
@@ -124,7 +121,6 @@ type approvalsRejectCmd struct {
 	Text  string `help:"Answer a question of your agent with this text."`
 	// Strangers empties a list that somebody has flooded.
 	Strangers bool `name:"all-strangers" help:"Reject all unknown senders that wait. Each stays rejected until you run agentmesh peers allow or agentmesh peers forget."`
-	JSON      bool `help:"Print the result as JSON."`
 }
 
 func (c *approvalsRejectCmd) Run(ctx context.Context, a *app) error {
@@ -132,7 +128,7 @@ func (c *approvalsRejectCmd) Run(ctx context.Context, a *app) error {
 	case c.Strangers && (c.ID != "" || c.Hash != "" || c.Block):
 		return exit.FailHint(exit.Usage, errors.New("--all-strangers does not go with an id, --hash or --block"), "agentmesh approvals reject --all-strangers")
 	case c.Strangers:
-		return a.rejectStrangers(ctx, c.JSON)
+		return a.rejectStrangers(ctx)
 	case c.ID == "":
 		return exit.FailHint(exit.Usage, errors.New("the id is missing"), "list the ids with: agentmesh approvals list")
 	}
@@ -140,18 +136,18 @@ func (c *approvalsRejectCmd) Run(ctx context.Context, a *app) error {
 	if c.Block {
 		choice = acl.Block
 	}
-	return a.decide(ctx, c.ID, owner.Decision{Choice: choice, Hash: c.Hash, Text: c.Text}, c.JSON)
+	return a.decide(ctx, c.ID, owner.Decision{Choice: choice, Hash: c.Hash, Text: c.Text})
 }
 
 // decide applies a decision to an approval as it is now or, with a hash, only to the content that the owner saw (AM-34).
-func (a *app) decide(ctx context.Context, id string, d owner.Decision, asJSON bool) error {
+func (a *app) decide(ctx context.Context, id string, d owner.Decision) error {
 	answer, err := a.callAndDeliver(ctx, func(o *daemon.Client) (json.RawMessage, error) {
 		return decideApproval(ctx, o, id, d)
 	})
 	if err != nil {
 		return err
 	}
-	if asJSON {
+	if a.globals.JSON {
 		return a.JSON(answer)
 	}
 	k, err := daemon.Decode[acl.Ask](answer)
@@ -163,14 +159,14 @@ func (a *app) decide(ctx context.Context, id string, d owner.Decision, asJSON bo
 }
 
 // rejectStrangers rejects all unknown senders that wait.
-func (a *app) rejectStrangers(ctx context.Context, asJSON bool) error {
+func (a *app) rejectStrangers(ctx context.Context) error {
 	answer, err := a.callAndDeliver(ctx, func(o *daemon.Client) (json.RawMessage, error) {
 		return daemon.Raw(ctx, o, owner.RejectStrangers.With(owner.Rejection{By: "cli"}))
 	})
 	if err != nil {
 		return err
 	}
-	if asJSON {
+	if a.globals.JSON {
 		return a.JSON(answer)
 	}
 	result, err := daemon.Decode[owner.Rejected](answer)

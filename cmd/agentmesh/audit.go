@@ -23,7 +23,6 @@ type auditCmd struct {
 	Kind   string `placeholder:"KIND" default:"" enum:",admitted,refused,held,decided,withdrawn,expired,sent,rule,key,registration,token,operator,pause,resume,policy" help:"List only entries of this kind: admitted, refused, held, decided, withdrawn, expired, sent, rule, key, registration, token, operator, pause, resume, policy."`
 	Peer   string `placeholder:"AGENT" help:"List only entries about this agent or address."`
 	Follow bool   `help:"Keep printing new entries until interrupted."`
-	JSON   bool   `help:"Print one JSON object for each entry."`
 }
 
 // auditPollInterval is the pause between two reads of the log with --follow.
@@ -39,7 +38,7 @@ func (c *auditCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	after, err := c.print(ctx, a, o, since, "")
-	if err == nil && after == "" && !c.Follow && !c.JSON {
+	if err == nil && after == "" && !c.Follow && !a.globals.JSON {
 		a.Note("no entries match")
 	}
 	for c.Follow && err == nil && ctx.Err() == nil {
@@ -82,7 +81,7 @@ func (c *auditCmd) print(ctx context.Context, a *app, o *daemon.Client, since, a
 				return after, err
 			}
 			after = fmt.Sprint(e.N)
-			if c.JSON {
+			if a.globals.JSON {
 				a.Print("%s", terminal.EscapeUnsafe(line))
 			} else {
 				a.showEntry(e, owner.ShowName(page.PeerNames[e.Subject], e.Subject, e.Subject).String())

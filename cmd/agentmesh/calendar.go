@@ -25,12 +25,10 @@ type calendarCmd struct {
 	Cancel  calendarCancelCmd  `cmd:"" help:"Cancel an agreed event and remove it from both calendars."`
 }
 
-type calendarShowCmd struct {
-	JSON bool `help:"Print the result as JSON."`
-}
+type calendarShowCmd struct{}
 
 func (c *calendarShowCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, get[daemon.CalendarView]("calendar", nil), func(v daemon.CalendarView) {
+	return ask(ctx, a, get[daemon.CalendarView]("calendar", nil), func(v daemon.CalendarView) {
 		rows := [][]string{{"zone", v.Zone}}
 		for _, b := range v.Busy {
 			rows = append(rows, []string{"busy", formatSpan(b.Start, b.End)})
@@ -62,11 +60,10 @@ func formatSpan(from, to time.Time) string {
 type calendarFreeCmd struct {
 	Around   string `placeholder:"TIME" help:"Search around this time, such as 2026-02-21T10:00:00-08:00 (default: now)."`
 	Duration string `default:"30m" help:"Length of the event."`
-	JSON     bool   `help:"Print the result as JSON."`
 }
 
 func (c *calendarFreeCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, get[daemon.CalendarFree]("calendar/free", freeQuery(c.Around, c.Duration)), func(v daemon.CalendarFree) {
+	return ask(ctx, a, get[daemon.CalendarFree]("calendar/free", freeQuery(c.Around, c.Duration)), func(v daemon.CalendarFree) {
 		if len(v.Free) == 0 {
 			a.Note("no free time of %s within two weeks", terminal.Clean(v.Duration))
 		}
@@ -86,7 +83,6 @@ type calendarProposeCmd struct {
 	Around   string `placeholder:"TIME" help:"Search around this time, such as 2026-02-21T10:00:00-08:00 (default: now)."`
 	Duration string `default:"30m" help:"Length of the event."`
 	Location string `placeholder:"TEXT" help:"Place of the event."`
-	JSON     bool   `help:"Print the result as JSON."`
 }
 
 func (c *calendarProposeCmd) Run(ctx context.Context, a *app) error {
@@ -116,7 +112,7 @@ func (c *calendarProposeCmd) Run(ctx context.Context, a *app) error {
 		event = append(event, wire.Member{Key: "location", Value: wire.Text(c.Location)})
 	}
 	payload := wire.Obj(wire.Member{Key: "action", Value: wire.Text("propose")}, wire.Member{Key: "event", Value: wire.Obj(event...)})
-	send := sendCmd{To: c.Agent, Payload: string(payload.JSON()), sendFlags: sendFlags{Intent: string(wire.Schedule), Wait: true, JSON: c.JSON}}
+	send := sendCmd{To: c.Agent, Payload: string(payload.JSON()), sendFlags: sendFlags{Intent: string(wire.Schedule), Wait: true}}
 	return send.Run(ctx, a)
 }
 
@@ -124,11 +120,10 @@ type calendarCancelCmd struct {
 	Event  string `arg:"" help:"Id of the event, or the beginning of the id. agentmesh calendar lists the ids."`
 	Reason string `placeholder:"TEXT" help:"Reason, for the other side."`
 	Wait   bool   `help:"Wait until the other side has the message."`
-	JSON   bool   `help:"Print the result as JSON."`
 }
 
 func (c *calendarCancelCmd) Run(ctx context.Context, a *app) error {
-	return a.send(ctx, sendFlags{Wait: c.Wait, JSON: c.JSON}, func(wait int) owner.Call[owner.Sent] {
+	return a.send(ctx, sendFlags{Wait: c.Wait}, func(wait int) owner.Call[owner.Sent] {
 		return owner.CancelEvent.With(owner.Cancellation{Event: c.Event, Reason: c.Reason, WaitSeconds: wait})
 	})
 }

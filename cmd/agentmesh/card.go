@@ -19,9 +19,7 @@ type cardCmd struct {
 	Validate cardValidateCmd `cmd:"" help:"Check a card. Exit code 0: valid, 65: invalid."`
 }
 
-type cardShowCmd struct {
-	JSON bool `help:"Accepted for uniformity: the result is always JSON."`
-}
+type cardShowCmd struct{}
 
 func (c *cardShowCmd) Run(ctx context.Context, a *app) error {
 	return a.showJSON(ctx, owner.ShowCard.Call())
@@ -29,7 +27,6 @@ func (c *cardShowCmd) Run(ctx context.Context, a *app) error {
 
 type cardGetCmd struct {
 	Agent string `arg:"" help:"Agent id or alias."`
-	JSON  bool   `help:"Accepted for uniformity: the result is always JSON."`
 }
 
 func (c *cardGetCmd) Run(ctx context.Context, a *app) error {
@@ -38,12 +35,12 @@ func (c *cardGetCmd) Run(ctx context.Context, a *app) error {
 
 // showJSON makes a call and prints the answer as JSON.
 func (a *app) showJSON(ctx context.Context, c owner.Call[wire.Value]) error {
-	return ask(ctx, a, true, c, func(wire.Value) {})
+	a.globals.JSON = true
+	return ask(ctx, a, c, nil)
 }
 
 type cardValidateCmd struct {
 	File string `arg:"" help:"File with a card, or - for standard input."`
-	JSON bool   `help:"Print the result as JSON."`
 }
 
 // cardReport is the result of card validate.
@@ -83,7 +80,7 @@ func (c *cardValidateCmd) Run(a *app) error {
 		a.Note("directories refuse this id, which only the key that it is derived from may use: %v", unproven)
 	}
 	r := cardReport{string(card.ID), card.Name, string(key.Kind()), key.Fingerprint(), unproven == nil}
-	if c.JSON {
+	if a.globals.JSON {
 		return a.JSON(r)
 	}
 	a.Print("ok: %s, key %s", terminal.Clean(r.AgentID), r.Fingerprint)

@@ -41,7 +41,6 @@ type cardsListCmd struct {
 	Owner      string   `placeholder:"TEXT" help:"List only cards whose owner's name contains these words."`
 	Verified   []string `placeholder:"CHECK" sep:"none" enum:"key,endpoint,alive" help:"List only cards that passed this check: key, endpoint or alive. Repeat for more."`
 	Limit      int      `default:"100" help:"Maximum number of cards."`
-	JSON       bool     `help:"Print the result as JSON."`
 }
 
 func (c *cardsListCmd) Run(ctx context.Context, a *app) error {
@@ -60,7 +59,7 @@ func (c *cardsListCmd) Run(ctx context.Context, a *app) error {
 	if err := errors.Join(err, o.Close()); err != nil {
 		return err
 	}
-	if c.JSON {
+	if a.globals.JSON {
 		return a.JSON(owner.Page(all, ""))
 	}
 	rows := [][]string{{"AGENT", "NAME", "HOST", "OWNER", "EXPIRES", "PROVEN"}}
@@ -112,23 +111,21 @@ func fetchPages[T any](ctx context.Context, o *daemon.Client, path string, query
 type cardsRemoveCmd struct {
 	ID     string `arg:"" help:"Id of the agent."`
 	Reason string `required:"" placeholder:"TEXT" help:"Reason, which everybody can read in the feed of changes."`
-	JSON   bool   `help:"Print the result as JSON."`
 }
 
 func (c *cardsRemoveCmd) Run(ctx context.Context, a *app) error {
 	order := post[directory.OrderResult]("directory/cards/"+url.PathEscape(c.ID)+"/remove", directory.Order{Reason: c.Reason})
-	return ask(ctx, a, c.JSON, order, func(directory.OrderResult) { a.Note("removed") })
+	return ask(ctx, a, order, func(directory.OrderResult) { a.Note("removed") })
 }
 
 type cardsHandoverCmd struct {
 	ID     string `arg:"" help:"Id of the agent."`
 	Reason string `required:"" placeholder:"TEXT" help:"Reason, for the audit log."`
-	JSON   bool   `help:"Print the result as JSON."`
 }
 
 func (c *cardsHandoverCmd) Run(ctx context.Context, a *app) error {
 	order := post[directory.OrderResult]("directory/cards/"+url.PathEscape(c.ID)+"/handover", directory.Order{Reason: c.Reason})
-	return ask(ctx, a, c.JSON, order, func(directory.OrderResult) {
+	return ask(ctx, a, order, func(directory.OrderResult) {
 		a.Note("the next registration that proves the key of the card gets the card")
 	})
 }
@@ -136,11 +133,10 @@ func (c *cardsHandoverCmd) Run(ctx context.Context, a *app) error {
 type cardsBanCmd struct {
 	What   string `arg:"" help:"An agent id, a key or its fingerprint, a host (with its subdomains), an address, or a range such as 203.0.113.0/24."`
 	Reason string `required:"" placeholder:"TEXT" help:"Reason, which the feed of changes shows with the removed cards."`
-	JSON   bool   `help:"Print the result as JSON."`
 }
 
 func (c *cardsBanCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, post[directory.OrderResult]("directory/bans", directory.Order{What: c.What, Reason: c.Reason}), func(done directory.OrderResult) {
+	return ask(ctx, a, post[directory.OrderResult]("directory/bans", directory.Order{What: c.What, Reason: c.Reason}), func(done directory.OrderResult) {
 		a.Note("banned %s %s; %d cards removed", done.Ban.Kind, terminal.Clean(done.Ban.Value), done.Removed)
 	})
 }
@@ -148,11 +144,10 @@ func (c *cardsBanCmd) Run(ctx context.Context, a *app) error {
 type cardsUnbanCmd struct {
 	What   string `arg:"" help:"The banned id, key, host, address or range, as given to ban."`
 	Reason string `required:"" placeholder:"TEXT" help:"Reason, for the audit log."`
-	JSON   bool   `help:"Print the result as JSON."`
 }
 
 func (c *cardsUnbanCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, post[directory.OrderResult]("directory/bans/lift", directory.Order{What: c.What, Reason: c.Reason}), func(done directory.OrderResult) {
+	return ask(ctx, a, post[directory.OrderResult]("directory/bans/lift", directory.Order{What: c.What, Reason: c.Reason}), func(done directory.OrderResult) {
 		a.Note("%s %s may register again", done.Ban.Kind, terminal.Clean(done.Ban.Value))
 	})
 }
@@ -160,9 +155,7 @@ func (c *cardsUnbanCmd) Run(ctx context.Context, a *app) error {
 // noLimit is more than any list of the operator has.
 const noLimit = 100_000
 
-type cardsBansCmd struct {
-	JSON bool `help:"Print the result as JSON."`
-}
+type cardsBansCmd struct{}
 
 func (c *cardsBansCmd) Run(ctx context.Context, a *app) error {
 	o, err := a.connect(ctx)
@@ -173,7 +166,7 @@ func (c *cardsBansCmd) Run(ctx context.Context, a *app) error {
 	if err := errors.Join(err, o.Close()); err != nil {
 		return err
 	}
-	if c.JSON {
+	if a.globals.JSON {
 		return a.JSON(owner.Page(all, ""))
 	}
 	rows := [][]string{{"KIND", "VALUE", "SINCE", "REASON"}}
@@ -185,8 +178,7 @@ func (c *cardsBansCmd) Run(ctx context.Context, a *app) error {
 }
 
 type cardsReportsCmd struct {
-	ID   string `arg:"" optional:"" help:"List only reports about this agent."`
-	JSON bool   `help:"Print the result as JSON."`
+	ID string `arg:"" optional:"" help:"List only reports about this agent."`
 }
 
 func (c *cardsReportsCmd) Run(ctx context.Context, a *app) error {
@@ -198,7 +190,7 @@ func (c *cardsReportsCmd) Run(ctx context.Context, a *app) error {
 	if err := errors.Join(err, o.Close()); err != nil {
 		return err
 	}
-	if c.JSON {
+	if a.globals.JSON {
 		return a.JSON(owner.Page(all, ""))
 	}
 	rows := [][]string{{"REPORT", "AGENT", "KIND", "FROM", "AT", "TEXT"}}
@@ -268,7 +260,6 @@ func (c *cardsExportCmd) Run(ctx context.Context, a *app) error {
 type cardsImportCmd struct {
 	File   string `arg:"" help:"File that export wrote, or - for standard input."`
 	Reason string `required:"" placeholder:"TEXT" help:"Reason, for the audit log."`
-	JSON   bool   `help:"Print the result as JSON."`
 }
 
 // An import is sent in batches of this size.
@@ -296,7 +287,7 @@ func (c *cardsImportCmd) Run(ctx context.Context, a *app) error {
 	if err := errors.Join(err, o.Close()); err != nil {
 		return err
 	}
-	if c.JSON {
+	if a.globals.JSON {
 		return a.JSON(done)
 	}
 	a.Note("%d cards added, %d skipped, %d refused", done.Added, done.Skipped, done.Refused)

@@ -9,9 +9,7 @@ import (
 )
 
 // checkCmd reads everything in the data directory and reports problems. It needs exclusive use of the database.
-type checkCmd struct {
-	JSON bool `help:"Print the result as JSON."`
-}
+type checkCmd struct{}
 
 func (c *checkCmd) Run(ctx context.Context, a *app) error {
 	dir, err := a.dataDir()
@@ -24,7 +22,7 @@ func (c *checkCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	if c.JSON {
+	if a.globals.JSON {
 		err = a.JSON(r)
 	} else {
 		for _, p := range r.Problems {

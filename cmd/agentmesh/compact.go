@@ -7,9 +7,7 @@ import (
 )
 
 // compactCmd returns the database's free pages to the disk. It needs exclusive use of the database.
-type compactCmd struct {
-	JSON bool `help:"Print the result as JSON."`
-}
+type compactCmd struct{}
 
 type compactReport struct {
 	Before int64 `json:"before"`
@@ -28,7 +26,7 @@ func (c *compactCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	if c.JSON {
+	if a.globals.JSON {
 		return a.JSON(r)
 	}
 	if r.After == r.Before {

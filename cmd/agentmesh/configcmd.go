@@ -14,7 +14,6 @@ type configCmd struct {
 
 type configCheckCmd struct {
 	serverFlags
-	JSON bool `help:"Print the result as JSON."`
 }
 
 // configReport is the result of config check.
@@ -40,7 +39,7 @@ func (c *configCheckCmd) Run(a *app) error {
 	if cfg.Public() {
 		report.Profile = "public"
 	}
-	if c.JSON {
+	if a.globals.JSON {
 		report.Opened = slices.Concat([]string{}, report.Opened)
 		return a.JSON(report)
 	}

@@ -27,12 +27,11 @@ type conversationsCmd struct {
 type conversationsListCmd struct {
 	State string `placeholder:"STATE" help:"List only conversations in this state: open, completed, failed or expired."`
 	Limit int    `default:"50" help:"Maximum number of conversations."`
-	JSON  bool   `help:"Print the result as JSON."`
 }
 
 func (c *conversationsListCmd) Run(ctx context.Context, a *app) error {
 	query := params("state", c.State, "limit", fmt.Sprint(c.Limit))
-	return ask(ctx, a, c.JSON, owner.ListConversations.Call().Ask(query), func(page owner.ConversationList) {
+	return ask(ctx, a, owner.ListConversations.Call().Ask(query), func(page owner.ConversationList) {
 		rows := [][]string{{"CONVERSATION", "PEER", "STATE", "INTENT", "LAST"}}
 		for _, v := range page.Items {
 			rows = append(rows, []string{v.ID, v.Shown().String(), string(v.State), string(v.Intent), terminal.FormatTime(v.Last)})
@@ -48,7 +47,6 @@ func (c *conversationsListCmd) Run(ctx context.Context, a *app) error {
 type conversationsShowCmd struct {
 	ID   string `arg:"" help:"Conversation id, or the beginning of the id."`
 	Peer string `placeholder:"AGENT" help:"The other agent, if two conversations have the same id."`
-	JSON bool   `help:"Print the result as JSON."`
 }
 
 func (c *conversationsShowCmd) Run(ctx context.Context, a *app) error {
@@ -59,7 +57,7 @@ func (c *conversationsShowCmd) Run(ctx context.Context, a *app) error {
 	all := fullConversation{entries: []json.RawMessage{}}
 	first := true
 	err = readConversation(ctx, o, c.ID, c.Peer, func(page owner.Transcript, raw json.RawMessage) error {
-		if c.JSON {
+		if a.globals.JSON {
 			return all.add(raw)
 		}
 		if first {
@@ -69,7 +67,7 @@ func (c *conversationsShowCmd) Run(ctx context.Context, a *app) error {
 		a.showTranscript(page.Transcript)
 		return nil
 	})
-	if err := errors.Join(err, o.Close()); err != nil || !c.JSON {
+	if err := errors.Join(err, o.Close()); err != nil || !a.globals.JSON {
 		return err
 	}
 	return a.JSON(all)
@@ -204,11 +202,10 @@ type conversationsCloseCmd struct {
 	Peer   string `placeholder:"AGENT" help:"The other agent, if two conversations have the same id."`
 	Status string `default:"completed" enum:"completed,failed" help:"Final state of the conversation: ${enum}."`
 	Wait   bool   `help:"Wait for the other side's answer."`
-	JSON   bool   `help:"Print the result as JSON."`
 }
 
 func (c *conversationsCloseCmd) Run(ctx context.Context, a *app) error {
-	return a.send(ctx, sendFlags{Wait: c.Wait, JSON: c.JSON}, func(wait int) owner.Call[owner.Sent] {
+	return a.send(ctx, sendFlags{Wait: c.Wait}, func(wait int) owner.Call[owner.Sent] {
 		return owner.CloseConversation.With(owner.Close{Peer: c.Peer, Status: c.Status, WaitSeconds: wait}, c.ID)
 	})
 }
@@ -216,7 +213,6 @@ func (c *conversationsCloseCmd) Run(ctx context.Context, a *app) error {
 type conversationsDeleteCmd struct {
 	ID   string `arg:"" help:"Conversation id, or the beginning of the id."`
 	Peer string `placeholder:"AGENT" help:"The other agent, if two conversations have the same id."`
-	JSON bool   `help:"Print the result as JSON."`
 }
 
 func (c *conversationsDeleteCmd) Run(ctx context.Context, a *app) error {
@@ -228,7 +224,7 @@ func (c *conversationsDeleteCmd) Run(ctx context.Context, a *app) error {
 	if err := errors.Join(err, o.Close()); err != nil {
 		return err
 	}
-	if c.JSON {
+	if a.globals.JSON {
 		return a.JSON(struct {
 			ID      string `json:"conversation_id"` // as the user gave it
 			Deleted bool   `json:"deleted"`

@@ -9,11 +9,10 @@ import (
 
 type demoCmd struct {
 	Keep bool `help:"Keep directory and agents running, with some sample cards, until ctrl-c."`
-	JSON bool `help:"Print the result as JSON."`
 }
 
 func (c *demoCmd) Run(ctx context.Context, a *app) error {
-	return demo.Run(ctx, demo.Options{UI: &a.UI, Environ: a.environ, Keep: c.Keep, JSON: c.JSON})
+	return demo.Run(ctx, demo.Options{UI: &a.UI, Environ: a.environ, Keep: c.Keep, JSON: a.globals.JSON})
 }
 
 // demoHookCmd is Sarah's agent in the demo.

@@ -20,7 +20,6 @@ type directoryCmd struct {
 type directoryMirrorCmd struct {
 	Listen *string `placeholder:"HOST:PORT" help:"Same as --set listen=…"`
 	URL    string  `arg:"" help:"Base URL of the directory, such as https://directory.example.com/v1."`
-	JSON   bool    `help:"Print the addresses as one line of JSON."`
 }
 
 func (c *directoryMirrorCmd) Run(ctx context.Context, a *app) error {
@@ -36,5 +35,5 @@ func (c *directoryMirrorCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	o.Mirror = c.URL
-	return a.serve(ctx, o, c.JSON)
+	return a.serve(ctx, o)
 }

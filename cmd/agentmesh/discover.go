@@ -20,7 +20,6 @@ type discoverCmd struct {
 	Limit      int      `default:"20" help:"Maximum number of agents per directory, 1 to 100."`
 	ARD        string   `name:"ard" placeholder:"URL" help:"Search a registry of ARD instead: its base URL, or a domain."`
 	directoryFlag
-	JSON bool `help:"Print the result as JSON."`
 }
 
 func (c *discoverCmd) Run(ctx context.Context, a *app) error {
@@ -33,13 +32,13 @@ func (c *discoverCmd) Run(ctx context.Context, a *app) error {
 	}
 	if c.ARD != "" {
 		query.Set("url", c.ARD)
-		page, err := askFor(ctx, a, c.JSON, owner.DiscoverARD.Call().Ask(query), a.showARD)
+		page, err := askFor(ctx, a, owner.DiscoverARD.Call().Ask(query), a.showARD)
 		if err != nil {
 			return err
 		}
 		return foundError(len(page.Items))
 	}
-	page, err := askFor(ctx, a, c.JSON, owner.Discover.Call().Ask(query), a.showFound)
+	page, err := askFor(ctx, a, owner.Discover.Call().Ask(query), a.showFound)
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,6 @@ import (
 type doctorCmd struct {
 	URL string `arg:"" optional:"" help:"Examine the agent or directory at this URL instead, as its peers see it."`
 	directoryFlag
-	JSON bool `help:"Print the result as JSON."`
 }
 
 func (c *doctorCmd) Run(ctx context.Context, a *app) error {
@@ -31,7 +30,7 @@ func (c *doctorCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	if c.JSON {
+	if a.globals.JSON {
 		err = a.JSON(report)
 	} else {
 		a.showDoctor(report)

@@ -20,7 +20,6 @@ type hooksCmd struct {
 type hooksTestCmd struct {
 	Intent string `arg:"" help:"Intent of the message, for example mesh.message."`
 	File   string `arg:"" optional:"" help:"File with the payload, or - for standard input. Default: a sample for the intent."`
-	JSON   bool   `help:"Print the result as JSON."`
 }
 
 // hookReport is the result of hooks test.
@@ -48,7 +47,7 @@ func (c *hooksTestCmd) Run(ctx context.Context, a *app) (err error) {
 	if err != nil {
 		return err
 	}
-	if c.JSON {
+	if a.globals.JSON {
 		err = a.JSON(hookReport{route, trial})
 	} else {
 		c.show(a, route, trial)

@@ -32,17 +32,16 @@ type inboxListCmd struct {
 	After  string `placeholder:"ID" help:"List only items that came after this one."`
 	Limit  int    `default:"50" help:"Maximum number of items: the newest ones, or with --after or --json the oldest ones. Give next from the JSON to --after for more."`
 	Follow bool   `help:"Keep printing new items until interrupted. With --json, one line each."`
-	JSON   bool   `help:"Print the result as JSON."`
 }
 
 func (c *inboxListCmd) Run(ctx context.Context, a *app) error {
 	if c.Follow {
 		return c.follow(ctx, a)
 	}
-	if !c.JSON {
+	if !a.globals.JSON {
 		return c.show(ctx, a)
 	}
-	return ask(ctx, a, true, owner.ListInbox.Call().Ask(c.query(c.After)), func(owner.List[owner.Item]) {})
+	return ask(ctx, a, owner.ListInbox.Call().Ask(c.query(c.After)), func(owner.List[owner.Item]) {})
 }
 
 func (c *inboxListCmd) query(after string) url.Values {
@@ -153,7 +152,7 @@ func (f *follower) show(raw json.RawMessage) error {
 		clear(f.seen)
 	}
 	f.seen[i.ID] = true
-	if f.c.JSON {
+	if f.a.globals.JSON {
 		f.a.Print("%s", terminal.EscapeUnsafe(raw))
 	} else {
 		f.a.showLine(i)
@@ -202,12 +201,11 @@ func (a *app) showLine(i owner.Item) {
 }
 
 type inboxShowCmd struct {
-	ID   string `arg:"" help:"Id of the item."`
-	JSON bool   `help:"Print the result as JSON."`
+	ID string `arg:"" help:"Id of the item."`
 }
 
 func (c *inboxShowCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, owner.ShowItem.Call(c.ID), a.showItem)
+	return ask(ctx, a, owner.ShowItem.Call(c.ID), a.showItem)
 }
 
 func (a *app) showItem(i owner.Item) {
@@ -261,23 +259,21 @@ func failureRows(i owner.Item) (rows [][]string) {
 }
 
 type inboxRetryCmd struct {
-	ID   string `arg:"" help:"Id of the item."`
-	JSON bool   `help:"Print the result as JSON."`
+	ID string `arg:"" help:"Id of the item."`
 }
 
 func (c *inboxRetryCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, owner.RetryItem.Call(c.ID), func(i owner.Item) {
+	return ask(ctx, a, owner.RetryItem.Call(c.ID), func(i owner.Item) {
 		a.Print("%s: %s", i.State, terminal.Clean(i.ID))
 	})
 }
 
 type inboxAckCmd struct {
-	ID   string `arg:"" help:"Id of the item."`
-	JSON bool   `help:"Print the result as JSON."`
+	ID string `arg:"" help:"Id of the item."`
 }
 
 func (c *inboxAckCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, owner.Acknowledge.Call(c.ID), func(i owner.Item) {
+	return ask(ctx, a, owner.Acknowledge.Call(c.ID), func(i owner.Item) {
 		a.Print("%s: %s", i.State, terminal.Clean(i.ID))
 	})
 }

@@ -12,7 +12,6 @@ import (
 type initCmd struct {
 	serverFlags
 	Encrypt bool `help:"Encrypt the private keys with a passphrase, which every start then needs."`
-	JSON    bool `help:"Print the result as JSON."`
 }
 
 func (c *initCmd) Run(ctx context.Context, a *app) error {
@@ -37,7 +36,7 @@ func (c *initCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	if c.JSON {
+	if a.globals.JSON {
 		return a.JSON(keys)
 	}
 	a.Table([][]string{{"agent", keys.AgentID}, {"name", o.Config.Name}, {"key", keys.Fingerprint}, {"age", keys.AgeRecipient}, {"data", string(o.Dir)}})

@@ -71,16 +71,14 @@ func (a *app) readPublicKeys(ctx context.Context) (publicKeys, error) {
 	}, nil
 }
 
-type keysShowCmd struct {
-	JSON bool `help:"Print the result as JSON."`
-}
+type keysShowCmd struct{}
 
 func (c *keysShowCmd) Run(ctx context.Context, a *app) error {
 	k, err := a.readPublicKeys(ctx)
 	if err != nil {
 		return err
 	}
-	if c.JSON {
+	if a.globals.JSON {
 		return a.JSON(k)
 	}
 	a.Table([][]string{{"agent", k.AgentID}, {"key", k.Fingerprint}, {"age", k.AgeRecipient}})
@@ -127,12 +125,10 @@ func (c *keysGenerateCmd) Run(a *app) error {
 	return nil
 }
 
-type keysRotateCmd struct {
-	JSON bool `help:"Print the result as JSON."`
-}
+type keysRotateCmd struct{}
 
 func (c *keysRotateCmd) Run(ctx context.Context, a *app) error {
-	if err := a.askDirectories(ctx, c.JSON, owner.RotateKey.Call()); err != nil || c.JSON {
+	if err := a.askDirectories(ctx, owner.RotateKey.Call()); err != nil || a.globals.JSON {
 		return err
 	}
 	k, err := a.readPublicKeys(ctx)

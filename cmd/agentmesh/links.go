@@ -22,12 +22,10 @@ type linksCmd struct {
 	Test   linksTestCmd   `cmd:"" help:"Connect a link again and report problems."`
 }
 
-type linksListCmd struct {
-	JSON bool `help:"Print the result as JSON."`
-}
+type linksListCmd struct{}
 
 func (c *linksListCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, get[owner.List[bridge.LinkStatus]]("links", nil), func(page owner.List[bridge.LinkStatus]) {
+	return ask(ctx, a, get[owner.List[bridge.LinkStatus]]("links", nil), func(page owner.List[bridge.LinkStatus]) {
 		if len(page.Items) == 0 {
 			a.Note("no links are configured; docs/config.md explains how to add one")
 			return
@@ -42,7 +40,6 @@ func (c *linksListCmd) Run(ctx context.Context, a *app) error {
 
 type linksStatusCmd struct {
 	Link string `arg:"" help:"Name of the link."`
-	JSON bool   `help:"Print the result as JSON."`
 }
 
 func (c *linksStatusCmd) Run(ctx context.Context, a *app) error {
@@ -62,7 +59,7 @@ func (c *linksStatusCmd) Run(ctx context.Context, a *app) error {
 		if l.Name != c.Link {
 			continue
 		}
-		if c.JSON {
+		if a.globals.JSON {
 			return a.JSON(l)
 		}
 		a.Table([][]string{
@@ -76,11 +73,10 @@ func (c *linksStatusCmd) Run(ctx context.Context, a *app) error {
 
 type linksTestCmd struct {
 	Link string `arg:"" help:"Name of the link."`
-	JSON bool   `help:"Print the result as JSON."`
 }
 
 func (c *linksTestCmd) Run(ctx context.Context, a *app) error {
-	result, err := askFor(ctx, a, c.JSON, post[daemon.LinkTest]("links/"+url.PathEscape(c.Link)+"/test", nil), func(t daemon.LinkTest) {
+	result, err := askFor(ctx, a, post[daemon.LinkTest]("links/"+url.PathEscape(c.Link)+"/test", nil), func(t daemon.LinkTest) {
 		if t.OK {
 			a.Print("%s: works", terminal.Clean(t.Name))
 		}

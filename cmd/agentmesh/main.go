@@ -104,6 +104,7 @@ type Globals struct {
 	File        string   `name:"config" placeholder:"FILE" env:"AGENTMESH_CONFIG" help:"Configuration file (default: agentmesh.yaml in the data directory, if it exists)."`
 	AgentSocket string   `name:"agent-socket" placeholder:"PATH" env:"AGENTMESH_AGENT_SOCKET" help:"Use the agent's door at this socket, which reads and sends and decides nothing, and not the data directory."`
 	Set         []string `placeholder:"KEY=VALUE" sep:"none" help:"Set a configuration key, for example --set access.mode=open. Repeat for more keys."`
+	JSON        bool     `help:"Print the result as JSON."`
 }
 
 // serverFlags are the flags of commands that configure a server.
@@ -128,6 +129,7 @@ type cardFlags struct {
 type app struct {
 	terminal.UI
 	globals     Globals
+	yaml        bool        // mess commands print YAML
 	server      serverFlags // of the command, which sets them before it reads the configuration
 	environ     []string
 	logs        *terminal.Held // gets the log instead of Err, if it is not nil
@@ -172,7 +174,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 		a.Hint(helpCommand(err))
 		return exit.Usage
 	}
-	a.globals = cli.Globals
+	a.globals, a.yaml = cli.Globals, cli.Mess.YAML
 	parsed.BindTo(ctx, (*context.Context)(nil))
 	return a.reportError(parsed.Run(a))
 }

@@ -22,10 +22,12 @@ import (
 
 // messCmd has the commands for the exchange of this process: requests, their threads, and executors.
 type messCmd struct {
+	YAML bool `name:"yaml" help:"Print the result as YAML."`
+
 	Request      messRequestCmd      `cmd:"" help:"Request work in the physical world."`
 	Status       messStatusCmd       `cmd:"" help:"Show the status of requests."`
 	List         messListCmd         `cmd:"" default:"withargs" help:"List threads, newest change first."`
-	Show         messShowCmd         `cmd:"" help:"Show a thread with all its messages, as YAML."`
+	Show         messShowCmd         `cmd:"" help:"Show a thread with all its messages."`
 	Claim        messClaimCmd        `cmd:"" help:"Claim a thread."`
 	Update       messUpdateCmd       `cmd:"" help:"Set a status, or send any block about a thread."`
 	Answer       messAnswerCmd       `cmd:"" help:"Answer the questions of an executor."`
@@ -41,19 +43,78 @@ type messCmd struct {
 	Export       messExportCmd       `cmd:"" help:"Write a thread as a MESSE-AF file."`
 }
 
-// messOutput is the output of mess commands: YAML, or JSON with --json.
-type messOutput struct {
-	JSON bool `help:"Print the result as JSON."`
-}
-
-func (o messOutput) show(a *app, v wire.Value) error {
-	if o.JSON {
+// showMess prints an answer of an exchange: as JSON with --json, as YAML with --yaml, or else as lines for a person.
+func (a *app) showMess(v wire.Value) error {
+	var text string
+	switch {
+	case a.globals.JSON:
 		return a.JSON(json.RawMessage(v.JSON()))
+	case a.yaml:
+		text = string(yamltree.Append(nil, v))
+	default:
+		text = strings.Join(treeLines(v), "\n")
 	}
-	for line := range strings.Lines(string(yamltree.Append(nil, v))) {
-		a.Print("%s", terminal.Clean(strings.TrimSuffix(line, "\n"))) // a second protection: the YAML writer already quotes unsafe characters
+	for line := range strings.Lines(text) {
+		a.Print("%s", terminal.Clean(strings.TrimSuffix(line, "\n")))
 	}
 	return nil
+}
+
+// treeLines returns a tree as lines for a person. A list or an object with only texts, numbers and so on is one line.
+func treeLines(v wire.Value) []string {
+	if !hasTrees(v) {
+		return []string{treeLine(v)}
+	}
+	var out []string
+	for _, m := range v.Members() {
+		lines := treeLines(m.Value)
+		switch {
+		case hasTrees(m.Value):
+			out = append(out, m.Key+":")
+			for _, line := range lines {
+				out = append(out, "  "+line)
+			}
+		case m.Value.Kind() == wire.Object:
+			out = append(out, m.Key+"  "+lines[0])
+		default:
+			out = append(out, m.Key+": "+lines[0])
+		}
+	}
+	for e := range v.Elems() {
+		for i, line := range treeLines(e) {
+			out = append(out, [...]string{"- ", "  "}[min(i, 1)]+line)
+		}
+	}
+	return out
+}
+
+// hasTrees reports whether a list or an object has another one in it.
+func hasTrees(v wire.Value) bool {
+	isTree := func(v wire.Value) bool { return v.Kind() == wire.Object || v.Kind() == wire.Array }
+	for e := range v.Elems() {
+		if isTree(e) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(v.Members(), func(m wire.Member) bool { return isTree(m.Value) })
+}
+
+// treeLine returns a value without trees in it on one line.
+func treeLine(v wire.Value) string {
+	var parts []string
+	for _, m := range v.Members() {
+		parts = append(parts, m.Key+": "+treeLine(m.Value))
+	}
+	for e := range v.Elems() {
+		parts = append(parts, treeLine(e))
+	}
+	if text, ok := v.Str(); ok {
+		return text
+	}
+	if parts == nil {
+		return string(v.JSON())
+	}
+	return strings.Join(parts, "  ")
 }
 
 const messAPI = "mess/exchange/"
@@ -96,12 +157,12 @@ func parseMessAnswer(raw []byte) (wire.Value, error) {
 }
 
 // messSend sends a block as the owner and prints the acknowledgements.
-func messSend(ctx context.Context, a *app, out messOutput, b thread.Block) error {
+func messSend(ctx context.Context, a *app, b thread.Block) error {
 	v, err := messPost(ctx, a, b)
 	if err != nil {
 		return explainMissing(ctx, a, b, err)
 	}
-	return out.show(a, v)
+	return a.showMess(v)
 }
 
 // parseFile reads and parses a file, or standard input if name is "-". Errors name the file.
@@ -142,7 +203,6 @@ func withoutCode(err error) error {
 }
 
 type messRequestCmd struct {
-	messOutput
 	Intent   string   `arg:"" optional:"" help:"The work to do, as a text."`
 	File     string   `placeholder:"FILE" help:"Read the request from a block in YAML or JSON; - reads standard input."`
 	ID       string   `placeholder:"ID" help:"Give the request this name."`
@@ -169,9 +229,9 @@ func (c *messRequestCmd) Run(ctx context.Context, a *app) error {
 		}
 	}
 	if c.Link != "" {
-		return messSendToLink(ctx, a, c.messOutput, block, c.Link)
+		return messSendToLink(ctx, a, block, c.Link)
 	}
-	return messSend(ctx, a, c.messOutput, block)
+	return messSend(ctx, a, block)
 }
 
 func (c *messRequestCmd) body() wire.Value {
@@ -191,7 +251,6 @@ func (c *messRequestCmd) body() wire.Value {
 }
 
 type messStatusCmd struct {
-	messOutput
 	Refs  []string `arg:"" optional:"" help:"Refs or names of requests. Without them, the requests with the newest changes."`
 	Limit int      `default:"50" help:"Maximum number of requests if none is named."`
 }
@@ -200,7 +259,7 @@ func (c *messStatusCmd) Run(ctx context.Context, a *app) error {
 	query := wire.Obj(wire.TextField("type", "status"))
 	if len(c.Refs) > 0 {
 		query = query.With("filter", wire.Obj(wire.Member{Key: "re", Value: wire.Texts(c.Refs)}))
-		return messSend(ctx, a, c.messOutput, thread.Block{{Type: "query", Body: query}})
+		return messSend(ctx, a, thread.Block{{Type: "query", Body: query}})
 	}
 	if c.Limit < 1 {
 		return exit.Fail(exit.Usage, errors.New("--limit must be 1 or more"))
@@ -210,7 +269,7 @@ func (c *messStatusCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	v, more := limitRequests(v, c.Limit)
-	if err := c.show(a, v); err != nil {
+	if err := a.showMess(v); err != nil {
 		return err
 	}
 	if more {
@@ -249,7 +308,6 @@ func limitRequests(v wire.Value, limit int) (wire.Value, bool) {
 type messListCmd struct {
 	Status string `placeholder:"STATUS" help:"List only threads with this status."`
 	Limit  int    `default:"50" help:"Maximum number of threads."`
-	JSON   bool   `help:"Print the result as JSON."`
 }
 
 func (c *messListCmd) Run(ctx context.Context, a *app) error {
@@ -273,7 +331,7 @@ func (c *messListCmd) Run(ctx context.Context, a *app) error {
 		list = slices.AppendSeq(list, threads.Elems())
 		more = v.GetStr("next") != ""
 	}
-	if c.JSON {
+	if a.globals.JSON {
 		return a.JSON(json.RawMessage(v.With("threads", wire.Arr(list...)).JSON()))
 	}
 	rows := [][]string{{"REF", "STATUS", "PRIORITY", "FROM", "EXECUTOR", "INTENT"}}
@@ -291,7 +349,6 @@ func (c *messListCmd) Run(ctx context.Context, a *app) error {
 }
 
 type messShowCmd struct {
-	messOutput
 	Ref string `arg:"" help:"Ref of the thread."`
 }
 
@@ -300,20 +357,19 @@ func (c *messShowCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	if !c.JSON {
+	if !a.globals.JSON {
 		a.Note("texts of others are untrusted")
 	}
-	return c.show(a, v)
+	return a.showMess(v)
 }
 
 // messSetStatus sends a status for a thread, with further members of its body.
-func messSetStatus(ctx context.Context, a *app, out messOutput, ref, code string, more ...wire.Member) error {
+func messSetStatus(ctx context.Context, a *app, ref, code string, more ...wire.Member) error {
 	body := wire.Obj(append([]wire.Member{wire.TextField("re", ref), wire.TextField("code", code)}, more...)...)
-	return messSend(ctx, a, out, thread.Block{{Type: "status", Body: body}})
+	return messSend(ctx, a, thread.Block{{Type: "status", Body: body}})
 }
 
 type messClaimCmd struct {
-	messOutput
 	Ref string `arg:"" help:"Ref of the thread."`
 	ETA string `placeholder:"WHEN" help:"Expected time of completion, or the duration until then."`
 }
@@ -323,11 +379,10 @@ func (c *messClaimCmd) Run(ctx context.Context, a *app) error {
 	if c.ETA != "" {
 		more = append(more, wire.TextField("eta", c.ETA))
 	}
-	return messSetStatus(ctx, a, c.messOutput, c.Ref, "claimed", more...)
+	return messSetStatus(ctx, a, c.Ref, "claimed", more...)
 }
 
 type messCancelCmd struct {
-	messOutput
 	Refs   []string `arg:"" help:"Refs or names of requests."`
 	Reason string   `placeholder:"TEXT" help:"Reason."`
 }
@@ -337,13 +392,12 @@ func (c *messCancelCmd) Run(ctx context.Context, a *app) error {
 	if c.Reason != "" {
 		body = body.With("reason", wire.Text(c.Reason))
 	}
-	return messSend(ctx, a, c.messOutput, thread.Block{{Type: "cancel", Body: body}})
+	return messSend(ctx, a, thread.Block{{Type: "cancel", Body: body}})
 }
 
 type messCapabilitiesCmd struct {
-	messOutput
 	Tag []string `placeholder:"TAG" help:"List only capabilities with one of these tags."`
-	Add string   `placeholder:"FILE" help:"Add the YAML documents in this file to the catalogue, or a list in the format of this command's output; - reads standard input."`
+	Add string   `placeholder:"FILE" help:"Add the YAML documents in this file to the catalogue, or a list as this command prints it with --yaml or --json; - reads standard input."`
 }
 
 func (c *messCapabilitiesCmd) Run(ctx context.Context, a *app) error {
@@ -360,5 +414,5 @@ func (c *messCapabilitiesCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	return c.show(a, v)
+	return a.showMess(v)
 }

@@ -19,14 +19,13 @@ type messFetchCmd struct {
 	Ref        string `arg:"" help:"Ref of the thread."`
 	Attachment string `arg:"" help:"Name of a file of the thread (att-…), or an address in a message: https, or content:// behind a link. Danger: the server at the address learns that you fetch the file."`
 	Out        string `short:"o" placeholder:"FILE" help:"Write the file to FILE, or to standard output for -. Without it, the file is only kept with the thread."`
-	JSON       bool   `help:"Print the result as JSON."`
 }
 
 func (c *messFetchCmd) Run(ctx context.Context, a *app) (err error) {
 	if c.Ref == "" || c.Attachment == "" {
 		return errEmptyRef
 	}
-	if c.Out == "-" && c.JSON {
+	if c.Out == "-" && a.globals.JSON {
 		return exit.Fail(exit.Usage, errors.New("--out - and --json both write to standard output: use one of them"))
 	}
 	o, err := a.connect(ctx)
@@ -62,7 +61,7 @@ func (c *messFetchCmd) Run(ctx context.Context, a *app) (err error) {
 			return exit.Fail(exit.Input, err)
 		}
 	}
-	if c.JSON {
+	if a.globals.JSON {
 		return a.JSON(got)
 	}
 	a.Print("%s, %d bytes", terminal.Clean(got.File), got.Size)

@@ -20,7 +20,6 @@ import (
 
 type messImportCmd struct {
 	Path string `arg:"" help:"A thread file, the directory that contains exchange/, or a directory below it."`
-	JSON bool   `help:"Print the result as JSON."`
 }
 
 func (c *messImportCmd) Run(ctx context.Context, a *app) error {
@@ -46,7 +45,7 @@ func (c *messImportCmd) Run(ctx context.Context, a *app) error {
 	if err = errors.Join(err, o.Close()); err != nil {
 		return exit.Fail(exit.Code(err), fmt.Errorf("%s: %w", terminal.Clean(c.Path), err))
 	}
-	if c.JSON {
+	if a.globals.JSON {
 		return a.JSON(json.RawMessage(raw))
 	}
 	a.Print("1 thread imported")
@@ -91,7 +90,7 @@ func (c *messImportCmd) report(a *app, last folder.ImportProgress) error {
 	for _, reason := range last.Reasons {
 		a.Note("not imported: %s", terminal.Clean(reason))
 	}
-	if c.JSON {
+	if a.globals.JSON {
 		if err := a.JSON(last); err != nil {
 			return err
 		}
@@ -117,9 +116,8 @@ func countText(n int, thing string) string {
 }
 
 type messExportCmd struct {
-	Ref  string `arg:"" help:"Ref of the thread."`
-	Dir  string `placeholder:"DIR" help:"Write the thread with its attachments below this directory, as exchange/state=…/REF/. The directory is created if necessary."`
-	JSON bool   `help:"Print the result as JSON."`
+	Ref string `arg:"" help:"Ref of the thread."`
+	Dir string `placeholder:"DIR" help:"Write the thread with its attachments below this directory, as exchange/state=…/REF/. The directory is created if necessary."`
 }
 
 func (c *messExportCmd) Run(ctx context.Context, a *app) error {
@@ -130,7 +128,7 @@ func (c *messExportCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	if c.JSON {
+	if a.globals.JSON {
 		return a.JSON(json.RawMessage(v.JSON()))
 	}
 	fmt.Fprint(a.Out, v.GetStr("content")) // the YAML writer has quoted unsafe characters
@@ -166,7 +164,7 @@ func (c *messExportCmd) exportDirectory(ctx context.Context, a *app) (err error)
 		return exit.Fail(exit.Input, err)
 	}
 	slices.Sort(names)
-	if c.JSON {
+	if a.globals.JSON {
 		return a.JSON(exportReport{thread.Ref, names})
 	}
 	for _, name := range names {

@@ -9,7 +9,6 @@ import (
 // messKeyCmd makes the API key with which an executor calls the exchange over HTTP. An executor that the owner set up has
 // no key, and an executor may lose its key. --take revokes a key that was leaked.
 type messKeyCmd struct {
-	messOutput
 	Executor string `arg:"" help:"Id of the executor."`
 	Take     bool   `help:"Revoke the key. The executor gets no offers until it has a new key."`
 }
@@ -23,5 +22,5 @@ func (c *messKeyCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	return c.show(a, v)
+	return a.showMess(v)
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // messSendToLink sends the requests in a block only to the exchange behind a link.
-func messSendToLink(ctx context.Context, a *app, out messOutput, b thread.Block, link string) error {
+func messSendToLink(ctx context.Context, a *app, b thread.Block, link string) error {
 	raw, err := messCallIdempotent(ctx, a, http.MethodPost, "mess/send/"+url.PathEscape(link), b.Tree().JSON(), nil)
 	if err != nil {
 		return err
@@ -35,5 +35,5 @@ func messSendToLink(ctx context.Context, a *app, out messOutput, b thread.Block,
 			a.Note("%s is %s and was not sent to %s", ref, status, terminal.Clean(link))
 		}
 	}
-	return out.show(a, v.Without("threads"))
+	return a.showMess(v.Without("threads"))
 }

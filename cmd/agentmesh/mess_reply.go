@@ -16,7 +16,6 @@ import (
 
 // messReply is the common part of commands that reply in a thread.
 type messReply struct {
-	messOutput
 	Ref    string `arg:"" help:"Ref of the thread."`
 	Serial int    `placeholder:"N" help:"Reply only if message N is still the newest. mess show prints the serial."`
 }
@@ -62,7 +61,7 @@ func (c messReply) send(ctx context.Context, a *app, t messThread, e thread.Entr
 	if err != nil {
 		return err
 	}
-	return c.show(a, v)
+	return a.showMess(v)
 }
 
 type messAnswerCmd struct {

@@ -15,7 +15,6 @@ import (
 )
 
 type messExecutorsCmd struct {
-	messOutput
 	Add        string   `placeholder:"ID" help:"Add an executor, or change the given properties of an existing one."`
 	Title      *string  `placeholder:"TEXT" help:"With --add: the executor's displayed name."`
 	Capability []string `placeholder:"CAPABILITY" help:"With --add: a capability. Repeat for more. They replace the old capabilities."`
@@ -36,7 +35,7 @@ func (c *messExecutorsCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	return c.show(a, v)
+	return a.showMess(v)
 }
 
 // add changes the executor, or adds it if it does not exist.
@@ -84,8 +83,7 @@ func (c *messExecutorsCmd) add(ctx context.Context, a *app) error {
 }
 
 type messRouteCmd struct {
-	messOutput
-	File string `placeholder:"FILE" help:"Set the rules from this file: a config block, a list of rules, or the output of this command; - reads standard input."`
+	File string `placeholder:"FILE" help:"Set the rules from this file: a config block, a list of rules, or the output of this command with --yaml or --json; - reads standard input."`
 }
 
 func (c *messRouteCmd) Run(ctx context.Context, a *app) error {
@@ -107,7 +105,7 @@ func (c *messRouteCmd) Run(ctx context.Context, a *app) error {
 			return err
 		}
 	}
-	return c.show(a, v)
+	return a.showMess(v)
 }
 
 // noteUnknownExecutors notes which executors in the rules are not registered: they may come later, or be misspelled.

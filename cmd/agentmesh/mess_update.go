@@ -16,7 +16,6 @@ import (
 )
 
 type messUpdateCmd struct {
-	messOutput
 	Ref     string `arg:"" help:"Ref of the thread."`
 	Status  string `arg:"" optional:"" help:"The new status."`
 	Message string `placeholder:"TEXT" help:"Message about the status."`
@@ -41,7 +40,7 @@ func (c *messUpdateCmd) Run(ctx context.Context, a *app) error {
 		if err != nil {
 			return err
 		}
-		return messSend(ctx, a, c.messOutput, setThread(b, c.Ref))
+		return messSend(ctx, a, setThread(b, c.Ref))
 	}
 	if c.Status != "" {
 		if err := c.checkStatus(); err != nil {
@@ -64,7 +63,7 @@ func (c *messUpdateCmd) Run(ctx context.Context, a *app) error {
 	if c.Reason != "" {
 		more = append(more, wire.TextField("reason", c.Reason))
 	}
-	return messSetStatus(ctx, a, c.messOutput, c.Ref, code, more...)
+	return messSetStatus(ctx, a, c.Ref, code, more...)
 }
 
 // checkStatus returns an error that names the missing flag if the status needs more than its code.

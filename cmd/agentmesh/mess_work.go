@@ -21,7 +21,6 @@ import (
 )
 
 type messCompleteCmd struct {
-	messOutput
 	Ref   string   `arg:"" help:"Ref of the thread."`
 	Text  []string `arg:"" optional:"" help:"The result, as texts."`
 	Photo []string `placeholder:"FILE" help:"Deliver a photo or another file of at most 10 MiB. Repeat for more."`
@@ -52,7 +51,7 @@ func (c *messCompleteCmd) Run(ctx context.Context, a *app) error {
 		content = append(content, wire.Obj(wire.Member{Key: "confirmation", Value: wire.Bool(true)}))
 	}
 	body := wire.Obj(wire.TextField("re", c.Ref), wire.Member{Key: "content", Value: wire.Arr(content...)})
-	return messSend(ctx, a, c.messOutput, thread.Block{{Type: "response", Body: body}})
+	return messSend(ctx, a, thread.Block{{Type: "response", Body: body}})
 }
 
 // checkUpload returns an error if a file cannot be delivered.

@@ -120,7 +120,6 @@ func (a *app) readKey(file string) (*signing.PrivateKey, error) {
 type messageVerifyCmd struct {
 	PublicKey string `required:"" placeholder:"FILE|KEY" help:"Public key, in any format that a card may use, or a file with the key or with the card."`
 	Signed    string `placeholder:"FILE" help:"File with the bytes that the other implementation signed, to show where they differ."`
-	JSON      bool   `help:"Print the result as JSON."`
 	File      string `arg:"" help:"File with a signed message, or - for standard input."`
 }
 
@@ -180,7 +179,7 @@ func (c *messageVerifyCmd) Run(a *app) error {
 	} else {
 		out.Verified, out.Form, out.Digest = true, checked.Form.String(), fmt.Sprintf("%x", checked.Digest)
 	}
-	if err := a.showVerdict(out, c.JSON); err != nil {
+	if err := a.showVerdict(out); err != nil {
 		return err
 	}
 	if !out.Verified {
@@ -189,9 +188,9 @@ func (c *messageVerifyCmd) Run(a *app) error {
 	return nil
 }
 
-func (a *app) showVerdict(v verdict, asJSON bool) error {
+func (a *app) showVerdict(v verdict) error {
 	switch {
-	case asJSON:
+	case a.globals.JSON:
 		return a.JSON(v)
 	case v.Verified:
 		a.Print("valid signature: canonical form %s, key %s", v.Form, v.Key)

@@ -26,7 +26,6 @@ type mewChatCmd struct {
 	Context  string   `help:"Id of the thread that the message belongs to." placeholder:"ID"`
 	Markdown bool     `help:"Mark the text as Markdown."`
 	mewTarget
-	JSON bool `help:"Print the result as JSON."`
 }
 
 // mewText is the payload of a chat envelope.
@@ -40,7 +39,7 @@ func (c *mewChatCmd) Run(ctx context.Context, a *app) error {
 	if c.Markdown {
 		format = "markdown"
 	}
-	return c.send(ctx, a, c.JSON, mewEnvelope{Kind: "chat", To: c.To, Context: c.Context, Payload: mewText{c.Text, format}}, "sent")
+	return c.send(ctx, a, mewEnvelope{Kind: "chat", To: c.To, Context: c.Context, Payload: mewText{c.Text, format}}, "sent")
 }
 
 type mewProposeCmd struct {
@@ -48,7 +47,6 @@ type mewProposeCmd struct {
 	Arguments string   `arg:"" optional:"" default:"{}" help:"Arguments of the tool, as a JSON object."`
 	To        []string `help:"Participants that have the tool." placeholder:"ID"`
 	mewTarget
-	JSON bool `help:"Print the result as JSON."`
 }
 
 // mewToolCall is the payload of an mcp/proposal envelope.
@@ -67,7 +65,7 @@ func (c *mewProposeCmd) Run(ctx context.Context, a *app) error {
 		return exit.Fail(exit.Usage, errors.New("arguments must be a JSON object"))
 	}
 	payload := mewToolCall{"tools/call", mewToolParams{c.Tool, json.RawMessage(c.Arguments)}}
-	return c.send(ctx, a, c.JSON, mewEnvelope{Kind: "mcp/proposal", To: c.To, Payload: payload}, "proposed")
+	return c.send(ctx, a, mewEnvelope{Kind: "mcp/proposal", To: c.To, Payload: payload}, "proposed")
 }
 
 // mewDecision is the owner's decision about a proposal.
@@ -77,10 +75,10 @@ type mewDecision struct {
 }
 
 // decide sends the owner's decision about a proposal, and prints done with the id of the resulting envelope.
-func (w mewTarget) decide(ctx context.Context, a *app, asJSON bool, proposal string, d mewDecision, done string) error {
+func (w mewTarget) decide(ctx context.Context, a *app, proposal string, d mewDecision, done string) error {
 	return w.withSpace(ctx, a, true, func(o *daemon.Client, path string) error {
 		raw, err := o.Call(ctx, http.MethodPost, path+"/proposals/"+url.PathEscape(proposal), nil, d)
-		_, err = showAnswer(a, asJSON, raw, err, func(got mewSendResult) { a.Print("%s (%s)", done, terminal.Clean(got.ID)) })
+		_, err = showAnswer(a, raw, err, func(got mewSendResult) { a.Print("%s (%s)", done, terminal.Clean(got.ID)) })
 		return err
 	})
 }
@@ -88,33 +86,30 @@ func (w mewTarget) decide(ctx context.Context, a *app, asJSON bool, proposal str
 type mewApproveCmd struct {
 	Proposal string `arg:"" help:"Key of a waiting proposal, from mew status."`
 	mewTarget
-	JSON bool `help:"Print the result as JSON."`
 }
 
 func (c *mewApproveCmd) Run(ctx context.Context, a *app) error {
-	return c.decide(ctx, a, c.JSON, c.Proposal, mewDecision{Approve: true}, "sent as a request")
+	return c.decide(ctx, a, c.Proposal, mewDecision{Approve: true}, "sent as a request")
 }
 
 type mewRejectCmd struct {
 	Proposal string `arg:"" help:"Key of a waiting proposal, from mew status."`
 	Reason   string `default:"disagree" help:"Reason code: disagree, unsafe, policy, busy, …"`
 	mewTarget
-	JSON bool `help:"Print the result as JSON."`
 }
 
 func (c *mewRejectCmd) Run(ctx context.Context, a *app) error {
-	return c.decide(ctx, a, c.JSON, c.Proposal, mewDecision{Reason: c.Reason}, "rejected")
+	return c.decide(ctx, a, c.Proposal, mewDecision{Reason: c.Reason}, "rejected")
 }
 
 type mewCancelCmd struct {
 	Sequence string `arg:"" help:"Id of the reasoning, from mew status."`
 	Reason   string `help:"Reason."`
 	mewTarget
-	JSON bool `help:"Print the result as JSON."`
 }
 
 func (c *mewCancelCmd) Run(ctx context.Context, a *app) error {
-	return c.send(ctx, a, c.JSON, mewEnvelope{Kind: "reasoning/cancel", Context: c.Sequence, Payload: mewReason{c.Reason}}, "asked to stop")
+	return c.send(ctx, a, mewEnvelope{Kind: "reasoning/cancel", Context: c.Sequence, Payload: mewReason{c.Reason}}, "asked to stop")
 }
 
 type mewPauseCmd struct {
@@ -122,7 +117,6 @@ type mewPauseCmd struct {
 	For         time.Duration `help:"Length of the pause (default: until mew resume)." placeholder:"5m"`
 	Reason      string        `help:"Reason."`
 	mewTarget
-	JSON bool `help:"Print the result as JSON."`
 }
 
 // mewPause is the payload of participant/pause.
@@ -136,29 +130,27 @@ func (c *mewPauseCmd) Run(ctx context.Context, a *app) error {
 		return exit.Fail(exit.Usage, errors.New("--for must not be negative"))
 	}
 	e := mewEnvelope{Kind: "participant/pause", To: []string{c.Participant}, Payload: mewPause{c.Reason, c.For.Seconds()}}
-	return c.send(ctx, a, c.JSON, e, "paused")
+	return c.send(ctx, a, e, "paused")
 }
 
 type mewResumeCmd struct {
 	Participant string `arg:"" help:"Id of the participant."`
 	Reason      string `help:"Reason."`
 	mewTarget
-	JSON bool `help:"Print the result as JSON."`
 }
 
 func (c *mewResumeCmd) Run(ctx context.Context, a *app) error {
-	return c.send(ctx, a, c.JSON, mewEnvelope{Kind: "participant/resume", To: []string{c.Participant}, Payload: mewReason{c.Reason}}, "resumed")
+	return c.send(ctx, a, mewEnvelope{Kind: "participant/resume", To: []string{c.Participant}, Payload: mewReason{c.Reason}}, "resumed")
 }
 
 type mewShutdownCmd struct {
 	Participant string `arg:"" help:"Id of the participant."`
 	Reason      string `help:"Reason."`
 	mewTarget
-	JSON bool `help:"Print the result as JSON."`
 }
 
 func (c *mewShutdownCmd) Run(ctx context.Context, a *app) error {
-	return c.send(ctx, a, c.JSON, mewEnvelope{Kind: "participant/shutdown", To: []string{c.Participant}, Payload: mewReason{c.Reason}}, "asked to leave")
+	return c.send(ctx, a, mewEnvelope{Kind: "participant/shutdown", To: []string{c.Participant}, Payload: mewReason{c.Reason}}, "asked to leave")
 }
 
 // encodeCapabilities returns capabilities as JSON. Each is written as in the configuration: a kind, or a JSON pattern.
@@ -196,7 +188,6 @@ type mewGrantCmd struct {
 	Capability  []string `arg:"" help:"A kind such as mcp/request, or a pattern as JSON."`
 	Reason      string   `help:"Reason."`
 	mewTarget
-	JSON bool `help:"Print the result as JSON."`
 }
 
 func (c *mewGrantCmd) Run(ctx context.Context, a *app) error {
@@ -204,7 +195,7 @@ func (c *mewGrantCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	return c.send(ctx, a, c.JSON, mewEnvelope{Kind: "capability/grant", To: []string{c.Participant},
+	return c.send(ctx, a, mewEnvelope{Kind: "capability/grant", To: []string{c.Participant},
 		Payload: mewGrant{Recipient: c.Participant, Capabilities: capabilities, Reason: c.Reason}}, "granted")
 }
 
@@ -214,7 +205,6 @@ type mewRevokeCmd struct {
 	Grant       string   `help:"Id of a grant to revoke, from mew status --json." placeholder:"ID"`
 	Reason      string   `help:"Reason."`
 	mewTarget
-	JSON bool `help:"Print the result as JSON."`
 }
 
 func (c *mewRevokeCmd) Run(ctx context.Context, a *app) error {
@@ -225,7 +215,7 @@ func (c *mewRevokeCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	return c.send(ctx, a, c.JSON, mewEnvelope{Kind: "capability/revoke", To: []string{c.Participant},
+	return c.send(ctx, a, mewEnvelope{Kind: "capability/revoke", To: []string{c.Participant},
 		Payload: mewGrant{Recipient: c.Participant, Grant: c.Grant, Capabilities: capabilities, Reason: c.Reason}}, "revoked")
 }
 
@@ -234,7 +224,6 @@ type mewInviteCmd struct {
 	Capability []string `arg:"" optional:"" help:"Initial capabilities: kinds, or patterns as JSON."`
 	Reason     string   `help:"Reason."`
 	mewTarget
-	JSON bool `help:"Print the result as JSON."`
 }
 
 // mewInvitation is the payload of space/invite.
@@ -249,14 +238,13 @@ func (c *mewInviteCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	return c.send(ctx, a, c.JSON, mewEnvelope{Kind: "space/invite", Payload: mewInvitation{c.Name, capabilities, c.Reason}}, "invited "+terminal.Clean(c.Name))
+	return c.send(ctx, a, mewEnvelope{Kind: "space/invite", Payload: mewInvitation{c.Name, capabilities, c.Reason}}, "invited "+terminal.Clean(c.Name))
 }
 
 type mewKickCmd struct {
 	Participant string `arg:"" help:"Id of the participant."`
 	Reason      string `help:"Reason."`
 	mewTarget
-	JSON bool `help:"Print the result as JSON."`
 }
 
 // mewKick is the payload of space/kick.
@@ -266,5 +254,5 @@ type mewKick struct {
 }
 
 func (c *mewKickCmd) Run(ctx context.Context, a *app) error {
-	return c.send(ctx, a, c.JSON, mewEnvelope{Kind: "space/kick", Payload: mewKick{c.Participant, c.Reason}}, "removed")
+	return c.send(ctx, a, mewEnvelope{Kind: "space/kick", Payload: mewKick{c.Participant, c.Reason}}, "removed")
 }

@@ -115,10 +115,10 @@ type mewEnvelope struct {
 }
 
 // send sends an envelope as the owner of a space here, or as this node in a space elsewhere. done describes success.
-func (w mewTarget) send(ctx context.Context, a *app, asJSON bool, e mewEnvelope, done string) error {
+func (w mewTarget) send(ctx context.Context, a *app, e mewEnvelope, done string) error {
 	return w.withSpace(ctx, a, true, func(o *daemon.Client, path string) error {
 		raw, err := o.Call(ctx, http.MethodPost, path+"/messages", nil, e)
-		_, err = showAnswer(a, asJSON, raw, err, func(got mewSendResult) {
+		_, err = showAnswer(a, raw, err, func(got mewSendResult) {
 			a.Print("%s (%s)", done, terminal.Clean(got.ID))
 			if absent := got.describeAbsent(e); absent != "" {
 				a.Note("%s; a space does not keep envelopes for absent participants", terminal.Clean(absent))
@@ -157,9 +157,7 @@ func (s mewSendResult) describeAbsent(e mewEnvelope) string {
 	return ""
 }
 
-type mewSpacesCmd struct {
-	JSON bool `help:"Print the result as JSON."`
-}
+type mewSpacesCmd struct{}
 
 func (c *mewSpacesCmd) Run(ctx context.Context, a *app) error {
 	o, err := a.connect(ctx)
@@ -170,7 +168,7 @@ func (c *mewSpacesCmd) Run(ctx context.Context, a *app) error {
 	if err = errors.Join(err, o.Close()); err != nil {
 		return err
 	}
-	if c.JSON {
+	if a.globals.JSON {
 		return a.JSON(all)
 	}
 	rows := [][]string{{"SPACE", "WHERE", "STATE", "PARTICIPANTS", "STREAMS", "PROPOSALS"}}
@@ -187,14 +185,13 @@ func (c *mewSpacesCmd) Run(ctx context.Context, a *app) error {
 type mewStatusCmd struct {
 	Participant string `arg:"" optional:"" help:"Participant to ask for its status."`
 	mewTarget
-	JSON bool `help:"Print the result as JSON."`
 }
 
 func (c *mewStatusCmd) Run(ctx context.Context, a *app) error {
 	if c.Participant != "" {
 		e := mewEnvelope{ID: newMewID(), Kind: "participant/request-status", To: []string{c.Participant}, Payload: struct{}{}}
 		return c.sendAndAwait(ctx, a, e, "participant/status", func(v wire.Value) error {
-			if c.JSON {
+			if a.globals.JSON {
 				return a.JSON(v)
 			}
 			payload, _ := v.Get("payload")
@@ -204,7 +201,7 @@ func (c *mewStatusCmd) Run(ctx context.Context, a *app) error {
 	}
 	return c.withSpace(ctx, a, false, func(o *daemon.Client, path string) error {
 		raw, err := o.Call(ctx, http.MethodGet, path, nil, nil)
-		_, err = showAnswer(a, c.JSON, raw, err, a.showSpace)
+		_, err = showAnswer(a, raw, err, a.showSpace)
 		return err
 	})
 }
@@ -247,15 +244,14 @@ func (a *app) showSpace(s view.Space) {
 
 type mewTailCmd struct {
 	mewTarget
-	Count int  `help:"Stop after this number of envelopes; 0 never stops." short:"n"`
-	JSON  bool `help:"Print envelopes as JSON, one per line."`
+	Count int `help:"Stop after this number of envelopes; 0 never stops." short:"n"`
 }
 
 func (c *mewTailCmd) Run(ctx context.Context, a *app) error {
 	return c.withSpace(ctx, a, true, func(o *daemon.Client, path string) error {
 		n := 0
 		err := followMewEvents(ctx, o, path, nil, func(raw string, v wire.Value) (bool, error) {
-			if c.JSON {
+			if a.globals.JSON {
 				a.Print("%s", raw)
 			} else {
 				a.Print("%s", mewLine(v))
@@ -367,11 +363,10 @@ func (w mewTarget) sendAndAwait(ctx context.Context, a *app, e mewEnvelope, kind
 
 type mewConnectCmd struct {
 	Link string `arg:"" help:"Name of the link."`
-	JSON bool   `help:"Print the result as JSON."`
 }
 
 func (c *mewConnectCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, post[bridge.LinkStatus]("mew/links/"+url.PathEscape(c.Link)+"/connect", nil), func(l bridge.LinkStatus) {
+	return ask(ctx, a, post[bridge.LinkStatus]("mew/links/"+url.PathEscape(c.Link)+"/connect", nil), func(l bridge.LinkStatus) {
 		a.Print("%s is %s and connects now", terminal.Clean(l.Name), l.State)
 	})
 }
@@ -380,7 +375,6 @@ type mewBringCmd struct {
 	Conversation string `arg:"" help:"Conversation id, or the beginning of the id."`
 	Link         string `required:"" help:"Name of the link to the space." placeholder:"NAME"`
 	Stop         bool   `help:"Stop showing the conversation to the space."`
-	JSON         bool   `help:"Print the result as JSON."`
 }
 
 func (c *mewBringCmd) Run(ctx context.Context, a *app) (err error) {
@@ -399,7 +393,7 @@ func (c *mewBringCmd) Run(ctx context.Context, a *app) (err error) {
 	}
 	raw, err = o.Call(ctx, http.MethodPost, "mew/links/"+url.PathEscape(c.Link)+"/conversations", nil,
 		mew.ShareRequest{Peer: conv.Peer, Conversation: conv.ID, Stop: c.Stop})
-	_, err = showAnswer(a, c.JSON, raw, err, func(b mew.ShareRequest) {
+	_, err = showAnswer(a, raw, err, func(b mew.ShareRequest) {
 		if b.Stop {
 			a.Print("the space behind %s no longer sees %s", terminal.Clean(c.Link), terminal.Clean(b.Conversation))
 			return

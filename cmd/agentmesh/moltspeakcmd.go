@@ -32,12 +32,10 @@ type moltspeakCmd struct {
 	Consent moltspeakConsentCmd `cmd:"" help:"List and revoke your consents to personal data."`
 }
 
-type moltspeakStatusCmd struct {
-	JSON bool `help:"Print the result as JSON."`
-}
+type moltspeakStatusCmd struct{}
 
 func (c *moltspeakStatusCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, moltspeak.ShowStatus.Call(), func(s moltspeak.Status) {
+	return ask(ctx, a, moltspeak.ShowStatus.Call(), func(s moltspeak.Status) {
 		rows := [][]string{
 			{"agent", s.Agent}, {"key", s.Key}, {"encryption key", s.EncKey}, {"endpoint", orDash(s.URL)},
 			{"sessions", fmt.Sprint(s.Sessions)},
@@ -80,11 +78,10 @@ func parseObjectArg(text string) (wire.Value, error) {
 type moltspeakSendFlags struct {
 	Wait    bool `help:"Wait for the answer and print it."`
 	Approve bool `help:"If the message waits for you, print it and approve it at once. Only for people: an agent must not use this flag."`
-	JSON    bool `help:"Print the result as JSON."`
 }
 
 func (f moltspeakSendFlags) sendFlags() sendFlags {
-	return sendFlags{Wait: f.Wait, Approve: f.Approve, JSON: f.JSON}
+	return sendFlags{Wait: f.Wait, Approve: f.Approve}
 }
 
 type moltspeakQueryCmd struct {
@@ -188,7 +185,6 @@ type moltspeakSearchCmd struct {
 	Text       string `arg:"" optional:"" help:"Part of a name, an organisation, a description or a capability."`
 	Capability string `placeholder:"NAME" help:"List only agents with this capability."`
 	Org        string `placeholder:"NAME" help:"List only agents of this organisation."`
-	JSON       bool   `help:"Print the result as JSON."`
 }
 
 func (c *moltspeakSearchCmd) Run(ctx context.Context, a *app) error {
@@ -196,7 +192,7 @@ func (c *moltspeakSearchCmd) Run(ctx context.Context, a *app) error {
 		return exit.Fail(exit.Usage, errors.New("needs a text, --capability or --org to search for"))
 	}
 	query := url.Values{"link": {c.Link}, "q": {c.Text}, "capability": {c.Capability}, "org": {c.Org}}
-	return ask(ctx, a, c.JSON, moltspeak.SearchAgents.Call().Ask(query), func(page owner.List[moltspeak.Entry]) {
+	return ask(ctx, a, moltspeak.SearchAgents.Call().Ask(query), func(page owner.List[moltspeak.Entry]) {
 		rows := [][]string{{"AGENT", "ENDPOINT", "CAPABILITIES", "DESCRIPTION"}}
 		for _, e := range page.Items {
 			rows = append(rows, []string{e.ID, orDash(e.Endpoint), orDash(strings.Join(e.Capabilities, ",")), orDash(e.Description)})
@@ -205,12 +201,10 @@ func (c *moltspeakSearchCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-type moltspeakPeersCmd struct {
-	JSON bool `help:"Print the result as JSON."`
-}
+type moltspeakPeersCmd struct{}
 
 func (c *moltspeakPeersCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, moltspeak.ListPeers.Call(), func(page owner.List[moltspeak.PeerView]) {
+	return ask(ctx, a, moltspeak.ListPeers.Call(), func(page owner.List[moltspeak.PeerView]) {
 		rows := [][]string{{"AGENT", "FIRST SEEN", "KEY", "LISTED BY", "GRANTED", "ATTESTED", "REFUSED KEY"}}
 		for _, p := range page.Items {
 			var attested []string
@@ -236,7 +230,7 @@ func (c *moltspeakGrantCmd) Run(ctx context.Context, a *app) error {
 	if c.Revoke {
 		change = moltspeak.RevokeCapability
 	}
-	return ask(ctx, a, false, change.Call(c.Peer, c.Capability), func(moltspeak.Done) { a.Print("%s: done", terminal.Clean(c.Peer)) })
+	return ask(ctx, a, change.Call(c.Peer, c.Capability), func(moltspeak.Done) { a.Print("%s: done", terminal.Clean(c.Peer)) })
 }
 
 type moltspeakUnpinCmd struct {
@@ -244,7 +238,7 @@ type moltspeakUnpinCmd struct {
 }
 
 func (c *moltspeakUnpinCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, false, moltspeak.UnpinPeer.Call(c.Peer), func(moltspeak.Done) { a.Print("%s: forgotten", terminal.Clean(c.Peer)) })
+	return ask(ctx, a, moltspeak.UnpinPeer.Call(c.Peer), func(moltspeak.Done) { a.Print("%s: forgotten", terminal.Clean(c.Peer)) })
 }
 
 // moltspeakConsentCmd has the commands for consents.
@@ -253,12 +247,10 @@ type moltspeakConsentCmd struct {
 	Revoke moltspeakConsentRevokeCmd `cmd:"" help:"Revoke a consent, with immediate effect."`
 }
 
-type moltspeakConsentListCmd struct {
-	JSON bool `help:"Print the result as JSON."`
-}
+type moltspeakConsentListCmd struct{}
 
 func (c *moltspeakConsentListCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, moltspeak.ListConsents.Call(), func(page owner.List[moltspeak.Grant]) {
+	return ask(ctx, a, moltspeak.ListConsents.Call(), func(page owner.List[moltspeak.Grant]) {
 		rows := [][]string{{"CONSENT", "AGENT", "SCOPE", "LIMITS", "PURPOSE", "UNTIL", "STATE"}}
 		for _, g := range page.Items {
 			state := "live"
@@ -295,5 +287,5 @@ type moltspeakConsentRevokeCmd struct {
 }
 
 func (c *moltspeakConsentRevokeCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, false, moltspeak.RevokeConsent.Call(c.Consent), func(moltspeak.Done) { a.Print("%s: revoked", terminal.Clean(c.Consent)) })
+	return ask(ctx, a, moltspeak.RevokeConsent.Call(c.Consent), func(moltspeak.Done) { a.Print("%s: revoked", terminal.Clean(c.Consent)) })
 }

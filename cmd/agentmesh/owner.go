@@ -25,25 +25,25 @@ func (a *app) connect(ctx context.Context) (*daemon.Client, error) {
 	return daemon.Connect(ctx, datadir.Dir(dir), a.options)
 }
 
-// ask makes one call to the owner API and shows the answer: as JSON if asJSON, or else with show.
-func ask[T any](ctx context.Context, a *app, asJSON bool, c owner.Call[T], show func(T)) error {
-	_, err := askFor(ctx, a, asJSON, c, show)
+// ask makes one call to the owner API and shows the answer: as JSON with --json, or else with show.
+func ask[T any](ctx context.Context, a *app, c owner.Call[T], show func(T)) error {
+	_, err := askFor(ctx, a, c, show)
 	return err
 }
 
 // askFor is like [ask], and also returns the answer.
-func askFor[T any](ctx context.Context, a *app, asJSON bool, c owner.Call[T], show func(T)) (T, error) {
+func askFor[T any](ctx context.Context, a *app, c owner.Call[T], show func(T)) (T, error) {
 	o, err := a.connect(ctx)
 	if err != nil {
 		var none T
 		return none, err
 	}
 	raw, err := daemon.Raw(ctx, o, c)
-	return showAnswer(a, asJSON, raw, errors.Join(err, o.Close()), show)
+	return showAnswer(a, raw, errors.Join(err, o.Close()), show)
 }
 
 // showAnswer parses an answer of the owner API, shows it like [ask], and returns it. It returns err if err is not nil.
-func showAnswer[T any](a *app, asJSON bool, raw json.RawMessage, err error, show func(T)) (T, error) {
+func showAnswer[T any](a *app, raw json.RawMessage, err error, show func(T)) (T, error) {
 	var none T
 	if err != nil {
 		return none, err
@@ -52,7 +52,7 @@ func showAnswer[T any](a *app, asJSON bool, raw json.RawMessage, err error, show
 	if err != nil {
 		return none, err
 	}
-	if asJSON {
+	if a.globals.JSON {
 		return v, a.JSON(raw)
 	}
 	show(v)

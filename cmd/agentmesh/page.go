@@ -8,12 +8,10 @@ import (
 )
 
 // pageCmd prints the address of the owner's page with a code to sign in.
-type pageCmd struct {
-	JSON bool `help:"Print the result as JSON."`
-}
+type pageCmd struct{}
 
 func (c *pageCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, post[httpapi.SignIn]("sign-in", nil), func(in httpapi.SignIn) {
+	return ask(ctx, a, post[httpapi.SignIn]("sign-in", nil), func(in httpapi.SignIn) {
 		a.Print("%s", in.Link())
 		if terminal.IsTerminal(a.Out) {
 			terminal.OpenBrowser(in.URL)

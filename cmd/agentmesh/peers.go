@@ -19,12 +19,10 @@ type peersCmd struct {
 	Repin  peersRepinCmd  `cmd:"" help:"Accept a new key of an agent, or a key that its id does not prove."`
 }
 
-type peersListCmd struct {
-	JSON bool `help:"Print the result as JSON."`
-}
+type peersListCmd struct{}
 
 func (c *peersListCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, owner.ListPeers.Call(), func(page owner.List[owner.Peer]) {
+	return ask(ctx, a, owner.ListPeers.Call(), func(page owner.List[owner.Peer]) {
 		rows := [][]string{{"NAME", "AGENT", "ALIAS", "STANDING", "SINCE", "KEY"}}
 		for _, p := range page.Items {
 			rows = append(rows, []string{p.Shown().String(), p.ID, orDash(strings.Join(p.Aliases, ",")), orDash(string(p.Standing)), terminal.FormatTime(p.Since), describePin(p)})
@@ -60,7 +58,6 @@ func orDash(s string) string {
 type peersAddCmd struct {
 	Card  string `arg:"" help:"File with a card, - for standard input, or the URL of a card, such as an agent's endpoint."`
 	Alias string `placeholder:"NAME" help:"Short name for the agent."`
-	JSON  bool   `help:"Print the result as JSON."`
 }
 
 func (c *peersAddCmd) Run(ctx context.Context, a *app) error {
@@ -74,7 +71,7 @@ func (c *peersAddCmd) Run(ctx context.Context, a *app) error {
 		}
 		in.Card = card
 	}
-	return ask(ctx, a, c.JSON, owner.AddPeer.With(in), func(p owner.AddedPeer) {
+	return ask(ctx, a, owner.AddPeer.With(in), func(p owner.AddedPeer) {
 		a.Table([][]string{{"agent", string(p.ID)}, {"name", p.Name}, {"endpoint", p.Endpoint}, {"key", p.Fingerprint}})
 		if p.Unproven {
 			a.Note("not proven: the id is derived from another key, and the card has no key chain from that key to this one; the node trusts the card because you added it")
@@ -82,8 +79,8 @@ func (c *peersAddCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-func (a *app) changePeer(ctx context.Context, asJSON bool, id string, change owner.PeerChange) error {
-	return ask(ctx, a, asJSON, owner.ChangePeer.With(change, id), func(p owner.Peer) {
+func (a *app) changePeer(ctx context.Context, id string, change owner.PeerChange) error {
+	return ask(ctx, a, owner.ChangePeer.With(change, id), func(p owner.Peer) {
 		a.Print("%s: %s", terminal.Clean(p.ID), terminal.Clean(describeChange(change, p)))
 	})
 }
@@ -108,19 +105,18 @@ func describeChange(c owner.PeerChange, p owner.Peer) string {
 // agentArg holds the argument and the flag that all commands about one agent have.
 type agentArg struct {
 	Agent string `arg:"" help:"Agent id or alias."`
-	JSON  bool   `help:"Print the result as JSON."`
 }
 
 type peersAllowCmd struct{ agentArg }
 
 func (c *peersAllowCmd) Run(ctx context.Context, a *app) error {
-	return a.changePeer(ctx, c.JSON, c.Agent, owner.PeerChange{Action: "allow"})
+	return a.changePeer(ctx, c.Agent, owner.PeerChange{Action: "allow"})
 }
 
 type peersBlockCmd struct{ agentArg }
 
 func (c *peersBlockCmd) Run(ctx context.Context, a *app) error {
-	return a.changePeer(ctx, c.JSON, c.Agent, owner.PeerChange{Action: "block"})
+	return a.changePeer(ctx, c.Agent, owner.PeerChange{Action: "block"})
 }
 
 type peersWriteCmd struct {
@@ -133,13 +129,13 @@ func (c *peersWriteCmd) Run(ctx context.Context, a *app) error {
 	if c.Ask {
 		action = "no-write"
 	}
-	return a.changePeer(ctx, c.JSON, c.Agent, owner.PeerChange{Action: action})
+	return a.changePeer(ctx, c.Agent, owner.PeerChange{Action: action})
 }
 
 type peersForgetCmd struct{ agentArg }
 
 func (c *peersForgetCmd) Run(ctx context.Context, a *app) error {
-	return a.changePeer(ctx, c.JSON, c.Agent, owner.PeerChange{Action: "forget"})
+	return a.changePeer(ctx, c.Agent, owner.PeerChange{Action: "forget"})
 }
 
 type peersAliasCmd struct {
@@ -148,7 +144,7 @@ type peersAliasCmd struct {
 }
 
 func (c *peersAliasCmd) Run(ctx context.Context, a *app) error {
-	return a.changePeer(ctx, c.JSON, c.Agent, owner.PeerChange{Action: "alias", Alias: c.Name})
+	return a.changePeer(ctx, c.Agent, owner.PeerChange{Action: "alias", Alias: c.Name})
 }
 
 type peersRepinCmd struct {
@@ -157,5 +153,5 @@ type peersRepinCmd struct {
 }
 
 func (c *peersRepinCmd) Run(ctx context.Context, a *app) error {
-	return a.changePeer(ctx, c.JSON, c.Agent, owner.PeerChange{Action: "repin", Fingerprint: c.Fingerprint})
+	return a.changePeer(ctx, c.Agent, owner.PeerChange{Action: "repin", Fingerprint: c.Fingerprint})
 }

@@ -12,13 +12,11 @@ import (
 type registerCmd struct {
 	Adopt bool `help:"Adopt the new id if the directory assigns one. Peers then know the node only by the new id."`
 	directoryFlag
-	JSON bool `help:"Print the result as JSON."`
 }
 
 // withdrawCmd withdraws the card from all configured directories, or from the one that --directory names.
 type withdrawCmd struct {
 	directoryFlag
-	JSON bool `help:"Print the result as JSON."`
 }
 
 // directoryFlag names the directories that a command uses instead of the configured ones.
@@ -37,15 +35,15 @@ func (f directoryFlag) use(a *app) string {
 }
 
 func (c *registerCmd) Run(ctx context.Context, a *app) error {
-	return a.askDirectories(ctx, c.JSON, owner.RegisterCard.With(owner.Register{Directory: c.use(a), Adopt: c.Adopt}))
+	return a.askDirectories(ctx, owner.RegisterCard.With(owner.Register{Directory: c.use(a), Adopt: c.Adopt}))
 }
 
 func (c *withdrawCmd) Run(ctx context.Context, a *app) error {
-	return a.askDirectories(ctx, c.JSON, owner.WithdrawCard.With(owner.Withdraw{Directory: c.use(a)}))
+	return a.askDirectories(ctx, owner.WithdrawCard.With(owner.Withdraw{Directory: c.use(a)}))
 }
 
 // askDirectories makes a call that has one result per directory. It returns an error if any directory failed.
-func (a *app) askDirectories(ctx context.Context, asJSON bool, c owner.Call[owner.List[owner.Listing]]) error {
+func (a *app) askDirectories(ctx context.Context, c owner.Call[owner.List[owner.Listing]]) error {
 	show := func(page owner.List[owner.Listing]) {
 		for _, r := range page.Items {
 			line := r.Directory + ": " + string(r.State)
@@ -61,7 +59,7 @@ func (a *app) askDirectories(ctx context.Context, asJSON bool, c owner.Call[owne
 			}
 		}
 	}
-	page, err := askFor(ctx, a, asJSON, c, show)
+	page, err := askFor(ctx, a, c, show)
 	if err != nil {
 		return err
 	}

@@ -27,7 +27,6 @@ type sendFlags struct {
 	Wait   bool   `help:"Wait for the answer and print it."`
 	// Approve is the owner's own decision: an agent must never be able to use it.
 	Approve bool `help:"If the message waits for you, print it and approve it at once. Only for people: an agent must not use this flag."`
-	JSON    bool `help:"Print the result as JSON."`
 
 	isReply bool // the message answers another one
 }
@@ -167,7 +166,7 @@ func (a *app) send(ctx context.Context, c sendFlags, call sendCall) error {
 		answer, err = a.approveSent(ctx, o, answer, seconds)
 	}
 	stop()
-	result, err := showAnswer(a, c.JSON, answer, errors.Join(err, o.Close()), a.showSent)
+	result, err := showAnswer(a, answer, errors.Join(err, o.Close()), a.showSent)
 	if err != nil {
 		return err
 	}

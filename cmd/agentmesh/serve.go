@@ -14,12 +14,11 @@ import (
 // serveCmd runs directory and node on one listener until a signal stops it.
 type serveCmd struct {
 	serverFlags
-	JSON bool `help:"Print the addresses as one line of JSON."`
 }
 
 func (c *serveCmd) Run(ctx context.Context, a *app) (err error) {
 	a.minLogLevel, a.server = slog.LevelDebug, c.serverFlags
-	if terminal.IsTerminal(a.Out) && !c.JSON {
+	if terminal.IsTerminal(a.Out) && !a.globals.JSON {
 		a.logs = terminal.Hold(a.Err) // the link comes before the log
 		defer func() { err = errors.Join(err, a.logs.Release()) }()
 	}
@@ -30,18 +29,18 @@ func (c *serveCmd) Run(ctx context.Context, a *app) (err error) {
 	for _, m := range o.Source.MissingPrograms(o.Config) {
 		a.Note("%s", terminal.Clean(m))
 	}
-	return a.serve(ctx, o, c.JSON)
+	return a.serve(ctx, o)
 }
 
 // serve runs a process until ctx ends. It prints the addresses once everything answers.
-func (a *app) serve(ctx context.Context, o daemon.Options, asJSON bool) (err error) {
+func (a *app) serve(ctx context.Context, o daemon.Options) (err error) {
 	p, err := daemon.OpenToServe(ctx, o)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.Close()) }()
 	return p.Serve(ctx, func(running context.Context, w daemon.ServeInfo) error {
-		if asJSON {
+		if a.globals.JSON {
 			line, err := json.Marshal(w)
 			a.Print("%s", line)
 			return err

@@ -15,9 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-type statusCmd struct {
-	JSON bool `help:"Print the result as JSON."`
-}
+type statusCmd struct{}
 
 // partStatus is the state of one part of the process.
 type partStatus struct {
@@ -35,7 +33,7 @@ func (c *statusCmd) Run(ctx context.Context, a *app) error {
 		a.Note("no serve runs on this data directory, so nobody can reach it")
 	}
 	answer, err := daemon.Raw(ctx, o, owner.ShowStatus.Call())
-	s, err := showAnswer(a, c.JSON, answer, errors.Join(err, o.Close()), a.showStatus)
+	s, err := showAnswer(a, answer, errors.Join(err, o.Close()), a.showStatus)
 	if err == nil && s.Store != "ok" {
 		return exit.FailSilently(exit.TryAgain) // so that a health check fails
 	}
@@ -131,18 +129,14 @@ func partRows(parts map[string]partStatus) (rows [][]string) {
 	return rows
 }
 
-type pauseCmd struct {
-	JSON bool `help:"Print the result as JSON."`
-}
+type pauseCmd struct{}
 
 func (c *pauseCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, owner.Pause.Call(), a.showStatus)
+	return ask(ctx, a, owner.Pause.Call(), a.showStatus)
 }
 
-type resumeCmd struct {
-	JSON bool `help:"Print the result as JSON."`
-}
+type resumeCmd struct{}
 
 func (c *resumeCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, c.JSON, owner.Resume.Call(), a.showStatus)
+	return ask(ctx, a, owner.Resume.Call(), a.showStatus)
 }

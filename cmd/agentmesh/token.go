@@ -27,12 +27,11 @@ type tokenCreateCmd struct {
 	Days    int       `default:"7" help:"Number of days until the code expires."`
 	Uses    int       `default:"1" help:"Number of cards that the code can register, 1 to 1000."`
 	Expires time.Time `placeholder:"TIME" help:"Expiry time, such as 2026-12-31T00:00:00Z, instead of --days."`
-	JSON    bool      `help:"Print the result as JSON."`
 }
 
 func (c *tokenCreateCmd) Run(ctx context.Context, a *app) error {
 	order := directory.NewToken{Label: c.Label, Days: c.Days, Uses: c.Uses, Expires: c.Expires}
-	return ask(ctx, a, c.JSON, post[directory.IssuedToken]("tokens", order), func(t directory.IssuedToken) {
+	return ask(ctx, a, post[directory.IssuedToken]("tokens", order), func(t directory.IssuedToken) {
 		a.Print("%s", terminal.Clean(t.Code))
 		times := "once"
 		if t.Uses > 1 {
@@ -42,9 +41,7 @@ func (c *tokenCreateCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-type tokenListCmd struct {
-	JSON bool `help:"Print the result as JSON."`
-}
+type tokenListCmd struct{}
 
 func (c *tokenListCmd) Run(ctx context.Context, a *app) error {
 	o, err := a.connect(ctx)
@@ -55,7 +52,7 @@ func (c *tokenListCmd) Run(ctx context.Context, a *app) error {
 	if err := errors.Join(err, o.Close()); err != nil {
 		return err
 	}
-	if c.JSON {
+	if a.globals.JSON {
 		return a.JSON(all)
 	}
 	rows := [][]string{{"ID", "EXPIRES", "USES", "USED", "BY", "LABEL"}}
@@ -93,8 +90,7 @@ func listTokens(ctx context.Context, o *daemon.Client) (owner.List[json.RawMessa
 }
 
 type tokenRevokeCmd struct {
-	ID   string `arg:"" help:"Id of the code."`
-	JSON bool   `help:"Print the result as JSON."`
+	ID string `arg:"" help:"Id of the code."`
 }
 
 func (c *tokenRevokeCmd) Run(ctx context.Context, a *app) error {
@@ -106,7 +102,7 @@ func (c *tokenRevokeCmd) Run(ctx context.Context, a *app) error {
 	if err := errors.Join(err, o.Close()); err != nil {
 		return err
 	}
-	if c.JSON {
+	if a.globals.JSON {
 		return a.JSON(struct {
 			ID      string `json:"id"`
 			Revoked bool   `json:"revoked"`

@@ -62,7 +62,6 @@ func (c *conversationsExportCmd) Run(ctx context.Context, a *app) (err error) {
 // verifyCmd checks exports offline.
 type verifyCmd struct {
 	File string `arg:"" help:"Export of a conversation or of the audit log, or - for standard input."`
-	JSON bool   `help:"Print the result as JSON."`
 }
 
 // verification is the result of agentmesh verify.
@@ -117,7 +116,7 @@ func (c *verifyCmd) Run(_ context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	if c.JSON {
+	if a.globals.JSON {
 		return a.JSON(v)
 	}
 	a.showVerification(v)

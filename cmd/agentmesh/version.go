@@ -11,9 +11,7 @@ import (
 // version, commit and date are set by the linker in a release (cmd/release), which has no version control information.
 var version, commit, date string
 
-type versionCmd struct {
-	JSON bool `help:"Print the result as JSON."`
-}
+type versionCmd struct{}
 
 func thisBuild() daemon.Build {
 	b := daemon.Build{Version: "devel", Protocol: wire.Version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
@@ -41,7 +39,7 @@ func thisBuild() daemon.Build {
 
 func (c *versionCmd) Run(a *app) error {
 	b := thisBuild()
-	if c.JSON {
+	if a.globals.JSON {
 		return a.JSON(b)
 	}
 	from := ""

@@ -8,7 +8,7 @@ import (
 )
 
 // Arrange prepares the grammar for the help texts: every command shows its examples, then its own flags, then the
-// global flags, which are those of the program, --json and --help.
+// global flags, which are those of the program and --help.
 func Arrange(model *kong.Application) {
 	global := &kong.Group{Key: "global", Title: "Global flags:"}
 	for _, f := range model.Flags {
@@ -17,18 +17,13 @@ func Arrange(model *kong.Application) {
 	model.HelpFlag.Group = global
 	_ = kong.Visit(model.Node, func(node kong.Visitable, next kong.Next) error { // the function returns no error
 		if n, ok := node.(*kong.Node); ok {
-			arrangeNode(n, global)
+			arrangeNode(n)
 		}
 		return next(nil)
 	})
 }
 
-func arrangeNode(n *kong.Node, global *kong.Group) {
-	for _, f := range n.Flags {
-		if f.Name == "json" {
-			f.Group = global
-		}
-	}
+func arrangeNode(n *kong.Node) {
 	var lines []string
 	for _, e := range findExamples(n) {
 		lines = append(lines, e.About)
