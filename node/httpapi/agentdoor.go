@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -127,11 +128,24 @@ func tokenMode(group string) fs.FileMode {
 	return 0o600
 }
 
-func listenAgentSocket(dir string, door AgentDoor) (net.Listener, error) {
-	if len(door.Socket) > maxSocket {
-		return nil, fmt.Errorf("%s: path is longer than %d bytes", door.Socket, maxSocket)
+// agentListener listens on a socket that was moved to path after it was opened.
+type agentListener struct {
+	net.Listener
+	path string
+}
+
+// Close stops listening and removes the socket.
+func (l agentListener) Close() error {
+	err := l.Listener.Close()
+	if removed := os.Remove(l.path); !errors.Is(removed, fs.ErrNotExist) {
+		err = errors.Join(err, removed)
 	}
-	if err := os.MkdirAll(filepath.Dir(door.Socket), 0o755); err != nil {
+	return err
+}
+
+func listenAgentSocket(dir string, door AgentDoor) (net.Listener, error) {
+	parent := filepath.Dir(door.Socket)
+	if err := os.MkdirAll(parent, 0o755); err != nil {
 		return nil, err
 	}
 	if err := checkOutside(dir, door.Socket); err != nil {
@@ -141,27 +155,33 @@ func listenAgentSocket(dir string, door AgentDoor) (net.Listener, error) {
 		conn.Close()
 		return nil, fmt.Errorf("%s: another process listens there", door.Socket)
 	}
-	switch info, err := os.Lstat(door.Socket); {
-	case err == nil && info.Mode().Type() != fs.ModeSocket:
+	if info, err := os.Lstat(door.Socket); err == nil && info.Mode().Type() != fs.ModeSocket {
 		return nil, fmt.Errorf("%s: is not a socket; name another path", door.Socket)
-	case err == nil: // left by a killed process
-		if err := os.Remove(door.Socket); err != nil {
-			return nil, err
-		}
 	}
-	l, err := net.Listen("unix", door.Socket)
+	// Until the socket has its group and mode, it is in a directory that only we can enter.
+	private, err := os.MkdirTemp(parent, ".sock")
 	if err != nil {
 		return nil, err
 	}
-	mode := door.Mode
-	if mode == 0 {
-		mode = 0o600
+	defer os.RemoveAll(private)
+	opened := filepath.Join(private, "s")
+	if most := max(len(opened), len(door.Socket)); most > maxSocket {
+		return nil, fmt.Errorf("%s: path is %d bytes too long for a socket", door.Socket, most-maxSocket)
 	}
-	if err := errors.Join(setGroup(door.Socket, door.Group), os.Chmod(door.Socket, mode)); err != nil {
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: opened, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false)
+	err = errors.Join(setGroup(opened, door.Group), os.Chmod(opened, cmp.Or(door.Mode, 0o600)))
+	if err == nil {
+		err = os.Rename(opened, door.Socket) // replaces a socket that a killed process left
+	}
+	if err != nil {
 		l.Close()
 		return nil, err
 	}
-	return l, nil
+	return agentListener{l, door.Socket}, nil
 }
 
 // checkOutside returns an error if path lies inside the data directory, or in a directory in which other users may

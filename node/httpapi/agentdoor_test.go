@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -114,6 +115,45 @@ func TestAgentDoor(t *testing.T) {
 		if status == 403 && !strings.Contains(body, "ask the owner") {
 			t.Errorf("%s: %s does not name the owner", tt.name, body)
 		}
+	}
+}
+
+// TestAgentSocketIsNeverOpenToOthers: nobody who looks at the path of the agent's socket while it is opened sees other
+// permissions than the configured ones.
+func TestAgentSocketIsNeverOpenToOthers(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("files have no mode")
+	}
+	dir, socket := shortTempDir(t), filepath.Join(shortTempDir(t), "agent.sock")
+	done := make(chan bool)
+	seen := make(chan fs.FileMode, 1)
+	go func() {
+		defer close(seen)
+		for {
+			if info, err := os.Lstat(socket); err == nil && info.Mode().Perm() != 0o600 {
+				seen <- info.Mode()
+				return
+			}
+			select {
+			case <-done:
+				return
+			default:
+			}
+		}
+	}()
+	for range 300 {
+		l, err := listenAgentSocket(dir, AgentDoor{Socket: socket})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Close()
+	}
+	close(done)
+	if mode, open := <-seen; open {
+		t.Errorf("the socket had the mode %v", mode)
+	}
+	if left, err := os.ReadDir(filepath.Dir(socket)); err != nil || len(left) != 0 {
+		t.Errorf("left over: %v, %v", left, err)
 	}
 }
 
