@@ -13,6 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/calendar"
 	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -156,16 +157,16 @@ var ErrNoEvent = &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFo
 
 // CancelEvent cancels an agreed event, named by its UID or a unique beginning of the UID. It removes the event from the
 // owner's calendar and tells the peer in a new conversation, because the peer may already have ended the old one.
-func (n *Node) CancelEvent(ctx context.Context, name, reason string, wait time.Duration) (Sent, error) {
-	e, err := n.findEvent(ctx, name)
+func (n *Node) CancelEvent(ctx context.Context, m owner.Cancellation, wait time.Duration) (Sent, error) {
+	e, err := n.findEvent(ctx, m.Event)
 	if err != nil {
 		return Sent{}, err
 	}
 	payload := actionOf("cancel")
-	if reason != "" {
-		payload = payload.With("reason", wire.Text(reason))
+	if m.Reason != "" {
+		payload = payload.With("reason", wire.Text(m.Reason))
 	}
-	out := Outgoing{To: wire.AgentID(e.Peer), Address: e.Address, Intent: wire.Schedule, Via: "owner"}
+	out := Outgoing{To: wire.AgentID(e.Peer), Address: e.Address, Intent: wire.Schedule, Via: owner.Author(m.By)}
 	now := time.Now()
 	thread, err := n.book.Load(ctx, store.ConvKey{Peer: e.Peer, ID: e.Conversation}, now)
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/calendar"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -82,9 +83,11 @@ func TestCancelEvent(t *testing.T) {
 		mode    acl.Mode // of the other side
 		outlook []string // the canceller's intents that its own owner must approve
 		holds   bool     // the other side's owner must approve a cancel
+		agent   bool     // the owner's agent cancels
 	}{
 		{name: "by the proposer", byOpen: true, mode: acl.Open},
 		{name: "by the acceptor", mode: acl.Open},
+		{name: "by the agent of the acceptor", mode: acl.Open, agent: true},
 		{name: "to an owner who asks about strangers", byOpen: true, mode: acl.Approval},
 		{name: "to an owner with a list", mode: acl.Allowlist},
 		{name: "sealed", byOpen: true, mode: acl.Open, seal: node.Sealed},
@@ -121,12 +124,20 @@ func TestCancelEvent(t *testing.T) {
 			if len(events) != 1 {
 				t.Fatalf("events = %+v", events)
 			}
-			if _, err := from.CancelEvent(t.Context(), "nothing-of-the-kind", "", 0); err == nil {
+			if _, err := from.CancelEvent(t.Context(), owner.Cancellation{Event: "nothing-of-the-kind"}, 0); err == nil {
 				t.Error("an unknown event was cancelled")
 			}
-			sent, err := from.CancelEvent(t.Context(), strings.TrimPrefix(events[0].UID, calendar.UIDPrefix)[:6], "a fever", 30*time.Second)
-			if err != nil {
-				t.Fatal(err)
+			cancel, author := from.Call, "via owner"
+			if c.agent {
+				cancel, author = from.CallAgent, "via agent"
+			}
+			var sent owner.Sent
+			event := owner.Cancellation{Event: strings.TrimPrefix(events[0].UID, calendar.UIDPrefix)[:6], Reason: "a fever", WaitSeconds: 30}
+			if status := cancel("POST", "/calendar/cancel", event, &sent); status != http.StatusOK {
+				t.Fatalf("cancel = %d", status)
+			}
+			if recent := from.Audit().Recent(1); c.outlook == nil && (len(recent) != 1 || recent[0].Note != author) {
+				t.Errorf("audit log: %+v, want %q", recent, author)
 			}
 			if c.outlook != nil {
 				if sent.State != node.SendHeld || len(agreedEvents(t, from)) != 1 {

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -46,12 +47,8 @@ func (m mesh) Asks() *acl.Asks { return m.n.asks }
 
 // Send implements [bridge.Mesh].
 func (m mesh) Send(ctx context.Context, out bridge.Outgoing) (owner.Sent, error) {
-	via := "bridge"
-	if out.ByOwner {
-		via = "owner"
-	}
 	return m.n.SendForAnswer(ctx, Outgoing{
-		To: out.To, Address: out.Address, Conv: out.Conv, Intent: out.Intent, Payload: out.Payload, Via: via,
+		To: out.To, Address: out.Address, Conv: out.Conv, Intent: out.Intent, Payload: out.Payload, Via: cmp.Or(out.Author, "bridge"),
 		Records: out.Records, Deadline: out.Deadline,
 	}, out.Wait)
 }

@@ -25,7 +25,7 @@ func (o OwnerAPI) Send(ctx context.Context, m owner.NewMessage, wait time.Durati
 	if m.Conversation != "" && !m.Conversation.Valid() {
 		return Sent{}, owner.Fault(http.StatusBadRequest, "conversation is not a conversation id", "leave it out to start one")
 	}
-	out := Outgoing{To: to, Address: address, Conv: m.Conversation, Intent: m.Intent, Payload: m.Payload, Seal: m.Seal, Via: via(m.By)}
+	out := Outgoing{To: to, Address: address, Conv: m.Conversation, Intent: m.Intent, Payload: m.Payload, Seal: m.Seal, Via: owner.Author(m.By)}
 	if m.IdempotencyKey == "" {
 		sent, err := o.send(ctx, out, wait)
 		sent.To = to
@@ -68,7 +68,7 @@ func newRepeatKey(m owner.NewMessage) (*repeatKey, error) {
 		return nil, owner.Fault(http.StatusBadRequest, "idempotency_key must have at most 128 bytes", "")
 	}
 	said := wire.Texts([]string{m.To, string(m.Conversation), string(m.Intent), string(m.Payload.JSON()), string(m.Seal)})
-	return &repeatKey{acl.HashBody([]byte(via(m.By) + "\n" + m.IdempotencyKey)), acl.HashBody(said.JSON())}, nil
+	return &repeatKey{acl.HashBody([]byte(owner.Author(m.By) + "\n" + m.IdempotencyKey)), acl.HashBody(said.JSON())}, nil
 }
 
 // changes returns the change that stores the result of the call. It fails with store.ErrConflict if the key is stored.
@@ -132,7 +132,7 @@ func (o OwnerAPI) Reply(ctx context.Context, m owner.NewReply, wait time.Duratio
 			return Sent{}, err
 		}
 	}
-	out.Payload, out.Seal, out.Via = m.Payload, m.Seal, via(m.By)
+	out.Payload, out.Seal, out.Via = m.Payload, m.Seal, owner.Author(m.By)
 	if m.Intent != "" {
 		out.Intent = m.Intent
 	}
@@ -144,7 +144,7 @@ func (o OwnerAPI) answerTask(ctx context.Context, item Item, m owner.NewReply) (
 	if m.Seal == Sealed {
 		return Sent{}, owner.Fault(http.StatusBadRequest, "a task of a bridge cannot be answered sealed", "")
 	}
-	sent, err := o.n.answerTask(ctx, item, m.Payload, via(m.By))
+	sent, err := o.n.answerTask(ctx, item, m.Payload, owner.Author(m.By))
 	return sent, explainSeal(err)
 }
 
@@ -217,14 +217,6 @@ func (o OwnerAPI) send(ctx context.Context, out Outgoing, wait time.Duration) (S
 	return sent, explainSeal(err)
 }
 
-// via returns the sender of a message that came through a door.
-func via(door string) string {
-	if door == httpapi.DoorOfAgent {
-		return door
-	}
-	return "owner"
-}
-
 // checkReleased returns [httpapi.ErrOwnerDecides] if the owner's agent wrote the message and another message waits for
 // the owner in its conversation, because an answer releases that message.
 func checkReleased(ctx context.Context, o OwnerAPI, out Outgoing) error {
@@ -257,7 +249,7 @@ func (o OwnerAPI) CancelEvent(ctx context.Context, m owner.Cancellation, wait ti
 	if o.n.cfg.Agreed == nil {
 		return Sent{}, owner.Fault(http.StatusNotFound, "no calendar is configured", "set calendar.files or calendar.url")
 	}
-	sent, err := o.n.CancelEvent(ctx, m.Event, m.Reason, wait)
+	sent, err := o.n.CancelEvent(ctx, m, wait)
 	return sent, explainSeal(err)
 }
 

@@ -58,7 +58,7 @@ type Outgoing struct {
 	Payload  wire.Value
 	Records  []store.Change // stored in the unit that stores the message; ignored if the owner is asked first
 	Deadline time.Time      // of the conversation that the message opens; zero: the conversation expires by silence
-	ByOwner  bool           // the owner wrote the message, and the bridge passes it on
+	Author   string         // [owner.Author] of a message that the bridge only passes on; empty: the bridge wrote it
 	Wait     time.Duration  // how long to wait for the answer
 }
 

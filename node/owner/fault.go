@@ -52,6 +52,14 @@ var doorForm = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 // Door returns the interface that made a request, from [httpapi.DoorHeader].
 func Door(c echo.Context) string { return doorOf(c.Request().Header.Get(httpapi.DoorHeader)) }
 
+// Author returns who wrote a message that came through a door: "agent" or "owner".
+func Author(door string) string {
+	if door == httpapi.DoorOfAgent {
+		return door
+	}
+	return "owner"
+}
+
 func doorOf(name string) string {
 	if doorForm.MatchString(name) {
 		return name

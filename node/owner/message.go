@@ -133,6 +133,7 @@ type Cancellation struct {
 	Event       string `json:"event"` // id or a unique prefix
 	Reason      string `json:"reason,omitempty"`
 	WaitSeconds int    `json:"wait_seconds"`
+	By          string `json:"-"` // as in [NewMessage]
 }
 
 // Messages sends messages of the owner. Each call waits up to wait for the result.

@@ -255,7 +255,7 @@ func (b *Bridge) ownerSend(c echo.Context, in NewMessage) (sent owner.Sent, err 
 	if _, ok := message.ParseName(address.Peer); !ok || address.Validate() != nil {
 		return sent, wire.ErrQuery.At("a MoltSpeak agent is named by link and agent@org")
 	}
-	out := bridge.Outgoing{To: address.Pseudonym(), Address: address.String(), Intent: in.Intent, Payload: in.Payload, ByOwner: true}
+	out := bridge.Outgoing{To: address.Pseudonym(), Address: address.String(), Intent: in.Intent, Payload: in.Payload, Author: owner.Author(owner.Door(c))}
 	if in.Wait {
 		out.Wait = sendWait
 		if err := httpapi.KeepOpen(c, sendWait+10*time.Second); err != nil {
