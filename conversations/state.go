@@ -40,6 +40,10 @@ type Conversation struct {
 	Held     []time.Time `json:"held,omitempty"`
 	PeerHeld time.Time   `json:"peer_held,omitzero"`
 
+	// Unreleased are the messages of the peer that waited for our owner and that our owner has not released; see
+	// [Conversation.IsReleased].
+	Unreleased []wire.MessageID `json:"unreleased,omitempty"`
+
 	Rejected   bool `json:"rejected,omitempty"`    // by our owner (AM-35)
 	WroteFirst bool `json:"wrote_first,omitempty"` // our owner wrote in it without being asked (AM-30)
 
@@ -77,8 +81,8 @@ const (
 	Replied                        // our answer to a message from the peer
 	ClosedByPeer                   // the peer sent a close
 	ClosedByUs                     // we sent a close
-	HoldOpened                     // a message waits for our owner until Event.Until
-	HoldEnded                      // the hold that ends at Event.Until was decided or withdrawn; a zero Until means all holds
+	HoldOpened                     // a message waits for our owner until Event.Until: Event.ID of the peer, or one of ours if that is empty
+	HoldEnded                      // the hold that ends at Event.Until was decided or withdrawn; Event.ID is the message that our owner released
 	HeldByPeer                     // the peer answered: our message Event.ID waits for its owner, at most until Event.Until
 	OwnerRejected                  // our owner rejected a held message
 	OwnerLet                       // our owner lets the peer use Event.Intent in the conversation without a question
@@ -139,6 +143,15 @@ func (c Conversation) Holds(now time.Time) int {
 		}
 	}
 	return n
+}
+
+// maxUnreleased bounds Conversation.Unreleased. A full list stays full, because it may lack messages.
+const maxUnreleased = 100
+
+// IsReleased reports whether the owner's agent may see a message of the peer: it did not wait for our owner, or our
+// owner released it. After maxUnreleased messages without a release, the agent sees no message of the peer.
+func (c Conversation) IsReleased(id wire.MessageID) bool {
+	return len(c.Unreleased) < maxUnreleased && !slices.Contains(c.Unreleased, id)
 }
 
 // Next returns the conversation after an event. It refuses with wire.ErrConversationClosed, wire.ErrOwnerRejected or
@@ -221,12 +234,16 @@ func (c Conversation) applyOther(e Event) Conversation {
 	switch e.Kind {
 	case HoldOpened:
 		c.Held = append(c.Held, e.Until.UTC())
+		if e.ID != "" && len(c.Unreleased) < maxUnreleased {
+			c.Unreleased = append(slices.Clip(c.Unreleased), e.ID)
+		}
 	case HoldEnded:
 		c = c.touch(e.At)
-		if e.Until.IsZero() {
-			c.Held = nil
-		} else if i := slices.IndexFunc(c.Held, e.Until.Equal); i >= 0 {
+		if i := slices.IndexFunc(c.Held, e.Until.Equal); i >= 0 {
 			c.Held = slices.Delete(c.Held, i, i+1)
+		}
+		if len(c.Unreleased) < maxUnreleased {
+			c.Unreleased = slices.DeleteFunc(slices.Clone(c.Unreleased), func(id wire.MessageID) bool { return id == e.ID })
 		}
 	case HeldByPeer:
 		c.PeerHeld = e.Until.UTC()

@@ -2,6 +2,7 @@ package conversations_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -159,14 +160,12 @@ func TestHoldSuspendsTheClock(t *testing.T) {
 	}
 
 	ended := start.Add(48 * time.Hour)
-	for name, end := range map[string]time.Time{"ended": until, "all ended": {}} {
-		c, err := held.Next(conversations.Event{Kind: conversations.HoldEnded, At: ended, Until: end}, idle)
-		if err != nil || c.Holds(ended) != 0 {
-			t.Fatalf("%s: %d holds, %v", name, c.Holds(ended), err)
-		}
-		check(name, c, ended.Add(idle-time.Second), open)
-		check(name, c, ended.Add(idle), expired)
+	c, err := held.Next(conversations.Event{Kind: conversations.HoldEnded, At: ended, Until: until}, idle)
+	if err != nil || c.Holds(ended) != 0 {
+		t.Fatalf("%d holds, %v", c.Holds(ended), err)
 	}
+	check("ended", c, ended.Add(idle-time.Second), open)
+	check("ended", c, ended.Add(idle), expired)
 
 	answered, err := peer.Next(received(ended), idle)
 	if err != nil {
@@ -320,6 +319,38 @@ func TestIdleOfItsOwn(t *testing.T) {
 	for after, want := range map[time.Duration]conversations.State{longer: conversations.Open, longer + 48*time.Hour: conversations.Expired} {
 		if got := c.At(at.Add(after), idle); got != want {
 			t.Errorf("after %v it is %s, want %s", after, got, want)
+		}
+	}
+}
+
+// TestUnreleased: a message that waited stays unreleased until our owner releases it. When the list of such messages is
+// full, no message of the peer counts as released.
+func TestUnreleased(t *testing.T) {
+	c := after(t, received(start))
+	next := func(c conversations.Conversation, e conversations.Event) conversations.Conversation {
+		t.Helper()
+		c, err := c.Next(e, idle)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	for i := range 100 {
+		hold := conversations.Event{Kind: conversations.HoldOpened, At: start, Until: start.Add(time.Hour), ID: wire.MessageID(fmt.Sprintf("msg_%d", i))}
+		c = next(c, hold)
+		withdrawn, released := hold, hold
+		withdrawn.Kind, released.Kind = conversations.HoldEnded, conversations.HoldEnded
+		withdrawn.ID = ""
+		for _, end := range []struct {
+			event conversations.Event
+			want  bool
+		}{{withdrawn, false}, {released, i < 99}} {
+			if got := next(c, end.event).IsReleased(hold.ID); got != end.want {
+				t.Fatalf("message %d after %+v: released %v, want %v", i, end.event, got, end.want)
+			}
+		}
+		if other := c.IsReleased("msg_other"); other != (i < 99) {
+			t.Fatalf("after %d messages: another message is released: %v", i+1, other)
 		}
 	}
 }

@@ -75,7 +75,11 @@ func (v *heldDecision) carryOut(ctx context.Context, u *conversations.Unit) (err
 	if v.payload, v.message, err = v.n.readItem(ctx, v.item); err != nil {
 		return err
 	}
-	if err := u.Record(ctx, conversations.Event{Kind: conversations.HoldEnded, At: v.d.Now, Until: v.ask.Expires}); err != nil {
+	ended := conversations.Event{Kind: conversations.HoldEnded, At: v.d.Now, Until: v.ask.Expires}
+	if v.d.Choice.Approves() {
+		ended.ID = v.item.MessageID
+	}
+	if err := u.Record(ctx, ended); err != nil {
 		return err
 	}
 	if !v.d.Choice.Approves() {

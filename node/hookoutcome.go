@@ -197,8 +197,8 @@ func (s *hookOutcome) hold(ctx context.Context) (bridge.Outcome, error) {
 	ask := a.newAsk(s.item, "intent", s.answer.Hold)
 	ask, changes := s.run.n.asks.Open(ask, acl.ConversationSlot(a.key, ask.ID))
 	s.item.State, s.item.Ask = ItemHeld, ask.ID
-	err := s.unit.Record(ctx, conversations.Event{Kind: conversations.HoldOpened, At: s.unit.Now, Until: ask.Expires})
-	if err != nil {
+	event := conversations.Event{Kind: conversations.HoldOpened, At: s.unit.Now, Until: ask.Expires, ID: s.item.MessageID}
+	if err := s.unit.Record(ctx, event); err != nil {
 		return bridge.Outcome{}, err
 	}
 	notice := s.run.n.notice("approval", s.item.Peer, s.item.PeerName, s.item.key(), s.unit.Now)

@@ -222,6 +222,9 @@ func (n *Node) newHookCall(ctx context.Context, item Item, m wire.Message, conv 
 	if err != nil {
 		n.log.Warn("read transcript for hook", "conversation", item.Conversation, "err", err)
 	}
+	entries = slices.DeleteFunc(entries, func(e store.Entry) bool {
+		return e.N > conv.Entries || !e.Out && !conv.IsReleased(wire.MessageID(e.MessageID))
+	})
 	trust := item.Trust
 	if standing, err := n.rules.Standing(ctx, item.subject(), time.Now()); err == nil {
 		trust = string(standing)

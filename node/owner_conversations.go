@@ -18,7 +18,7 @@ import (
 func (o OwnerAPI) viewConversation(ctx context.Context, conv conversations.Conversation, now time.Time) (v owner.Conversation, err error) {
 	v = owner.Conversation{
 		ID: conv.Key.ID, Peer: conv.Key.Peer, State: conv.At(now, o.n.book.IdleFor()), Rejected: conv.Rejected, Mine: conv.Mine, Sealed: conv.Sealed,
-		Intent: conv.Intent, Opened: conv.Opened, Last: conv.Last, Holds: conv.Holds(now), Entries: conv.Entries,
+		Intent: conv.Intent, Opened: conv.Opened, Last: conv.Last, Holds: conv.Holds(now), Unreleased: len(conv.Unreleased), Entries: conv.Entries,
 		Bytes: conv.Bytes, Address: conv.Address,
 	}
 	if conv.Principal != conv.Key.Peer {
@@ -29,13 +29,15 @@ func (o OwnerAPI) viewConversation(ctx context.Context, conv conversations.Conve
 	return v, err
 }
 
-// viewEntry returns a transcript entry as the owner sees it, with the opened payload of a sealed message.
-func viewEntry(e store.Entry) owner.Entry {
+// viewEntry returns a transcript entry of conv as the owner sees it, with the opened payload of a sealed message.
+func viewEntry(conv conversations.Conversation, e store.Entry) owner.Entry {
 	v := owner.Entry{
 		N: e.N, Direction: "in", At: e.At, MessageID: e.MessageID, Message: json.RawMessage(e.Raw), Chain: hexOf(e.Chain),
 	}
 	if e.Out {
 		v.Direction = "out"
+	} else {
+		v.Unreleased = !conv.IsReleased(wire.MessageID(e.MessageID))
 	}
 	if !json.Valid(e.Raw) { // a foreign message need not be JSON
 		v.Message = wire.Text(string(e.Raw)).JSON()
@@ -154,10 +156,10 @@ func (o OwnerAPI) readTranscript(ctx context.Context, conv conversations.Convers
 			return views, 0, err
 		}
 		for _, e := range entries {
-			if bytes >= maxBytes {
+			if bytes >= maxBytes || e.N > conv.Entries { // conv does not show whether a later message is released
 				break
 			}
-			views = append(views, viewEntry(e))
+			views = append(views, viewEntry(conv, e))
 			after = e.N
 			bytes += len(e.Raw)
 		}
@@ -178,7 +180,7 @@ func (o OwnerAPI) CloseConversation(ctx context.Context, id string, in owner.Clo
 	if err != nil {
 		return Sent{}, err
 	}
-	out.Via = via(in.By)
+	out.Via = owner.Author(in.By)
 	out.Payload = wire.Obj(
 		wire.Member{Key: "action", Value: wire.Text(wire.ActionClose)},
 		wire.Member{Key: "status", Value: wire.Text(in.Status)},

@@ -289,7 +289,7 @@ func (p *posting) answer(ctx context.Context, raw []byte) error {
 		}
 		u.Add(withdrawn...)
 		for _, end := range expiries {
-			if err := u.Record(ctx, conversations.Event{Kind: conversations.HoldEnded, At: u.Now, Until: end}); err != nil {
+			if err := u.Record(ctx, conversations.Event{Kind: conversations.HoldEnded, At: u.Now, Until: end, ID: item.MessageID}); err != nil {
 				return err
 			}
 		}

@@ -113,7 +113,7 @@ func (n agentNode) listHidden(ctx context.Context, peer, conversation string) (i
 
 // hideProposal removes a proposal that may be part of a message that the owner has not released.
 func hideProposal(c Conversation) Conversation {
-	if c.Holds > 0 || c.Rejected {
+	if c.Unreleased > 0 || c.Holds > 0 || c.Rejected { // an earlier version did not count Unreleased
 		c.Proposal = nil
 	}
 	return c
@@ -140,7 +140,7 @@ func (n agentNode) ReadTranscript(ctx context.Context, id, peer string, after ui
 		return Transcript{}, err
 	}
 	for i, e := range t.Transcript {
-		if e.Direction == "in" && slices.Contains(hidden, e.MessageID) {
+		if e.Unreleased || e.Direction == "in" && slices.Contains(hidden, e.MessageID) { // hidden: of an earlier version
 			t.Transcript[i].Message, t.Transcript[i].Opened = withheld, nil
 		}
 	}
@@ -157,6 +157,12 @@ func (n agentNode) Send(ctx context.Context, m NewMessage, wait time.Duration) (
 func (n agentNode) Reply(ctx context.Context, m NewReply, wait time.Duration) (Sent, error) {
 	m.By = httpapi.DoorOfAgent
 	return n.Node.Reply(ctx, m, wait)
+}
+
+// CancelEvent implements [Messages].
+func (n agentNode) CancelEvent(ctx context.Context, m Cancellation, wait time.Duration) (Sent, error) {
+	m.By = httpapi.DoorOfAgent
+	return n.Node.CancelEvent(ctx, m, wait)
 }
 
 // CloseConversation implements [Conversations].

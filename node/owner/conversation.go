@@ -28,11 +28,13 @@ type Conversation struct {
 	Opened    time.Time           `json:"opened"`
 	Last      time.Time           `json:"last"`
 	Holds     int                 `json:"holds,omitempty"`
-	Proposal  *Proposal           `json:"proposal,omitempty"`
-	Agreement *Agreement          `json:"agreement,omitempty"`
-	Entries   uint64              `json:"entries"`
-	Bytes     int64               `json:"bytes"`             // of the messages in the transcript
-	Address   string              `json:"address,omitempty"` // of a foreign peer
+	// Unreleased is the number of messages of the peer that waited for the owner and that the owner has not released.
+	Unreleased int        `json:"unreleased,omitempty"`
+	Proposal   *Proposal  `json:"proposal,omitempty"`
+	Agreement  *Agreement `json:"agreement,omitempty"`
+	Entries    uint64     `json:"entries"`
+	Bytes      int64      `json:"bytes"`             // of the messages in the transcript
+	Address    string     `json:"address,omitempty"` // of a foreign peer
 }
 
 // Proposal is a standing proposal that is not agreed yet.
@@ -70,6 +72,8 @@ type Entry struct {
 	Sealed    bool            `json:"sealed,omitempty"`
 	Opened    *wire.Value     `json:"opened,omitempty"`
 	Chain     string          `json:"chain"` // hex
+
+	Unreleased bool `json:"unreleased,omitempty"` // the owner has not released it, so no agent of the owner sees it
 }
 
 // Transcript is a conversation with a page of its transcript. Pass Next as the parameter after of the next request.
