@@ -73,8 +73,8 @@ func runShell(t *testing.T, dir string, env []string, lines string) string {
 	return string(out)
 }
 
-// TestReadmeCurl runs the README's blocks about curl and messages in order, against a serve on another port. At the end,
-// the conversation is still open (AM-22).
+// TestReadmeCurl runs the blocks of the README and of docs/debug-a-peer.md in order, against a serve on another port. At
+// the end, the conversation is still open (AM-22).
 func TestReadmeCurl(t *testing.T) {
 	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "AGENTMESH_") })
 	dir := t.TempDir()
@@ -84,9 +84,10 @@ func TestReadmeCurl(t *testing.T) {
 	}
 	defer func() { server.Process.Kill(); server.Wait() }()
 	var all strings.Builder
-	played := blocks(t, "README.md", "<!-- played by TestReadmeCurl -->\n```sh")
+	const mark = "<!-- played by TestReadmeCurl -->\n```sh"
+	played := slices.Concat(blocks(t, "README.md", mark), blocks(t, "docs/debug-a-peer.md", mark))
 	if len(played) != 6 || played[0] != "agentmesh serve\n" {
-		t.Fatalf("the README has %d blocks for this test, the first is %q", len(played), played[0])
+		t.Fatalf("the documents have %d blocks for this test, the first is %q", len(played), played[0])
 	}
 	env = append(env, "AGENTMESH_DATA="+filepath.Join(dir, "data"))
 	for _, block := range played[1:] {
@@ -235,11 +236,14 @@ func agentmeshCalls(line string) []string {
 	return out
 }
 
-// TestReadmeNamesTheCommands: the README shows the first commands as lines that a reader can paste.
+// TestReadmeNamesTheCommands: the README shows the first commands as lines that a reader can paste, in 700 words at most.
 func TestReadmeNamesTheCommands(t *testing.T) {
 	data, err := os.ReadFile("../../README.md")
 	if err != nil {
 		t.Fatal(err)
+	}
+	if n := len(strings.Fields(string(data))); n > 700 {
+		t.Errorf("the README has %d words", n)
 	}
 	for _, want := range []string{"\ngo test ./...\n", "\ngo run ./cmd/agentmesh demo\n", "\ngo install ./cmd/agentmesh\n", "\nagentmesh serve\n"} {
 		if !strings.Contains(string(data), want) {
