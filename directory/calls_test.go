@@ -57,6 +57,8 @@ func sendParams(id, text, more string) string {
 	return `{"message":{"messageId":"` + id + `","role":"ROLE_USER","parts":[{"text":"` + text + `"}]` + more + `},"configuration":{"returnImmediately":true}}`
 }
 
+func at(v wire.Value, member string) wire.Value { m, _ := v.Get(member); return m }
+
 func stateOf(task wire.Value) string {
 	status, _ := task.Get("status")
 	return status.GetStr("state")
@@ -266,11 +268,17 @@ func TestCallCancel(t *testing.T) {
 	if _, failure, _ := w.call("t", "CancelTask", id); !strings.Contains(string(failure.JSON()), "TASK_NOT_CANCELABLE") {
 		t.Errorf("canceled twice: %s", failure.JSON())
 	}
-	// The agent took the message all the same: the relay asks it to cancel.
+	// The agent takes the message all the same: the relay asks it to cancel, until the agent has done so.
 	list, _ := w.calls()
-	want(t, w.report(list[0], remoteTask("TASK_STATE_WORKING", "01")), 200, "")
-	if list, _ = w.calls(); len(list) != 2 || list[1].Method != "CancelTask" || list[1].Params.GetStr("id") != "remote-1" {
-		t.Fatalf("calls = %+v", list)
+	for range 2 {
+		got := w.report(list[0], remoteTask("TASK_STATE_WORKING", "01"))
+		v, err := wire.ParseObject(got.Body.Bytes())
+		if next := at(v, "a2a"); err != nil || got.Code != 200 || next.GetStr("method") != "CancelTask" || at(next, "params").GetStr("id") != "remote-1" || next.GetStr("answer_token") != list[0].AnswerToken {
+			t.Fatalf("reported = %d %s", got.Code, got.Body)
+		}
+	}
+	if got := w.report(list[0], remoteTask("TASK_STATE_CANCELED", "02")); got.Code != 200 || strings.Contains(got.Body.String(), "a2a") {
+		t.Errorf("after the agent canceled = %d %s", got.Code, got.Body)
 	}
 	if got, _, _ := w.call("t", "GetTask", id); stateOf(got) != "TASK_STATE_CANCELED" {
 		t.Errorf("afterwards %s", got.JSON())
@@ -278,18 +286,42 @@ func TestCallCancel(t *testing.T) {
 	// A task that the agent works on is canceled by the agent.
 	task, _, _ = w.call("t", "SendMessage", sendParams("m2", "hi", ""))
 	list, _ = w.calls()
-	want(t, w.report(list[2], remoteTask("TASK_STATE_WORKING", "01")), 200, "")
+	want(t, w.report(list[1], remoteTask("TASK_STATE_WORKING", "01")), 200, "")
 	done := make(chan wire.Value)
 	go func() {
 		got, _, _ := w.call("t", "CancelTask", `{"id":"`+task.GetStr("id")+`"}`)
 		done <- got
 	}()
-	for len(list) < 4 {
+	for len(list) < 3 {
 		list, _ = w.calls()
 	}
-	want(t, w.report(list[3], `{"jsonrpc":"2.0","id":null,"result":{"id":"remote-1","status":{"state":"TASK_STATE_CANCELED","timestamp":"2026-01-01T00:00:05.000Z"}}}`), 200, "")
+	want(t, w.report(list[2], `{"jsonrpc":"2.0","id":null,"result":{"id":"remote-1","status":{"state":"TASK_STATE_CANCELED","timestamp":"2026-01-01T00:00:05.000Z"}}}`), 200, "")
 	if got := <-done; stateOf(got) != "TASK_STATE_CANCELED" {
 		t.Errorf("canceled by the agent = %s", got.JSON())
+	}
+}
+
+// TestCallCancelFull: a cancel is not lost when the share of its caller in the mailbox is full. Before the agent takes the
+// message, the cancel needs no room. Afterwards it is refused.
+func TestCallCancelFull(t *testing.T) {
+	w := newCallWorld(t)
+	var tasks []string
+	for i := range mailbox.MaxMail / mailbox.Share {
+		task, _, _ := w.call("t", "SendMessage", sendParams(fmt.Sprint("m", i), "hi", ""))
+		tasks = append(tasks, `{"id":"`+task.GetStr("id")+`"}`)
+	}
+	list, _ := w.calls()
+	want(t, w.report(list[1], remoteTask("TASK_STATE_WORKING", "01")), 200, "")
+	if _, failure, rec := w.call("t", "CancelTask", tasks[1]); !strings.Contains(string(failure.JSON()), "RESOURCE_EXHAUSTED") {
+		t.Errorf("a cancel without room = %s", rec.Body)
+	}
+	if got, _, rec := w.call("t", "CancelTask", tasks[0]); stateOf(got) != "TASK_STATE_CANCELED" {
+		t.Fatalf("canceled = %s", rec.Body)
+	}
+	for range 2 {
+		if got := w.report(list[0], remoteTask("TASK_STATE_WORKING", "01")); got.Code != 200 || !strings.Contains(got.Body.String(), `"CancelTask"`) {
+			t.Errorf("the agent takes a canceled message: %d %s", got.Code, got.Body)
+		}
 	}
 }
 

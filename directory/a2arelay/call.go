@@ -162,17 +162,20 @@ func (s *Service) cancel(ctx context.Context, t *taskRow, from caller) (*taskRow
 	if err != nil || t.Remote == "" || isTerminal(t.State) {
 		return t, err
 	}
-	if err := s.queueCancel(ctx, t); err != nil {
+	if err := s.queue(ctx, t, t.cancelCall(t.Remote), nil); err != nil {
 		return nil, err
 	}
 	return s.await(ctx, t, from, func(t *taskRow) bool { return isTerminal(t.State) })
 }
 
-func (s *Service) queueCancel(ctx context.Context, t *taskRow) error {
-	return s.queue(ctx, t, Call{Method: message.CancelTask, Params: wire.Obj(wire.TextField("id", t.Remote)), Token: t.Token}, nil)
+// cancelCall returns the call that cancels the task at the agent, which knows it by the id remote.
+func (t *taskRow) cancelCall(remote string) Call {
+	return Call{Method: message.CancelTask, Params: wire.Obj(wire.TextField("id", remote)), Token: t.Token, Task: t.ID}
 }
 
-// postTask takes an answer of the agent about a task: the answer to a call, or a push notification.
+// postTask takes an answer of the agent about a task: the answer to a call, or a push notification. If the caller
+// canceled the task before the agent took it, the response has the call that cancels the task. That call needs no room
+// in the mailbox, and it comes again with every report until the agent reports an end.
 func (s *Service) postTask(c echo.Context) error {
 	httpapi.Private(c)
 	ctx, id := c.Request().Context(), c.Param("relay")
@@ -203,9 +206,12 @@ func (s *Service) postTask(c echo.Context) error {
 	if !isError && (v.GetStr("id") == "" || len(v.GetStr("id")) > 128 || status.GetStr("state") == "" || len(status.GetStr("state")) > 64) {
 		return wire.ErrSchema.At("a task has an id and a state")
 	}
-	lost := false // the task was canceled before the agent took it
-	t, err := s.update(ctx, id, func(t *taskRow) bool {
-		switch lost = false; {
+	report := struct {
+		Status string `json:"status"`
+		Next   *Call  `json:"a2a,omitempty"`
+	}{Status: "stored"}
+	_, err = s.update(ctx, id, func(t *taskRow) bool {
+		switch {
 		case isError && (isTerminal(t.State) || t.Remote != ""): // of a cancellation, or too late
 			return false
 		case isError:
@@ -213,9 +219,11 @@ func (s *Service) postTask(c echo.Context) error {
 			t.State, t.Task = stateRejected, newTask(t.ID, t.Context, stateRejected, textRefused, time.Now())
 			return true
 		case isTerminal(t.State):
-			lost = t.Remote == "" && t.State == stateCanceled && !isTerminal(status.GetStr("state"))
-			t.Remote = v.GetStr("id")
-			return lost
+			if t.State == stateCanceled && !isTerminal(status.GetStr("state")) {
+				next := t.cancelCall(v.GetStr("id"))
+				next.AnswerToken, report.Next = token, &next
+			}
+			return false
 		case t.Remote != "" && status.GetStr("timestamp") < t.Stamp: // a notification that was delayed
 			return false
 		}
@@ -228,13 +236,8 @@ func (s *Service) postTask(c echo.Context) error {
 	if errors.Is(err, message.ErrTaskNotFound) {
 		return wire.ErrRoute
 	}
-	if err == nil && lost {
-		err = s.queueCancel(ctx, t)
-	}
 	if err != nil {
 		return err
 	}
-	return httpapi.JSON(c, http.StatusOK, struct {
-		Status string `json:"status"`
-	}{"stored"})
+	return httpapi.JSON(c, http.StatusOK, report)
 }

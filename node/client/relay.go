@@ -74,12 +74,21 @@ func (d *Directory) PublishA2ACard(ctx context.Context, cred Credential, id wire
 }
 
 // AnswerCall passes the answer to an A2A call to the directory. task and token are from the call. If the directory no
-// longer has the task, AnswerCall returns nil.
-func (d *Directory) AnswerCall(ctx context.Context, task, token string, answer []byte) error {
+// longer has the task, AnswerCall returns nil. next is a call that follows from the answer, or nil.
+func (d *Directory) AnswerCall(ctx context.Context, task, token string, answer []byte) (next []byte, err error) {
 	path := "/relay/" + url.PathEscape(task) + "/task"
 	header := http.Header{"X-A2a-Notification-Token": {token}}
-	_, err := d.do(ctx, request{op: opMail, method: http.MethodPost, path: path, header: header, body: answer, max: maxCardAnswer}, http.StatusOK, http.StatusNotFound)
-	return err
+	resp, err := d.do(ctx, request{op: opMail, method: http.MethodPost, path: path, header: header, body: answer, max: maxCardAnswer}, http.StatusOK, http.StatusNotFound)
+	if err != nil {
+		return nil, err
+	}
+	var report struct {
+		Next json.RawMessage `json:"a2a"`
+	}
+	if err := json.Unmarshal(resp.body, &report); err != nil {
+		return nil, d.badAnswer(opMail, resp.status, err)
+	}
+	return report.Next, nil
 }
 
 // Answer passes a reply, or an error body, to the sender of a message, which waits for it. [ErrTaken] means that the

@@ -206,11 +206,19 @@ func (r *Reader) answerCall(ctx context.Context, calls Calls, item client.RelayI
 	if calls == nil {
 		return wire.ErrUnavailable // the directory sent what nobody asked for
 	}
-	task, token, answer, err := calls.AnswerCall(ctx, item.Call)
-	if err != nil || task == "" {
-		return err
+	call := item.Call
+	var err error
+	for range 2 { // the relay may ask once more: its caller canceled the task before we took it
+		var task, token string
+		var answer []byte
+		task, token, answer, err = calls.AnswerCall(ctx, call)
+		if err != nil || task == "" {
+			return err
+		}
+		if call, err = r.Dir.AnswerCall(ctx, task, token, answer); call == nil {
+			break
+		}
 	}
-	err = r.Dir.AnswerCall(ctx, task, token, answer)
 	refused, ok := errors.AsType[*client.DirectoryError](err)
 	switch {
 	case !ok || refused.Status == 0:

@@ -21,6 +21,7 @@ import (
 type callNode struct {
 	mu    sync.Mutex
 	taken []string
+	calls []string
 }
 
 func (n *callNode) ID() wire.AgentID { return "am_node" }
@@ -31,7 +32,10 @@ func (n *callNode) Credential(*client.Directory) client.Credential     { return 
 func (n *callNode) AnswerNow(context.Context, client.RelayItem) []byte { return nil }
 func (n *callNode) Calls() Calls                                       { return n }
 func (n *callNode) RelayCard() []byte                                  { return []byte("{}") }
-func (n *callNode) AnswerCall(context.Context, []byte) (string, string, []byte, error) {
+func (n *callNode) AnswerCall(_ context.Context, call []byte) (string, string, []byte, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.calls = append(n.calls, string(call))
 	return "task", "token", []byte("{}"), nil
 }
 
@@ -43,10 +47,11 @@ func (n *callNode) AcceptMail(_ context.Context, item client.RelayItem) error {
 }
 
 // TestRefusedCallDelaysNoMail: an answer to an A2A call that the relay refuses, for good or for now, holds up no mail
-// behind it.
+// behind it. If the relay answers with another call, such as a cancel, the reader carries that call out too.
 func TestRefusedCallDelaysNoMail(t *testing.T) {
 	for status, acks := range map[int][]string{
 		http.StatusBadRequest:      {"call", "mail"},
+		http.StatusOK:              {"call", "mail"},
 		http.StatusTooManyRequests: {"mail"}, // the call stays, and comes again
 	} {
 		var mu sync.Mutex
@@ -60,6 +65,10 @@ func TestRefusedCallDelaysNoMail(t *testing.T) {
 				w.WriteHeader(http.StatusNoContent)
 			case strings.HasSuffix(r.URL.Path, "/task"):
 				w.WriteHeader(status)
+				if status == http.StatusOK {
+					io.WriteString(w, `{"status":"stored","a2a":{"method":"CancelTask"}}`)
+					return
+				}
 				io.WriteString(w, `{"error":"INVALID_MESSAGE","message":"no","retry":false}`)
 			case strings.HasSuffix(r.URL.Path, "/ack"):
 				acked = append(acked, strings.Split(r.URL.Path, "/")[2])
@@ -78,6 +87,9 @@ func TestRefusedCallDelaysNoMail(t *testing.T) {
 		}
 		if !slices.Equal(acked, acks) || !slices.Equal(n.taken, []string{"mail"}) {
 			t.Errorf("status %d: acknowledged %q, want %q; taken %q", status, acked, acks, n.taken)
+		}
+		if next := slices.Contains(n.calls, `{"method":"CancelTask"}`); next != (status == http.StatusOK) {
+			t.Errorf("status %d: calls %q", status, n.calls)
 		}
 		h.Close()
 		srv.Close()

@@ -82,5 +82,11 @@ func (b *Bridge) handleRelayed(ctx context.Context, call message.Call, v wire.Va
 		uri, _ := e.Str()
 		return uri == message.Extension
 	})
+	if call.Method == message.SendMessage { // the relay shows no history
+		options, _ := call.Params.Get("configuration")
+		call.Params = call.Params.With("configuration", options.With("historyLength", wire.Int(0)))
+	} else {
+		call.Params = call.Params.With("historyLength", wire.Int(0))
+	}
 	return b.handle(ctx, call, from)
 }
