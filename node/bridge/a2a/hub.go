@@ -10,14 +10,16 @@ import (
 // Bounds of the callers that wait at the same time, on a stream or for an answer.
 const (
 	maxWaiters       = 256
-	maxWaitersOfOne  = 16 // of one caller
+	maxAnonymous     = 128 // of all callers without a token
+	maxWaitersOfOne  = 16  // of one caller, or of one address without a token
 	maxQueuedReports = 64 // that wait for one slow stream; the rest is lost
 )
 
 // waiter waits for changes of one task.
 type waiter struct {
 	task    string
-	caller  string
+	address string // of the caller
+	party   string // see [caller.party]
 	changed chan struct{}   // holds a value if the task has changed
 	reports chan wire.Value // artifacts and texts of a hook that still works; hints that may be lost
 }
@@ -29,19 +31,26 @@ type hub struct {
 }
 
 // enter adds a waiter; ok is false if too many wait. The caller must call leave.
-func (h *hub) enter(task, caller string) (w *waiter, ok bool) {
+func (h *hub) enter(task string, from caller) (w *waiter, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	mine := 0
-	for _, other := range h.waiters {
-		if other.caller == caller {
+	address, party := from.address.String(), from.party()
+	mine, others, limit := 0, 0, maxWaitersOfOne
+	for _, w := range h.waiters {
+		if w.party == party {
 			mine++
 		}
+		if w.address == address {
+			others++
+		}
 	}
-	if len(h.waiters) >= maxWaiters || mine >= maxWaitersOfOne {
+	if from.name == anonymous && others >= maxAnonymous/2 {
+		limit = 1 // the rest is for addresses that have no place yet
+	}
+	if len(h.waiters) >= maxWaiters || mine >= limit || others >= maxAnonymous {
 		return nil, false
 	}
-	w = &waiter{task: task, caller: caller, changed: make(chan struct{}, 1), reports: make(chan wire.Value, maxQueuedReports)}
+	w = &waiter{task: task, address: address, party: party, changed: make(chan struct{}, 1), reports: make(chan wire.Value, maxQueuedReports)}
 	h.waiters = append(h.waiters, w)
 	return w, true
 }
@@ -52,11 +61,17 @@ func (h *hub) leave(w *waiter) {
 	h.waiters = slices.DeleteFunc(h.waiters, func(o *waiter) bool { return o == w })
 }
 
-// isIdle reports whether nobody waits.
-func (h *hub) isIdle() bool {
+// tasksOf returns the tasks for which a caller waits.
+func (h *hub) tasksOf(address string) []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return len(h.waiters) == 0
+	var tasks []string
+	for _, w := range h.waiters {
+		if w.address == address && !slices.Contains(tasks, w.task) {
+			tasks = append(tasks, w.task)
+		}
+	}
+	return tasks
 }
 
 // publish tells the waiters of a task that it has changed, or passes reports of its hook on.
@@ -67,7 +82,7 @@ func (h *hub) publish(task string, reports []wire.Value) {
 		if w.task != task {
 			continue
 		}
-		if reports == nil {
+		if len(reports) == 0 {
 			select {
 			case w.changed <- struct{}{}:
 			default:

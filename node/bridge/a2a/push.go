@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,7 +23,8 @@ import (
 const nsPush = "a2a/push"
 
 const (
-	maxConfigs   = 10 // of a task
+	maxConfigs   = 10   // of a task
+	maxAllOfOne  = 1000 // configurations of one caller
 	pushAttempts = 12 // of one notification, over about an hour
 	pushPause    = 10 * time.Minute
 	pushTimeout  = 15 * time.Second
@@ -46,11 +48,11 @@ func (r *pushRow) change(rev store.Rev, now time.Time) store.Change {
 	if err != nil {
 		panic(err) // texts and times
 	}
-	terms := []string{"task:" + r.Task}
+	terms := []string{ofTerm(r.Party), "task:" + r.Task}
 	if !r.Due.IsZero() {
 		terms = append(terms, termDue)
 	}
-	return store.Change{IfRev: rev, Max: maxConfigs, Record: store.Record{
+	return store.Change{IfRev: rev, Max: maxAllOfOne, Record: store.Record{
 		NS: nsPush, Key: pushKey(r.Task, r.Config.ID), Body: body, Terms: terms, Expires: now.Add(keepOpen),
 	}}
 }
@@ -90,10 +92,20 @@ func (c Config) reach() client.Reach {
 	return client.Public
 }
 
+// checkRoom returns an error if the task of a new configuration has as many as it may have.
+func (b *Bridge) checkRoom(ctx context.Context, r *pushRow, now time.Time) error {
+	page, err := b.records.List(ctx, nsPush, "task:"+r.Task, "", maxConfigs, now)
+	known := slices.ContainsFunc(page.Records, func(rec store.Record) bool { return rec.Key == pushKey(r.Task, r.Config.ID) })
+	if err == nil && len(page.Records) >= maxConfigs && !known {
+		err = message.ErrUnsupported.At("the task has ten push notification configurations")
+	}
+	return err
+}
+
 // pushChanges returns the changes that make the notifications about a task due.
 func (b *Bridge) pushChanges(ctx context.Context, t *taskRow, now time.Time) ([]store.Change, error) {
 	var out []store.Change
-	page, err := b.records.List(ctx, nsPush, "task:"+t.ID, "", maxConfigs, now)
+	page, err := b.records.List(ctx, nsPush, "task:"+t.ID, "", 2*maxConfigs, now)
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +123,8 @@ func (b *Bridge) pushChanges(ctx context.Context, t *taskRow, now time.Time) ([]
 }
 
 // notify sends the next state of a task to a webhook. After a failure it is sent again later, so the webhook gets each
-// state at least once, or a dozen attempts failed.
+// state at least once, or a dozen attempts failed. The configuration goes with the end of its task, or if the owner has
+// blocked the caller.
 func (b *Bridge) notify(ctx context.Context, rec store.Record) error {
 	var r pushRow
 	if err := json.Unmarshal(rec.Body, &r); err != nil {
@@ -127,6 +140,11 @@ func (b *Bridge) notify(ctx context.Context, rec store.Record) error {
 	}
 	t, err := decodeTask(row)
 	if err != nil {
+		return err
+	}
+	if err := b.checkNotBlocked(ctx, t.Address); errors.Is(err, message.ErrTaskNotFound) {
+		return forget(ctx, b.records, rec)
+	} else if err != nil {
 		return err
 	}
 	states, err := b.views(ctx, t, contents{})
@@ -152,6 +170,9 @@ func (b *Bridge) notify(ctx context.Context, rec store.Record) error {
 			b.log.WarnContext(ctx, "a2a: gave a push notification up", "task", r.Task, "err", failure)
 		}
 		r.Sent, r.Tries = v.task.At, 0
+	}
+	if t.last().State.Terminal() {
+		return forget(ctx, b.records, rec)
 	}
 	r.Due = time.Time{}
 	return saveIgnoringConflict(ctx, b.records, r.change(rec.Rev, now))
@@ -212,9 +233,11 @@ func (b *Bridge) handlePush(ctx context.Context, call message.Call, from caller)
 			return wire.Value{}, err
 		}
 		r.Task = t.ID
-		err = b.records.Apply(ctx, []store.Change{r.change(store.Any, now)}, now)
+		if err = b.checkRoom(ctx, r, now); err == nil {
+			err = b.records.Apply(ctx, []store.Change{r.change(store.Any, now)}, now)
+		}
 		if errors.Is(err, store.ErrQuota) {
-			err = message.ErrUnsupported.At("the task has ten push notification configurations")
+			err = message.ErrBusy.At("the caller has too many push notification configurations")
 		}
 		if err != nil {
 			return wire.Value{}, err
@@ -234,6 +257,9 @@ func (b *Bridge) handlePush(ctx context.Context, call message.Call, from caller)
 		return wire.Value{}, e
 	}
 	rec, err := b.records.Get(ctx, nsPush, pushKey(t.ID, id), now)
+	if errors.Is(err, store.ErrNotFound) && call.Method == message.DeletePush { // deleting is idempotent
+		return wire.Obj(), nil
+	}
 	if errors.Is(err, store.ErrNotFound) {
 		return wire.Value{}, message.ErrTaskNotFound.At("no such push notification configuration")
 	}

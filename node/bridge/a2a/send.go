@@ -25,6 +25,15 @@ type caller struct {
 	verified string
 	sources  []rate.Source
 	mesh     bool // it names our extension
+	relayed  string // id of the task at the relay, for a call that came through one
+}
+
+// party names who shares the places of waiters: the caller, or the address of a caller without a token (AM-42).
+func (c caller) party() string {
+	if c.name == anonymous && len(c.sources) > 0 {
+		return anonymous + " " + c.sources[0].Key
+	}
+	return c.name
 }
 
 // contextLocks serialize the messages of one context, so that two of them do not open two conversations.
@@ -66,11 +75,13 @@ func (b *Bridge) accept(ctx context.Context, from caller, m message.Message, pus
 	if errors.Is(err, store.ErrQuota) && b.evict(ctx, address) == nil {
 		out, err = b.cfg.Mesh.Accept(ctx, in)
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, store.ErrQuota):
+		return nil, message.ErrBusy.At("the caller has too many open tasks or push notification configurations")
+	case err != nil:
 		return nil, message.FromMesh(err)
-	}
-	if out.Duplicate {
-		return b.findByMessage(ctx, address, in)
+	case out.Duplicate:
+		return b.findTask(ctx, address, t.ID)
 	}
 	entry := logEntry{State: a2a.TaskStateSubmitted}
 	switch {
@@ -86,19 +97,6 @@ func (b *Bridge) accept(ctx context.Context, from caller, m message.Message, pus
 		return nil, err
 	}
 	return b.findTask(ctx, address, t.ID)
-}
-
-// findByMessage returns the task of a message that was accepted before.
-func (b *Bridge) findByMessage(ctx context.Context, address string, in bridge.Inbound) (*taskRow, error) {
-	tasks, err := b.tasksWith(ctx, ofTerm(address))
-	if err != nil {
-		return nil, err
-	}
-	i := slices.IndexFunc(tasks, func(t *taskRow) bool { return slices.Contains(t.Messages, in.MessageID) })
-	if i < 0 {
-		return nil, message.ErrTaskNotFound
-	}
-	return tasks[i], nil
 }
 
 // newInbound returns the message for the node, and the row of its task with the message. t is the task that the message
@@ -137,6 +135,9 @@ func (b *Bridge) newInbound(ctx context.Context, from caller, m message.Message,
 	}
 	if push != nil {
 		push.Task = t.ID
+		if err := b.checkRoom(ctx, push, now); err != nil {
+			return in, nil, err
+		}
 		in.Records = append(in.Records, push.change(store.Any, now))
 	}
 	if len(in.Payload.JSON()) > wire.MaxMessage {

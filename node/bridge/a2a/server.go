@@ -205,7 +205,7 @@ func (b *Bridge) handle(ctx context.Context, call message.Call, from caller) (wi
 	if call.Method == message.SendMessage {
 		return b.handleSend(ctx, call, from)
 	}
-	if err := b.checkNotBlocked(ctx, from); err != nil {
+	if err := b.checkNotBlocked(ctx, from.address.String()); err != nil {
 		return wire.Value{}, err
 	}
 	switch call.Method {
@@ -237,8 +237,8 @@ func (b *Bridge) handle(ctx context.Context, call message.Call, from caller) (wi
 }
 
 // checkNotBlocked returns an error for a caller that the owner has blocked: none of its tasks exist for it.
-func (b *Bridge) checkNotBlocked(ctx context.Context, from caller) error {
-	standing, err := b.cfg.Mesh.Standing(ctx, from.address.String(), time.Now())
+func (b *Bridge) checkNotBlocked(ctx context.Context, address string) error {
+	standing, err := b.cfg.Mesh.Standing(ctx, address, time.Now())
 	if err == nil && standing == acl.Blocked {
 		err = message.ErrTaskNotFound
 	}
@@ -298,7 +298,7 @@ func (b *Bridge) handleSend(ctx context.Context, call message.Call, from caller)
 	if err != nil {
 		return wire.Value{}, err
 	}
-	if w, ok := b.hub.enter(t.ID, from.name); ok && o.block {
+	if w, ok := b.hub.enter(t.ID, from); ok && o.block {
 		defer b.hub.leave(w)
 		waiting, cancel := context.WithTimeout(ctx, b.blockFor)
 		defer cancel()
@@ -314,6 +314,9 @@ func (b *Bridge) handleSend(ctx context.Context, call message.Call, from caller)
 		}
 	} else if ok {
 		b.hub.leave(w)
+	}
+	if err := b.checkNotBlocked(ctx, from.address.String()); err != nil { // it may have been blocked while it waited
+		return wire.Value{}, err
 	}
 	if t, err = b.findTask(ctx, t.Address, t.ID); err != nil {
 		return wire.Value{}, err

@@ -3,6 +3,7 @@ package a2a
 import (
 	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -26,7 +27,7 @@ func (b *Bridge) serveStream(c echo.Context, call message.Call, from caller) err
 	if err != nil {
 		return b.refuse(c, call, message.FromMesh(err))
 	}
-	w, ok := b.hub.enter(t.ID, from.name)
+	w, ok := b.hub.enter(t.ID, from)
 	if !ok {
 		return b.refuse(c, call, message.ErrBusy.At("too many open streams"))
 	}
@@ -49,7 +50,7 @@ func (b *Bridge) serveStream(c echo.Context, call message.Call, from caller) err
 // streamedTask returns the task of a stream, which a message opens or a subscription names.
 func (b *Bridge) streamedTask(ctx context.Context, call message.Call, from caller) (*taskRow, error) {
 	if call.Method == message.SubscribeToTask {
-		if err := b.checkNotBlocked(ctx, from); err != nil {
+		if err := b.checkNotBlocked(ctx, from.address.String()); err != nil {
 			return nil, err
 		}
 		t, err := b.taskIn(ctx, call, from, "id")
@@ -96,7 +97,9 @@ func (s *taskStream) follow(ctx context.Context, t *taskRow, w *waiter) {
 		case <-end.C:
 			return
 		case report := <-w.reports:
-			err = s.send(report)
+			if err = s.b.checkNotBlocked(ctx, t.Address); err == nil {
+				err = s.send(report)
+			}
 		case <-w.changed:
 			t, err = s.update(ctx, t)
 		case <-check.C:
@@ -115,8 +118,12 @@ func (s *taskStream) isOver(t *taskRow) bool {
 	return s.seen.State.Terminal() || s.seen.State == a2a.TaskStateInputRequired && t.needsCaller()
 }
 
-// update writes the states that are newer than the last one that was written.
+// update writes the states that are newer than the last one that was written. It fails if the owner has blocked the
+// caller since, so that the stream ends.
 func (s *taskStream) update(ctx context.Context, t *taskRow) (*taskRow, error) {
+	if err := s.b.checkNotBlocked(ctx, t.Address); err != nil {
+		return t, err
+	}
 	t, err := s.b.findTask(ctx, t.Address, t.ID)
 	if err != nil {
 		return t, err
@@ -147,19 +154,17 @@ func (s *taskStream) update(ctx context.Context, t *taskRow) (*taskRow, error) {
 
 // report passes what a hook reports before its answer to the streams of the task.
 func (b *Bridge) report(ctx context.Context, p *bridge.Progress) {
-	if b.hub.isIdle() {
-		return
+	for _, id := range b.hub.tasksOf(p.Address) {
+		t, err := b.findTask(ctx, p.Address, id)
+		if err == nil && slices.Contains(t.Messages, p.MessageID) && !t.last().State.Terminal() {
+			b.hub.publish(id, progressEvents(t, p))
+		}
 	}
-	address, err := bridge.ParseAddress(p.Address)
-	if err != nil || address.Kind != Kind {
-		return
-	}
-	t, err := b.findByMessage(ctx, p.Address, bridge.Inbound{MessageID: p.MessageID})
-	if err != nil || t.last().State.Terminal() {
-		return
-	}
+}
+
+// progressEvents returns the events for what a hook reports about a task.
+func progressEvents(t *taskRow, p *bridge.Progress) (events []wire.Value) {
 	task := message.Task{ID: t.ID, Context: t.Context, State: a2a.TaskStateWorking, At: time.Now()}
-	var events []wire.Value
 	for _, a := range p.Result.Artifacts {
 		a.ID = cmp.Or(a.ID, "artifact")
 		one := p.Result
@@ -173,7 +178,5 @@ func (b *Bridge) report(ctx context.Context, p *bridge.Progress) {
 		task.Status = task.AgentMessage(hash(t.ID, task.At.String()), p.Result.Task.Text)
 		events = append(events, task.StatusUpdate())
 	}
-	if len(events) > 0 {
-		b.hub.publish(t.ID, events)
-	}
+	return events
 }

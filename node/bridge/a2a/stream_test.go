@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/hook"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -86,6 +87,45 @@ func TestStreamAsksBack(t *testing.T) {
 	events := h.events("ann", "POST", h.base+"/message:stream", message("m1", "", "buy", ""), nil)
 	if got := state(events[len(events)-1]); got != "TASK_STATE_INPUT_REQUIRED" {
 		t.Errorf("the stream ends with %s", got)
+	}
+}
+
+// TestBlockedCaller checks that a stream ends with the next event after the owner has blocked its caller, and shows
+// nothing of it, and that webhooks of the caller get nothing any more.
+func TestBlockedCaller(t *testing.T) {
+	goOn := make(chan struct{})
+	h := serve(t, agent(func(context.Context, hook.Call) (hook.Answer, error) {
+		<-goOn
+		return payload(t, `{"action":"deliver","message":{"body":"secret"}}`), nil
+	}), nil, nil)
+	hook := newWebhook(t)
+	config := `"taskPushNotificationConfig":{"url":"` + hook.URL + `"}`
+	id := text(h.rpc("ann", "SendMessage", message("m1", "", "work", later+","+config)), "result.task.id")
+	got := make(chan []wire.Value, 1)
+	go func() { got <- h.events("ann", "GET", h.base+"/tasks/"+id+":subscribe", "", nil) }()
+	for deadline := time.Now().Add(10 * time.Second); h.bridge.Waiters() < 1; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the stream did not open")
+		}
+	}
+	if _, err := h.node.OwnerAPI().ChangePeer(t.Context(), "a2a:inbound/ann", owner.PeerChange{Action: "block"}, "test"); err != nil {
+		t.Fatal(err)
+	}
+	close(goOn)
+	for _, e := range <-got {
+		if strings.Contains(string(e.JSON()), "secret") {
+			t.Errorf("the stream of a blocked caller has %s", e.JSON())
+		}
+	}
+	for deadline := time.Now().Add(10 * time.Second); h.bridge.PushesDue(t.Context()) > 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the webhook of a blocked caller still waits for a notification")
+		}
+	}
+	for len(hook.got) > 0 {
+		if v := <-hook.got; strings.Contains(string(v.JSON()), "secret") {
+			t.Errorf("the webhook of a blocked caller gets %s", v.JSON())
+		}
 	}
 }
 

@@ -23,7 +23,7 @@ const nsTasks = "a2a/tasks"
 
 // Bounds of the tasks of one caller.
 const (
-	maxTasks    = 5000
+	maxTasks    = 1000
 	maxMessages = 64  // of a task
 	maxLog      = 128 // states of a task
 	keepEnded   = 7 * 24 * time.Hour
