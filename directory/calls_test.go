@@ -342,7 +342,15 @@ func TestCallFollows(t *testing.T) {
 	if got, failure, _ := w.call("t", "SendMessage", sendParams("m2", "more", more)); got.GetStr("id") != id || stateOf(got) != "TASK_STATE_WORKING" {
 		t.Errorf("followed: %s %s", got.JSON(), failure.JSON())
 	}
-	list, _ = w.calls()
+	if got, failure, _ := w.call("t", "SendMessage", sendParams("m2", "more", more)); got.GetStr("id") != id {
+		t.Errorf("repeated: %s %s", got.JSON(), failure.JSON())
+	}
+	if _, failure, _ := w.call("t", "SendMessage", sendParams("m2", "else", more)); !strings.Contains(string(failure.JSON()), "INVALID_PARAMS") {
+		t.Errorf("repeated with other content: %s", failure.JSON())
+	}
+	if list, _ = w.calls(); len(list) != 2 {
+		t.Fatalf("%d calls wait", len(list))
+	}
 	if m, _ := list[1].Params.Get("message"); m.GetStr("taskId") != "remote-1" || m.GetStr("contextId") != task.GetStr("contextId") {
 		t.Errorf("the agent gets %s", m.JSON())
 	}

@@ -13,7 +13,6 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/agentmesh/agentmesh/directory/mailbox"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -32,29 +31,24 @@ func (s *Service) send(ctx context.Context, agent wire.AgentID, call message.Cal
 	if who == "" {
 		who = string(from.source) // the address tells callers without a token apart
 	}
-	seen, err := s.sum(ctx, "message", string(agent), who, m.ID)
-	if err != nil {
-		return nil, err
-	}
-	sum := signing.Digest(m.Tree)
-	digest := hex.EncodeToString(sum[:])
-	for range attempts {
-		t, err := s.findSeen(ctx, seen, digest)
-		if t != nil || err != nil {
-			return t, err
-		}
-		now := time.Now()
-		if t, err = s.newRow(ctx, agent, m, from, now); err != nil {
+	id := m.TaskID
+	if id == "" {
+		var err error
+		if id, err = s.sum(ctx, "message", string(agent), who, m.ID); err != nil {
 			return nil, err
+		}
+	}
+	for range attempts {
+		t, known, err := s.rowFor(ctx, agent, m, from, id)
+		if err != nil || known {
+			return t, err
 		}
 		params := wire.Obj(wire.Field("message", t.outgoing(m.Tree)))
 		change, size := t.change()
 		if err := s.admit(ctx, t, size); err != nil {
 			return nil, err
 		}
-		err = s.queue(ctx, t, Call{Method: message.SendMessage, Params: params, Token: from.token, Extensions: extensions}, []store.Change{
-			change, {Record: store.Record{NS: nsSeen, Key: seen, Body: []byte(t.ID + " " + digest), Expires: now.Add(mailbox.Life)}},
-		})
+		err = s.queue(ctx, t, Call{Method: message.SendMessage, Params: params, Token: from.token, Extensions: extensions}, []store.Change{change})
 		if err == nil {
 			s.hub.publish(t.ID)
 			return s.load(ctx, t.ID)
@@ -69,45 +63,42 @@ func (s *Service) send(ctx context.Context, agent wire.AgentID, call message.Cal
 	return nil, wire.ErrUnavailable.Because(errors.New("lost every race for the message"))
 }
 
-// findSeen returns the task of an earlier message of this name, or nil. It fails if that message had another content.
-func (s *Service) findSeen(ctx context.Context, seen, digest string) (*taskRow, error) {
-	rec, err := s.cfg.Records.Get(ctx, nsSeen, seen, time.Now())
-	if errors.Is(err, store.ErrNotFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	id, before, _ := strings.Cut(string(rec.Body), " ")
-	if before != digest {
-		return nil, message.ErrParams.At("the message id was used before with other content")
-	}
-	return s.load(ctx, id)
-}
-
-// newRow returns the task of a message: a new one, or the open task that the message names.
-func (s *Service) newRow(ctx context.Context, agent wire.AgentID, m message.Message, from caller, now time.Time) (*taskRow, error) {
-	if m.TaskID != "" {
-		t, err := s.find(ctx, agent, from, m.TaskID)
-		switch {
-		case err != nil:
-			return nil, err
-		case isTerminal(t.State):
-			return nil, message.ErrUnsupported.At("the task has ended")
-		case t.Remote == "":
-			return nil, message.ErrUnsupported.At("the agent has not taken the task yet")
-		case m.ContextID != "" && m.ContextID != t.Context:
-			return nil, message.ErrParams.At("the task belongs to another context")
+// rowFor returns the task id with a message: a new one, or the open task that the message names. known is true for a
+// message that the task has already; with other content, such a message is refused.
+func (s *Service) rowFor(ctx context.Context, agent wire.AgentID, m message.Message, from caller, id string) (t *taskRow, known bool, err error) {
+	now, sum := time.Now(), signing.Digest(m.Tree)
+	digest := hex.EncodeToString(sum[:16])
+	t, err = s.find(ctx, agent, from, id)
+	if m.TaskID == "" && errors.Is(err, message.ErrTaskNotFound) {
+		t = &taskRow{ID: id, Agent: agent, Token: from.token, Source: from.source, Context: m.ContextID, Created: now.UTC()}
+		if t.Context == "" {
+			t.Context = "ctx-" + strings.ToLower(rand.Text())
 		}
-		t.State, t.Task = stateWorking, newTask(t.ID, t.Context, stateWorking, textWaits, now)
-		return t, nil
+	} else if err != nil {
+		return nil, false, err
 	}
-	t := &taskRow{ID: newTaskID(now), Agent: agent, Token: from.token, Source: from.source, Context: m.ContextID, Created: now.UTC(), State: stateWorking}
-	if t.Context == "" {
-		t.Context = "ctx-" + strings.ToLower(rand.Text())
+	before, known := t.Messages[m.ID]
+	switch {
+	case known && before != digest:
+		return nil, false, message.ErrParams.At("the message id was used before with other content")
+	case known:
+		return t, true, nil
+	case m.TaskID == "":
+	case isTerminal(t.State):
+		return nil, false, message.ErrUnsupported.At("the task has ended")
+	case t.Remote == "":
+		return nil, false, message.ErrUnsupported.At("the agent has not taken the task yet")
+	case m.ContextID != "" && m.ContextID != t.Context:
+		return nil, false, message.ErrParams.At("the task belongs to another context")
+	case len(t.Messages) >= maxMessages:
+		return nil, false, message.ErrUnsupported.At("the task has too many messages")
 	}
-	t.Task = newTask(t.ID, t.Context, stateWorking, textWaits, now)
-	return t, nil
+	if t.Messages == nil {
+		t.Messages = make(map[string]string)
+	}
+	t.Messages[m.ID] = digest
+	t.State, t.Task = stateWorking, newTask(t.ID, t.Context, stateWorking, textWaits, now)
+	return t, false, nil
 }
 
 // outgoing returns a message as the agent gets it: in the context of the task, and with the agent's own id of the task.

@@ -2,11 +2,10 @@ package a2arelay
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
+	"slices"
 	"time"
 
 	"github.com/agentmesh/agentmesh/directory/mailbox"
@@ -17,11 +16,13 @@ import (
 
 const (
 	nsTasks = "relay-task"
-	nsSeen  = "relay-task-seen" // by caller and message id: the id of the task, and the digest of the message
-	nsCards = "relay-card"      // cards of A2A, by agent id
+	nsCards = "relay-card" // cards of A2A, by agent id
+
+	maxMessages = 64 // of a task
 )
 
-// taskRow is a task at the relay.
+// taskRow is a task at the relay. Its id is an HMAC of its caller and its first message, so nobody can guess it, and the
+// same message finds its task again (A2A-D4).
 type taskRow struct {
 	ID      string       `json:"id"`
 	Agent   wire.AgentID `json:"agent"`
@@ -34,6 +35,8 @@ type taskRow struct {
 	Stamp   string       `json:"stamp,omitempty"`  // time of the state, as the agent reported it
 	Reason  string       `json:"reason,omitempty"` // of the error with which the agent refused the message
 	Task    wire.Value   `json:"task"`             // as the caller sees it
+
+	Messages map[string]string `json:"messages,omitempty"` // digests of the caller's messages, by message id
 
 	rev store.Rev
 }
@@ -51,11 +54,6 @@ func (t *taskRow) change() (store.Change, int) {
 // mail returns how the task counts. Its source has a share of what the relay keeps for the agent.
 func (t *taskRow) mail(size int) mailbox.Mail {
 	return mailbox.Mail{Box: t.Agent, From: t.Source, Size: size, Created: t.Created}
-}
-
-// newTaskID returns an id that nobody can guess, and that sorts by time.
-func newTaskID(now time.Time) string {
-	return fmt.Sprintf("%012x-%s", now.UnixMilli(), strings.ToLower(rand.Text()))
 }
 
 func decodeTask(rec store.Record) (*taskRow, error) {
@@ -123,22 +121,32 @@ func (s *Service) admit(ctx context.Context, t *taskRow, size int) error {
 	if refused == nil {
 		return nil
 	}
-	for _, same := range []bool{true, false} {
-		for rec, err := range store.AllRecords(ctx, s.cfg.Records, nsTasks, "agent:"+string(t.Agent), now) {
-			if err != nil {
-				return err
-			}
-			old, err := decodeTask(rec)
-			if err != nil || !isTerminal(old.State) || (old.Source == t.Source) != same || old.ID == t.ID {
-				continue
-			}
-			if err := s.cfg.Records.Apply(ctx, []store.Change{{IfRev: rec.Rev, Delete: true, Record: store.Record{NS: nsTasks, Key: rec.Key}}}, now); err != nil {
-				continue // it changed meanwhile
-			}
-			s.counts.Remove(rec.Key)
-			if refused = s.counts.Admit(t.ID, t.mail(size), now); refused == nil {
-				return nil
-			}
+	var ended []*taskRow
+	for rec, err := range store.AllRecords(ctx, s.cfg.Records, nsTasks, "agent:"+string(t.Agent), now) {
+		if err != nil {
+			return err
+		}
+		if old, err := decodeTask(rec); err == nil && isTerminal(old.State) && old.ID != t.ID {
+			old.Task = wire.Value{}
+			ended = append(ended, old)
+		}
+	}
+	slices.SortFunc(ended, func(x, y *taskRow) int {
+		switch mine := x.Source == t.Source; {
+		case mine == (y.Source == t.Source):
+			return x.Created.Compare(y.Created)
+		case mine:
+			return -1
+		}
+		return 1
+	})
+	for _, old := range ended {
+		if err := s.cfg.Records.Apply(ctx, []store.Change{{IfRev: old.rev, Delete: true, Record: store.Record{NS: nsTasks, Key: old.ID}}}, now); err != nil {
+			continue // it changed meanwhile
+		}
+		s.counts.Remove(old.ID)
+		if refused = s.counts.Admit(t.ID, t.mail(size), now); refused == nil {
+			return nil
 		}
 	}
 	return refused
