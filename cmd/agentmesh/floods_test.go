@@ -195,6 +195,7 @@ mew:
     - {name: newcomer, capabilities: [chat], token_file: newcomer.token}
 moltspeak: {serve: "on", agent: me, org: home, registry: true}
 agentrelay: {serve: "on", registration: open}
+a2a: {serve: "on"}
 links:
 - {name: cats, kind: moltspeak, url: "https://cats.example.org/moltspeak/v0.1/message", options: {peer: known@acme}}
 `
@@ -249,6 +250,7 @@ func TestFloodsAtEveryDoor(t *testing.T) {
 		{"MESS", all, floodMESS},
 		{"MoltSpeak", all, floodMoltSpeak},
 		{"AgentRelay", all, floodAgentRelay},
+		{"A2A", all, floodA2A},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			d := &floodTarget{tt.frontend, 1 + i}
@@ -503,4 +505,51 @@ func floodAgentRelay(d *floodTarget) {
 	if v := d.read(known); v.GetStr("type") != "pong" {
 		d.t.Errorf("the agent that was connected before got %s", v.JSON())
 	}
+}
+
+// floodA2A guesses tokens, and sends messages and lists tasks with the tokens of six callers. The honest callers have
+// tokens of their own.
+func floodA2A(d *floodTarget) {
+	const door = "/a2a/v1/message:send"
+	token := func(name string) []string {
+		return []string{"Authorization", "Bearer " + strings.TrimSpace(string(d.run("a2a", "token", "add", name)))}
+	}
+	send := func(from, id string, token []string) (int, string) {
+		body := fmt.Appendf(nil, `{"message":{"messageId":%q,"role":"ROLE_USER","parts":[{"text":"hello"}]},"configuration":{"returnImmediately":true}}`, id)
+		return d.post(from, door, body, token...)
+	}
+	var evil [][]string
+	for i := range attackerTokens {
+		evil = append(evil, token(fmt.Sprint("evil-", i)))
+	}
+	newcomer, known := token("newcomer"), token("known")
+	if status, answer := send("203.0.113.250", "first", known); status != http.StatusOK {
+		d.t.Fatalf("a known caller = %d %s", status, answer)
+	}
+	defer d.flood(http.StatusTooManyRequests, func(i int) int {
+		with := evil[i%len(evil)]
+		if i%3 == 0 {
+			with = []string{"Authorization", fmt.Sprint("Bearer guess-", i)}
+		}
+		if i%5 == 0 {
+			status, _ := d.call(http.MethodGet, d.attackerAddr(i), "/a2a/v1/tasks?pageSize=100", nil, with...)
+			return status
+		}
+		status, _ := send(d.attackerAddr(i), fmt.Sprint("m", i), with)
+		return status
+	})()
+	serve := func(from, id string, token []string) {
+		d.within("A2A message "+id, func() {
+			if status, answer := send(from, id, token); status != http.StatusOK || !strings.Contains(answer, "TASK_STATE_WORKING") {
+				d.t.Errorf("message %s from %s = %d %s", id, from, status, answer)
+			}
+		})
+	}
+	serve(d.newcomerAddr(), "m1", newcomer)
+	d.mustCall(http.StatusUnauthorized, http.MethodGet, d.newcomerAddr(), "/a2a/v1/tasks", nil, "Authorization", "Bearer misspelled")
+	d.mustCall(http.StatusOK, http.MethodGet, d.newcomerAddr(), "/.well-known/agent-card.json", nil)
+	for i := range officeAgents {
+		serve(d.officeAddr(), fmt.Sprint("office-", i), token(fmt.Sprint("office-", i)))
+	}
+	d.mustCall(http.StatusOK, http.MethodGet, "203.0.113.250", "/a2a/v1/tasks", nil, known...)
 }

@@ -12,14 +12,14 @@ const (
 	maxWaiters       = 256
 	maxAnonymous     = 128 // of all callers without a token
 	maxWaitersOfOne  = 16  // of one caller, or of one address without a token
-	maxQueuedReports = 64 // that wait for one slow stream; the rest is lost
+	maxQueuedReports = 64  // that wait for one slow stream; the rest is lost
 )
 
 // waiter waits for changes of one task.
 type waiter struct {
 	task    string
-	address string // of the caller
-	party   string // see [caller.party]
+	address string          // of the caller
+	party   string          // see [caller.party]
 	changed chan struct{}   // holds a value if the task has changed
 	reports chan wire.Value // artifacts and texts of a hook that still works; hints that may be lost
 }

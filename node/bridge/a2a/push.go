@@ -25,7 +25,7 @@ const nsPush = "a2a/push"
 const (
 	maxConfigs   = 10   // of a task
 	maxAllOfOne  = 1000 // configurations of one caller
-	pushAttempts = 12 // of one notification, over about an hour
+	pushAttempts = 12   // of one notification, over about an hour
 	pushPause    = 10 * time.Minute
 	pushTimeout  = 15 * time.Second
 )

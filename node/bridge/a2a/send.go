@@ -24,7 +24,7 @@ type caller struct {
 	address  bridge.Address
 	verified string
 	sources  []rate.Source
-	mesh     bool // it names our extension
+	mesh     bool   // it names our extension
 	relayed  string // id of the task at the relay, for a call that came through one
 }
 
