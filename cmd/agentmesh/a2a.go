@@ -16,7 +16,7 @@ type a2aCmd struct {
 
 type a2aTokenCmd struct {
 	Add    a2aTokenAddCmd    `cmd:"" help:"Make a token for a caller. The token is shown once."`
-	List   a2aTokenListCmd   `cmd:"" help:"List the callers with a token."`
+	List   a2aTokenListCmd   `cmd:"" default:"withargs" help:"List the callers with a token."`
 	Revoke a2aTokenRevokeCmd `cmd:"" help:"Revoke the token of a caller."`
 }
 
