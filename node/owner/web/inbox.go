@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"slices"
 	"time"
 
@@ -34,7 +35,7 @@ type inboxView struct {
 
 func (p *pages) showInbox(c echo.Context) error {
 	ctx, now := c.Request().Context(), time.Now()
-	view := inboxView{State: owner.ItemState(c.QueryParam("state")), States: []owner.ItemState{"", owner.ItemNew, owner.ItemHeld, owner.ItemAnswered, owner.ItemFailed}}
+	view := inboxView{State: owner.ItemState(c.QueryParam("state")), States: []owner.ItemState{"", owner.ItemNew, owner.ItemHeld, owner.ItemWaiting, owner.ItemAnswered, owner.ItemFailed}}
 	if !slices.Contains(owner.ItemStates(), view.State) {
 		view.State = ""
 	}
@@ -63,12 +64,15 @@ func (p *pages) showItem(c echo.Context) error {
 	})
 }
 
-func (p *pages) acknowledge(c echo.Context) error {
-	if _, err := httpapi.Form(c, maxPageForm); err != nil {
-		return err
+// changeItem returns the handler of a form that changes an item and has no fields. did is the key of what the form did.
+func changeItem(did string, change func(ctx context.Context, id string) (owner.Item, error)) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		if _, err := httpapi.Form(c, maxPageForm); err != nil {
+			return err
+		}
+		if _, err := change(c.Request().Context(), c.Param("id")); err != nil {
+			return owner.Explain(err)
+		}
+		return httpapi.Done(c, "inbox", did)
 	}
-	if _, err := p.n.Acknowledge(c.Request().Context(), c.Param("id")); err != nil {
-		return owner.Explain(err)
-	}
-	return httpapi.Done(c, "inbox", "read")
 }

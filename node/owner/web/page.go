@@ -115,7 +115,8 @@ func Mount(shell *httpapi.Pages, n Node, log *slog.Logger) {
 	g.POST("/approvals/strangers", p.rejectStrangers)
 	g.GET("/inbox", p.showInbox)
 	g.GET("/inbox/:id", p.showItem)
-	g.POST("/inbox/:id/ack", p.acknowledge)
+	g.POST("/inbox/:id/ack", changeItem("read", p.n.Acknowledge))
+	g.POST("/inbox/:id/retry", changeItem("retried", p.n.RetryItem))
 	g.GET("/conversations", p.showConversations)
 	g.GET("/conversations/:peer/:id", p.showConversation)
 	g.POST("/conversations/:peer/:id/reply", p.reply)
@@ -200,7 +201,7 @@ var doneMessages = map[string]string{
 	"conversation": "Approved, and later messages in this conversation come in without asking.",
 	"reject":       "Rejected.", "block": "Blocked. Nothing comes in from there any more.",
 	"sent": "It is on its way.", "held": "It waits for your decision under Approvals.", "closed": "The close is on its way.",
-	"paused": "Paused.", "resumed": "The agent accepts messages again.", "read": "Marked as read.",
+	"paused": "Paused.", "resumed": "The agent accepts messages again.", "read": "Marked as read.", "retried": "The hook runs again.",
 	"strangers": "All waiting strangers are rejected. Each stays rejected until you allow or forget it under People.",
 	"peer":      "Changed.", "added": "The card was added.",
 }

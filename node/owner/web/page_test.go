@@ -1,6 +1,7 @@
 package web_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -9,12 +10,14 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -294,4 +297,44 @@ func TestPageOutgoing(t *testing.T) {
 		items, _, err := chris.Inbox(t.Context(), "", "", 10)
 		return err == nil && len(items) == 1
 	})
+}
+
+// switchedHook is a hook that cannot be reached while off is true.
+type switchedHook struct{ off atomic.Bool }
+
+func (h *switchedHook) Handle(context.Context, hook.Call) (hook.Answer, error) {
+	if h.off.Load() {
+		return hook.Answer{}, &hook.Error{Fault: hook.Unreachable, Route: "gateway", Stderr: "<b>no gateway</b>"}
+	}
+	return hook.Answer{}, nil
+}
+
+// TestPageRetriesHook: the page of a message whose hook could not be reached says why, and has a button that runs the
+// hook again.
+func TestPageRetriesHook(t *testing.T) {
+	mesh := meshtest.New(t)
+	gateway := &switchedHook{}
+	gateway.off.Store(true)
+	sarah := mesh.Node("sarah", func(cfg *node.Config) {
+		unlimited(cfg)
+		cfg.Routes = []node.Route{{Pattern: "*", Name: "gateway", Handler: gateway}}
+	})
+	chris := mesh.Stranger("chris")
+	meshtest.Post(t, sarah.URL, chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello)))
+	p := servePage(t, sarah)
+	path := link(t, p.must("inbox?state=waiting"), "inbox/in_")
+	if body := p.must(path); !strings.Contains(body, "could not be reached") || !strings.Contains(body, "&lt;b&gt;no gateway") || !strings.Contains(body, `id="retry"`) {
+		t.Fatalf("a waiting message:\n%s", body)
+	}
+	gateway.off.Store(false)
+	if status, body := p.post(path+"/retry", url.Values{}); status != http.StatusOK || !strings.Contains(body, "The hook runs again.") {
+		t.Errorf("retry: %d\n%s", status, body)
+	}
+	waitFor(t, "the hook answers", func() bool { return strings.Contains(p.must(path), ">answered<") })
+	if strings.Contains(p.must(path), `id="retry"`) {
+		t.Error("an answered message can be retried")
+	}
+	if status, _ := p.post(path+"/retry", url.Values{}); status != http.StatusConflict {
+		t.Errorf("retry of an answered message: %d", status)
+	}
 }
