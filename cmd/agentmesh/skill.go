@@ -169,13 +169,11 @@ func (c *skillInstallCmd) configureGateway(ctx context.Context, a *app) error {
 	if c.Profile != "" {
 		openclaw = append(openclaw, "--profile", c.Profile)
 	}
-	mcp := append(slices.Clone(openclaw), "mcp", "add", "agentmesh", "--command", own, "--arg", "mcp")
-	if data := a.globals.Data; data != "" {
-		if data, err = filepath.Abs(data); err != nil {
-			return exit.Fail(exit.Config, err)
-		}
-		mcp = append(mcp, "--env", "AGENTMESH_DATA="+data)
+	socket, err := agentSocket(a)
+	if err != nil {
+		return err
 	}
+	mcp := append(slices.Clone(openclaw), "mcp", "add", "agentmesh", "--command", own, "--arg", "mcp", "--env", "AGENTMESH_AGENT_SOCKET="+socket)
 	if !c.WriteConfig {
 		a.Hint("these commands let the gateway take messages and use the tools of agentmesh; --write-config runs them:")
 		set := strings.Join(openclaw, " ") + " config set channels.a2a."
@@ -254,7 +252,12 @@ type skillConfig struct {
 	PublicURL   string      `yaml:"public_url,omitempty"`
 	Directories []string    `yaml:"directories,omitempty"`
 	ViaRelay    string      `yaml:"via_relay,omitempty"`
+	AgentDoor   skillDoor   `yaml:"agent_door,omitempty"`
 	Hooks       []skillHook `yaml:"hooks,omitempty"`
+}
+
+type skillDoor struct {
+	Socket string `yaml:"socket"`
 }
 
 type skillHook struct {
@@ -265,8 +268,15 @@ type skillHook struct {
 	SecretFile string `yaml:"secret_file"`
 }
 
-// configure writes the configuration file with the name and the addresses that the flags set. If --token-file is given,
-// the file also has a hook that hands every message to the gateway. Without any of these flags it writes nothing.
+// agentSocket returns the path of the socket for the agent, beside the data directory.
+func agentSocket(a *app) (string, error) {
+	dir, err := a.dataDir()
+	return dir + ".agent.sock", err
+}
+
+// configure writes the configuration file with the name and the addresses that the flags set. If there is a token, the
+// file also has a hook that hands every message to the gateway, and a door for the agent. Otherwise, and without such
+// flags, it writes nothing.
 func (c *skillInstallCmd) configure(a *app) error {
 	orEmpty := func(flag *string) string {
 		if flag == nil {
@@ -279,6 +289,9 @@ func (c *skillInstallCmd) configure(a *app) error {
 	if c.TokenFile != "" {
 		token, err := c.tokenPath()
 		if err != nil {
+			return err
+		}
+		if config.AgentDoor.Socket, err = agentSocket(a); err != nil {
 			return err
 		}
 		config.Hooks = []skillHook{{Intent: "*", OpenClaw: c.Gateway, Agent: c.Agent, SecretFile: token}}
