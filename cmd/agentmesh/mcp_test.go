@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // kitVariable names the folder in which npm installed node@22 and @modelcontextprotocol/conformance@0.2.0-alpha.12.
@@ -51,45 +53,113 @@ func ownerClient(t *testing.T, data string) *daemon.Client {
 	return o
 }
 
-// TestMCPSession is a session of an agent as a process of its own: it finds an agent, sends, waits until the owner has
-// approved on the page, and reads the reply, in at most 6 calls and 16,000 bytes.
-func TestMCPSession(t *testing.T) {
-	t.Parallel()
+// mcpSession is Chris's agent, a process with the tools of the agent's door.
+type mcpSession struct {
+	*sdk.ClientSession
+	t            *testing.T
+	mine, theirs string        // data directories of Chris and Sarah
+	me           *serveProcess // of Chris
+	calls, size  int
+}
+
+// startMCP starts the nodes of Chris and Sarah, Chris's with the given arguments, and Chris's agent.
+func startMCP(t *testing.T, args ...string) *mcpSession {
+	t.Helper()
 	home, err := os.MkdirTemp("", "am")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(home) })
-	mine, theirs, socket := filepath.Join(home, "mine"), filepath.Join(home, "theirs"), filepath.Join(home, "agent.sock")
-	mustRun(t, theirs, "init", "--name=Sarah")
-	hub := mustServe(t, theirs, "--set=access.mode=open")
-	mustRun(t, mine, "init", "--name=Chris")
-	me := mustServe(t, mine, "--roles=node", "--directory="+hub.info.Directory, "--set=agent_door.socket="+socket,
-		"--set=owner_api.listen=127.0.0.1:0", "--set=outgoing.mode=approval")
+	s := &mcpSession{t: t, mine: filepath.Join(home, "mine"), theirs: filepath.Join(home, "theirs")}
+	socket := filepath.Join(home, "agent.sock")
+	mustRun(t, s.theirs, "init", "--name=Sarah")
+	hub := mustServe(t, s.theirs, "--set=access.mode=open")
+	mustRun(t, s.mine, "init", "--name=Chris")
+	s.me = mustServe(t, s.mine, append(args, "--roles=node", "--directory="+hub.info.Directory, "--set=agent_door.socket="+socket)...)
 	if err := hub.awaitListing(); err != nil {
 		t.Fatal(err)
 	}
 	agent := exec.Command(agentmeshBinary(os.Environ()), "mcp", "--agent-socket", socket, "--data", filepath.Join(home, "none"))
-	s, err := sdk.NewClient(&sdk.Implementation{Name: "agent", Version: "1"}, nil).Connect(t.Context(), &sdk.CommandTransport{Command: agent}, nil)
+	s.ClientSession, err = sdk.NewClient(&sdk.Implementation{Name: "agent", Version: "1"}, nil).Connect(t.Context(), &sdk.CommandTransport{Command: agent}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	calls, size := 0, 0
-	call := func(tool string, args map[string]any) (out map[string]any) {
-		t.Helper()
-		result, err := s.CallTool(t.Context(), &sdk.CallToolParams{Name: tool, Arguments: args})
-		if err != nil || result.IsError {
-			t.Fatalf("%s: %v %+v", tool, err, result)
-		}
-		asked, _ := json.Marshal(args)
-		answered, _ := json.Marshal(result)
-		calls, size = calls+1, size+len(asked)+len(answered)
-		if err := json.Unmarshal([]byte(result.Content[0].(*sdk.TextContent).Text), &out); err != nil {
-			t.Fatal(err)
-		}
-		return out
+	return s
+}
+
+// call calls a tool and returns its result.
+func (s *mcpSession) call(tool string, args map[string]any) (out map[string]any) {
+	s.t.Helper()
+	result, err := s.CallTool(s.t.Context(), &sdk.CallToolParams{Name: tool, Arguments: args})
+	if err != nil || result.IsError {
+		s.t.Fatalf("%s: %v %+v", tool, err, result)
 	}
+	asked, _ := json.Marshal(args)
+	answered, _ := json.Marshal(result)
+	s.calls, s.size = s.calls+1, s.size+len(asked)+len(answered)
+	if err := json.Unmarshal([]byte(result.Content[0].(*sdk.TextContent).Text), &out); err != nil {
+		s.t.Fatal(err)
+	}
+	return out
+}
+
+// awaitItem waits for the only message in Sarah's inbox.
+func (s *mcpSession) awaitItem() owner.Item {
+	s.t.Helper()
+	page, err := daemon.Fetch(s.t.Context(), ownerClient(s.t, s.theirs), owner.ListInbox.Call().Ask(params("wait", "20")))
+	if err != nil || len(page.Items) != 1 {
+		s.t.Fatalf("Sarah's inbox = %+v, %v", page, err)
+	}
+	return page.Items[0]
+}
+
+// TestMCPSchedule: the agent offers free times of a calendar to another agent, which accepts one, and the meeting is in
+// the calendar.
+func TestMCPSchedule(t *testing.T) {
+	t.Parallel()
+	busy := "BEGIN:VCALENDAR\r\nVERSION:2.0\r\nPRODID:x\r\nBEGIN:VEVENT\r\nUID:mornings\r\nDTSTAMP:20260101T000000Z\r\n" +
+		"DTSTART:20260101T000000Z\r\nDURATION:PT13H\r\nRRULE:FREQ=DAILY\r\nEND:VEVENT\r\nEND:VCALENDAR\r\n"
+	folder := t.TempDir()
+	if err := os.WriteFile(filepath.Join(folder, "busy.ics"), []byte(busy), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := startMCP(t, "--set=calendar.files="+folder, "--set=calendar.zone=UTC", "--set=calendar.accept=true", "--set=calendar.strangers=true")
+	found := s.call("mesh_find_agents", map[string]any{"query": "Sarah"})
+	sarah := found["agents"].([]any)[0].(map[string]any)["agent"]
+	sent := s.call("mesh_schedule", map[string]any{"agent": sarah, "title": "Coffee", "duration": "45m"})
+	offered, _ := sent["offered"].([]any)
+	if sent["status"] != "replied" || len(offered) == 0 {
+		t.Fatalf("sent = %v", sent)
+	}
+	for _, at := range offered {
+		if from, err := time.Parse(time.RFC3339, at.(string)); err != nil || from.Before(time.Now()) || from.UTC().Hour() < 13 {
+			t.Errorf("%v is offered: %v", at, err)
+		}
+	}
+	item := s.awaitItem()
+	var proposal struct {
+		Event struct {
+			Title string
+			Times []any `json:"proposed_times"`
+		}
+	}
+	if err := json.Unmarshal(item.Payload, &proposal); err != nil || item.Intent != wire.Schedule || proposal.Event.Title != "Coffee" || !slices.Equal(proposal.Event.Times, offered) {
+		t.Fatalf("Sarah got %s %s, %v", item.Intent, item.Payload, err)
+	}
+	mustRun(t, s.theirs, "reply", item.ID, fmt.Sprintf(`{"action":"accept","selected_time":%q}`, offered[0]), "--wait")
+	view, err := daemon.Fetch(t.Context(), ownerClient(t, s.mine), owner.Call[daemon.CalendarView]{Method: "GET", Path: "calendar"})
+	if err != nil || len(view.Agreed) != 1 || view.Agreed[0].Title != "Coffee" || view.Agreed[0].Start.Format(time.RFC3339) != offered[0] {
+		t.Errorf("calendar = %+v, %v", view.Agreed, err)
+	}
+}
+
+// TestMCPSession is a session of an agent as a process of its own: it finds an agent, sends, waits until the owner has
+// approved on the page, and reads the reply, in at most 6 calls and 16,000 bytes.
+func TestMCPSession(t *testing.T) {
+	t.Parallel()
+	s := startMCP(t, "--set=owner_api.listen=127.0.0.1:0", "--set=outgoing.mode=approval")
+	call := s.call
 	found := call("mesh_find_agents", map[string]any{"query": "Sarah"})
 	agents := found["agents"].([]any)
 	if len(agents) != 1 {
@@ -99,26 +169,21 @@ func TestMCPSession(t *testing.T) {
 	if sent["status"] != "waits_for_owner" {
 		t.Fatalf("sent = %v", sent)
 	}
-	approveOnPage(t, me.info.OwnerAPI, mine, sent["question"].(string))
+	approveOnPage(t, s.me.info.OwnerAPI, s.mine, sent["question"].(string))
 	decided := call("mesh_ask_owner", map[string]any{"question": sent["question"], "wait_seconds": 20})
 	if decided["state"] != "approved" {
 		t.Fatalf("decided = %v", decided)
 	}
-	sarah := ownerClient(t, theirs)
-	page, err := daemon.Fetch(t.Context(), sarah, owner.ListInbox.Call().Ask(params("wait", "20")))
-	if err != nil || len(page.Items) != 1 {
-		t.Fatalf("Sarah's inbox = %+v, %v", page, err)
-	}
-	mustRun(t, theirs, "reply", page.Items[0].ID, "Yes, at one.")
+	mustRun(t, s.theirs, "reply", s.awaitItem().ID, "Yes, at one.")
 	news := call("mesh_wait", map[string]any{"seconds": 25})
 	read := call("mesh_read", map[string]any{"conversation": sent["conversation"]})
 	if all, _ := json.Marshal(read); !strings.Contains(string(all), `"untrusted_text":"Yes, at one."`) {
 		t.Errorf("wait = %v, read = %s", news, all)
 	}
-	if calls > 6 || size > 16_000 {
-		t.Errorf("the session took %d calls and %d bytes", calls, size)
+	if s.calls > 6 || s.size > 16_000 {
+		t.Errorf("the session took %d calls and %d bytes", s.calls, s.size)
 	}
-	t.Logf("%d calls, %d bytes", calls, size)
+	t.Logf("%d calls, %d bytes", s.calls, s.size)
 	if _, err := s.CallTool(t.Context(), &sdk.CallToolParams{Name: "mesh_approve"}); err == nil {
 		t.Error("there is a tool that approves")
 	}
