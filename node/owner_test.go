@@ -298,7 +298,7 @@ func TestHostileTextIsData(t *testing.T) {
 func ownerPage(t *testing.T, m *meshtest.Member, path string) string {
 	t.Helper()
 	private := httpapi.NewOwner(httpapi.OwnerConfig{})
-	web.Mount(private.Pages(), m.OwnerAPI(), nil)
+	web.Mount(private.Pages(), m.OwnerAPI(), nil, nil)
 	rec := httptest.NewRecorder()
 	private.Handler().ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, httpapi.PagePath+"/"+path, nil))
 	if rec.Code != http.StatusOK {

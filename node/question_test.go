@@ -40,7 +40,7 @@ func TestQuestionToTheOwner(t *testing.T) {
 		answer <- q
 	}()
 	private := httpapi.NewOwner(httpapi.OwnerConfig{})
-	web.Mount(private.Pages(), sarah.OwnerAPI(), nil)
+	web.Mount(private.Pages(), sarah.OwnerAPI(), nil, nil)
 	form := url.Values{"choice": {"approve"}, "hash": {ask.Hash}, "text": {"yes, from 10"}}
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, httpapi.PagePath+"/approvals/"+ask.ID, strings.NewReader(form.Encode()))
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")

@@ -32,14 +32,9 @@ func (c *serveCmd) Run(ctx context.Context, a *app) (err error) {
 	return a.serve(ctx, o)
 }
 
-// serve runs a process until ctx ends. It prints the addresses once everything answers.
-func (a *app) serve(ctx context.Context, o daemon.Options) (err error) {
-	p, err := daemon.OpenToServe(ctx, o)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, p.Close()) }()
-	return p.Serve(ctx, func(running context.Context, w daemon.ServeInfo) error {
+// serve runs until ctx ends. It prints the addresses once everything answers.
+func (a *app) serve(ctx context.Context, o daemon.Options) error {
+	return daemon.Run(ctx, o, a.options, func(running context.Context, p *daemon.Process, w daemon.ServeInfo) error {
 		if a.globals.JSON {
 			line, err := json.Marshal(w)
 			a.Print("%s", line)

@@ -51,6 +51,7 @@ func (o *Owner) newAgentEcho() *echo.Echo {
 		Private(c)
 		r := c.Request()
 		r.Header.Set(DoorHeader, DoorOfAgent) // whatever the client claims
+		o.agentUsed.Store(time.Now().Unix())
 		if err := checkOrigin(cross, r); err != nil {
 			return false, wire.ErrCrossOrigin.Because(err)
 		}
@@ -65,6 +66,14 @@ func (o *Owner) newAgentEcho() *echo.Echo {
 	e.Any("/owner/sign-in", refuse)
 	e.Any("/metrics", refuse)
 	return e
+}
+
+// AgentUsed returns when a program last called the agent's door, to the second; zero if none has since the start.
+func (o *Owner) AgentUsed() time.Time {
+	if at := o.agentUsed.Load(); at != 0 {
+		return time.Unix(at, 0)
+	}
+	return time.Time{}
 }
 
 // AgentGroup returns the group under /owner of the agent's door.

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/labstack/echo/v4"
 	"golang.org/x/sync/errgroup"
@@ -24,6 +25,8 @@ type OwnerConfig struct {
 	RuntimeDir string
 	// Listen is a loopback address ("127.0.0.1:0") that serves the same routes to clients with the token; "" for none.
 	Listen string
+	// ListenTCP opens the TCP listener; nil means net.Listen.
+	ListenTCP func(address string) (net.Listener, error)
 	// Agent is the door for the owner's agent.
 	Agent AgentDoor
 	// Hosts are additional names that a request over TCP may carry in Host.
@@ -42,7 +45,9 @@ type Owner struct {
 	echo  *echo.Echo
 	group *echo.Group
 	pages *Pages
-	agent *echo.Echo // of the agent's door
+
+	agentUsed atomic.Int64 // when the agent's door was called last, Unix seconds
+	agent     *echo.Echo   // of the agent's door
 
 	socket      net.Listener
 	agentSocket net.Listener      // nil if not configured
@@ -190,7 +195,11 @@ func (o *Owner) listenTCP(address string) error {
 	if err := o.pages.sessions.load(token); err != nil {
 		return err
 	}
-	tcp, err := net.Listen("tcp", address)
+	listen := o.cfg.ListenTCP
+	if listen == nil {
+		listen = func(address string) (net.Listener, error) { return net.Listen("tcp", address) }
+	}
+	tcp, err := listen(address)
 	if err != nil {
 		return err
 	}

@@ -155,18 +155,30 @@ func textOf(v any) string {
 	return fmt.Sprint(v)
 }
 
-// pageTime shows a time in the zone of this machine.
+// pageTime shows a time relative to now or in the zone of this machine. The exact time is its title.
 func pageTime(t time.Time) template.HTML {
 	if t.IsZero() {
 		return "—"
 	}
 	l := t.Local()
-	form := "2 Jan 2006, 15:04"
-	if now := time.Now(); l.Year() == now.Year() {
-		form = "2 Jan, 15:04"
-	}
 	return template.HTML(fmt.Sprintf(`<time datetime="%s" title="%s">%s</time>`,
-		t.UTC().Format(time.RFC3339), l.Format("Monday, 2 January 2006, 15:04:05 MST"), l.Format(form)))
+		t.UTC().Format(time.RFC3339), l.Format("Monday, 2 January 2006, 15:04:05 MST"), formatTime(l, time.Now())))
+}
+
+// formatTime writes a time as people say it: how long ago it was on the same day, else the day.
+func formatTime(t, now time.Time) string {
+	ago := now.Sub(t)
+	switch {
+	case ago >= 0 && ago < time.Minute:
+		return "just now"
+	case ago >= 0 && ago < time.Hour:
+		return fmt.Sprintf("%d min ago", int(ago.Minutes()))
+	case ago >= 0 && ago < 12*time.Hour:
+		return fmt.Sprintf("%d h ago", int(ago.Hours()))
+	case t.Year() == now.Year():
+		return t.Format("2 Jan, 15:04")
+	}
+	return t.Format("2 Jan 2006, 15:04")
 }
 
 // pageLeft describes in words how long it is until t.

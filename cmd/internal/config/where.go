@@ -34,7 +34,7 @@ func (s Source) addLines(err error) error {
 	}
 	var out []error
 	for _, e := range joined.Unwrap() {
-		if p, ok := errors.AsType[problem](e); ok && !s.overrides(p.key) {
+		if p, ok := errors.AsType[problem](e); ok && !s.Overrides(p.key) {
 			if line := lineOf(root, p.key); line > 0 {
 				e = fmt.Errorf("%s:%d: %w", s.File, line, e)
 			}
@@ -44,8 +44,8 @@ func (s Source) addLines(err error) error {
 	return errors.Join(out...)
 }
 
-// overrides reports whether the environment or a flag sets the key or a table or list that contains it.
-func (s Source) overrides(key string) bool {
+// Overrides reports whether the environment or a flag sets the key or a table or list that contains it.
+func (s Source) Overrides(key string) bool {
 	for _, l := range leaves(reflect.TypeFor[Config]()) {
 		if rest, ok := strings.CutPrefix(key, l.key); !ok || rest != "" && !strings.ContainsAny(rest[:1], ".[") {
 			continue

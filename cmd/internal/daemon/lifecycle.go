@@ -44,7 +44,7 @@ func (p *Process) prepare(ctx context.Context, base string) error {
 		}
 	}
 	if address := p.cfg.TLS.PlainListen; address != "" {
-		if p.plain, err = Listen(address, "tls.plain_listen"); err != nil {
+		if p.plain, err = listenAgain(&p.rerun.sockets, address, "tls.plain_listen"); err != nil {
 			return err
 		}
 	}
@@ -57,15 +57,26 @@ func (p *Process) prepare(ctx context.Context, base string) error {
 // Listen opens a listener. key is the flag or configuration key of the address, for hints.
 func Listen(address, key string) (net.Listener, error) {
 	l, err := net.Listen("tcp", address)
+	return l, explainListen(err, address, key)
+}
+
+// listenAgain is [Listen] with a listener that stays open if the process starts again.
+func listenAgain(s *sockets, address, key string) (net.Listener, error) {
+	l, err := s.listen(address)
+	return l, explainListen(err, address, key)
+}
+
+// explainListen adds an exit code and a hint to an error of a listener.
+func explainListen(err error, address, key string) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, exit.FailHint(exit.Unavailable, fmt.Errorf("%s is in use", address), "choose another port with "+key+", or stop the program that uses it")
+		return exit.FailHint(exit.Unavailable, fmt.Errorf("%s is in use", address), "choose another port with "+key+", or stop the program that uses it")
 	case errors.Is(err, syscall.EACCES):
-		return nil, exit.FailHint(exit.Forbidden, fmt.Errorf("not permitted to listen on %s", address), "allow it (AmbientCapabilities=CAP_NET_BIND_SERVICE in a unit, or setcap cap_net_bind_service=+ep on the program), or choose a port from 1024 up with "+key)
+		return exit.FailHint(exit.Forbidden, fmt.Errorf("not permitted to listen on %s", address), "allow it (AmbientCapabilities=CAP_NET_BIND_SERVICE in a unit, or setcap cap_net_bind_service=+ep on the program), or choose a port from 1024 up with "+key)
 	case err != nil:
-		return nil, exit.Fail(exit.Config, err)
+		return exit.Fail(exit.Config, err)
 	}
-	return l, nil
+	return nil
 }
 
 // baseURL returns the base URL under which others reach the listener.
@@ -90,7 +101,9 @@ func (p *Process) explainOwnerListen(err error) error {
 // Serve runs all parts of the process until ctx ends or a part fails, and returns after all parts have stopped. It
 // calls started once, when everything answers.
 func (p *Process) Serve(ctx context.Context, started func(context.Context, ServeInfo) error) error {
-	listener, err := Listen(p.cfg.Listen, "--listen")
+	ctx, p.rerun.stop = context.WithCancel(ctx)
+	defer p.rerun.stop()
+	listener, err := listenAgain(&p.rerun.sockets, p.cfg.Listen, "--listen")
 	if err != nil {
 		return err
 	}

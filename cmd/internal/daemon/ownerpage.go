@@ -19,7 +19,7 @@ var pageFiles embed.FS
 func (p *Process) mountPages() {
 	pages := p.owner.Pages()
 	if p.node != nil {
-		web.Mount(pages, p.node.OwnerAPI(), p.log)
+		web.Mount(pages, p.node.OwnerAPI(), setup{p}, p.log)
 	} else { // a process without a node shows only links
 		pages.Group().GET("/", func(c echo.Context) error { return httpapi.Done(c, "links", "") })
 	}

@@ -4,6 +4,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,6 +78,8 @@ type Process struct {
 	bridges     []bridge.Service
 	base        string         // URL under which others reach the listener
 	events      *calendar.Book // nil if the owner has no calendar
+
+	rerun *rerun
 }
 
 // Build describes the version of the program.
@@ -99,6 +102,8 @@ type Options struct {
 	Passphrase func() ([]byte, error)           // returns the passphrase of the key files
 	Note       func(format string, args ...any) // tells the user that the process waits
 	Logger     *slog.Logger
+
+	rerun *rerun // of Run; nil for a process that does not start again
 }
 
 // open locks the data directory for this process and opens its database.
@@ -109,7 +114,7 @@ func open(ctx context.Context, o Options) (*Process, error) {
 	}
 	p := &Process{
 		cfg: o.Config, src: o.Source, build: o.Build, home: h, log: o.Logger, metrics: httpapi.NewMetrics(o.Build.Version),
-		mirror: o.Mirror, passphrase: sync.OnceValues(o.Passphrase),
+		mirror: o.Mirror, rerun: cmp.Or(o.rerun, &rerun{}), passphrase: sync.OnceValues(o.Passphrase),
 	}
 	if h.HasLostDatabase() {
 		p.log.Warn("the database is missing, so a new, empty one is made", "path", h.Path(datadir.FileDatabase))
@@ -154,7 +159,7 @@ func (p *Process) assemble(ctx context.Context, base string) error {
 	})
 	p.owner = httpapi.NewOwner(httpapi.OwnerConfig{
 		Dir: string(p.home), RuntimeDir: os.Getenv("XDG_RUNTIME_DIR"), Listen: p.cfg.OwnerAPI.Listen, Hosts: p.cfg.OwnerAPI.Hosts, Logger: p.log,
-		Agent: p.agentDoor(), Metrics: p.metrics,
+		ListenTCP: p.rerun.sockets.listen, Agent: p.agentDoor(), Metrics: p.metrics,
 	})
 	p.mountOperations(p.operations()...)
 	p.audit = acl.NewAudit(p.store.Records(), acl.AuditConfig{
@@ -180,7 +185,11 @@ func (p *Process) assemble(ctx context.Context, base string) error {
 			return err
 		}
 	}
-	if p.node == nil { // a node does this by itself
+	if p.node != nil {
+		if err := connectEcho(p.node); err != nil {
+			return err
+		}
+	} else { // a node does this by itself
 		p.store.OnCommit(p.notices.OnCommit)
 		p.mountOperations(owner.AuditOperations(p.audit, nil)...)
 		p.mountOperations(p.statusOperations()...)

@@ -3,6 +3,7 @@ package browsertest
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -263,6 +264,15 @@ func (tb *Tab) Submit(selector string) {
 func (tb *Tab) Size(width, height int64) {
 	tb.t.Helper()
 	tb.Do(chromedp.EmulateViewport(width, height))
+}
+
+// Picture writes what the tab shows as a PNG image.
+func (tb *Tab) Picture(file string) {
+	tb.t.Helper()
+	shot := Call(tb, page.CaptureScreenshot, page.CaptureScreenshotParams{Format: "png"})
+	if err := os.WriteFile(file, shot.Data, 0o644); err != nil {
+		tb.t.Fatal(err)
+	}
 }
 
 // WithoutScript turns off the scripts of pages in this tab.

@@ -68,6 +68,17 @@
   }
   reveal();
 
+  // age brings the times up to date that are relative to now.
+  function age() {
+    for (const t of document.querySelectorAll("time[datetime]")) {
+      if (!/^(just now|\d+ (min|h) ago)$/.test(t.textContent)) continue;
+      const minutes = Math.floor((Date.now() - Date.parse(t.dateTime)) / 60000);
+      if (minutes >= 720) continue; // the next load shows the day
+      t.textContent = minutes < 1 ? "just now" : minutes < 60 ? minutes + " min ago" : Math.floor(minutes / 60) + " h ago";
+    }
+  }
+  setInterval(age, 30000);
+
   // count shows in the title of the tab how much waits.
   function count() {
     const waiting = document.querySelector("#nav .count")?.textContent;
@@ -83,6 +94,7 @@
   }
 
   let open = [];
+  let chosen = [];
   body.addEventListener("htmx:beforeSwap", (e) => {
     const text = e.detail.serverResponse;
     const same = text === last || shown(text);
@@ -92,6 +104,7 @@
       return;
     }
     open = Array.from(live().querySelectorAll("details[open][id]"), (d) => d.id);
+    chosen = Array.from(live().querySelectorAll("input[type=radio][id]:checked"), (i) => i.id);
     const places = new Map();
     for (const b of live().querySelectorAll("button[id]")) places.set(b.id, b.getBoundingClientRect());
     past = [...recent(), { at: performance.now(), places }];
@@ -104,6 +117,10 @@
     for (const id of open) {
       const d = document.getElementById(id);
       if (d) d.open = true;
+    }
+    for (const id of chosen) {
+      const i = document.getElementById(id);
+      if (i) i.checked = true;
     }
   }, true);
   const recent = () => past.filter((p) => performance.now() - p.at < guard);
@@ -128,6 +145,18 @@
   addEventListener("pageshow", () => {
     for (const f of document.forms) delete f.dataset.sent;
   });
+
+  // Buttons that copy a text exist only where the browser lets a page do that.
+  if (navigator.clipboard) {
+    for (const b of document.querySelectorAll("button[data-copy]")) {
+      b.hidden = false;
+      b.addEventListener("click", async () => {
+        await navigator.clipboard.writeText(document.getElementById(b.dataset.copy).textContent);
+        b.textContent = "Copied";
+        setTimeout(() => (b.textContent = "Copy"), 2000);
+      });
+    }
+  }
 
   // A sign-in code after # never reaches a server or its log.
   const secret = document.getElementById("secret");

@@ -254,6 +254,8 @@ func (p *pages) decide(c echo.Context) error {
 	ctx, choice := c.Request().Context(), acl.Choice(form.Get("choice"))
 	decided, err := p.n.Decide(ctx, c.Param("id"), owner.Decision{Choice: choice, Hash: form.Get("hash"), Text: form.Get("text"), By: door}, 0)
 	switch {
+	case err == nil && decided.State == acl.AskApproved && isProposal(decided.Ask): // it wants an answer next
+		return doneWith(c, convPath(decided.Conv.Peer, decided.Conv.ID), string(choice), decided.Subject)
 	case err == nil:
 		return doneWith(c, "approvals", string(choice), decided.Subject)
 	case errors.Is(err, acl.ErrAskGone):
@@ -267,6 +269,12 @@ func (p *pages) decide(c echo.Context) error {
 		return p.approvalPage(c, http.StatusConflict, "It cannot be released: "+refusal.Message+". Nothing was decided.")
 	}
 	return owner.Explain(err)
+}
+
+// isProposal reports whether the question is about a meeting that somebody proposes to the owner.
+func isProposal(ask acl.Ask) bool {
+	var body owner.HeldBody
+	return ask.Kind == owner.AskMessage && ask.Conv.ID != "" && json.Unmarshal(ask.Body, &body) == nil && contentOf(body.Payload).Meeting != nil
 }
 
 // decidedText returns what was decided, by which door, and when.

@@ -1,11 +1,14 @@
 package web
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -53,6 +56,34 @@ type messageView struct {
 	Content content
 }
 
+// actions says what a message does, in the past tense, by intent and action.
+var actions = map[string]string{
+	"mesh.message deliver": "wrote", "mesh.request_info ask": "asked", "mesh.request_info inform": "answered",
+	"mesh.schedule propose": "proposed a meeting", "mesh.schedule counter": "proposed another time", "mesh.schedule accept": "accepted",
+	"mesh.schedule decline": "declined", "mesh.schedule cancel": "cancelled", "mesh.negotiate offer": "made an offer",
+	"mesh.negotiate counter": "made another offer", "mesh.negotiate accept": "accepted", "mesh.negotiate reject": "rejected",
+	"mesh.negotiate withdraw": "withdrew the offer",
+}
+
+// Deed describes in plain words what the message does. An unknown message has its intent and its action.
+func (m messageView) Deed() string {
+	if text := actions[m.Intent+" "+m.Content.Action]; text != "" {
+		return text
+	}
+	switch {
+	case m.IsReceipt():
+		return "confirmed receipt"
+	case m.Content.Action == wire.ActionPending:
+		return "will answer when the owner has decided"
+	}
+	return strings.TrimSuffix(m.Intent+" · "+m.Content.Action, " · ")
+}
+
+// IsReceipt reports whether the message only confirms that another one arrived.
+func (m messageView) IsReceipt() bool {
+	return m.Content.Action == wire.ActionReceived && m.Content.Text == "" && len(m.Content.Facts) == 0
+}
+
 type conversationView struct {
 	owner.Conversation
 	URL      string // path below the page
@@ -77,6 +108,24 @@ func choicesOf(times []string) []choice {
 		list[i] = choice{t, formatTime(t)}
 	}
 	return list
+}
+
+// CanAnswer reports whether an offer of the peer waits for an answer of ours.
+func (v conversationView) CanAnswer() bool {
+	return v.Open && v.Proposal != nil && v.Proposal.By == conversations.Theirs && v.Proposal.Accepted == ""
+}
+
+// Length returns the length of the proposed meeting in words.
+func (v conversationView) Length() string { return formatLength(v.Proposal.Duration) }
+
+// AgreedFacts returns what both sides agreed, for reading.
+func (v conversationView) AgreedFacts() []fact {
+	a := v.Agreement.Agreement
+	facts := []fact{{"When", formatTime(a.Time)}, {"How long", formatLength(a.Duration)}, {"Where", a.Location}, {"Price", a.Price}, {"Details", a.Description}}
+	for _, condition := range a.Conditions {
+		facts = append(facts, fact{"Condition", condition})
+	}
+	return slices.DeleteFunc(facts, func(f fact) bool { return f.Value == "" })
 }
 
 // Choices returns the times that an accept must choose from; the list is empty if an accept need not choose.
@@ -166,7 +215,7 @@ func viewMessages(part owner.Transcript) (list []messageView, next uint64) {
 		if s.Sealed = e.Sealed; e.Opened != nil {
 			m.Payload = e.Opened.JSON()
 		}
-		s.Intent, s.Content = m.Intent, contentOf(m.Payload)
+		s.Intent, s.Content = cmp.Or(m.Intent, string(part.Intent)), contentOf(m.Payload)
 		s.Content.Exact = e.Message
 		list = append(list, s)
 	}

@@ -15,6 +15,7 @@ type overviewView struct {
 	Asks, Items string
 	Queued      int
 	First       []askView // the oldest of the waiting questions
+	None        bool      // no program is connected
 }
 
 const (
@@ -23,12 +24,15 @@ const (
 )
 
 func (p *pages) showOverview(c echo.Context) error {
+	if p.setup != nil && p.setup.Profile().Fresh {
+		return httpapi.Done(c, "profile", "")
+	}
 	ctx := c.Request().Context()
 	status, err := p.n.Overview(ctx, httpapi.MaxCount)
 	if err != nil {
 		return owner.Explain(err)
 	}
-	view := overviewView{Asks: formatCount(status.Approvals), Items: formatCount(status.Inbox), Queued: status.Outbox["queued"]}
+	view := overviewView{None: p.setup != nil && p.setup.Programs().None(), Asks: formatCount(status.Approvals), Items: formatCount(status.Inbox), Queued: status.Outbox["queued"]}
 	asks, err := p.n.ListApprovals(ctx, acl.AskPending, "", overviewAsks)
 	if err != nil {
 		return owner.Explain(err)

@@ -58,11 +58,12 @@ type localNode struct{ Node }
 // pages is the node's part of the owner's page.
 type pages struct {
 	n     Node
+	setup Setup // nil without a process around the node
 	log   *slog.Logger
 	shell *httpapi.Pages
 
 	overview, settings, found, approvals, approval, inbox, item, conversations, conversation *httpapi.PageTemplate
-	compose, peers, outbox, limits, notices, audit                                           *httpapi.PageTemplate
+	compose, peers, outbox, limits, notices, audit, profile, connect                         *httpapi.PageTemplate
 }
 
 // door is the name of the page in the audit log and in decisions.
@@ -74,8 +75,9 @@ const (
 	maxShown    = 16 << 10 // bytes of a payload that a list shows in full
 )
 
-// Mount adds the pages of a node to the owner's page. log gets errors that no page shows; nil discards them.
-func Mount(shell *httpapi.Pages, n Node, log *slog.Logger) {
+// Mount adds the pages of a node to the owner's page. Without a setup, the pages for the first run are left out. log gets
+// errors that no page shows; nil discards them.
+func Mount(shell *httpapi.Pages, n Node, setup Setup, log *slog.Logger) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
@@ -83,11 +85,11 @@ func Mount(shell *httpapi.Pages, n Node, log *slog.Logger) {
 		return shell.Template(pageFiles, "page/"+name+".html", "page/parts.html")
 	}
 	p := &pages{
-		n: namedNode{owner.WithNames(n), localNode{n}}, log: log, shell: shell,
+		n: namedNode{owner.WithNames(n), localNode{n}}, setup: setup, log: log, shell: shell,
 		overview: read("overview"), settings: read("settings"), found: read("discover"), approvals: read("approvals"), approval: read("approval"), inbox: read("inbox"),
 		item: read("item"), conversations: read("conversations"), conversation: read("conversation"),
 		compose: read("compose"), peers: read("peers"), outbox: read("outbox"), limits: read("limits"), notices: read("notices"),
-		audit: read("log"),
+		audit: read("log"), profile: read("profile"), connect: read("connect"),
 	}
 	shell.Title(func(context.Context) httpapi.Bar { return httpapi.Bar{Name: n.Card().Name, Paused: n.Paused()} })
 	shell.Follow(p.followEvents)
@@ -101,11 +103,19 @@ func Mount(shell *httpapi.Pages, n Node, log *slog.Logger) {
 		httpapi.Nav{Path: "people", Title: "People"},
 		httpapi.Nav{Path: "discover", Title: "Discover"},
 		httpapi.Nav{Path: "settings", Title: "Settings"},
+	)
+	if setup != nil {
+		shell.Add(httpapi.Nav{Path: "profile", Title: "Your agent", Under: "Settings"}, httpapi.Nav{Path: "connect", Title: "Connect", Under: "Settings"})
+	}
+	shell.Add(
 		httpapi.Nav{Path: "outbox", Title: "Outbox", Under: "Settings"},
 		httpapi.Nav{Path: "limits", Title: "Limits", Under: "Settings"},
 		httpapi.Nav{Path: "notices", Title: "Notices", Under: "Settings"},
 		httpapi.Nav{Path: "log", Title: "Log", Under: "Settings"},
 	)
+	if setup != nil {
+		p.mountSetup()
+	}
 	g := shell.Group()
 	g.GET("/", p.showOverview)
 	g.POST("/pause", p.pause)
@@ -203,7 +213,8 @@ var doneMessages = map[string]string{
 	"sent": "It is on its way.", "held": "It waits for your decision under Approvals.", "closed": "The close is on its way.",
 	"paused": "Paused.", "resumed": "The agent accepts messages again.", "read": "Marked as read.", "retried": "The hook runs again.",
 	"strangers": "All waiting strangers are rejected. Each stays rejected until you allow or forget it under People.",
-	"peer":      "Changed.", "added": "The card was added.",
+	"profile":   "Saved. Your agent uses it from now on.", "hello": "You wrote to the echo agent. Its answer is below.",
+	"peer": "Changed.", "added": "The card was added.",
 }
 
 // doneMessage returns the text for what the previous form did, and to whom.
@@ -292,11 +303,12 @@ func keyRank(key string) int {
 
 // content is a payload as a page shows it: readable, and exactly as sent.
 type content struct {
-	Action string
-	Text   string // of a message or question; shown as text, not as facts
-	Facts  []fact
-	Exact  json.RawMessage
-	Large  bool // too large for a list
+	Action  string
+	Text    string   // of a message or question; shown as text, not as facts
+	Meeting *meeting // of a proposal
+	Facts   []fact
+	Exact   json.RawMessage
+	Large   bool // too large for a list
 }
 
 // contentOf reads a payload. If it is not a JSON object, only Exact is set.
@@ -321,6 +333,14 @@ func contentOf(payload json.RawMessage) content {
 	case v.GetStr("info") != "":
 		c.Text, rest = v.GetStr("info"), rest.Without("info")
 	}
+	if event, ok := rest.Get("event"); ok {
+		if c.Meeting = readMeeting(event); c.Meeting != nil {
+			rest = rest.Without("event")
+			if more := event.Without("title", "proposed_times", "duration", "location"); more.Len() > 0 {
+				rest = rest.With("event", more)
+			}
+		}
+	}
 	c.Facts = factsOf(rest)
 	return c
 }
@@ -328,6 +348,9 @@ func contentOf(payload json.RawMessage) content {
 // Preview returns the beginning of the content, for a list.
 func (c content) Preview() string {
 	text := c.Text
+	if c.Meeting != nil {
+		text = strings.TrimPrefix(c.Meeting.Title+" · "+strings.Join(c.Meeting.Times, " or "), " · ")
+	}
 	for _, f := range c.Facts {
 		if len(text) > 300 {
 			break

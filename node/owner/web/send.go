@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -26,6 +27,45 @@ type meeting struct {
 }
 
 const formTime = "2006-01-02T15:04" // the format of an input of type datetime-local
+
+// readMeeting returns the meeting that an event describes, for reading: its times are in the zone of the owner. It
+// returns nil for an event without times.
+func readMeeting(event wire.Value) *meeting {
+	const most = 10
+	offered, _ := event.Get("proposed_times")
+	m := meeting{Title: event.GetStr("title"), Duration: formatLength(event.GetStr("duration")), Place: event.GetStr("location")}
+	for t := range offered.Elems() {
+		if text, ok := t.Str(); ok && len(m.Times) < most {
+			m.Times = append(m.Times, formatTime(text))
+		}
+	}
+	if len(m.Times) == 0 || len(m.Times) < offered.Len() { // the facts show every part of what does not fit
+		return nil
+	}
+	return &m
+}
+
+// formatLength formats a duration such as "1h30m" in words. It returns other text unchanged.
+func formatLength(text string) string {
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 || d%time.Minute != 0 {
+		return text
+	}
+	hours, minutes := int(d/time.Hour), int(d%time.Hour/time.Minute)
+	var parts []string
+	for _, p := range []struct {
+		n    int
+		unit string
+	}{{hours, "hour"}, {minutes, "minute"}} {
+		switch {
+		case p.n == 1:
+			parts = append(parts, "1 "+p.unit)
+		case p.n > 1:
+			parts = append(parts, strconv.Itoa(p.n)+" "+p.unit+"s")
+		}
+	}
+	return strings.Join(parts, " ")
+}
 
 // event returns the event of a mesh.schedule message.
 func (m meeting) event() (wire.Value, error) {

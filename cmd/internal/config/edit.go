@@ -1,0 +1,226 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/agentmesh/agentmesh/node/atomicfile"
+	"github.com/agentmesh/agentmesh/node/bridge"
+)
+
+// Edit is a new value for one key of the configuration file: a text or a list of texts.
+type Edit struct {
+	Key   string // "name", "owner.name"
+	Value any    // string or []string
+}
+
+// fileHead begins a configuration file that [Source.Rewrite] makes.
+const fileHead = "# The configuration of this agent. docs/config.md describes every key; agentmesh config check reads this file.\n"
+
+// Rewrite changes keys of the configuration file, or makes the file. Every line that needs no change stays as it is,
+// with its comments. Rewrite writes nothing if the result would not load with exactly these values.
+func (s Source) Rewrite(edits []Edit, kinds []bridge.Kind) error {
+	for _, e := range edits {
+		if s.Overrides(e.Key) {
+			return fmt.Errorf("%s is set by a flag or an environment variable", e.Key)
+		}
+	}
+	path, mode := s.File, fs.FileMode(0o600)
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		path = real
+	}
+	data, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("read configuration: %w", err)
+	}
+	if info, err := os.Stat(path); err == nil {
+		mode = info.Mode().Perm()
+	}
+	current, err := Load(s)
+	if err != nil {
+		return err
+	}
+	edits = slices.DeleteFunc(slices.Clone(edits), func(e Edit) bool { // an absent key needs no line for its empty value
+		return reflect.ValueOf(e.Value).Len() == 0 && current.has(e)
+	})
+	if data, err = editFile(data, edits); err != nil {
+		return err
+	}
+	return atomicfile.WriteFunc(path, func(f *os.File) error {
+		if _, err := f.Write(data); err != nil {
+			return err
+		}
+		next := s
+		next.File, next.Required = f.Name(), true
+		c, err := next.LoadAndCheck(kinds)
+		if err != nil {
+			return errors.New(strings.ReplaceAll(err.Error(), f.Name(), s.File))
+		}
+		for _, e := range edits {
+			if !c.has(e) {
+				return fmt.Errorf("%s is written in a form that only you can change", e.Key)
+			}
+		}
+		return f.Chmod(mode)
+	})
+}
+
+// has reports whether the configuration has the value of an edit. A nil list is an empty one.
+func (c Config) has(e Edit) bool {
+	l, err := findLeaf(reflect.TypeFor[Config](), e.Key)
+	if err != nil {
+		return false
+	}
+	switch got := reflect.ValueOf(c).FieldByIndex(l.index).Interface().(type) {
+	case string:
+		return got == e.Value
+	case []string:
+		want, ok := e.Value.([]string)
+		return ok && slices.Equal(got, want)
+	}
+	return false
+}
+
+// editFile returns a configuration file with new values.
+func editFile(data []byte, edits []Edit) ([]byte, error) {
+	if len(data) == 0 {
+		data = []byte(fileHead)
+	}
+	if data[len(data)-1] != '\n' {
+		data = append(slices.Clone(data), '\n')
+	}
+	for _, e := range edits {
+		root, err := parseYAML("the configuration", data)
+		if err != nil {
+			return nil, err
+		}
+		lines := strings.SplitAfter(string(data), "\n")
+		if lines, err = editLines(lines, root, e); err != nil {
+			return nil, err
+		}
+		data = []byte(strings.Join(lines, ""))
+	}
+	return data, nil
+}
+
+// editLines sets one key in the lines of a file, whose tree is root. A key that has its value already stays as it is.
+func editLines(lines []string, root *yaml.Node, e Edit) ([]string, error) {
+	table, name, nested := strings.Cut(e.Key, ".")
+	if !nested {
+		table, name = "", e.Key
+	}
+	parent := root
+	if nested {
+		if _, parent = findMember(root, table); parent == nil {
+			text, err := encode(map[string]any{table: map[string]any{name: e.Value}}, "")
+			return append(lines, text...), err
+		}
+	}
+	key, value := findMember(parent, name)
+	if key == nil {
+		if !nested {
+			text, err := encode(map[string]any{name: e.Value}, "")
+			return append(lines, text...), err
+		}
+		if len(parent.Content) == 0 {
+			return nil, fmt.Errorf("%s: the file has an empty table %s; remove that line", e.Key, table)
+		}
+		first := parent.Content[0]
+		text, err := encode(map[string]any{name: e.Value}, strings.Repeat(" ", first.Column-1))
+		return slices.Insert(lines, first.Line-1, text...), err
+	}
+	if hasValue(value, e.Value) {
+		return lines, nil
+	}
+	text, err := encode(map[string]any{name: e.Value}, strings.Repeat(" ", key.Column-1))
+	if err != nil {
+		return nil, err
+	}
+	begin := key.Line - 1
+	if comment := value.LineComment; comment != "" && value.Kind == yaml.ScalarNode && len(text) == 1 {
+		text[0] = strings.TrimSuffix(text[0], "\n") + " " + comment + "\n"
+	}
+	return slices.Replace(lines, begin, endOfBlock(lines, begin, key.Column-1), text...), nil
+}
+
+// findMember returns the key and the value of a member of a mapping, or nil.
+func findMember(table *yaml.Node, name string) (key, value *yaml.Node) {
+	if table == nil || table.Kind != yaml.MappingNode {
+		return nil, nil
+	}
+	for i := 0; i+1 < len(table.Content); i += 2 {
+		if table.Content[i].Value == name {
+			return table.Content[i], table.Content[i+1]
+		}
+	}
+	return nil, nil
+}
+
+// hasValue reports whether a node already has the value.
+func hasValue(n *yaml.Node, value any) bool {
+	list, ok := value.([]string)
+	if !ok {
+		return n.Kind == yaml.ScalarNode && n.Value == value
+	}
+	var have []string
+	for _, item := range n.Content {
+		have = append(have, item.Value)
+	}
+	return n.Kind == yaml.SequenceNode && slices.Equal(have, list)
+}
+
+// endOfBlock returns the line after the value of the key at line begin, whose indentation is given. Comments and empty
+// lines after the value belong to what follows.
+func endOfBlock(lines []string, begin, indent int) int {
+	end := begin + 1
+	for i := end; i < len(lines); i++ {
+		text := strings.TrimLeft(lines[i], " ")
+		depth := len(lines[i]) - len(text)
+		text = strings.TrimSpace(text)
+		if text == "" || strings.HasPrefix(text, "#") {
+			continue
+		}
+		if depth < indent || depth == indent && !strings.HasPrefix(text, "- ") {
+			break
+		}
+		end = i + 1
+	}
+	return end
+}
+
+// encode writes a value as YAML in lines with an indentation.
+func encode(v any, indent string) ([]string, error) {
+	var text strings.Builder
+	enc := yaml.NewEncoder(&text)
+	enc.SetIndent(2)
+	if err := errors.Join(enc.Encode(v), enc.Close()); err != nil {
+		return nil, err
+	}
+	lines := strings.SplitAfter(text.String(), "\n")
+	lines = lines[:len(lines)-1]
+	for i := range lines {
+		lines[i] = indent + lines[i]
+	}
+	return lines, nil
+}
+
+// Sets reports whether the file, the environment or a flag sets the key.
+func (s Source) Sets(key string) bool {
+	if s.Overrides(key) {
+		return true
+	}
+	data, err := os.ReadFile(s.File)
+	if err != nil {
+		return false
+	}
+	root, err := parseYAML(s.File, data)
+	return err == nil && root != nil && lineOf(root, key) > 0
+}

@@ -1,0 +1,60 @@
+package daemon
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"time"
+
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// echoAddress is the address of the echo agent. It lives in this process, so an owner can try a conversation before
+// anybody else is there.
+var echoAddress = bridge.Address{Kind: "echo", Link: "self", Peer: "echo"}
+
+func echoKind() bridge.Kind {
+	return bridge.Kind{Name: echoAddress.Kind, Screens: true} // nothing leaves the process
+}
+
+// echoAgent answers each message in a conversation that the node opened with the same text.
+type echoAgent struct{ node bridge.Receiver }
+
+// Deliver implements [bridge.Transport]. The answer is stored before the delivery ends. A second attempt has the same
+// answer, which the node takes for a repeat.
+func (a echoAgent) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error) {
+	message, _ := d.Message.Payload.Get("message")
+	text := message.GetStr("body")
+	if text == "" {
+		return bridge.Delivered{Queued: true}, nil // it answers nothing but messages
+	}
+	payload := wire.Obj(
+		wire.Member{Key: "action", Value: wire.Text("deliver")},
+		wire.Member{Key: "message", Value: wire.Obj(wire.Member{Key: "body", Value: wire.Text("You said: " + text)})},
+	)
+	sum := sha256.Sum256([]byte("echo\x00" + d.ID))
+	now := time.Now()
+	_, err := a.node.Accept(ctx, bridge.Inbound{
+		Principal: echoAddress.String(), Peer: echoAddress.Pseudonym(), Address: echoAddress.String(), Name: "Echo", Verified: bridge.VerifiedNone,
+		MessageID: wire.MessageID("msg_" + hex.EncodeToString(sum[:16])), ConvID: d.Message.Conversation, Intent: wire.Deliver,
+		Payload: payload, Time: now, Received: now, Raw: payload.JSON(), Digest: sum, Unattended: true,
+	})
+	if refused, ok := errors.AsType[*wire.Error](err); ok {
+		return bridge.Delivered{}, &client.SendError{Retry: refused.Retry, Refusal: refused}
+	}
+	return bridge.Delivered{Queued: true}, err
+}
+
+// connectEcho connects the echo agent to a node.
+func connectEcho(n *node.Node) error {
+	mesh, err := n.Attach(echoKind(), nil)
+	if err != nil {
+		return err
+	}
+	n.Connect(echoKind(), echoAgent{mesh})
+	return nil
+}

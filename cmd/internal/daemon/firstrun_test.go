@@ -1,0 +1,219 @@
+package daemon_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/config"
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
+	"github.com/agentmesh/agentmesh/node/httpapi/browsertest"
+)
+
+// runNew runs a serve on an empty folder until the test ends, and returns a function that makes a link to its page.
+func runNew(t *testing.T, settings ...config.Setting) (info daemon.ServeInfo, file string) {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	file = filepath.Join(dir, "agentmesh.yaml")
+	src := config.Source{File: file, Settings: append(settings, config.Setting{Key: "listen", Value: "127.0.0.1:0"})}
+	load := func() (daemon.Options, error) {
+		cfg, err := src.LoadAndCheck(daemon.LinkKinds())
+		return daemon.Options{
+			Config: cfg, Source: src, Dir: datadir.Dir(dir), Logger: slog.New(slog.DiscardHandler),
+			Passphrase: func() ([]byte, error) { return nil, nil }, Note: t.Logf,
+		}, err
+	}
+	o, err := load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ready, done := make(chan daemon.ServeInfo, 1), make(chan error, 1)
+	go func() {
+		done <- daemon.Run(ctx, o, load, func(_ context.Context, _ *daemon.Process, info daemon.ServeInfo) error {
+			ready <- info
+			return nil
+		})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("serve: %v", err)
+		}
+	})
+	select {
+	case info := <-ready:
+		return info, file
+	case err := <-done:
+		done <- nil
+		t.Fatalf("serve: %v", err)
+	}
+	return info, file
+}
+
+// person is somebody who uses a page with pointer and keyboard. spent is the time that the clicks and the keys take.
+type person struct {
+	*browsertest.Tab
+	spent *time.Duration
+}
+
+const (
+	perClick = 2 * time.Second
+	perKey   = 200 * time.Millisecond
+)
+
+// click clicks and waits for the next page.
+func (p person) click(selector string) {
+	*p.spent += perClick
+	p.Submit(selector)
+}
+
+// fill clicks a field and types.
+func (p person) fill(selector, text string) {
+	*p.spent += perClick + time.Duration(len(text))*perKey
+	p.set(selector, "")
+	p.Do(chromedp.SendKeys(selector, text))
+}
+
+// set puts a value into a field.
+func (p person) set(selector, value string) {
+	p.Until(fmt.Sprintf(`(document.querySelector(%q).value = %q, true)`, selector, value))
+}
+
+// TestFirstRun is a person who starts from an empty folder and ends with an appointment with somebody else's agent, on
+// the page alone.
+func TestFirstRun(t *testing.T) {
+	browser := browsertest.Start(t)
+	for _, screen := range []struct {
+		width, height int64
+		scheme        string
+	}{{1280, 900, "light"}, {1280, 900, "dark"}, {390, 844, "light"}, {390, 844, "dark"}} {
+		t.Run(fmt.Sprintf("%d %s", screen.width, screen.scheme), func(t *testing.T) {
+			var spent time.Duration
+			open := func(link string) person {
+				tab := browsertest.NewTab(t, browser)
+				tab.Size(screen.width, screen.height)
+				browsertest.Call(tab, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+					Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: screen.scheme}},
+				})
+				tab.Do(chromedp.Navigate(link))
+				p := person{tab, &spent}
+				p.click("form.sign-in button")
+				return p
+			}
+			shoot := func(p person, name string) {
+				takePicture(t, p.Tab, fmt.Sprintf("%s-%d-%s", name, screen.width, screen.scheme))
+			}
+
+			bob, _ := runNew(t, config.Setting{Key: "name", Value: "Bob's agent"})
+			ann, file := runNew(t)
+			a := open(signIn(t, ann))
+			a.Shows("Welcome")
+			shoot(a, "welcome")
+			a.fill("#name", "Ann's agent")
+			a.fill("#owner", "Ann")
+			a.fill("#directories", bob.Directory)
+			a.click("#save")
+			a.Shows("Saved. Your agent uses it from now on.")
+			a.Until(`document.body.innerText.includes("registered")`)
+			if text, err := os.ReadFile(file); err != nil || !strings.Contains(string(text), "name: Ann's agent\nowner:\n  name: Ann\n") {
+				t.Errorf("the configuration has (%v)\n%s", err, text)
+			}
+			shoot(a, "profile")
+			a.click("#hello")
+			a.Shows("You said: Hello!")
+			shoot(a, "hello")
+			a.click(`nav a[href$="/discover"]`)
+			a.fill("#q", "Bob")
+			a.click(`form[role=search] button`)
+			a.Shows("Bob's agent")
+			shoot(a, "discover")
+			a.click(`a[href*="compose?to="]`)
+			*a.spent += 2 * perClick // the list of kinds
+			a.set("#kind", "meeting")
+			a.fill("#title", "Coffee")
+			day := time.Now().AddDate(0, 0, 3).Format("2006-01-02")
+			for i, at := range []string{"T10:00", "T15:00"} {
+				*a.spent += perClick + 16*perKey
+				a.set(fmt.Sprintf("#time-%d", i), day+at)
+			}
+			a.fill("#duration", "30m")
+			a.fill("#place", "Cafe Luna")
+			shoot(a, "compose")
+			a.click(`main form.card button.strong`)
+			a.Shows("We propose")
+
+			b := open(signIn(t, bob))
+			b.Shows("Coffee")
+			b.WaitUntilStable()
+			shoot(b, "stranger")
+			inView(t, b, `button[value="approve"]`)
+			b.click(`button[value="approve"]`)
+			b.Shows("They propose")
+			b.WaitUntilStable()
+			shoot(b, "meeting")
+			inView(t, b, "#accept")
+			*b.spent += perClick
+			b.Click("#time-1")
+			b.click("#accept")
+			b.Shows("Agreed")
+			a.Shows("Agreed")
+			a.Shows("15:00")
+			shoot(a, "agreed")
+			t.Logf("%v", spent)
+			if spent > 3*time.Minute {
+				t.Errorf("this took %v, want less than three minutes", spent)
+			}
+			a.Forgive("ERR_") // while the process starts again
+			a.Forgive("Failed to load resource")
+		})
+	}
+}
+
+// signIn returns a link that signs in to the page of a serve.
+func signIn(t *testing.T, info daemon.ServeInfo) string {
+	t.Helper()
+	in, err := info.SignIn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return in.Link()
+}
+
+// inView reports an element that a person must scroll to.
+func inView(t *testing.T, p person, selector string) {
+	t.Helper()
+	if bottom := browsertest.Eval[float64](p.Tab, fmt.Sprintf(`document.querySelector(%q).getBoundingClientRect().bottom - innerHeight`, selector)); bottom > 0 {
+		t.Errorf("%s is %.0f px below the fold", selector, bottom)
+	}
+}
+
+// pictures are the screenshots that docs/img has.
+var pictures = []string{"welcome-1280-light", "stranger-1280-light", "meeting-390-light", "meeting-390-dark", "discover-1280-dark", "agreed-1280-light"}
+
+// takePicture saves a screenshot: with PICTURES=folder all of them, with PICTURES=docs the ones of the documentation.
+func takePicture(t *testing.T, tab *browsertest.Tab, name string) {
+	t.Helper()
+	dir := os.Getenv("PICTURES")
+	if dir == "docs" {
+		if dir = filepath.Join("..", "..", "..", "docs", "img"); !slices.Contains(pictures, name) {
+			return
+		}
+	}
+	if dir != "" {
+		tab.Picture(filepath.Join(dir, name+".png"))
+	}
+}

@@ -1,0 +1,67 @@
+package daemon
+
+import (
+	"context"
+	"path/filepath"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/config"
+	"github.com/agentmesh/agentmesh/node/owner/web"
+)
+
+// setup is a process as the pages for the first run see it.
+type setup struct{ p *Process }
+
+var _ web.Setup = setup{}
+
+// Profile implements [web.Setup].
+func (s setup) Profile() web.Profile {
+	cfg, card := s.p.cfg, s.p.node.Card()
+	profile := web.Profile{
+		Name: card.Name, Owner: cfg.Owner.Name, Description: cfg.Description, Directories: cfg.Directories, File: s.p.src.File,
+		Fresh: card.Name == config.Default().Name && !s.p.src.Sets("name"),
+	}
+	if absolute, err := filepath.Abs(profile.File); err == nil {
+		profile.File = absolute
+	}
+	for _, key := range []string{"name", "owner.name", "description", "directories"} {
+		if s.p.src.Overrides(key) {
+			profile.Fixed = append(profile.Fixed, key)
+		}
+	}
+	return profile
+}
+
+// SaveProfile implements [web.Setup].
+func (s setup) SaveProfile(_ context.Context, profile web.Profile) error {
+	var edits []config.Edit
+	for _, e := range []config.Edit{
+		{Key: "name", Value: profile.Name}, {Key: "owner.name", Value: profile.Owner}, {Key: "description", Value: profile.Description},
+		{Key: "directories", Value: profile.Directories},
+	} {
+		if !s.p.src.Overrides(e.Key) {
+			edits = append(edits, e)
+		}
+	}
+	err := s.p.src.Rewrite(edits, LinkKinds())
+	if err == nil {
+		s.p.rerun.start()
+	}
+	return err
+}
+
+// Programs implements [web.Setup].
+func (s setup) Programs() web.Programs {
+	programs := web.Programs{DoorUsed: s.p.owner.AgentUsed(), Data: string(s.p.home)}
+	if absolute, err := filepath.Abs(programs.Data); err == nil {
+		programs.Data = absolute
+	}
+	for _, h := range s.p.cfg.Hooks {
+		if !h.Inbox {
+			programs.Hooks = append(programs.Hooks, h.Label())
+		}
+	}
+	return programs
+}
+
+// EchoAddress implements [web.Setup].
+func (s setup) EchoAddress() string { return echoAddress.String() }

@@ -1,0 +1,174 @@
+package web
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Setup is the process as the pages for the first run see it: the part of its configuration that a form changes, and
+// what is connected.
+type Setup interface {
+	Profile() Profile
+	// SaveProfile writes a profile into the configuration. The process then starts again with it. An error is for the
+	// owner, and nothing was changed.
+	SaveProfile(ctx context.Context, p Profile) error
+	// Programs returns what answers messages, and when a program last used the agent's door.
+	Programs() Programs
+	// EchoAddress is the address of an agent in the process that answers every message.
+	EchoAddress() string
+}
+
+// Profile is what the owner says about the agent.
+type Profile struct {
+	Name, Owner, Description string
+	Directories              []string
+	// Fixed are the keys of the configuration that a flag or an environment variable sets.
+	Fixed []string
+	File  string // of the configuration
+	// Fresh reports that the owner has not chosen a name yet.
+	Fresh bool
+}
+
+// IsFixed reports whether a flag or an environment variable sets a key of the configuration.
+func (p Profile) IsFixed(key string) bool { return slices.Contains(p.Fixed, key) }
+
+// DirectoryLines returns the directories, one on each line.
+func (p Profile) DirectoryLines() string { return strings.Join(p.Directories, "\n") }
+
+// Programs are the programs behind the agent.
+type Programs struct {
+	Hooks    []string  // names of the configured hooks
+	DoorUsed time.Time // when a program last used the agent's door; zero: not since the start
+	Data     string    // the data directory
+}
+
+// None reports whether nothing answers messages except the owner.
+func (p Programs) None() bool { return len(p.Hooks) == 0 && p.DoorUsed.IsZero() }
+
+// maxDirectories bounds the lines of the form.
+const maxDirectories = 20
+
+type profileView struct {
+	Profile
+	Status owner.Status
+	Card   json.RawMessage
+	None   bool // no program is connected
+}
+
+func (p *pages) mountSetup() {
+	g := p.shell.Group()
+	g.GET("/profile", func(c echo.Context) error { return p.profilePage(c, http.StatusOK, "", p.setup.Profile()) })
+	g.POST("/profile", p.saveProfile)
+	g.POST("/hello", p.sayHello)
+	g.GET("/connect", p.showConnect)
+}
+
+func (p *pages) profilePage(c echo.Context, status int, wrong string, profile Profile) error {
+	state, err := p.n.Overview(c.Request().Context(), httpapi.MaxCount)
+	if err != nil {
+		return owner.Explain(err)
+	}
+	title := "Your agent"
+	if profile.Fresh {
+		title = "Welcome"
+	}
+	return p.shell.Render(c, p.profile, httpapi.View{
+		Title: title, Status: status, Wrong: wrong, Said: p.doneMessage(c), Topics: []string{string(owner.TopicStatus)},
+		Self: httpapi.PagePath + "/profile",
+		Data: profileView{Profile: profile, Status: state, Card: p.n.Card().Tree.JSON(), None: p.setup.Programs().None()},
+	})
+}
+
+// saveProfile changes the configuration. The answer leaves before the process starts again, and the next page waits for
+// the new process.
+func (p *pages) saveProfile(c echo.Context) error {
+	form, err := httpapi.Form(c, maxPageForm)
+	if err != nil {
+		return err
+	}
+	profile := p.setup.Profile()
+	if form.Get("keep") == "" {
+		profile.Name, profile.Owner = strings.TrimSpace(form.Get("name")), strings.TrimSpace(form.Get("owner"))
+		profile.Description = strings.TrimSpace(form.Get("description"))
+		profile.Directories = strings.Fields(form.Get("directories"))
+	}
+	if len(profile.Directories) > maxDirectories {
+		return p.profilePage(c, http.StatusBadRequest, "These are too many directories.", profile)
+	}
+	if err := p.setup.SaveProfile(c.Request().Context(), profile); err != nil {
+		return p.profilePage(c, http.StatusBadRequest, "Nothing was saved: "+err.Error(), profile)
+	}
+	return httpapi.Done(c, "profile", "profile")
+}
+
+// sayHello sends a message to the echo agent and shows the conversation.
+func (p *pages) sayHello(c echo.Context) error {
+	if _, err := httpapi.Form(c, maxPageForm); err != nil {
+		return err
+	}
+	_, payload, err := replyForm{Text: "Hello! Is anybody there?"}.payload(wire.Deliver)
+	if err != nil {
+		return err
+	}
+	const answerWait = 3 * time.Second
+	sent, err := p.n.Send(c.Request().Context(), owner.NewMessage{To: p.setup.EchoAddress(), Intent: wire.Deliver, Payload: payload}, answerWait)
+	if refusal, ok := errors.AsType[*wire.Error](err); ok {
+		return p.profilePage(c, refusal.Status, refusal.Message, p.setup.Profile())
+	}
+	if err != nil {
+		return owner.Explain(err)
+	}
+	if sent.State == owner.SendHeld {
+		return httpapi.Done(c, "approvals", "held")
+	}
+	return httpapi.Done(c, convPath(string(sent.To), string(sent.Conversation)), "hello")
+}
+
+// block is a text that the owner copies into another program or a file.
+type block struct{ ID, Label, Text string }
+
+type connectView struct {
+	Programs
+	File                                 string
+	MCP, Exec, Script, Webhook, OpenClaw block
+}
+
+func (p *pages) showConnect(c echo.Context) error {
+	programs := p.setup.Programs()
+	command := "agentmesh --data " + shellWord(programs.Data) + " mcp"
+	view := connectView{
+		Programs: programs, File: p.setup.Profile().File,
+		MCP: block{"mcp", "Commands that add the tools", "# Claude Code\nclaude mcp add agentmesh -- " + command +
+			"\n# Codex\ncodex mcp add agentmesh -- " + command + "\n# OpenClaw\nopenclaw mcp add agentmesh --command agentmesh --arg --data --arg " +
+			shellWord(programs.Data) + " --arg mcp"},
+		Exec:     block{"exec", "Configuration of a shell hook", "hooks:\n  - intent: mesh.message\n    exec: [./answer.sh]"},
+		Script:   block{"script", "A program for the shell hook", hookScript},
+		Webhook:  block{"webhook", "Configuration of a webhook", "hooks:\n  - intent: mesh.message\n    webhook: http://127.0.0.1:8080/agentmesh\n    secret_file: webhook.secret"},
+		OpenClaw: block{"openclaw", "Configuration of OpenClaw", "hooks:\n  - intent: mesh.message\n    openclaw: http://127.0.0.1:18789/hooks/agent\n    secret_file: openclaw.token"},
+	}
+	return p.shell.Render(c, p.connect, httpapi.View{Title: "Connect your agent", Data: view})
+}
+
+// hookScript is the smallest hook: it answers each message with its own words.
+const hookScript = `#!/bin/sh
+text=$(jq -r '.message.payload.message.body // "nothing"')
+jq -n --arg body "You wrote: $text" '{payload: {action: "deliver", message: {body: $body}}}'`
+
+// shellWord quotes a text for a shell, if it needs quotes.
+func shellWord(s string) string {
+	if strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-") == "" {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
