@@ -80,7 +80,7 @@ func TestDocsConfigurations(t *testing.T) {
 	}
 }
 
-// TestSystemdUnit checks the unit in docs/operations.md with systemd-analyze: its syntax, and how exposed the service is,
+// TestSystemdUnit checks docs/operations/agentmesh.service with systemd-analyze: its syntax, and how exposed the service is,
 // on a scale from 0 to 10.
 func TestSystemdUnit(t *testing.T) {
 	analyze, err := exec.LookPath("systemd-analyze")
@@ -90,20 +90,20 @@ func TestSystemdUnit(t *testing.T) {
 		}
 		t.Skip("systemd-analyze is not installed")
 	}
-	units := blocks(t, "docs/operations.md", "```ini")
-	if len(units) != 1 {
-		t.Fatalf("docs/operations.md has %d units, want 1", len(units))
+	unit, err := os.ReadFile("../../docs/operations/agentmesh.service")
+	if err != nil {
+		t.Fatal(err)
 	}
 	self, err := os.Executable() // systemd-analyze requires that the program exists
 	if err != nil {
 		t.Fatal(err)
 	}
-	const program = "/usr/local/bin/agentmesh"
-	if !strings.Contains(units[0], "ExecStart="+program+" serve ") {
+	const program = "/usr/bin/agentmesh"
+	if !strings.Contains(string(unit), "ExecStart="+program+" serve ") {
 		t.Fatal("the unit does not run agentmesh serve")
 	}
 	file := filepath.Join(t.TempDir(), "agentmesh.service")
-	if err := os.WriteFile(file, []byte(strings.Replace(units[0], program, self, 1)), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(strings.Replace(string(unit), program, self, 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := exec.Command(analyze, "verify", file).CombinedOutput(); err != nil || len(out) > 0 {

@@ -34,6 +34,7 @@ func (p platform) binary() string {
 // release is one version of one commit.
 type release struct {
 	version string
+	url     string // address of the published files, or ""
 	repo    string // repository of the commit
 	commit  string
 	date    time.Time // time of the commit
@@ -101,7 +102,10 @@ func (r *release) make(ctx context.Context, out, cache string) (err error) {
 		}
 		fmt.Fprintf(r.log, "built %s in %ds\n", p, int(time.Since(begun).Seconds()))
 	}
-	if err := writeMCPServer(stage, r.version); err != nil {
+	if err := b.packages(ctx, stage); err != nil {
+		return err
+	}
+	if err := errors.Join(writeMCPServer(stage, r.version), writeFormula(stage, r.version, r.url)); err != nil {
 		return err
 	}
 	return publish(stage, out)
@@ -205,7 +209,7 @@ func (b *build) target(ctx context.Context, p platform, common []file, out strin
 	if err != nil {
 		return err
 	}
-	name := fmt.Sprintf("agentmesh_%s_%s_%s", b.version, p.os, p.arch)
+	name := archiveName(b.version, p)
 	files := append(slices.Clone(common), file{p.binary(), 0o755, binary}, file{"THIRD_PARTY_LICENSES", 0o644, licenceTexts(parts)})
 	write, ending := writeTarGz, ".tar.gz"
 	if p.os == "windows" {
@@ -223,6 +227,43 @@ func (b *build) target(ctx context.Context, p platform, common []file, out strin
 		os.WriteFile(filepath.Join(out, name+ending), archive, 0o644),
 		os.WriteFile(filepath.Join(out, name+".spdx.json"), bom, 0o644),
 	)
+}
+
+// archiveName returns the name of a platform's archive without its ending.
+func archiveName(version string, p platform) string {
+	return fmt.Sprintf("agentmesh_%s_%s_%s", version, p.os, p.arch)
+}
+
+// packages writes deb, rpm and container image from the archives for Linux. The module .ci/packages makes them, with its
+// own libraries.
+func (b *build) packages(ctx context.Context, out string) error {
+	in := filepath.Join(b.tmp, "packages")
+	for _, p := range b.targets {
+		if p.os != "linux" {
+			continue
+		}
+		dir := filepath.Join(in, p.arch)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+		archive := filepath.Join(out, archiveName(b.version, p)+".tar.gz")
+		if _, err := output(ctx, dir, nil, "tar", "-xzf", archive, "--strip-components=1"); err != nil {
+			return err
+		}
+		unit, err := os.ReadFile(filepath.Join(b.src, "docs", "operations", "agentmesh.service"))
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, "agentmesh.service"), unit, 0o644); err != nil {
+			return err
+		}
+	}
+	if _, err := os.Stat(in); errors.Is(err, fs.ErrNotExist) {
+		return nil // no target is Linux
+	}
+	_, err := output(ctx, filepath.Join(b.src, ".ci", "packages"), nil, "go", "run", ".",
+		"-version", b.version, "-date", b.date.Format(time.RFC3339), "-in", in, "-out", out)
+	return err
 }
 
 // writeSums writes SHA256SUMS in the format of sha256sum -c.

@@ -1,5 +1,6 @@
 // Command release builds the published files of a version: for each platform an archive with the static binary, its
-// manual, completions and licences, and an SBOM; server.json for the registry of MCP servers; and one list of checksums.
+// manual, completions and licences, and an SBOM; deb, rpm and container image for Linux; a formula for Homebrew;
+// server.json for the registry of MCP servers; and one list of checksums.
 //
 // A release is reproducible: the same commit and the same version of Go give the same bytes on every machine and at any
 // time. It is therefore built from a clean clone of a commit, never from the working tree. Paths, build times, users
@@ -53,6 +54,7 @@ func run(ctx context.Context, args []string, log io.Writer) error {
 	verify := flags.Bool("verify", false, "build a second time, in another directory with an empty cache, and compare the bytes")
 	only := flags.String("platforms", "", "build only these platforms, such as linux/amd64,windows/arm64")
 	key := flags.String("sign", "", "sign SHA256SUMS with the SSH key in this file, using ssh-keygen")
+	address := flags.String("url", "", "address of the folder with the published files: writes a formula for Homebrew")
 	commit := flags.String("commit", "HEAD", "build this commit")
 	if err := flags.Parse(args); err != nil {
 		return flag.ErrHelp
@@ -77,6 +79,7 @@ func run(ctx context.Context, args []string, log io.Writer) error {
 	if err != nil {
 		return err
 	}
+	r.url = *address
 	if err := r.make(ctx, out, ""); err != nil {
 		return err
 	}

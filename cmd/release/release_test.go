@@ -5,6 +5,8 @@ import (
 	"archive/zip"
 	"bytes"
 	"compress/gzip"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -286,4 +288,37 @@ func TestArguments(t *testing.T) {
 	if got, err := choose("linux/arm64,windows/amd64"); err != nil || !slices.Equal(got, []platform{{"linux", "arm64"}, {"windows", "amd64"}}) {
 		t.Errorf("choose() = %v, %v", got, err)
 	}
+}
+
+// TestFormula: the formula has the address and the checksum of every archive that Homebrew can install.
+func TestFormula(t *testing.T) {
+	dir := t.TempDir()
+	for _, p := range []platform{{"darwin", "arm64"}, {"linux", "amd64"}, {"windows", "amd64"}} {
+		if err := os.WriteFile(filepath.Join(dir, archiveName("1.2.3", p)+".tar.gz"), []byte(p.String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := writeFormula(dir, "1.2.3", "https://files.example/v1.2.3/"); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "agentmesh.rb"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"  on_macos do\n    on_arm do\n      url \"https://files.example/v1.2.3/agentmesh_1.2.3_darwin_arm64.tar.gz\"\n      sha256 \"", "  on_linux do\n    on_intel do\n",
+		hex.EncodeToString(sha256Of("linux/amd64")),
+	} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("the formula lacks %q:\n%s", want, text)
+		}
+	}
+	if strings.Contains(string(text), "windows") {
+		t.Error("the formula has an archive for Windows")
+	}
+}
+
+func sha256Of(text string) []byte {
+	sum := sha256.Sum256([]byte(text))
+	return sum[:]
 }
