@@ -27,8 +27,8 @@ type Attachment struct {
 	Data []byte `json:"data,omitempty"`
 }
 
-// detach moves large inline data of an entry to attachments of the thread (MESS-58), and the owner's files that the
-// entry names (MESS-63).
+// detach moves large inline data of an entry to attachments of the thread (MESS-58), and stores the files that the
+// entry names as attachments (MESS-63).
 func (t *tx) detach(th *thread.Thread, e thread.Entry) thread.Entry {
 	key := thread.ContentKey[e.Type]
 	list, ok := e.Body.Get(key)
@@ -49,18 +49,18 @@ func (t *tx) detach(th *thread.Thread, e thread.Entry) thread.Entry {
 }
 
 // moveOut stores a large data URI, or a file that the block names, as an attachment, and returns the stored form of the
-// content (MESS-10). It reports false if v stays as it is.
+// content (MESS-10). It reports false if v stays as it is. n is the number of the content entry.
 func (t *tx) moveOut(th *thread.Thread, kind string, v wire.Value, n int) (wire.Value, bool) {
 	uri, name := thread.ResourceURI(kind, v), v.GetStr("name")
-	foreign := v.GetStr("resource")
-	own, ok := t.files[cmp.Or(uri, foreign)]
-	mime, raw := own.Mime, own.Data
+	foreign := v.GetStr("resource") // the address of a file of a foreign thread
+	f, ok := t.files[cmp.Or(uri, foreign)]
+	mime, raw := f.Mime, f.Data
 	if ok && uri == "" {
-		if own.Failure == "" && th.Taken+len(raw) > thread.MaxThread {
-			own.Failure = "the files of the thread are too large together"
+		if f.Failure == "" && th.Taken+len(raw) > thread.MaxThread {
+			f.Failure = "the files of the thread are too large together"
 		}
-		if own.Failure != "" { // the content keeps its place and carries the reason
-			return v.With(thread.NotFetched, wire.Text(own.Failure)), true
+		if f.Failure != "" { // the content stays, with the reason
+			return v.With(thread.NotFetched, wire.Text(f.Failure)), true
 		}
 		th.Taken += len(raw)
 	}
@@ -76,17 +76,17 @@ func (t *tx) moveOut(th *thread.Thread, kind string, v wire.Value, n int) (wire.
 			return v, false
 		}
 	}
-	if own.copied {
+	if f.copied {
 		t.copiedBytes += len(raw)
 	}
-	name = cmp.Or(name, own.Name)
-	file := func() string {
+	name = cmp.Or(name, f.Name)
+	fileName := func() string {
 		return thread.AttachmentFile(th.Serial, kind, strings.TrimSuffix(fmt.Sprintf("%d-%s", n, name[max(0, len(name)-80):]), "-"), mime)
 	}
-	a := Attachment{Name: file(), Mime: mime, Size: len(raw), Data: raw}
+	a := Attachment{Name: fileName(), Mime: mime, Size: len(raw), Data: raw}
 	for t.hasAttachment(th, a) { // another entry of the message has an attachment of this name
 		n += thread.MaxContent
-		a.Name = file()
+		a.Name = fileName()
 	}
 	t.changes = append(t.changes, store.Change{Record: a.record(th.Ref), IfRev: store.Any})
 	return a.Tree(name), true

@@ -93,7 +93,7 @@ func ParseCapabilities(data []byte) ([]Capability, error) {
 	var out []Capability
 	for i, doc := range list {
 		f := thread.NewFields(doc, fmt.Sprintf("capability[%d]", i))
-		c := Capability{ID: f.Need("id", thread.MaxID), Description: f.Text("description", thread.MaxProse), Tags: f.Texts("tags", 100)}
+		c := Capability{ID: f.Required("id", thread.MaxID), Description: f.Text("description", thread.MaxProse), Tags: f.Texts("tags", 100)}
 		c.Definition, _ = f.Get("definition")
 		if f.Err != nil {
 			return nil, f.Err

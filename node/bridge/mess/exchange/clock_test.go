@@ -21,7 +21,7 @@ func TestClockGoesBack(t *testing.T) {
 	l.status("bob", done, "claimed")
 	l.status("bob", done, "completed")
 	const back = time.Hour
-	ahead := func(ns string, change func(rec store.Record) []byte) {
+	rewrite := func(ns string, change func(rec store.Record) []byte) {
 		t.Helper()
 		page, err := l.records.List(t.Context(), ns, "", "", 100, time.Now())
 		if err != nil {
@@ -34,7 +34,7 @@ func TestClockGoesBack(t *testing.T) {
 			}
 		}
 	}
-	ahead(NSThreads, func(rec store.Record) []byte {
+	rewrite(NSThreads, func(rec store.Record) []byte {
 		th, err := decodeThread(rec)
 		if err != nil {
 			t.Fatal(err)

@@ -11,10 +11,10 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// An executor of a new thread may have no access to the older threads that it replaces. The new request is therefore
-// complete: it contains everything that the work needs, with files.
+// An executor of a new thread may have no access to the older threads that the new one replaces. The new request is
+// therefore complete: it contains everything that the work needs, with files.
 
-// maxCopied bounds the attachments that one unit reads, and writes, for new threads.
+// maxCopied bounds the bytes of attachments that one unit reads for new threads, and those that it writes.
 const maxCopied = 64 << 20
 
 var errCopies = thread.Conflict("the files of the request are too large to be copied to the new threads")

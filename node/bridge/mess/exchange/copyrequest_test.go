@@ -110,7 +110,7 @@ func TestSuccessorsHaveTheFiles(t *testing.T) {
 		}
 		l.status("eve", part, "delegated, delegated_to: bob")
 		if got := files(l.thread(part).Successors[0]); !slices.Equal(got, []string{"1", "2"}) {
-			t.Errorf("what is delegated has the files %v", got)
+			t.Errorf("a delegated part has the files %v", got)
 		}
 	}
 	large := l.request("alice", "{intent: a, context: ["+picture("1")+strings.Repeat(", "+picture("2"), 20)+"]}")
@@ -145,8 +145,8 @@ func TestAckNamesNewThreads(t *testing.T) {
 		l.executor("bob")
 		ref := l.request("alice", "{intent: a}")
 		l.do("bob", "- suggestion: {id: s, type: split, re: "+ref+", proposed: [x, y]}")
-		said := mustParse(t, "- reply: {re: s, accept: true}")
-		r, err := l.Do(t.Context(), actor("alice"), said, Options{Lax: lax, Re: ref})
+		block := mustParse(t, "- reply: {re: s, accept: true}")
+		r, err := l.Do(t.Context(), actor("alice"), block, Options{Lax: lax, Re: ref})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -57,7 +57,7 @@ type Exchange struct {
 	WantsNotices func(id string) bool
 	// Mirror receives the refs of the threads that a commit changed. It may be nil.
 	Mirror      func(refs []string)
-	open        watchers
+	open        watchers      // the open pages
 	noticeReady chan struct{} // has a value after a notice was stored
 	noticeCount atomic.Uint64 // notices that this process has made; makes their keys unique
 	mustRecheck atomic.Bool   // every waiting thread must be checked again
@@ -85,7 +85,7 @@ func New(cfg Config) *Exchange {
 const (
 	openADay     = 10_000  // registrations a day in mode open
 	MaxFailures  = 30      // wrong keys from one address in a minute
-	maxAddresses = 1 << 16 // that the limits tell apart
+	maxAddresses = 1 << 16 // addresses for which wrong keys are counted at the same time
 )
 
 // LimitThreads bounds how many threads one actor may open; nil buckets remove the bound.
@@ -193,13 +193,13 @@ func WriterOfFiles(id string) Actor { return Actor{ID: id, Channel: "file", file
 
 // Options say how [Exchange.Do] applies a block, and what else changes in the same unit.
 type Options struct {
-	// Lax allows bare codes, and only appends a response without a status: for PATCH and thread files
-	// (MESS-20, MESS-26).
+	// Lax is set for PATCH and thread files: a status may have only a code, and a response without a status does not
+	// complete the thread (MESS-20, MESS-26).
 	Lax bool
 	// Re is the thread that entries without re are about. With Lax, entries may be about no other thread.
 	Re string
-	// IfSerial refuses the block if the newest message of the thread Re has another serial number: the caller answers
-	// what it read. 0 means no condition.
+	// IfSerial refuses the block if the newest message of the thread Re has another serial number than this one, which
+	// the caller read. 0 means no condition.
 	IfSerial int
 	// IfTurn refuses the block if the owner's turn in the thread Re is another one. "" means no condition.
 	IfTurn string
@@ -216,15 +216,16 @@ type Options struct {
 	Peer *thread.Peer
 	// External is stored with new threads for the bridge.
 	External string
-	// Sent is set if the thread Re was sent to the actor, who may then speak about the thread without a claim. Its
-	// value is the reason for which the thread is parked here while the actor's exchange holds it back.
+	// Sent is set if the thread Re was sent to the actor, who may then write about the thread without a claim. Its
+	// value is the reason for which our thread is parked while the actor's exchange holds the thread back:
+	// thread.ParkedPeer or thread.ParkedPending.
 	Sent string
-	// Follow marks the actor as the exchange behind a link, whose word about the thread that was sent to it is final.
+	// Follow marks the actor as the exchange behind a link: our thread takes every state that this exchange reports.
 	Follow bool
 	// Replay is the key under which the answer is stored, so that a repeated block gets the same answer; nil stores
 	// none.
 	Replay *ReplayKey
-	// Files are files that the block names and that lie elsewhere, by address: they become attachments.
+	// Files are files of a foreign thread that the block names, by address. They become attachments.
 	Files map[string]File
 	// Records change in the same unit.
 	Records []store.Change
@@ -340,7 +341,8 @@ func (x *Exchange) Resolve(ctx context.Context, who Actor, re string) (string, b
 
 func newNotFoundError() error { return thread.Missing("no such thread") }
 
-// Read returns a thread from the store, whoever asks. If the thread does not exist, the error is [store.ErrNotFound].
+// Read returns a thread from the store, without a check of who may see it. If the thread does not exist, the error is
+// [store.ErrNotFound].
 func (x *Exchange) Read(ctx context.Context, ref string, now time.Time) (*thread.Thread, error) {
 	rec, err := x.records.Get(ctx, NSThreads, ref, now)
 	if err != nil {
@@ -383,8 +385,8 @@ func (x *Exchange) Message(ctx context.Context, ref string, serial int) (m threa
 	return decodeMessage(rec)
 }
 
-// MessagesOf returns the messages of t up to the state in which t was read. A later message belongs to a later state: a
-// reader that saw it with the older state would believe that it changed nothing.
+// MessagesOf returns the messages of t up to the state in which t was read. A reader that saw a later message with this
+// state would believe that the message changed nothing.
 func (x *Exchange) MessagesOf(ctx context.Context, t *thread.Thread) ([]thread.Message, error) {
 	all, err := x.Messages(ctx, t.Ref)
 	return slices.DeleteFunc(all, func(m thread.Message) bool { return m.Serial > t.Serial }), err
@@ -437,7 +439,7 @@ func (x *Exchange) roles(who Actor, t *thread.Thread) thread.Role {
 	return r
 }
 
-// RequestRef returns the ref of the thread, if the block had a single request.
+// RequestRef returns the ref of the requested thread, if the block had exactly one request.
 func (r Result) RequestRef() (string, bool) {
 	for _, e := range r.Answers {
 		if ref := e.Body.GetStr("ref"); e.Type == "ack" && ref != "" {

@@ -117,7 +117,7 @@ func (c *candidate) hasAll(needs []thread.Need) bool {
 	return true
 }
 
-// isAvailable implements MESS-43. preferred means that a routing rule names the executor.
+// isAvailable implements MESS-43. named means that a routing rule names the executor.
 func (c *candidate) isAvailable(now time.Time, named bool) bool {
 	switch c.Availability {
 	case "on_demand":
@@ -152,8 +152,8 @@ func (s *shift) isOnDuty(now time.Time) bool {
 // maxShifts bounds the shared schedules: strangers choose the expressions.
 const maxShifts = 4096
 
-// level returns the declared level on the required capabilities for higher_precision: a number, or the rank of a common
-// word.
+// level returns the highest level that the executor declares for a required capability, for higher_precision: a number,
+// or the rank of a common word. It is 0 without a declared level.
 func (c *candidate) level(needs []thread.Need) int {
 	words := []string{"novice", "basic", "intermediate", "advanced", "expert", "master"}
 	best := 0
@@ -163,8 +163,8 @@ func (c *candidate) level(needs []thread.Need) int {
 			continue
 		}
 		v, _ := meta.Get("level")
-		if n, ok := thread.ReadWhole(v); ok {
-			best = max(best, int(min(n, 1000)))
+		if level, ok := thread.ReadWhole(v); ok {
+			best = max(best, int(min(level, 1000)))
 		} else if s, ok := v.Str(); ok {
 			best = max(best, slices.Index(words, s)+1)
 		}
@@ -344,7 +344,8 @@ func (r *Executors) addClaim(c claimTime) {
 	r.replace(&e)
 }
 
-// read returns an executor from the store, ready for a change.
+// read returns an executor from the store for a change: with the next version number, and with the claim times that are
+// only in memory.
 func (r *Executors) read(ctx context.Context, id string) (*Executor, error) {
 	rec, err := r.records.Get(ctx, NSExecutors, id, time.Now())
 	if err != nil {
@@ -387,8 +388,8 @@ func (r *Executors) edit(ctx context.Context, id string, more []store.Change, ch
 	return store.ErrConflict
 }
 
-// setAvailability applies the availability, schedule and time zone of a registration. A schedule without an
-// availability means availability by schedule; an empty schedule ends that.
+// setAvailability applies the availability, schedule and time zone of a registration. Without an availability, a
+// schedule means availability by schedule, and an empty schedule means that the executor is always available.
 func setAvailability(r Registration, e *Executor) error {
 	has := func(key string) bool { return slices.Contains(r.present, key) }
 	if has("schedule") {

@@ -11,13 +11,13 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
-// File is a file that a block names and that becomes an attachment: a file of the owner (file://), or one that lies
-// with a foreign thread.
+// File is a file that a block names and that becomes an attachment: a file of the owner (file://), an attachment of an
+// older thread, or a file of a foreign thread.
 type File struct {
 	Failure    string // why the file is missing; "" if Data has it
 	Name, Mime string
 	Data       []byte
-	copied     bool // it is an attachment of an older thread, not a file of the owner (see [tx.copyRequest])
+	copied     bool // an attachment of an older thread (see [tx.copyRequest])
 }
 
 // readOwnerFiles reads the files that a block of the owner names, if a folder for them is configured. Otherwise the

@@ -29,15 +29,15 @@ func (x *Exchange) ImportUpdate(ctx context.Context, f thread.ParsedFile) error 
 	if err != nil {
 		return err
 	}
-	ours := make(map[string]bool) // digest → whether the file has the document
+	ours := make(map[string]bool) // digest of a document of ours → whether the file has it
 	for _, doc := range thread.DocumentsOf(t, messages) {
 		ours[thread.Digest(doc.Without("received"))] = false
 	}
 	missing := len(ours)
 	for _, doc := range f.Documents {
 		digest := thread.Digest(doc.Without("received"))
-		if at, ok := ours[digest]; ok {
-			if !at {
+		if found, ok := ours[digest]; ok {
+			if !found {
 				ours[digest] = true
 				missing--
 			}

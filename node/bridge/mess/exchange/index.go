@@ -63,7 +63,7 @@ type index struct {
 	predecessors map[string][]string // ref → threads that it replaced
 	serials      map[string]int      // day → highest number
 	alarms       alarms
-	alarmSet     chan struct{}
+	alarmSet     chan struct{} // has a value after an alarm was set
 }
 
 func newIndex() *index {
@@ -112,6 +112,7 @@ func (x *index) publishNewer(t *thread.Thread) {
 	}
 }
 
+// put does the work of publish. The caller holds the lock.
 func (x *index) put(t *thread.Thread) {
 	old := x.byRef[t.Ref]
 	if old != nil && old.version >= t.Version {
@@ -156,18 +157,18 @@ func (x *index) addNew(e *entry) {
 	if e.client != "" {
 		x.clients[e.client] = append(x.clients[e.client], e.ref)
 		key := ownKey(e.requester, e.client)
-		if before := x.byRef[x.own[key]]; before == nil || !before.created.After(e.created) {
+		if other := x.byRef[x.own[key]]; other == nil || !other.created.After(e.created) {
 			x.own[key] = e.ref
 		}
 	}
-	for _, on := range e.depends {
-		x.waiting[on] = append(x.waiting[on], e.ref)
+	for _, dependency := range e.depends {
+		x.waiting[dependency] = append(x.waiting[dependency], e.ref)
 	}
 	x.countSerial(e.ref)
 }
 
-// countSerial remembers the highest number of a day. It ignores a number so high that it leaves no room, which a thread
-// file may bring; if a new thread meets that number, it takes the next one.
+// countSerial remembers the highest thread number of a day. It ignores a number from a thread file that is so high that
+// it leaves no room for more. A new thread whose number turns out to be taken gets the next one.
 func (x *index) countSerial(ref string) {
 	if len(ref) < len("2006-01-02-001") {
 		return
@@ -218,7 +219,7 @@ func (x *index) untag(e *entry) {
 	}
 }
 
-// setAlarms sets an alarm for each time at which the thread changes by itself, once for each time.
+// setAlarms sets an alarm for each time at which the thread changes by itself, unless old has that alarm already.
 func (x *index) setAlarms(old *entry, t *thread.Thread) {
 	if t.Status.Terminal() {
 		return
@@ -259,8 +260,8 @@ func (x *index) remove(ref string) {
 	delete(x.waiting, ref)
 	delete(x.predecessors, ref)
 	removeRef(x.clients, e.client, ref)
-	for _, on := range e.depends {
-		removeRef(x.waiting, on, ref)
+	for _, dependency := range e.depends {
+		removeRef(x.waiting, dependency, ref)
 	}
 	if key := ownKey(e.requester, e.client); x.own[key] == ref {
 		delete(x.own, key)
@@ -371,7 +372,7 @@ func (x *index) nextNumber(day string) int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.serials[day]++
-	if len(x.serials) > 1000 { // older days are not needed: new refs carry today's date
+	if len(x.serials) > 1000 { // older days are not needed, because new refs have today's date
 		for d := range x.serials {
 			if d < day {
 				delete(x.serials, d)

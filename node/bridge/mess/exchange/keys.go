@@ -143,7 +143,7 @@ func ReadRegistration(v wire.Value, patch bool) (Registration, error) {
 	}
 	r.Availability, r.Schedule, r.Timezone = f.ReadDuty()
 	if !patch {
-		r.ID = f.Need("executor_id", 64)
+		r.ID = f.Required("executor_id", 64)
 		f.Check(thread.IsExecutorID(r.ID) && !thread.IsReserved(r.ID), "executor_id", "must be 1 to 64 of A-Z a-z 0-9 _ -, beginning with a letter or digit, and not reserved")
 	}
 	if hooks, ok := f.Get("hooks"); ok {
@@ -161,30 +161,30 @@ const maxExecutors = 100_000
 
 // Register adds an executor and returns its key, which is not shown again. pending means that the registration waits
 // for the owner; more are changes of the same unit.
-func (x *Executors) Register(ctx context.Context, r Registration, pending bool, more []store.Change) (key string, err error) {
-	if err := x.load(); err != nil {
+func (r *Executors) Register(ctx context.Context, reg Registration, pending bool, more []store.Change) (key string, err error) {
+	if err := r.load(); err != nil {
 		return "", err
 	}
-	// an actor of thread files alone has a name and no key; the owner may give it one
-	if x.get(r.ID) != nil || x.hasThreads(r.ID) {
+	// somebody who only writes thread files has an id and no key; the owner may give it a key
+	if r.get(reg.ID) != nil || r.hasThreads(reg.ID) {
 		return "", thread.Conflict("the executor id is taken")
 	}
-	if len(x.list()) >= maxExecutors {
+	if len(r.list()) >= maxExecutors {
 		return "", newRateLimitError("too many executors", time.Hour)
 	}
 	now := time.Now().UTC().Round(time.Millisecond)
-	key = newKey(x.cfg.ID)
+	key = newKey(r.cfg.ID)
 	e := &Executor{
-		ID: r.ID, Name: r.Name, Capabilities: r.Capabilities, KeyHash: hashKey(key), Pending: pending, Created: now, Seen: now,
-		Preferences: r.Preferences, Notifications: r.Notifications, Hooks: r.Hooks,
+		ID: reg.ID, Name: reg.Name, Capabilities: reg.Capabilities, KeyHash: hashKey(key), Pending: pending, Created: now, Seen: now,
+		Preferences: reg.Preferences, Notifications: reg.Notifications, Hooks: reg.Hooks,
 	}
-	if err := setAvailability(r, e); err != nil {
+	if err := setAvailability(reg, e); err != nil {
 		return "", err
 	}
 	if err := e.checkSize(); err != nil {
 		return "", err
 	}
-	err = x.records.Apply(ctx, append([]store.Change{{Record: e.record()}}, more...), now)
+	err = r.records.Apply(ctx, append([]store.Change{{Record: e.record()}}, more...), now)
 	if errors.Is(err, store.ErrConflict) {
 		return "", thread.Conflict("the executor id is taken")
 	}
@@ -194,44 +194,46 @@ func (x *Executors) Register(ctx context.Context, r Registration, pending bool, 
 	if err != nil {
 		return "", err
 	}
-	x.put(e)
+	r.put(e)
 	return key, nil
 }
 
-// Change applies the members that the body of a PATCH has. An executor may change itself, the owner everybody.
-func (x *Executors) Change(ctx context.Context, who Actor, id string, r Registration) error {
-	if err := x.load(); err != nil {
+// Change applies the members that the body of a PATCH has. An executor may change only itself, the owner every
+// executor.
+func (r *Executors) Change(ctx context.Context, who Actor, id string, reg Registration) error {
+	if err := r.load(); err != nil {
 		return err
 	}
 	if who.ID != id && !who.Owner {
 		return thread.Forbidden("an executor may only change itself")
 	}
-	return x.edit(ctx, id, nil, func(e *Executor) error {
+	return r.edit(ctx, id, nil, func(e *Executor) error {
 		if e.Pending && !who.Owner { // the owner decides on the registration as it was made
 			return errPending
 		}
-		has := func(key string) bool { return slices.Contains(r.present, key) }
+		has := func(key string) bool { return slices.Contains(reg.present, key) }
 		if has("display_name") {
-			e.Name = r.Name
+			e.Name = reg.Name
 		}
 		if has("capabilities") {
-			e.Capabilities = r.Capabilities
+			e.Capabilities = reg.Capabilities
 		}
 		if has("notifications") {
-			e.Notifications = r.Notifications
+			e.Notifications = reg.Notifications
 		}
 		if has("preferences") {
-			e.Preferences = r.Preferences
+			e.Preferences = reg.Preferences
 		}
 		if has("hooks") {
-			e.Hooks = r.Hooks
+			e.Hooks = reg.Hooks
 		}
-		return setAvailability(r, e)
+		return setAvailability(reg, e)
 	})
 }
 
-// Admit accepts or removes a registration that waits for the owner.
-func (r *Executors) Admit(ctx context.Context, id string, yes bool, more []store.Change) error {
+// Admit accepts or removes a registration that waits for the owner; more are changes of the same unit. If the executor
+// does not exist, Admit only applies more.
+func (r *Executors) Admit(ctx context.Context, id string, accept bool, more []store.Change) error {
 	if err := r.load(); err != nil {
 		return err
 	}
@@ -239,7 +241,7 @@ func (r *Executors) Admit(ctx context.Context, id string, yes bool, more []store
 	if c == nil {
 		return r.records.Apply(ctx, more, time.Now())
 	}
-	if yes {
+	if accept {
 		return r.edit(ctx, id, more, func(e *Executor) error {
 			e.Pending = false
 			return nil
@@ -271,8 +273,8 @@ func (r *Executors) NeedsApproval() bool {
 // fails is not counted.
 func (r *Executors) ChargeRegistration(from netip.Addr, register func() error) error {
 	now := time.Now()
-	switch wait, everybody := r.registrations.Take(from, now); {
-	case everybody:
+	switch wait, poolIsEmpty := r.registrations.Take(from, now); {
+	case poolIsEmpty:
 		return newRateLimitError("too many registrations altogether", wait)
 	case wait > 0:
 		return newRateLimitError(fmt.Sprintf("too many registrations: at most %d an hour", cmp.Or(r.cfg.RegistrationsPerHour, 60)), wait)
@@ -296,11 +298,11 @@ func (r *Executors) CountFailure(from netip.Addr, err error) error {
 }
 
 // The owner can give an executor a new key, or take its key away: an executor that the owner set up has no key, keys
-// get lost, and keys get into wrong hands. The executor id stays taken in both cases, because whoever registered it
-// again would see the threads of its predecessor.
+// get lost, and keys are stolen. The executor id stays taken in both cases, because another executor that registered
+// with it would see the threads of the first one.
 
-// GiveKey creates a new key for an executor and returns it; the key is not shown again. The old key stops working. A
-// pending registration is approved by this. more are changes of the same unit.
+// GiveKey creates a new key for an executor and returns it; the key is not shown again. The old key stops working. This
+// also approves a pending registration. more are changes of the same unit.
 func (r *Executors) GiveKey(ctx context.Context, id string, more []store.Change) (string, error) {
 	key := newKey(r.cfg.ID)
 	return key, r.setKey(ctx, id, hashKey(key), false, more)

@@ -47,7 +47,7 @@ func TestLoadAgain(t *testing.T) {
 		x := New(Config{Store: s})
 		for range 3 {
 			if err := x.Load(); !errors.Is(err, store.ErrUnavailable) {
-				t.Errorf("load() = %v, want %v", err, store.ErrUnavailable)
+				t.Errorf("Load() = %v, want %v", err, store.ErrUnavailable)
 			}
 		}
 		if s.lists != 1 {
@@ -56,11 +56,11 @@ func TestLoadAgain(t *testing.T) {
 		s.broken = false
 		time.Sleep(loadRetry)
 		if err := x.Load(); err != nil {
-			t.Errorf("load() of a store that can be read again = %v", err)
+			t.Errorf("Load() of a store that can be read again = %v", err)
 		}
 		read := s.lists
 		if err := x.Load(); err != nil || s.lists != read {
-			t.Errorf("load() = %v after %d more reads, want none", err, s.lists-read)
+			t.Errorf("Load() = %v after %d more reads, want none", err, s.lists-read)
 		}
 	})
 }

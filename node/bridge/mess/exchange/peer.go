@@ -12,8 +12,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// This file deals with threads that are shared with a peer: a mesh agent, or somebody behind a link. A peer knows a
-// thread by its conversation.
+// This file deals with threads that are shared with a peer: a mesh agent or a link member. A peer knows a thread by its
+// conversation.
 
 // requestLink returns the link through which a peer requested the thread, or "".
 func requestLink(t *thread.Thread) string {
@@ -61,7 +61,7 @@ func (x *Exchange) PointAt(b thread.Block, peer, ref string) thread.Block {
 	out := slices.Clone(b)
 	for i, e := range out {
 		re := thread.FirstRef(e.Body)
-		// an old decision must not be taken for one about another suggestion
+		// a late decision must not become a decision about another suggestion
 		if re == "" || x.index.get(re) != nil || e.IsDecision() && re != "last" {
 			continue
 		}
@@ -75,7 +75,7 @@ func (x *Exchange) PointAt(b thread.Block, peer, ref string) thread.Block {
 }
 
 // OpenVia returns the conversations of at most limit open threads that came through a link and pass keep. count is the
-// number of all its open threads.
+// number of all open threads that came through the link.
 func (x *Exchange) OpenVia(link string, limit int, keep func(conv string) bool) (convs []string, count int) {
 	entries, _ := x.index.entries("via:"+link, position{}, limit, func(e *entry) bool { return keep(e.external) })
 	for _, e := range entries {
@@ -156,8 +156,8 @@ func (x *Exchange) Release(ctx context.Context, ref string) error {
 
 // Cancel cancels a thread for its requester, who asked for that through a channel, in one unit with changes. If the
 // thread has ended already, the changes are applied all the same.
-func (x *Exchange) Cancel(ctx context.Context, t *thread.Thread, channel, why string, changes []store.Change) error {
-	body := wire.Obj(wire.TextField("re", t.Ref), wire.TextField("reason", why))
+func (x *Exchange) Cancel(ctx context.Context, t *thread.Thread, channel, reason string, changes []store.Change) error {
+	body := wire.Obj(wire.TextField("re", t.Ref), wire.TextField("reason", reason))
 	_, err := x.Do(ctx, Actor{ID: t.Requester, Channel: channel}, thread.Block{{Type: "cancel", Body: body}}, Options{Lax: true, Re: t.Ref, Records: changes})
 	if thread.IsRefusal(err) {
 		return x.records.Apply(ctx, changes, time.Now())

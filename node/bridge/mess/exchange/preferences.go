@@ -103,7 +103,7 @@ func readNotifications(f *thread.Fields, key string) []Notification {
 	var out []Notification
 	for i, e := range f.List(key, 20) {
 		g := thread.NewFields(e, f.Path(key+"["+strconv.Itoa(i)+"]"))
-		n := Notification{Type: g.Need("type", 40)}
+		n := Notification{Type: g.Required("type", 40)}
 		for _, name := range []string{"url", "webhook_url", "webhook"} {
 			if s := g.Text(name, thread.MaxURI); s != "" && n.URL == "" {
 				n.URL = s
@@ -155,7 +155,7 @@ func compilePatterns(list []string) ([]*regexp.Regexp, error) {
 	return out, nil
 }
 
-// matchesAutoClaim reports whether the executor claims a request with this intent automatically.
+// matchesAutoClaim reports whether the executor claims the request t automatically, judged by its intent.
 func (c *candidate) matchesAutoClaim(t *thread.Thread) bool {
 	intent := t.Intent[:min(len(t.Intent), maxMatched)]
 	return slices.ContainsFunc(c.patterns(), func(re *regexp.Regexp) bool { return re.MatchString(intent) })

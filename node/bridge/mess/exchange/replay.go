@@ -21,7 +21,7 @@ type ReplayKey struct {
 	key    string // key of the replay record
 	digest string // digest of the content; "" if the key belongs to one content
 	keep   time.Duration
-	of     string // quota: at most maxCallReplays records for this term; "" means no bound
+	quota  string // term for which at most maxCallReplays records are kept; "" means no bound
 }
 
 const (
@@ -42,11 +42,12 @@ func NewMessageReplay(peer, id string) *ReplayKey {
 	return &ReplayKey{key: "mesh/" + IDKey(peer, id), keep: keepMessageReplays}
 }
 
-// NewCallReplay returns the key of a call with an Idempotency-Key. content is everything that the call says.
+// NewCallReplay returns the key of a call with an Idempotency-Key. content is everything that a repetition of the call
+// must repeat.
 func NewCallReplay(who Actor, name string, content wire.Value) *ReplayKey {
 	o := &ReplayKey{key: "call/" + IDKey(who.ID, name), digest: thread.Digest(content), keep: keepCallReplays}
 	if !who.Owner {
-		o.of = "call/" + IDKey(who.ID, "")
+		o.quota = "call/" + IDKey(who.ID, "")
 	}
 	return o
 }
@@ -101,8 +102,8 @@ func (t *tx) saveReplay(o *ReplayKey) error {
 		return thread.TooLarge("the answer is too large to be kept: send queries in a block of their own")
 	}
 	c := store.Change{Record: store.Record{NS: NSSeen, Key: o.key, Body: body, Expires: t.now.Add(o.keep)}}
-	if o.of != "" {
-		c.Record.Terms, c.Max = []string{o.of}, maxCallReplays
+	if o.quota != "" {
+		c.Record.Terms, c.Max = []string{o.quota}, maxCallReplays
 	}
 	t.changes = append(t.changes, c)
 	return nil
@@ -127,7 +128,7 @@ func (t *tx) setResultThread(ctx context.Context) error {
 
 // explainQuota returns a rate-limit error if the caller has used up its replay keys for a day, otherwise err.
 func explainQuota(err error, o *ReplayKey) error {
-	if o != nil && o.of != "" && errors.Is(err, store.ErrQuota) {
+	if o != nil && o.quota != "" && errors.Is(err, store.ErrQuota) {
 		return newRateLimitError("too many calls with an Idempotency-Key in a day", time.Hour)
 	}
 	return err

@@ -44,13 +44,13 @@ func (r *Executors) route(t *thread.Thread, now time.Time) []Offer {
 	}
 	switch {
 	case len(named) > 0:
-		place := func(c *candidate) int {
+		rank := func(c *candidate) int {
 			if i, ok := named[c.ID]; ok {
 				return i
 			}
 			return len(named)
 		}
-		slices.SortStableFunc(chosen, func(a, b *candidate) int { return cmp.Compare(place(a), place(b)) })
+		slices.SortStableFunc(chosen, func(a, b *candidate) int { return cmp.Compare(rank(a), rank(b)) })
 	case rule.By == "lower_latency":
 		slices.SortStableFunc(chosen, func(a, b *candidate) int { return cmp.Compare(a.median, b.median) })
 	case rule.By == "higher_precision":

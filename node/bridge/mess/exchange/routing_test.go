@@ -12,10 +12,11 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-func ids(offers []Offer, told bool) string {
+// ids returns the executors of offers or, with notified, those that get a notice.
+func ids(offers []Offer, notified bool) string {
 	var out []string
 	for _, o := range offers {
-		if !told || o.Notify {
+		if !notified || o.Notify {
 			out = append(out, o.ID)
 		}
 	}
@@ -47,7 +48,7 @@ func TestRouting(t *testing.T) {
 		t.Errorf("eligible = %s", got)
 	}
 	if got := ids(l.Executors.route(th, night), true); got != "a b" {
-		t.Errorf("told at night = %s", got)
+		t.Errorf("notified at night = %s", got)
 	}
 	if got := ids(l.Executors.route(&thread.Thread{Requires: needs("knife", "unknown")}, noon), false); got != "" {
 		t.Errorf("eligible for the unknown = %s", got)

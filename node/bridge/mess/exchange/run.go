@@ -137,7 +137,7 @@ func isPermanent(err error) bool {
 	return refused && !e.Retry
 }
 
-// recheckWaiting checks every parked thread: its reason to wait may have ended just before a crash.
+// recheckWaiting checks every unclaimed thread that waits: its reason to wait may have ended just before a crash.
 func (x *Exchange) recheckWaiting(ctx context.Context) error {
 	refs, _ := x.index.page("state:"+string(thread.Waiting), position{}, 1<<30, func(e *entry) bool { return e.holder == "" })
 	for _, ref := range refs {
@@ -164,8 +164,8 @@ func (x *Exchange) Purge(ctx context.Context, now time.Time) (removed int, err e
 			return !e.status.Open() && e.updated.Before(before)
 		})
 		for _, ref := range refs {
-			isNeeded := slices.ContainsFunc(x.index.dependents(ref), func(on string) bool { // of an open thread
-				e := x.index.get(on)
+			isNeeded := slices.ContainsFunc(x.index.dependents(ref), func(dependent string) bool {
+				e := x.index.get(dependent)
 				return e != nil && e.status.Open()
 			})
 			if isNeeded {
@@ -195,23 +195,23 @@ func (x *Exchange) remove(ctx context.Context, ref string, now time.Time) error 
 	if err != nil {
 		return err
 	}
-	gone := func(ns, key string) store.Change {
+	deletion := func(ns, key string) store.Change {
 		return store.Change{Record: store.Record{NS: ns, Key: key}, IfRev: store.Any, Delete: true}
 	}
 	changes := []store.Change{{Record: store.Record{NS: NSThreads, Key: ref}, IfRev: t.Rev, Delete: true}}
-	for _, below := range []struct{ ns, prefix string }{{NSMessages, ref + "/"}, {NSFiles, ref + "/"}, {NSUploads, ref + "/"}, {NSSeen, "file/" + ref + "/"}} {
-		for after := below.prefix; after != ""; {
-			page, err := x.records.List(ctx, below.ns, "", after, 500, now)
+	for _, owned := range []struct{ ns, prefix string }{{NSMessages, ref + "/"}, {NSFiles, ref + "/"}, {NSUploads, ref + "/"}, {NSSeen, "file/" + ref + "/"}} {
+		for after := owned.prefix; after != ""; {
+			page, err := x.records.List(ctx, owned.ns, "", after, 500, now)
 			if err != nil {
 				return err
 			}
 			after = page.Next
 			for _, rec := range page.Records {
-				if !strings.HasPrefix(rec.Key, below.prefix) {
+				if !strings.HasPrefix(rec.Key, owned.prefix) {
 					after = ""
 					break
 				}
-				changes = append(changes, gone(below.ns, rec.Key))
+				changes = append(changes, deletion(owned.ns, rec.Key))
 			}
 		}
 	}
@@ -220,7 +220,7 @@ func (x *Exchange) remove(ctx context.Context, ref string, now time.Time) error 
 		if err == nil && string(rec.Body) != ref { // the conversation continues with the successor
 			continue
 		}
-		changes = append(changes, gone(NSMeta, convKey(peer, p.Conv)))
+		changes = append(changes, deletion(NSMeta, convKey(peer, p.Conv)))
 	}
 	if t.ClientID != "" {
 		key := IDKey(t.Requester, t.ClientID)
@@ -283,8 +283,8 @@ type alarm struct {
 	ref string
 }
 
-// nextMilli rounds t up to a whole millisecond. Units are dated in whole milliseconds, so a unit that is dated earlier
-// would find nothing due yet.
+// nextMilli rounds t up to a whole millisecond. The time of a unit is rounded to milliseconds, so a unit that begins at
+// t could have an earlier time and find nothing due.
 func nextMilli(t time.Time) time.Time {
 	return t.Add(time.Millisecond - time.Nanosecond).Truncate(time.Millisecond)
 }

@@ -15,7 +15,7 @@ import (
 // limitedStore is a store that fails after a number of units.
 type limitedStore struct {
 	store.Store
-	units atomic.Int64 // that still work
+	units atomic.Int64 // units that still succeed
 }
 
 func (o *limitedStore) Records() store.Records { return limitedRecords{o.Store.Records(), o} }

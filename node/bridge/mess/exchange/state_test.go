@@ -76,7 +76,7 @@ func TestModel(t *testing.T) {
 		r := l.do("agent", "- request: {intent: a, id: a"+fmt.Sprint(l.index.length(allThreads))+
 			rapid.SampledFrom([]string{"", ", confirm_before: true"}).Draw(rt, "confirm")+"}\n- request: {intent: b, priority: urgent}")
 		refs := r.Created
-		said := map[string]int{refs[0]: 1, refs[1]: 1}
+		counts := map[string]int{refs[0]: 1, refs[1]: 1}
 		for range rapid.IntRange(1, 12).Draw(rt, "calls") {
 			before := map[string]*thread.Thread{}
 			for _, ref := range refs {
@@ -103,10 +103,10 @@ func TestModel(t *testing.T) {
 					rt.Fatalf("%s is %s, its history ends with %s", ref, th.Status, last)
 				}
 				messages, err := l.Messages(l.t.Context(), ref)
-				if err != nil || len(messages) != th.Serial || len(messages) < said[ref] {
-					rt.Fatalf("%s has %d messages, serial %d, had %d, %v", ref, len(messages), th.Serial, said[ref], err)
+				if err != nil || len(messages) != th.Serial || len(messages) < counts[ref] {
+					rt.Fatalf("%s has %d messages, serial %d, had %d, %v", ref, len(messages), th.Serial, counts[ref], err)
 				}
-				said[ref] = len(messages)
+				counts[ref] = len(messages)
 			}
 			refs = append(refs, res.Created...)
 			if err == nil {

@@ -20,11 +20,11 @@ func (t *tx) delegate(ctx context.Context, th *thread.Thread, s thread.Status, b
 	if !c.hasAll(th.Requires) {
 		return body, thread.Conflict("%s lacks a required capability", c.ID)
 	}
-	whole, err := t.copyRequest(ctx, th)
+	request, err := t.copyRequest(ctx, th)
 	if err != nil {
 		return body, err
 	}
-	next, err := t.openSuccessor(ctx, successor{body: addRefs(whole, th.Ref), only: c.ID}, th)
+	next, err := t.openSuccessor(ctx, successor{body: addRefs(request, th.Ref), only: c.ID}, th)
 	if err != nil {
 		return body, err
 	}
@@ -32,8 +32,8 @@ func (t *tx) delegate(ctx context.Context, th *thread.Thread, s thread.Status, b
 	return body.With("ref", wire.Text(next.Ref)), nil
 }
 
-// inherit gives a successor the reply address of the older threads. The successor begins no sooner and ends no later
-// than they would, and has their dependencies.
+// inherit gives a successor the reply address of the older threads. The successor begins no sooner and expires no later
+// than each of them, and has their dependencies.
 func (t *tx) inherit(next *thread.Thread, from ...*thread.Thread) {
 	next.External = from[0].External
 	if p, ok := from[0].Peers[from[0].Requester]; ok {
@@ -47,9 +47,9 @@ func (t *tx) inherit(next *thread.Thread, from ...*thread.Thread) {
 		if th.NotBefore.After(next.NotBefore) {
 			next.NotBefore = th.NotBefore
 		}
-		for _, on := range th.DependsOn {
-			if !slices.Contains(next.DependsOn, on) && !slices.ContainsFunc(from, func(old *thread.Thread) bool { return old.Ref == on }) {
-				next.DependsOn = append(next.DependsOn, on)
+		for _, ref := range th.DependsOn {
+			if !slices.Contains(next.DependsOn, ref) && !slices.ContainsFunc(from, func(old *thread.Thread) bool { return old.Ref == ref }) {
+				next.DependsOn = append(next.DependsOn, ref)
 			}
 		}
 	}

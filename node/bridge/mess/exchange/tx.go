@@ -15,8 +15,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// tx applies one block: it holds what the block has read and what it will change. It belongs to one goroutine. If the
-// commit conflicts, the caller starts again with a new tx.
+// tx applies one block: it has what was read for the block, and what the block will change. It belongs to one goroutine.
+// If the commit conflicts, the caller starts again with a new tx.
 type tx struct {
 	x    *Exchange
 	who  Actor
@@ -33,10 +33,10 @@ type tx struct {
 	silent       bool                      // the block's messages cause no notices
 
 	ids           map[string]string          // client ids of the block's requests → refs
-	made          map[string]bool            // refs of the block's requests
+	made          map[string]bool            // refs of the block's requests, new or repeated
 	files         map[string]File            // files that the block names, by their reference
 	readBytes     int                        // bytes of attachments of older threads that were read
-	copiedBytes   int                        // bytes of them that new threads get
+	copiedBytes   int                        // bytes of attachments of older threads that new threads get
 	namedFiles    map[string]map[string]bool // thread → names of the attachments that its new messages name
 	lastRequest   string                     // the newest request of the block
 	statusThreads map[string]bool            // threads that have a status entry in the block
@@ -103,7 +103,7 @@ func (t *tx) run(ctx context.Context, b thread.Block) error {
 		return err
 	}
 	t.findStatusThreads(ctx, b)
-	first, err := t.applySetFirst(ctx)
+	isSet, err := t.applySetFirst(ctx)
 	if err != nil {
 		return err
 	}
@@ -112,7 +112,7 @@ func (t *tx) run(ctx context.Context, b thread.Block) error {
 			return withEntryPath(err, thread.EntryPath(i, e))
 		}
 	}
-	if t.opts.Set != nil && !first {
+	if t.opts.Set != nil && !isSet {
 		if err := t.applySet(ctx); err != nil {
 			return err
 		}
@@ -128,14 +128,14 @@ func (t *tx) run(ctx context.Context, b thread.Block) error {
 	return t.saveReplay(t.opts.Replay)
 }
 
-// findStatusThreads finds the threads that have a status entry in the block. A response needs to know that (MESS-26).
-// Each name is resolved once, because resolving may be slow; a name that does not resolve is refused later, with its
-// entry.
+// findStatusThreads finds the threads that have a status entry in the block, because a response without a status
+// completes its thread (MESS-26). Each name is resolved once, because resolving may be slow; a name that does not
+// resolve is refused later, with its entry.
 func (t *tx) findStatusThreads(ctx context.Context, b thread.Block) {
 	if t.opts.Lax || !slices.ContainsFunc(b, func(e thread.Entry) bool { return e.Type == "response" }) {
 		return
 	}
-	looked := map[string]bool{}
+	resolved := map[string]bool{}
 	for i, e := range b {
 		if e.Type != "status" {
 			continue
@@ -145,10 +145,10 @@ func (t *tx) findStatusThreads(ctx context.Context, b thread.Block) {
 			list = []string{t.opts.Re}
 		}
 		for _, re := range list {
-			if looked[re] {
+			if resolved[re] {
 				continue
 			}
-			looked[re] = true
+			resolved[re] = true
 			if to, err := t.resolve(ctx, re); err == nil {
 				t.statusThreads[to.Ref] = true
 			}
@@ -335,8 +335,8 @@ func (t *tx) commit(ctx context.Context) error {
 	for _, ref := range t.order {
 		th := t.threads[ref]
 		// a message that ends the thread is allowed even if the thread is full
-		if why := th.FullReason(); why != "" && (th.Status.Open() || !t.before[ref].code.Open()) {
-			return thread.Conflict("%s", why)
+		if reason := th.FullReason(); reason != "" && (th.Status.Open() || !t.before[ref].code.Open()) {
+			return thread.Conflict("%s", reason)
 		}
 		bumpUpdateTime(th, t.before[ref])
 		th.Version++
@@ -388,10 +388,10 @@ func IDKey(requester, id string) string {
 
 // bumpUpdateTime makes the update time of a changed thread later than before. Readers notice changes by this time, and
 // two changes may fall into one millisecond. If the clock was set back by a second or more, the new time stands.
-func bumpUpdateTime(t *thread.Thread, was snapshot) {
-	behind := was.updated.Sub(t.Updated)
-	if (t.Serial > was.serial || t.Status != was.code) && behind >= 0 && behind < time.Second {
-		t.Updated = was.updated.Add(time.Millisecond)
+func bumpUpdateTime(t *thread.Thread, before snapshot) {
+	setBack := before.updated.Sub(t.Updated)
+	if (t.Serial > before.serial || t.Status != before.code) && setBack >= 0 && setBack < time.Second {
+		t.Updated = before.updated.Add(time.Millisecond)
 	}
 }
 

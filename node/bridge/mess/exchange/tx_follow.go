@@ -21,11 +21,11 @@ func (t *tx) follow(th *thread.Thread, s thread.Status, e thread.Entry) (done bo
 	by := t.who.ID
 	unclaimed := th.Holder == "" // the peer has not told us of an executor
 	parks := unclaimed && (s.Code == thread.Held || s.Code == thread.Waiting)
-	goesOn := e.Successor()
+	successor := e.Successor()
 	switch {
 	case t.opts.Sent == "":
 		return false, nil
-	case !t.opts.Follow && !parks && goesOn == "" && !slices.Contains([]thread.Code{thread.Expired, thread.Cancelled, thread.Superseded}, s.Code):
+	case !t.opts.Follow && !parks && successor == "" && !slices.Contains([]thread.Code{thread.Expired, thread.Cancelled, thread.Superseded}, s.Code):
 		return false, nil
 	case th.Status.Terminal() && s.Code != th.Status:
 		return true, thread.Conflict("the thread is %s", th.Status)
@@ -37,19 +37,19 @@ func (t *tx) follow(th *thread.Thread, s thread.Status, e thread.Entry) (done bo
 	switch body := s.Body; {
 	case th.Status.Terminal():
 		t.post(th, e)
-	case goesOn != "":
-		t.continueAs(th, s, goesOn)
+	case successor != "":
+		t.continueAs(th, s, successor)
 	case parks:
-		waits := t.opts.Sent
-		if th.WaitsForPeer() && waits == thread.ParkedPending {
-			// the peer let the request in and now asks its owner about the job: the ack of the request does not end
+		reason := t.opts.Sent
+		if th.WaitsForPeer() && reason == thread.ParkedPending {
+			// the peer let the request in and now asks its owner about the work: the ack of the request does not end
 			// that wait
-			waits = th.Parked
+			reason = th.Parked
 		}
 		if th.Status != s.Code {
 			th.Become(s.Code, by, s.Message, t.now)
 		}
-		th.Parked = waits
+		th.Parked = reason
 		t.post(th, e)
 	case unclaimed && slices.Contains([]thread.Code{thread.Declined, thread.Failed, thread.Cancelled, thread.Expired}, s.Code):
 		t.withdrawPeer(th, s, e)
@@ -90,23 +90,23 @@ func (t *tx) withdrawPeer(th *thread.Thread, s thread.Status, e thread.Entry) {
 
 // continueAs keeps our thread open after the peer delegated its own thread to a successor. From now on, the successor
 // is the peer's name for our thread. An open question of the older thread is dropped.
-func (t *tx) continueAs(th *thread.Thread, s thread.Status, as string) {
+func (t *tx) continueAs(th *thread.Thread, s thread.Status, successor string) {
 	if p := th.Peers[t.who.ID]; p.Address == "" {
-		p.Name = as
+		p.Name = successor
 		th.Peers[t.who.ID] = p
 	}
 	if th.AwaitsRequester() {
 		th.Become(thread.Claimed, t.who.ID, "", t.now)
 	}
-	words := "it goes on there as " + wire.OneLine(as, thread.MaxID)
+	text := "it goes on there as " + wire.OneLine(successor, thread.MaxID)
 	if s.Delegated != "" {
-		words += ", with " + wire.OneLine(s.Delegated, 64)
+		text += ", with " + wire.OneLine(s.Delegated, 64)
 	}
-	t.post(th, th.StatusEntry(wire.TextField("message", words)))
+	t.post(th, th.StatusEntry(wire.TextField("message", text)))
 }
 
-// describeSuccessors replaces the refs of the threads that superseded the peer's thread, or to which it was delegated,
-// by a message. Here the refs would mean nothing, or another thread.
+// describeSuccessors replaces the refs of the successors of the peer's thread by a message. In our exchange the refs
+// would mean nothing, or another thread.
 func describeSuccessors(body wire.Value) wire.Value {
 	list, superseded := body.Get("superseded_by")
 	if body = body.Without("ref").Without("superseded_by"); !superseded {
@@ -141,14 +141,14 @@ func (t *tx) followResponse(th *thread.Thread, e thread.Entry) (done bool) {
 	return true
 }
 
-// forwardDecision passes the requester's decision to the exchange that made the suggestion. A suggestion means that
-// exchange's threads, executors and times, so that exchange carries it out; our thread follows its thread.
+// forwardDecision passes the requester's decision to the exchange that made the suggestion. That exchange carries the
+// suggestion out, because it is about its own threads and executors; our thread follows the thread there.
 func (t *tx) forwardDecision(ctx context.Context, th *thread.Thread, e thread.Entry, s *thread.Suggestion, accept bool) error {
 	word, by := "refused", s.By
 	if accept {
 		word = "accepted"
-		switch free := th.IsClaimable() || th.WaitsForPeer(); {
-		case !th.Status.Open(), th.Holder == "" && !free && th.Parked != thread.ParkedApproval:
+		switch canProceed := th.IsClaimable() || th.WaitsForPeer(); {
+		case !th.Status.Open(), th.Holder == "" && !canProceed && th.Parked != thread.ParkedApproval:
 			return thread.Conflict("the thread is %s", th.Status)
 		case th.Holder != "" && th.Holder != by, !th.IsOfferedTo(by):
 			return thread.Conflict("the executor that suggested it no longer works on the thread")
@@ -163,7 +163,7 @@ func (t *tx) forwardDecision(ctx context.Context, th *thread.Thread, e thread.En
 	}
 	t.post(th, e)
 	t.flushThread(th)
-	if th.Holder != by { // the holder hears of every message anyway
+	if th.Holder != by { // the holder gets a notice of every message anyway
 		t.addNotice(by, NoticeUpdate, th.Ref, th.Serial)
 	}
 	return nil

@@ -16,7 +16,7 @@ import (
 // SameFor is how long a repeated request with the same client id and content counts as the same request (MESS-16).
 const SameFor = 24 * time.Hour
 
-// clientIDRecord is the stored meaning of a client id.
+// clientIDRecord is the stored request to which a client id refers.
 type clientIDRecord struct {
 	Ref    string    `json:"ref"`
 	Digest string    `json:"digest"`
@@ -77,14 +77,14 @@ func (t *tx) lookUpClientID(ctx context.Context, id string) (k clientIDRecord, e
 // checkCycles refuses requests of the block that wait for each other (MESS-29). Older threads cannot wait for new ones.
 func (t *tx) checkCycles(b thread.Block) error {
 	needs := make(map[string][]string)
-	where := make(map[string]int)
+	entryOf := make(map[string]int)
 	for i, e := range b {
 		if id := e.Body.GetStr("id"); e.Type == "request" && id != "" {
 			r, err := thread.ReadRequest(e.Body, "", t.now)
 			if err != nil {
 				return err
 			}
-			needs[id], where[id] = r.DependsOn, i
+			needs[id], entryOf[id] = r.DependsOn, i
 		}
 	}
 	const open, done = 1, 2
@@ -93,13 +93,13 @@ func (t *tx) checkCycles(b thread.Block) error {
 	visit = func(id string) error {
 		switch mark[id] {
 		case open:
-			return thread.Bad(thread.EntryPath(where[id], b[where[id]])+".constraints.depends_on", "the requests wait for each other")
+			return thread.Bad(thread.EntryPath(entryOf[id], b[entryOf[id]])+".constraints.depends_on", "the requests wait for each other")
 		case done:
 			return nil
 		}
 		mark[id] = open
-		for _, on := range needs[id] {
-			if err := visit(on); err != nil {
+		for _, dependency := range needs[id] {
+			if err := visit(dependency); err != nil {
 				return err
 			}
 		}
@@ -178,8 +178,8 @@ func (t *tx) resolveDependencies(ctx context.Context, r thread.Request, path str
 	return out, nil
 }
 
-// canWaitFor reports whether the actor's requests may depend on a thread: only on the actor's own. Otherwise an
-// executor that once could have claimed a thread would learn what became of it (MESS-56).
+// canWaitFor reports whether the actor's requests may depend on a thread: only on the actor's own threads. Otherwise an
+// executor that once could have claimed a thread would learn how the thread ended (MESS-56).
 func (t *tx) canWaitFor(ref string) bool {
 	th := t.threads[ref]
 	return t.who.Owner || t.made[ref] || th != nil && th.Requester == t.who.ID || th == nil && t.x.index.requester(ref) == t.who.ID
@@ -222,14 +222,10 @@ func (t *tx) settle(ctx context.Context, th *thread.Thread) error {
 	return nil
 }
 
-func (t *tx) failDependency(th *thread.Thread, on string) {
-	th.Become(thread.Failed, thread.ExchangeID, "dependency_failed: "+on, t.now)
-	t.postState(th, wire.Field("reason", wire.Obj(
-		wire.TextField("type", "dependency_failed"),
-		wire.TextField("detail", on),
-	)),
-
-		wire.Field("recoverable", wire.Bool(true)))
+func (t *tx) failDependency(th *thread.Thread, dependency string) {
+	th.Become(thread.Failed, thread.ExchangeID, "dependency_failed: "+dependency, t.now)
+	reason := wire.Obj(wire.TextField("type", "dependency_failed"), wire.TextField("detail", dependency))
+	t.postState(th, wire.Field("reason", reason), wire.Field("recoverable", wire.Bool(true)))
 }
 
 // postState appends a status message of the exchange with the state of the thread.

@@ -59,7 +59,7 @@ func (t *tx) applySuggestion(ctx context.Context, e thread.Entry, path string) e
 	if _, err := t.readProposal(s, threads[0]); err != nil && t.opts.Sent == "" {
 		return err
 	}
-	head := threads[0]
+	head := threads[0] // keeps the suggestion
 	if head.FindSuggestion(s.ID) != nil {
 		return thread.Conflict("there is a suggestion with this id already")
 	}
@@ -79,15 +79,15 @@ func (t *tx) applySuggestion(ctx context.Context, e thread.Entry, path string) e
 
 // proposal is what a suggestion would do.
 type proposal struct {
-	executor string
-	until    time.Time
-	requests []wire.Value
+	executor string       // of a merge or delegate
+	until    time.Time    // of a defer
+	requests []wire.Value // of a split
 }
 
 // readProposal reads what a suggestion proposes. A proposal that cannot be carried out is refused when it is made.
 func (t *tx) readProposal(s thread.Suggestion, th *thread.Thread) (p proposal, err error) {
 	text, isText := s.Proposed.Str()
-	word := func(keys ...string) string {
+	firstText := func(keys ...string) string {
 		for _, key := range keys {
 			if v := s.Proposed.GetStr(key); v != "" {
 				return v
@@ -100,12 +100,12 @@ func (t *tx) readProposal(s thread.Suggestion, th *thread.Thread) (p proposal, e
 	case "merge":
 		p.executor = s.Proposed.GetStr("executor")
 	case "delegate":
-		p.executor = word("executor", "delegate_to", "delegated_to", "to")
+		p.executor = firstText("executor", "delegate_to", "delegated_to", "to")
 		if p.executor == "" {
 			return p, thread.Bad(path+".executor", "is required")
 		}
 	case "defer":
-		at, ok := thread.TimeOrSpan(word("until", "not_before", "available_at", "resume_at"), t.now)
+		at, ok := thread.TimeOrSpan(firstText("until", "not_before", "available_at", "resume_at"), t.now)
 		if !ok {
 			return p, thread.Bad(path+".until", "must be a time or a duration")
 		}
@@ -143,17 +143,17 @@ func (t *tx) applyDecision(ctx context.Context, th *thread.Thread, e thread.Entr
 		return t.forwardDecision(ctx, th, e, s, accept)
 	}
 	t.post(th, e)
-	t.flushThread(th) // what follows comes after the decision
-	acked, before := len(t.answers)-1, len(t.result.Created)
+	t.flushThread(th) // the messages below come after the decision
+	ack, created := len(t.answers)-1, len(t.result.Created)
 	if err := t.decide(ctx, th, id, accept); err != nil {
 		return err
 	}
-	if made := t.result.Created[before:]; len(made) > 0 && !t.opts.Lax && !t.who.system {
+	if made := t.result.Created[created:]; len(made) > 0 && !t.opts.Lax && !t.who.system {
 		list := make([]wire.Value, len(made))
 		for i, ref := range made {
 			list[i] = wire.Obj(wire.TextField("ref", ref))
 		}
-		t.answers[acked].Body = t.answers[acked].Body.With("requests", wire.Arr(list...))
+		t.answers[ack].Body = t.answers[ack].Body.With("requests", wire.Arr(list...))
 	}
 	return nil
 }
@@ -193,21 +193,21 @@ func (t *tx) decide(ctx context.Context, th *thread.Thread, id string, accept bo
 	case "merge":
 		return t.merge(ctx, th, s, p)
 	case "split":
-		whole, err := t.copyRequest(ctx, th)
+		original, err := t.copyRequest(ctx, th)
 		if err != nil {
 			return err
 		}
 		var next []string
 		for _, part := range p.requests {
-			body := addRefs(thread.InheritFields(part, whole), th.Ref)
+			body := addRefs(thread.InheritFields(part, original), th.Ref)
 			if th.ConfirmBefore {
 				body = body.With("confirm_before", wire.Bool(true)) // a proposal does not remove the need to confirm
 			}
-			part, err := t.openSuccessor(ctx, successor{body: body, suggested: true}, th)
+			opened, err := t.openSuccessor(ctx, successor{body: body, suggested: true}, th)
 			if err != nil {
 				return err
 			}
-			next = append(next, part.Ref)
+			next = append(next, opened.Ref)
 		}
 		return t.supersede(th, next, "split")
 	case "delegate":
@@ -242,8 +242,8 @@ func (t *tx) merge(ctx context.Context, head *thread.Thread, s *thread.Suggestio
 		if size += len(body.JSON()); size > thread.MaxDocument {
 			return thread.Conflict("the requests are too large to be one")
 		}
-		others := slices.DeleteFunc(slices.Clone(th.DependsOn), func(on string) bool { return slices.Contains(s.Re, on) })
-		if waits, err := t.reaches(ctx, others, s.Re, map[string]bool{}); err != nil {
+		outside := slices.DeleteFunc(slices.Clone(th.DependsOn), func(ref string) bool { return slices.Contains(s.Re, ref) })
+		if waits, err := t.reaches(ctx, outside, s.Re, map[string]bool{}); err != nil {
 			return err
 		} else if waits {
 			return thread.Conflict("one of the threads waits for a thread that waits for another of them")
@@ -302,7 +302,7 @@ func (t *tx) supersede(th *thread.Thread, next []string, reason string) error {
 	return nil
 }
 
-// delegateTo delegates a thread to an executor of this exchange because its requester accepted that.
+// delegateTo delegates a thread to an executor of this exchange after the requester accepted the suggestion to do so.
 func (t *tx) delegateTo(ctx context.Context, th *thread.Thread, to string) error {
 	c := t.x.Executors.get(trimNamespace(to, t.x.id))
 	if c == nil || c.Pending || !c.hasAll(th.Requires) {
@@ -311,11 +311,11 @@ func (t *tx) delegateTo(ctx context.Context, th *thread.Thread, to string) error
 	if !th.Status.Open() {
 		return thread.Conflict("the thread is %s", th.Status)
 	}
-	whole, err := t.copyRequest(ctx, th)
+	request, err := t.copyRequest(ctx, th)
 	if err != nil {
 		return err
 	}
-	next, err := t.openSuccessor(ctx, successor{body: addRefs(whole, th.Ref), only: c.ID}, th)
+	next, err := t.openSuccessor(ctx, successor{body: addRefs(request, th.Ref), only: c.ID}, th)
 	if err != nil {
 		return err
 	}

@@ -42,7 +42,7 @@ func (t *tx) applyStatus(ctx context.Context, e thread.Entry, path string) error
 		if done, err := t.follow(th, s, e); done || err != nil {
 			return err
 		}
-		body, before, declined := s.Body, th.Holder, len(th.Declined)
+		body, oldHolder, oldDeclined := s.Body, th.Holder, len(th.Declined)
 		if err := th.SetStatus(s, t.who.ID, t.x.roles(t.who, th), t.now); err != nil {
 			return err
 		}
@@ -55,11 +55,11 @@ func (t *tx) applyStatus(ctx context.Context, e thread.Entry, path string) error
 			}
 		}
 		t.post(th, thread.Entry{Type: "status", Body: body})
-		if before == "" && th.Holder != "" {
+		if oldHolder == "" && th.Holder != "" {
 			t.recordClaim(th)
 		}
-		if len(th.Declined) > declined && t.x.Executors.hasNoCandidate(th) { // MESS-24
-			// the directory may list others
+		if len(th.Declined) > oldDeclined && t.x.Executors.hasNoCandidate(th) { // MESS-24
+			// the directory may list other executors
 			if th.Peers[t.who.ID].Offered && t.x.WantsNotices != nil && t.x.WantsNotices(ToDirectory) {
 				t.addNotice(ToDirectory, NoticeOffer, th.Ref, th.Serial)
 				return nil
@@ -100,18 +100,18 @@ func (x *Exchange) GiveUp(ctx context.Context, ref string, more []store.Change) 
 	return store.ErrConflict
 }
 
-// dropNoise removes entries of a peer that change nothing here: acks, and the news that the peer's exchange has
-// received our thread. Any other entry, and an ack after the peer's owner agreed, also ends the wait for the peer.
+// dropNoise removes entries of a peer that change nothing here: acks, and the status received. It also ends the wait
+// for the peer if the peer sent an ack after its owner decided, or anything else except the states waiting and held.
 func (t *tx) dropNoise(ctx context.Context, b thread.Block) (thread.Block, error) {
 	th, err := t.load(ctx, t.opts.Re)
 	if err != nil {
 		return nil, err
 	}
 	code := func(e thread.Entry) thread.Code { c, _ := thread.ParseCode(e.Body.GetStr("code")); return c }
-	ends := slices.ContainsFunc(b, func(e thread.Entry) bool {
+	endsWait := slices.ContainsFunc(b, func(e thread.Entry) bool {
 		return e.Type == "ack" && th.Parked == thread.ParkedPending || e.Type != "ack" && e.Type != "v" && code(e) != thread.Held && code(e) != thread.Waiting
 	})
-	if th.WaitsForPeer() && ends && th.Unpark(t.now) {
+	if th.WaitsForPeer() && endsWait && th.Unpark(t.now) {
 		t.postState(th)
 	}
 	return slices.DeleteFunc(slices.Clone(b), func(e thread.Entry) bool {
@@ -137,12 +137,12 @@ func (t *tx) applyResponse(ctx context.Context, e thread.Entry, path string) err
 			return nil
 		}
 		lone := !t.opts.Lax && !t.statusThreads[th.Ref]
-		before := th.Holder
+		oldHolder := th.Holder
 		if _, err := th.Respond(t.who.ID, t.x.roles(t.who, th), lone, t.now); err != nil {
 			return err
 		}
 		t.post(th, e)
-		if before == "" && th.Holder != "" {
+		if oldHolder == "" && th.Holder != "" {
 			t.recordClaim(th)
 		}
 		return nil
@@ -151,7 +151,7 @@ func (t *tx) applyResponse(ctx context.Context, e thread.Entry, path string) err
 
 // applyReply implements MESS-33.
 func (t *tx) applyReply(ctx context.Context, e thread.Entry, path string) error {
-	r, err := thread.ReadReplyIn(e.Body, path, t.opts.Lax)
+	r, err := thread.ReadReply(e.Body, path, t.opts.Lax)
 	if err != nil {
 		return err
 	}
@@ -259,8 +259,8 @@ func (t *tx) applyCancel(ctx context.Context, e thread.Entry, path string) error
 	})
 }
 
-// settleDependents checks the threads that wait for the ended ones: they go on or fail (MESS-29, MESS-30). Each is a
-// transaction of its own; after a crash, the next start catches up.
+// settleDependents checks the threads that wait for the ended ones: they go on or fail (MESS-29, MESS-30). Each has its
+// own transaction; after a crash, the next start checks them again.
 func (x *Exchange) settleDependents(ctx context.Context, ended []string) error {
 	for len(ended) > 0 {
 		ref := ended[0]

@@ -24,7 +24,7 @@ const (
 	maxUploads  = 100 // marked uploads of one thread
 )
 
-// uploadMark is the time since which a file waits for its message.
+// uploadMark marks a file that waits for its message.
 type uploadMark struct {
 	At time.Time `json:"at"`
 }
@@ -63,8 +63,8 @@ func (x *Exchange) Upload(ctx context.Context, who Actor, ref, name string, data
 	return wire.Value{}, thread.Conflict("too many files of this name")
 }
 
-// save stores a file with its mark. If the same file is there already, its day begins again. If another file has the
-// same name, the error is [store.ErrConflict].
+// save stores a file with its mark. If the same file is stored already, its mark becomes new again. If another file has
+// the same name, the error is [store.ErrConflict].
 func (u uploads) save(ctx context.Context, ref string, a Attachment) error {
 	now := time.Now().UTC()
 	rec := a.record(ref)
@@ -75,15 +75,15 @@ func (u uploads) save(ctx context.Context, ref string, a Attachment) error {
 	if !errors.Is(err, store.ErrConflict) {
 		return err
 	}
-	there, err := u.records.Get(ctx, NSFiles, rec.Key, now)
+	stored, err := u.records.Get(ctx, NSFiles, rec.Key, now)
 	mark, err2 := u.records.Get(ctx, NSUploads, rec.Key, now)
 	if err := errors.Join(IgnoreMissing(err), IgnoreMissing(err2)); err != nil {
 		return err
 	}
-	if mark.Key == "" || !bytes.Equal(there.Body, rec.Body) {
+	if mark.Key == "" || !bytes.Equal(stored.Body, rec.Body) {
 		return store.ErrConflict
 	}
-	changes[0].IfRev, changes[1].IfRev = there.Rev, mark.Rev
+	changes[0].IfRev, changes[1].IfRev = stored.Rev, mark.Rev
 	return u.records.Apply(ctx, changes, now)
 }
 
@@ -114,8 +114,8 @@ func eachFile(v wire.Value, do func(name string)) {
 }
 
 // collectFiles remembers the attachments that a new message names.
-func (t *tx) collectFiles(ref string, said wire.Value) {
-	eachFile(said, func(name string) {
+func (t *tx) collectFiles(ref string, mess wire.Value) {
+	eachFile(mess, func(name string) {
 		if t.namedFiles == nil {
 			t.namedFiles = map[string]map[string]bool{}
 		}

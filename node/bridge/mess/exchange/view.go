@@ -17,18 +17,19 @@ func (t *tx) resolve(ctx context.Context, re string) (thread.Target, error) {
 	return t.resolveAs(ctx, re, markedView{})
 }
 
-// resolveAs works like resolve, for an entry that may be about a suggestion or about a question.
-func (t *tx) resolveAs(ctx context.Context, re string, by markedView) (thread.Target, error) {
+// resolveAs works like resolve, for an entry that may be about a suggestion or a question: the ids that marked selects
+// come before other names.
+func (t *tx) resolveAs(ctx context.Context, re string, marked markedView) (thread.Target, error) {
 	if re == "" {
 		re = t.opts.Re
 	}
 	if re == "" {
 		return thread.Target{}, thread.Bad("re", "is required")
 	}
-	by.view = view{t, ctx}
-	to, ok := thread.Resolve(by, re, t.x.id)
+	marked.view = view{t, ctx}
+	to, ok := thread.Resolve(marked, re, t.x.id)
 	if !ok {
-		to, ok = thread.Resolve(by.view, re, t.x.id)
+		to, ok = thread.Resolve(marked.view, re, t.x.id)
 	}
 	switch {
 	case !ok:
@@ -116,10 +117,10 @@ func (v view) Newest() (string, bool) {
 	return v.t.x.index.newestOf(v.t.who.ID)
 }
 
-// markedView is a view in which the ids of suggestions, of questions, or of both, name their threads.
+// markedView is a view in which only the selected kinds of ids name their threads.
 type markedView struct {
 	view
-	suggestions, questions bool // whether these ids name their threads
+	suggestions, questions bool
 }
 
 func (v markedView) SuggestionThread(id string) (string, bool) {
@@ -178,7 +179,7 @@ func (x *Exchange) List(ctx context.Context, who Actor, code thread.Code, cursor
 	page := Page{Threads: make([]Summary, 0, len(list)), Next: next.String()}
 	now := time.Now()
 	for _, e := range list {
-		if s, whole := e.summary(); whole {
+		if s, complete := e.summary(); complete {
 			page.Threads = append(page.Threads, s)
 			continue
 		}

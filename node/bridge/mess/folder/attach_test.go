@@ -35,7 +35,7 @@ func TestMirrorTakesAttachments(t *testing.T) {
 		t.Errorf("attachments = %v, %v, want the photo alone", names, err)
 	}
 	if !strings.Contains(s.log.String(), "passwd") {
-		t.Errorf("nobody is told of the link: %s", s.log)
+		t.Errorf("the log does not name the link: %s", s.log)
 	}
 	if th := s.thread(ref); th.Status != thread.Claimed || th.Holder != "bob" {
 		t.Errorf("the thread is %s of %s", th.Status, th.Holder)

@@ -110,7 +110,7 @@ func ImportDirectory(ctx context.Context, x *exchange.Exchange, log *slog.Logger
 	return res, nil
 }
 
-// skipReason returns the reason for the owner; it may contain an error of the file system.
+// skipReason returns the reason that the owner reads; it may contain an error of the file system.
 func skipReason(err error) string {
 	switch _, refused := errors.AsType[*wire.Error](err); {
 	case refused:
@@ -167,12 +167,12 @@ func importAttachments(ctx context.Context, x *exchange.Exchange, root *os.Root,
 		skip(f.at, err)
 		return nil
 	}
-	here, err := x.Attachments(ctx, f.ref)
+	existing, err := x.Attachments(ctx, f.ref)
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
-		if !thread.AttachmentName.MatchString(e.Name()) || slices.Contains(here, e.Name()) {
+		if !thread.AttachmentName.MatchString(e.Name()) || slices.Contains(existing, e.Name()) {
 			continue
 		}
 		data, err := ReadAttachment(root, path.Join(f.at, e.Name()))
@@ -211,7 +211,7 @@ type ImportCall struct {
 	Dir string `json:"dir"`
 }
 
-// ImportProgress is one line of the answer. The last line has Ended set.
+// ImportProgress is one line of the answer to an [ImportCall]. Only the last line has Ended set, and the result.
 type ImportProgress struct {
 	Done int `json:"done"`
 	All  int `json:"all"`

@@ -32,8 +32,8 @@ type Mirror struct {
 	wake  chan struct{}
 
 	// Used only by the goroutine of Run.
-	seen map[string]fileStamp // place of a thread → its files when they were last read or written
-	// place of a thread that could not be read → its files then; it is read again when they change
+	seen map[string]fileStamp // place of a thread → stamp of its files when they were last read or written
+	// place of a thread that could not be read → stamp of its files; the thread is read again when the stamp changes
 	unreadable map[string]fileStamp
 	polls      int
 	due        time.Time     // time of the next poll
@@ -134,11 +134,11 @@ func (m *Mirror) catchUp(ctx context.Context, root *os.Root) error {
 	if err := m.read(ctx, root, true); err != nil {
 		return err
 	}
-	there := make(map[string]bool, len(m.seen))
+	hasFiles := make(map[string]bool, len(m.seen))
 	for at := range m.seen {
-		there[path.Base(at)] = true
+		hasFiles[path.Base(at)] = true
 	}
-	m.Schedule(m.x.Refs(func(ref string) bool { return !there[ref] }))
+	m.Schedule(m.x.Refs(func(ref string) bool { return !hasFiles[ref] }))
 	return nil
 }
 
@@ -178,12 +178,12 @@ func (m *Mirror) flush(ctx context.Context, root *os.Root) (err error) {
 		var e error
 		if at, flat := Find(root, ref); at != "" {
 			e = m.readThread(ctx, root, at, flat)
-			if left, ok := m.unreadable[at]; ok && time.Since(left.Mod).Abs() < writeGrace {
+			if stamp, ok := m.unreadable[at]; ok && time.Since(stamp.Mod).Abs() < writeGrace {
 				m.markDirty(ref)
 				continue
 			}
 			m.mu.Lock()
-			delete(m.dirty, ref) // the change came from reading, and is written now
+			delete(m.dirty, ref) // reading marked the thread dirty; it is written below
 			m.mu.Unlock()
 		}
 		if e == nil || !retryable(e) {

@@ -13,10 +13,10 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// slow is a store that takes time to read the messages of a thread, as writing its files does on a disk.
+// slow is a store that waits before it lists messages, so that writing the files of a thread takes time, as on a disk.
 type slow struct {
 	store.Store
-	by time.Duration
+	delay time.Duration
 }
 
 func (s *slow) Records() store.Records { return slowRecords{s.Store.Records(), s} }
@@ -28,7 +28,7 @@ type slowRecords struct {
 
 func (r slowRecords) List(ctx context.Context, ns, term, after string, limit int, now time.Time) (store.RecordPage, error) {
 	if ns == exchange.NSMessages {
-		time.Sleep(r.s.by)
+		time.Sleep(r.s.delay)
 	}
 	return r.Records.List(ctx, ns, term, after, limit, now)
 }
@@ -60,7 +60,7 @@ func TestMirrorLooksWhileItWrites(t *testing.T) {
 		time.Sleep(4 * each)
 		claim(refs[0])
 		if exists(s.file(thread.Received, refs[threads-1])) {
-			t.Error("all was written before the claim: the test says nothing")
+			t.Error("all was written before the claim: the test proves nothing")
 		}
 		time.Sleep(2 * threads * each)
 		claim(refs[threads-1])
@@ -83,8 +83,8 @@ func TestMirrorSaysHowFarItRead(t *testing.T) {
 			s.request("agent", "{intent: look, priority: normal}")
 		}
 		s.sync()
-		again := NewMirror(s.Exchange, s.m.dir, s.m.log) // of another process
-		slower.by = time.Second
+		again := NewMirror(s.Exchange, s.m.dir, s.m.log) // as after a restart
+		slower.delay = time.Second
 		root, err := os.OpenRoot(s.m.dir)
 		if err != nil {
 			t.Fatal(err)
@@ -99,13 +99,13 @@ func TestMirrorSaysHowFarItRead(t *testing.T) {
 	})
 }
 
-// TestNextLook: the time for imports in a poll does not make polls less frequent.
-func TestNextLook(t *testing.T) {
+// TestNextPoll: polls that take long become less frequent, down to one in maxPollInterval.
+func TestNextPoll(t *testing.T) {
 	for took, want := range map[time.Duration]time.Duration{
 		0: PollEvery, 50 * time.Millisecond: PollEvery, 200 * time.Millisecond: 10 * time.Second, time.Minute: maxPollInterval,
 	} {
 		if got := nextPoll(took); got != want {
-			t.Errorf("nextLook(%v) = %v, want %v", took, got, want)
+			t.Errorf("nextPoll(%v) = %v, want %v", took, got, want)
 		}
 	}
 }

@@ -16,10 +16,10 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// fileStamp shows a change of the files of a thread.
+// fileStamp is compared with an older one to detect a change of the files of a thread.
 type fileStamp struct {
-	Mod   time.Time
-	Size  int64
+	Mod   time.Time // of the file that changed last
+	Size  int64     // of all files
 	Files int
 }
 
@@ -52,13 +52,13 @@ func ThreadFileName(n int, ref string) string {
 	return fmt.Sprintf("%03d-%s%s", n, ref, thread.FileSuffix)
 }
 
-// Place is the place of a thread in a directory: a folder, or a file of version 1.
+// Place is the place of a thread in a state folder.
 type Place struct {
 	Ref  string
-	flat bool
+	flat bool // a file of version 1 rather than a folder
 }
 
-// Places returns the thread names in a folder, without looking at the files behind them.
+// Places returns the places in a folder whose names are those of threads.
 func Places(sub *os.Root) ([]Place, error) {
 	dir, err := sub.Open(".")
 	if err != nil {
@@ -92,21 +92,21 @@ func (p Place) Stamp(sub *os.Root) (s fileStamp) {
 	return s
 }
 
-// Bounds on the known threads of one folder that one poll examines: open ones, and ended ones, where little happens. If
-// there are more, polls take turns. New threads are always seen at once.
+// Bounds on the known threads of one folder that one poll examines: open ones, and ended ones, which rarely change. If
+// there are more, each poll examines another part of them. Every poll examines new threads.
 const (
 	openPerPoll  = 1000
 	endedPerPoll = 250
 )
 
-// IsDue reports whether a thread, as one of n in its folder, is examined in this round.
-func IsDue(ref, folder string, n, round int) bool {
-	looks := openPerPoll
+// IsDue reports whether a thread, as one of n in its folder, is examined in poll number poll.
+func IsDue(ref, folder string, n, poll int) bool {
+	perPoll := openPerPoll
 	if folder == endedFolders[0] || folder == endedFolders[1] {
-		looks = endedPerPoll
+		perPoll = endedPerPoll
 	}
-	turns := (n + looks - 1) / looks
-	return turns < 2 || int(crc32.ChecksumIEEE([]byte(ref))%uint32(turns)) == round%turns
+	polls := (n + perPoll - 1) / perPoll // until all were examined
+	return polls < 2 || int(crc32.ChecksumIEEE([]byte(ref))%uint32(polls)) == poll%polls
 }
 
 var endedFolders = [2]string{thread.FolderOf(thread.Completed), thread.FolderOf(thread.Cancelled)}
@@ -144,8 +144,8 @@ func (m *Mirror) readFolder(ctx context.Context, root *os.Root, folder string, a
 		if known && !all && !IsDue(p.Ref, folder, len(list), m.polls) {
 			continue
 		}
-		now := p.Stamp(sub)
-		if known && now == before || now == m.unreadable[at] || now.Files == 0 {
+		stamp := p.Stamp(sub)
+		if known && stamp == before || stamp == m.unreadable[at] || stamp.Files == 0 {
 			continue
 		}
 		began := time.Now()
@@ -232,7 +232,8 @@ func readFiles(root *os.Root, at, ref string, flat bool) ([][]byte, error) {
 	return out, nil
 }
 
-// readRegular reads a regular file within the size limit. It opens nothing else, and does not follow a growing file.
+// readRegular reads a regular file within the size limit. It opens nothing else, and refuses a file that grows beyond
+// the limit meanwhile.
 func readRegular(root *os.Root, name string) ([]byte, error) {
 	info, err := root.Lstat(name)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// register handles POST register (MESS-57). In the local profile all callers have the same address, so the number of
+// register handles POST /register (MESS-57). In the local profile all callers have the same address, so the number of
 // registrations is not limited (AM-82).
 func (r *call) register() error {
 	if r.Local {
@@ -112,11 +112,11 @@ func (r *call) approve() error {
 		return thread.Missing("no such executor")
 	}
 	ctx := r.c.Request().Context()
-	answered, err := r.withdrawQuestion(ctx, r.path[1])
+	withdrawal, err := r.withdrawQuestion(ctx, r.path[1])
 	if err != nil {
 		return err
 	}
-	if err := r.Exchange.Executors.Admit(ctx, r.path[1], true, answered); err != nil {
+	if err := r.Exchange.Executors.Admit(ctx, r.path[1], true, withdrawal); err != nil {
 		return err
 	}
 	return r.respond(http.StatusOK, wire.Obj(
@@ -162,7 +162,7 @@ func (r *call) routing() error {
 // yamlTypes are the YAML media types of a raw block (MESS-59).
 var yamlTypes = map[string]bool{"application/yaml": true, "text/yaml": true, "application/x-yaml": true}
 
-// messages handles POST messages: a raw block, answered with a block of acks and query responses (MESS-59).
+// messages handles POST /messages: a raw block, answered with a block of acks and query responses (MESS-59).
 func (r *call) messages() error {
 	req := r.c.Request()
 	kind, _, err := mime.ParseMediaType(req.Header.Get("Content-Type"))
@@ -224,11 +224,11 @@ func (r *call) withdrawQuestion(ctx context.Context, id string) ([]store.Change,
 
 func (r *call) giveKey() error {
 	ctx := r.c.Request().Context()
-	more, err := r.withdrawQuestion(ctx, r.path[1])
+	withdrawal, err := r.withdrawQuestion(ctx, r.path[1])
 	if err != nil {
 		return err
 	}
-	key, err := r.Exchange.Executors.GiveKey(ctx, r.path[1], more)
+	key, err := r.Exchange.Executors.GiveKey(ctx, r.path[1], withdrawal)
 	if err != nil {
 		return err
 	}
@@ -239,11 +239,11 @@ func (r *call) giveKey() error {
 
 func (r *call) takeKey() error {
 	ctx := r.c.Request().Context()
-	more, err := r.withdrawQuestion(ctx, r.path[1])
+	withdrawal, err := r.withdrawQuestion(ctx, r.path[1])
 	if err != nil {
 		return err
 	}
-	if err := r.Exchange.Executors.TakeKey(ctx, r.path[1], more); err != nil {
+	if err := r.Exchange.Executors.TakeKey(ctx, r.path[1], withdrawal); err != nil {
 		return err
 	}
 	return r.respond(http.StatusOK, wire.Obj(

@@ -19,7 +19,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// attachment handles GET requests/{ref}/attachments/{file}. A browser saves the file and never shows it.
+// attachment handles GET /requests/{ref}/attachments/{file}. A browser saves the file and never shows it.
 func (r *call) attachment() error {
 	a, err := r.Exchange.Attachment(r.c.Request().Context(), r.who, r.ref(), r.path[3])
 	if err != nil {
@@ -51,11 +51,11 @@ func (r *call) importThreads() error {
 	if err != nil {
 		return err
 	}
-	files, err := importFiles(data, strings.HasPrefix(r.c.Request().Header.Get("Content-Type"), "application/json"))
+	threadFiles, err := readImport(data, strings.HasPrefix(r.c.Request().Header.Get("Content-Type"), "application/json"))
 	if err != nil {
 		return err
 	}
-	threads, err := r.Exchange.Import(r.c.Request().Context(), files)
+	threads, err := r.Exchange.Import(r.c.Request().Context(), threadFiles)
 	if err != nil {
 		return err
 	}
@@ -67,8 +67,9 @@ func (r *call) importThreads() error {
 		wire.Field("imported", wire.Int(int64(len(threads)))), wire.Field("threads", wire.Arr(list...))))
 }
 
-// importFiles reads the body of an import: the YAML of one thread, {content} or {files: [{name, content}]}.
-func importFiles(data []byte, isJSON bool) ([][][]byte, error) {
+// readImport reads the body of an import: the YAML of one thread, {content} or {files: [{name, content}]}. It returns
+// the files of each thread, of which there is one.
+func readImport(data []byte, isJSON bool) ([][][]byte, error) {
 	if !isJSON {
 		return [][][]byte{{data}}, nil
 	}
@@ -84,7 +85,7 @@ func importFiles(data []byte, isJSON bool) ([][][]byte, error) {
 	for f := range list.Elems() {
 		name := f.GetStr("name")
 		if !strings.HasSuffix(name, thread.FileSuffix) {
-			continue // attachments come as bytes, not as text
+			continue // an attachment, which an import cannot take as text
 		}
 		files = append(files, thread.File{Name: name, Content: f.GetStr("content")})
 	}
@@ -92,14 +93,14 @@ func importFiles(data []byte, isJSON bool) ([][][]byte, error) {
 		return nil, thread.Bad("", "the body has neither content nor files")
 	}
 	slices.SortFunc(files, func(a, b thread.File) int { return strings.Compare(a.Name, b.Name) })
-	thread := make([][]byte, len(files))
+	contents := make([][]byte, len(files))
 	for i, f := range files {
-		thread[i] = []byte(f.Content)
+		contents[i] = []byte(f.Content)
 	}
-	return [][][]byte{thread}, nil
+	return [][][]byte{contents}, nil
 }
 
-// export handles GET export/{ref}.
+// export handles GET /export/{ref}.
 func (r *call) export() error {
 	ctx := r.c.Request().Context()
 	t, err := r.Exchange.Thread(ctx, r.who, r.ref())
@@ -179,8 +180,8 @@ func (d *Server) importDirectory(c echo.Context) error {
 
 const sharedRoute = "GET shared/{}/attachments/{}"
 
-// sharedFile handles GET shared/{ref}/attachments/{file}?token=…, which needs no key. A wrong token counts like a wrong
-// key.
+// sharedFile handles GET /shared/{ref}/attachments/{file}?token=…, which needs no key. A wrong token counts like a
+// wrong key.
 func (r *call) sharedFile() error {
 	ctx := r.c.Request().Context()
 	ref, file := r.path[1], r.path[3]

@@ -149,7 +149,7 @@ type restError struct {
 }
 
 // WriteError writes an error in the form of this protocol. Errors that are not refusals are logged here and answered as
-// internal errors.
+// "internal error" or "unavailable".
 func (d *Server) WriteError(c echo.Context, err error) error {
 	if err == nil || c.Response().Committed {
 		return err
@@ -173,7 +173,7 @@ func (d *Server) WriteError(c echo.Context, err error) error {
 
 // route is a route of the exchange.
 type route struct {
-	owner  string // what only the owner may do here; "" if everybody with a key may
+	owner  string // what only the owner may do here; "" if everybody with a key may call the route
 	handle func(*call) error
 }
 
@@ -263,8 +263,8 @@ func (r *call) respond(status int, v wire.Value) error {
 
 var replayKeyForm = regexp.MustCompile(`^[\x20-\x7e]{1,255}$`)
 
-// readReplayKey returns the replay key for the Idempotency-Key of a call, or nil for a call without one. The key stands
-// for the caller, the route and the body.
+// readReplayKey returns the replay key for the Idempotency-Key of a call, or nil for a call without one. The replay key
+// also depends on the caller, the route and the body.
 func (r *call) readReplayKey(body wire.Value) (*exchange.ReplayKey, error) {
 	list := r.c.Request().Header.Values("Idempotency-Key")
 	if len(list) == 0 {

@@ -15,7 +15,7 @@ import (
 // MaxPage bounds the threads on one page of a list.
 const MaxPage = 1000
 
-// list handles GET requests (MESS-52).
+// list handles GET /requests (MESS-52).
 func (r *call) list() error {
 	q := r.c.QueryParams()
 	code := thread.Code("")
@@ -65,7 +65,8 @@ func summaryTree(s exchange.Summary) wire.Value {
 	)
 }
 
-// create handles POST requests: one request in JSON. Members that the exchange sets itself are ignored (MESS-54).
+// create handles POST /requests with one request in JSON. Members that a request does not have, or that the exchange
+// sets itself, are ignored (MESS-54).
 func (r *call) create() error {
 	v, err := r.object()
 	if err != nil {
@@ -115,7 +116,7 @@ func (r *call) respondState(status int, res exchange.Result) error {
 		wire.TextField("ref", res.Ref), wire.TextField("status", res.Status.Rest())))
 }
 
-// requestMembers are the members of a request (MESS-12 to MESS-15). Others in a create are ignored.
+// requestMembers are the members of a request (MESS-12 to MESS-15).
 var requestMembers = []string{
 	"intent", "id", "precision", "requires", "context", "constraints", "response_hint", "priority", "compensation", "needed_by", "confirm_before",
 }
@@ -131,7 +132,7 @@ func trimEntryPath(err error) error {
 	return &changed
 }
 
-// show handles GET requests/{ref}.
+// show handles GET /requests/{ref}.
 func (r *call) show() error {
 	ctx := r.c.Request().Context()
 	t, err := r.Exchange.Thread(ctx, r.who, r.ref())
@@ -205,7 +206,7 @@ func messageView(from string, at time.Time, mess wire.Value) wire.Value {
 		wire.TextField("from", from), wire.Field("ts", thread.TimeText(at)), wire.Field("mess", mess))
 }
 
-// patch handles PATCH requests/{ref} (MESS-55).
+// patch handles PATCH /requests/{ref} (MESS-55).
 func (r *call) patch() error {
 	ctx := r.c.Request().Context()
 	v, err := r.object()
@@ -259,7 +260,8 @@ func isClaim(v wire.Value) bool {
 	return code == thread.Claimed
 }
 
-// readPatch reads {status?, message?, mess?}.
+// readPatch reads {status?, message?, mess?}. It returns the block of mess, and the status to set beside the block: nil
+// if the block has a status itself, or if the call has only a block.
 func readPatch(v wire.Value, t *thread.Thread) (thread.Block, *thread.Status, error) {
 	f := &thread.Fields{Value: v}
 	word, message := f.Text("status", 40), f.Text("message", thread.MaxProse)
@@ -277,19 +279,19 @@ func readPatch(v wire.Value, t *thread.Thread) (thread.Block, *thread.Status, er
 	if word != "" && !ok {
 		return nil, nil, thread.Bad("status", "is not a status")
 	}
-	last := thread.Code("")
+	lastCode := thread.Code("")
 	for _, e := range block {
 		if e.Type == "request" || e.Type == "config" {
 			return nil, nil, thread.Bad("mess", "a "+e.Type+" does not belong in a thread")
 		}
 		if e.Type == "status" {
-			last, _ = thread.ParseCode(e.Body.GetStr("code"))
+			lastCode, _ = thread.ParseCode(e.Body.GetStr("code"))
 		}
 	}
 	switch {
-	case last != "" && word != "" && last != code:
+	case lastCode != "" && word != "" && lastCode != code:
 		return nil, nil, thread.Bad("status", "differs from the last status in mess")
-	case last != "" || word == "" && len(block) > 0 && message == "":
+	case lastCode != "" || word == "" && len(block) > 0 && message == "":
 		return block, nil, nil
 	case word == "" && message == "":
 		return nil, nil, thread.Bad("", "the body has neither status, message nor mess")

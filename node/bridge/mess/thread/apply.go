@@ -25,7 +25,7 @@ func (t *Thread) Apply(e Entry, by string, now time.Time) error {
 		_, err := t.Respond(by, r, false, now)
 		return err
 	case "reply":
-		reply, err := readReply(e.Body, "reply")
+		reply, err := ReadReply(e.Body, "reply", false)
 		if err != nil || reply.Accept != nil {
 			return err
 		}

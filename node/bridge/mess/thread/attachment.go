@@ -71,7 +71,7 @@ func ResourceURI(kind string, v wire.Value) string {
 	return v.GetStr("uri")
 }
 
-// NotFetched is the member of a content entry with the reason for which its file is missing here.
+// NotFetched is the member of a content entry that has the reason why the file of the entry was not fetched.
 const NotFetched = "not_fetched"
 
 // SplitResource splits the address of a file of a thread.

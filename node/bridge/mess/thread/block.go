@@ -22,7 +22,7 @@ const (
 	Version11 = "1.1.0"
 )
 
-// Entry is one message of a block: its type, and its body as received.
+// Entry is one entry of a block: its type, and its body as received.
 type Entry struct {
 	Type string
 	Body wire.Value
@@ -100,8 +100,8 @@ func newTooLongError(data []byte) error {
 	return TooLarge(fmt.Sprintf("the document is larger than 2 MiB at line %d", yamltree.LineAt(data, MaxDocument)))
 }
 
-// looksJSON reports whether a text is JSON rather than YAML in flow style: it starts with a container whose first
-// element begins like JSON.
+// looksJSON reports whether a text is to be read as JSON rather than as YAML in flow style: a text that begins with a
+// bracket, or with a brace before a quote, a container or the end of one.
 func looksJSON(text string) bool {
 	if text == "" || text[0] != '{' && text[0] != '[' {
 		return false
@@ -195,7 +195,7 @@ func (b Block) JSON() []byte {
 	return wire.Obj(wire.Field("MESS", b.Tree())).JSON()
 }
 
-// Version returns the version that the block requires, or "".
+// Version returns the version that the block states, or "".
 func (b Block) Version() string {
 	for _, e := range b {
 		if e.Type == "v" {
@@ -263,7 +263,7 @@ func (b Block) CheckBounds() error {
 	return err
 }
 
-// Action returns the type of the first entry, or "ack" for a block without one.
+// Action returns the type of the first entry that is not a version, or "ack" if there is none.
 func (b Block) Action() string {
 	for _, e := range b {
 		if e.Type != "v" {

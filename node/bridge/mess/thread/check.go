@@ -11,7 +11,7 @@ import (
 // accepts unknown types (MESS-5).
 func (b Block) Check(now time.Time) error {
 	for i, e := range b {
-		if err := e.Check(fmt.Sprintf("MESS[%d].%s", i, e.Type), now, false); err != nil {
+		if err := e.Check(EntryPath(i, e), now, false); err != nil {
 			return err
 		}
 	}
@@ -32,7 +32,7 @@ func (e Entry) Check(path string, now time.Time, lax bool) error {
 	case "response":
 		_, err = ReadResponse(e.Body, path, lax)
 	case "reply":
-		_, err = ReadReplyIn(e.Body, path, lax)
+		_, err = ReadReply(e.Body, path, lax)
 	case "answer":
 		_, err = ReadAnswer(e.Body, path)
 	case "cancel":
@@ -78,10 +78,8 @@ type Reply struct {
 	Body    wire.Value
 }
 
-func readReply(v wire.Value, path string) (Reply, error) { return ReadReplyIn(v, path, false) }
-
-// ReadReplyIn reads a reply. With lax, the reply may omit its reference because the thread is known.
-func ReadReplyIn(v wire.Value, path string, lax bool) (Reply, error) {
+// ReadReply reads a reply. With lax, the reply may omit its reference because the thread is known.
+func ReadReply(v wire.Value, path string, lax bool) (Reply, error) {
 	f := NewFields(v, path)
 	r := Reply{Re: f.Refs("re", !lax), Reason: f.Text("reason", MaxProse), Body: v}
 	kinds := 0
@@ -90,8 +88,8 @@ func ReadReplyIn(v wire.Value, path string, lax bool) (Reply, error) {
 		kinds++
 	}
 	for _, key := range []string{"confirm", "accept"} {
-		value, there := f.Boolean(key)
-		if !there {
+		value, present := f.Boolean(key)
+		if !present {
 			continue
 		}
 		kinds++
@@ -140,7 +138,7 @@ func ReadCancel(v wire.Value, path string, lax bool) (Cancel, error) {
 	return Cancel{Re: f.Refs("re", !lax), Reason: f.Reason(false), Body: v}, f.Err
 }
 
-// Query is a question to the exchange. Its filters are combined with and (MESS-36).
+// Query is a question to the exchange. An answer must match all of its filters (MESS-36).
 type Query struct {
 	Type     string
 	Re       []string

@@ -11,8 +11,8 @@ import (
 // ConfigEntry is a config entry. It sets up one of two things: an executor or the routing rules (MESS-37).
 type ConfigEntry struct {
 	Executor *ExecutorConfig
+	Routing  bool // the entry sets the routing rules, possibly to none
 	Rules    []Rule
-	Routing  bool
 }
 
 // ExecutorConfig is the configuration of an executor.
@@ -66,7 +66,7 @@ const (
 
 func (f *Fields) readExecutor() *ExecutorConfig {
 	e := &ExecutorConfig{
-		ID:           f.Need("id", MaxID),
+		ID:           f.Required("id", MaxID),
 		Name:         f.Text("name", 200),
 		Capabilities: f.Needs("capabilities"),
 	}
@@ -103,21 +103,19 @@ func (f *Fields) readRule(v wire.Value, key string) Rule {
 		r.Default = g.has("default")
 		g.Check(r.Default, "match", "is required, or default")
 	}
-	list, word := "prefer", g.Value
-	if v, ok := g.Get("default"); ok && r.Default && !g.has("prefer") {
-		list, word = "default", wire.Obj(wire.Field("default", v))
+	key = "prefer" // or default, in a rule that is {default: …} alone
+	if r.Default && !g.has("prefer") {
+		key = "default"
 	}
-	h := &Fields{Value: word, path: g.path}
-	value, _ := h.Get(list)
+	value, _ := g.Get(key)
 	if s, ok := value.Str(); ok {
-		h.Check(slices.Contains([]string{"lower_latency", "higher_precision"}, s), list, "must be a list of executors, lower_latency or higher_precision")
+		g.Check(slices.Contains([]string{"lower_latency", "higher_precision"}, s), key, "must be a list of executors, lower_latency or higher_precision")
 		r.By = s
 	} else if value.Kind() == wire.Array {
-		r.Prefer = h.Texts(list, 1000)
+		r.Prefer = g.Texts(key, 1000)
 	} else {
-		h.Check(r.Default, list, "is required")
+		g.Check(r.Default, key, "is required")
 	}
-	g.Join(h)
 	f.Join(g)
 	return r
 }
@@ -157,7 +155,7 @@ func ParseRules(data []byte) (Block, error) {
 	case v.Kind() == wire.Array && !holdsEntries(v):
 		list = v
 	default:
-		return routingBlock(v)
+		return readRoutingBlock(v)
 	}
 	rules := wire.Obj(wire.Field("rules", list))
 	f := NewFields(rules, "")
@@ -183,8 +181,8 @@ func holdsEntries(list wire.Value) bool {
 	return list.Len() > 0
 }
 
-// routingBlock reads a block that sets routing rules and does nothing else.
-func routingBlock(v wire.Value) (Block, error) {
+// readRoutingBlock reads a block that sets routing rules and does nothing else.
+func readRoutingBlock(v wire.Value) (Block, error) {
 	b, err := FromTree(v)
 	if err != nil {
 		return nil, Bad("", "must be a list of rules, or a config block with routing")

@@ -68,8 +68,8 @@ func checkResult(f *Fields, kind string, v wire.Value) {
 			return
 		}
 		g := NewFields(v, f.Path(kind))
-		_, there := g.Boolean("confirmed")
-		g.Check(there, "confirmed", "is required")
+		_, present := g.Boolean("confirmed")
+		g.Check(present, "confirmed", "is required")
 		f.Join(g)
 	case "structured":
 		f.Check(v.Kind() == wire.Object, kind, "must be a map")
@@ -79,7 +79,7 @@ func checkResult(f *Fields, kind string, v wire.Value) {
 		_, number := code.Num()
 		text, isText := code.Str()
 		g.Check(ok && (number || isText && text != ""), "code", "is required")
-		g.Need("message", MaxProse)
+		g.Required("message", MaxProse)
 		f.Join(g)
 	}
 }
@@ -120,13 +120,13 @@ func checkResource(v wire.Value, path string) error {
 			f.Err = checkURI(v.GetStr("uri"), f.Path("uri"))
 		}
 	case f.has("file"):
-		name := f.Need("file", 300)
+		name := f.Required("file", 300)
 		f.Check(AttachmentName.MatchString(name), "file", "must be the name of an attachment")
-		f.Need("mime", 200)
-		_, there := f.integer("size", 0, maxFileSize)
-		f.Check(there, "size", "is required")
+		f.Required("mime", 200)
+		_, present := f.integer("size", 0, maxFileSize)
+		f.Check(present, "size", "is required")
 	case f.has("resource"):
-		f.Need("resource", MaxURI)
+		f.Required("resource", MaxURI)
 		f.integer("size", 0, maxFileSize)
 	default:
 		f.fail("uri", "is required")

@@ -18,7 +18,7 @@ var cronFields = []struct {
 // cronError returns the fault of a schedule, or "". It accepts exactly the five fields of MESS-43; the library accepts
 // more.
 func cronError(expr string) string {
-	parts := splitCron(expr)
+	parts := strings.Fields(expr)
 	if len(parts) != len(cronFields) {
 		names := make([]string, len(cronFields))
 		for i, f := range cronFields {
@@ -27,9 +27,9 @@ func cronError(expr string) string {
 		return "must be a cron expression of five fields: " + strings.Join(names, ", ")
 	}
 	for i, f := range cronFields {
-		alone := slices.Repeat([]string{"*"}, len(cronFields))
-		alone[i] = parts[i]
-		if !gronx.IsValid(strings.Join(alone, " ")) {
+		onlyField := slices.Repeat([]string{"*"}, len(cronFields))
+		onlyField[i] = parts[i]
+		if !gronx.IsValid(strings.Join(onlyField, " ")) {
 			return fmt.Sprintf("the %s must be from %d to %d", f.name, f.low, f.high)
 		}
 	}
@@ -39,8 +39,6 @@ func cronError(expr string) string {
 	return ""
 }
 
-func splitCron(expr string) []string { return strings.Fields(expr) }
-
 // IsZone reports whether a name is that of a time zone.
 func IsZone(name string) bool {
 	_, err := time.LoadLocation(name)
@@ -48,14 +46,14 @@ func IsZone(name string) bool {
 }
 
 // IsOnDuty reports whether a schedule makes its executor available at now, and until when that result is valid
-// (MESS-43). The executor is available from each firing until the next one if that is at most g later; otherwise it is
-// available in the minute of the firing only. g is an hour if the minute field is a single number, otherwise a minute.
+// (MESS-43). The executor is available from each firing until the next one if the gap between them is at most a minute,
+// or an hour if the minute field is a single number. Otherwise it is available only in the minute of the firing.
 func IsOnDuty(expr string, now time.Time) (available bool, until time.Time) {
 	horizon := now.Add(time.Hour)
 	now = now.Truncate(time.Minute)
-	g := time.Minute
-	if minute := splitCron(expr)[0]; strings.Trim(minute, "0123456789") == "" {
-		g = time.Hour
+	maxGap := time.Minute
+	if minute := strings.Fields(expr)[0]; strings.Trim(minute, "0123456789") == "" {
+		maxGap = time.Hour
 	}
 	next, err := gronx.NextTickAfter(expr, now, false)
 	if err != nil {
@@ -66,7 +64,7 @@ func IsOnDuty(expr string, now time.Time) (available bool, until time.Time) {
 		return false, next
 	}
 	end := last.Add(time.Minute)
-	if following, err := gronx.NextTickAfter(expr, last, false); err == nil && following.Sub(last) <= g {
+	if following, err := gronx.NextTickAfter(expr, last, false); err == nil && following.Sub(last) <= maxGap {
 		end = following
 	}
 	if now.Before(end) {

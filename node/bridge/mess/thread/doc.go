@@ -1,4 +1,4 @@
-// Package thread reads, checks, rewrites and writes MESS 1.0.0: blocks of messages, and the state of a thread.
+// Package thread reads, checks, rewrites and writes MESS 1.0.0: blocks of entries, and the state of a thread.
 //
 // [Parse] reads a block from YAML or JSON into an exact tree, within the limits of MESS-61; [Block.Check] checks that
 // each entry has what its type requires. [Thread] is the state machine of MESS section 5: each method takes one step

@@ -33,8 +33,8 @@ func Bad(path, reason string) error {
 }
 
 // Missing returns a 404: the thing does not exist, or the actor may not see it.
-func Missing(what string) error {
-	return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: what}
+func Missing(text string) error {
+	return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: text}
 }
 
 // Conflict returns a 409: the state machine does not allow the change.
@@ -42,7 +42,7 @@ func Conflict(format string, args ...any) error {
 	return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusConflict, Message: fmt.Sprintf(format, args...)}
 }
 
-// ErrTaken is the only thing that an executor learns whose claim came too late.
+// ErrTaken answers an executor whose claim came too late. The executor learns nothing else about the thread.
 var ErrTaken = Conflict("the thread is held by another executor")
 
 // ErrMoved refuses an answer of the owner if the thread has changed since the owner read the question.

@@ -82,8 +82,8 @@ func (f *Fields) Text(key string, max int) string {
 	return s
 }
 
-// Need reads a required text that must not be empty.
-func (f *Fields) Need(key string, max int) string {
+// Required reads a text that must be present and not blank.
+func (f *Fields) Required(key string, max int) string {
 	s := f.Text(key, max)
 	f.Check(strings.TrimSpace(s) != "", key, "is required")
 	return s
@@ -101,7 +101,7 @@ func (f *Fields) OneOf(key, def string, words ...string) string {
 }
 
 // Boolean reads an optional boolean.
-func (f *Fields) Boolean(key string) (value, there bool) {
+func (f *Fields) Boolean(key string) (value, present bool) {
 	v, ok := f.Get(key)
 	if !ok {
 		return false, false
@@ -181,7 +181,7 @@ func (f *Fields) Join(g *Fields) {
 	}
 }
 
-// Refs reads re: a text or a list of texts.
+// Refs reads one reference or a list of references.
 func (f *Fields) Refs(key string, required bool) []string {
 	v, ok := f.Get(key)
 	if !ok {

@@ -42,7 +42,7 @@ func Folders() []string {
 	return []string{"state=received", "state=executing", "state=finished", "state=canceled"}
 }
 
-// envelope returns the first document.
+// envelope returns the first document of the thread's files.
 func (t *Thread) envelope() wire.Value {
 	v := wire.Obj(wire.TextField("ref", t.Ref))
 	if t.ClientID != "" {
@@ -75,7 +75,7 @@ func (t *Thread) envelope() wire.Value {
 	return v.With("history", wire.Arr(history...))
 }
 
-// document returns the document of a message. re stands at the level of the document as well as inside (MESS-47).
+// document returns the document of a message. re is a member of the document as well as of the entries (MESS-47).
 func (m Message) document(re string) wire.Value {
 	v := wire.Obj(wire.TextField("from", m.From), wire.Field("received", TimeText(m.At)))
 	if m.Channel != "" {
@@ -87,8 +87,8 @@ func (m Message) document(re string) wire.Value {
 	return v.With("MESS", m.Mess)
 }
 
-// DocumentsOf returns the documents after the envelope: every message of a participant, each followed by the ack of the
-// exchange (MESS-49).
+// DocumentsOf returns the documents after the envelope: the messages. The exchange's ack follows each message except
+// refused ones and its own (MESS-49).
 func DocumentsOf(t *Thread, messages []Message) []wire.Value {
 	var out []wire.Value
 	for _, m := range messages {
@@ -100,13 +100,13 @@ func DocumentsOf(t *Thread, messages []Message) []wire.Value {
 		if m.From == ExchangeID || m.Channel == ChannelRefused {
 			continue
 		}
-		ref, about := m.Ref, m.Ref
+		ref, ackRe := m.Ref, m.Ref
 		if m.Serial == 1 {
-			ref, about = t.Ref, cmp.Or(t.ClientID, "last")
+			ref, ackRe = t.Ref, cmp.Or(t.ClientID, "last")
 		}
 		ack := Message{From: ExchangeID, At: m.At, Mess: Block{{Type: "ack", Body: wire.Obj(
-			wire.TextField("re", about), wire.TextField("ref", ref))}}.Tree()}
-		out = append(out, ack.document(about))
+			wire.TextField("re", ackRe), wire.TextField("ref", ref))}}.Tree()}
+		out = append(out, ack.document(ackRe))
 	}
 	return out
 }
@@ -144,8 +144,8 @@ type ParsedFile struct {
 	Documents []wire.Value // after the envelope, as read
 }
 
-// ParseFiles reads the files of one thread in order; version 1 has one file. Unquoted timestamps are texts, re may
-// stand at either level, and a document that is not a message is refused.
+// ParseFiles reads the files of one thread in order; version 1 has one file. Unquoted timestamps are texts, re may be a
+// member of the document or of its entries, and a document that is not a message is refused.
 func ParseFiles(files ...[]byte) (ParsedFile, error) {
 	var docs []wire.Value
 	for _, data := range files {
@@ -182,27 +182,27 @@ func PublicText(err error) string {
 func readEnvelope(v wire.Value) (*Thread, error) {
 	f := NewFields(v, "envelope")
 	t := &Thread{
-		Ref: f.Need("ref", 128), ClientID: f.Text("client_id", MaxID), Requester: f.Text("requestor", maxName),
-		Holder: f.Text("executor", maxName), Intent: f.Need("intent", maxIntent),
+		Ref: f.Required("ref", 128), ClientID: f.Text("client_id", MaxID), Requester: f.Text("requestor", maxName),
+		Holder: f.Text("executor", maxName), Intent: f.Required("intent", maxIntent),
 		Priority: f.OneOf("priority", "normal", Priorities...),
 	}
 	f.Check(IsThreadRef(t.Ref), "ref", "is not the ref of a thread")
-	code, ok := ParseCode(f.Need("status", 40))
+	code, ok := ParseCode(f.Required("status", 40))
 	f.Check(ok, "status", "is not a status")
 	t.Status = code
-	t.Created, t.Updated = f.instant("created"), f.instant("updated")
+	t.Created, t.Updated = f.fileTime("created"), f.fileTime("updated")
 	if t.Updated.Before(t.Created) {
 		t.Updated = t.Created
 	}
-	t.Deadline = f.instant("expires")
-	if at := f.instant("needed_by"); !at.IsZero() {
+	t.Deadline = f.fileTime("expires")
+	if at := f.fileTime("needed_by"); !at.IsZero() {
 		t.Deadline = at
 	}
 	t.ConfirmBefore, _ = f.Boolean("confirm_before")
 	for i, h := range f.List("history", MaxMessages) {
 		g := NewFields(h, f.Path("history["+strconv.Itoa(i)+"]"))
 		t.History = append(t.History, Event{
-			Action: g.Text("action", 64), At: g.instant("at"), By: g.Text("by", maxName), Ref: g.Text("ref", maxName), Note: g.Text("note", MaxProse),
+			Action: g.Text("action", 64), At: g.fileTime("at"), By: g.Text("by", maxName), Ref: g.Text("ref", maxName), Note: g.Text("note", MaxProse),
 		})
 		f.Join(g)
 	}
@@ -218,14 +218,14 @@ func readEnvelope(v wire.Value) (*Thread, error) {
 	return t, f.Err
 }
 
-// instant reads a time in a file: RFC 3339, or a form that other tools write (a blank instead of T, a missing offset
+// fileTime reads a time in a file: RFC 3339, or a form that other tools write (a blank instead of T, a missing offset
 // for UTC, a date).
-func (f *Fields) instant(key string) time.Time {
+func (f *Fields) fileTime(key string) time.Time {
 	v, ok := f.Get(key)
 	if !ok {
 		return time.Time{}
 	}
-	// a public PHP server reads times as seconds and writes them so
+	// a public PHP server writes times as seconds
 	if n, ok := ReadWhole(v); ok && n > 0 && n < 1<<33 {
 		return time.Unix(n, 0).UTC()
 	}
@@ -241,7 +241,7 @@ func (f *Fields) instant(key string) time.Time {
 // ReadDocument reads a message document.
 func ReadDocument(doc wire.Value, t *Thread) (Message, Block, error) {
 	f := NewFields(doc, "message")
-	m := Message{From: f.Need("from", maxName), At: f.instant("received"), Channel: f.Text("channel", 64), Re: f.Refs("re", false)}
+	m := Message{From: f.Required("from", maxName), At: f.fileTime("received"), Channel: f.Text("channel", 64), Re: f.Refs("re", false)}
 	if m.At.IsZero() {
 		m.At = t.Updated
 	}
@@ -261,7 +261,7 @@ func ReadDocument(doc wire.Value, t *Thread) (Message, Block, error) {
 	return m, b, nil
 }
 
-// IsAck reports whether a block consists of acks of the exchange.
+// IsAck reports whether a block has nothing except acks and versions.
 func IsAck(b Block) bool {
 	for _, e := range b {
 		if e.Type != "ack" && e.Type != "v" {
@@ -271,7 +271,8 @@ func IsAck(b Block) bool {
 	return true
 }
 
-// Adopt returns the thread of a file as one of ours, in the state that the file says. It is for imports by the owner.
+// Adopt returns the thread of a file as one of ours, in the state that the file says. Only the owner may import such a
+// thread.
 func (f ParsedFile) Adopt() (*Thread, []Message, error) {
 	t := f.Thread
 	var messages []Message
@@ -296,7 +297,11 @@ func (f ParsedFile) Adopt() (*Thread, []Message, error) {
 		}
 		t.Serial++
 		m.Serial = t.Serial
-		m.Ref = NewMessageRef(t.Ref, b[min(len(b)-1, boolInt(b[0].Type == "v"))], m.Serial)
+		first := b[0]
+		if first.Type == "v" && len(b) > 1 {
+			first = b[1]
+		}
+		m.Ref = NewMessageRef(t.Ref, first, m.Serial)
 		if t.Status == NeedsInput {
 			for _, e := range b {
 				if s, err := ReadStatus(e.Body, "", true); e.Type == "status" && err == nil && s.Code == NeedsInput {
@@ -313,13 +318,6 @@ func (f ParsedFile) Adopt() (*Thread, []Message, error) {
 	}
 	t.Offered, t.Version = true, 1
 	return t, messages, nil
-}
-
-func boolInt(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 func firstSet(a, b time.Time) time.Time {

@@ -17,9 +17,9 @@ func InheritFields(part, original wire.Value) wire.Value {
 			part = part.With(key, m)
 		}
 	}
-	all, _ := original.Get("constraints")
-	originalTiming, _ := all.Get("timing")
-	limits = FillMissing(limits, all.Without("timing", "depends_on"))
+	originalLimits, _ := original.Get("constraints")
+	originalTiming, _ := originalLimits.Get("timing")
+	limits = FillMissing(limits, originalLimits.Without("timing", "depends_on"))
 	if timing = FillMissing(timing, originalTiming.Without("not_before", "expires")); timing.Len() > 0 {
 		limits = limits.With("timing", timing)
 	}
@@ -33,12 +33,12 @@ func InheritFields(part, original wire.Value) wire.Value {
 // location, so different locations become context.
 func UniteFields(requests []wire.Value) wire.Value {
 	out, limits := wire.Obj(), wire.Obj()
-	lists, there := map[string][]wire.Value{}, map[string]bool{}
-	add := func(to string, from wire.Value) {
-		for e := range from.Elems() {
-			if key := to + string(e.JSON()); !there[key] {
-				there[key] = true
-				lists[to] = append(lists[to], e)
+	lists, added := map[string][]wire.Value{}, map[string]bool{}
+	add := func(name string, elems wire.Value) {
+		for e := range elems.Elems() {
+			if key := name + string(e.JSON()); !added[key] {
+				added[key] = true
+				lists[name] = append(lists[name], e)
 			}
 		}
 	}
@@ -89,8 +89,8 @@ func UniteFields(requests []wire.Value) wire.Value {
 	return out
 }
 
-// WithTimes writes the start, deadline and dependencies of a thread into its request. They replace durations and names
-// that would mean something else from another moment or requester.
+// WithTimes returns the request of a thread with the thread's start, deadline and dependencies. They replace durations,
+// which would start again, and names of dependencies, which another requester may use for other threads.
 func WithTimes(body wire.Value, th *Thread) wire.Value {
 	limits, _ := body.Get("constraints")
 	timing, _ := limits.Get("timing")

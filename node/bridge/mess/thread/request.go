@@ -33,14 +33,14 @@ type Request struct {
 	NotBefore     time.Time
 	Deadline      time.Time // needed_by, or else timing.expires (MESS-15)
 	ConfirmBefore bool
-	Shells        int64
+	Shells        int64 // the offered compensation
 }
 
 // ReadRequest reads a request and checks it against MESS-12 to MESS-15. Durations start at now.
 func ReadRequest(v wire.Value, path string, now time.Time) (Request, error) {
 	f := NewFields(v, path)
 	r := Request{
-		Intent:    f.Need("intent", maxIntent),
+		Intent:    f.Required("intent", maxIntent),
 		ID:        f.Text("id", MaxID),
 		Precision: f.OneOf("precision", "", Precisions...),
 		Priority:  f.OneOf("priority", "normal", Priorities...),
@@ -53,13 +53,13 @@ func ReadRequest(v wire.Value, path string, now time.Time) (Request, error) {
 		c.Text("note", MaxProse)
 		f.Join(c)
 	}
-	neededBy, hard := f.time("needed_by")
+	neededBy, hasNeededBy := f.time("needed_by")
 	r.ConfirmBefore, _ = f.Boolean("confirm_before")
 	if c := f.Sub("constraints"); c != nil {
 		r.readConstraints(c, now)
 		f.Join(c)
 	}
-	if hard {
+	if hasNeededBy {
 		r.Deadline = neededBy
 	}
 	return r, f.Err
@@ -85,7 +85,7 @@ func (r *Request) readConstraints(c *Fields, now time.Time) {
 	r.DependsOn = c.Texts("depends_on", 100)
 	if t := c.Sub("timing"); t != nil {
 		r.NotBefore, _ = t.time("not_before")
-		r.Deadline, _ = t.moment("expires", now)
+		r.Deadline, _ = t.timeOrSpan("expires", now)
 		r.Urgency = t.OneOf("urgency", "", Urgencies...)
 		c.Join(t)
 	}

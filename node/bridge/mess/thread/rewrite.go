@@ -56,13 +56,13 @@ func (c Code) After(b Block) Code {
 	return c
 }
 
-// HasOnlyAnswers reports whether a block has answers and nothing else.
+// HasOnlyAnswers reports whether a block has nothing except replies, answers and versions.
 func (b Block) HasOnlyAnswers() bool {
 	return !slices.ContainsFunc(b, func(e Entry) bool { return e.Type != "v" && e.Type != "reply" && e.Type != "answer" })
 }
 
-// PointAtLast makes entries about a foreign thread refer to "last", which that thread is in its conversation: the
-// foreign ref may name another thread here.
+// PointAtLast makes entries that refer to a foreign thread refer to "last", which means the same thread within its
+// conversation. The foreign ref may be that of another thread in our exchange.
 func (b Block) PointAtLast(ref string) Block {
 	out := slices.Clone(b)
 	for i, e := range out {

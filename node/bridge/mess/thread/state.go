@@ -18,7 +18,7 @@ const (
 	AsHolder
 	AsEligible // may claim the thread and has not done so
 	AsExchange
-	AsOwner // acts for everybody
+	AsOwner // may act for anybody
 )
 
 // Has reports whether r contains at least one of these roles.
@@ -40,7 +40,7 @@ var HolderMay = map[Code][]Code{
 	Partial:           {Completed},
 }
 
-// exchangeMay is the column "exchange or owner" of that table.
+// exchangeMay is the column "exchange or owner" of the table in section 5.
 var exchangeMay = map[Code][]Code{
 	Received: {Waiting, Held, Expired, Superseded, Declined, Failed},
 	Claimed:  {Superseded}, InProgress: {Superseded},
@@ -220,9 +220,9 @@ func (t *Thread) Respond(by string, r Role, lone bool, now time.Time) (completed
 // AnswerAll applies the answers of a reply (MESS-33). Each key of answers is the id of a question; questions without an
 // answer stay open. id is the question to which the whole reply refers, or "". If a question has no id, or answers is
 // empty, all open questions count as answered, because the context of the reply may answer them.
-func (t *Thread) AnswerAll(id string, answers wire.Value, who string, r Role, now time.Time) error {
+func (t *Thread) AnswerAll(id string, answers wire.Value, by string, r Role, now time.Time) error {
 	if id != "" || answers.Len() == 0 || t.Status != NeedsInput || !r.Has(AsRequester|AsOwner) || slices.ContainsFunc(t.Questions, func(q Question) bool { return q.ID == "" }) {
-		return t.Answer(id, who, r, now)
+		return t.Answer(id, by, r, now)
 	}
 	names := map[string]bool{}
 	for _, m := range answers.Members() {
@@ -239,7 +239,7 @@ func (t *Thread) AnswerAll(id string, answers wire.Value, who string, r Role, no
 	if t.CountQuestions() > 0 {
 		return nil
 	}
-	return t.Answer("", who, r, now)
+	return t.Answer("", by, r, now)
 }
 
 // Answer applies an answer entry (MESS-33). id names one question; "" means all open ones.
@@ -298,14 +298,14 @@ func (t *Thread) Expire(now time.Time) bool {
 	return true
 }
 
-// Park makes an unclaimed thread wait.
-func (t *Thread) Park(why string, now time.Time) {
+// Park makes an unclaimed thread wait. reason is one of the reasons for which a thread is parked.
+func (t *Thread) Park(reason string, now time.Time) {
 	c := Held
-	if why == ParkedDependency || why == ParkedSchedule {
+	if reason == ParkedDependency || reason == ParkedSchedule {
 		c = Waiting
 	}
-	t.Become(c, ExchangeID, why, now)
-	t.Parked = why
+	t.Become(c, ExchangeID, reason, now)
+	t.Parked = reason
 }
 
 // Unpark makes a parked thread received again, and reports whether it did.
@@ -317,16 +317,16 @@ func (t *Thread) Unpark(now time.Time) bool {
 	return true
 }
 
-// WaitsForPeer reports whether the thread is parked until a peer to which it was sent reports more.
+// WaitsForPeer reports whether the thread was sent to a peer and is parked until the peer reports a change.
 func (t *Thread) WaitsForPeer() bool { return t.Parked == ParkedPeer || t.Parked == ParkedPending }
 
-// Supersede ends the thread because other threads replace it.
-func (t *Thread) Supersede(by []string, reason string, now time.Time) error {
+// Supersede ends the thread because its successors replace it.
+func (t *Thread) Supersede(successors []string, reason string, now time.Time) error {
 	if !t.Status.Open() {
 		return Conflict("the thread is %s", t.Status)
 	}
 	t.Become(Superseded, ExchangeID, reason, now)
-	t.Successors = by
+	t.Successors = successors
 	return nil
 }
 

@@ -73,7 +73,7 @@ func (c Code) Rest() string {
 
 // Question is a question of a needs_input status.
 type Question struct {
-	ID       string   `json:"id"` // the member field (specification) or id (1.1 draft)
+	ID       string   `json:"id"` // the member "field" of the specification, or "id" of the 1.1 draft
 	Question string   `json:"question"`
 	Options  []string `json:"options,omitempty"`
 	Answered bool     `json:"answered,omitempty"`
@@ -87,17 +87,17 @@ type Status struct {
 	Reason     string
 	Questions  []Question
 	ResumeETA  string
-	WaitingFor string // type
+	WaitingFor string // the type of waiting_for
 	Delegated  string // the executor to which the thread was delegated
 	Body       wire.Value
 }
 
-// ReadStatus reads a status and checks it against MESS section 4. lax is for REST, where public clients send bare codes
-// (MESS-20).
+// ReadStatus reads a status and checks it against MESS section 4. With lax, members that the code requires may be
+// absent: public clients of REST send bare codes (MESS-20).
 func ReadStatus(v wire.Value, path string, lax bool) (Status, error) {
 	f := NewFields(v, path)
 	s := Status{Re: f.Refs("re", !lax), Message: f.Text("message", MaxProse), Body: v}
-	code, ok := ParseCode(f.Need("code", 40))
+	code, ok := ParseCode(f.Required("code", 40))
 	f.Check(ok, "code", "is not a status code")
 	s.Code = code
 	f.Text("executor", maxName)
@@ -141,10 +141,10 @@ var statusFields = map[Code]func(f *Fields, s *Status, lax bool){
 		f.Check(s.ResumeETA == "" || isTime || isSpan, "resume_eta", "must be a time or a duration")
 	},
 	Retrying: func(f *Fields, _ *Status, lax bool) {
-		_, attempt := f.integer("attempt", 1, 1e6)
-		_, most := f.integer("max_attempts", 1, 1e6)
-		f.Check(lax || attempt, "attempt", "is required")
-		f.Check(lax || most, "max_attempts", "is required")
+		_, hasAttempt := f.integer("attempt", 1, 1e6)
+		_, hasMax := f.integer("max_attempts", 1, 1e6)
+		f.Check(lax || hasAttempt, "attempt", "is required")
+		f.Check(lax || hasMax, "max_attempts", "is required")
 		f.Check(lax || f.has("next_attempt"), "next_attempt", "is required")
 		f.Text("next_attempt", 64)
 	},
@@ -169,8 +169,8 @@ var statusFields = map[Code]func(f *Fields, s *Status, lax bool){
 	},
 	Declined: func(f *Fields, s *Status, lax bool) { s.Reason = f.Reason(!lax) },
 	Expired: func(f *Fields, _ *Status, lax bool) {
-		_, there := f.time("expired_at")
-		f.Check(lax || there, "expired_at", "is required")
+		_, present := f.time("expired_at")
+		f.Check(lax || present, "expired_at", "is required")
 	},
 	Cancelled: func(f *Fields, s *Status, _ bool) { s.Reason = f.Reason(false) },
 	Superseded: func(f *Fields, s *Status, lax bool) {
@@ -222,7 +222,7 @@ func (f *Fields) Reason(required bool) string {
 		return s
 	}
 	g := NewFields(v, f.Path("reason"))
-	s := g.Need("type", maxName)
+	s := g.Required("type", maxName)
 	if detail := g.Text("detail", MaxProse); detail != "" {
 		s += ": " + detail
 	}
@@ -239,14 +239,14 @@ func (f *Fields) readWaitingFor() string {
 	case "dependency":
 		f.Refs("ref", true)
 	case "condition":
-		f.Need("condition", MaxProse)
+		f.Required("condition", MaxProse)
 	case "resource":
-		f.Need("resource", MaxProse)
+		f.Required("resource", MaxProse)
 	case "access":
-		f.Need("location", MaxProse)
+		f.Required("location", MaxProse)
 	case "schedule":
-		_, there := f.time("available_at")
-		f.Check(there, "available_at", "is required")
+		_, present := f.time("available_at")
+		f.Check(present, "available_at", "is required")
 	}
 	return kind
 }
@@ -260,7 +260,7 @@ func (f *Fields) readQuestions(lax bool, message string) []Question {
 		if id == "" {
 			id = g.Text("id", MaxID)
 		}
-		q := Question{ID: id, Question: g.Need("question", MaxProse)}
+		q := Question{ID: id, Question: g.Required("question", MaxProse)}
 		g.Check(id != "", "field", "is required")
 		for _, o := range g.List("options", 100) {
 			if s, ok := o.Str(); ok {

@@ -23,7 +23,7 @@ type Suggestion struct {
 func ReadSuggestion(v wire.Value, path string) (Suggestion, error) {
 	f := NewFields(v, path)
 	s := Suggestion{
-		ID:     f.Need("id", MaxID),
+		ID:     f.Required("id", MaxID),
 		Type:   f.OneOf("type", "", "merge", "split", "delegate", "alternative", "defer"),
 		Re:     f.Refs("re", true),
 		Reason: f.Text("reason", MaxProse),
@@ -37,8 +37,8 @@ func ReadSuggestion(v wire.Value, path string) (Suggestion, error) {
 	return s, f.Err
 }
 
-// OpenSuggestion returns the number, from 1, of the newest suggestion that waits for the requester's decision, or 0. It
-// is the one that a decision means if it names only the thread.
+// OpenSuggestion returns the number, from 1, of the newest suggestion that waits for the requester's decision, or 0. A
+// decision that names only the thread means this suggestion.
 func (t *Thread) OpenSuggestion() int {
 	for i := len(t.Suggestions); i > 0; i-- {
 		if t.Suggestions[i-1].Decided == "" {

@@ -51,8 +51,8 @@ type Thread struct {
 	Bytes    int     `json:"bytes,omitempty"` // of its messages, without attachments
 	Taken    int     `json:"taken,omitempty"` // bytes of attachments that were copied from a foreign thread
 	Version  uint64  `json:"version"`
-	Expired  string  `json:"stage,omitempty"` // the state in which it expired
-	Offered  bool    `json:"offered,omitempty"`
+	Expired  string  `json:"stage,omitempty"`    // the state in which it expired
+	Offered  bool    `json:"offered,omitempty"`  // offers of it were sent, or it was claimed automatically
 	External string  `json:"external,omitempty"` // the conversation in which it came, for the bridge
 
 	// Peers are the mesh agents and link members that take part, each in its own conversation.
@@ -61,7 +61,7 @@ type Thread struct {
 	Rev store.Rev `json:"-"` // of the stored row
 }
 
-// Peer is the address at which a mesh agent, or somebody behind a link, gets updates about a thread.
+// Peer is the address at which a mesh agent or a link member gets updates about a thread.
 type Peer struct {
 	Conv    string `json:"conv"`
 	Address string `json:"address,omitempty"`
@@ -74,8 +74,8 @@ const (
 	ParkedDependency = "dependency"
 	ParkedSchedule   = "schedule"
 	ParkedApproval   = "approval"
-	ParkedPeer       = "peer"    // the exchange of the peer to which it was sent holds it
-	ParkedPending    = "pending" // the owner of such a peer must first decide whether to let it in
+	ParkedPeer       = "peer"    // the peer to which the thread was sent reported that its exchange holds the thread back
+	ParkedPending    = "pending" // the owner of that peer has not yet decided whether to let the thread in
 )
 
 // Event is one transition (MESS-28).
@@ -95,7 +95,7 @@ type Message struct {
 	At      time.Time  `json:"at"`
 	Channel string     `json:"channel,omitempty"`
 	Re      []string   `json:"re,omitempty"`
-	Mess    wire.Value `json:"mess"` // the list
+	Mess    wire.Value `json:"mess"` // the list of entries
 }
 
 // Bounds of a thread: a reader has all of its messages in memory, and every change writes the whole history. A message

@@ -31,18 +31,18 @@ func ParseSpan(s string) (time.Duration, bool) {
 		return parseISOSpan(s)
 	}
 	var total time.Duration
-	before := 8 * 24 * time.Hour // units come in descending order, each at most once
+	unit := 8 * 24 * time.Hour // units come in descending order, each at most once
 	for s != "" {
 		m := partOf.FindStringSubmatch(s)
-		if m == nil || unitOf[m[2]] >= before {
+		if m == nil || unitOf[m[2]] >= unit {
 			return 0, false
 		}
-		before = unitOf[m[2]]
+		unit = unitOf[m[2]]
 		n, err := strconv.Atoi(m[1])
 		if err != nil {
 			return 0, false
 		}
-		total += time.Duration(n) * before
+		total += time.Duration(n) * unit
 		s = s[len(m[0]):]
 		if total > maxSpan {
 			return 0, false
@@ -95,8 +95,8 @@ func (f *Fields) time(key string) (time.Time, bool) {
 	return t.UTC(), ok
 }
 
-// moment reads an optional time, or a duration from now.
-func (f *Fields) moment(key string, now time.Time) (time.Time, bool) {
+// timeOrSpan reads an optional time, or a duration from now.
+func (f *Fields) timeOrSpan(key string, now time.Time) (time.Time, bool) {
 	v, ok := f.Get(key)
 	if !ok {
 		return time.Time{}, false
