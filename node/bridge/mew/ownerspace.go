@@ -51,8 +51,8 @@ func newJoinedSpace(l *link.Link) *ownerSpace {
 	return &ownerSpace{space: l, Path: "mew/link/" + url.PathEscape(name), Title: name, link: l}
 }
 
-// spaceOperations returns the owner's operations on the spaces below a path. find returns a space by name.
-func spaceOperations(below string, find func(name string) (*ownerSpace, error)) []owner.Operation {
+// spaceOperations returns the owner's operations on the spaces below path. find returns a space by name.
+func spaceOperations(path string, find func(name string) (*ownerSpace, error)) []owner.Operation {
 	with := func(serve func(c echo.Context, p *ownerSpace) error) echo.HandlerFunc {
 		return func(c echo.Context) error {
 			p, err := find(c.Param("name"))
@@ -63,10 +63,10 @@ func spaceOperations(below string, find func(name string) (*ownerSpace, error)) 
 		}
 	}
 	return []owner.Operation{
-		owner.Raw(http.MethodGet, below+"/:name", owner.Read, with(func(c echo.Context, p *ownerSpace) error { return httpapi.JSON(c, http.StatusOK, p.View()) })),
-		owner.Raw(http.MethodGet, below+"/:name/events", owner.Read, with(ownerEvents)),
-		owner.Raw(http.MethodPost, below+"/:name/messages", owner.Decide, with(ownerSay)),
-		owner.Raw(http.MethodPost, below+"/:name/proposals/:proposal", owner.Decide, with(ownerDecide)),
+		owner.Raw(http.MethodGet, path+"/:name", owner.Read, with(func(c echo.Context, p *ownerSpace) error { return httpapi.JSON(c, http.StatusOK, p.View()) })),
+		owner.Raw(http.MethodGet, path+"/:name/events", owner.Read, with(ownerEvents)),
+		owner.Raw(http.MethodPost, path+"/:name/messages", owner.Decide, with(ownerSay)),
+		owner.Raw(http.MethodPost, path+"/:name/proposals/:proposal", owner.Decide, with(ownerDecide)),
 	}
 }
 
@@ -75,17 +75,19 @@ func ownerSay(c echo.Context, p *ownerSpace) error {
 	if err != nil {
 		return err
 	}
-	there := p.audience(body)
-	return forwardAnswer(c)(there.addTo(p.Say(c.Request().Context(), body)))
+	heard := p.findAudience(body)
+	return forwardAnswer(c)(heard.addTo(p.Say(c.Request().Context(), body)))
 }
 
-// audience says who is connected when the owner sends a chat. A space stores nothing for participants that are away.
+// audience is the participants that receive a chat of the owner, and the recipients that do not. A space stores nothing
+// for participants that are away.
 type audience struct {
 	listeners int      // other participants that are connected
 	absent    []string // recipients that are not connected
 }
 
-func (p *ownerSpace) audience(data []byte) audience {
+// findAudience returns the present audience of an envelope.
+func (p *ownerSpace) findAudience(data []byte) audience {
 	var a audience
 	e, fault := envelope.Parse(data)
 	if fault != nil {

@@ -12,7 +12,7 @@ func TestAudience(t *testing.T) {
 	for name, s := range map[string]*ownerSpace{"link": linked, "hosted": newHostedSpace(r.G.Space("lab"))} {
 		others := map[string]int{"link": 2, "hosted": 3}[name] // the node is in the audience of the hosted space
 		for to, absent := range map[string]int{`[]`: 0, `["cat","bob"]`: 0, `["cat","bird"]`: 1} {
-			got := s.audience([]byte(`{"kind":"chat","to":` + to + `,"payload":{"text":"hello"}}`))
+			got := s.findAudience([]byte(`{"kind":"chat","to":` + to + `,"payload":{"text":"hello"}}`))
 			if got.listeners != others || len(got.absent) != absent {
 				t.Errorf("%s: chat to %s: %+v, want %d listeners and %d absent", name, to, got, others, absent)
 			}
@@ -25,6 +25,6 @@ func TestAudience(t *testing.T) {
 	cat.Quit()
 	bob.Quit()
 	await(t, func() bool {
-		return linked.audience([]byte(`{"kind":"chat","payload":{"text":"hello"}}`)).listeners == 0
+		return linked.findAudience([]byte(`{"kind":"chat","payload":{"text":"hello"}}`)).listeners == 0
 	})
 }

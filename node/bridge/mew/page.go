@@ -111,8 +111,8 @@ func (t *tail) newest() []shownEnvelope {
 // follow notifies open pages of new envelopes, until ctx ends.
 func (p *spacePages) follow(ctx context.Context, changed func(topic string)) {
 	var all sync.WaitGroup
-	for _, pl := range p.spaces {
-		feed := pl.Watch()
+	for _, s := range p.spaces {
+		feed := s.Watch()
 		all.Go(func() {
 			defer feed.Close()
 			for {
@@ -120,7 +120,7 @@ func (p *spacePages) follow(ctx context.Context, changed func(topic string)) {
 				case <-ctx.Done():
 					return
 				case raw := <-feed.C():
-					pl.tail.add(raw)
+					s.tail.add(raw)
 					changed(topicSpaces)
 				}
 			}
@@ -132,8 +132,8 @@ func (p *spacePages) follow(ctx context.Context, changed func(topic string)) {
 // countWaiting counts the pending proposals.
 func (p *spacePages) countWaiting(context.Context) int {
 	n := 0
-	for _, pl := range p.spaces {
-		n += len(pl.View().Proposals)
+	for _, s := range p.spaces {
+		n += len(s.View().Proposals)
 	}
 	return min(n, httpapi.MaxCount)
 }
@@ -146,9 +146,9 @@ type spaceRow struct {
 
 func (p *spacePages) showList(c echo.Context) error {
 	rows := make([]spaceRow, len(p.spaces))
-	for i, pl := range p.spaces {
-		st := pl.View()
-		rows[i] = spaceRow{pl, len(st.Participants), st.CountPresent(), len(st.Streams), len(st.Proposals)}
+	for i, s := range p.spaces {
+		st := s.View()
+		rows[i] = spaceRow{s, len(st.Participants), st.CountPresent(), len(st.Streams), len(st.Proposals)}
 	}
 	return p.shell.Render(c, p.list, httpapi.View{Title: "MEW spaces", Topics: []string{topicSpaces}, Data: rows})
 }
@@ -169,26 +169,26 @@ var doneTexts = map[string]string{
 
 func (p *spacePages) findSpace(c echo.Context) (*ownerSpace, error) {
 	path := "mew/" + c.Param("kind") + "/" + url.PathEscape(c.Param("name"))
-	for _, pl := range p.spaces {
-		if pl.Path == path {
-			return pl, nil
+	for _, s := range p.spaces {
+		if s.Path == path {
+			return s, nil
 		}
 	}
 	return nil, view.NewFault(http.StatusNotFound, "there is no such space")
 }
 
 func (p *spacePages) showSpace(c echo.Context) error {
-	pl, err := p.findSpace(c)
+	s, err := p.findSpace(c)
 	if err != nil {
 		return p.shell.Fault(c, err)
 	}
-	view := spaceView{ownerSpace: pl, Space: pl.View(), Latest: pl.tail.newest()}
-	if pl.link != nil {
-		st := pl.link.Status()
+	view := spaceView{ownerSpace: s, Space: s.View(), Latest: s.tail.newest()}
+	if s.link != nil {
+		st := s.link.Status()
 		view.Link = &st
 	}
 	return p.shell.Render(c, p.space, httpapi.View{
-		Title: "Space " + pl.Title, Topics: []string{topicSpaces, "status"}, Said: doneTexts[c.QueryParam("did")], Data: view,
+		Title: "Space " + s.Title, Topics: []string{topicSpaces, "status"}, Said: doneTexts[c.QueryParam("did")], Data: view,
 	})
 }
 
@@ -196,7 +196,7 @@ var errBadForm = view.NewFault(http.StatusBadRequest, "the form has no action th
 
 // act handles a form: a decision about a proposal, or an envelope of the owner.
 func (p *spacePages) act(c echo.Context) error {
-	pl, err := p.findSpace(c)
+	s, err := p.findSpace(c)
 	if err != nil {
 		return p.shell.Fault(c, err)
 	}
@@ -207,27 +207,27 @@ func (p *spacePages) act(c echo.Context) error {
 	ctx := c.Request().Context()
 	switch do := form.Get("do"); do {
 	case "connect":
-		if pl.link == nil {
+		if s.link == nil {
 			return p.shell.Fault(c, errBadForm)
 		}
-		pl.link.Connect()
-		return httpapi.Done(c, pl.Path, "connect")
+		s.link.Connect()
+		return httpapi.Done(c, s.Path, "connect")
 	case "approve", "reject":
-		_, _, err = pl.Decide(ctx, form.Get("id"), do == "approve", form.Get("reason"))
+		_, _, err = s.Decide(ctx, form.Get("id"), do == "approve", form.Get("reason"))
 	default:
 		e, ok := formEnvelope(do, form)
-		if !ok || do == "kick" && !pl.Hosted {
+		if !ok || do == "kick" && !s.Hosted {
 			return p.shell.Fault(c, errBadForm)
 		}
-		there := pl.audience(e.JSON())
-		if _, _, err = pl.Say(ctx, e.JSON()); err == nil && do == "chat" && (there.listeners == 0 || len(there.absent) > 0) {
-			return httpapi.Done(c, pl.Path, "unheard")
+		heard := s.findAudience(e.JSON())
+		if _, _, err = s.Say(ctx, e.JSON()); err == nil && do == "chat" && (heard.listeners == 0 || len(heard.absent) > 0) {
+			return httpapi.Done(c, s.Path, "unheard")
 		}
 	}
 	if err != nil {
 		return p.shell.Fault(c, err)
 	}
-	return httpapi.Done(c, pl.Path, "sent")
+	return httpapi.Done(c, s.Path, "sent")
 }
 
 // formEnvelope returns the envelope for the button of a form. It reports false if the form is incomplete.

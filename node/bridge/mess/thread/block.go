@@ -263,7 +263,7 @@ func (b Block) CheckBounds() error {
 	return err
 }
 
-// Action returns the type of the first entry that is not a version, or "ack" if there is none.
+// Action returns the type of the first entry that is not a version, or "ack" if the block has no such entry.
 func (b Block) Action() string {
 	for _, e := range b {
 		if e.Type != "v" {

@@ -76,7 +76,7 @@ func (g *glob) match(s string, b *Budget) bool {
 	}
 	if g.only != 0 {
 		rest, ok := strings.CutSuffix(s[len(g.head):], g.end)
-		return ok && b.step(len(rest)/searchBytes) && (g.only == globAny || strings.IndexByte(rest, '/') < 0)
+		return ok && b.takeSteps(len(rest)/searchBytes) && (g.only == globAny || strings.IndexByte(rest, '/') < 0)
 	}
 	var active positions
 	g.arrive(&active, 0)
@@ -98,7 +98,7 @@ func (g *glob) match(s string, b *Budget) bool {
 				}
 			}
 		}
-		if cost == 0 || !b.step(globWeight*cost) {
+		if cost == 0 || !b.takeSteps(globWeight*cost) {
 			return false
 		}
 		active = next

@@ -72,7 +72,7 @@ func pathBracket(s string) (step pathStep, rest string, ok bool) {
 
 // find reports whether hit returns true for one of the values that p leads to from v.
 func (p path) find(v wire.Value, b *Budget, hit func(wire.Value) bool) bool {
-	if !b.node() {
+	if !b.takeNode() {
 		return false
 	}
 	if len(p) == 0 {
@@ -81,7 +81,7 @@ func (p path) find(v wire.Value, b *Budget, hit func(wire.Value) bool) bool {
 	switch step := p[0]; step.kind {
 	case 'n':
 		next, ok := v.Get(step.name)
-		return ok && b.step(v.Len()) && p[1:].find(next, b, hit)
+		return ok && b.takeSteps(v.Len()) && p[1:].find(next, b, hit)
 	case 'i':
 		return v.Kind() == wire.Array && step.index < v.Len() && p[1:].find(v.At(step.index), b, hit)
 	case 'd':

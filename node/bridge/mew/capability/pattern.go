@@ -111,7 +111,7 @@ func (t *text) match(s string, b *Budget) bool {
 	case textGlob:
 		hit = t.glob.match(s, b)
 	case textRegexp:
-		if len(s) > maxRegexpText || !b.step(regexpWeight*t.insts*(len(s)+1)) {
+		if len(s) > maxRegexpText || !b.takeSteps(regexpWeight*t.insts*(len(s)+1)) {
 			return false
 		}
 		hit = t.re.MatchString(s)
@@ -122,7 +122,7 @@ func (t *text) match(s string, b *Budget) bool {
 // contains reports whether t matches every string that c matches, as far as the texts of the patterns prove it (section
 // 5, containment).
 func (t *text) contains(c *text, b *Budget) bool {
-	if !b.step(compareWeight) {
+	if !b.takeSteps(compareWeight) {
 		return false
 	}
 	switch {
@@ -177,13 +177,15 @@ func newBudget() *Budget { return &Budget{nodes: maxNodes, steps: maxSteps} }
 // Spent reports whether the budget was too small.
 func (b *Budget) Spent() bool { return b.spent }
 
-func (b *Budget) step(n int) bool {
+// takeSteps charges n steps. It reports whether the budget sufficed for everything so far.
+func (b *Budget) takeSteps(n int) bool {
 	b.steps -= n
 	b.spent = b.spent || b.steps < 0
 	return !b.spent
 }
 
-func (b *Budget) node() bool {
+// takeNode charges one visited node. It reports whether the budget sufficed for everything so far.
+func (b *Budget) takeNode() bool {
 	b.nodes--
 	b.spent = b.spent || b.nodes < 0
 	return !b.spent

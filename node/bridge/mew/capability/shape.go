@@ -82,7 +82,7 @@ func (s *shape) isDead() bool {
 
 // match reports whether v has this shape. root is the payload, in which JSONPath keys begin.
 func (s *shape) match(v, root wire.Value, b *Budget) bool {
-	if !b.node() {
+	if !b.takeNode() {
 		return false
 	}
 	switch s.kind {
@@ -108,7 +108,7 @@ func (s *shape) match(v, root wire.Value, b *Budget) bool {
 		return ok && s.text.match(str, b)
 	case wire.Number:
 		token, ok := v.Num()
-		return ok && b.step(len(token)) && normalNumber(token) == s.num
+		return ok && b.takeSteps(len(token)) && normalNumber(token) == s.num
 	}
 	return v.Kind() == s.kind
 }
@@ -117,10 +117,10 @@ func (k *keyShape) match(v, root wire.Value, b *Budget) bool {
 	switch k.kind {
 	case keyLiteral:
 		val, ok := v.Get(k.source)
-		return b.step(v.Len()) && ok && k.value.match(val, root, b)
+		return b.takeSteps(v.Len()) && ok && k.value.match(val, root, b)
 	case keyGlob:
 		for _, m := range v.Members() {
-			if !b.node() {
+			if !b.takeNode() {
 				return false
 			}
 			if k.matchKey(m.Key, b) && k.value.match(m.Value, root, b) {
@@ -141,13 +141,13 @@ func (k *keyShape) matchKey(key string, b *Budget) bool {
 }
 
 func (k *keyShape) matchDeep(v, root wire.Value, b *Budget) bool {
-	return b.node() && (k.value.match(v, root, b) ||
+	return b.takeNode() && (k.value.match(v, root, b) ||
 		eachChild(v, func(child wire.Value) bool { return k.matchDeep(child, root, b) }))
 }
 
 // contains reports whether s matches every value that c matches.
 func (s *shape) contains(c *shape, b *Budget) bool {
-	if !b.node() {
+	if !b.takeNode() {
 		return false
 	}
 	if c.kind == wire.Array {
@@ -186,7 +186,7 @@ func (s *shape) contains(c *shape, b *Budget) bool {
 func (c *shape) containsKey(k *keyShape, b *Budget) bool {
 	for i := range c.keys {
 		if c.keys[i].source == k.source {
-			return b.step(i) && k.value.contains(c.keys[i].value, b)
+			return b.takeSteps(i) && k.value.contains(c.keys[i].value, b)
 		}
 	}
 	return false

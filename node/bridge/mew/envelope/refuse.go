@@ -14,9 +14,9 @@ type Refusal struct {
 	From    string     // the sender: system:gateway, or gateway for streams
 	Payload wire.Value // of system/error
 	Body    wire.Value // of the HTTP answer, if not the payload
-	Whole   bool       // the HTTP answer is the whole envelope
+	Whole   bool       // the HTTP answer is the whole system/error envelope
 	Close   int        // if not 0, the connection is closed with this code
-	Reason  string     // for the history
+	Reason  string     // for the logs
 }
 
 // Refuse returns a refusal from the gateway with this payload.
@@ -67,7 +67,7 @@ func RefuseToken(message string) *Refusal {
 	return r
 }
 
-// RefuseStream returns the refusal of a stream command. HTTP answers it with the whole envelope (†).
+// RefuseStream returns the refusal of a stream command. HTTP answers it with the whole envelope.
 func RefuseStream(status int, name, message string) *Refusal {
 	r := RefuseWith(status, name, message)
 	r.From, r.Whole = FromStream, true

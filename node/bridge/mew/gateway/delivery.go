@@ -30,7 +30,7 @@ type receiver struct {
 	conn    *websocket.Conn // nil for an output log
 	session *session        // the session of conn
 	output  *lineFile       // nil for a connection
-	how     string          // transport, for the envelope log
+	how     string          // in the words of the envelope log
 }
 
 // removeGone removes the receivers that are no longer connected.
@@ -47,28 +47,28 @@ func (d *delivery) removeGone() {
 // addReceiver adds the receivers of a member that joined.
 func (d *delivery) addReceiver(m *member) {
 	d.removeGone()
-	if m.session != nil && !slices.ContainsFunc(d.receivers, func(st *receiver) bool { return st.session == m.session }) {
+	if m.session != nil && !slices.ContainsFunc(d.receivers, func(r *receiver) bool { return r.session == m.session }) {
 		d.receivers = append(d.receivers[:len(d.receivers):len(d.receivers)], &receiver{m: m, id: m.runtime, conn: m.session.conn, session: m.session, how: "websocket"})
 	}
-	if m.virtualOn && !slices.ContainsFunc(d.receivers, func(st *receiver) bool { return st.m == m && st.output != nil }) {
+	if m.virtualOn && !slices.ContainsFunc(d.receivers, func(r *receiver) bool { return r.m == m && r.output != nil }) {
 		d.receivers = append(d.receivers[:len(d.receivers):len(d.receivers)], &receiver{m: m, id: m.runtime, output: m.output, how: "virtual"})
 	}
 }
 
 // send queues a frame for a receiver.
-func (d *delivery) send(st *receiver, f *websocket.Frame) {
-	if st.output != nil {
-		st.output.putLine(f.Payload())
-	} else if err := st.conn.Send(f); err != nil {
-		d.slow = append(d.slow, st.session)
+func (d *delivery) send(r *receiver, f *websocket.Frame) {
+	if r.output != nil {
+		r.output.putLine(f.Payload())
+	} else if err := r.conn.Send(f); err != nil {
+		d.slow = append(d.slow, r.session)
 	}
 }
 
 // sendFrame sends a stream frame to a list of members, or to everybody if the list is nil.
 func (d *delivery) sendFrame(f *websocket.Frame, to []*member) {
-	for _, st := range d.receivers {
-		if st.conn != nil && (to == nil || slices.Contains(to, st.m)) {
-			d.send(st, f)
+	for _, r := range d.receivers {
+		if r.conn != nil && (to == nil || slices.Contains(to, r.m)) {
+			d.send(r, f)
 		}
 	}
 }
@@ -91,9 +91,9 @@ func (d *delivery) announcePresence(event string, participant wire.Value, except
 // broadcast sends one encoded envelope to every receiver except those of one member, and adds it to the history
 // (MEW-Q2).
 func (d *delivery) broadcast(id string, f *websocket.Frame, except *member) {
-	for _, st := range d.receivers {
-		if st.m != except {
-			d.send(st, f)
+	for _, r := range d.receivers {
+		if r.m != except {
+			d.send(r, f)
 		}
 	}
 	d.history.add(d.history.nextTime(time.Now()), f.Payload(), except)
@@ -109,10 +109,10 @@ func (d *delivery) tell(m *member, o envelope.Outgoing) {
 	}
 	id := envelope.NewID()
 	f := websocket.Text(o.Append(nil, id, envelope.FormatTime(time.Now())))
-	for _, st := range d.receivers {
-		if st.m == m {
-			d.send(st, f)
-			d.journal.logDirect(d.space, id, o, st)
+	for _, r := range d.receivers {
+		if r.m == m {
+			d.send(r, f)
+			d.journal.logDirect(d.space, id, o, r)
 		}
 	}
 }
@@ -130,13 +130,13 @@ func (d *delivery) welcome(m *member, cut bool, more ...wire.Member) {
 	you := m.info()
 	size := len(you.JSON())
 	others := make([]wire.Value, 0, len(d.receivers))
-	for _, st := range d.receivers {
-		if st.m == m || st.conn == nil && st.m.session != nil {
+	for _, r := range d.receivers {
+		if r.m == m || r.conn == nil && r.m.session != nil {
 			continue
 		}
-		info := st.m.info()
+		info := r.m.info()
 		if size+len(info.JSON()) > maxWelcomeCaps {
-			info, cut = st.m.infoWith(wire.Arr()), true
+			info, cut = r.m.infoWith(wire.Arr()), true
 		}
 		if size += len(info.JSON()); size > maxWelcomePeople {
 			break

@@ -45,18 +45,19 @@ func ReadDropIn(file string, env func(string) string, log *slog.Logger) (*DropIn
 	if err := d.read(v); err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
-	if err := d.tokens(); err != nil {
+	if err := d.loadTokens(); err != nil {
 		return nil, err
 	}
 	return d, nil
 }
 
-// stateDir returns the .mew folder if it exists, else the folder of the space.yaml (MEW-D4).
-func stateDir(beside string) string {
-	if info, err := os.Stat(filepath.Join(beside, ".mew")); err == nil && info.IsDir() {
-		return filepath.Join(beside, ".mew")
+// stateDir returns the .mew folder in dir, the folder of the space.yaml. If it does not exist, stateDir returns dir
+// (MEW-D4).
+func stateDir(dir string) string {
+	if info, err := os.Stat(filepath.Join(dir, ".mew")); err == nil && info.IsDir() {
+		return filepath.Join(dir, ".mew")
 	}
-	return beside
+	return dir
 }
 
 func (d *DropIn) read(v wire.Value) error {
@@ -65,8 +66,8 @@ func (d *DropIn) read(v wire.Value) error {
 	if d.Space.ID == "" {
 		return errors.New("space.id is missing")
 	}
-	for _, at := range []wire.Value{v, space} {
-		if subset, ok := at.Get("invite_subset"); ok {
+	for _, parent := range []wire.Value{v, space} {
+		if subset, ok := parent.Get("invite_subset"); ok {
 			if d.Space.InviteSubset, ok = subset.Boolean(); !ok {
 				return errors.New("invite_subset must be true or false")
 			}
@@ -79,15 +80,15 @@ func (d *DropIn) read(v wire.Value) error {
 			return fmt.Errorf("defaults: %w", err)
 		}
 	}
-	people, _ := v.Get("participants")
-	for _, m := range people.Members() {
+	participants, _ := v.Get("participants")
+	for _, m := range participants.Members() {
 		p, err := readParticipant(m)
 		if err != nil {
 			return fmt.Errorf("participants.%s: %w", envelope.ToPrintable(m.Key, envelope.MaxName), err)
 		}
 		d.Space.Participants = append(d.Space.Participants, p)
 	}
-	d.logging(v)
+	d.readLogging(v)
 	return nil
 }
 
@@ -113,35 +114,34 @@ func readParticipant(m wire.Member) (Participant, error) {
 	return p, nil
 }
 
-// logging reads gateway_logging. The environment overrides the file (MEW-D10).
-func (d *DropIn) logging(v wire.Value) {
+// readLogging reads gateway_logging. The environment overrides the file (MEW-D10).
+func (d *DropIn) readLogging(v wire.Value) {
 	g, _ := v.Get("gateway_logging")
-	on := func(v wire.Value, standard bool) bool {
+	isOn := func(v wire.Value) bool { // unless it is switched off
 		if b, ok := v.Boolean(); ok {
 			return b
 		}
-		if enabled, ok := v.Get("enabled"); ok {
-			b, ok := enabled.Boolean()
-			return b || !ok && standard
-		}
-		return standard
+		enabled, _ := v.Get("enabled")
+		b, ok := enabled.Boolean()
+		return b || !ok
 	}
-	all := on(g, true)
+	all := isOn(g)
 	history, _ := g.Get("envelope_history")
 	decisions, _ := g.Get("capability_decisions")
 	all = override(d.env("GATEWAY_LOGGING"), all)
-	d.Envelopes = all && override(d.env("ENVELOPE_HISTORY"), on(history, true))
-	d.Decisions = all && override(d.env("CAPABILITY_DECISIONS"), on(decisions, true))
+	d.Envelopes = all && override(d.env("ENVELOPE_HISTORY"), isOn(history))
+	d.Decisions = all && override(d.env("CAPABILITY_DECISIONS"), isOn(decisions))
 }
 
-func override(env string, standard bool) bool {
+// override returns the switch that an environment variable sets, or value if it sets none.
+func override(env string, value bool) bool {
 	switch strings.ToLower(env) {
 	case "true", "1", "yes", "on":
 		return true
 	case "false", "0", "no", "off":
 		return false
 	}
-	return standard
+	return value
 }
 
 // Journal returns the logs that the space.yaml or the environment switches on, or nil if both logs are off.
@@ -151,9 +151,9 @@ func (d *DropIn) Journal() *Journal {
 
 func (d *DropIn) tokenDir() string { return filepath.Join(d.Dir, "tokens") }
 
-// tokens adds the tokens of the environment and of the token folder, and makes one for a participant without either
+// loadTokens adds the tokens of the environment and of the token folder, and makes one for a participant without either
 // (MEW-D5).
-func (d *DropIn) tokens() error {
+func (d *DropIn) loadTokens() error {
 	for i := range d.Space.Participants {
 		p := &d.Space.Participants[i]
 		if !envelope.IsName(p.Name) {

@@ -19,8 +19,8 @@ func refuseComparison() *envelope.Refusal {
 	return envelope.RefuseShape("the capabilities are too complex to compare")
 }
 
-// recipient returns the recipient of a grant or a revocation.
-func (s *Space) recipient(p *submission) (*member, *envelope.Refusal) {
+// findRecipient returns the recipient of a grant or a revocation.
+func (s *Space) findRecipient(p *submission) (*member, *envelope.Refusal) {
 	id := p.Payload.GetStr("recipient")
 	if id == "" {
 		return nil, envelope.RefuseShape("payload.recipient must be a participant id")
@@ -34,7 +34,7 @@ func (s *Space) recipient(p *submission) (*member, *envelope.Refusal) {
 
 // grant adds capabilities to the recipient. The granter must hold all of them (MEW-21 to MEW-25).
 func (s *Space) grant(p *submission) *envelope.Refusal {
-	m, fault := s.recipient(p)
+	m, fault := s.findRecipient(p)
 	if fault != nil {
 		return fault
 	}
@@ -55,7 +55,7 @@ func (s *Space) grant(p *submission) *envelope.Refusal {
 		return envelope.RefuseShape("the participant would hold more than " + strconv.Itoa(capability.MaxHeld) + " capabilities")
 	}
 	g := &grant{Key: rand.Text(), ID: p.ID, By: p.by.name, At: time.Now().UTC(), Caps: encodeAll(caps), Rest: rests, caps: caps}
-	e := s.edit()
+	e := s.newEdit()
 	l := e.record(m)
 	l.Grants = append(l.Grants, g)
 	if fault := e.commit(s.auditEntry(p.by, p.Kind, m.name, "granted")); fault != nil {
@@ -90,7 +90,7 @@ func (s *Space) findBases(p *submission, caps []capability.Capability) ([]string
 // revoke takes capabilities away from a participant, named by the id of their grant or by patterns. It also takes away
 // all capabilities that rested on them (MEW-25, MEW-26).
 func (s *Space) revoke(p *submission) *envelope.Refusal {
-	m, fault := s.recipient(p)
+	m, fault := s.findRecipient(p)
 	if fault == nil {
 		fault = s.protectOperator(m)
 	}
@@ -112,7 +112,7 @@ func (s *Space) revoke(p *submission) *envelope.Refusal {
 	if id == "" && len(patterns) == 0 {
 		return envelope.RefuseShape("payload needs a grant_id or capabilities")
 	}
-	e, b := s.edit(), capability.NewComparison()
+	e, b := s.newEdit(), capability.NewComparison()
 	note := s.revokeMatching(e, m, func(h heldCapability) bool {
 		return id != "" && h.grant != nil && h.grant.ID == id || capability.FirstContaining(patterns, h.cap, b) != nil
 	})
@@ -173,7 +173,7 @@ func (s *Space) revokeMatching(e *edit, m *member, matches func(heldCapability) 
 		}
 		var kept []*grant
 		for _, g := range l.Grants {
-			left := g.without(func(i int) bool {
+			remaining := g.without(func(i int) bool {
 				h := heldCapability{cap: &g.caps[i], grant: g}
 				if matches(h) {
 					losses = append(losses, loss{m.name, h.key()})
@@ -181,8 +181,8 @@ func (s *Space) revokeMatching(e *edit, m *member, matches func(heldCapability) 
 				}
 				return true
 			})
-			if left != nil {
-				kept = append(kept, left)
+			if remaining != nil {
+				kept = append(kept, remaining)
 			}
 		}
 		l.Grants = kept
@@ -192,9 +192,9 @@ func (s *Space) revokeMatching(e *edit, m *member, matches func(heldCapability) 
 	for n := 0; n < len(losses); n++ {
 		lost := losses[n]
 		for _, other := range s.members.byName {
-			rested := func(h heldCapability) bool { return h.grant != nil && h.grant.By == lost.by && restsOn(h, lost.rest) }
+			restedOnLost := func(h heldCapability) bool { return h.grant != nil && h.grant.By == lost.by && restsOn(h, lost.rest) }
 			if slices.ContainsFunc(e.current(other).Grants, func(g *grant) bool { return g.By == lost.by && slices.Contains(g.Rest, lost.rest) }) {
-				lose(other, rested)
+				lose(other, restedOnLost)
 			}
 		}
 	}

@@ -51,8 +51,8 @@ func (s *Space) invite(p *submission) *envelope.Refusal {
 	}
 	ack := func(members ...wire.Member) {
 		p.direct = &envelope.Outgoing{From: envelope.FromSystem, Kind: envelope.KindInviteAck, To: []string{p.by.runtime}, Correlation: []string{p.ID}, Payload: wire.Obj(members...)}
-		p.status, p.extra = "", members[1:]
 		p.status, _ = members[0].Value.Str()
+		p.extra = members[1:]
 	}
 	if token == "" {
 		p.code = 409
@@ -61,11 +61,11 @@ func (s *Space) invite(p *submission) *envelope.Refusal {
 	}
 	link := s.connectionURL()
 	ack(wire.TextField("status", "created"), wire.TextField("participant_id", name), wire.TextField("token", token), wire.TextField("connection_url", link))
-	about := []wire.Member{wire.TextField("invited_by", p.by.runtime)}
+	details := []wire.Member{wire.TextField("invited_by", p.by.runtime)}
 	if reason := p.Payload.GetStr("reason"); reason != "" {
-		about = append(about, wire.TextField("reason", reason))
+		details = append(details, wire.TextField("reason", reason))
 	}
-	p.afterSend = append(p.afterSend, func() { s.out.announcePresence("invited", s.members.byName[name].info(), p.by, about...) })
+	p.afterSend = append(p.afterSend, func() { s.out.announcePresence("invited", s.members.byName[name].info(), p.by, details...) })
 	return nil
 }
 
@@ -85,7 +85,7 @@ func (s *Space) addInvitee(inviter *member, name string, caps []capability.Capab
 	if isNew {
 		m = s.members.add(name, nil)
 	}
-	e := s.edit()
+	e := s.newEdit()
 	rec := e.record(m)
 	rec.Invited, rec.Barred, rec.Since = true, false, time.Now().UTC()
 	rec.Own, rec.own = encodeAll(caps), caps
@@ -119,7 +119,7 @@ func (s *Space) kick(p *submission) *envelope.Refusal {
 	if fault := s.protectOperator(m); fault != nil {
 		return fault
 	}
-	e := s.edit()
+	e := s.newEdit()
 	rec := e.record(m)
 	rec.Barred = true
 	for _, h := range s.tokens.hashesOf(s.cfg.ID, m.name) {

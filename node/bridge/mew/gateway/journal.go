@@ -71,9 +71,9 @@ type event struct {
 	envelope  []byte
 	space     string
 	direction string
-	who       string      // the participant, if the event concerns only one
-	how       string      // the transport of this participant
-	receivers []*receiver // receivers of a delivered envelope
+	who       string // the participant; "" for a delivered envelope with receivers
+	how       string // the transport of this participant
+	receivers []*receiver
 	except    *member
 	reason    string // why the envelope was rejected
 }
@@ -114,9 +114,9 @@ func (e *event) write(dst []byte, spill func([]byte) []byte) []byte {
 	if e.receivers == nil {
 		return spill(line(dst, e.who, e.how))
 	}
-	for _, st := range e.receivers {
-		if st.m != e.except {
-			dst = spill(line(dst, st.id, st.how))
+	for _, r := range e.receivers {
+		if r.m != e.except {
+			dst = spill(line(dst, r.id, r.how))
 		}
 	}
 	return dst
@@ -154,7 +154,7 @@ func (j *Journal) logDelivery(space string, at time.Time, id string, raw []byte,
 
 // logDirect logs an envelope that only one participant gets. The log contains a placeholder instead of a token
 // (MEW-D10).
-func (j *Journal) logDirect(space string, id string, o envelope.Outgoing, st *receiver) {
+func (j *Journal) logDirect(space string, id string, o envelope.Outgoing, r *receiver) {
 	if !j.logsEnvelopes() {
 		return
 	}
@@ -164,7 +164,7 @@ func (j *Journal) logDirect(space string, id string, o envelope.Outgoing, st *re
 	now := time.Now()
 	j.put(&event{
 		at: now, name: "delivered", id: id, envelope: o.Append(nil, id, envelope.FormatTime(now)), space: space,
-		direction: "outbound", who: st.id, how: st.how,
+		direction: "outbound", who: r.id, how: r.how,
 	})
 }
 

@@ -29,9 +29,9 @@ type memberRecord struct {
 	Own     []json.RawMessage `json:"capabilities,omitempty"`
 	Tokens  []string          `json:"tokens,omitempty"` // hashes of its tokens
 	Grants  []*grant          `json:"grants,omitempty"`
-	Masks   []string          `json:"masks,omitempty"` // the rule of each own capability that was revoked
-	Barred  bool              `json:"barred,omitempty"`
-	Dead    []string          `json:"dead,omitempty"` // hashes of revoked tokens
+	Masks   []string          `json:"masks,omitempty"`  // the rule of each own capability that was revoked
+	Barred  bool              `json:"barred,omitempty"` // it was kicked and not invited again
+	Dead    []string          `json:"dead,omitempty"`   // hashes of revoked tokens
 
 	own []capability.Capability
 }
@@ -121,7 +121,7 @@ type edit struct {
 	more    []store.Change // other changes in the same unit
 }
 
-func (s *Space) edit() *edit { return &edit{s: s, changed: make(map[*member]*memberRecord)} }
+func (s *Space) newEdit() *edit { return &edit{s: s, changed: make(map[*member]*memberRecord)} }
 
 // record returns a copy of the record of m that the caller may change.
 func (e *edit) record(m *member) *memberRecord {

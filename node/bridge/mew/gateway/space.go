@@ -228,7 +228,7 @@ func (s *Space) announceAll(list []envelope.Outgoing) {
 	}
 }
 
-// tick removes what has expired: streams whose owner stays away (MEW-52), old proposals and old entries of the board.
+// tick removes what has expired: streams whose owner stays away (MEW-52), and old proposals.
 func (s *Space) tick(now time.Time) {
 	s.mu.Lock()
 	defer s.unlock()

@@ -349,12 +349,12 @@ func (ss *streams) transfer(p *submission) *envelope.Refusal {
 
 // announceWriters adds the gateway's announcement of who may write now, which is broadcast instead of the submitted
 // envelope. It also puts the writers into the answer to a sender that submitted the envelope by HTTP.
-func announceWriters(p *submission, st *stream, kind, status string, about ...wire.Member) {
-	fields := append([]wire.Member{wire.TextField("stream_id", st.id)}, about...)
+func announceWriters(p *submission, st *stream, kind, status string, details ...wire.Member) {
+	fields := append([]wire.Member{wire.TextField("stream_id", st.id)}, details...)
 	fields = append(fields, wire.Field("authorized_writers", st.writerIDs()))
 	p.status, p.extra = status, []wire.Member{fields[0]}
 	if status == "transferred" {
-		p.extra = append(p.extra, about...)
+		p.extra = append(p.extra, details...)
 	}
 	p.extra = append(p.extra, fields[len(fields)-1])
 	if reason := p.Payload.GetStr("reason"); reason != "" {
@@ -365,21 +365,21 @@ func announceWriters(p *submission, st *stream, kind, status string, about ...wi
 
 // leave handles the departure of a participant (MEW-51, MEW-52). The participant loses the right to write to the
 // streams of others. Its own streams stay open for maxOwnerAbsence. leave returns the envelopes to announce.
-func (ss *streams) leave(m *member) (tell []envelope.Outgoing) {
+func (ss *streams) leave(m *member) (announcements []envelope.Outgoing) {
 	for _, st := range ss.listByAge() {
 		if st.owner == m {
 			st.orphaned = time.Now()
 		} else if slices.Contains(st.writers, m) {
 			st.writers = slices.DeleteFunc(st.writers, func(w *member) bool { return w == m })
-			tell = append(tell, envelope.Outgoing{From: envelope.FromStream, Kind: envelope.KindStreamRevoked, Payload: wire.Obj(wire.TextField("stream_id", st.id),
+			announcements = append(announcements, envelope.Outgoing{From: envelope.FromStream, Kind: envelope.KindStreamRevoked, Payload: wire.Obj(wire.TextField("stream_id", st.id),
 				wire.TextField("participant_id", m.runtime), wire.Field("authorized_writers", st.writerIDs()), wire.TextField("reason", "disconnected"))})
 		}
 	}
-	return tell
+	return announcements
 }
 
 // endOrphans closes the streams whose owner has been away for maxOwnerAbsence. It returns the envelopes to announce.
-func (ss *streams) endOrphans(now time.Time) (tell []envelope.Outgoing) {
+func (ss *streams) endOrphans(now time.Time) (announcements []envelope.Outgoing) {
 	for _, st := range ss.listByAge() {
 		switch {
 		case st.orphaned.IsZero():
@@ -387,11 +387,11 @@ func (ss *streams) endOrphans(now time.Time) (tell []envelope.Outgoing) {
 			st.orphaned = time.Time{}
 		case now.Sub(st.orphaned) >= maxOwnerAbsence:
 			delete(ss.open, st.id)
-			tell = append(tell, envelope.Outgoing{From: envelope.FromStream, Kind: envelope.KindStreamClose, Correlation: []string{st.openID}, Payload: wire.Obj(
+			announcements = append(announcements, envelope.Outgoing{From: envelope.FromStream, Kind: envelope.KindStreamClose, Correlation: []string{st.openID}, Payload: wire.Obj(
 				wire.TextField("stream_id", st.id), wire.TextField("reason", "timeout"))})
 		}
 	}
-	return tell
+	return announcements
 }
 
 // listByAge lists the streams in the order in which they were opened.

@@ -198,8 +198,8 @@ func TestLinkFlood(t *testing.T) {
 	close(node.free)
 }
 
-// newOddGateway starts a server that hardly is a gateway: it wants a join message, repeats itself, and sends invalid
-// messages.
+// newOddGateway starts a server that behaves unlike our gateway: it wants a join message, repeats itself, and sends
+// invalid messages.
 func newOddGateway(t *testing.T, joined chan<- string) *httptest.Server {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		conn, err := websocket.Accept(w, r, websocket.Options{})
@@ -292,7 +292,7 @@ func TestLinkStrangersAreOne(t *testing.T) {
 	}
 }
 
-// TestLinkInvite: who invites over a link gets the token, and nobody who watches the link gets it (MEW-27).
+// TestLinkInvite: an owner that invites over a link gets the token, and nobody who watches the link gets it (MEW-27).
 func TestLinkInvite(t *testing.T) {
 	r := start(t, newClubConfig(t, []string{"*"}, "cat"))
 	k := newTestLink(t, r, Config{Mesh: bridgetest.Mesh{Receiver: blockedNode{make(chan struct{})}}, Records: r.Store.Records()}, "cat")

@@ -50,7 +50,7 @@ func (m *membership) handle(ctx context.Context, conn *websocket.Conn, data []by
 		}
 		m.space.board.Observe(&j.e, j.at)
 		if j.e.Kind == envelope.KindProposal && slices.Contains(j.e.To, me) {
-			m.space.board.Ask(proposalConv(m.link.Name, &j))
+			m.space.board.SetConversation(proposalConv(m.link.Name, &j))
 		}
 		m.space.handleStream(&j.e)
 		m.feeds.Tell(data)

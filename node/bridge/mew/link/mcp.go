@@ -27,7 +27,7 @@ func rpcFault(code int64, message string) wire.Value {
 	return wire.Obj(wire.Field("code", wire.Int(code)), wire.TextField("message", message))
 }
 
-// handleProposal hands an mcp/proposal to this node to the owner, as a question (MEW-L3).
+// handleProposal passes an mcp/proposal for this node on to the node, which asks the owner about it (MEW-L3).
 func (l *Link) handleProposal(ctx context.Context, j job) error {
 	if !l.passesFilter(&j.e, string(j.e.Payload.JSON())) {
 		return nil
@@ -63,7 +63,7 @@ func (l *Link) rememberProposal(p storedProposal) store.Change {
 func (l *Link) proposalTerm(id string) string { return l.records.key("prop", envelope.Digest(id)) }
 
 // closeProposals withdraws the questions about proposals that their proposer withdrew or that somebody else fulfilled.
-func (l *Link) closeProposals(ctx context.Context, j job, why string, proposerOnly bool) error {
+func (l *Link) closeProposals(ctx context.Context, j job, reason string, proposerOnly bool) error {
 	for _, id := range j.e.Correlation[:min(len(j.e.Correlation), 16)] {
 		for after, more := "", true; more; more = after != "" {
 			page, err := l.records.store.List(ctx, nsLinks, l.proposalTerm(id), after, 100, time.Now())
@@ -75,9 +75,9 @@ func (l *Link) closeProposals(ctx context.Context, j job, why string, proposerOn
 				if json.Unmarshal(rec.Body, &p) != nil || p.Envelope != id || proposerOnly && p.From != j.e.From {
 					continue
 				}
-				about := j
-				about.e.From = p.From // the conversation is with the proposer
-				if err := l.withdraw(ctx, about, p.Conv, IntentProposal, why, []store.Change{l.records.drop("prop", string(p.Conv))}); err != nil {
+				fromProposer := j
+				fromProposer.e.From = p.From // the conversation is with the proposer
+				if err := l.withdraw(ctx, fromProposer, p.Conv, IntentProposal, reason, []store.Change{l.records.drop("prop", string(p.Conv))}); err != nil {
 					return err
 				}
 			}
@@ -195,9 +195,9 @@ func (l *Link) handleResponse(ctx context.Context, j job) error {
 			continue
 		}
 		result := copyResult(wire.Obj(wire.TextField("responder", j.e.From)), j.e.Payload)
-		about := j
-		about.e.From = s.Peer
-		in, err := l.newInbound(&about, s.Conv, IntentProposal, closePayload(result))
+		fromProposer := j
+		fromProposer.e.From = s.Peer
+		in, err := l.newInbound(&fromProposer, s.Conv, IntentProposal, closePayload(result))
 		if err != nil {
 			return err
 		}
@@ -262,7 +262,7 @@ func (l *Link) respond(e *envelope.Envelope, id, result wire.Value) {
 	l.space.answer(e, envelope.KindResponse, rpcAnswer(id, result))
 }
 
-// handleToolCall hands a tools/call to the node, which checks it.
+// handleToolCall passes a tools/call on to the node, which checks it.
 func (l *Link) handleToolCall(ctx context.Context, j job, id wire.Value) error {
 	params, _ := j.e.Payload.Get("params")
 	name := params.GetStr("name")

@@ -44,7 +44,7 @@ type membership struct {
 	since  time.Time
 	fault  string
 	retry  time.Time
-	down   string          // why the link waits for the owner: the node was shut down or kicked; empty: it does not
+	down   string          // the reason for which the link stays down until its owner connects it; empty if it need not
 	conn   *websocket.Conn // nil: the node is not in the space
 	space  spaceState
 	pause  pauseState
@@ -121,9 +121,9 @@ func (m *membership) isDown() bool {
 // reportDown sets the state of the link to down, with the reason.
 func (m *membership) reportDown() {
 	m.mu.Lock()
-	why := m.down
+	reason := m.down
 	m.mu.Unlock()
-	m.setState(bridge.LinkDown, errors.New(why+"; agentmesh mew connect joins again"), time.Time{})
+	m.setState(bridge.LinkDown, errors.New(reason+"; agentmesh mew connect joins again"), time.Time{})
 }
 
 func (m *membership) dial(ctx context.Context) (*websocket.Conn, error) {
@@ -137,7 +137,7 @@ func (m *membership) dial(ctx context.Context) (*websocket.Conn, error) {
 	return conn, err
 }
 
-// joinMessage returns a join of shape (a), for a gateway that ignores the token in the header (section 1).
+// joinMessage returns a join message, for a gateway that ignores the token in the header (shape (a) of section 1).
 func (m *membership) joinMessage() []byte {
 	return wire.Obj(wire.TextField("type", "join"), wire.TextField("space", m.link.Space), wire.TextField("token", string(m.token)),
 		wire.TextField("participantId", m.link.Participant)).JSON()
@@ -244,6 +244,7 @@ func (m *membership) leave(conn *websocket.Conn) {
 	}
 }
 
+// load restores the effect of an earlier setDown.
 func (m *membership) load(ctx context.Context) error {
 	rec, err := m.records.store.Get(ctx, nsLinks, m.link.Name+"/down", time.Now())
 	if errors.Is(err, store.ErrNotFound) {
@@ -259,14 +260,14 @@ func (m *membership) load(ctx context.Context) error {
 	return nil
 }
 
-// setDown keeps the link down until the owner acts.
-func (m *membership) setDown(why string) {
+// setDown keeps the link down until the owner connects it again, also after a restart.
+func (m *membership) setDown(reason string) {
 	m.mu.Lock()
-	m.down = why
+	m.down = reason
 	m.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	m.records.apply(ctx, store.Change{Record: store.Record{NS: nsLinks, Key: m.link.Name + "/down", Body: []byte(why)}, IfRev: store.Any})
+	m.records.apply(ctx, store.Change{Record: store.Record{NS: nsLinks, Key: m.link.Name + "/down", Body: []byte(reason)}, IfRev: store.Any})
 }
 
 // clearDown ends the effect of setDown.

@@ -137,16 +137,14 @@ func (m *membership) endWait(id string, e outcome) {
 func (m *membership) checkPeer(peer string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	_, there := m.space.participants[peer]
-	if _, unlisted := m.space.unlisted[peer]; unlisted {
-		there = true
-	}
+	_, listed := m.space.participants[peer]
+	_, unlisted := m.space.unlisted[peer]
 	switch {
 	case m.conn == nil:
 		return errNotJoined
 	case m.pause.on:
 		return m.pause.err()
-	case !there:
+	case !listed && !unlisted:
 		return errAbsent // a space stores nothing for participants that are away
 	}
 	return nil

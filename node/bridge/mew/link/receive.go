@@ -75,7 +75,7 @@ func markSource(address bridge.Address, payload wire.Value, id string) wire.Valu
 	return payload.With("metadata", meta.With("bridge", from.With("envelope_id", wire.Text(id))))
 }
 
-// handleChat hands a chat to this node to the node, as a mesh.message (MEW-L3).
+// handleChat passes a chat for this node on to the node, as a mesh.message (MEW-L3).
 func (l *Link) handleChat(ctx context.Context, j job) error {
 	text := j.e.Payload.GetStr("text")
 	if _, forwarded := j.e.Payload.Get(transitMember); forwarded || text == "" || !l.passesFilter(&j.e, text) {
@@ -213,9 +213,10 @@ func (l *Link) cancelChat(ctx context.Context, j job) error {
 	return nil
 }
 
-// withdraw withdraws what waits in a conversation (AM-36).
-func (l *Link) withdraw(ctx context.Context, j job, conv wire.ConversationID, intent wire.Intent, why string, records []store.Change) error {
-	in, err := l.newInbound(&j, conv, intent, wire.Obj(wire.TextField("action", "withdraw"), wire.TextField("reason", why)))
+// withdraw makes the node withdraw the message that waits for the owner in a conversation (AM-36). records are changes
+// of the same unit.
+func (l *Link) withdraw(ctx context.Context, j job, conv wire.ConversationID, intent wire.Intent, reason string, records []store.Change) error {
+	in, err := l.newInbound(&j, conv, intent, wire.Obj(wire.TextField("action", "withdraw"), wire.TextField("reason", reason)))
 	if err != nil {
 		return err
 	}

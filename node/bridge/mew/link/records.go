@@ -80,15 +80,15 @@ func load[T any](ctx context.Context, r *records, kind, rest string) (v T, ok bo
 	return v, json.Unmarshal(rec.Body, &v) == nil
 }
 
-// openKey returns the key of an open conversation with a participant. Each open conversation has a record of its own,
-// so that none overwrites another.
+// openKey returns the part of a record key that stands for a conversation with a peer. Each conversation has its own
+// record.
 func openKey(peer wire.AgentID, conv wire.ConversationID) string {
 	return string(peer) + "/" + string(conv)
 }
 
 const maxCounted = 1000 // records in the context of a link
 
-// key returns the store key of a record.
+// key returns the store key of a record. rest distinguishes the records of one kind.
 func (r *records) key(kind, rest string) string { return r.link + "/" + kind + "/" + rest }
 
 // remember returns the change that stores a record of the link. The records in the context of the link are counted

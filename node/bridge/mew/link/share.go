@@ -17,7 +17,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Conversation is a conversation of the mesh that a space may see, because the owner brought it there (MEW-L6).
+// Conversation is a conversation of the mesh that a space may see, because the owner shares it or a participant opened
+// it with the tool send (MEW-L6).
 type Conversation struct {
 	Conv    wire.ConversationID `json:"conversation_id"`
 	Peer    wire.AgentID        `json:"peer"`
@@ -43,6 +44,7 @@ const (
 	maxShared        = 50 // entries of a conversation that a space gets at once
 )
 
+// Conversations returns the conversations that the space may see.
 func (l *Link) Conversations(ctx context.Context) ([]Conversation, error) {
 	page, err := l.records.store.List(ctx, nsLinks, l.cfg.Name+"/brought", "", maxConversations, time.Now())
 	if err != nil {
@@ -59,9 +61,9 @@ func (l *Link) Conversations(ctx context.Context) ([]Conversation, error) {
 }
 
 // SetSharing shows a conversation to the space, or hides it again.
-func (l *Link) SetSharing(ctx context.Context, key store.ConvKey, open bool) error {
+func (l *Link) SetSharing(ctx context.Context, key store.ConvKey, show bool) error {
 	rest := openKey(wire.AgentID(key.Peer), wire.ConversationID(key.ID))
-	if !open {
+	if !show {
 		l.records.apply(ctx, l.records.drop("brought", rest))
 		return nil
 	}
@@ -74,11 +76,11 @@ func (l *Link) SetSharing(ctx context.Context, key store.ConvKey, open bool) err
 	} else if err != nil {
 		return err
 	}
-	about, err := conversations.Decode(conv)
+	decoded, err := conversations.Decode(conv)
 	if err != nil {
 		return err
 	}
-	b := Conversation{Conv: wire.ConversationID(key.ID), Peer: wire.AgentID(key.Peer), Address: about.Address}
+	b := Conversation{Conv: wire.ConversationID(key.ID), Peer: wire.AgentID(key.Peer), Address: decoded.Address}
 	if from := b.network(); !l.allowsTransit(from, l.cfg.Name) {
 		return view.NewFault(http.StatusForbidden, "no rule allows messages to pass into this space: policy.transit needs {from: "+from+", to: "+l.cfg.Name+"}")
 	}
@@ -195,8 +197,8 @@ func (l *Link) isFromHere(e store.Entry) bool {
 	return e.Out && from.GetStr("kind") == Kind && from.GetStr("link") == l.cfg.Name
 }
 
-// handleForward hands a chat to the node if its sender wrote it in a conversation that the sender sees. done reports
-// whether that was so. The chat passes the node's checks first (MEW-L2), and then the owner's rules for outgoing
+// handleForward passes a chat on to the node if its sender wrote it in a conversation of the mesh that the sender sees.
+// done reports whether it did. The node checks the chat like any message (MEW-L2); then the owner's rules for outgoing
 // messages apply.
 func (l *Link) handleForward(ctx context.Context, j job, text string) (done bool, err error) {
 	if j.e.Context == "" {

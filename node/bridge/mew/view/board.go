@@ -108,19 +108,19 @@ func payloadOf(e *envelope.Envelope) json.RawMessage {
 // the oldest one of anybody.
 func (b *Board) add(p Proposal) {
 	b.Settle(p.Key)
-	shorten := func(count, bytes int, counts func(Proposal) bool) {
+	shorten := func(maxCount, maxBytes int, isCounted func(Proposal) bool) {
 		n, size := 1, len(p.Payload)
 		for i := len(b.proposals) - 1; i >= 0; i-- {
-			if !counts(b.proposals[i]) {
+			if !isCounted(b.proposals[i]) {
 				continue
 			}
 			n, size = n+1, size+len(b.proposals[i].Payload)
-			if n > count || size > bytes {
+			if n > maxCount || size > maxBytes {
 				b.proposals = slices.Delete(b.proposals, i, i+1)
 			}
 		}
 	}
-	shorten(MaxOwnBoard, MaxOwnBytes, func(had Proposal) bool { return had.From == p.From })
+	shorten(MaxOwnBoard, MaxOwnBytes, func(other Proposal) bool { return other.From == p.From })
 	shorten(maxBoard, MaxBoardBytes, func(Proposal) bool { return true })
 	b.proposals = append(b.proposals, p)
 }
@@ -134,8 +134,11 @@ func (b *Board) Find(key string) (Proposal, bool) {
 	return b.proposals[at], true
 }
 
-// Ask records that the newest proposal is for this node, and the conversation in which its owner is asked about it.
-func (b *Board) Ask(conv wire.ConversationID) { b.proposals[len(b.proposals)-1].Conv = conv }
+// SetConversation records the conversation in which the owner of this node is asked about the newest proposal, which is
+// for this node.
+func (b *Board) SetConversation(conv wire.ConversationID) {
+	b.proposals[len(b.proposals)-1].Conv = conv
+}
 
 // SetWaiting records whether the owner is still asked about a proposal.
 func (b *Board) SetWaiting(conv wire.ConversationID, waits bool) {
@@ -159,7 +162,7 @@ func (b *Board) ListProposals() []Proposal {
 // ListReasoning returns the reasoning sequences that have not ended.
 func (b *Board) ListReasoning() []Reasoning { return append([]Reasoning{}, b.reasoning...) }
 
-// Settle removes a proposal that the owner has decided.
+// Settle removes a proposal.
 func (b *Board) Settle(key string) {
 	b.proposals = slices.DeleteFunc(b.proposals, func(p Proposal) bool { return p.Key == key })
 }
