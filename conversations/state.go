@@ -47,6 +47,9 @@ type Conversation struct {
 	Rejected   bool `json:"rejected,omitempty"`    // by our owner (AM-35)
 	WroteFirst bool `json:"wrote_first,omitempty"` // our owner wrote in it without being asked (AM-30)
 
+	// LastSent is the number of the newest outbox entry, so that the ids of entries sort in the order of the messages.
+	LastSent int64 `json:"last_sent,omitempty"`
+
 	// Let are the intents that our owner lets the peer use in the conversation without a question (AM-34).
 	Let []wire.Intent `json:"let,omitempty"`
 

@@ -113,6 +113,9 @@ func (u *Unit) Record(ctx context.Context, e Event) error {
 	return nil
 }
 
+// SetLastSent sets [Conversation.LastSent].
+func (u *Unit) SetLastSent(number int64) { u.conv.LastSent = number }
+
 // Append adds a message to the transcript. The unit sets N and Chain. Append is separate from Record, because some
 // messages in the transcript are not events, such as the echo of a close.
 func (u *Unit) Append(e store.Entry) {

@@ -65,6 +65,8 @@ var lines = []struct {
 	{"node/hook", 4},
 	{"node/mailreader", 4},
 	{"node/outbox", 4},
+	{"node/events", 4},
+	{"node/waiting", 1},
 	{"node/registration", 4},
 	{"node/owner/web", 4},
 	{"node/owner/mcp", 4},

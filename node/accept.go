@@ -55,7 +55,7 @@ func (n *Node) accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, e
 		route: n.route(in.Intent),
 	}
 	waiting, cancel := context.WithTimeout(ctx, n.cfg.SyncDeadline)
-	leave, err := n.acceptLock.lock(waiting, string(in.Peer)+" "+string(in.MessageID))
+	leave, err := n.acceptLock.Lock(waiting, string(in.Peer)+" "+string(in.MessageID))
 	cancel()
 	if err != nil {
 		return n.answerRunning(ctx, in, err)

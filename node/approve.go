@@ -176,10 +176,14 @@ func (v *heldDecision) releaseToHook(route Route) error {
 	if err != nil {
 		return err
 	}
-	v.item.State, v.item.Route, v.item.Let = ItemRunning, route.Name, true
-	v.item.Attempt++
+	v.item.Route, v.item.Let = route.Name, true
+	here := v.n.claimRun(&v.item)
 	v.unit.Add(v.item.change())
 	v.unit.Otherwise(freePlace)
+	if !here {
+		v.unit.Then(freePlace)
+		return nil
+	}
 	ended := make(chan struct{})
 	done := func() { freePlace(); close(ended) }
 	r := &run{n: v.n, itemID: v.item.ID, message: v.message, payload: v.payload, route: route, done: done, unattended: true}

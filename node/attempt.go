@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/outbox"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -27,11 +28,15 @@ func (n *Node) attempt(ctx context.Context, id string, first bool) (due time.Tim
 	case errors.Is(err, store.ErrNotFound):
 		return time.Time{}
 	case err == nil && e.State != SendQueued: // it ended with an earlier entry of its conversation
-		n.outbox.notifyWaiter(e.ID, e.sent())
+		n.outbox.waiters.Give(e.ID, e.sent())
 		return time.Time{}
 	case err != nil:
 		n.log.Warn("read outbox entry", "letter", id, "err", err)
 		return time.Now().Add(sendPauses[0])
+	}
+	if earlier, err := n.findEarlierEntry(ctx, e); earlier != nil || err != nil {
+		n.outbox.AddRemote(earlier...)
+		return time.Now()
 	}
 	if !first || time.Since(e.Signed) >= sameBytes {
 		e.Processed = e.Processed || e.InFlight && !first // the outcome of that attempt is unknown
@@ -46,6 +51,9 @@ func (n *Node) attempt(ctx context.Context, id string, first bool) (due time.Tim
 	transport, err := n.transport(e)
 	if err != nil {
 		return n.retryOrEnd(ctx, e, err)
+	}
+	if !n.session.IsCurrent(ctx) { // this process stood still: another one may have the queue now
+		return time.Now().Add(sendPauses[0])
 	}
 	deliver, cancel := context.WithTimeout(ctx, attemptTime)
 	defer cancel()
@@ -63,6 +71,19 @@ func (n *Node) attempt(ctx context.Context, id string, first bool) (due time.Tim
 		return n.retryOrEnd(ctx, e, err)
 	}
 	return n.endWithSuccess(ctx, e, got)
+}
+
+// findEarlierEntry returns the first entry that waits in the conversation of e, if it is not e itself. Another process
+// may have stored an entry before e that this process learns of only now.
+func (n *Node) findEarlierEntry(ctx context.Context, e OutboxEntry) ([]outbox.Entry, error) {
+	if n.store.Leases().TTL() == 0 {
+		return nil, nil // no other process has this store
+	}
+	waiting, _, err := n.listEntries(ctx, waitTerm(e.key()), "", 1)
+	if err != nil || len(waiting) == 0 || waiting[0].ID >= e.ID {
+		return nil, err
+	}
+	return []outbox.Entry{waiting[0].queueEntry()}, nil
 }
 
 func isConversationClosed(err error) bool {

@@ -27,22 +27,22 @@ func (n *Node) resolveQueue(ctx context.Context, tail []acl.Ask, running <-chan 
 	if len(tail) == 0 {
 		return
 	}
-	n.runs.Go(func(context.Context) {
+	n.runs.Go(func(ctx context.Context) {
 		for pause := firstQueuePause; len(tail) > 0; pause = min(2*pause, maxQueuePause) {
 			again := time.After(pause)
 			if running != nil {
 				again, pause = nil, firstQueuePause
 			}
 			select {
-			case <-n.runs.Stopped():
+			case <-ctx.Done():
 				return
 			case <-running:
 			case <-again:
 			}
-			if n.runs.IsStopping() { // stopping also ends the hooks
+			if ctx.Err() != nil { // the stop also ends the hooks
 				return
 			}
-			tail, running = n.resolveReady(ctx, tail, nil)
+			tail, running = n.resolveReady(context.WithoutCancel(ctx), tail, nil)
 		}
 	})
 }
@@ -97,9 +97,9 @@ func (n *Node) dropQueuedItem(ctx context.Context, item Item, refusal *wire.Erro
 	return n.storeItem(ctx, item, nil)
 }
 
-// findUnfinishedDecisions lists the decisions that earlier processes carried out for their first message, but not for
+// finishDecisions carries on with the decisions that another process carried out for their first message, but not for
 // all messages behind it.
-func (n *Node) findUnfinishedDecisions(ctx context.Context) error {
+func (n *Node) finishDecisions(ctx context.Context) error {
 	behind := make(map[string][]acl.Ask) // by the id of the question that was decided
 	for after := ""; ; {
 		items, next, err := n.Inbox(ctx, ItemHeld, after, 50)
@@ -121,7 +121,7 @@ func (n *Node) findUnfinishedDecisions(ctx context.Context) error {
 	}
 	for _, tail := range behind {
 		slices.SortFunc(tail, func(a, b acl.Ask) int { return a.Seq - b.Seq })
-		n.unfinished = append(n.unfinished, tail)
+		n.resolveQueue(context.WithoutCancel(ctx), tail, nil)
 	}
 	return nil
 }

@@ -3,20 +3,19 @@ package node
 import (
 	"context"
 	"log/slog"
-	"sync"
+	"slices"
 	"time"
 
 	"github.com/agentmesh/agentmesh/node/outbox"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/store"
 )
 
 // deliveries schedules the outbox entries and passes the outcome of an attempt to the caller that waits for it.
 type deliveries struct {
 	*outbox.Scheduler
-	log *slog.Logger
-
-	mu      sync.Mutex
-	waiters map[string]chan<- Sent // by entry id
+	log     *slog.Logger
+	waiters waiting.Results[Sent] // by entry id: the outcome of the next attempt
 }
 
 func newDeliveries(n *Node) *deliveries {
@@ -29,33 +28,7 @@ func newDeliveries(n *Node) *deliveries {
 		return entries, next, err
 	}
 	return &deliveries{
-		Scheduler: outbox.New(outbox.Config{Load: load, Attempt: n.attempt, Logger: n.log}), log: n.log, waiters: make(map[string]chan<- Sent),
-	}
-}
-
-// watch returns a channel that receives the outcome of the entry's next attempt. The caller must call unwatch.
-func (d *deliveries) watch(id string) <-chan Sent {
-	ch := make(chan Sent, 1)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.waiters[id] = ch
-	return ch
-}
-
-// unwatch ends the watch of an entry.
-func (d *deliveries) unwatch(id string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.waiters, id)
-}
-
-// notifyWaiter passes the outcome of an attempt to the caller that watches the entry, if there is one.
-func (d *deliveries) notifyWaiter(id string, sent Sent) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if ch := d.waiters[id]; ch != nil {
-		ch <- sent // does not block: the channel has room for one value, and gets one
-		delete(d.waiters, id)
+		Scheduler: outbox.New(outbox.Config{Load: load, Attempt: n.attempt, Logger: n.log}), log: n.log,
 	}
 }
 
@@ -64,10 +37,11 @@ func (e OutboxEntry) queueEntry() outbox.Entry {
 	return outbox.Entry{ID: e.ID, Conv: e.key(), Due: e.Due, InFlight: e.InFlight}
 }
 
-// onCommit schedules the entries that a committed unit adds to the outbox.
+// onCommit schedules the entries that a committed unit adds to the outbox. For the changes of another process, it also
+// tells the callers that wait for an attempt.
 func (d *deliveries) onCommit(changes []store.Change) {
 	for _, c := range changes {
-		if c.Record.NS != nsOutbox || c.Delete || c.IfRev != store.Absent {
+		if c.Record.NS != nsOutbox || c.Delete || c.IfRev != store.Absent && c.IfRev != store.Any {
 			continue
 		}
 		e, err := decodeEntry(c.Record)
@@ -75,13 +49,30 @@ func (d *deliveries) onCommit(changes []store.Change) {
 			d.log.Error("read outbox entry", "letter", c.Record.Key, "err", err) // a bug: this node wrote the record
 			continue
 		}
-		d.Add(e.queueEntry())
+		if c.IfRev == store.Absent {
+			d.Add(e.queueEntry())
+			continue
+		}
+		if e.State == SendQueued {
+			d.AddRemote(e.queueEntry())
+		}
+		if e.State != SendQueued || e.Attempts > 0 && !e.InFlight {
+			d.waiters.Give(e.ID, e.sent())
+		}
 	}
 }
 
 // Deliver delivers the outbox until ctx ends. It does only this part of [Node.Run], for a command that opens the node
-// for a moment and must not answer messages, register cards or run hooks.
-func (n *Node) Deliver(ctx context.Context) { n.outbox.Run(ctx) }
+// for a moment and must not answer messages, register cards or run hooks. It takes no lease: if a process has the node's
+// duties, Deliver leaves the outbox to that process and returns.
+func (n *Node) Deliver(ctx context.Context) {
+	held, err := n.store.Leases().List(ctx)
+	if err != nil || slices.ContainsFunc(held, func(s store.LeaseState) bool { return s.Name == Lease }) {
+		n.outbox.Skip()
+		return
+	}
+	n.outbox.Run(ctx)
+}
 
 // AwaitAttempts waits until no entry is due or in flight, or until ctx ends. Call it while Deliver runs.
 func (n *Node) AwaitAttempts(ctx context.Context) {

@@ -47,7 +47,7 @@ func (n *Node) endEntry(ctx context.Context, e OutboxEntry, fill func(context.Co
 		u.Add(o.entry.change())
 		u.Then(func() {
 			n.logDelivery(o.entry, string(o.entry.State), o.entry.Err.String())
-			n.outbox.notifyWaiter(e.ID, o.sent)
+			n.outbox.waiters.Give(e.ID, o.sent)
 			if o.run != nil {
 				n.start(o.run)
 			}
@@ -142,7 +142,7 @@ func (n *Node) retryOrEnd(ctx context.Context, e OutboxEntry, cause error) time.
 	if err := n.store.Records().Apply(context.WithoutCancel(ctx), []store.Change{e.change()}, now); err != nil {
 		n.log.Error("store outbox entry", "letter", e.ID, "err", err) // the stored entry stays in flight, which is the safe state
 	}
-	n.outbox.notifyWaiter(e.ID, e.sent())
+	n.outbox.waiters.Give(e.ID, e.sent())
 	return due
 }
 

@@ -111,7 +111,6 @@ func (s *hookOutcome) fail(ctx context.Context) (bridge.Outcome, error) {
 	if hook.FaultOf(s.err) == hook.Unreachable && now.Sub(f.Since) < hook.RetryFor {
 		s.item.State, s.item.Note = ItemWaiting, noteWaiting
 		s.item.RetryAt = now.Add(hook.RetryPause(f.Times))
-		s.unit.Then(n.runs.Retries.Changed)
 		return s.answerPending(ctx)
 	}
 	s.item.State, s.item.Note = ItemFailed, hookFailureNote(s.err)

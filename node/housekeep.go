@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
@@ -14,14 +15,15 @@ import (
 )
 
 const (
-	nsState    = "node" // small state of the node itself
-	keyMeter   = "meter"
-	keyPaused  = "paused"
-	meterEvery = time.Minute // AM-44
-	sweepEvery = 10 * time.Minute
+	nsState     = "node" // small state of the node itself
+	keyMeter    = "meter"
+	keyPaused   = "paused"
+	keyOverfull = "overfull"  // open conversations alone exceed MaxBytes
+	meterEvery  = time.Minute // AM-44
+	sweepEvery  = 10 * time.Minute
 )
 
-// restore reads the stored state of the node: the pause, the limits already used, and unfinished work.
+// restore reads the stored state of the node: the pause and the limits already used.
 func (n *Node) restore(ctx context.Context) error {
 	now := time.Now()
 	recs := n.store.Records()
@@ -33,23 +35,44 @@ func (n *Node) restore(ctx context.Context) error {
 	case !errors.Is(err, store.ErrNotFound):
 		return err
 	}
-	switch r, err := recs.Get(ctx, nsState, keyPaused, now); {
-	case err == nil:
-		var paused bool
-		if err := json.Unmarshal(r.Body, &paused); err != nil {
-			return fmt.Errorf("decode paused: %w", err)
-		}
-		n.paused.Store(paused)
-	case !errors.Is(err, store.ErrNotFound):
-		return err
-	}
-	if err := errors.Join(n.findInterruptedRuns(ctx), n.findUnfinishedDecisions(ctx)); err != nil {
+	if err := n.restoreState(ctx, now); err != nil {
 		return err
 	}
 	if err := n.auditPolicy(ctx, now); err != nil {
 		return err
 	}
 	return n.registrar.Restore(ctx, now)
+}
+
+// restoreState reads the state of the node that its processes share.
+func (n *Node) restoreState(ctx context.Context, now time.Time) error {
+	for _, key := range []string{keyPaused, keyOverfull} {
+		r, err := n.store.Records().Get(ctx, nsState, key, now)
+		if errors.Is(err, store.ErrNotFound) {
+			continue
+		}
+		if err == nil {
+			err = n.takeState(r)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// takeState takes over a state that a process has stored.
+func (n *Node) takeState(r store.Record) error {
+	var on bool
+	if err := json.Unmarshal(r.Body, &on); err != nil {
+		return fmt.Errorf("decode %s: %w", r.Key, err)
+	}
+	if r.Key == keyOverfull {
+		n.overfull.Store(on)
+	} else if n.paused.Swap(on) != on {
+		n.events.Publish(Event{Topic: TopicStatus})
+	}
+	return nil
 }
 
 // SetPause closes or opens line 5 for every message, durably (AM-86). by names what the owner used, such as the page.
@@ -62,12 +85,7 @@ func (n *Node) SetPause(ctx context.Context, paused bool, by string) error {
 	if paused {
 		entry.Kind = acl.AuditPause
 	}
-	if err := n.saveState(ctx, keyPaused, body, entry.At, n.audit.Change(entry)); err != nil {
-		return err
-	}
-	n.paused.Store(paused)
-	n.events.publish(Event{Topic: TopicStatus})
-	return nil
+	return n.saveState(ctx, keyPaused, body, entry.At, n.audit.Change(entry)) // readState takes it over
 }
 
 // IsPaused reports whether the node refuses all messages.
@@ -78,10 +96,11 @@ func (n *Node) saveState(ctx context.Context, key string, body []byte, now time.
 	return n.store.Records().Apply(ctx, append(more, change), now)
 }
 
-// saveMeter stores how much of the limits is used, if the amount has changed. So an idle node writes nothing.
+// saveMeter stores how much of the limits is used, if the amount has changed and this process has the duties. So an
+// idle node writes nothing.
 func (n *Node) saveMeter(ctx context.Context, now time.Time) error {
 	spent := n.meter.Snapshot(now)
-	if bytes.Equal(spent, n.savedMeter) {
+	if bytes.Equal(spent, n.savedMeter) || n.session.IsElsewhere(Lease) {
 		return nil
 	}
 	if err := n.saveState(ctx, keyMeter, spent, now); err != nil {
@@ -206,7 +225,11 @@ func (n *Node) trim(ctx context.Context, now time.Time) error {
 	if err := n.eachConversation(ctx, open, now, func(c conversations.Conversation) error { bytes += c.Bytes; return nil }); err != nil {
 		return err
 	}
-	n.overfull.Store(bytes > n.cfg.MaxBytes)
+	if overfull := bytes > n.cfg.MaxBytes; overfull != n.overfull.Load() {
+		if err := n.saveState(ctx, keyOverfull, strconv.AppendBool(nil, overfull), now); err != nil {
+			return err
+		}
+	}
 	kept := 0
 	return n.eachConversation(ctx, conversations.Filter{}, now, func(c conversations.Conversation) error {
 		kept++

@@ -18,7 +18,7 @@ func TestIdleNodeWritesNothing(t *testing.T) {
 	}
 	defer s.Close()
 	now := time.Now()
-	n := &Node{store: store.Observe(s), meter: acl.NewMeter(acl.DefaultRates())}
+	n := &Node{session: store.NewSession(nil, nil), store: store.Observe(s), meter: acl.NewMeter(acl.DefaultRates())}
 	revision := func() store.Rev {
 		t.Helper()
 		if err := n.saveMeter(t.Context(), now); err != nil {

@@ -47,7 +47,9 @@ func (i Item) checkAnswerable() error {
 // Item is one message in the inbox, as it is stored.
 type Item struct {
 	owner.Item
-	rev store.Rev
+	Runner string `json:"runner,omitempty"` // identifies the process whose hook handles the item, see [hook.Pool.ID]
+	rev    store.Rev
+	held   *store.Lease // under which the hook runs; nil outside of the duties
 }
 
 // newItem returns the inbox item of an accepted message.
@@ -87,11 +89,11 @@ func (i Item) subject() string {
 
 // change returns the change that stores the item. The change fails if the stored item has changed since it was read.
 func (i Item) change() store.Change {
-	body, err := json.Marshal(i.Item)
+	body, err := json.Marshal(i)
 	if err != nil {
 		panic(fmt.Sprintf("encode inbox item: %v", err)) // only fields we filled
 	}
-	return store.Change{IfRev: i.rev, Record: store.Record{
+	return store.Change{IfRev: i.rev, Held: i.held, Record: store.Record{
 		NS: nsInbox, Key: i.ID, Body: body, Expires: i.Expires,
 		Terms: i.terms(),
 	}}
@@ -159,7 +161,7 @@ func (n *Node) WaitInbox(ctx context.Context, state ItemState, after string, lim
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	for {
-		news := n.inboxChanged.wait()
+		news := n.inboxChanged.Wait()
 		items, next, err := n.Inbox(context.WithoutCancel(ctx), state, after, limit)
 		if err != nil || len(items) > 0 {
 			return items, next, err

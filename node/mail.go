@@ -17,12 +17,12 @@ import (
 const maxMailAge = 7 * 24 * time.Hour // the maximum age of mail (AM-20, AM-68)
 
 // MailWaits makes the node look into its mailboxes now. The directory in the same process calls it.
-func (n *Node) MailWaits() { n.mailArrived.broadcast() }
+func (n *Node) MailWaits() { n.mailArrived.Broadcast() }
 
 // readMailbox reads the mailbox at dir until ctx ends. Mail that waited there is answered through the outbox.
 func (n *Node) readMailbox(ctx context.Context, dir *client.Directory) {
 	mailreader.New(mailreader.Config{
-		Node: mailbox{n}, Dir: dir, Endpoint: n.cfg.Relay != nil && n.cfg.Relay.Base == dir.Base, News: n.mailArrived.wait, Logger: n.log,
+		Node: mailbox{n}, Dir: dir, Endpoint: n.cfg.Relay != nil && n.cfg.Relay.Base == dir.Base, News: n.mailArrived.Wait, Logger: n.log,
 	}).Run(ctx)
 }
 
@@ -105,9 +105,10 @@ func (n *Node) enqueueAnswer(ctx context.Context, raw []byte, now time.Time) err
 	if err != nil {
 		return err
 	}
+	id, _ := n.outbox.NewID(now, 0)
 	entry := OutboxEntry{Raw: raw, Signer: n.fingerprint(), OutboxEntry: owner.OutboxEntry{
-		ID: n.outbox.NewID(now), State: SendQueued, To: m.To, Conversation: m.Conversation, MessageID: m.ID, First: m.ID,
-		Intent: m.Intent, Action: m.Action(), Created: now, Signed: m.Time, InFlight: true, Fetchable: true,
+		ID: id, State: SendQueued, To: m.To, Conversation: m.Conversation, MessageID: m.ID, First: m.ID,
+		Intent: m.Intent, Action: m.Action(), Created: now, Signed: m.Time, InFlight: n.outbox.HasQueue(), Fetchable: true,
 	}}
 	change := entry.change()
 	change.Max = maxQueued

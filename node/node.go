@@ -14,11 +14,13 @@ import (
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/calendar"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/events"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/registration"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -38,6 +40,7 @@ const (
 // Config configures a node. A field is required unless its comment says what its zero value means.
 type Config struct {
 	Store       store.Store
+	Session     *store.Session      // of the process, which runs it; nil: the node has one of its own
 	Directories []*client.Directory // where the node registers and looks for agents, in order (AM-86); may be empty
 	// Relay is the directory, one of Directories, whose mailbox is the node's endpoint. It is nil for a node with a
 	// public address.
@@ -79,6 +82,9 @@ type Config struct {
 	// SaveKey durably stores a new signing key and its card, and keeps the previous key. A rotation calls it before it
 	// uses the new key. Nil refuses rotation.
 	SaveKey func(key *signing.PrivateKey, card wire.Value) error
+	// CurrentKey returns the key that SaveKey stored last, so that a process learns of a rotation by another one. Nil
+	// means that no other process rotates the key.
+	CurrentKey func() (*signing.PrivateKey, error)
 	// RetiredKey returns a previous key that SaveKey has kept, by its fingerprint. The previous key must vouch for the
 	// new one until every directory knows the new one, even after a restart. Nil means that no key is kept.
 	RetiredKey func(fingerprint string) (*signing.PrivateKey, error)
@@ -122,6 +128,7 @@ type Node struct {
 	clock    *store.WallClock
 
 	store      *store.Observed
+	session    *store.Session
 	book       *conversations.Book
 	rules      *acl.Rules
 	recipients *acl.Rules // recipients to whom our side may write without asking
@@ -134,21 +141,18 @@ type Node struct {
 	window     client.Window // with the defaults filled in
 	notices    *notify.Box
 
-	acceptLock     keyedLock  // one acceptance per sender and message id at a time
-	runs           *hook.Pool // hooks that run or wait
-	refusals       refusals   // the newest refused messages
-	inboxChanged   signal     // wakes callers that wait for the inbox
-	mailArrived    signal     // wakes the mailbox readers
-	expiryAlarm    *acl.Alarm // runs a function when the next question expires
-	events         *events    // passes events to watchers
-	streams        streams    // limits the event streams
+	acceptLock     *waiting.KeyedLock // one acceptance per sender and message id at a time
+	runs           *hook.Pool         // hooks that run or wait
+	refusals       refusals           // the newest refused messages
+	inboxChanged   waiting.Signal     // wakes callers that wait for the inbox
+	mailArrived    waiting.Signal     // wakes the mailbox readers
+	expiryAlarm    *acl.Alarm         // runs a function when the next question expires
+	events         *events.Hub        // passes events to watchers
+	streams        events.Streams     // limits the event streams
 	outbox         *deliveries
-	releaseWaiters releaseWaiters // passes approved messages to the callers that wait for them
+	releaseWaiters waiting.Results[queuedMessage] // passes approved messages to the callers that wait for them
 	registrar      *registration.Registrar
 	counters       counters
-
-	interrupted []string    // items whose hooks were running when the previous process ended
-	unfinished  [][]acl.Ask // decisions that an earlier process left unfinished, each in order
 
 	bridges bridges
 
@@ -185,6 +189,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 		started: time.Now(),
 		clock:   store.NewWallClock(cfg.Logger),
 		store:   observed,
+		session: cfg.Session,
 		book:    &conversations.Book{Steps: cfg.Store.Steps(), Idle: cfg.Idle, Retention: cfg.Retention, MaxBytes: cfg.MaxConvBytes},
 		rules:   acl.NewRules(cfg.Store.Records(), cfg.Policy),
 		asks:    acl.NewAsks(cfg.Store),
@@ -192,18 +197,21 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 		recipients:  acl.NewRecipients(cfg.Store.Records()),
 		meter:       acl.NewMeter(cfg.Rates, cfg.Exempt...),
 		notices:     cfg.Notices,
-		acceptLock:  keyedLock{locks: make(map[string]*keyLock)},
+		acceptLock:  waiting.NewKeyedLock(),
 		runs:        hook.NewPool(maxHookRuns, maxHookQueue),
 		expiryAlarm: acl.NewAlarm(),
-		events:      newEvents(time.Now()),
-		streams:     newStreams(),
+		events:      events.New(time.Now()),
+		streams:     events.NewStreams(),
+	}
+	if n.session == nil {
+		n.session = store.NewSession(observed.Leases(), cfg.Logger)
 	}
 	n.audit = cfg.Audit
 	if n.audit == nil {
 		n.audit = acl.NewAudit(cfg.Store.Records(), acl.AuditConfig{Logger: cfg.Logger})
 	}
-	n.notices.OnStatusChange(func() { n.events.publish(Event{Topic: TopicStatus}) })
-	n.audit.OnSeal(func() { n.events.publish(Event{Topic: TopicAudit}) })
+	n.notices.OnStatusChange(func() { n.events.Publish(Event{Topic: TopicStatus}) })
+	n.audit.OnSeal(func() { n.events.Publish(Event{Topic: TopicAudit}) })
 	n.asks.Log(n.audit)
 	n.asks.Handle(askMessage, messageResolver{n})
 	n.asks.Handle(askOutgoing, outgoingResolver{n})
@@ -218,40 +226,18 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 	n.outbox = newDeliveries(n)
 	n.registrar = registration.New(registration.Config{
 		Identity: cfg.Identity, Directories: cfg.Directories, Credential: cfg.Credential, Store: cfg.Store, SaveKey: cfg.SaveKey,
-		RetiredKey: cfg.RetiredKey, FirstKey: cfg.FirstKey, Logger: cfg.Logger,
+		RetiredKey: cfg.RetiredKey, FirstKey: cfg.FirstKey, CurrentKey: cfg.CurrentKey, Logger: cfg.Logger,
 		Pause: func(failures int) time.Duration { return pauseAfter(failures, 0) },
 	})
 	n.asks.OnDecision(n.logDecision)
 	n.asks.OnOpen(n.noticeBridgeAsk)
 	n.book.Contributors = []conversations.Contributor{n.unbook, n.conclude}
-	n.observe()
+	duties{n}.observe()
 	n.registerMetrics(cfg.Metrics)
 	if err := n.restore(ctx); err != nil {
 		return nil, fmt.Errorf("restore node state: %w", err)
 	}
 	return n, nil
-}
-
-// Run runs the node until ctx ends: it delivers the outbox, keeps the node registered, reads its mailboxes, recovers
-// interrupted hooks, and removes what has expired. It returns when everything that it started has stopped.
-func (n *Node) Run(ctx context.Context) error {
-	n.running.Store(true)
-	n.background.Go(func() { n.recoverRuns(ctx) })
-	n.background.Go(func() { n.outbox.Run(ctx) })
-	n.background.Go(func() { n.registrar.Run(ctx) })
-	n.background.Go(func() { n.notices.Run(ctx) })
-	n.background.Go(func() { n.audit.Run(ctx) })
-	n.background.Go(func() { n.housekeep(ctx) })
-	n.background.Go(func() { n.runs.Retries.Run(ctx, hookRetries{n}.try) })
-	n.background.Go(func() { n.expiryAlarm.Watch(ctx, n.settleExpiredAsks) })
-	for _, d := range n.cfg.Directories {
-		n.background.Go(func() { n.readMailbox(ctx, d) })
-	}
-	<-ctx.Done()
-	n.events.close()
-	n.runs.Stop()
-	n.background.Wait()
-	return n.saveMeter(context.WithoutCancel(ctx), time.Now())
 }
 
 // ID returns the node's agent id.
@@ -322,7 +308,7 @@ func unavailable(err error) error {
 	if _, ok := errors.AsType[*wire.Error](err); ok {
 		return err
 	}
-	passing := []error{store.ErrUnavailable, store.ErrDamaged, store.ErrConflict, store.ErrQuota, context.Canceled, context.DeadlineExceeded}
+	passing := []error{store.ErrUnavailable, store.ErrDamaged, store.ErrConflict, store.ErrQuota, store.ErrLeaseLost, context.Canceled, context.DeadlineExceeded}
 	if slices.ContainsFunc(passing, func(target error) bool { return errors.Is(err, target) }) {
 		return wire.ErrUnavailable.Because(err)
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
@@ -149,53 +148,24 @@ func (r outgoingResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisi
 		}
 		return p.fill(ctx)
 	}))
-	if err == nil {
-		r.n.releaseWaiters.give(ask.ID, queued)
+	if err == nil && !r.n.releaseWaiters.Give(ask.ID, queued) {
+		queued.unwatch() // nobody waits for its delivery
 	}
 	return err
 }
 
-// releaseWaiters passes approved messages to the callers that wait for their delivery.
-type releaseWaiters struct {
-	mu      sync.Mutex
-	waiting map[string]chan queuedMessage // by question id
-}
-
-// expect returns a channel that receives the message of the question ask when the owner approves it. The caller must
-// call end.
-func (r *releaseWaiters) expect(ask string) (released <-chan queuedMessage, end func()) {
-	ch := make(chan queuedMessage, 1)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.waiting == nil {
-		r.waiting = make(map[string]chan queuedMessage)
-	}
-	r.waiting[ask] = ch
+// expectRelease returns a channel that receives the message of the question ask when the owner approves it. The caller
+// must call end.
+func (n *Node) expectRelease(ask string) (released <-chan queuedMessage, end func()) {
+	ch, forget := n.releaseWaiters.Expect(ask)
 	return ch, func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if r.waiting[ask] == ch {
-			delete(r.waiting, ask)
-		}
+		forget()
 		select {
 		case p := <-ch: // the owner approved it elsewhere, and nobody received it
 			p.unwatch()
 		default:
 		}
 	}
-}
-
-// give passes a message to the caller that waits for it. If nobody waits, give stops watching its delivery.
-func (r *releaseWaiters) give(ask string, p queuedMessage) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	ch := r.waiting[ask]
-	if ch == nil {
-		p.unwatch()
-		return
-	}
-	delete(r.waiting, ask)
-	ch <- p // does not block: the channel has room for one message, and gets one
 }
 
 // drop stores that the message is not sent. If the message was an answer to an inbox item, the item is new again.

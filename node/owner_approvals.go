@@ -54,7 +54,7 @@ func (o OwnerAPI) Decide(ctx context.Context, id string, d owner.Decision, wait 
 	if err != nil {
 		return owner.Decided{}, err
 	}
-	released, end := o.n.releaseWaiters.expect(ask.ID)
+	released, end := o.n.expectRelease(ask.ID)
 	defer end()
 	answer := o.n.expectAnswer()
 	defer answer.stop()

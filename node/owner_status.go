@@ -95,7 +95,7 @@ func (o OwnerAPI) Limits() owner.Limits {
 
 // Refusals returns the messages refused since the process started, newest first. next closes at the next refusal.
 func (o OwnerAPI) Refusals() (list []owner.Refusal, next <-chan struct{}) {
-	next = o.n.refusals.news.wait() // before the list is read, so that no refusal is missed
+	next = o.n.refusals.news.Wait() // before the list is read, so that no refusal is missed
 	return o.n.refusals.newest(), next
 }
 

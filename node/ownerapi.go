@@ -99,14 +99,14 @@ func (o OwnerAPI) SetPaused(ctx context.Context, paused bool, by string) error {
 
 // FollowEvents implements [owner.Events].
 func (o OwnerAPI) FollowEvents(last string) (owner.EventStream, error) {
-	leave, ok := o.n.streams.enter()
+	leave, ok := o.n.streams.Enter()
 	if !ok {
 		return owner.EventStream{}, owner.ErrManyStreams
 	}
-	w, missed, whole := o.n.events.watch(last)
+	w, missed, whole := o.n.events.Watch(last)
 	return owner.EventStream{
-		Events: w.ch, Missed: missed, Whole: whole,
-		Name: func(ev Event) string { return o.n.events.id(ev.Seq) },
-		Stop: func() { o.n.events.unwatch(w); leave() },
+		Events: w.C, Missed: missed, Whole: whole,
+		Name: func(ev Event) string { return o.n.events.ID(ev.Seq) },
+		Stop: func() { o.n.events.Unwatch(w); leave() },
 	}, nil
 }

@@ -23,40 +23,52 @@ type interruptedRun struct {
 	Load   json.RawMessage `json:"payload"`
 }
 
-// recoverRuns finishes what the previous process left: decisions about held messages, and hooks that were running. If
-// the route is repeatable, recoverRuns runs the hook again with the same message id. Otherwise it asks the owner,
-// because the hook may have done its work (AM-75). Items that cannot be recovered now wait for the next start.
-func (n *Node) recoverRuns(ctx context.Context) {
-	for _, tail := range n.unfinished {
-		n.resolveQueue(context.WithoutCancel(ctx), tail, nil)
+// recovery finishes what the process left that had the duties of the node before.
+type recovery struct{ n *Node }
+
+// run finishes decisions about held messages, and hooks that were running. If the route is repeatable, it runs the hook again with the same message id. Otherwise it asks
+// the owner, because the hook may have done its work (AM-75). Items that cannot be recovered now wait until the duties
+// begin again.
+func (r recovery) run(ctx context.Context) {
+	n := r.n
+	if err := n.finishDecisions(ctx); err != nil && ctx.Err() == nil {
+		n.log.Error("find unfinished decisions", "err", err)
 	}
-	for _, id := range n.interrupted {
-		if err := n.recoverRun(ctx, id); err != nil && ctx.Err() == nil {
+	interrupted, err := r.findInterruptedRuns(ctx)
+	if err != nil && ctx.Err() == nil {
+		n.log.Error("find interrupted hooks", "err", err)
+	}
+	for _, id := range interrupted {
+		if err := r.recoverRun(ctx, id); err != nil && ctx.Err() == nil {
 			n.log.Error("recover interrupted hook", "item", id, "err", err)
 		}
 	}
 }
 
-// findInterruptedRuns lists the items whose hooks were running when the previous process ended. It must be called
-// before the node receives its first message.
-func (n *Node) findInterruptedRuns(ctx context.Context) error {
+// findInterruptedRuns lists the items whose hooks were running when the process that had the duties before ended.
+func (r recovery) findInterruptedRuns(ctx context.Context) (interrupted []string, err error) {
+	n := r.n
+	here := n.runs.ID()
 	for after := ""; ; {
 		items, next, err := n.Inbox(ctx, ItemRunning, after, 500)
 		if err != nil {
-			return err
+			return interrupted, err
 		}
 		for _, item := range items {
-			n.interrupted = append(n.interrupted, item.ID)
+			if item.Runner != here {
+				interrupted = append(interrupted, item.ID)
+			}
 		}
 		if after = next; after == "" {
-			return nil
+			return interrupted, nil
 		}
 	}
 }
 
-// recoverRun recovers one item, see recoverRuns.
-func (n *Node) recoverRun(ctx context.Context, id string) error {
-	if err := n.recordProvisional(ctx, id); err != nil {
+// recoverRun recovers one item, see run.
+func (r recovery) recoverRun(ctx context.Context, id string) error {
+	n := r.n
+	if err := r.recordProvisional(ctx, id); err != nil {
 		return err
 	}
 	item, err := n.Item(ctx, id)
@@ -74,13 +86,14 @@ func (n *Node) recoverRun(ctx context.Context, id string) error {
 		}
 		return n.runAgain(ctx, item, route, nil, done)
 	}
-	return n.askAboutRun(ctx, item)
+	return r.askAboutRun(ctx, item)
 }
 
 // recordProvisional adds the provisional answer to the transcript, unless that was done before. From then on the reply
 // goes through the outbox, and a sender that repeats the message gets the provisional answer. If the conversation was
 // deleted, the item fails.
-func (n *Node) recordProvisional(ctx context.Context, id string) error {
+func (r recovery) recordProvisional(ctx context.Context, id string) error {
+	n := r.n
 	item, err := n.Item(ctx, id)
 	if err != nil || item.Pending || item.Kind == kindReply {
 		return err
@@ -111,7 +124,8 @@ func (n *Node) storeItem(ctx context.Context, item Item, more []store.Change) er
 }
 
 // askAboutRun asks the owner whether the interrupted hook of an item may run again.
-func (n *Node) askAboutRun(ctx context.Context, item Item) error {
+func (r recovery) askAboutRun(ctx context.Context, item Item) error {
+	n := r.n
 	now := time.Now()
 	item.State = ItemInterrupted
 	item.Note = "the node restarted while the agent worked on it; the agent may have done its work"
@@ -134,11 +148,11 @@ func (n *Node) askAboutRun(ctx context.Context, item Item) error {
 // runAgain starts the hook of an item again. decided are the changes of the owner's decision, which are stored with the
 // item; nil if nobody had to decide. done frees the place in the queue that the caller reserved.
 func (n *Node) runAgain(ctx context.Context, item Item, route Route, decided []store.Change, done func()) error {
-	r, err := n.prepareRerun(ctx, &item, route)
+	r, here, err := n.prepareRerun(ctx, &item, route)
 	if err == nil {
 		err = n.storeItem(ctx, item, decided)
 	}
-	if err != nil {
+	if err != nil || !here {
 		done()
 		return err
 	}
@@ -147,15 +161,16 @@ func (n *Node) runAgain(ctx context.Context, item Item, route Route, decided []s
 	return nil
 }
 
-// prepareRerun returns a new run for an item and marks the item as running; the caller must store the item.
-func (n *Node) prepareRerun(ctx context.Context, item *Item, route Route) (*run, error) {
+// prepareRerun returns a new run for an item and marks the item as running; the caller must store the item. here is false
+// if another process must run the hook.
+func (n *Node) prepareRerun(ctx context.Context, item *Item, route Route) (r *run, here bool, err error) {
 	payload, message, err := n.readItem(ctx, *item)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	item.State, item.Note, item.Route, item.RetryAt = ItemRunning, "", route.Name, time.Time{}
-	item.Attempt++
-	return &run{n: n, itemID: item.ID, message: message, payload: payload, route: route, unattended: true, stranger: item.Trust == ""}, nil
+	item.Note, item.Route, item.RetryAt = "", route.Name, time.Time{}
+	here = n.claimRun(item)
+	return &run{n: n, itemID: item.ID, message: message, payload: payload, route: route, unattended: true, stranger: item.Trust == ""}, here, nil
 }
 
 // readItem returns the payload of an item and the message that contained it.

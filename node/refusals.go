@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -22,7 +23,7 @@ type refusal struct {
 type refusals struct {
 	mu   sync.Mutex
 	list []refusal // oldest first
-	news signal
+	news waiting.Signal
 }
 
 const maxRefusals = 64
@@ -48,7 +49,7 @@ func (r *refusals) add(in bridge.Inbound, why *wire.Error, now time.Time) {
 	}
 	r.list = append(r.list, entry)
 	r.mu.Unlock()
-	r.news.broadcast()
+	r.news.Broadcast()
 }
 
 // newest returns the refusals since the process started, newest first.

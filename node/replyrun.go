@@ -33,7 +33,11 @@ func (n *Node) newReplyRun(item *Item, m *wire.Message, conv conversations.Conve
 	if err != nil {
 		return nil
 	}
-	item.State, item.Route, item.Attempt = ItemRunning, route.Name, 1
+	item.Route = route.Name
+	if !n.claimRun(item) {
+		done()
+		return nil
+	}
 	return &run{n: n, itemID: item.ID, message: *m, payload: m.Payload, route: route, done: done, unattended: true}
 }
 

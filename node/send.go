@@ -191,12 +191,13 @@ func (p queuedMessage) await(ctx context.Context, wait time.Duration) Sent {
 
 // posting builds the unit that stores an outgoing message.
 type posting struct {
-	n     *Node
-	out   Outgoing
-	unit  *conversations.Unit
-	item  Item         // the inbox item that the message answers; zero if it answers none
-	sent  wire.Message // the signed message
-	first <-chan Sent  // receives the outcome of the first attempt
+	n       *Node
+	out     Outgoing
+	unit    *conversations.Unit
+	item    Item         // the inbox item that the message answers; zero if it answers none
+	sent    wire.Message // the signed message
+	first   <-chan Sent  // receives the outcome of the first attempt
+	unwatch func()       // stops the watch
 }
 
 // done returns the queued message. err is the result of the commit; if it is not nil, done returns it translated for
@@ -209,8 +210,7 @@ func (p *posting) done(err error) (queuedMessage, error) {
 		return queuedMessage{}, err
 	}
 	queued := Sent{MessageID: p.sent.ID, Conversation: p.sent.Conversation, State: SendQueued}
-	entryID := p.out.entryID
-	return queuedMessage{out: p.out, queued: queued, first: p.first, unwatch: func() { p.n.outbox.unwatch(entryID) }}, nil
+	return queuedMessage{out: p.out, queued: queued, first: p.first, unwatch: p.unwatch}, nil
 }
 
 // fill adds the message and everything that follows from it to the unit. It does not withdraw a question that the
@@ -236,7 +236,7 @@ func (p *posting) fill(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	p.out.entryID = p.n.outbox.NewID(u.Now) // after the conversation was loaded, so that entry ids sort in its order
+	p.out.entryID = p.n.newEntryID(u)
 	m, raw, err := p.n.enqueue(ctx, u, p.out)
 	if err != nil {
 		return err
@@ -249,9 +249,9 @@ func (p *posting) fill(ctx context.Context) (err error) {
 	}
 	u.Add(p.out.Records...)
 	u.Add(p.out.repeat.changes(Sent{MessageID: m.ID, Conversation: p.out.Conv, State: SendQueued}, u.Now)...)
-	p.sent, p.first = m, p.n.outbox.watch(p.out.entryID)
-	entryID := p.out.entryID
-	u.Otherwise(func() { p.n.outbox.unwatch(entryID) })
+	p.sent = m
+	p.first, p.unwatch = p.n.outbox.waiters.Expect(p.out.entryID)
+	u.Otherwise(p.unwatch)
 	return nil
 }
 
@@ -332,17 +332,25 @@ func (n *Node) enqueue(ctx context.Context, u *conversations.Unit, out Outgoing)
 	}
 	u.Append(s.transcriptEntry())
 	if out.entryID == "" {
-		out.entryID = n.outbox.NewID(u.Now)
+		out.entryID = n.newEntryID(u)
 	}
 	entry := OutboxEntry{Raw: s.Raw, Signer: n.fingerprint(), OutboxEntry: owner.OutboxEntry{
 		ID: out.entryID, State: SendQueued, To: out.To, Address: out.Address, Conversation: out.Conv,
 		MessageID: s.Message.ID, First: s.Message.ID, Intent: out.Intent, Action: out.Payload.GetStr("action"), Via: out.Via,
-		Created: u.Now, Signed: u.Now, InFlight: true, Fetchable: out.fetchable,
+		Created: u.Now, Signed: u.Now, InFlight: n.outbox.HasQueue(), Fetchable: out.fetchable,
 	}}
 	change := entry.change()
 	change.Max = maxQueued
 	u.Add(change)
 	return s.Message, s.Raw, nil
+}
+
+// newEntryID returns an id that sorts after those of all earlier outbox entries of the conversation, whichever process
+// stored them.
+func (n *Node) newEntryID(u *conversations.Unit) string {
+	id, number := n.outbox.NewID(u.Now, u.Conversation().LastSent)
+	u.SetLastSent(number)
+	return id
 }
 
 // principal returns the principal to which access rules apply: the recipient's foreign address, or else its agent id. A

@@ -14,9 +14,10 @@ import (
 type Observed struct {
 	Store
 	observers  []func([]Change)
-	namespaces []string      // in which the observers want the changes of other processes
-	onLoss     []func()      // called when hints were lost
-	following  chan struct{} // full while somebody follows
+	remote     []func([]Change) // observers of other processes only
+	namespaces []string         // in which observers want the changes of other processes
+	onLoss     []func()         // called when hints were lost
+	following  chan struct{}    // full while somebody follows
 }
 
 // Observe wraps s in a store that reports its commits. If s is already an *Observed, Observe returns s itself.
@@ -37,6 +38,12 @@ func Observe(s Store) *Observed {
 // [Observed.Follow] runs. Such a change has IfRev Any and the record as it is now, or Delete if the record is absent now.
 func (o *Observed) OnCommit(observe func([]Change), namespaces ...string) {
 	o.observers, o.namespaces = append(o.observers, observe), append(o.namespaces, namespaces...)
+}
+
+// OnRemote adds an observer that gets only the changes of other processes, as [Observed.OnCommit] says, in the
+// namespaces that it names.
+func (o *Observed) OnRemote(observe func([]Change), namespaces ...string) {
+	o.remote, o.namespaces = append(o.remote, observe), append(o.namespaces, namespaces...)
 }
 
 // OnLoss adds a function that is called when changes of other processes may have been missed, so that anything may have
@@ -70,6 +77,9 @@ func (o *Observed) Follow(ctx context.Context) {
 			changes[0].Record = rec
 		}
 		_ = o.report(changes, nil)
+		for _, observe := range o.remote {
+			observe(changes)
+		}
 	}
 }
 

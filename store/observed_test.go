@@ -96,6 +96,11 @@ func TestFollow(t *testing.T) {
 	seen, lost := make(chan []store.Change, 10), make(chan struct{}, 1)
 	s.OnCommit(func(changes []store.Change) { seen <- changes }, "test")
 	s.OnLoss(func() { lost <- struct{}{} })
+	s.OnRemote(func(changes []store.Change) {
+		if changes[0].Record.NS == "own" {
+			t.Error("a change of this process was reported as that of another one")
+		}
+	}, "own")
 	ctx, stop := context.WithCancel(t.Context())
 	var following sync.WaitGroup
 	defer following.Wait()
@@ -144,7 +149,7 @@ func TestFollow(t *testing.T) {
 		t.Fatal(err)
 	}
 	duty := store.WithLease(ctx, lease)
-	if err := change(s, duty, "elsewhere", false); err != nil {
+	if err := errors.Join(change(s, duty, "elsewhere", false), change(s, ctx, "own", false)); err != nil {
 		t.Errorf("unit of the holder: %v", err)
 	}
 	if err := s.Leases().Release(ctx, []store.Lease{lease}); err != nil {

@@ -43,6 +43,19 @@ func (s *Session) IsElsewhere(name string) bool {
 	return s.elsewhere[name]
 }
 
+// Held returns the lease of a duty that this process does now, or nil. A unit outside of the duty that counts on this
+// process to do it has this lease as its Held.
+func (s *Session) Held(name string) *Lease {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for lease := range s.held {
+		if lease.Name == name {
+			return &lease
+		}
+	}
+	return nil
+}
+
 func (s *Session) setElsewhere(name string, elsewhere bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -104,10 +104,15 @@ func (b *Book) Cancel(ctx context.Context, uid string, now time.Time) (Event, []
 // OnCommit wakes the writer if a committed unit changes events. It is an observer for [store.Observed.OnCommit].
 func (b *Book) OnCommit(changes []store.Change) {
 	if slices.ContainsFunc(changes, func(c store.Change) bool { return c.Record.NS == Namespace }) {
-		select {
-		case b.wake <- struct{}{}:
-		default:
-		}
+		b.Wake()
+	}
+}
+
+// Wake makes Run look for events to write.
+func (b *Book) Wake() {
+	select {
+	case b.wake <- struct{}{}:
+	default:
 	}
 }
 

@@ -2,6 +2,8 @@ package hook
 
 import (
 	"context"
+	"crypto/rand"
+	"strings"
 	"sync"
 
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -18,9 +20,10 @@ type Pool struct {
 	// The strangers' share of both: three quarters. The rest is left to known peers.
 	strangerSlots, strangerRoom chan struct{}
 
+	mu     sync.Mutex      // held to start work, so that Stop waits for all of it
 	ctx    context.Context // of all work; ended by Stop
 	cancel context.CancelFunc
-	mu     sync.Mutex // held to start work, so that Stop waits for all of it
+	id     string // differs after each Stop
 	group  sync.WaitGroup
 }
 
@@ -30,8 +33,37 @@ func NewPool(running, queued int) *Pool {
 		slots: make(chan struct{}, running), room: make(chan struct{}, queued),
 		strangerSlots: make(chan struct{}, running*3/4), strangerRoom: make(chan struct{}, queued*3/4),
 	}
-	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.open(context.Background())
 	return p
+}
+
+// open makes the pool accept work, whose context derives from ctx. The caller must hold mu, or be the only user.
+func (p *Pool) open(ctx context.Context) {
+	p.ctx, p.cancel = context.WithCancel(ctx)
+	p.id = strings.ToLower(rand.Text()[:12])
+}
+
+// Run accepts work until ctx ends, and then stops the pool. The context of the work derives from ctx. A pool accepts work
+// before Run too.
+func (p *Pool) Run(ctx context.Context) {
+	p.mu.Lock()
+	if p.ctx.Err() != nil {
+		p.open(ctx)
+	} else {
+		early := p.cancel // work that began before Run
+		p.ctx, p.cancel = context.WithCancel(ctx)
+		context.AfterFunc(p.ctx, early)
+	}
+	p.mu.Unlock()
+	<-ctx.Done()
+	p.Stop()
+}
+
+// ID identifies the work of the pool since it was last stopped. Work that is stored with another id has stopped.
+func (p *Pool) ID() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.id
 }
 
 // Running returns how many hooks run.
@@ -41,20 +73,22 @@ func (p *Pool) Running() int { return len(p.slots) }
 func (p *Pool) Waiting() int { return max(0, len(p.room)-len(p.slots)) }
 
 // Stopped returns a channel that closes when the pool stops.
-func (p *Pool) Stopped() <-chan struct{} { return p.ctx.Done() }
-
-// IsStopping reports whether Stop was called.
-func (p *Pool) IsStopping() bool { return p.ctx.Err() != nil }
+func (p *Pool) Stopped() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.ctx.Done()
+}
 
 // Go runs work in the background with a context that Stop ends. It returns false, and does not run work, if the pool
 // is stopping.
 func (p *Pool) Go(work func(ctx context.Context)) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.IsStopping() {
+	ctx := p.ctx
+	if ctx.Err() != nil {
 		return false
 	}
-	p.group.Go(func() { work(p.ctx) })
+	p.group.Go(func() { work(ctx) })
 	return true
 }
 
@@ -120,8 +154,8 @@ func (p *Pool) AwaitTurn(ctx context.Context, stranger bool) (leave func(), err 
 	}, nil
 }
 
-// Stop ends the context of all work and waits for it. The items of the hooks stay "running", and the next start
-// recovers them.
+// Stop ends the context of all work and waits for it. The items of the hooks stay "running", and whoever has the duty
+// next recovers them.
 func (p *Pool) Stop() {
 	p.mu.Lock()
 	p.cancel()

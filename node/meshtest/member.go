@@ -75,6 +75,18 @@ func (m *Mesh) Copy(old *Member, configure func(*node.Config)) *Member {
 	return m.newMember(old.Name, s, configure)
 }
 
+// Process returns a process of the node with a name over s, without starting it. All processes of a node have the card
+// of the first one; first is nil for that one.
+func (m *Mesh) Process(name string, s store.Store, first *Member, configure func(*node.Config)) *Member {
+	m.t.Helper()
+	return m.newMember(name, s, func(cfg *node.Config) {
+		if first != nil {
+			cfg.Identity.Card = first.Card()
+		}
+		configure(cfg)
+	})
+}
+
 // newMember makes a node without starting it.
 func (m *Mesh) newMember(name string, s store.Store, configure func(*node.Config)) *Member {
 	m.t.Helper()

@@ -150,12 +150,13 @@ func (b *Box) OnCommit(changes []store.Change) {
 			b.cfg.Logger.Info("notice", "kind", n.Kind, "title", n.Title, "text", n.Text, "peer", n.Peer, "conversation", n.Conversation)
 		}
 		if b.isForTarget(n.Kind) {
-			b.wake()
+			b.Wake()
 		}
 	}
 }
 
-func (b *Box) wake() {
+// Wake makes Run look for notices.
+func (b *Box) Wake() {
 	select {
 	case b.wakeup <- struct{}{}:
 	default:

@@ -1,8 +1,9 @@
 // Package outbox decides when and in which order the entries of an outbox are delivered.
 //
 // It knows nothing about messages and transports: [Config.Attempt] makes one attempt and stores its outcome. The
-// entries are in the store, and a [Scheduler] loads them at the start. It keeps the order within a conversation, but
-// not between conversations (AM-46), and bounds the concurrent attempts, both in total and to one peer (AM-79).
+// entries are in the store. While [Scheduler.Run] runs, this process has the queue: Run loads the entries, and takes
+// those that are committed meanwhile. It keeps the order within a conversation, but not between conversations (AM-46),
+// and bounds the concurrent attempts, both in total and to one peer (AM-79).
 //
 // Start with [New]; call [Scheduler.Add] for committed entries, and [Scheduler.Run].
 package outbox
@@ -14,7 +15,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -53,6 +53,8 @@ type Scheduler struct {
 	wakeup chan struct{} // holds one token if there may be something to do
 
 	mu     sync.Mutex
+	state  state
+	reload bool                     // entries may be missing
 	queues map[store.ConvKey]*queue // each has at least one entry
 	ready  queueHeap                // queues without an active attempt, by the time at which they are due
 	peers  map[string]*peerLoad     // peers with an active attempt
@@ -60,6 +62,16 @@ type Scheduler struct {
 	last   int64                    // the number in the last id of NewID
 	turns  uint64                   // number of attempts that have begun
 }
+
+// state is what this process does with the queue.
+type state uint8
+
+const (
+	stopped state = iota // another process may have the queue
+	loading              // this process has the queue; the stored entries are being loaded
+	serving
+	skipped // another process has the queue for certain
+)
 
 // queue holds the entries of one conversation.
 type queue struct {
@@ -88,12 +100,13 @@ func New(cfg Config) *Scheduler {
 	}
 }
 
-// NewID returns an id that sorts after every id that the scheduler returned before.
-func (s *Scheduler) NewID(now time.Time) string {
+// NewID returns an id that sorts after every id that the scheduler returned before, and after the id with the number
+// last: the newest of the same conversation, which may come from another process. number is the number in the id.
+func (s *Scheduler) NewID(now time.Time, last int64) (id string, number int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.last = max(s.last+1, now.UnixMicro())
-	return fmt.Sprintf("out_%014x", s.last)
+	s.last = max(s.last+1, last+1, now.UnixMicro())
+	return fmt.Sprintf("out_%014x", s.last), s.last
 }
 
 // Counts returns the number of entries in the queues ("queued"), and how many of them are being delivered
@@ -108,28 +121,51 @@ func (s *Scheduler) Counts() map[string]int {
 	return map[string]int{"queued": queued, "delivering": s.active}
 }
 
-// IsBusy reports whether an attempt is active or due.
+// HasQueue reports whether this process has the queue. A message that it stores then is in flight at once.
+func (s *Scheduler) HasQueue() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state == loading || s.state == serving
+}
+
+// IsBusy reports whether an attempt is active or due, or may be due because nothing is loaded yet.
 func (s *Scheduler) IsBusy(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.active > 0 || len(s.ready) > 0 && !s.ready[0].entries[0].due.After(now)
+	return s.state == stopped || s.state == loading || s.active > 0 || len(s.ready) > 0 && !s.ready[0].entries[0].due.After(now)
 }
 
-// Add schedules entries that this process has just stored.
-func (s *Scheduler) Add(entries ...Entry) {
-	if len(entries) > 0 {
-		s.add(entries, true)
-	}
-}
+// origin tells where an entry comes from, and so whether an attempt may have begun if the entry is in flight.
+type origin uint8
 
-// add puts entries into their queues, except those that are queued already. stored reports that this process has just
-// stored them, so that no attempt has begun.
-func (s *Scheduler) add(entries []Entry, stored bool) {
+const (
+	storedHere      origin = iota // no attempt has begun
+	leftBehind                    // by the process that had the queue before: an attempt has begun only for the first of a queue
+	storedElsewhere               // by another process, which may have believed that it has the queue
+)
+
+// Add schedules entries that this process has just stored. Without the queue it does nothing.
+func (s *Scheduler) Add(entries ...Entry) { s.add(entries, storedHere) }
+
+// AddRemote schedules entries that another process has stored. Without the queue it does nothing.
+func (s *Scheduler) AddRemote(entries ...Entry) { s.add(entries, storedElsewhere) }
+
+// Reload makes Run load the stored entries again, because some may be missing.
+func (s *Scheduler) Reload() {
 	s.mu.Lock()
+	s.reload = true
+	s.mu.Unlock()
+	s.wake()
+}
+
+// add puts entries into their queues, except those that are queued already.
+func (s *Scheduler) add(entries []Entry, from origin) {
+	s.mu.Lock()
+	if s.state == stopped || s.state == skipped || len(entries) == 0 {
+		s.mu.Unlock()
+		return
+	}
 	for _, e := range entries {
-		if n, err := strconv.ParseInt(strings.TrimPrefix(e.ID, "out_"), 16, 64); err == nil {
-			s.last = max(s.last, n) // ids keep growing even if the clock was set back
-		}
 		q := s.queues[e.Conv]
 		if q == nil {
 			q = &queue{key: e.Conv}
@@ -139,7 +175,7 @@ func (s *Scheduler) add(entries []Entry, stored bool) {
 		if found {
 			continue
 		}
-		w := queuedEntry{id: e.ID, due: e.Due, first: e.InFlight && (stored || at > 0)}
+		w := queuedEntry{id: e.ID, due: e.Due, first: e.InFlight && (from == storedHere || from == leftBehind && at > 0)}
 		q.entries = slices.Insert(q.entries, at, w)
 		if len(q.entries) == 1 {
 			heap.Push(&s.ready, q)
@@ -160,8 +196,19 @@ func (s *Scheduler) wake() {
 
 // Run makes attempts until ctx ends, and returns when the active ones have ended.
 func (s *Scheduler) Run(ctx context.Context) {
+	s.setState(loading)
+	var attempts sync.WaitGroup
+	defer func() {
+		s.setState(stopped)
+		attempts.Wait()
+		s.mu.Lock()
+		clear(s.queues)
+		clear(s.peers)
+		s.ready = nil
+		s.mu.Unlock()
+	}()
 	for {
-		err := s.load(ctx)
+		err := s.load(ctx, leftBehind)
 		if err == nil {
 			break
 		}
@@ -172,9 +219,13 @@ func (s *Scheduler) Run(ctx context.Context) {
 		case <-time.After(loadPause):
 		}
 	}
-	var attempts sync.WaitGroup
-	defer attempts.Wait()
+	s.setState(serving)
 	for {
+		if s.mustReload() {
+			if err := s.load(ctx, storedElsewhere); err != nil {
+				s.cfg.Logger.Error("load outbox", "err", err)
+			}
+		}
 		next := s.dispatch(ctx, &attempts)
 		timer := time.NewTimer(next)
 		select {
@@ -188,15 +239,34 @@ func (s *Scheduler) Run(ctx context.Context) {
 	}
 }
 
-// load queues the entries that an earlier process left. Only the first entry of a queue can have been in flight when
-// that process ended, and the outcome of its attempt is unknown (AM-48).
-func (s *Scheduler) load(ctx context.Context) error {
+// Skip reports that another process has the queue, so that nothing is due here.
+func (s *Scheduler) Skip() { s.setState(skipped) }
+
+func (s *Scheduler) setState(to state) {
+	s.mu.Lock()
+	s.state = to
+	s.mu.Unlock()
+	s.wake()
+}
+
+// mustReload reports whether Reload was called since the last call.
+func (s *Scheduler) mustReload() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	reload := s.reload
+	s.reload = false
+	return reload
+}
+
+// load queues the stored entries. Of those that were left behind, only the first entry of a queue can have been in flight
+// when its process ended, and the outcome of its attempt is unknown (AM-48).
+func (s *Scheduler) load(ctx context.Context, from origin) error {
 	for after := ""; ; {
 		entries, next, err := s.cfg.Load(ctx, after, loadPage)
 		if err != nil {
 			return err
 		}
-		s.add(entries, false)
+		s.add(entries, from)
 		if after = next; after == "" {
 			return nil
 		}

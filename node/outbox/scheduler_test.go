@@ -17,11 +17,30 @@ func inFlight(n int) Entry { return Entry{ID: fmt.Sprintf("out_%014x", n), Conv:
 func TestLoadBehindANewEntry(t *testing.T) {
 	t.Parallel()
 	s := New(Config{})
+	s.setState(loading)
 	s.Add(inFlight(4))
-	s.add([]Entry{inFlight(1), inFlight(2), inFlight(3)}, false)
+	s.add([]Entry{inFlight(1), inFlight(2), inFlight(3)}, leftBehind)
 	for i, w := range s.queues[conv].entries {
 		if w.first != (i > 0) {
 			t.Errorf("entry %s is before its first attempt: %v", w.id, w.first)
+		}
+	}
+}
+
+// TestEntryOfAnotherProcess: an entry of a process that does not have the queue counts as possibly sent if it is in
+// flight, and a process without the queue takes no entries.
+func TestEntryOfAnotherProcess(t *testing.T) {
+	t.Parallel()
+	s := New(Config{})
+	s.Add(inFlight(1))
+	if len(s.queues) > 0 || s.HasQueue() {
+		t.Error("a scheduler that was not started takes entries")
+	}
+	s.setState(serving)
+	s.AddRemote(inFlight(2), inFlight(3))
+	for _, w := range s.queues[conv].entries {
+		if w.first {
+			t.Errorf("entry %s is before its first attempt", w.id)
 		}
 	}
 }
@@ -49,6 +68,7 @@ func TestQueueKeepsALateEntry(t *testing.T) {
 	t.Parallel()
 	for _, due := range []time.Time{{}, time.Now().Add(time.Hour)} {
 		s := New(Config{})
+		s.setState(serving)
 		s.Add(inFlight(2))
 		q := s.queues[conv]
 		s.ready.Pop()

@@ -113,7 +113,35 @@ func (r *Registrar) rotate(ctx context.Context, key *signing.PrivateKey) error {
 	}
 	r.retired[oldFingerprint] = old.Key
 	r.rotated.Store(time.Now().Unix())
-	return r.setIdentity(key, card)
+	if err := r.setIdentity(key, card); err != nil {
+		return err
+	}
+	if err := r.storeRecord(ctx, keyRotated, []byte("{}"), time.Now()); err != nil {
+		r.cfg.Logger.Error("tell other processes of the new key", "err", err) // they learn of it at their next start
+	}
+	return nil
+}
+
+// takeIdentity takes over the id and the key that another process has stored.
+func (r *Registrar) takeIdentity(ctx context.Context, now time.Time) error {
+	old := r.identity.Load()
+	id := nodeID{AgentID: old.Card.ID}
+	if _, err := r.loadRecord(ctx, keyNodeID, &id, now); err != nil {
+		return err
+	}
+	if r.cfg.CurrentKey != nil {
+		key, err := r.cfg.CurrentKey()
+		if err != nil {
+			return fmt.Errorf("read the signing key: %w", err)
+		}
+		if key.Public().Fingerprint() != old.Key.Public().Fingerprint() {
+			r.rotated.Store(now.Unix())
+			if err := r.setIdentity(key, old.Card.Tree.With("public_key", wire.Text(key.PublicText()))); err != nil {
+				return err
+			}
+		}
+	}
+	return r.setID(id)
 }
 
 // previousKey returns the key that a directory still lists. It returns nil if that is the current key, because then

@@ -42,6 +42,8 @@ type Config struct {
 	Store      store.Store
 	// SaveKey stores a new signing key and its card before the key is used. Nil: the key cannot be rotated.
 	SaveKey func(key *signing.PrivateKey, card wire.Value) error
+	// CurrentKey returns the key that SaveKey stored last; nil: no other process rotates the key.
+	CurrentKey func() (*signing.PrivateKey, error)
 	// RetiredKey returns an earlier signing key by its fingerprint, and FirstKey the key that an agent id is derived
 	// from. Nil finds no key.
 	RetiredKey func(fingerprint string) (*signing.PrivateKey, error)
@@ -116,6 +118,7 @@ const namespace = "node"
 const (
 	keyNodeID     = "identity"
 	keyCredential = "credential"
+	keyRotated    = "rotated" // written after each rotation, so that other processes learn of the new key
 )
 
 func (p *registration) recordKey() string {
@@ -132,13 +135,73 @@ func (r *Registrar) Restore(ctx context.Context, now time.Time) error {
 	if err := r.setID(id); err != nil {
 		return err
 	}
-	for _, p := range r.registrations {
-		if _, err := r.loadRecord(ctx, p.recordKey(), &p.state, now); err != nil {
-			return err
-		}
-		p.state.Directory = p.dir.Base // the directory may have a new address
+	if err := r.restoreStates(ctx, now); err != nil {
+		return err
 	}
 	return r.restoreCredential(ctx, now)
+}
+
+// Reread takes over everything that another process may have stored since the start.
+func (r *Registrar) Reread(ctx context.Context, now time.Time) error {
+	return errors.Join(r.takeIdentity(ctx, now), r.restoreStates(ctx, now))
+}
+
+// restoreStates reads the states of all registrations.
+func (r *Registrar) restoreStates(ctx context.Context, now time.Time) error {
+	for _, p := range r.registrations {
+		rec, err := r.cfg.Store.Records().Get(ctx, namespace, p.recordKey(), now)
+		if errors.Is(err, store.ErrNotFound) {
+			continue
+		}
+		if err == nil {
+			err = r.takeState(rec)
+		}
+		if err != nil {
+			return fmt.Errorf("read the registration in %s: %w", p.dir.Base, err)
+		}
+	}
+	return nil
+}
+
+// OnRemote takes over what another process stored: the state of a registration, an adopted id, or a rotated key.
+func (r *Registrar) OnRemote(changes []store.Change) {
+	ctx, now := context.Background(), time.Now()
+	for _, c := range changes {
+		if c.Record.NS != namespace || c.Delete {
+			continue
+		}
+		var err error
+		switch c.Record.Key {
+		case keyNodeID, keyRotated:
+			err = r.takeIdentity(ctx, now)
+		default:
+			err = r.takeState(c.Record)
+		}
+		if err != nil {
+			r.cfg.Logger.Error("take over the state of a registration", "key", c.Record.Key, "err", err)
+		}
+	}
+}
+
+// takeState takes over the state of a registration that another process stored.
+func (r *Registrar) takeState(rec store.Record) error {
+	i := slices.IndexFunc(r.registrations, func(p *registration) bool { return p.recordKey() == rec.Key })
+	if i < 0 {
+		return nil
+	}
+	p := r.registrations[i]
+	s := registrationState{}
+	if err := json.Unmarshal(rec.Body, &s); err != nil {
+		return err
+	}
+	s.Directory = p.dir.Base // the directory may have a new address
+	r.mu.Lock()
+	p.state = s
+	close(r.changed)
+	r.changed = make(chan struct{})
+	r.mu.Unlock()
+	r.wake()
+	return nil
 }
 
 // loadRecord reads a record of the node's state into dst. It returns false if the record does not exist.

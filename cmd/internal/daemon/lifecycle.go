@@ -127,9 +127,6 @@ func (p *Process) Serve(ctx context.Context, started func(context.Context, Serve
 		g.Go(func() error { p.audit.Run(ctx); return nil })
 		g.Go(func() error { p.notices.Run(ctx); return nil })
 	}
-	if p.events != nil {
-		g.Go(func() error { p.events.Run(ctx); return nil })
-	}
 	if p.registry != nil {
 		g.Go(func() error { p.registry.Run(ctx); return nil })
 	}

@@ -271,7 +271,7 @@ func (p *Process) addNode(ctx context.Context, base string) error {
 		Routes: prependCalendar(scheduler, routes), Schemas: schemas, Notices: p.notices, Audit: p.audit, Agreed: p.events,
 		SyncDeadline: p.cfg.Timeouts.Sync, HookTimeout: p.cfg.Timeouts.Hook, HoldFor: p.cfg.Timeouts.Hold, RemindAfter: offBelowOne(p.cfg.Timeouts.Remind),
 		Idle: p.cfg.Conversations.Idle, Retention: p.cfg.Conversations.Retention, MaxKept: p.cfg.Conversations.MaxKept,
-		MaxBytes: p.cfg.Conversations.MaxBytes, PersonalData: personal.Types, SaveKey: p.saveKey, RetiredKey: p.retiredKey, FirstKey: p.firstKey, Logger: p.log, Metrics: p.metrics,
+		MaxBytes: p.cfg.Conversations.MaxBytes, PersonalData: personal.Types, SaveKey: p.saveKey, CurrentKey: func() (*signing.PrivateKey, error) { return currentKey(p) }, RetiredKey: p.retiredKey, FirstKey: p.firstKey, Logger: p.log, Metrics: p.metrics,
 		Process: p.processStatus,
 	})
 	if err != nil {
@@ -400,6 +400,12 @@ func (p *Process) saveKey(key *signing.PrivateKey, card wire.Value) error {
 		return err
 	}
 	return p.home.SaveCard(card)
+}
+
+// currentKey reads the signing key.
+func currentKey(p *Process) (*signing.PrivateKey, error) {
+	secrets, err := p.home.Secrets(p.passphrase)
+	return secrets.Key, err
 }
 
 // retiredKey reads a signing key that was rotated.

@@ -1,4 +1,4 @@
-package node
+package waiting
 
 import (
 	"context"
@@ -10,19 +10,22 @@ import (
 // maxKeys bounds the acceptances that run or wait. Each has a request that counts against the connection limits.
 const maxKeys = 4096
 
-// keyedLock lets one acceptance per key run at a time: the second of two copies waits for the first's answer (AM-21).
-type keyedLock struct {
+// KeyedLock lets one acceptance per key run at a time: the second of two copies waits for the first's answer (AM-21).
+type KeyedLock struct {
 	mu    sync.Mutex
 	locks map[string]*keyLock
 }
 
+// NewKeyedLock returns a lock that nobody holds.
+func NewKeyedLock() *KeyedLock { return &KeyedLock{locks: make(map[string]*keyLock)} }
+
 type keyLock struct {
 	turn    chan struct{} // holds one token while nobody holds the lock
-	waiting int           // callers that hold the lock or wait for it; guarded by keyedLock.mu
+	waiting int           // callers that hold the lock or wait for it; guarded by KeyedLock.mu
 }
 
-// lock waits until the caller holds key, and returns the function that unlocks it, or ctx's error.
-func (k *keyedLock) lock(ctx context.Context, key string) (unlock func(), err error) {
+// Lock waits until the caller holds key, and returns the function that unlocks it, or ctx's error.
+func (k *KeyedLock) Lock(ctx context.Context, key string) (unlock func(), err error) {
 	k.mu.Lock()
 	l := k.locks[key]
 	if l == nil {
@@ -46,7 +49,7 @@ func (k *keyedLock) lock(ctx context.Context, key string) (unlock func(), err er
 	}
 }
 
-func (k *keyedLock) drop(key string, l *keyLock) {
+func (k *KeyedLock) drop(key string, l *keyLock) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if l.waiting--; l.waiting == 0 {

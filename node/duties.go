@@ -1,0 +1,135 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/calendar"
+	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// duties is the work that one process does for all processes of the node, and what the others learn of it.
+type duties struct{ n *Node }
+
+// Lease is the name of the lease under which one process has the duties of a node.
+const Lease = "node"
+
+// Run runs the node until ctx ends, and returns when everything that it started has stopped. Every process receives and
+// serves. The duties of the node are done by the process that holds its lease.
+func (n *Node) Run(ctx context.Context) error {
+	n.running.Store(true)
+	n.background.Go(func() { n.store.Follow(ctx) })
+	n.background.Go(func() { n.audit.Run(ctx) })
+	if n.cfg.Session == nil {
+		n.background.Go(func() { n.session.Run(ctx) })
+	}
+	var err error
+	n.background.Go(func() {
+		n.session.Do(ctx, Lease, func(ctx context.Context) {
+			duties{n}.run(ctx)
+			err = n.saveMeter(context.WithoutCancel(ctx), time.Now())
+		})
+	})
+	<-ctx.Done()
+	n.events.Close()
+	n.runs.Stop()
+	n.background.Wait()
+	return err
+}
+
+// run does the duties of the node until ctx ends: it recovers what its predecessor left, delivers the outbox, keeps
+// the node registered, reads its mailboxes, runs hooks, sends notices, writes the calendar, and removes what has expired.
+func (d duties) run(ctx context.Context) {
+	n := d.n
+	var all sync.WaitGroup
+	all.Go(func() { n.runs.Run(ctx) })
+	all.Go(func() { recovery{n}.run(ctx) })
+	all.Go(func() { n.outbox.Run(ctx) })
+	all.Go(func() { n.registrar.Run(ctx) })
+	all.Go(func() { n.notices.Run(ctx) })
+	all.Go(func() { n.housekeep(ctx) })
+	all.Go(func() { n.runs.Retries.Run(ctx, hookRetries{n}.try) })
+	all.Go(func() { n.expiryAlarm.Watch(ctx, n.settleExpiredAsks) })
+	if n.cfg.Agreed != nil {
+		all.Go(func() { n.cfg.Agreed.Run(ctx) })
+	}
+	for _, d := range n.cfg.Directories {
+		all.Go(func() { n.readMailbox(ctx, d) })
+	}
+	all.Wait()
+}
+
+// claimRun marks item as handled by a hook in this process. If another process has the node's duties, it makes the item
+// wait instead and returns false; that process runs the hook as soon as it learns of the item.
+func (n *Node) claimRun(item *Item) bool {
+	if n.session.IsElsewhere(Lease) {
+		item.State, item.RetryAt = ItemWaiting, time.Time{}
+		return false
+	}
+	item.State, item.Runner, item.held = ItemRunning, n.runs.ID(), n.session.Held(Lease)
+	item.Attempt++
+	return true
+}
+
+// observe makes the node and its parts observe every change that is committed, by this process or by another one.
+func (d duties) observe() {
+	n := d.n
+	n.store.OnCommit(func(changes []store.Change) {
+		if slices.ContainsFunc(changes, func(c store.Change) bool { return c.Record.NS == nsInbox }) {
+			n.inboxChanged.Broadcast()
+		}
+		if slices.ContainsFunc(changes, isWaitingItem) {
+			n.runs.Retries.Changed()
+		}
+		n.events.Publish(eventsOf(changes)...)
+		n.bridges.reportCommit(changes)
+		d.readState(changes)
+	}, nsInbox, nsState, nsAliases, "rules", "recipients")
+	n.store.OnCommit(n.expiryAlarm.OnCommit, acl.AskNamespace)
+	n.store.OnCommit(n.notices.OnCommit, notify.Namespace)
+	n.store.OnCommit(n.outbox.onCommit, nsOutbox)
+	n.store.OnCommit(n.asks.Committed)
+	if n.cfg.Agreed != nil {
+		n.store.OnCommit(n.cfg.Agreed.OnCommit, calendar.Namespace)
+	}
+	n.store.OnRemote(n.registrar.OnRemote, nsState)
+	n.store.OnLoss(d.rereadAll)
+}
+
+func isWaitingItem(c store.Change) bool {
+	return c.Record.NS == nsInbox && slices.Contains(c.Record.Terms, "state:"+string(ItemWaiting))
+}
+
+// readState takes over state of the node that a process has changed.
+func (d duties) readState(changes []store.Change) {
+	for _, c := range changes {
+		if c.Record.NS == nsState && !c.Delete && (c.Record.Key == keyPaused || c.Record.Key == keyOverfull) {
+			if err := d.n.takeState(c.Record); err != nil {
+				d.n.log.Error("read state", "err", err)
+			}
+		}
+	}
+}
+
+// rereadAll makes every part of the node read the store, because changes of other processes may have been missed.
+func (d duties) rereadAll() {
+	n := d.n
+	n.events.Publish(Event{Topic: TopicReset})
+	n.inboxChanged.Broadcast()
+	n.runs.Retries.Changed()
+	n.expiryAlarm.Advance(time.Now())
+	n.notices.Wake()
+	n.outbox.Reload()
+	if n.cfg.Agreed != nil {
+		n.cfg.Agreed.Wake()
+	}
+	ctx := context.Background()
+	if err := errors.Join(n.restoreState(ctx, time.Now()), n.registrar.Reread(ctx, time.Now())); err != nil {
+		n.log.Warn("read state", "err", err)
+	}
+}

@@ -1,0 +1,151 @@
+package storetest
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Shaky is a handle whose process stands still or dies when a test wants it, and whose calls take time as over a
+// network.
+type Shaky struct {
+	store.Store
+	delay time.Duration // each call waits up to this long
+
+	mu     sync.Mutex
+	frozen chan struct{} // closed unless the process stands still
+	dead   bool
+}
+
+// NewShaky returns a shaky handle over s. Each call waits up to delay.
+func NewShaky(s store.Store, delay time.Duration) *Shaky {
+	running := make(chan struct{})
+	close(running)
+	return &Shaky{Store: s, delay: delay, frozen: running}
+}
+
+// Freeze makes every call wait until the returned function is called, as if the process were stopped.
+func (s *Shaky) Freeze() (thaw func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	frozen := make(chan struct{})
+	s.frozen = frozen
+	return func() { close(frozen) }
+}
+
+// Kill makes every call fail from now on, as if the process were killed. Its leases are not released.
+func (s *Shaky) Kill() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dead = true
+}
+
+// enter waits until a call may go on.
+func (s *Shaky) enter() error {
+	s.mu.Lock()
+	frozen := s.frozen
+	s.mu.Unlock()
+	<-frozen
+	if s.delay > 0 {
+		time.Sleep(rand.N(s.delay))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.dead {
+		return store.ErrUnavailable
+	}
+	return nil
+}
+
+// Steps implements [store.Store].
+func (s *Shaky) Steps() store.Steps { return shakySteps{s.Store.Steps(), s} }
+
+// Records implements [store.Store].
+func (s *Shaky) Records() store.Records { return shakyRecords{s.Store.Records(), s} }
+
+// Leases implements [store.Store].
+func (s *Shaky) Leases() store.Leases { return shakyLeases{s.Store.Leases(), s} }
+
+// Close implements [store.Store]. A process that was killed closes nothing.
+func (s *Shaky) Close() error { return nil }
+
+type shakySteps struct {
+	store.Steps
+	s *Shaky
+}
+
+func (t shakySteps) Apply(ctx context.Context, step store.Step) (store.Applied, error) {
+	if err := t.s.enter(); err != nil {
+		return store.Applied{}, err
+	}
+	return t.Steps.Apply(ctx, step)
+}
+
+func (t shakySteps) FindReplay(ctx context.Context, sender, messageID string, now time.Time) (store.Replay, error) {
+	if err := t.s.enter(); err != nil {
+		return store.Replay{}, err
+	}
+	return t.Steps.FindReplay(ctx, sender, messageID, now)
+}
+
+func (t shakySteps) Conversation(ctx context.Context, key store.ConvKey, now time.Time) (store.Conversation, error) {
+	if err := t.s.enter(); err != nil {
+		return store.Conversation{}, err
+	}
+	return t.Steps.Conversation(ctx, key, now)
+}
+
+type shakyRecords struct {
+	store.Records
+	s *Shaky
+}
+
+func (r shakyRecords) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
+	if err := r.s.enter(); err != nil {
+		return err
+	}
+	return r.Records.Apply(ctx, changes, now)
+}
+
+func (r shakyRecords) Get(ctx context.Context, ns, key string, now time.Time) (store.Record, error) {
+	if err := r.s.enter(); err != nil {
+		return store.Record{}, err
+	}
+	return r.Records.Get(ctx, ns, key, now)
+}
+
+func (r shakyRecords) List(ctx context.Context, ns, term, after string, limit int, now time.Time) (store.RecordPage, error) {
+	if err := r.s.enter(); err != nil {
+		return store.RecordPage{}, err
+	}
+	return r.Records.List(ctx, ns, term, after, limit, now)
+}
+
+type shakyLeases struct {
+	store.Leases
+	s *Shaky
+}
+
+func (l shakyLeases) Acquire(ctx context.Context, name string) (store.Lease, error) {
+	if err := l.s.enter(); err != nil {
+		return store.Lease{}, err
+	}
+	return l.Leases.Acquire(ctx, name)
+}
+
+func (l shakyLeases) Renew(ctx context.Context, held []store.Lease) ([]store.Lease, error) {
+	if err := l.s.enter(); err != nil {
+		return nil, err
+	}
+	return l.Leases.Renew(ctx, held)
+}
+
+func (l shakyLeases) Release(ctx context.Context, held []store.Lease) error {
+	if err := l.s.enter(); err != nil {
+		return err
+	}
+	return l.Leases.Release(ctx, held)
+}
