@@ -119,10 +119,10 @@ func Parse(data []byte) (Frame, *Refusal) {
 		return Frame{}, fault
 	}
 	var ok bool
-	if f.Type, ok = optional(v, "type", MaxTypeText); !ok {
+	if f.Type, ok = readOptional(v, "type", MaxTypeText); !ok {
 		return Frame{}, Invalid("type must be a string of at most 128 bytes")
 	}
-	if f.Ref, ok = optional(v, "ref", MaxRefText); !ok {
+	if f.Ref, ok = readOptional(v, "ref", MaxRefText); !ok {
 		return Frame{}, Invalid("ref must be a string of at most 512 bytes")
 	}
 	if f.Payload, ok = v.Get("payload"); !ok && (len(f.To) > 1 || f.To[0] != RelayID) {
@@ -149,8 +149,8 @@ func (f *Frame) readTargets(v wire.Value) *Refusal {
 	return nil
 }
 
-// optional returns a string member, which may be absent. It reports false if the member is not a string or too long.
-func optional(v wire.Value, key string, limit int) (string, bool) {
+// readOptional returns a string member, which may be absent. It reports false if the member is not a string or too long.
+func readOptional(v wire.Value, key string, limit int) (string, bool) {
 	m, ok := v.Get(key)
 	if !ok {
 		return "", true
@@ -160,13 +160,13 @@ func optional(v wire.Value, key string, limit int) (string, bool) {
 }
 
 // IsCommand reports whether the frame is for the relay itself: the relay's id is among its targets (AR-21).
-func (f *Frame) IsCommand() bool { return f.Names(RelayID) }
+func (f *Frame) IsCommand() bool { return f.HasTarget(RelayID) }
 
 // IsBroadcast reports whether the frame is for everybody.
-func (f *Frame) IsBroadcast() bool { return f.Names(Everybody) }
+func (f *Frame) IsBroadcast() bool { return f.HasTarget(Everybody) }
 
-// Names reports whether the frame is addressed to id.
-func (f *Frame) Names(id string) bool { return slices.Contains(f.To, id) }
+// HasTarget reports whether the frame is addressed to id.
+func (f *Frame) HasTarget(id string) bool { return slices.Contains(f.To, id) }
 
 // Stamp returns the frame as the relay delivers it: id, from and ts are the relay's, all other members are the client's
 // (AR-15).
@@ -225,8 +225,9 @@ func ValidAgentID(id string) bool {
 		strings.Trim(id, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
 }
 
-// Keywords reads a list of at most 64 words and returns them in lower case. It reports false if v is not such a list.
-func Keywords(v wire.Value) ([]string, bool) {
+// ReadKeywords reads a list of at most 64 words and returns them in lower case. It reports false if v is not such a
+// list.
+func ReadKeywords(v wire.Value) ([]string, bool) {
 	if v.Kind() != wire.Array || v.Len() > maxKeywords {
 		return nil, false
 	}

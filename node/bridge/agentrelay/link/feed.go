@@ -34,12 +34,12 @@ type FeedItem struct {
 type itemLog struct {
 	mu        sync.Mutex
 	list      []FeedItem
-	held      map[string]int       // items of each agent
+	counts    map[string]int       // items of each agent in list
 	seen, old map[string]time.Time // ids of recent items and of older ones
 }
 
 func newItemLog() *itemLog {
-	return &itemLog{held: make(map[string]int), seen: make(map[string]time.Time)}
+	return &itemLog{counts: make(map[string]int), seen: make(map[string]time.Time)}
 }
 
 func newFeedItem(h *incoming, broadcast bool) FeedItem {
@@ -67,7 +67,7 @@ func (f *itemLog) add(it FeedItem) bool {
 	}
 	f.seen[key] = it.At
 	f.list = append(f.list, it)
-	f.held[it.From]++
+	f.counts[it.From]++
 	if len(f.list) > feedSize {
 		f.drop()
 	}
@@ -77,11 +77,11 @@ func (f *itemLog) add(it FeedItem) bool {
 // drop removes the oldest item of the agents that have the most items, so that an agent that sends without end does not
 // push out the items of others.
 func (f *itemLog) drop() {
-	most := slices.Max(slices.Collect(maps.Values(f.held)))
-	i := slices.IndexFunc(f.list, func(it FeedItem) bool { return f.held[it.From] == most })
+	highest := slices.Max(slices.Collect(maps.Values(f.counts)))
+	i := slices.IndexFunc(f.list, func(it FeedItem) bool { return f.counts[it.From] == highest })
 	from := f.list[i].From
-	if f.held[from]--; f.held[from] == 0 {
-		delete(f.held, from)
+	if f.counts[from]--; f.counts[from] == 0 {
+		delete(f.counts, from)
 	}
 	f.list = slices.Delete(f.list, i, i+1)
 }

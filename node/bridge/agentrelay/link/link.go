@@ -29,11 +29,11 @@ const (
 	welcomePatience = 5 * time.Second
 	firstBackoff    = time.Second // AR-52
 	lastBackoff     = time.Minute
-	healthyAfter    = time.Minute
-	afterPolicy     = 30 * time.Second
-	afterRate       = time.Minute
-	workers         = 8  // goroutines that handle frames; each peer has one of them
-	workerQueue     = 32 // frames that wait for one worker
+	healthyAfter    = time.Minute      // after a connection of this length the back-off starts again
+	waitAfterPolicy = 30 * time.Second // after the relay closed the connection with 1008
+	waitAfterRate   = time.Minute      // after the relay limited the link
+	workers         = 8                // goroutines that handle frames; each peer has one of them
+	workerQueue     = 32               // frames that wait for one worker
 )
 
 // Kind is the kind of AgentRelay addresses and links.
@@ -188,7 +188,7 @@ func (l *Link) Run(ctx context.Context) error {
 		if time.Since(began) >= healthyAfter {
 			backoff = l.firstWait
 		}
-		wait := max(pause(err), time.Duration(float64(backoff)*(0.8+0.4*rand.Float64())))
+		wait := max(minWait(err), time.Duration(float64(backoff)*(0.8+0.4*rand.Float64())))
 		backoff = min(2*backoff, lastBackoff)
 		l.setStatus(bridge.LinkConnecting, faultText(err), time.Now().Add(wait))
 		l.log.Info("the link is broken", "err", faultText(err), "retry_in", wait.Round(time.Second))
@@ -200,16 +200,16 @@ func (l *Link) Run(ctx context.Context) error {
 	return nil
 }
 
-// pause returns the least time to wait after a failure.
-func pause(err error) time.Duration {
+// minWait returns the least time to wait after a failure.
+func minWait(err error) time.Duration {
 	var closed *websocket.CloseError
 	var refused *websocket.HandshakeError
 	switch {
 	case errors.As(err, &closed) && closed.Code == frame.CloseRate, errors.As(err, &refused) && refused.Status == http.StatusTooManyRequests,
 		errors.Is(err, errTooMany):
-		return afterRate
+		return waitAfterRate
 	case errors.As(err, &closed) && closed.Code == frame.ClosePolicy:
-		return afterPolicy
+		return waitAfterPolicy
 	}
 	return 0
 }

@@ -250,17 +250,17 @@ func TestAnswersLeaveRoom(t *testing.T) {
 	}
 }
 
-// TestPause checks how long a link waits after each kind of failure (AR-52).
-func TestPause(t *testing.T) {
+// TestMinWait checks how long a link waits at least after each kind of failure (AR-52).
+func TestMinWait(t *testing.T) {
 	for _, tt := range []struct {
 		err  error
 		want time.Duration
 	}{
-		{&websocket.CloseError{Code: frame.CloseRate}, afterRate}, {&websocket.HandshakeError{Status: 429}, afterRate}, {errTooMany, afterRate},
-		{&websocket.CloseError{Code: frame.ClosePolicy}, afterPolicy}, {&websocket.CloseError{Code: 1006}, 0}, {nil, 0},
+		{&websocket.CloseError{Code: frame.CloseRate}, waitAfterRate}, {&websocket.HandshakeError{Status: 429}, waitAfterRate}, {errTooMany, waitAfterRate},
+		{&websocket.CloseError{Code: frame.ClosePolicy}, waitAfterPolicy}, {&websocket.CloseError{Code: 1006}, 0}, {nil, 0},
 	} {
-		if got := pause(tt.err); got != tt.want {
-			t.Errorf("pause(%v) = %v, want %v", tt.err, got, tt.want)
+		if got := minWait(tt.err); got != tt.want {
+			t.Errorf("minWait(%v) = %v, want %v", tt.err, got, tt.want)
 		}
 	}
 }

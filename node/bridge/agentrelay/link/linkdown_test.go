@@ -23,7 +23,7 @@ type forgetfulRelay struct {
 	mu       sync.Mutex
 	token    string // the valid token
 	taken    bool   // somebody else has the id
-	deaf     bool   // refuses tokens that it just issued
+	deaf     bool   // it refuses even tokens that it just issued
 	asked    int    // registrations
 	refusals int    // connections with another token
 }

@@ -20,7 +20,7 @@ const (
 	nsPeers      = "agentrelay/peers"
 	maxPeersSeen = 10_000
 	maxPeersKept = 1000
-	maxPinned    = 500  // of them with keys that peers announced, so that the owner finds room
+	maxPinned    = 500  // of these, records with a key that the peer announced: the rest is for decisions of the owner
 	maxHints     = 2500 // of each of two generations
 	keepHint     = 24 * time.Hour
 	maxSkills    = 32
@@ -94,7 +94,7 @@ func (p *peers) setHint(peer string, h hint) {
 // discover remembers a discovery for a day, and pins its key if it is the first key of the peer (AR-49).
 func (p *peers) discover(h *incoming) {
 	skills, _ := h.payload.Get("skills")
-	list, ok := frame.Keywords(skills)
+	list, ok := frame.ReadKeywords(skills)
 	if !ok {
 		list = nil
 	}
@@ -155,11 +155,11 @@ func (p *peers) change(ctx context.Context, id string, edit func(*Peer) bool) (p
 // put stores a peer. It returns store.ErrConflict if somebody else changed the record since it was read, and
 // store.ErrQuota if the store is full.
 func (p *peers) put(ctx context.Context, peer Peer) error {
-	room := maxPeersKept
+	limit := maxPeersKept
 	if peer.Agent == "" && !peer.ByOwner {
-		room = maxPinned
+		limit = maxPinned
 	}
-	return p.convStore.records.Apply(ctx, []store.Change{{Record: p.record(peer), IfRev: peer.rev, Max: room}}, time.Now())
+	return p.convStore.records.Apply(ctx, []store.Change{{Record: p.record(peer), IfRev: peer.rev, Max: limit}}, time.Now())
 }
 
 // record returns the store record of a peer.
@@ -181,20 +181,20 @@ func (p *peers) pin(id, recipient string) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
-	another := false
+	isSecond := false
 	_, err := p.change(ctx, id, func(peer *Peer) bool {
-		another = false
+		isSecond = false
 		switch {
 		case peer.Recipient == recipient || peer.Pending != "":
 			return false
 		case peer.Recipient == "":
 			peer.Recipient = recipient
 		default:
-			peer.Pending, another = recipient, true
+			peer.Pending, isSecond = recipient, true
 		}
 		return true
 	})
-	if another {
+	if isSecond {
 		p.log.Warn("a peer announced another key; agentmesh agentrelay peer accepts it", "peer", id)
 	}
 	switch {
@@ -220,13 +220,13 @@ func (p *peers) storeAnnouncedKey(ctx context.Context, peer string) string {
 	if key == "" {
 		return ""
 	}
-	gone, err := p.findIdle(ctx)
-	if err == nil && gone == nil {
+	deletion, err := p.findIdle(ctx)
+	if err == nil && deletion == nil {
 		return key
 	}
 	if err == nil {
 		own := p.record(Peer{Peer: peer, Recipient: key})
-		err = p.convStore.records.Apply(ctx, []store.Change{*gone, {Record: own, Max: maxPinned}}, time.Now())
+		err = p.convStore.records.Apply(ctx, []store.Change{*deletion, {Record: own, Max: maxPinned}}, time.Now())
 	}
 	if err != nil {
 		p.log.Info("store the key of a peer", "peer", peer, "err", err)

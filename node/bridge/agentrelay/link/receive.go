@@ -48,9 +48,9 @@ func (l *Link) handleFrame(ctx context.Context, v wire.Value) {
 	l.handleDirect(ctx, &h, v.JSON())
 }
 
-func hasTarget(to wire.Value, who string) bool {
+func hasTarget(to wire.Value, id string) bool {
 	for e := range to.Elems() {
-		if s, _ := e.Str(); s == who {
+		if s, _ := e.Str(); s == id {
 			return true
 		}
 	}
@@ -174,7 +174,7 @@ func (l *Link) closeAfterAnswer(ctx context.Context, in bridge.Inbound) {
 	}
 }
 
-// newInbound returns the message for the node, and the state of its conversation after it.
+// newInbound returns the message for the node, and the state of its conversation after the message.
 func (l *Link) newInbound(ctx context.Context, h *incoming, raw []byte, now time.Time) (bridge.Inbound, convState, error) {
 	intent, payload, ok := h.toMesh()
 	if !ok {
@@ -184,7 +184,7 @@ func (l *Link) newInbound(ctx context.Context, h *incoming, raw []byte, now time
 	if err != nil {
 		return bridge.Inbound{}, convState{}, err
 	}
-	before, err := l.convStore.read(ctx, l.convStore.key(h.from, conv), now)
+	old, err := l.convStore.read(ctx, l.convStore.key(h.from, conv), now)
 	if err != nil {
 		return bridge.Inbound{}, convState{}, err
 	}
@@ -194,7 +194,7 @@ func (l *Link) newInbound(ctx context.Context, h *incoming, raw []byte, now time
 	} else if known || ref == "" {
 		ref = h.id // the ref of a question counts only if it is not an id that the link has seen (AR-28)
 	}
-	t := convState{Conv: conv, Ref: ref, Answering: h.kind, Asked: before.Asked, Mesh: before.Mesh || h.isMesh}
+	t := convState{Conv: conv, Ref: ref, Answering: h.kind, Asked: old.Asked, Mesh: old.Mesh || h.isMesh}
 	if h.kind == "question" {
 		t.Asked = false
 	}

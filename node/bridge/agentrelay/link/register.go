@@ -110,15 +110,15 @@ func (l *Link) register(ctx context.Context) (client.Credential, error) {
 // errNothing means that no ARC relay answers at the URL.
 var errNothing = errors.New("the relay does not answer the registration")
 
-func (l *Link) registerAt(ctx context.Context, at *url.URL) (frame.Credentials, error) {
+func (l *Link) registerAt(ctx context.Context, u *url.URL) (frame.Credentials, error) {
 	var got frame.Credentials
 	body := []byte("{}")
-	if want := l.ownID(); want != "" {
+	if id := l.ownID(); id != "" {
 		body, _ = json.Marshal(struct {
 			ID string `json:"agent_id"`
-		}{want}) // a string always encodes
+		}{id}) // a string always encodes
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, at.String(), bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u.String(), bytes.NewReader(body))
 	if err != nil {
 		return got, err
 	}

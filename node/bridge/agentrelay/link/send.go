@@ -28,8 +28,8 @@ const (
 )
 
 // retryLater returns an error that makes the outbox try again, with the reason for the owner.
-func retryLater(after time.Duration, why string) error {
-	return &client.SendError{Retry: true, After: after, Status: wire.ErrUnavailable.Status, Refusal: wire.ErrUnavailable.At(why)}
+func retryLater(after time.Duration, reason string) error {
+	return &client.SendError{Retry: true, After: after, Status: wire.ErrUnavailable.Status, Refusal: wire.ErrUnavailable.At(reason)}
 }
 
 // offlineReason tells the owner why nothing leaves over the link now.

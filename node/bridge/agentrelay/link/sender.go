@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	maxUnsent    = 1000 // answers that wait; peers take turns, told apart by their ids alone
+	maxUnsent    = 1000 // answers that wait; the peers take turns
 	ownPerMinute = 90   // AR-53: below what a relay allows
 	ownPerHour   = 950
 )

@@ -20,7 +20,7 @@ const (
 )
 
 // waiters holds the goroutines that wait for an answer: a reply through the tunnel, or the relay's answer to a command.
-// The ref of a frame tells what the frame answers.
+// The answer has the ref of the frame that it answers.
 type waiters struct {
 	mu  sync.Mutex
 	all map[string]chan wire.Value // by waitKey
@@ -46,8 +46,8 @@ func (w *waiters) add(sender, ref string) (answers <-chan wire.Value, stop func(
 	}, nil
 }
 
-// handToWaiter hands the payload of a frame to the goroutine that waits for it. It reports whether one does. Only a
-// reply through the tunnel and the relay's answer to a command can have a waiter.
+// handToWaiter hands the payload of a frame to the goroutine that waits for it. It returns false if no goroutine waits.
+// Only a reply through the tunnel and the relay's answer to a command can have a waiter.
 func (l *Link) handToWaiter(tree wire.Value) bool {
 	from, ref := tree.GetStr("from"), tree.GetStr("ref")
 	if ref == "" || from != frame.RelayID && tree.GetStr("type") != tunnelType {

@@ -64,7 +64,7 @@ func readSubscription(payload wire.Value, semantic bool) (agents, words []string
 	}
 	filter, filtered := payload.Get("keywords")
 	if filtered && semantic {
-		if words, ok = frame.Keywords(filter); !ok {
+		if words, ok = frame.ReadKeywords(filter); !ok {
 			return nil, nil, frame.Invalid("keywords must be an array of at most 64 strings")
 		}
 		if list.IsNull() {

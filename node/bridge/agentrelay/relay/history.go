@@ -27,14 +27,14 @@ const (
 
 // entry is a message in the history.
 type entry struct {
-	id, from string
-	kind     string
-	ts       int64
-	seq      uint64 // order within a millisecond
-	to       []string
-	all      bool   // a broadcast
-	raw      []byte // the frame as it was delivered
-	text     string // the searchable text in lower case; empty if the message is not searchable
+	id, from  string
+	kind      string
+	ts        int64
+	seq       uint64 // order within a millisecond
+	to        []string
+	broadcast bool
+	raw       []byte // the frame as it was delivered
+	text      string // the searchable text in lower case; empty if the message is not searchable
 }
 
 func (e *entry) key() string { return fmt.Sprintf("%014d-%012d-%s", e.ts, e.seq, e.id) }
@@ -87,7 +87,7 @@ func readEntry(raw []byte) (*entry, error) {
 		s, _ := t.Str()
 		e.to = append(e.to, s)
 	}
-	e.all = slices.Contains(e.to, frame.Everybody)
+	e.broadcast = slices.Contains(e.to, frame.Everybody)
 	payload, _ := v.Get("payload")
 	e.text = frame.SearchText(e.kind, payload)
 	return e, nil
@@ -102,7 +102,7 @@ func (d *delivery) isKept() bool {
 
 func (d *delivery) newEntry() *entry {
 	return &entry{
-		id: d.id, from: d.from, kind: d.frame.Type, ts: d.ts, seq: d.seq, to: d.frame.To, all: d.frame.IsBroadcast(), raw: d.bytes,
+		id: d.id, from: d.from, kind: d.frame.Type, ts: d.ts, seq: d.seq, to: d.frame.To, broadcast: d.frame.IsBroadcast(), raw: d.bytes,
 		text: frame.SearchText(d.frame.Type, d.frame.Payload),
 	}
 }
@@ -204,7 +204,7 @@ func (e *entry) isVisibleTo(agent registration) bool {
 	if e.ts <= agent.Since.UnixMilli() { // register waits for the next millisecond, so the agent's own messages are newer
 		return false
 	}
-	return e.all || e.from == agent.ID || slices.Contains(e.to, agent.ID)
+	return e.broadcast || e.from == agent.ID || slices.Contains(e.to, agent.ID)
 }
 
 // visibleTo returns the messages that an agent may see, oldest first.

@@ -24,17 +24,17 @@ const maxRegister = 4 << 10
 
 // Mount adds the routes that clients call: /register, /arc and /stats. They share the node's one listener (AR-35).
 func (r *Relay) Mount(e *echo.Echo) {
-	var open []echo.MiddlewareFunc
+	var cors []echo.MiddlewareFunc
 	if r.cfg.AnyOrigin {
-		open = append(open, httpapi.AnyOrigin)
-		e.OPTIONS("/register", preflight, open...)
+		cors = append(cors, httpapi.AnyOrigin)
+		e.OPTIONS("/register", preflight, cors...)
 	}
-	e.POST("/register", r.postRegister, open...)
+	e.POST("/register", r.postRegister, cors...)
 	e.GET("/arc", r.connect)
 	if r.cfg.Stats != StatsOff {
-		e.GET("/stats", r.getStats, open...)
+		e.GET("/stats", r.getStats, cors...)
 		if r.cfg.AnyOrigin {
-			e.OPTIONS("/stats", preflight, open...)
+			e.OPTIONS("/stats", preflight, cors...)
 		}
 	}
 }

@@ -74,9 +74,9 @@ func (r *Relay) answerQuery(s *session, f frame.Frame) *frame.Refusal {
 	var agents, messages []wire.Value
 	more := false
 	if q.scope != "messages" {
-		var all bool
-		agents, all = r.searchAgents(q.SearchQuery)
-		more = !all
+		var complete bool
+		agents, complete = r.searchAgents(q.SearchQuery)
+		more = !complete
 	}
 	if a, ok := r.agents.get(s.id); ok && q.scope != "agents" && r.history != nil {
 		for _, e := range r.history.search(a, q.Text, q.Limit+1, time.Now()) { // one over the limit, to set more
@@ -130,9 +130,9 @@ func (r *Relay) searchAgents(q SearchQuery) (out []wire.Value, complete bool) {
 	if r.cfg.Search != nil && complete {
 		ctx, cancel := context.WithTimeout(context.Background(), searchTimeout)
 		defer cancel()
-		asked := q
-		asked.Limit = maxResults
-		found, err := r.cfg.Search(ctx, asked)
+		q := q
+		q.Limit = maxResults
+		found, err := r.cfg.Search(ctx, q)
 		if err != nil {
 			r.log.Info("search the directory for an agent of the relay", "err", err)
 		}
@@ -161,7 +161,7 @@ func (r *Relay) searchOnline(q SearchQuery) []wire.Value {
 	var hits []hit
 	for _, s := range r.conns.all() {
 		s.mu.Lock()
-		d := s.found
+		d := s.about
 		s.mu.Unlock()
 		if d.At.IsZero() || q.Capability != "" && !slices.Contains(d.Skills, strings.ToLower(q.Capability)) {
 			continue

@@ -29,22 +29,22 @@ type recallRequest struct {
 }
 
 func readRecall(p wire.Value, limit int) (recallRequest, *frame.Refusal) {
-	w := recallRequest{limit: limit, from: p.GetStr("since_message_id"), after: p.GetStr("after"), query: p.GetStr("query")}
+	req := recallRequest{limit: limit, from: p.GetStr("since_message_id"), after: p.GetStr("after"), query: p.GetStr("query")}
 	if v, ok := p.Get("limit"); ok {
-		if err := json.Unmarshal(v.JSON(), &w.limit); err != nil || w.limit < 1 {
-			return w, frame.Invalid("limit must be a whole number from 1")
+		if err := json.Unmarshal(v.JSON(), &req.limit); err != nil || req.limit < 1 {
+			return req, frame.Invalid("limit must be a whole number from 1")
 		}
 	}
 	if v, ok := p.Get("since"); ok && !v.IsNull() {
-		if err := json.Unmarshal(v.JSON(), &w.since); err != nil {
-			return w, frame.Invalid("since must be a time in milliseconds")
+		if err := json.Unmarshal(v.JSON(), &req.since); err != nil {
+			return req, frame.Invalid("since must be a time in milliseconds")
 		}
 	}
-	w.limit = min(w.limit, maxListed)
-	if len(w.query) > maxQueryText {
-		return w, frame.Invalid("query must have at most 1024 bytes")
+	req.limit = min(req.limit, maxListed)
+	if len(req.query) > maxQueryText {
+		return req, frame.Invalid("query must have at most 1024 bytes")
 	}
-	return w, nil
+	return req, nil
 }
 
 // answerRecall answers history, search and replay (AR-45).
@@ -53,7 +53,7 @@ func (r *Relay) answerRecall(s *session, f frame.Frame, name string) *frame.Refu
 	if name == "search" {
 		limit = defaultSearch
 	}
-	w, fault := readRecall(f.Payload, limit)
+	req, fault := readRecall(f.Payload, limit)
 	if fault != nil {
 		return fault
 	}
@@ -67,29 +67,29 @@ func (r *Relay) answerRecall(s *session, f frame.Frame, name string) *frame.Refu
 	case "history":
 		list = r.history.visibleTo(a, now)
 		slices.Reverse(list)
-		list = slices.DeleteFunc(list, func(e *entry) bool { return e.ts < w.since })
-		list = listAfter(list, w.after)
+		list = slices.DeleteFunc(list, func(e *entry) bool { return e.ts < req.since })
+		list = listAfter(list, req.after)
 	case "replay":
-		start := cmp.Or(w.after, w.from)
+		start := cmp.Or(req.after, req.from)
 		if start == "" {
 			return frame.Invalid("payload.since_message_id must be a message id")
 		}
 		list = listAfter(r.history.visibleTo(a, now), start)
 	case "search":
-		if len(splitQuery(w.query)) == 0 {
+		if len(splitQuery(req.query)) == 0 {
 			return frame.Invalid("payload.query must be a text")
 		}
-		n, _ := strconv.Atoi(w.after)
+		n, _ := strconv.Atoi(req.after)
 		n = min(max(n, 0), r.history.max)
-		list = r.history.search(a, w.query, n+w.limit+1, now) // one over the limit, to set more
+		list = r.history.search(a, req.query, n+req.limit+1, now) // one over the limit, to set more
 		list = list[min(n, len(list)):]
 	}
-	shown, used := fitFrames(list, w.limit, roomForList)
+	shown, used := fitFrames(list, req.limit, roomForList)
 	result := wire.Obj(wire.TextField("command", name), wire.Field("messages", wire.Arr(shown...)), wire.Field("more", wire.Bool(used < len(list))))
 	if used < len(list) {
 		next := list[used-1].id
 		if name == "search" {
-			n, _ := strconv.Atoi(w.after)
+			n, _ := strconv.Atoi(req.after)
 			next = strconv.Itoa(max(n, 0) + used)
 		}
 		result = result.With("next", wire.Text(next))

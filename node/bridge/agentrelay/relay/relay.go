@@ -114,11 +114,11 @@ func New(ctx context.Context, cfg Config) (*Relay, error) {
 		statistics: statistics{began: time.Now(), recent: rate.NewWindow(time.Second)},
 		failed:     rate.NewPenalties(maxFailed, 0, maxRateKeys), searches: rate.NewWindows(maxSearches, 0),
 	}
-	var everybody *rate.Pool
+	var pool *rate.Pool
 	if cfg.Registration == credential.Open {
-		everybody = newRegistrationPool(agents.max)
+		pool = newRegistrationPool(agents.max)
 	}
-	r.registrations = rate.NewRegistrations(cmp.Or(cfg.RegistrationsPerHour, defaultRegisters), everybody)
+	r.registrations = rate.NewRegistrations(cmp.Or(cfg.RegistrationsPerHour, defaultRegisters), pool)
 	if cfg.Extensions.History {
 		if r.history, err = loadHistory(ctx, cfg.Records, cfg.Extensions); err != nil {
 			return nil, err
@@ -133,7 +133,8 @@ func New(ctx context.Context, cfg Config) (*Relay, error) {
 }
 
 // newRegistrationPool returns the pool of a day's registrations for a relay of at most maxAgents agents. One network
-// can draw most of it, then the rest is left to others. The relay does not fill up before unused agents lose their ids.
+// can take most of the pool, but not the rest, which is left to others. The pool is so small that unused agents lose
+// their ids before the relay is full.
 func newRegistrationPool(maxAgents int) *rate.Pool {
 	n := max(maxAgents/4, 100)
 	return rate.NewPool(rate.Limit(float64(n)/keepUnused.Seconds()), n)

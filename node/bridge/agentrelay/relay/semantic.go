@@ -28,14 +28,14 @@ func (s *session) noteDiscovery(f frame.Frame) {
 	}
 	d := discovery{At: time.Now(), Name: frame.Shorten(f.Payload.GetStr("name"), maxName), Description: frame.Shorten(f.Payload.GetStr("description"), maxDescription)}
 	if skills, ok := f.Payload.Get("skills"); ok {
-		d.Skills, _ = frame.Keywords(skills)
+		d.Skills, _ = frame.ReadKeywords(skills)
 	}
 	if on, ok := f.Payload.Get("available"); ok && on.Kind() == wire.False {
 		d.Skills = nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.found = d
+	s.about = d
 }
 
 // narrowTo returns the keywords of a broadcast that is only for some agents, nil if it is for all (AR-37).
@@ -45,7 +45,7 @@ func narrowTo(f frame.Frame, semantic bool) []string {
 		return nil
 	}
 	list, _ := f.Tree.Get("keywords")
-	words, ok := frame.Keywords(list)
+	words, ok := frame.ReadKeywords(list)
 	if !ok || len(words) == 0 {
 		return nil
 	}
@@ -60,8 +60,8 @@ func (s *session) wants(from string, words []string) bool {
 		return true
 	}
 	for _, w := range words {
-		for _, have := range [2][]string{s.found.Skills, s.keywords} {
-			if slices.Contains(have, w) {
+		for _, list := range [2][]string{s.about.Skills, s.keywords} {
+			if slices.Contains(list, w) {
 				return true
 			}
 		}

@@ -35,7 +35,7 @@ type session struct {
 	mu       sync.Mutex
 	subs     map[string]bool
 	keywords []string // from subscribe (AR-37)
-	found    discovery
+	about    discovery
 }
 
 // tell queues a frame from the relay to the agent. A connection that is gone or too slow misses it.
@@ -49,8 +49,8 @@ func notice(to, kind, ref string, payload wire.Value) []byte {
 }
 
 // refuse answers a frame that the relay did not accept (AR-18).
-func (s *session) refuse(f frame.Frame, why *frame.Refusal) {
-	s.tell("error", f.Ref, wire.Obj(wire.TextField("code", why.Code), wire.TextField("message", why.Message)))
+func (s *session) refuse(f frame.Frame, r *frame.Refusal) {
+	s.tell("error", f.Ref, wire.Obj(wire.TextField("code", r.Code), wire.TextField("message", r.Message)))
 }
 
 // read handles the frames of a connection until it ends.
@@ -62,7 +62,7 @@ func (r *Relay) read(s *session) {
 			r.log.Debug("an agent's connection ended", "agent", s.id, "why", err)
 			return
 		}
-		if !s.withinRate() {
+		if !s.chargeFrame() {
 			continue
 		}
 		f, fault := frame.Frame{}, frame.Invalid("frames are text")
@@ -82,9 +82,9 @@ func (r *Relay) read(s *session) {
 	}
 }
 
-// withinRate enforces the frame rate of an agent (AR-31). It answers and drops a frame over the limit. It disconnects
-// an agent that keeps sending.
-func (s *session) withinRate() bool {
+// chargeFrame charges a frame to the agent's rate (AR-31). It returns false if the frame must be dropped because it is
+// over the limit: the agent then gets an error, or is disconnected if it keeps sending.
+func (s *session) chargeFrame() bool {
 	now := time.Now()
 	if s.trusted {
 		return true

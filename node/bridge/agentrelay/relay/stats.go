@@ -73,13 +73,13 @@ func (r *Relay) stats(now time.Time) []byte {
 	defer s.mu.Unlock()
 	if s.body == nil || now.Sub(s.made) >= statsFor {
 		s.made = now
-		s.body, _ = json.Marshal(r.count(now)) // numbers and strings always encode
+		s.body, _ = json.Marshal(r.collectStats(now)) // numbers and strings always encode
 	}
 	return s.body
 }
 
-// count collects the statistics.
-func (r *Relay) count(now time.Time) statsBody {
+// collectStats collects the statistics.
+func (r *Relay) collectStats(now time.Time) statsBody {
 	var out statsBody
 	out.Relay.Agents, out.Registry.Agents = []string{}, []string{}
 	out.Registry.Registered = r.agents.count()

@@ -174,7 +174,7 @@ func (r *Relay) observe(ctx context.Context, d delivery) *frame.Refusal {
 		return r.propose(ctx, d)
 	case d.frame.Type == "vote" && !d.frame.IsBroadcast():
 		p := r.votes.get(d.frame.Ref)
-		if p == nil || !d.frame.Names(p.By) {
+		if p == nil || !d.frame.HasTarget(p.By) {
 			return nil // the agents settle this among themselves
 		}
 		return r.cast(ctx, d.from, d.frame)
@@ -259,7 +259,7 @@ func (r *Relay) settle(ctx context.Context, p *proposal, now time.Time) *frame.R
 // newResult returns the frame that announces the result of a vote.
 func (r *Relay) newResult(p *proposal) *entry {
 	approve, reject := p.countVotes()
-	e := &entry{id: frame.NewID(), from: frame.RelayID, kind: "vote_result", to: []string{frame.Everybody}, all: true}
+	e := &entry{id: frame.NewID(), from: frame.RelayID, kind: "vote_result", to: []string{frame.Everybody}, broadcast: true}
 	e.ts, e.seq = r.nextStamp()
 	votes := wire.Obj(wire.Field("approve", wire.Int(int64(approve))), wire.Field("reject", wire.Int(int64(reject))))
 	payload := wire.Obj(wire.TextField("status", p.Status), wire.Field("votes", votes), wire.Field("quorum", wire.Int(int64(p.Quorum))))
