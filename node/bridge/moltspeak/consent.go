@@ -70,8 +70,8 @@ type consentAsk struct {
 	Constraints message.Constraints `json:"constraints,omitzero"`
 }
 
-// consent answers a consent message.
-func (b *Bridge) consent(c *request, p message.Consent) (answer, *message.Error) {
+// handleConsent answers a consent message.
+func (b *Bridge) handleConsent(c *request, p message.Consent) (answer, *message.Error) {
 	respond := func(status string, data wire.Value) answer {
 		return answer{op: message.OpConsentResponse, p: message.Respond{Status: status, Data: data}.Value()}
 	}

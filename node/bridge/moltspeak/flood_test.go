@@ -111,7 +111,7 @@ func TestStrangersAreForgotten(t *testing.T) {
 	if err := acl.NewRules(r.store.Records(), acl.Policy{}).Set(t.Context(), "moltspeak:inbound/"+approved, acl.Approved, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.b.Prove(t.Context(), granted, "query", true); err != nil {
+	if err := r.b.SetCapability(t.Context(), granted, "query", true); err != nil {
 		t.Fatal(err)
 	}
 	pinned := func(peer string) bool {

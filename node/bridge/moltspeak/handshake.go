@@ -36,7 +36,7 @@ type session struct {
 type challenge struct {
 	text    string
 	key     string
-	hello   string // the salt of the session key
+	salt    string // of the session key
 	expires time.Time
 	known   bool
 	sources []rate.Source
@@ -64,7 +64,7 @@ func random32() string {
 // known peers or strangers have too many challenges, the expired ones are dropped. If that is not enough, a stranger's
 // challenge displaces one of another stranger whose source has more (AM-42). challenge returns false if it finds no
 // room.
-func (h *handshakes) challenge(peer, key, hello string, fresh, known bool, sources []rate.Source, now time.Time) (string, bool) {
+func (h *handshakes) challenge(peer, key, salt string, fresh, known bool, sources []rate.Source, now time.Time) (string, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if c, waits := h.challenges[peer]; waits && !fresh && c.key == key && now.Before(c.expires) {
@@ -74,13 +74,13 @@ func (h *handshakes) challenge(peer, key, hello string, fresh, known bool, sourc
 	if !known {
 		bound = strangersChallenges
 	}
-	if _, again := h.challenges[peer]; !again && h.countWaiting(known) >= bound {
+	if _, waits := h.challenges[peer]; !waits && h.countWaiting(known) >= bound {
 		maps.DeleteFunc(h.challenges, func(_ string, c challenge) bool { return !now.Before(c.expires) })
 		if h.countWaiting(known) >= bound && !h.displace(known, sources) {
 			return "", false
 		}
 	}
-	c := challenge{text: random32(), key: key, hello: hello, expires: now.Add(challengeLife), known: known, sources: sources}
+	c := challenge{text: random32(), key: key, salt: salt, expires: now.Add(challengeLife), known: known, sources: sources}
 	h.challenges[peer] = c
 	return c.text, true
 }
@@ -124,7 +124,7 @@ func (h *handshakes) redeem(peer, key, text string, secret func(salt string) []b
 	if !ok || !c.isAnsweredBy(key, text, now) {
 		return session{}, false
 	}
-	return h.open(peer, c, secret(c.hello), now)
+	return h.open(peer, c, secret(c.salt), now)
 }
 
 // isAnsweredBy reports whether text, in a message that key signed, answers the challenge before it expires.
@@ -265,8 +265,8 @@ func (b *Bridge) capabilities() []string {
 	return out
 }
 
-// hello answers a hello with a challenge (MS-24). A sender that answers the challenge gets a session.
-func (b *Bridge) hello(c *request, h message.Hello) (answer, *message.Error) {
+// handleHello answers a hello with a challenge (MS-24). A sender that answers the challenge gets a session.
+func (b *Bridge) handleHello(c *request, h message.Hello) (answer, *message.Error) {
 	if !slices.Contains(h.Versions, message.Version) {
 		return answer{}, message.FailAt(message.CodeVersion, "p.protocol_versions", `must hold "0.1"`)
 	}

@@ -14,17 +14,17 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// work maps query, task, tool and stream messages and passes them to the node (§10).
-func (b *Bridge) work(c *request) (answer, *message.Error) {
+// handleWork maps query, task, tool and stream messages and passes them to the node (§10).
+func (b *Bridge) handleWork(c *request) (answer, *message.Error) {
 	switch p := c.body.(type) {
 	case message.Query:
-		return b.query(c, p)
+		return b.handleQuery(c, p)
 	case message.Task:
-		return b.task(c, p)
+		return b.handleTask(c, p)
 	case message.Tool:
-		return b.tool(c, p)
+		return b.handleTool(c, p)
 	case message.Stream:
-		return b.stream(c, p)
+		return b.handleStream(c, p)
 	}
 	return answer{}, message.Fail(message.CodeSchema)
 }
@@ -32,7 +32,7 @@ func (b *Bridge) work(c *request) (answer, *message.Error) {
 // ownDomain is the domain of a query whose params are the payload of an AgentMesh request for information.
 const ownDomain = "agentmesh"
 
-func (b *Bridge) query(c *request, q message.Query) (answer, *message.Error) {
+func (b *Bridge) handleQuery(c *request, q message.Query) (answer, *message.Error) {
 	if q.Domain == ownDomain && q.Intent == "ask" && q.Params.GetStr("question") != "" {
 		c.native = true
 		payload := wire.Obj(append([]wire.Member{wire.TextField("action", "ask")}, q.Params.Without("action").Members()...)...)
@@ -52,12 +52,12 @@ func (b *Bridge) query(c *request, q message.Query) (answer, *message.Error) {
 	return b.passOn(c, wire.RequestInfo, payload, b.conversationOf(c), convState{})
 }
 
-// withAction returns p with action as its first member. Every AgentMesh payload has an action.
+// withAction returns p with the action name as its first member. Every AgentMesh payload has an action.
 func withAction(name string, p wire.Value) wire.Value {
 	return wire.Obj(append([]wire.Member{wire.TextField("action", name)}, p.Without("action").Members()...)...)
 }
 
-func (b *Bridge) task(c *request, t message.Task) (answer, *message.Error) {
+func (b *Bridge) handleTask(c *request, t message.Task) (answer, *message.Error) {
 	conv := b.taskConversation(c.m.From, t.ID)
 	var old convState
 	_, known, err := readRecord(c.ctx, b.records, nsConversations, convKey(c.address.String(), conv), &old, c.now)
@@ -65,9 +65,9 @@ func (b *Bridge) task(c *request, t message.Task) (answer, *message.Error) {
 		return answer{}, message.Fail(message.CodeInternal).Because(err)
 	}
 	if t.Action != "create" && (!known || old.Creator != c.m.From.Name()) {
-		return b.delegatedTask(c, t)
+		return b.handleDelegatedTask(c, t)
 	}
-	keep := convState{TaskID: t.ID, Creator: c.m.From.Name(), Progress: t.OnProgress, State: "pending"}
+	state := convState{TaskID: t.ID, Creator: c.m.From.Name(), Progress: t.OnProgress, State: "pending"}
 	switch t.Action {
 	case "status":
 		data := wire.Obj(wire.TextField("task_id", t.ID), wire.TextField("status", old.State))
@@ -76,11 +76,11 @@ func (b *Bridge) task(c *request, t message.Task) (answer, *message.Error) {
 		}
 		return answer{op: message.OpRespond, p: message.Respond{Status: "success", Data: data}.Value(), status: http.StatusOK}, nil
 	case "cancel":
-		keep.State, keep.Done = "cancelled", true
-		return b.passOn(c, wire.Intent(old.Intent), closePayload("failed"), conv, keep)
+		state.State, state.Done = "cancelled", true
+		return b.passOn(c, wire.Intent(old.Intent), closePayload("failed"), conv, state)
 	case "complete":
-		keep.State, keep.Done = "completed", true
-		return b.passOn(c, wire.Intent(old.Intent), closePayload("completed"), conv, keep)
+		state.State, state.Done = "completed", true
+		return b.passOn(c, wire.Intent(old.Intent), closePayload("completed"), conv, state)
 	}
 	if !t.Deadline.IsZero() && !c.now.Before(t.Deadline) {
 		return answer{}, message.FailAt(message.CodeInvalidParam, "p.deadline", "has passed")
@@ -89,12 +89,12 @@ func (b *Bridge) task(c *request, t message.Task) (answer, *message.Error) {
 	if native := wire.Intent(t.Type); slices.Contains(wire.StandardIntents(), native) && t.Params.GetStr("action") != "" {
 		intent, payload, c.native = native, t.Params, true
 	}
-	return b.passOn(c, intent, payload, conv, keep)
+	return b.passOn(c, intent, payload, conv, state)
 }
 
-// delegatedTask handles complete and cancel for a task that we delegated to the peer. Either one closes the
+// handleDelegatedTask handles complete and cancel for a task that we delegated to the peer. Either one closes the
 // conversation.
-func (b *Bridge) delegatedTask(c *request, t message.Task) (answer, *message.Error) {
+func (b *Bridge) handleDelegatedTask(c *request, t message.Task) (answer, *message.Error) {
 	unknown := message.FailAt(message.CodeInvalidParam, "p.task_id", "is not a task of yours")
 	var o sentMessage
 	_, known, err := readRecord(c.ctx, b.records, nsSent, "task "+hash(c.m.From.Name(), t.ID), &o, c.now)
@@ -115,7 +115,7 @@ func closePayload(status string) wire.Value {
 	return wire.Obj(wire.TextField("action", wire.ActionClose), wire.TextField("status", status))
 }
 
-func (b *Bridge) tool(c *request, t message.Tool) (answer, *message.Error) {
+func (b *Bridge) handleTool(c *request, t message.Tool) (answer, *message.Error) {
 	at := slices.IndexFunc(b.cfg.Tools, func(i ToolInfo) bool { return i.Name == t.Tool })
 	if t.Action != "list" && at < 0 {
 		e := message.FailAt(message.CodeCapability, "p.tool", "is not offered here")
@@ -322,15 +322,12 @@ func toRespond(payload wire.Value, native bool) message.Respond {
 // plainText returns the text of a payload that contains nothing else beside its action: the body of a message, or an
 // answer.
 func plainText(payload wire.Value) (wire.Value, bool) {
-	said, ok := payload.Get("message")
-	if ok {
-		said, ok = said.Get("body")
-		inner, _ := payload.Get("message")
-		ok = ok && inner.Len() == 1
-	} else {
-		said, ok = payload.Get("answer")
+	text, ok := payload.Get("answer")
+	if m, isMessage := payload.Get("message"); isMessage {
+		text, ok = m.Get("body")
+		ok = ok && m.Len() == 1
 	}
-	return said, ok && said.Kind() == wire.String && payload.Len() == 2 && payload.GetStr("action") != ""
+	return text, ok && text.Kind() == wire.String && payload.Len() == 2 && payload.GetStr("action") != ""
 }
 
 // receiveReply handles a respond or an error that answers one of our messages.

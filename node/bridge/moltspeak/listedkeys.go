@@ -42,10 +42,10 @@ type listedKey struct {
 func (l *listedKeys) lookup(c *request) (listedKey, *message.Error) {
 	ctx, name, now := c.ctx, c.m.From, c.now
 	l.mu.Lock()
-	w, ok := l.cache[name.Name()]
+	listed, ok := l.cache[name.Name()]
 	l.mu.Unlock()
-	if ok && now.Before(w.until) {
-		return w, nil
+	if ok && now.Before(listed.until) {
+		return listed, nil
 	}
 	registries := l.registrar.registries()
 	card := len(l.directories) > 0 && wire.AgentID(name.Agent).Valid()
@@ -57,30 +57,30 @@ func (l *listedKeys) lookup(c *request) (listedKey, *message.Error) {
 		e.Delay = wait
 		return listedKey{}, e
 	}
-	w = listedKey{until: now.Add(keepListedKeys)}
+	listed = listedKey{until: now.Add(keepListedKeys)}
 	for _, r := range registries {
 		key, err := r.key(ctx, name.Name())
 		switch {
 		case err != nil:
 			l.log.WarnContext(ctx, "moltspeak: ask a registry for a key", "registry", r.base, "peer", name.Name(), "err", err)
-		case key != "" && w.key != "" && w.key != key:
-			l.log.WarnContext(ctx, "moltspeak: registries disagree about a key", "registries", []string{w.by, r.base}, "peer", name.Name())
+		case key != "" && listed.key != "" && listed.key != key:
+			l.log.WarnContext(ctx, "moltspeak: registries disagree about a key", "registries", []string{listed.by, r.base}, "peer", name.Name())
 			return listedKey{}, message.Fail(message.CodeAuthFailed)
-		case key != "" && w.key == "":
-			w.key, w.by = key, r.base
+		case key != "" && listed.key == "":
+			listed.key, listed.by = key, r.base
 		}
 	}
-	if w.key == "" && card {
-		w.key = l.cardKey(ctx, name)
-		w.by = "card"
+	if listed.key == "" && card {
+		listed.key = l.cardKey(ctx, name)
+		listed.by = "card"
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.cache) >= maxListedKeys {
 		clear(l.cache)
 	}
-	l.cache[name.Name()] = w
-	return w, nil
+	l.cache[name.Name()] = listed
+	return listed, nil
 }
 
 // cardKey returns the MoltSpeak key on the card of the agent whose agent id is the name. The agent must have proved to

@@ -197,7 +197,7 @@ func TestListedElsewhere(t *testing.T) {
 	if got := r.b.registrar.list(); len(got) != 1 || got[0].Registered.IsZero() || got[0].Error != "" {
 		t.Errorf("the owner is shown %+v", got)
 	}
-	later := now.Add(heartbeatFor)
+	later := now.Add(heartbeatGap)
 	r.b.registrar.renew(t.Context(), remote, later)
 	if got := r.b.registrar.list(); !got[0].Registered.Equal(later.UTC()) {
 		t.Errorf("after a heartbeat: %+v", got)
@@ -215,7 +215,7 @@ func TestListedElsewhere(t *testing.T) {
 	if err := there.b.records.Apply(t.Context(), []store.Change{gone}, now); err != nil {
 		t.Fatal(err)
 	}
-	for _, at := range []time.Time{later.Add(heartbeatFor), later.Add(2 * heartbeatFor)} {
+	for _, at := range []time.Time{later.Add(heartbeatGap), later.Add(2 * heartbeatGap)} {
 		r.b.registrar.renew(t.Context(), remote, at)
 	}
 	if _, body := c.do("GET", "/api/v1/agents/me@home", "", ""); !strings.Contains(body, r.b.self.Key) {

@@ -109,7 +109,7 @@ func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.D
 	if _, ok, err := readRecord(ctx, b.records, nsSent, slot, &o, now); err != nil {
 		return nil, err
 	} else if !ok || now.Sub(o.Sent) > resendWithin {
-		out, e := b.gate(ctx, to, scanned, "out "+hash(d.ID), now)
+		out, e := b.screen(ctx, to, scanned, "out "+hash(d.ID), now)
 		if e != nil {
 			if e.Code == message.CodeClassification {
 				return nil, fmt.Errorf("blocked: %w", e)

@@ -8,8 +8,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// newDrafts returns the MoltSpeak messages that carry a message of the node (§10). The
-// list is empty if MoltSpeak has no such message. t is the state of the conversation.
+// newDrafts returns the MoltSpeak messages that carry a message of the node (§10). The list is empty if MoltSpeak has
+// no such message. t is the state of the conversation.
 func (b *Bridge) newDrafts(d bridge.Delivery, t convState) ([]message.Draft, error) {
 	m := d.Message
 	payload := m.Payload.Without("metadata")

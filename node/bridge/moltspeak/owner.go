@@ -104,10 +104,10 @@ func (b *Bridge) Operations() []owner.Operation {
 			return Done{true}, b.Unpin(c.Request().Context(), c.Param("name"))
 		}),
 		GrantCapability.Serve(func(c echo.Context, _ owner.None) (Done, error) {
-			return Done{true}, b.Prove(c.Request().Context(), c.Param("name"), c.Param("capability"), true)
+			return Done{true}, b.SetCapability(c.Request().Context(), c.Param("name"), c.Param("capability"), true)
 		}),
 		RevokeCapability.Serve(func(c echo.Context, _ owner.None) (Done, error) {
-			return Done{true}, b.Prove(c.Request().Context(), c.Param("name"), c.Param("capability"), false)
+			return Done{true}, b.SetCapability(c.Request().Context(), c.Param("name"), c.Param("capability"), false)
 		}),
 	}
 }
@@ -164,8 +164,9 @@ func (b *Bridge) Unpin(ctx context.Context, name string) error {
 	return b.records.Apply(ctx, []store.Change{{IfRev: p.rev, Delete: true, Record: store.Record{NS: nsPeers, Key: name}}}, now)
 }
 
-// Prove grants a peer a capability permanently, or revokes the grant. A granted capability has trust level 4 (MS-28).
-func (b *Bridge) Prove(ctx context.Context, name, capability string, granted bool) error {
+// SetCapability grants a peer a capability permanently, or revokes the grant. A granted capability has trust level 4
+// (MS-28).
+func (b *Bridge) SetCapability(ctx context.Context, name, capability string, granted bool) error {
 	now := time.Now()
 	p, known, err := b.pins.get(ctx, name, now)
 	if err != nil {

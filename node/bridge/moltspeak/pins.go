@@ -42,9 +42,9 @@ type pins struct {
 	onOtherKey func(ctx context.Context, address bridge.Address) // nil: only log
 	swept      atomic.Int64                                      // time of the last sweep, in Unix seconds
 
-	mu    sync.Mutex
-	at    time.Time                 // the time at which table was made
-	table *rate.FairTable[pinEntry] // the pins of strangers; made only while all places for them are taken
+	mu     sync.Mutex
+	madeAt time.Time                 // the time at which table was made
+	table  *rate.FairTable[pinEntry] // the pins of strangers; made only while all places for them are taken
 }
 
 func newPins(cfg Config, listed *listedKeys) *pins {
@@ -292,9 +292,9 @@ func beganConversation(ctx context.Context, records store.Records, address bridg
 	return len(threads.Records) > 0, err
 }
 
-// countFor is the time for which pins.table is used. Making the table is expensive, because it needs all pins of
+// tableFor is the time for which pins.table is used. Making the table is expensive, because it needs all pins of
 // strangers.
-const countFor = time.Second
+const tableFor = time.Second
 
 type pinEntry struct {
 	name string
@@ -307,8 +307,8 @@ type pinEntry struct {
 func (pins *pins) displace(ctx context.Context, p peer, now time.Time) error {
 	pins.mu.Lock()
 	defer pins.mu.Unlock()
-	if pins.table == nil || now.Sub(pins.at).Abs() >= countFor {
-		if err := pins.count(ctx, now); err != nil {
+	if pins.table == nil || now.Sub(pins.madeAt).Abs() >= tableFor {
+		if err := pins.makeTable(ctx, now); err != nil {
 			return err
 		}
 	}
@@ -318,7 +318,7 @@ func (pins *pins) displace(ctx context.Context, p peer, now time.Time) error {
 	}
 	deletion := store.Change{IfRev: displaced.rev, Delete: true, Record: store.Record{NS: nsPeers, Key: displaced.name}}
 	if err := pins.records.Apply(ctx, []store.Change{deletion, p.change()}, now); err != nil {
-		pins.table = nil // the pin may have changed since it was counted
+		pins.table = nil // the pin may have changed since the table was made
 		if errors.Is(err, store.ErrConflict) {
 			return errors.Join(store.ErrQuota, err)
 		}
@@ -328,8 +328,8 @@ func (pins *pins) displace(ctx context.Context, p peer, now time.Time) error {
 	return nil
 }
 
-// count makes pins.table from the pins of strangers, oldest first. The caller holds pins.mu.
-func (pins *pins) count(ctx context.Context, now time.Time) error {
+// makeTable makes pins.table from the pins of strangers, oldest first. The caller holds pins.mu.
+func (pins *pins) makeTable(ctx context.Context, now time.Time) error {
 	var all []peer
 	for rec, err := range store.AllRecords(ctx, pins.records, nsPeers, "stranger", now) {
 		p := peer{rev: rec.Rev}
@@ -346,7 +346,7 @@ func (pins *pins) count(ctx context.Context, now time.Time) error {
 	for _, p := range all {
 		table.Add(rate.Entry[pinEntry]{Key: pinEntry{p.Name, p.rev}, Sources: p.Sources})
 	}
-	pins.table, pins.at = table, now
+	pins.table, pins.madeAt = table, now
 	return nil
 }
 

@@ -100,12 +100,12 @@ func (b *Bridge) process(c *request) (answer, *message.Error) {
 	if e := b.authenticate(c); e != nil {
 		return answer{}, e
 	}
-	old, known, e := b.findReplay(c)
+	old, isRepeat, e := b.findReplay(c)
 	if e != nil {
 		return answer{}, e
 	}
-	c.fresh = !known && c.m.ID != "" && c.m.To.Agent != ""
-	if known && c.m.Class != message.Secret && (old.Conv == "" || c.m.Op == message.OpStream) { // a repeat that the node itself would not recognize
+	c.fresh = !isRepeat && c.m.ID != "" && c.m.To.Agent != ""
+	if isRepeat && c.m.Class != message.Secret && (old.Conv == "" || c.m.Op == message.OpStream) { // a repeat that the node itself would not recognize
 		if len(old.Reply) > 0 {
 			return answer{stored: &old, status: old.Status}, nil
 		}
@@ -117,7 +117,7 @@ func (b *Bridge) process(c *request) (answer, *message.Error) {
 		}
 	}
 	if c.m.Class == message.Secret {
-		return b.secret(c, known)
+		return b.handleSecret(c, isRepeat)
 	}
 	a, e := b.dispatch(c)
 	if e == nil && len(old.Reply) > 0 { // a repeat
@@ -189,16 +189,16 @@ func (b *Bridge) checkListedKey(c *request) *message.Error {
 	if c.peer.rev != store.Absent {
 		return nil
 	}
-	w, e := b.pins.listed.lookup(c)
+	listed, e := b.pins.listed.lookup(c)
 	switch {
 	case e != nil:
 		return e
-	case w.key != "" && w.key != c.peer.Key:
-		b.cfg.Logger.WarnContext(c.ctx, "moltspeak: a sender shows another key than is listed for its name", "peer", c.m.From.Name(), "listed_by", w.by)
+	case listed.key != "" && listed.key != c.peer.Key:
+		b.cfg.Logger.WarnContext(c.ctx, "moltspeak: a sender shows another key than is listed for its name", "peer", c.m.From.Name(), "listed_by", listed.by)
 		c.signed = false
 		return message.Fail(message.CodeAuthFailed)
-	case w.key != "":
-		c.peer.Vouched = w.by
+	case listed.key != "":
+		c.peer.Vouched = listed.by
 	}
 	return nil
 }
@@ -305,12 +305,12 @@ func (b *Bridge) needsOwner(c *request) bool {
 	return !c.standing.Known()
 }
 
-// secret passes a secret to the configured handler, in memory, and stores only the digest of the message (MS-37).
-func (b *Bridge) secret(c *request, known bool) (answer, *message.Error) {
+// handleSecret passes a secret to the configured handler, in memory, and stores only the digest of the message (MS-37).
+func (b *Bridge) handleSecret(c *request, isRepeat bool) (answer, *message.Error) {
 	switch {
 	case c.standing != acl.Allowed:
 		return answer{}, message.Fail(message.CodeCapability) // a secret that waits would be stored
-	case known:
+	case isRepeat:
 		return answer{}, errReusedID()
 	}
 	if e := b.storeReplay(c, replayRecord{Digest: hex.EncodeToString(c.digest[:])}); e != nil {
@@ -351,7 +351,7 @@ func (b *Bridge) dispatch(c *request) (answer, *message.Error) {
 		if c.m.Op == message.OpHelloAck {
 			return answer{}, nil // we send hello only to test links, and the test reads the answer
 		}
-		a, e = b.hello(c, p)
+		a, e = b.handleHello(c, p)
 	case message.Verify:
 		if c.m.Op == message.OpVerifyResponse {
 			a, e = b.acceptProof(c, p.Challenge)
@@ -363,7 +363,7 @@ func (b *Bridge) dispatch(c *request) (answer, *message.Error) {
 	case message.Discover:
 		a, e = b.discover(c, p)
 	case message.Consent:
-		a, e = b.consent(c, p)
+		a, e = b.handleConsent(c, p)
 	case message.Ack, message.Register:
 		return answer{}, nil
 	case message.Respond:
@@ -375,7 +375,7 @@ func (b *Bridge) dispatch(c *request) (answer, *message.Error) {
 	case message.Fault:
 		return b.receiveReply(c)
 	default:
-		return b.work(c)
+		return b.handleWork(c)
 	}
 	if e != nil {
 		return a, e
@@ -391,12 +391,13 @@ func (b *Bridge) dispatch(c *request) (answer, *message.Error) {
 func (b *Bridge) refuse(c *request, e *message.Error) Response {
 	b.cfg.Logger.DebugContext(c.ctx, "moltspeak: refused", "peer", c.m.From.Name(), "code", e.Code, "field", e.Field, "cause", e.Unwrap())
 	brief := !c.signed && (e.Code == message.CodeAuthFailed || e.Code == message.CodeSignature || e.Code == message.CodeCapability)
-	r := b.reply(c, answer{op: message.OpError, p: e.Payload(brief), status: e.Status}).after(e.Delay, e.Code)
+	r := b.reply(c, answer{op: message.OpError, p: e.Payload(brief), status: e.Status}).withDelay(e.Delay, e.Code)
 	r.Forged = !c.signed && (e.Code == message.CodeAuthFailed || e.Code == message.CodeSignature)
 	return r
 }
 
-func (r Response) after(d time.Duration, code message.Code) Response {
+// withDelay sets the delay of a response whose code means that the peer may try again later.
+func (r Response) withDelay(d time.Duration, code message.Code) Response {
 	if code == message.CodeRateLimit || code == message.CodeTimeout {
 		r.Delay = max(d, time.Second)
 	}

@@ -301,7 +301,7 @@ func TestHoldForOwner(t *testing.T) {
 	if m, _ := r.say(cat, r.draft(cat, message.OpTool, `{"action":"list"}`)); !strings.Contains(string(m.P.JSON()), `"search"`) {
 		t.Errorf("tools: %s", m.P.JSON())
 	}
-	if err := r.b.Prove(t.Context(), dog, "query", true); err != nil || held(dog, r.draft(dog, message.OpQuery, plainQuery)) {
+	if err := r.b.SetCapability(t.Context(), dog, "query", true); err != nil || held(dog, r.draft(dog, message.OpQuery, plainQuery)) {
 		t.Errorf("a capability that the owner proved: %v, still held", err)
 	}
 }
@@ -333,7 +333,7 @@ func TestCodeIsNeverOffered(t *testing.T) {
 		c.Tools = []ToolInfo{{Name: "search", Peers: []string{cat}}, {Name: "code.execute", Peers: []string{cat}}}
 	})
 	r.shake(cat)
-	if err := r.b.Prove(t.Context(), cat, "tool", true); err != nil {
+	if err := r.b.SetCapability(t.Context(), cat, "tool", true); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range []string{

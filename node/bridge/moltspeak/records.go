@@ -112,11 +112,11 @@ func readRecord(ctx context.Context, records store.Records, ns, key string, v an
 // change returns the change that stores the pin. Pins of strangers have their own maximum, so that they never use up
 // the places of others.
 func (p peer) change() store.Change {
-	term, most := "stranger", maxStrangers
+	term, limit := "stranger", maxStrangers
 	if p.Chosen {
-		term, most = "chosen", maxChosen
+		term, limit = "chosen", maxChosen
 	}
-	return store.Change{IfRev: p.rev, Max: most, Record: store.Record{NS: nsPeers, Key: p.Name, Body: encode(p), Terms: []string{term}}}
+	return store.Change{IfRev: p.rev, Max: limit, Record: store.Record{NS: nsPeers, Key: p.Name, Body: encode(p), Terms: []string{term}}}
 }
 
 func replayKey(from message.Agent, id string) string { return hash(from.Name(), id) }

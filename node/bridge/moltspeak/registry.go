@@ -151,12 +151,12 @@ func (s *registryServer) stats(c echo.Context) error {
 	}{len(all), len(orgs), message.Version})
 }
 
-// intParam reads a number from the query and limits it to low and high. If the number is missing or invalid, it returns
-// standard.
-func intParam(c echo.Context, name string, standard, low, high int) int {
+// intParam reads a number from the query and limits it to low and high. If the number is missing or invalid, it uses
+// fallback.
+func intParam(c echo.Context, name string, fallback, low, high int) int {
 	n, err := strconv.Atoi(c.QueryParam(name))
 	if err != nil {
-		n = standard
+		n = fallback
 	}
 	return min(max(n, low), high)
 }

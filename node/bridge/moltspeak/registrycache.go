@@ -97,19 +97,20 @@ func (s *registryCache) hasUnprovenKey(id, key string) bool {
 func (s *registryCache) checkRoom(k registration, now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	grows := newCachedEntry(k).size
+	growth := newCachedEntry(k).size
 	if old := s.own[k.ID]; old != nil {
-		grows -= old.size
+		growth -= old.size
 	}
-	if grows <= 0 {
+	if growth <= 0 {
 		return nil
 	}
+	total := growth
 	for _, it := range s.own {
 		if now.Before(it.until) {
-			grows += it.size
+			total += it.size
 		}
 	}
-	if grows > maxRegistryBytes {
+	if total > maxRegistryBytes {
 		return store.ErrQuota
 	}
 	return nil

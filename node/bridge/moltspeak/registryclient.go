@@ -24,7 +24,7 @@ const (
 	registryTime  = 10 * time.Second
 	registryBody  = 1 << 20
 	registryRound = 10 * time.Minute // between two checks of the registries
-	heartbeatFor  = time.Hour
+	heartbeatGap  = time.Hour        // between two heartbeats
 )
 
 // RegistryState is the state of our registration in a foreign registry.
@@ -211,7 +211,7 @@ func (g *registrar) renew(ctx context.Context, r remoteRegistry, now time.Time) 
 	g.mu.Lock()
 	state := g.states[r.base]
 	g.mu.Unlock()
-	if now.Sub(state.Registered) < heartbeatFor {
+	if now.Sub(state.Registered) < heartbeatGap {
 		return
 	}
 	listed, err := !state.Registered.IsZero(), error(nil)

@@ -24,8 +24,8 @@ type submission struct {
 	given                                 map[string]bool
 }
 
-// readSubmission parses a body. why is the reason for a refusal, or "".
-func (s *registryServer) readSubmission(c echo.Context) (in submission, why string) {
+// readSubmission parses a body. fault is the reason for a refusal, or "".
+func (s *registryServer) readSubmission(c echo.Context) (in submission, fault string) {
 	raw, err := httpapi.Body(c, maxRegistryDoc)
 	v, bad := wire.ParseObject(raw)
 	if err != nil || bad != nil {
@@ -62,9 +62,9 @@ func bearer(c echo.Context) credential.Hash {
 }
 
 func (s *registryServer) add(c echo.Context) error {
-	in, why := s.readSubmission(c)
-	if why != "" {
-		return refuse(c, http.StatusBadRequest, why)
+	in, fault := s.readSubmission(c)
+	if fault != "" {
+		return refuse(c, http.StatusBadRequest, fault)
 	}
 	if in.name == "" || in.org == "" || in.key == "" {
 		return httpapi.JSON(c, http.StatusBadRequest, registryFault{Error: "Missing required fields", Required: []string{"agent_name", "org", "public_key"}})
@@ -216,9 +216,9 @@ func (s *registryServer) change(c echo.Context, change func(*registration, time.
 }
 
 func (s *registryServer) put(c echo.Context) error {
-	in, why := s.readSubmission(c)
-	if why != "" {
-		return refuse(c, http.StatusBadRequest, why)
+	in, fault := s.readSubmission(c)
+	if fault != "" {
+		return refuse(c, http.StatusBadRequest, fault)
 	}
 	return s.change(c, func(k *registration, now time.Time) {
 		if in.given["endpoint"] && in.endpoint != k.Endpoint {

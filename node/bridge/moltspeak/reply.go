@@ -39,7 +39,7 @@ func (b *Bridge) reply(c *request, a answer) Response {
 	}
 	var meta *message.PIIMeta
 	if a.fromOwner {
-		out, e := b.gate(c.ctx, to, a.p, "re "+replayKey(c.m.From, c.m.ID), c.now)
+		out, e := b.screen(c.ctx, to, a.p, "re "+replayKey(c.m.From, c.m.ID), c.now)
 		if e == nil && len(out.uses) > 0 {
 			if err := b.records.Apply(c.ctx, out.uses, c.now); err != nil {
 				e = message.Fail(message.CodeConsent).Because(err)
@@ -108,35 +108,35 @@ func (b *Bridge) pack(c *request, raw []byte) []byte {
 	return message.Wrap(tree, c.packet.Enveloped)
 }
 
-// gateResult is the class of an outgoing message and the consent that it uses.
-type gateResult struct {
+// screening is the class of an outgoing message and the consent that it uses.
+type screening struct {
 	class message.Class
 	meta  *message.PIIMeta
 	uses  []store.Change // changes that use up the consent, to be applied before the message is sent
 }
 
-// gate scans an outgoing message for personal data (MS-40), and returns the class of the message and the consent that
+// screen scans an outgoing message for personal data (MS-40), and returns the class of the message and the consent that
 // covers the data. name identifies the message; it stays the same when the message is sent again. If no consent covers
 // the data, the error is E_CONSENT.
-func (b *Bridge) gate(ctx context.Context, to message.Agent, p wire.Value, name string, now time.Time) (gateResult, *message.Error) {
+func (b *Bridge) screen(ctx context.Context, to message.Agent, p wire.Value, name string, now time.Time) (screening, *message.Error) {
 	found := personal.Types(p)
 	peer, known, err := b.pins.get(ctx, to.Name(), now)
 	if len(found) == 0 {
 		if err == nil && !peer.takes(message.Internal) {
-			return gateResult{}, message.FailAt(message.CodeClassification, "cls", "the peer does not accept internal messages")
+			return screening{}, message.FailAt(message.CodeClassification, "cls", "the peer does not accept internal messages")
 		}
-		return gateResult{class: message.Internal}, nil
+		return screening{class: message.Internal}, nil
 	}
 	refuse := message.FailAt(message.CodeConsent, "p", "holds personal data that no consent covers")
 	refuse.Types = found
 	if err != nil || !known || peer.EncKey == "" || !peer.takes(message.PII) {
-		return gateResult{}, refuse.Because(err) // the message cannot be encrypted, or the peer does not accept the class (MS-38)
+		return screening{}, refuse.Because(err) // the message cannot be encrypted, or the peer does not accept the class (MS-38)
 	}
 	grant, uses, err := b.grants.findCovering(ctx, to.Name(), found, name, now)
 	if err != nil || grant == nil {
-		return gateResult{}, refuse.Because(err)
+		return screening{}, refuse.Because(err)
 	}
-	return gateResult{message.PII, &message.PIIMeta{
+	return screening{message.PII, &message.PIIMeta{
 		Types: found, GrantedBy: grant.Subject, Purpose: grant.Purpose, Proof: "consent-token:" + grant.ID,
 		Expires: time.Unix(grant.Expires, 0).UTC(),
 	}, uses}, nil

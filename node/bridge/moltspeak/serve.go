@@ -35,7 +35,7 @@ func (b *Bridge) Mount(e *echo.Echo) {
 	}
 }
 
-func (b *Bridge) body(c echo.Context, max int) ([]byte, *Response) {
+func (b *Bridge) readBody(c echo.Context, max int) ([]byte, *Response) {
 	raw, err := httpapi.Body(c, max)
 	if err == nil {
 		return raw, nil
@@ -62,7 +62,7 @@ func respond(c echo.Context, r Response) error {
 }
 
 func (b *Bridge) serveMessage(c echo.Context) error {
-	raw, bad := b.body(c, message.MaxMessage+message.MaxWrapping)
+	raw, bad := b.readBody(c, message.MaxMessage+message.MaxWrapping)
 	if bad != nil {
 		return respond(c, *bad)
 	}
@@ -76,7 +76,7 @@ func (b *Bridge) serveMessage(c echo.Context) error {
 
 // serveBatch answers each entry in order. An entry that fails does not stop the rest (MS-46).
 func (b *Bridge) serveBatch(c echo.Context) error {
-	raw, bad := b.body(c, message.MaxBatch)
+	raw, bad := b.readBody(c, message.MaxBatch)
 	if bad != nil {
 		return respond(c, *bad)
 	}

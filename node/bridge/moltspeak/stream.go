@@ -45,9 +45,9 @@ type streams struct {
 
 func newStreams() *streams { return &streams{open: make(map[string]*openStream)} }
 
-// add adds a part of a stream. done is the complete stream if the part is a valid end, and otherwise nil. sources are
+// add adds a part of a stream. complete is the whole stream if the part is a valid end, and otherwise nil. sources are
 // the sources of the sender if it is a stranger.
-func (s *streams) add(m *message.Message, p message.Stream, known bool, sources []rate.Source, now time.Time) (done *openStream, e *message.Error) {
+func (s *streams) add(m *message.Message, p message.Stream, known bool, sources []rate.Source, now time.Time) (complete *openStream, e *message.Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sweep(now)
@@ -96,7 +96,7 @@ func (s *streams) start(key string, m *message.Message, p message.Stream, st *op
 			n++
 		}
 	}
-	strangers, _ := s.strangers()
+	strangers, _ := s.countStrangers()
 	full := len(s.open) >= maxStreams || !st.known && strangers >= maxStreams/2
 	if n >= streamsPerPeer || full && !s.displace(st, func(*openStream) int { return 1 }, 1) {
 		return message.Fail(message.CodeRateLimit)
@@ -138,7 +138,7 @@ func (s *streams) chunk(st *openStream, p message.Stream) *message.Error {
 	if len(st.data)+len(data) > maxStream {
 		return message.FailAt(message.CodeInvalidParam, "p.data", "a stream has at most 10 MiB")
 	}
-	for _, theirs := s.strangers(); s.bytes+len(data) > maxStreamBytes || !st.known && theirs+len(data) > maxStreamBytes/2; _, theirs = s.strangers() {
+	for _, size := s.countStrangers(); s.bytes+len(data) > maxStreamBytes || !st.known && size+len(data) > maxStreamBytes/2; _, size = s.countStrangers() {
 		if !s.displace(st, func(o *openStream) int { return len(o.data) }, len(st.data)+len(data)) {
 			return message.Fail(message.CodeRateLimit)
 		}
@@ -148,8 +148,8 @@ func (s *streams) chunk(st *openStream, p message.Stream) *message.Error {
 	return nil
 }
 
-// strangers counts the streams of strangers and their bytes.
-func (s *streams) strangers() (n, size int) {
+// countStrangers counts the streams of strangers and their bytes.
+func (s *streams) countStrangers() (n, size int) {
 	for _, st := range s.open {
 		if !st.known {
 			n++
@@ -181,8 +181,8 @@ func (s *streams) sweep(now time.Time) {
 	}
 }
 
-// stream collects a stream and passes it on when it is complete (MS-32).
-func (b *Bridge) stream(c *request, p message.Stream) (answer, *message.Error) {
+// handleStream collects a stream and passes it on when it is complete (MS-32).
+func (b *Bridge) handleStream(c *request, p message.Stream) (answer, *message.Error) {
 	done, e := b.streams.add(&c.m, p, c.isKnown(), c.sources, c.now)
 	if e != nil {
 		return answer{}, e

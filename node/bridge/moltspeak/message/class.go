@@ -82,7 +82,7 @@ func (r *reader) piiMeta() *PIIMeta {
 		in := &reader{v: c, path: "pii_meta.consent.", bad: CodeSchema}
 		m.GrantedBy, m.Purpose, m.Proof = in.name("granted_by"), in.name("purpose"), in.text("proof")
 		m.Expires = in.millis("expires")
-		if s, there := c.Get("scope"); there && s.Kind() == wire.Array {
+		if s, ok := c.Get("scope"); ok && s.Kind() == wire.Array {
 			m.Scope = in.texts("scope", false)
 		}
 		if sub.err == nil {

@@ -181,10 +181,10 @@ func parseFault(r *reader) Payload {
 	}
 	r.check(ok, "code", "must be one of the codes of the protocol")
 	f.Code, f.Recoverable = row.Code, row.Recoverable
-	if again, there := r.v.Get("recoverable"); there {
-		f.Recoverable, _ = again.Boolean()
+	if recoverable, ok := r.v.Get("recoverable"); ok {
+		f.Recoverable, _ = recoverable.Boolean()
 	}
-	if hint, there := r.v.Get("suggestion"); there {
+	if hint, ok := r.v.Get("suggestion"); ok {
 		f.Action = hint.GetStr("action")
 		if ms, ok := integer(hint, "delay_ms"); ok && ms > 0 {
 			f.Delay = time.Duration(min(ms, int64(24*time.Hour/time.Millisecond))) * time.Millisecond

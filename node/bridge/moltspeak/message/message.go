@@ -50,8 +50,8 @@ const (
 // Agent is a sender or recipient.
 type Agent struct {
 	Agent, Org string
-	Key        string // "x25519:…", as claimed
-	EncKey     string // "x25519:…", as claimed
+	Key        string // signing key "ed25519:…", as claimed
+	EncKey     string // encryption key "x25519:…", as claimed
 }
 
 // Name returns agent@org.
@@ -105,8 +105,8 @@ func Parse(tree wire.Value) (Message, *Error) {
 	if r.err == nil && !isKnown(m.Op) {
 		return m, FailAt(CodeSchema, "op", "is not an operation of the protocol")
 	}
-	short := m.Op == OpHello || m.Op == OpVerify // id, to and cls are optional (MS-2)
-	if !short || r.has("id") {
+	opensHandshake := m.Op == OpHello || m.Op == OpVerify // id, to and cls are optional (MS-2)
+	if !opensHandshake || r.has("id") {
 		m.ID = r.text("id")
 		r.check(ValidID(m.ID), "id", "must be 1 to 128 printable characters")
 	}
@@ -115,11 +115,11 @@ func Parse(tree wire.Value) (Message, *Error) {
 		m.Time = time.UnixMilli(ms).UTC()
 	}
 	m.From, m.To = r.agent("from"), r.agent("to")
-	if !short && m.Op != OpPing && m.To.Agent == "" { // without a recipient, anybody could repeat it to another agent
+	if !opensHandshake && m.Op != OpPing && m.To.Agent == "" { // without a recipient, anybody could repeat it to another agent
 		r.fail(CodeMissingField, "to", "is required")
 	}
 	m.P = r.need("p", wire.Object)
-	m.Class = r.class(short)
+	m.Class = r.class(opensHandshake)
 	m.Sig = r.text("sig")
 	m.Re = r.optText("re")
 	if m.Re != "" {

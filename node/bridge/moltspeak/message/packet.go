@@ -27,7 +27,7 @@ type Packet struct {
 // ReadPacket reads a bare message, an envelope, or a box for key (MS-10, MS-17 to MS-19).
 func ReadPacket(data []byte, key *signing.BoxKey) (Packet, *Error) {
 	if len(data) > MaxMessage+MaxWrapping {
-		return Packet{}, tooLarge()
+		return Packet{}, newTooLargeError()
 	}
 	tree, err := parseTree(data, MaxNesting+2, MaxValues)
 	if err != nil {
@@ -39,7 +39,7 @@ func ReadPacket(data []byte, key *signing.BoxKey) (Packet, *Error) {
 // MaxWrapping is a generous bound on what base64 and an envelope add to the largest message.
 const MaxWrapping = MaxMessage/2 + 1024
 
-func tooLarge() *Error {
+func newTooLargeError() *Error {
 	e := FailAt(CodeSchema, "", "a message has at most 1048576 bytes")
 	e.Status = 413
 	return e
@@ -56,7 +56,8 @@ func parseTree(data []byte, depth, values int) (wire.Value, *Error) {
 	return tree, nil
 }
 
-// isFinite returns false for numbers that Python reads as infinite, because they have no canonical text (MS-13).
+// isFinite reports whether Python can read every number in v. It reads some as infinite, which has no canonical text
+// (MS-13), and refuses very long integers.
 func isFinite(v wire.Value) bool {
 	if token, ok := v.Num(); ok {
 		if !strings.ContainsAny(token, ".eE") {
@@ -141,7 +142,7 @@ func (p Packet) open(r, env *reader, key *signing.BoxKey) (Packet, *Error) {
 		return p, Fail(CodeAuthFailed).Because(err)
 	}
 	if len(plain) > MaxMessage {
-		return p, tooLarge()
+		return p, newTooLargeError()
 	}
 	tree, e := parseTree(plain, MaxNesting, MaxValues)
 	if e != nil {
@@ -156,7 +157,7 @@ func (p Packet) open(r, env *reader, key *signing.BoxKey) (Packet, *Error) {
 
 func checkBounds(p Packet, size int) (Packet, *Error) {
 	if size > MaxMessage {
-		return p, tooLarge()
+		return p, newTooLargeError()
 	}
 	if depth(p.Tree) > MaxNesting {
 		return p, FailAt(CodeParse, "", "is nested too deep")

@@ -46,6 +46,7 @@ func (r *reader) need(key string, kind wire.Kind) wire.Value {
 	return m
 }
 
+// opt returns an optional member. null counts as missing.
 func (r *reader) opt(key string, kind wire.Kind) (wire.Value, bool) {
 	m, ok := r.v.Get(key)
 	if !ok || m.IsNull() {
@@ -76,6 +77,7 @@ func (r *reader) optText(key string) string {
 	return s
 }
 
+// name returns a required text of 1 to MaxText bytes.
 func (r *reader) name(key string) string {
 	s := r.text(key)
 	if s != "" || r.has(key) {
@@ -137,6 +139,7 @@ func (r *reader) needWhole(key string) int64 {
 	return n
 }
 
+// millis returns an optional time, which the message has as Unix milliseconds.
 func (r *reader) millis(key string) time.Time {
 	n, ok := r.whole(key)
 	if !ok {
@@ -146,6 +149,7 @@ func (r *reader) millis(key string) time.Time {
 	return time.UnixMilli(n).UTC()
 }
 
+// flag returns an optional boolean member.
 func (r *reader) flag(key string) bool {
 	m, ok := r.v.Get(key)
 	if !ok || m.IsNull() {

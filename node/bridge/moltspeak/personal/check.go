@@ -37,15 +37,15 @@ func passesLuhn(d string) bool {
 	return d != "" && sum%10 == 0
 }
 
-func cardOK(found, before, after string) bool {
+func isCardNumber(found, before, after string) bool {
 	d := digits(found)
 	issuer := d[0] >= '3' && d[0] <= '6' || d[0] == '2' && d[:2] >= "22" && d[:2] <= "27"
-	return issuer && passesLuhn(d) && !moreDigits(before, after) && strings.Trim(d, d[:1]) != "" && !strings.HasSuffix(strings.ToLower(before), "imei: ") &&
+	return issuer && passesLuhn(d) && !hasMoreDigits(before, after) && strings.Trim(d, d[:1]) != "" && !strings.HasSuffix(strings.ToLower(before), "imei: ") &&
 		!strings.Contains(strings.ToLower(before), "tracking") && !strings.Contains(strings.ToLower(before), "imei")
 }
 
-// ibanOK checks an IBAN with ISO 7064 mod 97-10.
-func ibanOK(s string) bool {
+// isIBAN checks an IBAN with ISO 7064 mod 97-10.
+func isIBAN(s string) bool {
 	s = strings.ReplaceAll(s, " ", "")
 	if len(s) < 15 || len(s) > 34 {
 		return false
@@ -62,21 +62,21 @@ func ibanOK(s string) bool {
 	return rest == 1
 }
 
-func ssnOK(s string) bool {
+func isSSN(s string) bool {
 	area, group, serial := s[:3], s[4:6], s[7:]
 	return area != "000" && area != "666" && area[0] != '9' && group != "00" && serial != "0000"
 }
 
-// dniOK checks the letter of a Spanish DNI or NIE.
-func dniOK(s string) bool {
+// isDNI checks the letter of a Spanish DNI or NIE.
+func isDNI(s string) bool {
 	s = strings.ReplaceAll(s, "-", "")
 	head := strings.NewReplacer("X", "0", "Y", "1", "Z", "2").Replace(s[:1])
 	n, err := strconv.Atoi(head + s[1:8])
 	return err == nil && "TRWAGMYFPDXBNJZSQVHLCKE"[n%23] == s[8]
 }
 
-// nirOK checks the key of a French NIR.
-func nirOK(s string) bool {
+// isNIR checks the key of a French NIR.
+func isNIR(s string) bool {
 	s = strings.ReplaceAll(s, " ", "")
 	if len(s) != 15 {
 		return false
@@ -87,8 +87,8 @@ func nirOK(s string) bool {
 	return err == nil && err2 == nil && 97-n%97 == key
 }
 
-// cpfOK checks both digits of a Brazilian CPF.
-func cpfOK(s string) bool {
+// isCPF checks both digits of a Brazilian CPF.
+func isCPF(s string) bool {
 	d := digits(s)
 	for n := 9; n < 11; n++ {
 		sum := 0
@@ -113,8 +113,8 @@ var verhoeffP = [8][10]int{
 	{9, 4, 5, 3, 1, 2, 6, 8, 7, 0}, {4, 2, 8, 6, 5, 7, 3, 9, 0, 1}, {2, 7, 9, 3, 8, 0, 6, 4, 1, 5}, {7, 0, 4, 6, 9, 1, 3, 2, 5, 8},
 }
 
-// verhoeffOK checks an Aadhaar number.
-func verhoeffOK(s string) bool {
+// isAadhaar checks an Aadhaar number.
+func isAadhaar(s string) bool {
 	d, c := digits(s), 0
 	for i := range len(d) {
 		c = verhoeffD[c][verhoeffP[i%8][d[len(d)-1-i]-'0']]
@@ -122,12 +122,13 @@ func verhoeffOK(s string) bool {
 	return c == 0
 }
 
-// hasDate reports whether an id begins with a date in six digits, as Nordic ids do.
+// hasDate reports whether an id can begin with a date in six digits, as Nordic ids do. It checks month and day.
 func hasDate(s string) bool {
 	return s[2:4] >= "01" && s[2:4] <= "12" && s[4:6] >= "01" && s[4:6] <= "31"
 }
 
-func moreDigits(before, after string) bool {
+// hasMoreDigits reports whether a number goes on in the text before or after it.
+func hasMoreDigits(before, after string) bool {
 	tail := strings.TrimRight(before, " -.")
 	head := strings.TrimLeft(after, " -.")
 	return len(before)-len(tail) <= 1 && tail != "" && isDigit(tail[len(tail)-1]) || len(after)-len(head) <= 1 && head != "" && isDigit(head[0])
@@ -155,7 +156,7 @@ func isBusiness(before string) bool {
 
 var fileEndings = []string{"png", "jpg", "jpeg", "svg", "gif", "webp", "js", "ts", "css", "json", "service", "example", "local", "go", "py", "md", "txt"}
 
-func mailOK(found, before, after string) bool {
+func isMail(found, before, after string) bool {
 	ending := strings.ToLower(found[strings.LastIndexByte(found, '.')+1:])
 	local, _, _ := strings.Cut(found, "@")
 	switch {
@@ -169,9 +170,9 @@ func mailOK(found, before, after string) bool {
 	return !strings.HasPrefix(after, "/") || !strings.Contains(before, "ssh")
 }
 
-func phoneOK(found, before, after string) bool {
+func isPhone(found, before, after string) bool {
 	d := digits(found)
-	if len(d) < 8 || len(d) > 15 || moreDigits(before, after) || isBusiness(before) {
+	if len(d) < 8 || len(d) > 15 || hasMoreDigits(before, after) || isBusiness(before) {
 		return false
 	}
 	last := byte(' ')
@@ -183,7 +184,7 @@ func phoneOK(found, before, after string) bool {
 
 var notStreets = []string{"file", "version", "step", "items", "times", "minutes", "hours", "days", "seconds", "percent", "users", "requests", "test", "tests", "and", "or", "the", "a", "hard", "disk", "points", "votes", "people", "pages", "ms", "of", "in", "at", "to", "for", "is", "new"}
 
-func streetOK(found, before, _ string) bool {
+func isStreet(found, before, _ string) bool {
 	words := strings.Fields(strings.ToLower(found))
 	for _, w := range words[1 : len(words)-1] {
 		if slices.Contains(notStreets, strings.Trim(w, ",.")) {
@@ -207,7 +208,7 @@ var notNames = []string{
 	"code", "claude", "gpt", "visual", "apache", "continuous", "open", "machine", "black", "great", "big", "operation", "windows,",
 }
 
-func nameOK(found, _, _ string) bool {
+func isPersonName(found, _, _ string) bool {
 	for w := range strings.FieldsSeq(strings.ToLower(found)) {
 		if slices.Contains(notNames, strings.Trim(w, ".,")) {
 			return false
@@ -216,11 +217,9 @@ func nameOK(found, _, _ string) bool {
 	return strings.ToUpper(found) != found
 }
 
-func titledOK(found, before, after string) bool { return nameOK(found, before, after) }
-
 var notIllnesses = []string{"from high", "from the", "from a", "from poor", "from low", "from slow", "from bad", "from memory", "from latency", "from performance", "from packet", "from frequent", "to the", "from an", "with a", "as a", "from technical"}
 
-func healthOK(found, before, _ string) bool {
+func isIllness(found, before, _ string) bool {
 	low := strings.ToLower(found)
 	for _, n := range notIllnesses {
 		if strings.HasSuffix(low, " "+n) && !strings.Contains(low, "allergic") {
@@ -235,9 +234,9 @@ func healthOK(found, before, _ string) bool {
 	return true
 }
 
-func coordinatesOK(found, before, after string) bool {
+func isCoordinates(found, before, after string) bool {
 	parts := strings.FieldsFunc(found, func(r rune) bool { return r == ',' || r == ' ' })
-	if len(parts) != 2 || moreDigits(before, "") || isBusiness(before) {
+	if len(parts) != 2 || hasMoreDigits(before, "") || isBusiness(before) {
 		return false
 	}
 	lat, err := strconv.ParseFloat(parts[0], 64)

@@ -57,36 +57,36 @@ func re(s string) *regexp.Regexp { return regexp.MustCompile(s) }
 // for numbers that have them, and with words of context for others.
 var patterns = sync.OnceValue(func() []pattern {
 	return []pattern{
-		{TypeEmail, re(`[A-Za-z0-9][A-Za-z0-9._%+\-]{0,63}@(?:[A-Za-z0-9-]{1,63}\.){1,5}[A-Za-z]{2,24}\b`), mailOK},
+		{TypeEmail, re(`[A-Za-z0-9][A-Za-z0-9._%+\-]{0,63}@(?:[A-Za-z0-9-]{1,63}\.){1,5}[A-Za-z]{2,24}\b`), isMail},
 		{TypeEmail, re(`(?i)\b[a-z0-9._-]{2,40} ?[\[(] ?at ?[\])] ?[a-z0-9-]{2,40}(?: ?[\[(] ?dot ?[\])] ?|\.)[a-z]{2,10}\b`), nil},
 
-		{TypePhone, re(`(?:\+|\b00)[1-9]\d{0,2}[ .\-/]?(?:\(0?\d{1,4}\)[ .\-/]?)?(?:\d[ .\-/]?){6,12}\d\b`), phoneOK},
-		{TypePhone, re(`(?:\(\d{3}\) ?|\b\d{3}[.\- ])\d{3}[.\-]\d{4}\b`), phoneOK},
-		{TypePhone, re(`\b0\d{1,4}[ /\-]\d{3,4}[ \-]?\d{3,6}\b`), phoneOK},
-		{TypePhone, re(`\b0\d(?:[ .]\d\d){4}\b`), phoneOK},
+		{TypePhone, re(`(?:\+|\b00)[1-9]\d{0,2}[ .\-/]?(?:\(0?\d{1,4}\)[ .\-/]?)?(?:\d[ .\-/]?){6,12}\d\b`), isPhone},
+		{TypePhone, re(`(?:\(\d{3}\) ?|\b\d{3}[.\- ])\d{3}[.\-]\d{4}\b`), isPhone},
+		{TypePhone, re(`\b0\d{1,4}[ /\-]\d{3,4}[ \-]?\d{3,6}\b`), isPhone},
+		{TypePhone, re(`\b0\d(?:[ .]\d\d){4}\b`), isPhone},
 		{TypePhone, re(`(?i)\b(?:tel|telefon|telephone|phone|mobile|cell|fax|handy|whatsapp|tél|teléfono|telefono|telefoon|call(?: me| us| her| him)?(?: at| on)?|text me(?: at| on)?|reach(?:ed)?(?: me| her| him)?(?: at| on)?|ring me on|dial)(?: ?(?:number|no|nr|num)\b)?[.:]{0,2}(?: is)? {0,3}(\(?\+?\d[\d ().\-/]{5,18}\d)\b`), digitsBetween(7, 15)},
 
-		{TypeFinancial, re(`\b\d(?:[ \-]?\d){12,18}\b`), cardOK},
-		{TypeFinancial, re(`\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,4})?\b`), func(s, _, _ string) bool { return ibanOK(s) }},
+		{TypeFinancial, re(`\b\d(?:[ \-]?\d){12,18}\b`), isCardNumber},
+		{TypeFinancial, re(`\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,4})?\b`), func(s, _, _ string) bool { return isIBAN(s) }},
 		{TypeFinancial, re(`(?i)\b(?:bank account|account|acct|konto|kontonummer|routing|cuenta|compte|conto)(?: ?(?:number|no|nr|num|#))?[.:#]{0,2}(?: is)? {0,2}(\d[\d \-]{5,20}\d)\b`), digitsBetween(6, 20)},
 		{TypeFinancial, re(`(?i)\bsort code:? {0,2}(\d\d[- ]\d\d[- ]\d\d)\b`), nil},
 
-		{TypeSSN, re(`\b(\d{3}-\d{2}-\d{4})\b`), func(s, before, _ string) bool { return ssnOK(s) && !isBusiness(before) }},
+		{TypeSSN, re(`\b(\d{3}-\d{2}-\d{4})\b`), func(s, before, _ string) bool { return isSSN(s) && !isBusiness(before) }},
 		{TypeSSN, re(`(?i)\b(?:ssn|social security(?: number| no)?|social insurance(?: number)?|sin|tax id|tfn|tax file number|steuer-?id|steueridentifikationsnummer|bsn|pesel|passport(?: number| no)?|reisepass(?:nummer)?|passeport|pasaporte|passaporto|paspoort|driver'?s? licen[cs]e(?: number| no)?|führerschein(?:nummer)?|national id|personalausweis|ausweisnummer|id card)(?: ?(?:number|no|nr|#))?[.:#]{0,2}(?: is| lautet)? {0,2}([A-Z]{0,3}\d[A-Z0-9][A-Z0-9 \-]{4,14}[A-Z0-9])\b`), digitsBetween(5, 15)},
 		{TypeSSN, re(`\b([ABCEGHJ-PRSTW-Z][ABCEGHJ-NPRSTW-Z] ?\d{2} ?\d{2} ?\d{2} ?[A-D])\b`), nil},
-		{TypeSSN, re(`\b([0-9XYZ]\d{7}-?[A-HJ-NP-TV-Z])\b`), func(s, _, _ string) bool { return dniOK(s) }},
-		{TypeSSN, re(`\b([12] ?\d{2} ?(?:0[1-9]|1[0-2]|[2-4]\d) ?(?:\d{2}|2[AB]) ?\d{3} ?\d{3} ?\d{2})\b`), func(s, _, _ string) bool { return nirOK(s) }},
+		{TypeSSN, re(`\b([0-9XYZ]\d{7}-?[A-HJ-NP-TV-Z])\b`), func(s, _, _ string) bool { return isDNI(s) }},
+		{TypeSSN, re(`\b([12] ?\d{2} ?(?:0[1-9]|1[0-2]|[2-4]\d) ?(?:\d{2}|2[AB]) ?\d{3} ?\d{3} ?\d{2})\b`), func(s, _, _ string) bool { return isNIR(s) }},
 		{TypeSSN, re(`\b([A-Z]{6}\d{2}[A-EHLMPRST]\d{2}[A-Z]\d{3}[A-Z])\b`), nil},
-		{TypeSSN, re(`\b(\d{3}\.\d{3}\.\d{3}-\d{2})\b`), func(s, _, _ string) bool { return cpfOK(s) }},
+		{TypeSSN, re(`\b(\d{3}\.\d{3}\.\d{3}-\d{2})\b`), func(s, _, _ string) bool { return isCPF(s) }},
 		{TypeSSN, re(`\b([2-9]\d{3} \d{4} \d{4})\b`), func(s, before, after string) bool {
-			return verhoeffOK(s) && !isBusiness(before) && !moreDigits(before, after)
+			return isAadhaar(s) && !isBusiness(before) && !hasMoreDigits(before, after)
 		}},
 		{TypeSSN, re(`\b([A-Z]{3}[ABCFGHLJPT][A-Z]\d{4}[A-Z])\b`), nil},
 		{TypeSSN, re(`\b(\d{6}[-+]\d{4})\b`), func(s, before, _ string) bool { return hasDate(s) && passesLuhn(digits(s)) && !isBusiness(before) }},
 
 		{TypeBirth, re(`(?i)(?:\bborn\b|\bdob\b|\bd\.o\.b\.|\bdate of birth\b|\bbirth ?da(?:te|y)\b|\bgeboren\b|\bgeb\.|\bgeburtsdatum\b|\bnée?\b|\bdate de naissance\b|\bfecha de nacimiento\b|\bnacid[oa]\b|\bdata di nascita\b|\bnat[oa] il\b|\bgeboortedatum\b)[^\d\n]{0,20}(` + datePattern + `)`), nil},
 
-		{TypeAddress, re(`(?i)\b(\d{1,5}[a-z]?,? (?:[NSEW]\.? )?(?:[\p{L}\d][\p{L}\d'.-]*,? ){1,3}(?:street|st|avenue|ave|road|rd|boulevard|blvd|lane|ln|drive|dr|court|ct|terrace|crescent|close|square|parkway|pkwy|highway|hwy)\b)`), streetOK},
+		{TypeAddress, re(`(?i)\b(\d{1,5}[a-z]?,? (?:[NSEW]\.? )?(?:[\p{L}\d][\p{L}\d'.-]*,? ){1,3}(?:street|st|avenue|ave|road|rd|boulevard|blvd|lane|ln|drive|dr|court|ct|terrace|crescent|close|square|parkway|pkwy|highway|hwy)\b)`), isStreet},
 		{TypeAddress, re(`(\p{Lu}[\p{L}.-]{1,30}(?:straße|strasse|str\.|weg|platz|allee|gasse|ring|damm|ufer|straat|laan|plein|gracht|kade|vägen|gatan|gata|gade|vej)\.? \d{1,4} ?[a-z]?)\b`), nil},
 		{TypeAddress, re(`(\p{Lu}[\p{L}-]{2,30} (?:Straße|Strasse|Str\.|Weg|Platz|Allee|Ring|Damm|Ufer) \d{1,4} ?[a-z]?)\b`), nil},
 		{TypeAddress, re(`(?i)\b(\d{1,4}(?: ?bis| ?ter)?,? (?:rue|avenue|boulevard|place|chemin|impasse|quai|allée|route|cours) (?:de la |de l'|du |des |de |d')?[\p{L}][\p{L}'-]+)`), nil},
@@ -94,21 +94,21 @@ var patterns = sync.OnceValue(func() []pattern {
 		{TypeAddress, re(`(?i)\b(p\.?o\.? box \d{1,6})\b`), nil},
 		{TypeAddress, re(`\b([A-Z]{1,2}\d[A-Z\d]? \d[ABD-HJLNP-UW-Z]{2})\b`), func(s, before, _ string) bool { return !isBusiness(before) }},
 
-		{TypeName, re(`(?:\b(?:Mr|Mrs|Ms|Mx|Dr|Prof|Herr|Frau|Mme|Mlle|Monsieur|Madame|Señora?|Sr|Sra|Signora?|Sig|Dhr|Mevr|Pan|Pani)\b\.? )(?:\p{Lu}\. ?){0,2}(` + upperWord + `(?: ` + upperWord + `){0,2})`), titledOK},
-		{TypeName, re(`(?:\b(?i:my name is|(?:full|first|last|customer|patient|employee|client|contact|guest|tenant|passenger|applicant|cardholder|account holder|emergency contact)(?:'s)? name(?: is|:)|customer:|patient:|employee:|passenger:|applicant:|tenant:|contact:|contact person:|cardholder:|emergency contact:|attn:|signed(?: by)?:?|name:|nom ?:|nombre:|nome:|naam:|ich heiße|ich bin|je m'appelle|me llamo|mi chiamo|mein name ist|sincerely,|kind regards,|best regards,|regards,|cheers,|thanks,|this is|i am|i'm|named|called|spoke with|speak to|meet with|met with|meeting with|lunch with|ask for|on behalf of|employee|patient|tenant|passenger))\s{1,3}(` + upperWord + `(?: (?:\p{Lu}\.|van|von|de|der|da|di|la|bin|al))*(?: ` + upperWord + `){1,2})`), nameOK},
+		{TypeName, re(`(?:\b(?:Mr|Mrs|Ms|Mx|Dr|Prof|Herr|Frau|Mme|Mlle|Monsieur|Madame|Señora?|Sr|Sra|Signora?|Sig|Dhr|Mevr|Pan|Pani)\b\.? )(?:\p{Lu}\. ?){0,2}(` + upperWord + `(?: ` + upperWord + `){0,2})`), isPersonName},
+		{TypeName, re(`(?:\b(?i:my name is|(?:full|first|last|customer|patient|employee|client|contact|guest|tenant|passenger|applicant|cardholder|account holder|emergency contact)(?:'s)? name(?: is|:)|customer:|patient:|employee:|passenger:|applicant:|tenant:|contact:|contact person:|cardholder:|emergency contact:|attn:|signed(?: by)?:?|name:|nom ?:|nombre:|nome:|naam:|ich heiße|ich bin|je m'appelle|me llamo|mi chiamo|mein name ist|sincerely,|kind regards,|best regards,|regards,|cheers,|thanks,|this is|i am|i'm|named|called|spoke with|speak to|meet with|met with|meeting with|lunch with|ask for|on behalf of|employee|patient|tenant|passenger))\s{1,3}(` + upperWord + `(?: (?:\p{Lu}\.|van|von|de|der|da|di|la|bin|al))*(?: ` + upperWord + `){1,2})`), isPersonName},
 
-		{TypeHealth, re(`(?i)\b((?:was |been |is |got |were )?diagnosed (?:with|as) \p{L}+|suffer(?:s|ed|ing)? from \p{L}+|tested positive for \p{L}+|hiv[- ]positive|blood type:? (?:a|b|ab|o)(?:[+\-]| positive| negative)|allergic to \p{L}+|prescribed \p{L}+|is pregnant|weeks pregnant|(?:medical record|mrn)(?: number| no)?[.:#]{0,2} ?\d{4,}|icd-?10:? [a-tv-z]\d\d(?:\.\d{1,2})?|underwent (?:\p{L}+ )?(?:surgery|chemotherapy|transplant|biopsy)|(?:takes|taking|started on) (?:insulin|metformin|sertraline|prozac|lithium|methadone|warfarin|antidepressants)|undergoing (?:chemotherapy|dialysis|treatment for \p{L}+)|(?:leidet an|diagnostiziert mit|allergisch gegen) \p{L}+|diagnose: \p{L}+|diagnosis: \p{L}+|(?:has|have|with) (?:(?:type [12] |stage \p{L}+ |breast |lung |chronic |severe )?(?:diabetes|cancer|epilepsy|asthma|depression|hepatitis|leukemia|schizophrenia|alzheimer|parkinson|dementia))\p{L}*|souffre d[e']\s?\p{L}+|alérgic[oa] a \p{L}+)`), healthOK},
+		{TypeHealth, re(`(?i)\b((?:was |been |is |got |were )?diagnosed (?:with|as) \p{L}+|suffer(?:s|ed|ing)? from \p{L}+|tested positive for \p{L}+|hiv[- ]positive|blood type:? (?:a|b|ab|o)(?:[+\-]| positive| negative)|allergic to \p{L}+|prescribed \p{L}+|is pregnant|weeks pregnant|(?:medical record|mrn)(?: number| no)?[.:#]{0,2} ?\d{4,}|icd-?10:? [a-tv-z]\d\d(?:\.\d{1,2})?|underwent (?:\p{L}+ )?(?:surgery|chemotherapy|transplant|biopsy)|(?:takes|taking|started on) (?:insulin|metformin|sertraline|prozac|lithium|methadone|warfarin|antidepressants)|undergoing (?:chemotherapy|dialysis|treatment for \p{L}+)|(?:leidet an|diagnostiziert mit|allergisch gegen) \p{L}+|diagnose: \p{L}+|diagnosis: \p{L}+|(?:has|have|with) (?:(?:type [12] |stage \p{L}+ |breast |lung |chronic |severe )?(?:diabetes|cancer|epilepsy|asthma|depression|hepatitis|leukemia|schizophrenia|alzheimer|parkinson|dementia))\p{L}*|souffre d[e']\s?\p{L}+|alérgic[oa] a \p{L}+)`), isIllness},
 
-		{TypeLocation, re(`(-?\d{1,2}\.\d{4,10},? ?\s?-?\d{1,3}\.\d{4,10})\b`), coordinatesOK},
-		{TypeLocation, re(`(?i)\b(?:ip|ip address|ip-adresse|client|visitor|remote|login from|logged in from|connected from|signed in from|from host|user at)[ :=]{1,3}(?:is |address )?(\d{1,3}(?:\.\d{1,3}){3})\b`), func(s, _, _ string) bool { return publicIP(s) }},
-		{TypeLocation, re(`(?i)\b(?:ip|ip address|client|visitor|remote|login from|logged in from)[ :=]{1,3}([0-9a-f]{1,4}(?::[0-9a-f]{0,4}){2,7})`), func(s, _, _ string) bool { return publicIP(s) }},
+		{TypeLocation, re(`(-?\d{1,2}\.\d{4,10},? ?\s?-?\d{1,3}\.\d{4,10})\b`), isCoordinates},
+		{TypeLocation, re(`(?i)\b(?:ip|ip address|ip-adresse|client|visitor|remote|login from|logged in from|connected from|signed in from|from host|user at)[ :=]{1,3}(?:is |address )?(\d{1,3}(?:\.\d{1,3}){3})\b`), func(s, _, _ string) bool { return isPublicIP(s) }},
+		{TypeLocation, re(`(?i)\b(?:ip|ip address|client|visitor|remote|login from|logged in from)[ :=]{1,3}([0-9a-f]{1,4}(?::[0-9a-f]{0,4}){2,7})`), func(s, _, _ string) bool { return isPublicIP(s) }},
 	}
 })
 
 const datePattern = `\d{1,2}[./\- ](?:\d{1,2}|\p{L}{3,9})[./\- ](?:\d{4}|\d{2})|\d{4}[./-]\d{1,2}[./-]\d{1,2}|\d{1,2}\.? \p{L}{3,9},? \d{4}|\p{L}{3,9}\.? \d{1,2}(?:st|nd|rd|th)?,? \d{4}`
 
-// MaxFindings bounds the findings in one text. Rejected candidates do not count; otherwise many of them
-// could hide a finding behind them.
+// MaxFindings bounds the findings in one text. Rejected candidates do not count: otherwise many of them could hide a
+// finding at the end of the text.
 const MaxFindings = 200
 
 // Scan finds personal data in a text, up to [MaxFindings] places.
@@ -164,7 +164,7 @@ var keyKinds = []struct {
 var (
 	personName = re(`^` + upperWord + `(?: (?:\p{Lu}\.|` + upperWord + `|van|von|de|der|da|di)){0,4}$`)
 	dateOnly   = re(`^(?:` + datePattern + `)$`)
-	squeeze    = strings.NewReplacer("_", "", "-", "", " ", "")
+	joinWords  = strings.NewReplacer("_", "", "-", "", " ", "")
 )
 
 // Types returns the types of personal data in the string leaves of v, in the order of the schema (MS-41). It ignores
@@ -191,7 +191,7 @@ func LeafTypes(key, text string) []string {
 	for _, f := range Scan(text) {
 		out = append(out, f.Type)
 	}
-	key = strings.ToLower(squeeze.Replace(key))
+	key = strings.ToLower(joinWords.Replace(key))
 	for _, k := range keyKinds {
 		if len(text) <= 200 && slices.Contains(k.names, key) && k.ok(text) {
 			out = append(out, k.kind)
@@ -213,7 +213,7 @@ func walk(v wire.Value, key string, leaf func(key, text string)) {
 	}
 }
 
-func publicIP(s string) bool {
+func isPublicIP(s string) bool {
 	a, err := netip.ParseAddr(s)
 	return err == nil && a.IsGlobalUnicast() && !a.IsPrivate()
 }
