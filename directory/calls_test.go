@@ -472,7 +472,7 @@ func TestCallBadInput(t *testing.T) {
 		"10 MB":            {"", `{"x":"` + strings.Repeat("x", 10<<20) + `"}`, nil, 413},
 		"deep":             {"/message:send", strings.Repeat(`{"message":`, 100) + strings.Repeat("}", 100), nil, 400},
 		"no JSON":          {"/message:send", "x", nil, 400},
-		"media type":       {"/message:send", send, []string{"Content-Type", "text/plain"}, 415},
+		"media type":       {"/message:send", send, []string{"Content-Type", "text/plain"}, 400},
 		"version":          {"/message:send", send, []string{"A2A-Version", "99.0"}, 400},
 		"version 0.3":      {"/message:send", send, []string{"A2A-Version", "0.3"}, 400},
 		"tenant":           {"/other/message:send", send, nil, 404},
@@ -484,7 +484,7 @@ func TestCallBadInput(t *testing.T) {
 		"parts":            {"/message:send", strings.Replace(send, `"text":"x"`, `"text":"x","url":"https://x"`, 1), nil, 400},
 		"role":             {"/message:send", strings.Replace(send, "ROLE_USER", "ROLE_AGENT", 1), nil, 400},
 		"an id of 1000":    {"/message:send", sendParams(strings.Repeat("x", 1000), "x", ""), nil, 400},
-		"content encoding": {"/message:send", send, []string{"Content-Encoding", "gzip"}, 415},
+		"content encoding": {"/message:send", send, []string{"Content-Encoding", "gzip"}, 400},
 	} {
 		method := "POST"
 		if tt.body == "" {

@@ -3,7 +3,6 @@ package a2arelay
 import (
 	"context"
 	"errors"
-	"mime"
 	"net/http"
 	"slices"
 	"strings"
@@ -22,7 +21,9 @@ func pathAgent(c echo.Context) wire.AgentID { return wire.AgentID(c.Param("id"))
 
 // serveRPC serves the JSON-RPC binding at the URL of an agent.
 func (s *Service) serveRPC(c echo.Context) error {
-	return s.serve(c, message.JSONRPC, func(body []byte) (message.Call, *message.Error) { return message.ReadRPC(body, versionOf(c)) })
+	return s.serve(c, message.JSONRPC, func(body []byte) (message.Call, *message.Error) {
+		return message.ReadRPC(body, message.VersionOf(c.Request()))
+	})
 }
 
 // serveREST serves the documents of an agent, and the HTTP+JSON binding below its URL.
@@ -37,16 +38,8 @@ func (s *Service) serveREST(c echo.Context) error {
 		return s.getDocument(c, s.keySet)
 	}
 	return s.serve(c, message.HTTPJSON, func(body []byte) (message.Call, *message.Error) {
-		return message.ReadREST(r.Method, path, r.URL.Query(), body, versionOf(c))
+		return message.ReadREST(r.Method, path, r.URL.Query(), body, message.VersionOf(r))
 	})
-}
-
-// versionOf returns the version of A2A that the client asks for (A2A-7).
-func versionOf(c echo.Context) string {
-	if v := c.Request().Header.Get(message.HeaderVersion); v != "" {
-		return v
-	}
-	return c.QueryParam(message.HeaderVersion)
 }
 
 // getDocument answers with a document of an agent.
@@ -159,7 +152,7 @@ func (s *Service) serve(c echo.Context, binding message.Binding, read func([]byt
 	} else {
 		var result wire.Value
 		if result, err = s.handle(c, call, from); err == nil {
-			return respond(c, binding, http.StatusOK, call.Answer(result))
+			return c.Blob(http.StatusOK, call.MediaType(http.StatusOK), call.Answer(result))
 		}
 	}
 	if err != nil {
@@ -185,24 +178,14 @@ func (s *Service) callerOf(c echo.Context) (caller, error) {
 
 // readBody reads a body in either media type of A2A.
 func readBody(c echo.Context) ([]byte, error) {
-	h := c.Request().Header
-	if kind, params, err := mime.ParseMediaType(h.Get("Content-Type")); err == nil && kind == message.MediaType {
-		h.Set("Content-Type", mime.FormatMediaType("application/json", params))
-	}
+	message.AcceptMediaType(c.Request().Header)
 	return httpapi.Body(c, message.MaxBody)
 }
 
 func refuse(c echo.Context, call message.Call, e *message.Error) error {
 	e.SetHeader(c.Response().Header())
 	status, body := call.Refuse(e)
-	return respond(c, call.Binding, status, body)
-}
-
-func respond(c echo.Context, binding message.Binding, status int, body []byte) error {
-	if binding != message.HTTPJSON {
-		return httpapi.Raw(c, status, body)
-	}
-	return c.Blob(status, message.MediaType, body)
+	return c.Blob(status, call.MediaType(status), body)
 }
 
 // handle carries out a call that has one answer.
@@ -236,8 +219,6 @@ func (s *Service) handle(c echo.Context, call message.Call, from caller) (wire.V
 		return t.view(time.Now()), nil
 	case message.CreatePush, message.GetPush, message.ListPush, message.DeletePush:
 		return wire.Value{}, message.ErrPushUnsupported
-	case message.GetExtendedCard:
-		return wire.Value{}, message.ErrNoExtendedCard
 	}
 	return wire.Value{}, message.ErrUnsupported.At("this agent is behind a relay")
 }
@@ -286,7 +267,8 @@ func (s *Service) await(ctx context.Context, t *taskRow, from caller, done func(
 	}
 }
 
-// stream answers with events: first the task, then its changes, until the task needs the caller (A2A-12).
+// stream answers with events: first the task, then its changes until the task has ended (A2A-12). The stream of a message
+// also ends if the agent asks back.
 func (s *Service) stream(c echo.Context, call message.Call, from caller) error {
 	ctx, agent := c.Request().Context(), pathAgent(c)
 	var t *taskRow
@@ -317,7 +299,7 @@ func (s *Service) stream(c echo.Context, call message.Call, from caller) error {
 	}
 	shown, end, beat := t, time.NewTimer(streamFor), time.Now()
 	defer end.Stop()
-	for !needsCaller(shown.State) {
+	for !isTerminal(shown.State) && (call.Method == message.SubscribeToTask || !needsCaller(shown.State)) {
 		select {
 		case <-ctx.Done():
 			return nil

@@ -1,7 +1,9 @@
 package a2a
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"hash/fnv"
 	"slices"
@@ -49,6 +51,9 @@ func (l *contextLocks) of(key string) *sync.Mutex {
 // accepts the message. The same message again returns the task that it belongs to (A2A-D4).
 func (b *Bridge) accept(ctx context.Context, from caller, m message.Message, push *pushRow) (*taskRow, error) {
 	address := from.address.String()
+	if from.name == anonymous {
+		m.ID += " " + cmp.Or(from.relayed, rand.Text()) // two callers without a token may choose the same id
+	}
 	contextID := m.ContextID
 	if contextID == "" && m.TaskID == "" {
 		contextID = "ctx_" + hash(address, m.ID)
@@ -126,9 +131,13 @@ func (b *Bridge) newInbound(ctx context.Context, from caller, m message.Message,
 		}
 	}
 	intent, payload := m.Payload()
+	payload = from.address.Mark(payload, from.verified == bridge.VerifiedBearer)
+	meta, _ := payload.Get("metadata")
+	origin, _ := meta.Get("bridge")
+	payload = payload.With("metadata", meta.With("bridge", origin.With("message_id", wire.Text(m.Tree.GetStr("messageId")))))
 	in := bridge.Inbound{
 		Principal: address, Peer: from.address.Pseudonym(), Address: address, Name: from.name, Verified: from.verified, Sources: from.sources,
-		MessageID: id, ConvID: t.Conv, Intent: intent, Payload: from.address.Mark(payload, from.verified == bridge.VerifiedBearer),
+		MessageID: id, ConvID: t.Conv, Intent: intent, Payload: payload,
 		Time: now, Received: now, Raw: m.Tree.JSON(), Digest: signing.Digest(m.Tree),
 		Records:    []store.Change{t.change(now)},
 		Unattended: true, // the answer of a hook comes as a delivery, so that it is durable before a caller sees it

@@ -3,12 +3,9 @@ package a2a
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -25,9 +22,9 @@ import (
 const basePath = "/a2a/v1"
 
 const (
-	cardAge   = 300 * time.Second // Cache-Control of the card (A2A-1)
-	blockFor  = 25 * time.Second  // A2A-D1
-	checkTime = 5 * time.Second   // how often a waiter reads its task although nobody woke it
+	cardAge   = "public, max-age=300" // A2A-1
+	blockFor  = 25 * time.Second      // A2A-D1
+	checkTime = 5 * time.Second       // how often a waiter reads its task although nobody woke it
 )
 
 // Mount adds the card, its keys and both bindings, if the node serves A2A.
@@ -56,7 +53,7 @@ func (b *Bridge) card(extended bool) (wire.Value, error) {
 	}
 	tree, err := message.Tree(message.NewCard(message.CardInfo{
 		Card: own, URL: cmp.Or(b.cfg.Relay, b.cfg.URL+basePath), Directory: b.cfg.Directory, Version: b.cfg.Version, Token: !b.cfg.Anonymous,
-		Streaming: true, Push: b.cfg.Relay == "", Extended: b.cfg.Relay == "",
+		Streaming: true, Push: b.cfg.Relay == "", Extended: b.hasExtendedCard(),
 	}))
 	if err != nil {
 		return tree, err
@@ -64,51 +61,38 @@ func (b *Bridge) card(extended bool) (wire.Value, error) {
 	return message.SignCard(tree, key, cmp.Or(b.cfg.Relay, b.cfg.URL)+message.PathKeys)
 }
 
+// hasExtendedCard reports whether there is an extended card. Callers that have no token, or whose token a relay keeps,
+// would not get it.
+func (b *Bridge) hasExtendedCard() bool { return b.cfg.Relay == "" && !b.cfg.Anonymous }
+
 func (b *Bridge) serveCard(c echo.Context) error {
 	card, err := b.card(false)
 	if err != nil {
 		return err
 	}
-	return serveCached(c, card.JSON())
+	httpapi.ServeDocument(c, echo.MIMEApplicationJSON, cardAge, card.JSON())
+	return nil
 }
 
 func (b *Bridge) serveKeys(c echo.Context) error {
 	_, key := b.cfg.Mesh.Identity()
-	return serveCached(c, message.KeySet(key.Public()).JSON())
-}
-
-// serveCached answers with a document that caches may keep, or with 304 if the client has it.
-func serveCached(c echo.Context, body []byte) error {
-	sum := sha256.Sum256(body)
-	tag := `"` + hex.EncodeToString(sum[:16]) + `"`
-	h := c.Response().Header()
-	h.Set("ETag", tag)
-	h.Set("Cache-Control", "public, max-age="+strconv.Itoa(int(cardAge.Seconds())))
-	if slices.Contains(strings.Split(strings.ReplaceAll(c.Request().Header.Get("If-None-Match"), " ", ""), ","), tag) {
-		return c.NoContent(http.StatusNotModified)
-	}
-	return httpapi.Raw(c, http.StatusOK, body)
+	httpapi.ServeDocument(c, echo.MIMEApplicationJSON, cardAge, message.KeySet(key.Public()).JSON())
+	return nil
 }
 
 func (b *Bridge) serveRPC(c echo.Context) error {
-	read := func(body []byte) (message.Call, *message.Error) { return message.ReadRPC(body, versionOf(c)) }
+	read := func(body []byte) (message.Call, *message.Error) {
+		return message.ReadRPC(body, message.VersionOf(c.Request()))
+	}
 	return b.serve(c, message.Call{Binding: message.JSONRPC}, read)
 }
 
 func (b *Bridge) serveREST(c echo.Context) error {
 	r := c.Request()
 	read := func(body []byte) (message.Call, *message.Error) {
-		return message.ReadREST(r.Method, strings.TrimPrefix(r.URL.Path, basePath), r.URL.Query(), body, versionOf(c))
+		return message.ReadREST(r.Method, strings.TrimPrefix(r.URL.Path, basePath), r.URL.Query(), body, message.VersionOf(r))
 	}
 	return b.serve(c, message.Call{Binding: message.HTTPJSON}, read)
-}
-
-// versionOf returns the version of A2A that the client asks for, in a header or in the query (A2A-7).
-func versionOf(c echo.Context) string {
-	if v := c.Request().Header.Get(message.HeaderVersion); v != "" {
-		return v
-	}
-	return c.QueryParam(message.HeaderVersion)
 }
 
 // serve handles a request: allowance of the address, token, body, call, answer.
@@ -142,7 +126,7 @@ func (b *Bridge) serve(c echo.Context, call message.Call, read func([]byte) (mes
 	if err != nil {
 		return b.refuse(c, call, message.FromMesh(err))
 	}
-	return respond(c, call.Binding, http.StatusOK, call.Answer(result))
+	return c.Blob(http.StatusOK, call.MediaType(http.StatusOK), call.Answer(result))
 }
 
 // authenticate finds the caller by its bearer token. Wrong tokens count against the address (AM-43).
@@ -172,10 +156,7 @@ func (b *Bridge) authenticate(c echo.Context) (caller, *message.Error) {
 }
 
 func readBody(c echo.Context) ([]byte, *message.Error) {
-	kind, params, _ := strings.Cut(c.Request().Header.Get("Content-Type"), ";")
-	if strings.TrimSpace(kind) == message.MediaType {
-		c.Request().Header.Set("Content-Type", strings.TrimSuffix("application/json;"+params, ";"))
-	}
+	message.AcceptMediaType(c.Request().Header)
 	body, err := httpapi.Body(c, message.MaxBody)
 	if err != nil {
 		if errors.Is(err, wire.ErrSyntax) {
@@ -190,14 +171,7 @@ func (b *Bridge) refuse(c echo.Context, call message.Call, e *message.Error) err
 	b.log.DebugContext(c.Request().Context(), "a2a: refused", "method", call.Method, "reason", e.Reason, "cause", e.Unwrap())
 	e.SetHeader(c.Response().Header())
 	status, body := call.Refuse(e)
-	return respond(c, call.Binding, status, body)
-}
-
-func respond(c echo.Context, binding message.Binding, status int, body []byte) error {
-	if binding != message.HTTPJSON {
-		return httpapi.Raw(c, status, body)
-	}
-	return c.Blob(status, message.MediaType, body)
+	return c.Blob(status, call.MediaType(status), body)
 }
 
 // handle carries out a call that has one answer.
@@ -210,8 +184,8 @@ func (b *Bridge) handle(ctx context.Context, call message.Call, from caller) (wi
 	}
 	switch call.Method {
 	case message.GetExtendedCard:
-		if from.verified != bridge.VerifiedBearer {
-			return wire.Value{}, message.ErrUnauthenticated
+		if !b.hasExtendedCard() {
+			return wire.Value{}, message.ErrUnsupported.At("there is no extended card")
 		}
 		return b.card(true)
 	case message.ListTasks:

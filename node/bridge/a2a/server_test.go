@@ -438,10 +438,13 @@ func TestAnonymous(t *testing.T) {
 	if ask := h.ask(); ask.Subject != "a2a:inbound/anonymous" {
 		t.Errorf("the owner is asked about %s", ask.Subject)
 	}
+	if again := h.rpc("", "SendMessage", message("m1", "", "something else", later)); text(again, "result.task.id") == "" || text(again, "result.task.id") == text(v, "result.task.id") {
+		t.Errorf("another stranger with the same message id: %s", again.JSON())
+	}
 	if status, _, _ := h.request("", "GET", h.base+"/tasks", "", "Authorization", "Bearer wrong"); status != 401 {
 		t.Errorf("a wrong token: %d", status)
 	}
-	if v := h.rpc("", "GetExtendedAgentCard", `{}`); text(v, "error.data.0.reason") != "UNAUTHENTICATED" {
+	if v := h.rpc("", "GetExtendedAgentCard", `{}`); text(v, "error.data.0.reason") != "UNSUPPORTED_OPERATION" {
 		t.Errorf("the extended card: %s", v.JSON())
 	}
 }

@@ -113,9 +113,11 @@ func (s *taskStream) follow(ctx context.Context, t *taskRow, w *waiter) {
 	}
 }
 
-// isOver reports whether the last event was written: the task has ended, or our agent asked back.
+// isOver reports whether the last event was written: the task has ended, or our agent asked the caller whose message
+// opened the stream. A subscription goes on, because another message may answer.
 func (s *taskStream) isOver(t *taskRow) bool {
-	return s.seen.State.Terminal() || s.seen.State == a2a.TaskStateInputRequired && t.needsCaller()
+	asks := s.seen.State == a2a.TaskStateInputRequired && t.needsCaller()
+	return s.seen.State.Terminal() || asks && s.call.Method == message.SendStreaming
 }
 
 // update writes the states that are newer than the last one that was written. It fails if the owner has blocked the

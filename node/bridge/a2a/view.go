@@ -106,7 +106,7 @@ func (b *Bridge) view(ctx context.Context, t *taskRow, history int, artifacts bo
 			}
 			asked = asked[1:]
 		}
-		if i < len(states)-1 && !s.task.Status.IsNull() {
+		if i < len(states)-1 && t.Log[i].Reply != "" && !s.task.Status.IsNull() { // only what the agent said
 			task.History = append(task.History, s.task.Status)
 		}
 	}

@@ -2,6 +2,7 @@ package message
 
 import (
 	"encoding/json"
+	"mime"
 	"net/http"
 	"net/url"
 	"slices"
@@ -76,6 +77,29 @@ func (c Call) Answer(result wire.Value) []byte {
 		return result.JSON()
 	}
 	return wire.Obj(wire.TextField("jsonrpc", "2.0"), wire.Field("id", c.ID), wire.Field("result", result)).JSON()
+}
+
+// MediaType returns the media type of an answer with an HTTP status. Errors of HTTP+JSON have the type that AIP-193 has.
+func (c Call) MediaType(status int) string {
+	if c.Binding == HTTPJSON && status == http.StatusOK {
+		return MediaType
+	}
+	return "application/json"
+}
+
+// VersionOf returns the version of A2A that a client asks for, in a header or in the query (A2A-7).
+func VersionOf(r *http.Request) string {
+	if v := r.Header.Get(HeaderVersion); v != "" {
+		return v
+	}
+	return r.URL.Query().Get(HeaderVersion)
+}
+
+// AcceptMediaType lets a reader of application/json bodies take a body of the media type of A2A.
+func AcceptMediaType(h http.Header) {
+	if kind, params, err := mime.ParseMediaType(h.Get("Content-Type")); err == nil && kind == MediaType {
+		h.Set("Content-Type", mime.FormatMediaType("application/json", params))
+	}
 }
 
 // Refuse returns status and body of an answer that refuses the call.

@@ -47,7 +47,7 @@ func NewCard(i CardInfo) a2a.AgentCard {
 	}
 	card := a2a.AgentCard{
 		Name: c.Name, Description: text, Version: i.Version,
-		DefaultInputModes:  []string{"text/plain", "application/json"},
+		DefaultInputModes:  inputModes,
 		DefaultOutputModes: []string{"text/plain", "application/json"},
 		Capabilities: a2a.AgentCapabilities{
 			Streaming: i.Streaming, PushNotifications: i.Push, ExtendedAgentCard: i.Extended,

@@ -80,7 +80,6 @@ var (
 	ErrUnauthenticated = outer(-31401, http.StatusUnauthorized, "UNAUTHENTICATED", "a valid bearer token is required")
 	ErrForbidden       = outer(-31403, http.StatusForbidden, "PERMISSION_DENIED", "the caller may not contact this agent")
 	ErrTooLarge        = outer(-32000, http.StatusRequestEntityTooLarge, "OUT_OF_RANGE", "the body is too large")
-	ErrMediaType       = outer(-32005, http.StatusUnsupportedMediaType, "UNIMPLEMENTED", "the media type must be application/json or application/a2a+json")
 	ErrBusy            = outer(-32000, http.StatusTooManyRequests, "RESOURCE_EXHAUSTED", "too many requests")
 	ErrUnavailable     = outer(-32000, http.StatusServiceUnavailable, "UNAVAILABLE", "the agent cannot take the request now")
 )
@@ -98,7 +97,7 @@ func Errors() []*Error {
 	return []*Error{
 		ErrParse, ErrRequest, ErrMethod, ErrParams, ErrFault, ErrTaskNotFound, ErrNotCancelable, ErrPushUnsupported,
 		ErrUnsupported, ErrContentType, ErrAgentResponse, ErrNoExtendedCard, ErrExtensionRequired, ErrVersion,
-		ErrUnauthenticated, ErrForbidden, ErrTooLarge, ErrMediaType, ErrBusy, ErrUnavailable,
+		ErrUnauthenticated, ErrForbidden, ErrTooLarge, ErrBusy, ErrUnavailable,
 	}
 }
 
@@ -116,7 +115,7 @@ func FromMesh(err error) *Error {
 	case errors.Is(e, wire.ErrIDReused):
 		out = ErrParams.At("the message id was used before with other content")
 	case errors.Is(e, wire.ErrMediaType), errors.Is(e, wire.ErrContentEncoding):
-		out = ErrMediaType
+		out = ErrContentType.At("the body must be application/json or application/a2a+json, not compressed")
 	case e.Code == wire.ConversationClosed:
 		out = ErrUnsupported.At("the context has ended")
 	case e.Code == wire.IntentNotSupported:

@@ -2,7 +2,9 @@ package message
 
 import (
 	"encoding/base64"
+	"mime"
 	"net/url"
+	"path"
 	"slices"
 	"strings"
 
@@ -47,12 +49,32 @@ func ReadMessage(params wire.Value) (Message, *Error) {
 		if !isPart(part, "mediaType") {
 			return m, ErrParams.At("a part needs exactly one of text, raw, url and data")
 		}
+		if kind := part.GetStr("mediaType"); kind != "" && !isInput(kind) {
+			return m, ErrContentType.At("the agent card names the media types of parts")
+		}
 		m.Parts = append(m.Parts, part)
 	}
 	if meta, ok := v.Get("metadata"); ok && !meta.IsNull() && meta.Kind() != wire.Object {
 		return m, ErrParams.At("message.metadata must be an object")
 	}
 	return m, nil
+}
+
+// inputModes are patterns of the media types that parts may have, as the card names them: texts, pictures, sounds,
+// documents and archives, but no programs.
+var inputModes = []string{
+	"text/plain", "application/json", "text/*", "image/*", "audio/*", "video/*", "message/rfc822", "application/pdf", "application/rtf", "application/xml",
+	"application/yaml", "application/zip", "application/gzip", "application/octet-stream", "application/msword", "application/vnd.*",
+	"application/*+json", "application/*+xml", "application/*+zip",
+}
+
+// isInput reports whether the card names the media type of a part.
+func isInput(mediaType string) bool {
+	kind, _, err := mime.ParseMediaType(mediaType)
+	return err == nil && slices.ContainsFunc(inputModes, func(mode string) bool {
+		ok, _ := path.Match(mode, kind)
+		return ok
+	})
 }
 
 func isID(s string) bool {
