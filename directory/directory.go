@@ -13,6 +13,7 @@
 package directory
 
 import (
+	"cmp"
 	"log/slog"
 	"net/netip"
 	"strings"
@@ -25,6 +26,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/directory/discovery"
 	"github.com/agentmesh/agentmesh/directory/mailbox"
+	"github.com/agentmesh/agentmesh/directory/site"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/notify"
@@ -58,14 +60,17 @@ type Config struct {
 	Operators [][32]byte
 	// Quotas bound registrations; the zero value has the defaults of AM-58. The local profile ignores them.
 	Quotas Quotas
+	// Lifetime is how long a registration lasts without a renewal; 0 is 30 days (AM-55).
+	Lifetime time.Duration
 	// AllowPrivate lists networks whose addresses an endpoint may name, over http too (AM-80).
 	AllowPrivate []netip.Prefix
 	// Addresses limits each client address of the listener; nil for no limits.
 	Addresses *httpapi.Addresses
 	// Keys caches parsed public keys; nil for a cache of its own.
 	Keys *signing.KeyCache
-	// Name and Version are shown on the front page.
-	Name, Version string
+	// Site is shown on the public pages, with Version.
+	Site    site.Operator
+	Version string
 	// Referrals are the ARD base URLs of other registries, which a search names (DISC-3).
 	Referrals []string
 	// Entries returns what the manifest of ARD lists beside this directory; nil for nothing.
@@ -91,8 +96,9 @@ type Quotas struct {
 }
 
 const (
-	lifetime    = 30 * 24 * time.Hour // AM-55
-	reservation = 30 * 24 * time.Hour // AM-55
+	lifetime    = 30 * 24 * time.Hour  // unless Config.Lifetime is set, AM-55
+	maxLifetime = 365 * 24 * time.Hour // that a mirror accepts from its source
+	reservation = 30 * 24 * time.Hour  // AM-55
 
 	cachedKeys  = 1024
 	cachedViews = 8192
@@ -139,12 +145,11 @@ func New(cfg Config) *Registry {
 	if cfg.Keys == nil {
 		cfg.Keys = signing.NewKeyCache(cachedKeys)
 	}
-	if cfg.Name == "" {
-		cfg.Name = "AgentMesh directory"
-	}
+	cfg.Site.Name = cmp.Or(cfg.Site.Name, "AgentMesh directory")
 	if cfg.Mode == "" || cfg.Local {
 		cfg.Mode = Open
 	}
+	cfg.Lifetime = cmp.Or(cfg.Lifetime, lifetime)
 	cfg.Quotas = cfg.Quotas.withDefaults(cfg.Local)
 	r := &Registry{
 		cfg:     cfg,

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/directory/site"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
 	"github.com/agentmesh/agentmesh/node/owner"
@@ -54,7 +55,7 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 
 // newWorldOver starts a directory over an existing store.
 func newWorldOver(t testing.TB, db store.Store, change ...func(*Config)) *world {
-	cfg := Config{Store: db, BaseURL: testBase, Quotas: Quotas{-1, -1, -1}, Name: "Test Directory", Version: "v0"}
+	cfg := Config{Store: db, BaseURL: testBase, Quotas: Quotas{-1, -1, -1}, Site: site.Operator{Name: "Test Directory"}, Version: "v0"}
 	for _, f := range change {
 		f(&cfg)
 	}

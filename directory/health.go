@@ -97,7 +97,7 @@ func (r *Registry) getFront(c echo.Context) error {
 		Name    string `json:"name"`
 		Version string `json:"version"`
 		Agents  int    `json:"agents"`
-	}{r.cfg.Name, r.cfg.Version, n})
+	}{r.cfg.Site.Name, r.cfg.Version, n})
 }
 
 // wantsPage reports whether the client is a browser: its Accept header names HTML, and JSON only after HTML.

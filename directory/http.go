@@ -31,7 +31,7 @@ func (r *Registry) Mount(e *echo.Echo) {
 	}
 	r.templates = newTemplates(e)
 	documents := discovery.New(discovery.Config{
-		BaseURL: r.cfg.BaseURL, Local: r.cfg.Local, Name: r.cfg.Name, Referrals: r.cfg.Referrals, Record: r.Record, Guard: guard,
+		BaseURL: r.cfg.BaseURL, Local: r.cfg.Local, Name: r.cfg.Site.Name, Referrals: r.cfg.Referrals, Record: r.Record, Guard: guard,
 		Find: func(ctx context.Context, s discovery.Search) (discovery.Found, error) { return findRanked(ctx, r, s) },
 	}, r.cfg.Entries)
 	documents.Mount(e)

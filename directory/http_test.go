@@ -110,7 +110,7 @@ func TestRoutes(t *testing.T) {
 }
 
 func TestFrontPage(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Name = "<script>alert(1)</script>" })
+	w := newWorld(t, func(c *Config) { c.Site.Name = "<script>alert(1)</script>" })
 	w.register(alice, testCard("am_a"))
 	got := w.do("GET", "/", "", "Accept", "*/*")
 	const doc = `{"name":"<script>alert(1)</script>","version":"v0","agents":1}`

@@ -196,7 +196,7 @@ func (r *Registry) newMirrorRow(ctx context.Context, source *client.Directory, r
 	if err != nil {
 		return store.Card{}, err
 	}
-	stored, err := newRow(c, [32]byte{}, m, now) // without an owner: no credential has this hash
+	stored, err := newRow(c, [32]byte{}, m, maxLifetime, now) // without an owner: no credential has this hash
 	if err != nil {
 		return store.Card{}, err
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/directory/site"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -41,12 +42,16 @@ func newTemplates(e *echo.Echo) templates {
 	}
 }
 
-// site is what every page shows.
-type site struct {
-	Name, Version, Base, Protocol string
+// shownSite is what every page shows.
+type shownSite struct {
+	site.Operator
+	Version, Base, Protocol string
+	Days                    int // that a registration lasts
 }
 
-func (r *Registry) site() site { return site{r.cfg.Name, r.cfg.Version, r.cfg.BaseURL, wire.Version} }
+func (r *Registry) site() shownSite {
+	return shownSite{r.cfg.Site, r.cfg.Version, r.cfg.BaseURL, wire.Version, int(r.cfg.Lifetime.Hours() / 24)}
+}
 
 // shownProofs is a verification; Answers reports whether the endpoint answered the last probe.
 type shownProofs struct {
@@ -71,7 +76,7 @@ type searchForm struct {
 
 type searchPage struct {
 	Title                 string
-	Site                  site
+	Site                  shownSite
 	Mode                  Mode
 	Mirror                bool
 	Count                 int
@@ -198,7 +203,7 @@ func (r *Registry) newShownAgent(c store.Card, now time.Time) (shownAgent, wire.
 
 type agentPage struct {
 	Title                        string
-	Site                         site
+	Site                         shownSite
 	Agent                        shownAgent
 	ID                           wire.AgentID
 	Owner, Endpoint, Key, Access string
@@ -206,7 +211,7 @@ type agentPage struct {
 	Derived                      bool
 	Intents                      []shownTag
 	Registered, Expires          time.Time
-	QR                           *qrCode
+	QR                           *site.QR
 }
 
 // showAgent answers /agents/{id} with the page of one agent.
@@ -227,7 +232,7 @@ func (r *Registry) showAgent(c echo.Context) error {
 	p := agentPage{
 		Title: dropInvisible(card.Name), Site: r.site(), Agent: shown, ID: card.ID, Owner: card.OwnerName, Endpoint: card.Endpoint, Access: card.AccessMode,
 		CardURL: r.cfg.BaseURL + "/agents/" + url.PathEscape(held.ID), Derived: shown.Proofs.ID == "derived",
-		Registered: held.Registered, Expires: held.Expires, QR: newQR(card.Endpoint),
+		Registered: held.Registered, Expires: held.Expires, QR: site.NewQR(card.Endpoint),
 	}
 	if key, err := r.keys.Parse(card.PublicKey); err == nil {
 		p.Key = fingerprint(key)

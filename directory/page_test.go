@@ -4,7 +4,9 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/agentmesh/agentmesh/directory/site"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -80,6 +82,21 @@ func TestPages(t *testing.T) {
 	}
 }
 
+// TestPagesNameTheOperator: every page names the operator, and the front page the lifetime that the operator set.
+func TestPagesNameTheOperator(t *testing.T) {
+	w := newWorld(t, func(c *Config) {
+		c.Site, c.Lifetime = site.Operator{Name: "Agents of Cork", Contact: "operator@cork.example <b>"}, 90*24*time.Hour
+	})
+	if page := w.page("/", 200); !strings.Contains(page, "stays for 90 days") {
+		t.Errorf("the front page lacks the lifetime:\n%s", page)
+	}
+	for path, status := range map[string]int{"/": 200, "/agents/am_nobody": 404} {
+		if page := w.page(path, status); !strings.Contains(page, "<span>Agents of Cork</span>") || !strings.Contains(page, "operator@cork.example &lt;b&gt;") {
+			t.Errorf("%s does not name the operator:\n%s", path, page)
+		}
+	}
+}
+
 // TestPageOfMirror: the page of a mirror does not explain how to register.
 func TestPageOfMirror(t *testing.T) {
 	w := newWorld(t, readOnly)
@@ -105,15 +122,5 @@ func TestPagesGoOn(t *testing.T) {
 	}
 	if seen != 45 {
 		t.Errorf("the pages show %d agents, want 45", seen)
-	}
-}
-
-func TestQR(t *testing.T) {
-	code := newQR("https://agent.example/agentmesh")
-	if code == nil || code.Size < 21+2*quietZone || !strings.HasPrefix(code.Path, "M4 4h7v1h-7z") { // a finder pattern begins each code
-		t.Errorf("code %+v", code)
-	}
-	if newQR(strings.Repeat("x", 2048)) != nil {
-		t.Error("a code that nobody can read")
 	}
 }

@@ -100,7 +100,7 @@ func (g *registration) try(ctx context.Context) (wire.Registered, error) {
 	if err := g.c.checkReservedID(g.now); err != nil {
 		return wire.Registered{}, err
 	}
-	row, err := newRow(g.c, g.owner, newMeta(g.c, proof, g.now), g.now)
+	row, err := newRow(g.c, g.owner, newMeta(g.c, proof, g.now), r.cfg.Lifetime, g.now)
 	if err != nil {
 		return wire.Registered{}, err
 	}
@@ -123,7 +123,7 @@ func (r *Registry) replace(ctx context.Context, held store.Card, s Submission, t
 	if err != nil {
 		return wire.Registered{}, err
 	}
-	row, err := newRow(c, held.Owner, m, now)
+	row, err := newRow(c, held.Owner, m, r.cfg.Lifetime, now)
 	if err != nil {
 		return wire.Registered{}, err
 	}
@@ -154,8 +154,8 @@ func (r *Registry) put(ctx context.Context, put store.PutCard, card wire.Card, w
 	return wire.Registered{AgentID: wire.AgentID(stored.ID), RegisteredAt: stored.Registered, ExpiresAt: stored.Expires}, nil
 }
 
-// newRow returns the stored form of a card that expires thirty days from now (AM-55).
-func newRow(c candidate, owner [32]byte, m meta, now time.Time) (store.Card, error) {
+// newRow returns the stored form of a card that lasts for life from now on (AM-55).
+func newRow(c candidate, owner [32]byte, m meta, life time.Duration, now time.Time) (store.Card, error) {
 	encoded, err := m.encode()
 	if err != nil {
 		return store.Card{}, err
@@ -166,7 +166,7 @@ func newRow(c candidate, owner [32]byte, m meta, now time.Time) (store.Card, err
 	} else {
 		counts = append(counts, hostCount(c.host))
 	}
-	expires := now.Add(lifetime)
+	expires := now.Add(life)
 	return store.Card{
 		ID:            string(c.card.ID),
 		Body:          c.served,

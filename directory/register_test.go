@@ -276,6 +276,21 @@ func TestPut(t *testing.T) {
 	})
 }
 
+// TestLifetime: a registration lasts as long as the operator set (AM-55), and a mirror keeps it as long as its source.
+func TestLifetime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const life = 90 * 24 * time.Hour
+		w, mirror := newWorld(t, func(c *Config) { c.Lifetime = life }), newWorld(t, readOnly)
+		w.register(alice, testCard("am_a"))
+		mirror.follow(newSource(w, nil))
+		for name, w := range map[string]*world{"the directory": w, "the mirror": mirror} {
+			if rec, err := w.reg.Record(t.Context(), "am_a"); err != nil || !rec.ExpiresAt.Equal(rec.RegisteredAt.Add(life)) {
+				t.Errorf("at %s the card lasts from %v to %v, %v", name, rec.RegisteredAt, rec.ExpiresAt, err)
+			}
+		}
+	})
+}
+
 func TestExpiry(t *testing.T) { // AM-55
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -109,7 +109,7 @@ func TestSquattedCardOfBefore(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			row, err := newRow(c, credential.HashOf(alice), meta{Current: wire.KeyChange{Since: clock()}}, clock())
+			row, err := newRow(c, credential.HashOf(alice), meta{Current: wire.KeyChange{Since: clock()}}, lifetime, clock())
 			if err != nil {
 				t.Fatal(err)
 			}

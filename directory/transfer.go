@@ -122,7 +122,7 @@ func (r *Registry) importCard(ctx context.Context, e CardExport, now time.Time) 
 	}
 	m.forgetEndpoint()
 	m.Derived = c.hasDerivedID(now)
-	stored, err := newRow(c, [32]byte(owner), m, now)
+	stored, err := newRow(c, [32]byte(owner), m, r.cfg.Lifetime, now)
 	if err != nil {
 		return store.PutCard{}, err
 	}

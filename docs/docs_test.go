@@ -33,6 +33,7 @@ var lines = []struct {
 	{"node/subprocess", 0},
 	{"node/atomicfile", 0},
 	{"docs/openclaw", 0}, // a text that the program embeds
+	{"docs/operations", 0},
 	{"cmd/internal/exit", 1},
 	{"cmd/internal/terminal", 2},
 
@@ -72,6 +73,7 @@ var lines = []struct {
 	{"node/owner/mcp", 4},
 	{"directory/mailbox", 4},
 	{"directory/discovery", 4},
+	{"directory/site", 4},
 	{"directory/a2arelay", 5}, // stands on the counts of mailboxes
 
 	{"node/meshtest", 7},
@@ -86,6 +88,7 @@ var lines = []struct {
 	{"cmd/internal/demo", 8},
 	{"cmd/internal/doctor", 8},
 	{"cmd/internal/manual", 8},
+	{"cmd/internal/quickstart", 8},
 	{"cmd/internal/welcome", 8},
 
 	{"node/bridge/*/*", 5}, // the parts of a bridge; the codecs are on line 2
@@ -108,6 +111,7 @@ var sameLine = map[string][]string{
 	"cmd/internal/demo":       {"cmd/internal/daemon"}, // calls the processes that it started
 	"cmd/internal/doctor":     {"cmd/internal/daemon"}, // calls the running process
 	"cmd/internal/welcome":    {"cmd/internal/daemon"}, // describes it
+	"cmd/internal/quickstart": {"cmd/internal/daemon"}, // makes its data
 	"node/bridge/mew/mewtest": {"node/httpapi/apitest"},
 	"node/bridge/bridgetest":  {"node/meshtest"},
 	"node/owner":              {"node/notify"}, // the status has the state of notifications

@@ -29,6 +29,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/manual"
+	"github.com/agentmesh/agentmesh/cmd/internal/quickstart"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 )
 
@@ -43,6 +44,8 @@ func main() {
 // commands is the grammar of the command line.
 type commands struct {
 	Globals
+
+	Quickstart quickstart.Command `cmd:"" group:"run" help:"Set up a directory or an agent, and print what is left to do."`
 
 	Init   initCmd   `cmd:"" group:"run" help:"Make a new agent: keys, card, database."`
 	Serve  serveCmd  `cmd:"" group:"run" help:"Run directory and node. The first run makes an agent."`
@@ -175,6 +178,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 		return exit.Usage
 	}
 	a.globals, a.yaml = cli.Globals, cli.Mess.YAML
+	_ = parsed.BindToProvider(a.quickstart) // it fails only for a value that is not a function
 	parsed.BindTo(ctx, (*context.Context)(nil))
 	return a.reportError(parsed.Run(a))
 }
@@ -270,6 +274,16 @@ func (a *app) newLogger(c config.Log) *slog.Logger {
 		return slog.New(slog.NewJSONHandler(to, opts))
 	}
 	return slog.New(slog.NewTextHandler(to, opts))
+}
+
+// quickstart returns what quickstart needs.
+func (a *app) quickstart() (quickstart.Env, error) {
+	file, _, err := a.configFile()
+	if err != nil {
+		return quickstart.Env{}, err
+	}
+	dir, err := a.dataDir()
+	return quickstart.Env{UI: &a.UI, JSON: a.globals.JSON, Dir: datadir.Dir(dir), File: file, Options: a.options}, err
 }
 
 // options returns the options for a process of this command.

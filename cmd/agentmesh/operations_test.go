@@ -59,7 +59,7 @@ func TestOperations(t *testing.T) {
 // TestDocsConfigurations: config check accepts every configuration in the documents.
 func TestDocsConfigurations(t *testing.T) {
 	found := 0
-	for _, name := range []string{"docs/walkthrough.md", "docs/operations.md", "docs/architecture.md", "docs/agents.md"} {
+	for _, name := range []string{"docs/walkthrough.md", "docs/operations.md", "docs/architecture.md", "docs/agents.md", "docs/run-a-directory.md"} {
 		for _, block := range blocks(t, name, "```yaml") {
 			found++
 			file := filepath.Join(t.TempDir(), "agentmesh.yaml")

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/config"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/signing"
 )
 
@@ -27,13 +28,12 @@ func (a *app) readPassphrase(what string) ([]byte, error) {
 	if text, ok := config.Lookup(a.environ, config.EnvPassphrase); ok {
 		return []byte(text), nil
 	}
-	in, ok := a.In.(*os.File)
-	if !ok || !term.IsTerminal(int(in.Fd())) {
+	if !terminal.IsTerminal(a.In) {
 		return nil, fmt.Errorf("%w: set %s", signing.ErrNoPassphrase, config.EnvPassphraseFile)
 	}
 	fmt.Fprintf(a.Err, "passphrase of %s: ", what)
 	defer fmt.Fprintln(a.Err)
-	return term.ReadPassword(int(in.Fd()))
+	return term.ReadPassword(int(a.In.(*os.File).Fd()))
 }
 
 // readNewPassphrase returns a new passphrase. It prompts twice, because a typing error would lock the owner out.

@@ -37,7 +37,8 @@ type pebble struct {
 	httpPort  string // port for HTTP-01
 	tlsPort   string // port for TLS-ALPN-01
 	manage    string
-	config    string
+	config    string        // file
+	settings  func() string // content of that file
 	dns       string
 	log       *lockedBuffer
 }
@@ -56,22 +57,24 @@ func newPebble(t *testing.T, validity time.Duration) *pebble {
 	writeCertificate(t, certFile, keyFile, time.Hour, "127.0.0.1")
 	p := &pebble{
 		root: certFile, httpPort: freePort(t), tlsPort: freePort(t), manage: "127.0.0.1:" + freePort(t),
-		config: filepath.Join(dir, "pebble.json"), dns: serveDNS(t), log: &lockedBuffer{},
+		config: filepath.Join(dir, "pebble.json"), dns: serveDNS(t, "127.0.0.1:0", [4]byte{127, 0, 0, 1}), log: &lockedBuffer{},
 	}
 	listen := "127.0.0.1:" + freePort(t)
 	p.directory = "https://" + listen + "/dir"
-	config := fmt.Sprintf(`{"pebble": {"listenAddress": %q, "managementListenAddress": %q, "certificate": %q, "privateKey": %q,
-		"httpPort": %s, "tlsPort": %s, "keyAlgorithm": "ecdsa", "retryAfter": {"authz": 1, "order": 1},
-		"profiles": {"default": {"description": "default", "validityPeriod": %d}}}}`,
-		listen, p.manage, certFile, keyFile, p.httpPort, p.tlsPort, int(validity.Seconds()))
-	if err := os.WriteFile(p.config, []byte(config), 0o600); err != nil {
-		t.Fatal(err)
+	p.settings = func() string {
+		return fmt.Sprintf(`{"pebble": {"listenAddress": %q, "managementListenAddress": %q, "certificate": %q, "privateKey": %q,
+			"httpPort": %s, "tlsPort": %s, "keyAlgorithm": "ecdsa", "retryAfter": {"authz": 1, "order": 1},
+			"profiles": {"default": {"description": "default", "validityPeriod": %d}}}}`,
+			listen, p.manage, certFile, keyFile, p.httpPort, p.tlsPort, int(validity.Seconds()))
 	}
 	return p
 }
 
 func (p *pebble) start(t *testing.T) {
 	t.Helper()
+	if err := os.WriteFile(p.config, []byte(p.settings()), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	cmd := exec.Command("pebble", "-strict", "-config", p.config, "-dnsserver", p.dns)
 	cmd.Env = append(os.Environ(), "PEBBLE_VA_NOSLEEP=1")
 	cmd.Stdout, cmd.Stderr = p.log, p.log
@@ -97,6 +100,16 @@ func (p *pebble) start(t *testing.T) {
 // roots returns the root certificates of the certificates that pebble issues.
 func (p *pebble) roots(t *testing.T) *x509.CertPool {
 	t.Helper()
+	roots := x509.NewCertPool()
+	if data := p.rootFile(t); !roots.AppendCertsFromPEM(data) {
+		t.Fatalf("pebble's root: %q", data)
+	}
+	return roots
+}
+
+// rootFile returns these root certificates in PEM.
+func (p *pebble) rootFile(t *testing.T) []byte {
+	t.Helper()
 	own, err := os.ReadFile(p.root)
 	if err != nil {
 		t.Fatal(err)
@@ -110,11 +123,10 @@ func (p *pebble) roots(t *testing.T) *x509.CertPool {
 	}
 	defer resp.Body.Close()
 	data, err := io.ReadAll(resp.Body)
-	roots := x509.NewCertPool()
-	if err != nil || !roots.AppendCertsFromPEM(data) {
-		t.Fatalf("pebble's root: %v, %q", err, data)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return roots
+	return data
 }
 
 // orders returns the number of objects that pebble has stored for its clients.
@@ -196,10 +208,10 @@ func writeCertificate(t *testing.T, certFile, keyFile string, life time.Duration
 	}
 }
 
-// serveDNS runs a DNS server over TCP. Every name has the address 127.0.0.1 and no other records.
-func serveDNS(t *testing.T) (address string) {
+// serveDNS runs a DNS server over TCP. Every name has the IPv4 address host and no other records.
+func serveDNS(t *testing.T, listen string, host [4]byte) (address string) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", listen)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,37 +226,40 @@ func serveDNS(t *testing.T) (address string) {
 			all.Go(func() {
 				defer conn.Close()
 				conn.SetDeadline(time.Now().Add(10 * time.Second))
-				answerDNS(conn)
+				for answerDNS(conn, host) {
+				}
 			})
 		}
 	})
 	return l.Addr().String()
 }
 
-func answerDNS(conn net.Conn) {
+// answerDNS answers one query, and reports whether that worked.
+func answerDNS(conn net.Conn, host [4]byte) bool {
 	var size [2]byte
 	if _, err := io.ReadFull(conn, size[:]); err != nil {
-		return
+		return false
 	}
 	query := make([]byte, binary.BigEndian.Uint16(size[:]))
 	if _, err := io.ReadFull(conn, query); err != nil {
-		return
+		return false
 	}
 	var m dnsmessage.Message
 	if m.Unpack(query) != nil || len(m.Questions) != 1 {
-		return
+		return false
 	}
 	m.Response, m.Additionals = true, nil
 	if q := m.Questions[0]; q.Type == dnsmessage.TypeA {
 		m.Answers = []dnsmessage.Resource{{
-			Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class, TTL: 1}, Body: &dnsmessage.AResource{A: [4]byte{127, 0, 0, 1}},
+			Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class, TTL: 1}, Body: &dnsmessage.AResource{A: host},
 		}}
 	}
 	answer, err := m.Pack()
 	if err != nil {
-		return
+		return false
 	}
-	conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(answer))), answer...))
+	_, err = conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(answer))), answer...))
+	return err == nil
 }
 
 // readCertificate asks a running serve for the state of its certificate.

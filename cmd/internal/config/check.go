@@ -68,6 +68,12 @@ func (c Config) Check(kinds []bridge.Kind) error {
 	c.A2A.check(&p)
 	c.Calendar.check(&p)
 	p.oneOf("registration.mode", c.Registration.Mode, "open", "invite", "closed")
+	if c.Registration.Lifetime < day || c.Registration.Lifetime > 365*day {
+		p.add("registration.lifetime", "must be 1d to 365d")
+	}
+	if len([]rune(c.Site.Name)) > 100 || len([]rune(c.Site.Contact)) > 200 {
+		p.add("site", "name must be at most 100 characters, and contact 200")
+	}
 	c.Notify.check(&p)
 	p.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
 	p.oneOf("log.format", c.Log.Format, "auto", "text", "json")

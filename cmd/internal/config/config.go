@@ -84,6 +84,8 @@ type Config struct {
 
 	// How the directory accepts cards.
 	Registration Registration `key:"registration"`
+	// The operator of the directory, as its public pages show it.
+	Site Site `key:"site"`
 	// How other registries see the directory.
 	Discovery Discovery `key:"discovery"`
 	// How the process meets the network.
@@ -269,6 +271,17 @@ type Registration struct {
 	CardsPerHost int `key:"cards_per_host"`
 	// Registrations per hour and client address. 0: no limit. The local profile has no limit.
 	PerHour int `key:"per_hour"`
+	// How long a registration lasts without a renewal, 1d to 365d. Nodes renew after half of it. A change applies to each
+	// card from its next renewal on.
+	Lifetime time.Duration `key:"lifetime"`
+}
+
+// Site tells readers of the public pages who runs the directory.
+type Site struct {
+	// The title of the pages, 1 to 100 characters. Empty: AgentMesh directory.
+	Name string `key:"name"`
+	// A mail address, a URL, or another way to reach the operator.
+	Contact string `key:"contact"`
 }
 
 // Discovery decides what the directory tells other registries.
@@ -356,7 +369,7 @@ func Default() Config {
 		AgentRelay:   defaultAgentRelay(),
 		Audit:        Audit{MaxEntries: 100_000, Keep: 365 * day},
 		Window:       Window{Past: 15 * time.Minute, Future: 5 * time.Minute},
-		Registration: Registration{Mode: "open", CardsPerToken: 10, CardsPerHost: 10, PerHour: 20},
+		Registration: Registration{Mode: "open", CardsPerToken: 10, CardsPerHost: 10, PerHour: 20, Lifetime: 30 * day},
 		Network:      Network{MaxConnections: 10_000, MaxConnectionsPerAddress: 256},
 		Notify:       Notify{Content: "summary", Format: "json", Batch: 10 * time.Second},
 		AgentDoor:    AgentDoor{Mode: "0600"},

@@ -28,6 +28,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/directory"
 	"github.com/agentmesh/agentmesh/directory/discovery"
+	"github.com/agentmesh/agentmesh/directory/site"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak/personal"
@@ -207,7 +208,7 @@ func (p *Process) addDirectory(base string) {
 			PerToken: offBelowOne(p.cfg.Registration.CardsPerToken), PerHost: offBelowOne(p.cfg.Registration.CardsPerHost),
 			PerHour: offBelowOne(p.cfg.Registration.PerHour),
 		},
-		AllowPrivate: p.cfg.Network.AllowPrivate, Addresses: p.edge.Addresses(), Version: p.build.Version, Logger: p.log,
+		Site: site.Operator{Name: p.cfg.Site.Name, Contact: p.cfg.Site.Contact}, Lifetime: p.cfg.Registration.Lifetime, AllowPrivate: p.cfg.Network.AllowPrivate, Addresses: p.edge.Addresses(), Version: p.build.Version, Logger: p.log,
 	}
 	if p.secrets.Credential != "" {
 		cfg.Operators = [][32]byte{credential.HashOf(string(registration.Credential(p.secrets.Credential, &client.Directory{Base: base, Alias: OwnDirectory})))}
@@ -498,6 +499,15 @@ func Init(ctx context.Context, o Options, passphrase []byte) error {
 		return err
 	}
 	return errors.Join(p.createAgent(passphrase, configuredBase(o.Config)), p.Close())
+}
+
+// InitDirectory makes the database of a directory without an agent.
+func InitDirectory(ctx context.Context, o Options) error {
+	p, err := open(ctx, o)
+	if err != nil {
+		return err
+	}
+	return p.Close()
 }
 
 // OwnerAPI returns the listener of the owner API.

@@ -1,4 +1,4 @@
-package directory
+package site
 
 import (
 	"strconv"
@@ -6,16 +6,16 @@ import (
 	"rsc.io/qr"
 )
 
-// qrCode is a QR code as an SVG path.
-type qrCode struct {
+// QR is a QR code as an SVG path.
+type QR struct {
 	Size int // in modules, including the quiet zone
 	Path string
 }
 
 const quietZone = 4 // modules, as the standard requires
 
-// newQR returns the code of a text, or nil if the text is too long for a code that a phone can read.
-func newQR(text string) *qrCode {
+// NewQR returns the code of a text, or nil if the text is too long for a code that a phone can read.
+func NewQR(text string) *QR {
 	if len(text) > 512 {
 		return nil
 	}
@@ -45,5 +45,5 @@ func newQR(text string) *qrCode {
 			x += run
 		}
 	}
-	return &qrCode{code.Size + 2*quietZone, string(path)}
+	return &QR{code.Size + 2*quietZone, string(path)}
 }

@@ -1,0 +1,84 @@
+package quickstart
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
+)
+
+// questions asks a person on a terminal for what the flags leave open. Each method does nothing after the first error.
+type questions struct {
+	ui  *terminal.UI
+	in  *bufio.Reader // nil if nobody can answer
+	err error
+}
+
+// maxAnswer is the maximum length of an answer in bytes.
+const maxAnswer = 1024
+
+func newQuestions(e Env, silent bool) *questions {
+	q := &questions{ui: e.UI}
+	if !silent && terminal.IsTerminal(e.In) {
+		q.in = bufio.NewReaderSize(e.In, maxAnswer)
+	}
+	return q
+}
+
+// text asks for a text that may stay as it is.
+func (q *questions) text(value *string, about, standard string) {
+	if q.err != nil || *value != "" {
+		return
+	}
+	if *value = standard; q.in == nil {
+		return
+	}
+	if given := q.ask(about, standard); given != "" {
+		*value = given
+	}
+}
+
+// require asks for a text without which the command cannot go on.
+func (q *questions) require(value *string, flag, about string) {
+	for q.err == nil && *value == "" {
+		if q.in == nil {
+			q.err = exit.Fail(exit.Usage, fmt.Errorf("%s is missing, and nobody can be asked", flag))
+			return
+		}
+		*value = q.ask(about, "")
+	}
+}
+
+// choose asks for one of the choices. The first one is the default.
+func (q *questions) choose(value *string, about string, choices ...string) {
+	if q.err != nil || *value != "" {
+		return
+	}
+	if q.in == nil {
+		*value = choices[0]
+		return
+	}
+	for q.err == nil && !slices.Contains(choices, *value) {
+		if *value = q.ask(about+" ("+strings.Join(choices, ", ")+")", choices[0]); *value == "" {
+			*value = choices[0]
+		}
+	}
+}
+
+// ask prints a question and returns the answer, which is empty for the standard.
+func (q *questions) ask(about, standard string) string {
+	if standard != "" {
+		about += " [" + standard + "]"
+	}
+	fmt.Fprintf(q.ui.Err, "%s: ", about)
+	line, err := q.in.ReadSlice('\n')
+	if err != nil && (!errors.Is(err, io.EOF) || len(line) == 0) {
+		q.err = exit.Fail(exit.Usage, fmt.Errorf("read the answer: %w", err))
+	}
+	return strings.TrimSpace(string(line))
+}

@@ -1,0 +1,187 @@
+// Package quickstart makes the data directory of a new directory or agent with a commented configuration, and prints
+// what its operator still has to do on the machine and at the name server.
+package quickstart
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/config"
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
+	"github.com/agentmesh/agentmesh/node/atomicfile"
+)
+
+// Command has the commands that set up a new process.
+type Command struct {
+	Directory Directory `cmd:"" help:"Set up a directory under a public name."`
+	Agent     Agent     `cmd:"" help:"Set up an agent: under a public name, or behind the mailbox of a directory."`
+}
+
+// Env is what the commands need from the program.
+type Env struct {
+	*terminal.UI
+	JSON    bool
+	Dir     datadir.Dir
+	File    string                         // the configuration to write
+	Options func() (daemon.Options, error) // reads and checks that file
+}
+
+// Edge are the flags for how others reach the process.
+type Edge struct {
+	TLS    bool   `name:"tls" xor:"edge" help:"Serve HTTPS on ports 443 and 80, with a certificate from Let's Encrypt. With this flag you accept the terms of Let's Encrypt."`
+	Proxy  bool   `name:"proxy" xor:"edge" help:"Serve plain HTTP on 127.0.0.1:3141 for a reverse proxy on this machine."`
+	Mail   string `name:"contact" placeholder:"ADDRESS" help:"Mail address of the operator, for Let's Encrypt. A directory publishes it."`
+	User   string `default:"agentmesh" help:"User that the service runs as."`
+	Yes    bool   `help:"Ask nothing, and use the defaults."`
+	domain string
+}
+
+// Directory sets up a directory.
+type Directory struct {
+	Edge
+	Title string `placeholder:"TEXT" help:"Title of the public pages."`
+	Mode  string `enum:"open,invite,closed," default:"" placeholder:"MODE" help:"Registration mode: open (anybody), invite (with a code that you make) or closed (nobody)."`
+	Name  string `arg:"" help:"Public host name, such as mesh.example.org."`
+}
+
+// Agent sets up an agent.
+type Agent struct {
+	Edge
+	Title      string `name:"name" placeholder:"TEXT" help:"Name of the agent, as others see it."`
+	Owner      string `placeholder:"TEXT" help:"Name of the person behind the agent. It is published."`
+	Directory  string `placeholder:"URL" help:"Base URL (…/v1) of the directory to join."`
+	InviteFile string `placeholder:"FILE" help:"File with the invite code for that directory."`
+	Host       string `arg:"" optional:"" name:"name" help:"Public host name. Without one, the agent receives through a mailbox at its directory."`
+}
+
+// Run makes a directory.
+func (d *Directory) Run(ctx context.Context, e Env) error {
+	q, err := d.begin(e, d.Name)
+	if err != nil {
+		return err
+	}
+	q.text(&d.Title, "title of the public pages", "Agents of "+d.domain)
+	d.askEdge(q)
+	q.choose(&d.Mode, "who may register", "invite", "open", "closed")
+	if err := q.err; err != nil {
+		return err
+	}
+	text, err := render("directory", d)
+	if err != nil {
+		return err
+	}
+	o, err := write(e, text)
+	if err == nil {
+		err = undo(e, daemon.InitDirectory(ctx, o))
+	}
+	if err != nil {
+		return err
+	}
+	return d.finish(ctx, e, o.Config, "directory")
+}
+
+// Run makes an agent.
+func (a *Agent) Run(ctx context.Context, e Env) error {
+	q, err := a.begin(e, a.Host)
+	if err != nil {
+		return err
+	}
+	q.text(&a.Title, "name of the agent", config.Default().Name)
+	q.text(&a.Owner, "your name, which is published (empty: none)", "")
+	if a.Host == "" {
+		q.require(&a.Directory, "--directory", "URL of the directory that keeps your mail, such as https://mesh.example.org/v1")
+	} else {
+		q.text(&a.Directory, "URL of a directory to join (empty: none but your own)", "")
+		a.askEdge(q)
+	}
+	if a.Directory != "" {
+		q.text(&a.InviteFile, "file with your invite code (empty: none needed)", "")
+	}
+	if err := q.err; err != nil {
+		return err
+	}
+	if u, err := url.Parse(a.Directory); a.Directory != "" && (err != nil || u.Host == "") {
+		return exit.Fail(exit.Usage, fmt.Errorf("--directory %s is not a URL", terminal.Clean(a.Directory)))
+	}
+	if a.InviteFile != "" {
+		if a.InviteFile, err = filepath.Abs(a.InviteFile); err != nil {
+			return exit.Fail(exit.Usage, fmt.Errorf("find the invite code: %w", err))
+		}
+	}
+	text, err := render("agent", a)
+	if err != nil {
+		return err
+	}
+	o, err := write(e, text)
+	if err == nil {
+		err = undo(e, daemon.Init(ctx, o, nil))
+	}
+	if err != nil {
+		return err
+	}
+	return a.finish(ctx, e, o.Config, "agent")
+}
+
+// Public reports whether others can connect to the process.
+func (g *Edge) Public() bool { return g.domain != "" }
+
+// Domain returns the host name under which others reach the process.
+func (g *Edge) Domain() string { return g.domain }
+
+// begin refuses a name that is not a host name and a data directory that is in use.
+func (g *Edge) begin(e Env, name string) (*questions, error) {
+	if name != "" {
+		u, err := url.Parse("https://" + name)
+		if err != nil || u.Host != name || u.Port() != "" || !strings.Contains(strings.Trim(name, "."), ".") {
+			return nil, exit.FailHint(exit.Usage, fmt.Errorf("%s is not a host name", terminal.Clean(name)), "write only the name, such as mesh.example.org")
+		}
+	}
+	g.domain = strings.ToLower(strings.TrimSuffix(name, "."))
+	switch list, err := os.ReadDir(string(e.Dir)); {
+	case err == nil && len(list) > 0:
+		return nil, exit.FailHint(exit.Config, fmt.Errorf("the data directory %s is not empty", e.Dir), "name a new one with --data")
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return nil, exit.FailHint(exit.Config, fmt.Errorf("read the data directory: %w", err), "name a new one with --data")
+	}
+	return newQuestions(e, g.Yes), nil
+}
+
+// askEdge asks how others reach a process with a public name.
+func (g *Edge) askEdge(q *questions) {
+	how := ""
+	for q.err == nil && !g.TLS && !g.Proxy && how != "tls" && how != "proxy" {
+		how = ""
+		q.require(&how, "--tls or --proxy", "who serves HTTPS: tls (this process, with a certificate from Let's Encrypt, whose terms you accept) or proxy")
+	}
+	g.TLS, g.Proxy = g.TLS || how == "tls", g.Proxy || how == "proxy"
+	q.text(&g.Mail, "mail address of the operator, which a directory publishes (empty: none)", "")
+}
+
+// write stores the configuration in a new data directory, and reads it back.
+func write(e Env, text []byte) (daemon.Options, error) {
+	if _, err := datadir.Open(string(e.Dir)); err != nil {
+		return daemon.Options{}, err
+	}
+	if err := atomicfile.WriteNew(e.File, text); err != nil {
+		return daemon.Options{}, exit.FailHint(exit.Config, fmt.Errorf("write the configuration: %w", err), "name another file with --config")
+	}
+	o, err := e.Options()
+	return o, undo(e, err)
+}
+
+// undo removes the configuration if there is an error, so that the user can try again. It returns the error.
+func undo(e Env, err error) error {
+	if err != nil {
+		err = errors.Join(err, os.Remove(e.File))
+	}
+	return err
+}

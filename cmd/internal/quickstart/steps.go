@@ -1,0 +1,200 @@
+package quickstart
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"embed"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/user"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"text/template"
+	"time"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/config"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/docs/operations"
+	"github.com/agentmesh/agentmesh/node/atomicfile"
+)
+
+//go:embed text
+var texts embed.FS
+
+var templates = template.Must(template.New("").Funcs(template.FuncMap{
+	"yaml": func(text string) (string, error) {
+		data, err := json.Marshal(text) // YAML reads JSON strings
+		return string(data), err
+	},
+	"sh": quoteShell,
+}).ParseFS(texts, "text/*"))
+
+// render returns the configuration of a kind of process.
+func render(kind string, from any) ([]byte, error) {
+	var b bytes.Buffer
+	if err := templates.ExecuteTemplate(&b, kind+".yaml", from); err != nil {
+		return nil, fmt.Errorf("write the configuration: %w", err)
+	}
+	return b.Bytes(), nil
+}
+
+// quoteShell quotes an argument for a shell if it needs that.
+func quoteShell(arg string) string {
+	if strings.Trim(arg, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./") == "" && arg != "" {
+		return arg
+	}
+	return "'" + strings.ReplaceAll(arg, "'", `'\''`) + "'"
+}
+
+// steps is what the operator still has to do.
+type steps struct {
+	Kind    string   `json:"kind"` // directory or agent
+	Data    string   `json:"data"`
+	File    string   `json:"config"`
+	Unit    string   `json:"unit,omitempty"` // file with the systemd unit
+	Domain  string   `json:"name,omitempty"`
+	Health  string   `json:"health,omitempty"`
+	Records []string `json:"records,omitempty"` // of the name, for its DNS zone
+	Found   bool     `json:"resolves"`          // the name server has those records
+
+	Mode, User, Program, Run, Backups string `json:"-"`
+	TLS, NewUser                      bool   `json:"-"`
+}
+
+// finish writes the systemd unit and prints what is left to do.
+func (g *Edge) finish(ctx context.Context, e Env, c config.Config, kind string) error {
+	s := steps{
+		Kind: kind, Data: string(e.Dir), File: e.File, Domain: g.domain, Mode: c.Registration.Mode, User: g.User, TLS: g.TLS,
+		Backups: "/var/backups", Program: "agentmesh",
+	}
+	if g.Public() {
+		s.Health = c.PublicURL + "/readyz"
+		s.Records, s.Found = g.records(ctx, e)
+	}
+	if path, err := os.Executable(); err == nil {
+		s.Program = path
+	}
+	s.Run = "agentmesh --data " + quoteShell(s.Data)
+	if runtime.GOOS == "linux" && g.Public() {
+		s.Unit, s.Run = e.Dir.Path("agentmesh.service"), "sudo -u "+s.User+" "+s.Run
+		_, err := user.Lookup(s.User)
+		s.NewUser = err != nil
+		if err := atomicfile.WriteNew(s.Unit, []byte(s.unit(kind))); err != nil {
+			return exit.Fail(exit.Config, fmt.Errorf("write the systemd unit: %w", err))
+		}
+	}
+	if e.JSON {
+		return e.UI.JSON(s)
+	}
+	var b bytes.Buffer
+	if err := templates.ExecuteTemplate(&b, "steps", s); err != nil {
+		return fmt.Errorf("write what is left to do: %w", err)
+	}
+	e.Print("%s", strings.TrimRight(b.String(), "\n"))
+	return nil
+}
+
+// lookupTimeout is how long the name server may take.
+const lookupTimeout = 5 * time.Second
+
+// records returns the address records of the public name, and whether the name server has them. Otherwise they name the
+// public addresses of this machine.
+func (g *Edge) records(ctx context.Context, e Env) (list []string, found bool) {
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	addresses, _ := net.DefaultResolver.LookupNetIP(ctx, "ip", g.domain) // an error means that the records are still missing
+	if found = len(addresses) > 0; !found {
+		addresses = publicAddresses()
+	}
+	for _, a := range addresses {
+		list = append(list, fmt.Sprintf("%s. %s %s", g.domain, recordType(a.Unmap()), a.Unmap()))
+	}
+	if len(list) == 0 {
+		list = []string{g.domain + ". A <the public IPv4 address>", g.domain + ". AAAA <the public IPv6 address, if there is one>"}
+	}
+	return list, found
+}
+
+func recordType(a netip.Addr) string {
+	if a.Is4() {
+		return "A"
+	}
+	return "AAAA"
+}
+
+// publicAddresses returns the addresses of this machine that others may reach.
+func publicAddresses() (list []netip.Addr) {
+	interfaces, _ := net.InterfaceAddrs() // without a list, the operator fills in the addresses
+	for _, a := range interfaces {
+		p, err := netip.ParsePrefix(a.String())
+		if err == nil && p.Addr().IsGlobalUnicast() && !p.Addr().IsPrivate() {
+			list = append(list, p.Addr())
+		}
+	}
+	return list
+}
+
+// unit returns the systemd unit for the process. It is the one of the packages, with the paths of this machine.
+func (s steps) unit(kind string) string {
+	lines := strings.Split(string(operations.Unit), "\n")
+	out := lines[:0:0]
+	for _, line := range lines {
+		key, _, _ := strings.Cut(line, "=")
+		switch key {
+		case "Description":
+			line = "Description=AgentMesh " + kind + " " + cmp.Or(s.Domain, s.Data)
+		case "User", "Group":
+			line = key + "=" + s.User
+		case "StateDirectory":
+			if s.Data != "/var/lib/agentmesh" {
+				line = "ReadWritePaths=" + quoteUnit(s.Data)
+			}
+		case "StateDirectoryMode":
+			if s.Data != "/var/lib/agentmesh" {
+				continue
+			}
+		case "Environment":
+			line = "Environment=" + quoteUnit("AGENTMESH_DATA="+s.Data)
+		case "ExecStart":
+			line = "ExecStart=" + quoteUnit(s.Program) + " serve"
+			if s.File != filepath.Join(s.Data, "agentmesh.yaml") {
+				line += " --config " + quoteUnit(s.File)
+			}
+		case "ProtectHome":
+			if isHome(s.Data) || isHome(s.Program) {
+				line = "ProtectHome=no"
+			}
+		case "AmbientCapabilities":
+			if !s.TLS {
+				continue
+			}
+		case "CapabilityBoundingSet":
+			if !s.TLS {
+				line = "CapabilityBoundingSet="
+			}
+		}
+		out = append(out, line)
+	}
+	return strings.Join(out, "\n")
+}
+
+// isHome reports whether ProtectHome hides a path.
+func isHome(path string) bool {
+	_, top, _ := strings.Cut(path, "/")
+	top, _, _ = strings.Cut(top, "/")
+	return top == "home" || top == "root"
+}
+
+// quoteUnit quotes a value of a systemd unit.
+func quoteUnit(text string) string {
+	text = strings.ReplaceAll(text, "%", "%%")
+	if strings.ContainsAny(text, " \t\"'\\$") {
+		return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "$", "$$").Replace(text) + `"`
+	}
+	return text
+}
