@@ -191,11 +191,11 @@ func (o OwnerAPI) changePeer(ctx context.Context, id wire.AgentID, change owner.
 	peer, now := string(id), time.Now()
 	entry := acl.AuditEntry{At: now, Kind: acl.AuditRule, Subject: peer, By: by, Note: change.Action}
 	standings := map[string]acl.Standing{
-		"allow": acl.Allowed, "approve": acl.Approved, "block": acl.Blocked, "forget": acl.Unknown,
+		"allow": acl.Allowed, "approve": acl.Approved, "block": acl.Blocked, "unblock": acl.Unknown, "forget": acl.Unknown,
 	}
 	var changes []store.Change
 	switch change.Action {
-	case "allow", "approve", "block":
+	case "allow", "approve", "block", "unblock":
 		changes = append(changes, n.rules.Change(peer, standings[change.Action], now))
 	case "write":
 		changes = append(changes, n.recipients.Change(peer, acl.Approved, now))
@@ -218,7 +218,7 @@ func (o OwnerAPI) changePeer(ctx context.Context, id wire.AgentID, change owner.
 		}
 		changes = append(changes, n.rules.Change(peer, acl.Unknown, now), n.recipients.Change(peer, acl.Unknown, now))
 	default:
-		return owner.Fault(http.StatusBadRequest, "action must be allow, approve, block, forget, alias, repin, write or no-write", "")
+		return owner.Fault(http.StatusBadRequest, "action must be allow, approve, block, unblock, forget, alias, repin, write or no-write", "")
 	}
 	changes = append(changes, n.audit.Change(entry))
 	if err := n.store.Records().Apply(ctx, changes, now); err != nil {

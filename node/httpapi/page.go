@@ -84,8 +84,15 @@ type View struct {
 	Topics []string // the topics that cause a new fetch of the live region
 	Self   string   // path and query for the next fetch of this page; "" is those of the request
 	Said   string   // what the previous form did
+	Undo   *Undo    // takes back what the previous form did; nil if that cannot be
 	Wrong  string   // the error of the previous form
 	Data   any
+}
+
+// Undo is a form with one button that takes something back.
+type Undo struct {
+	Path   string // below the page
+	Fields map[string]string
 }
 
 type asset struct {
@@ -210,6 +217,7 @@ func selfURL(r *http.Request) string {
 	q := r.URL.Query()
 	q.Del("did")
 	q.Del("who")
+	q.Del("was")
 	if len(q) == 0 {
 		return r.URL.EscapedPath()
 	}

@@ -44,7 +44,7 @@ type AddedPeer struct {
 
 // PeerChange is one change by the owner to a peer.
 type PeerChange struct {
-	Action      string `json:"action"` // allow, approve, block, forget, alias, repin, write, no-write
+	Action      string `json:"action"` // allow, approve, block, unblock, forget, alias, repin, write, no-write
 	Alias       string `json:"alias,omitempty"`
 	Fingerprint string `json:"fingerprint,omitempty"`
 }

@@ -173,6 +173,7 @@ func TestFirstRun(t *testing.T) {
 			a.Shows("Agreed")
 			a.Shows("15:00")
 			shoot(a, "agreed")
+			findBarriers(t, a)
 			t.Logf("%v", spent)
 			if spent > 3*time.Minute {
 				t.Errorf("this took %v, want less than three minutes", spent)
@@ -181,6 +182,29 @@ func TestFirstRun(t *testing.T) {
 			a.Forgive("Failed to load resource")
 		})
 	}
+}
+
+// findBarriers runs axe on every page that a link of a navigation leads to.
+func findBarriers(t *testing.T, p person) {
+	t.Helper()
+	if !browsertest.HasAxe() {
+		return
+	}
+	const links = `Array.from(document.querySelectorAll("nav a, .filters a, main a"), (a) => a.href).filter((h) => h.startsWith(location.origin + "/owner/page/"))`
+	seen, next := map[string]bool{}, browsertest.Eval[[]string](p.Tab, links)
+	for len(next) > 0 {
+		at := strings.SplitN(next[0], "#", 2)[0]
+		if next = next[1:]; seen[at] || len(seen) > 60 {
+			continue
+		}
+		seen[at] = true
+		p.Do(chromedp.Navigate(at))
+		if found := p.Barriers(); found != "" {
+			t.Errorf("%s:\n%s", at, found)
+		}
+		next = append(next, browsertest.Eval[[]string](p.Tab, links)...)
+	}
+	t.Logf("axe saw %d pages", len(seen))
 }
 
 // signIn returns a link that signs in to the page of a serve.

@@ -2,10 +2,15 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"path/filepath"
+	"time"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/config"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/owner/web"
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // setup is a process as the pages for the first run see it.
@@ -61,6 +66,29 @@ func (s setup) Programs() web.Programs {
 		}
 	}
 	return programs
+}
+
+// LookUp implements [web.Setup].
+func (s setup) LookUp(ctx context.Context, id wire.AgentID) []owner.Found {
+	var answers []owner.Found
+	for _, d := range s.p.directories {
+		record, err := d.Record(ctx, id)
+		answer := owner.Found{Directory: d.Base}
+		switch {
+		case errors.Is(err, client.ErrUnknownAgent):
+			continue
+		case err != nil:
+			answer.Error, answer.Hint = wire.OneLine(err.Error(), 300), client.HintOf(err)
+		default:
+			answer.Listing.Agents = []wire.Value{record.Card}
+			answer.Listing.Verification = map[wire.AgentID]wire.Verification{id: record.Verification}
+			if client.CheckCardID(record.Card, time.Now()) != nil {
+				answer.Unproven = []wire.AgentID{id}
+			}
+		}
+		answers = append(answers, answer)
+	}
+	return answers
 }
 
 // EchoAddress implements [web.Setup].

@@ -275,6 +275,29 @@ func (tb *Tab) Picture(file string) {
 	}
 }
 
+// Axe is the name of the environment variable with the path of axe.min.js, which looks for barriers in pages.
+const Axe = "AXE"
+
+// HasAxe reports whether [Axe] names a script.
+func HasAxe() bool { return os.Getenv(Axe) != "" }
+
+// Barriers runs axe on the page and returns its violations, one on each line.
+func (tb *Tab) Barriers() string {
+	tb.t.Helper()
+	script, err := os.ReadFile(os.Getenv(Axe))
+	if err != nil {
+		tb.t.Fatalf("%s must name axe.min.js: %v", Axe, err)
+	}
+	Eval[bool](tb, string(script)+`;
+		window.barriers = undefined;
+		axe.run({ resultTypes: ["violations"] }).then(
+			(r) => { window.barriers = r.violations.flatMap((v) => v.nodes.map((n) => v.id + ": " + v.help + ": " + n.html.slice(0, 160))).join("\n"); },
+			(e) => { window.barriers = String(e); });
+		true`)
+	tb.Until(`window.barriers !== undefined`)
+	return Eval[string](tb, `window.barriers`)
+}
+
 // WithoutScript turns off the scripts of pages in this tab.
 func (tb *Tab) WithoutScript() {
 	tb.t.Helper()

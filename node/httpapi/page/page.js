@@ -29,15 +29,49 @@
     window.htmx.trigger(el, "refresh");
   }
 
+  // One tab may tell the owner what arrives while no tab is in front: the one that holds the lock. It stays connected.
+  let tells = false;
+  const mayTell = () => window.Notification?.permission === "granted" && localStorage.getItem("notify") === "yes";
+  let known = NaN;
+  // recount brings the counts of the navigation up to date on a page that does not show what changed.
+  async function recount(topics) {
+    const counted = topics.filter((t) => t === "approvals" || t === "inbox" || t === "reset");
+    const shown = live()?.dataset.topics?.split(" ") ?? [];
+    if (!counted.length || (!tells && counted.every((t) => shown.includes(t)))) return; // the refresh counts too
+    const page = new DOMParser().parseFromString(await (await fetch(body.dataset.events.replace(/events$/, ""))).text(), "text/html");
+    for (const a of page.querySelectorAll("#nav a")) {
+      const here = document.querySelector('#nav a[href="' + CSS.escape(a.getAttribute("href")) + '"]');
+      here?.querySelector(".count")?.remove();
+      const mark = a.querySelector(".count");
+      if (here && mark) here.append(" ", mark);
+    }
+    count();
+    const waiting = parseInt(document.querySelector("#nav .count")?.textContent ?? "0", 10);
+    if (tells && document.hidden && waiting > known) new Notification("agentmesh", { body: waiting + " waiting for you", tag: "agentmesh" });
+    known = waiting;
+  }
+  function waitToTell() {
+    if (!mayTell() || !navigator.locks) return;
+    navigator.locks.request("agentmesh-notify", () => {
+      tells = true;
+      known = parseInt(document.querySelector("#nav .count")?.textContent ?? "0", 10);
+      connect();
+      return new Promise(() => {}); // until the tab closes
+    });
+  }
+
   function connect() {
     clearTimeout(retry);
-    if (source || document.hidden) return;
+    if (source || (document.hidden && !tells)) return;
     source = new EventSource(body.dataset.events);
     source.addEventListener("ready", () => {
       say("Live");
       refresh(null); // fetch all changes that were missed
     });
-    source.addEventListener("changed", (e) => refresh(e.data.split(" ")));
+    source.addEventListener("changed", (e) => {
+      refresh(e.data.split(" "));
+      recount(e.data.split(" ")).catch(() => {}); // the next event counts again
+    });
     source.onerror = () => {
       say("Reconnecting …");
       if (source && source.readyState === EventSource.CLOSED) {
@@ -55,10 +89,52 @@
 
   if (body.dataset.events) {
     // A browser opens few connections to one server: a hidden tab keeps none.
-    document.addEventListener("visibilitychange", () => (document.hidden ? disconnect() : connect()));
+    document.addEventListener("visibilitychange", () => (document.hidden && !tells ? disconnect() : connect()));
     addEventListener("pagehide", disconnect);
     addEventListener("pageshow", connect);
     connect();
+    waitToTell();
+  }
+
+  // notify is the switch for this browser. The browser asks the owner for the permission.
+  function offer() {
+    const notify = document.getElementById("notify");
+    if (!notify || !window.Notification || !navigator.locks) return;
+    notify.hidden = false;
+    notify.textContent = mayTell() ? "Do not notify me in this browser" : "Notify me in this browser";
+  }
+  offer();
+  document.addEventListener("click", async (e) => {
+    if (e.target.id !== "notify") return;
+    const want = !mayTell();
+    localStorage.setItem("notify", want ? "yes" : "no");
+    if (want && (await Notification.requestPermission()) !== "granted") return say("The browser does not allow it");
+    if (want) waitToTell();
+    offer();
+  });
+
+  // Shortcuts work while nobody types. They are listed under "?" and can be turned off.
+  const keys = document.getElementById("keys");
+  const off = document.getElementById("keys-off");
+  if (keys) {
+    document.getElementById("keys-close").addEventListener("click", () => keys.close());
+    off.checked = localStorage.getItem("keys") === "off";
+    off.addEventListener("change", () => localStorage.setItem("keys", off.checked ? "off" : "on"));
+    document.addEventListener("keydown", (e) => {
+      if (e.ctrlKey || e.metaKey || e.altKey || keys.open || e.target.closest("input, textarea, select")) return;
+      if (e.key === "?") return keys.showModal();
+      if (off.checked) return;
+      const entry = /^[1-5]$/.test(e.key) && document.querySelectorAll("#nav a")[e.key - 1];
+      if (entry) entry.click();
+      if (e.key === "w") location.assign(new URL("compose", new URL(body.dataset.events, location)));
+      const search = e.key === "/" && document.querySelector("input[type=search]");
+      if (search) {
+        e.preventDefault();
+        search.focus();
+      } else if (e.key === "/") {
+        location.assign(new URL("discover", new URL(body.dataset.events, location)));
+      }
+    });
   }
 
   // On a phone the navigation is one line that scrolls; reveal scrolls the current entry into view.
@@ -95,6 +171,9 @@
 
   let open = [];
   let chosen = [];
+  let before = new Set(); // the entries that were shown; a new one stands out
+  const entries = ".list > li, .talk > li, article.card";
+  const keyOf = (e) => e.querySelector("h2[id], details[id]")?.id ?? e.querySelector("a[href]")?.getAttribute("href");
   body.addEventListener("htmx:beforeSwap", (e) => {
     const text = e.detail.serverResponse;
     const same = text === last || shown(text);
@@ -104,12 +183,15 @@
       return;
     }
     open = Array.from(live().querySelectorAll("details[open][id]"), (d) => d.id);
+    before = new Set(Array.from(live().querySelectorAll(entries), keyOf));
     chosen = Array.from(live().querySelectorAll("input[type=radio][id]:checked"), (i) => i.id);
     const places = new Map();
     for (const b of live().querySelectorAll("button[id]")) places.set(b.id, b.getBoundingClientRect());
     past = [...recent(), { at: performance.now(), places }];
   });
   body.addEventListener("htmx:afterSwap", () => {
+    offer();
+    for (const e of live().querySelectorAll(entries)) if (!before.has(keyOf(e))) e.classList.add("fresh");
     const change = past.at(-1);
     if (change) change.at = performance.now(); // a slow machine takes long to show it
     reveal();

@@ -33,7 +33,8 @@ func serveFullPage(t *testing.T) (*ownerPage, []string) {
 	p := servePage(t, sarah)
 	paths := append([]string{"login"}, allPages...)
 	return p, append(paths, link(t, p.must("approvals"), "approvals/ask_"), link(t, p.must("inbox"), "inbox/in_"),
-		link(t, p.must("conversations"), "conversations/am_"), "none")
+		link(t, p.must("conversations"), "conversations/am_"), link(t, p.must("conversations"), "conversations/am_")+"?after=0",
+		link(t, p.must("people"), "people/am_"), "none")
 }
 
 // browserPhone: nothing is wider than a small phone, and every control is large enough for a finger.
@@ -127,6 +128,33 @@ func browserNames(t *testing.T, browser context.Context) {
 		if twice := browsertest.Eval[string](tb.Tab, `(() => { const seen = new Set(); for (const e of document.querySelectorAll("[id]")) { if (seen.has(e.id)) return e.id; seen.add(e.id); } return ""; })()`); twice != "" {
 			t.Errorf("%q has the id %s twice", path, twice)
 		}
+	}
+	tb.Forgive("404 (Not Found)")
+}
+
+// browserBarriers: axe finds no violation on any page, in both color schemes, on a screen and on a phone.
+func browserBarriers(t *testing.T, browser context.Context) {
+	if !browsertest.HasAxe() {
+		t.Skipf("%s does not name axe.min.js; .ci/axe installs it", browsertest.Axe)
+	}
+	p, paths := serveFullPage(t)
+	tb := newTab(t, browser, p)
+	for _, screen := range []struct {
+		width, height int64
+		scheme        string
+	}{{1280, 900, "light"}, {390, 844, "dark"}} {
+		tb.Size(screen.width, screen.height)
+		tb.scheme(screen.scheme)
+		for _, path := range paths {
+			tb.open(path)
+			if found := tb.Barriers(); found != "" {
+				t.Errorf("%q, %s:\n%s", path, screen.scheme, found)
+			}
+		}
+	}
+	browsertest.Eval[int](tb.Tab, `document.querySelector("main").append(document.createElement("input")) ?? 0`)
+	if found := tb.Barriers(); !strings.HasPrefix(found, "label: ") {
+		t.Errorf("axe does not see a field without a label: %q", found)
 	}
 	tb.Forgive("404 (Not Found)")
 }

@@ -219,7 +219,7 @@ func (p *pages) showApprovals(c echo.Context) error {
 		view.Asks.Items, view.Asks.Older = viewAsks(asks.Items), asks.Older
 	}
 	return p.shell.Render(c, p.approvals, httpapi.View{
-		Title: "Approvals", Topics: []string{string(owner.TopicApprovals)}, Said: p.doneMessage(c), Data: view,
+		Title: "Approvals", Topics: []string{string(owner.TopicApprovals)}, Said: p.doneMessage(c), Undo: p.undo(c), Data: view,
 	})
 }
 
@@ -252,10 +252,22 @@ func (p *pages) decide(c echo.Context) error {
 		return err
 	}
 	ctx, choice := c.Request().Context(), acl.Choice(form.Get("choice"))
+	var was acl.Standing
+	if choice == acl.Block { // for an undo
+		ask, err := p.n.FindApproval(ctx, c.Param("id"))
+		if err == nil {
+			was, err = p.standing(c, ask.Subject)
+		}
+		if err != nil {
+			return owner.Explain(err)
+		}
+	}
 	decided, err := p.n.Decide(ctx, c.Param("id"), owner.Decision{Choice: choice, Hash: form.Get("hash"), Text: form.Get("text"), By: door}, 0)
 	switch {
 	case err == nil && decided.State == acl.AskApproved && isProposal(decided.Ask): // it wants an answer next
 		return doneWith(c, convPath(decided.Conv.Peer, decided.Conv.ID), string(choice), decided.Subject)
+	case err == nil && choice == acl.Block:
+		return doneBlocked(c, "approvals", decided.Subject, was)
 	case err == nil:
 		return doneWith(c, "approvals", string(choice), decided.Subject)
 	case errors.Is(err, acl.ErrAskGone):

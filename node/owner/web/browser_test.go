@@ -29,7 +29,7 @@ func TestBrowser(t *testing.T) {
 		"code": browserCode, "stranger": browserStranger, "keyboard": browserKeyboard, "phone": browserPhone, "schemes": browserSchemes,
 		"names": browserNames, "no script": browserWithoutScript, "restart": browserRestart, "two tabs": browserTwoTabs,
 		"hostile": browserHostile, "ten thousand events": browserManyEvents, "typing": browserKeepsWhatIsTyped,
-		"guard": browserGuardsClicks,
+		"guard": browserGuardsClicks, "barriers": browserBarriers, "shortcuts": browserShortcuts, "notifications": browserNotifications,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, browser) })
 	}
@@ -206,6 +206,60 @@ func browserTwoTabs(t *testing.T, browser context.Context) {
 	decide(t, sarah, ask, acl.Block)
 	third.Shows("blocked")
 	third.Until(`!document.querySelector("button[name=choice]")`)
+}
+
+// browserShortcuts: keys lead to the entries and the search while nobody types, and can be turned off.
+func browserShortcuts(t *testing.T, browser context.Context) {
+	p := servePage(t, meshtest.New(t).Node("sarah", nil))
+	tb := newTab(t, browser, p)
+	at := func(path string) {
+		tb.Until(`location.pathname === "/owner/page/` + path + `" && document.readyState === "complete"`)
+	}
+	press := func(key string) { tb.Do(chromedp.KeyEvent(key)) }
+	tb.open("")
+	tb.live()
+	for key, path := range map[string]string{"2": "conversations", "3": "people", "w": "compose", "/": "discover"} {
+		tb.open("settings")
+		tb.live()
+		press(key)
+		at(path)
+	}
+	press("/")
+	tb.Until(`document.activeElement.id === "q"`)
+	press("2")
+	tb.Until(`document.activeElement.value.endsWith("2")`) // typing is not a shortcut
+	tb.open("settings")
+	tb.live()
+	press("?")
+	tb.Until(`document.getElementById("keys").open`)
+	tb.Click("#keys-off")
+	tb.Click("#keys-close")
+	press("2")
+	press("?")
+	tb.Until(`document.getElementById("keys").open`)
+	at("settings")
+}
+
+// browserNotifications: with the owner's permission, a tab in the background tells that something waits. It names
+// nobody, because text of strangers would leave the page.
+func browserNotifications(t *testing.T, browser context.Context) {
+	mesh := meshtest.New(t)
+	sarah := mesh.Node("sarah", mode(acl.Approval))
+	tb := newTab(t, browser, servePage(t, sarah))
+	tb.open("settings")
+	tb.live()
+	browsertest.Eval[bool](tb.Tab, `(window.told = [], window.Notification = class {
+		static permission = "default";
+		static requestPermission() { this.permission = "granted"; return Promise.resolve("granted"); }
+		constructor(title, options) { told.push(title + ": " + options.body); }
+	}, true)`)
+	tb.Click("#notify")
+	tb.Until(`document.getElementById("notify").textContent.startsWith("Do not")`)
+	sendAsStranger(t, mesh, sarah, "chris", "In front")
+	tb.Until(`document.querySelector("#nav .count")?.textContent === "1" && document.title.startsWith("(1) ")`) // settings do not show it
+	browsertest.Eval[bool](tb.Tab, `(Object.defineProperty(document, "hidden", { value: true }), document.dispatchEvent(new Event("visibilitychange")))`)
+	sendAsStranger(t, mesh, sarah, "ann", "Behind")
+	tb.Until(`told.join() === "agentmesh: 2 waiting for you"`)
 }
 
 // heap returns the size of what scripts still hold, after a garbage collection.

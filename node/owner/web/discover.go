@@ -55,18 +55,27 @@ func (p *pages) discover(c echo.Context) error {
 			return owner.Explain(err)
 		}
 		for _, a := range answers {
-			found := foundIn{Directory: a.Directory, Error: a.Error, Hint: a.Hint}
-			for _, card := range a.Listing.Agents[:min(len(a.Listing.Agents), maxFound)] {
-				agent, err := p.viewFound(c, a, card)
-				if err != nil {
-					return owner.Explain(err)
-				}
-				found.Agents = append(found.Agents, agent)
+			found, err := p.viewAnswer(c, a)
+			if err != nil {
+				return owner.Explain(err)
 			}
 			view.Answers = append(view.Answers, found)
 		}
 	}
 	return p.shell.Render(c, p.found, httpapi.View{Title: "Discover", Data: view})
+}
+
+// viewAnswer returns the view of what one directory answered.
+func (p *pages) viewAnswer(c echo.Context, a owner.Found) (foundIn, error) {
+	found := foundIn{Directory: a.Directory, Error: a.Error, Hint: a.Hint}
+	for _, card := range a.Listing.Agents[:min(len(a.Listing.Agents), maxFound)] {
+		agent, err := p.viewFound(c, a, card)
+		if err != nil {
+			return found, err
+		}
+		found.Agents = append(found.Agents, agent)
+	}
+	return found, nil
 }
 
 func (p *pages) viewFound(c echo.Context, a owner.Found, card wire.Value) (foundAgent, error) {

@@ -1,6 +1,8 @@
 package web_test
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -9,6 +11,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/calendar"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/owner/web"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -122,3 +126,19 @@ func must(t *testing.T, a meshtest.Answer, status int) {
 func mode(m acl.Mode) func(*node.Config) {
 	return func(cfg *node.Config) { cfg.Policy.Mode = m }
 }
+
+// namedSetup is the process around a node whose owner has named it, without a program.
+type namedSetup struct{}
+
+func (namedSetup) Profile() web.Profile {
+	return web.Profile{Name: "Sarah's agent", Owner: "Sarah", Description: "Schedules.", Directories: []string{"https://directory.example/v1"}, File: "/data/agentmesh.yaml", Fixed: []string{"name"}}
+}
+func (namedSetup) SaveProfile(context.Context, web.Profile) error {
+	return errors.New("name: not today")
+}
+func (namedSetup) Programs() web.Programs { return web.Programs{Data: "/my data"} }
+func (namedSetup) LookUp(_ context.Context, id wire.AgentID) []owner.Found {
+	card := wire.Obj(wire.Member{Key: "agent_id", Value: wire.Text(string(id))}, wire.Member{Key: "name", Value: wire.Text("<b>chris")})
+	return []owner.Found{{Directory: "https://directory.example/v1", Listing: wire.Listing{Agents: []wire.Value{card}}, Unproven: []wire.AgentID{id}}}
+}
+func (namedSetup) EchoAddress() string { return "echo:self/echo" }

@@ -61,7 +61,7 @@ func (p *ownerPage) start(m *meshtest.Member) {
 	p.t.Helper()
 	p.edge = httpapi.NewOwner(httpapi.OwnerConfig{Dir: p.dir, Listen: p.addr})
 	owner.Mount(p.edge.Group(), m.OwnerAPI().Operations()...)
-	web.Mount(p.edge.Pages(), m.OwnerAPI(), nil, nil)
+	web.Mount(p.edge.Pages(), m.OwnerAPI(), namedSetup{}, nil)
 	if err := p.edge.Listen(); err != nil {
 		p.t.Fatal(err)
 	}

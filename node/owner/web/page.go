@@ -63,7 +63,7 @@ type pages struct {
 	shell *httpapi.Pages
 
 	overview, settings, found, approvals, approval, inbox, item, conversations, conversation *httpapi.PageTemplate
-	compose, peers, outbox, limits, notices, audit, profile, connect                         *httpapi.PageTemplate
+	compose, peers, outbox, limits, notices, audit, profile, connect, person                 *httpapi.PageTemplate
 }
 
 // door is the name of the page in the audit log and in decisions.
@@ -89,7 +89,7 @@ func Mount(shell *httpapi.Pages, n Node, setup Setup, log *slog.Logger) {
 		overview: read("overview"), settings: read("settings"), found: read("discover"), approvals: read("approvals"), approval: read("approval"), inbox: read("inbox"),
 		item: read("item"), conversations: read("conversations"), conversation: read("conversation"),
 		compose: read("compose"), peers: read("peers"), outbox: read("outbox"), limits: read("limits"), notices: read("notices"),
-		audit: read("log"), profile: read("profile"), connect: read("connect"),
+		audit: read("log"), profile: read("profile"), connect: read("connect"), person: read("person"),
 	}
 	shell.Title(func(context.Context) httpapi.Bar { return httpapi.Bar{Name: n.Card().Name, Paused: n.Paused()} })
 	shell.Follow(p.followEvents)
@@ -135,6 +135,7 @@ func Mount(shell *httpapi.Pages, n Node, setup Setup, log *slog.Logger) {
 	g.POST("/compose", p.send)
 	g.GET("/people", p.showPeers)
 	g.POST("/people", p.changePeer)
+	g.GET("/people/:id", p.showPerson)
 	g.GET("/peers", func(c echo.Context) error { return httpapi.Done(c, "people", "") }) // its path before
 	g.GET("/discover", p.discover)
 	g.GET("/settings", p.showSettings)
@@ -214,7 +215,8 @@ var doneMessages = map[string]string{
 	"paused": "Paused.", "resumed": "The agent accepts messages again.", "read": "Marked as read.", "retried": "The hook runs again.",
 	"strangers": "All waiting strangers are rejected. Each stays rejected until you allow or forget it under People.",
 	"profile":   "Saved. Your agent uses it from now on.", "hello": "You wrote to the echo agent. Its answer is below.",
-	"peer": "Changed.", "added": "The card was added.",
+	"unblocked": "The block is gone. What was rejected with it stays rejected.",
+	"peer":      "Changed.", "added": "The card was added.",
 }
 
 // doneMessage returns the text for what the previous form did, and to whom.

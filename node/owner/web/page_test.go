@@ -23,7 +23,7 @@ import (
 )
 
 // allPages are the pages that exist before anything happened.
-var allPages = []string{"", "approvals", "inbox", "conversations", "compose", "people", "discover", "settings", "outbox", "limits", "notices", "log"}
+var allPages = []string{"", "approvals", "inbox", "conversations", "compose", "people", "discover", "settings", "outbox", "limits", "notices", "log", "profile", "connect"}
 
 // link returns the target of the first link or form on a page that begins with path.
 func link(t *testing.T, body, path string) string {

@@ -54,7 +54,7 @@ func (p *pages) peersPage(c echo.Context, status int, wrong string) error {
 		view.Peers = append(view.Peers, p.row(peer))
 	}
 	return p.shell.Render(c, p.peers, httpapi.View{
-		Title: "People", Status: status, Wrong: wrong, Said: p.doneMessage(c), Topics: []string{string(owner.TopicPeers)},
+		Title: "People", Status: status, Wrong: wrong, Said: p.doneMessage(c), Undo: p.undo(c), Topics: []string{string(owner.TopicPeers)},
 		Self: selfOfPeers(view.Query), Data: view,
 	})
 }
@@ -102,11 +102,34 @@ func (p *pages) changePeer(c echo.Context) error {
 		}
 		return httpapi.Done(c, "people", "added")
 	}
-	changed, err := p.n.ChangePeer(ctx, form.Get("peer"), owner.PeerChange{Action: action, Alias: alias}, door)
+	was, err := p.standing(c, form.Get("peer"))
 	if err != nil {
-		return p.peerFault(c, owner.Explain(err))
+		return owner.Explain(err)
 	}
-	return doneWith(c, "people", "peer", string(changed.ID))
+	changed, err := p.n.ChangePeer(ctx, form.Get("peer"), owner.PeerChange{Action: action, Alias: alias}, door)
+	path := "people"
+	if person := form.Get("person"); person != "" && action != "forget" {
+		path = strings.TrimPrefix(personPath(person), "/")
+		if err != nil {
+			return p.personFault(c, person, owner.Explain(err))
+		}
+	}
+	switch {
+	case err != nil:
+		return p.peerFault(c, owner.Explain(err))
+	case action == "block":
+		return doneBlocked(c, path, string(changed.ID), was)
+	case form.Get("undo") != "":
+		return doneWith(c, path, "unblocked", string(changed.ID))
+	}
+	return doneWith(c, path, "peer", string(changed.ID))
+}
+
+func (p *pages) personFault(c echo.Context, person string, err error) error {
+	if refusal, ok := errors.AsType[*wire.Error](err); ok && refusal.Status != http.StatusInternalServerError {
+		return p.personPage(c, person, refusal.Status, refusal.Message)
+	}
+	return err
 }
 
 func (p *pages) peerFault(c echo.Context, err error) error {

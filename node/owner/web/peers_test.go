@@ -3,12 +3,17 @@ package web_test
 import (
 	"net/http"
 	"net/url"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // TestPagePeers: rules and aliases can be changed on the page, except those from the configuration.
@@ -33,8 +38,12 @@ func TestPagePeers(t *testing.T) {
 	if status, body := p.post("people", url.Values{"action": {"alias"}, "peer": {"friend"}, "alias": {"am_x"}}); status != http.StatusBadRequest || !strings.Contains(body, "an alias is") {
 		t.Errorf("an invalid alias: %d", status)
 	}
-	for _, action := range []string{"allow", "block", "write", "no-write", "forget"} {
-		if status, body := p.post("people", url.Values{"action": {action}, "peer": {string(chris.ID())}}); status != http.StatusOK || !strings.Contains(body, "Changed.") {
+	for _, action := range []string{"allow", "block", "unblock", "write", "no-write", "forget"} {
+		want := "Changed."
+		if action == "block" {
+			want = "Nothing comes in from there any more."
+		}
+		if status, body := p.post("people", url.Values{"action": {action}, "peer": {string(chris.ID())}}); status != http.StatusOK || !strings.Contains(body, want) {
 			t.Errorf("%s: %d", action, status)
 		}
 	}
@@ -43,6 +52,60 @@ func TestPagePeers(t *testing.T) {
 	}
 	if strings.Contains(p.must("people?q=friend"), string(chris.ID())) {
 		t.Error("a forgotten peer is found")
+	}
+}
+
+// TestPagePerson: the page of a person has the conversations, the card from a directory, and the actions; undo takes a
+// block back to the rule before it.
+func TestPagePerson(t *testing.T) {
+	mesh := meshtest.New(t)
+	chris, sarah := mesh.Node("chris", nil), mesh.Node("sarah", mode(acl.Approval))
+	mustSend(t, chris.Node, outgoing(t, sarah.ID(), wire.Deliver, hello), 10*time.Second)
+	p := servePage(t, sarah)
+	person := "people/" + string(chris.ID())
+	standing := func() acl.Standing {
+		t.Helper()
+		peers, err := sarah.OwnerAPI().ListPeers(t.Context())
+		i := slices.IndexFunc(peers, func(p owner.Peer) bool { return p.ID == string(chris.ID()) })
+		if err != nil || i < 0 {
+			t.Fatalf("the peer is not there: %v", err)
+		}
+		return peers[i].Standing
+	}
+	act := func(form url.Values, want string) string {
+		t.Helper()
+		form.Set("peer", string(chris.ID()))
+		status, body := p.post("people", form)
+		if status != http.StatusOK || !strings.Contains(body, want) {
+			t.Errorf("%v: %d\n%s", form, status, body)
+		}
+		return body
+	}
+	if body := p.must(person + "?card=yes"); !strings.Contains(body, "conversations/"+string(chris.ID())) || !strings.Contains(body, "&lt;b&gt;chris</bdi></q></a><span><span class=\"tag bad\">id not proven") {
+		t.Errorf("the page of a person:\n%s", body)
+	}
+	for _, before := range []acl.Standing{acl.Unknown, acl.Approved, acl.Allowed} {
+		if action := map[acl.Standing]string{acl.Approved: "approve", acl.Allowed: "allow"}[before]; action != "" {
+			act(url.Values{"action": {action}, "person": {string(chris.ID())}}, "Changed.")
+		}
+		body := act(url.Values{"action": {"block"}, "person": {string(chris.ID())}}, `id="undo"`)
+		if standing() != acl.Blocked {
+			t.Fatalf("the block has no effect")
+		}
+		undo := url.Values{}
+		for _, name := range []string{"action", "undo"} {
+			undo.Set(name, regexp.MustCompile(`<input type="hidden" name="` + name + `" value="([^"]+)">`).FindStringSubmatch(body[strings.Index(body, `class="said"`):])[1])
+		}
+		act(undo, "The block is gone.")
+		if got := standing(); got != before {
+			t.Errorf("after the undo the rule is %q, want %q", got, before)
+		}
+	}
+	if body := p.must("people?did=block&who=" + string(chris.ID()) + "&was=crowned"); strings.Contains(body, `id="undo"`) {
+		t.Error("a link puts an action of its own into the undo")
+	}
+	if status, _ := p.get("people/nobody"); status != http.StatusNotFound {
+		t.Errorf("nobody: %d", status)
 	}
 }
 

@@ -25,6 +25,9 @@ type Setup interface {
 	SaveProfile(ctx context.Context, p Profile) error
 	// Programs returns what answers messages, and when a program last used the agent's door.
 	Programs() Programs
+	// LookUp asks the directories for the card of one agent, and for what each has proven about it. A directory that
+	// does not list the agent has no entry.
+	LookUp(ctx context.Context, id wire.AgentID) []owner.Found
 	// EchoAddress is the address of an agent in the process that answers every message.
 	EchoAddress() string
 }

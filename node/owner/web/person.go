@@ -1,0 +1,157 @@
+package web
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"net/url"
+	"slices"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// personView is everything about one peer.
+type personView struct {
+	peerRow
+	Address       string // of a foreign peer
+	Rule          string // the principal of rules about the peer
+	Conversations []owner.Conversation
+	Asked         bool // the directories were asked
+	Found         []foundIn
+}
+
+// The page of a person has at most maxPersonConversations, from the newest maxConversationPages pages of all.
+const (
+	maxPersonConversations = 20
+	maxConversationPages   = 5
+	conversationsPage      = 200
+)
+
+// conversationsWith returns the newest conversations with a peer.
+func (p *pages) conversationsWith(ctx context.Context, peer string) (found []owner.Conversation, err error) {
+	before := uint64(0)
+	for range maxConversationPages {
+		page, err := p.n.ListConversations(ctx, "", before, conversationsPage)
+		if err != nil {
+			return nil, err
+		}
+		for _, conv := range page.Items {
+			if conv.Peer == peer && len(found) < maxPersonConversations {
+				found = append(found, conv)
+			}
+		}
+		if before = page.Next; before == 0 || len(found) == maxPersonConversations {
+			break
+		}
+	}
+	return found, nil
+}
+
+func (p *pages) showPerson(c echo.Context) error {
+	return p.personPage(c, c.Param("id"), http.StatusOK, "")
+}
+
+// personPage shows a peer: its rule, its names, its conversations, and its card if the owner asks the directories.
+func (p *pages) personPage(c echo.Context, id string, status int, wrong string) error {
+	ctx := c.Request().Context()
+	if unescaped, err := url.PathUnescape(id); err == nil {
+		id = unescaped
+	}
+	view, err := p.findPerson(c, id)
+	if err != nil {
+		return owner.Explain(err)
+	}
+	if view.Asked = c.QueryParam("card") != ""; view.Asked && p.setup != nil && wire.AgentID(id).Valid() {
+		if err := httpapi.KeepOpen(c, discoverFor); err != nil {
+			return err
+		}
+		for _, a := range p.setup.LookUp(ctx, wire.AgentID(id)) {
+			found, err := p.viewAnswer(c, a)
+			if err != nil {
+				return owner.Explain(err)
+			}
+			view.Found = append(view.Found, found)
+		}
+	}
+	return p.shell.Render(c, p.person, httpapi.View{
+		Title: "Person", Status: status, Wrong: wrong, Said: p.doneMessage(c), Undo: p.undo(c), Data: view,
+		Topics: []string{string(owner.TopicPeers), string(owner.TopicConversations)}, Self: httpapi.PagePath + personPath(id),
+	})
+}
+
+// personPath returns the path of a person's page below the owner's page.
+func personPath(id string) string { return "/people/" + url.PathEscape(id) }
+
+// findPerson returns what the node knows about a peer that it has met. The rules about a foreign peer are those of its
+// principal.
+func (p *pages) findPerson(c echo.Context, id string) (personView, error) {
+	ctx := c.Request().Context()
+	view := personView{Rule: id}
+	var err error
+	if view.Conversations, err = p.conversationsWith(ctx, id); err != nil {
+		return view, err
+	}
+	if len(view.Conversations) > 0 {
+		view.Rule, view.Address = cmp.Or(view.Conversations[0].Principal, id), view.Conversations[0].Address
+	}
+	peers, err := p.n.ListPeers(ctx)
+	if err != nil {
+		return view, err
+	}
+	peer := owner.Peer{ID: view.Rule}
+	if i := slices.IndexFunc(peers, func(known owner.Peer) bool { return known.ID == view.Rule }); i >= 0 {
+		peer = peers[i]
+	} else if len(view.Conversations) == 0 && !wire.AgentID(id).Valid() {
+		return view, owner.Fault(http.StatusNotFound, "there is no such peer", "")
+	}
+	names, err := p.n.NamesOf(ctx, id)
+	if len(peer.Aliases) == 0 && names.PeerAlias != "" {
+		peer.Aliases = []string{names.PeerAlias}
+	}
+	peer.Name = cmp.Or(peer.Name, names.PeerName)
+	view.peerRow = p.row(peer)
+	view.ID = id
+	return view, err
+}
+
+// Shown returns how to show the peer.
+func (v personView) Shown() owner.ShownName {
+	names := owner.PeerNames{PeerName: v.Name}
+	if len(v.Aliases) > 0 {
+		names.PeerAlias = v.Aliases[0]
+	}
+	return owner.ShowName(names, v.Address, v.ID)
+}
+
+// undoActions are the actions that take a block back, by the standing before it.
+var undoActions = map[acl.Standing]string{acl.Unknown: "unblock", acl.Allowed: "allow", acl.Approved: "approve"}
+
+// undo returns the form that takes back the block that the previous form made.
+func (p *pages) undo(c echo.Context) *httpapi.Undo {
+	peer := c.QueryParam("who")
+	action, known := undoActions[acl.Standing(c.QueryParam("was"))]
+	if c.QueryParam("did") != string(acl.Block) || peer == "" || len(peer) > maxWho || !known {
+		return nil
+	}
+	return &httpapi.Undo{Path: "people", Fields: map[string]string{"peer": peer, "action": action, "undo": "yes"}}
+}
+
+// standing returns what the rules say about a principal, for an undo. Without a rule it is Unknown.
+func (p *pages) standing(c echo.Context, principal string) (acl.Standing, error) {
+	peers, err := p.n.ListPeers(c.Request().Context())
+	i := slices.IndexFunc(peers, func(known owner.Peer) bool { return known.ID == principal })
+	if err != nil || i < 0 {
+		return acl.Unknown, err
+	}
+	return peers[i].Standing, nil
+}
+
+// doneBlocked is [doneWith] for a block, which the next page offers to undo.
+func doneBlocked(c echo.Context, path, peer string, was acl.Standing) error {
+	return httpapi.Done(c, path+"?"+url.Values{"who": {peer}, "was": {string(was)}}.Encode(), string(acl.Block))
+}
