@@ -35,32 +35,31 @@ type Terms struct {
 // terms of the new proposal for Counter, and none for Ambiguous. Agreed terms are those of p with at most one of its
 // times, and with the place from the accept if p left the place open.
 func JudgeAccept(p Proposal, accept wire.Value) (Verdict, Terms) {
-	n := readTerms(p.Intent, accept)
-	selected := n.selected
-	if len(selected) == 0 && len(n.Times) == 1 {
-		selected = n.Times // the only time that the accept names is its choice
+	named := readTerms(p.Intent, accept)
+	selected := named.selected
+	if len(selected) == 0 && len(named.Times) == 1 {
+		selected = named.Times // the only time that the accept names is its choice
 	}
 	isOffered := func(at string) bool { return hasTime(p.Times, at) }
-	allOffered := !slices.ContainsFunc(slices.Concat(n.selected, n.Times), func(at string) bool { return !isOffered(at) })
+	allOffered := !slices.ContainsFunc(slices.Concat(named.selected, named.Times), func(at string) bool { return !isOffered(at) })
 	switch {
 	case allOffered && len(selected) == 0 && len(p.Times) > 1:
 		return Ambiguous, Terms{}
-	case !allOffered || len(selected) > 1 || n.contradicts || !p.Terms.admits(n.Terms):
-		return Counter, p.Terms.changedBy(n)
+	case !allOffered || len(selected) > 1 || named.contradicts || !p.Terms.admits(named.Terms):
+		return Counter, p.Terms.changedBy(named)
 	}
 	agreed := p.Terms
 	if len(selected) == 1 {
 		i := slices.IndexFunc(p.Times, func(at string) bool { return sameTime(at, selected[0]) })
 		agreed.Times = p.Times[i : i+1 : i+1]
 	}
-	if n.Location != "" {
-		agreed.Location = n.Location
+	if named.Location != "" {
+		agreed.Location = named.Location
 	}
 	return Agreed, agreed
 }
 
-// admits reports whether an accept that names these terms agrees with t in everything except times, which it does not
-// compare.
+// admits reports whether an accept that names the terms named agrees with t. It does not compare times.
 func (t Terms) admits(named Terms) bool {
 	same := func(offered, named string) bool { return named == "" || named == offered }
 	return same(t.Title, named.Title) && same(t.Duration, named.Duration) &&
@@ -76,7 +75,7 @@ func isOpenPlace(location string) bool {
 	})
 }
 
-// changedBy returns the terms of a counter-proposal that names n. Terms that it does not name are those of t.
+// changedBy returns the terms of a counter-proposal to t that names the terms n. The other terms stay as in t.
 func (t Terms) changedBy(n namedTerms) Terms {
 	for _, text := range []struct {
 		own   *string
@@ -226,8 +225,8 @@ func cut(s string, limit int) string {
 		return s
 	}
 	sum := sha256.Sum256([]byte(s))
-	rest := fmt.Sprintf("…%x", sum[:12])
-	return string(runes[:limit-len([]rune(rest))]) + rest
+	suffix := fmt.Sprintf("…%x", sum[:12])
+	return string(runes[:limit-len([]rune(suffix))]) + suffix
 }
 
 // cutList shortens a list to limit elements. The last one becomes a hash of the whole list.

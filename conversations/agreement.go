@@ -29,7 +29,7 @@ type Acceptance struct {
 	Terms
 	By      Side           `json:"by"`
 	Message wire.MessageID `json:"message_id,omitempty"`
-	Intent  wire.Intent    `json:"intent,omitempty"` // the intent of the proposal, if another proposal stands by now
+	Intent  wire.Intent    `json:"intent,omitempty"` // intent of the accepted proposal; set only once another proposal stands
 
 	// For our accept, Delivered reports whether the peer has received it, and Held whether the peer answered that its
 	// owner decides.
@@ -113,8 +113,8 @@ func (a Acceptance) agreement(intent wire.Intent, at time.Time) *Agreement {
 	return agreed
 }
 
-// latestAccept returns the accept of the standing proposal, whether or not it counts yet, or nil.
-func (c Conversation) latestAccept() *Acceptance {
+// firstAccept returns the first accept of the standing proposal, whether or not it counts yet, or nil.
+func (c Conversation) firstAccept() *Acceptance {
 	switch {
 	case c.Accept != nil:
 		return c.Accept
@@ -127,7 +127,7 @@ func (c Conversation) latestAccept() *Acceptance {
 // Acceptable returns the message that an accept of ours would answer: the standing proposal of the peer, or the peer's
 // accept of our proposal. It returns "" if neither exists.
 func (c Conversation) Acceptable(intent wire.Intent) wire.MessageID {
-	p, first := c.Proposal, c.latestAccept()
+	p, first := c.Proposal, c.firstAccept()
 	switch {
 	case p == nil || p.Intent != intent:
 		return ""
@@ -142,8 +142,8 @@ func (c Conversation) Acceptable(intent wire.Intent) wire.MessageID {
 // InForce reports whether there is an agreement that neither side has cancelled.
 func (c Conversation) InForce() bool { return c.Agreement != nil && c.Agreement.Cancelled == nil }
 
-// IsAbout reports whether a message that takes something back takes back the agreement, not only a proposal. A cancel
-// and a failed close always take back the agreement. Other actions do so only if no later proposal stands.
+// IsAbout reports whether a payload that takes something back takes back the agreement and not only a proposal. A cancel
+// and a failed close always take back the agreement; other actions do so only if no later proposal stands.
 func (c Conversation) IsAbout(payload wire.Value) bool {
 	switch payload.GetStr("action") {
 	case "cancel":
@@ -154,8 +154,8 @@ func (c Conversation) IsAbout(payload wire.Value) bool {
 	return c.Proposal != nil && c.Proposal.Accepted
 }
 
-// agree updates the proposal, the accept and the agreement after a message.
-func (c Conversation) agree(e Event) (Conversation, error) {
+// updateTerms updates the proposal, the accept and the agreement after a message.
+func (c Conversation) updateTerms(e Event) (Conversation, error) {
 	e.Intent = cmp.Or(e.Intent, c.Intent)
 	if e.Intent != wire.Schedule && e.Intent != wire.Negotiate {
 		return c, nil
@@ -168,11 +168,11 @@ func (c Conversation) agree(e Event) (Conversation, error) {
 	case "propose":
 		return c.propose(e, from, Terms{}.changedBy(readTerms(e.Intent, e.Payload))), nil
 	case "counter":
-		var before Terms
+		var previous Terms
 		if c.Proposal != nil && c.Proposal.Intent == e.Intent {
-			before = c.Proposal.Terms
+			previous = c.Proposal.Terms
 		}
-		return c.propose(e, from, before.changedBy(readTerms(e.Intent, e.Payload))), nil
+		return c.propose(e, from, previous.changedBy(readTerms(e.Intent, e.Payload))), nil
 	case "accept":
 		return c.accept(e, from)
 	case "decline", "reject", "cancel", "withdraw":
@@ -189,11 +189,11 @@ func (c Conversation) propose(e Event, from Side, terms Terms) Conversation {
 	if e.Direct {
 		p.Delivered = e.At
 	}
-	switch before := c.Proposal; {
+	switch previous := c.Proposal; {
 	case from == Ours:
 		c.Replaced = nil
-	case before != nil && before.By == Ours && !before.Accepted:
-		c.Replaced = before
+	case previous != nil && previous.By == Ours && !previous.Accepted:
+		c.Replaced = previous
 	}
 	if c.Overtaken != nil && c.Overtaken.Message == e.Answers {
 		c.Overtaken = nil
@@ -221,11 +221,11 @@ func (c Conversation) accept(e Event, from Side) (Conversation, error) {
 	if p == nil || p.Intent != e.Intent {
 		return c, nil
 	}
-	first := c.latestAccept()
+	first := c.firstAccept()
 	switch {
-	case !c.belongs(e, from, first) && from == Ours:
+	case !c.isForStandingProposal(e, from, first) && from == Ours:
 		return c, errStaleAccept
-	case !c.belongs(e, from, first):
+	case !c.isForStandingProposal(e, from, first):
 		c.Unclear = e.ID
 		return c, nil
 	case first != nil: // this accept answers or repeats an accept, which is never edited
@@ -251,10 +251,11 @@ func (c Conversation) accept(e Event, from Side) (Conversation, error) {
 	return c, nil
 }
 
-// belongs reports whether an accept, the event e, means the standing proposal and not an earlier one. first is the
-// first accept of the standing proposal; it is nil before the first accept. The accept belongs if it names the message
-// of the proposal or of the first accept, or if it names no message and was written after the proposal had arrived.
-func (c Conversation) belongs(e Event, from Side, first *Acceptance) bool {
+// isForStandingProposal reports whether e, an accept, means the standing proposal and not an earlier one. first is the
+// first accept of the standing proposal; it is nil before the first accept. The accept means the standing proposal if it
+// names the message of the proposal or of the first accept, or if it names no message and was written after the proposal
+// had arrived.
+func (c Conversation) isForStandingProposal(e Event, from Side, first *Acceptance) bool {
 	p := c.Proposal
 	isCrossing := from == Theirs && c.Replaced != nil // the accept may mean our proposal that theirs replaced
 	switch {
@@ -358,8 +359,9 @@ func (c Conversation) deliver(e Event) Conversation {
 	return c
 }
 
-// Clarification returns the counter-proposal that answers an ambiguous accept: our offer with a single time. ok is
-// false if the message is not such an accept, if our last proposal was a clarification, or if our offer was cut.
+// Clarification returns the counter-proposal that answers an ambiguous accept: our proposal with only the first of its
+// times. ok is false if the message id is not such an accept, if our last proposal was a clarification, or if our
+// proposal was shortened when it was stored.
 func (c Conversation) Clarification(id wire.MessageID) (payload wire.Value, ok bool) {
 	p := c.Proposal
 	if c.Unclear == "" || c.Unclear != id || p == nil || p.Clarifies {

@@ -18,7 +18,7 @@ const (
 	DefaultMaxBytes  = 64 << 20
 )
 
-// Book is all conversations of a node. It is safe for concurrent use.
+// Book reads and changes all conversations of a node. It is safe for concurrent use.
 type Book struct {
 	Steps     store.Steps
 	Idle      time.Duration // silence after which a conversation expires; zero means DefaultIdle
@@ -31,8 +31,8 @@ type Book struct {
 // IdleFor returns the silence after which a conversation expires.
 func (b *Book) IdleFor() time.Duration { return cmp.Or(b.Idle, DefaultIdle) }
 
-// Load returns the conversation of key for reading. If it does not exist, Load returns one that has not begun. Only
-// [Book.Do] commits a unit.
+// Load returns the conversation of key for reading. If it does not exist, Load returns one that has not begun. To change
+// a conversation, use [Book.Do].
 func (b *Book) Load(ctx context.Context, key store.ConvKey, now time.Time) (*Unit, error) {
 	u := &Unit{Now: now, book: b, conv: Conversation{Key: key}, row: store.Conversation{Key: key}}
 	if key == (store.ConvKey{}) {
@@ -126,8 +126,8 @@ func (b *Book) Check(ctx context.Context, key store.ConvKey, now time.Time) erro
 	if n == row.Entries && head == row.Chain {
 		return nil
 	}
-	again, err := b.Steps.Conversation(ctx, key, now)
-	if err == nil && again.Rev != row.Rev {
+	current, err := b.Steps.Conversation(ctx, key, now)
+	if err == nil && current.Rev != row.Rev {
 		return fmt.Errorf("check transcript: %w", store.ErrConflict)
 	}
 	return fmt.Errorf("the transcript ends at entry %d with a chain that does not match the conversation, which has %d entries", n, row.Entries)

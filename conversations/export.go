@@ -60,19 +60,19 @@ type exportEntry struct {
 
 // Exporter writes an export. Call Head, then Entry for each entry, then Seal. It must not be used after an error.
 type Exporter struct {
-	to     io.Writer
-	sum    hash.Hash
-	opened bool
+	to         io.Writer
+	sum        hash.Hash
+	openSealed bool
 }
 
-// NewExporter returns an exporter that writes to w. If opened is set, it also writes the content of sealed payloads,
+// NewExporter returns an exporter that writes to w. If openSealed is set, it also writes the content of sealed payloads,
 // and the key of each sealed message, which proves that this content was sealed.
-func NewExporter(w io.Writer, opened bool) *Exporter {
+func NewExporter(w io.Writer, openSealed bool) *Exporter {
 	sum := sha256.New()
-	return &Exporter{to: io.MultiWriter(w, sum), sum: sum, opened: opened}
+	return &Exporter{to: io.MultiWriter(w, sum), sum: sum, openSealed: openSealed}
 }
 
-func (x *Exporter) line(v any) error {
+func (x *Exporter) writeLine(v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("encode export: %w", err)
@@ -86,7 +86,7 @@ func (x *Exporter) line(v any) error {
 // Head writes the first line. It sets h.Format itself.
 func (x *Exporter) Head(h ExportHead) error {
 	h.Format = ExportFormat
-	return x.line(h)
+	return x.writeLine(h)
 }
 
 // Entry writes one entry of the transcript.
@@ -95,10 +95,10 @@ func (x *Exporter) Entry(e store.Entry) error {
 		N: e.N, Out: e.Out, At: e.At.UTC(), MessageID: e.MessageID,
 		Digest: hex.EncodeToString(e.Digest[:]), Chain: hex.EncodeToString(e.Chain[:]), Raw: e.Raw,
 	}
-	if content, ok := ReadContent(e); x.opened && ok && content.Sealed && !IsSealed(content.Payload) {
+	if content, ok := ReadContent(e); x.openSealed && ok && content.Sealed && !IsSealed(content.Payload) {
 		line.Key, line.Opened = e.Key, &content.Payload
 	}
-	return x.line(line)
+	return x.writeLine(line)
 }
 
 // Seal writes the last line: a signature of everything written so far, by the agent self with key.
@@ -134,8 +134,9 @@ type ExportReport struct {
 const maxExportLine = 3*wire.MaxMessage + 64<<10
 
 // VerifyExport reads an export and checks that no line was changed, dropped, added or moved, that every message of the
-// two sides is signed with a key of its sender, and that the exporting node signed the whole file. The file cannot
-// prove who owns the keys: compare their fingerprints. Errors match [ErrExport] and name the line.
+// exporting node is signed, that every signature in a message is by a key of its sender, and that the exporting node
+// signed the whole file. The file cannot prove who owns the keys: compare their fingerprints. Errors match [ErrExport]
+// and name the line.
 func VerifyExport(r io.Reader) (ExportReport, error) {
 	v := exportVerifier{sum: sha256.New(), keys: make(map[wire.AgentID][]*signing.PublicKey)}
 	lines := bufio.NewScanner(r)
@@ -143,50 +144,50 @@ func VerifyExport(r io.Reader) (ExportReport, error) {
 	n := 0
 	for lines.Scan() {
 		n++
-		if v.sealed {
+		if v.sealRead {
 			return v.report, fmt.Errorf("%w: line %d: there is text after the seal", ErrExport, n)
 		}
-		if err := v.line(n, lines.Bytes()); err != nil {
+		if err := v.checkLine(n, lines.Bytes()); err != nil {
 			return v.report, fmt.Errorf("%w: line %d: %w", ErrExport, n, err)
 		}
 	}
 	switch err := lines.Err(); {
 	case err != nil:
 		return v.report, fmt.Errorf("%w: line %d: %w", ErrExport, n+1, err)
-	case !v.sealed:
+	case !v.sealRead:
 		return v.report, fmt.Errorf("%w: the seal is missing, so the end of the file was cut off", ErrExport)
 	}
 	return v.report, nil
 }
 
 type exportVerifier struct {
-	report ExportReport
-	keys   map[wire.AgentID][]*signing.PublicKey
-	sum    hash.Hash
-	chain  [32]byte
-	seen   uint64
-	sealed bool
+	report   ExportReport
+	keys     map[wire.AgentID][]*signing.PublicKey
+	sum      hash.Hash // of all lines before the seal
+	chain    [32]byte  // chain hash of the last entry
+	entries  uint64    // number of entries read
+	sealRead bool
 }
 
-func (v *exportVerifier) line(n int, text []byte) error {
+func (v *exportVerifier) checkLine(n int, text []byte) error {
 	tree, err := wire.ParseObject(text)
 	if err != nil {
 		return err
 	}
 	switch {
 	case n == 1:
-		err = v.head(text)
+		err = v.readHead(text)
 	case tree.GetStr("sha256") != "":
-		return v.seal(tree)
+		return v.checkSeal(tree)
 	default:
-		err = v.entry(text)
+		err = v.checkEntry(text)
 	}
 	v.sum.Write(text)
 	v.sum.Write([]byte("\n"))
 	return err
 }
 
-func (v *exportVerifier) head(text []byte) error {
+func (v *exportVerifier) readHead(text []byte) error {
 	h := &v.report.ExportHead
 	if err := decodeStrict(text, h); err != nil {
 		return err
@@ -204,7 +205,7 @@ func (v *exportVerifier) head(text []byte) error {
 	return nil
 }
 
-func (v *exportVerifier) entry(text []byte) error {
+func (v *exportVerifier) checkEntry(text []byte) error {
 	var x exportEntry
 	if err := decodeStrict(text, &x); err != nil {
 		return err
@@ -214,11 +215,11 @@ func (v *exportVerifier) entry(text []byte) error {
 		return err
 	}
 	var err error
-	if v.chain, err = verify(v.chain, v.seen, []store.Entry{e}); err != nil {
+	if v.chain, err = verify(v.chain, v.entries, []store.Entry{e}); err != nil {
 		return err
 	}
-	v.seen++
-	if err := v.message(e); err != nil {
+	v.entries++
+	if err := v.checkMessage(e); err != nil {
 		return err
 	}
 	return v.checkOpening(e, x)
@@ -249,8 +250,8 @@ func (v *exportVerifier) checkOpening(e store.Entry, x exportEntry) error {
 	return nil
 }
 
-// message checks the signature of one entry.
-func (v *exportVerifier) message(e store.Entry) error {
+// checkMessage checks the message of one entry: its sender, its conversation, its signature and its digest.
+func (v *exportVerifier) checkMessage(e store.Entry) error {
 	sender := wire.AgentID(v.report.Peer)
 	if e.Out {
 		sender = v.report.Self
@@ -285,19 +286,19 @@ func (v *exportVerifier) message(e store.Entry) error {
 	return nil
 }
 
-// seal checks the last line.
-func (v *exportVerifier) seal(tree wire.Value) error {
+// checkSeal checks the last line.
+func (v *exportVerifier) checkSeal(tree wire.Value) error {
 	switch {
-	case v.seen != v.report.Entries:
-		return fmt.Errorf("the head names %d entries, but the file has %d", v.report.Entries, v.seen)
-	case v.seen > 0 && v.report.Chain != hex.EncodeToString(v.chain[:]):
+	case v.entries != v.report.Entries:
+		return fmt.Errorf("the head names %d entries, but the file has %d", v.report.Entries, v.entries)
+	case v.entries > 0 && v.report.Chain != hex.EncodeToString(v.chain[:]):
 		return errors.New("the chain hash of the head does not match the last entry")
 	case tree.GetStr("agentmesh_export") != ExportFormat || tree.GetStr("self") != string(v.report.Self):
 		return errors.New("the seal does not name the exporting node")
 	case tree.GetStr("sha256") != hex.EncodeToString(v.sum.Sum(nil)):
 		return errors.New("a line before the seal was changed")
 	}
-	v.sealed = true
+	v.sealRead = true
 	for _, key := range v.keys[v.report.Self] {
 		if _, err := key.VerifyValue(tree.Without("signature"), tree.GetStr("signature"), signing.AnyTime(), v.report.Exported); err == nil {
 			return nil
@@ -313,9 +314,9 @@ func decodeStrict(text []byte, v any) error {
 	return in.Decode(v)
 }
 
-func unhex(to []byte, text string) error {
-	n, err := hex.Decode(to[:min(len(to), hex.DecodedLen(len(text)))], []byte(text[:min(len(text), 2*len(to))]))
-	if err != nil || n != len(to) || len(text) != 2*len(to) {
+func unhex(dst []byte, text string) error {
+	n, err := hex.Decode(dst[:min(len(dst), hex.DecodedLen(len(text)))], []byte(text[:min(len(text), 2*len(dst))]))
+	if err != nil || n != len(dst) || len(text) != 2*len(dst) {
 		return errors.New("a hash is not 64 hexadecimal digits")
 	}
 	return nil

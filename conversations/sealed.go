@@ -36,7 +36,7 @@ type Sealer struct {
 
 // Seal returns the sealed form of a payload, {"action":"sealed","age":…} (AM-85), and the key of this one message. The
 // sealed content names the sealer, so that the recipient refuses another sender that copied the sealed payload.
-func (by Sealer) Seal(payload wire.Value, recipient string) (sealed wire.Value, key []byte, err error) {
+func (s Sealer) Seal(payload wire.Value, recipient string) (sealed wire.Value, key []byte, err error) {
 	meta, _ := payload.Get("metadata")
 	outer := wire.Obj()
 	for _, name := range outerNames {
@@ -45,8 +45,8 @@ func (by Sealer) Seal(payload wire.Value, recipient string) (sealed wire.Value, 
 		}
 	}
 	inner := meta.Without(outerNames...).With(metaSealedBy, wire.Obj(
-		wire.Member{Key: "agent_id", Value: wire.Text(string(by.Agent))},
-		wire.Member{Key: "age_recipient", Value: wire.Text(by.Recipient)},
+		wire.Member{Key: "agent_id", Value: wire.Text(string(s.Agent))},
+		wire.Member{Key: "age_recipient", Value: wire.Text(s.Recipient)},
 	))
 	plain := signing.Canonical(payload.With("metadata", inner), signing.JCS)
 	for len(plain)%padTo != 0 {
@@ -72,14 +72,14 @@ func IsSealed(payload wire.Value) bool { return payload.GetStr("action") == wire
 // Unsealed is the content of a sealed payload.
 type Unsealed struct {
 	Payload wire.Value
-	By      Sealer // Recipient is empty if the sender names none
+	By      Sealer // the sender; its Recipient is empty if the content names none
 	Key     []byte // opens this one message again, see [ReadContent]
 }
 
 // Unseal opens a payload that is sealed to one of keys. The content of the payload must name the agent sender as its
 // sealer. Errors match [ErrSealed].
 func Unseal(keys []*signing.PrivateKey, sealed wire.Value, sender wire.AgentID) (Unsealed, error) {
-	file, err := ageFile(sealed)
+	file, err := decodeAgeFile(sealed)
 	if err != nil {
 		return Unsealed{}, err
 	}
@@ -106,7 +106,7 @@ func Unseal(keys []*signing.PrivateKey, sealed wire.Value, sender wire.AgentID) 
 
 // openWith opens a sealed payload with the key of the message.
 func openWith(key []byte, sealed wire.Value) (wire.Value, error) {
-	file, err := ageFile(sealed)
+	file, err := decodeAgeFile(sealed)
 	if err != nil {
 		return wire.Value{}, err
 	}
@@ -118,7 +118,7 @@ func openWith(key []byte, sealed wire.Value) (wire.Value, error) {
 	return o.Payload, err
 }
 
-func ageFile(sealed wire.Value) ([]byte, error) {
+func decodeAgeFile(sealed wire.Value) ([]byte, error) {
 	file, err := base64.StdEncoding.Strict().DecodeString(sealed.GetStr(memberAge))
 	if err != nil || len(file) == 0 || base64.StdEncoding.EncodeToString(file) != sealed.GetStr(memberAge) {
 		return nil, fmt.Errorf("%w: age must be a file in padded base64", ErrSealed)
@@ -135,18 +135,18 @@ func readPlain(sealed wire.Value, plain []byte) (o Unsealed, err error) {
 	if action := v.GetStr("action"); action == wire.ActionSealed || action == wire.ActionClose {
 		return o, fmt.Errorf("%w: %s must not be sealed", ErrSealed, action)
 	}
-	meta, has := v.Get("metadata")
+	meta, hasMeta := v.Get("metadata")
 	by, _ := meta.Get(metaSealedBy)
 	o.By = Sealer{Agent: wire.AgentID(by.GetStr("agent_id")), Recipient: by.GetStr("age_recipient")}
 	if !signing.ValidAgeRecipient(o.By.Recipient) {
 		o.By.Recipient = ""
 	}
-	if has && meta.Kind() == wire.Object {
+	if hasMeta && meta.Kind() == wire.Object {
 		meta = meta.Without(append([]string{metaSealedBy}, outerNames...)...)
 	}
 	outer, _ := sealed.Get("metadata")
 	for _, name := range outerNames {
-		if text := outer.GetStr(name); text != "" && (!has || meta.Kind() == wire.Object) {
+		if text := outer.GetStr(name); text != "" && (!hasMeta || meta.Kind() == wire.Object) {
 			meta = meta.With(name, wire.Text(text))
 		}
 	}
@@ -169,17 +169,17 @@ type Content struct {
 
 // ReadContent reads the content of an entry. ok is false if the entry is not an agentmesh message, but a message of a
 // foreign peer.
-func ReadContent(e store.Entry) (s Content, ok bool) {
+func ReadContent(e store.Entry) (c Content, ok bool) {
 	v, err := wire.ParseObject(e.Raw)
 	if err != nil {
-		return s, false
+		return c, false
 	}
 	payload, ok := v.Get("payload")
-	s = Content{Intent: wire.Intent(v.GetStr("intent")), Payload: payload, Sealed: IsSealed(payload)}
-	if s.Sealed && len(e.Key) > 0 {
+	c = Content{Intent: wire.Intent(v.GetStr("intent")), Payload: payload, Sealed: IsSealed(payload)}
+	if c.Sealed && len(e.Key) > 0 {
 		if opened, err := openWith(e.Key, payload); err == nil {
-			s.Payload = opened
+			c.Payload = opened
 		}
 	}
-	return s, ok
+	return c, ok
 }

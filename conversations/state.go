@@ -84,9 +84,9 @@ const (
 	Replied                        // our answer to a message from the peer
 	ClosedByPeer                   // the peer sent a close
 	ClosedByUs                     // we sent a close
-	HoldOpened                     // a message waits for our owner until Event.Until: Event.ID of the peer, or one of ours if that is empty
+	HoldOpened                     // a message waits for our owner until Event.Until: the peer's message Event.ID, or one of ours if Event.ID is empty
 	HoldEnded                      // the hold that ends at Event.Until was decided or withdrawn; Event.ID is the message that our owner released
-	HeldByPeer                     // the peer answered: our message Event.ID waits for its owner, at most until Event.Until
+	HeldByPeer                     // the peer answered: our message Event.ID waits for the peer's owner, at most until Event.Until
 	OwnerRejected                  // our owner rejected a held message
 	OwnerLet                       // our owner lets the peer use Event.Intent in the conversation without a question
 	DeliveryFailed                 // a message of ours cannot be delivered (AM-47)
@@ -111,7 +111,7 @@ type Event struct {
 
 	ID      wire.MessageID // of the message
 	Answers wire.MessageID // the message that it answers, if known
-	Written time.Time      // when the peer wrote the message, by the peer's clock
+	Written time.Time      // when the peer wrote the message, by the peer's clock; of Delivered: when our message reached the peer
 	Direct  bool           // our message is the reply on the peer's connection, so the peer has it
 
 	Name  string // name on the peer's card; untrusted text
@@ -130,11 +130,11 @@ func (c Conversation) At(now time.Time, idle time.Duration) State {
 // expiry returns the time at which an open conversation expires without further messages.
 func (c Conversation) expiry(idle time.Duration) time.Time {
 	idle = cmp.Or(c.Idle, idle)
-	clock := later(c.Last, c.PeerHeld)
+	start := later(c.Last, c.PeerHeld) // of the idle time
 	for _, end := range c.Held {
-		clock = later(clock, end)
+		start = later(start, end)
 	}
-	return Sooner(clock.Add(idle), Sooner(c.Deadline, c.Purge))
+	return Sooner(start.Add(idle), Sooner(c.Deadline, c.Purge))
 }
 
 // Holds returns the number of messages that wait for our owner at now.
@@ -212,11 +212,11 @@ func (c Conversation) applyMessage(e Event) (Conversation, error) {
 		}
 		return c.touch(e.At).end(state), nil
 	}
-	agreed, err := c.agree(e)
+	next, err := c.updateTerms(e)
 	if err != nil {
 		return c, err
 	}
-	c = agreed
+	c = next
 	c.Sealed = c.Sealed || e.Sealed
 	c.Purge = Sooner(c.Purge, e.Purge.UTC())
 	switch e.Kind {

@@ -323,8 +323,8 @@ func TestIdleOfItsOwn(t *testing.T) {
 	}
 }
 
-// TestUnreleased: a message that waited stays unreleased until our owner releases it. When the list of such messages is
-// full, no message of the peer counts as released.
+// TestUnreleased checks that a message that waited stays unreleased until our owner releases it, and that no message of
+// the peer counts as released once the list of unreleased messages is full.
 func TestUnreleased(t *testing.T) {
 	c := after(t, received(start))
 	next := func(c conversations.Conversation, e conversations.Event) conversations.Conversation {

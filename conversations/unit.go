@@ -74,11 +74,11 @@ func (b *Book) Try(ctx context.Context, key store.ConvKey, now time.Time, change
 	if err = change(u); err == nil {
 		err = u.commit(ctx)
 	}
-	after := u.onCommit
+	callbacks := u.onCommit
 	if err != nil {
-		after = u.onAbort
+		callbacks = u.onAbort
 	}
-	for _, f := range after {
+	for _, f := range callbacks {
 		f()
 	}
 	return err

@@ -13,7 +13,7 @@ import (
 var ErrAge = errors.New("not an age file to this key")
 
 // maxAgeHeader bounds the header of an age file in bytes, because each recipient in it costs a curve operation, and the
-// sender chooses their number. About thirty fit.
+// sender chooses their number. About thirty recipients fit.
 const maxAgeHeader = 4 << 10
 
 // SealAge encrypts plain to one age recipient ("age1…"), as a binary file. The file does not prove who encrypted it.
@@ -88,7 +88,7 @@ func openAge(id age.Identity, sealed []byte, limit int) ([]byte, error) {
 }
 
 // Unseal decrypts a binary age file that was encrypted to this key, and returns the plain text and the key of the file.
-// Only the key of an age identity can open anything. The error is [ErrAge].
+// A key that is not an age identity opens nothing. The error is [ErrAge].
 func (k *PrivateKey) Unseal(sealed []byte, limit int) (plain, fileKey []byte, err error) {
 	header, err := age.ExtractHeader(bytes.NewReader(sealed))
 	if err != nil || len(header) > maxAgeHeader || k.age == nil {

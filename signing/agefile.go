@@ -66,16 +66,16 @@ func IsAgeFile(head []byte) bool { return bytes.HasPrefix(head, []byte("age-encr
 // is called only for a file that is encrypted with one. The error is [ErrAge] if neither opens the file.
 func OpenAgeFile(r io.ReaderAt, size int64, identities []byte, passphrase func() ([]byte, error)) (plain io.ReaderAt, length int64, err error) {
 	prompt := &passphrasePrompt{ask: passphrase}
-	with := []age.Identity{prompt}
+	all := []age.Identity{prompt}
 	if len(identities) > 0 {
 		given, err := age.ParseIdentities(bytes.NewReader(identities))
 		if err != nil {
-			return nil, 0, errors.New("the identity file holds no age identity") // the cause may quote the file
+			return nil, 0, errors.New("the identity file contains no age identity") // the cause may quote the file
 		}
-		with = append(with, given...)
+		all = append(all, given...)
 	}
-	plain, length, err = age.DecryptReaderAt(r, size, with...)
-	if _, none := errors.AsType[*age.NoIdentityMatchError](err); none {
+	plain, length, err = age.DecryptReaderAt(r, size, all...)
+	if _, noMatch := errors.AsType[*age.NoIdentityMatchError](err); noMatch {
 		return nil, 0, ErrAge
 	}
 	return plain, length, err

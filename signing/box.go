@@ -134,8 +134,8 @@ func (k *BoxKey) Open(sealed []byte, nonce [NonceSize]byte, sender BoxPublic) ([
 
 // SessionKey derives 32 bytes that only the holders of the two keys can know: HKDF-SHA256 of the X25519 product
 // (MS-21). It has no forward secrecy. For a point of low order, the error is [ErrBox].
-func (k *BoxKey) SessionKey(with BoxPublic, salt []byte, info string) ([]byte, error) {
-	point, err := ecdh.X25519().NewPublicKey(with[:])
+func (k *BoxKey) SessionKey(peer BoxPublic, salt []byte, info string) ([]byte, error) {
+	point, err := ecdh.X25519().NewPublicKey(peer[:])
 	if err != nil {
 		return nil, ErrBox
 	}

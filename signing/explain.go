@@ -25,12 +25,11 @@ type Diagnosis struct {
 	Signed   []byte // the bytes that the signature covers, before a hash that is among the mistakes; nil if unknown
 }
 
-// Explain finds the mistakes because of which signature, which may also be malformed, does not verify for message.
-// message is the object as received, with or without its signature. keys[0] is the key with which the signature must
-// verify, and the others are keys that the signer may have confused with it. Explain makes encodings of the message
-// that are known from faulty implementations, until the signature verifies for one of them. It checks at most tries
-// byte strings with keys[0], and the forms of AM-14 with each other key. A signature with a mistake that Explain finds
-// is still refused.
+// Explain finds out why signature, which may be malformed, does not verify for message. message is the object as
+// received, with or without its signature. keys[0] is the key with which the signature must verify, and the others are
+// keys that the signer may have confused with it. Explain makes encodings of the message that are known from faulty
+// implementations, until the signature verifies for one of them. It checks at most tries byte strings with keys[0], and
+// the forms of AM-14 with each other key. The caller must refuse the signature even if Explain finds the mistake.
 func Explain(message wire.Value, signature string, keys []*PublicKey, w Window, now time.Time, tries int) Diagnosis {
 	bare := message.Without("signature")
 	d := Diagnosis{Expected: Canonical(bare, JCS)}
@@ -52,9 +51,9 @@ func Explain(message wire.Value, signature string, keys []*PublicKey, w Window, 
 		}
 		signature, d.Mistakes = repaired, []string{mistake}
 	}
-	idle := findIdleAnswers(message)
+	redundant := findRedundantAnswers(message)
 	for _, h := range habitCombinations() {
-		if slices.ContainsFunc(idle, h.has) {
+		if slices.ContainsFunc(redundant, h.has) {
 			continue
 		}
 		if tries--; tries < 0 {
@@ -89,8 +88,8 @@ func OtherKeys(card wire.Card, n int) []*PublicKey {
 	}
 	links := strings.Fields(card.KeyChain())
 	for _, link := range slices.Backward(links[max(0, len(links)-n):]) {
-		before, _, _ := strings.Cut(link, ",")
-		add(parseChainKey(before))
+		oldKey, _, _ := strings.Cut(link, ",")
+		add(parseChainKey(oldKey))
 	}
 	return keys
 }
@@ -180,8 +179,8 @@ const (
 )
 
 // habitTable has the known answers to each question, each with a weight and the text of the mistake. The first answer
-// is ours. An answer without a mistake is accepted in a form of AM-14. Explain tries combinations in the order of their
-// total weight, the smallest first.
+// is ours. An answer without the text of a mistake is allowed by a form of AM-14. Explain tries combinations in the
+// order of their total weight, the smallest first.
 var habitTable = [...][]struct {
 	weight  int
 	mistake string
@@ -225,9 +224,9 @@ type answer struct{ question, index int }
 
 func (h habits) has(a answer) bool { return int(h[a.question]) == a.index }
 
-// findIdleAnswers returns the answers that make, for this message, the same bytes as an earlier answer to the same
+// findRedundantAnswers returns the answers that make, for this message, the same bytes as an earlier answer to the same
 // question. Explain leaves them out, so that it tries no byte string twice.
-func findIdleAnswers(message wire.Value) (idle []answer) {
+func findRedundantAnswers(message wire.Value) (redundant []answer) {
 	for question, answers := range habitTable[:hashHabit] {
 		seen := make(map[[sha256.Size]byte]bool, len(answers))
 		for index := range answers {
@@ -235,12 +234,12 @@ func findIdleAnswers(message wire.Value) (idle []answer) {
 			h[question] = byte(index)
 			sum := sha256.Sum256(h.encode(message))
 			if seen[sum] {
-				idle = append(idle, answer{question, index})
+				redundant = append(redundant, answer{question, index})
 			}
 			seen[sum] = true
 		}
 	}
-	return idle
+	return redundant
 }
 
 func (h habits) weight() (sum int) {

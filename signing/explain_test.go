@@ -189,9 +189,9 @@ func TestExplainIsBounded(t *testing.T) {
 				t.Errorf("%d checks with %d tries: %q", checks, tries, d.Mistakes)
 			}
 		}
-		idle, seen := findIdleAnswers(parseTree(t, text)), map[string]bool{}
+		redundant, seen := findRedundantAnswers(parseTree(t, text)), map[string]bool{}
 		for _, h := range habitCombinations() {
-			if slices.ContainsFunc(idle, h.has) || h.weight() > 1 {
+			if slices.ContainsFunc(redundant, h.has) || h.weight() > 1 {
 				continue
 			}
 			data := string(h.encode(parseTree(t, text)))

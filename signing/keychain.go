@@ -32,14 +32,14 @@ func ParseKeyChain(id wire.AgentID, text string, now time.Time) (KeyChain, error
 	}
 	var chain KeyChain
 	for link := range strings.SplitSeq(text, " ") {
-		before, next, err := parseLink(id, link, now)
+		previous, next, err := parseLink(id, link, now)
 		if err != nil {
 			return nil, fmt.Errorf("link %d of the key chain: %w", max(1, len(chain)), err)
 		}
 		switch {
 		case len(chain) == 0:
-			chain = append(chain, before)
-		case !chain[len(chain)-1].sameAs(before):
+			chain = append(chain, previous)
+		case !chain[len(chain)-1].sameAs(previous):
 			return nil, fmt.Errorf("link %d of the key chain does not begin with the key at which the previous link ends", len(chain))
 		}
 		if slices.ContainsFunc(chain, next.sameAs) {
@@ -51,12 +51,12 @@ func ParseKeyChain(id wire.AgentID, text string, now time.Time) (KeyChain, error
 }
 
 // parseLink parses one link and checks its signature.
-func parseLink(id wire.AgentID, link string, now time.Time) (before, next *PublicKey, err error) {
+func parseLink(id wire.AgentID, link string, now time.Time) (previous, next *PublicKey, err error) {
 	fields := strings.Split(link, ",")
 	if len(fields) != 4 {
 		return nil, nil, errors.New("must have four fields")
 	}
-	if before, err = parseChainKey(fields[0]); err != nil {
+	if previous, err = parseChainKey(fields[0]); err != nil {
 		return nil, nil, fmt.Errorf("old key: %w", err)
 	}
 	if next, err = parseChainKey(fields[1]); err != nil {
@@ -67,7 +67,7 @@ func parseLink(id wire.AgentID, link string, now time.Time) (before, next *Publi
 		return nil, nil, errors.New("has no time, or one in the future")
 	}
 	window := Window{From: at.Add(-chainSkew), To: at.Add(chainSkew)}
-	return before, next, before.Verify(successionText(id, next, fields[2]), fields[3], window, at)
+	return previous, next, previous.Verify(successionText(id, next, fields[2]), fields[3], window, at)
 }
 
 func parseChainKey(field string) (*PublicKey, error) {

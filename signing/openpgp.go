@@ -338,9 +338,9 @@ func parsePGPSignature(raw []byte) (*packet.Signature, error) {
 	return nil, badSignature("weak hash")
 }
 
-// check verifies the signature twice: with the state of the key when the signature was made, and with its state now.
-// prepare has already evaluated the key at now. In the opposite order, the library would cache that a revocation was
-// not yet in effect.
+// check verifies the signature with two states of the key: its state now, and its state when the signature was made. The
+// state now must be evaluated first, as prepare does: otherwise the library would cache that a revocation was not yet in
+// effect.
 func (s *openpgpScheme) check(data, raw []byte, sig *packet.Signature, now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

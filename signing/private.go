@@ -28,7 +28,7 @@ const redacted = "[redacted]"
 type PrivateKey struct {
 	public     *PublicKey
 	publicText string
-	text       []byte
+	text       []byte // the secret, as MarshalText returns it
 	sign       func(data []byte) ([]byte, error)
 	age        *age.X25519Identity // the identity, if it is an age key; nil for the other kinds
 }

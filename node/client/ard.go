@@ -14,7 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// ARDEntry is an entry that a foreign registry returned (DISC-3). All of it is the registry's word, and untrusted.
+// ARDEntry is an entry that a foreign registry returned (DISC-3). The registry chooses all texts: they are untrusted.
 type ARDEntry struct {
 	Identifier   string   `json:"identifier"`
 	Name         string   `json:"name"`
@@ -24,7 +24,7 @@ type ARDEntry struct {
 	Capabilities []string `json:"capabilities,omitempty"`
 	Score        int      `json:"score"`
 	Source       string   `json:"source,omitempty"`
-	// Address is what the owner can write to: "a2a:https://…" for an A2A agent, or "".
+	// Address is the address to which the owner can write: "a2a:https://…" for an A2A agent, or "".
 	Address string `json:"address,omitempty"`
 }
 
@@ -103,8 +103,8 @@ func SearchARD(ctx context.Context, h *HTTP, registry string, q Query) ([]ARDEnt
 	return list, wire.OneLine(answer.GetStr("pageToken"), maxARDText), nil
 }
 
-// ardClient calls a registry. The reach follows from the URL that the owner typed; the URLs that a registry names are
-// called with the same.
+// ardClient calls a registry. The URL that the owner typed decides the reach of all its calls, including calls to URLs
+// that the registry names.
 type ardClient struct {
 	http  *HTTP
 	reach Reach
@@ -118,7 +118,7 @@ func (c ardClient) findBase(ctx context.Context, registry *url.URL) (string, err
 	}
 	doc, err := c.call(ctx, http.MethodGet, base+ardManifest, nil)
 	if err != nil {
-		if older, again := c.call(ctx, http.MethodGet, base+ardOlder, nil); again == nil {
+		if older, olderErr := c.call(ctx, http.MethodGet, base+ardOlder, nil); olderErr == nil {
 			doc, err = older, nil
 		}
 	}
@@ -180,8 +180,8 @@ func parseARDEntry(v wire.Value) ARDEntry {
 			e.Capabilities = append(e.Capabilities, wire.OneLine(s, maxARDText))
 		}
 	}
-	at, err := url.Parse(v.GetStr("url"))
-	if e.Type == a2aCardType && err == nil && at.Scheme == "https" && at.Host != "" && at.User == nil && v.GetStr("url") == e.URL && !strings.ContainsAny(e.URL, " ") {
+	u, err := url.Parse(v.GetStr("url"))
+	if e.Type == a2aCardType && err == nil && u.Scheme == "https" && u.Host != "" && u.User == nil && v.GetStr("url") == e.URL && !strings.ContainsAny(e.URL, " ") {
 		e.Address = "a2a:" + strings.TrimSuffix(e.URL, a2aCardPath)
 	}
 	return e

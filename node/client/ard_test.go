@@ -24,7 +24,8 @@ func registryOf(t *testing.T, answers map[string]string) (base string, asked *[]
 	return srv.URL, &list
 }
 
-// TestSearchARD: a search asks the registry that the manifest of a domain names, and its answer becomes inert.
+// TestSearchARD checks that a search asks the registry that the manifest of a domain names, and that control characters
+// are removed from the answer.
 func TestSearchARD(t *testing.T) {
 	answers := map[string]string{}
 	base, asked := registryOf(t, answers)
@@ -58,7 +59,7 @@ func TestSearchARD(t *testing.T) {
 	}
 }
 
-// TestSearchARDFails: a bad registry costs one bounded answer, and the error shows its words as one line.
+// TestSearchARDFails checks that the answer of a bad registry is bounded, and that the error shows its text on one line.
 func TestSearchARDFails(t *testing.T) {
 	answers := map[string]string{
 		"/big/search": `{"results":["` + strings.Repeat("x", 3<<20) + `"]}`, "/deep/search": strings.Repeat(`{"results":`, 5000),
@@ -79,7 +80,7 @@ func TestSearchARDFails(t *testing.T) {
 	}
 }
 
-// TestSearchARDIsGuarded: neither the owner's word nor a manifest lets a search reach private addresses.
+// TestSearchARDIsGuarded checks that neither a URL from the owner nor one from a manifest leads to a private address.
 func TestSearchARDIsGuarded(t *testing.T) { // THREATS row 16
 	answers := map[string]string{"/search": `{"results":[]}`}
 	base, asked := registryOf(t, answers)

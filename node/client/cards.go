@@ -72,8 +72,8 @@ type KeyChange struct {
 
 // The bounds on the use of cached results.
 const (
-	maxFresh    = 10 * time.Minute // AM-45
-	missFor     = time.Minute      // for failed look-ups (AM-43, line 7)
+	maxFresh    = 10 * time.Minute // longest use of a cached card (AM-45)
+	missFor     = time.Minute      // use of a cached failure (AM-43, line 7)
 	refetchGap  = time.Minute      // between two fetches because of failed signatures (AM-11)
 	findTimeout = 2 * lookupTimeout
 )
@@ -111,7 +111,7 @@ type entry struct {
 	fetched time.Time  // when a directory last confirmed that this is the card
 	asked   time.Time  // when a directory was last asked, even without success
 	answer  time.Time  // when a directory was last asked because the signature of an answer to our message failed
-	suspect bool       // a signature has failed since the time fetched
+	suspect bool       // a signature has failed since the card was fetched
 	weight  int
 }
 
@@ -201,12 +201,12 @@ func (c *Cards) get(ctx context.Context, id wire.AgentID, origin *Origin, now ti
 			c.mu.Unlock()
 			return Peer{}, &missError{m.err, m.until.Sub(now)}
 		}
-		f, wait := c.inFlight[id]
-		if !wait {
+		f, running := c.inFlight[id]
+		if !running {
 			f = c.startLookup(id)
 		}
 		c.mu.Unlock()
-		if !wait {
+		if !running {
 			c.runLookup(ctx, id, f, old, false, c.payFor(origin), now)
 			return f.peer, f.err
 		}
@@ -219,12 +219,12 @@ func (c *Cards) get(ctx context.Context, id wire.AgentID, origin *Origin, now ti
 	}
 }
 
-// isUsable reports whether a cached card may be used. Even if the directory allows less caching, there is at least a
-// minute between two fetches of a card if its signatures fail or its look-ups are free. Otherwise a forger could make
+// isUsable reports whether a cached card may be used. If signatures with the card's key fail, or if its look-ups are
+// free, the card is used for at least a minute, even if the directory allows less caching. Otherwise a forger could make
 // us ask the directory as often as it likes.
 func (e *entry) isUsable(origin *Origin, now time.Time) bool {
-	rare := e.suspect || origin != nil && origin.Known
-	return now.Before(e.peer.Until) || rare && now.Before(e.fetched.Add(refetchGap))
+	limited := e.suspect || origin != nil && origin.Known
+	return now.Before(e.peer.Until) || limited && now.Before(e.fetched.Add(refetchGap))
 }
 
 // startLookup registers a look-up. The caller holds mu, and must call runLookup afterward.
@@ -319,8 +319,9 @@ func weigh(v wire.Value) int {
 	return n
 }
 
-// drop removes id from the cache, so that the next look-up reads pins and directories again.
-func (c *Cards) drop(id wire.AgentID) {
+// Drop removes id from the cache, so that the next look-up reads pins and directories again. Call it after changing the
+// agent's pin or card in the store.
+func (c *Cards) Drop(id wire.AgentID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.cache.Remove(id)
@@ -338,8 +339,8 @@ func (c *Cards) Refresh(ctx context.Context, id wire.AgentID, now time.Time) (pe
 func (c *Cards) Again(ctx context.Context, id wire.AgentID, gap time.Duration, now time.Time) (Peer, error) {
 	c.mu.Lock()
 	old, ok := c.cache.Peek(id)
-	f, wait := c.inFlight[id]
-	ask := ok && !wait && !now.Before(old.asked.Add(gap))
+	f, running := c.inFlight[id]
+	ask := ok && !running && !now.Before(old.asked.Add(gap))
 	if ask {
 		f = c.startLookup(id)
 	}
@@ -348,7 +349,7 @@ func (c *Cards) Again(ctx context.Context, id wire.AgentID, gap time.Duration, n
 	case ask:
 		c.runLookup(ctx, id, f, old, true, nil, now)
 		c.keepAnswerTime(id, false, old, now)
-	case wait:
+	case running:
 		if err := f.wait(ctx); err != nil {
 			return Peer{}, err
 		}
@@ -373,21 +374,21 @@ func (c *Cards) refresh(ctx context.Context, id wire.AgentID, origin *Origin, no
 			peer, err = c.recheck(ctx, peer, now)
 			return peer, err == nil, err
 		}
-		was := old.peer
-		f, wait := c.inFlight[id]
-		if !wait {
+		previous := old.peer
+		f, running := c.inFlight[id]
+		if !running {
 			last := old.asked
 			if answer {
 				last = old.answer
 			}
 			if now.Before(last.Add(refetchGap)) {
 				c.mu.Unlock()
-				return was, false, nil
+				return previous, false, nil
 			}
 			f = c.startLookup(id)
 		}
 		c.mu.Unlock()
-		if !wait {
+		if !running {
 			c.runLookup(ctx, id, f, old, true, c.payFor(origin), now)
 			c.keepAnswerTime(id, answer, old, now)
 		} else if err := f.wait(ctx); err != nil {
@@ -398,11 +399,12 @@ func (c *Cards) refresh(ctx context.Context, id wire.AgentID, origin *Origin, no
 		if f.err != nil {
 			return Peer{}, false, publicError(f.err)
 		}
-		return f.peer, f.peer.Key.Fingerprint() != was.Key.Fingerprint(), nil
+		return f.peer, f.peer.Key.Fingerprint() != previous.Key.Fingerprint(), nil
 	}
 }
 
-// keepAnswerTime sets the field answer of the new entry after a fetch.
+// keepAnswerTime completes the entry that a fetch has replaced: its field answer is now if the fetch was for an answer
+// to our message, otherwise the value of the old entry.
 func (c *Cards) keepAnswerTime(id wire.AgentID, answer bool, old *entry, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

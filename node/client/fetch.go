@@ -16,8 +16,8 @@ var ErrUnusableCard = errors.New("the card is not usable")
 
 // missError is the error of a look-up that the cache answers with an earlier failure.
 type missError struct {
-	err  error         // the error of the earlier look-up
-	left time.Duration // the time until the cache forgets the failure
+	err       error         // the error of the earlier look-up
+	remaining time.Duration // the time until the cache forgets the failure
 }
 
 func (e *missError) Error() string { return e.err.Error() }
@@ -36,7 +36,7 @@ func publicError(err error) error {
 	case errors.Is(err, ErrUnreachable):
 		refusal := wire.ErrNoDirectory.Because(err)
 		if m, ok := errors.AsType[*missError](err); ok {
-			refusal = refusal.After(m.left)
+			refusal = refusal.After(m.remaining)
 		}
 		return refusal
 	case errors.Is(err, ErrUnknownAgent), errors.Is(err, ErrUnusableCard):
@@ -54,8 +54,7 @@ func isCacheable(err error) bool {
 
 // fetch finds the agent's card: the card that our owner added, otherwise the card in the first directory that lists the
 // agent with the pinned key (or with any key if no key is pinned). If refresh is set, fetch asks the directories even
-// if our owner added a card. old is the cached entry to revalidate; it may be nil. pay pays for the look-up; if it is
-// nil, the look-up is free.
+// if our owner added a card. old is the cached entry to revalidate; it may be nil. If pay is nil, the look-up is free.
 func (c *Cards) fetch(ctx context.Context, id wire.AgentID, old *entry, refresh bool, pay *payment, now time.Time) (*entry, error) {
 	pin, err := c.loadPin(ctx, id, now)
 	if err != nil {
@@ -146,7 +145,7 @@ func (c *Cards) newEntry(d *Directory, f Fetched, old *entry, now time.Time) (*e
 		e.peer.EndpointProven = f.EndpointProven
 		return &e, nil
 	}
-	peer, err := c.read(f.Card, d.reach(c.cfg.HTTP), now)
+	peer, err := c.newPeer(f.Card, d.reach(c.cfg.HTTP), now)
 	if err != nil {
 		return nil, err
 	}
@@ -174,8 +173,8 @@ func nextLookup(now time.Time, age time.Duration) time.Time {
 	return now.Add(min(age, maxFresh))
 }
 
-// read converts a card to a [Peer]. It checks the rules for cards, and that the card's key can be used now.
-func (c *Cards) read(v wire.Value, reach Reach, now time.Time) (Peer, error) {
+// newPeer converts a card to a [Peer]. It checks the rules for cards, and that the card's key can be used now.
+func (c *Cards) newPeer(v wire.Value, reach Reach, now time.Time) (Peer, error) {
 	card, err := wire.ParseCard(v, wire.CardRules{AllowHTTP: c.cfg.HTTP.AllowHTTP(reach)})
 	if err != nil {
 		return Peer{}, fmt.Errorf("%w: %w", ErrUnusableCard, err)
@@ -213,7 +212,7 @@ func (c *Cards) ownerCard(ctx context.Context, id wire.AgentID, pin storedPin, n
 }
 
 func (c *Cards) ownerEntry(card wire.Value, now time.Time) (*entry, error) {
-	peer, err := c.read(card, c.ownerReach(), now)
+	peer, err := c.newPeer(card, c.ownerReach(), now)
 	if err != nil {
 		return nil, err
 	}

@@ -135,8 +135,8 @@ func newConnPool(cfg HTTPConfig, control controlFunc) *connPool {
 
 // Close closes the idle connections.
 func (h *HTTP) Close() {
-	for _, l := range h.pools {
-		l.transport.CloseIdleConnections()
+	for _, p := range h.pools {
+		p.transport.CloseIdleConnections()
 	}
 }
 
@@ -158,7 +158,7 @@ func (h *HTTP) Do(ctx context.Context, reach Reach, req *http.Request) (*http.Re
 		}
 	}
 	cancel := context.CancelFunc(func() {})
-	if _, own := ctx.Deadline(); reach != Owner || !own {
+	if _, hasDeadline := ctx.Deadline(); reach != Owner || !hasDeadline {
 		ctx, cancel = context.WithTimeout(ctx, h.cfg.Answer)
 	}
 	done := sync.OnceFunc(func() { cancel(); release() })

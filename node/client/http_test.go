@@ -189,11 +189,11 @@ func TestDoDeadlines(t *testing.T) {
 }
 
 func TestDoFourCallsPerHost(t *testing.T) {
-	var now, most atomic.Int64
+	var now, peak atomic.Int64
 	arrived, release := make(chan struct{}, 16), make(chan struct{})
 	srv := serve(t, func(http.ResponseWriter, *http.Request) {
-		if n := now.Add(1); n > most.Load() {
-			most.Store(n)
+		if n := now.Add(1); n > peak.Load() {
+			peak.Store(n)
 		}
 		arrived <- struct{}{}
 		<-release
@@ -223,15 +223,15 @@ func TestDoFourCallsPerHost(t *testing.T) {
 	resp.Body.Close()
 	close(release)
 	calls.Wait()
-	if most.Load() != perHost {
-		t.Errorf("%d calls at once, want %d", most.Load(), perHost)
+	if peak.Load() != perHost {
+		t.Errorf("%d calls at once, want %d", peak.Load(), perHost)
 	}
 	if n := len(h.limit.hosts); n != 0 {
 		t.Errorf("%d hosts remembered after the last call, want 0", n)
 	}
 }
 
-func TestDoGivesUpWaitingForAPlace(t *testing.T) {
+func TestDoGivesUpWaitingForASlot(t *testing.T) {
 	release := make(chan struct{})
 	srv := serve(t, func(http.ResponseWriter, *http.Request) { <-release })
 	defer close(release)

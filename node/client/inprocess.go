@@ -10,9 +10,9 @@ import (
 )
 
 // InProcess returns a transport that passes each request to h in this process, as if it came from loopback. The serve
-// command calls its own directory in this way, and the other commands call their handlers so if no serve runs. Answers
-// are streamed. As with net/http, the handler does not get a request whose context has ended, it runs until it returns,
-// and the context of the request ends when the caller closes the body of the answer.
+// command calls its own directory in this way, and the other commands call their own handlers if no serve process runs.
+// Answers are streamed. As with net/http, a request whose context has ended does not reach the handler, a running
+// handler is not interrupted, and the context of its request ends when the caller closes the body of the answer.
 func InProcess(h http.Handler) http.RoundTripper { return inProcess{h} }
 
 type inProcess struct{ handler http.Handler }

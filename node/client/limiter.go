@@ -26,43 +26,43 @@ func newLimiter(total, each int) *limiter {
 
 // acquire waits for a slot at host until ctx ends. The caller must call release.
 func (g *limiter) acquire(ctx context.Context, host string) (release func(), err error) {
-	at := g.join(host)
+	h := g.join(host)
 	select {
-	case at.slots <- struct{}{}:
+	case h.slots <- struct{}{}:
 	case <-ctx.Done():
-		g.leave(host, at)
+		g.leave(host, h)
 		return nil, ctx.Err()
 	}
 	select {
 	case g.all <- struct{}{}:
 	case <-ctx.Done():
-		<-at.slots
-		g.leave(host, at)
+		<-h.slots
+		g.leave(host, h)
 		return nil, ctx.Err()
 	}
 	return func() {
 		<-g.all
-		<-at.slots
-		g.leave(host, at)
+		<-h.slots
+		g.leave(host, h)
 	}, nil
 }
 
 func (g *limiter) join(host string) *hostLimit {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	at := g.hosts[host]
-	if at == nil {
-		at = &hostLimit{slots: make(chan struct{}, g.each)}
-		g.hosts[host] = at
+	h := g.hosts[host]
+	if h == nil {
+		h = &hostLimit{slots: make(chan struct{}, g.each)}
+		g.hosts[host] = h
 	}
-	at.users++
-	return at
+	h.users++
+	return h
 }
 
-func (g *limiter) leave(host string, at *hostLimit) {
+func (g *limiter) leave(host string, h *hostLimit) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if at.users--; at.users == 0 {
+	if h.users--; h.users == 0 {
 		delete(g.hosts, host)
 	}
 }

@@ -67,8 +67,8 @@ func (d *Directory) Fetch(ctx context.Context, id wire.AgentID, etag string) (Fe
 // isEndpointProven reports whether the directory has proven the card's endpoint itself (AM-61).
 func isEndpointProven(h http.Header) bool {
 	for part := range strings.SplitSeq(h.Get(wire.HeaderVerification), ";") {
-		if at, ok := strings.CutPrefix(strings.TrimSpace(part), "endpoint="); ok {
-			_, ok := wire.ParseTime(at)
+		if stamp, ok := strings.CutPrefix(strings.TrimSpace(part), "endpoint="); ok {
+			_, ok := wire.ParseTime(stamp)
 			return ok
 		}
 	}
@@ -107,7 +107,7 @@ func maxAge(h http.Header) time.Duration {
 // records.
 func (d *Directory) Record(ctx context.Context, id wire.AgentID) (wire.CardRecord, error) {
 	var rec wire.CardRecord
-	err := d.document(ctx, request{op: opRecord, max: maxCardAnswer}, id, "/record", &rec)
+	err := d.getDocument(ctx, request{op: opRecord, max: maxCardAnswer}, id, "/record", &rec)
 	if err == nil && rec.Card.GetStr("agent_id") != string(id) {
 		err = d.badAnswer(opRecord, http.StatusOK, errors.New("it is the record of another agent"))
 	}
@@ -117,20 +117,20 @@ func (d *Directory) Record(ctx context.Context, id wire.AgentID) (wire.CardRecor
 // Keys returns the history of the keys of id (AM-60). Only directories of this project have this history.
 func (d *Directory) Keys(ctx context.Context, id wire.AgentID) (wire.KeyHistory, error) {
 	var keys wire.KeyHistory
-	err := d.document(ctx, request{op: opKeys, max: maxKeysAnswer, timeout: lookupTimeout}, id, "/keys", &keys)
+	err := d.getDocument(ctx, request{op: opKeys, max: maxKeysAnswer, timeout: lookupTimeout}, id, "/keys", &keys)
 	if err == nil && keys.AgentID != id {
 		err = d.badAnswer(opKeys, http.StatusOK, errors.New("they are the keys of another agent"))
 	}
 	return keys, err
 }
 
-// document fetches a document about id, which only directories of this project have, and decodes it into dst.
-func (d *Directory) document(ctx context.Context, r request, id wire.AgentID, below string, dst any) error {
+// getDocument fetches a document about id, which only directories of this project have, and decodes it into dst.
+func (d *Directory) getDocument(ctx context.Context, r request, id wire.AgentID, suffix string, dst any) error {
 	path, err := agentPath(id)
 	if err != nil {
 		return err
 	}
-	r.method, r.path = http.MethodGet, path+below
+	r.method, r.path = http.MethodGet, path+suffix
 	resp, err := d.do(ctx, r, http.StatusOK)
 	if err != nil {
 		return err

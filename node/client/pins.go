@@ -123,7 +123,7 @@ func (c *Cards) pin(ctx context.Context, peer Peer, owner bool, now time.Time) (
 			return Peer{}, publicError(err)
 		}
 		if p.Fingerprint != "" && p.Fingerprint != fingerprint {
-			c.drop(id)
+			c.Drop(id)
 			return Peer{}, wire.ErrSignature.Because(errors.New("another key was pinned meanwhile"))
 		}
 		if p.Fingerprint == "" {
@@ -230,13 +230,10 @@ func (c *Cards) Repin(ctx context.Context, id wire.AgentID, fingerprint string) 
 	return nil
 }
 
-// Drop removes id from the cache. Call it after changing the agent's pin or card without this Cards.
-func (c *Cards) Drop(id wire.AgentID) { c.drop(id) }
-
 // AddPeer stores a card from the owner and pins its key, even if another key was pinned before. The card takes
 // precedence over the cards of directories. If the card is not acceptable, the error is [ErrUnusableCard].
 func (c *Cards) AddPeer(ctx context.Context, card wire.Value, now time.Time) (Peer, error) {
-	peer, err := c.read(card, c.ownerReach(), now)
+	peer, err := c.newPeer(card, c.ownerReach(), now)
 	if err != nil {
 		return Peer{}, err
 	}
@@ -273,8 +270,8 @@ func (c *Cards) Forget(ctx context.Context, id wire.AgentID) error {
 	return nil
 }
 
-// NameOf returns the name on the newest card of an agent that is known, or "" if none is. It asks no directory. The name
-// is untrusted.
+// NameOf returns the agent's name from its cached card, otherwise from its pin, or "". It asks no directory. The name is
+// untrusted.
 func (c *Cards) NameOf(ctx context.Context, id wire.AgentID, now time.Time) (string, error) {
 	c.mu.Lock()
 	e, ok := c.cache.Peek(id)

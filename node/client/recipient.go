@@ -62,8 +62,8 @@ func (c *Cards) provenCard(ctx context.Context, peer Peer, now time.Time) (wire.
 	digest := signing.Digest(rec.Card)
 	window := signing.Window{From: proof.Time.Add(-proofSkew), To: proof.Time.Add(proofSkew)}
 	for _, base := range proofBases(d.Base) {
-		for _, to := range [][2]string{{http.MethodPut, "/agents/" + string(peer.Card.ID)}, {http.MethodPost, "/agents"}} {
-			text := wire.KeyProofText(to[0], d.path+to[1], base, proof.Stamp, digest)
+		for _, target := range [][2]string{{http.MethodPut, "/agents/" + string(peer.Card.ID)}, {http.MethodPost, "/agents"}} {
+			text := wire.KeyProofText(target[0], d.path+target[1], base, proof.Stamp, digest)
 			if peer.Key.Verify(text, proof.Signature, window, now) == nil {
 				return rec.Card, nil
 			}

@@ -16,7 +16,7 @@ import (
 type RelayItem struct {
 	ID      string
 	Message []byte // exactly the bytes that the sender sent; nil for a call
-	Call    []byte // an A2A call that a relay accepted for the node; nil for a message
+	Call    []byte // an A2A call that the directory accepted for the agent; nil for a message
 	Created time.Time
 	ReplyBy time.Time
 }

@@ -22,10 +22,10 @@ const proofSkew = 5 * time.Minute
 
 // checkRotation returns nil if the pinned key leads to the key of peer: through the key chain on its card (AM-2), or
 // through proofs that the directory retained (AM-60). The proof of a rotation is the old key's signature over the
-// digest of a card with the new key. Two signatures of the same text by both keys are not enough: every renewal has a
-// proof by the old key, and a directory could sign the same text with a key of its own. So each step needs the signed
-// card: the current card for the last step, and the card in the history for an earlier step. A step without its card is
-// not accepted.
+// digest of a card with the new key. It is not enough that both keys have signed the same text: the old key signs a text
+// at every renewal, and a directory could sign that text with a key of its own. So each step needs the signed card: the
+// current card for the last step, and the card in the history for an earlier step. A step without its card is not
+// accepted.
 func (c *Cards) checkRotation(ctx context.Context, d *Directory, pin storedPin, peer Peer, now time.Time) error {
 	if text := peer.Card.KeyChain(); text != "" {
 		chain, err := signing.ParseKeyChain(peer.Card.ID, text, now)
@@ -44,16 +44,16 @@ func (c *Cards) checkRotation(ctx context.Context, d *Directory, pin storedPin, 
 	if err != nil {
 		return fmt.Errorf("pinned key: %w", err)
 	}
-	at := -1
+	pinned := -1 // index of the pinned key
 	for i, k := range history.Keys {
 		if known, err := c.cfg.KeyCache.Parse(k.PublicKey); err == nil && known.Fingerprint() == pin.Fingerprint {
-			at = i
+			pinned = i
 		}
 	}
-	if at < 0 {
+	if pinned < 0 {
 		return errors.New("the key history does not contain the pinned key")
 	}
-	steps := history.Keys[at+1:]
+	steps := history.Keys[pinned+1:]
 	for i, step := range steps {
 		card := step.Card
 		if card.IsNull() && i == len(steps)-1 {

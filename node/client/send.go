@@ -53,16 +53,16 @@ func (a Answer) Message() (wire.Message, error) {
 	return m, nil
 }
 
-// SendError is a failed attempt to send a message. From its fields the outbox decides about another attempt (AM-47,
-// AM-48).
+// SendError is a failed attempt to send a message. The outbox decides from its fields whether and when to try again
+// (AM-47, AM-48).
 type SendError struct {
 	Retry     bool          // try again later
 	Processed bool          // the peer may have processed the message nevertheless
 	After     time.Duration // wait at least this long; 0 if the peer did not say
 
-	Status  int         // HTTP status; 0 without an answer
-	Refusal *wire.Error // the peer's error, with a printable message; nil if the answer is not an error of the protocol
-	Clock   time.Duration
+	Status  int           // HTTP status; 0 without an answer
+	Refusal *wire.Error   // the peer's error, with a printable message; nil if the answer is not an error of the protocol
+	Clock   time.Duration // see [Answer]
 
 	cause error
 }
@@ -89,15 +89,15 @@ func (e *SendError) Unwrap() []error {
 	return errs
 }
 
-// clockOff is the smallest difference of the clocks that counts as the cause of a refusal. Smaller ones do not matter,
-// because peers accept differences of minutes.
-const clockOff = time.Minute
+// minClockOff is the smallest difference of the clocks that counts as the cause of a refusal. Smaller ones do not
+// matter, because peers accept differences of minutes.
+const minClockOff = time.Minute
 
 // ClockOff reports whether the message was probably refused because our clock is wrong (AM-84), and how far the peer's
 // clock is ahead of ours.
 func (e *SendError) ClockOff() (ahead time.Duration, off bool) {
 	refused := e.Refusal != nil && e.Refusal.Code == wire.InvalidMessage && e.Status == http.StatusBadRequest
-	return e.Clock, refused && e.Clock.Abs() >= clockOff
+	return e.Clock, refused && e.Clock.Abs() >= minClockOff
 }
 
 // Hint returns one line about what a person can do, or "".

@@ -40,8 +40,8 @@ func (e *UnprovenError) Error() string {
 		e.Peer.Card.ID, wire.OneLine(e.Peer.Directory, 200), e.Peer.Key.Fingerprint(), e.Peer.Unproven)
 }
 
-// Unwrap returns [ErrUnusableCard], because the card cannot be used until the owner accepts its key, and the missing
-// proof.
+// Unwrap returns [ErrUnusableCard] and the reason why the id does not prove the key. The card cannot be used until the
+// owner accepts its key.
 func (e *UnprovenError) Unwrap() []error { return []error{ErrUnusableCard, e.Peer.Unproven} }
 
 // Hint returns what a person can do.
@@ -84,7 +84,7 @@ func (c *Cards) PinChanges(ctx context.Context, shown Pin, now time.Time) ([]sto
 	return []store.Change{p.change(now)}, nil
 }
 
-// UnprovenKey is the key of an agent whose id does not lead to it, as the owner sees it (AM-2).
+// UnprovenKey is what the owner sees about the key of an agent whose id does not prove that key (AM-2).
 type UnprovenKey struct {
 	Fingerprint string `json:"fingerprint"`
 	PublicKey   string `json:"public_key"`

@@ -121,8 +121,9 @@ const (
 	explanationsPerMin = 60
 )
 
-// explain returns the refusal of a bad signature. For a small message of a sender, it adds what the signer did wrong
-// (AM-27). Explanations are limited per process, so that a flood of bad signatures cannot multiply its work.
+// explain returns the refusal of a bad signature. If the message is small and not an answer to ours, explain adds what
+// the signer did wrong (AM-27). Explanations are limited per process, so that a flood of bad signatures cannot multiply
+// its work.
 func (v *Verifier) explain(ctx context.Context, m wire.Message, peer Peer, origin *Origin, now time.Time) *wire.Error {
 	if origin == nil || len(m.Tree.JSON()) > maxExplained {
 		return wire.ErrSignature
@@ -152,7 +153,8 @@ func inWindow(t time.Time, w Window, now time.Time) error {
 	return nil
 }
 
-// ErrReplyUnverified: the answer is not a verified reply of the peer to our message (AM-18). It must not be passed on.
+// ErrReplyUnverified means that the answer is not a verified reply of the peer to our message (AM-18). Such an answer
+// must not be passed on.
 var ErrReplyUnverified = errors.New("the reply is not verified")
 
 // Reply verifies the answer to a message of ours: that it comes from the peer, is addressed to us, belongs to the same

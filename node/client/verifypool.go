@@ -33,17 +33,17 @@ func (p *verifyPool) acquire(ctx context.Context, key *signing.PublicKey) (relea
 	busy := func() (func(), error) {
 		return nil, wire.ErrUnavailable.Because(ctx.Err()).After(time.Second)
 	}
-	leave := func() {}
+	releaseSlow := func() {}
 	if key.Kind() == signing.KindOpenPGP {
-		if leave, err = p.slow.acquire(ctx, key.Fingerprint()); err != nil {
+		if releaseSlow, err = p.slow.acquire(ctx, key.Fingerprint()); err != nil {
 			return busy()
 		}
 	}
 	select {
 	case p.slots <- struct{}{}:
-		return func() { <-p.slots; leave() }, nil
+		return func() { <-p.slots; releaseSlow() }, nil
 	case <-ctx.Done():
-		leave()
+		releaseSlow()
 		return busy()
 	}
 }

@@ -79,8 +79,8 @@ func TestVerifyPool(t *testing.T) {
 	})
 }
 
-// TestFullPoolIsNoVerdict checks that a full pool rejects neither a message nor a reply (AM-18). The reply is requested
-// again.
+// TestFullPoolIsNoVerdict checks that if the pool is full, neither a message nor a reply counts as badly signed: the
+// sender is asked to try again, and our message is sent again (AM-18).
 func TestFullPoolIsNoVerdict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newListing()
@@ -105,7 +105,7 @@ func TestFullPoolIsNoVerdict(t *testing.T) {
 		}
 		<-v.Cards.pool.slots
 		if _, err := v.Authenticate(t.Context(), m, Origin{}, time.Now()); err != nil {
-			t.Errorf("Authenticate() with a place = %v", err)
+			t.Errorf("Authenticate() with a free slot = %v", err)
 		}
 	})
 }
