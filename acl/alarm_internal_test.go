@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestAlarm: an alarm without a time never wakes anybody, a set time wakes once, and a flood of times wakes only once
-// per minCheckGap.
+// TestAlarm checks that an alarm without a time never goes off, that an alarm with a time goes off once, and that a
+// flood of times makes it go off only once per minCheckGap.
 func TestAlarm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := NewAlarm()

@@ -17,12 +17,12 @@ import (
 
 const (
 	AskNamespace = "asks"      // namespace of the records of asks
-	nsOpen       = "asks-open" // namespace of the slots that pending asks take
+	nsOpen       = "asks-open" // namespace of the records of taken slots
 
 	askLife = 7 * 24 * time.Hour  // lifetime of an ask without Expires (AM-33)
 	keepFor = 30 * 24 * time.Hour // how long an ask can be read after its end
 
-	keepDisplaced = 24 * time.Hour // the same for a displaced ask, whose number strangers determine
+	keepDisplaced = 24 * time.Hour // the same for displaced asks, because strangers determine their number
 )
 
 // AskState is the state of an ask. Every state except pending is final.
@@ -167,8 +167,10 @@ func NewAskID(now time.Time) string {
 	return fmt.Sprintf("ask_%012x%s", now.UnixMilli(), strings.ToLower(rand.Text()[:10]))
 }
 
-// place returns the stored form of the ask's slot.
-func (s storedAsk) place() place { return place{Ask: s.ID, Sources: s.Sources, Proven: s.Proven} }
+// takenSlot returns the stored form of the ask's slot.
+func (s storedAsk) takenSlot() takenSlot {
+	return takenSlot{Ask: s.ID, Sources: s.Sources, Proven: s.Proven}
+}
 
 // storedAsk is an ask with the key of its slot and the data of the slot.
 type storedAsk struct {
@@ -211,8 +213,8 @@ func (s storedAsk) record() store.Record {
 // change returns the change that stores the ask. It fails with store.ErrConflict if the ask changed meanwhile.
 func (s storedAsk) change() store.Change { return store.Change{Record: s.record(), IfRev: s.rev} }
 
-// entry returns an entry of the audit log about the ask.
-func (a Ask) entry(kind AuditKind, now time.Time) AuditEntry {
+// auditEntry returns an entry of the audit log about the ask.
+func (a Ask) auditEntry(kind AuditKind, now time.Time) AuditEntry {
 	return AuditEntry{
 		At: now, Kind: kind, Subject: a.Subject, Rule: a.Rule, By: a.By, Choice: a.Choice, Ask: a.ID, AskKind: a.Kind,
 		Conversation: a.Conv.ID, Digest: a.Hash,

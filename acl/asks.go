@@ -26,8 +26,8 @@ var (
 	ErrChoice = errors.New("acl: the ask does not offer this choice")
 )
 
-// maxDecisions bounds the attempts of Decide if a row other than the ask changes concurrently.
-const maxDecisions = 8
+// maxDecideAttempts bounds the attempts of Decide if a row other than the ask changes concurrently.
+const maxDecideAttempts = 8
 
 // Resolver carries out the decisions of the owner about asks of one kind. Resolve must apply d.Changes in the same unit
 // as its effect, and must have no effect if that unit fails. If the unit fails with store.ErrConflict, Resolve returns
@@ -56,7 +56,7 @@ type Asks struct {
 	onOpen     func(Ask) []store.Change // may be nil
 	audit      *Audit                   // may be nil
 
-	full atomic.Pointer[fullSlots] // the slots at the last count, if all of them were taken; nil if a slot may be free; never changed
+	full atomic.Pointer[fullSlots] // the slots at the last count, if all of them were taken; nil if a slot may be free
 }
 
 // NewAsks returns the queue that is stored in s.
@@ -84,7 +84,7 @@ func (q *Asks) appendEntry(changes []store.Change, ask Ask, kind AuditKind, now 
 	if q.audit == nil {
 		return changes
 	}
-	return append(changes, q.audit.Change(ask.entry(kind, now)))
+	return append(changes, q.audit.Change(ask.auditEntry(kind, now)))
 }
 
 // Open returns the ask in its stored form, and the changes that store it and take its slot. The caller adds the changes
@@ -104,7 +104,7 @@ func (q *Asks) Open(ask Ask, slot Slot) (Ask, []store.Change) {
 	s := storedAsk{Ask: ask, Slot: slot.Key, Sources: slot.Sources, Proven: slot.Proven}
 	var changes []store.Change
 	if slot.Key != "" {
-		changes = append(changes, store.Change{Max: slot.Max, Record: s.place().record(slot.Key, slot.Term, ask.Expires)})
+		changes = append(changes, store.Change{Max: slot.Max, Record: s.takenSlot().record(slot.Key, slot.Term, ask.Expires)})
 	}
 	changes = append(changes, store.Change{Record: s.record()})
 	if q.onOpen != nil {
@@ -242,7 +242,7 @@ func (q *Asks) Decide(ctx context.Context, id, hash string, choice Choice, by st
 
 // Answer is [Asks.Decide] with a text of the owner, which the ask keeps.
 func (q *Asks) Answer(ctx context.Context, id, hash string, choice Choice, text, by string, now time.Time) (Ask, error) {
-	for range maxDecisions {
+	for range maxDecideAttempts {
 		s, tail, err := q.group(ctx, id, now)
 		if err != nil {
 			return Ask{}, err
@@ -277,9 +277,9 @@ func (q *Asks) Answer(ctx context.Context, id, hash string, choice Choice, text,
 			return ended.Ask, nil
 		}
 		if !errors.Is(err, store.ErrConflict) {
-			// The resolver refused because of the other decision.
-			if other, again := q.get(ctx, s.ID, now); again == nil && other.State != AskPending {
-				return other.Ask, fmt.Errorf("%w: it is %s", ErrAskGone, other.State)
+			// If another decision came first, it is the reason why the resolver refused.
+			if current, getErr := q.get(ctx, s.ID, now); getErr == nil && current.State != AskPending {
+				return current.Ask, fmt.Errorf("%w: it is %s", ErrAskGone, current.State)
 			}
 			return s.Ask, err
 		}

@@ -48,7 +48,7 @@ const (
 	AuditOperator     AuditKind = "operator"     // the operator of the directory banned, removed or admitted something
 	AuditPause        AuditKind = "pause"
 	AuditResume       AuditKind = "resume"
-	AuditPolicy       AuditKind = "policy" // the process started with other rules than before
+	AuditPolicy       AuditKind = "policy" // the process started with another policy than the last time
 )
 
 // ByRule is the value of [AuditEntry.By] if a rule decided. Otherwise By is the interface that the owner used: "cli",
@@ -210,6 +210,7 @@ func (a *Audit) Seal(ctx context.Context) error {
 	}
 }
 
+// sealSome seals at most sealBatch entries. It returns the number of entries that were waiting, at most sealBatch.
 func (a *Audit) sealSome(ctx context.Context) (took int, err error) {
 	now := time.Now()
 	page, err := a.records.List(ctx, nsAuditNew, "", "", sealBatch, now)
@@ -227,7 +228,7 @@ func (a *Audit) sealSome(ctx context.Context) (took int, err error) {
 			return 0, fmt.Errorf("decode entry: %w", err)
 		}
 		e.N, e.Prev = head.N+1, head.Hash
-		if e.Hash, err = e.sum(); err != nil {
+		if e.Hash, err = e.computeHash(); err != nil {
 			return 0, err
 		}
 		head.N, head.Hash = e.N, e.Hash
@@ -271,8 +272,8 @@ func (a *Audit) entryChange(e AuditEntry, now time.Time) store.Change {
 
 func auditKey(n uint64) string { return fmt.Sprintf("%016x", n) }
 
-// sum returns the hash of the entry, which covers the hash of the previous entry.
-func (e AuditEntry) sum() (string, error) {
+// computeHash returns the hash of the entry, which covers the hash of the previous entry.
+func (e AuditEntry) computeHash() (string, error) {
 	tree, err := wire.ParseObject(encode(e))
 	if err != nil {
 		return "", fmt.Errorf("hash audit entry: %w", err)

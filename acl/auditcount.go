@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	maxCounts  = 1000 // sums in memory; further events share one sum without a subject
-	countsHour = 60   // sums that are stored per hour, so that a flood cannot displace decisions from the log
+	maxCounts     = 1000 // sums in memory; further events share one sum without a subject
+	countsPerHour = 60   // sums that are stored per hour, so that a flood cannot displace decisions from the log
 )
 
 // counts holds the sums that wait to be stored.
@@ -23,7 +23,7 @@ type counts struct {
 }
 
 func newCounts() counts {
-	return counts{sums: make(map[AuditEntry]*AuditEntry), budget: countsHour, filled: time.Now()}
+	return counts{sums: make(map[AuditEntry]*AuditEntry), budget: countsPerHour, filled: time.Now()}
 }
 
 func (c *counts) add(e AuditEntry) {
@@ -58,24 +58,25 @@ func (a *Audit) Recent(limit int) []AuditEntry {
 	return list[:min(limit, len(list))]
 }
 
-// take removes and returns the sums that may be stored now, the largest first.
-func (c *counts) take(now time.Time, all bool) []AuditEntry {
+// take removes and returns the sums that may be stored now, the largest first. last reports whether the process is
+// ending, so that take is called for the last time.
+func (c *counts) take(now time.Time, last bool) []AuditEntry {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if grown := int(now.Sub(c.filled) / (time.Hour / countsHour)); grown > 0 {
-		c.budget = min(countsHour, c.budget+grown)
+	if grown := int(now.Sub(c.filled) / (time.Hour / countsPerHour)); grown > 0 {
+		c.budget = min(countsPerHour, c.budget+grown)
 		c.filled = now
 	}
-	room := c.budget
-	if all { // the process is ending
-		room = countsHour
+	limit := c.budget
+	if last {
+		limit = countsPerHour
 	}
 	list := make([]AuditEntry, 0, len(c.sums))
 	for _, s := range c.sums {
 		list = append(list, *s)
 	}
 	slices.SortFunc(list, func(x, y AuditEntry) int { return cmp.Compare(y.Count, x.Count) })
-	list = list[:min(room, len(list))]
+	list = list[:min(limit, len(list))]
 	for _, e := range list {
 		delete(c.sums, e.sumKey())
 	}
@@ -104,8 +105,8 @@ func (e AuditEntry) sumKey() AuditEntry {
 }
 
 // flush stores sums as entries.
-func (a *Audit) flush(ctx context.Context, now time.Time, all bool) error {
-	list := a.counts.take(now, all)
+func (a *Audit) flush(ctx context.Context, now time.Time, last bool) error {
+	list := a.counts.take(now, last)
 	err := a.Add(ctx, list...)
 	if err != nil {
 		a.counts.giveBack(list)

@@ -43,13 +43,13 @@ func (a *Audit) List(ctx context.Context, f AuditFilter, after uint64, limit int
 	case f.Kind != "":
 		term = "kind:" + string(f.Kind)
 	}
-	const atOnce = 500
+	const pageSize = 500
 	key := ""
 	if after > 0 {
 		key = auditKey(after)
 	}
 	for {
-		page, err := a.records.List(ctx, nsAudit, term, key, atOnce, now)
+		page, err := a.records.List(ctx, nsAudit, term, key, pageSize, now)
 		if err != nil {
 			return nil, 0, fmt.Errorf("list audit log: %w", err)
 		}

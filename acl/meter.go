@@ -25,7 +25,7 @@ type Rates struct {
 // DefaultRates returns the limits of the specification.
 func DefaultRates() Rates { return Rates{NewConversations: 10, Conversation: 60, Total: 100} }
 
-// Charge describes a message to the limits.
+// Charge describes a message that the limits must pay for.
 type Charge struct {
 	Sender  string // principal; for a native message, the id on the sender's card
 	Conv    store.ConvKey
@@ -168,7 +168,7 @@ func (m *Meter) Restore(data []byte, now time.Time) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	// The snapshot of an older version does not name the sources, and restores nothing.
+	// The snapshot of an older version has one bucket for all strangers here, which the pool ignores.
 	if data := all[limitStrangers]; len(data) > 0 {
 		if err := m.strangers.Restore(data, now); err != nil {
 			return fmt.Errorf("read rate limits of %s: %w", limitStrangers, err)

@@ -193,7 +193,7 @@ func TestMeterProperties(t *testing.T) {
 			if ok && !room || c.Known && ok != room || ok != (wait == 0) {
 				t.Fatalf("Charge(%+v) = %v, %v, want %v", c, wait, ok, room)
 			}
-			if ok && rapid.Bool().Draw(t, "no place") { // costs nothing, like a message that was refused
+			if ok && rapid.Bool().Draw(t, "no slot") { // costs nothing, like a message that was refused
 				m.Return(c, start)
 				continue
 			}

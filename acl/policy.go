@@ -113,33 +113,35 @@ func (p Policy) Admit(s Standing, wroteFirst bool) (Verdict, error) {
 }
 
 // HoldIntent reports whether a message to us waits for the owner because of its intent (AM-31). handled reports whether
-// the owner gave this custom intent a rule of its own, such as a hook. answers reports whether our owner wrote first in
-// the conversation. A close is never held (AM-39).
-func (p Policy) HoldIntent(intent wire.Intent, action string, handled, answers bool) bool {
-	return p.mustHold(In, intent, action, handled, answers)
+// the owner gave this custom intent a rule of its own, such as a hook. wroteFirst reports whether our owner wrote first
+// in the conversation. A close is never held (AM-39).
+func (p Policy) HoldIntent(intent wire.Intent, action string, handled, wroteFirst bool) bool {
+	return p.mustHold(In, intent, action, handled, wroteFirst)
 }
 
-// HoldOutgoing reports like HoldIntent whether a message of ours must wait: a message that commits the owner when it
-// comes in also commits the owner when it goes out. handled reports whether a hook of the owner handles this custom
-// intent.
+// HoldOutgoing reports whether a message of ours must wait for the owner because of its intent. The rules are those of
+// HoldIntent: a message that commits the owner when it comes in also commits the owner when it goes out. handled reports
+// whether a hook of the owner handles this custom intent.
 func (p Policy) HoldOutgoing(intent wire.Intent, action string, handled bool) bool {
 	return p.mustHold(Out, intent, action, handled, true)
 }
 
-func (p Policy) mustHold(way Direction, intent wire.Intent, action string, handled, answers bool) bool {
+// mustHold decides for both directions. maySendStatus reports whether a message that only reports the state of another
+// message passes.
+func (p Policy) mustHold(direction Direction, intent wire.Intent, action string, handled, maySendStatus bool) bool {
 	if action == wire.ActionClose {
 		return false
 	}
 	for _, r := range p.Hold {
-		if r.Direction != "" && r.Direction != way {
+		if r.Direction != "" && r.Direction != direction {
 			continue
 		}
 		if Match(r.Intent, string(intent)) && (len(r.Actions) == 0 || slices.Contains(r.Actions, action)) {
 			return r.Hold == Always
 		}
 	}
-	if answers && (action == wire.ActionPending || action == wire.ActionReceived) {
-		return false // only reports the state of a message
+	if maySendStatus && (action == wire.ActionPending || action == wire.ActionReceived) {
+		return false
 	}
 	switch {
 	case intent == wire.Negotiate:

@@ -36,8 +36,8 @@ func NewRules(recs store.Records, p Policy) *Rules {
 	return &Rules{records: recs, ns: nsRules, allow: toSet(p.Allow), block: toSet(p.Block)}
 }
 
-// NewRecipients returns the rules about the principals to which our side writes. If a principal is Approved, our side
-// may write to it without asking the owner.
+// NewRecipients returns the rules about the principals to which hooks and bridges write. They may write to an Approved
+// principal without asking the owner.
 func NewRecipients(recs store.Records) *Rules { return &Rules{records: recs, ns: nsRecipients} }
 
 func toSet(list []string) map[string]struct{} {

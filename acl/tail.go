@@ -35,8 +35,8 @@ func Chain(hashes ...string) string {
 	return chain
 }
 
-// own returns the hash of the ask alone.
-func (a Ask) own() string { return cmp.Or(a.OwnHash, a.Hash) }
+// ownHash returns the hash of the ask alone, without the asks behind it.
+func (a Ask) ownHash() string { return cmp.Or(a.OwnHash, a.Hash) }
 
 // size returns the number of bytes that count for the ask. For an ask of an older version, that is the size of its
 // body.
@@ -48,22 +48,22 @@ func (s storedAsk) countShown(tail []storedAsk, hash string) (n int, ok bool) {
 	if hash == s.Hash {
 		return len(tail), true
 	}
-	chain := s.own()
+	chain := s.ownHash()
 	for i, t := range tail {
 		if hash == chain {
 			return i, true
 		}
-		chain = Chain(chain, t.own())
+		chain = Chain(chain, t.ownHash())
 	}
 	return len(tail), hash == chain
 }
 
 // withTail returns the ask with tail behind it.
 func (s storedAsk) withTail(tail []storedAsk) storedAsk {
-	own := s.own()
+	own := s.ownHash()
 	hashes := []string{own}
 	for _, t := range tail {
-		hashes = append(hashes, t.own())
+		hashes = append(hashes, t.ownHash())
 	}
 	s.Hash, s.OwnHash, s.Waiting = Chain(hashes...), "", len(tail)
 	if len(tail) > 0 {
@@ -75,8 +75,8 @@ func (s storedAsk) withTail(tail []storedAsk) storedAsk {
 // Join opens the ask in slot, as [Asks.Open] does, or queues it behind the ask that has the slot. In the latter case,
 // Behind of the returned ask is set, the ask expires not later than the first ask, and both are shown and decided
 // together. If all slots are taken, the ask displaces an ask of a source that has more slots (AM-33). Join returns
-// store.ErrQuota if no slot can be had, or if the asks behind the first ask have reached their bound, and
-// store.ErrConflict if the first ask has just ended.
+// store.ErrQuota if no slot is free and none can be displaced, or if the asks behind the first ask have reached their
+// bound, and store.ErrConflict if the first ask has just ended.
 func (q *Asks) Join(ctx context.Context, ask Ask, slot Slot) (Ask, []store.Change, error) {
 	now := ask.Created
 	rec, err := q.records.Get(ctx, nsOpen, slot.Key, now)
@@ -91,11 +91,11 @@ func (q *Asks) Join(ctx context.Context, ask Ask, slot Slot) (Ask, []store.Chang
 	if err != nil {
 		return Ask{}, nil, fmt.Errorf("read slot: %w", err)
 	}
-	has, err := decodePlace(rec)
+	taken, err := decodeSlot(rec)
 	if err != nil {
 		return Ask{}, nil, err
 	}
-	first, tail, err := q.group(ctx, has.Ask, now)
+	first, tail, err := q.group(ctx, taken.Ask, now)
 	switch {
 	case errors.Is(err, store.ErrNotFound), err == nil && first.State != AskPending:
 		return Ask{}, nil, store.ErrConflict
@@ -205,6 +205,6 @@ func (s storedAsk) releaseSlot(rest []storedAsk) (changes []store.Change) {
 		changes = append(changes, t.change())
 	}
 	term, _, _ := strings.Cut(s.Slot, "/")
-	slot := first.place().record(s.Slot, term, first.Expires)
+	slot := first.takenSlot().record(s.Slot, term, first.Expires)
 	return append(changes, first.withTail(rest[1:]).change(), store.Change{Record: slot, IfRev: store.Any})
 }

@@ -18,13 +18,13 @@ func isSource(addr netip.Addr) bool { return addr.IsValid() && addr != Unknown }
 // address.
 const unknownFactor = 10
 
-// AddrKey returns the key of an address. Addresses that one subscriber can change at will share a key: the /64 of an
-// IPv6 address, and the IPv4 address of a mapped address.
-func AddrKey(addr netip.Addr) string { return networks(addr)[0] }
+// AddrKey returns the key of an address. All addresses that one subscriber can use share a key: the /64 of an IPv6
+// address. An IPv4 address that is mapped to IPv6 has the key of the IPv4 address.
+func AddrKey(addr netip.Addr) string { return networkKeys(addr)[0] }
 
-// networks returns the keys of an address and of the networks around it, narrowest first: /32, /24 and /16 of an IPv4
+// networkKeys returns the keys of an address and of the networks around it, narrowest first: /32, /24 and /16 of an IPv4
 // address; /64, /56, /48 and /32 of an IPv6 address. The key of an IPv4 address has no "/32".
-func networks(addr netip.Addr) []string {
+func networkKeys(addr netip.Addr) []string {
 	addr = addr.Unmap().WithZone("")
 	if !addr.IsValid() {
 		return []string{""}
@@ -133,14 +133,14 @@ type payer struct {
 // payers returns the buckets that pay for the address: its own and, for IPv6, the bucket of its /56. Without
 // room for its own bucket, the narrowest network with room pays alone.
 func (a *Allowance) payers(addr netip.Addr, now time.Time) []payer {
-	keys := networks(addr)
-	want := 1
+	keys := networkKeys(addr)
+	maxPayers := 1
 	if addr.Unmap().Is6() && a.levels[0].hasRoom(keys[0], now) {
-		want = 2
+		maxPayers = 2
 	}
 	var payers []payer
 	for i, key := range keys {
-		if len(payers) < want && a.levels[i].hasRoom(key, now) {
+		if len(payers) < maxPayers && a.levels[i].hasRoom(key, now) {
 			payers = append(payers, payer{a.levels[i], key})
 		}
 	}

@@ -151,9 +151,9 @@ func (b *Buckets) hasRoom(key string, now time.Time) bool {
 	return b.has(key) || len(b.keys) < b.maxKeys || b.timeToFull(b.order[0], now) == 0
 }
 
-// add takes a token from the bucket of key. Unlike [Buckets.Take] it never refuses: an empty bucket stays empty, and a
-// new bucket may replace the one that is closest to full.
-func (b *Buckets) add(key string, now time.Time) {
+// charge takes a token from the bucket of key. Unlike [Buckets.Take] it never refuses: an empty bucket stays empty, and
+// a new bucket may replace the one that is closest to full.
+func (b *Buckets) charge(key string, now time.Time) {
 	if b == nil {
 		return
 	}

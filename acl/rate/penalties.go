@@ -45,13 +45,13 @@ func (p *Penalties) Fault(addr netip.Addr, now time.Time) {
 	if p == nil || !isSource(addr) {
 		return
 	}
-	keys := networks(addr)
-	p.faults.add(keys[0], now)
+	keys := networkKeys(addr)
+	p.faults.charge(keys[0], now)
 	if _, spent := p.faults.isEmpty(keys[0], now); spent {
-		p.barred.add(keys[0], now)
+		p.barred.charge(keys[0], now)
 	}
 	for i, key := range wider(keys) {
-		p.networks[i].add(key, now)
+		p.networks[i].charge(key, now)
 	}
 }
 
@@ -71,7 +71,7 @@ func (p *Penalties) Admit(addr netip.Addr, now time.Time) time.Duration {
 	if p == nil || !isSource(addr) {
 		return 0
 	}
-	wait := p.admit(networks(addr), now)
+	wait := p.admit(networkKeys(addr), now)
 	if wait > 0 {
 		p.refused.Add(1)
 	}

@@ -22,7 +22,7 @@ func AddrSources(addr netip.Addr) []Source {
 	if !isSource(addr) {
 		return nil
 	}
-	keys := networks(addr)
+	keys := networkKeys(addr)
 	sources := []Source{{keys[0], 1}}
 	for _, key := range wider(keys) {
 		sources = append(sources, Source{key, 2 * sources[len(sources)-1].Width})
@@ -96,9 +96,9 @@ func (p *Pool) draw(sources []Source, id string, now time.Time, take bool) (wait
 		return wait, false
 	}
 	if take {
-		p.all.add("", now)
+		p.all.charge("", now)
 		for _, s := range sources {
-			p.shares[s.Width].add(s.Key, now)
+			p.shares[s.Width].charge(s.Key, now)
 		}
 	}
 	return 0, true

@@ -27,27 +27,27 @@ func NewRegistrations(perHour int, everybody *Pool) *Registrations {
 
 // Take charges a registration to the address, or returns how long the address must wait. everybody reports whether the
 // limit for all addresses is the reason.
-func (r *Registrations) Take(from netip.Addr, now time.Time) (wait time.Duration, everybody bool) {
+func (r *Registrations) Take(addr netip.Addr, now time.Time) (wait time.Duration, everybody bool) {
 	if r == nil {
 		return 0, false
 	}
-	if wait, ok := r.each.Take(from, now); !ok {
+	if wait, ok := r.each.Take(addr, now); !ok {
 		return wait, false
 	}
-	wait, ok := r.everybody.Take(AddrSources(from), "", now)
+	wait, ok := r.everybody.Take(AddrSources(addr), "", now)
 	if !ok {
-		r.each.Return(from, now)
+		r.each.Return(addr, now)
 	}
 	return wait, !ok
 }
 
 // Return gives back a registration that the address took.
-func (r *Registrations) Return(from netip.Addr, now time.Time) {
+func (r *Registrations) Return(addr netip.Addr, now time.Time) {
 	if r == nil {
 		return
 	}
-	r.each.Return(from, now)
-	r.everybody.Return(AddrSources(from), "", now)
+	r.each.Return(addr, now)
+	r.everybody.Return(AddrSources(addr), "", now)
 }
 
 // Refusals returns how often an address had to wait because of its own registrations.

@@ -20,11 +20,11 @@ func NewWindow(unit time.Duration) Window { return Window{unit: unit} }
 
 // Count returns the number of events up to now.
 func (w *Window) Count(now time.Time) int {
-	at := now.UnixNano()/int64(w.unit) + w.ahead
-	if back := w.last - at; back > 1 { // concurrent callers may pass times that are slightly out of order
-		at, w.ahead = w.last, w.ahead+back
+	current := now.UnixNano()/int64(w.unit) + w.ahead
+	if back := w.last - current; back > 1 { // concurrent callers may pass times that are slightly out of order
+		current, w.ahead = w.last, w.ahead+back
 	}
-	for w.last = max(w.last, at-int64(len(w.slots))); w.last < at; {
+	for w.last = max(w.last, current-int64(len(w.slots))); w.last < current; {
 		w.last++
 		w.sum -= int(*w.slot(w.last))
 		*w.slot(w.last) = 0
@@ -32,7 +32,8 @@ func (w *Window) Count(now time.Time) int {
 	return w.sum
 }
 
-func (w *Window) slot(at int64) *uint32 { return &w.slots[at%int64(len(w.slots))] }
+// slot returns the counter of a unit of time.
+func (w *Window) slot(unit int64) *uint32 { return &w.slots[unit%int64(len(w.slots))] }
 
 // Add counts one event.
 func (w *Window) Add(now time.Time) {
@@ -43,13 +44,13 @@ func (w *Window) Add(now time.Time) {
 
 // wait returns how long it takes until the count is below limit.
 func (w *Window) wait(limit int, now time.Time) time.Duration {
-	over := w.Count(now) - limit
-	if limit <= 0 || over < 0 {
+	excess := w.Count(now) - limit
+	if limit <= 0 || excess < 0 {
 		return 0
 	}
-	for at := w.last - int64(len(w.slots)) + 1; ; at++ {
-		if over -= int(*w.slot(at)); over < 0 {
-			return time.Unix(0, (at-w.ahead+int64(len(w.slots)))*int64(w.unit)).Sub(now)
+	for unit := w.last - int64(len(w.slots)) + 1; ; unit++ {
+		if excess -= int(*w.slot(unit)); excess < 0 {
+			return time.Unix(0, (unit-w.ahead+int64(len(w.slots)))*int64(w.unit)).Sub(now)
 		}
 	}
 }

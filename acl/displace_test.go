@@ -65,16 +65,16 @@ func (q *queue) pending(now time.Time) int {
 	return len(asks)
 }
 
-// TestNewcomerTakesAPlace checks that a newcomer gets the newest slot of the source that has the most, and that the
+// TestNewcomerTakesASlot checks that a newcomer gets the newest slot of the source that has the most, and that the
 // asks behind the displaced ask end as well (AM-33).
-func TestNewcomerTakesAPlace(t *testing.T) {
+func TestNewcomerTakesASlot(t *testing.T) {
 	q := newQueue(t)
 	audit := acl.NewAudit(q.store.Records(), acl.AuditConfig{})
 	q.Log(audit)
 	newest := q.flood("192.0.2.1")
 	now := start.Add(time.Hour)
 	if _, err := q.holdAt("am_evil999", slotFrom("am_evil999", "192.0.2.1", "7"), now); !errors.Is(err, store.ErrQuota) {
-		t.Fatalf("one more of the network that has all places: %v, want a quota error", err)
+		t.Fatalf("one more of the network that has all slots: %v, want a quota error", err)
 	}
 	behind := q.mustHold("am_evil199", slotFrom("am_evil199", "192.0.2.1", "1"), now)
 	if behind.Behind != newest.ID {
@@ -87,10 +87,10 @@ func TestNewcomerTakesAPlace(t *testing.T) {
 	for _, id := range []string{newest.ID, behind.ID} {
 		ask, err := q.Get(t.Context(), id, now)
 		if err != nil || ask.State != acl.AskExpired || !ask.Displaced.Equal(now) || ask.Behind != "" {
-			t.Errorf("ask that lost its place: %+v, %v, want it expired", ask, err)
+			t.Errorf("ask that lost its slot: %+v, %v, want it expired", ask, err)
 		}
 		if _, err := q.Decide(t.Context(), id, ask.Hash, acl.Approve, "cli", now); !errors.Is(err, acl.ErrAskGone) {
-			t.Errorf("approve what lost its place: %v, want ErrAskGone", err)
+			t.Errorf("approve what lost its slot: %v, want ErrAskGone", err)
 		}
 	}
 	if err := audit.Seal(t.Context()); err != nil {
@@ -109,13 +109,13 @@ func TestNewcomerTakesAPlace(t *testing.T) {
 	}
 	late := now.Add(25 * time.Hour)
 	if _, err := q.Get(t.Context(), newest.ID, late); !errors.Is(err, store.ErrNotFound) {
-		t.Errorf("ask that lost its place a day ago: %v, want it gone", err)
+		t.Errorf("ask that lost its slot a day ago: %v, want it gone", err)
 	}
 }
 
-// TestProvenEndpointsKeepTheirPlaces checks that, within the source that has the most slots, cards with proven
+// TestProvenEndpointsKeepTheirSlots checks that, within the source that has the most slots, cards with proven
 // endpoints lose their slots last, and that a source that has fewer keeps its slots.
-func TestProvenEndpointsKeepTheirPlaces(t *testing.T) {
+func TestProvenEndpointsKeepTheirSlots(t *testing.T) {
 	q := newQueue(t)
 	for i := range 200 {
 		sender, addr := fmt.Sprintf("am_%d", i), "192.0.2.1"
@@ -149,9 +149,9 @@ func TestProvenEndpointsKeepTheirPlaces(t *testing.T) {
 	}
 }
 
-// TestWhoMayTakeAPlace checks that senders from different networks do not displace one another, and that asks without a
+// TestWhoMayTakeASlot checks that senders from different networks do not displace one another, and that asks without a
 // source, like those of an older version, count as one network.
-func TestWhoMayTakeAPlace(t *testing.T) {
+func TestWhoMayTakeASlot(t *testing.T) {
 	q := newQueue(t)
 	for i := range 200 {
 		sender := fmt.Sprintf("am_%d", i)
@@ -189,9 +189,9 @@ func TestWhoMayTakeAPlace(t *testing.T) {
 	q.mustHold("am_new", slotFrom("am_new", "192.0.2.1", ""), start)
 }
 
-// TestPlacesAreTakenOnce checks that, however many senders compete, no slot is taken twice, and there are never more
+// TestSlotsAreTakenOnce checks that, however many senders compete, no slot is taken twice, and there are never more
 // than 200 slots (AM-33).
-func TestPlacesAreTakenOnce(t *testing.T) {
+func TestSlotsAreTakenOnce(t *testing.T) {
 	q := newQueue(t)
 	q.flood("192.0.2.1")
 	now := start.Add(time.Hour)
@@ -214,6 +214,6 @@ func TestPlacesAreTakenOnce(t *testing.T) {
 	group.Wait()
 	asks, _, err := q.List(t.Context(), acl.AskFilter{State: acl.AskExpired}, "", 1000, now)
 	if n := q.pending(now); n != 200 || err != nil || len(asks) != 40 {
-		t.Errorf("%d asks wait, %d lost their places, %v; want 200 and 40", n, len(asks), err)
+		t.Errorf("%d asks wait, %d lost their slots, %v; want 200 and 40", n, len(asks), err)
 	}
 }

@@ -16,8 +16,8 @@ import (
 // fullFor is the time for which the result of a count that found no free slot is used again.
 const fullFor = time.Second
 
-// place is the stored form of a taken slot.
-type place struct {
+// takenSlot is the stored form of a taken slot.
+type takenSlot struct {
 	Ask     string        `json:"ask"`
 	Sources []rate.Source `json:"sources,omitempty"`
 	Proven  bool          `json:"proven,omitempty"`
@@ -27,35 +27,35 @@ type place struct {
 }
 
 // record returns the record of the slot with this key and term.
-func (p place) record(key, term string, expires time.Time) store.Record {
+func (p takenSlot) record(key, term string, expires time.Time) store.Record {
 	return store.Record{NS: nsOpen, Key: key, Terms: []string{term}, Body: encode(p), Expires: expires}
 }
 
-// decodePlace decodes the record of a slot. A record of an older version contains only the id of the ask.
-func decodePlace(rec store.Record) (place, error) {
-	p := place{key: rec.Key, rev: rec.Rev}
+// decodeSlot decodes the record of a slot. A record of an older version contains only the id of the ask.
+func decodeSlot(rec store.Record) (takenSlot, error) {
+	p := takenSlot{key: rec.Key, rev: rec.Rev}
 	if len(rec.Body) == 0 || rec.Body[0] != '{' {
 		p.Ask = string(rec.Body)
 		return p, nil
 	}
 	if err := json.Unmarshal(rec.Body, &p); err != nil {
-		return place{}, fmt.Errorf("decode slot: %w", err)
+		return takenSlot{}, fmt.Errorf("decode slot: %w", err)
 	}
 	return p, nil
 }
 
-// fullSlots holds the slots of a term at a time when all of them were taken.
+// fullSlots holds the slots of a term at a time when all of them were taken. It is never changed after newFullSlots.
 type fullSlots struct {
-	rate.FairTable[*place]
+	rate.FairTable[*takenSlot]
 	at   time.Time
 	term string
 }
 
-func newFullSlots(term string, places []place, now time.Time) *fullSlots {
+func newFullSlots(term string, slots []takenSlot, now time.Time) *fullSlots {
 	c := &fullSlots{at: now, term: term}
-	slices.SortFunc(places, func(a, b place) int { return cmp.Compare(a.Ask, b.Ask) }) // the newest gives way first
-	for _, p := range places {
-		c.Add(rate.Entry[*place]{Key: &p, Sources: p.Sources, GivesWayLast: p.Proven})
+	slices.SortFunc(slots, func(a, b takenSlot) int { return cmp.Compare(a.Ask, b.Ask) }) // the newest gives way first
+	for _, p := range slots {
+		c.Add(rate.Entry[*takenSlot]{Key: &p, Sources: p.Sources, GivesWayLast: p.Proven})
 	}
 	return c
 }
@@ -68,7 +68,7 @@ func (q *Asks) Committed(changes []store.Change) {
 	}
 }
 
-// MakeRoom returns the changes that free a place for an ask in slot. The caller adds them to the unit that opens the
+// MakeRoom returns the changes that free a slot for an ask in slot. The caller adds them to the unit that opens the
 // ask. If a slot is free, MakeRoom returns no changes; otherwise the changes end the ask that must give way (AM-33). If
 // no ask must give way, MakeRoom fails with store.ErrQuota.
 func (q *Asks) MakeRoom(ctx context.Context, slot Slot, now time.Time) ([]store.Change, error) {
@@ -84,13 +84,13 @@ func (q *Asks) MakeRoom(ctx context.Context, slot Slot, now time.Time) ([]store.
 	if len(page.Records) < slot.Max {
 		return nil, nil
 	}
-	places := make([]place, len(page.Records))
+	slots := make([]takenSlot, len(page.Records))
 	for i, rec := range page.Records {
-		if places[i], err = decodePlace(rec); err != nil {
+		if slots[i], err = decodeSlot(rec); err != nil {
 			return nil, err
 		}
 	}
-	c := newFullSlots(slot.Term, places, now)
+	c := newFullSlots(slot.Term, slots, now)
 	displaced, ok := c.FindDisplaceable(slot.Sources, 1)
 	if !ok {
 		q.full.Store(c)
@@ -101,7 +101,7 @@ func (q *Asks) MakeRoom(ctx context.Context, slot Slot, now time.Time) ([]store.
 
 // displace returns the changes that end the ask with the slot p, and the asks behind it, which expire now. The changes
 // fail with store.ErrConflict if another ask got the slot meanwhile.
-func (q *Asks) displace(ctx context.Context, p *place, now time.Time) ([]store.Change, error) {
+func (q *Asks) displace(ctx context.Context, p *takenSlot, now time.Time) ([]store.Change, error) {
 	changes := []store.Change{{Record: store.Record{NS: nsOpen, Key: p.key}, IfRev: p.rev, Delete: true}}
 	first, tail, err := q.group(ctx, p.Ask, now)
 	switch {
@@ -112,7 +112,7 @@ func (q *Asks) displace(ctx context.Context, p *place, now time.Time) ([]store.C
 	}
 	for _, s := range append([]storedAsk{first.withTail(nil)}, tail...) {
 		s.Behind, s.Seq, s.Displaced = "", 0, now.UTC()
-		entry := s.entry(AuditExpired, now)
+		entry := s.auditEntry(AuditExpired, now)
 		entry.Note = "the list was full, and the slot went to a sender whose network has fewer slots"
 		changes = append(changes, s.change())
 		if q.audit != nil {
