@@ -10,8 +10,8 @@ import (
 var (
 	// ErrLeaseTaken means that another handle holds the lease.
 	ErrLeaseTaken = errors.New("store: another process holds the lease")
-	// ErrLeaseLost means that the lease in the Held of a unit has ended or has another holder now. The unit was not
-	// applied.
+	// ErrLeaseLost means that the lease under which a unit was committed has ended or has another holder now. The unit
+	// was not applied.
 	ErrLeaseLost = errors.New("store: the lease is lost")
 )
 
@@ -47,8 +47,8 @@ type Leases interface {
 	List(ctx context.Context) ([]LeaseState, error)
 }
 
-// Hint reports that an entry may have changed. Key is the key of a record, the id of a card, or, of a conversation, the
-// peer, "/" and the id.
+// Hint reports that an entry may have changed. Key is the key of a record, the id of a card, or "PEER/ID" for a
+// conversation.
 type Hint struct{ NS, Key string }
 
 // leaseKey is the key of the lease in a context; see [LeaseOf].

@@ -137,7 +137,7 @@ func (s *Session) Run(ctx context.Context) {
 }
 
 // renew renews every lease once, and stops the duties whose lease is lost or may have ended.
-func (s *Session) renew(ctx context.Context, patience time.Duration) {
+func (s *Session) renew(ctx context.Context, timeout time.Duration) {
 	asked := time.Now()
 	var held []Lease
 	s.mu.Lock()
@@ -152,7 +152,7 @@ func (s *Session) renew(ctx context.Context, patience time.Duration) {
 	if len(held) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	lost, err := s.leases.Renew(ctx, held)
 	if err != nil {

@@ -71,7 +71,7 @@ type Store interface {
 	Watcher
 
 	// Sweep reclaims the space of up to about limit entries that are absent at now, and returns how many entries it
-	// looked at. A result below limit means that nothing is left to sweep for this now. Sweep changes no answer, except
+	// looked at. A result below limit means that nothing more can be swept at now. Sweep changes no answer, except
 	// for the line that [Cards.Changes] gets when a reservation ends, so any instance may call it at any time.
 	Sweep(ctx context.Context, now time.Time, limit int) (int, error)
 	// Ping reports whether the store accepts writes now: it returns nil, or ErrUnavailable with the reason.

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// TestWallClock: a clock that was set is in doubt until it is set back, or for three hours.
+// TestWallClock checks that a clock that was set is in doubt until it is set back, or for three hours.
 func TestWallClock(t *testing.T) {
 	c := NewWallClock(nil)
 	mono := time.Now()
@@ -41,6 +41,6 @@ func TestWallClock(t *testing.T) {
 		}
 	}
 	if !(*WallClock)(nil).Reliable() {
-		t.Error("without a guard the clock is not believed")
+		t.Error("a nil WallClock is in doubt")
 	}
 }

@@ -190,6 +190,6 @@ func ParseError(status int, v Value) (e *Error, ok bool) {
 		return nil, false
 	}
 	retry, _ := body.Get("retry")
-	again, _ := retry.Boolean()
-	return &Error{Code: Code(code), Status: status, Message: body.GetStr("message"), Retry: again}, true
+	mayRetry, _ := retry.Boolean()
+	return &Error{Code: Code(code), Status: status, Message: body.GetStr("message"), Retry: mayRetry}, true
 }

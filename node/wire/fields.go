@@ -46,15 +46,19 @@ func (f *fields) get(key string, k Kind, reason string) Value {
 	return m
 }
 
-func (f *fields) text(key string) string   { return f.get(key, String, "must be a string").text }
-func (f *fields) object(key string) Value  { return f.get(key, Object, "must be an object") }
-func (f *fields) array(key string) Value   { return f.get(key, Array, "must be an array") }
-func (f *fields) sub(key string) *fields   { return &fields{v: f.object(key), path: f.path + key + "."} }
-func (f *fields) join(sub *fields) *fields { f.keep(sub.err); return f }
+func (f *fields) text(key string) string  { return f.get(key, String, "must be a string").text }
+func (f *fields) object(key string) Value { return f.get(key, Object, "must be an object") }
+func (f *fields) array(key string) Value  { return f.get(key, Array, "must be an array") }
 
-func (f *fields) keep(err *FieldError) {
+// sub returns the fields of a required member that is an object. The caller must join them.
+func (f *fields) sub(key string) *fields {
+	return &fields{v: f.object(key), path: f.path + key + "."}
+}
+
+// join takes over the error of sub.
+func (f *fields) join(sub *fields) {
 	if f.err == nil {
-		f.err = err
+		f.err = sub.err
 	}
 }
 

@@ -86,8 +86,8 @@ func (id AgentID) HasDerivedShape() bool {
 	return ok && len(hash) == derivedLength && strings.Trim(hash, "abcdefghijklmnopqrstuvwxyz234567") == ""
 }
 
-// KeyDigits returns the first 32 hex digits of the fingerprint of the key that a derived id is made of, which is all
-// that the id contains of it. It returns "" for any other id.
+// KeyDigits returns the part of the key's fingerprint that a derived id contains: the first 32 hex digits. It returns ""
+// for any other id.
 func (id AgentID) KeyDigits() string {
 	if !id.HasDerivedShape() {
 		return ""

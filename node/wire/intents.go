@@ -145,7 +145,7 @@ var isoLayouts = [...]string{
 	"2006-01-02",
 }
 
-const offsetLayouts = 3 // the first isoLayouts, which have an offset
+const offsetLayouts = 3 // number of isoLayouts with an offset, which come first
 
 // ParseISO8601 reads a time of a payload, which peers write more freely than a timestamp: seconds, zone or the whole
 // time of day may be missing. It returns a time without a zone in UTC.

@@ -42,12 +42,12 @@ func ParseForeign(data []byte, maxDepth, maxValues int) (Value, error) {
 
 func parse(p parser) (Value, error) {
 	var open stack
-	p.space()
+	p.skipSpace()
 	v, err := p.value(&open)
 	if err != nil {
 		return Value{}, err
 	}
-	p.space()
+	p.skipSpace()
 	if p.pos < len(p.text) {
 		return Value{}, p.fail("text after the value")
 	}
@@ -66,13 +66,13 @@ func ParseObject(data []byte) (Value, error) {
 	return v, nil
 }
 
-// parser is a recursive descent parser; depth and values count down. When a container closes, its members move from the
-// stack to slab, which is one allocation for many containers.
+// parser is a recursive descent parser. When a container closes, its members move from the stack to slab, which is one
+// allocation for many containers.
 type parser struct {
 	text   string
 	pos    int
-	depth  int
-	values int
+	depth  int // number of levels that may still be opened
+	values int // number of values that may still follow
 	slab   []Member
 
 	anyNumber bool // accept every number, because nobody computes with it
@@ -80,7 +80,7 @@ type parser struct {
 
 func (p *parser) fail(reason string) error { return &SyntaxError{Offset: p.pos, Reason: reason} }
 
-func (p *parser) space() {
+func (p *parser) skipSpace() {
 	for p.pos < len(p.text) {
 		switch p.text[p.pos] {
 		case ' ', '\t', '\n', '\r':
@@ -154,18 +154,18 @@ func (p *parser) enter() error {
 		return p.fail("nested too deep")
 	}
 	p.pos++
-	p.space()
+	p.skipSpace()
 	return nil
 }
 
 // next steps over the comma between two members, or over the closing bracket, and reports whether there are more
 // members.
 func (p *parser) next(closing byte) (more bool, err error) {
-	p.space()
+	p.skipSpace()
 	switch p.peek() {
 	case ',':
 		p.pos++
-		p.space()
+		p.skipSpace()
 		return true, nil
 	case closing:
 		p.pos++
@@ -213,12 +213,12 @@ func (p *parser) object(open *stack) (Value, error) {
 	start := open.n
 	var seen map[string]struct{} // only for objects too large to scan
 	for {
-		at := p.pos
+		keyPos := p.pos
 		key, err := p.key()
 		if err != nil {
 			return Value{}, err
 		}
-		if seen, err = p.unique(key, open, start, seen, at); err != nil {
+		if seen, err = p.checkKey(key, open, start, seen, keyPos); err != nil {
 			return Value{}, err
 		}
 		val, err := p.value(open)
@@ -245,18 +245,18 @@ func (p *parser) key() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	p.space()
+	p.skipSpace()
 	if p.peek() != ':' {
 		return "", p.fail("expected a colon")
 	}
 	p.pos++
-	p.space()
+	p.skipSpace()
 	return key, nil
 }
 
-// unique refuses a key that occurred before in this object, and "__proto__", which JavaScript peers lose (AM-12). The
-// keys of an object too large to scan are kept in seen.
-func (p *parser) unique(key string, open *stack, start int, seen map[string]struct{}, at int) (map[string]struct{}, error) {
+// checkKey refuses a key that occurred before in this object, and "__proto__", which JavaScript peers lose (AM-12). The
+// keys of an object too large to scan are kept in seen. keyPos is the position of the key.
+func (p *parser) checkKey(key string, open *stack, start int, seen map[string]struct{}, keyPos int) (map[string]struct{}, error) {
 	const scan = 16 // up to this number of members, comparing is cheaper than hashing
 	duplicate := false
 	if open.n-start < scan {
@@ -269,10 +269,10 @@ func (p *parser) unique(key string, open *stack, start int, seen map[string]stru
 		seen[key] = struct{}{}
 	}
 	if duplicate {
-		return seen, &SyntaxError{Offset: at, Reason: "duplicate key"}
+		return seen, &SyntaxError{Offset: keyPos, Reason: "duplicate key"}
 	}
 	if key == "__proto__" {
-		return seen, &SyntaxError{Offset: at, Reason: "key __proto__"}
+		return seen, &SyntaxError{Offset: keyPos, Reason: "key __proto__"}
 	}
 	return seen, nil
 }

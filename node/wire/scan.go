@@ -7,7 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-func (p *parser) digits() bool {
+// skipDigits steps over digits, and reports whether there is at least one.
+func (p *parser) skipDigits() bool {
 	start := p.pos
 	for c := p.peek(); '0' <= c && c <= '9'; c = p.peek() {
 		p.pos++
@@ -22,14 +23,14 @@ func (p *parser) number() (Value, error) {
 	}
 	if p.peek() == '0' {
 		p.pos++
-	} else if !p.digits() {
+	} else if !p.skipDigits() {
 		return Value{}, p.fail("bad number")
 	}
 	integer := true
 	if p.peek() == '.' {
 		integer = false
 		p.pos++
-		if !p.digits() {
+		if !p.skipDigits() {
 			return Value{}, p.fail("bad number")
 		}
 	}
@@ -39,7 +40,7 @@ func (p *parser) number() (Value, error) {
 		if c := p.peek(); c == '+' || c == '-' {
 			p.pos++
 		}
-		if !p.digits() {
+		if !p.skipDigits() {
 			return Value{}, p.fail("bad number")
 		}
 	}

@@ -50,13 +50,14 @@ func cardByID(tx *bbolt.Tx, id string) (card cardRow, ok bool, err error) {
 	return card, err == nil, err
 }
 
-func (c cards) get(ctx context.Context, id string, good func(store.Card) bool) (card store.Card, err error) {
+// get returns the card of id if accept returns true for it.
+func (c cards) get(ctx context.Context, id string, accept func(store.Card) bool) (card store.Card, err error) {
 	err = c.s.view(ctx, func(tx *bbolt.Tx) error {
 		row, ok, err := cardByID(tx, id)
 		if err != nil {
 			return err
 		}
-		if !ok || !good(row.Card) {
+		if !ok || !accept(row.Card) {
 			return store.ErrNotFound
 		}
 		card = row.Card
@@ -211,8 +212,8 @@ func (c cards) HasCount(ctx context.Context, key string, now time.Time) (found b
 	return found, err
 }
 
-// checkQuotas returns ErrQuota if one of the quotas is used up by live cards other than the card with seq own.
-func checkQuotas(tx *bbolt.Tx, quotas []store.Quota, own uint64, now time.Time) error {
+// checkQuotas returns ErrQuota if one of the quotas is used up by live cards other than the card with ownSeq.
+func checkQuotas(tx *bbolt.Tx, quotas []store.Quota, ownSeq uint64, now time.Time) error {
 	for _, q := range quotas {
 		if q.Max <= 0 {
 			continue
@@ -222,7 +223,7 @@ func checkQuotas(tx *bbolt.Tx, quotas []store.Quota, own uint64, now time.Time) 
 			if err != nil {
 				return err
 			}
-			if seq == own {
+			if seq == ownSeq {
 				continue
 			}
 			if n++; n >= q.Max {
@@ -305,10 +306,10 @@ func logChange(t *txn, row *cardRow, ended bool, now time.Time) error {
 // updateCounts replaces the rows of bucketCounts for a card.
 func updateCounts(t *txn, seq uint64, old, counts []string) error {
 	rows := bucketCounts.in(t.Tx)
-	for gone, text := range cardindex.Diff(old, counts) {
+	for removed, text := range cardindex.Diff(old, counts) {
 		key := binary.BigEndian.AppendUint64(countKey(text), seq)
 		var err error
-		if gone {
+		if removed {
 			err = rows.delete(key)
 		} else {
 			err = rows.put(key, nil)

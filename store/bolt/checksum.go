@@ -64,8 +64,8 @@ func (b bucket) read(key, stored []byte) (written, value []byte, err error) {
 	return key, nil, err
 }
 
-func (b bucket) damageError(key []byte, why string) error {
-	return fmt.Errorf("%w: row %q of %s: %s", ErrDamaged, key, b.name, why)
+func (b bucket) damageError(key []byte, reason string) error {
+	return fmt.Errorf("%w: row %q of %s: %s", ErrDamaged, key, b.name, reason)
 }
 
 // in returns the rows of b in a transaction. Every read and write of a row goes through them.

@@ -75,10 +75,10 @@ func writeConv(t *txn, conv, old store.Conversation, step store.Step) error {
 			return err
 		}
 	}
-	for gone, term := range cardindex.Diff(old.Terms, conv.Terms) {
+	for removed, term := range cardindex.Diff(old.Terms, conv.Terms) {
 		key := convTermKey(term, conv.Seq)
 		var err error
-		if gone {
+		if removed {
 			err = bucketConvTerms.in(t.Tx).delete(key)
 		} else {
 			err = bucketConvTerms.in(t.Tx).put(key, nil)

@@ -21,8 +21,8 @@ func newDamageLog(log *slog.Logger) *damageLog {
 	return &damageLog{log: log, seen: make(map[string]bool)}
 }
 
-// note logs a damaged row, once for each row. done says what was done with the row, such as "skipped", and err is the
-// error of reading it.
+// note logs a damaged row, once for each row. done completes the sentence "a damaged row was …", and err is the error
+// of reading the row.
 func (d *damageLog) note(done string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

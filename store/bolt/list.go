@@ -43,7 +43,7 @@ func (c cards) List(ctx context.Context, q store.CardQuery) (store.CardPage, err
 		for more := true; more && from <= math.MaxUint32; {
 			need := want - len(page.Cards)
 			slots = c.s.index.Candidates(slots[:0], q, tiers[:tier+1], nanos(q.Now), cardindex.Slot(from), need)
-			if err := c.judge(ctx, slots, q, tiers, tier, &page, &positions); err != nil {
+			if err := c.appendMatches(ctx, slots, q, tiers, tier, &page, &positions); err != nil {
 				return store.CardPage{}, err
 			}
 			if more = len(slots) == need && len(page.Cards) < want; more {
@@ -58,9 +58,9 @@ func (c cards) List(ctx context.Context, q store.CardQuery) (store.CardPage, err
 	return page, nil
 }
 
-// judge reads the rows of slots and appends the cards that are live and belong to tier. It matches a row without
-// copying it, and copies only the cards of the page.
-func (c cards) judge(ctx context.Context, slots []cardindex.Slot, q store.CardQuery, tiers []store.Tier, tier int, page *store.CardPage, positions *[]store.Position) error {
+// appendMatches reads the rows of slots and appends to page the cards that are live and belong to tier. It matches a row
+// without copying it, and copies only the cards of the page.
+func (c cards) appendMatches(ctx context.Context, slots []cardindex.Slot, q store.CardQuery, tiers []store.Tier, tier int, page *store.CardPage, positions *[]store.Position) error {
 	if len(slots) == 0 {
 		return nil
 	}

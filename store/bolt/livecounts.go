@@ -68,7 +68,7 @@ func (l *liveCounts) count(tx *bbolt.Tx, key countOf, now int64) (int, error) {
 		}
 		expires := int64(never) // a damaged record may be live, so it counts
 		if err == nil {
-			expires, err = recordEnds(row.value)
+			expires, err = recordExpiry(row.value)
 		}
 		if err != nil && !errors.Is(err, ErrDamaged) {
 			return 0, err
@@ -111,8 +111,8 @@ func (l *liveCounts) remove(rec store.Record) {
 	}
 }
 
-// recordEnds reads the expiry of a record from the beginning of its row.
-func recordEnds(row []byte) (int64, error) {
+// recordExpiry reads the expiry of a record from the beginning of its row.
+func recordExpiry(row []byte) (int64, error) {
 	if len(row) < 17 || row[0] != rowVersion {
 		return never, fmt.Errorf("%w: record row is cut short", ErrDamaged)
 	}

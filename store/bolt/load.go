@@ -105,7 +105,7 @@ func (s *Store) gather(ctx context.Context, part *cardindex.Part, from, to uint6
 // every list, because their old terms are no longer known, and then lists them by their rows.
 func (s *Store) catchUp() error {
 	type listing struct {
-		at cardindex.Slot
+		slot cardindex.Slot
 		cardHead
 	}
 	dirty := roaring.New()
@@ -123,8 +123,8 @@ func (s *Store) catchUp() error {
 				s.damage.note("left out of the card index", err)
 				continue
 			}
-			at := cardindex.Slot(change.seq)
-			dirty.Add(at)
+			slot := cardindex.Slot(change.seq)
+			dirty.Add(slot)
 			card, err := cards.get(u64(change.seq))
 			if err == nil && card == nil {
 				continue
@@ -138,7 +138,7 @@ func (s *Store) catchUp() error {
 				continue
 			}
 			if !head.withdrawn {
-				changed = append(changed, listing{at, head})
+				changed = append(changed, listing{slot, head})
 			}
 		}
 		return nil
@@ -150,7 +150,7 @@ func (s *Store) catchUp() error {
 		s.index.Expunge(dirty)
 	}
 	for _, l := range changed {
-		s.index.Put(l.at, nil, l.terms, l.expires)
+		s.index.Put(l.slot, nil, l.terms, l.expires)
 	}
 	s.through.Store(through)
 	return nil

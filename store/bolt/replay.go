@@ -41,7 +41,7 @@ func findReplay(tx *bbolt.Tx, hash []byte) ([]byte, replayRow, error) {
 	replays := bucketReplays.in(tx)
 	c := replays.b.Cursor()
 	k, stored := c.First()
-	for least := uint32(0); ; {
+	for minPart := uint32(0); ; {
 		// The key of a damaged row may name a part that does not exist. It must not prevent finding the record.
 		for ; k != nil; k, stored = c.Next() {
 			written, _, err := replays.read(k, stored)
@@ -56,7 +56,7 @@ func findReplay(tx *bbolt.Tx, hash []byte) ([]byte, replayRow, error) {
 			return nil, replayRow{}, nil
 		}
 		p := binary.BigEndian.Uint32(k)
-		if p < least {
+		if p < minPart {
 			return k, replayRow{}, replays.damageError(k, "the rows next to it are out of order")
 		}
 		want := replayKey(p, hash)
@@ -67,8 +67,8 @@ func findReplay(tx *bbolt.Tx, hash []byte) ([]byte, replayRow, error) {
 		if p == math.MaxUint32 {
 			return nil, replayRow{}, nil
 		}
-		least = p + 1
-		k, stored = c.Seek(binary.BigEndian.AppendUint32(nil, least))
+		minPart = p + 1
+		k, stored = c.Seek(binary.BigEndian.AppendUint32(nil, minPart))
 	}
 }
 
@@ -117,9 +117,9 @@ func (s steps) FindReplay(ctx context.Context, sender, messageID string, now tim
 	return rec, err
 }
 
-// putReplay stores a new record, in place of one that no longer counts. noted reports whether an entry of the
+// putReplay stores a new record, in place of one that no longer counts. inEntry reports whether an entry of the
 // transcript names the record. If not, putReplay adds a row to the conversation that names it.
-func putReplay(tx *bbolt.Tx, rec store.Replay, noted bool) error {
+func putReplay(tx *bbolt.Tx, rec store.Replay, inEntry bool) error {
 	replays, hash := bucketReplays.in(tx), replayHash(rec.Sender, rec.MessageID)
 	seq, err := convSeq(tx, rec.Conv)
 	if err != nil {
@@ -138,49 +138,49 @@ func putReplay(tx *bbolt.Tx, rec store.Replay, noted bool) error {
 	if err := replays.put(replayKey(part(rec.Expires), hash), encodeReplay(row)); err != nil {
 		return err
 	}
-	if noted || seq == nil {
+	if inEntry || seq == nil {
 		return nil
 	}
 	return bucketConvs.in(tx).put(convRowKey(seq, convReplay, hash), nil)
 }
 
-// sweepReplays removes up to limit records of ended parts. The records of open conversations move to the next part.
+// sweepReplays removes up to limit records of ended parts. The records of open conversations move to the current part.
 func sweepReplays(t *txn, now time.Time, limit int) (int, error) {
 	replays := bucketReplays.in(t.Tx)
-	ended := part(now)
-	var gone, move [][]byte
-	var moved [][]byte
+	current := part(now)
+	var expired, live [][]byte // keys
+	var liveRows [][]byte
 	for row, err := range replays.from(nil, nil) {
-		lives := false
+		isLive := false
 		if err == nil {
-			if binary.BigEndian.Uint32(row.key) >= ended || len(gone)+len(move) == limit {
+			if binary.BigEndian.Uint32(row.key) >= current || len(expired)+len(live) == limit {
 				break
 			}
-			lives, err = isReplayRowLive(t.Tx, row.value, now)
+			isLive, err = isReplayRowLive(t.Tx, row.value, now)
 		}
 		switch {
 		case errors.Is(err, ErrDamaged): // the record stays, so that its message is not accepted again
 			t.damage.note("left in place by a sweep", err)
 		case err != nil:
 			return 0, err
-		case lives:
-			move = append(move, bytes.Clone(row.key))
-			moved = append(moved, bytes.Clone(row.value))
+		case isLive:
+			live = append(live, bytes.Clone(row.key))
+			liveRows = append(liveRows, bytes.Clone(row.value))
 		default:
-			gone = append(gone, bytes.Clone(row.key))
+			expired = append(expired, bytes.Clone(row.key))
 		}
 	}
-	for i, k := range move {
-		if err := replays.put(replayKey(ended, k[4:]), moved[i]); err != nil {
+	for i, k := range live {
+		if err := replays.put(replayKey(current, k[4:]), liveRows[i]); err != nil {
 			return 0, err
 		}
 	}
-	for _, k := range append(gone, move...) {
+	for _, k := range append(expired, live...) {
 		if err := replays.delete(k); err != nil {
 			return 0, err
 		}
 	}
-	return len(gone) + len(move), nil
+	return len(expired) + len(live), nil
 }
 
 // isReplayRowLive does for an encoded record what isReplayLive does for a decoded one.

@@ -166,10 +166,10 @@ func (w *writer) serve() {
 	// Yield, so that callers that the last commit woke can queue their next unit before this group is closed. With 64
 	// callers, a group then has 48 units instead of 40. If no other goroutine is ready to run, yielding costs almost
 	// nothing.
-	for n, still := len(w.queue), 0; still < maxYields; still++ {
+	for n, yields := len(w.queue), 0; yields < maxYields; yields++ {
 		runtime.Gosched()
-		if more := len(w.queue); more > n {
-			n, still = more, 0
+		if grown := len(w.queue); grown > n {
+			n, yields = grown, 0
 		}
 	}
 	w.group = w.gather(w.group[:0])
@@ -217,17 +217,17 @@ func (w *writer) commitGroup(group []*unit) {
 		if i == failed {
 			continue
 		}
-		one := []*unit{u}
+		alone := []*unit{u}
 		if err := w.s.checkWritable(); err != nil {
-			report(one, nil, err)
+			report(alone, nil, err)
 			continue
 		}
-		errs, failed, err := w.attempt(one)
+		errs, failed, err := w.attempt(alone)
 		if failed == 0 {
 			u.err <- err
 			continue
 		}
-		w.conclude(one, errs, err)
+		w.conclude(alone, errs, err)
 	}
 }
 

@@ -10,31 +10,31 @@ import (
 
 // Part gathers a range of cards for [Join]. The zero value is empty.
 type Part struct {
-	lists map[string]*[]Slot
-	ends  []end
+	lists map[string]*[]Slot // slots by term
+	cards []card
 }
 
-type end struct {
-	at      Slot
+type card struct {
+	slot    Slot
 	expires int64
 }
 
 // Len returns the number of cards in the part.
-func (p *Part) Len() int { return len(p.ends) }
+func (p *Part) Len() int { return len(p.cards) }
 
 // Add adds a card. Cards are added in the order of their slots.
-func (p *Part) Add(at Slot, expires int64, terms []string) {
+func (p *Part) Add(s Slot, expires int64, terms []string) {
 	if p.lists == nil {
 		p.lists = make(map[string]*[]Slot)
 	}
-	p.ends = append(p.ends, end{at, expires})
+	p.cards = append(p.cards, card{s, expires})
 	for _, term := range terms {
 		list := p.lists[term]
 		if list == nil {
 			list = new([]Slot)
 			p.lists[strings.Clone(term)] = list
 		}
-		*list = append(*list, at)
+		*list = append(*list, s)
 	}
 }
 
@@ -43,9 +43,9 @@ func Join(parts []Part) *Index {
 	ix := New()
 	terms := make(map[string][]Slot)
 	for _, p := range parts {
-		for _, e := range p.ends {
-			ix.all.add(e.at)
-			ix.expires.set(e.at, e.expires)
+		for _, c := range p.cards {
+			ix.all.add(c.slot)
+			ix.expires.set(c.slot, c.expires)
 		}
 		for term, list := range p.lists {
 			terms[term] = append(terms[term], *list...)

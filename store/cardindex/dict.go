@@ -10,7 +10,7 @@ import (
 // blockMax is the largest number of terms in a block. It bounds the number of terms that an insertion must move.
 const blockMax = 512
 
-// dict is the sorted dictionary of terms: a list of sorted blocks. index.mu guards it.
+// dict is the sorted dictionary of terms: a list of sorted blocks. Index.mu guards it.
 type dict struct {
 	blocks []*block
 }

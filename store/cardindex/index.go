@@ -64,8 +64,8 @@ func (ix *Index) Drop(s Slot, terms []string) {
 
 // change replaces the terms of s. The caller holds mu.
 func (ix *Index) change(s Slot, old, terms []string) {
-	for gone, term := range Diff(old, terms) {
-		if gone {
+	for removed, term := range Diff(old, terms) {
+		if removed {
 			ix.terms.remove(term, s)
 		} else {
 			ix.terms.add(term, s)
@@ -73,7 +73,7 @@ func (ix *Index) change(s Slot, old, terms []string) {
 		for prefix, set := range ix.prefixes {
 			switch {
 			case !strings.HasPrefix(term, prefix):
-			case !gone:
+			case !removed:
 				set.Add(s)
 			case !hasPrefix(terms, prefix):
 				set.Remove(s)
@@ -121,8 +121,8 @@ func hasPrefix(terms []string, prefix string) bool {
 }
 
 const (
-	prefixGather = 4096 // slots that are gathered for one query
-	prefixTerms  = 1024 // terms that are read for one query
+	prefixGather = 4096 // slots up to which the lists of a prefix are merged for each query
+	prefixTerms  = 1024 // the same for terms
 	maxUnions    = 128  // cached unions, of at most 128 KiB per million cards
 )
 
@@ -176,8 +176,8 @@ func (ix *Index) withPrefix(prefix string) *posting {
 	return &posting{many: union}
 }
 
-// expiries holds the time at which each slot stops being listed. The time is 0 for a slot that is not listed, and never
-// for a card that does not expire. Only the writer calls set; get and each are safe for concurrent use.
+// expiries holds the time at which each slot stops being listed, in Unix nanoseconds. It is 0 for a slot that is not
+// listed. Only the writer calls set; get and each are safe for concurrent use.
 type expiries struct {
 	chunks atomic.Pointer[[]*expiryChunk]
 }
@@ -195,26 +195,26 @@ func (e *expiries) get(s Slot) int64 {
 	return (*chunks)[i][s%expiryChunkSize].Load()
 }
 
-func (e *expiries) set(s Slot, at int64) {
-	var have []*expiryChunk
+func (e *expiries) set(s Slot, expires int64) {
+	var chunks []*expiryChunk
 	if p := e.chunks.Load(); p != nil {
-		have = *p
+		chunks = *p
 	}
 	i := int(s / expiryChunkSize)
-	if i >= len(have) || have[i] == nil {
-		if at == 0 {
+	if i >= len(chunks) || chunks[i] == nil {
+		if expires == 0 {
 			return
 		}
-		grown := make([]*expiryChunk, max(len(have), i+1))
-		copy(grown, have)
+		grown := make([]*expiryChunk, max(len(chunks), i+1))
+		copy(grown, chunks)
 		grown[i] = new(expiryChunk)
 		e.chunks.Store(&grown)
-		have = grown
+		chunks = grown
 	}
-	have[i][s%expiryChunkSize].Store(at)
+	chunks[i][s%expiryChunkSize].Store(expires)
 }
 
-// each yields the listed slots with their ends.
+// each yields the listed slots and the times at which they stop being listed.
 func (e *expiries) each(yield func(Slot, int64) bool) {
 	chunks := e.chunks.Load()
 	if chunks == nil {
@@ -225,7 +225,7 @@ func (e *expiries) each(yield func(Slot, int64) bool) {
 			continue
 		}
 		for j := range chunk {
-			if at := chunk[j].Load(); at != 0 && !yield(Slot(i*expiryChunkSize+j), at) {
+			if expires := chunk[j].Load(); expires != 0 && !yield(Slot(i*expiryChunkSize+j), expires) {
 				return
 			}
 		}

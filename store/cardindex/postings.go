@@ -13,7 +13,7 @@ type Slot = uint32
 // spans a million slots takes about 1.5 KB.
 const fewMax = 256
 
-// posting is the ascending set of the slots that carry one term. index.mu guards it.
+// posting is the ascending set of the slots that carry one term. Index.mu guards it.
 type posting struct {
 	few  []Slot // the slots, while many is nil
 	many *roaring.Bitmap

@@ -15,23 +15,23 @@ import (
 const maxProbes = 1024
 
 // Candidates appends to dst at most n slots, from the slot from on, that are live at now and match q. They match the
-// last of tiers, but none of the others. If it appends fewer than n slots, the list ends there.
+// last tier of tiers and none of the tiers before it. If Candidates appends fewer than n slots, there are no more.
 func (ix *Index) Candidates(dst []Slot, q store.CardQuery, tiers []store.Tier, now int64, from Slot, n int) []Slot {
 	ix.mu.RLock()
 	defer ix.mu.RUnlock()
 	last := len(tiers) - 1
-	sets := ix.sets(q.All, q.Prefixes, tiers[last])
+	sets := ix.findSets(q.All, q.Prefixes, tiers[last])
 	if sets == nil {
 		return dst
 	}
-	var without [][]*posting
+	var excluded [][]*posting // the sets of each earlier tier
 	for _, t := range tiers[:last] {
-		earlier := ix.sets(nil, nil, t)
+		earlier := ix.findSets(nil, nil, t)
 		if t.Prefix == "" && len(t.All) == 0 {
 			return dst // the earlier tier matches everything
 		}
 		if earlier != nil {
-			without = append(without, earlier)
+			excluded = append(excluded, earlier)
 		}
 	}
 	var w walker
@@ -41,28 +41,28 @@ func (ix *Index) Candidates(dst []Slot, q store.CardQuery, tiers []store.Tier, n
 		if !ok {
 			return dst
 		}
-		if tried == maxProbes && (len(sets) > 1 || len(without) > 0) && sets[0].remaining(s) > maxProbes {
-			rest := intersect(sets)
-			if rest.GetCardinality() > maxProbes { // for fewer slots, testing them one by one against the earlier tiers is cheaper
-				for _, earlier := range without {
-					rest.AndNot(intersect(earlier))
+		if tried == maxProbes && (len(sets) > 1 || len(excluded) > 0) && sets[0].remaining(s) > maxProbes {
+			matches := intersect(sets)
+			if matches.GetCardinality() > maxProbes { // for fewer slots, testing them one by one against the earlier tiers is cheaper
+				for _, earlier := range excluded {
+					matches.AndNot(intersect(earlier))
 				}
-				without = nil
+				excluded = nil
 			}
-			sets = []*posting{{many: rest}}
+			sets = []*posting{{many: matches}}
 			w.start(sets[0], s)
 			continue
 		}
-		if now < ix.expires.get(s) && inAll(sets[1:], s) && !slices.ContainsFunc(without, func(e []*posting) bool { return inAll(e, s) }) {
+		if now < ix.expires.get(s) && inAll(sets[1:], s) && !slices.ContainsFunc(excluded, func(e []*posting) bool { return inAll(e, s) }) {
 			dst = append(dst, s)
 		}
 	}
 	return dst
 }
 
-// sets returns the lists whose intersection matches terms, prefixes and t, the shortest first. If one of them is empty,
-// sets returns nil.
-func (ix *Index) sets(terms, prefixes []string, t store.Tier) []*posting {
+// findSets returns the sets whose intersection matches terms, prefixes and t, the shortest first. If one of them is
+// empty, findSets returns nil.
+func (ix *Index) findSets(terms, prefixes []string, t store.Tier) []*posting {
 	sets := make([]*posting, 0, len(terms)+len(prefixes)+len(t.All)+1)
 	for _, terms := range [2][]string{terms, t.All} {
 		for _, term := range terms {
@@ -107,11 +107,11 @@ func intersect(sets []*posting) *roaring.Bitmap {
 	if len(sets) == 1 {
 		return sets[0].bitmap().Clone()
 	}
-	both := roaring.And(sets[0].bitmap(), sets[1].bitmap())
+	result := roaring.And(sets[0].bitmap(), sets[1].bitmap())
 	for _, set := range sets[2:] {
-		both.And(set.bitmap())
+		result.And(set.bitmap())
 	}
-	return both
+	return result
 }
 
 // TermsAfter yields the terms that begin with prefix and sort after the term last. It holds mu only while it looks up

@@ -26,10 +26,10 @@ var ErrSnapshot = errors.New("index snapshot is not valid")
 func (ix *Index) Dump(write func([]byte) error) error {
 	var buf []byte
 	last := Slot(0)
-	for at, expires := range ix.expires.each {
-		buf = binary.AppendUvarint(buf, uint64(at-last))
+	for s, expires := range ix.expires.each {
+		buf = binary.AppendUvarint(buf, uint64(s-last))
 		buf = binary.BigEndian.AppendUint64(buf, uint64(expires))
-		last = at
+		last = s
 		if len(buf) > 1<<16 {
 			if err := write(buf); err != nil {
 				return err
@@ -84,9 +84,9 @@ func appendPosting(b []byte, p *posting) ([]byte, error) {
 	}
 	b = binary.AppendUvarint(b, uint64(len(p.few)))
 	last := Slot(0)
-	for _, at := range p.few {
-		b = binary.AppendUvarint(b, uint64(at-last))
-		last = at
+	for _, s := range p.few {
+		b = binary.AppendUvarint(b, uint64(s-last))
+		last = s
 	}
 	return b, nil
 }
@@ -99,14 +99,14 @@ func appendBytes(b, data []byte) []byte {
 // Read reads an index that Dump wrote. The dump must end where the file ends.
 func Read(in *Reader) (*Index, error) {
 	ix := New()
-	at := uint64(0)
-	for step := in.uint(); step != 0 && in.err == nil; step = in.uint() {
-		at += step
-		if at > uint64(^Slot(0)) {
+	slot := uint64(0)
+	for distance := in.uint(); distance != 0 && in.err == nil; distance = in.uint() {
+		slot += distance
+		if slot > uint64(^Slot(0)) {
 			return nil, ErrSnapshot
 		}
-		ix.all.add(Slot(at))
-		ix.expires.set(Slot(at), int64(binary.BigEndian.Uint64(in.Take(8))))
+		ix.all.add(Slot(slot))
+		ix.expires.set(Slot(slot), int64(binary.BigEndian.Uint64(in.Take(8))))
 	}
 	last := ""
 	for n := in.uint(); n != 0 && in.err == nil; n = in.uint() {
@@ -187,10 +187,10 @@ func (in *Reader) posting() (*posting, error) {
 		return nil, ErrSnapshot
 	}
 	list := &posting{few: make([]Slot, n)}
-	at := uint64(0)
+	slot := uint64(0)
 	for i := range list.few {
-		at += in.uint()
-		list.few[i] = Slot(at)
+		slot += in.uint()
+		list.few[i] = Slot(slot)
 	}
 	return list, in.err
 }

@@ -49,26 +49,26 @@ func (l *Leases) Check(lease *store.Lease, now time.Time) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if have := l.held[lease.Name]; have.fence != lease.Fence || !have.isLive(now) {
+	if current := l.held[lease.Name]; current.fence != lease.Fence || !current.isLive(now) {
 		return fmt.Errorf("%w: %s", store.ErrLeaseLost, lease.Name)
 	}
 	return nil
 }
 
-// take gives a lease to a holder, or extends the one that it has. It returns ErrLeaseTaken if another holder has it, and
-// errEnded if another holder had it and did not release it. With force, it takes such a lease. floor is less than the
-// fence of a new holder.
+// take gives a lease to h. If h holds the lease already, take returns it unchanged. If another handle holds it, the
+// error is ErrLeaseTaken. If the lease has ended but was not released, the error is errEnded, unless force is set. The
+// fence of a new holder is larger than floor.
 func (l *Leases) take(name string, h *Handle, floor uint64, force bool) (store.Lease, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	have := l.held[name]
+	current := l.held[name]
 	switch {
-	case have.isLive(now) && have.holder == h:
-		return store.Lease{Name: name, Fence: have.fence}, nil
-	case have.isLive(now):
+	case current.isLive(now) && current.holder == h:
+		return store.Lease{Name: name, Fence: current.fence}, nil
+	case current.isLive(now):
 		return store.Lease{}, store.ErrLeaseTaken
-	case have.holder != nil && !force:
+	case current.holder != nil && !force:
 		return store.Lease{}, errEnded
 	}
 	l.last = max(l.last, floor) + 1
@@ -103,8 +103,8 @@ func (h *Handle) Close() {
 	l := h.leases
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for name, have := range l.held {
-		if have.holder == h {
+	for name, current := range l.held {
+		if current.holder == h {
 			delete(l.held, name)
 		}
 	}
@@ -135,8 +135,8 @@ func (h *Handle) Acquire(ctx context.Context, name string) (store.Lease, error) 
 
 // owns reports whether the handle holds this lease now. The caller holds the lock.
 func (h *Handle) owns(lease store.Lease, now time.Time) bool {
-	have := h.leases.held[lease.Name]
-	return have.holder == h && have.fence == lease.Fence && have.isLive(now)
+	current := h.leases.held[lease.Name]
+	return current.holder == h && current.fence == lease.Fence && current.isLive(now)
 }
 
 // Renew implements [store.Leases].
@@ -173,10 +173,10 @@ func (h *Handle) List(ctx context.Context) ([]store.LeaseState, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var list []store.LeaseState
-	for name, have := range l.held {
-		if have.isLive(now) {
+	for name, current := range l.held {
+		if current.isLive(now) {
 			list = append(list, store.LeaseState{
-				Lease: store.Lease{Name: name, Fence: have.fence}, Holder: have.holder.name, Until: have.until.UTC(),
+				Lease: store.Lease{Name: name, Fence: current.fence}, Holder: current.holder.name, Until: current.until.UTC(),
 			})
 		}
 	}

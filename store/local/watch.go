@@ -12,7 +12,8 @@ import (
 // maxHints is the number of hints that may wait for a reader of [Watchers.Watch].
 const maxHints = 256
 
-// Hint is a hint about a commit of a handle. A commit of the database itself has no handle, and nobody gets hints of it.
+// Hint is a hint about a commit of the handle By. A commit of the database itself has no handle, and no reader gets its
+// hints.
 type Hint struct {
 	store.Hint
 	By *Handle
@@ -32,25 +33,25 @@ type watcher struct {
 	hints      chan store.Hint
 }
 
-// Share reports that the data has a second handle. Before that nobody gets hints.
+// Share records that the data has a second handle. Before this call, no hints are needed.
 func (w *Watchers) Share() { w.shared.Store(true) }
 
 // Shared reports whether [Watchers.Share] was called.
 func (w *Watchers) Shared() bool { return w.shared.Load() }
 
-func (w *Watchers) add(one *watcher) {
+func (w *Watchers) add(reader *watcher) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.list = append(w.list, one)
+	w.list = append(w.list, reader)
 }
 
 // remove ends a watcher, if it has not ended yet.
-func (w *Watchers) remove(one *watcher) {
+func (w *Watchers) remove(reader *watcher) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if at := slices.Index(w.list, one); at >= 0 {
-		w.list = slices.Delete(w.list, at, at+1)
-		close(one.hints)
+	if i := slices.Index(w.list, reader); i >= 0 {
+		w.list = slices.Delete(w.list, i, i+1)
+		close(reader.hints)
 	}
 }
 
@@ -58,8 +59,8 @@ func (w *Watchers) remove(one *watcher) {
 func (w *Watchers) Close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, one := range w.list {
-		close(one.hints)
+	for _, reader := range w.list {
+		close(reader.hints)
 	}
 	w.list = nil
 }
@@ -71,18 +72,18 @@ func (w *Watchers) Tell(hints []Hint) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, one := range w.list {
+	for _, reader := range w.list {
 		for _, hint := range hints {
-			if hint.By != nil && hint.By != one.by && slices.Contains(one.namespaces, hint.NS) {
-				one.give(hint.Hint)
+			if hint.By != nil && hint.By != reader.by && slices.Contains(reader.namespaces, hint.NS) {
+				reader.send(hint.Hint)
 			}
 		}
 	}
 }
 
-// give sends a hint to the watcher. If the channel is full, one zero hint replaces everything in it. The caller must
+// send sends a hint to the watcher. If the channel is full, one zero hint replaces everything in it. The caller must
 // hold Watchers.mu, so that nobody else sends meanwhile.
-func (w *watcher) give(hint store.Hint) {
+func (w *watcher) send(hint store.Hint) {
 	select {
 	case w.hints <- hint:
 		return
@@ -101,8 +102,8 @@ func (w *watcher) give(hint store.Hint) {
 
 // Watch implements [store.Watcher] for a handle. The channel is also closed by Close.
 func (w *Watchers) Watch(ctx context.Context, by *Handle, namespaces ...string) <-chan store.Hint {
-	one := &watcher{by: by, namespaces: slices.Clone(namespaces), hints: make(chan store.Hint, maxHints)}
-	w.add(one)
-	context.AfterFunc(ctx, func() { w.remove(one) })
-	return one.hints
+	reader := &watcher{by: by, namespaces: slices.Clone(namespaces), hints: make(chan store.Hint, maxHints)}
+	w.add(reader)
+	context.AfterFunc(ctx, func() { w.remove(reader) })
+	return reader.hints
 }
