@@ -151,19 +151,19 @@ func sweepReplays(t *txn, now time.Time, limit int) (int, error) {
 	var expired, live [][]byte // keys
 	var liveRows [][]byte
 	for row, err := range replays.from(nil, nil) {
-		isLive := false
+		stillLive := false
 		if err == nil {
 			if binary.BigEndian.Uint32(row.key) >= current || len(expired)+len(live) == limit {
 				break
 			}
-			isLive, err = isReplayRowLive(t.Tx, row.value, now)
+			stillLive, err = isReplayRowLive(t.Tx, row.value, now)
 		}
 		switch {
 		case errors.Is(err, ErrDamaged): // the record stays, so that its message is not accepted again
 			t.damage.note("left in place by a sweep", err)
 		case err != nil:
 			return 0, err
-		case isLive:
+		case stillLive:
 			live = append(live, bytes.Clone(row.key))
 			liveRows = append(liveRows, bytes.Clone(row.value))
 		default:
