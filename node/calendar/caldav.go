@@ -39,7 +39,7 @@ func NewCalDAV(address, user, password string, do Do) (*CalDAV, error) {
 		return nil, errors.New("calendar URL must be absolute")
 	case u.User != nil:
 		return nil, errors.New("calendar URL must have no user info: name a user and a password file")
-	case u.Scheme != "https" && (u.Scheme != "http" || !loopback(u.Hostname())):
+	case u.Scheme != "https" && (u.Scheme != "http" || !isLoopback(u.Hostname())):
 		return nil, errors.New("calendar URL must be https; http works only for this machine")
 	}
 	if !strings.HasSuffix(u.Path, "/") {
@@ -56,7 +56,7 @@ func NewCalDAV(address, user, password string, do Do) (*CalDAV, error) {
 	return &CalDAV{url: u, client: c}, nil
 }
 
-func loopback(host string) bool {
+func isLoopback(host string) bool {
 	return host == "localhost" || host == "::1" || strings.HasPrefix(host, "127.")
 }
 
@@ -69,13 +69,13 @@ func (c limitedClient) Do(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	resp.Body = &limitedBody{ReadCloser: resp.Body, left: maxFilesBytes}
+	resp.Body = &limitedBody{ReadCloser: resp.Body, remaining: maxFilesBytes}
 	return resp, nil
 }
 
 type limitedBody struct {
 	io.ReadCloser
-	left int64
+	remaining int64
 }
 
 var errTooMuch = fmt.Errorf("the calendar server's answer is larger than %d MiB", maxFilesBytes>>20)
@@ -83,7 +83,7 @@ var errTooMuch = fmt.Errorf("the calendar server's answer is larger than %d MiB"
 // Read fails with errTooMuch after the limit.
 func (b *limitedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if b.left -= int64(n); b.left < 0 {
+	if b.remaining -= int64(n); b.remaining < 0 {
 		return 0, errTooMuch
 	}
 	return n, err
@@ -111,7 +111,7 @@ func (c *CalDAV) Busy(ctx context.Context, window Interval, owner *time.Location
 	var all calendarData
 	for _, o := range objects {
 		r := reader{zones: zones{owner: owner, described: make(map[string]zone)}, window: window}
-		if err := r.calendar(o.Data); err != nil {
+		if err := r.addCalendar(o.Data); err != nil {
 			return nil, nil, fmt.Errorf("read calendar %s: %w", c.Name(), err)
 		}
 		all.add(r.out)
@@ -122,7 +122,7 @@ func (c *CalDAV) Busy(ctx context.Context, window Interval, owner *time.Location
 
 // Put writes the event to the collection.
 func (c *CalDAV) Put(ctx context.Context, e Event) error {
-	if _, err := c.client.PutCalendarObject(ctx, c.object(e.UID), e.object()); err != nil {
+	if _, err := c.client.PutCalendarObject(ctx, c.objectPath(e.UID), e.toICal()); err != nil {
 		return fmt.Errorf("write event: %w", err)
 	}
 	return nil
@@ -130,11 +130,11 @@ func (c *CalDAV) Put(ctx context.Context, e Event) error {
 
 // Remove deletes the event from the collection.
 func (c *CalDAV) Remove(ctx context.Context, uid string) error {
-	err := c.client.RemoveAll(ctx, c.object(uid))
+	err := c.client.RemoveAll(ctx, c.objectPath(uid))
 	if err != nil && !strings.HasPrefix(err.Error(), "404 ") { // the library does not export its type of HTTP errors
 		return fmt.Errorf("remove event: %w", err)
 	}
 	return nil
 }
 
-func (c *CalDAV) object(uid string) string { return path.Join(c.url.Path, uid+".ics") }
+func (c *CalDAV) objectPath(uid string) string { return path.Join(c.url.Path, uid+".ics") }

@@ -42,13 +42,13 @@ func UID(peer, conversation string) string {
 // encode returns the event as iCalendar text.
 func (e Event) encode() []byte {
 	var b bytes.Buffer
-	if err := ical.NewEncoder(&b).Encode(e.object()); err != nil {
-		panic(fmt.Sprintf("calendar: encode event: %v", err)) // object sets all required properties
+	if err := ical.NewEncoder(&b).Encode(e.toICal()); err != nil {
+		panic(fmt.Sprintf("calendar: encode event: %v", err)) // toICal sets all required properties
 	}
 	return b.Bytes()
 }
 
-func (e Event) object() *ical.Calendar {
+func (e Event) toICal() *ical.Calendar {
 	event := ical.NewEvent()
 	event.Props.SetText(ical.PropUID, e.UID)
 	event.Props.SetDateTime(ical.PropDateTimeStamp, e.Made.UTC())

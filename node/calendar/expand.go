@@ -18,11 +18,11 @@ func (d calendarData) busy(ctx context.Context, window Interval) ([]Interval, []
 			out = append(out, c)
 		}
 	}
-	for _, i := range d.unclear {
+	for _, i := range d.blocked {
 		add(i)
 	}
 	masters, changes := d.splitOverrides()
-	left := maxCount
+	budget := maxCount // recurrences that may still be computed
 	for _, e := range masters {
 		if e.free {
 			continue
@@ -30,25 +30,25 @@ func (d calendarData) busy(ctx context.Context, window Interval) ([]Interval, []
 		if err := ctx.Err(); err != nil {
 			return nil, nil, err
 		}
-		starts, err := e.starts(window, &left)
+		starts, err := e.starts(window, &budget)
 		if err != nil {
 			problems = append(problems, Problem{UID: e.uid, Text: err.Error() + "; all the time counts as busy"})
 			add(window)
 			continue
 		}
-		changed, except, exceptDays := changes[e.uid], make(map[int64]bool), make(map[int64]bool)
-		for _, m := range e.except {
-			except[m.instant().Unix()] = true
+		changed, excluded, excludedDays := changes[e.uid], make(map[int64]bool), make(map[int64]bool)
+		for _, m := range e.excluded {
+			excluded[m.instant().Unix()] = true
 			if m.day { // some programs write only the date of the recurrence that is excluded
-				exceptDays[m.wall.Unix()] = true
+				excludedDays[m.wall.Unix()] = true
 			}
 		}
 		for _, start := range starts {
-			at := start.instant()
-			if except[at.Unix()] || exceptDays[start.wall.Truncate(24*time.Hour).Unix()] || changed.replaces(at) {
+			instant := start.instant()
+			if excluded[instant.Unix()] || excludedDays[start.wall.Truncate(24*time.Hour).Unix()] || changed.replaces(instant) {
 				continue
 			}
-			if o := changed.findFollowing(at); o == nil {
+			if o := changed.findFollowing(instant); o == nil {
 				add(e.length.from(start))
 			} else if !o.free {
 				add(o.length.from(o.shiftStart(start)))
@@ -77,7 +77,7 @@ func (d calendarData) splitOverrides() (masters []event, changed map[string]*ove
 	for _, e := range d.events {
 		if e.id != nil {
 			if changed[e.uid] == nil {
-				changed[e.uid] = &overrides{at: make(map[int64]int)}
+				changed[e.uid] = &overrides{byInstant: make(map[int64]int)}
 			}
 			changed[e.uid].add(e)
 			continue
@@ -101,17 +101,17 @@ func (d calendarData) splitOverrides() (masters []event, changed map[string]*ove
 // put very many into an invitation, so no method here scans all of them for one recurrence. A nil *overrides is empty.
 type overrides struct {
 	all       []event
-	at        map[int64]int // index in all, by the instant of the recurrence
+	byInstant map[int64]int // index in all, by the instant of the recurrence
 	following []event       // the overrides that also move all later recurrences (RFC 5545 §3.2.13), in order
 }
 
 // add adds an override or replaces an older one for the same recurrence.
 func (o *overrides) add(e event) {
-	at := e.id.instant().Unix()
-	i, seen := o.at[at]
+	instant := e.id.instant().Unix()
+	i, seen := o.byInstant[instant]
 	switch {
 	case !seen:
-		o.at[at] = len(o.all)
+		o.byInstant[instant] = len(o.all)
 		o.all = append(o.all, e)
 	case e.sequence >= o.all[i].sequence:
 		o.all[i] = e
@@ -128,11 +128,12 @@ func (o *overrides) sortFollowing() {
 	slices.SortFunc(o.following, func(a, b event) int { return a.id.instant().Compare(b.id.instant()) })
 }
 
+// replaces reports whether an override replaces the recurrence at start.
 func (o *overrides) replaces(start time.Time) bool {
 	if o == nil {
 		return false
 	}
-	_, ok := o.at[start.Unix()]
+	_, ok := o.byInstant[start.Unix()]
 	return ok
 }
 
@@ -174,8 +175,8 @@ func (o *overrides) maxShift(zone zone) (largest time.Duration) {
 // maxRules bounds the rules of one event, which should have one (RFC 5545 §3.8.5.3).
 const maxRules = 16
 
-// starts lists the starts of the event's recurrences, without those of its rules that end before the window or start
-// after it. See listRecurrences for budget.
+// starts lists the starts of the event's recurrences. It leaves out recurrences by a rule that end before the window or
+// start after it. See listRecurrences for budget.
 func (e event) starts(window Interval, budget *int) ([]moment, error) {
 	starts := append([]moment{e.start}, e.extra...)
 	if len(e.rules) == 0 {

@@ -7,10 +7,10 @@ import (
 )
 
 // Hours are the times of a week in which the owner can be met, by the wall clock of the owner's zone.
-type Hours struct{ days [7][]clock }
+type Hours struct{ days [7][]dayPart }
 
-// clock is a part of a day, in minutes since midnight by the wall clock.
-type clock struct{ from, to int }
+// dayPart is a part of a day, in minutes since midnight by the wall clock.
+type dayPart struct{ from, to int }
 
 // DefaultHours are usual working hours.
 const DefaultHours = "mon-fri 09:00-17:00"
@@ -25,18 +25,18 @@ func ParseHours(text string) (Hours, error) {
 		if len(words) < 2 {
 			return h, fmt.Errorf("hours %q: must be days and times, such as %s", strings.TrimSpace(part), DefaultHours)
 		}
-		first, last, err := days(words[0])
+		first, last, err := parseDays(words[0])
 		if err != nil {
 			return h, err
 		}
 		for _, w := range words[1:] {
 			from, to, _ := strings.Cut(w, "-")
-			c := clock{minutes(from), minutes(to)}
-			if c.from < 0 || c.to <= c.from {
+			part := dayPart{parseMinutes(from), parseMinutes(to)}
+			if part.from < 0 || part.to <= part.from {
 				return h, fmt.Errorf("hours %q: must be a time of day, - and a later one", w)
 			}
 			for d := first; ; d = (d + 1) % 7 {
-				h.days[d] = append(h.days[d], c)
+				h.days[d] = append(h.days[d], part)
 				if d == last {
 					break
 				}
@@ -46,7 +46,8 @@ func ParseHours(text string) (Hours, error) {
 	return h, nil
 }
 
-func days(text string) (first, last int, err error) {
+// parseDays parses a day or a range of days. Days are numbered from Sunday, which is 0.
+func parseDays(text string) (first, last int, err error) {
 	from, to, ok := strings.Cut(text, "-")
 	if !ok {
 		to = from
@@ -66,8 +67,8 @@ func days(text string) (first, last int, err error) {
 	return first, last, nil
 }
 
-// minutes parses hh:mm. It returns -1 if the text is not a time of day.
-func minutes(text string) int {
+// parseMinutes parses hh:mm. It returns -1 if the text is not a time of day.
+func parseMinutes(text string) int {
 	if text == "24:00" {
 		return 24 * 60
 	}
@@ -87,18 +88,18 @@ func (h Hours) within(window Interval, zone *time.Location) []Interval {
 		if !midnight.Before(window.End) {
 			return merge(out)
 		}
-		for _, c := range h.days[midnight.Weekday()] {
-			at := func(minute int) time.Time {
+		for _, part := range h.days[midnight.Weekday()] {
+			instant := func(minute int) time.Time {
 				return time.Date(midnight.Year(), midnight.Month(), midnight.Day(), 0, minute, 0, 0, zone)
 			}
-			if i, ok := (Interval{at(c.from), at(c.to)}).clip(window); ok {
+			if i, ok := (Interval{instant(part.from), instant(part.to)}).clip(window); ok {
 				out = append(out, i)
 			}
 		}
 	}
 }
 
-func (h Hours) empty() bool {
+func (h Hours) isEmpty() bool {
 	for _, d := range h.days {
 		if len(d) > 0 {
 			return false

@@ -46,9 +46,9 @@ type event struct {
 	start        moment
 	length       span
 	rules        []string
-	except       []moment
-	extra        []moment
-	free         bool // transparent, cancelled, or marked as free: it takes no time
+	excluded     []moment // EXDATE
+	extra        []moment // RDATE
+	free         bool     // transparent, cancelled, or marked as free: it takes no time
 }
 
 // moment is a point in time as a calendar writes it.
@@ -74,7 +74,7 @@ func (s span) from(start moment) Interval {
 // calendarData is the content of one file or answer.
 type calendarData struct {
 	events   []event
-	unclear  []Interval // the times that events may take that could not be read
+	blocked  []Interval // busy times without an event: of VFREEBUSY, and of events whose time is unclear
 	problems []Problem
 }
 
@@ -87,9 +87,9 @@ type reader struct {
 	zoneRules int // number of rules in the zones so far
 }
 
-// read parses one file. owner is the zone of times without a zone. An error means that the file as a whole cannot be
+// parse parses one file. owner is the zone of times without a zone. An error means that the file as a whole cannot be
 // read. An error in a single event is a Problem, and all the time that the event may take counts as busy.
-func read(text []byte, owner *time.Location, window Interval) (calendarData, error) {
+func parse(text []byte, owner *time.Location, window Interval) (calendarData, error) {
 	text = bytes.TrimPrefix(text, []byte("\ufeff")) // Windows programs write a byte order mark
 	if err := checkBounds(text); err != nil {
 		return calendarData{}, err
@@ -104,7 +104,7 @@ func read(text []byte, owner *time.Location, window Interval) (calendarData, err
 		if err != nil {
 			return calendarData{}, err
 		}
-		if err := r.calendar(cal); err != nil {
+		if err := r.addCalendar(cal); err != nil {
 			return calendarData{}, err
 		}
 	}
@@ -150,8 +150,8 @@ func decode(dec *ical.Decoder) (cal *ical.Calendar, err error) {
 	return dec.Decode()
 }
 
-// calendar adds the events of a VCALENDAR.
-func (r *reader) calendar(cal *ical.Calendar) error {
+// addCalendar adds the events of a VCALENDAR.
+func (r *reader) addCalendar(cal *ical.Calendar) error {
 	for _, child := range cal.Children {
 		if child.Name != ical.CompTimezone {
 			continue
@@ -159,7 +159,7 @@ func (r *reader) calendar(cal *ical.Calendar) error {
 		id := value(child, ical.PropTimezoneID)
 		z, err := parseTimezone(child, r.window.End.AddDate(1, 0, 0), &r.zoneRules)
 		if err != nil {
-			r.problem("", "a time zone is not readable: "+err.Error())
+			r.addProblem("", "a time zone is not readable: "+err.Error())
 			continue
 		}
 		r.zones.described[strings.TrimPrefix(id, "/")] = z
@@ -170,9 +170,9 @@ func (r *reader) calendar(cal *ical.Calendar) error {
 			if len(r.out.events) >= maxEvents {
 				return fmt.Errorf("more than %d events", maxEvents)
 			}
-			r.event(child)
+			r.addEvent(child)
 		case ical.CompFreeBusy:
-			r.freeBusy(child)
+			r.addFreeBusy(child)
 		}
 	}
 	return nil
@@ -185,14 +185,14 @@ func value(comp *ical.Component, name string) string {
 	return ""
 }
 
-func (r *reader) problem(uid, text string) {
+func (r *reader) addProblem(uid, text string) {
 	if len(r.out.problems) < 100 {
 		r.out.problems = append(r.out.problems, Problem{UID: uid, Text: text})
 	}
 }
 
-// event adds one VEVENT. If the time of the event is unclear, the whole window counts as busy.
-func (r *reader) event(comp *ical.Component) {
+// addEvent adds one VEVENT. If the time of the event is unclear, the whole window counts as busy.
+func (r *reader) addEvent(comp *ical.Component) {
 	e := event{uid: value(comp, ical.PropUID), free: takesNoTime(comp)}
 	for _, p := range comp.Props[ical.PropRecurrenceRule] {
 		if rule := strings.TrimSpace(p.Value); rule != "" {
@@ -200,47 +200,47 @@ func (r *reader) event(comp *ical.Component) {
 		}
 	}
 	e.sequence, _ = strconv.Atoi(value(comp, ical.PropSequence)) // absent is 0
-	fault := func(err error) {
+	blockWindow := func(err error) {
 		if e.free {
 			return
 		}
-		r.problem(e.uid, err.Error()+"; all the time that it may take counts as busy")
-		r.out.unclear = append(r.out.unclear, r.window)
+		r.addProblem(e.uid, err.Error()+"; all the time that it may take counts as busy")
+		r.out.blocked = append(r.out.blocked, r.window)
 	}
-	start, problem, err := r.moment(comp.Props.Get(ical.PropDateTimeStart))
+	start, problem, err := r.parseMoment(comp.Props.Get(ical.PropDateTimeStart))
 	if err != nil {
-		fault(fmt.Errorf("DTSTART: %w", err))
+		blockWindow(fmt.Errorf("DTSTART: %w", err))
 		return
 	}
 	e.start = start
-	if e.length, err = r.length(comp, start); err != nil {
-		fault(err)
+	if e.length, err = r.parseLength(comp, start); err != nil {
+		blockWindow(err)
 		return
 	}
 	if problem != "" && !e.free {
-		r.problem(e.uid, problem)
+		r.addProblem(e.uid, problem)
 		if len(e.rules) > 0 {
-			fault(errors.New("it recurs in a zone that is not known"))
+			blockWindow(errors.New("it recurs in a zone that is not known"))
 			return
 		}
-		busy := e.length.from(start)
-		r.out.unclear = append(r.out.unclear, Interval{busy.Start.Add(-14 * time.Hour), busy.End.Add(14 * time.Hour)})
+		busy := e.length.from(start) // in a zone that is at most 14 hours away
+		r.out.blocked = append(r.out.blocked, Interval{busy.Start.Add(-14 * time.Hour), busy.End.Add(14 * time.Hour)})
 		return
 	}
 	if p := comp.Props.Get(ical.PropRecurrenceID); p != nil {
-		id, _, err := r.moment(p)
+		id, _, err := r.parseMoment(p)
 		if err != nil {
-			fault(fmt.Errorf("RECURRENCE-ID: %w", err))
+			blockWindow(fmt.Errorf("RECURRENCE-ID: %w", err))
 			return
 		}
 		e.id, e.andFollowing = &id, strings.EqualFold(p.Params.Get(ical.ParamRange), "THISANDFUTURE")
 	}
 	var periods []event
-	if e.except, _, err = r.moments(comp, ical.PropExceptionDates); err == nil {
-		e.extra, periods, err = r.moments(comp, ical.PropRecurrenceDates)
+	if e.excluded, _, err = r.parseMoments(comp, ical.PropExceptionDates); err == nil {
+		e.extra, periods, err = r.parseMoments(comp, ical.PropRecurrenceDates)
 	}
 	if err != nil {
-		fault(err)
+		blockWindow(err)
 		return
 	}
 	r.out.events = append(r.out.events, e)
@@ -256,8 +256,8 @@ func takesNoTime(comp *ical.Component) bool {
 		strings.EqualFold(value(comp, "X-MICROSOFT-CDO-BUSYSTATUS"), "FREE")
 }
 
-// moment parses a date or a time. If its zone is unknown, problem is set and the time is in the owner's zone.
-func (r *reader) moment(p *ical.Prop) (m moment, problem string, err error) {
+// parseMoment parses a date or a time. If its zone is unknown, problem is set and the time is in the owner's zone.
+func (r *reader) parseMoment(p *ical.Prop) (m moment, problem string, err error) {
 	if p == nil {
 		return m, "", errors.New("is missing")
 	}
@@ -293,21 +293,21 @@ func newTimeError(err error) error {
 	return nil
 }
 
-// moments parses every value of a list such as EXDATE. RDATE may contain periods. Because a period has its own length,
-// it becomes a separate event.
-func (r *reader) moments(comp *ical.Component, name string) (out []moment, periods []event, err error) {
+// parseMoments parses every value of a list such as EXDATE. RDATE may contain periods. Because a period has its own
+// length, it becomes a separate event.
+func (r *reader) parseMoments(comp *ical.Component, name string) (out []moment, periods []event, err error) {
 	for _, p := range comp.Props[name] {
 		for text := range strings.SplitSeq(p.Value, ",") {
-			one := p
+			prop := p
 			from, to, isPeriod := strings.Cut(text, "/")
-			one.Value = from
-			m, problem, err := r.moment(&one)
+			prop.Value = from
+			m, problem, err := r.parseMoment(&prop)
 			if err == nil && problem != "" {
 				err = errors.New(problem)
 			}
 			if err == nil && isPeriod {
 				e := event{start: m}
-				e.length, err = r.periodLength(&one, to, m)
+				e.length, err = r.parsePeriodLength(&prop, to, m)
 				periods = append(periods, e)
 			}
 			if err != nil {
@@ -321,20 +321,20 @@ func (r *reader) moments(comp *ical.Component, name string) (out []moment, perio
 	return out, periods, nil
 }
 
-// freeBusy adds the busy periods of a VFREEBUSY (RFC 5545 §3.6.4).
-func (r *reader) freeBusy(comp *ical.Component) {
+// addFreeBusy adds the busy periods of a VFREEBUSY (RFC 5545 §3.6.4).
+func (r *reader) addFreeBusy(comp *ical.Component) {
 	for _, p := range comp.Props[ical.PropFreeBusy] {
 		if strings.EqualFold(p.Params.Get(ical.ParamFreeBusyType), "FREE") {
 			continue
 		}
 		for text := range strings.SplitSeq(p.Value, ",") {
-			busy, err := period(text)
+			busy, err := parsePeriod(text)
 			if err != nil {
-				r.problem("", "FREEBUSY: "+err.Error())
-				r.out.unclear = append(r.out.unclear, r.window)
+				r.addProblem("", "FREEBUSY: "+err.Error())
+				r.out.blocked = append(r.out.blocked, r.window)
 				return
 			}
-			r.out.unclear = append(r.out.unclear, busy)
+			r.out.blocked = append(r.out.blocked, busy)
 		}
 	}
 }

@@ -186,7 +186,7 @@ func TestBusy(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			window := Interval{time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC), time.Date(2026, 4, 15, 0, 0, 0, 0, time.UTC)}
-			d, err := read(tt.text, berlin(t), window)
+			d, err := parse(tt.text, berlin(t), window)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -228,7 +228,7 @@ func TestUnreadable(t *testing.T) {
 		{"one long line", object(vevent("UID:1", "DTSTART:20260310T090000Z", "DESCRIPTION:"+strings.Repeat("x", 1<<20)))},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if d, err := read(tt.text, time.UTC, window); err == nil {
+			if d, err := parse(tt.text, time.UTC, window); err == nil {
 				t.Errorf("read = %d events, want an error", len(d.events))
 			}
 		})
@@ -238,7 +238,7 @@ func TestUnreadable(t *testing.T) {
 // TestManyRecurrences: 10,000 recurrences are read; rules that are made to be slow take a bounded time.
 func TestManyRecurrences(t *testing.T) {
 	window := Interval{time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC), time.Date(2026, 3, 3, 0, 0, 0, 0, time.UTC)}
-	d, err := read(object(vevent("UID:1", "DTSTART:20000101T090000Z", "DURATION:PT1H", "RRULE:FREQ=DAILY;COUNT=10000")), time.UTC, window)
+	d, err := parse(object(vevent("UID:1", "DTSTART:20000101T090000Z", "DURATION:PT1H", "RRULE:FREQ=DAILY;COUNT=10000")), time.UTC, window)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,7 +250,7 @@ func TestManyRecurrences(t *testing.T) {
 	for range 200 {
 		slow = append(slow, vevent("DTSTART:19700101T090000Z", "DURATION:PT1M", "RRULE:FREQ=YEARLY;BYDAY=MO,TU,WE,TH,FR,SA,SU;BYHOUR=1,2,3,4,5,6,7,8,9;BYMINUTE=1,2,3,4,5"))
 	}
-	if d, err = read(object(slow...), time.UTC, window); err != nil {
+	if d, err = parse(object(slow...), time.UTC, window); err != nil {
 		t.Fatal(err)
 	}
 	begin := time.Now()
@@ -268,7 +268,7 @@ func FuzzRead(f *testing.F) {
 	f.Add(object("BEGIN:VFREEBUSY", "FREEBUSY:20260310T090000Z/PT1H", "END:VFREEBUSY"))
 	window := Interval{time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC), time.Date(2026, 3, 3, 0, 0, 0, 0, time.UTC)}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		d, err := read(text, time.UTC, window)
+		d, err := parse(text, time.UTC, window)
 		if err != nil {
 			return
 		}

@@ -9,23 +9,24 @@ import (
 	"github.com/emersion/go-ical"
 )
 
-// periodLength parses the second part of a period, which is an end or a duration, and returns the length of the period.
-func (r *reader) periodLength(p *ical.Prop, text string, start moment) (span, error) {
-	one := *p
-	if one.Value = strings.TrimSpace(text); strings.HasPrefix(strings.ToUpper(one.Value), "P") {
-		return parseDuration(one.Value, start)
+// parsePeriodLength parses the second part of a period, which is an end or a duration, and returns the length of the
+// period.
+func (r *reader) parsePeriodLength(p *ical.Prop, text string, start moment) (span, error) {
+	prop := *p
+	if prop.Value = strings.TrimSpace(text); strings.HasPrefix(strings.ToUpper(prop.Value), "P") {
+		return parseDuration(prop.Value, start)
 	}
-	end, _, err := r.moment(&one)
+	end, _, err := r.parseMoment(&prop)
 	if err != nil {
 		return span{}, err
 	}
 	return spanBetween(start, end)
 }
 
-// length parses DTEND or DURATION (RFC 5545 §3.6.1).
-func (r *reader) length(comp *ical.Component, start moment) (span, error) {
+// parseLength parses DTEND or DURATION (RFC 5545 §3.6.1).
+func (r *reader) parseLength(comp *ical.Component, start moment) (span, error) {
 	if p := comp.Props.Get(ical.PropDateTimeEnd); p != nil {
-		end, _, err := r.moment(p)
+		end, _, err := r.parseMoment(p)
 		if err != nil {
 			return span{}, fmt.Errorf("DTEND: %w", err)
 		}
@@ -89,8 +90,8 @@ func parsePositive(text string) (time.Duration, error) {
 	return d, nil
 }
 
-// period parses start/end or start/duration, in UTC.
-func period(text string) (Interval, error) {
+// parsePeriod parses start/end or start/duration, in UTC.
+func parsePeriod(text string) (Interval, error) {
 	from, to, _ := strings.Cut(strings.TrimSpace(text), "/")
 	start, err := time.Parse(utcLayout, from)
 	if err != nil {

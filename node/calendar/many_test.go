@@ -24,7 +24,7 @@ func TestManyOverrides(t *testing.T) {
 	}
 	b.WriteString("END:VCALENDAR\r\n")
 	window := Interval{day.AddDate(0, 0, -1), day.AddDate(0, 0, 60)}
-	d, err := read([]byte(b.String()), time.UTC, window)
+	d, err := parse([]byte(b.String()), time.UTC, window)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func TestManyRules(t *testing.T) {
 		"zone by days": fmt.Sprintf(zone, fmt.Sprintf(observance, fmt.Sprintf(never, "DAILY"))),
 		"event":        fmt.Sprintf(event, strings.Repeat(fmt.Sprintf(never, "DAILY"), maxRules+1)),
 	} {
-		d, err := read([]byte("BEGIN:VCALENDAR\r\nVERSION:2.0\r\nPRODID:x\r\n"+body+"END:VCALENDAR\r\n"), time.UTC, window)
+		d, err := parse([]byte("BEGIN:VCALENDAR\r\nVERSION:2.0\r\nPRODID:x\r\n"+body+"END:VCALENDAR\r\n"), time.UTC, window)
 		if err != nil {
 			t.Fatal(err)
 		}

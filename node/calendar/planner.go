@@ -1,6 +1,7 @@
 package calendar
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,22 +58,14 @@ func NewPlanner(cfg Config) (*Planner, error) {
 	if cfg.Zone == nil {
 		cfg.Zone = time.UTC
 	}
-	if cfg.Hours.empty() {
+	if cfg.Hours.isEmpty() {
 		cfg.Hours, _ = ParseHours(DefaultHours)
 	}
-	cfg.Notice = orDefault(cfg.Notice, defaultNotice)
-	cfg.Horizon = orDefault(cfg.Horizon, defaultHorizon)
-	cfg.Step = orDefault(cfg.Step, defaultStep)
-	cfg.Patience = orDefault(cfg.Patience, defaultPatience)
+	cfg.Notice = cmp.Or(cfg.Notice, defaultNotice)
+	cfg.Horizon = cmp.Or(cfg.Horizon, defaultHorizon)
+	cfg.Step = cmp.Or(cfg.Step, defaultStep)
+	cfg.Patience = cmp.Or(cfg.Patience, defaultPatience)
 	return &Planner{cfg: cfg}, nil
-}
-
-// orDefault returns d, or otherwise if d is zero.
-func orDefault(d, otherwise time.Duration) time.Duration {
-	if d == 0 {
-		return otherwise
-	}
-	return d
 }
 
 // View is the content of all calendars at one time, together with the times that are promised to other conversations.
@@ -173,10 +166,10 @@ func (v View) Near(requested time.Time, d time.Duration, n int) []time.Time {
 	slices.SortStableFunc(available, func(a, b time.Time) int {
 		return int(a.Sub(requested).Abs()/time.Second) - int(b.Sub(requested).Abs()/time.Second)
 	})
-	apart := max(d, time.Hour)
+	minDistance := max(d, time.Hour)
 	var out []time.Time
 	for _, t := range available {
-		tooClose := slices.ContainsFunc(out, func(o time.Time) bool { return t.Sub(o).Abs() < apart })
+		tooClose := slices.ContainsFunc(out, func(o time.Time) bool { return t.Sub(o).Abs() < minDistance })
 		if !tooClose && len(out) < n {
 			out = append(out, t)
 		}

@@ -1,6 +1,7 @@
 package calendar
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,65 +67,65 @@ func (s *Scheduler) Answer(ctx context.Context, q Question, now time.Time) Reply
 	return Reply{} // a decline or a cancel needs no answer
 }
 
-// wish contains the times and the length of an offer.
-type wish struct {
+// offer contains the times and the length of an offered event.
+type offer struct {
 	times    []time.Time
 	duration time.Duration
 }
 
-// readWish parses the times and the length of an offer.
-func readWish(offer conversations.Terms) (wish, error) {
-	var w wish
-	for _, text := range offer.Times {
+// parseOffer parses the times and the length in terms.
+func parseOffer(terms conversations.Terms) (offer, error) {
+	var o offer
+	for _, text := range terms.Times {
 		t, ok := wire.ParseInstant(text)
 		if !ok {
-			return w, errors.New("a proposed time is not readable as a time with its offset")
+			return o, errors.New("a proposed time is not readable as a time with its offset")
 		}
-		w.times = append(w.times, t)
+		o.times = append(o.times, t)
 	}
-	d, ok := ParseLength(offer.Duration)
+	d, ok := ParseLength(terms.Duration)
 	if !ok {
-		return w, errors.New("the length of the event is not readable")
+		return o, errors.New("the length of the event is not readable")
 	}
-	w.duration = d
-	return w, nil
+	o.duration = d
+	return o, nil
 }
 
 func (s *Scheduler) answerOffer(ctx context.Context, q Question, now time.Time) Reply {
-	w, err := readWish(*q.Offered)
+	o, err := parseOffer(*q.Offered)
 	if err != nil {
 		return hold(err.Error())
 	}
-	if len(w.times) == 0 {
+	if len(o.times) == 0 {
 		return hold("no time is proposed")
 	}
 	view, err := s.Planner.Look(ctx, q.Conversation, now)
 	if err != nil {
 		return hold("a calendar cannot be read: " + err.Error())
 	}
-	for _, t := range w.times {
-		if view.Judge(t, w.duration) != Free {
+	for _, t := range o.times {
+		if view.Judge(t, o.duration) != Free {
 			continue
 		}
-		if why := s.holdReason(ctx, q, t, w.duration, now); why != "" {
-			return hold(fmt.Sprintf("%s fits; %s", t.In(s.Planner.Zone()).Format("Mon 2 Jan 15:04"), why))
+		if reason := s.holdReason(ctx, q, t, o.duration, now); reason != "" {
+			return hold(fmt.Sprintf("%s fits; %s", t.In(s.Planner.Zone()).Format("Mon 2 Jan 15:04"), reason))
 		}
-		if s.Planner.Reserve(q.Conversation, Interval{t, t.Add(w.duration)}, now) {
+		if s.Planner.Reserve(q.Conversation, Interval{t, t.Add(o.duration)}, now) {
 			return Reply{Payload: wire.Obj(
 				wire.Member{Key: "action", Value: wire.Text("accept")},
 				wire.Member{Key: "selected_time", Value: wire.Text(t.In(s.Planner.Zone()).Format(time.RFC3339))},
 			)}
 		}
 	}
-	return s.counter(q, view, w)
+	return s.counter(q, view, o)
 }
 
 // counter offers free times, or declines if no time is free.
-func (s *Scheduler) counter(q Question, view View, w wish) Reply {
-	if !q.Approved && q.Rounds >= orCount(s.Limits.Rounds, defaultRounds) {
+func (s *Scheduler) counter(q Question, view View, o offer) Reply {
+	if !q.Approved && q.Rounds >= cmp.Or(s.Limits.Rounds, defaultRounds) {
 		return hold("the two calendars do not meet after several offers")
 	}
-	near := view.Near(w.times[0], w.duration, offersPerCounter)
+	near := view.Near(o.times[0], o.duration, offersPerCounter)
 	if len(near) == 0 {
 		return Reply{Payload: wire.Obj(
 			wire.Member{Key: "action", Value: wire.Text("decline")},
@@ -138,10 +139,10 @@ func (s *Scheduler) counter(q Question, view View, w wish) Reply {
 	members := []wire.Member{
 		{Key: "title", Value: wire.Text(q.Offered.Title)},
 		{Key: "proposed_times", Value: wire.Texts(texts)},
-		{Key: "duration", Value: wire.Text(length(w.duration))},
+		{Key: "duration", Value: wire.Text(formatLength(o.duration))},
 	}
-	if at := q.Offered.Location; at != "" {
-		members = append(members, wire.Member{Key: "location", Value: wire.Text(at)})
+	if location := q.Offered.Location; location != "" {
+		members = append(members, wire.Member{Key: "location", Value: wire.Text(location)})
 	}
 	return Reply{Payload: wire.Obj(
 		wire.Member{Key: "action", Value: wire.Text("counter")},
@@ -151,11 +152,11 @@ func (s *Scheduler) counter(q Question, view View, w wish) Reply {
 
 // answerAcceptance answers the acceptance of a time that we offered. If the time still fits, it answers with an accept.
 func (s *Scheduler) answerAcceptance(ctx context.Context, q Question, now time.Time) Reply {
-	w, err := readWish(*q.Accepted)
-	if err != nil || len(w.times) != 1 {
+	o, err := parseOffer(*q.Accepted)
+	if err != nil || len(o.times) != 1 {
 		return hold("it was accepted, but it is not clear for when")
 	}
-	t, d := w.times[0], w.duration
+	t, d := o.times[0], o.duration
 	view, err := s.Planner.Look(ctx, q.Conversation, now)
 	if err != nil {
 		return hold("a calendar cannot be read: " + err.Error())
@@ -163,8 +164,8 @@ func (s *Scheduler) answerAcceptance(ctx context.Context, q Question, now time.T
 	if v := view.Judge(t, d); v != Free {
 		return hold("it was accepted, but the time is " + string(v) + " by now")
 	}
-	if why := s.holdReason(ctx, q, t, d, now); why != "" {
-		return hold(why)
+	if reason := s.holdReason(ctx, q, t, d, now); reason != "" {
+		return hold(reason)
 	}
 	if !s.Planner.Reserve(q.Conversation, Interval{t, t.Add(d)}, now) {
 		return hold("it was accepted, but the time was promised to somebody else meanwhile")
@@ -178,39 +179,29 @@ func (s *Scheduler) holdReason(ctx context.Context, q Question, t time.Time, d t
 	if q.Approved {
 		return ""
 	}
-	most := s.Limits.MaxDuration
-	if most == 0 {
-		most = defaultMaxDuration
-	}
+	maxDuration := cmp.Or(s.Limits.MaxDuration, defaultMaxDuration)
 	switch {
 	case !s.Limits.Accept:
 		return "agreeing is left to you"
 	case !q.Known && !s.Limits.Strangers:
 		return "the sender is a stranger"
-	case d > most:
-		return "it is longer than " + length(most)
+	case d > maxDuration:
+		return "it is longer than " + formatLength(maxDuration)
 	}
 	n, err := s.Book.CountOn(ctx, t.In(s.Planner.Zone()), now)
 	if err != nil {
 		return "the events agreed for that day cannot be counted"
 	}
-	if n >= orCount(s.Limits.PerDay, defaultPerDay) {
+	if n >= cmp.Or(s.Limits.PerDay, defaultPerDay) {
 		return fmt.Sprintf("%d events were agreed for that day already", n)
 	}
 	return ""
 }
 
-func orCount(n, otherwise int) int {
-	if n == 0 {
-		return otherwise
-	}
-	return n
-}
+func hold(reason string) Reply { return Reply{Hold: reason} }
 
-func hold(why string) Reply { return Reply{Hold: why} }
-
-// lengths matches the ways in which people and programs write a duration.
-var lengths = regexp.MustCompile(`^(?:(\d{1,3})\s*(?:h|hr|hrs|hour|hours))?\s*(?:(\d{1,4})\s*(?:m|min|mins|minute|minutes))?$`)
+// lengthPattern matches the ways in which people and programs write a duration.
+var lengthPattern = regexp.MustCompile(`^(?:(\d{1,3})\s*(?:h|hr|hrs|hour|hours))?\s*(?:(\d{1,4})\s*(?:m|min|mins|minute|minutes))?$`)
 
 // maxLength is the longest event length that ParseLength accepts.
 const maxLength = 24 * time.Hour
@@ -218,7 +209,7 @@ const maxLength = 24 * time.Hour
 // ParseLength parses "30 minutes", "45m", "1h30m", "1 hour" or ISO 8601's "PT45M".
 func ParseLength(text string) (time.Duration, bool) {
 	text = strings.TrimPrefix(strings.ToLower(strings.TrimSpace(text)), "pt")
-	m := lengths.FindStringSubmatch(text)
+	m := lengthPattern.FindStringSubmatch(text)
 	if m == nil || text == "" {
 		return 0, false
 	}
@@ -228,8 +219,8 @@ func ParseLength(text string) (time.Duration, bool) {
 	return d, 0 < d && d <= maxLength
 }
 
-// length writes d in a form that ParseLength reads.
-func length(d time.Duration) string {
+// formatLength writes d in a form that ParseLength reads.
+func formatLength(d time.Duration) string {
 	if d%time.Hour == 0 {
 		return fmt.Sprintf("%dh", d/time.Hour)
 	}

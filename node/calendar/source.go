@@ -61,7 +61,7 @@ func (f Files) Busy(ctx context.Context, window Interval, owner *time.Location) 
 		if size += len(text); size > maxFilesBytes {
 			return nil, nil, fmt.Errorf("read calendar %s: more than %d MiB", f.Path, maxFilesBytes>>20)
 		}
-		d, err := read(text, owner, window)
+		d, err := parse(text, owner, window)
 		if err != nil {
 			return nil, nil, fmt.Errorf("read calendar %s: %w", name, err)
 		}
@@ -72,10 +72,10 @@ func (f Files) Busy(ctx context.Context, window Interval, owner *time.Location) 
 }
 
 // add appends the content of another file, because one file may contain the overrides of a recurring event in another.
-func (d *calendarData) add(o calendarData) {
-	d.events = append(d.events, o.events...)
-	d.unclear = append(d.unclear, o.unclear...)
-	d.problems = append(d.problems, o.problems...)
+func (d *calendarData) add(other calendarData) {
+	d.events = append(d.events, other.events...)
+	d.blocked = append(d.blocked, other.blocked...)
+	d.problems = append(d.problems, other.problems...)
 }
 
 // list returns the names of the files in a stable order.

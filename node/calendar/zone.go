@@ -36,9 +36,9 @@ func asWall(t time.Time) time.Time {
 
 // transition is a change of a zone's offset from UTC.
 type transition struct {
-	wall   time.Time // time of the change, as the wall time before it
-	before time.Duration
-	after  time.Duration
+	wall   time.Time     // time of the change, as the wall time before it
+	before time.Duration // offset before the change
+	after  time.Duration // offset after the change
 }
 
 // describedZone is a zone that a calendar itself describes (VTIMEZONE, RFC 5545 §3.6.5).
@@ -92,11 +92,11 @@ func parseTimezone(comp *ical.Component, until time.Time, rules *int) (zone, err
 		if child.Name != ical.CompTimezoneStandard && child.Name != ical.CompTimezoneDaylight {
 			continue
 		}
-		before, err := offset(child, ical.PropTimezoneOffsetFrom)
+		before, err := parseOffset(child, ical.PropTimezoneOffsetFrom)
 		if err != nil {
 			return nil, err
 		}
-		after, err := offset(child, ical.PropTimezoneOffsetTo)
+		after, err := parseOffset(child, ical.PropTimezoneOffsetTo)
 		if err != nil {
 			return nil, err
 		}
@@ -113,8 +113,8 @@ func parseTimezone(comp *ical.Component, until time.Time, rules *int) (zone, err
 			if !strings.Contains(strings.ToUpper(rule.Value), "FREQ=YEARLY") {
 				return nil, errors.New("clock changes by a rule that is not yearly")
 			}
-			left := maxTransitions
-			if onsets, err = listRecurrences(rule.Value, first, time.Time{}, until, nil, &left); err != nil {
+			budget := maxTransitions
+			if onsets, err = listRecurrences(rule.Value, first, time.Time{}, until, nil, &budget); err != nil {
 				return nil, err
 			}
 		}
@@ -129,8 +129,8 @@ func parseTimezone(comp *ical.Component, until time.Time, rules *int) (zone, err
 	return z, nil
 }
 
-// offset parses +hhmm, -hhmm or +hhmmss.
-func offset(comp *ical.Component, name string) (time.Duration, error) {
+// parseOffset parses +hhmm, -hhmm or +hhmmss.
+func parseOffset(comp *ical.Component, name string) (time.Duration, error) {
 	p := comp.Props.Get(name)
 	if p == nil {
 		return 0, fmt.Errorf("%s without %s", comp.Name, name)

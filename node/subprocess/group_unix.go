@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// ownGroup puts the command into its own process group, and makes cancellation kill the group.
-func ownGroup(cmd *exec.Cmd) {
+// setProcessGroup puts the command into its own process group, and makes cancellation kill the group.
+func setProcessGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error {
 		killGroup(cmd)
@@ -38,7 +38,7 @@ func switchUser(cmd *exec.Cmd, name string) error {
 		return fmt.Errorf("this process may not run a command as the user %s: run it as root, or leave the user of the command empty", name)
 	}
 	cmd.SysProcAttr.Credential = credential
-	cmd.SysProcAttr.Setpgid, cmd.SysProcAttr.Setsid = false, true // a session of its own has no terminal of ours
+	cmd.SysProcAttr.Setpgid, cmd.SysProcAttr.Setsid = false, true // a new session has no access to our terminal
 	return nil
 }
 

@@ -7,8 +7,9 @@ import (
 	"syscall"
 )
 
-// ownGroup keeps console signals to this process away from the command, and makes cancellation kill its process tree.
-func ownGroup(cmd *exec.Cmd) {
+// setProcessGroup keeps console signals to this process away from the command, and makes cancellation kill the command's
+// process tree.
+func setProcessGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{CreationFlags: syscall.CREATE_NEW_PROCESS_GROUP}
 	cmd.Cancel = func() error {
 		// Windows cannot signal a group; taskkill walks the tree. The process itself is killed in any case.

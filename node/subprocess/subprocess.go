@@ -60,21 +60,21 @@ func (c Command) Run(ctx context.Context, input []byte) (Result, error) {
 	}
 	cmd.Stdin = bytes.NewReader(input)
 	var output bytes.Buffer
-	out := &cappedWriter{to: c.Stdout, room: c.MaxOutput, stop: cancel}
+	out := &cappedWriter{to: c.Stdout, remaining: c.MaxOutput, stop: cancel}
 	if c.Stdout == nil {
 		out.to = &output
 	}
 	tail := &tailWriter{}
 	cmd.Stdout, cmd.Stderr = out, tail
 	cmd.WaitDelay = killGrace
-	ownGroup(cmd)
+	setProcessGroup(cmd)
 	if c.User != "" {
 		if err := switchUser(cmd, c.User); err != nil {
 			return Result{}, err
 		}
 	}
 	err := cmd.Run()
-	killGroup(cmd) // what it left behind
+	killGroup(cmd) // ends the processes that the command left running
 	result := Result{Output: output.Bytes(), Tail: tail.String()}
 	switch {
 	case out.err != nil:
@@ -89,17 +89,17 @@ func (c Command) Run(ctx context.Context, input []byte) (Result, error) {
 	return result, nil
 }
 
-// cappedWriter passes at most room bytes on. If more are written, or to returns an error, it calls stop.
+// cappedWriter passes a limited number of bytes on. If more are written, or to returns an error, it calls stop.
 type cappedWriter struct {
-	to   io.Writer
-	room int
-	err  error // why it stopped
-	stop func(error)
+	to        io.Writer
+	remaining int   // number of bytes that may still be written
+	err       error // why it stopped
+	stop      func(error)
 }
 
 func (w *cappedWriter) Write(p []byte) (int, error) {
 	if w.err == nil {
-		if w.room -= len(p); w.room < 0 {
+		if w.remaining -= len(p); w.remaining < 0 {
 			w.err = ErrOutputTooLarge
 		} else {
 			_, w.err = w.to.Write(p)
@@ -119,8 +119,8 @@ type tailWriter struct{ buf []byte }
 
 func (w *tailWriter) Write(p []byte) (int, error) {
 	w.buf = append(w.buf, p[max(0, len(p)-tailSize):]...)
-	if over := len(w.buf) - tailSize; over > 0 {
-		w.buf = append(w.buf[:0], w.buf[over:]...)
+	if excess := len(w.buf) - tailSize; excess > 0 {
+		w.buf = append(w.buf[:0], w.buf[excess:]...)
 	}
 	return len(p), nil
 }

@@ -61,10 +61,10 @@ func (t responseWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		return nil, nil, errors.New("data came before the handshake was over")
 	}
 	t.c.conn = conn
-	through := &queuedConn{conn, t.c}
-	t.c.in, t.c.waiter = bufio.NewReaderSize(through, readBuffer), newWaiter(conn)
+	queued := &queuedConn{conn, t.c}
+	t.c.in, t.c.waiter = bufio.NewReaderSize(queued, readBuffer), newWaiter(conn)
 	rw.Reader = t.c.in // gorilla reads from the buffer that it is given
-	return through, rw, nil
+	return queued, rw, nil
 }
 
 // Dialer opens the connection that a WebSocket runs over: TCP for ws, TLS for wss. It decides which addresses may be

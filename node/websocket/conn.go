@@ -34,11 +34,11 @@ var (
 	ErrSlow = errors.New("websocket: the peer reads too slowly")
 )
 
-// CloseError is how a connection ended. Every Read ends with one.
+// CloseError describes how a connection ended. It is the last error of Read.
 type CloseError struct {
 	Code   int
 	Reason string // if Remote, the peer's text: untrusted
-	Remote bool   // the peer closed
+	Remote bool   // the peer closed the connection
 	cause  error
 }
 
@@ -82,7 +82,7 @@ type Conn struct {
 	bytes   int
 	writing bool        // a writer is running
 	ending  bool        // the connection takes no more frames
-	slow    bool        // the deadline is slowGrace; the writer must not extend it
+	slow    bool        // the peer overflowed its queue; the writer must not extend the deadline
 	fault   *CloseError // why the connection ends
 	timer   *time.Timer
 	writers sync.WaitGroup

@@ -83,10 +83,10 @@ func (f *Frame) appendWithMask(dst []byte) []byte {
 	dst = append(dst, f.bytes[:f.head]...)
 	dst[start+1] |= bitMasked
 	dst = append(dst, key[:]...)
-	at := len(dst)
+	payload := len(dst)
 	dst = append(dst, f.bytes[f.head:]...)
-	for i := range dst[at:] {
-		dst[at+i] ^= key[i&3]
+	for i := range dst[payload:] {
+		dst[payload+i] ^= key[i&3]
 	}
 	return dst
 }

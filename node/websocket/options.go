@@ -37,7 +37,7 @@ func (o Options) orDefault() Options {
 	return o
 }
 
-// checkOrigin reports whether a request does not come from the page of a foreign site (THREATS row 22).
+// checkOrigin reports whether a request may connect: it does not come from a page of a foreign site (THREATS row 22).
 func (o Options) checkOrigin(r *http.Request) bool {
 	origin := r.Header.Get("Origin")
 	if origin == "" || slices.Contains(o.Origins, origin) {

@@ -9,12 +9,12 @@ import (
 	"syscall"
 )
 
-// waiter waits for a byte from the peer high up on the stack. A goroutine that waits inside a library's reader keeps a
-// stack of twice the size, and most connections wait most of the time.
+// waiter waits for a byte from the peer before the library's reader is called. A goroutine that waits inside that reader
+// keeps a stack of twice the size, and most connections wait most of the time.
 type waiter struct {
 	raw   syscall.RawConn // nil: wait returns at once
 	ready func(fd uintptr) bool
-	one   [1]byte
+	buf   [1]byte
 }
 
 // newWaiter unwraps conn to find its socket. It does not wait on TLS, which buffers data that the socket does not
@@ -38,7 +38,7 @@ func newWaiter(conn net.Conn) *waiter {
 		conn = inner.NetConn()
 	}
 	w.ready = func(fd uintptr) bool {
-		_, _, err := syscall.Recvfrom(int(fd), w.one[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		_, _, err := syscall.Recvfrom(int(fd), w.buf[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
 		return !errors.Is(err, syscall.EAGAIN)
 	}
 	return w

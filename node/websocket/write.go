@@ -41,7 +41,7 @@ func (c *Conn) push(f *Frame) {
 	}
 }
 
-// end queues the last frame. The caller holds c.mu.
+// end queues a frame, after which the connection takes no more frames. The caller holds c.mu.
 func (c *Conn) end(last *Frame) {
 	if c.ending {
 		return
@@ -115,7 +115,8 @@ func (c *Conn) setCloseDeadline() {
 	_ = c.conn.SetReadDeadline(time.Now().Add(lingerTime))
 }
 
-// writeAll writes frames in as few writes as possible and returns their total size. slow keeps the deadline as it is.
+// writeAll writes frames in as few writes as possible and returns their total size. If slow is set, it does not move the
+// write deadline.
 func (c *Conn) writeAll(frames []*Frame, batch []byte, slow bool) (size int, err error) {
 	if !slow {
 		c.extend()

@@ -15,7 +15,7 @@ import (
 const maxProbes = 1024
 
 // Candidates appends to dst at most n slots, from the slot from on, that are live at now and match q. They match the
-// last tier of tiers and none of the tiers before it. If Candidates appends fewer than n slots, there are no more.
+// last tier of tiers and none of the tiers before it. If Candidates appends fewer than n slots, the list ends there.
 func (ix *Index) Candidates(dst []Slot, q store.CardQuery, tiers []store.Tier, now int64, from Slot, n int) []Slot {
 	ix.mu.RLock()
 	defer ix.mu.RUnlock()
