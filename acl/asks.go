@@ -177,17 +177,17 @@ func (q *Asks) WithdrawAbout(ctx context.Context, about string, match func(Ask) 
 }
 
 func (q *Asks) withdraw(ctx context.Context, term string, match func(Ask) bool, now time.Time) ([]store.Change, error) {
-	var gone []storedAsk
+	var withdrawn []storedAsk
 	err := q.each(ctx, term, now, func(s storedAsk) {
 		if s.at(now).State == AskPending && match(s.Ask) {
-			gone = append(gone, s)
+			withdrawn = append(withdrawn, s)
 		}
 	})
 	if err != nil {
 		return nil, err
 	}
-	changes, err := q.regroup(ctx, gone, now)
-	for _, s := range gone {
+	changes, err := q.regroup(ctx, withdrawn, now)
+	for _, s := range withdrawn {
 		s.State, s.Decided, s.Behind, s.Seq = AskWithdrawn, now.UTC(), "", 0
 		changes = q.appendEntry(append(changes, s.change()), s.Ask, AuditWithdrawn, now)
 	}
@@ -196,10 +196,10 @@ func (q *Asks) withdraw(ctx context.Context, term string, match func(Ask) bool, 
 
 // Forget returns the changes that remove every ask of a conversation, decided or not.
 func (q *Asks) Forget(ctx context.Context, conv store.ConvKey, now time.Time) ([]store.Change, error) {
-	var gone []store.Change
+	var deletions []store.Change
 	var pending []storedAsk
 	err := q.each(ctx, convTerm(conv), now, func(s storedAsk) {
-		gone = append(gone, store.Change{Record: store.Record{NS: AskNamespace, Key: s.ID}, IfRev: s.rev, Delete: true})
+		deletions = append(deletions, store.Change{Record: store.Record{NS: AskNamespace, Key: s.ID}, IfRev: s.rev, Delete: true})
 		if s.at(now).State == AskPending {
 			pending = append(pending, s)
 		}
@@ -208,7 +208,7 @@ func (q *Asks) Forget(ctx context.Context, conv store.ConvKey, now time.Time) ([
 		return nil, err
 	}
 	changes, err := q.regroup(ctx, pending, now)
-	return append(changes, gone...), err
+	return append(changes, deletions...), err
 }
 
 // each calls do for every ask that carries term.
@@ -255,11 +255,11 @@ func (q *Asks) Answer(ctx context.Context, id, hash string, choice Choice, text,
 		if resolver == nil {
 			return s.Ask, fmt.Errorf("decide ask: no resolver for kind %q", s.Kind)
 		}
-		rest := tail[shown:]
+		remaining := tail[shown:]
 		if !choice.Approves() {
-			shown, rest = len(tail), nil
+			shown, remaining = len(tail), nil
 		}
-		d := Decision{Choice: choice, By: by, Changes: s.releaseSlot(rest), Now: now}
+		d := Decision{Choice: choice, By: by, Changes: s.releaseSlot(remaining), Now: now}
 		ended := s.decide(choice, by, now)
 		ended.Hash, ended.Waiting, ended.Answer = hash, shown, text
 		if shown == 0 {

@@ -81,12 +81,12 @@ func (q *Asks) Join(ctx context.Context, ask Ask, slot Slot) (Ask, []store.Chang
 	now := ask.Created
 	rec, err := q.records.Get(ctx, nsOpen, slot.Key, now)
 	if errors.Is(err, store.ErrNotFound) {
-		room, err := q.MakeRoom(ctx, slot, now)
+		displacing, err := q.MakeRoom(ctx, slot, now)
 		if err != nil {
 			return Ask{}, nil, err
 		}
 		ask, changes := q.Open(ask, slot)
-		return ask, append(room, changes...), nil
+		return ask, append(displacing, changes...), nil
 	}
 	if err != nil {
 		return Ask{}, nil, fmt.Errorf("read slot: %w", err)
@@ -157,15 +157,15 @@ func (q *Asks) group(ctx context.Context, id string, now time.Time) (first store
 	return first, tail, err
 }
 
-// regroup returns the changes to the remaining asks if the pending asks in gone end: another ask becomes the first and
+// regroup returns the changes to the other asks if the pending asks in ending end: another ask becomes the first and
 // takes over the slot, or the first ask has fewer asks behind it.
-func (q *Asks) regroup(ctx context.Context, gone []storedAsk, now time.Time) (changes []store.Change, err error) {
-	isGone := make(map[string]bool, len(gone))
-	for _, s := range gone {
-		isGone[s.ID] = true
+func (q *Asks) regroup(ctx context.Context, ending []storedAsk, now time.Time) (changes []store.Change, err error) {
+	isEnding := make(map[string]bool, len(ending))
+	for _, s := range ending {
+		isEnding[s.ID] = true
 	}
-	done := make(map[string]bool)
-	for _, s := range gone {
+	done := make(map[string]bool) // by the id of the first ask
+	for _, s := range ending {
 		id := cmp.Or(s.Behind, s.ID)
 		if done[id] {
 			continue
@@ -175,36 +175,36 @@ func (q *Asks) regroup(ctx context.Context, gone []storedAsk, now time.Time) (ch
 		if err != nil {
 			return nil, err
 		}
-		rest := slices.DeleteFunc(tail, func(t storedAsk) bool { return isGone[t.ID] })
-		if isGone[id] {
-			changes = append(changes, first.releaseSlot(rest)...)
+		remaining := slices.DeleteFunc(tail, func(t storedAsk) bool { return isEnding[t.ID] })
+		if isEnding[id] {
+			changes = append(changes, first.releaseSlot(remaining)...)
 		} else {
-			changes = append(changes, first.withTail(rest).change())
+			changes = append(changes, first.withTail(remaining).change())
 		}
 	}
 	return changes, nil
 }
 
-// releaseSlot returns the changes to the slot of an ask that ends: the first ask of rest takes over the slot, with the
-// others behind it, or the slot becomes free if rest is empty.
-func (s storedAsk) releaseSlot(rest []storedAsk) (changes []store.Change) {
-	if len(rest) == 0 {
+// releaseSlot returns the changes to the slot of an ask that ends: the first ask of remaining takes over the slot, with
+// the others behind it, or the slot becomes free if remaining is empty.
+func (s storedAsk) releaseSlot(remaining []storedAsk) (changes []store.Change) {
+	if len(remaining) == 0 {
 		if s.Slot != "" {
 			changes = append(changes, freeSlot(s.Slot))
 		}
 		return changes
 	}
-	first := rest[0]
+	first := remaining[0]
 	first.Behind, first.Seq, first.Slot = "", 0, s.Slot
-	for i, t := range rest[1:] {
+	for i, t := range remaining[1:] {
 		t.Behind = first.ID
 		if first.Expires.Before(t.Expires) {
 			t.Expires = first.Expires
 		}
-		rest[i+1] = t
+		remaining[i+1] = t
 		changes = append(changes, t.change())
 	}
 	term, _, _ := strings.Cut(s.Slot, "/")
 	slot := first.takenSlot().record(s.Slot, term, first.Expires)
-	return append(changes, first.withTail(rest[1:]).change(), store.Change{Record: slot, IfRev: store.Any})
+	return append(changes, first.withTail(remaining[1:]).change(), store.Change{Record: slot, IfRev: store.Any})
 }

@@ -130,8 +130,8 @@ func ProvesID(card wire.Card, key *PublicKey, now time.Time) error {
 // Vouches reports whether the key with this fingerprint has signed, directly or through later keys, that key replaces
 // it.
 func (c KeyChain) Vouches(fingerprint string, key *PublicKey) bool {
-	known := func(k *PublicKey) bool { return k.Fingerprint() == fingerprint }
-	return len(c) > 1 && c[len(c)-1].sameAs(key) && slices.ContainsFunc(c[:len(c)-1], known)
+	matches := func(k *PublicKey) bool { return k.Fingerprint() == fingerprint }
+	return len(c) > 1 && c[len(c)-1].sameAs(key) && slices.ContainsFunc(c[:len(c)-1], matches)
 }
 
 // sameAs reports whether both are the same key, even if their texts differ.

@@ -74,7 +74,7 @@ func (c *WallClock) Sweep(ctx context.Context, s Store) error {
 		return nil
 	}
 	for now := time.Now(); ; {
-		if took, err := s.Sweep(ctx, now, sweepLimit); err != nil || took < sweepLimit {
+		if n, err := s.Sweep(ctx, now, sweepLimit); err != nil || n < sweepLimit {
 			return err
 		}
 	}

@@ -226,9 +226,9 @@ func (b *Buckets) Snapshot(now time.Time) []byte {
 	if b != nil {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		own := b.clock(now)
+		clockNow := b.clock(now)
 		for key, k := range b.keys {
-			if wait := b.timeToFull(k, own); wait > 0 {
+			if wait := b.timeToFull(k, clockNow); wait > 0 {
 				owed[key] = now.Add(wait).UnixMilli()
 			}
 		}

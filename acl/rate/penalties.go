@@ -87,7 +87,7 @@ func (p *Penalties) admit(keys []string, now time.Time) time.Duration {
 		return wait
 	}
 	for i, key := range wider(keys) {
-		if _, bad := p.networks[i].isEmpty(key, now); !bad || !p.lowered.hasRoom(key, now) {
+		if _, isLowered := p.networks[i].isEmpty(key, now); !isLowered || !p.lowered.hasRoom(key, now) {
 			continue
 		}
 		if wait, ok := p.lowered.Take(key, now); !ok {

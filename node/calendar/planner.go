@@ -182,11 +182,11 @@ func (v View) Near(requested time.Time, d time.Duration, n int) []time.Time {
 func ceil(t time.Time, step time.Duration, zone *time.Location) time.Time {
 	_, offset := t.In(zone).Zone()
 	shift := time.Duration(offset) * time.Second
-	whole := t.Add(shift).Truncate(step)
-	if whole.Before(t.Add(shift)) {
-		whole = whole.Add(step)
+	rounded := t.Add(shift).Truncate(step)
+	if rounded.Before(t.Add(shift)) {
+		rounded = rounded.Add(step)
 	}
-	return whole.Add(-shift)
+	return rounded.Add(-shift)
 }
 
 // Reserve promises a time to a conversation for ten minutes, so that the agreed event can be written to a calendar. A

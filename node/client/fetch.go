@@ -109,10 +109,12 @@ func (c *Cards) ask(ctx context.Context, id wire.AgentID, pin storedPin, old, fr
 			continue
 		}
 		if pin.Fingerprint != "" && pin.Fingerprint != e.peer.Key.Fingerprint() {
-			if why := c.checkRotation(ctx, d, pin, e.peer, now); why == nil {
+			reason := c.checkRotation(ctx, d, pin, e.peer, now)
+			if reason == nil {
 				return c.follow(ctx, pin, e, fromOwner, now)
-			} else if change == nil {
-				change = &offeredKey{e.peer, why}
+			}
+			if change == nil {
+				change = &offeredKey{e.peer, reason}
 			}
 			continue
 		}
@@ -230,8 +232,8 @@ func (c *Cards) ownerReach() Reach {
 
 // offeredKey is a key that a directory lists but that may replace the pinned key only if the owner accepts it.
 type offeredKey struct {
-	peer Peer
-	why  error // the reason why the pinned key does not vouch for this key
+	peer   Peer
+	reason error // why the pinned key does not vouch for this key
 }
 
 // KeyChangedError means that the agent's key is not the pinned key, and that the pinned key does not vouch for it. The

@@ -158,7 +158,7 @@ const (
 
 // reportKeyChange stores the offered key as pending and calls OnKeyChange.
 func (c *Cards) reportKeyChange(ctx context.Context, pin storedPin, o offeredKey, now time.Time) error {
-	e := &KeyChangedError{cause: o.why, KeyChange: KeyChange{
+	e := &KeyChangedError{cause: o.reason, KeyChange: KeyChange{
 		Agent: pin.Agent, Directory: o.peer.Directory, Old: pin.Fingerprint, New: o.peer.Key.Fingerprint(), At: now,
 	}}
 	if last := pin.Pending; last != nil {

@@ -31,7 +31,7 @@ func Body(c echo.Context, max int) ([]byte, error) {
 	} else {
 		body, err = io.ReadAll(in)
 	}
-	if _, over := errors.AsType[*http.MaxBytesError](err); over {
+	if _, isTooLarge := errors.AsType[*http.MaxBytesError](err); isTooLarge {
 		return nil, wire.ErrTooLarge
 	}
 	if err != nil {

@@ -18,7 +18,7 @@ const (
 // all connections (AM-76). A connection above a limit is closed at once, because waiting would fill the queue
 // of the listening socket with an attacker's connections.
 func limitConns(l net.Listener, cfg Config, counts *connCounts) net.Listener {
-	c := &conns{
+	c := &limitedListener{
 		Listener: l,
 		counts:   counts,
 		cfg:      cfg,
@@ -33,7 +33,7 @@ func limitConns(l net.Listener, cfg Config, counts *connCounts) net.Listener {
 	return c
 }
 
-type conns struct {
+type limitedListener struct {
 	net.Listener
 	counts                   *connCounts
 	cfg                      Config
@@ -50,7 +50,7 @@ type source struct {
 	network netip.Prefix // /24, or /48
 }
 
-func (c *conns) Accept() (net.Conn, error) {
+func (c *limitedListener) Accept() (net.Conn, error) {
 	for {
 		conn, err := c.Listener.Accept()
 		if err != nil {
@@ -66,7 +66,7 @@ func (c *conns) Accept() (net.Conn, error) {
 
 // source returns the source of a connection. It is zero for connections that carry many clients: those of a proxy, and
 // those from this machine, where a tunnel may end.
-func (c *conns) source(remote net.Addr) source {
+func (c *limitedListener) source(remote net.Addr) source {
 	addr := peerAddr(remote.String())
 	if c.perAddr < 0 || !addr.IsValid() || addr.IsLoopback() || c.cfg.isProxy(addr) {
 		return source{}
@@ -81,28 +81,29 @@ func (c *conns) source(remote net.Addr) source {
 	return s
 }
 
-func (c *conns) enter(from source) bool {
+// enter counts a connection, or returns false if a limit refuses the connection.
+func (c *limitedListener) enter(from source) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	counts := from != source{}
+	hasSource := from != source{}
 	switch {
 	case c.max >= 0 && c.total >= c.max:
 		c.counts.refused.Inc()
 		return false
-	case counts && (c.open[from.addr] >= c.perAddr || c.max >= 0 && c.open[from.network] >= c.perNetwork):
+	case hasSource && (c.open[from.addr] >= c.perAddr || c.max >= 0 && c.open[from.network] >= c.perNetwork):
 		c.counts.refusedAddr.Inc()
 		return false
 	}
 	c.total++
 	c.counts.open.Add(1)
-	if counts {
+	if hasSource {
 		c.open[from.addr]++
 		c.open[from.network]++
 	}
 	return true
 }
 
-func (c *conns) leave(from source) {
+func (c *limitedListener) leave(from source) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.total--

@@ -21,7 +21,7 @@ const (
 	// StreamBeat is how long an event stream may be silent before its sender calls [EventStream.Beat].
 	StreamBeat = 20 * time.Second
 
-	streamPatience = 45 * time.Second // how long a write waits for a reader that reads nothing
+	streamWriteTimeout = 45 * time.Second // how long a write waits for a reader that reads nothing
 )
 
 // EventStream writes server-sent events to one reader. Every error means that the reader has gone: it closed the
@@ -64,7 +64,7 @@ func (s EventStream) Send(events ...StreamEvent) error {
 func (s EventStream) Beat() error { return s.write(":\n\n") }
 
 func (s EventStream) write(text string) error {
-	if err := KeepOpen(s.c, streamPatience); err != nil {
+	if err := KeepOpen(s.c, streamWriteTimeout); err != nil {
 		return err
 	}
 	if _, err := io.WriteString(s.c.Response(), text); err != nil {

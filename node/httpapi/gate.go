@@ -73,7 +73,7 @@ type handlerPanic struct {
 	halfway bool // the response had begun
 }
 
-func (p *handlerPanic) Error() string { return "handler handlerPanic" }
+func (p *handlerPanic) Error() string { return "the handler panicked" }
 
 // recoverPanic calls next and turns its panic into an error.
 func recoverPanic(next echo.HandlerFunc, c echo.Context) (err error) {

@@ -41,7 +41,7 @@ type partStatus struct {
 
 const (
 	probeTimeout = 2 * time.Second
-	wellKnownAge = "public, max-age=300"
+	cacheBriefly = "public, max-age=300" // Cache-Control of documents that seldom change
 )
 
 // Health adds a part to /health and /readyz. Strangers see what probe returns, but not its error.
@@ -88,7 +88,7 @@ func (h *health) mount(e *echo.Echo, clients *clients) {
 		if doc == nil {
 			return wire.ErrRoute
 		}
-		c.Response().Header().Set("Cache-Control", wellKnownAge)
+		c.Response().Header().Set("Cache-Control", cacheBriefly)
 		return JSON(c, http.StatusOK, doc())
 	}, AnyOrigin)
 }
@@ -121,15 +121,15 @@ func (h *health) document(ctx context.Context) (healthDocument, error) {
 	if exchange != "" {
 		doc.Service = "agentmesh"
 	}
-	var first error
+	var firstErr error
 	for _, p := range parts {
 		shown, err := p.probe(ctx)
 		switch {
 		case err != nil:
 			doc.Status = "degraded"
 			doc.Parts[p.name] = partStatus{"unavailable"}
-			if first == nil {
-				first = err
+			if firstErr == nil {
+				firstErr = err
 			}
 		case shown == nil:
 			doc.Parts[p.name] = partStatus{"ok"}
@@ -137,5 +137,5 @@ func (h *health) document(ctx context.Context) (healthDocument, error) {
 			doc.Parts[p.name] = shown
 		}
 	}
-	return doc, first
+	return doc, firstErr
 }

@@ -63,9 +63,9 @@ func (g *gate) logRequest(c echo.Context, refusal *wire.Error, took time.Duratio
 // printable returns s, cut to 256 bytes, with everything beyond printable ASCII escaped, because people read logs on
 // terminals (THREATS row 28).
 func printable(s string) string {
-	const most = 256
-	if len(s) > most {
-		s = s[:most]
+	const maxBytes = 256
+	if len(s) > maxBytes {
+		s = s[:maxBytes]
 	}
 	if strings.IndexFunc(s, func(r rune) bool { return r < ' ' || r > '~' }) < 0 {
 		return s

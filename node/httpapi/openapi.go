@@ -19,6 +19,6 @@ var openAPI []byte
 func OpenAPI() []byte { return slices.Clone(openAPI) }
 
 func serveOpenAPI(c echo.Context) error {
-	c.Response().Header().Set("Cache-Control", wellKnownAge)
+	c.Response().Header().Set("Cache-Control", cacheBriefly)
 	return c.Blob(http.StatusOK, "application/yaml", openAPI)
 }

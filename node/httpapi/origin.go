@@ -21,10 +21,10 @@ func publicGate(cfg Config, clients *clients) *gate {
 			panic("httpapi: cors origin: " + err.Error()) // a programming error: config has validated the origin
 		}
 	}
-	stay := usesStrictTransport(cfg)
+	strict := usesStrictTransport(cfg)
 	return &gate{log: cfg.Logger, meter: cfg.Metrics.publicRequests(), admit: func(c echo.Context) (bool, error) {
 		r := c.Request()
-		if stay {
+		if strict {
 			c.Response().Header()[headerStrictTransport] = strictTransport
 		}
 		if cfg.Local { // isInternal comes last because it searches the request's contexts
@@ -47,9 +47,9 @@ func checkOrigin(cross *http.CrossOriginProtection, r *http.Request) error {
 	if r.Header.Get("Upgrade") == "" {
 		return cross.Check(r)
 	}
-	writing := *r
-	writing.Method = http.MethodPost
-	return cross.Check(&writing)
+	asWrite := *r
+	asWrite.Method = http.MethodPost
+	return cross.Check(&asWrite)
 }
 
 // LoopbackHost reports whether a Host header names this machine by a loopback name, with or without a port.

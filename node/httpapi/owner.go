@@ -101,16 +101,16 @@ func (o *Owner) admitTCP(c echo.Context, page bool) (done bool, err error) {
 		return false, err
 	}
 	o.mu.Lock()
-	own := o.token
+	ownerToken := o.token
 	o.mu.Unlock()
 	if page {
-		return o.pages.admit(c, own)
+		return o.pages.admit(c, ownerToken)
 	}
 	token, ok := Bearer(r)
 	if !ok {
 		return false, wire.ErrNoBearer
 	}
-	if !own.matches(token) {
+	if !ownerToken.matches(token) {
 		return false, wire.ErrNoBearer.Because(errors.New("wrong owner token"))
 	}
 	return false, nil
@@ -211,8 +211,8 @@ func (o *Owner) listenTCP(address string) error {
 // free, so that an open page finds the process again after a restart.
 const pagePort = "127.0.0.1:3149"
 
-// Open returns the address of the owner's page. Without [OwnerConfig.Listen] the first call starts to listen on
-// loopback, until the process ends: no port is opened before somebody asks for the page.
+// Open returns the address of the owner's page. Without [OwnerConfig.Listen], no port is open before the first call,
+// which starts to listen on loopback until the process ends.
 func (o *Owner) Open() (net.Addr, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -253,7 +253,7 @@ func (o *Owner) Serve(ctx context.Context) error {
 	if o.agentSocket != nil {
 		g.Go(func() error { return serve(ctx, o.agent, o.agentSocket, nil, o.cfg.Logger) })
 	}
-	marked := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	tcpHandler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		o.pickDoor(w, r.WithContext(context.WithValue(r.Context(), overTCP{}, true)))
 	})
 	o.mu.Lock()
@@ -267,7 +267,7 @@ func (o *Owner) Serve(ctx context.Context) error {
 				return nil
 			}
 		}
-		return serve(ctx, marked, tcp, nil, o.cfg.Logger)
+		return serve(ctx, tcpHandler, tcp, nil, o.cfg.Logger)
 	})
 	return g.Wait()
 }

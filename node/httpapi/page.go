@@ -35,8 +35,8 @@ var pageFiles embed.FS
 type Pages struct {
 	group    *echo.Group
 	shell    *template.Template
-	assets   map[string]asset // by name with hash
-	names    map[string]string
+	assets   map[string]asset  // by name with hash
+	names    map[string]string // URLs of the assets, by name without hash
 	nav      []Nav
 	bar      func(ctx context.Context) Bar
 	sources  []Source
@@ -224,22 +224,23 @@ func selfURL(r *http.Request) string {
 	return r.URL.EscapedPath() + "?" + q.Encode()
 }
 
-// navigation returns the entries, with the sum of the counts of what belongs to each, and the entries that belong
-// together with the current one. The current entry is the one with the longest path that the page's path starts with.
+// navigation returns the entries of their own, each with the sum of its count and the counts of the entries under it,
+// and the entries that belong together with the current one. The current entry is the one with the longest path that
+// the page's path starts with.
 func (p *Pages) navigation(ctx context.Context, path string) (top, sub []navItem) {
 	current := -1
-	place := make(map[string]int) // of the entries of their own, by title
+	index := make(map[string]int) // in top, of the entries of their own, by title
 	for i, n := range p.nav {
-		here := path == n.Path || n.Path != "" && strings.HasPrefix(path, n.Path+"/")
-		if here && (current < 0 || len(n.Path) > len(p.nav[current].Path)) {
+		matches := path == n.Path || n.Path != "" && strings.HasPrefix(path, n.Path+"/")
+		if matches && (current < 0 || len(n.Path) > len(p.nav[current].Path)) {
 			current = i
 		}
 		if n.Under == "" {
-			place[n.Title] = -1
+			index[n.Title] = -1
 		}
 	}
 	parent := func(n Nav) string {
-		if _, ok := place[n.Under]; ok {
+		if _, ok := index[n.Under]; ok {
 			return n.Under
 		}
 		return n.Title
@@ -256,15 +257,15 @@ func (p *Pages) navigation(ctx context.Context, path string) (top, sub []navItem
 			sub = append(sub, item)
 		}
 		if title == n.Title {
-			place[title] = len(top)
+			index[title] = len(top)
 			top = append(top, item)
 		}
 	}
 	for title, count := range counts {
-		top[place[title]].Count = formatNavCount(count)
+		top[index[title]].Count = formatNavCount(count)
 	}
 	if current >= 0 {
-		top[place[parent(p.nav[current])]].Current = true
+		top[index[parent(p.nav[current])]].Current = true
 	}
 	if len(sub) < 2 {
 		sub = nil

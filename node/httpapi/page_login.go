@@ -169,7 +169,7 @@ func Form(c echo.Context, max int64) (url.Values, error) {
 	}
 	r.Body = http.MaxBytesReader(c.Response().Writer, r.Body, max)
 	if err := r.ParseForm(); err != nil {
-		if _, over := errors.AsType[*http.MaxBytesError](err); over {
+		if _, isTooLarge := errors.AsType[*http.MaxBytesError](err); isTooLarge {
 			return nil, wire.ErrTooLarge
 		}
 		return nil, wire.ErrSyntax.Because(err)

@@ -63,8 +63,8 @@ type sessionFile struct {
 
 func newSessions(dir string) *sessions { return &sessions{path: filepath.Join(dir, SessionsFile)} }
 
-// mark distinguishes the session files of different tokens, and the cookies of different nodes on one machine: browsers
-// send cookies to all ports of a host.
+// mark returns a text that distinguishes the session files of different tokens, and the cookies of different nodes on
+// one machine: browsers send cookies to all ports of a host.
 func (h tokenHash) mark() string {
 	sum := sha256.Sum256(h[:])
 	return hex.EncodeToString(sum[:])
@@ -102,9 +102,9 @@ func (s *sessions) begin(now time.Time) (value string, until time.Time, err erro
 	value, until = rand.Text(), now.Add(sessionLife)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.list = slices.DeleteFunc(s.list, func(one session) bool { return !now.Before(one.Until.Add(keepExpired)) })
-	if over := len(s.list) + 1 - maxSessions; over > 0 {
-		s.list = slices.Delete(s.list, 0, over)
+	s.list = slices.DeleteFunc(s.list, func(e session) bool { return !now.Before(e.Until.Add(keepExpired)) })
+	if excess := len(s.list) + 1 - maxSessions; excess > 0 {
+		s.list = slices.Delete(s.list, 0, excess)
 	}
 	s.list = append(s.list, session{Hash: hashOf(value), Until: until.UTC()})
 	return value, until, s.save()
@@ -115,7 +115,7 @@ func (s *sessions) end(value string, all bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	hash := hashOf(value)
-	s.list = slices.DeleteFunc(s.list, func(one session) bool { return all || one.Hash == hash })
+	s.list = slices.DeleteFunc(s.list, func(e session) bool { return all || e.Hash == hash })
 	return s.save()
 }
 
@@ -140,9 +140,9 @@ func (s *sessions) find(r *http.Request) (value string, ok bool) {
 	now, hash := time.Now(), hashOf(c.Value)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, one := range s.list {
-		if subtle.ConstantTimeCompare([]byte(one.Hash), []byte(hash)) == 1 {
-			return c.Value, now.Before(one.Until)
+	for _, e := range s.list {
+		if subtle.ConstantTimeCompare([]byte(e.Hash), []byte(hash)) == 1 {
+			return c.Value, now.Before(e.Until)
 		}
 	}
 	return "", false
@@ -157,7 +157,7 @@ func (s *sessions) newCode(now time.Time) (code string, until time.Time) {
 	return text[:5] + "-" + text[5:], s.code.until
 }
 
-// redeem reports whether typed is the token or the sign-in code. It uses up the code.
+// redeem reports whether typed is the token or the sign-in code. A code that matches is used up.
 func (s *sessions) redeem(typed string, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,11 +173,11 @@ func (s *sessions) redeem(typed string, now time.Time) bool {
 		}
 		return r
 	}, typed))
-	good := s.code.hash.matches(plain) && now.Before(s.code.until)
-	if good {
+	isValid := s.code.hash.matches(plain) && now.Before(s.code.until)
+	if isValid {
 		s.code = signInCode{}
 	}
-	return good
+	return isValid
 }
 
 func hashOf(value string) string {

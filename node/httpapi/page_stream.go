@@ -15,7 +15,7 @@ import (
 
 const (
 	maxStreamsOpen = 16                     // of all pages together
-	streamRest     = 250 * time.Millisecond // between two events: changes in between are sent together
+	streamPause    = 250 * time.Millisecond // between two events: changes in between are sent together
 	streamRetry    = time.Second            // how long a browser waits before it connects again
 	maxTopics      = 64
 )
@@ -76,7 +76,7 @@ func (p *Pages) stream(c echo.Context) error {
 	}
 	beat := time.NewTicker(StreamBeat)
 	defer beat.Stop()
-	for err == nil && p.rest(ctx) {
+	for err == nil && p.pause(ctx) {
 		select {
 		case <-changed.wake:
 			err = events.Send(StreamEvent{Name: "changed", Data: strings.Join(changed.take(), " ")})
@@ -91,9 +91,9 @@ func (p *Pages) stream(c echo.Context) error {
 	return nil // the page was closed, or the process stops
 }
 
-// rest waits until the next event may be sent. It returns false if the stream must end.
-func (p *Pages) rest(ctx context.Context) bool {
-	timer := time.NewTimer(streamRest)
+// pause waits until the next event may be sent. It returns false if the stream must end.
+func (p *Pages) pause(ctx context.Context) bool {
+	timer := time.NewTimer(streamPause)
 	defer timer.Stop()
 	select {
 	case <-timer.C:

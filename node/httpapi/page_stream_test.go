@@ -79,7 +79,7 @@ func TestStreamTellsWhatChanged(t *testing.T) {
 	if len(topics) != 3 || !topics["inbox"] || !topics["approvals"] {
 		t.Errorf("changed: %v", topics)
 	}
-	if took := time.Since(begun); seen > 2+int(took/streamRest) {
+	if took := time.Since(begun); seen > 2+int(took/streamPause) {
 		t.Errorf("twenty thousand changes became %d events in %v", seen, took)
 	}
 }

@@ -109,10 +109,11 @@ func block(s, class string) template.HTML {
 	}
 	return template.HTML(fmt.Sprintf(
 		`<div class="%s" dir="auto">%s<span class="cut">…</span></div><details class="more"><summary>Show all %s</summary><div class="%[1]s whole" dir="auto" tabindex="0" role="region" aria-label="All of the text">%[4]s</div></details>`,
-		class, escapeText(head), extent(s), escapeText(s)))
+		class, escapeText(head), formatLength(s), escapeText(s)))
 }
 
-func extent(s string) string {
+// formatLength returns the length of s in words: "1,234 characters".
+func formatLength(s string) string {
 	n := utf8.RuneCountInString(s)
 	if n == 1 {
 		return "1 character"

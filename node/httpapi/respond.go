@@ -44,12 +44,12 @@ func Raw(c echo.Context, status int, body []byte) error {
 }
 
 // ServeDocument answers with a document that caches may keep, or with 304 if the client has it already. It also answers
-// HEAD. age is the Cache-Control header.
-func ServeDocument(c echo.Context, contentType, age string, data []byte) {
+// HEAD.
+func ServeDocument(c echo.Context, contentType, cacheControl string, data []byte) {
 	sum := sha256.Sum256(data)
 	h := c.Response().Header()
 	h.Set("Content-Type", contentType)
-	h.Set("Cache-Control", age)
+	h.Set("Cache-Control", cacheControl)
 	h.Set("Etag", `"`+base64.RawURLEncoding.EncodeToString(sum[:15])+`"`)
 	c.Request().Header.Del("Range") // documents are small
 	http.ServeContent(c.Response(), c.Request(), "", time.Time{}, bytes.NewReader(data))

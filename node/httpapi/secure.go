@@ -60,9 +60,9 @@ func (s *Server) redirect(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "use "+s.cfg.PublicURL, http.StatusBadRequest)
 		return
 	}
-	to := url.URL{Scheme: u.Scheme, Host: u.Host, Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: r.URL.RawQuery}
+	target := url.URL{Scheme: u.Scheme, Host: u.Host, Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: r.URL.RawQuery}
 	w.Header().Set("Connection", "close")
-	http.Redirect(w, r, to.String(), http.StatusPermanentRedirect)
+	http.Redirect(w, r, target.String(), http.StatusPermanentRedirect)
 }
 
 // isBehindProxy reports whether a reverse proxy terminates TLS for this listener.

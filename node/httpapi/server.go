@@ -88,9 +88,9 @@ func New(cfg Config) *Server {
 }
 
 // newEcho returns an echo that passes every request through g.
-func newEcho(g *gate, from echo.IPExtractor) *echo.Echo {
+func newEcho(g *gate, extract echo.IPExtractor) *echo.Echo {
 	e := echo.New()
-	e.IPExtractor = from
+	e.IPExtractor = extract
 	e.HTTPErrorHandler = g.fail
 	e.Pre(g.wrap)
 	return e
@@ -149,10 +149,10 @@ func serve(ctx context.Context, h http.Handler, l net.Listener, secure *tls.Conf
 	}
 	stopped := make(chan error, 1)
 	unhook := context.AfterFunc(ctx, func() {
-		patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+		stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 		defer cancel()
 		defer time.AfterFunc(stopGrace, cancelRequests).Stop()
-		err := srv.Shutdown(patience)
+		err := srv.Shutdown(stopCtx)
 		if err != nil {
 			srv.Close()
 		}

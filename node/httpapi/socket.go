@@ -48,7 +48,7 @@ func listenSocket(dir, runtimeDir string) (net.Listener, error) {
 		conn.Close()
 		return nil, ErrOwnerInUse
 	}
-	// Nothing answers, so a socket here was left by a killed process.
+	// No process answers, so a killed process left a socket at this path.
 	if info, err := os.Lstat(old); err == nil && info.Mode().Type() == fs.ModeSocket {
 		if err := os.Remove(old); err != nil {
 			return nil, fmt.Errorf("replace stale owner socket: %w", err)
@@ -84,11 +84,11 @@ func placeSocket(dir, runtimeDir string) (string, error) {
 		}
 		return path, nil
 	}
-	home, err := shortDir(abs, runtimeDir)
+	socketDir, err := shortDir(abs, runtimeDir)
 	if err != nil {
 		return "", err
 	}
-	path = filepath.Join(home, SocketFile)
+	path = filepath.Join(socketDir, SocketFile)
 	if len(path) > maxSocket {
 		return "", fmt.Errorf("%s: path is too long for a socket", path)
 	}
@@ -102,11 +102,11 @@ func shortDir(dir, runtimeDir string) (string, error) {
 		return os.MkdirTemp("", "agentmesh-")
 	}
 	sum := sha256.Sum256([]byte(dir))
-	home := filepath.Join(runtimeDir, "agentmesh-"+hex.EncodeToString(sum[:6]))
-	if err := os.MkdirAll(home, 0o700); err != nil {
+	path := filepath.Join(runtimeDir, "agentmesh-"+hex.EncodeToString(sum[:6]))
+	if err := os.MkdirAll(path, 0o700); err != nil {
 		return "", err
 	}
-	return home, os.Chmod(home, 0o700)
+	return path, os.Chmod(path, 0o700)
 }
 
 // removeShortDir removes what shortDir made, and then the pointer to it: once the name is free, anybody may take it.

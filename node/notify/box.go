@@ -41,10 +41,10 @@ const (
 	defaultKeep  = 30 * 24 * time.Hour
 	sendTimeout  = time.Minute // bounds one call of the target
 
-	maxBatch   = 50   // notices that a batch lists
-	maxCounted = 1000 // notices that a batch counts, including the listed ones
-	perHour    = 60   // records of one kind in an hour; one more record counts the rest
-	checkBack  = time.Minute
+	maxBatch   = 50          // notices that a batch lists
+	maxCounted = 1000        // notices that a batch counts, including the listed ones
+	perHour    = 60          // records of one kind in an hour; one more record counts the rest
+	maxPause   = time.Minute // longest time between two checks for due notices, because the clock may be set
 )
 
 // Box stores notices and sends them to the target. It is safe for concurrent use.

@@ -17,7 +17,8 @@ const (
 	keyStatus = "state"
 )
 
-// pauses are the pauses after failed attempts. After the last one, the pause stays the same.
+// pauses are the pauses after the first, the second, … failure in a row. The last one also applies to all later
+// failures.
 var pauses = [...]time.Duration{30 * time.Second, 2 * time.Minute, 10 * time.Minute, 30 * time.Minute, time.Hour}
 
 // Status is the state of the delivery of notices to the owner. It survives a restart.
@@ -101,12 +102,12 @@ func (b *Box) Run(ctx context.Context) {
 		next, err := b.sendDue(ctx, time.Now())
 		if err != nil && ctx.Err() == nil {
 			b.cfg.Logger.Error("send notices to the owner", "err", err)
-			next = time.Now().Add(checkBack)
+			next = time.Now().Add(maxPause)
 		}
 		var due <-chan time.Time
 		var timer *time.Timer
 		if !next.IsZero() {
-			timer = time.NewTimer(min(time.Until(next), checkBack)) // the clock may be set back meanwhile
+			timer = time.NewTimer(min(time.Until(next), maxPause))
 			due = timer.C
 		}
 		select {

@@ -19,10 +19,10 @@ func ParseQuiet(hours, zone string) (Quiet, error) {
 	if hours == "" {
 		return Quiet{}, nil
 	}
-	where := time.Local
+	location := time.Local
 	if zone != "" {
 		var err error
-		if where, err = time.LoadLocation(zone); err != nil {
+		if location, err = time.LoadLocation(zone); err != nil {
 			return Quiet{}, fmt.Errorf("time zone %q: must be a name such as Europe/Berlin", zone)
 		}
 	}
@@ -32,7 +32,7 @@ func ParseQuiet(hours, zone string) (Quiet, error) {
 	if !ok || err != nil || err2 != nil || from.Equal(to) {
 		return Quiet{}, fmt.Errorf("hours %q: must be two times of the day such as 22:00-07:00", hours)
 	}
-	return Quiet{from.Hour()*60 + from.Minute(), to.Hour()*60 + to.Minute(), where}, nil
+	return Quiet{from.Hour()*60 + from.Minute(), to.Hour()*60 + to.Minute(), location}, nil
 }
 
 // At reports whether t is in the quiet hours. The time on the wall clock decides, even in an hour that a clock change
@@ -42,18 +42,18 @@ func (q Quiet) At(t time.Time) bool {
 		return false
 	}
 	local := t.In(q.zone)
-	now := local.Hour()*60 + local.Minute()
+	minute := local.Hour()*60 + local.Minute()
 	if q.from < q.to {
-		return now >= q.from && now < q.to
+		return minute >= q.from && minute < q.to
 	}
-	return now >= q.from || now < q.to
+	return minute >= q.from || minute < q.to
 }
 
 // End returns the end of the quiet hours in which t is, or t if it is not in quiet hours. It checks minute by minute,
 // because the computed end may not exist on the day of a clock change.
 func (q Quiet) End(t time.Time) time.Time {
-	const longest = 26 * 60
-	for range longest {
+	const maxMinutes = 26 * 60 // a day with clock changes
+	for range maxMinutes {
 		if !q.At(t) {
 			return t
 		}

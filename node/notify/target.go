@@ -120,16 +120,16 @@ func (w Webhook) Name() string {
 
 // Send makes one call. Only a 2xx status counts as success, and the body of the answer is ignored.
 func (w Webhook) Send(ctx context.Context, b Batch) error {
-	body, kind := []byte(b.Text()), "text/plain; charset=utf-8"
+	body, contentType := []byte(b.Text()), "text/plain; charset=utf-8"
 	if w.Format == JSON || w.Format == "" {
-		body, kind = b.document(), "application/json"
+		body, contentType = b.document(), "application/json"
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.URL, bytes.NewReader(body))
 	if err != nil {
 		return errors.New("the URL is not valid")
 	}
 	req.Header = client.WebhookHeader(b.ID, body, w.Secrets, time.Now())
-	req.Header.Set("Content-Type", kind)
+	req.Header.Set("Content-Type", contentType)
 	if w.Token != "" {
 		req.Header.Set("Authorization", "Bearer "+string(w.Token))
 	}

@@ -1,9 +1,9 @@
 // Package outbox decides when and in which order the entries of an outbox are delivered.
 //
 // It knows nothing about messages and transports: [Config.Attempt] makes one attempt and stores its outcome. The
-// entries are in the store. While [Scheduler.Run] runs, this process has the queue: Run loads the entries, and takes
-// those that are committed meanwhile. It keeps the order within a conversation, but not between conversations (AM-46),
-// and bounds the concurrent attempts, both in total and to one peer (AM-79).
+// entries are in the store. While [Scheduler.Run] runs, this process has the queue: Run loads the entries, and accepts
+// new ones. It keeps the order within a conversation, but not between conversations (AM-46), and bounds the concurrent
+// attempts, both in total and to one peer (AM-79).
 //
 // Start with [New]; call [Scheduler.Add] for committed entries, and [Scheduler.Run].
 package outbox
@@ -135,13 +135,13 @@ func (s *Scheduler) IsBusy(now time.Time) bool {
 	return s.state == stopped || s.state == loading || s.active > 0 || len(s.ready) > 0 && !s.ready[0].entries[0].due.After(now)
 }
 
-// origin tells where an entry comes from, and so whether an attempt may have begun if the entry is in flight.
+// origin is the source of an entry. It decides whether an attempt may have begun if the entry is in flight.
 type origin uint8
 
 const (
-	storedHere      origin = iota // no attempt has begun
-	leftBehind                    // by the process that had the queue before: an attempt has begun only for the first of a queue
-	storedElsewhere               // by another process, which may have believed that it has the queue
+	storedHere      origin = iota // this process has just stored it: no attempt has begun
+	leftBehind                    // from the process that had the queue before: an attempt can have begun only for the first entry of a queue
+	storedElsewhere               // another process has just stored it: an attempt may have begun, if that process believed to have the queue
 )
 
 // Add schedules entries that this process has just stored. Without the queue it does nothing.
@@ -171,15 +171,15 @@ func (s *Scheduler) add(entries []Entry, from origin) {
 			q = &queue{key: e.Conv}
 			s.queues[e.Conv] = q
 		}
-		at, found := slices.BinarySearchFunc(q.entries, e.ID, func(w queuedEntry, id string) int { return strings.Compare(w.id, id) })
+		i, found := slices.BinarySearchFunc(q.entries, e.ID, func(w queuedEntry, id string) int { return strings.Compare(w.id, id) })
 		if found {
 			continue
 		}
-		w := queuedEntry{id: e.ID, due: e.Due, first: e.InFlight && (from == storedHere || from == leftBehind && at > 0)}
-		q.entries = slices.Insert(q.entries, at, w)
+		w := queuedEntry{id: e.ID, due: e.Due, first: e.InFlight && (from == storedHere || from == leftBehind && i > 0)}
+		q.entries = slices.Insert(q.entries, i, w)
 		if len(q.entries) == 1 {
 			heap.Push(&s.ready, q)
-		} else if at == 0 {
+		} else if i == 0 {
 			heap.Init(&s.ready) // the queue may be due earlier now
 		}
 	}
@@ -239,7 +239,7 @@ func (s *Scheduler) Run(ctx context.Context) {
 	}
 }
 
-// Skip reports that another process has the queue, so that nothing is due here.
+// Skip records that another process has the queue, so that nothing is due in this process.
 func (s *Scheduler) Skip() { s.setState(skipped) }
 
 func (s *Scheduler) setState(to state) {
@@ -258,8 +258,8 @@ func (s *Scheduler) mustReload() bool {
 	return reload
 }
 
-// load queues the stored entries. Of those that were left behind, only the first entry of a queue can have been in flight
-// when its process ended, and the outcome of its attempt is unknown (AM-48).
+// load queues the stored entries. An earlier process can have been making an attempt only for the first entry of a queue
+// when it ended, and the outcome of that attempt is unknown (AM-48).
 func (s *Scheduler) load(ctx context.Context, from origin) error {
 	for after := ""; ; {
 		entries, next, err := s.cfg.Load(ctx, after, loadPage)
@@ -309,11 +309,11 @@ func (s *Scheduler) dispatch(ctx context.Context, attempts *sync.WaitGroup) time
 // committed.
 func (s *Scheduler) finish(q *queue, id string, due time.Time) {
 	s.mu.Lock()
-	at := slices.IndexFunc(q.entries, func(w queuedEntry) bool { return w.id == id })
+	i := slices.IndexFunc(q.entries, func(w queuedEntry) bool { return w.id == id })
 	if due.IsZero() {
-		q.entries = slices.Delete(q.entries, at, at+1)
+		q.entries = slices.Delete(q.entries, i, i+1)
 	} else {
-		q.entries[at].due, q.entries[at].first = due, false
+		q.entries[i].due, q.entries[i].first = due, false
 	}
 	if len(q.entries) > 0 {
 		if head := &q.entries[0]; head.due.IsZero() {

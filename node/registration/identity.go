@@ -117,7 +117,7 @@ func (r *Registrar) rotate(ctx context.Context, key *signing.PrivateKey) error {
 		return err
 	}
 	if err := r.storeRecord(ctx, keyRotated, []byte("{}"), time.Now()); err != nil {
-		r.cfg.Logger.Error("tell other processes of the new key", "err", err) // they learn of it at their next start
+		r.cfg.Logger.Error("tell other processes of the new key", "err", err) // they read the new key at their next start
 	}
 	return nil
 }
@@ -169,6 +169,6 @@ func (r *Registrar) previousKey(fingerprint string, current *signing.PrivateKey)
 // IsRotationRecent reports whether peers may still have the card with the old key: they keep a card for at most 10
 // minutes (AM-45), and fetch it again after a bad signature at most once a minute (AM-11).
 func (r *Registrar) IsRotationRecent() bool {
-	const known = 12 * time.Minute
-	return time.Since(time.Unix(r.rotated.Load(), 0)) < known
+	const maxStale = 12 * time.Minute
+	return time.Since(time.Unix(r.rotated.Load(), 0)) < maxStale
 }

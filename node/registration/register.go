@@ -15,24 +15,24 @@ import (
 // refuse messages to the assigned id, and recipients of our messages could not find our card under the id that signed
 // them.
 func (r *Registrar) register(ctx context.Context, p *registration, s *registrationState, how visitMode) error {
-	id := r.identity.Load()
+	own := r.identity.Load()
 	credential := r.Credential(p.dir)
-	if err := r.withdrawOldID(ctx, p, s, id.Card.ID); err != nil {
+	if err := r.withdrawOldID(ctx, p, s, own.Card.ID); err != nil {
 		return err
 	}
-	reg, listed, err := p.dir.Register(ctx, id.Card.WithoutPrivateLists(), credential, id.Key)
+	reg, listed, err := p.dir.Register(ctx, own.Card.WithoutPrivateLists(), credential, own.Key)
 	if err != nil {
 		return err
 	}
-	if reg.AgentID != id.Card.ID {
-		if reg.AgentID.HasDerivedShape() && reg.AgentID != id.Key.Public().AgentID() {
+	if reg.AgentID != own.Card.ID {
+		if reg.AgentID.HasDerivedShape() && reg.AgentID != own.Key.Public().AgentID() {
 			return errForeignID
 		}
-		follow, err := r.canChangeID(ctx, p)
+		canChange, err := r.canChangeID(ctx, p)
 		if err != nil {
 			return err
 		}
-		if !follow && how != visitAndAdopt {
+		if !canChange && how != visitAndAdopt {
 			if err := p.dir.Withdraw(ctx, reg.AgentID, credential); err != nil {
 				r.cfg.Logger.Warn("withdraw registration", "directory", s.Directory, "agent_id", reg.AgentID, "err", err)
 			}
@@ -42,17 +42,17 @@ func (r *Registrar) register(ctx context.Context, p *registration, s *registrati
 		if err := r.adopt(ctx, reg.AgentID); err != nil {
 			return err
 		}
-		r.cfg.Logger.Info("the agent id has changed", "from", id.Card.ID, "to", reg.AgentID, "directory", s.Directory)
+		r.cfg.Logger.Info("the agent id has changed", "from", own.Card.ID, "to", reg.AgentID, "directory", s.Directory)
 		r.scheduleOthers(p)
-		id = r.identity.Load()
+		own = r.identity.Load()
 	}
 	s.recordSuccess(reg, cardDigest(listed), time.Now())
 	r.cfg.Logger.Info("registered", "directory", s.Directory, "agent_id", reg.AgentID, "expires", reg.ExpiresAt)
-	card := id.Card.WithoutPrivateLists()
+	card := own.Card.WithoutPrivateLists()
 	if s.Card == cardDigest(card) {
 		return nil
 	}
-	if reg, err = p.dir.Renew(ctx, card, credential, id.Key); err != nil { // the card has changed: the endpoint of a mailbox contains the agent id
+	if reg, err = p.dir.Renew(ctx, card, credential, own.Key); err != nil { // the card has changed: the endpoint of a mailbox contains the agent id
 		return err
 	}
 	s.recordSuccess(reg, cardDigest(card), time.Now())
@@ -86,8 +86,7 @@ func (r *Registrar) scheduleOthers(current *registration) {
 	r.wake()
 }
 
-// otherIDError is the error if a directory assigns an id to a node that peers or directories already know by another
-// id.
+// otherIDError means that a directory assigns an id to a node that peers or directories already know by another id.
 type otherIDError struct{ directory string }
 
 func (e *otherIDError) Error() string {

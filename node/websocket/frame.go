@@ -68,8 +68,8 @@ func encode(op byte, payload []byte) *Frame {
 // must be UTF-8 (RFC 6455 §5.5.1).
 func closeFrame(code int, reason string) *Frame {
 	payload := binary.BigEndian.AppendUint16(nil, uint16(code))
-	if room := maxControlPayload - len(payload); len(reason) > room {
-		reason = strings.ToValidUTF8(reason[:room], "")
+	if maxReason := maxControlPayload - len(payload); len(reason) > maxReason {
+		reason = strings.ToValidUTF8(reason[:maxReason], "")
 	}
 	payload = append(payload, reason...)
 	return encode(opClose, payload)

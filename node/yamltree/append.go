@@ -7,9 +7,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Append appends v as YAML that every known reader takes the same way (MESS-50): block style without comments, tags,
-// anchors or aliases. It quotes every text that a reader could take for anything else, such as a timestamp. [Parse] reads
-// back an equal value.
+// Append appends v as YAML that every known parser reads as the same value (MESS-50): block style without comments,
+// tags, anchors or aliases. It quotes every text that a parser could read as something else, such as a timestamp. [Parse]
+// reads back an equal value.
 func Append(dst []byte, v wire.Value) []byte {
 	if isInline(v) {
 		return append(appendScalar(dst, v, 0), '\n')
@@ -92,7 +92,8 @@ func appendScalar(dst []byte, v wire.Value, indent int) []byte {
 	return dst
 }
 
-// isLiteral reports whether a text has several lines and every reader takes a literal block of it unchanged.
+// isLiteral reports whether a text is written as a literal block: it has several lines, and every parser reads such a
+// block of it unchanged.
 func isLiteral(s string) bool {
 	body := strings.TrimSuffix(s, "\n")
 	if !strings.Contains(body, "\n") || strings.HasSuffix(body, "\n") || strings.HasPrefix(s, " ") || strings.HasPrefix(s, "\n") {
@@ -103,11 +104,11 @@ func isLiteral(s string) bool {
 			return false
 		}
 	}
-	return !strings.ContainsFunc(s, func(r rune) bool { return r != '\n' && isOdd(r) })
+	return !strings.ContainsFunc(s, func(r rune) bool { return r != '\n' && needsEscape(r) })
 }
 
-// isOdd reports whether r must be escaped: control and format characters, and line breaks of YAML.
-func isOdd(r rune) bool {
+// needsEscape reports whether r must be escaped: control and format characters, and line breaks of YAML.
+func needsEscape(r rune) bool {
 	return !unicode.IsPrint(r) || unicode.Is(unicode.Cf, r) || r == '\u0085' || r == '\u2028' || r == '\u2029' || r == '\ufeff'
 }
 
@@ -118,7 +119,7 @@ func appendText(dst []byte, s string) []byte {
 	}
 	quoted := wire.AppendString(nil, s)
 	for _, r := range string(quoted) {
-		if isOdd(r) && r > 0x7e {
+		if needsEscape(r) && r > 0x7e {
 			dst = append(dst, escape(r)...)
 			continue
 		}
@@ -127,7 +128,7 @@ func appendText(dst []byte, s string) []byte {
 	return dst
 }
 
-// escape writes a character that YAML readers treat in different ways.
+// escape returns the escape sequence of a character.
 func escape(r rune) string {
 	const hex = "0123456789abcdef"
 	width, mark := 4, `\u`
@@ -142,7 +143,7 @@ func escape(r rune) string {
 	return mark + string(out)
 }
 
-// isPlain reports whether s reads as the same text without quotes, in YAML 1.1 and 1.2: it begins with a letter, holds
+// isPlain reports whether YAML 1.1 and 1.2 read s as the same text without quotes: it begins with a letter, contains
 // only letters, digits and harmless marks, and is not a word that stands for another value.
 func isPlain(s string) bool {
 	if s == "" || len(s) > 200 || !isLetter(s[0]) || s[len(s)-1] == ' ' {

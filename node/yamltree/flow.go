@@ -12,10 +12,10 @@ func findFlowOverflow(data []byte, max int) int {
 	if bytes.Count(data, []byte{','}) <= max {
 		return -1
 	}
-	s := flowScan{data: data, parent: -1, starts: true, fresh: true}
-	for s.at < len(data) {
+	s := flowScan{data: data, parent: -1, mayStart: true, blankLine: true}
+	for s.pos < len(data) {
 		if s.step(); s.entries > max {
-			return s.at
+			return s.pos
 		}
 	}
 	return -1
@@ -23,58 +23,58 @@ func findFlowOverflow(data []byte, max int) int {
 
 // flowScan is a walk over the characters of a document.
 type flowScan struct {
-	data    []byte
-	at      int
-	line    int  // offset of the current line
-	parent  int  // column of the node that a block scalar would belong to
-	depth   int  // of open collections in flow style
-	entries int  // in flow style
-	starts  bool // a node may start here
-	fresh   bool // the line contains only blanks so far
+	data      []byte
+	pos       int
+	line      int  // offset of the current line
+	parent    int  // column of the node that a block scalar would belong to
+	depth     int  // of open collections in flow style
+	entries   int  // in flow style
+	mayStart  bool // a node may start here
+	blankLine bool // the line contains only blanks so far
 }
 
 func (s *flowScan) step() {
-	c := s.data[s.at]
-	flow, fresh := s.depth > 0, s.fresh
-	s.fresh = c == '\n' || fresh && isBlank(c)
+	c := s.data[s.pos]
+	flow, fresh := s.depth > 0, s.blankLine
+	s.blankLine = c == '\n' || fresh && isBlank(c)
 	switch {
 	case c == '\n':
-		s.line = s.at + 1
+		s.line = s.pos + 1
 	case isBlank(c):
-	case c == '#' && (s.at == s.line || isBlank(s.data[s.at-1])):
+	case c == '#' && (s.pos == s.line || isBlank(s.data[s.pos-1])):
 		s.skipTo('\n')
 		return
-	case s.starts && (c == '"' || c == '\''):
+	case s.mayStart && (c == '"' || c == '\''):
 		s.markKey(fresh)
 		s.skipQuote(c)
-	case (s.starts || flow) && (c == '[' || c == '{'):
+	case (s.mayStart || flow) && (c == '[' || c == '{'):
 		s.depth++
-		s.starts = true
+		s.mayStart = true
 	case flow && (c == ']' || c == '}'):
 		s.depth--
-		s.starts = false
+		s.mayStart = false
 	case flow && c == ',':
 		s.entries++
-		s.starts = true
-	case c == ':' && (s.hasEnd(s.at+1) || flow && bytes.IndexByte([]byte("\"'}]"), s.data[s.at-1]) >= 0):
-		s.starts = true
-	case s.starts && c == '!': // a tag goes before its node
-		for !s.hasEnd(s.at + 1) {
-			s.at++
+		s.mayStart = true
+	case c == ':' && (s.hasEnd(s.pos+1) || flow && bytes.IndexByte([]byte("\"'}]"), s.data[s.pos-1]) >= 0):
+		s.mayStart = true
+	case s.mayStart && c == '!': // a tag goes before its node
+		for !s.hasEnd(s.pos + 1) {
+			s.pos++
 		}
-	case !flow && (s.starts || fresh) && (c == '-' || c == '?') && s.hasEnd(s.at+1):
-		s.parent, s.starts = s.at-s.line, true
-	case !flow && s.at == s.line && bytes.HasPrefix(s.data[s.at:], []byte("---")) && s.hasEnd(s.at+3):
-		s.parent, s.starts = -1, true
-		s.at += 2
-	case !flow && s.starts && (c == '|' || c == '>'):
+	case !flow && (s.mayStart || fresh) && (c == '-' || c == '?') && s.hasEnd(s.pos+1):
+		s.parent, s.mayStart = s.pos-s.line, true
+	case !flow && s.pos == s.line && bytes.HasPrefix(s.data[s.pos:], []byte("---")) && s.hasEnd(s.pos+3):
+		s.parent, s.mayStart = -1, true
+		s.pos += 2
+	case !flow && s.mayStart && (c == '|' || c == '>'):
 		s.skipBlock()
 		return
 	default:
 		s.markKey(fresh)
-		s.starts = false
+		s.mayStart = false
 	}
-	s.at++
+	s.pos++
 }
 
 // hasEnd reports whether a token ends before an offset.
@@ -82,31 +82,31 @@ func (s *flowScan) hasEnd(at int) bool { return at >= len(s.data) || isBlank(s.d
 
 // skipTo goes to the next c, or to the end of the text.
 func (s *flowScan) skipTo(c byte) {
-	if n := bytes.IndexByte(s.data[s.at:], c); n >= 0 {
-		s.at += n
+	if n := bytes.IndexByte(s.data[s.pos:], c); n >= 0 {
+		s.pos += n
 		return
 	}
-	s.at = len(s.data)
+	s.pos = len(s.data)
 }
 
 // markKey stores the column if a key in block style may begin here.
 func (s *flowScan) markKey(fresh bool) {
-	if (s.starts || fresh) && s.depth == 0 {
-		s.parent = s.at - s.line
+	if (s.mayStart || fresh) && s.depth == 0 {
+		s.parent = s.pos - s.line
 	}
 }
 
 // skipQuote goes to the end of a quoted scalar.
 func (s *flowScan) skipQuote(quote byte) {
-	s.starts = false
-	for s.at++; s.at < len(s.data); s.at++ {
-		switch c := s.data[s.at]; {
+	s.mayStart = false
+	for s.pos++; s.pos < len(s.data); s.pos++ {
+		switch c := s.data[s.pos]; {
 		case c == '\n':
-			s.line = s.at + 1
+			s.line = s.pos + 1
 		case c == '\\' && quote == '"':
-			s.at++
-		case c == quote && quote == '\'' && s.at+1 < len(s.data) && s.data[s.at+1] == quote:
-			s.at++
+			s.pos++
+		case c == quote && quote == '\'' && s.pos+1 < len(s.data) && s.data[s.pos+1] == quote:
+			s.pos++
 		case c == quote:
 			return
 		}
@@ -117,13 +117,13 @@ func (s *flowScan) skipQuote(quote byte) {
 func (s *flowScan) skipBlock() {
 	for {
 		s.skipTo('\n')
-		s.at++
-		if s.line = s.at; s.at >= len(s.data) {
+		s.pos++
+		if s.line = s.pos; s.pos >= len(s.data) {
 			return
 		}
-		text := bytes.TrimLeft(s.data[s.at:], " ")
-		if len(text) > 0 && !isBlank(text[0]) && len(s.data)-s.at-len(text) <= s.parent {
-			s.starts, s.fresh = false, true
+		text := bytes.TrimLeft(s.data[s.pos:], " ")
+		if len(text) > 0 && !isBlank(text[0]) && len(s.data)-s.pos-len(text) <= s.parent {
+			s.mayStart, s.blankLine = false, true
 			return
 		}
 	}

@@ -25,11 +25,11 @@ type Limits struct {
 	Marks    int // line breaks, indicators and the like, which cost the parser most
 }
 
-// Options are the limits, and how to read what differs between the writers of YAML.
+// Options are the limits, and the choice between two readings of numbers.
 type Options struct {
 	Limits
-	// Numbers makes numbers of the plain scalars 0x10, 0o7, 1_000 and +5, which the YAML library resolves and JSON does
-	// not know. They are texts without it.
+	// Numbers decides about plain scalars that are numbers in the YAML library but not in JSON, such as 0x10, 0o7, 1_000
+	// and +5. If Numbers is set, they become numbers, otherwise texts.
 	Numbers bool
 }
 
@@ -98,11 +98,11 @@ func decode(dec *yaml.Decoder, doc *yaml.Node) (err error) {
 	return dec.Decode(doc)
 }
 
-var lineIn = regexp.MustCompile(`line (\d{1,9})`)
+var linePattern = regexp.MustCompile(`line (\d{1,9})`)
 
 // lineOf returns the line that an error of the parser names, or 0.
 func lineOf(err error) int {
-	m := lineIn.FindStringSubmatch(err.Error())
+	m := linePattern.FindStringSubmatch(err.Error())
 	if m == nil {
 		return 0
 	}
@@ -123,8 +123,8 @@ func prescan(data []byte, l Limits) error {
 	if bytes.HasPrefix(data, []byte("\ufeff")) {
 		return &Error{Reason: "byte order mark", Line: 1}
 	}
-	directive := l.Marks / 100
-	marks, line, before := 0, 1, byte('\n')
+	directiveCost := l.Marks / 100
+	marks, line, previous := 0, 1, byte('\n')
 	for i, c := range data {
 		switch c {
 		case '\n':
@@ -141,34 +141,34 @@ func prescan(data []byte, l Limits) error {
 				marks++
 			}
 		case '!', '&', '*':
-			if isBlank(before) {
+			if isBlank(previous) {
 				marks++
 			}
 		case '%':
-			if before == '\n' || before == '\r' {
-				marks += directive
+			if previous == '\n' || previous == '\r' {
+				marks += directiveCost
 			}
 		case 0x85, 0xa8, 0xa9: // the last byte of a Unicode line break
-			if hasBreak(data[:i+1]) {
+			if endsWithBreak(data[:i+1]) {
 				marks++
 				c = '\n'
 			}
 		case 0:
 			return &Error{Reason: "NUL", Line: line}
 		}
-		before = c
+		previous = c
 		if marks > l.Marks {
 			return &Error{Reason: "too many nodes or lines", Line: line}
 		}
 	}
-	if at := findFlowOverflow(data, l.Nodes); at >= 0 {
-		return &Error{Reason: "too many nodes", Line: LineAt(data, at)}
+	if offset := findFlowOverflow(data, l.Nodes); offset >= 0 {
+		return &Error{Reason: "too many nodes", Line: LineAt(data, offset)}
 	}
 	return nil
 }
 
-// hasBreak reports whether data ends with a line break of Unicode.
-func hasBreak(data []byte) bool {
+// endsWithBreak reports whether data ends with a line break of Unicode.
+func endsWithBreak(data []byte) bool {
 	return bytes.HasSuffix(data, []byte("\u0085")) || bytes.HasSuffix(data, []byte("\u2028")) || bytes.HasSuffix(data, []byte("\u2029"))
 }
 
@@ -192,10 +192,10 @@ func LineAt(data []byte, offset int) int {
 	return 1 + bytes.Count(data[:min(max(offset, 0), len(data))], []byte("\n"))
 }
 
-// walker turns nodes into values. nodes is how many more values it may make.
+// walker turns nodes into values.
 type walker struct {
 	Options
-	nodes int
+	nodes int // number of values that may still be made
 }
 
 // refuse returns the refusal of a node.
@@ -264,7 +264,7 @@ func (w *walker) mapping(n *yaml.Node, depth int) (wire.Value, error) {
 	seen := make(map[string]struct{}, len(n.Content)/2)
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key := n.Content[i]
-		if err := w.key(key, seen); err != nil {
+		if err := w.checkKey(key, seen); err != nil {
 			return wire.Value{}, err
 		}
 		v, err := w.value(n.Content[i+1], depth)
@@ -276,7 +276,8 @@ func (w *walker) mapping(n *yaml.Node, depth int) (wire.Value, error) {
 	return wire.Obj(members...), nil
 }
 
-func (w *walker) key(n *yaml.Node, seen map[string]struct{}) error {
+// checkKey refuses a node that may not be a key, and a key that is already in seen.
+func (w *walker) checkKey(n *yaml.Node, seen map[string]struct{}) error {
 	_, duplicate := seen[n.Value]
 	switch {
 	case n.Kind == yaml.AliasNode:
@@ -327,7 +328,7 @@ func (w *walker) scalar(n *yaml.Node) (wire.Value, error) {
 	return v, nil
 }
 
-// readNumber reads what the YAML library takes for a number.
+// readNumber reads a scalar that is a number in the YAML library.
 func readNumber(n *yaml.Node) (wire.Value, error) {
 	if v, err := wire.ParseForeign([]byte(n.Value), 1, 1); err == nil && v.Kind() == wire.Number {
 		return v, nil

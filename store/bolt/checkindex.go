@@ -18,8 +18,8 @@ func (s *Store) CheckIndex(ctx context.Context) error {
 		return fmt.Errorf("%w: %w", store.ErrUnavailable, ctx.Err())
 	}
 	return s.view(ctx, func(tx *bbolt.Tx) error {
-		if have, want := s.through.Load(), bucketChanges.in(tx).b.Sequence(); have != want {
-			return fmt.Errorf("%w: the card index has %d of %d changes", store.ErrUnavailable, have, want)
+		if indexed, committed := s.through.Load(), bucketChanges.in(tx).b.Sequence(); indexed != committed {
+			return fmt.Errorf("%w: the card index has %d of %d changes", store.ErrUnavailable, indexed, committed)
 		}
 		return nil
 	})

@@ -82,20 +82,20 @@ func (m *model) agree(what string, got, want error) {
 	}
 }
 
-func (m *model) drawRev(t *rapid.T, have store.Rev) store.Rev {
+func (m *model) drawRev(t *rapid.T, current store.Rev) store.Rev {
 	switch someRev.Draw(t, "revision") {
 	case "any":
 		return store.Any
 	case "right":
-		return have
+		return current
 	case "wrong":
 		return 1<<50 + 1
 	}
 	return store.Absent
 }
 
-func fits(want store.Rev, there bool, have store.Rev) bool {
-	return want == store.Any || want == store.Absent && !there || there && want == have
+func fits(want store.Rev, live bool, current store.Rev) bool {
+	return want == store.Any || want == store.Absent && !live || live && want == current
 }
 
 func (m *model) drawTerms(t *rapid.T) []string {
@@ -201,13 +201,13 @@ func tierOf(terms []string, q store.CardQuery) int {
 func (m *model) drawChange(t *rapid.T) (store.Change, error) {
 	key := m.round + someID.Draw(t, "key")
 	old, exists := m.records[key]
-	there := exists && isLive(old.Expires, m.now)
+	live := exists && isLive(old.Expires, m.now)
 	c := store.Change{Record: store.Record{NS: "model", Key: key, Body: []byte(key), Terms: m.drawTerms(t)}, IfRev: m.drawRev(t, old.Rev)}
 	if rapid.Bool().Draw(t, "expires") {
 		c.Record.Expires = m.now.Add(someLife.Draw(t, "life"))
 	}
 	c.Delete = rapid.Bool().Draw(t, "delete")
-	if !fits(c.IfRev, there, old.Rev) {
+	if !fits(c.IfRev, live, old.Rev) {
 		return c, store.ErrConflict
 	}
 	return c, nil
@@ -242,14 +242,14 @@ func (m *model) changeRecord(t *rapid.T) {
 func (m *model) step(t *rapid.T) {
 	key := store.ConvKey{Peer: "am_p", ID: m.round + someID.Draw(t, "conversation")}
 	old := m.convs[key.ID]
-	there := old != nil && isLive(old.Expires, m.now)
+	live := old != nil && isLive(old.Expires, m.now)
 	var rev store.Rev
 	if old != nil {
 		rev = old.Rev
 	}
 	id := m.round + someID.Draw(t, "message")
 	c := &store.Conversation{Key: key, Rev: m.drawRev(t, rev), Open: rapid.Bool().Draw(t, "open"), Terms: m.drawTerms(t)}
-	if there && !old.Open {
+	if live && !old.Open {
 		c.Open = false
 	}
 	if !c.Open {
@@ -259,7 +259,7 @@ func (m *model) step(t *rapid.T) {
 	step.Replay = &store.Replay{Sender: "am_p", MessageID: id, Digest: hash(someOwner.Draw(t, "content")), Conv: key, Expires: m.now.Add(someLife.Draw(t, "remembered"))}
 	record, want := m.drawChange(t)
 	step.Records = []store.Change{record}
-	if !fits(c.Rev, there, rev) {
+	if !fits(c.Rev, live, rev) {
 		want = store.ErrConflict
 	}
 	before, known := m.findReplay(id)
@@ -281,7 +281,7 @@ func (m *model) step(t *rapid.T) {
 	if dup {
 		return
 	}
-	if !there {
+	if !live {
 		old = &modelConv{}
 		m.convs[key.ID] = old
 	}
@@ -362,8 +362,8 @@ func (m *model) compare(t *rapid.T) {
 	}
 }
 
-func notFoundUnless(there bool) error {
-	if there {
+func notFoundUnless(live bool) error {
+	if live {
 		return nil
 	}
 	return store.ErrNotFound

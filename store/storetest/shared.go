@@ -29,12 +29,12 @@ func RunShared(t *testing.T, open func(t *testing.T, ttl time.Duration) Shared) 
 	t.Helper()
 	Run(t, func(t *testing.T) store.Store {
 		shared := open(t, time.Minute)
-		turns := &turns{close: shared.Close}
+		s := &turns{close: shared.Close}
 		for i := range handles {
-			turns.handles = append(turns.handles, shared.Handle(fmt.Sprint("handle ", i)))
+			s.handles = append(s.handles, shared.Handle(fmt.Sprint("handle ", i)))
 		}
-		turns.Store = turns.handles[0]
-		return turns
+		s.Store = s.handles[0]
+		return s
 	})
 	for _, test := range []struct {
 		name string
@@ -150,8 +150,8 @@ func testLeaseOfClosed(t *testing.T, shared Shared, ttl time.Duration) {
 	}
 }
 
-// testStalledHolder: a holder that stands still past the end of its lease, and then goes on, cannot write any more,
-// whether or not somebody else took the lease meanwhile.
+// testStalledHolder checks that a holder that is suspended past the end of its lease cannot write afterwards, whether or
+// not another handle has taken the lease.
 func testStalledHolder(t *testing.T, shared Shared, ttl time.Duration) {
 	a, b := shared.Handle("a"), shared.Handle("b")
 	lease := acquire(t, a, "node")
@@ -319,7 +319,8 @@ func testHints(t *testing.T, shared Shared, _ time.Duration) {
 	}
 }
 
-// testSlowReader: a reader that does not read holds up no writer, learns that it missed hints, and gets hints again.
+// testSlowReader checks that a reader that does not read delays no writer, learns that it missed hints, and gets hints
+// again.
 func testSlowReader(t *testing.T, shared Shared, _ time.Duration) {
 	a, b := shared.Handle("a"), shared.Handle("b")
 	hints := b.Watch(t.Context(), "test")

@@ -116,8 +116,8 @@ const maxGrowth = 64 << 20
 // CheckMemory fails the test if the memory in use grew by more than maxGrowth since NewDoor.
 func (d *Door) CheckMemory() {
 	d.t.Helper()
-	if now := heapInUse(); now > d.heap+maxGrowth {
-		d.t.Errorf("the flood left %d MiB in memory, want at most %d", (now-d.heap)>>20, maxGrowth>>20)
+	if heap := heapInUse(); heap > d.heap+maxGrowth {
+		d.t.Errorf("the flood left %d MiB in memory, want at most %d", (heap-d.heap)>>20, maxGrowth>>20)
 	}
 }
 

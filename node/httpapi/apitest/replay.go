@@ -90,34 +90,34 @@ func (x Exchange) Replay(t testing.TB, h http.Handler) {
 		}
 		return
 	}
-	var have, need any
-	if err := json.Unmarshal(x.Answer, &need); err != nil {
+	var got, want any
+	if err := json.Unmarshal(x.Answer, &want); err != nil {
 		t.Fatalf("%s: recorded answer: %v", x.Name, err)
 	}
-	if err := json.Unmarshal(rec.Body.Bytes(), &have); err != nil || !covers(have, need) {
+	if err := json.Unmarshal(rec.Body.Bytes(), &got); err != nil || !covers(got, want) {
 		t.Errorf("%s: body %s, want %s", x.Name, rec.Body, x.Answer)
 	}
 }
 
-// covers reports whether have contains everything in need.
-func covers(have, need any) bool {
-	switch n := need.(type) {
+// covers reports whether got contains everything in want.
+func covers(got, want any) bool {
+	switch w := want.(type) {
 	case map[string]any:
-		h, ok := have.(map[string]any)
-		for key, v := range n {
-			ok = ok && covers(h[key], v)
+		g, ok := got.(map[string]any)
+		for key, v := range w {
+			ok = ok && covers(g[key], v)
 		}
 		return ok
 	case []any:
-		h, ok := have.([]any)
-		ok = ok && len(h) == len(n)
-		for i := range n {
-			ok = ok && covers(h[i], n[i])
+		g, ok := got.([]any)
+		ok = ok && len(g) == len(w)
+		for i := range w {
+			ok = ok && covers(g[i], w[i])
 		}
 		return ok
 	case string:
-		h, ok := have.(string)
-		return ok && (n == "*" || n == h)
+		g, ok := got.(string)
+		return ok && (w == "*" || w == g)
 	}
-	return have == need
+	return got == want
 }

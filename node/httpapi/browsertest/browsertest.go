@@ -10,7 +10,8 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// Required is the name of the environment variable that, set to "required", makes the tests fail that miss a program.
+// Required is the name of an environment variable. If its value is "required", tests fail instead of being skipped if
+// a program that they need is not installed.
 const Required = "AGENTMESH_TOOLS"
 
 // Start starts a browser with an empty profile and returns its context. The browser stops with the test. Without

@@ -19,26 +19,26 @@ import (
 	"golang.org/x/crypto/acme/autocert"
 )
 
-// ACMEConfig configures the ACME authority and the certificate. A request accepts the terms of the authority, so the
-// caller must have the owner's consent.
+// ACMEConfig configures the ACME authority and the certificate. [ACME] accepts the terms of the authority, so the caller
+// must have the owner's consent.
 type ACMEConfig struct {
 	Host      string // the one name, in ASCII
 	Authority string // URL of the ACME directory
 	Contact   string // mail address for the authority; "" gives none
 	Dir       string // holds the account key and the certificate; created with mode 0700
-	Plain     bool   // whether port 80 of Host leads to [Source.Challenge]
+	Plain     bool   // port 80 of Host leads to [Source.Challenge]
 	// Transport makes the calls to the authority. It must bound the time of each call.
 	Transport http.RoundTripper
 	Logger    *slog.Logger // nil discards the log
 	UserAgent string
 }
 
-// renewedEvery is the longest time between two checks whether autocert has renewed a certificate.
-const renewedEvery = time.Minute
+// maxCheckGap is the longest time between two checks whether autocert has renewed a certificate.
+const maxCheckGap = time.Minute
 
-// patience lists the waits after the first failure, the second, and so on. Authorities such as Let's Encrypt refuse a
-// client that fails more than five times an hour.
-var patience = []time.Duration{15 * time.Second, 2 * time.Minute, 10 * time.Minute, 20 * time.Minute, time.Hour}
+// retryPauses lists the pauses after the first failure, the second, and so on. Authorities such as Let's Encrypt refuse
+// a client that fails more than five times an hour.
+var retryPauses = []time.Duration{15 * time.Second, 2 * time.Minute, 10 * time.Minute, 20 * time.Minute, time.Hour}
 
 // ACME returns a source that requests certificates from an ACME authority. It uses the challenge TLS-ALPN-01 and, if
 // [ACMEConfig.Plain] is set, HTTP-01. The certificate has a P-256 key. It is renewed when a third of its lifetime is
@@ -46,7 +46,7 @@ var patience = []time.Duration{15 * time.Second, 2 * time.Minute, 10 * time.Minu
 func ACME(cfg ACMEConfig) *Source {
 	s := newSource(cfg.Logger)
 	a := &authority{cfg: cfg, log: s.log, problems: &problems{next: cfg.Transport}}
-	a.begin()
+	a.renewManager()
 	s.fetch = a.fetch
 	s.answer = a.answer
 	s.protocols = []string{acme.ALPNProto}
@@ -73,9 +73,9 @@ type manager struct {
 	http http.Handler
 }
 
-// begin makes a new manager. A manager that has failed returns its last error for another minute without an attempt, so
-// each attempt gets a new manager.
-func (a *authority) begin() {
+// renewManager makes a new manager. A manager that has failed returns its last error for another minute without an
+// attempt, so each attempt after a failure gets a new manager.
+func (a *authority) renewManager() {
 	m := &manager{Manager: &autocert.Manager{
 		Prompt: func(terms string) bool {
 			a.log.Info("terms of the certificate authority accepted", "authority", a.cfg.Authority, "terms", terms)
@@ -146,25 +146,25 @@ func (a *authority) fetch(ctx context.Context) (*tls.Certificate, time.Duration,
 		return nil, 0, ctx.Err()
 	}
 	if r.err != nil {
-		wait := patience[min(a.failures, len(patience)-1)]
+		wait := retryPauses[min(a.failures, len(retryPauses)-1)]
 		if retry, limited := acme.RateLimit(r.err); limited {
 			wait = max(wait, retry)
 		}
 		a.failures++
-		a.begin()
+		a.renewManager()
 		err := fmt.Errorf("no certificate for %s: %w", a.cfg.Host, a.problems.explain(r.err))
 		a.problems.forget()
 		return nil, wait, err
 	}
 	a.failures = 0
-	whole := r.cert.Leaf.NotAfter.Sub(r.cert.Leaf.NotBefore)
-	return r.cert, min(renewedEvery, whole/20), a.checkRenewal(r.cert, whole)
+	lifetime := r.cert.Leaf.NotAfter.Sub(r.cert.Leaf.NotBefore)
+	return r.cert, min(maxCheckGap, lifetime/20), a.checkRenewal(r.cert, lifetime)
 }
 
 // checkRenewal returns an error if the certificate should have been renewed long ago: autocert keeps trying but reports
 // nothing.
-func (a *authority) checkRenewal(cert *tls.Certificate, whole time.Duration) error {
-	if left := time.Until(cert.Leaf.NotAfter); left > min(whole/4, 21*24*time.Hour) {
+func (a *authority) checkRenewal(cert *tls.Certificate, lifetime time.Duration) error {
+	if remaining := time.Until(cert.Leaf.NotAfter); remaining > min(lifetime/4, 21*24*time.Hour) {
 		return nil
 	}
 	return fmt.Errorf("the certificate for %s ends %s and could not be renewed: %w",

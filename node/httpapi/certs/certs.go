@@ -28,9 +28,9 @@ type Source struct {
 	protocols []string                                             // ALPN protocols in addition to those of HTTP
 	challenge http.Handler
 
-	current atomic.Pointer[tls.Certificate]
-	first   chan struct{} // closed after the first fetch
-	began   sync.Once
+	current   atomic.Pointer[tls.Certificate]
+	first     chan struct{} // closed after the first fetch
+	closeOnce sync.Once     // closes first
 
 	mu    sync.Mutex
 	fault error // the error of the last fetch
@@ -124,17 +124,17 @@ func (s *Source) step(ctx context.Context) time.Duration {
 		return wait
 	}
 	s.mu.Lock()
-	known := s.fault != nil && err != nil && s.fault.Error() == err.Error()
+	isRepeated := s.fault != nil && err != nil && s.fault.Error() == err.Error()
 	s.fault = err
 	s.mu.Unlock()
-	if err != nil && !known {
+	if err != nil && !isRepeated {
 		s.log.Warn("certificate", "err", err, "next", wait)
 	}
-	if before := s.current.Load(); cert != nil && (before == nil || !before.Leaf.Equal(cert.Leaf)) {
+	if previous := s.current.Load(); cert != nil && (previous == nil || !previous.Leaf.Equal(cert.Leaf)) {
 		s.current.Store(cert)
 		s.log.Info("certificate", "names", cert.Leaf.DNSNames, "until", cert.Leaf.NotAfter)
 	}
-	s.began.Do(func() { close(s.first) })
+	s.closeOnce.Do(func() { close(s.first) })
 	return wait
 }
 

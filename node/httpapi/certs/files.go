@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// lookEvery is the time between two checks of the files.
-const lookEvery = 10 * time.Second
+// checkGap is the time between two checks of the files.
+const checkGap = 10 * time.Second
 
 // ErrKeyMode means that every user of the machine may read the private key.
 var ErrKeyMode = errors.New("the key may be read by everybody")
@@ -37,7 +37,7 @@ func Files(host, certFile, keyFile string, log *slog.Logger) (*Source, error) {
 
 type files struct {
 	host, cert, key string
-	seen            [2]stamp
+	loadedStamps    [2]stamp // of the files from which loaded was read
 	loaded          *tls.Certificate
 }
 
@@ -48,29 +48,29 @@ type stamp struct {
 }
 
 func (f *files) fetch(context.Context) (*tls.Certificate, time.Duration, error) {
-	var now [2]stamp
+	var stamps [2]stamp
 	for i, name := range []string{f.cert, f.key} {
 		info, err := os.Stat(name)
 		if err != nil {
-			return nil, lookEvery, err
+			return nil, checkGap, err
 		}
-		now[i] = stamp{info.ModTime(), info.Size()}
+		stamps[i] = stamp{info.ModTime(), info.Size()}
 		if name == f.key && isTooOpen(info.Mode()) {
-			return nil, lookEvery, fmt.Errorf("%s: %w", name, ErrKeyMode)
+			return nil, checkGap, fmt.Errorf("%s: %w", name, ErrKeyMode)
 		}
 	}
-	if f.loaded != nil && now == f.seen {
-		return f.loaded, lookEvery, nil
+	if f.loaded != nil && stamps == f.loadedStamps {
+		return f.loaded, checkGap, nil
 	}
 	cert, err := tls.LoadX509KeyPair(f.cert, f.key)
 	if err == nil {
 		err = checkHost(cert.Leaf, f.host)
 	}
 	if err != nil {
-		return nil, lookEvery, fmt.Errorf("%s: %w", f.cert, err)
+		return nil, checkGap, fmt.Errorf("%s: %w", f.cert, err)
 	}
-	f.seen, f.loaded = now, &cert
-	return f.loaded, lookEvery, nil
+	f.loadedStamps, f.loaded = stamps, &cert
+	return f.loaded, checkGap, nil
 }
 
 // checkHost returns an error if peers would not accept the certificate for host.

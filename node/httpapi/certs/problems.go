@@ -89,11 +89,10 @@ func (p *problems) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// Bounds of the Retry-After of an authority: after a refusal, when one request a day does no harm, and between two
-// requests for the state of an order.
+// Bounds of the Retry-After of an authority.
 const (
-	longestRefusal = 24 * time.Hour
-	longestPause   = time.Minute
+	maxRefusalWait = 24 * time.Hour // after a refusal, because one request a day does no harm
+	maxPollWait    = time.Minute    // between two requests for the state of an order
 )
 
 // boundWait bounds the Retry-After of a response, and drops one that does not ask for a wait.
@@ -102,16 +101,15 @@ func boundWait(resp *http.Response) {
 	if text == "" {
 		return
 	}
-	longest := longestPause
+	maxWait := maxPollWait
 	if resp.StatusCode >= 400 {
-		longest = longestRefusal
+		maxWait = maxRefusalWait
 	}
-	most := int(longest / time.Second)
 	seconds, err := strconv.Atoi(text)
-	if at, isTime := http.ParseTime(text); err != nil && isTime == nil {
-		seconds = int(time.Until(at) / time.Second)
+	if t, timeErr := http.ParseTime(text); err != nil && timeErr == nil {
+		seconds = int(time.Until(t) / time.Second)
 	}
-	if seconds = min(seconds, most); seconds <= 0 {
+	if seconds = min(seconds, int(maxWait/time.Second)); seconds <= 0 {
 		resp.Header.Del("Retry-After")
 		return
 	}
