@@ -1,11 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/url"
 	"strconv"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
@@ -20,14 +19,16 @@ type linksCmd struct {
 	List   linksListCmd   `cmd:"" default:"withargs" help:"List the configured links and their state."`
 	Status linksStatusCmd `cmd:"" help:"Show the state of a link."`
 	Test   linksTestCmd   `cmd:"" help:"Connect a link again and report problems."`
+	Add    linksAddCmd    `cmd:"" help:"Add a link, and test it. A serve that runs uses it at once."`
+	Remove linksRemoveCmd `cmd:"" help:"Remove a link, and the key that links add stored."`
 }
 
 type linksListCmd struct{}
 
 func (c *linksListCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, get[owner.List[bridge.LinkStatus]]("links", nil), func(page owner.List[bridge.LinkStatus]) {
+	return ask(ctx, a, daemon.ListLinks.Call(), func(page owner.List[bridge.LinkStatus]) {
 		if len(page.Items) == 0 {
-			a.Note("no links are configured; docs/config.md explains how to add one")
+			a.Note("there are no links; add one with: agentmesh links add KIND URL")
 			return
 		}
 		rows := [][]string{{"LINK", "KIND", "STATE", "SINCE", "PEERS", "TO"}}
@@ -47,12 +48,8 @@ func (c *linksStatusCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	raw, err := o.Call(ctx, http.MethodGet, "links", nil, nil)
+	page, err := daemon.Fetch(ctx, o, daemon.ListLinks.Call())
 	if err = errors.Join(err, o.Close()); err != nil {
-		return err
-	}
-	page, err := daemon.Decode[owner.List[bridge.LinkStatus]](raw)
-	if err != nil {
 		return err
 	}
 	for _, l := range page.Items {
@@ -76,16 +73,106 @@ type linksTestCmd struct {
 }
 
 func (c *linksTestCmd) Run(ctx context.Context, a *app) error {
-	result, err := askFor(ctx, a, post[daemon.LinkTest]("links/"+url.PathEscape(c.Link)+"/test", nil), func(t daemon.LinkTest) {
-		if t.OK {
-			a.Print("%s: works", terminal.Clean(t.Name))
-		}
-	})
-	switch {
-	case err != nil:
+	result, err := askFor(ctx, a, daemon.TestLink.Call(c.Link), a.showLinkTest)
+	if err != nil {
 		return err
-	case result.OK:
+	}
+	return linkTestError(result)
+}
+
+func (a *app) showLinkTest(t daemon.LinkTest) {
+	if t.OK {
+		a.Print("%s: works", terminal.Clean(t.Name))
+	}
+}
+
+// linkTestError returns the error of a failed test, or nil.
+func linkTestError(t daemon.LinkTest) error {
+	if t.OK {
 		return nil
 	}
-	return exit.FailHint(exit.Unavailable, fmt.Errorf("%s: %s", result.Name, result.Error), "agentmesh links status "+terminal.Clean(result.Name))
+	return exit.FailHint(exit.Unavailable, fmt.Errorf("%s: %s", t.Name, t.Error), "agentmesh links status "+terminal.Clean(t.Name))
+}
+
+type linksAddCmd struct {
+	Kind        string `arg:"" help:"Kind of network: mess, mew, agentrelay, moltspeak or a2a."`
+	URL         string `arg:"" name:"url" help:"Address of the exchange, gateway, relay or agent."`
+	Name        string `placeholder:"NAME" help:"Name of the link, part of the addresses behind it (default: the kind)."`
+	Space       string `placeholder:"SPACE" help:"The space to join (mew)."`
+	Participant string `placeholder:"NAME" help:"The name under which the node takes part (mew)."`
+	AgentID     string `name:"agent-id" placeholder:"ID" help:"The id of the node on the other network (agentrelay, moltspeak)."`
+	Exchange    string `placeholder:"ID" help:"The exchange (mess)."`
+	TokenFile   string `name:"token-file" placeholder:"FILE" help:"File with the key or token that the other side requires; - reads standard input. The node stores a copy."`
+}
+
+// linkSteps are commands to try with a new link. %s is its name.
+var linkSteps = map[string]string{
+	"mess":       "agentmesh mess request --link %s 'water the roses'",
+	"mew":        "agentmesh mew status --link %s",
+	"agentrelay": "agentmesh agentrelay peers %s",
+	"moltspeak":  "agentmesh links status %s",
+	"a2a":        "agentmesh send a2a:%s/agent 'hello' --wait",
+}
+
+func (c *linksAddCmd) Run(ctx context.Context, a *app) error {
+	in := daemon.NewLink{
+		Name: cmp.Or(c.Name, c.Kind), Kind: c.Kind, URL: c.URL, Space: c.Space, Participant: c.Participant, AgentID: c.AgentID, Exchange: c.Exchange,
+	}
+	if c.TokenFile != "" {
+		token, err := a.readInput(c.TokenFile)
+		if err != nil {
+			return err
+		}
+		in.Token = string(token)
+	}
+	o, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	change, err := daemon.Fetch(ctx, o, daemon.AddLink.With(in))
+	if err = errors.Join(err, o.Close()); err != nil {
+		return err
+	}
+	if !change.Running {
+		if o, err = a.connect(ctx); err != nil { // the configuration does not start
+			return errors.Join(err, a.removeLink(change.Name))
+		}
+		if err := o.Close(); err != nil {
+			return err
+		}
+		if a.globals.JSON {
+			return a.JSON(change)
+		}
+		a.Note("added %s; agentmesh serve will use it", terminal.Clean(change.Name))
+		return nil
+	}
+	tested, err := o.AwaitLink(ctx, change.Name)
+	if err != nil {
+		return err
+	}
+	if a.globals.JSON {
+		return errors.Join(a.JSON(tested), linkTestError(tested))
+	}
+	a.showLinkTest(tested)
+	if tested.OK {
+		a.Hint(fmt.Sprintf(linkSteps[c.Kind], terminal.Clean(change.Name)))
+	}
+	return linkTestError(tested)
+}
+
+// removeLink removes a link from the configuration file.
+func (a *app) removeLink(name string) error {
+	src, err := a.source()
+	if err != nil {
+		return err
+	}
+	return src.RemoveLink(name, daemon.LinkKinds())
+}
+
+type linksRemoveCmd struct {
+	Link string `arg:"" help:"Name of the link."`
+}
+
+func (c *linksRemoveCmd) Run(ctx context.Context, a *app) error {
+	return ask(ctx, a, daemon.RemoveLink.Call(c.Link), func(l daemon.LinkChange) { a.Note("removed %s", terminal.Clean(l.Name)) })
 }

@@ -52,69 +52,12 @@ func (a *app) showMess(v wire.Value) error {
 	case a.yaml:
 		text = string(yamltree.Append(nil, v))
 	default:
-		text = strings.Join(treeLines(v), "\n")
+		text = strings.Join(terminal.TreeLines(v), "\n")
 	}
 	for line := range strings.Lines(text) {
 		a.Print("%s", terminal.Clean(strings.TrimSuffix(line, "\n")))
 	}
 	return nil
-}
-
-// treeLines returns a tree as lines for a person. A list or an object with only texts, numbers and so on is one line.
-func treeLines(v wire.Value) []string {
-	if !hasTrees(v) {
-		return []string{treeLine(v)}
-	}
-	var out []string
-	for _, m := range v.Members() {
-		lines := treeLines(m.Value)
-		switch {
-		case hasTrees(m.Value):
-			out = append(out, m.Key+":")
-			for _, line := range lines {
-				out = append(out, "  "+line)
-			}
-		case m.Value.Kind() == wire.Object:
-			out = append(out, m.Key+"  "+lines[0])
-		default:
-			out = append(out, m.Key+": "+lines[0])
-		}
-	}
-	for e := range v.Elems() {
-		for i, line := range treeLines(e) {
-			out = append(out, [...]string{"- ", "  "}[min(i, 1)]+line)
-		}
-	}
-	return out
-}
-
-// hasTrees reports whether a list or an object has another one in it.
-func hasTrees(v wire.Value) bool {
-	isTree := func(v wire.Value) bool { return v.Kind() == wire.Object || v.Kind() == wire.Array }
-	for e := range v.Elems() {
-		if isTree(e) {
-			return true
-		}
-	}
-	return slices.ContainsFunc(v.Members(), func(m wire.Member) bool { return isTree(m.Value) })
-}
-
-// treeLine returns a value without trees in it on one line.
-func treeLine(v wire.Value) string {
-	var parts []string
-	for _, m := range v.Members() {
-		parts = append(parts, m.Key+": "+treeLine(m.Value))
-	}
-	for e := range v.Elems() {
-		parts = append(parts, treeLine(e))
-	}
-	if text, ok := v.Str(); ok {
-		return text
-	}
-	if parts == nil {
-		return string(v.JSON())
-	}
-	return strings.Join(parts, "  ")
 }
 
 const messAPI = "mess/exchange/"

@@ -33,6 +33,26 @@ func (s Source) Rewrite(edits []Edit, kinds []bridge.Kind) error {
 			return fmt.Errorf("%s is set by a flag or an environment variable", e.Key)
 		}
 	}
+	current, err := Load(s)
+	if err != nil {
+		return err
+	}
+	edits = slices.DeleteFunc(slices.Clone(edits), func(e Edit) bool { // an absent key needs no line for its empty value
+		return reflect.ValueOf(e.Value).Len() == 0 && current.has(e)
+	})
+	return s.rewrite(kinds, func(data []byte) ([]byte, error) { return editFile(data, edits) }, func(c Config) error {
+		for _, e := range edits {
+			if !c.has(e) {
+				return fmt.Errorf("%s is written in a form that only you can change", e.Key)
+			}
+		}
+		return nil
+	})
+}
+
+// rewrite replaces the text of the configuration file with what change makes of it. It writes nothing if the new file
+// would not load, or if check refuses the new configuration.
+func (s Source) rewrite(kinds []bridge.Kind, change func([]byte) ([]byte, error), check func(Config) error) error {
 	path, mode := s.File, fs.FileMode(0o600)
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		path = real
@@ -44,14 +64,13 @@ func (s Source) Rewrite(edits []Edit, kinds []bridge.Kind) error {
 	if info, err := os.Stat(path); err == nil {
 		mode = info.Mode().Perm()
 	}
-	current, err := Load(s)
-	if err != nil {
-		return err
+	if len(data) == 0 {
+		data = []byte(fileHead)
 	}
-	edits = slices.DeleteFunc(slices.Clone(edits), func(e Edit) bool { // an absent key needs no line for its empty value
-		return reflect.ValueOf(e.Value).Len() == 0 && current.has(e)
-	})
-	if data, err = editFile(data, edits); err != nil {
+	if data[len(data)-1] != '\n' {
+		data = append(data, '\n')
+	}
+	if data, err = change(data); err != nil {
 		return err
 	}
 	return atomicfile.WriteFunc(path, func(f *os.File) error {
@@ -64,10 +83,8 @@ func (s Source) Rewrite(edits []Edit, kinds []bridge.Kind) error {
 		if err != nil {
 			return errors.New(strings.ReplaceAll(err.Error(), f.Name(), s.File))
 		}
-		for _, e := range edits {
-			if !c.has(e) {
-				return fmt.Errorf("%s is written in a form that only you can change", e.Key)
-			}
+		if err := check(c); err != nil {
+			return err
 		}
 		return f.Chmod(mode)
 	})
@@ -91,12 +108,6 @@ func (c Config) has(e Edit) bool {
 
 // editFile returns a configuration file with new values.
 func editFile(data []byte, edits []Edit) ([]byte, error) {
-	if len(data) == 0 {
-		data = []byte(fileHead)
-	}
-	if data[len(data)-1] != '\n' {
-		data = append(slices.Clone(data), '\n')
-	}
 	for _, e := range edits {
 		root, err := parseYAML("the configuration", data)
 		if err != nil {

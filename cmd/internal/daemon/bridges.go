@@ -1,12 +1,7 @@
 package daemon
 
 import (
-	"context"
 	"fmt"
-	"net/http"
-	"time"
-
-	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/node/bridge"
@@ -16,9 +11,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mew/link"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak"
 	"github.com/agentmesh/agentmesh/node/client"
-	"github.com/agentmesh/agentmesh/node/httpapi"
-	"github.com/agentmesh/agentmesh/node/owner"
-	"github.com/agentmesh/agentmesh/node/wire"
 )
 
 // linkConfig is a configured link with its secret.
@@ -94,51 +86,3 @@ func (p *Process) addBridges() error {
 	p.mountPages()
 	return nil
 }
-
-// linkOperations returns the operations of the owner API for links of all kinds.
-func (p *Process) linkOperations() []owner.Operation {
-	return []owner.Operation{
-		owner.Raw(http.MethodGet, "/links", owner.Read, func(c echo.Context) error {
-			return httpapi.JSON(c, http.StatusOK, owner.List[bridge.LinkStatus]{Items: p.links()})
-		}),
-		owner.Raw(http.MethodPost, "/links/:name/test", owner.Decide, func(c echo.Context) error {
-			name := c.Param("name")
-			b := p.findBridge(name)
-			if b == nil {
-				return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: "there is no such link; list the links with: agentmesh links list"}
-			}
-			if err := httpapi.KeepOpen(c, linkTestTime); err != nil {
-				return err
-			}
-			return httpapi.JSON(c, http.StatusOK, testLink(c.Request().Context(), b, name))
-		}),
-	}
-}
-
-// links returns the status of all links.
-func (p *Process) links() []bridge.LinkStatus {
-	out := []bridge.LinkStatus{}
-	for _, b := range p.bridges {
-		out = append(out, b.Links()...)
-	}
-	return out
-}
-
-// LinkTest is the result of testing a link.
-type LinkTest struct {
-	Name  string `json:"name"`
-	OK    bool   `json:"ok"`
-	Error string `json:"error,omitempty"`
-}
-
-func testLink(ctx context.Context, b bridge.Service, name string) LinkTest {
-	ctx, cancel := context.WithTimeout(ctx, linkTestTime)
-	defer cancel()
-	if err := b.Test(ctx, name); err != nil {
-		return LinkTest{Name: name, Error: err.Error()}
-	}
-	return LinkTest{Name: name, OK: true}
-}
-
-// linkTestTime bounds the test of one link.
-const linkTestTime = 20 * time.Second

@@ -73,7 +73,7 @@ func Connect(ctx context.Context, dir datadir.Dir, need func() (Options, error))
 	case !dir.HasDatabase():
 		return nil, datadir.NoAgent(string(dir))
 	case !dir.HasAgent():
-		o.Config.Roles = []string{config.RoleDirectory} // a directory without a node ran here
+		o.Config.Roles, o.Config.Links = []string{config.RoleDirectory}, nil // a directory without a node ran here
 	}
 	err = dir.WaitUntilFree(ctx, commandWait, o.Note, func() (done bool, err error) {
 		if c = Running(ctx, string(dir)); c == nil { // a starting serve opens the database before it answers

@@ -12,14 +12,22 @@ import (
 type rerun struct {
 	sockets sockets
 	stop    context.CancelFunc // ends Serve
+	undo    func() error       // restores the configuration that served last
+	failure error              // why the newest configuration did not start; nil if it did
 	wanted  atomic.Bool        // Serve ended so that Run starts again
 }
 
-// start ends Serve, so that [Run] starts again with the configuration as it is then.
-func (r *rerun) start() {
+// start ends Serve, so that [Run] starts again with the configuration as it is then. If that does not start, Run calls
+// undo and serves as before. start returns false, and does nothing, in a process that does not serve.
+func (r *rerun) start(undo func() error) bool {
+	if r.stop == nil {
+		return false
+	}
 	r.sockets.hold()
+	r.undo, r.failure = undo, nil
 	r.wanted.Store(true)
 	r.stop()
+	return true
 }
 
 // Run serves the data directory until ctx ends. If the owner saves settings on the page, Run starts again with what
@@ -30,26 +38,23 @@ func Run(
 	r := &rerun{}
 	defer func() { err = errors.Join(err, r.sockets.settle()) }()
 	o.Passphrase = sync.OnceValues(o.Passphrase)
+	var old Options // those that served before, while the new ones have not started
 	for {
 		o.rerun = r
+		undo := r.undo
+		r.undo = nil
 		r.wanted.Store(false)
-		p, err := OpenToServe(ctx, o)
-		if err != nil {
-			return err
-		}
-		err = p.Serve(ctx, func(ctx context.Context, info ServeInfo) error {
-			err := r.sockets.settle()
-			if err == nil && started != nil {
-				err = started(ctx, p, info)
+		page, up, err := o.serve(ctx, started)
+		switch {
+		case err != nil && !up && undo != nil && ctx.Err() == nil:
+			o.Logger.Error("the new configuration does not start, so the old one is back", "err", err)
+			r.failure = err
+			if err := undo(); err != nil {
+				return err
 			}
-			return err
-		})
-		var page net.Addr
-		if p.owner != nil {
-			page = p.owner.Addr()
-		}
-		err = errors.Join(err, p.Close())
-		if err != nil || ctx.Err() != nil || !r.wanted.Load() {
+			o = old
+			continue
+		case err != nil || ctx.Err() != nil || !r.wanted.Load():
 			return err
 		}
 		next, err := reload()
@@ -60,6 +65,27 @@ func Run(
 		if page != nil && next.Config.OwnerAPI.Listen == "" { // an open page finds the new process at the old address
 			next.Config.OwnerAPI.Listen = page.String()
 		}
-		o, started = next, nil
+		old, o, started = o, next, nil
 	}
+}
+
+// serve serves the data directory until ctx ends or [rerun.start] is called. It returns the address of the owner's page,
+// and whether everything answered.
+func (o Options) serve(ctx context.Context, started func(context.Context, *Process, ServeInfo) error) (page net.Addr, up bool, err error) {
+	p, err := OpenToServe(ctx, o)
+	if err != nil {
+		return nil, false, err
+	}
+	err = p.Serve(ctx, func(ctx context.Context, info ServeInfo) error {
+		up = true
+		err := o.rerun.sockets.settle()
+		if err == nil && started != nil {
+			err = started(ctx, p, info)
+		}
+		return err
+	})
+	if p.owner != nil {
+		page = p.owner.Addr()
+	}
+	return page, up, errors.Join(err, p.Close())
 }

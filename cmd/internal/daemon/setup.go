@@ -49,7 +49,7 @@ func (s setup) SaveProfile(_ context.Context, profile web.Profile) error {
 	}
 	err := s.p.src.Rewrite(edits, LinkKinds())
 	if err == nil {
-		s.p.rerun.start()
+		s.p.rerun.start(nil)
 	}
 	return err
 }

@@ -1,0 +1,102 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/agentmesh/agentmesh/node/bridge"
+)
+
+// errLinkForm refuses to change a list of links that is not a plain list with one link below the other.
+var errLinkForm = errors.New("links is written in a form that only you can change")
+
+// AddLink appends a link to the configuration file, like [Source.Rewrite]. It writes the fields of l that are texts.
+func (s Source) AddLink(l bridge.Link, kinds []bridge.Kind) error {
+	return s.rewrite(kinds, func(data []byte) ([]byte, error) { return addLink(data, l) }, func(c Config) error {
+		if !slices.ContainsFunc(c.Links, func(have bridge.Link) bool { return have.Name == l.Name && have.URL == l.URL }) {
+			return errLinkForm
+		}
+		return nil
+	})
+}
+
+// RemoveLink removes the link with this name from the configuration file, like [Source.Rewrite].
+func (s Source) RemoveLink(name string, kinds []bridge.Kind) error {
+	return s.rewrite(kinds, func(data []byte) ([]byte, error) { return removeLink(data, name) }, func(c Config) error {
+		if slices.ContainsFunc(c.Links, func(have bridge.Link) bool { return have.Name == name }) {
+			return errLinkForm
+		}
+		return nil
+	})
+}
+
+// readLinks returns the lines of a configuration file, and the key and the value of links, which are nil without links.
+func readLinks(data []byte) (lines []string, key, list *yaml.Node, err error) {
+	root, err := parseYAML("the configuration", data)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	key, list = findMember(root, "links")
+	if list != nil && len(list.Content) > 0 && (list.Kind != yaml.SequenceNode || list.Style&yaml.FlowStyle != 0) {
+		return nil, nil, nil, errLinkForm
+	}
+	return strings.SplitAfter(string(data), "\n"), key, list, nil
+}
+
+func addLink(data []byte, l bridge.Link) ([]byte, error) {
+	lines, key, list, err := readLinks(data)
+	if err != nil {
+		return nil, err
+	}
+	item := &yaml.Node{Kind: yaml.MappingNode}
+	v := reflect.ValueOf(l)
+	for field, value := range v.Fields() {
+		if value.Kind() == reflect.String && value.String() != "" {
+			item.Content = append(item.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: field.Tag.Get("key")}, &yaml.Node{Kind: yaml.ScalarNode, Value: value.String()})
+		}
+	}
+	switch {
+	case key == nil:
+		text, err := encode(map[string]any{"links": []any{item}}, "")
+		return []byte(strings.Join(append(lines, text...), "")), err
+	case len(list.Content) == 0: // links: [], or no value
+		text, err := encode(map[string]any{"links": []any{item}}, "")
+		return []byte(strings.Join(slices.Replace(lines, key.Line-1, key.Line, text...), "")), err
+	}
+	column := strings.Index(lines[list.Content[0].Line-1], "-")
+	text, err := encode([]any{item}, strings.Repeat(" ", max(column, 0)))
+	return []byte(strings.Join(slices.Insert(lines, endOfBlock(lines, key.Line-1, key.Column-1), text...), "")), err
+}
+
+func removeLink(data []byte, name string) ([]byte, error) {
+	lines, key, list, err := readLinks(data)
+	if err != nil {
+		return nil, err
+	}
+	if list == nil {
+		return nil, errNoLink(name)
+	}
+	for i, item := range list.Content {
+		if _, value := findMember(item, "name"); value == nil || value.Value != name {
+			continue
+		}
+		begin, end := item.Line-1, endOfBlock(lines, key.Line-1, key.Column-1)
+		if i+1 < len(list.Content) {
+			end = list.Content[i+1].Line - 1
+		}
+		if len(list.Content) == 1 {
+			begin = key.Line - 1
+		}
+		return []byte(strings.Join(slices.Delete(lines, begin, end), "")), nil
+	}
+	return nil, errNoLink(name)
+}
+
+func errNoLink(name string) error {
+	return fmt.Errorf("the configuration file has no link %s", name)
+}

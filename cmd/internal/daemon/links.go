@@ -1,0 +1,190 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/node/atomicfile"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// The operations of the owner API for links of all kinds.
+var (
+	ListLinks  = owner.Endpoint[owner.None, owner.List[bridge.LinkStatus]]{Method: http.MethodGet, Path: "/links", Right: owner.Read}
+	AddLink    = owner.Endpoint[NewLink, LinkChange]{Method: http.MethodPost, Path: "/links", Right: owner.Decide}
+	RemoveLink = owner.Endpoint[owner.None, LinkChange]{Method: http.MethodDelete, Path: "/links/:name", Right: owner.Decide}
+	TestLink   = owner.Endpoint[owner.None, LinkTest]{Method: http.MethodPost, Path: "/links/:name/test", Right: owner.Decide}
+)
+
+// NewLink is a link to add to the configuration. The fields are those of [bridge.Link].
+type NewLink struct {
+	Name        string `json:"name"`
+	Kind        string `json:"kind"`
+	URL         string `json:"url"`
+	Space       string `json:"space,omitempty"`
+	Participant string `json:"participant,omitempty"`
+	AgentID     string `json:"agent_id,omitempty"`
+	Exchange    string `json:"exchange,omitempty"`
+	Token       string `json:"token,omitempty"` // the key or token that the other side requires
+}
+
+// LinkChange is a changed list of links.
+type LinkChange struct {
+	Name string `json:"name"`
+	// Running reports that a serve takes the change over at once. Otherwise the next serve does.
+	Running bool `json:"running"`
+}
+
+// LinkTest is the result of testing a link.
+type LinkTest struct {
+	Name  string `json:"name"`
+	OK    bool   `json:"ok"`
+	Error string `json:"error,omitempty"`
+}
+
+// linkTestTime bounds the test of one link.
+const linkTestTime = 20 * time.Second
+
+// linkOperations returns the operations of the owner API for links of all kinds.
+func (p *Process) linkOperations() []owner.Operation {
+	return []owner.Operation{
+		ListLinks.Serve(func(echo.Context, owner.None) (owner.List[bridge.LinkStatus], error) {
+			return owner.List[bridge.LinkStatus]{Items: p.links()}, nil
+		}),
+		AddLink.Serve(func(_ echo.Context, in NewLink) (LinkChange, error) { return linkChanger{p}.add(in) }),
+		RemoveLink.Serve(func(c echo.Context, _ owner.None) (LinkChange, error) { return linkChanger{p}.remove(c.Param("name")) }),
+		TestLink.Serve(func(c echo.Context, _ owner.None) (LinkTest, error) {
+			name := c.Param("name")
+			b := p.findBridge(name)
+			if b == nil && p.rerun.failure != nil {
+				return LinkTest{}, refuseLink(fmt.Errorf("not added: %w", p.rerun.failure))
+			}
+			if b == nil {
+				return LinkTest{}, &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: "there is no such link; list the links with: agentmesh links list"}
+			}
+			if err := httpapi.KeepOpen(c, linkTestTime); err != nil {
+				return LinkTest{}, err
+			}
+			return testLink(c.Request().Context(), b, name), nil
+		}),
+	}
+}
+
+// links returns the status of all links.
+func (p *Process) links() []bridge.LinkStatus {
+	out := []bridge.LinkStatus{}
+	for _, b := range p.bridges {
+		out = append(out, b.Links()...)
+	}
+	return out
+}
+
+func testLink(ctx context.Context, b bridge.Service, name string) LinkTest {
+	ctx, cancel := context.WithTimeout(ctx, linkTestTime)
+	defer cancel()
+	if err := b.Test(ctx, name); err != nil {
+		return LinkTest{Name: name, Error: err.Error()}
+	}
+	return LinkTest{Name: name, OK: true}
+}
+
+// linkChanger changes the links in the configuration file of a process.
+type linkChanger struct{ p *Process }
+
+// add stores the token of a new link and adds the link to the configuration file.
+func (c linkChanger) add(in NewLink) (LinkChange, error) {
+	l := bridge.Link{
+		Name: in.Name, Kind: in.Kind, URL: in.URL, Space: in.Space, Participant: in.Participant, AgentID: in.AgentID, Exchange: in.Exchange,
+	}
+	if err := l.Validate(); err != nil { // before the name becomes the name of a file
+		return LinkChange{}, refuseLink(err)
+	}
+	if c.p.src.Overrides("links") {
+		return LinkChange{}, refuseLink(errors.New("links is set by a flag or an environment variable"))
+	}
+	if token := strings.TrimSpace(in.Token); token != "" {
+		folder, err := filepath.Abs(c.p.home.Path("links"))
+		if err != nil {
+			return LinkChange{}, err
+		}
+		if err := os.MkdirAll(folder, 0o700); err != nil {
+			return LinkChange{}, fmt.Errorf("store the token: %w", err)
+		}
+		l.TokenFile = filepath.Join(folder, l.Name+".token")
+		if err := atomicfile.Write(l.TokenFile, []byte(token+"\n")); err != nil {
+			return LinkChange{}, fmt.Errorf("store the token: %w", err)
+		}
+		if inside := filepath.Join("links", l.Name+".token"); c.p.src.ResolvePath(inside) == l.TokenFile {
+			l.TokenFile = inside // so that the data directory can move
+		}
+	}
+	return c.apply(l.Name, func() error { return c.p.src.AddLink(l, LinkKinds()) })
+}
+
+// remove removes a link from the configuration file, and the token that add stored.
+func (c linkChanger) remove(name string) (LinkChange, error) {
+	change, err := c.apply(name, func() error { return c.p.src.RemoveLink(name, LinkKinds()) })
+	if err == nil && (bridge.Link{Name: name, Kind: "x", Dir: "x"}).Validate() == nil {
+		_ = os.Remove(c.p.home.Path(filepath.Join("links", name+".token"))) // a link may have none
+	}
+	return change, err
+}
+
+// apply changes the configuration file, and starts a running serve again with it. If that fails, the file is
+// restored.
+func (c linkChanger) apply(name string, change func() error) (LinkChange, error) {
+	before, err := os.ReadFile(c.p.src.File)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return LinkChange{}, fmt.Errorf("read configuration: %w", err)
+	}
+	if err := change(); err != nil {
+		return LinkChange{}, refuseLink(err)
+	}
+	running := c.p.rerun.start(func() error {
+		if before == nil {
+			return os.Remove(c.p.src.File)
+		}
+		return atomicfile.Write(c.p.src.File, before)
+	})
+	return LinkChange{Name: name, Running: running}, nil
+}
+
+func refuseLink(err error) error {
+	return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusBadRequest, Message: err.Error()}
+}
+
+// restartTime is how long a serve may take until it answers with a new configuration.
+const restartTime = 10 * time.Second
+
+// AwaitLink tests a link that was just added, as soon as the serve on the data directory has started again.
+func (o *Client) AwaitLink(ctx context.Context, name string) (LinkTest, error) {
+	for end := time.Now().Add(restartTime); ; {
+		if o := Running(ctx, string(o.home)); o != nil {
+			tested, err := Fetch(ctx, o, TestLink.Call(name))
+			err = errors.Join(err, o.Close())
+			if err == nil || exit.Code(err) == exit.Input || time.Now().After(end) {
+				return tested, err
+			}
+		}
+		if time.Now().After(end) {
+			return LinkTest{}, exit.FailHint(exit.Unavailable, errors.New("serve does not answer after the change"), "read its log")
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return LinkTest{}, ctx.Err()
+		}
+	}
+}
