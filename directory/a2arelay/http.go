@@ -194,13 +194,13 @@ func (s *Service) handle(c echo.Context, call message.Call, from caller) (wire.V
 	switch call.Method {
 	case message.SendMessage:
 		t, err := s.send(ctx, agent, call, from, message.ExtensionsIn(c.Request().Header))
-		if err == nil && blocks(call) {
+		if err == nil && call.Blocks() {
 			t, err = s.await(ctx, t, from, func(t *taskRow) bool { return needsCaller(t.State) })
 		}
 		if err != nil {
 			return wire.Value{}, err
 		}
-		if e := t.refusal(); e != nil && blocks(call) {
+		if e := t.refusal(); e != nil && call.Blocks() {
 			return wire.Value{}, e
 		}
 		return wire.Obj(wire.Field("task", t.view(time.Now()))), nil
@@ -229,17 +229,6 @@ func (t *taskRow) refusal() *message.Error {
 		return message.Errors()[i]
 	}
 	return nil
-}
-
-// blocks reports whether SendMessage waits for the result (A2A-9).
-func blocks(call message.Call) bool {
-	v, _ := call.Params.Get("configuration")
-	now, _ := v.Get("returnImmediately")
-	if yes, isBool := now.Boolean(); isBool {
-		return !yes
-	}
-	old, _ := v.Get("blocking")
-	return old.Kind() != wire.False
 }
 
 // await waits until a task is done, but no longer than blockFor, and returns it as it then is.

@@ -64,7 +64,7 @@ func New(cfg Config) (*Bridge, error) {
 		cfg: cfg, log: cfg.Logger, records: cfg.Store.Records(), links: make(map[string]bridge.Link), blockFor: blockFor,
 	}
 	b.out = &outbound{
-		cfg: cfg, log: cfg.Logger, records: b.records, links: b.links, polls: newDueQueue(b.records, nsSent), states: make(map[string]bridge.LinkStatus),
+		cfg: cfg, log: cfg.Logger, records: b.records, links: b.links, polls: newDueQueue(b.records, nsSent), states: make(map[string]bridge.LinkStatus), follows: make(map[string]int),
 	}
 	b.pushes = newDueQueue(b.records, nsPush)
 	b.pushes.work, b.out.polls.work = b.notify, b.out.poll

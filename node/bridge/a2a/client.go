@@ -31,6 +31,7 @@ type remote struct {
 	Face    message.Interface `json:"interface"`
 	Digest  string            `json:"digest"`        // of its card
 	Key     string            `json:"key,omitempty"` // thumbprint of the key that signed the card; "" if nothing did
+	Streams bool              `json:"streams,omitempty"`
 	Fetched time.Time         `json:"fetched"`
 
 	token client.Credential
@@ -171,6 +172,9 @@ func (o *outbound) fetchCard(ctx context.Context, base *url.URL, reach client.Re
 	}
 	digest := message.Digest(card)
 	found := remote{Name: wire.OneLine(card.GetStr("name"), 100), Face: face, Digest: hex.EncodeToString(digest[:])}
+	capabilities, _ := card.Get("capabilities")
+	streams, _ := capabilities.Get("streaming")
+	found.Streams = streams.Kind() == wire.True
 	found.Key, err = o.signerOf(ctx, card, base, reach)
 	return found, err
 }
@@ -231,15 +235,17 @@ func restPath(method string, params wire.Value) (verb, path string) {
 		return http.MethodGet, "/tasks/" + id
 	case message.CancelTask:
 		return http.MethodPost, "/tasks/" + id + ":cancel"
+	case message.SubscribeToTask:
+		return http.MethodPost, "/tasks/" + id + ":subscribe"
 	case message.ListTasks:
 		return http.MethodGet, "/tasks?historyLength=1&contextId=" + url.QueryEscape(params.GetStr("contextId"))
 	}
 	return http.MethodPost, "/message:send"
 }
 
-// call makes one call and returns its result. The error is a *message.Error if the agent refused the call, and otherwise
-// a *client.SendError, which knows whether another attempt helps.
-func (o *outbound) call(ctx context.Context, r remote, method string, params wire.Value) (wire.Value, error) {
+// request makes one call and returns the response. The error is a *client.SendError, which knows whether another attempt
+// helps, or final.
+func (o *outbound) request(ctx context.Context, r remote, method string, params wire.Value) (*http.Response, error) {
 	verb, target := http.MethodPost, r.Face.URL
 	if r.Face.Tenant != "" {
 		params = params.With("tenant", wire.Text(r.Face.Tenant))
@@ -257,10 +263,13 @@ func (o *outbound) call(ctx context.Context, r remote, method string, params wir
 	}
 	req, err := http.NewRequestWithContext(ctx, verb, target, bytes.NewReader(body))
 	if err != nil {
-		return wire.Value{}, err
+		return nil, err
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json, "+message.MediaType)
+	if method == message.SubscribeToTask {
+		req.Header.Set("Accept", "text/event-stream")
+	}
 	req.Header.Set(message.HeaderVersion, "1.0")
 	req.Header.Set(message.HeaderExtensions, message.Extension)
 	if r.token != "" {
@@ -268,10 +277,20 @@ func (o *outbound) call(ctx context.Context, r remote, method string, params wir
 	}
 	resp, err := o.cfg.HTTP.Do(ctx, r.reach, req)
 	if _, guarded := errors.AsType[*client.GuardError](err); guarded {
-		return wire.Value{}, err
+		return nil, err
 	}
 	if err != nil {
-		return wire.Value{}, &client.SendError{Retry: true, Processed: true}
+		return nil, &client.SendError{Retry: true, Processed: true}
+	}
+	return resp, nil
+}
+
+// call makes one call and returns its result. The error is a *message.Error if the agent refused the call, and otherwise
+// that of request.
+func (o *outbound) call(ctx context.Context, r remote, method string, params wire.Value) (wire.Value, error) {
+	resp, err := o.request(ctx, r, method, params)
+	if err != nil {
+		return wire.Value{}, err
 	}
 	data, err := client.ReadAll(resp, message.MaxBody)
 	if err != nil {

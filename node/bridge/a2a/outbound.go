@@ -45,7 +45,8 @@ type sentRow struct {
 	Tries   int                 `json:"tries,omitempty"`
 	Asked   []byte              `json:"asked,omitempty"` // hash of the status with the newest question of the agent
 
-	rev store.Rev
+	rev      store.Rev
+	followed bool // a stream showed no news until it ended, so that the next one may follow at once
 }
 
 // outbound writes to other agents: the state of links, the cards, and the conversations with them.
@@ -56,8 +57,9 @@ type outbound struct {
 	links   map[string]bridge.Link
 	polls   *dueQueue // tasks of other agents
 
-	mu     sync.Mutex
-	states map[string]bridge.LinkStatus // by link
+	mu      sync.Mutex
+	states  map[string]bridge.LinkStatus // by link
+	follows map[string]int               // open streams, by agent
 }
 
 func sentKey(address string, conv wire.ConversationID) string { return hash(address, string(conv)) }
@@ -175,7 +177,11 @@ func (o *outbound) take(ctx context.Context, row *sentRow, result wire.Value) er
 	// An agent may return a task before it has read our answer, with the question of before.
 	stale := r.State == a2a.TaskStateInputRequired && bytes.Equal(row.Asked, r.Status[:])
 	if r.IsWaiting() || stale {
-		row.Due = now.Add(min(pauseBefore(row.Tries, pollPause), max(250*time.Millisecond, now.Sub(row.Started)/4)))
+		pause := min(pauseBefore(row.Tries, pollPause), max(250*time.Millisecond, now.Sub(row.Started)/4))
+		if row.followed {
+			pause = min(pause, time.Second)
+		}
+		row.Due = now.Add(pause)
 		row.Tries++
 		_, err := o.save(ctx, row)
 		o.polls.wakeUp()
@@ -232,11 +238,13 @@ func (o *outbound) poll(ctx context.Context, rec store.Record) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTime)
-	defer cancel()
 	peer, err := o.resolve(ctx, address, false)
 	var result wire.Value
 	if err == nil {
+		row.followed = o.follow(ctx, peer, &row)
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, callTime)
+		defer cancel()
 		result, err = o.call(ctx, peer, message.GetTask, wire.Obj(wire.TextField("id", row.Task), wire.Field("historyLength", wire.Int(0))))
 	}
 	if err == nil {

@@ -2,9 +2,12 @@ package a2a_test
 
 import (
 	"errors"
+	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -379,4 +382,89 @@ func (h *host) own(method, path string) (int, string) {
 	rec := httptest.NewRecorder()
 	h.owner.ServeHTTP(rec, httptest.NewRequest(method, "/owner"+path, nil))
 	return rec.Code, rec.Body.String()
+}
+
+// TestFollow checks that our client waits on a stream of an agent that streams, instead of asking again and again, and
+// gets the answer when the stream has news. A stream that floods or ends at once costs no more than asking.
+func TestFollow(t *testing.T) {
+	for _, binding := range []string{"JSONRPC", "HTTP+JSON"} {
+		p := newPeerAgent(t)
+		p.binding = binding
+		plain := p.card
+		p.card = func(url string) string {
+			return strings.Replace(plain(url), `"capabilities":{}`, `"capabilities":{"streaming":true}`, 1)
+		}
+		news := make(chan struct{})
+		var done atomic.Bool
+		p.stream = func(w http.ResponseWriter) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			event := `{"task":{"id":"t1","status":{"state":"TASK_STATE_WORKING"}}}`
+			if binding == "JSONRPC" {
+				event = `{"jsonrpc":"2.0","id":1,"result":` + event + `}`
+			}
+			fmt.Fprintf(w, "data: %s\n\n", event)
+			w.(http.Flusher).Flush()
+			<-news
+			done.Store(true)
+			fmt.Fprintf(w, "data: %s\n\n", strings.Replace(strings.Replace(event, `"task":{"id"`, `"statusUpdate":{"taskId"`, 1), "WORKING", "COMPLETED", 1))
+		}
+		p.answer = func(method string, params wire.Value) (string, int) {
+			task := `{"id":"t1","contextId":"c","status":{"state":"TASK_STATE_WORKING"}}`
+			if done.Load() {
+				task = `{"id":"t1","contextId":"c","status":{"state":"TASK_STATE_COMPLETED"},"artifacts":[{"artifactId":"a","parts":[{"text":"done"}]}]}`
+			}
+			if method == "SendMessage" {
+				return `{"task":` + task + `}`, 0
+			}
+			return task, 0
+		}
+		h := serve(t, nil, nil, nil)
+		sent := h.write("a2a:"+p.URL, "work")
+		time.Sleep(3 * time.Second)
+		if n := p.count("GetTask"); n > 1 {
+			t.Errorf("%s: %d questions while a stream is open", binding, n)
+		}
+		close(news)
+		began := time.Now()
+		if v := h.inbox(sent.Conversation, 1); text(v, "message.body") != "done" || time.Since(began) > 3*time.Second {
+			t.Errorf("%s: after %v %s", binding, time.Since(began), v.JSON())
+		}
+	}
+}
+
+// TestFollowHostile checks that streams of a hostile agent end, and that the task is asked about all the same.
+func TestFollowHostile(t *testing.T) {
+	for name, stream := range map[string]func(http.ResponseWriter){
+		"flood": func(w http.ResponseWriter) {
+			for range 1000 {
+				fmt.Fprintf(w, "data: %s\n\n", strings.Repeat("x", 10<<10))
+			}
+		},
+		"one long line": func(w http.ResponseWriter) { fmt.Fprintf(w, "data: %s", strings.Repeat("x", 3<<20)) },
+		"nothing":       func(http.ResponseWriter) {},
+	} {
+		p := newPeerAgent(t)
+		plain, asked := p.card, 0
+		p.card = func(url string) string {
+			return strings.Replace(plain(url), `"capabilities":{}`, `"capabilities":{"streaming":true}`, 1)
+		}
+		p.stream = func(w http.ResponseWriter) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			stream(w)
+		}
+		p.answer = func(method string, params wire.Value) (string, int) {
+			task := `{"id":"t1","contextId":"c","status":{"state":"TASK_STATE_WORKING"}}`
+			if method == "SendMessage" {
+				return `{"task":` + task + `}`, 0
+			}
+			if asked++; asked > 2 {
+				task = `{"id":"t1","contextId":"c","status":{"state":"TASK_STATE_COMPLETED"},"artifacts":[{"artifactId":"a","parts":[{"text":"done"}]}]}`
+			}
+			return task, 0
+		}
+		h := serve(t, nil, nil, nil)
+		if v := h.inbox(h.write("a2a:"+p.URL, "work").Conversation, 1); text(v, "message.body") != "done" {
+			t.Errorf("%s: %s", name, v.JSON())
+		}
+	}
 }

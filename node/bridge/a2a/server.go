@@ -237,13 +237,7 @@ type sendOptions struct {
 
 func (b *Bridge) readOptions(call message.Call, from caller) (sendOptions, error) {
 	v, _ := call.Params.Get("configuration")
-	o := sendOptions{block: true}
-	now, _ := v.Get("returnImmediately")
-	if yes, isBool := now.Boolean(); isBool {
-		o.block = !yes
-	} else if old, _ := v.Get("blocking"); old.Kind() == wire.False { // the name in 0.3 (A2A-9)
-		o.block = false
-	}
+	o := sendOptions{block: call.Blocks()}
 	var e *message.Error
 	if o.history, e = (message.Call{Params: v}).HistoryLength(); e != nil {
 		return o, e

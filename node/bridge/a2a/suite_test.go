@@ -29,6 +29,7 @@ type peerAgent struct {
 	down    atomic.Bool
 	token   string // that it requires; "" for none
 	card    func(url string) string
+	stream  func(w http.ResponseWriter) // answers SubscribeToTask; nil if the agent does not stream
 
 	mu    sync.Mutex
 	calls []string // methods
@@ -84,6 +85,8 @@ func (p *peerAgent) serve(w http.ResponseWriter, r *http.Request) {
 			method, params = "SendMessage", v
 		case strings.HasSuffix(path, ":cancel"):
 			method, params = "CancelTask", wire.Obj(wire.TextField("id", strings.TrimSuffix(strings.TrimPrefix(path, "/tasks/"), ":cancel")))
+		case strings.HasSuffix(path, ":subscribe"):
+			method = "SubscribeToTask"
 		case path == "/tasks":
 			method = "ListTasks"
 		default:
@@ -93,6 +96,10 @@ func (p *peerAgent) serve(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
 	p.calls = append(p.calls, method)
 	p.mu.Unlock()
+	if method == "SubscribeToTask" && p.stream != nil {
+		p.stream(w)
+		return
+	}
 	result, code := p.answer(method, params)
 	if method == "SendMessage" && code == 0 {
 		p.got <- params

@@ -71,6 +71,17 @@ type Call struct {
 // Streams reports whether the answer to the call is a stream of events.
 func (c Call) Streams() bool { return c.Method == SendStreaming || c.Method == SubscribeToTask }
 
+// Blocks reports whether the caller of SendMessage waits for the result (A2A-9).
+func (c Call) Blocks() bool {
+	v, _ := c.Params.Get("configuration")
+	now, _ := v.Get("returnImmediately")
+	if yes, isBool := now.Boolean(); isBool {
+		return !yes
+	}
+	old, _ := v.Get("blocking") // the name in 0.3
+	return old.Kind() != wire.False
+}
+
 // Answer returns the body of a successful answer.
 func (c Call) Answer(result wire.Value) []byte {
 	if c.Binding == HTTPJSON {

@@ -1,0 +1,95 @@
+package a2a
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+
+	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Bounds of the streams on which the bridge waits for other agents. They hold the places of ordinary calls, so there are
+// few, and only for the first minutes of a task.
+const (
+	followFor     = 15 * time.Minute // of a task; afterwards it is asked about now and then
+	followTime    = 25 * time.Second // of one stream
+	followAtLeast = 3 * time.Second  // a stream that ends earlier without news does not shorten the pause before the next one
+	maxFollows    = 16
+	maxFollowsOf  = 2       // streams of one agent
+	maxFollowed   = 4 << 20 // bytes of one stream
+)
+
+// follow waits on a stream of the agent until a task of ours has news, at most for followTime. A stream says only when to
+// ask: GetTask has the whole task. follow reports whether the next stream may follow at once.
+func (o *outbound) follow(ctx context.Context, peer remote, row *sentRow) bool {
+	if !peer.Streams || time.Since(row.Started) > followFor || !o.enterFollow(row.Party) {
+		return false
+	}
+	defer o.leaveFollow(row.Party)
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, followTime)
+	defer cancel()
+	resp, err := o.request(ctx, peer, message.SubscribeToTask, wire.Obj(wire.TextField("id", row.Task)))
+	if err != nil {
+		return false
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK || !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
+		return false // the task has ended, or the agent does not stream
+	}
+	lines := bufio.NewScanner(io.LimitReader(resp.Body, maxFollowed))
+	lines.Buffer(nil, message.MaxBody)
+	for lines.Scan() {
+		if data, ok := strings.CutPrefix(lines.Text(), "data:"); ok && isNews([]byte(data)) {
+			return true
+		}
+	}
+	return time.Since(began) >= followAtLeast
+}
+
+// isNews reports whether an event says that a task does not go on by itself.
+func isNews(event []byte) bool {
+	v, err := wire.ParseForeign(event, 64, 50_000)
+	if err != nil {
+		return false
+	}
+	if result, ok := v.Get("result"); ok {
+		v = result
+	}
+	for _, kind := range []string{"task", "statusUpdate"} {
+		update, _ := v.Get(kind)
+		status, _ := update.Get("status")
+		if state := status.GetStr("state"); state != "" {
+			return !message.Remote{State: a2a.TaskState(state)}.IsWaiting()
+		}
+	}
+	return false
+}
+
+func (o *outbound) enterFollow(party string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	all := 0
+	for _, n := range o.follows {
+		all += n
+	}
+	if all >= maxFollows || o.follows[party] >= maxFollowsOf {
+		return false
+	}
+	o.follows[party]++
+	return true
+}
+
+func (o *outbound) leaveFollow(party string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.follows[party]--; o.follows[party] == 0 {
+		delete(o.follows, party)
+	}
+}
