@@ -71,6 +71,7 @@ var lines = []struct {
 	{"node/registration", 4},
 	{"node/owner/web", 4},
 	{"node/owner/mcp", 4},
+	{"node/owner/contact", 4},
 	{"directory/mailbox", 4},
 	{"directory/discovery", 4},
 	{"directory/site", 4},

@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"slices"
 	"strconv"
@@ -38,6 +39,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi/certs"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/owner/contact"
 	"github.com/agentmesh/agentmesh/node/owner/mcp"
 	"github.com/agentmesh/agentmesh/node/registration"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -280,6 +282,7 @@ func (p *Process) addNode(ctx context.Context, base string) error {
 	}
 	p.node.Mount(p.edge.Echo(), p.edge.Addresses())
 	p.mountMCP()
+	p.mountContacts()
 	p.mountOperations(p.node.OwnerAPI().Operations()...)
 	if p.registry != nil {
 		p.registry.OnMail(func(to wire.AgentID) {
@@ -336,6 +339,23 @@ func (p *Process) mountMCP() {
 			httpapi.ServeDocument(c, mcp.CardType, "private, max-age=3600", card)
 		}
 		return err
+	})
+}
+
+// mountContacts serves the URLs of contacts at the agent's door, for an agent that writes to others by A2A.
+func (p *Process) mountContacts() {
+	api := &owner.Client{HTTP: &http.Client{Transport: client.InProcess(p.owner.AgentHandler())}, Door: httpapi.DoorOfAgent}
+	door := contact.New(contact.Config{Client: api, Records: p.store.Records(), Logger: p.log})
+	p.owner.Agent().POST("/a2a/:contact", func(c echo.Context) error {
+		name, err := url.PathUnescape(c.Param("contact"))
+		if err != nil {
+			return wire.ErrRoute
+		}
+		if err := httpapi.KeepOpen(c, contact.MaxCall); err != nil {
+			return err
+		}
+		door.Serve(c.Response(), c.Request(), name)
+		return nil
 	})
 }
 

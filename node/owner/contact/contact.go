@@ -1,0 +1,343 @@
+// Package contact lets the owner's agent write to others as a client of A2A: each contact has a URL of its own at the
+// agent's door, /a2a/CONTACT. Some agents have one URL for each peer and no field that names a recipient (OC-7).
+//
+// A message goes out like every message of the agent's door, so the owner's rules and approvals apply. The task is WORKING
+// until an answer is in the conversation. The package keeps a small record for each task and reads all else through an
+// [owner.Client].
+package contact
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	sdk "github.com/a2aproject/a2a-go/v2/a2a"
+	"golang.org/x/time/rate"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+const (
+	nsTasks    = "a2a/contact-tasks"
+	nsContexts = "a2a/contact-contexts" // the open conversation of a context, by contact and context
+
+	maxRecords     = 5000
+	keepTask       = 7 * 24 * time.Hour
+	keepContext    = 45 * 24 * time.Hour // longer than a conversation lives
+	blockSeconds   = 25                  // A2A-D1
+	sendsPerMinute = 30
+	maxPages       = 20 // of a transcript
+)
+
+// MaxCall bounds how long a call takes.
+const MaxCall = time.Minute
+
+// Config configures a door. Client and Records are required.
+type Config struct {
+	Client  *owner.Client // at the agent's door
+	Records store.Records
+	Logger  *slog.Logger // nil discards
+}
+
+// Door serves the URLs of contacts. It is safe for concurrent use.
+type Door struct {
+	cfg   Config
+	sends *rate.Limiter
+}
+
+// New returns a door.
+func New(cfg Config) *Door {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Door{cfg: cfg, sends: rate.NewLimiter(rate.Every(time.Minute/sendsPerMinute), sendsPerMinute)}
+}
+
+// task is the record of a task.
+type task struct {
+	ID      string              `json:"id"`
+	Contact string              `json:"contact"`
+	Context string              `json:"context"`
+	Digest  string              `json:"digest"` // of the client's message
+	Conv    wire.ConversationID `json:"conv,omitempty"`
+	Message wire.MessageID      `json:"message,omitempty"` // "" while it waits for the owner
+	Ask     string              `json:"ask,omitempty"`     // the question to the owner
+	Failed  bool                `json:"failed,omitempty"`
+	Created time.Time           `json:"created"`
+}
+
+// Serve answers a JSON-RPC request at the URL of a contact. The caller authenticates the request.
+func (d *Door) Serve(w http.ResponseWriter, r *http.Request, contact string) {
+	call, result, err := d.handle(r, http.MaxBytesReader(w, r.Body, message.MaxBody), contact)
+	status, body := http.StatusOK, []byte(nil)
+	if err == nil {
+		body = call.Answer(result)
+	} else {
+		e := fromOwner(err)
+		d.cfg.Logger.DebugContext(r.Context(), "a2a: refused at the agent's door", "method", call.Method, "err", err)
+		e.SetHeader(w.Header())
+		status, body = call.Refuse(e)
+	}
+	w.Header().Set("Content-Type", call.MediaType(status))
+	w.WriteHeader(status)
+	_, _ = w.Write(body)
+}
+
+func (d *Door) handle(r *http.Request, in io.Reader, contact string) (call message.Call, result wire.Value, err error) {
+	call.Binding = message.JSONRPC
+	message.AcceptMediaType(r.Header)
+	if kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";"); strings.TrimSpace(kind) != "application/json" {
+		return call, result, message.ErrContentType
+	}
+	body, err := io.ReadAll(in)
+	if err != nil {
+		return call, result, message.ErrTooLarge
+	}
+	call, e := message.ReadRPC(body, message.VersionOf(r))
+	if e != nil {
+		return call, result, e
+	}
+	var t *task
+	switch call.Method {
+	case message.SendMessage:
+		if t, err = d.send(r.Context(), call, contact); err == nil {
+			result, err = d.view(r.Context(), t)
+			result = wire.Obj(wire.Field("task", result))
+		}
+	case message.GetTask:
+		id, e := call.IDOf("id")
+		if e != nil {
+			return call, result, e
+		}
+		if t, err = d.find(r.Context(), contact, id); err == nil {
+			result, err = d.view(r.Context(), t)
+		}
+	case message.CreatePush, message.GetPush, message.ListPush, message.DeletePush:
+		err = message.ErrPushUnsupported
+	default:
+		err = message.ErrUnsupported.At("the URL of a contact has only SendMessage and GetTask")
+	}
+	return call, result, err
+}
+
+// fromOwner returns the A2A error for an error of the owner API.
+func fromOwner(err error) *message.Error {
+	if e, ok := errors.AsType[*wire.Error](err); ok && e.Status < http.StatusInternalServerError && e.Status != http.StatusTooManyRequests {
+		return message.ErrParams.At(wire.OneLine(e.Message, 300)) // such as an unknown contact
+	}
+	return message.FromMesh(err)
+}
+
+func hash(parts ...string) string {
+	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
+	return hex.EncodeToString(sum[:16])
+}
+
+// send sends a message to a contact. The same message again returns its task (A2A-D4).
+func (d *Door) send(ctx context.Context, call message.Call, contact string) (*task, error) {
+	m, e := message.ReadMessage(call.Params)
+	if e != nil {
+		return nil, e
+	}
+	id, digest := hash("task", contact, m.ID), hash(string(m.Tree.JSON()))
+	known, err := d.find(ctx, contact, id)
+	switch {
+	case err == nil && known.Digest != digest:
+		return nil, message.ErrParams.At("the message id was used before with other content")
+	case err == nil:
+		return known, nil
+	case !errors.Is(err, message.ErrTaskNotFound):
+		return nil, err
+	}
+	t := &task{ID: id, Contact: contact, Context: m.ContextID, Digest: digest, Created: time.Now().UTC()}
+	if m.TaskID != "" {
+		before, err := d.find(ctx, contact, m.TaskID)
+		if err != nil {
+			return nil, err
+		}
+		t.Context = before.Context
+	}
+	if t.Context == "" {
+		t.Context = "ctx_" + id
+	}
+	if !d.sends.Allow() {
+		return nil, message.ErrBusy
+	}
+	rec, err := d.cfg.Records.Get(ctx, nsContexts, hash(contact, t.Context), time.Now())
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return nil, err
+	}
+	out := owner.NewMessage{To: contact, Conversation: wire.ConversationID(rec.Body), IdempotencyKey: id}
+	out.Intent, out.Payload = m.Payload()
+	if call.Blocks() {
+		out.WaitSeconds = blockSeconds
+	}
+	sent, err := ask(ctx, d, owner.SendMessage.With(out))
+	if refused, ok := errors.AsType[*wire.Error](err); ok && refused.Status == http.StatusConflict && out.Conversation != "" {
+		out.Conversation = "" // the conversation has ended
+		sent, err = ask(ctx, d, owner.SendMessage.With(out))
+	}
+	if err != nil {
+		return nil, err
+	}
+	t.Conv, t.Message, t.Ask, t.Failed = sent.Conversation, sent.MessageID, sent.Ask, sent.State == owner.SendFailed
+	return t, d.save(ctx, t)
+}
+
+// save stores the task, and the conversation of its context.
+func (d *Door) save(ctx context.Context, t *task) error {
+	body, err := json.Marshal(t)
+	if err != nil {
+		return err
+	}
+	changes := []store.Change{{IfRev: store.Any, Max: maxRecords, Record: store.Record{NS: nsTasks, Key: t.ID, Body: body, Expires: t.Created.Add(keepTask)}}}
+	if t.Conv != "" {
+		changes = append(changes, store.Change{IfRev: store.Any, Max: maxRecords, Record: store.Record{
+			NS: nsContexts, Key: hash(t.Contact, t.Context), Body: []byte(t.Conv), Expires: t.Created.Add(keepContext),
+		}})
+	}
+	return d.cfg.Records.Apply(ctx, changes, time.Now())
+}
+
+// find returns a task of a contact, or [message.ErrTaskNotFound].
+func (d *Door) find(ctx context.Context, contact, id string) (*task, error) {
+	rec, err := d.cfg.Records.Get(ctx, nsTasks, id, time.Now())
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, message.ErrTaskNotFound
+	}
+	if err != nil {
+		return nil, err
+	}
+	t := &task{}
+	if err := json.Unmarshal(rec.Body, t); err != nil {
+		return nil, err
+	}
+	if t.Contact != contact {
+		return nil, message.ErrTaskNotFound
+	}
+	return t, nil
+}
+
+// ask makes a call of the owner API.
+func ask[Out any](ctx context.Context, d *Door, c owner.Call[Out]) (out Out, err error) {
+	raw, err := d.cfg.Client.Raw(ctx, c.Method, c.Path, c.Query, c.Body)
+	if err == nil {
+		err = json.Unmarshal(raw, &out)
+	}
+	return out, err
+}
+
+// The texts with which the door explains a state.
+const (
+	textWaits   = "waits for your owner"
+	textRefused = "your owner declined"
+	textFailed  = "the message could not be delivered"
+	textSent    = "the message is on its way, and the answer comes later"
+	textEnded   = "the conversation has ended"
+)
+
+// view returns a task as A2A shows it.
+func (d *Door) view(ctx context.Context, t *task) (wire.Value, error) {
+	shown := message.Task{ID: t.ID, Context: t.Context, State: sdk.TaskStateWorking, At: t.Created}
+	say := func(state sdk.TaskState, text string) (wire.Value, error) {
+		shown.State, shown.Status = state, shown.AgentMessage(hash(t.ID, text), text)
+		return shown.Value(), nil
+	}
+	switch {
+	case t.Failed:
+		return say(sdk.TaskStateFailed, textFailed)
+	case t.Ask != "":
+		q, err := ask(ctx, d, owner.ShowQuestion.Call(t.Ask))
+		switch {
+		case err != nil:
+			return wire.Value{}, err
+		case q.State == acl.AskPending:
+			return say(sdk.TaskStateWorking, textWaits)
+		case q.State != acl.AskApproved:
+			return say(sdk.TaskStateRejected, textRefused)
+		}
+	}
+	reply, at, state, err := d.answerTo(ctx, t)
+	switch {
+	case err != nil:
+		return wire.Value{}, err
+	case reply.State != "":
+		shown.State, shown.At, shown.Artifacts = reply.State, at, reply.Artifacts
+		if reply.Text != "" {
+			shown.Status = shown.AgentMessage(hash(t.ID, reply.Text), reply.Text)
+		}
+		return shown.Value(), nil
+	case state != "" && state != conversations.Open:
+		return say(sdk.TaskStateFailed, textEnded)
+	}
+	return say(sdk.TaskStateWorking, textSent)
+}
+
+// answerTo returns what the peer answered to the message of a task, or a reply without a state: the newest message of the
+// peer after ours, and before our next one. state is that of the conversation.
+func (d *Door) answerTo(ctx context.Context, t *task) (reply message.Reply, at time.Time, state conversations.State, err error) {
+	mine := false
+	call := owner.ShowConversation.Call(string(t.Conv))
+	for range maxPages {
+		page, err := ask(ctx, d, call)
+		if refused, ok := errors.AsType[*wire.Error](err); ok && refused.Status == http.StatusNotFound {
+			return reply, at, "", nil // nothing was sent yet, or the owner has deleted the conversation
+		}
+		if err != nil {
+			return reply, at, "", err
+		}
+		state = page.State
+		for _, e := range page.Transcript {
+			if e.Direction == "out" {
+				if mine && reply.State != "" {
+					return reply, at, state, nil
+				}
+				mine = mine || wire.MessageID(e.MessageID) == t.Message || t.Message == "" && !e.At.Before(t.Created)
+				continue
+			}
+			if said, ok := read(e); ok && mine {
+				reply, at = said, e.At
+			}
+		}
+		if page.Next == 0 {
+			return reply, at, state, nil
+		}
+		call = call.Ask(url.Values{"after": {strconv.FormatUint(page.Next, 10)}})
+	}
+	return reply, at, state, nil
+}
+
+// read returns what a message of a peer says about a task. ok is false for a receipt, and for a message that the owner has
+// not released.
+func read(e owner.Entry) (reply message.Reply, ok bool) {
+	tree, err := wire.ParseForeign(e.Message, 64, 50_000)
+	if err != nil {
+		return reply, false
+	}
+	payload, _ := tree.Get("payload")
+	if e.Opened != nil {
+		payload = *e.Opened
+	}
+	if _, withheld := tree.Get("withheld"); withheld {
+		return reply, false
+	}
+	if payload.Kind() != wire.Object { // a foreign message
+		payload = wire.Obj(wire.TextField("action", "deliver"), wire.Field("message", wire.Obj(wire.TextField("body", "an answer is in your inbox"))))
+	}
+	reply = message.ReadReply(wire.Intent(tree.GetStr("intent")), payload, e.MessageID, false)
+	return reply, !reply.Receipt && payload.GetStr("action") != wire.ActionPending
+}

@@ -1,0 +1,207 @@
+package contact_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/acl"
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/owner/contact"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+func open(c *node.Config) { c.Policy.Mode, c.Outbound.Mode = acl.Open, acl.Open }
+
+// door is the door of sarah's agent, and the contact that it writes to.
+type door struct {
+	t     *testing.T
+	sarah *meshtest.Member
+	chris *meshtest.Member
+	*contact.Door
+}
+
+func newDoor(t *testing.T, configure func(*node.Config)) *door {
+	mesh := meshtest.New(t)
+	d := &door{t: t, chris: mesh.Node("chris", open), sarah: mesh.Node("sarah", configure)}
+	api := &owner.Client{HTTP: &http.Client{Transport: client.InProcess(d.sarah.Agent)}, Door: "agent"}
+	d.Door = contact.New(contact.Config{Client: api, Records: d.sarah.Store.Records()})
+	return d
+}
+
+// post sends a body to the URL of a contact, as the A2A channel of OpenClaw does: without A2A-Version (OC-6).
+func (d *door) post(contact, body string) wire.Value {
+	d.t.Helper()
+	req := httptest.NewRequest(http.MethodPost, "/a2a/x", strings.NewReader(body))
+	req.Header.Set("Content-Type", "application/json")
+	rec := httptest.NewRecorder()
+	d.Serve(rec, req, contact)
+	v, err := wire.Parse(rec.Body.Bytes())
+	if err != nil || rec.Header().Get("Content-Type") != "application/json" {
+		d.t.Fatalf("%d %s", rec.Code, rec.Body)
+	}
+	return v
+}
+
+func (d *door) call(method, params string) wire.Value {
+	d.t.Helper()
+	return d.post(string(d.chris.ID()), `{"jsonrpc":"2.0","id":"6f1c","method":"`+method+`","params":`+params+`}`)
+}
+
+func (d *door) send(id, text string) wire.Value {
+	d.t.Helper()
+	return d.call("SendMessage", `{"message":{"messageId":"`+id+`","role":"ROLE_USER","contextId":"ctx-oc-chris","parts":[{"text":"`+text+`"}]},"configuration":{"returnImmediately":true}}`)
+}
+
+func text(v wire.Value, path string) string {
+	for key := range strings.SplitSeq(path, ".") {
+		if v.Kind() == wire.Array {
+			if v.Len() == 0 {
+				return ""
+			}
+			v = v.At(0)
+			continue
+		}
+		v, _ = v.Get(key)
+	}
+	s, _ := v.Str()
+	return s
+}
+
+// await asks about a task until it has the state.
+func (d *door) await(id, state string) wire.Value {
+	d.t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		v := d.call("GetTask", `{"id":"`+id+`"}`)
+		if text(v, "result.status.state") == state {
+			return v
+		}
+		if time.Now().After(deadline) {
+			d.t.Fatalf("the task is %s, want %s", v.JSON(), state)
+		}
+	}
+}
+
+// inbox returns the items of chris when there are n.
+func (d *door) inbox(n int) []owner.Item {
+	d.t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		list, err := d.chris.OwnerAPI().ListItems(d.t.Context(), owner.Query{Limit: 10})
+		if err == nil && len(list.Items) == n {
+			return list.Items
+		}
+		if time.Now().After(deadline) {
+			d.t.Fatalf("%d messages, %v, want %d", len(list.Items), err, n)
+		}
+	}
+}
+
+func (d *door) decide(choice acl.Choice) {
+	d.t.Helper()
+	api := d.sarah.OwnerAPI()
+	asks, err := api.ListApprovals(d.t.Context(), acl.AskPending, "", 10)
+	if err != nil || len(asks.Items) != 1 {
+		d.t.Fatalf("%d questions, %v", len(asks.Items), err)
+	}
+	if _, err := api.Decide(d.t.Context(), asks.Items[0].ID, owner.Decision{Hash: asks.Items[0].Hash, Choice: choice}, 5*time.Second); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// TestContact checks the way of a message to a contact and of the answer back, and that messages of a context share a
+// conversation while it is open.
+func TestContact(t *testing.T) {
+	d := newDoor(t, open)
+	sent := d.send("m1", "Tea at four?")
+	first := text(sent, "result.task.id")
+	if text(sent, "result.task.status.state") != "TASK_STATE_WORKING" || text(sent, "result.task.contextId") != "ctx-oc-chris" || first == "" {
+		t.Fatalf("sent: %s", sent.JSON())
+	}
+	if again := d.send("m1", "Tea at four?"); text(again, "result.task.id") != first {
+		t.Errorf("the same message again: %s", again.JSON())
+	}
+	if other := d.send("m1", "Coffee?"); text(other, "error.data.0.reason") != "INVALID_PARAMS" {
+		t.Errorf("the message id with other content: %s", other.JSON())
+	}
+	second := text(d.send("m2", "Or five?"), "result.task.id")
+	items := d.inbox(2)
+	if items[0].Conversation != items[1].Conversation {
+		t.Errorf("two conversations: %s and %s", items[0].Conversation, items[1].Conversation)
+	}
+	payload, _ := wire.Parse([]byte(`{"action":"deliver","message":{"body":"Five is fine."}}`))
+	if _, err := d.chris.OwnerAPI().Reply(t.Context(), owner.NewReply{Item: items[1].ID, Payload: payload}, 5*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if v := d.await(second, "TASK_STATE_COMPLETED"); text(v, "result.artifacts.0.parts.0.text") != "Five is fine." {
+		t.Errorf("the answer: %s", v.JSON())
+	}
+	if v := d.post("am_other", `{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{"id":"`+second+`"}}`); text(v, "error.data.0.reason") != "TASK_NOT_FOUND" {
+		t.Errorf("the task at the URL of another contact: %s", v.JSON())
+	}
+	// After the end of the conversation, the context goes on in another one.
+	if _, err := d.sarah.OwnerAPI().CloseConversation(t.Context(), string(items[0].Conversation), owner.Close{Status: "completed"}, 5*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	d.send("m3", "One more thing")
+	if items := d.inbox(3); items[2].Conversation == items[1].Conversation {
+		t.Error("a message went to a conversation that has ended")
+	}
+}
+
+// TestContactApproval checks that a decision stays the owner's: the task waits, and is rejected or goes on.
+func TestContactApproval(t *testing.T) {
+	d := newDoor(t, func(c *node.Config) { c.Policy.Mode, c.Outbound.Mode = acl.Open, acl.Approval })
+	for _, tt := range []struct {
+		choice acl.Choice
+		state  string
+	}{{acl.Reject, "TASK_STATE_REJECTED"}, {acl.Approve, "TASK_STATE_COMPLETED"}} {
+		sent := d.send("m-"+string(tt.choice), "Buy it")
+		id := text(sent, "result.task.id")
+		if text(sent, "result.task.status.state") != "TASK_STATE_WORKING" || text(sent, "result.task.status.message.parts.0.text") != "waits for your owner" {
+			t.Fatalf("sent: %s", sent.JSON())
+		}
+		d.decide(tt.choice)
+		if tt.choice == acl.Approve {
+			payload, _ := wire.Parse([]byte(`{"action":"deliver","message":{"body":"bought"}}`))
+			if _, err := d.chris.OwnerAPI().Reply(t.Context(), owner.NewReply{Item: d.inbox(1)[0].ID, Payload: payload}, 5*time.Second); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d.await(id, tt.state)
+	}
+}
+
+// TestContactErrors checks bad requests, and the bound of what an agent sends.
+func TestContactErrors(t *testing.T) {
+	d := newDoor(t, open)
+	for name, tt := range map[string]struct{ body, reason string }{
+		"no JSON":     {`x`, "PARSE_ERROR"},
+		"10 MB":       {`{"x":"` + strings.Repeat("x", 10<<20) + `"}`, "OUT_OF_RANGE"},
+		"version":     {`{"jsonrpc":"2.0","id":1,"method":"message/send","params":{"message":{"messageId":"m","role":"user","kind":"message","parts":[{"kind":"text","text":"x"}]}}}`, "VERSION_NOT_SUPPORTED"},
+		"list":        {`{"jsonrpc":"2.0","id":1,"method":"ListTasks","params":{}}`, "UNSUPPORTED_OPERATION"},
+		"push":        {`{"jsonrpc":"2.0","id":1,"method":"ListTaskPushNotificationConfigs","params":{"taskId":"x"}}`, "PUSH_NOTIFICATION_NOT_SUPPORTED"},
+		"no task":     {`{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{"id":"x"}}`, "TASK_NOT_FOUND"},
+		"no contact":  {`{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":{"message":{"messageId":"m","role":"ROLE_USER","parts":[{"text":"x"}]}}}`, "INVALID_PARAMS"},
+		"the method":  {`{"jsonrpc":"2.0","id":1,"method":"Forget","params":{}}`, "METHOD_NOT_FOUND"},
+		"two content": {`{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":{"message":{"messageId":"m","role":"ROLE_USER","parts":[{"text":"x","url":"https://x/"}]}}}`, "INVALID_PARAMS"},
+	} {
+		if v := d.post("nobody", tt.body); text(v, "error.data.0.reason") != tt.reason {
+			t.Errorf("%s: %s, want %s", name, v.JSON(), tt.reason)
+		}
+	}
+	refused := 0
+	for i := range 40 {
+		if text(d.send(fmt.Sprint("m", i), "x"), "error.data.0.reason") == "RESOURCE_EXHAUSTED" {
+			refused++
+		}
+	}
+	if refused < 10 {
+		t.Errorf("%d of 40 messages were refused", refused)
+	}
+}
