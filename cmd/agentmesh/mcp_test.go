@@ -222,18 +222,22 @@ func approveOnPage(t *testing.T, base, data, ask string) {
 	}
 }
 
-// TestMCPOverHTTP: /mcp answers the agent's token alone, and the tools there are those of the agent's door.
+// TestMCPOverHTTP: /mcp and the URLs of contacts answer the agent's token alone, and the tools are those of the agent's
+// door.
 func TestMCPOverHTTP(t *testing.T) {
 	t.Parallel()
 	base, token, own := serveMCP(t)
 	for name, tt := range map[string]struct {
-		token, origin string
-		want          int
+		path, token, origin string
+		want                int
+		answer              string
 	}{
-		"agent's token": {token, "", 200}, "no token": {"", "", 401}, "wrong token": {token + "x", "", 401}, "owner's token": {own, "", 404},
-		"another origin": {token, "https://evil.example", 403},
+		"agent's token": {"/mcp", token, "", 200, `"protocolVersion":"2025-11-25"`}, "no token": {"/mcp", "", "", 401, ""},
+		"wrong token": {"/mcp", token + "x", "", 401, ""}, "owner's token": {"/mcp", own, "", 404, ""}, "another origin": {"/mcp", token, "https://evil.example", 403, ""},
+		"a contact": {"/a2a/sarah", token, "", 200, `"METHOD_NOT_FOUND"`}, "a contact without a token": {"/a2a/sarah", "", "", 401, ""},
+		"a contact with the owner's token": {"/a2a/sarah", own, "", 404, ""},
 	} {
-		r, err := http.NewRequestWithContext(t.Context(), "POST", base+"/mcp", strings.NewReader(
+		r, err := http.NewRequestWithContext(t.Context(), "POST", base+tt.path, strings.NewReader(
 			`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`))
 		if err != nil {
 			t.Fatal(err)
@@ -253,7 +257,7 @@ func TestMCPOverHTTP(t *testing.T) {
 		}
 		body, _ := io.ReadAll(resp.Body)
 		resp.Body.Close()
-		if resp.StatusCode != tt.want || tt.want == 200 && !strings.Contains(string(body), `"protocolVersion":"2025-11-25"`) {
+		if resp.StatusCode != tt.want || !strings.Contains(string(body), tt.answer) {
 			t.Errorf("%s: %d %s, want %d", name, resp.StatusCode, body, tt.want)
 		}
 	}

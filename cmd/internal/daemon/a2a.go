@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"cmp"
+	"net/url"
 	"strings"
 
 	"github.com/agentmesh/agentmesh/directory/discovery"
@@ -9,7 +10,10 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/a2a"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner/contact"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/labstack/echo/v4"
 )
 
 // newA2A makes the A2A bridge. Every process with a node has one, because the owner may write to any A2A agent by its
@@ -67,4 +71,19 @@ func ownEntries(p *Process) []discovery.Entry {
 		Description: card.Description, Capabilities: card.Capabilities,
 		RepresentativeQueries: []string{"write to " + card.Name, "ask the agent " + card.Name},
 	}}
+}
+
+// mountContacts serves A2A at a URL for each contact, for an agent of the owner that has no other way to name a recipient.
+func mountContacts(e *echo.Echo, door *contact.Door) {
+	e.POST("/a2a/:contact", func(c echo.Context) error {
+		name, err := url.PathUnescape(c.Param("contact"))
+		if err != nil {
+			return wire.ErrRoute
+		}
+		if err := httpapi.KeepOpen(c, contact.MaxCall); err != nil {
+			return err
+		}
+		door.Serve(c.Response(), c.Request(), name)
+		return nil
+	})
 }

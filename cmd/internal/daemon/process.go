@@ -12,7 +12,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"slices"
 	"strconv"
@@ -282,7 +281,6 @@ func (p *Process) addNode(ctx context.Context, base string) error {
 	}
 	p.node.Mount(p.edge.Echo(), p.edge.Addresses())
 	p.mountMCP()
-	p.mountContacts()
 	p.mountOperations(p.node.OwnerAPI().Operations()...)
 	if p.registry != nil {
 		p.registry.OnMail(func(to wire.AgentID) {
@@ -322,7 +320,7 @@ func (p *Process) agentDoor() httpapi.AgentDoor {
 	return door
 }
 
-// mountMCP serves the tools of the agent's door over HTTP at /mcp of that door.
+// mountMCP serves the tools of the agent's door over HTTP at /mcp of that door, and the URLs of contacts for A2A.
 func (p *Process) mountMCP() {
 	api := &owner.Client{HTTP: &http.Client{Transport: client.InProcess(p.owner.AgentHandler())}, Door: httpapi.DoorOfAgent}
 	serve := mcp.Handler(mcp.New(mcp.Config{Client: api, Version: p.build.Version, Logger: p.log}), p.log)
@@ -333,29 +331,13 @@ func (p *Process) mountMCP() {
 		serve.ServeHTTP(c.Response(), c.Request())
 		return nil
 	})
+	mountContacts(p.owner.Agent(), contact.New(contact.Config{Client: api, Records: p.store.Records(), Logger: p.log}))
 	p.owner.Agent().GET("/mcp"+mcp.CardPath, func(c echo.Context) error {
 		card, err := mcp.ServerCard("http://"+c.Request().Host+"/mcp", p.build.Version)
 		if err == nil {
 			httpapi.ServeDocument(c, mcp.CardType, "private, max-age=3600", card)
 		}
 		return err
-	})
-}
-
-// mountContacts serves the URLs of contacts at the agent's door, for an agent that writes to others by A2A.
-func (p *Process) mountContacts() {
-	api := &owner.Client{HTTP: &http.Client{Transport: client.InProcess(p.owner.AgentHandler())}, Door: httpapi.DoorOfAgent}
-	door := contact.New(contact.Config{Client: api, Records: p.store.Records(), Logger: p.log})
-	p.owner.Agent().POST("/a2a/:contact", func(c echo.Context) error {
-		name, err := url.PathUnescape(c.Param("contact"))
-		if err != nil {
-			return wire.ErrRoute
-		}
-		if err := httpapi.KeepOpen(c, contact.MaxCall); err != nil {
-			return err
-		}
-		door.Serve(c.Response(), c.Request(), name)
-		return nil
 	})
 }
 
