@@ -172,6 +172,9 @@ type Hook struct {
 	OpenClawAgent string `key:"openclaw_agent"`
 	// Give OpenClaw one session per conversation. Danger: the sender chooses the conversation.
 	OpenClawSession bool `key:"openclaw_session"`
+	// Also pass on answers that come at once to messages of ours, which otherwise only go to the inbox. Danger: if both
+	// sides answer every answer, they go on until a limit.
+	Replies bool `key:"replies"`
 	// Leave the messages in the inbox.
 	Inbox bool `key:"inbox"`
 	// File with the secrets of the webhook (whsec_…, one per line, the first one signs) or with the bearer token of

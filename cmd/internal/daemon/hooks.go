@@ -22,7 +22,7 @@ func (p *Process) newRoutes() ([]node.Route, error) {
 		if err != nil {
 			return nil, exit.Fail(exit.Config, fmt.Errorf("hooks[%d]: %w", i, err))
 		}
-		out = append(out, node.Route{Pattern: h.Intent, Name: h.Label(), Handler: handler, Repeatable: h.Repeatable})
+		out = append(out, node.Route{Pattern: h.Intent, Name: h.Label(), Handler: handler, Repeatable: h.Repeatable, Replies: h.Replies})
 	}
 	return out, nil
 }

@@ -1,6 +1,7 @@
 package contact_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -11,6 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/owner/contact"
@@ -27,9 +29,9 @@ type door struct {
 	*contact.Door
 }
 
-func newDoor(t *testing.T, configure func(*node.Config)) *door {
+func newDoor(t *testing.T, sarah, chris func(*node.Config)) *door {
 	mesh := meshtest.New(t)
-	d := &door{t: t, chris: mesh.Node("chris", open), sarah: mesh.Node("sarah", configure)}
+	d := &door{t: t, chris: mesh.Node("chris", chris), sarah: mesh.Node("sarah", sarah)}
 	api := &owner.Client{HTTP: &http.Client{Transport: client.InProcess(d.sarah.Agent)}, Door: "agent"}
 	d.Door = contact.New(contact.Config{Client: api, Records: d.sarah.Store.Records()})
 	return d
@@ -117,7 +119,7 @@ func (d *door) decide(choice acl.Choice) {
 // TestContact checks the way of a message to a contact and of the answer back, and that messages of a context share a
 // conversation while it is open.
 func TestContact(t *testing.T) {
-	d := newDoor(t, open)
+	d := newDoor(t, open, open)
 	sent := d.send("m1", "Tea at four?")
 	first := text(sent, "result.task.id")
 	if text(sent, "result.task.status.state") != "TASK_STATE_WORKING" || text(sent, "result.task.contextId") != "ctx-oc-chris" || first == "" {
@@ -156,7 +158,7 @@ func TestContact(t *testing.T) {
 
 // TestContactApproval checks that a decision stays the owner's: the task waits, and is rejected or goes on.
 func TestContactApproval(t *testing.T) {
-	d := newDoor(t, func(c *node.Config) { c.Policy.Mode, c.Outbound.Mode = acl.Open, acl.Approval })
+	d := newDoor(t, func(c *node.Config) { c.Policy.Mode, c.Outbound.Mode = acl.Open, acl.Approval }, open)
 	for _, tt := range []struct {
 		choice acl.Choice
 		state  string
@@ -179,7 +181,7 @@ func TestContactApproval(t *testing.T) {
 
 // TestContactErrors checks bad requests, and the bound of what an agent sends.
 func TestContactErrors(t *testing.T) {
-	d := newDoor(t, open)
+	d := newDoor(t, open, open)
 	for name, tt := range map[string]struct{ body, reason string }{
 		"no JSON":     {`x`, "PARSE_ERROR"},
 		"10 MB":       {`{"x":"` + strings.Repeat("x", 10<<20) + `"}`, "OUT_OF_RANGE"},
@@ -205,3 +207,39 @@ func TestContactErrors(t *testing.T) {
 		t.Errorf("%d of 40 messages were refused", refused)
 	}
 }
+
+// TestContactPush checks that an agent that asks for no task gets the answers through its hook, also an answer that
+// comes at once (OC-7).
+func TestContactPush(t *testing.T) {
+	pushed := make(chan string, 10)
+	d := newDoor(t, func(c *node.Config) {
+		open(c)
+		c.Routes = []node.Route{{Pattern: "*", Name: "agent", Repeatable: true, Replies: true, Handler: handler(func(call hook.Call) hook.Answer {
+			pushed <- string(call.Payload)
+			return hook.Answer{}
+		})}}
+	}, func(c *node.Config) {
+		open(c)
+		c.Routes = []node.Route{{Pattern: "*", Name: "agent", Repeatable: true, Handler: handler(func(hook.Call) hook.Answer {
+			v, _ := wire.Parse([]byte(`{"action":"deliver","message":{"body":"at once"}}`))
+			return hook.Answer{Payload: &v}
+		})}}
+	})
+	id := text(d.send("m1", "Tea at four?"), "result.task.id")
+	select {
+	case payload := <-pushed:
+		if !strings.Contains(payload, "at once") {
+			t.Errorf("the hook gets %s", payload)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the hook gets no answer")
+	}
+	if v := d.await(id, "TASK_STATE_COMPLETED"); text(v, "result.artifacts.0.parts.0.text") != "at once" {
+		t.Errorf("the task: %s", v.JSON())
+	}
+}
+
+// handler is a hook that a test writes as a function.
+type handler func(hook.Call) hook.Answer
+
+func (f handler) Handle(_ context.Context, c hook.Call) (hook.Answer, error) { return f(c), nil }
