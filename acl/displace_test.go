@@ -103,9 +103,9 @@ func TestNewcomerTakesASlot(t *testing.T) {
 	if _, err := q.holdAt("am_evil199", slotFrom("am_evil199", "192.0.2.1", "1"), now); !errors.Is(err, store.ErrQuota) {
 		t.Errorf("the displaced sender at once again: %v, want a quota error", err)
 	}
-	again := q.mustHold("am_evil199", slotFrom("am_evil199", "203.0.113.5", "1"), now)
-	if again.Behind != "" {
-		t.Errorf("the displaced sender from a network with room is behind %q, want a place of its own", again.Behind)
+	rejoined := q.mustHold("am_evil199", slotFrom("am_evil199", "203.0.113.5", "1"), now)
+	if rejoined.Behind != "" {
+		t.Errorf("the displaced sender from a network with a free share is behind %q, want a slot of its own", rejoined.Behind)
 	}
 	late := now.Add(25 * time.Hour)
 	if _, err := q.Get(t.Context(), newest.ID, late); !errors.Is(err, store.ErrNotFound) {
@@ -127,7 +127,7 @@ func TestProvenEndpointsKeepTheirSlots(t *testing.T) {
 		q.mustHold(sender, slot, start.Add(time.Duration(i)*time.Second))
 	}
 	now := start.Add(time.Hour)
-	gone := func() (subject string) {
+	displaceOne := func() (subject string) {
 		newcomer := fmt.Sprintf("am_new%d", now.Unix())
 		q.mustHold(newcomer, slotFrom(newcomer, fmt.Sprintf("203.0.%d.1", now.Unix()%250), ""), now)
 		asks, _, err := q.List(t.Context(), acl.AskFilter{State: acl.AskExpired}, "", 1000, now)
@@ -143,7 +143,7 @@ func TestProvenEndpointsKeepTheirSlots(t *testing.T) {
 		return subject
 	}
 	for i, want := range []string{"am_109", "am_108"} {
-		if got := gone(); got != want {
+		if got := displaceOne(); got != want {
 			t.Errorf("displaced %d: %s, want %s", i, got, want)
 		}
 	}

@@ -87,7 +87,7 @@ func TestStrangersShareHalf(t *testing.T) {
 	}
 }
 
-// TestStrangersShareFairly checks that an attacker with 60 cards and 6 tokens at one address leaves room for a newcomer
+// TestStrangersShareFairly checks that an attacker with 60 cards and 6 tokens at one address leaves fits for a newcomer
 // from another network, both at once and after hours in which the attacker takes each token as soon as it comes back
 // (AM-42, THREATS row 31).
 func TestStrangersShareFairly(t *testing.T) {
@@ -187,11 +187,11 @@ func TestMeterProperties(t *testing.T) {
 				New: rapid.Bool().Draw(t, "new"), Known: sender == "am_c",
 				Sources: rapid.SampledFrom([][]rate.Source{nil, sourcesOf(1), sourcesOf(2)}).Draw(t, "sources"),
 			}
-			room := sent[c.Conv] < r.Conversation && total < r.Total && (!c.New || opened[sender] < r.NewConversations) &&
+			fits := sent[c.Conv] < r.Conversation && total < r.Total && (!c.New || opened[sender] < r.NewConversations) &&
 				(c.Known || strangers < r.Total/2)
 			wait, ok := m.Charge(c, start)
-			if ok && !room || c.Known && ok != room || ok != (wait == 0) {
-				t.Fatalf("Charge(%+v) = %v, %v, want %v", c, wait, ok, room)
+			if ok && !fits || c.Known && ok != fits || ok != (wait == 0) {
+				t.Fatalf("Charge(%+v) = %v, %v, want %v", c, wait, ok, fits)
 			}
 			if ok && rapid.Bool().Draw(t, "no slot") { // costs nothing, like a message that was refused
 				m.Return(c, start)
@@ -231,14 +231,14 @@ func TestMeterSnapshot(t *testing.T) {
 		sender := fmt.Sprintf("am_%d", i)
 		charge(t, restarted, acl.Charge{Sender: sender, Conv: conv(sender, 0), New: true, Sources: sourcesOf(1)}, after, 0)
 	}
-	again := acl.NewMeter(rates)
-	if err := again.Restore(restarted.Snapshot(after), after); err != nil {
+	second := acl.NewMeter(rates)
+	if err := second.Restore(restarted.Snapshot(after), after); err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := again.Charge(acl.Charge{Sender: "am_y", Conv: conv("am_y", 0), New: true, Sources: sourcesOf(1)}, after); ok {
+	if _, ok := second.Charge(acl.Charge{Sender: "am_y", Conv: conv("am_y", 0), New: true, Sources: sourcesOf(1)}, after); ok {
 		t.Error("after a restart a source that drew more than its share is served")
 	}
-	charge(t, again, acl.Charge{Sender: "am_z", Conv: conv("am_z", 0), New: true, Sources: sourcesOf(2)}, after, 0)
+	charge(t, second, acl.Charge{Sender: "am_z", Conv: conv("am_z", 0), New: true, Sources: sourcesOf(2)}, after, 0)
 
 	old := acl.NewMeter(rates) // of a version in which strangers had one bucket
 	if err := old.Restore(fmt.Appendf(nil, `{"strangers":{"":%d},"total":{"":%[1]d}}`, after.Add(time.Hour).UnixMilli()), after); err != nil {

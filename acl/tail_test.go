@@ -150,7 +150,7 @@ func TestDecideWhatWasShown(t *testing.T) {
 		if _, err := q.Decide(t.Context(), last.ID, last.Hash, choice, "cli", start); err != nil {
 			t.Errorf("%s: decide the rest: %v", choice, err)
 		}
-		if again := q.mustJoin("am_a", "f"); again.Behind != "" {
+		if f := q.mustJoin("am_a", "f"); f.Behind != "" {
 			t.Errorf("%s: the slot is not free", choice)
 		}
 	}
@@ -204,9 +204,9 @@ func TestWithdrawFromTail(t *testing.T) {
 	if _, err := q.Decide(t.Context(), shown.ID, shown.Hash, acl.Approve, "cli", start); !errors.Is(err, acl.ErrHashMismatch) {
 		t.Errorf("approval of what was taken back since: %v, want a mismatch", err)
 	}
-	now, behind := q.first(start)
-	if now.ID != shown.ID || !slices.Equal(behind, []string{"b", "d"}) {
-		t.Errorf("%s and %v wait, want a, b, d", now.Conv.ID, behind)
+	current, behind := q.first(start)
+	if current.ID != shown.ID || !slices.Equal(behind, []string{"b", "d"}) {
+		t.Errorf("%s and %v wait, want a, b, d", current.Conv.ID, behind)
 	}
 	q.apply(q.Withdraw(t.Context(), store.ConvKey{Peer: "am_a", ID: "a"}, anyAsk, start))
 	next, behind := q.first(start)
@@ -216,9 +216,9 @@ func TestWithdrawFromTail(t *testing.T) {
 	if _, err := q.Decide(t.Context(), next.ID, next.Hash, acl.Approve, "cli", start); err != nil {
 		t.Error(err)
 	}
-	gone, _, err := q.List(t.Context(), acl.AskFilter{State: acl.AskWithdrawn}, "", 10, start)
-	if err != nil || len(gone) != 2 {
-		t.Errorf("%d asks are withdrawn, %v, want 2", len(gone), err)
+	withdrawn, _, err := q.List(t.Context(), acl.AskFilter{State: acl.AskWithdrawn}, "", 10, start)
+	if err != nil || len(withdrawn) != 2 {
+		t.Errorf("%d asks are withdrawn, %v, want 2", len(withdrawn), err)
 	}
 }
 

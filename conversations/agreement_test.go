@@ -11,8 +11,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// says returns the event of a mesh.schedule message with an id.
-func says(t *testing.T, kind conversations.Kind, id wire.MessageID, text string) conversations.Event {
+// messageEvent returns the event of a mesh.schedule message with an id.
+func messageEvent(t *testing.T, kind conversations.Kind, id wire.MessageID, text string) conversations.Event {
 	t.Helper()
 	p := payload(t, text)
 	return conversations.Event{
@@ -20,8 +20,8 @@ func says(t *testing.T, kind conversations.Kind, id wire.MessageID, text string)
 	}
 }
 
-// happens returns an event that concerns the message with an id.
-func happens(kind conversations.Kind, id wire.MessageID) conversations.Event {
+// eventAbout returns an event that concerns the message with an id.
+func eventAbout(kind conversations.Kind, id wire.MessageID) conversations.Event {
 	return conversations.Event{Kind: kind, At: start, Until: start.Add(time.Hour), ID: id, Answers: id, Written: start}
 }
 
@@ -34,7 +34,7 @@ const (
 
 // TestAgreement checks AM-88 step by step: what stands as the proposal, when an accept counts, and what ends it.
 func TestAgreement(t *testing.T) {
-	proposed := after(t, says(t, conversations.Sent, "msg_1", lunch), says(t, conversations.Received, "msg_2", atCafe))
+	proposed := after(t, messageEvent(t, conversations.Sent, "msg_1", lunch), messageEvent(t, conversations.Received, "msg_2", atCafe))
 	if p := proposed.Proposal; p == nil || p.By != conversations.Theirs || p.Terms.String() != lunchTerms {
 		t.Fatalf("a counter-proposal inherits what it leaves out: %+v", p)
 	}
@@ -48,40 +48,40 @@ func TestAgreement(t *testing.T) {
 		}
 		return c
 	}
-	accepted := next(proposed, says(t, conversations.Sent, "msg_3", agreeToIt))
+	accepted := next(proposed, messageEvent(t, conversations.Sent, "msg_3", agreeToIt))
 	if accepted.Agreement != nil || accepted.Accept == nil || accepted.Accept.By != conversations.Ours {
 		t.Errorf("before the answer to our accept: %+v, %+v", accepted.Accept, accepted.Agreement)
 	}
-	if c := next(accepted, happens(conversations.AcceptCounts, "msg_other")); c.Agreement != nil {
+	if c := next(accepted, eventAbout(conversations.AcceptCounts, "msg_other")); c.Agreement != nil {
 		t.Error("our accept counts by the answer to another message")
 	}
-	agreed := next(accepted, happens(conversations.AcceptCounts, "msg_3"))
+	agreed := next(accepted, eventAbout(conversations.AcceptCounts, "msg_3"))
 	if a := agreed.Agreement; a == nil || a.String() != lunchTerms || a.Accepted != conversations.Ours || agreed.Accept != nil {
 		t.Fatalf("after the answer to our accept: %+v", a)
 	}
 	for name, e := range map[string]conversations.Event{
-		"declined":  says(t, conversations.Received, "msg_4", `{"action":"decline"}`),
-		"countered": says(t, conversations.Received, "msg_4", `{"action":"counter","event":{"duration":"2h"}}`),
+		"declined":  messageEvent(t, conversations.Received, "msg_4", `{"action":"decline"}`),
+		"countered": messageEvent(t, conversations.Received, "msg_4", `{"action":"counter","event":{"duration":"2h"}}`),
 		"failed":    {Kind: conversations.DeliveryFailed, At: start},
 	} {
-		if c := next(accepted, e, happens(conversations.AcceptCounts, "msg_3")); c.Agreement != nil {
+		if c := next(accepted, e, eventAbout(conversations.AcceptCounts, "msg_3")); c.Agreement != nil {
 			t.Errorf("%s: our accept counts all the same", name)
 		}
 	}
-	moved := next(accepted, says(t, conversations.Sent, "msg_4", lunch)) // the peer may have answered the accept before
-	if c := next(moved, happens(conversations.AcceptCounts, "msg_3")); c.Agreement.String() != lunchTerms || c.Proposal.Message != "msg_4" || c.Proposal.Accepted {
+	moved := next(accepted, messageEvent(t, conversations.Sent, "msg_4", lunch)) // the peer may have answered the accept before
+	if c := next(moved, eventAbout(conversations.AcceptCounts, "msg_3")); c.Agreement.String() != lunchTerms || c.Proposal.Message != "msg_4" || c.Proposal.Accepted {
 		t.Errorf("an accept that we overtook with a proposal: %+v, and %+v stands", c.Agreement, c.Proposal)
 	}
 	for name, payload := range map[string]string{
 		"countered": `{"action":"counter","event":{"duration":"2h"},"metadata":{"in_reply_to":"msg_3"}}`,
 		"declined":  `{"action":"decline"}`,
 	} {
-		if c := next(moved, says(t, conversations.Received, "msg_5", payload), happens(conversations.AcceptCounts, "msg_3")); c.Agreement != nil {
+		if c := next(moved, messageEvent(t, conversations.Received, "msg_5", payload), eventAbout(conversations.AcceptCounts, "msg_3")); c.Agreement != nil {
 			t.Errorf("%s: an accept that we overtook counts all the same", name)
 		}
 	}
 	closed := next(accepted, conversations.Event{Kind: conversations.ClosedByPeer, At: start, Payload: closing("completed")})
-	if c := next(closed, happens(conversations.AcceptCounts, "msg_3")); c.Agreement == nil || c.State != conversations.Completed {
+	if c := next(closed, eventAbout(conversations.AcceptCounts, "msg_3")); c.Agreement == nil || c.State != conversations.Completed {
 		t.Error("a close that overtakes the answer to our accept undoes it")
 	}
 
@@ -89,8 +89,8 @@ func TestAgreement(t *testing.T) {
 		event conversations.Event
 		by    conversations.Side
 	}{
-		"cancel":           {says(t, conversations.Received, "msg_4", `{"action":"cancel"}`), conversations.Theirs},
-		"decline":          {says(t, conversations.Sent, "msg_4", `{"action":"decline"}`), conversations.Ours},
+		"cancel":           {messageEvent(t, conversations.Received, "msg_4", `{"action":"cancel"}`), conversations.Theirs},
+		"decline":          {messageEvent(t, conversations.Sent, "msg_4", `{"action":"decline"}`), conversations.Ours},
 		"close failed":     {conversations.Event{Kind: conversations.ClosedByPeer, At: start, Payload: closing("failed")}, conversations.Theirs},
 		"our close failed": {conversations.Event{Kind: conversations.ClosedByUs, At: start, Payload: closing("failed")}, conversations.Ours},
 		"rejected":         {conversations.Event{Kind: conversations.OwnerRejected, At: start}, conversations.Ours},
@@ -103,23 +103,23 @@ func TestAgreement(t *testing.T) {
 			t.Fatalf("%s: changed a copy that somebody else holds", name)
 		}
 	}
-	move := next(agreed, says(t, conversations.Received, "msg_4", `{"action":"counter","event":{"selected_time":"2026-03-06T12:00:00Z"}}`))
-	if c := next(move, says(t, conversations.Sent, "msg_5", `{"action":"decline"}`)); !c.InForce() || c.Proposal != nil {
+	move := next(agreed, messageEvent(t, conversations.Received, "msg_4", `{"action":"counter","event":{"selected_time":"2026-03-06T12:00:00Z"}}`))
+	if c := next(move, messageEvent(t, conversations.Sent, "msg_5", `{"action":"decline"}`)); !c.InForce() || c.Proposal != nil {
 		t.Errorf("a move that was declined: %+v", c.Agreement)
 	}
-	if c := next(agreed, says(t, conversations.Received, "msg_4", `{"action":"cancel","metadata":{"agreed_in":"conv_other"}}`)); !c.InForce() {
-		t.Error("a cancel of what was agreed elsewhere counts here")
+	if c := next(agreed, messageEvent(t, conversations.Received, "msg_4", `{"action":"cancel","metadata":{"agreed_in":"conv_other"}}`)); !c.InForce() {
+		t.Error("a cancel of the agreement of another conversation cancels this one")
 	}
-	own := next(proposed, says(t, conversations.Received, "msg_3", `{"action":"accept","metadata":{"in_reply_to":"msg_2"}}`))
-	if own = next(own, happens(conversations.AcceptCounts, "msg_3")); own.Agreement != nil {
-		t.Error("they agree with their own proposal")
+	ownAccept := next(proposed, messageEvent(t, conversations.Received, "msg_3", `{"action":"accept","metadata":{"in_reply_to":"msg_2"}}`))
+	if ownAccept = next(ownAccept, eventAbout(conversations.AcceptCounts, "msg_3")); ownAccept.Agreement != nil {
+		t.Error("the peer agrees with its own proposal")
 	}
-	if c := next(agreed, says(t, conversations.Received, "msg_4", `{"action":"accept","metadata":{"in_reply_to":"msg_1"}}`)); c.Unclear != "msg_4" || !c.InForce() {
+	if c := next(agreed, messageEvent(t, conversations.Received, "msg_4", `{"action":"accept","metadata":{"in_reply_to":"msg_1"}}`)); c.Unclear != "msg_4" || !c.InForce() {
 		t.Error("an accept of an earlier proposal confirms what was agreed later")
 	}
-	other := says(t, conversations.Received, "msg_4", agreeToIt)
+	other := messageEvent(t, conversations.Received, "msg_4", agreeToIt)
 	other.Intent = wire.Negotiate
-	if c := next(after(t, says(t, conversations.Sent, "msg_1", lunch)), other); c.Accept != nil || c.Unclear != "" {
+	if c := next(after(t, messageEvent(t, conversations.Sent, "msg_1", lunch)), other); c.Accept != nil || c.Unclear != "" {
 		t.Error("an accept of another intent counts")
 	}
 }
@@ -127,13 +127,13 @@ func TestAgreement(t *testing.T) {
 // TestHeldAccept checks AM-88: a waiting accept is taken by the answer to it, by the next message if the peer said that
 // its owner decides, or by a close as completed, and by nothing else.
 func TestHeldAccept(t *testing.T) {
-	sent := after(t, says(t, conversations.Received, "msg_1", lunch),
-		says(t, conversations.Sent, "msg_2", `{"action":"accept","selected_time":"2026-03-03T12:00:00Z"}`))
-	delivered, err := sent.Next(happens(conversations.Delivered, "msg_2"), idle)
+	sent := after(t, messageEvent(t, conversations.Received, "msg_1", lunch),
+		messageEvent(t, conversations.Sent, "msg_2", `{"action":"accept","selected_time":"2026-03-03T12:00:00Z"}`))
+	delivered, err := sent.Next(eventAbout(conversations.Delivered, "msg_2"), idle)
 	if err != nil {
 		t.Fatal(err)
 	}
-	held, err := delivered.Next(happens(conversations.HeldByPeer, "msg_2"), idle)
+	held, err := delivered.Next(eventAbout(conversations.HeldByPeer, "msg_2"), idle)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,14 +162,14 @@ func TestCoarseClocks(t *testing.T) {
 		start: true, start.Add(400 * time.Millisecond): true, start.Add(500 * time.Millisecond): true,
 		start.Add(-time.Second): false, start.Add(399 * time.Millisecond): false, start.Add(400*time.Millisecond + time.Microsecond): false,
 	} {
-		c := after(t, says(t, conversations.Sent, "msg_1", `{"action":"propose","event":{"proposed_times":["2026-03-03"]}}`))
-		delivered := happens(conversations.Delivered, "msg_1")
+		c := after(t, messageEvent(t, conversations.Sent, "msg_1", `{"action":"propose","event":{"proposed_times":["2026-03-03"]}}`))
+		delivered := eventAbout(conversations.Delivered, "msg_1")
 		delivered.Written = at
 		c, err := c.Next(delivered, idle)
 		if err != nil {
 			t.Fatal(err)
 		}
-		accept := says(t, conversations.Received, "msg_2", agreeToIt)
+		accept := messageEvent(t, conversations.Received, "msg_2", agreeToIt)
 		accept.Written = written
 		if c, err = c.Next(accept, idle); err != nil || (c.Accept != nil) != want || (c.Unclear == "") != want {
 			t.Errorf("an accept written at %v: %+v, unclear %q, %v; want it to belong: %v", written.Sub(start), c.Accept, c.Unclear, err, want)
@@ -179,28 +179,28 @@ func TestCoarseClocks(t *testing.T) {
 
 // TestRowsOfEarlierVersions checks that the agreement in a row of an earlier version is still read.
 func TestRowsOfEarlierVersions(t *testing.T) {
-	const rest = `"principal":"am_p","intent":"mesh.schedule","opened":"2026-03-01T12:00:00Z","last":"2026-03-01T12:00:00Z"`
+	const otherFields = `"principal":"am_p","intent":"mesh.schedule","opened":"2026-03-01T12:00:00Z","last":"2026-03-01T12:00:00Z"`
 	const coffee = `"agreement":{"title":"Coffee","time":"2026-03-05T12:00:00Z","duration":"1h"}`
 	for name, c := range map[string]struct {
-		row                          string
-		proposed, accepted, inForced bool
+		row                         string
+		proposed, accepted, inForce bool
 	}{
-		"a message":           {`{"state":"open",` + rest + `}`, false, false, false},
-		"a proposal":          {`{"state":"open","proposal":"theirs",` + coffee + `,` + rest + `}`, true, false, false},
-		"a sealed proposal":   {`{"state":"open","proposal":"theirs",` + rest + `}`, true, false, false},
-		"accepted by them":    {`{"state":"open","proposal":"ours","accept_received":true,` + coffee + `,` + rest + `}`, true, false, true},
-		"held by our owner":   {`{"state":"open","proposal":"ours","accept_received":true,"held":["2026-03-08T12:00:00Z"],` + coffee + `,` + rest + `}`, true, true, false},
-		"accepted by us":      {`{"state":"open","proposal":"theirs","accept_sent":true,` + coffee + `,` + rest + `}`, true, true, false},
-		"held by their owner": {`{"state":"open","proposal":"theirs","accept_sent":true,"accept_held":true,` + coffee + `,` + rest + `}`, true, true, false},
-		"completed":           {`{"state":"completed","proposal":"theirs","accept_sent":true,` + coffee + `,` + rest + `}`, true, false, true},
-		"failed":              {`{"state":"failed","proposal":"theirs","accept_sent":true,` + coffee + `,` + rest + `}`, true, false, false},
-		"cancelled":           {`{"state":"open",` + coffee + `,` + rest + `}`, false, false, false},
+		"a message":           {`{"state":"open",` + otherFields + `}`, false, false, false},
+		"a proposal":          {`{"state":"open","proposal":"theirs",` + coffee + `,` + otherFields + `}`, true, false, false},
+		"a sealed proposal":   {`{"state":"open","proposal":"theirs",` + otherFields + `}`, true, false, false},
+		"accepted by them":    {`{"state":"open","proposal":"ours","accept_received":true,` + coffee + `,` + otherFields + `}`, true, false, true},
+		"held by our owner":   {`{"state":"open","proposal":"ours","accept_received":true,"held":["2026-03-08T12:00:00Z"],` + coffee + `,` + otherFields + `}`, true, true, false},
+		"accepted by us":      {`{"state":"open","proposal":"theirs","accept_sent":true,` + coffee + `,` + otherFields + `}`, true, true, false},
+		"held by their owner": {`{"state":"open","proposal":"theirs","accept_sent":true,"accept_held":true,` + coffee + `,` + otherFields + `}`, true, true, false},
+		"completed":           {`{"state":"completed","proposal":"theirs","accept_sent":true,` + coffee + `,` + otherFields + `}`, true, false, true},
+		"failed":              {`{"state":"failed","proposal":"theirs","accept_sent":true,` + coffee + `,` + otherFields + `}`, true, false, false},
+		"cancelled":           {`{"state":"open",` + coffee + `,` + otherFields + `}`, false, false, false},
 	} {
 		got, err := conversations.Decode(store.Conversation{Body: []byte(c.row)})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if (got.Proposal != nil) != c.proposed || (got.Accept != nil) != c.accepted || got.InForce() != c.inForced {
+		if (got.Proposal != nil) != c.proposed || (got.Accept != nil) != c.accepted || got.InForce() != c.inForce {
 			t.Errorf("%s: proposal %+v, accept %+v, agreement %+v", name, got.Proposal, got.Accept, got.Agreement)
 		}
 		if got.InForce() && got.Agreement.String() != "Coffee, 2026-03-05T12:00:00Z, 1h" {
@@ -213,11 +213,11 @@ func TestRowsOfEarlierVersions(t *testing.T) {
 			}
 		}
 	}
-	now, err := conversations.Decode(store.Conversation{Body: []byte(`{"state":"open","offer":{"title":"Coffee","by":"ours","message_id":"msg_1"},"agreement":{"title":"Tea","at":"2026-03-05T12:00:00Z"},` + rest + `}`)})
-	if err != nil || now.Proposal.Title != "Coffee" || now.Agreement.Title != "Tea" {
-		t.Errorf("a row of this version: %+v, %v", now, err)
+	current, err := conversations.Decode(store.Conversation{Body: []byte(`{"state":"open","offer":{"title":"Coffee","by":"ours","message_id":"msg_1"},"agreement":{"title":"Tea","at":"2026-03-05T12:00:00Z"},` + otherFields + `}`)})
+	if err != nil || current.Proposal.Title != "Coffee" || current.Agreement.Title != "Tea" {
+		t.Errorf("a row of this version: %+v, %v", current, err)
 	}
-	if diff := cmp.Diff(conversations.Ours, now.Proposal.By); diff != "" {
+	if diff := cmp.Diff(conversations.Ours, current.Proposal.By); diff != "" {
 		t.Error(diff)
 	}
 }

@@ -212,9 +212,9 @@ func TestKeyFile(t *testing.T) {
 	if _, err := ReadKeyFile(locked, func() ([]byte, error) { return nil, failed }); !errors.Is(err, failed) {
 		t.Errorf("the passphrase cannot be asked for: %v", err)
 	}
-	left, err := filepath.Glob(filepath.Join(dir, "*.tmp"))
-	if err != nil || len(left) > 0 {
-		t.Errorf("temporary files are left: %v", left)
+	leftovers, err := filepath.Glob(filepath.Join(dir, "*.tmp"))
+	if err != nil || len(leftovers) > 0 {
+		t.Errorf("temporary files are left: %v", leftovers)
 	}
 }
 

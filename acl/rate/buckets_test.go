@@ -197,9 +197,9 @@ func TestNeverMoreThanTheLimit(t *testing.T) {
 			if ok {
 				taken[key]++
 			}
-			most := perHour + int(now.Sub(start).Seconds()*float64(perHour)/3600+1e-6)
-			if taken[key] > most {
-				t.Fatalf("%d tokens of %q in %v, want at most %d", taken[key], key, now.Sub(start), most)
+			maxTokens := perHour + int(now.Sub(start).Seconds()*float64(perHour)/3600+1e-6)
+			if taken[key] > maxTokens {
+				t.Fatalf("%d tokens of %q in %v, want at maxTokens %d", taken[key], key, now.Sub(start), maxTokens)
 			}
 			if !ok && rapid.Bool().Draw(t, "come back") {
 				now = now.Add(wait)

@@ -8,17 +8,17 @@ import (
 
 // TestFairQueue checks that a key that adds items without end does not delay the items of another key.
 func TestFairQueue(t *testing.T) {
-	const most = 1000
-	q := NewFairQueue[string](most)
+	const maxItems = 1000
+	q := NewFairQueue[string](maxItems)
 	take := func() string {
 		first := q.First()
 		q.RemoveFirst()
 		return first
 	}
-	for n := range 2 * most {
+	for n := range 2 * maxItems {
 		q.Add("evil", fmt.Sprint("evil", n))
 	}
-	if q.Len() != most {
+	if q.Len() != maxItems {
 		t.Fatalf("%d items wait", q.Len())
 	}
 	for _, item := range []string{"honest0", "honest1", "other0"} {

@@ -130,8 +130,8 @@ func TestPoolIsFair(t *testing.T) {
 			if wait := p.Peek(sources("198.51.100.9"), "", now); wait != 0 {
 				t.Fatalf("the newcomer waits %v after %d draws", wait, i)
 			}
-			if most := n + int(now.Sub(start).Hours()*float64(n)+1e-6); taken > most {
-				t.Fatalf("%d draws in %v, want at most %d", taken, now.Sub(start), most)
+			if maxDraws := n + int(now.Sub(start).Hours()*float64(n)+1e-6); taken > maxDraws {
+				t.Fatalf("%d draws in %v, want at most %d", taken, now.Sub(start), maxDraws)
 			}
 		}
 		step := time.Duration(rapid.SampledFrom([]int{-1, 1}).Draw(t, "direction")) * time.Hour

@@ -285,7 +285,7 @@ func TestBadSignaturesWhileFetching(t *testing.T) {
 		})
 	}
 	senders.Wait()
-	if l.fresh < 100 {
-		t.Errorf("the card was fetched again %d times, want about 200", l.fresh)
+	if l.notModified < 100 {
+		t.Errorf("the card was fetched again %d times, want about 200", l.notModified)
 	}
 }

@@ -53,8 +53,8 @@ func TestLookupCaches(t *testing.T) {
 					t.Errorf("%d fetches before the end, want 1", l.count())
 				}
 				time.Sleep(time.Nanosecond)
-				if lookup(); l.count() != 2 || l.fresh != 1 {
-					t.Errorf("%d fetches, %d not modified; want 2, 1", l.count(), l.fresh)
+				if lookup(); l.count() != 2 || l.notModified != 1 {
+					t.Errorf("%d fetches, %d not modified; want 2, 1", l.count(), l.notModified)
 				}
 				l.mu.Lock()
 				delete(l.cards, sarah)

@@ -40,14 +40,14 @@ func records(t testing.TB) store.Records {
 
 // listing is a directory that serves the cards that the test puts into it, and counts the requests.
 type listing struct {
-	mu      sync.Mutex
-	cards   map[wire.AgentID]wire.Value
-	keys    map[wire.AgentID]wire.KeyHistory
-	control string // Cache-Control
-	down    bool
-	fetched int // card lookups
-	fresh   int // answered with 304
-	held    chan struct{}
+	mu          sync.Mutex
+	cards       map[wire.AgentID]wire.Value
+	keys        map[wire.AgentID]wire.KeyHistory
+	control     string // Cache-Control
+	down        bool
+	fetched     int // card lookups
+	notModified int // number of answers with 304
+	held        chan struct{}
 }
 
 func newListing() *listing {
@@ -63,10 +63,10 @@ func (l *listing) at(base string) *Directory {
 
 func (l *listing) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, id, _ := strings.Cut(r.URL.Path, "/agents/")
-	id, below, _ := strings.Cut(id, "/")
+	id, suffix, _ := strings.Cut(id, "/")
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if below == "keys" {
+	if suffix == "keys" {
 		if history, ok := l.keys[wire.AgentID(id)]; ok {
 			json.NewEncoder(w).Encode(history)
 			return
@@ -97,7 +97,7 @@ func (l *listing) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", l.control)
 	}
 	if r.Header.Get("If-None-Match") == etag {
-		l.fresh++
+		l.notModified++
 		w.WriteHeader(http.StatusNotModified)
 		return
 	}
@@ -186,6 +186,7 @@ func forgeMessage(t testing.TB, from wire.AgentID, at time.Time) wire.Message {
 	return signMessage(t, from, "am_me", key(99), at)
 }
 
+// changes collects the key changes that were reported to the owner.
 type changes struct {
 	mu   sync.Mutex
 	list []KeyChange

@@ -171,7 +171,7 @@ func TestPinsOfStrangers(t *testing.T) {
 			t.Errorf("%d pins after a forged message", n)
 		}
 		first := time.Now()
-		say := func() Checked {
+		authenticate := func() Checked {
 			t.Helper()
 			c, err := v.Authenticate(t.Context(), signMessage(t, sarah, "am_me", key(1), time.Now()), Origin{}, time.Now())
 			if err != nil {
@@ -179,10 +179,10 @@ func TestPinsOfStrangers(t *testing.T) {
 			}
 			return c
 		}
-		say()
+		authenticate()
 		for range 10 { // a stranger that keeps writing stays pinned
 			time.Sleep(60 * 24 * time.Hour)
-			if c := say(); !c.Pinned.Equal(first) {
+			if c := authenticate(); !c.Pinned.Equal(first) {
 				t.Fatalf("pinned at %v, want the first use", c.Pinned)
 			}
 		}

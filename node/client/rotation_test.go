@@ -99,7 +99,7 @@ func TestRotation(t *testing.T) {
 			l.chain(t, "am_chris", key(1), key(2))
 			l.cards[sarah] = l.cards["am_chris"].With("agent_id", wire.Text(string(sarah)))
 		}, false},
-		{"the same, without the card", func(t *testing.T, l *listing) {
+		{"a renewal by the old key, signed again by the new one, without the card", func(t *testing.T, l *listing) {
 			l.rotate(t, home, testCard(sarah, key(1)), key(2), key(1), false)
 			l.put(sarah, key(2))
 		}, false},

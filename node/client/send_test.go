@@ -115,8 +115,8 @@ func TestSendNetworkErrors(t *testing.T) {
 	huge := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		io.WriteString(w, strings.Repeat("x", MaxAnswer+1))
 	})
-	gone := serve(t, nil)
-	gone.Close()
+	closed := serve(t, nil)
+	closed.Close()
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and never completes a handshake
 	if err != nil {
 		t.Fatal(err)
@@ -130,7 +130,7 @@ func TestSendNetworkErrors(t *testing.T) {
 		{"half an answer", half.URL, true, true},
 		{"hang", hang.URL, true, true},
 		{"huge", huge.URL, false, true},
-		{"nobody there", gone.URL, true, false},
+		{"closed port", closed.URL, true, false},
 		{"no handshake", "https://" + silent.Addr().String(), true, false},
 		{"guarded", "http://192.168.7.7/agentmesh", false, false},
 		{"not a URL", "http://[", false, false},
@@ -151,7 +151,7 @@ func TestSendNetworkErrors(t *testing.T) {
 	t.Run("canceled", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		_, err := h.Send(ctx, peerAt(gone.URL), []byte(`{}`))
+		_, err := h.Send(ctx, peerAt(closed.URL), []byte(`{}`))
 		if e, ok := errors.AsType[*SendError](err); !ok || !e.Retry || e.Processed || !errors.Is(err, context.Canceled) {
 			t.Errorf("Send() = %v", err)
 		}

@@ -103,8 +103,8 @@ func pageJSON(raw json.RawMessage) template.HTML {
 }
 
 func block(s, class string) template.HTML {
-	head, whole := cutText(s, openRunes, openLines)
-	if whole {
+	head, complete := cutText(s, openRunes, openLines)
+	if complete {
 		return template.HTML(`<div class="` + class + `" dir="auto">` + escapeText(s) + `</div>`)
 	}
 	return template.HTML(fmt.Sprintf(
@@ -128,8 +128,8 @@ func formatLength(s string) string {
 // pageLine shows a name or title in one line and cuts it if it is too long.
 func pageLine(v any) template.HTML {
 	s := strings.Join(strings.Fields(textOf(v)), " ")
-	head, whole := cutText(s, lineRunes, 1)
-	if !whole {
+	head, complete := cutText(s, lineRunes, 1)
+	if !complete {
 		head += "…"
 	}
 	return template.HTML(`<bdi class="line">` + escapeText(head) + `</bdi>`)

@@ -43,14 +43,14 @@ type CloseError struct {
 }
 
 func (e *CloseError) Error() string {
-	who := "closed"
+	text := "closed"
 	if e.Remote {
-		who = "closed by the peer"
+		text = "closed by the peer"
 	}
 	if e.cause != nil {
-		return fmt.Sprintf("websocket: %s with %d: %v", who, e.Code, e.cause)
+		return fmt.Sprintf("websocket: %s with %d: %v", text, e.Code, e.cause)
 	}
-	return fmt.Sprintf("websocket: %s with %d", who, e.Code)
+	return fmt.Sprintf("websocket: %s with %d", text, e.Code)
 }
 
 func (e *CloseError) Unwrap() error { return e.cause }

@@ -8,7 +8,7 @@ import (
 func TestOneLine(t *testing.T) {
 	for _, c := range []struct {
 		name, in string
-		most     int
+		limit    int
 		want     string
 	}{
 		{"plain", "Coffee with Ann", 40, "Coffee with Ann"},
@@ -21,7 +21,7 @@ func TestOneLine(t *testing.T) {
 		{"empty", "\x00\x1b", 40, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := OneLine(c.in, c.most); got != c.want {
+			if got := OneLine(c.in, c.limit); got != c.want {
 				t.Errorf("OneLine(%q) = %q, want %q", c.in, got, c.want)
 			}
 		})
@@ -32,14 +32,14 @@ func FuzzOneLine(f *testing.F) {
 	f.Add("a\x1b[2Jb", 10)
 	f.Add("0 00", 2) // the blank between two words counts as well
 	f.Add("\u202e\xf0\x28", 3)
-	f.Fuzz(func(t *testing.T, s string, most int) {
-		most = max(1, most%1000)
-		got := OneLine(s, most)
+	f.Fuzz(func(t *testing.T, s string, limit int) {
+		limit = max(1, limit%1000)
+		got := OneLine(s, limit)
 		if strings.ContainsFunc(got, func(r rune) bool { return r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 || r == 0x202e }) {
 			t.Errorf("OneLine(%q) = %q", s, got)
 		}
-		if n := len([]rune(got)); n > most+1 {
-			t.Errorf("OneLine(%q, %d) has %d characters", s, most, n)
+		if n := len([]rune(got)); n > limit+1 {
+			t.Errorf("OneLine(%q, %d) has %d characters", s, limit, n)
 		}
 	})
 }

@@ -263,15 +263,15 @@ func TestMigrationKilled(t *testing.T) {
 		return strings.TrimSpace(line)
 	}
 	for range 2 {
-		if said := run("stop"); said != "half" {
-			t.Fatalf("the child said %q", said)
+		if output := run("stop"); output != "half" {
+			t.Fatalf("the child printed %q", output)
 		}
 		if schema, rows := recordsOf(t, path); schema != old || fmt.Sprint(rows) != fmt.Sprint(before) {
 			t.Fatalf("after a kill: schema %d, %q", schema, rows)
 		}
 	}
-	if said := run("go on"); said != "done" {
-		t.Fatalf("the child said %q", said)
+	if output := run("go on"); output != "done" {
+		t.Fatalf("the child printed %q", output)
 	}
 	schema, rows := recordsOf(t, path)
 	if schema != old+1 || len(rows) != len(before) {
@@ -282,8 +282,8 @@ func TestMigrationKilled(t *testing.T) {
 			t.Errorf("row %q is %q", k, rows[k])
 		}
 	}
-	if left, err := filepath.Glob(path + ".backup-*"); err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v, %v", left, err)
+	if leftovers, err := filepath.Glob(path + ".backup-*"); err != nil || len(leftovers) > 0 {
+		t.Errorf("left behind: %v, %v", leftovers, err)
 	}
 	if _, err := Open(t.Context(), path, Config{}); !errors.Is(err, ErrNewerSchema) {
 		t.Errorf("the old program: %v", err)
@@ -316,8 +316,8 @@ func TestMigrationFails(t *testing.T) {
 			if !errors.Is(err, tt.want) {
 				t.Errorf("migrate() = %v, want %v", err, tt.want)
 			}
-			if left, err := filepath.Glob(path + ".*"); err != nil || len(left) > 0 {
-				t.Errorf("left behind: %v, %v", left, err)
+			if leftovers, err := filepath.Glob(path + ".*"); err != nil || len(leftovers) > 0 {
+				t.Errorf("left behind: %v, %v", leftovers, err)
 			}
 			expectFixture(t, open(t, path, Config{}))
 		})

@@ -21,7 +21,7 @@ import (
 //
 //	card     rev u64 · expires time · reserved until time · flags (1 withdrawn) · change u64 · owner hash ·
 //	         registered time · updated time · id bytes · terms texts · counts texts · body bytes · meta bytes
-//	change   seq u64 · at time · flags (1 gone) · id bytes
+//	change   seq u64 · at time · flags (1 gone, 2 gone because it was withdrawn) · id bytes
 //	conv     rev u64 · expires time · flags (1 open) · updated time · chain hash · entries uint · peer bytes ·
 //	         id bytes · terms texts · body bytes
 //	entry    flags (1 out) · at time · digest hash · chain hash · hash16 of the replay that came with it, bytes ·
@@ -183,12 +183,12 @@ func (r *reader) texts() []string {
 	if count == 0 {
 		return nil
 	}
-	texts, whole := make([]string, count), string(all)
+	texts, remaining := make([]string, count), string(all)
 	for i := range texts {
-		n := r.length(&lengths, len(whole))
-		texts[i], whole = whole[:n], whole[n:]
+		n := r.length(&lengths, len(remaining))
+		texts[i], remaining = remaining[:n], remaining[n:]
 	}
-	if whole != "" && r.err == nil {
+	if remaining != "" && r.err == nil {
 		r.err = errRow
 	}
 	if r.err != nil {

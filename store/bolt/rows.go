@@ -152,8 +152,8 @@ func decodeChange(number uint64, row []byte) (changeRow, error) {
 	c.Change = number
 	c.seq = r.u64()
 	c.At = r.time()
-	gone := r.byte()
-	c.Gone, c.Withdrawn = gone > 0, gone > 1
+	flags := r.byte() // 1: gone, 2: gone because it was withdrawn
+	c.Gone, c.Withdrawn = flags > 0, flags > 1
 	c.ID = r.text()
 	if err := r.end(); err != nil {
 		return changeRow{}, fmt.Errorf("change %d: %w", number, err)

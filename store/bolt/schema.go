@@ -69,9 +69,9 @@ func schemaOf(tx *bbolt.Tx) (uint64, error) {
 	if len(stored) != 8 || n == 0 {
 		return 0, fmt.Errorf("%w: no schema version", ErrDamaged)
 	}
-	again, err := meta.get(keySchemaAgain)
-	if err != nil || number(again) != n && (again != nil || n >= 2) { // schema 1 had no checksums
-		return 0, fmt.Errorf("%w: the schema version is %d and was written as %d", ErrDamaged, n, number(again))
+	checked, err := meta.get(keySchemaAgain)                              // the same number, with a checksum
+	if err != nil || number(checked) != n && (checked != nil || n >= 2) { // schema 1 had no checksums
+		return 0, fmt.Errorf("%w: the schema version is %d and was written as %d", ErrDamaged, n, number(checked))
 	}
 	return n, nil
 }
