@@ -498,4 +498,12 @@ func TestCallBadInput(t *testing.T) {
 	if list, _ := w.calls(); len(list) != 0 {
 		t.Errorf("%d calls wait", len(list))
 	}
+	for method, reason := range map[string]string{ // what the card says that the relay does not offer
+		"ListTasks": "UNSUPPORTED_OPERATION", "GetExtendedAgentCard": "UNSUPPORTED_OPERATION", "ListTaskPushNotificationConfigs": "PUSH_NOTIFICATION_NOT_SUPPORTED",
+		"CreateTaskPushNotificationConfig": "PUSH_NOTIFICATION_NOT_SUPPORTED",
+	} {
+		if _, failure, rec := w.call("t", method, `{"taskId":"x"}`); !strings.Contains(string(failure.JSON()), reason) {
+			t.Errorf("%s = %s", method, rec.Body)
+		}
+	}
 }
