@@ -152,7 +152,7 @@ func (x jsExchange) play(t *testing.T, relay string) (status int, kind, answer s
 var (
 	jsTask   = regexp.MustCompile(`[0-9a-f]{32}`)
 	jsMoment = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z|-\d{14}\.\d{3}`)
-	// A stream may show that the agent works before it shows the result.
+	// jsWorking is an event that a stream may show before the result: that the agent works.
 	jsWorking = regexp.MustCompile(`data: [^\n]*(artifactUpdate|statusUpdate)[^\n]*\n\n(data: [^\n]*"statusUpdate"[^\n]*"TASK_STATE_WORKING"[^\n]*\n\n)`)
 )
 
