@@ -55,7 +55,7 @@ const (
 	contextWait   = 5 * time.Second  // how long a message waits for the one before it in its conversation
 	firstPoll     = time.Second / 4  // after a task was started
 	slowestPoll   = 5 * time.Second  // between two questions about a task
-	maxPollErrors = 10               // in a row, until the agent counts as gone
+	maxPollErrors = 30               // in a row, until the agent counts as gone; the rate limit of OpenClaw lasts a minute
 	submitTimeout = 30 * time.Second // for the answer to SendMessage, which comes before the work is done
 )
 

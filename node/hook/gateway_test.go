@@ -2,114 +2,131 @@ package hook_test
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
 )
 
-// stubModel answers every request for a chat completion with the same text, in the stream that a gateway asks for.
-func stubModel(t *testing.T, text string) string {
-	t.Helper()
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body)
-		w.Header().Set("Content-Type", "text/event-stream")
-		said, _ := json.Marshal(text)
-		for _, choice := range []string{`"delta":{"role":"assistant","content":` + string(said) + `}`, `"delta":{},"finish_reason":"stop"`} {
-			fmt.Fprintf(w, "data: {\"id\":\"x\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"stub-1\",\"choices\":[{\"index\":0,%s}]}\n\n", choice)
-		}
-		fmt.Fprint(w, "data: [DONE]\n\n")
-	}))
-	t.Cleanup(srv.Close)
-	return srv.URL + "/v1"
+// gatewayRecord is the recorded wire of one message between a node and a real OpenClaw gateway. TestRealGateway in
+// cmd/agentmesh writes these files.
+type gatewayRecord struct {
+	Answer    json.RawMessage `json:"answer"` // what the node signed
+	Exchanges []struct {
+		Request json.RawMessage `json:"request"`
+		Status  int             `json:"status"`
+		Answer  json.RawMessage `json:"answer"`
+	} `json:"exchanges"`
 }
 
-// startGateway starts the real gateway whose program AGENTMESH_OPENCLAW names, and returns its URL.
-func startGateway(t *testing.T, model string) string {
+// randomParts matches what differs between two runs of the same message: the text for the agent, whose fence is random
+// and which TestA2ARequest checks, and the id that depends on it.
+var randomParts = regexp.MustCompile(`"text":"(\\.|[^"\\])*"|"id":"[0-9a-f]{16}"`)
+
+// canonical returns a JSON text in one form, without random parts.
+func canonical(t *testing.T, text []byte) string {
 	t.Helper()
-	program := os.Getenv("AGENTMESH_OPENCLAW")
-	if program == "" {
-		t.Skip("AGENTMESH_OPENCLAW does not name the program openclaw")
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	v, err := wire.Parse(text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	port := l.Addr().(*net.TCPAddr).Port
-	l.Close()
-	dir := t.TempDir()
-	config := fmt.Sprintf(`{
-		"gateway": {"mode": "local", "bind": "loopback", "port": %d, "auth": {"mode": "token", "token": "gateway-token-of-the-test"}},
-		"models": {"providers": {"stub": {"baseUrl": %q, "apiKey": "x", "api": "openai-completions", "models": [{"id": "stub-1", "name": "stub",
-			"reasoning": false, "input": ["text"], "cost": {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0}, "contextWindow": 128000, "maxTokens": 4096}]}}},
-		"agents": {"defaults": {"model": {"primary": "stub/stub-1"}}},
-		"hooks": {"enabled": true, "token": "hooks-token-of-the-test", "path": "/hooks", "allowedAgentIds": ["main"]},
-		"channels": {"a2a": {"enabled": true, "peers": {"mesh": {"token": "a2a-token-of-the-test"}}}}
-	}`, port, model)
-	if err := os.WriteFile(filepath.Join(dir, "openclaw.json"), []byte(config), 0o600); err != nil {
+	var plain any
+	if err := json.Unmarshal(v.JSON(), &plain); err != nil {
 		t.Fatal(err)
 	}
-	gateway := exec.Command(program, "gateway", "run")
-	gateway.Env = append(os.Environ(), "OPENCLAW_STATE_DIR="+dir, "HOME="+dir)
-	gateway.WaitDelay = 10 * time.Second
-	if err := gateway.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = gateway.Process.Signal(os.Interrupt)
-		_ = gateway.Wait()
-	})
-	return fmt.Sprintf("http://127.0.0.1:%d", port)
-}
-
-// TestRealGateway: a real OpenClaw gateway with a stub model answers over A2A and is woken by its hook.
-func TestRealGateway(t *testing.T) {
-	url := startGateway(t, stubModel(t, "tea at four"))
-	c := client.NewHTTP(client.HTTPConfig{})
-	defer c.Close()
-	a2a := hook.NewA2A(url+"/a2a/v1", "a2a-token-of-the-test", c, nil)
-	claw := hook.OpenClaw{URL: url + "/hooks/agent", Token: "hooks-token-of-the-test", AgentID: "main", HTTP: c}
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for end := time.Now().Add(3 * time.Minute); a2a.Probe(t.Context()) != nil; <-tick.C {
-		if time.Now().After(end) {
-			t.Fatalf("the gateway does not start: %v", a2a.Probe(t.Context()))
-		}
-	}
-	if err := claw.Probe(t.Context()); err != nil {
-		t.Errorf("probe of the hook: %v", err)
-	}
-	for _, probe := range []hook.Prober{hook.NewA2A(url+"/a2a/v1", "wrong", c, nil), hook.OpenClaw{URL: claw.URL, Token: "wrong", HTTP: c}} {
-		if failed, ok := errors.AsType[*hook.ProbeError](probe.Probe(t.Context())); !ok || !strings.Contains(failed.Why, "token") {
-			t.Errorf("probe with a wrong token: %v", failed)
-		}
-	}
-	call, err := hook.NewTrialCall("am_sarah", wire.Deliver, hook.TextPayload(wire.Deliver, "When is tea?"))
+	sorted, err := json.Marshal(plain)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got hook.Trial
-	for end := time.Now().Add(3 * time.Minute); time.Now().Before(end); call.Attempt++ { // a new gateway fails its first runs
-		if got = hook.Try(t.Context(), a2a, call); got.OK || !strings.Contains(got.Verdict, "TASK_STATE_FAILED") {
-			break
+	return randomParts.ReplaceAllString(string(sorted), "RANDOM")
+}
+
+// callOf returns the call that made the node send the recorded message.
+func callOf(t *testing.T, request []byte) hook.Call {
+	t.Helper()
+	v, err := wire.ParseObject(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	params, _ := v.Get("params")
+	m, _ := params.Get("message")
+	parts, _ := m.Get("parts")
+	text := parts.At(0).GetStr("text")
+	find := func(pattern string) string {
+		found := regexp.MustCompile(pattern).FindStringSubmatch(text)
+		if found == nil {
+			t.Fatalf("the text lacks %s:\n%s", pattern, text)
 		}
+		return found[1]
 	}
-	if string(got.Answer) != `{"action":"deliver","message":{"body":"tea at four"}}` {
-		t.Errorf("answer = %s, %s", got.Answer, got.Verdict)
+	id, attempt, _ := strings.Cut(m.GetStr("messageId"), ".")
+	times, err := strconv.Atoi(attempt)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if got := hook.Try(t.Context(), claw, call); !got.OK || !strings.Contains(got.Verdict, "later") {
-		t.Errorf("hook: %s", got.Verdict)
+	peer, conv, trust := find(`From: (\S+)`), find(`Conversation: (\S+)`), find(`trust: ([^)]+)\)`)
+	if trust == "unknown to the owner" {
+		trust = ""
+	}
+	return hook.Call{
+		Message: wire.Message{ID: wire.MessageID(id), Conversation: wire.ConversationID(conv), From: wire.AgentID(peer), Intent: wire.Intent(find(`Intent: (\S+)`))},
+		Payload: []byte(find(`begin: the message\n(.*)\n`)), Attempt: times,
+		Conversation: conversations.Conversation{Key: store.ConvKey{Peer: peer, ID: conv}, State: conversations.Open},
+		Sender:       hook.Sender{AgentID: wire.AgentID(peer), Name: find(`begin: name on its card\n(.*)\n`), Verified: "signature", Trust: trust},
+	}
+}
+
+// TestRecordedGateway replays the recorded wire of a real gateway: the node sends the same requests, and the recorded
+// answers lead to the recorded reply.
+func TestRecordedGateway(t *testing.T) {
+	files, err := filepath.Glob("testdata/openclaw/*.json")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no recordings: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".json"), func(t *testing.T) {
+			t.Parallel()
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var record gatewayRecord
+			if err := json.Unmarshal(text, &record); err != nil {
+				t.Fatal(err)
+			}
+			next := 0
+			url, c := hookServer(t, func(w http.ResponseWriter, r *http.Request) {
+				body, _ := io.ReadAll(r.Body)
+				if next == len(record.Exchanges) {
+					t.Errorf("one request too many: %s", body)
+					return
+				}
+				x := record.Exchanges[next]
+				next++
+				if got, want := canonical(t, body), canonical(t, x.Request); got != want {
+					t.Errorf("request %d = %s\nwant %s", next, got, want)
+				}
+				if r.URL.Path != "/a2a/v1" || r.Header.Get("Authorization") != "Bearer token" {
+					t.Errorf("request %d: %s %v", next, r.URL.Path, r.Header)
+				}
+				w.WriteHeader(x.Status)
+				fmt.Fprintf(w, "%s", x.Answer)
+			})
+			got, err := hook.NewA2A(url+"/a2a/v1", client.Credential("token"), c, nil).Handle(t.Context(), callOf(t, record.Exchanges[0].Request))
+			if err != nil || got.Payload == nil || canonical(t, got.Payload.JSON()) != canonical(t, record.Answer) || next != len(record.Exchanges) {
+				t.Errorf("%d of %d exchanges, answer %+v, %v\nwant %s", next, len(record.Exchanges), got, err, record.Answer)
+			}
+		})
 	}
 }

@@ -8,11 +8,14 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/owner/mcp"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -177,5 +180,49 @@ func TestChannel(t *testing.T) {
 	case line := <-lines:
 		t.Errorf("also pushed: %s", line)
 	case <-time.After(200 * time.Millisecond):
+	}
+}
+
+// TestOpenClawSession replays what a real OpenClaw gateway sent to the server in one session (OC-2): every request gets
+// a result, and the owner's answer to the agent's question is in it. TestRealGateway in cmd/agentmesh records the session.
+func TestOpenClawSession(t *testing.T) {
+	session, err := os.ReadFile("testdata/openclaw.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sarah := meshtest.New(t).Node("sarah", open)
+	in, out := startStdio(t, mcp.Config{Client: agentOf(sarah), Version: "test"}, nil)
+	answers := make(map[string]string)
+	for line := range strings.Lines(string(session)) {
+		request, err := wire.ParseObject([]byte(line))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(in, line); err != nil {
+			t.Fatal(err)
+		}
+		if _, asks := request.Get("id"); !asks {
+			continue
+		}
+		params, _ := request.Get("params")
+		if params.GetStr("name") == "mesh_ask_owner" {
+			var waiting owner.List[owner.Approval]
+			for len(waiting.Items) == 0 {
+				sarah.Call("GET", "/approvals", nil, &waiting)
+			}
+			sarah.Call("POST", "/approvals/"+waiting.Items[0].ID, owner.Decision{Choice: acl.Approve, Hash: waiting.Items[0].Hash, Text: "only after five"}, nil)
+		}
+		answer, err := out.ReadString('\n')
+		if err != nil || strings.Contains(answer, `"error"`) || strings.Contains(answer, `"isError":true`) {
+			t.Errorf("%s: %s, %v", line, answer, err)
+		}
+		answers[request.GetStr("method")] = answer
+	}
+	for method, want := range map[string]string{
+		"initialize": `"protocolVersion":"2025-11-25"`, "tools/list": `"name":"mesh_ask_owner"`, "tools/call": `"owner_says":"only after five"`,
+	} {
+		if !strings.Contains(answers[method], want) {
+			t.Errorf("%s = %s, want %s in it", method, answers[method], want)
+		}
 	}
 }
