@@ -9,7 +9,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a/message"
-	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner/contact"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -24,16 +23,14 @@ func newA2A(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, e
 	}
 	cfg := a2a.Config{
 		Serve: p.cfg.A2A.Serve == "on", Anonymous: p.cfg.A2A.Anonymous, URL: p.base, Version: p.build.Version, Local: !p.cfg.Public(),
-		Addresses: p.edge.Addresses(), Tokens: map[string]client.Credential{}, Mesh: mesh, Store: p.store, HTTP: p.http,
+		Addresses: p.edge.Addresses(), Mesh: mesh, Store: p.store, HTTP: p.http,
 		Idle: p.cfg.Conversations.Idle, Logger: p.log,
 	}
 	cfg.Relay = a2aRelay(p, p.node.ID())
 	if len(p.directories) > 0 {
 		cfg.Directory = p.directories[0].Base
 	}
-	for _, l := range links {
-		cfg.Links, cfg.Tokens[l.Name] = append(cfg.Links, l.Link), l.Token
-	}
+	cfg.Links, cfg.Tokens = splitLinks(links)
 	return a2a.New(cfg)
 }
 

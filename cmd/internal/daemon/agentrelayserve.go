@@ -24,12 +24,9 @@ func newAgentRelay(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Ser
 		return nil, nil
 	}
 	cfg := agentrelay.Config{
-		Dir: string(p.home), Store: p.store, HTTP: p.http, Logger: p.log, Tokens: make(map[string]client.Credential),
+		Dir: string(p.home), Store: p.store, HTTP: p.http, Logger: p.log,
 	}
-	for _, l := range links {
-		cfg.Links = append(cfg.Links, l.Link)
-		cfg.Tokens[l.Name] = l.Token
-	}
+	cfg.Links, cfg.Tokens = splitLinks(links)
 	if serve {
 		hosted, err := relay.New(context.Background(), p.relayConfig())
 		if err != nil {

@@ -19,6 +19,15 @@ type linkConfig struct {
 	Token client.Credential // "" for a link without a secret
 }
 
+// splitLinks returns links, and their tokens by the name of the link.
+func splitLinks(links []linkConfig) (plain []bridge.Link, tokens map[string]client.Credential) {
+	tokens = make(map[string]client.Credential)
+	for _, l := range links {
+		plain, tokens[l.Name] = append(plain, l.Link), l.Token
+	}
+	return plain, tokens
+}
+
 // bridgeKind makes the bridge for one protocol. mesh is nil in a process without a node. make returns a nil bridge if the
 // configuration has no link of the kind and does not serve the protocol.
 type bridgeKind struct {

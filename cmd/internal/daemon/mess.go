@@ -8,7 +8,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mess"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
-	"github.com/agentmesh/agentmesh/node/client"
 )
 
 // newMESS makes the MESS exchange of this process and the links to other exchanges. It returns nil without a node.
@@ -40,17 +39,16 @@ func newMESS(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, 
 			RegistrationsPerHour: offBelowOne(c.RegistrationsPerHour),
 		}),
 		Serve: c.Serve == "on" || c.Serve == "auto" && !p.cfg.Public(), Local: !p.cfg.Public(), URL: p.base, Route: c.Route, Notify: c.Notify,
-		Tokens: map[string]client.Credential{}, Mesh: mesh, Notices: p.notices, Store: p.store, HTTP: p.http, Logger: p.log,
+		Mesh: mesh, Notices: p.notices, Store: p.store, HTTP: p.http, Logger: p.log,
 	}
 	if c.Directory != "" {
 		cfg.Mirror = p.src.ResolvePath(c.Directory)
 	}
-	for _, l := range links {
-		link := l.Link
-		if link.Dir != "" {
-			link.Dir = p.src.ResolvePath(link.Dir)
+	cfg.Links, cfg.Tokens = splitLinks(links)
+	for i, l := range cfg.Links {
+		if l.Dir != "" {
+			cfg.Links[i].Dir = p.src.ResolvePath(l.Dir)
 		}
-		cfg.Links, cfg.Tokens[l.Name] = append(cfg.Links, link), l.Token
 	}
 	b, err := mess.New(cfg)
 	if err != nil {

@@ -38,7 +38,7 @@ func newMoltSpeak(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Serv
 	cfg := moltspeak.Config{
 		Agent: name, Key: key, Box: box, Serve: serve, Domains: c.Domains, PlainConf: c.PlainConf,
 		Reveal: c.Reveal, Origins: c.Origins, Addresses: p.edge.Addresses(), Registry: c.Registry, NoAuth: c.RegistryAuth == "none", Local: !p.cfg.Public(),
-		Tokens: map[string]client.Credential{}, Mesh: mesh, Store: p.store, HTTP: p.http, Logger: p.log,
+		Mesh: mesh, Store: p.store, HTTP: p.http, Logger: p.log,
 	}
 	if serve {
 		cfg.URL = p.base + "/moltspeak/v0.1"
@@ -61,9 +61,7 @@ func newMoltSpeak(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Serv
 	if len(c.SecretCommand) > 0 {
 		cfg.Secret = newSecretHandler(subprocess.Command{Argv: p.src.ResolveCommand(c.SecretCommand), MaxOutput: secretOutput})
 	}
-	for _, l := range links {
-		cfg.Links, cfg.Tokens[l.Name] = append(cfg.Links, l.Link), l.Token
-	}
+	cfg.Links, cfg.Tokens = splitLinks(links)
 	return moltspeak.New(cfg)
 }
 

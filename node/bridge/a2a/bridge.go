@@ -10,6 +10,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -48,7 +49,7 @@ type Bridge struct {
 	blockFor time.Duration
 
 	hub      hub
-	contexts contextLocks
+	contexts *waiting.KeyedLock
 	pushes   *dueQueue // webhooks
 	out      *outbound
 }
@@ -62,6 +63,7 @@ func New(cfg Config) (*Bridge, error) {
 	}
 	b := &Bridge{
 		cfg: cfg, log: cfg.Logger, records: cfg.Store.Records(), links: make(map[string]bridge.Link), blockFor: blockFor,
+		contexts: waiting.NewKeyedLock(),
 	}
 	b.out = &outbound{
 		cfg: cfg, log: cfg.Logger, records: b.records, links: b.links, polls: newDueQueue(b.records, nsSent), states: make(map[string]bridge.LinkStatus), follows: make(map[string]int),

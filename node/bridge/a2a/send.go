@@ -5,9 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"hash/fnv"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
@@ -38,15 +36,6 @@ func (c caller) party() string {
 	return c.name
 }
 
-// contextLocks serialize the messages of one context, so that two of them do not open two conversations.
-type contextLocks [64]sync.Mutex
-
-func (l *contextLocks) of(key string) *sync.Mutex {
-	h := fnv.New32a()
-	h.Write([]byte(key))
-	return &l[h.Sum32()%uint32(len(l))]
-}
-
 // accept hands a message of a caller to the node and returns its task. The row of the task changes in the unit that
 // accepts the message. The same message again returns the task that it belongs to (A2A-D4).
 func (b *Bridge) accept(ctx context.Context, from caller, m message.Message, push *pushRow) (*taskRow, error) {
@@ -69,9 +58,11 @@ func (b *Bridge) accept(ctx context.Context, from caller, m message.Message, pus
 		}
 		t, contextID = found, found.Context
 	}
-	lock := b.contexts.of(address + " " + contextID)
-	lock.Lock()
-	defer lock.Unlock()
+	unlock, err := b.contexts.Lock(ctx, address+" "+contextID) // two messages must not open two conversations
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
 	in, t, err := b.newInbound(ctx, from, m, contextID, t, push)
 	if err != nil {
 		return nil, err
