@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/directory/words"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 )
 
@@ -79,6 +80,6 @@ func BenchmarkIndexWords(b *testing.B) {
 	const text = "Personal agent for Sarah. Handles scheduling, communication, and research in Zürich."
 	b.ReportAllocs()
 	for b.Loop() {
-		indexWords(text, maxTextWords)
+		words.Index(text, maxTextWords)
 	}
 }

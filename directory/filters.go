@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/directory/words"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -43,7 +44,7 @@ var checks = []Check{KeyProven, EndpointProven, Alive}
 func filterTerms(c wire.Card) []string {
 	var list []string
 	add := func(family string, limit int, texts ...string) {
-		for _, w := range indexWords(strings.Join(texts, " \n "), limit) {
+		for _, w := range words.Index(strings.Join(texts, " \n "), limit) {
 			list = append(list, family+w)
 		}
 	}
@@ -79,7 +80,7 @@ func (q Query) addFilters(to *store.CardQuery) (possible bool, err error) {
 		if len(f.text) > maxText {
 			return false, wire.ErrQuery.At(f.name + " must be at most 256 bytes")
 		}
-		whole, last, n := queryWords(f.text)
+		whole, last, n := words.Query(f.text)
 		switch {
 		case n > maxWords:
 			return false, wire.ErrQuery.At(f.name + " must have at most 8 words")

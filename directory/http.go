@@ -14,6 +14,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/directory/discovery"
+	"github.com/agentmesh/agentmesh/directory/history"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -139,6 +140,7 @@ func (r *Registry) listAgents(c echo.Context) error {
 		return err
 	}
 	now, gen := clock(), r.views.generation()
+	r.counters.days.Add(history.Searched, now)
 	found, err := r.page(c.Request().Context(), q, now)
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/agentmesh/agentmesh/directory/history"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 )
 
@@ -12,6 +13,7 @@ import (
 type counters struct {
 	passed, stored, turnedAway *httpapi.Counter // messages for mailboxes
 	proven, missed             *httpapi.Counter // probed endpoints
+	days                       *history.History
 }
 
 // addMetrics registers the directory's metrics.
@@ -24,6 +26,7 @@ func (r *Registry) addMetrics(m *httpapi.Metrics) {
 		turnedAway: m.Counter(mailName, mailHelp, "outcome", "refused"),
 		proven:     m.Counter(askName, askHelp, "outcome", "proven"),
 		missed:     m.Counter(askName, askHelp, "outcome", "missed"),
+		days:       &history.History{},
 	}
 	m.Gauge("cards", "Live cards in the directory, counted in the last seconds.", gauge(func(ctx context.Context) (float64, error) {
 		n, err := r.countAgents(ctx, clock())

@@ -1,6 +1,7 @@
 package directory
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"strconv"
@@ -59,20 +60,29 @@ func (r *Registry) ownerCards(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	now := clock()
-	found, err := r.page(c.Request().Context(), q, now)
+	page, err := ListCards(c.Request().Context(), r, q)
 	if err != nil {
 		return err
+	}
+	return httpapi.JSON(c, http.StatusOK, page)
+}
+
+// ListCards returns one page of cards for the operator.
+func ListCards(ctx context.Context, r *Registry, q Query) (OperatorCardPage, error) {
+	now := clock()
+	found, err := r.page(ctx, q, now)
+	if err != nil {
+		return OperatorCardPage{}, err
 	}
 	page := OperatorCardPage{Cards: make([]OperatorCard, 0, len(found.cards)), Cursor: found.cursor}
 	for _, card := range found.cards {
 		item, err := r.newOperatorCard(card, now)
 		if err != nil {
-			return err
+			return OperatorCardPage{}, err
 		}
 		page.Cards = append(page.Cards, item)
 	}
-	return httpapi.JSON(c, http.StatusOK, page)
+	return page, nil
 }
 
 func (r *Registry) newOperatorCard(c store.Card, now time.Time) (OperatorCard, error) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/directory/history"
 	"github.com/agentmesh/agentmesh/directory/site"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -163,6 +164,7 @@ func dropUnprintable(list []NameCount) []NameCount {
 // fillSearch adds the found agents and the link to the next page.
 func (r *Registry) fillSearch(c echo.Context, p *searchPage, q Query, kept url.Values) error {
 	now := clock()
+	r.counters.days.Add(history.Searched, now)
 	found, err := r.page(c.Request().Context(), q, now)
 	if err != nil {
 		return err

@@ -33,11 +33,12 @@ const (
 // returns after all of this work has stopped.
 func (r *Registry) Run(ctx context.Context) {
 	r.makeCursorKey(ctx)
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() { r.counters.days.Keep(ctx, r.recs, recordNS, "history", r.log) })
 	if r.cfg.HTTP == nil {
-		<-ctx.Done()
 		return
 	}
-	var running sync.WaitGroup
 	running.Go(func() { r.walkCards(ctx) })
 	work := make(chan probeTarget)
 	for range maxProbes {
@@ -68,7 +69,6 @@ func (r *Registry) Run(ctx context.Context) {
 		pause(ctx, queuePause) // also after new cards, so that many of them are handled together
 	}
 	close(work)
-	running.Wait()
 }
 
 // pause waits for d, or until ctx ends.

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/agentmesh/agentmesh/directory/discovery"
+	"github.com/agentmesh/agentmesh/directory/history"
+	"github.com/agentmesh/agentmesh/directory/words"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -39,7 +41,7 @@ type rank struct {
 // them, would find nothing. The words that count are the longest ones, because short ones are in most cards: at most
 // maxRankedWords, and none of one or two letters beside longer ones.
 func newRanks(text string) []rank {
-	whole, last, n := queryWords(text)
+	whole, last, n := words.Query(text)
 	if n == 0 {
 		return nil
 	}
@@ -120,6 +122,7 @@ func findRanked(ctx context.Context, r *Registry, s discovery.Search) (discovery
 	if err != nil {
 		return discovery.Found{}, err
 	}
+	r.counters.days.Add(history.Searched, now)
 	found, err := r.run(ctx, p, s.Cursor, now)
 	if err != nil {
 		return discovery.Found{}, err

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl/credential"
+	"github.com/agentmesh/agentmesh/directory/history"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -149,6 +150,9 @@ func (r *Registry) put(ctx context.Context, put store.PutCard, card wire.Card, w
 	}
 	if m, err := parseMeta(stored); err == nil && m.Probed.IsZero() {
 		r.queueProbe(card)
+	}
+	if what == "registered" {
+		r.counters.days.Add(history.Registered, clock())
 	}
 	r.log.InfoContext(ctx, "card "+what, "agent_id", stored.ID, "expires", stored.Expires)
 	return wire.Registered{AgentID: wire.AgentID(stored.ID), RegisteredAt: stored.Registered, ExpiresAt: stored.Expires}, nil

@@ -16,6 +16,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/directory/history"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -115,6 +116,7 @@ func (r *Registry) Report(ctx context.Context, id wire.AgentID, report NewReport
 	if err != nil {
 		return fmt.Errorf("store report: %w", err)
 	}
+	r.counters.days.Add(history.Reported, now)
 	r.log.WarnContext(ctx, "a card was reported", "agent_id", id, "kind", report.Kind)
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/agentmesh/agentmesh/directory/words"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -50,13 +51,13 @@ func searchTerms(c wire.Card) []string {
 	for _, s := range c.Intents {
 		add(intentFamily, string(s))
 	}
-	name := indexWords(c.Name, maxNameWords)
+	name := words.Index(c.Name, maxNameWords)
 	for _, w := range name {
 		add(nameFamily, w)
 		add(wordFamily, w)
 	}
 	described := 0
-	for _, w := range indexWords(c.Description, maxTextWords) {
+	for _, w := range words.Index(c.Description, maxTextWords) {
 		if described == maxTextWords-len(name) {
 			break
 		}
@@ -106,7 +107,7 @@ func (q Query) plan() (plan, error) {
 	case len(q.Capabilities) > maxFilters || len(q.Intents) > maxFilters:
 		return plan{}, wire.ErrQuery.At("at most 64 capabilities and intents")
 	}
-	whole, prefix, n := queryWords(q.Text)
+	whole, prefix, n := words.Query(q.Text)
 	if n > maxWords {
 		return plan{}, wire.ErrQuery.At("q must have at most 8 words")
 	}

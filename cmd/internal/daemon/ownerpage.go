@@ -1,11 +1,13 @@
 package daemon
 
 import (
+	"cmp"
 	"embed"
 	"net/http"
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/directory/operator"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/owner/web"
@@ -20,8 +22,13 @@ func (p *Process) mountPages() {
 	pages := p.owner.Pages()
 	if p.node != nil {
 		web.Mount(pages, p.node.OwnerAPI(), setup{p}, p.log)
-	} else { // a process without a node shows only links
+	} else if p.registry == nil { // a process without a node and a directory shows only links
 		pages.Group().GET("/", func(c echo.Context) error { return httpapi.Done(c, "links", "") })
+	}
+	if p.registry != nil {
+		operator.Mount(pages, operator.Config{
+			Directory: p.registry, Name: cmp.Or(p.cfg.Site.Name, "Directory"), Mirrored: p.mirror, Alone: p.node == nil, Logger: p.log,
+		})
 	}
 	p.mountLinksPage(pages)
 	for _, b := range p.bridges {

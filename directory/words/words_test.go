@@ -1,4 +1,4 @@
-package directory
+package words
 
 import (
 	"slices"
@@ -36,11 +36,11 @@ func TestIndexWords(t *testing.T) {
 		{strings.Repeat("x", 100), []string{strings.Repeat("x", maxWord)}},
 	}
 	for _, tt := range tests {
-		if got := indexWords(tt.text, 1000); !cmp.Equal(got, tt.want) {
-			t.Errorf("indexWords(%q) = %q, want %q", tt.text, got, tt.want)
+		if got := Index(tt.text, 1000); !cmp.Equal(got, tt.want) {
+			t.Errorf("Index(%q) = %q, want %q", tt.text, got, tt.want)
 		}
 	}
-	if got := indexWords("a b c", 2); len(got) != 2 {
+	if got := Index("a b c", 2); len(got) != 2 {
 		t.Errorf("a limit of 2 gives %q", got)
 	}
 }
@@ -60,9 +60,9 @@ func TestQueryWords(t *testing.T) {
 		{"東京都 x", []string{"東京", "京都"}, "x", 2},
 	}
 	for _, tt := range tests {
-		whole, prefix, n := queryWords(tt.q)
+		whole, prefix, n := Query(tt.q)
 		if !cmp.Equal(whole, tt.whole) || prefix != tt.prefix || n != tt.n {
-			t.Errorf("queryWords(%q) = %q, %q, %d; want %q, %q, %d", tt.q, whole, prefix, n, tt.whole, tt.prefix, tt.n)
+			t.Errorf("Query(%q) = %q, %q, %d; want %q, %q, %d", tt.q, whole, prefix, n, tt.whole, tt.prefix, tt.n)
 		}
 	}
 }
@@ -77,13 +77,13 @@ func FuzzWords(f *testing.F) {
 		if !utf8.ValidString(s) || len(s) > 4096 {
 			return
 		}
-		have := indexWords(s, 1<<20)
+		have := Index(s, 1<<20)
 		for _, w := range have {
 			if w == "" || len(w) > maxWord || !utf8.ValidString(w) {
-				t.Fatalf("indexWords(%q) has the word %q", s, w)
+				t.Fatalf("Index(%q) has the word %q", s, w)
 			}
 		}
-		whole, prefix, n := queryWords(s)
+		whole, prefix, n := Query(s)
 		if n == 0 {
 			return
 		}

@@ -1,4 +1,5 @@
-package directory
+// Package words splits texts into the words by which a search finds cards (AM-52).
+package words
 
 import (
 	"slices"
@@ -6,7 +7,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/clipperhouse/uax29/v2/words"
+	uax29 "github.com/clipperhouse/uax29/v2/words"
 	"golang.org/x/text/cases"
 	"golang.org/x/text/unicode/norm"
 )
@@ -26,7 +27,7 @@ func tokenize(text string) []token {
 	text = fold(text)
 	var list []token
 	open := false // the last token is a run that the next one may continue
-	for it := words.FromString(text); it.Next(); {
+	for it := uax29.FromString(text); it.Next(); {
 		w := it.Value()
 		r, _ := utf8.DecodeRuneInString(w)
 		switch {
@@ -67,10 +68,10 @@ func bigrams(run string) []string {
 	return list
 }
 
-// indexWords returns at most limit distinct words by which a text is found. AM-52 does not ask for two kinds of them:
+// Index returns at most limit distinct words by which a text is found. AM-52 does not ask for two kinds of them:
 // the parts of a word with an apostrophe, a dot or an underscore inside ("sarah" in "sarah's"), and each character of a
 // run. These come last, so that the limit drops them first.
-func indexWords(text string, limit int) []string {
+func Index(text string, limit int) []string {
 	var main, more []string
 	for _, t := range tokenize(text) {
 		if t.run {
@@ -96,9 +97,9 @@ func indexWords(text string, limit int) []string {
 	return list[:min(len(list), limit)]
 }
 
-// queryWords returns the words of a query: those that must match whole, and the last one, which may match as a prefix.
+// Query returns the words of a query: those that must match whole, and the last one, which may match as a prefix.
 // n is the number of words in the query; a run counts as one.
-func queryWords(q string) (whole []string, prefix string, n int) {
+func Query(q string) (whole []string, prefix string, n int) {
 	list := tokenize(q)
 	for _, t := range list {
 		if t.run {

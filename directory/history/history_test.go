@@ -1,0 +1,62 @@
+package history
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentmesh/agentmesh/store/bolt"
+)
+
+// TestHistory: the counts of each day outlive a restart, and only the last days are kept.
+func TestHistory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db, err := bolt.Open(t.Context(), filepath.Join(t.TempDir(), "mesh.db"), bolt.Config{MinFree: -1, InitialMmapSize: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		run := func(do func(*History)) {
+			ctx, stop := context.WithCancel(t.Context())
+			h, ended := &History{}, make(chan struct{})
+			go func() {
+				defer close(ended)
+				h.Keep(ctx, db.Records(), "directory", "history", slog.New(slog.DiscardHandler))
+			}()
+			synctest.Wait()
+			do(h)
+			stop()
+			<-ended
+		}
+		run(func(h *History) {
+			for range 100 {
+				h.Add(Searched, time.Now())
+				time.Sleep(24 * time.Hour)
+			}
+			h.Add(Registered, time.Now())
+			h.Add(Searched, time.Now().Add(-200*24*time.Hour)) // a clock that was wrong
+			if len(h.days) > Days {
+				t.Errorf("%d days are kept", len(h.days))
+			}
+		})
+		run(func(h *History) {
+			h.Add(Registered, time.Now())
+			list := h.List(time.Now())
+			if len(list) != Days {
+				t.Fatalf("%d days", len(list))
+			}
+			today := list[Days-1]
+			if today.Date != time.Now().UTC().Format(time.DateOnly) || today.Counts != [kinds]int{Registered: 2} {
+				t.Errorf("today is %+v", today)
+			}
+			for _, d := range list[1 : Days-1] {
+				if d.Counts != [kinds]int{Searched: 1} {
+					t.Errorf("%+v, want one search", d)
+				}
+			}
+		})
+	})
+}

@@ -1,0 +1,318 @@
+// Package operator is the part of the owner's page about a directory: cards, reports, bans, invite codes, changes and
+// numbers. It calls the same methods of [directory.Registry] as the owner API.
+package operator
+
+import (
+	"context"
+	"embed"
+	"log/slog"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/agentmesh/agentmesh/directory"
+	"github.com/agentmesh/agentmesh/directory/history"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+//go:embed page/*.html
+var pageFiles embed.FS
+
+// Config configures the pages.
+type Config struct {
+	Directory *directory.Registry
+	Name      string // of the directory
+	Mirrored  string // URL of the directory that this one mirrors, or ""
+	Alone     bool   // the process has no node, so the pages have entries of their own in the navigation
+	Logger    *slog.Logger
+}
+
+// pages are the operator's pages.
+type pages struct {
+	Config
+	dir   *directory.Registry
+	shell *httpapi.Pages
+
+	overview, cards, reports, bans, invites, changes *httpapi.PageTemplate
+}
+
+const (
+	door      = "page"   // the name of the page in the audit log
+	maxForm   = 64 << 10 // a ban may contain a whole public key
+	listed    = 25       // entries of a list
+	maxCount  = httpapi.MaxCount
+	inviteMax = 365 // days
+)
+
+// Mount adds the pages.
+func Mount(shell *httpapi.Pages, cfg Config) {
+	read := func(name string) *httpapi.PageTemplate {
+		return shell.Template(pageFiles, "page/"+name+".html")
+	}
+	p := &pages{
+		Config: cfg, dir: cfg.Directory, shell: shell, overview: read("overview"), cards: read("cards"), reports: read("reports"),
+		bans: read("bans"), invites: read("invites"), changes: read("changes"),
+	}
+	under := "Directory"
+	if cfg.Alone {
+		under = ""
+		shell.Title(func(ctx context.Context) httpapi.Bar { return httpapi.Bar{Name: cfg.Name} })
+		shell.Group().GET("/", func(c echo.Context) error { return httpapi.Done(c, "directory", "") })
+	}
+	entries := []httpapi.Nav{
+		{Path: "directory", Title: "Directory"},
+		{Path: "directory/cards", Title: "Cards", Under: under},
+		{Path: "directory/reports", Title: "Reports", Under: under, Count: p.countReports},
+		{Path: "directory/bans", Title: "Bans", Under: under},
+		{Path: "directory/invites", Title: "Invite codes", Under: under},
+		{Path: "directory/changes", Title: "Changes", Under: under},
+	}
+	shell.Add(entries...)
+	g := shell.Group()
+	g.GET("/directory", p.showOverview)
+	g.GET("/directory/cards", p.showCards)
+	g.POST("/directory/cards", p.changeCard)
+	g.GET("/directory/reports", p.showReports)
+	g.POST("/directory/reports", p.dismiss)
+	g.GET("/directory/bans", p.showBans)
+	g.POST("/directory/bans", p.changeBan)
+	g.GET("/directory/invites", p.showInvites)
+	g.POST("/directory/invites", p.changeInvite)
+	g.GET("/directory/changes", p.showChanges)
+}
+
+// doneMessages are the texts for what a form did. The URL of the next page has the key.
+var doneMessages = map[string]string{
+	"removed": "The card was removed. Its owner may register again, unless you ban it.",
+	"handed":  "The owner can take the card over with its key, until the owner writes the card again.",
+	"banned":  "Banned. The cards that match were removed.", "lifted": "The ban was lifted.",
+	"dismissed": "The report was deleted.", "revoked": "The code was revoked.",
+}
+
+// render responds with a page.
+func (p *pages) render(c echo.Context, page *httpapi.PageTemplate, title string, data any) error {
+	return p.shell.Render(c, page, httpapi.View{Title: title, Said: doneMessages[c.QueryParam("did")], Data: data})
+}
+
+// countReports counts the reports, up to the number that the navigation shows.
+func (p *pages) countReports(ctx context.Context) int {
+	list, _, err := p.dir.Reports(ctx, "", "", maxCount)
+	if err != nil {
+		p.Logger.Warn("count reports", "err", err)
+	}
+	return len(list)
+}
+
+// bar is a day in the chart.
+type bar struct {
+	history.Day
+	Registered, Searched, Reported int
+	High                           int // height in percent of the busiest day
+}
+
+// X returns the position of the i-th bar, and Y that of its upper end.
+func (b bar) X(i int) int { return i * 300 / history.Days }
+func (b bar) Y() int      { return 100 - b.High }
+
+type overview struct {
+	directory.State
+	Mirrored string
+	Reports  int
+	Bars     []bar
+	Sum      bar
+	MailSize string
+}
+
+func (p *pages) showOverview(c echo.Context) error {
+	state, err := directory.ReadState(c.Request().Context(), p.dir)
+	if err != nil {
+		return err
+	}
+	o := overview{State: state, Mirrored: p.Mirrored, Reports: p.countReports(c.Request().Context()), MailSize: formatBytes(state.MailBytes)}
+	most := 1
+	for _, d := range state.Days {
+		b := bar{Day: d, Registered: d.Counts[history.Registered], Searched: d.Counts[history.Searched], Reported: d.Counts[history.Reported]}
+		o.Sum.Registered, o.Sum.Searched, o.Sum.Reported = o.Sum.Registered+b.Registered, o.Sum.Searched+b.Searched, o.Sum.Reported+b.Reported
+		o.Bars, most = append(o.Bars, b), max(most, b.Searched)
+	}
+	for i := range o.Bars {
+		o.Bars[i].High = (o.Bars[i].Searched*100 + most - 1) / most
+	}
+	return p.shell.Render(c, p.overview, httpapi.View{Title: "Directory", Data: o})
+}
+
+func formatBytes(n int64) string {
+	units := []string{"bytes", "KiB", "MiB", "GiB"}
+	i := 0
+	for ; n >= 10<<10 && i < len(units)-1; i++ {
+		n >>= 10
+	}
+	return strconv.FormatInt(n, 10) + " " + units[i]
+}
+
+type cardsView struct {
+	directory.OperatorCardPage
+	Query, Next string
+}
+
+func (p *pages) showCards(c echo.Context) error {
+	text := c.QueryParam("q")
+	q := directory.Query{Text: text, Cursor: c.QueryParam("cursor"), Limit: listed}
+	found, err := directory.ListCards(c.Request().Context(), p.dir, q)
+	if err != nil {
+		return err
+	}
+	v := cardsView{OperatorCardPage: found, Query: text}
+	if found.Cursor != "" {
+		v.Next = "?" + url.Values{"q": {text}, "cursor": {found.Cursor}}.Encode()
+	}
+	return p.render(c, p.cards, "Cards", v)
+}
+
+func (p *pages) changeCard(c echo.Context) error {
+	form, err := httpapi.Form(c, maxForm)
+	if err != nil {
+		return err
+	}
+	ctx, id, reason := c.Request().Context(), wire.AgentID(form.Get("agent")), form.Get("reason")
+	switch form.Get("action") {
+	case "remove":
+		if err := p.dir.Remove(ctx, id, reason, door); err != nil {
+			return err
+		}
+		return httpapi.Done(c, "directory/cards", "removed")
+	case "handover":
+		if err := p.dir.HandOver(ctx, id, reason, door); err != nil {
+			return err
+		}
+		return httpapi.Done(c, "directory/cards", "handed")
+	case "ban":
+		return p.ban(c, form.Get("what"), reason)
+	}
+	return wire.ErrQuery
+}
+
+func (p *pages) ban(c echo.Context, what, reason string) error {
+	ban, err := directory.ParseBan(what)
+	if err != nil {
+		return err
+	}
+	ban.Reason = reason
+	if _, err := p.dir.Ban(c.Request().Context(), ban, door); err != nil {
+		return err
+	}
+	return httpapi.Done(c, "directory/bans", "banned")
+}
+
+type reportsView struct {
+	Reports []directory.Report
+	Next    string
+}
+
+func (p *pages) showReports(c echo.Context) error {
+	list, next, err := p.dir.Reports(c.Request().Context(), "", c.QueryParam("after"), listed)
+	if err != nil {
+		return err
+	}
+	return p.render(c, p.reports, "Reports", reportsView{list, next})
+}
+
+func (p *pages) dismiss(c echo.Context) error {
+	form, err := httpapi.Form(c, maxForm)
+	if err != nil {
+		return err
+	}
+	if err := p.dir.DismissReport(c.Request().Context(), form.Get("report")); err != nil {
+		return err
+	}
+	return httpapi.Done(c, "directory/reports", "dismissed")
+}
+
+type bansView struct {
+	Bans []directory.Ban
+	Next string
+}
+
+func (p *pages) showBans(c echo.Context) error {
+	list, next, err := p.dir.Bans(c.Request().Context(), c.QueryParam("after"), listed)
+	if err != nil {
+		return err
+	}
+	return p.render(c, p.bans, "Bans", bansView{list, next})
+}
+
+func (p *pages) changeBan(c echo.Context) error {
+	form, err := httpapi.Form(c, maxForm)
+	if err != nil {
+		return err
+	}
+	if form.Get("action") == "ban" {
+		return p.ban(c, form.Get("what"), form.Get("reason"))
+	}
+	ban := directory.Ban{Kind: directory.BanKind(form.Get("kind")), Value: form.Get("value")}
+	if err := p.dir.Unban(c.Request().Context(), ban, form.Get("reason"), door); err != nil {
+		return err
+	}
+	return httpapi.Done(c, "directory/bans", "lifted")
+}
+
+type invitesView struct {
+	Mode    directory.Mode
+	Tokens  []directory.Token
+	Next    string
+	Code    string // a new code, which only this response shows
+	Expires time.Time
+	Uses    int
+}
+
+func (p *pages) showInvites(c echo.Context) error { return p.listInvites(c, invitesView{}) }
+
+func (p *pages) listInvites(c echo.Context, v invitesView) error {
+	state, err := directory.ReadState(c.Request().Context(), p.dir)
+	if err != nil {
+		return err
+	}
+	v.Mode = state.Mode
+	if v.Tokens, v.Next, err = p.dir.Tokens(c.Request().Context(), c.QueryParam("after"), listed); err != nil {
+		return err
+	}
+	return p.render(c, p.invites, "Invite codes", v)
+}
+
+func (p *pages) changeInvite(c echo.Context) error {
+	form, err := httpapi.Form(c, maxForm)
+	if err != nil {
+		return err
+	}
+	if form.Get("action") == "revoke" {
+		if err := p.dir.RevokeToken(c.Request().Context(), form.Get("code")); err != nil {
+			return err
+		}
+		return httpapi.Done(c, "directory/invites", "revoked")
+	}
+	days, err := strconv.Atoi(form.Get("days"))
+	if err != nil || days < 1 || days > inviteMax {
+		return wire.ErrQuery.At("days must be 1 to 365")
+	}
+	uses, err := strconv.Atoi(form.Get("uses"))
+	if err != nil || uses < 1 {
+		return wire.ErrQuery.At("uses must be 1 to 1000")
+	}
+	code, t, err := p.dir.IssueToken(c.Request().Context(), form.Get("label"), uses, time.Now().AddDate(0, 0, days))
+	if err != nil {
+		return err
+	}
+	c.Response().Header().Set("Cache-Control", "no-store")
+	return p.listInvites(c, invitesView{Code: code, Expires: t.Expires, Uses: t.Uses})
+}
+
+func (p *pages) showChanges(c echo.Context) error {
+	list, err := directory.LatestChanges(c.Request().Context(), p.dir, listed)
+	if err != nil {
+		return err
+	}
+	return p.render(c, p.changes, "Changes", list)
+}
