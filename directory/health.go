@@ -3,7 +3,6 @@ package directory
 import (
 	"context"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
 
@@ -90,7 +89,7 @@ func (r *Registry) getFront(c echo.Context) error {
 	h := c.Response().Header()
 	h.Add("Vary", "Accept")
 	h.Set("Cache-Control", listAge)
-	if wantsPage(c.Request()) {
+	if httpapi.WantsPage(c.Request()) {
 		return r.showSearch(c, n)
 	}
 	return httpapi.JSON(c, http.StatusOK, struct {
@@ -98,11 +97,4 @@ func (r *Registry) getFront(c echo.Context) error {
 		Version string `json:"version"`
 		Agents  int    `json:"agents"`
 	}{r.cfg.Site.Name, r.cfg.Version, n})
-}
-
-// wantsPage reports whether the client is a browser: its Accept header names HTML, and JSON only after HTML.
-func wantsPage(req *http.Request) bool {
-	accept := req.Header.Get("Accept")
-	page, data := strings.Index(accept, "text/html"), strings.Index(accept, "application/json")
-	return page >= 0 && (data < 0 || page < data)
 }

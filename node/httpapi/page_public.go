@@ -8,6 +8,7 @@ import (
 	"html/template"
 	"io/fs"
 	"net/http"
+	"strings"
 
 	"github.com/labstack/echo/v4"
 )
@@ -71,4 +72,11 @@ func (p *PublicPages) Render(c echo.Context, t *template.Template, status int, d
 		body = nil
 	}
 	return c.Blob(status, "text/html; charset=utf-8", body)
+}
+
+// WantsPage reports whether the client is a browser: its Accept header names HTML, and JSON only after HTML.
+func WantsPage(req *http.Request) bool {
+	accept := req.Header.Get("Accept")
+	page, data := strings.Index(accept, "text/html"), strings.Index(accept, "application/json")
+	return page >= 0 && (data < 0 || page < data)
 }

@@ -31,6 +31,7 @@ func (p *Process) mountPages() {
 		})
 	}
 	p.mountLinksPage(pages)
+	serveStart(p)
 	for _, b := range p.bridges {
 		if s, ok := b.(bridge.PageMounter); ok {
 			s.MountPage(pages)
