@@ -227,7 +227,7 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 	n.registrar = registration.New(registration.Config{
 		Identity: cfg.Identity, Directories: cfg.Directories, Credential: cfg.Credential, Store: cfg.Store, SaveKey: cfg.SaveKey,
 		RetiredKey: cfg.RetiredKey, FirstKey: cfg.FirstKey, CurrentKey: cfg.CurrentKey, Logger: cfg.Logger,
-		Pause: func(failures int) time.Duration { return pauseAfter(failures, 0) },
+		Pause: func(f int) time.Duration { return pauseAfter(f, 0) }, Changed: func() { n.events.Publish(Event{Topic: TopicStatus}) },
 	})
 	n.asks.OnDecision(n.logDecision)
 	n.asks.OnOpen(n.noticeBridgeAsk)

@@ -49,8 +49,10 @@ type Config struct {
 	RetiredKey func(fingerprint string) (*signing.PrivateKey, error)
 	FirstKey   func(id wire.AgentID) (*signing.PrivateKey, error)
 	// Pause returns how long to wait after the given number of failures in a row.
-	Pause  func(failures int) time.Duration
-	Logger *slog.Logger
+	Pause func(failures int) time.Duration
+	// Changed is called when the state of a registration has changed; nil: nobody needs to know.
+	Changed func()
+	Logger  *slog.Logger
 }
 
 // Registrar keeps the node registered in every configured directory, and holds its identity. It makes one call to a
@@ -373,6 +375,9 @@ func (r *Registrar) setState(ctx context.Context, p *registration, s registratio
 	r.mu.Unlock()
 	if !changed {
 		return nil
+	}
+	if r.cfg.Changed != nil {
+		r.cfg.Changed()
 	}
 	body, err := json.Marshal(s)
 	if err != nil {

@@ -1,0 +1,48 @@
+package web_test
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
+)
+
+// TestPageProfile: the form shows what it has, and a refused value stays in it.
+func TestPageProfile(t *testing.T) {
+	p := servePage(t, meshtest.New(t).Node("sarah", nil))
+	body := p.must("profile")
+	for _, want := range []string{"your card, as others see it", "no program is connected", `readonly value="Sarah&#39;s agent"`, ">https://directory.example/v1</textarea>"} {
+		if !strings.Contains(body, want) {
+			t.Errorf("the page lacks %q:\n%s", want, body)
+		}
+	}
+	status, body := p.post("profile", url.Values{"name": {"<i>Ann"}, "directories": {"https://a.example/v1 https://b.example/v1"}})
+	if status != http.StatusBadRequest || !strings.Contains(body, "Nothing was saved: name: not today") || !strings.Contains(body, "https://a.example/v1\nhttps://b.example/v1</textarea>") {
+		t.Errorf("a refused value: %d\n%s", status, body)
+	}
+	if status, _ := p.post("profile", url.Values{"directories": {strings.Repeat("https://a.example/v1 ", 21)}}); status != http.StatusBadRequest {
+		t.Errorf("too many directories: %d", status)
+	}
+	if body := p.must("connect"); !strings.Contains(body, "claude mcp add agentmesh -- agentmesh --data &#39;/my data&#39; mcp") {
+		t.Errorf("the page for programs:\n%s", body)
+	}
+}
+
+// TestRegistrationEvent: a page that shows registrations learns that one has changed.
+func TestRegistrationEvent(t *testing.T) {
+	sarah := meshtest.New(t).Node("sarah", nil)
+	events, stop := sarah.OwnerAPI().Watch()
+	defer stop()
+	if _, err := sarah.OwnerAPI().WithdrawFrom(t.Context(), owner.Withdraw{}, "test"); err != nil {
+		t.Fatal(err)
+	}
+	for e := range events {
+		if e.Topic == owner.TopicStatus {
+			return
+		}
+	}
+	t.Error("no event came")
+}
