@@ -228,67 +228,62 @@ func (b *Bridge) taskIn(ctx context.Context, call message.Call, from caller, mem
 	return b.findTask(ctx, from.address.String(), id)
 }
 
-// sendOptions is the member "configuration" of SendMessage.
-type sendOptions struct {
-	block   bool
-	history int
-	push    *pushRow
-}
-
-func (b *Bridge) readOptions(call message.Call, from caller) (sendOptions, error) {
-	v, _ := call.Params.Get("configuration")
-	o := sendOptions{block: call.Blocks()}
-	var e *message.Error
-	if o.history, e = (message.Call{Params: v}).HistoryLength(); e != nil {
-		return o, e
-	}
-	if config, ok := v.Get("taskPushNotificationConfig"); ok && !config.IsNull() {
-		row, err := b.readPush(config, from)
-		if err != nil {
-			return o, err
-		}
-		o.push = row
-	}
-	return o, nil
-}
-
-// handleSend accepts a message and waits until its task needs the caller, but not longer than 25 s (A2A-9, A2A-D1).
-func (b *Bridge) handleSend(ctx context.Context, call message.Call, from caller) (wire.Value, error) {
+// acceptCall accepts the message of SendMessage or SendStreamingMessage. It returns the task, and how many messages of its
+// history the caller wants.
+func (b *Bridge) acceptCall(ctx context.Context, call message.Call, from caller) (t *taskRow, history int, err error) {
 	m, e := message.ReadMessage(call.Params)
 	if e != nil {
-		return wire.Value{}, e
+		return nil, 0, e
 	}
-	o, err := b.readOptions(call, from)
-	if err != nil {
-		return wire.Value{}, err
+	options, _ := call.Params.Get("configuration")
+	if history, e = (message.Call{Params: options}).HistoryLength(); e != nil {
+		return nil, 0, e
 	}
-	t, err := b.accept(ctx, from, m, o.push)
-	if err != nil {
-		return wire.Value{}, err
-	}
-	if w, ok := b.hub.enter(t.ID, from); ok && o.block {
-		defer b.hub.leave(w)
-		waiting, cancel := context.WithTimeout(ctx, b.blockFor)
-		defer cancel()
-		for !t.needsCaller() && waiting.Err() == nil {
-			select {
-			case <-w.changed:
-			case <-time.After(checkTime):
-			case <-waiting.Done():
-			}
-			if t, err = b.findTask(context.WithoutCancel(ctx), t.Address, t.ID); err != nil {
-				return wire.Value{}, err
-			}
+	var push *pushRow
+	if config, ok := options.Get("taskPushNotificationConfig"); ok && !config.IsNull() {
+		if push, err = b.readPush(config, from); err != nil {
+			return nil, 0, err
 		}
-	} else if ok {
-		b.hub.leave(w)
 	}
-	if err := b.checkNotBlocked(ctx, from.address.String()); err != nil { // it may have been blocked while it waited
+	t, err = b.accept(ctx, from, m, push)
+	return t, history, err
+}
+
+// awaitTask waits until a task needs its caller, but not longer than 25 s (A2A-9, A2A-D1). It does not wait if too many
+// callers wait.
+func (b *Bridge) awaitTask(ctx context.Context, t *taskRow, from caller) (*taskRow, error) {
+	w, ok := b.hub.enter(t.ID, from)
+	if !ok {
+		return t, nil
+	}
+	defer b.hub.leave(w)
+	waiting, cancel := context.WithTimeout(ctx, b.blockFor)
+	defer cancel()
+	for {
+		var err error
+		if t, err = b.findTask(context.WithoutCancel(ctx), t.Address, t.ID); err != nil || t.needsCaller() || waiting.Err() != nil {
+			return t, err
+		}
+		select {
+		case <-w.changed:
+		case <-time.After(checkTime):
+		case <-waiting.Done():
+		}
+	}
+}
+
+// handleSend accepts a message, and waits for its result if the caller does.
+func (b *Bridge) handleSend(ctx context.Context, call message.Call, from caller) (wire.Value, error) {
+	t, history, err := b.acceptCall(ctx, call, from)
+	if err == nil && call.Blocks() {
+		t, err = b.awaitTask(ctx, t, from)
+	}
+	if err == nil { // the owner may have blocked the caller while it waited
+		err = b.checkNotBlocked(ctx, from.address.String())
+	}
+	if err != nil {
 		return wire.Value{}, err
 	}
-	if t, err = b.findTask(ctx, t.Address, t.ID); err != nil {
-		return wire.Value{}, err
-	}
-	task, err := b.view(ctx, t, o.history, true, contents{})
+	task, err := b.view(ctx, t, history, true, contents{})
 	return task.TaskResult(), err
 }

@@ -23,7 +23,7 @@ const maxStreamTime = time.Hour
 // has ended or needs the caller (A2A-12).
 func (b *Bridge) serveStream(c echo.Context, call message.Call, from caller) error {
 	ctx := c.Request().Context()
-	t, err := b.streamedTask(ctx, call, from)
+	t, history, err := b.streamedTask(ctx, call, from)
 	if err != nil {
 		return b.refuse(c, call, message.FromMesh(err))
 	}
@@ -35,7 +35,7 @@ func (b *Bridge) serveStream(c echo.Context, call message.Call, from caller) err
 	if t, err = b.findTask(ctx, t.Address, t.ID); err != nil { // it may have changed before the waiter was there
 		return b.refuse(c, call, message.FromMesh(err))
 	}
-	task, err := b.view(ctx, t, -1, true, contents{})
+	task, err := b.view(ctx, t, history, true, contents{})
 	if err != nil {
 		return b.refuse(c, call, message.FromMesh(err))
 	}
@@ -47,27 +47,20 @@ func (b *Bridge) serveStream(c echo.Context, call message.Call, from caller) err
 	return nil
 }
 
-// streamedTask returns the task of a stream, which a message opens or a subscription names.
-func (b *Bridge) streamedTask(ctx context.Context, call message.Call, from caller) (*taskRow, error) {
-	if call.Method == message.SubscribeToTask {
-		if err := b.checkNotBlocked(ctx, from.address.String()); err != nil {
-			return nil, err
-		}
-		t, err := b.taskIn(ctx, call, from, "id")
-		if err == nil && t.last().State.Terminal() {
-			err = message.ErrUnsupported.At("the task has ended")
-		}
-		return t, err
+// streamedTask returns the task of a stream, which a message opens or a subscription names, and how many messages of its
+// history the caller wants.
+func (b *Bridge) streamedTask(ctx context.Context, call message.Call, from caller) (t *taskRow, history int, err error) {
+	if call.Method != message.SubscribeToTask {
+		return b.acceptCall(ctx, call, from)
 	}
-	m, e := message.ReadMessage(call.Params)
-	if e != nil {
-		return nil, e
+	if err = b.checkNotBlocked(ctx, from.address.String()); err != nil {
+		return nil, 0, err
 	}
-	o, err := b.readOptions(call, from)
-	if err != nil {
-		return nil, err
+	t, err = b.taskIn(ctx, call, from, "id")
+	if err == nil && t.last().State.Terminal() {
+		err = message.ErrUnsupported.At("the task has ended")
 	}
-	return b.accept(ctx, from, m, o.push)
+	return t, -1, err
 }
 
 // taskStream writes the updates of one task.

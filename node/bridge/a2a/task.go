@@ -362,7 +362,7 @@ func (b *Bridge) evict(ctx context.Context, address string) error {
 		return errNotFull
 	}
 	tasks = slices.DeleteFunc(tasks, func(t *taskRow) bool { return !t.last().State.Terminal() })
-	for page := range slices.Chunk(tasks[len(tasks)/2:], 500) {
+	for page := range slices.Chunk(tasks[min(len(tasks)/2, maxTasks/2):], 500) { // an older version kept more
 		var changes []store.Change
 		for _, t := range page {
 			changes = append(changes, store.Change{IfRev: store.Any, Delete: true, Record: store.Record{NS: nsTasks, Key: t.ID}}) // it has ended, so nothing changes it
