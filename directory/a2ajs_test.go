@@ -14,8 +14,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/agentmesh/agentmesh/directory/a2arelay"
 )
 
 var updateJS = flag.Bool("update-js", false, "record the wire of @a2a-js/sdk again; needs A2A_JS")
@@ -31,8 +29,8 @@ type jsExchange struct {
 	Type, Answer       string
 }
 
-// newScriptedAgent starts a relay behind which am_alice answers every call: with its result, or, if the text says
-// "forever", not before it is canceled.
+// newScriptedAgent starts a relay behind which am_alice answers every call, except those that say "forever", which it
+// does not take.
 func newScriptedAgent(t *testing.T) *httptest.Server {
 	w := newCallWorld(t)
 	card := `{"name":"Alice","description":"d","version":"1","capabilities":{"streaming":true},"defaultInputModes":["text/plain"],"defaultOutputModes":["text/plain"],` +
@@ -46,7 +44,12 @@ func newScriptedAgent(t *testing.T) *httptest.Server {
 		for open := true; open; {
 			list, ids := w.calls()
 			for i, c := range list {
-				w.answerAs(c)
+				if strings.Contains(string(c.Params.JSON()), "forever") {
+					continue
+				}
+				w.report(c, remoteTask("TASK_STATE_WORKING", "01"))
+				time.Sleep(300 * time.Millisecond) // a stream writes its first event
+				w.report(c, remoteTask("TASK_STATE_COMPLETED", "02"))
 				w.do("POST", "/v1/relay/"+ids[i]+"/ack", "", withBearer(alice)...)
 			}
 			select {
@@ -62,19 +65,6 @@ func newScriptedAgent(t *testing.T) *httptest.Server {
 		server.Close()
 	})
 	return server
-}
-
-// answerAs answers a call as the scripted agent.
-func (w *world) answerAs(c a2arelay.Call) {
-	if c.Method == "CancelTask" {
-		w.report(c, remoteTask("TASK_STATE_CANCELED", "03"))
-		return
-	}
-	w.report(c, remoteTask("TASK_STATE_WORKING", "01"))
-	if !strings.Contains(string(c.Params.JSON()), "forever") {
-		time.Sleep(300 * time.Millisecond) // a stream writes its first event
-		w.report(c, remoteTask("TASK_STATE_COMPLETED", "02"))
-	}
 }
 
 // TestJSRelay lets @a2a-js/sdk 1.3.0 call an agent behind the relay: message, task, stream, cancel, and what the relay
