@@ -17,7 +17,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/singleflight"
@@ -26,10 +25,12 @@ import (
 	"github.com/agentmesh/agentmesh/acl/rate"
 	"github.com/agentmesh/agentmesh/directory/discovery"
 	"github.com/agentmesh/agentmesh/directory/mailbox"
+	"github.com/agentmesh/agentmesh/directory/probequeue"
 	"github.com/agentmesh/agentmesh/directory/site"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/waiting"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -47,6 +48,8 @@ const (
 // Config configures a directory. Store and BaseURL are required.
 type Config struct {
 	Store store.Store
+	// Session is the session of the process; nil: the directory has one of its own.
+	Session *store.Session
 	// BaseURL is the directory's base, "https://directory.example.com/v1". Key proofs name it (AM-62).
 	BaseURL string
 	// Local selects the local profile (AM-82): mode open, no quotas, and http endpoints on loopback.
@@ -120,13 +123,12 @@ type Registry struct {
 	cursors     cursorKey
 	count       cachedCount
 	nameCounts  nameCountCache
-	changes     *notifier
+	changes     *waiting.Notifier
 	templates   templates // set by Mount
-	probeQueue  *probeQueue
+	probeQueue  *probequeue.Queue
 	connections *mailbox.Connections
 	onMail      func(to wire.AgentID) // called for each message that is stored; nil for no call
 	mailUsage   mailbox.Counts
-	lastMail    atomic.Int64       // the time of the newest message, see newMailKey
 	keeping     singleflight.Group // messages that are being stored, by digest
 	bans        bans
 	reporting   reporting
@@ -158,12 +160,15 @@ func New(cfg Config) *Registry {
 		keys:    cfg.Keys,
 		log:     cfg.Logger,
 		views:   newViewCache(cachedViews),
-		changes: newNotifier(),
+		changes: waiting.NewNotifier(maxWaiting),
 
-		probeQueue:  newProbeQueue(),
+		probeQueue:  probequeue.New(),
 		connections: mailbox.NewConnections(),
 
 		reporters: rate.NewAllowance(rate.PerHour(reportsPerHour), reportsPerHour, maxClients),
+	}
+	if cfg.Session == nil {
+		r.cfg.Session = store.NewSession(cfg.Store.Leases(), cfg.Logger)
 	}
 	r.hourly = rate.NewRegistrations(cfg.Quotas.PerHour, nil)
 	if !cfg.Local {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/url"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -19,40 +18,31 @@ import (
 
 const (
 	maxWait    = 30 * time.Second // of one request for changes
-	feedPoll   = 5 * time.Second  // after this a change by another instance, or by Sweep, is seen
+	feedPoll   = 5 * time.Second  // after this a change by Sweep is seen
 	maxWaiting = 512              // readers that wait at once; any other reader gets its response without a wait
 )
 
-// notifier wakes readers that wait for a change.
-type notifier struct {
-	mu      sync.Mutex
-	changed chan struct{} // closed by notify
-	waiting int
-}
-
-func newNotifier() *notifier { return &notifier{changed: make(chan struct{})} }
-
-func (n *notifier) notify() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	close(n.changed)
-	n.changed = make(chan struct{})
-}
-
-// listen returns a channel that the next notify closes, and a function to stop listening. ok is false if too many
-// readers wait.
-func (n *notifier) listen() (changed <-chan struct{}, leave func(), ok bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.waiting >= maxWaiting {
-		return nil, nil, false
+// followProcesses takes over what other processes of the directory store, until ctx ends.
+func followProcesses(ctx context.Context, r *Registry) {
+	for hint := range r.cfg.Store.Watch(ctx, store.WatchCards, banNS, mailNS) {
+		switch hint.NS {
+		case store.WatchCards:
+			r.afterWrite(hint.Key)
+			queueDueProbe(ctx, r, hint.Key)
+		case banNS:
+			r.bans.forget()
+		case mailNS:
+			if err := takeMail(ctx, r, hint.Key); err != nil {
+				r.log.WarnContext(ctx, "read mail of another process", "err", err)
+			}
+		default: // hints were lost
+			r.bans.forget()
+			r.views.clear()
+			r.changes.Notify()
+			r.mailUsage.Forget()
+			r.connections.NotifyAll()
+		}
 	}
-	n.waiting++
-	return n.changed, func() {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		n.waiting--
-	}, true
 }
 
 // feedPlan ties the cursors of the feed to it: no other list accepts them.
@@ -102,7 +92,7 @@ func (r *Registry) Changes(ctx context.Context, since string, limit int, wait ti
 
 // awaitChanges returns at most one change more than limit.
 func (r *Registry) awaitChanges(ctx context.Context, after uint64, limit int, wait time.Duration) ([]store.CardChange, error) {
-	changed, leave, ok := r.changes.listen()
+	changed, leave, ok := r.changes.Listen()
 	if !ok {
 		wait = 0
 	} else {

@@ -136,7 +136,10 @@ func TestChangesWait(t *testing.T) {
 		if page, err := w.reg.Changes(t.Context(), next, 9, time.Hour); err != nil || len(page.Changes) != 0 || page.Next != next || time.Since(start) != maxWait {
 			t.Errorf("nothing came: %+v, %v after %v", page, err, time.Since(start))
 		}
-		w.reg.changes.waiting = maxWaiting
+		for range maxWaiting {
+			_, leave, _ := w.reg.changes.Listen()
+			defer leave()
+		}
 		start = time.Now()
 		if _, err := w.reg.Changes(t.Context(), next, 9, maxWait); err != nil || time.Since(start) != 0 {
 			t.Errorf("one reader too many waited %v, %v", time.Since(start), err)

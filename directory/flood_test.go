@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentmesh/agentmesh/directory/probequeue"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -55,8 +56,8 @@ func TestVictimHost(t *testing.T) { // AM-58, AM-63, THREATS 17
 					taken++
 				}
 			}
-			if taken != tt.taken || w.reg.probeQueue.len() > maxHostQueue {
-				t.Errorf("%d cards are taken, want %d; %d wait for a probe", taken, tt.taken, w.reg.probeQueue.len())
+			if taken != tt.taken || w.reg.probeQueue.Len() > probequeue.MaxOfHost {
+				t.Errorf("%d cards are taken, want %d; %d wait for a probe", taken, tt.taken, w.reg.probeQueue.Len())
 			}
 			for end := time.Now().Add(time.Minute); hits.Load() == 0 && time.Now().Before(end); {
 				<-time.After(20 * time.Millisecond)
@@ -64,7 +65,7 @@ func TestVictimHost(t *testing.T) { // AM-58, AM-63, THREATS 17
 			<-time.After(3 * queuePause) // enough time for other probes
 			cancel()
 			running.Wait()
-			if n, most := hits.Load(), 1+int64(time.Since(start)/hostPause); n < 1 || n > most {
+			if n, most := hits.Load(), 1+int64(time.Since(start)/probequeue.HostPause); n < 1 || n > most {
 				t.Errorf("the host was probed %d times in %v, want at most %d", n, time.Since(start), most)
 			}
 		})

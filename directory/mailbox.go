@@ -3,7 +3,6 @@ package directory
 import (
 	"context"
 	"crypto/hmac"
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base32"
@@ -40,18 +39,6 @@ const (
 type storedMail struct {
 	mailbox.Mail
 	key string
-}
-
-// newMailKey returns a key that sorts after every earlier key, even within the same millisecond, because a message of a
-// conversation must not overtake an earlier one.
-func (r *Registry) newMailKey(now time.Time) string {
-	for {
-		last := r.lastMail.Load()
-		next := max(last+1, now.UnixMicro())
-		if r.lastMail.CompareAndSwap(last, next) {
-			return fmt.Sprintf("%016x%s", next, strings.ToLower(rand.Text()[:10]))
-		}
-	}
 }
 
 // relayText encodes the MAC of a relay id.
@@ -146,7 +133,7 @@ func keepMail(ctx context.Context, r *Registry, m mailbox.Mail, owner [32]byte, 
 	if err != nil {
 		return "", fmt.Errorf("write mail: %w", err)
 	}
-	key, expires := r.newMailKey(now), now.Add(mailbox.Life)
+	key, expires := counts.NewKey(now), now.Add(mailbox.Life)
 	id, err := r.relayID(ctx, owner, key, now)
 	if err != nil {
 		return "", err
@@ -206,6 +193,39 @@ func (r *Registry) listMail(ctx context.Context, term, after string, limit int, 
 		}
 	}
 	return list, nil
+}
+
+// takeMail counts mail that another process stored or deleted, and wakes its agent.
+func takeMail(ctx context.Context, r *Registry, key string) error {
+	now := clock()
+	counts, err := r.loadMailUsage(ctx, now)
+	if err != nil {
+		return err
+	}
+	rec, err := r.recs.Get(ctx, mailNS, key, now)
+	if errors.Is(err, store.ErrNotFound) {
+		counts.Remove(key)
+		return nil
+	}
+	var m mailbox.Mail
+	if err == nil {
+		err = json.Unmarshal(rec.Body, &m)
+	}
+	if err != nil {
+		return err
+	}
+	counts.Learn(key, m)
+	for _, term := range rec.Terms {
+		if owner, ok := strings.CutPrefix(term, "owner:"); ok {
+			if hash, err := hex.DecodeString(owner); err == nil && len(hash) == 32 {
+				r.connections.Notify([32]byte(hash))
+			}
+		}
+	}
+	if r.onMail != nil {
+		r.onMail(m.Box)
+	}
+	return nil
 }
 
 // emptyMailbox deletes all mail of an agent.

@@ -210,12 +210,12 @@ func TestMailInOrder(t *testing.T) {
 	now := clock()
 	var keys []string
 	for range 100 {
-		keys = append(keys, w.reg.newMailKey(now))
+		keys = append(keys, w.reg.mailUsage.NewKey(now))
 	}
 	if !slices.IsSorted(keys) {
 		t.Errorf("keys of one moment: %v", keys)
 	}
-	if next := w.reg.newMailKey(now.Add(time.Millisecond)); next < keys[99] || len(next) != mailKeyLen {
+	if next := w.reg.mailUsage.NewKey(now.Add(time.Millisecond)); next < keys[99] || len(next) != mailKeyLen {
 		t.Errorf("after %s came %s", keys[99], next)
 	}
 }
@@ -224,7 +224,7 @@ func TestMailInOrder(t *testing.T) {
 func TestRelayIDs(t *testing.T) {
 	w := newRelayWorld(t)
 	now := clock()
-	key := w.reg.newMailKey(now)
+	key := w.reg.mailUsage.NewKey(now)
 	id, err := w.reg.relayID(t.Context(), credential.HashOf(alice), key, now)
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentmesh/agentmesh/directory/probequeue"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
@@ -29,18 +30,29 @@ const (
 	walkPage     = 500
 )
 
-// Run does the directory's background work until ctx ends: it makes the key of the cursors, then probes endpoints. It
-// returns after all of this work has stopped.
+// Lease is the name of the lease under which one process has the duties of a directory: probes and mirroring.
+const Lease = "directory"
+
+// Run does the directory's background work until ctx ends: it makes the key of the cursors, follows the other processes
+// of the directory and, while this process has the lease, probes endpoints. It returns after all of this work has
+// stopped.
 func (r *Registry) Run(ctx context.Context) {
 	r.makeCursorKey(ctx)
 	var running sync.WaitGroup
 	defer running.Wait()
 	running.Go(func() { r.counters.days.Keep(ctx, r.recs, recordNS, "history", r.log) })
+	running.Go(func() { followProcesses(ctx, r) })
 	if r.cfg.HTTP == nil {
 		return
 	}
+	r.cfg.Session.Do(ctx, Lease, func(ctx context.Context) { probeAll(ctx, r) })
+}
+
+// probeAll probes endpoints until ctx ends.
+func probeAll(ctx context.Context, r *Registry) {
+	var running sync.WaitGroup
 	running.Go(func() { r.walkCards(ctx) })
-	work := make(chan probeTarget)
+	work := make(chan probequeue.Target)
 	for range maxProbes {
 		running.Go(func() {
 			for a := range work {
@@ -53,10 +65,10 @@ func (r *Registry) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
-		case <-r.probeQueue.added:
+		case <-r.probeQueue.Added():
 		case <-due.C:
 		}
-		ready, again := r.probeQueue.next(time.Now(), maxProbes)
+		ready, again := r.probeQueue.Next(time.Now(), maxProbes)
 		for _, a := range ready {
 			select {
 			case work <- a:
@@ -128,10 +140,24 @@ func (m meta) nextProbe(id string) time.Time {
 // queueProbe queues a card for a probe. A mailbox of this directory is not probed: its proof is the relay connection of
 // its agent (AM-66).
 func (r *Registry) queueProbe(card wire.Card) {
-	if r.cfg.HTTP == nil || r.ownsMailbox(card) {
+	if r.cfg.HTTP == nil || r.ownsMailbox(card) || r.cfg.Session.IsElsewhere(Lease) {
 		return
 	}
-	r.probeQueue.add(probeTarget{string(card.ID), endpointHost(card)})
+	r.probeQueue.Add(probequeue.Target{ID: string(card.ID), Host: endpointHost(card)})
+}
+
+// queueDueProbe queues a card that another process wrote, if its probe is due.
+func queueDueProbe(ctx context.Context, r *Registry, id string) {
+	now := clock()
+	held, err := r.cards.Get(ctx, id, now)
+	if err != nil {
+		return // the walk over all cards finds it
+	}
+	if m, err := parseMeta(held); err == nil && !now.Before(m.nextProbe(id)) {
+		if card, err := r.parseStoredCard(held); err == nil {
+			r.queueProbe(card)
+		}
+	}
 }
 
 // ownsMailbox reports whether the endpoint of a card is the card's own mailbox in this directory.
@@ -140,8 +166,8 @@ func (r *Registry) ownsMailbox(card wire.Card) bool {
 }
 
 // probe probes one endpoint and stores the result.
-func (r *Registry) probe(ctx context.Context, a probeTarget) {
-	held, err := r.cards.Get(ctx, a.id, clock())
+func (r *Registry) probe(ctx context.Context, a probequeue.Target) {
+	held, err := r.cards.Get(ctx, a.ID, clock())
 	if errors.Is(err, store.ErrNotFound) {
 		return
 	}
@@ -149,7 +175,7 @@ func (r *Registry) probe(ctx context.Context, a probeTarget) {
 	if err == nil {
 		card, err = r.parseStoredCard(held)
 	}
-	if err == nil && endpointHost(card) != a.host {
+	if err == nil && endpointHost(card) != a.Host {
 		r.queueProbe(card) // the endpoint moved, and its new host has its own pause
 		return
 	}
@@ -167,7 +193,7 @@ func (r *Registry) probe(ctx context.Context, a probeTarget) {
 		err = r.saveProbe(ctx, card, failure == nil)
 	}
 	if err != nil && ctx.Err() == nil {
-		r.log.WarnContext(ctx, "cannot probe endpoint", "agent_id", a.id, "err", err)
+		r.log.WarnContext(ctx, "cannot probe endpoint", "agent_id", a.ID, "err", err)
 	}
 }
 

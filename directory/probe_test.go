@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/agentmesh/agentmesh/directory/probequeue"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -43,7 +44,7 @@ func (w *world) probeNow(id string) wire.Verification {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.reg.probe(w.t.Context(), probeTarget{id, endpointHost(card)})
+	w.reg.probe(w.t.Context(), probequeue.Target{ID: id, Host: endpointHost(card)})
 	rec, err := w.reg.Record(w.t.Context(), wire.AgentID(id))
 	if err != nil {
 		w.t.Fatal(err)
@@ -179,88 +180,6 @@ func TestEndpointsThatAttack(t *testing.T) { // THREATS 16 and 17
 	}
 }
 
-// TestOneQuestionAMinute: a host gets one probe per minute, however many cards name it and however often they are
-// registered.
-func TestOneQuestionAMinute(t *testing.T) { // THREATS 17, AM-63
-	l := newProbeQueue()
-	now := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
-	var victim []time.Time
-	others := 0
-	for second := range 3600 {
-		at := now.Add(time.Duration(second) * time.Second)
-		if second%60 == 0 {
-			for i := range 1000 {
-				l.add(probeTarget{fmt.Sprintf("am_%d", i), "victim.example"})
-			}
-			l.add(probeTarget{fmt.Sprintf("am_other%d", second), fmt.Sprintf("host%d.example", second)})
-		}
-		ready, _ := l.next(at, maxProbes)
-		for _, a := range ready {
-			if a.host == "victim.example" {
-				victim = append(victim, at)
-			} else {
-				others++
-			}
-		}
-		if l.len() > maxHostQueue+1 {
-			t.Fatalf("%d cards wait", l.len())
-		}
-	}
-	if len(victim) != 60 || others != 60 {
-		t.Errorf("in an hour the victim was asked %d times, want 60; others %d times, want 60", len(victim), others)
-	}
-	for i := 1; i < len(victim); i++ {
-		if victim[i].Sub(victim[i-1]) < hostPause {
-			t.Errorf("asked at %v and at %v", victim[i-1], victim[i])
-		}
-	}
-}
-
-func TestProbeQueueIsBounded(t *testing.T) {
-	l := newProbeQueue()
-	now := time.Now()
-	for i := range 2 * maxHosts {
-		l.add(probeTarget{fmt.Sprint(i), fmt.Sprint(i)})
-		if i%maxQueue == 0 {
-			for ready, _ := l.next(now, 1000); len(ready) > 0; ready, _ = l.next(now, 1000) {
-			}
-		}
-	}
-	if l.len() > maxQueue || len(l.paused) > maxHosts || len(l.byHost) > maxQueue || len(l.in) > maxQueue {
-		t.Errorf("%d wait, %d hosts pause, %d are counted", l.len(), len(l.paused), len(l.byHost))
-	}
-	if got, again := l.next(now.Add(hostPause), 5); len(got) != 5 || !again.Equal(now.Add(hostPause)) {
-		t.Errorf("when the pauses are over, %d are asked", len(got))
-	}
-}
-
-// TestIdleSleeps: the prober wakes when a probe is due or a card was added, and not earlier.
-func TestIdleSleeps(t *testing.T) {
-	now := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
-	l := newProbeQueue()
-	if ready, again := l.next(now, maxProbes); len(ready) != 0 || !again.IsZero() {
-		t.Errorf("nothing waits: %v, %v", ready, again)
-	}
-	l.add(probeTarget{"am_1", "a.example"})
-	l.add(probeTarget{"am_2", "a.example"})
-	l.add(probeTarget{"am_3", "b.example"})
-	<-l.added
-	if ready, again := l.next(now, 1); len(ready) != 1 || !again.Equal(now) {
-		t.Errorf("one at a time: %v, %v", ready, again)
-	}
-	if ready, again := l.next(now, maxProbes); len(ready) != 1 || !again.Equal(now.Add(hostPause)) {
-		t.Errorf("the host pauses: %v, %v", ready, again)
-	}
-	select {
-	case <-l.added:
-		t.Error("woken without a new card")
-	default:
-	}
-	if ready, again := l.next(now.Add(hostPause), maxProbes); len(ready) != 1 || !again.IsZero() {
-		t.Errorf("the last one: %v, %v", ready, again)
-	}
-}
-
 func TestWhenEndpointsAreDue(t *testing.T) {
 	now := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 	for _, tt := range []struct {
@@ -294,7 +213,7 @@ func TestRun(t *testing.T) {
 	card := testCard("am_new", text("endpoint", at))
 	served = card.JSON()
 	w.register(alice, card)
-	w.reg.probeQueue = newProbeQueue() // as after a restart: the walk must find the card
+	w.reg.probeQueue = probequeue.New() // as after a restart: the walk must find the card
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { w.reg.Run(ctx) })

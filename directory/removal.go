@@ -85,7 +85,7 @@ func removalChange(removal Removal) (store.Change, error) {
 // to write a card, even if it is unknown whether the write succeeded.
 func (r *Registry) afterWrite(id string) {
 	r.views.drop(id)
-	r.changes.notify()
+	r.changes.Notify()
 }
 
 // audit returns the changes that write a decision of the operator into the audit log, or nil without an audit log.

@@ -26,7 +26,7 @@ type State struct {
 func ReadState(ctx context.Context, r *Registry) (State, error) {
 	now := clock()
 	s := State{
-		Site: r.cfg.Site, Mode: r.cfg.Mode, Mirror: r.cfg.ReadOnly, Connected: r.connections.Count(), Probes: r.probeQueue.len(),
+		Site: r.cfg.Site, Mode: r.cfg.Mode, Mirror: r.cfg.ReadOnly, Connected: r.connections.Count(), Probes: r.probeQueue.Len(),
 		Days: r.counters.days.List(now),
 	}
 	var err error

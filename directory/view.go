@@ -93,6 +93,14 @@ func (vs *viewCache) drop(id string) {
 	vs.byID.Remove(id)
 }
 
+// clear removes all views, and starts a new generation.
+func (vs *viewCache) clear() {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	vs.gen++
+	vs.byID.Purge()
+}
+
 // loadView returns the view of a live card, with its body.
 func (r *Registry) loadView(ctx context.Context, id wire.AgentID, now time.Time) (*cardView, []byte, error) {
 	cached, ok := r.views.byID.Get(string(id))

@@ -25,9 +25,6 @@ func (n *Node) Run(ctx context.Context) error {
 	n.running.Store(true)
 	n.background.Go(func() { n.store.Follow(ctx) })
 	n.background.Go(func() { n.audit.Run(ctx) })
-	if n.cfg.Session == nil {
-		n.background.Go(func() { n.session.Run(ctx) })
-	}
 	var err error
 	n.background.Go(func() {
 		n.session.Do(ctx, Lease, func(ctx context.Context) {

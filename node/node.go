@@ -40,7 +40,7 @@ const (
 // Config configures a node. A field is required unless its comment says what its zero value means.
 type Config struct {
 	Store       store.Store
-	Session     *store.Session      // of the process, which runs it; nil: the node has one of its own
+	Session     *store.Session      // of the process; nil: the node has one of its own
 	Directories []*client.Directory // where the node registers and looks for agents, in order (AM-86); may be empty
 	// Relay is the directory, one of Directories, whose mailbox is the node's endpoint. It is nil for a node with a
 	// public address.

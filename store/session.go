@@ -14,25 +14,26 @@ import (
 const retryLease = time.Second
 
 // Session does duties while this process holds their leases. It renews all of them in one call. Start with
-// [NewSession]; call [Session.Do] for each duty, and [Session.Run]. A session is safe for concurrent use.
+// [NewSession], and call [Session.Do] for each duty. A session is safe for concurrent use.
 type Session struct {
 	leases Leases
 	log    *slog.Logger
 
 	mu        sync.Mutex
-	held      map[Lease]*duty
+	held      map[Lease]*holding
+	renewing  chan struct{}   // closed to end the renewals; nil: there is nothing to renew
 	elsewhere map[string]bool // duties that another process has, by the name of the lease
 }
 
-// duty is a duty that this process does now.
-type duty struct {
+// holding is a lease that this process holds, with the work under it.
+type holding struct {
 	until time.Time // time before which the lease has certainly not ended, by the clock of this process
-	stop  context.CancelCauseFunc
+	work  map[*context.CancelCauseFunc]struct{}
 }
 
 // NewSession returns a session without duties.
 func NewSession(leases Leases, log *slog.Logger) *Session {
-	return &Session{leases: leases, log: log, held: make(map[Lease]*duty), elsewhere: make(map[string]bool)}
+	return &Session{leases: leases, log: log, held: make(map[Lease]*holding), elsewhere: make(map[string]bool)}
 }
 
 // IsElsewhere reports whether another process has the duty, as far as this process knows. Before [Session.Do] the answer
@@ -71,18 +72,19 @@ func (s *Session) IsCurrent(ctx context.Context) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	d := s.held[*lease]
-	return d != nil && d.isCurrent(s.leases.TTL(), time.Now())
+	h := s.held[*lease]
+	return h != nil && h.isCurrent(s.leases.TTL(), time.Now())
 }
 
 // isCurrent reports whether the lease has certainly not ended.
-func (d *duty) isCurrent(ttl time.Duration, now time.Time) bool {
-	return ttl == 0 || now.Before(d.until)
+func (h *holding) isCurrent(ttl time.Duration, now time.Time) bool {
+	return ttl == 0 || now.Before(h.until)
 }
 
 // Do does a duty whenever this process holds the lease with this name, until ctx ends. The context of work belongs to
 // the lease, see [WithLease], and ends when the lease is lost, with [ErrLeaseLost] as its cause. Do waits for work to
-// return, and then releases the lease. If work returns before that, the duty is done, and Do returns.
+// return, and then releases the lease, unless other work goes on under it. If work returns before that, the duty is
+// done, and Do returns.
 func (s *Session) Do(ctx context.Context, name string, work func(ctx context.Context)) {
 	for ctx.Err() == nil {
 		asked := time.Now()
@@ -107,17 +109,37 @@ func (s *Session) do(ctx context.Context, lease Lease, asked time.Time, work fun
 	ctx, stop := context.WithCancelCause(WithLease(ctx, lease))
 	defer stop(nil)
 	s.mu.Lock()
-	s.held[lease] = &duty{until: asked.Add(s.leases.TTL()), stop: stop}
+	h := s.held[lease]
+	if h == nil {
+		h = &holding{until: asked.Add(s.leases.TTL()), work: make(map[*context.CancelCauseFunc]struct{})}
+		s.held[lease] = h
+	}
+	h.work[&stop] = struct{}{}
 	s.elsewhere[lease.Name] = false
+	if every := s.leases.TTL() / 3; every > 0 && s.renewing == nil {
+		s.renewing = make(chan struct{})
+		go s.keepRenewing(s.renewing, every)
+	}
 	s.mu.Unlock()
 	work(ctx)
 	s.mu.Lock()
-	delete(s.held, lease)
-	s.elsewhere[lease.Name] = true // until the next attempt to acquire it
+	delete(h.work, &stop)
+	last := len(h.work) == 0
+	if last {
+		delete(s.held, lease)
+		s.elsewhere[lease.Name] = true // until the next attempt to acquire it
+	}
+	if len(s.held) == 0 && s.renewing != nil {
+		close(s.renewing)
+		s.renewing = nil
+	}
 	s.mu.Unlock()
 	if errors.Is(context.Cause(ctx), ErrLeaseLost) {
 		s.log.Warn("lost a lease", "lease", lease.Name, "fence", lease.Fence)
 		return false
+	}
+	if !last {
+		return true
 	}
 	if err := s.leases.Release(context.WithoutCancel(ctx), []Lease{lease}); err != nil {
 		s.log.Warn("release lease", "lease", lease.Name, "err", err)
@@ -125,34 +147,37 @@ func (s *Session) do(ctx context.Context, lease Lease, asked time.Time, work fun
 	return true
 }
 
-// Run renews the leases of this session until ctx ends. If leases last as long as their handle, it returns at once.
-func (s *Session) Run(ctx context.Context) {
-	every := s.leases.TTL() / 3
-	if every == 0 {
-		return
-	}
-	for wait(ctx, every) {
-		s.renew(ctx, every)
+// keepRenewing renews the leases of this session until ended is closed.
+func (s *Session) keepRenewing(ended <-chan struct{}, every time.Duration) {
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ended:
+			return
+		case <-ticker.C:
+			s.renew(every)
+		}
 	}
 }
 
 // renew renews every lease once, and stops the duties whose lease is lost or may have ended.
-func (s *Session) renew(ctx context.Context, timeout time.Duration) {
+func (s *Session) renew(timeout time.Duration) {
 	asked := time.Now()
 	var held []Lease
 	s.mu.Lock()
-	for lease, d := range s.held {
-		if d.isCurrent(s.leases.TTL(), asked) {
+	for lease, h := range s.held {
+		if h.isCurrent(s.leases.TTL(), asked) {
 			held = append(held, lease)
 			continue
 		}
-		d.stop(ErrLeaseLost) // this process was suspended
+		s.lose(lease, h) // this process was suspended
 	}
 	s.mu.Unlock()
 	if len(held) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	lost, err := s.leases.Renew(ctx, held)
 	if err != nil {
@@ -162,14 +187,22 @@ func (s *Session) renew(ctx context.Context, timeout time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, lease := range held {
-		if d := s.held[lease]; d != nil && !slices.Contains(lost, lease) {
-			d.until = asked.Add(s.leases.TTL())
+		if h := s.held[lease]; h != nil && !slices.Contains(lost, lease) {
+			h.until = asked.Add(s.leases.TTL())
 		}
 	}
 	for _, lease := range lost {
-		if d := s.held[lease]; d != nil {
-			d.stop(fmt.Errorf("%w: %s", ErrLeaseLost, lease.Name))
+		if h := s.held[lease]; h != nil {
+			s.lose(lease, h)
 		}
+	}
+}
+
+// lose ends the contexts of the work whose lease is lost. The caller must hold s.mu.
+func (s *Session) lose(lease Lease, h *holding) {
+	s.elsewhere[lease.Name] = true
+	for stop := range h.work {
+		(*stop)(fmt.Errorf("%w: %s", ErrLeaseLost, lease.Name))
 	}
 }
 

@@ -144,6 +144,15 @@ func (c *Connections) Notify(owner [32]byte) {
 	}
 }
 
+// NotifyAll wakes the polls of all credentials.
+func (c *Connections) NotifyAll() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, conn := range c.all {
+		conn.notify()
+	}
+}
+
 // notify wakes the polls of this connection. The caller holds Connections.mu.
 func (conn *connection) notify() {
 	close(conn.wake)

@@ -1,6 +1,10 @@
 package mailbox
 
 import (
+	"crypto/rand"
+	"fmt"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,6 +25,8 @@ const (
 	MaxAllMail      = 100_000
 	MaxAllMailBytes = 4 << 30
 
+	keyDigits = 16 // of a key; they are the time of the message in microseconds
+
 	sweepEvery = time.Minute // between two removals of expired mail from the counts
 )
 
@@ -40,6 +46,7 @@ type Mail struct {
 type Counts struct {
 	mu     sync.Mutex
 	loaded bool            // the counts include the stored mail
+	last   int64           // the number in the newest key
 	swept  time.Time       // when sweep last ran
 	mails  map[string]Mail // by the key of the message in the store
 	all    Usage           // of all mailboxes together
@@ -67,6 +74,32 @@ func mailboxLimit(all Usage) Usage {
 		return Usage{MaxMail / 10, MaxMailBytes / 10}
 	}
 	return Usage{MaxMail, MaxMailBytes}
+}
+
+// NewKey returns a key that sorts after every key that was counted or returned before, even within the same millisecond,
+// because a message of a conversation must not overtake an earlier one.
+func (u *Counts) NewKey(now time.Time) string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.last = max(u.last+1, now.UnixMicro())
+	return fmt.Sprintf("%016x%s", u.last, strings.ToLower(rand.Text()[:10]))
+}
+
+// Learn counts a message that another process stored.
+func (u *Counts) Learn(key string, m Mail) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.loaded {
+		u.drop(key)
+		u.add(key, m)
+	}
+}
+
+// Forget makes the next Load build the counts again.
+func (u *Counts) Forget() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.loaded = false
 }
 
 // Admit counts a message that is about to be stored, or returns an error that names the limit that the message would
@@ -117,6 +150,9 @@ func (u *Counts) hasRoomForCall(m Mail, limit Usage) bool {
 
 // add counts a message. The caller holds mu.
 func (u *Counts) add(key string, m Mail) {
+	if n, err := strconv.ParseInt(key[:min(len(key), keyDigits)], 16, 64); err == nil {
+		u.last = max(u.last, n)
+	}
 	part := senderInBox{m.Box, m.From}
 	u.mails[key] = m
 	u.all, u.boxes[m.Box], u.shares[part] = u.all.with(m), u.boxes[m.Box].with(m), u.shares[part].with(m)

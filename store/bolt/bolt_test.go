@@ -63,7 +63,6 @@ func TestShared(t *testing.T) {
 func TestLeasesWithoutEnd(t *testing.T) {
 	s := open(t, filepath.Join(t.TempDir(), "mesh.db"), Config{})
 	session := store.NewSession(s.Leases(), slog.New(slog.DiscardHandler))
-	session.Run(t.Context()) // returns: there is nothing to renew
 	other := s.Handle("other")
 	done := false
 	session.Do(t.Context(), "node", func(ctx context.Context) {

@@ -229,7 +229,6 @@ func testSession(t *testing.T, shared Shared, ttl time.Duration) {
 		session := store.NewSession(s.Leases(), slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(t.Context())
 		var all sync.WaitGroup
-		all.Go(func() { session.Run(ctx) })
 		all.Go(func() {
 			session.Do(ctx, "node", func(ctx context.Context) {
 				if n := working.Add(1); n != 1 {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/cmd/internal/config"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/directory"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/store"
@@ -123,9 +124,10 @@ func (p *Process) Serve(ctx context.Context, started func(context.Context, Serve
 	if p.node != nil {
 		g.Go(func() error { return p.runNode(ctx) })
 	} else {
-		g.Go(func() error { p.sweep(ctx); return nil })
+		g.Go(func() error { p.store.Follow(ctx); return nil })
 		g.Go(func() error { p.audit.Run(ctx); return nil })
-		g.Go(func() error { p.notices.Run(ctx); return nil })
+		g.Go(func() error { p.session.Do(ctx, directory.Lease, p.sweep); return nil })
+		g.Go(func() error { p.session.Do(ctx, directory.Lease, p.notices.Run); return nil })
 	}
 	if p.registry != nil {
 		g.Go(func() error { p.registry.Run(ctx); return nil })
@@ -139,7 +141,8 @@ func (p *Process) Serve(ctx context.Context, started func(context.Context, Serve
 			err = started(ctx, info)
 		}
 		if err == nil && p.mirror != "" {
-			p.registry.Follow(ctx, client.NewDirectory(p.mirror, p.http, nil))
+			source := client.NewDirectory(p.mirror, p.http, nil)
+			p.session.Do(ctx, directory.Lease, func(ctx context.Context) { p.registry.Follow(ctx, source) })
 		}
 		return err
 	})

@@ -66,6 +66,7 @@ type Process struct {
 
 	db          *bolt.Store
 	store       *store.Observed // db for the services, with callbacks on commits
+	session     *store.Session  // the leases of this process
 	http        *client.HTTP
 	edge        *httpapi.Server
 	certs       *certs.Source // of a serve; nil if the listener speaks plain HTTP
@@ -128,6 +129,7 @@ func open(ctx context.Context, o Options) (*Process, error) {
 		return nil, err
 	}
 	p.store = store.Observe(p.db)
+	p.session = store.NewSession(p.store.Leases(), p.log)
 	addStoreGauges(p.metrics, p.db)
 	return p, nil
 }
@@ -192,7 +194,7 @@ func (p *Process) assemble(ctx context.Context, base string) error {
 			return err
 		}
 	} else { // a node does this by itself
-		p.store.OnCommit(p.notices.OnCommit)
+		p.store.OnCommit(p.notices.OnCommit, notify.Namespace)
 		p.mountOperations(owner.AuditOperations(p.audit, nil)...)
 		p.mountOperations(p.statusOperations()...)
 	}
@@ -204,7 +206,7 @@ const OwnDirectory = "own"
 
 func (p *Process) addDirectory(base string) {
 	cfg := directory.Config{
-		Store: p.store, BaseURL: base, Local: !p.cfg.Public(), Mode: directory.Mode(p.cfg.Registration.Mode),
+		Store: p.store, Session: p.session, BaseURL: base, Local: !p.cfg.Public(), Mode: directory.Mode(p.cfg.Registration.Mode),
 		Quotas: directory.Quotas{
 			PerToken: offBelowOne(p.cfg.Registration.CardsPerToken), PerHost: offBelowOne(p.cfg.Registration.CardsPerHost),
 			PerHour: offBelowOne(p.cfg.Registration.PerHour),
@@ -266,7 +268,7 @@ func (p *Process) addNode(ctx context.Context, base string) error {
 	exempt, _ := p.cfg.Exempt()
 	p.node, err = node.New(ctx, node.Config{
 		CredentialOf: credentialOf,
-		Store:        p.store, Directories: p.directories, Relay: p.mailboxDirectory(), Credential: p.secrets.Credential, HTTP: p.http,
+		Store:        p.store, Session: p.session, Directories: p.directories, Relay: p.mailboxDirectory(), Credential: p.secrets.Credential, HTTP: p.http,
 		Window:   client.Window{Past: p.cfg.Window.Past, Future: p.cfg.Window.Future},
 		Identity: node.Identity{Key: p.secrets.Key, Card: card}, Age: append([]*signing.PrivateKey{p.secrets.Age}, p.secrets.OldAges...),
 		Policy: p.cfg.Policy(), Outbound: p.cfg.Outbound(), Rates: p.cfg.Rates(), Exempt: exempt,

@@ -1,0 +1,149 @@
+package directory
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/directory/mailbox"
+	"github.com/agentmesh/agentmesh/node/client"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store/bolt"
+)
+
+// startProcesses starts two processes of one directory over one store.
+func startProcesses(t *testing.T, change ...func(*Config)) [2]*world {
+	t.Helper()
+	db, err := bolt.Open(t.Context(), filepath.Join(t.TempDir(), "mesh.db"), bolt.Config{MinFree: -1, LeaseTTL: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var running sync.WaitGroup
+	ctx, stop := context.WithCancel(context.Background())
+	t.Cleanup(func() {
+		stop()
+		running.Wait()
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	var ws [2]*world
+	for i := range ws {
+		ws[i] = newWorldOver(t, db.Handle(fmt.Sprint("process ", i)), change...)
+		running.Go(func() { ws[i].reg.Run(ctx) })
+	}
+	time.Sleep(100 * time.Millisecond) // both follow each other
+	return ws
+}
+
+// within fails the test unless done becomes true within a second.
+func within(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Second); !done(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within a second: %s", what)
+		}
+	}
+}
+
+// TestDirectoryProcesses: what one process of a directory stores reaches the other within a second: cards, changes of
+// the feed, mail, and bans.
+func TestDirectoryProcesses(t *testing.T) {
+	t.Parallel()
+	ws := startProcesses(t)
+	here, there := ws[0], ws[1]
+	here.register(alice, mailboxCard("am_alice"))
+	there.register(bob, testCard("am_bob"))
+	want(t, there.do("GET", "/v1/agents/am_alice", ""), 200, "")
+	here.register(alice, mailboxCard("am_alice").With("description", wire.Text("renewed")))
+	within(t, "the cached card is replaced", func() bool {
+		return there.do("GET", "/v1/agents/am_alice", "").Body.String() == here.do("GET", "/v1/agents/am_alice", "").Body.String()
+	})
+
+	_, next := there.changes("", 9)
+	time.AfterFunc(50*time.Millisecond, func() { here.register("carol-credential-3", testCard("am_carol")) })
+	began := time.Now()
+	if page, err := there.reg.Changes(t.Context(), next, 9, maxWait); err != nil || len(page.Changes) == 0 || time.Since(began) > time.Second {
+		t.Errorf("changes = %+v, %v after %v", page, err, time.Since(began))
+	}
+
+	time.AfterFunc(50*time.Millisecond, func() {
+		wantReceipt(t, there.do("POST", "/v1/relay", testMessage("1", "am_bob", "am_alice"), withBearer(bob)...), 201)
+	})
+	began = time.Now()
+	if items, err := here.reg.Mail(t.Context(), alice, MailQuery{Wait: maxWait}); err != nil || len(items) != 1 || time.Since(began) > time.Second {
+		t.Errorf("mail = %v, %v after %v", items, err, time.Since(began))
+	}
+
+	if err := there.reg.checkBan(t.Context(), "am_carol", nil, "", noClient, clock()); err != nil { // fills the cache
+		t.Fatal(err)
+	}
+	if _, err := here.reg.Ban(t.Context(), Ban{Kind: BanID, Value: "am_carol", Reason: "test"}, "test"); err != nil {
+		t.Fatal(err)
+	}
+	within(t, "the ban holds", func() bool {
+		return there.reg.checkBan(t.Context(), "am_carol", nil, "", noClient, clock()) != nil
+	})
+}
+
+// TestMailBoundsOfProcesses: the bounds of a mailbox hold for all processes together, and mail that one process deletes
+// makes room at the other.
+func TestMailBoundsOfProcesses(t *testing.T) {
+	t.Parallel()
+	ws := startProcesses(t)
+	ws[0].register(alice, mailboxCard("am_alice"))
+	box, kept := ws[0].card("am_alice"), 0
+	const share = mailbox.MaxMail / mailbox.Share
+	count := func(w *world) int {
+		if _, err := w.reg.loadMailUsage(t.Context(), clock()); err != nil {
+			t.Fatal(err)
+		}
+		all, _ := w.reg.mailUsage.Total(clock())
+		return all.N
+	}
+	for i := range 2 * share {
+		if _, err := ws[i%2].reg.storeMail(t.Context(), fakePosting(box, "am_bob", i), clock()); err == nil {
+			kept++
+		}
+		within(t, "both count the mail", func() bool { return count(ws[0]) == kept && count(ws[1]) == kept })
+	}
+	if kept != share {
+		t.Errorf("%d messages of one sender are kept, want %d", kept, share)
+	}
+	if err := ws[0].reg.emptyMailbox(t.Context(), "am_alice"); err != nil {
+		t.Fatal(err)
+	}
+	within(t, "there is room again", func() bool { return count(ws[1]) == 0 })
+}
+
+// TestOneProcessProbes: an endpoint is probed once, by the process with the lease, whichever process registered it.
+func TestOneProcessProbes(t *testing.T) {
+	t.Parallel()
+	var probes atomic.Int32
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		probes.Add(1)
+		w.WriteHeader(http.StatusNotFound)
+	}))
+	defer srv.Close()
+	h := client.NewHTTP(client.HTTPConfig{Local: true})
+	t.Cleanup(h.Close)
+	ws := startProcesses(t, func(c *Config) { c.Local, c.HTTP = true, h })
+	other := ws[0]
+	if !other.reg.cfg.Session.IsElsewhere(Lease) {
+		other = ws[1]
+	}
+	other.register(alice, testCard("am_alice", text("endpoint", srv.URL+"/agentmesh")))
+	for end := time.Now().Add(10 * time.Second); probes.Load() == 0 && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	time.Sleep(300 * time.Millisecond)
+	if n := probes.Load(); n != 1 {
+		t.Errorf("%d probes, want 1", n)
+	}
+}
