@@ -92,7 +92,7 @@ func TestRelaySurvivesKill(t *testing.T) {
 	var server *serveProcess
 	serve := func() {
 		var err error
-		if server, err = startServe(dir, []string{"--name", "Calendar agent", "--set=agentrelay.extensions=semantic,voting,history"}, env); err != nil {
+		if server, err = startServe(dir, []string{"--name", "Calendar agent", "--set=agentrelay.serve=on", "--set=agentrelay.extensions=semantic,voting,history"}, env); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/manual"
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -23,11 +24,11 @@ func TestComplete(t *testing.T) {
 		{[]string{"demo-h"}, nil},
 		{[]string{"nothing", "zzz"}, nil},
 	} {
-		if diff := cmp.Diff(tc.want, complete(model, tc.words)); diff != "" {
+		if diff := cmp.Diff(tc.want, manual.Complete(model, tc.words)); diff != "" {
 			t.Errorf("complete(%q) (-want +got):\n%s", tc.words, diff)
 		}
 	}
-	if all := complete(model, nil); !slices.Contains(all, "serve") || slices.Contains(all, "demo-hook") {
+	if all := manual.Complete(model, nil); !slices.Contains(all, "serve") || slices.Contains(all, "demo-hook") {
 		t.Errorf("complete() = %q", all)
 	}
 }

@@ -174,5 +174,5 @@ type linksRemoveCmd struct {
 }
 
 func (c *linksRemoveCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, daemon.RemoveLink.Call(c.Link), func(l daemon.LinkChange) { a.Note("removed %s", terminal.Clean(l.Name)) })
+	return ask(ctx, a, daemon.RemoveLink.Call(c.Link), func(l daemon.ConfigChange) { a.Note("removed %s", terminal.Clean(l.Name)) })
 }

@@ -163,7 +163,7 @@ func TestHelp(t *testing.T) {
 func TestManualExamplesParse(t *testing.T) {
 	root, _ := testManual(t)
 	for name, list := range manual.Examples {
-		if name != "" && findSubcommand(root, name) == nil {
+		if name != "" && manual.FindSubcommand(root, name) == nil {
 			t.Errorf("there are examples for %s, which is not a command", name)
 		}
 		for _, e := range list {

@@ -57,7 +57,7 @@ func (c *messCrash) start() {
 	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "AGENTMESH_") })
 	var err error
 	c.server, err = startServe(c.dir, []string{
-		"--set=log.level=warn", "--set=mess.calls_per_minute=0", "--set=mess.threads_per_hour=0", "--set=mess.registrations_per_hour=0",
+		"--set=log.level=warn", "--set=mess.serve=on", "--set=mess.calls_per_minute=0", "--set=mess.threads_per_hour=0", "--set=mess.registrations_per_hour=0",
 		"--set=mess.directory=" + filepath.Join(filepath.Dir(c.dir), "threads"),
 	}, env)
 	if err != nil {

@@ -69,7 +69,7 @@ func (c messClient) thread(ref string) wire.Value {
 func startHousehold(t *testing.T, who map[string]string) map[string]messClient {
 	t.Helper()
 	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "AGENTMESH_") })
-	s, err := startServe(filepath.Join(t.TempDir(), "data"), []string{"--set=mess.calls_per_minute=0"}, env)
+	s, err := startServe(filepath.Join(t.TempDir(), "data"), []string{"--set=mess.serve=on", "--set=mess.calls_per_minute=0"}, env)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -270,9 +270,9 @@ func TestInlineCommands(t *testing.T) {
 			for _, word := range shellWords(m[1]) {
 				flag, isFlag := strings.CutPrefix(word, "--")
 				flag, _, _ = strings.Cut(flag, "=")
-				if next := findSubcommand(node, word); next != nil {
+				if next := manual.FindSubcommand(node, word); next != nil {
 					node = next
-				} else if isFlag && !slices.Contains(complete(node, []string{"--" + flag}), "--"+flag) {
+				} else if isFlag && !slices.Contains(manual.Complete(node, []string{"--" + flag}), "--"+flag) {
 					t.Errorf("%s: %s has no flag --%s: %s", name, manual.CommandPath(node), flag, m[0])
 				}
 			}

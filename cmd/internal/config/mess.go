@@ -6,7 +6,7 @@ import "github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 // people, robots and services claim the requests.
 type MESS struct {
 	// Serve the exchange to others under /api/v1/exchanges/<exchange>: on, off, or auto, which means on without a
-	// public_url.
+	// public_url. agentmesh bridge enable mess sets it.
 	Serve string `key:"serve"`
 	// Id of the exchange and part of every API key: A-Z a-z 0-9 and -.
 	Exchange string `key:"exchange"`
@@ -37,7 +37,7 @@ type MESS struct {
 }
 
 func defaultMESS() MESS {
-	return MESS{Serve: "auto", Exchange: "home", CallsPerMinute: 600, ThreadsPerHour: 300, RegistrationsPerHour: 60}
+	return MESS{Serve: "off", Exchange: "home", CallsPerMinute: 600, ThreadsPerHour: 300, RegistrationsPerHour: 60}
 }
 
 func (c MESS) check(p *problems) {

@@ -9,7 +9,8 @@ import (
 
 // MoltSpeak configures the node as a MoltSpeak agent: POST /moltspeak/v0.1/message and /batch, WebSocket /stream.
 type MoltSpeak struct {
-	// Serve the endpoint to others: on, off, or auto, which means on without a public_url.
+	// Serve the endpoint to others: on, off, or auto, which means on without a public_url. agentmesh bridge enable
+	// moltspeak sets it.
 	Serve string `key:"serve"`
 	// Name of the agent: A-Z a-z 0-9 _ and -. Empty: the agent id, which then must not contain a dot.
 	Agent string `key:"agent"`
@@ -48,7 +49,7 @@ type MoltSpeakTool struct {
 }
 
 func defaultMoltSpeak() MoltSpeak {
-	return MoltSpeak{Serve: "auto", Org: "agentmesh", RegistryAuth: "token"}
+	return MoltSpeak{Serve: "off", Org: "agentmesh", RegistryAuth: "token"}
 }
 
 func (c MoltSpeak) check(p *problems) {

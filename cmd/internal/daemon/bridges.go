@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/node/bridge"
@@ -91,7 +92,7 @@ func (p *Process) addBridges() error {
 		b.Mount(p.edge.Echo())
 		p.mountOperations(b.Operations()...)
 	}
-	p.mountOperations(p.linkOperations()...)
+	p.mountOperations(slices.Concat(p.linkOperations(), configChanger{p}.bridgeOperations())...)
 	p.mountPages()
 	return nil
 }

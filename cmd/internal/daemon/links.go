@@ -23,8 +23,8 @@ import (
 // The operations of the owner API for links of all kinds.
 var (
 	ListLinks  = owner.Endpoint[owner.None, owner.List[bridge.LinkStatus]]{Method: http.MethodGet, Path: "/links", Right: owner.Read}
-	AddLink    = owner.Endpoint[NewLink, LinkChange]{Method: http.MethodPost, Path: "/links", Right: owner.Decide}
-	RemoveLink = owner.Endpoint[owner.None, LinkChange]{Method: http.MethodDelete, Path: "/links/:name", Right: owner.Decide}
+	AddLink    = owner.Endpoint[NewLink, ConfigChange]{Method: http.MethodPost, Path: "/links", Right: owner.Decide}
+	RemoveLink = owner.Endpoint[owner.None, ConfigChange]{Method: http.MethodDelete, Path: "/links/:name", Right: owner.Decide}
 	TestLink   = owner.Endpoint[owner.None, LinkTest]{Method: http.MethodPost, Path: "/links/:name/test", Right: owner.Decide}
 )
 
@@ -40,9 +40,9 @@ type NewLink struct {
 	Token       string `json:"token,omitempty"` // the key or token that the other side requires
 }
 
-// LinkChange is a changed list of links.
-type LinkChange struct {
-	Name string `json:"name"`
+// ConfigChange is a change of the configuration file.
+type ConfigChange struct {
+	Name string `json:"name"` // of the link or the bridge
 	// Running reports that a serve takes the change over at once. Otherwise the next serve does.
 	Running bool `json:"running"`
 }
@@ -63,13 +63,15 @@ func (p *Process) linkOperations() []owner.Operation {
 		ListLinks.Serve(func(echo.Context, owner.None) (owner.List[bridge.LinkStatus], error) {
 			return owner.List[bridge.LinkStatus]{Items: p.links()}, nil
 		}),
-		AddLink.Serve(func(_ echo.Context, in NewLink) (LinkChange, error) { return linkChanger{p}.add(in) }),
-		RemoveLink.Serve(func(c echo.Context, _ owner.None) (LinkChange, error) { return linkChanger{p}.remove(c.Param("name")) }),
+		AddLink.Serve(func(_ echo.Context, in NewLink) (ConfigChange, error) { return configChanger{p}.add(in) }),
+		RemoveLink.Serve(func(c echo.Context, _ owner.None) (ConfigChange, error) {
+			return configChanger{p}.remove(c.Param("name"))
+		}),
 		TestLink.Serve(func(c echo.Context, _ owner.None) (LinkTest, error) {
 			name := c.Param("name")
 			b := p.findBridge(name)
 			if b == nil && p.rerun.failure != nil {
-				return LinkTest{}, refuseLink(fmt.Errorf("not added: %w", p.rerun.failure))
+				return LinkTest{}, refuseChange(fmt.Errorf("not added: %w", p.rerun.failure))
 			}
 			if b == nil {
 				return LinkTest{}, &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: "there is no such link; list the links with: agentmesh links list"}
@@ -100,31 +102,31 @@ func testLink(ctx context.Context, b bridge.Service, name string) LinkTest {
 	return LinkTest{Name: name, OK: true}
 }
 
-// linkChanger changes the links in the configuration file of a process.
-type linkChanger struct{ p *Process }
+// configChanger changes the configuration file of a process.
+type configChanger struct{ p *Process }
 
 // add stores the token of a new link and adds the link to the configuration file.
-func (c linkChanger) add(in NewLink) (LinkChange, error) {
+func (c configChanger) add(in NewLink) (ConfigChange, error) {
 	l := bridge.Link{
 		Name: in.Name, Kind: in.Kind, URL: in.URL, Space: in.Space, Participant: in.Participant, AgentID: in.AgentID, Exchange: in.Exchange,
 	}
 	if err := l.Validate(); err != nil { // before the name becomes the name of a file
-		return LinkChange{}, refuseLink(err)
+		return ConfigChange{}, refuseChange(err)
 	}
 	if c.p.src.Overrides("links") {
-		return LinkChange{}, refuseLink(errors.New("links is set by a flag or an environment variable"))
+		return ConfigChange{}, refuseChange(errors.New("links is set by a flag or an environment variable"))
 	}
 	if token := strings.TrimSpace(in.Token); token != "" {
 		folder, err := filepath.Abs(c.p.home.Path("links"))
 		if err != nil {
-			return LinkChange{}, err
+			return ConfigChange{}, err
 		}
 		if err := os.MkdirAll(folder, 0o700); err != nil {
-			return LinkChange{}, fmt.Errorf("store the token: %w", err)
+			return ConfigChange{}, fmt.Errorf("store the token: %w", err)
 		}
 		l.TokenFile = filepath.Join(folder, l.Name+".token")
 		if err := atomicfile.Write(l.TokenFile, []byte(token+"\n")); err != nil {
-			return LinkChange{}, fmt.Errorf("store the token: %w", err)
+			return ConfigChange{}, fmt.Errorf("store the token: %w", err)
 		}
 		if inside := filepath.Join("links", l.Name+".token"); c.p.src.ResolvePath(inside) == l.TokenFile {
 			l.TokenFile = inside // so that the data directory can move
@@ -134,7 +136,7 @@ func (c linkChanger) add(in NewLink) (LinkChange, error) {
 }
 
 // remove removes a link from the configuration file, and the token that add stored.
-func (c linkChanger) remove(name string) (LinkChange, error) {
+func (c configChanger) remove(name string) (ConfigChange, error) {
 	change, err := c.apply(name, func() error { return c.p.src.RemoveLink(name, LinkKinds()) })
 	if err == nil && (bridge.Link{Name: name, Kind: "x", Dir: "x"}).Validate() == nil {
 		_ = os.Remove(c.p.home.Path(filepath.Join("links", name+".token"))) // a link may have none
@@ -144,13 +146,13 @@ func (c linkChanger) remove(name string) (LinkChange, error) {
 
 // apply changes the configuration file, and starts a running serve again with it. If that fails, the file is
 // restored.
-func (c linkChanger) apply(name string, change func() error) (LinkChange, error) {
+func (c configChanger) apply(name string, change func() error) (ConfigChange, error) {
 	before, err := os.ReadFile(c.p.src.File)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return LinkChange{}, fmt.Errorf("read configuration: %w", err)
+		return ConfigChange{}, fmt.Errorf("read configuration: %w", err)
 	}
 	if err := change(); err != nil {
-		return LinkChange{}, refuseLink(err)
+		return ConfigChange{}, refuseChange(err)
 	}
 	running := c.p.rerun.start(func() error {
 		if before == nil {
@@ -158,10 +160,10 @@ func (c linkChanger) apply(name string, change func() error) (LinkChange, error)
 		}
 		return atomicfile.Write(c.p.src.File, before)
 	})
-	return LinkChange{Name: name, Running: running}, nil
+	return ConfigChange{Name: name, Running: running}, nil
 }
 
-func refuseLink(err error) error {
+func refuseChange(err error) error {
 	return &wire.Error{Code: wire.InvalidMessage, Status: http.StatusBadRequest, Message: err.Error()}
 }
 

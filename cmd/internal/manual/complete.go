@@ -1,0 +1,65 @@
+package manual
+
+import (
+	"strings"
+
+	"github.com/alecthomas/kong"
+)
+
+// CompletionScripts call the program for the candidates, so that they stay right when commands change.
+var CompletionScripts = map[string]string{
+	"bash": `_agentmesh() { local IFS=$'\n'; COMPREPLY=($(agentmesh complete -- "${COMP_WORDS[@]:1:COMP_CWORD}")); }
+complete -o default -F _agentmesh agentmesh
+`,
+	"zsh": `_agentmesh() { compadd -- $(agentmesh complete -- "${(@)words[2,CURRENT]}"); (( $? == 0 )) || _files; }
+compdef _agentmesh agentmesh
+`,
+	"fish": `complete -c agentmesh -a '(agentmesh complete -- (commandline -opc)[2..] (commandline -ct))'
+`,
+}
+
+// Complete returns the commands or flags that begin with the last word.
+func Complete(node *kong.Node, words []string) []string {
+	last := ""
+	if len(words) > 0 {
+		last = words[len(words)-1]
+		for _, w := range words[:len(words)-1] {
+			if next := FindSubcommand(node, w); next != nil {
+				node = next
+			}
+		}
+	}
+	var out []string
+	add := func(word string) {
+		if strings.HasPrefix(word, last) {
+			out = append(out, word)
+		}
+	}
+	if strings.HasPrefix(last, "-") {
+		if node.DefaultCmd != nil { // the user may omit the default command and still give its flags
+			node = node.DefaultCmd
+		}
+		for _, group := range node.AllFlags(true) {
+			for _, f := range group {
+				add("--" + f.Name)
+			}
+		}
+		return out
+	}
+	for _, n := range node.Children {
+		if !n.Hidden {
+			add(n.Name)
+		}
+	}
+	return out
+}
+
+// FindSubcommand returns the subcommand with this name, or nil.
+func FindSubcommand(node *kong.Node, name string) *kong.Node {
+	for _, n := range node.Children {
+		if n.Name == name {
+			return n
+		}
+	}
+	return nil
+}
