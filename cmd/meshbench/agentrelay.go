@@ -16,9 +16,9 @@ import (
 // agentrelayCmd compares the hosted AgentRelay relay with a Node relay that only broadcasts.
 type agentrelayCmd struct{ fanout }
 
-// arcThought is a thought for everybody on an AgentRelay relay. The relay adds id, from and ts.
+// arcThought is a message of type thought to everybody on an AgentRelay relay. The relay adds id, from and ts.
 var arcThought = messageKind{
-	path: "/arc", welcomed: true,
+	path: "/arc", greets: true,
 	message: func(mark, number string) string {
 		return padMessage(`{"to":["*"],"type":"thought","payload":"`+mark+number, `"}`)
 	},

@@ -52,7 +52,7 @@ func fillBig(ctx context.Context, p *progress, dir string, n int) (err error) {
 	if err != nil {
 		return err
 	}
-	return each(max(0, n-have), func(i int) error {
+	return callEach(max(0, n-have), func(i int) error {
 		i += have
 		if i%1000 == 0 {
 			p.say("register %d of %d cards", i, n)

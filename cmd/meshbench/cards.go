@@ -12,7 +12,7 @@ import (
 )
 
 // corpus makes the cards of a directory: words of a vocabulary with a long tail, one to three of 200 capabilities, one
-// to four intents, about 900 bytes. A number stands for the same card in every run of the same corpus.
+// to four intents, about 900 bytes. Corpora with the same prefix make the same card from the same number.
 type corpus struct {
 	prefix string
 	keys   []keyPair
@@ -23,8 +23,8 @@ type keyPair struct {
 	text    string
 }
 
-// corpusKeys is the number of keys that the cards share. A directory does not care, and to make a million keys would
-// measure nothing else.
+// corpusKeys is the number of keys that the cards share. Shared keys make no difference to a directory, and to make a
+// million keys would take long.
 const corpusKeys = 64
 
 const (
@@ -64,19 +64,19 @@ func (c *corpus) card(i int) []byte {
 	for range 1 + rng.IntN(3) {
 		caps = append(caps, capability(min(rng.IntN(capabilities), rng.IntN(capabilities))))
 	}
-	for _, in := range wire.StandardIntents()[:1+rng.IntN(4)] {
-		intents = append(intents, string(in))
+	for _, intent := range wire.StandardIntents()[:1+rng.IntN(4)] {
+		intents = append(intents, string(intent))
 	}
 	return cardJSON(c.id(i), words(2), words(10)+". "+strings.Repeat("It keeps promises. ", 15), c.keys[i%len(c.keys)].text, caps, intents)
 }
 
 // cardJSON returns a card whose endpoint does not exist.
-func cardJSON(id wire.AgentID, name, about, key string, caps, intents []string) []byte {
+func cardJSON(id wire.AgentID, name, description, key string, caps, intents []string) []byte {
 	return wire.Obj(
 		wire.Member{Key: "agentmesh", Value: wire.Text(wire.Version)},
 		wire.Member{Key: "agent_id", Value: wire.Text(string(id))},
 		wire.Member{Key: "name", Value: wire.Text(name)},
-		wire.Member{Key: "description", Value: wire.Text(about)},
+		wire.Member{Key: "description", Value: wire.Text(description)},
 		wire.Member{Key: "endpoint", Value: wire.Text("https://" + strings.ReplaceAll(string(id), "_", "-") + ".example/agentmesh")},
 		wire.Member{Key: "public_key", Value: wire.Text(key)},
 		wire.Member{Key: "capabilities", Value: wire.Texts(caps)},

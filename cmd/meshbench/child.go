@@ -27,15 +27,15 @@ type child struct {
 	AgentID   string `json:"agent_id"`
 }
 
-// stopPatience is how long a child may take to exit before it is killed.
-const stopPatience = 15 * time.Second
+// stopTimeout is how long a child may take to exit before it is killed.
+const stopTimeout = 15 * time.Second
 
-// start runs a program, made with [exec.CommandContext], and reads its first line of output. script, if not nil, is
-// written to its standard input, which stays open until [child.stop].
-func start(cmd *exec.Cmd, script any) (*child, error) {
+// startChild runs a program, made with [exec.CommandContext], and reads its first line of output. script, if not nil,
+// is written to its standard input, which stays open until [child.stop].
+func startChild(cmd *exec.Cmd, script any) (*child, error) {
 	c := &child{cmd: cmd}
 	c.cmd.Cancel = func() error { return c.cmd.Process.Signal(syscall.SIGTERM) }
-	c.cmd.WaitDelay = stopPatience
+	c.cmd.WaitDelay = stopTimeout
 	in, err := c.cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -71,7 +71,7 @@ func startControl(ctx context.Context, sc script) (*child, error) {
 	}
 	cmd := exec.CommandContext(ctx, self, "control")
 	cmd.Stderr = os.Stderr
-	return start(cmd, sc)
+	return startChild(cmd, sc)
 }
 
 // agentmesh is the server program under test, in its usual configuration.
@@ -105,7 +105,7 @@ func (a agentmesh) serveWith(ctx context.Context, env []string, data string, mor
 	args := append([]string{"serve", "--json", "--listen", "127.0.0.1:0", "--data", data}, noLimits...)
 	cmd := exec.CommandContext(ctx, a.program, append(args, more...)...)
 	cmd.Stderr, cmd.Env = log, append(os.Environ(), env...)
-	return start(cmd, nil)
+	return startChild(cmd, nil)
 }
 
 // findAgentmesh returns the program to test: the named one, or else agentmesh in the directory of this program or in
@@ -115,9 +115,9 @@ func findAgentmesh(named string) (string, error) {
 		return named, nil
 	}
 	if self, err := os.Executable(); err == nil {
-		beside := filepath.Join(filepath.Dir(self), "agentmesh"+filepath.Ext(self))
-		if _, err := os.Stat(beside); err == nil {
-			return beside, nil
+		sibling := filepath.Join(filepath.Dir(self), "agentmesh"+filepath.Ext(self))
+		if _, err := os.Stat(sibling); err == nil {
+			return sibling, nil
 		}
 	}
 	found, err := exec.LookPath("agentmesh")
@@ -133,8 +133,8 @@ func (c *child) stop() error {
 	if err := c.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return errors.Join(err, c.kill())
 	}
-	late := time.AfterFunc(stopPatience, func() { c.cmd.Process.Kill() })
-	defer late.Stop()
+	killer := time.AfterFunc(stopTimeout, func() { c.cmd.Process.Kill() })
+	defer killer.Stop()
 	if err := c.cmd.Wait(); err != nil {
 		if _, ended := errors.AsType[*exec.ExitError](err); !ended {
 			return err

@@ -180,7 +180,7 @@ func TestGroupWriter(t *testing.T) {
 	if info, err := os.Stat(filepath.Join(dir, "raw.log")); err != nil || info.Size() != 20*int64(len("keyvalue")) {
 		t.Errorf("log has %v bytes, %v", info.Size(), err)
 	}
-	broken := newGroupWriter(func([]waiting) error { return context.DeadlineExceeded }, func() error { return nil })
+	broken := newGroupWriter(func([]queuedWrite) error { return context.DeadlineExceeded }, func() error { return nil })
 	defer broken.stop()
 	if err := broken.write(); err != context.DeadlineExceeded {
 		t.Errorf("write to a broken log = %v", err)

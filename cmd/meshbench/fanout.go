@@ -23,7 +23,7 @@ type fanout struct {
 	Agentmesh   string        `placeholder:"FILE" help:"The agentmesh program (default: in the directory of meshbench, or in PATH)."`
 }
 
-// host is a server under test, with a place for the sender (0), for each receiver, and for one more client.
+// host is a server under test. It has a place for the sender (place 0), for each receiver, and for one more client.
 type host struct {
 	*child
 	token func(place int) string // "" if the server needs no token
@@ -34,8 +34,8 @@ type entrant struct {
 	messageKind
 	// start runs the server with its own directory and places for n receivers.
 	start func(ctx context.Context, program, dir string, n int, env ...string) (*host, error)
-	// also measures an additional case with n receivers; nil for no such case.
-	also func(ctx context.Context, s streams, program, dir string, n int) (caseResult, error)
+	// measureExtra measures an additional case with n receivers; nil for no such case.
+	measureExtra func(ctx context.Context, s streams, program, dir string, n int) (caseResult, error)
 }
 
 // caseResult is the result of the rounds of one case.
@@ -45,8 +45,8 @@ type caseResult struct {
 	relaySamples   []sample // of the Node relay
 	memory         float64  // bytes per idle connection
 	stoppedSamples []sample // while one receiver reads nothing
-	lines          int64
-	expected       int64
+	lines          int64    // deliveries in the logs
+	expected       int64    // deliveries that the logs must have
 }
 
 // compare measures every case and prints the table.
@@ -88,19 +88,19 @@ func (c *fanout) compare(ctx context.Context, s streams, tested entrant) (err er
 }
 
 // measure runs every case with n receivers.
-func (c *fanout) measure(ctx context.Context, s streams, what entrant, program, dir, modules string, n int) (out []caseResult, err error) {
-	server, err := what.start(ctx, program, filepath.Join(dir, fmt.Sprintf("ours-%d", n)), n)
+func (c *fanout) measure(ctx context.Context, s streams, tested entrant, program, dir, modules string, n int) (out []caseResult, err error) {
+	server, err := tested.start(ctx, program, filepath.Join(dir, fmt.Sprintf("ours-%d", n)), n)
 	if err != nil {
 		return nil, err
 	}
-	client, err := newLoadClient(ctx, server, what.messageKind, n)
+	client, err := newLoadClient(ctx, server, tested.messageKind, n)
 	if err != nil {
 		return nil, errors.Join(err, server.stop())
 	}
 	defer func() { client.close(); err = errors.Join(err, server.stop()) }()
 	memory := 0.0
-	if n == slices.Max(c.Receivers) { // with many connections the memory of the process itself does not matter
-		if memory, err = idleMemory(ctx, s, what, program, filepath.Join(dir, "idle"), n); err != nil {
+	if n == slices.Max(c.Receivers) { // with many connections, the memory of the process itself does not matter
+		if memory, err = idleMemory(ctx, s, tested, program, filepath.Join(dir, "idle"), n); err != nil {
 			return nil, err
 		}
 	}
@@ -111,9 +111,9 @@ func (c *fanout) measure(ctx context.Context, s streams, what entrant, program, 
 			return nil, err
 		}
 		defer func() { err = errors.Join(err, relay.stop()) }()
-		same := what.messageKind
-		same.delivered, same.welcomed = nil, false
-		if relayClient, err = newLoadClient(ctx, relay, same, n); err != nil {
+		kind := tested.messageKind
+		kind.delivered, kind.greets = nil, false
+		if relayClient, err = newLoadClient(ctx, relay, kind, n); err != nil {
 			return nil, err
 		}
 		defer relayClient.close()
@@ -135,18 +135,18 @@ func (c *fanout) measure(ctx context.Context, s streams, what entrant, program, 
 		}
 		out = append(out, t)
 	}
-	if what.also == nil {
+	if tested.measureExtra == nil {
 		return out, nil
 	}
-	one, err := what.also(ctx, s, program, filepath.Join(dir, fmt.Sprintf("also-%d", n)), n)
+	one, err := tested.measureExtra(ctx, s, program, filepath.Join(dir, fmt.Sprintf("also-%d", n)), n)
 	return append(out, one), err
 }
 
 // idleMemory returns how much memory an idle connection occupies. The garbage collector runs often in that process, so
 // that garbage of the joins does not count.
-func idleMemory(ctx context.Context, s streams, what entrant, program, dir string, n int) (each float64, err error) {
+func idleMemory(ctx context.Context, s streams, tested entrant, program, dir string, n int) (perConnection float64, err error) {
 	s.p.say("%d idle connections", n)
-	server, err := what.start(ctx, program, dir, n, "GOGC=5")
+	server, err := tested.start(ctx, program, dir, n, "GOGC=5")
 	if err != nil {
 		return 0, err
 	}
@@ -158,12 +158,12 @@ func idleMemory(ctx context.Context, s streams, what entrant, program, dir strin
 	if err != nil {
 		return 0, err
 	}
-	client, err := newLoadClient(ctx, server, what.messageKind, n)
+	client, err := newLoadClient(ctx, server, tested.messageKind, n)
 	if err != nil {
 		return 0, err
 	}
 	defer client.close()
-	if err := pause(ctx, idleSettle); err != nil {
+	if err := sleep(ctx, idleSettle); err != nil {
 		return 0, err
 	}
 	after, err := resident(server.PID)
@@ -176,12 +176,12 @@ const idleSettle = 3 * time.Second
 // round measures our server once. If stopped is set, it measures again while one more receiver reads nothing. The order
 // of the two alternates, so that neither always runs on the warmer server.
 func (c *fanout) round(ctx context.Context, t *caseResult, client *loadClient, server *host, w int, stopped, stoppedFirst bool) error {
-	plain := func() error {
+	allReading := func() error {
 		one, err := client.run(ctx, w, c.Duration)
 		t.samples = append(t.samples, one)
 		return err
 	}
-	beside := func() error {
+	withStopped := func() error {
 		conn, err := dialSocket(ctx, server.URL, client.path, server.token(len(client.receivers)+1))
 		if err != nil {
 			return err
@@ -193,11 +193,11 @@ func (c *fanout) round(ctx context.Context, t *caseResult, client *loadClient, s
 	}
 	switch {
 	case !stopped:
-		return plain()
+		return allReading()
 	case stoppedFirst:
-		return errors.Join(beside(), plain())
+		return errors.Join(withStopped(), allReading())
 	}
-	return errors.Join(plain(), beside())
+	return errors.Join(allReading(), withStopped())
 }
 
 func printResults(s streams, list []caseResult) error {

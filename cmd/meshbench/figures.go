@@ -42,7 +42,7 @@ type figure struct {
 	Note string `json:"note,omitempty"`
 }
 
-// goal is a bound.
+// goal is an upper bound or, if AtLeast is set, a lower bound.
 type goal struct {
 	Bound   float64 `json:"bound"`
 	AtLeast bool    `json:"at_least,omitempty"`
@@ -60,11 +60,13 @@ func newFigure(name string, v float64, unit, note string, args ...any) figure {
 	return figure{Name: name, Value: v, Unit: unit, Note: fmt.Sprintf(note, args...)}
 }
 
-// most returns f with an upper bound.
-func (f figure) most(bound float64) figure { return f.withGoal(goal{Bound: bound}, f.Value <= bound) }
+// withMax returns f with an upper bound.
+func (f figure) withMax(bound float64) figure {
+	return f.withGoal(goal{Bound: bound}, f.Value <= bound)
+}
 
-// least returns f with a lower bound.
-func (f figure) least(bound float64) figure {
+// withMin returns f with a lower bound.
+func (f figure) withMin(bound float64) figure {
 	return f.withGoal(goal{Bound: bound, AtLeast: true}, f.Value >= bound)
 }
 
@@ -77,28 +79,28 @@ func (f figure) withGoal(g goal, met bool) figure {
 // study is one run of the table.
 type study struct {
 	figuresCmd
-	p     *progress
-	mesh  agentmesh
-	dir   string // temporary
-	data  string // data directory of the big database
-	found []figure
+	p       *progress
+	mesh    agentmesh
+	dir     string // temporary
+	data    string // data directory of the big database
+	figures []figure
 }
 
-func (s *study) add(list ...figure) { s.found = append(s.found, list...) }
+func (s *study) add(list ...figure) { s.figures = append(s.figures, list...) }
 
 // parts are the parts of the table, in order.
 var parts = []struct {
 	name string
 	run  func(*study, context.Context) error
 }{
-	{"http", (*study).http},
-	{"message", (*study).message},
-	{"relay", (*study).relay},
-	{"mess", (*study).mess},
-	{"commit", (*study).commit},
-	{"list", (*study).list},
-	{"restart", (*study).restart},
-	{"process", (*study).process},
+	{"http", (*study).measureHTTP},
+	{"message", (*study).measureMessages},
+	{"relay", (*study).measureRelay},
+	{"mess", (*study).measureMESS},
+	{"commit", (*study).measureCommits},
+	{"list", (*study).measureLists},
+	{"restart", (*study).measureRestart},
+	{"process", (*study).measureProcess},
 }
 
 func (c *figuresCmd) check() error {
@@ -142,11 +144,11 @@ func (c *figuresCmd) Run(ctx context.Context, s streams) (err error) {
 		}
 		if err := part.run(st, ctx); err != nil {
 			s.p.end()
-			return errors.Join(fmt.Errorf("%s: %w", part.name, err), printFigures(s, st.found, c.JSON))
+			return errors.Join(fmt.Errorf("%s: %w", part.name, err), printFigures(s, st.figures, c.JSON))
 		}
 	}
 	s.p.end()
-	return printFigures(s, st.found, c.JSON)
+	return printFigures(s, st.figures, c.JSON)
 }
 
 func printFigures(s streams, list []figure, asJSON bool) error {

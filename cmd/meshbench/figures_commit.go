@@ -18,15 +18,15 @@ import (
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
-// Sizes of the unit of the group commit figures: append an entry, and update one of many rows.
+// The unit of work in the group commit figures appends an entry and updates one of many rows. These are its sizes.
 const (
 	entrySize = 700
 	rowSize   = 200
 	rowCount  = 10_000
 )
 
-// commit compares the store's group commit with a transaction per unit and with a raw log.
-func (s *study) commit(ctx context.Context) (err error) {
+// measureCommits compares the store's group commit with a transaction per unit and with a raw log.
+func (s *study) measureCommits(ctx context.Context) (err error) {
 	var closers []func() error
 	defer func() {
 		for _, stop := range closers {
@@ -66,15 +66,15 @@ func (s *study) commit(ctx context.Context) (err error) {
 	step, updates, logs, acc := many[0], many[1], many[2], many[3]
 	rate := func(list []sample) float64 { return medianOf(list, sample.rate) }
 	s.add(
-		newFigure(fmt.Sprintf("group commit, %d senders, beside one Update each", n), ratio(step, updates, sample.rate), "×", "%.0f/s beside %.0f/s", rate(step), rate(updates)).least(4),
-		newFigure(fmt.Sprintf("group commit, %d senders, beside a raw log", n), ratio(step, logs, sample.rate), "×", "%.0f/s beside %.0f/s", rate(step), rate(logs)).least(0.30),
-		newFigure(fmt.Sprintf("acceptance, %d senders, beside a raw log", n), ratio(acc, logs, sample.rate), "×", "%.0f/s", rate(acc)).least(0.10),
-		newFigure("group commit, one sender, beside one Update", ratio(one[0], one[1], sample.rate), "×", "%.0f/s beside %.0f/s", rate(one[0]), rate(one[1])).least(0.85),
+		newFigure(fmt.Sprintf("group commit, %d senders, beside one Update each", n), ratio(step, updates, sample.rate), "×", "%.0f/s beside %.0f/s", rate(step), rate(updates)).withMin(4),
+		newFigure(fmt.Sprintf("group commit, %d senders, beside a raw log", n), ratio(step, logs, sample.rate), "×", "%.0f/s beside %.0f/s", rate(step), rate(logs)).withMin(0.30),
+		newFigure(fmt.Sprintf("acceptance, %d senders, beside a raw log", n), ratio(acc, logs, sample.rate), "×", "%.0f/s", rate(acc)).withMin(0.10),
+		newFigure("group commit, one sender, beside one Update", ratio(one[0], one[1], sample.rate), "×", "%.0f/s beside %.0f/s", rate(one[0]), rate(one[1])).withMin(0.85),
 	)
 	return ctx.Err()
 }
 
-// unitMaker numbers the units of the engines without the store.
+// unitMaker makes the units for the engines that do not use the store, and numbers them.
 type unitMaker struct {
 	n     atomic.Uint64
 	entry [entrySize]byte
@@ -99,8 +99,8 @@ func newUpdate(db *bbolt.DB) operation {
 	}
 }
 
-// each calls op for 0 to n-1 from many goroutines, so that the calls share commits.
-func each(n int, op func(i int) error) error {
+// callEach calls op for 0 to n-1 from many goroutines, so that the calls share commits.
+func callEach(n int, op func(i int) error) error {
 	var next atomic.Int64
 	var all sync.WaitGroup
 	faults := make([]error, 256)
@@ -125,7 +125,7 @@ func newAppend(ctx context.Context, st store.Store) (operation, error) {
 			Body: units.row[:], Updated: now, Expires: now.Add(24 * time.Hour),
 		}
 	}
-	err := each(rowCount, func(i int) error {
+	err := callEach(rowCount, func(i int) error {
 		_, err := st.Steps().Apply(ctx, store.Step{Conv: row(i), Now: now})
 		return err
 	})
@@ -146,7 +146,7 @@ func newAcceptance(ctx context.Context, st store.Store) (operation, error) {
 	book := &conversations.Book{Steps: st.Steps()}
 	raw, answer, item := make([]byte, entrySize), make([]byte, 500), make([]byte, 900)
 	rows := make([]store.Conversation, 1000)
-	err := each(len(rows), func(i int) error {
+	err := callEach(len(rows), func(i int) error {
 		key := store.ConvKey{Peer: fmt.Sprintf("am_sender%018d", i), ID: fmt.Sprintf("conv_%08d", i)}
 		err := book.Try(ctx, key, now, func(u *conversations.Unit) error {
 			return u.Record(ctx, conversations.Event{Kind: conversations.Received, At: now, Intent: "mesh.message", Payload: payload})

@@ -6,22 +6,22 @@ import (
 	"path/filepath"
 )
 
-// lookups is the number of cards in the directory of the http part.
-const lookups = 1000
+// lookupCards is the number of cards in the directory of the http part.
+const lookupCards = 1000
 
-// http compares the directory over HTTP with plain servers.
-func (s *study) http(ctx context.Context) (err error) {
+// measureHTTP compares the directory over HTTP with plain servers.
+func (s *study) measureHTTP(ctx context.Context) (err error) {
 	srv, err := s.mesh.serve(ctx, filepath.Join(s.dir, "http"))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, srv.stop()) }()
-	b, err := srv.bench("meshbench-http-credential", lookups, s.Concurrency)
+	b, err := srv.bench("meshbench-http-credential", lookupCards, s.Concurrency)
 	if err != nil {
 		return err
 	}
 	t := target{bench: b, dir: s.dir, cpu: srv.cpu}
-	if err := s.lookups(ctx, t); err != nil {
+	if err := s.measureLookups(ctx, t); err != nil {
 		return err
 	}
 	for _, name := range []string{"register", "register-proven", "list", "search"} {
@@ -36,20 +36,20 @@ func (s *study) http(ctx context.Context) (err error) {
 		o := r.outcome()
 		f := newFigure(name+": throughput beside bare", o.RateRatio, "×", "%.0f/s, p99 %.0f µs, %.1f µs server CPU, %d errors %s", o.Rate, o.P99, o.CPU, o.Errors, o.Fault)
 		if name == "register" {
-			f = f.least(0.5)
+			f = f.withMin(0.5)
 		}
 		s.add(f)
 	}
 	return nil
 }
 
-// lookups compares GET of a card, full and conditional, with a plain server, all in turn.
-func (s *study) lookups(ctx context.Context, t target) error {
-	full, err := t.bench.get(ctx)
+// measureLookups compares GET of a card, full and conditional, with a plain server, all in turn.
+func (s *study) measureLookups(ctx context.Context, t target) error {
+	full, err := t.bench.prepareGet(ctx)
 	if err != nil {
 		return err
 	}
-	conditional, err := t.bench.getConditional(ctx)
+	conditional, err := t.bench.prepareGetConditional(ctx)
 	if err != nil {
 		return err
 	}
@@ -66,8 +66,8 @@ func (s *study) lookups(ctx context.Context, t target) error {
 	)
 	get, cond, bare := rounds{"get", got[0], got[2]}.outcome(), rounds{"get-conditional", got[1], got[0]}.outcome(), rounds{"bare", got[2], nil}.outcome()
 	s.add(
-		newFigure("get: server CPU beside bare", get.CPURatio, "×", "%.1f µs beside %.1f µs; %.0f/s, p99 %.0f µs, %d errors", get.CPU, bare.CPU, get.Rate, get.P99, get.Errors).most(1.3),
-		newFigure("get-conditional: server CPU beside get", cond.CPURatio, "×", "%.1f µs; %.0f/s, %d errors", cond.CPU, cond.Rate, cond.Errors).most(1),
+		newFigure("get: server CPU beside bare", get.CPURatio, "×", "%.1f µs beside %.1f µs; %.0f/s, p99 %.0f µs, %d errors", get.CPU, bare.CPU, get.Rate, get.P99, get.Errors).withMax(1.3),
+		newFigure("get-conditional: server CPU beside get", cond.CPURatio, "×", "%.1f µs; %.0f/s, %d errors", cond.CPU, cond.Rate, cond.Errors).withMax(1),
 	)
 	return ctx.Err()
 }

@@ -56,18 +56,19 @@ func withAll(q store.CardQuery, terms ...string) store.CardQuery {
 	return q
 }
 
-// list measures searches in a big directory, idle and during renewals of cards, and the memory that the directory uses.
-func (s *study) list(ctx context.Context) (err error) {
+// measureLists measures searches in a big directory, while it is idle and while cards are renewed, and the memory that
+// the directory uses.
+func (s *study) measureLists(ctx context.Context) (err error) {
 	if err := fillBig(ctx, s.p, s.data, s.Cards); err != nil {
 		return err
 	}
-	before := heap()
+	before := liveHeap()
 	b, err := openBig(ctx, s.data)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
-	s.add(newFigure(fmt.Sprintf("heap of everything except bodies, %d cards", s.Cards), mib(heap()-before), "MiB", "after GC; bodies stay in the file").most(300))
+	s.add(newFigure(fmt.Sprintf("heap of everything except bodies, %d cards", s.Cards), mib(liveHeap()-before), "MiB", "after GC; bodies stay in the file").withMax(300))
 	queries := listQueries(s.Cards)
 	found := make([]int, len(queries))
 	for i, q := range queries { // this also reads the pages once
@@ -75,14 +76,14 @@ func (s *study) list(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	quiet, busy, half := make([][]float64, len(queries)), make([][]float64, len(queries)), make([][]float64, len(queries))
+	quiet, busy, p50s := make([][]float64, len(queries)), make([][]float64, len(queries)), make([][]float64, len(queries))
 	var renewed []float64
 	for r := range s.Rounds {
 		for _, renewing := range []bool{false, true} {
 			s.p.say("list: round %d of %d, renewing %t", r+1, s.Rounds, renewing)
-			into, stop := quiet, func() float64 { return 0 }
+			results, stop := quiet, func() float64 { return 0 }
 			if renewing {
-				into, stop = busy, b.startRenewals(ctx, s.Cards, s.Renewals)
+				results, stop = busy, b.startRenewals(ctx, s.Cards, s.Renewals)
 			}
 			for i, q := range queries {
 				got, _, err := runQuery(ctx, b, q.q, s.Duration/4)
@@ -90,9 +91,9 @@ func (s *study) list(ctx context.Context) (err error) {
 					stop()
 					return err
 				}
-				into[i] = append(into[i], micros(got.P99))
+				results[i] = append(results[i], micros(got.P99))
 				if !renewing {
-					half[i] = append(half[i], micros(got.P50))
+					p50s[i] = append(p50s[i], micros(got.P50))
 				}
 			}
 			if rate := stop(); renewing {
@@ -101,23 +102,23 @@ func (s *study) list(ctx context.Context) (err error) {
 		}
 	}
 	for i, q := range queries {
-		f := newFigure(fmt.Sprintf("list: %s, p99, %d cards", q.name, s.Cards), median(quiet[i]), "µs", "store.Cards.List, a page of %d, p50 %.0f µs", found[i], median(half[i]))
-		s.add(f.most(q.bound))
+		f := newFigure(fmt.Sprintf("list: %s, p99, %d cards", q.name, s.Cards), median(quiet[i]), "µs", "store.Cards.List, a page of %d, p50 %.0f µs", found[i], median(p50s[i]))
+		s.add(f.withMax(q.bound))
 	}
 	for i, q := range queries {
-		var beside []float64
+		var slowdowns []float64
 		for r := range quiet[i] {
 			if quiet[i][r] > 0 { // otherwise the clock is too coarse
-				beside = append(beside, busy[i][r]/quiet[i][r])
+				slowdowns = append(slowdowns, busy[i][r]/quiet[i][r])
 			}
 		}
-		s.add(newFigure("list: "+q.name+", p99 while renewing beside quiet", median(beside), "×", "%.0f µs at %.0f renewals/s", median(busy[i]), median(renewed)).most(2))
+		s.add(newFigure("list: "+q.name+", p99 while renewing beside quiet", median(slowdowns), "×", "%.0f µs at %.0f renewals/s", median(busy[i]), median(renewed)).withMax(2))
 	}
 	return ctx.Err()
 }
 
-// heap returns the bytes of live objects.
-func heap() int64 {
+// liveHeap returns the bytes of live objects.
+func liveHeap() int64 {
 	runtime.GC()
 	runtime.GC() // also frees what finalizers and pools held
 	var m runtime.MemStats

@@ -73,9 +73,9 @@ func (r *requesters) page(ctx context.Context, l *link, after string) (next stri
 	return v.GetStr("next"), list.Len(), took, nil
 }
 
-// mess compares the creation of threads with the acceptance of signed messages in the same process. Then it measures
-// what many open threads cost: a page, and a restart. Both operations respond after the commit.
-func (s *study) mess(ctx context.Context) (err error) {
+// measureMESS compares the creation of threads with the acceptance of signed messages in the same process. Then it
+// measures what many open threads cost: a page, and a restart. Both operations respond after the commit.
+func (s *study) measureMESS(ctx context.Context) (err error) {
 	data := filepath.Join(s.dir, "mess")
 	srv, err := s.mesh.serve(ctx, data, messNoLimits...)
 	if err != nil {
@@ -86,12 +86,12 @@ func (s *study) mess(ctx context.Context) (err error) {
 			err = errors.Join(err, srv.stop())
 		}
 	}()
-	b, err := srv.bench("meshbench-mess-credential", lookups, s.Concurrency)
+	b, err := srv.bench("meshbench-mess-credential", lookupCards, s.Concurrency)
 	if err != nil {
 		return err
 	}
 	s.p.say("mess: prepare")
-	messages, err := b.message(ctx)
+	messages, err := b.prepareMessage(ctx)
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func (s *study) mess(ctx context.Context) (err error) {
 	o := rounds{"mess create", got[0], nil}.outcome()
 	s.add(newFigure("mess: threads created beside signed messages taken, a second", ratio(got[0], got[1], sample.rate), "×",
 		"%d clients; %.0f/s beside %.0f/s; server CPU %.0f µs beside %.0f µs; p99 %.0f µs, %d errors %s", b.workers,
-		o.Rate, medianOf(got[1], sample.rate), o.CPU, medianOf(got[1], sample.cost), o.P99, o.Errors, o.Fault).least(0.5))
+		o.Rate, medianOf(got[1], sample.rate), o.CPU, medianOf(got[1], sample.cost), o.P99, o.Errors, o.Fault).withMin(0.5))
 	made := 0
 	for _, one := range got[0] {
 		made += one.Ops
@@ -118,18 +118,18 @@ func (s *study) mess(ctx context.Context) (err error) {
 		}
 		made += one.Ops
 	}
-	if err := s.messPages(ctx, r, made); err != nil {
+	if err := s.measureMESSPages(ctx, r, made); err != nil {
 		return err
 	}
 	stopped := srv
 	if srv = nil; stopped.stop() != nil {
 		return errors.New("the server did not stop")
 	}
-	return s.messRestart(ctx, data, r, made)
+	return s.measureMESSRestart(ctx, data, r, made)
 }
 
-// messPages reads all pages of a state, once per round.
-func (s *study) messPages(ctx context.Context, r *requesters, made int) error {
+// measureMESSPages reads all pages of a state, once per round.
+func (s *study) measureMESSPages(ctx context.Context, r *requesters, made int) error {
 	l := link{base: r.base}
 	defer l.close()
 	var took []time.Duration
@@ -151,12 +151,12 @@ func (s *study) messPages(ctx context.Context, r *requesters, made int) error {
 	}
 	slices.Sort(took)
 	s.add(newFigure("mess: p99 of a page of 100 by state", float64(quantile(took, 0.99).Microseconds())/1e3, "ms",
-		"%d open threads, %d pages, p50 %.2f ms", made, len(took), float64(quantile(took, 0.5).Microseconds())/1e3).most(5))
+		"%d open threads, %d pages, p50 %.2f ms", made, len(took), float64(quantile(took, 0.5).Microseconds())/1e3).withMax(5))
 	return nil
 }
 
-// messRestart measures a start with many open threads.
-func (s *study) messRestart(ctx context.Context, data string, r *requesters, made int) error {
+// measureMESSRestart measures a start with many open threads.
+func (s *study) measureMESSRestart(ctx context.Context, data string, r *requesters, made int) error {
 	s.p.say("mess: restart")
 	took, srv, err := s.timedStart(ctx, data, func(base *url.URL) bool {
 		l := link{base: base}
@@ -171,6 +171,6 @@ func (s *study) messRestart(ctx context.Context, data string, r *requesters, mad
 	if err != nil {
 		return err
 	}
-	s.add(newFigure("mess: start to ready and the first page", took.Seconds(), "s", "%d open threads, from exec of agentmesh serve", made).most(3))
+	s.add(newFigure("mess: start to ready and the first page", took.Seconds(), "s", "%d open threads, from exec of agentmesh serve", made).withMax(3))
 	return srv.stop()
 }

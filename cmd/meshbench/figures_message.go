@@ -14,19 +14,19 @@ import (
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
-// message compares a signed exchange with the sum of its unavoidable pieces, measured in turn with it.
-func (s *study) message(ctx context.Context) (err error) {
+// measureMessages compares a signed message and its reply with the sum of their unavoidable pieces, measured in turn.
+func (s *study) measureMessages(ctx context.Context) (err error) {
 	srv, err := s.mesh.serve(ctx, filepath.Join(s.dir, "message"))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, srv.stop()) }()
-	b, err := srv.bench("meshbench-message-credential", lookups, s.Concurrency)
+	b, err := srv.bench("meshbench-message-credential", lookupCards, s.Concurrency)
 	if err != nil {
 		return err
 	}
 	s.p.say("message: prepare")
-	tr, err := b.message(ctx)
+	tr, err := b.prepareMessage(ctx)
 	if err != nil {
 		return err
 	}
@@ -45,15 +45,15 @@ func (s *study) message(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	alone, err := pieces()
+	pieces, err := newPieces()
 	if err != nil {
 		return err
 	}
-	cs := append([]contender{{"message", b.workers, tr.operation(tr.base, b.workers, tr.check), srv.cpu}, bare, {"durable step", b.workers, accept, ownCPU}}, alone...)
-	got := interleave(ctx, s.p, s.Rounds, s.Duration, cs...)
+	contenders := append([]contender{{"message", b.workers, tr.operation(tr.base, b.workers, tr.check), srv.cpu}, bare, {"durable step", b.workers, accept, ownCPU}}, pieces...)
+	got := interleave(ctx, s.p, s.Rounds, s.Duration, contenders...)
 	sums := make([]sample, s.Rounds)
 	var note strings.Builder
-	for i, c := range cs[1:] {
+	for i, c := range contenders[1:] {
 		fmt.Fprintf(&note, ", %s %.1f", c.name, medianOf(got[i+1], sample.cost))
 		for r, piece := range got[i+1] {
 			sums[r].Ops = 1
@@ -61,21 +61,21 @@ func (s *study) message(ctx context.Context) (err error) {
 		}
 	}
 	o := rounds{"message", got[0], nil}.outcome()
-	read, verify := got[len(cs)-1], got[3]
+	read, verify := got[len(contenders)-1], got[3]
 	s.add(
 		newFigure(fmt.Sprintf("message: server CPU beside its pieces, %d senders", b.workers), ratio(got[0], sums, sample.cost), "×",
-			"%.0f µs beside %.0f µs%s; %.0f/s, p50 %.0f µs, p99 %.0f µs, %d errors %s", o.CPU, medianOf(sums, sample.cost), note.String(), o.Rate, o.P50, o.P99, o.Errors, o.Fault).most(1.6),
-		newFigure("read + canonicalise beside verify", ratio(read, verify, sample.cost), "×", "").most(0.10),
+			"%.0f µs beside %.0f µs%s; %.0f/s, p50 %.0f µs, p99 %.0f µs, %d errors %s", o.CPU, medianOf(sums, sample.cost), note.String(), o.Rate, o.P50, o.P99, o.Errors, o.Fault).withMax(1.6),
+		newFigure("read + canonicalise beside verify", ratio(read, verify, sample.cost), "×", "").withMax(0.10),
 	)
 	return ctx.Err()
 }
 
-// pieces returns the unavoidable pieces of a signed exchange, each in one goroutine: verify and sign of the standard
+// newPieces returns the unavoidable pieces of a signed exchange, each in one goroutine: verify and sign of the standard
 // library, and parsing a message strictly to its canonical form.
-func pieces() ([]contender, error) {
+func newPieces() ([]contender, error) {
 	key := newKey("pieces")
 	from := sender{id: key.private.Public().AgentID(), key: key.private}
-	raw, err := from.write("am_recipient", time.Now())
+	raw, err := from.nextMessage("am_recipient", time.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +83,7 @@ func pieces() ([]contender, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, text, err := read(raw)
+	_, text, err := parseSigned(raw)
 	if err != nil {
 		return nil, err
 	}
@@ -100,14 +100,14 @@ func pieces() ([]contender, error) {
 			return nil
 		}, ownCPU},
 		{"read + canonicalise", 1, func(context.Context, int) error {
-			_, _, err := read(raw)
+			_, _, err := parseSigned(raw)
 			return err
 		}, ownCPU},
 	}, nil
 }
 
-// read parses a message strictly and returns the bytes that its signature covers.
-func read(raw []byte) (wire.Message, []byte, error) {
+// parseSigned parses a message strictly and returns the bytes that its signature covers.
+func parseSigned(raw []byte) (wire.Message, []byte, error) {
 	tree, err := wire.ParseObject(raw)
 	if err != nil {
 		return wire.Message{}, nil, err

@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// process measures the program itself: size, start and idle load.
-func (s *study) process(ctx context.Context) (err error) {
+// measureProcess measures the program itself: its size, how long it takes to start, and its load while idle.
+func (s *study) measureProcess(ctx context.Context) (err error) {
 	info, err := os.Stat(s.mesh.program)
 	if err != nil {
 		return err
 	}
-	s.add(newFigure("binary", mib(info.Size()), "MiB", "as built; the released one is stripped").most(40))
+	s.add(newFigure("binary", mib(info.Size()), "MiB", "as built; the released one is stripped").withMax(40))
 	var took []float64
 	for i := range s.Rounds {
 		s.p.say("start %d of %d", i+1, s.Rounds)
@@ -33,19 +33,19 @@ func (s *study) process(ctx context.Context) (err error) {
 		}
 		took = append(took, float64(up.Microseconds())/1e3)
 	}
-	s.add(newFigure("serve to ready, empty data directory", median(took), "ms", "from exec to the first 200 of /readyz, median of %d", s.Rounds).most(300))
+	s.add(newFigure("serve to ready, empty data directory", median(took), "ms", "from exec to the first 200 of /readyz, median of %d", s.Rounds).withMax(300))
 	srv, err := s.mesh.serve(ctx, filepath.Join(s.dir, "empty0"))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, srv.stop()) }()
-	return s.idle(ctx, srv)
+	return s.measureIdle(ctx, srv)
 }
 
-// idle measures the memory and the wake-ups of an idle server.
-func (s *study) idle(ctx context.Context, srv *child) error {
+// measureIdle measures the memory and the wake-ups of an idle server.
+func (s *study) measureIdle(ctx context.Context, srv *child) error {
 	s.p.say("idle")
-	if err := pause(ctx, s.Idle/2); err != nil {
+	if err := sleep(ctx, s.Idle/2); err != nil {
 		return err
 	}
 	before, err := wakeUps(srv.PID)
@@ -56,7 +56,7 @@ func (s *study) idle(ctx context.Context, srv *child) error {
 		return err
 	}
 	used := srv.cpu()
-	if err := pause(ctx, s.Idle); err != nil {
+	if err := sleep(ctx, s.Idle); err != nil {
 		return err
 	}
 	after, err := wakeUps(srv.PID)
@@ -68,16 +68,16 @@ func (s *study) idle(ctx context.Context, srv *child) error {
 		return err
 	}
 	s.add(
-		newFigure("idle: resident", mib(rss), "MiB", "directory and node, nothing registered but itself").most(40),
-		newFigure("idle: wake-ups", float64(after-before)/s.Idle.Seconds(), "/s", "voluntary context switches of all threads over %s; %v of CPU", s.Idle, srv.cpu()-used).most(1),
+		newFigure("idle: resident", mib(rss), "MiB", "directory and node, nothing registered but itself").withMax(40),
+		newFigure("idle: wake-ups", float64(after-before)/s.Idle.Seconds(), "/s", "voluntary context switches of all threads over %s; %v of CPU", s.Idle, srv.cpu()-used).withMax(1),
 	)
 	return nil
 }
 
 func mib(n int64) float64 { return float64(n) / (1 << 20) }
 
-// pause waits for d.
-func pause(ctx context.Context, d time.Duration) error {
+// sleep waits for d.
+func sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
@@ -86,17 +86,17 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// startPatience is how long a server may take until its first correct response.
-const startPatience = 5 * time.Minute
+// startTimeout is how long a server may take until its first correct response.
+const startTimeout = 5 * time.Minute
 
-// timedStart starts a server on its own port and returns how long it took from exec until good returned true.
-func (s *study) timedStart(ctx context.Context, data string, good func(base *url.URL) bool) (time.Duration, *child, error) {
+// timedStart starts a server on its own port and returns how long it took from exec until isUp returned true.
+func (s *study) timedStart(ctx context.Context, data string, isUp func(base *url.URL) bool) (time.Duration, *child, error) {
 	port, err := freePort()
 	if err != nil {
 		return 0, nil, err
 	}
 	base := &url.URL{Scheme: "http", Host: port}
-	patience, cancel := context.WithTimeout(ctx, startPatience)
+	waitCtx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	up := make(chan time.Duration, 1)
 	begin := time.Now()
@@ -104,9 +104,9 @@ func (s *study) timedStart(ctx context.Context, data string, good func(base *url
 		defer close(up)
 		tick := time.NewTicker(2 * time.Millisecond)
 		defer tick.Stop()
-		for !good(base) {
+		for !isUp(base) {
 			select {
-			case <-patience.Done():
+			case <-waitCtx.Done():
 				return
 			case <-tick.C:
 			}

@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// relay compares a message that passes through a mailbox relay with a message to the same node's own listener, in turn.
-// The difference is the cost of the relay. There is one sender, because the figure is the delay of one caller.
-func (s *study) relay(ctx context.Context) (err error) {
+// measureRelay compares a message that passes through a mailbox relay with a message to the same node's own listener,
+// in turn. The difference is the cost of the relay. There is one sender, because the figure is the delay of one caller.
+func (s *study) measureRelay(ctx context.Context) (err error) {
 	hub, err := s.mesh.serve(ctx, filepath.Join(s.dir, "hub"), "--roles", "directory")
 	if err != nil {
 		return err
@@ -42,7 +42,7 @@ func (s *study) relay(ctx context.Context) (err error) {
 		added[i] = micros(got[1][i].P50-got[0][i].P50) / 1e3
 	}
 	s.add(newFigure("relay: what pass-through adds, p50", median(added), "ms", "%.0f µs beside %.0f µs, p99 %.0f µs beside %.0f µs; %.0f µs CPU of the relay; %d errors %s",
-		passed.P50, plain.P50, passed.P99, plain.P99, passed.CPU, passed.Errors+plain.Errors, passed.Fault+plain.Fault).most(2))
+		passed.P50, plain.P50, passed.P99, plain.P99, passed.CPU, passed.Errors+plain.Errors, passed.Fault+plain.Fault).withMax(2))
 	return ctx.Err()
 }
 
@@ -68,7 +68,7 @@ func awaitConnection(ctx context.Context, base *url.URL) error {
 		if health.Parts.Relay.Connected > 0 {
 			return nil
 		}
-		if err := pause(ctx, 10*time.Millisecond); err != nil {
+		if err := sleep(ctx, 10*time.Millisecond); err != nil {
 			return fmt.Errorf("no agent connects to the relay: %w", err)
 		}
 	}
@@ -80,7 +80,7 @@ func newCaller(ctx context.Context, directory, endpoint string) (operation, erro
 	if err != nil {
 		return nil, err
 	}
-	tr, err := b.message(ctx)
+	tr, err := b.prepareMessage(ctx)
 	if err != nil {
 		return nil, err
 	}

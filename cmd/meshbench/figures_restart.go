@@ -15,30 +15,30 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// restart kills a directory of many cards while it works, and measures how long the next process takes to its first
-// correct search: one that finds the last acknowledged card, and all other cards in the same order.
-func (s *study) restart(ctx context.Context) error {
+// measureRestart kills a directory of many cards while it works, and measures how long the next process takes to its
+// first correct search: one that finds the last acknowledged card, and all other cards in the same order.
+func (s *study) measureRestart(ctx context.Context) error {
 	if err := fillBig(ctx, s.p, s.data, s.Cards); err != nil {
 		return err
 	}
 	for _, variant := range []struct {
-		name  string
-		clean func() error
+		name    string
+		prepare func() error
 	}{
 		{"as it was killed", func() error { return nil }},
 		{"without its index file", func() error { return remove(filepath.Join(s.data, databaseFile+".index")) }},
 	} {
 		s.p.say("restart, %s", variant.name)
-		late, want, err := s.killBusy(ctx)
+		word, wantIDs, err := s.killBusy(ctx)
 		if err != nil {
 			return err
 		}
-		if err := variant.clean(); err != nil {
+		if err := variant.prepare(); err != nil {
 			return err
 		}
 		took, srv, err := s.timedStart(ctx, s.data, func(base *url.URL) bool {
-			return bytes.Contains(search(ctx, base, url.Values{"q": {late}}), []byte(late)) &&
-				bytes.Equal(cardIDs(search(ctx, base, anchor)), want)
+			return bytes.Contains(search(ctx, base, url.Values{"q": {word}}), []byte(word)) &&
+				bytes.Equal(cardIDs(search(ctx, base, comparedSearch)), wantIDs)
 		})
 		if err != nil {
 			return err
@@ -47,17 +47,17 @@ func (s *study) restart(ctx context.Context) error {
 			return err
 		}
 		f := newFigure(fmt.Sprintf("SIGKILL to first correct search, %d cards, %s", s.Cards, variant.name), took.Seconds(), "s", "from exec of agentmesh serve")
-		s.add(f.most(10))
+		s.add(f.withMax(10))
 	}
 	return nil
 }
 
-// anchor is a search whose result must be the same after the kill.
-var anchor = url.Values{"q": {wordOf(40)}, "capability": {capability(20)}, "limit": {"50"}}
+// comparedSearch is a search whose result must be the same after the kill.
+var comparedSearch = url.Values{"q": {wordOf(40)}, "capability": {capability(20)}, "limit": {"50"}}
 
 // killBusy starts a server over the big database, registers a card with a unique word and kills the server at once. It
-// returns the word, and the result of [anchor].
-func (s *study) killBusy(ctx context.Context) (late string, want []byte, err error) {
+// returns the word, and the result of [comparedSearch].
+func (s *study) killBusy(ctx context.Context) (word string, wantIDs []byte, err error) {
 	srv, err := s.mesh.serve(ctx, s.data)
 	if err != nil {
 		return "", nil, err
@@ -67,19 +67,19 @@ func (s *study) killBusy(ctx context.Context) (late string, want []byte, err err
 	if err != nil {
 		return "", nil, err
 	}
-	want = cardIDs(search(ctx, srv.url(), anchor))
-	if len(want) == 0 {
+	wantIDs = cardIDs(search(ctx, srv.url(), comparedSearch))
+	if len(wantIDs) == 0 {
 		return "", nil, errors.New("the search to compare with finds nothing")
 	}
-	late = "late" + strings.TrimPrefix(b.fresh.prefix, "r")
-	id := wire.AgentID("am_" + late)
+	word = "late" + strings.TrimPrefix(b.fresh.prefix, "r")
+	id := wire.AgentID("am_" + word)
 	l := link{base: b.directory}
 	defer l.close()
-	a, err := l.exchange(ctx, b.post(cardJSON(id, "The "+late+" one", "Came last.", newKey(late).text, []string{"coming"}, nil), id))
+	a, err := l.exchange(ctx, b.newRegistration(cardJSON(id, "The "+word+" one", "Came last.", newKey(word).text, []string{"coming"}, nil), id))
 	if err == nil && a.Status != http.StatusCreated {
 		err = fmt.Errorf("register the last card: status %d: %.200s", a.Status, a.Body)
 	}
-	return late, want, err
+	return word, wantIDs, err
 }
 
 // search returns the response to a search, or nil if it failed.

@@ -8,29 +8,29 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// groupWriter passes the writes of many senders to one goroutine, which commits everything that is queued at once. It
-// is the simplest possible group commit.
+// groupWriter passes the writes of many senders to one goroutine, which commits all queued writes together. It is the
+// simplest possible group commit.
 type groupWriter struct {
-	queue  chan waiting
+	queue  chan queuedWrite
 	worker sync.WaitGroup
 	close  func() error
 }
 
-type waiting struct {
+type queuedWrite struct {
 	puts []put
 	done chan error
 }
 
-// put is one row.
+// put is one row to write.
 type put struct{ bucket, key, value []byte }
 
 // maxGroup bounds a group, as store/bolt bounds its own.
 const maxGroup = 1024
 
-func newGroupWriter(commit func([]waiting) error, closeFile func() error) *groupWriter {
-	g := &groupWriter{queue: make(chan waiting, maxGroup), close: closeFile}
+func newGroupWriter(commit func([]queuedWrite) error, closeFile func() error) *groupWriter {
+	g := &groupWriter{queue: make(chan queuedWrite, maxGroup), close: closeFile}
 	g.worker.Go(func() {
-		var group []waiting
+		var group []queuedWrite
 		for w := range g.queue {
 			group = append(group[:0], w)
 			for more := true; more && len(group) < maxGroup; {
@@ -54,7 +54,7 @@ func newGroupWriter(commit func([]waiting) error, closeFile func() error) *group
 
 // write returns when the rows are durable.
 func (g *groupWriter) write(puts ...put) error {
-	w := waiting{puts: puts, done: make(chan error, 1)}
+	w := queuedWrite{puts: puts, done: make(chan error, 1)}
 	g.queue <- w
 	return <-w.done
 }
@@ -106,7 +106,7 @@ func newBoltWriter(path string) (*groupWriter, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newGroupWriter(func(group []waiting) error {
+	return newGroupWriter(func(group []queuedWrite) error {
 		return db.Update(func(tx *bbolt.Tx) error {
 			for _, w := range group {
 				if err := putAll(tx, w.puts); err != nil {
@@ -126,7 +126,7 @@ func newLogWriter(path string) (*groupWriter, error) {
 		return nil, err
 	}
 	var buf []byte
-	return newGroupWriter(func(group []waiting) error {
+	return newGroupWriter(func(group []queuedWrite) error {
 		buf = buf[:0]
 		for _, w := range group {
 			for _, p := range w.puts {

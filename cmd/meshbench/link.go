@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// link is one connection that is kept open: a client that costs less than the server that it measures. It is not safe
-// for concurrent use.
+// link is an HTTP client with one connection, which it keeps open. It uses less processor time than the server that it
+// measures. It is not safe for concurrent use.
 type link struct {
 	base *url.URL
 	conn net.Conn
@@ -41,7 +41,7 @@ func (l *link) exchange(ctx context.Context, request []byte) (answer, error) {
 			return answer{}, err
 		}
 	}
-	a, keep, err := l.once(request)
+	a, keep, err := l.exchangeOnce(request)
 	if err != nil || !keep {
 		err = errors.Join(err, l.close())
 	}
@@ -67,7 +67,7 @@ func (l *link) dial(ctx context.Context) error {
 	return nil
 }
 
-func (l *link) once(request []byte) (a answer, keep bool, err error) {
+func (l *link) exchangeOnce(request []byte) (a answer, keep bool, err error) {
 	if err := l.conn.SetDeadline(time.Now().Add(answerTimeout)); err != nil {
 		return answer{}, false, err
 	}

@@ -27,23 +27,23 @@ func drive(ctx context.Context, workers int, d time.Duration, op operation) samp
 	var all sync.WaitGroup
 	for w := range workers {
 		all.Go(func() {
-			t := &results[w]
-			row := 0
+			result := &results[w]
+			errorsInRow := 0
 			// Each worker makes at least one call: on a busy machine a short time may be over already.
 			for now := time.Now(); ctx.Err() == nil; {
 				err := op(ctx, w)
 				done := time.Now()
 				if err != nil {
-					t.errors++
-					row++
-					if t.fault == "" {
-						t.fault = err.Error()
+					result.errors++
+					errorsInRow++
+					if result.fault == "" {
+						result.fault = err.Error()
 					}
 				} else {
-					t.took = append(t.took, done.Sub(now))
-					row = 0
+					result.took = append(result.took, done.Sub(now))
+					errorsInRow = 0
 				}
-				if now = done; !now.Before(end) || row >= maxErrorsInRow {
+				if now = done; !now.Before(end) || errorsInRow >= maxErrorsInRow {
 					break
 				}
 			}
@@ -64,7 +64,7 @@ func drive(ctx context.Context, workers int, d time.Duration, op operation) samp
 	return s
 }
 
-// contender is one of the things that rounds compare.
+// contender is one of the operations that rounds compare.
 type contender struct {
 	name    string
 	workers int
@@ -83,7 +83,7 @@ func (c contender) round(ctx context.Context, d time.Duration) sample {
 }
 
 // interleave runs the contenders in turn, for a number of rounds, after a short warm-up round each that is discarded.
-// Changes in the machine's speed so affect all of them. The outer index of the result is the contender.
+// So a change of the machine's speed affects all of them. The outer index of the result is the contender.
 func interleave(ctx context.Context, p *progress, rounds int, d time.Duration, contenders ...contender) [][]sample {
 	for _, c := range contenders {
 		p.say("%s: warm up", c.name)

@@ -27,7 +27,7 @@ type messageKind struct {
 	// delivered returns a text that has the length of the message at a receiver, and the mark at the same offset. It is
 	// nil if receivers get the message as it was sent.
 	delivered func(sent string) string
-	welcomed  bool // the server greets each new connection
+	greets    bool // the server greets each new connection
 }
 
 // loadClient is one sender and its receivers on one server. It uses raw sockets and parses as little as possible,
@@ -102,7 +102,7 @@ func dialSocket(ctx context.Context, base, path, token string) (net.Conn, error)
 func newLoadClient(ctx context.Context, to *host, kind messageKind, n int) (*loadClient, error) {
 	c := &loadClient{messageKind: kind, server: to.child, freed: make(chan struct{}, maxWindow), faults: make(chan error, n+1)}
 	c.mark = fmt.Sprintf("bench-%08x-", time.Now().UnixNano()&0xffffffff)
-	sample := c.next()
+	sample := c.nextMessage()
 	if c.delivered != nil {
 		sample = c.delivered(sample)
 	}
@@ -119,7 +119,7 @@ func newLoadClient(ctx context.Context, to *host, kind messageKind, n int) (*loa
 		} else {
 			c.receivers = append(c.receivers, conn)
 		}
-		if c.welcomed {
+		if c.greets {
 			if _, err := in.Peek(1); err != nil {
 				c.close()
 				return nil, fmt.Errorf("the server sent no greeting: %w", err)
@@ -147,8 +147,8 @@ func (c *loadClient) close() {
 	c.readers.Wait()
 }
 
-// next returns the next message to send.
-func (c *loadClient) next() string {
+// nextMessage returns the next message to send.
+func (c *loadClient) nextMessage() string {
 	return c.message(c.mark, fmt.Sprintf("%0*d", numberWidth, c.sent))
 }
 
@@ -187,7 +187,7 @@ func (c *loadClient) receive(in *bufio.Reader) error {
 		if err != nil {
 			return c.connectionError(err)
 		}
-		n, ok := c.number(frame[skip:])
+		n, ok := c.parseNumber(frame[skip:])
 		if _, err := in.Discard(skip + size); err != nil {
 			return c.connectionError(err)
 		}
@@ -213,8 +213,8 @@ func (c *loadClient) connectionError(err error) error {
 	return fmt.Errorf("a connection ended: %w", err)
 }
 
-// number returns the number of a message, and whether the message has our mark.
-func (c *loadClient) number(message []byte) (int64, bool) {
+// parseNumber returns the number of a message, and whether the message has our mark.
+func (c *loadClient) parseNumber(message []byte) (int64, bool) {
 	if string(message[c.digits-len(c.mark):c.digits]) != c.mark {
 		return 0, false
 	}
@@ -245,7 +245,7 @@ func (c *loadClient) run(ctx context.Context, w int, d time.Duration) (sample, e
 	free := w
 	for time.Since(start) < d && ctx.Err() == nil {
 		if free == 0 {
-			if err := c.await(1); err != nil {
+			if err := c.awaitSlots(1); err != nil {
 				return sample{}, err
 			}
 			free = 1
@@ -259,7 +259,7 @@ func (c *loadClient) run(ctx context.Context, w int, d time.Duration) (sample, e
 		}
 		free = 0
 	}
-	if err := c.await(w - free); err != nil {
+	if err := c.awaitSlots(w - free); err != nil {
 		return sample{}, err
 	}
 	return c.finish(before, start, first), ctx.Err()
@@ -275,11 +275,11 @@ func (c *loadClient) runAtRate(ctx context.Context, w int, d time.Duration, rate
 	before, start, first := c.begin(), time.Now(), c.sent
 	free := maxWindow
 	for i := range batches {
-		if err := pause(ctx, time.Until(start.Add(time.Duration(i)*period))); err != nil {
+		if err := sleep(ctx, time.Until(start.Add(time.Duration(i)*period))); err != nil {
 			return sample{}, err
 		}
 		if need := w - free; need > 0 {
-			if err := c.await(need); err != nil {
+			if err := c.awaitSlots(need); err != nil {
 				return sample{}, err
 			}
 			free += need
@@ -293,10 +293,10 @@ func (c *loadClient) runAtRate(ctx context.Context, w int, d time.Duration, rate
 		}
 		free -= w
 	}
-	if err := c.await(maxWindow - free); err != nil {
+	if err := c.awaitSlots(maxWindow - free); err != nil {
 		return sample{}, err
 	}
-	if err := pause(ctx, time.Until(start.Add(time.Duration(batches)*period))); err != nil {
+	if err := sleep(ctx, time.Until(start.Add(time.Duration(batches)*period))); err != nil {
 		return sample{}, err
 	}
 	return c.finish(before, start, first), nil
@@ -327,7 +327,7 @@ func (c *loadClient) finish(before time.Duration, start time.Time, first int64) 
 func (c *loadClient) send(n int) error {
 	c.batch = c.batch[:0]
 	for range n {
-		c.batch = c.append(c.batch)
+		c.batch = c.appendFrame(c.batch)
 	}
 	if _, err := c.sender.Write(c.batch); err != nil {
 		return fmt.Errorf("send: %w", err)
@@ -335,8 +335,8 @@ func (c *loadClient) send(n int) error {
 	return nil
 }
 
-// await waits until n more slots are free: until n more messages have arrived at every receiver.
-func (c *loadClient) await(n int) error {
+// awaitSlots waits until n more slots are free: until n more messages have arrived at every receiver.
+func (c *loadClient) awaitSlots(n int) error {
 	timeout := time.NewTimer(30 * time.Second)
 	defer timeout.Stop()
 	for range n {
@@ -356,9 +356,9 @@ func (c *loadClient) await(n int) error {
 	return nil
 }
 
-// append adds the frame of the next message to dst. The frame's mask is zero, so that the text needs no masking.
-func (c *loadClient) append(dst []byte) []byte {
-	text := c.next()
+// appendFrame adds the frame of the next message to dst. The frame's mask is zero, so that the text needs no masking.
+func (c *loadClient) appendFrame(dst []byte) []byte {
+	text := c.nextMessage()
 	slot := c.sent % maxWindow
 	c.sentAt[slot] = time.Now()
 	c.missing[slot].Store(int64(len(c.receivers)))

@@ -19,7 +19,7 @@ type mewCmd struct {
 }
 
 // mewChat is a chat message in a MEW space.
-var mewChat = messageKind{path: "/ws", welcomed: true, message: func(mark, number string) string {
+var mewChat = messageKind{path: "/ws", greets: true, message: func(mark, number string) string {
 	return padMessage(`{"protocol":"mew/v0.4","id":"`+mark+number+`","ts":"2026-01-01T00:00:00.000Z","from":"p0","kind":"chat","payload":{"text":"`, `"}}`)
 }}
 
@@ -30,7 +30,7 @@ func (c *mewCmd) Run(ctx context.Context, s streams) error {
 	start := func(ctx context.Context, program, dir string, n int, env ...string) (*host, error) {
 		return startGateway(ctx, program, dir, n, false, env...)
 	}
-	return c.compare(ctx, s, entrant{messageKind: mewChat, start: start, also: c.withLogs})
+	return c.compare(ctx, s, entrant{messageKind: mewChat, start: start, measureExtra: c.withLogs})
 }
 
 // withLogs runs paced rounds with both logs on, and counts the log lines.
@@ -79,7 +79,7 @@ func startGateway(ctx context.Context, program, dir string, n int, logs bool, en
 	}
 	c := &child{cmd: exec.CommandContext(ctx, program, "mew", "gateway", "--port", "0", "--log-level", "error", "--space-config", file)}
 	c.cmd.Cancel = func() error { return c.cmd.Process.Signal(os.Interrupt) }
-	c.cmd.WaitDelay = stopPatience
+	c.cmd.WaitDelay = stopTimeout
 	c.cmd.Env = append(os.Environ(), env...)
 	c.cmd.Stderr = os.Stderr
 	out, err := c.cmd.StdoutPipe()
@@ -101,8 +101,8 @@ func startGateway(ctx context.Context, program, dir string, n int, logs bool, en
 	return &host{c, token}, nil
 }
 
-// countLines counts the lines below dir that contain both one and other.
-func countLines(dir, one, other string) (int64, error) {
+// countLines counts the lines below dir that contain both first and second.
+func countLines(dir, first, second string) (int64, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.jsonl"))
 	if err != nil {
 		return 0, err
@@ -116,7 +116,7 @@ func countLines(dir, one, other string) (int64, error) {
 		in := bufio.NewReaderSize(f, 1<<16)
 		for {
 			line, err := in.ReadString('\n')
-			if strings.Contains(line, one) && strings.Contains(line, other) {
+			if strings.Contains(line, first) && strings.Contains(line, second) {
 				n++
 			}
 			if errors.Is(err, io.EOF) {

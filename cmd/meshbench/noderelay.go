@@ -24,7 +24,7 @@ func fetchWS(ctx context.Context, dir string) (string, error) {
 	return dir, nil
 }
 
-// startRelay runs the Node relay.
+// startRelay runs the Node relay with the ws package in modules.
 func startRelay(ctx context.Context, modules string) (*host, error) {
 	abs, err := filepath.Abs(filepath.Join(modules, "node_modules"))
 	if err != nil {
@@ -35,6 +35,6 @@ func startRelay(ctx context.Context, modules string) (*host, error) {
 	}
 	cmd := exec.CommandContext(ctx, "node", "-e", relayScript)
 	cmd.Stderr = os.Stderr
-	c, err := start(cmd, nil)
+	c, err := startChild(cmd, nil)
 	return &host{c, func(int) string { return "" }}, err
 }

@@ -22,7 +22,7 @@ func newProgress(f *os.File) *progress {
 
 const clearLine = "\r\x1b[K"
 
-// say replaces the line.
+// say replaces the text of the line.
 func (p *progress) say(format string, args ...any) {
 	if p != nil {
 		fmt.Fprintf(p.w, clearLine+format, args...)

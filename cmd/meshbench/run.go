@@ -66,11 +66,11 @@ func (c *runCmd) Run(ctx context.Context, s streams) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	target, done, err := c.target(ctx, dir)
+	target, cleanUp, err := c.target(ctx, dir)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, done()) }()
+	defer func() { err = errors.Join(err, cleanUp()) }()
 	var list []outcome
 	for _, name := range c.Scenario {
 		sc, err := findScenario(name)
@@ -102,7 +102,7 @@ type target struct {
 	cpu   func() time.Duration // nil if it is unknown
 }
 
-// target starts a server, or uses the server that the flags name. done cleans up what the run created.
+// target starts a server, or uses the server that the flags name. The returned function cleans up after the run.
 func (c *runCmd) target(ctx context.Context, dir string) (target, func() error, error) {
 	credential := c.Credential
 	if credential == "" {
@@ -152,7 +152,7 @@ func (c *child) bench(credential string, cards, workers int) (*bench, error) {
 	return newBench(directory, endpoint, credential, cards, workers), nil
 }
 
-// rounds has the samples of a scenario and of its control.
+// rounds holds the samples of a scenario and of its control.
 type rounds struct {
 	name          string
 	server, plain []sample // plain is empty without a control
@@ -208,7 +208,7 @@ func (r rounds) outcome() outcome {
 		RateRatio: ratio(r.server, r.plain, sample.rate),
 		CPURatio:  ratio(r.server, r.plain, sample.cost),
 	}
-	o.Ops, o.Errors, o.Fault = total(r.server)
+	o.Ops, o.Errors, o.Fault = sumRounds(r.server)
 	return o
 }
 

@@ -43,7 +43,7 @@ func newBench(directory, endpoint *url.URL, credential string, cards, workers in
 	}
 }
 
-// traffic is the requests of a scenario and the checks of their responses.
+// traffic makes the requests of a scenario and checks their responses.
 type traffic struct {
 	base    *url.URL
 	request func(worker int) ([]byte, error)
@@ -55,19 +55,18 @@ type traffic struct {
 // scenario is a kind of traffic.
 type scenario struct {
 	name    string
-	about   string
-	message bool // goes to an endpoint
+	message bool // the requests go to an endpoint
 	prepare func(*bench, context.Context) (traffic, error)
 }
 
 var scenarios = []scenario{
-	{"register", "POST a new card", false, (*bench).register},
-	{"register-proven", "POST a new card with a proof of its key", false, (*bench).registerProven},
-	{"get", "GET a card", false, (*bench).get},
-	{"get-conditional", "GET a card that the client has: 304", false, (*bench).getConditional},
-	{"list", "GET the first page of a capability", false, (*bench).list},
-	{"search", "GET a page for a word and a capability", false, (*bench).search},
-	{"message", "POST a signed message, get a signed reply", true, (*bench).message},
+	{"register", false, (*bench).prepareRegister},              // POST a new card
+	{"register-proven", false, (*bench).prepareRegisterProven}, // POST a new card with a proof of its key
+	{"get", false, (*bench).prepareGet},                        // GET a card
+	{"get-conditional", false, (*bench).prepareGetConditional}, // GET a card that the client has: 304
+	{"list", false, (*bench).prepareList},                      // GET the first page of a capability
+	{"search", false, (*bench).prepareSearch},                  // GET a page for a word and a capability
+	{"message", true, (*bench).prepareMessage},                 // POST a signed message, get a signed reply
 }
 
 // findScenario returns the scenario with this name.
@@ -120,30 +119,31 @@ func (t traffic) sample(ctx context.Context) (answer, error) {
 	return a, err
 }
 
-// path returns a path below the directory's base.
+// path returns the path of a request below the directory's base URL.
 func (b *bench) path(rest string) string { return b.directory.EscapedPath() + rest }
 
-func (b *bench) post(card []byte, id wire.AgentID, headers ...string) []byte {
+// newRegistration returns the bytes of a request that registers a card.
+func (b *bench) newRegistration(card []byte, id wire.AgentID, headers ...string) []byte {
 	headers = append(headers, "Authorization", "Bearer "+b.credential, keyHeader, string(id))
 	return request(http.MethodPost, b.directory, b.path("/agents"), card, headers...)
 }
 
-func (b *bench) register(context.Context) (traffic, error) {
+func (b *bench) prepareRegister(context.Context) (traffic, error) {
 	return traffic{base: b.directory, status: http.StatusCreated, durable: true, request: func(int) ([]byte, error) {
 		i := int(b.made.Add(1))
-		return b.post(b.fresh.card(i), b.fresh.id(i)), nil
+		return b.newRegistration(b.fresh.card(i), b.fresh.id(i)), nil
 	}}, nil
 }
 
-func (b *bench) registerProven(context.Context) (traffic, error) {
+func (b *bench) prepareRegisterProven(context.Context) (traffic, error) {
 	return traffic{base: b.directory, status: http.StatusCreated, durable: true, request: func(int) ([]byte, error) {
 		i := int(b.made.Add(1))
 		card := b.fresh.card(i)
-		proof, err := b.proof(card, b.fresh.keys[i%len(b.fresh.keys)])
+		proof, err := b.makeProof(card, b.fresh.keys[i%len(b.fresh.keys)])
 		if err != nil {
 			return nil, err
 		}
-		return b.post(card, b.fresh.id(i), wire.HeaderKeyProof, proof), nil
+		return b.newRegistration(card, b.fresh.id(i), wire.HeaderKeyProof, proof), nil
 	}}, nil
 }
 
@@ -157,7 +157,7 @@ func (b *bench) fill(ctx context.Context) error {
 				l := link{base: b.directory}
 				defer l.close()
 				for i := int(b.listed.Add(1)) - 1; i < b.cards && faults[w] == nil; i = int(b.listed.Add(1)) - 1 {
-					a, err := l.exchange(ctx, b.post(b.corpus.card(i), b.corpus.id(i)))
+					a, err := l.exchange(ctx, b.newRegistration(b.corpus.card(i), b.corpus.id(i)))
 					if err == nil && a.Status != http.StatusCreated {
 						err = fmt.Errorf("status %d: %.200s", a.Status, a.Body)
 					}
@@ -175,17 +175,18 @@ func (b *bench) fill(ctx context.Context) error {
 	return b.filled
 }
 
-func (b *bench) anyCard() string {
+// randomCardPath returns the path of a random card among those that fill registers.
+func (b *bench) randomCardPath() string {
 	return b.path("/agents/" + string(b.corpus.id(rand.IntN(b.cards))))
 }
 
-func (b *bench) get(ctx context.Context) (traffic, error) {
+func (b *bench) prepareGet(ctx context.Context) (traffic, error) {
 	return traffic{base: b.directory, status: http.StatusOK, request: func(int) ([]byte, error) {
-		return request(http.MethodGet, b.directory, b.anyCard(), nil), nil
+		return request(http.MethodGet, b.directory, b.randomCardPath(), nil), nil
 	}}, b.fill(ctx)
 }
 
-func (b *bench) getConditional(ctx context.Context) (traffic, error) {
+func (b *bench) prepareGetConditional(ctx context.Context) (traffic, error) {
 	t := traffic{base: b.directory, status: http.StatusNotModified}
 	if err := b.fill(ctx); err != nil {
 		return t, err
@@ -205,16 +206,16 @@ func (b *bench) getConditional(ctx context.Context) (traffic, error) {
 	return t, nil
 }
 
-func (b *bench) list(ctx context.Context) (traffic, error) {
-	return b.repeat(ctx, url.Values{"capability": {capability(3)}, "limit": {"20"}})
+func (b *bench) prepareList(ctx context.Context) (traffic, error) {
+	return b.prepareRepeated(ctx, url.Values{"capability": {capability(3)}, "limit": {"20"}})
 }
 
-func (b *bench) search(ctx context.Context) (traffic, error) {
-	return b.repeat(ctx, url.Values{"q": {wordOf(0)}, "capability": {capability(3)}, "limit": {"20"}})
+func (b *bench) prepareSearch(ctx context.Context) (traffic, error) {
+	return b.prepareRepeated(ctx, url.Values{"q": {wordOf(0)}, "capability": {capability(3)}, "limit": {"20"}})
 }
 
-// repeat requests the same page each time, so that the control can return the same bytes.
-func (b *bench) repeat(ctx context.Context, q url.Values) (traffic, error) {
+// prepareRepeated prepares requests for one page, so that the control can return the same bytes.
+func (b *bench) prepareRepeated(ctx context.Context, q url.Values) (traffic, error) {
 	req := request(http.MethodGet, b.directory, b.path("/agents?"+q.Encode()), nil)
 	return traffic{base: b.directory, status: http.StatusOK, request: func(int) ([]byte, error) { return req, nil }}, b.fill(ctx)
 }

@@ -23,8 +23,9 @@ type sender struct {
 	messages int
 }
 
-// talk is the number of messages of a sender in one conversation. Of each talk replies, one signature is verified.
-const talk = 64
+// talkLength is the number of messages of a sender in one conversation. Of the replies in a conversation, only the
+// first one's signature is verified.
+const talkLength = 64
 
 // payload is the payload of every message; with its envelope it has about 700 bytes.
 var payload = wire.Obj(
@@ -36,9 +37,9 @@ var payload = wire.Obj(
 	)},
 )
 
-// write returns the next signed message of the sender.
-func (s *sender) write(to wire.AgentID, now time.Time) ([]byte, error) {
-	if s.messages%talk == 0 {
+// nextMessage returns the next signed message of the sender.
+func (s *sender) nextMessage(to wire.AgentID, now time.Time) ([]byte, error) {
+	if s.messages%talkLength == 0 {
 		s.conv = wire.NewConversationID()
 	}
 	s.messages++
@@ -51,13 +52,13 @@ func (s *sender) write(to wire.AgentID, now time.Time) ([]byte, error) {
 	return whole.JSON(), nil
 }
 
-// message registers a card for every worker and makes each of them known to the recipient.
-func (b *bench) message(ctx context.Context) (traffic, error) {
+// prepareMessage registers a card for every worker and sends its first message, so that the recipient knows the sender.
+func (b *bench) prepareMessage(ctx context.Context) (traffic, error) {
 	t := traffic{base: b.endpoint, status: http.StatusOK}
 	if b.endpoint == nil {
 		return t, errors.New("the message scenario needs --endpoint")
 	}
-	recipient, key, err := b.recipient(ctx)
+	recipient, key, err := b.fetchRecipient(ctx)
 	if err != nil {
 		return t, err
 	}
@@ -68,14 +69,14 @@ func (b *bench) message(ctx context.Context) (traffic, error) {
 		}
 	}
 	t.request = func(w int) ([]byte, error) {
-		body, err := senders[w].write(recipient, time.Now())
+		body, err := senders[w].nextMessage(recipient, time.Now())
 		if err != nil {
 			return nil, err
 		}
 		return request(http.MethodPost, b.endpoint, b.endpoint.EscapedPath(), body), nil
 	}
 	t.check = func(w int, a answer) error {
-		if senders[w].messages%talk != 1 {
+		if senders[w].messages%talkLength != 1 {
 			return nil
 		}
 		return checkReply(a.Body, senders[w].id, recipient, key)
@@ -88,8 +89,8 @@ func (b *bench) message(ctx context.Context) (traffic, error) {
 	return t, nil
 }
 
-// recipient fetches the recipient's card from the endpoint.
-func (b *bench) recipient(ctx context.Context) (wire.AgentID, *signing.PublicKey, error) {
+// fetchRecipient fetches the recipient's card from the endpoint.
+func (b *bench) fetchRecipient(ctx context.Context) (wire.AgentID, *signing.PublicKey, error) {
 	l := link{base: b.endpoint}
 	defer l.close()
 	a, err := l.exchange(ctx, request(http.MethodGet, b.endpoint, b.endpoint.EscapedPath(), nil))
@@ -139,14 +140,14 @@ func (b *bench) introduce(ctx context.Context, t traffic, w int) error {
 		case a.Status != http.StatusTooManyRequests:
 			return fmt.Errorf("status %d: %.200s", a.Status, a.Body)
 		}
-		after, err := strconv.Atoi(a.Header.Get("Retry-After"))
-		if err != nil || after > 60 {
+		seconds, err := strconv.Atoi(a.Header.Get("Retry-After"))
+		if err != nil || seconds > 60 {
 			return fmt.Errorf("refused: %.200s", a.Body)
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(time.Duration(after) * time.Second):
+		case <-time.After(time.Duration(seconds) * time.Second):
 		}
 	}
 }
@@ -181,8 +182,8 @@ func baseURL(text string) (*url.URL, error) {
 	return u, nil
 }
 
-// proof returns the header that proves the key of a card at its registration (AM-62).
-func (b *bench) proof(card []byte, key keyPair) (string, error) {
+// makeProof returns the header that proves the key of a card at its registration (AM-62).
+func (b *bench) makeProof(card []byte, key keyPair) (string, error) {
 	tree, err := wire.ParseObject(card)
 	if err != nil {
 		return "", err

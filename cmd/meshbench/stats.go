@@ -58,28 +58,28 @@ func median(values []float64) float64 {
 }
 
 // medianOf returns the median of one property over the rounds.
-func medianOf(rounds []sample, of func(sample) float64) float64 {
+func medianOf(rounds []sample, property func(sample) float64) float64 {
 	values := make([]float64, len(rounds))
 	for i, s := range rounds {
-		values[i] = of(s)
+		values[i] = property(s)
 	}
 	return median(values)
 }
 
 // ratio returns the median over the rounds of a's property divided by b's property in the same round. Rounds without
 // the property in b do not count.
-func ratio(a, b []sample, of func(sample) float64) float64 {
+func ratio(a, b []sample, property func(sample) float64) float64 {
 	var values []float64
 	for i := range min(len(a), len(b)) {
-		if below := of(b[i]); below > 0 {
-			values = append(values, of(a[i])/below)
+		if divisor := property(b[i]); divisor > 0 {
+			values = append(values, property(a[i])/divisor)
 		}
 	}
 	return median(values)
 }
 
-// total returns the sums of operations and errors, and the first error.
-func total(rounds []sample) (ops, errors int, fault string) {
+// sumRounds returns the sums of operations and errors, and the first error.
+func sumRounds(rounds []sample) (ops, errors int, fault string) {
 	for _, s := range rounds {
 		ops, errors = ops+s.Ops, errors+s.Errors
 		if fault == "" {

@@ -150,10 +150,10 @@ func TestFigure(t *testing.T) {
 		met  bool
 		goal string
 	}{
-		{"below", newFigure("f", 1.2, "×", "").most(1.3), true, "≤ 1.3"},
-		{"above", newFigure("f", 1.4, "×", "").most(1.3), false, "≤ 1.3"},
-		{"enough", newFigure("f", 0.5, "×", "").least(0.5), true, "≥ 0.5"},
-		{"too little", newFigure("f", 0.4, "×", "").least(0.5), false, "≥ 0.5"},
+		{"below", newFigure("f", 1.2, "×", "").withMax(1.3), true, "≤ 1.3"},
+		{"above", newFigure("f", 1.4, "×", "").withMax(1.3), false, "≤ 1.3"},
+		{"enough", newFigure("f", 0.5, "×", "").withMin(0.5), true, "≥ 0.5"},
+		{"too little", newFigure("f", 0.4, "×", "").withMin(0.5), false, "≥ 0.5"},
 	} {
 		if *tc.f.Met != tc.met || tc.f.Goal.String() != tc.goal {
 			t.Errorf("%s: met %t, goal %s; want %t, %s", tc.name, *tc.f.Met, tc.f.Goal, tc.met, tc.goal)
