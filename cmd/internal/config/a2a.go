@@ -10,4 +10,4 @@ type A2A struct {
 	Anonymous bool `key:"anonymous"`
 }
 
-func (c A2A) check(p *problems) { p.oneOf("a2a.serve", c.Serve, "on", "off") }
+func (c A2A) check(p *problems) { p.checkOneOf("a2a.serve", c.Serve, "on", "off") }

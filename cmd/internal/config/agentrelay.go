@@ -49,11 +49,11 @@ func defaultAgentRelay() AgentRelay {
 }
 
 func (c AgentRelay) check(p *problems) {
-	p.oneOf("agentrelay.serve", c.Serve, "auto", "on", "off")
-	p.oneOf("agentrelay.registration", c.Registration, "", "open", "invite", "closed")
-	p.oneOf("agentrelay.stats", c.Stats, "public", "counts", "off")
+	p.checkOneOf("agentrelay.serve", c.Serve, "auto", "on", "off")
+	p.checkOneOf("agentrelay.registration", c.Registration, "", "open", "invite", "closed")
+	p.checkOneOf("agentrelay.stats", c.Stats, "public", "counts", "off")
 	for i, e := range c.Extensions {
-		p.oneOf("agentrelay.extensions["+strconv.Itoa(i)+"]", e, "semantic", "voting", "history")
+		p.checkOneOf("agentrelay.extensions["+strconv.Itoa(i)+"]", e, "semantic", "voting", "history")
 	}
 	if c.MaxAgents < 1 || c.MaxAgents > 10_000 {
 		p.add("agentrelay.max_agents", "must be 1 to 10000")

@@ -38,23 +38,23 @@ func (c Config) Check(kinds []bridge.Kind) error {
 	}
 	for i, r := range c.Hold {
 		key := fmt.Sprintf("hold[%d]", i)
-		p.oneOf(key+".hold", r.Hold, "always", "never")
-		p.oneOf(key+".direction", r.Direction, "", "in", "out")
-		p.pattern(key+".intent", r.Intent)
+		p.checkOneOf(key+".hold", r.Hold, "always", "never")
+		p.checkOneOf(key+".direction", r.Direction, "", "in", "out")
+		p.checkPattern(key+".intent", r.Intent)
 	}
-	p.oneOf("access.mode", c.Access.Mode, "open", "allowlist", "approval")
-	p.agents("access.allow", c.Access.Allow)
-	p.agents("access.block", c.Access.Block)
-	p.oneOf("outgoing.mode", c.Outgoing.Mode, "", "open", "allowlist", "approval")
-	p.oneOf("outgoing.seal", c.Outgoing.Seal, "off", "prefer", "require")
+	p.checkOneOf("access.mode", c.Access.Mode, "open", "allowlist", "approval")
+	p.checkAgents("access.allow", c.Access.Allow)
+	p.checkAgents("access.block", c.Access.Block)
+	p.checkOneOf("outgoing.mode", c.Outgoing.Mode, "", "open", "allowlist", "approval")
+	p.checkOneOf("outgoing.seal", c.Outgoing.Seal, "off", "prefer", "require")
 	for i, pattern := range c.Outgoing.Approve {
-		p.pattern(fmt.Sprintf("outgoing.approve[%d]", i), pattern)
+		p.checkPattern(fmt.Sprintf("outgoing.approve[%d]", i), pattern)
 	}
 	if c.Audit.MaxEntries < 1000 || c.Audit.Keep < day {
 		p.add("audit", "must keep at least 1000 entries for a day")
 	}
 	ids, _ := c.Exempt()
-	p.principals("limits.exempt", ids)
+	p.checkPrincipals("limits.exempt", ids)
 	for i, s := range c.Schemas {
 		if !wire.Intent(s.Intent).Custom() {
 			p.add(fmt.Sprintf("schemas[%d].intent", i), fmt.Sprintf("%q is not a custom intent such as com.example.invoice", s.Intent))
@@ -67,7 +67,7 @@ func (c Config) Check(kinds []bridge.Kind) error {
 	c.MoltSpeak.check(&p)
 	c.A2A.check(&p)
 	c.Calendar.check(&p)
-	p.oneOf("registration.mode", c.Registration.Mode, "open", "invite", "closed")
+	p.checkOneOf("registration.mode", c.Registration.Mode, "open", "invite", "closed")
 	if c.Registration.Lifetime < day || c.Registration.Lifetime > 365*day {
 		p.add("registration.lifetime", "must be 1d to 365d")
 	}
@@ -75,8 +75,8 @@ func (c Config) Check(kinds []bridge.Kind) error {
 		p.add("site", "name must be at most 100 characters, and contact 200")
 	}
 	c.Notify.check(&p)
-	p.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
-	p.oneOf("log.format", c.Log.Format, "auto", "text", "json")
+	p.checkOneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
+	p.checkOneOf("log.format", c.Log.Format, "auto", "text", "json")
 	if c.Timeouts.Sync > Default().Timeouts.Sync {
 		p.add("timeouts.sync", "must be at most 20s: the sender's own wait must outlast it")
 	}
@@ -102,7 +102,7 @@ func (c Config) checkEdge(p *problems) {
 		p.add("roles", "must name directory, node or both")
 	}
 	for _, r := range c.Roles {
-		p.oneOf("roles", r, RoleDirectory, RoleNode)
+		p.checkOneOf("roles", r, RoleDirectory, RoleNode)
 	}
 	for _, d := range c.Directories {
 		if !isHTTP(d) {
@@ -126,7 +126,7 @@ func (c Config) checkEdge(p *problems) {
 			p.add("owner_api.listen", "must be a loopback address and a port") // AM-77
 		}
 	}
-	p.oneOf("agent_door.mode", c.AgentDoor.Mode, "0600", "0660", "0666")
+	p.checkOneOf("agent_door.mode", c.AgentDoor.Mode, "0600", "0660", "0666")
 	if c.AgentDoor.TokenFile != "" && c.OwnerAPI.Listen == "" {
 		p.add("agent_door.token_file", "needs owner_api.listen, such as 127.0.0.1:3149")
 	}
@@ -184,7 +184,7 @@ func (c Config) checkCard(p *problems) {
 }
 
 func (h Hook) check(p *problems, key string) {
-	p.pattern(key+".intent", h.Intent)
+	p.checkPattern(key+".intent", h.Intent)
 	kinds := 0
 	for _, set := range []bool{len(h.Exec) > 0, h.Webhook != "", h.A2A != "", h.OpenClaw != "", h.Inbox} {
 		if set {
@@ -223,8 +223,8 @@ func isLoopback(host string) bool {
 func (c Config) OpenGuards() []string {
 	def := Default()
 	var out []string
-	add := func(cond bool, format string, args ...any) {
-		if cond {
+	add := func(isOpen bool, format string, args ...any) {
+		if isOpen {
 			out = append(out, fmt.Sprintf(format, args...))
 		}
 	}
@@ -271,7 +271,8 @@ type problems []error
 
 func (p *problems) add(key, reason string) { *p = append(*p, problem{key, reason}) }
 
-func (p *problems) pattern(key, value string) {
+// checkPattern checks a pattern of agents, which must not be empty.
+func (p *problems) checkPattern(key, value string) {
 	if value == "" {
 		p.add(key, "is missing")
 	} else if err := acl.ValidPattern(value); err != nil {
@@ -279,14 +280,14 @@ func (p *problems) pattern(key, value string) {
 	}
 }
 
-func (p *problems) oneOf(key, value string, allowed ...string) {
+func (p *problems) checkOneOf(key, value string, allowed ...string) {
 	if !slices.Contains(allowed, value) {
 		p.add(key, fmt.Sprintf("%q is not one of %s", value, strings.Join(allowed, ", ")))
 	}
 }
 
-// principals checks the ids in a list of limits: agents, links, and foreign peers.
-func (p *problems) principals(key string, ids []string) {
+// checkPrincipals checks the ids in limits.exempt: agents, links, and foreign peers.
+func (p *problems) checkPrincipals(key string, ids []string) {
 	for _, id := range ids {
 		if !wire.AgentID(id).Valid() && !bridge.ValidPrincipal(id) {
 			p.add(key, fmt.Sprintf("%q is none of these: an agent id (am_…), a link (mew:lab), a foreign peer (agentrelay:free/owl), an address or a CIDR", id))
@@ -294,7 +295,7 @@ func (p *problems) principals(key string, ids []string) {
 	}
 }
 
-func (p *problems) agents(key string, ids []string) {
+func (p *problems) checkAgents(key string, ids []string) {
 	for _, id := range ids {
 		if !wire.AgentID(id).Valid() {
 			p.add(key, fmt.Sprintf("%q is not an agent id (am_…)", id))

@@ -16,13 +16,13 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 )
 
-// Edit is a new value for one key of the configuration file: a text or a list of texts.
+// Edit is a new value for one key of the configuration file.
 type Edit struct {
 	Key   string // "name", "owner.name"
 	Value any    // string or []string
 }
 
-// fileHead begins a configuration file that [Source.Rewrite] makes.
+// fileHead is the first line of a configuration file that [Source.Rewrite] makes.
 const fileHead = "# The configuration of this agent. docs/config.md describes every key; agentmesh config check reads this file.\n"
 
 // Rewrite changes keys of the configuration file, or makes the file. Every line that needs no change stays as it is,
@@ -38,11 +38,11 @@ func (s Source) Rewrite(edits []Edit, kinds []bridge.Kind) error {
 		return err
 	}
 	edits = slices.DeleteFunc(slices.Clone(edits), func(e Edit) bool { // an absent key needs no line for its empty value
-		return reflect.ValueOf(e.Value).Len() == 0 && current.has(e)
+		return reflect.ValueOf(e.Value).Len() == 0 && current.hasEdit(e)
 	})
 	return s.rewrite(kinds, func(data []byte) ([]byte, error) { return editFile(data, edits) }, func(c Config) error {
 		for _, e := range edits {
-			if !c.has(e) {
+			if !c.hasEdit(e) {
 				return fmt.Errorf("%s is written in a form that only you can change", e.Key)
 			}
 		}
@@ -54,8 +54,8 @@ func (s Source) Rewrite(edits []Edit, kinds []bridge.Kind) error {
 // would not load, or if check refuses the new configuration.
 func (s Source) rewrite(kinds []bridge.Kind, change func([]byte) ([]byte, error), check func(Config) error) error {
 	path, mode := s.File, fs.FileMode(0o600)
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		path = real
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target
 	}
 	data, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -77,9 +77,9 @@ func (s Source) rewrite(kinds []bridge.Kind, change func([]byte) ([]byte, error)
 		if _, err := f.Write(data); err != nil {
 			return err
 		}
-		next := s
-		next.File, next.Required = f.Name(), true
-		c, err := next.LoadAndCheck(kinds)
+		rewritten := s
+		rewritten.File, rewritten.Required = f.Name(), true
+		c, err := rewritten.LoadAndCheck(kinds)
 		if err != nil {
 			return errors.New(strings.ReplaceAll(err.Error(), f.Name(), s.File))
 		}
@@ -90,8 +90,8 @@ func (s Source) rewrite(kinds []bridge.Kind, change func([]byte) ([]byte, error)
 	})
 }
 
-// has reports whether the configuration has the value of an edit. A nil list is an empty one.
-func (c Config) has(e Edit) bool {
+// hasEdit reports whether the configuration has the value of an edit. A nil list is an empty one.
+func (c Config) hasEdit(e Edit) bool {
 	l, err := findLeaf(reflect.TypeFor[Config](), e.Key)
 	if err != nil {
 		return false
@@ -124,12 +124,12 @@ func editFile(data []byte, edits []Edit) ([]byte, error) {
 
 // editLines sets one key in the lines of a file, whose tree is root. A key that has its value already stays as it is.
 func editLines(lines []string, root *yaml.Node, e Edit) ([]string, error) {
-	table, name, nested := strings.Cut(e.Key, ".")
-	if !nested {
+	table, name, isNested := strings.Cut(e.Key, ".")
+	if !isNested {
 		table, name = "", e.Key
 	}
 	parent := root
-	if nested {
+	if isNested {
 		if _, parent = findMember(root, table); parent == nil {
 			text, err := encode(map[string]any{table: map[string]any{name: e.Value}}, "")
 			return append(lines, text...), err
@@ -137,7 +137,7 @@ func editLines(lines []string, root *yaml.Node, e Edit) ([]string, error) {
 	}
 	key, value := findMember(parent, name)
 	if key == nil {
-		if !nested {
+		if !isNested {
 			text, err := encode(map[string]any{name: e.Value}, "")
 			return append(lines, text...), err
 		}
@@ -181,15 +181,15 @@ func hasValue(n *yaml.Node, value any) bool {
 	if !ok {
 		return n.Kind == yaml.ScalarNode && n.Value == value
 	}
-	var have []string
+	var items []string
 	for _, item := range n.Content {
-		have = append(have, item.Value)
+		items = append(items, item.Value)
 	}
-	return n.Kind == yaml.SequenceNode && slices.Equal(have, list)
+	return n.Kind == yaml.SequenceNode && slices.Equal(items, list)
 }
 
-// endOfBlock returns the line after the value of the key at line begin, whose indentation is given. Comments and empty
-// lines after the value belong to what follows.
+// endOfBlock returns the index of the line after the value of the key in line begin. indent is the indentation of the
+// key. Comments and empty lines after the value belong to the next key.
 func endOfBlock(lines []string, begin, indent int) int {
 	end := begin + 1
 	for i := end; i < len(lines); i++ {
@@ -207,7 +207,7 @@ func endOfBlock(lines []string, begin, indent int) int {
 	return end
 }
 
-// encode writes a value as YAML in lines with an indentation.
+// encode returns a value as lines of YAML, each with the indentation and its line end.
 func encode(v any, indent string) ([]string, error) {
 	var text strings.Builder
 	enc := yaml.NewEncoder(&text)

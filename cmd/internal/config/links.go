@@ -24,7 +24,7 @@ func (c Config) checkLinks(p *problems, kinds []bridge.Kind) {
 				p.add(key+"."+e.Key, e.Reason())
 			}
 		}
-		p.oneOf(key+".kind", l.Kind, names...)
+		p.checkOneOf(key+".kind", l.Kind, names...)
 		if !c.Has(RoleNode) {
 			p.add(key, "needs the role node")
 		}

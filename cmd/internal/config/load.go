@@ -77,6 +77,7 @@ type leaf struct {
 	typ   reflect.Type
 }
 
+// env returns the environment variable that sets the key.
 func (l leaf) env() string {
 	return "AGENTMESH_" + strings.ToUpper(strings.ReplaceAll(l.key, ".", "_"))
 }
@@ -136,12 +137,12 @@ const (
 	EnvPassphrase     = "AGENTMESH_PASSPHRASE"
 )
 
-// notKeys are the variables of this project that are not configuration keys.
-var notKeys = []string{"AGENTMESH_DATA", "AGENTMESH_CONFIG", "AGENTMESH_CORPORA", EnvPassphrase, EnvPassphraseFile}
+// otherEnv are the variables of this project that are not configuration keys.
+var otherEnv = []string{"AGENTMESH_DATA", "AGENTMESH_CONFIG", "AGENTMESH_CORPORA", EnvPassphrase, EnvPassphraseFile}
 
 // UnknownEnv returns the variables that begin with AGENTMESH_ and set nothing.
 func UnknownEnv(environ []string) []string {
-	known := slices.Clone(notKeys)
+	known := slices.Clone(otherEnv)
 	for _, l := range leaves(reflect.TypeFor[Config]()) {
 		known = append(known, l.env())
 	}

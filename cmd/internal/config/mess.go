@@ -41,8 +41,8 @@ func defaultMESS() MESS {
 }
 
 func (c MESS) check(p *problems) {
-	p.oneOf("mess.serve", c.Serve, "auto", "on", "off")
-	p.oneOf("mess.registration", c.Registration, "", "open", "approval", "invite")
+	p.checkOneOf("mess.serve", c.Serve, "auto", "on", "off")
+	p.checkOneOf("mess.registration", c.Registration, "", "open", "approval", "invite")
 	if !exchange.ValidExchangeID(c.Exchange) {
 		p.add("mess.exchange", "must be 1 to 64 of A-Z a-z 0-9 and -")
 	}

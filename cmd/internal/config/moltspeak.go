@@ -53,8 +53,8 @@ func defaultMoltSpeak() MoltSpeak {
 }
 
 func (c MoltSpeak) check(p *problems) {
-	p.oneOf("moltspeak.serve", c.Serve, "auto", "on", "off")
-	p.oneOf("moltspeak.registry_auth", c.RegistryAuth, "token", "none")
+	p.checkOneOf("moltspeak.serve", c.Serve, "auto", "on", "off")
+	p.checkOneOf("moltspeak.registry_auth", c.RegistryAuth, "token", "none")
 	if _, ok := message.ParseName("x@" + c.Org); !ok {
 		p.add("moltspeak.org", "must be 1 to 128 of A-Z a-z 0-9 _ -")
 	}

@@ -42,8 +42,8 @@ type Notify struct {
 var noticeKind = regexp.MustCompile(`^[a-z][a-z0-9-]{0,39}$`)
 
 func (c Notify) check(p *problems) {
-	p.oneOf("notify.content", c.Content, "summary", "none")
-	p.oneOf("notify.format", c.Format, "json", "text", "ntfy")
+	p.checkOneOf("notify.content", c.Content, "summary", "none")
+	p.checkOneOf("notify.format", c.Format, "json", "text", "ntfy")
 	switch u, err := url.Parse(c.Webhook); {
 	case c.Webhook != "" && len(c.Command) > 0:
 		p.add("notify", "has both a command and a webhook")

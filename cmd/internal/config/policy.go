@@ -32,18 +32,19 @@ func (c Config) Rates() acl.Rates {
 	}
 }
 
-// Exempt splits limits.exempt into principals, which have no message limits, and networks, which have no request limits.
-func (c Config) Exempt() (agents []string, networks []netip.Prefix) {
+// Exempt splits limits.exempt into principals, which have no message limits, and networks, which have no request
+// limits. Principals are agents, links and foreign peers.
+func (c Config) Exempt() (principals []string, networks []netip.Prefix) {
 	for _, e := range c.Limits.Exempt {
 		if n, err := netip.ParsePrefix(e); err == nil {
 			networks = append(networks, n)
 		} else if a, err := netip.ParseAddr(e); err == nil {
 			networks = append(networks, netip.PrefixFrom(a, a.BitLen()))
 		} else {
-			agents = append(agents, e)
+			principals = append(principals, e)
 		}
 	}
-	return agents, networks
+	return principals, networks
 }
 
 // Label returns the hook's name, or its kind and intent if it has no name.

@@ -13,15 +13,15 @@ type trustedProxies []netip.Prefix
 // UnmarshalText reads a text that is not a YAML list: the word none, or networks separated by commas.
 func (t *trustedProxies) UnmarshalText(text []byte) error {
 	if string(text) == "none" {
-		*t = trustedProxies{{}} // a prefix that contains nothing
+		*t = trustedProxies{{}} // an invalid prefix, which contains no address
 		return nil
 	}
 	var list trustedProxies
-	for one := range strings.SplitSeq(string(text), ",") {
-		if one = strings.TrimSpace(one); one == "" {
+	for entry := range strings.SplitSeq(string(text), ",") {
+		if entry = strings.TrimSpace(entry); entry == "" {
 			continue
 		}
-		p, err := netip.ParsePrefix(one)
+		p, err := netip.ParsePrefix(entry)
 		if err != nil {
 			return err
 		}
@@ -37,9 +37,10 @@ func (t trustedProxies) Prefixes() []netip.Prefix {
 }
 
 // TrustsLocalProxy reports whether connections from this machine count as the reverse proxy's (AM-43). They do if
-// trusted_proxies is not set and either only this machine can connect or plain HTTP is reserved for the proxy.
+// trusted_proxies is not set, and only the proxy can connect in plain HTTP: because the listener is on loopback, or
+// because the public URL is https and this process does not serve TLS itself.
 func (c Config) TrustsLocalProxy() bool {
 	host, _, err := net.SplitHostPort(c.Listen)
-	alone := err == nil && isLoopback(host) || strings.HasPrefix(c.PublicURL, "https:")
-	return c.Public() && !c.TLS.On() && len(c.Network.TrustedProxies) == 0 && alone
+	onlyProxy := err == nil && isLoopback(host) || strings.HasPrefix(c.PublicURL, "https:")
+	return c.Public() && !c.TLS.On() && len(c.Network.TrustedProxies) == 0 && onlyProxy
 }

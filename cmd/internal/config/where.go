@@ -62,6 +62,7 @@ func (s Source) Overrides(key string) bool {
 	return false
 }
 
+// keyStep matches one step of a key: hooks, 0 or intent in "hooks[0].intent".
 var keyStep = regexp.MustCompile(`[^.\[\]]+`)
 
 // lineOf returns the line of a key such as "hooks[0].intent", or of the longest part of it that the file has. It

@@ -18,7 +18,7 @@ import (
 // maxConfig bounds the configuration file.
 const maxConfig = 1 << 20
 
-// loadFile sets the values in the YAML text data.
+// loadFile sets the fields of root to the values in data, the YAML text of the file.
 func loadFile(root reflect.Value, file string, data []byte) error {
 	n, err := parseYAML(file, data)
 	if err != nil || n == nil {

@@ -31,20 +31,20 @@ type Manifest struct {
 	Format  int       `json:"format"`
 	AgentID string    `json:"agent_id,omitempty"`
 	Made    time.Time `json:"made"`
-	Version string    `json:"version"`            // of the program that made it
+	Version string    `json:"version"`            // of the program that made the archive
 	LeftOut []string  `json:"left_out,omitempty"` // files of the data directory, each with the reason
 }
 
 const archiveFormat = 1
 
 // WriteArchive writes an archive of the data directory to w. version is the version of the program.
-func (h Dir) WriteArchive(ctx context.Context, w io.Writer, s store.Store, version string) error {
+func (d Dir) WriteArchive(ctx context.Context, w io.Writer, s store.Store, version string) error {
 	z := zip.NewWriter(w)
-	card, err := h.Card()
+	card, err := d.Card()
 	if err != nil {
 		return err
 	}
-	root, err := os.OpenRoot(string(h))
+	root, err := os.OpenRoot(string(d))
 	if err != nil {
 		return fmt.Errorf("read the data directory: %w", err)
 	}
@@ -53,11 +53,11 @@ func (h Dir) WriteArchive(ctx context.Context, w io.Writer, s store.Store, versi
 	if err != nil {
 		return err
 	}
-	about, err := json.Marshal(Manifest{archiveFormat, card.GetStr("agent_id"), time.Now().UTC(), version, content.leftOut})
+	manifest, err := json.Marshal(Manifest{archiveFormat, card.GetStr("agent_id"), time.Now().UTC(), version, content.leftOut})
 	if err != nil {
 		return fmt.Errorf("write manifest: %w", err)
 	}
-	if err := add(z, fileManifest, 0o600, bytes.NewReader(about)); err != nil {
+	if err := addEntry(z, fileManifest, 0o600, bytes.NewReader(manifest)); err != nil {
 		return err
 	}
 	for _, name := range content.files {
@@ -86,10 +86,11 @@ func addFile(z *zip.Writer, root *os.Root, name string) error {
 	if err != nil {
 		return fmt.Errorf("read for backup: %w", err)
 	}
-	return add(z, name, info.Mode().Perm(), io.LimitReader(f, maxOwnBytes))
+	return addEntry(z, name, info.Mode().Perm(), io.LimitReader(f, maxOwnBytes))
 }
 
-func add(z *zip.Writer, name string, mode fs.FileMode, r io.Reader) error {
+// addEntry writes one entry of an archive.
+func addEntry(z *zip.Writer, name string, mode fs.FileMode, r io.Reader) error {
 	header := &zip.FileHeader{Name: name, Method: zip.Deflate}
 	header.SetMode(mode)
 	f, err := z.CreateHeader(header)
@@ -102,65 +103,65 @@ func add(z *zip.Writer, name string, mode fs.FileMode, r io.Reader) error {
 	return nil
 }
 
-// CopyArchive copies an archive to w, and encrypts it if lock is not nil.
-func CopyArchive(w io.Writer, archive io.Reader, lock *signing.AgeFile) error {
-	if lock == nil {
+// CopyArchive copies an archive to w, and encrypts it if encryption is not nil.
+func CopyArchive(w io.Writer, archive io.Reader, encryption *signing.AgeFile) error {
+	if encryption == nil {
 		_, err := io.Copy(w, archive)
 		return err
 	}
-	sealed, err := lock.Writer(w)
+	encrypted, err := encryption.Writer(w)
 	if err != nil {
 		return err
 	}
-	if _, err := io.Copy(sealed, archive); err != nil {
-		return err // leave sealed open, so that half an archive does not look complete
+	if _, err := io.Copy(encrypted, archive); err != nil {
+		return err // leave encrypted open, so that half an archive does not look complete
 	}
-	return sealed.Close()
+	return encrypted.Close()
 }
 
 // SaveArchive writes an archive to a temporary file beside name, reads its table of contents back, and only then
 // renames it to name. It returns the size of the file and its manifest. An existing file is an error.
-func SaveArchive(name string, r io.Reader, lock *signing.AgeFile) (n int64, about Manifest, err error) {
+func SaveArchive(name string, r io.Reader, encryption *signing.AgeFile) (n int64, manifest Manifest, err error) {
 	if _, err := os.Lstat(name); err == nil {
-		return 0, about, exit.Fail(exit.Input, fmt.Errorf("%s exists", name))
+		return 0, manifest, exit.Fail(exit.Input, fmt.Errorf("%s exists", name))
 	}
 	tmp, err := os.CreateTemp(filepath.Dir(name), ".agentmesh-backup-*") // mode 0600
 	if err != nil {
-		return 0, about, exit.Fail(exit.Input, fmt.Errorf("write backup: %w", err))
+		return 0, manifest, exit.Fail(exit.Input, fmt.Errorf("write backup: %w", err))
 	}
 	defer os.Remove(tmp.Name())
-	if err := errors.Join(CopyArchive(tmp, r, lock), tmp.Sync()); err != nil {
-		return n, about, ExplainDiskFull(errors.Join(fmt.Errorf("write backup: %w", err), tmp.Close()))
+	if err := errors.Join(CopyArchive(tmp, r, encryption), tmp.Sync()); err != nil {
+		return n, manifest, ExplainDiskFull(errors.Join(fmt.Errorf("write backup: %w", err), tmp.Close()))
 	}
-	n, about, err = readBack(tmp, lock)
+	n, manifest, err = readBack(tmp, encryption)
 	if err := errors.Join(err, tmp.Close()); err != nil {
-		return n, about, exit.Fail(exit.Unavailable, fmt.Errorf("the backup is incomplete: %w", err))
+		return n, manifest, exit.Fail(exit.Unavailable, fmt.Errorf("the backup is incomplete: %w", err))
 	}
 	if err := os.Rename(tmp.Name(), name); err != nil {
-		return n, about, exit.Fail(exit.Input, fmt.Errorf("write backup: %w", err))
+		return n, manifest, exit.Fail(exit.Input, fmt.Errorf("write backup: %w", err))
 	}
 	atomicfile.SyncDir(filepath.Dir(name))
-	return n, about, nil
+	return n, manifest, nil
 }
 
 // readBack reads the size and the manifest of an archive that was just written.
-func readBack(f *os.File, lock *signing.AgeFile) (n int64, about Manifest, err error) {
+func readBack(f *os.File, encryption *signing.AgeFile) (n int64, manifest Manifest, err error) {
 	info, err := f.Stat()
 	if err != nil {
-		return 0, about, err
+		return 0, manifest, err
 	}
 	plain, size := io.ReaderAt(f), info.Size()
-	if lock != nil {
-		if plain, size, err = lock.Reader(f, size); err != nil {
-			return 0, about, err
+	if encryption != nil {
+		if plain, size, err = encryption.Reader(f, size); err != nil {
+			return 0, manifest, err
 		}
 	}
 	z, err := zip.NewReader(plain, size)
 	if err != nil {
-		return 0, about, err
+		return 0, manifest, err
 	}
-	about, err = readManifest(z)
-	return info.Size(), about, err
+	manifest, err = readManifest(z)
+	return info.Size(), manifest, err
 }
 
 // ExplainDiskFull adds an exit code to the error of a failed write, and a hint if the disk is full.

@@ -69,13 +69,13 @@ func collectFiles(root *os.Root) (archiveContent, error) {
 }
 
 // omit notes that a file is not in the archive.
-func (c *archiveContent) omit(name, why string) {
+func (c *archiveContent) omit(name, reason string) {
 	if len(c.leftOut) < maxLeftOut {
-		c.leftOut = append(c.leftOut, fmt.Sprintf("%.200s: %s", name, why))
+		c.leftOut = append(c.leftOut, fmt.Sprintf("%.200s: %s", name, reason))
 	}
 }
 
-// add adds a regular file, unless it is a backup, unreadable, or beyond the bounds.
+// add adds a regular file. It leaves out a backup, and omits a file that cannot be read or is beyond the bounds.
 func (c *archiveContent) add(root *os.Root, name string) {
 	size, backup, err := inspectFile(root, name)
 	switch {
@@ -124,7 +124,7 @@ func isTransient(name string) bool {
 		return true
 	}
 	return strings.HasPrefix(base, ".agentmesh-") || (dir == "" || dir == DirRetired+"/") &&
-		slices.ContainsFunc(append([]string{FilePID}, programFiles...), func(of string) bool { return strings.HasPrefix(base, "."+of+".") })
+		slices.ContainsFunc(append([]string{FilePID}, programFiles...), func(file string) bool { return strings.HasPrefix(base, "."+file+".") })
 }
 
 // isTransientPath reports whether a file, or a folder that contains it, is transient.

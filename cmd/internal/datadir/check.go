@@ -23,31 +23,31 @@ type Report struct {
 
 // Check verifies the keys, the card, the database and every transcript in the data directory. It needs exclusive use of
 // the database. passphrase supplies the passphrase of the keys.
-func (h Dir) Check(ctx context.Context, passphrase func() ([]byte, error)) (Report, error) {
+func (d Dir) Check(ctx context.Context, passphrase func() ([]byte, error)) (Report, error) {
 	report := Report{Problems: []string{}}
-	if _, err := os.Stat(string(h)); err != nil {
-		return report, NoAgent(string(h))
+	if _, err := os.Stat(string(d)); err != nil {
+		return report, NoAgent(string(d))
 	}
-	if _, err := Open(string(h)); err != nil {
+	if _, err := Open(string(d)); err != nil {
 		return report, err
 	}
-	if !h.HasAgent() && !h.HasDatabase() {
-		return report, NoAgent(string(h))
+	if !d.HasAgent() && !d.HasDatabase() {
+		return report, NoAgent(string(d))
 	}
-	if h.HasAgent() {
-		report.add(h.CheckSecrets(passphrase))
+	if d.HasAgent() {
+		report.add(d.CheckSecrets(passphrase))
 	}
-	if h.HasLostDatabase() {
-		report.add(fmt.Errorf("%s: %w", h.Path(FileDatabase), ErrNoDatabase))
+	if d.HasLostDatabase() {
+		report.add(fmt.Errorf("%s: %w", d.Path(FileDatabase), ErrNoDatabase))
 	}
-	if h.HasDatabase() {
-		err := bolt.Check(ctx, h.Path(FileDatabase))
+	if d.HasDatabase() {
+		err := bolt.Check(ctx, d.Path(FileDatabase))
 		if errors.Is(err, bolt.ErrLocked) {
-			return report, h.InUse()
+			return report, d.InUse()
 		}
 		report.add(err)
 		if err == nil {
-			report.Conversations, err = h.checkTranscripts(ctx)
+			report.Conversations, err = d.checkTranscripts(ctx)
 			report.add(err)
 		}
 	}
@@ -55,6 +55,7 @@ func (h Dir) Check(ctx context.Context, passphrase func() ([]byte, error)) (Repo
 	return report, nil
 }
 
+// add adds each line of an error as a problem.
 func (r *Report) add(err error) {
 	if err != nil {
 		r.Problems = append(r.Problems, strings.Split(err.Error(), "\n")...)
@@ -62,12 +63,12 @@ func (r *Report) add(err error) {
 }
 
 // CheckSecrets returns an error unless the keys and the card exist, can be read and belong to the same agent.
-func (h Dir) CheckSecrets(passphrase func() ([]byte, error)) error {
-	s, err := h.Secrets(passphrase)
+func (d Dir) CheckSecrets(passphrase func() ([]byte, error)) error {
+	s, err := d.Secrets(passphrase)
 	if err != nil {
 		return err
 	}
-	card, err := h.Card()
+	card, err := d.Card()
 	if err != nil {
 		return err
 	}
@@ -82,8 +83,8 @@ func (h Dir) CheckSecrets(passphrase func() ([]byte, error)) error {
 }
 
 // checkTranscripts verifies the hash chain of every conversation.
-func (h Dir) checkTranscripts(ctx context.Context) (n int, err error) {
-	s, err := bolt.Open(ctx, h.Path(FileDatabase), bolt.Config{})
+func (d Dir) checkTranscripts(ctx context.Context) (n int, err error) {
+	s, err := bolt.Open(ctx, d.Path(FileDatabase), bolt.Config{})
 	if err != nil {
 		return 0, err
 	}

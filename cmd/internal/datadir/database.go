@@ -13,14 +13,14 @@ import (
 )
 
 // OpenStore opens the database and records this process as its holder until the caller calls release.
-func (h Dir) OpenStore(ctx context.Context, cfg bolt.Config) (s *bolt.Store, release func(), err error) {
-	if s, err = bolt.Open(ctx, h.Path(FileDatabase), cfg); err != nil {
-		return nil, nil, h.explainOpen(err)
+func (d Dir) OpenStore(ctx context.Context, cfg bolt.Config) (s *bolt.Store, release func(), err error) {
+	if s, err = bolt.Open(ctx, d.Path(FileDatabase), cfg); err != nil {
+		return nil, nil, d.explainOpen(err)
 	}
-	if release, err = h.writePID(); err != nil {
+	if release, err = d.writePID(); err != nil {
 		return nil, nil, errors.Join(err, s.Close())
 	}
-	h.removeStaleRestores()
+	d.removeStaleRestores()
 	return s, release, nil
 }
 
@@ -30,15 +30,15 @@ func OpenDatabase(ctx context.Context, file string, log *slog.Logger) (store.Sto
 }
 
 // FreeBytes returns the free bytes on the disk of the directory.
-func (h Dir) FreeBytes() (int64, error) { return bolt.Free(string(h)) }
+func (d Dir) FreeBytes() (int64, error) { return bolt.Free(string(d)) }
 
 // explainOpen adds an exit code and a hint to the error err, for a database that cannot be opened.
-func (h Dir) explainOpen(err error) error {
+func (d Dir) explainOpen(err error) error {
 	switch {
 	case errors.Is(err, bolt.ErrLocked):
-		return h.InUse()
+		return d.InUse()
 	case errors.Is(err, bolt.ErrFileMode):
-		return exit.FailHint(exit.Config, err, "chmod 600 "+h.Path(FileDatabase))
+		return exit.FailHint(exit.Config, err, "chmod 600 "+d.Path(FileDatabase))
 	case errors.Is(err, bolt.ErrNewerSchema):
 		return exit.FailHint(exit.Config, err, "use the newer agentmesh; docs/operations.md, Upgrade, explains how to go back")
 	case errors.Is(err, store.ErrUnavailable):
@@ -54,21 +54,21 @@ var ErrInUse = errors.New("in use")
 
 // WaitUntilFree calls take repeatedly until take reports done or no longer returns [ErrInUse], or until wait has passed
 // or ctx ends. It returns the last error of take. note tells the user about a wait of more than a second.
-func (h Dir) WaitUntilFree(ctx context.Context, wait time.Duration, note func(string, ...any), take func() (done bool, err error)) error {
+func (d Dir) WaitUntilFree(ctx context.Context, wait time.Duration, note func(string, ...any), take func() (done bool, err error)) error {
 	const (
 		noteAfter  = time.Second
 		retryAfter = 100 * time.Millisecond
 	)
-	begun, noted := time.Now(), false
+	start, noted := time.Now(), false
 	for {
 		done, err := take()
-		waited := time.Since(begun)
+		waited := time.Since(start)
 		if done || !errors.Is(err, ErrInUse) || waited >= wait {
 			return err
 		}
 		if !noted && waited >= noteAfter {
 			noted = true
-			note("waiting for %s to release %s", h.Holder(), string(h))
+			note("waiting for %s to release %s", d.Holder(), string(d))
 		}
 		select {
 		case <-ctx.Done():
@@ -80,19 +80,19 @@ func (h Dir) WaitUntilFree(ctx context.Context, wait time.Duration, note func(st
 
 // Compact returns the database's free pages to the disk. It returns the sizes before and after, in bytes, and needs
 // exclusive use of the database.
-func (h Dir) Compact(ctx context.Context) (before, after int64, err error) {
-	if !h.HasDatabase() {
-		return 0, 0, NoAgent(string(h))
+func (d Dir) Compact(ctx context.Context) (before, after int64, err error) {
+	if !d.HasDatabase() {
+		return 0, 0, NoAgent(string(d))
 	}
-	if _, err := Open(string(h)); err != nil {
+	if _, err := Open(string(d)); err != nil {
 		return 0, 0, err
 	}
-	before, after, err = bolt.CompactInPlace(ctx, h.Path(FileDatabase))
+	before, after, err = bolt.CompactInPlace(ctx, d.Path(FileDatabase))
 	switch {
 	case errors.Is(err, syscall.ENOSPC):
 		return 0, 0, ExplainDiskFull(err)
 	case err != nil:
-		return 0, 0, h.explainOpen(err)
+		return 0, 0, d.explainOpen(err)
 	}
 	return before, after, nil
 }

@@ -39,7 +39,7 @@ const (
 type Dir string
 
 // Path returns the path of a file in the directory.
-func (h Dir) Path(name string) string { return filepath.Join(string(h), name) }
+func (d Dir) Path(name string) string { return filepath.Join(string(d), name) }
 
 // Open returns the data directory and creates it if it does not exist. It refuses a directory that other users may
 // read. It finishes a restore that was interrupted after its decision point (see replace.go).
@@ -61,21 +61,21 @@ func Open(dir string) (Dir, error) {
 }
 
 // HasAgent reports whether the directory holds an agent.
-func (h Dir) HasAgent() bool {
-	_, err := os.Lstat(h.Path(FileCard))
+func (d Dir) HasAgent() bool {
+	_, err := os.Lstat(d.Path(FileCard))
 	return err == nil
 }
 
 // HasDatabase reports whether the directory has a database, which serve and init create. An empty file does not count,
 // because it is what remains of a lost database. A file that cannot be examined counts.
-func (h Dir) HasDatabase() bool {
-	info, err := os.Stat(h.Path(FileDatabase))
+func (d Dir) HasDatabase() bool {
+	info, err := os.Stat(d.Path(FileDatabase))
 	return err == nil && info.Size() > 0 || err != nil && !errors.Is(err, fs.ErrNotExist)
 }
 
 // HasLostDatabase reports whether the directory has an agent without a database. The database is created before the
 // card, so it must have been lost.
-func (h Dir) HasLostDatabase() bool { return h.HasAgent() && !h.HasDatabase() }
+func (d Dir) HasLostDatabase() bool { return d.HasAgent() && !d.HasDatabase() }
 
 // ErrNoDatabase is the error for a lost database.
 var ErrNoDatabase = errors.New("the database is missing")
@@ -99,22 +99,22 @@ type Secrets struct {
 // Create makes the secrets of a new agent, except those that exist already. If passphrase is not nil, it encrypts both
 // keys. Call Create only for a directory without an agent: a lost key must be restored, or the agent gets a new
 // identity.
-func (h Dir) Create(passphrase []byte) error {
+func (d Dir) Create(passphrase []byte) error {
 	key, err := signing.GenerateEd25519()
 	if err != nil {
 		return fmt.Errorf("make the signing key: %w", err)
 	}
-	if err := signing.WriteKeyFile(h.Path(FileKey), key, passphrase); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := signing.WriteKeyFile(d.Path(FileKey), key, passphrase); err != nil && !errors.Is(err, fs.ErrExist) {
 		return exit.Fail(exit.Config, fmt.Errorf("write the signing key: %w", err))
 	}
 	age, err := GenerateKey(string(signing.KindAge))
 	if err != nil {
 		return fmt.Errorf("make the age key: %w", err)
 	}
-	if err := signing.WriteKeyFile(h.Path(FileAge), age, passphrase); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := signing.WriteKeyFile(d.Path(FileAge), age, passphrase); err != nil && !errors.Is(err, fs.ErrExist) {
 		return exit.Fail(exit.Config, fmt.Errorf("write the age key: %w", err))
 	}
-	if err := h.writeNew(FileCredential, string(client.NewCredential())+"\n"); err != nil {
+	if err := d.writeNew(FileCredential, string(client.NewCredential())+"\n"); err != nil {
 		return exit.Fail(exit.Config, fmt.Errorf("write the credential: %w", err))
 	}
 	return nil
@@ -133,29 +133,29 @@ func GenerateKey(kind string) (*signing.PrivateKey, error) {
 }
 
 // writeNew atomically writes a file with mode 0600. It leaves an existing file unchanged.
-func (h Dir) writeNew(name, content string) error {
-	if _, err := os.Lstat(h.Path(name)); err == nil {
+func (d Dir) writeNew(name, content string) error {
+	if _, err := os.Lstat(d.Path(name)); err == nil {
 		return nil
 	}
-	return atomicfile.Write(h.Path(name), []byte(content))
+	return atomicfile.Write(d.Path(name), []byte(content))
 }
 
 // Secrets reads the secrets. It refuses a file that other users may read (AM-7).
-func (h Dir) Secrets(passphrase func() ([]byte, error)) (Secrets, error) {
+func (d Dir) Secrets(passphrase func() ([]byte, error)) (Secrets, error) {
 	var s Secrets
 	var err error
-	if s.Key, err = signing.ReadKeyFile(h.Path(FileKey), passphrase); err != nil {
-		return s, h.explainSecret(FileKey, err)
+	if s.Key, err = signing.ReadKeyFile(d.Path(FileKey), passphrase); err != nil {
+		return s, d.explainSecret(FileKey, err)
 	}
-	if s.Age, err = signing.ReadKeyFile(h.Path(FileAge), passphrase); err != nil {
-		return s, h.explainSecret(FileAge, err)
+	if s.Age, err = signing.ReadKeyFile(d.Path(FileAge), passphrase); err != nil {
+		return s, d.explainSecret(FileAge, err)
 	}
 	if s.Age.Public().Kind() != signing.KindAge {
-		return s, h.explainSecret(FileAge, errors.New("the file does not hold an age identity"))
+		return s, d.explainSecret(FileAge, errors.New("the file does not hold an age identity"))
 	}
-	old, err := filepath.Glob(filepath.Join(h.Path(DirRetired), FileAge+"*"))
+	old, err := filepath.Glob(filepath.Join(d.Path(DirRetired), FileAge+"*"))
 	if err != nil {
-		return s, h.explainSecret(DirRetired, err)
+		return s, d.explainSecret(DirRetired, err)
 	}
 	for _, path := range old[:min(len(old), maxOldAges)] {
 		key, err := signing.ReadKeyFile(path, passphrase)
@@ -164,24 +164,24 @@ func (h Dir) Secrets(passphrase func() ([]byte, error)) (Secrets, error) {
 		}
 		s.OldAges = append(s.OldAges, key)
 	}
-	credential, err := h.readSecret(FileCredential)
+	credential, err := d.readSecret(FileCredential)
 	if err != nil {
-		return s, h.explainSecret(FileCredential, err)
+		return s, d.explainSecret(FileCredential, err)
 	}
 	s.Credential = client.Credential(bytes.TrimSpace(credential))
 	return s, nil
 }
 
 // explainSecret adds the path, an exit code and a hint to err, the error from reading the secret with this file name.
-func (h Dir) explainSecret(name string, err error) error {
-	err = fmt.Errorf("%s: %w", h.Path(name), err)
+func (d Dir) explainSecret(name string, err error) error {
+	err = fmt.Errorf("%s: %w", d.Path(name), err)
 	switch {
 	case errors.Is(err, signing.ErrKeyFileMode):
-		return exit.FailHint(exit.Config, err, "chmod 600 "+h.Path(name))
+		return exit.FailHint(exit.Config, err, "chmod 600 "+d.Path(name))
 	case errors.Is(err, fs.ErrNotExist) && name == FileCredential:
 		return exit.FailHint(exit.Config, err, "restore it from a backup, or let agentmesh serve make a new one; directories accept the new one only after the registration of the card and the reservation of its id have ended")
 	case errors.Is(err, fs.ErrNotExist):
-		return exit.FailHint(exit.Config, err, "restore it from a backup, or make a new key that peers have to accept: agentmesh keys generate"+kindFlag(name)+" "+h.Path(name))
+		return exit.FailHint(exit.Config, err, "restore it from a backup, or make a new key that peers have to accept: agentmesh keys generate"+kindFlag(name)+" "+d.Path(name))
 	}
 	return exit.Fail(exit.Config, err)
 }
@@ -196,20 +196,20 @@ func kindFlag(name string) string {
 }
 
 // readSecret reads a file, and refuses a file that other users may read.
-func (h Dir) readSecret(name string) ([]byte, error) {
-	info, err := os.Lstat(h.Path(name))
+func (d Dir) readSecret(name string) ([]byte, error) {
+	info, err := os.Lstat(d.Path(name))
 	if err != nil {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() || runtime.GOOS != "windows" && info.Mode().Perm()&0o077 != 0 {
 		return nil, signing.ErrKeyFileMode
 	}
-	return os.ReadFile(h.Path(name))
+	return os.ReadFile(d.Path(name))
 }
 
 // Card reads the stored card. It returns a null value if the directory has no card.
-func (h Dir) Card() (wire.Value, error) {
-	data, err := os.ReadFile(h.Path(FileCard))
+func (d Dir) Card() (wire.Value, error) {
+	data, err := os.ReadFile(d.Path(FileCard))
 	if errors.Is(err, fs.ErrNotExist) {
 		return wire.Value{}, nil
 	}
@@ -218,51 +218,51 @@ func (h Dir) Card() (wire.Value, error) {
 	}
 	v, err := wire.ParseObject(data)
 	if err != nil {
-		return wire.Value{}, exit.Fail(exit.Config, fmt.Errorf("%s: %w", h.Path(FileCard), err))
+		return wire.Value{}, exit.Fail(exit.Config, fmt.Errorf("%s: %w", d.Path(FileCard), err))
 	}
 	return v, nil
 }
 
 // SaveCard atomically stores the card.
-func (h Dir) SaveCard(card wire.Value) error {
-	if err := atomicfile.Write(h.Path(FileCard), append(card.JSON(), '\n')); err != nil {
+func (d Dir) SaveCard(card wire.Value) error {
+	if err := atomicfile.Write(d.Path(FileCard), append(card.JSON(), '\n')); err != nil {
 		return exit.Fail(exit.Config, fmt.Errorf("write the card: %w", err))
 	}
 	return nil
 }
 
 // RetiredKey returns the path of a signing key that was rotated. digits are the digits of its fingerprint.
-func (h Dir) RetiredKey(digits string) string {
-	return filepath.Join(h.Path(DirRetired), FileKey+"."+digits[:min(len(digits), 16)])
+func (d Dir) RetiredKey(digits string) string {
+	return filepath.Join(d.Path(DirRetired), FileKey+"."+digits[:min(len(digits), 16)])
 }
 
 // SaveKey replaces the signing key. It keeps the file of the old key as it is, encrypted or not, in the folder of
 // retired keys: until every directory has the new card, only the old key can vouch for the new one (AM-60).
-func (h Dir) SaveKey(key, old *signing.PrivateKey, passphrase []byte) error {
-	next := h.Path(FileKey + "." + strings.ToLower(rand.Text()[:8]))
+func (d Dir) SaveKey(key, old *signing.PrivateKey, passphrase []byte) error {
+	next := d.Path(FileKey + "." + strings.ToLower(rand.Text()[:8]))
 	if err := signing.WriteKeyFile(next, key, passphrase); err != nil {
 		return fmt.Errorf("write the new signing key: %w", err)
 	}
-	oldFile, err := os.ReadFile(h.Path(FileKey))
+	oldFile, err := os.ReadFile(d.Path(FileKey))
 	if err != nil {
 		return fmt.Errorf("keep the old signing key: %w", err)
 	}
-	if err := os.MkdirAll(h.Path(DirRetired), 0o700); err != nil {
+	if err := os.MkdirAll(d.Path(DirRetired), 0o700); err != nil {
 		return fmt.Errorf("keep the old signing key: %w", err)
 	}
 	_, digits, _ := strings.Cut(old.Public().Fingerprint(), ":")
-	if err := atomicfile.Write(h.RetiredKey(digits), oldFile); err != nil {
+	if err := atomicfile.Write(d.RetiredKey(digits), oldFile); err != nil {
 		return fmt.Errorf("keep the old signing key: %w", err)
 	}
-	if err := os.Rename(next, h.Path(FileKey)); err != nil {
+	if err := os.Rename(next, d.Path(FileKey)); err != nil {
 		return fmt.Errorf("put the new signing key in place: %w", err)
 	}
 	return nil
 }
 
 // readPID returns the id of the process that has the database open, or 0 if the pid file does not name one.
-func (h Dir) readPID() int {
-	data, err := os.ReadFile(h.Path(FilePID))
+func (d Dir) readPID() int {
+	data, err := os.ReadFile(d.Path(FilePID))
 	if err != nil {
 		return 0
 	}
@@ -274,33 +274,33 @@ func (h Dir) readPID() int {
 }
 
 // Holder describes the process that has the database open.
-func (h Dir) Holder() string {
-	if pid := h.readPID(); pid > 0 {
+func (d Dir) Holder() string {
+	if pid := d.readPID(); pid > 0 {
 		return fmt.Sprintf("pid %d", pid)
 	}
 	return "another process"
 }
 
 // InUse returns the error for a directory that another process uses. The error names the process.
-func (h Dir) InUse() error {
-	return exit.FailHint(exit.Unavailable, fmt.Errorf("the data directory %s is %w by %s", string(h), ErrInUse, h.Holder()), "stop it, or use another directory with --data")
+func (d Dir) InUse() error {
+	return exit.FailHint(exit.Unavailable, fmt.Errorf("the data directory %s is %w by %s", string(d), ErrInUse, d.Holder()), "stop it, or use another directory with --data")
 }
 
 // writePID records in the pid file that this process has the database open. The returned function removes the file.
-func (h Dir) writePID() (release func(), err error) {
-	if err := atomicfile.Write(h.Path(FilePID), []byte(strconv.Itoa(os.Getpid())+"\n")); err != nil {
+func (d Dir) writePID() (release func(), err error) {
+	if err := atomicfile.Write(d.Path(FilePID), []byte(strconv.Itoa(os.Getpid())+"\n")); err != nil {
 		return nil, exit.Fail(exit.Config, fmt.Errorf("write the pid file: %w", err))
 	}
-	return func() { os.Remove(h.Path(FilePID)) }, nil // a stale pid file is harmless: the lock decides
+	return func() { os.Remove(d.Path(FilePID)) }, nil // a stale pid file is harmless: the lock decides
 }
 
 // ReplaceCredential makes a new credential if the old one was lost (AM-83), and reports whether it was. Unlike the
 // keys, the credential is not part of the agent's identity.
-func (h Dir) ReplaceCredential() (lost bool, err error) {
-	if _, err := os.Lstat(h.Path(FileCredential)); !errors.Is(err, fs.ErrNotExist) {
+func (d Dir) ReplaceCredential() (lost bool, err error) {
+	if _, err := os.Lstat(d.Path(FileCredential)); !errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
-	if err := h.writeNew(FileCredential, string(client.NewCredential())+"\n"); err != nil {
+	if err := d.writeNew(FileCredential, string(client.NewCredential())+"\n"); err != nil {
 		return true, exit.Fail(exit.Config, fmt.Errorf("write the credential: %w", err))
 	}
 	return true, nil

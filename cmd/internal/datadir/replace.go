@@ -23,7 +23,7 @@ import (
 //	                          folder is renamed to
 //	.agentmesh-place-TIME     its files move up into the directory, the database last
 //
-// A process that works on a restore holds the lock of the new database.
+// A process that works on a restore after its decision point holds the lock of the new database.
 const (
 	PrefixRestore  = ".agentmesh-restore-"
 	prefixReplace  = ".agentmesh-replace-"
@@ -33,8 +33,8 @@ const (
 
 // listEntries returns the names of the agent's entries in the directory. stale are the folders of restores that were
 // killed before their decision point. Folders of later restores, and lost+found, are in neither list.
-func (h Dir) listEntries() (names, stale []string, err error) {
-	entries, err := os.ReadDir(string(h))
+func (d Dir) listEntries() (names, stale []string, err error) {
+	entries, err := os.ReadDir(string(d))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -52,13 +52,13 @@ func (h Dir) listEntries() (names, stale []string, err error) {
 
 // removeStaleRestores removes the folders of restores that were killed before their decision point. These folders
 // contain private keys. The caller must hold the database, if there is one, because a running restore holds it too.
-func (h Dir) removeStaleRestores() {
-	_, stale, err := h.listEntries()
+func (d Dir) removeStaleRestores() {
+	_, stale, err := d.listEntries()
 	if err != nil {
 		return // other code reports an unreadable directory
 	}
 	for _, name := range stale {
-		_ = os.RemoveAll(h.Path(name)) // the next call tries again
+		_ = os.RemoveAll(d.Path(name)) // the next call tries again
 	}
 }
 
@@ -69,25 +69,25 @@ func isReplacement(name string) bool {
 
 // replaceWith replaces the content of the directory with the content of the folder stage. It returns the folder that
 // keeps the old content, or "" if the directory was empty.
-func (h Dir) replaceWith(stage string) (kept string, err error) {
-	names, _, err := h.listEntries()
+func (d Dir) replaceWith(stage string) (kept string, err error) {
+	names, _, err := d.listEntries()
 	if err != nil {
 		return "", err
 	}
 	id := time.Now().UTC().Format("20060102-150405.000")
-	if err := os.Rename(stage, h.Path(prefixReplace+id)); err != nil {
+	if err := os.Rename(stage, d.Path(prefixReplace+id)); err != nil {
 		return "", exit.Fail(exit.Config, fmt.Errorf("restore: %w", err))
 	}
-	atomicfile.SyncDir(string(h))
+	atomicfile.SyncDir(string(d))
 	if len(names) > 0 {
-		kept = h.Path(prefixReplaced + id)
+		kept = d.Path(prefixReplaced + id)
 	}
-	return kept, h.finishReplace()
+	return kept, d.finishReplace()
 }
 
 // finishReplace finishes a restore that was interrupted after its decision point, if there is one.
-func (h Dir) finishReplace() error {
-	entries, err := os.ReadDir(string(h))
+func (d Dir) finishReplace() error {
+	entries, err := os.ReadDir(string(d))
 	if err != nil {
 		return exit.Fail(exit.Config, fmt.Errorf("read the data directory: %w", err))
 	}
@@ -97,9 +97,9 @@ func (h Dir) finishReplace() error {
 			if !ok {
 				continue
 			}
-			err := h.finishPhase(id, phase)
+			err := d.finishPhase(id, phase)
 			if errors.Is(err, bolt.ErrLocked) {
-				return h.InUse()
+				return d.InUse()
 			}
 			if err != nil {
 				return exit.FailHint(exit.Config, fmt.Errorf("finish a restore: %w", err), "the next command on this data directory continues the restore")
@@ -110,32 +110,32 @@ func (h Dir) finishReplace() error {
 }
 
 // finishPhase runs the remaining phases of the restore with this id, beginning with phase.
-func (h Dir) finishPhase(id, phase string) error {
-	release, err := bolt.Hold(filepath.Join(h.Path(phase+id), FileDatabase))
+func (d Dir) finishPhase(id, phase string) error {
+	release, err := bolt.Hold(filepath.Join(d.Path(phase+id), FileDatabase))
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && phase == prefixPlace: // the last file has been moved
-		return removeEmpty(h.Path(phase + id))
+		return removeEmpty(d.Path(phase + id))
 	case err != nil:
 		return err
 	}
 	defer release()
 	if phase == prefixReplace {
-		names, _, err := h.listEntries()
+		names, _, err := d.listEntries()
 		if err != nil {
 			return err
 		}
 		if len(names) > 0 {
-			if err := moveEntries(string(h), h.Path(prefixReplaced+id), names); err != nil {
+			if err := moveEntries(string(d), d.Path(prefixReplaced+id), names); err != nil {
 				return err
 			}
 		}
-		if err := os.Rename(h.Path(prefixReplace+id), h.Path(prefixPlace+id)); err != nil {
+		if err := os.Rename(d.Path(prefixReplace+id), d.Path(prefixPlace+id)); err != nil {
 			return err
 		}
-		atomicfile.SyncDir(string(h))
+		atomicfile.SyncDir(string(d))
 	}
-	from := h.Path(prefixPlace + id)
-	entries, err := os.ReadDir(from)
+	source := d.Path(prefixPlace + id)
+	entries, err := os.ReadDir(source)
 	if err != nil {
 		return err
 	}
@@ -145,24 +145,24 @@ func (h Dir) finishPhase(id, phase string) error {
 			names = append(names, e.Name())
 		}
 	}
-	if err := moveEntries(from, string(h), append(names, FileDatabase)); err != nil {
+	if err := moveEntries(source, string(d), append(names, FileDatabase)); err != nil {
 		return err
 	}
-	return removeEmpty(from)
+	return removeEmpty(source)
 }
 
 // moveEntries moves entries from one directory into another, in the given order.
-func moveEntries(from, to string, names []string) error {
-	if err := os.MkdirAll(to, 0o700); err != nil {
+func moveEntries(source, target string, names []string) error {
+	if err := os.MkdirAll(target, 0o700); err != nil {
 		return err
 	}
 	for _, name := range names {
-		if err := os.Rename(filepath.Join(from, name), filepath.Join(to, name)); err != nil {
+		if err := os.Rename(filepath.Join(source, name), filepath.Join(target, name)); err != nil {
 			return err
 		}
 	}
-	atomicfile.SyncDir(to)
-	atomicfile.SyncDir(from)
+	atomicfile.SyncDir(target)
+	atomicfile.SyncDir(source)
 	return nil
 }
 

@@ -22,24 +22,24 @@ import (
 
 // Restore unpacks an archive into the data directory. The directory must be empty, unless replace is set. kept is the
 // folder that keeps the old content, or "" if the directory was empty.
-func (h Dir) Restore(ctx context.Context, archive *Archive, replace bool) (kept string, err error) {
-	_, missing := os.Stat(string(h))
-	if h, err = Open(string(h)); err != nil {
+func (d Dir) Restore(ctx context.Context, archive *Archive, replace bool) (kept string, err error) {
+	_, statErr := os.Stat(string(d))
+	if d, err = Open(string(d)); err != nil {
 		return "", err
 	}
-	release, err := h.lockForRestore(replace)
+	release, err := d.lockForRestore(replace)
 	if err != nil {
 		return "", err
 	}
 	defer release()
-	stage, err := os.MkdirTemp(string(h), PrefixRestore+"*") // mode 0700
+	stage, err := os.MkdirTemp(string(d), PrefixRestore+"*") // mode 0700
 	if err != nil {
 		return "", exit.Fail(exit.Config, fmt.Errorf("restore: %w", err))
 	}
 	defer func() {
 		_ = os.RemoveAll(stage) // a successful restore has renamed it
-		if errors.Is(missing, fs.ErrNotExist) {
-			_ = os.Remove(string(h)) // fails, as it should, if the directory is not empty
+		if errors.Is(statErr, fs.ErrNotExist) {
+			_ = os.Remove(string(d)) // fails, as it should, if the directory is not empty
 		}
 	}()
 	if err := unpack(archive.zip, stage); err != nil {
@@ -48,41 +48,41 @@ func (h Dir) Restore(ctx context.Context, archive *Archive, replace bool) (kept 
 	if err := Dir(stage).verifyRestore(ctx); err != nil {
 		return "", exit.Fail(exit.Input, fmt.Errorf("the archive: %w", err))
 	}
-	return h.replaceWith(stage)
+	return d.replaceWith(stage)
 }
 
 // lockForRestore refuses a directory that another process uses, and a directory with content unless replace is set. It
 // keeps other processes from opening the existing database until the caller calls release.
-func (h Dir) lockForRestore(replace bool) (release func(), err error) {
-	names, _, err := h.listEntries()
+func (d Dir) lockForRestore(replace bool) (release func(), err error) {
+	names, _, err := d.listEntries()
 	if err != nil {
 		return nil, exit.Fail(exit.Config, fmt.Errorf("restore: %w", err))
 	}
 	switch {
 	case len(names) == 0:
-		h.removeStaleRestores()
+		d.removeStaleRestores()
 		return func() {}, nil
 	case !replace:
-		return nil, exit.FailHint(exit.Config, fmt.Errorf("the data directory %s is not empty", string(h)), "restore into a new directory with --data, or add --replace")
+		return nil, exit.FailHint(exit.Config, fmt.Errorf("the data directory %s is not empty", string(d)), "restore into a new directory with --data, or add --replace")
 	}
-	release, err = bolt.Hold(h.Path(FileDatabase))
+	release, err = bolt.Hold(d.Path(FileDatabase))
 	if errors.Is(err, bolt.ErrLocked) {
-		return nil, h.InUse()
+		return nil, d.InUse()
 	}
-	h.removeStaleRestores()
+	d.removeStaleRestores()
 	return release, nil // any other error means a missing or damaged database, which no process can use
 }
 
 // verifyRestore checks the database and, as far as possible without a passphrase, the keys of an unpacked archive.
-func (h Dir) verifyRestore(ctx context.Context) error {
-	if err := bolt.Check(ctx, h.Path(FileDatabase)); err != nil {
+func (d Dir) verifyRestore(ctx context.Context) error {
+	if err := bolt.Check(ctx, d.Path(FileDatabase)); err != nil {
 		return err
 	}
-	if !h.HasAgent() {
+	if !d.HasAgent() {
 		return nil // a directory without a node has no keys
 	}
 	locked := func() ([]byte, error) { return nil, signing.ErrNoPassphrase }
-	if err := h.CheckSecrets(locked); err != nil && !errors.Is(err, signing.ErrNoPassphrase) {
+	if err := d.CheckSecrets(locked); err != nil && !errors.Is(err, signing.ErrNoPassphrase) {
 		return err
 	}
 	return nil
@@ -129,13 +129,14 @@ func OpenArchive(file string, identity, passphrase func() ([]byte, error)) (_ *A
 	if err != nil {
 		return nil, exit.Fail(exit.Input, fmt.Errorf("read archive: %w", err))
 	}
-	about, err := readManifest(z)
+	manifest, err := readManifest(z)
 	if err != nil {
 		return nil, err
 	}
-	return &Archive{z, f, about}, nil
+	return &Archive{z, f, manifest}, nil
 }
 
+// decrypt returns the decrypted content of an archive and its size.
 func decrypt(f *os.File, size int64, identity, passphrase func() ([]byte, error)) (io.ReaderAt, int64, error) {
 	var identities []byte
 	if identity != nil {
@@ -186,7 +187,7 @@ func unpack(z *zip.Reader, dir string) error {
 	if len(z.File) > 2*maxOwnFiles {
 		return exit.Fail(exit.Input, errors.New("the archive holds more files than any backup"))
 	}
-	own := int64(maxOwnBytes + maxOwnBytes/16) // leaves room for the program's files
+	remaining := int64(maxOwnBytes + maxOwnBytes/16) // bytes that all files but the database may have, with room for the program's files
 	for _, f := range z.File {
 		if f.Name == fileManifest || f.Name == httpapi.SocketPointerFile { // old backups may hold a socket pointer
 			continue
@@ -195,7 +196,7 @@ func unpack(z *zip.Reader, dir string) error {
 		if !fs.ValidPath(f.Name) || !filepath.IsLocal(filepath.FromSlash(f.Name)) || !f.Mode().IsRegular() || !isDatabase && isTransientPath(f.Name) {
 			return exit.Fail(exit.Input, fmt.Errorf("the archive holds %q, which no backup contains", f.Name))
 		}
-		mode, limit := f.Mode().Perm(), own
+		mode, limit := f.Mode().Perm(), remaining
 		if isDatabase {
 			limit = math.MaxInt64
 		}
@@ -210,7 +211,7 @@ func unpack(z *zip.Reader, dir string) error {
 			return exit.Fail(exit.Input, fmt.Errorf("unpack %q: %w", f.Name, err))
 		}
 		if !isDatabase {
-			own -= n
+			remaining -= n
 		}
 	}
 	return nil

@@ -16,7 +16,7 @@ import (
 // address it saw. A proxy corrects or extends the header; a tunnel passes it on unchanged.
 func (d *examination) checkClients(ctx context.Context, base string) {
 	const check = "clients"
-	o, status := daemon.Running(ctx, string(d.home)), d.status.Clients
+	o, status := daemon.Running(ctx, string(d.dir)), d.status.Clients
 	if o == nil || status == nil {
 		return // serve has stopped, or another version serves
 	}

@@ -30,8 +30,8 @@ func TestDoctorClients(t *testing.T) {
 	} {
 		var d examination
 		d.reportClient(tt.seen, forged, tt.proxy)
-		if len(d.found) != 1 || d.found[0].State != tt.state || !strings.Contains(d.found[0].Text, tt.text) || (tt.state == findingOK) != (d.found[0].Do == "") {
-			t.Errorf("%+v: found %+v, want %s, %q", tt.seen, d.found, tt.state, tt.text)
+		if len(d.findings) != 1 || d.findings[0].State != tt.state || !strings.Contains(d.findings[0].Text, tt.text) || (tt.state == findingOK) != (d.findings[0].Do == "") {
+			t.Errorf("%+v: found %+v, want %s, %q", tt.seen, d.findings, tt.state, tt.text)
 		}
 	}
 }

@@ -24,14 +24,14 @@ func isDirectoryURL(u *url.URL) bool {
 // directoryURLs returns the base URLs to try for a directory, if the user gave u.
 func directoryURLs(u *url.URL) []string {
 	origin := u.Scheme + "://" + u.Host
-	named := origin + strings.TrimSuffix(strings.TrimRight(u.Path, "/"), "/agents")
+	base := origin + strings.TrimSuffix(strings.TrimRight(u.Path, "/"), "/agents")
 	switch {
 	case isDirectoryURL(u):
-		return []string{named}
-	case named == origin:
+		return []string{base}
+	case base == origin:
 		return []string{origin + "/v1", origin}
 	}
-	return []string{named + "/v1", named, origin + "/v1"}
+	return []string{base + "/v1", base, origin + "/v1"}
 }
 
 // checkDirectory examines the directory at u as its users see it: whether it lists agents, returns each card as listed,
@@ -74,18 +74,18 @@ func (d *examination) checkHealth(ctx context.Context, h *client.HTTP, reach cli
 	if err != nil || s.status != http.StatusOK || json.Unmarshal(s.body, &doc) != nil || doc.Status == "" {
 		return // other directories need not have one
 	}
-	var unwell []string
+	var failing []string
 	for name, part := range doc.Parts {
 		if part.Status != "" && part.Status != "ok" {
-			unwell = append(unwell, name+" is "+part.Status)
+			failing = append(failing, name+" is "+part.Status)
 		}
 	}
-	slices.Sort(unwell)
-	switch said := terminal.Clean(strings.Join(unwell, ", ")); {
+	slices.Sort(failing)
+	switch text := terminal.Clean(strings.Join(failing, ", ")); {
 	case doc.Status != "ok":
-		d.fail("service", "its operator can run: agentmesh doctor", "%s reports that it is %s: %s", terminal.Clean(origin), terminal.Clean(doc.Status), said)
-	case len(unwell) > 0:
-		d.warn("service", "its operator can run: agentmesh doctor", "%s reports: %s", terminal.Clean(origin), said)
+		d.fail("service", "its operator can run: agentmesh doctor", "%s reports that it is %s: %s", terminal.Clean(origin), terminal.Clean(doc.Status), text)
+	case len(failing) > 0:
+		d.warn("service", "its operator can run: agentmesh doctor", "%s reports: %s", terminal.Clean(origin), text)
 	default:
 		d.ok("service", "every part works")
 	}

@@ -26,11 +26,11 @@ func TestDoctorClock(t *testing.T) {
 	} {
 		d := examination{cfg: config.Default()}
 		d.checkClock("https://mesh.example.org/v1", tc.ahead)
-		if len(d.found) != 1 || d.found[0].State != tc.state || !strings.Contains(d.found[0].Text, tc.text) {
-			t.Errorf("checkClock(%v) found %+v, want %s, %q", tc.ahead, d.found, tc.state, tc.text)
+		if len(d.findings) != 1 || d.findings[0].State != tc.state || !strings.Contains(d.findings[0].Text, tc.text) {
+			t.Errorf("checkClock(%v) found %+v, want %s, %q", tc.ahead, d.findings, tc.state, tc.text)
 		}
-		if tc.state != findingOK && !strings.Contains(d.found[0].Do, "time service") {
-			t.Errorf("checkClock(%v) says to do %q", tc.ahead, d.found[0].Do)
+		if tc.state != findingOK && !strings.Contains(d.findings[0].Do, "time service") {
+			t.Errorf("checkClock(%v) says to do %q", tc.ahead, d.findings[0].Do)
 		}
 	}
 }
@@ -76,10 +76,10 @@ func TestDoctorAgentDoor(t *testing.T) {
 		d.cfg.AgentDoor, d.cfg.Hooks = tc.door, tc.hooks
 		d.checkAgentDoor()
 		switch {
-		case tc.state == "" && len(d.found) > 0:
-			t.Errorf("%s: found %+v, want nothing", tc.name, d.found)
-		case tc.state != "" && (len(d.found) != 1 || d.found[0].State != tc.state || !strings.Contains(d.found[0].Text, tc.text)):
-			t.Errorf("%s: found %+v, want %s, %q", tc.name, d.found, tc.state, tc.text)
+		case tc.state == "" && len(d.findings) > 0:
+			t.Errorf("%s: found %+v, want nothing", tc.name, d.findings)
+		case tc.state != "" && (len(d.findings) != 1 || d.findings[0].State != tc.state || !strings.Contains(d.findings[0].Text, tc.text)):
+			t.Errorf("%s: found %+v, want %s, %q", tc.name, d.findings, tc.state, tc.text)
 		}
 	}
 }

@@ -56,31 +56,31 @@ type Options struct {
 
 // examination is the state of one examination.
 type examination struct {
-	opts    Options
-	cfg     config.Config
-	home    datadir.Dir
-	card    wire.Value    // as last published, or null
-	running bool          // a serve answers on the data directory
-	status  *owner.Status // of the running serve, or nil
-	found   []finding
+	opts     Options
+	cfg      config.Config
+	dir      datadir.Dir
+	card     wire.Value    // the card as last published, or null
+	running  bool          // a serve answers on the data directory
+	status   *owner.Status // of the running serve, or nil
+	findings []finding
 }
 
 func (d *examination) ok(check, format string, args ...any) {
-	d.found = append(d.found, finding{findingOK, check, fmt.Sprintf(format, args...), ""})
+	d.findings = append(d.findings, finding{findingOK, check, fmt.Sprintf(format, args...), ""})
 }
 
 func (d *examination) warn(check, do, format string, args ...any) {
-	d.found = append(d.found, finding{findingWarn, check, fmt.Sprintf(format, args...), do})
+	d.findings = append(d.findings, finding{findingWarn, check, fmt.Sprintf(format, args...), do})
 }
 
 func (d *examination) fail(check, do, format string, args ...any) {
-	d.found = append(d.found, finding{findingFail, check, fmt.Sprintf(format, args...), do})
+	d.findings = append(d.findings, finding{findingFail, check, fmt.Sprintf(format, args...), do})
 }
 
 // Examine examines the agent of a data directory from inside and outside. If target is not empty, it examines the agent
 // or directory at that URL instead, as directories and peers see it.
 func Examine(ctx context.Context, o Options, target string) (Report, error) {
-	d := &examination{opts: o, home: o.Dir}
+	d := &examination{opts: o, dir: o.Dir}
 	if target != "" {
 		if err := d.examineURL(ctx, target); err != nil {
 			return Report{}, err
@@ -91,8 +91,8 @@ func Examine(ctx context.Context, o Options, target string) (Report, error) {
 		}
 		d.examineHome(ctx)
 	}
-	report := Report{OK: true, Findings: d.found}
-	for _, f := range d.found {
+	report := Report{OK: true, Findings: d.findings}
+	for _, f := range d.findings {
 		report.OK = report.OK && f.State != findingFail
 	}
 	return report, nil
@@ -167,7 +167,7 @@ func (d *examination) checkEndpointHost(ctx context.Context, process string, nam
 	if err != nil || u.Scheme != "https" {
 		return true // checkEndpoint reports the problem
 	}
-	if at, err := url.Parse(process); err == nil && at.Host == u.Host {
+	if processURL, err := url.Parse(process); err == nil && processURL.Host == u.Host {
 		return named
 	}
 	return d.checkName(ctx, u, false) && d.checkCertificate(ctx, u)
@@ -177,28 +177,28 @@ func (d *examination) checkEndpointHost(ctx context.Context, process string, nam
 func (d *examination) checkModes() {
 	const check = "data directory"
 	if runtime.GOOS == "windows" {
-		d.ok(check, "%s; Windows access control lists are not checked", string(d.home))
+		d.ok(check, "%s; Windows access control lists are not checked", string(d.dir))
 		return
 	}
-	info, err := os.Stat(string(d.home))
+	info, err := os.Stat(string(d.dir))
 	if err != nil {
 		d.fail(check, "name another one with --data", "%v", err)
 		return
 	}
 	var fixes []string
 	if info.Mode().Perm()&0o077 != 0 {
-		fixes = append(fixes, "chmod 700 "+string(d.home))
+		fixes = append(fixes, "chmod 700 "+string(d.dir))
 	}
 	for _, name := range []string{datadir.FileKey, datadir.FileAge, datadir.FileCredential, datadir.FileDatabase} {
-		if info, err := os.Lstat(d.home.Path(name)); err == nil && info.Mode().Perm()&0o077 != 0 {
-			fixes = append(fixes, "chmod 600 "+d.home.Path(name))
+		if info, err := os.Lstat(d.dir.Path(name)); err == nil && info.Mode().Perm()&0o077 != 0 {
+			fixes = append(fixes, "chmod 600 "+d.dir.Path(name))
 		}
 	}
 	if len(fixes) > 0 {
-		d.fail(check, strings.Join(fixes, " && "), "other users may read files in %s", string(d.home))
+		d.fail(check, strings.Join(fixes, " && "), "other users may read files in %s", string(d.dir))
 		return
 	}
-	d.ok(check, "%s, readable only for its owner", string(d.home))
+	d.ok(check, "%s, readable only for its owner", string(d.dir))
 }
 
 // lowDisk is the number of free bytes below which checkDisk warns.
@@ -210,7 +210,7 @@ func (d *examination) checkDisk() {
 	if err != nil {
 		cfg = config.Default()
 	}
-	free, err := d.home.FreeBytes()
+	free, err := d.dir.FreeBytes()
 	text := fmt.Sprintf("%d MiB free", free>>20)
 	switch {
 	case err != nil:
@@ -249,15 +249,15 @@ func (d *examination) checkConfiguration() bool {
 	return true
 }
 
-// checkFlags corrects the finding about the configuration if a flag of serve made the process public. Other commands do
-// not know the flags of serve.
+// checkFlags replaces the finding about the configuration by a warning if only a flag of serve makes the process
+// public. Other commands do not know the flags of serve.
 func (d *examination) checkFlags(local bool) {
 	if local || d.cfg.Public() {
 		return
 	}
-	for i, f := range d.found {
+	for i, f := range d.findings {
 		if f.Check == "configuration" && f.State == findingOK {
-			d.found[i] = finding{findingWarn, f.Check, "local profile, but serve was started with flags that make it " + terminal.Clean(d.status.URL),
+			d.findings[i] = finding{findingWarn, f.Check, "local profile, but serve was started with flags that make it " + terminal.Clean(d.status.URL),
 				"write the flags into the configuration: other commands and the next start do not know them"}
 		}
 	}
@@ -266,17 +266,17 @@ func (d *examination) checkFlags(local bool) {
 // checkKeys checks the secrets, and that the card belongs to the signing key.
 func (d *examination) checkKeys() {
 	const check = "keys and card"
-	if !d.home.HasAgent() {
-		d.fail(check, "agentmesh init, or agentmesh serve", "there is no agent in %s", string(d.home))
+	if !d.dir.HasAgent() {
+		d.fail(check, "agentmesh init, or agentmesh serve", "there is no agent in %s", string(d.dir))
 		return
 	}
-	card, err := d.home.Card()
+	card, err := d.dir.Card()
 	if err != nil {
 		d.fail(check, "restore it from a backup", "%v", err)
 		return
 	}
 	d.card = card
-	err = d.home.CheckSecrets(func() ([]byte, error) {
+	err = d.dir.CheckSecrets(func() ([]byte, error) {
 		if _, ok := config.Lookup(d.opts.Source.Environ, config.EnvPassphrase); !ok {
 			if _, ok := config.Lookup(d.opts.Source.Environ, config.EnvPassphraseFile); !ok {
 				return nil, signing.ErrNoPassphrase // doctor does not prompt
@@ -300,10 +300,10 @@ func (d *examination) checkKeys() {
 // checkServe checks whether a serve runs on the data directory and accepts writes. It sets running and status.
 func (d *examination) checkServe(ctx context.Context) {
 	const check = "serve"
-	o := daemon.Running(ctx, string(d.home))
+	o := daemon.Running(ctx, string(d.dir))
 	if o == nil {
-		if d.home.HasLostDatabase() {
-			d.fail("store", "restore a backup into a new directory, or let agentmesh serve start with an empty one", "%s: %v", filepath.Base(d.home.Path(datadir.FileDatabase)), datadir.ErrNoDatabase)
+		if d.dir.HasLostDatabase() {
+			d.fail("store", "restore a backup into a new directory, or let agentmesh serve start with an empty one", "%s: %v", filepath.Base(d.dir.Path(datadir.FileDatabase)), datadir.ErrNoDatabase)
 		}
 		d.warn(check, "agentmesh serve", "no agentmesh serve runs on this data directory, so nobody can reach the agent")
 		return
@@ -349,7 +349,7 @@ func (d *examination) reportStatus(s owner.Status) {
 	}
 }
 
-// checkAgentDoor reports what the door for the owner's agent is worth.
+// checkAgentDoor reports what the door for the owner's agent protects against.
 func (d *examination) checkAgentDoor() {
 	const check = "agent's door"
 	door := d.cfg.AgentDoor

@@ -26,7 +26,7 @@ const checkTimeout = 10 * time.Second
 type answer struct {
 	status int
 	body   []byte
-	ahead  time.Duration // how far this machine's clock is ahead of the other's, if dated
+	ahead  time.Duration // how far this machine's clock is ahead of the other machine's; only if dated
 	dated  bool          // the answer has a Date header
 }
 
@@ -106,8 +106,8 @@ func (d *examination) checkListing(ctx context.Context, h *client.HTTP, base str
 	d.ok("registration", "%s lists the current card", terminal.Clean(base))
 }
 
-// orServe returns command if a serve runs, and otherwise the command that starts one: without a serve, a registration
-// would soon expire.
+// orServe returns command if a serve runs. Otherwise it returns the command that starts one, because a registration
+// without a serve would soon expire.
 func (d *examination) orServe(command string) string {
 	if d.running {
 		return command
@@ -138,7 +138,7 @@ const clockTolerance = 30 * time.Second
 // checkClock compares this machine's clock with the Date of an answer (AM-84). Receivers tolerate a smaller difference
 // if the sender's clock is ahead than if it is behind.
 func (d *examination) checkClock(base string, ahead time.Duration) {
-	const do = "run a time service: receivers refuse signed messages outside their time window"
+	const advice = "run a time service: receivers refuse signed messages outside their time window"
 	off, text := ahead.Abs(), "%s behind that of %s"
 	if ahead > 0 {
 		text = "%s ahead of that of %s"
@@ -146,9 +146,9 @@ func (d *examination) checkClock(base string, ahead time.Duration) {
 	text = fmt.Sprintf("this machine's clock is "+text, off.Round(time.Second), terminal.Clean(base))
 	switch {
 	case ahead > d.cfg.Window.Future || -ahead > d.cfg.Window.Past:
-		d.fail("clock", do, "%s", text)
+		d.fail("clock", advice, "%s", text)
 	case off > clockTolerance:
-		d.warn("clock", do, "%s", text)
+		d.warn("clock", advice, "%s", text)
 	default:
 		d.ok("clock", "agrees with that of %s", terminal.Clean(base))
 	}

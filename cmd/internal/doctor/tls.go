@@ -21,15 +21,15 @@ func (d *examination) checkOwnCertificate(ctx context.Context, o *daemon.Client)
 	if err != nil || !c.TLS {
 		return
 	}
-	do := "correct tls.cert_file and tls.key_file; they are read again within seconds"
+	advice := "correct tls.cert_file and tls.key_file; they are read again within seconds"
 	if c.Authority != "" {
-		do = "does the name point here, and are ports 443 and 80 open? the log says when the process tries again"
+		advice = "does the name point here, and are ports 443 and 80 open? the log says when the process tries again"
 	}
 	switch {
 	case c.NotAfter.Before(time.Now()):
-		d.fail(check, do, "the process has no valid certificate: %s", terminal.Clean(c.Error))
+		d.fail(check, advice, "the process has no valid certificate: %s", terminal.Clean(c.Error))
 	case c.Error != "":
-		d.warn(check, do, "the certificate, valid until %s, cannot be replaced: %s", terminal.FormatTime(c.NotAfter), terminal.Clean(c.Error))
+		d.warn(check, advice, "the certificate, valid until %s, cannot be replaced: %s", terminal.FormatTime(c.NotAfter), terminal.Clean(c.Error))
 	default:
 		d.ok(check, "the process has a certificate, valid until %s", terminal.FormatTime(c.NotAfter))
 	}

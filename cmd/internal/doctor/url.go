@@ -66,8 +66,8 @@ func (d *examination) examineURL(ctx context.Context, target string) error {
 	return nil
 }
 
-// newPeerClient returns an HTTP client with the address guard of a peer elsewhere, or of a peer on this machine if local,
-// and the addresses that it may reach. The caller closes the client.
+// newPeerClient returns an HTTP client with the same address guard as a peer's client, and the addresses that it may
+// reach. If local is set, the peer is on this machine. The caller closes the client.
 func (d *examination) newPeerClient(local bool) (*client.HTTP, client.Reach) {
 	h := client.NewHTTP(client.HTTPConfig{Local: local, AllowPrivate: d.cfg.Network.AllowPrivate, Version: d.opts.Version})
 	if local {
@@ -76,7 +76,7 @@ func (d *examination) newPeerClient(local bool) (*client.HTTP, client.Reach) {
 	return h, client.Public
 }
 
-// checkName looks up the host's name. Unless local, the name must not have an address in a private network.
+// checkName looks up the host's name. Unless local is set, the name must not have an address in a private network.
 func (d *examination) checkName(ctx context.Context, u *url.URL, local bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -124,11 +124,11 @@ func (d *examination) checkCertificate(ctx context.Context, u *url.URL) bool {
 	dialer := tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS12, ServerName: u.Hostname()}}
 	conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(u.Hostname(), port))
 	if err != nil {
-		do := "is a process listening there, and does the firewall allow connections? if your router cannot reach its own public address, run agentmesh doctor URL from elsewhere"
+		advice := "is a process listening there, and does the firewall allow connections? if your router cannot reach its own public address, run agentmesh doctor URL from elsewhere"
 		if _, bad := errors.AsType[*tls.CertificateVerificationError](err); bad {
-			do = "get a certificate for the name from a public authority, and send its whole chain"
+			advice = "get a certificate for the name from a public authority, and send its whole chain"
 		}
-		d.fail("certificate", do, "%s", terminal.Clean(err.Error()))
+		d.fail("certificate", advice, "%s", terminal.Clean(err.Error()))
 		return false
 	}
 	defer conn.Close()

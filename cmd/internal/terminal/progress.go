@@ -15,8 +15,9 @@ const (
 )
 
 // StartProgress tells the user from time to time that an operation is still running, until the caller calls stop. It
-// prints nothing after stop has returned. If done is not nil, its text describes the progress.
-func (u *UI) StartProgress(what string, done func() string) (stop func()) {
+// prints nothing after stop has returned. operation describes the operation, such as "writing the backup". If done is
+// not nil, its text describes the progress.
+func (u *UI) StartProgress(operation string, done func() string) (stop func()) {
 	begun := time.Now()
 	ended := make(chan struct{})
 	var running sync.WaitGroup
@@ -29,7 +30,7 @@ func (u *UI) StartProgress(what string, done func() string) (stop func()) {
 				return
 			case <-timer.C:
 			}
-			text := what
+			text := operation
 			if done != nil {
 				text += ", " + done()
 			}

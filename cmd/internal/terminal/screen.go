@@ -54,7 +54,8 @@ func (u *UI) width() int {
 	return 80
 }
 
-// bold makes a text bold if standard output is a terminal that shows colors. A person turns colors off with NO_COLOR.
+// bold makes a text bold and cyan if standard output is a terminal that shows colors. A person turns colors off with
+// NO_COLOR.
 func (u *UI) bold(text string) string {
 	if !IsTerminal(u.Out) || os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" {
 		return text
@@ -65,32 +66,32 @@ func (u *UI) bold(text string) string {
 // maxHeld bounds, in bytes, what a [Held] keeps.
 const maxHeld = 64 << 10
 
-// Held is a writer that keeps what is written until Release, so that it does not come before a more important text.
-// Above 64 KiB it releases itself. It is safe for concurrent use.
+// Held is a writer that keeps its input until Release, so that a more important text comes first. If it would have to
+// keep more than 64 KiB, it releases itself. It is safe for concurrent use.
 type Held struct {
 	mu       sync.Mutex
-	to       io.Writer
-	kept     bytes.Buffer
+	out      io.Writer
+	buffer   bytes.Buffer
 	released bool
 }
 
-// Hold returns a writer that keeps what is written for to.
-func Hold(to io.Writer) *Held { return &Held{to: to} }
+// Hold returns a writer that keeps its input, and writes it to out when it is released.
+func Hold(out io.Writer) *Held { return &Held{out: out} }
 
 // Write implements [io.Writer].
 func (h *Held) Write(p []byte) (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !h.released && h.kept.Len()+len(p) <= maxHeld {
-		return h.kept.Write(p)
+	if !h.released && h.buffer.Len()+len(p) <= maxHeld {
+		return h.buffer.Write(p)
 	}
 	if err := h.release(); err != nil {
 		return 0, err
 	}
-	return h.to.Write(p)
+	return h.out.Write(p)
 }
 
-// Release writes what was kept. Later writes are not kept.
+// Release writes the kept input. Later writes go through at once.
 func (h *Held) Release() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -99,7 +100,7 @@ func (h *Held) Release() error {
 
 func (h *Held) release() error {
 	h.released = true
-	_, err := h.kept.WriteTo(h.to)
+	_, err := h.buffer.WriteTo(h.out)
 	return err
 }
 
@@ -118,8 +119,8 @@ func OpenBrowser(url string) bool {
 	return true
 }
 
-// browserCommand returns the command that opens a URL, or nil if no desktop of the person runs here, or
-// the terminal is a remote one.
+// browserCommand returns the command that opens a URL, or nil if this machine runs no desktop or the person works on it
+// from another machine.
 func browserCommand(system string, env func(string) string) []string {
 	switch {
 	case env("SSH_CONNECTION") != "":

@@ -52,7 +52,7 @@ func TestHeld(t *testing.T) {
 	h = Hold(&out)
 	write("first ")
 	write(strings.Repeat("x", maxHeld))
-	if !strings.HasPrefix(out.String(), "first x") || h.kept.Len() != 0 {
+	if !strings.HasPrefix(out.String(), "first x") || h.buffer.Len() != 0 {
 		t.Error("more than the bound is kept")
 	}
 }

@@ -22,8 +22,8 @@ import (
 )
 
 // UI is the terminal, or a test's stand-in for it. Results go to Out, everything else to Err with the prefix
-// "agentmesh: ", in lower case and without a full stop. With --json the result is one JSON document. Nothing is
-// colored. Text that a stranger wrote must pass [Clean] before it reaches a terminal (THREATS 28).
+// "agentmesh: ", in lower case and without a full stop. With --json the result is one JSON document. Only the title of
+// a [UI.Frame] is colored. Text that a stranger wrote must pass [Clean] before it reaches a terminal (THREATS 28).
 type UI struct {
 	In  io.Reader
 	Out io.Writer
@@ -104,11 +104,11 @@ func (u *UI) Table(rows [][]string) {
 	w.Flush() // an error of stdout occurs again at the next write
 }
 
-// List writes a table whose first row has the column heads. If that is the only row, it writes the text none to
-// standard error instead, so that a script reads nothing.
-func (u *UI) List(rows [][]string, none string) {
+// List writes a table whose first row has the column heads. If that is the only row, it writes emptyText to standard
+// error instead, so that a script reads nothing.
+func (u *UI) List(rows [][]string, emptyText string) {
 	if len(rows) < 2 {
-		u.Note("%s", none)
+		u.Note("%s", emptyText)
 		return
 	}
 	u.Table(rows)
