@@ -33,14 +33,14 @@ func (c *agentRelayAgentsCmd) Run(ctx context.Context, a *app) error {
 	return ask(ctx, a, relay.ListAgents.Call(), func(page owner.List[relay.AgentView]) {
 		rows := [][]string{{"AGENT", "CONNECTED", "SINCE", "ACTIVE", "LIMITS"}}
 		for _, v := range page.Items {
-			on, limits := "-", "yes"
+			connected, limits := "-", "yes"
 			if v.Connected {
-				on = "yes"
+				connected = "yes"
 			}
 			if v.Trusted {
 				limits = "none"
 			}
-			rows = append(rows, []string{terminal.Clean(v.ID), on, terminal.FormatTime(v.Since), terminal.FormatTime(v.Active), limits})
+			rows = append(rows, []string{terminal.Clean(v.ID), connected, terminal.FormatTime(v.Since), terminal.FormatTime(v.Active), limits})
 		}
 		a.List(rows, "no agents: agentmesh agentrelay token makes one")
 	})

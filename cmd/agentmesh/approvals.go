@@ -33,18 +33,18 @@ func (c *approvalsListCmd) Run(ctx context.Context, a *app) error {
 	query := params("state", state, "limit", fmt.Sprint(c.Limit))
 	return ask(ctx, a, owner.ListApprovals.Call().Ask(query), func(page owner.List[owner.Approval]) {
 		rows := [][]string{{"ID", "KIND", "FROM", "WHAT", "SINCE", "STATE"}}
-		for _, k := range page.Items {
-			what := terminal.Truncate(k.Says(), 60)
-			if k.Waiting > 0 {
-				what += fmt.Sprintf(" (and %d more)", k.Waiting)
+		for _, approval := range page.Items {
+			what := terminal.Truncate(approval.Says(), 60)
+			if approval.Waiting > 0 {
+				what += fmt.Sprintf(" (and %d more)", approval.Waiting)
 			}
-			rows = append(rows, []string{k.ID, k.Kind, terminal.Truncate(k.Shown().String(), 48), what, terminal.FormatTime(k.Created), string(k.State)})
+			rows = append(rows, []string{approval.ID, approval.Kind, terminal.Truncate(approval.Shown().String(), 48), what, terminal.FormatTime(approval.Created), string(approval.State)})
 		}
-		none := "nothing waits for you"
+		emptyText := "nothing waits for you"
 		if state != "pending" {
-			none = "no approvals in this state"
+			emptyText = "no approvals in this state"
 		}
-		a.List(rows, none)
+		a.List(rows, emptyText)
 	})
 }
 
@@ -56,31 +56,31 @@ func (c *approvalsShowCmd) Run(ctx context.Context, a *app) error {
 	return ask(ctx, a, owner.ShowApproval.Call(c.ID), a.showApproval)
 }
 
-func (a *app) showApproval(k owner.Approval) {
+func (a *app) showApproval(approval owner.Approval) {
 	rows := [][]string{
-		{"id", k.ID}, {"kind", k.Kind}, {"from", k.Shown().String()}, {"says", k.Says()}, {"about", k.Subject}, {"because", orDash(k.Rule)},
-		{"state", string(k.State)}, {"since", terminal.FormatTime(k.Created)}, {"expires", terminal.FormatTime(k.Expires)}, {"hash", k.Hash},
+		{"id", approval.ID}, {"kind", approval.Kind}, {"from", approval.Shown().String()}, {"says", approval.Says()}, {"about", approval.Subject}, {"because", orDash(approval.Rule)},
+		{"state", string(approval.State)}, {"since", terminal.FormatTime(approval.Created)}, {"expires", terminal.FormatTime(approval.Expires)}, {"hash", approval.Hash},
 	}
-	if k.Conv.ID != "" {
-		rows = append(rows, []string{"conversation", k.Conv.ID})
+	if approval.Conv.ID != "" {
+		rows = append(rows, []string{"conversation", approval.Conv.ID})
 	}
-	if k.Waiting > 0 {
-		rows = append(rows, []string{"messages", fmt.Sprintf("%d, decided together", 1+k.Waiting)})
+	if approval.Waiting > 0 {
+		rows = append(rows, []string{"messages", fmt.Sprintf("%d, decided together", 1+approval.Waiting)})
 	}
-	if !k.Decided.IsZero() {
-		rows = append(rows, []string{"decided", terminal.FormatTime(k.Decided) + " by " + k.By + ": " + string(k.Choice)})
+	if !approval.Decided.IsZero() {
+		rows = append(rows, []string{"decided", terminal.FormatTime(approval.Decided) + " by " + approval.By + ": " + string(approval.Choice)})
 	}
 	a.Table(rows)
-	if len(k.Messages) > 1 {
+	if len(approval.Messages) > 1 {
 		a.Print("untrusted text from the other side:")
-		for i, m := range k.Messages {
-			a.Print("message %d of %d, %s, %s in %s, hash %s", i+1, len(k.Messages), terminal.FormatTime(m.At), m.Intent, m.Conversation, m.Hash)
+		for i, m := range approval.Messages {
+			a.Print("message %d of %d, %s, %s in %s, hash %s", i+1, len(approval.Messages), terminal.FormatTime(m.At), m.Intent, m.Conversation, m.Hash)
 			a.Print("%s", terminal.CleanJSON(m.Payload))
 		}
 		return
 	}
-	if len(k.Body) > 0 {
-		switch k.Kind {
+	if len(approval.Body) > 0 {
+		switch approval.Kind {
 		case "outgoing":
 			a.Print("exactly this is sent to this recipient:")
 		case owner.AskQuestion:
@@ -90,7 +90,7 @@ func (a *app) showApproval(k owner.Approval) {
 		default:
 			a.Print("untrusted text from the other side:")
 		}
-		a.Print("%s", terminal.CleanJSON(k.Body))
+		a.Print("%s", terminal.CleanJSON(approval.Body))
 	}
 }
 
@@ -150,11 +150,11 @@ func (a *app) decide(ctx context.Context, id string, d owner.Decision) error {
 	if a.globals.JSON {
 		return a.JSON(answer)
 	}
-	k, err := daemon.Decode[acl.Ask](answer)
+	approval, err := daemon.Decode[acl.Ask](answer)
 	if err != nil {
 		return err
 	}
-	a.Print("%s: %s", k.State, terminal.Clean(k.Title))
+	a.Print("%s: %s", approval.State, terminal.Clean(approval.Title))
 	return nil
 }
 
@@ -202,11 +202,11 @@ func (a *app) callAndDeliver(ctx context.Context, call func(*daemon.Client) (jso
 // decideApproval applies a decision to the content with its hash, or to the current content if the hash is empty.
 func decideApproval(ctx context.Context, o *daemon.Client, id string, d owner.Decision) (json.RawMessage, error) {
 	if d.Hash == "" {
-		k, err := daemon.Fetch(ctx, o, owner.ShowApproval.Call(id))
+		approval, err := daemon.Fetch(ctx, o, owner.ShowApproval.Call(id))
 		if err != nil {
 			return nil, err
 		}
-		d.Hash = k.Hash
+		d.Hash = approval.Hash
 	}
 	d.By = "cli"
 	return daemon.Raw(ctx, o, owner.DecideApproval.With(d, id))

@@ -29,7 +29,7 @@ type auditCmd struct {
 const auditPollInterval = 2 * time.Second
 
 func (c *auditCmd) Run(ctx context.Context, a *app) error {
-	since, err := sinceTime(c.Since, time.Now())
+	since, err := parseSince(c.Since, time.Now())
 	if err != nil {
 		return exit.Fail(exit.Usage, err)
 	}
@@ -114,16 +114,16 @@ func (a *app) showEntry(e acl.AuditEntry, subject string) {
 	a.Print("%s", strings.Join(parts, " "))
 }
 
-// sinceTime converts the value of --since into the time format of the owner API.
-func sinceTime(text string, now time.Time) (string, error) {
+// parseSince converts the value of --since into the time format of the owner API.
+func parseSince(text string, now time.Time) (string, error) {
 	if text == "" {
 		return "", nil
 	}
 	if d, err := config.ParseDuration(text); err == nil && d >= 0 {
 		return now.Add(-d).UTC().Format(time.RFC3339), nil
 	}
-	for _, form := range []string{time.RFC3339, time.DateOnly} {
-		if t, err := time.ParseInLocation(form, text, time.Local); err == nil {
+	for _, layout := range []string{time.RFC3339, time.DateOnly} {
+		if t, err := time.ParseInLocation(layout, text, time.Local); err == nil {
 			return t.UTC().Format(time.RFC3339), nil
 		}
 	}

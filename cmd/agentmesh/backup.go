@@ -41,12 +41,12 @@ func (c *backupCmd) Run(ctx context.Context, a *app) (err error) {
 		}
 		return nil
 	}
-	n, about, err := datadir.SaveArchive(c.File, data, encryption)
+	n, manifest, err := datadir.SaveArchive(c.File, data, encryption)
 	stop()
 	if err != nil {
 		return err
 	}
-	a.noteLeftOut(about)
+	a.noteLeftOut(manifest)
 	advice := "it contains the private keys"
 	if encryption != nil {
 		advice = "it is encrypted; keep its key on another machine"
@@ -77,8 +77,8 @@ func (c *backupCmd) newEncryption(a *app) (*signing.AgeFile, error) {
 }
 
 // noteLeftOut warns about files that are not in an archive.
-func (a *app) noteLeftOut(about datadir.Manifest) {
-	for _, what := range about.LeftOut {
-		a.Note("not in the backup: %s", terminal.Clean(what))
+func (a *app) noteLeftOut(manifest datadir.Manifest) {
+	for _, file := range manifest.LeftOut {
+		a.Note("not in the backup: %s", terminal.Clean(file))
 	}
 }

@@ -75,11 +75,11 @@ func (c *cardValidateCmd) Run(a *app) error {
 	if card.PrivateLists() {
 		a.Note("the card publishes an allowlist or a block list; directories drop such lists") // AM-6
 	}
-	unproven := signing.ProvesID(card, key, time.Now())
-	if unproven != nil && card.ID.HasDerivedShape() {
-		a.Note("directories refuse this id, which only the key that it is derived from may use: %v", unproven)
+	proofErr := signing.ProvesID(card, key, time.Now())
+	if proofErr != nil && card.ID.HasDerivedShape() {
+		a.Note("directories refuse this id, which only the key that it is derived from may use: %v", proofErr)
 	}
-	r := cardReport{string(card.ID), card.Name, string(key.Kind()), key.Fingerprint(), unproven == nil}
+	r := cardReport{string(card.ID), card.Name, string(key.Kind()), key.Fingerprint(), proofErr == nil}
 	if a.globals.JSON {
 		return a.JSON(r)
 	}

@@ -136,8 +136,8 @@ type cardsBanCmd struct {
 }
 
 func (c *cardsBanCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, post[directory.OrderResult]("directory/bans", directory.Order{What: c.What, Reason: c.Reason}), func(done directory.OrderResult) {
-		a.Note("banned %s %s; %d cards removed", done.Ban.Kind, terminal.Clean(done.Ban.Value), done.Removed)
+	return ask(ctx, a, post[directory.OrderResult]("directory/bans", directory.Order{What: c.What, Reason: c.Reason}), func(result directory.OrderResult) {
+		a.Note("banned %s %s; %d cards removed", result.Ban.Kind, terminal.Clean(result.Ban.Value), result.Removed)
 	})
 }
 
@@ -147,12 +147,12 @@ type cardsUnbanCmd struct {
 }
 
 func (c *cardsUnbanCmd) Run(ctx context.Context, a *app) error {
-	return ask(ctx, a, post[directory.OrderResult]("directory/bans/lift", directory.Order{What: c.What, Reason: c.Reason}), func(done directory.OrderResult) {
-		a.Note("%s %s may register again", done.Ban.Kind, terminal.Clean(done.Ban.Value))
+	return ask(ctx, a, post[directory.OrderResult]("directory/bans/lift", directory.Order{What: c.What, Reason: c.Reason}), func(result directory.OrderResult) {
+		a.Note("%s %s may register again", result.Ban.Kind, terminal.Clean(result.Ban.Value))
 	})
 }
 
-// noLimit is more than any list of the operator has.
+// noLimit is a limit that no list of the operator reaches.
 const noLimit = 100_000
 
 type cardsBansCmd struct{}
@@ -283,14 +283,14 @@ func (c *cardsImportCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	done, err := c.send(ctx, o, in)
+	result, err := c.send(ctx, o, in)
 	if err := errors.Join(err, o.Close()); err != nil {
 		return err
 	}
 	if a.globals.JSON {
-		return a.JSON(done)
+		return a.JSON(result)
 	}
-	a.Note("%d cards added, %d skipped, %d refused", done.Added, done.Skipped, done.Refused)
+	a.Note("%d cards added, %d skipped, %d refused", result.Added, result.Skipped, result.Refused)
 	return nil
 }
 
@@ -308,8 +308,8 @@ func (c *cardsImportCmd) send(ctx context.Context, o *daemon.Client, in io.Reade
 		if err != nil {
 			return err
 		}
-		done, err := daemon.Decode[directory.ImportResult](raw)
-		total.Added, total.Skipped, total.Refused = total.Added+done.Added, total.Skipped+done.Skipped, total.Refused+done.Refused
+		result, err := daemon.Decode[directory.ImportResult](raw)
+		total.Added, total.Skipped, total.Refused = total.Added+result.Added, total.Skipped+result.Skipped, total.Refused+result.Refused
 		lines, size = nil, 0
 		return err
 	}

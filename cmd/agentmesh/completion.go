@@ -22,8 +22,8 @@ func (c *completeCmd) Run(a *app) error {
 	if len(words) > 0 && words[0] == "--" {
 		words = words[1:]
 	}
-	for _, w := range manual.Complete(newParser(&cli, a.Out, a.Err).Model.Node, words) {
-		a.Print("%s", w)
+	for _, word := range manual.Complete(newParser(&cli, a.Out, a.Err).Model.Node, words) {
+		a.Print("%s", word)
 	}
 	return nil
 }

@@ -36,11 +36,11 @@ func (c *conversationsListCmd) Run(ctx context.Context, a *app) error {
 		for _, v := range page.Items {
 			rows = append(rows, []string{v.ID, v.Shown().String(), string(v.State), string(v.Intent), terminal.FormatTime(v.Last)})
 		}
-		none := "no conversations yet"
+		emptyText := "no conversations yet"
 		if c.State != "" {
-			none = "no conversations in this state"
+			emptyText = "no conversations in this state"
 		}
-		a.List(rows, none)
+		a.List(rows, emptyText)
 	})
 }
 
@@ -55,14 +55,14 @@ func (c *conversationsShowCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	all := fullConversation{entries: []json.RawMessage{}}
-	first := true
+	isFirst := true
 	err = readConversation(ctx, o, c.ID, c.Peer, func(page owner.Transcript, raw json.RawMessage) error {
 		if a.globals.JSON {
 			return all.add(raw)
 		}
-		if first {
+		if isFirst {
 			a.showConversation(page.Conversation)
-			first = false
+			isFirst = false
 		}
 		a.showTranscript(page.Transcript)
 		return nil
@@ -73,8 +73,8 @@ func (c *conversationsShowCmd) Run(ctx context.Context, a *app) error {
 	return a.JSON(all)
 }
 
-// readConversation reads a conversation and calls do for each page of its transcript.
-func readConversation(ctx context.Context, o *daemon.Client, id, peer string, do func(page owner.Transcript, raw json.RawMessage) error) error {
+// readConversation reads a conversation and calls visit for each page of its transcript.
+func readConversation(ctx context.Context, o *daemon.Client, id, peer string, visit func(page owner.Transcript, raw json.RawMessage) error) error {
 	for after := uint64(0); ; {
 		query := params("peer", peer, "after", strconv.FormatUint(after, 10))
 		raw, err := daemon.Raw(ctx, o, owner.ShowConversation.Call(id).Ask(query))
@@ -85,7 +85,7 @@ func readConversation(ctx context.Context, o *daemon.Client, id, peer string, do
 		if err != nil {
 			return err
 		}
-		if err := do(page, raw); err != nil {
+		if err := visit(page, raw); err != nil {
 			return err
 		}
 		if after = page.Next; after == 0 {
@@ -97,29 +97,29 @@ func readConversation(ctx context.Context, o *daemon.Client, id, peer string, do
 
 // fullConversation is a conversation from the owner API with the complete transcript from all pages.
 type fullConversation struct {
-	fields  map[string]json.RawMessage // of the last page
+	fields  map[string]json.RawMessage // the other members of the last page
 	entries []json.RawMessage
 }
 
-func (w *fullConversation) add(page json.RawMessage) error {
-	w.fields = nil
-	if err := json.Unmarshal(page, &w.fields); err != nil {
+func (f *fullConversation) add(page json.RawMessage) error {
+	f.fields = nil
+	if err := json.Unmarshal(page, &f.fields); err != nil {
 		return exit.Fail(exit.Unavailable, fmt.Errorf("read the answer: %w", err))
 	}
 	var entries []json.RawMessage
-	if err := json.Unmarshal(w.fields["transcript"], &entries); err != nil {
+	if err := json.Unmarshal(f.fields["transcript"], &entries); err != nil {
 		return exit.Fail(exit.Unavailable, fmt.Errorf("read the transcript: %w", err))
 	}
-	w.entries = append(w.entries, entries...)
-	delete(w.fields, "transcript")
-	delete(w.fields, "next")
+	f.entries = append(f.entries, entries...)
+	delete(f.fields, "transcript")
+	delete(f.fields, "next")
 	return nil
 }
 
 // MarshalJSON writes the fields and the transcript, sorted by name.
-func (w fullConversation) MarshalJSON() ([]byte, error) {
-	all := maps.Clone(w.fields)
-	transcript, err := json.Marshal(w.entries)
+func (f fullConversation) MarshalJSON() ([]byte, error) {
+	all := maps.Clone(f.fields)
+	transcript, err := json.Marshal(f.entries)
 	all["transcript"] = transcript
 	if err != nil {
 		return nil, err
@@ -160,14 +160,14 @@ func (a *app) showTranscript(entries []owner.Entry) {
 }
 
 // agreementLine describes an agreement on one line, with the reason if it no longer holds.
-func agreementLine(g owner.Agreement) string {
-	switch g.Standing {
+func agreementLine(agreement owner.Agreement) string {
+	switch agreement.Standing {
 	case owner.StandingCancelled:
-		return fmt.Sprintf("%s; by %s, %s", g.Agreement, sides[g.Cancelled.By], terminal.FormatTime(g.Cancelled.At))
+		return fmt.Sprintf("%s; by %s, %s", agreement.Agreement, sides[agreement.Cancelled.By], terminal.FormatTime(agreement.Cancelled.At))
 	case owner.StandingFailed:
-		return g.Agreement.String() + "; ask the other side whether it still holds"
+		return agreement.Agreement.String() + "; ask the other side whether it still holds"
 	}
-	return g.Agreement.String()
+	return agreement.Agreement.String()
 }
 
 // proposalLine describes a proposal and its state on one line.

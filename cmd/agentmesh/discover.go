@@ -23,7 +23,7 @@ type discoverCmd struct {
 }
 
 func (c *discoverCmd) Run(ctx context.Context, a *app) error {
-	query := params("q", c.Query, "limit", fmt.Sprint(c.Limit), "directory", c.use(a))
+	query := params("q", c.Query, "limit", fmt.Sprint(c.Limit), "directory", c.applyTo(a))
 	for _, v := range c.Capability {
 		query.Add("capability", v)
 	}
@@ -66,12 +66,12 @@ func (a *app) showFound(page owner.List[owner.Found]) {
 		return
 	}
 	rows := [][]string{{"AGENT", "NAME", "CAPABILITIES", "DESCRIPTION"}}
-	asked, unproven := 0, false
+	answered, unproven := 0, false
 	for _, f := range page.Items {
 		if f.Error != "" {
 			a.Note("%s", terminal.Clean(f.Error))
 		} else {
-			asked++
+			answered++
 		}
 		if f.Hint != "" {
 			a.Hint("%s", terminal.Clean(f.Hint))
@@ -93,12 +93,13 @@ func (a *app) showFound(page owner.List[owner.Found]) {
 	switch {
 	case len(rows) > 1:
 		a.Table(rows)
-	case asked > 0:
+	case answered > 0:
 		a.Note("no agents found")
 	}
 }
 
-// showARD shows what a foreign registry lists, by the address that the owner can write to if there is one.
+// showARD shows the agents that a foreign registry lists: the address that the owner can write to or, if the agent has
+// none, its identifier.
 func (a *app) showARD(page owner.FoundARD) {
 	if len(page.Items) == 0 {
 		a.Note("no agents found")

@@ -15,7 +15,7 @@ type doctorCmd struct {
 }
 
 func (c *doctorCmd) Run(ctx context.Context, a *app) error {
-	c.use(a)
+	c.applyTo(a)
 	dir, err := a.dataDir()
 	if err != nil {
 		return err

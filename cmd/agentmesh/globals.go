@@ -14,28 +14,28 @@ import (
 // settings turns the flags of the command into settings. The flags for single keys come first, so that --set overrides
 // them.
 func (a *app) settings() ([]config.Setting, error) {
-	g := a.server
+	flags := a.server
 	var out []config.Setting
 	add := func(flag, key string, value *string) {
 		if value != nil {
 			out = append(out, config.Setting{Key: key, Value: *value, From: flag})
 		}
 	}
-	if g.TLS != nil {
+	if flags.TLS != nil {
 		var err error
-		if out, err = expandTLS(*g.TLS); err != nil {
+		if out, err = expandTLS(*flags.TLS); err != nil {
 			return nil, err
 		}
 	}
-	add("--tls-cert", "tls.cert_file", g.TLSCert)
-	add("--tls-key", "tls.key_file", g.TLSKey)
-	add("--listen", "listen", g.Listen)
-	add("--public-url", "public_url", g.PublicURL)
-	add("--name", "name", g.Name)
-	add("--roles", "roles", g.Roles)
-	add("--via-relay", "via_relay", g.ViaRelay)
-	if len(g.Directory) > 0 {
-		out = append(out, config.Setting{Key: "directories", Value: strings.Join(g.Directory, ","), From: "--directory"})
+	add("--tls-cert", "tls.cert_file", flags.TLSCert)
+	add("--tls-key", "tls.key_file", flags.TLSKey)
+	add("--listen", "listen", flags.Listen)
+	add("--public-url", "public_url", flags.PublicURL)
+	add("--name", "name", flags.Name)
+	add("--roles", "roles", flags.Roles)
+	add("--via-relay", "via_relay", flags.ViaRelay)
+	if len(flags.Directory) > 0 {
+		out = append(out, config.Setting{Key: "directories", Value: strings.Join(flags.Directory, ","), From: "--directory"})
 	}
 	for _, s := range a.globals.Set {
 		key, value, ok := strings.Cut(s, "=")

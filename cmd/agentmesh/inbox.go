@@ -51,8 +51,8 @@ func (c *inboxListCmd) query(after string) url.Values {
 // pollSeconds is how long one long poll waits.
 const pollSeconds = 50
 
-// follow prints items as they come in until the user stops it. With --state, it prints an item whenever it enters that
-// state: the owner may admit a held item after newer ones.
+// follow prints items as they arrive until the user stops it. With --state, it prints an item when the item enters that
+// state. So an older item may come after newer ones, because the owner may admit a held item later.
 func (c *inboxListCmd) follow(ctx context.Context, a *app) error {
 	o, err := a.connect(ctx)
 	if err != nil {
@@ -129,6 +129,7 @@ func (f *follower) list(ctx context.Context) error {
 	}
 }
 
+// fetch reads the item with this id and shows it, unless it was printed before.
 func (f *follower) fetch(ctx context.Context, id string) error {
 	if f.seen[id] {
 		return nil
@@ -143,6 +144,7 @@ func (f *follower) fetch(ctx context.Context, id string) error {
 	return f.show(raw)
 }
 
+// show prints an item, unless it was printed before or has another state than the user asked for.
 func (f *follower) show(raw json.RawMessage) error {
 	i, err := daemon.Decode[owner.Item](raw)
 	if err != nil || f.seen[i.ID] || f.c.State != "" && string(i.State) != f.c.State {
@@ -226,8 +228,8 @@ func (a *app) showItem(i owner.Item) {
 	a.Table(rows)
 	a.Print("untrusted text from the other side:")
 	a.Print("%s", terminal.CleanJSON(i.Payload))
-	switch waits := i.State == owner.ItemNew || i.State == owner.ItemRead; {
-	case i.About == "" || !waits:
+	switch isWaiting := i.State == owner.ItemNew || i.State == owner.ItemRead; {
+	case i.About == "" || !isWaiting:
 	case strings.HasPrefix(i.Turn, thread.TurnSuggestion+"/"):
 		a.Hint("agentmesh reply %s --action accept follows the suggestion, --action decline rejects it", terminal.Clean(i.ID))
 	default:

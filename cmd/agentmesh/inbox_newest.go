@@ -11,9 +11,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 )
 
-// People read the newest items. Programs read all items from the oldest on, with --json and --after. The owner API lists
-// items in the order of arrival, so the newest items are found by reading from some moment on, and from an earlier moment
-// if there are too few.
+// People read the newest items. Programs read all items from the oldest on, with --json and --after. The owner API
+// lists items in the order of arrival. To find the newest items, newest reads all items since a recent moment, and if
+// these are too few, all items since an earlier moment.
 
 // show prints the newest items for a person, or those after --after, and explains how to see more.
 func (c *inboxListCmd) show(ctx context.Context, a *app) error {

@@ -140,18 +140,18 @@ type app struct {
 	minLogLevel slog.Level     // lower log levels are dropped; serve sets it to debug, other commands log only warnings
 }
 
-// helpCommand returns the command that prints the help for a command line that cannot be parsed.
+// helpCommand returns the command whose help explains err, the error of parsing a command line.
 func helpCommand(err error) string {
-	var hint strings.Builder
-	hint.WriteString("agentmesh")
+	var command strings.Builder
+	command.WriteString("agentmesh")
 	if wrong, ok := errors.AsType[*kong.ParseError](err); ok && wrong.Context != nil {
 		for _, step := range wrong.Context.Path {
 			if step.Command != nil {
-				hint.WriteString(" " + step.Command.Name)
+				command.WriteString(" " + step.Command.Name)
 			}
 		}
 	}
-	return hint.String() + " --help"
+	return command.String() + " --help"
 }
 
 // exitPanic is the value of the panic that replaces kong's call of os.Exit, for example after --help.
@@ -267,14 +267,14 @@ func (a *app) newLogger(c config.Log) *slog.Logger {
 	var level slog.Level
 	_ = level.UnmarshalText([]byte(c.Level)) // config.Check has validated the level
 	opts := &slog.HandlerOptions{Level: max(level, a.minLogLevel)}
-	to := a.Err
+	out := a.Err
 	if a.logs != nil {
-		to = a.logs
+		out = a.logs
 	}
 	if c.Format == "json" || c.Format == "auto" && !terminal.IsTerminal(a.Err) {
-		return slog.New(slog.NewJSONHandler(to, opts))
+		return slog.New(slog.NewJSONHandler(out, opts))
 	}
-	return slog.New(slog.NewTextHandler(to, opts))
+	return slog.New(slog.NewTextHandler(out, opts))
 }
 
 // quickstart returns what quickstart needs.

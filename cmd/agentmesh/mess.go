@@ -62,7 +62,8 @@ func (a *app) showMess(v wire.Value) error {
 
 const messAPI = "mess/exchange/"
 
-// errEmptyRef is the error for an empty ref or id, for example from a script: the path would mean another resource.
+// errEmptyRef is the error for an empty ref or id, for example from a script. With an empty ref, the path of the call
+// would name another resource.
 var errEmptyRef = exit.FailHint(exit.Usage, errors.New("the ref or id is empty"), "agentmesh mess list")
 
 // messCall makes one call to the exchange through the owner API.
@@ -307,8 +308,8 @@ func (c *messShowCmd) Run(ctx context.Context, a *app) error {
 }
 
 // messSetStatus sends a status for a thread, with further members of its body.
-func messSetStatus(ctx context.Context, a *app, ref, code string, more ...wire.Member) error {
-	body := wire.Obj(append([]wire.Member{wire.TextField("re", ref), wire.TextField("code", code)}, more...)...)
+func messSetStatus(ctx context.Context, a *app, ref, code string, extra ...wire.Member) error {
+	body := wire.Obj(append([]wire.Member{wire.TextField("re", ref), wire.TextField("code", code)}, extra...)...)
 	return messSend(ctx, a, thread.Block{{Type: "status", Body: body}})
 }
 

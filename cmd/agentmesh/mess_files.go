@@ -67,42 +67,42 @@ func (c *messImportCmd) importDirectory(ctx context.Context, a *app) error {
 		return errors.Join(err, o.Close())
 	}
 	defer resp.Body.Close()
-	var last folder.ImportProgress
+	var progress folder.ImportProgress
 	for dec := json.NewDecoder(resp.Body); dec.More(); {
-		if err := dec.Decode(&last); err != nil {
+		if err := dec.Decode(&progress); err != nil {
 			return errors.Join(exit.Fail(exit.Unavailable, err), o.Close())
 		}
-		if last.All > 0 && !last.Ended {
-			a.Note("%d of %d thread files read", last.Done, last.All)
+		if progress.All > 0 && !progress.Ended {
+			a.Note("%d of %d thread files read", progress.Done, progress.All)
 		}
 	}
-	return errors.Join(c.report(a, last), o.Close())
+	return errors.Join(c.report(a, progress), o.Close())
 }
 
 // report prints the result of an import. Files that could not be read are an error, but the other files are imported.
-func (c *messImportCmd) report(a *app, last folder.ImportProgress) error {
+func (c *messImportCmd) report(a *app, progress folder.ImportProgress) error {
 	switch {
-	case !last.Ended:
+	case !progress.Ended:
 		return exit.Fail(exit.Unavailable, errors.New("the import was interrupted; run it again"))
-	case last.Error != "":
-		return exit.Fail(exit.Input, fmt.Errorf("%s: %s", terminal.Clean(c.Path), terminal.Clean(last.Error)))
+	case progress.Error != "":
+		return exit.Fail(exit.Input, fmt.Errorf("%s: %s", terminal.Clean(c.Path), terminal.Clean(progress.Error)))
 	}
-	for _, reason := range last.Reasons {
+	for _, reason := range progress.Reasons {
 		a.Note("not imported: %s", terminal.Clean(reason))
 	}
 	if a.globals.JSON {
-		if err := a.JSON(last); err != nil {
+		if err := a.JSON(progress); err != nil {
 			return err
 		}
 	} else {
-		text := countText(last.Imported.Imported, "thread") + " imported"
-		if last.Here > 0 {
-			text += fmt.Sprintf(", %d already here", last.Here)
+		text := countText(progress.Imported.Imported, "thread") + " imported"
+		if progress.Here > 0 {
+			text += fmt.Sprintf(", %d already here", progress.Here)
 		}
 		a.Print("%s", text)
 	}
-	if last.Left > 0 {
-		return exit.Fail(exit.Input, errors.New(countText(last.Left, "file")+" could not be read"))
+	if progress.Left > 0 {
+		return exit.Fail(exit.Input, errors.New(countText(progress.Left, "file")+" could not be read"))
 	}
 	return nil
 }
@@ -147,8 +147,8 @@ func (c *messExportCmd) exportDirectory(ctx context.Context, a *app) (err error)
 	if err != nil {
 		return err
 	}
-	var thread folder.Export
-	if err := json.Unmarshal(v.JSON(), &thread); err != nil {
+	var export folder.Export
+	if err := json.Unmarshal(v.JSON(), &export); err != nil {
 		return exit.Fail(exit.Unavailable, fmt.Errorf("read the answer: %w", err))
 	}
 	o, err := a.connect(ctx)
@@ -156,7 +156,7 @@ func (c *messExportCmd) exportDirectory(ctx context.Context, a *app) (err error)
 		return err
 	}
 	defer func() { err = errors.Join(err, o.Close()) }()
-	names, err := thread.Write(c.Dir, func(name string) ([]byte, error) { return fetchAttachment(ctx, o, thread.Ref, name) })
+	names, err := export.Write(c.Dir, func(name string) ([]byte, error) { return fetchAttachment(ctx, o, export.Ref, name) })
 	if err != nil {
 		if _, hasCode := errors.AsType[*exit.Error](err); hasCode {
 			return err
@@ -165,7 +165,7 @@ func (c *messExportCmd) exportDirectory(ctx context.Context, a *app) (err error)
 	}
 	slices.Sort(names)
 	if a.globals.JSON {
-		return a.JSON(exportReport{thread.Ref, names})
+		return a.JSON(exportReport{export.Ref, names})
 	}
 	for _, name := range names {
 		a.Print("%s", terminal.Clean(name))

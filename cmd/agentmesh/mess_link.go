@@ -27,8 +27,8 @@ func messSendToLink(ctx context.Context, a *app, b thread.Block, link string) er
 		ref, status := terminal.Clean(t.GetStr("ref")), terminal.Clean(t.GetStr("status"))
 		sent, _ := t.Get("sent")
 		later, _ := t.Get("later")
-		switch yes, _ := sent.Boolean(); {
-		case yes:
+		switch isSent, _ := sent.Boolean(); {
+		case isSent:
 		case later.Kind() == wire.True: // the request waits for another request, or for its time
 			a.Note("%s is %s and not yet sent to %s: it is sent when it no longer has to wait", ref, status, terminal.Clean(link))
 		default:

@@ -27,8 +27,8 @@ type messUpdateCmd struct {
 
 func (c *messUpdateCmd) Run(ctx context.Context, a *app) error {
 	given := 0
-	for _, way := range []string{c.Status, c.Ask, c.Confirm, c.File} {
-		if way != "" {
+	for _, text := range []string{c.Status, c.Ask, c.Confirm, c.File} {
+		if text != "" {
 			given++
 		}
 	}
@@ -72,21 +72,21 @@ func (c *messUpdateCmd) checkStatus() error {
 	if err != nil {
 		return err
 	}
-	needs := ""
+	problem := ""
 	switch code {
 	case thread.NeedsInput:
-		needs = "set needs_input with --ask and the question"
+		problem = "set needs_input with --ask and the question"
 	case thread.NeedsConfirmation:
-		needs = "set needs_confirmation with --confirm and the action"
+		problem = "set needs_confirmation with --confirm and the action"
 	case thread.Waiting, thread.Retrying, thread.Partial, thread.Expired, thread.Superseded, thread.Delegated:
-		needs = string(code) + " needs more than flags can express: write it as a block and send it with --file"
+		problem = string(code) + " needs more than flags can express: write it as a block and send it with --file"
 	case thread.Failed, thread.Declined:
 		if c.Reason == "" {
-			needs = string(code) + " needs --reason"
+			problem = string(code) + " needs --reason"
 		}
 	}
-	if needs != "" {
-		return exit.Fail(exit.Usage, errors.New(needs))
+	if problem != "" {
+		return exit.Fail(exit.Usage, errors.New(problem))
 	}
 	return nil
 }
@@ -105,10 +105,10 @@ func parseStatus(text string) (thread.Code, error) {
 }
 
 // explainMissing replaces the exchange's refusal of a block that refers to a missing thread by an error that names the
-// thread. The exchange never quotes its input.
-func explainMissing(ctx context.Context, a *app, b thread.Block, refused error) error {
-	if !strings.HasSuffix(refused.Error(), "names nothing that is there") {
-		return refused
+// thread. The exchange never quotes its input. explainMissing recognizes the refusal by its text.
+func explainMissing(ctx context.Context, a *app, b thread.Block, refusal error) error {
+	if !strings.HasSuffix(refusal.Error(), "names nothing that is there") {
+		return refusal
 	}
 	var names []string
 	for _, e := range b {
@@ -132,14 +132,14 @@ func explainMissing(ctx context.Context, a *app, b thread.Block, refused error) 
 			return exit.FailHint(exit.No, fmt.Errorf("there is no thread %s", terminal.Clean(name)), "agentmesh mess list")
 		}
 	}
-	return refused
+	return refusal
 }
 
 // setThread sets the thread of all entries in a block that do not name one.
 func setThread(b thread.Block, ref string) thread.Block {
 	for i, e := range b {
-		_, named := e.Body.Get("re")
-		if !named && e.Body.Kind() == wire.Object && slices.Contains([]string{"status", "response", "reply", "answer", "cancel"}, e.Type) {
+		_, hasRef := e.Body.Get("re")
+		if !hasRef && e.Body.Kind() == wire.Object && slices.Contains([]string{"status", "response", "reply", "answer", "cancel"}, e.Type) {
 			b[i].Body = e.Body.With("re", wire.Text(ref))
 		}
 	}

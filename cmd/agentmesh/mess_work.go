@@ -38,7 +38,7 @@ func (c *messCompleteCmd) Run(ctx context.Context, a *app) error {
 	}
 	var content []wire.Value
 	for _, name := range c.Photo {
-		entry, err := upload(ctx, a, c.Ref, name)
+		entry, err := uploadFile(ctx, a, c.Ref, name)
 		if err != nil {
 			return err
 		}
@@ -70,8 +70,8 @@ func checkUpload(name string) error {
 	return nil
 }
 
-// upload attaches a file to the thread and returns the content entry that refers to it.
-func upload(ctx context.Context, a *app, ref, name string) (wire.Value, error) {
+// uploadFile attaches a file to the thread and returns the content entry that refers to it.
+func uploadFile(ctx context.Context, a *app, ref, name string) (wire.Value, error) {
 	if ref == "" {
 		return wire.Value{}, errEmptyRef
 	}

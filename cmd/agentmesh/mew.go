@@ -55,7 +55,7 @@ type mewGatewayCmd struct {
 	NoAutoStart bool    `help:"Accepted for compatibility: agentmesh never starts participants."`
 }
 
-// mewDatabase is the database of a gateway in its state folder, with the lasting state of its participants.
+// mewDatabase is the name of a gateway's database in its state folder. It holds the lasting state of the participants.
 const mewDatabase = "gateway.db"
 
 func (c *mewGatewayCmd) Run(ctx context.Context, a *app) (err error) {
@@ -120,22 +120,22 @@ func (c *mewGatewayCmd) console(a *app) (io.Writer, func() error, error) {
 }
 
 // listen opens both loopback addresses, because clients connect to localhost, and the address of --listen (MEW-D2).
-func (c *mewGatewayCmd) listen(more *string) ([]net.Listener, int, error) {
-	first, err := daemon.Listen(net.JoinHostPort("127.0.0.1", strconv.Itoa(int(c.Port))), "--port")
+func (c *mewGatewayCmd) listen(extra *string) ([]net.Listener, int, error) {
+	loopback4, err := daemon.Listen(net.JoinHostPort("127.0.0.1", strconv.Itoa(int(c.Port))), "--port")
 	if err != nil {
 		return nil, 0, err
 	}
-	out := []net.Listener{first}
-	port := first.Addr().(*net.TCPAddr).Port
-	six, err := net.Listen("tcp", net.JoinHostPort("::1", strconv.Itoa(port)))
+	out := []net.Listener{loopback4}
+	port := loopback4.Addr().(*net.TCPAddr).Port
+	loopback6, err := net.Listen("tcp", net.JoinHostPort("::1", strconv.Itoa(port)))
 	switch {
 	case err == nil:
-		out = append(out, six)
+		out = append(out, loopback6)
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, 0, errors.Join(exit.Fail(exit.Unavailable, fmt.Errorf("port %d of ::1 is in use", port)), first.Close())
+		return nil, 0, errors.Join(exit.Fail(exit.Unavailable, fmt.Errorf("port %d of ::1 is in use", port)), loopback4.Close())
 	}
-	if more != nil {
-		l, err := daemon.Listen(*more, "--listen")
+	if extra != nil {
+		l, err := daemon.Listen(*extra, "--listen")
 		if err != nil {
 			for _, l := range out {
 				l.Close()

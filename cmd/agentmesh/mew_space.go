@@ -54,7 +54,8 @@ func listOrEmpty[T any](ctx context.Context, o *daemon.Client, path string) ([]T
 	return append([]T{}, page.Items...), err
 }
 
-// tryGet makes a GET call. It returns nil if the process does not serve the path.
+// tryGet makes a GET call. It returns nil if the process does not serve the path, which it recognizes by the text of
+// the error.
 func tryGet(ctx context.Context, o *daemon.Client, path string) (json.RawMessage, error) {
 	raw, err := o.Call(ctx, http.MethodGet, path, nil, nil)
 	if err != nil && exit.Code(err) == exit.Unavailable && strings.Contains(err.Error(), "does not serve this") {
@@ -64,14 +65,14 @@ func tryGet(ctx context.Context, o *daemon.Client, path string) (json.RawMessage
 }
 
 // path returns the path of the space in the owner API. If the user named none, there must be exactly one space or link.
-func (w mewTarget) path(ctx context.Context, o *daemon.Client) (string, error) {
+func (t mewTarget) path(ctx context.Context, o *daemon.Client) (string, error) {
 	switch {
-	case w.Space != "" && w.Link != "":
+	case t.Space != "" && t.Link != "":
 		return "", exit.Fail(exit.Usage, errors.New("name --space or --link, not both"))
-	case w.Space != "":
-		return "mew/spaces/" + url.PathEscape(w.Space), nil
-	case w.Link != "":
-		return "mew/links/" + url.PathEscape(w.Link), nil
+	case t.Space != "":
+		return "mew/spaces/" + url.PathEscape(t.Space), nil
+	case t.Link != "":
+		return "mew/links/" + url.PathEscape(t.Link), nil
 	}
 	all, err := listMewSpaces(ctx, o)
 	if err != nil {
@@ -88,16 +89,17 @@ func (w mewTarget) path(ctx context.Context, o *daemon.Client) (string, error) {
 	return "mew/links/" + url.PathEscape(all.Linked[0].Link), nil
 }
 
-// withSpace runs f with a client of the owner API and the path of the space. If live is set, a serve must be running.
-func (w mewTarget) withSpace(ctx context.Context, a *app, live bool, f func(o *daemon.Client, path string) error) error {
+// withSpace runs f with a client of the owner API and the path of the space. If needsServe is set, a serve must be
+// running.
+func (t mewTarget) withSpace(ctx context.Context, a *app, needsServe bool, f func(o *daemon.Client, path string) error) error {
 	o, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
-	if live && o.Local != nil {
+	if needsServe && o.Local != nil {
 		return errors.Join(exit.FailHint(exit.Unavailable, errors.New("no agentmesh serve runs here, and only serve runs spaces"), "start it with: agentmesh serve"), o.Close())
 	}
-	path, err := w.path(ctx, o)
+	path, err := t.path(ctx, o)
 	if err == nil {
 		err = f(o, path)
 	}
@@ -115,8 +117,8 @@ type mewEnvelope struct {
 }
 
 // send sends an envelope as the owner of a space here, or as this node in a space elsewhere. done describes success.
-func (w mewTarget) send(ctx context.Context, a *app, e mewEnvelope, done string) error {
-	return w.withSpace(ctx, a, true, func(o *daemon.Client, path string) error {
+func (t mewTarget) send(ctx context.Context, a *app, e mewEnvelope, done string) error {
+	return t.withSpace(ctx, a, true, func(o *daemon.Client, path string) error {
 		raw, err := o.Call(ctx, http.MethodPost, path+"/messages", nil, e)
 		_, err = showAnswer(a, raw, err, func(got mewSendResult) {
 			a.Print("%s (%s)", done, terminal.Clean(got.ID))
@@ -223,11 +225,11 @@ func (a *app) showSpace(s view.Space) {
 		case p.Connected:
 			state = "here"
 		}
-		var may []string
+		var capabilities []string
 		for _, raw := range p.Capabilities {
-			may = append(may, string(raw))
+			capabilities = append(capabilities, string(raw))
 		}
-		text := strings.Join(may, " ")
+		text := strings.Join(capabilities, " ")
 		rows = append(rows, []string{p.Name, p.ID, state, text[:min(len(text), 200)]})
 	}
 	a.List(rows, "nobody is there")
@@ -283,8 +285,8 @@ func mewLine(v wire.Value) string {
 		text = text[:300] + "…"
 	}
 	ts := v.GetStr("ts")
-	if at, ok := wire.ParseTime(ts); ok {
-		ts = at.Local().Format("15:04:05")
+	if sentAt, ok := wire.ParseTime(ts); ok {
+		ts = sentAt.Local().Format("15:04:05")
 	}
 	arrow := ""
 	if len(names) > 0 {
@@ -293,9 +295,9 @@ func mewLine(v wire.Value) string {
 	return terminal.Clean(fmt.Sprintf("%s %s%s %s %s: %s", ts, v.GetStr("from"), arrow, v.GetStr("kind"), v.GetStr("id"), text))
 }
 
-// followMewEvents calls seen for each envelope of a space until seen returns true. It calls begun, which may be nil, when
-// the stream has begun.
-func followMewEvents(ctx context.Context, o *daemon.Client, path string, begun func() error, seen func(string, wire.Value) (bool, error), a *app) error {
+// followMewEvents calls visit for each envelope of a space until visit returns true. It calls onBegin, which may be
+// nil, when the stream has begun.
+func followMewEvents(ctx context.Context, o *daemon.Client, path string, onBegin func() error, visit func(string, wire.Value) (bool, error), a *app) error {
 	resp, err := o.Do(ctx, http.MethodGet, path+"/events", nil, nil)
 	if err != nil {
 		return err
@@ -306,11 +308,11 @@ func followMewEvents(ctx context.Context, o *daemon.Client, path string, begun f
 	lost := false
 	for lines.Scan() {
 		line := lines.Text()
-		if begun != nil {
-			if err := begun(); err != nil {
+		if onBegin != nil {
+			if err := onBegin(); err != nil {
 				return err
 			}
-			begun = nil
+			onBegin = nil
 		}
 		data, ok := strings.CutPrefix(line, "data: ")
 		switch {
@@ -324,7 +326,7 @@ func followMewEvents(ctx context.Context, o *daemon.Client, path string, begun f
 			if err != nil {
 				continue
 			}
-			if end, err := seen(data, v); end || err != nil {
+			if end, err := visit(data, v); end || err != nil {
 				return err
 			}
 		}
@@ -338,16 +340,16 @@ func followMewEvents(ctx context.Context, o *daemon.Client, path string, begun f
 const mewAnswerTimeout = 10 * time.Second
 
 // sendAndAwait sends an envelope, waits for an answer of the given kind, and shows it.
-func (w mewTarget) sendAndAwait(ctx context.Context, a *app, e mewEnvelope, kind string, show func(wire.Value) error) error {
+func (t mewTarget) sendAndAwait(ctx context.Context, a *app, e mewEnvelope, kind string, show func(wire.Value) error) error {
 	ctx, cancel := context.WithTimeout(ctx, mewAnswerTimeout)
 	defer cancel()
-	return w.withSpace(ctx, a, true, func(o *daemon.Client, path string) error {
+	return t.withSpace(ctx, a, true, func(o *daemon.Client, path string) error {
 		err := followMewEvents(ctx, o, path, func() error {
 			_, err := o.Call(ctx, http.MethodPost, path+"/messages", nil, e)
 			return err
 		}, func(_ string, v wire.Value) (bool, error) {
-			about, _ := v.Get("correlation_id")
-			for id := range about.Elems() {
+			answered, _ := v.Get("correlation_id")
+			for id := range answered.Elems() {
 				if s, _ := id.Str(); s == e.ID && v.GetStr("kind") == kind {
 					return true, show(v)
 				}

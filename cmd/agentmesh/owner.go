@@ -35,8 +35,8 @@ func ask[T any](ctx context.Context, a *app, c owner.Call[T], show func(T)) erro
 func askFor[T any](ctx context.Context, a *app, c owner.Call[T], show func(T)) (T, error) {
 	o, err := a.connect(ctx)
 	if err != nil {
-		var none T
-		return none, err
+		var zero T
+		return zero, err
 	}
 	raw, err := daemon.Raw(ctx, o, c)
 	return showAnswer(a, raw, errors.Join(err, o.Close()), show)
@@ -44,13 +44,13 @@ func askFor[T any](ctx context.Context, a *app, c owner.Call[T], show func(T)) (
 
 // showAnswer parses an answer of the owner API, shows it like [ask], and returns it. It returns err if err is not nil.
 func showAnswer[T any](a *app, raw json.RawMessage, err error, show func(T)) (T, error) {
-	var none T
+	var zero T
 	if err != nil {
-		return none, err
+		return zero, err
 	}
 	v, err := daemon.Decode[T](raw)
 	if err != nil {
-		return none, err
+		return zero, err
 	}
 	if a.globals.JSON {
 		return v, a.JSON(raw)

@@ -16,8 +16,9 @@ import (
 // readKeyPassphrase returns the passphrase of the signing key.
 func (a *app) readKeyPassphrase() ([]byte, error) { return a.readPassphrase("the signing key") }
 
-// readPassphrase returns the passphrase of what, from the environment or from a prompt on the terminal.
-func (a *app) readPassphrase(what string) ([]byte, error) {
+// readPassphrase returns a passphrase from the environment or from a prompt on the terminal. subject names what the
+// passphrase protects, such as "the backup".
+func (a *app) readPassphrase(subject string) ([]byte, error) {
 	if file, ok := config.Lookup(a.environ, config.EnvPassphraseFile); ok {
 		data, err := os.ReadFile(file)
 		if err != nil {
@@ -31,14 +32,14 @@ func (a *app) readPassphrase(what string) ([]byte, error) {
 	if !terminal.IsTerminal(a.In) {
 		return nil, fmt.Errorf("%w: set %s", signing.ErrNoPassphrase, config.EnvPassphraseFile)
 	}
-	fmt.Fprintf(a.Err, "passphrase of %s: ", what)
+	fmt.Fprintf(a.Err, "passphrase of %s: ", subject)
 	defer fmt.Fprintln(a.Err)
 	return term.ReadPassword(int(a.In.(*os.File).Fd()))
 }
 
 // readNewPassphrase returns a new passphrase. It prompts twice, because a typing error would lock the owner out.
-func (a *app) readNewPassphrase(what string) ([]byte, error) {
-	text, err := a.readPassphrase(what)
+func (a *app) readNewPassphrase(subject string) ([]byte, error) {
+	text, err := a.readPassphrase(subject)
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +51,7 @@ func (a *app) readNewPassphrase(what string) ([]byte, error) {
 			return text, nil
 		}
 	}
-	again, err := a.readPassphrase(what + ", once more")
+	again, err := a.readPassphrase(subject + ", once more")
 	if err != nil {
 		return nil, err
 	}

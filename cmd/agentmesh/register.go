@@ -24,9 +24,9 @@ type directoryFlag struct {
 	Directory []string `placeholder:"URL" sep:"none" help:"Use this directory instead of the configured ones. Repeat for more directories."`
 }
 
-// use makes the configuration of the command name the directories. It returns the directory if the user named exactly
+// applyTo sets the directories in the configuration of the command. It returns the directory if the user named exactly
 // one, else "".
-func (f directoryFlag) use(a *app) string {
+func (f directoryFlag) applyTo(a *app) string {
 	a.server.Directory = f.Directory
 	if len(f.Directory) == 1 {
 		return f.Directory[0]
@@ -35,11 +35,11 @@ func (f directoryFlag) use(a *app) string {
 }
 
 func (c *registerCmd) Run(ctx context.Context, a *app) error {
-	return a.askDirectories(ctx, owner.RegisterCard.With(owner.Register{Directory: c.use(a), Adopt: c.Adopt}))
+	return a.askDirectories(ctx, owner.RegisterCard.With(owner.Register{Directory: c.applyTo(a), Adopt: c.Adopt}))
 }
 
 func (c *withdrawCmd) Run(ctx context.Context, a *app) error {
-	return a.askDirectories(ctx, owner.WithdrawCard.With(owner.Withdraw{Directory: c.use(a)}))
+	return a.askDirectories(ctx, owner.WithdrawCard.With(owner.Withdraw{Directory: c.applyTo(a)}))
 }
 
 // askDirectories makes a call that has one result per directory. It returns an error if any directory failed.

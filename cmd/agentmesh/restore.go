@@ -26,15 +26,15 @@ func (c *restoreCmd) Run(ctx context.Context, a *app) error {
 	}
 	defer archive.Close()
 	stop := a.StartProgress("unpacking and checking the archive", nil)
-	kept, err := datadir.Dir(dir).Restore(ctx, archive, c.Replace)
+	replaced, err := datadir.Dir(dir).Restore(ctx, archive, c.Replace)
 	stop()
 	if err != nil {
 		return err
 	}
 	a.noteLeftOut(archive.About)
 	a.Note("restored %s into %s, backed up %s", orDash(terminal.Clean(archive.About.AgentID)), dir, terminal.FormatTime(archive.About.Made))
-	if kept != "" {
-		a.Note("the old content is in %s; delete it when you no longer need it: it contains private keys", kept)
+	if replaced != "" {
+		a.Note("the old content is in %s; delete it when you no longer need it: it contains private keys", replaced)
 	}
 	return nil
 }

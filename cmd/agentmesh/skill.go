@@ -158,12 +158,12 @@ func (c *skillInstallCmd) configureGateway(ctx context.Context, a *app) error {
 	if c.TokenFile == "" || !c.isA2A() {
 		return nil
 	}
-	own, err := os.Executable()
+	program, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
-	if real, err := filepath.EvalSymlinks(own); err == nil { // the gateway compares real paths (OC-11)
-		own = real
+	if resolved, err := filepath.EvalSymlinks(program); err == nil { // the gateway compares real paths (OC-11)
+		program = resolved
 	}
 	openclaw := []string{"openclaw"}
 	if c.Profile != "" {
@@ -173,7 +173,7 @@ func (c *skillInstallCmd) configureGateway(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	mcp := append(slices.Clone(openclaw), "mcp", "add", "agentmesh", "--command", own, "--arg", "mcp", "--env", "AGENTMESH_AGENT_SOCKET="+socket)
+	mcp := append(slices.Clone(openclaw), "mcp", "add", "agentmesh", "--command", program, "--arg", "mcp", "--env", "AGENTMESH_AGENT_SOCKET="+socket)
 	if !c.WriteConfig {
 		a.Hint("these commands let the gateway take messages and use the tools of agentmesh; --write-config runs them:")
 		set := strings.Join(openclaw, " ") + " config set channels.a2a."

@@ -66,7 +66,7 @@ func (a *app) showStatus(s owner.Status) {
 			rows = append(rows, []string{"hook", fmt.Sprintf("%s failed %d of %d times, last %s: %s", h.Route, h.Failures, h.Runs, terminal.FormatTime(h.LastFailure), cmp.Or(h.Fault, "its answer could not be sent"))})
 		}
 	}
-	rows = append(rows, partRows(partsOf(s))...)
+	rows = append(rows, partRows(parseParts(s))...)
 	if c := s.Clients; c != nil && c.Unknown > 0 {
 		text := fmt.Sprintf("%d requests did not name their client, the last one %s: all such clients share one allowance", c.Unknown, terminal.FormatTime(c.LastUnknown))
 		if c.Proxy {
@@ -105,8 +105,8 @@ func (a *app) showStatus(s owner.Status) {
 	a.Table(rows)
 }
 
-// partsOf returns the status of each part of the process.
-func partsOf(s owner.Status) map[string]partStatus {
+// parseParts returns the status of each part of the process.
+func parseParts(s owner.Status) map[string]partStatus {
 	parts := make(map[string]partStatus)
 	if data, err := json.Marshal(s.Parts); err == nil {
 		_ = json.Unmarshal(data, &parts) // parts with another format are not shown

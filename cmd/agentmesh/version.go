@@ -42,10 +42,10 @@ func (c *versionCmd) Run(a *app) error {
 	if a.globals.JSON {
 		return a.JSON(b)
 	}
-	from := ""
+	commitText := ""
 	if len(b.Commit) >= 12 {
-		from = " (" + b.Commit[:12] + ")"
+		commitText = " (" + b.Commit[:12] + ")"
 	}
-	a.Print("agentmesh %s%s, AgentMesh %s-draft, %s, %s", b.Version, from, b.Protocol, b.Go, b.Platform)
+	a.Print("agentmesh %s%s, AgentMesh %s-draft, %s, %s", b.Version, commitText, b.Protocol, b.Go, b.Platform)
 	return nil
 }

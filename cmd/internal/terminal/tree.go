@@ -7,7 +7,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// TreeLines returns a tree as lines for a person. A list or an object with only texts, numbers and so on is one line.
+// TreeLines returns a tree as lines for a person. A list or an object that contains no list and no object is one line.
 func TreeLines(v wire.Value) []string {
 	if !hasTrees(v) {
 		return []string{treeLine(v)}
