@@ -400,7 +400,8 @@ func (c *crash) auditReplies() {
 	}
 }
 
-// poll calls done every few milliseconds until it returns true or an error, or ctx ends. what is the text of that error.
+// poll calls done every few milliseconds until it returns true or an error, or ctx ends. what names the awaited event in
+// the error for a ctx that has ended.
 func poll(ctx context.Context, what string, done func() (bool, error)) error {
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()

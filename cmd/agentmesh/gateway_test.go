@@ -228,9 +228,8 @@ func (g *realGateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Write(answer)
 }
 
-// save writes what was recorded since the last call, with the answer that the node signed, if the test was asked to. An
-// empty name writes nothing.
-// Repeated questions about a task are one question.
+// save writes what was recorded since the last call, with the answer that the node signed, if the test runs with -update.
+// An empty name writes nothing. It writes repeated questions about a task as one question.
 func (g *realGateway) save(name string, answer wire.Value) {
 	g.t.Helper()
 	g.mu.Lock()

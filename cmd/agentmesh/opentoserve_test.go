@@ -60,7 +60,7 @@ func newLockedDir(t *testing.T) (dir string, release func()) {
 	return dir, release
 }
 
-// TestServeWaitsForACommand: serve once failed if it was started while a command briefly used the data directory.
+// TestServeWaitsForACommand: serve waits for a command that briefly uses the data directory.
 func TestServeWaitsForACommand(t *testing.T) {
 	dir, release := newLockedDir(t)
 	ctx, cancel := context.WithCancel(t.Context())

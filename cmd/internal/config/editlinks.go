@@ -12,13 +12,14 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 )
 
-// errLinkForm refuses to change a list of links that is not a plain list with one link below the other.
+// errLinkForm is the error for a list of links that is not a plain list with one link below the other. The program does
+// not change such a list.
 var errLinkForm = errors.New("links is written in a form that only you can change")
 
-// AddLink appends a link to the configuration file, like [Source.Rewrite]. It writes the fields of l that are texts.
+// AddLink appends a link to the configuration file, like [Source.Rewrite]. It writes only the fields of l that are texts.
 func (s Source) AddLink(l bridge.Link, kinds []bridge.Kind) error {
 	return s.rewrite(kinds, func(data []byte) ([]byte, error) { return addLink(data, l) }, func(c Config) error {
-		if !slices.ContainsFunc(c.Links, func(have bridge.Link) bool { return have.Name == l.Name && have.URL == l.URL }) {
+		if !slices.ContainsFunc(c.Links, func(listed bridge.Link) bool { return listed.Name == l.Name && listed.URL == l.URL }) {
 			return errLinkForm
 		}
 		return nil
@@ -28,7 +29,7 @@ func (s Source) AddLink(l bridge.Link, kinds []bridge.Kind) error {
 // RemoveLink removes the link with this name from the configuration file, like [Source.Rewrite].
 func (s Source) RemoveLink(name string, kinds []bridge.Kind) error {
 	return s.rewrite(kinds, func(data []byte) ([]byte, error) { return removeLink(data, name) }, func(c Config) error {
-		if slices.ContainsFunc(c.Links, func(have bridge.Link) bool { return have.Name == name }) {
+		if slices.ContainsFunc(c.Links, func(listed bridge.Link) bool { return listed.Name == name }) {
 			return errLinkForm
 		}
 		return nil

@@ -57,7 +57,7 @@ func TestRefOnlyWhereAnswered(t *testing.T) {
 }
 
 // TestPlainPeerHearsThatTheOwnerDecides: an agent without AgentMesh gets one line if its message waits for the owner,
-// unless the owner disabled that. In the past it got nothing unless the owner had enabled the line.
+// unless the owner disabled that.
 func TestPlainPeerHearsThatTheOwnerDecides(t *testing.T) {
 	const pending = `{"action":"pending_approval","estimated_response":"2026-11-22T18:00:00.000Z","reason":"r"}`
 	for option, want := range map[string]bool{"": true, "true": true, "false": false} {
