@@ -371,8 +371,10 @@ func (c *Cards) refresh(ctx context.Context, id wire.AgentID, origin *Origin, no
 			if err != nil {
 				return Peer{}, false, publicError(err)
 			}
-			peer, err = c.recheck(ctx, peer, now)
-			return peer, err == nil, err
+			if peer, err = c.recheck(ctx, peer, now); err != nil {
+				return Peer{}, false, publicError(err)
+			}
+			return peer, true, nil
 		}
 		previous := old.peer
 		f, running := c.inFlight[id]
