@@ -106,7 +106,7 @@ func (r *Registry) Report(ctx context.Context, id wire.AgentID, report NewReport
 	})
 	if r.cfg.Notices != nil && !known {
 		changes = append(changes, r.cfg.Notices.Change(notify.Notice{
-			Kind: "reported", Title: "a card was reported", Text: report.Kind + "; see agentmesh cards reports", Peer: id, At: now,
+			Kind: "reported", Title: "a card was reported", Text: report.Kind, Peer: id, At: now,
 		}))
 	}
 	err = r.recs.Apply(ctx, changes, now)

@@ -96,7 +96,7 @@ func (b *Box) Change(n Notice) store.Change {
 			n.Title, n.Text = "an agreed event was cancelled", ""
 		}
 	}
-	n.Title, n.Text = wire.OneLine(n.Title, maxTitle), wire.OneLine(n.Text, maxText)
+	n.Title, n.Text = wire.OneLine(showHidden(n.Title), maxTitle), wire.OneLine(showHidden(n.Text), maxText)
 	n.At = n.At.UTC()
 	n.Conversation = wire.ConversationID(n.Conv.ID)
 	ifRev := store.Absent

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -39,6 +40,19 @@ const (
 	maxTitle = 120 // characters
 	maxText  = 300
 )
+
+// showHidden writes characters without a visible form as their code, as the owner's page does: "[U+202E]".
+func showHidden(s string) string {
+	var b strings.Builder
+	for _, r := range s {
+		if unicode.IsPrint(r) || unicode.IsSpace(r) {
+			b.WriteRune(r)
+		} else {
+			fmt.Fprintf(&b, "[U+%04X]", r)
+		}
+	}
+	return b.String()
+}
 
 func newID(at time.Time) string {
 	return fmt.Sprintf("note_%012x%s", at.UnixMilli(), strings.ToLower(rand.Text()[:8]))

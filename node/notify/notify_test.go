@@ -4,6 +4,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -42,8 +43,8 @@ func TestContent(t *testing.T) {
 		content     notify.Content
 		title, text string
 	}{
-		{"", "Coffee[2J", "Sat 10:00 at Blue Bottle"},
-		{notify.Summary, "Coffee[2J", "Sat 10:00 at Blue Bottle"},
+		{"", "Coffee[U+001B][2J", "Sat 10:00 at Blue Bottle"},
+		{notify.Summary, "Coffee[U+001B][2J", "Sat 10:00 at Blue Bottle"},
 		{notify.None, "an event was agreed", ""},
 	} {
 		t.Run(string(c.content), func(t *testing.T) {
@@ -65,5 +66,18 @@ func TestContent(t *testing.T) {
 				t.Errorf("after 31 days: %v, %v, want none", got, err)
 			}
 		})
+	}
+}
+
+// TestHiddenCharacters: a notice shows characters without a visible form by their code, so that nobody can hide or
+// turn text in it, and it asks nobody to run a command.
+func TestHiddenCharacters(t *testing.T) {
+	box := notify.New(notify.Config{Records: records(t), Content: notify.Summary})
+	change := box.Change(notify.Notice{Kind: notify.Agreed, Title: "Tea\u202e evil\u200b", Text: "a\tb\x00", At: time.Now()})
+	if body := string(change.Record.Body); !strings.Contains(body, `Tea[U+202E] evil[U+200B]`) || !strings.Contains(body, `a b[U+0000]`) {
+		t.Errorf("the notice is %s", body)
+	}
+	if text := (notify.Batch{Notices: []notify.Notice{{Title: "x"}}, More: 2}).Text(); text != "x\nand 2 more\n" {
+		t.Errorf("the text is %q", text)
 	}
 }

@@ -52,7 +52,7 @@ func (b Batch) Text() string {
 		s.WriteByte('\n')
 	}
 	if b.More > 0 {
-		fmt.Fprintf(&s, "and %d more: agentmesh status\n", b.More)
+		fmt.Fprintf(&s, "and %d more\n", b.More)
 	}
 	return s.String()
 }

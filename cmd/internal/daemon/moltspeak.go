@@ -49,7 +49,7 @@ func newMoltSpeak(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Serv
 	cfg.OnOtherKey = func(ctx context.Context, address bridge.Address) {
 		p.notifyOwner(ctx, notify.Notice{
 			Kind: "key-change", Title: "a MoltSpeak agent shows another key than the pinned one, and is refused", At: time.Now(),
-			Text: address.String() + "; agentmesh moltspeak peers", Peer: address.Pseudonym(),
+			Text: address.String(), Peer: address.Pseudonym(),
 		})
 	}
 	cfg.RegistryToken = func(base string) client.Credential {

@@ -93,7 +93,7 @@ func (b *Bridge) keepConflict(ctx context.Context, l *link, opts exchange.Option
 	var more []store.Change
 	if b.cfg.Notices != nil {
 		title := "the thread " + opts.Re + " cannot follow what the link " + l.Name() + " says of it"
-		more = append(more, b.cfg.Notices.Change(notify.Notice{Kind: Kind, Title: title, Text: why + "; agentmesh mess show " + opts.Re + " has the message", At: time.Now()}))
+		more = append(more, b.cfg.Notices.Change(notify.Notice{Kind: Kind, Title: title, Text: why + "; the thread has the message", At: time.Now()}))
 	}
 	return b.x.StoreRefusal(ctx, opts.Re, m, why, opts.Replay, more...)
 }

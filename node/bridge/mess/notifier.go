@@ -246,12 +246,12 @@ func (b *Bridge) notifyOwner(ctx context.Context, t *thread.Thread, n exchange.N
 	switch {
 	case n.Kind == exchange.NoticeOffer:
 		notice.Title = fmt.Sprintf("MESS %s: a request waits for somebody", t.Ref)
-		notice.Text = "agentmesh inbox, or agentmesh mess show " + t.Ref + ", then agentmesh mess claim " + t.Ref
+		notice.Text = "claim it on the MESS page, or leave it to others"
 	case strings.HasPrefix(t.Turn(), thread.TurnSuggestion+"/"):
 		notice.Title = fmt.Sprintf("MESS %s: %s, and a suggestion waits for your word", t.Ref, t.Status)
-		notice.Text = "agentmesh inbox, or agentmesh mess show " + t.Ref + ", then agentmesh reply ITEM --action accept or decline"
+		notice.Text = "accept or decline it on the MESS page"
 	case t.Requester == thread.OwnerID && t.Status == thread.NeedsInput:
-		notice.Text = "agentmesh inbox, or agentmesh mess show " + t.Ref + ", then agentmesh mess answer " + t.Ref + " FIELD=VALUE"
+		notice.Text = "answer it on the MESS page"
 	}
 	return b.updateOwner(ctx, t, append(done, b.cfg.Notices.Change(notice)))
 }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/labstack/echo/v4"
@@ -157,6 +158,7 @@ func (p *spacePages) showList(c echo.Context) error {
 type spaceView struct {
 	*ownerSpace
 	view.Space
+	Self   string             // the owner, or this node, in the space
 	Link   *bridge.LinkStatus // nil for a hosted space
 	Latest []shownEnvelope
 }
@@ -182,7 +184,7 @@ func (p *spacePages) showSpace(c echo.Context) error {
 	if err != nil {
 		return p.shell.Fault(c, err)
 	}
-	view := spaceView{ownerSpace: s, Space: s.View(), Latest: s.tail.newest()}
+	view := spaceView{ownerSpace: s, Space: s.View(), Self: s.Name(), Latest: s.tail.newest()}
 	if s.link != nil {
 		st := s.link.Status()
 		view.Link = &st
@@ -244,6 +246,12 @@ func formEnvelope(do string, form url.Values) (wire.Value, bool) {
 		kind, payload = envelope.KindReasoningCancel, wire.Obj(wire.TextField("reason", "cancelled_by_owner"))
 	case "close":
 		kind, payload = envelope.KindStreamClose, wire.Obj(wire.TextField("stream_id", id), wire.TextField("reason", "cancelled"))
+	case "grant", "revoke":
+		kind = map[string]string{"grant": envelope.KindGrant, "revoke": envelope.KindRevoke}[do]
+		payload = wire.Obj(wire.TextField("recipient", id), wire.Field("capabilities", wire.Texts(strings.Fields(form.Get("capabilities")))))
+		if len(strings.Fields(form.Get("capabilities"))) == 0 {
+			return wire.Value{}, false
+		}
 	case "kick":
 		kind, payload = envelope.KindKick, wire.Obj(wire.TextField("participant_id", id))
 	case "pause", "resume", "shutdown", "request-status":
@@ -257,7 +265,7 @@ func formEnvelope(do string, form url.Values) (wire.Value, bool) {
 		e = e.With("context", wire.Text(id))
 	case do == "chat" && form.Get("to") != "":
 		e = e.With("to", wire.Texts([]string{form.Get("to")}))
-	case do != "chat" && do != "close" && do != "kick":
+	case kind == "participant/"+do:
 		e = e.With("to", wire.Texts([]string{id}))
 	}
 	return e, do == "chat" || id != ""

@@ -70,9 +70,18 @@ func TestPage(t *testing.T) {
 		post("do", do, "id", "alice")
 		alice.Until(kind)
 	}
+	if strings.Contains(text, `id="down-owner"`) || !strings.Contains(text, `id="down-alice"`) {
+		t.Error("the page offers to shut down the owner, or not the others")
+	}
+	post("do", "grant", "id", "alice", "capabilities", "mcp/request stream/*")
+	if e := alice.Until("capability/grant"); string(mewtest.Get(mewtest.Payload(e), "capabilities").JSON()) != `["mcp/request","stream/*"]` {
+		t.Errorf("got %s", e.JSON())
+	}
+	post("do", "revoke", "id", "alice", "capabilities", "mcp/request")
+	alice.Until("capability/revoke")
 	post("do", "kick", "id", "alice")
 	alice.AwaitClose(envelope.CloseKicked)
-	for _, bad := range []url.Values{{"do": {"burn"}}, {"do": {"chat"}}, {"do": {"approve"}, "id": {"p9"}}, {"do": {"pause"}}} {
+	for _, bad := range []url.Values{{"do": {"burn"}}, {"do": {"chat"}}, {"do": {"approve"}, "id": {"p9"}}, {"do": {"pause"}}, {"do": {"grant"}, "id": {"alice"}}} {
 		if status, _ := call("POST", "/mew/space/lab", bad); status < 400 {
 			t.Errorf("%v was done: %d", bad, status)
 		}
