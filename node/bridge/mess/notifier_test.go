@@ -203,7 +203,9 @@ func TestNoticesOutliveTheProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	list, _, err := box.List(t.Context(), "", 100, time.Now())
-	if err != nil || !slices.ContainsFunc(list, func(n notify.Notice) bool { return strings.Contains(n.Title, ask) && n.Text == "answer it on the MESS page" }) {
+	if err != nil || !slices.ContainsFunc(list, func(n notify.Notice) bool {
+		return strings.Contains(n.Title, ask) && n.Text == "answer it on the MESS page"
+	}) {
 		t.Errorf("notices = %+v, %v", list, err)
 	}
 }
