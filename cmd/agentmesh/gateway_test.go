@@ -110,6 +110,17 @@ type wireExchange struct {
 	Answer  json.RawMessage `json:"answer"`
 }
 
+// task returns the id of the task that the exchange asks about, or "" if it asks about none.
+func (x wireExchange) task() string {
+	var request struct {
+		Params struct {
+			ID string `json:"id"`
+		} `json:"params"`
+	}
+	_ = json.Unmarshal(x.Request, &request) // the node wrote it
+	return request.Params.ID
+}
+
 // isUnfinished reports whether the exchange is a question about a task that is not done.
 func (x wireExchange) isUnfinished() bool {
 	return bytes.Contains(x.Request, []byte(`"GetTask"`)) && bytes.Contains(x.Answer, []byte("TASK_STATE_WORKING"))
@@ -229,11 +240,19 @@ func (g *realGateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // save writes what was recorded since the last call, with the answer that the node signed, if the test runs with -update.
-// An empty name writes nothing. It writes repeated questions about a task as one question.
+// An empty name writes nothing. It writes repeated questions about a task as one question, and leaves out questions about
+// the tasks of earlier messages.
 func (g *realGateway) save(name string, answer wire.Value) {
 	g.t.Helper()
 	g.mu.Lock()
-	record := slices.CompactFunc(g.record, func(a, b wireExchange) bool { return a.isUnfinished() && b.isUnfinished() })
+	var started []byte // the answers to messages
+	for _, x := range g.record {
+		if x.task() == "" {
+			started = append(started, x.Answer...)
+		}
+	}
+	record := slices.DeleteFunc(g.record, func(x wireExchange) bool { return !bytes.Contains(started, []byte(x.task())) })
+	record = slices.CompactFunc(record, func(a, b wireExchange) bool { return a.isUnfinished() && b.isUnfinished() })
 	g.record = nil
 	g.mu.Unlock()
 	if !*update || name == "" {
