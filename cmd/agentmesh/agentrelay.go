@@ -15,13 +15,13 @@ import (
 
 // agentRelayCmd has the commands for the AgentRelay relay that this process hosts, and for links to other relays.
 type agentRelayCmd struct {
-	Feed    agentRelayFeedCmd    `cmd:"" help:"Show the broadcasts of the relay behind a link."`
+	Feed    agentRelayFeedCmd    `cmd:"" aliases:"show" help:"Show the broadcasts of the relay behind a link."`
 	Send    agentRelaySendCmd    `cmd:"" help:"Broadcast a message on a relay. To write to one agent: agentmesh send agentrelay:LINK/AGENT."`
 	Peers   agentRelayPeersCmd   `cmd:"" help:"List the agents behind a link."`
 	Peer    agentRelayPeerCmd    `cmd:"" help:"Set the agent id or the key of an agent behind a link."`
 	History agentRelayHistoryCmd `cmd:"" help:"Show the history of a relay that keeps one."`
 
-	Agents agentRelayAgentsCmd `cmd:"" default:"withargs" help:"List the agents of the relay that runs here."`
+	Agents agentRelayAgentsCmd `cmd:"" default:"withargs" aliases:"list" help:"List the agents of the relay that runs here."`
 	Token  agentRelayTokenCmd  `cmd:"" help:"Make a token for an agent of the relay. The token is shown once."`
 	Invite agentRelayInviteCmd `cmd:"" help:"Make a code that registers one agent. The code is shown once."`
 	Remove agentRelayRemoveCmd `cmd:"" help:"Remove an agent from the relay. Its id is never assigned again."`

@@ -72,6 +72,9 @@ func cliDoc(t *testing.T) string {
 			b.WriteString(" " + p.Summary())
 		}
 		b.WriteString("\n\n")
+		if len(cmd.Aliases) > 0 {
+			fmt.Fprintf(&b, "The same as `agentmesh %s %s`.\n\n", strings.TrimPrefix(cmd.Parent.FullPath(), "agentmesh "), strings.Join(cmd.Aliases, "` and `"))
+		}
 		for _, p := range cmd.Positional {
 			fmt.Fprintf(&b, "- `%s`: %s\n", p.Summary(), p.Help)
 		}

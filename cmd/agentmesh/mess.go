@@ -24,7 +24,7 @@ import (
 type messCmd struct {
 	YAML bool `name:"yaml" help:"Print the result as YAML."`
 
-	Request      messRequestCmd      `cmd:"" help:"Request work in the physical world."`
+	Request      messRequestCmd      `cmd:"" aliases:"send" help:"Request work in the physical world."`
 	Status       messStatusCmd       `cmd:"" help:"Show the status of requests."`
 	List         messListCmd         `cmd:"" default:"withargs" help:"List threads, newest change first."`
 	Show         messShowCmd         `cmd:"" help:"Show a thread with all its messages."`
@@ -36,7 +36,7 @@ type messCmd struct {
 	Fetch        messFetchCmd        `cmd:"" help:"Fetch a file of a thread, or a file that a message refers to by address."`
 	Cancel       messCancelCmd       `cmd:"" help:"Cancel requests."`
 	Capabilities messCapabilitiesCmd `cmd:"" help:"List the capabilities in the catalogue and of executors, or add to the catalogue."`
-	Executors    messExecutorsCmd    `cmd:"" help:"List the executors, or add and change one."`
+	Executors    messExecutorsCmd    `cmd:"" aliases:"peers" help:"List the executors, or add and change one."`
 	Key          messKeyCmd          `cmd:"" help:"Make a new API key for an executor, or revoke its key."`
 	Route        messRouteCmd        `cmd:"" help:"Show or set the routing rules."`
 	Import       messImportCmd       `cmd:"" help:"Import threads from MESSE-AF files."`

@@ -25,10 +25,10 @@ import (
 
 // mewCmd has the commands for MEW spaces.
 type mewCmd struct {
-	Spaces   mewSpacesCmd   `cmd:"" default:"withargs" help:"List the spaces that run here and the spaces behind links."`
-	Status   mewStatusCmd   `cmd:"" help:"Show a space with its participants, capabilities, proposals, reasoning and streams, or ask a participant for its status."`
+	Spaces   mewSpacesCmd   `cmd:"" default:"withargs" aliases:"list" help:"List the spaces that run here and the spaces behind links."`
+	Status   mewStatusCmd   `cmd:"" aliases:"show,peers" help:"Show a space with its participants, capabilities, proposals, reasoning and streams, or ask a participant for its status."`
 	Tail     mewTailCmd     `cmd:"" help:"Print the envelopes of a space as they arrive."`
-	Chat     mewChatCmd     `cmd:"" help:"Send a chat message."`
+	Chat     mewChatCmd     `cmd:"" aliases:"send" help:"Send a chat message."`
 	Propose  mewProposeCmd  `cmd:"" help:"Propose a tool call."`
 	Approve  mewApproveCmd  `cmd:"" help:"Approve a proposal and send it as a request."`
 	Reject   mewRejectCmd   `cmd:"" help:"Reject a proposal."`

@@ -20,13 +20,13 @@ import (
 
 // moltspeakCmd has the commands for MoltSpeak agents.
 type moltspeakCmd struct {
-	Status  moltspeakStatusCmd  `cmd:"" default:"withargs" help:"Show the node's name, keys and endpoint as a MoltSpeak agent."`
-	Query   moltspeakQueryCmd   `cmd:"" help:"Ask a MoltSpeak agent for information."`
+	Status  moltspeakStatusCmd  `cmd:"" default:"withargs" aliases:"show" help:"Show the node's name, keys and endpoint as a MoltSpeak agent."`
+	Query   moltspeakQueryCmd   `cmd:"" aliases:"send" help:"Ask a MoltSpeak agent for information."`
 	Task    moltspeakTaskCmd    `cmd:"" help:"Delegate a task to a MoltSpeak agent."`
 	Tool    moltspeakToolCmd    `cmd:"" help:"Call a tool of a MoltSpeak agent."`
 	Stream  moltspeakStreamCmd  `cmd:"" help:"Send a file to a MoltSpeak agent as a stream."`
 	Search  moltspeakSearchCmd  `cmd:"" help:"Find MoltSpeak agents in the registry of a link."`
-	Peers   moltspeakPeersCmd   `cmd:"" help:"List MoltSpeak agents and their pinned keys."`
+	Peers   moltspeakPeersCmd   `cmd:"" aliases:"list" help:"List MoltSpeak agents and their pinned keys."`
 	Grant   moltspeakGrantCmd   `cmd:"" help:"Grant a capability to an agent: pii, query, task, or stream without a session."`
 	Unpin   moltspeakUnpinCmd   `cmd:"" help:"Forget the pinned key of an agent. The next key that the agent shows is pinned."`
 	Consent moltspeakConsentCmd `cmd:"" help:"List and revoke your consents to personal data."`

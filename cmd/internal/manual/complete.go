@@ -1,6 +1,7 @@
 package manual
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -54,10 +55,10 @@ func Complete(node *kong.Node, words []string) []string {
 	return out
 }
 
-// FindSubcommand returns the subcommand with this name, or nil.
+// FindSubcommand returns the subcommand with this name or alias, or nil.
 func FindSubcommand(node *kong.Node, name string) *kong.Node {
 	for _, n := range node.Children {
-		if n.Name == name {
+		if n.Name == name || slices.Contains(n.Aliases, name) {
 			return n
 		}
 	}
