@@ -21,18 +21,18 @@ func CheckOwn(intent wire.Intent, payload wire.Value) (wire.Value, error) {
 	}
 	if meta, ok := payload.Get("metadata"); ok {
 		if meta.Kind() != wire.Object {
-			return wire.Value{}, errors.New("payload.metadata must be an object (AM-16)")
+			return wire.Value{}, errors.New("payload.metadata must be an object")
 		}
 		payload = payload.With("metadata", meta.Without("in_reply_to", "resend_of"))
 	}
 	if IsSealed(payload) {
-		return wire.Value{}, errors.New("only the node itself may seal a payload: do not use the action sealed (AM-85)")
+		return wire.Value{}, errors.New("only the node itself may seal a payload: do not use the action sealed")
 	}
 	if _, err := wire.CheckPayload(intent, payload); err != nil {
 		return wire.Value{}, err
 	}
 	if hasIntegerKey(payload) {
-		return wire.Value{}, errors.New("payload must have no member whose name is a whole number (AM-15)")
+		return wire.Value{}, errors.New("payload must have no member whose name is a whole number")
 	}
 	text := signing.Canonical(payload, signing.JCS)
 	if len(text) > MaxPayload {

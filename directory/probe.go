@@ -210,7 +210,7 @@ func (r *Registry) fetchAndCompare(ctx context.Context, card wire.Card) error {
 
 // userAgent identifies this directory, so that an operator who finds a probe in a log knows whom to contact.
 func (r *Registry) userAgent() string {
-	return "agentmesh-directory (+" + r.cfg.BaseURL + "; proves endpoints, see AM-63)"
+	return "agentmesh-directory (+" + r.cfg.BaseURL + "; proves endpoints)"
 }
 
 // CheckEndpoint fetches the endpoint of card as a directory does. The endpoint must return a card with the same id and

@@ -85,6 +85,32 @@ func TestComments(t *testing.T) {
 	}
 }
 
+// ruleNumber matches the number of a rule of a protocol note.
+var ruleNumber = regexp.MustCompile(`\b(?:AM|MEW|MS|MESS|AR|A2A|OC|MCP|DISC)-\d`)
+
+// TestNoRulesInTexts checks that no text of the program cites the number of a rule: the people who read help, errors and
+// logs do not have the notes.
+func TestNoRulesInTexts(t *testing.T) {
+	texts := 0
+	eachGoFile(t, func(name string, fset *token.FileSet, f *ast.File) {
+		if strings.HasSuffix(name, "_test.go") {
+			return
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			if text, ok := n.(*ast.BasicLit); ok && text.Kind == token.STRING {
+				texts++
+				if ruleNumber.MatchString(text.Value) {
+					t.Errorf("%s: the text cites a rule: %s", fset.Position(text.Pos()), text.Value)
+				}
+			}
+			return true
+		})
+	})
+	if texts < 10_000 {
+		t.Errorf("%d texts were read: this test sees too little", texts)
+	}
+}
+
 // maxParticiples is the part of functions that may have a participle for a name: what another package's interface
 // dictates, and words such as Feed that only look like one.
 const maxParticiples = 0.02

@@ -59,7 +59,7 @@ func (r *Registrar) register(ctx context.Context, p *registration, s *registrati
 	return nil
 }
 
-var errForeignID = errors.New("the directory assigns an agent id that belongs to another key (AM-2)")
+var errForeignID = errors.New("the directory assigns an agent id that belongs to another key")
 
 // withdrawOldID withdraws the registration that a directory still has under an id other than current, the node's id.
 func (r *Registrar) withdrawOldID(ctx context.Context, p *registration, s *registrationState, current wire.AgentID) error {
