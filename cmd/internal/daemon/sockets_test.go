@@ -1,0 +1,61 @@
+package daemon
+
+import (
+	"net"
+	"testing"
+)
+
+// TestSockets: between two processes a listener stays open, so a client waits and is not refused. A listener that the
+// new process does not use is closed.
+func TestSockets(t *testing.T) {
+	var s sockets
+	open := func(address string) net.Listener {
+		t.Helper()
+		l, err := s.listen(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	const anyPort = "127.0.0.1:0"
+	kept, dropped := open(anyPort), open(anyPort)
+	waiting := make(chan error, 1)
+	go func() { _, err := kept.Accept(); waiting <- err }()
+	s.hold()
+	for _, l := range []net.Listener{kept, dropped} {
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := <-waiting; err == nil {
+		t.Error("a closed listener accepts")
+	}
+	client, err := net.Dial("tcp", kept.Addr().String())
+	if err != nil {
+		t.Fatalf("between two processes: %v", err)
+	}
+	defer client.Close()
+	again := open(kept.Addr().String())
+	if again.Addr().String() != kept.Addr().String() {
+		t.Errorf("the new process listens on %s, not %s", again.Addr(), kept.Addr())
+	}
+	if err := s.settle(); err != nil {
+		t.Fatal(err)
+	}
+	served, err := again.Accept()
+	if err != nil || served.RemoteAddr().String() != client.LocalAddr().String() {
+		t.Fatalf("the client that waited: %v", err)
+	}
+	served.Close()
+	if c, err := net.Dial("tcp", dropped.Addr().String()); err == nil {
+		c.Close()
+		t.Error("a listener that nobody uses is open")
+	}
+	if err := again.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := net.Dial("tcp", again.Addr().String()); err == nil {
+		c.Close()
+		t.Error("the listener is open after the end")
+	}
+}
