@@ -30,7 +30,7 @@ func (r *Registry) Mount(e *echo.Echo) {
 		e.GET(path, h)
 		e.HEAD(path, h)
 	}
-	r.templates = newTemplates(e)
+	r.templates = newTemplates(e, r, guard)
 	documents := discovery.New(discovery.Config{
 		BaseURL: r.cfg.BaseURL, Local: r.cfg.Local, Name: r.cfg.Site.Name, Referrals: r.cfg.Referrals, Record: r.Record, Guard: guard,
 		Find: func(ctx context.Context, s discovery.Search) (discovery.Found, error) { return findRanked(ctx, r, s) },

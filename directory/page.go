@@ -1,10 +1,11 @@
 package directory
 
 import (
-	"embed"
+	"context"
 	"errors"
 	"html/template"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -20,9 +21,6 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-//go:embed page
-var pageFiles embed.FS
-
 // pageAgents is the number of agents on a page.
 const pageAgents = 20
 
@@ -30,28 +28,28 @@ const pageAgents = 20
 // show what the API returns.
 type templates struct {
 	pages                  *httpapi.PublicPages
+	site                   site.Shown
 	search, agent, missing *template.Template
 }
 
-func newTemplates(e *echo.Echo) templates {
+func newTemplates(e *echo.Echo, r *Registry, guard func(echo.HandlerFunc) echo.HandlerFunc) templates {
 	p := httpapi.NewPublicPages(e)
 	return templates{
 		pages:   p,
-		search:  p.Template(pageFiles, "page/shell.html", "page/search.html"),
-		agent:   p.Template(pageFiles, "page/shell.html", "page/agent.html"),
-		missing: p.Template(pageFiles, "page/shell.html", "page/missing.html"),
+		search:  p.Template(site.Files, "page/shell.html", "page/search.html"),
+		agent:   p.Template(site.Files, "page/shell.html", "page/agent.html"),
+		missing: p.Template(site.Files, "page/shell.html", "page/missing.html"),
+		site: site.Mount(e, site.Config{
+			Shown: site.Shown{
+				Operator: r.cfg.Site, Version: r.cfg.Version, Base: r.cfg.BaseURL, Protocol: wire.Version, Days: int(r.cfg.Lifetime.Hours() / 24),
+			},
+			Pages: p, Guard: guard,
+			Changes: func(ctx context.Context) ([]wire.Change, error) { return LatestChanges(ctx, r, pageAgents) },
+			Report: func(ctx context.Context, id wire.AgentID, kind, text string, from netip.Addr) error {
+				return r.Report(ctx, id, NewReport{Kind: kind, Text: text}, from)
+			},
+		}),
 	}
-}
-
-// shownSite is what every page shows.
-type shownSite struct {
-	site.Operator
-	Version, Base, Protocol string
-	Days                    int // that a registration lasts
-}
-
-func (r *Registry) site() shownSite {
-	return shownSite{r.cfg.Site, r.cfg.Version, r.cfg.BaseURL, wire.Version, int(r.cfg.Lifetime.Hours() / 24)}
 }
 
 // shownProofs is a verification; Answers reports whether the endpoint answered the last probe.
@@ -77,7 +75,7 @@ type searchForm struct {
 
 type searchPage struct {
 	Title                 string
-	Site                  shownSite
+	Site                  site.Shown
 	Mode                  Mode
 	Mirror                bool
 	Count                 int
@@ -91,7 +89,7 @@ type searchPage struct {
 // showSearch answers / for people.
 func (r *Registry) showSearch(c echo.Context, count int) error {
 	ctx, params := c.Request().Context(), c.QueryParams()
-	p := searchPage{Title: "Find an agent", Site: r.site(), Mode: r.cfg.Mode, Mirror: r.cfg.ReadOnly, Count: count, Form: newSearchForm(params)}
+	p := searchPage{Title: "Find an agent", Site: r.templates.site, Mode: r.cfg.Mode, Mirror: r.cfg.ReadOnly, Count: count, Form: newSearchForm(params)}
 	kept := url.Values{}
 	for name, values := range params {
 		if values = slices.DeleteFunc(slices.Clone(values), func(s string) bool { return s == "" }); name != "cursor" && len(values) > 0 && slices.Contains(queryNames, name) {
@@ -205,7 +203,7 @@ func (r *Registry) newShownAgent(c store.Card, now time.Time) (shownAgent, wire.
 
 type agentPage struct {
 	Title                        string
-	Site                         shownSite
+	Site                         site.Shown
 	Agent                        shownAgent
 	ID                           wire.AgentID
 	Owner, Endpoint, Key, Access string
@@ -222,7 +220,7 @@ func (r *Registry) showAgent(c echo.Context) error {
 	c.Response().Header().Set("Cache-Control", listAge)
 	held, err := r.get(c.Request().Context(), pathID(c), now)
 	if errors.Is(err, wire.ErrNoAgent) {
-		return r.templates.pages.Render(c, r.templates.missing, http.StatusNotFound, searchPage{Title: "No such agent", Site: r.site()})
+		return r.templates.pages.Render(c, r.templates.missing, http.StatusNotFound, searchPage{Title: "No such agent", Site: r.templates.site})
 	}
 	if err != nil {
 		return err
@@ -232,7 +230,7 @@ func (r *Registry) showAgent(c echo.Context) error {
 		return err
 	}
 	p := agentPage{
-		Title: dropInvisible(card.Name), Site: r.site(), Agent: shown, ID: card.ID, Owner: card.OwnerName, Endpoint: card.Endpoint, Access: card.AccessMode,
+		Title: dropInvisible(card.Name), Site: r.templates.site, Agent: shown, ID: card.ID, Owner: card.OwnerName, Endpoint: card.Endpoint, Access: card.AccessMode,
 		CardURL: r.cfg.BaseURL + "/agents/" + url.PathEscape(held.ID), Derived: shown.Proofs.ID == "derived",
 		Registered: held.Registered, Expires: held.Expires, QR: site.NewQR(card.Endpoint),
 	}

@@ -3,11 +3,15 @@ package directory
 import (
 	"fmt"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 
+	"github.com/agentmesh/agentmesh/directory/site"
 	"github.com/agentmesh/agentmesh/node/httpapi/browsertest"
 )
 
@@ -15,7 +19,10 @@ import (
 // alone. Nothing may overflow sideways, and text must have enough contrast.
 func TestPagesInBrowser(t *testing.T) {
 	tab := browsertest.NewTab(t, browsertest.Start(t))
-	w := newWorld(t, func(c *Config) { c.Local, c.BaseURL = true, "http://localhost/v1" })
+	w := newWorld(t, func(c *Config) {
+		c.Local, c.BaseURL = true, "http://localhost/v1"
+		c.Site = site.Operator{Name: "Agents of Cork", Contact: "operator@cork.example", Terms: "Be kind. " + hostile}
+	})
 	w.register(alice, testCard("am_sarah", text("name", "Sarah's Assistant"), text("description", "Books meetings in Zürich and answers mail"),
 		members("capabilities", "scheduling", "travel.transit", "a-capability-with-a-name-that-is-much-longer-than-any-line-of-a-telephone-and-has-no-discardResponse"),
 		obj("owner", text("name", "Sarah Okafor")), text("public_key", testKey("am_sarah").PublicText())))
@@ -28,6 +35,7 @@ func TestPagesInBrowser(t *testing.T) {
 	t.Cleanup(server.Close)
 
 	tab.WithoutScript() // no page needs a script
+	defer tab.Forgive("404 (Not Found)")
 
 	// The keyboard alone: past the skip link to the search, to the first agent, to its page.
 	tab.Do(chromedp.Navigate(server.URL + "/"))
@@ -63,19 +71,36 @@ func TestPagesInBrowser(t *testing.T) {
 	tab.Click(`a[href="/#join"]`)
 	tab.Until(`location.hash === "#join" && document.querySelector("#join").getBoundingClientRect().top < innerHeight`)
 
+	// A report takes a form, and its answer is a page.
+	tab.Do(chromedp.Navigate(server.URL + "/agents/am_long"))
+	tab.Do(chromedp.SendKeys("#text", "It sends advertising."))
+	tab.Click(`form[action="/agents/am_long/report"] button`)
+	tab.Until(`document.querySelector("h1").innerText === "Reported"`)
+	if list, _, err := w.reg.Reports(t.Context(), "am_long", "", 2); err != nil || len(list) != 1 || list[0].Text != "It sends advertising." {
+		t.Errorf("the report is %+v, %v", list, err)
+	}
+
 	for _, scheme := range []string{"light", "dark"} {
 		browsertest.Call(tab, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
 			Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
 		})
-		for _, width := range []int64{320, 768, 1280} {
+		for _, width := range []int64{320, 390, 768, 1280} {
 			tab.Size(width, 900)
-			for _, path := range []string{"/", "/?q=agent&capability=scheduling", "/agents/am_sarah", "/agents/am_long"} {
+			for _, path := range []string{"/", "/?q=agent&capability=scheduling", "/agents/am_sarah", "/agents/am_long", "/changes", "/terms", "/nothing-here"} {
 				tab.Do(chromedp.Navigate(server.URL + path))
 				if wide := browsertest.Eval[int](tab, `document.documentElement.scrollWidth`); int64(wide) > width {
 					t.Errorf("%s is %d wide on a screen of %d", path, wide, width)
 				}
 				for _, faint := range browsertest.Eval[[]string](tab, contrast) {
 					t.Errorf("%s, %s, %d: %s", path, scheme, width, faint)
+				}
+				if to := os.Getenv("AGENTMESH_PICTURES"); to != "" {
+					tab.Picture(filepath.Join(to, fmt.Sprintf("public%s-%s-%d.png", strings.Map(func(r rune) rune {
+						if strings.ContainsRune("/?&=", r) {
+							return '-'
+						}
+						return r
+					}, path), scheme, width)))
 				}
 				for _, small := range browsertest.Eval[[]string](tab, unlabelled) {
 					t.Errorf("%s has a control without a name: %s", path, small)

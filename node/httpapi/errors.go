@@ -45,11 +45,18 @@ func respondError(c echo.Context, e *wire.Error) {
 	if w.Committed {
 		return
 	}
-	h := w.Header()
+	SetErrorHeaders(w.Header(), e)
+	w.Header()["Content-Type"] = jsonType
+	w.WriteHeader(e.Status)
+	// An error here means that the client has gone.
+	_, _ = w.Write(e.AppendJSON(nil))
+}
+
+// SetErrorHeaders sets the headers of an error response (AM-28), and removes those that the handler set for its own.
+func SetErrorHeaders(h http.Header, e *wire.Error) {
 	for _, name := range []string{"Etag", "Last-Modified", "Content-Encoding", wire.HeaderVerification} {
 		h.Del(name)
 	}
-	h["Content-Type"] = jsonType
 	h["Cache-Control"] = noStore
 	switch e.Status {
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
@@ -61,7 +68,4 @@ func respondError(c echo.Context, e *wire.Error) {
 			h.Set("WWW-Authenticate", "Bearer")
 		}
 	}
-	w.WriteHeader(e.Status)
-	// An error here means that the client has gone.
-	_, _ = w.Write(e.AppendJSON(nil))
 }

@@ -71,8 +71,8 @@ func (c Config) Check(kinds []bridge.Kind) error {
 	if c.Registration.Lifetime < day || c.Registration.Lifetime > 365*day {
 		p.add("registration.lifetime", "must be 1d to 365d")
 	}
-	if len([]rune(c.Site.Name)) > 100 || len([]rune(c.Site.Contact)) > 200 {
-		p.add("site", "name must be at most 100 characters, and contact 200")
+	if len([]rune(c.Site.Name)) > 100 || len([]rune(c.Site.Contact)) > 200 || len([]rune(c.Site.Terms)) > 20_000 {
+		p.add("site", "name must be at most 100 characters, contact 200, and terms 20000")
 	}
 	c.Notify.check(&p)
 	p.checkOneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")

@@ -285,6 +285,11 @@ type Site struct {
 	Name string `key:"name"`
 	// A mail address, a URL, or another way to reach the operator.
 	Contact string `key:"contact"`
+	// The terms of use: a URL, or the text itself, at most 20000 characters.
+	Terms string `key:"terms"`
+	// A PNG, JPEG or WebP file of at most 256 KiB for the head of each page. A relative path starts at the folder of the
+	// configuration.
+	Logo string `key:"logo"`
 }
 
 // Discovery decides what the directory tells other registries.

@@ -182,7 +182,9 @@ func (p *Process) assemble(ctx context.Context, base string) error {
 		return exit.Fail(exit.Config, fmt.Errorf("notify: %w", err))
 	}
 	if p.cfg.Has(config.RoleDirectory) {
-		p.addDirectory(base + "/v1")
+		if err := p.addDirectory(base + "/v1"); err != nil {
+			return err
+		}
 	}
 	if p.cfg.Has(config.RoleNode) {
 		if err := p.addNode(ctx, base); err != nil {
@@ -204,14 +206,21 @@ func (p *Process) assemble(ctx context.Context, base string) error {
 // OwnDirectory is the alias of the directory in the node's own process.
 const OwnDirectory = "own"
 
-func (p *Process) addDirectory(base string) {
+func (p *Process) addDirectory(base string) error {
+	operator := site.Operator{Name: p.cfg.Site.Name, Contact: p.cfg.Site.Contact, Terms: p.cfg.Site.Terms}
+	if p.cfg.Site.Logo != "" {
+		var err error
+		if operator.Logo, err = site.ReadLogo(p.src.ResolvePath(p.cfg.Site.Logo)); err != nil {
+			return exit.Fail(exit.Config, fmt.Errorf("site.logo: %w", err))
+		}
+	}
 	cfg := directory.Config{
 		Store: p.store, Session: p.session, BaseURL: base, Local: !p.cfg.Public(), Mode: directory.Mode(p.cfg.Registration.Mode),
 		Quotas: directory.Quotas{
 			PerToken: offBelowOne(p.cfg.Registration.CardsPerToken), PerHost: offBelowOne(p.cfg.Registration.CardsPerHost),
 			PerHour: offBelowOne(p.cfg.Registration.PerHour),
 		},
-		Site: site.Operator{Name: p.cfg.Site.Name, Contact: p.cfg.Site.Contact}, Lifetime: p.cfg.Registration.Lifetime, AllowPrivate: p.cfg.Network.AllowPrivate, Addresses: p.edge.Addresses(), Version: p.build.Version, Logger: p.log,
+		Site: operator, Lifetime: p.cfg.Registration.Lifetime, AllowPrivate: p.cfg.Network.AllowPrivate, Addresses: p.edge.Addresses(), Version: p.build.Version, Logger: p.log,
 	}
 	if p.secrets.Credential != "" {
 		cfg.Operators = [][32]byte{credential.HashOf(string(registration.Credential(p.secrets.Credential, &client.Directory{Base: base, Alias: OwnDirectory})))}
@@ -229,6 +238,7 @@ func (p *Process) addDirectory(base string) {
 	if p.mirror == "" {
 		p.edge.Health("relay", p.registry.RelayHealth)
 	}
+	return nil
 }
 
 func (p *Process) addNode(ctx context.Context, base string) error {

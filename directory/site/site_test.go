@@ -1,0 +1,38 @@
+package site
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestReadLogo: a logo is a small raster image; SVG, which can have scripts, is refused.
+func TestReadLogo(t *testing.T) {
+	for name, tt := range map[string]struct {
+		content string
+		wrong   string
+	}{
+		"png":   {"\x89PNG\r\n\x1a\n0000", ""},
+		"jpeg":  {"\xff\xd8\xff\xe0", ""},
+		"webp":  {"RIFF0000WEBPVP8 ", ""},
+		"svg":   {`<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>`, "not a PNG"},
+		"html":  {"<html><script>alert(1)</script>", "not a PNG"},
+		"large": {"\x89PNG\r\n\x1a\n" + strings.Repeat("0", maxLogo), "256 KiB"},
+	} {
+		file := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(file, []byte(tt.content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		data, err := ReadLogo(file)
+		if tt.wrong == "" && (err != nil || string(data) != tt.content) {
+			t.Errorf("%s: %q, %v", name, data, err)
+		}
+		if tt.wrong != "" && (err == nil || !strings.Contains(err.Error(), tt.wrong)) {
+			t.Errorf("%s: %v, want %q", name, err, tt.wrong)
+		}
+	}
+	if _, err := ReadLogo(filepath.Join(t.TempDir(), "none")); err == nil {
+		t.Error("no error for a missing file")
+	}
+}
