@@ -441,3 +441,35 @@ func TestKilledProcesses(t *testing.T) {
 	waitFor(t, "acknowledged messages were not delivered", func() bool { return ps.all[len(ps.all)-1].delivered() >= total })
 	wantOrder(t, ps.wires.deliveries(), sent, false)
 }
+
+// TestCommandsTakeNoLease: a command that opens the node for a moment delivers if nobody has the duties, and takes no
+// lease. If a process has the duties, the command leaves its message to that process.
+func TestCommandsTakeNoLease(t *testing.T) {
+	t.Parallel()
+	ps := startProcesses(t, 1, 0, open)
+	command := func() *meshtest.Member {
+		m := ps.mesh.Process("sarah", ps.db.Handle("command"), ps.all[0].Member, open)
+		m.Connect(bridge.Kind{Name: "wire"}, ps.wires)
+		return m
+	}
+	deliver := func(m *meshtest.Member, text string) {
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { m.Deliver(ctx) })
+		mustSend(t, m.Node, to("ann", "conv_one", text), 0)
+		m.AwaitAttempts(ctx)
+		if list, err := ps.db.Leases().List(ctx); err != nil || slices.ContainsFunc(list, func(s store.LeaseState) bool { return s.Holder == "command" }) {
+			t.Errorf("leases = %v, %v: the command has one", list, err)
+		}
+		stop()
+		running.Wait()
+	}
+	deliver(command(), "beside a process")
+	waitFor(t, "the process has not delivered the message of the command", func() bool { return ps.all[0].delivered() == 1 })
+	ps.all[0].stop()
+	<-ps.all[0].done
+	deliver(command(), "alone")
+	if got := ps.wires.deliveries(); !slices.Equal(got, []string{"beside a process", "alone"}) {
+		t.Errorf("deliveries = %q", got)
+	}
+}

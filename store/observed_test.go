@@ -3,6 +3,8 @@ package store_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/bolt"
+	"github.com/agentmesh/agentmesh/store/storetest"
 )
 
 // TestObserved checks that each committed unit is reported once, with the bodies of its records, whichever method
@@ -164,5 +167,33 @@ func TestFollow(t *testing.T) {
 	}
 	if len(lost) > 0 {
 		t.Error("hints were lost")
+	}
+}
+
+// TestSessionSharesALease: work that begins while other work under the same lease ends keeps the lease.
+func TestSessionSharesALease(t *testing.T) {
+	db, err := bolt.Open(t.Context(), filepath.Join(t.TempDir(), "mesh.db"), bolt.Config{MinFree: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	s := store.Observe(storetest.NewShaky(db, time.Millisecond))
+	session := store.NewSession(s.Leases(), slog.New(slog.DiscardHandler))
+	var all sync.WaitGroup
+	for i := range 4 {
+		all.Go(func() {
+			for n := range 20 {
+				session.Do(t.Context(), "duty", func(ctx context.Context) {
+					c := store.Change{Record: store.Record{NS: "test", Key: fmt.Sprint(i, "/", n)}, IfRev: store.Any}
+					if err := s.Records().Apply(ctx, []store.Change{c}, time.Now()); err != nil || !session.IsCurrent(ctx) {
+						t.Errorf("unit of a duty: %v", err)
+					}
+				})
+			}
+		})
+	}
+	all.Wait()
+	if list, err := s.Leases().List(t.Context()); err != nil || len(list) != 0 || session.Held("duty") != nil {
+		t.Errorf("List = %v, %v after all duties ended", list, err)
 	}
 }

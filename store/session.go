@@ -19,6 +19,8 @@ type Session struct {
 	leases Leases
 	log    *slog.Logger
 
+	turn sync.Mutex // held to acquire or release a lease, so that work does not begin under a lease that is being released
+
 	mu        sync.Mutex
 	held      map[Lease]*holding
 	renewing  chan struct{}   // closed to end the renewals; nil: there is nothing to renew
@@ -88,8 +90,10 @@ func (h *holding) isCurrent(ttl time.Duration, now time.Time) bool {
 func (s *Session) Do(ctx context.Context, name string, work func(ctx context.Context)) {
 	for ctx.Err() == nil {
 		asked := time.Now()
+		s.turn.Lock()
 		lease, err := s.leases.Acquire(ctx, name)
 		if err != nil {
+			s.turn.Unlock()
 			if errors.Is(err, ErrLeaseTaken) {
 				s.setElsewhere(name, true)
 			} else if ctx.Err() == nil {
@@ -104,7 +108,8 @@ func (s *Session) Do(ctx context.Context, name string, work func(ctx context.Con
 	}
 }
 
-// do does a duty under a lease that was acquired after the time asked. It reports whether the duty is done.
+// do does a duty under a lease that was acquired after the time asked. It reports whether the duty is done. The caller
+// has locked s.turn, and do unlocks it.
 func (s *Session) do(ctx context.Context, lease Lease, asked time.Time, work func(context.Context)) (done bool) {
 	ctx, stop := context.WithCancelCause(WithLease(ctx, lease))
 	defer stop(nil)
@@ -121,7 +126,10 @@ func (s *Session) do(ctx context.Context, lease Lease, asked time.Time, work fun
 		go s.keepRenewing(s.renewing, every)
 	}
 	s.mu.Unlock()
+	s.turn.Unlock()
 	work(ctx)
+	s.turn.Lock()
+	defer s.turn.Unlock()
 	s.mu.Lock()
 	delete(h.work, &stop)
 	last := len(h.work) == 0

@@ -36,6 +36,9 @@ func (p *Process) prepare(ctx context.Context, base string) error {
 	if p.certs, err = p.newCertificate(); err != nil {
 		return err
 	}
+	if err := p.hosting.claim(ctx, p); err != nil {
+		return err
+	}
 	if err := p.assemble(ctx, base); err != nil {
 		return err
 	}
@@ -133,7 +136,7 @@ func (p *Process) Serve(ctx context.Context, started func(context.Context, Serve
 		g.Go(func() error { p.registry.Run(ctx); return nil })
 	}
 	for _, b := range p.bridges {
-		g.Go(func() error { return b.Run(ctx) })
+		g.Go(func() error { return p.hosting.run(ctx, p, b) })
 	}
 	g.Go(func() error {
 		info, err := p.serveInfo(ctx, listener.Addr().String(), base)

@@ -79,6 +79,7 @@ type Process struct {
 	audit       *acl.Audit
 	directories []*client.Directory // the directories that the node joins and searches
 	bridges     []bridge.Service
+	hosting     hosting        // which process runs the bridges
 	base        string         // URL under which others reach the listener
 	events      *calendar.Book // nil if the owner has no calendar
 
