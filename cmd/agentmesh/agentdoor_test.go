@@ -15,7 +15,7 @@ import (
 // openToAgent lists the operations that the agent's door carries out. Every other operation of the owner API is
 // refused there. An operation that you add here must not decide anything.
 var openToAgent = strings.Fields(`
-	GET/version GET/certificate GET/status GET/links GET/cards/:id GET/card GET/discover GET/peers GET/events
+	GET/version GET/certificate GET/status GET/bridges GET/links GET/cards/:id GET/card GET/discover GET/peers GET/events
 	GET/inbox GET/inbox/:id POST/inbox/:id/ack GET/outbox POST/send POST/reply POST/questions GET/questions/:id
 	GET/conversations GET/conversations/:id POST/conversations/:id/close
 	GET/calendar GET/calendar/free POST/calendar/cancel GET/clients/probes/:probe GET/directory/cards

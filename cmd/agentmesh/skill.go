@@ -58,7 +58,11 @@ func (c *skillInstallCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	if err := c.writeFile(a, filepath.Join(folder, "agentmesh", "SKILL.md"), openclaw.Skill); err != nil {
+	socket, err := agentSocket(a)
+	if err != nil {
+		return err
+	}
+	if err := c.writeFile(a, filepath.Join(folder, "agentmesh", "SKILL.md"), openclaw.SkillFor(socket)); err != nil {
 		return err
 	}
 	dir, err := a.dataDir()
@@ -274,9 +278,8 @@ func agentSocket(a *app) (string, error) {
 	return dir + ".agent.sock", err
 }
 
-// configure writes the configuration file with the name and the addresses that the flags set. If there is a token, the
-// file also has a hook that hands every message to the gateway, and a door for the agent. Otherwise, and without such
-// flags, it writes nothing.
+// configure writes the configuration file with a door for the agent, and the name and the addresses that the flags set.
+// If there is a token, the file also has a hook that hands every message to the gateway.
 func (c *skillInstallCmd) configure(a *app) error {
 	orEmpty := func(flag *string) string {
 		if flag == nil {
@@ -286,12 +289,13 @@ func (c *skillInstallCmd) configure(a *app) error {
 	}
 	g := c.cardFlags
 	config := skillConfig{Name: orEmpty(g.Name), PublicURL: orEmpty(g.PublicURL), Directories: g.Directory, ViaRelay: orEmpty(g.ViaRelay)}
+	var err error
+	if config.AgentDoor.Socket, err = agentSocket(a); err != nil {
+		return err
+	}
 	if c.TokenFile != "" {
 		token, err := c.tokenPath()
 		if err != nil {
-			return err
-		}
-		if config.AgentDoor.Socket, err = agentSocket(a); err != nil {
 			return err
 		}
 		config.Hooks = []skillHook{{Intent: "*", OpenClaw: c.Gateway, Agent: c.Agent, SecretFile: token}}
@@ -302,9 +306,6 @@ func (c *skillInstallCmd) configure(a *app) error {
 	text, err := yaml.Marshal(config)
 	if err != nil {
 		return fmt.Errorf("write configuration: %w", err)
-	}
-	if string(text) == "{}\n" {
-		return nil
 	}
 	file, _, err := a.configFile()
 	if err != nil {

@@ -171,7 +171,8 @@ func TestSkillIsPlayed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	played := normalizeCommands(variable.ReplaceAllString(string(script), "X"))
+	text := strings.ReplaceAll(string(script), "--agent-socket data.agent.sock ", "") // what skill install adds
+	played := normalizeCommands(variable.ReplaceAllString(text, "X"))
 	commands := 0
 	for _, block := range shBlock.FindAllStringSubmatch(string(openclaw.Skill), -1) {
 		for line := range strings.Lines(block[1]) {
@@ -185,7 +186,7 @@ func TestSkillIsPlayed(t *testing.T) {
 			played = played[at+len(command):]
 		}
 	}
-	if commands < 15 {
+	if commands < 11 {
 		t.Errorf("SKILL.md has %d commands: this test sees too little", commands)
 	}
 }
