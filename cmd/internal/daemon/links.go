@@ -105,7 +105,7 @@ func testLink(ctx context.Context, b bridge.Service, name string) LinkTest {
 // configChanger changes the configuration file of a process.
 type configChanger struct{ p *Process }
 
-// add stores the token of a new link and adds the link to the configuration file.
+// add adds a link to the configuration file and stores its token.
 func (c configChanger) add(in NewLink) (ConfigChange, error) {
 	l := bridge.Link{
 		Name: in.Name, Kind: in.Kind, URL: in.URL, Space: in.Space, Participant: in.Participant, AgentID: in.AgentID, Exchange: in.Exchange,
@@ -116,7 +116,8 @@ func (c configChanger) add(in NewLink) (ConfigChange, error) {
 	if c.p.src.Overrides("links") {
 		return ConfigChange{}, refuseChange(errors.New("links is set by a flag or an environment variable"))
 	}
-	if token := strings.TrimSpace(in.Token); token != "" {
+	token, file := strings.TrimSpace(in.Token), ""
+	if token != "" {
 		folder, err := filepath.Abs(c.p.home.Path("links"))
 		if err != nil {
 			return ConfigChange{}, err
@@ -124,15 +125,22 @@ func (c configChanger) add(in NewLink) (ConfigChange, error) {
 		if err := os.MkdirAll(folder, 0o700); err != nil {
 			return ConfigChange{}, fmt.Errorf("store the token: %w", err)
 		}
-		l.TokenFile = filepath.Join(folder, l.Name+".token")
-		if err := atomicfile.Write(l.TokenFile, []byte(token+"\n")); err != nil {
-			return ConfigChange{}, fmt.Errorf("store the token: %w", err)
-		}
+		file = filepath.Join(folder, l.Name+".token")
+		l.TokenFile = file
 		if inside := filepath.Join("links", l.Name+".token"); c.p.src.ResolvePath(inside) == l.TokenFile {
 			l.TokenFile = inside // so that the data directory can move
 		}
 	}
-	return c.apply(l.Name, func() error { return c.p.src.AddLink(l, LinkKinds()) })
+	return c.apply(l.Name, func() error {
+		err := c.p.src.AddLink(l, LinkKinds())
+		if err != nil || file == "" {
+			return err // the token of a link with this name stays as it is
+		}
+		if err = atomicfile.Write(file, []byte(token+"\n")); err != nil {
+			err = errors.Join(fmt.Errorf("store the token: %w", err), c.p.src.RemoveLink(l.Name, LinkKinds()))
+		}
+		return err
+	})
 }
 
 // remove removes a link from the configuration file, and the token that add stored.
