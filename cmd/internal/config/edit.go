@@ -40,19 +40,28 @@ func (s Source) Rewrite(edits []Edit, kinds []bridge.Kind) error {
 	edits = slices.DeleteFunc(slices.Clone(edits), func(e Edit) bool { // an absent key needs no line for its empty value
 		return reflect.ValueOf(e.Value).Len() == 0 && current.hasEdit(e)
 	})
-	return s.rewrite(kinds, func(data []byte) ([]byte, error) { return editFile(data, edits) }, func(c Config) error {
+	return s.rewrite(kinds, func(data []byte) ([]byte, error) { return editFile(data, edits) }, func(before *Config, after Config) error {
 		for _, e := range edits {
-			if !c.hasEdit(e) {
+			if !after.hasEdit(e) {
 				return fmt.Errorf("%s is written in a form that only you can change", e.Key)
 			}
+			l, err := findLeaf(reflect.TypeFor[Config](), e.Key)
+			if err != nil {
+				return err
+			}
+			reflect.ValueOf(before).Elem().FieldByIndex(l.index).Set(reflect.ValueOf(after).FieldByIndex(l.index))
 		}
 		return nil
 	})
 }
 
 // rewrite replaces the text of the configuration file with what change makes of it. It writes nothing if the new file
-// would not load, or if check refuses the new configuration.
-func (s Source) rewrite(kinds []bridge.Kind, change func([]byte) ([]byte, error), check func(Config) error) error {
+// would not load, if apply refuses the new configuration, or if it differs from the old one after apply has changed that.
+func (s Source) rewrite(kinds []bridge.Kind, change func([]byte) ([]byte, error), apply func(before *Config, after Config) error) error {
+	before, err := Load(s)
+	if err != nil {
+		return err
+	}
 	path, mode := s.File, fs.FileMode(0o600)
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target
@@ -83,8 +92,11 @@ func (s Source) rewrite(kinds []bridge.Kind, change func([]byte) ([]byte, error)
 		if err != nil {
 			return errors.New(strings.ReplaceAll(err.Error(), f.Name(), s.File))
 		}
-		if err := check(c); err != nil {
+		if err := apply(&before, c); err != nil {
 			return err
+		}
+		if !reflect.DeepEqual(before, c) { // such as a key on the line of another one
+			return errors.New("the file is written in a form that only you can change")
 		}
 		return f.Chmod(mode)
 	})

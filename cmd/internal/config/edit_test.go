@@ -62,10 +62,11 @@ func TestRewriteRefuses(t *testing.T) {
 		edit   Edit
 		want   string
 	}{
-		"value":  {edited, Source{}, Edit{"name", ""}, "name: must be 1 to 256 characters"},
-		"flag":   {edited, Source{Settings: []Setting{{Key: "name", Value: "Flag", From: "--name"}}}, Edit{"name", "New"}, "name is set by a flag"},
-		"flow":   {"owner: {contact: sarah@example.com}\n", Source{}, Edit{"owner.name", "Sarah"}, ""},
-		"anchor": {"owner: &me\n  name: Old\nname: *me\n", Source{}, Edit{"owner.name", "Sarah"}, ""},
+		"value":              {edited, Source{}, Edit{"name", ""}, "name: must be 1 to 256 characters"},
+		"flag":               {edited, Source{Settings: []Setting{{Key: "name", Value: "Flag", From: "--name"}}}, Edit{"name", "New"}, "name is set by a flag"},
+		"flow":               {"owner: {contact: sarah@example.com}\n", Source{}, Edit{"owner.name", "Sarah"}, ""},
+		"two keys on a line": {"a2a: {\n  serve: off, anonymous: true\n}\n", Source{}, Edit{"a2a.serve", "on"}, ""},
+		"anchor":             {"owner: &me\n  name: Old\nname: *me\n", Source{}, Edit{"owner.name", "Sarah"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tt.src.File = filepath.Join(t.TempDir(), "agentmesh.yaml")

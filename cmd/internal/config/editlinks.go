@@ -18,19 +18,18 @@ var errLinkForm = errors.New("links is written in a form that only you can chang
 
 // AddLink appends a link to the configuration file, like [Source.Rewrite]. It writes only the fields of l that are texts.
 func (s Source) AddLink(l bridge.Link, kinds []bridge.Kind) error {
-	return s.rewrite(kinds, func(data []byte) ([]byte, error) { return addLink(data, l) }, func(c Config) error {
-		if !slices.ContainsFunc(c.Links, func(listed bridge.Link) bool { return listed.Name == l.Name && listed.URL == l.URL }) {
-			return errLinkForm
-		}
+	return s.rewrite(kinds, func(data []byte) ([]byte, error) { return addLink(data, l) }, func(before *Config, _ Config) error {
+		before.Links = append(before.Links, l)
 		return nil
 	})
 }
 
 // RemoveLink removes the link with this name from the configuration file, like [Source.Rewrite].
 func (s Source) RemoveLink(name string, kinds []bridge.Kind) error {
-	return s.rewrite(kinds, func(data []byte) ([]byte, error) { return removeLink(data, name) }, func(c Config) error {
-		if slices.ContainsFunc(c.Links, func(listed bridge.Link) bool { return listed.Name == name }) {
-			return errLinkForm
+	return s.rewrite(kinds, func(data []byte) ([]byte, error) { return removeLink(data, name) }, func(before *Config, _ Config) error {
+		before.Links = slices.DeleteFunc(before.Links, func(listed bridge.Link) bool { return listed.Name == name })
+		if len(before.Links) == 0 {
+			before.Links = nil
 		}
 		return nil
 	})
