@@ -36,8 +36,8 @@ type Leases interface {
 	// TTL returns how long a lease lasts if it is not renewed. 0 means that a lease lasts until its handle releases it
 	// or closes; then there is nothing to renew.
 	TTL() time.Duration
-	// Acquire takes the lease with this name, of 1 to 64 bytes. If this handle holds it already, Acquire returns it
-	// unchanged. If another handle does, the error is ErrLeaseTaken.
+	// Acquire takes the lease with this name, of 1 to 64 bytes. If this handle holds it already, Acquire extends it
+	// by a TTL from now, and returns it. If another handle does, the error is ErrLeaseTaken.
 	Acquire(ctx context.Context, name string) (Lease, error)
 	// Renew extends leases of this handle by a TTL from now, in one call, and returns those that it has lost.
 	Renew(ctx context.Context, held []Lease) (lost []Lease, err error)

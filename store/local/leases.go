@@ -55,8 +55,8 @@ func (l *Leases) Check(lease *store.Lease, now time.Time) error {
 	return nil
 }
 
-// take gives a lease to h. If h holds the lease already, take returns it unchanged. If another handle holds it, the
-// error is ErrLeaseTaken. If the lease has ended but was not released, the error is errEnded, unless force is set. The
+// take gives a lease to h. If h holds the lease already, take renews it. If another handle holds it, the error is
+// ErrLeaseTaken. If the lease has ended but was not released, the error is errEnded, unless force is set. The
 // fence of a new holder is larger than floor.
 func (l *Leases) take(name string, h *Handle, floor uint64, force bool) (store.Lease, error) {
 	l.mu.Lock()
@@ -65,6 +65,7 @@ func (l *Leases) take(name string, h *Handle, floor uint64, force bool) (store.L
 	current := l.held[name]
 	switch {
 	case current.isLive(now) && current.holder == h:
+		l.held[name] = row{fence: current.fence, holder: h, until: l.end(now)}
 		return store.Lease{Name: name, Fence: current.fence}, nil
 	case current.isLive(now):
 		return store.Lease{}, store.ErrLeaseTaken
