@@ -121,6 +121,12 @@ func (b *Bridge) Run(ctx context.Context) error {
 	defer b.pushes.all.Wait()
 	g.Go(func() error { return b.x.Run(ctx) })
 	g.Go(func() error { return b.runNotifier(ctx) })
+	g.Go(func() error {
+		for range b.cfg.Store.Watch(ctx, nsControl) { // the node of another process accepted a control message
+			b.x.WakeNotifier()
+		}
+		return nil
+	})
 	if b.mirror != nil {
 		g.Go(func() error { return b.mirror.Run(ctx) })
 	}

@@ -197,6 +197,43 @@ func TestIdleBridgeSleeps(t *testing.T) {
 	})
 }
 
+// TestControlOfAnotherProcess: a control message that another process accepted wakes the bridge at once.
+func TestControlOfAnotherProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := bolt.Open(t.Context(), filepath.Join(t.TempDir(), "mess.db"), bolt.Config{MinFree: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		c := &countingStore{Store: s}
+		b, err := New(Config{
+			Exchange: labOn(t, c).Exchange, Store: c, Notices: notify.New(notify.Config{Records: s.Records()}),
+			Mesh: brokenMesh{bridgetest.NewMesh(nil, s)},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- b.Run(ctx) }()
+		synctest.Wait()
+		changes := b.Observe(bridge.Inbound{
+			Peer: "am_ann", MessageID: "msg_1", ConvID: "conv_1", Intent: Intent, Payload: wire.Obj(wire.Field("mess", wire.Text(""))),
+		})
+		if err := s.Handle("other").Records().Apply(t.Context(), changes, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if n := c.lists.Load(); n != 2 {
+			t.Errorf("the bridge looked %d times, want once at the start and once for the message", n)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // brokenMesh is a mesh that sends nothing and finds nothing.
 type brokenMesh struct{ bridge.Mesh }
 
