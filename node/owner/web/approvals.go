@@ -267,7 +267,7 @@ func (p *pages) decide(c echo.Context) error {
 	case err == nil && decided.State == acl.AskApproved && isProposal(decided.Ask): // it wants an answer next
 		return doneWith(c, convPath(decided.Conv.Peer, decided.Conv.ID), string(choice), decided.Subject)
 	case err == nil && choice == acl.Block:
-		return doneBlocked(c, "approvals", decided.Subject, was)
+		return p.doneBlocked(c, "approvals", decided.Subject, was)
 	case err == nil:
 		return doneWith(c, "approvals", string(choice), decided.Subject)
 	case errors.Is(err, acl.ErrAskGone):

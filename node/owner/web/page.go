@@ -62,6 +62,8 @@ type pages struct {
 	log   *slog.Logger
 	shell *httpapi.Pages
 
+	blocked lastBlock
+
 	overview, settings, found, approvals, approval, inbox, item, conversations, conversation *httpapi.PageTemplate
 	compose, peers, outbox, limits, notices, audit, profile, connect, person                 *httpapi.PageTemplate
 }

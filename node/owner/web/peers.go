@@ -118,7 +118,7 @@ func (p *pages) changePeer(c echo.Context) error {
 	case err != nil:
 		return p.peerFault(c, owner.Explain(err))
 	case action == "block":
-		return doneBlocked(c, path, string(changed.ID), was)
+		return p.doneBlocked(c, path, string(changed.ID), was)
 	case form.Get("undo") != "":
 		return doneWith(c, path, "unblocked", string(changed.ID))
 	}

@@ -101,8 +101,14 @@ func TestPagePerson(t *testing.T) {
 			t.Errorf("after the undo the rule is %q, want %q", got, before)
 		}
 	}
-	if body := p.must("people?did=block&who=" + string(chris.ID()) + "&was=crowned"); strings.Contains(body, `id="undo"`) {
-		t.Error("a link puts an action of its own into the undo")
+	link := "people?did=block&who=" + string(chris.ID()) + "&was=" + string(acl.Allowed)
+	if body := p.must(link); strings.Contains(body, `id="undo"`) {
+		t.Error("a link offers the undo of a block that is undone")
+	}
+	act(url.Values{"action": {"forget"}}, "Changed.")
+	act(url.Values{"action": {"block"}}, `id="undo"`)
+	if body := p.must(link); strings.Contains(body, `name="action" value="allow"><input type="hidden" name="peer"`) || !strings.Contains(body, `name="action" value="unblock"><input type="hidden" name="peer"`) {
+		t.Errorf("a link puts an action of its own into the undo:\n%s", body)
 	}
 	if status, _ := p.get("people/nobody"); status != http.StatusNotFound {
 		t.Errorf("nobody: %d", status)

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"sync"
 
 	"github.com/labstack/echo/v4"
 
@@ -131,11 +132,24 @@ func (v personView) Shown() owner.ShownName {
 // undoActions are the actions that take a block back, by the standing before it.
 var undoActions = map[acl.Standing]string{acl.Unknown: "unblock", acl.Allowed: "allow", acl.Approved: "approve"}
 
+// lastBlock is the newest block by a form of the page. The undo comes from here and not from the URL, because anybody can
+// make a link.
+type lastBlock struct {
+	mu   sync.Mutex
+	peer string
+	was  acl.Standing // before it
+}
+
 // undo returns the form that takes back the block that the previous form made.
 func (p *pages) undo(c echo.Context) *httpapi.Undo {
+	p.blocked.mu.Lock()
+	defer p.blocked.mu.Unlock()
 	peer := c.QueryParam("who")
-	action, known := undoActions[acl.Standing(c.QueryParam("was"))]
-	if c.QueryParam("did") != string(acl.Block) || peer == "" || len(peer) > maxWho || !known {
+	action, known := undoActions[p.blocked.was]
+	if c.QueryParam("did") != string(acl.Block) || peer == "" || peer != p.blocked.peer || !known {
+		return nil
+	}
+	if now, err := p.standing(c, peer); err != nil || now != acl.Blocked {
 		return nil
 	}
 	return &httpapi.Undo{Path: "people", Fields: map[string]string{"peer": peer, "action": action, "undo": "yes"}}
@@ -152,6 +166,9 @@ func (p *pages) standing(c echo.Context, principal string) (acl.Standing, error)
 }
 
 // doneBlocked is [doneWith] for a block, which the next page offers to undo.
-func doneBlocked(c echo.Context, path, peer string, was acl.Standing) error {
-	return httpapi.Done(c, path+"?"+url.Values{"who": {peer}, "was": {string(was)}}.Encode(), string(acl.Block))
+func (p *pages) doneBlocked(c echo.Context, path, peer string, was acl.Standing) error {
+	p.blocked.mu.Lock()
+	p.blocked.peer, p.blocked.was = peer, was
+	p.blocked.mu.Unlock()
+	return doneWith(c, path, string(acl.Block), peer)
 }
