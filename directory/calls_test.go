@@ -460,6 +460,23 @@ func TestCallResults(t *testing.T) {
 	}
 }
 
+// TestCallResultsOfOthers: a source that has used its share does not make room for itself with the results of others.
+func TestCallResultsOfOthers(t *testing.T) {
+	w := newCallWorld(t)
+	task, _, _ := w.call("victim", "SendMessage", sendParams("m", "hi", ""), "Remote", "203.0.113.1:1")
+	list, _ := w.calls()
+	want(t, w.report(list[0], remoteTask("TASK_STATE_COMPLETED", "01")), 200, "")
+	for i := range mailbox.MaxMail/mailbox.Share + 1 {
+		_, failure, rec := w.call("flood", "SendMessage", sendParams(fmt.Sprint("m", i), "hi", ""), "Remote", "203.0.113.66:1")
+		if full := i == mailbox.MaxMail/mailbox.Share; failure.IsNull() == full {
+			t.Errorf("message %d = %d %s", i, rec.Code, rec.Body)
+		}
+	}
+	if _, failure, _ := w.call("victim", "GetTask", `{"id":"`+task.GetStr("id")+`"}`); !failure.IsNull() {
+		t.Errorf("the result of another caller = %s", failure.JSON())
+	}
+}
+
 // TestCallBadInput: bad requests get an error of A2A, and nothing is stored.
 func TestCallBadInput(t *testing.T) {
 	w := newCallWorld(t)

@@ -100,7 +100,7 @@ func (s *Service) load(ctx context.Context, id string) (*taskRow, error) {
 }
 
 // admit counts a task that is about to be stored. Without room, it removes tasks of the agent that have ended: first the
-// oldest of the same source, then the oldest of others. The error is a *[wire.Error].
+// oldest of the same source, then, if the share of the source has room, the oldest of others. The error is a *[wire.Error].
 func (s *Service) admit(ctx context.Context, t *taskRow, size int) error {
 	now := time.Now()
 	err := s.counts.Load(now, func(add func(string, mailbox.Mail)) error {
@@ -141,6 +141,9 @@ func (s *Service) admit(ctx context.Context, t *taskRow, size int) error {
 		return 1
 	})
 	for _, old := range ended {
+		if old.Source != t.Source && errors.Is(refused, wire.ErrRateLimited) {
+			break // the share of the source is used, so room from others would not help
+		}
 		if err := s.cfg.Records.Apply(ctx, []store.Change{{IfRev: old.rev, Delete: true, Record: store.Record{NS: nsTasks, Key: old.ID}}}, now); err != nil {
 			continue // it changed meanwhile
 		}
