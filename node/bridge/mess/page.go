@@ -33,14 +33,16 @@ type pages struct {
 	threads, thread *httpapi.PageTemplate
 }
 
-// MountPage adds the entry "MESS" and the routes below it.
+// MountPage adds the routes of the page, and the entry "MESS" if the exchange is served or there is a link.
 func (b *Bridge) MountPage(shell *httpapi.Pages) {
 	p := &pages{
 		b: b, x: b.x, shell: shell,
 		threads: shell.Template(pageFiles, "page/threads.html"), thread: shell.Template(pageFiles, "page/thread.html"),
 	}
 	shell.Follow(p.follow)
-	shell.Add(httpapi.Nav{Path: "mess", Title: "MESS", Count: p.waiting})
+	if b.cfg.Serve || len(b.cfg.Links) > 0 { // most owners never use MESS
+		shell.Add(httpapi.Nav{Path: "mess", Title: "MESS", Count: p.waiting})
+	}
 	g := shell.Group()
 	g.GET("/mess", p.list)
 	g.GET("/mess/:ref", p.show)

@@ -44,7 +44,7 @@ func noisePicture(t *testing.T, name string) []byte {
 func openPage(t *testing.T, l *lab) (tab *browsertest.Tab, base string) {
 	t.Helper()
 	browser := browsertest.Start(t)
-	b, err := New(Config{Exchange: l.Exchange, Store: l.store})
+	b, err := New(Config{Exchange: l.Exchange, Store: l.store, Serve: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ import (
 // else.
 func TestPage(t *testing.T) {
 	l := newLab(t)
-	b, err := New(Config{Exchange: l.Exchange, Store: l.store})
+	b, err := New(Config{Exchange: l.Exchange, Store: l.store, Serve: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,7 @@ type formClient struct {
 func newFormClient(t *testing.T) *formClient {
 	t.Helper()
 	l := newLab(t)
-	b, err := New(Config{Exchange: l.Exchange, Store: l.store})
+	b, err := New(Config{Exchange: l.Exchange, Store: l.store, Serve: true})
 	if err != nil {
 		t.Fatal(err)
 	}
