@@ -179,7 +179,7 @@ func (d *floodTarget) run(args ...string) []byte {
 	return out
 }
 
-// floodConfig is the configuration of a public process that serves every protocol.
+// floodConfig is the configuration of a public process that serves all protocols except A2A.
 const floodConfig = `
 public_url: https://mesh.example.org
 directories: [https://mesh.example.org/v1, %s]
@@ -195,7 +195,6 @@ mew:
     - {name: newcomer, capabilities: [chat], token_file: newcomer.token}
 moltspeak: {serve: "on", agent: me, org: home, registry: true}
 agentrelay: {serve: "on", registration: open}
-a2a: {serve: "on"}
 links:
 - {name: cats, kind: moltspeak, url: "https://cats.example.org/moltspeak/v0.1/message", options: {peer: known@acme}}
 `
@@ -236,6 +235,8 @@ func TestFloodsAtEveryDoor(t *testing.T) {
 	holds := startFloodTarget(t, fmt.Sprintf("public_url: https://mesh.example.org\naccess: {allow: [%s]}\n"+
 		"limits: {messages_total: 0}\nregistration: {per_hour: 0, cards_per_token: 0}\n", known))
 	holds.register("203.0.113.250", "known")
+	// Messages and A2A draw from the same pool of strangers, which the attacker's networks of two subtests would use up.
+	a2a := startFloodTarget(t, "public_url: https://mesh.example.org\na2a: {serve: \"on\"}\n")
 	for i, tt := range []struct {
 		name     string
 		frontend frontend
@@ -250,7 +251,7 @@ func TestFloodsAtEveryDoor(t *testing.T) {
 		{"MESS", all, floodMESS},
 		{"MoltSpeak", all, floodMoltSpeak},
 		{"AgentRelay", all, floodAgentRelay},
-		{"A2A", all, floodA2A},
+		{"A2A", a2a, floodA2A},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			d := &floodTarget{tt.frontend, 1 + i}
