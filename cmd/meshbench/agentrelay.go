@@ -39,6 +39,7 @@ func startARC(ctx context.Context, program, dir string, n int, env ...string) (_
 		return nil, err
 	}
 	server, err := agentmesh{program, dir}.serveWith(ctx, env, filepath.Join(dir, "data"),
+		"--set", "agentrelay.serve=on",
 		"--set", "agentrelay.per_minute=0", "--set", "agentrelay.per_hour=0", "--set", "agentrelay.registrations_per_hour=0",
 		"--set", "network.max_connections_per_address=0", "--set", "network.max_connections=0")
 	if err != nil {

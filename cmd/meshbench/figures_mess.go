@@ -13,9 +13,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// messNoLimits are the documented settings that switch off the limits of the MESS exchange.
-var messNoLimits = []string{
-	"--set", "mess.calls_per_minute=0", "--set", "mess.threads_per_hour=0", "--set", "mess.registrations_per_hour=0",
+// messSettings are the documented settings that switch on the MESS exchange without its limits.
+var messSettings = []string{
+	"--set", "mess.serve=on", "--set", "mess.calls_per_minute=0", "--set", "mess.threads_per_hour=0", "--set", "mess.registrations_per_hour=0",
 }
 
 const messPath = "/api/v1/exchanges/home/"
@@ -77,7 +77,7 @@ func (r *requesters) page(ctx context.Context, l *link, after string) (next stri
 // measures what many open threads cost: a page, and a restart. Both operations respond after the commit.
 func (s *study) measureMESS(ctx context.Context) (err error) {
 	data := filepath.Join(s.dir, "mess")
-	srv, err := s.mesh.serve(ctx, data, messNoLimits...)
+	srv, err := s.mesh.serve(ctx, data, messSettings...)
 	if err != nil {
 		return err
 	}
@@ -167,7 +167,7 @@ func (s *study) measureMESSRestart(ctx context.Context, data string, r *requeste
 		}
 		_, n, _, err := (&requesters{base, r.keys}).page(ctx, &l, "")
 		return err == nil && n >= min(100, made)
-	})
+	}, messSettings...)
 	if err != nil {
 		return err
 	}

@@ -89,8 +89,9 @@ func sleep(ctx context.Context, d time.Duration) error {
 // startTimeout is how long a server may take until its first correct response.
 const startTimeout = 5 * time.Minute
 
-// timedStart starts a server on its own port and returns how long it took from exec until isUp returned true.
-func (s *study) timedStart(ctx context.Context, data string, isUp func(base *url.URL) bool) (time.Duration, *child, error) {
+// timedStart starts a server with more arguments on its own port. It returns how long it took from exec until isUp
+// returned true.
+func (s *study) timedStart(ctx context.Context, data string, isUp func(base *url.URL) bool, more ...string) (time.Duration, *child, error) {
 	port, err := freePort()
 	if err != nil {
 		return 0, nil, err
@@ -113,7 +114,7 @@ func (s *study) timedStart(ctx context.Context, data string, isUp func(base *url
 		}
 		up <- time.Since(begin)
 	}()
-	srv, err := s.mesh.serve(ctx, data, "--listen", port)
+	srv, err := s.mesh.serve(ctx, data, append([]string{"--listen", port}, more...)...)
 	if err != nil {
 		cancel()
 		<-up
