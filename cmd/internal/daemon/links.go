@@ -155,6 +155,8 @@ func (c configChanger) remove(name string) (ConfigChange, error) {
 // apply changes the configuration file, and starts a running serve again with it. If that fails, the file is
 // restored.
 func (c configChanger) apply(name string, change func() error) (ConfigChange, error) {
+	c.p.rerun.editing.Lock()
+	defer c.p.rerun.editing.Unlock()
 	before, err := os.ReadFile(c.p.src.File)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return ConfigChange{}, fmt.Errorf("read configuration: %w", err)

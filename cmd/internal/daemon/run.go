@@ -12,9 +12,11 @@ import (
 type rerun struct {
 	sockets sockets
 	stop    context.CancelFunc // ends Serve
+	mu      sync.Mutex         // guards undo
 	undo    func() error       // restores the configuration that served last
 	failure error              // why the newest configuration did not start; nil if it did
 	wanted  atomic.Bool        // Serve ended so that Run starts again
+	editing sync.Mutex         // held to change the configuration file
 }
 
 // start ends Serve, so that [Run] starts again with the configuration as it is then. If that does not start, Run calls
@@ -24,10 +26,24 @@ func (r *rerun) start(undo func() error) bool {
 		return false
 	}
 	r.sockets.hold()
-	r.undo, r.failure = undo, nil
+	r.mu.Lock()
+	if r.undo == nil { // an earlier change may still wait for the start
+		r.undo = undo
+	}
+	r.failure = nil
+	r.mu.Unlock()
 	r.wanted.Store(true)
 	r.stop()
 	return true
+}
+
+// takeUndo returns the undo of the changes since the last start, or nil.
+func (r *rerun) takeUndo() func() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	undo := r.undo
+	r.undo = nil
+	return undo
 }
 
 // Run serves the data directory until ctx ends. If the owner saves settings on the page, Run starts again with what
@@ -41,8 +57,7 @@ func Run(
 	var old Options // those that served before, while the new ones have not started
 	for {
 		o.rerun = r
-		undo := r.undo
-		r.undo = nil
+		undo := r.takeUndo()
 		r.wanted.Store(false)
 		page, up, err := o.serve(ctx, started)
 		switch {

@@ -47,6 +47,8 @@ func (s setup) SaveProfile(_ context.Context, profile web.Profile) error {
 			edits = append(edits, e)
 		}
 	}
+	s.p.rerun.editing.Lock()
+	defer s.p.rerun.editing.Unlock()
 	err := s.p.src.Rewrite(edits, LinkKinds())
 	if err == nil {
 		s.p.rerun.start(nil)

@@ -59,3 +59,20 @@ func TestSockets(t *testing.T) {
 		t.Error("the listener is open after the end")
 	}
 }
+
+// TestRerunUndo: a second change before serve has started again does not lose the configuration that served last.
+func TestRerunUndo(t *testing.T) {
+	restored := ""
+	r := &rerun{stop: func() {}}
+	for _, undo := range []func() error{func() error { restored = "first"; return nil }, nil, func() error { restored = "second"; return nil }} {
+		if !r.start(undo) {
+			t.Fatal("serve does not start again")
+		}
+	}
+	if undo := r.takeUndo(); undo == nil || undo() != nil || restored != "first" {
+		t.Errorf("restored the configuration before the %q change", restored)
+	}
+	if r.takeUndo() != nil {
+		t.Error("the undo of an earlier start is left")
+	}
+}
