@@ -47,7 +47,9 @@ func (b *Bridge) recordLink(name string, err error) {
 		return
 	}
 	state, text := stateAfter(err), ""
-	if state != bridge.LinkUp {
+	if state == bridge.LinkUp {
+		l.status.Peers = 1
+	} else {
 		text = err.Error()
 	}
 	if state == bridge.LinkDown && l.status.State != bridge.LinkDown {
@@ -57,7 +59,6 @@ func (b *Bridge) recordLink(name string, err error) {
 		l.status.State, l.status.Since = state, time.Now().UTC()
 	}
 	l.status.Error = text
-	l.status.Peers = max(l.status.Peers, 1)
 }
 
 // stateAfter returns the state of a link after a call that ended with err. The refusal of a single message does not

@@ -254,11 +254,14 @@ func (c *cutOff) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func TestLinkTest(t *testing.T) {
 	server, _ := newTestRig(t, nil)
 	srv := server.serve()
+	gone := server.serve()
+	gone.Close()
 	near, _ := newTestRig(t, func(c *Config) {
 		c.Agent, c.Key, c.Box = message.Agent{Agent: "near", Org: "home"}, keyOf("near@home"), boxOf("near@home")
 		c.Links = []bridge.Link{
 			{Name: "far", Kind: Kind, URL: srv.URL, Options: map[string]string{"peer": "me@home"}},
 			{Name: "nobody", Kind: Kind, URL: srv.URL},
+			{Name: "gone", Kind: Kind, URL: gone.URL, Options: map[string]string{"peer": "me@home"}},
 		}
 	})
 	if err := near.b.Test(t.Context(), "far"); err != nil {
@@ -266,6 +269,12 @@ func TestLinkTest(t *testing.T) {
 	}
 	if server.b.handshake.count(time.Now()) != 1 || near.b.Links()[0].State != bridge.LinkUp {
 		t.Errorf("%d sessions, %+v", server.b.handshake.count(time.Now()), near.b.Links())
+	}
+	if got := near.b.Links()[0].Peers; got != 1 {
+		t.Errorf("%d peers were seen over a link that works, want 1", got)
+	}
+	if err := near.b.Test(t.Context(), "gone"); err == nil || near.b.Links()[2].Peers != 0 {
+		t.Errorf("a link whose peer never answered: %v, %+v", err, near.b.Links()[2])
 	}
 	if near.b.Test(t.Context(), "nobody") == nil || near.b.Test(t.Context(), "none") == nil {
 		t.Error("a link without a peer works")

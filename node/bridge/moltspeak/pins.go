@@ -116,8 +116,12 @@ func (pins *pins) refuseKey(ctx context.Context, from message.Agent, p peer, now
 	if first && pins.onOtherKey != nil {
 		pins.onOtherKey(ctx, pins.address(from))
 	}
-	if first && p.Refused != from.Key && len(from.Key) <= message.MaxText {
-		p.Refused = from.Key
+	refused := from.Key
+	if refused == "" || refused == p.Key { // then the encryption key differs
+		refused = from.EncKey
+	}
+	if first && p.Refused != refused && len(refused) <= message.MaxText {
+		p.Refused = refused
 		if err := pins.save(ctx, p, now); err != nil && !errors.Is(err, store.ErrConflict) {
 			return message.Fail(message.CodeInternal).Because(err)
 		}

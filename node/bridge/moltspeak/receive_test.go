@@ -57,7 +57,7 @@ func TestPins(t *testing.T) {
 		t.Errorf("the node got %d messages, want 1", len(n.got))
 	}
 	list, err := r.b.peers(t.Context())
-	if err != nil || len(list) != 1 || list[0].Refused == "" {
+	if err != nil || len(list) != 1 || list[0].Refused != forged.From.Key {
 		t.Errorf("the owner is shown %+v, %v", list, err)
 	}
 	if err := r.b.Unpin(t.Context(), cat); err != nil {
@@ -65,6 +65,26 @@ func TestPins(t *testing.T) {
 	}
 	if m, status := r.sendRaw(dog, r.sign(dog, forged)); status >= 300 {
 		t.Errorf("after the owner lifted the pin: %d %s", status, m.P.JSON())
+	}
+}
+
+// TestRefusedEncryptionKey: the owner is shown the encryption key that was refused, whether or not the message also names
+// the pinned signing key.
+func TestRefusedEncryptionKey(t *testing.T) {
+	for _, key := range []string{self(cat).Key, ""} {
+		r, _ := newTestRig(t, nil)
+		if code := r.code(cat, r.draft(cat, message.OpQuery, plainQuery)); code != "" {
+			t.Fatalf("first message: %s", code)
+		}
+		moved := r.draft(cat, message.OpQuery, plainQuery)
+		moved.From.Key, moved.From.EncKey = key, self(dog).EncKey
+		if code := r.code(cat, moved); code != message.CodeAuthFailed {
+			t.Errorf("another encryption key: %q", code)
+		}
+		list, err := r.b.peers(t.Context())
+		if err != nil || len(list) != 1 || list[0].Refused != self(dog).EncKey {
+			t.Errorf("signing key %q: the owner is shown %+v, %v", key, list, err)
+		}
 	}
 }
 
