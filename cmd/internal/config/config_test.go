@@ -246,3 +246,14 @@ func TestMoltSpeakAccessNeedsPeer(t *testing.T) {
 		t.Errorf("Check() = %v, want policy.access refused", err)
 	}
 }
+
+// TestUnknownEnv checks that a variable counts as known only if the program reads it.
+func TestUnknownEnv(t *testing.T) {
+	environ := []string{
+		"AGENTMESH_DATA=x", "AGENTMESH_CONFIG=x", "AGENTMESH_PASSPHRASE=x", "AGENTMESH_PASSPHRASE_FILE=x", "AGENTMESH_AGENT_SOCKET=x",
+		"AGENTMESH_ACCESS_MODE=open", "AGENTMESH_LISEN=x", "AGENTMESH_CORPORA=x", "PATH=x",
+	}
+	if got := UnknownEnv(environ); !slices.Equal(got, []string{"AGENTMESH_LISEN", "AGENTMESH_CORPORA"}) {
+		t.Errorf("UnknownEnv = %q", got)
+	}
+}

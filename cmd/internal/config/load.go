@@ -137,8 +137,11 @@ const (
 	EnvPassphrase     = "AGENTMESH_PASSPHRASE"
 )
 
-// otherEnv are the variables of this project that are not configuration keys.
-var otherEnv = []string{"AGENTMESH_DATA", "AGENTMESH_CONFIG", "AGENTMESH_CORPORA", EnvPassphrase, EnvPassphraseFile}
+// EnvAgentSocket names the socket of the agent's door. serve sets it for hooks.
+const EnvAgentSocket = "AGENTMESH_AGENT_SOCKET"
+
+// otherEnv are the variables of this project that the program reads and that are not configuration keys.
+var otherEnv = []string{"AGENTMESH_DATA", "AGENTMESH_CONFIG", EnvAgentSocket, EnvPassphrase, EnvPassphraseFile}
 
 // UnknownEnv returns the variables that begin with AGENTMESH_ and set nothing.
 func UnknownEnv(environ []string) []string {

@@ -78,7 +78,7 @@ func (p *Process) newHandler(h config.Hook) (hook.Handler, error) {
 func hookEnvironment(h config.Hook, door string, src config.Source) []string {
 	env := append([]string{"PATH=/usr/local/bin:/usr/bin:/bin"}, h.Environment...) // a later entry replaces an earlier one
 	if door != "" {
-		env = append(env, "AGENTMESH_AGENT_SOCKET="+src.ResolvePath(door))
+		env = append(env, config.EnvAgentSocket+"="+src.ResolvePath(door))
 	}
 	return env
 }
