@@ -85,9 +85,6 @@ func NoAgent(dir string) error {
 	return exit.FailHint(exit.Config, fmt.Errorf("there is no agent in %s", dir), "make one with: agentmesh init, or start with: agentmesh serve")
 }
 
-// maxOldAges bounds the number of retired age identities that [Dir.Secrets] reads.
-const maxOldAges = 4
-
 // Secrets are the secrets of an agent. Each is a file of the data directory, beside the database.
 type Secrets struct {
 	Key        *signing.PrivateKey
@@ -157,7 +154,7 @@ func (d Dir) Secrets(passphrase func() ([]byte, error)) (Secrets, error) {
 	if err != nil {
 		return s, d.explainSecret(DirRetired, err)
 	}
-	for _, path := range old[:min(len(old), maxOldAges)] {
+	for _, path := range old {
 		key, err := signing.ReadKeyFile(path, passphrase)
 		if err != nil {
 			return s, exit.Fail(exit.Config, fmt.Errorf("%s: %w", path, err))

@@ -1,0 +1,43 @@
+package datadir
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/signing"
+)
+
+// TestSecretsReadsEveryRetiredAge: Secrets reads every retired age identity, and not only the first ones by name.
+func TestSecretsReadsEveryRetiredAge(t *testing.T) {
+	d := Dir(t.TempDir())
+	if err := d.Create(nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(d.Path(DirRetired), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for i := range 5 {
+		key, err := GenerateKey(string(signing.KindAge))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := signing.WriteKeyFile(filepath.Join(d.Path(DirRetired), fmt.Sprintf("%s.%d", FileAge, i+1)), key, nil); err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, key.Public().Fingerprint())
+	}
+	s, err := d.Secrets(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, key := range s.OldAges {
+		got = append(got, key.Public().Fingerprint())
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("retired identities %v, want %v", got, want)
+	}
+}
