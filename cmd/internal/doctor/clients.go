@@ -16,9 +16,13 @@ import (
 // address it saw. A proxy corrects or extends the header; a tunnel passes it on unchanged.
 func (d *examination) checkClients(ctx context.Context, base string) {
 	const check = "clients"
-	o, status := daemon.Running(ctx, string(d.dir)), d.status.Clients
-	if o == nil || status == nil {
-		return // serve has stopped, or another version serves
+	status := d.status.Clients
+	if status == nil {
+		return // another version serves
+	}
+	o := daemon.Running(ctx, string(d.dir))
+	if o == nil {
+		return // serve has stopped
 	}
 	defer o.Close()
 	raw, err := o.Call(ctx, http.MethodPost, "clients/probes", nil, struct{}{})

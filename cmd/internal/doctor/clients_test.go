@@ -1,11 +1,16 @@
 package doctor
 
 import (
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
 )
 
 // TestDoctorClients checks the finding for each client that the process may have seen.
@@ -33,5 +38,27 @@ func TestDoctorClients(t *testing.T) {
 		if len(d.findings) != 1 || d.findings[0].State != tt.state || !strings.Contains(d.findings[0].Text, tt.text) || (tt.state == findingOK) != (d.findings[0].Do == "") {
 			t.Errorf("%+v: found %+v, want %s, %q", tt.seen, d.findings, tt.state, tt.text)
 		}
+	}
+}
+
+// TestDoctorClientsOfAnotherVersion: if the status does not tell about clients, doctor opens no connection for the
+// check.
+func TestDoctorClientsOfAnotherVersion(t *testing.T) {
+	dir := t.TempDir()
+	socket, err := httpapi.OwnerSocket(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	d := examination{dir: datadir.Dir(dir), status: &owner.Status{}}
+	d.checkClients(t.Context(), "https://mesh.example.org")
+	l.(*net.UnixListener).SetDeadline(time.Now().Add(20 * time.Millisecond))
+	if conn, err := l.Accept(); err == nil {
+		conn.Close()
+		t.Error("doctor opened a connection that it does not need")
 	}
 }
