@@ -122,8 +122,9 @@ func (s *study) measureMESS(ctx context.Context) (err error) {
 		return err
 	}
 	stopped := srv
-	if srv = nil; stopped.stop() != nil {
-		return errors.New("the server did not stop")
+	srv = nil
+	if err := stopped.stop(); err != nil {
+		return fmt.Errorf("stop the server: %w", err)
 	}
 	return s.measureMESSRestart(ctx, data, r, made)
 }

@@ -59,6 +59,8 @@ const (
 	maxWindow   = 1024 // messages in flight
 	messageSize = 256  // bytes
 	numberWidth = 12   // digits of a message number
+
+	maxHandshake = 4096 // bytes of the response that opens a WebSocket
 )
 
 // padMessage joins head and tail with as many x as the message needs to have messageSize bytes.
@@ -86,7 +88,11 @@ func dialSocket(ctx context.Context, base, path, token string) (net.Conn, error)
 	// Read byte by byte, so that no frame after the response is lost in a buffer.
 	head := make([]byte, 0, 256)
 	for one := make([]byte, 1); !bytes.HasSuffix(head, []byte("\r\n\r\n")); head = append(head, one[0]) {
-		if _, err := io.ReadFull(conn, one); err != nil || len(head) > 4096 {
+		_, err := io.ReadFull(conn, one)
+		if err == nil && len(head) >= maxHandshake {
+			err = fmt.Errorf("the header of the response is larger than %d bytes", maxHandshake)
+		}
+		if err != nil {
 			return nil, errors.Join(fmt.Errorf("handshake: %w", err), conn.Close())
 		}
 	}
