@@ -40,7 +40,7 @@ func (t *tx) notify(th *thread.Thread, from string, e thread.Entry, serial int) 
 		return // offers announce requests
 	}
 	for _, to := range []string{th.Requester, th.Holder} {
-		if to != "" && to != from && !(to == th.Holder && to == th.Requester && from == to) && !isWithheld(th, to, e) {
+		if to != "" && to != from && !isWithheld(th, to, e) {
 			t.addNotice(to, NoticeUpdate, th.Ref, serial)
 		}
 		if th.Holder == th.Requester {
