@@ -44,7 +44,7 @@ func TestSuggestionsToTheOwner(t *testing.T) {
 				}
 				notices, _, err := home.node.Notices.List(t.Context(), "", 100, time.Now())
 				if err != nil || !slices.ContainsFunc(notices, func(n notify.Notice) bool {
-					return strings.Contains(n.Title, ref) && strings.Contains(n.Title, "suggest") && strings.Contains(n.Text, "--action accept")
+					return strings.Contains(n.Title, ref) && strings.Contains(n.Title, "suggest") && strings.Contains(n.Text, "accept or decline it on the MESS page")
 				}) {
 					t.Errorf("notices = %+v, %v", notices, err)
 				}
