@@ -139,9 +139,11 @@ func (g *Edge) Domain() string { return g.domain }
 
 // begin refuses a name that is not a host name and a data directory that is in use.
 func (g *Edge) begin(e Env, name string) (*questions, error) {
+	if !isPlain(g.User) || strings.HasPrefix(g.User, "-") {
+		return nil, exit.Fail(exit.Usage, fmt.Errorf("--user %s is not a user name", terminal.Clean(g.User)))
+	}
 	if name != "" {
-		u, err := url.Parse("https://" + name)
-		if err != nil || u.Host != name || u.Port() != "" || !strings.Contains(strings.Trim(name, "."), ".") {
+		if !isPlain(name) || !strings.Contains(strings.Trim(name, "."), ".") {
 			return nil, exit.FailHint(exit.Usage, fmt.Errorf("%s is not a host name", terminal.Clean(name)), "write only the name, such as mesh.example.org")
 		}
 	}
@@ -153,6 +155,11 @@ func (g *Edge) begin(e Env, name string) (*questions, error) {
 		return nil, exit.FailHint(exit.Config, fmt.Errorf("read the data directory: %w", err), "name a new one with --data")
 	}
 	return newQuestions(e, g.Yes), nil
+}
+
+// isPlain reports whether a name stays one word in YAML, in a shell and in a systemd unit.
+func isPlain(name string) bool {
+	return name != "" && strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") == ""
 }
 
 // askEdge asks how others reach a process with a public name.
