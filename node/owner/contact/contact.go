@@ -16,6 +16,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -210,7 +211,29 @@ func (d *Door) save(ctx context.Context, t *task) error {
 			NS: nsContexts, Key: hash(t.Contact, t.Context), Body: []byte(t.Conv), Expires: t.Created.Add(keepContext),
 		}})
 	}
-	return d.cfg.Records.Apply(ctx, changes, time.Now())
+	err = d.cfg.Records.Apply(ctx, changes, time.Now())
+	if errors.Is(err, store.ErrQuota) { // the message has left, so the client must get its task
+		if err = errors.Join(d.makeRoom(ctx, nsTasks), d.makeRoom(ctx, nsContexts)); err == nil {
+			err = d.cfg.Records.Apply(ctx, changes, time.Now())
+		}
+	}
+	return err
+}
+
+// makeRoom removes the oldest tenth of the records of a namespace if it is full.
+func (d *Door) makeRoom(ctx context.Context, ns string) error {
+	var old []store.Change
+	for rec, err := range store.AllRecords(ctx, d.cfg.Records, ns, "", time.Now()) {
+		if err != nil {
+			return err
+		}
+		old = append(old, store.Change{IfRev: store.Any, Delete: true, Record: store.Record{NS: ns, Key: rec.Key, Expires: rec.Expires}})
+	}
+	if len(old) < maxRecords {
+		return nil
+	}
+	slices.SortFunc(old, func(x, y store.Change) int { return x.Record.Expires.Compare(y.Record.Expires) })
+	return d.cfg.Records.Apply(ctx, old[:maxRecords/10], time.Now())
 }
 
 // find returns a task of a contact, or [message.ErrTaskNotFound].

@@ -17,6 +17,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/owner/contact"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 func open(c *node.Config) { c.Policy.Mode, c.Outbound.Mode = acl.Open, acl.Open }
@@ -205,6 +206,31 @@ func TestContactErrors(t *testing.T) {
 	}
 	if refused < 10 {
 		t.Errorf("%d of 40 messages were refused", refused)
+	}
+}
+
+// TestContactRoom checks that an agent that writes a lot still gets a task for each message that leaves.
+func TestContactRoom(t *testing.T) {
+	d := newDoor(t, open, open)
+	for _, ns := range []string{"a2a/contact-tasks", "a2a/contact-contexts"} {
+		for i := range 10 {
+			var changes []store.Change
+			for j := range 500 {
+				changes = append(changes, store.Change{IfRev: store.Absent, Record: store.Record{
+					NS: ns, Key: fmt.Sprintf("%d-%d", i, j), Body: []byte("{}"), Expires: time.Now().Add(time.Duration(1+i) * time.Hour),
+				}})
+			}
+			if err := d.sarah.Store.Records().Apply(t.Context(), changes, time.Now()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	id := text(d.send("m1", "Tea at four?"), "result.task.id")
+	if v := d.call("GetTask", `{"id":"`+id+`"}`); id == "" || text(v, "result.status.state") != "TASK_STATE_WORKING" {
+		t.Errorf("the task: %s", v.JSON())
+	}
+	if _, err := d.sarah.Store.Records().Get(t.Context(), "a2a/contact-tasks", "9-0", time.Now()); err != nil {
+		t.Errorf("a newer task: %v", err)
 	}
 }
 
