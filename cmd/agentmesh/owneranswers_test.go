@@ -298,7 +298,7 @@ func (r *ownerReplay) remember(c recordedCall, path string, status int) {
 
 // takesNothing are routes without parameters and body. They have no invalid calls.
 var takesNothing = []string{
-	"GET /owner/version", "GET /owner/status", "GET /owner/certificate", "POST /owner/backup", "GET /owner/links", "POST /owner/pause",
+	"GET /owner/version", "GET /owner/status", "GET /owner/certificate", "POST /owner/backup", "GET /owner/bridges", "GET /owner/links", "POST /owner/pause",
 	"POST /owner/resume", "GET /owner/card", "GET /owner/peers", "GET /owner/calendar", "POST /owner/keys/rotate",
 	"POST /owner/clients/probes", "GET /owner/clients/probes/:probe",
 	"GET /owner/directory/bans", "GET /owner/directory/reports", "GET /owner/mew/spaces", "GET /owner/mew/links",
