@@ -388,3 +388,22 @@ func TestAttachments(t *testing.T) {
 	}
 	s.want(403, bob, "POST", "requests/"+ref+"/attachments/x", "x")
 }
+
+// TestMessageOfRequesterIsNotDropped: a PATCH of a requester with a message but without a new status is refused, because
+// a requester may only cancel (MESS-55). An unchanged status alone, or a cancel that is sent again, gets 200.
+func TestMessageOfRequesterIsNotDropped(t *testing.T) {
+	s := newHTTPLab(t, nil)
+	alice, bob := s.register("alice"), s.register("bob")
+	path := "requests/" + s.request("alice", "{intent: dig}")
+	s.want(200, bob, "PATCH", path, `{"status":"claimed"}`)
+	for _, body := range []string{`{"message":"are you there?"}`, `{"status":"claimed","message":"are you there?"}`} {
+		if status, text := s.call(alice, "PATCH", path, body); status != 403 || !strings.Contains(text, "reply, answer or cancel in mess") {
+			t.Errorf("%s: %d %s, want 403 and what to send", body, status, text)
+		}
+	}
+	s.want(200, alice, "PATCH", path, `{"status":"claimed"}`)
+	for range 2 {
+		s.want(200, alice, "PATCH", path, `{"status":"cancelled","message":"it rains"}`)
+	}
+	s.want(409, alice, "PATCH", path, `{"mess":[{"cancel":{"reason":"it snows"}}]}`)
+}

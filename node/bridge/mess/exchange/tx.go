@@ -169,17 +169,18 @@ func (t *tx) applySetFirst(ctx context.Context) (bool, error) {
 	return true, t.applySet(ctx)
 }
 
-// applySet applies the status of a PATCH, unless the thread has this status already.
+// applySet applies the status of a PATCH. An unchanged status without a message changes nothing, and neither does a
+// cancel that the requester sends again.
 func (t *tx) applySet(ctx context.Context) error {
 	th, err := t.resolveThread(ctx, t.opts.Re)
 	if err != nil {
 		return err
 	}
-	mine := t.x.roles(t.who, th).Has(thread.AsRequester | thread.AsHolder | thread.AsOwner)
-	if mine && th.Status == t.opts.Set.Code && t.opts.Set.Message == "" {
+	r, unchanged := t.x.roles(t.who, th), th.Status == t.opts.Set.Code
+	if unchanged && t.opts.Set.Message == "" && r.Has(thread.AsRequester|thread.AsHolder|thread.AsOwner) {
 		return nil
 	}
-	if r := t.x.roles(t.who, th); th.Status == t.opts.Set.Code && r.Has(thread.AsRequester) && !r.Has(thread.AsHolder|thread.AsOwner) {
+	if unchanged && th.Status == thread.Cancelled && r.Has(thread.AsRequester) {
 		return nil
 	}
 	return t.applyStatus(ctx, thread.Entry{Type: "status", Body: t.opts.Set.Body}, "status")

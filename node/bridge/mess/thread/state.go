@@ -66,6 +66,9 @@ func (t *Thread) SetStatus(s Status, by string, r Role, now time.Time) error {
 	case t.Holder == "" && r.Has(AsEligible|AsOwner):
 		return t.setAsOwner(s, by, r, now)
 	}
+	if r.Has(AsRequester) {
+		return Forbidden("only the executor of the thread may set its status; a requester sends reply, answer or cancel in mess")
+	}
 	return Forbidden("only the executor of the thread may set its status")
 }
 
