@@ -149,6 +149,15 @@ func ConversationSlot(conv store.ConvKey, askID string) Slot {
 	return Slot{Key: term + "/" + askID, Term: term, Max: 16}
 }
 
+// slotTerm returns the term of the slot with this key.
+func slotTerm(key string) string {
+	kind, _, _ := strings.Cut(key, "/")
+	if kind == "conv" {
+		return key[:strings.LastIndexByte(key, '/')] // without the id of the ask
+	}
+	return kind
+}
+
 func convTerm(conv store.ConvKey) string { return "conv/" + conv.Peer + "/" + conv.ID }
 
 // aboutTerm returns the term of the pending asks about a matter. Asks that have ended do not carry the term, because a

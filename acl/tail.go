@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/store"
@@ -204,7 +203,6 @@ func (s storedAsk) releaseSlot(remaining []storedAsk) (changes []store.Change) {
 		remaining[i+1] = t
 		changes = append(changes, t.change())
 	}
-	term, _, _ := strings.Cut(s.Slot, "/")
-	slot := first.takenSlot().record(s.Slot, term, first.Expires)
+	slot := first.takenSlot().record(s.Slot, slotTerm(s.Slot), first.Expires)
 	return append(changes, first.withTail(remaining[1:]).change(), store.Change{Record: slot, IfRev: store.Any})
 }
