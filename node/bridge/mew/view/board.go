@@ -51,6 +51,7 @@ const (
 	MaxOwnBoard   = 100 // proposals of one participant, which cannot push out those of others
 	MaxOwnBytes   = 2 << 20
 	KeepProposals = 24 * time.Hour
+	keepReasoning = 24 * time.Hour // since the last thought
 )
 
 // boardSalt is part of every key, and secret. Without it, a proposer could make two proposals with one key, and replace
@@ -191,8 +192,9 @@ func (b *Board) Leave(id string) {
 	b.reasoning = slices.DeleteFunc(b.reasoning, func(r Reasoning) bool { return r.From == id })
 }
 
-// Expire removes proposals that are older than a day.
+// Expire removes proposals that are older than a day, and reasoning without a thought for a day.
 func (b *Board) Expire(now time.Time) {
+	b.reasoning = slices.DeleteFunc(b.reasoning, func(r Reasoning) bool { return now.Sub(r.Last) > keepReasoning })
 	b.proposals = slices.DeleteFunc(b.proposals, func(p Proposal) bool { return now.Sub(p.At) > KeepProposals })
 }
 

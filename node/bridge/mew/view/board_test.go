@@ -1,6 +1,7 @@
 package view
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -33,5 +34,33 @@ func TestKeysOfProposalsCannotBeMade(t *testing.T) {
 	}
 	if again := keyOfProposal(t, `{"method":"tools/call","params":{"name":"list","n":13955319}}`); again != shown {
 		t.Error("the same proposal, made again, has another key")
+	}
+}
+
+// TestReasoningExpires: a reasoning sequence that its participant neither continues nor ends leaves the board after a
+// day. A thought keeps it.
+func TestReasoningExpires(t *testing.T) {
+	var b Board
+	start := time.Now()
+	for _, id := range []string{"silent", "busy"} {
+		b.Observe(&envelope.Envelope{ID: id, From: "thinker", Kind: envelope.KindReasoningStart}, start)
+	}
+	b.Observe(&envelope.Envelope{ID: "t", From: "thinker", Kind: envelope.KindReasoningThought, Context: "busy"}, start.Add(time.Hour))
+	for _, tt := range []struct {
+		after time.Duration
+		want  []string
+	}{
+		{keepReasoning, []string{"silent", "busy"}},
+		{keepReasoning + time.Second, []string{"busy"}},
+		{keepReasoning + time.Hour + time.Second, nil},
+	} {
+		b.Expire(start.Add(tt.after))
+		var got []string
+		for _, r := range b.ListReasoning() {
+			got = append(got, r.ID)
+		}
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("after %s: %q, want %q", tt.after, got, tt.want)
+		}
 	}
 }
