@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -66,8 +67,11 @@ func (l *Link) decideOwn(ctx context.Context, p view.Proposal, me string, approv
 	}
 	conv := store.ConvKey{Peer: string(l.address(p.From).Pseudonym()), ID: string(p.Conv)}
 	if err := mesh.Decide(ctx, conv, approve); err != nil {
-		if !approve {
-			l.storeReason(ctx, p.Conv, "")
+		if !approve { // the call may have been interrupted, and a later rejection must not send this reason
+			undo := l.storeReason(context.WithoutCancel(ctx), p.Conv, "")
+			if undo != nil && !errors.Is(undo, store.ErrNotFound) { // the proposal may be settled meanwhile
+				return "", fmt.Errorf("%w; the reason stays stored: %w", err, undo)
+			}
 		}
 		return "", err
 	}

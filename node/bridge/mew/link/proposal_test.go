@@ -1,6 +1,7 @@
 package link
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/mewtest"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 const proposalText = `{"id":"%s","kind":"mcp/proposal","to":["node"%s],"payload":{"method":"tools/call","params":{"name":"%s","arguments":{"query":"far"}}}}`
@@ -258,5 +260,34 @@ func TestLinkProposalToUsAlone(t *testing.T) {
 	answer := cat.FromNode("mcp/response")
 	if mewtest.About(request) != "p1" || mewtest.About(answer) != request.GetStr("id") || !strings.Contains(string(mewtest.Payload(answer, "result").JSON()), string(l.far.ID())) {
 		t.Errorf("request %s, answer %s", request.JSON(), answer.JSON())
+	}
+}
+
+// interruptedMesh is a mesh whose Decide fails because the call is interrupted.
+type interruptedMesh struct {
+	bridge.Mesh
+	interrupt context.CancelFunc
+}
+
+func (m interruptedMesh) Decide(ctx context.Context, _ store.ConvKey, _ bool) error {
+	m.interrupt()
+	return ctx.Err()
+}
+
+// TestReasonOfFailedRejectionIsForgotten: the reason of a rejection that failed does not go out with a later one.
+func TestReasonOfFailedRejectionIsForgotten(t *testing.T) {
+	l := newLab(t, bridge.LinkPolicy{Access: "open"})
+	cat := l.peers["cat"]
+	cat.Send(fmt.Sprintf(proposalText, "p1", `,"dog"`, "write_file"))
+	l.ask()
+	key := mewtest.Key(t, l.l.View(), "p1")
+	ctx, cancel := context.WithCancel(t.Context())
+	failing := &Link{b: &Bridge{cfg: Config{Mesh: interruptedMesh{interrupt: cancel}}}, cfg: l.l.cfg, records: l.l.records, space: l.l.space}
+	if _, _, err := failing.Decide(ctx, key, false, "secret"); !errors.Is(err, context.Canceled) {
+		t.Fatalf("Decide: %v", err)
+	}
+	l.decide(acl.Reject)
+	if no := cat.FromNode("mcp/reject"); mewtest.Text(mewtest.Payload(no, "reason")) == "secret" {
+		t.Errorf("rejected with the reason of the attempt that failed: %s", no.JSON())
 	}
 }
