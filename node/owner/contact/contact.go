@@ -314,7 +314,11 @@ func (d *Door) view(ctx context.Context, t *task) (wire.Value, error) {
 // peer after ours, and before our next one. state is that of the conversation.
 func (d *Door) answerTo(ctx context.Context, t *task) (reply message.Reply, at time.Time, state conversations.State, err error) {
 	mine := false
-	call := owner.ShowConversation.Call(string(t.Conv))
+	query := url.Values{}
+	if wire.AgentID(t.Contact).Valid() { // others may use the same conversation id
+		query.Set("peer", t.Contact)
+	}
+	call := owner.ShowConversation.Call(string(t.Conv)).Ask(query)
 	for range maxPages {
 		page, err := ask(ctx, d, call)
 		if refused, ok := errors.AsType[*wire.Error](err); ok && refused.Status == http.StatusNotFound {
@@ -339,7 +343,8 @@ func (d *Door) answerTo(ctx context.Context, t *task) (reply message.Reply, at t
 		if page.Next == 0 {
 			return reply, at, state, nil
 		}
-		call = call.Ask(url.Values{"after": {strconv.FormatUint(page.Next, 10)}})
+		query.Set("after", strconv.FormatUint(page.Next, 10))
+		call = call.Ask(query)
 	}
 	return reply, at, state, nil
 }

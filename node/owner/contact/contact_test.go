@@ -234,6 +234,22 @@ func TestContactRoom(t *testing.T) {
 	}
 }
 
+// TestContactSameConversation checks that a stranger that uses the id of a conversation with a contact does not stop its
+// answers.
+func TestContactSameConversation(t *testing.T) {
+	mesh := meshtest.New(t)
+	d := &door{t: t, chris: mesh.Node("chris", open), sarah: mesh.Node("sarah", open)}
+	api := &owner.Client{HTTP: &http.Client{Transport: client.InProcess(d.sarah.Agent)}, Door: "agent"}
+	d.Door = contact.New(contact.Config{Client: api, Records: d.sarah.Store.Records()})
+	id := text(d.send("m1", "Tea at four?"), "result.task.id")
+	payload, _ := wire.Parse([]byte(`{"action":"deliver","message":{"body":"hi"}}`))
+	m := owner.NewMessage{To: string(d.sarah.ID()), Conversation: d.inbox(1)[0].Conversation, Intent: wire.Deliver, Payload: payload}
+	if _, err := mesh.Node("stranger", open).OwnerAPI().Send(t.Context(), m, 5*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	d.await(id, "TASK_STATE_WORKING")
+}
+
 // TestContactPush checks that an agent that asks for no task gets the answers through its hook, also an answer that
 // comes at once (OC-7).
 func TestContactPush(t *testing.T) {
