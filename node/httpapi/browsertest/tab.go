@@ -29,6 +29,7 @@ type Tab struct {
 
 	mu       sync.Mutex
 	problems []string
+	forgiven []string // parts of problems that the test provokes
 }
 
 // NewTab opens a tab of a browser that [Start] returned.
@@ -73,13 +74,17 @@ func NewTab(t testing.TB, browser context.Context) *Tab {
 func (tb *Tab) addProblem(text string) {
 	tb.mu.Lock()
 	defer tb.mu.Unlock()
-	tb.problems = append(tb.problems, text)
+	if !slices.ContainsFunc(tb.forgiven, func(part string) bool { return strings.Contains(text, part) }) {
+		tb.problems = append(tb.problems, text)
+	}
 }
 
-// Forgive drops reported problems that contain text, because the test provoked them.
+// Forgive drops problems that contain text, because the test provoked them: those that the browser has reported, and
+// those that it reports late.
 func (tb *Tab) Forgive(text string) {
 	tb.mu.Lock()
 	defer tb.mu.Unlock()
+	tb.forgiven = append(tb.forgiven, text)
 	tb.problems = slices.DeleteFunc(tb.problems, func(p string) bool { return strings.Contains(p, text) })
 }
 
