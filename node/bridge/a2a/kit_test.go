@@ -41,10 +41,10 @@ func (a kitAnswer) task() wire.Value {
 // route returns method and path of a call over HTTP+JSON.
 func (kitClient) route(method string, params wire.Value) (verb, path string) {
 	id, configs := params.GetStr("id"), "/tasks/"+params.GetStr("taskId")+"/pushNotificationConfigs"
-	query := ""
+	var query strings.Builder
 	for _, m := range params.Members() {
 		if v := string(m.Value.JSON()); m.Key != "id" && m.Key != "taskId" {
-			query += "&" + m.Key + "=" + strings.Trim(v, `"`)
+			query.WriteString("&" + m.Key + "=" + strings.Trim(v, `"`))
 		}
 	}
 	switch method {
@@ -53,9 +53,9 @@ func (kitClient) route(method string, params wire.Value) (verb, path string) {
 	case "SendStreamingMessage":
 		return "POST", "/message:stream"
 	case "GetTask":
-		return "GET", "/tasks/" + id + "?" + query
+		return "GET", "/tasks/" + id + "?" + query.String()
 	case "ListTasks":
-		return "GET", "/tasks?" + query
+		return "GET", "/tasks?" + query.String()
 	case "CancelTask":
 		return "POST", "/tasks/" + id + ":cancel"
 	case "SubscribeToTask":
