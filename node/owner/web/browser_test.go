@@ -224,6 +224,8 @@ func browserShortcuts(t *testing.T, browser context.Context) {
 		press(key)
 		at(path)
 	}
+	tb.open("discover")
+	tb.live()
 	press("/")
 	tb.Until(`document.activeElement.id === "q"`)
 	press("2")
