@@ -219,7 +219,7 @@ func (s *Service) postTask(c echo.Context) error {
 			return false
 		}
 		t.Remote = v.GetStr("id")
-		if t.setRemote(v); len(v.JSON()) > maxResult {
+		if t.takeReport(v); len(v.JSON()) > maxResult {
 			t.State, t.Task = stateFailed, newTask(t.ID, t.Context, stateFailed, textLarge, time.Now())
 		}
 		return true

@@ -21,13 +21,13 @@ const (
 	maxMessages = 64 // of a task
 )
 
-// taskRow is a task at the relay. Its id is an HMAC of its caller and its first message, so nobody can guess it, and the
-// same message finds its task again (A2A-D4).
+// taskRow is a task at the relay. Its id is an HMAC of its agent, its caller and the id of its first message, so nobody
+// can guess it, and the same message finds its task again (A2A-D4).
 type taskRow struct {
 	ID      string       `json:"id"`
 	Agent   wire.AgentID `json:"agent"`
 	Token   string       `json:"token,omitempty"` // of the caller
-	Source  wire.AgentID `json:"source"`
+	Source  wire.AgentID `json:"source"`          // stands for the network of the caller
 	Context string       `json:"context"`
 	Remote  string       `json:"remote,omitempty"` // the id of the task at the agent; "" until the agent took the message
 	Created time.Time    `json:"created_at"`
@@ -44,14 +44,14 @@ type taskRow struct {
 func (t *taskRow) change() (store.Change, int) {
 	body, err := json.Marshal(t)
 	if err != nil {
-		panic("a2arelay: encode task: " + err.Error()) // texts and a JSON tree
+		panic("a2arelay: encode task: " + err.Error()) // cannot happen: a task has only texts, times and JSON
 	}
 	return store.Change{IfRev: t.rev, Max: mailbox.MaxMail, Record: store.Record{
 		NS: nsTasks, Key: t.ID, Body: body, Terms: []string{"agent:" + string(t.Agent)}, Expires: t.Created.Add(mailbox.Life),
 	}}, len(body)
 }
 
-// mail returns how the task counts. Its source has a share of what the relay keeps for the agent.
+// mail describes the task for the bounds of a mailbox. Its source has a share of what the relay keeps for the agent.
 func (t *taskRow) mail(size int) mailbox.Mail {
 	return mailbox.Mail{Box: t.Agent, From: t.Source, Size: size, Created: t.Created}
 }
@@ -100,7 +100,8 @@ func (s *Service) load(ctx context.Context, id string) (*taskRow, error) {
 }
 
 // admit counts a task that is about to be stored. Without room, it removes tasks of the agent that have ended: first the
-// oldest of the same source, then, if the share of the source has room, the oldest of others. The error is a *[wire.Error].
+// oldest of the same source, then, if the share of the source has room, the oldest of others. A refusal is
+// a *[wire.Error]; other errors come from the store.
 func (s *Service) admit(ctx context.Context, t *taskRow, size int) error {
 	now := time.Now()
 	err := s.counts.Load(now, func(add func(string, mailbox.Mail)) error {
@@ -155,16 +156,18 @@ func (s *Service) admit(ctx context.Context, t *taskRow, size int) error {
 	return refused
 }
 
-// save stores a changed task, and wakes those who wait for it. It fails with store.ErrConflict if the task was changed
-// meanwhile.
+// save stores a changed task, and wakes those who wait for it. If the task has no room, save stores it as failed, without
+// the answer. It fails with store.ErrConflict if the task was changed meanwhile.
 func (s *Service) save(ctx context.Context, t *taskRow) error {
 	change, size := t.change()
-	if err := s.admit(ctx, t, size); err != nil {
+	err := s.admit(ctx, t, size)
+	if _, refused := errors.AsType[*wire.Error](err); refused {
 		t.State, t.Task = stateFailed, newTask(t.ID, t.Context, stateFailed, textLarge, time.Now())
 		change, size = t.change()
-		if err := s.admit(ctx, t, size); err != nil {
-			return err
-		}
+		err = s.admit(ctx, t, size)
+	}
+	if err != nil {
+		return err
 	}
 	if err := s.cfg.Records.Apply(ctx, []store.Change{change}, time.Now()); err != nil {
 		return err
@@ -192,14 +195,14 @@ func (s *Service) update(ctx context.Context, id string, change func(t *taskRow)
 
 // view returns the task as its caller sees it.
 func (t *taskRow) view(now time.Time) wire.Value {
-	if t.Remote == "" && !isTerminal(t.State) && now.Sub(t.Created) > mailbox.Life-time.Hour { // the call expires with its mailbox entry
+	if t.Remote == "" && !isTerminal(t.State) && now.Sub(t.Created) > mailbox.Life-time.Hour { // in its last hour, because the mailbox entry expires with it
 		return newTask(t.ID, t.Context, stateFailed, textExpired, now)
 	}
 	return t.Task
 }
 
-// setRemote takes over a task as the agent reports it: with the ids of the relay, and without a history.
-func (t *taskRow) setRemote(remote wire.Value) {
+// takeReport stores the agent's report of a task, but with the relay's ids and without the history.
+func (t *taskRow) takeReport(remote wire.Value) {
 	status, _ := remote.Get("status")
 	if said, ok := status.Get("message"); ok && said.Kind() == wire.Object {
 		status = status.With("message", said.With("taskId", wire.Text(t.ID)).With("contextId", wire.Text(t.Context)))

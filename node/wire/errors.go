@@ -22,9 +22,10 @@ const (
 
 // Error is a refusal: the public part that the peer gets, and the private cause.
 //
-// The public part (Code, Status, Retry, Message) comes from the table in this file and quotes nothing from the request
-// (AM-27). The cause is for the log; [errors.Unwrap] returns it, and it is never sent. Two errors of the same row match
-// under [errors.Is], whatever their details and causes.
+// The public part (Code, Status, Retry, Message) of our refusals to peers comes from the table in this file and quotes
+// nothing from the request (AM-27). An Error from [ParseError] has what a peer sent. The cause is for the log;
+// [errors.Unwrap] returns it, and it is never sent. Two errors of the same row match under [errors.Is], whatever their
+// details and causes. An error without a row matches only one with the same public text.
 type Error struct {
 	Code       Code
 	Status     int           // HTTP status
@@ -46,10 +47,10 @@ func (e *Error) Error() string {
 // Unwrap returns the private cause.
 func (e *Error) Unwrap() error { return e.cause }
 
-// Is reports whether target is an error of the same row.
+// Is reports whether target is an error of the same row or, without a row, with the same public text.
 func (e *Error) Is(target error) bool {
 	t, ok := target.(*Error)
-	return ok && t.row == e.row && t.Code == e.Code && t.Status == e.Status
+	return ok && t.row == e.row && t.Code == e.Code && t.Status == e.Status && (t.row != "" || t.Message == e.Message)
 }
 
 // Row returns the name of the error's row in [Table], a stable key for logs and metrics. It returns "" for an error
@@ -145,7 +146,7 @@ var (
 // not answer within seconds.
 const OwnerDecides = time.Hour
 
-// defaultRetryAfter is the waiting time of a 429 or 503 if the refusing code sets no other.
+// defaultRetryAfter is the waiting time of a 429 or 503 unless the caller sets another with After.
 const defaultRetryAfter = 10 * time.Second
 
 func row(name string, code Code, status int, message string) *Error {
