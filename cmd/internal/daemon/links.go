@@ -70,8 +70,8 @@ func (p *Process) linkOperations() []owner.Operation {
 		TestLink.Serve(func(c echo.Context, _ owner.None) (LinkTest, error) {
 			name := c.Param("name")
 			b := p.findBridge(name)
-			if b == nil && p.rerun.failure != nil {
-				return LinkTest{}, refuseChange(fmt.Errorf("not added: %w", p.rerun.failure))
+			if err := p.rerun.failure(); b == nil && err != nil {
+				return LinkTest{}, refuseChange(fmt.Errorf("not added: %w", err))
 			}
 			if b == nil {
 				return LinkTest{}, &wire.Error{Code: wire.InvalidMessage, Status: http.StatusNotFound, Message: "there is no such link; list the links with: agentmesh links list"}

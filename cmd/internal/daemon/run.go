@@ -12,9 +12,9 @@ import (
 type rerun struct {
 	sockets sockets
 	stop    context.CancelFunc // ends Serve
-	mu      sync.Mutex         // guards undo
+	mu      sync.Mutex         // guards undo and failed
 	undo    func() error       // restores the configuration that served last
-	failure error              // why the newest configuration did not start; nil if it did
+	failed  error              // why the newest configuration did not start; nil if it did
 	wanted  atomic.Bool        // Serve ended so that Run starts again
 	editing sync.Mutex         // held to change the configuration file
 }
@@ -30,7 +30,7 @@ func (r *rerun) start(undo func() error) bool {
 	if r.undo == nil { // an earlier change may still wait for the start
 		r.undo = undo
 	}
-	r.failure = nil
+	r.failed = nil
 	r.mu.Unlock()
 	r.wanted.Store(true)
 	r.stop()
@@ -44,6 +44,20 @@ func (r *rerun) takeUndo() func() error {
 	undo := r.undo
 	r.undo = nil
 	return undo
+}
+
+// fail records why the newest configuration did not start.
+func (r *rerun) fail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failed = err
+}
+
+// failure returns why the newest configuration did not start, or nil if it did.
+func (r *rerun) failure() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.failed
 }
 
 // Run serves the data directory until ctx ends. If the owner saves settings on the page, Run starts again with what
@@ -63,7 +77,7 @@ func Run(
 		switch {
 		case err != nil && !up && undo != nil && ctx.Err() == nil:
 			o.Logger.Error("the new configuration does not start, so the old one is back", "err", err)
-			r.failure = err
+			r.fail(err)
 			if err := undo(); err != nil {
 				return err
 			}
