@@ -24,7 +24,8 @@ import (
 // pageAgents is the number of agents on a page.
 const pageAgents = 20
 
-// templates are the pages for people: search, one page per agent, and how to register. They work without JavaScript and
+// templates are the pages for people: search with how to register, one page per agent, and the page for an unknown
+// agent. They work without JavaScript and
 // show what the API returns.
 type templates struct {
 	pages                  *httpapi.PublicPages
@@ -52,7 +53,7 @@ func newTemplates(e *echo.Echo, r *Registry, guard func(echo.HandlerFunc) echo.H
 	}
 }
 
-// shownProofs is a verification; Answers reports whether the endpoint answered the last probe.
+// shownProofs is a verification; Answers reports that the last probe, if there was one, did not fail.
 type shownProofs struct {
 	wire.Verification
 	Answers bool
@@ -60,7 +61,7 @@ type shownProofs struct {
 
 type shownTag struct{ Name, URL string }
 
-// shownAgent is a card in a list.
+// shownAgent is a card as the pages show it.
 type shownAgent struct {
 	URL, Name, Description, Host string
 	Capabilities                 []shownTag
@@ -110,10 +111,10 @@ func (r *Registry) showSearch(c echo.Context, count int) error {
 		return err
 	}
 	if caps, err := r.Capabilities(ctx, "", "", maxLimit); err == nil {
-		p.Capabilities = dropUnprintable(caps.Capabilities)
+		p.Capabilities = dropNamesWithInvisible(caps.Capabilities)
 	}
 	if intents, err := r.Intents(ctx, "", "", maxLimit); err == nil {
-		p.Intents = dropUnprintable(intents.Intents)
+		p.Intents = dropNamesWithInvisible(intents.Intents)
 	}
 	return r.templates.pages.Render(c, r.templates.search, status, p)
 }
@@ -143,8 +144,8 @@ func newSearchForm(params url.Values) searchForm {
 	return f
 }
 
-// dropInvisible drops characters that act without being visible. Form fields and titles cannot show such a character by
-// its name.
+// dropInvisible drops characters that act without being visible. Other places show their codes; form fields and titles
+// cannot.
 func dropInvisible(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -154,8 +155,8 @@ func dropInvisible(s string) string {
 	}, s)
 }
 
-// dropUnprintable drops names with invisible characters, because a form field cannot show these in its suggestions.
-func dropUnprintable(list []NameCount) []NameCount {
+// dropNamesWithInvisible drops names with invisible characters, because a form field cannot show these in its suggestions.
+func dropNamesWithInvisible(list []NameCount) []NameCount {
 	return slices.DeleteFunc(list, func(t NameCount) bool { return dropInvisible(t.Name) != t.Name })
 }
 

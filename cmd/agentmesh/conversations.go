@@ -116,7 +116,7 @@ func (f *fullConversation) add(page json.RawMessage) error {
 	return nil
 }
 
-// MarshalJSON writes the fields and the transcript, sorted by name.
+// MarshalJSON writes one object: the fields, and the transcript as one more field.
 func (f fullConversation) MarshalJSON() ([]byte, error) {
 	all := maps.Clone(f.fields)
 	transcript, err := json.Marshal(f.entries)
@@ -159,7 +159,8 @@ func (a *app) showTranscript(entries []owner.Entry) {
 	}
 }
 
-// agreementLine describes an agreement on one line, with the reason if it no longer holds.
+// agreementLine describes an agreement on one line, with who cancelled it and when, or with advice if the conversation
+// failed.
 func agreementLine(agreement owner.Agreement) string {
 	switch agreement.Standing {
 	case owner.StandingCancelled:
@@ -185,7 +186,7 @@ func proposalLine(p owner.Proposal) string {
 
 var sides = map[conversations.Side]string{conversations.Ours: "us", conversations.Theirs: "them"}
 
-// payloadLine returns the payload of a message on one line. It returns any other JSON value as it is.
+// payloadLine shows the payload of a message, or the whole text if it has none, on one line of at most 500 characters.
 func payloadLine(message json.RawMessage) string {
 	v, err := wire.Parse(message)
 	if err != nil {

@@ -19,7 +19,7 @@ type serveCmd struct {
 func (c *serveCmd) Run(ctx context.Context, a *app) (err error) {
 	a.minLogLevel, a.server = slog.LevelDebug, c.serverFlags
 	if terminal.IsTerminal(a.Out) && !a.globals.JSON {
-		a.logs = terminal.Hold(a.Err) // the link comes before the log
+		a.logs = terminal.Hold(a.Err) // the address to sign in is printed before the log
 		defer func() { err = errors.Join(err, a.logs.Release()) }()
 	}
 	o, err := a.options()

@@ -14,7 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// ARDEntry is an entry that a foreign registry returned (DISC-3). The registry chooses all texts: they are untrusted.
+// ARDEntry is a search result of a registry of ARD, Agentic Resource Discovery (DISC-3). The registry chooses all texts: they are untrusted.
 type ARDEntry struct {
 	Identifier   string   `json:"identifier"`
 	Name         string   `json:"name"`
@@ -28,18 +28,21 @@ type ARDEntry struct {
 	Address string `json:"address,omitempty"`
 }
 
-// Bounds of an answer of a foreign registry.
+// Bounds of an answer of such a registry.
 const (
-	maxARDAnswer  = 2 << 20
-	maxARDEntries = 100
-	maxARDText    = 1000 // bytes of each text
-	maxARDTags    = 64
+	maxARDAnswer       = 2 << 20
+	maxARDEntries      = 100
+	maxARDText         = 1000 // characters of each text
+	maxARDCapabilities = 64
+)
 
-	ardManifest  = "/.well-known/ard.json"
-	ardOlder     = "/.well-known/ai-catalog.json"
-	a2aCardType  = "application/a2a-agent-card+json"
-	a2aCardPath  = "/.well-known/agent-card.json"
-	ardEntryType = "application/ai-registry" // or with +json
+// The paths and media types of ARD.
+const (
+	ardManifest     = "/.well-known/ard.json"
+	ardOlder        = "/.well-known/ai-catalog.json"
+	a2aCardType     = "application/a2a-agent-card+json"
+	a2aCardPath     = "/.well-known/agent-card.json"
+	ardRegistryType = "application/ai-registry" // or with +json
 )
 
 // ardRequest is the body of a search.
@@ -127,7 +130,7 @@ func (c ardClient) findBase(ctx context.Context, registry *url.URL) (string, err
 	}
 	entries, _ := doc.Get("entries")
 	for e := range entries.Elems() {
-		if strings.TrimSuffix(e.GetStr("type"), "+json") == ardEntryType && e.GetStr("url") != "" {
+		if strings.TrimSuffix(e.GetStr("type"), "+json") == ardRegistryType && e.GetStr("url") != "" {
 			return strings.TrimSuffix(strings.TrimRight(e.GetStr("url"), "/"), "/search"), nil
 		}
 	}
@@ -174,9 +177,9 @@ func parseARDEntry(v wire.Value) ARDEntry {
 		digits, _ := score.Num()
 		e.Score, _ = strconv.Atoi(digits) // a score that is not a whole number counts as 0
 	}
-	tags, _ := v.Get("capabilities")
-	for tag := range tags.Elems() {
-		if s, ok := tag.Str(); ok && len(e.Capabilities) < maxARDTags {
+	capabilities, _ := v.Get("capabilities")
+	for capability := range capabilities.Elems() {
+		if s, ok := capability.Str(); ok && len(e.Capabilities) < maxARDCapabilities {
 			e.Capabilities = append(e.Capabilities, wire.OneLine(s, maxARDText))
 		}
 	}

@@ -48,7 +48,7 @@ func listenSocket(dir, runtimeDir string) (net.Listener, error) {
 		conn.Close()
 		return nil, ErrOwnerInUse
 	}
-	// No process answers, so a killed process left a socket at this path.
+	// No process answers. If there is a socket at this path, a killed process left it.
 	if info, err := os.Lstat(old); err == nil && info.Mode().Type() == fs.ModeSocket {
 		if err := os.Remove(old); err != nil {
 			return nil, fmt.Errorf("replace stale owner socket: %w", err)
@@ -70,7 +70,7 @@ func listenSocket(dir, runtimeDir string) (net.Listener, error) {
 }
 
 // placeSocket chooses the path of the socket: in the data directory or, if that path is too long for a socket, in a
-// directory of its own, whose path it writes to a file in the data directory.
+// directory of its own. It then writes the path of the socket to a file in the data directory.
 func placeSocket(dir, runtimeDir string) (string, error) {
 	pointer := filepath.Join(dir, SocketPointerFile)
 	abs, err := filepath.Abs(dir)
@@ -109,11 +109,14 @@ func shortDir(dir, runtimeDir string) (string, error) {
 	return path, os.Chmod(path, 0o700)
 }
 
-// removeShortDir removes what shortDir made, and then the pointer to it: once the name is free, anybody may take it.
+// removeShortDir removes the pointer to the directory that shortDir made, and then the directory: once its name is free,
+// anybody may take it.
 func removeShortDir(dir, socket string) {
-	if abs, err := filepath.Abs(dir); err == nil && filepath.Dir(socket) != abs {
-		// On an error a small file or an empty directory of ours stays, which does no harm.
-		_ = os.Remove(filepath.Join(dir, SocketPointerFile))
+	abs, err := filepath.Abs(dir)
+	if err != nil || filepath.Dir(socket) == abs {
+		return
+	}
+	if os.Remove(filepath.Join(dir, SocketPointerFile)) == nil { // else the pointer and our empty directory stay
 		_ = os.Remove(filepath.Dir(socket))
 	}
 }

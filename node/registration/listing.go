@@ -72,8 +72,8 @@ func (r *Registrar) Withdraw(ctx context.Context, directory string) ([]owner.Lis
 	})
 }
 
-// selectDirectories returns the registration in one directory, or in all if directory is empty.
-func (r *Registrar) selectDirectories(directory string) ([]*registration, error) {
+// selectRegistrations returns the registration in one directory, or in all if directory is empty.
+func (r *Registrar) selectRegistrations(directory string) ([]*registration, error) {
 	if directory == "" {
 		return r.registrations, nil
 	}
@@ -87,7 +87,7 @@ func (r *Registrar) selectDirectories(directory string) ([]*registration, error)
 
 // Directories returns one configured directory, or all if directory is empty.
 func (r *Registrar) Directories(directory string) ([]*client.Directory, error) {
-	registrations, err := r.selectDirectories(directory)
+	registrations, err := r.selectRegistrations(directory)
 	var list []*client.Directory
 	for _, p := range registrations {
 		list = append(list, p.dir)
@@ -96,7 +96,7 @@ func (r *Registrar) Directories(directory string) ([]*client.Directory, error) {
 }
 
 func (r *Registrar) each(ctx context.Context, directory string, do func(*registration)) ([]owner.Listing, error) {
-	registrations, err := r.selectDirectories(directory)
+	registrations, err := r.selectRegistrations(directory)
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +130,7 @@ func (r *Registrar) withdraw(ctx context.Context, p *registration) error {
 	}
 	if err := p.dir.Withdraw(ctx, id, r.Credential(p.dir)); err != nil && !errors.Is(err, client.ErrUnknownAgent) {
 		s.Error, s.Hint = wire.OneLine(err.Error(), 300), client.HintOf(err)
-		s.Withdrawn = s.AgentID == "" // if we have no record of a registration, do not try again
+		s.Withdrawn = s.AgentID == "" // without a record of a registration, do not register again
 		return errors.Join(err, r.setState(ctx, p, s, time.Now().Add(checkEvery)))
 	}
 	return r.setState(ctx, p, registrationState{Directory: s.Directory, Withdrawn: true}, time.Time{})

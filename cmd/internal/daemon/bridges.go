@@ -40,8 +40,8 @@ func splitLinks(links []linkConfig) (plain []bridge.Link, tokens map[string]clie
 	return plain, tokens
 }
 
-// bridgeKind makes the bridge for one protocol. mesh is nil in a process without a node. make returns a nil bridge if the
-// configuration has no link of the kind and does not serve the protocol.
+// bridgeKind makes the bridge for one protocol. mesh is nil in a process without a node. make returns a nil bridge if
+// this process needs none; the comment of each function says when.
 type bridgeKind struct {
 	bridge.Kind
 	make func(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, error)
@@ -67,7 +67,8 @@ func LinkKinds() []bridge.Kind {
 	return out
 }
 
-// addBridges makes the bridges in the configuration and mounts their routes. The node must exist.
+// addBridges makes the bridges in the configuration, and mounts their routes, the operations for links, and the owner's
+// page. A process with a node makes the node before it.
 func (p *Process) addBridges() error {
 	for _, kind := range bridgeKinds() {
 		var links []linkConfig
@@ -108,7 +109,8 @@ func (p *Process) addBridges() error {
 }
 
 // hosting makes one process at a time run the bridges: the links, and the spaces, exchanges and relays that it hosts.
-// Bridges keep their state in memory, so a process makes them after it has the lease, and starts again to take over.
+// Bridges keep their state in memory, so a process without the lease uses only their routes, and starts again when it
+// gets the lease.
 type hosting struct {
 	lease     string
 	elsewhere bool // another process had the lease when this process started
@@ -133,8 +135,8 @@ func (h *hosting) claim(ctx context.Context, p *Process) error {
 	return err
 }
 
-// run runs a bridge until ctx ends. If another process has the lease, run waits until that process ends, and then makes
-// this process start again, as it does after it lost the lease.
+// run runs a bridge until ctx ends. If another process has the lease, run waits until that process ends, and then starts
+// this process again. It also does so if this process loses the lease.
 func (h *hosting) run(ctx context.Context, p *Process, b bridge.Service) (err error) {
 	p.session.Do(ctx, h.lease, func(duty context.Context) {
 		if !h.elsewhere {
@@ -142,7 +144,7 @@ func (h *hosting) run(ctx context.Context, p *Process, b bridge.Service) (err er
 		}
 		if ctx.Err() == nil && (h.elsewhere || errors.Is(context.Cause(duty), store.ErrLeaseLost)) {
 			h.again.Do(func() {
-				p.log.Info("start again, because another process had the bridges or has them now")
+				p.log.Info("start again, because the lease for the bridges has changed hands", "taken_over", h.elsewhere)
 				p.rerun.start(nil)
 			})
 			<-ctx.Done()
@@ -159,9 +161,9 @@ func (h *hosting) mount(p *Process, b bridge.Service) {
 		p.mountOperations(operations...)
 		return
 	}
-	there := echo.New()
-	b.Mount(there)
-	for _, r := range there.Routes() {
+	scratch := echo.New() // only to list the routes
+	b.Mount(scratch)
+	for _, r := range scratch.Routes() {
 		if r.Method != echo.RouteNotFound {
 			p.edge.Echo().Add(r.Method, r.Path, refuseElsewhere)
 		}

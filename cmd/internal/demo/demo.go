@@ -130,7 +130,7 @@ func (d *demo) run(ctx context.Context) (demoResult, error) {
 	return result, err
 }
 
-// start starts the three processes. Sarah's node only lets Chris's agent in.
+// start starts the three processes. Sarah's node lets Chris's agent in without asking her.
 func (d *demo) start(ctx context.Context) (err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -202,7 +202,7 @@ func (d *demo) negotiate(ctx context.Context, sarah wire.AgentID) (conv string, 
 	return conv, nil
 }
 
-// nextFriday returns ten in the morning of the next Friday that is at least a day away.
+// nextFriday returns ten in the morning of the first Friday that is at least two calendar days ahead.
 func nextFriday(now time.Time) time.Time {
 	t := time.Date(now.Year(), now.Month(), now.Day()+2, 10, 0, 0, 0, now.Location())
 	return t.AddDate(0, 0, int(time.Friday-t.Weekday()+7)%7)

@@ -12,7 +12,7 @@ var description = []string{
 		"signed messages for one owner's agent. It implements AgentMesh 0.1.0-draft.",
 	"agentmesh serve is the long-running process. Nearly every other command calls it over a Unix socket in the data " +
 		"directory. If no serve runs, the command opens the data directory itself and gives the same result.",
-	"Results go to standard output, everything else to standard error. With --json, a result is one JSON document. In text " +
+	"Results go to standard output, everything else to standard error. With --json, a result is one JSON document; audit and --follow print one per line. In text " +
 		"that others wrote, characters that a terminal would act on are replaced.",
 }
 
@@ -22,9 +22,9 @@ type entry struct{ name, meaning string }
 var environment = []entry{
 	{"AGENTMESH_DATA", "The data directory. The flag --data overrides it."},
 	{"AGENTMESH_CONFIG", "The configuration file. The flag --config overrides it."},
-	{"AGENTMESH_KEY", "Any key of the configuration, in capitals and with underscores for dots: AGENTMESH_ACCESS_MODE is access.mode. " +
+	{"AGENTMESH_…", "Any key of the configuration, in capitals and with underscores for dots: AGENTMESH_ACCESS_MODE is access.mode. " +
 		"The variable overrides the file, and a flag overrides the variable."},
-	{config.EnvAgentSocket, "The socket of the agent's door. The flag --agent-socket overrides it."},
+	{config.EnvAgentSocket, "The agent's door: a socket at which an agent reads and sends, and cannot decide. The flag --agent-socket overrides it."},
 	{config.EnvPassphrase, "Passphrase of an encrypted signing key or backup. A file is safer."},
 	{config.EnvPassphraseFile, "File with the passphrase."},
 	{"XDG_RUNTIME_DIR", "The folder for the owner socket if the path of the data directory is too long for a socket."},
@@ -58,8 +58,8 @@ var Examples = map[string][]Example{
 	},
 	"quickstart": {{"Set up a directory that anybody with a code can join:", "agentmesh --data /var/lib/agentmesh quickstart directory mesh.example.org --tls"}, {"Set up an agent whose mail a directory keeps:", "agentmesh quickstart agent --directory https://mesh.example.org/v1"}},
 	"init":       {{"Make an agent whose keys need a passphrase at every start:", "agentmesh init --name \"Sarah's agent\" --encrypt"}},
-	"serve":      {{"Run a node without a directory, and join another directory:", "agentmesh serve --roles node --directory https://mesh.example.org/v1"}, {"Serve on the internet with a certificate from Let's Encrypt, and accept its terms:", "agentmesh serve --tls agent.example.org"}, {"Serve on the internet behind a reverse proxy:", "agentmesh serve --public-url https://agent.example.org --listen 127.0.0.1:3141"}},
-	"audit":      {{"List what you decided this week:", "agentmesh audit --since 7d --kind decided"}, {"Export the log, and check an export elsewhere:", "agentmesh audit --json\nagentmesh verify audit.jsonl"}},
+	"serve":      {{"Run only a node, and list it in somebody else's directory:", "agentmesh serve --roles node --directory https://mesh.example.org/v1"}, {"Serve on the internet with a certificate from Let's Encrypt, and accept its terms:", "agentmesh serve --tls agent.example.org"}, {"Serve on the internet behind a reverse proxy:", "agentmesh serve --public-url https://agent.example.org --listen 127.0.0.1:3141"}},
+	"audit":      {{"List what you decided this week:", "agentmesh audit --since 7d --kind decided"}, {"Export the log, and check the export:", "agentmesh audit --json > audit.jsonl\nagentmesh verify audit.jsonl"}},
 	"page":       {{"Decide, read and answer in a browser on this machine:", "agentmesh page"}},
 	"status":     {{"Show the directories that list the card, and what waits:", "agentmesh status"}},
 	"doctor":     {{"Check everything, from file modes to the clock:", "agentmesh doctor"}},
@@ -91,7 +91,7 @@ var Examples = map[string][]Example{
 	"config":     {{"Find errors in the configuration, and list the guards that it turns off:", "agentmesh config check"}},
 	"check":      {{"Verify keys, database and every transcript, while no serve runs:", "agentmesh check"}},
 	"backup":     {{"Write a backup to a file:", "agentmesh backup monday.zip"}, {"Encrypt the backup to an age key on another machine:", "agentmesh backup monday.age --recipient age1zvkyg2lqzraa2lnjvqej32nkuu0ues2s82hzrye869xeexvn73equnujwj"}},
-	"restore":    {{"Restore into a new data directory:", "agentmesh --data restored restore monday.zip"}, {"Replace the data directory by an encrypted archive, and keep the old content:", "agentmesh restore --replace --identity key.txt monday.age"}},
+	"restore":    {{"Restore into a new data directory:", "agentmesh --data restored restore monday.zip"}, {"Replace the content of the data directory with that of an encrypted backup, and keep the old content beside it:", "agentmesh restore --replace --identity key.txt monday.age"}},
 	"message":    {{"Print the bytes that a signature covers:", "agentmesh message canonical message.json"}, {"Verify a signature:", "agentmesh message verify --public-key key.pub signed.json"}},
 	"completion": {{"Print the script for bash, to be sourced:", "agentmesh completion bash"}},
 	"man":        {{"Write all pages, for example to install them:", "agentmesh man --dir man1"}},

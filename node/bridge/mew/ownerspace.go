@@ -19,12 +19,12 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// space is a space as its owner sees and uses it, hosted here or behind a link.
+// space is a space as the owner of this node sees and uses it, hosted here or behind a link.
 type space interface {
 	View() view.Space
 	// Watch starts a feed of the envelopes in the space. The caller must close it.
 	Watch() *view.Feed
-	// Name returns the id of the owner, or of this node, in the space.
+	// Name returns our id in the space: that of the owner if the space is hosted, that of this node behind a link.
 	Name() string
 	// Say sends an envelope as the owner, or as this node, and returns the answer.
 	Say(ctx context.Context, data []byte) (status int, body []byte, err error)
@@ -35,7 +35,7 @@ type space interface {
 // ownerSpace is a space on the page and in the owner API.
 type ownerSpace struct {
 	space
-	Path   string // below the entry of the page
+	Path   string // below the owner's page: mew/space/NAME
 	Title  string
 	Hosted bool
 	link   *link.Link // nil for a hosted space
@@ -86,7 +86,7 @@ type audience struct {
 	absent    []string // recipients that are not connected
 }
 
-// findAudience returns the present audience of an envelope.
+// findAudience returns who would get the envelope now, and which of its recipients are absent.
 func (p *ownerSpace) findAudience(data []byte) audience {
 	var a audience
 	e, fault := envelope.Parse(data)
@@ -130,13 +130,13 @@ type ownerDecision struct {
 
 func ownerDecide(c echo.Context, p *ownerSpace) error {
 	var d ownerDecision
-	if err := readOwner(c, &d); err != nil {
+	if err := readJSON(c, &d); err != nil {
 		return err
 	}
 	return forwardAnswer(c)(p.Decide(c.Request().Context(), c.Param("proposal"), d.Approve, d.Reason))
 }
 
-func readOwner(c echo.Context, into any) error {
+func readJSON(c echo.Context, into any) error {
 	body, err := httpapi.Body(c, 4<<10)
 	if err != nil {
 		return err

@@ -116,7 +116,7 @@ func (b *Bridge) prepare(ctx context.Context, d bridge.Delivery, draft message.D
 			}
 			return nil, fmt.Errorf("blocked: %w; the message contains %s, which no consent for %s covers", e, strings.Join(e.Types, ", "), to.Name())
 		}
-		class := out.class.AtLeast(draft.Class)
+		class := out.class.ForAnswer(draft.Class)
 		draft.ID, draft.Time, draft.From, draft.To, draft.Class, draft.PII = uuid(d.ID, fmt.Sprint(part), random32()), now, b.self, message.Agent{Agent: to.Agent, Org: to.Org}, class, out.meta
 		draft.Ext = b.endpointExt(endpoint)
 		tree, err := message.Sign(draft.Tree(), b.cfg.Key)

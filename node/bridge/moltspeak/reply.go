@@ -51,7 +51,7 @@ func (b *Bridge) reply(c *request, a answer) Response {
 			b.cfg.Logger.WarnContext(c.ctx, "moltspeak: an answer was blocked", "peer", to.Name(), "types", e.Types)
 			a.op, a.p, r.Status = message.OpError, message.Fail(e.Code).Payload(true), e.Status
 		}
-		class, meta = out.class.AtLeast(c.m.Class), out.meta
+		class, meta = out.class.ForAnswer(c.m.Class), out.meta
 	}
 	re := c.m.ID
 	if re == "" {

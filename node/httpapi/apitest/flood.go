@@ -16,10 +16,10 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi"
 )
 
-// Network is the network in which one attacker has all its addresses.
+// Network is a network from which one attacker sends all its requests.
 type Network struct {
 	Name string
-	Size int // number of addresses that limits distinguish
+	Size int // number of addresses that the rate limits tell apart
 }
 
 // Networks are networks that an attacker can rent cheaply: an IPv4 /24, and an IPv6 /48 with its 65,536 subnets.

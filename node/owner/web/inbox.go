@@ -16,7 +16,8 @@ type itemView struct {
 	owner.Item
 	Proof   string
 	Content content
-	// Waits reports whether the owner, or an agent of the owner, may still answer it.
+	// Waits reports whether the owner, or an agent of the owner, may answer it here. A held item is decided on the page
+	// of approvals.
 	Waits bool
 }
 
@@ -64,7 +65,8 @@ func (p *pages) showItem(c echo.Context) error {
 	})
 }
 
-// changeItem returns the handler of a form that changes an item and has no fields. did is the key of what the form did.
+// changeItem returns the handler of a form that changes an item and has no fields. did names the text that the next page
+// shows; see [httpapi.Done].
 func changeItem(did string, change func(ctx context.Context, id string) (owner.Item, error)) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if _, err := httpapi.Form(c, maxPageForm); err != nil {

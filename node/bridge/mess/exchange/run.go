@@ -64,7 +64,7 @@ func (x *Exchange) Run(ctx context.Context) error {
 	}
 }
 
-// Tick does what is due now and returns when the next thing is due.
+// Tick does what is due now, and returns the time at which the next thing is due.
 func (x *Exchange) Tick(ctx context.Context) (next time.Time, err error) {
 	return x.tick(ctx, time.Now())
 }
@@ -77,8 +77,8 @@ func (x *Exchange) tick(ctx context.Context, now time.Time) (next time.Time, err
 		return next, err
 	}
 	for {
-		rung, next := x.index.due(now, alarmBatch)
-		for i, a := range rung {
+		dueAlarms, next := x.index.due(now, alarmBatch)
+		for i, a := range dueAlarms {
 			ended, err := x.recheck(ctx, a.ref)
 			if err == nil {
 				err = x.settleDependents(ctx, ended)
@@ -89,7 +89,7 @@ func (x *Exchange) tick(ctx context.Context, now time.Time) (next time.Time, err
 			}
 			if err != nil {
 				at := now.Add(alarmRetry)
-				for _, a := range rung[i:] {
+				for _, a := range dueAlarms[i:] {
 					x.index.reschedule(alarm{at, a.ref})
 				}
 				return at, err
@@ -98,7 +98,7 @@ func (x *Exchange) tick(ctx context.Context, now time.Time) (next time.Time, err
 				x.index.reschedule(a)
 			}
 		}
-		if len(rung) < alarmBatch {
+		if len(dueAlarms) < alarmBatch {
 			return next, nil
 		}
 	}
@@ -123,7 +123,7 @@ func (x *Exchange) settleAfterCommit(ctx context.Context, t *tx) {
 	}
 }
 
-// scheduleRecheck makes Run check every waiting thread.
+// scheduleRecheck makes Run check every unclaimed thread that waits.
 func (x *Exchange) scheduleRecheck(err error) {
 	x.log.Warn("waiting threads will be checked later", "error", err)
 	x.mustRecheck.Store(true)
@@ -155,8 +155,8 @@ func (x *Exchange) recheckWaiting(ctx context.Context) error {
 	return nil
 }
 
-// Purge removes threads that ended before the retention time, with their messages, files and records. Dependencies of
-// an open thread stay as long as that thread.
+// Purge removes ended threads that have not changed for the retention time, with their messages, files and records. A
+// thread on which an open thread depends stays until that one has ended.
 func (x *Exchange) Purge(ctx context.Context, now time.Time) (removed int, err error) {
 	before := now.Add(-x.cfg.Retention)
 	for after := (position{}); ; {
@@ -262,7 +262,7 @@ func (x *Exchange) Watch() (wake <-chan struct{}, stop func()) {
 	}
 }
 
-// announce tells the mirror and the open pages about a committed change. It never blocks.
+// announce tells the writer of the thread folder and the open pages about a committed change. It never blocks.
 func (x *Exchange) announce(refs []string) {
 	if x.Mirror != nil {
 		x.Mirror(refs)
@@ -307,16 +307,16 @@ func (a *alarms) Pop() any {
 }
 
 // due removes and returns at most limit alarms that are due, and the time of the next one.
-func (x *index) due(now time.Time, limit int) (rung []alarm, next time.Time) {
+func (x *index) due(now time.Time, limit int) (dueAlarms []alarm, next time.Time) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for len(x.alarms) > 0 && len(rung) < limit && !x.alarms[0].at.After(now) {
-		rung = append(rung, heap.Pop(&x.alarms).(alarm))
+	for len(x.alarms) > 0 && len(dueAlarms) < limit && !x.alarms[0].at.After(now) {
+		dueAlarms = append(dueAlarms, heap.Pop(&x.alarms).(alarm))
 	}
 	if len(x.alarms) > 0 {
 		next = x.alarms[0].at
 	}
-	return rung, next
+	return dueAlarms, next
 }
 
 // reschedule sets an alarm again.

@@ -8,7 +8,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// shape is a compiled value pattern (section 5).
+// shape is a compiled value pattern (section 5 of the specification).
 type shape struct {
 	kind  wire.Kind // Array: one of elems; Object: all keys
 	text  text      // String
@@ -145,7 +145,7 @@ func (k *keyShape) matchDeep(v, root wire.Value, b *Budget) bool {
 		eachChild(v, func(child wire.Value) bool { return k.matchDeep(child, root, b) }))
 }
 
-// contains reports whether s matches every value that c matches.
+// contains reports whether s matches every value that c matches, as far as the texts of the patterns prove it.
 func (s *shape) contains(c *shape, b *Budget) bool {
 	if !b.takeNode() {
 		return false
@@ -193,7 +193,7 @@ func (c *shape) containsKey(k *keyShape, b *Budget) bool {
 }
 
 // normalNumber returns the same text for all tokens of one number, such as 1, 1.0 and 10e-1. It returns a token that is
-// longer than any sensible number unchanged.
+// longer, or has a larger exponent, than any sensible number unchanged.
 func normalNumber(token string) string {
 	const longest = 64
 	if len(token) > longest {

@@ -21,13 +21,13 @@ const (
 	Secret       Class = "sec"
 )
 
-var longClasses = map[string]Class{
+var classNames = map[string]Class{
 	"public": Public, "internal": Internal, "confidential": Confidential, "secret": Secret,
 	"pub": Public, "int": Internal, "conf": Confidential, "pii": PII, "sec": Secret,
 }
 
 // ParseClass returns the class with a short or long name, or "" for another text.
-func ParseClass(text string) Class { return longClasses[text] }
+func ParseClass(text string) Class { return classNames[text] }
 
 // Classes lists the classes that we accept.
 func Classes() []Class { return []Class{Public, Internal, Confidential, PII, Secret} }
@@ -35,9 +35,9 @@ func Classes() []Class { return []Class{Public, Internal, Confidential, PII, Sec
 // IsBoxed reports whether messages of the class must be encrypted (MS-37).
 func (c Class) IsBoxed() bool { return c == Confidential || c == PII || c == Secret }
 
-// AtLeast returns the class of an answer of class c to a message of class question. An internal answer to a
-// confidential or secret message takes the class of the message.
-func (c Class) AtLeast(question Class) Class {
+// ForAnswer returns the class in which an answer to a message of class question is sent; c is the class that the answer
+// has by itself. An internal answer to a confidential or secret message takes the class of the message.
+func (c Class) ForAnswer(question Class) Class {
 	if c == Internal && (question == Confidential || question == Secret) {
 		return question
 	}
@@ -49,7 +49,7 @@ func (r *reader) class(optional bool) Class {
 		return Internal
 	}
 	text := r.text("cls")
-	c := longClasses[text]
+	c := classNames[text]
 	if r.has("cls") {
 		r.check(c != "", "cls", "must be pub, int, conf, pii or sec")
 	}
@@ -95,7 +95,7 @@ func (r *reader) piiMeta() *PIIMeta {
 	return m
 }
 
-// Merge returns the description of two parts of one message together. If the parts name different fields to mask, the
+// Merge adds the types of m to other, a later part of the same message, whose consent holds. If the parts name different fields to mask, the
 // merged one has no fields, so that the types decide what is masked.
 func (m *PIIMeta) Merge(other *PIIMeta) *PIIMeta {
 	if m == nil || other == nil {
@@ -116,8 +116,8 @@ func (m *PIIMeta) Merge(other *PIIMeta) *PIIMeta {
 
 // CheckCoverage returns an error if the consent does not cover the types that were found.
 func (m *PIIMeta) CheckCoverage(found []string, now time.Time) *Error {
-	refuse := func(fix string) *Error {
-		e := FailAt(CodeConsent, "pii_meta", fix)
+	refuse := func(reason string) *Error {
+		e := FailAt(CodeConsent, "pii_meta", reason)
 		e.Types = found
 		return e
 	}

@@ -147,8 +147,8 @@ func parseHello(r *reader) Payload {
 	h.MaxSize, _ = r.whole("max_message_size")
 	r.check(h.MaxSize >= 0, "max_message_size", "must not be negative")
 	for _, c := range r.texts("supported_cls", false) {
-		r.check(longClasses[c] != "", "supported_cls", "must hold classes")
-		h.Classes = append(h.Classes, longClasses[c])
+		r.check(classNames[c] != "", "supported_cls", "must hold classes")
+		h.Classes = append(h.Classes, classNames[c])
 	}
 	return h
 }
