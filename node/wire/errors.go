@@ -25,7 +25,7 @@ const (
 // The public part (Code, Status, Retry, Message) of our refusals to peers comes from the table in this file and quotes
 // nothing from the request (AM-27). An Error from [ParseError] has what a peer sent. The cause is for the log;
 // [errors.Unwrap] returns it, and it is never sent. Two errors of the same row match under [errors.Is], whatever their
-// details and causes. An error without a row matches only one with the same public text.
+// details and causes. Errors without a row match by code and status.
 type Error struct {
 	Code       Code
 	Status     int           // HTTP status
@@ -47,10 +47,10 @@ func (e *Error) Error() string {
 // Unwrap returns the private cause.
 func (e *Error) Unwrap() error { return e.cause }
 
-// Is reports whether target is an error of the same row or, without a row, with the same public text.
+// Is reports whether target is an error of the same row or, without a row, of the same code and status.
 func (e *Error) Is(target error) bool {
 	t, ok := target.(*Error)
-	return ok && t.row == e.row && t.Code == e.Code && t.Status == e.Status && (t.row != "" || t.Message == e.Message)
+	return ok && t.row == e.row && t.Code == e.Code && t.Status == e.Status
 }
 
 // Row returns the name of the error's row in [Table], a stable key for logs and metrics. It returns "" for an error

@@ -59,7 +59,7 @@ var Examples = map[string][]Example{
 	"quickstart": {{"Set up a directory that anybody with a code can join:", "agentmesh --data /var/lib/agentmesh quickstart directory mesh.example.org --tls"}, {"Set up an agent whose mail a directory keeps:", "agentmesh quickstart agent --directory https://mesh.example.org/v1"}},
 	"init":       {{"Make an agent whose keys need a passphrase at every start:", "agentmesh init --name \"Sarah's agent\" --encrypt"}},
 	"serve":      {{"Run only a node, and list it in somebody else's directory:", "agentmesh serve --roles node --directory https://mesh.example.org/v1"}, {"Serve on the internet with a certificate from Let's Encrypt, and accept its terms:", "agentmesh serve --tls agent.example.org"}, {"Serve on the internet behind a reverse proxy:", "agentmesh serve --public-url https://agent.example.org --listen 127.0.0.1:3141"}},
-	"audit":      {{"List what you decided this week:", "agentmesh audit --since 7d --kind decided"}, {"Export the log, and check the export:", "agentmesh audit --json > audit.jsonl\nagentmesh verify audit.jsonl"}},
+	"audit":      {{"List what you decided this week:", "agentmesh audit --since 7d --kind decided"}, {"Export the log, and check an export elsewhere:", "agentmesh audit --json\nagentmesh verify audit.jsonl"}},
 	"page":       {{"Decide, read and answer in a browser on this machine:", "agentmesh page"}},
 	"status":     {{"Show the directories that list the card, and what waits:", "agentmesh status"}},
 	"doctor":     {{"Check everything, from file modes to the clock:", "agentmesh doctor"}},
