@@ -60,13 +60,13 @@ func addLink(data []byte, l bridge.Link) ([]byte, error) {
 			item.Content = append(item.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: field.Tag.Get("key")}, &yaml.Node{Kind: yaml.ScalarNode, Value: value.String()})
 		}
 	}
-	switch {
-	case key == nil:
+	if key == nil || len(list.Content) == 0 { // no links, links: [], or no value
+		begin, end := len(lines), len(lines)
+		if key != nil {
+			begin, end = key.Line-1, key.Line
+		}
 		text, err := encode(map[string]any{"links": []any{item}}, "")
-		return []byte(strings.Join(append(lines, text...), "")), err
-	case len(list.Content) == 0: // links: [], or no value
-		text, err := encode(map[string]any{"links": []any{item}}, "")
-		return []byte(strings.Join(slices.Replace(lines, key.Line-1, key.Line, text...), "")), err
+		return []byte(strings.Join(slices.Replace(lines, begin, end, text...), "")), err
 	}
 	column := strings.Index(lines[list.Content[0].Line-1], "-")
 	text, err := encode([]any{item}, strings.Repeat(" ", max(column, 0)))
