@@ -26,25 +26,22 @@ func (c *bridgeListCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
-type bridgeEnableCmd struct {
+type bridgeKindArg struct {
 	Kind string `arg:"" help:"mess, agentrelay, moltspeak or a2a."`
 }
 
-func (c *bridgeEnableCmd) Run(ctx context.Context, a *app) error {
-	return a.switchBridge(ctx, c.Kind, true)
-}
+type bridgeEnableCmd struct{ bridgeKindArg }
 
-type bridgeDisableCmd struct {
-	Kind string `arg:"" help:"mess, agentrelay, moltspeak or a2a."`
-}
+func (c *bridgeEnableCmd) Run(ctx context.Context, a *app) error { return c.serve(ctx, a, true) }
 
-func (c *bridgeDisableCmd) Run(ctx context.Context, a *app) error {
-	return a.switchBridge(ctx, c.Kind, false)
-}
+type bridgeDisableCmd struct{ bridgeKindArg }
 
-func (a *app) switchBridge(ctx context.Context, kind string, serve bool) error {
-	return ask(ctx, a, daemon.SwitchBridge.With(daemon.BridgeSwitch{Serve: serve}, kind), func(change daemon.ConfigChange) {
-		state := map[bool]string{true: "on", false: "off"}[serve]
+func (c *bridgeDisableCmd) Run(ctx context.Context, a *app) error { return c.serve(ctx, a, false) }
+
+// serve switches serving the protocol on or off.
+func (c *bridgeKindArg) serve(ctx context.Context, a *app, on bool) error {
+	return ask(ctx, a, daemon.SwitchBridge.With(daemon.BridgeSwitch{Serve: on}, c.Kind), func(change daemon.ConfigChange) {
+		state := map[bool]string{true: "on", false: "off"}[on]
 		if !change.Running {
 			state += " as soon as agentmesh serve starts"
 		}

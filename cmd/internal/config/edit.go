@@ -137,41 +137,37 @@ func editFile(data []byte, edits []Edit) ([]byte, error) {
 // editLines sets one key in the lines of a file, whose tree is root. A key that has its value already stays as it is.
 func editLines(lines []string, root *yaml.Node, e Edit) ([]string, error) {
 	table, name, isNested := strings.Cut(e.Key, ".")
-	if !isNested {
-		table, name = "", e.Key
-	}
 	parent := root
 	if isNested {
-		if _, parent = findMember(root, table); parent == nil {
-			text, err := encode(map[string]any{table: map[string]any{name: e.Value}}, "")
-			return append(lines, text...), err
-		}
+		_, parent = findMember(root, table)
+	} else {
+		name = e.Key
 	}
+	member := map[string]any{name: e.Value}
+	begin, end, indent := len(lines), len(lines), 0 // a new line at the end
 	key, value := findMember(parent, name)
-	if key == nil {
-		if !isNested {
-			text, err := encode(map[string]any{name: e.Value}, "")
-			return append(lines, text...), err
-		}
-		if len(parent.Content) == 0 {
-			return nil, fmt.Errorf("%s: the file has an empty table %s; remove that line", e.Key, table)
-		}
-		first := parent.Content[0]
-		text, err := encode(map[string]any{name: e.Value}, strings.Repeat(" ", first.Column-1))
-		return slices.Insert(lines, first.Line-1, text...), err
-	}
-	if hasValue(value, e.Value) {
+	switch {
+	case key != nil && hasValue(value, e.Value):
 		return lines, nil
+	case key != nil:
+		begin, indent = key.Line-1, key.Column-1
+		end = endOfBlock(lines, begin, indent)
+	case isNested && parent == nil:
+		member = map[string]any{table: member}
+	case isNested && len(parent.Content) == 0:
+		return nil, fmt.Errorf("%s: the file has an empty table %s; remove that line", e.Key, table)
+	case isNested:
+		begin, indent = parent.Content[0].Line-1, parent.Content[0].Column-1
+		end = begin
 	}
-	text, err := encode(map[string]any{name: e.Value}, strings.Repeat(" ", key.Column-1))
+	text, err := encode(member, indent)
 	if err != nil {
 		return nil, err
 	}
-	begin := key.Line - 1
-	if comment := value.LineComment; comment != "" && value.Kind == yaml.ScalarNode && len(text) == 1 {
-		text[0] = strings.TrimSuffix(text[0], "\n") + " " + comment + "\n"
+	if value != nil && value.LineComment != "" && value.Kind == yaml.ScalarNode && len(text) == 1 {
+		text[0] = strings.TrimSuffix(text[0], "\n") + " " + value.LineComment + "\n"
 	}
-	return slices.Replace(lines, begin, endOfBlock(lines, begin, key.Column-1), text...), nil
+	return slices.Replace(lines, begin, end, text...), nil
 }
 
 // findMember returns the key and the value of a member of a mapping, or nil.
@@ -219,8 +215,8 @@ func endOfBlock(lines []string, begin, indent int) int {
 	return end
 }
 
-// encode returns a value as lines of YAML, each with the indentation and its line end.
-func encode(v any, indent string) ([]string, error) {
+// encode returns a value as lines of YAML, each with the number of spaces before it and its line end.
+func encode(v any, indent int) ([]string, error) {
 	var text strings.Builder
 	enc := yaml.NewEncoder(&text)
 	enc.SetIndent(2)
@@ -230,7 +226,7 @@ func encode(v any, indent string) ([]string, error) {
 	lines := strings.SplitAfter(text.String(), "\n")
 	lines = lines[:len(lines)-1]
 	for i := range lines {
-		lines[i] = indent + lines[i]
+		lines[i] = strings.Repeat(" ", indent) + lines[i]
 	}
 	return lines, nil
 }

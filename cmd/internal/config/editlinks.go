@@ -60,17 +60,20 @@ func addLink(data []byte, l bridge.Link) ([]byte, error) {
 			item.Content = append(item.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: field.Tag.Get("key")}, &yaml.Node{Kind: yaml.ScalarNode, Value: value.String()})
 		}
 	}
-	if key == nil || len(list.Content) == 0 { // no links, links: [], or no value
-		begin, end := len(lines), len(lines)
-		if key != nil {
-			begin, end = key.Line-1, key.Line
-		}
-		text, err := encode(map[string]any{"links": []any{item}}, "")
-		return []byte(strings.Join(slices.Replace(lines, begin, end, text...), "")), err
+	begin, end, indent := len(lines), len(lines), 0
+	added := any([]any{item})
+	switch {
+	case key != nil && len(list.Content) > 0:
+		begin = endOfBlock(lines, key.Line-1, key.Column-1)
+		end, indent = begin, max(strings.Index(lines[list.Content[0].Line-1], "-"), 0)
+	case key != nil: // links: [], or no value
+		begin, end = key.Line-1, key.Line
+		fallthrough
+	default:
+		added = map[string]any{"links": added}
 	}
-	column := strings.Index(lines[list.Content[0].Line-1], "-")
-	text, err := encode([]any{item}, strings.Repeat(" ", max(column, 0)))
-	return []byte(strings.Join(slices.Insert(lines, endOfBlock(lines, key.Line-1, key.Column-1), text...), "")), err
+	text, err := encode(added, indent)
+	return []byte(strings.Join(slices.Replace(lines, begin, end, text...), "")), err
 }
 
 func removeLink(data []byte, name string) ([]byte, error) {

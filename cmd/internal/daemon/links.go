@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -116,61 +117,103 @@ func (c configChanger) add(in NewLink) (ConfigChange, error) {
 	if c.p.src.Overrides("links") {
 		return ConfigChange{}, refuseChange(errors.New("links is set by a flag or an environment variable"))
 	}
-	token, file := strings.TrimSpace(in.Token), ""
+	token, file := strings.TrimSpace(in.Token), c.tokenFile(l.Name)
 	if token != "" {
-		folder, err := filepath.Abs(c.p.home.Path("links"))
-		if err != nil {
+		var err error
+		if l.TokenFile, err = filepath.Abs(file); err != nil {
 			return ConfigChange{}, err
 		}
-		if err := os.MkdirAll(folder, 0o700); err != nil {
-			return ConfigChange{}, fmt.Errorf("store the token: %w", err)
-		}
-		file = filepath.Join(folder, l.Name+".token")
-		l.TokenFile = file
 		if inside := filepath.Join("links", l.Name+".token"); c.p.src.ResolvePath(inside) == l.TokenFile {
 			l.TokenFile = inside // so that the data directory can move
+		}
+		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+			return ConfigChange{}, fmt.Errorf("store the token: %w", err)
 		}
 	}
 	return c.apply(l.Name, func() error {
 		err := c.p.src.AddLink(l, LinkKinds())
-		if err != nil || file == "" {
+		if err != nil || token == "" {
 			return err // the token of a link with this name stays as it is
 		}
 		if err = atomicfile.Write(file, []byte(token+"\n")); err != nil {
 			err = errors.Join(fmt.Errorf("store the token: %w", err), c.p.src.RemoveLink(l.Name, LinkKinds()))
 		}
 		return err
-	})
+	}, file)
 }
 
 // remove removes a link from the configuration file, and the token that add stored.
 func (c configChanger) remove(name string) (ConfigChange, error) {
-	change, err := c.apply(name, func() error { return c.p.src.RemoveLink(name, LinkKinds()) })
-	if err == nil && (bridge.Link{Name: name, Kind: "x", Dir: "x"}).Validate() == nil {
-		_ = os.Remove(c.p.home.Path(filepath.Join("links", name+".token"))) // a link may have none
+	if err := (bridge.Link{Name: name, Kind: "x", Dir: "x"}).Validate(); err != nil { // before the name becomes the name of a file
+		return ConfigChange{}, refuseChange(fmt.Errorf("there is no link %s", wire.OneLine(name, 100)))
 	}
-	return change, err
+	token := c.tokenFile(name)
+	return c.apply(name, func() error {
+		err := c.p.src.RemoveLink(name, LinkKinds())
+		if err == nil {
+			_ = os.Remove(token) // a link may have none
+		}
+		return err
+	}, token)
 }
 
-// apply changes the configuration file, and starts a running serve again with it. If that fails, the file is
-// restored.
-func (c configChanger) apply(name string, change func() error) (ConfigChange, error) {
+// tokenFile returns the file where add stores the token of a link.
+func (c configChanger) tokenFile(name string) string {
+	return c.p.home.Path(filepath.Join("links", name+".token"))
+}
+
+// apply changes the configuration file and perhaps others, and starts a running serve again with it. If that fails, the
+// files are restored.
+func (c configChanger) apply(name string, change func() error, others ...string) (ConfigChange, error) {
 	c.p.rerun.editing.Lock()
 	defer c.p.rerun.editing.Unlock()
-	before, err := os.ReadFile(c.p.src.File)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return ConfigChange{}, fmt.Errorf("read configuration: %w", err)
+	var undo []func() error
+	for _, path := range append([]string{c.p.src.File}, others...) {
+		restore, err := snapshot(path)
+		if err != nil {
+			return ConfigChange{}, err
+		}
+		undo = append(undo, restore)
 	}
 	if err := change(); err != nil {
 		return ConfigChange{}, refuseChange(err)
 	}
-	running := c.p.rerun.start(func() error {
-		if before == nil {
-			return os.Remove(c.p.src.File)
+	running := c.p.rerun.start(func() (err error) {
+		for _, restore := range undo {
+			err = errors.Join(err, restore())
 		}
-		return atomicfile.Write(c.p.src.File, before)
+		return err
 	})
 	return ConfigChange{Name: name, Running: running}, nil
+}
+
+// snapshot returns a function that restores a file, or the file to which a symbolic link leads, as it is now.
+func snapshot(path string) (restore func() error, err error) {
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target
+	}
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return func() error {
+			if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			return nil
+		}, nil
+	}
+	var data []byte
+	if err == nil {
+		data, err = os.ReadFile(path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read what a failed change restores: %w", err)
+	}
+	return func() error {
+		return atomicfile.WriteFunc(path, func(f *os.File) error {
+			_, err := f.Write(data)
+			return errors.Join(err, f.Chmod(info.Mode().Perm()))
+		})
+	}, nil
 }
 
 func refuseChange(err error) error {

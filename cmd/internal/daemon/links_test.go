@@ -1,0 +1,65 @@
+package daemon
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/config"
+	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
+)
+
+// TestUndo: if a serve does not start with a changed configuration, the undo restores the file behind a symbolic link
+// with its mode, and the token of a link that was removed. It removes the token of a link that was added.
+func TestUndo(t *testing.T) {
+	dir := t.TempDir()
+	file, target, token := filepath.Join(dir, "agentmesh.yaml"), filepath.Join(dir, "dotfiles.yaml"), filepath.Join(dir, "links", "lab.token")
+	const text = "name: Me\nlinks:\n- name: lab\n  kind: mew\n  url: wss://lab.example\n  token_file: links/lab.token\n"
+	if err := os.Mkdir(filepath.Dir(token), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for path, data := range map[string]string{target: text, token: "secret\n"} {
+		if err := os.WriteFile(path, []byte(data), 0o640); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("dotfiles.yaml", file); err != nil {
+		t.Skip(err)
+	}
+	c := configChanger{&Process{src: config.Source{File: file}, home: datadir.Dir(dir), rerun: &rerun{stop: func() {}}}}
+	check := func(path, want string) {
+		t.Helper()
+		info, err := os.Lstat(path)
+		if err != nil || !info.Mode().IsRegular() || info.Mode().Perm() != 0o640 {
+			t.Errorf("%s: %v, %v", path, info, err)
+		}
+		if data, err := os.ReadFile(path); err != nil || string(data) != want {
+			t.Errorf("%s has %q, %v", path, data, err)
+		}
+	}
+	if _, err := c.remove("lab"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(token); !os.IsNotExist(err) {
+		t.Errorf("the token is left: %v", err)
+	}
+	if err := c.p.rerun.takeUndo()(); err != nil {
+		t.Fatal(err)
+	}
+	check(target, text)
+	check(token, "secret\n")
+	if info, err := os.Lstat(file); err != nil || info.Mode().Type() != os.ModeSymlink {
+		t.Errorf("the symbolic link is now %v, %v", info, err)
+	}
+
+	if _, err := c.add(NewLink{Name: "den", Kind: "mew", URL: "wss://den.example", Space: "den", Token: "other"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.p.rerun.takeUndo()(); err != nil {
+		t.Fatal(err)
+	}
+	check(target, text)
+	if _, err := os.Stat(filepath.Join(dir, "links", "den.token")); !os.IsNotExist(err) {
+		t.Errorf("the token of a link that was not added is left: %v", err)
+	}
+}
