@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -30,6 +32,7 @@ const (
 	outageVariable  = "AGENTMESH_OPENCLAW_OUTAGE" // how long the gateway is down in the test, such as 10m
 	gatewayWire     = "../../node/hook/testdata/openclaw"
 	mcpWire         = "../../node/owner/mcp/testdata/openclaw.jsonl"
+	contactWire     = "../../node/owner/contact/testdata/openclaw.json"
 )
 
 // stubModel answers the gateway's requests for a chat completion. If the newest message of the mesh contains the name of
@@ -133,6 +136,7 @@ type realGateway struct {
 	program, dir string
 	address      string // of the gateway
 	proxy        string // of the proxy
+	contact      string // of the listener of the agent's door, which has a URL for each contact
 	model        *stubModel
 	process      *exec.Cmd
 	server       *httptest.Server
@@ -156,9 +160,11 @@ func freeAddress(t *testing.T) string {
 // socket.
 func newRealGateway(t *testing.T, program, policy, socket string) *realGateway {
 	t.Helper()
-	g := &realGateway{t: t, policy: policy, program: program, dir: t.TempDir(), address: freeAddress(t), proxy: freeAddress(t), model: &stubModel{}}
+	g := &realGateway{t: t, policy: policy, program: program, dir: t.TempDir(), address: freeAddress(t), proxy: freeAddress(t), contact: freeAddress(t), model: &stubModel{}}
 	model := httptest.NewServer(g.model)
 	t.Cleanup(model.Close)
+	contacts := httptest.NewServer(http.HandlerFunc(g.passToContact))
+	t.Cleanup(contacts.Close)
 	_, port, _ := net.SplitHostPort(g.address)
 	tools, _ := json.Marshal(fmt.Sprintf("tee -a %s/mcp.in | %s mcp --agent-socket %s --data %s/none",
 		g.dir, agentmeshBinary(os.Environ()), socket, g.dir))
@@ -169,8 +175,9 @@ func newRealGateway(t *testing.T, program, policy, socket string) *realGateway {
 		"agents": {"defaults": {"model": {"primary": "stub/stub-1"}}},
 		"mcp": {"servers": {"agentmesh": {"command": "sh", "args": ["-c", %s]}}},
 		"hooks": {"enabled": true, "token": "hooks-token-of-the-test", "path": "/hooks", "allowedAgentIds": ["main"]},
-		"channels": {"a2a": {"enabled": true, "peers": {"mesh": {"token": "a2a-token-of-the-test"}}}}
-	}`, port, model.URL+"/v1", tools)
+		"channels": {"a2a": {"enabled": true, "peers": {"mesh": {"token": "a2a-token-of-the-test"},
+			"sarah": {"token": "token-that-nobody-uses", "url": %q, "outboundToken": "agent-token-of-the-test"}}}}
+	}`, port, model.URL+"/v1", tools, contacts.URL+"/a2a/sarah")
 	if err := os.WriteFile(filepath.Join(g.dir, "openclaw.json"), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -239,6 +246,18 @@ func (g *realGateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Write(answer)
 }
 
+// passToContact passes a request of the gateway to the agent's door, and writes it to a file if the test runs with -update.
+func (g *realGateway) passToContact(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	if *update {
+		if err := os.WriteFile(contactWire, append(body, '\n'), 0o644); err != nil {
+			g.t.Error(err)
+		}
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: g.contact}).ServeHTTP(w, r)
+}
+
 // save writes what was recorded since the last call, with the answer that the node signed, if the test runs with -update.
 // An empty name writes nothing. It writes repeated questions about a task as one question, and leaves out questions about
 // the tasks of earlier messages.
@@ -303,11 +322,19 @@ func playGateway(t *testing.T, program, policy string) {
 	t.Cleanup(func() { os.RemoveAll(home) })
 	mine, theirs, socket := filepath.Join(home, "mine"), filepath.Join(home, "theirs"), filepath.Join(home, "agent.sock")
 	g := newRealGateway(t, program, policy, socket)
-	token := filepath.Join(home, "token")
-	config := fmt.Sprintf("agent_door: {socket: %s}\naccess: {mode: approval}\nhooks:\n  - intent: \"*\"\n    a2a: http://%s/a2a/v1\n    secret_file: %s\n", socket, g.proxy, token)
+	token, agentToken := filepath.Join(home, "token"), filepath.Join(home, "agent-token")
+	config := fmt.Sprintf(`owner_api: {listen: %s}
+agent_door: {socket: %s, token_file: %s}
+access: {mode: approval}
+hooks:
+  - intent: "*"
+    a2a: http://%s/a2a/v1
+    secret_file: %s
+    replies: true
+`, g.contact, socket, agentToken, g.proxy, token)
 	mustRun(t, theirs, "init", "--name=Sarah")
 	mustRun(t, mine, "init", "--name=Chris")
-	for name, text := range map[string]string{token: "a2a-token-of-the-test\n", filepath.Join(mine, "agentmesh.yaml"): config} {
+	for name, text := range map[string]string{token: "a2a-token-of-the-test\n", agentToken: "agent-token-of-the-test\n", filepath.Join(mine, "agentmesh.yaml"): config} {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -414,7 +441,11 @@ func playGateway(t *testing.T, program, policy string) {
 		g.save("shell", withoutMetadata(answer))
 	} else if action(sent) != wire.ActionPending { // the gateway's own owner would have to approve the command
 		t.Errorf("shell without an approval: %s", sent.ReplyTree.JSON())
+	} else {
+		g.save("shell", wire.Value{})
 	}
+
+	g.writeToContact(chrisOwner, sarahOwner, string(hub.info.AgentID))
 
 	outage := 5 * time.Second
 	if text := os.Getenv(outageVariable); text != "" {
@@ -448,6 +479,33 @@ func playGateway(t *testing.T, program, policy string) {
 		t.Errorf("after the outage: %s", answer.JSON())
 	}
 	g.save("outage", withoutMetadata(answer))
+}
+
+// writeToContact lets the gateway write to the contact sarah, whose agent has the id: the message reaches Sarah's inbox, and
+// her answer the gateway (OC-6, OC-7).
+func (g *realGateway) writeToContact(chris, sarah *daemon.Client, id string) {
+	g.t.Helper()
+	for _, change := range []owner.PeerChange{{Action: "alias", Alias: "sarah"}, {Action: "write"}} {
+		if _, err := daemon.Fetch(g.t.Context(), chris, owner.ChangePeer.With(change, id)); err != nil {
+			g.t.Fatal(err)
+		}
+	}
+	if out, err := g.command("message", "send", "--channel=a2a", "--target=sarah", "--message=Come to tea?").CombinedOutput(); err != nil {
+		g.t.Fatalf("the gateway writes to a contact: %v\n%s", err, out)
+	}
+	var item owner.Item
+	waitUntil(g.t, "the gateway's message", time.Minute, func() bool {
+		list, err := daemon.Fetch(g.t.Context(), sarah, owner.ListInbox.Call())
+		i := slices.IndexFunc(list.Items, func(i owner.Item) bool { return strings.Contains(string(i.Payload), "Come to tea?") })
+		if err == nil && i >= 0 {
+			item = list.Items[i]
+		}
+		return item.ID != ""
+	})
+	if _, err := daemon.Fetch(g.t.Context(), sarah, owner.Reply.With(owner.NewReply{Item: string(item.ID), Payload: hook.TextPayload(wire.Deliver, "With pleasure.")})); err != nil {
+		g.t.Fatal(err)
+	}
+	waitUntil(g.t, "the answer reaches the model", 2*time.Minute, func() bool { return strings.Contains(g.model.newest(), "With pleasure.") })
 }
 
 // withoutMetadata returns a payload without what the node added to it.

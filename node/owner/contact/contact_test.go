@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -285,3 +286,20 @@ func TestContactPush(t *testing.T) {
 type handler func(hook.Call) hook.Answer
 
 func (f handler) Handle(_ context.Context, c hook.Call) (hook.Answer, error) { return f(c), nil }
+
+// TestRecordedOpenClaw posts what a real OpenClaw gateway sent to the URL of a contact (OC-6): the contact gets the text.
+// TestRealGateway in cmd/agentmesh records it.
+func TestRecordedOpenClaw(t *testing.T) {
+	request, err := os.ReadFile("testdata/openclaw.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := newDoor(t, open, open)
+	v := d.post(string(d.chris.ID()), string(request))
+	if text(v, "result.task.id") == "" || text(v, "result.task.contextId") != "ctx-oc-sarah" {
+		t.Errorf("the gateway gets %s", v.JSON())
+	}
+	if item := d.inbox(1)[0]; !strings.Contains(string(item.Payload), "Come to tea?") {
+		t.Errorf("the contact gets %s", item.Payload)
+	}
+}
