@@ -15,6 +15,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -231,13 +232,13 @@ func (n *Node) noticeBridgeAsk(ask acl.Ask) []store.Change {
 		return nil
 	}
 	return []store.Change{n.notices.Change(notify.Notice{
-		Kind: "approval", Title: "something waits for your decision", Text: ask.Title, At: ask.Created,
+		Kind: "approval", Title: "something waits for your decision", Text: ask.Title, At: ask.Created, Ask: ask.ID,
 	})}
 }
 
 // isOwnKind reports whether a question is the node's own, and not a bridge's.
 func isOwnKind(kind string) bool {
-	return slices.Contains([]string{askMessage, askOutgoing, askTask, askInterrupted, askKeyChange}, kind)
+	return slices.Contains([]string{askMessage, askOutgoing, askTask, askInterrupted, askKeyChange, owner.AskQuestion}, kind)
 }
 
 // screened wraps the transport of a bridge that does not itself look for personal data. It notifies the owner about a

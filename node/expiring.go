@@ -42,7 +42,7 @@ func (n *Node) warnOfExpiry(ctx context.Context, now time.Time) error {
 				title = "a message of " + bridge.Party(view.Name, view.Address(), view.Subject) // not its text (AM-36)
 			}
 			notice := n.notice("expiring", "", "", ask.Conv, now)
-			notice.Peer, notice.Text = "", fmt.Sprintf("%s, until %s", title, ask.Expires.UTC().Format("2 Jan 15:04 MST"))
+			notice.Peer, notice.Ask, notice.Text = "", ask.ID, fmt.Sprintf("%s, until %s", title, ask.Expires.UTC().Format("2 Jan 15:04 MST"))
 			if err := n.notifyOnce(ctx, ask.ID, ask.Expires, n.notices.Change(notice), now); err != nil {
 				return err
 			}

@@ -79,7 +79,9 @@ func (a *acceptance) hold(ctx context.Context) (bridge.Outcome, error) {
 		if a.in.Intent == wire.Handoff && !stranger {
 			kind = "handoff" // a stranger gets the notice of a waiting sender, whatever the intent
 		}
-		a.unit.Add(a.n.notices.Change(a.n.notice(kind, a.in.Peer, a.in.Name, a.key, a.now)))
+		notice := a.n.notice(kind, a.in.Peer, a.in.Name, a.key, a.now)
+		notice.Ask = ask.ID
+		a.unit.Add(a.n.notices.Change(notice))
 	}
 	reason := reasonIntent
 	if stranger {

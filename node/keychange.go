@@ -29,12 +29,13 @@ func (n *Node) askKeyChange(ctx context.Context, change client.KeyChange) error 
 	if err != nil {
 		return fmt.Errorf("encode question: %w", err)
 	}
-	_, changes := n.asks.Open(acl.Ask{
+	ask, changes := n.asks.Open(acl.Ask{
 		Kind: askKeyChange, Subject: string(change.Agent), Title: fmt.Sprintf("the key of %s changed", change.Agent),
 		Body: body, Hash: change.New, Choices: []acl.Choice{acl.Approve, acl.Reject, acl.Block},
 		Created: now, Expires: now.Add(n.cfg.HoldFor),
 	}, acl.Slot{Key: "key/" + string(change.Agent), Term: "key", Max: 1000})
 	notice := n.notice("key-change", change.Agent, "", store.ConvKey{Peer: string(change.Agent)}, now)
+	notice.Ask = ask.ID
 	return n.store.Records().Apply(ctx, append(changes, n.notices.Change(notice)), now)
 }
 

@@ -48,6 +48,7 @@ func (n *Node) newOutgoingAsk(out Outgoing, to recipientInfo, p permission, now 
 		Choices: choices, Created: now, Expires: now.Add(n.cfg.HoldFor),
 	}, acl.Slot{Key: "outgoing/" + id, Term: "outgoing", Max: maxOutgoingAsks})
 	notice := n.notice("outgoing", out.To, "", out.key(), now)
+	notice.Ask = id
 	return ask, append(changes, n.notices.Change(notice)), nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/httpapi"
@@ -24,6 +25,9 @@ func TestQuestionToTheOwner(t *testing.T) {
 	}
 	if asked.State != acl.AskPending || asked.Kind != owner.AskQuestion {
 		t.Fatalf("question = %+v", asked)
+	}
+	if notices, _, err := sarah.Notices.List(t.Context(), "", 10, time.Now()); err != nil || len(notices) != 1 || notices[0].Ask != asked.ID {
+		t.Errorf("notices = %+v, %v", notices, err)
 	}
 	page := ownerPage(t, sarah, "approvals/"+asked.ID)
 	if !strings.Contains(page, "May I book &lt;b&gt;Tuesday&lt;/b&gt;?") || !strings.Contains(page, "Your agent asks you") || !strings.Contains(page, `name="text"`) {

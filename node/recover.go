@@ -141,8 +141,9 @@ func (r recovery) askAboutRun(ctx context.Context, item Item) error {
 		Choices: []acl.Choice{acl.Approve, acl.Reject}, Created: now, Expires: now.Add(n.cfg.HoldFor),
 	}, acl.Slot{})
 	item.Ask = ask.ID
-	notice := n.notices.Change(n.notice("interrupted", item.Peer, item.PeerName, item.key(), now))
-	return n.storeItem(ctx, item, append(changes, notice))
+	notice := n.notice("interrupted", item.Peer, item.PeerName, item.key(), now)
+	notice.Ask = ask.ID
+	return n.storeItem(ctx, item, append(changes, n.notices.Change(notice)))
 }
 
 // runAgain starts the hook of an item again. decided are the changes of the owner's decision, which are stored with the

@@ -46,6 +46,7 @@ func (n *Node) askTaskAnswer(ctx context.Context, item Item, out Outgoing, p per
 	}, acl.Slot{Key: "outgoing/" + id, Term: "outgoing", Max: maxOutgoingAsks})
 	item.State, item.Ask = ItemHeld, ask.ID
 	notice := n.notice("outgoing", item.Peer, item.PeerName, store.ConvKey{}, now)
+	notice.Ask = id
 	err = n.storeItem(ctx, item, append(changes, n.notices.Change(notice)))
 	switch {
 	case isConflict(err):

@@ -34,6 +34,8 @@ type Config struct {
 	Logger *slog.Logger  // gets one line per notice; nil discards
 	// Changed is called when the target begins to fail and when it works again; nil means no call.
 	Changed func()
+	// Link returns a URL at which the owner can decide a question, or "" if a link cannot decide it; nil means no links.
+	Link func(ctx context.Context, ask string, now time.Time) (string, error)
 }
 
 const (
@@ -83,6 +85,11 @@ func New(cfg Config) *Box {
 // before [Box.Run].
 func (b *Box) OnStatusChange(f func()) { b.cfg.Changed = f }
 
+// AddLinks sets the function that returns links to questions, see [Config]. Call it before [Box.Run].
+func (b *Box) AddLinks(link func(ctx context.Context, ask string, now time.Time) (string, error)) {
+	b.cfg.Link = link
+}
+
 // Change returns the change that stores a notice. The caller adds it to the step that causes the notice. If Kind is
 // [Agreed] or [Cancelled], Title and Text contain text of a peer, which Change leaves out if the content is None
 // (AM-36). For every other kind they must not contain text of a peer. If there are very many notices of one kind, a
@@ -102,7 +109,7 @@ func (b *Box) Change(n Notice) store.Change {
 	ifRev := store.Absent
 	if since, excess := b.countExcess(n.Kind, n.At); excess > 0 {
 		n.ID = fmt.Sprintf("note_%012x%s", since.UnixMilli(), wire.OneLine(n.Kind, 40))
-		n.Text, n.Peer, n.Conv, n.Conversation = fmt.Sprintf("and %d more of this kind within the hour", excess), "", store.ConvKey{}, ""
+		n.Text, n.Peer, n.Conv, n.Conversation, n.Ask = fmt.Sprintf("and %d more of this kind within the hour", excess), "", store.ConvKey{}, "", ""
 		n.Count, ifRev = excess, store.Any
 	}
 	if n.ID == "" {

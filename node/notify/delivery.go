@@ -155,7 +155,7 @@ func (b *Box) sendDue(ctx context.Context, now time.Time) (next time.Time, err e
 func (b *Box) send(ctx context.Context, due []pendingNotice, s Status) error {
 	batch := Batch{ID: due[0].ID}
 	for _, w := range due[:min(len(due), maxBatch)] {
-		batch.Notices = append(batch.Notices, w.Notice)
+		batch.Notices = append(batch.Notices, b.withLink(ctx, w.Notice))
 		batch.Urgent = batch.Urgent || slices.Contains(b.cfg.Urgent, w.Kind)
 	}
 	batch.More = len(due) - len(batch.Notices)
@@ -184,6 +184,19 @@ func (b *Box) send(ctx context.Context, due []pendingNotice, s Status) error {
 		b.cfg.Changed()
 	}
 	return err
+}
+
+// withLink returns the notice with the link to its question. A notice without a link is better than none, so an error
+// is only logged.
+func (b *Box) withLink(ctx context.Context, n Notice) Notice {
+	if n.Ask == "" || b.cfg.Link == nil {
+		return n
+	}
+	var err error
+	if n.Link, err = b.cfg.Link(ctx, n.Ask, time.Now()); err != nil {
+		b.cfg.Logger.Warn("make a link for a notice", "ask", n.Ask, "err", err)
+	}
+	return n
 }
 
 // clearMarks removes the todo marks of the sent notices, except of those that have changed meanwhile.

@@ -34,6 +34,8 @@ type Notice struct {
 	Count int           `json:"count,omitempty"` // number of notices of its kind for which this one stands; 0: only itself
 
 	Conversation wire.ConversationID `json:"conversation_id,omitempty"` // the id in Conv
+	Ask          string              `json:"ask,omitempty"`             // the id of the question that the notice is about
+	Link         string              `json:"link,omitempty"`            // where the owner can decide; only in what a target gets
 }
 
 const (

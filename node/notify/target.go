@@ -41,7 +41,7 @@ func (b Batch) Title() string {
 
 func kindTitle(kind string) string { return strings.ReplaceAll(kind, "-", " ") }
 
-// Text returns the batch for people, with one line for each notice.
+// Text returns the batch for people, with one line for each notice, and one for its link.
 func (b Batch) Text() string {
 	var s strings.Builder
 	for _, n := range b.Notices {
@@ -50,6 +50,9 @@ func (b Batch) Text() string {
 			s.WriteString(": " + n.Text)
 		}
 		s.WriteByte('\n')
+		if n.Link != "" {
+			s.WriteString(n.Link + "\n")
+		}
 	}
 	if b.More > 0 {
 		fmt.Fprintf(&s, "and %d more\n", b.More)
@@ -62,7 +65,7 @@ type Format string
 
 const (
 	JSON Format = "json" // for a command: one object per line; for a webhook: one document
-	Text Format = "text" // one line for each notice
+	Text Format = "text" // one line for each notice, and one for its link
 	Ntfy Format = "ntfy" // for a webhook of ntfy: the text, with title and priority in headers
 )
 
@@ -136,6 +139,9 @@ func (w Webhook) Send(ctx context.Context, b Batch) error {
 	if w.Format == Ntfy {
 		req.Header.Set("Title", b.Title())
 		req.Header.Set("Priority", map[bool]string{true: "high", false: "default"}[b.Urgent])
+		if len(b.Notices) == 1 && b.Notices[0].Link != "" {
+			req.Header.Set("Click", b.Notices[0].Link)
+		}
 	}
 	resp, err := w.HTTP.Do(ctx, client.Owner, req)
 	if err != nil {
@@ -167,6 +173,12 @@ func (b Batch) document() []byte {
 		}
 		if n.Conversation != "" {
 			members = append(members, wire.Member{Key: "conversation_id", Value: wire.Text(string(n.Conversation))})
+		}
+		if n.Ask != "" {
+			members = append(members, wire.TextField("ask", n.Ask))
+		}
+		if n.Link != "" {
+			members = append(members, wire.TextField("link", n.Link))
 		}
 		list[i] = wire.Obj(members...)
 	}

@@ -2,6 +2,7 @@ package notify_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 func newClient(t *testing.T) *client.HTTP {
@@ -69,6 +71,68 @@ func TestWebhookFormats(t *testing.T) {
 	}
 	if !strings.HasPrefix(body, "somebody asks for you: Ann (am_ann)\n") || !strings.Contains(body, "and 3 more") {
 		t.Errorf("text = %q", body)
+	}
+}
+
+// TestLinksInNotices: what a target gets has the link to the question, and what is stored has not. A notice whose link
+// cannot be made is sent without it.
+func TestLinksInNotices(t *testing.T) {
+	const link = "https://phone.example/owner/link/ask_1?once=ABC"
+	bubble(t, func(t *testing.T, recs store.Records) {
+		r := &recorder{}
+		b := startBox(t, recs, notify.Config{Target: r, Link: func(_ context.Context, ask string, _ time.Time) (string, error) {
+			if ask != "ask_1" {
+				return "", errors.New("no link")
+			}
+			return link, nil
+		}})
+		defer b.stop()
+		var changes []store.Change
+		for _, ask := range []string{"ask_1", "ask_2", ""} {
+			time.Sleep(time.Millisecond)
+			changes = append(changes, b.Change(notify.Notice{Kind: "approval", Title: "a message waits", At: time.Now(), Ask: ask}))
+		}
+		if err := recs.Apply(t.Context(), changes, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		b.OnCommit(changes)
+		time.Sleep(time.Hour)
+		got := r.batches()
+		if len(got) != 1 || len(got[0].Notices) != 3 || got[0].Notices[0].Link != link || got[0].Notices[1].Link+got[0].Notices[2].Link != "" {
+			t.Fatalf("batches = %+v", got)
+		}
+		if want := "a message waits\n" + link + "\na message waits\na message waits\n"; got[0].Text() != want {
+			t.Errorf("text = %q, want %q", got[0].Text(), want)
+		}
+		list, _, err := b.List(t.Context(), "", 10, time.Now())
+		if err != nil || len(list) != 3 || list[0].Ask != "ask_1" || list[0].Link != "" {
+			t.Errorf("stored = %+v, %v", list, err)
+		}
+	})
+}
+
+// TestLinkInAWebhook: a document has the link as a member, and ntfy opens it at a touch.
+func TestLinkInAWebhook(t *testing.T) {
+	var click, body string
+	srv := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		data, _ := io.ReadAll(r.Body)
+		click, body = r.Header.Get("Click"), string(data)
+	}))
+	defer srv.Close()
+	batch := notify.Batch{ID: "note_1", Notices: []notify.Notice{{ID: "note_1", Kind: "approval", Title: "a message waits", Ask: "ask_1", Link: "https://phone.example/l"}}}
+	for _, c := range []struct {
+		format      notify.Format
+		click, want string
+	}{
+		{notify.JSON, "", `"link":"https://phone.example/l"`},
+		{notify.Ntfy, "https://phone.example/l", "a message waits\nhttps://phone.example/l\n"},
+	} {
+		if err := (notify.Webhook{URL: srv.URL, Format: c.format, HTTP: newClient(t)}).Send(t.Context(), batch); err != nil {
+			t.Fatal(err)
+		}
+		if click != c.click || !strings.Contains(body, c.want) {
+			t.Errorf("%s: Click %q, body %s", c.format, click, body)
+		}
 	}
 }
 

@@ -124,7 +124,7 @@ func (q Questions) open(ctx context.Context, in NewQuestion, limit *rate.Limiter
 		ID: id, Kind: AskQuestion, Subject: "agent", Conv: conv, Title: "your agent asks you", Rule: "agent", Body: body, Hash: acl.HashBody(body),
 		Size: len(body), Created: now, Expires: now.Add(q.HoldFor),
 	}, acl.Slot{Key: "question/" + id, Term: "question", Max: maxOpenQuestions})
-	notice := q.Notices.Change(notify.Notice{Kind: AskQuestion, Title: "your agent asks you", Text: "agent", At: now, Conv: conv})
+	notice := q.Notices.Change(notify.Notice{Kind: AskQuestion, Title: "your agent asks you", Text: "agent", At: now, Conv: conv, Ask: id})
 	err := q.Records.Apply(ctx, append(changes, notice), now)
 	if errors.Is(err, store.ErrQuota) {
 		return "", ErrManyQuestions
