@@ -58,7 +58,7 @@ func (o *Owner) newAgentEcho() *echo.Echo {
 		if r.Context().Value(overTCP{}) == nil {
 			return false, nil
 		}
-		return false, o.checkHost(r)
+		return false, o.checkHost(r, "")
 	}}, echo.ExtractIPDirect())
 	refuse := func(echo.Context) error { return ErrOwnerDecides }
 	e.Any(PagePath, refuse)

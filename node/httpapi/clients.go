@@ -111,6 +111,15 @@ func (cfg Config) forwardedClient(headers []string) netip.Addr {
 	return client
 }
 
+// ForwardedClient returns the client that the proxy in front of a loopback listener names in X-Forwarded-For, or the
+// other end of the connection. A local program can name any client.
+func ForwardedClient(r *http.Request) netip.Addr {
+	if client := (Config{}).forwardedClient(r.Header[headerForwarded]); client != rate.Unknown {
+		return client
+	}
+	return peerAddr(r.RemoteAddr)
+}
+
 // parseForwardedEntry parses an entry of X-Forwarded-For, which some proxies write with a port.
 func parseForwardedEntry(entry string) (netip.Addr, bool) {
 	entry = strings.TrimSpace(entry)

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -31,6 +32,8 @@ type OwnerConfig struct {
 	Agent AgentDoor
 	// Hosts are additional names that a request over TCP may carry in Host.
 	Hosts []string
+	// LinkHost is a name that a request over TCP may carry in Host if it is for a path below [LinkPath]; "" for none.
+	LinkHost string
 	// Logger gets one line per request; nil discards them.
 	Logger *slog.Logger
 	// Metrics are served at /metrics; nil serves none.
@@ -72,14 +75,13 @@ func NewOwner(cfg OwnerConfig) *Owner {
 		if err := checkOrigin(cross, r); err != nil {
 			return false, wire.ErrCrossOrigin.Because(err)
 		}
-		page := isPage(echo.GetPath(r))
-		if page {
+		if isPage(echo.GetPath(r)) {
 			setPageHeaders(c.Response().Header())
 		}
 		if r.Context().Value(overTCP{}) == nil {
 			return false, nil
 		}
-		return o.admitTCP(c, page)
+		return o.admitTCP(c)
 	}}, echo.ExtractIPDirect())
 	o.agent = o.newAgentEcho()
 	o.group = o.echo.Group("/owner")
@@ -93,17 +95,28 @@ func NewOwner(cfg OwnerConfig) *Owner {
 // overTCP marks requests that came over TCP and not through the socket.
 type overTCP struct{}
 
+// LinkPath is the path of the pages that a link opens without signing in. Their handlers must check the link.
+const LinkPath = "/owner/link"
+
+// isLink reports whether a request is for a page below [LinkPath]. path is as in isPage.
+func isLink(path string) bool { return strings.HasPrefix(path, LinkPath+"/") }
+
+// Links returns the router for pages below [LinkPath], and their style.
+func (o *Owner) Links() (*echo.Group, *PublicPages) {
+	return o.echo.Group(LinkPath), newPublicPages(o.echo, LinkPath)
+}
+
 // admitTCP authenticates a request over TCP: by the token or, for pages, by the session of a browser that has signed
-// in.
-func (o *Owner) admitTCP(c echo.Context, page bool) (done bool, err error) {
-	r := c.Request()
-	if err := o.checkHost(r); err != nil {
+// in. A page below [LinkPath] authenticates its requests by itself.
+func (o *Owner) admitTCP(c echo.Context) (done bool, err error) {
+	r, path := c.Request(), echo.GetPath(c.Request())
+	if err := o.checkHost(r, path); err != nil || isLink(path) {
 		return false, err
 	}
 	o.mu.Lock()
 	ownerToken := o.token
 	o.mu.Unlock()
-	if page {
+	if isPage(path) {
 		return o.pages.admit(c, ownerToken)
 	}
 	token, ok := Bearer(r)
@@ -116,13 +129,15 @@ func (o *Owner) admitTCP(c echo.Context, page bool) (done bool, err error) {
 	return false, nil
 }
 
-// checkHost checks that a request over TCP names an allowed host and has no secret in its URL.
-func (o *Owner) checkHost(r *http.Request) error {
+// checkHost checks that a request over TCP names an allowed host and has no secret in its URL. The host of links is
+// allowed only for their pages.
+func (o *Owner) checkHost(r *http.Request, path string) error {
 	host, _, err := net.SplitHostPort(r.Host)
 	if err != nil {
 		host = r.Host
 	}
 	switch {
+	case isLink(path) && strings.EqualFold(host, o.cfg.LinkHost):
 	case !LoopbackHost(r.Host) && !slices.Contains(o.cfg.Hosts, host):
 		return wire.ErrForeignHost
 	case hasSecretInURL(r.URL):

@@ -22,7 +22,10 @@ type PublicPages struct {
 }
 
 // NewPublicPages adds the style sheet and the icon to e.
-func NewPublicPages(e *echo.Echo) *PublicPages {
+func NewPublicPages(e *echo.Echo) *PublicPages { return newPublicPages(e, "") }
+
+// newPublicPages adds the style sheet and the icon to e, below a path.
+func newPublicPages(e *echo.Echo, below string) *PublicPages {
 	p := &PublicPages{files: make(map[string]asset), paths: make(map[string]string)}
 	for _, f := range []struct{ name, stem, ext, kind string }{
 		{"page.css", "/static/page.", ".css", "text/css; charset=utf-8"}, {"icon.svg", "/static/icon.", ".svg", "image/svg+xml"},
@@ -32,7 +35,7 @@ func NewPublicPages(e *echo.Echo) *PublicPages {
 			panic("httpapi: " + err.Error()) // it is embedded
 		}
 		sum := sha256.Sum256(body)
-		path := f.stem + hex.EncodeToString(sum[:6]) + f.ext
+		path := below + f.stem + hex.EncodeToString(sum[:6]) + f.ext
 		p.files[path], p.paths[f.name] = asset{body: body, kind: f.kind}, path
 		e.GET(path, p.file)
 		e.HEAD(path, p.file)

@@ -74,7 +74,7 @@ func (c Config) Check(kinds []bridge.Kind) error {
 	if len([]rune(c.Site.Name)) > 100 || len([]rune(c.Site.Contact)) > 200 || len([]rune(c.Site.Terms)) > 20_000 {
 		p.add("site", "name must be at most 100 characters, contact 200, and terms 20000")
 	}
-	c.Notify.check(&p)
+	c.Notify.check(&p, c.OwnerAPI.Listen)
 	p.checkOneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
 	p.checkOneOf("log.format", c.Log.Format, "auto", "text", "json")
 	if c.Timeouts.Sync > Default().Timeouts.Sync {

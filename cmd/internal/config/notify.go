@@ -22,7 +22,11 @@ type Notify struct {
 	SecretFile string `key:"secret_file"`
 	// Environment variable with the same content.
 	SecretEnv string `key:"secret_env"`
-	// Kinds of notices that the node sends: approval, outgoing, handoff, expiring, unanswered, agreed, cancelled, closed,
+	// The URL, without a path, at which browsers reach owner_api.listen below /owner/link/, such as a reverse proxy of yours
+	// or tailscale serve. Notices then contain a link that decides one question, once. Danger: a reader of such a notice
+	// can read the question and decide it. Empty: no links.
+	PageURL string `key:"page_url"`
+	// Kinds of notices that the node sends: approval, outgoing, question, handoff, expiring, unanswered, agreed, cancelled, closed,
 	// key-change, unreadable (a sealed message that could not be opened), hook-failed, interrupted, undelivered, unknown,
 	// reply-unverified, reported (a card of our directory), personal (data that left over a bridge), and the kinds of
 	// bridges. Empty: all.
@@ -41,7 +45,16 @@ type Notify struct {
 
 var noticeKind = regexp.MustCompile(`^[a-z][a-z0-9-]{0,39}$`)
 
-func (c Notify) check(p *problems) {
+// PageHost returns the host name in PageURL, or "".
+func (c Notify) PageHost() string {
+	u, err := url.Parse(c.PageURL)
+	if err != nil {
+		return ""
+	}
+	return u.Hostname()
+}
+
+func (c Notify) check(p *problems, listen string) {
 	p.checkOneOf("notify.content", c.Content, "summary", "none")
 	p.checkOneOf("notify.format", c.Format, "json", "text", "ntfy")
 	switch u, err := url.Parse(c.Webhook); {
@@ -51,6 +64,13 @@ func (c Notify) check(p *problems) {
 		p.add("notify.webhook", "must be an absolute http or https URL without user")
 	case c.Format == "ntfy" && c.Webhook == "":
 		p.add("notify.format", "ntfy needs a webhook")
+	}
+	switch u, err := url.Parse(c.PageURL); {
+	case c.PageURL == "":
+	case err != nil || u.Host == "" || *u != (url.URL{Scheme: u.Scheme, Host: u.Host}) || u.Scheme != "https" && !(u.Scheme == "http" && isLoopback(u.Hostname())):
+		p.add("notify.page_url", "must be an https URL with only a host, such as https://agent.example")
+	case listen == "":
+		p.add("notify.page_url", "needs owner_api.listen, such as 127.0.0.1:3149")
 	}
 	if c.SecretFile != "" && c.SecretEnv != "" {
 		p.add("notify", "has both secret_file and secret_env")

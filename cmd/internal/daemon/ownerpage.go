@@ -17,11 +17,17 @@ import (
 //go:embed page/*.html
 var pageFiles embed.FS
 
-// mountPages mounts the owner's page: the node's part, the links, and the pages of bridges.
+// mountPages mounts the owner's page: the node's part, the links, and the pages of bridges; and the page of links in
+// notices if the configuration says where browsers reach it.
 func (p *Process) mountPages() {
 	pages := p.owner.Pages()
 	if p.node != nil {
 		web.Mount(pages, p.node.OwnerAPI(), setup{p}, p.log)
+		if p.cfg.Notify.PageURL != "" {
+			p.notices.AddLinks(web.MountDecisions(p.owner, web.DecisionConfig{
+				Node: p.node.OwnerAPI(), Records: p.store.Records(), URL: p.cfg.Notify.PageURL, Logger: p.log,
+			}).Link)
+		}
 	} else if p.registry == nil { // a process without a node and a directory shows only links
 		pages.Group().GET("/", func(c echo.Context) error { return httpapi.Done(c, "links", "") })
 	}

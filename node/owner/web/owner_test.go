@@ -24,6 +24,7 @@ type ownerPage struct {
 	addr  string
 	token string
 	edge  *httpapi.Owner
+	links *web.DecisionLinks
 	stop  func()
 	http  *http.Client
 }
@@ -59,9 +60,10 @@ func servePage(t *testing.T, m *meshtest.Member) *ownerPage {
 // start serves the page of m. Later calls use the same address as the first.
 func (p *ownerPage) start(m *meshtest.Member) {
 	p.t.Helper()
-	p.edge = httpapi.NewOwner(httpapi.OwnerConfig{Dir: p.dir, Listen: p.addr})
+	p.edge = httpapi.NewOwner(httpapi.OwnerConfig{Dir: p.dir, Listen: p.addr, LinkHost: linkHost})
 	owner.Mount(p.edge.Group(), m.OwnerAPI().Operations()...)
 	web.Mount(p.edge.Pages(), m.OwnerAPI(), namedSetup{}, nil)
+	p.links = web.MountDecisions(p.edge, web.DecisionConfig{Node: m.OwnerAPI(), Records: m.Store.Records(), URL: "https://" + linkHost})
 	if err := p.edge.Listen(); err != nil {
 		p.t.Fatal(err)
 	}

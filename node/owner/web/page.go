@@ -84,7 +84,7 @@ func Mount(shell *httpapi.Pages, n Node, setup Setup, log *slog.Logger) {
 		log = slog.New(slog.DiscardHandler)
 	}
 	read := func(name string) *httpapi.PageTemplate {
-		return shell.Template(pageFiles, "page/"+name+".html", "page/parts.html")
+		return shell.Template(pageFiles, "page/"+name+".html", "page/parts.html", "page/message.html")
 	}
 	p := &pages{
 		n: namedNode{owner.WithNames(n), localNode{n}}, setup: setup, log: log, shell: shell,
