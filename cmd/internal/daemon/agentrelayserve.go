@@ -19,12 +19,12 @@ var _ bridge.Service = (*agentrelay.Bridge)(nil)
 // newAgentRelay makes the AgentRelay bridge with the relay and the links in the configuration. It returns nil if the
 // configuration has neither.
 func newAgentRelay(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, error) {
-	serve := p.cfg.AgentRelay.Serve == "on" || p.cfg.AgentRelay.Serve == "auto" && !p.cfg.Public() // AR-36
+	serve := servesAgentRelay(p)
 	if !serve && len(links) == 0 {
 		return nil, nil
 	}
 	cfg := agentrelay.Config{
-		Dir: string(p.home), Store: p.store, HTTP: p.http, Logger: p.log,
+		Dir: string(p.home), Store: p.store, HTTP: p.http, Dial: dialer(p), Logger: p.log,
 	}
 	cfg.Links, cfg.Tokens = splitLinks(links)
 	if serve {
@@ -34,6 +34,9 @@ func newAgentRelay(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Ser
 		}
 		p.edge.Health(agentrelay.Kind, func(context.Context) (any, error) { return hosted.Health(), nil })
 		cfg.Relay = hosted
+		if i := slices.IndexFunc(links, func(l linkConfig) bool { return l.own }); i >= 0 {
+			cfg.Own = links[i].Name
+		}
 	}
 	if p.node == nil {
 		return agentrelay.New(cfg)
@@ -44,6 +47,11 @@ func newAgentRelay(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Ser
 	}
 	cfg.Mesh, cfg.Identity = mesh, strings.TrimSpace(string(identity))
 	return agentrelay.New(cfg)
+}
+
+// servesAgentRelay reports whether this process hosts a relay (AR-36).
+func servesAgentRelay(p *Process) bool {
+	return p.cfg.AgentRelay.Serve == "on" || p.cfg.AgentRelay.Serve == "auto" && !p.cfg.Public()
 }
 
 // relayConfig returns the configuration of the relay.

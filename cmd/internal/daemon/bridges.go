@@ -29,6 +29,7 @@ import (
 type linkConfig struct {
 	bridge.Link
 	Token client.Credential // "" for a link without a secret
+	own   bool              // it leads to what this process hosts
 }
 
 // splitLinks returns links, and their tokens by the name of the link.
@@ -82,6 +83,9 @@ func (p *Process) addBridges() error {
 				return exit.Fail(exit.Config, err)
 			}
 			links, plain = append(links, linkConfig{Link: l, Token: token}), append(plain, l)
+		}
+		for _, l := range ownLinks(p, kind.Name) {
+			links, plain = append(links, linkConfig{Link: l, own: true}), append(plain, l)
 		}
 		var mesh bridge.Mesh
 		if p.node != nil {

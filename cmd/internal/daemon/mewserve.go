@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mew"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/gateway"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/link"
+	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/owner"
@@ -33,12 +35,9 @@ func newMew(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, e
 	if len(p.cfg.MEW.Spaces) == 0 && len(links) == 0 {
 		return nil, nil
 	}
-	b, err := p.newMewLinks(links, mesh)
-	if err != nil {
-		return nil, err
-	}
 	if len(p.cfg.MEW.Spaces) == 0 {
-		return &mewService{Bridge: b}, nil
+		b, err := p.newMewLinks(links, mesh)
+		return &mewService{Bridge: b}, err
 	}
 	cfg := gateway.Config{
 		Records: p.store.Records(), Audit: p.audit, PublicURL: socketURL(p.base), Origins: p.cfg.MEW.Origins,
@@ -55,7 +54,18 @@ func newMew(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, e
 	if err != nil {
 		return nil, err
 	}
-	return &mewService{Bridge: b, gateway: g}, nil
+	for i, l := range links {
+		if !l.own {
+			continue
+		}
+		token, err := g.Space(l.Space).AddNode(l.Participant)
+		if err != nil {
+			return nil, fmt.Errorf("space %s: %w", l.Space, err)
+		}
+		links[i].Token = client.Credential(token)
+	}
+	b, err := p.newMewLinks(links, mesh)
+	return &mewService{Bridge: b, gateway: g}, err
 }
 
 // noticeInvitation returns the notice to the owner about an invitation to an e-mail address. The gateway does not send
@@ -95,4 +105,20 @@ func (m *mewService) Run(ctx context.Context) error {
 		all.Go(func() error { return m.gateway.Run(ctx) })
 	}
 	return all.Wait()
+}
+
+// newMewLinks makes the bridge with the node's links to MEW spaces that others host.
+func (p *Process) newMewLinks(links []linkConfig, mesh bridge.Mesh) (*link.Bridge, error) {
+	cfg := link.Config{
+		Mesh: mesh, Tokens: map[string]client.Credential{}, Records: p.store.Records(), Steps: p.store.Steps(), Logger: p.log,
+		Own: map[string]bool{}, Dial: dialer(p),
+	}
+	exempt, _ := p.cfg.Exempt()
+	for _, l := range links {
+		if slices.Contains(exempt, link.Principal(l.Name)) {
+			l.Policy.Limits = bridge.NoLinkLimits()
+		}
+		cfg.Links, cfg.Tokens[l.Name], cfg.Own[l.Name] = append(cfg.Links, l.Link), l.Token, l.own
+	}
+	return link.New(cfg)
 }

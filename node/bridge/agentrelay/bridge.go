@@ -9,10 +9,12 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/frame"
 	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/link"
 	"github.com/agentmesh/agentmesh/node/bridge/agentrelay/relay"
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/websocket"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -25,6 +27,7 @@ type Config struct {
 	Relay *relay.Relay // the relay that this process hosts; nil: none
 
 	Links  []bridge.Link
+	Own    string                       // name of the link to Relay; "": none
 	Tokens map[string]client.Credential // of links, by name
 	// Dir is where a link that registered itself stores its id and token, in one file per link (AR-51). Required with
 	// links.
@@ -33,9 +36,11 @@ type Config struct {
 	// (AR-48).
 	Identity string
 	// Mesh connects the bridge to the node. Required with links.
-	Mesh   bridge.Mesh
-	Store  store.Store
-	HTTP   *client.HTTP
+	Mesh  bridge.Mesh
+	Store store.Store
+	HTTP  *client.HTTP
+	// Dial makes the connections of links; nil: HTTP makes them.
+	Dial   websocket.Dialer
 	Logger *slog.Logger
 }
 
@@ -52,10 +57,14 @@ func LinkKind() bridge.Kind { return link.Declare() }
 func New(cfg Config) (*Bridge, error) {
 	b := &Bridge{cfg: cfg}
 	for _, l := range cfg.Links {
-		made, err := link.New(link.Config{
+		c := link.Config{
 			Link: l, Token: cfg.Tokens[l.Name], Dir: cfg.Dir, Identity: cfg.Identity, Mesh: cfg.Mesh,
-			Store: cfg.Store, HTTP: cfg.HTTP, Logger: cfg.Logger,
-		})
+			Store: cfg.Store, HTTP: cfg.HTTP, Dial: cfg.Dial, Logger: cfg.Logger,
+		}
+		if cfg.Relay != nil && l.Name == cfg.Own {
+			c.Join = func(ctx context.Context) (frame.Credentials, error) { return cfg.Relay.Join(ctx, l.AgentID) }
+		}
+		made, err := link.New(c)
 		if err != nil {
 			return nil, fmt.Errorf("link %s: %w", l.Name, err)
 		}

@@ -82,7 +82,7 @@ func ownerSay(c echo.Context, p *ownerSpace) error {
 // audience is the participants that receive a chat of the owner, and the recipients that do not. A space stores nothing
 // for participants that are away.
 type audience struct {
-	listeners int      // other participants that are connected
+	listeners int      // other participants that are connected, except our own node
 	absent    []string // recipients that are not connected
 }
 
@@ -98,7 +98,9 @@ func (p *ownerSpace) findAudience(data []byte) audience {
 	for _, m := range p.View().Participants {
 		if m.Connected && m.ID != self && m.Name != self {
 			connected[m.ID], connected[m.Name] = true, true
-			a.listeners++
+			if !m.Own {
+				a.listeners++
+			}
 		}
 	}
 	for _, id := range e.To {

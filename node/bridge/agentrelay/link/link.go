@@ -50,6 +50,11 @@ type Config struct {
 	Token client.Credential // empty: the link registers itself
 	// Dir is where a link that registered itself stores its id and token, in one file per link (AR-51).
 	Dir string
+	// Join registers the link at a relay in this process, and returns a new token at each call. Nil: the relay is
+	// elsewhere.
+	Join func(ctx context.Context) (frame.Credentials, error)
+	// Dial makes connections; nil: HTTP makes them.
+	Dial websocket.Dialer
 	// Identity is the age identity to which peers encrypt. If it is empty, the node cannot read encrypted messages
 	// (AR-48).
 	Identity string
@@ -92,6 +97,9 @@ func New(cfg Config) (*Link, error) {
 		return nil, errors.New("the configuration lacks mesh, store, HTTP client or directory")
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
+	if cfg.Dial == nil {
+		cfg.Dial = func(ctx context.Context, u *url.URL) (net.Conn, error) { return cfg.HTTP.Connect(ctx, client.Owner, u) }
+	}
 	target, err := url.Parse(cfg.Link.URL)
 	if err != nil || target.Host == "" || target.Scheme != "ws" && target.Scheme != "wss" {
 		return nil, errors.New("url must be ws:// or wss://, such as wss://relay.example/arc")
@@ -231,10 +239,7 @@ func (l *Link) connect(ctx context.Context) (*websocket.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	dial := func(ctx context.Context, u *url.URL) (net.Conn, error) {
-		return l.cfg.HTTP.Connect(ctx, client.Owner, u)
-	}
-	conn, err := websocket.Dial(ctx, dial, l.target.String(), websocket.Options{
+	conn, err := websocket.Dial(ctx, l.cfg.Dial, l.target.String(), websocket.Options{
 		ReadLimit: linkReadLimit, Ping: frame.PingEvery, Silence: frame.GoneAfter,
 		Header: http.Header{"Authorization": {"Bearer " + string(token)}},
 	})

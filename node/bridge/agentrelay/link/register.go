@@ -35,7 +35,7 @@ func needsOwner(err error) bool {
 // may have forgotten the link (AR-52). It returns errToken if the owner configured the token or disabled registration,
 // or if the relay refused a new token already: otherwise the link would register forever.
 func (l *Link) registerAgain(ctx context.Context) error {
-	if l.cfg.Token != "" || l.cfg.Link.Options[optReregister] == "false" || l.renewed {
+	if l.cfg.Token != "" || l.cfg.Join != nil || l.cfg.Link.Options[optReregister] == "false" || l.renewed {
 		return errToken
 	}
 	_, err := l.register(ctx)
@@ -53,6 +53,10 @@ func (l *Link) tokenFile() string {
 func (l *Link) token(ctx context.Context) (client.Credential, error) {
 	if t := l.cfg.Token; t != "" {
 		return t, nil
+	}
+	if l.cfg.Join != nil {
+		got, err := l.cfg.Join(ctx)
+		return client.Credential(got.Token), err
 	}
 	data, err := os.ReadFile(l.tokenFile())
 	if err == nil {

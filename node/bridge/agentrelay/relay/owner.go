@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"net/http"
@@ -125,6 +126,24 @@ func (r *Relay) addInvite(c echo.Context, _ owner.None) (Invite, error) {
 		return out, owner.Fault(http.StatusConflict, "there are too many unused invite codes; wait until some expire", "")
 	}
 	return out, ownerError(err)
+}
+
+// Join registers the node of this process as an agent: under id, or under an id of the relay's choice if that one is
+// taken. Each later call gives the same agent a new token.
+func (r *Relay) Join(ctx context.Context, id string) (frame.Credentials, error) {
+	for _, a := range r.agents.list() {
+		if a.Own {
+			token, err := r.agents.renew(ctx, a.ID)
+			return frame.Credentials{AgentID: a.ID, Token: token}, err
+		}
+	}
+	own := registration{ID: id, Used: true, Trusted: true, Own: true}
+	id, token, err := r.agents.register(ctx, own)
+	if errors.Is(err, errTaken) {
+		own.ID = ""
+		id, token, err = r.agents.register(ctx, own)
+	}
+	return frame.Credentials{AgentID: id, Token: token}, err
 }
 
 func (r *Relay) invites() credential.Invites {

@@ -330,3 +330,26 @@ func TestWhoMakesWayStaysOut(t *testing.T) {
 		t.Errorf("%d are registered", s.agents.count())
 	}
 }
+
+// TestJoin: the node of the process keeps its id and gets a new token at each call. If somebody else has the id, the
+// node gets another one, and never the other agent's.
+func TestJoin(t *testing.T) {
+	st := openStore(t)
+	s := newTestRelayOn(t, st, Config{})
+	s.register("hub")
+	first, err := s.Join(t.Context(), "hub")
+	if err != nil || first.AgentID == "hub" || first.Token == "" {
+		t.Fatalf("%+v, %v", first, err)
+	}
+	s = newTestRelayOn(t, st, Config{})
+	second, err := s.Join(t.Context(), "another-name")
+	if err != nil || second.AgentID != first.AgentID || second.Token == first.Token {
+		t.Errorf("%+v, %v", second, err)
+	}
+	if _, ok := s.agents.lookup(first.Token); ok {
+		t.Error("the first token is still valid")
+	}
+	if a, ok := s.agents.lookup(second.Token); !ok || a.ID != first.AgentID || !a.Trusted {
+		t.Errorf("%+v, %v", a, ok)
+	}
+}

@@ -38,6 +38,7 @@ type registration struct {
 	Active  time.Time `json:"active,omitzero"`   // time of its last message; may lack an hour after a crash (AR-42)
 	Used    bool      `json:"used,omitempty"`    // it has connected, or the owner registered it
 	Trusted bool      `json:"trusted,omitempty"` // no rate limit (AR-31)
+	Own     bool      `json:"own,omitempty"`     // it is the node of this process
 }
 
 // The registry returns these errors.

@@ -17,6 +17,7 @@ type members struct {
 	byName   map[string]*member
 	byID     map[string]*member // by runtime id, if it differs from the name
 	operator *member            // the owner; nil in a drop-in space
+	node     *member            // the node of this process; nil if it takes no part
 }
 
 func (ms *members) add(name string, own []capability.Capability) *member {

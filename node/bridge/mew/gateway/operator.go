@@ -3,10 +3,13 @@ package gateway
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/capability"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/envelope"
 	"github.com/agentmesh/agentmesh/node/bridge/mew/view"
@@ -19,6 +22,24 @@ const OperatorName = "owner"
 // everything.
 func (s *Space) addOperator() {
 	s.members.operator = s.members.add(OperatorName, []capability.Capability{mustCapability(`{"kind":"*"}`)})
+}
+
+// AddNode adds the node of this process as a participant, and returns the token with which it joins. Its name is name, or
+// name with a number if another participant has that name. Call it before [Gateway.Run].
+func (s *Space) AddNode(name string) (token string, err error) {
+	s.mu.Lock()
+	defer s.unlock()
+	free := name
+	for n := 2; s.members.find(free) != nil; n++ {
+		free = fmt.Sprintf("%s-%d", name, n)
+	}
+	var caps []capability.Capability
+	for _, kind := range []string{"chat", "chat/*", "mcp/proposal", "participant/*"} {
+		caps = append(caps, mustCapability(strconv.Quote(kind)))
+	}
+	s.members.node = s.members.add(free, caps)
+	token = credential.New("mew_")
+	return token, s.tokens.claim(token, s.cfg.ID, free)
 }
 
 // protectOperator returns a refusal if m is the owner: no participant may kick the owner or revoke the owner's rights,
@@ -45,6 +66,7 @@ func (s *Space) View() view.Space {
 		p := view.Participant{
 			Name: m.name, ID: m.runtime, Connected: m.isPresent(), Capabilities: []json.RawMessage{}, Invited: m.record.Invited,
 			Paused: m.isPaused(time.Now()), Down: m.down, Barred: m.record.Barred,
+			Own: m == s.members.node,
 		}
 		if p.Paused {
 			p.PausedUntil = m.pausedUntil

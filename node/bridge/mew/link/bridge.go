@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -37,6 +38,7 @@ const mesh = "mesh"
 type Config struct {
 	Links  []bridge.Link
 	Tokens map[string]client.Credential // by the name of a link
+	Own    map[string]bool              // names of the links to spaces that this process hosts
 
 	Mesh    bridge.Mesh // required with links
 	Records store.Records
@@ -96,8 +98,10 @@ func (b *Bridge) Links() []bridge.LinkStatus {
 	return out
 }
 
-// Spaces returns the spaces behind the links.
-func (b *Bridge) Spaces() []*Link { return b.links }
+// Spaces returns the spaces of others behind the links.
+func (b *Bridge) Spaces() []*Link {
+	return slices.DeleteFunc(slices.Clone(b.links), func(l *Link) bool { return b.cfg.Own[l.cfg.Name] })
+}
 
 // Link returns the link with a name, or nil.
 func (b *Bridge) Link(name string) *Link {

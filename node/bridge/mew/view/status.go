@@ -43,6 +43,7 @@ type Participant struct {
 	PausedUntil  time.Time         `json:"paused_until,omitzero"`
 	Down         bool              `json:"shut_down,omitempty"`
 	Barred       bool              `json:"barred,omitempty"`
+	Own          bool              `json:"own,omitempty"` // it is the node of this process
 }
 
 // Grant is a grant that a participant holds.
