@@ -76,10 +76,7 @@ type Conn struct {
 	buf      *bytes.Buffer
 
 	mu      sync.Mutex
-	queue   []*Frame
-	spare   []*Frame // the array of the last batch, for reuse as queue
-	frames  int      // queued or being written
-	bytes   int
+	queue   frameQueue
 	writing bool        // a writer is running
 	ending  bool        // the connection takes no more frames
 	slow    bool        // the peer overflowed its queue; the writer must not extend the deadline
@@ -139,7 +136,7 @@ func (c *Conn) open(ws *websocket.Conn) {
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.drop()
+		c.queue.drop()
 		c.end(closeFrame(code, ""))
 		return nil
 	})
@@ -179,7 +176,7 @@ func (c *Conn) abort(cause error) {
 	if c.fault == nil {
 		c.fault = &CloseError{Code: CodeAbnormal, cause: cause}
 	}
-	c.drop()
+	c.queue.drop()
 	c.mu.Unlock()
 	c.conn.Close()
 }

@@ -13,9 +13,9 @@ func (c *Conn) Send(f *Frame) error {
 	switch {
 	case c.ending:
 		return ErrClosed
-	case c.frames >= c.opt.QueueFrames, c.bytes+len(f.bytes) > c.opt.QueueBytes && c.frames > 0:
+	case c.queue.frames >= c.opt.QueueFrames, c.queue.bytes+len(f.bytes) > c.opt.QueueBytes && c.queue.frames > 0:
 		c.fault = &CloseError{Code: CodeTryLater, Reason: reasonQueueFull}
-		c.drop()
+		c.queue.drop()
 		c.end(closeFrame(CodeTryLater, reasonQueueFull))
 		c.slow = true
 		// SetWriteDeadline fails only on a broken connection, which the writer notices.
@@ -28,12 +28,7 @@ func (c *Conn) Send(f *Frame) error {
 
 // push queues a frame and starts a writer if none runs. The caller holds c.mu.
 func (c *Conn) push(f *Frame) {
-	if c.queue == nil {
-		c.queue, c.spare = c.spare, nil
-	}
-	c.queue = append(c.queue, f)
-	c.frames++
-	c.bytes += len(f.bytes)
+	c.queue.push(f)
 	if !c.writing {
 		c.writing = true
 		c.writers.Add(1)
@@ -50,14 +45,48 @@ func (c *Conn) end(last *Frame) {
 	c.push(last)
 }
 
-// drop discards the queued frames that are not being written yet. The caller holds c.mu.
-func (c *Conn) drop() {
-	for i, f := range c.queue {
-		c.frames--
-		c.bytes -= len(f.bytes)
-		c.queue[i] = nil
+// frameQueue has the frames of a connection that are not written yet. The mutex of the connection guards it.
+type frameQueue struct {
+	waiting []*Frame
+	spare   []*Frame // an empty array, for reuse as waiting
+	frames  int      // waiting or being written
+	bytes   int      // of these frames
+}
+
+func (q *frameQueue) push(f *Frame) {
+	if q.waiting == nil {
+		q.waiting, q.spare = q.spare, nil
 	}
-	c.queue = c.queue[:0]
+	q.waiting = append(q.waiting, f)
+	q.frames++
+	q.bytes += len(f.bytes)
+}
+
+// take returns the waiting frames. The caller writes them and then calls finish.
+func (q *frameQueue) take() []*Frame {
+	frames := q.waiting
+	q.waiting, q.spare = q.spare, nil
+	return frames
+}
+
+// finish releases the frames of a call of take, which have size bytes.
+func (q *frameQueue) finish(frames []*Frame, size int) {
+	q.frames -= len(frames)
+	q.bytes -= size
+	clear(frames)
+	if cap(frames) <= keepQueue {
+		q.spare = frames[:0]
+	}
+}
+
+// drop discards the waiting frames.
+func (q *frameQueue) drop() {
+	for i, f := range q.waiting {
+		q.frames--
+		q.bytes -= len(f.bytes)
+		q.waiting[i] = nil
+	}
+	q.waiting = q.waiting[:0]
 }
 
 const (
@@ -76,8 +105,7 @@ func (c *Conn) write() {
 	defer batches.Put(batch)
 	for {
 		c.mu.Lock()
-		frames := c.queue
-		if len(frames) == 0 {
+		if len(c.queue.waiting) == 0 {
 			c.writing = false
 			if c.ending {
 				c.setCloseDeadline()
@@ -85,21 +113,15 @@ func (c *Conn) write() {
 			c.mu.Unlock()
 			return
 		}
-		c.queue, c.spare = c.spare, nil
-		slow := c.slow
+		frames, slow := c.queue.take(), c.slow
 		c.mu.Unlock()
 
 		size, err := c.writeAll(frames, *batch, slow)
 
 		c.mu.Lock()
-		c.frames -= len(frames)
-		c.bytes -= size
-		clear(frames)
-		if cap(frames) <= keepQueue {
-			c.spare = frames[:0]
-		}
+		c.queue.finish(frames, size)
 		if err != nil {
-			c.drop()
+			c.queue.drop()
 			c.writing = false
 			c.mu.Unlock()
 			c.abort(err)
