@@ -39,6 +39,7 @@ type Pages struct {
 	names    map[string]string // URLs of the assets, by name without hash
 	nav      []Nav
 	bar      func(ctx context.Context) Bar
+	nameOf   func(ctx context.Context, id string) string // nil without a node
 	sources  []Source
 	streams  chan struct{} // holds one value per open stream
 	stopped  chan struct{} // closed when the listener stops, so that streams end at once
@@ -154,6 +155,18 @@ func (p *Pages) Add(n ...Nav) { p.nav = append(p.nav, n...) }
 
 // Title sets the function that returns the bar. Without it the bar is empty.
 func (p *Pages) Title(bar func(ctx context.Context) Bar) { p.bar = bar }
+
+// NamePeers sets the function that returns the name of a peer for the pages of all services.
+func (p *Pages) NamePeers(name func(ctx context.Context, id string) string) { p.nameOf = name }
+
+// NameOf returns how to show the peer with an agent id: by the owner's alias, else by the name that the peer gives
+// itself, in quotes, else by its id. The text is untrusted.
+func (p *Pages) NameOf(ctx context.Context, id string) string {
+	if p.nameOf == nil || id == "" {
+		return id
+	}
+	return p.nameOf(ctx, id)
+}
 
 // Follow adds a source of changes for open pages.
 func (p *Pages) Follow(s Source) { p.sources = append(p.sources, s) }

@@ -83,7 +83,8 @@ type threadsView struct {
 
 type threadRow struct {
 	exchange.Summary
-	Open bool
+	Open       bool
+	From, With string // the names of requester and holder
 }
 
 func (p *pages) list(c echo.Context) error {
@@ -102,13 +103,22 @@ func (p *pages) list(c echo.Context) error {
 	}
 	view.Next = page.Next
 	for _, s := range page.Threads {
-		view.Threads = append(view.Threads, threadRow{s, s.Status.Open()})
+		view.Threads = append(view.Threads, threadRow{s, s.Status.Open(), p.nameOf(c, s.Requester), p.nameOf(c, s.Holder)})
 	}
 	return p.shell.Render(c, p.threads, httpapi.View{Title: "MESS", Topics: []string{topicThreads}, Data: view})
 }
 
+// nameOf returns how to show a participant of a thread.
+func (p *pages) nameOf(c echo.Context, id string) string {
+	if id == thread.OwnerID {
+		return "you"
+	}
+	return p.shell.NameOf(c.Request().Context(), id)
+}
+
 type threadPage struct {
 	Thread      *thread.Thread
+	From, With  string // the names of requester and holder
 	Messages    []messageRow
 	CanClaim    bool
 	CanComplete bool
@@ -133,7 +143,7 @@ func (p *pages) show(c echo.Context) error {
 		return err
 	}
 	view := threadPage{
-		Thread: t, CanClaim: t.IsClaimable(), CanCancel: t.Status.Open() && t.Requester == thread.OwnerID,
+		Thread: t, From: p.nameOf(c, t.Requester), With: p.nameOf(c, t.Holder), CanClaim: t.IsClaimable(), CanCancel: t.Status.Open() && t.Requester == thread.OwnerID,
 		CanComplete: t.Holder == thread.OwnerID && slices.Contains(thread.HolderMay[t.Status], thread.Completed),
 		CanFail:     t.Holder == thread.OwnerID && slices.Contains(thread.HolderMay[t.Status], thread.Failed),
 		MustConfirm: t.Requester == thread.OwnerID && t.Status == thread.NeedsConfirmation,
@@ -145,9 +155,11 @@ func (p *pages) show(c echo.Context) error {
 		if view.Suggestion, err = p.suggestion(ctx, t); err != nil {
 			return err
 		}
+		view.Suggestion.By = p.nameOf(c, view.Suggestion.By)
 	}
 	for _, m := range messages {
 		row := viewMessage(t.Ref, m)
+		row.From = p.nameOf(c, m.From)
 		for _, r := range listReferences(m) {
 			a, err := storedReference(ctx, p.x, t.Ref, r)
 			if err != nil {

@@ -2,6 +2,7 @@ package mess
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"html/template"
 	"image"
@@ -28,6 +29,7 @@ func TestPage(t *testing.T) {
 	}
 	owner := httpapi.NewOwner(httpapi.OwnerConfig{})
 	b.MountPage(owner.Pages())
+	owner.Pages().NamePeers(func(_ context.Context, id string) string { return "Ann of " + id })
 	call := func(method, path, kind string, body []byte) (*http.Response, string) {
 		t.Helper()
 		r := httptest.NewRequestWithContext(t.Context(), method, "http://localhost"+path, bytes.NewReader(body))
@@ -40,11 +42,11 @@ func TestPage(t *testing.T) {
 	}
 	const form = "application/x-www-form-urlencoded"
 	ref := l.request("agent", `{intent: "<script>alert(1)</script> look", context: ["\u202etext", {image: "https://evil.example/x.png"}]}`)
-	if resp, text := call("GET", httpapi.PagePath+"/mess?state=received", "", nil); resp.StatusCode != 200 || !strings.Contains(text, ref) || strings.Contains(text, "<script>alert") {
+	if resp, text := call("GET", httpapi.PagePath+"/mess?state=received", "", nil); resp.StatusCode != 200 || !strings.Contains(text, ref) || !strings.Contains(text, "Ann of agent") || strings.Contains(text, "<script>alert") {
 		t.Errorf("list: %d\n%s", resp.StatusCode, text)
 	}
 	page := httpapi.PagePath + "/mess/" + ref
-	if _, text := call("GET", page, "", nil); !strings.Contains(text, `value="claim"`) || strings.Contains(text, `src="https://evil`) || strings.Contains(text, "\u202e") {
+	if _, text := call("GET", page, "", nil); !strings.Contains(text, `value="claim"`) || strings.Count(text, "Ann of agent") != 2 || strings.Contains(text, `src="https://evil`) || strings.Contains(text, "\u202e") {
 		t.Errorf("thread:\n%s", text)
 	}
 	if resp, _ := call("POST", page, form, []byte(url.Values{"do": {"claim"}}.Encode())); resp.StatusCode != http.StatusSeeOther {

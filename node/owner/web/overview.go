@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"strconv"
 	"time"
 
@@ -21,6 +22,7 @@ type overviewView struct {
 const (
 	overviewAsks     = 3
 	settingsRefusals = 10
+	limitsRefusals   = 64
 )
 
 func (p *pages) showOverview(c echo.Context) error {
@@ -46,7 +48,23 @@ func (p *pages) showOverview(c echo.Context) error {
 
 type settingsView struct {
 	owner.Status
-	Refusals []owner.Refusal
+	Refusals []refusalView
+}
+
+// refusalView is a refused message with the name of its sender.
+type refusalView struct {
+	owner.Refusal
+	Shown owner.ShownName
+}
+
+// viewRefusals returns the newest refusals, at most the given number.
+func (p *pages) viewRefusals(ctx context.Context, most int) []refusalView {
+	refusals, _ := p.n.Refusals()
+	var views []refusalView
+	for _, r := range refusals[:min(len(refusals), most)] {
+		views = append(views, refusalView{r, p.shownName(ctx, r.From)})
+	}
+	return views
 }
 
 // showSettings shows the state of the agent, its registrations, and what it refused.
@@ -55,9 +73,7 @@ func (p *pages) showSettings(c echo.Context) error {
 	if err != nil {
 		return owner.Explain(err)
 	}
-	view := settingsView{Status: status}
-	view.Refusals, _ = p.n.Refusals()
-	view.Refusals = view.Refusals[:min(len(view.Refusals), settingsRefusals)]
+	view := settingsView{Status: status, Refusals: p.viewRefusals(c.Request().Context(), settingsRefusals)}
 	return p.shell.Render(c, p.settings, httpapi.View{
 		Title: "Settings", Said: p.doneMessage(c), Data: view,
 		Topics: []string{string(owner.TopicOutbox), string(owner.TopicStatus), topicRefusals},
@@ -88,12 +104,11 @@ type limitsView struct {
 	Holds    []ruleView
 	Kept     []ruleView
 	Hold     []acl.HoldRule
-	Refusals []owner.Refusal
+	Refusals []refusalView
 }
 
 func (p *pages) showLimits(c echo.Context) error {
 	limits := p.n.Limits()
-	refusals, _ := p.n.Refusals()
 	perHour := func(n int) string {
 		if n <= 0 {
 			return "no limit"
@@ -120,7 +135,7 @@ func (p *pages) showLimits(c echo.Context) error {
 			{"Maximum number of conversations", formatNumber(int64(limits.MaxKept))},
 			{"Maximum size of all messages", formatSize(limits.MaxBytes)},
 		},
-		Hold: limits.Hold, Refusals: refusals,
+		Hold: limits.Hold, Refusals: p.viewRefusals(c.Request().Context(), limitsRefusals),
 	}
 	return p.shell.Render(c, p.limits, httpapi.View{Title: "Limits", Topics: []string{topicRefusals}, Data: view})
 }

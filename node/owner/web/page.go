@@ -94,6 +94,7 @@ func Mount(shell *httpapi.Pages, n Node, setup Setup, log *slog.Logger) {
 		audit: read("log"), profile: read("profile"), connect: read("connect"), person: read("person"),
 	}
 	shell.Title(func(context.Context) httpapi.Bar { return httpapi.Bar{Name: n.Card().Name, Paused: n.Paused()} })
+	shell.NamePeers(p.nameOf)
 	shell.Follow(p.followEvents)
 	shell.Follow(p.followRefusals)
 	shell.Add(
@@ -145,6 +146,17 @@ func Mount(shell *httpapi.Pages, n Node, setup Setup, log *slog.Logger) {
 	g.GET("/limits", p.showLimits)
 	g.GET("/notices", p.showNotices)
 	g.GET("/log", p.showLog)
+}
+
+// nameOf returns the name of a peer for the pages of bridges.
+func (p *pages) nameOf(ctx context.Context, id string) string { return p.shownName(ctx, id).String() }
+
+func (p *pages) shownName(ctx context.Context, id string) owner.ShownName {
+	names, err := p.n.NamesOf(ctx, id)
+	if err != nil { // the id is better than no page
+		p.log.Warn("look up a name", "peer", id, "err", err)
+	}
+	return owner.ShowName(names, id, id)
 }
 
 // followEvents passes the topics of events to an open page.
