@@ -19,6 +19,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mew/view"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
 )
 
 //go:embed page/*.html
@@ -161,11 +162,21 @@ type spaceView struct {
 	Self   string             // the owner, or this node, in the space
 	Link   *bridge.LinkStatus // nil for a hosted space
 	Latest []shownEnvelope
+	// Shared are the conversations that the space behind a link sees, and Unshared those that it could see.
+	Shared, Unshared []shownConversation
+	Invited          *invited // the participant that the owner has just invited; nil for none
 }
+
+// shownConversation is a conversation of the node. Key names it in a form.
+type shownConversation struct{ Key, Peer, ID, Name string }
+
+// invited is a new participant with the token that nobody can read again.
+type invited struct{ Name, Token, URL string }
 
 // doneTexts holds what the page says after a form was handled (see [httpapi.Done]).
 var doneTexts = map[string]string{
-	"sent": "Sent. Everybody in the space sees it.", "connect": "The link connects now.",
+	"sent": "Sent. Everybody in the space sees it.", "shared": "The space sees the conversation from now on.",
+	"hidden": "The space sees nothing new of the conversation.", "connect": "The link connects now.",
 	"unheard": "Sent, but a recipient is not connected now. A space stores nothing for participants that are away.",
 }
 
@@ -184,14 +195,36 @@ func (p *spacePages) showSpace(c echo.Context) error {
 	if err != nil {
 		return p.shell.Fault(c, err)
 	}
-	view := spaceView{ownerSpace: s, Space: s.View(), Self: s.Name(), Latest: s.tail.newest()}
+	return p.renderSpace(c, s, nil)
+}
+
+// renderSpace shows a space, and the participant that was just invited.
+func (p *spacePages) renderSpace(c echo.Context, s *ownerSpace, new *invited) error {
+	ctx, view := c.Request().Context(), spaceView{ownerSpace: s, Space: s.View(), Self: s.Name(), Latest: s.tail.newest(), Invited: new}
 	if s.link != nil {
 		st := s.link.Status()
 		view.Link = &st
+		shared, err := s.link.Conversations(ctx)
+		if err != nil {
+			return p.shell.Fault(c, err)
+		}
+		unshared, err := s.link.Unshared(ctx)
+		if err != nil {
+			return p.shell.Fault(c, err)
+		}
+		view.Shared, view.Unshared = p.viewConversations(ctx, shared), p.viewConversations(ctx, unshared)
 	}
 	return p.shell.Render(c, p.space, httpapi.View{
 		Title: "Space " + s.Title, Topics: []string{topicSpaces, "status"}, Said: doneTexts[c.QueryParam("did")], Data: view,
 	})
+}
+
+func (p *spacePages) viewConversations(ctx context.Context, list []link.Conversation) (rows []shownConversation) {
+	for _, c := range list {
+		peer, id := string(c.Peer), string(c.Conv)
+		rows = append(rows, shownConversation{id + " " + peer, peer, id, p.shell.NameOf(ctx, peer)})
+	}
+	return rows
 }
 
 var errBadForm = view.NewFault(http.StatusBadRequest, "the form has no action that is possible here")
@@ -214,6 +247,17 @@ func (p *spacePages) act(c echo.Context) error {
 		}
 		s.link.Connect()
 		return httpapi.Done(c, s.Path, "connect")
+	case "show", "hide":
+		id, peer, ok := strings.Cut(form.Get("conversation"), " ")
+		if s.link == nil || !ok {
+			return p.shell.Fault(c, errBadForm)
+		}
+		if err := s.link.SetSharing(ctx, store.ConvKey{Peer: peer, ID: id}, do == "show"); err != nil {
+			return p.shell.Fault(c, err)
+		}
+		return httpapi.Done(c, s.Path, map[string]string{"show": "shared", "hide": "hidden"}[do])
+	case "invite":
+		return p.invite(c, s, form)
 	case "approve", "reject":
 		_, _, err = s.Decide(ctx, form.Get("id"), do == "approve", form.Get("reason"))
 	default:
@@ -230,6 +274,31 @@ func (p *spacePages) act(c echo.Context) error {
 		return p.shell.Fault(c, err)
 	}
 	return httpapi.Done(c, s.Path, "sent")
+}
+
+// invite adds a participant to a hosted space and shows its token.
+func (p *spacePages) invite(c echo.Context, s *ownerSpace, form url.Values) error {
+	name := strings.TrimSpace(form.Get("participant"))
+	if !s.Hosted || name == "" {
+		return p.shell.Fault(c, errBadForm)
+	}
+	payload := wire.Obj(wire.TextField("participant_id", name))
+	if caps := strings.Fields(form.Get("capabilities")); len(caps) > 0 {
+		payload = payload.With("initial_capabilities", wire.Texts(caps))
+	}
+	e := wire.Obj(wire.TextField("kind", envelope.KindInvite), wire.Field("payload", payload))
+	_, body, err := s.Say(c.Request().Context(), e.JSON())
+	if err != nil {
+		return p.shell.Fault(c, err)
+	}
+	answer, err := wire.ParseForeign(body, envelope.MaxDepth, envelope.MaxValues)
+	if err != nil {
+		return p.shell.Fault(c, err)
+	}
+	if answer.GetStr("token") == "" {
+		return p.shell.Fault(c, view.NewFault(http.StatusConflict, "the space has a participant with this name"))
+	}
+	return p.renderSpace(c, s, &invited{name, answer.GetStr("token"), answer.GetStr("connection_url")})
 }
 
 // formEnvelope returns the envelope for the button of a form. It reports false if the form is incomplete.

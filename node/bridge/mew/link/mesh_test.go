@@ -168,6 +168,9 @@ func TestLinkBring(t *testing.T) {
 	if err := l.l.SetSharing(t.Context(), key, true); err != nil {
 		t.Fatal(err)
 	}
+	if could, err := l.l.Unshared(t.Context()); err != nil || len(could) != 1 || could[0].Conv != other {
+		t.Errorf("the space could see %+v, %v, want %s", could, err, other)
+	}
 	cat := l.peers["cat"]
 	if v := cat.FromNode("chat"); v.GetStr("context") != string(conv) || !strings.Contains(mewtest.Text(mewtest.Payload(v, "text")), "one") {
 		t.Errorf("the space sees %s", v.JSON())
@@ -210,6 +213,9 @@ func TestLinkNoTransit(t *testing.T) {
 	key := store.ConvKey{Peer: string(l.far.ID()), ID: string(sent.Conversation)}
 	if err := l.l.SetSharing(t.Context(), key, true); err == nil || !strings.Contains(err.Error(), "policy.transit") {
 		t.Errorf("bring without a rule: %v", err)
+	}
+	if could, err := l.l.Unshared(t.Context()); err != nil || len(could) != 0 {
+		t.Errorf("without a rule the space could see %+v, %v", could, err)
 	}
 	l.peers["cat"].Send(`{"id":"c1","kind":"chat","to":["node"],"context":"` + string(sent.Conversation) + `","payload":{"text":"to the agent"}}`)
 	l.await("in the inbox", func() bool {

@@ -60,6 +60,36 @@ func (l *Link) Conversations(ctx context.Context) ([]Conversation, error) {
 	return out, nil
 }
 
+// maxUnshared bounds the conversations that the owner can choose from on the page.
+const maxUnshared = 30
+
+// Unshared returns the newest conversations that the space does not see and may see.
+func (l *Link) Unshared(ctx context.Context) (list []Conversation, err error) {
+	if l.b.cfg.Steps == nil {
+		return nil, nil
+	}
+	seen, err := l.Conversations(ctx)
+	if err != nil {
+		return nil, err
+	}
+	page, err := l.b.cfg.Steps.Conversations(ctx, "", 0, maxUnshared, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	for _, row := range page.Conversations {
+		conv, err := conversations.Decode(row)
+		if err != nil {
+			return nil, err
+		}
+		c := Conversation{Conv: wire.ConversationID(row.Key.ID), Peer: wire.AgentID(row.Key.Peer), Address: conv.Address}
+		isSeen := slices.ContainsFunc(seen, func(s Conversation) bool { return s.Conv == c.Conv && s.Peer == c.Peer })
+		if !isSeen && l.allowsTransit(c.network(), l.cfg.Name) {
+			list = append(list, c)
+		}
+	}
+	return list, nil
+}
+
 // SetSharing shows a conversation to the space, or hides it again.
 func (l *Link) SetSharing(ctx context.Context, key store.ConvKey, show bool) error {
 	rest := openKey(wire.AgentID(key.Peer), wire.ConversationID(key.ID))
