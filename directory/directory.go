@@ -19,6 +19,7 @@ import (
 	"strings"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/sync/singleflight"
 
 	"github.com/agentmesh/agentmesh/acl/credential"
@@ -120,6 +121,7 @@ type Registry struct {
 	log   *slog.Logger
 
 	views       *viewCache
+	pages       *lru.Cache[string, *encodedPage] // by query
 	cursors     cursorKey
 	count       cachedCount
 	nameCounts  nameCountCache
@@ -160,6 +162,7 @@ func New(cfg Config) *Registry {
 		keys:    cfg.Keys,
 		log:     cfg.Logger,
 		views:   newViewCache(cachedViews),
+		pages:   newCache[*encodedPage](cachedPages),
 		changes: waiting.NewNotifier(maxWaiting),
 
 		probeQueue:  probequeue.New(),

@@ -11,6 +11,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/directory/cached"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
@@ -205,5 +206,5 @@ func (r *Registry) getChanges(c echo.Context) error {
 	if err != nil {
 		return fmt.Errorf("write answer: %w", err)
 	}
-	return respondCacheable(c, data, "no-store") // a cache would delay the next changes
+	return cached.New(data).Respond(c, "no-store") // a cache would delay the next changes
 }

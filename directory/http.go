@@ -13,6 +13,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/agentmesh/agentmesh/directory/cached"
 	"github.com/agentmesh/agentmesh/directory/discovery"
 	"github.com/agentmesh/agentmesh/directory/history"
 	"github.com/agentmesh/agentmesh/node/httpapi"
@@ -118,11 +119,11 @@ func (r *Registry) getAgent(c echo.Context) error {
 	h["Last-Modified"] = v.modified
 	h["Cache-Control"] = maxAge(v.expires, now)
 	h["Agentmesh-Verification"] = v.header // the canonical spelling of wire.HeaderVerification
-	if isCached(c.Request(), v.updated, v.etag[0]) {
+	if cached.IsCurrent(c.Request(), v.updated, v.etag[0]) {
 		return c.NoContent(http.StatusNotModified)
 	}
 	h["Content-Length"] = v.length
-	return respondBody(c, card)
+	return cached.RespondBody(c, card)
 }
 
 // maxAge returns the Cache-Control of a card. No cached copy outlives the card.
@@ -135,21 +136,28 @@ func maxAge(expires, now time.Time) []string {
 }
 
 func (r *Registry) listAgents(c echo.Context) error {
-	q, err := parseQuery(c.Request().URL.RawQuery)
+	raw := c.Request().URL.RawQuery
+	now, gen := clock(), r.views.generation()
+	r.counters.days.Add(history.Searched, now)
+	if p, ok := r.pages.Get(raw); ok && p.gen == gen && !now.Before(p.read) && now.Before(p.until) {
+		return p.Respond(c, listAge)
+	}
+	q, err := parseQuery(raw)
 	if err != nil {
 		return err
 	}
-	now, gen := clock(), r.views.generation()
-	r.counters.days.Add(history.Searched, now)
 	found, err := r.page(c.Request().Context(), q, now)
 	if err != nil {
 		return err
 	}
-	data, err := r.listing(found, gen, now)
+	p, err := r.encodePage(found, gen, now)
 	if err != nil {
 		return err
 	}
-	return respondList(c, data)
+	if len(raw)+p.Len() <= maxKeptPage {
+		r.pages.Add(raw, p)
+	}
+	return p.Respond(c, listAge)
 }
 
 // parseQuery reads the parameters of AM-52. It ignores unknown parameters and empty filters.
@@ -184,8 +192,21 @@ func parseQuery(raw string) (Query, error) {
 	return q, nil
 }
 
-// listing encodes a page: the cards as they are stored, and beside them what the directory verified.
-func (r *Registry) listing(found page, gen uint64, now time.Time) ([]byte, error) {
+// encodedPage is a page of a search as it is sent. It may be sent again until a card is written, but not after until.
+type encodedPage struct {
+	cached.Document
+	gen         uint64 // the generation of the views from before the cards were read
+	read, until time.Time
+}
+
+const (
+	cachedPages = 64
+	maxKeptPage = 64 << 10 // bytes of a page in the cache and of its query
+)
+
+// encodePage encodes a page: the cards as they are stored, and beside them what the directory verified.
+func (r *Registry) encodePage(found page, gen uint64, now time.Time) (*encodedPage, error) {
+	until := now.Add(maxKeptAge)
 	size := 64
 	for i := range found.cards {
 		size += len(found.cards[i].Body) + 256
@@ -196,6 +217,11 @@ func (r *Registry) listing(found page, gen uint64, now time.Time) ([]byte, error
 		v, err := r.view(card, gen, now)
 		if err != nil {
 			return nil, err
+		}
+		for _, end := range []time.Time{v.expires, v.until} {
+			if !end.IsZero() && end.Before(until) {
+				until = end
+			}
 		}
 		if i > 0 {
 			out = append(out, ',')
@@ -209,7 +235,7 @@ func (r *Registry) listing(found page, gen uint64, now time.Time) ([]byte, error
 		out = wire.AppendString(append(out, `,"cursor":`...), found.cursor)
 	}
 	out = append(append(out, `,"verification":{`...), shown...)
-	return append(out, "}}"...), nil
+	return &encodedPage{cached.New(append(out, "}}"...)), gen, now, until}, nil
 }
 
 func (r *Registry) getRecord(c echo.Context) error {
@@ -228,11 +254,11 @@ func (r *Registry) getKeys(c echo.Context) error {
 	return respondDocument(c, keys)
 }
 
-// respondDocument responds with the JSON of v, like respondList.
+// respondDocument responds with the JSON of v, which caches may keep briefly.
 func respondDocument(c echo.Context, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("write answer: %w", err)
 	}
-	return respondList(c, data)
+	return cached.New(data).Respond(c, listAge)
 }

@@ -2,8 +2,6 @@ package directory
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +12,7 @@ import (
 
 	lru "github.com/hashicorp/golang-lru/v2"
 
+	"github.com/agentmesh/agentmesh/directory/cached"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -36,8 +35,8 @@ type cardView struct {
 
 const (
 	maxKeptBody = 8 << 10 // bytes of a body in the cache
-	// maxKeptAge bounds how long a cached body is served without reading the store. A write by this process removes the
-	// body at once; a write by another instance on the same store is visible within this time. HTTP caches of clients
+	// maxKeptAge bounds how long a cached body or page is served without reading the store. A write by this process removes
+	// it at once; a write by another instance on the same store is visible within this time. HTTP caches of clients
 	// may keep a card for cardAge.
 	maxKeptAge = 5 * time.Second
 )
@@ -60,12 +59,15 @@ type viewCache struct {
 	gen uint64 // number of writes so far
 }
 
-func newViewCache(n int) *viewCache {
-	byID, err := lru.New[string, *cardView](n)
+func newViewCache(n int) *viewCache { return &viewCache{byID: newCache[*cardView](n)} }
+
+// newCache returns a cache of the n values that were used last.
+func newCache[V any](n int) *lru.Cache[string, V] {
+	c, err := lru.New[string, V](n)
 	if err != nil {
-		panic("directory: the view cache must hold at least one view")
+		panic("directory: a cache must hold at least one value")
 	}
-	return &viewCache{byID: byID}
+	return c
 }
 
 // generation returns the number of writes so far. A reader calls it before it reads a card, and hands the result to
@@ -152,7 +154,7 @@ func newView(c store.Card, now time.Time) (*cardView, error) {
 	v := &cardView{
 		rev:          c.Rev,
 		expires:      c.Expires,
-		etag:         []string{etag(c.Body)},
+		etag:         []string{cached.Tag(c.Body)},
 		modified:     []string{c.Updated.UTC().Format(http.TimeFormat)},
 		length:       []string{strconv.Itoa(len(c.Body))},
 		updated:      c.Updated.UTC().Truncate(time.Second),
@@ -163,12 +165,6 @@ func newView(c store.Card, now time.Time) (*cardView, error) {
 		v.until = end
 	}
 	return v, nil
-}
-
-// etag returns a strong ETag for a body.
-func etag(body []byte) string {
-	sum := sha256.Sum256(body)
-	return `"` + base64.RawURLEncoding.EncodeToString(sum[:15]) + `"`
 }
 
 // stamp formats a time for the header AgentMesh-Verification (AM-61); nil becomes "null".

@@ -1,6 +1,7 @@
 package directory
 
 import (
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -41,6 +42,56 @@ func TestKeptCardsEndWithTheirTime(t *testing.T) { // AM-55 to the millisecond, 
 		time.Sleep(time.Millisecond)
 		want(t, w.do("GET", "/v1/agents/am_a", ""), 404, "AGENT_UNAVAILABLE")
 	})
+}
+
+func TestKeptPagesAreNeverStale(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		list := func() string { return w.do("GET", "/v1/agents?capability=scheduling", "").Body.String() }
+		w.register(alice, testCard("am_a"))
+		if list(); w.reg.pages.Len() != 1 {
+			t.Fatalf("%d pages are kept, want 1", w.reg.pages.Len())
+		}
+		w.register(alice, testCard("am_b"))
+		if got := list(); !strings.Contains(got, "am_b") {
+			t.Errorf("after a registration: %s", got)
+		}
+		other := newWorldOver(t, w.store) // another instance on the same store
+		other.register(alice, testCard("am_c"))
+		time.Sleep(maxKeptAge)
+		if got := list(); !strings.Contains(got, "am_c") {
+			t.Errorf("after a registration elsewhere: %s", got)
+		}
+		want(t, w.do("DELETE", "/v1/agents/am_a", "", withBearer(alice)...), 204, "")
+		if got := list(); strings.Contains(got, "am_a") {
+			t.Errorf("after a withdrawal: %s", got)
+		}
+		time.Sleep(lifetime - maxKeptAge - time.Millisecond)
+		if got := list(); !strings.Contains(got, "am_b") {
+			t.Errorf("before the cards end: %s", got)
+		}
+		time.Sleep(time.Millisecond) // am_b ends, and the page is younger than maxKeptAge
+		if got := list(); strings.Contains(got, "am_b") {
+			t.Errorf("after a card has ended: %s", got)
+		}
+	})
+}
+
+func TestFewSmallPagesAreKept(t *testing.T) {
+	w := newWorld(t)
+	w.register(alice, testCard("am_a"))
+	for i := range 2 * cachedPages {
+		w.do("GET", fmt.Sprintf("/v1/agents?limit=20&x=%d", i), "")
+	}
+	w.do("GET", "/v1/agents?x="+strings.Repeat("x", maxKeptPage), "")
+	total := 0
+	for _, query := range w.reg.pages.Keys() {
+		p, _ := w.reg.pages.Peek(query)
+		total += len(query) + p.Len()
+	}
+	if w.reg.pages.Len() != cachedPages || total > cachedPages*maxKeptPage {
+		t.Errorf("%d pages of %d bytes are kept", w.reg.pages.Len(), total)
+	}
 }
 
 func TestSlowReaderBringsNothingBack(t *testing.T) {

@@ -1,8 +1,12 @@
-package directory
+// Package cached answers requests with JSON that clients and caches may keep (AM-59): entity tags, conditional requests
+// and compression.
+package cached
 
 import (
 	"bytes"
 	"compress/gzip"
+	"crypto/sha256"
+	"encoding/base64"
 	"net/http"
 	"slices"
 	"strconv"
@@ -15,9 +19,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/httpapi"
 )
 
-// isCached reports whether the client has a current copy: a copy with one of the tags or, if the client sent no entity
+// IsCurrent reports whether the client has a current copy: a copy with one of the tags or, if the client sent no entity
 // tag, a copy that is not older than updated.
-func isCached(req *http.Request, updated time.Time, tags ...string) bool {
+func IsCurrent(req *http.Request, updated time.Time, tags ...string) bool {
 	if match := req.Header.Get("If-None-Match"); match != "" {
 		for tag := range strings.SplitSeq(match, ",") {
 			if tag = strings.TrimSpace(tag); tag == "*" || slices.Contains(tags, strings.TrimPrefix(tag, "W/")) {
@@ -34,40 +38,56 @@ func isCached(req *http.Request, updated time.Time, tags ...string) bool {
 	return err == nil && !updated.After(since)
 }
 
-// respondBody answers 200 with JSON. The response to HEAD has the headers only.
-func respondBody(c echo.Context, data []byte) error {
+// RespondBody answers 200 with JSON. The response to HEAD has the headers only.
+func RespondBody(c echo.Context, data []byte) error {
 	if c.Request().Method == http.MethodHead {
 		data = nil
 	}
 	return httpapi.Raw(c, http.StatusOK, data)
 }
 
-// respondList answers with JSON that caches may keep briefly. The response has an entity tag of its own, and is
-// compressed if the client accepts that.
-func respondList(c echo.Context, data []byte) error { return respondCacheable(c, data, listAge) }
+// Document is JSON with an entity tag of its own. Start with [New].
+type Document struct {
+	data []byte
+	tag  string
+	zip  func() []byte // data as gzip, compressed once
+}
 
-// respondCacheable does the same as respondList, with a Cache-Control of the caller's choice.
-func respondCacheable(c echo.Context, data []byte, cache string) error {
+// New returns the document with the content data.
+func New(data []byte) Document {
+	return Document{data, Tag(data), sync.OnceValue(func() []byte { return compress(data) })}
+}
+
+// Len returns the size of the content.
+func (d Document) Len() int { return len(d.data) }
+
+// Tag returns a strong entity tag for data.
+func Tag(data []byte) string {
+	sum := sha256.Sum256(data)
+	return `"` + base64.RawURLEncoding.EncodeToString(sum[:15]) + `"`
+}
+
+// Respond answers with the document, compressed if the client accepts that. control is its Cache-Control.
+func (d Document) Respond(c echo.Context, control string) error {
 	h := c.Response().Header()
-	plain := etag(data)
-	packed := strings.TrimSuffix(plain, `"`) + `-gzip"` // other bytes need another tag
+	packed := strings.TrimSuffix(d.tag, `"`) + `-gzip"` // other bytes need another tag
+	h["Cache-Control"] = []string{control}
+	h.Add("Vary", "Accept-Encoding")
+	data, tag := d.data, d.tag
 	zip := len(data) >= minCompressed && acceptsGzip(c.Request())
-	tag := plain
 	if zip {
 		tag = packed
 	}
-	h.Set("Etag", tag)
-	h.Set("Cache-Control", cache)
-	h.Add("Vary", "Accept-Encoding")
-	if isCached(c.Request(), time.Time{}, plain, packed) {
+	h["Etag"] = []string{tag}
+	if IsCurrent(c.Request(), time.Time{}, d.tag, packed) {
 		return c.NoContent(http.StatusNotModified)
 	}
 	if zip {
 		h.Set("Content-Encoding", "gzip")
-		data = compress(data)
+		data = d.zip()
 	}
-	h.Set("Content-Length", strconv.Itoa(len(data)))
-	return respondBody(c, data)
+	h["Content-Length"] = []string{strconv.Itoa(len(data))}
+	return RespondBody(c, data)
 }
 
 // minCompressed is the size from which compression pays. A smaller response fits into one packet.
@@ -94,7 +114,7 @@ func acceptsGzip(req *http.Request) bool {
 var zippers = sync.Pool{New: func() any {
 	w, err := gzip.NewWriterLevel(nil, gzip.BestSpeed)
 	if err != nil {
-		panic("directory: " + err.Error()) // the level is a constant
+		panic("cached: " + err.Error()) // the level is a constant
 	}
 	return w
 }}
