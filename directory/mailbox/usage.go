@@ -3,10 +3,12 @@ package mailbox
 import (
 	"crypto/rand"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
+	"unique"
 
 	"github.com/agentmesh/agentmesh/node/wire"
 )
@@ -45,24 +47,48 @@ type Mail struct {
 // Counts is safe for concurrent use.
 type Counts struct {
 	mu     sync.Mutex
-	loaded bool            // the counts include the stored mail
-	last   int64           // the number in the newest key
-	swept  time.Time       // when sweep last ran
-	mails  map[string]Mail // by the key of the message in the store
-	all    Usage           // of all mailboxes together
-	boxes  map[wire.AgentID]Usage
+	loaded bool               // the counts include the stored mail
+	last   int64              // the number in the newest key
+	swept  time.Time          // when sweep last ran
+	mails  map[string]counted // by the key of the message in the store
+	all    Usage              // of all mailboxes together
+	boxes  map[agent]Usage
 	shares map[senderInBox]Usage
+}
+
+// counted is what the counts keep of a message.
+type counted struct {
+	box, from agent
+	size      int32
+	call      bool
+	created   int64 // seconds since 1970
+}
+
+// agent is an interned id, because many messages have the same one.
+type agent = unique.Handle[wire.AgentID]
+
+func newCounted(m Mail) counted {
+	return counted{unique.Make(m.Box), unique.Make(m.From), int32(min(m.Size, math.MaxInt32)), m.Call, m.Created.Unix()}
+}
+
+// parts returns the parts of mailboxes in which the message is counted.
+func (m counted) parts() []senderInBox {
+	parts := []senderInBox{{m.box, m.from}}
+	if m.call {
+		parts = append(parts, senderInBox{m.box, anyCaller})
+	}
+	return parts
 }
 
 // Usage is a number of messages and their size in bytes.
 type Usage struct{ N, Size int }
 
-func (u Usage) with(m Mail) Usage      { return Usage{u.N + 1, u.Size + m.Size} }
-func (u Usage) without(m Mail) Usage   { return Usage{u.N - 1, u.Size - m.Size} }
-func (u Usage) exceeds(max Usage) bool { return u.N > max.N || u.Size > max.Size }
+func (u Usage) with(m counted) Usage    { return Usage{u.N + 1, u.Size + int(m.size)} }
+func (u Usage) without(m counted) Usage { return Usage{u.N - 1, u.Size - int(m.size)} }
+func (u Usage) exceeds(max Usage) bool  { return u.N > max.N || u.Size > max.Size }
 
 // senderInBox is one sender's part of a mailbox. from is "" for all unknown senders.
-type senderInBox struct{ box, from wire.AgentID }
+type senderInBox struct{ box, from agent }
 
 // mailboxLimit returns how much one mailbox may hold; all is what all mailboxes together hold now. The zero Usage means
 // that the relay is full.
@@ -91,7 +117,7 @@ func (u *Counts) Learn(key string, m Mail) {
 	defer u.mu.Unlock()
 	if u.loaded {
 		u.drop(key)
-		u.add(key, m)
+		u.add(key, newCounted(m))
 	}
 }
 
@@ -109,7 +135,7 @@ func (u *Counts) Admit(key string, m Mail, now time.Time) error {
 	defer u.mu.Unlock()
 	old, replaces := u.mails[key]
 	u.drop(key)
-	err := u.admit(key, m, now)
+	err := u.admit(key, newCounted(m), now)
 	if err != nil && replaces {
 		u.add(key, old)
 	}
@@ -117,17 +143,17 @@ func (u *Counts) Admit(key string, m Mail, now time.Time) error {
 }
 
 // admit does the work of Admit for a new key. The caller holds mu.
-func (u *Counts) admit(key string, m Mail, now time.Time) error {
+func (u *Counts) admit(key string, m counted, now time.Time) error {
 	u.sweep(now)
-	limit, part := mailboxLimit(u.all), senderInBox{m.Box, m.From}
+	limit := mailboxLimit(u.all)
 	switch {
 	case limit == Usage{}:
 		return wire.ErrUnavailable.At("the relay is full").After(time.Hour)
-	case u.shares[part].with(m).exceeds(Usage{limit.N / Share, limit.Size / Share}):
+	case u.shares[senderInBox{m.box, m.from}].with(m).exceeds(Usage{limit.N / Share, limit.Size / Share}):
 		return wire.ErrRateLimited.At("too much mail of one sender waits").After(time.Hour)
-	case m.Call && !u.hasRoomForCall(m, limit):
+	case m.call && !u.hasRoomForCall(m, limit):
 		return wire.ErrRateLimited.At("too many A2A calls wait").After(time.Hour)
-	case u.boxes[m.Box].with(m).exceeds(limit):
+	case u.boxes[m.box].with(m).exceeds(limit):
 		return wire.ErrUnavailable.At("the mailbox is full").After(time.Hour)
 	}
 	u.add(key, m)
@@ -135,29 +161,28 @@ func (u *Counts) admit(key string, m Mail, now time.Time) error {
 }
 
 // anyCaller is the sender for which all calls of a mailbox are counted together.
-const anyCaller wire.AgentID = "a2a:"
+var anyCaller = unique.Make(wire.AgentID("a2a:"))
 
 // hasRoomForCall reports whether a mailbox takes another call. Anybody can call, so calls may use half of a mailbox, and
 // once half of that is used, a source may have only a hundredth of the mailbox (AM-42). The caller holds mu.
-func (u *Counts) hasRoomForCall(m Mail, limit Usage) bool {
-	all := u.shares[senderInBox{m.Box, anyCaller}]
+func (u *Counts) hasRoomForCall(m counted, limit Usage) bool {
+	all := u.shares[senderInBox{m.box, anyCaller}]
 	if all.with(m).exceeds(Usage{limit.N / 2, limit.Size / 2}) {
 		return false
 	}
-	mine := u.shares[senderInBox{m.Box, m.From}]
+	mine := u.shares[senderInBox{m.box, m.from}]
 	return !all.exceeds(Usage{limit.N / 4, limit.Size / 4}) || !mine.with(m).exceeds(Usage{limit.N / 100, limit.Size / 100})
 }
 
 // add counts a message. The caller holds mu.
-func (u *Counts) add(key string, m Mail) {
+func (u *Counts) add(key string, m counted) {
 	if n, err := strconv.ParseInt(key[:min(len(key), keyDigits)], 16, 64); err == nil {
 		u.last = max(u.last, n)
 	}
-	part := senderInBox{m.Box, m.From}
 	u.mails[key] = m
-	u.all, u.boxes[m.Box], u.shares[part] = u.all.with(m), u.boxes[m.Box].with(m), u.shares[part].with(m)
-	if m.Call {
-		u.shares[senderInBox{m.Box, anyCaller}] = u.shares[senderInBox{m.Box, anyCaller}].with(m)
+	u.all, u.boxes[m.box] = u.all.with(m), u.boxes[m.box].with(m)
+	for _, part := range m.parts() {
+		u.shares[part] = u.shares[part].with(m)
 	}
 }
 
@@ -176,14 +201,10 @@ func (u *Counts) drop(key string) {
 	}
 	delete(u.mails, key)
 	u.all = u.all.without(m)
-	if u.boxes[m.Box] = u.boxes[m.Box].without(m); u.boxes[m.Box].N == 0 {
-		delete(u.boxes, m.Box)
+	if u.boxes[m.box] = u.boxes[m.box].without(m); u.boxes[m.box].N == 0 {
+		delete(u.boxes, m.box)
 	}
-	parts := []senderInBox{{m.Box, m.From}}
-	if m.Call {
-		parts = append(parts, senderInBox{m.Box, anyCaller})
-	}
-	for _, part := range parts {
+	for _, part := range m.parts() {
 		if u.shares[part] = u.shares[part].without(m); u.shares[part].N == 0 {
 			delete(u.shares, part)
 		}
@@ -197,7 +218,7 @@ func (u *Counts) sweep(now time.Time) {
 	}
 	u.swept = now
 	for key, m := range u.mails {
-		if !now.Before(m.Created.Add(Life)) {
+		if !now.Before(time.Unix(m.created, 0).Add(Life)) {
 			u.drop(key)
 		}
 	}
@@ -220,9 +241,9 @@ func (u *Counts) Load(now time.Time, each func(add func(key string, m Mail)) err
 	if u.loaded {
 		return nil
 	}
-	u.mails, u.boxes, u.shares = make(map[string]Mail), make(map[wire.AgentID]Usage), make(map[senderInBox]Usage)
+	u.mails, u.boxes, u.shares = make(map[string]counted), make(map[agent]Usage), make(map[senderInBox]Usage)
 	u.all, u.swept = Usage{}, now
-	if err := each(u.add); err != nil {
+	if err := each(func(key string, m Mail) { u.add(key, newCounted(m)) }); err != nil {
 		return err
 	}
 	u.loaded = true

@@ -15,9 +15,11 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
+	"unique"
 
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -54,13 +56,13 @@ type Scheduler struct {
 
 	mu     sync.Mutex
 	state  state
-	reload bool                     // entries may be missing
-	queues map[store.ConvKey]*queue // each has at least one entry
-	ready  queueHeap                // queues without an active attempt, by the time at which they are due
-	peers  map[string]*peerLoad     // peers with an active attempt
-	active int                      // number of active attempts
-	last   int64                    // the number in the last id of NewID
-	turns  uint64                   // number of attempts that have begun
+	reload bool               // entries may be missing
+	queues map[convKey]*queue // each has at least one entry
+	ready  queueHeap          // queues without an active attempt, by the time at which they are due
+	peers  map[peer]*peerLoad // peers with an active attempt
+	active int                // number of active attempts
+	last   int64              // the number in the last id of NewID
+	turns  uint64             // number of attempts that have begun
 }
 
 // state is what this process does with the queue.
@@ -73,18 +75,35 @@ const (
 	skipped // another process has the queue for certain
 )
 
+// peer is the interned name of a peer, because many conversations have the same one.
+type peer = unique.Handle[string]
+
+// convKey is a store.ConvKey.
+type convKey struct {
+	peer peer
+	id   string
+}
+
+func newConvKey(c store.ConvKey) convKey { return convKey{unique.Make(c.Peer), c.ID} }
+
 // queue holds the entries of one conversation.
 type queue struct {
-	key     store.ConvKey
+	key     convKey
 	entries []queuedEntry // in the order of their ids
 	turn    uint64        // the value of [Scheduler.turns] when its last attempt began
 }
 
 // queuedEntry is an entry in a queue.
 type queuedEntry struct {
-	id    string
-	due   time.Time
-	first bool // stored as in flight for its first attempt, which has not begun
+	number int64 // in its id
+	due    time.Time
+	first  bool // stored as in flight for its first attempt, which has not begun
+}
+
+func formatID(number int64) string { return fmt.Sprintf("out_%014x", number) }
+
+func parseID(id string) (number int64, err error) {
+	return strconv.ParseInt(strings.TrimPrefix(id, "out_"), 16, 64)
 }
 
 // peerLoad counts the active attempts to one peer. Due queues beyond maxPerPeer are parked.
@@ -96,7 +115,7 @@ type peerLoad struct {
 // New returns a scheduler without entries. It starts no background work.
 func New(cfg Config) *Scheduler {
 	return &Scheduler{
-		cfg: cfg, wakeup: make(chan struct{}, 1), queues: make(map[store.ConvKey]*queue), peers: make(map[string]*peerLoad),
+		cfg: cfg, wakeup: make(chan struct{}, 1), queues: make(map[convKey]*queue), peers: make(map[peer]*peerLoad),
 	}
 }
 
@@ -106,7 +125,7 @@ func (s *Scheduler) NewID(now time.Time, last int64) (id string, number int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.last = max(s.last+1, last+1, now.UnixMicro())
-	return fmt.Sprintf("out_%014x", s.last), s.last
+	return formatID(s.last), s.last
 }
 
 // Counts returns the number of entries in the queues ("queued"), and how many of them are being delivered
@@ -166,16 +185,22 @@ func (s *Scheduler) add(entries []Entry, from origin) {
 		return
 	}
 	for _, e := range entries {
-		q := s.queues[e.Conv]
-		if q == nil {
-			q = &queue{key: e.Conv}
-			s.queues[e.Conv] = q
+		number, err := parseID(e.ID)
+		if err != nil {
+			s.cfg.Logger.Error("the id of an outbox entry is wrong", "letter", e.ID) // a bug: NewID makes all of them
+			continue
 		}
-		i, found := slices.BinarySearchFunc(q.entries, e.ID, func(w queuedEntry, id string) int { return strings.Compare(w.id, id) })
+		key := newConvKey(e.Conv)
+		q := s.queues[key]
+		if q == nil {
+			q = &queue{key: key}
+			s.queues[key] = q
+		}
+		i, found := slices.BinarySearchFunc(q.entries, number, func(w queuedEntry, number int64) int { return cmp.Compare(w.number, number) })
 		if found {
 			continue
 		}
-		w := queuedEntry{id: e.ID, due: e.Due, first: e.InFlight && (from == storedHere || from == leftBehind && i > 0)}
+		w := queuedEntry{number: number, due: e.Due, first: e.InFlight && (from == storedHere || from == leftBehind && i > 0)}
 		q.entries = slices.Insert(q.entries, i, w)
 		if len(q.entries) == 1 {
 			heap.Push(&s.ready, q)
@@ -286,10 +311,10 @@ func (s *Scheduler) dispatch(ctx context.Context, attempts *sync.WaitGroup) time
 			return min(wait, idle)
 		}
 		heap.Pop(&s.ready)
-		load := s.peers[q.key.Peer]
+		load := s.peers[q.key.peer]
 		if load == nil {
 			load = &peerLoad{}
-			s.peers[q.key.Peer] = load
+			s.peers[q.key.peer] = load
 		}
 		if load.active == maxPerPeer {
 			load.parked = append(load.parked, q)
@@ -299,17 +324,17 @@ func (s *Scheduler) dispatch(ctx context.Context, attempts *sync.WaitGroup) time
 		s.active++
 		s.turns++
 		q.turn = s.turns
-		attempts.Go(func() { s.finish(q, head.id, s.cfg.Attempt(ctx, head.id, head.first)) })
+		attempts.Go(func() { s.finish(q, head.number, s.cfg.Attempt(ctx, formatID(head.number), head.first)) })
 	}
 	return idle
 }
 
-// finish puts a queue back after an attempt for the entry with this id. A zero due means that the entry is done. The
+// finish puts a queue back after an attempt for the entry with this number. A zero due means that the entry is done. The
 // entry need not be the first of its queue any more, because units may be reported in another order than they were
 // committed.
-func (s *Scheduler) finish(q *queue, id string, due time.Time) {
+func (s *Scheduler) finish(q *queue, number int64, due time.Time) {
 	s.mu.Lock()
-	i := slices.IndexFunc(q.entries, func(w queuedEntry) bool { return w.id == id })
+	i := slices.IndexFunc(q.entries, func(w queuedEntry) bool { return w.number == number })
 	if due.IsZero() {
 		q.entries = slices.Delete(q.entries, i, i+1)
 	} else {
@@ -324,13 +349,13 @@ func (s *Scheduler) finish(q *queue, id string, due time.Time) {
 		delete(s.queues, q.key)
 	}
 	s.active--
-	load := s.peers[q.key.Peer]
+	load := s.peers[q.key.peer]
 	load.active--
 	if len(load.parked) > 0 {
 		heap.Push(&s.ready, load.parked[0])
 		load.parked = load.parked[1:]
 	} else if load.active == 0 {
-		delete(s.peers, q.key.Peer)
+		delete(s.peers, q.key.peer)
 	}
 	s.mu.Unlock()
 	s.wake()

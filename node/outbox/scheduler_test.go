@@ -1,7 +1,6 @@
 package outbox
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
@@ -10,7 +9,7 @@ import (
 
 var conv = store.ConvKey{Peer: "am_ann", ID: "conv_1"}
 
-func inFlight(n int) Entry { return Entry{ID: fmt.Sprintf("out_%014x", n), Conv: conv, InFlight: true} }
+func inFlight(n int64) Entry { return Entry{ID: formatID(n), Conv: conv, InFlight: true} }
 
 // TestLoadBehindANewEntry: entries of an earlier process count as possibly sent, even if a new entry was queued before
 // they were loaded.
@@ -20,9 +19,9 @@ func TestLoadBehindANewEntry(t *testing.T) {
 	s.setState(loading)
 	s.Add(inFlight(4))
 	s.add([]Entry{inFlight(1), inFlight(2), inFlight(3)}, leftBehind)
-	for i, w := range s.queues[conv].entries {
+	for i, w := range s.queues[newConvKey(conv)].entries {
 		if w.first != (i > 0) {
-			t.Errorf("entry %s is before its first attempt: %v", w.id, w.first)
+			t.Errorf("entry %d is before its first attempt: %v", w.number, w.first)
 		}
 	}
 }
@@ -38,9 +37,9 @@ func TestEntryOfAnotherProcess(t *testing.T) {
 	}
 	s.setState(serving)
 	s.AddRemote(inFlight(2), inFlight(3))
-	for _, w := range s.queues[conv].entries {
+	for _, w := range s.queues[newConvKey(conv)].entries {
 		if w.first {
-			t.Errorf("entry %s is before its first attempt", w.id)
+			t.Errorf("entry %d is before its first attempt", w.number)
 		}
 	}
 }
@@ -70,12 +69,12 @@ func TestQueueKeepsALateEntry(t *testing.T) {
 		s := New(Config{})
 		s.setState(serving)
 		s.Add(inFlight(2))
-		q := s.queues[conv]
+		q := s.queues[newConvKey(conv)]
 		s.ready.Pop()
-		s.peers[conv.Peer], s.active = &peerLoad{active: 1}, 1
+		s.peers[q.key.peer], s.active = &peerLoad{active: 1}, 1
 		s.Add(inFlight(1))
-		s.finish(q, inFlight(2).ID, due)
-		if len(q.entries) == 0 || q.entries[0].id != inFlight(1).ID || q.entries[0].due.After(time.Now()) || len(s.ready) != 1 {
+		s.finish(q, 2, due)
+		if len(q.entries) == 0 || q.entries[0].number != 1 || q.entries[0].due.After(time.Now()) || len(s.ready) != 1 {
 			t.Errorf("due %v: queue = %+v, want the first entry ready", due, q.entries)
 		}
 	}

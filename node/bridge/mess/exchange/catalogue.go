@@ -144,14 +144,12 @@ func (c *catalogue) add(list []Capability) {
 // restoreMeta loads the catalogue and the routing rules.
 func (r *Executors) restoreMeta(ctx context.Context, now time.Time) error {
 	var list []Capability
-	err := eachRecord(ctx, r.records, NSCapabilities, now, func(rec store.Record) error {
-		var c Capability
-		err := json.Unmarshal(rec.Body, &c)
+	decode := func(rec store.Record) (c Capability, err error) { return c, json.Unmarshal(rec.Body, &c) }
+	for c, err := range decodeAll(ctx, r.records, NSCapabilities, now, decode) {
+		if err != nil {
+			return err
+		}
 		list = append(list, c)
-		return err
-	})
-	if err != nil {
-		return err
 	}
 	r.add(list)
 	rec, err := r.records.Get(ctx, NSMeta, "routing", now)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -130,46 +131,32 @@ func (x *Exchange) Load() error {
 // restore does the work of Load. It may run again after a failure and then reads everything once more.
 func (x *Exchange) restore(ctx context.Context) error {
 	now := time.Now()
-	err := eachRecord(ctx, x.records, NSExecutors, now, func(rec store.Record) error {
-		e, err := decodeExecutor(rec)
-		if err == nil {
-			x.Executors.put(e)
+	for e, err := range decodeAll(ctx, x.records, NSExecutors, now, decodeExecutor) {
+		if err != nil {
+			return fmt.Errorf("load executors: %w", err)
 		}
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("load executors: %w", err)
+		x.Executors.put(e)
 	}
 	if err := x.Executors.restoreMeta(ctx, now); err != nil {
 		return fmt.Errorf("load catalogue and routing: %w", err)
 	}
-	var threads []*thread.Thread
-	err = eachRecord(ctx, x.records, NSThreads, now, func(rec store.Record) error {
-		t, err := decodeThread(rec)
-		threads = append(threads, t)
-		return err
-	})
-	if err != nil {
+	if err := x.index.load(decodeAll(ctx, x.records, NSThreads, now, decodeThread)); err != nil {
 		return fmt.Errorf("load threads: %w", err)
 	}
-	x.index.load(threads)
 	return nil
 }
 
-// eachRecord calls do for every live record of a namespace, and stops at the first error.
-func eachRecord(ctx context.Context, records store.Records, ns string, now time.Time, do func(store.Record) error) error {
-	for after := ""; ; {
-		page, err := records.List(ctx, ns, "", after, 1000, now)
-		if err != nil {
-			return err
-		}
-		for _, rec := range page.Records {
-			if err := do(rec); err != nil {
-				return err
+// decodeAll returns the live records of a namespace, decoded. An error ends the iteration.
+func decodeAll[T any](ctx context.Context, r store.Records, ns string, now time.Time, decode func(store.Record) (T, error)) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		for rec, err := range store.AllRecords(ctx, r, ns, "", now) {
+			var item T
+			if err == nil {
+				item, err = decode(rec)
 			}
-		}
-		if after = page.Next; after == "" {
-			return nil
+			if !yield(item, err) || err != nil {
+				return
+			}
 		}
 	}
 }
@@ -410,13 +397,13 @@ func (x *Exchange) canSee(who Actor, t *thread.Thread) bool {
 // canSeeEntry reports like canSee whether an actor may see a thread, but takes the index entry of the thread.
 func (x *Exchange) canSeeEntry(who Actor, c *candidate, e *entry) bool {
 	switch {
-	case who.Owner || who.system || who.ID == e.requester || who.ID == e.holder && e.holder != "":
+	case who.Owner || who.system || who.ID == e.requester.Value() || e.isHeld() && who.ID == e.holder.Value():
 		return true
-	case c == nil || c.Pending || e.status != thread.Received:
+	case c == nil || c.Pending || e.status.Value() != thread.Received:
 		return false
 	}
 	t := thread.Thread{Only: e.only, Declined: e.declined}
-	return t.IsOfferedTo(c.ID) && c.hasAll(e.needs)
+	return t.IsOfferedTo(c.ID) && e.canBeDoneBy(c)
 }
 
 // roles returns the roles of the actor in a thread.

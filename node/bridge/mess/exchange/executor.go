@@ -109,12 +109,7 @@ func zoneOf(name string) *time.Location {
 
 // hasAll reports whether the executor has all of the capabilities (MESS-41).
 func (c *candidate) hasAll(needs []thread.Need) bool {
-	for _, n := range needs {
-		if _, ok := c.caps[n.ID]; !ok {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(needs, func(n thread.Need) bool { _, ok := c.caps[n.ID]; return !ok })
 }
 
 // isAvailable implements MESS-43. named means that a routing rule names the executor.

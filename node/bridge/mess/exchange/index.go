@@ -4,49 +4,91 @@ import (
 	"cmp"
 	"container/heap"
 	"encoding/base64"
+	"iter"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
+	"unique"
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
 )
 
-// entry is what the index keeps of a thread: enough to list, find and wake it, never its text.
+// name is an interned string, because a few agents, states and capabilities occur in many threads.
+type name = unique.Handle[string]
+
+// entry is what the index keeps of a thread: enough to list, find and wake it, never its text. It is small, because all
+// threads have one in memory. Times are in microseconds since 1970.
 type entry struct {
-	ref       string
-	client    string
-	requester string
-	holder    string
-	status    thread.Code
-	created   time.Time
-	updated   time.Time
-	version   uint64
-	needs     []thread.Need
-	declined  []string
-	only      string
-	depends   []string
-	deadline  time.Time
-	start     time.Time // not before this time
-	tags      []string  // keys in index.tags
-	external  string
-	via       string // the link through which a peer requested the thread, while it is open
-	priority  string
-	intent    string // "" if it is longer than maxIndexedIntent
+	ref, client                 string
+	requester, holder, priority name
+	status                      unique.Handle[thread.Code]
+	created, updated            int64
+	version                     uint64
+	needs                       []name // ids of the required capabilities
+	intent                      string // "" if it is longer than maxIndexedIntent
+	*details
 }
+
+// details are the fields of an entry that few threads have.
+type details struct {
+	declined, depends   []string
+	only, external, via string       // via is the link through which a peer requested the thread
+	deadline, start     time.Time    // not before start
+	tags                []requestKey // keys in index.tags
+}
+
+// noDetails are the details of a thread without any.
+var noDetails details
 
 // maxIndexedIntent bounds the intents that are kept in memory for lists.
 const maxIndexedIntent = 512
 
+// newEntry returns the entry of a thread.
+func newEntry(t *thread.Thread) *entry {
+	e := &entry{
+		ref: t.Ref, client: t.ClientID, requester: unique.Make(t.Requester), holder: unique.Make(t.Holder), status: unique.Make(t.Status),
+		priority: unique.Make(t.Priority), created: t.Created.UnixMicro(), updated: t.Updated.UnixMicro(), version: t.Version, details: &noDetails,
+	}
+	if len(t.Intent) <= maxIndexedIntent {
+		e.intent = t.Intent
+	}
+	for _, n := range t.Requires {
+		e.needs = append(e.needs, unique.Make(n.ID))
+	}
+	d := details{
+		declined: t.Declined, only: t.Only, depends: t.DependsOn, deadline: t.Deadline, start: t.NotBefore, tags: openTags(t),
+		external: t.External, via: requestLink(t),
+	}
+	if len(d.declined)+len(d.only)+len(d.depends)+len(d.tags)+len(d.external)+len(d.via) > 0 || !d.deadline.IsZero() || !d.start.IsZero() {
+		e.details = &d
+	}
+	return e
+}
+
 // summary returns what a list shows of the thread. complete is false if the intent must be read from the store.
 func (e *entry) summary() (s Summary, complete bool) {
-	return Summary{e.ref, e.client, e.requester, e.holder, e.status, e.intent, e.priority, e.created, e.updated}, e.intent != ""
+	return Summary{
+		e.ref, e.client, e.requester.Value(), e.holder.Value(), e.status.Value(), e.intent, e.priority.Value(),
+		time.UnixMicro(e.created).UTC(), time.UnixMicro(e.updated).UTC(),
+	}, e.intent != ""
+}
+
+// isOpen reports whether the thread has not ended.
+func (e *entry) isOpen() bool { return e.status.Value().Open() }
+
+// isHeld reports whether somebody has claimed the thread.
+func (e *entry) isHeld() bool { return e.holder.Value() != "" }
+
+// canBeDoneBy reports whether an executor has all capabilities that the thread requires (MESS-41).
+func (e *entry) canBeDoneBy(c *candidate) bool {
+	return !slices.ContainsFunc(e.needs, func(id name) bool { _, ok := c.caps[id.Value()]; return !ok })
 }
 
 // compare orders entries by their last change, oldest first. Pages are read from the end (MESS-52).
 func (e *entry) compare(o *entry) int {
-	return cmp.Or(e.updated.Compare(o.updated), cmp.Compare(e.ref, o.ref))
+	return cmp.Or(cmp.Compare(e.updated, o.updated), cmp.Compare(e.ref, o.ref))
 }
 
 // index keeps all threads in memory, ordered by their last change: as a whole, and by state, requester and holder. It
@@ -55,43 +97,37 @@ type index struct {
 	mu           sync.RWMutex
 	byRef        map[string]*entry
 	lists        map[string][]*entry
-	clients      map[string][]string // client id → refs, oldest first
-	own          map[string]string   // (requester, client id) → newest ref
-	tags         map[string]string   // (requester, id of an open suggestion or question) → ref
-	newest       map[string]*entry   // by requester
-	waiting      map[string][]string // ref → threads that depend on it
-	predecessors map[string][]string // ref → threads that it replaced
-	serials      map[string]int      // day → highest number
+	clients      map[string][]string   // client id → refs, oldest first
+	own          map[requestKey]string // by client id: the newest ref
+	tags         map[requestKey]string // by the id of an open suggestion or question: the ref
+	newest       map[string]*entry     // by requester
+	waiting      map[string][]string   // ref → threads that depend on it
+	predecessors map[string][]string   // ref → threads that it replaced
+	serials      map[string]int        // day → highest number
 	alarms       alarms
+	unsorted     bool          // the lists are not in order, because load runs
 	alarmSet     chan struct{} // has a value after an alarm was set
 }
 
 func newIndex() *index {
 	return &index{
-		byRef: map[string]*entry{}, lists: map[string][]*entry{}, clients: map[string][]string{}, tags: map[string]string{},
-		own:    map[string]string{},
-		newest: map[string]*entry{}, waiting: map[string][]string{}, predecessors: map[string][]string{}, serials: map[string]int{}, alarmSet: make(chan struct{}, 1),
+		byRef: map[string]*entry{}, lists: map[string][]*entry{}, clients: map[string][]string{}, own: map[requestKey]string{},
+		tags: map[requestKey]string{}, newest: map[string]*entry{}, waiting: map[string][]string{}, predecessors: map[string][]string{}, serials: map[string]int{}, alarmSet: make(chan struct{}, 1),
 	}
 }
 
 const allThreads = "all"
 
-// stripMetadata returns capabilities without their metadata, which may be large and stays in the store.
-func stripMetadata(needs []thread.Need) []thread.Need {
-	out := make([]thread.Need, len(needs))
-	for i, n := range needs {
-		out[i].ID = n.ID
-	}
-	return out
-}
+// requestKey is an id that a requester chose, or by which it answers.
+type requestKey struct{ requester, id string }
 
 // listNames returns the names of the lists that the thread is in.
 func (e *entry) listNames() []string {
-	out := []string{allThreads, "state:" + string(e.status), "from:" + e.requester}
-	if e.holder != "" {
-		out = append(out, "held:"+e.holder)
+	out := []string{allThreads, "state:" + string(e.status.Value()), "from:" + e.requester.Value()}
+	if e.isHeld() {
+		out = append(out, "held:"+e.holder.Value())
 	}
-	if e.via != "" {
+	if e.via != "" && e.isOpen() {
 		out = append(out, "via:"+e.via)
 	}
 	return out
@@ -118,17 +154,7 @@ func (x *index) put(t *thread.Thread) {
 	if old != nil && old.version >= t.Version {
 		return
 	}
-	e := &entry{
-		ref: t.Ref, client: t.ClientID, requester: t.Requester, holder: t.Holder, status: t.Status, created: t.Created, updated: t.Updated,
-		version: t.Version, needs: stripMetadata(t.Requires), declined: t.Declined, only: t.Only, depends: t.DependsOn,
-		deadline: t.Deadline, start: t.NotBefore, external: t.External, priority: t.Priority,
-	}
-	if len(t.Intent) <= maxIndexedIntent {
-		e.intent = t.Intent
-	}
-	if t.Status.Open() {
-		e.via = requestLink(t)
-	}
+	e := newEntry(t)
 	if old != nil {
 		x.unlink(old)
 		x.untag(old)
@@ -137,18 +163,23 @@ func (x *index) put(t *thread.Thread) {
 	}
 	x.byRef[t.Ref] = e
 	for _, name := range e.listNames() {
-		i, _ := slices.BinarySearchFunc(x.lists[name], e, (*entry).compare)
+		i := len(x.lists[name])
+		if !x.unsorted {
+			i, _ = slices.BinarySearchFunc(x.lists[name], e, (*entry).compare)
+		}
 		x.lists[name] = slices.Insert(x.lists[name], i, e)
 	}
-	if n := x.newest[e.requester]; n == nil || n.ref == e.ref || n.created.Before(e.created) || n.created.Equal(e.created) && n.ref < e.ref {
-		x.newest[e.requester] = e
+	if n := x.newest[e.requester.Value()]; n == nil || n.ref == e.ref || n.created < e.created || n.created == e.created && n.ref < e.ref {
+		x.newest[e.requester.Value()] = e
 	}
 	for _, next := range t.Successors {
 		if !slices.Contains(x.predecessors[next], t.Ref) {
 			x.predecessors[next] = append(x.predecessors[next], t.Ref)
 		}
 	}
-	x.tag(e, t)
+	for _, key := range e.tags {
+		x.tags[key] = e.ref
+	}
 	x.setAlarms(old, t)
 }
 
@@ -156,8 +187,8 @@ func (x *index) put(t *thread.Thread) {
 func (x *index) addNew(e *entry) {
 	if e.client != "" {
 		x.clients[e.client] = append(x.clients[e.client], e.ref)
-		key := ownKey(e.requester, e.client)
-		if other := x.byRef[x.own[key]]; other == nil || !other.created.After(e.created) {
+		key := requestKey{e.requester.Value(), e.client}
+		if other := x.byRef[x.own[key]]; other == nil || other.created <= e.created {
 			x.own[key] = e.ref
 		}
 	}
@@ -175,40 +206,26 @@ func (x *index) countSerial(ref string) {
 	}
 	day, rest := ref[:10], ref[11:]
 	number, _, _ := strings.Cut(rest, "-")
-	n := 0
-	for _, c := range number {
-		if c < '0' || c > '9' || n > 1e7 {
-			return
-		}
-		n = n*10 + int(c-'0')
-	}
-	if n > 1e8 {
+	n, err := strconv.Atoi(number)
+	if err != nil || n > 1e8 {
 		return
 	}
 	x.serials[day] = max(x.serials[day], n)
 }
 
-func ownKey(requester, id string) string { return requester + "\x00" + id }
-
-// tag records the ids of suggestions and questions that the requester can answer.
-func (x *index) tag(e *entry, t *thread.Thread) {
-	add := func(id string) {
-		if id != "" {
-			key := ownKey(t.Requester, id)
-			x.tags[key] = t.Ref
-			e.tags = append(e.tags, key)
-		}
-	}
+// openTags returns the keys of the suggestions and questions that the requester can answer.
+func openTags(t *thread.Thread) (keys []requestKey) {
 	for _, s := range t.Suggestions {
-		if s.Decided == "" {
-			add(s.ID)
+		if s.ID != "" && s.Decided == "" {
+			keys = append(keys, requestKey{t.Requester, s.ID})
 		}
 	}
 	for _, q := range t.Questions {
-		if t.Status == thread.NeedsInput && !q.Answered {
-			add(q.ID)
+		if q.ID != "" && t.Status == thread.NeedsInput && !q.Answered {
+			keys = append(keys, requestKey{t.Requester, q.ID})
 		}
 	}
+	return keys
 }
 
 func (x *index) untag(e *entry) {
@@ -263,17 +280,17 @@ func (x *index) remove(ref string) {
 	for _, dependency := range e.depends {
 		removeRef(x.waiting, dependency, ref)
 	}
-	if key := ownKey(e.requester, e.client); x.own[key] == ref {
+	if key := (requestKey{e.requester.Value(), e.client}); x.own[key] == ref {
 		delete(x.own, key)
 	}
 	if len(x.alarms) > 2*len(x.byRef)+1000 { // most belong to removed threads
 		x.alarms = slices.DeleteFunc(x.alarms, func(a alarm) bool { return x.byRef[a.ref] == nil })
 		heap.Init(&x.alarms)
 	}
-	if x.newest[e.requester] == e {
-		delete(x.newest, e.requester)
-		if l := x.lists["from:"+e.requester]; len(l) > 0 {
-			x.newest[e.requester] = l[len(l)-1]
+	if x.newest[e.requester.Value()] == e {
+		delete(x.newest, e.requester.Value())
+		if l := x.lists["from:"+e.requester.Value()]; len(l) > 0 {
+			x.newest[e.requester.Value()] = l[len(l)-1]
 		}
 	}
 }
@@ -289,19 +306,25 @@ func removeRef(m map[string][]string, key, ref string) {
 	}
 }
 
-// load fills an empty index.
-func (x *index) load(threads []*thread.Thread) {
+// load puts many threads into the index, which nobody uses yet.
+func (x *index) load(threads iter.Seq2[*thread.Thread, error]) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	slices.SortFunc(threads, func(a, b *thread.Thread) int { // in list order, so that each insertion is at the end
-		return cmp.Or(a.Updated.Compare(b.Updated), cmp.Compare(a.Ref, b.Ref))
-	})
-	for _, t := range threads {
+	x.unsorted = true
+	for t, err := range threads {
+		if err != nil {
+			return err
+		}
 		x.put(t)
 	}
-	for _, refs := range x.clients {
-		slices.SortFunc(refs, func(a, b string) int { return x.byRef[a].created.Compare(x.byRef[b].created) })
+	x.unsorted = false
+	for _, l := range x.lists {
+		slices.SortFunc(l, (*entry).compare)
 	}
+	for _, refs := range x.clients {
+		slices.SortFunc(refs, func(a, b string) int { return cmp.Compare(x.byRef[a].created, x.byRef[b].created) })
+	}
+	return nil
 }
 
 func (x *index) get(ref string) *entry {
@@ -313,7 +336,7 @@ func (x *index) get(ref string) *entry {
 // requester returns the requester of a thread, or "" if the thread does not exist.
 func (x *index) requester(ref string) string {
 	if e := x.get(ref); e != nil {
-		return e.requester
+		return e.requester.Value()
 	}
 	return ""
 }
@@ -337,7 +360,7 @@ func (x *index) entries(name string, after position, limit int, keep func(*entry
 	defer x.mu.RUnlock()
 	l := x.lists[name]
 	if after.ref != "" {
-		i, _ := slices.BinarySearchFunc(l, &entry{ref: after.ref, updated: after.updated}, (*entry).compare)
+		i, _ := slices.BinarySearchFunc(l, &entry{ref: after.ref, updated: after.updated.UnixMicro()}, (*entry).compare)
 		l = l[:i]
 	}
 	for _, e := range slices.Backward(l) {
@@ -346,7 +369,7 @@ func (x *index) entries(name string, after position, limit int, keep func(*entry
 		}
 		if len(out) == limit {
 			last := out[limit-1]
-			return out, position{last.updated, last.ref}
+			return out, position{time.UnixMicro(last.updated).UTC(), last.ref}
 		}
 		out = append(out, e)
 	}
@@ -421,17 +444,18 @@ func (x *index) newestByClientID(id string, keep func(*entry) bool) (string, boo
 
 // ownByClientID returns the requester's newest thread with a client id.
 func (x *index) ownByClientID(requester, id string) (string, bool) {
-	x.mu.RLock()
-	defer x.mu.RUnlock()
-	ref, ok := x.own[ownKey(requester, id)]
-	return ref, ok
+	return x.find(x.own, requester, id)
 }
 
 // threadByTag returns the thread in which a suggestion or question with this id waits for the requester.
 func (x *index) threadByTag(requester, id string) (string, bool) {
+	return x.find(x.tags, requester, id)
+}
+
+func (x *index) find(refs map[requestKey]string, requester, id string) (string, bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	ref, ok := x.tags[ownKey(requester, id)]
+	ref, ok := refs[requestKey{requester, id}]
 	return ref, ok
 }
 

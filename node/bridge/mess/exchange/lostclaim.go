@@ -70,7 +70,7 @@ func (v lostView) NewestWith(id string) (string, bool) {
 	if c == nil {
 		return "", false
 	}
-	ref, ok := v.t.x.index.newestByClientID(id, func(e *entry) bool { return e.holder != "" && c.hasAll(e.needs) })
+	ref, ok := v.t.x.index.newestByClientID(id, func(e *entry) bool { return e.isHeld() && e.canBeDoneBy(c) })
 	return ref, ok && v.HasThread(ref)
 }
 

@@ -36,7 +36,7 @@ func (x *Exchange) OfferedIn(ctx context.Context, peer, conv string) (ref string
 // one: the successor of the others.
 func (x *Exchange) RequestIn(peer, conv string) (ref string, ok bool) {
 	for _, open := range []bool{false, true} {
-		refs, _ := x.index.page("from:"+peer, position{}, 2, func(e *entry) bool { return e.external == conv && (e.status.Open() || !open) })
+		refs, _ := x.index.page("from:"+peer, position{}, 2, func(e *entry) bool { return e.external == conv && (e.isOpen() || !open) })
 		if len(refs) == 1 {
 			return refs[0], true
 		}
@@ -50,7 +50,7 @@ func (x *Exchange) HasOpenSibling(t *thread.Thread) bool {
 		return false
 	}
 	refs, _ := x.index.page("from:"+t.Requester, position{}, 1, func(e *entry) bool {
-		return e.external == t.External && e.ref != t.Ref && e.status.Open()
+		return e.external == t.External && e.ref != t.Ref && e.isOpen()
 	})
 	return len(refs) > 0
 }
@@ -88,7 +88,7 @@ func (x *Exchange) OpenVia(link string, limit int, keep func(conv string) bool) 
 func (x *Exchange) OpenFor(peer string) []string {
 	const all = 1 << 20
 	refs, _ := x.index.page("from:"+thread.OwnerID, position{}, all, func(e *entry) bool {
-		return e.only == peer && e.status.Open() && e.holder == ""
+		return e.only == peer && e.isOpen() && !e.isHeld()
 	})
 	return refs
 }

@@ -139,7 +139,7 @@ func isPermanent(err error) bool {
 
 // recheckWaiting checks every unclaimed thread that waits: its reason to wait may have ended just before a crash.
 func (x *Exchange) recheckWaiting(ctx context.Context) error {
-	refs, _ := x.index.page("state:"+string(thread.Waiting), position{}, 1<<30, func(e *entry) bool { return e.holder == "" })
+	refs, _ := x.index.page("state:"+string(thread.Waiting), position{}, 1<<30, func(e *entry) bool { return !e.isHeld() })
 	for _, ref := range refs {
 		ended, err := x.recheck(ctx, ref)
 		if err == nil {
@@ -161,12 +161,12 @@ func (x *Exchange) Purge(ctx context.Context, now time.Time) (removed int, err e
 	before := now.Add(-x.cfg.Retention)
 	for after := (position{}); ; {
 		refs, next := x.index.page(allThreads, after, 1000, func(e *entry) bool {
-			return !e.status.Open() && e.updated.Before(before)
+			return !e.isOpen() && e.updated < before.UnixMicro()
 		})
 		for _, ref := range refs {
 			isNeeded := slices.ContainsFunc(x.index.dependents(ref), func(dependent string) bool {
 				e := x.index.get(dependent)
-				return e != nil && e.status.Open()
+				return e != nil && e.isOpen()
 			})
 			if isNeeded {
 				continue

@@ -174,7 +174,7 @@ func (t *tx) forwardDecision(ctx context.Context, th *thread.Thread, e thread.En
 func (t *tx) markDecision(ctx context.Context, th *thread.Thread, s thread.Suggestion, word string) error {
 	refs := []string{th.Ref}
 	if s.Type == "merge" {
-		tag := ownKey(th.Requester, s.ID)
+		tag := requestKey{th.Requester, s.ID}
 		more, _ := t.x.index.page("from:"+th.Requester, position{}, maxSuggestions, func(e *entry) bool {
 			return e.ref != th.Ref && slices.Contains(e.tags, tag)
 		})

@@ -225,7 +225,7 @@ func (t *tx) applyAnswer(ctx context.Context, e thread.Entry, path string) error
 
 // onlyQuestion returns the only thread of the requester with an open question.
 func (t *tx) onlyQuestion(ctx context.Context) (string, error) {
-	refs, _ := t.x.index.page("from:"+t.who.ID, position{}, 2, func(e *entry) bool { return e.status == thread.NeedsInput })
+	refs, _ := t.x.index.page("from:"+t.who.ID, position{}, 2, func(e *entry) bool { return e.status.Value() == thread.NeedsInput })
 	for _, ref := range t.order {
 		if th := t.threads[ref]; th.Requester == t.who.ID && th.Status == thread.NeedsInput && !slices.Contains(refs, ref) {
 			refs = append(refs, ref)

@@ -144,27 +144,30 @@ func (t *tx) unmarkUploads(ctx context.Context) error {
 
 // removeOld removes files that were uploaded a day ago and that no message names.
 func (u uploads) removeOld(ctx context.Context, now time.Time) (removed int, err error) {
-	err = eachRecord(ctx, u.records, NSUploads, now, func(mark store.Record) error {
+	for mark, err := range store.AllRecords(ctx, u.records, NSUploads, "", now) {
+		if err != nil {
+			return removed, err
+		}
 		var m uploadMark
 		if err := json.Unmarshal(mark.Body, &m); err != nil {
-			return fmt.Errorf("decode the mark of an upload: %w", err)
+			return removed, fmt.Errorf("decode the mark of an upload: %w", err)
 		}
 		if now.Sub(m.At) < keepUploads {
-			return nil
+			continue
 		}
-		err := u.records.Apply(ctx, []store.Change{
+		err = u.records.Apply(ctx, []store.Change{
 			{Record: mark, IfRev: mark.Rev, Delete: true},
 			{Record: store.Record{NS: NSFiles, Key: mark.Key}, IfRev: store.Any, Delete: true},
 		}, now)
 		if errors.Is(err, store.ErrConflict) {
-			return nil // a message names it by now
+			continue // a message names it by now
 		}
-		if err == nil {
-			removed++
+		if err != nil {
+			return removed, err
 		}
-		return err
-	})
-	return removed, err
+		removed++
+	}
+	return removed, nil
 }
 
 // tidy removes what is past its retention, unless the clock is in doubt.

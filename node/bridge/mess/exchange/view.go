@@ -174,7 +174,7 @@ func (x *Exchange) List(ctx context.Context, who Actor, code thread.Code, cursor
 		name = "from:" + who.ID // not an executor: it can only see its own threads
 	}
 	list, next := x.index.entries(name, after, limit, func(e *entry) bool {
-		return (code == "" || e.status == code) && x.canSeeEntry(who, c, e)
+		return (code == "" || e.status.Value() == code) && x.canSeeEntry(who, c, e)
 	})
 	page := Page{Threads: make([]Summary, 0, len(list)), Next: next.String()}
 	now := time.Now()
