@@ -4,6 +4,7 @@ package history
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"slices"
 	"strings"
@@ -17,8 +18,9 @@ const (
 	// Days is the number of days that are kept.
 	Days = 30
 
-	saveEvery = time.Minute // a crash loses the counts of this time
-	keep      = Days * 24 * time.Hour
+	saveEvery    = time.Minute // a crash loses the counts of this time
+	maxConflicts = 8           // attempts after the first one
+	keep         = Days * 24 * time.Hour
 )
 
 // Kind is what is counted.
@@ -38,103 +40,101 @@ type Day struct {
 	Counts [kinds]int `json:"counts"`
 }
 
-// History counts per day. It is safe for concurrent use. The zero value is ready to use.
+// History counts per day. Several processes may keep their counts in the same record, which then has the sums. It is
+// safe for concurrent use. The zero value is ready to use.
 type History struct {
-	mu      sync.Mutex
-	days    []Day // oldest first, at most Days; days without events are missing
-	changed bool
+	mu     sync.Mutex
+	stored []Day // of all processes, as this process last read or wrote them
+	added  []Day // what this process counted since then
 }
 
 // Add counts an event.
 func (h *History) Add(k Kind, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	date := now.UTC().Format(time.DateOnly)
-	i, ok := slices.BinarySearchFunc(h.days, date, compareDate)
-	if !ok { // the clock may have gone back
-		h.days = slices.Insert(h.days, i, Day{Date: date})
-		if len(h.days) > Days {
-			h.days = h.days[1:]
-			i--
-		}
-	}
-	if i >= 0 {
-		h.days[i].Counts[k]++
-		h.changed = true
-	}
+	event := Day{Date: now.UTC().Format(time.DateOnly)}
+	event.Counts[k] = 1
+	h.added = sum(h.added, []Day{event})
 }
 
-func compareDate(d Day, date string) int { return strings.Compare(d.Date, date) }
+// sum returns the sums of two lists, at most the last [Days] of them. Lists are in the order of their dates; days without
+// events are missing.
+func sum(a, b []Day) []Day {
+	all := slices.Clone(a)
+	for _, d := range b {
+		i, ok := slices.BinarySearchFunc(all, d.Date, func(d Day, date string) int { return strings.Compare(d.Date, date) })
+		if !ok { // the clock may have gone back
+			all = slices.Insert(all, i, Day{Date: d.Date})
+		}
+		for k, n := range d.Counts {
+			all[i].Counts[k] += n
+		}
+	}
+	return all[max(0, len(all)-Days):]
+}
 
 // List returns the last [Days] days, oldest first, also those without events.
 func (h *History) List(now time.Time) []Day {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	list := make([]Day, 0, Days)
+	days, list := sum(h.stored, h.added), make([]Day, 0, Days)
 	for i := range Days {
 		day := Day{Date: now.UTC().AddDate(0, 0, i+1-Days).Format(time.DateOnly)}
-		if at := slices.IndexFunc(h.days, func(d Day) bool { return d.Date == day.Date }); at >= 0 {
-			day = h.days[at]
+		if at := slices.IndexFunc(days, func(d Day) bool { return d.Date == day.Date }); at >= 0 {
+			day = days[at]
 		}
 		list = append(list, day)
 	}
 	return list
 }
 
-// Keep stores the counts in a record until ctx ends. It first adds the counts that are stored there.
+// Keep adds the counts to a record until ctx ends, and reads there what other processes have counted.
 func (h *History) Keep(ctx context.Context, records store.Records, ns, key string, log *slog.Logger) {
-	if rec, err := records.Get(ctx, ns, key, time.Now()); err == nil {
-		h.load(rec.Body)
-	}
 	tick := time.NewTicker(saveEvery)
 	defer tick.Stop()
-	for ctx.Err() == nil {
+	for {
+		err := h.save(context.WithoutCancel(ctx), records, ns, key)
+		for range maxConflicts {
+			if errors.Is(err, store.ErrConflict) { // another process added its counts
+				err = h.save(context.WithoutCancel(ctx), records, ns, key)
+			}
+		}
+		if err != nil {
+			log.Warn("store the counts of the last days", "err", err)
+		}
+		if ctx.Err() != nil {
+			return
+		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 		}
-		if err := h.save(context.WithoutCancel(ctx), records, ns, key); err != nil {
-			log.Warn("store the counts of the last days", "err", err)
-		}
 	}
 }
 
-// load adds stored counts. It ignores a record that it cannot read, because nothing but a chart depends on it.
-func (h *History) load(body []byte) {
-	var stored []Day
-	if json.Unmarshal(body, &stored) != nil {
-		return
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, d := range stored {
-		i, ok := slices.BinarySearchFunc(h.days, d.Date, compareDate)
-		if !ok {
-			h.days = slices.Insert(h.days, i, d)
-			continue
-		}
-		for k, n := range d.Counts {
-			h.days[i].Counts[k] += n
-		}
-	}
-	h.days = h.days[max(0, len(h.days)-Days):]
-}
-
-// save stores the counts if they changed.
+// save adds the counts to the record. If the record changes meanwhile, it fails with store.ErrConflict and adds nothing.
 func (h *History) save(ctx context.Context, records store.Records, ns, key string) error {
-	h.mu.Lock()
-	changed := h.changed
-	h.changed = false
-	body, err := json.Marshal(h.days)
-	h.mu.Unlock()
-	if err != nil || !changed {
+	now := time.Now()
+	rec, err := records.Get(ctx, ns, key, now)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return err
 	}
-	now := time.Now()
-	err = records.Apply(ctx, []store.Change{{Record: store.Record{NS: ns, Key: key, Body: body, Expires: now.Add(keep)}, IfRev: store.Any}}, now)
-	if err != nil {
+	var stored []Day
+	if json.Unmarshal(rec.Body, &stored) != nil {
+		stored = nil // no record, or one that nobody can read: nothing but a chart depends on it
+	}
+	h.mu.Lock()
+	added := h.added
+	h.stored, h.added = sum(stored, added), nil
+	body, err := json.Marshal(h.stored)
+	h.mu.Unlock()
+	if err != nil || len(added) == 0 {
+		return err
+	}
+	change := store.Change{Record: store.Record{NS: ns, Key: key, Body: body, Expires: now.Add(keep)}, IfRev: rec.Rev}
+	if err = records.Apply(ctx, []store.Change{change}, now); err != nil {
 		h.mu.Lock()
-		h.changed = true
+		h.stored, h.added = stored, sum(added, h.added)
 		h.mu.Unlock()
 	}
 	return err

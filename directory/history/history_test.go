@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"path/filepath"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -32,14 +33,14 @@ func TestHistory(t *testing.T) {
 			<-ended
 		}
 		run(func(h *History) {
-			for range 100 {
+			for range Days + 5 {
 				h.Add(Searched, time.Now())
 				time.Sleep(24 * time.Hour)
 			}
 			h.Add(Registered, time.Now())
 			h.Add(Searched, time.Now().Add(-200*24*time.Hour)) // a clock that was wrong
-			if len(h.days) > Days {
-				t.Errorf("%d days are kept", len(h.days))
+			if n := len(h.added); n > Days {
+				t.Errorf("%d days are kept", n)
 			}
 		})
 		run(func(h *History) {
@@ -58,5 +59,42 @@ func TestHistory(t *testing.T) {
 				}
 			}
 		})
+	})
+}
+
+// TestHistoryOfProcesses: two processes that keep one record add their counts up, also if they save at the same moment.
+func TestHistoryOfProcesses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db, err := bolt.Open(t.Context(), filepath.Join(t.TempDir(), "mesh.db"), bolt.Config{MinFree: -1, InitialMmapSize: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		start := func(name string) *History {
+			h := &History{}
+			running.Go(func() {
+				h.Keep(ctx, db.Handle(name).Records(), "directory", "history", slog.New(slog.DiscardHandler))
+			})
+			return h
+		}
+		processes := []*History{start("a"), start("b"), start("c")}
+		for range 5 {
+			for i, h := range processes {
+				for range i + 1 {
+					h.Add(Searched, time.Now())
+				}
+			}
+			time.Sleep(saveEvery)
+		}
+		time.Sleep(saveEvery + time.Second) // to read what the others saved last
+		for i, h := range processes {
+			if n := h.List(time.Now())[Days-1].Counts[Searched]; n != 30 {
+				t.Errorf("process %d shows %d searches, want 30", i, n)
+			}
+		}
+		stop()
+		running.Wait()
 	})
 }
