@@ -13,7 +13,13 @@ import (
 // under its lease; see [WithLease].
 type Observed struct {
 	Store
-	observers  []func([]Change)
+	*observers
+	lease *Lease // of every unit without another one; see [Observed.Under]
+}
+
+// observers are shared by an Observed and those that its method Under returns.
+type observers struct {
+	local      []func([]Change)
 	remote     []func([]Change) // observers of other processes only
 	namespaces []string         // in which observers want the changes of other processes
 	onLoss     []func()         // called when hints were lost
@@ -25,7 +31,15 @@ func Observe(s Store) *Observed {
 	if o, ok := s.(*Observed); ok {
 		return o
 	}
-	return &Observed{Store: s, following: make(chan struct{}, 1)}
+	return &Observed{Store: s, observers: &observers{following: make(chan struct{}, 1)}}
+}
+
+// Under returns the same store for work under a lease whose contexts do not name the lease: every unit is stored under
+// the lease, unless its context belongs to another one. A nil lease changes nothing.
+func (o *Observed) Under(lease *Lease) *Observed {
+	under := *o
+	under.lease = lease
+	return &under
 }
 
 // OnCommit adds an observer, which is called with the changes of each committed unit. Call OnCommit during set-up,
@@ -37,7 +51,7 @@ func Observe(s Store) *Observed {
 // Of the changes that other processes commit, observers get those in the namespaces that any of them names here, while
 // [Observed.Follow] runs. Such a change has IfRev Any and the record as it is now, or Delete if the record is absent now.
 func (o *Observed) OnCommit(observe func([]Change), namespaces ...string) {
-	o.observers, o.namespaces = append(o.observers, observe), append(o.namespaces, namespaces...)
+	o.local, o.namespaces = append(o.local, observe), append(o.namespaces, namespaces...)
 }
 
 // OnRemote adds an observer that gets only the changes of other processes, as [Observed.OnCommit] says, in the
@@ -83,9 +97,12 @@ func (o *Observed) Follow(ctx context.Context) {
 	}
 }
 
-// hold returns the changes of a unit, under the lease of the duty to which ctx belongs.
-func hold(ctx context.Context, changes []Change) []Change {
-	lease := LeaseOf(ctx)
+// leaseOf returns the lease under which a unit with this context is stored, or nil.
+func (o *Observed) leaseOf(ctx context.Context) *Lease { return cmp.Or(LeaseOf(ctx), o.lease) }
+
+// hold returns the changes of a unit, under the lease of [Observed.leaseOf].
+func (o *Observed) hold(ctx context.Context, changes []Change) []Change {
+	lease := o.leaseOf(ctx)
 	if lease == nil || len(changes) == 0 || changes[0].Held != nil {
 		return changes
 	}
@@ -97,7 +114,7 @@ func hold(ctx context.Context, changes []Change) []Change {
 // report calls the observers with changes unless the commit failed, and returns err.
 func (o *Observed) report(changes []Change, err error) error {
 	if err == nil && len(changes) > 0 {
-		for _, observe := range o.observers {
+		for _, observe := range o.local {
 			observe(changes)
 		}
 	}
@@ -119,13 +136,13 @@ type observedCards struct {
 }
 
 func (c observedCards) Put(ctx context.Context, put PutCard) (Card, error) {
-	put.Records = hold(ctx, put.Records)
+	put.Records = c.o.hold(ctx, put.Records)
 	card, err := c.Cards.Put(ctx, put)
 	return card, c.o.report(put.Records, err)
 }
 
 func (c observedCards) Withdraw(ctx context.Context, id string, ifRev Rev, reservedUntil time.Time, records []Change, now time.Time) error {
-	return c.o.report(records, c.Cards.Withdraw(ctx, id, ifRev, reservedUntil, hold(ctx, records), now))
+	return c.o.report(records, c.Cards.Withdraw(ctx, id, ifRev, reservedUntil, c.o.hold(ctx, records), now))
 }
 
 type observedSteps struct {
@@ -134,7 +151,7 @@ type observedSteps struct {
 }
 
 func (s observedSteps) Apply(ctx context.Context, step Step) (Applied, error) {
-	step.Held = cmp.Or(step.Held, LeaseOf(ctx))
+	step.Held = cmp.Or(step.Held, s.o.leaseOf(ctx))
 	applied, err := s.Steps.Apply(ctx, step)
 	if applied.Dup {
 		return applied, err // nothing was applied
@@ -143,7 +160,7 @@ func (s observedSteps) Apply(ctx context.Context, step Step) (Applied, error) {
 }
 
 func (s observedSteps) Forget(ctx context.Context, key ConvKey, ifRev Rev, records []Change, now time.Time) error {
-	return s.o.report(records, s.Steps.Forget(ctx, key, ifRev, hold(ctx, records), now))
+	return s.o.report(records, s.Steps.Forget(ctx, key, ifRev, s.o.hold(ctx, records), now))
 }
 
 type observedRecords struct {
@@ -152,5 +169,5 @@ type observedRecords struct {
 }
 
 func (r observedRecords) Apply(ctx context.Context, changes []Change, now time.Time) error {
-	return r.o.report(changes, r.Records.Apply(ctx, hold(ctx, changes), now))
+	return r.o.report(changes, r.Records.Apply(ctx, r.o.hold(ctx, changes), now))
 }

@@ -155,12 +155,15 @@ func TestFollow(t *testing.T) {
 	if err := errors.Join(change(s, duty, "elsewhere", false), change(s, ctx, "own", false)); err != nil {
 		t.Errorf("unit of the holder: %v", err)
 	}
+	if err := change(s.Under(&lease), ctx, "own", false); err != nil {
+		t.Errorf("unit of the holder: %v", err)
+	}
 	if err := s.Leases().Release(ctx, []store.Lease{lease}); err != nil {
 		t.Fatal(err)
 	}
 	conv := store.Conversation{Key: store.ConvKey{Peer: "p", ID: "c"}, Body: []byte("{}")}
 	_, err = s.Steps().Apply(duty, store.Step{Conv: &conv, Now: time.Now()})
-	for _, err := range []error{err, change(s, duty, "elsewhere", false)} {
+	for _, err := range []error{err, change(s, duty, "elsewhere", false), change(s.Under(&lease), ctx, "own", false)} {
 		if !errors.Is(err, store.ErrLeaseLost) {
 			t.Errorf("unit of a duty that was lost: %v, want ErrLeaseLost", err)
 		}

@@ -90,13 +90,9 @@ func (h *holding) isCurrent(ttl time.Duration, now time.Time) bool {
 func (s *Session) Do(ctx context.Context, name string, work func(ctx context.Context)) {
 	for ctx.Err() == nil {
 		asked := time.Now()
-		s.turn.Lock()
-		lease, err := s.leases.Acquire(ctx, name)
+		lease, err := s.acquire(ctx, name)
 		if err != nil {
-			s.turn.Unlock()
-			if errors.Is(err, ErrLeaseTaken) {
-				s.setElsewhere(name, true)
-			} else if ctx.Err() == nil {
+			if !errors.Is(err, ErrLeaseTaken) && ctx.Err() == nil {
 				s.log.Warn("acquire lease", "lease", name, "err", err)
 			}
 			wait(ctx, retryLease)
@@ -106,6 +102,40 @@ func (s *Session) Do(ctx context.Context, name string, work func(ctx context.Con
 			return
 		}
 	}
+}
+
+// Claim acquires the lease with this name now, for a duty that begins later. If another process holds the lease, the
+// error is [ErrLeaseTaken]. duty is like the context of the work of [Session.Do]. The caller must call end, which ends
+// duty and releases the lease, unless other work goes on under it.
+func (s *Session) Claim(ctx context.Context, name string) (duty context.Context, end func(), err error) {
+	asked := time.Now()
+	lease, err := s.acquire(ctx, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	began, ended := make(chan context.Context), make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.do(ctx, lease, asked, func(duty context.Context) {
+			began <- duty
+			<-duty.Done()
+		})
+	}()
+	return <-began, func() { stop(); <-ended }, nil
+}
+
+// acquire acquires a lease and locks s.turn. After an error, s.turn is not locked.
+func (s *Session) acquire(ctx context.Context, name string) (Lease, error) {
+	s.turn.Lock()
+	lease, err := s.leases.Acquire(ctx, name)
+	if err != nil {
+		s.turn.Unlock()
+	}
+	if errors.Is(err, ErrLeaseTaken) {
+		s.setElsewhere(name, true)
+	}
+	return lease, err
 }
 
 // do does a duty under a lease that was acquired after the time asked. It reports whether the duty is done. The caller
