@@ -66,10 +66,11 @@ func (s *clients) extract(r *http.Request) string {
 
 // clientOf returns the client of a request as [ClientAddr] describes.
 func (s *clients) clientOf(r *http.Request) netip.Addr {
+	if from, ok := callerOf(r); ok {
+		return from.client
+	}
 	peer := peerAddr(r.RemoteAddr)
 	switch {
-	case isInternal(r):
-		return netip.Addr{}
 	case s.cfg.Local || !s.cfg.isProxy(peer) && !peer.IsLoopback():
 		return peer
 	}

@@ -27,11 +27,11 @@ func publicGate(cfg Config, clients *clients) *gate {
 		if strict {
 			c.Response().Header()[headerStrictTransport] = strictTransport
 		}
-		if cfg.Local { // isInternal comes last because it searches the request's contexts
-			if !LoopbackHost(r.Host) && !isInternal(r) {
+		if cfg.Local { // hasCaller comes last because it searches the request's contexts
+			if !LoopbackHost(r.Host) && !hasCaller(r) {
 				return false, wire.ErrForeignHost
 			}
-			if err := checkOrigin(cross, r); err != nil && !isInternal(r) {
+			if err := checkOrigin(cross, r); err != nil && !hasCaller(r) {
 				return false, wire.ErrCrossOrigin.Because(err)
 			}
 		} else {

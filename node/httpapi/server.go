@@ -109,14 +109,9 @@ func (s *Server) Handler() http.Handler { return s.echo }
 // no limit per address.
 func (s *Server) Internal() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.echo.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), internalKey{}, true)))
+		s.echo.ServeHTTP(w, withCaller(r, caller{}))
 	})
 }
-
-type internalKey struct{}
-
-// isInternal reports whether the request came through [Server.Internal].
-func isInternal(r *http.Request) bool { return r.Context().Value(internalKey{}) != nil }
 
 // Serve answers connections of l until ctx ends. Then it stops accepting and waits for requests in flight. After two
 // seconds it cancels their contexts, which ends long polls. After four seconds it closes their connections, because a

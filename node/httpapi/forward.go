@@ -1,0 +1,163 @@
+package httpapi
+
+import (
+	"bufio"
+	"context"
+	"crypto/subtle"
+	"errors"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/netip"
+	"net/url"
+	"time"
+
+	"github.com/labstack/echo/v4"
+)
+
+// The headers of a request that one process of a service forwards to another.
+const (
+	headerForwardKey    = "Agentmesh-Forward-Key"     // proves that the request comes from a process of the same service
+	headerForwardClient = "Agentmesh-Forward-Client"  // the client as the first process sees it; empty if it has no address
+	headerNotForwarded  = "Agentmesh-Forward-Refused" // in a response: the key is not that of the process
+)
+
+// errForwardRefused means that the other process does not accept the key.
+var errForwardRefused = errors.New("the other process does not accept forwarded requests with this key")
+
+// Forwarder forwards requests to another process of the same service. It is safe for concurrent use.
+type Forwarder struct{ transport *http.Transport }
+
+// NewForwarder returns a forwarder.
+func NewForwarder() *Forwarder {
+	const dialTimeout, answerTimeout, keepIdle = 2 * time.Second, 2 * time.Minute, 64
+	return &Forwarder{&http.Transport{
+		DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext, ResponseHeaderTimeout: answerTimeout,
+		MaxIdleConnsPerHost: keepIdle, IdleConnTimeout: idleTimeout, DisableCompression: true,
+	}}
+}
+
+// Forward sends the request of c to the process at base, and that process's response back, until ctx ends. A WebSocket
+// passes in both directions. The process at base must serve with [Server.ServeForwarded] and the same key; its limits
+// apply to the client. An error means that the client has not got a response yet.
+func (f *Forwarder) Forward(ctx context.Context, c echo.Context, base *url.URL, key string) (err error) {
+	client, w := ClientAddr(c), &forwardWriter{Response: c.Response()}
+	if err := w.control().SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) { // the other process has deadlines
+		return err
+	}
+	proxy := &httputil.ReverseProxy{
+		Transport: f.transport, FlushInterval: -1, ErrorLog: log.New(io.Discard, "", 0),
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(base)
+			r.Out.Host = r.In.Host
+			r.Out.Header.Set(headerForwardKey, key)
+			r.Out.Header.Set(headerForwardClient, "")
+			if client.IsValid() {
+				r.Out.Header.Set(headerForwardClient, client.String())
+			}
+		},
+		ModifyResponse: func(r *http.Response) error {
+			if r.Header.Get(headerNotForwarded) != "" {
+				return errForwardRefused
+			}
+			for name := range r.Header {
+				w.Header().Del(name) // the other process has set its own
+			}
+			return nil
+		},
+		ErrorHandler: func(_ http.ResponseWriter, _ *http.Request, e error) { err = e },
+	}
+	proxy.ServeHTTP(w, c.Request().WithContext(ctx))
+	if w.Committed || w.upgraded {
+		return nil
+	}
+	return err
+}
+
+// forwardWriter gives the client the usual time for each part of the response. A response may last longer than that.
+type forwardWriter struct {
+	*echo.Response
+	upgraded bool
+}
+
+// control returns the controller of the connection.
+func (w *forwardWriter) control() *http.ResponseController {
+	return http.NewResponseController(w.Response)
+}
+
+// Hijack implements [http.Hijacker], for a WebSocket.
+func (w *forwardWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := w.control().Hijack()
+	if err == nil {
+		w.upgraded, w.Status = true, http.StatusSwitchingProtocols
+	}
+	return conn, rw, err
+}
+
+// WriteHeader implements [http.ResponseWriter]. It drops "100 Continue" of the other process, because this process sends
+// its own.
+func (w *forwardWriter) WriteHeader(status int) {
+	if status >= http.StatusOK {
+		w.Response.WriteHeader(status)
+	}
+}
+
+// Write implements [http.ResponseWriter].
+func (w *forwardWriter) Write(p []byte) (int, error) {
+	if err := w.control().SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return 0, err
+	}
+	return w.Response.Write(p)
+}
+
+// caller is the origin of a request that did not come directly over the public listener.
+type caller struct {
+	client    netip.Addr // invalid for a caller in this process
+	forwarded bool       // another process of the service forwarded the request
+}
+
+type callerKey struct{}
+
+// withCaller returns r with its origin.
+func withCaller(r *http.Request, from caller) *http.Request {
+	return r.WithContext(context.WithValue(r.Context(), callerKey{}, from))
+}
+
+// callerOf returns the origin of a request, or false if it came over the public listener.
+func callerOf(r *http.Request) (from caller, ok bool) {
+	from, ok = r.Context().Value(callerKey{}).(caller)
+	return from, ok
+}
+
+// hasCaller reports whether the request did not come over the public listener, so that host and origin need no check.
+func hasCaller(r *http.Request) bool {
+	_, ok := callerOf(r)
+	return ok
+}
+
+// IsForwarded reports whether another process of the service forwarded the request.
+func IsForwarded(c echo.Context) bool {
+	from, _ := callerOf(c.Request())
+	return from.forwarded
+}
+
+// ServeForwarded is [Server.Serve] for the requests that other processes of the service forward over plain HTTP. It
+// answers no request without key. The process that forwards has checked host and origin, and names the client.
+func (s *Server) ServeForwarded(ctx context.Context, l net.Listener, key string) error {
+	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if subtle.ConstantTimeCompare([]byte(r.Header.Get(headerForwardKey)), []byte(key)) != 1 {
+			w.Header().Set(headerNotForwarded, "true")
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
+		client, _ := netip.ParseAddr(r.Header.Get(headerForwardClient)) // invalid: the client has no address
+		r.Header.Del(headerForwardKey)
+		r.Header.Del(headerForwardClient)
+		s.echo.ServeHTTP(w, withCaller(r, caller{client: client, forwarded: true}))
+	})
+	cfg := s.cfg
+	cfg.MaxConnsPerAddr = -1 // each process has many clients
+	return serve(ctx, h, limitConns(l, cfg, s.conns), nil, s.cfg.Logger)
+}
