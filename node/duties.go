@@ -20,18 +20,20 @@ type duties struct{ n *Node }
 const Lease = "node"
 
 // Run runs the node until ctx ends, and returns when everything that it started has stopped. Every process receives and
-// serves. The duties of the node are done by the process that holds its lease.
+// serves. The duties of the node are done by the process that holds its lease, unless it is a follower.
 func (n *Node) Run(ctx context.Context) error {
 	n.running.Store(true)
 	n.background.Go(func() { n.store.Follow(ctx) })
 	n.background.Go(func() { n.audit.Run(ctx) })
 	var err error
-	n.background.Go(func() {
-		n.session.Do(ctx, Lease, func(ctx context.Context) {
-			duties{n}.run(ctx)
-			err = n.saveMeter(context.WithoutCancel(ctx), time.Now())
+	if !n.cfg.Follower {
+		n.background.Go(func() {
+			n.session.Do(ctx, Lease, func(ctx context.Context) {
+				duties{n}.run(ctx)
+				err = n.saveMeter(context.WithoutCancel(ctx), time.Now())
+			})
 		})
-	})
+	}
 	<-ctx.Done()
 	n.events.Close()
 	n.runs.Stop()

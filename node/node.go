@@ -41,6 +41,7 @@ const (
 type Config struct {
 	Store       store.Store
 	Session     *store.Session      // of the process; nil: the node has one of its own
+	Follower    bool                // [Node.Run] never does the duties of the node: another process had them when this one started
 	Directories []*client.Directory // where the node registers and looks for agents, in order (AM-86); may be empty
 	// Relay is the directory, one of Directories, whose mailbox is the node's endpoint. It is nil for a node with a
 	// public address.

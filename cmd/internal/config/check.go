@@ -126,10 +126,21 @@ func (c Config) checkEdge(p *problems) {
 			p.add("owner_api.listen", "must be a loopback address and a port") // AM-77
 		}
 	}
+	if c.Network.ForwardListen != "" {
+		if host, _, err := net.SplitHostPort(c.Network.ForwardListen); err != nil || host == "" || isUnspecified(host) {
+			p.add("network.forward_listen", "must be the address at which other processes reach this one, and a port, such as 10.0.0.5:7201")
+		}
+	}
 	p.checkOneOf("agent_door.mode", c.AgentDoor.Mode, "0600", "0660", "0666")
 	if c.AgentDoor.TokenFile != "" && c.OwnerAPI.Listen == "" {
 		p.add("agent_door.token_file", "needs owner_api.listen, such as 127.0.0.1:3149")
 	}
+}
+
+// isUnspecified reports whether a host is 0.0.0.0 or [::], which stands for every address of the machine.
+func isUnspecified(host string) bool {
+	addr, err := netip.ParseAddr(host)
+	return err == nil && addr.IsUnspecified()
 }
 
 func isHTTP(text string) bool {

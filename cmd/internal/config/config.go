@@ -315,6 +315,10 @@ type Network struct {
 	MaxConnections int `key:"max_connections"`
 	// The maximum number of simultaneous connections from one address, in the public profile.
 	MaxConnectionsPerAddress int `key:"max_connections_per_address"`
+	// Address and port on which this process takes requests for bridges from the other processes with the same store,
+	// such as 10.0.0.5:7201. They connect to this address, over plain HTTP, so it must be in a private network. Empty:
+	// while this process runs the bridges, the others answer requests for bridges with 503.
+	ForwardListen string `key:"forward_listen"`
 }
 
 // OwnerAPI configures the loopback listener of the owner's API.

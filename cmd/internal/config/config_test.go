@@ -257,3 +257,17 @@ func TestUnknownEnv(t *testing.T) {
 		t.Errorf("UnknownEnv = %q", got)
 	}
 }
+
+// TestForwardListen: other processes cannot connect to an address that stands for every address of a machine.
+func TestForwardListen(t *testing.T) {
+	for address, ok := range map[string]bool{
+		"10.0.0.5:7201": true, "[fd00::5]:7201": true, "one.internal:7201": true, "": true,
+		"0.0.0.0:7201": false, "[::]:7201": false, ":7201": false, "10.0.0.5": false,
+	} {
+		cfg := Default()
+		cfg.Network.ForwardListen = address
+		if err := cfg.Check(nil); ok == (err != nil && strings.Contains(err.Error(), "network.forward_listen")) {
+			t.Errorf("%q: %v", address, err)
+		}
+	}
+}

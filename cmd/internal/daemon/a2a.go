@@ -23,7 +23,7 @@ func newA2A(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, e
 	}
 	cfg := a2a.Config{
 		Serve: p.cfg.A2A.Serve == "on", Anonymous: p.cfg.A2A.Anonymous, URL: p.base, Version: p.build.Version, Local: !p.cfg.Public(),
-		Addresses: p.edge.Addresses(), Mesh: mesh, Store: p.store, HTTP: p.http,
+		Addresses: p.edge.Addresses(), Mesh: mesh, Store: p.bridgeStore, HTTP: p.http,
 		Idle: p.cfg.Conversations.Idle, Logger: p.log,
 	}
 	cfg.Relay = a2aRelay(p, p.node.ID())

@@ -24,7 +24,7 @@ func newAgentRelay(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Ser
 		return nil, nil
 	}
 	cfg := agentrelay.Config{
-		Dir: string(p.home), Store: p.store, HTTP: p.http, Dial: dialer(p), Logger: p.log,
+		Dir: string(p.home), Store: p.bridgeStore, HTTP: p.http, Dial: dialer(p), Logger: p.log,
 	}
 	cfg.Links, cfg.Tokens = splitLinks(links)
 	if serve {
@@ -63,7 +63,7 @@ func (p *Process) relayConfig() relay.Config {
 	}
 	has := func(name string) bool { return slices.Contains(c.Extensions, name) }
 	return relay.Config{
-		Name: c.Name, Records: p.store.Records(), Registration: cmp.Or(credential.Mode(c.Registration), mode),
+		Name: c.Name, Records: p.bridgeStore.Records(), Registration: cmp.Or(credential.Mode(c.Registration), mode),
 		Stats: relay.StatsMode(c.Stats), MaxAgents: c.MaxAgents, PerMinute: offBelowOne(c.PerMinute), PerHour: offBelowOne(c.PerHour),
 		RegistrationsPerHour: registrations, Origins: c.Origins, AnyOrigin: p.cfg.Public(),
 		Extensions: relay.Extensions{

@@ -19,7 +19,7 @@ func TestRelayRegistrationsPerHour(t *testing.T) {
 		{"public", "https://relay.example.org", 10, false},
 		{"public, switched off", "https://relay.example.org", 0, true},
 	} {
-		p := &Process{store: store.Observe(meshtest.Store(t)), cfg: config.Default()}
+		p := &Process{bridgeStore: store.Observe(meshtest.Store(t)), cfg: config.Default()}
 		p.cfg.PublicURL, p.cfg.AgentRelay.RegistrationsPerHour = tt.public, tt.perHour
 		if n := p.relayConfig().RegistrationsPerHour; n < 0 != tt.unlimited || n == 0 {
 			t.Errorf("%s: %d registrations an hour, unlimited: %v", tt.name, n, tt.unlimited)

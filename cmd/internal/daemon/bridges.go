@@ -1,17 +1,10 @@
 package daemon
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"net/http"
 	"slices"
-	"sync"
-	"time"
 
-	"github.com/agentmesh/agentmesh/cmd/internal/config"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
-	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/bridge/a2a"
 	"github.com/agentmesh/agentmesh/node/bridge/agentrelay"
@@ -19,10 +12,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge/mew/link"
 	"github.com/agentmesh/agentmesh/node/bridge/moltspeak"
 	"github.com/agentmesh/agentmesh/node/client"
-	"github.com/agentmesh/agentmesh/node/owner"
-	"github.com/agentmesh/agentmesh/node/wire"
-	"github.com/agentmesh/agentmesh/store"
-	"github.com/labstack/echo/v4"
 )
 
 // linkConfig is a configured link with its secret.
@@ -71,6 +60,7 @@ func LinkKinds() []bridge.Kind {
 // addBridges makes the bridges in the configuration, and mounts their routes, the operations for links, and the owner's
 // page. A process with a node makes the node before it.
 func (p *Process) addBridges() error {
+	p.bridgeStore = p.store.Under(p.hosting.held())
 	for _, kind := range bridgeKinds() {
 		var links []linkConfig
 		var plain []bridge.Link
@@ -110,79 +100,4 @@ func (p *Process) addBridges() error {
 	p.mountOperations(slices.Concat(p.linkOperations(), configChanger{p}.bridgeOperations())...)
 	p.mountPages()
 	return nil
-}
-
-// hosting makes one process at a time run the bridges: the links, and the spaces, exchanges and relays that it hosts.
-// Bridges keep their state in memory, so a process without the lease uses only their routes, and starts again when it
-// gets the lease.
-type hosting struct {
-	lease     string
-	elsewhere bool // another process had the lease when this process started
-	again     sync.Once
-}
-
-// leaseBridges is the lease for bridges of a process without a node. With a node, the bridges belong to its duties,
-// because the node delivers through them.
-const leaseBridges = "bridges"
-
-// claim takes the lease for the bridges, unless another process has it.
-func (h *hosting) claim(ctx context.Context, p *Process) error {
-	h.lease = leaseBridges
-	if p.cfg.Has(config.RoleNode) {
-		h.lease = node.Lease
-	}
-	_, err := p.store.Leases().Acquire(ctx, h.lease)
-	h.elsewhere = errors.Is(err, store.ErrLeaseTaken)
-	if h.elsewhere {
-		return nil
-	}
-	return err
-}
-
-// run runs a bridge until ctx ends. If another process has the lease, run waits until that process ends, and then starts
-// this process again. It also does so if this process loses the lease.
-func (h *hosting) run(ctx context.Context, p *Process, b bridge.Service) (err error) {
-	p.session.Do(ctx, h.lease, func(duty context.Context) {
-		if !h.elsewhere {
-			err = b.Run(duty)
-		}
-		if ctx.Err() == nil && (h.elsewhere || errors.Is(context.Cause(duty), store.ErrLeaseLost)) {
-			h.again.Do(func() {
-				p.log.Info("start again, because the lease for the bridges has changed hands", "taken_over", h.elsewhere)
-				p.rerun.start(nil)
-			})
-			<-ctx.Done()
-		}
-	})
-	return err
-}
-
-// mount mounts the routes of a bridge. If another process runs the bridge, the routes refuse every request.
-func (h *hosting) mount(p *Process, b bridge.Service) {
-	operations := b.Operations()
-	if !h.elsewhere {
-		b.Mount(p.edge.Echo())
-		p.mountOperations(operations...)
-		return
-	}
-	scratch := echo.New() // only to list the routes
-	b.Mount(scratch)
-	for _, r := range scratch.Routes() {
-		if r.Method != echo.RouteNotFound {
-			p.edge.Echo().Add(r.Method, r.Path, refuseElsewhere)
-		}
-	}
-	operations = slices.Clone(operations)
-	for i, op := range operations {
-		operations[i] = owner.Raw(op.Method, op.Path, op.Right, refuseElsewhere)
-	}
-	p.mountOperations(operations...)
-}
-
-// refuseElsewhere refuses a request for a bridge that another process runs.
-func refuseElsewhere(echo.Context) error {
-	return (&wire.Error{
-		Code: wire.AgentUnavailable, Status: http.StatusServiceUnavailable, Retry: true,
-		Message: "another process of this service answers such requests",
-	}).After(2 * time.Second)
 }

@@ -106,6 +106,7 @@ func (p *Process) explainOwnerListen(err error) error {
 // calls started once, when everything answers.
 func (p *Process) Serve(ctx context.Context, started func(context.Context, ServeInfo) error) error {
 	ctx, p.rerun.stop = context.WithCancel(ctx)
+	defer p.hosting.close()
 	defer p.rerun.stop()
 	listener, err := listenAgain(&p.rerun.sockets, p.cfg.Listen, "--listen")
 	if err != nil {
@@ -135,9 +136,7 @@ func (p *Process) Serve(ctx context.Context, started func(context.Context, Serve
 	if p.registry != nil {
 		g.Go(func() error { p.registry.Run(ctx); return nil })
 	}
-	for _, b := range p.bridges {
-		g.Go(func() error { return p.hosting.run(ctx, p, b) })
-	}
+	g.Go(func() error { return p.hosting.run(ctx, p) })
 	g.Go(func() error {
 		info, err := p.serveInfo(ctx, listener.Addr().String(), base)
 		if err == nil && ctx.Err() == nil {

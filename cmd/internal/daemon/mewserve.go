@@ -40,7 +40,7 @@ func newMew(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, e
 		return &mewService{Bridge: b}, err
 	}
 	cfg := gateway.Config{
-		Records: p.store.Records(), Audit: p.audit, PublicURL: socketURL(p.base), Origins: p.cfg.MEW.Origins,
+		Records: p.bridgeStore.Records(), Audit: p.audit, PublicURL: socketURL(p.base), Origins: p.cfg.MEW.Origins,
 		CORSOrigins: p.cfg.MEW.Origins, Logger: p.log, Invited: p.noticeInvitation,
 	}
 	for _, s := range p.cfg.MEW.Spaces {
@@ -110,7 +110,7 @@ func (m *mewService) Run(ctx context.Context) error {
 // newMewLinks makes the bridge with the node's links to MEW spaces that others host.
 func (p *Process) newMewLinks(links []linkConfig, mesh bridge.Mesh) (*link.Bridge, error) {
 	cfg := link.Config{
-		Mesh: mesh, Tokens: map[string]client.Credential{}, Records: p.store.Records(), Steps: p.store.Steps(), Logger: p.log,
+		Mesh: mesh, Tokens: map[string]client.Credential{}, Records: p.bridgeStore.Records(), Steps: p.bridgeStore.Steps(), Logger: p.log,
 		Own: map[string]bool{}, Dial: dialer(p),
 	}
 	exempt, _ := p.cfg.Exempt()

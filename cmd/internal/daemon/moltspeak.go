@@ -38,7 +38,7 @@ func newMoltSpeak(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Serv
 	cfg := moltspeak.Config{
 		Agent: name, Key: key, Box: box, Serve: serve, Domains: c.Domains, PlainConf: c.PlainConf,
 		Reveal: c.Reveal, Origins: c.Origins, Addresses: p.edge.Addresses(), Registry: c.Registry, NoAuth: c.RegistryAuth == "none", Local: !p.cfg.Public(),
-		Mesh: mesh, Store: p.store, HTTP: p.http, Logger: p.log,
+		Mesh: mesh, Store: p.bridgeStore, HTTP: p.http, Logger: p.log,
 	}
 	if serve {
 		cfg.URL = p.base + "/moltspeak/v0.1"

@@ -39,7 +39,7 @@ func (p *Process) mountPages() {
 	p.mountLinksPage(pages)
 	serveStart(p)
 	for _, b := range p.bridges {
-		if s, ok := b.(bridge.PageMounter); ok {
+		if s, ok := b.(bridge.PageMounter); ok && !p.hosting.isElsewhere() {
 			s.MountPage(pages)
 		}
 	}

@@ -79,9 +79,10 @@ type Process struct {
 	audit       *acl.Audit
 	directories []*client.Directory // the directories that the node joins and searches
 	bridges     []bridge.Service
-	hosting     hosting        // which process runs the bridges
-	base        string         // URL under which others reach the listener
-	events      *calendar.Book // nil if the owner has no calendar
+	hosting     hosting         // which process runs the bridges
+	bridgeStore *store.Observed // for the bridges: it stores nothing after this process has lost them
+	base        string          // URL under which others reach the listener
+	events      *calendar.Book  // nil if the owner has no calendar
 
 	rerun *rerun
 }
@@ -287,7 +288,7 @@ func (p *Process) addNode(ctx context.Context, base string) error {
 		SyncDeadline: p.cfg.Timeouts.Sync, HookTimeout: p.cfg.Timeouts.Hook, HoldFor: p.cfg.Timeouts.Hold, RemindAfter: offBelowOne(p.cfg.Timeouts.Remind),
 		Idle: p.cfg.Conversations.Idle, Retention: p.cfg.Conversations.Retention, MaxKept: p.cfg.Conversations.MaxKept,
 		MaxBytes: p.cfg.Conversations.MaxBytes, PersonalData: personal.Types, SaveKey: p.saveKey, CurrentKey: func() (*signing.PrivateKey, error) { return currentKey(p) }, RetiredKey: p.retiredKey, FirstKey: p.firstKey, Logger: p.log, Metrics: p.metrics,
-		Process: p.processStatus,
+		Process: p.processStatus, Follower: p.hosting.isElsewhere(),
 	})
 	if err != nil {
 		return exit.Fail(exit.Config, fmt.Errorf("start the node: %w", err))

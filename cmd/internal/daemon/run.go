@@ -6,6 +6,9 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"time"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
 )
 
 // rerun makes a serve start again with another configuration.
@@ -16,7 +19,9 @@ type rerun struct {
 	undo    func() error       // restores the configuration that served last
 	failed  error              // why the newest configuration did not start; nil if it did
 	wanted  atomic.Bool        // Serve ended so that Run starts again
-	editing sync.Mutex         // held to change the configuration file
+	// takesOver reports that the next Serve runs the bridges, unless another process is faster.
+	takesOver atomic.Bool
+	editing   sync.Mutex // held to change the configuration file
 }
 
 // start ends Serve, so that [Run] starts again with the configuration as it is then. If that does not start, Run calls
@@ -117,4 +122,31 @@ func (o Options) serve(ctx context.Context, started func(context.Context, *Proce
 		page = p.owner.Addr()
 	}
 	return page, up, errors.Join(err, p.Close())
+}
+
+// How long a process waits for a data directory that another process uses without answering: another command, or a
+// serve that starts or stops.
+const (
+	commandWait = 10 * time.Second
+
+	// ServeWait is how long a serve waits. It is longer than [SendWait], because a command that uses the directory may
+	// wait that long for an answer of a peer.
+	ServeWait = (SendWait + 5) * time.Second
+)
+
+// OpenToServe opens the data directory for a process that will serve. It waits up to [ServeWait] for a command that
+// uses the directory, but returns an error at once if another serve runs.
+func OpenToServe(ctx context.Context, o Options) (p *Process, err error) {
+	err = o.Dir.WaitUntilFree(ctx, ServeWait, o.Note, func() (done bool, err error) {
+		p, err = open(ctx, o)
+		if !errors.Is(err, datadir.ErrInUse) {
+			return true, err
+		}
+		other := Running(ctx, string(o.Dir))
+		if other == nil {
+			return false, err
+		}
+		return true, errors.Join(err, other.Close())
+	})
+	return p, err
 }

@@ -1,0 +1,288 @@
+package daemon
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/config"
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/owner"
+	"github.com/agentmesh/agentmesh/node/wire"
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// leaseBridges is the lease for bridges of a process without a node. With a node, the bridges belong to its duties,
+// because the node delivers through them.
+const leaseBridges = "bridges"
+
+// nsHosting is the namespace of the records of [host]. The key is the name of the lease.
+const nsHosting = "hosting"
+
+// How long a process that starts again to run the bridges tries to acquire the lease, and how long the other processes
+// leave the lease to it.
+const (
+	takeOverFor = 3 * time.Second
+	startFor    = 10 * time.Second
+)
+
+// host is where the process that runs the bridges takes the requests that other processes forward.
+type host struct {
+	URL string `json:"url,omitempty"` // empty: it takes none
+	Key string `json:"key,omitempty"` // proves that a request comes from a process with the same store
+	// Starting is set while the process starts again to run the bridges, without the lease.
+	Starting bool `json:"starting,omitempty"`
+}
+
+// hosting makes one process at a time run the bridges: the links, and the spaces, exchanges and relays that it hosts.
+// Bridges keep their state in memory, so another process only forwards their requests, and starts again when it gets the
+// lease.
+type hosting struct {
+	lease string
+	duty  context.Context // of the lease, which this process has had since before it made the bridges; nil: it does not run them
+	end   func()          // releases the lease; nil if there is nothing to release
+
+	listener  net.Listener // for the requests that other processes forward; nil if not configured
+	key       string       // of those requests
+	forwarder *httpapi.Forwarder
+
+	mu        sync.Mutex
+	current   host
+	tenure    context.Context // ends when another process runs the bridges than current
+	endTenure context.CancelFunc
+}
+
+// claim acquires the lease for the bridges, unless another process has it, and opens the listener for forwarded requests.
+func (h *hosting) claim(ctx context.Context, p *Process) (err error) {
+	h.lease, h.key, h.forwarder = leaseBridges, rand.Text(), httpapi.NewForwarder()
+	if p.cfg.Has(config.RoleNode) {
+		h.lease = node.Lease
+	}
+	if address := p.cfg.Network.ForwardListen; address != "" {
+		if h.listener, err = listenAgain(&p.rerun.sockets, address, "network.forward_listen"); err != nil {
+			return err
+		}
+	}
+	for giveUp := time.Now().Add(takeOverFor); ; time.Sleep(50 * time.Millisecond) {
+		h.duty, h.end, err = p.session.Claim(ctx, h.lease)
+		if !errors.Is(err, store.ErrLeaseTaken) || !p.rerun.takesOver.Load() || ctx.Err() != nil || time.Now().After(giveUp) {
+			break
+		}
+	}
+	p.rerun.takesOver.Store(false)
+	switch {
+	case errors.Is(err, store.ErrLeaseTaken):
+		p.store.OnRemote(func(changes []store.Change) { h.read(p, changes[0].Record) }, nsHosting)
+		return nil
+	case err != nil:
+		return err
+	}
+	return h.publish(h.duty, p)
+}
+
+// publish stores where this process takes forwarded requests.
+func (h *hosting) publish(ctx context.Context, p *Process) error {
+	var self host
+	if h.listener != nil {
+		self = host{URL: "http://" + h.listener.Addr().String(), Key: h.key}
+	}
+	_, err := p.store.Records().Get(ctx, nsHosting, h.lease, time.Now())
+	if self == (host{}) && errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return err
+	}
+	return h.store(ctx, p, self)
+}
+
+// store stores the record of the lease.
+func (h *hosting) store(ctx context.Context, p *Process, self host) error {
+	body, err := json.Marshal(self)
+	if err != nil {
+		return err
+	}
+	c := store.Change{Record: store.Record{NS: nsHosting, Key: h.lease, Body: body}, IfRev: store.Any}
+	return p.store.Records().Apply(ctx, []store.Change{c}, time.Now())
+}
+
+// isElsewhere reports whether another process runs the bridges. A command that does not serve claims nothing, and uses the
+// bridges itself.
+func (h *hosting) isElsewhere() bool { return h.lease != "" && h.duty == nil }
+
+// held returns the lease for the bridges if this process has it, or nil.
+func (h *hosting) held() *store.Lease {
+	if h.duty == nil {
+		return nil
+	}
+	return store.LeaseOf(h.duty)
+}
+
+// close releases what claim acquired.
+func (h *hosting) close() {
+	if h.end != nil {
+		h.end()
+	}
+	if h.listener != nil {
+		_ = h.listener.Close() // it may be closed already
+	}
+}
+
+// run runs the bridges until ctx ends. If another process has the lease, run waits for the lease, and then starts this
+// process again. It also does so if this process loses the lease.
+func (h *hosting) run(ctx context.Context, p *Process) error {
+	if h.listener != nil {
+		served := make(chan error, 1)
+		go func() { served <- p.edge.ServeForwarded(ctx, h.listener, h.key) }()
+		defer func() { <-served }()
+	}
+	if len(p.bridges) == 0 {
+		<-ctx.Done()
+		return nil
+	}
+	if h.isElsewhere() {
+		return h.await(ctx, p)
+	}
+	work, stop := context.WithCancel(h.duty)
+	defer stop()
+	defer context.AfterFunc(ctx, stop)()
+	g, work := errgroup.WithContext(work)
+	for _, b := range p.bridges {
+		g.Go(func() error { return b.Run(work) })
+	}
+	err := g.Wait()
+	if errors.Is(context.Cause(h.duty), store.ErrLeaseLost) {
+		p.log.Warn("start again, because the lease for the bridges is lost", "err", err)
+		p.rerun.start(nil)
+		return nil
+	}
+	return err
+}
+
+// await waits for the lease, and starts this process again to run the bridges. It keeps the lease until the bridges of
+// this process are gone, see [hosting.close].
+func (h *hosting) await(ctx context.Context, p *Process) error {
+	standby := store.NewSession(p.store.Leases(), p.log) // its own, so that no duty begins before the new start
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	var starting store.Rev // of the record of a process that starts, when this process saw it first
+	var seen time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		record, err := p.store.Records().Get(ctx, nsHosting, h.lease, time.Now())
+		if to, _ := h.read(p, record); err == nil && to.Starting {
+			if starting != record.Rev {
+				starting, seen = record.Rev, time.Now()
+			}
+			if time.Since(seen) < startFor {
+				continue
+			}
+		}
+		duty, end, err := standby.Claim(context.WithoutCancel(ctx), h.lease)
+		if err != nil {
+			if !errors.Is(err, store.ErrLeaseTaken) {
+				p.log.Warn("acquire lease", "lease", h.lease, "err", err)
+			}
+			continue
+		}
+		h.end = end
+		if err := h.store(duty, p, host{Starting: true}); err != nil {
+			p.log.Warn("store where the bridges run", "err", err)
+		}
+		p.log.Info("start again, to run the bridges")
+		p.rerun.takesOver.Store(true)
+		p.rerun.start(nil)
+		return nil
+	}
+}
+
+// mount mounts the routes of a bridge. If another process runs the bridge, its public routes forward to that process, and
+// its operations refuse.
+func (h *hosting) mount(p *Process, b bridge.Service) {
+	operations := b.Operations()
+	if !h.isElsewhere() {
+		b.Mount(p.edge.Echo())
+		p.mountOperations(operations...)
+		return
+	}
+	scratch := echo.New() // only to list the routes
+	b.Mount(scratch)
+	for _, r := range scratch.Routes() {
+		if r.Method != echo.RouteNotFound {
+			p.edge.Echo().Add(r.Method, r.Path, func(c echo.Context) error { return h.forward(c, p) })
+		}
+	}
+	operations = slices.Clone(operations)
+	for i, op := range operations {
+		operations[i] = owner.Raw(op.Method, op.Path, op.Right, func(echo.Context) error { return errElsewhere() })
+	}
+	p.mountOperations(operations...)
+}
+
+// errElsewhere returns the refusal of a request for a bridge that another process runs.
+func errElsewhere() *wire.Error {
+	return (&wire.Error{
+		Code: wire.AgentUnavailable, Status: http.StatusServiceUnavailable, Retry: true,
+		Message: "another process of this service answers such requests",
+	}).After(2 * time.Second)
+}
+
+// forward forwards a request to the process that runs the bridges, until another one does.
+func (h *hosting) forward(c echo.Context, p *Process) error {
+	if httpapi.IsForwarded(c) { // by a process that takes this one for the one that runs the bridges
+		return errElsewhere()
+	}
+	ctx, cancel := context.WithCancel(c.Request().Context())
+	defer cancel()
+	record, err := p.store.Records().Get(ctx, nsHosting, h.lease, time.Now())
+	if err != nil {
+		return errElsewhere().Because(err)
+	}
+	to, tenure := h.read(p, record)
+	defer context.AfterFunc(tenure, cancel)()
+	base, err := url.Parse(to.URL)
+	if err == nil && to.URL == "" {
+		err = fmt.Errorf("the process with the lease %s has no network.forward_listen", h.lease)
+	}
+	if err == nil {
+		err = h.forwarder.Forward(ctx, c, base, to.Key)
+	}
+	if err != nil {
+		return errElsewhere().Because(err)
+	}
+	return nil
+}
+
+// read takes over where the process that runs the bridges is, and ends the requests that were forwarded to another one.
+func (h *hosting) read(p *Process, record store.Record) (to host, tenure context.Context) {
+	if err := json.Unmarshal(record.Body, &to); err != nil && len(record.Body) > 0 {
+		p.log.Error("read where the bridges run", "err", err)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.tenure == nil || to != h.current {
+		if h.tenure != nil {
+			h.endTenure()
+		}
+		h.current = to
+		h.tenure, h.endTenure = context.WithCancel(context.Background())
+	}
+	return to, h.tenure
+}

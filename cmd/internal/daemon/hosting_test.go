@@ -1,0 +1,309 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/config"
+	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
+	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/httpapi"
+	"github.com/agentmesh/agentmesh/node/websocket"
+	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/bolt"
+	"github.com/agentmesh/agentmesh/store/storetest"
+)
+
+const (
+	hostTTL  = time.Second     // of the leases in these tests
+	takeover = 5 * time.Second // in which another process must take over
+)
+
+// hosts are processes of one service that host a relay, over one store.
+type hosts struct {
+	t   *testing.T
+	db  *bolt.Store
+	all int
+}
+
+func newHosts(t *testing.T) *hosts {
+	t.Helper()
+	db, err := bolt.Open(t.Context(), filepath.Join(t.TempDir(), "mesh.db"), bolt.Config{LeaseTTL: hostTTL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return &hosts{t: t, db: db}
+}
+
+// served is a process that serves.
+type served struct {
+	*Process
+	shaky *storetest.Shaky
+	url   string
+	stop  context.CancelFunc
+	done  chan error
+}
+
+// serve starts a process. It takes over if that is why the process before it, which may be nil, ended.
+func (hs *hosts) serve(role string, before *served, settings ...config.Setting) *served {
+	t := hs.t
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	src := config.Source{File: filepath.Join(dir, "agentmesh.yaml"), Settings: append([]config.Setting{
+		{Key: "listen", Value: "127.0.0.1:0"}, {Key: "roles", Value: role}, {Key: "agentrelay.serve", Value: "on"},
+	}, settings...)}
+	cfg, err := src.LoadAndCheck(LinkKinds())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &served{shaky: storetest.NewShaky(hs.db.Handle(fmt.Sprint("process ", hs.all)), time.Millisecond), done: make(chan error, 1)}
+	hs.all++
+	log := slog.New(slog.DiscardHandler)
+	s.Process = &Process{
+		cfg: cfg, src: src, home: datadir.Dir(dir), log: log, metrics: httpapi.NewMetrics("test"), rerun: &rerun{}, db: hs.db,
+		passphrase: func() ([]byte, error) { return nil, nil }, release: func() {}, store: store.Observe(s.shaky),
+	}
+	s.session = store.NewSession(s.store.Leases(), log)
+	if before != nil {
+		s.rerun.takesOver.Store(before.rerun.takesOver.Load())
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	s.stop = stop
+	ready := make(chan ServeInfo, 1)
+	go func() {
+		s.done <- s.Serve(ctx, func(_ context.Context, info ServeInfo) error { ready <- info; return nil })
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-s.done
+		s.http.Close()
+	})
+	select {
+	case info := <-ready:
+		s.url = info.URL
+	case err := <-s.done:
+		s.done <- err
+		t.Fatalf("serve: %v", err)
+	}
+	return s
+}
+
+// awaitEnd waits until the process has ended to start again, and checks that it does so in time.
+func (s *served) awaitEnd(t *testing.T) {
+	t.Helper()
+	select {
+	case err := <-s.done:
+		s.done <- err
+		if err != nil || !s.rerun.wanted.Load() {
+			t.Errorf("serve ended with %v, and starts again: %v", err, s.rerun.wanted.Load())
+		}
+	case <-time.After(takeover):
+		t.Fatal("the process does not start again")
+	}
+}
+
+// get returns the status, the Retry-After and the body of a response.
+func (s *served) get(t *testing.T, path string) (status int, after, body string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.url+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, resp.Header.Get("Retry-After"), string(text)
+}
+
+// join registers an agent at the relay over the process, and connects it.
+func (s *served) join(t *testing.T, agent string) *websocket.Conn {
+	t.Helper()
+	resp, err := http.Post(s.url+"/register", "application/json", strings.NewReader(`{"agent_id":"`+agent+`"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var got struct{ Token string }
+	if err := json.NewDecoder(resp.Body).Decode(&got); err != nil || got.Token == "" {
+		t.Fatalf("register: %d, %+v, %v", resp.StatusCode, got, err)
+	}
+	dial := func(ctx context.Context, u *url.URL) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "tcp", u.Host)
+	}
+	conn, err := websocket.Dial(t.Context(), dial, "ws"+strings.TrimPrefix(s.url, "http")+"/arc?token="+got.Token, websocket.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Abort)
+	if err := awaitFrame(conn, "welcome"); err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+// awaitFrame reads frames until one contains text, or the time for a takeover is over.
+func awaitFrame(conn *websocket.Conn, text string) error {
+	defer time.AfterFunc(takeover, conn.Abort).Stop()
+	for {
+		if _, frame, err := conn.Read(); err != nil || strings.Contains(string(frame), text) {
+			return err
+		}
+	}
+}
+
+// TestBridgesOfAnotherProcess: while a process without network.forward_listen runs the bridges, another one refuses
+// their requests and says when to try again, and everything else answers.
+func TestBridgesOfAnotherProcess(t *testing.T) {
+	t.Parallel()
+	hs := newHosts(t)
+	other := hs.db.Handle("other")
+	if _, _, err := store.NewSession(other.Leases(), slog.New(slog.DiscardHandler)).Claim(t.Context(), node.Lease); err != nil {
+		t.Fatal(err)
+	}
+	p := hs.serve("node", nil)
+	if status, after, body := p.get(t, "/stats"); status != http.StatusServiceUnavailable || after == "" || !strings.Contains(body, "AGENT_UNAVAILABLE") {
+		t.Errorf("a route of a bridge: %d, Retry-After %q, %s", status, after, body)
+	}
+	if status, _, _ := p.get(t, "/health"); status != http.StatusOK {
+		t.Errorf("health: %d", status)
+	}
+	if err := other.Close(); err != nil {
+		t.Fatal(err)
+	}
+	p.awaitEnd(t)
+}
+
+// TestForwardToTheHost: requests and WebSockets for a relay reach the process that runs it, over any process. When that
+// process ends, its connections end, and another process takes over.
+func TestForwardToTheHost(t *testing.T) {
+	t.Parallel()
+	hs := newHosts(t)
+	forward := config.Setting{Key: "network.forward_listen", Value: "127.0.0.1:0"}
+	first := hs.serve("directory", nil, forward)
+	second := hs.serve("directory", nil, forward)
+	third := hs.serve("directory", nil, forward)
+	for _, p := range []*served{first, second, third} {
+		if status, _, body := p.get(t, "/stats"); status != http.StatusOK || !strings.Contains(body, "agents") {
+			t.Errorf("stats of the relay: %d %s", status, body)
+		}
+	}
+	sender, conn := second.join(t, "sender"), third.join(t, "reader")
+	if err := sender.Send(websocket.Text([]byte(`{"to":["reader"],"payload":"over three processes"}`))); err != nil {
+		t.Fatal(err)
+	}
+	if err := awaitFrame(conn, "over three processes"); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.Get("http://" + first.hosting.listener.Addr().String() + "/stats")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _ = resp.Body.Close(); resp.StatusCode != http.StatusForbidden {
+		t.Errorf("a stranger at the listener for forwarded requests: %d", resp.StatusCode)
+	}
+
+	began := time.Now()
+	first.shaky.Kill()
+	first.stop()
+	if err := awaitFrame(conn, "nothing contains this"); err == nil {
+		t.Error("the WebSocket outlives the process that ran the relay")
+	}
+	var next, rest *served
+	select {
+	case err := <-second.done:
+		second.done <- err
+		next, rest = second, third
+	case err := <-third.done:
+		third.done <- err
+		next, rest = third, second
+	case <-time.After(takeover):
+		t.Fatal("no process takes over")
+	}
+	next = hs.serve("directory", next, forward)
+	if status, _, body := next.get(t, "/stats"); status != http.StatusOK || next.hosting.isElsewhere() || time.Since(began) > takeover {
+		t.Errorf("after %v: %d %s", time.Since(began), status, body)
+	}
+	if conn := rest.join(t, "newcomer"); conn.Send(websocket.Text([]byte(`{"to":["relay"],"type":"ping"}`))) != nil || awaitFrame(conn, "pong") != nil {
+		t.Error("the relay does not answer over the process that did not take over")
+	}
+}
+
+// TestStalledHost: a process that stands still past its lease can store nothing for a bridge when it goes on, and starts
+// again.
+func TestStalledHost(t *testing.T) {
+	t.Parallel()
+	hs := newHosts(t)
+	p := hs.serve("directory", nil)
+	write := func() error {
+		c := store.Change{Record: store.Record{NS: "test", Key: "k"}, IfRev: store.Any}
+		return p.bridgeStore.Records().Apply(context.Background(), []store.Change{c}, time.Now())
+	}
+	if err := write(); err != nil {
+		t.Fatal(err)
+	}
+	thaw := p.shaky.Freeze()
+	written := make(chan error, 1)
+	go func() { written <- write() }() // for a request that the process was answering
+	other, end := store.NewSession(hs.db.Handle("other").Leases(), slog.New(slog.DiscardHandler)), func() {}
+	for giveUp := time.Now().Add(takeover); ; time.Sleep(20 * time.Millisecond) {
+		var err error
+		if _, end, err = other.Claim(t.Context(), leaseBridges); err == nil {
+			break
+		}
+		if time.Now().After(giveUp) {
+			t.Fatal(err)
+		}
+	}
+	defer end()
+	thaw()
+	if err := <-written; !errors.Is(err, store.ErrLeaseLost) {
+		t.Errorf("write after the lease: %v, want ErrLeaseLost", err)
+	}
+	p.awaitEnd(t)
+}
+
+// TestSlowStart: a process keeps the lease while it starts, however long that takes.
+func TestSlowStart(t *testing.T) {
+	t.Parallel()
+	hs := newHosts(t)
+	s := store.Observe(hs.db.Handle("slow"))
+	log := slog.New(slog.DiscardHandler)
+	p := &Process{store: s, session: store.NewSession(s.Leases(), log), rerun: &rerun{}, log: log}
+	if err := p.hosting.claim(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	defer p.hosting.close()
+	time.Sleep(2 * hostTTL)
+	if _, err := hs.db.Handle("other").Leases().Acquire(t.Context(), leaseBridges); !errors.Is(err, store.ErrLeaseTaken) {
+		t.Errorf("another process acquires the lease: %v, want ErrLeaseTaken", err)
+	}
+	if p.hosting.duty.Err() != nil {
+		t.Error("the lease is lost before the start has ended")
+	}
+}
