@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 
 	"github.com/agentmesh/agentmesh/directory/site"
@@ -18,7 +17,8 @@ import (
 // TestPagesInBrowser checks the pages in a browser: light and dark, on narrow and wide screens, and with the keyboard
 // alone. Nothing may overflow sideways, and text must have enough contrast.
 func TestPagesInBrowser(t *testing.T) {
-	tab := browsertest.NewTab(t, browsertest.Start(t))
+	browser := browsertest.Start(t)
+	tab := browsertest.NewTab(t, browser)
 	w := newWorld(t, func(c *Config) {
 		c.Local, c.BaseURL = true, "http://localhost/v1"
 		c.Site = site.Operator{Name: "Agents of Cork", Contact: "operator@cork.example", Terms: "Be kind. " + hostile}
@@ -80,13 +80,18 @@ func TestPagesInBrowser(t *testing.T) {
 		t.Errorf("the report is %+v, %v", list, err)
 	}
 
+	paths := []string{"/", "/?q=agent&capability=scheduling", "/agents/am_sarah", "/agents/am_long", "/changes", "/terms", "/nothing-here"}
+	scripted := browsertest.NewTab(t, browser) // axe is a script
+	for _, path := range paths {
+		scripted.Do(chromedp.Navigate(server.URL + path))
+		scripted.CheckBarriers()
+	}
+	scripted.Forgive("404 (Not Found)")
 	for _, scheme := range []string{"light", "dark"} {
-		browsertest.Call(tab, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
-			Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
-		})
+		tab.Scheme(scheme)
 		for _, width := range []int64{320, 390, 768, 1280} {
 			tab.Size(width, 900)
-			for _, path := range []string{"/", "/?q=agent&capability=scheduling", "/agents/am_sarah", "/agents/am_long", "/changes", "/terms", "/nothing-here"} {
+			for _, path := range paths {
 				tab.Do(chromedp.Navigate(server.URL + path))
 				if wide := browsertest.Eval[int](tab, `document.documentElement.scrollWidth`); int64(wide) > width {
 					t.Errorf("%s is %d wide on a screen of %d", path, wide, width)

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 
 	"github.com/agentmesh/agentmesh/directory"
@@ -67,10 +66,12 @@ func TestInBrowser(t *testing.T) {
 	tab.Submit(`button[value="make"]`)
 	tab.Shows("It is shown only now.")
 
+	for _, path := range paths {
+		open(path)
+		tab.CheckBarriers()
+	}
 	for _, scheme := range []string{"light", "dark"} {
-		browsertest.Call(tab, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
-			Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
-		})
+		tab.Scheme(scheme)
 		for _, width := range []int64{320, 390, 1280} {
 			tab.Size(width, 844)
 			for _, path := range paths {

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/config"
@@ -106,9 +105,7 @@ func TestFirstRun(t *testing.T) {
 			open := func(link string) person {
 				tab := browsertest.NewTab(t, browser)
 				tab.Size(screen.width, screen.height)
-				browsertest.Call(tab, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
-					Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: screen.scheme}},
-				})
+				tab.Scheme(screen.scheme)
 				tab.Do(chromedp.Navigate(link))
 				p := person{tab, &spent}
 				p.click("form.sign-in button")

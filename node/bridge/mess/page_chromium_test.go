@@ -112,11 +112,15 @@ func TestPageInBrowser(t *testing.T) {
 	tab.Do(chromedp.WaitVisible("#complete"))
 	l.want(ref, thread.Claimed)
 	tab.Until(fits)
-	tab.Do(chromedp.SetUploadFiles("#photo", []string{photo}), chromedp.SendKeys("#result", "milk and eggs"))
+	tab.CheckBarriers()
+	tab.Do(chromedp.EmulateViewport(320, 640), chromedp.SetUploadFiles("#photo", []string{photo}), chromedp.SendKeys("#result", "milk and eggs"))
 	tab.Click("#complete")
 	tab.Until(`document.querySelectorAll("img.photo").length === 2 && [...document.querySelectorAll("img.photo")].every(i => i.naturalWidth === 900)`)
 	tab.Until(fits + ` && document.body.innerText.includes("milk and eggs")`)
 	if th := l.want(ref, thread.Completed); th.Holder != thread.OwnerID {
 		t.Errorf("holder = %q", th.Holder)
 	}
+	tab.CheckBarriers()
+	tab.Do(chromedp.Navigate(base + "/mess"))
+	tab.CheckBarriers()
 }

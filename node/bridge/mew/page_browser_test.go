@@ -176,6 +176,14 @@ func TestPageInBrowser(t *testing.T) {
 		}
 	})
 
+	t.Run("barriers", func(t *testing.T) {
+		tb := browsertest.NewTab(t, browser)
+		for _, path := range []string{"mew", "mew/space/lab", "mew/link/home"} {
+			tb.Open(p.url+path, p.token)
+			tb.CheckBarriers()
+		}
+	})
+
 	t.Run("no script", func(t *testing.T) {
 		propose(alice, "p4", "quietly")
 		alice.Fence()

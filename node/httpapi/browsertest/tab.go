@@ -303,6 +303,32 @@ func (tb *Tab) Barriers() string {
 	return Eval[string](tb, `window.barriers`)
 }
 
+// CheckBarriers reports the violations that axe finds on the page, light and dark, on a screen and on a phone, as errors
+// of the test. It does nothing without axe. The tab keeps the last size.
+func (tb *Tab) CheckBarriers() {
+	tb.t.Helper()
+	if !HasAxe() {
+		return
+	}
+	for _, size := range [][2]int64{{1280, 900}, {390, 844}} {
+		tb.Size(size[0], size[1])
+		for _, scheme := range []string{"light", "dark"} {
+			tb.Scheme(scheme)
+			if found := tb.Barriers(); found != "" {
+				tb.t.Errorf("%s, %d, %s:\n%s", Eval[string](tb, `location.pathname`), size[0], scheme, found)
+			}
+		}
+	}
+}
+
+// Scheme sets the color scheme that the page sees: light or dark.
+func (tb *Tab) Scheme(name string) {
+	tb.t.Helper()
+	Call(tb, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}},
+	})
+}
+
 // WithoutScript turns off the scripts of pages in this tab.
 func (tb *Tab) WithoutScript() {
 	tb.t.Helper()

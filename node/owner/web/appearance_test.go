@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/chromedp/cdproto/accessibility"
+	"github.com/chromedp/chromedp"
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node/httpapi/browsertest"
@@ -79,7 +80,7 @@ func browserSchemes(t *testing.T, browser context.Context) {
 	tb := newTab(t, browser, p)
 	grounds := map[string]string{}
 	for _, scheme := range []string{"light", "dark"} {
-		tb.scheme(scheme)
+		tb.Scheme(scheme)
 		for _, path := range paths {
 			tb.open(path)
 			got := browsertest.Eval[struct {
@@ -139,19 +140,15 @@ func browserBarriers(t *testing.T, browser context.Context) {
 	}
 	p, paths := serveFullPage(t)
 	tb := newTab(t, browser, p)
-	for _, screen := range []struct {
-		width, height int64
-		scheme        string
-	}{{1280, 900, "light"}, {390, 844, "dark"}} {
-		tb.Size(screen.width, screen.height)
-		tb.scheme(screen.scheme)
-		for _, path := range paths {
-			tb.open(path)
-			if found := tb.Barriers(); found != "" {
-				t.Errorf("%q, %s:\n%s", path, screen.scheme, found)
-			}
-		}
+	for _, path := range paths {
+		tb.open(path)
+		tb.CheckBarriers()
 	}
+	for _, ask := range pendingAsks(t, p.member)[:3] {
+		tb.Do(chromedp.Navigate(p.localLink(ask)))
+		tb.CheckBarriers()
+	}
+	tb.open("")
 	browsertest.Eval[int](tb.Tab, `document.querySelector("main").append(document.createElement("input")) ?? 0`)
 	if found := tb.Barriers(); !strings.HasPrefix(found, "label: ") {
 		t.Errorf("axe does not see a field without a label: %q", found)

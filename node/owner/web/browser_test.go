@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -29,7 +31,7 @@ func TestBrowser(t *testing.T) {
 		"code": browserCode, "stranger": browserStranger, "keyboard": browserKeyboard, "phone": browserPhone, "schemes": browserSchemes,
 		"names": browserNames, "no script": browserWithoutScript, "restart": browserRestart, "two tabs": browserTwoTabs,
 		"hostile": browserHostile, "ten thousand events": browserManyEvents, "typing": browserKeepsWhatIsTyped,
-		"guard": browserGuardsClicks, "barriers": browserBarriers, "shortcuts": browserShortcuts, "notifications": browserNotifications,
+		"guard": browserGuardsClicks, "barriers": browserBarriers, "shortcuts": browserShortcuts, "notifications": browserNotifications, "link": browserLink,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, browser) })
 	}
@@ -70,6 +72,31 @@ func browserCode(t *testing.T, browser context.Context) {
 	tb.Shows("You are signed out.")
 	if status, body := p.get("approvals"); status != http.StatusOK || !strings.Contains(body, "<h1>Sign in</h1>") {
 		t.Errorf("another browser is still signed in: %d", status)
+	}
+}
+
+// browserLink: on a phone that has not signed in, without scripts, a link shows a question with its buttons above the
+// fold, and one touch decides it.
+func browserLink(t *testing.T, browser context.Context) {
+	_, sarah, p, _, _ := newHeldPage(t)
+	tb := browsertest.NewTab(t, browser)
+	tb.WithoutScript()
+	tb.Size(390, 844)
+	tb.Do(chromedp.Navigate(p.localLink(onlyAsk(t, sarah))))
+	tb.Shows("A stranger writes")
+	if low := browsertest.Eval[float64](tb, `document.querySelector("button[value=approve]").getBoundingClientRect().bottom - innerHeight`); low > 0 {
+		t.Errorf("the button is %.0f px below the fold", low)
+	}
+	if wide := browsertest.Eval[int](tb, `document.documentElement.scrollWidth`); wide > 390 {
+		t.Errorf("the page is %d px wide", wide)
+	}
+	if to := os.Getenv("PICTURES"); to != "" && to != "docs" {
+		tb.Picture(filepath.Join(to, "link-390.png"))
+	}
+	tb.Click(`button[value="approve"]`)
+	tb.Shows("Approved. This link is used up.")
+	if n := len(pendingAsks(t, sarah)); n != 0 {
+		t.Errorf("%d questions wait", n)
 	}
 }
 

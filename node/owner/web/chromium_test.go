@@ -4,7 +4,6 @@ import (
 	"context"
 	"testing"
 
-	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 
 	"github.com/agentmesh/agentmesh/node/httpapi/browsertest"
@@ -32,10 +31,3 @@ func (tb *tab) open(path string) {
 
 // live waits until the page receives events.
 func (tb *tab) live() { tb.Until(`document.getElementById("stream").textContent === "Live"`) }
-
-// scheme sets the color scheme that the browser prefers.
-func (tb *tab) scheme(name string) {
-	browsertest.Call(tb.Tab, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
-		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}},
-	})
-}

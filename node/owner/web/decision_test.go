@@ -33,6 +33,12 @@ func (p *ownerPage) linkTo(ask acl.Ask, at time.Time) (path, token string) {
 	return u.Path, u.Query().Get("once")
 }
 
+// localLink returns the URL of a new link without the proxy.
+func (p *ownerPage) localLink(ask acl.Ask) string {
+	path, token := p.linkTo(ask, time.Now())
+	return "http://" + p.addr + path + "?once=" + token
+}
+
 // byPhone makes a request as a browser that knows only a link. from is the client that the proxy names.
 func (p *ownerPage) byPhone(method, path, from string, form url.Values) (*http.Response, string) {
 	p.t.Helper()

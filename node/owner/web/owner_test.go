@@ -25,8 +25,10 @@ type ownerPage struct {
 	token string
 	edge  *httpapi.Owner
 	links *web.DecisionLinks
-	stop  func()
-	http  *http.Client
+
+	member *meshtest.Member
+	stop   func()
+	http   *http.Client
 }
 
 // servePage serves the page of a member until the test ends, and signs a client in.
@@ -60,6 +62,7 @@ func servePage(t *testing.T, m *meshtest.Member) *ownerPage {
 // start serves the page of m. Later calls use the same address as the first.
 func (p *ownerPage) start(m *meshtest.Member) {
 	p.t.Helper()
+	p.member = m
 	p.edge = httpapi.NewOwner(httpapi.OwnerConfig{Dir: p.dir, Listen: p.addr, LinkHost: linkHost})
 	owner.Mount(p.edge.Group(), m.OwnerAPI().Operations()...)
 	web.Mount(p.edge.Pages(), m.OwnerAPI(), namedSetup{}, nil)
