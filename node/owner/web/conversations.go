@@ -2,6 +2,7 @@ package web
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"math"
@@ -92,6 +93,7 @@ type conversationView struct {
 	Later    uint64 // number to pass as after
 	Chain    string
 	Open     bool
+	New      int // messages of the conversation that wait in the inbox
 	Form     replyForm
 	Payloads bool
 }
@@ -163,6 +165,11 @@ func (p *pages) conversationPage(c echo.Context, status int, wrong string, form 
 	}
 	view.Earlier = len(part.Transcript) > 0 && part.Transcript[0].N > 1
 	view.Messages, view.Later = viewMessages(part)
+	waiting, err := p.newItems(ctx, part.Peer, part.ID)
+	if err != nil {
+		return owner.Explain(err)
+	}
+	view.New = len(waiting)
 	if part.Bytes <= maxChainBytes {
 		view.Chain = "intact"
 		if err := p.n.CheckTranscript(ctx, part.Peer, part.ID); err != nil {
@@ -177,6 +184,31 @@ func (p *pages) conversationPage(c echo.Context, status int, wrong string, form 
 		Title: "Conversation", Status: status, Wrong: wrong, Said: p.doneMessage(c), Data: view,
 		Topics: []string{string(owner.TopicConversations)}, Self: self,
 	})
+}
+
+// newItems returns the inbox items of a conversation that nobody has read. To look at the conversation does not mark
+// them as read, because a program of the owner may wait for them.
+func (p *pages) newItems(ctx context.Context, peer, id string) ([]owner.Item, error) {
+	page, err := p.n.ListItems(ctx, owner.Query{Peer: peer, Conversation: id})
+	return slices.DeleteFunc(page.Items, func(i owner.Item) bool { return i.State != owner.ItemNew }), err
+}
+
+// markRead marks the new messages of a conversation as read.
+func (p *pages) markRead(c echo.Context) error {
+	if _, err := httpapi.Form(c, maxPageForm); err != nil {
+		return err
+	}
+	ctx, peer, id := c.Request().Context(), c.Param("peer"), c.Param("id")
+	items, err := p.newItems(ctx, peer, id)
+	if err != nil {
+		return owner.Explain(err)
+	}
+	for _, item := range items {
+		if _, err := p.n.Acknowledge(ctx, item.ID); err != nil {
+			return owner.Explain(err)
+		}
+	}
+	return httpapi.Done(c, convPath(peer, id), "read")
 }
 
 // readPart reads the part of a transcript that a page shows: the entries after a given one, or the last ones.

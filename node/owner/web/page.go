@@ -133,6 +133,7 @@ func Mount(shell *httpapi.Pages, n Node, setup Setup, log *slog.Logger) {
 	g.GET("/conversations", p.showConversations)
 	g.GET("/conversations/:peer/:id", p.showConversation)
 	g.POST("/conversations/:peer/:id/reply", p.reply)
+	g.POST("/conversations/:peer/:id/read", p.markRead)
 	g.POST("/conversations/:peer/:id/close", p.close)
 	g.GET("/compose", p.showCompose)
 	g.POST("/compose", p.send)

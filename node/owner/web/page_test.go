@@ -338,3 +338,33 @@ func TestPageRetriesHook(t *testing.T) {
 		t.Errorf("retry of an answered message: %d", status)
 	}
 }
+
+// TestPageMarksConversationRead: looking at a conversation changes nothing in the inbox; a button marks its messages,
+// and no others, as read.
+func TestPageMarksConversationRead(t *testing.T) {
+	mesh := meshtest.New(t)
+	sarah := mesh.Node("sarah", mode(acl.Open))
+	for _, name := range []string{"chris", "chris", "ann"} {
+		s := mesh.Stranger(name)
+		must(t, meshtest.Post(t, sarah.URL, s.Sign(s.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusOK)
+	}
+	p := servePage(t, sarah)
+	count := func() int {
+		t.Helper()
+		n, err := sarah.OwnerAPI().CountItems(t.Context(), 50)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	path := link(t, p.must("conversations"), "conversations/am_")
+	if body := p.must(path); !strings.Contains(body, "Mark 1 new message as read") || count() != 3 {
+		t.Fatalf("%d are new:\n%s", count(), body)
+	}
+	if status, body := p.post(path+"/read", url.Values{}); status != http.StatusOK || !strings.Contains(body, "Marked as read.") || strings.Contains(body, "Mark 1 new") {
+		t.Errorf("mark: %d\n%s", status, body)
+	}
+	if n := count(); n != 2 {
+		t.Errorf("%d are new, want 2", n)
+	}
+}
