@@ -1,9 +1,10 @@
-// Command packages makes the packages of a release for Linux: a deb and an rpm for each architecture, and one container
-// image for all as an OCI layout in a tar file. No daemon takes part. The same input gives the same bytes.
+// Command packages makes what a release has besides its archives: for each platform an SBOM, and for Linux a deb and an
+// rpm for each architecture, and one container image for all as an OCI layout in a tar file. No daemon takes part. The
+// same input gives the same bytes.
 //
-// The input is a folder with a folder for each architecture (amd64, arm64), which has the files of the archive and
-// agentmesh.service. The other files of a package are beside this one. This is a module of its own, so that the program
-// does not depend on its libraries. cmd/release runs it.
+// The input is a folder with a folder for each platform (linux_amd64), which has the files of the archive. The other
+// files of a package are beside this one, or in docs/operations. This is a module of its own, so that the program does
+// not depend on its libraries. cmd/release runs it.
 package main
 
 import (
@@ -19,6 +20,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"strings"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -52,7 +54,7 @@ func main() {
 	log.SetPrefix("packages: ")
 	var r release
 	flag.StringVar(&r.version, "version", "", "version, such as 0.1.0")
-	flag.StringVar(&r.in, "in", "", "folder with a folder for each architecture")
+	flag.StringVar(&r.in, "in", "", "folder with a folder for each platform")
 	flag.StringVar(&r.out, "out", "", "existing folder for the packages")
 	date := flag.String("date", "", "time of all files, as in RFC 3339")
 	flag.Parse()
@@ -66,34 +68,44 @@ func main() {
 }
 
 func (r release) make() error {
-	arches, err := os.ReadDir(r.in)
+	platforms, err := os.ReadDir(r.in)
 	if err != nil {
 		return err
 	}
 	var images []mutate.IndexAddendum
-	for _, arch := range arches {
+	for _, p := range platforms {
+		if err := r.writeSBOM(p.Name()); err != nil {
+			return fmt.Errorf("SBOM for %s: %w", p.Name(), err)
+		}
+		arch, isLinux := strings.CutPrefix(p.Name(), "linux_")
+		if !isLinux {
+			continue
+		}
 		for _, format := range []string{"deb", "rpm"} {
-			if err := r.writePackage(format, arch.Name()); err != nil {
-				return fmt.Errorf("%s for %s: %w", format, arch.Name(), err)
+			if err := r.writePackage(format, arch); err != nil {
+				return fmt.Errorf("%s for %s: %w", format, arch, err)
 			}
 		}
-		image, err := r.image(arch.Name())
+		image, err := r.image(arch)
 		if err != nil {
-			return fmt.Errorf("image for %s: %w", arch.Name(), err)
+			return fmt.Errorf("image for %s: %w", arch, err)
 		}
-		platform := v1.Platform{OS: "linux", Architecture: arch.Name()}
+		platform := v1.Platform{OS: "linux", Architecture: arch}
 		images = append(images, mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: &platform}})
+	}
+	if len(images) == 0 {
+		return nil
 	}
 	return r.writeImage(images)
 }
 
 // writePackage writes a deb or an rpm. The package makes the user agentmesh, and starts no service.
 func (r release) writePackage(format, arch string) error {
-	from := filepath.Join(r.in, arch)
+	from := filepath.Join(r.in, "linux_"+arch)
 	contents := files.Contents{
 		{Source: "agentmesh", Destination: "/usr/bin/agentmesh", FileInfo: &files.ContentFileInfo{Mode: 0o755}},
 		{Source: "agentmesh.yaml", Destination: "/etc/agentmesh/agentmesh.yaml", Type: files.TypeConfigNoReplace},
-		{Source: "agentmesh.service", Destination: "/usr/lib/systemd/system/agentmesh.service"},
+		{Source: "../../docs/operations/agentmesh.service", Destination: "/usr/lib/systemd/system/agentmesh.service"},
 		{Source: "agentmesh.sysusers", Destination: "/usr/lib/sysusers.d/agentmesh.conf"},
 		{Source: "LICENSE", Destination: "/usr/share/doc/agentmesh/copyright"},
 		{Source: "THIRD_PARTY_LICENSES", Destination: "/usr/share/doc/agentmesh/THIRD_PARTY_LICENSES"},
@@ -144,7 +156,7 @@ func (r release) writePackage(format, arch string) error {
 // image returns the container image of an architecture: the binary, the certificates of the public authorities, and an
 // empty data folder.
 func (r release) image(arch string) (v1.Image, error) {
-	binary, err := os.ReadFile(filepath.Join(r.in, arch, "agentmesh"))
+	binary, err := os.ReadFile(filepath.Join(r.in, "linux_"+arch, "agentmesh"))
 	if err != nil {
 		return nil, err
 	}

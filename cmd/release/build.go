@@ -191,7 +191,7 @@ func (b *build) common(ctx context.Context) ([]file, error) {
 	return files, nil
 }
 
-// target writes the archive and the SBOM of one platform.
+// target writes the archive of one platform, and its files for [build.packages].
 func (b *build) target(ctx context.Context, p platform, common []file, out string) error {
 	built := filepath.Join(b.tmp, p.os+"-"+p.arch)
 	if err := b.compile(ctx, p, built); err != nil {
@@ -219,14 +219,17 @@ func (b *build) target(ctx context.Context, p platform, common []file, out strin
 	if err != nil {
 		return err
 	}
-	bom, err := sbom(name, b.version, b.date, p, sha256.Sum256(binary), parts)
-	if err != nil {
-		return err
+	dir := filepath.Join(b.tmp, "packages", p.os+"_"+p.arch)
+	for _, f := range files {
+		path := filepath.Join(dir, filepath.FromSlash(f.name))
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, f.data, f.mode); err != nil {
+			return err
+		}
 	}
-	return errors.Join(
-		os.WriteFile(filepath.Join(out, name+ending), archive, 0o644),
-		os.WriteFile(filepath.Join(out, name+".spdx.json"), bom, 0o644),
-	)
+	return os.WriteFile(filepath.Join(out, name+ending), archive, 0o644)
 }
 
 // archiveName returns the name of a platform's archive without its ending.
@@ -234,35 +237,10 @@ func archiveName(version string, p platform) string {
 	return fmt.Sprintf("agentmesh_%s_%s_%s", version, p.os, p.arch)
 }
 
-// packages writes deb, rpm and container image from the archives for Linux. The module .ci/packages makes them, with its
-// own libraries.
+// packages writes the SBOMs, deb, rpm and container image. The module .ci/packages makes them, with its own libraries.
 func (b *build) packages(ctx context.Context, out string) error {
-	in := filepath.Join(b.tmp, "packages")
-	for _, p := range b.targets {
-		if p.os != "linux" {
-			continue
-		}
-		dir := filepath.Join(in, p.arch)
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return err
-		}
-		archive := filepath.Join(out, archiveName(b.version, p)+".tar.gz")
-		if _, err := output(ctx, dir, nil, "tar", "-xzf", archive, "--strip-components=1"); err != nil {
-			return err
-		}
-		unit, err := os.ReadFile(filepath.Join(b.src, "docs", "operations", "agentmesh.service"))
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(filepath.Join(dir, "agentmesh.service"), unit, 0o644); err != nil {
-			return err
-		}
-	}
-	if _, err := os.Stat(in); errors.Is(err, fs.ErrNotExist) {
-		return nil // no target is Linux
-	}
 	_, err := output(ctx, filepath.Join(b.src, ".ci", "packages"), nil, "go", "run", ".",
-		"-version", b.version, "-date", b.date.Format(time.RFC3339), "-in", in, "-out", out)
+		"-version", b.version, "-date", b.date.Format(time.RFC3339), "-in", filepath.Join(b.tmp, "packages"), "-out", out)
 	return err
 }
 

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime/debug"
-	"slices"
 	"strings"
 )
 
@@ -16,8 +15,6 @@ import (
 type part struct {
 	path    string
 	version string
-	sum     string // h1:…, as in go.sum
-	licence string // SPDX expression, NOASSERTION if it is unknown
 	texts   []file // licence and notice files
 }
 
@@ -44,7 +41,7 @@ func (b *build) parts(ctx context.Context, info *debug.BuildInfo) ([]part, error
 		if dep.Replace != nil {
 			return nil, fmt.Errorf("%s is replaced in go.mod: a release must be built from published modules", dep.Path)
 		}
-		p, err := readPart(part{path: dep.Path, version: dep.Version, sum: dep.Sum}, dirs[dep.Path])
+		p, err := readPart(part{path: dep.Path, version: dep.Version}, dirs[dep.Path])
 		if err != nil {
 			return nil, err
 		}
@@ -75,7 +72,6 @@ func readPart(p part, dir string) (part, error) {
 	if err != nil {
 		return p, fmt.Errorf("licence of %s: %w", p.path, err)
 	}
-	var known []string
 	for _, e := range entries {
 		if !e.Type().IsRegular() || !licenceName.MatchString(e.Name()) || strings.HasSuffix(e.Name(), ".go") {
 			continue
@@ -85,44 +81,8 @@ func readPart(p part, dir string) (part, error) {
 			return p, fmt.Errorf("licence of %s: %w", p.path, err)
 		}
 		p.texts = append(p.texts, file{e.Name(), 0o644, data})
-		if !strings.HasPrefix(strings.ToLower(e.Name()), "notice") {
-			known = append(known, classify(string(data))...)
-		}
-	}
-	slices.Sort(known)
-	p.licence = strings.Join(slices.Compact(known), " AND ")
-	if p.licence == "" {
-		p.licence = "NOASSERTION"
 	}
 	return p, nil
-}
-
-// classify returns the licences in a text, which it recognizes by phrases that only they have. A text may contain
-// several.
-func classify(text string) []string {
-	text = strings.Join(strings.Fields(strings.ToLower(text)), " ")
-	has := func(s string) bool { return strings.Contains(text, s) }
-	var out []string
-	if has("apache license") && has("version 2.0") {
-		out = append(out, "Apache-2.0")
-	}
-	if has("mozilla public license") && has("2.0") {
-		out = append(out, "MPL-2.0")
-	}
-	if has("permission is hereby granted, free of charge") {
-		out = append(out, "MIT")
-	}
-	if has("permission to use, copy, modify, and/or distribute this software") {
-		out = append(out, "ISC")
-	}
-	if has("redistribution and use in source and binary forms") {
-		if has("neither the name") || has("names of its contributors") {
-			out = append(out, "BSD-3-Clause")
-		} else {
-			out = append(out, "BSD-2-Clause")
-		}
-	}
-	return out
 }
 
 // licenceTexts returns the file with the licences of all parts of the binary.
@@ -131,7 +91,7 @@ func licenceTexts(parts []part) []byte {
 	b.WriteString("agentmesh is licensed under Apache-2.0, see LICENSE. The binary also contains these:\n")
 	for _, p := range parts {
 		for _, t := range p.texts {
-			fmt.Fprintf(&b, "\n%s\n%s %s (%s), %s\n%[1]s\n\n", strings.Repeat("=", 100), p.path, p.version, p.licence, t.name)
+			fmt.Fprintf(&b, "\n%s\n%s %s, %s\n%[1]s\n\n", strings.Repeat("=", 100), p.path, p.version, t.name)
 			b.Write(bytes.TrimRight(t.data, "\n"))
 			b.WriteString("\n")
 		}
