@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -74,6 +75,11 @@ func listenAgain(s *sockets, address, key string) (net.Listener, error) {
 func explainListen(err error, address, key string) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
+		if host, port, err := net.SplitHostPort(address); err == nil && strings.HasPrefix(key, "--") {
+			if n, err := strconv.ParseUint(port, 10, 16); err == nil && n < 65535 {
+				key += " " + net.JoinHostPort(host, strconv.FormatUint(n+1, 10)) // two agents on one machine
+			}
+		}
 		return exit.FailHint(exit.Unavailable, fmt.Errorf("%s is in use", address), "choose another port with "+key+", or stop the program that uses it")
 	case errors.Is(err, syscall.EACCES):
 		return exit.FailHint(exit.Forbidden, fmt.Errorf("not permitted to listen on %s", address), "allow it (AmbientCapabilities=CAP_NET_BIND_SERVICE in a unit, or setcap cap_net_bind_service=+ep on the program), or choose a port from 1024 up with "+key)

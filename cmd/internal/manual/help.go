@@ -39,7 +39,7 @@ func arrangeNode(n *kong.Node) {
 //go:embed usages.txt
 var Usages string
 
-// findExamples returns the examples that show the command, or for a group those of the group.
+// findExamples returns the examples that show the command, or for a group those of the group, or else one call.
 func findExamples(n *kong.Node) []Example {
 	top := n
 	for top.Parent != nil && top.Parent.Parent != nil {
@@ -48,8 +48,8 @@ func findExamples(n *kong.Node) []Example {
 	if n.Parent == nil {
 		return Examples[""]
 	}
-	if !n.Leaf() {
-		return Examples[top.Name]
+	if list := Examples[top.Name]; !n.Leaf() && len(list) > 0 {
+		return list
 	}
 	var found []Example
 	for _, e := range Examples[top.Name] {
