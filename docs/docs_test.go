@@ -109,8 +109,9 @@ var lines = []struct {
 
 // sameLine lists the allowed imports between packages of one line.
 var sameLine = map[string][]string{
-	"store/bolt":              {"store", "store/cardindex", "store/local"},
+	"store/bolt":              {"store", "store/cardindex", "store/engine", "store/local"},
 	"store/cardindex":         {"store"},
+	"store/engine":            {"store"},
 	"store/local":             {"store"},
 	"store/storetest":         {"store"},
 	"node/meshtest":           {"node/httpapi/apitest"},

@@ -17,6 +17,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/engine"
 )
 
 // cardMix generates the cards of a directory: 12 words from a vocabulary with a long tail, one to three of 200
@@ -71,11 +72,11 @@ func (m *cardMix) fill(b testing.TB, s *Store, n int) {
 		err := s.writer.do(b.Context(), func(t *txn) (func() error, error) {
 			return func() error {
 				for i := from; i < min(from+batch, n+1); i++ {
-					c, err := normalize(m.card(i))
+					c, err := engine.NormalizeCard(m.card(i))
 					if err != nil {
 						return err
 					}
-					row := cardRow{Card: c}
+					row := engine.CardRow{Card: c}
 					if row.Rev, err = t.nextRev(); err != nil {
 						return err
 					}

@@ -2,9 +2,7 @@ package bolt
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"iter"
 	"math"
@@ -15,17 +13,9 @@ import (
 
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/cardindex"
+	"github.com/agentmesh/agentmesh/store/engine"
 	"github.com/agentmesh/agentmesh/store/local"
 )
-
-// The largest sizes of ids and terms in bytes, and the largest number of counts of a card.
-const (
-	maxID     = 512
-	maxTerm   = 1024
-	maxCounts = 4
-)
-
-var errLimit = errors.New("limit is less than 1")
 
 // cards implements [store.Cards].
 type cards struct {
@@ -37,16 +27,16 @@ type cards struct {
 func (s *Store) Cards() store.Cards { return cards{s, s.self} }
 
 // cardByID returns the card of id, even if it is not live. If id has no card, ok is false.
-func cardByID(tx *bbolt.Tx, id string) (card cardRow, ok bool, err error) {
+func cardByID(tx *bbolt.Tx, id string) (card engine.CardRow, ok bool, err error) {
 	seq, err := bucketIDs.in(tx).get([]byte(id))
 	if seq == nil || err != nil {
-		return cardRow{}, false, err
+		return engine.CardRow{}, false, err
 	}
 	row, err := bucketCards.in(tx).get(seq)
 	if row == nil || err != nil {
-		return cardRow{}, false, err
+		return engine.CardRow{}, false, err
 	}
-	card, err = decodeCard(number(seq), row)
+	card, err = engine.DecodeCard(number(seq), row)
 	return card, err == nil, err
 }
 
@@ -76,38 +66,9 @@ func (c cards) Held(ctx context.Context, id string, now time.Time) (store.Card, 
 	return c.get(ctx, id, func(card store.Card) bool { return card.Held(now) })
 }
 
-// normalize checks the bounds of a card, and sorts its terms and counts and removes repetitions.
-func normalize(card store.Card) (store.Card, error) {
-	if card.ID == "" || len(card.ID) > maxID {
-		return card, fmt.Errorf("put card: id has %d bytes, not 1 to %d", len(card.ID), maxID)
-	}
-	card.Terms = sortedSet(card.Terms)
-	card.Counts = sortedSet(card.Counts)
-	if len(card.Terms) > store.MaxTerms || len(card.Counts) > maxCounts {
-		return card, fmt.Errorf("put card: %d terms and %d counts are too many", len(card.Terms), len(card.Counts))
-	}
-	for _, term := range card.Terms {
-		if term == "" || len(term) > maxTerm {
-			return card, fmt.Errorf("put card: a term has %d bytes, not 1 to %d", len(term), maxTerm)
-		}
-	}
-	card.Withdrawn = false
-	return card, nil
-}
-
-// sortedSet returns a sorted copy without repetitions, or nil if texts is empty.
-func sortedSet(texts []string) []string {
-	if len(texts) == 0 {
-		return nil
-	}
-	sorted := slices.Clone(texts)
-	slices.Sort(sorted)
-	return slices.Compact(sorted)
-}
-
 // Put implements [store.Cards].
 func (c cards) Put(ctx context.Context, put store.PutCard) (store.Card, error) {
-	card, err := normalize(put.Card)
+	card, err := engine.NormalizeCard(put.Card)
 	if err != nil {
 		return store.Card{}, err
 	}
@@ -121,7 +82,7 @@ func (c cards) Put(ctx context.Context, put store.PutCard) (store.Card, error) {
 		if err := checkQuotas(t.Tx, put.Quotas, old.Seq, put.Now); err != nil {
 			return nil, err
 		}
-		if err := checkPut(old.Card, held, put, card.Owner); err != nil {
+		if err := engine.CheckPut(old.Card, held, put, card.Owner); err != nil {
 			return nil, err
 		}
 		records, err := planRecords(t, put.Records, put.Now)
@@ -133,11 +94,11 @@ func (c cards) Put(ctx context.Context, put store.PutCard) (store.Card, error) {
 				if err := purgeCard(t, old, put.Now); err != nil {
 					return err
 				}
-				old = cardRow{}
+				old = engine.CardRow{}
 			}
-			row := cardRow{Card: card}
+			row := engine.CardRow{Card: card}
 			if held {
-				row.Seq, row.Registered, row.change = old.Seq, old.Registered, old.change
+				row.Seq, row.Registered, row.Change = old.Seq, old.Registered, old.Change
 			}
 			rev, err := t.nextRev()
 			if err != nil {
@@ -158,34 +119,11 @@ func (c cards) Put(ctx context.Context, put store.PutCard) (store.Card, error) {
 	return stored, nil
 }
 
-// checkPut checks the precondition of a put. old is the card that has the id; exists is false if no card has it.
-func checkPut(old store.Card, exists bool, put store.PutCard, owner [32]byte) error {
-	switch {
-	case put.IfRev == store.Any, put.IfRev == store.Absent && !exists:
-		return nil
-	case put.IfRev != store.Absent:
-		if !exists || old.Rev != put.IfRev {
-			return store.ErrConflict
-		}
-		return nil
-	case old.Live(put.Now):
-		return store.ErrConflict
-	case old.Owner != owner:
-		return store.ErrReserved
-	}
-	return nil
-}
-
-func countKey(text string) []byte {
-	sum := sha256.Sum256([]byte(text))
-	return sum[:16:16]
-}
-
 // liveCardsByCount yields the sequence numbers of the live cards with key in Counts. It also yields those of damaged
 // cards, which may be live.
 func liveCardsByCount(tx *bbolt.Tx, key string, now time.Time) iter.Seq2[uint64, error] {
 	return func(yield func(uint64, error) bool) {
-		prefix, cards := countKey(key), bucketCards.in(tx)
+		prefix, cards := engine.CountKey(key), bucketCards.in(tx)
 		for row, err := range bucketCounts.in(tx).from(prefix, prefix) {
 			if err != nil {
 				yield(0, err)
@@ -193,7 +131,7 @@ func liveCardsByCount(tx *bbolt.Tx, key string, now time.Time) iter.Seq2[uint64,
 			}
 			seq := row.key[16:]
 			card, damaged := cards.get(seq)
-			if (damaged != nil || cardLive(card, now)) && !yield(number(seq), nil) {
+			if (damaged != nil || engine.IsCardLive(card, now)) && !yield(number(seq), nil) {
 				return
 			}
 		}
@@ -235,7 +173,7 @@ func checkQuotas(tx *bbolt.Tx, quotas []store.Quota, ownSeq uint64, now time.Tim
 }
 
 // writeCard stores row in place of old (zero for a new card, which gets its seq) and appends the change to the feed.
-func writeCard(t *txn, row *cardRow, old store.Card, now time.Time) error {
+func writeCard(t *txn, row *engine.CardRow, old store.Card, now time.Time) error {
 	cards := bucketCards.in(t.Tx)
 	cards.b.FillPercent = 0.9 // new cards come at the end
 	if row.Seq == 0 {
@@ -257,17 +195,17 @@ func writeCard(t *txn, row *cardRow, old store.Card, now time.Time) error {
 	if err := updateCounts(t, row.Seq, old.Counts, row.Counts); err != nil {
 		return err
 	}
-	if err := cards.put(u64(row.Seq), encodeCard(*row)); err != nil {
+	if err := cards.put(u64(row.Seq), engine.EncodeCard(*row)); err != nil {
 		return err
 	}
-	scheduled := int64(noTime)
+	scheduled := int64(engine.NoTime)
 	if old.Seq != 0 && old.Live(now) {
-		scheduled = cardDue(old) // the sweep may be scheduled for the end of the old reservation
+		scheduled = engine.CardDue(old) // the sweep may be scheduled for the end of the old reservation
 	}
-	if err := scheduleSweep(t.Tx, kindCard, u64(row.Seq), scheduled, cardDue(row.Card)); err != nil {
+	if err := scheduleSweep(t.Tx, kindCard, u64(row.Seq), scheduled, engine.CardDue(row.Card)); err != nil {
 		return err
 	}
-	s, terms, expires := cardindex.Slot(row.Seq), row.Terms, deadline(row.Expires)
+	s, terms, expires := cardindex.Slot(row.Seq), row.Terms, engine.Deadline(row.Expires)
 	if row.Withdrawn {
 		t.after = append(t.after, func(ix *cardindex.Index) { ix.Drop(s, terms) })
 	} else {
@@ -276,20 +214,12 @@ func writeCard(t *txn, row *cardRow, old store.Card, now time.Time) error {
 	return nil
 }
 
-// cardDue returns the time at which Sweep must look at a card.
-func cardDue(c store.Card) int64 {
-	if !c.Withdrawn {
-		return deadline(c.Expires)
-	}
-	return nanos(c.ReservedUntil)
-}
-
 // logChange moves the change of row to the end of the feed. ended reports whether the reservation of the id has ended.
-func logChange(t *txn, row *cardRow, ended bool, now time.Time) error {
+func logChange(t *txn, row *engine.CardRow, ended bool, now time.Time) error {
 	changes := bucketChanges.in(t.Tx)
 	changes.b.FillPercent = 0.95
-	if row.change != 0 {
-		if err := changes.delete(u64(row.change)); err != nil {
+	if row.Change != 0 {
+		if err := changes.delete(u64(row.Change)); err != nil {
 			return err
 		}
 	}
@@ -297,17 +227,17 @@ func logChange(t *txn, row *cardRow, ended bool, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	row.change, t.change = n, n
+	row.Change, t.change = n, n
 	t.note(store.WatchCards, row.ID)
 	change := store.CardChange{ID: row.ID, Gone: row.Withdrawn || ended, Withdrawn: row.Withdrawn, At: now}
-	return changes.put(u64(n), encodeChange(changeRow{CardChange: change, seq: row.Seq}))
+	return changes.put(u64(n), engine.EncodeChange(engine.ChangeRow{CardChange: change, Seq: row.Seq}))
 }
 
 // updateCounts replaces the rows of bucketCounts for a card.
 func updateCounts(t *txn, seq uint64, old, counts []string) error {
 	rows := bucketCounts.in(t.Tx)
 	for removed, text := range cardindex.Diff(old, counts) {
-		key := binary.BigEndian.AppendUint64(countKey(text), seq)
+		key := binary.BigEndian.AppendUint64(engine.CountKey(text), seq)
 		var err error
 		if removed {
 			err = rows.delete(key)
@@ -322,7 +252,7 @@ func updateCounts(t *txn, seq uint64, old, counts []string) error {
 }
 
 // purgeCard removes the row of a card whose id is no longer held. The tombstone in the feed and the id row stay.
-func purgeCard(t *txn, row cardRow, now time.Time) error {
+func purgeCard(t *txn, row engine.CardRow, now time.Time) error {
 	if !row.Withdrawn {
 		if err := logChange(t, &row, true, now); err != nil {
 			return err
@@ -336,7 +266,7 @@ func purgeCard(t *txn, row cardRow, now time.Time) error {
 	if err := bucketCards.in(t.Tx).delete(u64(row.Seq)); err != nil {
 		return err
 	}
-	return scheduleSweep(t.Tx, kindTombstone, u64(row.change), noTime, nanos(now.Add(tombstoneLife)))
+	return scheduleSweep(t.Tx, kindTombstone, u64(row.Change), engine.NoTime, engine.Nanos(now.Add(engine.TombstoneLife)))
 }
 
 // Withdraw implements [store.Cards].
@@ -375,7 +305,7 @@ func (c cards) Withdraw(ctx context.Context, id string, ifRev store.Rev, reserve
 // Changes implements [store.Cards].
 func (c cards) Changes(ctx context.Context, after uint64, limit int) ([]store.CardChange, error) {
 	if limit < 1 {
-		return nil, errLimit
+		return nil, engine.ErrLimit
 	}
 	var changes []store.CardChange
 	err := c.s.view(ctx, func(tx *bbolt.Tx) error {
@@ -387,7 +317,7 @@ func (c cards) Changes(ctx context.Context, after uint64, limit int) ([]store.Ca
 			if err != nil {
 				return err
 			}
-			change, err := decodeChange(number(row.key), row.value)
+			change, err := engine.DecodeChange(number(row.key), row.value)
 			if err != nil {
 				return err
 			}
@@ -397,7 +327,7 @@ func (c cards) Changes(ctx context.Context, after uint64, limit int) ([]store.Ca
 			}
 			// This is the tombstone of an earlier registration of the id. It is kept only for catchUp and is not part
 			// of the feed.
-			if number(seq) != change.seq {
+			if number(seq) != change.Seq {
 				continue
 			}
 			if changes = append(changes, change.CardChange); len(changes) == limit {

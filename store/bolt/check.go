@@ -8,6 +8,8 @@ import (
 	"fmt"
 
 	"go.etcd.io/bbolt"
+
+	"github.com/agentmesh/agentmesh/store/engine"
 )
 
 // Check reads the whole database at path, which must not be open elsewhere, and returns the faults that it finds as one
@@ -104,7 +106,7 @@ func rowExists(tx *bbolt.Tx, b bucket, key []byte) bool { return b.in(tx).b.Get(
 
 func (f *findings) cards(tx *bbolt.Tx, each func(bucket, func(k, v []byte))) {
 	each(bucketCards, func(k, v []byte) {
-		card, err := decodeCard(number(k), v)
+		card, err := engine.DecodeCard(number(k), v)
 		f.add(err)
 		if err != nil {
 			return
@@ -112,17 +114,17 @@ func (f *findings) cards(tx *bbolt.Tx, each func(bucket, func(k, v []byte))) {
 		if seq, err := bucketIDs.in(tx).get([]byte(card.ID)); err == nil {
 			f.expect(bytes.Equal(seq, k), bucketCards, k)
 		}
-		f.expect(rowExists(tx, bucketChanges, u64(card.change)), bucketCards, k)
+		f.expect(rowExists(tx, bucketChanges, u64(card.Change)), bucketCards, k)
 		for _, count := range card.Counts {
-			f.expect(rowExists(tx, bucketCounts, binary.BigEndian.AppendUint64(countKey(count), card.Seq)), bucketCards, k)
+			f.expect(rowExists(tx, bucketCounts, binary.BigEndian.AppendUint64(engine.CountKey(count), card.Seq)), bucketCards, k)
 		}
 	})
 	each(bucketIDs, func([]byte, []byte) {})
 	each(bucketCounts, func(k, _ []byte) { f.expect(len(k) == 24 && rowExists(tx, bucketCards, k[16:]), bucketCounts, k) })
 	each(bucketChanges, func(k, v []byte) {
-		change, err := decodeChange(number(k), v)
+		change, err := engine.DecodeChange(number(k), v)
 		f.add(err)
-		f.expect(err != nil || change.Gone || rowExists(tx, bucketCards, u64(change.seq)), bucketChanges, k)
+		f.expect(err != nil || change.Gone || rowExists(tx, bucketCards, u64(change.Seq)), bucketChanges, k)
 	})
 }
 
@@ -138,10 +140,10 @@ func (f *findings) convs(tx *bbolt.Tx, each func(bucket, func(k, v []byte))) {
 		seq := k[:8]
 		switch k[8] {
 		case convEntry:
-			_, err := decodeEntry(number(k[9:]), v)
+			_, err := engine.DecodeEntry(number(k[9:]), v)
 			f.add(err)
 		case convRow:
-			conv, err := decodeConv(number(seq), v)
+			conv, err := engine.DecodeConv(number(seq), v)
 			if f.add(err); err != nil {
 				return
 			}
@@ -159,32 +161,32 @@ func (f *findings) convs(tx *bbolt.Tx, each func(bucket, func(k, v []byte))) {
 	each(bucketConvKeys, func(k, v []byte) { f.expect(hasConv(v), bucketConvKeys, k) })
 	each(bucketConvTerms, func(k, _ []byte) { f.expect(len(k) > 8 && hasConv(k[len(k)-8:]), bucketConvTerms, k) })
 	each(bucketReplays, func(k, v []byte) {
-		rec, err := decodeReplay(v)
+		rec, err := engine.DecodeReplay(v)
 		f.add(err)
-		f.expect(err != nil || len(k) == 20 && bytes.Equal(replayHash(rec.Sender, rec.MessageID), k[4:]), bucketReplays, k)
+		f.expect(err != nil || len(k) == 20 && bytes.Equal(engine.ReplayHash(rec.Sender, rec.MessageID), k[4:]), bucketReplays, k)
 	})
 }
 
 func (f *findings) records(tx *bbolt.Tx, each func(bucket, func(k, v []byte))) {
 	each(bucketRecords, func(k, v []byte) {
-		ns, key, ok := splitRecordKey(k)
+		ns, key, ok := engine.SplitRecordKey(k)
 		if !ok {
 			f.expect(false, bucketRecords, k)
 			return
 		}
-		rec, err := decodeRecord(ns, key, v)
+		rec, err := engine.DecodeRecord(ns, key, v)
 		f.add(err)
 		for _, term := range rec.Terms {
-			f.expect(rowExists(tx, bucketRecordTerms, termKey(ns, term, key)), bucketRecords, k)
+			f.expect(rowExists(tx, bucketRecordTerms, engine.TermKey(ns, term, key)), bucketRecords, k)
 		}
 	})
 	each(bucketRecordTerms, func(k, _ []byte) {
-		ns, rest, ok := splitRecordKey(k)
+		ns, rest, ok := engine.SplitRecordKey(k)
 		if !ok || len(rest) < 2 {
 			f.expect(false, bucketRecordTerms, k)
 			return
 		}
 		n := 2 + int(binary.BigEndian.Uint16([]byte(rest)))
-		f.expect(len(rest) > n && rowExists(tx, bucketRecords, recordKey(ns, rest[n:])), bucketRecordTerms, k)
+		f.expect(len(rest) > n && rowExists(tx, bucketRecords, engine.RecordKey(ns, rest[n:])), bucketRecordTerms, k)
 	})
 }

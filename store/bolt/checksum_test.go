@@ -19,6 +19,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/engine"
 )
 
 // storedRow is a row as it is in the file: its key, followed by its value with the checksum.
@@ -337,7 +338,7 @@ func TestFlippedBitInANode(t *testing.T) {
 	}
 	whole, tried := readFile(t, path), map[string]bool{}
 	for _, r := range storedRows(t, path) {
-		ns, key, ok := splitRecordKey(r.key)
+		ns, key, ok := engine.SplitRecordKey(r.key)
 		if r.bucket != "records" || !ok || tried[ns] {
 			continue
 		}
@@ -372,8 +373,8 @@ func TestMovedRow(t *testing.T) {
 	path := newVariedDB(t)
 	editFile(t, path, func(tx *bbolt.Tx) error {
 		records := bucketRecords.in(tx)
-		wrongKey := recordKey("pins", "am_1")
-		stored := bytes.Clone(records.b.Get(recordKey("pins", "am_2")))
+		wrongKey := engine.RecordKey("pins", "am_1")
+		stored := bytes.Clone(records.b.Get(engine.RecordKey("pins", "am_2")))
 		return errors.Join(records.b.Put(wrongKey, stored), bucketMeta.in(tx).b.Put(wrongKey, stored))
 	})
 	found := fmt.Sprint(Check(t.Context(), path))
@@ -426,7 +427,7 @@ func TestDamageIsLoggedOnce(t *testing.T) {
 func TestDamagedRecordCounts(t *testing.T) {
 	path := newVariedDB(t)
 	editFile(t, path, func(tx *bbolt.Tx) error {
-		records, key := bucketRecords.in(tx), recordKey("pins", "am_1")
+		records, key := bucketRecords.in(tx), engine.RecordKey("pins", "am_1")
 		stored := bytes.Clone(records.b.Get(key))
 		stored[3] ^= 1
 		return records.b.Put(key, stored)

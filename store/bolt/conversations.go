@@ -12,14 +12,13 @@ import (
 
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/cardindex"
+	"github.com/agentmesh/agentmesh/store/engine"
 )
 
 // convSeq returns the seq of a conversation, live or not, or nil if it does not exist.
 func convSeq(tx *bbolt.Tx, key store.ConvKey) ([]byte, error) {
-	return bucketConvKeys.in(tx).get(convKey(key))
+	return bucketConvKeys.in(tx).get(engine.ConvKey(key))
 }
-
-func convKey(key store.ConvKey) []byte { return append(key2(nil, key.Peer), key.ID...) }
 
 // The kinds of rows of a conversation in bucket convs, in the order of their keys.
 const (
@@ -46,32 +45,32 @@ func convBySeq(tx *bbolt.Tx, seq []byte) (conv store.Conversation, ok bool, err 
 	if row == nil || err != nil {
 		return store.Conversation{}, false, err
 	}
-	conv, err = decodeConv(number(seq), row)
+	conv, err = engine.DecodeConv(number(seq), row)
 	return conv, err == nil, err
 }
 
 // writeConv stores conv in place of old (zero for a new conversation), with the entries of its step.
 func writeConv(t *txn, conv, old store.Conversation, step store.Step) error {
 	rows := bucketConvs.in(t.Tx)
-	scheduled := deadline(old.Expires)
+	scheduled := engine.Deadline(old.Expires)
 	if old.Seq == 0 {
 		seq, err := rows.b.NextSequence()
 		if err != nil {
 			return err
 		}
-		conv.Seq, scheduled = seq, noTime
-		if err := bucketConvKeys.in(t.Tx).put(convKey(conv.Key), u64(seq)); err != nil {
+		conv.Seq, scheduled = seq, engine.NoTime
+		if err := bucketConvKeys.in(t.Tx).put(engine.ConvKey(conv.Key), u64(seq)); err != nil {
 			return err
 		}
 	}
 	seq := u64(conv.Seq)
 	for i, e := range step.Append {
-		row := entryRow{Entry: e}
+		row := engine.EntryRow{Entry: e}
 		if i == 0 && hasReplayEntry(step) {
-			row.replay = replayHash(step.Replay.Sender, step.Replay.MessageID)
+			row.Replay = engine.ReplayHash(step.Replay.Sender, step.Replay.MessageID)
 		}
 		conv.Entries++
-		if err := rows.put(convRowKey(seq, convEntry, u64(conv.Entries)), encodeEntry(row)); err != nil {
+		if err := rows.put(convRowKey(seq, convEntry, u64(conv.Entries)), engine.EncodeEntry(row)); err != nil {
 			return err
 		}
 	}
@@ -87,13 +86,13 @@ func writeConv(t *txn, conv, old store.Conversation, step store.Step) error {
 			return err
 		}
 	}
-	if err := rows.put(convRowKey(seq, convRow, nil), encodeConv(conv)); err != nil {
+	if err := rows.put(convRowKey(seq, convRow, nil), engine.EncodeConv(conv)); err != nil {
 		return err
 	}
-	return scheduleSweep(t.Tx, kindConv, seq, scheduled, deadline(conv.Expires))
+	return scheduleSweep(t.Tx, kindConv, seq, scheduled, engine.Deadline(conv.Expires))
 }
 
-func convTermKey(term string, seq uint64) []byte { return append(key2(nil, term), u64(seq)...) }
+func convTermKey(term string, seq uint64) []byte { return append(engine.Key2(nil, term), u64(seq)...) }
 
 // deleteConv removes a conversation with its row, key, terms and transcript. Its replay records stay until they expire.
 func deleteConv(t *txn, conv store.Conversation) error {
@@ -109,7 +108,7 @@ func deleteConvRow(t *txn, conv store.Conversation) error {
 			return err
 		}
 	}
-	if err := bucketConvKeys.in(t.Tx).delete(convKey(conv.Key)); err != nil {
+	if err := bucketConvKeys.in(t.Tx).delete(engine.ConvKey(conv.Key)); err != nil {
 		return err
 	}
 	return bucketConvs.in(t.Tx).delete(convRowKey(u64(conv.Seq), convRow, nil))
@@ -143,7 +142,7 @@ func (s steps) Conversation(ctx context.Context, key store.ConvKey, now time.Tim
 		if err != nil {
 			return err
 		}
-		if !ok || !isLive(row.Expires, now) {
+		if !ok || !engine.IsLive(row.Expires, now) {
 			return store.ErrNotFound
 		}
 		conv = row
@@ -155,7 +154,7 @@ func (s steps) Conversation(ctx context.Context, key store.ConvKey, now time.Tim
 // Conversations implements [store.Steps].
 func (s steps) Conversations(ctx context.Context, term string, before uint64, limit int, now time.Time) (store.ConvPage, error) {
 	if limit < 1 {
-		return store.ConvPage{}, errLimit
+		return store.ConvPage{}, engine.ErrLimit
 	}
 	if before == 0 {
 		before = math.MaxUint64
@@ -175,7 +174,7 @@ func (s steps) Conversations(ctx context.Context, term string, before uint64, li
 				s.s.damage.note("left out of a list", err)
 				continue
 			}
-			if !isLive(conv.Expires, now) {
+			if !engine.IsLive(conv.Expires, now) {
 				continue
 			}
 			if len(page.Conversations) == limit {
@@ -197,7 +196,7 @@ func (s steps) Conversations(ctx context.Context, term string, before uint64, li
 func convSeqs(tx *bbolt.Tx, term string, before uint64) iter.Seq2[[]byte, error] {
 	rows, prefix := bucketConvs.in(tx), []byte(nil)
 	if term != "" {
-		rows, prefix = bucketConvTerms.in(tx), key2(nil, term)
+		rows, prefix = bucketConvTerms.in(tx), engine.Key2(nil, term)
 	}
 	return func(yield func([]byte, error) bool) {
 		c := rows.b.Cursor()
@@ -230,7 +229,7 @@ func convSeqs(tx *bbolt.Tx, term string, before uint64) iter.Seq2[[]byte, error]
 // Transcript implements [store.Steps].
 func (s steps) Transcript(ctx context.Context, key store.ConvKey, after uint64, limit int) ([]store.Entry, error) {
 	if limit < 1 {
-		return nil, errLimit
+		return nil, engine.ErrLimit
 	}
 	var entries []store.Entry
 	err := s.s.view(ctx, func(tx *bbolt.Tx) error {
@@ -242,7 +241,7 @@ func (s steps) Transcript(ctx context.Context, key store.ConvKey, after uint64, 
 			if err != nil {
 				return err
 			}
-			e, err := decodeEntry(number(row.key[9:]), row.value)
+			e, err := engine.DecodeEntry(number(row.key[9:]), row.value)
 			if err != nil {
 				return err
 			}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/cardindex"
+	"github.com/agentmesh/agentmesh/store/engine"
 )
 
 var errDisk = errors.New("injected: disk")
@@ -39,7 +40,7 @@ func TestCommitFails(t *testing.T) {
 			errs := group(t, s,
 				func(t *txn) (func() error, error) {
 					return func() error {
-						row := cardRow{Card: card}
+						row := engine.CardRow{Card: card}
 						row.Rev = 1
 						return writeCard(t, &row, store.Card{}, now)
 					}, nil
@@ -80,7 +81,7 @@ func TestIndexFails(t *testing.T) {
 	card := store.Card{ID: "am_a", Terms: []string{"cap:a"}, Expires: now.Add(time.Hour)}
 	err := s.writer.do(t.Context(), func(t *txn) (func() error, error) {
 		return func() error {
-			row := cardRow{Card: card}
+			row := engine.CardRow{Card: card}
 			row.Rev = 1
 			t.after = append(t.after, func(*cardindex.Index) { panic("index") })
 			return writeCard(t, &row, store.Card{}, now)

@@ -2,30 +2,20 @@ package bolt
 
 import (
 	"context"
-	"errors"
 	"math"
-	"slices"
 	"time"
 
 	"go.etcd.io/bbolt"
 
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/cardindex"
-)
-
-// The bounds of store.CardQuery.
-const (
-	maxPage     = 1000
-	maxPrefixes = 4
+	"github.com/agentmesh/agentmesh/store/engine"
 )
 
 // List implements [store.Cards]. The index offers candidates in order, and List checks the row of each candidate.
 func (c cards) List(ctx context.Context, q store.CardQuery) (store.CardPage, error) {
-	if q.Limit < 1 || q.Limit > maxPage {
-		return store.CardPage{}, errors.New("list cards: limit is not 1 to 1000")
-	}
-	if len(q.Prefixes) > maxPrefixes || slices.Contains(q.Prefixes, "") {
-		return store.CardPage{}, errors.New("list cards: more than 4 prefixes, or an empty one")
+	if err := engine.CheckQuery(q); err != nil {
+		return store.CardPage{}, err
 	}
 	tiers := q.Tiers
 	if len(tiers) == 0 {
@@ -42,7 +32,7 @@ func (c cards) List(ctx context.Context, q store.CardQuery) (store.CardPage, err
 		}
 		for more := true; more && from <= math.MaxUint32; {
 			need := want - len(page.Cards)
-			slots = c.s.index.Candidates(slots[:0], q, tiers[:tier+1], nanos(q.Now), cardindex.Slot(from), need)
+			slots = c.s.index.Candidates(slots[:0], q, tiers[:tier+1], engine.Nanos(q.Now), cardindex.Slot(from), need)
 			if err := c.appendMatches(ctx, slots, q, tiers, tier, &page, &positions); err != nil {
 				return store.CardPage{}, err
 			}
@@ -69,20 +59,20 @@ func (c cards) appendMatches(ctx context.Context, slots []cardindex.Slot, q stor
 		cursor := rows.b.Cursor() // one cursor for all rows, because get would create one per row
 		key, terms := make([]byte, 0, 8), make([][]byte, 0, 64)
 		for _, s := range slots {
-			key = appendU64(key[:0], uint64(s))
+			key = engine.AppendU64(key[:0], uint64(s))
 			row, err := rows.at(cursor, key)
-			if err == nil && !cardLive(row, q.Now) {
+			if err == nil && !engine.IsCardLive(row, q.Now) {
 				continue
 			}
 			if err == nil {
-				terms, err = cardTerms(terms[:0], uint64(s), row)
+				terms, err = engine.CardTerms(terms[:0], uint64(s), row)
 			}
-			if err == nil && tierOf(terms, q, tiers) != tier {
+			if err == nil && engine.TierOf(terms, q, tiers) != tier {
 				continue
 			}
 			card := store.Card{Seq: uint64(s)}
 			if err == nil && len(page.Cards) < q.Limit { // the card after the limit only shows that there is a next page
-				card, err = decodeCardForList(uint64(s), row)
+				card, err = engine.DecodeCardForList(uint64(s), row)
 			}
 			if err != nil {
 				c.s.damage.note("left out of a list", err)
@@ -95,52 +85,17 @@ func (c cards) appendMatches(ctx context.Context, slots []cardindex.Slot, q stor
 	})
 }
 
-// tierOf returns the first tier that a sorted set of terms matches, or -1.
-func tierOf(terms [][]byte, q store.CardQuery, tiers []store.Tier) int {
-	if !carries(terms, q.All) || slices.ContainsFunc(q.Prefixes, func(p string) bool { return !carriesPrefix(terms, p) }) {
-		return -1
-	}
-	return slices.IndexFunc(tiers, func(t store.Tier) bool {
-		return carries(terms, t.All) && (t.Prefix == "" || carriesPrefix(terms, t.Prefix))
-	})
-}
-
-func carries(terms [][]byte, all []string) bool {
-	for _, term := range all {
-		if _, found := slices.BinarySearchFunc(terms, term, compareTerm); !found {
-			return false
-		}
-	}
-	return true
-}
-
-func carriesPrefix(terms [][]byte, prefix string) bool {
-	i, _ := slices.BinarySearchFunc(terms, prefix, compareTerm)
-	return i < len(terms) && len(terms[i]) >= len(prefix) && string(terms[i][:len(prefix)]) == prefix
-}
-
-// compareTerm compares a and b. It copies nothing, because the compiler avoids the conversions to strings.
-func compareTerm(a []byte, b string) int {
-	switch {
-	case string(a) < b:
-		return -1
-	case string(a) > b:
-		return 1
-	}
-	return 0
-}
-
 // Terms implements [store.Cards].
 func (c cards) Terms(ctx context.Context, prefix, after string, limit int, now time.Time) ([]store.TermCount, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	if limit < 1 {
-		return nil, errLimit
+		return nil, engine.ErrLimit
 	}
 	var counts []store.TermCount
 	for term := range c.s.index.TermsAfter(prefix, after) {
-		if n := c.s.index.CountLive(term, nanos(now)); n > 0 {
+		if n := c.s.index.CountLive(term, engine.Nanos(now)); n > 0 {
 			counts = append(counts, store.TermCount{Term: term, Count: n})
 		}
 		if len(counts) == limit {
@@ -155,7 +110,7 @@ func (c cards) Count(ctx context.Context, now time.Time) (int, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
-	n, at := 0, nanos(now)
+	n, at := 0, engine.Nanos(now)
 	for _, expires := range c.s.index.Ends {
 		if at < expires {
 			n++

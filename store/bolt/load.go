@@ -13,6 +13,8 @@ import (
 	"github.com/agentmesh/agentmesh/store/cardindex"
 	"go.etcd.io/bbolt"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/agentmesh/agentmesh/store/engine"
 )
 
 // applyIndex applies the index changes of a committed transaction.
@@ -78,24 +80,24 @@ func (s *Store) gather(ctx context.Context, part *cardindex.Part, from, to uint6
 	return s.db.View(func(tx *bbolt.Tx) error {
 		for row, err := range bucketCards.in(tx).from(u64(from), nil) {
 			seq := number(row.key)
-			var head cardHead
+			var head engine.CardHead
 			if err == nil {
 				if seq >= to {
 					break
 				}
-				head, err = decodeCardHead(seq, row.value)
+				head, err = engine.DecodeCardHead(seq, row.value)
 			}
 			if err != nil {
 				s.damage.note("left out of the card index", err)
 				continue
 			}
-			if head.withdrawn {
+			if head.Withdrawn {
 				continue
 			}
 			if part.Len()%4096 == 0 && ctx.Err() != nil {
 				return ctx.Err()
 			}
-			part.Add(cardindex.Slot(seq), head.expires, head.terms)
+			part.Add(cardindex.Slot(seq), head.Expires, head.Terms)
 		}
 		return nil
 	})
@@ -106,7 +108,7 @@ func (s *Store) gather(ctx context.Context, part *cardindex.Part, from, to uint6
 func (s *Store) catchUp() error {
 	type listing struct {
 		slot cardindex.Slot
-		cardHead
+		engine.CardHead
 	}
 	dirty := roaring.New()
 	var changed []listing
@@ -115,29 +117,29 @@ func (s *Store) catchUp() error {
 		changes, cards := bucketChanges.in(tx), bucketCards.in(tx)
 		through = changes.b.Sequence()
 		for row, err := range changes.from(u64(s.through.Load()+1), nil) {
-			var change changeRow
+			var change engine.ChangeRow
 			if err == nil {
-				change, err = decodeChange(number(row.key), row.value)
+				change, err = engine.DecodeChange(number(row.key), row.value)
 			}
 			if err != nil { // the card of this change is not known, so it stays listed by its old terms
 				s.damage.note("left out of the card index", err)
 				continue
 			}
-			slot := cardindex.Slot(change.seq)
+			slot := cardindex.Slot(change.Seq)
 			dirty.Add(slot)
-			card, err := cards.get(u64(change.seq))
+			card, err := cards.get(u64(change.Seq))
 			if err == nil && card == nil {
 				continue
 			}
-			var head cardHead
+			var head engine.CardHead
 			if err == nil {
-				head, err = decodeCardHead(change.seq, card)
+				head, err = engine.DecodeCardHead(change.Seq, card)
 			}
 			if err != nil {
 				s.damage.note("left out of the card index", err)
 				continue
 			}
-			if !head.withdrawn {
+			if !head.Withdrawn {
 				changed = append(changed, listing{slot, head})
 			}
 		}
@@ -150,7 +152,7 @@ func (s *Store) catchUp() error {
 		s.index.Expunge(dirty)
 	}
 	for _, l := range changed {
-		s.index.Put(l.slot, nil, l.terms, l.expires)
+		s.index.Put(l.slot, nil, l.Terms, l.Expires)
 	}
 	s.through.Store(through)
 	return nil

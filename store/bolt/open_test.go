@@ -14,6 +14,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/engine"
 )
 
 // newFilledDB creates a closed database with rows of every kind.
@@ -127,7 +128,7 @@ func TestOpenDamaged(t *testing.T) {
 func TestDamagedRowLater(t *testing.T) {
 	path := newFilledDB(t)
 	editFile(t, path, func(tx *bbolt.Tx) error {
-		return bucketRecords.in(tx).put(recordKey("n", "k"), []byte{rowVersion, 1})
+		return bucketRecords.in(tx).put(engine.RecordKey("n", "k"), []byte{1, 1})
 	})
 	if err := Check(t.Context(), path); !errors.Is(err, ErrDamaged) {
 		t.Errorf("Check = %v", err)

@@ -3,7 +3,6 @@ package bolt
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"math"
@@ -12,6 +11,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/engine"
 )
 
 // partLength is the length of the time range whose records share a part of bucket replays, by their expiry. If records
@@ -26,18 +26,12 @@ func part(t time.Time) uint32 {
 	return uint32(min(max(t.Unix()/int64(partLength/time.Second), 0), math.MaxUint32-1))
 }
 
-// replayHash returns the hash that identifies a message of a sender.
-func replayHash(sender, messageID string) []byte {
-	sum := sha256.Sum256(append(key2(nil, sender), messageID...))
-	return sum[:16:16]
-}
-
 func replayKey(part uint32, hash []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(make([]byte, 0, 20), part), hash...)
 }
 
 // findReplay returns the key and the record of a message, live or not. The key is nil if the record does not exist.
-func findReplay(tx *bbolt.Tx, hash []byte) ([]byte, replayRow, error) {
+func findReplay(tx *bbolt.Tx, hash []byte) ([]byte, engine.ReplayRow, error) {
 	replays := bucketReplays.in(tx)
 	c := replays.b.Cursor()
 	k, stored := c.First()
@@ -49,15 +43,15 @@ func findReplay(tx *bbolt.Tx, hash []byte) ([]byte, replayRow, error) {
 				break
 			}
 			if bytes.HasSuffix(written, hash) {
-				return k, replayRow{}, err
+				return k, engine.ReplayRow{}, err
 			}
 		}
 		if k == nil {
-			return nil, replayRow{}, nil
+			return nil, engine.ReplayRow{}, nil
 		}
 		p := binary.BigEndian.Uint32(k)
 		if p < minPart {
-			return k, replayRow{}, replays.damageError(k, "the rows next to it are out of order")
+			return k, engine.ReplayRow{}, replays.damageError(k, "the rows next to it are out of order")
 		}
 		want := replayKey(p, hash)
 		row, err := replays.at(c, want)
@@ -65,33 +59,33 @@ func findReplay(tx *bbolt.Tx, hash []byte) ([]byte, replayRow, error) {
 			return decodeFound(want, row, err)
 		}
 		if p == math.MaxUint32 {
-			return nil, replayRow{}, nil
+			return nil, engine.ReplayRow{}, nil
 		}
 		minPart = p + 1
 		k, stored = c.Seek(binary.BigEndian.AppendUint32(nil, minPart))
 	}
 }
 
-func decodeFound(key, row []byte, err error) ([]byte, replayRow, error) {
+func decodeFound(key, row []byte, err error) ([]byte, engine.ReplayRow, error) {
 	if err != nil {
-		return key, replayRow{}, err
+		return key, engine.ReplayRow{}, err
 	}
-	rec, err := decodeReplay(row)
+	rec, err := engine.DecodeReplay(row)
 	return key, rec, err
 }
 
 // isReplayLive reports whether a record counts at now: it has not expired, or its conversation is open.
-func isReplayLive(tx *bbolt.Tx, rec replayRow, now time.Time) (bool, error) {
-	if isLive(rec.Expires, now) {
+func isReplayLive(tx *bbolt.Tx, rec engine.ReplayRow, now time.Time) (bool, error) {
+	if engine.IsLive(rec.Expires, now) {
 		return true, nil
 	}
-	conv, ok, err := convBySeq(tx, u64(rec.convSeq))
-	return ok && conv.Open && isLive(conv.Expires, now), err
+	conv, ok, err := convBySeq(tx, u64(rec.ConvSeq))
+	return ok && conv.Open && engine.IsLive(conv.Expires, now), err
 }
 
 // liveReplay returns the record of a message if it counts at now. Otherwise the key is nil.
-func liveReplay(tx *bbolt.Tx, sender, messageID string, now time.Time) ([]byte, replayRow, error) {
-	key, rec, err := findReplay(tx, replayHash(sender, messageID))
+func liveReplay(tx *bbolt.Tx, sender, messageID string, now time.Time) ([]byte, engine.ReplayRow, error) {
+	key, rec, err := findReplay(tx, engine.ReplayHash(sender, messageID))
 	if err != nil || key == nil {
 		return nil, rec, err
 	}
@@ -120,7 +114,7 @@ func (s steps) FindReplay(ctx context.Context, sender, messageID string, now tim
 // putReplay stores a new record, in place of one that no longer counts. inEntry reports whether an entry of the
 // transcript names the record. If not, putReplay adds a row to the conversation that names it.
 func putReplay(tx *bbolt.Tx, rec store.Replay, inEntry bool) error {
-	replays, hash := bucketReplays.in(tx), replayHash(rec.Sender, rec.MessageID)
+	replays, hash := bucketReplays.in(tx), engine.ReplayHash(rec.Sender, rec.MessageID)
 	seq, err := convSeq(tx, rec.Conv)
 	if err != nil {
 		return err
@@ -134,8 +128,8 @@ func putReplay(tx *bbolt.Tx, rec store.Replay, inEntry bool) error {
 			return err
 		}
 	}
-	row := replayRow{Replay: rec, convSeq: number(seq)}
-	if err := replays.put(replayKey(part(rec.Expires), hash), encodeReplay(row)); err != nil {
+	row := engine.ReplayRow{Replay: rec, ConvSeq: number(seq)}
+	if err := replays.put(replayKey(part(rec.Expires), hash), engine.EncodeReplay(row)); err != nil {
 		return err
 	}
 	if inEntry || seq == nil {
@@ -185,7 +179,7 @@ func sweepReplays(t *txn, now time.Time, limit int) (int, error) {
 
 // isReplayRowLive does for an encoded record what isReplayLive does for a decoded one.
 func isReplayRowLive(tx *bbolt.Tx, row []byte, now time.Time) (bool, error) {
-	rec, err := decodeReplay(row)
+	rec, err := engine.DecodeReplay(row)
 	if err != nil {
 		return false, err
 	}

@@ -95,9 +95,3 @@ func number(v []byte) uint64 {
 	}
 	return binary.BigEndian.Uint64(v)
 }
-
-func key1(b []byte, text string) []byte { return append(append(b, byte(len(text))), text...) }
-
-func key2(b []byte, text string) []byte {
-	return append(binary.BigEndian.AppendUint16(b, uint16(len(text))), text...)
-}

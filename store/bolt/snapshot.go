@@ -17,6 +17,8 @@ import (
 
 	"github.com/agentmesh/agentmesh/store/cardindex"
 	"go.etcd.io/bbolt"
+
+	"github.com/agentmesh/agentmesh/store/engine"
 )
 
 // snapshotMagic is the beginning of a snapshot file. The snapshot is not part of the database, because replacing a
@@ -139,7 +141,7 @@ func (s *Store) dumpIndex(ctx context.Context, f io.Writer, tag []byte) error {
 	sum := crc32.New(castagnoli)
 	out := bufio.NewWriterSize(io.MultiWriter(f, sum), 1<<20)
 	buf := append([]byte(snapshotMagic), tag...)
-	buf = appendU64(buf, s.through.Load())
+	buf = engine.AppendU64(buf, s.through.Load())
 	write := func(part []byte) error {
 		if err := errors.Join(ctx.Err(), s.checkDisk()); err != nil {
 			return err

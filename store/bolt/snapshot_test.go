@@ -17,6 +17,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/cardindex"
+	"github.com/agentmesh/agentmesh/store/engine"
 )
 
 // contents is what an index contains about the live cards. It leaves out other cards, because a sweep may have removed
@@ -30,12 +31,12 @@ type contents struct {
 func contentsOf(ix *cardindex.Index, now time.Time) contents {
 	c := contents{Terms: make(map[string][]cardindex.Slot), Expires: make(map[cardindex.Slot]int64)}
 	for at, expires := range ix.Ends {
-		if nanos(now) < expires {
+		if engine.Nanos(now) < expires {
 			c.Expires[at] = expires
 		}
 	}
 	find := func(terms ...string) []cardindex.Slot {
-		return ix.Candidates(nil, store.CardQuery{All: terms}, []store.Tier{{}}, nanos(now), 0, math.MaxInt)
+		return ix.Candidates(nil, store.CardQuery{All: terms}, []store.Tier{{}}, engine.Nanos(now), 0, math.MaxInt)
 	}
 	c.All = find()
 	for term := range ix.TermsAfter("", "") {

@@ -2,11 +2,11 @@ package bolt
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/engine"
 	"github.com/agentmesh/agentmesh/store/local"
 )
 
@@ -19,33 +19,9 @@ type steps struct {
 // Steps implements [store.Store].
 func (s *Store) Steps() store.Steps { return steps{s, s.self} }
 
-func checkStep(step store.Step) error {
-	if c := step.Conv; c != nil {
-		if c.Key.Peer == "" || c.Key.ID == "" || len(c.Key.Peer) > maxID || len(c.Key.ID) > maxID {
-			return errors.New("apply step: conversation key is out of bounds")
-		}
-		if len(c.Terms) > maxListTerms {
-			return fmt.Errorf("apply step: conversation has %d terms, more than %d", len(c.Terms), maxListTerms)
-		}
-		for _, term := range c.Terms {
-			if term == "" || len(term) > maxRecordTerm {
-				return fmt.Errorf("apply step: conversation term has %d bytes, not 1 to %d", len(term), maxRecordTerm)
-			}
-		}
-	} else if len(step.Append) > 0 {
-		return errors.New("apply step: entries without a conversation")
-	}
-	for _, r := range []*store.Replay{step.Replay, step.Answer} {
-		if r != nil && (r.Sender == "" || r.MessageID == "" || len(r.Sender) > maxID || len(r.MessageID) > maxID) {
-			return errors.New("apply step: sender or message id is out of bounds")
-		}
-	}
-	return nil
-}
-
 // Apply implements [store.Steps].
 func (s steps) Apply(ctx context.Context, step store.Step) (store.Applied, error) {
-	if err := checkStep(step); err != nil {
+	if err := engine.CheckStep(step); err != nil {
 		return store.Applied{}, err
 	}
 	var applied store.Applied
@@ -126,7 +102,7 @@ func planAnswer(t *txn, step store.Step) (func() error, error) {
 		return nil, store.ErrMismatch
 	}
 	rec.Status, rec.Answer = step.Answer.Status, step.Answer.Answer
-	return func() error { return bucketReplays.in(t.Tx).put(key, encodeReplay(rec)) }, nil
+	return func() error { return bucketReplays.in(t.Tx).put(key, engine.EncodeReplay(rec)) }, nil
 }
 
 // planConv checks the revision of a step's conversation and returns a function that writes the row and the entries.
@@ -135,13 +111,13 @@ func planConv(t *txn, step store.Step) (func(store.Rev) error, error) {
 		return func(store.Rev) error { return nil }, nil
 	}
 	conv := *step.Conv
-	conv.Terms = sortedSet(conv.Terms)
+	conv.Terms = engine.SortedSet(conv.Terms)
 	old, exists, err := convByKey(t.Tx, conv.Key)
 	if err != nil {
 		return nil, err
 	}
-	live := exists && isLive(old.Expires, step.Now)
-	if !revFits(conv.Rev, live, old.Rev) {
+	live := exists && engine.IsLive(old.Expires, step.Now)
+	if !engine.RevFits(conv.Rev, live, old.Rev) {
 		return nil, fmt.Errorf("conversation: %w", store.ErrConflict)
 	}
 	return func(rev store.Rev) error {
@@ -168,10 +144,10 @@ func (s steps) Forget(ctx context.Context, key store.ConvKey, ifRev store.Rev, c
 		if err != nil {
 			return nil, err
 		}
-		if !exists || !isLive(conv.Expires, now) {
+		if !exists || !engine.IsLive(conv.Expires, now) {
 			return nil, store.ErrNotFound
 		}
-		if !revFits(ifRev, true, conv.Rev) {
+		if !engine.RevFits(ifRev, true, conv.Rev) {
 			return nil, fmt.Errorf("conversation: %w", store.ErrConflict)
 		}
 		records, err := planRecords(t, changes, now)
@@ -199,7 +175,7 @@ func (s steps) Forget(ctx context.Context, key store.ConvKey, ifRev store.Rev, c
 // that no message of a removed conversation is accepted again.
 func forgetAnswers(t *txn, seq uint64) error {
 	prefix := u64(seq)
-	answers := make(map[string]replayRow)
+	answers := make(map[string]engine.ReplayRow)
 	for row, err := range bucketConvs.in(t.Tx).from(prefix, prefix) {
 		if err != nil {
 			return err
@@ -209,11 +185,11 @@ func forgetAnswers(t *txn, seq uint64) error {
 			break
 		}
 		if kind == convEntry {
-			e, err := decodeEntry(number(hash), row.value)
+			e, err := engine.DecodeEntry(number(hash), row.value)
 			if err != nil {
 				return err
 			}
-			if hash = e.replay; hash == nil {
+			if hash = e.Replay; hash == nil {
 				continue
 			}
 		}
@@ -223,13 +199,13 @@ func forgetAnswers(t *txn, seq uint64) error {
 		}
 		// Skip a record of another conversation. If the record of this conversation expired, another conversation may
 		// have accepted the message again.
-		if key != nil && rec.convSeq == seq {
+		if key != nil && rec.ConvSeq == seq {
 			rec.Status, rec.Answer = 0, nil
 			answers[string(key)] = rec
 		}
 	}
 	for key, rec := range answers {
-		if err := bucketReplays.in(t.Tx).put([]byte(key), encodeReplay(rec)); err != nil {
+		if err := bucketReplays.in(t.Tx).put([]byte(key), engine.EncodeReplay(rec)); err != nil {
 			return err
 		}
 	}

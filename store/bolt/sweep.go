@@ -9,6 +9,8 @@ import (
 
 	"github.com/agentmesh/agentmesh/store/cardindex"
 	"go.etcd.io/bbolt"
+
+	"github.com/agentmesh/agentmesh/store/engine"
 )
 
 // The kinds of rows in bucketExpiries.
@@ -19,10 +21,6 @@ const (
 	kindRecord
 )
 
-// tombstoneLife is the time for which a tombstone is kept. A reader of the change feed that is away longer may miss
-// that an id was removed.
-const tombstoneLife = 365 * 24 * time.Hour
-
 // damagedAgain is the time after which Sweep looks again at a damaged row, which it leaves in place.
 const damagedAgain = 24 * time.Hour
 
@@ -32,14 +30,14 @@ const sweepChunk = 128
 // expiryKey returns a key that sorts by time, even for times before 1970.
 func expiryKey(at int64, kind byte, key []byte) []byte {
 	b := make([]byte, 0, 9+len(key))
-	b = appendU64(b, uint64(at)^1<<63)
+	b = engine.AppendU64(b, uint64(at)^1<<63)
 	return append(append(b, kind), key...)
 }
 
 // scheduleSweep makes Sweep look at a row at the time due. scheduled is the time at which Sweep will look at the row
 // anyway, or noTime for a new row.
 func scheduleSweep(tx *bbolt.Tx, kind byte, key []byte, scheduled, due int64) error {
-	if due == never || scheduled != noTime && scheduled <= due {
+	if due == engine.Never || scheduled != engine.NoTime && scheduled <= due {
 		return nil
 	}
 	rows := bucketExpiries.in(tx)
@@ -50,7 +48,7 @@ func scheduleSweep(tx *bbolt.Tx, kind byte, key []byte, scheduled, due int64) er
 // Sweep implements [store.Store].
 func (s *Store) Sweep(ctx context.Context, now time.Time, limit int) (int, error) {
 	if limit < 1 {
-		return 0, errLimit
+		return 0, engine.ErrLimit
 	}
 	s.dropOlder(now)
 	done := 0
@@ -83,7 +81,7 @@ func (s *Store) Sweep(ctx context.Context, now time.Time, limit int) (int, error
 // hasDue reports whether there is anything to sweep. If not, Sweep commits nothing.
 func hasDue(tx *bbolt.Tx, now time.Time) bool {
 	k := firstKey(bucketExpiries.in(tx))
-	if k != nil && bytes.Compare(k[:8], expiryKey(nanos(now), 0, nil)[:8]) <= 0 {
+	if k != nil && bytes.Compare(k[:8], expiryKey(engine.Nanos(now), 0, nil)[:8]) <= 0 {
 		return true
 	}
 	k = firstKey(bucketReplays.in(tx))
@@ -109,7 +107,7 @@ func sweepExpiries(t *txn, now time.Time, limit int) (int, error) {
 			t.damage.note("left in place by a sweep", err)
 			continue
 		}
-		if len(due) == limit || bytes.Compare(row.key[:8], expiryKey(nanos(now), 0, nil)[:8]) > 0 {
+		if len(due) == limit || bytes.Compare(row.key[:8], expiryKey(engine.Nanos(now), 0, nil)[:8]) > 0 {
 			break
 		}
 		due = append(due, bytes.Clone(row.key))
@@ -123,7 +121,7 @@ func sweepExpiries(t *txn, now time.Time, limit int) (int, error) {
 		result, err := sweepRow(t, k[8], k[9:], now, max(limit-n, 16))
 		if errors.Is(err, ErrDamaged) {
 			t.damage.note("left in place by a sweep", err)
-			result, err = sweepResult{due: nanos(now.Add(damagedAgain))}, nil
+			result, err = sweepResult{due: engine.Nanos(now.Add(damagedAgain))}, nil
 		}
 		if err != nil {
 			return 0, err
@@ -135,8 +133,8 @@ func sweepExpiries(t *txn, now time.Time, limit int) (int, error) {
 		if err := expiries.delete(k); err != nil {
 			return 0, err
 		}
-		if result.due != never {
-			if err := scheduleSweep(t.Tx, k[8], k[9:], noTime, result.due); err != nil {
+		if result.due != engine.Never {
+			if err := scheduleSweep(t.Tx, k[8], k[9:], engine.NoTime, result.due); err != nil {
 				return 0, err
 			}
 		}
@@ -156,7 +154,7 @@ func sweepRow(t *txn, kind byte, key []byte, now time.Time, limit int) (sweepRes
 	case kindCard:
 		return sweepCard(t, key, now)
 	case kindTombstone:
-		return sweepResult{due: never}, dropTombstone(t, key)
+		return sweepResult{due: engine.Never}, dropTombstone(t, key)
 	case kindConv:
 		return sweepConv(t, key, now, limit)
 	case kindRecord:
@@ -169,21 +167,21 @@ func sweepRow(t *txn, kind byte, key []byte, now time.Time, limit int) (sweepRes
 func sweepCard(t *txn, key []byte, now time.Time) (sweepResult, error) {
 	row, err := bucketCards.in(t.Tx).get(key)
 	if row == nil || err != nil {
-		return sweepResult{due: never}, err
+		return sweepResult{due: engine.Never}, err
 	}
-	card, err := decodeCard(number(key), row)
+	card, err := engine.DecodeCard(number(key), row)
 	if err != nil {
 		return sweepResult{}, err
 	}
 	if card.Live(now) {
-		return sweepResult{due: deadline(card.Expires)}, nil
+		return sweepResult{due: engine.Deadline(card.Expires)}, nil
 	}
 	if card.Held(now) {
 		s, terms := cardindex.Slot(card.Seq), card.Terms
 		t.after = append(t.after, func(ix *cardindex.Index) { ix.Drop(s, terms) })
-		return sweepResult{due: nanos(card.ReservedUntil)}, nil
+		return sweepResult{due: engine.Nanos(card.ReservedUntil)}, nil
 	}
-	return sweepResult{due: never}, purgeCard(t, card, now)
+	return sweepResult{due: engine.Never}, purgeCard(t, card, now)
 }
 
 // dropTombstone removes the tombstone of a card. An index snapshot older than the tombstone can no longer catch up.
@@ -193,7 +191,7 @@ func dropTombstone(t *txn, change []byte) error {
 	if row == nil || err != nil {
 		return err
 	}
-	c, err := decodeChange(number(change), row)
+	c, err := engine.DecodeChange(number(change), row)
 	if err != nil {
 		return err
 	}
@@ -213,7 +211,7 @@ func dropTombstone(t *txn, change []byte) error {
 			return err
 		}
 	}
-	if number(seq) != c.seq {
+	if number(seq) != c.Seq {
 		return nil
 	}
 	return ids.delete([]byte(c.ID))
@@ -222,10 +220,10 @@ func dropTombstone(t *txn, change []byte) error {
 func sweepConv(t *txn, key []byte, now time.Time, limit int) (sweepResult, error) {
 	conv, ok, err := convBySeq(t.Tx, key)
 	if err != nil || !ok {
-		return sweepResult{due: never}, err
+		return sweepResult{due: engine.Never}, err
 	}
-	if isLive(conv.Expires, now) {
-		return sweepResult{due: deadline(conv.Expires)}, nil
+	if engine.IsLive(conv.Expires, now) {
+		return sweepResult{due: engine.Deadline(conv.Expires)}, nil
 	}
 	n, err := deleteEntries(t, conv.Seq, limit)
 	if err != nil {
@@ -234,33 +232,24 @@ func sweepConv(t *txn, key []byte, now time.Time, limit int) (sweepResult, error
 	if n == limit {
 		return sweepResult{rows: n, more: true}, nil
 	}
-	return sweepResult{rows: n, due: never}, deleteConvRow(t, conv)
+	return sweepResult{rows: n, due: engine.Never}, deleteConvRow(t, conv)
 }
 
 func sweepRecord(t *txn, key []byte, now time.Time) (sweepResult, error) {
 	row, err := bucketRecords.in(t.Tx).get(key)
 	if row == nil || err != nil {
-		return sweepResult{due: never}, err
+		return sweepResult{due: engine.Never}, err
 	}
-	ns, name, ok := splitRecordKey(key)
+	ns, name, ok := engine.SplitRecordKey(key)
 	if !ok {
 		return sweepResult{}, fmt.Errorf("%w: record key %x", ErrDamaged, key)
 	}
-	rec, err := decodeRecord(ns, name, row)
+	rec, err := engine.DecodeRecord(ns, name, row)
 	if err != nil {
 		return sweepResult{}, err
 	}
-	if isLive(rec.Expires, now) {
-		return sweepResult{due: deadline(rec.Expires)}, nil
+	if engine.IsLive(rec.Expires, now) {
+		return sweepResult{due: engine.Deadline(rec.Expires)}, nil
 	}
-	return sweepResult{due: never}, deleteRecord(t, rec)
-}
-
-// splitRecordKey splits a key of bucketRecords.
-func splitRecordKey(key []byte) (ns, name string, ok bool) {
-	if len(key) == 0 || len(key) < 1+int(key[0]) {
-		return "", "", false
-	}
-	n := 1 + int(key[0])
-	return string(key[1:n]), string(key[n:]), true
+	return sweepResult{due: engine.Never}, deleteRecord(t, rec)
 }

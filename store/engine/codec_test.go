@@ -1,4 +1,4 @@
-package bolt
+package engine
 
 import (
 	"errors"
@@ -12,24 +12,27 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-var sampleCard = cardRow{Card: store.Card{
+// now is the current time of the samples.
+var now = time.Date(2026, 3, 1, 12, 0, 0, 123456789, time.UTC)
+
+var sampleCard = CardRow{Card: store.Card{
 	ID: "am_a", Seq: 7, Rev: 9, Body: []byte("body"), Meta: []byte("meta"), Owner: [32]byte{1}, Terms: []string{"cap:a", "word:b"},
 	Counts: []string{"token:1"}, Registered: now, Updated: now.Add(1), Expires: now.Add(time.Hour), ReservedUntil: now.Add(2 * time.Hour),
-}, change: 3}
+}, Change: 3}
 
 var (
-	sampleChange = changeRow{CardChange: store.CardChange{Change: 4, ID: "am_a", Gone: true, At: now}, seq: 7}
+	sampleChange = ChangeRow{CardChange: store.CardChange{Change: 4, ID: "am_a", Gone: true, At: now}, Seq: 7}
 	sampleConv   = store.Conversation{
 		Key: store.ConvKey{Peer: "p", ID: "c"}, Seq: 5, Rev: 6, Body: []byte("state"), Terms: []string{"open"}, Chain: [32]byte{2},
 		Entries: 3, Open: true, Updated: now, Expires: now.Add(time.Hour),
 	}
-	sampleEntry = entryRow{Entry: store.Entry{
+	sampleEntry = EntryRow{Entry: store.Entry{
 		N: 2, Out: true, MessageID: "m", At: now, Raw: []byte("raw"), Digest: [32]byte{3}, Chain: [32]byte{4},
-	}, replay: []byte("0123456789abcdef")}
-	sampleSealed = func() entryRow { e := sampleEntry; e.Key = []byte("opens it"); return e }()
-	sampleReplay = replayRow{Replay: store.Replay{
+	}, Replay: []byte("0123456789abcdef")}
+	sampleSealed = func() EntryRow { e := sampleEntry; e.Key = []byte("opens it"); return e }()
+	sampleReplay = ReplayRow{Replay: store.Replay{
 		Sender: "s", MessageID: "m", Digest: [32]byte{5}, Conv: store.ConvKey{Peer: "p", ID: "c"}, Status: 202, Answer: []byte("answer"), Expires: now,
-	}, convSeq: 5}
+	}, ConvSeq: 5}
 	sampleRecord = store.Record{NS: "n", Key: "k", Rev: 8, Body: []byte("b"), Terms: []string{"t"}, Expires: now}
 )
 
@@ -38,13 +41,13 @@ var rowDecoders = map[string]struct {
 	sample []byte
 	again  func(row []byte) ([]byte, error)
 }{
-	"card":   {encodeCard(sampleCard), func(b []byte) ([]byte, error) { v, err := decodeCard(7, b); return encodeCard(v), err }},
-	"change": {encodeChange(sampleChange), func(b []byte) ([]byte, error) { v, err := decodeChange(4, b); return encodeChange(v), err }},
-	"conv":   {encodeConv(sampleConv), func(b []byte) ([]byte, error) { v, err := decodeConv(5, b); return encodeConv(v), err }},
-	"entry":  {encodeEntry(sampleEntry), func(b []byte) ([]byte, error) { v, err := decodeEntry(2, b); return encodeEntry(v), err }},
-	"sealed": {encodeEntry(sampleSealed), func(b []byte) ([]byte, error) { v, err := decodeEntry(2, b); return encodeEntry(v), err }},
-	"replay": {encodeReplay(sampleReplay), func(b []byte) ([]byte, error) { v, err := decodeReplay(b); return encodeReplay(v), err }},
-	"record": {encodeRecord(sampleRecord), func(b []byte) ([]byte, error) { v, err := decodeRecord("n", "k", b); return encodeRecord(v), err }},
+	"card":   {EncodeCard(sampleCard), func(b []byte) ([]byte, error) { v, err := DecodeCard(7, b); return EncodeCard(v), err }},
+	"change": {EncodeChange(sampleChange), func(b []byte) ([]byte, error) { v, err := DecodeChange(4, b); return EncodeChange(v), err }},
+	"conv":   {EncodeConv(sampleConv), func(b []byte) ([]byte, error) { v, err := DecodeConv(5, b); return EncodeConv(v), err }},
+	"entry":  {EncodeEntry(sampleEntry), func(b []byte) ([]byte, error) { v, err := DecodeEntry(2, b); return EncodeEntry(v), err }},
+	"sealed": {EncodeEntry(sampleSealed), func(b []byte) ([]byte, error) { v, err := DecodeEntry(2, b); return EncodeEntry(v), err }},
+	"replay": {EncodeReplay(sampleReplay), func(b []byte) ([]byte, error) { v, err := DecodeReplay(b); return EncodeReplay(v), err }},
+	"record": {EncodeRecord(sampleRecord), func(b []byte) ([]byte, error) { v, err := DecodeRecord("n", "k", b); return EncodeRecord(v), err }},
 }
 
 func TestRows(t *testing.T) {
@@ -54,34 +57,34 @@ func TestRows(t *testing.T) {
 			t.Errorf("%s does not survive: %x, %v", name, again, err)
 		}
 		for n := range row.sample {
-			if _, err := row.again(row.sample[:n]); !errors.Is(err, ErrDamaged) {
+			if _, err := row.again(row.sample[:n]); !errors.Is(err, store.ErrDamaged) {
 				t.Errorf("%s cut to %d of %d bytes = %v", name, n, len(row.sample), err)
 			}
 		}
-		if _, err := row.again(append(row.sample[:len(row.sample):len(row.sample)], 0)); !errors.Is(err, ErrDamaged) {
+		if _, err := row.again(append(row.sample[:len(row.sample):len(row.sample)], 0)); !errors.Is(err, store.ErrDamaged) {
 			t.Errorf("%s with a byte more = %v", name, err)
 		}
 		newer := append([]byte{keyedVersion + 1}, row.sample[1:]...)
-		if _, err := row.again(newer); !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "version 3") {
+		if _, err := row.again(newer); !errors.Is(err, store.ErrDamaged) || !strings.Contains(err.Error(), "version 3") {
 			t.Errorf("%s of a newer version = %v", name, err)
 		}
 	}
-	card, err := decodeCard(7, encodeCard(sampleCard))
-	if diff := cmp.Diff(sampleCard.Card, card.Card); diff != "" || err != nil || card.change != 3 {
+	card, err := DecodeCard(7, EncodeCard(sampleCard))
+	if diff := cmp.Diff(sampleCard.Card, card.Card); diff != "" || err != nil || card.Change != 3 {
 		t.Errorf("card differs, %v:\n%s", err, diff)
 	}
 }
 
 func TestCardHead(t *testing.T) {
-	for _, c := range []cardRow{sampleCard, {}, {Card: store.Card{Withdrawn: true, Expires: now.Add(time.Hour)}}} {
-		row := encodeCard(c)
-		head, err := decodeCardHead(7, row)
-		want := cardHead{terms: c.Terms, expires: deadline(c.Expires), withdrawn: c.Withdrawn}
-		if diff := cmp.Diff(want, head, cmp.AllowUnexported(cardHead{})); diff != "" || err != nil {
+	for _, c := range []CardRow{sampleCard, {}, {Card: store.Card{Withdrawn: true, Expires: now.Add(time.Hour)}}} {
+		row := EncodeCard(c)
+		head, err := DecodeCardHead(7, row)
+		want := CardHead{Terms: c.Terms, Expires: Deadline(c.Expires), Withdrawn: c.Withdrawn}
+		if diff := cmp.Diff(want, head); diff != "" || err != nil {
 			t.Errorf("head of %v differs, %v:\n%s", c.ID, err, diff)
 		}
 		for _, at := range []time.Time{now, now.Add(time.Hour - 1), now.Add(time.Hour)} {
-			if got, want := cardLive(row, at), c.Live(at); got != want {
+			if got, want := IsCardLive(row, at), c.Live(at); got != want {
 				t.Errorf("cardLive(%q, %v) = %v, want %v", c.ID, at, got, want)
 			}
 		}
@@ -92,9 +95,9 @@ func TestCardHead(t *testing.T) {
 func TestListed(t *testing.T) {
 	long := sampleCard
 	long.Terms = []string{strings.Repeat("x", 200), "y", strings.Repeat("z", 1000)}
-	for _, c := range []cardRow{sampleCard, {}, long, {Card: store.Card{ID: "am_b", Terms: []string{""}, Meta: []byte("m")}}} {
-		row := encodeCard(c)
-		terms, err := cardTerms(nil, 7, row)
+	for _, c := range []CardRow{sampleCard, {}, long, {Card: store.Card{ID: "am_b", Terms: []string{""}, Meta: []byte("m")}}} {
+		row := EncodeCard(c)
+		terms, err := CardTerms(nil, 7, row)
 		if err != nil || len(terms) != len(c.Terms) {
 			t.Fatalf("terms of %q = %q, %v", c.ID, terms, err)
 		}
@@ -103,12 +106,12 @@ func TestListed(t *testing.T) {
 				t.Errorf("term %d of %q = %q, want %q", i, c.ID, term, c.Terms[i])
 			}
 		}
-		want, err := decodeCard(7, row)
+		want, err := DecodeCard(7, row)
 		if err != nil {
 			t.Fatal(err)
 		}
 		want.Terms, want.Counts = nil, nil
-		listed, err := decodeCardForList(7, row)
+		listed, err := DecodeCardForList(7, row)
 		if diff := cmp.Diff(want.Card, listed); diff != "" || err != nil {
 			t.Errorf("listed card %q differs, %v:\n%s", c.ID, err, diff)
 		}
@@ -129,9 +132,9 @@ func TestTimes(t *testing.T) {
 		{time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC), time.Unix(0, math.MaxInt64)},
 		{time.Date(1, 1, 2, 0, 0, 0, 0, time.UTC), time.Unix(0, math.MinInt64+1)},
 	} {
-		got := instant(nanos(test.in))
+		got := Instant(Nanos(test.in))
 		if !got.Equal(test.want) || got.Location() != time.UTC {
-			t.Errorf("instant(nanos(%v)) = %v, want %v", test.in, got, test.want)
+			t.Errorf("instant(Nanos(%v)) = %v, want %v", test.in, got, test.want)
 		}
 	}
 }
@@ -146,8 +149,8 @@ func FuzzRow(f *testing.F) {
 		for name, row := range rowDecoders {
 			once, err := row.again(b)
 			if err != nil {
-				if !errors.Is(err, ErrDamaged) {
-					t.Errorf("%s = %v, want ErrDamaged", name, err)
+				if !errors.Is(err, store.ErrDamaged) {
+					t.Errorf("%s = %v, want store.ErrDamaged", name, err)
 				}
 				continue
 			}
@@ -156,21 +159,21 @@ func FuzzRow(f *testing.F) {
 				t.Errorf("%s reads %x and then %x, %v", name, once, twice, err)
 			}
 		}
-		cardLive(b, now)
-		if terms, err := cardTerms(nil, 1, b); err == nil {
-			listed, err := decodeCardForList(1, b)
-			whole, wholeErr := decodeCard(1, b)
+		IsCardLive(b, now)
+		if terms, err := CardTerms(nil, 1, b); err == nil {
+			listed, err := DecodeCardForList(1, b)
+			whole, wholeErr := DecodeCard(1, b)
 			if wholeErr == nil && (err != nil || listed.ID != whole.ID || string(listed.Meta) != string(whole.Meta) || len(terms) != len(whole.Terms)) {
 				t.Errorf("%x is listed as %v with %d terms, %v, and read as %v", b, listed, len(terms), err, whole)
 			}
-		} else if !errors.Is(err, ErrDamaged) {
+		} else if !errors.Is(err, store.ErrDamaged) {
 			t.Errorf("terms = %v", err)
 		}
-		if _, err := decodeCardHead(1, b); err != nil && !errors.Is(err, ErrDamaged) {
+		if _, err := DecodeCardHead(1, b); err != nil && !errors.Is(err, store.ErrDamaged) {
 			t.Errorf("head = %v", err)
 		}
-		if ns, key, ok := splitRecordKey(b); ok && string(recordKey(ns, key)) != string(b) {
-			t.Errorf("splitRecordKey(%x) = %q, %q", b, ns, key)
+		if ns, key, ok := SplitRecordKey(b); ok && string(RecordKey(ns, key)) != string(b) {
+			t.Errorf("SplitRecordKey(%x) = %q, %q", b, ns, key)
 		}
 	})
 }

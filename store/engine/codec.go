@@ -1,4 +1,4 @@
-package bolt
+package engine
 
 import (
 	"encoding/binary"
@@ -6,18 +6,20 @@ import (
 	"fmt"
 	"math"
 	"time"
+
+	"github.com/agentmesh/agentmesh/store"
 )
 
 // rowVersion is the first byte of most rows. The fields follow in a fixed order. Their kinds are:
 //
 //	u64      8 bytes, big endian
 //	uint     unsigned varint
-//	time     u64: nanoseconds since 1970 as two's complement; noTime is the zero time
+//	time     u64: nanoseconds since 1970 as two's complement; NoTime is the zero time
 //	hash     32 bytes
 //	bytes    uint length, then the bytes
 //	texts    uint length of the rest, uint count, count × uint length, then all texts without separators
 //
-// and the rows are (for the keys of rows, see schema.go):
+// and the rows are (for the keys of rows, see the engine):
 //
 //	card     rev u64 · expires time · reserved until time · flags (1 withdrawn) · change u64 · owner hash ·
 //	         registered time · updated time · id bytes · terms texts · counts texts · body bytes · meta bytes
@@ -37,41 +39,45 @@ const keyedVersion = 2 // version of rows of transcript entries with a key
 
 var errRow = errors.New("row is cut short or has trailing bytes")
 
-const noTime = math.MinInt64
+// NoTime is the stored form of the zero time.
+const NoTime = math.MinInt64
 
-// nanos returns the stored form of t. A time before 1678 or after 2261, which does not fit into int64 nanoseconds,
+// Nanos returns the stored form of t. A time before 1678 or after 2261, which does not fit into int64 nanoseconds,
 // becomes the first or last time that fits.
-func nanos(t time.Time) int64 {
+func Nanos(t time.Time) int64 {
 	switch {
 	case t.IsZero():
-		return noTime
+		return NoTime
 	case t.Year() < 1678:
-		return noTime + 1
+		return NoTime + 1
 	case t.Year() > 2261:
 		return math.MaxInt64
 	}
 	return t.UnixNano()
 }
 
-func instant(n int64) time.Time {
-	if n == noTime {
+// Instant returns the time that Nanos stored.
+func Instant(n int64) time.Time {
+	if n == NoTime {
 		return time.Time{}
 	}
 	return time.Unix(0, n).UTC()
 }
 
-// deadline returns the stored form of an expiry time. The zero time becomes never, which is later than all other times.
-func deadline(t time.Time) int64 {
+// Deadline returns the stored form of an expiry time. The zero time becomes Never, which is later than all other times.
+func Deadline(t time.Time) int64 {
 	if t.IsZero() {
-		return never
+		return Never
 	}
-	return nanos(t)
+	return Nanos(t)
 }
 
-const never = math.MaxInt64
+// Never is the stored form of an expiry that never comes.
+const Never = math.MaxInt64
 
-func appendU64(b []byte, v uint64) []byte     { return binary.BigEndian.AppendUint64(b, v) }
-func appendTime(b []byte, t time.Time) []byte { return appendU64(b, uint64(nanos(t))) }
+// AppendU64 appends a number in the order in which keys sort.
+func AppendU64(b []byte, v uint64) []byte     { return binary.BigEndian.AppendUint64(b, v) }
+func appendTime(b []byte, t time.Time) []byte { return AppendU64(b, uint64(Nanos(t))) }
 
 func appendBytes[T []byte | string](b []byte, v T) []byte {
 	b = binary.AppendUvarint(b, uint64(len(v)))
@@ -108,7 +114,7 @@ type reader struct {
 	err error
 }
 
-// readRow copies row, which belongs to bbolt, and checks its version.
+// readRow copies row, which may belong to the database, and checks its version.
 func readRow(row []byte) reader {
 	r, _ := readVersions(row, rowVersion)
 	return r
@@ -159,7 +165,7 @@ func (r *reader) uint() uint64 {
 	return v
 }
 
-func (r *reader) time() time.Time { return instant(int64(r.u64())) }
+func (r *reader) time() time.Time { return Instant(int64(r.u64())) }
 
 func (r *reader) hash() (h [32]byte) {
 	copy(h[:], r.take(32))
@@ -261,7 +267,7 @@ func (r *reader) end() error {
 		r.err = errRow
 	}
 	if r.err != nil {
-		return fmt.Errorf("%w: %w", ErrDamaged, r.err)
+		return fmt.Errorf("%w: %w", store.ErrDamaged, r.err)
 	}
 	return nil
 }

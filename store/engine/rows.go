@@ -1,4 +1,4 @@
-package bolt
+package engine
 
 import (
 	"encoding/binary"
@@ -8,20 +8,21 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// cardRow is a stored card with the number of its newest change.
-type cardRow struct {
+// CardRow is a stored card with the number of its newest change.
+type CardRow struct {
 	store.Card
-	change uint64
+	Change uint64
 }
 
-func encodeCard(c cardRow) []byte {
+// EncodeCard returns the stored form of a card.
+func EncodeCard(c CardRow) []byte {
 	b := make([]byte, 0, 192+len(c.Body)+len(c.Meta)+24*len(c.Terms))
 	b = append(b, rowVersion)
-	b = appendU64(b, uint64(c.Rev))
+	b = AppendU64(b, uint64(c.Rev))
 	b = appendTime(b, c.Expires)
 	b = appendTime(b, c.ReservedUntil)
 	b = append(b, flag(c.Withdrawn))
-	b = appendU64(b, c.change)
+	b = AppendU64(b, c.Change)
 	b = append(b, c.Owner[:]...)
 	b = appendTime(b, c.Registered)
 	b = appendTime(b, c.Updated)
@@ -32,15 +33,16 @@ func encodeCard(c cardRow) []byte {
 	return appendBytes(b, c.Meta)
 }
 
-func decodeCard(seq uint64, row []byte) (cardRow, error) {
+// DecodeCard decodes the row of the card with this sequence number.
+func DecodeCard(seq uint64, row []byte) (CardRow, error) {
 	r := readRow(row)
-	var c cardRow
+	var c CardRow
 	c.Seq = seq
 	c.Rev = store.Rev(r.u64())
 	c.Expires = r.time()
 	c.ReservedUntil = r.time()
 	c.Withdrawn = r.byte() == 1
-	c.change = r.u64()
+	c.Change = r.u64()
 	c.Owner = r.hash()
 	c.Registered = r.time()
 	c.Updated = r.time()
@@ -50,51 +52,51 @@ func decodeCard(seq uint64, row []byte) (cardRow, error) {
 	c.Body = r.bytes()
 	c.Meta = r.bytes()
 	if err := r.end(); err != nil {
-		return cardRow{}, fmt.Errorf("card %d: %w", seq, err)
+		return CardRow{}, fmt.Errorf("card %d: %w", seq, err)
 	}
 	return c, nil
 }
 
-// cardHead is the part of a card that the index needs.
-type cardHead struct {
-	terms     []string
-	expires   int64
-	withdrawn bool
+// CardHead is the part of a card that the index needs.
+type CardHead struct {
+	Terms     []string
+	Expires   int64
+	Withdrawn bool
 }
 
-// decodeCardHead decodes a row up to its terms, without copying the rest.
-func decodeCardHead(seq uint64, row []byte) (cardHead, error) {
+// DecodeCardHead decodes a row up to its terms, without copying the rest.
+func DecodeCardHead(seq uint64, row []byte) (CardHead, error) {
 	if len(row) == 0 || row[0] != rowVersion {
-		return cardHead{}, fmt.Errorf("%w: card %d has an unknown version", ErrDamaged, seq)
+		return CardHead{}, fmt.Errorf("%w: card %d has an unknown version", store.ErrDamaged, seq)
 	}
 	r := reader{b: row[1:]}
 	r.u64()
-	h := cardHead{expires: int64(r.u64())}
-	if h.expires == noTime {
-		h.expires = never
+	h := CardHead{Expires: int64(r.u64())}
+	if h.Expires == NoTime {
+		h.Expires = Never
 	}
 	r.time()
-	h.withdrawn = r.byte() == 1
+	h.Withdrawn = r.byte() == 1
 	r.take(8 + 32 + 8 + 8)
 	r.take(r.uint())
-	h.terms = r.texts()
+	h.Terms = r.texts()
 	if r.err != nil {
-		return cardHead{}, fmt.Errorf("%w: card %d: %w", ErrDamaged, seq, r.err)
+		return CardHead{}, fmt.Errorf("%w: card %d: %w", store.ErrDamaged, seq, r.err)
 	}
 	return h, nil
 }
 
-// cardTerms appends the terms of a row to dst. They are slices of the row and must not outlive the transaction.
-func cardTerms(dst [][]byte, seq uint64, row []byte) ([][]byte, error) {
+// CardTerms appends the terms of a row to dst. They are slices of the row and must not outlive the transaction.
+func CardTerms(dst [][]byte, seq uint64, row []byte) ([][]byte, error) {
 	if len(row) == 0 || row[0] != rowVersion {
-		return nil, fmt.Errorf("%w: card %d has an unknown version", ErrDamaged, seq)
+		return nil, fmt.Errorf("%w: card %d has an unknown version", store.ErrDamaged, seq)
 	}
 	r := reader{b: row[1:]}
 	r.take(cardFixed)
 	r.take(r.uint())
 	dst = r.spans(dst)
 	if r.err != nil {
-		return nil, fmt.Errorf("%w: card %d: %w", ErrDamaged, seq, r.err)
+		return nil, fmt.Errorf("%w: card %d: %w", store.ErrDamaged, seq, r.err)
 	}
 	return dst, nil
 }
@@ -103,10 +105,10 @@ func cardTerms(dst [][]byte, seq uint64, row []byte) ([][]byte, error) {
 // change, owner, registered and updated.
 const cardFixed = 8 + 8 + 8 + 1 + 8 + 32 + 8 + 8
 
-// decodeCardForList decodes a row without its terms and counts, which lists do not contain and which are a large part
+// DecodeCardForList decodes a row without its terms and counts, which lists do not contain and which are a large part
 // of the row.
-func decodeCardForList(seq uint64, row []byte) (store.Card, error) {
-	r := reader{b: row[1:]} // cardTerms has checked the version
+func DecodeCardForList(seq uint64, row []byte) (store.Card, error) {
+	r := reader{b: row[1:]} // CardTerms has checked the version
 	c := store.Card{Seq: seq, Rev: store.Rev(r.u64()), Expires: r.time(), ReservedUntil: r.time()}
 	c.Withdrawn = r.byte() == 1
 	r.u64()
@@ -124,47 +126,51 @@ func decodeCardForList(seq uint64, row []byte) (store.Card, error) {
 	return c, nil
 }
 
-// cardLive reports whether a card is live at now. It reads only the head of the row.
-func cardLive(row []byte, now time.Time) bool {
+// IsCardLive reports whether a card is live at now. It reads only the head of the row.
+func IsCardLive(row []byte, now time.Time) bool {
 	if len(row) < 26 || row[0] != rowVersion || row[25] == 1 {
 		return false
 	}
 	expires := int64(binary.BigEndian.Uint64(row[9:]))
-	return expires == noTime || nanos(now) < expires
+	return expires == NoTime || Nanos(now) < expires
 }
 
-type changeRow struct {
+// ChangeRow is a stored line of the feed with the sequence number of its card.
+type ChangeRow struct {
 	store.CardChange
-	seq uint64
+	Seq uint64
 }
 
-func encodeChange(c changeRow) []byte {
+// EncodeChange returns the stored form of a line of the feed.
+func EncodeChange(c ChangeRow) []byte {
 	b := []byte{rowVersion}
-	b = appendU64(b, c.seq)
+	b = AppendU64(b, c.Seq)
 	b = appendTime(b, c.At)
 	b = append(b, flag(c.Gone)+flag(c.Withdrawn)) // a withdrawn card is gone as well: 2
 	return appendBytes(b, c.ID)
 }
 
-func decodeChange(number uint64, row []byte) (changeRow, error) {
+// DecodeChange decodes a line of the feed.
+func DecodeChange(number uint64, row []byte) (ChangeRow, error) {
 	r := readRow(row)
-	var c changeRow
+	var c ChangeRow
 	c.Change = number
-	c.seq = r.u64()
+	c.Seq = r.u64()
 	c.At = r.time()
 	flags := r.byte() // 1: gone, 2: gone because it was withdrawn
 	c.Gone, c.Withdrawn = flags > 0, flags > 1
 	c.ID = r.text()
 	if err := r.end(); err != nil {
-		return changeRow{}, fmt.Errorf("change %d: %w", number, err)
+		return ChangeRow{}, fmt.Errorf("change %d: %w", number, err)
 	}
 	return c, nil
 }
 
-func encodeConv(c store.Conversation) []byte {
+// EncodeConv returns the stored form of a conversation.
+func EncodeConv(c store.Conversation) []byte {
 	b := make([]byte, 0, 128+len(c.Key.Peer)+len(c.Key.ID)+len(c.Body))
 	b = append(b, rowVersion)
-	b = appendU64(b, uint64(c.Rev))
+	b = AppendU64(b, uint64(c.Rev))
 	b = appendTime(b, c.Expires)
 	b = append(b, flag(c.Open))
 	b = appendTime(b, c.Updated)
@@ -176,7 +182,8 @@ func encodeConv(c store.Conversation) []byte {
 	return appendBytes(b, c.Body)
 }
 
-func decodeConv(seq uint64, row []byte) (store.Conversation, error) {
+// DecodeConv decodes the row of the conversation with this sequence number.
+func DecodeConv(seq uint64, row []byte) (store.Conversation, error) {
 	r := readRow(row)
 	var c store.Conversation
 	c.Seq = seq
@@ -196,13 +203,14 @@ func decodeConv(seq uint64, row []byte) (store.Conversation, error) {
 	return c, nil
 }
 
-// entryRow is a stored entry, with the hash of the replay record that was stored with it, if any.
-type entryRow struct {
+// EntryRow is a stored entry, with the hash of the replay record that was stored with it, if any.
+type EntryRow struct {
 	store.Entry
-	replay []byte
+	Replay []byte
 }
 
-func encodeEntry(e entryRow) []byte {
+// EncodeEntry returns the stored form of an entry of a transcript.
+func EncodeEntry(e EntryRow) []byte {
 	b := make([]byte, 0, 112+len(e.MessageID)+len(e.Raw)+len(e.Key))
 	version := byte(rowVersion)
 	if len(e.Key) > 0 {
@@ -212,7 +220,7 @@ func encodeEntry(e entryRow) []byte {
 	b = appendTime(b, e.At)
 	b = append(b, e.Digest[:]...)
 	b = append(b, e.Chain[:]...)
-	b = appendBytes(b, e.replay)
+	b = appendBytes(b, e.Replay)
 	b = appendBytes(b, e.MessageID)
 	b = appendBytes(b, e.Raw)
 	if version == keyedVersion {
@@ -221,15 +229,16 @@ func encodeEntry(e entryRow) []byte {
 	return b
 }
 
-func decodeEntry(n uint64, row []byte) (entryRow, error) {
+// DecodeEntry decodes entry n of a transcript.
+func DecodeEntry(n uint64, row []byte) (EntryRow, error) {
 	r, version := readVersions(row, keyedVersion)
-	var e entryRow
+	var e EntryRow
 	e.N = n
 	e.Out = r.byte() == 1
 	e.At = r.time()
 	e.Digest = r.hash()
 	e.Chain = r.hash()
-	e.replay = r.bytes()
+	e.Replay = r.bytes()
 	e.MessageID = r.text()
 	e.Raw = r.bytes()
 	if version == keyedVersion {
@@ -238,23 +247,24 @@ func decodeEntry(n uint64, row []byte) (entryRow, error) {
 		}
 	}
 	if err := r.end(); err != nil {
-		return entryRow{}, fmt.Errorf("entry %d: %w", n, err)
+		return EntryRow{}, fmt.Errorf("entry %d: %w", n, err)
 	}
 	return e, nil
 }
 
-// replayRow is a stored replay record, with the seq of its conversation. A later conversation with the same key has
+// ReplayRow is a stored replay record, with the seq of its conversation. A later conversation with the same key has
 // another seq, and so does not make the record live again.
-type replayRow struct {
+type ReplayRow struct {
 	store.Replay
-	convSeq uint64
+	ConvSeq uint64
 }
 
-func encodeReplay(p replayRow) []byte {
+// EncodeReplay returns the stored form of a replay record.
+func EncodeReplay(p ReplayRow) []byte {
 	b := make([]byte, 0, 104+len(p.Conv.Peer)+len(p.Conv.ID)+len(p.Sender)+len(p.MessageID)+len(p.Answer))
 	b = append(b, rowVersion)
 	b = appendTime(b, p.Expires)
-	b = appendU64(b, p.convSeq)
+	b = AppendU64(b, p.ConvSeq)
 	b = append(b, p.Digest[:]...)
 	b = binary.AppendUvarint(b, uint64(p.Status))
 	b = appendBytes(b, p.Conv.Peer)
@@ -264,11 +274,12 @@ func encodeReplay(p replayRow) []byte {
 	return appendBytes(b, p.Answer)
 }
 
-func decodeReplay(row []byte) (replayRow, error) {
+// DecodeReplay decodes a replay record.
+func DecodeReplay(row []byte) (ReplayRow, error) {
 	r := readRow(row)
-	var p replayRow
+	var p ReplayRow
 	p.Expires = r.time()
-	p.convSeq = r.u64()
+	p.ConvSeq = r.u64()
 	p.Digest = r.hash()
 	p.Status = int(r.uint())
 	p.Conv.Peer = r.text()
@@ -277,21 +288,23 @@ func decodeReplay(row []byte) (replayRow, error) {
 	p.MessageID = r.text()
 	p.Answer = r.bytes()
 	if err := r.end(); err != nil {
-		return replayRow{}, fmt.Errorf("replay record: %w", err)
+		return ReplayRow{}, fmt.Errorf("replay record: %w", err)
 	}
 	return p, nil
 }
 
-func encodeRecord(rec store.Record) []byte {
+// EncodeRecord returns the stored form of a record.
+func EncodeRecord(rec store.Record) []byte {
 	b := make([]byte, 0, 64+len(rec.Body))
 	b = append(b, rowVersion)
-	b = appendU64(b, uint64(rec.Rev))
+	b = AppendU64(b, uint64(rec.Rev))
 	b = appendTime(b, rec.Expires)
 	b = appendTexts(b, rec.Terms)
 	return appendBytes(b, rec.Body)
 }
 
-func decodeRecord(ns, key string, row []byte) (store.Record, error) {
+// DecodeRecord decodes the row of a record.
+func DecodeRecord(ns, key string, row []byte) (store.Record, error) {
 	r := readRow(row)
 	rec := store.Record{NS: ns, Key: key}
 	rec.Rev = store.Rev(r.u64())

@@ -1,0 +1,285 @@
+// Package engine holds what every engine of the store needs in the same way: the bounds of calls, the decisions that need
+// no database, the keys of rows, and the encoding of rows.
+package engine
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// The bounds of the calls of package store, in bytes or numbers.
+const (
+	maxID         = 512
+	maxTerm       = 1024
+	maxCounts     = 4
+	maxNS         = 64
+	maxKey        = 512
+	maxRecordTerm = 512
+	maxListTerms  = 4
+	maxQuota      = 10_000 // the largest Max of a change
+	maxPage       = 1000   // and the bounds of store.CardQuery
+	maxPrefixes   = 4
+)
+
+// ErrLimit refuses a limit that is too small.
+var ErrLimit = errors.New("limit is less than 1")
+
+// NormalizeCard checks the bounds of a card, and sorts its terms and counts and removes repetitions.
+func NormalizeCard(card store.Card) (store.Card, error) {
+	if card.ID == "" || len(card.ID) > maxID {
+		return card, fmt.Errorf("put card: id has %d bytes, not 1 to %d", len(card.ID), maxID)
+	}
+	card.Terms = SortedSet(card.Terms)
+	card.Counts = SortedSet(card.Counts)
+	if len(card.Terms) > store.MaxTerms || len(card.Counts) > maxCounts {
+		return card, fmt.Errorf("put card: %d terms and %d counts are too many", len(card.Terms), len(card.Counts))
+	}
+	for _, term := range card.Terms {
+		if term == "" || len(term) > maxTerm {
+			return card, fmt.Errorf("put card: a term has %d bytes, not 1 to %d", len(term), maxTerm)
+		}
+	}
+	card.Withdrawn = false
+	return card, nil
+}
+
+// SortedSet returns a sorted copy without repetitions, or nil if texts is empty.
+func SortedSet(texts []string) []string {
+	if len(texts) == 0 {
+		return nil
+	}
+	sorted := slices.Clone(texts)
+	slices.Sort(sorted)
+	return slices.Compact(sorted)
+}
+
+// CheckPut checks the precondition of a put. old is the card that has the id; exists is false if no card has it.
+func CheckPut(old store.Card, exists bool, put store.PutCard, owner [32]byte) error {
+	switch {
+	case put.IfRev == store.Any, put.IfRev == store.Absent && !exists:
+		return nil
+	case put.IfRev != store.Absent:
+		if !exists || old.Rev != put.IfRev {
+			return store.ErrConflict
+		}
+		return nil
+	case old.Live(put.Now):
+		return store.ErrConflict
+	case old.Owner != owner:
+		return store.ErrReserved
+	}
+	return nil
+}
+
+// CountKey returns the key under which the cards of a quota are counted.
+func CountKey(text string) []byte {
+	sum := sha256.Sum256([]byte(text))
+	return sum[:16:16]
+}
+
+// CardDue returns the time at which Sweep must look at a card.
+func CardDue(c store.Card) int64 {
+	if !c.Withdrawn {
+		return Deadline(c.Expires)
+	}
+	return Nanos(c.ReservedUntil)
+}
+
+// RecordKey returns the key of the row of a record.
+func RecordKey(ns, key string) []byte {
+	return append(Key1(make([]byte, 0, 1+len(ns)+len(key)), ns), key...)
+}
+
+// TermKey returns the key of the row that lists a record under one of its terms. With an empty key, it returns the
+// prefix of all such rows of the term.
+func TermKey(ns, term, key string) []byte {
+	return append(Key2(Key1(make([]byte, 0, 3+len(ns)+len(term)+len(key)), ns), term), key...)
+}
+
+// IsLive reports whether a row with the given expiry has not expired at now. A zero expiry never
+// expires.
+func IsLive(expires, now time.Time) bool { return expires.IsZero() || now.Before(expires) }
+
+// CheckChange checks the bounds of a change of a record.
+func CheckChange(c store.Change) error {
+	switch rec := c.Record; {
+	case rec.NS == "" || len(rec.NS) > maxNS:
+		return fmt.Errorf("record namespace has %d bytes, must have 1 to %d", len(rec.NS), maxNS)
+	case rec.Key == "" || len(rec.Key) > maxKey:
+		return fmt.Errorf("record key has %d bytes, must have 1 to %d", len(rec.Key), maxKey)
+	case len(rec.Terms) > maxListTerms:
+		return fmt.Errorf("record has %d terms, more than %d", len(rec.Terms), maxListTerms)
+	case c.Max < 0 || c.Max > maxQuota:
+		return fmt.Errorf("record quota is %d, must be 0 to %d", c.Max, maxQuota)
+	}
+	for _, term := range c.Record.Terms {
+		if term == "" || len(term) > maxRecordTerm {
+			return fmt.Errorf("record term has %d bytes, must have 1 to %d", len(term), maxRecordTerm)
+		}
+	}
+	return nil
+}
+
+// RevFits reports whether a row satisfies the precondition want of a change. live is true if the row exists and has not
+// expired; have is its revision.
+func RevFits(want store.Rev, live bool, have store.Rev) bool {
+	switch want {
+	case store.Any:
+		return true
+	case store.Absent:
+		return !live
+	}
+	return live && want == have
+}
+
+// CheckStep checks the bounds of a step.
+func CheckStep(step store.Step) error {
+	if c := step.Conv; c != nil {
+		if c.Key.Peer == "" || c.Key.ID == "" || len(c.Key.Peer) > maxID || len(c.Key.ID) > maxID {
+			return errors.New("apply step: conversation key is out of bounds")
+		}
+		if len(c.Terms) > maxListTerms {
+			return fmt.Errorf("apply step: conversation has %d terms, more than %d", len(c.Terms), maxListTerms)
+		}
+		for _, term := range c.Terms {
+			if term == "" || len(term) > maxRecordTerm {
+				return fmt.Errorf("apply step: conversation term has %d bytes, not 1 to %d", len(term), maxRecordTerm)
+			}
+		}
+	} else if len(step.Append) > 0 {
+		return errors.New("apply step: entries without a conversation")
+	}
+	for _, r := range []*store.Replay{step.Replay, step.Answer} {
+		if r != nil && (r.Sender == "" || r.MessageID == "" || len(r.Sender) > maxID || len(r.MessageID) > maxID) {
+			return errors.New("apply step: sender or message id is out of bounds")
+		}
+	}
+	return nil
+}
+
+// TierOf returns the first tier that a sorted set of terms matches, or -1.
+func TierOf(terms [][]byte, q store.CardQuery, tiers []store.Tier) int {
+	if !carries(terms, q.All) || slices.ContainsFunc(q.Prefixes, func(p string) bool { return !carriesPrefix(terms, p) }) {
+		return -1
+	}
+	return slices.IndexFunc(tiers, func(t store.Tier) bool {
+		return carries(terms, t.All) && (t.Prefix == "" || carriesPrefix(terms, t.Prefix))
+	})
+}
+
+func carries(terms [][]byte, all []string) bool {
+	for _, term := range all {
+		if _, found := slices.BinarySearchFunc(terms, term, compareTerm); !found {
+			return false
+		}
+	}
+	return true
+}
+
+func carriesPrefix(terms [][]byte, prefix string) bool {
+	i, _ := slices.BinarySearchFunc(terms, prefix, compareTerm)
+	return i < len(terms) && len(terms[i]) >= len(prefix) && string(terms[i][:len(prefix)]) == prefix
+}
+
+// compareTerm compares a and b. It copies nothing, because the compiler avoids the conversions to strings.
+func compareTerm(a []byte, b string) int {
+	switch {
+	case string(a) < b:
+		return -1
+	case string(a) > b:
+		return 1
+	}
+	return 0
+}
+
+// CountOf is the key of a count: the records of a namespace that carry a term, or all its records if term is empty.
+type CountOf struct{ NS, Term string }
+
+// CountsOf yields the keys of the counts that include a record.
+func CountsOf(rec store.Record) iter.Seq[CountOf] {
+	return func(yield func(CountOf) bool) {
+		if !yield(CountOf{NS: rec.NS}) {
+			return
+		}
+		for i, term := range rec.Terms {
+			repeated := false
+			for _, before := range rec.Terms[:i] {
+				repeated = repeated || before == term
+			}
+			if !repeated && !yield(CountOf{rec.NS, term}) {
+				return
+			}
+		}
+	}
+}
+
+// RecordExpiry reads the expiry of a record from the beginning of its row.
+func RecordExpiry(row []byte) (int64, error) {
+	if len(row) < 17 || row[0] != rowVersion {
+		return Never, fmt.Errorf("%w: record row is cut short", store.ErrDamaged)
+	}
+	at := int64(binary.BigEndian.Uint64(row[9:17]))
+	if at == NoTime {
+		return Never, nil
+	}
+	return at, nil
+}
+
+// ConvKey returns the key of the row of a conversation.
+func ConvKey(key store.ConvKey) []byte { return append(Key2(nil, key.Peer), key.ID...) }
+
+// ReplayHash returns the hash that identifies a message of a sender.
+func ReplayHash(sender, messageID string) []byte {
+	sum := sha256.Sum256(append(Key2(nil, sender), messageID...))
+	return sum[:16:16]
+}
+
+// Key1 appends a text of at most 255 bytes after its length.
+func Key1(b []byte, text string) []byte { return append(append(b, byte(len(text))), text...) }
+
+// Key2 appends a text of at most 65,535 bytes after its length.
+func Key2(b []byte, text string) []byte {
+	return append(binary.BigEndian.AppendUint16(b, uint16(len(text))), text...)
+}
+
+// TombstoneLife is the time for which a tombstone is kept. A reader of the change feed that is away longer may miss
+// that an id was removed.
+const TombstoneLife = 365 * 24 * time.Hour
+
+// CheckQuery checks the bounds of a query.
+func CheckQuery(q store.CardQuery) error {
+	if q.Limit < 1 || q.Limit > maxPage {
+		return errors.New("list cards: limit is not 1 to 1000")
+	}
+	if len(q.Prefixes) > maxPrefixes || slices.Contains(q.Prefixes, "") {
+		return errors.New("list cards: more than 4 prefixes, or an empty one")
+	}
+	return nil
+}
+
+// CheckList checks the bounds of a list of records.
+func CheckList(ns, term string, limit int) error {
+	if limit < 1 {
+		return ErrLimit
+	}
+	if ns == "" || len(ns) > maxNS || len(term) > maxRecordTerm {
+		return errors.New("list records: namespace is empty or too long, or term is too long")
+	}
+	return nil
+}
+
+// SplitRecordKey splits a key that RecordKey made.
+func SplitRecordKey(key []byte) (ns, name string, ok bool) {
+	if len(key) == 0 || len(key) < 1+int(key[0]) {
+		return "", "", false
+	}
+	n := 1 + int(key[0])
+	return string(key[1:n]), string(key[n:]), true
+}
