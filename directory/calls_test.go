@@ -325,6 +325,45 @@ func TestCallCancelFull(t *testing.T) {
 	}
 }
 
+// TestCallCancelKept: newer tasks do not displace a task that was canceled until the agent reports its end, because the
+// agent would not learn of the cancellation.
+func TestCallCancelKept(t *testing.T) {
+	w := newCallWorld(t)
+	sent := 0
+	send := func() (task wire.Value, call a2arelay.Call) {
+		t.Helper()
+		sent++
+		task, failure, _ := w.call("t", "SendMessage", sendParams(fmt.Sprint("m", sent), "hi", ""))
+		if !failure.IsNull() {
+			t.Fatalf("task %d: %s", sent, failure.JSON())
+		}
+		list, ids := w.calls()
+		want(t, w.do("POST", "/v1/relay/"+ids[0]+"/ack", "", withBearer(alice)...), 200, "")
+		return task, list[0]
+	}
+	fill := func() {
+		for range mailbox.MaxMail / mailbox.Share {
+			_, call := send()
+			want(t, w.report(call, remoteTask("TASK_STATE_COMPLETED", "01")), 200, "")
+		}
+	}
+	for _, end := range []string{remoteTask("TASK_STATE_CANCELED", "02"), `{"error":{"code":-32603,"message":"no"}}`} {
+		task, call := send()
+		if got, _, rec := w.call("t", "CancelTask", `{"id":"`+task.GetStr("id")+`"}`); stateOf(got) != "TASK_STATE_CANCELED" {
+			t.Fatalf("canceled = %s", rec.Body)
+		}
+		fill()
+		if got := w.report(call, remoteTask("TASK_STATE_WORKING", "01")); got.Code != 200 || !strings.Contains(got.Body.String(), `"CancelTask"`) {
+			t.Errorf("the agent takes a canceled message: %d %s", got.Code, got.Body)
+		}
+		want(t, w.report(call, end), 200, "")
+		fill()
+		if _, failure, _ := w.call("t", "GetTask", `{"id":"`+task.GetStr("id")+`"}`); failure.IsNull() {
+			t.Error("the task stays after the agent has reported its end")
+		}
+	}
+}
+
 // TestCallFollows: a message in a task that asked back reaches the agent's own task.
 func TestCallFollows(t *testing.T) {
 	w := newCallWorld(t)

@@ -147,7 +147,7 @@ func (s *Service) cancel(ctx context.Context, t *taskRow, from caller) (*taskRow
 		if t.Remote != "" || isTerminal(t.State) {
 			return false
 		}
-		t.State, t.Task = stateCanceled, newTask(t.ID, t.Context, stateCanceled, message.TextCanceled, time.Now())
+		t.Owed, t.State, t.Task = true, stateCanceled, newTask(t.ID, t.Context, stateCanceled, message.TextCanceled, time.Now())
 		return true
 	})
 	if err != nil || t.Remote == "" || isTerminal(t.State) {
@@ -203,6 +203,9 @@ func (s *Service) postTask(c echo.Context) error {
 	}{Status: "stored"}
 	_, err = s.update(ctx, id, func(t *taskRow) bool {
 		switch {
+		case t.Owed && (isError || isTerminal(status.GetStr("state"))):
+			t.Owed = false
+			return true
 		case isError && (isTerminal(t.State) || t.Remote != ""): // of a cancellation, or too late
 			return false
 		case isError:

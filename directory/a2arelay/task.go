@@ -33,6 +33,7 @@ type taskRow struct {
 	Created time.Time    `json:"created_at"`
 	State   string       `json:"state"`
 	Stamp   string       `json:"stamp,omitempty"`  // time of the state, as the agent reported it
+	Owed    bool         `json:"owed,omitempty"`   // the caller has canceled it, and the agent has not reported its end
 	Reason  string       `json:"reason,omitempty"` // of the error with which the agent refused the message
 	Task    wire.Value   `json:"task"`             // as the caller sees it
 
@@ -100,8 +101,8 @@ func (s *Service) load(ctx context.Context, id string) (*taskRow, error) {
 }
 
 // admit counts a task that is about to be stored. Without room, it removes tasks of the agent that have ended: first the
-// oldest of the same source, then, if the share of the source has room, the oldest of others. A refusal is
-// a *[wire.Error]; other errors come from the store.
+// oldest of the same source, then, if the share of the source has room, the oldest of others. It keeps a canceled task
+// until the agent has reported its end. A refusal is a *[wire.Error]; other errors come from the store.
 func (s *Service) admit(ctx context.Context, t *taskRow, size int) error {
 	now := time.Now()
 	err := s.counts.Load(now, func(add func(string, mailbox.Mail)) error {
@@ -127,7 +128,7 @@ func (s *Service) admit(ctx context.Context, t *taskRow, size int) error {
 		if err != nil {
 			return err
 		}
-		if old, err := decodeTask(rec); err == nil && isTerminal(old.State) && old.ID != t.ID {
+		if old, err := decodeTask(rec); err == nil && isTerminal(old.State) && !old.Owed && old.ID != t.ID {
 			old.Task = wire.Value{}
 			ended = append(ended, old)
 		}
