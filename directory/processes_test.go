@@ -122,6 +122,49 @@ func TestMailBoundsOfProcesses(t *testing.T) {
 	within(t, "there is room again", func() bool { return count(ws[1]) == 0 })
 }
 
+// TestRegistrationsOfProcesses: the cards of one credential, the cards of one host and the uses of an invite have one
+// limit for all processes together, even if both are asked at once.
+func TestRegistrationsOfProcesses(t *testing.T) { // AM-56, AM-58
+	t.Parallel()
+	const limit, tries = 3, 12
+	race := func(try func(i int) (ok bool)) (n int32) {
+		var accepted atomic.Int32
+		var all sync.WaitGroup
+		for i := range tries {
+			all.Go(func() {
+				if try(i) {
+					accepted.Add(1)
+				}
+			})
+		}
+		all.Wait()
+		return accepted.Load()
+	}
+	register := func(w *world, credential, id, host string, header ...string) bool {
+		card := testCard(id, text("endpoint", "https://"+host+"/agentmesh"))
+		return w.do("POST", "/v1/agents", string(card.JSON()), append(withBearer(credential), header...)...).Code == 201
+	}
+	ws := startProcesses(t, func(c *Config) { c.Quotas = Quotas{PerToken: limit, PerHost: limit, PerHour: -1} })
+	if n := race(func(i int) bool {
+		return register(ws[i%2], alice, fmt.Sprint("am_a", i), fmt.Sprint("a", i, ".example"))
+	}); n != limit {
+		t.Errorf("%d cards of one credential, want %d", n, limit)
+	}
+	n := race(func(i int) bool {
+		return register(ws[i%2], fmt.Sprint("another-credential-", i), fmt.Sprint("am_b", i), "shared.example")
+	})
+	if n != limit {
+		t.Errorf("%d cards of one host, want %d", n, limit)
+	}
+	ws = startProcesses(t, inviteOnly)
+	code := ws[0].issue("").Code
+	if n := race(func(i int) bool {
+		return register(ws[i%2], alice, fmt.Sprint("am_c", i), "c.example", wire.HeaderInvite, code)
+	}); n != 1 {
+		t.Errorf("one invite admits %d cards", n)
+	}
+}
+
 // TestOneProcessProbes: an endpoint is probed once, by the process with the lease, whichever process registered it.
 func TestOneProcessProbes(t *testing.T) {
 	t.Parallel()
