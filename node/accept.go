@@ -15,8 +15,8 @@ import (
 
 var _ bridge.Receiver = (*Node)(nil)
 
-// acceptance is one message on its way through lines 9 to 16 of the receive table. The lines set the fields after n and
-// in, and later lines use them.
+// acceptance is one message on its way through lines 9 to 16 of the receive table. The caller sets n, in, key and
+// route. The lines set the other fields, and later lines use them.
 type acceptance struct {
 	n  *Node
 	in bridge.Inbound
@@ -25,7 +25,7 @@ type acceptance struct {
 	key            store.ConvKey
 	standing       acl.Standing
 	stranger       bool       // the owner does not know the sender and did not write to the sender first
-	charged        bool       // so that a unit that is decided again charges only once
+	charged        bool       // the limits are charged; a unit that is decided again does not charge twice
 	drawn          acl.Charge // what was charged to the node's own limits
 	unit           *conversations.Unit
 	verdict        acl.Verdict
@@ -101,8 +101,9 @@ func (a *acceptance) isHoldsFull(err error) bool {
 	return a.held && !isRefusal(err) && errors.Is(err, store.ErrQuota)
 }
 
-// answerRunning answers a message that waited until the sync deadline because another copy of it is being accepted. The
-// answer is what is stored for that copy by now (AM-21). cause is why the wait ended.
+// answerRunning answers a message that could not get its turn before the sync deadline, because another copy of it is
+// being accepted. It returns the answer that is stored for that copy by now (AM-21), or wire.ErrUnavailable if none is.
+// cause is why the wait ended.
 func (n *Node) answerRunning(ctx context.Context, in bridge.Inbound, cause error) (bridge.Outcome, error) {
 	rec, err := n.store.Steps().FindReplay(ctx, string(in.Peer), string(in.MessageID), time.Now())
 	switch {
@@ -167,9 +168,9 @@ func (a *acceptance) decide(ctx context.Context) (out bridge.Outcome, err error)
 }
 
 // checkReplay implements lines 9 and 10. An exact repeat gets its stored answer, whatever its age. Otherwise the clock
-// comes first, so that an old message with a reused id is refused for its age (AM-24). The result is true if the
-// outcome is the final answer.
-func (a *acceptance) checkReplay(ctx context.Context) (bridge.Outcome, bool, error) {
+// comes first, so that an old message with a reused id is refused for its age (AM-24). A message that its sender signed
+// again gets the stored answer to the first one (AM-48). done reports whether the outcome is the final answer.
+func (a *acceptance) checkReplay(ctx context.Context) (out bridge.Outcome, done bool, err error) {
 	steps := a.n.store.Steps()
 	rec, err := steps.FindReplay(ctx, string(a.in.Peer), string(a.in.MessageID), a.now)
 	found := err == nil
@@ -312,8 +313,8 @@ func (a *acceptance) checkIntent() (err error) {
 	return err
 }
 
-// acceptClose answers a close with a close of the same status. That echo is the consent that the status "completed"
-// requires (AM-39).
+// acceptClose ends the conversation, withdraws its questions to the owner, and answers with a close of the same status.
+// That echo is the consent that the status "completed" requires (AM-39).
 func (a *acceptance) acceptClose(ctx context.Context) (bridge.Outcome, error) {
 	if a.unit.New() {
 		return bridge.Outcome{}, wire.ErrConversationClosed
@@ -324,7 +325,7 @@ func (a *acceptance) acceptClose(ctx context.Context) (bridge.Outcome, error) {
 	if _, err := a.n.withdrawAsks(ctx, a.unit, anyAsk); err != nil {
 		return bridge.Outcome{}, err
 	}
-	if err := acceptCounts(ctx, a.unit, a.newItem(ItemNew), ""); err != nil {
+	if err := countAccept(ctx, a.unit, a.newItem(ItemNew), ""); err != nil {
 		return bridge.Outcome{}, err
 	}
 	echo := wire.Obj(
@@ -341,7 +342,7 @@ func (a *acceptance) acceptClose(ctx context.Context) (bridge.Outcome, error) {
 func (a *acceptance) toInbox(ctx context.Context) (bridge.Outcome, error) {
 	item := a.newItem(ItemNew)
 	a.unit.Add(item.change())
-	if err := acceptCounts(ctx, a.unit, item, ""); err != nil {
+	if err := countAccept(ctx, a.unit, item, ""); err != nil {
 		return bridge.Outcome{}, err
 	}
 	return a.answer(ctx, http.StatusOK, receiptPayload())
@@ -379,7 +380,8 @@ func (a *acceptance) recordMessage(ctx context.Context, kind conversations.Kind)
 	return nil
 }
 
-// writtenAt returns the time at which the sender says that it wrote the message.
+// writtenAt returns the time at which the sender says that it wrote the message, or the time of arrival if the sender
+// does not say.
 func (a *acceptance) writtenAt() time.Time {
 	if a.in.Time.IsZero() {
 		return a.now

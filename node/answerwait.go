@@ -83,7 +83,8 @@ func (w answerWait) awaitChange(ctx context.Context, key store.ConvKey) bool {
 }
 
 // findAnswer returns the first answer that the peer gave since the wait began, or else its newest status message. final
-// reports that nothing better comes soon: an answer, a pending_approval, or the end of the conversation. Held messages do not count.
+// reports that nothing better comes soon: an answer, a pending_approval, or the end of the conversation. Messages that
+// are held, or were rejected, withdrawn or expired, do not count.
 func (w answerWait) findAnswer(ctx context.Context, key store.ConvKey) (message wire.Value, final bool, err error) {
 	thread, err := w.n.book.Load(ctx, key, time.Now())
 	if err != nil {

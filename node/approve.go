@@ -126,7 +126,8 @@ func (n *Node) logNotShown(ask acl.Ask, why error) error {
 	return acl.ErrNotShown
 }
 
-// release checks the block list and the access mode again, and then passes the message to its handler (AM-25, AM-34).
+// release checks the block list and the access mode again, and then passes the message to its hook or to the inbox
+// (AM-25, AM-34). It also pins the sender's key and stores the rule about the sender, as the owner decided.
 func (v *heldDecision) release(ctx context.Context) error {
 	standing, err := v.n.rules.Standing(ctx, v.ask.Subject, v.d.Now)
 	if err != nil {
@@ -177,10 +178,10 @@ func (v *heldDecision) releaseToHook(route Route) error {
 		return err
 	}
 	v.item.Route, v.item.Let = route.Name, true
-	here := v.n.claimRun(&v.item)
+	claimed := v.n.claimRun(&v.item)
 	v.unit.Add(v.item.change())
 	v.unit.Otherwise(freePlace)
-	if !here {
+	if !claimed {
 		v.unit.Then(freePlace)
 		return nil
 	}
@@ -201,12 +202,13 @@ func (v *heldDecision) releaseToInbox(ctx context.Context) error {
 	if err := v.reply(ctx, receiptPayload()); err != nil {
 		return err
 	}
-	return acceptCounts(ctx, v.unit, v.item, "") // after the reply, because this may close the conversation
+	return countAccept(ctx, v.unit, v.item, "") // after the reply, because this may close the conversation
 }
 
-// refuse tells the sender about the refusal and ends the conversation with its other questions (AM-35). For the first
-// message it also stores a rule: one that blocks the sender if the owner chose that, or else one that rejects the
-// sender if the question was about the sender.
+// refuse ends the conversation with its other questions and sends the peer a close (AM-35). It sends nothing to a
+// sender whose key is not proven, or in a conversation that has already ended. For the first message it also stores a
+// rule: one that blocks the sender if the owner chose that, or else one that rejects the sender if the question was
+// about the sender and the sender's key is proven.
 func (v *heldDecision) refuse(ctx context.Context) error {
 	switch {
 	case !v.isFirst():

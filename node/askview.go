@@ -58,7 +58,8 @@ func (n *Node) viewAsks(ctx context.Context, asks []acl.Ask) ([]owner.Approval, 
 // maxSummary is the maximum length of a summary in bytes.
 const maxSummary = 160
 
-// summaryOf returns one line about a payload: its subject or body, or else the first text in it.
+// summaryOf returns one line about a payload: its subject, its body or another of the usual text members, or else the
+// first text in it.
 func summaryOf(payload json.RawMessage) string {
 	v, err := wire.ParseObject(payload)
 	if err != nil {
@@ -83,21 +84,21 @@ func textAt(v wire.Value, path string) string {
 	return textAt(inner, rest)
 }
 
-// firstText returns the first text inside a value, at most levels deep.
-func firstText(v wire.Value, levels int) string {
-	if text, ok := v.Str(); ok || levels == 0 {
+// firstText returns the first text inside a value, at most maxDepth deep.
+func firstText(v wire.Value, maxDepth int) string {
+	if text, ok := v.Str(); ok || maxDepth == 0 {
 		return text
 	}
 	switch v.Kind() {
 	case wire.Object:
 		for _, m := range v.Members() {
-			if text := firstText(m.Value, levels-1); text != "" {
+			if text := firstText(m.Value, maxDepth-1); text != "" {
 				return text
 			}
 		}
 	case wire.Array:
 		for i := range v.Len() {
-			if text := firstText(v.At(i), levels-1); text != "" {
+			if text := firstText(v.At(i), maxDepth-1); text != "" {
 				return text
 			}
 		}

@@ -19,9 +19,10 @@ import (
 // attemptTime bounds one attempt, whatever a transport does. A peer may take up to 30 s to answer (AM-45).
 const attemptTime = 45 * time.Second
 
-// attempt makes one attempt to deliver the outbox entry with this id. first reports whether this is the first attempt
-// since the entry was stored. attempt returns when the next attempt is due, or the zero time if the entry is done. If
-// the process ends during the attempt, the entry stays in flight, and the next start tries it again.
+// attempt makes one attempt to deliver the outbox entry with this id. first reports that the entry was stored as in
+// flight for this attempt, so that no attempt has begun yet. attempt returns when the next attempt is due, or the zero
+// time if the entry is done. If the process ends during the attempt, the entry stays in flight, and the next start
+// tries it again.
 func (n *Node) attempt(ctx context.Context, id string, first bool) (due time.Time) {
 	e, err := n.loadEntry(ctx, id)
 	switch {
@@ -91,7 +92,7 @@ func isConversationClosed(err error) bool {
 	return ok && e.Refusal != nil && e.Refusal.Code == wire.ConversationClosed
 }
 
-// retryableError is a failure before anything was sent; a later attempt may succeed.
+// retryableError is the failure of an attempt that sent nothing. A later attempt may succeed.
 type retryableError struct{ error }
 
 func (e retryableError) Unwrap() error { return e.error }
@@ -99,8 +100,9 @@ func (e retryableError) Unwrap() error { return e.error }
 // errUnknownDelivery ends an outbox entry that the peer might process twice if it were sent again (AM-48).
 var errUnknownDelivery = errors.New("it may have been delivered, and its signature is too old to send it again")
 
-// prepare stores that an outbox entry is in flight, signed again if its signature is too old. Signing again is allowed
-// only if no attempt can have been processed, or if the peer recognizes resends (AM-48).
+// prepare stores that an outbox entry is in flight, and first signs the entry again if its signature is too old. It may
+// sign again only if no attempt can have been processed, or if the peer recognizes resends (AM-48). Otherwise it
+// returns errUnknownDelivery.
 func (n *Node) prepare(ctx context.Context, e OutboxEntry) (OutboxEntry, error) {
 	now := time.Now()
 	if e.Address == "" && now.Sub(e.Signed) >= sameBytes {
@@ -133,7 +135,7 @@ func (n *Node) prepare(ctx context.Context, e OutboxEntry) (OutboxEntry, error) 
 	return stored, nil
 }
 
-// signAgain gives the entry a new id, time and signature; resend_of names the first id.
+// signAgain gives the entry a new id, time and signature; its metadata member resend_of names the first id.
 func (n *Node) signAgain(e *OutboxEntry, now time.Time) error {
 	m, err := e.message()
 	if err != nil {
@@ -150,8 +152,8 @@ func (n *Node) signAgain(e *OutboxEntry, now time.Time) error {
 	return nil
 }
 
-// currentMessage returns the message to send. After a key rotation it has a new signature, because the peer may know
-// only the new key. A repeat is still recognized, because its digest covers no signature (AM-17).
+// currentMessage returns the message to send. After a key rotation it signs the message again and updates e, because
+// the peer may know only the new key. A repeat is still recognized, because its digest covers no signature (AM-17).
 func (n *Node) currentMessage(e *OutboxEntry) (wire.Message, error) {
 	m, err := e.message()
 	if err != nil || e.Signer == n.fingerprint() {
@@ -223,8 +225,8 @@ type endpoint struct{ n *Node }
 
 var _ bridge.Transport = endpoint{}
 
-// Deliver posts the message and verifies the answer. If it is not the peer's reply, it returns
-// client.ErrReplyUnverified.
+// Deliver sends the message through a carrier that reaches the peer, or else posts it to the peer's endpoint, and
+// verifies the answer. The error is client.ErrReplyUnverified if the answer is not a valid reply of the peer.
 func (e endpoint) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delivered, error) {
 	peer, err := e.n.cards.Find(ctx, d.To, time.Now())
 	switch {
@@ -260,13 +262,14 @@ func (e endpoint) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Delive
 	return bridge.Delivered{Reply: &reply, Raw: answer.Body, Digest: checked.Digest}, nil
 }
 
-// movedGap is the minimum time between two fetches of an unreachable peer's card past the cache. It is shorter than the
-// pause before the second attempt, so that a burst of messages fetches once and the second attempt fetches again.
+// movedGap is the minimum time between two fetches of an unreachable peer's card that bypass the cache. It is shorter
+// than the pause before the second attempt, so that a burst of messages fetches once and the second attempt fetches
+// again.
 const movedGap = 3 * time.Second
 
-// fetchMovedCard fetches the card of a peer again after a delivery that cannot have reached it. If the card names
-// another endpoint, it replaces *peer and returns true (AM-86). After a final failure it always asks the directory;
-// for an endpoint that does not answer it asks at most once within movedGap. It does not follow a key that the pinned
+// fetchMovedCard fetches the card of a peer again after a delivery that the peer cannot have processed. If the card
+// names another endpoint, it replaces *peer and returns true (AM-86). After a final refusal it always asks the
+// directory; after a failed connection it asks at most once within movedGap. It does not follow a key that the pinned
 // key does not vouch for.
 func (n *Node) fetchMovedCard(ctx context.Context, peer *client.Peer, cause error) bool {
 	failed, ok := errors.AsType[*client.SendError](cause)

@@ -34,7 +34,7 @@ func (a *acceptance) admittedBy() string {
 	return "access.mode=" + string(a.n.modeFor(a.in.Address))
 }
 
-// refusedBy names the rule that refused a sender whose signature is good.
+// refusedBy names the rule that refused a sender whose signature is good, or returns the error code if no rule did.
 func (a *acceptance) refusedBy(err error) string {
 	switch {
 	case errors.Is(err, wire.ErrNotAllowed) && a.standing != acl.Blocked:
@@ -54,8 +54,8 @@ func (n *Node) countRefusal(principal, rule string, err error) {
 	n.audit.Count(acl.AuditEntry{At: time.Now(), Kind: acl.AuditRefused, Subject: principal, Rule: rule, Note: e.Message})
 }
 
-// countUnproven counts a refusal that came before line 8. It names no sender, because anybody may have written that
-// name. The exception is a sender on the block list, because the owner wrote that name.
+// countUnproven counts a refusal in lines 3 to 8. It names no sender, because anybody may have written that name. The
+// exception is a sender on the block list, because the owner wrote that name.
 func (n *Node) countUnproven(in bridge.Inbound, err error) {
 	if errors.Is(err, wire.ErrNotAllowed) {
 		n.countRefusal(in.Principal, "peer="+string(acl.Blocked), err)
@@ -73,7 +73,7 @@ func codeOf(err error) string {
 
 const keyPolicy = "policy"
 
-// auditPolicy writes a line if the node starts with other rules than the last time.
+// auditPolicy writes an audit line if the policy differs from that of the node's last start.
 func (n *Node) auditPolicy(ctx context.Context, now time.Time) error {
 	policy, links := n.policy(), make(map[string]acl.Mode)
 	n.bridges.modes.Range(func(link, mode any) bool {

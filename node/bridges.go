@@ -52,8 +52,8 @@ func (a attached) canHandle(intent wire.Intent) bool {
 }
 
 // Attach puts the links of a kind under the node's access rules: policy.access of a link applies to every peer behind
-// that link. Attach returns the node as the bridge sees it. The error names each policy key that the kind does not
-// support.
+// that link. Attach returns the node as the bridge sees it. It stops at the first link whose policy has keys that the
+// kind does not support, and its error names these keys.
 func (n *Node) Attach(kind bridge.Kind, links []bridge.Link) (bridge.Mesh, error) {
 	for _, l := range links {
 		var wrong []error

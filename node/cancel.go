@@ -18,13 +18,13 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// metaAgreedIn names the conversation in which an event was agreed. That conversation has ended (AM-39), so a
-// cancellation comes in another one and names it (AM-87).
+// metaAgreedIn is the member of the metadata that names the conversation in which an event was agreed. That
+// conversation has ended (AM-39), so a cancellation comes in another one and names the first (AM-87).
 const metaAgreedIn = "agreed_in"
 
 // cancelledEventUID returns the UID of the agreed event that a message cancels, or "" if it cancels no event. The UID
-// contains the peer of the conversation, so no peer can cancel the events of others. before is the conversation without
-// the message.
+// is computed from the peer and the conversation, so no peer can cancel the events of others. before is the
+// conversation without the message.
 func cancelledEventUID(intent wire.Intent, payload wire.Value, before conversations.Conversation) string {
 	in := before.Key.ID
 	switch payload.GetStr("action") {
@@ -99,14 +99,15 @@ func (n *Node) cancelNotice(e calendar.Event, key store.ConvKey, name string, no
 const nsCancelled = "agreement-cancelled"
 
 // markCancellation returns the change that marks the agreement of another conversation as cancelled. It returns none
-// unless the message is a cancel or decline that names an agreement in force with the same peer.
-func (n *Node) markCancellation(ctx context.Context, payload wire.Value, here store.ConvKey, by conversations.Side, now time.Time) ([]store.Change, error) {
+// unless the message is a cancel or decline that names an agreement in force with the same peer. key is the
+// conversation of the message.
+func (n *Node) markCancellation(ctx context.Context, payload wire.Value, key store.ConvKey, by conversations.Side, now time.Time) ([]store.Change, error) {
 	action, in := payload.GetStr("action"), conversations.AgreedIn(payload)
-	if action != "cancel" && action != "decline" || in == "" || in == here.ID {
+	if action != "cancel" && action != "decline" || in == "" || in == key.ID {
 		return nil, nil
 	}
-	there, err := n.book.Load(ctx, store.ConvKey{Peer: here.Peer, ID: in}, now)
-	if err != nil || !there.Conversation().InForce() {
+	agreed, err := n.book.Load(ctx, store.ConvKey{Peer: key.Peer, ID: in}, now)
+	if err != nil || !agreed.Conversation().InForce() {
 		return nil, err
 	}
 	body, err := json.Marshal(conversations.Cancellation{By: by, At: now.UTC()})
@@ -114,7 +115,7 @@ func (n *Node) markCancellation(ctx context.Context, payload wire.Value, here st
 		return nil, fmt.Errorf("encode cancellation: %w", err)
 	}
 	return []store.Change{{IfRev: store.Any, Record: store.Record{
-		NS: nsCancelled, Key: calendar.UID(here.Peer, in), Body: body, Expires: now.Add(2 * n.cfg.Retention),
+		NS: nsCancelled, Key: calendar.UID(key.Peer, in), Body: body, Expires: now.Add(2 * n.cfg.Retention),
 	}}}, nil
 }
 
@@ -141,8 +142,8 @@ func (n *Node) agreement(ctx context.Context, conv conversations.Conversation, n
 	return &a, nil
 }
 
-// isCancellation reports whether the message cancels an event that its sender agreed with us. It is admitted in every
-// access mode, like an answer (AM-30). A sealed message counts as a cancellation until it is opened.
+// isCancellation reports whether the message cancels an event that its sender agreed with us. Such a message is
+// admitted in every access mode, like an answer (AM-30). A sealed message counts as a cancellation until it is opened.
 func (a *acceptance) isCancellation(ctx context.Context, before conversations.Conversation) bool {
 	payload := a.in.Payload
 	if conversations.IsSealed(payload) {

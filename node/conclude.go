@@ -40,10 +40,10 @@ func (n *Node) conclude(ctx context.Context, u *conversations.Unit, before conve
 	return err
 }
 
-// acceptCounts records that an accept counts, if the received message of item makes one count. The message may be the
+// countAccept records that an accept counts, if the received message of item makes one count. The message may be the
 // peer's accept, which counts when we answer it, or the peer's answer to our accept. replyID is the id of our reply
 // that left on the connection of the message, or "" if none did. That reply may be an accept too.
-func acceptCounts(ctx context.Context, u *conversations.Unit, item Item, replyID wire.MessageID) error {
+func countAccept(ctx context.Context, u *conversations.Unit, item Item, replyID wire.MessageID) error {
 	accept := item.MessageID
 	switch a := u.Conversation().Accept; {
 	case a == nil:

@@ -60,8 +60,9 @@ func (n *Node) resolveReady(ctx context.Context, tail []acl.Ask, running <-chan 
 	return tail, running
 }
 
-// resolveQueuedAsk carries out the decision about one message, unless that was done before. After an error, the caller
-// must try again.
+// resolveQueuedAsk carries out the decision about one message, unless that was done before. running is closed when the
+// hook that the decision started is done; it is nil if the decision started none. After an error, the caller must try
+// again.
 func (n *Node) resolveQueuedAsk(ctx context.Context, ask acl.Ask) (running <-chan struct{}, err error) {
 	v, err := n.newHeldDecision(ask, acl.Decision{Choice: ask.Choice, By: ask.By})
 	if err != nil {
@@ -97,10 +98,10 @@ func (n *Node) dropQueuedItem(ctx context.Context, item Item, refusal *wire.Erro
 	return n.storeItem(ctx, item, nil)
 }
 
-// finishDecisions carries on with the decisions that another process carried out for their first message, but not for
-// all messages behind it.
+// finishDecisions continues the decisions that an earlier process carried out for their first message, but not for all
+// messages behind it.
 func (n *Node) finishDecisions(ctx context.Context) error {
-	behind := make(map[string][]acl.Ask) // by the id of the question that was decided
+	tails := make(map[string][]acl.Ask) // by the id of the question that was decided
 	for after := ""; ; {
 		items, next, err := n.Inbox(ctx, ItemHeld, after, 50)
 		if err != nil {
@@ -112,14 +113,14 @@ func (n *Node) finishDecisions(ctx context.Context) error {
 				return err
 			}
 			if ask.Kind == askMessage && ask.Behind != "" && (ask.State == acl.AskApproved || ask.State == acl.AskRejected) {
-				behind[ask.Behind] = append(behind[ask.Behind], ask)
+				tails[ask.Behind] = append(tails[ask.Behind], ask)
 			}
 		}
 		if after = next; after == "" {
 			break
 		}
 	}
-	for _, tail := range behind {
+	for _, tail := range tails {
 		slices.SortFunc(tail, func(a, b acl.Ask) int { return a.Seq - b.Seq })
 		n.resolveQueue(context.WithoutCancel(ctx), tail, nil)
 	}

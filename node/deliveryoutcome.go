@@ -115,7 +115,8 @@ func (n *Node) endWithBadReply(ctx context.Context, e OutboxEntry, cause error) 
 	})
 }
 
-// retryOrEnd postpones an entry to its next attempt, or ends it (AM-47). It returns when the next attempt is due.
+// retryOrEnd postpones an entry to its next attempt, or ends it (AM-47). It returns when the next attempt is due, or
+// the zero time if the entry has ended.
 func (n *Node) retryOrEnd(ctx context.Context, e OutboxEntry, cause error) time.Time {
 	f := failureOf(cause)
 	e.Status, e.Err, e.Hint = f.status, f.reported, f.hint
@@ -277,8 +278,8 @@ func (o *deliveryOutcome) reply(ctx context.Context, d bridge.Delivered) error {
 	return o.countAccept(ctx, m)
 }
 
-// isReceipt reports whether an answer says only that our message arrived, or that it waits for the peer's owner. The
-// transcript keeps such an answer, but the inbox does not show it.
+// isReceipt reports whether an answer says only that our message arrived, or that it waits for the peer's owner, or
+// answers our close. The transcript keeps such an answer, but the inbox does not show it.
 func (o *deliveryOutcome) isReceipt(intent wire.Intent, action string) bool {
 	return action == wire.ActionReceived || action == wire.ActionPending || o.entry.Action == wire.ActionClose ||
 		action != "" && action == o.n.route(intent).Receipts
@@ -363,11 +364,12 @@ func (n *Node) nameOf(ctx context.Context, e OutboxEntry) string {
 
 // failure classifies why an attempt failed, as AM-47 and AM-48 require.
 type failure struct {
-	retry, processed bool
-	after            time.Duration
-	status           int
-	reported         *SendFailure
-	hint             string
+	retry     bool          // a later attempt may succeed
+	processed bool          // the peer may have processed the message
+	after     time.Duration // the pause that the peer asked for; 0: none
+	status    int           // HTTP status; 0 without an answer
+	reported  *SendFailure  // what the owner sees
+	hint      string
 }
 
 // failureOf classifies the error of an attempt.

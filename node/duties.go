@@ -13,14 +13,16 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// duties is the work that one process does for all processes of the node, and what the others learn of it.
+// duties does the work that only one process of the node does at a time, and watches the changes of all processes of
+// the node.
 type duties struct{ n *Node }
 
 // Lease is the name of the lease under which one process has the duties of a node.
 const Lease = "node"
 
 // Run runs the node until ctx ends, and returns when everything that it started has stopped. Every process receives and
-// serves. The duties of the node are done by the process that holds its lease, unless it is a follower.
+// serves. The duties of the node are done by the process that holds its lease, unless it is a follower. The error is
+// that of storing the limits at the end.
 func (n *Node) Run(ctx context.Context) error {
 	n.running.Store(true)
 	n.background.Go(func() { n.store.Follow(ctx) })
@@ -104,7 +106,7 @@ func isWaitingItem(c store.Change) bool {
 	return c.Record.NS == nsInbox && slices.Contains(c.Record.Terms, "state:"+string(ItemWaiting))
 }
 
-// readState takes over state of the node that a process has changed.
+// readState takes over a changed pause or overfull state of the node.
 func (d duties) readState(changes []store.Change) {
 	for _, c := range changes {
 		if c.Record.NS == nsState && !c.Delete && (c.Record.Key == keyPaused || c.Record.Key == keyOverfull) {

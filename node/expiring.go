@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	nsWarned    = "warned"           // one record for each warning and audit line that notifyOnce has stored
+	nsWarned    = "warned"           // one record for each warning and audit line that storeOnce has stored
 	warnListing = 3 * 24 * time.Hour // how long before the end of a listing the warnings start
 	warnAtMost  = 24 * time.Hour     // see warnBefore
 )
@@ -43,7 +43,7 @@ func (n *Node) warnOfExpiry(ctx context.Context, now time.Time) error {
 			}
 			notice := n.notice("expiring", "", "", ask.Conv, now)
 			notice.Peer, notice.Ask, notice.Text = "", ask.ID, fmt.Sprintf("%s, until %s", title, ask.Expires.UTC().Format("2 Jan 15:04 MST"))
-			if err := n.notifyOnce(ctx, ask.ID, ask.Expires, n.notices.Change(notice), now); err != nil {
+			if err := n.storeOnce(ctx, ask.ID, ask.Expires, n.notices.Change(notice), now); err != nil {
 				return err
 			}
 		}
@@ -52,14 +52,14 @@ func (n *Node) warnOfExpiry(ctx context.Context, now time.Time) error {
 		}
 	}
 	for _, l := range n.Listings() {
-		left := l.Expires.Sub(now)
-		if l.State == Withdrawn || l.Error == "" || l.Expires.IsZero() || left > warnListing || left < 0 {
+		remaining := l.Expires.Sub(now)
+		if l.State == Withdrawn || l.Error == "" || l.Expires.IsZero() || remaining > warnListing || remaining < 0 {
 			continue
 		}
 		notice := n.notice("listing", "", "", store.ConvKey{}, now)
 		notice.Text = fmt.Sprintf("%s, until %s: %s", l.Directory, l.Expires.UTC().Format("2 Jan 15:04 MST"), l.Error)
 		day := now.UTC().Format(time.DateOnly)
-		if err := n.notifyOnce(ctx, "listing/"+l.Directory+"/"+day, l.Expires, n.notices.Change(notice), now); err != nil {
+		if err := n.storeOnce(ctx, "listing/"+l.Directory+"/"+day, l.Expires, n.notices.Change(notice), now); err != nil {
 			return err
 		}
 	}
@@ -91,7 +91,7 @@ func (n *Node) auditExpiry(ctx context.Context, now time.Time) error {
 				Conversation: ask.Conv.ID, Digest: ask.Hash,
 			})
 			const keepMark = 60 * 24 * time.Hour // must be longer than the store keeps an expired question
-			if err := n.notifyOnce(ctx, mark, now.Add(keepMark), entry, now); err != nil {
+			if err := n.storeOnce(ctx, mark, now.Add(keepMark), entry, now); err != nil {
 				return err
 			}
 		}
@@ -101,9 +101,9 @@ func (n *Node) auditExpiry(ctx context.Context, now time.Time) error {
 	}
 }
 
-// notifyOnce stores change, which is a notice or an audit line, unless an earlier call with the same key did. The node
+// storeOnce stores change, which is a notice or an audit line, unless an earlier call with the same key did. The node
 // remembers key until the given time.
-func (n *Node) notifyOnce(ctx context.Context, key string, until time.Time, change store.Change, now time.Time) error {
+func (n *Node) storeOnce(ctx context.Context, key string, until time.Time, change store.Change, now time.Time) error {
 	changes := []store.Change{change, {Record: store.Record{NS: nsWarned, Key: key, Body: []byte("{}"), Expires: until}}}
 	err := n.store.Records().Apply(ctx, changes, now)
 	if errors.Is(err, store.ErrConflict) {

@@ -27,8 +27,8 @@ type hookOutcome struct {
 	unit *conversations.Unit
 }
 
-// commit stores the outcome of the hook. It changes nothing if the item is not running any more, because it was
-// answered or deleted meanwhile.
+// commit stores the outcome of the hook and returns the answer to a sender that waits on the connection. It changes
+// nothing if the item is not running any more, because it was answered or deleted meanwhile.
 func (s *hookOutcome) commit(ctx context.Context) (out bridge.Outcome, err error) {
 	n := s.run.n
 	item, err := n.Item(ctx, s.run.itemID)
@@ -101,11 +101,11 @@ func (s *hookOutcome) decide(ctx context.Context) (bridge.Outcome, error) {
 	}
 	// Record the accept after the reply, because it may close the conversation. An accept of ours that leaves through
 	// the outbox counts only when the peer has answered it.
-	var own wire.MessageID
+	var replyID wire.MessageID
 	if out.Reply != nil {
-		own = out.Reply.ID
+		replyID = out.Reply.ID
 	}
-	return out, acceptCounts(ctx, s.unit, s.item, own)
+	return out, countAccept(ctx, s.unit, s.item, replyID)
 }
 
 // checkOutgoing applies the owner's rules to the hook's answer (AM-50). If held is true, the answer waits for the
@@ -237,7 +237,8 @@ func (s *hookOutcome) answerPending(ctx context.Context) (bridge.Outcome, error)
 	return out, nil
 }
 
-// provisional returns the provisional answer that was stored when the message was accepted.
+// provisional returns the stored answer to the message, or status 503 if no answer is stored. It is the provisional
+// answer from the time when the message was accepted, unless a later answer has replaced that one.
 func (s *hookOutcome) provisional(ctx context.Context) bridge.Outcome {
 	rec, err := s.run.n.store.Steps().FindReplay(ctx, string(s.item.Peer), string(s.item.MessageID), time.Now())
 	if err != nil {

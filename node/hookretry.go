@@ -77,7 +77,8 @@ func (h hookRetries) start(ctx context.Context, item Item, now time.Time) error 
 	return n.storeItem(ctx, item, nil)
 }
 
-// RetryItem implements [owner.Inbox]. An item in another state is a conflict.
+// RetryItem implements [owner.Inbox]. An item that is neither waiting nor failed, or whose intent no hook handles, is a
+// conflict.
 func (o OwnerAPI) RetryItem(ctx context.Context, id string) (owner.Item, error) {
 	item, err := o.n.findItem(ctx, id)
 	if err != nil {
@@ -89,7 +90,7 @@ func (o OwnerAPI) RetryItem(ctx context.Context, id string) (owner.Item, error) 
 			Message: "only the hook of a waiting or failed message can run again; this one is " + string(item.State),
 		}
 	}
-	item.Failure = nil // the failures in a row begin again
+	item.Failure = nil // a new series of failures
 	if err := hookRetries(o).start(ctx, item, time.Now()); err != nil {
 		return owner.Item{}, err
 	}

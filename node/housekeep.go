@@ -23,7 +23,8 @@ const (
 	sweepEvery  = 10 * time.Minute
 )
 
-// restore reads the stored state of the node: the pause and the limits already used.
+// restore reads the stored state of the node and of its registrations, and writes an audit line if the policy has
+// changed.
 func (n *Node) restore(ctx context.Context) error {
 	now := time.Now()
 	recs := n.store.Records()
@@ -44,7 +45,7 @@ func (n *Node) restore(ctx context.Context) error {
 	return n.registrar.Restore(ctx, now)
 }
 
-// restoreState reads the state of the node that its processes share.
+// restoreState reads the state that the processes of the node share: paused and overfull.
 func (n *Node) restoreState(ctx context.Context, now time.Time) error {
 	for _, key := range []string{keyPaused, keyOverfull} {
 		r, err := n.store.Records().Get(ctx, nsState, key, now)
@@ -61,7 +62,7 @@ func (n *Node) restoreState(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// takeState takes over a state that a process has stored.
+// takeState takes over a stored paused or overfull state.
 func (n *Node) takeState(r store.Record) error {
 	var on bool
 	if err := json.Unmarshal(r.Body, &on); err != nil {
@@ -75,7 +76,7 @@ func (n *Node) takeState(r store.Record) error {
 	return nil
 }
 
-// SetPause closes or opens line 5 for every message, durably (AM-86). by names what the owner used, such as the page.
+// SetPause closes or opens line 5 for every message, durably (AM-86). by names the command or page that the owner used.
 func (n *Node) SetPause(ctx context.Context, paused bool, by string) error {
 	body, err := json.Marshal(paused)
 	if err != nil {
@@ -85,7 +86,7 @@ func (n *Node) SetPause(ctx context.Context, paused bool, by string) error {
 	if paused {
 		entry.Kind = acl.AuditPause
 	}
-	return n.saveState(ctx, keyPaused, body, entry.At, n.audit.Change(entry)) // readState takes it over
+	return n.saveState(ctx, keyPaused, body, entry.At, n.audit.Change(entry)) // readState applies it after the commit
 }
 
 // IsPaused reports whether the node refuses all messages.
@@ -138,7 +139,8 @@ func (n *Node) housekeep(ctx context.Context) {
 	}
 }
 
-// sweep removes expired records, and the oldest ended conversations beyond MaxKept and MaxBytes.
+// sweep removes expired records, warns the owner of what will soon expire, and removes the oldest ended conversations
+// beyond MaxKept and MaxBytes.
 func (n *Node) sweep(ctx context.Context, now time.Time) {
 	if err := n.clock.Sweep(ctx, n.store); err != nil {
 		n.log.Warn("sweep", "err", err)

@@ -174,7 +174,7 @@ func (n *Node) WaitInbox(ctx context.Context, state ItemState, after string, lim
 	}
 }
 
-// Acknowledge marks a new item as read.
+// Acknowledge marks a new, failed or waiting item as read. It returns an item in another state unchanged.
 func (n *Node) Acknowledge(ctx context.Context, id string) (Item, error) {
 	var item Item
 	err := n.book.Do(ctx, noConversation, func(u *conversations.Unit) (err error) {
@@ -215,8 +215,8 @@ func (n *Node) itemsOf(ctx context.Context, key store.ConvKey, states ...ItemSta
 
 func convTerm(key store.ConvKey) string { return "conv:" + key.Peer + "/" + key.ID }
 
-// newHookCall returns what a hook gets for the item. The trust is that of now: the owner may have decided since the
-// message came.
+// newHookCall returns what a hook gets for the item. The trust is the peer's current standing, because the owner may
+// have decided since the message came.
 func (n *Node) newHookCall(ctx context.Context, item Item, m wire.Message, conv conversations.Conversation) hook.Call {
 	const history = 20 // transcript entries that a hook gets; the owner API has the older ones
 	after := conv.Entries - min(conv.Entries, history)

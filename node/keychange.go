@@ -13,14 +13,16 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// reportKeyChange asks the owner about a peer's changed key (AM-11). The message that was signed with it was refused.
+// reportKeyChange asks the owner about a peer's changed key (AM-11). The message that was signed with the new key was
+// refused.
 func (n *Node) reportKeyChange(ctx context.Context, change client.KeyChange) {
 	if err := n.askKeyChange(ctx, change); err != nil && !errors.Is(err, store.ErrConflict) {
 		n.log.Error("ask about changed key", "peer", change.Agent, "err", err)
 	}
 }
 
-// askKeyChange opens one question for each peer. A further change while it waits is store.ErrConflict.
+// askKeyChange opens a question about a peer's changed key. While that question waits, another change of the same
+// peer's key is store.ErrConflict.
 func (n *Node) askKeyChange(ctx context.Context, change client.KeyChange) error {
 	now := time.Now()
 	body, err := json.Marshal(keyChangeAsk{
@@ -50,7 +52,8 @@ type keyChangeAsk struct {
 // keyChangeResolver pins the new key if the owner accepts it.
 type keyChangeResolver struct{ n *Node }
 
-// Resolve pins exactly the key that the owner was shown.
+// Resolve pins exactly the key that the owner was shown if the owner approves, and blocks the agent if the owner chose
+// that.
 func (r keyChangeResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decision) error {
 	var body keyChangeAsk
 	if err := json.Unmarshal(ask.Body, &body); err != nil {

@@ -94,8 +94,8 @@ func (m mailbox) AcceptMail(ctx context.Context, item client.RelayItem) error {
 	return err
 }
 
-// enqueueAnswer sends an answer of ours that is already signed and stored through the outbox. If its receiver gets a
-// second copy, it recognizes the message id (AM-21).
+// enqueueAnswer puts an answer of ours that is already signed and stored into the outbox. If its receiver gets a second
+// copy, it recognizes the message id (AM-21).
 func (n *Node) enqueueAnswer(ctx context.Context, raw []byte, now time.Time) error {
 	tree, err := wire.ParseObject(raw)
 	if err != nil {

@@ -126,6 +126,7 @@ type recipientInfo struct {
 	Unproven *bridge.UnprovenKey `json:"unproven,omitempty"`
 }
 
+// recordTime bounds the request for the directory's record of the recipient.
 const recordTime = 5 * time.Second
 
 // lookUpRecipient looks up the recipient of the message. It makes network calls, so no step may be open.

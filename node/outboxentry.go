@@ -44,7 +44,8 @@ func (e OutboxEntry) key() store.ConvKey {
 func waitTerm(key store.ConvKey) string { return "wait:" + key.Peer + "/" + key.ID }
 
 // change returns the change that stores the entry. The change fails if the stored entry has changed since it was read.
-// A queued entry can also be found by its conversation.
+// Every entry can be found by its state and by its conversation; waitTerm finds only the queued entries of a
+// conversation.
 func (e OutboxEntry) change() store.Change {
 	body, err := json.Marshal(storedEntry{OutboxEntry: e, Signer: e.Signer, Raw: e.Raw})
 	if err != nil {

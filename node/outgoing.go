@@ -140,7 +140,7 @@ func (r outgoingResolver) Resolve(ctx context.Context, ask acl.Ask, d acl.Decisi
 		return err
 	}
 	p := posting{n: r.n, out: out}
-	queued, err := p.done(r.n.book.Try(ctx, out.key(), d.Now, func(u *conversations.Unit) error {
+	queued, err := p.result(r.n.book.Try(ctx, out.key(), d.Now, func(u *conversations.Unit) error {
 		p.unit = u
 		u.Add(changes...)
 		u.Add(d.Changes...)

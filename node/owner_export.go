@@ -73,7 +73,7 @@ func (o OwnerAPI) exportKeys(ctx context.Context, id *Identity, peer wire.AgentI
 		for _, agent := range []wire.AgentID{id.Card.ID, peer} {
 			history, err := d.Keys(ctx, agent)
 			if err != nil {
-				continue // no directory lists a foreign pseudonym, and a stranger may have left this one
+				continue // no directory lists a foreign pseudonym, and a peer may be listed elsewhere
 			}
 			for _, k := range history.Keys[max(0, len(history.Keys)-maxExportKeys):] {
 				add(agent, k.PublicKey)
@@ -83,5 +83,6 @@ func (o OwnerAPI) exportKeys(ctx context.Context, id *Identity, peer wire.AgentI
 	return keys
 }
 
-// maxExportKeys bounds the keys of one side; the newest ones are kept.
+// maxExportKeys bounds the keys of one side that one directory remembers; the newest ones are taken. An export has at
+// most twice as many keys in all.
 const maxExportKeys = 16

@@ -291,10 +291,10 @@ func (o OwnerAPI) resolvePrincipal(ctx context.Context, s string) (wire.AgentID,
 	if err == nil {
 		return id, nil
 	}
-	if _, parsed := bridge.ParseAddress(s); parsed == nil {
+	if _, parseErr := bridge.ParseAddress(s); parseErr == nil {
 		return wire.AgentID(s), nil
 	}
-	if standing, known := o.n.rules.Standing(ctx, s, time.Now()); known == nil && standing != acl.Unknown {
+	if standing, ruleErr := o.n.rules.Standing(ctx, s, time.Now()); ruleErr == nil && standing != acl.Unknown {
 		return wire.AgentID(s), nil
 	}
 	return "", err

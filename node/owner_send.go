@@ -67,11 +67,12 @@ func newRepeatKey(m owner.NewMessage) (*repeatKey, error) {
 	if len(m.IdempotencyKey) > 128 {
 		return nil, owner.Fault(http.StatusBadRequest, "idempotency_key must have at most 128 bytes", "")
 	}
-	said := wire.Texts([]string{m.To, string(m.Conversation), string(m.Intent), string(m.Payload.JSON()), string(m.Seal)})
-	return &repeatKey{acl.HashBody([]byte(owner.Author(m.By) + "\n" + m.IdempotencyKey)), acl.HashBody(said.JSON())}, nil
+	call := wire.Texts([]string{m.To, string(m.Conversation), string(m.Intent), string(m.Payload.JSON()), string(m.Seal)})
+	return &repeatKey{acl.HashBody([]byte(owner.Author(m.By) + "\n" + m.IdempotencyKey)), acl.HashBody(call.JSON())}, nil
 }
 
-// changes returns the change that stores the result of the call. It fails with store.ErrConflict if the key is stored.
+// changes returns the change that stores the result of the call, or none if k is nil. The change fails with
+// store.ErrConflict if a result with the same key is stored.
 func (k *repeatKey) changes(sent Sent, now time.Time) []store.Change {
 	if k == nil {
 		return nil
@@ -83,7 +84,8 @@ func (k *repeatKey) changes(sent Sent, now time.Time) []store.Change {
 	return []store.Change{{Max: maxRepeats, Record: store.Record{NS: nsRepeats, Key: k.key, Body: body, Expires: now.Add(keepRepeats)}}}
 }
 
-// find returns the result of an earlier call with the key, or store.ErrNotFound.
+// find returns the result of an earlier call with the key, or store.ErrNotFound. It is a conflict for the owner if that
+// call sent another message.
 func (k *repeatKey) find(ctx context.Context, records store.Records) (Sent, error) {
 	rec, err := records.Get(ctx, nsRepeats, k.key, time.Now())
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// statusCap bounds what Status counts; for more, the owner sees "1000".
+// statusCap bounds what Status counts in the store; if there is more, the owner sees "1000".
 const statusCap = 1000
 
 // Status implements [owner.Control].
@@ -20,20 +20,20 @@ func (o OwnerAPI) Status(ctx context.Context) (owner.Status, error) {
 	return o.Overview(ctx, statusCap)
 }
 
-// Overview is Status with counts up to most.
-func (o OwnerAPI) Overview(ctx context.Context, most int) (owner.Status, error) {
+// Overview is Status with another bound for what it counts in the store.
+func (o OwnerAPI) Overview(ctx context.Context, maxCount int) (owner.Status, error) {
 	n, now := o.n, time.Now()
-	items, err := o.CountItems(ctx, most)
+	items, err := o.CountItems(ctx, maxCount)
 	if err != nil {
 		return owner.Status{}, err
 	}
-	asks, err := o.CountApprovals(ctx, most)
+	asks, err := o.CountApprovals(ctx, maxCount)
 	if err != nil {
 		return owner.Status{}, err
 	}
 	outbox := n.outbox.Counts()
 	if outbox["queued"] == 0 { // nothing delivers in this process: count what the store has
-		outbox["queued"], err = count(most, func(after string, limit int) (int, string, error) {
+		outbox["queued"], err = count(maxCount, func(after string, limit int) (int, string, error) {
 			page, next, err := n.Outbox(ctx, SendQueued, after, limit)
 			return len(page), next, err
 		})
@@ -50,7 +50,7 @@ func (o OwnerAPI) Overview(ctx context.Context, most int) (owner.Status, error) 
 	if n.cfg.Process != nil {
 		process = n.cfg.Process(ctx)
 	}
-	waiting, err := count(most, func(after string, limit int) (int, string, error) {
+	waiting, err := count(maxCount, func(after string, limit int) (int, string, error) {
 		page, next, err := n.Inbox(ctx, ItemWaiting, after, limit)
 		return len(page), next, err
 	})
@@ -68,17 +68,17 @@ func (o OwnerAPI) Overview(ctx context.Context, most int) (owner.Status, error) 
 	}, nil
 }
 
-// CountItems counts the new items of the inbox, up to most.
-func (o OwnerAPI) CountItems(ctx context.Context, most int) (int, error) {
-	return count(most, func(after string, limit int) (int, string, error) {
+// CountItems counts the new items of the inbox, up to maxCount.
+func (o OwnerAPI) CountItems(ctx context.Context, maxCount int) (int, error) {
+	return count(maxCount, func(after string, limit int) (int, string, error) {
 		page, next, err := o.n.Inbox(ctx, ItemNew, after, limit)
 		return len(page), next, err
 	})
 }
 
-// CountApprovals counts the pending questions, up to most.
-func (o OwnerAPI) CountApprovals(ctx context.Context, most int) (int, error) {
-	return count(most, func(after string, limit int) (int, string, error) {
+// CountApprovals counts the pending questions, up to maxCount.
+func (o OwnerAPI) CountApprovals(ctx context.Context, maxCount int) (int, error) {
+	return count(maxCount, func(after string, limit int) (int, string, error) {
 		page, next, err := o.n.asks.List(ctx, acl.AskFilter{State: acl.AskPending}, after, limit, time.Now())
 		return len(page), next, err
 	})
@@ -93,7 +93,8 @@ func (o OwnerAPI) Limits() owner.Limits {
 	}
 }
 
-// Refusals returns the messages refused since the process started, newest first. next closes at the next refusal.
+// Refusals returns the newest messages that were refused since the process started, newest first. next closes at the
+// next refusal.
 func (o OwnerAPI) Refusals() (list []owner.Refusal, next <-chan struct{}) {
 	next = o.n.refusals.news.Wait() // before the list is read, so that no refusal is missed
 	return o.n.refusals.newest(), next
@@ -125,10 +126,10 @@ func (o OwnerAPI) CheckTranscript(ctx context.Context, peer, id string) error {
 	return o.n.book.Check(ctx, store.ConvKey{Peer: peer, ID: id}, time.Now())
 }
 
-// count returns the length of a list, up to most. It reads small pages, because an entry may be as large as a message.
-func count(most int, list func(after string, limit int) (n int, next string, err error)) (total int, err error) {
+// count returns the length of a list, up to maxCount. It reads small pages, because an entry may be as large as a message.
+func count(maxCount int, list func(after string, limit int) (n int, next string, err error)) (total int, err error) {
 	const page = 50
-	for after := ""; total < most; {
+	for after := ""; total < maxCount; {
 		n, next, err := list(after, page)
 		if err != nil {
 			return 0, err
@@ -138,7 +139,7 @@ func count(most int, list func(after string, limit int) (n int, next string, err
 			break
 		}
 	}
-	return min(total, most), nil
+	return min(total, maxCount), nil
 }
 
 func (n *Node) mode() acl.Mode {

@@ -67,16 +67,16 @@ func (n *Node) findItem(ctx context.Context, id string) (Item, error) {
 	if !errors.Is(err, store.ErrNotFound) {
 		return item, err
 	}
-	behind, _, err := n.Inbox(ctx, "", id, 2)
+	candidates, _, err := n.Inbox(ctx, "", id, 2)
 	if err != nil {
 		return Item{}, err
 	}
-	return uniqueMatch(behind, func(i Item) string { return i.ID }, id)
+	return uniqueMatch(candidates, func(i Item) string { return i.ID }, id)
 }
 
 // uniqueMatch returns the only entry whose id starts with beginning, of the first two entries after beginning.
-func uniqueMatch[T any](behind []T, id func(T) string, beginning string) (match T, err error) {
-	matches := slices.DeleteFunc(behind, func(e T) bool { return !strings.HasPrefix(id(e), beginning) })
+func uniqueMatch[T any](candidates []T, id func(T) string, beginning string) (match T, err error) {
+	matches := slices.DeleteFunc(candidates, func(e T) bool { return !strings.HasPrefix(id(e), beginning) })
 	switch len(matches) {
 	case 0:
 		return match, store.ErrNotFound

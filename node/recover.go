@@ -23,12 +23,12 @@ type interruptedRun struct {
 	Load   json.RawMessage `json:"payload"`
 }
 
-// recovery finishes what the process left that had the duties of the node before.
+// recovery finishes the work that the previous process with the duties of the node left unfinished.
 type recovery struct{ n *Node }
 
-// run finishes decisions about held messages, and hooks that were running. If the route is repeatable, it runs the hook again with the same message id. Otherwise it asks
-// the owner, because the hook may have done its work (AM-75). Items that cannot be recovered now wait until the duties
-// begin again.
+// run finishes decisions about held messages, and hooks that were running. If the route of such a hook is repeatable,
+// run starts the hook again with the same message id. Otherwise it asks the owner, because the hook may have done its
+// work (AM-75). Items that cannot be recovered now wait until the duties begin again.
 func (r recovery) run(ctx context.Context) {
 	n := r.n
 	if err := n.finishDecisions(ctx); err != nil && ctx.Err() == nil {
@@ -45,17 +45,18 @@ func (r recovery) run(ctx context.Context) {
 	}
 }
 
-// findInterruptedRuns lists the items whose hooks were running when the process that had the duties before ended.
+// findInterruptedRuns returns the ids of the items whose hooks were running when the previous process with the duties
+// ended.
 func (r recovery) findInterruptedRuns(ctx context.Context) (interrupted []string, err error) {
 	n := r.n
-	here := n.runs.ID()
+	current := n.runs.ID()
 	for after := ""; ; {
 		items, next, err := n.Inbox(ctx, ItemRunning, after, 500)
 		if err != nil {
 			return interrupted, err
 		}
 		for _, item := range items {
-			if item.Runner != here {
+			if item.Runner != current {
 				interrupted = append(interrupted, item.ID)
 			}
 		}
@@ -149,11 +150,11 @@ func (r recovery) askAboutRun(ctx context.Context, item Item) error {
 // runAgain starts the hook of an item again. decided are the changes of the owner's decision, which are stored with the
 // item; nil if nobody had to decide. done frees the place in the queue that the caller reserved.
 func (n *Node) runAgain(ctx context.Context, item Item, route Route, decided []store.Change, done func()) error {
-	r, here, err := n.prepareRerun(ctx, &item, route)
+	r, claimed, err := n.prepareRerun(ctx, &item, route)
 	if err == nil {
 		err = n.storeItem(ctx, item, decided)
 	}
-	if err != nil || !here {
+	if err != nil || !claimed {
 		done()
 		return err
 	}
@@ -162,16 +163,16 @@ func (n *Node) runAgain(ctx context.Context, item Item, route Route, decided []s
 	return nil
 }
 
-// prepareRerun returns a new run for an item and marks the item as running; the caller must store the item. here is false
+// prepareRerun returns a new run for an item and marks the item as running; the caller must store the item. claimed is false
 // if another process must run the hook.
-func (n *Node) prepareRerun(ctx context.Context, item *Item, route Route) (r *run, here bool, err error) {
+func (n *Node) prepareRerun(ctx context.Context, item *Item, route Route) (r *run, claimed bool, err error) {
 	payload, message, err := n.readItem(ctx, *item)
 	if err != nil {
 		return nil, false, err
 	}
 	item.Note, item.Route, item.RetryAt = "", route.Name, time.Time{}
-	here = n.claimRun(item)
-	return &run{n: n, itemID: item.ID, message: message, payload: payload, route: route, unattended: true, stranger: item.Trust == ""}, here, nil
+	claimed = n.claimRun(item)
+	return &run{n: n, itemID: item.ID, message: message, payload: payload, route: route, unattended: true, stranger: item.Trust == ""}, claimed, nil
 }
 
 // readItem returns the payload of an item and the message that contained it.

@@ -18,8 +18,9 @@ type refusal struct {
 	row string
 }
 
-// refusals keeps the newest refusals in memory, at most maxRefusals. Refusals of unproven senders are merged by
-// reason, so that forgers cannot push out the refusals of senders who proved who they are.
+// refusals keeps the newest refusals in memory, at most maxRefusals. Equal refusals are merged: those of one proven
+// sender by reason, and those of all unproven senders by reason, so that forgers cannot push out the refusals of
+// senders who proved who they are.
 type refusals struct {
 	mu   sync.Mutex
 	list []refusal // oldest first
@@ -52,7 +53,7 @@ func (r *refusals) add(in bridge.Inbound, why *wire.Error, now time.Time) {
 	r.news.Broadcast()
 }
 
-// newest returns the refusals since the process started, newest first.
+// newest returns the kept refusals, newest first.
 func (r *refusals) newest() []owner.Refusal {
 	r.mu.Lock()
 	defer r.mu.Unlock()

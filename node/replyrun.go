@@ -15,9 +15,10 @@ const (
 )
 
 // newReplyRun returns the run of the hook that handles a synchronous reply, and marks item as running. It returns nil
-// if no hook handles the reply or the queue of runs is full; then the reply stays in the inbox. The hook's answer
-// leaves through the outbox. If the hook gives no answer, the node sends nothing, not even a receipt: two nodes that
-// confirm each other's replies would never stop.
+// if no hook handles the reply or the queue of runs is full; then the reply stays in the inbox. It also returns nil if
+// another process must run the hook; then item waits for that process. The hook's answer leaves through the outbox. If
+// the hook gives no answer, the node sends nothing, not even a receipt: two nodes that confirm each other's replies
+// would never stop.
 func (n *Node) newReplyRun(item *Item, m *wire.Message, conv conversations.Conversation) *run {
 	route := n.route(m.Intent)
 	if conv.Unclear == m.ID {

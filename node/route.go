@@ -20,7 +20,8 @@ type Route struct {
 	Receipts   string       // the action of answers that say only that our message arrived; "": none
 }
 
-// route returns the first configured route that matches, else the route of a bridge, else the inbox.
+// route returns the first configured route that matches, else the route of a bridge, else the inbox. The route of a
+// bridge comes before a configured route for all intents ("*").
 func (n *Node) route(intent wire.Intent) Route {
 	bridged, ok := n.bridges.route(intent)
 	for _, r := range n.cfg.Routes {

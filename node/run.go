@@ -57,7 +57,7 @@ func (a *acceptance) run(ctx context.Context) (bridge.Outcome, error) {
 	a.unit.Otherwise(done)
 	item := a.newItem(ItemRunning)
 	item.Route = a.route.Name
-	here := a.n.claimRun(&item)
+	claimed := a.n.claimRun(&item)
 	provisional, err := a.n.sign(a.draft(pendingPayload(a.now, reasonSlow)))
 	if err != nil {
 		return bridge.Outcome{}, err
@@ -70,14 +70,14 @@ func (a *acceptance) run(ctx context.Context) (bridge.Outcome, error) {
 		n: a.n, itemID: item.ID, message: message, payload: a.in.Payload, route: a.route, done: done,
 		stranger: a.stranger, result: make(chan bridge.Outcome, 1), unattended: a.in.Unattended, provisional: provisional,
 	}
-	if here {
+	if claimed {
 		a.hook = r
 		a.unit.Then(func() { a.n.start(r) })
 	} else {
 		a.unit.Then(done)
 	}
 	out := a.complete(http.StatusAccepted, provisional)
-	if (!here || hook.IsAsync(a.route.Handler)) && !r.unattended { // the sender need not wait
+	if (!claimed || hook.IsAsync(a.route.Handler)) && !r.unattended { // the sender need not wait
 		r.unattended, item.Pending = true, true
 		a.unit.Append(provisional.transcriptEntry())
 	}
@@ -144,8 +144,8 @@ func (r *run) call(ctx context.Context) (hook.Answer, error) {
 	return r.route.Handler.Handle(ctx, r.n.newHookCall(ctx, item, r.message, thread.Conversation()))
 }
 
-// fail leaves the message to the owner. If the node stops or has lost its duties, the item stays "running" instead, and
-// whoever has the duties next recovers it.
+// fail stores that the hook failed, see [hookOutcome.fail]. If the node stops or has lost its duties, the item stays
+// "running" instead, and the process that has the duties next recovers it.
 func (r *run) fail(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return

@@ -9,8 +9,9 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// agreedEvent returns the change that adds an agreed event to the owner's calendar, or none if the messages do not say
-// when the event is. The texts come from the peer, so they are cleaned and shortened here.
+// agreedEvent returns the change that adds an agreed event to the owner's calendar. It returns none if the node has no
+// calendar, or if the agreement does not say when the event is and how long it takes. The texts come from the peer, so
+// agreedEvent cleans and shortens them.
 func (n *Node) agreedEvent(conv conversations.Conversation, peer wire.AgentID, name string, now time.Time) []store.Change {
 	start, ok := wire.ParseInstant(conv.Agreement.Time)
 	length, known := calendar.ParseLength(conv.Agreement.Duration)

@@ -16,7 +16,7 @@ import (
 )
 
 // Sealing decides which of our messages are sealed to their recipient (AM-85). In a conversation in which anybody
-// sealed a message, ours are sealed whatever the value is.
+// sealed a message, ours are sealed too, unless the caller chooses Unsealed and the rule is not SealRequire.
 type Sealing string
 
 const (
@@ -92,9 +92,9 @@ func (n *Node) resolveSeal(ctx context.Context, out *Outgoing, now time.Time) er
 
 // checkSealable returns an error if a sealed payload does not fit into a message. Sealing adds a third and a kibibyte.
 func checkSealable(payload wire.Value) error {
-	const most = conversations.MaxPayload/4*3 - 1<<10
-	if size := len(payload.JSON()); size > most {
-		return ErrCannotSeal.At(fmt.Sprintf("a payload to be sealed may have at most %d bytes", most))
+	const limit = conversations.MaxPayload/4*3 - 1<<10
+	if size := len(payload.JSON()); size > limit {
+		return ErrCannotSeal.At(fmt.Sprintf("a payload to be sealed may have at most %d bytes", limit))
 	}
 	return nil
 }

@@ -25,7 +25,7 @@ type Outgoing struct {
 	InReplyTo wire.MessageID      `json:"in_reply_to,omitempty"` // the peer's message that this one answers
 	Answers   string              `json:"answers,omitempty"`     // the id of the inbox item that this message answers
 	Once      bool                `json:"once,omitempty"`        // send only if that item still waits for an answer
-	Via       string              `json:"via"`                   // "owner", "hook", "bridge", "node"
+	Via       string              `json:"via"`                   // "owner", "agent", "hook", "bridge", "node"
 	Seal      SealChoice          `json:"seal,omitempty"`
 	Deadline  time.Time           `json:"deadline,omitzero"` // of the conversation that the message opens; zero: none
 	// Records are changes for the step that stores the message. They are lost if the owner must approve the message
@@ -161,7 +161,7 @@ func (n *Node) dispatch(ctx context.Context, out Outgoing) (queuedMessage, error
 		p.unit, p.out = u, out
 		return p.fill(ctx)
 	})
-	return p.done(err)
+	return p.result(err)
 }
 
 // queuedMessage is a message in the outbox whose first attempt is watched.
@@ -200,9 +200,9 @@ type posting struct {
 	unwatch func()       // stops the watch
 }
 
-// done returns the queued message. err is the result of the commit; if it is not nil, done returns it translated for
-// the caller.
-func (p *posting) done(err error) (queuedMessage, error) {
+// result returns the queued message. err is the result of the commit; if it is not nil, result returns it translated
+// for the caller.
+func (p *posting) result(err error) (queuedMessage, error) {
 	if errors.Is(err, store.ErrQuota) && !isRefusal(err) {
 		err = ErrOutboxFull
 	}
@@ -299,7 +299,7 @@ func (p *posting) answer(ctx context.Context, raw []byte) error {
 		u.Answer = item.answer(http.StatusOK, raw)
 	}
 	u.Add(item.change())
-	return acceptCounts(ctx, u, item, "") // an accept may have waited for this answer
+	return countAccept(ctx, u, item, "") // an accept may have waited for this answer
 }
 
 // enqueue signs a message and adds it to the unit: to the conversation, the transcript and the outbox.

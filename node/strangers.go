@@ -21,7 +21,8 @@ const (
 
 // RejectStrangers rejects every sender that waits now and is unknown to the owner, as if the owner rejected them one by
 // one, and remembers each rejection (AM-35). It decides several questions at once, so that they share disk writes. It
-// continues after an error, which leaves a question unchanged, and returns the number of rejections. by names the door.
+// continues after an error, which leaves a question unchanged, and returns the number of rejections. by names the
+// command or page that the owner used.
 func (n *Node) RejectStrangers(ctx context.Context, by string) (rejected int, err error) {
 	began := time.Now()
 	var done atomic.Int64

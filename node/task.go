@@ -22,7 +22,8 @@ const kindTask = "task"
 // aboutTerm returns the term of the items about a matter that can still be answered.
 func aboutTerm(about string) string { return "about:" + about }
 
-// updateTask updates the items about a matter, and adds a new item if none of them is open.
+// updateTask updates the items about the matter of t. If t has a turn and none of the items is open, it adds a new
+// item.
 func (n *Node) updateTask(ctx context.Context, u *conversations.Unit, t bridge.Task) error {
 	page, err := n.store.Records().List(ctx, nsInbox, aboutTerm(t.About), "", 100, u.Now)
 	if err != nil {
@@ -114,20 +115,20 @@ func (n *Node) deliverAnswer(ctx context.Context, item Item, payload wire.Value,
 		result, err := a.Answer(ctx, bridge.Answer{
 			About: item.About, Turn: item.Turn, Payload: payload,
 			Ends: func(over bool) []store.Change {
-				after := item
-				if after.State = ItemRead; over {
-					after.State = ItemAnswered
+				changed := item
+				if changed.State = ItemRead; over {
+					changed.State = ItemAnswered
 				}
-				return append(slices.Clone(changes), after.change())
+				return append(slices.Clone(changes), changed.change())
 			},
 		})
 		if err == nil {
 			return result, nil
 		}
-		now, getErr := n.Item(ctx, item.ID)
-		if getErr != nil || now.rev == item.rev {
+		current, getErr := n.Item(ctx, item.ID)
+		if getErr != nil || current.rev == item.rev {
 			return wire.Value{}, err
 		}
-		item = now // another caller changed the item first: check whether it can still be answered
+		item = current // another caller changed the item first: check whether it can still be answered
 	}
 }

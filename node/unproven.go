@@ -32,7 +32,8 @@ func unprovenKeyOf(peer client.Peer) *bridge.UnprovenKey {
 	}
 }
 
-// unprovenIn returns the peer in the error of a look-up with the key that the owner must accept first, or nil.
+// unprovenIn returns the peer that the error of a look-up contains, and the key of that peer that the owner must accept
+// first. The key is nil if there is nothing to accept.
 func unprovenIn(err error) (client.Peer, *bridge.UnprovenKey) {
 	e, ok := errors.AsType[*client.UnprovenError](err)
 	if !ok {

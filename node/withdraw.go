@@ -10,41 +10,42 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 )
 
-// cancelHeld lets the sender cancel its own held messages (AM-36), and the event that it cancels (AM-87). The
-// cancellation is never held. Questions about messages of ours are not the sender's to cancel.
-func (a *acceptance) cancelHeld(ctx context.Context) (bridge.Outcome, bool, error) {
+// cancelHeld withdraws the sender's held messages if the sender cancels them with this message (AM-36). Recording the
+// message also cancels the agreed event that it names (AM-87). This message itself is never held. done is false if no
+// held message was withdrawn. Questions about messages of ours are not the sender's to cancel.
+func (a *acceptance) cancelHeld(ctx context.Context) (out bridge.Outcome, done bool, err error) {
 	action := a.in.Payload.GetStr("action")
 	if action != "withdraw" && action != "cancel" || a.unit.Conversation().Holds(a.now) == 0 {
 		return bridge.Outcome{}, false, nil
 	}
-	freed, err := a.n.withdrawAsks(ctx, a.unit, func(ask acl.Ask) bool { return ask.Kind == askMessage })
-	if err != nil || len(freed) == 0 {
+	withdrawn, err := a.n.withdrawAsks(ctx, a.unit, func(ask acl.Ask) bool { return ask.Kind == askMessage })
+	if err != nil || len(withdrawn) == 0 {
 		return bridge.Outcome{}, false, err
 	}
 	if err := a.recordMessage(ctx, conversations.Received); err != nil {
 		return bridge.Outcome{}, false, err
 	}
-	for _, ask := range freed {
+	for _, ask := range withdrawn {
 		if err := a.unit.Record(ctx, conversations.Event{Kind: conversations.HoldEnded, At: a.now, Until: ask.Expires}); err != nil {
 			return bridge.Outcome{}, false, err
 		}
 	}
-	out, err := a.answer(ctx, http.StatusOK, receiptPayload())
+	out, err = a.answer(ctx, http.StatusOK, receiptPayload())
 	return out, true, err
 }
 
 // withdrawAsks withdraws the pending questions of the unit's conversation that which selects, and the held items that
 // they are about. It returns the withdrawn questions.
-func (n *Node) withdrawAsks(ctx context.Context, u *conversations.Unit, which func(acl.Ask) bool) (gone []acl.Ask, err error) {
+func (n *Node) withdrawAsks(ctx context.Context, u *conversations.Unit, which func(acl.Ask) bool) (withdrawn []acl.Ask, err error) {
 	key := u.Conversation().Key
 	changes, err := n.asks.Withdraw(ctx, key, func(ask acl.Ask) bool {
-		named := which(ask)
-		if named {
-			gone = append(gone, ask)
+		selected := which(ask)
+		if selected {
+			withdrawn = append(withdrawn, ask)
 		}
-		return named
+		return selected
 	}, u.Now)
-	if err != nil || len(gone) == 0 {
+	if err != nil || len(withdrawn) == 0 {
 		return nil, err
 	}
 	held, err := n.itemsOf(ctx, key, ItemHeld, ItemInterrupted)
@@ -52,13 +53,13 @@ func (n *Node) withdrawAsks(ctx context.Context, u *conversations.Unit, which fu
 		return nil, err
 	}
 	for _, item := range held {
-		if slices.ContainsFunc(gone, func(ask acl.Ask) bool { return ask.ID == item.Ask }) {
+		if slices.ContainsFunc(withdrawn, func(ask acl.Ask) bool { return ask.ID == item.Ask }) {
 			item.State = ItemWithdrawn
 			changes = append(changes, item.change())
 		}
 	}
 	u.Add(changes...)
-	return gone, nil
+	return withdrawn, nil
 }
 
 // anyAsk selects every question.
