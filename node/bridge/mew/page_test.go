@@ -94,6 +94,14 @@ func TestPage(t *testing.T) {
 	if _, text := call("GET", "/mew/space/lab", nil); strings.Contains(text, "<dt>Token") || !strings.Contains(text, "dora") {
 		t.Errorf("after the invitation:\n%s", text)
 	}
+	bob := r.Open("/ws", "")
+	bob.Send(`{"type":"join","token":"bob-token","participantId":"x9"}`)
+	bob.Want("system/welcome")
+	bob.Send(`{"id":"p7","kind":"mcp/proposal","payload":{"method":"x"}}`)
+	bob.Fence()
+	if _, text := call("GET", "/mew/space/lab", nil); !strings.Contains(text, `<b><bdi class="line">bob</bdi></b>`) || strings.Contains(text, `<b><bdi class="line">x9`) {
+		t.Errorf("a proposal has the id of its sender instead of the name:\n%s", text)
+	}
 	post("do", "kick", "id", "alice")
 	alice.AwaitClose(envelope.CloseKicked)
 	for _, bad := range []url.Values{{"do": {"burn"}}, {"do": {"chat"}}, {"do": {"approve"}, "id": {"p9"}}, {"do": {"pause"}}, {"do": {"invite"}}, {"do": {"show"}, "conversation": {"c p"}}, {"do": {"grant"}, "id": {"alice"}}} {
