@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"slices"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/labstack/echo/v4"
 
@@ -92,7 +94,7 @@ func viewAsk(ask owner.Approval) askView {
 }
 
 func viewQuestion(ask owner.Approval) askView {
-	v := askView{Approval: ask, What: ask.Kind, Whole: true}
+	v := askView{Approval: ask, What: capitalize(ask.Title), Whole: true} // the title of a bridge's question is ours too
 	q, ok := questions[ask.Kind]
 	if ok {
 		v.What = q.what
@@ -133,6 +135,12 @@ func viewQuestion(ask owner.Approval) askView {
 	v.Facts = factsOf(body.Without(separateMembers...))
 	v.Whole = !v.Content.Large
 	return v
+}
+
+// capitalize returns s with a capital letter at its beginning.
+func capitalize(s string) string {
+	first, size := utf8.DecodeRuneInString(s)
+	return string(unicode.ToUpper(first)) + s[size:]
 }
 
 // Peer returns the recipient of one of our messages, or the sender of one of theirs.

@@ -325,3 +325,26 @@ func TestNoLinkToAKeyChange(t *testing.T) {
 		}
 	}
 }
+
+// TestLinkToABridgesQuestion: a question of a bridge has its own title and shows its body.
+func TestLinkToABridgesQuestion(t *testing.T) {
+	sarah := meshtest.New(t).Node("sarah", nil)
+	p := servePage(t, sarah)
+	body := []byte(`{"ref":"2026-11-22-001","action":"open the door"}`)
+	ask, changes := sarah.Asks().Open(acl.Ask{
+		Kind: "mess-confirm", Subject: "roomba", Title: "an executor wants to act", Body: body, Hash: acl.HashBody(body), Created: time.Now(),
+	}, acl.Slot{})
+	if err := sarah.Store.Records().Apply(t.Context(), changes, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	path, token := p.linkTo(ask, time.Now())
+	status, page := p.open(path, token)
+	if status != http.StatusOK || strings.Contains(page, "Exactly what") || strings.Contains(page, "mess-confirm") {
+		t.Errorf("open: %d\n%s", status, page)
+	}
+	for _, want := range []string{"<h1>An executor wants to act</h1>", "2026-11-22-001", "open the door", `value="reject"`} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page lacks %q:\n%s", want, page)
+		}
+	}
+}
