@@ -102,8 +102,8 @@ func (a *acceptance) isHoldsFull(err error) bool {
 }
 
 // answerRunning answers a message that could not get its turn before the sync deadline, because another copy of it is
-// being accepted. It returns the answer that is stored for that copy by now (AM-21), or wire.ErrUnavailable if none is.
-// cause is why the wait ended.
+// being accepted or too many messages are. It returns the answer that is stored for that copy by now (AM-21), or
+// wire.ErrUnavailable if none is. cause is why the wait ended.
 func (n *Node) answerRunning(ctx context.Context, in bridge.Inbound, cause error) (bridge.Outcome, error) {
 	rec, err := n.store.Steps().FindReplay(ctx, string(in.Peer), string(in.MessageID), time.Now())
 	switch {

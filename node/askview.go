@@ -55,7 +55,7 @@ func (n *Node) viewAsks(ctx context.Context, asks []acl.Ask) ([]owner.Approval, 
 	return views, nil
 }
 
-// maxSummary is the maximum length of a summary in bytes.
+// maxSummary is the maximum length of a summary in characters.
 const maxSummary = 160
 
 // summaryOf returns one line about a payload: its subject, its body or another of the usual text members, or else the

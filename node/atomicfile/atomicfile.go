@@ -11,7 +11,8 @@ import (
 	"path/filepath"
 )
 
-// Write replaces the file at path with data, mode 0600. When it returns nil, the content and the name are durable.
+// Write replaces the file at path with data, mode 0600. When it returns nil, the content is durable, and also the name
+// as far as [SyncDir] makes it durable.
 func Write(path string, data []byte) error {
 	return WriteFunc(path, func(f *os.File) error {
 		_, err := f.Write(data)

@@ -43,8 +43,8 @@ func New(now time.Time) *Hub {
 // ID returns the id of an event. A stream that reconnects sends the id to continue after that event.
 func (h *Hub) ID(seq uint64) string { return h.epoch + "-" + strconv.FormatUint(seq, 10) }
 
-// Watch adds a watcher. last is the id of the last event that the caller has seen, or "". missed holds the events after
-// it. complete is false if the node no longer knows all of them.
+// Watch adds a watcher. last is the id of the last event that the caller has seen, or "" if it has seen none. missed
+// holds the events after that event. complete is false if the hub no longer has all of them.
 func (h *Hub) Watch(last string) (w *Watcher, missed []owner.Event, complete bool) {
 	w = &Watcher{C: make(chan owner.Event, maxQueued)}
 	h.mu.Lock()

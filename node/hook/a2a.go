@@ -54,7 +54,7 @@ const (
 	maxA2AText    = 40 << 10         // bytes of a peer's message in the text for the agent; OpenClaw takes 64 KiB in all
 	contextWait   = 5 * time.Second  // how long a message waits for the one before it in its conversation
 	firstPoll     = time.Second / 4  // after a task was started
-	slowestPoll   = 5 * time.Second  // between two questions about a task
+	slowestPoll   = 5 * time.Second  // the longest pause between two requests for the state of a task
 	maxPollErrors = 30               // in a row, until the agent counts as gone; the rate limit of OpenClaw lasts a minute
 	submitTimeout = 30 * time.Second // for the answer to SendMessage, which comes before the work is done
 )
@@ -84,7 +84,7 @@ func (h *A2A) Handle(ctx context.Context, c Call) (Answer, error) {
 	return answer, nil
 }
 
-// enter waits until no other request of the context runs; leave ends the turn.
+// enter waits until no other request of the context runs, but at most contextWait; leave lets the next one run.
 func (h *A2A) enter(ctx context.Context, key string) (leave func(), err error) {
 	timeout := time.NewTimer(contextWait)
 	defer timeout.Stop()
@@ -196,8 +196,8 @@ func (h *A2A) call(ctx context.Context, method string, params wire.Value) (messa
 	return remote, nil
 }
 
-// lostFault returns the fault of a call without an answer. A question about a task may be asked again. A message may
-// be sent again only if no connection was made: otherwise the agent may already work on it.
+// lostFault returns the fault of a call without an answer. The state of a task may be asked for again. A message may be
+// sent again only if no connection was made: otherwise the agent may already work on it.
 func lostFault(method string, err error) Fault {
 	dial, isOp := errors.AsType[*net.OpError](err)
 	_, isDNS := errors.AsType[*net.DNSError](err)
@@ -299,8 +299,8 @@ func readContract(text string, intent wire.Intent) (Answer, bool) {
 // contextCharset is what OpenClaw accepts as a context (OC-3), with room for the suffix.
 var contextCharset = regexp.MustCompile(`^[A-Za-z0-9._:-]{1,100}$`)
 
-// contextID returns the context of a conversation for the agent: the conversation's id and a hash that names the peer,
-// because two peers may choose the same id, and must not see each other's words.
+// contextID returns the context of a conversation for the agent: the conversation's id and a hash of the peer and that
+// id, because two peers may choose the same id and must not see each other's messages.
 func contextID(c Call) string {
 	sum := sha256.Sum256([]byte(c.Conversation.Key.Peer + "\x00" + c.Conversation.Key.ID))
 	return shorten(c.Conversation.Key.ID) + "." + hex.EncodeToString(sum[:6])
@@ -321,7 +321,8 @@ func rpcID(method string, params wire.Value) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// prompt returns the turn for the agent. Nobody else fences the peer's words (OC-5).
+// prompt returns the text for the agent. The peer's text stands between fences, because neither OpenClaw nor the agent
+// adds any (OC-5).
 func (h *A2A) prompt(c Call) string {
 	fence := rand.Text()
 	var b strings.Builder

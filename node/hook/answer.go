@@ -217,10 +217,10 @@ func (r Result) payload(intent wire.Intent, message *wire.Value) (wire.Value, er
 	return conversations.CheckOwn(intent, payload)
 }
 
-// summary returns the result as a text: that of the task, else the texts of the artifacts, else how many artifacts
-// there are.
+// summary returns the result as a text: that of the task, else the texts of the artifacts, else the state and how many
+// artifacts there are, else the state alone.
 func (r Result) summary() string {
-	const most = 16 << 10 // the texts are in the artifacts as well
+	const limit = 16 << 10 // the texts are in the artifacts as well
 	if r.Task != nil && r.Task.Text != "" {
 		return r.Task.Text
 	}
@@ -228,7 +228,7 @@ func (r Result) summary() string {
 	size := 0
 	for _, a := range r.Artifacts {
 		for _, p := range a.Parts {
-			if p.Text != nil && size+len(*p.Text) <= most {
+			if p.Text != nil && size+len(*p.Text) <= limit {
 				texts = append(texts, *p.Text)
 				size += len(*p.Text)
 			}

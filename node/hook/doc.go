@@ -1,4 +1,5 @@
-// Package hook implements what runs behind a node: a program, a webhook, an OpenClaw gateway, the owner's calendars.
+// Package hook implements what runs behind a node: a program, a webhook, an OpenClaw gateway, an A2A agent, the owner's
+// calendars.
 //
 // A [Handler] gets one message as a [Call] and returns one [Answer]. Package node decides which handler gets which
 // message, when it runs and what becomes of its answer.

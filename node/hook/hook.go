@@ -17,10 +17,11 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// Handler is the agent behind the node, as a route reaches it: [Exec], [Webhook], [OpenClaw], [Calendar].
+// Handler is the agent behind the node, as a route reaches it: [Exec], [Webhook], [OpenClaw], [A2A], [Calendar].
 //
 // Handle must return when ctx ends. It may be called more than once for a message; Call.Attempt counts the calls
-// (AM-75). Its error is a *[Error]; the message then stays with the owner.
+// (AM-75). After an error, a *[Error] in this package, the node tries again if the fault is [Unreachable]; otherwise the
+// message is left to the owner.
 type Handler interface {
 	Handle(ctx context.Context, c Call) (Answer, error)
 }
@@ -47,7 +48,7 @@ type Call struct {
 	tap io.Writer // gets the output as the hook wrote it; nil: nobody wants it
 }
 
-// event returns the type of the call and its id. The id is stable over repeats.
+// event returns the type of the call and its id. The id is the same in every repeat of the call.
 func (c Call) event() (kind, id string) {
 	if c.Reminder {
 		return "message.reminder", string(c.Message.ID) + "-reminder"
@@ -129,7 +130,7 @@ func newError(fault Fault, route string, cause error) error {
 	return &Error{Fault: fault, Route: route, cause: cause}
 }
 
-// faultOf returns TooLarge if the handler said too much, and otherwise fault.
+// faultOf returns TooLarge if the handler's output was too large, and otherwise fault.
 func faultOf(err error, fault Fault) Fault {
 	if errors.Is(err, errTooLarge) || errors.Is(err, subprocess.ErrOutputTooLarge) || errors.Is(err, client.ErrAnswerTooLarge) {
 		return TooLarge

@@ -27,8 +27,8 @@ type OpenClaw struct {
 	Token   client.Credential // hooks.token of the gateway
 	AgentID string            // one of the gateway's agents; empty: its default
 	Name    string            // of this node, shown in the gateway; empty: "AgentMesh"
-	// SessionKey asks for one session for each conversation, agentmesh:<conversation_id>, so that a run sees the earlier
-	// ones. A gateway refuses it unless its owner has enabled hooks.allowRequestSessionKey.
+	// SessionKey asks for one session for each conversation, agentmesh:<conversation_id>.<hash>, so that a run sees the
+	// earlier runs. A gateway refuses it unless its owner has enabled hooks.allowRequestSessionKey.
 	SessionKey bool
 	HTTP       *client.HTTP
 	Logger     *slog.Logger
@@ -129,13 +129,14 @@ func writeFencedText(b *strings.Builder, fence, label, text string) {
 // $1password, but not the sum $900.
 var skillReference = regexp.MustCompile(`\$([0-9]*[A-Za-z_])`)
 
-// sanitize returns at most most bytes of a stranger's text, printable and without skill calls.
-func sanitize(text string, most int) string {
-	text = skillReference.ReplaceAllString(wire.OneLine(text, most), `\$$$1`)
-	if len(text) <= most {
+// sanitize returns a stranger's text, printable and without skill calls. It cuts a text that is longer than limit bytes
+// and marks the cut with "…".
+func sanitize(text string, limit int) string {
+	text = skillReference.ReplaceAllString(wire.OneLine(text, limit), `\$$$1`)
+	if len(text) <= limit {
 		return text
 	}
-	cut := most
+	cut := limit
 	for !utf8.RuneStart(text[cut]) {
 		cut--
 	}
@@ -156,11 +157,11 @@ func (t turn) label() string {
 	return "earlier, from the other side"
 }
 
-// earlierTurns returns at most most of the newest earlier messages, each cut to size bytes, oldest first.
-func earlierTurns(c Call, most, size int) []turn {
+// earlierTurns returns at most maxTurns of the newest earlier messages, each cut to size bytes, oldest first.
+func earlierTurns(c Call, maxTurns, size int) []turn {
 	var out []turn
 	room := maxPromptHistory
-	for _, e := range slices.Backward(lastEntries(c.History, most)) {
+	for _, e := range slices.Backward(lastEntries(c.History, maxTurns)) {
 		if e.MessageID == string(c.Message.ID) {
 			continue
 		}
@@ -182,6 +183,6 @@ func payloadText(e store.Entry) string {
 	return string(said.Payload.JSON())
 }
 
-func lastEntries(entries []store.Entry, most int) []store.Entry {
-	return entries[max(0, len(entries)-most):]
+func lastEntries(entries []store.Entry, n int) []store.Entry {
+	return entries[max(0, len(entries)-n):]
 }

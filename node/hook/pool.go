@@ -102,7 +102,7 @@ func (p *Pool) Reserve() (done func(), err error) {
 	}
 }
 
-// ReserveFor is Reserve for the message of a stranger or of a known peer.
+// ReserveFor is Reserve with the strangers' share: if stranger is set, it takes room from that share too.
 func (p *Pool) ReserveFor(stranger bool) (done func(), err error) {
 	if !stranger {
 		return p.Reserve()
@@ -154,8 +154,8 @@ func (p *Pool) AwaitTurn(ctx context.Context, stranger bool) (leave func(), err 
 	}, nil
 }
 
-// Stop ends the context of all work and waits for it. The items of the hooks stay "running", and whoever has the duty
-// next recovers them.
+// Stop ends the context of all work and waits for the work. The items of the hooks stay "running", and the process that
+// has the duties next recovers them.
 func (p *Pool) Stop() {
 	p.mu.Lock()
 	p.cancel()

@@ -67,9 +67,9 @@ type Part struct {
 const (
 	maxTaskText  = 16 << 10 // bytes
 	maxArtifacts = 64
-	maxParts     = 256 // of one artifact
-	maxLabel     = 256 // bytes of an id, a name, a media type or a file name
-	maxAbout     = 4 << 10
+	maxParts     = 256     // of one artifact
+	maxLabel     = 256     // bytes of an id, a name, a media type or a file name
+	maxAbout     = 4 << 10 // bytes of a description
 	maxPartURL   = 2 << 10
 	maxDataDepth = 16
 )
@@ -307,14 +307,14 @@ type memberReader struct {
 	err  error
 }
 
-func (f *memberReader) text(key string, most int) string {
+func (f *memberReader) text(key string, limit int) string {
 	v, ok := f.v.Get(key)
 	if !ok {
 		return ""
 	}
 	text, isText := v.Str()
-	if f.err == nil && (!isText || len(text) > most) {
-		f.err = fmt.Errorf("%s of %s must be a text of at most %d bytes", key, f.what, most)
+	if f.err == nil && (!isText || len(text) > limit) {
+		f.err = fmt.Errorf("%s of %s must be a text of at most %d bytes", key, f.what, limit)
 	}
 	return text
 }

@@ -58,7 +58,7 @@ type Config struct {
 	Node     Node
 	Dir      *client.Directory
 	Endpoint bool                   // the mailbox is the endpoint on the card
-	News     func() <-chan struct{} // returns a channel that closes when the reader shall look now
+	News     func() <-chan struct{} // returns a channel that closes when new mail may have come
 	Logger   *slog.Logger
 }
 
@@ -102,11 +102,11 @@ func (r *Reader) Run(ctx context.Context) {
 
 // pauseAfterError waits after a failed poll.
 func (r *Reader) pauseAfterError(ctx context.Context, failures int, err error) {
-	first, most, level := retryPause, maxRetryPause, slog.LevelWarn
+	first, longest, level := retryPause, maxRetryPause, slog.LevelWarn
 	if !r.Endpoint {
-		first, most, level = lookEvery, lookPause, slog.LevelInfo
+		first, longest, level = lookEvery, lookPause, slog.LevelInfo
 	}
-	wait := min(first<<min(failures, 16), most)
+	wait := min(first<<min(failures, 16), longest)
 	wait = wait/2 + rand.N(wait)
 	r.Logger.Log(ctx, level, "mailbox", "relay", r.Dir.Base, "again_in", wait, "err", err)
 	pause(ctx, wait, nil)

@@ -186,7 +186,8 @@ func post(t testing.TB, h http.Handler, body []byte) Answer {
 	return readAnswer(t, resp)
 }
 
-// Call makes a request to the member's owner API and decodes the response into dst, if dst is not nil.
+// Call makes a request to the member's owner API and returns the status. If the status is below 300 and dst is not nil,
+// Call decodes the response into dst.
 func (m *Member) Call(method, path string, body, dst any) int {
 	m.t.Helper()
 	var in []byte

@@ -15,7 +15,7 @@ import (
 // Namespace is the record namespace of notices.
 const Namespace = "notices"
 
-// The kinds of notices that contain text of a peer: the title, time and place of an agreed event, or of one that the
+// The kinds of notices that contain text of a message: the title, time and place of an agreed event, or of one that the
 // peer cancelled.
 const (
 	Agreed    = "agreed"

@@ -72,7 +72,7 @@ const (
 	stopped state = iota // another process may have the queue
 	loading              // this process has the queue; the stored entries are being loaded
 	serving
-	skipped // another process has the queue for certain
+	skipped // this process leaves the queue to another one, see [Scheduler.Skip]
 )
 
 // peer is the interned name of a peer, because many conversations have the same one.
@@ -264,7 +264,7 @@ func (s *Scheduler) Run(ctx context.Context) {
 	}
 }
 
-// Skip records that another process has the queue, so that nothing is due in this process.
+// Skip leaves the queue to another process, so that nothing is due in this process.
 func (s *Scheduler) Skip() { s.setState(skipped) }
 
 func (s *Scheduler) setState(to state) {

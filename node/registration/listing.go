@@ -63,7 +63,8 @@ func (r *Registrar) registerIn(ctx context.Context, directory string, how visitM
 	})
 }
 
-// Withdraw removes the node from one configured directory, or from all if directory is empty, until it registers again.
+// Withdraw removes the node from one configured directory, or from all if directory is empty, until Register or Adopt
+// is called for that directory.
 func (r *Registrar) Withdraw(ctx context.Context, directory string) ([]owner.Listing, error) {
 	return r.each(ctx, directory, func(p *registration) {
 		if err := r.withdraw(ctx, p); err != nil {

@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	checkEvery    = 15 * time.Minute // how soon a directory that lost the card gets it again
+	checkEvery    = 15 * time.Minute // the pause between two checks that a directory still lists the card
 	maxRetryPause = time.Hour        // the longest pause between two attempts after failures
 )
 
@@ -185,7 +185,8 @@ func (r *Registrar) OnRemote(changes []store.Change) {
 	}
 }
 
-// takeState takes over the state of a registration that another process stored.
+// takeState takes over the stored state of a registration. It ignores a record that is not about a configured
+// directory.
 func (r *Registrar) takeState(rec store.Record) error {
 	i := slices.IndexFunc(r.registrations, func(p *registration) bool { return p.recordKey() == rec.Key })
 	if i < 0 {
@@ -346,7 +347,8 @@ func (r *Registrar) update(ctx context.Context, p *registration, how visitMode) 
 	}
 }
 
-// AwaitListing waits until the directory at d's base lists the node. It returns false if ctx ends first.
+// AwaitListing waits until the directory at d's base lists the node. It returns true at once if that directory is not
+// configured, and false if ctx ends first.
 func (r *Registrar) AwaitListing(ctx context.Context, d *client.Directory) bool {
 	for ctx.Err() == nil {
 		r.mu.Lock()

@@ -7,7 +7,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// maxKeys bounds the acceptances that run or wait. Each has a request that counts against the connection limits.
+// maxKeys bounds the keys with an acceptance that runs or waits. Each acceptance has a request that counts against the
+// connection limits.
 const maxKeys = 4096
 
 // KeyedLock lets one acceptance per key run at a time: the second of two copies waits for the first's answer (AM-21).
@@ -20,11 +21,12 @@ type KeyedLock struct {
 func NewKeyedLock() *KeyedLock { return &KeyedLock{locks: make(map[string]*keyLock)} }
 
 type keyLock struct {
-	turn    chan struct{} // holds one token while nobody holds the lock
-	waiting int           // callers that hold the lock or wait for it; guarded by KeyedLock.mu
+	turn  chan struct{} // holds one token while nobody holds the lock
+	users int           // callers that hold the lock or wait for it; guarded by KeyedLock.mu
 }
 
-// Lock waits until the caller holds key, and returns the function that unlocks it, or ctx's error.
+// Lock waits until the caller holds key, and returns the function that unlocks it. The error is ctx's error, or
+// wire.ErrUnavailable if too many keys are locked.
 func (k *KeyedLock) Lock(ctx context.Context, key string) (unlock func(), err error) {
 	k.mu.Lock()
 	l := k.locks[key]
@@ -37,7 +39,7 @@ func (k *KeyedLock) Lock(ctx context.Context, key string) (unlock func(), err er
 		l.turn <- struct{}{}
 		k.locks[key] = l
 	}
-	l.waiting++
+	l.users++
 	k.mu.Unlock()
 
 	select {
@@ -52,7 +54,7 @@ func (k *KeyedLock) Lock(ctx context.Context, key string) (unlock func(), err er
 func (k *KeyedLock) drop(key string, l *keyLock) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if l.waiting--; l.waiting == 0 {
+	if l.users--; l.users == 0 {
 		delete(k.locks, key)
 	}
 }

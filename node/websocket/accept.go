@@ -23,8 +23,9 @@ const readBuffer = 512
 // IsUpgrade reports whether a request asks for a WebSocket.
 func IsUpgrade(r *http.Request) bool { return websocket.IsWebSocketUpgrade(r) }
 
-// Accept takes over the connection of an HTTP/1.1 request. After an error the request is already answered: 400, or 403
-// for a foreign origin. The handler may return at once: the connection lives until Read returns an error.
+// Accept takes over the connection of an HTTP/1.1 request. After an error the request needs no answer any more: Accept
+// has refused it, with 403 for a foreign origin, or has closed its connection. The handler may return at once: the
+// connection lives until Read returns an error.
 func Accept(w http.ResponseWriter, r *http.Request, opt Options) (*Conn, error) {
 	c := &Conn{opt: opt.orDefault()}
 	up := websocket.Upgrader{

@@ -15,7 +15,8 @@ type Options struct {
 	ReadLimit int64
 	// QueueFrames and QueueBytes bound the frames that wait for the peer. Zero: 4,096 frames and 8 MiB.
 	QueueFrames, QueueBytes int
-	// WriteTimeout is how long the peer may accept no bytes before the connection is dropped. Zero: 10 s.
+	// WriteTimeout is how long the peer may take to accept all frames that wait when a write begins, before the
+	// connection is dropped. Zero: 10 s.
 	WriteTimeout time.Duration
 	// Ping is the silence after which we ping the peer; Silence is the silence after which we drop it. Zero: 30 s and
 	// 90 s. A negative Ping switches both off.

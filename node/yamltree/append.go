@@ -69,7 +69,7 @@ func appendMember(dst []byte, m wire.Member, indent int) []byte {
 
 func pad(dst []byte, n int) []byte { return append(dst, strings.Repeat(" ", n)...) }
 
-// appendScalar appends a scalar or an empty container. A literal block is indented by indent.
+// appendScalar appends a scalar or an empty container. It indents a literal block by indent, but at least by 2.
 func appendScalar(dst []byte, v wire.Value, indent int) []byte {
 	text, ok := v.Str()
 	if !ok {

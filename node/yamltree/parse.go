@@ -300,7 +300,7 @@ func (w *walker) checkKey(n *yaml.Node, seen map[string]struct{}) error {
 }
 
 // plainNumber matches the plain scalars that become numbers: decimal, without "+", leading zeros or underscores
-// (MESS-62).
+// (MESS-62). readPlain also requires a digit before the exponent.
 var plainNumber = regexp.MustCompile(`^-?(0|[1-9][0-9]*)?(\.[0-9]*)?([eE][-+]?[0-9]+)?$`)
 
 // scalar reads a scalar. Quoted and block scalars are texts; plain ones are what the core schema of YAML 1.2 makes of
