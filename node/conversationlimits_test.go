@@ -94,9 +94,9 @@ func TestKeptBytesAreBounded(t *testing.T) {
 	})
 }
 
-// TestDeleteTakesLetters: an ended outbox entry is deleted with its conversation, and one that waits is still
+// TestDeleteTakesOutboxEntries: an ended outbox entry is deleted with its conversation, and one that waits is still
 // delivered.
-func TestDeleteTakesLetters(t *testing.T) {
+func TestDeleteTakesOutboxEntries(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var away atomic.Bool

@@ -15,8 +15,8 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// TestOldLetter (AM-48): what happens to an outbox entry whose signature is older than 14 minutes.
-func TestOldLetter(t *testing.T) {
+// TestOldOutboxEntry (AM-48): what happens to an outbox entry whose signature is older than 14 minutes.
+func TestOldOutboxEntry(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		first  func(http.ResponseWriter, wire.Message)

@@ -136,9 +136,9 @@ func listings(t *testing.T, n *node.Node) string {
 	return strings.Join(parts, " ")
 }
 
-// TestKeeperStaysListed: a node is registered at its start, renewed at half of the lifetime, and registered again
+// TestNodeStaysListed: a node is registered at its start, renewed at half of the lifetime, and registered again
 // after the directory lost it (AM-83).
-func TestKeeperStaysListed(t *testing.T) {
+func TestNodeStaysListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
 		r := &memoryDirectory{life: 2 * time.Hour}
@@ -178,9 +178,9 @@ func TestKeeperStaysListed(t *testing.T) {
 	})
 }
 
-// TestKeeperSaysWhatIsWrong: the status shows an error and the next attempt, and a failing directory does not delay
+// TestRegistrationErrors: the status shows an error and the next attempt, and a failing directory does not delay
 // another.
-func TestKeeperSaysWhatIsWrong(t *testing.T) {
+func TestRegistrationErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bad, good := &memoryDirectory{down: true}, &memoryDirectory{}
 		n, stop := registeredNode(t, t.TempDir(), nil, bad, good)
@@ -206,8 +206,8 @@ func TestKeeperSaysWhatIsWrong(t *testing.T) {
 	})
 }
 
-// TestKeeperWithdraw: a withdrawal holds over a restart, until the owner registers the node again.
-func TestKeeperWithdraw(t *testing.T) {
+// TestNodeWithdraws: a withdrawal holds over a restart, until the owner registers the node again.
+func TestNodeWithdraws(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
 		a, b := &memoryDirectory{}, &memoryDirectory{}
@@ -234,9 +234,9 @@ func TestKeeperWithdraw(t *testing.T) {
 	})
 }
 
-// TestKeeperWithdrawsWhatItForgot: a directory may list us although we have no record of it. A withdrawal still asks
+// TestWithdrawWithoutRecord: a directory may list us although we have no record of it. A withdrawal still asks
 // the directory, and the listing shows its answer.
-func TestKeeperWithdrawsWhatItForgot(t *testing.T) {
+func TestWithdrawWithoutRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &memoryDirectory{}
 		_, stop := registeredNode(t, t.TempDir(), nil, a)
@@ -262,8 +262,8 @@ func TestKeeperWithdrawsWhatItForgot(t *testing.T) {
 	})
 }
 
-// TestKeeperAdoptsID: the first directory may assign an id to the node, durably; a second one may not (AM-57).
-func TestKeeperAdoptsID(t *testing.T) {
+// TestNodeAdoptsID: the first directory may assign an id to the node, durably; a second one may not (AM-57).
+func TestNodeAdoptsID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
 		reference, other, own := &memoryDirectory{assignedID: "am_0123456789abcdef"}, &memoryDirectory{assignedID: "am_fedcba9876543210"}, &memoryDirectory{}

@@ -21,9 +21,9 @@ import (
 	"github.com/agentmesh/agentmesh/signing"
 )
 
-// TestKeeperRotates: a rotation keeps the id, and the directory has what peers need to accept the new key by
+// TestKeyRotation: a rotation keeps the id, and the directory has what peers need to accept the new key by
 // themselves. A peer that does not know the new key yet gets the message later (AM-60).
-func TestKeeperRotates(t *testing.T) {
+func TestKeyRotation(t *testing.T) {
 	mesh := meshtest.New(t)
 	var saved *signing.PrivateKey
 	chris := mesh.Node("chris", func(cfg *node.Config) {
@@ -63,8 +63,8 @@ func TestKeeperRotates(t *testing.T) {
 	}
 }
 
-// TestLetterAfterRotation: after a rotation a queued message is sent with the same id and a signature of the new key.
-func TestLetterAfterRotation(t *testing.T) {
+// TestOutboxEntryAfterRotation: after a rotation a queued message is sent with the same id and a signature of the new key.
+func TestOutboxEntryAfterRotation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &wireTransport{deliver: failWith(&client.SendError{Retry: true})}
 		l := loneNode(t, t.TempDir(), w, func(cfg *node.Config) {

@@ -217,9 +217,9 @@ func TestPinsOfBeforeStay(t *testing.T) {
 	must(t, meshtest.Post(t, chris.URL, mallory.Sign(mallory.Draft(chris.ID(), wire.Deliver, hello))), http.StatusOK)
 }
 
-// TestLetterToSquattedID: a message that was queued while no directory answered does not go to a squatter either. It
+// TestOutboxEntryToSquattedID: a message that was queued while no directory answered does not go to a squatter either. It
 // fails with a hint.
-func TestLetterToSquattedID(t *testing.T) {
+func TestOutboxEntryToSquattedID(t *testing.T) {
 	t.Parallel()
 	mesh := meshtest.New(t)
 	mallory := newSquatter(t, mesh, "mallory", "ann")

@@ -8,8 +8,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 )
 
-// TestMailbag: a postponed item delays its own conversation and nothing else, until the time to start over.
-func TestMailbag(t *testing.T) {
+// TestBacklog: a postponed item delays its own conversation and nothing else, until the time to start over.
+func TestBacklog(t *testing.T) {
 	item := func(id, from, conv string) client.RelayItem {
 		return client.RelayItem{ID: id, Message: fmt.Appendf(nil, `{"from":%q,"conversation_id":%q}`, from, conv)}
 	}
