@@ -24,6 +24,11 @@ type keysCmd struct {
 	Rotate   keysRotateCmd   `cmd:"" help:"Replace the signing key by a new one. The old key vouches for the new one."` // AM-60
 }
 
+// publicKey is the result of keys export-public.
+type publicKey struct {
+	PublicKey string `json:"public_key"`
+}
+
 // publicKeys is the result of keys show.
 type publicKeys struct {
 	AgentID      string `json:"agent_id"`
@@ -92,6 +97,9 @@ func (c *keysExportCmd) Run(ctx context.Context, a *app) error {
 	k, err := a.readPublicKeys(ctx)
 	if err != nil {
 		return err
+	}
+	if a.globals.JSON {
+		return a.JSON(publicKey{k.PublicKey})
 	}
 	a.Print("%s", strings.TrimSpace(k.PublicKey))
 	return nil
