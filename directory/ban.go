@@ -27,11 +27,11 @@ const (
 	BanID      BanKind = "id"      // an agent_id
 	BanKey     BanKind = "key"     // a public key, by its fingerprint
 	BanHost    BanKind = "host"    // an endpoint host, and every subdomain
-	BanNetwork BanKind = "network" // client addresses that may not register
+	BanNetwork BanKind = "network" // client addresses
 )
 
-// Ban keeps a party out. Each registration and renewal of a banned party fails with [wire.ErrBanned], for every kind of
-// ban.
+// Ban keeps a party out. Each registration and renewal of the party fails with [wire.ErrBanned]. So does mail from a
+// banned id or network, and a report from a banned network.
 type Ban struct {
 	Kind   BanKind   `json:"kind"`
 	Value  string    `json:"value"`
@@ -42,7 +42,7 @@ type Ban struct {
 const (
 	banNS        = "bans"
 	maxBans      = 10_000
-	banCacheTime = 10 * time.Second // how long bans are cached; a ban that another instance set takes effect after this time
+	banCacheTime = 10 * time.Second // how long bans are cached; a ban that another process stored takes effect within this time
 	banPage      = 500
 )
 
@@ -314,7 +314,8 @@ func (r *Registry) parseStoredCard(c store.Card) (wire.Card, error) {
 // noClient is the address of a caller in this process.
 var noClient netip.Addr
 
-// addressKey returns the name of a sender in reports: as much of its address as limits distinguish (/64 for IPv6).
+// addressKey returns the From of a report: as much of the client's address as limits distinguish (/64 for IPv6), "here"
+// for a caller in this process, or "unknown".
 func addressKey(client netip.Addr) string {
 	switch {
 	case !client.IsValid():

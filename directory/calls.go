@@ -9,7 +9,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// newCallRelay returns the A2A door of the agents whose mailbox is here.
+// newCallRelay returns the service that takes A2A calls for the agents whose mailbox is here.
 func newCallRelay(r *Registry) *a2arelay.Service {
 	find := func(ctx context.Context, id wire.AgentID) (wire.Card, store.Card, error) {
 		held, err := r.get(ctx, id, clock())

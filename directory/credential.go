@@ -66,8 +66,8 @@ func (r *Registry) checkThrottleUnlessKnown(ctx context.Context, bearer string, 
 	return nil
 }
 
-// countFailure counts a wrong credential against its address. An address that hides several clients is
-// delayed by a second instead.
+// countFailure counts a wrong credential against the client's address. If the address is unknown, the response is
+// delayed instead.
 func (r *Registry) countFailure(ctx context.Context, client netip.Addr, now time.Time) {
 	if client.IsValid() {
 		r.failures.Fault(client, now)
@@ -75,9 +75,9 @@ func (r *Registry) countFailure(ctx context.Context, client netip.Addr, now time
 	}
 }
 
-// getForOwner returns the card of id to its owner. It fails with 404 for an unknown id and then with 403 for a wrong
-// credential, in this order (AM-51). With revive, an expired card whose id is still reserved is returned too (AM-55); a withdrawn card comes back
-// only by POST.
+// getForOwner returns the card of id to its owner. It fails with 401 without a credential, then with 404 for an unknown
+// id, then with 403 for a wrong credential (AM-51); a throttled address gets 429 instead of the last two. With revive, it
+// also returns an expired card whose id is still reserved (AM-55). A withdrawn card comes back only by POST.
 //
 // The credential is compared even if the id is unknown, so that an unknown id takes as long as a foreign one.
 func (r *Registry) getForOwner(ctx context.Context, id wire.AgentID, bearer string, client netip.Addr, revive bool, now time.Time) (store.Card, error) {

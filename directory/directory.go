@@ -49,7 +49,7 @@ const (
 // Config configures a directory. Store and BaseURL are required.
 type Config struct {
 	Store store.Store
-	// Session is the session of the process; nil: the directory has one of its own.
+	// Session is the session of the process; nil for one that only the directory uses.
 	Session *store.Session
 	// BaseURL is the directory's base, "https://directory.example.com/v1". Key proofs name it (AM-62).
 	BaseURL string
@@ -79,7 +79,7 @@ type Config struct {
 	Referrals []string
 	// Entries returns what the manifest of ARD lists beside this directory; nil for nothing.
 	Entries func() []discovery.Entry
-	// HTTP fetches cards from endpoints (AM-63); nil probes none.
+	// HTTP fetches cards from endpoints (AM-63). If it is nil, the directory probes no endpoint.
 	HTTP *client.HTTP
 	// Audit returns the change that writes a decision of the operator into the audit log, so that both are stored in
 	// one transaction; nil for no audit log.
@@ -100,16 +100,16 @@ type Quotas struct {
 }
 
 const (
-	lifetime    = 30 * 24 * time.Hour  // unless Config.Lifetime is set, AM-55
-	maxLifetime = 365 * 24 * time.Hour // that a mirror accepts from its source
-	reservation = 30 * 24 * time.Hour  // AM-55
+	lifetime    = 30 * 24 * time.Hour  // of a registration, unless Config.Lifetime is set (AM-55)
+	maxLifetime = 365 * 24 * time.Hour // of a mirrored card, whatever its source says
+	reservation = 30 * 24 * time.Hour  // of the id of an expired or withdrawn card (AM-55)
 
 	cachedKeys  = 1024
 	cachedViews = 8192
 	maxClients  = 1 << 16 // addresses that the throttles remember
 	maxFailures = 10      // wrong credentials of one address in a minute
 
-	recordNS = "directory" // for everything that is neither a card nor an invite
+	recordNS = "directory" // of single records: the cursor key, the history and the position of a mirror
 )
 
 // Registry is a directory. It is safe for concurrent use.
@@ -129,7 +129,7 @@ type Registry struct {
 	templates   templates // set by Mount
 	probeQueue  *probequeue.Queue
 	connections *mailbox.Connections
-	onMail      func(to wire.AgentID) // called for each message that is stored; nil for no call
+	onMail      func(to wire.AgentID) // set by OnMail; nil for no call
 	mailUsage   mailbox.Counts
 	keeping     singleflight.Group // messages that are being stored, by digest
 	bans        bans
@@ -181,9 +181,10 @@ func New(cfg Config) *Registry {
 	return r
 }
 
-// OnMail sets the function that the registry calls with the recipient of each message that it stores in a mailbox. An
-// agent in the same process then need not poll. Call OnMail during set-up only. The function must not block.
-func (r *Registry) OnMail(tell func(to wire.AgentID)) { r.onMail = tell }
+// OnMail sets the function that the registry calls with the recipient of each message in a mailbox that this or another
+// process stored. An agent in the same process then need not poll. Call OnMail during set-up only. The function must not
+// block.
+func (r *Registry) OnMail(notify func(to wire.AgentID)) { r.onMail = notify }
 
 // clock returns the current time as it is stored and shown: in whole milliseconds (AM-19).
 func clock() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }

@@ -19,7 +19,7 @@ import (
 
 const (
 	maxWait    = 30 * time.Second // of one request for changes
-	feedPoll   = 5 * time.Second  // after this a change by Sweep is seen
+	feedPoll   = 5 * time.Second  // between two looks at the store, because Sweep does not wake readers
 	maxWaiting = 512              // readers that wait at once; any other reader gets its response without a wait
 )
 
@@ -49,8 +49,8 @@ func followProcesses(ctx context.Context, r *Registry) {
 // feedPlan ties the cursors of the feed to it: no other list accepts them.
 var feedPlan = plan{filters: filterHash([]string{"changes"}, nil, nil, "")}
 
-// Changes returns at most limit changes of cards after the position since ("" is the beginning). If nothing
-// changed, it waits for up to wait.
+// Changes returns at most limit changes of cards (0 is 100) after the position since ("" for all). If nothing has changed
+// since then, it waits up to wait, but at most 30 seconds, for a change.
 func (r *Registry) Changes(ctx context.Context, since string, limit int, wait time.Duration) (wire.ChangePage, error) {
 	if limit == 0 {
 		limit = maxLimit
@@ -91,7 +91,8 @@ func (r *Registry) Changes(ctx context.Context, since string, limit int, wait ti
 	return page, err
 }
 
-// awaitChanges returns at most one change more than limit.
+// awaitChanges returns the changes after a position: one more than limit if there are more. If there are none, it waits
+// up to wait.
 func (r *Registry) awaitChanges(ctx context.Context, after uint64, limit int, wait time.Duration) ([]store.CardChange, error) {
 	changed, leave, ok := r.changes.Listen()
 	if !ok {

@@ -14,9 +14,9 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// HandOver gives a card back to an owner who lost its credential, before registration and reservation end (AM-83). The
-// next registration of the id that proves the card's key takes the card over, whatever its credential. For an unknown
-// id HandOver returns [wire.ErrNoAgent].
+// HandOver lets an owner who lost the credential of a card have the card again, before its registration and reservation
+// end (AM-83). The next registration of the id that proves the card's key takes the card over, with any credential. For
+// an unknown id HandOver returns [wire.ErrNoAgent].
 func (r *Registry) HandOver(ctx context.Context, id wire.AgentID, reason, by string) error {
 	if err := checkReason(reason); err != nil {
 		return err

@@ -20,7 +20,8 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// Mount adds the public routes: the pages at / and /agents/{id}, and the API under /v1.
+// Mount adds the public routes: the pages for people, the documents of package discovery, and the API under /v1 with
+// the relay.
 func (r *Registry) Mount(e *echo.Echo) {
 	guard := r.cfg.Addresses.Guard
 	read := func(path string, h echo.HandlerFunc) {

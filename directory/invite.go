@@ -29,8 +29,8 @@ func invitesIn(records store.Records) credential.Invites {
 	return credential.Invites{Records: records, NS: inviteNS, Name: credential.Hash.Name, Max: maxInvites}
 }
 
-// IssueToken makes an invite code for a number of registrations (0 is 1) until expires. It returns the code and its
-// entry.
+// IssueToken makes an invite code for up to uses registrations (0 is 1) until expires. It returns the code and its entry
+// in the list.
 func (r *Registry) IssueToken(ctx context.Context, label string, uses int, expires time.Time) (code string, t Token, err error) {
 	now := clock()
 	if uses < 0 || uses > maxUses {
@@ -54,7 +54,7 @@ func (r *Registry) IssueToken(ctx context.Context, label string, uses int, expir
 	return code, t, nil
 }
 
-// Tokens lists invite codes in the order of their ids until they expire, including used ones.
+// Tokens lists the invite codes that have not expired, including used ones, in the order of their ids.
 func (r *Registry) Tokens(ctx context.Context, after string, limit int) (tokens []Token, next string, err error) {
 	return invitesIn(r.recs).List(ctx, after, limit, clock())
 }

@@ -21,15 +21,15 @@ type meta struct {
 	Proof    string    `json:"key_proof,omitempty"` // the header that covers the card as it is served
 	// Current describes how the card got its key; its PublicKey is empty here.
 	Current wire.KeyChange `json:"current"`
-	// HandedOver lets a registration that proves the key take over the card with another credential. Any write of the
-	// card by its owner clears it.
+	// HandedOver lets a registration that proves the key take over the card with another credential. Every registration
+	// and renewal of the card clears it.
 	HandedOver bool `json:"handed_over,omitempty"`
 	// Retired are the earlier keys, oldest first, at most maxRetired.
 	Retired []wire.KeyChange `json:"retired,omitempty"`
 }
 
-// maxRetired and maxRetiredCard bound what one card can make the directory store. A peer that pinned an older key, or
-// one whose successor was announced by a larger card, must ask the card's owner.
+// maxRetired and maxRetiredCard bound what one card can make the directory store. The key history then lacks older keys
+// and larger cards, so a peer that pinned such a key cannot verify the rotation.
 const (
 	maxRetired     = 8
 	maxRetiredCard = 16 << 10

@@ -20,8 +20,8 @@ const (
 	mirrorWait   = 25 * time.Second
 	mirrorIdle   = 5 * time.Second // between two requests that returned nothing
 	mirrorRetry  = time.Second     // after the first failure, then doubled each time
-	mirrorPause  = 5 * time.Minute
-	maxSources   = 16 // stored feed positions that are looked for; each change of source leaves one
+	mirrorPause  = 5 * time.Minute // the longest pause, apart from its random part
+	maxSources   = 16              // earlier sources whose cards are removed when the source changes
 )
 
 // errMirror refuses writes to a mirror.
@@ -157,7 +157,7 @@ func (r *Registry) mirrorChange(ctx context.Context, source *client.Directory, c
 	return err
 }
 
-// dropCard removes a card that the source no longer lists.
+// dropCard removes a card that the source no longer lists, or that is not acceptable here.
 func (r *Registry) dropCard(ctx context.Context, c wire.Change) error {
 	now := clock()
 	var changes []store.Change

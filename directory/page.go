@@ -25,8 +25,7 @@ import (
 const pageAgents = 20
 
 // templates are the pages for people: search with how to register, one page per agent, and the page for an unknown
-// agent. They work without JavaScript and
-// show what the API returns.
+// agent. They work without JavaScript and show what the API returns.
 type templates struct {
 	pages                  *httpapi.PublicPages
 	site                   site.Shown
@@ -53,10 +52,10 @@ func newTemplates(e *echo.Echo, r *Registry, guard func(echo.HandlerFunc) echo.H
 	}
 }
 
-// shownProofs is a verification; Answers reports that the last probe, if there was one, did not fail.
+// shownProofs is what the directory verified, as the pages show it.
 type shownProofs struct {
 	wire.Verification
-	Answers bool
+	Answers bool // the last probe did not fail, or there was none
 }
 
 type shownTag struct{ Name, URL string }

@@ -20,7 +20,7 @@ import (
 // Times and limits of probes (AM-63).
 const (
 	probeEvery   = 24 * time.Hour // between probes, minus up to a tenth to spread them
-	probeMissed  = time.Hour      // before the second probe after a miss
+	probeMissed  = time.Hour      // from the first miss to the next probe; four times as long after the second miss
 	maxMisses    = 3              // misses in a row that clear the proof
 	probeTimeout = 15 * time.Second
 	maxProbes    = 8                // at once
@@ -33,9 +33,9 @@ const (
 // Lease is the name of the lease under which one process has the duties of a directory: probes and mirroring.
 const Lease = "directory"
 
-// Run does the directory's background work until ctx ends: it makes the key of the cursors, follows the other processes
-// of the directory and, while this process has the lease, probes endpoints. It returns after all of this work has
-// stopped.
+// Run does the directory's background work until ctx ends: it makes the key of the cursors, stores the history, follows
+// the other processes of the directory and, while this process has the lease, probes endpoints. It returns after all of
+// this work has stopped.
 func (r *Registry) Run(ctx context.Context) {
 	r.makeCursorKey(ctx)
 	var running sync.WaitGroup
@@ -197,7 +197,7 @@ func (r *Registry) probe(ctx context.Context, a probequeue.Target) {
 	}
 }
 
-// fetchAndCompare fetches the card at the endpoint of card. The error says how the two differ.
+// fetchAndCompare fetches the endpoint of card. It returns nil if the endpoint has a card with the same id and key.
 func (r *Registry) fetchAndCompare(ctx context.Context, card wire.Card) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

@@ -99,7 +99,8 @@ func newMeta(c candidate, p validProof, now time.Time) meta {
 	return m
 }
 
-// setProof records the key proof of the card as it is now; a zero proof clears it.
+// setProof records the key proof that covers the card as it is served. A zero p clears the proof, but the time of the
+// last one stays.
 func (m *meta) setProof(p validProof, now time.Time) {
 	m.Proof = p.header
 	if p.header == "" {

@@ -13,11 +13,12 @@ import (
 )
 
 // attempts bounds how often a write that loses a race is tried. Each loss means that another writer changed the same
-// card, so only an owner whose own requests race with each other reaches the bound.
+// card, so only many simultaneous requests of its owner reach the bound.
 const attempts = 32
 
 // Register registers a card (POST, AM-51; the response is 201). If the credential already owns the id, Register renews
-// the card, or lists it again if it was withdrawn or has expired.
+// the card, or lists it again if it was withdrawn or has expired. A card that the operator handed over gets the
+// credential of the first registration that proves its key.
 func (r *Registry) Register(ctx context.Context, s Submission) (wire.Registered, error) {
 	if r.cfg.ReadOnly {
 		return wire.Registered{}, errMirror

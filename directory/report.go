@@ -29,7 +29,7 @@ type Report struct {
 	AgentID wire.AgentID `json:"agent_id"`
 	Kind    string       `json:"kind"` // one of reportKinds
 	Text    string       `json:"text,omitempty"`
-	From    string       `json:"from"` // client address, /64 for IPv6; "unknown" if a proxy hides it
+	From    string       `json:"from"` // client address, as addressKey returns it
 	At      time.Time    `json:"at"`
 }
 
@@ -121,8 +121,9 @@ func (r *Registry) Report(ctx context.Context, id wire.AgentID, report NewReport
 	return nil
 }
 
-// makeReportRoom returns the change that deletes a report if the card has no room for another one: the newest
-// report of the network that sent most (AM-42). It returns [wire.ErrQuota] if no report may be deleted.
+// makeReportRoom returns the change that makes room for a report of card, or nil if there is room. The change deletes the
+// newest report of the network that sent most (AM-42): one of the same card if the card has too many, otherwise one of
+// any card. It returns [wire.ErrQuota] if no report may be deleted.
 func makeReportRoom(all []store.Record, card wire.AgentID, from []rate.Source) ([]store.Change, error) {
 	ofCard := slices.DeleteFunc(slices.Clone(all), func(rec store.Record) bool { return !slices.Contains(rec.Terms, "card:"+string(card)) })
 	switch {

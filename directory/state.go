@@ -11,7 +11,7 @@ import (
 	"github.com/agentmesh/agentmesh/store"
 )
 
-// State is how a directory is doing, as its operator sees it.
+// State is what the operator sees of a directory: its settings, its counts and the last days.
 type State struct {
 	Site                     site.Operator
 	Mode                     Mode
@@ -42,7 +42,8 @@ func ReadState(ctx context.Context, r *Registry) (State, error) {
 func LatestChanges(ctx context.Context, r *Registry, limit int) ([]wire.Change, error) {
 	var lines []store.CardChange
 	var err error
-	// The positions are numbers without an end that the store names: search for the first one with at most limit changes after it.
+	// The store lists changes only forward and does not return its last position, so this searches for the first position
+	// that at most limit changes follow.
 	sort.Search(1<<62, func(after int) bool {
 		if err != nil {
 			return true

@@ -31,7 +31,7 @@ type ExportPage struct {
 
 const exportPage = 100
 
-// Export returns live cards that registered after the position after, oldest first.
+// Export returns a page of live cards in the order of registration. after is the After of the previous page, or 0.
 func (r *Registry) Export(ctx context.Context, after uint64) (ExportPage, error) {
 	found, err := r.cards.List(ctx, store.CardQuery{Limit: exportPage, After: store.Position{Seq: after}, Now: clock()})
 	if err != nil {
@@ -54,13 +54,13 @@ func (r *Registry) Export(ctx context.Context, after uint64) (ExportPage, error)
 // ImportResult counts what became of the lines of an import.
 type ImportResult struct {
 	Added   int `json:"added"`
-	Skipped int `json:"skipped"` // the id is already registered here, or the card has expired
+	Skipped int `json:"skipped"` // the id is already registered or reserved here, or the card has expired
 	Refused int `json:"refused"` // the card breaks a rule of this directory, or is banned
 }
 
 // Import adds cards from [Registry.Export] of another directory, with their owners and their key proofs. A card whose
-// id is already registered stays unchanged. Import does not take over what the other directory verified of endpoints:
-// this directory probes them itself.
+// id is already registered here stays unchanged. Import does not take over what the other directory verified of
+// endpoints: this directory probes them itself.
 func (r *Registry) Import(ctx context.Context, cards []CardExport, reason, by string) (ImportResult, error) {
 	var done ImportResult
 	if err := checkReason(reason); err != nil {

@@ -63,8 +63,8 @@ func (s *Service) send(ctx context.Context, agent wire.AgentID, call message.Cal
 	return nil, wire.ErrUnavailable.Because(errors.New("lost every race for the message"))
 }
 
-// rowFor returns the task id with a message: a new one, or the open task that the message names. known is true for a
-// message that the task has already; with other content, such a message is refused.
+// rowFor returns the task with this id, and adds the message m to it. The task is new unless m names an open task or was
+// sent before. known is true if the task already has m; rowFor refuses another message with the id of m.
 func (s *Service) rowFor(ctx context.Context, agent wire.AgentID, m message.Message, from caller, id string) (t *taskRow, known bool, err error) {
 	now, sum := time.Now(), signing.Digest(m.Tree)
 	digest := hex.EncodeToString(sum[:16])
@@ -138,7 +138,8 @@ func (s *Service) answerToken(ctx context.Context, task string) (string, error) 
 	return s.sum(ctx, "answer", task)
 }
 
-// cancel asks the agent to cancel a task, and waits for its answer. A task that the agent did not take yet ends at once.
+// cancel asks the agent to cancel a task, and waits up to blockFor until the task has ended. A task that the agent did not
+// take yet ends at once.
 func (s *Service) cancel(ctx context.Context, t *taskRow, from caller) (*taskRow, error) {
 	if isTerminal(t.State) {
 		return nil, message.ErrNotCancelable

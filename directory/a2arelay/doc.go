@@ -1,9 +1,10 @@
-// Package a2arelay is the A2A door of agents without a public address. A directory serves it beside their mailboxes: a
+// Package a2arelay takes A2A calls for agents without a public address. A directory serves it beside their mailboxes: a
 // caller sends a message to /a2a/AGENT, the relay stores it as a task and answers, and the agent takes the message when
 // it reads its mail. The agent sends the states of the task back, and the relay keeps them for the caller.
 //
-// The relay judges nothing but size and number. Only the agent knows its callers: it gets the SHA-256 of a caller's
-// bearer token with each message. The relay keeps this hash too, and shows a task only to callers with the same token.
+// The relay does not decide who may call; it only limits size and number. The agent knows its callers: it gets the
+// SHA-256 of a caller's bearer token with each message. The relay keeps this hash too, and shows a task only to callers
+// with the same token.
 //
 // Start with [New] and [Service.Mount]. Decision 51 explains the design.
 package a2arelay
@@ -36,8 +37,8 @@ type Config struct {
 	Agent func(ctx context.Context, id wire.AgentID) (wire.Card, [32]byte, error)
 	// ParseKey parses the public key of a card.
 	ParseKey func(text string) (*signing.PublicKey, error)
-	// Queue stores a call as mail of an agent, together with changes, within the bounds of the mailbox. from names the
-	// source of the call. It is durable when Queue returns.
+	// Queue stores a call as mail of an agent, together with changes, within the bounds of the mailbox. from is the source
+	// of the call, as in caller.source. The call is durable when Queue returns.
 	Queue func(ctx context.Context, to wire.AgentID, from wire.AgentID, call []byte, changes []store.Change) (relayID string, err error)
 	// Secret returns a key of this directory that never changes.
 	Secret func(ctx context.Context) ([]byte, error)
@@ -82,10 +83,10 @@ func (s *Service) Mount(e *echo.Echo, guard echo.MiddlewareFunc) {
 	e.POST("/v1/relay/:relay/task", guard(s.postTask))
 }
 
-// url returns the URL of both interfaces of an agent.
+// url returns the URL of an agent's two interfaces, JSON-RPC and HTTP+JSON.
 func (s *Service) url(id wire.AgentID) string { return s.origin + pathPrefix + string(id) }
 
-// sum returns a name for texts, which nobody can compute without the secret.
+// sum returns the HMAC of texts, which nobody can compute without the secret, in hex.
 func (s *Service) sum(ctx context.Context, texts ...string) (string, error) {
 	secret, err := s.cfg.Secret(ctx)
 	if err != nil {
@@ -114,7 +115,7 @@ type Call struct {
 	AnswerToken string     `json:"answer_token"` // for the header of the answer
 }
 
-// needsCaller reports whether a task in this state goes on only if its caller acts.
+// needsCaller reports whether a task in this state has ended or waits for its caller.
 func needsCaller(state string) bool { return isTerminal(state) || state == stateInput }
 
 // The states that the relay itself knows.

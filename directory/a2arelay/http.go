@@ -80,7 +80,8 @@ func (s *Service) keySet(ctx context.Context, id wire.AgentID) ([]byte, error) {
 	return message.KeySet(key).JSON(), nil
 }
 
-// putCard stores the A2A card of an agent, which opens its door here. The interfaces of the card must be at this relay.
+// putCard stores the A2A card of an agent. From then on the agent takes calls here. The interface that
+// [message.FindInterface] returns for the card must be at this relay.
 func (s *Service) putCard(c echo.Context) error {
 	httpapi.Private(c)
 	ctx, id := c.Request().Context(), pathAgent(c)
@@ -231,7 +232,8 @@ func (t *taskRow) refusal() *message.Error {
 	return nil
 }
 
-// await waits until a task is done, but no longer than blockFor, and returns it as it then is.
+// await waits until done reports true for a task, but no longer than blockFor, and returns the task. If too many callers
+// already wait, it returns at once.
 func (s *Service) await(ctx context.Context, t *taskRow, from caller, done func(*taskRow) bool) (*taskRow, error) {
 	w := s.hub.enter(t.ID, from.source)
 	if w == nil {

@@ -21,7 +21,7 @@ type waiter struct {
 	changed chan struct{} // holds a value if the task has changed
 }
 
-// hub wakes those who wait for a task. The zero value is ready to use.
+// hub wakes the waiters of a task that changed. The zero value is ready to use.
 type hub struct {
 	mu      sync.Mutex
 	waiters map[string][]*waiter // by task

@@ -157,7 +157,7 @@ func (s *Service) admit(ctx context.Context, t *taskRow, size int) error {
 	return refused
 }
 
-// save stores a changed task, and wakes those who wait for it. If the task has no room, save stores it as failed, without
+// save stores a changed task and wakes its waiters. If there is no room for the task, save stores it as failed, without
 // the answer. It fails with store.ErrConflict if the task was changed meanwhile.
 func (s *Service) save(ctx context.Context, t *taskRow) error {
 	change, size := t.change()
@@ -194,7 +194,7 @@ func (s *Service) update(ctx context.Context, id string, change func(t *taskRow)
 	return nil, wire.ErrUnavailable.Because(errors.New("lost every race for the task"))
 }
 
-// view returns the task as its caller sees it.
+// view returns the task as its caller sees it. A task that the agent has not taken is shown as failed in its last hour.
 func (t *taskRow) view(now time.Time) wire.Value {
 	if t.Remote == "" && !isTerminal(t.State) && now.Sub(t.Created) > mailbox.Life-time.Hour { // in its last hour, because the mailbox entry expires with it
 		return newTask(t.ID, t.Context, stateFailed, textExpired, now)

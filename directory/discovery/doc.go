@@ -42,7 +42,7 @@ const (
 type Config struct {
 	// BaseURL is the base of the directory's own API, "https://directory.example.com/v1".
 	BaseURL string
-	// Local selects the local profile: it has no name, so it serves no manifest.
+	// Local selects the local profile. Its directory has no public host name, so the service serves no manifest.
 	Local bool
 	// Name is the name of the directory, for people.
 	Name string

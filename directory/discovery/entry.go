@@ -23,7 +23,7 @@ type Entry struct {
 	TrustManifest         *TrustManifest    `json:"trustManifest,omitempty"`
 }
 
-// TrustManifest says who vouches for an entry, and for what.
+// TrustManifest has the identity behind an entry and what the directory checked about it.
 type TrustManifest struct {
 	Identity     string        `json:"identity"` // at the host in the identifier of the entry
 	IdentityType string        `json:"identityType"`
@@ -37,14 +37,15 @@ type Attestation struct {
 	MediaType string `json:"mediaType"`
 }
 
-// attestations are the types of attestations, by the check of the directory that they stand for.
+// attestations lists the checks of the directory, each with the type of its attestation and the key of its time in the
+// metadata of an entry.
 var attestations = []struct{ kind, check, stamp string }{
 	{"agentmesh-key", "key", "key_proven_at"},
 	{"agentmesh-endpoint", "endpoint", "endpoint_proven_at"},
 	{"agentmesh-alive", "alive", "alive_at"},
 }
 
-// urn is the form of identifiers. Its parts are the publisher and the rest.
+// urn matches an identifier. Its groups are the publisher and the rest, which starts with a colon.
 var urn = regexp.MustCompile(`^urn:air:([a-zA-Z0-9.-]+)((?::[a-zA-Z0-9._-]+)+)$`)
 
 // identifier returns the identifier of something that this directory lists.
@@ -52,15 +53,14 @@ func (s *Service) identifier(kind, name string) string {
 	return urnPrefix + s.host + ":" + kind + ":" + name
 }
 
-// agentKind is the part of an identifier that says that its name is an agent id.
+// agentKind is the KIND in the identifier of an agent. The NAME is then the agent id.
 const agentKind = "agent"
 
 // maxA2A bounds the URL of an A2A card.
 const maxA2A = 2048
 
-// A2ACard returns the URL of the A2A card that an agent card names in metadata.a2a, or "". The URL must be https, or
-// http in a directory of the local profile, and have the host of the agent's endpoint, because that is the host which
-// a directory checks.
+// A2ACard returns the URL of the A2A card that an agent card names in metadata.a2a, or "". The URL must have the scheme,
+// host and port of the agent's endpoint, because the directory checks only the endpoint.
 func A2ACard(card wire.Value) string {
 	metadata, _ := card.Get("metadata")
 	text := metadata.GetStr("a2a")
@@ -97,7 +97,7 @@ func (s *Service) agentEntry(card wire.Value, proven wire.Verification) Entry {
 	return e
 }
 
-// withQueries returns the entry of an agent with two sentences for which the agent is an answer.
+// withQueries returns the entry of an agent with two to five example queries that the agent answers.
 func (e Entry) withQueries() Entry {
 	e.RepresentativeQueries = []string{"find the agent " + e.DisplayName, "write to " + e.DisplayName}
 	for _, name := range e.Capabilities[:min(len(e.Capabilities), 3)] {

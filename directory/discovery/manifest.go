@@ -46,7 +46,7 @@ func (s *Service) getManifest(c echo.Context) error {
 	return nil
 }
 
-// kindOf returns the middle of the identifier of an entry with this type.
+// kindOf returns the KIND in the identifier of an entry of this type that the process adds to the manifest.
 func kindOf(entryType string) string {
 	if entryType == TypeMCP {
 		return "mcp"

@@ -18,9 +18,9 @@ const (
 	// Days is the number of days that are kept.
 	Days = 30
 
-	saveEvery    = time.Minute // a crash loses the counts of this time
-	maxConflicts = 8           // attempts after the first one
-	keep         = Days * 24 * time.Hour
+	saveEvery    = time.Minute           // a crash loses the counts since the last save
+	maxConflicts = 8                     // attempts after the first one
+	keep         = Days * 24 * time.Hour // how long the record lives after a save
 )
 
 // Kind is what is counted.
@@ -28,7 +28,7 @@ type Kind int
 
 // The kinds.
 const (
-	Registered Kind = iota // new cards, and cards that are back after they expired
+	Registered Kind = iota // new cards; a card that its owner lists again within its reservation is not new
 	Searched               // pages of results
 	Reported               // reports of cards
 	kinds
@@ -88,7 +88,8 @@ func (h *History) List(now time.Time) []Day {
 	return list
 }
 
-// Keep adds the counts to a record until ctx ends, and reads there what other processes have counted.
+// Keep adds the counts to a record every minute, and once more when ctx ends. It also reads from the record what other
+// processes have counted.
 func (h *History) Keep(ctx context.Context, records store.Records, ns, key string, log *slog.Logger) {
 	tick := time.NewTicker(saveEvery)
 	defer tick.Stop()

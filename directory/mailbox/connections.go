@@ -24,7 +24,7 @@ const (
 type Connections struct {
 	mu        sync.Mutex
 	all       map[[32]byte]*connection
-	strangers int
+	strangers int // waiting polls whose credential has no mailbox
 }
 
 // connection is one credential whose agents poll.
@@ -62,16 +62,16 @@ type Waiter struct {
 	conns    *Connections
 	owner    [32]byte
 	waits    bool
-	stranger bool
+	stranger bool // the credential has no mailbox
 }
 
 // Waits reports whether the poll may wait for mail.
 func (w *Waiter) Waits() bool { return w.waits }
 
-// Join registers a poll; the caller must call Leave on the result. If too many polls are already waiting, the new poll
-// does not wait and gets only stored mail.
-func (c *Connections) Join(owner [32]byte, waits, mailbox bool) *Waiter {
-	w := &Waiter{c, owner, waits, !mailbox}
+// Join registers a poll; the caller must call Leave on the result. waits reports whether the poll asks to wait for mail,
+// hasMailbox whether its credential has a mailbox. If too many polls are already waiting, the new poll does not wait.
+func (c *Connections) Join(owner [32]byte, waits, hasMailbox bool) *Waiter {
+	w := &Waiter{c, owner, waits, !hasMailbox}
 	if !waits {
 		return w
 	}
@@ -160,7 +160,7 @@ func (conn *connection) notify() {
 }
 
 // PassThrough offers a message to a connected agent of owner and waits for the reply. It returns false if no agent is
-// connected, or if none fetched or answered the message in time.
+// connected, if none fetched or answered the message in time, or if ctx ended.
 func (c *Connections) PassThrough(ctx context.Context, owner [32]byte, o *Transit) (Reply, bool) {
 	o.taken, o.answer = make(chan struct{}), make(chan Reply, 1)
 	if !c.offer(owner, o, time.Now()) {
@@ -170,14 +170,14 @@ func (c *Connections) PassThrough(ctx context.Context, owner [32]byte, o *Transi
 	defer taken.Stop()
 	end := time.NewTimer(ReplyWithin)
 	defer end.Stop()
-	has := (<-chan struct{})(o.taken)
+	fetched := (<-chan struct{})(o.taken)
 	for {
 		select {
 		case a := <-o.answer:
 			return a, true
-		case <-has:
+		case <-fetched:
 			taken.Stop()
-			has = nil // do not receive from the closed channel again
+			fetched = nil // do not receive from the closed channel again
 			continue
 		case <-taken.C:
 		case <-end.C:
@@ -190,8 +190,8 @@ func (c *Connections) PassThrough(ctx context.Context, owner [32]byte, o *Transi
 	}
 }
 
-// offer queues a message for a connected agent. It returns false if no agent is connected, or if too many messages are
-// already passing through.
+// offer queues a message for a connected agent. It returns false if no agent is connected, or if too many messages, of all
+// senders or of this one, are already passing through.
 func (c *Connections) offer(owner [32]byte, o *Transit, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

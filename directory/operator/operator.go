@@ -26,7 +26,7 @@ type Config struct {
 	Directory *directory.Registry
 	Name      string // of the directory
 	Mirrored  string // URL of the directory that this one mirrors, or ""
-	Alone     bool   // the process has no node, so the pages have entries of their own in the navigation
+	Alone     bool   // the process has no node: / leads to the directory, and its pages are at the top of the navigation
 	Logger    *slog.Logger
 }
 
@@ -110,7 +110,7 @@ func (p *pages) countReports(ctx context.Context) int {
 type bar struct {
 	history.Day
 	Registered, Searched, Reported int
-	High                           int // height in percent of the busiest day
+	High                           int // height: the searches in percent of the day with the most searches
 }
 
 // X returns the position of the i-th bar, and Y that of its upper end.
