@@ -91,7 +91,7 @@ func (r *Registry) Changes(ctx context.Context, since string, limit int, wait ti
 	return page, err
 }
 
-// awaitChanges returns the changes after a position: one more than limit if there are more. If there are none, it waits
+// awaitChanges returns the changes after a position: one more than limit if there are more. Without a change, it waits
 // up to wait.
 func (r *Registry) awaitChanges(ctx context.Context, after uint64, limit int, wait time.Duration) ([]store.CardChange, error) {
 	changed, leave, ok := r.changes.Listen()

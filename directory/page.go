@@ -55,7 +55,7 @@ func newTemplates(e *echo.Echo, r *Registry, guard func(echo.HandlerFunc) echo.H
 // shownProofs is what the directory verified, as the pages show it.
 type shownProofs struct {
 	wire.Verification
-	Answers bool // the last probe did not fail, or there was none
+	Answers bool // the last probe, if any, did not fail
 }
 
 type shownTag struct{ Name, URL string }

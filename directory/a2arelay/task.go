@@ -157,8 +157,8 @@ func (s *Service) admit(ctx context.Context, t *taskRow, size int) error {
 	return refused
 }
 
-// save stores a changed task and wakes its waiters. If there is no room for the task, save stores it as failed, without
-// the answer. It fails with store.ErrConflict if the task was changed meanwhile.
+// save stores a changed task and wakes its waiters. If the task has no room, save stores it as failed, without the
+// answer. It fails with store.ErrConflict if the task was changed meanwhile.
 func (s *Service) save(ctx context.Context, t *taskRow) error {
 	change, size := t.change()
 	err := s.admit(ctx, t, size)
