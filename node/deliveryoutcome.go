@@ -225,6 +225,7 @@ func (o *deliveryOutcome) reply(ctx context.Context, d bridge.Delivered) error {
 		return err
 	}
 	o.unit.Append(store.Entry{MessageID: string(m.ID), At: o.unit.Now, Raw: d.Raw, Digest: digest, Key: seal.key})
+	o.entry.Reply = m.ID
 	o.sent.Reply, o.sent.ReplyTree = m, m.Tree
 	if seal.sealed {
 		o.sent.ReplyTree = m.Tree.With("payload", m.Payload)

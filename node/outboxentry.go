@@ -25,6 +25,8 @@ type OutboxEntry struct {
 	owner.OutboxEntry
 	Signer string    `json:"-"` // fingerprint of the key that signed Raw
 	Keep   time.Time `json:"-"` // when the record of an ended entry expires
+	// Reply is the id of the verified reply that ended the entry, for a caller that waits in another process.
+	Reply wire.MessageID `json:"-"`
 
 	Raw []byte `json:"-"` // the signed bytes to send
 	rev store.Rev
@@ -33,8 +35,9 @@ type OutboxEntry struct {
 // storedEntry is the form in which a record holds an outbox entry.
 type storedEntry struct {
 	OutboxEntry
-	Signer string `json:"signer"`
-	Raw    []byte `json:"raw,omitempty"`
+	Signer string         `json:"signer"`
+	Raw    []byte         `json:"raw,omitempty"`
+	Reply  wire.MessageID `json:"reply,omitempty"`
 }
 
 func (e OutboxEntry) key() store.ConvKey {
@@ -47,7 +50,7 @@ func waitTerm(key store.ConvKey) string { return "wait:" + key.Peer + "/" + key.
 // Every entry can be found by its state and by its conversation; waitTerm finds only the queued entries of a
 // conversation.
 func (e OutboxEntry) change() store.Change {
-	body, err := json.Marshal(storedEntry{OutboxEntry: e, Signer: e.Signer, Raw: e.Raw})
+	body, err := json.Marshal(storedEntry{OutboxEntry: e, Signer: e.Signer, Raw: e.Raw, Reply: e.Reply})
 	if err != nil {
 		panic(fmt.Sprintf("encode outbox entry: %v", err)) // only fields we filled
 	}
@@ -64,7 +67,7 @@ func decodeEntry(r store.Record) (OutboxEntry, error) {
 		return OutboxEntry{}, fmt.Errorf("decode outbox entry: %w", err)
 	}
 	e := s.OutboxEntry
-	e.Raw, e.Signer, e.rev, e.Keep = s.Raw, s.Signer, r.Rev, r.Expires
+	e.Raw, e.Signer, e.Reply, e.rev, e.Keep = s.Raw, s.Signer, s.Reply, r.Rev, r.Expires
 	return e, nil
 }
 

@@ -203,6 +203,35 @@ func TestWaitingSender(t *testing.T) {
 	}
 }
 
+// TestWaitingSenderGetsReply: a sender at a process without the duties gets the reply, also a sealed one.
+func TestWaitingSenderGetsReply(t *testing.T) {
+	t.Parallel()
+	for _, seal := range []node.Sealing{node.SealOff, node.SealRequire} {
+		ps := startProcesses(t, 2, time.Millisecond, func(cfg *node.Config) {
+			cfg.Policy.Mode, cfg.Outbound.Seal = acl.Open, seal
+		})
+		calls := make(chan hook.Call, 1)
+		ann := ps.mesh.Node("ann", answers(secretReply, calls))
+		other := ps.others(ps.holder())[0]
+		if _, err := ps.holder().Register(t.Context(), ""); err != nil {
+			t.Fatal(err)
+		}
+		waitFor(t, "the other process has not found the holder", func() bool { return other.delivered() == 0 })
+		out := to("", "conv_one", "hello")
+		out.To, out.Address = ann.ID(), ""
+		sent := mustSend(t, other.Node, out, 20*time.Second)
+		if sent.State != node.SendDelivered || sent.Reply == nil || sent.ReplySealed != (seal == node.SealRequire) {
+			t.Fatalf("seal %s: %+v, want the reply", seal, sent)
+		}
+		shown, _ := sent.ReplyTree.Get("payload")
+		for _, payload := range []wire.Value{sent.Reply.Payload, shown} {
+			if message, _ := payload.Get("message"); message.GetStr("body") != "the answer to the secret" {
+				t.Errorf("seal %s: reply %s", seal, payload.JSON())
+			}
+		}
+	}
+}
+
 // counted counts the runs of a hook for each message.
 type counted struct {
 	mu   sync.Mutex

@@ -166,6 +166,7 @@ func (n *Node) dispatch(ctx context.Context, out Outgoing) (queuedMessage, error
 
 // queuedMessage is a message in the outbox whose first attempt is watched.
 type queuedMessage struct {
+	n       *Node
 	out     Outgoing
 	queued  Sent
 	first   <-chan Sent // receives the outcome of the first attempt
@@ -182,11 +183,35 @@ func (p queuedMessage) await(ctx context.Context, wait time.Duration) Sent {
 	defer timer.Stop()
 	select {
 	case sent := <-p.first:
+		if sent.State == SendDelivered && sent.Reply == nil {
+			return p.addReply(ctx, sent)
+		}
 		return sent
 	case <-timer.C:
 	case <-ctx.Done():
 	}
 	return p.queued
+}
+
+// addReply adds the reply to the outcome of an attempt that another process made. If the reply cannot be read, the
+// outcome says only that the message was delivered.
+func (p queuedMessage) addReply(ctx context.Context, sent Sent) Sent {
+	n := p.n
+	e, err := n.loadEntry(ctx, p.out.entryID)
+	if err != nil || e.Reply == "" {
+		return sent
+	}
+	m, err := n.originalMessage(ctx, Item{Item: owner.Item{Peer: e.To, Conversation: e.Conversation, MessageID: e.Reply}})
+	if err != nil {
+		n.log.WarnContext(ctx, "read reply", "letter", e.ID, "err", err)
+		return sent
+	}
+	opened, seal, _ := n.unsealReply(bridge.Delivered{Reply: &m})
+	sent.Reply, sent.ReplyTree, sent.ReplySealed = &opened, m.Tree, seal.sealed
+	if seal.sealed {
+		sent.ReplyTree = m.Tree.With("payload", opened.Payload)
+	}
+	return sent
 }
 
 // posting builds the unit that stores an outgoing message.
@@ -210,7 +235,7 @@ func (p *posting) result(err error) (queuedMessage, error) {
 		return queuedMessage{}, err
 	}
 	queued := Sent{MessageID: p.sent.ID, Conversation: p.sent.Conversation, State: SendQueued}
-	return queuedMessage{out: p.out, queued: queued, first: p.first, unwatch: p.unwatch}, nil
+	return queuedMessage{n: p.n, out: p.out, queued: queued, first: p.first, unwatch: p.unwatch}, nil
 }
 
 // fill adds the message and everything that follows from it to the unit. It does not withdraw a question that the
