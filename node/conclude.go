@@ -2,12 +2,12 @@ package node
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"time"
 
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -102,9 +102,9 @@ var noticeTitles = map[string]string{
 
 // notice returns a notice about a conversation.
 func (n *Node) notice(kind string, peer wire.AgentID, name string, key store.ConvKey, now time.Time) notify.Notice {
-	who := string(peer)
-	if name != "" {
-		who = fmt.Sprintf("%s (%s)", name, peer)
+	shown, who := owner.ShowName(owner.PeerNames{PeerName: name}, "", string(peer)), owner.ShortID(string(peer))
+	if shown.Claimed {
+		who = shown.String() + " (" + who + ")"
 	}
 	return notify.Notice{Kind: kind, Title: noticeTitles[kind], Text: who, At: now, Conv: key, Peer: peer}
 }

@@ -6,11 +6,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
 	"github.com/agentmesh/agentmesh/node"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/notify"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -83,5 +85,22 @@ func TestHookCloses(t *testing.T) {
 	must(t, meshtest.Post(t, sarah.URL, chris.Sign(d)), http.StatusOK)
 	if got := convState(t, sarah.Store, node.Outgoing{To: chris.ID, Conv: d.Conversation}); got != conversations.Completed {
 		t.Errorf("conversation is %s, want completed", got)
+	}
+}
+
+// TestNoticeNamesThePeer: a notice has the name that a stranger gives itself in quotes, and the beginning of its id. The
+// whole id is in a member of its own.
+func TestNoticeNamesThePeer(t *testing.T) {
+	mesh := meshtest.New(t)
+	sarah := mesh.Node("sarah", func(cfg *node.Config) { cfg.Policy.Mode = acl.Approval })
+	chris := mesh.Stranger("chris")
+	meshtest.Post(t, sarah.URL, chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, `{"action":"deliver","message":{"body":"hello"}}`)))
+	list, _, err := sarah.Notices.List(t.Context(), "", 10, time.Now())
+	if want := `"chris" (` + string(chris.ID[:11]) + `…)`; err != nil || len(list) != 1 || list[0].Text != want || list[0].Peer != chris.ID || list[0].Ask == "" {
+		t.Errorf("notices = %+v, %v, want the text %s", list, err, want)
+	}
+	shown := owner.Notice{Notice: list[0]}
+	if shown.Detail() != "" {
+		t.Errorf("the page repeats the peer: %q", shown.Detail())
 	}
 }

@@ -64,11 +64,15 @@ func ShowName(names PeerNames, address, id string) ShownName {
 	case foreignID != "":
 		return ShownName{Text: wire.OneLine(foreignID, maxClaimedName), Network: network}
 	}
-	short := wire.OneLine(cmp.Or(id, address), maxClaimedName)
+	return ShownName{Text: ShortID(cmp.Or(id, address))}
+}
+
+// ShortID returns the beginning of an agent id, or another id on one line.
+func ShortID(id string) string {
 	if wire.AgentID(id).Valid() && len(id) > maxShortID+3 {
-		short = id[:maxShortID] + "…"
+		return id[:maxShortID] + "…"
 	}
-	return ShownName{Text: short}
+	return wire.OneLine(id, maxClaimedName)
 }
 
 // Shown returns how to show the peer of a conversation.
@@ -92,7 +96,7 @@ func (n Notice) Shown() ShownName { return ShowName(n.PeerNames, "", string(n.Pe
 
 // Detail returns the text of the notice, or "" if it only names the peer.
 func (n Notice) Detail() string {
-	if n.Peer != "" && strings.Contains(n.Text, string(n.Peer)) {
+	if n.Peer != "" && strings.Contains(n.Text, strings.TrimSuffix(ShortID(string(n.Peer)), "…")) {
 		return ""
 	}
 	return n.Text
