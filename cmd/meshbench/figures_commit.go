@@ -67,8 +67,8 @@ func (s *study) measureCommits(ctx context.Context) (err error) {
 	rate := func(list []sample) float64 { return medianOf(list, sample.rate) }
 	s.add(
 		newFigure(fmt.Sprintf("group commit, %d senders, beside one Update each", n), ratio(step, updates, sample.rate), "×", "%.0f/s beside %.0f/s", rate(step), rate(updates)).withMin(4),
-		newFigure(fmt.Sprintf("group commit, %d senders, beside a raw log", n), ratio(step, logs, sample.rate), "×", "%.0f/s beside %.0f/s", rate(step), rate(logs)).withMin(0.30),
-		newFigure(fmt.Sprintf("acceptance, %d senders, beside a raw log", n), ratio(acc, logs, sample.rate), "×", "%.0f/s", rate(acc)).withMin(0.10),
+		newFigure(fmt.Sprintf("group commit, %d senders, beside a raw log", n), ratio(step, logs, sample.rate), "×", "%.0f/s beside %.0f/s", rate(step), rate(logs)).withMin(0.25),
+		newFigure(fmt.Sprintf("acceptance, %d senders, beside a raw log", n), ratio(acc, logs, sample.rate), "×", "%.0f/s", rate(acc)).withMin(0.13),
 		newFigure("group commit, one sender, beside one Update", ratio(one[0], one[1], sample.rate), "×", "%.0f/s beside %.0f/s", rate(one[0]), rate(one[1])).withMin(0.85),
 	)
 	return ctx.Err()

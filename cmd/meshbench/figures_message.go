@@ -64,8 +64,8 @@ func (s *study) measureMessages(ctx context.Context) (err error) {
 	read, verify := got[len(contenders)-1], got[3]
 	s.add(
 		newFigure(fmt.Sprintf("message: server CPU beside its pieces, %d senders", b.workers), ratio(got[0], sums, sample.cost), "×",
-			"%.0f µs beside %.0f µs%s; %.0f/s, p50 %.0f µs, p99 %.0f µs, %d errors %s", o.CPU, medianOf(sums, sample.cost), note.String(), o.Rate, o.P50, o.P99, o.Errors, o.Fault).withMax(1.6),
-		newFigure("read + canonicalise beside verify", ratio(read, verify, sample.cost), "×", "").withMax(0.10),
+			"%.0f µs beside %.0f µs%s; %.0f/s, p50 %.0f µs, p99 %.0f µs, %d errors %s", o.CPU, medianOf(sums, sample.cost), note.String(), o.Rate, o.P50, o.P99, o.Errors, o.Fault).withMax(1.25),
+		newFigure("read + canonicalise beside verify", ratio(read, verify, sample.cost), "×", "").withMax(0.08),
 	)
 	return ctx.Err()
 }

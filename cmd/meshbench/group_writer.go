@@ -73,7 +73,7 @@ var (
 
 // openBare opens a bbolt file with two buckets and the same options as the store's engine.
 func openBare(path string) (*bbolt.DB, error) {
-	db, err := bbolt.Open(path, 0o600, &bbolt.Options{NoFreelistSync: true, FreelistType: bbolt.FreelistMapType, InitialMmapSize: 1 << 30})
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{NoFreelistSync: true, FreelistType: bbolt.FreelistMapType, InitialMmapSize: 1 << 30, PageSize: 8 << 10})
 	if err != nil {
 		return nil, err
 	}

@@ -35,6 +35,9 @@ func benchStore(b *testing.B) *Store {
 	}
 	b.Cleanup(func() {
 		if commits > 0 {
+			if info, err := os.Stat(s.path); err == nil {
+				b.ReportMetric(float64(info.Size())/float64(b.N), "file-B/op")
+			}
 			b.ReportMetric(float64(b.N)/float64(commits), "op/commit")
 			b.ReportMetric(float64(pages)/float64(b.N), "pages/op")
 		}
@@ -184,38 +187,30 @@ func (l *rawLog) append(parts ...[]byte) error {
 }
 
 // BenchmarkAccept measures the step that accepts a message: a replay record with its answer, a conversation, two
-// transcript entries and an inbox record.
+// transcript entries and an inbox record. 64 conversations at a time get 32 messages each.
 func BenchmarkAccept(b *testing.B) {
 	for _, senders := range []int{1, 64} {
 		b.Run(fmt.Sprintf("senders=%d", senders), func(b *testing.B) {
 			s := benchStore(b)
 			now := time.Now()
-			convs := make([]store.Conversation, 1000)
-			fill := store.Step{Now: now}
-			for i := range convs {
-				convs[i] = store.Conversation{
-					Key: store.ConvKey{Peer: fmt.Sprintf("am_%024d", i), ID: fmt.Sprintf("conv_%d", i)}, Body: make([]byte, 300),
-					Terms: []string{"state:active", "peer:" + fmt.Sprint(i)}, Open: true, Updated: now,
-				}
-				fill.Conv = &convs[i]
-				if _, err := s.Steps().Apply(b.Context(), fill); err != nil {
-					b.Fatal(err)
-				}
-			}
-			raw, answer := make([]byte, 700), make([]byte, 500)
+			raw, answer := make([]byte, 800), make([]byte, 700)
 			send(b, senders, func(i int) error {
-				conv := convs[rand.IntN(len(convs))]
-				conv.Rev = store.Any
+				at := now.Add(time.Duration(i) * time.Millisecond)
+				conv := store.Conversation{
+					Key:  store.ConvKey{Peer: fmt.Sprintf("am_%024d", i%64), ID: fmt.Sprintf("conv_%d", i/64/32)},
+					Body: make([]byte, 400), Terms: []string{"state:active", "peer:" + fmt.Sprint(i%64)},
+					Open: true, Updated: at, Expires: at.Add(30 * 24 * time.Hour), Rev: store.Any,
+				}
 				id := fmt.Sprintf("msg_%x%016x", rand.Uint64(), i)
 				_, err := s.Steps().Apply(b.Context(), store.Step{
 					Conv:   &conv,
-					Append: []store.Entry{{MessageID: id, At: now, Raw: raw}, {Out: true, MessageID: id + "r", At: now, Raw: answer}},
+					Append: []store.Entry{{MessageID: id, At: at, Raw: raw}, {Out: true, MessageID: id + "r", At: at, Raw: answer}},
 					Replay: &store.Replay{
-						Sender: conv.Key.Peer, MessageID: id, Conv: conv.Key, Status: 200, Answer: answer, Expires: now.Add(8 * 24 * time.Hour),
+						Sender: conv.Key.Peer, MessageID: id, Conv: conv.Key, Status: 200, Answer: answer, Expires: at.Add(8 * 24 * time.Hour),
 					},
 					Records: []store.Change{{Record: store.Record{
-						NS: "inbox", Key: fmt.Sprintf("%016x", i), Body: make([]byte, 200), Terms: []string{"state:new"},
-						Expires: now.Add(30 * 24 * time.Hour),
+						NS: "inbox", Key: fmt.Sprintf("in_%016x", i), Body: make([]byte, 1000), Expires: conv.Expires,
+						Terms: []string{"state:new", "conv:" + conv.Key.Peer + "/" + conv.Key.ID},
 					}}},
 					Now: now,
 				})

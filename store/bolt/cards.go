@@ -175,7 +175,6 @@ func checkQuotas(tx *bbolt.Tx, quotas []store.Quota, ownSeq uint64, now time.Tim
 // writeCard stores row in place of old (zero for a new card, which gets its seq) and appends the change to the feed.
 func writeCard(t *txn, row *engine.CardRow, old store.Card, now time.Time) error {
 	cards := bucketCards.in(t.Tx)
-	cards.b.FillPercent = 0.9 // new cards come at the end
 	if row.Seq == 0 {
 		seq, err := cards.b.NextSequence()
 		if err != nil {
@@ -217,7 +216,6 @@ func writeCard(t *txn, row *engine.CardRow, old store.Card, now time.Time) error
 // logChange moves the change of row to the end of the feed. ended reports whether the reservation of the id has ended.
 func logChange(t *txn, row *engine.CardRow, ended bool, now time.Time) error {
 	changes := bucketChanges.in(t.Tx)
-	changes.b.FillPercent = 0.95
 	if row.Change != 0 {
 		if err := changes.delete(u64(row.Change)); err != nil {
 			return err

@@ -22,10 +22,13 @@ const sumSize = 4
 type bucket struct {
 	name []byte
 	sum  uint32 // CRC-32C of the name and the zero byte
+	fill float64
 }
 
-func newBucket(name string) bucket {
-	return bucket{[]byte(name), crc32.Checksum(append([]byte(name), 0), castagnoli)}
+// newBucket returns a bucket. fill is how full bbolt leaves a page that it splits: more than half if rows are mostly
+// appended, at the end of the bucket or of a conversation, because otherwise half of each page would stay empty.
+func newBucket(name string, fill float64) bucket {
+	return bucket{[]byte(name), crc32.Checksum(append([]byte(name), 0), castagnoli), fill}
 }
 
 // seal appends the checksum to value.
@@ -69,7 +72,13 @@ func (b bucket) damageError(key []byte, reason string) error {
 }
 
 // in returns the rows of b in a transaction. Every read and write of a row goes through them.
-func (b bucket) in(tx *bbolt.Tx) rows { return rows{b, tx.Bucket(b.name)} }
+func (b bucket) in(tx *bbolt.Tx) rows {
+	r := rows{b, tx.Bucket(b.name)}
+	if r.b != nil {
+		r.b.FillPercent = b.fill
+	}
+	return r
+}
 
 // rows reads and writes the rows of a bucket. The slices that it returns are valid until the transaction ends.
 type rows struct {

@@ -156,7 +156,7 @@ func expectFixture(t *testing.T, s *Store) {
 // bucket.
 func nextMigrations(pause func()) []migration {
 	return append(slices.Clip(migrations), func(from *bbolt.Tx, to *copier) error {
-		if err := to.create(newBucket("next"), 0); err != nil {
+		if err := to.create(newBucket("next", 1), 0); err != nil {
 			return err
 		}
 		for _, b := range buckets {

@@ -31,18 +31,18 @@ import (
 // key1 and key2 are a text after its length in one or two bytes. Every stored value ends with a checksum (checksum.go),
 // even an empty value: a changed bit in a row that only points to another row hides that other row.
 var (
-	bucketMeta        = newBucket("meta")
-	bucketCards       = newBucket("cards")
-	bucketIDs         = newBucket("ids")
-	bucketCounts      = newBucket("counts")
-	bucketChanges     = newBucket("changes")
-	bucketConvs       = newBucket("convs")
-	bucketConvKeys    = newBucket("convkeys")
-	bucketConvTerms   = newBucket("convterms")
-	bucketReplays     = newBucket("replays")
-	bucketRecords     = newBucket("records")
-	bucketRecordTerms = newBucket("recordterms")
-	bucketExpiries    = newBucket("expiries")
+	bucketMeta        = newBucket("meta", bbolt.DefaultFillPercent)
+	bucketCards       = newBucket("cards", 0.9)
+	bucketIDs         = newBucket("ids", bbolt.DefaultFillPercent)
+	bucketCounts      = newBucket("counts", bbolt.DefaultFillPercent)
+	bucketChanges     = newBucket("changes", 0.95)
+	bucketConvs       = newBucket("convs", 0.9)
+	bucketConvKeys    = newBucket("convkeys", bbolt.DefaultFillPercent)
+	bucketConvTerms   = newBucket("convterms", bbolt.DefaultFillPercent)
+	bucketReplays     = newBucket("replays", bbolt.DefaultFillPercent)
+	bucketRecords     = newBucket("records", 0.75)
+	bucketRecordTerms = newBucket("recordterms", bbolt.DefaultFillPercent)
+	bucketExpiries    = newBucket("expiries", bbolt.DefaultFillPercent)
 
 	buckets = []bucket{
 		bucketMeta, bucketCards, bucketIDs, bucketCounts, bucketChanges, bucketConvs, bucketConvKeys, bucketConvTerms,

@@ -40,9 +40,7 @@ func scheduleSweep(tx *bbolt.Tx, kind byte, key []byte, scheduled, due int64) er
 	if due == engine.Never || scheduled != engine.NoTime && scheduled <= due {
 		return nil
 	}
-	rows := bucketExpiries.in(tx)
-	rows.b.FillPercent = 0.9 // most new rows expire after all existing ones, so they come at the end
-	return rows.put(expiryKey(due, kind, key), nil)
+	return bucketExpiries.in(tx).put(expiryKey(due, kind, key), nil)
 }
 
 // Sweep implements [store.Store].
