@@ -39,7 +39,8 @@ var topicOf = map[string]Topic{
 	"rules": TopicPeers, "recipients": TopicPeers, nsAliases: TopicPeers,
 }
 
-// eventsOf returns the events of a committed step: one for each listed record, and one for each conversation.
+// eventsOf returns the events of a committed step: one for each record in a namespace of topicOf, and one for each
+// conversation that such a record names.
 func eventsOf(changes []store.Change) []Event {
 	var list []Event
 	reported := make(map[string]bool, 1)

@@ -37,7 +37,7 @@ func (n *Node) ReceiveFrom(ctx context.Context, body []byte, sources []rate.Sour
 
 // readMessage implements lines 3 to 8: it parses the message and authenticates the sender. If readMessage returns an
 // error, the returned message holds only what the sender claims, which is not proven.
-func (n *Node) readMessage(ctx context.Context, body []byte, from []rate.Source) (in bridge.Inbound, err error) {
+func (n *Node) readMessage(ctx context.Context, body []byte, sources []rate.Source) (in bridge.Inbound, err error) {
 	m, err := n.verifier.Read(body) // lines 3, 4
 	if err != nil {
 		return in, err
@@ -50,12 +50,12 @@ func (n *Node) readMessage(ctx context.Context, body []byte, from []rate.Source)
 	if err != nil {
 		return in, err
 	}
-	origin := client.Origin{Sources: from, Known: standing.Known()}
+	origin := client.Origin{Sources: sources, Known: standing.Known()}
 	checked, err := n.verifier.Authenticate(ctx, m, origin, time.Now()) // lines 7, 8
 	if err != nil {
 		return in, err
 	}
-	if in.Sources, in.Proven, err = n.sourcesOf(ctx, checked.Peer, from); err != nil {
+	if in.Sources, in.Proven, err = n.sourcesOf(ctx, checked.Peer, sources); err != nil {
 		return in, err
 	}
 	in.Name, in.Verified, in.Digest, in.Received = checked.Card.Name, bridge.VerifiedSignature, checked.Digest, time.Now()

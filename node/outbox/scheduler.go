@@ -78,7 +78,7 @@ const (
 // peer is the interned name of a peer, because many conversations have the same one.
 type peer = unique.Handle[string]
 
-// convKey is a store.ConvKey.
+// convKey is a store.ConvKey with an interned peer.
 type convKey struct {
 	peer peer
 	id   string
@@ -140,7 +140,8 @@ func (s *Scheduler) Counts() map[string]int {
 	return map[string]int{"queued": queued, "delivering": s.active}
 }
 
-// HasQueue reports whether this process has the queue. A message that it stores then is in flight at once.
+// HasQueue reports whether this process has the queue. A message that this process stores while it has the queue is in
+// flight at once.
 func (s *Scheduler) HasQueue() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
