@@ -23,7 +23,7 @@ type messReply struct {
 // messThread is the state of a thread to which a command replies.
 type messThread struct {
 	ref    string
-	serial string // of the newest message
+	serial string // of the newest message, or --serial
 	action string // the action that the executor last asked to confirm
 }
 

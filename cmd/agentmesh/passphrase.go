@@ -37,7 +37,8 @@ func (a *app) readPassphrase(subject string) ([]byte, error) {
 	return term.ReadPassword(int(a.In.(*os.File).Fd()))
 }
 
-// readNewPassphrase returns a new passphrase. It prompts twice, because a typing error would lock the owner out.
+// readNewPassphrase returns a new passphrase, which must not be empty. If it prompts, it prompts twice, because a typing
+// error would lock the owner out.
 func (a *app) readNewPassphrase(subject string) ([]byte, error) {
 	text, err := a.readPassphrase(subject)
 	if err != nil {

@@ -24,8 +24,8 @@ type directoryFlag struct {
 	Directory []string `placeholder:"URL" sep:"none" help:"Use this directory instead of the configured ones. Repeat for more directories."`
 }
 
-// applyTo sets the directories in the configuration of the command. It returns the directory if the user named exactly
-// one, else "".
+// applyTo sets the directories for a process of this command; a running serve does not get them. It returns the directory
+// if the user named exactly one, else "".
 func (f directoryFlag) applyTo(a *app) string {
 	a.server.Directory = f.Directory
 	if len(f.Directory) == 1 {

@@ -174,7 +174,7 @@ func (a *app) send(ctx context.Context, c sendFlags, call sendCall) error {
 }
 
 // approveSent prints a held message, approves exactly this content by its hash, and waits up to seconds for the result.
-// It returns answer unchanged if the message is not held.
+// It returns answer unchanged if the message is not held, or if it is held because the recipient's key is not proven.
 func (a *app) approveSent(ctx context.Context, o *daemon.Client, answer json.RawMessage, seconds int) (json.RawMessage, error) {
 	held, err := daemon.Decode[owner.Sent](answer)
 	if err != nil || held.State != owner.SendHeld || held.Ask == "" {

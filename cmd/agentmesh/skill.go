@@ -111,8 +111,8 @@ func (c *skillInstallCmd) skillFolder() (string, error) {
 	return filepath.Join(home, state, "skills"), nil
 }
 
-// prepare refuses flags that the configuration file would not keep, so that a later agentmesh serve would not use them,
-// and sets the defaults.
+// prepare refuses flags that the configuration file would not keep, so that a later agentmesh serve would not use them.
+// It sets the defaults and, with --write-config, makes a missing token.
 func (c *skillInstallCmd) prepare(a *app) error {
 	g := a.globals
 	refuse := func(flag, hint string) error {
@@ -227,7 +227,7 @@ func runOpenClaw(ctx context.Context, command []string) error {
 	return nil
 }
 
-// probe reports whether the gateway would accept a message. A gateway that does not run yet is not an error.
+// probe notes whether the gateway would accept a message. A gateway that does not run yet is not an error.
 func (c *skillInstallCmd) probe(ctx context.Context, a *app) error {
 	if c.TokenFile == "" {
 		return nil

@@ -44,7 +44,9 @@ func (c Call[Out]) Ask(query url.Values) Call[Out] {
 	return c
 }
 
-// Do makes a call and returns the answer, whose body the caller closes. A refusal is a *[wire.Error].
+// Do makes a call and returns the answer, whose body the caller closes. If the owner API refuses, the error is a
+// *[wire.Error] or [ErrNotServed]. If the owner API does not answer, the error wraps
+// [ErrNoAnswer].
 func (c *Client) Do(ctx context.Context, method, path string, query url.Values, body any) (*http.Response, error) {
 	target := "http://localhost/owner/" + path
 	if len(query) > 0 {
@@ -78,7 +80,7 @@ func (c *Client) Do(ctx context.Context, method, path string, query url.Values, 
 	return resp, nil
 }
 
-// refusal reads the error that the owner API returned.
+// refusal returns the error for an answer with an error status, as [Client.Do] describes it.
 func refusal(resp *http.Response) error {
 	data, err := client.ReadAll(resp, maxAnswer)
 	if err != nil {
@@ -108,7 +110,7 @@ func (c *Client) Raw(ctx context.Context, method, path string, query url.Values,
 	return ReadAnswer(resp)
 }
 
-// ReadAnswer returns the body of an answer. If the answer is a refusal, it returns a *[wire.Error].
+// ReadAnswer returns the body of an answer. For an answer with an error status, it returns an error as [Client.Do] does.
 func ReadAnswer(resp *http.Response) ([]byte, error) {
 	if resp.StatusCode >= 300 {
 		return nil, refusal(resp)

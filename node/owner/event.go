@@ -49,10 +49,10 @@ type Event struct {
 // EventStream is a stream of events from a moment on.
 type EventStream struct {
 	Events <-chan Event
-	Missed []Event // the events since the one that the reader named
-	Whole  bool    // Missed is complete
-	Name   func(Event) string
-	Stop   func()
+	Missed []Event            // the events since the one that the reader named
+	Whole  bool               // Missed is complete
+	Name   func(Event) string // returns the name of an event, which a reader sends to continue after it
+	Stop   func()             // ends the stream; the reader must call it
 }
 
 // Events provides event streams.

@@ -49,7 +49,8 @@ func Explain(err error) error {
 // doorForm is the form of a name in [httpapi.DoorHeader].
 var doorForm = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 
-// Door returns the interface that made a request, from [httpapi.DoorHeader].
+// Door returns the name of the interface through which a request came, from [httpapi.DoorHeader]: "api" if the header
+// has no valid name.
 func Door(c echo.Context) string { return doorOf(c.Request().Header.Get(httpapi.DoorHeader)) }
 
 // Author returns who wrote a message that came through a door: "agent" or "owner".

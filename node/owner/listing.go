@@ -36,13 +36,13 @@ const (
 	Withdrawn  ListingState = "withdrawn" // by the owner
 )
 
-// Register names one configured directory, or none for all, in which the node registers or renews its card.
+// Register is the order to register or renew the card in one configured directory, or in all if Directory is empty.
 type Register struct {
 	Directory string `json:"directory,omitempty"`
 	Adopt     bool   `json:"adopt,omitempty"` // accept the id that the directory assigns
 }
 
-// Withdraw names one configured directory, or none for all, from which the node withdraws.
+// Withdraw is the order to withdraw the card from one configured directory, or from all if Directory is empty.
 type Withdraw struct {
 	Directory string `json:"directory,omitempty"`
 }
@@ -68,7 +68,7 @@ type Listings interface {
 	// Card returns the card that the node publishes.
 	Card() wire.Card
 	// RegisterIn registers the node and records that in the audit log. Failures are in the returned listings. by is
-	// the door.
+	// the door of the request.
 	RegisterIn(ctx context.Context, in Register, by string) ([]Listing, error)
 	WithdrawFrom(ctx context.Context, in Withdraw, by string) ([]Listing, error)
 	// RotateKey replaces the signing key of the node and updates the directories.

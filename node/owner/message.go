@@ -46,7 +46,7 @@ type Sent struct {
 	Status       int                 `json:"status,omitempty"` // HTTP status of the newest attempt
 	Err          *SendFailure        `json:"error,omitempty"`
 	Hint         string              `json:"hint,omitempty"` // what the owner can do
-	Ask          string              `json:"ask,omitempty"`  // with SendHeld
+	Ask          string              `json:"ask,omitempty"`  // with SendHeld: id of the question to the owner
 	To           wire.AgentID        `json:"-"`              // the recipient that the owner named
 }
 

@@ -29,8 +29,8 @@ type ShownName struct {
 	Network string
 }
 
-// String returns the name on one line, as in "chris" in quotes for a claimed name. An alias has no quotes, so no
-// claimed name can pass for one.
+// String returns the name on one line, with the network of a foreign peer. A claimed name is in quotes and an alias is
+// not, so no claimed name can pass for an alias.
 func (s ShownName) String() string {
 	text := s.Text
 	if s.Claimed {
@@ -130,7 +130,8 @@ func newNamer(ctx context.Context, names Names) *namer {
 	return &namer{ctx: ctx, names: names, seen: make(map[string]PeerNames)}
 }
 
-// fill adds the names of the first of ids that has any. A name that is already there stays: it comes from the message.
+// fill sets the alias to that of the first of ids that has one, and the claimed name in the same way. A name that is
+// already there stays: it comes from the message.
 func (l *namer) fill(into *PeerNames, ids ...string) {
 	for _, id := range ids {
 		if id == "" || l.err != nil {

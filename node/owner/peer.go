@@ -53,7 +53,7 @@ type PeerChange struct {
 type Peers interface {
 	Names
 	ListPeers(ctx context.Context) ([]Peer, error)
-	// AddPeer adds a card on the owner's authority. by is the door.
+	// AddPeer adds a card on the owner's authority. by is the door of the request.
 	AddPeer(ctx context.Context, in NewPeer, by string) (AddedPeer, error)
 	ChangePeer(ctx context.Context, name string, change PeerChange, by string) (Peer, error)
 }

@@ -15,8 +15,9 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
-// LoadAndCheck reads the configuration and returns every problem in it as one error. kinds are the kinds of links that
-// the program has.
+// LoadAndCheck reads and checks the configuration. The error has an exit code: it is the first value that [Load] cannot
+// parse, or all problems that [Config.Check] finds, with their lines in the file. kinds are the kinds of links that the
+// program has.
 func (s Source) LoadAndCheck(kinds []bridge.Kind) (Config, error) {
 	c, err := Load(s)
 	if err == nil {
@@ -282,7 +283,7 @@ type problems []error
 
 func (p *problems) add(key, reason string) { *p = append(*p, problem{key, reason}) }
 
-// checkPattern checks a pattern of agents, which must not be empty.
+// checkPattern checks a pattern of intents, which must not be empty.
 func (p *problems) checkPattern(key, value string) {
 	if value == "" {
 		p.add(key, "is missing")

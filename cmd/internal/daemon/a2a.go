@@ -34,7 +34,7 @@ func newA2A(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, e
 	return a2a.New(cfg)
 }
 
-// a2aRelay returns the URL of the agent id for A2A at its mailbox relay, or "" for a node with an address.
+// a2aRelay returns the A2A URL of the agent with this id at its mailbox relay, or "" for a node without a mailbox.
 func a2aRelay(p *Process, id wire.AgentID) string {
 	relay := p.mailboxDirectory()
 	if relay == nil {

@@ -21,7 +21,7 @@ func echoKind() bridge.Kind {
 	return bridge.Kind{Name: echoAddress.Kind, Screens: true} // nothing leaves the process
 }
 
-// echoAgent answers each message in a conversation that the node opened with the same text.
+// echoAgent answers each text message in a conversation that the node opened, and quotes it.
 type echoAgent struct{ node bridge.Receiver }
 
 // Deliver implements [bridge.Transport]. The answer is stored before the delivery ends. A second attempt has the same

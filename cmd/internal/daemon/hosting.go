@@ -61,7 +61,7 @@ type hosting struct {
 
 	mu        sync.Mutex
 	current   host
-	tenure    context.Context // ends when another process runs the bridges than current
+	tenure    context.Context // ends when current no longer runs the bridges
 	endTenure context.CancelFunc
 }
 

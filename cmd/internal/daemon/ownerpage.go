@@ -17,8 +17,8 @@ import (
 //go:embed page/*.html
 var pageFiles embed.FS
 
-// mountPages mounts the owner's page: the node's part, the links, and the pages of bridges; and the page of links in
-// notices if the configuration says where browsers reach it.
+// mountPages mounts the owner's page: the parts of the node, of the directory, of the links and of the bridges. If
+// notify.page_url is set, it also mounts the pages to which the links in notices lead.
 func (p *Process) mountPages() {
 	pages := p.owner.Pages()
 	if p.node != nil {

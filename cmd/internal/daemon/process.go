@@ -314,7 +314,7 @@ func (p *Process) addNode(ctx context.Context, base string) error {
 	return nil
 }
 
-// mountOperations adds operations to the owner API and, if they decide nothing, to the agent's door.
+// mountOperations adds operations to the owner API and to the agent's door, which refuses those for the owner alone.
 func (p *Process) mountOperations(operations ...owner.Operation) {
 	owner.Mount(p.owner.Group(), operations...)
 	owner.MountAgent(p.owner.AgentGroup(), operations...)
@@ -529,7 +529,7 @@ func InitDirectory(ctx context.Context, o Options) error {
 // OwnerAPI returns the listener of the owner API.
 func (p *Process) OwnerAPI() *httpapi.Owner { return p.owner }
 
-// AgentID returns the agent id of the node. The process must have one.
+// AgentID returns the agent id of the node. The process must have a node.
 func (p *Process) AgentID() wire.AgentID { return p.node.ID() }
 
 // auditOperator returns the audit entry for a decision of the directory's operator.

@@ -82,7 +82,7 @@ func (d Dir) CheckSecrets(passphrase func() ([]byte, error)) error {
 	return nil
 }
 
-// checkTranscripts verifies the hash chain of every conversation.
+// checkTranscripts verifies the hash chain of every conversation, and returns the number of conversations.
 func (d Dir) checkTranscripts(ctx context.Context) (n int, err error) {
 	s, err := bolt.Open(ctx, d.Path(FileDatabase), bolt.Config{})
 	if err != nil {

@@ -41,8 +41,8 @@ type Dir string
 // Path returns the path of a file in the directory.
 func (d Dir) Path(name string) string { return filepath.Join(string(d), name) }
 
-// Open returns the data directory and creates it if it does not exist. It refuses a directory that other users may
-// read. It finishes a restore that was interrupted after its decision point (see replace.go).
+// Open returns the data directory and creates it if it does not exist. It refuses a directory that is open to other
+// users. It finishes a restore that was interrupted after its decision point (see replace.go).
 func Open(dir string) (Dir, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", exit.FailHint(exit.Config, fmt.Errorf("make the data directory: %w", err), "name another one with --data")
@@ -74,7 +74,7 @@ func (d Dir) HasDatabase() bool {
 }
 
 // HasLostDatabase reports whether the directory has an agent without a database. The database is created before the
-// card, so it must have been lost.
+// card, so the database must have been lost.
 func (d Dir) HasLostDatabase() bool { return d.HasAgent() && !d.HasDatabase() }
 
 // ErrNoDatabase is the error for a lost database.

@@ -76,7 +76,8 @@ func (d *examination) newPeerClient(local bool) (*client.HTTP, client.Reach) {
 	return h, client.Public
 }
 
-// checkName looks up the host's name. Unless local is set, the name must not have an address in a private network.
+// checkName looks up the host's name and reports whether peers can use its addresses. Unless local is set, the name must
+// not have an address in a private network.
 func (d *examination) checkName(ctx context.Context, u *url.URL, local bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -105,7 +106,8 @@ func isPrivate(a netip.Addr) bool {
 	return a.IsPrivate() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsUnspecified() || a.IsMulticast()
 }
 
-// checkCertificate connects as a peer does and checks the certificate and its remaining lifetime.
+// checkCertificate connects as a peer does, checks the certificate and its remaining lifetime, and reports whether a peer
+// could connect.
 func (d *examination) checkCertificate(ctx context.Context, u *url.URL) bool {
 	if u.Scheme == "http" {
 		if !daemon.IsLoopback(u.String()) {

@@ -30,15 +30,15 @@ func newQuestions(e Env, silent bool) *questions {
 	return q
 }
 
-// text asks for a text that may stay as it is.
-func (q *questions) text(value *string, about, standard string) {
+// text asks for a text, unless a flag has set it. preset is the text if the person enters nothing.
+func (q *questions) text(value *string, about, preset string) {
 	if q.err != nil || *value != "" {
 		return
 	}
-	if *value = standard; q.in == nil {
+	if *value = preset; q.in == nil {
 		return
 	}
-	if given := q.ask(about, standard); given != "" {
+	if given := q.ask(about, preset); given != "" {
 		*value = given
 	}
 }
@@ -70,10 +70,10 @@ func (q *questions) choose(value *string, about string, choices ...string) {
 	}
 }
 
-// ask prints a question and returns the answer, which is empty for the standard.
-func (q *questions) ask(about, standard string) string {
-	if standard != "" {
-		about += " [" + standard + "]"
+// ask prints a question and returns what the person enters, which is empty if the person takes the preset.
+func (q *questions) ask(about, preset string) string {
+	if preset != "" {
+		about += " [" + preset + "]"
 	}
 	fmt.Fprintf(q.ui.Err, "%s: ", about)
 	line, err := q.in.ReadSlice('\n')

@@ -137,7 +137,8 @@ func (g *Edge) Public() bool { return g.domain != "" }
 // Domain returns the host name under which others reach the process.
 func (g *Edge) Domain() string { return g.domain }
 
-// begin refuses a name that is not a host name and a data directory that is in use.
+// begin refuses a user name or host name of the wrong form and a data directory that is not empty. It returns the
+// questions to ask.
 func (g *Edge) begin(e Env, name string) (*questions, error) {
 	if !isPlain(g.User) || strings.HasPrefix(g.User, "-") {
 		return nil, exit.Fail(exit.Usage, fmt.Errorf("--user %s is not a user name", terminal.Clean(g.User)))
@@ -185,7 +186,7 @@ func write(e Env, text []byte) (daemon.Options, error) {
 	return o, undo(e, err)
 }
 
-// undo removes the configuration if there is an error, so that the user can try again. It returns the error.
+// undo removes the configuration file if err is not nil, so that the user can try again. It returns err.
 func undo(e Env, err error) error {
 	if err != nil {
 		err = errors.Join(err, os.Remove(e.File))

@@ -102,8 +102,8 @@ func (g *Edge) finish(ctx context.Context, e Env, c config.Config, kind string) 
 // lookupTimeout is how long the name server may take.
 const lookupTimeout = 5 * time.Second
 
-// records returns the address records of the public name, and whether the name server has them. Otherwise they name the
-// public addresses of this machine.
+// records returns the address records of the public name, and whether the name server has them. If it does not, the
+// records are those that the operator should add, with the public addresses of this machine.
 func (g *Edge) records(ctx context.Context, e Env) (list []string, found bool) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
@@ -139,7 +139,7 @@ func publicAddresses() (list []netip.Addr) {
 	return list
 }
 
-// unit returns the systemd unit for the process. It is the one of the packages, with the paths of this machine.
+// unit returns the systemd unit for the process: the unit that the packages install, with the paths of this machine.
 func (s steps) unit(kind string) string {
 	lines := strings.Split(string(operations.Unit), "\n")
 	out := lines[:0:0]

@@ -12,9 +12,9 @@ import (
 // Stopping is the text after ctrl-c on a terminal.
 const Stopping = "\nstopping; ctrl-c again stops it at once"
 
-// Person tells a person at a terminal where the owner's page is. in signs in there.
-func Person(u *terminal.UI, w daemon.ServeInfo, c daemon.Certificate, in httpapi.SignIn) {
-	rows := [][2]string{{"open", in.Link()}, {"", "works once, until " + in.Expires.Local().Format("15:04") + "; agentmesh page prints a new link"}}
+// Person tells a person at a terminal what runs, with the link of signIn to the owner's page.
+func Person(u *terminal.UI, w daemon.ServeInfo, c daemon.Certificate, signIn httpapi.SignIn) {
+	rows := [][2]string{{"open", signIn.Link()}, {"", "works once, until " + signIn.Expires.Local().Format("15:04") + "; agentmesh page prints a new link"}}
 	for _, r := range [][2]string{
 		{"agent", string(w.AgentID)}, {"endpoint", w.Endpoint}, {"directory", w.Directory}, {"listens", listener(w, c)}, {"data", w.Data},
 	} {
@@ -25,7 +25,7 @@ func Person(u *terminal.UI, w daemon.ServeInfo, c daemon.Certificate, in httpapi
 	u.Frame(cmp.Or(w.Name, "agentmesh")+" is running, ctrl-c stops it", rows)
 }
 
-// Script prints the addresses of a serve, and commands to try, if standard output is not a terminal.
+// Script prints the addresses of a serve, and commands to try, for a standard output that is not a terminal.
 func Script(u *terminal.UI, w daemon.ServeInfo, c daemon.Certificate) {
 	rows := [][]string{}
 	add := func(what, value string) {

@@ -310,10 +310,10 @@ func (d *Door) view(ctx context.Context, t *task) (wire.Value, error) {
 	return say(sdk.TaskStateWorking, textSent)
 }
 
-// answerTo returns what the peer answered to the message of a task, or a reply without a state: the newest message of the
-// peer after ours, and before our next one. state is that of the conversation.
+// answerTo returns what the peer answered to the message of a task: its newest message after ours, up to the next message
+// of ours that follows an answer. The reply has no state if the peer has not answered. state is that of the conversation.
 func (d *Door) answerTo(ctx context.Context, t *task) (reply message.Reply, at time.Time, state conversations.State, err error) {
-	mine := false
+	reached := false // the message of the task
 	query := url.Values{}
 	if wire.AgentID(t.Contact).Valid() { // others may use the same conversation id
 		query.Set("peer", t.Contact)
@@ -330,14 +330,14 @@ func (d *Door) answerTo(ctx context.Context, t *task) (reply message.Reply, at t
 		state = page.State
 		for _, e := range page.Transcript {
 			if e.Direction == "out" {
-				if mine && reply.State != "" {
+				if reached && reply.State != "" {
 					return reply, at, state, nil
 				}
-				mine = mine || wire.MessageID(e.MessageID) == t.Message || t.Message == "" && !e.At.Before(t.Created)
+				reached = reached || wire.MessageID(e.MessageID) == t.Message || t.Message == "" && !e.At.Before(t.Created)
 				continue
 			}
-			if said, ok := read(e); ok && mine {
-				reply, at = said, e.At
+			if answer, ok := read(e); ok && reached {
+				reply, at = answer, e.At
 			}
 		}
 		if page.Next == 0 {
@@ -349,8 +349,8 @@ func (d *Door) answerTo(ctx context.Context, t *task) (reply message.Reply, at t
 	return reply, at, state, nil
 }
 
-// read returns what a message of a peer says about a task. ok is false for a receipt, and for a message that the owner has
-// not released.
+// read returns what a message of a peer says about a task. ok is false for a receipt, for pending_approval, and for a
+// message that cannot be parsed or that the owner has not released.
 func read(e owner.Entry) (reply message.Reply, ok bool) {
 	tree, err := wire.ParseForeign(e.Message, 64, 50_000)
 	if err != nil {

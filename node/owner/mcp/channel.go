@@ -41,7 +41,7 @@ func (c *Channel) Connect(ctx context.Context) (sdk.Connection, error) {
 // retryFeed is how long a channel waits before it opens a broken stream of events again.
 const retryFeed = 5 * time.Second
 
-// run pushes the messages after the item last until ctx ends.
+// run pushes the new messages of listed peers that follow the item last, until ctx ends.
 func (c *Channel) run(ctx context.Context, last string) {
 	for ctx.Err() == nil {
 		query := map[string][]string{"state": {string(owner.ItemNew)}, "wait": {formatInt(maxWaitSeconds)}, "limit": {formatInt(pageSize)}}

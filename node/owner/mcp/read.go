@@ -23,8 +23,8 @@ const pageSize = 10
 
 func formatInt(n int) string { return strconv.Itoa(n) }
 
-// limited returns a page size between 1 and [pageSize].
-func limited(n int) int {
+// clampPageSize returns n, at most [pageSize], or pageSize if n is not positive.
+func clampPageSize(n int) int {
 	if n < 1 {
 		return pageSize
 	}
@@ -118,7 +118,7 @@ func (t *tools) find(ctx context.Context, req *sdk.CallToolRequest, in findArgs)
 		return nil, nil, err
 	}
 	out := foundResult{Agents: []foundAgent{}}
-	limit := limited(in.Limit)
+	limit := clampPageSize(in.Limit)
 	for pages := 0; len(out.Agents) < limit && at.Directory < len(self.Directories) && pages < maxPages; pages++ {
 		query := url.Values{"limit": {formatInt(limit - len(out.Agents))}, "directory": {self.Directories[at.Directory].Directory}}
 		for key, value := range map[string]string{"q": in.Query, "capability": in.Capability, "intent": in.Intent, "cursor": at.Cursor} {
@@ -151,7 +151,7 @@ func (t *tools) find(ctx context.Context, req *sdk.CallToolRequest, in findArgs)
 		raw, _ := json.Marshal(at) // has only an int and a string
 		out.Cursor = base64.RawURLEncoding.EncodeToString(raw)
 	}
-	if n := fit(out.Agents); n < len(out.Agents) { // ask again, because the cursor is behind the last agent
+	if n := fit(out.Agents); n < len(out.Agents) { // search again for n agents, because the cursor points past all of them
 		in.Limit = n
 		return t.find(ctx, req, in)
 	}
@@ -257,7 +257,7 @@ func (t *tools) inbox(ctx context.Context, _ *sdk.CallToolRequest, in inboxArgs)
 }
 
 func (t *tools) listInbox(ctx context.Context, in inboxArgs, wait int) (inboxResult, error) {
-	query := url.Values{"limit": {formatInt(limited(in.Limit))}}
+	query := url.Values{"limit": {formatInt(clampPageSize(in.Limit))}}
 	if wait > 0 {
 		query.Set("wait", formatInt(wait))
 	}

@@ -54,7 +54,7 @@ func (t *tools) send(ctx context.Context, _ *sdk.CallToolRequest, in sendArgs) (
 	if err != nil {
 		return nil, nil, err
 	}
-	return t.sent(ctx, owner.SendMessage.With(owner.NewMessage{
+	return t.runSend(ctx, owner.SendMessage.With(owner.NewMessage{
 		To: in.To, Conversation: wire.ConversationID(in.Conversation), Intent: cmp.Or(wire.Intent(in.Intent), wire.Deliver),
 		Payload: payload, WaitSeconds: wait, IdempotencyKey: in.IdempotencyKey,
 	}), in.To)
@@ -86,7 +86,7 @@ func (t *tools) reply(ctx context.Context, _ *sdk.CallToolRequest, in replyArgs)
 	if strings.HasPrefix(in.Conversation, "in_") {
 		request.Item, request.Conversation = in.Conversation, ""
 	}
-	_, out, err := t.sent(ctx, owner.Reply.With(request), "")
+	_, out, err := t.runSend(ctx, owner.Reply.With(request), "")
 	result, ok := out.(sentResult)
 	if !in.Final || err != nil || !ok || result.Status == "waits_for_owner" || result.Status == "failed" {
 		return nil, out, err
@@ -107,7 +107,7 @@ func (t *tools) close(ctx context.Context, _ *sdk.CallToolRequest, in closeArgs)
 	if _, err := t.startSend(0); err != nil {
 		return nil, nil, err
 	}
-	return t.sent(ctx, owner.CloseConversation.With(owner.Close{Status: in.Reason}, in.Conversation), "")
+	return t.runSend(ctx, owner.CloseConversation.With(owner.Close{Status: in.Reason}, in.Conversation), "")
 }
 
 // scheduleArgs are the arguments of mesh_schedule.
@@ -142,7 +142,7 @@ func (t *tools) schedule(ctx context.Context, _ *sdk.CallToolRequest, in schedul
 		return nil, nil, errors.New("your owner has no free time of this length within two weeks; name another window or duration")
 	}
 	event := wire.Obj(wire.TextField("title", in.Title), wire.Field("proposed_times", wire.Texts(free.Free)), wire.TextField("duration", in.Duration))
-	_, out, err := t.sent(ctx, owner.SendMessage.With(owner.NewMessage{
+	_, out, err := t.runSend(ctx, owner.SendMessage.With(owner.NewMessage{
 		To: in.Agent, Intent: wire.Schedule, Payload: wire.Obj(wire.TextField("action", "propose"), wire.Field("event", event)), WaitSeconds: 10,
 	}), in.Agent)
 	if result, ok := out.(sentResult); ok {
@@ -197,8 +197,8 @@ func (t *tools) startSend(seconds int) (wait int, err error) {
 	return min(max(seconds, 0), maxWaitSeconds), nil
 }
 
-// sent makes a call that sends, and returns its result. to is the recipient, or "" if only the conversation is known.
-func (t *tools) sent(ctx context.Context, c owner.Call[owner.Sent], to string) (*sdk.CallToolResult, any, error) {
+// runSend makes a call that sends, and returns its result. to is the recipient, or "" if only the conversation is known.
+func (t *tools) runSend(ctx context.Context, c owner.Call[owner.Sent], to string) (*sdk.CallToolResult, any, error) {
 	sent, err := call(ctx, t, c)
 	if err != nil {
 		return nil, nil, err

@@ -78,7 +78,7 @@ func name(text string) string {
 	return ""
 }
 
-// names returns the tags among texts, at most eight.
+// names returns the ids and tags among the elements of a list, at most eight.
 func names(list wire.Value) []string {
 	var out []string
 	for e := range list.Elems() {
@@ -89,7 +89,7 @@ func names(list wire.Value) []string {
 	return out
 }
 
-// textOf returns what a payload says: the text of a message, or else the payload without its action.
+// textOf returns what a payload says: the text of a message, or else the JSON of the payload without its metadata.
 func textOf(payload wire.Value) string {
 	message, _ := payload.Get("message")
 	switch {
