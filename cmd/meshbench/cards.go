@@ -67,17 +67,21 @@ func (c *corpus) card(i int) []byte {
 	for _, intent := range wire.StandardIntents()[:1+rng.IntN(4)] {
 		intents = append(intents, string(intent))
 	}
-	return cardJSON(c.id(i), words(2), words(10)+". "+strings.Repeat("It keeps promises. ", 15), c.keys[i%len(c.keys)].text, caps, intents)
+	return cardJSON(c.id(i), words(2), words(10)+". "+strings.Repeat("It keeps promises. ", 15), endpointOf(c.id(i)), c.keys[i%len(c.keys)].text, caps, intents)
 }
 
-// cardJSON returns a card whose endpoint does not exist.
-func cardJSON(id wire.AgentID, name, description, key string, caps, intents []string) []byte {
+// endpointOf returns an endpoint that does not exist.
+func endpointOf(id wire.AgentID) string {
+	return "https://" + strings.ReplaceAll(string(id), "_", "-") + ".example/agentmesh"
+}
+
+func cardJSON(id wire.AgentID, name, description, endpoint, key string, caps, intents []string) []byte {
 	return wire.Obj(
 		wire.Member{Key: "agentmesh", Value: wire.Text(wire.Version)},
 		wire.Member{Key: "agent_id", Value: wire.Text(string(id))},
 		wire.Member{Key: "name", Value: wire.Text(name)},
 		wire.Member{Key: "description", Value: wire.Text(description)},
-		wire.Member{Key: "endpoint", Value: wire.Text("https://" + strings.ReplaceAll(string(id), "_", "-") + ".example/agentmesh")},
+		wire.Member{Key: "endpoint", Value: wire.Text(endpoint)},
 		wire.Member{Key: "public_key", Value: wire.Text(key)},
 		wire.Member{Key: "capabilities", Value: wire.Texts(caps)},
 		wire.Member{Key: "intents", Value: wire.Texts(intents)},

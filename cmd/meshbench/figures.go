@@ -16,12 +16,13 @@ import (
 
 // figuresCmd measures the table of docs/performance.md.
 type figuresCmd struct {
-	Only        []string      `enum:"http,message,relay,mess,commit,list,restart,process" default:"http,message,relay,mess,commit,list,restart,process" help:"Parts of the table (${enum})."`
+	Only        []string      `enum:"http,message,relay,mailboxes,mess,commit,list,restart,process" default:"http,message,relay,mailboxes,mess,commit,list,restart,process" help:"Parts of the table (${enum})."`
 	Cards       int           `default:"100000" help:"Cards in the list and restart parts; docs/performance.md used 1000000."`
 	Concurrency int           `short:"c" default:"64" help:"Number of concurrent senders."`
 	Duration    time.Duration `short:"d" default:"2s" help:"Length of one round."`
 	Rounds      int           `short:"r" default:"5" help:"Rounds of each measurement, in turn."`
 	Threads     int           `default:"100000" help:"Open threads in the mess part."`
+	Mailboxes   int           `default:"10000" help:"Connected mailboxes in the mailboxes part."`
 	Renewals    int           `default:"500" help:"Renewals per second in the list part."`
 	Idle        time.Duration `default:"10s" help:"How long the process part watches an idle server."`
 	Data        string        `placeholder:"DIR" help:"Directory that keeps the big database between runs (default: a temporary one)."`
@@ -96,6 +97,7 @@ var parts = []struct {
 	{"http", (*study).measureHTTP},
 	{"message", (*study).measureMessages},
 	{"relay", (*study).measureRelay},
+	{"mailboxes", (*study).measureMailboxes},
 	{"mess", (*study).measureMESS},
 	{"commit", (*study).measureCommits},
 	{"list", (*study).measureLists},
@@ -104,8 +106,8 @@ var parts = []struct {
 }
 
 func (c *figuresCmd) check() error {
-	if c.Concurrency < 1 || c.Rounds < 1 || c.Cards < 100 || c.Renewals < 1 || c.Threads < 1 || c.Duration < 10*time.Millisecond || c.Idle < 10*time.Millisecond {
-		return errors.New("--concurrency, --rounds, --renewals and --threads must be 1, --cards 100, --duration and --idle 10ms or more")
+	if c.Concurrency < 1 || c.Rounds < 1 || c.Cards < 100 || c.Renewals < 1 || c.Mailboxes < 1 || c.Threads < 1 || c.Duration < 10*time.Millisecond || c.Idle < 10*time.Millisecond {
+		return errors.New("--concurrency, --rounds, --renewals, --mailboxes and --threads must be 1, --cards 100, --duration and --idle 10ms or more")
 	}
 	return nil
 }

@@ -24,7 +24,7 @@ func (s *study) measureRelay(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, srv.stop()) }()
-	if err := awaitConnection(ctx, hub.url()); err != nil {
+	if err := awaitConnections(ctx, hub.url(), 1); err != nil {
 		return err
 	}
 	through, err := newCaller(ctx, hub.Directory, hub.Directory+"/mailbox/"+srv.AgentID)
@@ -46,8 +46,8 @@ func (s *study) measureRelay(ctx context.Context) (err error) {
 	return ctx.Err()
 }
 
-// awaitConnection waits until an agent is connected to the relay at base.
-func awaitConnection(ctx context.Context, base *url.URL) error {
+// awaitConnections waits until n agents are connected to the relay at base.
+func awaitConnections(ctx context.Context, base *url.URL, n int) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	l := link{base: base}
@@ -65,11 +65,11 @@ func awaitConnection(ctx context.Context, base *url.URL) error {
 		if err := json.Unmarshal(a.Body, &health); err != nil {
 			return fmt.Errorf("health of the relay: %w", err)
 		}
-		if health.Parts.Relay.Connected > 0 {
+		if health.Parts.Relay.Connected >= n {
 			return nil
 		}
 		if err := sleep(ctx, 10*time.Millisecond); err != nil {
-			return fmt.Errorf("no agent connects to the relay: %w", err)
+			return fmt.Errorf("the relay has %d connected agents, want %d: %w", health.Parts.Relay.Connected, n, err)
 		}
 	}
 }

@@ -75,7 +75,7 @@ func (s *study) killBusy(ctx context.Context) (word string, wantIDs []byte, err 
 	id := wire.AgentID("am_" + word)
 	l := link{base: b.directory}
 	defer l.close()
-	a, err := l.exchange(ctx, b.newRegistration(cardJSON(id, "The "+word+" one", "Came last.", newKey(word).text, []string{"coming"}, nil), id))
+	a, err := l.exchange(ctx, b.newRegistration(cardJSON(id, "The "+word+" one", "Came last.", endpointOf(id), newKey(word).text, []string{"coming"}, nil), id))
 	if err == nil && a.Status != http.StatusCreated {
 		err = fmt.Errorf("register the last card: status %d: %.200s", a.Status, a.Body)
 	}

@@ -108,7 +108,7 @@ func (b *bench) fetchRecipient(ctx context.Context) (wire.AgentID, *signing.Publ
 func (b *bench) newSender(ctx context.Context, i int) (sender, error) {
 	key := newKey(fmt.Sprintf("%s sender %d", b.fresh.prefix, i))
 	id := key.private.Public().AgentID()
-	card, err := wire.ParseObject(cardJSON(id, "Sender "+strconv.Itoa(i), "Measures.", key.text, []string{"measuring"}, []string{string(wire.Deliver)}))
+	card, err := wire.ParseObject(cardJSON(id, "Sender "+strconv.Itoa(i), "Measures.", endpointOf(id), key.text, []string{"measuring"}, []string{string(wire.Deliver)}))
 	if err != nil {
 		return sender{}, err
 	}

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"time"
+)
+
+// measureMailboxes measures the memory of a directory for each connected mailbox: an agent with its own credential and
+// connection whose poll waits for mail. The garbage collector runs often in that process, so that garbage does not count.
+func (s *study) measureMailboxes(ctx context.Context) (err error) {
+	srv, err := s.mesh.serveWith(ctx, []string{"GOGC=5"}, filepath.Join(s.dir, "mailboxes"), "--roles", "directory",
+		"--set", "network.max_connections=0", "--set", "network.max_connections_per_address=0")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, srv.stop()) }()
+	directory, err := baseURL(srv.Directory)
+	if err != nil {
+		return err
+	}
+	b := newBench(directory, nil, "meshbench-mailbox-credential", 1, 1)
+	s.p.say("mailboxes: register %d", s.Mailboxes)
+	bearer := func(i int) string { return fmt.Sprintf("Bearer %s-%06d", b.credential, i) }
+	err = callEach(s.Mailboxes, func(i int) error {
+		id := b.corpus.id(i)
+		card := cardJSON(id, "Agent", "Polls for mail.", srv.Directory+"/mailbox/"+string(id), b.corpus.keys[i%corpusKeys].text, []string{"polling"}, nil)
+		l := link{base: b.directory}
+		defer l.close()
+		a, err := l.exchange(ctx, request(http.MethodPost, b.directory, b.path("/agents"), card, "Authorization", bearer(i)))
+		if err == nil && a.Status != http.StatusCreated {
+			err = fmt.Errorf("register a mailbox: status %d: %.200s", a.Status, a.Body)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err := sleep(ctx, idleSettle); err != nil {
+		return err
+	}
+	before, err := resident(srv.PID)
+	if errors.Is(err, errors.ErrUnsupported) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	s.p.say("mailboxes: connect %d", s.Mailboxes)
+	links := make([]link, s.Mailboxes)
+	defer func() {
+		for i := range links {
+			links[i].close()
+		}
+	}()
+	start := time.Now()
+	err = callEach(len(links), func(i int) error {
+		links[i].base = b.directory
+		if err := links[i].dial(ctx); err != nil {
+			return err
+		}
+		_, err := links[i].conn.Write(request(http.MethodGet, b.directory, b.path("/relay?wait=30"), nil, "Authorization", bearer(i)))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err := awaitConnections(ctx, srv.url(), len(links)); err != nil {
+		return err
+	}
+	took := time.Since(start)
+	if err := sleep(ctx, idleSettle); err != nil {
+		return err
+	}
+	after, err := resident(srv.PID)
+	if err != nil {
+		return err
+	}
+	s.add(newFigure(fmt.Sprintf("resident memory of a connected mailbox, %d of them", s.Mailboxes), float64(after-before)/float64(s.Mailboxes)/1024, "KiB",
+		"GOGC=5; all connected after %.1f s", took.Seconds()).withMax(12))
+	return ctx.Err()
+}
