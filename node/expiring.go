@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/agentmesh/agentmesh/acl"
-	"github.com/agentmesh/agentmesh/node/bridge"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/store"
 )
 
@@ -33,13 +33,13 @@ func (n *Node) warnOfExpiry(ctx context.Context, now time.Time) error {
 			if ask.Expires.Sub(now) > n.warnBefore() {
 				continue
 			}
-			view, err := n.viewAsk(ctx, ask)
+			view, err := owner.WithNames(OwnerAPI{n}).FindApproval(ctx, ask.ID)
 			if err != nil {
 				return err
 			}
-			title := ask.Title
+			title := view.ShowTitle()
 			if ask.Kind == askMessage {
-				title = "a message of " + bridge.Party(view.Name, view.Address(), view.Subject) // not its text (AM-36)
+				title = "a message of " + view.Shown().String() // not its text (AM-36)
 			}
 			notice := n.notice("expiring", "", "", ask.Conv, now)
 			notice.Peer, notice.Ask, notice.Text = "", ask.ID, fmt.Sprintf("%s, until %s", title, ask.Expires.UTC().Format("2 Jan 15:04 MST"))

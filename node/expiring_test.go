@@ -12,6 +12,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/node"
+	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
 	"github.com/agentmesh/agentmesh/node/wire"
@@ -48,7 +49,7 @@ func TestExpiringIsTold(t *testing.T) {
 		}
 		time.Sleep(25 * time.Hour)
 		got := noticesOf(t, sarah, "expiring")
-		if len(got) != 1 || !strings.Contains(got[0], "ann, until") || strings.Contains(got[0], "hello") {
+		if len(got) != 1 || !strings.Contains(got[0], `a message of "ann", until`) || strings.Contains(got[0], "hello") {
 			t.Errorf("a day before: %q, want one about ann", got)
 		}
 		again := mesh.Restart(sarah, mode(acl.Approval))
@@ -60,6 +61,29 @@ func TestExpiringIsTold(t *testing.T) {
 		list, _, err := again.Audit().List(t.Context(), acl.AuditFilter{Kind: acl.AuditExpired}, 0, 10, time.Now())
 		if err != nil || len(list) != 1 || list[0].Subject != string(ann.ID) {
 			t.Errorf("audit = %+v, %v", list, err)
+		}
+	})
+}
+
+// TestExpiringKeyChange: the notice names the peer whose key changed, instead of its whole id.
+func TestExpiringKeyChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mesh := meshtest.InMemory(t)
+		chris := mesh.Stranger("chris")
+		sarah := mesh.Node("sarah", open)
+		sarah.Start()
+		must(t, sarah.Post(chris.Sign(chris.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusOK)
+		swapped := chris.Forger("chris's new key")
+		card := meshtest.Card(t, "chris", "http://127.0.0.1:9/agentmesh").Tree.With("public_key", wire.Text(swapped.Key.PublicText()))
+		if _, err := mesh.Directory().Renew(t.Context(), card, client.Credential("credential-of-chris"), swapped.Key); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Minute)
+		must(t, sarah.Post(swapped.Sign(swapped.Draft(sarah.ID(), wire.Deliver, hello))), http.StatusUnauthorized)
+		time.Sleep(6*24*time.Hour + time.Hour)
+		got := noticesOf(t, sarah, "expiring")
+		if len(got) != 1 || !strings.Contains(got[0], `the key of "chris" changed, until`) {
+			t.Errorf("notices = %q", got)
 		}
 	})
 }

@@ -127,7 +127,7 @@ func (a *acceptance) newAsk(item Item, hold, reason string) acl.Ask {
 	}
 	return acl.Ask{
 		ID: acl.NewAskID(a.now), Kind: askMessage, Subject: item.subject(), Conv: a.key,
-		Title: fmt.Sprintf("%s from %s", item.Intent, item.Peer), Body: body, Hash: item.Digest, Size: len(item.Payload),
+		Title: fmt.Sprintf("%s from %s", item.Intent, bridge.Party("", item.Address, string(item.Peer))), Body: body, Hash: item.Digest, Size: len(item.Payload),
 		Choices: []acl.Choice{acl.Approve, acl.ApproveConversation, acl.ApproveAlways, acl.Reject, acl.Block},
 		Created: a.now, Expires: a.now.Add(a.n.cfg.HoldFor),
 	}

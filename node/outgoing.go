@@ -9,6 +9,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/acl"
 	"github.com/agentmesh/agentmesh/conversations"
+	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
@@ -43,7 +44,7 @@ func (n *Node) newOutgoingAsk(out Outgoing, to recipientInfo, p permission, now 
 	id := acl.NewAskID(now)
 	ask, changes := n.asks.Open(acl.Ask{
 		ID: id, Kind: askOutgoing, Subject: principal(out), Conv: out.key(), Rule: p.rule,
-		Title: fmt.Sprintf("send %s to %s", out.Intent, out.To), Body: body,
+		Title: fmt.Sprintf("send %s to %s", out.Intent, bridge.Party("", out.Address, string(out.To))), Body: body,
 		Hash:    hexOf(signing.Digest(shown)),
 		Choices: choices, Created: now, Expires: now.Add(n.cfg.HoldFor),
 	}, acl.Slot{Key: "outgoing/" + id, Term: "outgoing", Max: maxOutgoingAsks})

@@ -150,11 +150,11 @@ func (a *app) decide(ctx context.Context, id string, d owner.Decision) error {
 	if a.globals.JSON {
 		return a.JSON(answer)
 	}
-	approval, err := daemon.Decode[acl.Ask](answer)
+	approval, err := daemon.Decode[owner.Approval](answer)
 	if err != nil {
 		return err
 	}
-	a.Print("%s: %s", approval.State, terminal.Clean(approval.Title))
+	a.Print("%s: %s", approval.State, terminal.Clean(approval.ShowTitle()))
 	return nil
 }
 

@@ -81,7 +81,12 @@ func (a Approval) Says() string {
 	if a.Summary != "" {
 		return a.Summary
 	}
-	if wire.AgentID(a.Subject).Valid() { // a title names its subject by the id
+	return a.ShowTitle()
+}
+
+// ShowTitle returns our title of the question with the name of its subject, or the short id. The name is untrusted.
+func (a Approval) ShowTitle() string {
+	if wire.AgentID(a.Subject).Valid() { // the stored title has the id
 		return strings.ReplaceAll(a.Title, a.Subject, a.Shown().String())
 	}
 	return a.Title
