@@ -83,6 +83,7 @@ var lines = []struct {
 	{"directory/a2arelay", 5}, // stands on the counts of mailboxes
 
 	{"node/meshtest", 7},
+	{"store/postgres/pgtest", 7},
 	{"node/bridge/bridgetest", 7},
 	{"node/bridge/mess/thread/threadtest", 7},
 	{"node/bridge/mew/mewtest", 7},
@@ -112,6 +113,7 @@ var sameLine = map[string][]string{
 	"store/bolt":              {"store", "store/cardindex", "store/engine", "store/local"},
 	"store/cardindex":         {"store"},
 	"store/engine":            {"store"},
+	"store/postgres":          {"store", "store/cardindex", "store/engine", "store/local"},
 	"store/local":             {"store"},
 	"store/storetest":         {"store"},
 	"node/meshtest":           {"node/httpapi/apitest"},
@@ -136,6 +138,7 @@ var outside = []struct {
 	reason string
 }{
 	{"go.etcd.io/bbolt", []string{"store/bolt", "cmd/meshbench"}, "another engine must be able to replace it; meshbench compares the store with plain bbolt"},
+	{"github.com/jackc/pgx", []string{"store/postgres", "store/postgres/*"}, "another engine must be able to replace it"},
 	{"filippo.io/age", []string{"signing"}, "keys and encryption belong to one package"},
 	{"filippo.io/edwards25519", []string{"signing"}, "keys and encryption belong to one package"},
 	{"github.com/ProtonMail/go-crypto", []string{"signing"}, "keys and encryption belong to one package"},
@@ -227,7 +230,7 @@ func importFault(pkg, imp string) string {
 		switch {
 		case !known:
 			return "" // reported for the package itself
-		case in == "store/bolt" && !matchesAny(choosesEngine, pkg):
+		case (in == "store/bolt" || in == "store/postgres") && !matchesAny(choosesEngine, pkg):
 			return "only " + strings.Join(choosesEngine, ", ") + " may choose an engine: all other packages use package store"
 		case to < from || slices.Contains(sameLine[pkg], in) || to == from && bridgeOf(pkg) != "" && bridgeOf(pkg) == bridgeOf(in):
 			return ""

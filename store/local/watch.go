@@ -65,6 +65,28 @@ func (w *Watchers) Close() {
 	w.list = nil
 }
 
+// TellRemote passes on the hints of a commit of another process.
+func (w *Watchers) TellRemote(hints []store.Hint) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, reader := range w.list {
+		for _, hint := range hints {
+			if slices.Contains(reader.namespaces, hint.NS) {
+				reader.send(hint)
+			}
+		}
+	}
+}
+
+// Lose tells every reader that hints of other processes were lost.
+func (w *Watchers) Lose() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, reader := range w.list {
+		reader.send(store.Hint{})
+	}
+}
+
 // Tell passes on the hints of a commit.
 func (w *Watchers) Tell(hints []Hint) {
 	if len(hints) == 0 {

@@ -1,0 +1,431 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/cardindex"
+	"github.com/agentmesh/agentmesh/store/engine"
+)
+
+// cardStore implements [store.Cards].
+type cardStore struct{ s *Store }
+
+// Cards implements [store.Store].
+func (s *Store) Cards() store.Cards { return cardStore{s} }
+
+// feedLine is the value of a row of changes: the newest change of an id, and what other processes must remove from
+// their indexes because of it and of earlier changes.
+type feedLine struct {
+	At        time.Time `json:"at"`
+	Gone      bool      `json:"gone,omitempty"`
+	Withdrawn bool      `json:"withdrawn,omitempty"`
+	Seq       uint64    `json:"seq"`
+	Older     []uint64  `json:"older,omitempty"` // earlier sequence numbers of the id
+	Terms     [][]byte  `json:"terms,omitempty"` // terms that the card had and does not have now
+}
+
+// The largest numbers of older sequence numbers and of terms in a feedLine. An index that misses more than these lists
+// a card by a term that it no longer has, until the card expires. The row of the card has the last word.
+const (
+	maxOlder    = 8
+	maxOldTerms = 2 * store.MaxTerms
+)
+
+// card returns the card of id, even if it is not live, or nil.
+func (t *txn) card(id string) (*engine.CardRow, error) {
+	stored, err := t.get(cards, []byte(id))
+	if stored == nil || err != nil {
+		return nil, err
+	}
+	card, err := engine.DecodeCard(uint64(stored.num), stored.value)
+	return &card, err
+}
+
+// Put implements [store.Cards].
+func (c cardStore) Put(ctx context.Context, put store.PutCard) (store.Card, error) {
+	card, err := engine.NormalizeCard(put.Card)
+	if err != nil {
+		return store.Card{}, err
+	}
+	var n needs
+	n.addCard(card.ID)
+	for _, q := range put.Quotas {
+		n.counts = append(n.counts, engine.CountKey(q.Key))
+	}
+	n.addRecords(put.Records)
+	var stored store.Card
+	err = c.s.writer.do(ctx, n, func(t *txn) (func() error, error) {
+		old, err := t.card(card.ID)
+		if err != nil {
+			return nil, err
+		}
+		held := old != nil && old.Held(put.Now)
+		if err := t.checkQuotas(put.Quotas, old, put.Now); err != nil {
+			return nil, err
+		}
+		before := store.Card{}
+		if old != nil {
+			before = old.Card
+		}
+		if err := engine.CheckPut(before, held, put, card.Owner); err != nil {
+			return nil, err
+		}
+		records, err := planRecords(t, put.Records, put.Now)
+		if err != nil {
+			return nil, err
+		}
+		return func() error {
+			next := engine.CardRow{Card: card}
+			if held {
+				next.Seq, next.Registered = old.Seq, old.Registered
+			} else {
+				seq, err := t.next(counterCards)
+				if err != nil {
+					return err
+				}
+				if seq > math.MaxUint32 {
+					return fmt.Errorf("%w: all %d places for cards are used up", store.ErrUnavailable, uint32(math.MaxUint32))
+				}
+				next.Seq = uint64(seq)
+			}
+			next.Rev = t.nextRev()
+			if err := t.putCard(&next, old, put.Now); err != nil {
+				return err
+			}
+			stored = next.Card
+			records(next.Rev)
+			return nil
+		}, nil
+	})
+	if err != nil {
+		return store.Card{}, err
+	}
+	stored.Body, stored.Meta = slices.Clone(stored.Body), slices.Clone(stored.Meta)
+	return stored, nil
+}
+
+// checkQuotas returns ErrQuota if one of the quotas is used up by live cards other than old.
+func (t *txn) checkQuotas(quotas []store.Quota, old *engine.CardRow, now time.Time) error {
+	for _, q := range quotas {
+		if q.Max <= 0 {
+			continue
+		}
+		n, err := t.count(cardCounts, engine.CountKey(q.Key), engine.Nanos(now))
+		if err != nil {
+			return err
+		}
+		if old != nil && old.Live(now) && slices.Contains(old.Counts, q.Key) {
+			n--
+		}
+		if n >= q.Max {
+			return fmt.Errorf("%w: %d cards", store.ErrQuota, q.Max)
+		}
+	}
+	return nil
+}
+
+// putCard stores a card in place of old (nil for a new card), and its change in the feed.
+func (t *txn) putCard(card, old *engine.CardRow, now time.Time) error {
+	if old != nil {
+		t.dropCounts(old.Card)
+	}
+	if !card.Withdrawn {
+		for _, count := range card.Counts {
+			t.put(cardCounts, cardCountKey(count, card.ID), row{due: engine.Deadline(card.Expires)})
+		}
+	}
+	if err := t.logChange(card, old, false, now); err != nil {
+		return err
+	}
+	t.put(cards, []byte(card.ID), row{num: int64(card.Seq), due: engine.CardDue(card.Card), value: engine.EncodeCard(*card)})
+	return nil
+}
+
+func cardCountKey(count, id string) []byte { return append(engine.CountKey(count), id...) }
+
+func (t *txn) dropCounts(card store.Card) {
+	for _, count := range card.Counts {
+		t.drop(cardCounts, cardCountKey(count, card.ID))
+	}
+}
+
+// logChange moves the line of an id to the end of the feed. card is the card that has the id now, and old is the one
+// before, or nil. ended reports whether the reservation of the id has ended.
+func (t *txn) logChange(card, old *engine.CardRow, ended bool, now time.Time) error {
+	key := []byte(card.ID)
+	line, err := t.feedLine(key)
+	if err != nil {
+		return err
+	}
+	change, err := t.next(counterChanges)
+	if err != nil {
+		return err
+	}
+	if line.Seq != 0 && line.Seq != card.Seq && !slices.Contains(line.Older, line.Seq) {
+		line.Older = append(line.Older, line.Seq)
+		line.Older = line.Older[max(len(line.Older)-maxOlder, 0):]
+	}
+	line.At, line.Gone, line.Withdrawn, line.Seq = now.UTC(), card.Withdrawn || ended, card.Withdrawn, card.Seq
+	if old != nil {
+		for _, term := range old.Terms {
+			line.Terms = append(line.Terms, []byte(term))
+		}
+	}
+	slices.SortFunc(line.Terms, slices.Compare)
+	line.Terms = slices.CompactFunc(line.Terms, slices.Equal)
+	if !line.Gone {
+		line.Terms = slices.DeleteFunc(line.Terms, func(term []byte) bool { return slices.Contains(card.Terms, string(term)) })
+	}
+	line.Terms = line.Terms[:min(len(line.Terms), maxOldTerms)]
+	card.Change = uint64(change)
+	t.note(store.WatchCards, card.ID)
+	return t.putLine(key, change, engine.Never, line)
+}
+
+// feedLine returns the line of an id, or an empty one.
+func (t *txn) feedLine(id []byte) (line feedLine, err error) {
+	stored, err := t.get(changes, id)
+	if stored == nil || err != nil {
+		return line, err
+	}
+	return decodeLine(id, stored.value)
+}
+
+func decodeLine(id, value []byte) (line feedLine, err error) {
+	if err := json.Unmarshal(value, &line); err != nil {
+		return line, fmt.Errorf("%w: change of %q: %w", store.ErrDamaged, id, err)
+	}
+	return line, nil
+}
+
+func (t *txn) putLine(id []byte, change, due int64, line feedLine) error {
+	value, err := json.Marshal(line)
+	if err != nil {
+		return err
+	}
+	t.put(changes, id, row{num: change, due: due, value: value})
+	return nil
+}
+
+// purgeCard removes a card whose id is no longer held. Its line in the feed stays for a year.
+func (t *txn) purgeCard(card *engine.CardRow, now time.Time) error {
+	if !card.Withdrawn {
+		if err := t.logChange(card, card, true, now); err != nil {
+			return err
+		}
+	}
+	line, err := t.feedLine([]byte(card.ID))
+	if err != nil {
+		return err
+	}
+	t.dropCounts(card.Card)
+	t.drop(cards, []byte(card.ID))
+	stored, err := t.get(changes, []byte(card.ID))
+	if stored == nil || err != nil {
+		return err
+	}
+	return t.putLine([]byte(card.ID), stored.num, engine.Nanos(now.Add(engine.TombstoneLife)), line)
+}
+
+// Withdraw implements [store.Cards].
+func (c cardStore) Withdraw(ctx context.Context, id string, ifRev store.Rev, reservedUntil time.Time, changes []store.Change, now time.Time) error {
+	var n needs
+	n.addCard(id)
+	n.addRecords(changes)
+	return c.s.writer.do(ctx, n, func(t *txn) (func() error, error) {
+		old, err := t.card(id)
+		switch {
+		case err != nil:
+			return nil, err
+		case old == nil || !old.Live(now):
+			return nil, store.ErrNotFound
+		case ifRev != store.Any && ifRev != old.Rev:
+			return nil, store.ErrConflict
+		}
+		records, err := planRecords(t, changes, now)
+		if err != nil {
+			return nil, err
+		}
+		return func() error {
+			next := *old
+			next.Withdrawn, next.ReservedUntil, next.Rev = true, reservedUntil, t.nextRev()
+			if err := t.putCard(&next, old, now); err != nil {
+				return err
+			}
+			records(next.Rev)
+			return nil
+		}, nil
+	})
+}
+
+// find returns the card of id if accept returns true for it.
+func (c cardStore) find(ctx context.Context, id string, accept func(store.Card) bool) (store.Card, error) {
+	stored, err := c.s.get(ctx, cards, []byte(id))
+	if err != nil {
+		return store.Card{}, err
+	}
+	card, err := engine.DecodeCard(uint64(stored.num), stored.value)
+	if err == nil && !accept(card.Card) {
+		err = store.ErrNotFound
+	}
+	if err != nil {
+		return store.Card{}, err
+	}
+	return card.Card, nil
+}
+
+// Get implements [store.Cards].
+func (c cardStore) Get(ctx context.Context, id string, now time.Time) (store.Card, error) {
+	return c.find(ctx, id, func(card store.Card) bool { return card.Live(now) })
+}
+
+// Held implements [store.Cards].
+func (c cardStore) Held(ctx context.Context, id string, now time.Time) (store.Card, error) {
+	return c.find(ctx, id, func(card store.Card) bool { return card.Held(now) })
+}
+
+// HasCount implements [store.Cards].
+func (c cardStore) HasCount(ctx context.Context, key string, now time.Time) (found bool, err error) {
+	prefix := engine.CountKey(key)
+	err = c.s.query(ctx, "select exists (select from card_counts where key >= $1 and key < $2 and due > $3)",
+		[]any{prefix, end(prefix), engine.Nanos(now)}, []any{&found}, func() error { return nil })
+	return found, err
+}
+
+// Changes implements [store.Cards].
+func (c cardStore) Changes(ctx context.Context, after uint64, limit int) ([]store.CardChange, error) {
+	if limit < 1 {
+		return nil, engine.ErrLimit
+	}
+	var list []store.CardChange
+	var key, value []byte
+	var num int64
+	err := c.s.query(ctx, "select key, num, value from changes where num > $1 order by num limit $2",
+		[]any{int64(min(after, math.MaxInt64)), limit}, []any{&key, &num, &value}, func() error {
+			line, err := decodeLine(key, value)
+			list = append(list, store.CardChange{Change: uint64(num), ID: string(key), Gone: line.Gone, Withdrawn: line.Withdrawn, At: line.At})
+			return err
+		})
+	return list, err
+}
+
+// List implements [store.Cards]. The index offers candidates in order, and List checks the row of each candidate.
+func (c cardStore) List(ctx context.Context, q store.CardQuery) (store.CardPage, error) {
+	if err := engine.CheckQuery(q); err != nil {
+		return store.CardPage{}, err
+	}
+	index, err := c.s.index.fresh(ctx)
+	if err != nil {
+		return store.CardPage{}, err
+	}
+	tiers := q.Tiers
+	if len(tiers) == 0 {
+		tiers = []store.Tier{{}}
+	}
+	want := q.Limit + 1 // one more than the limit shows that there is a next page
+	page := store.CardPage{Cards: make([]store.Card, 0, min(want, 128))}
+	var positions []store.Position
+	var slots []cardindex.Slot
+	for tier := max(q.After.Tier, 0); tier < len(tiers) && len(page.Cards) < want; tier++ {
+		from := uint64(1)
+		if tier == q.After.Tier {
+			from = min(q.After.Seq, math.MaxUint32) + 1
+		}
+		for more := true; more && from <= math.MaxUint32; {
+			need := want - len(page.Cards)
+			slots = index.Candidates(slots[:0], q, tiers[:tier+1], engine.Nanos(q.Now), cardindex.Slot(from), need)
+			found, err := c.matches(ctx, slots, q, tiers, tier)
+			if err != nil {
+				return store.CardPage{}, err
+			}
+			for _, card := range found {
+				page.Cards = append(page.Cards, card)
+				positions = append(positions, store.Position{Tier: tier, Seq: card.Seq})
+			}
+			if more = len(slots) == need && len(page.Cards) < want; more {
+				from = uint64(slots[len(slots)-1]) + 1
+			}
+		}
+	}
+	if len(page.Cards) == want {
+		page.Cards = page.Cards[:q.Limit]
+		page.Next = &positions[q.Limit-1]
+	}
+	return page, nil
+}
+
+// matches reads the rows of slots and returns the cards that are live and belong to tier.
+func (c cardStore) matches(ctx context.Context, slots []cardindex.Slot, q store.CardQuery, tiers []store.Tier, tier int) (found []store.Card, err error) {
+	if len(slots) == 0 {
+		return nil, nil
+	}
+	seqs := make([]int64, len(slots))
+	for i, s := range slots {
+		seqs[i] = int64(s)
+	}
+	var num int64
+	var value []byte
+	var terms [][]byte
+	err = c.s.query(ctx, "select num, value from cards where num = any($1) order by num", []any{seqs}, []any{&num, &value}, func() error {
+		if !engine.IsCardLive(value, q.Now) {
+			return nil
+		}
+		var err error
+		if terms, err = engine.CardTerms(terms[:0], uint64(num), value); err == nil && engine.TierOf(terms, q, tiers) != tier {
+			return nil
+		}
+		var card store.Card
+		if err == nil {
+			card, err = engine.DecodeCardForList(uint64(num), value)
+		}
+		if err != nil {
+			c.s.damaged(err)
+			return nil
+		}
+		found = append(found, card)
+		return nil
+	})
+	return found, err
+}
+
+// Terms implements [store.Cards].
+func (c cardStore) Terms(ctx context.Context, prefix, after string, limit int, now time.Time) ([]store.TermCount, error) {
+	if limit < 1 {
+		return nil, engine.ErrLimit
+	}
+	index, err := c.s.index.fresh(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var counts []store.TermCount
+	for term := range index.TermsAfter(prefix, after) {
+		if n := index.CountLive(term, engine.Nanos(now)); n > 0 {
+			counts = append(counts, store.TermCount{Term: term, Count: n})
+		}
+		if len(counts) == limit {
+			break
+		}
+	}
+	return counts, nil
+}
+
+// Count implements [store.Cards].
+func (c cardStore) Count(ctx context.Context, now time.Time) (int, error) {
+	index, err := c.s.index.fresh(ctx)
+	if err != nil {
+		return 0, err
+	}
+	n, at := 0, engine.Nanos(now)
+	for _, expires := range index.Ends {
+		if at < expires {
+			n++
+		}
+	}
+	return n, nil
+}

@@ -1,0 +1,37 @@
+// Package postgres is the engine behind package store for several processes on one PostgreSQL database.
+//
+// Start with [Open]. Package store defines what the methods guarantee; this page explains how the engine keeps the
+// guarantees.
+//
+// # Rows
+//
+// All tables of data have the same four columns. key and value are bytes that package engine encodes, so PostgreSQL
+// orders and compares keys as Go does. num is a number by which rows are found or ordered. due is a time in Unix
+// nanoseconds, mostly the end of the row. One function reads rows and one writes them; see txn.go.
+//
+// # Writing
+//
+// All writes of a process are units in a queue, and a waiting caller commits those that were queued during the previous
+// commit, as in package bolt. A group takes two round trips. The first begins the transaction, locks the rows that the
+// units name, in the order of their keys, and reads them. Then each unit is planned in Go: it checks its preconditions
+// on the rows as the earlier units of the group left them. The second round trip writes one statement per table and
+// commits. If another process created a row or had a lock in another order, the whole group runs again.
+//
+// # Unknown outcomes
+//
+// Each group writes its number to a row of its process in the table lanes. If a connection is lost during a commit, the
+// engine reads this number on a new connection. So a caller learns whether its unit was committed, also after a
+// failover. The engine never cancels a statement, because PostgreSQL reports success for a commit whose wait for the
+// standby was canceled.
+//
+// # The card index
+//
+// Each process has an index of all cards in memory. Before a search, the process reads the changes since the last one
+// from the feed, so a search finds what another process registered before. Positions in the feed come from a row that
+// a group locks until its commit, so they have the order of the commits.
+//
+// # Leases and hints
+//
+// Leases are rows and end by the clock of the database. A unit under a lease locks its row until the commit, so that no
+// other process takes the lease meanwhile. Hints are notifications on one connection of their own.
+package postgres

@@ -1,0 +1,70 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// mayRepeat reports whether a group that failed with err was not committed and may succeed when it runs again.
+func mayRepeat(err error) bool {
+	if errors.Is(err, errNoLane) || errors.Is(err, errLost) || pgconn.SafeToRetry(err) {
+		return true
+	}
+	switch sqlState(err) {
+	case "40001", "40P01", "23505", "55P03": // serialization, deadlock, another process made the row, lock timeout
+		return true
+	}
+	return false
+}
+
+// isUnavailable reports whether err comes from the connection or the state of the server, and not from a statement.
+func isUnavailable(err error) bool {
+	state := sqlState(err)
+	for _, class := range []string{"08", "25", "53", "57", "58", "XX"} {
+		if strings.HasPrefix(state, class) {
+			return true
+		}
+	}
+	return state == "" && !errors.Is(err, errFault)
+}
+
+// sqlState returns the code of an error of the server, or "".
+func sqlState(err error) string {
+	var refused *pgconn.PgError
+	if errors.As(err, &refused) {
+		return refused.Code
+	}
+	return ""
+}
+
+// unavailable returns err as store.ErrUnavailable.
+func unavailable(err error) error {
+	if err == nil || errors.Is(err, store.ErrUnavailable) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", store.ErrUnavailable, err)
+}
+
+// readError returns the error of a call that reads. If the context of the caller has ended, it is that error.
+func readError(ctx context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case isRefusal(err):
+		return err
+	}
+	return unavailable(err)
+}
+
+// isRefusal reports whether err is an answer, and not a failure of the database.
+func isRefusal(err error) bool {
+	return errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrDamaged)
+}

@@ -1,0 +1,293 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/postgres/pgtest"
+)
+
+// cutter is a proxy before a server. It cuts connections at random: after it passed on what the client sent, so that
+// the client does not get the answer, or before.
+type cutter struct {
+	address net.Listener
+	server  string
+	rate    atomic.Int64 // of a thousand messages, how many end their connection
+	cuts    atomic.Int64
+}
+
+// newCutter starts a proxy and returns it with the connection string through it.
+func newCutter(t *testing.T, database string) (*cutter, string) {
+	t.Helper()
+	u, err := url.Parse(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	listener, err := net.Listen("unix", filepath.Join(dir, ".s.PGSQL.5432"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cutter{address: listener, server: filepath.Join(u.Query().Get("host"), ".s.PGSQL.5432")}
+	u.RawQuery = url.Values{"host": {dir}, "sslmode": {"disable"}, "options": {u.Query().Get("options")}}.Encode()
+	go func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go c.serve(client)
+		}
+	}()
+	t.Cleanup(func() { listener.Close() })
+	return c, u.String()
+}
+
+func (c *cutter) serve(client net.Conn) {
+	defer client.Close()
+	server, err := net.Dial("unix", c.server)
+	if err != nil {
+		return
+	}
+	defer server.Close()
+	go func() {
+		_, _ = io.Copy(client, server) // ends with either connection
+		client.Close()
+	}()
+	for buf := make([]byte, 1<<16); ; {
+		n, err := client.Read(buf)
+		if err != nil {
+			return
+		}
+		cut := rand.Int64N(1000) < c.rate.Load()
+		if cut {
+			c.cuts.Add(1)
+			if rand.IntN(4) == 0 {
+				return
+			}
+			client.Close() // the answer is lost
+		}
+		if _, err := server.Write(buf[:n]); err != nil || cut {
+			time.Sleep(time.Duration(rand.IntN(20)) * time.Millisecond)
+			return
+		}
+	}
+}
+
+// audit writes messages of several conversations from several senders until stop is closed, and then checks that each
+// acknowledged message was stored once, and no other one.
+func audit(t *testing.T, s *Store, check *Store, during func()) {
+	t.Helper()
+	const senders = 6
+	var acknowledged, unknown [senders][]string
+	stop := make(chan struct{})
+	var all sync.WaitGroup
+	for i := range senders {
+		key := store.ConvKey{Peer: "am_p", ID: fmt.Sprint(i)}
+		all.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				id := fmt.Sprintf("m%d-%d", i, n)
+				_, err := s.Steps().Apply(t.Context(), store.Step{
+					Conv: &store.Conversation{Key: key, Rev: store.Any, Open: true}, Append: []store.Entry{{MessageID: id}},
+					Records: []store.Change{put(id)}, // fails if the step was applied before
+					Now:     now,
+				})
+				switch {
+				case err == nil:
+					acknowledged[i] = append(acknowledged[i], id)
+				case errors.Is(err, store.ErrUnavailable):
+					unknown[i] = append(unknown[i], id)
+				default:
+					t.Errorf("Apply = %v", err)
+				}
+			}
+		})
+	}
+	during()
+	close(stop)
+	all.Wait()
+	total, maybe := 0, 0
+	for i := range senders {
+		entries, err := check.Steps().Transcript(t.Context(), store.ConvKey{Peer: "am_p", ID: fmt.Sprint(i)}, 0, 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stored := make(map[string]int)
+		for _, e := range entries {
+			stored[e.MessageID]++
+		}
+		for _, id := range acknowledged[i] {
+			if stored[id] != 1 {
+				t.Errorf("acknowledged message %s is stored %d times", id, stored[id])
+			}
+			delete(stored, id)
+		}
+		for _, id := range unknown[i] {
+			delete(stored, id)
+		}
+		if len(stored) > 0 {
+			t.Errorf("stored, but not sent: %v", stored)
+		}
+		total, maybe = total+len(acknowledged[i]), maybe+len(unknown[i])
+	}
+	t.Logf("%d acknowledged, %d unknown", total, maybe)
+	if total < 50 {
+		t.Errorf("only %d messages were acknowledged", total)
+	}
+}
+
+// TestLostConnections cuts connections at random, also between a commit and its answer.
+func TestLostConnections(t *testing.T) {
+	t.Parallel()
+	database := pgtest.Database(t)
+	proxy, through := newCutter(t, database)
+	s, direct := open(t, Config{URL: through}), open(t, Config{URL: database})
+	audit(t, s, direct, func() {
+		proxy.rate.Store(50)
+		time.Sleep(2 * time.Second)
+		proxy.rate.Store(0)
+	})
+	if proxy.cuts.Load() < 5 {
+		t.Errorf("only %d connections were cut", proxy.cuts.Load())
+	}
+}
+
+// TestTerminatedBackends ends the processes of the server at random.
+func TestTerminatedBackends(t *testing.T) {
+	t.Parallel()
+	database := pgtest.Database(t)
+	s, direct := open(t, Config{URL: database, Name: "victim"}), open(t, Config{URL: database, Name: "check"})
+	audit(t, s, direct, func() {
+		for range 60 {
+			time.Sleep(25 * time.Millisecond)
+			_, err := direct.pool.Exec(t.Context(), "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'agentmesh/victim' order by random() limit 1")
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	// The connection for notifications was ended too, and is there again.
+	hints := s.Watch(t.Context(), "test")
+	for deadline := time.After(20 * time.Second); ; {
+		if err := apply(t.Context(), direct, store.Change{Record: store.Record{NS: "test", Key: "hint"}, IfRev: store.Any}); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case hint := <-hints:
+			if hint.Key == "hint" {
+				return
+			}
+		case <-time.After(100 * time.Millisecond):
+		case <-deadline:
+			t.Fatal("no hint")
+		}
+	}
+}
+
+// TestServerGone checks that a store without its server refuses calls in time and takes them again when the server is
+// back, and that a commit whose wait for a standby was canceled is not acknowledged.
+func TestServerGone(t *testing.T) {
+	t.Parallel()
+	server := pgtest.New(t)
+	s := open(t, Config{URL: server.URL("postgres"), Name: "test"})
+	if err := apply(t.Context(), s, put("before")); err != nil {
+		t.Fatal(err)
+	}
+	server.Kill()
+	begun := time.Now()
+	if err := apply(t.Context(), s, put("during")); !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("Apply without a server = %v", err)
+	}
+	_, err := s.Records().Get(t.Context(), "test", "before", now)
+	if !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("Get without a server = %v", err)
+	}
+	if _, err := s.Cards().List(t.Context(), store.CardQuery{Limit: 1, Now: now}); !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("List without a server = %v", err)
+	}
+	if err := s.Ping(t.Context()); !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("Ping without a server = %v", err)
+	}
+	if took := time.Since(begun); took > 20*time.Second {
+		t.Errorf("four refusals took %v", took)
+	}
+	if err := server.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	if err := apply(t.Context(), s, put("after")); err != nil {
+		t.Errorf("Apply with the server = %v", err)
+	}
+	if _, err := s.Records().Get(t.Context(), "test", "before", now); err != nil {
+		t.Errorf("Get of what was acknowledged = %v", err)
+	}
+
+	for _, sql := range []string{"alter system set synchronous_standby_names = '*'", "select pg_reload_conf()"} {
+		if err := server.Exec(sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	outcome := make(chan error, 1)
+	go func() { // the server takes the new setting a little later
+		var err error
+		for i := 0; err == nil; i++ {
+			err = apply(context.WithoutCancel(t.Context()), s, put(fmt.Sprint("alone ", i)))
+		}
+		outcome <- err
+	}()
+	admin, err := pgx.Connect(t.Context(), server.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close(t.Context())
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		var canceled int
+		err := admin.QueryRow(t.Context(), "select count(pg_cancel_backend(pid)) from pg_stat_activity where wait_event = 'SyncRep'").Scan(&canceled)
+		if err != nil || time.Now().After(deadline) {
+			t.Fatalf("no commit waits for a standby: %v", err)
+		}
+		if canceled > 0 {
+			break
+		}
+	}
+	if err := <-outcome; !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("a commit without its standby = %v", err)
+	}
+	for _, sql := range []string{"alter system reset synchronous_standby_names", "select pg_reload_conf()"} {
+		if err := server.Exec(sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestNeverCancels checks that a connection that is given up sends no request to cancel.
+func TestNeverCancels(t *testing.T) {
+	t.Parallel()
+	s := open(t, Config{URL: pgtest.Database(t)})
+	conn, err := s.pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	if err := conn.Conn().PgConn().CancelRequest(t.Context()); err == nil || !strings.Contains(err.Error(), "never canceled") {
+		t.Errorf("CancelRequest = %v", err)
+	}
+}

@@ -1,0 +1,128 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/agentmesh/agentmesh/store/cardindex"
+	"github.com/agentmesh/agentmesh/store/engine"
+)
+
+// liveIndex is the card index of this process. It follows the feed, whoever made the changes.
+type liveIndex struct {
+	s *Store
+
+	begun atomic.Uint64 // number of the last read of the feed that began
+
+	mu      sync.Mutex
+	index   *cardindex.Index
+	through int64  // the last change that is in the index
+	done    uint64 // number of the last read of the feed that succeeded
+}
+
+// feedPage is the number of changes that are read in one query.
+const feedPage = 1000
+
+// headSize is the part of a card that the index is built from. It contains the terms of nearly all cards.
+const headSize = 8 << 10
+
+// build fills the index from the cards.
+func (x *liveIndex) build(ctx context.Context) error {
+	var through, num int64
+	if err := x.s.query(ctx, "select coalesce(max(num), 0) from changes", nil, []any{&through}, func() error { return nil }); err != nil {
+		return err
+	}
+	var head []byte
+	var long []int64
+	var part cardindex.Part
+	err := x.s.query(ctx, "select num, substr(value, 1, $1) from cards order by num", []any{headSize}, []any{&num, &head}, func() error {
+		card, err := engine.DecodeCardHead(uint64(num), head)
+		switch {
+		case err != nil:
+			long = append(long, num)
+		case !card.Withdrawn:
+			part.Add(cardindex.Slot(num), card.Expires, card.Terms)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	x.index, x.through = cardindex.Join([]cardindex.Part{part}), through
+	return x.s.query(ctx, "select num, value from cards where num = any($1)", []any{long}, []any{&num, &head}, func() error {
+		card, err := engine.DecodeCardHead(uint64(num), head)
+		if err != nil {
+			x.s.damaged(err)
+		} else if !card.Withdrawn {
+			x.index.Put(cardindex.Slot(num), nil, card.Terms, card.Expires)
+		}
+		return nil
+	})
+}
+
+// fresh returns the index with every change that was committed before the call. Calls that wait for the same read of
+// the feed share it.
+func (x *liveIndex) fresh(ctx context.Context) (*cardindex.Index, error) {
+	want := x.begun.Load() + 1 // a read that begins after this call
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.done >= want {
+		return x.index, nil
+	}
+	n := x.begun.Add(1)
+	for more := true; more; {
+		var err error
+		if more, err = x.follow(ctx); err != nil {
+			return nil, err
+		}
+	}
+	x.done = n
+	return x.index, nil
+}
+
+// follow reads a page of the feed and changes the index. more reports whether there may be another page.
+func (x *liveIndex) follow(ctx context.Context) (more bool, err error) {
+	var id, value, card []byte
+	var change int64
+	n := 0
+	err = x.s.query(ctx, `select h.key, h.num, h.value, c.value from changes h left join cards c on c.key = h.key
+		where h.num > $1 order by h.num limit $2`, []any{x.through, feedPage}, []any{&id, &change, &value, &card}, func() error {
+		line, err := decodeLine(id, value)
+		if err == nil {
+			err = x.apply(line, card)
+		}
+		if err != nil {
+			x.s.damaged(err)
+		}
+		x.through = change
+		n++
+		return nil
+	})
+	if err != nil {
+		return false, fmt.Errorf("read changes of cards: %w", err)
+	}
+	return n == feedPage, nil
+}
+
+// apply applies a change to the index. card is the row of the card, if it has one.
+func (x *liveIndex) apply(line feedLine, card []byte) error {
+	old := make([]string, len(line.Terms))
+	for i, term := range line.Terms {
+		old[i] = string(term)
+	}
+	for _, seq := range line.Older {
+		x.index.Drop(cardindex.Slot(seq), old)
+	}
+	if card == nil || line.Gone {
+		x.index.Drop(cardindex.Slot(line.Seq), old)
+		return nil
+	}
+	head, err := engine.DecodeCardHead(line.Seq, card)
+	if err != nil {
+		return err
+	}
+	x.index.Put(cardindex.Slot(line.Seq), old, head.Terms, head.Expires)
+	return nil
+}

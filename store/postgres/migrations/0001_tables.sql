@@ -1,0 +1,34 @@
+-- Rows of data. See doc.go for the columns.
+create table convs         (key bytea primary key, num bigint not null, due bigint not null, value bytea not null) with (fillfactor = 70);
+create table replays       (key bytea primary key, num bigint not null, due bigint not null, value bytea not null) with (fillfactor = 80);
+create table records       (key bytea primary key, num bigint not null, due bigint not null, value bytea not null) with (fillfactor = 80);
+create table cards         (key bytea primary key, num bigint not null, due bigint not null, value bytea not null) with (fillfactor = 80);
+create table changes       (key bytea primary key, num bigint not null, due bigint not null, value bytea not null) with (fillfactor = 80);
+create table counters      (key bytea primary key, num bigint not null, due bigint not null, value bytea not null) with (fillfactor = 50);
+
+-- Rows that follow from rows above.
+create table entries       (key bytea primary key, num bigint not null, due bigint not null, value bytea not null);
+create table conv_terms    (key bytea primary key, num bigint not null, due bigint not null, value bytea not null);
+create table record_terms  (key bytea primary key, num bigint not null, due bigint not null, value bytea not null);
+create table card_counts   (key bytea primary key, num bigint not null, due bigint not null, value bytea not null);
+
+create unique index on convs (num);
+create unique index on cards (num);
+create unique index on changes (num);
+create index on replays (num) where num > 0;
+
+-- What a sweep looks for. The largest number means never.
+create index on convs   (due) where due < 9223372036854775807;
+create index on replays (due) where due < 9223372036854775807;
+create index on records (due) where due < 9223372036854775807;
+create index on cards   (due) where due < 9223372036854775807;
+create index on changes (due) where due < 9223372036854775807;
+
+insert into counters (key, num, due, value) values ('cards', 0, 0, ''), ('changes', 0, 0, '');
+
+-- Revisions, fences, and the order of conversations.
+create sequence revisions;
+
+-- The number of the last group of each process, and when it was committed.
+create table lanes  (id text primary key, n bigint not null, seen timestamptz not null) with (fillfactor = 50);
+create table leases (name text primary key, holder text not null, holder_name text not null, fence bigint not null, until timestamptz not null) with (fillfactor = 50);

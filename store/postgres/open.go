@@ -1,0 +1,364 @@
+package postgres
+
+import (
+	"context"
+	"crypto/rand"
+	"embed"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/local"
+)
+
+// Config says which database to open, and how.
+type Config struct {
+	// URL is the connection string, as a URL or in the form "host=… dbname=…". It may name several hosts with
+	// target_session_attrs=read-write.
+	URL string
+	// ListenURL is the connection string for notifications, if URL goes through a pooler. Empty: URL.
+	ListenURL string
+	// Name is the name of this process in the list of leases, at most 64 bytes.
+	Name string
+	// LeaseTTL is the time for which a lease lasts if it is not renewed. 0 means 15 seconds.
+	LeaseTTL time.Duration
+	// AllowUnsafe accepts a server that may lose a commit after it reported success.
+	AllowUnsafe bool
+	// Log gets messages about failures. Nil discards them.
+	Log *slog.Logger
+}
+
+const defaultLeaseTTL = 15 * time.Second
+
+// The errors of Open.
+var (
+	// ErrUnsafe means that the server may lose a commit after it reported success.
+	ErrUnsafe = errors.New("the settings of the database are not safe")
+	// ErrNewerSchema means that a newer version of the program made the tables.
+	ErrNewerSchema = errors.New("the tables of the database are of a newer version of this program")
+)
+
+// Store is an open database. It implements [store.Store]. Start with [Open].
+type Store struct {
+	cfg      Config
+	id       string // unique for this handle
+	channel  string // of notifications
+	log      *slog.Logger
+	pool     *pgxpool.Pool
+	listener *pgx.ConnConfig
+	writer   *writer
+	index    *liveIndex
+	watchers local.Watchers
+
+	groups, units atomic.Int64 // that were committed
+
+	stop    context.CancelFunc // ends the listener
+	stopped sync.WaitGroup
+	closing sync.Once
+}
+
+var _ store.Store = (*Store)(nil)
+
+// Open connects to a database, makes or migrates its tables, and loads the card index.
+func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
+	if cfg.LeaseTTL == 0 {
+		cfg.LeaseTTL = defaultLeaseTTL
+	}
+	if cfg.ListenURL == "" {
+		cfg.ListenURL = cfg.URL
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Store{cfg: cfg, id: rand.Text(), log: cfg.Log}
+	pool, err := pgxpool.ParseConfig(cfg.URL)
+	if err != nil {
+		return nil, fmt.Errorf("read the connection string of the database: %w", err)
+	}
+	listener, err := pgxpool.ParseConfig(cfg.ListenURL) // it may have parameters of the pool too
+	if err != nil {
+		return nil, fmt.Errorf("read the connection string for notifications: %w", err)
+	}
+	s.listener = listener.ConnConfig
+	pool.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error { s.prepare(c); return nil }
+	if pool.MaxConnLifetime > 5*time.Minute { // so that no connection to an old primary stays
+		pool.MaxConnLifetime, pool.MaxConnLifetimeJitter = 5*time.Minute, 30*time.Second
+	}
+	if s.pool, err = pgxpool.NewWithConfig(ctx, pool); err != nil {
+		return nil, fmt.Errorf("connect to the database: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			s.pool.Close()
+		}
+	}()
+	if err := s.migrate(ctx); err != nil {
+		return nil, fmt.Errorf("open the database: %w", err)
+	}
+	if err := s.openLane(ctx); err != nil {
+		return nil, fmt.Errorf("open the database: %w", err)
+	}
+	var schema string
+	if err := s.query(ctx, "select current_schema()", nil, []any{&schema}, func() error { return nil }); err != nil {
+		return nil, fmt.Errorf("open the database: %w", err)
+	}
+	s.channel = channelOf(schema)
+	s.writer, s.index = newWriter(s), &liveIndex{s: s}
+	conn, err := s.connectListener(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the database for notifications: %w", err)
+	}
+	if err := s.index.build(ctx); err != nil {
+		_ = conn.Close(ctx)
+		return nil, fmt.Errorf("load the card index: %w", err)
+	}
+	ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
+	s.stopped.Go(func() { s.listen(ctx, conn) })
+	return s, nil
+}
+
+// warning is the key of the last warning of the server in the custom data of a connection.
+const warning = "agentmesh warning"
+
+// prepare sets what every connection needs. A connection dials only once: pgx sends a request to cancel on a second one
+// when it gives a connection up, and a commit that waits for a standby would then succeed without it.
+func (s *Store) prepare(c *pgx.ConnConfig) {
+	for name, value := range map[string]string{
+		"application_name":                    "agentmesh/" + s.cfg.Name,
+		"idle_in_transaction_session_timeout": "5000",
+		"lock_timeout":                        "5000",
+		"jit":                                 "off", // all statements are short
+		"enable_seqscan":                      "off", // a plan that was made while tables were small must not stay
+		"plan_cache_mode":                     "force_generic_plan",
+	} {
+		if _, set := c.RuntimeParams[name]; !set {
+			c.RuntimeParams[name] = value
+		}
+	}
+	dialer := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3}}
+	var connected atomic.Bool
+	c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if connected.Load() {
+			return nil, errors.New("statements are never canceled")
+		}
+		return dialer.DialContext(ctx, network, address)
+	}
+	c.OnNotice = func(conn *pgconn.PgConn, n *pgconn.Notice) {
+		if n.SeverityUnlocalized == "WARNING" {
+			conn.CustomData()[warning] = n.Message
+		}
+	}
+	c.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
+		connected.Store(true)
+		return s.checkSettings(ctx, conn)
+	}
+}
+
+// warned returns the last warning of the server on a connection, or "", and forgets it.
+func warned(conn *pgx.Conn) string {
+	data := conn.PgConn().CustomData()
+	text, _ := data[warning].(string)
+	delete(data, warning)
+	return text
+}
+
+// checkSettings refuses a connection on which a commit is not durable.
+func (s *Store) checkSettings(ctx context.Context, conn *pgconn.PgConn) error {
+	if s.cfg.AllowUnsafe {
+		return nil
+	}
+	results, err := conn.Exec(ctx, `select name, setting from pg_settings where
+		name in ('fsync', 'full_page_writes') and setting = 'off' or name = 'synchronous_commit' and setting in ('off', 'local')`).ReadAll()
+	if err != nil {
+		return err
+	}
+	for _, row := range results[0].Rows {
+		return fmt.Errorf("%w: %s is %s, and a crash may lose what was acknowledged", ErrUnsafe, row[0], row[1])
+	}
+	return nil
+}
+
+// acquire returns a connection of the pool.
+func (s *Store) acquire(ctx context.Context) (*pgxpool.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, acquireFor)
+	defer cancel()
+	return s.pool.Acquire(ctx)
+}
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// migrationLock is the advisory lock under which one process at a time changes the tables.
+const migrationLock = 0x616d6573
+
+// Migrations returns the SQL text of each version of the tables, the first first.
+func Migrations() []string {
+	names, err := fs.Glob(migrations, "migrations/*.sql") // sorted
+	if err != nil {
+		panic(err)
+	}
+	var texts []string
+	for _, name := range names {
+		text, err := migrations.ReadFile(name)
+		if err != nil {
+			panic(err)
+		}
+		texts = append(texts, string(text))
+	}
+	return texts
+}
+
+// migrate brings the tables to the version of this program, in one transaction.
+func (s *Store) migrate(ctx context.Context) error {
+	return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		var made bool
+		var version int
+		if err := tx.QueryRow(ctx, "select to_regclass('schema_version') is not null").Scan(&made); err != nil {
+			return err
+		}
+		if made {
+			if err := tx.QueryRow(ctx, "select max(version) from schema_version").Scan(&version); err != nil {
+				return err
+			}
+		}
+		all := Migrations()
+		if version == len(all) {
+			return nil
+		}
+		if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", migrationLock); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, "create table if not exists schema_version (version int primary key, at timestamptz not null default now())"); err != nil {
+			return err
+		}
+		// Another process may have migrated while this one waited.
+		if err := tx.QueryRow(ctx, "select coalesce(max(version), 0) from schema_version").Scan(&version); err != nil {
+			return err
+		}
+		if version > len(all) {
+			return fmt.Errorf("%w: version %d, and this program knows %d", ErrNewerSchema, version, len(all))
+		}
+		for ; version < len(all); version++ {
+			if _, err := tx.Conn().PgConn().Exec(ctx, all[version]).ReadAll(); err != nil {
+				return fmt.Errorf("version %d of the tables: %w", version+1, err)
+			}
+			if _, err := tx.Exec(ctx, "insert into schema_version (version) values ($1)", version+1); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// openLane stores the row that has the number of the last group of this process.
+func (s *Store) openLane(ctx context.Context) error {
+	_, err := s.pool.Exec(ctx, "insert into lanes (id, n, seen) values ($1, 0, now()) on conflict (id) do nothing", s.id)
+	return err
+}
+
+// forgetLanes removes the rows of processes that have ended long ago.
+func (s *Store) forgetLanes(ctx context.Context) {
+	if _, err := s.pool.Exec(ctx, "delete from lanes where seen < now() - $1::interval and id <> $2", forgetLane, s.id); err != nil {
+		s.log.Warn("remove old rows of lanes", slog.Any("err", err))
+	}
+}
+
+// note counts a commit.
+func (s *Store) note(units int, _ time.Duration) {
+	s.groups.Add(1)
+	s.units.Add(int64(units))
+}
+
+// damaged logs a row that a call leaves out.
+func (s *Store) damaged(err error) {
+	s.log.Error("a damaged row was left out; restore a backup of the database", slog.Any("err", err))
+}
+
+// Ping implements [store.Store].
+func (s *Store) Ping(ctx context.Context) error {
+	return s.writer.do(ctx, needs{}, func(*txn) (func() error, error) { return nil, nil })
+}
+
+// Backup implements [store.Store]. It writes an SQL script for psql, which makes the tables and their rows in an empty
+// database. The rows are those of one point in time.
+func (s *Store) Backup(ctx context.Context, w io.Writer) (int64, error) {
+	conn, err := s.acquire(ctx)
+	if err != nil {
+		return 0, readError(ctx, err)
+	}
+	defer conn.Release()
+	out := &counted{w: w}
+	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		var revision int64
+		if err := tx.QueryRow(ctx, "select last_value from revisions").Scan(&revision); err != nil {
+			return err
+		}
+		fmt.Fprintln(out, "begin;\ncreate table schema_version (version int primary key, at timestamptz not null default now());")
+		for i, text := range Migrations() {
+			fmt.Fprintf(out, "%s\ninsert into schema_version (version) values (%d);\n", text, i+1)
+		}
+		// Revisions, and with them fences, go on above everything that was given since.
+		fmt.Fprintf(out, "delete from counters;\nselect setval('revisions', %d);\n", revision+1<<20)
+		for _, tb := range tables {
+			fmt.Fprintf(out, "copy %s (key, num, due, value) from stdin;\n", tb.name)
+			if _, err := tx.Conn().PgConn().CopyTo(ctx, out, "copy "+tb.name+" (key, num, due, value) to stdout"); err != nil {
+				return err
+			}
+			fmt.Fprintln(out, `\.`)
+		}
+		fmt.Fprintln(out, "commit;")
+		return out.err
+	})
+	if out.err != nil {
+		return out.n, out.err
+	}
+	return out.n, readError(ctx, err)
+}
+
+// counted counts the bytes that are written, and keeps the first error.
+type counted struct {
+	w   io.Writer
+	n   int64
+	err error
+}
+
+// Write implements [io.Writer].
+func (c *counted) Write(b []byte) (int, error) {
+	if c.err != nil {
+		return 0, c.err
+	}
+	n, err := c.w.Write(b)
+	c.n, c.err = c.n+int64(n), err
+	return n, err
+}
+
+// Close commits the queued units, gives the leases of this process back, and ends all connections. Later calls fail
+// with store.ErrUnavailable.
+func (s *Store) Close() error {
+	s.closing.Do(func() {
+		s.writer.close()
+		s.stop()
+		s.stopped.Wait()
+		s.watchers.Close()
+		ctx, cancel := context.WithTimeout(context.Background(), acquireFor)
+		defer cancel()
+		// Otherwise the leases end by themselves.
+		if _, err := s.pool.Exec(ctx, "delete from leases where holder = $1", s.id); err != nil {
+			s.log.Warn("give leases back", slog.Any("err", err))
+		}
+		_, _ = s.pool.Exec(ctx, "delete from lanes where id = $1", s.id)
+		s.pool.Close()
+	})
+	return nil
+}

@@ -1,0 +1,138 @@
+package postgres
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/postgres/pgtest"
+)
+
+// TestUnsafeSettings checks that a server that may lose what it acknowledged is refused, unless the owner says so.
+func TestUnsafeSettings(t *testing.T) {
+	t.Parallel()
+	for _, setting := range []string{"off", "local"} {
+		cfg := Config{URL: pgtest.Database(t) + "&synchronous_commit=" + setting}
+		if _, err := Open(t.Context(), cfg); !errors.Is(err, ErrUnsafe) {
+			t.Errorf("Open with synchronous_commit=%s = %v", setting, err)
+		}
+		cfg.AllowUnsafe = true
+		open(t, cfg)
+	}
+}
+
+// TestSchema checks that processes that start together make the tables once, and that newer tables are refused.
+func TestSchema(t *testing.T) {
+	t.Parallel()
+	cfg := Config{URL: pgtest.Database(t)}
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() { open(t, cfg) })
+	}
+	all.Wait()
+	s := open(t, cfg)
+	if _, err := s.pool.Exec(t.Context(), "insert into schema_version (version) values ($1)", len(Migrations())+1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(t.Context(), cfg); !errors.Is(err, ErrNewerSchema) {
+		t.Errorf("Open with newer tables = %v", err)
+	}
+}
+
+// TestBackup loads a backup with psql and opens the result.
+func TestBackup(t *testing.T) {
+	t.Parallel()
+	psql, err := exec.LookPath("psql")
+	if err != nil {
+		found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/psql")
+		if len(found) == 0 {
+			t.Skip("psql is not installed")
+		}
+		psql = found[0]
+	}
+	s := open(t, Config{URL: pgtest.Database(t)})
+	lease, err := s.Leases().Acquire(t.Context(), "node")
+	if err != nil {
+		t.Fatal(err)
+	}
+	body := []byte("a\tb\nc\\d\x00e")
+	if err := apply(t.Context(), s, store.Change{Record: store.Record{NS: "test", Key: "k", Body: body, Terms: []string{"t"}}}); err != nil {
+		t.Fatal(err)
+	}
+	card := store.Card{ID: "am_a", Terms: []string{"cap:a"}, Expires: now.Add(time.Hour)}
+	if _, err := s.Cards().Put(t.Context(), store.PutCard{Card: card, Now: now}); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "backup.sql")
+	file, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Backup(t.Context(), file); err != nil {
+		t.Fatal(err)
+	}
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	copied := pgtest.Database(t)
+	if out, err := exec.CommandContext(t.Context(), psql, "-q", "-v", "ON_ERROR_STOP=1", "-f", path, copied).CombinedOutput(); err != nil {
+		t.Fatalf("psql: %v\n%s", err, out)
+	}
+	restored := open(t, Config{URL: copied})
+	rec, err := restored.Records().Get(t.Context(), "test", "k", now)
+	if err != nil || string(rec.Body) != string(body) {
+		t.Errorf("Get = %q, %v", rec.Body, err)
+	}
+	if next, err := restored.Cards().Put(t.Context(), store.PutCard{Card: store.Card{ID: "am_b"}, Now: now}); err != nil || next.Seq != 2 || next.Rev <= rec.Rev {
+		t.Errorf("the next card has seq %d and rev %d, %v", next.Seq, next.Rev, err)
+	}
+	if page, err := restored.Cards().List(t.Context(), store.CardQuery{All: []string{"cap:a"}, Limit: 5, Now: now}); err != nil || len(page.Cards) != 1 {
+		t.Errorf("List = %v, %v", page.Cards, err)
+	}
+	if later, err := restored.Leases().Acquire(t.Context(), "node"); err != nil || later.Fence <= lease.Fence {
+		t.Errorf("fence %d after %d, %v", later.Fence, lease.Fence, err)
+	}
+}
+
+// TestLongCards checks that the index is built from cards whose terms do not fit into what the build reads first, and
+// that it follows other processes.
+func TestLongCards(t *testing.T) {
+	t.Parallel()
+	cfg := Config{URL: pgtest.Database(t)}
+	a := open(t, cfg)
+	long := store.Card{ID: "am_long", Terms: []string{"word:last"}, Expires: now.Add(time.Hour)}
+	for i := range 500 {
+		long.Terms = append(long.Terms, "word:"+string(rune('a'+i%26))+time.Unix(int64(i), 0).UTC().Format(time.RFC3339Nano))
+	}
+	if _, err := a.Cards().Put(t.Context(), store.PutCard{Card: long, Now: now}); err != nil {
+		t.Fatal(err)
+	}
+	b := open(t, cfg)
+	count := func(s *Store, term string, want int) {
+		t.Helper()
+		terms, err := s.Cards().Terms(t.Context(), term, "", 5, now)
+		if err != nil || len(terms) != want {
+			t.Errorf("Terms(%s) = %v, %v, want %d", term, terms, err, want)
+		}
+	}
+	count(b, "word:last", 1)
+	// The other process withdraws the card, gives the id free at once, and takes it again with other terms, between
+	// two looks at the feed.
+	if err := a.Cards().Withdraw(t.Context(), long.ID, store.Any, time.Time{}, nil, now); err != nil {
+		t.Fatal(err)
+	}
+	next := store.Card{ID: long.ID, Terms: []string{"word:next"}, Expires: now.Add(time.Hour)}
+	if _, err := a.Cards().Put(t.Context(), store.PutCard{Card: next, Now: now}); err != nil {
+		t.Fatal(err)
+	}
+	count(b, "word:last", 0)
+	count(b, "word:next", 1)
+	if n, err := b.Cards().Count(t.Context(), now); n != 1 || err != nil {
+		t.Errorf("Count = %d, %v", n, err)
+	}
+}

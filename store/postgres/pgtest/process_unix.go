@@ -1,0 +1,44 @@
+//go:build unix
+
+package pgtest
+
+import (
+	"os"
+	"os/user"
+	"strconv"
+	"syscall"
+)
+
+// quit is the signal at which a server ends at once.
+const quit = syscall.SIGQUIT
+
+// account returns the user as whom the server runs, or false if that is the current user. PostgreSQL refuses root.
+func account() (uid, gid int, ok bool) {
+	if os.Getuid() != 0 {
+		return 0, 0, false
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		if u, err := user.Lookup(name); err == nil {
+			uid, err := strconv.Atoi(u.Uid)
+			gid, gidErr := strconv.Atoi(u.Gid)
+			return uid, gid, err == nil && gidErr == nil
+		}
+	}
+	return 0, 0, false
+}
+
+// allow gives a folder to the user as whom the server runs.
+func allow(dir string) error {
+	if uid, gid, ok := account(); ok {
+		return os.Chown(dir, uid, gid)
+	}
+	return nil
+}
+
+func attributes() *syscall.SysProcAttr {
+	uid, gid, ok := account()
+	if !ok {
+		return nil
+	}
+	return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
+}

@@ -1,0 +1,214 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/engine"
+)
+
+// recordStore implements [store.Records].
+type recordStore struct{ s *Store }
+
+// Records implements [store.Store].
+func (s *Store) Records() store.Records { return recordStore{s} }
+
+// Apply implements [store.Records].
+func (r recordStore) Apply(ctx context.Context, changes []store.Change, now time.Time) error {
+	if len(changes) == 0 {
+		return ctx.Err()
+	}
+	var n needs
+	n.addRecords(changes)
+	return r.s.writer.do(ctx, n, func(t *txn) (func() error, error) {
+		write, err := planRecords(t, changes, now)
+		if err != nil {
+			return nil, err
+		}
+		return func() error { write(t.nextRev()); return nil }, nil
+	})
+}
+
+// maxPrefix returns the prefix of the keys that the Max of a change counts.
+func maxPrefix(c store.Change) []byte {
+	if len(c.Record.Terms) > 0 {
+		return engine.TermKey(c.Record.NS, c.Record.Terms[0], "")
+	}
+	return engine.RecordKey(c.Record.NS, "")
+}
+
+// planRecords checks changes and returns a function that writes them under one revision.
+func planRecords(t *txn, changes []store.Change, now time.Time) (func(store.Rev), error) {
+	type write struct {
+		change store.Change
+		old    store.Record
+		exists bool
+	}
+	writes := make([]write, 0, len(changes))
+	growth := make(map[engine.CountOf]int) // by how much the earlier changes of the unit change the counts
+	for i, change := range changes {
+		if err := engine.CheckChange(change); err != nil {
+			return nil, err
+		}
+		if err := t.checkLease(change.Held); err != nil {
+			return nil, err
+		}
+		for _, before := range changes[:i] {
+			if before.Record.NS == change.Record.NS && before.Record.Key == change.Record.Key {
+				return nil, errors.New("a unit must not change the same record twice")
+			}
+		}
+		w := write{change: change}
+		stored, err := t.get(records, engine.RecordKey(change.Record.NS, change.Record.Key))
+		if err != nil {
+			return nil, err
+		}
+		if w.exists = stored != nil; w.exists {
+			if w.old, err = engine.DecodeRecord(change.Record.NS, change.Record.Key, stored.value); err != nil {
+				return nil, err
+			}
+		}
+		live := w.exists && engine.IsLive(w.old.Expires, now)
+		if !engine.RevFits(change.IfRev, live, w.old.Rev) {
+			return nil, fmt.Errorf("record of %s: %w", change.Record.NS, store.ErrConflict)
+		}
+		if err := t.checkMax(change, live, now, growth); err != nil {
+			return nil, err
+		}
+		if live {
+			for key := range engine.CountsOf(w.old) {
+				growth[key]--
+			}
+		}
+		if !change.Delete {
+			for key := range engine.CountsOf(change.Record) {
+				growth[key]++
+			}
+		}
+		writes = append(writes, w)
+	}
+	return func(rev store.Rev) {
+		for _, w := range writes {
+			rec := w.change.Record
+			t.note(rec.NS, rec.Key)
+			if w.exists {
+				t.dropRecord(w.old)
+			}
+			if !w.change.Delete {
+				rec.Rev = rev
+				t.putRecord(rec)
+			}
+		}
+	}, nil
+}
+
+// checkMax returns ErrQuota for a new record if its namespace and first term already have c.Max records.
+func (t *txn) checkMax(c store.Change, live bool, now time.Time, growth map[engine.CountOf]int) error {
+	if c.Max == 0 || c.Delete || live {
+		return nil
+	}
+	key, counted := engine.CountOf{NS: c.Record.NS}, records
+	if len(c.Record.Terms) > 0 {
+		key.Term, counted = c.Record.Terms[0], recordTerms
+	}
+	n, err := t.count(counted, maxPrefix(c), engine.Nanos(now))
+	if err != nil {
+		return err
+	}
+	if n+growth[key] >= c.Max {
+		return fmt.Errorf("%w: %d records of %s", store.ErrQuota, c.Max, c.Record.NS)
+	}
+	return nil
+}
+
+func (t *txn) putRecord(rec store.Record) {
+	due := engine.Deadline(rec.Expires)
+	t.put(records, engine.RecordKey(rec.NS, rec.Key), row{due: due, value: engine.EncodeRecord(rec)})
+	for _, term := range rec.Terms {
+		t.put(recordTerms, engine.TermKey(rec.NS, term, rec.Key), row{due: due})
+	}
+}
+
+func (t *txn) dropRecord(rec store.Record) {
+	t.drop(records, engine.RecordKey(rec.NS, rec.Key))
+	for _, term := range rec.Terms {
+		t.drop(recordTerms, engine.TermKey(rec.NS, term, rec.Key))
+	}
+}
+
+// Get implements [store.Records].
+func (r recordStore) Get(ctx context.Context, ns, key string, now time.Time) (store.Record, error) {
+	stored, err := r.s.get(ctx, records, engine.RecordKey(ns, key))
+	if err != nil {
+		return store.Record{}, err
+	}
+	rec, err := engine.DecodeRecord(ns, key, stored.value)
+	if err == nil && !engine.IsLive(rec.Expires, now) {
+		err = store.ErrNotFound
+	}
+	if err != nil {
+		return store.Record{}, err
+	}
+	return rec, nil
+}
+
+// List implements [store.Records].
+func (r recordStore) List(ctx context.Context, ns, term, after string, limit int, now time.Time) (store.RecordPage, error) {
+	if err := engine.CheckList(ns, term, limit); err != nil {
+		return store.RecordPage{}, err
+	}
+	prefix := engine.RecordKey(ns, "")
+	sql, from, to := "select key, value from records where key > $1 and key < $2 and due > $3 order by key limit $4", engine.RecordKey(ns, after), end(prefix)
+	args := []any{from, to, engine.Nanos(now), limit + 1}
+	if term != "" {
+		listed := engine.TermKey(ns, term, "")
+		sql = `select r.key, r.value from record_terms t join records r on r.key = $5::bytea || substr(t.key, $6)
+			where t.key > $1 and t.key < $2 and r.due > $3 order by t.key limit $4`
+		args = []any{engine.TermKey(ns, term, after), end(listed), engine.Nanos(now), limit + 1, prefix, len(listed) + 1}
+	}
+	var page store.RecordPage
+	var key, value []byte
+	err := r.s.query(ctx, sql, args, []any{&key, &value}, func() error {
+		rec, err := engine.DecodeRecord(ns, string(key[len(prefix):]), value)
+		page.Records = append(page.Records, rec)
+		return err
+	})
+	if err != nil {
+		return store.RecordPage{}, err
+	}
+	if len(page.Records) > limit {
+		page.Records = page.Records[:limit]
+		page.Next = page.Records[limit-1].Key
+	}
+	return page, nil
+}
+
+// get reads a row. If it does not exist, the error is store.ErrNotFound.
+func (s *Store) get(ctx context.Context, tb *table, key []byte) (row, error) {
+	var r row
+	err := ctx.Err()
+	if err == nil {
+		err = s.pool.QueryRow(ctx, tb.read, key).Scan(&r.num, &r.due, &r.value)
+	}
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = store.ErrNotFound
+	}
+	return r, readError(ctx, err)
+}
+
+// query calls fn for each row of a query, with the columns in scans.
+func (s *Store) query(ctx context.Context, sql string, args, scans []any, fn func() error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	rows, err := s.pool.Query(ctx, sql, args...)
+	if err == nil {
+		_, err = pgx.ForEachRow(rows, scans, fn)
+	}
+	return readError(ctx, err)
+}

@@ -1,0 +1,156 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/engine"
+)
+
+const (
+	// sweepChunk bounds the number of rows in one unit of a sweep, so that other units wait only milliseconds.
+	sweepChunk = 256
+	// replayAgain is the time after which Sweep looks again at a replay record of an open conversation.
+	replayAgain = 4 * 24 * time.Hour
+)
+
+// sweeps are the tables that have rows with an end, with the function that looks at one row that is due. It sees the
+// row as the earlier units of the group left it.
+var sweeps = []struct {
+	table *table
+	row   func(t *txn, key []byte, r row, now time.Time) error
+}{
+	{records, sweepRecord},
+	{replays, sweepReplay},
+	{convs, sweepConv},
+	{cards, sweepCard},
+	{changes, func(t *txn, key []byte, _ row, _ time.Time) error { t.drop(changes, key); return nil }},
+}
+
+// Sweep implements [store.Store].
+func (s *Store) Sweep(ctx context.Context, now time.Time, limit int) (int, error) {
+	if limit < 1 {
+		return 0, engine.ErrLimit
+	}
+	at, done := engine.Nanos(now), 0
+	for _, sweep := range sweeps {
+		for done < limit {
+			chunk, n := min(sweepChunk, limit-done), 0
+			var keys [][]byte
+			var key, value []byte
+			var need needs
+			err := s.query(ctx, "select key, value from "+sweep.table.name+" where due <= $1 order by due limit $2", []any{at, chunk}, []any{&key, &value}, func() error {
+				keys = append(keys, key)
+				return need.addDue(sweep.table, key, value)
+			})
+			if err == nil && len(keys) > 0 {
+				err = s.sweepRows(ctx, sweep.table, keys, need, now, &n, sweep.row)
+			}
+			if err != nil {
+				return done, fmt.Errorf("sweep: %w", err)
+			}
+			if done += n; n < chunk {
+				break
+			}
+		}
+	}
+	if done < limit {
+		s.forgetLanes(ctx)
+	}
+	return done, nil
+}
+
+// addDue adds the needs of a sweep of one row.
+func (n *needs) addDue(tb *table, key, value []byte) error {
+	n.row(tb, key)
+	switch tb {
+	case cards:
+		n.addCard(string(key))
+	case replays:
+		rec, err := engine.DecodeReplay(value)
+		if err != nil {
+			return err
+		}
+		n.row(convs, engine.ConvKey(rec.Conv))
+	}
+	return nil
+}
+
+// sweepRows looks at the rows with these keys, if they are due still, and sets n to their number.
+func (s *Store) sweepRows(ctx context.Context, tb *table, keys [][]byte, need needs, now time.Time, n *int, look func(*txn, []byte, row, time.Time) error) error {
+	return s.writer.do(ctx, need, func(t *txn) (func() error, error) {
+		*n = 0
+		return func() error {
+			for _, key := range keys {
+				r, err := t.get(tb, key)
+				if err != nil {
+					return err
+				}
+				if r == nil || r.due > engine.Nanos(now) {
+					continue
+				}
+				*n++
+				if err := look(t, key, *r, now); err != nil {
+					return err
+				}
+			}
+			return nil
+		}, nil
+	})
+}
+
+func sweepRecord(t *txn, key []byte, r row, _ time.Time) error {
+	ns, name, ok := engine.SplitRecordKey(key)
+	if !ok {
+		return fmt.Errorf("%w: record key %x", store.ErrDamaged, key)
+	}
+	rec, err := engine.DecodeRecord(ns, name, r.value)
+	if err == nil {
+		t.dropRecord(rec)
+	}
+	return err
+}
+
+func sweepReplay(t *txn, key []byte, r row, now time.Time) error {
+	rec, err := engine.DecodeReplay(r.value)
+	if err != nil {
+		return err
+	}
+	var conv *store.Conversation
+	if rec.ConvSeq != 0 {
+		if conv, err = t.conv(rec.Conv); err != nil {
+			return err
+		}
+	}
+	if !isReplayLive(rec, conv, now) {
+		t.drop(replays, key)
+		return nil
+	}
+	r.due = engine.Nanos(now.Add(replayAgain))
+	t.put(replays, key, r)
+	return nil
+}
+
+func sweepConv(t *txn, _ []byte, r row, _ time.Time) error {
+	conv, err := engine.DecodeConv(uint64(r.num), r.value)
+	if err == nil {
+		t.dropConv(conv)
+	}
+	return err
+}
+
+// sweepCard removes a card whose id is no longer held, and looks at another one again when its reservation ends.
+func sweepCard(t *txn, key []byte, r row, now time.Time) error {
+	card, err := engine.DecodeCard(uint64(r.num), r.value)
+	if err != nil {
+		return err
+	}
+	if !card.Held(now) {
+		return t.purgeCard(&card, now)
+	}
+	r.due = engine.Nanos(card.ReservedUntil)
+	t.put(cards, key, r)
+	return nil
+}

@@ -1,0 +1,117 @@
+package postgres
+
+import (
+	"fmt"
+
+	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/engine"
+)
+
+// row is a stored row without its key.
+type row struct {
+	num, due int64
+	value    []byte
+}
+
+// table is a table of rows with the statements that read and write them. Each statement has a fixed number of
+// arguments, so that it is prepared once for each connection.
+type table struct {
+	name    string
+	derived bool // the rows follow from rows of other tables, whose locks protect them
+	order   int  // place in the order in which a group locks tables
+
+	lock, read, insert, update, remove string
+}
+
+// The tables of rows. Groups lock them in this order: conversations before replay records, so that two copies of a
+// message meet at the conversation; and counters last, because they are locked until the commit of another group.
+var (
+	convs       = newTable("convs", false)
+	replays     = newTable("replays", false)
+	records     = newTable("records", false)
+	cards       = newTable("cards", false)
+	changes     = newTable("changes", false)
+	counters    = newTable("counters", false)
+	entries     = newTable("entries", true)
+	convTerms   = newTable("conv_terms", true)
+	recordTerms = newTable("record_terms", true)
+	cardCounts  = newTable("card_counts", true)
+
+	tables []*table
+)
+
+func newTable(name string, derived bool) *table {
+	const rows = "unnest($1::bytea[], $2::bigint[], $3::bigint[], $4::bytea[])"
+	t := &table{
+		name: name, derived: derived, order: len(tables),
+		lock:   "select key, num, due, value from " + name + " where key = any($1) order by key for update",
+		read:   "select num, due, value from " + name + " where key = $1",
+		insert: "insert into " + name + " (key, num, due, value) select * from " + rows,
+		update: fmt.Sprintf("update %s t set num = r.num, due = r.due, value = r.value from %s r (key, num, due, value) where t.key = r.key", name, rows),
+		remove: "delete from " + name + " where key = any($1)",
+	}
+	if derived {
+		t.insert += " on conflict (key) do update set num = excluded.num, due = excluded.due, value = excluded.value"
+	}
+	tables = append(tables, t)
+	return t
+}
+
+// The rows of counters: the last sequence number of a card, and the last position in the feed.
+var (
+	counterCards   = []byte("cards")
+	counterChanges = []byte("changes")
+)
+
+// ref names a row.
+type ref struct {
+	table *table
+	key   string
+}
+
+// needs is what the first round trip of a group locks and reads for a unit. A plan may ask for further rows, which
+// costs a round trip for each.
+type needs struct {
+	refs   []ref
+	counts [][]byte // prefixes of keys that are counted: no other process may change their number meanwhile
+	leases []string // names
+}
+
+func (n *needs) row(t *table, key []byte) { n.refs = append(n.refs, ref{t, string(key)}) }
+
+func (n *needs) lease(held *store.Lease) {
+	if held != nil {
+		n.leases = append(n.leases, held.Name)
+	}
+}
+
+// addRecords adds the needs of changes of records.
+func (n *needs) addRecords(changes []store.Change) {
+	for _, c := range changes {
+		n.row(records, engine.RecordKey(c.Record.NS, c.Record.Key))
+		n.lease(c.Held)
+		if c.Max > 0 && !c.Delete {
+			n.counts = append(n.counts, maxPrefix(c))
+		}
+	}
+}
+
+// addCard adds the needs of a change of a card.
+func (n *needs) addCard(id string) {
+	n.row(cards, []byte(id))
+	n.row(changes, []byte(id))
+	n.row(counters, counterCards)
+	n.row(counters, counterChanges)
+}
+
+// end returns the smallest key that is larger than all keys with this prefix. The prefix has a byte below 255.
+func end(prefix []byte) []byte {
+	for i := len(prefix) - 1; i >= 0; i-- {
+		if prefix[i] < 0xff {
+			after := append([]byte(nil), prefix[:i+1]...)
+			after[i]++
+			return after
+		}
+	}
+	return nil
+}

@@ -1,0 +1,268 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// cell is a row in a transaction. If it did not exist before, old is nil; if it does not exist now, now is nil.
+type cell struct{ old, now *row }
+
+// txn is the transaction of one group of units. Rows that a unit writes are in memory until flush.
+type txn struct {
+	ctx    context.Context
+	conn   *pgx.Conn
+	cells  map[*table]map[string]*cell
+	cut    [][]byte // prefixes of the entries that are removed before others are written
+	leases map[string]uint64
+	revs   []uint64 // revisions that are not used yet
+	hints  []store.Hint
+}
+
+// dbError is an error of the database, and not a refusal of a unit. It ends the transaction.
+type dbError struct{ error }
+
+func (e dbError) Unwrap() error { return e.error }
+
+// countLocks is the number of advisory locks that counted prefixes share, which bounds the locks of a group.
+const countLocks = 1024
+
+// lockClass is the class of these advisory locks.
+const lockClass = 0x616d6571
+
+// begin begins the transaction of group number n of a lane, and locks and reads what its units need, in one round trip.
+func (t *txn) begin(lane string, n int64, group []*unit) error {
+	keys, locks, leases := make(map[*table]map[string]bool), make(map[int32]bool), make(map[string]bool)
+	for _, u := range group {
+		for _, r := range u.needs.refs {
+			if keys[r.table] == nil {
+				keys[r.table] = make(map[string]bool)
+			}
+			keys[r.table][r.key] = true
+		}
+		for _, prefix := range u.needs.counts {
+			locks[int32(crc32.ChecksumIEEE(prefix)%countLocks)] = true
+		}
+		for _, name := range u.needs.leases {
+			leases[name] = true
+		}
+	}
+	var batch pgx.Batch
+	batch.Queue("begin")
+	batch.Queue("update lanes set n = $2, seen = now() where id = $1 returning n", lane, n).QueryRow(func(r pgx.Row) error { return r.Scan(&n) })
+	if len(leases) > 0 {
+		batch.Queue("select name, fence from leases where name = any($1) and until > clock_timestamp() order by name for share", slices.Sorted(maps.Keys(leases))).
+			Query(func(rows pgx.Rows) error {
+				var name string
+				var fence int64
+				_, err := pgx.ForEachRow(rows, []any{&name, &fence}, func() error { t.leases[name] = uint64(fence); return nil })
+				return err
+			})
+	}
+	if len(locks) > 0 {
+		batch.Queue("select pg_advisory_xact_lock($1, n) from unnest($2::int[]) n", lockClass, slices.Sorted(maps.Keys(locks)))
+	}
+	for _, tb := range tables {
+		if len(keys[tb]) == 0 {
+			continue
+		}
+		t.cells[tb] = make(map[string]*cell, len(keys[tb]))
+		sorted := make([][]byte, 0, len(keys[tb]))
+		for _, key := range slices.Sorted(maps.Keys(keys[tb])) {
+			t.cells[tb][key] = &cell{}
+			sorted = append(sorted, []byte(key))
+		}
+		batch.Queue(tb.lock, sorted).Query(t.read(tb))
+	}
+	batch.Queue("select nextval('revisions') from generate_series(1, $1)", len(group)).Query(func(rows pgx.Rows) error {
+		revs, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+		for _, rev := range revs {
+			t.revs = append(t.revs, uint64(rev))
+		}
+		return err
+	})
+	err := t.conn.SendBatch(t.ctx, &batch).Close()
+	if errors.Is(err, pgx.ErrNoRows) {
+		return errNoLane
+	}
+	return err
+}
+
+// errNoLane means that the row of the lane is gone.
+var errNoLane = errors.New("the lane of this process is gone")
+
+// read returns a function that adds rows to the cells of a table, unless the transaction knows them already.
+func (t *txn) read(tb *table) func(pgx.Rows) error {
+	return func(rows pgx.Rows) error {
+		var key []byte
+		var r row
+		_, err := pgx.ForEachRow(rows, []any{&key, &r.num, &r.due, &r.value}, func() error {
+			if c := t.cells[tb][string(key)]; c != nil && (c.old != nil || c.now != nil) {
+				return nil
+			}
+			found := r
+			if t.cells[tb] == nil {
+				t.cells[tb] = make(map[string]*cell)
+			}
+			t.cells[tb][string(key)] = &cell{old: &found, now: &found}
+			return nil
+		})
+		return err
+	}
+}
+
+// lockRows locks and reads further rows.
+func (t *txn) lockRows(tb *table, sql string, args ...any) error {
+	rows, err := t.conn.Query(t.ctx, sql, args...)
+	if err == nil {
+		err = t.read(tb)(rows)
+	}
+	if err != nil {
+		return dbError{err}
+	}
+	return nil
+}
+
+// get returns a row as the earlier units of the group left it, or nil. The row is locked.
+func (t *txn) get(tb *table, key []byte) (*row, error) {
+	if c := t.cells[tb][string(key)]; c != nil {
+		return c.now, nil
+	}
+	if err := t.lockRows(tb, tb.lock, [][]byte{key}); err != nil {
+		return nil, err
+	}
+	return t.cell(tb, key).now, nil
+}
+
+func (t *txn) cell(tb *table, key []byte) *cell {
+	if t.cells[tb] == nil {
+		t.cells[tb] = make(map[string]*cell)
+	}
+	c := t.cells[tb][string(key)]
+	if c == nil {
+		c = &cell{}
+		t.cells[tb][string(key)] = c
+	}
+	return c
+}
+
+// put writes a row. A row of a table that is not derived was read before.
+func (t *txn) put(tb *table, key []byte, r row) {
+	if r.value == nil {
+		r.value = []byte{} // the column is never null
+	}
+	t.cell(tb, key).now = &r
+}
+
+// drop removes a row, if it exists.
+func (t *txn) drop(tb *table, key []byte) { t.cell(tb, key).now = nil }
+
+// dropEntries removes the entries of a conversation.
+func (t *txn) dropEntries(prefix []byte) {
+	maps.DeleteFunc(t.cells[entries], func(key string, _ *cell) bool { return strings.HasPrefix(key, string(prefix)) })
+	t.cut = append(t.cut, prefix)
+}
+
+// count returns the number of rows whose keys have a prefix and whose due is later than at.
+func (t *txn) count(tb *table, prefix []byte, at int64) (n int, err error) {
+	known := [][]byte{}
+	here := 0
+	for key, c := range t.cells[tb] {
+		if strings.HasPrefix(key, string(prefix)) {
+			known = append(known, []byte(key))
+			if c.now != nil && c.now.due > at {
+				here++
+			}
+		}
+	}
+	err = t.conn.QueryRow(t.ctx, "select count(*) from "+tb.name+" where key >= $1 and key < $2 and due > $3 and key <> all($4)", prefix, end(prefix), at, known).Scan(&n)
+	if err != nil {
+		return 0, dbError{err}
+	}
+	return n + here, nil
+}
+
+// nextRev returns a new revision. A unit calls it once.
+func (t *txn) nextRev() store.Rev {
+	rev := t.revs[0]
+	t.revs = t.revs[1:]
+	return store.Rev(rev)
+}
+
+// next increments a counter.
+func (t *txn) next(counter []byte) (int64, error) {
+	r, err := t.get(counters, counter)
+	if err != nil {
+		return 0, err
+	}
+	if r == nil {
+		return 0, fmt.Errorf("%w: no counter %s", store.ErrDamaged, counter)
+	}
+	n := r.num + 1
+	t.put(counters, counter, row{num: n})
+	return n, nil
+}
+
+// checkLease returns ErrLeaseLost unless the lease has its fence and has not ended.
+func (t *txn) checkLease(held *store.Lease) error {
+	if held == nil || t.leases[held.Name] == held.Fence {
+		return nil
+	}
+	return fmt.Errorf("%w: %s", store.ErrLeaseLost, held.Name)
+}
+
+// note adds a hint about an entry that the unit writes.
+func (t *txn) note(ns, key string) { t.hints = append(t.hints, store.Hint{NS: ns, Key: key}) }
+
+func (t *txn) noteConv(key store.ConvKey) { t.note(store.WatchConversations, key.Peer+"/"+key.ID) }
+
+// columns are the columns of rows that a statement writes.
+type columns struct {
+	keys, values [][]byte
+	nums, dues   []int64
+}
+
+func (c *columns) add(key string, r *row) {
+	c.keys, c.values = append(c.keys, []byte(key)), append(c.values, r.value)
+	c.nums, c.dues = append(c.nums, r.num), append(c.dues, r.due)
+}
+
+// flush queues the statements that write the changed rows.
+func (t *txn) flush(batch *pgx.Batch) {
+	for _, prefix := range t.cut {
+		batch.Queue("delete from entries where key >= $1 and key < $2", prefix, end(prefix))
+	}
+	for _, tb := range tables {
+		var inserted, updated columns
+		var removed [][]byte
+		for _, key := range slices.Sorted(maps.Keys(t.cells[tb])) {
+			switch c := t.cells[tb][key]; {
+			case c.old == c.now && !tb.derived:
+			case c.now == nil:
+				removed = append(removed, []byte(key))
+			case c.old == nil:
+				inserted.add(key, c.now)
+			default:
+				updated.add(key, c.now)
+			}
+		}
+		if len(removed) > 0 {
+			batch.Queue(tb.remove, removed)
+		}
+		if len(updated.keys) > 0 {
+			batch.Queue(tb.update, updated.keys, updated.nums, updated.dues, updated.values)
+		}
+		if len(inserted.keys) > 0 {
+			batch.Queue(tb.insert, inserted.keys, inserted.nums, inserted.dues, inserted.values)
+		}
+	}
+}

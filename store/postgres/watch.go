@@ -1,0 +1,152 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"hash/crc32"
+	"log/slog"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// channelOf returns the channel of the notifications of all processes on a schema of a database.
+func channelOf(schema string) string {
+	return fmt.Sprintf("agentmesh_%08x", crc32.ChecksumIEEE([]byte(schema)))
+}
+
+const (
+	maxPayload    = 7000             // bytes of hints in a notification; PostgreSQL allows 8,000
+	maxPayloads   = 16               // notifications of a group; if it needs more, hints are lost
+	listenRetry   = 2 * time.Second  // between attempts to connect; meanwhile, readers read everything again
+	listenTimeout = 20 * time.Second // after which the connection is tested
+)
+
+// notification is what a process tells the others about a commit.
+type notification struct {
+	By    string      `json:"by"`
+	Lost  bool        `json:"lost,omitempty"` // anything may have changed
+	Hints [][2]string `json:"hints,omitempty"`
+}
+
+// encodeHints returns the payloads of notifications about a commit.
+func encodeHints(by string, hints []store.Hint) []string {
+	if len(hints) == 0 {
+		return nil
+	}
+	var payloads []string
+	n, size := notification{By: by}, 0
+	seen := make(map[store.Hint]bool)
+	for _, h := range hints {
+		if seen[h] {
+			continue
+		}
+		seen[h] = true
+		grown := 2*(len(h.NS)+len(h.Key)) + 16
+		if !utf8.ValidString(h.NS+h.Key) || strings.ContainsRune(h.NS+h.Key, 0) || grown > maxPayload {
+			n.Lost = true
+			continue
+		}
+		if size += grown; size > maxPayload {
+			payloads = append(payloads, n.encode())
+			n, size = notification{By: by, Lost: n.Lost}, grown
+		}
+		n.Hints = append(n.Hints, [2]string{h.NS, h.Key})
+	}
+	if payloads = append(payloads, n.encode()); len(payloads) > maxPayloads {
+		return []string{notification{By: by, Lost: true}.encode()}
+	}
+	return payloads
+}
+
+func (n notification) encode() string {
+	text, _ := json.Marshal(n) // strings and a boolean
+	return string(text)
+}
+
+// Watch implements [store.Watcher]. The channel is also closed when the store closes.
+func (s *Store) Watch(ctx context.Context, namespaces ...string) <-chan store.Hint {
+	return s.watchers.Watch(ctx, nil, namespaces...)
+}
+
+// connectListener opens the connection for notifications.
+func (s *Store) connectListener(ctx context.Context) (*pgx.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, acquireFor)
+	defer cancel()
+	cfg := s.listener.Copy()
+	s.prepare(cfg)
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := conn.Exec(ctx, "listen "+s.channel); err != nil {
+		_ = conn.Close(ctx)
+		return nil, err
+	}
+	return conn, nil
+}
+
+// listen passes notifications on to watchers until ctx ends. conn may be nil.
+func (s *Store) listen(ctx context.Context, conn *pgx.Conn) {
+	for ctx.Err() == nil {
+		if conn == nil {
+			var err error
+			if conn, err = s.connectListener(ctx); err != nil {
+				s.log.Warn("no notifications from the database; this process reads again instead", slog.Any("err", err))
+			}
+			s.watchers.Lose()
+		}
+		if conn == nil {
+			select {
+			case <-ctx.Done():
+			case <-time.After(listenRetry):
+			}
+			continue
+		}
+		s.receive(ctx, conn)
+		_ = conn.Close(context.WithoutCancel(ctx))
+		conn = nil
+	}
+}
+
+// receive passes on notifications until the connection fails.
+func (s *Store) receive(ctx context.Context, conn *pgx.Conn) {
+	for {
+		wait, cancel := context.WithTimeout(ctx, listenTimeout)
+		got, err := conn.WaitForNotification(wait)
+		idle := err != nil && wait.Err() != nil && ctx.Err() == nil
+		cancel()
+		if idle && !conn.IsClosed() {
+			if err = s.ping(ctx, conn); err == nil {
+				continue
+			}
+		}
+		if err != nil {
+			return
+		}
+		var n notification
+		if err := json.Unmarshal([]byte(got.Payload), &n); err != nil || n.Lost {
+			s.watchers.Lose()
+		}
+		if n.By == s.id {
+			continue
+		}
+		hints := make([]store.Hint, len(n.Hints))
+		for i, h := range n.Hints {
+			hints[i] = store.Hint{NS: h[0], Key: h[1]}
+		}
+		s.watchers.TellRemote(hints)
+	}
+}
+
+// ping tests an idle connection.
+func (s *Store) ping(ctx context.Context, conn *pgx.Conn) error {
+	ctx, cancel := context.WithTimeout(ctx, acquireFor)
+	defer cancel()
+	return conn.Ping(ctx)
+}

@@ -1,0 +1,320 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// plan checks every precondition of a unit and returns a function that then writes the unit, or nil if there is nothing
+// to write. It sees the earlier units of the same group, and must not write. It may run again in another transaction,
+// so it must set its results and not add to them.
+type plan func(t *txn) (write func() error, err error)
+
+const (
+	queued  = iota
+	taken   // taken by the leader, which will report the outcome
+	skipped // withdrawn by its caller, whose context ended first
+)
+
+type unit struct {
+	plan  plan
+	needs needs
+	state atomic.Int32
+	err   chan error
+}
+
+const (
+	maxGroup = 512  // bounds the time for which a group locks its rows
+	maxQueue = 4096 // units that may wait
+	maxTries = 12   // of a group that other processes make fail
+	// resolveFor is the time for which a writer tries to learn the outcome of a commit.
+	resolveFor = 8 * time.Second
+	acquireFor = 5 * time.Second  // to wait for a connection
+	groupFor   = 30 * time.Second // for all statements of a group
+	forgetLane = "30 days"        // after which the number of a process that has ended is removed
+)
+
+// writer commits units in groups. It has no goroutine of its own: the waiting caller that succeeds in sending to lead
+// becomes the leader and commits all queued units, as in package bolt.
+type writer struct {
+	s     *Store
+	queue chan *unit
+	lead  chan struct{} // full while a caller is the leader
+
+	mu     sync.RWMutex // guards closed; no unit is queued after closed is set
+	closed bool
+
+	number int64 // of the last group; only the leader uses it
+}
+
+func newWriter(s *Store) *writer {
+	return &writer{s: s, queue: make(chan *unit, maxQueue), lead: make(chan struct{}, 1)}
+}
+
+var errClosed = fmt.Errorf("%w: store is closed", store.ErrUnavailable)
+
+// do queues a unit and waits for its outcome. If ctx ends before the leader takes the unit into a group, the unit is
+// not executed; after that, do returns the outcome of the unit and ignores ctx.
+func (w *writer) do(ctx context.Context, needs needs, p plan) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	u := &unit{plan: p, needs: needs, err: make(chan error, 1)}
+	if err := w.enqueue(u); err != nil {
+		return err
+	}
+	for {
+		select {
+		case err := <-u.err:
+			return err
+		case w.lead <- struct{}{}:
+			w.serve()
+			<-w.lead
+		case <-ctx.Done():
+			if u.state.CompareAndSwap(queued, skipped) {
+				return ctx.Err()
+			}
+			return <-u.err
+		}
+	}
+}
+
+func (w *writer) enqueue(u *unit) error {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	if w.closed {
+		return errClosed
+	}
+	select {
+	case w.queue <- u:
+		return nil
+	default:
+		return fmt.Errorf("%w: the write queue is full", store.ErrUnavailable)
+	}
+}
+
+// close commits the queued units and refuses further ones.
+func (w *writer) close() {
+	w.mu.Lock()
+	w.closed = true
+	w.mu.Unlock()
+	w.lead <- struct{}{} // never released
+	for len(w.queue) > 0 {
+		w.serve()
+	}
+}
+
+// serve commits one group. The caller leads.
+func (w *writer) serve() {
+	runtime.Gosched() // callers that the last commit woke queue their next unit
+	var group []*unit
+	for more := true; more && len(group) < maxGroup; {
+		select {
+		case u := <-w.queue:
+			if u.state.CompareAndSwap(queued, taken) {
+				group = append(group, u)
+			}
+		default:
+			more = false
+		}
+	}
+	if len(group) > 0 {
+		w.commit(group)
+	}
+}
+
+// commit executes a group of units and reports its outcome to each caller.
+func (w *writer) commit(group []*unit) {
+	for try := 1; ; try++ {
+		errs, err := w.attempt(group)
+		switch {
+		case err == nil:
+			for i, u := range group {
+				u.err <- errs[i]
+			}
+			return
+		case mayRepeat(err) && try < maxTries:
+			time.Sleep(rand.N(time.Duration(try) * 5 * time.Millisecond))
+			continue
+		case len(group) > 1 && !isUnavailable(err):
+			for _, u := range group { // one of them is at fault, so execute them one by one
+				w.commit([]*unit{u})
+			}
+			return
+		}
+		w.s.log.Error("a commit failed", slog.Any("err", err))
+		for _, u := range group {
+			u.err <- unavailable(err)
+		}
+		return
+	}
+}
+
+// attempt executes a group in one transaction. errs holds the refusals of the units, which are reported only after the
+// commit, because they may depend on what another unit wrote. After an error, nothing is committed, unless the error is
+// errUnknown.
+func (w *writer) attempt(group []*unit) (errs []error, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), groupFor)
+	defer cancel()
+	conn, err := w.s.acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Release() // closes the connection if it is still in the transaction
+	w.number++
+	t := &txn{ctx: ctx, conn: conn.Conn(), cells: make(map[*table]map[string]*cell), leases: make(map[string]uint64)}
+	if err := t.begin(w.s.id, w.number, group); err != nil {
+		t.rollback()
+		if errors.Is(err, errNoLane) {
+			return nil, errors.Join(err, w.s.openLane(ctx))
+		}
+		return nil, lost(conn.Conn(), err)
+	}
+	wrote := false
+	errs = make([]error, len(group))
+	for i, u := range group {
+		var write func() error
+		errs[i] = guard(func() (err error) { write, err = u.plan(t); return err })
+		if db := (dbError{}); errors.As(errs[i], &db) {
+			t.rollback()
+			return nil, lost(conn.Conn(), db)
+		}
+		if errs[i] != nil || write == nil {
+			continue
+		}
+		if err := guard(write); err != nil {
+			t.rollback()
+			return nil, lost(conn.Conn(), fmt.Errorf("%w: %w", errFault, err))
+		}
+		wrote = true
+	}
+	if !wrote {
+		t.rollback()
+		return errs, nil
+	}
+	begun := time.Now()
+	committed, err := t.commit(w.s)
+	if err != nil && !committed {
+		t.rollback()
+		return nil, err
+	}
+	if err != nil { // the outcome is unknown
+		_ = conn.Conn().Close(ctx) // so that the server ends the transaction if it has not
+		if err := w.resolve(err); err != nil {
+			return nil, err
+		}
+	}
+	w.s.note(len(group), time.Since(begun))
+	return errs, nil
+}
+
+// rollback ends a transaction without a commit. After an error the pool closes the connection, which does the same.
+func (t *txn) rollback() { _, _ = t.conn.Exec(t.ctx, "rollback") }
+
+// commit writes all rows and commits, in one round trip. If err is not nil, maybe reports whether the transaction may be
+// committed nevertheless.
+func (t *txn) commit(s *Store) (maybe bool, err error) {
+	var batch pgx.Batch
+	t.flush(&batch)
+	for _, payload := range encodeHints(s.id, t.hints) {
+		batch.Queue("select pg_notify($1, $2)", s.channel, payload)
+	}
+	batch.Queue("commit")
+	results := t.conn.SendBatch(t.ctx, &batch)
+	for range batch.Len() - 1 {
+		if _, err := results.Exec(); err != nil {
+			_ = results.Close()
+			var refused *pgconn.PgError
+			return !errors.As(err, &refused) || refused.SeverityUnlocalized != "ERROR", err
+		}
+	}
+	warned(t.conn) // forget earlier warnings
+	tag, err := results.Exec()
+	err = errors.Join(err, results.Close())
+	switch {
+	case err != nil:
+		return true, err
+	case tag.String() != "COMMIT":
+		return false, fmt.Errorf("commit: the server answered %s", tag)
+	}
+	if text := warned(t.conn); text != "" {
+		// The wait for the standby was canceled. The transaction is committed here and perhaps nowhere else.
+		return true, fmt.Errorf("%w: commit: %s", errUnknown, text)
+	}
+	return true, nil
+}
+
+// errUnknown means that a group was perhaps committed, and perhaps not durably.
+var errUnknown = errors.New("the outcome of a commit is unknown")
+
+// resolve finds out whether the last group was committed, and returns nil if it was. The row of the lane is locked
+// until the server has ended the transaction of the group, so the answer is final.
+func (w *writer) resolve(cause error) error {
+	if errors.Is(cause, errUnknown) {
+		return cause
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), resolveFor)
+	defer cancel()
+	for {
+		n, err := w.committed(ctx)
+		switch {
+		case err == nil && n == w.number:
+			return nil
+		case err == nil:
+			return fmt.Errorf("%w: %w", errLost, cause)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", errUnknown, cause)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// lost returns err, which came before the commit, as errLost if the connection is gone.
+func lost(conn *pgx.Conn, err error) error {
+	if conn.IsClosed() {
+		return fmt.Errorf("%w: %w", errLost, err)
+	}
+	return err
+}
+
+// errLost means that a connection was lost and that its group was not committed, so the group may run again.
+var errLost = errors.New("the connection was lost before the commit")
+
+// committed returns the number of the last group that was committed.
+func (w *writer) committed(ctx context.Context) (n int64, err error) {
+	conn, err := w.s.acquire(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Release()
+	err = conn.QueryRow(ctx, "select n from lanes where id = $1 for update", w.s.id).Scan(&n)
+	return n, err
+}
+
+// errFault means that a unit failed while it wrote, after its plan.
+var errFault = errors.New("write")
+
+// guard turns a panic into an error, so that a faulty unit fails alone.
+func guard(fn func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return fn()
+}
