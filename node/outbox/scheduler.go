@@ -250,6 +250,7 @@ func (s *Scheduler) Run(ctx context.Context) {
 		if s.mustReload() {
 			if err := s.load(ctx, storedElsewhere); err != nil {
 				s.cfg.Logger.Error("load outbox", "err", err)
+				time.AfterFunc(loadPause, s.Reload)
 			}
 		}
 		next := s.dispatch(ctx, &attempts)

@@ -1,7 +1,10 @@
 package outbox
 
 import (
+	"context"
+	"log/slog"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/agentmesh/agentmesh/store"
@@ -78,4 +81,38 @@ func TestQueueKeepsALateEntry(t *testing.T) {
 			t.Errorf("due %v: queue = %+v, want the first entry ready", due, q.entries)
 		}
 	}
+}
+
+// TestReloadFails: if the stored entries cannot be loaded again, the scheduler tries later.
+func TestReloadFails(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		loads, attempts := 0, 0
+		s := New(Config{
+			Load: func(context.Context, string, int) ([]Entry, string, error) {
+				switch loads++; loads {
+				case 1:
+					return nil, "", nil
+				case 2:
+					return nil, "", store.ErrUnavailable
+				}
+				return []Entry{{ID: formatID(1), Conv: conv}}, "", nil
+			},
+			Attempt: func(context.Context, string, bool) time.Time {
+				attempts++
+				return time.Time{}
+			},
+			Logger: slog.New(slog.DiscardHandler),
+		})
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go s.Run(ctx)
+		synctest.Wait()
+		s.Reload()
+		time.Sleep(loadPause + time.Second)
+		synctest.Wait()
+		if loads != 3 || attempts != 1 {
+			t.Errorf("%d loads and %d attempts, want 3 and 1", loads, attempts)
+		}
+	})
 }
