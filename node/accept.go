@@ -51,8 +51,7 @@ func (n *Node) Accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, e
 func (n *Node) accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, error) {
 	a := &acceptance{
 		n: n, in: in,
-		key:   store.ConvKey{Peer: string(in.Peer), ID: string(in.ConvID)},
-		route: n.route(in.Intent),
+		key: store.ConvKey{Peer: string(in.Peer), ID: string(in.ConvID)},
 	}
 	waiting, cancel := context.WithTimeout(ctx, n.cfg.SyncDeadline)
 	leave, err := n.acceptLock.Lock(waiting, string(in.Peer)+" "+string(in.MessageID))
@@ -89,7 +88,7 @@ func (n *Node) accept(ctx context.Context, in bridge.Inbound) (bridge.Outcome, e
 // decided again and finds the message as a repeat.
 func (a *acceptance) commit(ctx context.Context) (out bridge.Outcome, err error) {
 	err = a.n.book.Do(ctx, a.key, func(u *conversations.Unit) (err error) {
-		a.unit, a.now, a.held, a.hook = u, u.Now, false, nil
+		a.unit, a.now, a.held, a.hook, a.route = u, u.Now, false, nil, a.n.route(a.in.Intent)
 		out, err = a.decide(ctx)
 		return err
 	})

@@ -267,7 +267,7 @@ func (o *deliveryOutcome) reply(ctx context.Context, d bridge.Delivered) error {
 		if o.run != nil {
 			o.unit.Otherwise(o.run.done)
 		}
-		if o.run == nil && o.unit.Conversation().Unclear == m.ID {
+		if o.run == nil && item.State == ItemNew && o.unit.Conversation().Unclear == m.ID {
 			item.Note = noteUnclear
 			o.addNotice("message", noticeTitles["message"])
 		}

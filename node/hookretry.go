@@ -48,6 +48,15 @@ func (h hookRetries) try(ctx context.Context, now time.Time) (next time.Time) {
 	}
 }
 
+// routeOf returns the route on which the hook of a stored item runs: that of its intent, unless the item is an ambiguous
+// accept in conversation conv.
+func (h hookRetries) routeOf(item Item, conv conversations.Conversation) Route {
+	if item.MessageID != "" && item.MessageID == conv.Unclear {
+		return clarifyRoute
+	}
+	return h.n.route(item.Intent)
+}
+
 // start runs the hook of an item again, or ends the wait if the hook must not run any more.
 func (h hookRetries) start(ctx context.Context, item Item, now time.Time) error {
 	n := h.n
@@ -59,7 +68,7 @@ func (h hookRetries) start(ctx context.Context, item Item, now time.Time) error 
 	if err != nil {
 		return err
 	}
-	route := n.route(item.Intent)
+	route := h.routeOf(item, thread.Conversation())
 	switch {
 	case thread.New() || thread.Conversation().At(now, n.book.IdleFor()) != conversations.Open:
 		item.State, item.Note = ItemFailed, noteEnded

@@ -510,3 +510,23 @@ func TestCommandsTakeNoLease(t *testing.T) {
 		t.Errorf("deliveries = %q", got)
 	}
 }
+
+// TestAmbiguousAcceptAtAnotherProcess (AM-88): an ambiguous accept that a process without the duties receives is answered
+// with a counter-proposal by the process that has them.
+func TestAmbiguousAcceptAtAnotherProcess(t *testing.T) {
+	t.Parallel()
+	ps := startProcesses(t, 2, time.Millisecond, withBook)
+	ann := newPeer(t, ps.mesh, "ann")
+	ann.answers(ann.says(`{"action":"received"}`))
+	out := outgoing(t, ann.ID, wire.Schedule, proposeSeveral)
+	out.Conv = "conv_one"
+	mustSend(t, ps.all[0].Node, out, 10*time.Second)
+	other := ps.all[1]
+	a := other.Post(ann.Sign(in("conv_one", ann.Draft(other.ID(), wire.Schedule, `{"action":"accept"}`))))
+	if a.Status != http.StatusAccepted {
+		t.Fatalf("answer = %d %s", a.Status, a.Body)
+	}
+	waitFor(t, "no counter-proposal", func() bool {
+		return slices.ContainsFunc(ann.got(), func(m wire.Message) bool { return m.Action() == "counter" })
+	})
+}

@@ -76,7 +76,11 @@ func (r recovery) recoverRun(ctx context.Context, id string) error {
 	if err != nil || item.State != ItemRunning {
 		return err
 	}
-	switch route := n.route(item.Intent); {
+	thread, err := n.book.Load(ctx, item.key(), time.Now())
+	if err != nil {
+		return err
+	}
+	switch route := (hookRetries{n}).routeOf(item, thread.Conversation()); {
 	case route.Handler == nil: // the route was removed from the configuration
 		item.State = ItemNew
 		return n.storeItem(ctx, item, nil)
