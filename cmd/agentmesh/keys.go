@@ -136,7 +136,8 @@ func (c *keysGenerateCmd) Run(a *app) error {
 type keysRotateCmd struct{}
 
 func (c *keysRotateCmd) Run(ctx context.Context, a *app) error {
-	if err := a.askDirectories(ctx, owner.RotateKey.Call()); err != nil || a.globals.JSON {
+	rotate := func(string) owner.Call[owner.List[owner.Listing]] { return owner.RotateKey.Call() }
+	if err := a.askDirectories(ctx, nil, rotate); err != nil || a.globals.JSON {
 		return err
 	}
 	k, err := a.readPublicKeys(ctx)

@@ -256,7 +256,7 @@ func (c *mewTailCmd) Run(ctx context.Context, a *app) error {
 			if a.globals.JSON {
 				a.Print("%s", raw)
 			} else {
-				a.Print("%s", mewLine(v))
+				a.Print("%s", terminal.Clean(view.Line(v)))
 			}
 			n++
 			return c.Count > 0 && n >= c.Count, nil
@@ -266,33 +266,6 @@ func (c *mewTailCmd) Run(ctx context.Context, a *app) error {
 		}
 		return err
 	})
-}
-
-// mewLine describes an envelope on one line.
-func mewLine(v wire.Value) string {
-	payload, _ := v.Get("payload")
-	to, _ := v.Get("to")
-	var names []string
-	for e := range to.Elems() {
-		s, _ := e.Str()
-		names = append(names, s)
-	}
-	text := payload.GetStr("text")
-	if text == "" {
-		text = string(payload.JSON())
-	}
-	if len(text) > 300 {
-		text = text[:300] + "…"
-	}
-	ts := v.GetStr("ts")
-	if sentAt, ok := wire.ParseTime(ts); ok {
-		ts = sentAt.Local().Format("15:04:05")
-	}
-	arrow := ""
-	if len(names) > 0 {
-		arrow = " → " + strings.Join(names, ", ")
-	}
-	return terminal.Clean(fmt.Sprintf("%s %s%s %s %s: %s", ts, v.GetStr("from"), arrow, v.GetStr("kind"), v.GetStr("id"), text))
 }
 
 // followMewEvents calls visit for each envelope of a space until visit returns true. It calls onBegin, which may be

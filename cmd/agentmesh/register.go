@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 
+	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/owner"
@@ -35,32 +36,38 @@ func (f directoryFlag) applyTo(a *app) string {
 }
 
 func (c *registerCmd) Run(ctx context.Context, a *app) error {
-	return a.askDirectories(ctx, owner.RegisterCard.With(owner.Register{Directory: c.applyTo(a), Adopt: c.Adopt}))
+	return a.askDirectories(ctx, c.Directory, func(directory string) owner.Call[owner.List[owner.Listing]] {
+		return owner.RegisterCard.With(owner.Register{Directory: directory, Adopt: c.Adopt})
+	})
 }
 
 func (c *withdrawCmd) Run(ctx context.Context, a *app) error {
-	return a.askDirectories(ctx, owner.WithdrawCard.With(owner.Withdraw{Directory: c.applyTo(a)}))
+	return a.askDirectories(ctx, c.Directory, func(directory string) owner.Call[owner.List[owner.Listing]] {
+		return owner.WithdrawCard.With(owner.Withdraw{Directory: directory})
+	})
 }
 
-// askDirectories makes a call that has one result per directory. It returns an error if any directory failed.
-func (a *app) askDirectories(ctx context.Context, c owner.Call[owner.List[owner.Listing]]) error {
-	show := func(page owner.List[owner.Listing]) {
-		for _, r := range page.Items {
-			line := r.Directory + ": " + string(r.State)
-			if !r.Expires.IsZero() {
-				line += ", expires " + terminal.FormatTime(r.Expires)
-			}
-			if r.Error != "" {
-				line += ": " + r.Error
-			}
-			a.Print("%s", terminal.Clean(line))
-			if r.Hint != "" {
-				a.Hint("%s", terminal.Clean(r.Hint))
-			}
-		}
-	}
-	page, err := askFor(ctx, a, c, show)
+// askDirectories makes a call for each of the directories, or one with "" for all configured ones if the list is empty. It
+// returns an error if any directory failed.
+func (a *app) askDirectories(ctx context.Context, directories []string, call func(string) owner.Call[owner.List[owner.Listing]]) error {
+	a.server.Directory = directories // for a process of this command; a running serve keeps its own
+	o, err := a.connect(ctx)
 	if err != nil {
+		return err
+	}
+	defer o.Close()
+	if len(directories) == 0 {
+		directories = []string{""}
+	}
+	page := owner.List[owner.Listing]{}
+	for _, directory := range directories {
+		found, err := daemon.Fetch(ctx, o, call(directory))
+		if err != nil {
+			return err
+		}
+		page.Items = append(page.Items, found.Items...)
+	}
+	if err := a.showListings(page); err != nil {
 		return err
 	}
 	code := exit.OK
@@ -75,6 +82,26 @@ func (a *app) askDirectories(ctx context.Context, c owner.Call[owner.List[owner.
 	}
 	if code != exit.OK {
 		return exit.FailSilently(code)
+	}
+	return nil
+}
+
+func (a *app) showListings(page owner.List[owner.Listing]) error {
+	if a.globals.JSON {
+		return a.JSON(page)
+	}
+	for _, r := range page.Items {
+		line := r.Directory + ": " + string(r.State)
+		if !r.Expires.IsZero() {
+			line += ", expires " + terminal.FormatTime(r.Expires)
+		}
+		if r.Error != "" {
+			line += ": " + r.Error
+		}
+		a.Print("%s", terminal.Clean(line))
+		if r.Hint != "" {
+			a.Hint("%s", terminal.Clean(r.Hint))
+		}
 	}
 	return nil
 }

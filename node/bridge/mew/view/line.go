@@ -1,0 +1,33 @@
+package view
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/agentmesh/agentmesh/node/wire"
+)
+
+// Line describes an envelope on one line, with at most 300 characters of its text. The other parts are as the participant
+// wrote them.
+func Line(v wire.Value) string {
+	payload, _ := v.Get("payload")
+	text := payload.GetStr("text")
+	if text == "" {
+		text = string(payload.JSON())
+	}
+	ts := v.GetStr("ts")
+	if sentAt, ok := wire.ParseTime(ts); ok {
+		ts = sentAt.Local().Format("15:04:05")
+	}
+	to, _ := v.Get("to")
+	var names []string
+	for e := range to.Elems() {
+		s, _ := e.Str()
+		names = append(names, s)
+	}
+	arrow := ""
+	if len(names) > 0 {
+		arrow = " → " + strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s %s%s %s %s: %s", ts, v.GetStr("from"), arrow, v.GetStr("kind"), v.GetStr("id"), wire.OneLine(text, 300))
+}
