@@ -215,6 +215,12 @@ func (c Conversation) Awaits(accept wire.MessageID) bool {
 	})
 }
 
+// IsPlainAccept reports whether the message with an id, if it is an accept that the conversation has recorded, accepts
+// an offer without a change or a doubt: it is neither a new proposal nor unclear.
+func (c Conversation) IsPlainAccept(id wire.MessageID) bool {
+	return c.Proposal != nil && c.Proposal.Message != id && c.Unclear != id
+}
+
 // accept applies an accept of either side.
 func (c Conversation) accept(e Event, from Side) (Conversation, error) {
 	p := c.Proposal

@@ -339,7 +339,7 @@ func (o *deliveryOutcome) newItem(ctx context.Context, m *wire.Message, digest [
 		Conversation: o.entry.Conversation, MessageID: m.ID, Intent: m.Intent,
 		Payload: signing.Canonical(m.Payload, signing.JCS), Verified: bridge.VerifiedSignature, Trust: string(standing),
 		At: o.unit.Now, Digest: hexOf(digest), Expires: o.unit.Now.Add(o.n.cfg.Retention),
-	}}
+	}, Agrees: c.IsPlainAccept(m.ID)}
 	if o.entry.Address != "" {
 		item.Verified, item.Principal = bridge.VerifiedNone, c.Principal
 	}

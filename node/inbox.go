@@ -48,6 +48,7 @@ func (i Item) checkAnswerable() error {
 type Item struct {
 	owner.Item
 	Runner string `json:"runner,omitempty"` // identifies the process whose hook handles the item, see [hook.Pool.ID]
+	Agrees bool   `json:"agrees,omitempty"` // an accept that asks the owner nothing, see [conversations.Conversation.IsPlainAccept]
 	rev    store.Rev
 	held   *store.Lease // under which the hook runs; nil outside of the duties
 }
@@ -63,7 +64,7 @@ func (a *acceptance) newItem(state ItemState) Item {
 		ActionKnown: a.actionKnown, Sealed: a.seal.sealed,
 		Cancels: a.event, Takes: a.confirmsAccept, At: a.now, Digest: fmt.Sprintf("%x", in.Digest),
 		Expires: conversations.Sooner(a.now.Add(a.n.cfg.Retention), in.Purge),
-	}}
+	}, Agrees: state != ItemHeld && a.unit.Conversation().IsPlainAccept(in.MessageID)}
 	if in.Principal != string(in.Peer) {
 		item.Principal = in.Principal
 	}
@@ -112,6 +113,9 @@ func (i Item) terms() []string {
 	}
 	if i.State == ItemNew && !i.Woken.IsZero() {
 		terms = append(terms, termWoken)
+	}
+	if i.NeedsOwner(i.Agrees) {
+		terms = append(terms, "state:"+owner.NeedsOwner)
 	}
 	return terms
 }

@@ -23,7 +23,7 @@ func (o OwnerAPI) Status(ctx context.Context) (owner.Status, error) {
 // Overview is Status with another bound for what it counts in the store.
 func (o OwnerAPI) Overview(ctx context.Context, maxCount int) (owner.Status, error) {
 	n, now := o.n, time.Now()
-	items, err := o.CountItems(ctx, maxCount)
+	items, err := o.CountItems(ctx, string(ItemNew), maxCount)
 	if err != nil {
 		return owner.Status{}, err
 	}
@@ -50,10 +50,7 @@ func (o OwnerAPI) Overview(ctx context.Context, maxCount int) (owner.Status, err
 	if n.cfg.Process != nil {
 		process = n.cfg.Process(ctx)
 	}
-	waiting, err := count(maxCount, func(after string, limit int) (int, string, error) {
-		page, next, err := n.Inbox(ctx, ItemWaiting, after, limit)
-		return len(page), next, err
-	})
+	waiting, err := o.CountItems(ctx, string(ItemWaiting), maxCount)
 	if err != nil {
 		return owner.Status{}, err
 	}
@@ -68,10 +65,10 @@ func (o OwnerAPI) Overview(ctx context.Context, maxCount int) (owner.Status, err
 	}, nil
 }
 
-// CountItems counts the new items of the inbox, up to maxCount.
-func (o OwnerAPI) CountItems(ctx context.Context, maxCount int) (int, error) {
+// CountItems counts the items of the inbox in a state, or with [owner.NeedsOwner], up to maxCount.
+func (o OwnerAPI) CountItems(ctx context.Context, state string, maxCount int) (int, error) {
 	return count(maxCount, func(after string, limit int) (int, string, error) {
-		page, next, err := o.n.Inbox(ctx, ItemNew, after, limit)
+		page, next, err := o.n.Inbox(ctx, ItemState(state), after, limit)
 		return len(page), next, err
 	})
 }

@@ -86,6 +86,33 @@ type Item struct {
 	Expires time.Time `json:"expires"`
 }
 
+// NeedsOwner is the state in a [Query] for the items that need the owner, see [Item.NeedsOwner]. No request sets it.
+const NeedsOwner = "needs-owner"
+
+// NeedsOwner reports whether the item waits for a person: its hook failed, or it is new and is more than an answer that
+// ends a matter. agrees reports whether the item, if it is an accept, asks nothing.
+func (i Item) NeedsOwner(agrees bool) bool {
+	if i.State != ItemNew || i.Note != "" || i.Cancels != "" {
+		return i.State == ItemNew || i.State == ItemFailed
+	}
+	payload, err := wire.ParseObject(i.Payload)
+	isReply := i.Kind == "reply"
+	if err != nil || !isReply && !i.Intent.Standard() {
+		return true
+	}
+	switch payload.GetStr("action") {
+	case wire.ActionReceived, wire.ActionPending, wire.ActionClose, "decline", "reject", "withdraw", "cancel":
+		return false
+	case "accept":
+		return !agrees
+	case "propose", "counter", "ask", "request_human":
+		return true
+	}
+	message, _ := payload.Get("message")
+	wants, _ := message.Get("reply_requested")
+	return wants.Kind() == wire.True || !isReply && wants.Kind() != wire.False
+}
+
 // showAt returns the item as a door shows it: the agent's door does not show how a hook failed.
 func (i Item) showAt(door string) Item {
 	if door == httpapi.DoorOfAgent {

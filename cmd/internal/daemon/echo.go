@@ -34,7 +34,9 @@ func (a echoAgent) Deliver(ctx context.Context, d bridge.Delivery) (bridge.Deliv
 	}
 	payload := wire.Obj(
 		wire.Member{Key: "action", Value: wire.Text("deliver")},
-		wire.Member{Key: "message", Value: wire.Obj(wire.Member{Key: "body", Value: wire.Text("You said: " + text)})},
+		wire.Member{Key: "message", Value: wire.Obj(
+			wire.Member{Key: "body", Value: wire.Text("You said: " + text)}, wire.Member{Key: "reply_requested", Value: wire.Bool(false)},
+		)},
 	)
 	sum := sha256.Sum256([]byte("echo\x00" + d.ID))
 	now := time.Now()

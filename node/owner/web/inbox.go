@@ -36,8 +36,8 @@ type inboxView struct {
 
 func (p *pages) showInbox(c echo.Context) error {
 	ctx, now := c.Request().Context(), time.Now()
-	view := inboxView{State: owner.ItemState(c.QueryParam("state")), States: []owner.ItemState{"", owner.ItemNew, owner.ItemHeld, owner.ItemWaiting, owner.ItemAnswered, owner.ItemFailed}}
-	if !slices.Contains(owner.ItemStates(), view.State) {
+	view := inboxView{State: owner.ItemState(c.QueryParam("state")), States: []owner.ItemState{"", owner.NeedsOwner, owner.ItemNew, owner.ItemHeld, owner.ItemWaiting, owner.ItemAnswered, owner.ItemFailed}}
+	if view.State != owner.NeedsOwner && !slices.Contains(owner.ItemStates(), view.State) {
 		view.State = ""
 	}
 	items, err := listLatest("in_", c.QueryParam("before"), now, millis, func(i owner.Item) string { return i.ID },

@@ -34,7 +34,7 @@ func (p *pages) showOverview(c echo.Context) error {
 	if err != nil {
 		return owner.Explain(err)
 	}
-	view := overviewView{None: p.setup != nil && p.setup.Programs().None(), Asks: formatCount(status.Approvals), Items: formatCount(status.Inbox), Queued: status.Outbox["queued"]}
+	view := overviewView{None: p.setup != nil && p.setup.Programs().None(), Asks: formatCount(status.Approvals), Items: formatCount(p.countItems(ctx)), Queued: status.Outbox["queued"]}
 	asks, err := p.n.ListApprovals(ctx, acl.AskPending, "", overviewAsks)
 	if err != nil {
 		return owner.Explain(err)

@@ -31,9 +31,10 @@ type Node interface {
 	owner.Node
 	// Overview is Status with counts up to most.
 	Overview(ctx context.Context, most int) (owner.Status, error)
-	// CountApprovals counts the questions that wait for a decision, and CountItems the new inbox items, up to most.
+	// CountApprovals counts the questions that wait for a decision, and CountItems the inbox items in a state or with
+	// [owner.NeedsOwner], up to most.
 	CountApprovals(ctx context.Context, most int) (int, error)
-	CountItems(ctx context.Context, most int) (int, error)
+	CountItems(ctx context.Context, state string, most int) (int, error)
 	// CheckTranscript returns an error if the hash chain of a transcript is broken.
 	CheckTranscript(ctx context.Context, peer, id string) error
 	// Audit returns the log of decisions.
@@ -213,8 +214,9 @@ func (p *pages) countApprovals(ctx context.Context) int {
 	return n
 }
 
+// countItems counts the inbox items that need the owner.
 func (p *pages) countItems(ctx context.Context) int {
-	n, err := p.n.CountItems(ctx, httpapi.MaxCount)
+	n, err := p.n.CountItems(ctx, owner.NeedsOwner, httpapi.MaxCount)
 	if err != nil {
 		p.log.Warn("count inbox", "err", err)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/bridge"
 	"github.com/agentmesh/agentmesh/node/hook"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -351,7 +352,7 @@ func TestPageMarksConversationRead(t *testing.T) {
 	p := servePage(t, sarah)
 	count := func() int {
 		t.Helper()
-		n, err := sarah.OwnerAPI().CountItems(t.Context(), 50)
+		n, err := sarah.OwnerAPI().CountItems(t.Context(), owner.NeedsOwner, 50)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -143,6 +143,11 @@ func TestPageMeeting(t *testing.T) {
 		return strings.Contains(hers.must(talk), "See you there") &&
 			strings.Contains(hers.must(talk), ">completed<") && strings.Contains(his.must(back), ">completed<")
 	})
+	for _, p := range []*ownerPage{his, hers} {
+		if body := p.must("inbox?state=needs-owner"); !strings.Contains(body, "There is nothing here.") || strings.Contains(body, "<title>(") {
+			t.Errorf("after the agreement something needs the owner:\n%s", body)
+		}
+	}
 }
 
 // TestPageForeignPeer: a peer behind a bridge can be blocked and forgotten like any other.
