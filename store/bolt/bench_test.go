@@ -6,15 +6,14 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"go.etcd.io/bbolt"
 
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/storetest"
 )
 
 // benchStore opens a database without the checks that follow a test.
@@ -43,40 +42,6 @@ func benchStore(b *testing.B) *Store {
 		}
 	})
 	return s
-}
-
-// send runs op b.N times from n senders and reports the 99th percentile of its duration.
-func send(b *testing.B, n int, op func(i int) error) {
-	b.Helper()
-	var next atomic.Int64
-	var all sync.WaitGroup
-	took := make([][]time.Duration, n)
-	b.ResetTimer()
-	for sender := range n {
-		all.Go(func() {
-			for i := int(next.Add(1)); i <= b.N; i = int(next.Add(1)) {
-				start := time.Now()
-				if err := op(i); err != nil {
-					b.Error(err)
-					return
-				}
-				took[sender] = append(took[sender], time.Since(start))
-			}
-		})
-	}
-	all.Wait()
-	b.StopTimer()
-	reportP99(b, slices.Concat(took...))
-	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "op/s")
-}
-
-func reportP99(b *testing.B, took []time.Duration) {
-	if len(took) == 0 {
-		return
-	}
-	slices.Sort(took)
-	b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds())/1e3, "p99-µs")
-	b.ReportMetric(float64(took[len(took)/2].Nanoseconds())/1e3, "p50-µs")
 }
 
 const benchRows = 10_000
@@ -108,7 +73,7 @@ func BenchmarkGroupCommit(b *testing.B) {
 	for _, senders := range []int{1, 64} {
 		b.Run(fmt.Sprintf("writer/senders=%d", senders), func(b *testing.B) {
 			s := prepare(b)
-			send(b, senders, func(i int) error {
+			storetest.Send(b, senders, func(i int) error {
 				return s.writer.do(b.Context(), func(t *txn) (func() error, error) {
 					return func() error { return twoPuts(t.Tx, i, entry, row) }, nil
 				})
@@ -116,13 +81,13 @@ func BenchmarkGroupCommit(b *testing.B) {
 		})
 		b.Run(fmt.Sprintf("update/senders=%d", senders), func(b *testing.B) {
 			s := prepare(b)
-			send(b, senders, func(i int) error {
+			storetest.Send(b, senders, func(i int) error {
 				return s.db.Update(func(tx *bbolt.Tx) error { return twoPuts(tx, i, entry, row) })
 			})
 		})
 		b.Run(fmt.Sprintf("rawlog/senders=%d", senders), func(b *testing.B) {
 			l := newRawLog(b)
-			send(b, senders, func(int) error { return l.append(entry, row) })
+			storetest.Send(b, senders, func(int) error { return l.append(entry, row) })
 		})
 	}
 }
@@ -193,29 +158,7 @@ func BenchmarkAccept(b *testing.B) {
 		b.Run(fmt.Sprintf("senders=%d", senders), func(b *testing.B) {
 			s := benchStore(b)
 			now := time.Now()
-			raw, answer := make([]byte, 800), make([]byte, 700)
-			send(b, senders, func(i int) error {
-				at := now.Add(time.Duration(i) * time.Millisecond)
-				conv := store.Conversation{
-					Key:  store.ConvKey{Peer: fmt.Sprintf("am_%024d", i%64), ID: fmt.Sprintf("conv_%d", i/64/32)},
-					Body: make([]byte, 400), Terms: []string{"state:active", "peer:" + fmt.Sprint(i%64)},
-					Open: true, Updated: at, Expires: at.Add(30 * 24 * time.Hour), Rev: store.Any,
-				}
-				id := fmt.Sprintf("msg_%x%016x", rand.Uint64(), i)
-				_, err := s.Steps().Apply(b.Context(), store.Step{
-					Conv:   &conv,
-					Append: []store.Entry{{MessageID: id, At: at, Raw: raw}, {Out: true, MessageID: id + "r", At: at, Raw: answer}},
-					Replay: &store.Replay{
-						Sender: conv.Key.Peer, MessageID: id, Conv: conv.Key, Status: 200, Answer: answer, Expires: at.Add(8 * 24 * time.Hour),
-					},
-					Records: []store.Change{{Record: store.Record{
-						NS: "inbox", Key: fmt.Sprintf("in_%016x", i), Body: make([]byte, 1000), Expires: conv.Expires,
-						Terms: []string{"state:new", "conv:" + conv.Key.Peer + "/" + conv.Key.ID},
-					}}},
-					Now: now,
-				})
-				return err
-			})
+			storetest.Send(b, senders, func(i int) error { return storetest.Accept(b.Context(), s, i, now) })
 		})
 	}
 }
@@ -225,7 +168,7 @@ func BenchmarkCardPut(b *testing.B) {
 		b.Run(fmt.Sprintf("register/senders=%d", senders), func(b *testing.B) {
 			s := benchStore(b)
 			mix := newCardMix(time.Now())
-			send(b, senders, func(i int) error {
+			storetest.Send(b, senders, func(i int) error {
 				_, err := s.Cards().Put(b.Context(), store.PutCard{Card: mix.card(i), Now: mix.now})
 				return err
 			})
@@ -235,6 +178,6 @@ func BenchmarkCardPut(b *testing.B) {
 		s := benchStore(b)
 		mix := newCardMix(time.Now())
 		mix.fill(b, s, 20_000)
-		send(b, 64, func(int) error { return mix.renew(b.Context(), s) })
+		storetest.Send(b, 64, func(int) error { return mix.renew(b.Context(), s) })
 	})
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/engine"
+	"github.com/agentmesh/agentmesh/store/storetest"
 )
 
 // cardMix generates the cards of a directory: 12 words from a vocabulary with a long tail, one to three of 200
@@ -156,7 +157,7 @@ func BenchmarkList(b *testing.B) {
 			}
 			took = append(took, time.Since(start))
 		}
-		reportP99(b, took)
+		storetest.ReportPercentiles(b, took)
 	}
 	for _, query := range queries {
 		b.Run("quiet/"+query.name, func(b *testing.B) { measure(b, query.q) })

@@ -12,6 +12,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -189,4 +191,28 @@ func (s *Server) Exec(sql string) error {
 	defer conn.Close(ctx)
 	_, err = conn.Exec(ctx, sql)
 	return err
+}
+
+// CPU returns the processor time of the processes of the server that [Database] started, or 0 on systems without /proc.
+func CPU() time.Duration {
+	if shared == nil {
+		return 0
+	}
+	var ticks int64
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, path := range stats {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			continue // the process has ended
+		}
+		fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+		if len(fields) < 13 || fields[1] != strconv.Itoa(shared.cmd.Process.Pid) {
+			continue
+		}
+		for _, field := range fields[11:13] { // user and system time
+			n, _ := strconv.ParseInt(field, 10, 64)
+			ticks += n
+		}
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond
 }

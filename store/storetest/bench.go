@@ -1,0 +1,76 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// Send calls op b.N times from n senders and reports percentiles of its duration.
+func Send(b *testing.B, n int, op func(i int) error) {
+	b.Helper()
+	var next atomic.Int64
+	var all sync.WaitGroup
+	took := make([][]time.Duration, n)
+	b.ResetTimer()
+	for sender := range n {
+		all.Go(func() {
+			for i := int(next.Add(1)); i <= b.N; i = int(next.Add(1)) {
+				start := time.Now()
+				if err := op(i); err != nil {
+					b.Error(err)
+					return
+				}
+				took[sender] = append(took[sender], time.Since(start))
+			}
+		})
+	}
+	all.Wait()
+	b.StopTimer()
+	ReportPercentiles(b, slices.Concat(took...))
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "op/s")
+}
+
+// ReportPercentiles reports the middle and the 99th percentile of durations, and sorts them.
+func ReportPercentiles(b *testing.B, took []time.Duration) {
+	b.Helper()
+	if len(took) == 0 {
+		return
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds())/1e3, "p99-µs")
+	b.ReportMetric(float64(took[len(took)/2].Nanoseconds())/1e3, "p50-µs")
+}
+
+// Accept stores message number i as a node stores a message that it accepts: the conversation, two entries of the
+// transcript, the replay record and the record of the inbox.
+func Accept(ctx context.Context, s store.Store, i int, now time.Time) error {
+	at := now.Add(time.Duration(i) * time.Millisecond)
+	raw, answer := make([]byte, 800), make([]byte, 700)
+	conv := store.Conversation{
+		Key:  store.ConvKey{Peer: fmt.Sprintf("am_%024d", i%64), ID: fmt.Sprintf("conv_%d", i/64/32)},
+		Body: make([]byte, 400), Terms: []string{"state:active", "peer:" + fmt.Sprint(i%64)},
+		Open: true, Updated: at, Expires: at.Add(30 * day), Rev: store.Any,
+	}
+	id := fmt.Sprintf("msg_%x%016x", rand.Uint64(), i)
+	_, err := s.Steps().Apply(ctx, store.Step{
+		Conv:   &conv,
+		Append: []store.Entry{{MessageID: id, At: at, Raw: raw}, {Out: true, MessageID: id + "r", At: at, Raw: answer}},
+		Replay: &store.Replay{
+			Sender: conv.Key.Peer, MessageID: id, Conv: conv.Key, Status: 200, Answer: answer, Expires: at.Add(8 * day),
+		},
+		Records: []store.Change{{Record: store.Record{
+			NS: "inbox", Key: fmt.Sprintf("in_%016x", i), Body: make([]byte, 1000), Expires: conv.Expires,
+			Terms: []string{"state:new", "conv:" + conv.Key.Peer + "/" + conv.Key.ID},
+		}}},
+		Now: now,
+	})
+	return err
+}
