@@ -61,8 +61,6 @@ type Store struct {
 	index    *liveIndex
 	watchers local.Watchers
 
-	groups, units atomic.Int64 // that were committed
-
 	stop    context.CancelFunc // ends the listener
 	stopped sync.WaitGroup
 	closing sync.Once
@@ -272,12 +270,6 @@ func (s *Store) forgetLanes(ctx context.Context) {
 	if _, err := s.pool.Exec(ctx, "delete from lanes where seen < now() - $1::interval and id <> $2", forgetLane, s.id); err != nil {
 		s.log.Warn("remove old rows of lanes", slog.Any("err", err))
 	}
-}
-
-// note counts a commit.
-func (s *Store) note(units int, _ time.Duration) {
-	s.groups.Add(1)
-	s.units.Add(int64(units))
 }
 
 // damaged logs a row that a call leaves out.

@@ -205,9 +205,8 @@ func (w *writer) attempt(group []*unit) (errs []error, err error) {
 		t.rollback()
 		return errs, nil
 	}
-	begun := time.Now()
-	committed, err := t.commit(w.s)
-	if err != nil && !committed {
+	maybe, err := t.commit(w.s)
+	if err != nil && !maybe {
 		t.rollback()
 		return nil, err
 	}
@@ -217,7 +216,6 @@ func (w *writer) attempt(group []*unit) (errs []error, err error) {
 			return nil, err
 		}
 	}
-	w.s.note(len(group), time.Since(begun))
 	return errs, nil
 }
 
