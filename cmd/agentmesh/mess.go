@@ -16,6 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/node/yamltree"
 )
@@ -281,8 +282,8 @@ func (c *messListCmd) Run(ctx context.Context, a *app) error {
 	rows := [][]string{{"REF", "STATUS", "PRIORITY", "FROM", "EXECUTOR", "INTENT"}}
 	for _, t := range list {
 		rows = append(rows, []string{
-			t.GetStr("ref"), t.GetStr("status"), t.GetStr("priority"), terminal.Truncate(t.GetStr("requestor_id"), 24),
-			terminal.Truncate(orDash(t.GetStr("executor_id")), 24), terminal.Truncate(t.GetStr("intent"), 60),
+			t.GetStr("ref"), t.GetStr("status"), t.GetStr("priority"), owner.ShowParty(t, "requestor_id"),
+			owner.ShowParty(t, "executor_id"), terminal.Truncate(t.GetStr("intent"), 60),
 		})
 	}
 	a.List(rows, "no threads")

@@ -234,10 +234,10 @@ func (a *app) showSpace(s view.Space) {
 	}
 	a.List(rows, "nobody is there")
 	for _, p := range s.Proposals {
-		a.Print("proposal %s from %s, %s: %s", p.Key, terminal.Clean(p.From), terminal.FormatTime(p.At), terminal.Clean(string(p.Payload[:min(len(p.Payload), 300)])))
+		a.Print("proposal %s from %s, %s: %s", p.Key, terminal.Clean(s.NameOf(p.From)), terminal.FormatTime(p.At), terminal.Clean(string(p.Payload[:min(len(p.Payload), 300)])))
 	}
 	for _, r := range s.Reasoning {
-		a.Print("reasoning %s of %s since %s", terminal.Clean(r.ID), terminal.Clean(r.From), terminal.FormatTime(r.Since))
+		a.Print("reasoning %s of %s since %s", terminal.Clean(r.ID), terminal.Clean(s.NameOf(r.From)), terminal.FormatTime(r.Since))
 	}
 	for _, raw := range s.Streams {
 		a.Print("stream %s", terminal.Clean(string(raw[:min(len(raw), 300)])))

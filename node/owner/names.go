@@ -245,3 +245,40 @@ func NamedNotices(ctx context.Context, n Node, after string, limit int) (List[No
 	}
 	return fillList(ctx, n, list, err, func(l *namer, v *Notice) { l.fill(&v.PeerNames, string(v.Peer)) })
 }
+
+// AddNames adds the names of parties to v, an answer of a bridge that has their ids, as its member "peer_names".
+func AddNames(ctx context.Context, names Names, v wire.Value, ids ...string) (wire.Value, error) {
+	all := wire.Obj()
+	for _, id := range ids {
+		if !strings.HasPrefix(id, "am_") {
+			continue // an id of the bridge
+		}
+		found, err := names.NamesOf(ctx, id)
+		if err != nil {
+			return v, err
+		}
+		one := wire.Obj()
+		if found.PeerAlias != "" {
+			one = one.With("peer_alias", wire.Text(found.PeerAlias))
+		}
+		if found.PeerName != "" {
+			one = one.With("peer_name", wire.Text(found.PeerName))
+		}
+		if one.Len() > 0 {
+			all = all.With(id, one)
+		}
+	}
+	if all.Len() == 0 {
+		return v, nil
+	}
+	return v.With("peer_names", all), nil
+}
+
+// ShowParty returns how to show the party whose id is the given member of v, with the names that [AddNames] added, or
+// "-" for none.
+func ShowParty(v wire.Value, member string) string {
+	all, _ := v.Get("peer_names")
+	id := v.GetStr(member)
+	found, _ := all.Get(id)
+	return cmp.Or(ShowName(PeerNames{found.GetStr("peer_alias"), found.GetStr("peer_name")}, id, id).String(), "-")
+}

@@ -39,7 +39,7 @@ func newMESS(p *Process, links []linkConfig, mesh bridge.Mesh) (bridge.Service, 
 			RegistrationsPerHour: offBelowOne(c.RegistrationsPerHour),
 		}),
 		Serve: c.Serve == "on" || c.Serve == "auto" && !p.cfg.Public(), Local: !p.cfg.Public(), URL: p.base, Route: c.Route, Notify: c.Notify,
-		Mesh: mesh, Notices: p.notices, Store: p.bridgeStore, HTTP: p.http, Logger: p.log,
+		Mesh: mesh, Names: p.node.OwnerAPI(), Notices: p.notices, Store: p.bridgeStore, HTTP: p.http, Logger: p.log,
 	}
 	if c.Directory != "" {
 		cfg.Mirror = p.src.ResolvePath(c.Directory)

@@ -44,6 +44,7 @@ type Config struct {
 	Tokens map[string]client.Credential // tokens of the links, by the name of the link
 
 	Mesh    bridge.Mesh // nil for an exchange without a mesh
+	Names   owner.Names // of agents, for the owner; nil without a node
 	Notices *notify.Box
 	Store   store.Store
 	HTTP    *client.HTTP
@@ -77,7 +78,7 @@ func New(cfg Config) (*Bridge, error) {
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	b := &Bridge{cfg: cfg, x: cfg.Exchange, log: cfg.Logger, records: cfg.Store.Records(), pushes: pushes{http: cfg.HTTP, log: cfg.Logger}}
-	b.server = &rest.Server{Exchange: b.x, Local: cfg.Local, Log: b.log}
+	b.server = &rest.Server{Exchange: b.x, Local: cfg.Local, Log: b.log, Names: cfg.Names}
 	if cfg.Mesh != nil {
 		b.server.Ask, b.server.Withdraw = b.askRegistration, b.withdrawRegistration
 		b.registerResolvers()

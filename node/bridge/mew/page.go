@@ -167,16 +167,6 @@ type spaceView struct {
 	Invited          *invited // the participant that the owner has just invited; nil for none
 }
 
-// NameOf returns the name of the participant with an id, or the id itself. A name is text of others, as an id is.
-func (v spaceView) NameOf(id string) string {
-	for _, p := range v.Participants {
-		if p.ID == id && p.Name != "" {
-			return p.Name
-		}
-	}
-	return id
-}
-
 // shownConversation is a conversation of the node. Key names it in a form.
 type shownConversation struct{ Key, Peer, ID, Name string }
 

@@ -37,6 +37,7 @@ type Server struct {
 	Exchange *exchange.Exchange
 	Local    bool
 	Log      *slog.Logger
+	Names    owner.Names // of agents, for the owner; nil without a node
 	// Ask returns the changes that ask the owner to approve a registration; nil if nobody can approve one.
 	Ask func(r exchange.Registration) ([]store.Change, error)
 	// Withdraw returns the changes that withdraw that question; nil if Ask is nil.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/node/bridge/mess/exchange"
 	"github.com/agentmesh/agentmesh/node/bridge/mess/thread"
+	"github.com/agentmesh/agentmesh/node/owner"
 	"github.com/agentmesh/agentmesh/node/wire"
 )
 
@@ -39,13 +40,23 @@ func (r *call) list() error {
 	}
 	list := make([]wire.Value, len(page.Threads))
 	for i, s := range page.Threads {
-		list[i] = summaryTree(s)
+		if list[i], err = r.addNames(summaryTree(s), s.Requester, s.Holder); err != nil {
+			return err
+		}
 	}
 	out := wire.Obj(wire.Field("threads", wire.Arr(list...)))
 	if page.Next != "" {
 		out = out.With("next", wire.Text(page.Next))
 	}
 	return r.respond(http.StatusOK, out)
+}
+
+// addNames adds the names of agents to a thread if the owner asks.
+func (r *call) addNames(v wire.Value, ids ...string) (wire.Value, error) {
+	if !r.who.Owner || r.Names == nil {
+		return v, nil
+	}
+	return owner.AddNames(r.c.Request().Context(), r.Names, v, ids...)
 }
 
 func summaryTree(s exchange.Summary) wire.Value {
@@ -143,7 +154,14 @@ func (r *call) show() error {
 	if err != nil {
 		return err
 	}
-	view := ThreadView(t, messages)
+	parties := []string{t.Requester, t.Holder}
+	for _, m := range messages {
+		parties = append(parties, m.From)
+	}
+	view, err := r.addNames(ThreadView(t, messages), parties...)
+	if err != nil {
+		return err
+	}
 	if r.who.Owner {
 		view = view.With("serial", wire.Int(int64(t.Serial)))
 	}

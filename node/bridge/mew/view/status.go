@@ -18,6 +18,16 @@ type Space struct {
 	Reasoning    []Reasoning       `json:"reasoning"`
 }
 
+// NameOf returns the name of the participant with an id, or the id itself. A name is text of others, as an id is.
+func (s Space) NameOf(id string) string {
+	for _, p := range s.Participants {
+		if p.ID == id && p.Name != "" {
+			return p.Name
+		}
+	}
+	return id
+}
+
 // CountPresent counts the participants that are in the space now.
 func (s Space) CountPresent() int {
 	n := 0
