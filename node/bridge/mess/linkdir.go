@@ -309,7 +309,7 @@ func (r *dirRemote) attachment(_ context.Context, ref, file string) ([]byte, err
 	}
 	defer root.Close()
 	at, flat := folder.Find(root, ref)
-	if at == "" || flat || !thread.AttachmentName.MatchString(file) {
+	if at == "" || flat || !thread.IsAttachmentName(file) {
 		return nil, fs.ErrNotExist
 	}
 	return folder.ReadAttachment(root, path.Join(at, file))

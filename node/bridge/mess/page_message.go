@@ -100,7 +100,7 @@ func (r *messageRow) entry(ref string, entry wire.Value) {
 	}
 	file := v.GetStr("file")
 	switch {
-	case file != "" && kind == "image" && safeImages[v.GetStr("mime")] && thread.AttachmentName.MatchString(file):
+	case file != "" && kind == "image" && safeImages[v.GetStr("mime")] && thread.IsAttachmentName(file):
 		r.Images = append(r.Images, url.PathEscape(ref)+"/"+url.PathEscape(file))
 	case file != "":
 		r.Files = append(r.Files, file)

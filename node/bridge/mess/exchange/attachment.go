@@ -124,7 +124,7 @@ func (x *Exchange) Attachment(ctx context.Context, who Actor, ref, file string) 
 	if _, err := x.Thread(ctx, who, ref); err != nil {
 		return Attachment{}, err
 	}
-	if !thread.AttachmentName.MatchString(file) {
+	if !thread.IsAttachmentName(file) {
 		return Attachment{}, thread.Bad("file", "is not the name of an attachment")
 	}
 	rec, err := x.records.Get(ctx, NSFiles, ref+"/"+file, time.Now())

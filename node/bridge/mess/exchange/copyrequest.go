@@ -32,7 +32,7 @@ func (t *tx) copyRequest(ctx context.Context, th *thread.Thread) (wire.Value, er
 	}
 	elems := slices.Collect(list.Elems())
 	for i, c := range elems {
-		if c.Len() != 1 || thread.ResourceURI(c.Members()[0].Key, wire.Text("any")) == "" || !thread.AttachmentName.MatchString(c.At(0).GetStr("file")) {
+		if c.Len() != 1 || thread.ResourceURI(c.Members()[0].Key, wire.Text("any")) == "" || !thread.IsAttachmentName(c.At(0).GetStr("file")) {
 			continue
 		}
 		rec, err := t.readRecord(ctx, NSFiles, th.Ref+"/"+c.At(0).GetStr("file"))

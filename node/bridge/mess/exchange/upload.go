@@ -102,7 +102,7 @@ func (u uploads) marks(ctx context.Context, ref string, now time.Time) (map[stri
 
 // eachFile calls do with the name of every attachment in a tree.
 func eachFile(v wire.Value, do func(name string)) {
-	if name := v.GetStr("file"); thread.AttachmentName.MatchString(name) {
+	if name := v.GetStr("file"); thread.IsAttachmentName(name) {
 		do(name)
 	}
 	for _, m := range v.Members() {

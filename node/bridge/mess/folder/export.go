@@ -28,7 +28,7 @@ func (e Export) check() error {
 		ok = ok && f.Name == ThreadFileName(i, e.Ref)
 	}
 	for _, name := range e.Attachments {
-		ok = ok && thread.AttachmentName.MatchString(name)
+		ok = ok && thread.IsAttachmentName(name)
 	}
 	if !ok {
 		return fmt.Errorf("the thread %q has a file name that is not valid in a thread folder", e.Ref)

@@ -172,7 +172,7 @@ func importAttachments(ctx context.Context, x *exchange.Exchange, root *os.Root,
 		return err
 	}
 	for _, e := range entries {
-		if !thread.AttachmentName.MatchString(e.Name()) || slices.Contains(existing, e.Name()) {
+		if !thread.IsAttachmentName(e.Name()) || slices.Contains(existing, e.Name()) {
 			continue
 		}
 		data, err := ReadAttachment(root, path.Join(f.at, e.Name()))

@@ -78,14 +78,14 @@ const NotFetched = "not_fetched"
 func SplitResource(address string) (ref, file string, ok bool) {
 	rest, content := strings.CutPrefix(address, "content://")
 	ref, file, ok = strings.Cut(rest, "/")
-	return ref, file, content && ok && SafeRef.MatchString(ref) && AttachmentName.MatchString(file)
+	return ref, file, content && ok && SafeRef.MatchString(ref) && IsAttachmentName(file)
 }
 
 // QualifyFiles replaces the names of files of a foreign thread by addresses, because a bare name would mean a file of
 // our thread.
 func QualifyFiles(b Block, ref string) Block {
 	out, _ := b.MapContent(func(_ string, v wire.Value) (wire.Value, error) { // the function never fails
-		if file := v.GetStr("file"); AttachmentName.MatchString(file) {
+		if file := v.GetStr("file"); IsAttachmentName(file) {
 			v = v.Without("file").With("resource", wire.Text("content://"+ref+"/"+file))
 		}
 		return v, nil
@@ -110,7 +110,7 @@ func ToResources(ref string, v wire.Value) wire.Value {
 		}
 		return wire.Arr(elems...)
 	case wire.Object:
-		if file := v.GetStr("file"); file != "" && AttachmentName.MatchString(file) {
+		if file := v.GetStr("file"); file != "" && IsAttachmentName(file) {
 			return wire.Obj(wire.TextField("resource", "content://"+ref+"/"+file)).
 				With("mime", valueOf(v.Get("mime"))).With("size", valueOf(v.Get("size")))
 		}

@@ -121,7 +121,7 @@ func checkResource(v wire.Value, path string) error {
 		}
 	case f.has("file"):
 		name := f.Required("file", 300)
-		f.Check(AttachmentName.MatchString(name), "file", "must be the name of an attachment")
+		f.Check(IsAttachmentName(name), "file", "must be the name of an attachment")
 		f.Required("mime", 200)
 		_, present := f.integer("size", 0, maxFileSize)
 		f.Check(present, "size", "is required")
@@ -156,10 +156,23 @@ func checkURI(s, path string) error {
 	return nil
 }
 
-// AttachmentName matches the file names that MESS-46 allows in a thread's directory.
-var AttachmentName = regexp.MustCompile(`^att-\d{3,6}-(image|audio|video|file)-[A-Za-z0-9._-]{1,180}$`)
+// attachmentName and mimeForm have no bounds for their parts, because a bounded repetition takes milliseconds to compile.
+var (
+	attachmentName = regexp.MustCompile(`^att-\d{3,6}-(?:image|audio|video|file)-([A-Za-z0-9._-]+)$`)
+	mimeForm       = regexp.MustCompile(`^([A-Za-z0-9!#$&^_.+-]+)/([A-Za-z0-9!#$&^_.+-]+)$`)
+)
 
-var mimeForm = regexp.MustCompile(`^[A-Za-z0-9!#$&^_.+-]{1,100}/[A-Za-z0-9!#$&^_.+-]{1,100}$`)
+// IsAttachmentName reports whether name is a file name that MESS-46 allows in a thread's directory.
+func IsAttachmentName(name string) bool {
+	m := attachmentName.FindStringSubmatch(name)
+	return m != nil && len(m[1]) <= 180
+}
+
+// isMIMEType reports whether s is a type and a subtype of at most 100 characters each.
+func isMIMEType(s string) bool {
+	m := mimeForm.FindStringSubmatch(s)
+	return m != nil && len(m[1]) <= 100 && len(m[2]) <= 100
+}
 
 // StrictBase64 refuses base64 with stray bits in the last character.
 var StrictBase64 = base64.StdEncoding.Strict()
@@ -177,7 +190,7 @@ func SplitData(s string) (mime, data string, err error) {
 	switch {
 	case !ok || !base64ed:
 		return "", "", dataError("must be data:<mime>;base64,<data>")
-	case !mimeForm.MatchString(mime):
+	case !isMIMEType(mime):
 		return "", "", dataError("the MIME type of the data URI is not acceptable")
 	case len(data) > base64.StdEncoding.EncodedLen(MaxDocument):
 		return "", "", dataError("the data is too large")
