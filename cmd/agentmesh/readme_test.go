@@ -60,7 +60,7 @@ func TestWalkthrough(t *testing.T) {
 // runShell runs lines of a document in a shell. It stops at the first error. An HTTP error makes curl fail.
 func runShell(t *testing.T, dir string, env []string, lines string) string {
 	t.Helper()
-	for _, program := range []string{"bash", "curl", "awk"} {
+	for _, program := range []string{"bash", "curl", "awk", "jq"} {
 		if _, err := exec.LookPath(program); err != nil {
 			t.Skipf("%s is not installed", program)
 		}
@@ -94,7 +94,6 @@ func TestReadmeCurl(t *testing.T) {
 	env = append(env, "AGENTMESH_DATA="+filepath.Join(dir, "data"))
 	for _, block := range played[1:] {
 		block = strings.ReplaceAll(block, "127.0.0.1:3141", server.info.Address)
-		block = strings.ReplaceAll(block, "am_…", string(server.info.AgentID))
 		if strings.Contains(block, "ask_…") {
 			waiting := regexp.MustCompile(`ask_\w+`).FindString(runShell(t, dir, env, "agentmesh approvals --json"))
 			block = strings.ReplaceAll(block, "ask_…", waiting)
@@ -106,12 +105,10 @@ func TestReadmeCurl(t *testing.T) {
 			t.Errorf("the output lacks %q:\n%s", want, all.String())
 		}
 	}
-	idle := regexp.MustCompile(`"delivering": 0,\s+"queued": 0`)
-	for range 200 { // until the node has given up both answers
-		if idle.MatchString(runShell(t, dir, env, "agentmesh status --json")) {
-			break
-		}
-	}
+	putOff := regexp.MustCompile(`"delivering": 0,\s+"queued": 2`)
+	waitFor(t, "both answers to wait for another attempt", func() bool {
+		return putOff.MatchString(runShell(t, dir, env, "agentmesh status --json"))
+	})
 	if got := runShell(t, dir, env, "agentmesh conversations --json"); !strings.Contains(got, `"state": "open"`) {
 		t.Errorf("in the end the conversation is not open: %s", got)
 	}
@@ -180,7 +177,6 @@ func (w *walk) play(line string) {
 	if w.hosted != "" {
 		line = strings.ReplaceAll(line, "127.0.0.1:3141", w.hosted)
 	}
-	line = strings.ReplaceAll(line, "2026-11-23", time.Now().UTC().Format(time.DateOnly)) // in the id of a thread
 	if m := walkServe.FindStringSubmatch(line); m != nil {
 		server, err := startServe(filepath.Join(w.dir, m[2]), shellWords(m[3]+m[4]), append(w.env, m[1]))
 		if err != nil {
