@@ -132,7 +132,8 @@ func TestSendNetworkErrors(t *testing.T) {
 		{"huge", huge.URL, false, true},
 		{"closed port", closed.URL, true, false},
 		{"no handshake", "https://" + silent.Addr().String(), true, false},
-		{"guarded", "http://192.168.7.7/agentmesh", false, false},
+		{"guarded allow_private", "http://192.168.7.7/agentmesh", false, false},
+		{"guarded port must be", "https://peer.example:444/agentmesh", false, false},
 		{"not a URL", "http://[", false, false},
 	}
 	h := local(t, HTTPConfig{Connect: 150 * time.Millisecond, Answer: 200 * time.Millisecond})
@@ -143,8 +144,8 @@ func TestSendNetworkErrors(t *testing.T) {
 			if !ok || e.Retry != tt.retry || e.Processed != tt.processed {
 				t.Errorf("Send() = %+v (%v), want retry %v, processed %v", e, err, tt.retry, tt.processed)
 			}
-			if tt.name == "guarded" && e.Hint() == "" {
-				t.Error("no hint for a guarded call")
+			if strings.Contains(tt.name, "guarded") && !strings.Contains(e.Hint(), tt.name[len("guarded "):]) {
+				t.Errorf("Hint() = %q", e.Hint())
 			}
 		})
 	}
