@@ -237,6 +237,9 @@ func TestAskOwner(t *testing.T) {
 		t.Fatalf("approvals = %+v", waiting)
 	}
 	sarah.Call("POST", "/approvals/"+waiting.Items[0].ID, owner.Decision{Choice: acl.Reject, Hash: waiting.Items[0].Hash, Text: "at most ten"}, nil)
+	if text, failed := s.try("mesh_ask_owner", args{"question": "tea or coffee?"}); !failed || !strings.Contains(text, "put the text into text") {
+		t.Errorf("a text as the id of a question: %s", text)
+	}
 	if answer := s.call("mesh_ask_owner", args{"question": asked["question"], "wait_seconds": 5}); answer["state"] != "rejected" || answer["owner_says"] != "at most ten" {
 		t.Errorf("answer = %v", answer)
 	}
@@ -259,6 +262,24 @@ func TestWaitsForOwner(t *testing.T) {
 	sarah.Call("POST", "/approvals/"+waiting.Items[0].ID, owner.Decision{Choice: acl.Approve, Hash: waiting.Items[0].Hash}, nil)
 	if q := s.call("mesh_ask_owner", args{"question": sent["question"]}); q["state"] != "approved" {
 		t.Errorf("question = %v", q)
+	}
+}
+
+// TestSendFails: a message that cannot be delivered says so at once, and why. One that can be delivered later does not.
+func TestSendFails(t *testing.T) {
+	mesh := meshtest.New(t)
+	s := connect(t, mesh.Node("sarah", open))
+	refused := meshtest.Card(t, "refused", "https://peer.example:444/agentmesh")
+	mesh.Register("refused", refused)
+	sent := s.call("mesh_send", args{"to": refused.ID, "text": "hello"})
+	if next, _ := sent["next"].(string); sent["status"] != "failed" || !strings.Contains(next, "the port must be 443") {
+		t.Errorf("sent to a port that is not called: %v", sent)
+	}
+	down := meshtest.Card(t, "down", "http://127.0.0.1:1024/agentmesh")
+	mesh.Register("down", down)
+	sent = s.call("mesh_send", args{"to": down.ID, "text": "hello"})
+	if next, _ := sent["next"].(string); sent["status"] != "queued" || !strings.Contains(next, "delivered later") {
+		t.Errorf("sent to an agent that is down: %v", sent)
 	}
 }
 

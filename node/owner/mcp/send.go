@@ -21,6 +21,7 @@ const maxWaitSeconds = 25
 var (
 	errManySends = errors.New("you send too often; wait a minute, or ask your owner with mesh_ask_owner")
 	errContent   = errors.New("give either text or data")
+	errQuestion  = errors.New("question is the id of an earlier question; put the text into text")
 )
 
 // sendArgs are the arguments of mesh_send.
@@ -30,7 +31,7 @@ type sendArgs struct {
 	Data           map[string]any `json:"data,omitempty" jsonschema:"a whole payload in place of text"`
 	Intent         string         `json:"intent,omitempty" jsonschema:"intent of data; default mesh.message"`
 	Conversation   string         `json:"conversation,omitempty" jsonschema:"continue this conversation"`
-	WaitSeconds    int            `json:"wait_seconds,omitempty" jsonschema:"wait for the answer, 0 to 25"`
+	WaitSeconds    int            `json:"wait_seconds,omitempty" jsonschema:"wait for the answer, 1 to 25; default 1"`
 	IdempotencyKey string         `json:"idempotency_key,omitempty" jsonschema:"repeat a failed call with the same key"`
 }
 
@@ -66,7 +67,7 @@ type replyArgs struct {
 	Text         string         `json:"text,omitempty" jsonschema:"what to say"`
 	Data         map[string]any `json:"data,omitempty" jsonschema:"a whole payload in place of text, such as an accept"`
 	Final        bool           `json:"final,omitempty" jsonschema:"also close the conversation as completed"`
-	WaitSeconds  int            `json:"wait_seconds,omitempty" jsonschema:"0 to 25"`
+	WaitSeconds  int            `json:"wait_seconds,omitempty" jsonschema:"1 to 25; default 1"`
 }
 
 func (t *tools) reply(ctx context.Context, _ *sdk.CallToolRequest, in replyArgs) (*sdk.CallToolResult, any, error) {
@@ -104,10 +105,11 @@ type closeArgs struct {
 }
 
 func (t *tools) close(ctx context.Context, _ *sdk.CallToolRequest, in closeArgs) (*sdk.CallToolResult, any, error) {
-	if _, err := t.startSend(0); err != nil {
+	wait, err := t.startSend(0)
+	if err != nil {
 		return nil, nil, err
 	}
-	return t.runSend(ctx, owner.CloseConversation.With(owner.Close{Status: in.Reason}, in.Conversation), "")
+	return t.runSend(ctx, owner.CloseConversation.With(owner.Close{Status: in.Reason, WaitSeconds: wait}, in.Conversation), "")
 }
 
 // scheduleArgs are the arguments of mesh_schedule.
@@ -155,7 +157,7 @@ func (t *tools) schedule(ctx context.Context, _ *sdk.CallToolRequest, in schedul
 type askArgs struct {
 	Text         string `json:"text,omitempty" jsonschema:"a question that yes or no answers"`
 	Conversation string `json:"conversation,omitempty" jsonschema:"that the question is about"`
-	Question     string `json:"question,omitempty" jsonschema:"read the answer to this question of yours"`
+	Question     string `json:"question,omitempty" jsonschema:"id of an earlier question of yours, to read its answer"`
 	WaitSeconds  int    `json:"wait_seconds,omitempty" jsonschema:"0 to 25"`
 }
 
@@ -170,6 +172,9 @@ type askResult struct {
 func (t *tools) askOwner(ctx context.Context, _ *sdk.CallToolRequest, in askArgs) (*sdk.CallToolResult, any, error) {
 	if (in.Text == "") == (in.Question == "") {
 		return nil, nil, errors.New("give text to ask, or question to read an answer")
+	}
+	if in.Question != "" && !strings.HasPrefix(in.Question, "ask_") {
+		return nil, nil, errQuestion
 	}
 	wait := min(max(in.WaitSeconds, 0), maxWaitSeconds)
 	request := owner.AskOwner.With(owner.NewQuestion{Text: in.Text, Conversation: in.Conversation, WaitSeconds: wait})
@@ -189,12 +194,13 @@ func (t *tools) askOwner(ctx context.Context, _ *sdk.CallToolRequest, in askArgs
 	return nil, out, nil
 }
 
-// startSend takes one send from the limit and returns how many seconds to wait for the result.
+// startSend takes one send from the limit and returns how many seconds to wait for the result: at least one, because a
+// message that cannot be sent fails at its first attempt.
 func (t *tools) startSend(seconds int) (wait int, err error) {
 	if !t.sends.Allow() {
 		return 0, errManySends
 	}
-	return min(max(seconds, 0), maxWaitSeconds), nil
+	return min(max(seconds, 1), maxWaitSeconds), nil
 }
 
 // runSend makes a call that sends, and returns its result. to is the recipient, or "" if only the conversation is known.
@@ -221,8 +227,14 @@ func (t *tools) runSend(ctx context.Context, c owner.Call[owner.Sent], to string
 	case sent.Err != nil:
 		out.Code = name(string(sent.Err.Code)) // the text of a failure may be a peer's
 	}
-	if out.Status == string(owner.SendQueued) {
+	switch {
+	case sent.State == owner.SendFailed:
+		out.Next = strings.TrimSuffix("the message will not be delivered; tell your owner: "+sent.Hint, "; tell your owner: ")
+	case sent.State != owner.SendQueued:
+	case sent.Err != nil:
 		out.Next = "the other side is not reachable now; the message is delivered later"
+	default:
+		out.Next = "the first attempt has not ended; mesh_read shows later whether the conversation has failed"
 	}
 	return nil, out, nil
 }
