@@ -76,5 +76,8 @@ func Try(ctx context.Context, h Handler, c Call) Trial {
 		t.Answer = answer.Payload.JSON()
 		t.Verdict = "the node would sign the answer and send it, if your rules for outgoing messages allow that"
 	}
+	if !c.ActionKnown {
+		t.Verdict += "; warning: the intent does not define the action of this payload"
+	}
 	return t
 }
