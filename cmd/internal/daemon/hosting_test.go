@@ -270,7 +270,8 @@ func TestStalledHost(t *testing.T) {
 	thaw := p.shaky.Freeze()
 	written := make(chan error, 1)
 	go func() { written <- write() }() // for a request that the process was answering
-	other, end := store.NewSession(hs.db.Handle("other").Leases(), slog.New(slog.DiscardHandler)), func() {}
+	other := store.NewSession(hs.db.Handle("other").Leases(), slog.New(slog.DiscardHandler))
+	var end func()
 	for giveUp := time.Now().Add(takeover); ; time.Sleep(20 * time.Millisecond) {
 		var err error
 		if _, end, err = other.Claim(t.Context(), leaseBridges); err == nil {
