@@ -115,7 +115,7 @@ func (i Item) terms() []string {
 		terms = append(terms, termWoken)
 	}
 	if i.NeedsOwner(i.Agrees) {
-		terms = append(terms, "state:"+owner.NeedsOwner)
+		terms = append(terms, owner.NeedsOwner)
 	}
 	return terms
 }
@@ -138,11 +138,16 @@ func (n *Node) Item(ctx context.Context, id string) (Item, error) {
 	return decodeItem(r)
 }
 
-// Inbox lists the items in the given state, in the order of their arrival. An empty state selects all items. after is
+// Inbox lists the items in the given state, or with [owner.NeedsOwner] those that need the owner, in the order of their
+// arrival. An empty state selects all items. after is
 // the id of the last item of the previous page, "" for the first page. next is empty on the last page.
 func (n *Node) Inbox(ctx context.Context, state ItemState, after string, limit int) (items []Item, next string, err error) {
 	term := ""
-	if state != "" {
+	switch state {
+	case "":
+	case owner.NeedsOwner:
+		term = owner.NeedsOwner
+	default:
 		term = "state:" + string(state)
 	}
 	page, err := n.store.Records().List(ctx, nsInbox, term, after, limit, time.Now())
