@@ -139,8 +139,8 @@ func (n *Node) Item(ctx context.Context, id string) (Item, error) {
 }
 
 // Inbox lists the items in the given state, or with [owner.NeedsOwner] those that need the owner, in the order of their
-// arrival. An empty state selects all items. after is
-// the id of the last item of the previous page, "" for the first page. next is empty on the last page.
+// arrival. An empty state selects all items. after is the id of the last item of the previous page, "" for the first
+// page. next is empty on the last page.
 func (n *Node) Inbox(ctx context.Context, state ItemState, after string, limit int) (items []Item, next string, err error) {
 	term := ""
 	switch state {
