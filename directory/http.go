@@ -139,14 +139,15 @@ func maxAge(expires, now time.Time) []string {
 func (r *Registry) listAgents(c echo.Context) error {
 	raw := c.Request().URL.RawQuery
 	now, gen := clock(), r.views.generation()
-	r.counters.days.Add(history.Searched, now)
 	if p, ok := r.pages.Get(raw); ok && p.gen == gen && !now.Before(p.read) && now.Before(p.until) {
+		r.counters.days.Add(history.Searched, now)
 		return p.Respond(c, listAge)
 	}
 	q, err := parseQuery(raw)
 	if err != nil {
 		return err
 	}
+	r.counters.days.Add(history.Searched, now)
 	found, err := r.page(c.Request().Context(), q, now)
 	if err != nil {
 		return err
