@@ -91,7 +91,7 @@ func (b *Box) AddLinks(link func(ctx context.Context, ask string, now time.Time)
 }
 
 // Change returns the change that stores a notice. The caller adds it to the step that causes the notice. If Kind is
-// [Agreed] or [Cancelled], Title and Text contain text of a message, which Change leaves out if the content is None
+// [Agreed] or [Cancelled], Title and Text contain text of a message, which Change leaves out if [Config].Content is [None]
 // (AM-36). For every other kind they must not contain text of a message. If there are very many notices of one kind, a
 // single record counts most of them.
 func (b *Box) Change(n Notice) store.Change {
