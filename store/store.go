@@ -251,7 +251,7 @@ type Replay struct {
 	MessageID string
 	Digest    [32]byte // SHA-256 of the canonical bytes
 	Conv      ConvKey
-	Status    int    // HTTP status of the answer; 0: the conversation was removed, together with the answer
+	Status    int    // HTTP status of the answer; 0: the conversation was removed or has expired, together with the answer
 	Answer    []byte // the answer, byte for byte
 	Expires   time.Time
 }

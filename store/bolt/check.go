@@ -164,6 +164,8 @@ func (f *findings) convs(tx *bbolt.Tx, each func(bucket, func(k, v []byte))) {
 		rec, err := engine.DecodeReplay(v)
 		f.add(err)
 		f.expect(err != nil || len(k) == 20 && bytes.Equal(engine.ReplayHash(rec.Sender, rec.MessageID), k[4:]), bucketReplays, k)
+		seq := u64(rec.ConvSeq)
+		f.expect(rec.Entry == 0 || !hasConv(seq) || rowExists(tx, bucketConvs, convRowKey(seq, convEntry, u64(rec.Entry))), bucketReplays, k)
 	})
 }
 

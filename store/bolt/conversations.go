@@ -49,8 +49,9 @@ func convBySeq(tx *bbolt.Tx, seq []byte) (conv store.Conversation, ok bool, err 
 	return conv, err == nil, err
 }
 
-// writeConv stores conv in place of old (zero for a new conversation), with the entries of its step.
-func writeConv(t *txn, conv, old store.Conversation, step store.Step) error {
+// writeConv stores conv in place of old (zero for a new conversation), with the entries of its step. It sets Entries, and
+// Seq of a new conversation.
+func writeConv(t *txn, conv *store.Conversation, old store.Conversation, step store.Step) error {
 	rows := bucketConvs.in(t.Tx)
 	scheduled := engine.Deadline(old.Expires)
 	if old.Seq == 0 {
@@ -86,7 +87,7 @@ func writeConv(t *txn, conv, old store.Conversation, step store.Step) error {
 			return err
 		}
 	}
-	if err := rows.put(convRowKey(seq, convRow, nil), engine.EncodeConv(conv)); err != nil {
+	if err := rows.put(convRowKey(seq, convRow, nil), engine.EncodeConv(*conv)); err != nil {
 		return err
 	}
 	return scheduleSweep(t.Tx, kindConv, seq, scheduled, engine.Deadline(conv.Expires))

@@ -105,15 +105,33 @@ func (s steps) FindReplay(ctx context.Context, sender, messageID string, now tim
 		if key == nil {
 			return store.ErrNotFound
 		}
-		rec = found.Replay
-		return nil
+		rec, err = withAnswer(tx, found, now)
+		return err
 	})
 	return rec, err
 }
 
-// putReplay stores a new record, in place of one that no longer counts. inEntry reports whether an entry of the
-// transcript names the record. If not, putReplay adds a row to the conversation that names it.
-func putReplay(tx *bbolt.Tx, rec store.Replay, inEntry bool) error {
+// withAnswer returns a live record with its answer.
+func withAnswer(tx *bbolt.Tx, rec engine.ReplayRow, now time.Time) (store.Replay, error) {
+	seq := u64(rec.ConvSeq)
+	var conv *store.Conversation
+	if rec.ConvSeq != 0 {
+		switch found, ok, err := convBySeq(tx, seq); {
+		case err != nil:
+			return store.Replay{}, err
+		case ok:
+			conv = &found
+		}
+	}
+	return rec.WithAnswer(conv, now, func(n uint64) ([]byte, error) {
+		return bucketConvs.in(tx).get(convRowKey(seq, convEntry, u64(n)))
+	})
+}
+
+// putReplay stores the record of a step, in place of one that no longer counts. conv is the conversation that the step
+// wrote, or nil. If no entry of the transcript names the record, putReplay adds a row to the conversation that names it.
+func putReplay(tx *bbolt.Tx, step store.Step, conv *store.Conversation) error {
+	rec := *step.Replay
 	replays, hash := bucketReplays.in(tx), engine.ReplayHash(rec.Sender, rec.MessageID)
 	seq, err := convSeq(tx, rec.Conv)
 	if err != nil {
@@ -129,10 +147,11 @@ func putReplay(tx *bbolt.Tx, rec store.Replay, inEntry bool) error {
 		}
 	}
 	row := engine.ReplayRow{Replay: rec, ConvSeq: number(seq)}
+	row.SetAnswer(rec.Status, rec.Answer, step, conv)
 	if err := replays.put(replayKey(part(rec.Expires), hash), engine.EncodeReplay(row)); err != nil {
 		return err
 	}
-	if inEntry || seq == nil {
+	if hasReplayEntry(step) || seq == nil {
 		return nil
 	}
 	return bucketConvs.in(tx).put(convRowKey(seq, convReplay, hash), nil)

@@ -38,8 +38,9 @@ func (s steps) Apply(ctx context.Context, step store.Step) (store.Applied, error
 			case key != nil && before.Digest != step.Replay.Digest:
 				return nil, store.ErrMismatch
 			case key != nil:
-				applied = store.Applied{Dup: true, Replay: &before.Replay}
-				return nil, nil
+				rec, err := withAnswer(t.Tx, before, step.Now)
+				applied = store.Applied{Dup: true, Replay: &rec}
+				return nil, err
 			}
 		}
 		answer, err := planAnswer(t, step)
@@ -63,15 +64,16 @@ func (s steps) Apply(ctx context.Context, step store.Step) (store.Applied, error
 				applied.Rev = rev
 				t.noteConv(step.Conv.Key)
 			}
-			if err := conv(rev); err != nil {
+			written, err := conv(rev)
+			if err != nil {
 				return err
 			}
 			if step.Replay != nil {
-				if err := putReplay(t.Tx, *step.Replay, hasReplayEntry(step)); err != nil {
+				if err := putReplay(t.Tx, step, written); err != nil {
 					return err
 				}
 			}
-			if err := answer(); err != nil {
+			if err := answer(written); err != nil {
 				return err
 			}
 			return records(rev)
@@ -88,9 +90,10 @@ func hasReplayEntry(step store.Step) bool {
 	return len(step.Append) > 0 && step.Replay != nil && step.Replay.Conv == step.Conv.Key
 }
 
-// planAnswer returns a function that replaces the answer of an existing replay record.
-func planAnswer(t *txn, step store.Step) (func() error, error) {
-	nothing := func() error { return nil }
+// planAnswer returns a function that replaces the answer of an existing replay record. The function takes the
+// conversation that the step wrote, or nil.
+func planAnswer(t *txn, step store.Step) (func(*store.Conversation) error, error) {
+	nothing := func(*store.Conversation) error { return nil }
 	if step.Answer == nil {
 		return nothing, nil
 	}
@@ -101,14 +104,17 @@ func planAnswer(t *txn, step store.Step) (func() error, error) {
 	if rec.Digest != step.Answer.Digest {
 		return nil, store.ErrMismatch
 	}
-	rec.Status, rec.Answer = step.Answer.Status, step.Answer.Answer
-	return func() error { return bucketReplays.in(t.Tx).put(key, engine.EncodeReplay(rec)) }, nil
+	return func(conv *store.Conversation) error {
+		rec.SetAnswer(step.Answer.Status, step.Answer.Answer, step, conv)
+		return bucketReplays.in(t.Tx).put(key, engine.EncodeReplay(rec))
+	}, nil
 }
 
-// planConv checks the revision of a step's conversation and returns a function that writes the row and the entries.
-func planConv(t *txn, step store.Step) (func(store.Rev) error, error) {
+// planConv checks the revision of a step's conversation and returns a function that writes the row and the entries. The
+// function returns the row, or nil if the step changes no conversation.
+func planConv(t *txn, step store.Step) (func(store.Rev) (*store.Conversation, error), error) {
 	if step.Conv == nil {
-		return func(store.Rev) error { return nil }, nil
+		return func(store.Rev) (*store.Conversation, error) { return nil, nil }, nil
 	}
 	conv := *step.Conv
 	conv.Terms = engine.SortedSet(conv.Terms)
@@ -120,10 +126,10 @@ func planConv(t *txn, step store.Step) (func(store.Rev) error, error) {
 	if !engine.RevFits(conv.Rev, live, old.Rev) {
 		return nil, fmt.Errorf("conversation: %w", store.ErrConflict)
 	}
-	return func(rev store.Rev) error {
+	return func(rev store.Rev) (*store.Conversation, error) {
 		if exists && !live {
 			if err := deleteConv(t, old); err != nil {
-				return err
+				return nil, err
 			}
 		}
 		if live {
@@ -133,7 +139,7 @@ func planConv(t *txn, step store.Step) (func(store.Rev) error, error) {
 			conv.Entries = 0
 		}
 		conv.Rev = rev
-		return writeConv(t, conv, old, step)
+		return &conv, writeConv(t, &conv, old, step)
 	}, nil
 }
 
@@ -200,7 +206,7 @@ func forgetAnswers(t *txn, seq uint64) error {
 		// Skip a record of another conversation. If the record of this conversation expired, another conversation may
 		// have accepted the message again.
 		if key != nil && rec.ConvSeq == seq {
-			rec.Status, rec.Answer = 0, nil
+			rec.Forget()
 			answers[string(key)] = rec
 		}
 	}

@@ -29,13 +29,17 @@ import (
 //	entry    flags (1 out) · at time · digest hash · chain hash · hash16 of the replay that came with it, bytes ·
 //	         message id bytes · raw bytes; in version 2, for a sealed payload, · key bytes
 //	replay   expires time · conv seq u64, or 0 · digest hash · status uint · conv peer bytes · conv id bytes ·
-//	         sender bytes · message id bytes · answer bytes
+//	         sender bytes · message id bytes · answer bytes; in version 2, instead of the answer, · uint number of the
+//	         entry of the transcript that is the answer
 //	record   rev u64 · expires time · terms texts · body bytes
 //
 // To add a field, add a new version byte. A decoder reads every version that was ever released.
 const rowVersion = 1
 
-const keyedVersion = 2 // version of rows of transcript entries with a key
+const (
+	keyedVersion       = 2 // version of rows of transcript entries with a key
+	answerEntryVersion = 2 // version of rows of replay records whose answer is an entry of a transcript
+)
 
 var errRow = errors.New("row is cut short or has trailing bytes")
 

@@ -33,7 +33,8 @@ var (
 	sampleReplay = ReplayRow{Replay: store.Replay{
 		Sender: "s", MessageID: "m", Digest: [32]byte{5}, Conv: store.ConvKey{Peer: "p", ID: "c"}, Status: 202, Answer: []byte("answer"), Expires: now,
 	}, ConvSeq: 5}
-	sampleRecord = store.Record{NS: "n", Key: "k", Rev: 8, Body: []byte("b"), Terms: []string{"t"}, Expires: now}
+	sampleReferring = func() ReplayRow { r := sampleReplay; r.Answer, r.Entry = nil, 2; return r }()
+	sampleRecord    = store.Record{NS: "n", Key: "k", Rev: 8, Body: []byte("b"), Terms: []string{"t"}, Expires: now}
 )
 
 // rowDecoders maps each kind of row to a sample, and to a function that decodes a row and encodes the result.
@@ -47,6 +48,9 @@ var rowDecoders = map[string]struct {
 	"entry":  {EncodeEntry(sampleEntry), func(b []byte) ([]byte, error) { v, err := DecodeEntry(2, b); return EncodeEntry(v), err }},
 	"sealed": {EncodeEntry(sampleSealed), func(b []byte) ([]byte, error) { v, err := DecodeEntry(2, b); return EncodeEntry(v), err }},
 	"replay": {EncodeReplay(sampleReplay), func(b []byte) ([]byte, error) { v, err := DecodeReplay(b); return EncodeReplay(v), err }},
+	"replay with its answer in the transcript": {
+		EncodeReplay(sampleReferring), func(b []byte) ([]byte, error) { v, err := DecodeReplay(b); return EncodeReplay(v), err },
+	},
 	"record": {EncodeRecord(sampleRecord), func(b []byte) ([]byte, error) { v, err := DecodeRecord("n", "k", b); return EncodeRecord(v), err }},
 }
 

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"time"
@@ -257,12 +258,60 @@ func DecodeEntry(n uint64, row []byte) (EntryRow, error) {
 type ReplayRow struct {
 	store.Replay
 	ConvSeq uint64
+	Entry   uint64 // the entry of the transcript that holds the answer; 0 if Answer holds it
+}
+
+// SetAnswer sets the answer of a record in the unit that writes conv with the entries of step. If the answer is one of
+// them, the record only refers to it. conv is nil if the step changes no conversation.
+func (p *ReplayRow) SetAnswer(status int, answer []byte, step store.Step, conv *store.Conversation) {
+	p.Status, p.Answer, p.Entry = status, answer, 0
+	if conv == nil || conv.Seq != p.ConvSeq {
+		return
+	}
+	for i, e := range step.Append {
+		if e.Out && bytes.Equal(e.Raw, answer) {
+			p.Answer, p.Entry = nil, conv.Entries-uint64(len(step.Append)-i-1)
+		}
+	}
+}
+
+// Forget removes the answer, because the conversation is gone.
+func (p *ReplayRow) Forget() { p.Status, p.Answer, p.Entry = 0, nil, 0 }
+
+// WithAnswer returns the record as [store.Steps] does. conv is the conversation with the seq of the record, or nil if it
+// does not exist. entry returns the row of an entry of its transcript, or nil if another process has removed it since.
+func (p ReplayRow) WithAnswer(conv *store.Conversation, now time.Time, entry func(n uint64) ([]byte, error)) (store.Replay, error) {
+	if p.ConvSeq == 0 {
+		return p.Replay, nil
+	}
+	if conv == nil || !IsLive(conv.Expires, now) {
+		p.Forget()
+		return p.Replay, nil
+	}
+	if p.Entry == 0 {
+		return p.Replay, nil
+	}
+	row, err := entry(p.Entry)
+	if err != nil {
+		return store.Replay{}, err
+	}
+	if row == nil {
+		p.Forget()
+		return p.Replay, nil
+	}
+	e, err := DecodeEntry(p.Entry, row)
+	p.Answer = e.Raw
+	return p.Replay, err
 }
 
 // EncodeReplay returns the stored form of a replay record.
 func EncodeReplay(p ReplayRow) []byte {
 	b := make([]byte, 0, 104+len(p.Conv.Peer)+len(p.Conv.ID)+len(p.Sender)+len(p.MessageID)+len(p.Answer))
-	b = append(b, rowVersion)
+	version := byte(rowVersion)
+	if p.Entry != 0 {
+		version = answerEntryVersion
+	}
+	b = append(b, version)
 	b = appendTime(b, p.Expires)
 	b = AppendU64(b, p.ConvSeq)
 	b = append(b, p.Digest[:]...)
@@ -271,12 +320,15 @@ func EncodeReplay(p ReplayRow) []byte {
 	b = appendBytes(b, p.Conv.ID)
 	b = appendBytes(b, p.Sender)
 	b = appendBytes(b, p.MessageID)
+	if p.Entry != 0 {
+		return binary.AppendUvarint(b, p.Entry)
+	}
 	return appendBytes(b, p.Answer)
 }
 
 // DecodeReplay decodes a replay record.
 func DecodeReplay(row []byte) (ReplayRow, error) {
-	r := readRow(row)
+	r, version := readVersions(row, answerEntryVersion)
 	var p ReplayRow
 	p.Expires = r.time()
 	p.ConvSeq = r.u64()
@@ -286,7 +338,13 @@ func DecodeReplay(row []byte) (ReplayRow, error) {
 	p.Conv.ID = r.text()
 	p.Sender = r.text()
 	p.MessageID = r.text()
-	p.Answer = r.bytes()
+	if version == answerEntryVersion {
+		if p.Entry = r.uint(); p.Entry == 0 && r.err == nil {
+			r.err = errRow
+		}
+	} else {
+		p.Answer = r.bytes()
+	}
 	if err := r.end(); err != nil {
 		return ReplayRow{}, fmt.Errorf("replay record: %w", err)
 	}

@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"math"
@@ -49,8 +48,9 @@ func (s stepStore) Apply(ctx context.Context, step store.Step) (store.Applied, e
 			case before != nil && before.Digest != step.Replay.Digest:
 				return nil, store.ErrMismatch
 			case before != nil:
-				applied = store.Applied{Dup: true, Replay: &before.Replay}
-				return nil, nil
+				rec, err := t.withAnswer(*before, step.Now)
+				applied = store.Applied{Dup: true, Replay: &rec}
+				return nil, err
 			}
 		}
 		var answered *engine.ReplayRow
@@ -74,18 +74,19 @@ func (s stepStore) Apply(ctx context.Context, step store.Step) (store.Applied, e
 		}
 		return func() error {
 			rev := t.nextRev()
+			var written *store.Conversation
 			if step.Conv != nil {
 				applied.Rev = rev
 				t.noteConv(step.Conv.Key)
-				conv(rev)
+				written = conv(rev)
 			}
 			if step.Replay != nil {
-				if err := t.putReplay(*step.Replay); err != nil {
+				if err := t.putReplay(step, written); err != nil {
 					return err
 				}
 			}
 			if answered != nil {
-				answered.Status, answered.Answer = step.Answer.Status, step.Answer.Answer
+				answered.SetAnswer(step.Answer.Status, step.Answer.Answer, step, written)
 				t.storeReplay(*answered)
 			}
 			records(rev)
@@ -98,8 +99,9 @@ func (s stepStore) Apply(ctx context.Context, step store.Step) (store.Applied, e
 	return applied, nil
 }
 
-// planConv checks the revision of a step's conversation and returns a function that writes the row and the entries.
-func planConv(t *txn, step store.Step) (func(store.Rev), error) {
+// planConv checks the revision of a step's conversation and returns a function that writes the row and the entries, and
+// returns the row.
+func planConv(t *txn, step store.Step) (func(store.Rev) *store.Conversation, error) {
 	if step.Conv == nil {
 		return nil, nil
 	}
@@ -117,7 +119,7 @@ func planConv(t *txn, step store.Step) (func(store.Rev), error) {
 	if !engine.RevFits(conv.Rev, live, have) {
 		return nil, fmt.Errorf("conversation: %w", store.ErrConflict)
 	}
-	return func(rev store.Rev) {
+	return func(rev store.Rev) *store.Conversation {
 		conv.Rev, conv.Seq, conv.Entries = rev, uint64(rev), 0
 		var terms []string // of the row that is replaced
 		switch {
@@ -126,10 +128,9 @@ func planConv(t *txn, step store.Step) (func(store.Rev), error) {
 		case old != nil:
 			t.dropConv(*old)
 		}
-		prefix := engine.AppendU64(nil, conv.Seq)
 		for _, e := range step.Append {
 			conv.Entries++
-			t.put(entries, engine.AppendU64(bytes.Clone(prefix), conv.Entries), row{value: engine.EncodeEntry(engine.EntryRow{Entry: e})})
+			t.put(entries, entryKey(conv.Seq, conv.Entries), row{value: engine.EncodeEntry(engine.EntryRow{Entry: e})})
 		}
 		for removed, term := range cardindex.Diff(terms, conv.Terms) {
 			if removed {
@@ -139,12 +140,16 @@ func planConv(t *txn, step store.Step) (func(store.Rev), error) {
 			}
 		}
 		t.put(convs, key, row{num: int64(conv.Seq), due: engine.Deadline(conv.Expires), value: engine.EncodeConv(conv)})
+		return &conv
 	}, nil
 }
 
 func convTermKey(term string, seq uint64) []byte {
 	return engine.AppendU64(engine.Key2(nil, term), seq)
 }
+
+// entryKey returns the key of an entry of the transcript of the conversation with this seq.
+func entryKey(seq, n uint64) []byte { return engine.AppendU64(engine.AppendU64(nil, seq), n) }
 
 // conv returns a conversation, live or not, or nil.
 func (t *txn) conv(key store.ConvKey) (*store.Conversation, error) {
@@ -194,11 +199,30 @@ func isReplayLive(rec engine.ReplayRow, conv *store.Conversation, now time.Time)
 		conv != nil && conv.Seq == rec.ConvSeq && conv.Open && engine.IsLive(conv.Expires, now)
 }
 
-// putReplay stores a new record, in place of one that no longer counts.
-func (t *txn) putReplay(rec store.Replay) error {
-	r := engine.ReplayRow{Replay: rec}
-	if rec.Conv != (store.ConvKey{}) {
-		conv, err := t.conv(rec.Conv)
+// withAnswer returns a live record with its answer.
+func (t *txn) withAnswer(rec engine.ReplayRow, now time.Time) (store.Replay, error) {
+	conv, err := t.conv(rec.Conv)
+	if err != nil {
+		return store.Replay{}, err
+	}
+	if conv != nil && conv.Seq != rec.ConvSeq {
+		conv = nil
+	}
+	return rec.WithAnswer(conv, now, func(n uint64) ([]byte, error) {
+		stored, err := t.get(entries, entryKey(rec.ConvSeq, n))
+		if stored == nil || err != nil {
+			return nil, err
+		}
+		return stored.value, nil
+	})
+}
+
+// putReplay stores the record of a step, in place of one that no longer counts. written is the conversation that the
+// step wrote, or nil.
+func (t *txn) putReplay(step store.Step, written *store.Conversation) error {
+	r := engine.ReplayRow{Replay: *step.Replay}
+	if r.Conv != (store.ConvKey{}) {
+		conv, err := t.conv(r.Conv)
 		if err != nil {
 			return err
 		}
@@ -206,6 +230,7 @@ func (t *txn) putReplay(rec store.Replay) error {
 			r.ConvSeq = conv.Seq
 		}
 	}
+	r.SetAnswer(r.Status, r.Answer, step, written)
 	t.storeReplay(r)
 	return nil
 }
@@ -246,7 +271,7 @@ func (s stepStore) Forget(ctx context.Context, key store.ConvKey, ifRev store.Re
 				if err != nil {
 					return err
 				}
-				rec.Status, rec.Answer = 0, nil
+				rec.Forget()
 				t.storeReplay(rec)
 			}
 			t.dropConv(*conv)
@@ -267,17 +292,23 @@ func (s stepStore) FindReplay(ctx context.Context, sender, messageID string, now
 		return store.Replay{}, err
 	}
 	var conv *store.Conversation
-	if rec.ConvSeq != 0 && !engine.IsLive(rec.Expires, now) {
-		if found, err := s.Conversation(ctx, rec.Conv, now); err == nil {
+	if rec.ConvSeq != 0 {
+		if found, err := s.Conversation(ctx, rec.Conv, now); err == nil && found.Seq == rec.ConvSeq {
 			conv = &found
-		} else if !isRefusal(err) {
+		} else if err != nil && !isRefusal(err) {
 			return store.Replay{}, err
 		}
 	}
 	if !isReplayLive(rec, conv, now) {
 		return store.Replay{}, store.ErrNotFound
 	}
-	return rec.Replay, nil
+	return rec.WithAnswer(conv, now, func(n uint64) ([]byte, error) {
+		stored, err := s.s.get(ctx, entries, entryKey(rec.ConvSeq, n))
+		if isRefusal(err) {
+			return nil, nil
+		}
+		return stored.value, err
+	})
 }
 
 // Conversation implements [store.Steps].
@@ -350,7 +381,7 @@ func (s stepStore) Transcript(ctx context.Context, key store.ConvKey, after uint
 	var value []byte
 	n := after
 	err = s.s.query(ctx, "select value from entries where key > $1 and key < $2 order by key limit $3",
-		[]any{engine.AppendU64(bytes.Clone(prefix), after), end(prefix), limit}, []any{&value}, func() error {
+		[]any{entryKey(uint64(stored.num), after), end(prefix), limit}, []any{&value}, func() error {
 			n++
 			e, err := engine.DecodeEntry(n, value)
 			list = append(list, e.Entry)

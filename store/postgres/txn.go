@@ -246,7 +246,7 @@ func (t *txn) flush(batch *pgx.Batch) {
 		var removed [][]byte
 		for _, key := range slices.Sorted(maps.Keys(t.cells[tb])) {
 			switch c := t.cells[tb][key]; {
-			case c.old == c.now && !tb.derived:
+			case c.old == c.now && (c.now != nil || !tb.derived):
 			case c.now == nil:
 				removed = append(removed, []byte(key))
 			case c.old == nil:

@@ -11,6 +11,7 @@ import (
 var replayTests = []scenario{
 	{"duplicate and mismatch", testReplay},
 	{"answer is replaced", testAnswer},
+	{"answer in the transcript", testAnswerInTranscript},
 	{"expiry, and open conversations", testReplayExpiry},
 	{"two copies at once", testReplayRace},
 }
@@ -80,6 +81,47 @@ func testAnswer(t *testing.T, s store.Store) {
 	apply(t, s, store.Step{Conv: &c, Answer: replay("gone", c.Key)})
 	_, err = s.Steps().FindReplay(t.Context(), "am_p", "gone", t0)
 	wantErr(t, "FindReplay of a record that was gone", err, store.ErrNotFound)
+}
+
+// testAnswerInTranscript checks records whose answer is an entry of the transcript, which an engine may store once.
+func testAnswerInTranscript(t *testing.T, s store.Store) {
+	c := conv("am_p", "conv_1")
+	c.Expires = t0.Add(2 * day)
+	answer := entry("r1")
+	answer.Out, answer.Raw = true, []byte("answer to m1")
+	apply(t, s, store.Step{Conv: &c, Append: []store.Entry{entry("m1"), answer}, Replay: replay("m1", c.Key)})
+	c.Rev = store.Any
+	apply(t, s, store.Step{Conv: &c, Append: []store.Entry{entry("m2")}, Replay: replay("m2", c.Key)})
+	final := replay("m2", c.Key)
+	final.Status, final.Answer = 200, []byte("final")
+	late := entry("r2")
+	late.Out, late.Raw = true, final.Answer
+	apply(t, s, store.Step{Conv: &c, Append: []store.Entry{late}, Answer: final})
+
+	check := func(what, id string, now time.Time, want store.Replay) {
+		t.Helper()
+		got, err := s.Steps().FindReplay(t.Context(), "am_p", id, now)
+		wantOK(t, what, err)
+		wantSame(t, what, got, want)
+		applied, err := s.Steps().Apply(t.Context(), store.Step{Replay: replay(id, c.Key), Now: now})
+		wantOK(t, what, err)
+		if !applied.Dup {
+			t.Fatalf("%s: a repeat is not a duplicate", what)
+		}
+		wantSame(t, what+", repeated", *applied.Replay, want)
+	}
+	first, second := *replay("m1", c.Key), *final
+	check("answer of the same step", "m1", t0, first)
+	check("answer of a later step", "m2", t0, second)
+
+	first.Status, first.Answer, second.Status, second.Answer = 0, nil, 0, nil
+	end := c.Expires
+	check("expired conversation", "m1", end, first)
+	c.Rev, c.Expires = store.Absent, t0.Add(30*day)
+	apply(t, s, store.Step{Conv: &c, Append: []store.Entry{entry("other"), entry("other2")}, Now: end})
+	check("another conversation with the key", "m1", end, first)
+	sweepAll(t, s, end)
+	check("expired conversation, swept", "m2", end, second)
 }
 
 func testReplayExpiry(t *testing.T, s store.Store) {
