@@ -1,7 +1,6 @@
 package node_test
 
 import (
-	"context"
 	"net/http"
 	"os"
 	"strings"
@@ -22,12 +21,7 @@ import (
 func withCalendarFolder(t *testing.T, dir string, day time.Time, from, until int) func(*node.Config) {
 	return func(cfg *node.Config) {
 		scheduling(t, day, from, until, calendar.Limits{Accept: true, Strangers: true})(cfg)
-		book := calendar.NewBook(calendar.BookConfig{Records: cfg.Store.Records(), Writer: calendar.Folder{Path: dir}})
-		cfg.Agreed = book
-		ctx, stop := context.WithCancel(context.Background())
-		done := make(chan struct{})
-		go func() { defer close(done); book.Run(ctx) }()
-		t.Cleanup(func() { stop(); <-done })
+		cfg.Agreed = calendar.NewBook(calendar.BookConfig{Records: cfg.Store.Records(), Writer: calendar.Folder{Path: dir}})
 	}
 }
 
