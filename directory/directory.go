@@ -14,6 +14,7 @@ package directory
 
 import (
 	"cmp"
+	"context"
 	"log/slog"
 	"net/netip"
 	"strings"
@@ -49,6 +50,9 @@ const (
 // Config configures a directory. Store and BaseURL are required.
 type Config struct {
 	Store store.Store
+	// FeedPosition returns the newest position of the feed, if other processes write to the store. The directory then
+	// asks it before it serves anything from memory. Nil: this process alone writes.
+	FeedPosition func(context.Context) (uint64, error)
 	// Session is the session of the process; nil for one that only the directory uses.
 	Session *store.Session
 	// BaseURL is the directory's base, "https://directory.example.com/v1". Key proofs name it (AM-62).

@@ -139,7 +139,11 @@ func maxAge(expires, now time.Time) []string {
 func (r *Registry) listAgents(c echo.Context) error {
 	raw := c.Request().URL.RawQuery
 	now, gen := clock(), r.views.generation()
-	if p, ok := r.pages.Get(raw); ok && p.gen == gen && !now.Before(p.read) && now.Before(p.until) {
+	position, err := feedPosition(c.Request().Context(), r)
+	if err != nil {
+		return err
+	}
+	if p, ok := r.pages.Get(raw); ok && p.gen == gen && p.position == position && !now.Before(p.read) && now.Before(p.until) {
 		r.counters.days.Add(history.Searched, now)
 		return p.Respond(c, listAge)
 	}
@@ -156,6 +160,7 @@ func (r *Registry) listAgents(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	p.position = position
 	if len(raw)+p.Len() <= maxKeptPage {
 		r.pages.Add(raw, p)
 	}
@@ -198,6 +203,7 @@ func parseQuery(raw string) (Query, error) {
 type encodedPage struct {
 	cached.Document
 	gen         uint64 // the generation of the views from before the cards were read
+	position    uint64 // of the feed, from before the cards were read
 	read, until time.Time
 }
 
@@ -237,7 +243,7 @@ func (r *Registry) encodePage(found page, gen uint64, now time.Time) (*encodedPa
 		out = wire.AppendString(append(out, `,"cursor":`...), found.cursor)
 	}
 	out = append(append(out, `,"verification":{`...), shown...)
-	return &encodedPage{cached.New(append(out, "}}"...)), gen, now, until}, nil
+	return &encodedPage{Document: cached.New(append(out, "}}"...)), gen: gen, read: now, until: until}, nil
 }
 
 func (r *Registry) getRecord(c echo.Context) error {

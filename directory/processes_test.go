@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -188,5 +189,39 @@ func TestOneProcessProbes(t *testing.T) {
 	time.Sleep(300 * time.Millisecond)
 	if n := probes.Load(); n != 1 {
 		t.Errorf("%d probes, want 1", n)
+	}
+}
+
+// TestCachedCardsOfProcesses: a process that asks for the position of the feed serves no card and no list from memory
+// after another process changed a card, even if no hint has arrived.
+func TestCachedCardsOfProcesses(t *testing.T) {
+	t.Parallel()
+	db, err := bolt.Open(t.Context(), filepath.Join(t.TempDir(), "mesh.db"), bolt.Config{MinFree: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	here := newWorldOver(t, db.Handle("here"))
+	var position atomic.Uint64
+	there := newWorldOver(t, db.Handle("there"), func(c *Config) { // it does not run, so no hint arrives
+		c.FeedPosition = func(ctx context.Context) (uint64, error) {
+			for {
+				changes, err := db.Cards().Changes(ctx, position.Load(), 100)
+				if err != nil || len(changes) == 0 {
+					return position.Load(), err
+				}
+				position.Store(changes[len(changes)-1].Change)
+			}
+		}
+	})
+	here.register(alice, testCard("am_alice"))
+	for _, path := range []string{"/v1/agents", "/v1/agents/am_alice"} {
+		want(t, there.do("GET", path, ""), 200, "") // fills the cache
+	}
+	here.register(alice, testCard("am_alice").With("description", wire.Text("renewed")))
+	for _, path := range []string{"/v1/agents/am_alice", "/v1/agents"} { // a list replaces cached cards
+		if body := there.do("GET", path, "").Body.String(); !strings.Contains(body, "renewed") {
+			t.Errorf("GET %s is from before the change: %s", path, body)
+		}
 	}
 }

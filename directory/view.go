@@ -29,25 +29,26 @@ type cardView struct {
 	header                 []string  // AgentMesh-Verification
 	verification           []byte    // JSON
 
-	body []byte    // nil if loadView has not read it, or it is too large to cache
-	read time.Time // when body was read from the store
+	body     []byte    // nil if loadView has not read it, or it is too large to cache
+	read     time.Time // when body was read from the store
+	position uint64    // of the feed, from before body was read
 }
 
 const (
 	maxKeptBody = 8 << 10 // bytes of a body in the cache
 	// maxKeptAge bounds how long a cached body or page is served without reading the store. A write by this process removes
-	// it at once; a write by another instance on the same store is visible within this time. HTTP caches of clients
-	// may keep a card for cardAge.
+	// it at once, and Config.FeedPosition shows a write by another process. HTTP caches of clients may keep a card for
+	// cardAge.
 	maxKeptAge = 5 * time.Second
 )
 
 // isCurrent reports whether the verification in the view is still correct at now.
 func (v *cardView) isCurrent(now time.Time) bool { return v.until.IsZero() || now.Before(v.until) }
 
-// canServe reports whether the view may be served at now without reading the store.
-func (v *cardView) canServe(now time.Time) bool {
+// canServe reports whether the view may be served at now without reading the store, if the feed is at position.
+func (v *cardView) canServe(now time.Time, position uint64) bool {
 	age := now.Sub(v.read)
-	return v.body != nil && 0 <= age && age < maxKeptAge && v.isCurrent(now) && (v.expires.IsZero() || now.Before(v.expires))
+	return v.body != nil && v.position == position && 0 <= age && age < maxKeptAge && v.isCurrent(now) && (v.expires.IsZero() || now.Before(v.expires))
 }
 
 // viewCache keeps the most recently used views. It accepts a view only if no card was written since the reader asked
@@ -103,10 +104,23 @@ func (vs *viewCache) clear() {
 	vs.byID.Purge()
 }
 
+// feedPosition returns the newest position of the feed, or 0 if only this process writes. Cards that were read from the
+// store after a call are current as long as feedPosition returns the same number.
+func feedPosition(ctx context.Context, r *Registry) (uint64, error) {
+	if r.cfg.FeedPosition == nil {
+		return 0, nil
+	}
+	return r.cfg.FeedPosition(ctx)
+}
+
 // loadView returns the view of a live card, with its body.
 func (r *Registry) loadView(ctx context.Context, id wire.AgentID, now time.Time) (*cardView, []byte, error) {
+	position, err := feedPosition(ctx, r)
+	if err != nil {
+		return nil, nil, err
+	}
 	cached, ok := r.views.byID.Get(string(id))
-	if ok && cached.canServe(now) {
+	if ok && cached.canServe(now, position) {
 		return cached, cached.body, nil
 	}
 	gen := r.views.generation()
@@ -121,7 +135,7 @@ func (r *Registry) loadView(ctx context.Context, id wire.AgentID, now time.Time)
 		return nil, nil, err
 	}
 	if len(card.Body) <= maxKeptBody {
-		v.body, v.read = card.Body, now
+		v.body, v.read, v.position = card.Body, now, position
 	}
 	r.views.add(card.ID, v, gen)
 	return v, card.Body, nil

@@ -91,6 +91,7 @@ var lines = []struct {
 	{"node/httpapi/browsertest", 7},
 	{"cmd/internal/config", 7},
 	{"cmd/internal/datadir", 7},
+	{"cmd/internal/engine", 8},
 	{"cmd/internal/daemon", 8},
 	{"cmd/internal/demo", 8},
 	{"cmd/internal/doctor", 8},
@@ -117,8 +118,9 @@ var sameLine = map[string][]string{
 	"store/local":             {"store"},
 	"store/storetest":         {"store"},
 	"node/meshtest":           {"node/httpapi/apitest"},
+	"cmd/internal/daemon":     {"cmd/internal/engine"}, // opens the database
 	"cmd/internal/demo":       {"cmd/internal/daemon"}, // calls the processes that it started
-	"cmd/internal/doctor":     {"cmd/internal/daemon"}, // calls the running process
+	"cmd/internal/doctor":     {"cmd/internal/daemon", "cmd/internal/engine"}, // calls the running process, and describes its database
 	"cmd/internal/welcome":    {"cmd/internal/daemon"}, // describes it
 	"cmd/internal/quickstart": {"cmd/internal/daemon"}, // makes its data
 	"node/bridge/mew/mewtest": {"node/httpapi/apitest"},
@@ -128,7 +130,7 @@ var sameLine = map[string][]string{
 }
 
 // choosesEngine lists the packages that may import an engine of the store.
-var choosesEngine = []string{"cmd/internal/daemon", "cmd/internal/datadir", "cmd/meshbench", "node/meshtest", "node/bridge/bridgetest", "node/bridge/mew/mewtest"}
+var choosesEngine = []string{"cmd/internal/engine", "cmd/internal/datadir", "cmd/meshbench", "node/meshtest", "node/bridge/bridgetest", "node/bridge/mew/mewtest"}
 
 // outside lists who may import a module from outside, and why no other package may. A path includes all packages below
 // it.
@@ -286,7 +288,7 @@ func TestImportFault(t *testing.T) {
 		{"node", module + "/node/bridge", false},
 		{"store/bolt", module + "/store", false},
 		{"cmd/agentmesh", module + "/store/bolt", true},
-		{"cmd/internal/daemon", module + "/store/bolt", false},
+		{"cmd/internal/engine", module + "/store/bolt", false},
 		{"cmd/internal/config", module + "/cmd/internal/daemon", true},
 		{"node/bridge/mess", module + "/node/bridge", false},
 		{"node/bridge/mew/link", module + "/node/bridge/mew/view", false},

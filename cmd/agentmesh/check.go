@@ -12,7 +12,7 @@ import (
 type checkCmd struct{}
 
 func (c *checkCmd) Run(ctx context.Context, a *app) error {
-	dir, err := a.dataDir()
+	dir, err := a.fileDir("check")
 	if err != nil {
 		return err
 	}

@@ -9,19 +9,13 @@ import (
 // compactCmd returns the database's free pages to the disk. It needs exclusive use of the database.
 type compactCmd struct{}
 
-type compactReport struct {
-	Before int64 `json:"before"`
-	After  int64 `json:"after"`
-}
-
 func (c *compactCmd) Run(ctx context.Context, a *app) error {
-	dir, err := a.dataDir()
+	dir, err := a.fileDir("compact")
 	if err != nil {
 		return err
 	}
-	var r compactReport
 	stop := a.StartProgress("compacting "+datadir.FileDatabase, nil)
-	r.Before, r.After, err = datadir.Dir(dir).Compact(ctx)
+	r, err := datadir.Dir(dir).Compact(ctx)
 	stop()
 	if err != nil {
 		return err
@@ -29,10 +23,6 @@ func (c *compactCmd) Run(ctx context.Context, a *app) error {
 	if a.globals.JSON {
 		return a.JSON(r)
 	}
-	if r.After == r.Before {
-		a.Print("%s has %d bytes and no free space", datadir.FileDatabase, r.Before)
-		return nil
-	}
-	a.Print("%s had %d bytes and now has %d", datadir.FileDatabase, r.Before, r.After)
+	a.Print("%s", r)
 	return nil
 }

@@ -10,6 +10,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +28,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/config"
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
+	"github.com/agentmesh/agentmesh/cmd/internal/engine"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/manual"
 	"github.com/agentmesh/agentmesh/cmd/internal/quickstart"
@@ -241,6 +243,15 @@ func (a *app) dataDir() (string, error) {
 		return "", exit.FailHint(exit.Config, fmt.Errorf("find the data directory: %w", err), "name one with --data")
 	}
 	return filepath.Join(base, "agentmesh"), nil
+}
+
+// fileDir returns the data directory for a command that works on a database file.
+func (a *app) fileDir(command string) (string, error) {
+	src, err := a.source()
+	if err = cmp.Or(err, engine.Refuse(src, command)); err != nil {
+		return "", err
+	}
+	return a.dataDir()
 }
 
 // configFile returns the configuration file, and whether the user named it.

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"io"
-	"os"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
@@ -16,11 +14,11 @@ type restoreCmd struct {
 }
 
 func (c *restoreCmd) Run(ctx context.Context, a *app) error {
-	dir, err := a.dataDir()
+	dir, err := a.fileDir("restore")
 	if err != nil {
 		return err
 	}
-	archive, err := datadir.OpenArchive(c.File, c.identityReader(a), func() ([]byte, error) { return a.readPassphrase("the backup") })
+	archive, err := datadir.OpenArchive(c.File, datadir.IdentityReader(c.Identity, a.In), func() ([]byte, error) { return a.readPassphrase("the backup") })
 	if err != nil {
 		return err
 	}
@@ -37,17 +35,4 @@ func (c *restoreCmd) Run(ctx context.Context, a *app) error {
 		a.Note("the old content is in %s; delete it when you no longer need it: it contains private keys", replaced)
 	}
 	return nil
-}
-
-const maxIdentityFile = 1 << 20
-
-// identityReader returns a function that reads the age identities, or nil if the user named none.
-func (c *restoreCmd) identityReader(a *app) func() ([]byte, error) {
-	switch c.Identity {
-	case "":
-		return nil
-	case "-":
-		return func() ([]byte, error) { return io.ReadAll(io.LimitReader(a.In, maxIdentityFile)) }
-	}
-	return func() ([]byte, error) { return os.ReadFile(c.Identity) }
 }

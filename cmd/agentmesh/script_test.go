@@ -26,6 +26,7 @@ import (
 	"github.com/agentmesh/agentmesh/node/client"
 	"github.com/agentmesh/agentmesh/node/httpapi/apitest"
 	"github.com/agentmesh/agentmesh/node/meshtest"
+	"github.com/agentmesh/agentmesh/store/postgres/pgtest"
 )
 
 // TestScripts runs the scripts in testdata, one for each command or flow. Each script has the commands of a user with
@@ -55,6 +56,12 @@ func scriptParams(dir string) testscript.Params {
 			env.Values[serversKey{}] = &servers{running: map[string]*exec.Cmd{}}
 			return nil
 		},
+		Condition: func(name string) (bool, error) {
+			if name == "postgres" {
+				return pgtest.Installed(), nil
+			}
+			return false, fmt.Errorf("unknown condition %q", name)
+		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
 			"exits":      exits,
 			"exactly":    exactly,
@@ -65,6 +72,7 @@ func scriptParams(dir string) testscript.Params {
 			"capture":    capture,
 			"gateway":    startOpenClaw,
 			"reference":  reference,
+			"postgres":   startPostgres,
 		},
 	}
 }
@@ -88,6 +96,18 @@ func reference(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 type referencesKey struct{}
+
+// startPostgres implements the script command "postgres NAME [SETTING=VALUE…]". It starts a PostgreSQL server and sets
+// NAME_DATABASE to its connection string.
+func startPostgres(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) == 0 {
+		ts.Fatalf("usage: postgres name [setting=value...]")
+	}
+	server, err := pgtest.Start(args[1:]...)
+	ts.Check(err)
+	ts.Defer(server.Stop)
+	ts.Setenv(args[0]+"_DATABASE", server.URL("postgres"))
+}
 
 // exits implements the script command "exits CODE COMMAND…". It runs a command and checks its exit code.
 func exits(ts *testscript.TestScript, neg bool, args []string) {

@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+	"github.com/agentmesh/agentmesh/cmd/internal/engine"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/owner"
@@ -57,6 +58,9 @@ func (a *app) showStatus(s owner.Status) {
 			{"inbox", fmt.Sprintf("%d new", s.Inbox)},
 			{"approvals", fmt.Sprintf("%d pending", s.Approvals)},
 		}
+	}
+	for _, text := range engine.Describe(s.Database) {
+		rows = append(rows, []string{"database", text})
 	}
 	if s.Waiting > 0 {
 		rows = append(rows, []string{"inbox", fmt.Sprintf("%d wait for a hook that could not be reached; agentmesh inbox --state waiting", s.Waiting)})

@@ -102,6 +102,25 @@ type ProcessStatus struct {
 	Parts map[string]any `json:"parts"`
 	// Clients reports, in the public profile, whether clients can be distinguished.
 	Clients *ClientStatus `json:"clients,omitempty"`
+	// Database describes a database that several processes may share. It is nil for a database file.
+	Database *DatabaseStatus `json:"database,omitempty"`
+}
+
+// DatabaseStatus names the processes that use one database, and its standbys.
+type DatabaseStatus struct {
+	Engine    string        `json:"engine"`
+	Self      string        `json:"self"`      // the name of this process
+	Instances []string      `json:"instances"` // the names of the connected processes
+	Leases    []LeaseStatus `json:"leases"`
+	Standbys  []string      `json:"standbys"`        // a description of each connected standby
+	Error     string        `json:"error,omitempty"` // why the rest is missing
+}
+
+// LeaseStatus names the process that does the duties of a lease.
+type LeaseStatus struct {
+	Name   string    `json:"name"`
+	Holder string    `json:"holder"`
+	Until  time.Time `json:"until"` // unless it is renewed
 }
 
 // Parts returns the state of every part, as /health shows it.

@@ -70,6 +70,7 @@ var _ store.Store = (*Store)(nil)
 
 // Open connects to a database, makes or migrates its tables, and loads the card index.
 func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
+	defer func() { err = classifyOpen(err) }()
 	if cfg.LeaseTTL == 0 {
 		cfg.LeaseTTL = defaultLeaseTTL
 	}

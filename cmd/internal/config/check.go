@@ -76,6 +76,7 @@ func (c Config) Check(kinds []bridge.Kind) error {
 		p.add("site", "name must be at most 100 characters, contact 200, and terms 20000")
 	}
 	c.Notify.check(&p, c.OwnerAPI.Listen)
+	c.Store.check(&p)
 	p.checkOneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
 	p.checkOneOf("log.format", c.Log.Format, "auto", "text", "json")
 	if c.Timeouts.Sync > Default().Timeouts.Sync {

@@ -98,6 +98,8 @@ type Config struct {
 	Notify Notify `key:"notify"`
 	// The log of the process, on standard error.
 	Log Log `key:"log"`
+	// The database.
+	Store Store `key:"store"`
 	// The number of free bytes on the disk below which the process accepts nothing, so that the disk never fills up.
 	MinFreeDisk int `key:"min_free_disk"`
 }

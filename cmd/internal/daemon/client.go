@@ -66,11 +66,11 @@ func Connect(ctx context.Context, dir datadir.Dir, need func() (Options, error))
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case dir.HasLostDatabase():
+	switch file := o.Config.Store.Postgres == ""; {
+	case file && dir.HasLostDatabase():
 		return nil, exit.FailHint(exit.Config, fmt.Errorf("%s: %w", dir.Path(datadir.FileDatabase), datadir.ErrNoDatabase),
 			"restore a backup into a new directory, or let agentmesh serve start with an empty one")
-	case !dir.HasDatabase():
+	case file && !dir.HasDatabase(), !file && !dir.UsedPostgres():
 		return nil, datadir.NoAgent(string(dir))
 	case !dir.HasAgent():
 		o.Config.Roles, o.Config.Links = []string{config.RoleDirectory}, nil // a directory without a node ran here

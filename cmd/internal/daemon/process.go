@@ -25,6 +25,7 @@ import (
 	"github.com/agentmesh/agentmesh/acl/credential"
 	"github.com/agentmesh/agentmesh/cmd/internal/config"
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
+	"github.com/agentmesh/agentmesh/cmd/internal/engine"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/directory"
 	"github.com/agentmesh/agentmesh/directory/discovery"
@@ -44,7 +45,6 @@ import (
 	"github.com/agentmesh/agentmesh/node/wire"
 	"github.com/agentmesh/agentmesh/signing"
 	"github.com/agentmesh/agentmesh/store"
-	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
 // SendWait is how long a command waits for an answer, in seconds: the time that a peer has to answer, and some time for
@@ -64,7 +64,7 @@ type Process struct {
 
 	passphrase func() ([]byte, error) // of the key files; it prompts the user at most once
 
-	db          *bolt.Store
+	db          store.Store
 	store       *store.Observed // db for the services, with callbacks on commits
 	session     *store.Session  // the leases of this process
 	http        *client.HTTP
@@ -121,18 +121,12 @@ func open(ctx context.Context, o Options) (*Process, error) {
 		cfg: o.Config, src: o.Source, build: o.Build, home: h, log: o.Logger, metrics: httpapi.NewMetrics(o.Build.Version),
 		mirror: o.Mirror, rerun: cmp.Or(o.rerun, &rerun{}), passphrase: sync.OnceValues(o.Passphrase),
 	}
-	if h.HasLostDatabase() {
-		p.log.Warn("the database is missing, so a new, empty one is made", "path", h.Path(datadir.FileDatabase))
-	}
-	p.db, p.release, err = h.OpenStore(ctx, bolt.Config{
-		Logger: p.log, MinFree: offBelowOne(int64(o.Config.MinFreeDisk)), Committed: commitMetrics(p.metrics),
-	})
+	p.db, p.release, err = engine.Open(ctx, engine.Options{Config: o.Config, Source: o.Source, Dir: h, Metrics: p.metrics, Logger: p.log})
 	if err != nil {
 		return nil, err
 	}
 	p.store = store.Observe(p.db)
 	p.session = store.NewSession(p.store.Leases(), p.log)
-	addStoreGauges(p.metrics, p.db)
 	return p, nil
 }
 
@@ -180,6 +174,11 @@ func (p *Process) assemble(ctx context.Context, base string) error {
 		}
 	}
 	var err error
+	if p.secrets.Key != nil {
+		if err := engine.CheckAgent(ctx, p.db, p.home, p.secrets.Key.Public().Fingerprint()); err != nil {
+			return err
+		}
+	}
 	if p.notices, err = p.newNotifier(); err != nil {
 		return exit.Fail(exit.Config, fmt.Errorf("notify: %w", err))
 	}
@@ -227,6 +226,7 @@ func (p *Process) addDirectory(base string) error {
 	if p.secrets.Credential != "" {
 		cfg.Operators = [][32]byte{credential.HashOf(string(registration.Credential(p.secrets.Credential, &client.Directory{Base: base, Alias: OwnDirectory})))}
 	}
+	cfg.FeedPosition = engine.FeedPosition(p.db)
 	cfg.Audit, cfg.HTTP, cfg.ReadOnly, cfg.Metrics, cfg.Notices = p.auditOperator, p.http, p.mirror != "", p.metrics, p.notices
 	cfg.Referrals, cfg.Entries = p.cfg.Discovery.Referrals, func() []discovery.Entry { return ownEntries(p) }
 	if p.mirror != "" {
@@ -235,7 +235,7 @@ func (p *Process) addDirectory(base string) error {
 	p.registry = directory.New(cfg)
 	p.registry.Mount(p.edge.Echo())
 	p.mountOperations(p.registry.Operations()...)
-	p.edge.Health("index", func(ctx context.Context) (any, error) { return nil, p.db.CheckIndex(ctx) })
+	p.edge.Health("index", func(ctx context.Context) (any, error) { return nil, engine.CheckIndex(ctx, p.db) })
 	p.edge.Health("directory", p.registry.Health)
 	if p.mirror == "" {
 		p.edge.Health("relay", p.registry.RelayHealth)

@@ -9,6 +9,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/agentmesh/agentmesh/acl/rate"
+	"github.com/agentmesh/agentmesh/cmd/internal/engine"
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/node/notify"
 	"github.com/agentmesh/agentmesh/node/owner"
@@ -16,7 +17,7 @@ import (
 
 // processStatus returns the part of the status that every process has, whatever its roles are.
 func (p *Process) processStatus(ctx context.Context) httpapi.ProcessStatus {
-	s := httpapi.ProcessStatus{Roles: p.cfg.Roles, Profile: "local", URL: p.base, Parts: p.edge.Parts(ctx), Clients: p.edge.Clients()}
+	s := httpapi.ProcessStatus{Roles: p.cfg.Roles, Profile: "local", URL: p.base, Parts: p.edge.Parts(ctx), Clients: p.edge.Clients(), Database: engine.Status(ctx, p.db)}
 	if p.cfg.Public() {
 		s.Profile = "public"
 	}

@@ -114,7 +114,7 @@ func inspectFile(root *os.Root, name string) (size int64, backup bool, err error
 }
 
 // transientFiles are the files at the top of a data directory that belong to one process or are copied in another way.
-var transientFiles = []string{httpapi.SessionsFile, httpapi.SocketFile, FilePID, fileManifest, FileDatabase}
+var transientFiles = []string{httpapi.SessionsFile, httpapi.SocketFile, FilePID, FileLock, fileManifest, FileDatabase}
 
 // isTransient reports whether a file or folder is not copied into an archive: the pid file, the owner's socket, the
 // sessions, the database with the files beside it, and temporary files of atomic writes, backup and restore.

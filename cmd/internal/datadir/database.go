@@ -3,6 +3,7 @@ package datadir
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"syscall"
 	"time"
@@ -78,21 +79,34 @@ func (d Dir) WaitUntilFree(ctx context.Context, wait time.Duration, note func(st
 	}
 }
 
-// Compact returns the database's free pages to the disk. It returns the sizes before and after, in bytes, and needs
-// exclusive use of the database.
-func (d Dir) Compact(ctx context.Context) (before, after int64, err error) {
+// Compacted has the sizes of a database file before and after [Dir.Compact], in bytes.
+type Compacted struct {
+	Before int64 `json:"before"`
+	After  int64 `json:"after"`
+}
+
+// String describes the result for the user.
+func (c Compacted) String() string {
+	if c.After == c.Before {
+		return fmt.Sprintf("%s has %d bytes and no free space", FileDatabase, c.Before)
+	}
+	return fmt.Sprintf("%s had %d bytes and now has %d", FileDatabase, c.Before, c.After)
+}
+
+// Compact returns the database's free pages to the disk. It needs exclusive use of the database.
+func (d Dir) Compact(ctx context.Context) (c Compacted, err error) {
 	if !d.HasDatabase() {
-		return 0, 0, NoAgent(string(d))
+		return c, NoAgent(string(d))
 	}
 	if _, err := Open(string(d)); err != nil {
-		return 0, 0, err
+		return c, err
 	}
-	before, after, err = bolt.CompactInPlace(ctx, d.Path(FileDatabase))
+	c.Before, c.After, err = bolt.CompactInPlace(ctx, d.Path(FileDatabase))
 	switch {
 	case errors.Is(err, syscall.ENOSPC):
-		return 0, 0, ExplainDiskFull(err)
+		return Compacted{}, ExplainDiskFull(err)
 	case err != nil:
-		return 0, 0, d.explainOpen(err)
+		return Compacted{}, d.explainOpen(err)
 	}
-	return before, after, nil
+	return c, nil
 }

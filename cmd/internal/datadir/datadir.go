@@ -29,9 +29,10 @@ const (
 	FileCard       = "card.json"   // the card as last published, with the agent id
 	FileDatabase   = "agentmesh.db"
 	FileConfig     = "agentmesh.yaml"
-	FilePID        = "pid"          // id of the process that has the database open
-	DirRetired     = "retired-keys" // a folder of signing keys and age identities that a rotation replaced
-	DirACME        = "acme"         // a folder for each ACME authority: account key and certificate
+	FileLock       = "agentmesh.lock" // locked by the process that uses the directory, if the database is PostgreSQL
+	FilePID        = "pid"            // id of the process that has the database open
+	DirRetired     = "retired-keys"   // a folder of signing keys and age identities that a rotation replaced
+	DirACME        = "acme"           // a folder for each ACME authority: account key and certificate
 )
 
 // Dir is the path of a data directory, which holds everything that one agent owns. Its mode is 0700, and the mode of

@@ -16,6 +16,7 @@ import (
 	"github.com/agentmesh/agentmesh/cmd/internal/config"
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
+	"github.com/agentmesh/agentmesh/cmd/internal/engine"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
 	"github.com/agentmesh/agentmesh/cmd/internal/terminal"
 	"github.com/agentmesh/agentmesh/node/client"
@@ -302,7 +303,7 @@ func (d *examination) checkServe(ctx context.Context) {
 	const check = "serve"
 	o := daemon.Running(ctx, string(d.dir))
 	if o == nil {
-		if d.dir.HasLostDatabase() {
+		if d.cfg.Store.Postgres == "" && d.dir.HasLostDatabase() {
 			d.fail("store", "restore a backup into a new directory, or let agentmesh serve start with an empty one", "%s: %v", filepath.Base(d.dir.Path(datadir.FileDatabase)), datadir.ErrNoDatabase)
 		}
 		d.warn(check, "agentmesh serve", "no agentmesh serve runs on this data directory, so nobody can reach the agent")
@@ -342,6 +343,9 @@ func (d *examination) reportStatus(s owner.Status) {
 		d.fail("store", "make room on the disk, or look at the log", "%s", terminal.Clean(s.Store))
 	} else {
 		d.ok("store", "accepts writes")
+	}
+	for _, text := range engine.Describe(s.Database) {
+		d.ok("database", "%s", terminal.Clean(text))
 	}
 	d.reportHooks(s)
 	if s.Approvals > 0 {

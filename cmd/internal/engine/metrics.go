@@ -1,12 +1,12 @@
-package daemon
+package engine
 
 import (
 	"github.com/agentmesh/agentmesh/node/httpapi"
 	"github.com/agentmesh/agentmesh/store/bolt"
 )
 
-// commitMetrics adds the metrics of group commits, and returns the callback that observes each commit.
-func commitMetrics(m *httpapi.Metrics) func(bolt.Commit) {
+// observeCommits adds the metrics of group commits, and returns the callback that observes each commit.
+func observeCommits(m *httpapi.Metrics) func(bolt.Commit) {
 	units := m.Histogram("store_commit_units", "Units in one commit.", []float64{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024})
 	size := m.Histogram("store_commit_bytes", "Bytes of the pages that one commit wrote.",
 		[]float64{16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20})
@@ -19,9 +19,11 @@ func commitMetrics(m *httpapi.Metrics) func(bolt.Commit) {
 	}
 }
 
-// addStoreGauges adds the gauges of an open database.
-func addStoreGauges(m *httpapi.Metrics, s *bolt.Store) {
-	m.Gauge("store_queue", "Units that wait for the next commit.", func() float64 { return float64(s.Stats().Queued) })
+const queueHelp = "Units that wait for the next commit."
+
+// addGauges adds the gauges of an open database file.
+func addGauges(m *httpapi.Metrics, s *bolt.Store) {
+	m.Gauge("store_queue", queueHelp, func() float64 { return float64(s.Stats().Queued) })
 	m.Gauge("store_database_bytes", "Size of the database file.", func() float64 { return float64(s.Stats().FileBytes) })
 	m.Gauge("store_free_bytes", "Bytes of the database file in free pages, which are reused before the file grows.", func() float64 { return float64(s.Stats().FreeBytes) })
 	m.Gauge("store_writable", "1 while the store accepts writes, 0 from a failed commit until the file is reopened.", func() float64 {

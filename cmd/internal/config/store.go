@@ -1,0 +1,69 @@
+package config
+
+import (
+	"fmt"
+	"net/url"
+	"os"
+	"regexp"
+	"strings"
+)
+
+// Store selects the database. Without postgres, it is the file agentmesh.db in the data directory.
+type Store struct {
+	// The connection string of a PostgreSQL database, as a URL or as "host=… dbname=…", without a password; or file:PATH
+	// for a file that contains only the connection string, with or without a password. PGPASSFILE, PGPASSWORD and the
+	// other variables of PostgreSQL's clients count too. Several processes may use one database. Empty: agentmesh.db.
+	Postgres string `key:"postgres"`
+	// A connection string for notifications, in the same forms, if postgres leads through a pooler such as PgBouncer,
+	// which does not pass notifications on. Empty: the same as postgres.
+	ListenURL string `key:"listen_url"`
+	// Accept a server with fsync, full_page_writes or synchronous_commit off. Danger: after a crash of the server,
+	// acknowledged messages are lost, and a message that was received once is accepted again.
+	AllowUnsafe bool `key:"allow_unsafe"`
+}
+
+// secretFile is how a connection string in a file begins.
+const secretFile = "file:"
+
+// passwordWord matches a password in a connection string of the form "host=… password=…", or in the query of a URL.
+var passwordWord = regexp.MustCompile(`(?i)(^|[\s?&])(ssl)?password\s*=`)
+
+func (c Store) check(p *problems) {
+	for key, text := range map[string]string{"store.postgres": c.Postgres, "store.listen_url": c.ListenURL} {
+		if text == "" || strings.HasPrefix(text, secretFile) {
+			continue
+		}
+		isURL := strings.HasPrefix(text, "postgres://") || strings.HasPrefix(text, "postgresql://")
+		u, err := url.Parse(text)
+		hasUserPassword := false
+		if isURL && err == nil && u.User != nil {
+			_, hasUserPassword = u.User.Password()
+		}
+		switch {
+		case hasUserPassword || passwordWord.MatchString(text):
+			p.add(key, "contains a password: write the connection string into a file and name it with file:PATH, or use PGPASSFILE")
+		case isURL && err != nil, !isURL && !strings.Contains(text, "="):
+			p.add(key, `must be postgres://…, "host=… dbname=…" or file:PATH`) // without the text, which may hold a password
+		}
+	}
+	if c.Postgres == "" && (c.ListenURL != "" || c.AllowUnsafe) {
+		p.add("store", "listen_url and allow_unsafe need postgres")
+	}
+}
+
+// ConnectionString returns a connection string of [Store]. It reads the file that a file:PATH names. key is the key of
+// text, for errors.
+func (s Source) ConnectionString(key, text string) (string, error) {
+	name, isFile := strings.CutPrefix(text, secretFile)
+	if !isFile {
+		return text, nil
+	}
+	data, err := os.ReadFile(s.ResolvePath(name))
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", key, err)
+	}
+	if text = strings.TrimSpace(string(data)); text == "" {
+		return "", fmt.Errorf("%s: the file %s is empty", key, name)
+	}
+	return text, nil
+}
