@@ -118,11 +118,11 @@ var sameLine = map[string][]string{
 	"store/local":             {"store"},
 	"store/storetest":         {"store"},
 	"node/meshtest":           {"node/httpapi/apitest"},
-	"cmd/internal/daemon":     {"cmd/internal/engine"}, // opens the database
-	"cmd/internal/demo":       {"cmd/internal/daemon"}, // calls the processes that it started
+	"cmd/internal/daemon":     {"cmd/internal/engine"},                        // opens the database
+	"cmd/internal/demo":       {"cmd/internal/daemon"},                        // calls the processes that it started
 	"cmd/internal/doctor":     {"cmd/internal/daemon", "cmd/internal/engine"}, // calls the running process, and describes its database
-	"cmd/internal/welcome":    {"cmd/internal/daemon"}, // describes it
-	"cmd/internal/quickstart": {"cmd/internal/daemon"}, // makes its data
+	"cmd/internal/welcome":    {"cmd/internal/daemon"},                        // describes it
+	"cmd/internal/quickstart": {"cmd/internal/daemon"},                        // makes its data
 	"node/bridge/mew/mewtest": {"node/httpapi/apitest"},
 	"node/bridge/bridgetest":  {"node/meshtest"},
 	"node/owner":              {"node/notify"}, // the status has the state of notifications
