@@ -175,7 +175,7 @@ func (p *Process) assemble(ctx context.Context, base string) error {
 	}
 	var err error
 	if p.secrets.Key != nil {
-		if err := engine.CheckAgent(ctx, p.db, p.home, p.secrets.Key.Public().Fingerprint()); err != nil {
+		if err := engine.CheckAgent(ctx, p.db, p.home, p.secrets); err != nil {
 			return err
 		}
 	}
