@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 	flag.Set("test.parallel", "6") // scripts mostly wait for processes; -parallel overrides it
 	signing.PassphraseWork = 2     // also applies to the processes that scripts start
 	testscript.Main(m, map[string]func(){
-		"agentmesh": main,
+		"agentmesh": mainOnTestServer,
 	})
 }
 

@@ -32,7 +32,18 @@ import (
 // TestScripts runs the scripts in testdata, one for each command or flow. Each script has the commands of a user with
 // their output and exit codes.
 func TestScripts(t *testing.T) {
-	testscript.Run(t, scriptParams("testdata"))
+	params := scriptParams("testdata")
+	if server := testServer(t); server != "" {
+		setup := params.Setup
+		params.Setup = func(env *testscript.Env) error {
+			env.Setenv(envTestServer, server)
+			if reason := fileOnly[strings.TrimPrefix(filepath.Base(env.WorkDir), "script-")]; reason != "" {
+				env.T().Skip(reason)
+			}
+			return setup(env)
+		}
+	}
+	testscript.Run(t, params)
 }
 
 // scriptParams returns the parameters for the scripts in dir.
@@ -183,7 +194,7 @@ func start(ts *testscript.TestScript, neg bool, args []string) {
 // scriptEnv returns the environment of a script, without the default data directory of its commands.
 func scriptEnv(ts *testscript.TestScript) []string {
 	var env []string
-	for _, name := range []string{"PATH", "HOME", "TMPDIR", "SystemRoot", "GORACE"} {
+	for _, name := range []string{"PATH", "HOME", "TMPDIR", "SystemRoot", "GORACE", envTestServer} {
 		env = append(env, name+"="+ts.Getenv(name))
 	}
 	if secret := ts.Getenv(config.EnvPassphrase); secret != "" {

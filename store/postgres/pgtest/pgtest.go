@@ -7,6 +7,7 @@ package pgtest
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -20,6 +21,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Server is a running server.
@@ -62,6 +64,23 @@ func Database(t testing.TB) string {
 		t.Fatal(err)
 	}
 	return shared.URL("postgres") + "&options=" + url.QueryEscape("-csearch_path="+name)
+}
+
+// Schema makes a schema in a database unless it exists, and returns the connection string for it.
+func Schema(database, name string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, database)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close(ctx)
+	_, err = conn.Exec(ctx, "create schema if not exists "+name)
+	var made *pgconn.PgError
+	if errors.As(err, &made) && made.Code == "23505" { // another process was faster
+		err = nil
+	}
+	return database + "&options=" + url.QueryEscape("-csearch_path="+name), err
 }
 
 // New starts a server of its own for a test, which the test may stop.

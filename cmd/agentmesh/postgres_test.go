@@ -1,0 +1,82 @@
+package main
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/agentmesh/agentmesh/store/postgres/pgtest"
+)
+
+// envTestStore is the variable that makes the scripts run on one PostgreSQL server, with a schema for each data directory:
+//
+//	AGENTMESH_TEST_STORE=postgres go test ./cmd/agentmesh -run TestScripts
+const envTestStore = "AGENTMESH_TEST_STORE"
+
+// envTestServer is the connection string of that server, in the environment of the processes that scripts start.
+const envTestServer = "TEST_POSTGRES"
+
+// fileOnly has the scripts that need a database file, and why.
+var fileOnly = map[string]string{
+	"backup":      "agentmesh backup, restore and check",
+	"compact":     "agentmesh compact",
+	"fulldisk":    "min_free_disk",
+	"init":        "looks at the database file",
+	"olderdata":   "agentmesh restore",
+	"operations":  "agentmesh backup",
+	"page":        "agentmesh backup",
+	"postgres":    "starts servers of its own",
+	"sealed":      "searches the database file for the text of a message",
+	"serve":       "agentmesh check beside a serve",
+	"trouble":     "expects no lease right after a serve was stopped",
+	"walkthrough": "agentmesh check",
+}
+
+// testServer starts the server of a run on PostgreSQL, and returns its connection string, or "" for a run on files.
+func testServer(t *testing.T) string {
+	if os.Getenv(envTestStore) != "postgres" {
+		return ""
+	}
+	server, err := pgtest.Start("max_connections=400")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Stop)
+	return server.URL("postgres")
+}
+
+// mainOnTestServer runs main on a schema for the data directory, if a script runs on PostgreSQL.
+func mainOnTestServer() {
+	const key = "AGENTMESH_STORE_POSTGRES"
+	server := os.Getenv(envTestServer)
+	set, ok := os.LookupEnv(key)
+	if server != "" && (!ok || strings.HasPrefix(set, server)) { // a process started by another inherits its database
+		dir, err := dataDirOf(os.Args)
+		var database string
+		if err == nil {
+			database, err = pgtest.Schema(server, fmt.Sprintf("s%x", sha256.Sum256([]byte(dir)))[:24])
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Setenv(key, database)
+	}
+	main()
+}
+
+// dataDirOf returns the data directory of a command line.
+func dataDirOf(args []string) (string, error) {
+	for i, arg := range args {
+		if dir, ok := strings.CutPrefix(arg, "--data="); ok {
+			return filepath.Abs(dir)
+		}
+		if arg == "--data" && i+1 < len(args) {
+			return filepath.Abs(args[i+1])
+		}
+	}
+	return filepath.Abs(os.Getenv("AGENTMESH_DATA"))
+}
