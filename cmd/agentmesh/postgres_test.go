@@ -31,7 +31,7 @@ var fileOnly = map[string]string{
 	"postgres":    "starts servers of its own",
 	"sealed":      "searches the database file for the text of a message",
 	"serve":       "agentmesh check beside a serve",
-	"trouble":     "expects no lease right after a serve was stopped",
+	"trouble":     "sends before the lease of a killed serve has ended",
 	"walkthrough": "agentmesh check",
 }
 
