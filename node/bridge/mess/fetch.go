@@ -111,7 +111,7 @@ func (b *Bridge) fetchReference(ctx context.Context, t *thread.Thread, r referen
 		return exchange.Attachment{}, &wire.Error{Code: wire.AgentUnavailable, Status: http.StatusBadGateway, Message: "the address could not be fetched: " + publicFetchError(err)}
 	}
 	if sum := sha256.Sum256(data); r.digest != "" && !strings.EqualFold(r.digest, hex.EncodeToString(sum[:])) {
-		return exchange.Attachment{}, &wire.Error{Code: wire.InvalidMessage, Status: http.StatusBadGateway, Message: "what came is not what the message names: its digest differs"}
+		return exchange.Attachment{}, &wire.Error{Code: wire.InvalidMessage, Status: http.StatusBadGateway, Message: "the received file has another digest than the one that the message names"}
 	}
 	_, mime := thread.Sniff(data)
 	file, _ := r.file(r.name, mime)

@@ -281,7 +281,7 @@ func (p *pages) decide(c echo.Context) error {
 	case errors.Is(err, acl.ErrAskGone):
 		return p.approvalPage(c, http.StatusConflict, "This was decided before: "+decidedText(decided.Ask)+". Your choice changed nothing.")
 	case errors.Is(err, acl.ErrHashMismatch):
-		return p.approvalPage(c, http.StatusConflict, "What you saw is not what waits here. Nothing was decided; look again.")
+		return p.approvalPage(c, http.StatusConflict, "The message here is not the one that you saw. Nothing was decided; look again.")
 	case errors.Is(err, acl.ErrChoice):
 		return p.approvalPage(c, http.StatusBadRequest, "This question has no such answer. Nothing was decided.")
 	}

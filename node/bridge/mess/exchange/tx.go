@@ -242,7 +242,7 @@ func (t *tx) keepUnknown(ctx context.Context, e thread.Entry) error {
 		return err
 	}
 	if !t.x.hasPart(t.who, th) {
-		return thread.Forbidden("claim the thread first: who only may claim it can add nothing to it")
+		return thread.Forbidden("claim the thread first: only its executor and its requester can add to it")
 	}
 	th.Updated = t.now
 	t.post(th, e)
