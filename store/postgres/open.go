@@ -3,11 +3,9 @@ package postgres
 import (
 	"context"
 	"crypto/rand"
-	"embed"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"net"
 	"sync"
@@ -41,12 +39,27 @@ type Config struct {
 
 const defaultLeaseTTL = 15 * time.Second
 
+func (c Config) withDefaults() Config {
+	if c.LeaseTTL == 0 {
+		c.LeaseTTL = defaultLeaseTTL
+	}
+	if c.ListenURL == "" {
+		c.ListenURL = c.URL
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
 // The errors of Open.
 var (
 	// ErrUnsafe means that the server may lose a commit after it reported success.
 	ErrUnsafe = errors.New("the settings of the database are not safe")
-	// ErrNewerSchema means that a newer version of the program made the tables.
+	// ErrNewerSchema means that a newer version of the program made the tables, and that this version must not use them.
 	ErrNewerSchema = errors.New("the tables of the database are of a newer version of this program")
+	// ErrMayNotMigrate means that the tables must be made or changed first, and that this user has no right to do it.
+	ErrMayNotMigrate = errors.New("the tables of the database must be made or changed, and this user may not do it")
 )
 
 // Store is an open database. It implements [store.Store]. Start with [Open].
@@ -71,15 +84,7 @@ var _ store.Store = (*Store)(nil)
 // Open connects to a database, makes or migrates its tables, and loads the card index.
 func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	defer func() { err = classifyOpen(err) }()
-	if cfg.LeaseTTL == 0 {
-		cfg.LeaseTTL = defaultLeaseTTL
-	}
-	if cfg.ListenURL == "" {
-		cfg.ListenURL = cfg.URL
-	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
+	cfg = cfg.withDefaults()
 	s := &Store{cfg: cfg, id: rand.Text(), log: cfg.Log}
 	pool, err := pgxpool.ParseConfig(cfg.URL)
 	if err != nil {
@@ -102,7 +107,10 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 			s.pool.Close()
 		}
 	}()
-	if err := s.migrate(ctx); err != nil {
+	if err := s.pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
+		_, _, err := migrate(ctx, c.Conn(), migrations())
+		return err
+	}); err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
 	if err := s.openLane(ctx); err != nil {
@@ -195,71 +203,6 @@ func (s *Store) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	return s.pool.Acquire(ctx)
 }
 
-//go:embed migrations/*.sql
-var migrations embed.FS
-
-// migrationLock is the advisory lock under which one process at a time changes the tables.
-const migrationLock = 0x616d6573
-
-// Migrations returns the SQL text of each version of the tables, the first first.
-func Migrations() []string {
-	names, err := fs.Glob(migrations, "migrations/*.sql") // sorted
-	if err != nil {
-		panic(err)
-	}
-	var texts []string
-	for _, name := range names {
-		text, err := migrations.ReadFile(name)
-		if err != nil {
-			panic(err)
-		}
-		texts = append(texts, string(text))
-	}
-	return texts
-}
-
-// migrate brings the tables to the version of this program, in one transaction.
-func (s *Store) migrate(ctx context.Context) error {
-	return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		var made bool
-		var version int
-		if err := tx.QueryRow(ctx, "select to_regclass('schema_version') is not null").Scan(&made); err != nil {
-			return err
-		}
-		if made {
-			if err := tx.QueryRow(ctx, "select max(version) from schema_version").Scan(&version); err != nil {
-				return err
-			}
-		}
-		all := Migrations()
-		if version == len(all) {
-			return nil
-		}
-		if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", migrationLock); err != nil {
-			return err
-		}
-		if _, err := tx.Exec(ctx, "create table if not exists schema_version (version int primary key, at timestamptz not null default now())"); err != nil {
-			return err
-		}
-		// Another process may have migrated while this one waited.
-		if err := tx.QueryRow(ctx, "select coalesce(max(version), 0) from schema_version").Scan(&version); err != nil {
-			return err
-		}
-		if version > len(all) {
-			return fmt.Errorf("%w: version %d, and this program knows %d", ErrNewerSchema, version, len(all))
-		}
-		for ; version < len(all); version++ {
-			if _, err := tx.Conn().PgConn().Exec(ctx, all[version]).ReadAll(); err != nil {
-				return fmt.Errorf("version %d of the tables: %w", version+1, err)
-			}
-			if _, err := tx.Exec(ctx, "insert into schema_version (version) values ($1)", version+1); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
 // openLane stores the row that has the number of the last group of this process.
 func (s *Store) openLane(ctx context.Context) error {
 	_, err := s.pool.Exec(ctx, "insert into lanes (id, n, seen) values ($1, 0, now()) on conflict (id) do nothing", s.id)
@@ -297,10 +240,7 @@ func (s *Store) Backup(ctx context.Context, w io.Writer) (int64, error) {
 		if err := tx.QueryRow(ctx, "select last_value from revisions").Scan(&revision); err != nil {
 			return err
 		}
-		fmt.Fprintln(out, "begin;\ncreate table schema_version (version int primary key, at timestamptz not null default now());")
-		for i, text := range Migrations() {
-			fmt.Fprintf(out, "%s\ninsert into schema_version (version) values (%d);\n", text, i+1)
-		}
+		fmt.Fprint(out, "begin;\n", script(migrations(), 0))
 		// Revisions, and with them fences, go on above everything that was given since.
 		fmt.Fprintf(out, "delete from counters;\nselect setval('revisions', %d);\n", revision+1<<20)
 		for _, tb := range tables {

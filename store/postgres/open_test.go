@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
@@ -23,24 +22,6 @@ func TestUnsafeSettings(t *testing.T) {
 		}
 		cfg.AllowUnsafe = true
 		open(t, cfg)
-	}
-}
-
-// TestSchema checks that processes that start together make the tables once, and that newer tables are refused.
-func TestSchema(t *testing.T) {
-	t.Parallel()
-	cfg := Config{URL: pgtest.Database(t)}
-	var all sync.WaitGroup
-	for range 4 {
-		all.Go(func() { open(t, cfg) })
-	}
-	all.Wait()
-	s := open(t, cfg)
-	if _, err := s.pool.Exec(t.Context(), "insert into schema_version (version) values ($1)", len(Migrations())+1); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := Open(t.Context(), cfg); !errors.Is(err, ErrNewerSchema) {
-		t.Errorf("Open with newer tables = %v", err)
 	}
 }
 

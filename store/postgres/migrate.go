@@ -1,0 +1,185 @@
+package postgres
+
+import (
+	"context"
+	"embed"
+	"fmt"
+	"io/fs"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+//go:embed migrations/*.sql
+var migrationFiles embed.FS
+
+// migrationLock is the advisory lock under which one process at a time changes the tables.
+const migrationLock = 0x616d6573
+
+// migration makes one version of the tables from the version before.
+type migration struct {
+	sql string
+	// oldest is the oldest version that a program may know and still use the tables: 0 if it must know this version. A
+	// migration that only adds tables, or columns with a default, names an older one, so that programs of both versions
+	// run during an upgrade.
+	oldest int
+}
+
+// oldestLine is the line of a migration that sets its field oldest.
+var oldestLine = regexp.MustCompile(`(?m)^-- Programs that know version (\d+) may use these tables\.$`)
+
+// migrations returns all versions of the tables, the first first.
+func migrations() []migration {
+	names, err := fs.Glob(migrationFiles, "migrations/*.sql") // sorted
+	if err != nil {
+		panic(err)
+	}
+	var all []migration
+	for _, name := range names {
+		text, err := migrationFiles.ReadFile(name)
+		if err != nil {
+			panic(err)
+		}
+		all = append(all, newMigration(string(text)))
+	}
+	return all
+}
+
+func newMigration(sql string) migration {
+	m := migration{sql: sql}
+	if found := oldestLine.FindStringSubmatch(sql); found != nil {
+		m.oldest, _ = strconv.Atoi(found[1]) // digits
+	}
+	return m
+}
+
+// createVersions makes the table of versions. Its column oldest came later, and is null for a version that only programs
+// that know it may use.
+const createVersions = `create table if not exists schema_version (version int primary key, at timestamptz not null default now());
+alter table schema_version add column if not exists oldest int;
+`
+
+// insert returns the statement that stores the version of m.
+func (m migration) insert(version int) string {
+	if m.oldest == 0 {
+		return fmt.Sprintf("insert into schema_version (version) values (%d);\n", version)
+	}
+	return fmt.Sprintf("insert into schema_version (version, oldest) values (%d, %d);\n", version, m.oldest)
+}
+
+// script returns the statements that bring tables of version have to the newest version, without a transaction.
+func script(all []migration, have int) string {
+	var b strings.Builder
+	b.WriteString(createVersions)
+	for i, m := range all[have:] {
+		b.WriteString(strings.TrimRight(m.sql, "\n") + "\n" + m.insert(have+i+1))
+	}
+	return b.String()
+}
+
+// version returns the version of the tables, or 0 if there are none. If this program must not use them, because it knows
+// only an older version, the error is ErrNewerSchema.
+func version(ctx context.Context, tx pgx.Tx, known int) (have int, err error) {
+	var made bool
+	if err := tx.QueryRow(ctx, "select to_regclass('schema_version') is not null").Scan(&made); err != nil || !made {
+		return 0, err
+	}
+	if err := tx.QueryRow(ctx, "select coalesce(max(version), 0) from schema_version").Scan(&have); err != nil || have <= known {
+		return have, err
+	}
+	// The newest version may allow what a version before it, which is newer than this program too, does not.
+	var oldest int
+	err = tx.QueryRow(ctx, "select max(coalesce(oldest, version)) from schema_version").Scan(&oldest)
+	if err != nil && sqlState(err) != "42703" { // the column is missing
+		return have, err
+	}
+	if err != nil || oldest > known {
+		return have, fmt.Errorf("%w: version %d, and this program knows %d", ErrNewerSchema, have, known)
+	}
+	return have, nil
+}
+
+// migrate brings the tables to the newest version, in one transaction, and returns their version before and after it.
+// Newer tables that this program may use stay as they are.
+func migrate(ctx context.Context, conn *pgx.Conn, all []migration) (before, after int, err error) {
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if before, err = version(ctx, tx, len(all)); err != nil || before >= len(all) {
+			return err
+		}
+		if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", migrationLock); err != nil {
+			return err
+		}
+		if _, err := conn.PgConn().Exec(ctx, createVersions).ReadAll(); err != nil {
+			return mayNot(err)
+		}
+		// Another process may have migrated while this one waited.
+		if before, err = version(ctx, tx, len(all)); err != nil || before >= len(all) {
+			return err
+		}
+		_, err := conn.PgConn().Exec(ctx, script(all, before)).ReadAll()
+		return mayNot(err)
+	})
+	return before, max(before, len(all)), err
+}
+
+// mayNot returns err as ErrMayNotMigrate if the user lacks the right to a statement.
+func mayNot(err error) error {
+	if sqlState(err) == "42501" {
+		return fmt.Errorf("%w: %w", ErrMayNotMigrate, err)
+	}
+	return err
+}
+
+// Migrate makes the tables or brings them to the version of this program, and returns their version before and after it.
+// It needs the rights to do so, which [Open] does not need afterwards.
+func Migrate(ctx context.Context, cfg Config) (before, after int, err error) {
+	conn, err := connect(ctx, cfg)
+	if err != nil {
+		return 0, 0, classifyOpen(err)
+	}
+	defer conn.Close(ctx)
+	before, after, err = migrate(ctx, conn, migrations())
+	return before, after, classifyOpen(err)
+}
+
+// MigrationScript returns the SQL text of what [Migrate] would do, with its own transaction, or "" if that is nothing.
+// With an empty URL, it makes all tables.
+func MigrationScript(ctx context.Context, cfg Config) (text string, err error) {
+	have, all := 0, migrations()
+	if cfg.URL != "" {
+		conn, err := connect(ctx, cfg)
+		if err != nil {
+			return "", classifyOpen(err)
+		}
+		defer conn.Close(ctx)
+		if err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+			have, err = version(ctx, tx, len(all))
+			return err
+		}); err != nil {
+			return "", classifyOpen(err)
+		}
+	}
+	if have >= len(all) {
+		return "", nil
+	}
+	return fmt.Sprintf("begin;\nselect pg_advisory_xact_lock(%d);\n%scommit;\n", migrationLock, script(all, have)), nil
+}
+
+// connect opens a connection for work on the whole database, which may take long and must not lead through a pooler.
+func connect(ctx context.Context, cfg Config) (*pgx.Conn, error) {
+	s := &Store{cfg: cfg.withDefaults()}
+	pool, err := pgxpool.ParseConfig(s.cfg.ListenURL) // it may have parameters of the pool
+	if err != nil {
+		return nil, fmt.Errorf("read the connection string of the database: %w", err)
+	}
+	s.prepare(pool.ConnConfig)
+	pool.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = "0"
+	conn, err := pgx.ConnectConfig(ctx, pool.ConnConfig)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the database: %w", err)
+	}
+	return conn, nil
+}
