@@ -31,11 +31,8 @@ func Check(ctx context.Context, path string) error {
 			case schema > newestSchema(migrations):
 				return fmt.Errorf("%w: it has schema %d", ErrNewerSchema, schema)
 			}
-			if err := checkPages(tx); err != nil {
+			if err := found.pages(tx); err != nil {
 				return err
-			}
-			for err := range tx.Check() {
-				found.add(fmt.Errorf("pages: %w", err))
 			}
 			if schema == newestSchema(migrations) { // the rows of an older schema are read by its migration
 				found.rows(tx)
@@ -71,6 +68,17 @@ func (f *findings) expect(ok bool, b bucket, key []byte) {
 	if !ok {
 		f.add(fmt.Errorf("%s %x does not match the rows that it belongs to", b.name, key))
 	}
+}
+
+// pages reads every page.
+func (f *findings) pages(tx *bbolt.Tx) error {
+	if err := checkPages(tx); err != nil {
+		return err
+	}
+	for err := range tx.Check() {
+		f.add(fmt.Errorf("pages: %w", err))
+	}
+	return f.ctx.Err()
 }
 
 // rows decodes every row and follows every pointer from one row to another.

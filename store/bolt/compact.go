@@ -20,6 +20,9 @@ const offlineWait = 200 * time.Millisecond
 
 // checkOffline returns an error unless path names a sound database that only its owner can access.
 func checkOffline(path string) error {
+	if err := checkImport(path); err != nil {
+		return err
+	}
 	if _, err := os.Stat(path); err != nil {
 		return err
 	}

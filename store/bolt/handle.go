@@ -57,10 +57,16 @@ func (s *Store) Watch(ctx context.Context, namespaces ...string) <-chan store.Hi
 // fenceFloor returns the number above which fences start. Each stored unit raises the sequence of revisions.
 func (s *Store) fenceFloor(ctx context.Context) (floor uint64, err error) {
 	err = s.view(ctx, func(tx *bbolt.Tx) error {
-		floor = bucketMeta.in(tx).b.Sequence() << 20
-		return nil
+		floor, err = fencesAbove(tx)
+		return err
 	})
 	return floor, err
+}
+
+func fencesAbove(tx *bbolt.Tx) (uint64, error) {
+	meta := bucketMeta.in(tx)
+	offset, err := meta.get(keyFences) // of an import
+	return meta.b.Sequence()<<20 + number(offset), err
 }
 
 // afterCommit calls fn between two commits.

@@ -143,7 +143,7 @@ func Open(ctx context.Context, path string, cfg Config) (*Store, error) {
 
 // openFile opens s.path into s.db.
 func (s *Store) openFile() error {
-	if err := checkMode(s.path); err != nil {
+	if err := errors.Join(checkImport(s.path), checkMode(s.path)); err != nil {
 		return err
 	}
 	if err := preflight(s.path, s.cfg.LockTimeout); err != nil {

@@ -11,8 +11,8 @@ import (
 // change and n are u64. Rows that grow with time are inserted at the end of their bucket.
 //
 //	meta         "schema" → u64, the only value without a checksum · "schema again" → u64 ·
-//	             "snapshots" → tags of the last two index snapshots · "floor" → change u64.
-//	             Its sequence numbers the revisions.
+//	             "snapshots" → tags of the last two index snapshots · "floor" → change u64 ·
+//	             "fences" → u64, what is added to fences. Its sequence numbers the revisions.
 //	cards        seq → card
 //	ids          id → seq, until the tombstone of the id goes
 //	counts       hash16(count) seq → nothing
@@ -53,6 +53,7 @@ var (
 	keySchemaAgain = []byte("schema again")
 	keySnapshots   = []byte("snapshots")
 	keyFloor       = []byte("floor")
+	keyFences      = []byte("fences")
 )
 
 // schemaOf returns the schema of a database, 0 for an empty file, or ErrDamaged for a bbolt file of another program.

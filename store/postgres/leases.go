@@ -34,9 +34,10 @@ func (l leaseStore) Acquire(ctx context.Context, name string) (store.Lease, erro
 	if name == "" || len(name) > maxLease {
 		return store.Lease{}, fmt.Errorf("acquire lease: its name has %d bytes, not 1 to %d", len(name), maxLease)
 	}
+	const next = "nextval('revisions') + coalesce((select num from counters where key = 'fences'), 0)" // see Import
 	const mine = "leases.holder = excluded.holder and leases.until > clock_timestamp()"
 	var fence int64
-	err := l.s.pool.QueryRow(ctx, `insert into leases (until, name, holder, holder_name, fence) values (`+untilSQL+`, $2, $3, $4, nextval('revisions'))
+	err := l.s.pool.QueryRow(ctx, `insert into leases (until, name, holder, holder_name, fence) values (`+untilSQL+`, $2, $3, $4, `+next+`)
 		on conflict (name) do update set until = `+untilSQL+`, holder = excluded.holder, holder_name = excluded.holder_name,
 			fence = case when `+mine+` then leases.fence else excluded.fence end
 		where leases.holder = excluded.holder or leases.until <= clock_timestamp()

@@ -80,7 +80,7 @@ func script(all []migration, have int) string {
 	return b.String()
 }
 
-// version returns the version of the tables, or 0 if there are none. If this program must not use them, because it knows
+// version returns the version of the tables, or 0 if the schema has no tables. If this program must not use them, because it knows
 // only an older version, the error is ErrNewerSchema.
 func version(ctx context.Context, tx pgx.Tx, known int) (have int, err error) {
 	var made bool

@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/engine"
 	"github.com/agentmesh/agentmesh/store/local"
 )
 
@@ -123,8 +124,11 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	s.channel = channelOf(schema)
 	s.writer, s.index = newWriter(s), &liveIndex{s: s}
 	conn, err := s.connectListener(ctx)
+	if errors.Is(err, engine.ErrUnfinished) || errors.Is(err, ErrCopying) {
+		return nil, err
+	}
 	if err != nil {
-		return nil, fmt.Errorf("connect to the database for notifications: %w", err)
+		return nil, fmt.Errorf("open the connection to the database for notifications: %w", err)
 	}
 	if err := s.index.build(ctx); err != nil {
 		_ = conn.Close(ctx)

@@ -74,7 +74,7 @@ func (s *Store) Watch(ctx context.Context, namespaces ...string) <-chan store.Hi
 	return s.watchers.Watch(ctx, nil, namespaces...)
 }
 
-// connectListener opens the connection for notifications.
+// connectListener opens the connection for notifications, which also keeps imports away from the tables.
 func (s *Store) connectListener(ctx context.Context) (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, acquireFor)
 	defer cancel()
@@ -85,7 +85,11 @@ func (s *Store) connectListener(ctx context.Context) (*pgx.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := conn.Exec(ctx, "listen "+s.channel); err != nil {
+	_, err = conn.Exec(ctx, "listen "+s.channel)
+	if err == nil {
+		err = share(ctx, conn)
+	}
+	if err != nil {
 		_ = conn.Close(ctx)
 		return nil, err
 	}

@@ -23,11 +23,7 @@ func testModel(t *testing.T, open func(t *testing.T) store.Store) {
 		// One store serves all rounds, and each round uses names of its own, because opening a store costs more than a
 		// round.
 		round++
-		m := &model{
-			t: rt, ctx: t, s: s, round: fmt.Sprintf("r%d-", round), now: t0,
-			cards: make(map[string]store.Card), records: make(map[string]store.Record), convs: make(map[string]*modelConv),
-			replays: make(map[string]modelReplay),
-		}
+		m := newModel(rt, t, s, round)
 		rt.Repeat(map[string]func(*rapid.T){
 			"put card":   m.putCard,
 			"withdraw":   m.withdraw,
@@ -39,6 +35,14 @@ func testModel(t *testing.T, open func(t *testing.T) store.Store) {
 			"":           m.compare,
 		})
 	})
+}
+
+func newModel(rt *rapid.T, t *testing.T, s store.Store, round int) *model {
+	return &model{
+		t: rt, ctx: t, s: s, round: fmt.Sprintf("r%d-", round), now: t0,
+		cards: make(map[string]store.Card), records: make(map[string]store.Record), convs: make(map[string]*modelConv),
+		replays: make(map[string]modelReplay),
+	}
 }
 
 type modelConv struct {

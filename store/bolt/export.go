@@ -1,0 +1,332 @@
+package bolt
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/agentmesh/agentmesh/node/atomicfile"
+	"github.com/agentmesh/agentmesh/store/engine"
+)
+
+// Export reads the whole database, which nobody may write meanwhile, and passes its rows to put. If a row is damaged,
+// Export passes nothing, and the error names up to a hundred damaged rows.
+func (s *Store) Export(ctx context.Context, put func(engine.Row) error) (n engine.Numbers, err error) {
+	err = s.view(ctx, func(tx *bbolt.Tx) error {
+		n, err = exportRows(ctx, tx, put)
+		return err
+	})
+	return n, err
+}
+
+func exportRows(ctx context.Context, tx *bbolt.Tx, put func(engine.Row) error) (n engine.Numbers, err error) {
+	found := &findings{ctx: ctx}
+	if err := found.pages(tx); err != nil {
+		return n, err
+	}
+	if found.rows(tx); len(found.errs) > 0 || ctx.Err() != nil {
+		return n, errors.Join(append(found.errs, ctx.Err())...)
+	}
+	for _, export := range []func(*bbolt.Tx, func(engine.Row) error) error{exportCards, exportChanges, exportConvs, exportReplays, exportRecords} {
+		if err := export(tx, put); err != nil {
+			return n, err
+		}
+	}
+	n.Rev, n.Card = bucketMeta.in(tx).b.Sequence(), bucketCards.in(tx).b.Sequence()
+	n.Change, n.Conv = bucketChanges.in(tx).b.Sequence(), bucketConvs.in(tx).b.Sequence()
+	n.Fence, err = fencesAbove(tx)
+	return n, err
+}
+
+// each calls fn for every row of a bucket.
+func each(tx *bbolt.Tx, b bucket, fn func(k, v []byte) error) error {
+	for row, err := range b.in(tx).from(nil, nil) {
+		if err == nil {
+			err = fn(row.key, row.value)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func exportCards(tx *bbolt.Tx, put func(engine.Row) error) error {
+	return each(tx, bucketCards, func(k, v []byte) error {
+		return put(engine.Row{Kind: engine.KindCard, Num: number(k), Value: v})
+	})
+}
+
+// exportChanges exports the feed. It leaves out the tombstones of earlier registrations of an id, which only an index in
+// memory needs.
+func exportChanges(tx *bbolt.Tx, put func(engine.Row) error) error {
+	tombstones := make(map[uint64]int64) // when they go
+	if err := each(tx, bucketExpiries, func(k, _ []byte) error {
+		if k[8] == kindTombstone {
+			tombstones[number(k[9:])] = int64(binary.BigEndian.Uint64(k) ^ 1<<63)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	ids := bucketIDs.in(tx)
+	return each(tx, bucketChanges, func(k, v []byte) error {
+		change, err := engine.DecodeChange(number(k), v)
+		if err != nil {
+			return err
+		}
+		seq, err := ids.get([]byte(change.ID))
+		if err != nil || number(seq) != change.Seq {
+			return err
+		}
+		due, gone := tombstones[change.Change]
+		if !gone {
+			due = engine.Never
+		}
+		return put(engine.Row{Kind: engine.KindChange, Num: change.Change, Due: due, Value: v})
+	})
+}
+
+func exportConvs(tx *bbolt.Tx, put func(engine.Row) error) error {
+	return each(tx, bucketConvs, func(k, v []byte) error {
+		switch k[8] {
+		case convEntry:
+			return put(engine.Row{Kind: engine.KindEntry, Num: number(k[:8]), N: number(k[9:]), Value: v})
+		case convRow:
+			return put(engine.Row{Kind: engine.KindConv, Num: number(k[:8]), Value: v})
+		}
+		return nil
+	})
+}
+
+func exportReplays(tx *bbolt.Tx, put func(engine.Row) error) error {
+	return each(tx, bucketReplays, func(_, v []byte) error { return put(engine.Row{Kind: engine.KindReplay, Value: v}) })
+}
+
+func exportRecords(tx *bbolt.Tx, put func(engine.Row) error) error {
+	return each(tx, bucketRecords, func(k, v []byte) error { return put(engine.Row{Kind: engine.KindRecord, Key: k, Value: v}) })
+}
+
+// importSuffix follows the path of a database in the name of a file that an import fills. While the file exists, the
+// database cannot be opened.
+const importSuffix = ".import"
+
+// checkImport returns engine.ErrUnfinished if an import of the database at path was interrupted.
+func checkImport(path string) error {
+	_, err := os.Lstat(path + importSuffix)
+	switch {
+	case err == nil:
+		return engine.ErrUnfinished
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	}
+	return err
+}
+
+// Import makes the database at path from the rows that fill passes to it. It reads the new file back, compares it with
+// these rows, and only then gives it its name. Until then, Open returns engine.ErrUnfinished, also if the process was
+// killed; a further Import begins again. If there is a database already, the error is engine.ErrNotEmpty. The caller makes
+// sure that only one process imports into a database.
+func Import(ctx context.Context, path string, fill engine.Fill) (engine.Tally, error) {
+	tally, err := importFile(ctx, path, fill)
+	if err != nil {
+		err = fmt.Errorf("import into %s: %w", path, err)
+	}
+	return tally, err
+}
+
+func importFile(ctx context.Context, path string, fill engine.Fill) (tally engine.Tally, err error) {
+	if info, err := os.Stat(path); err == nil && info.Size() > 0 {
+		return tally, engine.ErrNotEmpty
+	}
+	part := path + importSuffix
+	begun := os.Truncate(part, 0) // fails unless an import was interrupted
+	if begun != nil && !errors.Is(begun, fs.ErrNotExist) {
+		return tally, begun
+	}
+	// NoSync is safe here: nobody uses the file before the Sync in finish.
+	to, err := openBolt(part, &bbolt.Options{Timeout: offlineWait, NoSync: true, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
+	if err != nil {
+		return tally, err
+	}
+	c := &copier{ctx: ctx, db: to, log: slog.New(slog.DiscardHandler)}
+	defer func() {
+		err = errors.Join(err, c.rollback(), to.Close())
+		if err != nil && tally == (engine.Tally{}) && begun != nil { // the other database has no rows to give
+			err = errors.Join(err, os.Remove(part))
+		}
+	}()
+	for _, b := range buckets {
+		if err := c.create(b, 0); err != nil {
+			return tally, err
+		}
+	}
+	n, err := fill(func(r engine.Row) error {
+		tally.Add(r)
+		return importRow(c, r)
+	})
+	if err != nil {
+		return tally, err
+	}
+	if err := importNumbers(c, n); err != nil {
+		return tally, err
+	}
+	if err := c.finish(newestSchema(migrations)); err != nil {
+		return tally, err
+	}
+	var copied engine.Tally
+	if err := catchDamage(func() error {
+		return to.View(func(tx *bbolt.Tx) error {
+			_, err := exportRows(ctx, tx, func(r engine.Row) error { copied.Add(r); return nil })
+			return err
+		})
+	}); err != nil {
+		return tally, err
+	}
+	if err := tally.Compare(copied); err != nil {
+		return tally, err
+	}
+	if runtime.GOOS == "windows" { // Windows cannot rename an open file
+		if err := to.Close(); err != nil {
+			return tally, err
+		}
+	}
+	if err := os.Rename(part, path); err != nil {
+		return tally, err
+	}
+	atomicfile.SyncDir(filepath.Dir(path))
+	return tally, nil
+}
+
+// importRow stores a row with the rows that follow from it.
+func importRow(c *copier, r engine.Row) error {
+	switch r.Kind {
+	case engine.KindCard:
+		return importCard(c, r)
+	case engine.KindChange:
+		change, err := engine.DecodeChange(r.Num, r.Value)
+		if err != nil {
+			return err
+		}
+		if err := c.put(bucketIDs, []byte(change.ID), u64(change.Seq)); err != nil {
+			return err
+		}
+		return c.putDue(bucketChanges, u64(r.Num), r.Value, kindTombstone, r.Due)
+	case engine.KindEntry:
+		return c.put(bucketConvs, convRowKey(u64(r.Num), convEntry, u64(r.N)), r.Value)
+	case engine.KindConv:
+		return importConv(c, r)
+	case engine.KindReplay:
+		return importReplay(c, r)
+	case engine.KindRecord:
+		return importRecord(c, r)
+	}
+	return r.Check() // an unknown kind
+}
+
+func importCard(c *copier, r engine.Row) error {
+	card, err := engine.DecodeCard(r.Num, r.Value)
+	if err != nil {
+		return err
+	}
+	for _, count := range card.Counts {
+		if err := c.put(bucketCounts, binary.BigEndian.AppendUint64(engine.CountKey(count), r.Num), nil); err != nil {
+			return err
+		}
+	}
+	return c.putDue(bucketCards, u64(r.Num), r.Value, kindCard, engine.CardDue(card.Card))
+}
+
+func importConv(c *copier, r engine.Row) error {
+	conv, err := engine.DecodeConv(r.Num, r.Value)
+	if err != nil {
+		return err
+	}
+	if err := c.put(bucketConvKeys, engine.ConvKey(conv.Key), u64(r.Num)); err != nil {
+		return err
+	}
+	for _, term := range conv.Terms {
+		if err := c.put(bucketConvTerms, convTermKey(term, r.Num), nil); err != nil {
+			return err
+		}
+	}
+	if err := c.put(bucketConvs, convRowKey(u64(r.Num), convRow, nil), r.Value); err != nil {
+		return err
+	}
+	return c.due(kindConv, u64(r.Num), engine.Deadline(conv.Expires))
+}
+
+// importReplay stores a replay record, and a row of its conversation that names it, because entries of other engines do
+// not.
+func importReplay(c *copier, r engine.Row) error {
+	rec, err := engine.DecodeReplay(r.Value)
+	if err != nil {
+		return err
+	}
+	hash, seq := engine.ReplayHash(rec.Sender, rec.MessageID), u64(rec.ConvSeq)
+	if err := c.put(bucketReplays, replayKey(part(rec.Expires), hash), r.Value); err != nil {
+		return err
+	}
+	if !rowExists(c.tx, bucketConvs, convRowKey(seq, convRow, nil)) {
+		return nil
+	}
+	return c.put(bucketConvs, convRowKey(seq, convReplay, hash), nil)
+}
+
+func importRecord(c *copier, r engine.Row) error {
+	ns, key, ok := engine.SplitRecordKey(r.Key)
+	if !ok {
+		return r.Check()
+	}
+	rec, err := engine.DecodeRecord(ns, key, r.Value)
+	if err != nil {
+		return err
+	}
+	for _, term := range rec.Terms {
+		if err := c.put(bucketRecordTerms, engine.TermKey(ns, term, key), nil); err != nil {
+			return err
+		}
+	}
+	return c.putDue(bucketRecords, r.Key, r.Value, kindRecord, engine.Deadline(rec.Expires))
+}
+
+// putDue stores a row that has the same key in bucketExpiries.
+func (c *copier) putDue(b bucket, key, value []byte, kind byte, due int64) error {
+	if err := c.put(b, key, value); err != nil {
+		return err
+	}
+	return c.due(kind, key, due)
+}
+
+// due makes Sweep look at a row at the time due.
+func (c *copier) due(kind byte, key []byte, due int64) error {
+	if due == engine.Never {
+		return nil
+	}
+	return c.put(bucketExpiries, expiryKey(due, kind, key), nil)
+}
+
+// importNumbers stores the numbers from which the database goes on.
+func importNumbers(c *copier, n engine.Numbers) error {
+	if err := c.begin(); err != nil {
+		return err
+	}
+	if n.Rev > math.MaxUint64>>20 {
+		return fmt.Errorf("revision %d is too large for fences", n.Rev)
+	}
+	for b, last := range map[*bucket]uint64{&bucketMeta: n.Rev, &bucketCards: n.Card, &bucketChanges: n.Change, &bucketConvs: n.Conv} {
+		if err := b.in(c.tx).b.SetSequence(last); err != nil {
+			return err
+		}
+	}
+	return c.put(bucketMeta, keyFences, u64(n.FenceOffset(n.Rev<<20)))
+}

@@ -1,0 +1,133 @@
+package engine
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/agentmesh/agentmesh/store"
+)
+
+// The errors of a copy from one engine to another.
+var (
+	// ErrUnfinished means that a copy into the database was interrupted, so that the database must not be used.
+	ErrUnfinished = errors.New("the import into this database is not finished")
+	// ErrNotEmpty means that a database cannot take a copy, because it has data.
+	ErrNotEmpty = errors.New("the database is not empty")
+)
+
+// Kind is a kind of rows that engines export. Rows that follow from them, such as those of terms, are not exported.
+type Kind byte
+
+// The kinds of rows, in the order in which engines export them.
+const (
+	KindCard   Kind = iota // Num is the sequence number
+	KindChange             // Num is the position in the feed, and Due is when the line goes
+	KindEntry              // Num is the sequence number of the conversation, and N is the number of the entry
+	KindConv               // Num is the sequence number
+	KindReplay
+	KindRecord // Key is that of RecordKey
+	kinds
+)
+
+var kindNames = [kinds]string{"cards", "changes of cards", "messages", "conversations", "replay records", "records"}
+
+// Row is a row of a database in the form that all engines share. Value is encoded by a function of this package.
+type Row struct {
+	Kind   Kind
+	Num, N uint64
+	Due    int64
+	Key    []byte
+	Value  []byte
+}
+
+// Check returns ErrDamaged with the name of the row, unless the row can be decoded.
+func (r Row) Check() (err error) {
+	switch r.Kind {
+	case KindCard:
+		_, err = DecodeCard(r.Num, r.Value)
+	case KindChange:
+		_, err = DecodeChange(r.Num, r.Value)
+	case KindEntry:
+		if _, err = DecodeEntry(r.N, r.Value); err != nil {
+			err = fmt.Errorf("conversation %d: %w", r.Num, err)
+		}
+	case KindConv:
+		_, err = DecodeConv(r.Num, r.Value)
+	case KindReplay:
+		_, err = DecodeReplay(r.Value)
+	case KindRecord:
+		ns, key, ok := SplitRecordKey(r.Key)
+		if !ok {
+			return fmt.Errorf("%w: record key %x", store.ErrDamaged, r.Key)
+		}
+		_, err = DecodeRecord(ns, key, r.Value)
+	default:
+		err = fmt.Errorf("%w: row of kind %d", store.ErrDamaged, r.Kind)
+	}
+	return err
+}
+
+// Numbers are the numbers of a database that its new rows continue. Each is at least as large as every number that the
+// database ever gave, because rows that are gone may still be named elsewhere.
+type Numbers struct {
+	Rev    uint64
+	Card   uint64 // sequence number of a card
+	Change uint64 // position in the feed
+	Conv   uint64 // sequence number of a conversation
+	Fence  uint64
+}
+
+// Tally counts rows and sums their hashes, so that two databases can be compared whose rows come in different orders.
+type Tally struct {
+	Rows [kinds]uint64
+	sums [kinds]uint64
+}
+
+// Add adds a row.
+func (t *Tally) Add(r Row) {
+	b := AppendU64(AppendU64(AppendU64(nil, r.Num), r.N), uint64(r.Due))
+	b = binary.AppendUvarint(b, uint64(len(r.Key)))
+	sum := sha256.Sum256(append(append(b, r.Key...), r.Value...))
+	t.Rows[r.Kind]++
+	t.sums[r.Kind] += binary.BigEndian.Uint64(sum[:])
+}
+
+// Compare returns an error if another database has other rows.
+func (t *Tally) Compare(other Tally) error {
+	var faults []error
+	for kind, name := range kindNames {
+		switch {
+		case t.Rows[kind] != other.Rows[kind]:
+			faults = append(faults, fmt.Errorf("%w: it has %d %s, and the copy has %d", store.ErrDamaged, t.Rows[kind], name, other.Rows[kind]))
+		case t.sums[kind] != other.sums[kind]:
+			faults = append(faults, fmt.Errorf("%w: %s differ in the copy", store.ErrDamaged, name))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// String lists the numbers of rows.
+func (t *Tally) String() string {
+	text := ""
+	for kind, name := range kindNames {
+		if kind > 0 {
+			text += ", "
+		}
+		text += fmt.Sprintf("%d %s", t.Rows[kind], name)
+	}
+	return text
+}
+
+// Fill passes all rows of another database to put, and returns its numbers.
+type Fill func(put func(Row) error) (Numbers, error)
+
+// FenceOffset returns what an engine must add to its own numbers of fences after an import, so that no fence is given
+// twice. own is the number from which the engine continues without an offset.
+func (n Numbers) FenceOffset(own uint64) uint64 {
+	if own >= n.Fence {
+		return 0
+	}
+	return n.Fence - own
+}

@@ -1,0 +1,438 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/agentmesh/agentmesh/store"
+	"github.com/agentmesh/agentmesh/store/engine"
+)
+
+var (
+	// ErrInUse means that other processes use the tables.
+	ErrInUse = errors.New("other processes use the database")
+	// ErrCopying means that an import or export is running.
+	ErrCopying = errors.New("the database is being copied")
+)
+
+// useLock is the class of the advisory lock of the processes that use a schema. Each shares it, on its connection for
+// notifications; an import or export has it alone.
+const useLock = 0x616d7573
+
+// counterImport is the row of counters that exists from the beginning of an import to its end, and counterFences that
+// of the number that is added to fences.
+var (
+	counterImport = []byte("import")
+	counterFences = []byte("fences")
+)
+
+// share takes the lock of the processes that use the schema. If an import or export has it, the error is ErrCopying. If an
+// import was interrupted, the error is engine.ErrUnfinished.
+func share(ctx context.Context, conn *pgx.Conn) error {
+	var locked, unfinished bool
+	err := conn.QueryRow(ctx, "select pg_try_advisory_lock_shared($1, hashtext(current_schema()))", useLock).Scan(&locked)
+	if err == nil && locked {
+		err = conn.QueryRow(ctx, "select exists (select from counters where key = $1)", counterImport).Scan(&unfinished)
+	}
+	switch {
+	case err != nil:
+		return err
+	case !locked:
+		return ErrCopying
+	case unfinished:
+		return engine.ErrUnfinished
+	}
+	return nil
+}
+
+// own opens a connection that keeps other processes away from the tables, which have the version of this program.
+func own(ctx context.Context, cfg Config) (*pgx.Conn, error) {
+	conn, err := connect(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	var locked bool
+	if err := conn.QueryRow(ctx, "select pg_try_advisory_lock($1, hashtext(current_schema()))", useLock).Scan(&locked); err == nil && locked {
+		return conn, nil
+	} else if err != nil {
+		return nil, errors.Join(err, conn.Close(ctx))
+	}
+	return nil, errors.Join(ErrInUse, conn.Close(ctx))
+}
+
+// migrateWhole migrates tables for work on all their columns, which needs a program of exactly their version.
+func migrateWhole(ctx context.Context, conn *pgx.Conn) error {
+	all := migrations()
+	_, have, err := migrate(ctx, conn, all)
+	if err == nil && have > len(all) {
+		err = fmt.Errorf("%w: version %d, and this program knows %d", ErrNewerSchema, have, len(all))
+	}
+	return err
+}
+
+// Export reads the whole database, and passes its rows to put. No process may use the tables meanwhile, or the error is
+// ErrInUse. If rows are damaged, the error names up to a hundred of them.
+func Export(ctx context.Context, cfg Config, put func(engine.Row) error) (n engine.Numbers, err error) {
+	defer func() { err = classifyOpen(err) }()
+	conn, err := own(ctx, cfg)
+	if err != nil {
+		return n, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	if err := migrateWhole(ctx, conn); err != nil {
+		return n, err
+	}
+	var unfinished bool
+	if err := conn.QueryRow(ctx, "select exists (select from counters where key = $1)", counterImport).Scan(&unfinished); err != nil {
+		return n, err
+	}
+	if unfinished {
+		return n, engine.ErrUnfinished
+	}
+	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		// Damage is found before the target gets rows, which costs a second pass.
+		if n, err = exportRows(ctx, tx, func(engine.Row) error { return nil }); err != nil {
+			return err
+		}
+		n, err = exportRows(ctx, tx, put)
+		return err
+	})
+	return n, err
+}
+
+// maxFindings bounds the number of damaged rows that an export names.
+const maxFindings = 100
+
+// exporter passes rows to put, unless a row is damaged.
+type exporter struct {
+	ctx    context.Context
+	tx     pgx.Tx
+	put    func(engine.Row) error
+	faults []error
+}
+
+func exportRows(ctx context.Context, tx pgx.Tx, put func(engine.Row) error) (n engine.Numbers, err error) {
+	x := &exporter{ctx: ctx, tx: tx, put: put}
+	err = errors.Join(
+		x.table(cards, func(r stored) (engine.Row, error) {
+			return engine.Row{Kind: engine.KindCard, Num: uint64(r.num), Value: r.value}, nil
+		}),
+		x.table(changes, changeRow),
+		x.convs(),
+		x.table(replays, func(r stored) (engine.Row, error) {
+			return engine.Row{Kind: engine.KindReplay, Value: r.value}, nil
+		}),
+		x.table(records, func(r stored) (engine.Row, error) {
+			return engine.Row{Kind: engine.KindRecord, Key: r.key, Value: r.value}, nil
+		}))
+	if err = errors.Join(err, errors.Join(x.faults...)); err != nil {
+		return n, err
+	}
+	return x.numbers()
+}
+
+// stored is a row with its key.
+type stored struct {
+	key []byte
+	row
+}
+
+// order is the column by which an export reads the rows of a table.
+var order = map[*table]string{cards: "num", changes: "num", replays: "key", records: "key"}
+
+// table exports the rows of a table.
+func (x *exporter) table(tb *table, convert func(stored) (engine.Row, error)) error {
+	return x.query("select key, num, due, value from "+tb.name+" order by "+order[tb], nil, func(r stored) error {
+		out, err := convert(r)
+		if err != nil {
+			return x.damaged(err)
+		}
+		return x.row(out)
+	})
+}
+
+func (x *exporter) query(sql string, args []any, fn func(stored) error) error {
+	rows, err := x.tx.Query(x.ctx, sql, args...)
+	if err != nil {
+		return err
+	}
+	var r stored
+	_, err = pgx.ForEachRow(rows, []any{&r.key, &r.num, &r.due, &r.value}, func() error { return fn(r) })
+	return err
+}
+
+// row passes on a row, or notes that it is damaged.
+func (x *exporter) row(r engine.Row) error {
+	if err := r.Check(); err != nil {
+		return x.damaged(err)
+	}
+	if len(x.faults) > 0 {
+		return nil // only name further damaged rows
+	}
+	return x.put(r)
+}
+
+func (x *exporter) damaged(err error) error {
+	if len(x.faults) < maxFindings {
+		x.faults = append(x.faults, err)
+	}
+	return nil
+}
+
+// changeRow returns a line of the feed. It leaves out what only indexes in memory need.
+func changeRow(r stored) (engine.Row, error) {
+	line, err := decodeLine(r.key, r.value)
+	change := store.CardChange{Change: uint64(r.num), ID: string(r.key), Gone: line.Gone, Withdrawn: line.Withdrawn, At: line.At}
+	value := engine.EncodeChange(engine.ChangeRow{CardChange: change, Seq: line.Seq})
+	return engine.Row{Kind: engine.KindChange, Num: uint64(r.num), Due: r.due, Value: value}, err
+}
+
+// exportPage is the number of conversations that are in memory at a time.
+const exportPage = 500
+
+// convs exports conversations in the order of their numbers, after the entries of their page.
+func (x *exporter) convs() error {
+	for after := int64(-1); ; {
+		var page []stored
+		if err := x.query("select key, num, due, value from convs where num > $1 order by num limit $2", []any{after, exportPage}, func(r stored) error {
+			page = append(page, r)
+			return nil
+		}); err != nil || len(page) == 0 {
+			return err
+		}
+		first, last := entryKey(uint64(after+1), 0), entryKey(uint64(page[len(page)-1].num+1), 0)
+		if err := x.query("select key, num, due, value from entries where key >= $1 and key < $2 order by key", []any{first, last}, func(r stored) error {
+			seq, n, ok := splitEntryKey(r.key)
+			if !ok {
+				return x.damaged(fmt.Errorf("%w: message key %x", store.ErrDamaged, r.key))
+			}
+			return x.row(engine.Row{Kind: engine.KindEntry, Num: seq, N: n, Value: r.value})
+		}); err != nil {
+			return err
+		}
+		for _, r := range page {
+			if err := x.row(engine.Row{Kind: engine.KindConv, Num: uint64(r.num), Value: r.value}); err != nil {
+				return err
+			}
+		}
+		after = page[len(page)-1].num
+	}
+}
+
+// numbers returns the numbers from which the database goes on. Conversations and fences have revisions as numbers.
+func (x *exporter) numbers() (n engine.Numbers, err error) {
+	var rev, card, change, fences int64
+	err = x.tx.QueryRow(x.ctx, `select last_value, (select num from counters where key = $1), (select num from counters where key = $2),
+		coalesce((select num from counters where key = $3), 0) from revisions`, counterCards, counterChanges, counterFences).Scan(&rev, &card, &change, &fences)
+	return engine.Numbers{Rev: uint64(rev), Conv: uint64(rev), Card: uint64(card), Change: uint64(change), Fence: uint64(rev + fences)}, err
+}
+
+// Import fills the tables of an empty database with the rows that fill passes to it, in one transaction, and makes the
+// tables if necessary. It reads the tables back and compares them with these rows before it commits. Until then, Open
+// returns engine.ErrUnfinished, also if the process was killed; a further Import begins again. If there is data already,
+// the error is engine.ErrNotEmpty; if processes use the tables, ErrInUse.
+func Import(ctx context.Context, cfg Config, fill engine.Fill) (tally engine.Tally, err error) {
+	defer func() { err = classifyOpen(err) }()
+	conn, err := own(ctx, cfg)
+	if err != nil {
+		return tally, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	if err := migrateWhole(ctx, conn); err != nil {
+		return tally, err
+	}
+	if err := checkEmpty(ctx, conn); err != nil {
+		return tally, err
+	}
+	begun, err := conn.Exec(ctx, "insert into counters (key, num, due, value) values ($1, 0, 0, '') on conflict do nothing", counterImport)
+	if err != nil {
+		return tally, err
+	}
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if err := load(ctx, tx, &tally, fill); err != nil {
+			return err
+		}
+		warned(conn) // forget earlier warnings
+		return nil
+	})
+	if err == nil {
+		if text := warned(conn); text != "" { // the wait for the standby was canceled
+			err = fmt.Errorf("%w: commit: %s", errUnknown, text)
+		}
+		return tally, err
+	}
+	if tally == (engine.Tally{}) && begun.RowsAffected() == 1 { // the other database has no rows to give
+		_, undone := conn.Exec(context.WithoutCancel(ctx), "delete from counters where key = $1", counterImport)
+		err = errors.Join(err, undone)
+	}
+	return tally, err
+}
+
+// load fills the tables and compares them with the rows that fill passed.
+func load(ctx context.Context, tx pgx.Tx, tally *engine.Tally, fill engine.Fill) error {
+	l := &loader{ctx: ctx, tx: tx, buffers: make(map[*table][][]any)}
+	n, err := fill(func(r engine.Row) error {
+		tally.Add(r)
+		return l.add(r)
+	})
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(l.flush(), l.finish(n)); err != nil {
+		return err
+	}
+	var copied engine.Tally
+	if _, err := exportRows(ctx, tx, func(r engine.Row) error { copied.Add(r); return nil }); err != nil {
+		return err
+	}
+	return tally.Compare(copied)
+}
+
+// checkEmpty returns engine.ErrNotEmpty if a table has rows.
+func checkEmpty(ctx context.Context, conn *pgx.Conn) error {
+	var queries []string
+	for _, tb := range tables {
+		if tb != counters {
+			queries = append(queries, "exists (select from "+tb.name+")")
+		}
+	}
+	var full bool
+	err := conn.QueryRow(ctx, "select "+strings.Join(queries, " or ")).Scan(&full)
+	if err == nil && full {
+		err = engine.ErrNotEmpty
+	}
+	return err
+}
+
+// loader writes rows in batches.
+type loader struct {
+	ctx     context.Context
+	tx      pgx.Tx
+	buffers map[*table][][]any
+	size    int
+}
+
+// loadBatch is the number of bytes that are in memory at a time.
+const loadBatch = 4 << 20
+
+func (l *loader) put(tb *table, key []byte, num, due int64, value []byte) {
+	if value == nil {
+		value = []byte{} // the column is never null
+	}
+	l.buffers[tb] = append(l.buffers[tb], []any{append([]byte(nil), key...), num, due, append([]byte{}, value...)})
+	l.size += len(key) + len(value) + 16
+}
+
+// flush writes the rows in memory.
+func (l *loader) flush() error {
+	for _, tb := range tables {
+		if len(l.buffers[tb]) == 0 {
+			continue
+		}
+		if _, err := l.tx.CopyFrom(l.ctx, pgx.Identifier{tb.name}, []string{"key", "num", "due", "value"}, pgx.CopyFromRows(l.buffers[tb])); err != nil {
+			return fmt.Errorf("write %s: %w", tb.name, err)
+		}
+		l.buffers[tb] = l.buffers[tb][:0]
+	}
+	l.size = 0
+	return nil
+}
+
+// add stores a row with the rows that follow from it.
+func (l *loader) add(r engine.Row) (err error) {
+	switch r.Kind {
+	case engine.KindCard:
+		err = l.card(r)
+	case engine.KindChange:
+		err = l.change(r)
+	case engine.KindEntry:
+		l.put(entries, entryKey(r.Num, r.N), 0, 0, r.Value)
+	case engine.KindConv:
+		err = l.conv(r)
+	case engine.KindReplay:
+		var rec engine.ReplayRow
+		if rec, err = engine.DecodeReplay(r.Value); err == nil {
+			l.put(replays, engine.ReplayHash(rec.Sender, rec.MessageID), int64(rec.ConvSeq), engine.Deadline(rec.Expires), r.Value)
+		}
+	case engine.KindRecord:
+		err = l.record(r)
+	default:
+		err = r.Check() // an unknown kind
+	}
+	if err == nil && l.size >= loadBatch {
+		err = l.flush()
+	}
+	return err
+}
+
+func (l *loader) card(r engine.Row) error {
+	card, err := engine.DecodeCard(r.Num, r.Value)
+	if err != nil {
+		return err
+	}
+	for _, count := range card.Counts {
+		if !card.Withdrawn {
+			l.put(cardCounts, cardCountKey(count, card.ID), 0, engine.Deadline(card.Expires), nil)
+		}
+	}
+	l.put(cards, []byte(card.ID), int64(r.Num), engine.CardDue(card.Card), r.Value)
+	return nil
+}
+
+func (l *loader) change(r engine.Row) error {
+	c, err := engine.DecodeChange(r.Num, r.Value)
+	if err != nil {
+		return err
+	}
+	value, err := feedLine{At: c.At, Gone: c.Gone, Withdrawn: c.Withdrawn, Seq: c.Seq}.encode()
+	l.put(changes, []byte(c.ID), int64(r.Num), r.Due, value)
+	return err
+}
+
+func (l *loader) conv(r engine.Row) error {
+	conv, err := engine.DecodeConv(r.Num, r.Value)
+	if err != nil {
+		return err
+	}
+	for _, term := range engine.SortedSet(conv.Terms) {
+		l.put(convTerms, convTermKey(term, r.Num), int64(r.Num), 0, nil)
+	}
+	l.put(convs, engine.ConvKey(conv.Key), int64(r.Num), engine.Deadline(conv.Expires), r.Value)
+	return nil
+}
+
+func (l *loader) record(r engine.Row) error {
+	ns, key, ok := engine.SplitRecordKey(r.Key)
+	if !ok {
+		return r.Check()
+	}
+	rec, err := engine.DecodeRecord(ns, key, r.Value)
+	if err != nil {
+		return err
+	}
+	due := engine.Deadline(rec.Expires)
+	for _, term := range engine.SortedSet(rec.Terms) {
+		l.put(recordTerms, engine.TermKey(ns, term, key), 0, due, nil)
+	}
+	l.put(records, r.Key, 0, due, r.Value)
+	return nil
+}
+
+// finish stores the numbers from which the database goes on, and ends the import.
+func (l *loader) finish(n engine.Numbers) error {
+	rev := max(n.Rev, n.Conv, 1) // conversations have revisions as numbers
+	var batch pgx.Batch
+	batch.Queue("select setval('revisions', $1)", int64(rev))
+	batch.Queue("update counters set num = $2 where key = $1", counterCards, int64(n.Card))
+	batch.Queue("update counters set num = $2 where key = $1", counterChanges, int64(n.Change))
+	batch.Queue(`insert into counters (key, num, due, value) values ($1, $2, 0, '') on conflict (key) do update set num = excluded.num`, counterFences, int64(n.FenceOffset(rev)))
+	batch.Queue("delete from counters where key = $1", counterImport)
+	for _, tb := range tables {
+		batch.Queue("analyze " + tb.name)
+	}
+	return l.tx.SendBatch(l.ctx, &batch).Close()
+}
