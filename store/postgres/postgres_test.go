@@ -38,27 +38,33 @@ func TestStore(t *testing.T) {
 func TestShared(t *testing.T) {
 	t.Parallel()
 	storetest.RunShared(t, func(t *testing.T, ttl time.Duration) storetest.Shared {
-		url := pgtest.Database(t)
-		var mu sync.Mutex
-		var handles []*Store
-		return storetest.Shared{
-			Handle: func(name string) store.Store {
-				s := open(t, Config{URL: url, Name: name, LeaseTTL: ttl})
-				mu.Lock()
-				defer mu.Unlock()
-				handles = append(handles, s)
-				return s
-			},
-			Close: func() (err error) {
-				mu.Lock()
-				defer mu.Unlock()
-				for _, s := range handles {
-					err = errors.Join(err, s.Close())
-				}
-				return err
-			},
-		}
+		return sharedHandles(t, Config{URL: pgtest.Database(t), LeaseTTL: ttl})
 	})
+}
+
+// sharedHandles opens handles on one database.
+func sharedHandles(t *testing.T, cfg Config) storetest.Shared {
+	var mu sync.Mutex
+	var handles []*Store
+	return storetest.Shared{
+		Handle: func(name string) store.Store {
+			named := cfg
+			named.Name = name
+			s := open(t, named)
+			mu.Lock()
+			defer mu.Unlock()
+			handles = append(handles, s)
+			return s
+		},
+		Close: func() (err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			for _, s := range handles {
+				err = errors.Join(err, s.Close())
+			}
+			return err
+		},
+	}
 }
 
 var now = time.Date(2026, 3, 1, 12, 0, 0, 123456789, time.UTC)
