@@ -93,6 +93,7 @@ var lines = []struct {
 	{"cmd/internal/datadir", 7},
 	{"cmd/internal/engine", 8},
 	{"cmd/internal/daemon", 8},
+	{"cmd/internal/database", 8},
 	{"cmd/internal/demo", 8},
 	{"cmd/internal/doctor", 8},
 	{"cmd/internal/manual", 8},
@@ -119,6 +120,7 @@ var sameLine = map[string][]string{
 	"store/storetest":         {"store"},
 	"node/meshtest":           {"node/httpapi/apitest"},
 	"cmd/internal/daemon":     {"cmd/internal/engine"},                        // opens the database
+	"cmd/internal/database":   {"cmd/internal/daemon", "cmd/internal/engine"}, // its options; copies databases
 	"cmd/internal/demo":       {"cmd/internal/daemon"},                        // calls the processes that it started
 	"cmd/internal/doctor":     {"cmd/internal/daemon", "cmd/internal/engine"}, // calls the running process, and describes its database
 	"cmd/internal/welcome":    {"cmd/internal/daemon"},                        // describes it

@@ -27,6 +27,7 @@ import (
 
 	"github.com/agentmesh/agentmesh/cmd/internal/config"
 	"github.com/agentmesh/agentmesh/cmd/internal/daemon"
+	"github.com/agentmesh/agentmesh/cmd/internal/database"
 	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
 	"github.com/agentmesh/agentmesh/cmd/internal/engine"
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
@@ -83,15 +84,16 @@ type commands struct {
 	A2A       a2aCmd       `cmd:"" name:"a2a" group:"mesh" help:"Manage the tokens of callers over A2A."`
 	Moltspeak moltspeakCmd `cmd:"" group:"mesh" help:"Query MoltSpeak agents, delegate tasks, call tools, and manage consents."`
 
-	Keys    keysCmd      `cmd:"" group:"data" help:"Show, make and rotate keys."`
-	Mirrors directoryCmd `cmd:"" name:"directory" group:"run" help:"Mirror another directory."`
-	Cards   cardsCmd     `cmd:"" group:"data" help:"Manage the cards of the directory that runs here: list, remove, ban, import, export."`
-	Token   tokenCmd     `cmd:"" group:"data" help:"Manage invite codes of the directory that runs here."`
-	Config  configCmd    `cmd:"" group:"data" help:"Check the configuration."`
-	Check   checkCmd     `cmd:"" group:"data" help:"Check the whole data directory, while no serve runs."`
-	Compact compactCmd   `cmd:"" group:"data" help:"Return the database's free space to the disk, while no serve runs."`
-	Backup  backupCmd    `cmd:"" group:"data" help:"Write the whole data directory to one archive, also while serve runs."`
-	Restore restoreCmd   `cmd:"" group:"data" help:"Unpack an archive into a new data directory."`
+	Keys    keysCmd          `cmd:"" group:"data" help:"Show, make and rotate keys."`
+	Mirrors directoryCmd     `cmd:"" name:"directory" group:"run" help:"Mirror another directory."`
+	Cards   cardsCmd         `cmd:"" group:"data" help:"Manage the cards of the directory that runs here: list, remove, ban, import, export."`
+	Token   tokenCmd         `cmd:"" group:"data" help:"Manage invite codes of the directory that runs here."`
+	Config  configCmd        `cmd:"" group:"data" help:"Check the configuration."`
+	Check   checkCmd         `cmd:"" group:"data" help:"Check the whole data directory, while no serve runs."`
+	Compact database.Compact `cmd:"" group:"data" help:"Return the database's free space to the disk, while no serve runs."`
+	DB      database.Command `cmd:"" name:"db" group:"data" help:"Make the tables in PostgreSQL, and move data between a database file and PostgreSQL."`
+	Backup  backupCmd        `cmd:"" group:"data" help:"Write the whole data directory to one archive, also while serve runs."`
+	Restore restoreCmd       `cmd:"" group:"data" help:"Unpack an archive into a new data directory."`
 
 	Hooks      hooksCmd      `cmd:"" group:"data" help:"Test what runs behind the node."`
 	Skill      skillCmd      `cmd:"" group:"data" help:"Install or print the skill for OpenClaw agents."`
@@ -164,10 +166,14 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	var cli commands
 	a := &app{UI: terminal.UI{In: in, Out: out, Err: errOut}, environ: os.Environ(), minLogLevel: slog.LevelWarn}
 	defer func() {
-		if s, ok := recover().(exitPanic); ok {
+		switch s := recover().(type) {
+		case nil:
+		case exitPanic:
 			if code = int(s); len(args) == 0 {
 				code = exit.Usage
 			}
+		default:
+			panic(s)
 		}
 	}()
 	if len(args) == 0 { // print the help to standard error
@@ -181,7 +187,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 		return exit.Usage
 	}
 	a.globals, a.yaml = cli.Globals, cli.Mess.YAML
-	_ = parsed.BindToProvider(a.quickstart) // it fails only for a value that is not a function
+	_ = errors.Join(parsed.BindToProvider(a.quickstart), parsed.BindToProvider(a.database)) // they fail only for a value that is not a function
 	parsed.BindTo(ctx, (*context.Context)(nil))
 	return a.reportError(parsed.Run(a))
 }
@@ -296,6 +302,16 @@ func (a *app) quickstart() (quickstart.Env, error) {
 	}
 	dir, err := a.dataDir()
 	return quickstart.Env{UI: &a.UI, JSON: a.globals.JSON, Dir: datadir.Dir(dir), File: file, Options: a.options}, err
+}
+
+// database returns what the commands for a whole database need.
+func (a *app) database() (database.Env, error) {
+	src, err := a.source()
+	if err != nil {
+		return database.Env{}, err
+	}
+	dir, err := a.dataDir()
+	return database.Env{UI: &a.UI, JSON: a.globals.JSON, Dir: datadir.Dir(dir), Source: src, Options: a.options}, err
 }
 
 // options returns the options for a process of this command.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"flag"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -22,6 +23,21 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"agentmesh": mainOnTestServer,
 	})
+}
+
+// panicking is a writer that panics.
+type panicking struct{}
+
+func (panicking) Write([]byte) (int, error) { panic("broken") }
+
+// TestPanic checks that a panic of a command ends the process, and that the command does not look successful.
+func TestPanic(t *testing.T) {
+	defer func() {
+		if p := recover(); p != "broken" {
+			t.Errorf("the panic is %v", p)
+		}
+	}()
+	t.Errorf("exit code %d after a panic", run(t.Context(), []string{"version"}, nil, panicking{}, io.Discard))
 }
 
 // TestEveryCommandHasHelp: every command and every flag has a help text.

@@ -116,13 +116,13 @@ func exportRecords(tx *bbolt.Tx, put func(engine.Row) error) error {
 	return each(tx, bucketRecords, func(k, v []byte) error { return put(engine.Row{Kind: engine.KindRecord, Key: k, Value: v}) })
 }
 
-// importSuffix follows the path of a database in the name of a file that an import fills. While the file exists, the
+// ImportPath returns the path of the file that an import into the database at path fills. While the file exists, the
 // database cannot be opened.
-const importSuffix = ".import"
+func ImportPath(path string) string { return path + ".import" }
 
 // checkImport returns engine.ErrUnfinished if an import of the database at path was interrupted.
 func checkImport(path string) error {
-	_, err := os.Lstat(path + importSuffix)
+	_, err := os.Lstat(ImportPath(path))
 	switch {
 	case err == nil:
 		return engine.ErrUnfinished
@@ -148,7 +148,7 @@ func importFile(ctx context.Context, path string, fill engine.Fill) (tally engin
 	if info, err := os.Stat(path); err == nil && info.Size() > 0 {
 		return tally, engine.ErrNotEmpty
 	}
-	part := path + importSuffix
+	part := ImportPath(path)
 	begun := os.Truncate(part, 0) // fails unless an import was interrupted
 	if begun != nil && !errors.Is(begun, fs.ErrNotExist) {
 		return tally, begun

@@ -128,7 +128,7 @@ func TestExportDamaged(t *testing.T) {
 	if !errors.Is(err, store.ErrDamaged) || err == nil || !strings.Contains(err.Error(), want.Error()) {
 		t.Errorf("Import = %v, want %v", err, want)
 	}
-	if _, err := os.Stat(path + importSuffix); err == nil {
+	if _, err := os.Stat(ImportPath(path)); err == nil {
 		t.Error("an import of nothing left a file")
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/agentmesh/agentmesh/store"
 )
@@ -31,7 +32,7 @@ const (
 	kinds
 )
 
-var kindNames = [kinds]string{"cards", "changes of cards", "messages", "conversations", "replay records", "records"}
+var kindNames = [kinds]string{"cards", "changes", "messages", "conversations", "replays", "records"}
 
 // Row is a row of a database in the form that all engines share. Value is encoded by a function of this package.
 type Row struct {
@@ -108,16 +109,22 @@ func (t *Tally) Compare(other Tally) error {
 	return errors.Join(faults...)
 }
 
+// Counts returns the numbers of rows by the names of their kinds.
+func (t *Tally) Counts() map[string]uint64 {
+	counts := make(map[string]uint64)
+	for kind, name := range kindNames {
+		counts[name] = t.Rows[kind]
+	}
+	return counts
+}
+
 // String lists the numbers of rows.
 func (t *Tally) String() string {
-	text := ""
+	var texts []string
 	for kind, name := range kindNames {
-		if kind > 0 {
-			text += ", "
-		}
-		text += fmt.Sprintf("%d %s", t.Rows[kind], name)
+		texts = append(texts, fmt.Sprintf("%d %s", t.Rows[kind], name))
 	}
-	return text
+	return strings.Join(texts, ", ")
 }
 
 // Fill passes all rows of another database to put, and returns its numbers.

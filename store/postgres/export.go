@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -55,13 +56,44 @@ func own(ctx context.Context, cfg Config) (*pgx.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	var locked bool
-	if err := conn.QueryRow(ctx, "select pg_try_advisory_lock($1, hashtext(current_schema()))", useLock).Scan(&locked); err == nil && locked {
-		return conn, nil
-	} else if err != nil {
+	if err := lockAlone(ctx, conn); err != nil {
 		return nil, errors.Join(err, conn.Close(ctx))
 	}
-	return nil, errors.Join(ErrInUse, conn.Close(ctx))
+	return conn, nil
+}
+
+// endsAfter is the time for which an import waits for the server to end that of a process that was killed.
+const endsAfter = 10 * time.Second
+
+// lockAlone takes the lock of the processes that use the schema, for this connection alone. The error is ErrInUse with the
+// names of these processes, or ErrCopying.
+func lockAlone(ctx context.Context, conn *pgx.Conn) error {
+	for deadline := time.Now().Add(endsAfter); ; {
+		var locked bool
+		var schema string
+		err := conn.QueryRow(ctx, "select pg_try_advisory_lock($1, hashtext(current_schema())), current_schema()", useLock).Scan(&locked, &schema)
+		if err != nil || locked {
+			return err
+		}
+		rows, err := conn.Query(ctx, instancesSQL, instanceMark(channelOf(schema)))
+		if err != nil {
+			return err
+		}
+		names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		switch {
+		case err != nil:
+			return err
+		case len(names) > 0:
+			return fmt.Errorf("%w: %s", ErrInUse, strings.Join(names, ", "))
+		case time.Now().After(deadline):
+			return ErrCopying
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
 }
 
 // migrateWhole migrates tables for work on all their columns, which needs a program of exactly their version.

@@ -93,8 +93,9 @@ func TestImportRefusals(t *testing.T) {
 		t.Errorf("Import into a full database = %v", err)
 	}
 	to := Config{URL: pgtest.Database(t)}
+	from.Name = "one"
 	s := open(t, from)
-	if _, err := Import(t.Context(), to, fillFrom(t, from)); !errors.Is(err, ErrInUse) {
+	if _, err := Import(t.Context(), to, fillFrom(t, from)); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), ": one") {
 		t.Errorf("Import from a database in use = %v", err)
 	}
 	other := open(t, to) // the attempt has left no trace

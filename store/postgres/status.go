@@ -43,17 +43,19 @@ type Status struct {
 	Standbys []string
 }
 
-// instanceMark returns what follows the name of a process in the application name of its connection for notifications.
-// It tells apart the processes that use other tables of the same database.
-func (s *Store) instanceMark() string { return "@" + strings.TrimPrefix(s.channel, "agentmesh_") }
+// instanceMark returns what follows the name of a process in the application name of its connection for notifications on
+// channel. It tells apart the processes that use other tables of the same database.
+func instanceMark(channel string) string { return "@" + strings.TrimPrefix(channel, "agentmesh_") }
+
+// instancesSQL selects the names of the processes with a mark, sorted.
+const instancesSQL = `select substr(application_name, length('agentmesh/') + 1, length(application_name) - length('agentmesh/') - length($1))
+	from pg_stat_activity where datname = current_database() and application_name like 'agentmesh/%' || $1 order by 1`
 
 // Status asks the server who is connected. It needs no special rights.
 func (s *Store) Status(ctx context.Context) (Status, error) {
 	var status Status
 	var text string
-	err := s.query(ctx, `select substr(application_name, length('agentmesh/') + 1, length(application_name) - length('agentmesh/') - length($1))
-		from pg_stat_activity where datname = current_database() and application_name like 'agentmesh/%' || $1 order by 1`,
-		[]any{s.instanceMark()}, []any{&text}, func() error { status.Instances = append(status.Instances, text); return nil })
+	err := s.query(ctx, instancesSQL, []any{instanceMark(s.channel)}, []any{&text}, func() error { status.Instances = append(status.Instances, text); return nil })
 	if err != nil {
 		return status, err
 	}

@@ -79,7 +79,7 @@ func (s *Store) connectListener(ctx context.Context) (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, acquireFor)
 	defer cancel()
 	cfg := s.listener.Copy()
-	cfg.RuntimeParams["application_name"] = "agentmesh/" + s.cfg.Name + s.instanceMark()
+	cfg.RuntimeParams["application_name"] = "agentmesh/" + s.cfg.Name + instanceMark(s.channel)
 	s.prepare(cfg)
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {

@@ -7,18 +7,16 @@ import (
 	"os"
 
 	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/store/engine"
 	"github.com/agentmesh/agentmesh/store/postgres"
 )
 
 // OpenPostgres opens a PostgreSQL database for this data directory. It locks the directory, as the database file does
 // otherwise, and records this process as its holder, until the caller calls release.
 func (d Dir) OpenPostgres(ctx context.Context, cfg postgres.Config) (s *postgres.Store, release func(), err error) {
-	unlock, err := lockFile(d.Path(FileLock))
-	if errors.Is(err, ErrInUse) {
-		return nil, nil, d.InUse()
-	}
+	unlock, err := d.Lock()
 	if err != nil {
-		return nil, nil, exit.Fail(exit.Config, fmt.Errorf("lock the data directory: %w", err))
+		return nil, nil, err
 	}
 	defer func() {
 		if err != nil {
@@ -26,7 +24,7 @@ func (d Dir) OpenPostgres(ctx context.Context, cfg postgres.Config) (s *postgres
 		}
 	}()
 	if s, err = postgres.Open(ctx, cfg); err != nil {
-		return nil, nil, explainPostgres(err)
+		return nil, nil, ExplainPostgres(err)
 	}
 	removePID, err := d.writePID()
 	if err != nil {
@@ -35,16 +33,38 @@ func (d Dir) OpenPostgres(ctx context.Context, cfg postgres.Config) (s *postgres
 	return s, func() { removePID(); unlock() }, nil
 }
 
+// Lock locks the data directory, in which a process uses a PostgreSQL database, until the caller calls unlock.
+func (d Dir) Lock() (unlock func(), err error) {
+	unlock, err = lockFile(d.Path(FileLock))
+	if errors.Is(err, ErrInUse) {
+		return nil, d.InUse()
+	}
+	if err != nil {
+		return nil, exit.Fail(exit.Config, fmt.Errorf("lock the data directory: %w", err))
+	}
+	return unlock, nil
+}
+
 // UsedPostgres reports whether a process has used a PostgreSQL database for this data directory.
 func (d Dir) UsedPostgres() bool {
 	_, err := os.Stat(d.Path(FileLock))
 	return err == nil
 }
 
-// explainPostgres adds an exit code and a hint to the error err, for a PostgreSQL database that cannot be opened.
-func explainPostgres(err error) error {
+// ExplainPostgres adds an exit code and a hint to the error err, for a PostgreSQL database that cannot be opened or copied.
+func ExplainPostgres(err error) error {
 	code, hint := exit.Config, ""
 	switch {
+	case errors.Is(err, engine.ErrUnfinished):
+		hint = "run agentmesh db import again, or drop the tables to begin with an empty database"
+	case errors.Is(err, engine.ErrNotEmpty):
+		hint = "import into an empty schema; if an import was interrupted at its very end, it is complete"
+	case errors.Is(err, postgres.ErrCopying):
+		code, hint = exit.Unavailable, "wait until agentmesh db import has ended"
+	case errors.Is(err, postgres.ErrInUse):
+		code, hint = exit.Unavailable, "stop them first"
+	case errors.Is(err, postgres.ErrMayNotMigrate):
+		hint = "run agentmesh db migrate as the owner of the schema, or give its owner what agentmesh db migrate --print prints"
 	case errors.Is(err, postgres.ErrUnsafe):
 		hint = "set it to on in postgresql.conf and reload the server, or, for data that you can lose, set store.allow_unsafe"
 	case errors.Is(err, postgres.ErrNewerSchema):

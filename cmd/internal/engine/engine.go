@@ -55,26 +55,35 @@ func Open(ctx context.Context, o Options) (s store.Store, release func(), err er
 }
 
 func (o Options) openPostgres(ctx context.Context) (store.Store, func(), error) {
-	url, err := o.Source.ConnectionString("store.postgres", o.Config.Store.Postgres)
+	cfg, err := o.postgres()
 	if err != nil {
-		return nil, nil, exit.Fail(exit.Config, err)
-	}
-	listenURL, err := o.Source.ConnectionString("store.listen_url", o.Config.Store.ListenURL)
-	if err != nil {
-		return nil, nil, exit.Fail(exit.Config, err)
+		return nil, nil, err
 	}
 	if o.Dir.HasDatabase() {
 		o.Logger.Warn("the data directory has a database of its own, which is not used, because store.postgres is set", "path", o.Dir.Path(datadir.FileDatabase))
 	}
-	db, release, err := o.Dir.OpenPostgres(ctx, postgres.Config{
-		URL: url, ListenURL: listenURL, Name: instanceName(), LeaseTTL: leaseTTL, AllowUnsafe: o.Config.Store.AllowUnsafe, Log: o.Logger,
-	})
+	db, release, err := o.Dir.OpenPostgres(ctx, cfg)
 	if err != nil {
 		return nil, nil, err
 	}
 	o.Metrics.Gauge("store_queue", queueHelp, func() float64 { return float64(db.Queued()) })
 	o.Metrics.Gauge("store_connections", "Open connections to PostgreSQL, without the one for notifications.", func() float64 { return float64(db.Connections()) })
 	return db, release, nil
+}
+
+// postgres returns the configuration of the PostgreSQL database.
+func (o Options) postgres() (postgres.Config, error) {
+	url, err := o.Source.ConnectionString("store.postgres", o.Config.Store.Postgres)
+	if err != nil {
+		return postgres.Config{}, exit.Fail(exit.Config, err)
+	}
+	listenURL, err := o.Source.ConnectionString("store.listen_url", o.Config.Store.ListenURL)
+	if err != nil {
+		return postgres.Config{}, exit.Fail(exit.Config, err)
+	}
+	return postgres.Config{
+		URL: url, ListenURL: listenURL, Name: instanceName(), LeaseTTL: leaseTTL, AllowUnsafe: o.Config.Store.AllowUnsafe, Log: o.Logger,
+	}, nil
 }
 
 // instanceName returns the name of this process among those on one database. PostgreSQL cuts longer names.

@@ -1,0 +1,147 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+
+	"github.com/agentmesh/agentmesh/cmd/internal/datadir"
+	"github.com/agentmesh/agentmesh/cmd/internal/exit"
+	"github.com/agentmesh/agentmesh/store/bolt"
+	"github.com/agentmesh/agentmesh/store/engine"
+	"github.com/agentmesh/agentmesh/store/postgres"
+)
+
+// Migrate makes the tables of the configured PostgreSQL database or brings them to the version of this program, and
+// returns their version before and after it.
+func Migrate(ctx context.Context, o Options) (before, after int, err error) {
+	if o.Config.Store.Postgres == "" {
+		return 0, 0, exit.FailHint(exit.Config, errors.New("store.postgres is not set"), "agentmesh serve migrates a database file by itself")
+	}
+	cfg, err := o.postgres()
+	if err != nil {
+		return 0, 0, err
+	}
+	if before, after, err = postgres.Migrate(ctx, cfg); err != nil {
+		return before, after, datadir.ExplainPostgres(err)
+	}
+	return before, after, nil
+}
+
+// MigrationScript returns the SQL text of what Migrate would do, or "" if that is nothing. If no PostgreSQL database is
+// configured, it is the text for an empty one.
+func MigrationScript(ctx context.Context, o Options) (string, error) {
+	cfg, err := o.postgres()
+	if err != nil {
+		return "", err
+	}
+	text, err := postgres.MigrationScript(ctx, cfg)
+	if err != nil {
+		err = datadir.ExplainPostgres(err)
+	}
+	return text, err
+}
+
+// Progress describes an import that is running. It is safe for concurrent use.
+type Progress struct {
+	rows   atomic.Int64
+	copied atomic.Bool // all rows are copied
+}
+
+// String implements [fmt.Stringer].
+func (p *Progress) String() string {
+	if p.copied.Load() {
+		return fmt.Sprintf("comparing %d rows", p.rows.Load())
+	}
+	return fmt.Sprintf("%d rows so far", p.rows.Load())
+}
+
+// Import copies a database into the configured one, which must be empty, and returns the numbers of rows. from names a
+// data directory, or a PostgreSQL database by a connection string or file:PATH. Empty: the database file in the data
+// directory. No process may use either of them. After an error or a crash, the configured database is not served before
+// another import is finished.
+func Import(ctx context.Context, o Options, from string, p *Progress) (engine.Tally, error) {
+	fill, release, err := o.open(ctx, from)
+	if err != nil {
+		return engine.Tally{}, err
+	}
+	defer release()
+	counted := func(put func(engine.Row) error) (engine.Numbers, error) {
+		n, err := fill(func(r engine.Row) error {
+			p.rows.Add(1)
+			return put(r)
+		})
+		p.copied.Store(err == nil)
+		return n, err
+	}
+	if o.Config.Store.Postgres == "" {
+		return o.Dir.ImportDatabase(ctx, counted)
+	}
+	cfg, err := o.postgres()
+	if err != nil {
+		return engine.Tally{}, err
+	}
+	if _, err := datadir.Open(string(o.Dir)); err != nil {
+		return engine.Tally{}, err
+	}
+	unlock, err := o.Dir.Lock()
+	if err != nil {
+		return engine.Tally{}, err
+	}
+	defer unlock()
+	tally, err := postgres.Import(ctx, cfg, counted)
+	if _, explained := errors.AsType[*exit.Error](err); err != nil && !explained { // an error of the other database is
+		err = datadir.ExplainPostgres(err)
+	}
+	return tally, err
+}
+
+// open opens the database from which an import reads.
+func (o Options) open(ctx context.Context, from string) (fill engine.Fill, release func(), err error) {
+	if strings.HasPrefix(from, "file:") || strings.Contains(from, "://") || strings.Contains(from, "=") {
+		url, err := o.Source.ConnectionString("the database to import", from)
+		if err != nil {
+			return nil, nil, exit.Fail(exit.Config, err)
+		}
+		return func(put func(engine.Row) error) (engine.Numbers, error) {
+			n, err := postgres.Export(ctx, postgres.Config{URL: url, Name: instanceName(), AllowUnsafe: true, Log: o.Logger}, put)
+			if err != nil {
+				err = explainSource(datadir.ExplainPostgres(err))
+			}
+			return n, err
+		}, func() {}, nil
+	}
+	dir := datadir.Dir(from)
+	if from == "" {
+		if dir = o.Dir; o.Config.Store.Postgres == "" {
+			return nil, nil, exit.FailHint(exit.Usage, errors.New("store.postgres is not set, so the database file would be copied into itself"),
+				"set store.postgres, or name the PostgreSQL database to import: file:PATH of its connection string")
+		}
+	}
+	if _, err := os.Stat(dir.Path(datadir.FileDatabase)); err != nil {
+		return nil, nil, exit.FailHint(exit.Config, fmt.Errorf("there is no database to import: %w", err), "name a data directory")
+	}
+	db, closeDir, err := dir.OpenStore(ctx, bolt.Config{Logger: o.Logger})
+	if err != nil {
+		return nil, nil, err
+	}
+	release = func() { _ = db.Close(); closeDir() } // nothing was written
+	return func(put func(engine.Row) error) (engine.Numbers, error) {
+		n, err := db.Export(ctx, put)
+		if errors.Is(err, bolt.ErrDamaged) {
+			err = explainSource(exit.FailHint(exit.Config, err, "nothing was copied; agentmesh restore unpacks a backup into a new directory"))
+		}
+		return n, err
+	}, release, nil
+}
+
+// explainSource says that an error is of the database from which an import reads.
+func explainSource(err error) error {
+	if f, ok := errors.AsType[*exit.Error](err); ok {
+		return exit.FailHint(f.Code, fmt.Errorf("the database to import: %w", f.Err), f.Hint)
+	}
+	return err
+}
