@@ -76,3 +76,19 @@ func put(key string) store.Change {
 func apply(ctx context.Context, s *Store, changes ...store.Change) error {
 	return s.Records().Apply(ctx, changes, now)
 }
+
+// TestUnprepared runs without prepared statements, which some poolers do not support.
+func TestUnprepared(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t) + "&default_query_exec_mode=exec"
+	s := open(t, Config{URL: url})
+	for i := range 3 {
+		if err := storetest.Accept(t.Context(), s, i*64, now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	page, err := s.Steps().Conversations(t.Context(), "", 0, 10, now)
+	if err != nil || len(page.Conversations) != 1 || page.Conversations[0].Entries != 6 {
+		t.Errorf("conversations = %v, %v; want one with 6 entries", page.Conversations, err)
+	}
+}

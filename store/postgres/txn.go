@@ -225,44 +225,33 @@ func (t *txn) note(ns, key string) { t.hints = append(t.hints, store.Hint{NS: ns
 
 func (t *txn) noteConv(key store.ConvKey) { t.note(store.WatchConversations, key.Peer+"/"+key.ID) }
 
-// columns are the columns of rows that a statement writes.
-type columns struct {
-	keys, values [][]byte
-	nums, dues   []int64
-}
-
-func (c *columns) add(key string, r *row) {
-	c.keys, c.values = append(c.keys, []byte(key)), append(c.values, r.value)
-	c.nums, c.dues = append(c.nums, r.num), append(c.dues, r.due)
-}
-
-// flush queues the statements that write the changed rows.
-func (t *txn) flush(batch *pgx.Batch) {
+// flush adds the statements that write the changed rows to a script.
+func (t *txn) flush(s *script) {
 	for _, prefix := range t.cut {
-		batch.Queue("delete from entries where key >= $1 and key < $2", prefix, end(prefix))
+		s.add("delete from entries where key >= $1 and key < $2", bytesArgument(prefix), bytesArgument(end(prefix)))
 	}
 	for _, tb := range tables {
-		var inserted, updated columns
-		var removed [][]byte
+		var inserted, updated []changed
+		var removed []string
 		for _, key := range slices.Sorted(maps.Keys(t.cells[tb])) {
 			switch c := t.cells[tb][key]; {
 			case c.old == c.now && (c.now != nil || !tb.derived):
 			case c.now == nil:
-				removed = append(removed, []byte(key))
+				removed = append(removed, key)
 			case c.old == nil:
-				inserted.add(key, c.now)
+				inserted = append(inserted, changed{key, c.now})
 			default:
-				updated.add(key, c.now)
+				updated = append(updated, changed{key, c.now})
 			}
 		}
 		if len(removed) > 0 {
-			batch.Queue(tb.remove, removed)
+			s.add(tb.remove, keysArgument(removed))
 		}
-		if len(updated.keys) > 0 {
-			batch.Queue(tb.update, updated.keys, updated.nums, updated.dues, updated.values)
+		if len(updated) > 0 {
+			s.add(tb.update, columns(updated)...)
 		}
-		if len(inserted.keys) > 0 {
-			batch.Queue(tb.insert, inserted.keys, inserted.nums, inserted.dues, inserted.values)
+		if len(inserted) > 0 {
+			s.add(tb.insert, columns(inserted)...)
 		}
 	}
 }

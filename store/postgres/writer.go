@@ -57,7 +57,8 @@ type writer struct {
 	mu     sync.RWMutex // guards closed; no unit is queued after closed is set
 	closed bool
 
-	number int64 // of the last group; only the leader uses it
+	number int64  // of the last group; only the leader uses it
+	script script // the same
 }
 
 func newWriter(s *Store) *writer {
@@ -205,7 +206,7 @@ func (w *writer) attempt(group []*unit) (errs []error, err error) {
 		t.rollback()
 		return errs, nil
 	}
-	maybe, err := t.commit(w.s)
+	maybe, err := t.commit(w.s, &w.script)
 	if err != nil && !maybe {
 		t.rollback()
 		return nil, err
@@ -224,28 +225,21 @@ func (t *txn) rollback() { _, _ = t.conn.Exec(t.ctx, "rollback") }
 
 // commit writes all rows and commits, in one round trip. If err is not nil, maybe reports whether the transaction may be
 // committed nevertheless.
-func (t *txn) commit(s *Store) (maybe bool, err error) {
-	var batch pgx.Batch
-	t.flush(&batch)
+func (t *txn) commit(s *Store, sc *script) (maybe bool, err error) {
+	sc.reset(t.conn)
+	t.flush(sc)
 	for _, payload := range encodeHints(s.id, t.hints) {
-		batch.Queue("select pg_notify($1, $2)", s.channel, payload)
+		sc.add("select pg_notify($1, $2)", bytesArgument(s.channel), bytesArgument(payload))
 	}
-	batch.Queue("commit")
-	results := t.conn.SendBatch(t.ctx, &batch)
-	for range batch.Len() - 1 {
-		if _, err := results.Exec(); err != nil {
-			_ = results.Close()
-			var refused *pgconn.PgError
-			return !errors.As(err, &refused) || refused.SeverityUnlocalized != "ERROR", err
-		}
-	}
-	warned(t.conn) // forget earlier warnings
-	tag, err := results.Exec()
-	err = errors.Join(err, results.Close())
+	sc.add("commit")
+	tag, done, err := sc.run(t.ctx, func() { warned(t.conn) }) // forget earlier warnings
 	switch {
+	case err != nil && done < sc.n-1:
+		var refused *pgconn.PgError
+		return !errors.As(err, &refused) || refused.SeverityUnlocalized != "ERROR", err
 	case err != nil:
 		return true, err
-	case tag.String() != "COMMIT":
+	case tag != "COMMIT":
 		return false, fmt.Errorf("commit: the server answered %s", tag)
 	}
 	if text := warned(t.conn); text != "" {

@@ -1,0 +1,191 @@
+package postgres
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+)
+
+// script is a list of statements that return nothing, as messages of the protocol in one buffer. The statements are sent
+// in one write. A batch of pgx would copy each value through three buffers, and make each of them again for each group.
+type script struct {
+	conn   *pgx.Conn
+	known  map[string]bool // statements that are prepared on the connection, by name; nil if none may be
+	parsed []string        // the statements that the script prepares, in order
+	buf    []byte          // kept for the next script
+	n      int             // statements
+}
+
+// maxKept is the largest buffer that is kept.
+const maxKept = 4 << 20
+
+// prepared is the key of the names of prepared statements in the custom data of a connection.
+const prepared = "agentmesh prepared"
+
+// reset empties the script, for a connection.
+func (s *script) reset(conn *pgx.Conn) {
+	if cap(s.buf) > maxKept {
+		s.buf = nil
+	}
+	*s = script{conn: conn, parsed: s.parsed[:0], buf: s.buf[:0]}
+	// Some poolers do not support prepared statements, so a user can turn them off.
+	if conn.Config().DefaultQueryExecMode != pgx.QueryExecModeCacheStatement {
+		return
+	}
+	data := conn.PgConn().CustomData()
+	if s.known, _ = data[prepared].(map[string]bool); s.known == nil {
+		s.known = make(map[string]bool)
+		data[prepared] = s.known
+	}
+}
+
+// argument appends the binary form of an argument of a statement.
+type argument func([]byte) []byte
+
+// add adds a statement. PostgreSQL finds the types of its arguments from its text.
+func (s *script) add(sql string, arguments ...argument) {
+	var name string
+	if s.known != nil {
+		name = fmt.Sprintf("agentmesh_%08x", crc32.ChecksumIEEE([]byte(sql)))
+	}
+	if name == "" || !s.known[name] && !slices.Contains(s.parsed, name) {
+		s.parsed = append(s.parsed, name)
+		s.message('P', func(b []byte) []byte {
+			b = append(append(b, name...), 0)
+			b = append(append(b, sql...), 0)
+			return append(b, 0, 0)
+		})
+	}
+	s.message('B', func(b []byte) []byte {
+		b = append(b, 0) // the unnamed portal
+		b = append(append(b, name...), 0)
+		b = append(b, 0, 1, 0, 1) // all arguments are binary
+		b = binary.BigEndian.AppendUint16(b, uint16(len(arguments)))
+		for _, arg := range arguments {
+			b = sized(b, 0, arg)
+		}
+		return append(b, 0, 0)
+	})
+	s.message('E', func(b []byte) []byte { return append(b, 0, 0, 0, 0, 0) })
+	s.n++
+}
+
+// message appends a message with its length.
+func (s *script) message(kind byte, body func([]byte) []byte) {
+	s.buf = sized(append(s.buf, kind), 4, body)
+}
+
+// sized appends what body appends, after its length plus extra.
+func sized(b []byte, extra int, body func([]byte) []byte) []byte {
+	start := len(b)
+	b = body(append(b, 0, 0, 0, 0))
+	binary.BigEndian.PutUint32(b[start:], uint32(len(b)-start-4+extra))
+	return b
+}
+
+// run sends the script. It returns the tag of the last statement that was executed, and the number of these. before is
+// called before the result of the last statement is read. An error that the server reported is a *pgconn.PgError.
+func (s *script) run(ctx context.Context, before func()) (tag string, done int, err error) {
+	s.message('S', func(b []byte) []byte { return b })
+	server := s.conn.PgConn()
+	if err := server.SyncConn(ctx); err != nil {
+		return "", 0, err
+	}
+	if err := write(ctx, server.Conn(), s.buf); err != nil {
+		return "", 0, errors.Join(err, s.conn.Close(ctx))
+	}
+	for {
+		message, received := server.ReceiveMessage(ctx)
+		if received != nil {
+			return tag, done, errors.Join(err, received)
+		}
+		switch m := message.(type) {
+		case *pgproto3.ParseComplete:
+			if s.known != nil {
+				s.known[s.parsed[0]] = true
+			}
+			s.parsed = s.parsed[1:]
+		case *pgproto3.CommandComplete:
+			if tag, done = string(m.CommandTag), done+1; done == s.n-1 {
+				before()
+			}
+		case *pgproto3.ErrorResponse:
+			err = pgconn.ErrorResponseToPgError(m)
+		case *pgproto3.ReadyForQuery:
+			return tag, done, err
+		}
+	}
+}
+
+// write writes all of b before ctx ends.
+func write(ctx context.Context, conn net.Conn, b []byte) error {
+	deadline, _ := ctx.Deadline()
+	if err := conn.SetWriteDeadline(deadline); err != nil {
+		return err
+	}
+	if _, err := conn.Write(b); err != nil {
+		return err
+	}
+	return conn.SetWriteDeadline(time.Time{})
+}
+
+// Object ids of types in pg_type.
+const (
+	oidBytea  = 17
+	oidBigint = 20
+)
+
+func bytesArgument[T []byte | string](v T) argument {
+	return func(b []byte) []byte { return append(b, v...) }
+}
+
+// array returns an argument with n elements of a type. element appends one.
+func array(oid uint32, n int, element func([]byte, int) []byte) argument {
+	return func(b []byte) []byte {
+		b = append(b, 0, 0, 0, 1, 0, 0, 0, 0) // one dimension, no nulls
+		b = binary.BigEndian.AppendUint32(b, oid)
+		b = binary.BigEndian.AppendUint32(b, uint32(n))
+		b = append(b, 0, 0, 0, 1) // the first index
+		for i := range n {
+			b = element(b, i)
+		}
+		return b
+	}
+}
+
+func appendElement[T []byte | string](b []byte, v T) []byte {
+	return append(binary.BigEndian.AppendUint32(b, uint32(len(v))), v...)
+}
+
+func appendBigint(b []byte, n int64) []byte {
+	return binary.BigEndian.AppendUint64(append(b, 0, 0, 0, 8), uint64(n))
+}
+
+func keysArgument(keys []string) argument {
+	return array(oidBytea, len(keys), func(b []byte, i int) []byte { return appendElement(b, keys[i]) })
+}
+
+// changed is a row with its key.
+type changed struct {
+	key string
+	*row
+}
+
+// columns returns the columns of rows as four arguments.
+func columns(rows []changed) []argument {
+	return []argument{
+		array(oidBytea, len(rows), func(b []byte, i int) []byte { return appendElement(b, rows[i].key) }),
+		array(oidBigint, len(rows), func(b []byte, i int) []byte { return appendBigint(b, rows[i].num) }),
+		array(oidBigint, len(rows), func(b []byte, i int) []byte { return appendBigint(b, rows[i].due) }),
+		array(oidBytea, len(rows), func(b []byte, i int) []byte { return appendElement(b, rows[i].value) }),
+	}
+}
