@@ -151,6 +151,7 @@ func (s *Store) prepare(c *pgx.ConnConfig) {
 		"lock_timeout":                        "5000",
 		"jit":                                 "off", // all statements are short
 		"enable_seqscan":                      "off", // a plan that was made while tables were small must not stay
+		"enable_bitmapscan":                   "off", // it would sort what an index has in order
 		"plan_cache_mode":                     "force_generic_plan",
 	} {
 		if _, set := c.RuntimeParams[name]; !set {

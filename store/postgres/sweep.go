@@ -41,7 +41,7 @@ func (s *Store) Sweep(ctx context.Context, now time.Time, limit int) (int, error
 			var keys [][]byte
 			var key, value []byte
 			var need needs
-			err := s.query(ctx, "select key, value from "+sweep.table.name+" where due <= $1 order by due limit $2", []any{at, chunk}, []any{&key, &value}, func() error {
+			err := s.query(ctx, sweep.table.due(), []any{at, chunk}, []any{&key, &value}, func() error {
 				keys = append(keys, key)
 				return need.addDue(sweep.table, key, value)
 			})

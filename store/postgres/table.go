@@ -41,13 +41,13 @@ var (
 )
 
 func newTable(name string, derived bool) *table {
-	const rows = "unnest($1::bytea[], $2::bigint[], $3::bigint[], $4::bytea[])"
+	const rows = "unnest($1::bytea[]), unnest($2::bigint[]), unnest($3::bigint[]), unnest($4::bytea[])"
 	t := &table{
 		name: name, derived: derived, order: len(tables),
 		lock:   "select key, num, due, value from " + name + " where key = any($1) order by key for update",
 		read:   "select num, due, value from " + name + " where key = $1",
-		insert: "insert into " + name + " (key, num, due, value) select * from " + rows,
-		update: fmt.Sprintf("update %s t set num = r.num, due = r.due, value = r.value from %s r (key, num, due, value) where t.key = r.key", name, rows),
+		insert: "insert into " + name + " (key, num, due, value) select " + rows,
+		update: fmt.Sprintf("update %s t set num = r.num, due = r.due, value = r.value from (select %s) r (key, num, due, value) where t.key = r.key", name, rows),
 		remove: "delete from " + name + " where key = any($1)",
 	}
 	if derived {
@@ -56,6 +56,19 @@ func newTable(name string, derived bool) *table {
 	tables = append(tables, t)
 	return t
 }
+
+// due returns the query for the rows whose due is $1 or earlier. It repeats the condition of the index, without which
+// PostgreSQL would read the whole table.
+func (t *table) due() string {
+	column, never := "due", int64(engine.Never)
+	if t == convs {
+		column, never = "sweep", engine.Never&sweepHours
+	}
+	return fmt.Sprintf("select key, value from %s where due <= $1 and %[2]s <= $1 and %[2]s < %d order by %[2]s limit $2", t.name, column, never)
+}
+
+// sweepHours has the bits of due that the column sweep of conversations keeps.
+const sweepHours = -1 << 42
 
 // The rows of counters: the last sequence number of a card, and the last position in the feed.
 var (
