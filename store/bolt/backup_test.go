@@ -94,7 +94,7 @@ func TestBackupStalled(t *testing.T) {
 	defer cancel()
 	before := s.db.Stats()
 	mix.fill(t, s, 6000) // many times the size of the map
-	if _, err := s.Cards().Put(ctx, store.PutCard{Card: mix.card(6001), Now: now}); err != nil {
+	if _, err := s.Cards().Put(ctx, store.PutCard{Card: mix.Card(6001), Now: now}); err != nil {
 		t.Errorf("Put beside a stalled backup = %v", err)
 	}
 	if after := s.db.Stats(); after.OpenTxN != 0 || before.OpenTxN != 0 {

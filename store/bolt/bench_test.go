@@ -169,7 +169,7 @@ func BenchmarkCardPut(b *testing.B) {
 			s := benchStore(b)
 			mix := newCardMix(time.Now())
 			storetest.Send(b, senders, func(i int) error {
-				_, err := s.Cards().Put(b.Context(), store.PutCard{Card: mix.card(i), Now: mix.now})
+				_, err := s.Cards().Put(b.Context(), store.PutCard{Card: mix.Card(i), Now: mix.Now})
 				return err
 			})
 		})

@@ -63,7 +63,7 @@ func wantBuilt(t *testing.T, s *Store, now time.Time) {
 func churn(t *testing.T, s *Store, mix *cardMix, now time.Time, n int) {
 	t.Helper()
 	for range n {
-		c := mix.card(1 + rand.IntN(mix.count))
+		c := mix.Card(1 + rand.IntN(mix.count))
 		c.Expires, c.ReservedUntil = now.Add(time.Duration(rand.IntN(48))*time.Hour), now.Add(48*time.Hour)
 		var err error
 		switch rand.IntN(6) {
@@ -73,7 +73,7 @@ func churn(t *testing.T, s *Store, mix *cardMix, now time.Time, n int) {
 			_, err = s.Sweep(t.Context(), now, 50)
 		case 2:
 			mix.count++
-			c = mix.card(mix.count)
+			c = mix.Card(mix.count)
 			fallthrough
 		case 3:
 			_, err = s.Cards().Put(t.Context(), store.PutCard{Card: c, IfRev: store.Any, Now: now})

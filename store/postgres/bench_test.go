@@ -3,14 +3,20 @@
 package postgres
 
 import (
+	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/agentmesh/agentmesh/store"
 	"github.com/agentmesh/agentmesh/store/bolt"
+	"github.com/agentmesh/agentmesh/store/engine"
 	"github.com/agentmesh/agentmesh/store/postgres/pgtest"
 	"github.com/agentmesh/agentmesh/store/storetest"
 )
@@ -28,8 +34,7 @@ func BenchmarkAccept(b *testing.B) {
 	run := func(b *testing.B, senders int, handles ...store.Store) {
 		now, client, server := time.Now(), clientCPU(), pgtest.CPU()
 		storetest.Send(b, senders, func(i int) error { return storetest.Accept(b.Context(), handles[i%len(handles)], i, now) })
-		b.ReportMetric(float64((clientCPU()-client).Microseconds())/float64(b.N), "client-µs/op")
-		b.ReportMetric(float64((pgtest.CPU()-server).Microseconds())/float64(b.N), "server-µs/op")
+		reportCPU(b, clientCPU()-client, pgtest.CPU()-server)
 	}
 	for _, senders := range []int{1, 64} {
 		b.Run(fmt.Sprintf("bolt/senders=%d", senders), func(b *testing.B) {
@@ -50,40 +55,109 @@ func BenchmarkAccept(b *testing.B) {
 	})
 }
 
-// BenchmarkSearch searches 20,000 cards by a term, on a second handle whose index follows the first one.
-func BenchmarkSearch(b *testing.B) {
-	url := pgtest.Database(b)
-	s, now := open(b, Config{URL: url}), time.Now()
-	storeCards := func(i int) error {
-		card := store.Card{
-			ID: fmt.Sprintf("am_%06d", i), Body: make([]byte, 1500), Expires: now.Add(time.Hour),
-			Terms: []string{fmt.Sprintf("word:%d", i%1000), fmt.Sprintf("cap:%d", i%20), "lang:en"},
-		}
-		_, err := s.Cards().Put(b.Context(), store.PutCard{Card: card, Now: now})
-		return err
-	}
-	done := make(chan error, 64)
-	for sender := range 64 {
-		go func() {
-			for i := sender; i < 20_000; i += 64 {
-				if err := storeCards(i); err != nil {
-					done <- err
-					return
-				}
-			}
-			done <- nil
-		}()
-	}
-	for range 64 {
-		if err := <-done; err != nil {
+// fill stores cards 1 to n of a mix with COPY.
+func fill(b *testing.B, s *Store, mix *storetest.CardMix, n int) {
+	b.Helper()
+	copyRows := func(tb *table, row func(i int) (key []byte, r row)) {
+		rows := pgx.CopyFromSlice(n, func(i int) ([]any, error) {
+			key, r := row(i + 1)
+			return []any{key, r.num, r.due, r.value}, nil
+		})
+		if _, err := s.pool.CopyFrom(b.Context(), pgx.Identifier{tb.name}, []string{"key", "num", "due", "value"}, rows); err != nil {
 			b.Fatal(err)
 		}
 	}
-	start := time.Now()
-	reader := open(b, Config{URL: url})
-	b.Logf("opened with 20,000 cards in %v", time.Since(start))
-	storetest.Send(b, 1, func(i int) error {
-		_, err := reader.Cards().List(b.Context(), store.CardQuery{All: []string{fmt.Sprintf("cap:%d", i%20), "lang:en"}, Limit: 20, Now: now})
-		return err
+	copyRows(cards, func(i int) ([]byte, row) {
+		c, err := engine.NormalizeCard(mix.Card(i))
+		if err != nil {
+			b.Fatal(err)
+		}
+		c.Seq, c.Rev = uint64(i), store.Rev(i)
+		return []byte(c.ID), row{num: int64(i), due: engine.CardDue(c), value: engine.EncodeCard(engine.CardRow{Card: c, Change: c.Seq})}
 	})
+	copyRows(changes, func(i int) ([]byte, row) {
+		line, err := json.Marshal(feedLine{At: mix.Now, Seq: uint64(i)})
+		if err != nil {
+			b.Fatal(err)
+		}
+		return []byte(storetest.CardID(i)), row{num: int64(i), due: engine.Never, value: line}
+	})
+	for _, sql := range []string{"update counters set num = $1 where key in ('cards', 'changes')", "select setval('revisions', $1)"} {
+		if _, err := s.pool.Exec(b.Context(), sql, n); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// benchCards returns the number of cards of BenchmarkSearch, which AGENTMESH_BENCH_CARDS can set.
+func benchCards(b *testing.B) int {
+	n := 20_000
+	if v := os.Getenv("AGENTMESH_BENCH_CARDS"); v != "" {
+		var err error
+		if n, err = strconv.Atoi(v); err != nil {
+			b.Fatal(err)
+		}
+	}
+	return n
+}
+
+// BenchmarkSearch measures how long it takes to open a database with many cards, and then searches of one client. Each
+// search first reads the feed. A round trip alone is the control.
+func BenchmarkSearch(b *testing.B) {
+	url, mix, n := pgtest.Database(b), storetest.NewCardMix(time.Now()), benchCards(b)
+	s := open(b, Config{URL: url})
+	fill(b, s, mix, n)
+	if err := s.Close(); err != nil {
+		b.Fatal(err)
+	}
+	b.Run("open", func(b *testing.B) { // once, whatever b.N is
+		begun, client, server := time.Now(), clientCPU(), pgtest.CPU()
+		s := open(b, Config{URL: url})
+		q := storetest.Words(storetest.WordOf(40))
+		q.Limit, q.Now = 20, mix.Now
+		if page, err := s.Cards().List(b.Context(), q); err != nil || len(page.Cards) == 0 {
+			b.Fatalf("first search finds %d cards, %v", len(page.Cards), err)
+		}
+		b.ReportMetric(0, "ns/op")
+		b.ReportMetric(time.Since(begun).Seconds(), "open-s")
+		b.ReportMetric((clientCPU() - client).Seconds(), "client-s")
+		b.ReportMetric((pgtest.CPU() - server).Seconds(), "server-s")
+		_ = s.Close()
+	})
+	s = open(b, Config{URL: url})
+	b.Run("round trip", func(b *testing.B) {
+		var one int
+		measure(b, func() error {
+			return s.query(b.Context(), "select 1", nil, []any{&one}, func() error { return nil })
+		})
+	})
+	for _, query := range storetest.Searches(n) {
+		b.Run(query.Name, func(b *testing.B) {
+			query.Limit, query.Now = 20, mix.Now
+			measure(b, func() error {
+				_, err := s.Cards().List(b.Context(), query.CardQuery)
+				return err
+			})
+		})
+	}
+}
+
+// measure calls op in a loop, and reports percentiles of its duration and its processor time here and in the server.
+func measure(b *testing.B, op func() error) {
+	took := make([]time.Duration, 0, b.N)
+	client, server := clientCPU(), pgtest.CPU()
+	for b.Loop() {
+		start := time.Now()
+		if err := op(); err != nil {
+			b.Fatal(err)
+		}
+		took = append(took, time.Since(start))
+	}
+	reportCPU(b, clientCPU()-client, pgtest.CPU()-server)
+	storetest.ReportPercentiles(b, took)
+}
+
+func reportCPU(b *testing.B, client, server time.Duration) {
+	b.ReportMetric(float64(client.Microseconds())/float64(b.N), "client-µs/op")
+	b.ReportMetric(float64(server.Microseconds())/float64(b.N), "server-µs/op")
 }

@@ -3,8 +3,13 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
+
+	"github.com/jackc/pgx/v5/pgtype"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/agentmesh/agentmesh/store/cardindex"
 	"github.com/agentmesh/agentmesh/store/engine"
@@ -26,33 +31,36 @@ type liveIndex struct {
 const feedPage = 1000
 
 // headSize is the part of a card that the index is built from. It contains the terms of nearly all cards.
-const headSize = 8 << 10
+const headSize = 1 << 10
 
-// build fills the index from the cards.
+// maxBuilders is the largest number of queries that read the cards at the same time.
+const maxBuilders = 4
+
+// build fills the index from the cards, which several queries read in parts.
 func (x *liveIndex) build(ctx context.Context) error {
-	var through, num int64
-	if err := x.s.query(ctx, "select coalesce(max(num), 0) from changes", nil, []any{&through}, func() error { return nil }); err != nil {
+	var through, last int64
+	if err := x.s.query(ctx, "select (select coalesce(max(num), 0) from changes), (select coalesce(max(num), 0) from cards)", nil,
+		[]any{&through, &last}, func() error { return nil }); err != nil {
 		return err
 	}
-	var head []byte
-	var long []int64
-	var part cardindex.Part
-	err := x.s.query(ctx, "select num, substr(value, 1, $1) from cards order by num", []any{headSize}, []any{&num, &head}, func() error {
-		card, err := engine.DecodeCardHead(uint64(num), head)
-		switch {
-		case err != nil:
-			long = append(long, num)
-		case !card.Withdrawn:
-			part.Add(cardindex.Slot(num), card.Expires, card.Terms)
-		}
-		return nil
-	})
-	if err != nil {
+	parts := make([]cardindex.Part, min(runtime.GOMAXPROCS(0), maxBuilders))
+	long := make([][]int64, len(parts)) // cards whose terms are longer than headSize
+	span := last/int64(len(parts)) + 1
+	all, each := errgroup.WithContext(ctx)
+	for i := range parts {
+		all.Go(func() (err error) {
+			long[i], err = x.gather(each, &parts[i], int64(i)*span, int64(i+1)*span)
+			return err
+		})
+	}
+	if err := all.Wait(); err != nil {
 		return err
 	}
-	x.index, x.through = cardindex.Join([]cardindex.Part{part}), through
-	return x.s.query(ctx, "select num, value from cards where num = any($1)", []any{long}, []any{&num, &head}, func() error {
-		card, err := engine.DecodeCardHead(uint64(num), head)
+	x.index, x.through = cardindex.Join(parts), through
+	var num int64
+	var value []byte
+	return x.s.query(ctx, "select num, value from cards where num = any($1)", []any{slices.Concat(long...)}, []any{&num, &value}, func() error {
+		card, err := engine.DecodeCardHead(uint64(num), value)
 		if err != nil {
 			x.s.damaged(err)
 		} else if !card.Withdrawn {
@@ -60,6 +68,25 @@ func (x *liveIndex) build(ctx context.Context) error {
 		}
 		return nil
 	})
+}
+
+// gather adds to part the cards whose seq is at least from and less than to. It returns those whose terms are longer
+// than headSize, which it leaves out.
+func (x *liveIndex) gather(ctx context.Context, part *cardindex.Part, from, to int64) (long []int64, err error) {
+	var num int64
+	var head pgtype.DriverBytes // not copied
+	err = x.s.query(ctx, "select num, substr(value, 1, $1) from cards where num >= $2 and num < $3 order by num",
+		[]any{headSize, from, to}, []any{&num, &head}, func() error {
+			card, err := engine.DecodeCardHead(uint64(num), head)
+			switch {
+			case err != nil:
+				long = append(long, num)
+			case !card.Withdrawn:
+				part.Add(cardindex.Slot(num), card.Expires, card.Terms)
+			}
+			return nil
+		})
+	return long, err
 }
 
 // fresh returns the index with every change that was committed before the call. Calls that wait for the same read of
